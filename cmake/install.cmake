@@ -1,0 +1,22 @@
+# What `cmake --install` lays down: headers, libsheaf, and how to find it by CMake and by pkg-config.
+# The tools install themselves (tools/CMakeLists.txt). sheaf_model is an example, not an interface,
+# so it is not installed: the tools link it statically.
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/sheaf)
+
+install(TARGETS sheaf EXPORT sheafTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/sheaf DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+        FILES_MATCHING PATTERN *.h)
+install(EXPORT sheafTargets NAMESPACE sheaf:: DESTINATION ${package_dir})
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/sheafConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/sheafConfig.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/sheafConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/sheafConfig.cmake ${PROJECT_BINARY_DIR}/sheafConfigVersion.cmake
+        DESTINATION ${package_dir})
+
+# ${pcfiledir} keeps the file right when the prefix is moved.
+file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/sheaf.pc.in ${PROJECT_BINARY_DIR}/sheaf.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/sheaf.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

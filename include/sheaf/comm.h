@@ -1,0 +1,94 @@
+/* Groups of members and their collectives.
+ *
+ * A group is an ordered list of members; each is driven by one rank. Members of one rank and of
+ * ranks on one host meet in shared memory; hosts meet through MPI point-to-point
+ * (SHEAF_COMM_TRANSPORT=mpi makes every rank a host of its own, and hosts:0,1,0,1 groups ranks by
+ * the given numbers; SHEAF_COMM_DELAY_US=n delays messages between hosts; all for tests). Every
+ * local member calls each collective, from a thread of its own if a rank has several.
+ *
+ * Same bits everywhere: sums are F32 in one canonical order (members of a host in member order,
+ * then hosts in order of their first member), whatever the size, the transport, or the timing.
+ *
+ * Every wait has a deadline; sequence number, kind, plan node and size are compared with the
+ * peers'. On failure the call returns SHEAF_STATUS_TIMEOUT or SHEAF_STATUS_PEER with a text that
+ * names rank, host, collective, tensor and step, the group is dead, and sheaf_world_abort has been
+ * called. */
+#ifndef SHEAF_COMM_H
+#define SHEAF_COMM_H
+
+#include "sheaf/world.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct sheaf_comm;
+
+struct sheaf_comm_params {
+    size_t size;
+    int timeout_ms;    /* 0: the world's */
+    size_t slot_bytes; /* shared-memory slot of a member; 0: default. Larger messages go through it
+                          in chunks. */
+};
+
+/* What a collective is about, for checks and messages. */
+struct sheaf_comm_what {
+    uint32_t node;      /* plan step; must agree on all members */
+    const char *tensor; /* for messages; may be NULL */
+};
+
+/* Collective over all ranks of the world (also those that drive no member). member_rank[i] is the
+ * rank of member i; ranks appear in non-decreasing order. params may be NULL. */
+enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
+                                 const struct sheaf_comm_params *params, struct sheaf_comm **out);
+void sheaf_comm_free(struct sheaf_comm *comm); /* accepts NULL; local, waits for nobody */
+
+int sheaf_comm_n_members(const struct sheaf_comm *comm);
+int sheaf_comm_n_local(const struct sheaf_comm *comm);
+int sheaf_comm_local_member(const struct sheaf_comm *comm,
+                            int i); /* member number of local member i */
+/* "shm(2)+mpi(2 hosts)" */
+const char *sheaf_comm_describe(const struct sheaf_comm *comm);
+
+/* `member` is the caller's member number. */
+/* data [n] on every member: the sum, in place. */
+enum sheaf_status sheaf_comm_all_reduce(struct sheaf_comm *comm, int member, float *data, size_t n,
+                                        const struct sheaf_comm_what *what);
+/* Blocks of bytes[j] bytes, in member order, into recv (sum of bytes) on every member; send is this
+ * member's block and may be its place in recv. bytes agrees on all members. */
+enum sheaf_status sheaf_comm_all_gather(struct sheaf_comm *comm, int member, const void *send,
+                                        void *recv, const size_t *bytes,
+                                        const struct sheaf_comm_what *what);
+/* send [sum of counts] on every member; member j receives block j of the sum, counts[j] floats. */
+enum sheaf_status sheaf_comm_reduce_scatter(struct sheaf_comm *comm, int member, const float *send,
+                                            float *recv, const size_t *counts,
+                                            const struct sheaf_comm_what *what);
+enum sheaf_status sheaf_comm_broadcast(struct sheaf_comm *comm, int member, void *data, size_t size,
+                                       int root, const struct sheaf_comm_what *what);
+enum sheaf_status sheaf_comm_barrier(struct sheaf_comm *comm, int member,
+                                     const struct sheaf_comm_what *what);
+
+enum sheaf_comm_kind {
+    SHEAF_COMM_ALL_REDUCE,
+    SHEAF_COMM_ALL_GATHER,
+    SHEAF_COMM_REDUCE_SCATTER,
+    SHEAF_COMM_BROADCAST,
+    SHEAF_COMM_BARRIER,
+    SHEAF_COMM_KIND_COUNT,
+};
+
+struct sheaf_comm_stats {
+    uint64_t count;   /* collectives done */
+    uint64_t bytes;   /* payload bytes of this member */
+    uint64_t time_ns; /* inside the collective */
+    uint64_t wait_ns; /* of that: waiting for the slowest to arrive */
+};
+/* Of one local member; may be read while it works (values may be a collective old). */
+void sheaf_comm_get_stats(const struct sheaf_comm *comm, int member, enum sheaf_comm_kind kind,
+                          struct sheaf_comm_stats *stats);
+const char *sheaf_comm_kind_name(enum sheaf_comm_kind kind);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

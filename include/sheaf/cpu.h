@@ -1,0 +1,52 @@
+/* The CPU backend: one device per NUMA domain of the process's binding, cut further by
+ * SHEAF_CPU_DEVICES=n.
+ *
+ * Environment: SHEAF_CPU_DEVICES (devices per domain), SHEAF_CPU_THREADS (threads per device, at
+ * most its cores unless the cores are shared), SHEAF_CPU_ISA (portable | avx2 | avx512: the most
+ * that may be used), SHEAF_CPU_ACTIVATIONS (f32 | q8). When several ranks of one host share a binding, each takes its share of the
+ * cores. A bad value is an error that names the variable.
+ *
+ * With SHEAF_CPU_ACTIVATIONS=f32, the default, products of quantized weights take activations as
+ * they are. q8 rounds activations to 8 bits first: faster, most of all where the CPU has VNNI, but
+ * results of different splits then differ by a few percent of the logits instead of in the last
+ * digits, and so may their tokens. */
+#ifndef SHEAF_CPU_H
+#define SHEAF_CPU_H
+
+#include "sheaf/backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Registered by the registry itself; callers seldom need it. */
+sheaf_backend_reg_t sheaf_backend_cpu_reg(void);
+bool sheaf_backend_is_cpu(sheaf_backend_t backend);
+int sheaf_backend_cpu_get_n_threads(sheaf_backend_t backend);
+enum sheaf_status sheaf_backend_cpu_set_n_threads(sheaf_backend_t backend, int n_threads);
+/* Called between nodes by the computing thread; returning true ends the compute with
+ * SHEAF_STATUS_ABORTED. */
+typedef bool (*sheaf_abort_callback)(void *data);
+void sheaf_backend_cpu_set_abort_callback(sheaf_backend_t backend, sheaf_abort_callback callback,
+                                          void *data);
+/* true: run every op with its portable reference, the specification of the op. For tests. */
+void sheaf_backend_cpu_set_reference(sheaf_backend_t backend, bool reference);
+bool sheaf_backend_dev_is_cpu(sheaf_backend_dev_t dev);
+/* The buffer type of the first CPU device; NULL (text set) if the settings allow no device. */
+sheaf_backend_buffer_type_t sheaf_backend_cpu_buffer_type(void);
+/* A buffer of the first CPU device around the caller's memory: as
+ * sheaf_backend_dev_buffer_from_host_ptr. */
+enum sheaf_status sheaf_backend_cpu_buffer_from_ptr(void *ptr, size_t size,
+                                                    sheaf_backend_buffer_t *out);
+/* The kinds of memory near a CPU device (DRAM, HBM: hwloc's memory attributes), the default first,
+ * then the faster before the slower. Buffer types are named "CPU0", "CPU0:HBM". 0 kinds and NULL
+ * for other devices or an index outside. */
+size_t sheaf_backend_cpu_n_memories(sheaf_backend_dev_t dev);
+sheaf_backend_buffer_type_t sheaf_backend_cpu_memory_buffer_type(sheaf_backend_dev_t dev, size_t i);
+/* Name of the instruction set in use: "portable", "avx2", "avx512". */
+const char *sheaf_cpu_isa_name(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

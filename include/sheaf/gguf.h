@@ -1,0 +1,102 @@
+/* GGUF files, versions 2 and 3, little-endian: metadata, tensor directory, and writing.
+ *
+ * Source of the format: the GGUF specification (ggml, docs/gguf.md). Every count, length and offset
+ * comes from outside and is checked; a bad file yields SHEAF_STATUS_INVALID and a text that names
+ * the file, the place, and what was wrong. Threads: a reader is immutable after opening. */
+#ifndef SHEAF_GGUF_H
+#define SHEAF_GGUF_H
+
+#include "sheaf/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum sheaf_gguf_type {
+    SHEAF_GGUF_TYPE_UINT8 = 0,
+    SHEAF_GGUF_TYPE_INT8 = 1,
+    SHEAF_GGUF_TYPE_UINT16 = 2,
+    SHEAF_GGUF_TYPE_INT16 = 3,
+    SHEAF_GGUF_TYPE_UINT32 = 4,
+    SHEAF_GGUF_TYPE_INT32 = 5,
+    SHEAF_GGUF_TYPE_FLOAT32 = 6,
+    SHEAF_GGUF_TYPE_BOOL = 7,
+    SHEAF_GGUF_TYPE_STRING = 8,
+    SHEAF_GGUF_TYPE_ARRAY = 9,
+    SHEAF_GGUF_TYPE_UINT64 = 10,
+    SHEAF_GGUF_TYPE_INT64 = 11,
+    SHEAF_GGUF_TYPE_FLOAT64 = 12,
+    SHEAF_GGUF_TYPE_COUNT,
+};
+
+struct sheaf_gguf;
+
+/* Reads header, metadata and tensor directory (not the tensor data). *out owned by the caller. */
+enum sheaf_status sheaf_gguf_open(const char *path, struct sheaf_gguf **out);
+void sheaf_gguf_free(struct sheaf_gguf *gguf); /* accepts NULL */
+
+const char *sheaf_gguf_path(const struct sheaf_gguf *gguf);
+uint32_t sheaf_gguf_version(const struct sheaf_gguf *gguf);
+size_t sheaf_gguf_alignment(const struct sheaf_gguf *gguf);
+size_t sheaf_gguf_data_offset(
+    const struct sheaf_gguf *gguf); /* where tensor data starts in the file, bytes */
+size_t sheaf_gguf_file_size(const struct sheaf_gguf *gguf);
+
+/* ---- metadata ---- */
+int64_t sheaf_gguf_n_kv(const struct sheaf_gguf *gguf);
+int64_t sheaf_gguf_find_key(const struct sheaf_gguf *gguf, const char *key); /* -1 if absent */
+const char *sheaf_gguf_key(const struct sheaf_gguf *gguf, int64_t i);
+enum sheaf_gguf_type sheaf_gguf_kv_type(const struct sheaf_gguf *gguf, int64_t i);
+enum sheaf_gguf_type sheaf_gguf_arr_type(const struct sheaf_gguf *gguf, int64_t i);
+size_t sheaf_gguf_arr_n(const struct sheaf_gguf *gguf, int64_t i);
+/* Raw little-endian elements of an array of numbers; NULL for strings. */
+const void *sheaf_gguf_arr_data(const struct sheaf_gguf *gguf, int64_t i);
+/* Element j of an array of strings, zero-terminated; *len (may be NULL) counts bytes, inner zeros
+ * included. */
+const char *sheaf_gguf_arr_str(const struct sheaf_gguf *gguf, int64_t i, size_t j, size_t *len);
+
+/* By key, converting between number types where nothing is lost. INVALID if the key is absent or of
+ * another kind; the text names key and file. */
+enum sheaf_status sheaf_gguf_get_u64(const struct sheaf_gguf *gguf, const char *key, uint64_t *out);
+enum sheaf_status sheaf_gguf_get_i64(const struct sheaf_gguf *gguf, const char *key, int64_t *out);
+enum sheaf_status sheaf_gguf_get_f64(const struct sheaf_gguf *gguf, const char *key, double *out);
+enum sheaf_status sheaf_gguf_get_bool(const struct sheaf_gguf *gguf, const char *key, bool *out);
+enum sheaf_status sheaf_gguf_get_str(const struct sheaf_gguf *gguf, const char *key,
+                                     const char **out);
+
+/* ---- tensors ---- */
+struct sheaf_gguf_tensor {
+    const char *name;
+    enum sheaf_type type;
+    int n_dims;
+    int64_t ne[SHEAF_MAX_DIMS]; /* 1 beyond n_dims */
+    size_t offset;              /* from the start of the file, bytes */
+    size_t size;                /* bytes */
+};
+int64_t sheaf_gguf_n_tensors(const struct sheaf_gguf *gguf);
+int64_t sheaf_gguf_find_tensor(const struct sheaf_gguf *gguf, const char *name); /* -1 if absent */
+const struct sheaf_gguf_tensor *sheaf_gguf_tensor(const struct sheaf_gguf *gguf, int64_t i);
+
+/* ---- writing: collect, then write in one go ---- */
+struct sheaf_gguf *sheaf_gguf_new(void); /* an empty one, version 3; NULL if out of memory */
+enum sheaf_status sheaf_gguf_set_u32(struct sheaf_gguf *gguf, const char *key, uint32_t v);
+enum sheaf_status sheaf_gguf_set_i32(struct sheaf_gguf *gguf, const char *key, int32_t v);
+enum sheaf_status sheaf_gguf_set_u64(struct sheaf_gguf *gguf, const char *key, uint64_t v);
+enum sheaf_status sheaf_gguf_set_f32(struct sheaf_gguf *gguf, const char *key, float v);
+enum sheaf_status sheaf_gguf_set_bool(struct sheaf_gguf *gguf, const char *key, bool v);
+enum sheaf_status sheaf_gguf_set_str(struct sheaf_gguf *gguf, const char *key, const char *v);
+enum sheaf_status sheaf_gguf_set_arr_str(struct sheaf_gguf *gguf, const char *key,
+                                         const char *const *v, size_t n);
+enum sheaf_status sheaf_gguf_set_arr(struct sheaf_gguf *gguf, const char *key,
+                                     enum sheaf_gguf_type type, const void *data, size_t n);
+enum sheaf_status sheaf_gguf_copy_kv(struct sheaf_gguf *dst, const struct sheaf_gguf *src);
+/* data [size of the tensor] stays the caller's and must live until sheaf_gguf_write. */
+enum sheaf_status sheaf_gguf_add_tensor(struct sheaf_gguf *gguf, const char *name,
+                                        enum sheaf_type type, int n_dims, const int64_t *ne,
+                                        const void *data);
+enum sheaf_status sheaf_gguf_write(const struct sheaf_gguf *gguf, const char *path);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

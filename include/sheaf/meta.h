@@ -1,0 +1,135 @@
+/* The meta device: many devices, local and remote, behind one.
+ *
+ * SPMD: every rank wraps the same world devices in the same order, makes the same calls in the same
+ * order, and holds only the slices of its own members. Weights and caches (tensors in buffers that
+ * are not compute buffers) get their split state from the caller's function; everything that a
+ * graph computes follows by propagation; leaves of compute buffers (inputs) are mirrored. A graph
+ * is compiled once into a plan of spans and collectives and cached.
+ *
+ * tensor_set takes the whole tensor (each rank copies its slices); tensor_set_from asks only for
+ * the bytes that the rank holds; tensor_get gathers, so it is collective: every rank must call it.
+ */
+#ifndef SHEAF_META_H
+#define SHEAF_META_H
+
+#include "sheaf/backend.h"
+#include "sheaf/comm.h"
+#include "sheaf/split.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Must return the same state on every rank. *out is freed by the meta device. */
+typedef enum sheaf_status (*sheaf_backend_meta_get_split_state_t)(const struct sheaf_tensor *tensor,
+                                                                  void *user,
+                                                                  struct sheaf_split_state **out);
+
+/* A device around `devs` (of sheaf_world_devices or of the registry), ranks in non-decreasing
+ * order. Collective. The device lives until sheaf_backend_meta_device_free, after its backends and
+ * buffers are freed. */
+enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, size_t n_devs,
+                                            sheaf_backend_meta_get_split_state_t get_split_state,
+                                            void *user, sheaf_backend_dev_t *out);
+void sheaf_backend_meta_device_free(sheaf_backend_dev_t dev); /* accepts NULL */
+bool sheaf_backend_dev_is_meta(sheaf_backend_dev_t dev);
+size_t sheaf_backend_meta_dev_n_members(sheaf_backend_dev_t dev);
+sheaf_backend_dev_t sheaf_backend_meta_dev_member(sheaf_backend_dev_t dev, size_t i);
+size_t sheaf_backend_meta_dev_n_local(sheaf_backend_dev_t dev);
+size_t sheaf_backend_meta_dev_local_member(sheaf_backend_dev_t dev,
+                                           size_t i); /* member number of local member i */
+struct sheaf_comm *sheaf_backend_meta_dev_comm(sheaf_backend_dev_t dev);
+
+/* State of a tensor: for static tensors always, for computed ones after the graph was computed.
+ * NULL if unknown. */
+const struct sheaf_split_state *sheaf_backend_meta_get_state(const struct sheaf_tensor *tensor);
+/* The slice of local member i, as an allocated tensor of that member's device; NULL if the tensor
+ * has none yet. Valid until the next compute of another graph. */
+struct sheaf_tensor *sheaf_backend_meta_get_slice(const struct sheaf_tensor *tensor, size_t i);
+
+/* true: after each compute, and for every mirrored result, hashes are compared over all members; a
+ * difference fails the compute with the tensor's name. */
+void sheaf_backend_meta_set_check(sheaf_backend_t backend, bool check);
+
+/* Sequence parallelism, for long prompts: instead of giving a sum to all members, scatter it over
+ * the tokens, run norms and residuals on the tokens that a member holds, and gather before the next
+ * product. The same results; as many bytes, in two messages instead of one. */
+enum sheaf_backend_meta_sequence {
+    SHEAF_BACKEND_META_SEQUENCE_NEVER, /* the default */
+    SHEAF_BACKEND_META_SEQUENCE_ALWAYS,
+    SHEAF_BACKEND_META_SEQUENCE_CHEAPER, /* where an estimate of time says so */
+};
+/* For graphs computed from now on; on every rank alike, before the first compute of the device's
+ * backends. */
+enum sheaf_status sheaf_backend_meta_dev_set_sequence(sheaf_backend_dev_t dev,
+                                                      enum sheaf_backend_meta_sequence sequence);
+
+struct sheaf_backend_meta_stats {
+    size_t size;            /* sizeof, set by the caller */
+    uint64_t n_computes;    /* graphs computed */
+    uint64_t n_plans;       /* plans compiled */
+    uint64_t compute_ns;    /* in spans, of this rank's first member */
+    uint64_t collective_ns; /* in collectives, waiting included */
+    uint64_t wait_ns;       /* of that: waiting for the slowest member */
+    uint64_t n_collectives;
+    uint64_t collective_bytes;
+    size_t static_bytes;  /* slices of weights and caches of this rank */
+    size_t compute_bytes; /* compute buffers of this rank */
+};
+void sheaf_backend_meta_get_stats(sheaf_backend_t backend, struct sheaf_backend_meta_stats *stats);
+void sheaf_backend_meta_reset_stats(sheaf_backend_t backend);
+
+/* ---- plans, described without computing ---- */
+
+enum sheaf_backend_meta_step_kind {
+    SHEAF_BACKEND_META_STEP_NODE,           /* every member computes its slice of a node */
+    SHEAF_BACKEND_META_STEP_ALL_REDUCE,     /* addends to the sum, on every member */
+    SHEAF_BACKEND_META_STEP_REDUCE_SCATTER, /* addends to slices of the sum */
+    SHEAF_BACKEND_META_STEP_ALL_GATHER,     /* slices to the whole, on every member */
+    SHEAF_BACKEND_META_STEP_SLICE,          /* local: a slice of the whole */
+    SHEAF_BACKEND_META_STEP_KEEP_ONE,       /* local: the whole on member 0, zeros on the others */
+    SHEAF_BACKEND_META_STEP_KIND_COUNT,
+};
+
+/* A tensor in one of the states that it takes in a plan. Values have numbers: the result of one
+ * step is the operand of another if the numbers are equal. */
+struct sheaf_backend_meta_value {
+    int number; /* -1: no operand */
+    const struct sheaf_tensor *tensor;
+    const struct sheaf_split_state *state;
+};
+
+/* Valid during the call that gives it. */
+struct sheaf_backend_meta_step {
+    size_t size; /* sizeof, set by the library */
+    enum sheaf_backend_meta_step_kind kind;
+    int index; /* of the step: 0, 1, ... in order of execution */
+    int span;  /* steps of one span need no message; a collective has the number of the span that it
+                  ends */
+    int node;  /* in the graph; of a conversion: the node that needs it */
+    struct sheaf_backend_meta_value in[SHEAF_MAX_SRC]; /* conversions read in[0] */
+    struct sheaf_backend_meta_value out;
+    bool add_once;   /* only member 0 adds the mirrored operand to its addend */
+    int64_t bytes;   /* conversions: of the whole tensor */
+    const char *why; /* first gather for a node: which cuts did not fit, and what would avoid it */
+};
+
+/* Returns false to end the description. */
+typedef bool (*sheaf_backend_meta_step_fn)(const struct sheaf_backend_meta_step *step, void *user);
+
+/* Plans the graph for n_members and calls `visit` for each step. Needs no device and no memory of
+ * tensors: leaves flagged as inputs are mirrored, of all others get_split_state gives the state.
+ * Local: other ranks need not call it. */
+enum sheaf_status
+sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members,
+                                 enum sheaf_backend_meta_sequence sequence,
+                                 sheaf_backend_meta_get_split_state_t get_split_state, void *user,
+                                 sheaf_backend_meta_step_fn visit, void *visit_user);
+bool sheaf_backend_meta_step_is_collective(enum sheaf_backend_meta_step_kind kind);
+/* "all-reduce" */
+const char *sheaf_backend_meta_step_name(enum sheaf_backend_meta_step_kind kind);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,172 @@
+/* Op constructors: each makes a tensor that stands for a computation; nothing runs until a backend
+ * computes a graph.
+ *
+ * Errors: NULL and sheaf_last_error() if shapes or types do not fit or the arena is full. Every
+ * constructor accepts NULL operands and then returns NULL keeping the first error's text, so a
+ * graph can be built without checks between calls. Shapes are written [ne0, ne1, ne2, ne3] in the
+ * letters of the split rules (docs/split.md).
+ *
+ * Layout of op_params (32-bit words; f = float bits, i = int32):
+ *   SCALE          0 f scale, 1 f bias
+ *   TOP_K          0 i k
+ *   CONCAT         0 i dim
+ *   RMS_NORM       0 f eps
+ *   PERMUTE        0..3 i axes
+ *   VIEW           0..1 u64 view_offs (also in tensor.view_offs, where it is relative to the owner)
+ *   SOFT_MAX       0 f scale, 1 f max_bias
+ *   ROPE           0 i n_dims, 1 i mode, 2 i n_ctx_orig, 3 f freq_base, 4 f freq_scale, 5 f
+ * ext_factor, 6 f attn_factor, 7 f beta_fast, 8 f beta_slow FLASH_ATTN_EXT 0 f scale, 1 f max_bias,
+ * 2 f logit_softcap UNARY, GLU     0 i op;  GLU: 1 i swapped Words 14 and 15 (SHEAF_OP_PARAM_BASE,
+ * SHEAF_OP_PARAM_EXTENT): set by the meta device on a slice of an indexed dimension, 0 otherwise.
+ * extent != 0 says "this operand holds indices [base, base + its ne) of extent": GET_ROWS     rows
+ * of a: an id outside yields a row of zeros MUL_MAT_ID   experts: an id outside yields zeros
+ *     SOFT_MAX, FLASH_ATTN_EXT  heads: head h of the slice is head base + h of extent (ALiBi
+ * slopes) */
+#ifndef SHEAF_OPS_H
+#define SHEAF_OPS_H
+
+#include "sheaf/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    SHEAF_OP_PARAM_BASE = 14,
+    SHEAF_OP_PARAM_EXTENT = 15,
+};
+
+enum sheaf_rope_mode {
+    SHEAF_ROPE_TYPE_NORMAL = 0, /* rotates pairs (2i, 2i+1): Llama */
+    SHEAF_ROPE_TYPE_NEOX = 2,   /* rotates pairs (i, i + n_dims/2): Qwen, Gemma */
+};
+
+/* Elementwise; b is repeated to the shape of a. dst: the shape of a, F32 (or the type of a). */
+struct sheaf_tensor *sheaf_add(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                               struct sheaf_tensor *b);
+struct sheaf_tensor *sheaf_sub(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                               struct sheaf_tensor *b);
+struct sheaf_tensor *sheaf_mul(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                               struct sheaf_tensor *b);
+struct sheaf_tensor *sheaf_div(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                               struct sheaf_tensor *b);
+struct sheaf_tensor *sheaf_scale(struct sheaf_context *ctx, struct sheaf_tensor *a, float s);
+struct sheaf_tensor *sheaf_scale_bias(struct sheaf_context *ctx, struct sheaf_tensor *a, float s,
+                                      float b);
+
+struct sheaf_tensor *sheaf_unary(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                 enum sheaf_unary_op op);
+struct sheaf_tensor *sheaf_silu(struct sheaf_context *ctx, struct sheaf_tensor *a);
+struct sheaf_tensor *sheaf_gelu(struct sheaf_context *ctx, struct sheaf_tensor *a);
+struct sheaf_tensor *sheaf_relu(struct sheaf_context *ctx, struct sheaf_tensor *a);
+struct sheaf_tensor *sheaf_tanh(struct sheaf_context *ctx, struct sheaf_tensor *a);
+struct sheaf_tensor *sheaf_sigmoid(struct sheaf_context *ctx, struct sheaf_tensor *a);
+
+/* act(first half of a's rows) * second half: a [f+f, n] -> [f, n]. `swapped`: the halves change
+ * places. */
+struct sheaf_tensor *sheaf_glu(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                               enum sheaf_glu_op op, bool swapped);
+/* act(a) * b, both [f, n]. */
+struct sheaf_tensor *sheaf_glu_split(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                     struct sheaf_tensor *b, enum sheaf_glu_op op);
+struct sheaf_tensor *sheaf_swiglu(struct sheaf_context *ctx, struct sheaf_tensor *a);
+struct sheaf_tensor *sheaf_swiglu_split(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                        struct sheaf_tensor *b);
+struct sheaf_tensor *sheaf_geglu(struct sheaf_context *ctx, struct sheaf_tensor *a);
+struct sheaf_tensor *sheaf_geglu_split(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                       struct sheaf_tensor *b);
+
+struct sheaf_tensor *sheaf_sum_rows(struct sheaf_context *ctx,
+                                    struct sheaf_tensor *a); /* [i,j,h,s] -> [1,j,h,s] */
+struct sheaf_tensor *
+sheaf_argmax(struct sheaf_context *ctx,
+             struct sheaf_tensor *a); /* [i,j] -> I32 [j]; lowest index on a tie */
+/* The k largest of each row, best first, ties by lower index: [i,j] -> I32 [k,j]. */
+struct sheaf_tensor *sheaf_top_k(struct sheaf_context *ctx, struct sheaf_tensor *a, int k);
+struct sheaf_tensor *sheaf_concat(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                  struct sheaf_tensor *b, int dim);
+struct sheaf_tensor *sheaf_rms_norm(struct sheaf_context *ctx, struct sheaf_tensor *a, float eps);
+
+/* a [k, m, g, s], b [k, n, g.r, s.t] -> F32 [m, n, g.r, s.t]; a of any float or block type, b F32
+ * (or F16 for F16 a). */
+struct sheaf_tensor *sheaf_mul_mat(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                   struct sheaf_tensor *b);
+/* Mixture of experts: as [k, m, x], b [k, 1|u, n], ids I32 [u, n] -> F32 [m, u, n]: row (u,n) uses
+ * expert ids[u,n]. */
+struct sheaf_tensor *sheaf_mul_mat_id(struct sheaf_context *ctx, struct sheaf_tensor *as,
+                                      struct sheaf_tensor *b, struct sheaf_tensor *ids);
+
+/* Copies (and converts) a into b; the result is a view of b. Same number of elements. */
+struct sheaf_tensor *sheaf_cpy(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                               struct sheaf_tensor *b);
+struct sheaf_tensor *sheaf_cont(struct sheaf_context *ctx, struct sheaf_tensor *a);
+struct sheaf_tensor *sheaf_dup(struct sheaf_context *ctx, struct sheaf_tensor *a);
+/* To another type, contiguous. */
+struct sheaf_tensor *sheaf_cast(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                enum sheaf_type type);
+
+/* Views: no data moves. reshape wants a contiguous a. */
+struct sheaf_tensor *sheaf_reshape(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                   struct sheaf_tensor *shape_of);
+struct sheaf_tensor *sheaf_reshape_1d(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                      int64_t ne0);
+struct sheaf_tensor *sheaf_reshape_2d(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                      int64_t ne0, int64_t ne1);
+struct sheaf_tensor *sheaf_reshape_3d(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                      int64_t ne0, int64_t ne1, int64_t ne2);
+struct sheaf_tensor *sheaf_reshape_4d(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                      int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3);
+/* offset and nb in bytes, relative to a's first element; the view must lie inside the owner's
+ * memory. */
+struct sheaf_tensor *sheaf_view_1d(struct sheaf_context *ctx, struct sheaf_tensor *a, int64_t ne0,
+                                   size_t offset);
+struct sheaf_tensor *sheaf_view_2d(struct sheaf_context *ctx, struct sheaf_tensor *a, int64_t ne0,
+                                   int64_t ne1, size_t nb1, size_t offset);
+struct sheaf_tensor *sheaf_view_3d(struct sheaf_context *ctx, struct sheaf_tensor *a, int64_t ne0,
+                                   int64_t ne1, int64_t ne2, size_t nb1, size_t nb2, size_t offset);
+struct sheaf_tensor *sheaf_view_4d(struct sheaf_context *ctx, struct sheaf_tensor *a, int64_t ne0,
+                                   int64_t ne1, int64_t ne2, int64_t ne3, size_t nb1, size_t nb2,
+                                   size_t nb3, size_t offset);
+/* Dimension i of a becomes dimension axis_i of the result. */
+struct sheaf_tensor *sheaf_permute(struct sheaf_context *ctx, struct sheaf_tensor *a, int axis0,
+                                   int axis1, int axis2, int axis3);
+struct sheaf_tensor *sheaf_transpose(struct sheaf_context *ctx, struct sheaf_tensor *a);
+
+/* Rows of a [e, v, h, s] picked by b I32 [n, h, s] -> F32 [e, n, h, s]; a of any float or block
+ * type. An id outside [0, v) fails the compute. */
+struct sheaf_tensor *sheaf_get_rows(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                    struct sheaf_tensor *b);
+/* Writes the rows of b F32 [e, n, h, s] into a [e, L, h, s] at the row numbers c (I64 or I32) [n,
+ * h|1, s|1], converting to a's type. The result is a view of a. An id outside [0, L) fails the
+ * compute. */
+struct sheaf_tensor *sheaf_set_rows(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                    struct sheaf_tensor *b, struct sheaf_tensor *c);
+
+struct sheaf_tensor *sheaf_soft_max(struct sheaf_context *ctx, struct sheaf_tensor *a);
+/* softmax(a * scale + slope * mask) over rows: a F32 [k, n, h, s], mask F32 or F16 [k, n, 1|h, 1|s]
+ * or NULL; max_bias > 0: ALiBi slopes per head (dimension 2). */
+struct sheaf_tensor *sheaf_soft_max_ext(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                        struct sheaf_tensor *mask, float scale, float max_bias);
+
+/* a F32 [d, h, n, s], pos I32 [n], freq_factors F32 [n_dims/2] or NULL. Rotates the first n_dims of
+ * d. YaRN when ext_factor != 0 (n_ctx_orig, beta_fast, beta_slow as in the YaRN paper, arXiv
+ * 2309.00071). */
+struct sheaf_tensor *sheaf_rope_ext(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                    struct sheaf_tensor *pos, struct sheaf_tensor *freq_factors,
+                                    int n_dims, int mode, int n_ctx_orig, float freq_base,
+                                    float freq_scale, float ext_factor, float attn_factor,
+                                    float beta_fast, float beta_slow);
+
+/* q F32 [d, n, g.r, s], k [d, t, g, s], v [e, t, g, s] (F32, F16, BF16 or Q8_0; not transposed),
+ * mask F16 or F32 [t, >=n, 1|g.r, 1|s] or NULL -> F32 [e, g.r, n, s] (note the order). Query head h
+ * reads K/V head h / r. scale on q.k; max_bias > 0: ALiBi; logit_softcap != 0: cap * tanh(score /
+ * cap). A row whose scores are all -inf yields zeros. */
+struct sheaf_tensor *sheaf_flash_attn_ext(struct sheaf_context *ctx, struct sheaf_tensor *q,
+                                          struct sheaf_tensor *k, struct sheaf_tensor *v,
+                                          struct sheaf_tensor *mask, float scale, float max_bias,
+                                          float logit_softcap);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

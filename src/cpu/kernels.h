@@ -1,0 +1,108 @@
+/* Kernel tables: one for each instruction set, chosen once at run time.
+ *
+ * A table is complete: every entry is set, for the types listed at each. All tables give the same
+ * results to rounding; within a table each result has one order of accumulation, whatever the tile
+ * that computes it. Kernels touch only the memory they are given, need no alignment beyond the
+ * element's, accept n = 0, and have no state. */
+#ifndef SHEAF_CPU_KERNELS_H
+#define SHEAF_CPU_KERNELS_H
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "sheaf/type.h"
+
+enum {
+    SHEAF__TILE_COLS = 4, /* most activation columns in one call of rows_dot */
+};
+
+/* What the activations of a product are turned into. Plain floats are the rule: rounding to 8 bits
+ * makes a difference in the last bit of an activation a step of 1/127 in a few, and so another
+ * split of the same model other tokens. */
+enum sheaf__act {
+    SHEAF__ACT_F32,      /* plain floats */
+    SHEAF__ACT_F32_SUMS, /* the same, then the sums of each 16: for Q4_K, Q5_K, Q6_K weights */
+    SHEAF__ACT_Q8,       /* blocks of 32: for Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 weights */
+    SHEAF__ACT_Q8K,      /* blocks of 256: for Q4_K, Q5_K, Q6_K weights */
+    SHEAF__ACT_COUNT,
+};
+
+/* d = (largest magnitude) / 127, q = x / d to nearest even. d is NaN if an element is: a NaN is not
+ * lost. */
+struct sheaf__act_q8 {
+    float d;
+    float s; /* d * sum of qs */
+    int8_t qs[32];
+};
+struct sheaf__act_q8k {
+    float d;
+    int8_t qs[256];
+    int16_t sums[16]; /* of 16 elements each */
+};
+static_assert(sizeof(struct sheaf__act_q8) == 40, "no padding");
+static_assert(sizeof(struct sheaf__act_q8k) == 292, "no padding");
+
+/* out[c][r] = row r of w . column c, for nr rows, w_stride bytes apart, and nc (1..TILE_COLS)
+ * columns of k elements in the activation format of the function. */
+typedef void (*sheaf__rows_dot_fn)(int64_t k, const void *w, size_t w_stride, int64_t nr,
+                                   const void *const *act, int nc, float *const *out);
+
+struct sheaf__cpu_kernels {
+    const char *name;
+
+    /* By sheaf__act_for(type, false). F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; NULL
+     * for others */
+    sheaf__rows_dot_fn rows_dot[SHEAF_TYPE_COUNT];
+    /* By sheaf__act_for(type, true). Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; NULL for others */
+    sheaf__rows_dot_fn rows_dot_q8[SHEAF_TYPE_COUNT];
+    void (*quantize_q8)(const float *x, struct sheaf__act_q8 *y, int64_t n);   /* n % 32 == 0 */
+    void (*quantize_q8k)(const float *x, struct sheaf__act_q8k *y, int64_t n); /* n % 256 == 0 */
+
+    /* x . y for x of a K/V cache's type: F32 F16 BF16 Q8_0; NULL for others */
+    float (*dot[SHEAF_TYPE_COUNT])(int64_t n, const void *x, const float *y);
+    /* y += a * x; the same types */
+    void (*axpy[SHEAF_TYPE_COUNT])(int64_t n, float a, const void *x, float *y);
+    /* The conversions of sheaf_to_float and sheaf_from_float, the same bits: F16 BF16 Q8_0 */
+    void (*to_float[SHEAF_TYPE_COUNT])(const void *x, float *y, int64_t n);
+    void (*from_float[SHEAF_TYPE_COUNT])(const float *x, void *y, int64_t n);
+
+    float (*sum_f32)(int64_t n, const float *x);
+    float (*sum_sq_f32)(int64_t n, const float *x);                  /* for rms_norm */
+    float (*max_f32)(int64_t n, const float *x);                     /* -inf for n = 0 */
+    void (*scale_f32)(int64_t n, float a, const float *x, float *y); /* y = a * x; y may be x */
+    /* y = exp(x - max), returns the sum of y; y may be x. Relative error below 2e-7 where the
+     * result is normal; exp(-inf) is 0. */
+    float (*exp_f32)(int64_t n, const float *x, float max, float *y);
+    void (*silu_f32)(int64_t n, const float *x, float *y);
+    void (*gelu_f32)(int64_t n, const float *x, float *y); /* tanh approximation */
+};
+
+/* The format that goes with a type of weights: floats, or of 8 bits where there is one. */
+enum sheaf__act sheaf__act_for(enum sheaf_type weights, bool rounded);
+/* The format in use: rounded with SHEAF_CPU_ACTIVATIONS=q8, floats without. Fixed when
+ * sheaf__cpu_kernels is. */
+enum sheaf__act sheaf__act_of(enum sheaf_type weights);
+/* The sums of n / 16 groups of floats; n % 16 == 0. */
+void sheaf__act_sums(const float *x, float *sums, int64_t n);
+/* Bytes of a column of k activations. */
+size_t sheaf__act_row_size(enum sheaf__act act, int64_t k);
+
+/* The table in use: the best that this CPU runs and SHEAF_CPU_ISA allows; decided by the first
+ * call, the same for the life of the process. NULL with the error text set if SHEAF_CPU_ISA names
+ * no instruction set, or one that this CPU or build lacks, or if SHEAF_CPU_ACTIVATIONS names no
+ * format. Any thread. */
+const struct sheaf__cpu_kernels *sheaf__cpu_kernels(void);
+
+/* Table number i of this build, best last; NULL beyond. *runs_here: this CPU has what the table was
+ * compiled for. For tests. */
+const struct sheaf__cpu_kernels *sheaf__cpu_kernels_at(int i, bool *runs_here);
+
+extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
+#if defined(__x86_64__)
+extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_avx2;
+extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_avx512;
+#endif
+
+#endif

@@ -1,0 +1,78 @@
+/* The AVX2 + FMA + F16C kernel table: the primitives of kernels_x86.h in 8 floats. Compiled with
+ * its own flags; nothing here runs before isa.c has asked the CPU. */
+#include "cpu/kernels.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define KERNELS_NAME  "avx2"
+#define KERNELS_TABLE sheaf__cpu_kernels_avx2
+
+typedef __m256 v_f;
+enum { VW = 8 };
+
+static inline v_f v_load(const float *p) { return _mm256_loadu_ps(p); }
+static inline void v_store(float *p, v_f v) { _mm256_storeu_ps(p, v); }
+static inline v_f v_set1(float a) { return _mm256_set1_ps(a); }
+static inline v_f v_add(v_f a, v_f b) { return _mm256_add_ps(a, b); }
+static inline v_f v_sub(v_f a, v_f b) { return _mm256_sub_ps(a, b); }
+static inline v_f v_mul(v_f a, v_f b) { return _mm256_mul_ps(a, b); }
+static inline v_f v_div(v_f a, v_f b) { return _mm256_div_ps(a, b); }
+static inline v_f v_fma(v_f a, v_f b, v_f c) { return _mm256_fmadd_ps(a, b, c); }
+static inline v_f v_fnma(v_f a, v_f b, v_f c) { return _mm256_fnmadd_ps(a, b, c); }
+/* The second operand if either is NaN. */
+static inline v_f v_min(v_f a, v_f b) { return _mm256_min_ps(a, b); }
+static inline v_f v_max(v_f a, v_f b) { return _mm256_max_ps(a, b); }
+static inline v_f v_round(v_f a) { return _mm256_round_ps(a, 8); /* nearest, no exceptions */ }
+
+static inline v_f v_load_f16(const uint16_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+static inline v_f v_load_bf16(const uint16_t *p) {
+    __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
+}
+static inline v_f v_load_i8(const int8_t *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+/* Bytes 8i .. 8i + 7, unsigned, of the 16 that both halves of q hold. */
+static inline v_f v_bytes(__m256i q, int i) {
+    const int zero = (int)0x80808000u; /* the byte picked, then three zeros */
+    __m256i pick = _mm256_setr_epi32(zero, zero + 1, zero + 2, zero + 3, zero + 4, zero + 5,
+                                     zero + 6, zero + 7);
+    pick = _mm256_add_epi32(pick, _mm256_set1_epi32(8 * i));
+    return _mm256_cvtepi32_ps(_mm256_shuffle_epi8(q, pick));
+}
+/* The low nibbles of 8 bytes, and 16 times the high ones: masking is cheaper than shifting. */
+static inline void v_nibbles(const uint8_t *p, v_f *lo, v_f *hi_16) {
+    __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    *lo = _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(0x0f)));
+    *hi_16 = _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(0xf0)));
+}
+
+static inline float v_sum(v_f v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+/* p * 2^n for integer n in [-151, 129], in two steps so that each factor is a normal number. */
+static inline v_f v_ldexp(v_f p, v_f n) {
+    __m256i i = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(i, 1),
+            bias = _mm256_set1_epi32(127);
+    __m256i rest = _mm256_sub_epi32(i, half);
+    half = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+    rest = _mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23);
+    return _mm256_mul_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(half)), _mm256_castsi256_ps(rest));
+}
+
+/* Pairs stay below 2^15: 128 * 127 * 2 for the widest operands. */
+static inline __m256i dot_i8(__m256i u, __m256i s) {
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1));
+}
+static inline __m256i madd_acc(__m256i acc, __m256i a, __m256i b) {
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
+}
+
+#include "cpu/kernels_x86.h"
+#endif

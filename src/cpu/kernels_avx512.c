@@ -1,0 +1,69 @@
+/* The AVX-512 (F, BW, VL, DQ, VNNI) kernel table: the primitives of kernels_x86.h in 16 floats, and
+ * the VNNI forms of the integer products. Compiled with its own flags; nothing here runs before
+ * isa.c has asked the CPU. */
+#include "cpu/kernels.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define KERNELS_NAME  "avx512"
+#define KERNELS_TABLE sheaf__cpu_kernels_avx512
+
+typedef __m512 v_f;
+enum { VW = 16 };
+
+static inline v_f v_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void v_store(float *p, v_f v) { _mm512_storeu_ps(p, v); }
+static inline v_f v_set1(float a) { return _mm512_set1_ps(a); }
+static inline v_f v_add(v_f a, v_f b) { return _mm512_add_ps(a, b); }
+static inline v_f v_sub(v_f a, v_f b) { return _mm512_sub_ps(a, b); }
+static inline v_f v_mul(v_f a, v_f b) { return _mm512_mul_ps(a, b); }
+static inline v_f v_div(v_f a, v_f b) { return _mm512_div_ps(a, b); }
+static inline v_f v_fma(v_f a, v_f b, v_f c) { return _mm512_fmadd_ps(a, b, c); }
+static inline v_f v_fnma(v_f a, v_f b, v_f c) { return _mm512_fnmadd_ps(a, b, c); }
+/* The second operand if either is NaN. */
+static inline v_f v_min(v_f a, v_f b) { return _mm512_min_ps(a, b); }
+static inline v_f v_max(v_f a, v_f b) { return _mm512_max_ps(a, b); }
+/* Only asked for |a| < 2^31. (The macro of _mm512_roundscale_ps warns of its own mask at -O0.) */
+static inline v_f v_round(v_f a) { return _mm512_cvtepi32_ps(_mm512_cvtps_epi32(a)); }
+/* p * 2^n, any n */
+static inline v_f v_ldexp(v_f p, v_f n) { return _mm512_scalef_ps(p, n); }
+
+static inline v_f v_load_f16(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+static inline v_f v_load_bf16(const uint16_t *p) {
+    __m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
+}
+static inline v_f v_load_i8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+/* The 16 unsigned bytes that both halves of q hold; i = 0. */
+static inline v_f v_bytes(__m256i q, int i) {
+    (void)i;
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm256_castsi256_si128(q)));
+}
+/* The low nibbles of 16 bytes, and 16 times the high ones: masking is cheaper than shifting. */
+static inline void v_nibbles(const uint8_t *p, v_f *lo, v_f *hi_16) {
+    __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    *lo = _mm512_cvtepi32_ps(_mm512_and_si512(x, _mm512_set1_epi32(0x0f)));
+    *hi_16 = _mm512_cvtepi32_ps(_mm512_and_si512(x, _mm512_set1_epi32(0xf0)));
+}
+
+static inline float v_sum(v_f v) {
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+static inline __m256i dot_i8(__m256i u, __m256i s) {
+    return _mm256_dpbusd_epi32(_mm256_setzero_si256(), u, s);
+}
+static inline __m256i madd_acc(__m256i acc, __m256i a, __m256i b) {
+    return _mm256_dpwssd_epi32(acc, a, b);
+}
+
+#include "cpu/kernels_x86.h"
+#endif

@@ -1,0 +1,231 @@
+/* The body of the AVX2 and the AVX-512 kernel table; included once by each of kernels_avx2.c and
+ * kernels_avx512.c, which define before it
+ *   v_f, VW and the v_... primitives: a vector of VW floats;
+ *   dot_i8(u, s): 8 i32 = sums of 4 products of unsigned with signed bytes; madd_acc(acc, a, b):
+ *   acc + pairwise sums of i16 products, 8 i32;
+ *   KERNELS_NAME, KERNELS_TABLE.
+ * Bytes of blocks are unpacked in 256 bits by both, since a block is 32 bytes when unpacked.
+ *
+ * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may
+ * change freely without changing a bit of the result. */
+#include <immintrin.h>
+#include <math.h>
+
+#include "core/quants.h"
+#include "cpu/kernels.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 4")
+#endif
+
+enum { MAX_ROWS = 4 }; /* of a tile */
+
+/* ---- small vectors ---- */
+
+INLINE float hsum8(__m256 v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+INLINE int hsum8_i32(__m256i v) {
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    s = _mm_add_epi32(s, _mm_unpackhi_epi64(s, s));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 1)));
+}
+
+INLINE float f16(uint16_t h) { return _cvtsh_ss(h); }
+
+/* Rows of weights lie one after the other, so what is this far ahead is needed next. The hardware
+ * does not look across pages: without it a core read Q4_K at 8 GB/s from memory, with it at 15
+ * (AMD EPYC, Zen 3, November 2026); 2 and 8 KiB gave the same to 10 %. */
+enum { PREFETCH_AHEAD = 4096 };
+INLINE void prefetch(const char *p, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + PREFETCH_AHEAD + i, _MM_HINT_T0);
+}
+
+INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+INLINE __m128i load128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
+
+/* The first n < VW elements, zeros after them. */
+INLINE v_f v_load_n(const float *p, int64_t n) {
+    float t[VW] = {0};
+    memcpy(t, p, (size_t)n * sizeof *p);
+    return v_load(t);
+}
+INLINE void v_store_n(float *p, v_f v, int64_t n) {
+    float t[VW];
+    v_store(t, v);
+    memcpy(p, t, (size_t)n * sizeof *p);
+}
+
+INLINE v_f load_plain(enum sheaf_type type, const void *p, int64_t i) {
+    if (type == SHEAF_TYPE_F32) return v_load((const float *)p + i);
+    if (type == SHEAF_TYPE_F16) return v_load_f16((const uint16_t *)p + i);
+    return v_load_bf16((const uint16_t *)p + i);
+}
+INLINE v_f load_plain_n(enum sheaf_type type, const void *p, int64_t i, int64_t n) {
+    if (type == SHEAF_TYPE_F32) return v_load_n((const float *)p + i, n);
+    uint16_t t[VW] = {0};
+    memcpy(t, (const uint16_t *)p + i, (size_t)n * sizeof *t);
+    return load_plain(type, t, 0);
+}
+
+/* ---- tiles: R rows by C columns, both constants after inlining ---- */
+
+INLINE void tile_plain(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int R,
+                       const void *const *act, int C, float *const *out, int64_t r0) {
+    v_f acc[MAX_ROWS][SHEAF__TILE_COLS], x[MAX_ROWS];
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int c = 0; c < C; c++) acc[r][c] = v_set1(0.0f);
+    }
+    int64_t i = 0;
+    for (; i + VW <= k; i += VW) { /* 3 x 4 needs 12 + 3 + 1 registers: all that AVX2 has */
+        UNROLL for (int r = 0; r < R; r++) x[r] =
+            load_plain(type, w + (size_t)(r0 + r) * w_stride, i);
+        UNROLL for (int c = 0; c < C; c++) {
+            v_f y = v_load((const float *)act[c] + i);
+            UNROLL for (int r = 0; r < R; r++) acc[r][c] = v_fma(x[r], y, acc[r][c]);
+        }
+    }
+    if (i < k) {
+        UNROLL for (int r = 0; r < R; r++) x[r] =
+            load_plain_n(type, w + (size_t)(r0 + r) * w_stride, i, k - i);
+        UNROLL for (int c = 0; c < C; c++) {
+            v_f y = v_load_n((const float *)act[c] + i, k - i);
+            UNROLL for (int r = 0; r < R; r++) acc[r][c] = v_fma(x[r], y, acc[r][c]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int c = 0; c < C; c++) out[c][r0 + r] = v_sum(acc[r][c]);
+    }
+}
+
+/* 16 bytes to 32 nibbles: the low ones first. */
+INLINE __m256i nibbles(const uint8_t *p) {
+    __m128i b = load128(p);
+    __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(b), _mm_srli_epi16(b, 4), 1);
+    return _mm256_and_si256(both, _mm256_set1_epi8(15));
+}
+
+/* 32 bits to 32 bytes: `set` where the bit is set, else `clear`. */
+INLINE __m256i spread_bits(const uint8_t *p, int8_t set, int8_t clear) {
+    int32_t bits;
+    memcpy(&bits, p, sizeof bits);
+    const __m256i byte_of =
+        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bit_of = _mm256_set1_epi64x((int64_t)0x8040201008040201u);
+    __m256i b = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(bits), byte_of), bit_of);
+    return _mm256_blendv_epi8(_mm256_set1_epi8(clear), _mm256_set1_epi8(set),
+                              _mm256_cmpeq_epi8(b, bit_of));
+}
+
+INLINE bool has_min(enum sheaf_type t) { return t == SHEAF_TYPE_Q4_1 || t == SHEAF_TYPE_Q5_1; }
+
+/* The 8 scales (low half) and the 8 mins (high half) of Q4_K and Q5_K as i16; see
+ * sheaf__k_scale_min for the packing. */
+INLINE __m256i k_scales_mins(const uint8_t *packed) {
+    uint32_t a, b, c;
+    memcpy(&a, packed, 4);
+    memcpy(&b, packed + 4, 4);
+    memcpy(&c, packed + 8, 4);
+    uint32_t scale_hi = (c & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u);
+    uint32_t min_hi = (c >> 4 & 0x0f0f0f0fu) | (b >> 2 & 0x30303030u);
+    return _mm256_cvtepu8_epi16(
+        _mm_set_epi32((int)min_hi, (int)(b & 0x3f3f3f3fu), (int)scale_hi, (int)(a & 0x3f3f3f3fu)));
+}
+
+/* All rows by tiles of R rows, R depending on the number of columns so that the accumulators stay
+ * in registers. One column of blocks is bound by memory or by unpacking: one row at a time reads
+ * memory in order (15 GB/s of Q4_K; two rows at a time 13). */
+#define TILES(TILE, TYPE, R, C)                                                                    \
+    for (; r + R <= nr; r += R) TILE(TYPE, k, w, w_stride, R, act, C, out, r);                     \
+    for (; r < nr; r++) TILE(TYPE, k, w, w_stride, 1, act, C, out, r)
+#define ROWS_DOT(NAME, TILE, TYPE, R1, R2, R4)                                                     \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        int64_t r = 0;                                                                             \
+        if (nc == 1) {                                                                             \
+            TILES(TILE, TYPE, R1, 1);                                                              \
+        } else if (nc == 2) {                                                                      \
+            TILES(TILE, TYPE, R2, 2);                                                              \
+        } else if (nc == 3) {                                                                      \
+            TILES(TILE, TYPE, R4, 3);                                                              \
+        } else {                                                                                   \
+            TILES(TILE, TYPE, R4, 4);                                                              \
+        }                                                                                          \
+    }
+ROWS_DOT(rows_dot_f32, tile_plain, SHEAF_TYPE_F32, 4, 4, 3)
+ROWS_DOT(rows_dot_f16, tile_plain, SHEAF_TYPE_F16, 4, 4, 3)
+ROWS_DOT(rows_dot_bf16, tile_plain, SHEAF_TYPE_BF16, 4, 4, 3)
+
+#include "cpu/kernels_x86_f32.h"
+#include "cpu/kernels_x86_q8.h"
+#include "cpu/kernels_x86_rows.h"
+
+const struct sheaf__cpu_kernels KERNELS_TABLE = {
+    .name = KERNELS_NAME,
+    .rows_dot =
+        {
+            [SHEAF_TYPE_F32] = rows_dot_f32,
+            [SHEAF_TYPE_F16] = rows_dot_f16,
+            [SHEAF_TYPE_BF16] = rows_dot_bf16,
+            [SHEAF_TYPE_Q8_0] = rows_dot_q8_0,
+            [SHEAF_TYPE_Q4_0] = rows_dot_q4_0,
+            [SHEAF_TYPE_Q4_1] = rows_dot_q4_1,
+            [SHEAF_TYPE_Q5_0] = rows_dot_q5_0,
+            [SHEAF_TYPE_Q5_1] = rows_dot_q5_1,
+            [SHEAF_TYPE_Q4_K] = rows_dot_q4_k,
+            [SHEAF_TYPE_Q5_K] = rows_dot_q5_k,
+            [SHEAF_TYPE_Q6_K] = rows_dot_q6_k,
+        },
+    .rows_dot_q8 =
+        {
+            [SHEAF_TYPE_Q8_0] = rows_q8_q8_0,
+            [SHEAF_TYPE_Q4_0] = rows_q8_q4_0,
+            [SHEAF_TYPE_Q4_1] = rows_q8_q4_1,
+            [SHEAF_TYPE_Q5_0] = rows_q8_q5_0,
+            [SHEAF_TYPE_Q5_1] = rows_q8_q5_1,
+            [SHEAF_TYPE_Q4_K] = rows_q8_q4_k,
+            [SHEAF_TYPE_Q5_K] = rows_q8_q5_k,
+            [SHEAF_TYPE_Q6_K] = rows_q8_q6_k,
+        },
+    .quantize_q8 = quantize_q8,
+    .quantize_q8k = quantize_q8k,
+    .dot =
+        {
+            [SHEAF_TYPE_F32] = dot_f32,
+            [SHEAF_TYPE_F16] = dot_f16,
+            [SHEAF_TYPE_BF16] = dot_bf16,
+            [SHEAF_TYPE_Q8_0] = dot_q8_0,
+        },
+    .axpy =
+        {
+            [SHEAF_TYPE_F32] = axpy_f32,
+            [SHEAF_TYPE_F16] = axpy_f16,
+            [SHEAF_TYPE_BF16] = axpy_bf16,
+            [SHEAF_TYPE_Q8_0] = axpy_q8_0,
+        },
+    .to_float =
+        {
+            [SHEAF_TYPE_F16] = f16_to_f32,
+            [SHEAF_TYPE_BF16] = bf16_to_f32,
+            [SHEAF_TYPE_Q8_0] = q8_0_to_f32,
+        },
+    .from_float =
+        {
+            [SHEAF_TYPE_F16] = f32_to_f16,
+            [SHEAF_TYPE_BF16] = f32_to_bf16,
+            [SHEAF_TYPE_Q8_0] = f32_to_q8_0,
+        },
+    .sum_f32 = sum_f32,
+    .sum_sq_f32 = sum_sq_f32,
+    .max_f32 = max_f32,
+    .scale_f32 = scale_f32,
+    .exp_f32 = exp_f32,
+    .silu_f32 = silu_f32,
+    .gelu_f32 = gelu_f32,
+};

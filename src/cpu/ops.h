@@ -1,0 +1,113 @@
+/* The op table of the CPU backend, and what the op files share.
+ *
+ * An op function is called by every member of a team with the same arguments except ith; all
+ * members return before anyone goes on to the next node. It writes its share of dst, chosen so that
+ * the result does not depend on nth. `work` is work_size(dst, nth) bytes, 64-byte aligned, shared
+ * by the members. The portable function of an op is its specification.
+ *
+ * Errors: sheaf_set_error in the member that finds it, and its status returned; the backend carries
+ * the text to the caller's thread. A member that fails still passes all barriers of its op. */
+#ifndef SHEAF_CPU_OPS_H
+#define SHEAF_CPU_OPS_H
+
+#include "core/internal.h"
+#include "cpu/team.h"
+#include "sheaf/ops.h"
+
+typedef enum sheaf_status (*sheaf__cpu_op_fn)(struct sheaf_tensor *dst, int ith, int nth,
+                                              struct sheaf__cpu_sync *sync, void *work);
+
+struct sheaf__cpu_op {
+    sheaf__cpu_op_fn fn;        /* NULL: nothing to compute (leaves, views) */
+    sheaf__cpu_op_fn reference; /* where it is another function than fn, else NULL */
+    /* Exact: true if and only if fn computes this node. NULL: always. */
+    bool (*supports)(const struct sheaf_tensor *dst);
+    size_t (*work_size)(const struct sheaf_tensor *dst, int nth); /* NULL: none */
+    bool heavy;  /* more work than its elements tell: always run by the whole team */
+    int measure; /* whose elements tell the work: 0 dst, i + 1 src[i] */
+};
+
+/* Indexed by enum sheaf_op. */
+extern const struct sheaf__cpu_op sheaf__cpu_ops[SHEAF_OP_COUNT];
+
+#define SHEAF__CPU_OP(name)                                                                        \
+    enum sheaf_status sheaf__cpu_op_##name(struct sheaf_tensor *dst, int ith, int nth,             \
+                                           struct sheaf__cpu_sync *sync, void *work);              \
+    bool sheaf__cpu_supports_##name(const struct sheaf_tensor *dst)
+
+SHEAF__CPU_OP(binary); /* ADD SUB MUL DIV */
+SHEAF__CPU_OP(scale);
+SHEAF__CPU_OP(unary);
+SHEAF__CPU_OP(glu);
+SHEAF__CPU_OP(rms_norm);
+SHEAF__CPU_OP(sum_rows);
+SHEAF__CPU_OP(argmax);
+SHEAF__CPU_OP(top_k);
+SHEAF__CPU_OP(concat);
+SHEAF__CPU_OP(copy); /* DUP CONT CPY */
+SHEAF__CPU_OP(get_rows);
+SHEAF__CPU_OP(set_rows);
+SHEAF__CPU_OP(soft_max);
+SHEAF__CPU_OP(rope);
+SHEAF__CPU_OP(flash_attn);
+enum sheaf_status sheaf__cpu_op_flash_attn_ref(struct sheaf_tensor *dst, int ith, int nth,
+                                               struct sheaf__cpu_sync *sync, void *work);
+
+size_t sheaf__cpu_work_rope(const struct sheaf_tensor *dst, int nth);
+size_t sheaf__cpu_work_flash_attn(const struct sheaf_tensor *dst, int nth);
+
+/* ---- shared by the op files ---- */
+
+/* Items [*first, *last) of n belong to member ith of nth. */
+static inline void sheaf__cpu_share(int64_t n, int ith, int nth, int64_t *first, int64_t *last) {
+    *first = n * ith / nth;
+    *last = n * (ith + 1) / nth;
+}
+
+/* Row number -> indices of dimensions 1, 2, 3 of a tensor of shape ne. */
+struct sheaf__cpu_row {
+    int64_t i1, i2, i3;
+};
+static inline struct sheaf__cpu_row sheaf__cpu_row_at(const int64_t *ne, int64_t row) {
+    struct sheaf__cpu_row at;
+    at.i1 = row % ne[1];
+    at.i2 = row / ne[1] % ne[2];
+    at.i3 = row / ne[1] / ne[2];
+    return at;
+}
+static inline char *sheaf__cpu_row_data(const struct sheaf_tensor *t, struct sheaf__cpu_row at) {
+    return (char *)t->data + (size_t)at.i1 * t->nb[1] + (size_t)at.i2 * t->nb[2] +
+           (size_t)at.i3 * t->nb[3];
+}
+/* The row of t that repeats onto row `at` of a larger tensor. */
+static inline char *sheaf__cpu_row_repeat(const struct sheaf_tensor *t, struct sheaf__cpu_row at) {
+    at.i1 %= t->ne[1];
+    at.i2 %= t->ne[2];
+    at.i3 %= t->ne[3];
+    return sheaf__cpu_row_data(t, at);
+}
+
+/* F32, F16 or BF16: an element can be read and written on its own. */
+static inline bool sheaf__cpu_is_plain_float(const struct sheaf_tensor *t) {
+    return t->type == SHEAF_TYPE_F32 || t->type == SHEAF_TYPE_F16 || t->type == SHEAF_TYPE_BF16;
+}
+/* Elements (blocks) of a row lie side by side. */
+static inline bool sheaf__cpu_is_dense(const struct sheaf_tensor *t) {
+    return t->ne[0] <= sheaf_blck_size(t->type) || t->nb[0] == sheaf_type_size(t->type);
+}
+/* A float or block type whose rows sheaf__cpu_load can read. */
+static inline bool sheaf__cpu_can_load(const struct sheaf_tensor *t) {
+    return sheaf__cpu_is_plain_float(t) || (sheaf_is_quantized(t->type) && sheaf__cpu_is_dense(t));
+}
+
+/* n elements at p, nb0 bytes apart, as F32: either p itself or converted into buf. Block types must
+ * be dense and n whole blocks. */
+const float *sheaf__cpu_load(enum sheaf_type type, const void *p, size_t nb0, int64_t n,
+                             float *buf);
+/* Writes n floats as `type`, nb0 bytes apart; nothing to do if src is p. */
+void sheaf__cpu_store(enum sheaf_type type, const float *src, void *p, size_t nb0, int64_t n);
+
+/* ALiBi slope of head h (of the whole tensor, op_params BASE and EXTENT applied by the caller). */
+float sheaf__cpu_alibi_slope(float max_bias, int64_t h, int64_t n_head);
+
+#endif

@@ -1,0 +1,226 @@
+/* ADD SUB MUL DIV, SCALE, UNARY, GLU: one result element from one element of each operand.
+ *
+ * Work is cut into chunks of at most CHUNK elements of a row, computed in F32. dst may be the
+ * memory of an operand of the same layout: a chunk is read before it is written. */
+#include <math.h>
+
+#include "cpu/ops.h"
+#include "cpu/vec.h"
+
+enum { CHUNK = 512 };
+
+struct chunks {
+    int64_t per_row, first, last;
+};
+
+static struct chunks chunks_of(const struct sheaf_tensor *dst, int ith, int nth) {
+    struct chunks c;
+    c.per_row = (dst->ne[0] + CHUNK - 1) / CHUNK;
+    sheaf__cpu_share(c.per_row * sheaf_nrows(dst), ith, nth, &c.first, &c.last);
+    return c;
+}
+
+static float *out_buffer(const struct sheaf_tensor *dst, char *p, float *buf) {
+    return dst->type == SHEAF_TYPE_F32 && sheaf__cpu_is_dense(dst) ? (float *)p : buf;
+}
+
+/* ---- two operands ---- */
+
+typedef void (*binary_fn)(int64_t n, float *d, const float *a, const float *b);
+
+static void add_f32(int64_t n, float *d, const float *a, const float *b) {
+    for (int64_t i = 0; i < n; i++) d[i] = a[i] + b[i];
+}
+static void sub_f32(int64_t n, float *d, const float *a, const float *b) {
+    for (int64_t i = 0; i < n; i++) d[i] = a[i] - b[i];
+}
+static void mul_f32(int64_t n, float *d, const float *a, const float *b) {
+    for (int64_t i = 0; i < n; i++) d[i] = a[i] * b[i];
+}
+static void div_f32(int64_t n, float *d, const float *a, const float *b) {
+    for (int64_t i = 0; i < n; i++) d[i] = a[i] / b[i];
+}
+
+static const binary_fn binary_fns[SHEAF_OP_COUNT] = {
+    [SHEAF_OP_ADD] = add_f32,
+    [SHEAF_OP_SUB] = sub_f32,
+    [SHEAF_OP_MUL] = mul_f32,
+    [SHEAF_OP_DIV] = div_f32,
+};
+
+/* dst, a [i, j, h, s], b repeated to it */
+enum sheaf_status sheaf__cpu_op_binary(struct sheaf_tensor *dst, int ith, int nth,
+                                       struct sheaf__cpu_sync *sync, void *work) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    const binary_fn fn = binary_fns[dst->op];
+    float abuf[CHUNK], bbuf[CHUNK], dbuf[CHUNK];
+    struct chunks c = chunks_of(dst, ith, nth);
+    (void)sync;
+    (void)work;
+    for (int64_t item = c.first; item < c.last; item++) {
+        struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, item / c.per_row);
+        int64_t i0 = item % c.per_row * CHUNK;
+        int64_t n = dst->ne[0] - i0 < CHUNK ? dst->ne[0] - i0 : CHUNK;
+        char *dp = sheaf__cpu_row_data(dst, at) + (size_t)i0 * dst->nb[0];
+        const char *ap = sheaf__cpu_row_data(a, at) + (size_t)i0 * a->nb[0];
+        const char *brow = sheaf__cpu_row_repeat(b, at);
+        const float *av = sheaf__cpu_load(a->type, ap, a->nb[0], n, abuf), *bv = bbuf;
+        if (b->ne[0] == dst->ne[0]) {
+            bv = sheaf__cpu_load(b->type, brow + (size_t)i0 * b->nb[0], b->nb[0], n, bbuf);
+        } else {
+            for (int64_t i = 0; i < n; i++) {
+                float one;
+                const char *p = brow + (size_t)((i0 + i) % b->ne[0]) * b->nb[0];
+                bbuf[i] = *sheaf__cpu_load(b->type, p, b->nb[0], 1, &one);
+            }
+        }
+        float *dv = out_buffer(dst, dp, dbuf);
+        fn(n, dv, av, bv);
+        sheaf__cpu_store(dst->type, dv, dp, dst->nb[0], n);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+bool sheaf__cpu_supports_binary(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    return sheaf__cpu_is_plain_float(dst) && sheaf__cpu_is_plain_float(a) &&
+           sheaf__cpu_is_plain_float(b) && sheaf_are_same_shape(dst, a) && sheaf_can_repeat(b, a);
+}
+
+/* ---- one operand ---- */
+
+typedef void (*unary_fn)(int64_t n, float *d, const float *a);
+
+static void silu_f32(int64_t n, float *d, const float *a) {
+    for (int64_t i = 0; i < n; i++) d[i] = sheaf__siluf(a[i]);
+}
+static void gelu_f32(int64_t n, float *d, const float *a) {
+    for (int64_t i = 0; i < n; i++) d[i] = sheaf__geluf(a[i]);
+}
+static void relu_f32(int64_t n, float *d, const float *a) {
+    for (int64_t i = 0; i < n; i++) d[i] = a[i] < 0.0f ? 0.0f : a[i];
+}
+static void tanh_f32(int64_t n, float *d, const float *a) {
+    for (int64_t i = 0; i < n; i++) d[i] = tanhf(a[i]);
+}
+static void sigmoid_f32(int64_t n, float *d, const float *a) {
+    for (int64_t i = 0; i < n; i++) d[i] = sheaf__sigmoidf(a[i]);
+}
+static void neg_f32(int64_t n, float *d, const float *a) {
+    for (int64_t i = 0; i < n; i++) d[i] = -a[i];
+}
+static void exp_f32(int64_t n, float *d, const float *a) {
+    for (int64_t i = 0; i < n; i++) d[i] = sheaf__expf(a[i]);
+}
+
+static const unary_fn unary_fns[] = {
+    [SHEAF_UNARY_OP_SILU] = silu_f32,       [SHEAF_UNARY_OP_GELU] = gelu_f32,
+    [SHEAF_UNARY_OP_RELU] = relu_f32,       [SHEAF_UNARY_OP_TANH] = tanh_f32,
+    [SHEAF_UNARY_OP_SIGMOID] = sigmoid_f32, [SHEAF_UNARY_OP_NEG] = neg_f32,
+    [SHEAF_UNARY_OP_EXP] = exp_f32,
+};
+_Static_assert(sizeof unary_fns / sizeof *unary_fns == SHEAF_UNARY_OP_COUNT,
+               "a unary op is missing");
+
+/* dst, a [i, j, h, s] */
+enum sheaf_status sheaf__cpu_op_unary(struct sheaf_tensor *dst, int ith, int nth,
+                                      struct sheaf__cpu_sync *sync, void *work) {
+    const struct sheaf_tensor *a = dst->src[0];
+    const bool scale = dst->op == SHEAF_OP_SCALE;
+    const float factor = scale ? sheaf__param_f32(dst, 0) : 1.0f;
+    const float bias = scale ? sheaf__param_f32(dst, 1) : 0.0f;
+    const unary_fn fn = scale ? NULL : unary_fns[sheaf_get_unary_op(dst)];
+    float abuf[CHUNK], dbuf[CHUNK];
+    struct chunks c = chunks_of(dst, ith, nth);
+    (void)sync;
+    (void)work;
+    for (int64_t item = c.first; item < c.last; item++) {
+        struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, item / c.per_row);
+        int64_t i0 = item % c.per_row * CHUNK;
+        int64_t n = dst->ne[0] - i0 < CHUNK ? dst->ne[0] - i0 : CHUNK;
+        char *dp = sheaf__cpu_row_data(dst, at) + (size_t)i0 * dst->nb[0];
+        const char *ap = sheaf__cpu_row_data(a, at) + (size_t)i0 * a->nb[0];
+        const float *av = sheaf__cpu_load(a->type, ap, a->nb[0], n, abuf);
+        float *dv = out_buffer(dst, dp, dbuf);
+        if (scale) {
+            for (int64_t i = 0; i < n; i++) dv[i] = av[i] * factor + bias;
+        } else {
+            fn(n, dv, av);
+        }
+        sheaf__cpu_store(dst->type, dv, dp, dst->nb[0], n);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+bool sheaf__cpu_supports_scale(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    return sheaf__cpu_is_plain_float(dst) && sheaf__cpu_is_plain_float(a) &&
+           sheaf_are_same_shape(dst, a);
+}
+
+bool sheaf__cpu_supports_unary(const struct sheaf_tensor *dst) {
+    return dst->op_params[0] >= 0 && dst->op_params[0] < SHEAF_UNARY_OP_COUNT &&
+           sheaf__cpu_supports_scale(dst);
+}
+
+enum sheaf_status sheaf__cpu_op_scale(struct sheaf_tensor *dst, int ith, int nth,
+                                      struct sheaf__cpu_sync *sync, void *work) {
+    return sheaf__cpu_op_unary(dst, ith, nth, sync, work);
+}
+
+/* ---- gated ---- */
+
+static void swiglu_f32(int64_t n, float *d, const float *a, const float *b) {
+    for (int64_t i = 0; i < n; i++) d[i] = sheaf__siluf(a[i]) * b[i];
+}
+static void geglu_f32(int64_t n, float *d, const float *a, const float *b) {
+    for (int64_t i = 0; i < n; i++) d[i] = sheaf__geluf(a[i]) * b[i];
+}
+static void reglu_f32(int64_t n, float *d, const float *a, const float *b) {
+    for (int64_t i = 0; i < n; i++) d[i] = (a[i] < 0.0f ? 0.0f : a[i]) * b[i];
+}
+
+static const binary_fn glu_fns[] = {
+    [SHEAF_GLU_OP_SWIGLU] = swiglu_f32,
+    [SHEAF_GLU_OP_GEGLU] = geglu_f32,
+    [SHEAF_GLU_OP_REGLU] = reglu_f32,
+};
+_Static_assert(sizeof glu_fns / sizeof *glu_fns == SHEAF_GLU_OP_COUNT, "a glu op is missing");
+
+/* a [f+f, n] -> dst [f, n], or a, b [f, n] -> dst [f, n] */
+enum sheaf_status sheaf__cpu_op_glu(struct sheaf_tensor *dst, int ith, int nth,
+                                    struct sheaf__cpu_sync *sync, void *work) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1] ? dst->src[1] : a;
+    const binary_fn fn = glu_fns[sheaf_get_glu_op(dst)];
+    const bool fused = !dst->src[1], swapped = fused && dst->op_params[1] != 0;
+    const int64_t a0 = swapped ? dst->ne[0] : 0, b0 = fused && !swapped ? dst->ne[0] : 0;
+    float abuf[CHUNK], bbuf[CHUNK], dbuf[CHUNK];
+    struct chunks c = chunks_of(dst, ith, nth);
+    (void)sync;
+    (void)work;
+    for (int64_t item = c.first; item < c.last; item++) {
+        struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, item / c.per_row);
+        int64_t i0 = item % c.per_row * CHUNK;
+        int64_t n = dst->ne[0] - i0 < CHUNK ? dst->ne[0] - i0 : CHUNK;
+        char *dp = sheaf__cpu_row_data(dst, at) + (size_t)i0 * dst->nb[0];
+        const char *ap = sheaf__cpu_row_data(a, at) + (size_t)(a0 + i0) * a->nb[0];
+        const char *bp = sheaf__cpu_row_data(b, at) + (size_t)(b0 + i0) * b->nb[0];
+        const float *av = sheaf__cpu_load(a->type, ap, a->nb[0], n, abuf);
+        const float *bv = sheaf__cpu_load(b->type, bp, b->nb[0], n, bbuf);
+        float *dv = out_buffer(dst, dp, dbuf);
+        fn(n, dv, av, bv);
+        sheaf__cpu_store(dst->type, dv, dp, dst->nb[0], n);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+bool sheaf__cpu_supports_glu(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    if (dst->op_params[0] < 0 || dst->op_params[0] >= SHEAF_GLU_OP_COUNT) return false;
+    if (!sheaf__cpu_is_plain_float(dst) || !sheaf__cpu_is_plain_float(a)) return false;
+    if (b)
+        return sheaf__cpu_is_plain_float(b) && sheaf_are_same_shape(dst, a) &&
+               sheaf_are_same_shape(dst, b);
+    return a->ne[0] == 2 * dst->ne[0] && a->ne[1] == dst->ne[1] && a->ne[2] == dst->ne[2] &&
+           a->ne[3] == dst->ne[3];
+}

@@ -1,0 +1,64 @@
+/* RMS_NORM and SUM_ROWS: reductions over a row. Sums run in double in fixed lanes, so neither the
+ * number of threads nor the vector width shows in the result. dst of RMS_NORM may be a's memory. */
+#include <math.h>
+
+#include "cpu/ops.h"
+#include "cpu/vec.h"
+
+/* dst, a [i, j, h, s]; dst F32 */
+enum sheaf_status sheaf__cpu_op_rms_norm(struct sheaf_tensor *dst, int ith, int nth,
+                                         struct sheaf__cpu_sync *sync, void *work) {
+    const struct sheaf_tensor *a = dst->src[0];
+    const float eps = sheaf__param_f32(dst, 0);
+    const int64_t n = dst->ne[0];
+    int64_t first, last;
+    sheaf__cpu_share(sheaf_nrows(dst), ith, nth, &first, &last);
+    (void)sync;
+    (void)work;
+    for (int64_t row = first; row < last; row++) {
+        struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, row);
+        float *d = (float *)(void *)sheaf__cpu_row_data(dst, at);
+        const float *x = sheaf__cpu_load(a->type, sheaf__cpu_row_data(a, at), a->nb[0], n, d);
+        double mean = sheaf__sum_squares_f32(x, n) / (double)n;
+        float scale = (float)(1.0 / sqrt(mean + (double)eps));
+        for (int64_t i = 0; i < n; i++) d[i] = x[i] * scale;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+bool sheaf__cpu_supports_rms_norm(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    return dst->type == SHEAF_TYPE_F32 && sheaf__cpu_is_dense(dst) &&
+           sheaf__cpu_is_plain_float(a) && sheaf_are_same_shape(dst, a);
+}
+
+/* a [i, j, h, s] -> dst F32 [1, j, h, s] */
+enum sheaf_status sheaf__cpu_op_sum_rows(struct sheaf_tensor *dst, int ith, int nth,
+                                         struct sheaf__cpu_sync *sync, void *work) {
+    enum { CHUNK = 512 }; /* a multiple of the lanes: chunks do not change the order of a lane */
+    const struct sheaf_tensor *a = dst->src[0];
+    float buf[CHUNK];
+    int64_t first, last;
+    sheaf__cpu_share(sheaf_nrows(dst), ith, nth, &first, &last);
+    (void)sync;
+    (void)work;
+    for (int64_t row = first; row < last; row++) {
+        struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, row);
+        const char *ap = sheaf__cpu_row_data(a, at);
+        double sum = 0.0;
+        for (int64_t i0 = 0; i0 < a->ne[0]; i0 += CHUNK) {
+            int64_t n = a->ne[0] - i0 < CHUNK ? a->ne[0] - i0 : CHUNK;
+            const char *p = ap + (size_t)i0 * a->nb[0];
+            sum += sheaf__sum_f32(sheaf__cpu_load(a->type, p, a->nb[0], n, buf), n);
+        }
+        float f = (float)sum;
+        memcpy(sheaf__cpu_row_data(dst, at), &f, sizeof f);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+bool sheaf__cpu_supports_sum_rows(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    return dst->type == SHEAF_TYPE_F32 && sheaf__cpu_is_plain_float(a) && dst->ne[0] == 1 &&
+           dst->ne[1] == a->ne[1] && dst->ne[2] == a->ne[2] && dst->ne[3] == a->ne[3];
+}

@@ -1,0 +1,59 @@
+/* SOFT_MAX over rows. A row is scaled and masked into dst, then turned into probabilities there, so
+ * dst may be a's memory. A row that is -inf everywhere yields zeros, not NaN. */
+#include "cpu/ops.h"
+#include "cpu/vec.h"
+
+enum { CHUNK = 512 };
+
+/* d += slope * mask row */
+static void add_mask(const struct sheaf_tensor *mask, struct sheaf__cpu_row at, float slope,
+                     float *d, int64_t k) {
+    float buf[CHUNK];
+    at.i2 %= mask->ne[2];
+    at.i3 %= mask->ne[3];
+    const char *row = sheaf__cpu_row_data(mask, at);
+    for (int64_t i0 = 0; i0 < k; i0 += CHUNK) {
+        int64_t n = k - i0 < CHUNK ? k - i0 : CHUNK;
+        const char *p = row + (size_t)i0 * mask->nb[0];
+        const float *m = sheaf__cpu_load(mask->type, p, mask->nb[0], n, buf);
+        for (int64_t i = 0; i < n; i++) d[i0 + i] += slope * m[i];
+    }
+}
+
+/* dst, a F32 [k, n, h, s], mask [k, >=n, 1|h, 1|s] */
+enum sheaf_status sheaf__cpu_op_soft_max(struct sheaf_tensor *dst, int ith, int nth,
+                                         struct sheaf__cpu_sync *sync, void *work) {
+    const struct sheaf_tensor *a = dst->src[0], *mask = dst->src[1];
+    const float scale = sheaf__param_f32(dst, 0), max_bias = sheaf__param_f32(dst, 1);
+    const int64_t base = dst->op_params[SHEAF_OP_PARAM_BASE];
+    const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
+    const int64_t n_head = extent != 0 ? extent : dst->ne[2], k = dst->ne[0];
+    int64_t first, last;
+    sheaf__cpu_share(sheaf_nrows(dst), ith, nth, &first, &last);
+    (void)sync;
+    (void)work;
+    for (int64_t row = first; row < last; row++) {
+        struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, row);
+        float *d = (float *)(void *)sheaf__cpu_row_data(dst, at);
+        const float *x = sheaf__cpu_load(a->type, sheaf__cpu_row_data(a, at), a->nb[0], k, d);
+        for (int64_t i = 0; i < k; i++) d[i] = x[i] * scale;
+        if (mask) add_mask(mask, at, sheaf__cpu_alibi_slope(max_bias, base + at.i2, n_head), d, k);
+        float max = sheaf__max_f32(d, k);
+        if (max == -__builtin_inff()) max = 0.0f;
+        for (int64_t i = 0; i < k; i++) d[i] = sheaf__expf(d[i] - max);
+        double sum = sheaf__sum_f32(d, k);
+        if (sum == 0.0) continue;
+        float inv = (float)(1.0 / sum);
+        for (int64_t i = 0; i < k; i++) d[i] *= inv;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+bool sheaf__cpu_supports_soft_max(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *m = dst->src[1];
+    if (dst->type != SHEAF_TYPE_F32 || !sheaf__cpu_is_dense(dst)) return false;
+    if (!sheaf__cpu_is_plain_float(a) || !sheaf_are_same_shape(dst, a)) return false;
+    return !m ||
+           (sheaf__cpu_is_plain_float(m) && m->ne[0] == a->ne[0] && m->ne[1] >= a->ne[1] &&
+            (m->ne[2] == 1 || m->ne[2] == a->ne[2]) && (m->ne[3] == 1 || m->ne[3] == a->ne[3]));
+}

@@ -1,0 +1,214 @@
+/* The meta device: what it wraps, its properties, and its life. Buffers, programs and execution are
+ * in other files. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/registry.h"
+#include "meta/meta_impl.h"
+
+static const char *get_name(sheaf_backend_dev_t dev) {
+    return ((struct meta_device *)dev->context)->name;
+}
+static const char *get_description(sheaf_backend_dev_t dev) {
+    return ((struct meta_device *)dev->context)->description;
+}
+
+static void get_memory(sheaf_backend_dev_t dev, size_t *free_bytes, size_t *total) {
+    const struct meta_device *m = dev->context;
+    *free_bytes = *total = 0;
+    for (int i = 0; i < m->n_members; i++) {
+        size_t f, t;
+        sheaf_backend_dev_memory(m->members[i], &f, &t);
+        *free_bytes += f;
+        *total += t;
+    }
+}
+
+static enum sheaf_backend_dev_type get_type(sheaf_backend_dev_t dev) {
+    (void)dev;
+    return SHEAF_BACKEND_DEVICE_TYPE_META;
+}
+
+static void get_props(sheaf_backend_dev_t dev, struct sheaf_backend_dev_props *props) {
+    props->name = get_name(dev);
+    props->description = get_description(dev);
+    get_memory(dev, &props->memory_free, &props->memory_total);
+    props->type = SHEAF_BACKEND_DEVICE_TYPE_META;
+    props->rank = sheaf_world_rank();
+}
+
+static enum sheaf_status init_backend(sheaf_backend_dev_t dev, const char *params,
+                                      sheaf_backend_t *out) {
+    if (params && *params) {
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "meta device: it takes no parameters, got '%s'", params);
+    }
+    return sheaf__meta_backend_new(dev->context, out);
+}
+
+static sheaf_backend_buffer_type_t get_buffer_type(sheaf_backend_dev_t dev) {
+    return &((struct meta_device *)dev->context)->buft;
+}
+
+/* Asks the local members; every rank has the same library, so the answer is the same everywhere. */
+static bool supports_op(sheaf_backend_dev_t dev, const struct sheaf_tensor *op) {
+    const struct meta_device *m = dev->context;
+    for (int i = 0; i < m->n_local; i++) {
+        if (!sheaf_backend_dev_supports_op(m->members[m->local[i]], op)) return false;
+    }
+    return true;
+}
+
+static bool supports_buft(sheaf_backend_dev_t dev, sheaf_backend_buffer_type_t buft) {
+    return buft->device == dev;
+}
+
+static const struct sheaf_backend_device_i device_iface = {
+    .get_name = get_name,
+    .get_description = get_description,
+    .get_memory = get_memory,
+    .get_type = get_type,
+    .get_props = get_props,
+    .init_backend = init_backend,
+    .get_buffer_type = get_buffer_type,
+    .supports_op = supports_op,
+    .supports_buft = supports_buft,
+};
+
+bool sheaf_backend_dev_is_meta(sheaf_backend_dev_t dev) {
+    return dev && dev->iface == &device_iface;
+}
+
+/* The checks that need no other rank. */
+static enum sheaf_status check_members(const sheaf_backend_dev_t *devs, size_t n_devs,
+                                       sheaf_backend_meta_get_split_state_t get_split_state) {
+    if (n_devs < 1 || n_devs > INT32_MAX || !get_split_state) {
+        return sheaf_set_error(
+            SHEAF_STATUS_INVALID,
+            "meta device: it wants at least one member and a function that gives split states");
+    }
+    for (size_t i = 0; i < n_devs; i++) {
+        if (!devs[i])
+            return sheaf_set_error(SHEAF_STATUS_INVALID, "meta device: member %zu is NULL", i);
+        const int rank = sheaf_world_device_rank(devs[i]);
+        if (sheaf_backend_dev_is_meta(devs[i])) {
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "meta device: member %zu is itself a meta device", i);
+        }
+        if (i && rank < sheaf_world_device_rank(devs[i - 1])) {
+            return sheaf_set_error(
+                SHEAF_STATUS_INVALID,
+                "meta device: member %zu (%s) is of rank %d, the one before it of a later rank; "
+                "list members in order of their ranks",
+                i, sheaf_backend_dev_name(devs[i]), rank);
+        }
+        for (size_t j = 0; j < i; j++) {
+            if (devs[i] == devs[j]) {
+                return sheaf_set_error(SHEAF_STATUS_INVALID, "meta device: %s is listed twice",
+                                       sheaf_backend_dev_name(devs[i]));
+            }
+        }
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, size_t n_devs,
+                                            sheaf_backend_meta_get_split_state_t get_split_state,
+                                            void *user, sheaf_backend_dev_t *out) {
+    *out = NULL;
+    enum sheaf_status st =
+        sheaf_world_agree(check_members(devs, n_devs, get_split_state), "meta device");
+    if (st) return st;
+    struct meta_device *m = calloc(1, sizeof *m);
+    if (m) {
+        m->members = malloc(n_devs * sizeof(sheaf_backend_dev_t));
+        m->member_rank = malloc(n_devs * sizeof *m->member_rank);
+        m->local = malloc(n_devs * sizeof *m->local);
+        m->mirrored = sheaf_split_state_mirrored((int)n_devs);
+    }
+    const bool ok = m && m->members && m->member_rank && m->local && m->mirrored;
+    st = ok ? SHEAF_STATUS_SUCCESS
+            : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta device: out of memory");
+    st = sheaf_world_agree(st, "meta device");
+    if (st) goto fail;
+
+    m->n_members = (int)n_devs;
+    int ranks_with_member = 0;
+    for (int i = 0; i < m->n_members; i++) {
+        m->members[i] = devs[i];
+        sheaf__registry_retain(devs[i]->reg);
+        m->member_rank[i] = sheaf_world_device_rank(devs[i]);
+        if (i == 0 || m->member_rank[i] != m->member_rank[i - 1]) ranks_with_member++;
+        if (m->member_rank[i] == sheaf_world_rank()) m->local[m->n_local++] = i;
+    }
+    m->everywhere = ranks_with_member == sheaf_world_size();
+    m->get_split_state = get_split_state;
+    m->user = user;
+    m->base = (struct sheaf_backend_device){.iface = &device_iface, .context = m};
+    m->buft = (struct sheaf_backend_buffer_type){
+        .iface = &sheaf__meta_buft_iface, .device = &m->base, .context = m};
+    snprintf(m->name, sizeof m->name, "META%d", m->n_members);
+    st = sheaf_comm_new(m->member_rank, m->n_members, NULL, &m->comm);
+    if (st) goto fail;
+    snprintf(m->description, sizeof m->description, "%d members on %d ranks, %s", m->n_members,
+             ranks_with_member, sheaf_comm_describe(m->comm));
+    *out = &m->base;
+    return SHEAF_STATUS_SUCCESS;
+fail:
+    if (m) sheaf_backend_meta_device_free(&m->base);
+    return st;
+}
+
+void sheaf_backend_meta_device_free(sheaf_backend_dev_t dev) {
+    if (!dev) return;
+    struct meta_device *m = (struct meta_device *)dev; /* base is the first member */
+    sheaf_comm_free(m->comm);
+    sheaf_split_state_free(m->mirrored);
+    for (int i = 0; i < m->n_members; i++) sheaf__registry_release(m->members[i]->reg);
+    free(m->members);
+    free(m->member_rank);
+    free(m->local);
+    free(m);
+}
+
+enum sheaf_status sheaf_backend_meta_dev_set_sequence(sheaf_backend_dev_t dev,
+                                                      enum sheaf_backend_meta_sequence sequence) {
+    struct meta_device *m = dev->context;
+    return sheaf__meta_sequence(sequence, &m->options.sequence);
+}
+
+size_t sheaf_backend_meta_dev_n_members(sheaf_backend_dev_t dev) {
+    return (size_t)((struct meta_device *)dev->context)->n_members;
+}
+sheaf_backend_dev_t sheaf_backend_meta_dev_member(sheaf_backend_dev_t dev, size_t i) {
+    const struct meta_device *m = dev->context;
+    return i < (size_t)m->n_members ? m->members[i] : NULL;
+}
+size_t sheaf_backend_meta_dev_n_local(sheaf_backend_dev_t dev) {
+    return (size_t)((struct meta_device *)dev->context)->n_local;
+}
+size_t sheaf_backend_meta_dev_local_member(sheaf_backend_dev_t dev, size_t i) {
+    const struct meta_device *m = dev->context;
+    return i < (size_t)m->n_local ? (size_t)m->local[i] : SIZE_MAX;
+}
+struct sheaf_comm *sheaf_backend_meta_dev_comm(sheaf_backend_dev_t dev) {
+    return ((struct meta_device *)dev->context)->comm;
+}
+
+static const struct meta_tensor *record_of(const struct sheaf_tensor *tensor) {
+    const sheaf_backend_buffer_t buffer =
+        tensor->view_src ? tensor->view_src->buffer : tensor->buffer;
+    return buffer && sheaf__meta_is_buffer(buffer) ? tensor->extra : NULL;
+}
+
+const struct sheaf_split_state *sheaf_backend_meta_get_state(const struct sheaf_tensor *tensor) {
+    const struct meta_tensor *record = record_of(tensor);
+    return record ? record->state : NULL;
+}
+
+struct sheaf_tensor *sheaf_backend_meta_get_slice(const struct sheaf_tensor *tensor, size_t i) {
+    const struct meta_tensor *record = record_of(tensor);
+    const struct meta_device *m =
+        record ? (tensor->view_src ? tensor->view_src : tensor)->buffer->buft->context : NULL;
+    return record && i < (size_t)m->n_local ? record->slices[i] : NULL;
+}

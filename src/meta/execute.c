@@ -1,0 +1,732 @@
+/* The meta backend: finds or compiles the program of a graph, runs it on this rank's members, and
+ * counts.
+ *
+ * Member 0 of the rank runs on the calling thread, each further one on a thread of its own; they
+ * meet only inside collectives. Invariant: every rank finds or compiles the same program in the
+ * same call, because the key of a program depends on nothing that differs between ranks. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "meta/meta_impl.h"
+
+/* 64 programs of any size; more if they are small, as those of scheduler splits are. */
+enum { MAX_PROGRAMS = 1024, MAX_LARGE_PROGRAMS = 64, MAX_PROGRAM_NODES = 1 << 16, SPIN = 2000 };
+
+struct member { /* a local one */
+    struct meta_backend *backend;
+    int local;
+    sheaf_backend_t device_backend;
+    sheaf_gallocr_t galloc;
+    void *staging_in, *staging_out; /* for devices that are not host memory */
+    size_t staging_in_size, staging_out_size;
+    uint64_t compute_ns;
+    enum sheaf_status status;
+    char error[1024];
+    uint64_t *hashes; /* check mode */
+    const char **hashed_names;
+    int n_hashes, cap_hashes;
+    pthread_t thread;
+    bool has_thread;
+};
+
+struct carry {                 /* a result kept for later graphs: copies of its slices */
+    struct meta_tensor record; /* first */
+    const struct sheaf_tensor *key;
+    struct meta_program *program; /* owns the state; NULL: free for use */
+    struct sheaf_tensor *tensors; /* [n_local] */
+    sheaf_backend_buffer_t *buffers;
+};
+
+struct slot { /* of the tensor-to-number map */
+    const struct sheaf_tensor *tensor;
+    uint64_t number;
+};
+
+struct meta_backend {
+    struct sheaf_backend base;
+    struct meta_device *dev;
+    struct member *members; /* [n_local] */
+    struct meta_program *programs[MAX_PROGRAMS];
+    int n_programs;
+    struct carry **carries;
+    int n_carries;
+    uint64_t generation, clock;
+    bool check;
+    struct slot *map;
+    size_t n_map;
+    uint64_t n_computes, n_plans;
+    struct sheaf_comm_stats baseline[SHEAF_COMM_KIND_COUNT]; /* at the last reset */
+
+    /* hand-over to the member threads */
+    struct meta_program *job;
+    atomic_uint_fast64_t job_number;
+    atomic_int n_running;
+    atomic_bool quit;
+    pthread_mutex_t lock;
+    pthread_cond_t start, done;
+};
+
+/* ---- keys ---- */
+
+static uint64_t mix(uint64_t h, uint64_t v) {
+    h = (h ^ v) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 32;
+}
+
+static struct slot *find_slot(struct meta_backend *b, const struct sheaf_tensor *t) {
+    size_t i = ((uintptr_t)t >> 4) * 0x9E3779B97F4A7C15u >> 20 & (b->n_map - 1);
+    while (b->map[i].tensor && b->map[i].tensor != t) i = (i + 1) & (b->n_map - 1);
+    return &b->map[i];
+}
+
+static uint64_t mix_shape(uint64_t h, const struct sheaf_tensor *t) {
+    h = mix(h, (uint64_t)t->type << 32 | (uint32_t)t->flags);
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) h = mix(mix(h, (uint64_t)t->ne[i]), t->nb[i]);
+    return h;
+}
+
+static uint64_t mix_state(uint64_t h, const struct sheaf_split_state *s) {
+    h = mix(mix(h, (uint64_t)s->axis), (uint64_t)s->n_segments);
+    for (int i = 0; i < s->n_segments; i++) {
+        const struct sheaf_split_segment *seg = &s->segments[i];
+        h = mix(mix(mix(h, (uint64_t)seg->outer), (uint64_t)seg->inner), (uint64_t)seg->units);
+        for (int j = 0; j < s->n_members; j++)
+            h = mix(mix(h, (uint64_t)seg->first[j]), (uint64_t)seg->count[j]);
+    }
+    return h;
+}
+
+/* A hash of the graph's structure and of which weights it reads; inputs count by their shape alone,
+ * earlier results also by their state. */
+static enum sheaf_status graph_key(struct meta_backend *b, const struct sheaf_cgraph *g,
+                                   uint64_t *key) {
+    size_t want = 64;
+    while (want < 2 * ((size_t)g->n_nodes + (size_t)g->n_leafs)) want *= 2;
+    if (want > b->n_map) {
+        struct slot *p = realloc(b->map, want * sizeof *p);
+        if (!p) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta: out of memory");
+        b->map = p;
+        b->n_map = want;
+    }
+    memset(b->map, 0, b->n_map * sizeof *b->map);
+    uint64_t h = mix(0, (uint64_t)g->n_nodes), number = 0;
+    for (int i = 0; i < g->n_leafs; i++) {
+        const struct sheaf_tensor *t = g->leafs[i];
+        const struct meta_tensor *record = sheaf__meta_leaf(b->dev, t);
+        if (!record) return SHEAF_STATUS_INVALID;
+        *find_slot(b, t) = (struct slot){t, ++number};
+        h = mix_shape(mix(h, sheaf__meta_leaf_is_input(t) ? 0 : record->serial), t);
+        if (record->carried) h = mix_state(h, record->state);
+    }
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct sheaf_tensor *t = g->nodes[i];
+        *find_slot(b, t) = (struct slot){t, ++number};
+        h = mix_shape(mix(h, (uint64_t)t->op), t);
+        h = mix(h, t->view_offs);
+        for (int j = 0; j < SHEAF_MAX_OP_PARAMS; j += 2) {
+            h = mix(h, (uint64_t)(uint32_t)t->op_params[j] << 32 | (uint32_t)t->op_params[j + 1]);
+        }
+        for (int j = 0; j < SHEAF_MAX_SRC; j++) {
+            if (!t->src[j]) continue;
+            const struct slot *s = find_slot(b, t->src[j]);
+            if (!s->tensor) {
+                return sheaf_set_error(
+                    SHEAF_STATUS_INVALID,
+                    "graph: operand '%s' of '%s' is not in the graph; views of graphs cannot be "
+                    "computed on a meta device",
+                    t->src[j]->name, t->name);
+            }
+            h = mix(h, s->number << 8 | (uint64_t)j);
+        }
+    }
+    *key = h;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- programs ---- */
+
+/* Every rank must have planned the same graph before the first of its data move. */
+static enum sheaf_status compare_fingerprints(const struct sheaf_cgraph *graph,
+                                              const struct meta_program *p) {
+    const int n = sheaf_world_size();
+    if (n == 1) return SHEAF_STATUS_SUCCESS;
+    const uint64_t mine = sheaf__split_plan_fingerprint(p->plan, graph);
+    uint64_t *all = malloc((size_t)n * sizeof *all);
+    if (!all) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta: out of memory");
+    enum sheaf_status st = sheaf_world_all_gather(&mine, sizeof mine, all, "graph fingerprint");
+    for (int r = 1; r < n && !st; r++) {
+        if (all[r] == all[0]) continue;
+        st = sheaf_set_error(
+            SHEAF_STATUS_PEER,
+            "graph: rank %d (%s) has another graph than rank 0 (%s): %d nodes here, fingerprints "
+            "%016llx and %016llx; start the same program with the same model and options "
+            "everywhere",
+            r, sheaf_world_host_name(r), sheaf_world_host_name(0), graph->n_nodes,
+            (unsigned long long)all[r], (unsigned long long)all[0]);
+    }
+    free(all);
+    return st;
+}
+
+/* Makes room for a program of n_nodes. One whose results are kept stays. */
+static enum sheaf_status make_room(struct meta_backend *b, int n_nodes) {
+    for (;;) {
+        long total = n_nodes;
+        int oldest = -1;
+        for (int i = 0; i < b->n_programs; i++) {
+            total += b->programs[i]->n_nodes;
+            if (b->programs[i]->n_carried) continue;
+            if (oldest < 0 || b->programs[i]->last_use < b->programs[oldest]->last_use) oldest = i;
+        }
+        const bool too_many = b->n_programs == MAX_PROGRAMS;
+        if (!too_many && (b->n_programs < MAX_LARGE_PROGRAMS || total <= MAX_PROGRAM_NODES))
+            return SHEAF_STATUS_SUCCESS;
+        if (oldest < 0) {
+            return !too_many ? SHEAF_STATUS_SUCCESS
+                             : sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                                               "meta: a graph of more than %d scheduler splits on "
+                                               "this device; assign more of its ops here",
+                                               MAX_PROGRAMS);
+        }
+        sheaf__meta_program_free(b->programs[oldest], b->dev->n_local);
+        b->programs[oldest] = b->programs[--b->n_programs];
+    }
+}
+
+static enum sheaf_status find_program(struct meta_backend *b, const struct sheaf_cgraph *graph,
+                                      struct meta_program **out) {
+    for (int i = 0; i < b->n_programs; i++) {
+        if (b->programs[i]->uid == graph->uid) {
+            *out = b->programs[i];
+            return SHEAF_STATUS_SUCCESS;
+        }
+    }
+    uint64_t key = 0;
+    enum sheaf_status st = graph_key(b, graph, &key);
+    for (int i = 0; i < b->n_programs && !st; i++) {
+        if (b->programs[i]->key == key && b->programs[i]->n_nodes == graph->n_nodes) {
+            *out = b->programs[i];
+            return SHEAF_STATUS_SUCCESS;
+        }
+    }
+    struct meta_program *p = NULL;
+    if (!st) st = sheaf__meta_program_new(b->dev, graph, &p);
+    st = sheaf_world_agree(st, "graph planning");
+    if (!st) st = compare_fingerprints(graph, p);
+    if (st) {
+        sheaf__meta_program_free(p, b->dev->n_local);
+        return st;
+    }
+    st = make_room(b, graph->n_nodes); /* the same on every rank */
+    if (st) {
+        sheaf__meta_program_free(p, b->dev->n_local);
+        return st;
+    }
+    p->key = key;
+    b->programs[b->n_programs++] = p;
+    b->n_plans++;
+    *out = p;
+    return st;
+}
+
+/* Places the program's tensors in the members' compute buffers, which all programs share. */
+static enum sheaf_status allocate(struct meta_backend *b, struct meta_program *p) {
+    if (p->generation == b->generation) return SHEAF_STATUS_SUCCESS;
+    bool grown = false;
+    for (int m = 0; m < b->dev->n_local; m++) {
+        struct sheaf_cgraph *g = &p->parts[m].graph;
+        for (int i = 0; i < g->n_nodes; i++) g->nodes[i]->data = NULL, g->nodes[i]->buffer = NULL;
+        const size_t before = sheaf_gallocr_get_buffer_size(b->members[m].galloc);
+        enum sheaf_status st = sheaf_gallocr_alloc_graph(b->members[m].galloc, g);
+        if (st) return st;
+        grown = grown || sheaf_gallocr_get_buffer_size(b->members[m].galloc) != before;
+    }
+    if (grown) b->generation++; /* the other programs' addresses are gone */
+    p->generation = b->generation;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- one member ---- */
+
+static enum sheaf_status stage(void **buffer, size_t *have, size_t want) {
+    if (want <= *have) return SHEAF_STATUS_SUCCESS;
+    free(*buffer);
+    *have = 0;
+    *buffer = malloc(want);
+    if (!*buffer)
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta: no staging memory of %zu bytes",
+                               want);
+    *have = want;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Host address of a tensor for a collective: its own, or staging for a device that is not host
+ * memory. */
+static enum sheaf_status host_side(const struct sheaf_tensor *t, bool read, void **staging,
+                                   size_t *staging_size, void **out) {
+    if (sheaf_backend_buffer_is_host(t->buffer)) {
+        *out = t->data;
+        return SHEAF_STATUS_SUCCESS;
+    }
+    const size_t n = sheaf_nbytes(t);
+    enum sheaf_status st = stage(staging, staging_size, n);
+    *out = *staging;
+    return st || !read ? st : sheaf_backend_tensor_get(t, *out, 0, n);
+}
+
+static enum sheaf_status write_back(struct sheaf_tensor *t, const void *host) {
+    return host == t->data ? SHEAF_STATUS_SUCCESS
+                           : sheaf_backend_tensor_set(t, host, 0, sheaf_nbytes(t));
+}
+
+static enum sheaf_status run_collective(struct member *me, const struct meta_instr *instr) {
+    struct sheaf_comm *comm = me->backend->dev->comm;
+    const int member = me->backend->dev->local[me->local];
+    void *in = NULL, *out = NULL;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (instr->in) st = host_side(instr->in, true, &me->staging_in, &me->staging_in_size, &in);
+    if (!st) st = host_side(instr->out, !instr->in, &me->staging_out, &me->staging_out_size, &out);
+    if (st) return st;
+    switch (instr->kind) {
+    case INSTR_ALL_REDUCE:
+        st = sheaf_comm_all_reduce(comm, member, out, (size_t)sheaf_nelements(instr->out),
+                                   &instr->what);
+        break;
+    case INSTR_ALL_GATHER:
+        st = sheaf_comm_all_gather(comm, member, in, out, instr->sizes, &instr->what);
+        break;
+    case INSTR_REDUCE_SCATTER:
+        st = sheaf_comm_reduce_scatter(comm, member, in, out, instr->sizes, &instr->what);
+        break;
+    case INSTR_SPAN:
+    case INSTR_ZERO:
+        break;
+    }
+    return st ? st : write_back(instr->out, out);
+}
+
+static enum sheaf_status add_hash(struct member *me, const struct sheaf_tensor *t, int flag) {
+    if (!(t->flags & flag)) return SHEAF_STATUS_SUCCESS;
+    if (me->n_hashes == me->cap_hashes) {
+        const int cap = me->cap_hashes ? me->cap_hashes * 2 : 256;
+        uint64_t *h = realloc(me->hashes, (size_t)cap * sizeof *h);
+        if (h) me->hashes = h;
+        const char **n = realloc(me->hashed_names, (size_t)cap * sizeof *n);
+        if (n) me->hashed_names = n;
+        if (!h || !n) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "check: out of memory");
+        me->cap_hashes = cap;
+    }
+    void *data;
+    const size_t n = sheaf_nbytes(t);
+    enum sheaf_status st = host_side(t, true, &me->staging_in, &me->staging_in_size, &data);
+    if (st) return st;
+    uint64_t h = n;
+    for (size_t i = 0; i + 8 <= n; i += 8) {
+        uint64_t v;
+        memcpy(&v, (const char *)data + i, 8);
+        h = mix(h, v);
+    }
+    for (size_t i = n / 8 * 8; i < n; i++) h = mix(h, ((const uint8_t *)data)[i]);
+    me->hashes[me->n_hashes] = h;
+    me->hashed_names[me->n_hashes++] = t->name;
+    return st;
+}
+
+/* Check mode: node by node, so that every result is seen before its memory is used again. */
+static enum sheaf_status run_span_checked(struct member *me, struct meta_instr *instr) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int i = 0; i < instr->span.n_nodes && !st; i++) {
+        struct sheaf_cgraph one = instr->span;
+        one.size = one.n_nodes = 1;
+        one.nodes = instr->span.nodes + i;
+        one.uid = instr->span.uid + (uint64_t)i + 1;
+        st = sheaf_backend_graph_compute(me->device_backend, &one);
+        if (!st) st = add_hash(me, one.nodes[0], META_FLAG_CHECK_NODE);
+    }
+    return st;
+}
+
+static enum sheaf_status run_part(struct member *me, struct meta_part *part) {
+    const bool check = me->backend->check;
+    me->n_hashes = 0;
+    for (int i = 0; i < part->n_instrs; i++) {
+        struct meta_instr *instr = &part->instrs[i];
+        enum sheaf_status st;
+        if (instr->kind == INSTR_SPAN) {
+            const uint64_t begin = sheaf__time_ns();
+            st = check ? run_span_checked(me, instr)
+                       : sheaf_backend_graph_compute(me->device_backend, &instr->span);
+            me->compute_ns += sheaf__time_ns() - begin;
+        } else if (instr->kind == INSTR_ZERO) {
+            st = sheaf_backend_tensor_memset(instr->out, 0, 0, sheaf_nbytes(instr->out));
+        } else {
+            st = run_collective(me, instr);
+            if (!st && check) st = add_hash(me, instr->out, META_FLAG_CHECK_COLLECTIVE);
+        }
+        if (st) return st;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static void run_member(struct member *me) {
+    me->status = run_part(me, &me->backend->job->parts[me->local]);
+    if (!me->status) return;
+    snprintf(me->error, sizeof me->error, "%s", sheaf_last_error());
+    /* the other members wait for this one in their next collective: end their waits */
+    sheaf_world_abort(me->error);
+}
+
+/* The thread is the first of the device's team: its place is on the device's cores. */
+static void bind_to_device(sheaf_backend_dev_t device) {
+    sheaf_backend_reg_t reg = sheaf_backend_dev_backend_reg(device);
+    void *found =
+        reg ? sheaf_backend_reg_get_proc_address(reg, "sheaf_backend_cpu_bind_thread") : NULL;
+    void (*bind)(sheaf_backend_dev_t);
+    memcpy(&bind, &found, sizeof bind); /* ISO C has no cast from object to function pointers */
+    if (found) bind(device);
+}
+
+static void *member_thread(void *arg) {
+    struct member *me = arg;
+    struct meta_backend *b = me->backend;
+    bind_to_device(b->dev->members[b->dev->local[me->local]]);
+    uint64_t seen = 0;
+    for (;;) {
+        for (int i = 0;
+             i < SPIN && atomic_load_explicit(&b->job_number, memory_order_acquire) == seen; i++) {
+        }
+        pthread_mutex_lock(&b->lock);
+        while (atomic_load(&b->job_number) == seen && !atomic_load(&b->quit))
+            pthread_cond_wait(&b->start, &b->lock);
+        pthread_mutex_unlock(&b->lock);
+        if (atomic_load(&b->quit)) return NULL;
+        seen = atomic_load(&b->job_number);
+        run_member(me);
+        if (atomic_fetch_sub(&b->n_running, 1) == 1) {
+            pthread_mutex_lock(&b->lock);
+            pthread_cond_signal(&b->done);
+            pthread_mutex_unlock(&b->lock);
+        }
+    }
+}
+
+/* ---- the whole rank ---- */
+
+static enum sheaf_status run_program(struct meta_backend *b, struct meta_program *p) {
+    const int n = b->dev->n_local;
+    b->job = p;
+    if (n > 1) {
+        atomic_store(&b->n_running, n - 1);
+        pthread_mutex_lock(&b->lock);
+        atomic_fetch_add(&b->job_number, 1);
+        pthread_cond_broadcast(&b->start);
+        pthread_mutex_unlock(&b->lock);
+    }
+    if (n > 0) run_member(&b->members[0]);
+    if (n > 1) {
+        pthread_mutex_lock(&b->lock);
+        while (atomic_load(&b->n_running)) pthread_cond_wait(&b->done, &b->lock);
+        pthread_mutex_unlock(&b->lock);
+    }
+    /* the cause rather than its consequence: PEER only if no member has better to say */
+    const struct member *failed = NULL;
+    for (int m = 0; m < n; m++) {
+        const struct member *me = &b->members[m];
+        if (me->status &&
+            (!failed || (failed->status == SHEAF_STATUS_PEER && me->status != SHEAF_STATUS_PEER)))
+            failed = me;
+    }
+    return failed ? sheaf_set_error(failed->status, "%s", failed->error) : SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status compare_hashes(struct meta_backend *b, const struct meta_program *p) {
+    const struct meta_device *dev = b->dev;
+    const size_t n = (size_t)p->n_checked;
+    const int n_ranks = sheaf_world_size();
+    size_t *sizes = calloc((size_t)n_ranks, sizeof *sizes);
+    uint64_t *all = malloc((n * (size_t)dev->n_members + 1) * sizeof *all);
+    uint64_t *mine = malloc((n * (size_t)dev->n_local + 1) * sizeof *mine);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!sizes || !all || !mine) {
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "check: out of memory");
+        goto out;
+    }
+    for (int j = 0; j < dev->n_members; j++) sizes[dev->member_rank[j]] += n * sizeof *all;
+    for (int m = 0; m < dev->n_local; m++) {
+        if ((size_t)b->members[m].n_hashes != n) {
+            st = sheaf_set_error(SHEAF_STATUS_FAILED,
+                                 "check: member %d made %d results that all members share, not %zu",
+                                 dev->local[m], b->members[m].n_hashes, n);
+            goto out;
+        }
+        memcpy(mine + (size_t)m * n, b->members[m].hashes, n * sizeof *mine);
+    }
+    st = sheaf_world_all_gather_v(mine, all, sizes, "check of mirrored tensors");
+    for (size_t i = 0; i < n && !st; i++) {
+        for (int j = 1; j < dev->n_members && !st; j++) {
+            if (all[(size_t)j * n + i] == all[i]) continue;
+            st = sheaf_set_error(SHEAF_STATUS_FAILED,
+                                 "check: tensor '%s' (number %zu) differs between members 0 and %d",
+                                 dev->n_local ? b->members[0].hashed_names[i] : "?", i, j);
+        }
+    }
+out:
+    free(sizes);
+    free(all);
+    free(mine);
+    return st;
+}
+
+/* ---- results kept for later graphs ---- */
+
+static void free_carry(struct carry *c, int n_local) {
+    for (int m = 0; c->buffers && m < n_local; m++) sheaf_backend_buffer_free(c->buffers[m]);
+    free(c->record.slices);
+    free(c->tensors);
+    free((void *)c->buffers);
+    free(c);
+}
+
+static void release_tensor(sheaf_backend_t backend, const struct sheaf_tensor *tensor) {
+    struct meta_backend *b = backend->context;
+    for (int i = 0; i < b->n_carries; i++) {
+        struct carry *c = b->carries[i];
+        if (c->key != tensor || !c->program) continue;
+        c->program->n_carried--;
+        c->program = NULL;
+    }
+}
+
+static size_t bytes_of(const struct carry *c, int m) {
+    return c->buffers[m] ? sheaf_backend_buffer_get_size(c->buffers[m]) : 0;
+}
+
+/* A free one, the smallest that is large enough for `slices`, or else the largest, or a new one. */
+static struct carry *find_carry(struct meta_backend *b, struct sheaf_tensor **slices) {
+    const int n_local = b->dev->n_local;
+    const size_t want = n_local ? sheaf_nbytes(slices[0]) : 0;
+    struct carry *best = NULL;
+    for (int i = 0; i < b->n_carries; i++) {
+        struct carry *c = b->carries[i];
+        if (c->program) continue;
+        const size_t have = n_local ? bytes_of(c, 0) : 0, held = best ? bytes_of(best, 0) : 0;
+        if (!best || (have >= want ? held < want || have < held : held < want && have > held))
+            best = c;
+    }
+    if (best) return best;
+    struct carry **p = realloc(b->carries, ((size_t)b->n_carries + 1) * sizeof *p);
+    if (p) b->carries = p;
+    struct carry *c = p ? calloc(1, sizeof *c) : NULL;
+    if (!c) return NULL;
+    const size_t n = (size_t)n_local + 1;
+    c->record.carried = true;
+    c->record.slices = calloc(n, sizeof *c->record.slices);
+    c->tensors = calloc(n, sizeof *c->tensors);
+    c->buffers = calloc(n, sizeof(sheaf_backend_buffer_t));
+    if (!c->record.slices || !c->tensors || !c->buffers) {
+        free_carry(c, 0);
+        return NULL;
+    }
+    b->carries[b->n_carries++] = c;
+    return c;
+}
+
+/* Copies the slices of a node's value out of the compute buffers, which the next program uses. */
+static enum sheaf_status carry(struct meta_backend *b, struct meta_program *p,
+                               struct sheaf_tensor *node, const struct meta_tensor *from) {
+    release_tensor(&b->base, node);
+    struct carry *c = find_carry(b, from->slices);
+    if (!c) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta: out of memory");
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int m = 0; m < b->dev->n_local && !st; m++) {
+        struct sheaf_tensor *s = from->slices[m], *t = &c->tensors[m];
+        sheaf_backend_buffer_type_t buft =
+            sheaf_backend_dev_buffer_type(b->dev->members[b->dev->local[m]]);
+        memset(t, 0, sizeof *t);
+        t->type = s->type;
+        memcpy(t->ne, s->ne, sizeof t->ne);
+        memcpy(t->nb, s->nb, sizeof t->nb);
+        memcpy(t->name, s->name, sizeof t->name);
+        const size_t need = sheaf_backend_buft_get_alloc_size(buft, t);
+        if (!c->buffers[m] || bytes_of(c, m) < need) {
+            sheaf_backend_buffer_free(c->buffers[m]);
+            c->buffers[m] = NULL;
+            st = sheaf_backend_buft_alloc_buffer(buft, need, &c->buffers[m]);
+        }
+        if (!st)
+            st = sheaf_backend_tensor_alloc(c->buffers[m], t,
+                                            sheaf_backend_buffer_get_base(c->buffers[m]));
+        if (!st && !sheaf_is_empty(t)) st = sheaf_backend_tensor_copy(s, t);
+        c->record.slices[m] = t;
+    }
+    if (st) return st;
+    c->record.state = from->state;
+    c->key = node;
+    c->program = p;
+    p->n_carried++;
+    node->extra = &c->record;
+    return st;
+}
+
+static bool is_carried(const struct sheaf_tensor *t) {
+    return t && t->op != SHEAF_OP_NONE && t->extra &&
+           ((const struct meta_tensor *)t->extra)->carried;
+}
+
+static enum sheaf_status graph_compute(sheaf_backend_t backend, struct sheaf_cgraph *graph) {
+    struct meta_backend *b = backend->context;
+    struct meta_program *p = NULL;
+    enum sheaf_status st = find_program(b, graph, &p);
+    if (!st) st = allocate(b, p);
+    if (!st) st = sheaf__meta_program_bind(b->dev, p, graph);
+    if (st) return st;
+    p->uid = graph->uid;
+    p->last_use = ++b->clock;
+    st = run_program(b, p);
+    if (!st && b->check) st = compare_hashes(b, p);
+    if (st) return st;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        struct sheaf_tensor *t = graph->nodes[i];
+        if (t->buffer && t->buffer->buft == &b->dev->buft) t->extra = &p->node_record[i];
+    }
+    for (int i = 0; i < graph->n_nodes && !st; i++) {
+        if (graph->nodes[i]->flags & SHEAF__TENSOR_FLAG_CARRIED)
+            st = carry(b, p, graph->nodes[i], &p->node_record[i]);
+    }
+    if (st) return st;
+    for (int i = 0; i < graph->n_nodes; i++) { /* read through the owner, which outlives this */
+        struct sheaf_tensor *t = graph->nodes[i];
+        if (is_carried(t->view_src)) t->extra = NULL;
+    }
+    b->n_computes++;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- the backend object ---- */
+
+static const char *get_name(sheaf_backend_t backend) {
+    return sheaf_backend_dev_name(((struct meta_backend *)backend->context)->base.device);
+}
+
+static void free_backend(sheaf_backend_t backend) {
+    struct meta_backend *b = backend->context;
+    pthread_mutex_lock(&b->lock);
+    atomic_store(&b->quit, true);
+    pthread_cond_broadcast(&b->start);
+    pthread_mutex_unlock(&b->lock);
+    for (int m = 0; b->members && m < b->dev->n_local; m++) {
+        struct member *me = &b->members[m];
+        if (me->has_thread) pthread_join(me->thread, NULL);
+    }
+    for (int i = 0; i < b->n_carries; i++) free_carry(b->carries[i], b->dev->n_local);
+    free(b->carries);
+    for (int i = 0; i < b->n_programs; i++)
+        sheaf__meta_program_free(b->programs[i], b->dev->n_local);
+    for (int m = 0; b->members && m < b->dev->n_local; m++) {
+        struct member *me = &b->members[m];
+        sheaf_gallocr_free(me->galloc);
+        sheaf_backend_free(me->device_backend);
+        free(me->staging_in);
+        free(me->staging_out);
+        free(me->hashes);
+        free(me->hashed_names);
+    }
+    pthread_mutex_destroy(&b->lock);
+    pthread_cond_destroy(&b->start);
+    pthread_cond_destroy(&b->done);
+    free(b->members);
+    free(b->map);
+    free(b);
+}
+
+static const struct sheaf_backend_i backend_iface = {
+    .get_name = get_name,
+    .free = free_backend,
+    .graph_compute = graph_compute,
+    .release_tensor = release_tensor,
+};
+
+enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend_t *out) {
+    struct meta_backend *b = calloc(1, sizeof *b);
+    if (!b) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta backend: out of memory");
+    b->base = (struct sheaf_backend){.iface = &backend_iface, .device = &dev->base, .context = b};
+    b->dev = dev;
+    b->generation = 1;
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_cond_init(&b->start, NULL);
+    pthread_cond_init(&b->done, NULL);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    b->members = calloc((size_t)dev->n_local + 1, sizeof *b->members);
+    if (!b->members) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta backend: out of memory");
+    for (int m = 0; m < dev->n_local && !st; m++) {
+        struct member *me = &b->members[m];
+        sheaf_backend_dev_t device = dev->members[dev->local[m]];
+        me->backend = b;
+        me->local = m;
+        st = sheaf_backend_dev_init(device, NULL, &me->device_backend);
+        if (st) break;
+        me->galloc = sheaf_gallocr_new(sheaf_backend_dev_buffer_type(device));
+        if (!me->galloc) st = SHEAF_STATUS_ALLOC_FAILED;
+        if (m == 0 || st) continue;
+        me->has_thread = pthread_create(&me->thread, NULL, member_thread, me) == 0;
+        if (!me->has_thread)
+            st = sheaf_set_error(SHEAF_STATUS_FAILED, "meta backend: cannot start a thread");
+    }
+    st = sheaf_world_agree(st, "meta backend");
+    if (st) {
+        free_backend(&b->base);
+        return st;
+    }
+    *out = &b->base;
+    return st;
+}
+
+void sheaf_backend_meta_set_check(sheaf_backend_t backend, bool check) {
+    ((struct meta_backend *)backend->context)->check = check;
+}
+
+/* ---- statistics ---- */
+
+static struct sheaf_comm_stats since_reset(const struct meta_backend *b,
+                                           enum sheaf_comm_kind kind) {
+    struct sheaf_comm_stats s = {0};
+    if (!b->dev->n_local) return s;
+    sheaf_comm_get_stats(b->dev->comm, b->dev->local[0], kind, &s);
+    s.count -= b->baseline[kind].count;
+    s.bytes -= b->baseline[kind].bytes;
+    s.time_ns -= b->baseline[kind].time_ns;
+    s.wait_ns -= b->baseline[kind].wait_ns;
+    return s;
+}
+
+void sheaf_backend_meta_get_stats(sheaf_backend_t backend, struct sheaf_backend_meta_stats *stats) {
+    const struct meta_backend *b = backend->context;
+    struct sheaf_backend_meta_stats s = {
+        .size = sizeof s, .n_computes = b->n_computes, .n_plans = b->n_plans};
+    for (int kind = 0; kind < SHEAF_COMM_KIND_COUNT; kind++) {
+        const struct sheaf_comm_stats c = since_reset(b, (enum sheaf_comm_kind)kind);
+        s.n_collectives += c.count;
+        s.collective_bytes += c.bytes;
+        s.collective_ns += c.time_ns;
+        s.wait_ns += c.wait_ns;
+    }
+    if (b->dev->n_local) s.compute_ns = b->members[0].compute_ns;
+    for (int m = 0; m < b->dev->n_local; m++)
+        s.compute_bytes += sheaf_gallocr_get_buffer_size(b->members[m].galloc);
+    s.static_bytes = b->dev->static_bytes;
+    const size_t size = stats->size;
+    memcpy(stats, &s, size && size < sizeof s ? size : sizeof s);
+    stats->size = size;
+}
+
+void sheaf_backend_meta_reset_stats(sheaf_backend_t backend) {
+    struct meta_backend *b = backend->context;
+    b->n_computes = b->n_plans = 0;
+    for (int kind = 0; kind < SHEAF_COMM_KIND_COUNT && b->dev->n_local; kind++) {
+        sheaf_comm_get_stats(b->dev->comm, b->dev->local[0], (enum sheaf_comm_kind)kind,
+                             &b->baseline[kind]);
+    }
+    for (int m = 0; m < b->dev->n_local; m++) b->members[m].compute_ns = 0;
+}

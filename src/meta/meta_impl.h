@@ -1,0 +1,115 @@
+/* The meta device's own structures, shared by the files of src/meta.
+ *
+ * device.c: the device, its buffer type. buffer.c: meta buffers, slices of weights, caches and
+ * inputs; set, get, load. program.c: a planned graph turned into one local graph and a list of
+ * instructions per local member. execute.c: the backend, program cache, member threads, check mode,
+ * statistics. describe.c: plans for people, without a device.
+ *
+ * A meta tensor's address (tensor->data) is an address in reserved, inaccessible memory: it orders
+ * and identifies tensors for the allocators and is never dereferenced. The data are in the members'
+ * slices. */
+#ifndef SHEAF_META_META_IMPL_H
+#define SHEAF_META_META_IMPL_H
+
+#include "core/internal.h"
+#include "sheaf/alloc.h"
+#include "sheaf/backend-impl.h"
+#include "sheaf/meta.h"
+#include "split/plan.h"
+
+struct meta_device {
+    struct sheaf_backend_device base;
+    struct sheaf_backend_buffer_type buft;
+    char name[32], description[160];
+    int n_members, n_local;
+    sheaf_backend_dev_t *members;
+    int *member_rank; /* [n_members] */
+    int *local;       /* [n_local] member numbers */
+    bool everywhere;  /* every rank drives a member, so that mirrored data need no message */
+    struct sheaf_comm *comm;
+    struct sheaf_split_state *mirrored;
+    sheaf_backend_meta_get_split_state_t get_split_state;
+    void *user;
+    struct sheaf__split_options options; /* of plans */
+    size_t static_bytes;                 /* of this rank, over all buffers */
+    uint64_t n_records; /* meta tensors made so far; numbers them alike on all ranks */
+};
+
+/* How a tensor lies: tensor->extra of every tensor in a meta buffer that has slices. */
+struct meta_tensor {
+    const struct sheaf_split_state *state;
+    struct sheaf_tensor **slices; /* [n_local] */
+    uint64_t serial; /* of weights and caches: never used twice, the same on every rank */
+    bool carried;    /* a result that the backend keeps for later graphs */
+};
+
+/* Local descriptors whose value every member must have alike: check mode compares it when the
+ * device has computed the node, or when a collective has written it. */
+enum { META_FLAG_CHECK_NODE = 1 << 16, META_FLAG_CHECK_COLLECTIVE = 1 << 17 };
+
+extern const struct sheaf_backend_buffer_type_i sheaf__meta_buft_iface;
+bool sheaf__meta_is_buffer(sheaf_backend_buffer_t buffer);
+/* The record of a leaf of a graph: weights, caches and inputs in buffers of this device. NULL and
+ * an error text if the leaf lies elsewhere, or if its memory was given to another graph since. */
+struct meta_tensor *sheaf__meta_leaf(const struct meta_device *dev,
+                                     const struct sheaf_tensor *leaf);
+/* Is it an input or an earlier result (a leaf of a compute buffer, whose slices may move between
+ * computes)? */
+bool sheaf__meta_leaf_is_input(const struct sheaf_tensor *leaf);
+
+enum meta_instr_kind {
+    INSTR_SPAN,           /* compute nodes [first, last) of the local graph */
+    INSTR_ZERO,           /* fill `out` with zeros */
+    INSTR_ALL_REDUCE,     /* `out`, in place */
+    INSTR_ALL_GATHER,     /* `in` -> `out`, sizes in bytes */
+    INSTR_REDUCE_SCATTER, /* `in` -> `out`, sizes in floats */
+};
+
+struct meta_instr {
+    enum meta_instr_kind kind;
+    int first, last;
+    struct sheaf_tensor *in, *out;
+    size_t *sizes; /* [n_members] */
+    struct sheaf_comm_what what;
+    struct sheaf_cgraph span; /* the nodes as a graph */
+};
+
+/* One local member's share of a program. */
+struct meta_part {
+    struct sheaf_context *ctx;   /* descriptors */
+    struct sheaf_cgraph graph;   /* all local nodes, for the allocator; arrays owned by the part */
+    struct sheaf_tensor **value; /* [plan values] */
+    struct meta_instr *instrs;
+    int n_instrs;
+};
+
+struct meta_program {
+    uint64_t key; /* of the graph's structure and leaves, local to this process */
+    uint64_t uid; /* of the graph computed last */
+    uint64_t last_use;
+    uint64_t generation; /* of the compute buffers when it was allocated */
+    int n_carried;       /* results kept now, whose states are the plan's */
+    int n_nodes;
+    int n_checked; /* flagged results of a part, the same for every member */
+    struct sheaf__split_plan *plan;
+    struct meta_part *parts;         /* [n_local] */
+    struct meta_tensor *node_record; /* [n_nodes] */
+    struct sheaf_tensor **slices;    /* [n_nodes * n_local], storage of the records */
+    int n_inputs;
+    int *input_leaf;             /* [n_inputs] index into the graph's leafs */
+    struct sheaf_tensor **input; /* [n_inputs * n_local] the parts' own descriptors */
+};
+
+enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct sheaf_cgraph *graph,
+                                          struct meta_program **out);
+void sheaf__meta_program_free(struct meta_program *program, int n_local);
+/* Points the input descriptors, and the views of them, at the leaves' present memory. */
+enum sheaf_status sheaf__meta_program_bind(const struct meta_device *dev,
+                                           struct meta_program *program,
+                                           const struct sheaf_cgraph *graph);
+/* The planner's name of a public choice; INVALID if there is no such choice. */
+enum sheaf_status sheaf__meta_sequence(enum sheaf_backend_meta_sequence sequence,
+                                       enum sheaf__sequence *out);
+enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend_t *out);
+
+#endif

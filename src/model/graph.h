@@ -1,0 +1,52 @@
+/* Pieces of transformer graphs that the architectures share. Letters in shapes: n tokens, d head
+ * size, h query heads, g key/value heads, t cached tokens, f n_ff, v vocabulary, e n_embd. */
+#ifndef SHEAF_MODEL_GRAPH_H
+#define SHEAF_MODEL_GRAPH_H
+
+#include "sheaf/graph.h"
+#include "sheaf/ops.h"
+
+#include "kv_cache.h"
+#include "weights.h"
+
+/* Everything that building a graph needs; the inputs are made by sheaf__build_inputs. */
+struct sheaf__builder {
+    const struct sheaf__model *model;
+    const struct sheaf__hparams *hp;
+    const struct sheaf__kv_cache *cache;
+    struct sheaf_context *ctx;
+    struct sheaf_cgraph *graph;
+    int64_t n_tokens, n_kv;        /* n_kv: rows of the cache that attention reads */
+    bool all;                      /* logits of all tokens, not only of the last */
+    struct sheaf_tensor *ids;      /* I32 [n] token ids */
+    struct sheaf_tensor *pos;      /* I32 [n] positions */
+    struct sheaf_tensor *rows;     /* I32 [n] rows of the cache to write */
+    struct sheaf_tensor *mask;     /* F16 [t, n]: 0 or -inf */
+    struct sheaf_tensor *mask_swa; /* the same for sliding windows; NULL if there are none */
+    struct sheaf_tensor *out_ids;  /* I32 [1]: the token whose logits are wanted; NULL: all */
+};
+
+struct sheaf__rope {
+    enum sheaf_rope_mode mode;
+    float freq_base, freq_scale;
+};
+
+void sheaf__build_inputs(struct sheaf__builder *b);
+/* Embeddings of the tokens, scaled: [e, n]. */
+struct sheaf_tensor *sheaf__build_embedding(struct sheaf__builder *b);
+/* rms_norm(x) * weight */
+struct sheaf_tensor *sheaf__build_norm(struct sheaf__builder *b, struct sheaf_tensor *x,
+                                       struct sheaf_tensor *weight);
+/* Self attention of layer il over x [e, n], cache written and read: [e, n], without residual. */
+struct sheaf_tensor *sheaf__build_attention(struct sheaf__builder *b, int64_t il,
+                                            struct sheaf_tensor *x, const struct sheaf__rope *rope,
+                                            struct sheaf_tensor *mask);
+/* down(glu(gate x, up x)) of layer il: [e, n], without residual. */
+struct sheaf_tensor *sheaf__build_ffn(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x,
+                                      enum sheaf_glu_op glu);
+/* Final norm and output projection of the wanted tokens: [v, n or 1]. */
+struct sheaf_tensor *sheaf__build_logits(struct sheaf__builder *b, struct sheaf_tensor *x);
+/* The layers of llama and qwen2: pre-norms, residuals, SwiGLU. */
+struct sheaf_tensor *sheaf__build_plain(struct sheaf__builder *b, enum sheaf_rope_mode mode);
+
+#endif

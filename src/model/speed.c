@@ -1,0 +1,88 @@
+/* A short benchmark of each device: decode reads every weight once a token, so the rate at which a
+ * device multiplies one vector with its matrices is what a share should follow. */
+#include "speed.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "sheaf/alloc.h"
+#include "sheaf/ops.h"
+#include "sheaf/world.h"
+
+enum { MIN_MS = 30, ROWS = 2048, PRODUCTS = 8 };
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static enum sheaf_status time_graph(sheaf_backend_t backend, struct sheaf_cgraph *graph,
+                                    double bytes, double *speed) {
+    enum sheaf_status status = sheaf_backend_graph_compute(backend, graph); /* pages, caches */
+    double start = now(), end = start;
+    int n = 0;
+    while (!status && (end - start < 1e-3 * MIN_MS || n < 3)) {
+        status = sheaf_backend_graph_compute(backend, graph);
+        end = now();
+        n++;
+    }
+    *speed = end > start ? bytes * n / (end - start) : 0;
+    return status;
+}
+
+static enum sheaf_status measure(sheaf_backend_dev_t dev, enum sheaf_type type, int64_t width,
+                                 double *speed) {
+    sheaf_backend_t backend = NULL;
+    sheaf_backend_buffer_t buffer = NULL;
+    struct sheaf_cgraph *graph = NULL;
+    struct sheaf_tensor *x, *sum = NULL;
+    double bytes = 0;
+    struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){
+        .mem_size = 64 * sheaf_tensor_overhead() + sheaf_graph_overhead_custom(64),
+        .no_alloc = true});
+    enum sheaf_status status = sheaf_backend_dev_init(dev, NULL, &backend);
+    if (status) goto out;
+    /* several matrices, so that together they do not stay in a cache */
+    x = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, width, 1);
+    for (int i = 0; i < PRODUCTS; i++) {
+        struct sheaf_tensor *w = sheaf_new_tensor_2d(ctx, type, width, ROWS);
+        struct sheaf_tensor *y = sheaf_mul_mat(ctx, w, x);
+        sum = sum ? sheaf_add(ctx, sum, y) : y;
+        if (w) bytes += (double)sheaf_nbytes(w);
+    }
+    graph = sheaf_new_graph_custom(ctx, 64);
+    status = graph ? sheaf_build_forward_expand(graph, sum) : SHEAF_STATUS_ALLOC_FAILED;
+    if (!status) status = sheaf_backend_alloc_ctx_tensors(ctx, backend, &buffer);
+    if (!status) status = sheaf_backend_buffer_clear(buffer, 0);
+    if (!status) status = time_graph(backend, graph, bytes, speed);
+out:
+    sheaf_backend_buffer_free(buffer);
+    sheaf_backend_free(backend);
+    sheaf_free(ctx);
+    return status;
+}
+
+enum sheaf_status sheaf__speed_measure(const struct sheaf__model *model,
+                                       const sheaf_backend_dev_t *members, int n, double *speeds) {
+    size_t size = (size_t)n * sizeof(double), ranks = (size_t)sheaf_world_size();
+    double *mine = calloc((size_t)n, sizeof *mine), *all = calloc((size_t)n * ranks, sizeof *all);
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (!mine || !all)
+        status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to measure the devices");
+    const struct sheaf_tensor *w = model->layers[0].w[SHEAF__W_UP];
+    for (int j = 0; !status && j < n; j++) {
+        if (sheaf_world_device_rank(members[j]) == sheaf_world_rank())
+            status = measure(members[j], w->type, w->ne[0], &mine[j]);
+    }
+    status = sheaf_world_agree(status, "measuring the devices");
+    if (!status && ranks == 1)
+        for (int j = 0; j < n; j++) all[j] = mine[j];
+    else if (!status)
+        status = sheaf_world_all_gather(mine, size, all, "speeds of the devices");
+    for (int j = 0; !status && j < n; j++)
+        speeds[j] = all[(size_t)sheaf_world_device_rank(members[j]) * (size_t)n + (size_t)j];
+    free(mine);
+    free(all);
+    return status;
+}

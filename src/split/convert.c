@@ -1,0 +1,49 @@
+/* Conversions, as a table over (from, to). An exchange between two cuts goes through MIRRORED:
+ * there is no all-to-all. */
+#include "split/convert.h"
+
+#include <limits.h>
+
+struct way {
+    enum sheaf__step_kind kind;
+    int cost;             /* in units of bytes (D - 1) / D, of the whole way */
+    enum sheaf__lie next; /* state that the first step reaches */
+};
+
+static const struct way ways[3][3] = {
+    [SHEAF__M] = {[SHEAF__P] = {SHEAF__STEP_KEEP_ONE, 0, SHEAF__P},
+                  [SHEAF__S] = {SHEAF__STEP_SLICE, 0, SHEAF__S}},
+    [SHEAF__P] = {[SHEAF__M] = {SHEAF__STEP_ALL_REDUCE, 2, SHEAF__M},
+                  [SHEAF__S] = {SHEAF__STEP_REDUCE_SCATTER, 1, SHEAF__S}},
+    [SHEAF__S] = {[SHEAF__M] = {SHEAF__STEP_ALL_GATHER, 1, SHEAF__M},
+                  [SHEAF__P] = {SHEAF__STEP_ALL_GATHER, 1, SHEAF__M},
+                  [SHEAF__S] = {SHEAF__STEP_ALL_GATHER, 1, SHEAF__M}},
+};
+/* The blocks of a reduce-scatter go to one member each; an overlapping cut is reduced, then sliced.
+ */
+static const struct way overlapping = {SHEAF__STEP_ALL_REDUCE, 2, SHEAF__M};
+
+static const struct way *way_of(struct sheaf__st from, struct sheaf__st to) {
+    if (from.lie == SHEAF__P && to.lie == SHEAF__S && !to.cut->partition) return &overlapping;
+    return &ways[from.lie][to.lie];
+}
+
+int64_t sheaf__dense_bytes(const struct sheaf_tensor *t) {
+    return (int64_t)(sheaf_row_size(t->type, t->ne[0]) * (size_t)sheaf_nrows(t));
+}
+
+int64_t sheaf__convert_cost(struct sheaf__st from, struct sheaf__st to, int64_t bytes,
+                            int members) {
+    int64_t cost = 0;
+    if (sheaf__st_equal(from, to)) return 0;
+    if (__builtin_mul_overflow(bytes, (int64_t)(members - 1) * way_of(from, to)->cost, &cost))
+        return INT64_MAX / 16;
+    return cost < INT64_MAX / 16 ? cost : INT64_MAX / 16; /* sums of a row's costs stay in range */
+}
+
+enum sheaf__step_kind sheaf__convert_step(struct sheaf__st from, struct sheaf__st to,
+                                          struct sheaf__st *reached) {
+    const struct way *w = way_of(from, to);
+    *reached = w->next == SHEAF__M ? sheaf__st_m() : to;
+    return w->kind;
+}

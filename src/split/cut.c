@@ -1,0 +1,573 @@
+/* The pool of cuts: interning, and the operations that carry a cut through dimensions made of
+ * factors. Every operation reads canonical interval lists and makes canonical interval lists; none
+ * looks at segments, except the two conversions from and to the public form. */
+#include "split/cut.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A cut repeated over tokens (outer = n) can have many intervals; beyond this the planner prefers
+ * to mirror than to spend milliseconds. */
+enum { MAX_INTERVALS = 1 << 17, CHUNK_BYTES = 32 << 10 };
+
+struct sheaf__chunk {
+    struct sheaf__chunk *next;
+    size_t used, size;
+    _Alignas(16) unsigned char bytes[];
+};
+
+enum sheaf_status sheaf__pool_init(struct sheaf__pool *pool, int n_members) {
+    memset(pool, 0, sizeof *pool);
+    pool->n_members = n_members;
+    pool->n_slots = 256;
+    pool->slots = calloc(pool->n_slots, sizeof(struct sheaf__cut *));
+    pool->build_begin = malloc(((size_t)n_members + 1) * sizeof *pool->build_begin);
+    struct sheaf_split_state *m = sheaf_split_state_mirrored(n_members);
+    struct sheaf_split_state *p = sheaf_split_state_partial(n_members);
+    pool->mirrored = m;
+    pool->partial = p;
+    if (pool->slots && pool->build_begin && m && p) return SHEAF_STATUS_SUCCESS;
+    sheaf__pool_free(pool);
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split: out of memory for %d members",
+                           n_members);
+}
+
+void sheaf__pool_free(struct sheaf__pool *pool) {
+    for (struct sheaf__chunk *c = pool->chunks, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+    free(pool->slots);
+    free(pool->build);
+    free(pool->build_begin);
+    sheaf_split_state_free((struct sheaf_split_state *)(uintptr_t)pool->mirrored);
+    sheaf_split_state_free((struct sheaf_split_state *)(uintptr_t)pool->partial);
+    memset(pool, 0, sizeof *pool);
+}
+
+void *sheaf__pool_alloc(struct sheaf__pool *pool, size_t size) {
+    size = (size + 15) / 16 * 16;
+    struct sheaf__chunk *c = pool->chunks;
+    if (!c || c->size - c->used < size) {
+        const size_t bytes = size > CHUNK_BYTES ? size : CHUNK_BYTES;
+        c = malloc(sizeof *c + bytes);
+        if (!c) {
+            pool->failed = true;
+            return NULL;
+        }
+        c->used = 0;
+        c->size = bytes;
+        c->next = pool->chunks;
+        pool->chunks = c;
+    }
+    void *p = c->bytes + c->used;
+    c->used += size;
+    return memset(p, 0, size);
+}
+
+void sheaf__cut_begin(struct sheaf__pool *pool) {
+    pool->n_build = 0;
+    pool->build_member = 0;
+    pool->build_begin[0] = 0;
+    pool->build_refused = false;
+}
+
+void sheaf__cut_add(struct sheaf__pool *pool, int64_t lo, int64_t hi) {
+    if (lo >= hi || pool->build_refused) return;
+    const size_t first = (size_t)pool->build_begin[pool->build_member];
+    if (pool->n_build > first && pool->build[pool->n_build - 1].hi == lo) {
+        pool->build[pool->n_build - 1].hi = hi;
+        return;
+    }
+    if (pool->n_build == pool->cap_build) {
+        const size_t cap = pool->cap_build ? 2 * pool->cap_build : 256;
+        struct sheaf__interval *grown =
+            cap > MAX_INTERVALS ? NULL : realloc(pool->build, cap * sizeof *grown);
+        if (!grown) {
+            pool->build_refused = true;
+            if (cap <= MAX_INTERVALS) pool->failed = true;
+            return;
+        }
+        pool->build = grown;
+        pool->cap_build = cap;
+    }
+    int64_t before = 0;
+    if (pool->n_build > first) {
+        const struct sheaf__interval *last = &pool->build[pool->n_build - 1];
+        before = last->before + last->hi - last->lo;
+    }
+    pool->build[pool->n_build++] = (struct sheaf__interval){lo, hi, before};
+}
+
+void sheaf__cut_next_member(struct sheaf__pool *pool) {
+    /* a merge above may have changed the last interval's end, never its start */
+    pool->build_begin[++pool->build_member] = (int32_t)pool->n_build;
+}
+
+static uint64_t mix(uint64_t h, uint64_t x) {
+    h = (h ^ x) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 29;
+}
+
+static int by_lo(const void *a, const void *b) {
+    const struct sheaf__interval *x = a, *y = b;
+    return x->lo < y->lo ? -1 : x->lo > y->lo;
+}
+
+/* Fills in what the intervals say as a whole. */
+static bool describe(struct sheaf__cut *cut) {
+    const int n = cut->begin[cut->n_members];
+    cut->contiguous = cut->everywhere = true;
+    for (int j = 0; j < cut->n_members; j++) {
+        const int k = cut->begin[j + 1] - cut->begin[j];
+        if (k > 1) cut->contiguous = false;
+        if (sheaf__cut_count(cut, j) != cut->extent) cut->everywhere = false;
+    }
+    int64_t at = 0;
+    bool in_order = true;
+    for (int i = 0; i < n && in_order; i++) {
+        in_order = cut->interval[i].lo == at;
+        at = cut->interval[i].hi;
+    }
+    if (in_order) {
+        cut->partition = cut->covers = at == cut->extent;
+        return true;
+    }
+    struct sheaf__interval *all = malloc((size_t)n * sizeof *all);
+    if (!all) return false;
+    memcpy(all, cut->interval, (size_t)n * sizeof *all);
+    qsort(all, (size_t)n, sizeof *all, by_lo);
+    cut->partition = cut->covers = true;
+    at = 0;
+    for (int i = 0; i < n; i++) {
+        if (all[i].lo != at) cut->partition = false;
+        if (all[i].lo > at) cut->covers = false;
+        if (all[i].hi > at) at = all[i].hi;
+    }
+    if (at != cut->extent) cut->partition = cut->covers = false;
+    free(all);
+    return true;
+}
+
+static void rehash(struct sheaf__pool *pool) {
+    const size_t n = pool->n_slots * 4;
+    struct sheaf__cut **slots = calloc(n, sizeof *slots);
+    if (!slots) return; /* longer chains, nothing worse */
+    for (size_t i = 0; i < pool->n_slots; i++) {
+        for (struct sheaf__cut *c = pool->slots[i], *next; c; c = next) {
+            next = c->next;
+            c->next = slots[c->hash & (n - 1)];
+            slots[c->hash & (n - 1)] = c;
+        }
+    }
+    free(pool->slots);
+    pool->slots = slots;
+    pool->n_slots = n;
+}
+
+const struct sheaf__cut *sheaf__cut_end(struct sheaf__pool *pool, int64_t extent) {
+    if (pool->build_refused || pool->failed) return NULL;
+    const int d = pool->n_members;
+    uint64_t h = mix(0, (uint64_t)extent);
+    for (int j = 0; j <= d; j++) h = mix(h, (uint64_t)pool->build_begin[j]);
+    for (size_t i = 0; i < pool->n_build; i++) {
+        h = mix(h, (uint64_t)pool->build[i].lo);
+        h = mix(h, (uint64_t)pool->build[i].hi);
+    }
+    const size_t begin_bytes = ((size_t)d + 1) * sizeof *pool->build_begin;
+    const size_t bytes = pool->n_build * sizeof *pool->build;
+    for (struct sheaf__cut *c = pool->slots[h & (pool->n_slots - 1)]; c; c = c->next) {
+        if (c->hash == h && c->extent == extent &&
+            !memcmp(c->begin, pool->build_begin, begin_bytes) &&
+            (!bytes || !memcmp(c->interval, pool->build, bytes)))
+            return c;
+    }
+    if (pool->n_cuts > 2 * pool->n_slots) rehash(pool);
+    struct sheaf__cut *cut = sheaf__pool_alloc(pool, sizeof *cut);
+    int32_t *begin = sheaf__pool_alloc(pool, begin_bytes);
+    struct sheaf__interval *interval = sheaf__pool_alloc(pool, bytes + 1);
+    if (!cut || !begin || !interval) return NULL;
+    memcpy(begin, pool->build_begin, begin_bytes);
+    if (bytes) memcpy(interval, pool->build, bytes);
+    cut->extent = extent;
+    cut->n_members = d;
+    cut->hash = h;
+    cut->begin = begin;
+    cut->interval = interval;
+    if (!describe(cut)) {
+        pool->failed = true;
+        return NULL;
+    }
+    cut->next = pool->slots[h & (pool->n_slots - 1)];
+    pool->slots[h & (pool->n_slots - 1)] = cut;
+    pool->n_cuts++;
+    return cut;
+}
+
+const struct sheaf__cut *sheaf__cut_from_state(struct sheaf__pool *pool,
+                                               const struct sheaf_split_state *state) {
+    int64_t extent = 0;
+    sheaf__cut_begin(pool);
+    for (int j = 0; j < pool->n_members; j++) {
+        int64_t base = 0;
+        for (int s = 0; s < state->n_segments; s++) {
+            const struct sheaf_split_segment *seg = &state->segments[s];
+            const int64_t run = seg->units * seg->inner;
+            for (int64_t o = 0; o < seg->outer && !pool->build_refused; o++) {
+                const int64_t lo = base + o * run + seg->first[j] * seg->inner;
+                sheaf__cut_add(pool, lo, lo + seg->count[j] * seg->inner);
+            }
+            base += seg->outer * run;
+        }
+        extent = base;
+        sheaf__cut_next_member(pool);
+    }
+    return sheaf__cut_end(pool, extent);
+}
+
+const struct sheaf__cut *sheaf__cut_embed(struct sheaf__pool *pool, const struct sheaf__cut *cut,
+                                          int64_t left, int64_t right) {
+    if (left == 1 && right == 1) return cut;
+    const int64_t run = cut->extent * right;
+    sheaf__cut_begin(pool);
+    for (int j = 0; j < pool->n_members; j++) {
+        for (int64_t l = 0; l < left && !pool->build_refused; l++) {
+            for (int i = cut->begin[j]; i < cut->begin[j + 1]; i++)
+                sheaf__cut_add(pool, l * run + cut->interval[i].lo * right,
+                               l * run + cut->interval[i].hi * right);
+            if (cut->begin[j] == cut->begin[j + 1]) break;
+        }
+        sheaf__cut_next_member(pool);
+    }
+    return sheaf__cut_end(pool, left * run);
+}
+
+const struct sheaf__cut *sheaf__cut_extract(struct sheaf__pool *pool, const struct sheaf__cut *cut,
+                                            int64_t left, int64_t f, int64_t right) {
+    if (left == 1 && right == 1) return cut->extent == f ? cut : NULL;
+    if (left < 1 || right < 1 || cut->extent != left * f * right) return NULL;
+    if (left > 1) { /* the first repeat decides; embedding it again must give the cut */
+        const struct sheaf__cut *one = sheaf__cut_sub(pool, cut, 0, f * right);
+        return one && sheaf__cut_embed(pool, one, left, 1) == cut
+                   ? sheaf__cut_extract(pool, one, 1, f, right)
+                   : NULL;
+    }
+    if (!sheaf__cut_aligned(cut, right)) return NULL;
+    sheaf__cut_begin(pool);
+    for (int j = 0; j < pool->n_members; j++) {
+        for (int i = cut->begin[j]; i < cut->begin[j + 1]; i++)
+            sheaf__cut_add(pool, cut->interval[i].lo / right, cut->interval[i].hi / right);
+        sheaf__cut_next_member(pool);
+    }
+    return sheaf__cut_end(pool, f);
+}
+
+const struct sheaf__cut *sheaf__cut_sub(struct sheaf__pool *pool, const struct sheaf__cut *cut,
+                                        int64_t lo, int64_t extent) {
+    if (lo == 0 && extent == cut->extent) return cut;
+    sheaf__cut_begin(pool);
+    for (int j = 0; j < pool->n_members; j++) {
+        for (int i = cut->begin[j]; i < cut->begin[j + 1]; i++) {
+            int64_t a = cut->interval[i].lo - lo, b = cut->interval[i].hi - lo;
+            if (a < 0) a = 0;
+            if (b > extent) b = extent;
+            sheaf__cut_add(pool, a, b);
+        }
+        sheaf__cut_next_member(pool);
+    }
+    return sheaf__cut_end(pool, extent);
+}
+
+const struct sheaf__cut *sheaf__cut_concat(struct sheaf__pool *pool, const struct sheaf__cut *a,
+                                           const struct sheaf__cut *b) {
+    sheaf__cut_begin(pool);
+    for (int j = 0; j < pool->n_members; j++) {
+        for (int i = a->begin[j]; i < a->begin[j + 1]; i++)
+            sheaf__cut_add(pool, a->interval[i].lo, a->interval[i].hi);
+        for (int i = b->begin[j]; i < b->begin[j + 1]; i++)
+            sheaf__cut_add(pool, a->extent + b->interval[i].lo, a->extent + b->interval[i].hi);
+        sheaf__cut_next_member(pool);
+    }
+    return sheaf__cut_end(pool, a->extent + b->extent);
+}
+
+const struct sheaf__cut *sheaf__cut_groups(struct sheaf__pool *pool, const struct sheaf__cut *cut,
+                                           int64_t r) {
+    if (r == 1) return cut;
+    if (r < 1 || cut->extent % r) return NULL;
+    sheaf__cut_begin(pool);
+    for (int j = 0; j < pool->n_members; j++) {
+        int64_t last = -1, have = 0, share = -1;
+        bool fits = true;
+        for (int i = cut->begin[j]; i < cut->begin[j + 1]; i++) {
+            int64_t at = cut->interval[i].lo;
+            while (at < cut->interval[i].hi) {
+                const int64_t g = at / r, end = (g + 1) * r;
+                const int64_t upto = end < cut->interval[i].hi ? end : cut->interval[i].hi;
+                if (g != last) {
+                    if (last >= 0) {
+                        if (share < 0) share = have;
+                        fits = fits && share == have;
+                    }
+                    sheaf__cut_add(pool, g, g + 1);
+                    last = g;
+                    have = 0;
+                }
+                have += upto - at;
+                at = upto;
+            }
+        }
+        if (share >= 0 && share != have) fits = false;
+        if (!fits) return NULL;
+        sheaf__cut_next_member(pool);
+    }
+    return sheaf__cut_end(pool, cut->extent / r);
+}
+
+bool sheaf__cut_serves(const struct sheaf__cut *a, const struct sheaf__cut *b,
+                       const struct sheaf__cut *who) {
+    if (a == b) return true;
+    if (a->extent != b->extent) return false;
+    for (int j = 0; j < a->n_members; j++) {
+        if (who->begin[j] == who->begin[j + 1]) continue;
+        const int n = a->begin[j + 1] - a->begin[j];
+        if (n != b->begin[j + 1] - b->begin[j]) return false;
+        for (int i = 0; i < n; i++) {
+            const struct sheaf__interval *x = &a->interval[a->begin[j] + i];
+            const struct sheaf__interval *y = &b->interval[b->begin[j] + i];
+            if (x->lo != y->lo || x->hi != y->hi) return false;
+        }
+    }
+    return true;
+}
+
+int64_t sheaf__cut_count(const struct sheaf__cut *cut, int member) {
+    if (cut->begin[member] == cut->begin[member + 1]) return 0;
+    const struct sheaf__interval *last = &cut->interval[cut->begin[member + 1] - 1];
+    return last->before + last->hi - last->lo;
+}
+
+int64_t sheaf__cut_rank(const struct sheaf__cut *cut, int member, int64_t i) {
+    int lo = cut->begin[member], hi = cut->begin[member + 1];
+    const int first = lo;
+    while (lo < hi) { /* first interval that starts at or after i */
+        const int mid = lo + (hi - lo) / 2;
+        if (cut->interval[mid].lo < i) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    if (lo == first) return 0;
+    const struct sheaf__interval *v = &cut->interval[lo - 1];
+    return v->before + (i < v->hi ? i : v->hi) - v->lo;
+}
+
+bool sheaf__cut_aligned(const struct sheaf__cut *cut, int64_t unit) {
+    if (unit == 1) return true;
+    for (int i = 0; i < cut->begin[cut->n_members]; i++) {
+        if (cut->interval[i].lo % unit || cut->interval[i].hi % unit) return false;
+    }
+    return true;
+}
+
+/* ---- the public form ---- */
+
+static int64_t gcd64(int64_t a, int64_t b) {
+    while (b) {
+        const int64_t t = a % b;
+        a = b;
+        b = t;
+    }
+    return a;
+}
+
+static int by_value(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Segments under construction: seg[s] = {outer, length}, and per segment and member {first, count}
+ * in elements. */
+struct segments {
+    int n_members, n, cap;
+    int64_t *outer, *length, *first, *count;
+};
+
+static bool grow(struct segments *g) {
+    if (g->n < g->cap) return true;
+    const size_t cap = g->cap ? 2 * (size_t)g->cap : 8, d = (size_t)g->n_members;
+    int64_t *outer = realloc(g->outer, cap * sizeof *outer);
+    if (outer) g->outer = outer;
+    int64_t *length = realloc(g->length, cap * sizeof *length);
+    if (length) g->length = length;
+    int64_t *first = realloc(g->first, cap * d * sizeof *first);
+    if (first) g->first = first;
+    int64_t *count = realloc(g->count, cap * d * sizeof *count);
+    if (count) g->count = count;
+    if (!outer || !length || !first || !count) return false;
+    g->cap = (int)cap;
+    return true;
+}
+
+/* Ends the open segment g->n; joins it with the one before if it repeats it. */
+static void close_segment(struct segments *g) {
+    const size_t d = (size_t)g->n_members, s = (size_t)g->n;
+    if (s > 0 && g->length[s] == g->length[s - 1] &&
+        !memcmp(g->first + s * d, g->first + (s - 1) * d, d * sizeof(int64_t)) &&
+        !memcmp(g->count + s * d, g->count + (s - 1) * d, d * sizeof(int64_t))) {
+        g->outer[s - 1]++;
+        return;
+    }
+    g->n++;
+}
+
+static bool open_segment(struct segments *g) {
+    if (!grow(g)) return false;
+    const size_t d = (size_t)g->n_members, s = (size_t)g->n;
+    g->outer[s] = 1;
+    g->length[s] = 0;
+    memset(g->first + s * d, 0, d * sizeof(int64_t));
+    memset(g->count + s * d, 0, d * sizeof(int64_t));
+    return true;
+}
+
+/* Walks the runs between interval boundaries; a segment ends where some member would own two
+ * separate pieces of it. */
+static bool collect(const struct sheaf__cut *cut, struct segments *g, int64_t *edge, int32_t *at) {
+    const int d = cut->n_members, n = cut->begin[d];
+    size_t n_edge = 0;
+    if (cut->contiguous) { /* one segment holds them all */
+        if (!open_segment(g)) return false;
+        for (int j = 0; j < d; j++) {
+            if (cut->begin[j] == cut->begin[j + 1]) continue;
+            const struct sheaf__interval *v = &cut->interval[cut->begin[j]];
+            g->first[j] = v->lo;
+            g->count[j] = v->hi - v->lo;
+        }
+        g->length[0] = cut->extent;
+        close_segment(g);
+        return true;
+    }
+    edge[n_edge++] = 0;
+    edge[n_edge++] = cut->extent;
+    for (int i = 0; i < n; i++) {
+        edge[n_edge++] = cut->interval[i].lo;
+        edge[n_edge++] = cut->interval[i].hi;
+    }
+    qsort(edge, n_edge, sizeof *edge, by_value);
+    memcpy(at, cut->begin, (size_t)d * sizeof *at);
+    if (!open_segment(g)) return false;
+    int64_t start = 0;
+    for (size_t e = 0; e + 1 < n_edge; e++) {
+        const int64_t lo = edge[e], hi = edge[e + 1];
+        if (lo == hi) continue;
+        for (int pass = 0; pass < 2; pass++) {
+            const size_t base = (size_t)g->n * (size_t)d;
+            bool conflict = false;
+            for (int j = 0; j < d; j++) {
+                while (at[j] < cut->begin[j + 1] && cut->interval[at[j]].hi <= lo) at[j]++;
+                if (at[j] == cut->begin[j + 1] || cut->interval[at[j]].lo > lo) continue;
+                int64_t *first = &g->first[base + (size_t)j], *count = &g->count[base + (size_t)j];
+                if (*count == 0) {
+                    *first = lo - start;
+                } else if (*first + *count != lo - start) {
+                    conflict = true;
+                }
+                if (!conflict) *count += hi - lo;
+            }
+            if (!conflict) break;
+            /* take back what this run added, and start over with it */
+            for (int j = 0; j < d; j++) {
+                int64_t *first = &g->first[base + (size_t)j], *count = &g->count[base + (size_t)j];
+                if (*count && *first + *count > lo - start) *count = lo - start - *first;
+                if (!*count) *first = 0;
+            }
+            close_segment(g);
+            if (!open_segment(g)) return false;
+            start = lo;
+        }
+        g->length[g->n] = hi - start;
+    }
+    close_segment(g);
+    return true;
+}
+
+static struct sheaf_split_state *to_state(const struct sheaf__cut *cut, int axis) {
+    struct segments g = {.n_members = cut->n_members};
+    struct sheaf_split_state *state = NULL;
+    const size_t d = (size_t)cut->n_members, n = (size_t)cut->begin[d];
+    int64_t *edge = malloc((2 * n + 2) * sizeof *edge);
+    int32_t *at = malloc(d * sizeof *at);
+    if (!edge || !at || !collect(cut, &g, edge, at)) goto out;
+    state = sheaf_split_state_new((enum sheaf_split_axis)axis, cut->n_members, g.n);
+    if (!state) goto out;
+    for (size_t s = 0; s < (size_t)g.n; s++) {
+        struct sheaf_split_segment *seg = &state->segments[s];
+        int64_t inner = g.length[s];
+        for (size_t j = 0; j < d; j++)
+            inner = gcd64(gcd64(inner, g.first[s * d + j]), g.count[s * d + j]);
+        if (inner == 0) inner = 1;
+        seg->outer = g.outer[s];
+        seg->inner = inner;
+        seg->units = g.length[s] / inner;
+        for (size_t j = 0; j < d; j++) {
+            seg->first[j] = g.first[s * d + j] / inner;
+            seg->count[j] = g.count[s * d + j] / inner;
+        }
+    }
+out:
+    free(edge);
+    free(at);
+    free(g.outer);
+    free(g.length);
+    free(g.first);
+    free(g.count);
+    return state;
+}
+
+/* The public states of a pool live in its chunks: one copy, no frees. */
+static const struct sheaf_split_state *keep(struct sheaf__pool *pool,
+                                            const struct sheaf_split_state *from, int axis) {
+    const size_t d = (size_t)from->n_members, n = (size_t)from->n_segments;
+    struct sheaf_split_state *to = sheaf__pool_alloc(pool, sizeof *to);
+    struct sheaf_split_segment *seg = sheaf__pool_alloc(pool, n * sizeof *seg + 1);
+    int64_t *nums = sheaf__pool_alloc(pool, 2 * n * d * sizeof *nums + 1);
+    if (!to || !seg || !nums) return NULL;
+    *to = *from;
+    to->axis = (enum sheaf_split_axis)axis;
+    to->segments = seg;
+    for (size_t s = 0; s < n; s++) {
+        seg[s] = from->segments[s];
+        seg[s].first = nums + 2 * s * d;
+        seg[s].count = seg[s].first + d;
+        memcpy(seg[s].first, from->segments[s].first, d * sizeof *nums);
+        memcpy(seg[s].count, from->segments[s].count, d * sizeof *nums);
+    }
+    return to;
+}
+
+void sheaf__cut_show_as(struct sheaf__pool *pool, const struct sheaf__cut *cut,
+                        const struct sheaf_split_state *state) {
+    struct sheaf__cut *c = (struct sheaf__cut *)(uintptr_t)cut;
+    const int axis = (int)state->axis;
+    if (!c->shown[axis]) c->shown[axis] = keep(pool, state, axis);
+}
+
+const struct sheaf_split_state *sheaf__st_show(struct sheaf__pool *pool, struct sheaf__st st) {
+    if (st.lie == SHEAF__M) return pool->mirrored;
+    if (st.lie == SHEAF__P) return pool->partial;
+    struct sheaf__cut *cut = (struct sheaf__cut *)(uintptr_t)st.cut;
+    if (cut->shown[st.axis]) return cut->shown[st.axis];
+    for (int a = 0; a < SHEAF_MAX_DIMS; a++) { /* the same cut of another axis: the same words */
+        if (cut->shown[a]) return cut->shown[st.axis] = keep(pool, cut->shown[a], st.axis);
+    }
+    struct sheaf_split_state *made = to_state(cut, st.axis);
+    if (!made) {
+        pool->failed = true;
+        return NULL;
+    }
+    cut->shown[st.axis] = keep(pool, made, st.axis);
+    sheaf_split_state_free(made);
+    return cut->shown[st.axis];
+}

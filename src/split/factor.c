@@ -1,0 +1,173 @@
+/* Rule strings to factors: parsing, and finding the size of every factor from the shapes of a node.
+ * A factor stands in at most one dimension of an operand (perhaps in several terms of it). */
+#include <string.h>
+
+#include "split/rule.h"
+
+int sheaf__expr_factor(const struct sheaf__expr *e, char letter) {
+    for (int f = 0; f < e->n_factors; f++) {
+        if (e->letter[f] == letter) return f;
+    }
+    return -1;
+}
+
+static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+static bool in(const char *set, char c) { return set && strchr(set, c); }
+
+static int factor(const struct sheaf__rule *rule, struct sheaf__expr *e, char letter) {
+    const int known = sheaf__expr_factor(e, letter);
+    if (known >= 0) return known;
+    if (e->n_factors == SHEAF__MAX_FACTORS) return -1;
+    const int f = e->n_factors++;
+    e->letter[f] = letter;
+    e->kind[f] = in(rule->sum, letter)     ? SHEAF__SUM
+                 : in(rule->whole, letter) ? SHEAF__WHOLE
+                 : in(rule->index, letter) ? SHEAF__INDEX
+                 : in(rule->slope, letter) ? SHEAF__SLOPE
+                                           : SHEAF__FREE;
+    return f;
+}
+
+bool sheaf__expr_parse(const struct sheaf__rule *rule, const char *text, struct sheaf__expr *e) {
+    memset(e, 0, sizeof *e);
+    int operand = 0, axis = 0;
+    bool result = false;
+    const char *p = text;
+    while (*p) {
+        if (*p == ' ') {
+            p++;
+        } else if (*p == ',' || !strncmp(p, "->", 2)) {
+            if (axis == 0 || result || ++operand > SHEAF__MAX_OPERANDS) return false;
+            if (*p == '-') {
+                e->n_operands = operand;
+                result = true;
+            }
+            axis = 0;
+            p += *p == '-' ? 2 : 1;
+        } else {
+            if (axis == SHEAF_MAX_DIMS) return false;
+            struct sheaf__dim *d = &e->dim[operand][axis++];
+            for (;;) { /* terms */
+                if (d->n == SHEAF__MAX_TERMS) return false;
+                struct sheaf__term *t = &d->term[d->n++];
+                for (;;) { /* factors */
+                    if (*p == '1') {
+                        p++;
+                    } else {
+                        if (!is_letter(*p) || t->n == SHEAF__MAX_TERMS) return false;
+                        const int f = factor(rule, e, *p++);
+                        if (f < 0) return false;
+                        t->factor[t->n++] = f;
+                    }
+                    if (*p != '.') break;
+                    p++;
+                }
+                if (*p != '+') break;
+                p++;
+            }
+            if (*p && *p != ' ' && *p != ',') return false;
+        }
+    }
+    for (int i = 0; i <= e->n_operands; i++) {
+        for (int a = 0; a < SHEAF_MAX_DIMS; a++) {
+            if (!e->dim[i][a].n) e->dim[i][a].n = 1; /* a missing dimension is the literal 1 */
+        }
+    }
+    return result && axis > 0;
+}
+
+int64_t sheaf__expr_term_size(const struct sheaf__expr *e, const struct sheaf__term *t) {
+    int64_t n = 1;
+    for (int i = 0; i < t->n; i++) n *= e->size[t->factor[i]];
+    return n;
+}
+
+enum { UNKNOWN = -1 };
+
+/* One pass over a dimension: finds its factor if only one is unknown. false: does not divide. */
+static bool solve(struct sheaf__expr *e, const struct sheaf__dim *d, int64_t ne, bool *progress) {
+    int unknown = UNKNOWN, times = 0;
+    int64_t known_sum = 0, coefficient = 0;
+    for (int i = 0; i < d->n; i++) {
+        int64_t product = 1;
+        int mine = UNKNOWN;
+        for (int k = 0; k < d->term[i].n; k++) {
+            const int f = d->term[i].factor[k];
+            if (e->size[f] != UNKNOWN) {
+                product *= e->size[f];
+            } else if (mine != UNKNOWN || (unknown != UNKNOWN && unknown != f)) {
+                return true; /* two unknowns: later */
+            } else {
+                mine = f;
+            }
+        }
+        if (mine == UNKNOWN) {
+            known_sum += product;
+        } else {
+            unknown = mine;
+            coefficient += product;
+            times++;
+        }
+    }
+    if (times == 0) return known_sum == ne;
+    /* a factor beside one of size 0 can be anything; 1 keeps the product */
+    if (coefficient == 0) {
+        if (ne != known_sum) return false;
+        e->size[unknown] = 1;
+    } else {
+        if (ne < known_sum || (ne - known_sum) % coefficient) return false;
+        e->size[unknown] = (ne - known_sum) / coefficient;
+    }
+    *progress = true;
+    return true;
+}
+
+bool sheaf__expr_bind(struct sheaf__expr *e, const int64_t *const ne[]) {
+    for (int f = 0; f < e->n_factors; f++) e->size[f] = UNKNOWN;
+    for (bool progress = true; progress;) {
+        progress = false;
+        for (int i = 0; i <= e->n_operands; i++) {
+            for (int a = 0; a < SHEAF_MAX_DIMS; a++) {
+                if (!solve(e, &e->dim[i][a], ne[i][a], &progress)) return false;
+            }
+        }
+    }
+    for (int f = 0; f < e->n_factors; f++) {
+        if (e->size[f] == UNKNOWN) return false;
+    }
+    return true;
+}
+
+bool sheaf__expr_of(const struct sheaf_tensor *node, const struct sheaf__rule *rule,
+                    struct sheaf__expr *e, char text[SHEAF__MAX_EXPR]) {
+    char own[SHEAF__MAX_EXPR];
+    if (!text) text = own;
+    text[0] = 0;
+    if (rule->build) {
+        rule->build(node, text);
+    } else if (rule->expr) {
+        strncat(text, rule->expr, SHEAF__MAX_EXPR - 1);
+    } else {
+        return false;
+    }
+    if (!sheaf__expr_parse(rule, text, e)) return false;
+    const int64_t *ne[SHEAF__MAX_OPERANDS + 1];
+    for (int i = 0; i < e->n_operands; i++) {
+        if (!node->src[i]) return false;
+        ne[i] = node->src[i]->ne;
+    }
+    ne[e->n_operands] = node->ne;
+    return sheaf__expr_bind(e, ne);
+}
+
+int sheaf__expr_axis(const struct sheaf__expr *e, int operand, int f) {
+    for (int a = 0; a < SHEAF_MAX_DIMS; a++) {
+        for (int i = 0; i < e->dim[operand][a].n; i++) {
+            const struct sheaf__term *t = &e->dim[operand][a].term[i];
+            for (int k = 0; k < t->n; k++) {
+                if (t->factor[k] == f) return a;
+            }
+        }
+    }
+    return -1;
+}

@@ -1,0 +1,98 @@
+/* One member's node: the shape, strides, offset and parameters of its part of a step. */
+#include <inttypes.h>
+
+#include "core/internal.h"
+#include "sheaf/ops.h"
+#include "split/plan-impl.h"
+#include "split/view.h"
+
+static void local_ne(const struct sheaf_tensor *t, struct sheaf__st st, int member,
+                     int64_t ne[SHEAF_MAX_DIMS]) {
+    memcpy(ne, t->ne, sizeof t->ne);
+    if (st.lie == SHEAF__S) ne[st.axis] = sheaf__cut_count(st.cut, member);
+}
+
+static enum sheaf_status local_view(const struct sheaf_tensor *t, struct sheaf__st in,
+                                    struct sheaf__st out, int member,
+                                    const struct sheaf_tensor *source, struct sheaf_tensor *local) {
+    const struct sheaf__layout from = sheaf__layout_of(t->src[0]), to = sheaf__layout_of(t);
+    const int64_t offset = (int64_t)t->view_offs - (int64_t)t->src[0]->view_offs;
+    int64_t at = 0;
+    if (!sheaf__view_local(&from, &to, offset, in, out, member, source->nb, local->ne, local->nb,
+                           &at)) {
+        return sheaf_set_error(SHEAF_STATUS_FAILED,
+                               "split: view '%s' has no address on member %d; please report it",
+                               t->name, member);
+    }
+    local->view_offs = source->view_offs + (size_t)at;
+    if (t->op == SHEAF_OP_VIEW) {
+        const uint64_t offs = (uint64_t)at;
+        memcpy(local->op_params, &offs, sizeof offs);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__split_local_node(const struct sheaf__split_plan *plan,
+                                          const struct sheaf__split_step *step,
+                                          const struct sheaf_cgraph *graph, int member,
+                                          const struct sheaf_tensor *const local_src[SHEAF_MAX_SRC],
+                                          struct sheaf_tensor *local) {
+    const struct sheaf__plan_impl *impl = sheaf__plan_impl(plan);
+    const struct sheaf_tensor *t = graph->nodes[step->node];
+    const struct sheaf__rule *rule = sheaf__rule_of(t);
+    const struct sheaf__st out = impl->st[step->out];
+    local->op = t->op;
+    memcpy(local->op_params, t->op_params, sizeof local->op_params);
+    local_ne(t, out, member, local->ne);
+
+    if (rule->base_axis) { /* the kernel is told where its slice of an index begins */
+        const struct sheaf__st st =
+            rule->base_operand < 0 ? out : impl->st[step->in[rule->base_operand]];
+        if (st.lie == SHEAF__S && st.axis == rule->base_axis) {
+            const int first = st.cut->begin[member];
+            const bool any = first < st.cut->begin[member + 1];
+            if (st.cut->extent > INT32_MAX)
+                return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                                       "split: '%s': an indexed dimension of %" PRId64
+                                       " cannot be cut",
+                                       t->name, st.cut->extent);
+            local->op_params[SHEAF_OP_PARAM_BASE] = any ? (int32_t)st.cut->interval[first].lo : 0;
+            local->op_params[SHEAF_OP_PARAM_EXTENT] = (int32_t)st.cut->extent;
+        }
+    }
+
+    if (rule->form == SHEAF__FORM_VIEW)
+        return local_view(t, impl->st[step->in[0]], out, member, local_src[0], local);
+    if (rule->form == SHEAF__FORM_PERMUTE) {
+        for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+            const int to = t->op == SHEAF_OP_PERMUTE ? t->op_params[i] : i < 2 ? 1 - i : i;
+            local->nb[to] = local_src[0]->nb[i];
+        }
+        local->view_offs = local_src[0]->view_offs;
+        return SHEAF_STATUS_SUCCESS;
+    }
+    if (rule->written) {
+        const struct sheaf_tensor *target = local_src[rule->written - 1];
+        memcpy(local->nb, target->nb, sizeof local->nb);
+        local->view_offs = target->view_offs;
+        return SHEAF_STATUS_SUCCESS;
+    }
+    local->view_offs = 0;
+    local->nb[0] = sheaf_type_size(t->type);
+    local->nb[1] = sheaf_row_size(t->type, local->ne[0]);
+    for (int i = 2; i < SHEAF_MAX_DIMS; i++)
+        local->nb[i] = local->nb[i - 1] * (size_t)local->ne[i - 1];
+    return SHEAF_STATUS_SUCCESS;
+}
+
+bool sheaf__split_contributes_zero(const struct sheaf__split_plan *plan,
+                                   const struct sheaf__split_step *step,
+                                   const struct sheaf_cgraph *graph, int member) {
+    const struct sheaf__plan_impl *impl = sheaf__plan_impl(plan);
+    if (step->kind != SHEAF__STEP_NODE || impl->st[step->out].lie != SHEAF__P) return false;
+    for (int i = 0; i < SHEAF_MAX_SRC && graph->nodes[step->node]->src[i]; i++) {
+        const struct sheaf__st st = impl->st[step->in[i]];
+        if (st.lie == SHEAF__S && sheaf__cut_count(st.cut, member) == 0) return true;
+    }
+    return false;
+}

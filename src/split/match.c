@@ -1,0 +1,411 @@
+/* Generates the concrete rows of a node from its rule and from the cuts that its operands have. */
+#include "split/match.h"
+
+#include <string.h>
+
+#include "split/view.h"
+
+struct matcher {
+    struct sheaf__pool *pool;
+    const struct sheaf_tensor *node;
+    const struct sheaf__rule *rule;
+    const struct sheaf__have *have;
+    int n; /* operands */
+    sheaf__row_fn visit;
+    void *user;
+    struct sheaf__expr e;
+};
+
+int sheaf__n_operands(const struct sheaf_tensor *node) {
+    int n = 0;
+    while (n < SHEAF__MAX_OPERANDS && node->src[n]) n++;
+    return n;
+}
+
+bool sheaf__need_met(const struct sheaf__need *need, struct sheaf__st st) {
+    if (sheaf__st_equal(need->st, st)) return true;
+    /* a cut whose members all own everything is MIRRORED by another name */
+    if (need->st.lie == SHEAF__M && st.lie == SHEAF__S) return st.cut->everywhere;
+    if (st.lie == SHEAF__M && need->st.lie == SHEAF__S && need->st.cut->everywhere) return true;
+    if (!need->who || need->st.lie != SHEAF__S) return false;
+    if (st.lie == SHEAF__S)
+        return st.axis == need->st.axis && sheaf__cut_serves(st.cut, need->st.cut, need->who);
+    if (st.lie != SHEAF__M) return false;
+    for (int j = 0; j < need->who->n_members; j++) {
+        if (sheaf__cut_count(need->who, j) &&
+            sheaf__cut_count(need->st.cut, j) != need->st.cut->extent)
+            return false;
+    }
+    return true;
+}
+
+bool sheaf__st_fits(struct sheaf__st st, enum sheaf_type type) {
+    if (st.lie == SHEAF__P) return type == SHEAF_TYPE_F32;
+    return st.lie != SHEAF__S || st.axis != 0 || sheaf__cut_aligned(st.cut, sheaf_blck_size(type));
+}
+
+static struct sheaf__row row_of(const struct matcher *m, const char *name) {
+    struct sheaf__row row = {.name = name, .n_operands = m->n, .addend = -1};
+    return row;
+}
+
+/* Every visited row fits the types: blocks whole, addends f32. */
+static bool offer(const struct matcher *m, const struct sheaf__row *row) {
+    if (!sheaf__st_fits(row->out, m->node->type)) return true;
+    for (int i = 0; i < m->n; i++) {
+        if (!sheaf__st_fits(row->need[i].st, m->node->src[i]->type)) return true;
+    }
+    return m->visit(m->user, row);
+}
+
+/* ---- factor rows ---- */
+
+/* Cut of a dimension when the factors with a cut (cuts[f] != NULL) are split. *split says whether
+ * any is in it. NULL with *split: the dimension cannot be cut this way. */
+static const struct sheaf__cut *dim_cut(const struct matcher *m, const struct sheaf__dim *d,
+                                        const struct sheaf__cut *const cuts[], bool *split) {
+    const struct sheaf__expr *e = &m->e;
+    const struct sheaf__cut *all = NULL;
+    int n_cut = 0;
+    *split = false;
+    for (int i = 0; i < d->n; i++) {
+        const struct sheaf__term *t = &d->term[i];
+        int at = -1, found = 0;
+        for (int k = 0; k < t->n; k++) {
+            if (cuts[t->factor[k]]) {
+                at = k;
+                found++;
+            }
+        }
+        if (found == 0) continue;
+        *split = true;
+        if (found > 1 || n_cut != i) return NULL;
+        int64_t left = 1, right = 1;
+        for (int k = 0; k < t->n; k++) {
+            if (k < at) left *= e->size[t->factor[k]];
+            if (k > at) right *= e->size[t->factor[k]];
+        }
+        const struct sheaf__cut *c = sheaf__cut_embed(m->pool, cuts[t->factor[at]], left, right);
+        if (c && all) c = sheaf__cut_concat(m->pool, all, c);
+        if (!c) return NULL;
+        all = c;
+        n_cut++;
+    }
+    return n_cut == d->n ? all : NULL;
+}
+
+/* The inverse for the factors of `set`: false if the dimension's cut is not of that form. */
+static bool factor_cuts(const struct matcher *m, const struct sheaf__dim *d,
+                        const struct sheaf__cut *cut, uint32_t set,
+                        const struct sheaf__cut *cuts[]) {
+    const struct sheaf__expr *e = &m->e;
+    int64_t base = 0;
+    for (int i = 0; i < d->n; i++) {
+        const struct sheaf__term *t = &d->term[i];
+        const int64_t size = sheaf__expr_term_size(e, t);
+        int at = -1;
+        for (int k = 0; k < t->n; k++) {
+            if (set >> t->factor[k] & 1) at = k;
+        }
+        if (at < 0) return false;
+        const int f = t->factor[at];
+        int64_t left = 1, right = 1;
+        for (int k = 0; k < t->n; k++) {
+            if (k < at) left *= e->size[t->factor[k]];
+            if (k > at) right *= e->size[t->factor[k]];
+        }
+        const struct sheaf__cut *c = sheaf__cut_sub(m->pool, cut, base, size);
+        if (c) c = sheaf__cut_extract(m->pool, c, left, e->size[f], right);
+        if (!c || (cuts[f] && cuts[f] != c)) return false;
+        cuts[f] = c;
+        base += size;
+    }
+    return true;
+}
+
+/* The row that splits the factors with cuts, if it is one. */
+static bool offer_factors(const struct matcher *m, const struct sheaf__cut *const cuts[],
+                          uint32_t set) {
+    const struct sheaf__expr *e = &m->e;
+    struct sheaf__row row = row_of(m, "factor");
+    enum sheaf__factor_kind kind = SHEAF__FREE;
+    for (int f = 0, n = 0; f < e->n_factors; f++) {
+        if (!(set >> f & 1)) continue;
+        if (!cuts[f]) return true;
+        kind = e->kind[f];
+        if (n < (int)sizeof row.factor - 1) row.factor[n++] = e->letter[f];
+        if (kind == SHEAF__WHOLE) return true;
+        if ((kind == SHEAF__SUM || kind == SHEAF__INDEX) && !cuts[f]->partition) return true;
+        if (kind == SHEAF__INDEX && !cuts[f]->contiguous) return true;
+    }
+    for (int i = 0; i <= m->n; i++) {
+        struct sheaf__st st = sheaf__st_m();
+        for (int a = 0; a < SHEAF_MAX_DIMS; a++) {
+            bool split = false;
+            const struct sheaf__cut *c = dim_cut(m, &e->dim[i][a], cuts, &split);
+            if (!split) continue;
+            if (!c || st.lie == SHEAF__S) return true;
+            st = sheaf__st_s(a, c);
+        }
+        if (i < m->n) {
+            row.need[i].st = st;
+        } else if (st.lie == SHEAF__S) {
+            if (kind == SHEAF__SLOPE && !st.cut->contiguous) return true;
+            row.out = st;
+        } else if (kind == SHEAF__SUM || kind == SHEAF__INDEX) {
+            row.out = sheaf__st_p();
+        } else {
+            return true;
+        }
+    }
+    return offer(m, &row);
+}
+
+/* Rows of one factor (or of factors that are split together), one for each cut that some operand
+ * suggests. */
+static bool visit_factors(const struct matcher *m, uint32_t set) {
+    const struct sheaf__expr *e = &m->e;
+    const struct sheaf__cut *seen[8];
+    int n_seen = 0, first = 0;
+    while (!(set >> first & 1)) first++;
+    if (e->kind[first] == SHEAF__WHOLE) return true;
+    for (int i = 0; i < m->n; i++) {
+        for (int h = 0; h < m->have[i].n; h++) {
+            const struct sheaf__st st = m->have[i].st[h];
+            if (st.lie != SHEAF__S) continue;
+            const struct sheaf__cut *cuts[SHEAF__MAX_FACTORS] = {NULL};
+            if (!factor_cuts(m, &e->dim[i][st.axis], st.cut, set, cuts)) continue;
+            /* factors of a joint set that this operand does not hold: take them from the others,
+             * or, for equal extents, the same cut */
+            for (int f = 0; f < e->n_factors; f++) {
+                for (int o = 0; o < m->n && (set >> f & 1) && !cuts[f]; o++) {
+                    const int axis = sheaf__expr_axis(e, o, f);
+                    for (int q = 0; q < m->have[o].n && axis >= 0 && !cuts[f]; q++) {
+                        const struct sheaf__st other = m->have[o].st[q];
+                        if (other.lie == SHEAF__S && other.axis == axis) cuts[f] = other.cut;
+                    }
+                    if (!cuts[f] && axis >= 0 && st.cut->extent == e->size[f]) cuts[f] = st.cut;
+                }
+            }
+            bool again = false;
+            for (int s = 0; s < n_seen; s++) again = again || seen[s] == cuts[first];
+            if (again) continue;
+            if (n_seen < (int)(sizeof seen / sizeof *seen)) seen[n_seen++] = cuts[first];
+            if (!offer_factors(m, cuts, set)) return false;
+        }
+    }
+    return true;
+}
+
+/* Dimension is exactly the product g.r, or exactly g. */
+static bool is_product(const struct sheaf__dim *d, int g, int r) {
+    if (d->n != 1) return false;
+    const struct sheaf__term *t = &d->term[0];
+    if (r < 0) return t->n == 1 && t->factor[0] == g;
+    return t->n == 2 && t->factor[0] == g && t->factor[1] == r;
+}
+
+/* The row of a pair g.r: a cut of the product; operands with g alone follow. */
+static bool visit_group(const struct matcher *m, int g, int r) {
+    const struct sheaf__expr *e = &m->e;
+    const bool sloped = e->kind[g] == SHEAF__SLOPE;
+    const struct sheaf__cut *seen[8];
+    int n_seen = 0;
+    for (int i = 0; i < m->n; i++) {
+        for (int h = 0; h < m->have[i].n; h++) {
+            const struct sheaf__st st = m->have[i].st[h];
+            if (st.lie != SHEAF__S) continue;
+            const struct sheaf__cut *c = NULL;
+            if (is_product(&e->dim[i][st.axis], g, r)) {
+                c = st.cut;
+            } else if (is_product(&e->dim[i][st.axis], g, -1)) {
+                c = sheaf__cut_embed(m->pool, st.cut, 1, e->size[r]);
+            }
+            bool again = !c || (sloped && !c->contiguous);
+            for (int s = 0; s < n_seen; s++) again = again || seen[s] == c;
+            if (again) continue;
+            if (n_seen < (int)(sizeof seen / sizeof *seen)) seen[n_seen++] = c;
+            const struct sheaf__cut *groups = sheaf__cut_groups(m->pool, c, e->size[r]);
+            if (!groups) continue;
+            struct sheaf__row row = row_of(m, "group");
+            row.factor[0] = e->letter[g];
+            row.factor[1] = '.';
+            row.factor[2] = e->letter[r];
+            for (int o = 0; o <= m->n; o++) {
+                struct sheaf__need need = {.st = sheaf__st_m()};
+                for (int a = 0; a < SHEAF_MAX_DIMS; a++) {
+                    if (is_product(&e->dim[o][a], g, r)) {
+                        need.st = sheaf__st_s(a, c);
+                    } else if (is_product(&e->dim[o][a], g, -1)) {
+                        need = (struct sheaf__need){sheaf__st_s(a, groups), c};
+                    }
+                }
+                if (o < m->n) {
+                    row.need[o] = need;
+                } else {
+                    row.out = need.st;
+                }
+            }
+            if (!offer(m, &row)) return false;
+        }
+    }
+    return true;
+}
+
+static bool in(const char *set, char c) { return set && c && strchr(set, c); }
+
+static bool visit_expr(struct matcher *m) {
+    const struct sheaf__expr *e = &m->e;
+    uint32_t joint = 0;
+    for (int f = 0; f < e->n_factors; f++) {
+        if (in(m->rule->joint, e->letter[f])) joint |= 1u << f;
+    }
+    for (int f = 0; f < e->n_factors; f++) {
+        const char *pair = m->rule->group ? strchr(m->rule->group, e->letter[f]) : NULL;
+        if (pair) {
+            if ((pair - m->rule->group) % 2) continue; /* r: the row of its g covers it */
+            if (!visit_group(m, f, sheaf__expr_factor(e, pair[1]))) return false;
+            continue;
+        }
+        if (joint >> f & 1) {
+            if (joint & ((1u << f) - 1)) continue;
+            if (!visit_factors(m, joint)) return false;
+            continue;
+        }
+        if (!visit_factors(m, 1u << f)) return false;
+    }
+    return true;
+}
+
+/* ---- views and copies ---- */
+
+static bool visit_view(const struct matcher *m) {
+    const struct sheaf_tensor *t = m->node, *a = t->src[0];
+    const struct sheaf__layout from = sheaf__layout_of(a), to = sheaf__layout_of(t);
+    const int64_t offset = (int64_t)t->view_offs - (int64_t)a->view_offs;
+    for (int h = 0; h < m->have[0].n; h++) {
+        const struct sheaf__st st = m->have[0].st[h];
+        if (st.lie != SHEAF__S) continue;
+        struct sheaf__row row = row_of(m, "view");
+        row.need[0].st = st;
+        if (!sheaf__view_transfer(m->pool, &from, &to, offset, st.axis, st.cut, &row.out)) continue;
+        if (!offer(m, &row)) return false;
+    }
+    return true;
+}
+
+static bool visit_permute(const struct matcher *m) {
+    for (int h = 0; h < m->have[0].n; h++) {
+        struct sheaf__st st = m->have[0].st[h];
+        if (st.lie != SHEAF__S) continue;
+        struct sheaf__row row = row_of(m, "permute");
+        row.need[0].st = st;
+        if (m->node->op == SHEAF_OP_PERMUTE) {
+            st.axis = m->node->op_params[st.axis];
+        } else if (st.axis < 2) {
+            st.axis = 1 - st.axis;
+        }
+        row.out = st;
+        if (!offer(m, &row)) return false;
+    }
+    return true;
+}
+
+static bool visit_copy(const struct matcher *m) {
+    const struct sheaf_tensor *a = m->node->src[0], *b = m->node->src[1];
+    const struct sheaf__layout la = sheaf__layout_dense(a), lb = sheaf__layout_dense(b);
+    for (int h = 0; h < m->have[1].n; h++) { /* the target has the say: it is written where it is */
+        const struct sheaf__st st = m->have[1].st[h];
+        if (st.lie != SHEAF__S) continue;
+        struct sheaf__row row = row_of(m, "copy");
+        row.need[1].st = row.out = st;
+        if (sheaf__view_transfer(m->pool, &lb, &la, 0, st.axis, st.cut, &row.need[0].st)) {
+            if (!offer(m, &row)) return false;
+        }
+        /* a cut can have two names where the other shape is all or nothing: try the source's */
+        for (int k = 0; k < m->have[0].n; k++) {
+            const struct sheaf__st from = m->have[0].st[k];
+            struct sheaf__st arrives;
+            if (from.lie != SHEAF__S || sheaf__st_equal(from, row.need[0].st) ||
+                !sheaf__view_transfer(m->pool, &la, &lb, 0, from.axis, from.cut, &arrives) ||
+                !sheaf__st_equal(arrives, st))
+                continue;
+            row.need[0].st = from;
+            if (!offer(m, &row)) return false;
+        }
+    }
+    return true;
+}
+
+/* ---- PARTIAL ---- */
+
+static bool any_partial(const struct matcher *m) {
+    for (int i = 0; i < m->n; i++) {
+        for (int h = 0; h < m->have[i].n; h++) {
+            if (m->have[i].st[h].lie == SHEAF__P) return true;
+        }
+    }
+    return false;
+}
+
+static bool visit_partial(const struct matcher *m) {
+    if (m->rule->add_once) {
+        for (int once = 1; once >= 0; once--) {
+            struct sheaf__row row = row_of(m, "add once");
+            row.need[1 - once].st = row.out = sheaf__st_p();
+            row.add_once = true;
+            row.once = once;
+            row.addend = 1 - once;
+            /* the other members' result is their addend as it lies: it must have the result's shape
+             * (a broadcast one would have to be repeated) and be dense */
+            const struct sheaf_tensor *addend = m->node->src[1 - once];
+            if (!sheaf_are_same_shape(addend, m->node) || !sheaf_is_contiguous(addend)) continue;
+            if (!offer(m, &row)) return false;
+        }
+    }
+    for (int l = 0; l < SHEAF__MAX_LINEAR && m->rule->linear[l]; l++) {
+        struct sheaf__row row = row_of(m, "linear");
+        row.out = sheaf__st_p();
+        int n = 0;
+        for (int i = 0; i < m->n; i++) {
+            if (m->rule->linear[l] >> i & 1) {
+                row.need[i].st = sheaf__st_p();
+                row.addend = n++ ? -1 : i;
+            }
+        }
+        if (!offer(m, &row)) return false;
+    }
+    return true;
+}
+
+void sheaf__rows_visit(struct sheaf__pool *pool, const struct sheaf_tensor *node,
+                       const struct sheaf__have have[SHEAF__MAX_OPERANDS], sheaf__row_fn visit,
+                       void *user) {
+    sheaf__rows_visit_by(pool, node, sheaf__rule_of(node), have, visit, user);
+}
+
+void sheaf__rows_visit_by(struct sheaf__pool *pool, const struct sheaf_tensor *node,
+                          const struct sheaf__rule *rule,
+                          const struct sheaf__have have[SHEAF__MAX_OPERANDS], sheaf__row_fn visit,
+                          void *user) {
+    struct matcher m = {.pool = pool,
+                        .node = node,
+                        .rule = rule,
+                        .have = have,
+                        .n = sheaf__n_operands(node),
+                        .visit = visit,
+                        .user = user};
+    const struct sheaf__row all = row_of(&m, "all M");
+    if (!visit(user, &all)) return;
+    bool more = true;
+    if (m.rule->form == SHEAF__FORM_VIEW) {
+        more = visit_view(&m);
+    } else if (m.rule->form == SHEAF__FORM_PERMUTE) {
+        more = visit_permute(&m);
+    } else if (m.rule->form == SHEAF__FORM_COPY) {
+        more = visit_copy(&m);
+    } else if (sheaf__expr_of(node, m.rule, &m.e, NULL) && m.e.n_operands == m.n) {
+        more = visit_expr(&m);
+    }
+    if (more && any_partial(&m)) visit_partial(&m);
+}

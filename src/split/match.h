@@ -1,0 +1,55 @@
+/* Rows of one node: which states of its operands give which state of its result.
+ *
+ * A row is made concrete by a cut: the cut comes from an operand that is split already, because a
+ * row never invents one. Every row that is visited is true: run on slices in the needed states, the
+ * op gives the slices (or addends) of its result. */
+#ifndef SHEAF_SPLIT_MATCH_H
+#define SHEAF_SPLIT_MATCH_H
+
+#include "split/cut.h"
+#include "split/rule.h"
+
+/* What a row wants of an operand. With `who`, any state will do that gives the members to which
+ * `who` gives something the same slice as `st`. */
+struct sheaf__need {
+    struct sheaf__st st;
+    const struct sheaf__cut *who;
+};
+
+struct sheaf__row {
+    const char *name; /* "all M", "k", "g.r", "linear", "add once", ... */
+    char factor[8];   /* letters of a factor row, for texts */
+    int n_operands;
+    struct sheaf__need need[SHEAF__MAX_OPERANDS];
+    struct sheaf__st out;
+    bool add_once;
+    int once;
+    int addend; /* the only PARTIAL operand of a linear row, the rest MIRRORED; -1 */
+};
+
+/* States that an operand is in or can be had in for nothing (values that exist). */
+struct sheaf__have {
+    int n;
+    const struct sheaf__st *st;
+};
+
+/* Calls visit for each row, in the order of preference between equals: all MIRRORED, factors in
+ * order of the expression, add-once, linear sets. A visit that returns false ends it. */
+typedef bool (*sheaf__row_fn)(void *user, const struct sheaf__row *row);
+void sheaf__rows_visit(struct sheaf__pool *pool, const struct sheaf_tensor *node,
+                       const struct sheaf__have have[SHEAF__MAX_OPERANDS], sheaf__row_fn visit,
+                       void *user);
+
+/* The same by another rule than the table's: tests show that wrong rules are caught. */
+void sheaf__rows_visit_by(struct sheaf__pool *pool, const struct sheaf_tensor *node,
+                          const struct sheaf__rule *rule,
+                          const struct sheaf__have have[SHEAF__MAX_OPERANDS], sheaf__row_fn visit,
+                          void *user);
+
+/* Number of operands that the node reads as tensors with states (src without holes at the end). */
+int sheaf__n_operands(const struct sheaf_tensor *node);
+bool sheaf__need_met(const struct sheaf__need *need, struct sheaf__st st);
+/* A slice of this state is whole blocks of the type. */
+bool sheaf__st_fits(struct sheaf__st st, enum sheaf_type type);
+
+#endif

@@ -1,0 +1,111 @@
+/* Propagation: from a graph and the states of its leaves to a plan of node steps and conversion
+ * steps.
+ *
+ * Pure: no I/O, no globals; the same input gives the same plan on every rank. A tensor of the graph
+ * can exist in several states at once (first partial, then mirrored); each is a `value`. Steps are
+ * in execution order; a step reads values that earlier steps (or the leaves) made. */
+#ifndef SHEAF_SPLIT_PLAN_H
+#define SHEAF_SPLIT_PLAN_H
+
+#include "sheaf/graph.h"
+#include "sheaf/split.h"
+
+enum sheaf__step_kind {
+    SHEAF__STEP_NODE,           /* run the node on slices */
+    SHEAF__STEP_ALL_REDUCE,     /* P -> M */
+    SHEAF__STEP_REDUCE_SCATTER, /* P -> S(axis): block j of the sum is member j's slice */
+    SHEAF__STEP_ALL_GATHER,     /* S -> M */
+    /* Local. If `out` is a value that exists already (an op wrote into a MIRRORED copy of a target
+     * that no row can write where it lies), the result goes into that value's memory. */
+    SHEAF__STEP_SLICE,    /* M -> S */
+    SHEAF__STEP_KEEP_ONE, /* M -> P: member 0 keeps, others zero */
+    SHEAF__STEP_KIND_COUNT,
+};
+
+struct sheaf__split_value {
+    struct sheaf_tensor *tensor;     /* of the graph */
+    struct sheaf_split_state *state; /* owned by the plan */
+};
+
+struct sheaf__split_step {
+    enum sheaf__step_kind kind;
+    int node; /* index into the graph's nodes for STEP_NODE, else the node whose need caused it */
+    int in[SHEAF_MAX_SRC]; /* values read, parallel to tensor->src (-1: none); conversions use in[0]
+                            */
+    int out;               /* value made */
+    bool add_once; /* STEP_NODE, ADD of a partial and a mirrored operand: only member 0 adds operand
+                      `once` */
+    int once;
+    /* An indexed dimension is cut (masked rows or experts, head slopes): each member's node gets
+     * op_params [BASE] and [EXTENT] from sheaf__split_local_node. */
+    int64_t bytes; /* conversions: payload bytes of the whole tensor */
+};
+
+struct sheaf__split_plan {
+    int n_members;
+    int n_values, n_steps;
+    struct sheaf__split_value *values;
+    struct sheaf__split_step *steps;
+    int *node_value; /* [graph nodes] the value that a node's own step makes */
+    int *node_final; /* [graph nodes] the value to read after the compute: MIRRORED or S if one
+                        exists, else as made */
+};
+
+/* State of a leaf (a tensor of the graph with op NONE that is not a view of another), borrowed. */
+typedef const struct sheaf_split_state *(*sheaf__leaf_state_fn)(const struct sheaf_tensor *leaf,
+                                                                void *user);
+
+/* Plans `graph` for n_members. Nodes flagged OUTPUT end mirrored or split, never partial. Fails
+ * only for a leaf without a state, a leaf whose state does not fit, or out of memory; any valid
+ * graph has a plan. */
+enum sheaf_status sheaf__split_plan_new(const struct sheaf_cgraph *graph, int n_members,
+                                        sheaf__leaf_state_fn leaf_state, void *user,
+                                        struct sheaf__split_plan **out);
+/* Sequence parallelism: a sum is scattered over the tokens (dimension 1) instead of given to all;
+ * norms and residuals run on the tokens that a member holds, and are gathered before a product. As
+ * many bytes as an all-reduce, in two messages, and less work between them. */
+enum sheaf__sequence { SHEAF__SEQUENCE_NEVER, SHEAF__SEQUENCE_ALWAYS, SHEAF__SEQUENCE_CHEAPER };
+struct sheaf__split_options {
+    enum sheaf__sequence sequence;
+    /* for CHEAPER; the same on all ranks. 0: 10 us, 1170 bytes/us, 10000 bytes/us */
+    int64_t latency_ns, link_bytes_us, memory_bytes_us;
+};
+/* The same with options; NULL: those of sheaf__split_plan_new. */
+enum sheaf_status sheaf__split_plan_new_with(const struct sheaf_cgraph *graph, int n_members,
+                                             sheaf__leaf_state_fn leaf_state, void *user,
+                                             const struct sheaf__split_options *options,
+                                             struct sheaf__split_plan **out);
+/* What sequence parallelism changes, in nanoseconds: messages, and the bytes that the slowest
+ * member moves in ops that are bound by memory. Integers, so that all ranks find the same. */
+int64_t sheaf__split_plan_time(const struct sheaf__split_plan *plan,
+                               const struct sheaf_cgraph *graph,
+                               const struct sheaf__split_options *options);
+void sheaf__split_plan_free(struct sheaf__split_plan *plan);
+/* 64-bit hash of everything that must agree between ranks: ops, parameters, shapes, types, states,
+ * steps. */
+uint64_t sheaf__split_plan_fingerprint(const struct sheaf__split_plan *plan,
+                                       const struct sheaf_cgraph *graph);
+
+/* Geometry of one member's node. Given the step, fills `local`: ne, nb, op, op_params and, for
+ * views, view_offs (bytes from the start of local_src[0]'s owner). local_src[i] are the member's
+ * slices of the operands with ne, nb and view_offs set; type, name, src, view_src are the caller's.
+ * For non-view ops nb is contiguous. */
+enum sheaf_status sheaf__split_local_node(const struct sheaf__split_plan *plan,
+                                          const struct sheaf__split_step *step,
+                                          const struct sheaf_cgraph *graph, int member,
+                                          const struct sheaf_tensor *const local_src[SHEAF_MAX_SRC],
+                                          struct sheaf_tensor *local);
+/* True if the member contributes nothing to the step's partial result (its part of the summed
+ * dimension is empty): the result must be zeroed instead of computed. */
+bool sheaf__split_contributes_zero(const struct sheaf__split_plan *plan,
+                                   const struct sheaf__split_step *step,
+                                   const struct sheaf_cgraph *graph, int member);
+
+/* Says why the operands of a node had to be gathered: the node, its rule, every operand's state and
+ * where it comes from, the row that came closest, what was done, and a suggestion. Writes at most n
+ * bytes, always terminated. False, and an empty text, if nothing was gathered for the node (sums of
+ * PARTIAL operands are in the nature of a plan and are not explained). */
+bool sheaf__split_explain(const struct sheaf__split_plan *plan, const struct sheaf_cgraph *graph,
+                          int node, char *buf, size_t n);
+
+#endif

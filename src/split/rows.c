@@ -1,0 +1,144 @@
+/* The rows of a rule as text, one a line, without sizes: what a person reviews when the table
+ * changes (tests/golden/split-rows.txt). Follows match.c row by row. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "split/rule.h"
+
+struct text {
+    char *buf;
+    size_t n, at;
+};
+
+static void put(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void put(struct text *t, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    const size_t room = t->at < t->n ? t->n - t->at : 0;
+    const int k = vsnprintf(room ? t->buf + t->at : NULL, room, fmt, ap);
+    va_end(ap);
+    if (k > 0) t->at += (size_t)k;
+}
+
+static bool in(const char *set, char c) { return set && c && strchr(set, c); }
+
+/* "S2", "S0 outer=I", "S0 inner=r", "S0 twice" for f+f; "M" if no factor of the set is there. */
+static void put_state(struct text *t, const struct sheaf__expr *e, int operand, uint32_t set) {
+    for (int a = 0; a < SHEAF_MAX_DIMS; a++) {
+        const struct sheaf__dim *d = &e->dim[operand][a];
+        for (int i = 0; i < d->n; i++) {
+            const struct sheaf__term *term = &d->term[i];
+            for (int k = 0; k < term->n; k++) {
+                if (!(set >> term->factor[k] & 1)) continue;
+                put(t, "S%d", a);
+                if (d->n > 1) put(t, " in %d segments", d->n);
+                for (int l = 0; l < term->n; l++) {
+                    if (l == k || set >> term->factor[l] & 1) continue;
+                    put(t, " %s=%c", l < k ? "outer" : "inner", e->letter[term->factor[l]]);
+                }
+                return;
+            }
+        }
+    }
+    put(t, "M");
+}
+
+static void put_row(struct text *t, const char *name, const struct sheaf__expr *e, uint32_t set,
+                    bool summed, const char *remark) {
+    put(t, "  %-8s ", name);
+    for (int i = 0; i < e->n_operands; i++) {
+        if (i) put(t, ", ");
+        put_state(t, e, i, set);
+    }
+    put(t, " -> ");
+    if (summed) {
+        put(t, "P");
+    } else {
+        put_state(t, e, e->n_operands, set);
+    }
+    put(t, "%s\n", remark);
+}
+
+static void put_linear(struct text *t, const struct sheaf__rule *rule, int n_operands) {
+    if (rule->add_once) {
+        put(t, "  once     P, M -> P   (one member adds operand 1)\n");
+        put(t, "  once     M, P -> P   (one member adds operand 0; equal shapes)\n");
+    }
+    for (int l = 0; l < SHEAF__MAX_LINEAR && rule->linear[l]; l++) {
+        put(t, "  linear   ");
+        for (int i = 0; i < n_operands; i++)
+            put(t, "%s%s", i ? ", " : "", rule->linear[l] >> i & 1 ? "P" : "M");
+        put(t, " -> P\n");
+    }
+}
+
+static void put_kinds(struct text *t, const struct sheaf__rule *rule) {
+    const struct {
+        const char *set;
+        char mark;
+    } kinds[] = {{rule->sum, '+'}, {rule->whole, '!'}, {rule->index, '@'}, {rule->slope, '~'}};
+    bool first = true;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        for (const char *p = kinds[i].set; p && *p; p++) {
+            put(t, "%s%c%c", first ? "   " : " ", *p, kinds[i].mark);
+            first = false;
+        }
+    }
+}
+
+size_t sheaf__rows_print(const struct sheaf__rule *rule, const char *expr, char *buf, size_t n) {
+    struct text t = {buf, n, 0};
+    if (n) *buf = 0;
+    if (rule->none) {
+        put(&t, "  none: %s\n", rule->none);
+        return t.at;
+    }
+    if (rule->form != SHEAF__FORM_EXPR) {
+        static const char *const forms[] = {
+            [SHEAF__FORM_VIEW] = "the cut is carried through the strides",
+            [SHEAF__FORM_PERMUTE] = "the axis moves with its dimension",
+            [SHEAF__FORM_COPY] = "the cut is carried through the order of elements",
+        };
+        const int operands = rule->form == SHEAF__FORM_COPY ? 2 : 1;
+        put(&t, "  all M    %s -> M\n", operands == 2 ? "M, M" : "M");
+        put(&t, "  cut      %s -> S%s   (%s)\n", operands == 2 ? "S, S" : "S",
+            operands == 2 ? " of operand 1" : "", forms[rule->form]);
+        put_linear(&t, rule, operands);
+        return t.at;
+    }
+    struct sheaf__expr e;
+    if (!sheaf__expr_parse(rule, expr, &e)) {
+        put(&t, "  does not parse: %s\n", expr);
+        return t.at;
+    }
+    put(&t, "  %s", expr);
+    put_kinds(&t, rule);
+    put(&t, "\n");
+    put_row(&t, "all M", &e, 0, false, "");
+    uint32_t joint = 0;
+    for (int f = 0; f < e.n_factors; f++) {
+        if (in(rule->joint, e.letter[f])) joint |= 1u << f;
+    }
+    for (int f = 0; f < e.n_factors; f++) {
+        const char name[] = {e.letter[f], 0};
+        const char *pair = rule->group ? strchr(rule->group, e.letter[f]) : NULL;
+        const bool sloped = e.kind[f] == SHEAF__SLOPE;
+        if (pair) {
+            if ((pair - rule->group) % 2) continue;
+            const int r = sheaf__expr_factor(&e, pair[1]);
+            put_row(&t, (const char[]){e.letter[f], '.', pair[1], 0}, &e, 1u << f | 1u << r, false,
+                    sloped ? "   (equal shares of the groups touched; a run, with its base)"
+                           : "   (equal shares of the groups touched)");
+        } else if (joint >> f & 1) {
+            if (!(joint & ((1u << f) - 1)))
+                put_row(&t, rule->joint, &e, joint, false, "   (each its own cut)");
+        } else if (e.kind[f] != SHEAF__WHOLE) {
+            const bool summed = e.kind[f] == SHEAF__SUM || e.kind[f] == SHEAF__INDEX;
+            put_row(&t, name, &e, 1u << f, summed,
+                    sloped || e.kind[f] == SHEAF__INDEX ? "   (a run, with its base)" : "");
+        }
+    }
+    put_linear(&t, rule, e.n_operands);
+    return t.at;
+}

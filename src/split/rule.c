@@ -1,0 +1,187 @@
+/* The rule table: one row an op, in the letters of docs/split.md.
+ *
+ * Letters: i j h s dimensions of elementwise ops (capitals: how often the other operand repeats),
+ * k summed, m n rows and columns, d e head sizes, t positions, g K/V heads, r query heads a K/V
+ * head, v vocabulary rows, L cache rows, x experts, u experts used. */
+#include "split/rule.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+#include "core/internal.h"
+
+static bool has_src1(const struct sheaf_tensor *t) { return t->src[1] != NULL; }
+static bool biased_scale(const struct sheaf_tensor *t) { return sheaf__param_f32(t, 1) != 0; }
+static bool negates(const struct sheaf_tensor *t) {
+    return t->op_params[0] == (int32_t)SHEAF_UNARY_OP_NEG;
+}
+static bool one_row_of_b(const struct sheaf_tensor *t) { return t->src[1]->ne[1] == 1; }
+static bool has_slopes(const struct sheaf_tensor *t) { return sheaf__param_f32(t, 1) > 0; }
+/* The mask has more rows than there are queries: a slice of the queries has no slice of the mask.
+ */
+static bool padded_mask(const struct sheaf_tensor *t) {
+    const int m = t->op == SHEAF_OP_SOFT_MAX ? 1 : 3;
+    return t->src[m] && t->src[m]->ne[1] != t->src[0]->ne[1];
+}
+static bool masked(const struct sheaf_tensor *t) { return has_src1(t) && !padded_mask(t); }
+static bool masked_slopes(const struct sheaf_tensor *t) { return masked(t) && has_slopes(t); }
+static bool padded_slopes(const struct sheaf_tensor *t) { return padded_mask(t) && has_slopes(t); }
+
+static void attention(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    const struct sheaf_tensor *q = t->src[0], *mask = t->src[3];
+    char m[24] = "";
+    if (mask)
+        snprintf(m, sizeof m, ", t %s %s %s", mask->ne[1] == q->ne[1] ? "n" : "N",
+                 mask->ne[2] == 1 ? "1" : "g.r", mask->ne[3] == 1 ? "1" : "s");
+    snprintf(expr, SHEAF__MAX_EXPR, "d n g.r s, d t g s, e t g s%s -> e g.r n s", m);
+}
+
+static void rotation(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    snprintf(expr, SHEAF__MAX_EXPR, "d h n s, n%s -> d h n s", t->src[2] ? ", f" : "");
+}
+
+static void concat(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    char part[3][4][4];
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+        const bool here = i == t->op_params[0];
+        for (int p = 0; p < 3; p++)
+            snprintf(part[p][i], sizeof part[p][i], "%s",
+                     here ? (const char *[]){"a", "b", "a+b"}[p]
+                          : (const char *[]){"i", "j", "h", "s"}[i]);
+    }
+    snprintf(expr, SHEAF__MAX_EXPR, "%s %s %s %s, %s %s %s %s -> %s %s %s %s", part[0][0],
+             part[0][1], part[0][2], part[0][3], part[1][0], part[1][1], part[1][2], part[1][3],
+             part[2][0], part[2][1], part[2][2], part[2][3]);
+}
+
+#define ELEMENTWISE "I.i J.j H.h S.s, i j h s -> I.i J.j H.h S.s"
+#define OPERANDS_0  (1u << 0)
+#define OPERANDS_1  (1u << 1)
+#define OPERANDS_2  (1u << 2)
+#define OPERANDS_01 (OPERANDS_0 | OPERANDS_1)
+
+static const struct sheaf__rule scale_alt[] = {
+    {.when = biased_scale, .expr = "i j h s -> i j h s"},
+    {.when = NULL},
+};
+static const struct sheaf__rule unary_alt[] = {
+    {.when = negates, .expr = "i j h s -> i j h s", .linear = {OPERANDS_0}},
+    {.when = NULL},
+};
+static const struct sheaf__rule glu_alt[] = {
+    {.when = has_src1, .expr = "f j h s, f j h s -> f j h s", .linear = {OPERANDS_1}},
+    {.when = NULL},
+};
+static const struct sheaf__rule mul_mat_id_alt[] = {
+    {.when = one_row_of_b,
+     .expr = "k m x, k 1 n, u n -> m u n",
+     .sum = "k",
+     .index = "x",
+     .linear = {OPERANDS_0, OPERANDS_1},
+     .base_operand = 0,
+     .base_axis = 2},
+    {.when = NULL},
+};
+static const struct sheaf__rule soft_max_alt[] = {
+    {.when = padded_slopes,
+     .expr = "k n H.h S.s, k N h s -> k n H.h S.s",
+     .whole = "knN",
+     .slope = "Hh",
+     .base_operand = -1,
+     .base_axis = 2},
+    {.when = masked_slopes,
+     .expr = "k n H.h S.s, k n h s -> k n H.h S.s",
+     .whole = "k",
+     .slope = "Hh",
+     .base_operand = -1,
+     .base_axis = 2},
+    {.when = padded_mask, .expr = "k n H.h S.s, k N h s -> k n H.h S.s", .whole = "knN"},
+    {.when = masked, .expr = "k n H.h S.s, k n h s -> k n H.h S.s", .whole = "k"},
+    {.when = NULL},
+};
+static const struct sheaf__rule attention_alt[] = {
+    {.when = padded_slopes,
+     .build = attention,
+     .whole = "dtnN",
+     .slope = "gr",
+     .group = "gr",
+     .linear = {OPERANDS_2},
+     .base_operand = -1,
+     .base_axis = 1},
+    {.when = padded_mask,
+     .build = attention,
+     .whole = "dtnN",
+     .group = "gr",
+     .linear = {OPERANDS_2}},
+    {.when = has_slopes,
+     .build = attention,
+     .whole = "dt",
+     .slope = "gr",
+     .group = "gr",
+     .linear = {OPERANDS_2},
+     .base_operand = -1,
+     .base_axis = 1},
+    {.when = NULL},
+};
+
+static const struct sheaf__rule rules[] = {
+    [SHEAF_OP_NONE] = {.none = "a leaf: its state is given"},
+    [SHEAF_OP_DUP] = {.expr = "i j h s -> i j h s", .linear = {OPERANDS_0}},
+    [SHEAF_OP_ADD] = {.expr = ELEMENTWISE, .linear = {OPERANDS_01}, .add_once = true},
+    [SHEAF_OP_SUB] = {.expr = ELEMENTWISE, .linear = {OPERANDS_01}},
+    [SHEAF_OP_MUL] = {.expr = ELEMENTWISE, .linear = {OPERANDS_0, OPERANDS_1}},
+    [SHEAF_OP_DIV] = {.expr = ELEMENTWISE, .linear = {OPERANDS_0}},
+    [SHEAF_OP_SCALE] = {.expr = "i j h s -> i j h s", .linear = {OPERANDS_0}, .alt = scale_alt},
+    [SHEAF_OP_SUM_ROWS] = {.expr = "k j h s -> 1 j h s", .sum = "k", .linear = {OPERANDS_0}},
+    [SHEAF_OP_ARGMAX] = {.expr = "i j -> j", .whole = "i"},
+    [SHEAF_OP_TOP_K] = {.expr = "i j h s -> q j h s", .whole = "iq"},
+    [SHEAF_OP_CONCAT] = {.build = concat, .joint = "ab", .linear = {OPERANDS_01}},
+    [SHEAF_OP_RMS_NORM] = {.expr = "i j h s -> i j h s", .whole = "i"},
+    [SHEAF_OP_MUL_MAT] = {.expr = "k m g s, k n g.r s.t -> m n g.r s.t",
+                          .sum = "k",
+                          .group = "grst",
+                          .linear = {OPERANDS_0, OPERANDS_1}},
+    [SHEAF_OP_MUL_MAT_ID] = {.expr = "k m x, k u n, u n -> m u n",
+                             .sum = "k",
+                             .index = "x",
+                             .linear = {OPERANDS_0, OPERANDS_1},
+                             .base_operand = 0,
+                             .base_axis = 2,
+                             .alt = mul_mat_id_alt},
+    [SHEAF_OP_CPY] = {.form = SHEAF__FORM_COPY, .linear = {OPERANDS_01}, .written = 2},
+    [SHEAF_OP_CONT] = {.expr = "i j h s -> i j h s", .linear = {OPERANDS_0}},
+    [SHEAF_OP_RESHAPE] = {.form = SHEAF__FORM_VIEW, .linear = {OPERANDS_0}},
+    [SHEAF_OP_VIEW] = {.form = SHEAF__FORM_VIEW, .linear = {OPERANDS_0}},
+    [SHEAF_OP_PERMUTE] = {.form = SHEAF__FORM_PERMUTE, .linear = {OPERANDS_0}},
+    [SHEAF_OP_TRANSPOSE] = {.form = SHEAF__FORM_PERMUTE, .linear = {OPERANDS_0}},
+    [SHEAF_OP_GET_ROWS] = {.expr = "e v h s, n h s -> e n h s",
+                           .index = "v",
+                           .linear = {OPERANDS_0},
+                           .base_operand = 0,
+                           .base_axis = 1},
+    [SHEAF_OP_SET_ROWS] = {.expr = "e L H.h S.s, e n H.h S.s, n h s -> e L H.h S.s",
+                           .whole = "nL",
+                           .linear = {OPERANDS_01},
+                           .written = 1},
+    [SHEAF_OP_SOFT_MAX] = {.expr = "k n h s -> k n h s", .whole = "k", .alt = soft_max_alt},
+    [SHEAF_OP_ROPE] = {.build = rotation, .whole = "df", .linear = {OPERANDS_0}},
+    [SHEAF_OP_FLASH_ATTN_EXT] = {.build = attention,
+                                 .whole = "dt",
+                                 .group = "gr",
+                                 .linear = {OPERANDS_2},
+                                 .alt = attention_alt},
+    [SHEAF_OP_UNARY] = {.expr = "i j h s -> i j h s", .alt = unary_alt},
+    [SHEAF_OP_GLU] = {.expr = "f+f j h s -> f j h s", .alt = glu_alt},
+};
+static_assert(sizeof rules / sizeof *rules == SHEAF_OP_COUNT, "every op has a rule or a reason");
+
+const struct sheaf__rule *sheaf__rule_row(enum sheaf_op op) { return &rules[op]; }
+
+const struct sheaf__rule *sheaf__rule_of(const struct sheaf_tensor *node) {
+    if ((unsigned)node->op >= SHEAF_OP_COUNT) return &rules[SHEAF_OP_NONE];
+    const struct sheaf__rule *rule = &rules[node->op];
+    for (const struct sheaf__rule *a = rule->alt; a && a->when; a++) {
+        if (a->when(node)) return a;
+    }
+    return rule;
+}

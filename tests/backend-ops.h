@@ -1,0 +1,43 @@
+/* Running sheaf-backend-ops from a suite and reading what it says of a device. */
+#ifndef SHEAF_TESTS_BACKEND_OPS_H
+#define SHEAF_TESTS_BACKEND_OPS_H
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "mpirun.h"
+
+enum { CAP = 1 << 16, DEADLINE = 300 };
+
+static inline int ops(const char *env, const char *args, char *out) {
+    char cmd[1024];
+    snprintf(cmd, sizeof cmd, "exec env SHEAF_CPU_THREADS=1 %s '%s'/bin/sheaf-backend-ops %s", env,
+             SHEAF_BUILD_DIR, args);
+    return run_command(cmd, DEADLINE, out, CAP);
+}
+
+/* The line of a device: "CPU0   1991 cases, 1991 runs: 0 wrong, 0 refused, 0 unsupported". */
+static inline void all_right(const char *out, const char *device, unsigned least_runs) {
+    unsigned cases = 0, runs = 0, wrong = 1, refused = 1, unsupported = 1;
+    const char *line = strstr(out, " runs: ");
+    while (line && line > out && line[-1] != '\n') line--;
+    cr_assert(line && !strncmp(line, device, strlen(device)), "%s", out);
+    cr_assert_eq(sscanf(line + strlen(device),
+                        "%u cases, %u runs: %u wrong, %u refused, %u unsupported", &cases, &runs,
+                        &wrong, &refused, &unsupported),
+                 5, "%s", out);
+    cr_assert(cases > 1900 && runs >= least_runs, "%s", out);
+    cr_assert(wrong + refused + unsupported == 0, "%s", out);
+}
+
+static inline void on_device(const char *env, const char *device, unsigned least_runs) {
+    static char out[CAP];
+    char args[64];
+    snprintf(args, sizeof args, "test -b %s", device);
+    const int status = ops(env, args, out);
+    cr_assert_eq(status, 0, "%s: status %d\n%s", device, status, out);
+    all_right(out, device, least_runs);
+}
+
+#endif

@@ -1,0 +1,193 @@
+/* Checks every collective of a group against sums computed here in the canonical order, bit by bit.
+ *
+ * Used in-process by test-comm.c and on ranks by helper-comm.c. All members run check_member() with
+ * the same arguments; each returns a hash over everything it received, which must be the same on
+ * all of them. */
+#ifndef SHEAF_TESTS_COMM_CHECK_H
+#define SHEAF_TESTS_COMM_CHECK_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sheaf/comm.h"
+
+enum { CHECK_MAX_MEMBERS = 16 };
+
+struct check {
+    struct sheaf_comm *comm;
+    int member;
+    int n;
+    int host[CHECK_MAX_MEMBERS]; /* host label of each member; the order of sums follows it */
+    size_t largest;              /* floats of the largest message */
+    uint64_t hash;
+    char error[256];
+};
+
+static inline uint32_t check_mix(uint32_t x) {
+    x ^= x >> 16;
+    x *= 0x7feb352du;
+    x ^= x >> 15;
+    x *= 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+/* Values of magnitudes 2^-8 .. 2^7, so that the order of a sum shows in its last bits. */
+static inline float check_value(int member, size_t i, uint32_t salt) {
+    const uint32_t r = check_mix(check_mix((uint32_t)i + 0x9e3779b9u * salt) + (uint32_t)member);
+    const float unit = (float)(int32_t)(r & 0xffff) / 32768.0f - 1.0f;
+    return unit * (float)(1u << (r >> 28)) / 256.0f;
+}
+
+/* Hosts in order of their first member, members of a host in order. */
+static inline float check_sum(const struct check *c, size_t i, uint32_t salt) {
+    float total = 0;
+    bool first_host = true;
+    for (int m = 0; m < c->n; m++) {
+        bool seen = false;
+        for (int q = 0; q < m; q++) seen = seen || c->host[q] == c->host[m];
+        if (seen) continue;
+        float sum = check_value(m, i, salt);
+        for (int q = m + 1; q < c->n; q++)
+            if (c->host[q] == c->host[m]) sum += check_value(q, i, salt);
+        total = first_host ? sum : total + sum;
+        first_host = false;
+    }
+    return total;
+}
+
+static inline void check_hash(struct check *c, const void *data, size_t size) {
+    const uint8_t *p = data;
+    for (size_t i = 0; i < size; i++) c->hash = (c->hash ^ p[i]) * 0x100000001b3u;
+}
+
+static inline bool check_fail(struct check *c, const char *what, size_t n, size_t at) {
+    snprintf(c->error, sizeof c->error, "member %d: %s of %zu: wrong at %zu: %s", c->member, what,
+             n, at, sheaf_last_error());
+    return false;
+}
+
+static inline bool check_all_reduce(struct check *c, float *x, size_t n, uint32_t salt) {
+    const struct sheaf_comm_what what = {salt, "x"};
+    for (size_t i = 0; i < n; i++) x[i] = check_value(c->member, i, salt);
+    x[n] = 42; /* a sentinel behind the data */
+    if (sheaf_comm_all_reduce(c->comm, c->member, x, n, &what))
+        return check_fail(c, "all_reduce failed", n, 0);
+    for (size_t i = 0; i < n; i++) {
+        const float want = check_sum(c, i, salt);
+        if (memcmp(&x[i], &want, sizeof want)) return check_fail(c, "all_reduce", n, i);
+    }
+    if (x[n] != 42) return check_fail(c, "all_reduce overran", n, n);
+    check_hash(c, x, n * sizeof *x);
+    return true;
+}
+
+/* Block sizes that differ by member; pattern 0 even, 1 uneven, 2 some empty, 3 one has all. */
+static inline size_t check_counts(const struct check *c, size_t n, int pattern, size_t *counts) {
+    size_t total = 0;
+    for (int m = 0; m < c->n; m++) {
+        counts[m] = pattern == 0   ? n / (size_t)c->n
+                    : pattern == 1 ? n * (size_t)(m + 1) / (size_t)(c->n * c->n)
+                    : pattern == 2 ? (m % 2 ? n / (size_t)c->n + 3 : 0)
+                                   : (m == c->n - 1 ? n : 0);
+        total += counts[m];
+    }
+    return total;
+}
+
+static inline bool check_gather(struct check *c, uint8_t *send, uint8_t *recv, size_t n,
+                                int pattern, uint32_t salt) {
+    const struct sheaf_comm_what what = {salt, "g"};
+    size_t bytes[CHECK_MAX_MEMBERS], at = 0;
+    const size_t total = check_counts(c, n, pattern, bytes);
+    for (int m = 0; m < c->member; m++) at += bytes[m];
+    uint8_t *from = salt % 2 ? recv + at : send; /* in place every other time */
+    memset(recv, 0, total);
+    recv[total] = 77;
+    for (size_t i = 0; i < bytes[c->member]; i++)
+        from[i] = (uint8_t)check_mix((uint32_t)i * 31 + (uint32_t)c->member + salt);
+    if (sheaf_comm_all_gather(c->comm, c->member, from, recv, bytes, &what))
+        return check_fail(c, "all_gather failed", n, 0);
+    at = 0;
+    for (int m = 0; m < c->n; m++)
+        for (size_t i = 0; i < bytes[m]; i++, at++)
+            if (recv[at] != (uint8_t)check_mix((uint32_t)i * 31 + (uint32_t)m + salt))
+                return check_fail(c, "all_gather", n, at);
+    if (recv[total] != 77) return check_fail(c, "all_gather overran", n, total);
+    check_hash(c, recv, total);
+    return true;
+}
+
+static inline bool check_scatter(struct check *c, float *send, float *recv, size_t n, int pattern,
+                                 uint32_t salt) {
+    const struct sheaf_comm_what what = {salt, "s"};
+    size_t counts[CHECK_MAX_MEMBERS], at = 0;
+    const size_t total = check_counts(c, n, pattern, counts);
+    for (size_t i = 0; i < total; i++) send[i] = check_value(c->member, i, salt);
+    for (int m = 0; m < c->member; m++) at += counts[m];
+    recv[counts[c->member]] = 42;
+    if (sheaf_comm_reduce_scatter(c->comm, c->member, send, recv, counts, &what))
+        return check_fail(c, "reduce_scatter failed", n, 0);
+    for (size_t i = 0; i < counts[c->member]; i++) {
+        const float want = check_sum(c, at + i, salt);
+        if (memcmp(&recv[i], &want, sizeof want)) return check_fail(c, "reduce_scatter", n, i);
+    }
+    if (recv[counts[c->member]] != 42) return check_fail(c, "reduce_scatter overran", n, n);
+    return true; /* differs by member: not in the hash */
+}
+
+static inline bool check_broadcast(struct check *c, uint8_t *data, size_t n, int root,
+                                   uint32_t salt) {
+    const struct sheaf_comm_what what = {salt, "b"};
+    for (size_t i = 0; i < n; i++)
+        data[i] = c->member == root ? (uint8_t)check_mix((uint32_t)i + salt) : 0;
+    data[n] = 77;
+    if (sheaf_comm_broadcast(c->comm, c->member, data, n, root, &what))
+        return check_fail(c, "broadcast failed", n, 0);
+    for (size_t i = 0; i < n; i++)
+        if (data[i] != (uint8_t)check_mix((uint32_t)i + salt))
+            return check_fail(c, "broadcast", n, i);
+    if (data[n] != 77) return check_fail(c, "broadcast overran", n, n);
+    check_hash(c, data, n);
+    return true;
+}
+
+/* Everything, over sizes from nothing to c->largest floats. False with c->error set. */
+static inline bool check_member(struct check *c) {
+    static const size_t sizes[] = {0,    1,     3,     16,    100,    1024,   2048,
+                                   5000, 16384, 16411, 70001, 262144, 300007, 1048576};
+    const size_t room = (c->largest + 64) * sizeof(float) * 2;
+    float *a = malloc(room), *b = malloc(room);
+    bool ok = a && b;
+    uint32_t salt = 1;
+    c->hash = 0xcbf29ce484222325u;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes && ok; s++) {
+        const size_t n = sizes[s];
+        if (n > c->largest) break;
+        ok = check_all_reduce(c, a, n, salt++);
+        for (int pattern = 0; pattern < 4 && ok; pattern++) {
+            ok = check_gather(c, (uint8_t *)a, (uint8_t *)b, n * 4, pattern, salt) &&
+                 check_gather(c, (uint8_t *)a, (uint8_t *)b, n * 4 + 1, pattern, salt + 1) &&
+                 check_scatter(c, a, b, n, pattern, salt + 2);
+            salt += 3;
+        }
+        for (int root = 0; root < c->n && ok; root++)
+            ok = check_broadcast(c, (uint8_t *)a, n * 4, root, salt++);
+        if (ok && sheaf_comm_barrier(c->comm, c->member, NULL))
+            ok = check_fail(c, "barrier failed", 0, 0);
+    }
+    /* Many small ones in a row, of changing kinds: buffers are used again at once. */
+    for (uint32_t i = 0; i < 300 && ok; i++) {
+        ok = check_all_reduce(c, a, i % 37, salt++);
+        if (ok && i % 3 == 0)
+            ok = check_gather(c, (uint8_t *)a, (uint8_t *)b, i, (int)(i % 4), salt++);
+        if (ok && i % 5 == 0)
+            ok = check_broadcast(c, (uint8_t *)a, i, (int)(i % (uint32_t)c->n), salt++);
+    }
+    free(a);
+    free(b);
+    return ok;
+}
+
+#endif

@@ -1,0 +1,137 @@
+/* Started by test-comm.c under mpirun: `helper-comm MODE MEMBERS [args]`, MEMBERS = members of each
+ * rank ("1,1", "2,0,1"; the last number repeats). Prints "ok ..." lines, or the error once a job,
+ * and exits with 1 after an error. */
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "comm-check.h"
+
+static struct sheaf_comm *comm;
+static int n_members, member_rank[CHECK_MAX_MEMBERS];
+
+static int quit(bool ok) {
+    if (!ok && sheaf_world_reports_error()) fprintf(stderr, "error: %s\n", sheaf_last_error());
+    sheaf_comm_free(comm);
+    sheaf_world_finalize();
+    return ok ? 0 : 1;
+}
+
+static void parse_members(const char *text) {
+    long count = 1;
+    for (int r = 0; r < sheaf_world_size(); r++) {
+        if (*text) {
+            char *end;
+            count = strtol(text, &end, 10);
+            text = *end == ',' ? end + 1 : end;
+        }
+        for (long i = 0; i < count && n_members < CHECK_MAX_MEMBERS; i++)
+            member_rank[n_members++] = r;
+    }
+}
+
+/* The label of a rank's host under SHEAF_COMM_TRANSPORT. */
+static int host_label(int rank) {
+    const char *t = getenv("SHEAF_COMM_TRANSPORT");
+    if (!t || !strcmp(t, "auto")) return sheaf_world_host_index(rank);
+    if (!strcmp(t, "mpi")) return rank;
+    t = strchr(t, ':') + 1;
+    for (int r = 0; r < rank; r++) t = strchr(t, ',') + 1;
+    return atoi(t);
+}
+
+static void *check_thread(void *arg) {
+    if (!check_member(arg)) sheaf_world_abort("wrong values"); /* others need not wait */
+    return NULL;
+}
+
+static int values(size_t largest) {
+    struct check c[CHECK_MAX_MEMBERS] = {0};
+    pthread_t threads[CHECK_MAX_MEMBERS];
+    const int n = sheaf_comm_n_local(comm);
+    bool ok = true;
+    for (int i = 0; i < n; i++) {
+        c[i].comm = comm;
+        c[i].member = sheaf_comm_local_member(comm, i);
+        c[i].n = n_members;
+        c[i].largest = largest;
+        for (int m = 0; m < n_members; m++) c[i].host[m] = host_label(member_rank[m]);
+        if (pthread_create(&threads[i], NULL, check_thread, &c[i])) return 2;
+    }
+    for (int i = 0; i < n; i++) {
+        pthread_join(threads[i], NULL);
+        if (c[i].error[0])
+            fprintf(stderr, "error: %s\n", c[i].error);
+        else
+            printf("ok %s member %d hash %016llx\n", sheaf_comm_describe(comm), c[i].member,
+                   (unsigned long long)c[i].hash);
+        ok = ok && !c[i].error[0];
+    }
+    fflush(stdout);
+    if (!ok) sheaf_world_abort("wrong values");
+    return quit(ok);
+}
+
+/* Rank `culprit` misbehaves in the third all-reduce. */
+static int fault(const char *kind, int culprit, size_t n) {
+    float *x = calloc(2 * n + 1, sizeof *x);
+    const int me = sheaf_comm_n_local(comm) ? sheaf_comm_local_member(comm, 0) : 0;
+    const bool mine = sheaf_world_rank() == culprit;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (uint32_t i = 0; i < 5 && !st; i++) {
+        const struct sheaf_comm_what what = {i, "ffn_out"};
+        if (mine && i == 2) {
+            if (!strcmp(kind, "late")) usleep(1200000);
+            if (!strcmp(kind, "die")) _exit(9);
+            if (!strcmp(kind, "kill")) raise(SIGKILL);
+            if (!strcmp(kind, "stop")) raise(SIGSTOP);
+            if (!strcmp(kind, "never")) {
+                for (int t = 0; t < 100 && !sheaf_world_failed(); t++) usleep(100000);
+                st = sheaf_comm_all_reduce(comm, me, x, n, &what);
+                break;
+            }
+            if (!strcmp(kind, "kind")) {
+                st = sheaf_comm_barrier(comm, me, &what);
+                break;
+            }
+            if (!strcmp(kind, "size")) {
+                st = sheaf_comm_all_reduce(comm, me, x, n / 2, &what);
+                break;
+            }
+            if (!strcmp(kind, "bigger")) {
+                st = sheaf_comm_all_reduce(comm, me, x, 2 * n, &what);
+                break;
+            }
+            if (!strcmp(kind, "node")) {
+                st = sheaf_comm_all_reduce(comm, me, x, n, &(struct sheaf_comm_what){99, "other"});
+                break;
+            }
+            if (!strcmp(kind, "abort")) {
+                sheaf_world_abort("the cat sat on the keyboard");
+                st = sheaf_set_error(SHEAF_STATUS_FAILED, "the cat sat on the keyboard");
+                break;
+            }
+        }
+        st = sheaf_comm_all_reduce(comm, me, x, n, &what);
+    }
+    if (st && sheaf_comm_all_reduce(comm, me, x, n, NULL) == SHEAF_STATUS_SUCCESS)
+        fprintf(stderr, "BUG: a call after a failure succeeded\n");
+    if (st && sheaf_world_barrier("after") == SHEAF_STATUS_SUCCESS)
+        fprintf(stderr, "BUG: a barrier after a failure succeeded\n");
+    if (!st) printf("ok rank %d\n", sheaf_world_rank());
+    free(x);
+    return quit(!st);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) return 2;
+    if (sheaf_world_init(NULL)) return quit(false);
+    parse_members(argv[2]);
+    struct sheaf_comm_params params = {.size = sizeof params};
+    const char *slot = getenv("TEST_SLOT");
+    if (slot) params.slot_bytes = (size_t)atol(slot);
+    if (!strcmp(argv[1], "list") && sheaf_world_rank() == 1) n_members--;
+    if (sheaf_comm_new(member_rank, n_members, &params, &comm)) return quit(false);
+    if (!strcmp(argv[1], "values")) return values(argc > 3 ? (size_t)atol(argv[3]) : 70001);
+    return fault(argv[1], argc > 3 ? atoi(argv[3]) : 1, argc > 4 ? (size_t)atol(argv[4]) : 2048);
+}

@@ -1,0 +1,30 @@
+/* Runs the meta scenario over all devices of the job; started under mpirun by test-meta.c. Prints
+ * "ok N members" on rank 0. Argument "leave": the last rank drives no member, so mirrored results
+ * must reach it by message. */
+#include "meta_scenario.h"
+
+int main(int argc, char **argv) {
+    const bool leave = argc > 1 && !strcmp(argv[1], "leave");
+    if (sheaf_world_init(NULL)) {
+        fprintf(stderr, "%s\n", sheaf_last_error());
+        return 1;
+    }
+    const sheaf_backend_dev_t *devices;
+    size_t n, used = 0;
+    bool ok = sheaf_world_devices(&devices, &n) == SHEAF_STATUS_SUCCESS;
+    if (ok) used = n;
+    while (ok && leave && used > 1 &&
+           sheaf_world_device_rank(devices[used - 1]) == sheaf_world_size() - 1)
+        used--;
+    const enum sheaf_type types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_Q8_0};
+    for (int i = 0; i < 2 && ok; i++) {
+        for (int hole = 0; hole < 2 && ok; hole++)
+            ok = run_meta_scenario(devices, used, types[i], hole);
+    }
+    const bool all = sheaf_world_agree(ok ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_FAILED,
+                                       "scenario") == SHEAF_STATUS_SUCCESS;
+    if (all && sheaf_world_rank() == 0)
+        printf("ok %zu members on %d ranks\n", used, sheaf_world_size());
+    sheaf_world_finalize();
+    return all ? 0 : 1;
+}

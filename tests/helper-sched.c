@@ -1,0 +1,20 @@
+/* Runs the scheduler scenario, [meta over all devices of the job, CPU]; started under mpirun by
+ * test-sched.c. Prints "ok N members on R ranks" on rank 0. The argument is the number of lots. */
+#include "sched_scenario.h"
+
+int main(int argc, char **argv) {
+    if (sheaf_world_init(NULL)) {
+        fprintf(stderr, "%s\n", sheaf_last_error());
+        return 1;
+    }
+    const sheaf_backend_dev_t *devices;
+    size_t n = 0;
+    bool ok = sheaf_world_devices(&devices, &n) == SHEAF_STATUS_SUCCESS;
+    ok = ok && run_sched_scenario(devices, n, argc > 1 ? atoi(argv[1]) : 0);
+    const bool all = sheaf_world_agree(ok ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_FAILED,
+                                       "scenario") == SHEAF_STATUS_SUCCESS;
+    if (all && sheaf_world_rank() == 0)
+        printf("ok %zu members on %d ranks\n", n, sheaf_world_size());
+    sheaf_world_finalize();
+    return all ? 0 : 1;
+}

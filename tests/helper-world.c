@@ -1,0 +1,215 @@
+/* Started by test-world.c under mpirun: `helper-world MODE`. Prints "ok ..." lines, or the error
+ * once a job, and exits with 1 after an error. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/internal.h"
+#include "sheaf/backend-impl.h"
+#include "sheaf/world.h"
+
+static int quit(bool ok) {
+    if (!ok && sheaf_world_reports_error()) fprintf(stderr, "error: %s\n", sheaf_last_error());
+    sheaf_world_finalize();
+    sheaf_world_finalize(); /* may be called twice */
+    return ok ? 0 : 1;
+}
+
+static bool wrong(const char *what) {
+    fprintf(stderr, "WRONG: %s on rank %d: %s\n", what, sheaf_world_rank(), sheaf_last_error());
+    sheaf_world_abort(what);
+    return false;
+}
+
+static bool info(void) {
+    int lr, ls;
+    sheaf__get_locality(&lr, &ls);
+    if (lr != sheaf_world_local_rank() || ls != sheaf_world_local_size()) return wrong("locality");
+    if (sheaf_world_host_name(-1) || sheaf_world_host_name(sheaf_world_size()))
+        return wrong("host_name");
+    printf("ok rank %d of %d, host %d of %d, local %d of %d, name %s\n", sheaf_world_rank(),
+           sheaf_world_size(), sheaf_world_host_index(sheaf_world_rank()), sheaf_world_n_hosts(),
+           lr, ls, sheaf_world_host_name(sheaf_world_rank())[0] ? "known" : "unknown");
+    return true;
+}
+
+static uint8_t value(size_t i, int rank) { return (uint8_t)(i * 7 + (size_t)rank * 13 + i / 251); }
+
+static bool control(void) {
+    static const size_t sizes[] = {0, 1, 4, 4095, 4096, 4097, 100000, 3000000};
+    const int n = sheaf_world_size(), me = sheaf_world_rank();
+    uint8_t *send = malloc(3000000), *recv = malloc((size_t)n * 3000000 + 1);
+    size_t *each = calloc((size_t)n, sizeof *each);
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        const size_t size = sizes[s];
+        for (size_t i = 0; i < size; i++) send[i] = value(i, me);
+        if (sheaf_world_all_gather(send, size, recv, "gather")) return wrong("all_gather");
+        for (int r = 0; r < n; r++)
+            for (size_t i = 0; i < size; i++)
+                if (recv[(size_t)r * size + i] != value(i, r)) return wrong("all_gather values");
+        for (int root = 0; root < n; root++) {
+            for (size_t i = 0; i < size; i++) recv[i] = me == root ? value(i, root) : 0;
+            if (sheaf_world_broadcast(recv, size, root, "cast")) return wrong("broadcast");
+            for (size_t i = 0; i < size; i++)
+                if (recv[i] != value(i, root)) return wrong("broadcast values");
+        }
+        size_t at = 0;
+        for (int r = 0; r < n; r++) each[r] = r % 2 ? size : size / 3;
+        if (sheaf_world_all_gather_v(send, recv, each, "uneven")) return wrong("all_gather_v");
+        for (int r = 0; r < n; r++)
+            for (size_t i = 0; i < each[r]; i++, at++)
+                if (recv[at] != value(i, r)) return wrong("all_gather_v values");
+        if (sheaf_world_barrier("step")) return wrong("barrier");
+    }
+    for (int i = 0; i < 2000; i++) {
+        int token = me == i % n ? i : -1;
+        if (sheaf_world_broadcast(&token, sizeof token, i % n, "token") || token != i)
+            return wrong("many broadcasts");
+    }
+    if (sheaf_world_agree(SHEAF_STATUS_SUCCESS, "fine")) return wrong("agree");
+    free(send);
+    free(recv);
+    free(each);
+    printf("ok rank %d\n", me);
+    return true;
+}
+
+/* Ranks 1 and 2 fail, all learn rank 1's words; the world goes on. */
+static bool agree(void) {
+    enum sheaf_status mine = SHEAF_STATUS_SUCCESS;
+    if (sheaf_world_rank() == 1) mine = sheaf_set_error(SHEAF_STATUS_IO, "file x is gone");
+    if (sheaf_world_rank() == 2) mine = sheaf_set_error(SHEAF_STATUS_INVALID, "file y is bad");
+    if (sheaf_world_agree(mine, "load") != SHEAF_STATUS_IO) return wrong("agree");
+    if (sheaf_world_failed()) return wrong("agree killed the world");
+    char text[512];
+    snprintf(text, sizeof text, "%s", sheaf_last_error());
+    if (sheaf_world_barrier("on we go")) return wrong("barrier");
+    printf("ok rank %d heard: %s\n", sheaf_world_rank(), text);
+    fflush(stdout);
+    sheaf_set_error(SHEAF_STATUS_IO, "%s", text);
+    return false;
+}
+
+static bool differ(const char *how) {
+    char data[64] = "";
+    size_t sizes[8];
+    const bool odd = sheaf_world_rank() == 1;
+    for (int r = 0; r < 8; r++) sizes[r] = odd ? 5 : 6;
+    if (!strcmp(how, "call"))
+        return !(odd ? sheaf_world_barrier("one thing")
+                     : sheaf_world_all_gather(data, 4, data, "another"));
+    if (!strcmp(how, "what")) return !sheaf_world_barrier(odd ? "load" : "save");
+    if (!strcmp(how, "size")) return !sheaf_world_all_gather_v(data, data, sizes, "sizes");
+    if (!strcmp(how, "root")) /* a root hears of nobody: the next exchange tells */
+        return !sheaf_world_broadcast(data, 4, odd ? 1 : 0, "token") &&
+               !sheaf_world_barrier("gate");
+    if (!strcmp(how, "never") && odd) {
+        for (int t = 0; t < 100 && !sheaf_world_failed(); t++) usleep(100000);
+        return !sheaf_world_barrier("late");
+    }
+    if (!strcmp(how, "quits") && odd) {
+        sheaf_world_abort("rank 1 gives up");
+        sheaf_set_error(SHEAF_STATUS_FAILED, "rank 1 gives up");
+        return false;
+    }
+    if (!strcmp(how, "slow") && odd) usleep(1200000);
+    return !sheaf_world_barrier("gate");
+}
+
+/* ---- devices: rank r has r of its own, besides those of the registry ---- */
+static const char *fake_name(sheaf_backend_dev_t dev) { return dev->context; }
+static void fake_memory(sheaf_backend_dev_t dev, size_t *avail, size_t *total) {
+    (void)dev;
+    *avail = 1000 + (size_t)sheaf_world_rank();
+    *total = 2000;
+}
+static enum sheaf_backend_dev_type fake_type(sheaf_backend_dev_t dev) {
+    (void)dev;
+    return SHEAF_BACKEND_DEVICE_TYPE_ACCEL;
+}
+static void fake_props(sheaf_backend_dev_t dev, struct sheaf_backend_dev_props *p) {
+    *p = (struct sheaf_backend_dev_props){.name = dev->context,
+                                          .description = "a fake",
+                                          .type = SHEAF_BACKEND_DEVICE_TYPE_ACCEL,
+                                          .caps = {.async = true, .events = true}};
+    fake_memory(dev, &p->memory_free, &p->memory_total);
+}
+static bool fake_supports(sheaf_backend_dev_t dev, const struct sheaf_tensor *op) {
+    (void)dev;
+    (void)op;
+    return false;
+}
+static const struct sheaf_backend_device_i fake_iface = {.get_name = fake_name,
+                                                         .get_description = fake_name,
+                                                         .get_memory = fake_memory,
+                                                         .get_type = fake_type,
+                                                         .get_props = fake_props,
+                                                         .supports_op = fake_supports};
+static struct sheaf_backend_device fakes[8];
+static size_t fake_count(sheaf_backend_reg_t reg) {
+    (void)reg;
+    return (size_t)sheaf_world_rank();
+}
+static sheaf_backend_dev_t fake_get(sheaf_backend_reg_t reg, size_t i) {
+    static char names[8][16];
+    snprintf(names[i], sizeof names[i], "FAKE%zu", i);
+    fakes[i] = (struct sheaf_backend_device){&fake_iface, reg, names[i]};
+    return &fakes[i];
+}
+static const char *reg_name(sheaf_backend_reg_t reg) {
+    (void)reg;
+    return "fake";
+}
+static const struct sheaf_backend_reg_i reg_iface = {
+    .get_name = reg_name, .get_device_count = fake_count, .get_device = fake_get};
+static struct sheaf_backend_reg fake_reg = {SHEAF_BACKEND_API_VERSION, &reg_iface, NULL};
+
+static bool devices(void) {
+    const sheaf_backend_dev_t *list, *again;
+    size_t n, m;
+    if (sheaf_backend_register(&fake_reg)) return wrong("register");
+    if (sheaf_world_devices(&list, &n)) return wrong("devices");
+    if (sheaf_world_devices(&again, &m) || again != list || m != n) return wrong("second call");
+    int last = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct sheaf_backend_dev_props p;
+        sheaf_backend_t backend;
+        const int rank = sheaf_world_device_rank(list[i]);
+        sheaf_backend_dev_get_props(list[i], &p);
+        if (rank < last) return wrong("order");
+        last = rank;
+        if (p.remote != (rank != sheaf_world_rank())) return wrong("remote");
+        if (!p.remote || p.type != SHEAF_BACKEND_DEVICE_TYPE_ACCEL) continue;
+        char want[32];
+        snprintf(want, sizeof want, "@%d", rank);
+        if (!strstr(p.name, want) || p.rank != rank || strcmp(p.description, "a fake") ||
+            p.memory_free != 1000 + (size_t)rank || p.memory_total != 2000 || !p.caps.async ||
+            p.caps.host_buffer || !p.caps.events)
+            return wrong("description");
+        if (sheaf_backend_dev_init(list[i], NULL, &backend) != SHEAF_STATUS_UNSUPPORTED ||
+            backend || !strstr(sheaf_last_error(), "only that rank"))
+            return wrong("a remote device started");
+        /* judged as the local fake does, if there is one */
+        if (sheaf_world_rank() && sheaf_backend_dev_supports_op(list[i], NULL))
+            return wrong("supports_op");
+    }
+    size_t n_fake = 0;
+    for (size_t i = 0; i < n; i++) n_fake += !strncmp(sheaf_backend_dev_name(list[i]), "FAKE", 4);
+    if (n_fake != (size_t)(sheaf_world_size() * (sheaf_world_size() - 1) / 2))
+        return wrong("number");
+    printf("ok rank %d sees %zu fakes\n", sheaf_world_rank(), n_fake);
+    return true;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) return 2;
+    if (sheaf_world_init(NULL)) return quit(false);
+    if (!strcmp(argv[1], "info")) return quit(info());
+    if (!strcmp(argv[1], "control")) return quit(control());
+    if (!strcmp(argv[1], "agree")) return quit(agree());
+    if (!strcmp(argv[1], "devices")) return quit(devices());
+    const bool ok = differ(argv[1]);
+    if (ok) printf("ok rank %d\n", sheaf_world_rank());
+    return quit(ok);
+}

@@ -1,0 +1,50 @@
+/* sheaf-backend-ops as the judge of the CPU with each of its instruction sets; its arguments and
+ * its table. And the judge judged: spoiled results must fail. The meta device:
+ * test-backend-ops-meta.c. */
+#include "backend-ops.h"
+
+Test(backend_ops, cpu_best_instructions, .timeout = DEADLINE) { on_device("", "CPU0", 1900); }
+Test(backend_ops, cpu_portable, .timeout = DEADLINE) {
+    on_device("SHEAF_CPU_ISA=portable", "CPU0", 1900);
+}
+Test(backend_ops, cpu_with_three_threads, .timeout = DEADLINE) {
+    on_device("SHEAF_CPU_DEVICES=4 SHEAF_CPU_THREADS=3", "CPU0", 1900);
+}
+Test(backend_ops, spoiled_results_fail, .timeout = DEADLINE) {
+    static char out[CAP];
+    static const char *const args[] = {"test --tamper -b CPU0", "test --tamper -b META2 -o ADD"};
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(ops("", args[i], out), 1, "%s", out);
+        cr_assert(strstr(out, "wrong: error"), "%s", out);
+    }
+    cr_assert_eq(ops("", "test --tamper -b CPU0 -o MUL_MAT", out), 1, "%s", out);
+    cr_assert(strstr(out, " 0 refused, 0 unsupported"), "%s", out);
+}
+
+Test(backend_ops, arguments, .timeout = DEADLINE) {
+    static char out[CAP];
+    cr_assert_eq(ops("", "", out), 2);
+    cr_assert_eq(ops("", "test -r many", out), 2);
+    cr_assert_eq(ops("", "test -o NOTHING", out), 1);
+    cr_assert(strstr(out, "no op is named 'NOTHING'"), "%s", out);
+    cr_assert_eq(ops("", "test -b NOTHING", out), 1);
+    cr_assert(strstr(out, "no device is named 'NOTHING'"), "%s", out);
+}
+
+Test(backend_ops, perf_measures, .timeout = DEADLINE) {
+    static char out[CAP];
+    cr_assert_eq(ops("", "perf -b CPU0 -o ADD", out), 0, "%s", out);
+    cr_assert(strstr(out, "GB/s") && strstr(out, "ADD"), "%s", out);
+}
+
+/* docs/ops.md is what scripts/op-table writes, without a "no" or "some". */
+Test(backend_ops, the_table_in_the_documents, .timeout = DEADLINE) {
+    static char out[CAP], doc[CAP];
+    cr_assert_eq(ops("", "support", out), 0, "%s", out);
+    cr_assert(!strstr(out, "| no |") && !strstr(out, "| some |"), "%s", out);
+    FILE *f = fopen(SHEAF_SOURCE_DIR "/docs/ops.md", "r");
+    cr_assert_not_null(f);
+    doc[fread(doc, 1, sizeof doc - 1, f)] = 0;
+    fclose(f);
+    cr_assert(strstr(doc, out), "docs/ops.md is old: run scripts/op-table");
+}

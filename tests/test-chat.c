@@ -1,0 +1,166 @@
+/* Chat formats: recognition and the exact prompts. */
+#include "tokenizer-fixture.h"
+
+#include "model/chat.h"
+
+/* Shortened from the templates of the models named. */
+static const char smollm2[] =
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    "<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
+    "'<|im_end|>' + '\n'}}{% endfor %}";
+static const char qwen25[] =
+    "{%- if tools %}{{- '<|im_start|>system\\n' }}{{- 'You are Qwen.' }}{{- \"<|im_end|>\\n\" }}"
+    "{%- else %}{%- if messages[0]['role'] == 'system' %}{{- '<|im_start|>system\\n' + "
+    "messages[0]['content'] + '<|im_end|>\\n' }}{%- else %}{{- '<|im_start|>system\\nYou are Qwen, "
+    "created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\\n' }}{%- endif %}";
+static const char qwen3[] =
+    "{%- if messages[0].role == 'system' %}{{- '<|im_start|>system\\n' + messages[0].content + "
+    "'<|im_end|>\\n' }}{%- endif %}";
+static const char llama3[] =
+    "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ "
+    "message['content'] | trim + '<|eot_id|>' %}";
+static const char gemma[] =
+    "{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}";
+
+Test(chat, templates) {
+    static const struct {
+        const char *text, *name, *system;
+    } cases[] = {
+        {smollm2, "ChatML", "You are a helpful AI assistant named SmolLM, trained by Hugging Face"},
+        {qwen25, "ChatML", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."},
+        {qwen3, "ChatML", ""},
+        {llama3, "Llama 3", ""},
+        {gemma, "Gemma", ""},
+        {"<|im_start|>system\nnever closed", "ChatML", ""},
+        {"<|im_start|>system\n<|im_end|>", "ChatML", ""},
+    };
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        struct sheaf_chat chat;
+        ok(sheaf_chat_from_template(cases[i].text, &chat));
+        cr_expect_str_eq(sheaf_chat_name(chat.format), cases[i].name, "case %zu", i);
+        cr_expect_str_eq(chat.default_system, cases[i].system, "case %zu", i);
+    }
+    static const char *const unknown[] = {"", "{{ bos_token }}[INST] {{ message }} [/INST]",
+                                          "<|start_header_id|> alone"};
+    for (size_t i = 0; i < N_OF(unknown); i++) {
+        struct sheaf_chat chat;
+        cr_expect_eq(sheaf_chat_from_template(unknown[i], &chat), SHEAF_STATUS_UNSUPPORTED);
+        cr_expect_not_null(strstr(sheaf_last_error(), "none of ChatML, Llama 3, Gemma"));
+    }
+}
+
+/* A default longer than its field is left out, not cut. */
+Test(chat, long_default) {
+    struct sheaf_chat chat;
+    char text[2048] = "<|im_start|>system\n";
+    memset(text + strlen(text), 'x', 1000);
+    strcat(text, "<|im_end|>");
+    ok(sheaf_chat_from_template(text, &chat));
+    cr_expect_str_eq(chat.default_system, "");
+}
+
+Test(chat, models) {
+    struct sheaf_chat chat;
+    struct sheaf_gguf *g = bpe_gguf("qwen2");
+    struct sheaf_tokenizer *t;
+    ok(sheaf_tokenizer_new(g, &t));
+    ok(sheaf_chat_from_gguf(g, t, &chat));
+    cr_expect_eq(chat.format, SHEAF_CHAT_CHATML, "by its tokens");
+    ok(sheaf_gguf_set_str(g, "tokenizer.chat_template", llama3));
+    ok(sheaf_chat_from_gguf(g, t, &chat));
+    cr_expect_eq(chat.format, SHEAF_CHAT_LLAMA3, "a template goes before tokens");
+    ok(sheaf_gguf_set_str(g, "tokenizer.chat_template", "[INST]"));
+    cr_expect_eq(sheaf_chat_from_gguf(g, t, &chat), SHEAF_STATUS_UNSUPPORTED);
+    ok(sheaf_gguf_set_u32(g, "tokenizer.chat_template", 1));
+    cr_expect_eq(sheaf_chat_from_gguf(g, t, &chat), SHEAF_STATUS_INVALID);
+    sheaf_tokenizer_free(t);
+    sheaf_gguf_free(g);
+
+    g = spm_gguf();
+    ok(sheaf_tokenizer_new(g, &t));
+    ok(sheaf_chat_from_gguf(g, t, &chat));
+    cr_expect_eq(chat.format, SHEAF_CHAT_GEMMA);
+    sheaf_tokenizer_free(t);
+    sheaf_gguf_free(g);
+
+    ok(sheaf_gguf_open(SHEAF_SOURCE_DIR "/models/kjv-f32.gguf", &g));
+    ok(sheaf_tokenizer_new(g, &t));
+    cr_expect_eq(sheaf_chat_from_gguf(g, t, &chat), SHEAF_STATUS_UNSUPPORTED);
+    cr_expect_not_null(strstr(sheaf_last_error(), "not trained for chat"));
+    sheaf_tokenizer_free(t);
+    sheaf_gguf_free(g);
+}
+
+static void expect_prompt(const char *template, const struct sheaf_chat_message *m, size_t n,
+                          bool reply, const char *want) {
+    struct sheaf_chat chat;
+    char *prompt;
+    ok(sheaf_chat_from_template(template, &chat));
+    ok(sheaf_chat_format_messages(&chat, m, n, reply, &prompt));
+    cr_expect_str_eq(prompt, want);
+    free(prompt);
+}
+
+Test(chat, prompts) {
+    static const struct sheaf_chat_message talk[] = {
+        {"system", " Be brief. "}, {"user", "Hi\n"}, {"assistant", "Hello."}, {"user", "Bye"}};
+    expect_prompt(qwen3, talk, 4, true,
+                  "<|im_start|>system\n Be brief. <|im_end|>\n<|im_start|>user\nHi\n<|im_end|>\n"
+                  "<|im_start|>assistant\nHello.<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n"
+                  "<|im_start|>assistant\n");
+    expect_prompt(llama3, talk, 4, true,
+                  "<|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+                  "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+                  "<|start_header_id|>assistant<|end_header_id|>\n\nHello.<|eot_id|>"
+                  "<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>"
+                  "<|start_header_id|>assistant<|end_header_id|>\n\n");
+    expect_prompt(gemma, talk, 4, true,
+                  "<start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n"
+                  "<start_of_turn>model\nHello.<end_of_turn>\n"
+                  "<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n");
+    /* The template's own system message stands in for a missing one. */
+    expect_prompt(smollm2, talk + 1, 1, false,
+                  "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by "
+                  "Hugging Face<|im_end|>\n<|im_start|>user\nHi\n<|im_end|>\n");
+    expect_prompt(smollm2, talk, 1, false, "<|im_start|>system\n Be brief. <|im_end|>\n");
+    expect_prompt(llama3, NULL, 0, true, "<|start_header_id|>assistant<|end_header_id|>\n\n");
+}
+
+Test(chat, wrong_messages) {
+    static const struct sheaf_chat_message odd_role[] = {{"tool", "x"}},
+                                           late_system[] = {{"user", "x"}, {"system", "y"}},
+                                           lone_system[] = {{"system", "x"}, {"assistant", "y"}};
+    struct sheaf_chat chat;
+    char *prompt;
+    ok(sheaf_chat_from_template(gemma, &chat));
+    cr_expect_eq(sheaf_chat_format_messages(&chat, odd_role, 1, true, &prompt),
+                 SHEAF_STATUS_INVALID);
+    cr_expect_not_null(strstr(sheaf_last_error(), "\"tool\""));
+    cr_expect_eq(sheaf_chat_format_messages(&chat, late_system, 2, true, &prompt),
+                 SHEAF_STATUS_INVALID);
+    cr_expect_not_null(strstr(sheaf_last_error(), "only the first"));
+    cr_expect_eq(sheaf_chat_format_messages(&chat, lone_system, 2, true, &prompt),
+                 SHEAF_STATUS_INVALID);
+    cr_expect_not_null(strstr(sheaf_last_error(), "needs a user message"));
+    cr_expect_null(prompt);
+}
+
+/* The prompt for the next turn, fed piecewise, is the prompt of the whole talk. */
+Test(chat, after_answer) {
+    static const struct sheaf_chat_message talk[] = {{"user", "Hi"}, {"assistant", "Hello"}};
+    static const char *const templates[] = {qwen3, llama3, gemma};
+    static const char *const ends[] = {"<|im_end|>", "<|eot_id|>", "<end_of_turn>"};
+    for (size_t i = 0; i < N_OF(templates); i++) {
+        struct sheaf_chat chat;
+        char *first, *both, joined[512];
+        ok(sheaf_chat_from_template(templates[i], &chat));
+        ok(sheaf_chat_format_messages(&chat, talk, 1, true, &first));
+        ok(sheaf_chat_format_messages(&chat, talk, 2, false, &both));
+        snprintf(joined, sizeof joined, "%sHello%s%s", first, ends[i],
+                 sheaf_chat_after_answer(&chat));
+        cr_expect_str_eq(joined, both);
+        free(first);
+        free(both);
+    }
+}

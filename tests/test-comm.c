@@ -1,0 +1,383 @@
+/* Groups and collectives: values and bits on threads of one process and on ranks, over both
+ * transports; and what happens when a member dies, stops, comes late, or does something else. */
+#include <criterion/criterion.h>
+#include <dirent.h>
+#include <pthread.h>
+
+#include "comm-check.h"
+#include "mpirun.h"
+
+/* ---- members are threads of this process ---- */
+
+static void *check_thread(void *arg) {
+    if (!check_member(arg)) sheaf_world_abort("wrong values"); /* others need not wait */
+    return NULL;
+}
+
+static void check_threads(int n, size_t slot, size_t largest) {
+    int ranks[CHECK_MAX_MEMBERS] = {0};
+    struct sheaf_comm_params params = {.size = sizeof params, .slot_bytes = slot};
+    struct sheaf_comm *comm;
+    struct check c[CHECK_MAX_MEMBERS] = {0};
+    pthread_t threads[CHECK_MAX_MEMBERS];
+    cr_assert_eq(sheaf_comm_new(ranks, n, &params, &comm), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    cr_assert_eq(sheaf_comm_n_members(comm), n);
+    cr_assert_eq(sheaf_comm_n_local(comm), n);
+    for (int i = 0; i < n; i++) {
+        c[i] = (struct check){.comm = comm, .member = i, .n = n, .largest = largest};
+        cr_assert_eq(sheaf_comm_local_member(comm, i), i);
+        cr_assert_eq(pthread_create(&threads[i], NULL, check_thread, &c[i]), 0);
+    }
+    for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < n; i++) {
+        cr_assert_str_empty(c[i].error, "%d members, slot %zu: %s", n, slot, c[i].error);
+        cr_assert_eq(c[i].hash, c[0].hash, "%d members, slot %zu: results differ", n, slot);
+    }
+    sheaf_comm_free(comm);
+}
+
+Test(comm, threads_one_to_eight) {
+    for (int n = 1; n <= 8; n++) check_threads(n, 0, 16411);
+}
+Test(comm, threads_large) { check_threads(2, 0, 1048576), check_threads(3, 0, 300007); }
+Test(comm, threads_small_slots) { check_threads(2, 4096, 16411), check_threads(5, 4096, 16411); }
+
+Test(comm, describes_itself) {
+    struct sheaf_comm *comm;
+    cr_assert_eq(sheaf_comm_new((int[]){0}, 1, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    cr_assert_str_eq(sheaf_comm_describe(comm), "self");
+    cr_assert_eq(sheaf_comm_local_member(comm, 1), -1);
+    sheaf_comm_free(comm);
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    cr_assert_str_eq(sheaf_comm_describe(comm), "shm(2)");
+    sheaf_comm_free(comm);
+    sheaf_comm_free(NULL);
+}
+
+Test(comm, refuses_bad_lists) {
+    static const struct {
+        int ranks[3], n;
+        size_t slot;
+        const char *text;
+    } cases[] = {
+        {{0}, 0, 0, "0 members"},
+        {{0, 1}, 2, 0, "rank 1, but there are 1 ranks"},
+        {{-1}, 1, 0, "rank -1"},
+        {{0}, 1, 100, "slots of 100 bytes"},
+        {{0}, 1, (size_t)1 << 40, "slots of"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sheaf_comm_params params = {.size = sizeof params, .slot_bytes = cases[i].slot};
+        struct sheaf_comm *comm = (void *)1;
+        cr_assert_eq(sheaf_comm_new(cases[i].ranks, cases[i].n, &params, &comm),
+                     SHEAF_STATUS_INVALID);
+        cr_assert_null(comm);
+        cr_assert_not_null(strstr(sheaf_last_error(), cases[i].text), "%s", sheaf_last_error());
+    }
+    cr_assert_not(sheaf_world_failed());
+}
+
+Test(comm, refuses_bad_calls) {
+    struct sheaf_comm *comm;
+    float x = 0;
+    cr_assert_eq(sheaf_comm_new((int[]){0}, 1, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_comm_all_reduce(comm, 1, &x, 1, NULL), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_comm_all_reduce(comm, -1, &x, 1, NULL), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_comm_all_reduce(comm, 0, &x, SIZE_MAX, NULL), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_comm_broadcast(comm, 0, &x, 4, 1, NULL), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_comm_reduce_scatter(comm, 0, &x, &x, (size_t[]){SIZE_MAX}, NULL),
+                 SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_comm_all_reduce(NULL, 0, &x, 1, NULL), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_comm_all_reduce(comm, 0, &x, 1, NULL), SHEAF_STATUS_SUCCESS);
+    sheaf_comm_free(comm);
+}
+
+static void *barrier_thread(void *arg) {
+    usleep(100000);
+    sheaf_comm_barrier(arg, 1, NULL);
+    return NULL;
+}
+
+Test(comm, counts_and_waits) {
+    struct sheaf_comm *comm;
+    struct sheaf_comm_stats s;
+    pthread_t thread;
+    float x[100] = {0};
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    pthread_create(&thread, NULL, barrier_thread, comm);
+    cr_assert_eq(sheaf_comm_barrier(comm, 0, NULL), SHEAF_STATUS_SUCCESS);
+    pthread_join(thread, NULL);
+    sheaf_comm_get_stats(comm, 0, SHEAF_COMM_BARRIER, &s);
+    cr_assert_eq(s.count, 1);
+    cr_assert_gt(s.wait_ns, 80000000u); /* the other came 100 ms later */
+    cr_assert_geq(s.time_ns, s.wait_ns);
+    sheaf_comm_get_stats(comm, 1, SHEAF_COMM_BARRIER, &s);
+    cr_assert_lt(s.wait_ns, 80000000u);
+    sheaf_comm_free(comm);
+
+    cr_assert_eq(sheaf_comm_new((int[]){0}, 1, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < 3; i++) sheaf_comm_all_reduce(comm, 0, x, 100, NULL);
+    sheaf_comm_get_stats(comm, 0, SHEAF_COMM_ALL_REDUCE, &s);
+    cr_assert_eq(s.count, 3);
+    cr_assert_eq(s.bytes, 1200);
+    sheaf_comm_free(comm);
+}
+
+static const struct sheaf_comm_what step7 = {7, "ffn"};
+
+Test(comm, thread_that_never_comes) {
+    struct sheaf_comm_params params = {.size = sizeof params, .timeout_ms = 300};
+    struct sheaf_comm *comm;
+    float x[4] = {0};
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, &params, &comm), SHEAF_STATUS_SUCCESS);
+    const double start = run_seconds();
+    cr_assert_eq(sheaf_comm_all_reduce(comm, 0, x, 4, &step7), SHEAF_STATUS_TIMEOUT);
+    cr_assert_lt(run_seconds() - start, 2.0);
+    const char *text = sheaf_last_error();
+    cr_assert(strstr(text, "all_reduce 'ffn' (node 7") && strstr(text, "member 1 of rank 0"), "%s",
+              text);
+    cr_assert(sheaf_world_failed());
+    cr_assert_eq(sheaf_comm_all_reduce(comm, 1, x, 4, NULL), SHEAF_STATUS_PEER);
+    cr_assert_eq(sheaf_world_barrier("later"), SHEAF_STATUS_PEER);
+    struct sheaf_comm *other;
+    cr_assert_eq(sheaf_comm_new((int[]){0}, 1, NULL, &other), SHEAF_STATUS_PEER);
+    cr_assert_null(other);
+    sheaf_comm_free(comm);
+}
+
+static void *broadcast_thread(void *arg) {
+    char x[4] = {0};
+    return (void *)(intptr_t)sheaf_comm_broadcast(arg, 1, x, 4, 1, &step7);
+}
+
+Test(comm, threads_in_different_calls) {
+    struct sheaf_comm *comm;
+    pthread_t thread;
+    void *theirs;
+    char x[4] = {0};
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    pthread_create(&thread, NULL, broadcast_thread, comm);
+    cr_assert_eq(sheaf_comm_broadcast(comm, 0, x, 4, 0, &step7), SHEAF_STATUS_PEER);
+    cr_assert_not_null(strstr(sheaf_last_error(), "another root"), "%s", sheaf_last_error());
+    pthread_join(thread, &theirs);
+    cr_assert_eq((intptr_t)theirs, SHEAF_STATUS_PEER);
+    sheaf_comm_free(comm);
+}
+
+/* ---- members are ranks ---- */
+
+static char out[1 << 16];
+
+/* All "hash" values of the output; false if they differ or there are not n. */
+static bool one_hash(int n, char *hash) {
+    int found = 0;
+    for (const char *p = out; (p = strstr(p, " hash ")); p += 6, found++) {
+        if (found && strncmp(hash, p + 6, 16)) return false;
+        snprintf(hash, 17, "%.16s", p + 6);
+    }
+    return found == n;
+}
+
+static void run_values(const char *env, int np, const char *members, int n, size_t largest,
+                       const char *describe, char *hash) {
+    int rc =
+        run_mpirun(np, env, 120, out, sizeof out, "helper-comm values %s %zu", members, largest);
+    cr_assert_eq(rc, 0, "%s np %d, members %s: status %d\n%s", env, np, members, rc, out);
+    cr_assert(one_hash(n, hash), "%s np %d, members %s: results differ\n%s", env, np, members, out);
+    cr_assert_not_null(strstr(out, describe), "%s np %d: want %s\n%s", env, np, describe, out);
+}
+
+#define SHM "SHEAF_COMM_TRANSPORT=auto"
+#define MPI "SHEAF_COMM_TRANSPORT=mpi"
+
+Test(comm_ranks, one_member_a_rank_same_bits_on_both_transports, .timeout = 300) {
+    for (int np = 1; np <= 4; np++) {
+        char shm[24], mpi[24], text[32] = "self";
+        if (np > 1) snprintf(text, sizeof text, "shm(%d)", np);
+        run_values(SHM, np, "1", np, 70001, text, shm);
+        if (np > 1) snprintf(text, sizeof text, "mpi(%d hosts)", np);
+        run_values(MPI, np, "1", np, 70001, text, mpi);
+        cr_assert_str_eq(shm, mpi, "np %d: transports differ", np);
+    }
+}
+
+Test(comm_ranks, several_megabytes, .timeout = 300) {
+    char shm[24], mpi[24];
+    run_values(SHM, 2, "1", 2, 1048576, "shm(2)", shm);
+    run_values(MPI, 2, "1", 2, 1048576, "mpi(2 hosts)", mpi);
+    cr_assert_str_eq(shm, mpi);
+    run_values(SHM, 3, "1", 3, 300007, "shm(3)", shm);
+    run_values(MPI, 3, "1", 3, 300007, "mpi(3 hosts)", mpi);
+    cr_assert_str_eq(shm, mpi);
+}
+
+Test(comm_ranks, two_members_a_rank, .timeout = 300) {
+    char hash[24], again[24];
+    for (int np = 1; np <= 3; np++) {
+        char text[32];
+        snprintf(text, sizeof text, "shm(%d)", 2 * np);
+        run_values(SHM, np, "2", 2 * np, 16411, text, hash);
+        run_values(MPI, np, "2", 2 * np, 16411, "shm(2)", hash);
+    }
+    /* two hosts of two members: the same sums, whoever drives the members */
+    run_values(MPI, 2, "2", 4, 70001, "shm(2)+mpi(2 hosts)", hash);
+    run_values("SHEAF_COMM_TRANSPORT=hosts:0,0,1,1", 4, "1", 4, 70001, "shm(2)+mpi(2 hosts)",
+               again);
+    cr_assert_str_eq(hash, again);
+}
+
+Test(comm_ranks, hosts_with_several_ranks, .timeout = 300) {
+    char hash[24], again[24];
+    run_values("SHEAF_COMM_TRANSPORT=hosts:0,1,0,1", 4, "1", 4, 70001, "shm(2)+mpi(2 hosts)", hash);
+    run_values("SHEAF_COMM_TRANSPORT=hosts:0,1,0,2", 4, "2,1,1,2", 6, 70001, "shm(3)+mpi(3 hosts)",
+               hash);
+    run_values("TEST_SLOT=4096 SHEAF_COMM_TRANSPORT=hosts:0,1,0,2", 4, "2,1,1,2", 6, 70001,
+               "shm(3)+mpi(3 hosts)", again);
+    cr_assert_str_eq(hash, again, "the slot size changes the bits");
+}
+
+Test(comm_ranks, ranks_without_members_and_small_slots, .timeout = 300) {
+    char a[24], b[24];
+    run_values(SHM, 3, "0,2,1", 3, 16411, "shm(3)", a);
+    run_values(MPI, 3, "1,0,2", 3, 16411, "shm(2)+mpi(2 hosts)", b);
+    run_values("TEST_SLOT=4096 " SHM, 3, "1", 3, 16411, "shm(3)", b);
+    cr_assert_str_eq(a, b, "the slot size changes the bits");
+    run_values("TEST_SLOT=4096 " MPI, 3, "1", 3, 16411, "mpi(3 hosts)", b);
+    cr_assert_str_eq(a, b, "the slot size changes the bits");
+}
+
+Test(comm_ranks, delayed_messages, .timeout = 300) {
+    char a[24], b[24];
+    run_values(MPI, 2, "1", 2, 5000, "mpi(2 hosts)", a);
+    run_values("SHEAF_COMM_DELAY_US=300 " MPI, 2, "1", 2, 5000, "mpi(2 hosts)", b);
+    cr_assert_str_eq(a, b);
+}
+
+/* ---- faults ---- */
+
+static int count(const char *what) {
+    int n = 0;
+    for (const char *p = out; (p = strstr(p, what)); p++) n++;
+    return n;
+}
+
+/* Processes whose command line holds `token`. */
+static int processes_with(const char *token) {
+    DIR *dir = opendir("/proc");
+    int n = 0;
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        char path[300], line[4096];
+        snprintf(path, sizeof path, "/proc/%s/cmdline", e->d_name);
+        FILE *f = e->d_name[0] >= '0' && e->d_name[0] <= '9' ? fopen(path, "r") : NULL;
+        if (!f) continue;
+        const size_t got = fread(line, 1, sizeof line - 1, f);
+        fclose(f);
+        for (size_t i = 0; i < got; i++)
+            if (!line[i]) line[i] = ' ';
+        line[got] = 0;
+        n += strstr(line, token) != NULL;
+    }
+    if (dir) closedir(dir);
+    return n;
+}
+
+static int files_in(const char *path, const char *prefix) {
+    DIR *dir = opendir(path);
+    int n = 0;
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        n += e->d_name[0] != '.' && !strncmp(e->d_name, prefix, strlen(prefix));
+    if (dir) closedir(dir);
+    return n;
+}
+
+/* Runs a fault on 3 ranks with a time limit of 2 s. MPI's own files go to a directory of this test,
+ * so that other jobs of the machine do not count. Returns the status; everything must be gone. */
+static int run_fault(const char *env, const char *mode, size_t floats) {
+    char dir[] = "/dev/shm/test-comm-XXXXXX", all[512], token[64];
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(token, sizeof token, "token-%ld-%s", (long)getpid(), mode);
+    snprintf(all, sizeof all, "SHEAF_TIMEOUT_MS=2000 OMPI_MCA_btl_vader_backing_directory=%s %s",
+             dir, env);
+    const double start = run_seconds();
+    const int rc =
+        run_mpirun(3, all, 60, out, sizeof out, "helper-comm %s 1 1 %zu %s", mode, floats, token);
+    const double seconds = run_seconds() - start;
+    cr_expect_lt(seconds, 12.0, "%s %s took %.1f s\n%s", env, mode, seconds, out);
+    int left = 1;
+    for (int i = 0; i < 50 && left; i++) {
+        left = processes_with(token) + files_in(dir, "") + files_in("/dev/shm", "sheaf");
+        if (left) usleep(100000);
+    }
+    cr_expect_eq(left, 0, "%s %s leaves %d processes, %d + %d files", env, mode,
+                 processes_with(token), files_in(dir, ""), files_in("/dev/shm", "sheaf"));
+    rmdir(dir);
+    return rc;
+}
+
+#define TWO_AND_ONE "SHEAF_COMM_TRANSPORT=hosts:0,0,1"
+static const char *const transports[] = {SHM, MPI, TWO_AND_ONE};
+
+/* One message, which holds both texts; status 1. */
+static void expect_message(const char *env, const char *mode, const char *a, const char *b) {
+    const int rc = run_fault(env, mode, 2048);
+    cr_expect_eq(rc, 1, "%s %s: status %d\n%s", env, mode, rc, out);
+    cr_expect_eq(count("error: "), 1, "%s %s: want one message\n%s", env, mode, out);
+    cr_expect(strstr(out, a) && strstr(out, b), "%s %s: want '%s' and '%s'\n%s", env, mode, a, b,
+              out);
+    cr_expect_eq(count("BUG"), 0, "%s %s\n%s", env, mode, out);
+}
+
+Test(comm_faults, late_within_the_limit_is_fine, .timeout = 120) {
+    for (size_t i = 0; i < 3; i++) {
+        const int rc = run_fault(transports[i], "late", 2048);
+        cr_assert_eq(rc, 0, "%s: status %d\n%s", transports[i], rc, out);
+        cr_assert_eq(count("ok rank"), 3, "%s\n%s", transports[i], out);
+    }
+}
+Test(comm_faults, rank_that_never_calls, .timeout = 120) {
+    for (size_t i = 0; i < 3; i++)
+        expect_message(transports[i], "never", "all_reduce 'ffn_out' (node 2", "rank 1 (");
+}
+Test(comm_faults, rank_that_is_stopped, .timeout = 120) {
+    for (size_t i = 0; i < 3; i++)
+        expect_message(transports[i], "stop", "all_reduce 'ffn_out' (node 2", "rank 1 (");
+}
+Test(comm_faults, rank_in_another_collective, .timeout = 120) {
+    for (size_t i = 0; i < 3; i++) expect_message(transports[i], "kind", "all_reduce", "barrier");
+}
+Test(comm_faults, rank_with_another_size, .timeout = 120) {
+    for (size_t i = 0; i < 3; i++) {
+        expect_message(transports[i], "size", "4096 bytes", "8192 bytes");
+        expect_message(transports[i], "bigger", "16384 bytes", "8192 bytes");
+    }
+}
+Test(comm_faults, rank_at_another_node, .timeout = 120) {
+    for (size_t i = 0; i < 3; i++) expect_message(transports[i], "node", "node 99", "node 2");
+}
+Test(comm_faults, rank_that_aborts, .timeout = 120) {
+    for (size_t i = 0; i < 3; i++)
+        expect_message(transports[i], "abort", "the cat sat on the keyboard", "");
+}
+Test(comm_faults, ranks_with_different_lists, .timeout = 120) {
+    for (size_t i = 0; i < 3; i++)
+        expect_message(transports[i], "list", "different lists of members", "rank 1 (");
+}
+Test(comm_faults, large_messages_meet_other_sizes, .timeout = 120) {
+    static const char *const modes[] = {"size", "bigger"};
+    for (size_t i = 0; i < 3; i++)
+        for (size_t m = 0; m < 2; m++) {
+            const int rc = run_fault(transports[i], modes[m], 400000);
+            cr_expect_eq(rc, 1, "%s: status %d\n%s", transports[i], rc, out);
+            cr_expect_not_null(strstr(out, "1600000 bytes"), "%s\n%s", transports[i], out);
+        }
+}
+/* The launcher ends the job before a time limit passes; it is its message then. */
+Test(comm_faults, rank_that_dies, .timeout = 120) {
+    for (size_t i = 0; i < 3; i++) {
+        int rc = run_fault(transports[i], "die", 2048);
+        cr_expect_eq(rc, 9, "%s: status %d\n%s", transports[i], rc, out);
+        rc = run_fault(transports[i], "kill", 2048);
+        cr_expect_eq(rc, 137, "%s: status %d\n%s", transports[i], rc, out);
+    }
+}

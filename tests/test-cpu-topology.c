@@ -1,0 +1,251 @@
+/* How cores become devices: settings, ranks that share a host, and machines other than this one
+ * (described to hwloc by HWLOC_SYNTHETIC). Every test is a process of its own, so each may set the
+ * environment. */
+#include <criterion/criterion.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/internal.h"
+#include "cpu/topology.h"
+#include "sheaf/sheaf.h"
+
+static int bound_cores(void) {
+    cpu_set_t set;
+    cr_assert_eq(sched_getaffinity(0, sizeof set, &set), 0);
+    return CPU_COUNT(&set);
+}
+
+Test(cpu_topology, lists_devices) {
+    unsetenv("SHEAF_CPU_DEVICES");
+    unsetenv("SHEAF_CPU_THREADS");
+    sheaf_backend_reg_t reg = sheaf_backend_reg_by_name("CPU");
+    cr_assert_eq(reg, sheaf_backend_cpu_reg());
+    cr_assert_geq(sheaf_backend_reg_dev_count(reg), 1);
+    sheaf_backend_dev_t dev = sheaf_backend_dev_by_name("CPU0");
+    cr_assert_eq(dev, sheaf_backend_dev_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU));
+    struct sheaf_backend_dev_props props;
+    sheaf_backend_dev_get_props(dev, &props);
+    cr_assert_str_eq(props.name, "CPU0");
+    cr_assert(strstr(props.description, sheaf_cpu_isa_name()), "%s", props.description);
+    cr_assert(strstr(props.description, "core"), "%s", props.description);
+    cr_assert_gt(props.memory_free, 0);
+    cr_assert_leq(props.memory_free, props.memory_total);
+    cr_assert_leq(props.memory_total,
+                  (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE));
+    cr_assert_not(props.remote);
+    sheaf_backend_buffer_type_t buft = sheaf_backend_dev_buffer_type(dev);
+    cr_assert(sheaf_backend_buft_is_host(buft));
+    cr_assert(sheaf_backend_dev_supports_buft(dev, buft));
+}
+
+Test(cpu_topology, cut_into_three) {
+    setenv("SHEAF_CPU_DEVICES", "3", 1);
+    sheaf_backend_reg_t reg = sheaf_backend_cpu_reg();
+    size_t n = sheaf_backend_reg_dev_count(reg), sum = 0;
+    cr_assert_eq(n % 3, 0);
+    cr_assert_geq(n, 3);
+    cr_assert_not_null(sheaf_backend_dev_by_name("CPU2"));
+    for (size_t i = 0; i < n; i++) {
+        size_t avail, total;
+        sheaf_backend_t backend;
+        sheaf_backend_dev_t dev = sheaf_backend_reg_dev_get(reg, i);
+        sheaf_backend_dev_memory(dev, &avail, &total);
+        sum += total;
+        cr_assert_eq(sheaf_backend_dev_init(dev, NULL, &backend), SHEAF_STATUS_SUCCESS);
+        cr_assert_geq(sheaf_backend_cpu_get_n_threads(backend), 1);
+        if (bound_cores() < 3)
+            cr_assert(strstr(sheaf_backend_dev_description(dev), "shared"), "%s",
+                      sheaf_backend_dev_description(dev));
+        sheaf_backend_free(backend);
+    }
+    /* the devices' memory adds up to no more than there is */
+    cr_assert_leq(sum, (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE));
+}
+
+Test(cpu_topology, bad_settings_name_the_variable) {
+    static const struct {
+        const char *name, *value;
+    } bad[] = {
+        {"SHEAF_CPU_DEVICES", "0"},       {"SHEAF_CPU_DEVICES", "-1"},
+        {"SHEAF_CPU_DEVICES", "two"},     {"SHEAF_CPU_DEVICES", ""},
+        {"SHEAF_CPU_DEVICES", "2x"},      {"SHEAF_CPU_DEVICES", "99999999999999999999"},
+        {"SHEAF_CPU_THREADS", "0"},       {"SHEAF_CPU_THREADS", "1.5"},
+        {"SHEAF_CPU_THREADS", "1000000"}, {"SHEAF_CPU_THREADS", "1024"},
+    };
+    unsetenv("SHEAF_CPU_DEVICES");
+    unsetenv("SHEAF_CPU_THREADS");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        setenv(bad[i].name, bad[i].value, 1);
+        sheaf_clear_error();
+        cr_assert_eq(sheaf_backend_dev_count(), 0, "%s=%s", bad[i].name, bad[i].value);
+        cr_assert(strstr(sheaf_last_error(), bad[i].name), "%s=%s: '%s'", bad[i].name, bad[i].value,
+                  sheaf_last_error());
+        struct sheaf__cpu_topology *t;
+        cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_INVALID);
+        cr_assert_null(t);
+        unsetenv(bad[i].name);
+    }
+    cr_assert_geq(sheaf_backend_dev_count(), 1); /* mended: no restart needed */
+}
+
+Test(cpu_topology, bad_instruction_set) {
+    setenv("SHEAF_CPU_ISA", "quantum", 1);
+    cr_assert_eq(sheaf_backend_dev_count(), 0);
+    cr_assert(strstr(sheaf_last_error(), "SHEAF_CPU_ISA"), "'%s'", sheaf_last_error());
+}
+
+Test(cpu_topology, threads_are_set) {
+    sheaf_backend_t backend;
+    setenv("SHEAF_CPU_THREADS", "1", 1);
+    cr_assert_eq(sheaf_backend_init_by_name("CPU0", NULL, &backend), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_cpu_get_n_threads(backend), 1);
+    sheaf_backend_free(backend);
+}
+
+/* ---- described machines ---- */
+
+/* A line a case: machine, devices setting, threads setting (0: none), local rank and size, then
+ * each device as cores:threads:numa:memory share, 's' at the end if shared. */
+static const struct {
+    const char *machine;
+    int devices, threads, rank, size;
+    const char *expect;
+} machines[] = {
+    {"numa:1 core:8 pu:1", 1, 0, 0, 1, "8:8:0:1"},
+    {"numa:1 core:8 pu:2", 1, 0, 0, 1, "8:8:0:1"},
+    {"numa:2 core:4 pu:2", 1, 0, 0, 1, "4:4:0:1 4:4:1:1"},
+    {"numa:2 core:4 pu:1", 2, 0, 0, 1, "2:2:0:2 2:2:0:2 2:2:1:2 2:2:1:2"},
+    {"numa:1 core:5 pu:1", 3, 0, 0, 1, "1:1:0:3 2:2:0:3 2:2:0:3"},
+    {"numa:1 core:2 pu:1", 3, 0, 0, 1, "1:1:0:3s 1:1:0:3s 1:1:0:3s"},
+    {"numa:1 core:4 pu:1", 1, 3, 0, 1, "4:3:0:1"},
+    {"numa:1 core:2 pu:1", 3, 4, 0, 1, "1:4:0:3s 1:4:0:3s 1:4:0:3s"},
+    {"numa:1 core:4 pu:1", 1, 0, 1, 2, "2:2:0:2"},
+    {"numa:2 core:4 pu:1", 1, 0, 1, 2, "4:4:1:1"},
+    {"numa:2 core:4 pu:1", 1, 0, 1, 4, "2:2:0:2"},
+    {"numa:2 core:3 pu:1", 1, 0, 0, 1, "3:3:0:1 3:3:1:1"},
+    {"numa:2 core:4 pu:1", 1, 0, 1, 3, "2:2:0:3 1:1:1:3"},
+    {"numa:1 core:3 pu:1", 1, 0, 0, 2, "1:1:0:2"},
+    {"numa:1 core:3 pu:1", 1, 0, 1, 2, "2:2:0:2"},
+    {"numa:1 core:2 pu:1", 1, 0, 0, 4, "1:1:0:4s"},
+    {"numa:1 core:2 pu:1", 1, 0, 3, 4, "1:1:0:4s"},
+    {"numa:1 core:2 pu:1", 2, 0, 3, 4, "1:1:0:8s 1:1:0:8s"},
+};
+
+Test(cpu_topology, described_machines) {
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+        char value[16], got[512] = "";
+        struct sheaf__cpu_topology *t;
+        setenv("HWLOC_SYNTHETIC", machines[i].machine, 1);
+        snprintf(value, sizeof value, "%d", machines[i].devices);
+        setenv("SHEAF_CPU_DEVICES", value, 1);
+        snprintf(value, sizeof value, "%d", machines[i].threads);
+        setenv("SHEAF_CPU_THREADS", value, 1);
+        if (machines[i].threads == 0) unsetenv("SHEAF_CPU_THREADS");
+        sheaf__set_locality(machines[i].rank, machines[i].size);
+        cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+        for (int j = 0; j < sheaf__cpu_topology_n_places(t); j++) {
+            const struct sheaf__cpu_place *p = sheaf__cpu_topology_place(t, j);
+            size_t used = strlen(got);
+            snprintf(got + used, sizeof got - used, "%s%d:%d:%d:%d%s", j ? " " : "", p->n_cores,
+                     p->n_threads, p->numa, p->memory_share, p->shared ? "s" : "");
+            sheaf__cpu_place_bind_thread(p, 0); /* not this machine: nothing may happen */
+        }
+        cr_assert_str_eq(got, machines[i].expect, "machine %zu '%s' rank %d of %d: %s, not %s", i,
+                         machines[i].machine, machines[i].rank, machines[i].size, got,
+                         machines[i].expect);
+        sheaf__cpu_topology_free(t);
+    }
+}
+
+Test(cpu_topology, more_threads_than_cores_is_an_error) {
+    struct sheaf__cpu_topology *t;
+    setenv("HWLOC_SYNTHETIC", "numa:1 core:4 pu:1", 1);
+    setenv("SHEAF_CPU_THREADS", "5", 1);
+    cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_INVALID);
+    cr_assert(strstr(sheaf_last_error(), "SHEAF_CPU_THREADS"));
+    cr_assert(strstr(sheaf_last_error(), "at most 4"), "%s", sheaf_last_error());
+}
+
+/* ---- bindings of this process ---- */
+
+Test(cpu_topology, a_binding_is_taken_as_it_is) {
+    cpu_set_t all, one;
+    struct sheaf__cpu_topology *t;
+    cr_assert_eq(sched_getaffinity(0, sizeof all, &all), 0);
+    if (CPU_COUNT(&all) < 2) {
+        printf("skipped: a_binding_is_taken_as_it_is needs 2 cores\n");
+        return;
+    }
+    int last = CPU_SETSIZE - 1;
+    while (!CPU_ISSET((size_t)last, &all)) last--;
+    CPU_ZERO(&one);
+    CPU_SET((size_t)last, &one);
+    cr_assert_eq(sched_setaffinity(0, sizeof one, &one), 0);
+    sheaf__set_locality(1, 2); /* as mpirun -np 2 binds its ranks by default */
+    cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf__cpu_topology_n_places(t), 1);
+    const struct sheaf__cpu_place *p = sheaf__cpu_topology_place(t, 0);
+    cr_assert_eq(p->n_cores, 1);
+    cr_assert_not(p->shared);
+    sheaf__cpu_topology_free(t);
+
+    /* with more ranks than there are such bindings, some must overlap: no spinning then */
+    sheaf__set_locality(1, CPU_COUNT(&all) + 1);
+    cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_SUCCESS);
+    p = sheaf__cpu_topology_place(t, 0);
+    cr_assert_eq(p->n_threads, 1);
+    cr_assert(p->shared);
+    sheaf__cpu_topology_free(t);
+}
+
+Test(cpu_topology, threads_are_bound) {
+    cpu_set_t set;
+    struct sheaf__cpu_topology *t;
+    const int before = bound_cores();
+    cr_assert_eq(sheaf__cpu_topology_load(&t), SHEAF_STATUS_SUCCESS);
+    const struct sheaf__cpu_place *p = sheaf__cpu_topology_place(t, 0);
+    sheaf__cpu_place_bind_thread(p, p->n_cores - 1);
+    cr_assert_eq(sched_getaffinity(0, sizeof set, &set), 0);
+    cr_assert_geq(CPU_COUNT(&set), 1);
+    if (p->n_cores > 1) cr_assert_lt(CPU_COUNT(&set), before);
+    sheaf__cpu_topology_free(t);
+}
+
+/* ---- buffers ---- */
+
+static size_t resident(void) {
+    unsigned long size = 0, pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    cr_assert_not_null(f);
+    cr_assert_eq(fscanf(f, "%lu %lu", &size, &pages), 2);
+    fclose(f);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+Test(cpu_topology, buffers_are_aligned_and_untouched) {
+    static const size_t sizes[] = {0, 1, 63, 4096, (1 << 20) + 1, 512u << 20};
+    sheaf_backend_buffer_type_t buft =
+        sheaf_backend_dev_buffer_type(sheaf_backend_dev_by_name("CPU0"));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        sheaf_backend_buffer_t buffer;
+        size_t before = resident();
+        cr_assert_eq(sheaf_backend_buft_alloc_buffer(buft, sizes[i], &buffer),
+                     SHEAF_STATUS_SUCCESS);
+        cr_assert_eq((uintptr_t)sheaf_backend_buffer_get_base(buffer) % 64, 0);
+        cr_assert_eq(sheaf_backend_buffer_get_size(buffer), sizes[i]);
+        cr_assert_lt(resident(), before + (16u << 20), "%zu bytes are resident at once", sizes[i]);
+        if (sizes[i] < (64u << 20)) {
+            cr_assert_eq(sheaf_backend_buffer_clear(buffer, 7), SHEAF_STATUS_SUCCESS);
+            if (sizes[i]) cr_assert_eq(((char *)sheaf_backend_buffer_get_base(buffer))[0], 7);
+        }
+        sheaf_backend_buffer_free(buffer);
+    }
+    sheaf_backend_buffer_t none;
+    cr_assert_eq(sheaf_backend_buft_alloc_buffer(buft, SIZE_MAX / 2, &none),
+                 SHEAF_STATUS_ALLOC_FAILED);
+    cr_assert_null(none);
+}

@@ -1,0 +1,520 @@
+/* GGUF files: what is written can be read back, and no file, however damaged, is trusted. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "sheaf/gguf.h"
+
+/* ---- a file of bytes, written by hand so that it can be wrong ---- */
+
+struct bytes {
+    unsigned char data[4096];
+    size_t n;
+};
+
+static void put(struct bytes *b, const void *p, size_t n) {
+    cr_assert_leq(b->n + n, sizeof b->data);
+    memcpy(b->data + b->n, p, n);
+    b->n += n;
+}
+
+static void number(struct bytes *b, uint64_t v, int n) {
+    for (int i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)(v >> (8 * i));
+        put(b, &c, 1);
+    }
+}
+
+static void string(struct bytes *b, const char *s) {
+    number(b, strlen(s), 8);
+    put(b, s, strlen(s));
+}
+
+static void header(struct bytes *b, uint64_t version, uint64_t n_tensors, uint64_t n_kv) {
+    put(b, "GGUF", 4);
+    number(b, version, 4);
+    number(b, n_tensors, 8);
+    number(b, n_kv, 8);
+}
+
+static void tensor(struct bytes *b, const char *name, uint64_t n_dims, uint64_t ne0, uint64_t ne1,
+                   uint64_t type, uint64_t offset) {
+    string(b, name);
+    number(b, n_dims, 4);
+    for (uint64_t i = 0; i < n_dims; i++) number(b, i == 0 ? ne0 : i == 1 ? ne1 : 1, 8);
+    number(b, type, 4);
+    number(b, offset, 8);
+}
+
+static void pad(struct bytes *b, size_t n) {
+    while (b->n < n) number(b, 0, 1);
+}
+
+static char path[64];
+
+static void setup(void) {
+    strcpy(path, "/tmp/sheaf-test-gguf-XXXXXX");
+    int fd = mkstemp(path);
+    cr_assert_geq(fd, 0);
+    close(fd);
+}
+
+static void teardown(void) { unlink(path); }
+
+TestSuite(gguf, .init = setup, .fini = teardown);
+
+static void save(const void *data, size_t n) {
+    FILE *f = fopen(path, "wb");
+    cr_assert(f && fwrite(data, 1, n, f) == n && fclose(f) == 0);
+}
+
+/* The file must be refused with this status and a text that holds `text` and the file's name. */
+static void refused_as(const struct bytes *b, enum sheaf_status status, const char *text) {
+    struct sheaf_gguf *g;
+    save(b->data, b->n);
+    enum sheaf_status got = sheaf_gguf_open(path, &g);
+    cr_assert_eq(got, status, "status %d (%s), expected '%s'", got, sheaf_last_error(), text);
+    cr_assert_null(g);
+    cr_assert(strstr(sheaf_last_error(), text), "'%s' lacks '%s'", sheaf_last_error(), text);
+    cr_assert(strstr(sheaf_last_error(), path), "'%s' does not name the file", sheaf_last_error());
+}
+
+static void refused(const struct bytes *b, const char *text) {
+    refused_as(b, SHEAF_STATUS_INVALID, text);
+}
+
+/* ---- valid files ---- */
+
+Test(gguf, minimal_files_of_both_versions) {
+    for (uint64_t version = 2; version <= 3; version++) {
+        struct bytes b = {.n = 0};
+        struct sheaf_gguf *g;
+        header(&b, version, 1, 1);
+        string(&b, "general.architecture");
+        number(&b, SHEAF_GGUF_TYPE_STRING, 4);
+        string(&b, "test");
+        tensor(&b, "t", 2, 32, 3, 0, 0);
+        size_t data = (b.n + 31) / 32 * 32;
+        pad(&b, data + 32 * 3 * 4);
+        save(b.data, b.n);
+        cr_assert_eq(sheaf_gguf_open(path, &g), 0, "%s", sheaf_last_error());
+        cr_assert_eq(sheaf_gguf_version(g), version);
+        cr_assert_eq(sheaf_gguf_alignment(g), 32);
+        cr_assert_eq(sheaf_gguf_data_offset(g), data);
+        cr_assert_eq(sheaf_gguf_file_size(g), b.n);
+        const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(g, 0);
+        cr_assert_str_eq(t->name, "t");
+        cr_assert_eq(t->ne[0], 32);
+        cr_assert_eq(t->ne[1], 3);
+        cr_assert_eq(t->ne[2], 1);
+        cr_assert_eq(t->offset, data);
+        cr_assert_eq(t->size, 32 * 3 * 4);
+        cr_assert_eq(sheaf_gguf_find_tensor(g, "t"), 0);
+        cr_assert_eq(sheaf_gguf_find_tensor(g, "u"), -1);
+        cr_assert_null(sheaf_gguf_tensor(g, 1));
+        cr_assert_null(sheaf_gguf_tensor(g, -1));
+        sheaf_gguf_free(g);
+    }
+}
+
+Test(gguf, alignment_of_the_file_counts) {
+    struct bytes b = {.n = 0};
+    struct sheaf_gguf *g;
+    header(&b, 3, 2, 1);
+    string(&b, "general.alignment");
+    number(&b, SHEAF_GGUF_TYPE_UINT32, 4);
+    number(&b, 8, 4);
+    tensor(&b, "a", 1, 2, 1, 0, 0);
+    tensor(&b, "b", 1, 2, 1, 0, 8);
+    size_t data = (b.n + 7) / 8 * 8;
+    pad(&b, data + 16);
+    save(b.data, b.n);
+    cr_assert_eq(sheaf_gguf_open(path, &g), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_gguf_alignment(g), 8);
+    cr_assert_eq(sheaf_gguf_tensor(g, 1)->offset, data + 8);
+    sheaf_gguf_free(g);
+}
+
+Test(gguf, bundled_model) {
+    struct sheaf_gguf *g;
+    const char *arch;
+    uint64_t n;
+    cr_assert_eq(sheaf_gguf_open(SHEAF_SOURCE_DIR "/models/kjv-q8_0.gguf", &g), 0, "%s",
+                 sheaf_last_error());
+    cr_assert_eq(sheaf_gguf_get_str(g, "general.architecture", &arch), 0);
+    cr_assert_str_eq(arch, "llama");
+    cr_assert_eq(sheaf_gguf_get_u64(g, "llama.block_count", &n), 0);
+    cr_assert_eq(n, 4);
+    cr_assert_eq(sheaf_gguf_n_tensors(g), 38);
+    int64_t tokens = sheaf_gguf_find_key(g, "tokenizer.ggml.tokens");
+    cr_assert_eq(sheaf_gguf_arr_n(g, tokens), 2048);
+    cr_assert_str_eq(sheaf_gguf_arr_str(g, tokens, 1, NULL), "<s>");
+    cr_assert_null(sheaf_gguf_arr_str(g, tokens, 2048, NULL));
+    cr_assert_null(sheaf_gguf_arr_data(g, tokens));
+    sheaf_gguf_free(g);
+}
+
+/* ---- round trip ---- */
+
+static void write_sample(void) {
+    struct sheaf_gguf *g = sheaf_gguf_new();
+    const char *strings[] = {"", "two", "dr\xc3\xa9i"};
+    const float floats[] = {1.5f, -2.0f};
+    static float a[64];
+    static unsigned char q[2 * 34];
+    const int64_t ne_a[] = {8, 4, 2}, ne_q[] = {32, 2};
+    for (int i = 0; i < 64; i++) a[i] = (float)i;
+    for (int i = 0; i < 68; i++) q[i] = (unsigned char)i;
+    cr_assert_eq(sheaf_gguf_set_u32(g, "u32", UINT32_MAX), 0);
+    cr_assert_eq(sheaf_gguf_set_i32(g, "i32", -5), 0);
+    cr_assert_eq(sheaf_gguf_set_u64(g, "u64", UINT64_MAX), 0);
+    cr_assert_eq(sheaf_gguf_set_f32(g, "f32", 0.25f), 0);
+    cr_assert_eq(sheaf_gguf_set_f32(g, "three", 3.0f), 0);
+    cr_assert_eq(sheaf_gguf_set_bool(g, "yes", true), 0);
+    cr_assert_eq(sheaf_gguf_set_str(g, "str", "first"), 0);
+    cr_assert_eq(sheaf_gguf_set_str(g, "str", "second"), 0);
+    cr_assert_eq(sheaf_gguf_set_arr_str(g, "strings", strings, 3), 0);
+    cr_assert_eq(sheaf_gguf_set_arr(g, "floats", SHEAF_GGUF_TYPE_FLOAT32, floats, 2), 0);
+    cr_assert_eq(sheaf_gguf_set_arr(g, "none", SHEAF_GGUF_TYPE_INT32, NULL, 0), 0);
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "a", SHEAF_TYPE_F32, 3, ne_a, a), 0);
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "q", SHEAF_TYPE_Q8_0, 2, ne_q, q), 0);
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "a", SHEAF_TYPE_F32, 3, ne_a, a), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_write(g, path), 0, "%s", sheaf_last_error());
+    sheaf_gguf_free(g);
+}
+
+static void check_sample(const struct sheaf_gguf *g) {
+    uint64_t u;
+    int64_t i;
+    double d;
+    bool yes = false;
+    const char *s;
+    size_t len;
+    cr_assert_eq(sheaf_gguf_n_kv(g), 10);
+    cr_assert(sheaf_gguf_get_u64(g, "u32", &u) == 0 && u == UINT32_MAX);
+    cr_assert(sheaf_gguf_get_i64(g, "i32", &i) == 0 && i == -5);
+    cr_assert(sheaf_gguf_get_f64(g, "i32", &d) == 0 && d == -5);
+    cr_assert(sheaf_gguf_get_u64(g, "u64", &u) == 0 && u == UINT64_MAX);
+    cr_assert(sheaf_gguf_get_f64(g, "f32", &d) == 0 && d == 0.25);
+    cr_assert(sheaf_gguf_get_u64(g, "three", &u) == 0 && u == 3);
+    cr_assert(sheaf_gguf_get_i64(g, "three", &i) == 0 && i == 3);
+    cr_assert(sheaf_gguf_get_bool(g, "yes", &yes) == 0 && yes);
+    cr_assert(sheaf_gguf_get_str(g, "str", &s) == 0 && strcmp(s, "second") == 0);
+    int64_t k = sheaf_gguf_find_key(g, "strings");
+    cr_assert_eq(sheaf_gguf_arr_n(g, k), 3);
+    cr_assert_str_eq(sheaf_gguf_arr_str(g, k, 0, &len), "");
+    cr_assert_eq(len, 0);
+    cr_assert_str_eq(sheaf_gguf_arr_str(g, k, 2, &len), "dr\xc3\xa9i");
+    cr_assert_eq(len, 5);
+    k = sheaf_gguf_find_key(g, "floats");
+    cr_assert_eq(sheaf_gguf_arr_type(g, k), SHEAF_GGUF_TYPE_FLOAT32);
+    float f[2];
+    memcpy(f, sheaf_gguf_arr_data(g, k), sizeof f);
+    cr_assert(f[0] == 1.5f && f[1] == -2.0f);
+    cr_assert_eq(sheaf_gguf_arr_n(g, sheaf_gguf_find_key(g, "none")), 0);
+}
+
+Test(gguf, round_trip) {
+    struct sheaf_gguf *g, *copy;
+    write_sample();
+    cr_assert_eq(sheaf_gguf_open(path, &g), 0, "%s", sheaf_last_error());
+    check_sample(g);
+    const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(g, sheaf_gguf_find_tensor(g, "q"));
+    cr_assert(t->type == SHEAF_TYPE_Q8_0 && t->ne[0] == 32 && t->ne[1] == 2 && t->size == 68);
+    unsigned char q[68];
+    FILE *f = fopen(path, "rb");
+    cr_assert(f && fseek(f, (long)t->offset, SEEK_SET) == 0 && fread(q, 1, 68, f) == 68);
+    fclose(f);
+    for (int i = 0; i < 68; i++) cr_assert_eq(q[i], i);
+    copy = sheaf_gguf_new();
+    cr_assert_eq(sheaf_gguf_copy_kv(copy, g), 0);
+    check_sample(copy);
+    sheaf_gguf_free(copy);
+    sheaf_gguf_free(g);
+}
+
+Test(gguf, getters_lose_nothing) {
+    struct sheaf_gguf *g;
+    uint64_t u;
+    int64_t i;
+    double d;
+    bool b;
+    const char *s;
+    write_sample();
+    cr_assert_eq(sheaf_gguf_open(path, &g), 0);
+    cr_assert_eq(sheaf_gguf_get_u64(g, "i32", &u), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_get_i64(g, "u64", &i), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_get_f64(g, "u64", &d), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_get_u64(g, "f32", &u), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_get_u64(g, "str", &u), SHEAF_STATUS_INVALID);
+    cr_assert(strstr(sheaf_last_error(), "str") && strstr(sheaf_last_error(), path));
+    cr_assert_eq(sheaf_gguf_get_u64(g, "yes", &u), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_get_bool(g, "u32", &b), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_get_str(g, "u32", &s), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_get_str(g, "absent", &s), SHEAF_STATUS_INVALID);
+    cr_assert(strstr(sheaf_last_error(), "absent"));
+    sheaf_gguf_free(g);
+}
+
+Test(gguf, writer_refuses_nonsense) {
+    struct sheaf_gguf *g = sheaf_gguf_new();
+    const int64_t ne[] = {33}, negative[] = {-1};
+    float x = 0;
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "t", SHEAF_TYPE_Q8_0, 1, ne, &x), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "t", SHEAF_TYPE_F32, 1, negative, &x),
+                 SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "", SHEAF_TYPE_F32, 1, ne, &x), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "t", SHEAF_TYPE_F32, 0, ne, &x), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_set_u32(g, "", 1), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_set_u32(g, "general.alignment", 24), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_set_arr(g, "a", SHEAF_GGUF_TYPE_STRING, &x, 1), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_gguf_write(g, "/nonexistent/x.gguf"), SHEAF_STATUS_IO);
+    sheaf_gguf_free(g);
+}
+
+/* ---- hostile files ---- */
+
+Test(gguf, no_file) {
+    struct sheaf_gguf *g;
+    cr_assert_eq(sheaf_gguf_open("/nonexistent/x.gguf", &g), SHEAF_STATUS_IO);
+    cr_assert(strstr(sheaf_last_error(), "/nonexistent/x.gguf"));
+    cr_assert_eq(sheaf_gguf_open("/tmp", &g), SHEAF_STATUS_INVALID);
+    unlink(path);
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    cr_assert_eq(sheaf_gguf_open(path, &g), SHEAF_STATUS_INVALID, "a pipe must not block");
+}
+
+Test(gguf, not_gguf) {
+    struct bytes b = {.n = 0};
+    refused(&b, "ends inside the header");
+    put(&b, "PK\3\4 and some more bytes of another format", 40);
+    refused(&b, "not a GGUF file");
+}
+
+Test(gguf, versions) {
+    const uint64_t versions[] = {0, 1, 4, 0x03000000};
+    for (int i = 0; i < 4; i++) {
+        struct bytes b = {.n = 0};
+        header(&b, versions[i], 0, 0);
+        refused_as(&b, SHEAF_STATUS_UNSUPPORTED, i == 3 ? "big-endian" : "GGUF version");
+    }
+}
+
+Test(gguf, absurd_counts) {
+    const uint64_t counts[] = {3, 1u << 31, (uint64_t)1 << 63, UINT64_MAX};
+    for (int i = 0; i < 4; i++) {
+        struct bytes b = {.n = 0};
+        header(&b, 3, counts[i], 0);
+        refused(&b, "count");
+        b.n = 0;
+        header(&b, 3, 0, counts[i]);
+        refused(&b, "count");
+        b.n = 0; /* an array of numbers, an array of strings, a string */
+        header(&b, 3, 0, 1);
+        string(&b, "k");
+        number(&b, SHEAF_GGUF_TYPE_ARRAY, 4);
+        number(&b, SHEAF_GGUF_TYPE_UINT64, 4);
+        number(&b, counts[i], 8);
+        pad(&b, b.n + 16);
+        refused(&b, "count");
+        b.n = 0;
+        header(&b, 3, 0, 1);
+        string(&b, "k");
+        number(&b, SHEAF_GGUF_TYPE_ARRAY, 4);
+        number(&b, SHEAF_GGUF_TYPE_STRING, 4);
+        number(&b, counts[i], 8);
+        pad(&b, b.n + 16);
+        refused(&b, "count");
+        b.n = 0;
+        header(&b, 3, 0, 1);
+        string(&b, "k");
+        number(&b, SHEAF_GGUF_TYPE_STRING, 4);
+        number(&b, counts[i] + 20, 8);
+        refused(&b, "count");
+    }
+}
+
+Test(gguf, bad_keys_and_values) {
+    struct bytes b = {.n = 0};
+    header(&b, 3, 0, 1); /* an empty key */
+    string(&b, "");
+    pad(&b, b.n + 20);
+    refused(&b, "a key has 0 bytes");
+    b.n = 0; /* a zero inside a key */
+    header(&b, 3, 0, 1);
+    number(&b, 3, 8);
+    put(&b, "a\0b", 3);
+    pad(&b, b.n + 20);
+    refused(&b, "zero byte");
+    b.n = 0; /* twice the same */
+    header(&b, 3, 0, 2);
+    for (int i = 0; i < 2; i++) {
+        string(&b, "twin");
+        number(&b, SHEAF_GGUF_TYPE_UINT8, 4);
+        number(&b, 1, 1);
+    }
+    refused(&b, "'twin' occurs twice");
+    b.n = 0; /* unknown value type */
+    header(&b, 3, 0, 1);
+    string(&b, "key");
+    number(&b, 13, 4);
+    pad(&b, b.n + 20);
+    refused(&b, "'key' has the unknown type 13");
+    b.n = 0; /* unknown element type */
+    header(&b, 3, 0, 1);
+    string(&b, "key");
+    number(&b, SHEAF_GGUF_TYPE_ARRAY, 4);
+    number(&b, 99, 4);
+    number(&b, 0, 8);
+    refused(&b, "unknown type 99");
+    b.n = 0; /* array of arrays */
+    header(&b, 3, 0, 1);
+    string(&b, "key");
+    number(&b, SHEAF_GGUF_TYPE_ARRAY, 4);
+    number(&b, SHEAF_GGUF_TYPE_ARRAY, 4);
+    number(&b, 1, 8);
+    pad(&b, b.n + 20);
+    refused_as(&b, SHEAF_STATUS_UNSUPPORTED, "array of arrays");
+    b.n = 0; /* a bool that is 2 */
+    header(&b, 3, 0, 1);
+    string(&b, "key");
+    number(&b, SHEAF_GGUF_TYPE_BOOL, 4);
+    number(&b, 2, 1);
+    pad(&b, b.n + 20);
+    refused(&b, "bool");
+}
+
+Test(gguf, bad_alignment) {
+    const uint64_t values[] = {0, 3, 48, (uint64_t)1 << 31};
+    for (int i = 0; i < 4; i++) {
+        struct bytes b = {.n = 0};
+        header(&b, 3, 0, 1);
+        string(&b, "general.alignment");
+        number(&b, SHEAF_GGUF_TYPE_UINT64, 4);
+        number(&b, values[i], 8);
+        refused(&b, "alignment");
+    }
+}
+
+static void one_tensor(struct bytes *b, const char *name, uint64_t n_dims, uint64_t ne0,
+                       uint64_t ne1, uint64_t type, uint64_t offset) {
+    b->n = 0;
+    header(b, 3, 1, 0);
+    tensor(b, name, n_dims, ne0, ne1, type, offset);
+    pad(b, 256);
+}
+
+Test(gguf, bad_tensors) {
+    struct bytes b = {.n = 0};
+    char name[65];
+    memset(name, 'x', 64);
+    name[64] = 0;
+    one_tensor(&b, "t", 2, 8, 2, 0, 0);
+    struct sheaf_gguf *g;
+    save(b.data, b.n);
+    cr_assert_eq(sheaf_gguf_open(path, &g), 0, "the plain one is fine: %s", sheaf_last_error());
+    sheaf_gguf_free(g);
+    one_tensor(&b, name, 1, 8, 1, 0, 0);
+    refused(&b, "64 bytes");
+    one_tensor(&b, "t", 5, 8, 1, 0, 0);
+    refused(&b, "5 dimensions");
+    one_tensor(&b, "t", 1, UINT64_MAX, 1, 0, 0);
+    refused(&b, "absurd");
+    one_tensor(&b, "t", 2, (uint64_t)1 << 62, 8, 0, 0);
+    refused(&b, "overflows");
+    one_tensor(&b, "t", 2, (uint64_t)1 << 32, (uint64_t)1 << 31, 0, 0);
+    refused(&b, "overflows");
+    one_tensor(&b, "t", 1, 33, 1, 8, 0);
+    refused(&b, "whole blocks of 32");
+    one_tensor(&b, "t", 1, 8, 1, 0, 16);
+    refused(&b, "alignment");
+    one_tensor(&b, "t", 1, 8, 1, 0, 256);
+    refused(&b, "the file has 256");
+    one_tensor(&b, "t", 1, 8, 1, 0, UINT64_MAX - 31);
+    refused(&b, "offset");
+    one_tensor(&b, "t", 1, 8, 1, 0, (uint64_t)INT64_MAX / 32 * 32);
+    refused(&b, "the file has 256");
+    one_tensor(&b, "t", 2, 1 << 20, 1 << 20, 0, 0);
+    refused(&b, "the file has 256");
+    b.n = 0;
+    header(&b, 3, 2, 0);
+    tensor(&b, "twin", 1, 8, 1, 0, 0);
+    tensor(&b, "twin", 1, 8, 1, 0, 32);
+    pad(&b, 256);
+    refused(&b, "'twin' occurs twice");
+}
+
+Test(gguf, unknown_tensor_types_are_named) {
+    const struct {
+        uint64_t type;
+        const char *text;
+    } cases[] = {{10, "'t' has type 10 (q2_K)"},
+                 {16, "type 16 (iq2_xxs)"},
+                 {4, "type 4 (q4_2"},
+                 {41, "type 41 (unknown)"},
+                 {1000, "type 1000 (unknown)"},
+                 {UINT32_MAX, "type 4294967295 (unknown)"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct bytes b;
+        one_tensor(&b, "t", 1, 256, 1, cases[i].type, 0);
+        refused_as(&b, SHEAF_STATUS_UNSUPPORTED, cases[i].text);
+    }
+}
+
+static size_t load_sample(unsigned char *data, size_t cap) {
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(data, 1, cap, f) : 0;
+    if (f) fclose(f);
+    return n;
+}
+
+Test(gguf, every_truncation_is_refused) {
+    static unsigned char data[4096];
+    struct sheaf_gguf *g;
+    write_sample();
+    size_t n = load_sample(data, sizeof data);
+    cr_assert_eq(sheaf_gguf_open(path, &g), 0);
+    const struct sheaf_gguf_tensor *last = sheaf_gguf_tensor(g, 1);
+    size_t end = last->offset + last->size; /* what follows is padding */
+    sheaf_gguf_free(g);
+    cr_assert(end <= n && n - end < 32);
+    for (size_t i = 0; i < end; i++) {
+        save(data, i);
+        cr_assert_neq(sheaf_gguf_open(path, &g), 0, "%zu of %zu bytes were accepted", i, n);
+    }
+    save(data, end);
+    cr_assert_eq(sheaf_gguf_open(path, &g), 0);
+    sheaf_gguf_free(g);
+}
+
+Test(gguf, damaged_files_do_no_harm) {
+    static unsigned char data[4096], copy[4096];
+    uint64_t state = 42;
+    size_t refusals = 0;
+    write_sample();
+    size_t n = load_sample(data, sizeof data);
+    for (int round = 0; round < 3000; round++) {
+        memcpy(copy, data, n);
+        for (int k = 0; k <= round % 4; k++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            size_t at = (size_t)(state >> 33) % 700;
+            copy[at % n] = (state >> 20) % 3 ? (unsigned char)(state >> 24) : 0xff;
+        }
+        struct sheaf_gguf *g;
+        save(copy, n);
+        if (sheaf_gguf_open(path, &g) == 0) {
+            for (int64_t i = 0; i < sheaf_gguf_n_tensors(g); i++) {
+                const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(g, i);
+                cr_assert(t->offset <= n && t->size <= n - t->offset);
+            }
+            sheaf_gguf_free(g);
+        } else {
+            refusals++;
+        }
+    }
+    cr_assert_gt(refusals, 500); /* else the damage missed everything that matters */
+}

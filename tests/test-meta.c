@@ -1,0 +1,311 @@
+/* The meta device over in-process members, and under mpirun through helper-meta. */
+#include <criterion/criterion.h>
+
+#include "cpu_members.h"
+#include "meta_scenario.h"
+#include "mpirun.h"
+
+static void in_process(size_t n) {
+    const sheaf_backend_dev_t *members = cpu_members(n);
+    const enum sheaf_type types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_Q8_0};
+    for (int i = 0; i < 3; i++) {
+        for (int hole = 0; hole < 2; hole++) {
+            cr_assert(run_meta_scenario(members, n, types[i], hole), "%zu members, %s, hole %d", n,
+                      sheaf_type_name(types[i]), hole);
+        }
+    }
+}
+
+Test(meta, one_member) { in_process(1); }
+Test(meta, two_members) { in_process(2); }
+Test(meta, three_members) { in_process(3); }
+Test(meta, five_members) { in_process(5); }
+
+static void under_mpirun(int np, const char *env, const char *args, const char *want) {
+    char out[8192];
+    const int status = run_mpirun(np, env, 120, out, sizeof out, "helper-meta %s", args);
+    cr_assert_eq(status, 0, "status %d:\n%s", status, out);
+    cr_assert(strstr(out, want), "wanted '%s':\n%s", want, out);
+}
+
+Test(meta_mpirun, two_ranks) {
+    under_mpirun(2, "SHEAF_CPU_THREADS=1", "", "ok 2 members on 2 ranks");
+}
+Test(meta_mpirun, three_ranks) {
+    under_mpirun(3, "SHEAF_CPU_THREADS=1", "", "ok 3 members on 3 ranks");
+}
+Test(meta_mpirun, two_members_a_rank) {
+    under_mpirun(2, "SHEAF_CPU_DEVICES=2 SHEAF_CPU_THREADS=1", "", "ok 4 members on 2 ranks");
+}
+Test(meta_mpirun, ranks_as_hosts) {
+    under_mpirun(3, "SHEAF_COMM_TRANSPORT=mpi SHEAF_CPU_THREADS=1", "", "ok 3 members on 3 ranks");
+}
+Test(meta_mpirun, rank_without_member) {
+    under_mpirun(3, "SHEAF_CPU_THREADS=1", "leave", "ok 2 members on 3 ranks");
+}
+
+/* ---- what must fail, and how ---- */
+
+struct rig {
+    struct scenario_policy policy;
+    sheaf_backend_dev_t meta;
+    sheaf_backend_t backend;
+    struct scenario_model model;
+    sheaf_gallocr_t galloc;
+};
+
+static void rig_up(struct rig *r, size_t n) {
+    memset(r, 0, sizeof *r);
+    r->policy = (struct scenario_policy){(int)n, false};
+    const sheaf_backend_dev_t *members = cpu_members(n);
+    cr_assert_eq(sheaf_backend_meta_device(members, n, scenario_state, &r->policy, &r->meta),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_dev_init(r->meta, NULL, &r->backend), SHEAF_STATUS_SUCCESS);
+    cr_assert(scenario_load(&r->model, r->backend, SHEAF_TYPE_F32));
+    r->galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(r->backend));
+}
+
+static void rig_down(struct rig *r) {
+    sheaf_gallocr_free(r->galloc);
+    scenario_unload(&r->model);
+    sheaf_backend_free(r->backend);
+    sheaf_backend_meta_device_free(r->meta);
+}
+
+Test(meta_errors, check_mode_finds_a_diverged_member) {
+    struct rig r;
+    rig_up(&r, 2);
+    sheaf_backend_meta_set_check(r.backend, true);
+    struct scenario_graph g;
+    struct scenario_result result;
+    cr_assert(scenario_graph(&g, &r.model, N_TOKENS));
+    cr_assert(scenario_compute(&g, r.backend, r.galloc, 1, &result));
+    float wrong = 2.0f;
+    struct sheaf_tensor *slice = sheaf_backend_meta_get_slice(r.model.norm, 1);
+    cr_assert_not_null(slice);
+    cr_assert_eq(sheaf_backend_tensor_set(slice, &wrong, 0, sizeof wrong), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_graph_compute(r.backend, g.graph), SHEAF_STATUS_FAILED);
+    cr_assert(strstr(sheaf_last_error(), "differs between members 0 and 1"), "%s",
+              sheaf_last_error());
+    sheaf_free(g.ctx);
+    rig_down(&r);
+}
+
+Test(meta_errors, an_input_whose_memory_went_to_another_graph) {
+    struct rig r;
+    rig_up(&r, 2);
+    struct scenario_graph a, b;
+    cr_assert(scenario_graph(&a, &r.model, N_TOKENS) && scenario_graph(&b, &r.model, 1));
+    cr_assert_eq(sheaf_gallocr_alloc_graph(r.galloc, a.graph), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_gallocr_alloc_graph(r.galloc, b.graph), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_graph_compute(r.backend, a.graph), SHEAF_STATUS_INVALID);
+    cr_assert(strstr(sheaf_last_error(), "allocate this graph again"), "%s", sheaf_last_error());
+    sheaf_free(a.ctx);
+    sheaf_free(b.ctx);
+    rig_down(&r);
+}
+
+Test(meta_errors, a_leaf_outside_the_device) {
+    struct rig r;
+    rig_up(&r, 1);
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 20, .no_alloc = false});
+    struct sheaf_tensor *host =
+        sheaf_set_name(sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, N_EMBD, 1), "elsewhere");
+    sheaf_set_no_alloc(ctx, true);
+    struct sheaf_tensor *y = sheaf_mul_mat(ctx, r.model.out, host);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+    cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_gallocr_alloc_graph(r.galloc, graph), SHEAF_STATUS_SUCCESS);
+    cr_assert_neq(sheaf_backend_graph_compute(r.backend, graph), SHEAF_STATUS_SUCCESS);
+    cr_assert(strstr(sheaf_last_error(), "'elsewhere' is not in a buffer of the meta device"), "%s",
+              sheaf_last_error());
+    sheaf_free(ctx);
+    rig_down(&r);
+}
+
+static enum sheaf_status state_for_three(const struct sheaf_tensor *t, void *user,
+                                         struct sheaf_split_state **out) {
+    (void)t;
+    (void)user;
+    *out = sheaf_split_state_mirrored(3);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status state_that_does_not_fit(const struct sheaf_tensor *t, void *user,
+                                                 struct sheaf_split_state **out) {
+    (void)t;
+    (void)user;
+    *out = sheaf_split_state_cut(SHEAF_SPLIT_AXIS_0, 2, (int64_t[]){3, 4}, 1);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+Test(meta_errors, a_state_that_does_not_fit) {
+    const sheaf_backend_dev_t *members = cpu_members(2);
+    const struct {
+        sheaf_backend_meta_get_split_state_t fn;
+        const char *want;
+    } cases[] = {{state_for_three, "a state for 3 members, the device has 2"},
+                 {state_that_does_not_fit, "weight"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sheaf_backend_dev_t meta;
+        cr_assert_eq(sheaf_backend_meta_device(members, 2, cases[i].fn, NULL, &meta),
+                     SHEAF_STATUS_SUCCESS);
+        struct sheaf_context *ctx =
+            sheaf_init((struct sheaf_init_params){.mem_size = 1 << 12, .no_alloc = true});
+        sheaf_set_name(sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, 10), "weight");
+        sheaf_backend_buffer_t buffer;
+        cr_assert_eq(sheaf_backend_alloc_ctx_tensors_from_buft(
+                         ctx, sheaf_backend_dev_buffer_type(meta), &buffer),
+                     SHEAF_STATUS_INVALID);
+        cr_assert(strstr(sheaf_last_error(), cases[i].want), "%s", sheaf_last_error());
+        cr_assert_null(buffer);
+        sheaf_free(ctx);
+        sheaf_backend_meta_device_free(meta);
+    }
+}
+
+Test(meta_errors, members_out_of_order_or_twice) {
+    const sheaf_backend_dev_t *members = cpu_members(2);
+    const sheaf_backend_dev_t twice[] = {members[0], members[0]};
+    sheaf_backend_dev_t meta;
+    cr_assert_eq(sheaf_backend_meta_device(twice, 2, scenario_state, NULL, &meta),
+                 SHEAF_STATUS_INVALID);
+    cr_assert(strstr(sheaf_last_error(), "listed twice"), "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_backend_meta_device(NULL, 0, scenario_state, NULL, &meta),
+                 SHEAF_STATUS_INVALID);
+}
+
+/* ---- writing into a cache whose cut no row of the op keeps ---- */
+
+static enum sheaf_status cache_by_rows(const struct sheaf_tensor *t, void *user,
+                                       struct sheaf_split_state **out) {
+    (void)t;
+    const int n = *(const int *)user;
+    int64_t counts[8];
+    scenario_counts(12, n, false, counts);
+    *out = sheaf_split_state_cut(SHEAF_SPLIT_AXIS_1, n, counts, 1);
+    return *out ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+}
+
+/* Writes rows into a cache [8, 12], reads two of them back in the same graph; cache and rows to
+ * `got`. */
+static void write_cache(sheaf_backend_t backend, float got[8 * 12 + 8 * 2]) {
+    struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){
+        .mem_size = 32 * sheaf_tensor_overhead() + sheaf_graph_overhead_custom(16),
+        .no_alloc = true});
+    struct sheaf_tensor *cache =
+        sheaf_set_name(sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 8, 12), "cache");
+    sheaf_backend_buffer_t buffer;
+    cr_assert_eq(sheaf_backend_alloc_ctx_tensors(ctx, backend, &buffer), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    cr_assert_eq(sheaf_backend_buffer_clear(buffer, 0), SHEAF_STATUS_SUCCESS);
+    struct sheaf_tensor *rows = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 8, 3);
+    struct sheaf_tensor *at = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_I32, 3);
+    struct sheaf_tensor *ids = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_I32, 2);
+    struct sheaf_tensor *back = sheaf_get_rows(ctx, sheaf_set_rows(ctx, cache, rows, at), ids);
+    sheaf_set_output(back);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 16);
+    cr_assert_eq(sheaf_build_forward_expand(graph, back), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
+    for (int round = 0; round < 2; round++) {
+        float values[8 * 3];
+        const int32_t where[3] = {(int32_t)(11 - round), (int32_t)round, 5},
+                      read[2] = {5, (int32_t)(11 - round)};
+        for (size_t i = 0; i < 24; i++) values[i] = scenario_value(i, (unsigned)round);
+        cr_assert_eq(sheaf_gallocr_alloc_graph(galloc, graph), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_tensor_set(rows, values, 0, sizeof values),
+                     SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_tensor_set(at, where, 0, sizeof where), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_tensor_set(ids, read, 0, sizeof read), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+    }
+    cr_assert_eq(sheaf_backend_tensor_get(cache, got, 0, sheaf_nbytes(cache)),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_get(back, got + 8 * 12, 0, sheaf_nbytes(back)),
+                 SHEAF_STATUS_SUCCESS);
+    sheaf_gallocr_free(galloc);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+}
+
+Test(meta, a_cache_cut_by_rows_is_written_back) {
+    const sheaf_backend_dev_t *members = cpu_members(3);
+    sheaf_backend_t cpu;
+    float want[8 * 12 + 8 * 2], got[8 * 12 + 8 * 2];
+    cr_assert_eq(sheaf_backend_dev_init(members[0], NULL, &cpu), SHEAF_STATUS_SUCCESS);
+    write_cache(cpu, want);
+    cr_assert_neq(want[5 * 8], 0);
+    for (int n = 1; n <= 3; n++) {
+        sheaf_backend_dev_t meta;
+        sheaf_backend_t backend;
+        cr_assert_eq(sheaf_backend_meta_device(members, (size_t)n, cache_by_rows, &n, &meta),
+                     SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_dev_init(meta, NULL, &backend), SHEAF_STATUS_SUCCESS);
+        memset(got, 0x55, sizeof got);
+        write_cache(backend, got);
+        cr_assert(!memcmp(got, want, sizeof got), "%d members", n);
+        sheaf_backend_free(backend);
+        sheaf_backend_meta_device_free(meta);
+    }
+    sheaf_backend_free(cpu);
+}
+
+/* ---- a whole tensor whose rows lie across, cut to meet a cut one ---- */
+
+static enum sheaf_status plain_cut(const struct sheaf_tensor *t, void *user,
+                                   struct sheaf_split_state **out) {
+    (void)user;
+    *out = strcmp(t->name, "cut")
+               ? sheaf_split_state_mirrored(2)
+               : sheaf_split_state_cut(SHEAF_SPLIT_AXIS_0, 2, (int64_t[]){3, 7}, 1);
+    return *out ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+}
+
+/* The slice of a transposed tensor along dimension 0 began at element 3 of memory, not of the row;
+ * b repeats, so the planner cannot cut it before the transposition. */
+Test(meta, a_transposed_operand_is_cut_by_its_strides) {
+    const sheaf_backend_dev_t *members = cpu_members(2);
+    sheaf_backend_dev_t meta;
+    sheaf_backend_t backend;
+    cr_assert_eq(sheaf_backend_meta_device(members, 2, plain_cut, NULL, &meta),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_dev_init(meta, NULL, &backend), SHEAF_STATUS_SUCCESS);
+    struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){
+        .mem_size = 16 * sheaf_tensor_overhead() + sheaf_graph_overhead_custom(8),
+        .no_alloc = true});
+    struct sheaf_tensor *a =
+        sheaf_set_name(sheaf_new_tensor_3d(ctx, SHEAF_TYPE_F32, 10, 4, 6), "cut");
+    struct sheaf_tensor *b = sheaf_new_tensor_3d(ctx, SHEAF_TYPE_F32, 4, 10, 3);
+    sheaf_backend_buffer_t buffer;
+    cr_assert_eq(sheaf_backend_alloc_ctx_tensors(ctx, backend, &buffer), SHEAF_STATUS_SUCCESS);
+    struct sheaf_tensor *y = sheaf_add(ctx, a, sheaf_transpose(ctx, b));
+    sheaf_set_output(y);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+    sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
+    cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_gallocr_alloc_graph(galloc, graph), SHEAF_STATUS_SUCCESS);
+    float va[240], vb[120], got[240];
+    for (int i = 0; i < 240; i++) va[i] = (float)i;
+    for (int i = 0; i < 120; i++) vb[i] = (float)(1000 * i);
+    cr_assert_eq(sheaf_backend_tensor_set(a, va, 0, sizeof va), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_set(b, vb, 0, sizeof vb), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    cr_assert_eq(sheaf_backend_tensor_get(y, got, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+    for (int h = 0; h < 6; h++) {
+        for (int j = 0; j < 4; j++) {
+            for (int i = 0; i < 10; i++) {
+                const int at = (h * 4 + j) * 10 + i;
+                cr_assert_eq(got[at], va[at] + vb[((h % 3) * 10 + i) * 4 + j], "%d %d %d", i, j, h);
+            }
+        }
+    }
+    sheaf_gallocr_free(galloc);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+    sheaf_backend_free(backend);
+    sheaf_backend_meta_device_free(meta);
+}

@@ -1,0 +1,656 @@
+/* Matrix products and row kernels of every instruction set that this machine has, against the
+ * reference. An instruction set that it lacks is printed as not run. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/internal.h"
+#include "core/quants.h"
+#include "cpu/kernels.h"
+#include "cpu/mul_mat.h"
+#include "sheaf/sheaf.h"
+
+static const enum sheaf_type types[] = {
+    SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16, SHEAF_TYPE_Q8_0,
+    SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1, SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1,
+    SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q5_K, SHEAF_TYPE_Q6_K,
+};
+enum { N_TYPES = sizeof types / sizeof types[0] };
+static const enum sheaf_type cache_types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_BF16,
+                                              SHEAF_TYPE_Q8_0};
+
+static uint64_t rng = 0x9e3779b97f4a7c15u;
+static uint32_t random_u32(void) {
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return (uint32_t)(rng >> 32);
+}
+static float random_float(void) { return (float)random_u32() / 2147483648.0f - 1.0f; }
+static void fill(float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = random_float();
+}
+
+/* The next table that runs here, from number *i on; NULL after the last. */
+static const struct sheaf__cpu_kernels *next_table(int *i) {
+    const struct sheaf__cpu_kernels *kern;
+    bool runs;
+    while ((kern = sheaf__cpu_kernels_at((*i)++, &runs)) != NULL && !runs)
+        printf("not run: %s kernels, this CPU lacks them\n", kern->name);
+    return kern;
+}
+#define FOR_EACH_TABLE(kern)                                                                       \
+    for (int table_ = 0, *once_ = &table_; once_; once_ = NULL)                                    \
+        for (const struct sheaf__cpu_kernels *kern; (kern = next_table(once_)) != NULL;)
+
+/* ---- kernels ---- */
+
+/* Random block bytes with sane scales: codes that no quantizer makes (-128 of Q8_0 and of the
+ * scales of Q6_K) are included. */
+static void random_blocks(enum sheaf_type type, void *dst, int64_t n) {
+    size_t size = sheaf_type_size(type), bytes = sheaf_row_size(type, n);
+    uint8_t *p = dst;
+    for (size_t i = 0; i < bytes; i++) p[i] = (uint8_t)random_u32();
+    for (size_t b = 0; b < bytes; b += size) {
+        uint16_t d = sheaf_fp32_to_fp16(random_float()), m = sheaf_fp32_to_fp16(random_float());
+        memcpy(p + b + (type == SHEAF_TYPE_Q6_K ? 208 : 0), &d, 2);
+        if (type != SHEAF_TYPE_Q8_0 && type != SHEAF_TYPE_Q4_0 && type != SHEAF_TYPE_Q5_0 &&
+            type != SHEAF_TYPE_Q6_K)
+            memcpy(p + b + 2, &m, 2);
+    }
+}
+
+static void random_row(enum sheaf_type type, void *dst, int64_t n) {
+    if (sheaf_is_quantized(type)) {
+        random_blocks(type, dst, n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        float x = random_float();
+        sheaf_from_float(type, &x, (char *)dst + (size_t)i * sheaf_type_size(type), 1);
+    }
+}
+
+/* A column in an activation format, and the floats that it stands for. */
+static void make_column(const struct sheaf__cpu_kernels *kern, enum sheaf__act format, int64_t k,
+                        void *act, float *meant) {
+    fill(meant, k);
+    switch (format) {
+    case SHEAF__ACT_Q8: {
+        struct sheaf__act_q8 *y = act;
+        kern->quantize_q8(meant, y, k);
+        for (int64_t i = 0; i < k; i++) meant[i] = y[i / 32].d * (float)y[i / 32].qs[i % 32];
+        break;
+    }
+    case SHEAF__ACT_Q8K: {
+        struct sheaf__act_q8k *y = act;
+        kern->quantize_q8k(meant, y, k);
+        for (int64_t i = 0; i < k; i++) meant[i] = y[i / 256].d * (float)y[i / 256].qs[i % 256];
+        break;
+    }
+    case SHEAF__ACT_F32_SUMS:
+        sheaf__act_sums(meant, (float *)act + k, k);
+        memcpy(act, meant, (size_t)k * sizeof(float));
+        break;
+    default:
+        memcpy(act, meant, (size_t)k * sizeof(float));
+    }
+}
+
+enum { MAX_K = 1536, MAX_ROWS_HERE = 13, PAD = 48 };
+
+/* The product of quantized weights with activations, whether floats or of 8 bits, is a plain sum of
+ * exact terms, so only float rounding is left between a kernel and it. Each result is also computed
+ * alone, one row and one column, and must have the same bits. Returns the tiles compared. */
+static int check_kernels(bool rounded) {
+    static char w[MAX_ROWS_HERE * (MAX_K * 4 + PAD)];
+    static _Alignas(64) char act[SHEAF__TILE_COLS][MAX_K * 5];
+    static float row[MAX_K], meant[SHEAF__TILE_COLS][MAX_K], out[SHEAF__TILE_COLS][64];
+    static const int64_t ks[] = {0, 1, 7, 8, 15, 16, 17, 32, 33, 64, 96, 256, 288, 512, 576, 1536};
+    int compared = 0;
+    FOR_EACH_TABLE(kern) {
+        for (int t = 0; t < N_TYPES; t++) {
+            const enum sheaf__act format = sheaf__act_for(types[t], rounded);
+            const sheaf__rows_dot_fn dot = (rounded ? kern->rows_dot_q8 : kern->rows_dot)[types[t]];
+            if (rounded && !sheaf_is_quantized(types[t])) {
+                cr_assert_null(dot);
+                continue;
+            }
+            for (size_t ki = 0; ki < sizeof ks / sizeof ks[0]; ki++) {
+                int64_t k = ks[ki];
+                if (k % sheaf_blck_size(types[t]) != 0) continue;
+                size_t stride = sheaf_row_size(types[t], k) + PAD;
+                for (int r = 0; r < MAX_ROWS_HERE; r++)
+                    random_row(types[t], w + (size_t)r * stride, k);
+                const void *cols[SHEAF__TILE_COLS];
+                float *outs[SHEAF__TILE_COLS];
+                for (int c = 0; c < SHEAF__TILE_COLS; c++) {
+                    make_column(kern, format, k, act[c], meant[c]);
+                    cols[c] = act[c];
+                    outs[c] = out[c];
+                }
+                for (int nr = 1; nr <= MAX_ROWS_HERE; nr += nr < 6 ? 1 : 7) {
+                    for (int nc = 1; nc <= SHEAF__TILE_COLS; nc++) {
+                        for (int c = 0; c < SHEAF__TILE_COLS; c++)
+                            for (int r = 0; r < 64; r++) out[c][r] = 77;
+                        dot(k, w, stride, nr, cols, nc, outs);
+                        double error = 0, power = 0;
+                        for (int c = 0; c < nc; c++) {
+                            for (int r = 0; r < nr; r++) {
+                                double want = 0, scale = 0;
+                                sheaf_to_float(types[t], w + (size_t)r * stride, row, k);
+                                for (int64_t i = 0; i < k; i++) {
+                                    double term = (double)row[i] * (double)meant[c][i];
+                                    want += term;
+                                    scale += fabs(term);
+                                }
+                                error += pow((double)out[c][r] - want, 2);
+                                power += scale * scale;
+                                float alone, *one = &alone;
+                                dot(k, w + (size_t)r * stride, stride, 1, &cols[c], 1, &one);
+                                cr_assert(memcmp(&alone, &out[c][r], sizeof alone) == 0,
+                                          "%s %s k %d: row %d column %d of a tile %d x %d: %a, "
+                                          "alone %a",
+                                          kern->name, sheaf_type_name(types[t]), (int)k, r, c, nr,
+                                          nc, (double)out[c][r], (double)alone);
+                            }
+                            cr_assert_eq(out[c][nr], 77.0f, "wrote past the rows");
+                        }
+                        for (int c = nc; c < SHEAF__TILE_COLS; c++)
+                            cr_assert_eq(out[c][0], 77.0f, "wrote past the columns");
+                        cr_assert(error <= 1e-13 * power, "%s %s k %d, %d x %d: error %g of %g",
+                                  kern->name, sheaf_type_name(types[t]), (int)k, nr, nc, error,
+                                  power);
+                        compared++;
+                    }
+                }
+            }
+        }
+    }
+    return compared;
+}
+
+Test(mul_mat, kernels_against_exact_sums) { cr_assert_gt(check_kernels(false), 1000); }
+Test(mul_mat, kernels_against_exact_sums_q8) { cr_assert_gt(check_kernels(true), 700); }
+
+Test(mul_mat, activations_same_bits) {
+    enum { K = 1024 };
+    static float x[K];
+    static struct sheaf__act_q8 a[K / 32], b[K / 32];
+    static struct sheaf__act_q8k ak[K / 256], bk[K / 256];
+    const struct sheaf__cpu_kernels *ref = &sheaf__cpu_kernels_portable;
+    fill(x, K);
+    for (int i = 0; i < 32; i++) x[i] = 0;
+    for (int i = 32; i < 64; i++) x[i] = 1e-38f * (float)i; /* too small: zeros */
+    for (int i = 64; i < 96; i++) x[i] *= 1e30f;
+    for (int i = 96; i < 128; i++) x[i] = (float)(i - 96) - 127; /* exact steps */
+    ref->quantize_q8(x, a, K);
+    ref->quantize_q8k(x, ak, K);
+    cr_assert_eq(a[0].d, 0.0f);
+    cr_assert_eq(a[1].d, 0.0f);
+    for (int b32 = 2; b32 < K / 32; b32++) {
+        int sum = 0;
+        for (int j = 0; j < 32; j++) {
+            float back = a[b32].d * (float)a[b32].qs[j];
+            cr_assert_float_eq(back, x[32 * b32 + j], 0.5001f * a[b32].d);
+            sum += a[b32].qs[j];
+        }
+        cr_assert_float_eq(a[b32].s, a[b32].d * (float)sum, 1e-6f * fabsf(a[b32].s) + 1e-30f);
+    }
+    for (int g = 0; g < K / 16; g++) {
+        int sum = 0;
+        for (int j = 0; j < 16; j++) sum += ak[g / 16].qs[g % 16 * 16 + j];
+        cr_assert_eq(ak[g / 16].sums[g % 16], sum);
+    }
+    FOR_EACH_TABLE(kern) {
+        kern->quantize_q8(x, b, K);
+        kern->quantize_q8k(x, bk, K);
+        cr_assert(memcmp(a, b, sizeof a) == 0, "%s", kern->name);
+        cr_assert(memcmp(ak, bk, sizeof ak) == 0, "%s", kern->name);
+    }
+    /* a NaN or an infinity is not lost */
+    FOR_EACH_TABLE(kern) {
+        static const float bad[] = {NAN, INFINITY, -INFINITY};
+        for (int i = 0; i < 3; i++) {
+            x[700] = bad[i];
+            kern->quantize_q8(x, b, K);
+            kern->quantize_q8k(x, bk, K);
+            cr_assert(!isfinite(b[700 / 32].d) && !isfinite(bk[700 / 256].d), "%s", kern->name);
+            cr_assert(isfinite(b[700 / 32 + 1].d), "%s", kern->name);
+        }
+    }
+}
+
+Test(mul_mat, conversions_same_bits) {
+    enum { K = 65536 };
+    static uint16_t h[K], got_h[K];
+    static float want[K], got[K];
+    static uint8_t q[K / 32 * 34], got_q[K / 32 * 34];
+    static const enum sheaf_type halves[] = {SHEAF_TYPE_F16, SHEAF_TYPE_BF16};
+    FOR_EACH_TABLE(kern) {
+        for (int t = 0; t < 2; t++) {
+            for (int i = 0; i < K; i++) h[i] = (uint16_t)i;
+            sheaf_to_float(halves[t], h, want, K);
+            kern->to_float[halves[t]](h, got, K);
+            for (int i = 0; i < K; i++) {
+                /* bf16 keeps a signalling NaN as it is; only that it is NaN counts */
+                bool same = memcmp(&want[i], &got[i], 4) == 0;
+                cr_assert(same || (isnan(want[i]) && isnan(got[i])), "%s %04x", kern->name, i);
+            }
+            for (int i = 0; i < K; i++) {
+                uint32_t u = random_u32();
+                memcpy(&want[i], &u, 4);
+            }
+            sheaf_from_float(halves[t], want, h, K);
+            for (int n = K - 19; n <= K; n += 19) {
+                memset(got_h, 0, sizeof got_h);
+                kern->from_float[halves[t]](want, got_h, n);
+                cr_assert(memcmp(h, got_h, (size_t)n * 2) == 0, "%s", kern->name);
+            }
+        }
+        for (int i = 0; i < K; i++) want[i] = random_float() * ldexpf(1, i / 32 % 60 - 40);
+        sheaf_from_float(SHEAF_TYPE_Q8_0, want, q, K);
+        kern->from_float[SHEAF_TYPE_Q8_0](want, got_q, K);
+        cr_assert(memcmp(q, got_q, sizeof q) == 0, "%s", kern->name);
+        sheaf_to_float(SHEAF_TYPE_Q8_0, q, want, K);
+        kern->to_float[SHEAF_TYPE_Q8_0](q, got, K);
+        cr_assert(memcmp(want, got, sizeof want) == 0, "%s", kern->name);
+    }
+}
+
+Test(mul_mat, dot_and_axpy) {
+    enum { K = 320 };
+    static char x[K * 4];
+    static float row[K], y[K], z[K + 1];
+    FOR_EACH_TABLE(kern) {
+        for (int t = 0; t < 4; t++) {
+            enum sheaf_type type = cache_types[t];
+            for (int n = 0; n <= K; n++) {
+                if (n % sheaf_blck_size(type) != 0) continue;
+                random_row(type, x, n);
+                fill(y, n);
+                sheaf_to_float(type, x, row, n);
+                double want = 0, scale = 0;
+                for (int i = 0; i < n; i++) {
+                    want += (double)row[i] * (double)y[i];
+                    scale += fabs((double)row[i] * (double)y[i]);
+                }
+                cr_assert_float_eq((double)kern->dot[type](n, x, y), want, 1e-6 * scale);
+                memcpy(z, y, sizeof y);
+                z[n] = 77;
+                kern->axpy[type](n, 0.37f, x, z);
+                for (int i = 0; i < n; i++) {
+                    double sum = 0.37 * (double)row[i] + (double)y[i];
+                    double size = fabs((double)row[i]) + fabs((double)y[i]);
+                    cr_assert_float_eq((double)z[i], sum, 3e-7 * size, "%s %s n %d i %d: %g, %g",
+                                       kern->name, sheaf_type_name(type), n, i, (double)z[i], sum);
+                }
+                cr_assert_eq(z[n], 77.0f);
+            }
+        }
+    }
+}
+
+Test(mul_mat, rows) {
+    enum { K = 4099 };
+    static float x[K], y[K + 1];
+    FOR_EACH_TABLE(kern) {
+        for (int i = 0; i < K; i++) x[i] = -110.0f + 120.0f * (float)i / K;
+        x[5] = -INFINITY;
+        y[K] = 77;
+        double want = 0, sum = (double)kern->exp_f32(K, x, 7.5f, y);
+        for (int i = 0; i < K; i++) {
+            double e = exp((double)(x[i] - 7.5f));
+            want += e;
+            cr_assert_float_eq((double)y[i], e, 2e-7 * e + 1.5e-45, "%s exp(%g) = %g, want %g",
+                               kern->name, (double)(x[i] - 7.5f), (double)y[i], e);
+        }
+        cr_assert_float_eq(sum, want, 1e-6 * want);
+        cr_assert_eq(y[5], 0.0f);
+        cr_assert_eq(y[K], 77.0f);
+        x[3] = 1000;
+        x[4] = NAN;
+        kern->exp_f32(9, x, 0, y);
+        cr_assert(isinf(y[3]) && isnan(y[4]), "%s", kern->name);
+
+        for (int i = 0; i < K; i++) x[i] = -30.0f + 60.0f * (float)i / K;
+        kern->silu_f32(K, x, y);
+        for (int i = 0; i < K; i++) {
+            double v = (double)x[i], w = v / (1 + exp(-v));
+            cr_assert_float_eq((double)y[i], w, 4e-7 * fabs(w), "%s silu(%g)", kern->name, v);
+        }
+        kern->gelu_f32(K, x, y);
+        for (int i = 0; i < K; i++) {
+            double v = (double)x[i];
+            double w = 0.5 * v * (1 + tanh(0.7978845608028654 * (v + 0.044715 * v * v * v)));
+            cr_assert_float_eq((double)y[i], w, 4e-7 * fabs(v), "%s gelu(%g)", kern->name, v);
+        }
+        cr_assert_eq(y[K], 77.0f);
+        for (int n = 0; n < 70; n++) {
+            double s = 0, sq = 0, size = 0, max = -INFINITY;
+            fill(x, n);
+            for (int i = 0; i < n; i++) {
+                s += (double)x[i];
+                size += fabs((double)x[i]);
+                sq += (double)x[i] * (double)x[i];
+                max = fmax(max, (double)x[i]);
+            }
+            cr_assert_float_eq((double)kern->sum_f32(n, x), s, 1e-6 * size);
+            cr_assert_float_eq((double)kern->sum_sq_f32(n, x), sq, 1e-6 * sq);
+            cr_assert_eq((double)kern->max_f32(n, x), max);
+            y[n] = 77;
+            kern->scale_f32(n, 1.7f, x, y);
+            for (int i = 0; i < n; i++) cr_assert_eq(y[i], 1.7f * x[i]);
+            cr_assert_eq(y[n], 77.0f);
+        }
+    }
+}
+
+/* ---- the ops, on a team ---- */
+
+struct team {
+    pthread_barrier_t barrier;
+    struct sheaf__cpu_sync sync;
+    const struct sheaf_tensor *dst;
+    void *work;
+    int nth;
+    bool reference;
+};
+struct member {
+    struct team *team;
+    int ith;
+    enum sheaf_status status;
+    char text[256];
+};
+
+static void team_barrier(void *team, int ith) {
+    (void)ith;
+    pthread_barrier_wait(&((struct team *)team)->barrier);
+}
+
+static void *run_member(void *arg) {
+    struct member *m = arg;
+    struct team *t = m->team;
+    bool id = t->dst->op == SHEAF_OP_MUL_MAT_ID;
+    if (t->reference)
+        m->status = id ? sheaf__mul_mat_id_ref(t->dst, m->ith, t->nth, t->work)
+                       : sheaf__mul_mat_ref(t->dst, m->ith, t->nth, t->work);
+    else
+        m->status = id ? sheaf__mul_mat_id(t->dst, m->ith, t->nth, t->work, &t->sync)
+                       : sheaf__mul_mat(t->dst, m->ith, t->nth, t->work, &t->sync);
+    snprintf(m->text, sizeof m->text, "%s", sheaf_last_error());
+    return NULL;
+}
+
+/* Fails the test if the members disagree. The work buffer is exactly as long as asked for, so that
+ * ASan sees a step beyond it. */
+static enum sheaf_status compute(struct sheaf_tensor *dst, int nth, bool reference) {
+    struct team team = {.dst = dst, .nth = nth, .reference = reference};
+    struct member members[8];
+    pthread_t threads[8];
+    size_t size = sheaf__mul_mat_work_size(dst, nth);
+    team.work = NULL;
+    cr_assert_eq(posix_memalign(&team.work, 64, size ? size : 1), 0);
+    memset(team.work, 0xff, size);
+    memset(dst->data, 0xff, sheaf_nbytes(dst));
+    pthread_barrier_init(&team.barrier, NULL, (unsigned)nth);
+    team.sync.barrier = team_barrier;
+    team.sync.team = &team;
+    atomic_store(&team.sync.next, 12345);
+    for (int i = 0; i < nth; i++) {
+        members[i] = (struct member){.team = &team, .ith = i};
+        pthread_create(&threads[i], NULL, run_member, &members[i]);
+    }
+    for (int i = 0; i < nth; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < nth; i++) {
+        cr_assert_eq(members[i].status, members[0].status);
+        if (members[i].status != SHEAF_STATUS_SUCCESS) cr_assert(members[i].text[0]);
+    }
+    pthread_barrier_destroy(&team.barrier);
+    free(team.work);
+    return members[0].status;
+}
+
+/* NMSE that rounding activations to 8 bits may cost: a step is 1/127 of a block's largest, uniform
+ * data have a mean square of 1/3, so 1/127^2/12 * 3 = 1.6e-5 on average; one result alone may be
+ * some deviations off. (The kernels are held to 1e-13 above.) */
+static double tolerance(enum sheaf_type type, int64_t n) {
+    return sheaf__act_of(type) != sheaf__act_for(type, false) ? 2e-5 * (1 + 25 / (double)n) : 1e-12;
+}
+
+/* Reference, then 1, 2 and 3 threads: close to the reference, equal to each other. */
+static void check(struct sheaf_tensor *dst, const char *what) {
+    size_t bytes = sheaf_nbytes(dst);
+    int64_t n = sheaf_nelements(dst);
+    cr_assert(sheaf__mul_mat_supported(dst), "%s", what);
+    float *want = malloc(bytes + 1), *first = malloc(bytes + 1);
+    const float *got = dst->data;
+    cr_assert_eq(compute(dst, 2, true), SHEAF_STATUS_SUCCESS);
+    memcpy(want, dst->data, bytes);
+    for (int nth = 1; nth <= 3; nth++) {
+        cr_assert_eq(compute(dst, nth, false), SHEAF_STATUS_SUCCESS);
+        if (nth == 1) memcpy(first, dst->data, bytes);
+        cr_assert(memcmp(first, dst->data, bytes) == 0, "%s: %d threads, other bits", what, nth);
+    }
+    /* The mean square of a sum of k products of uniform numbers is k / 9; a small result whose
+     * terms happen to cancel is not asked for more digits than its terms have. */
+    double error = 0, power = 0;
+    for (int64_t i = 0; i < n; i++) {
+        error += pow((double)want[i] - (double)got[i], 2);
+        power += pow((double)want[i], 2);
+    }
+    power = fmax(power, (double)n * (double)dst->src[0]->ne[0] / 9);
+    cr_assert(n == 0 || error <= tolerance(dst->src[0]->type, n) * power, "%s %s: NMSE %g", what,
+              sheaf_type_name(dst->src[0]->type), error / power);
+    free(want);
+    free(first);
+}
+
+static struct sheaf_tensor *new_random(struct sheaf_context *ctx, enum sheaf_type type, int64_t ne0,
+                                       int64_t ne1, int64_t ne2, int64_t ne3) {
+    struct sheaf_tensor *t = sheaf_new_tensor_4d(ctx, type, ne0, ne1, ne2, ne3);
+    int64_t n = sheaf_nelements(t);
+    float *x = malloc((size_t)(n ? n : 1) * sizeof *x);
+    fill(x, n);
+    if (n) cr_assert_eq(sheaf_from_float(type, x, t->data, n), SHEAF_STATUS_SUCCESS);
+    free(x);
+    return t;
+}
+
+static struct sheaf_context *new_context(void) {
+    struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){.mem_size = 8u << 20});
+    cr_assert(ctx);
+    return ctx;
+}
+
+/* Limits this process (each test is one) to an instruction set. False if the machine lacks it:
+ * then the refusal has been checked. */
+static bool use_isa(const char *name) {
+    bool runs = false;
+    const struct sheaf__cpu_kernels *kern = NULL;
+    for (int i = 0; (kern = sheaf__cpu_kernels_at(i, &runs)); i++) {
+        if (strcmp(kern->name, name) == 0) break;
+    }
+    setenv("SHEAF_CPU_ISA", name, 1);
+    if (kern && runs) {
+        cr_assert_str_eq(sheaf_cpu_isa_name(), name);
+        return true;
+    }
+    cr_assert_null(sheaf__cpu_kernels());
+    cr_assert(strstr(sheaf_last_error(), "SHEAF_CPU_ISA"));
+    printf("not run: mul_mat with %s, this CPU or build lacks it\n", name);
+    return false;
+}
+
+static void check_mul_mat(void) {
+    static const int64_t ms[] = {1, 3, 17, 130}, ns[] = {1, 2, 3, 4, 5, 9};
+    for (int t = 0; t < N_TYPES; t++) {
+        enum sheaf_type type = types[t];
+        int64_t blck = sheaf_blck_size(type);
+        const int64_t ks[] = {blck, 3 * blck, blck == 1 ? 100 : 6 * blck};
+        for (int ki = 0; ki < 3; ki++) {
+            for (int mi = 0; mi < 4; mi++) {
+                for (int ni = 0; ni < 6; ni++) {
+                    struct sheaf_context *ctx = new_context();
+                    struct sheaf_tensor *a = new_random(ctx, type, ks[ki], ms[mi], 1, 1);
+                    struct sheaf_tensor *b = new_random(ctx, SHEAF_TYPE_F32, ks[ki], ns[ni], 1, 1);
+                    check(sheaf_mul_mat(ctx, a, b), "plain");
+                    sheaf_free(ctx);
+                }
+            }
+        }
+        struct sheaf_context *ctx = new_context();
+        int64_t k = 2 * (blck == 1 ? 33 : blck);
+        /* broadcast over dimensions 2 and 3 */
+        struct sheaf_tensor *a = new_random(ctx, type, k, 19, 2, 3);
+        struct sheaf_tensor *b = new_random(ctx, SHEAF_TYPE_F32, k, 3, 6, 6);
+        check(sheaf_mul_mat(ctx, a, b), "broadcast");
+        /* rows of a permuted: [k, g, m] seen as [k, m, g], as a K cache is */
+        a = sheaf_permute(ctx, new_random(ctx, type, k, 2, 19, 1), 0, 2, 1, 3);
+        check(sheaf_mul_mat(
+                  ctx, a,
+                  sheaf_permute(ctx, new_random(ctx, SHEAF_TYPE_F32, k, 6, 3, 1), 0, 2, 1, 3)),
+              "permuted");
+        /* some rows of a, some columns of b */
+        a = new_random(ctx, type, k, 40, 1, 1);
+        b = new_random(ctx, SHEAF_TYPE_F32, k, 8, 1, 1);
+        check(sheaf_mul_mat(ctx, sheaf_view_2d(ctx, a, k, 9, 3 * a->nb[1], a->nb[1]),
+                            sheaf_view_2d(ctx, b, k, 4, 2 * b->nb[1], b->nb[1])),
+              "views");
+        /* b transposed: its rows are not dense */
+        b = sheaf_transpose(ctx, new_random(ctx, SHEAF_TYPE_F32, 7, k, 1, 1));
+        check(sheaf_mul_mat(ctx, a, b), "transposed");
+        if (type == SHEAF_TYPE_F16) {
+            check(sheaf_mul_mat(ctx, a, new_random(ctx, SHEAF_TYPE_F16, k, 7, 1, 1)), "f16 by f16");
+            b = sheaf_transpose(ctx, new_random(ctx, SHEAF_TYPE_F16, 7, k, 1, 1));
+            check(sheaf_mul_mat(ctx, a, b), "f16 transposed");
+        }
+        /* nothing to do, or nothing to add up */
+        b = new_random(ctx, SHEAF_TYPE_F32, k, 4, 1, 1);
+        check(sheaf_mul_mat(ctx, new_random(ctx, type, k, 0, 1, 1), b), "no rows");
+        check(sheaf_mul_mat(ctx, a, new_random(ctx, SHEAF_TYPE_F32, k, 0, 1, 1)), "no columns");
+        a = new_random(ctx, type, 0, 5, 1, 1);
+        struct sheaf_tensor *zero =
+            sheaf_mul_mat(ctx, a, new_random(ctx, SHEAF_TYPE_F32, 0, 3, 1, 1));
+        check(zero, "k = 0");
+        for (int i = 0; i < 15; i++) cr_assert_eq(((float *)zero->data)[i], 0.0f);
+        sheaf_free(ctx);
+    }
+}
+
+static struct sheaf_tensor *new_ids(struct sheaf_context *ctx, int64_t u, int64_t n, int mod) {
+    /* the first u of rows of 6, as top-k leaves them */
+    struct sheaf_tensor *all = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_I32, 6, n);
+    for (int64_t i = 0; i < 6 * n; i++)
+        ((int32_t *)all->data)[i] = (int32_t)(random_u32() >> 8) % mod;
+    return sheaf_view_2d(ctx, all, u, n, all->nb[1], 0);
+}
+
+static void check_mul_mat_id(void) {
+    for (int t = 0; t < N_TYPES; t++) {
+        int64_t k = 2 * (sheaf_blck_size(types[t]) == 1 ? 33 : sheaf_blck_size(types[t]));
+        for (int64_t n = 1; n <= 23; n += 11) {
+            for (int64_t shared = 0; shared < 2; shared++) {
+                struct sheaf_context *ctx = new_context();
+                struct sheaf_tensor *a = new_random(ctx, types[t], k, 21, 5, 1);
+                struct sheaf_tensor *b = new_random(ctx, SHEAF_TYPE_F32, k, shared ? 1 : 3, n, 1);
+                struct sheaf_tensor *ids = new_ids(ctx, 3, n, 5);
+                struct sheaf_tensor *dst = sheaf_mul_mat_id(ctx, a, b, ids);
+                check(dst, "experts");
+                /* the same by slices of 2 and 3 experts: their sum is the whole, bit by bit */
+                struct sheaf_tensor *lo = sheaf_view_3d(ctx, a, k, 21, 2, a->nb[1], a->nb[2], 0);
+                struct sheaf_tensor *hi =
+                    sheaf_view_3d(ctx, a, k, 21, 3, a->nb[1], a->nb[2], 2 * a->nb[2]);
+                struct sheaf_tensor *d_lo = sheaf_mul_mat_id(ctx, lo, b, ids);
+                struct sheaf_tensor *d_hi = sheaf_mul_mat_id(ctx, hi, b, ids);
+                d_lo->op_params[SHEAF_OP_PARAM_EXTENT] = d_hi->op_params[SHEAF_OP_PARAM_EXTENT] = 5;
+                d_hi->op_params[SHEAF_OP_PARAM_BASE] = 2;
+                check(d_lo, "experts 0 and 1");
+                check(d_hi, "experts 2 to 4");
+                const float *x = d_lo->data, *y = d_hi->data, *z = dst->data;
+                for (int64_t i = 0; i < sheaf_nelements(dst); i++) {
+                    cr_assert_eq(x[i] + y[i], z[i]);
+                    cr_assert(x[i] == 0 || y[i] == 0);
+                }
+                sheaf_free(ctx);
+            }
+        }
+    }
+    static const int32_t bad[] = {5, -1, INT32_MAX, INT32_MIN};
+    struct sheaf_context *ctx = new_context();
+    struct sheaf_tensor *a = new_random(ctx, SHEAF_TYPE_Q4_0, 64, 3, 5, 1);
+    struct sheaf_tensor *b = new_random(ctx, SHEAF_TYPE_F32, 64, 1, 4, 1);
+    struct sheaf_tensor *ids = new_ids(ctx, 2, 4, 5);
+    struct sheaf_tensor *dst = sheaf_mul_mat_id(ctx, a, b, ids);
+    for (int i = 0; i < 4; i++) {
+        ((int32_t *)ids->data)[7] = bad[i];
+        for (int nth = 1; nth <= 3; nth++) {
+            cr_assert_eq(compute(dst, nth, false), SHEAF_STATUS_INVALID);
+            cr_assert_eq(compute(dst, nth, true), SHEAF_STATUS_INVALID);
+        }
+    }
+    sheaf_free(ctx);
+}
+
+static void check_ops(const char *isa, const char *activations) {
+    if (activations) setenv("SHEAF_CPU_ACTIVATIONS", activations, 1);
+    if (!use_isa(isa)) {
+        cr_assert_str_neq(isa, "portable");
+        return;
+    }
+    const bool rounded = activations && strcmp(activations, "q8") == 0;
+    for (int t = 0; t < N_TYPES; t++)
+        cr_assert_eq(sheaf__act_of(types[t]), sheaf__act_for(types[t], rounded));
+    cr_assert_eq(sheaf__act_of(SHEAF_TYPE_Q4_1), rounded ? SHEAF__ACT_Q8 : SHEAF__ACT_F32);
+    check_mul_mat();
+    check_mul_mat_id();
+}
+
+Test(mul_mat, ops_portable) { check_ops("portable", NULL); }
+Test(mul_mat, ops_portable_q8) { check_ops("portable", "q8"); }
+Test(mul_mat, ops_avx2) { check_ops("avx2", "f32"); }
+Test(mul_mat, ops_avx2_q8) { check_ops("avx2", "q8"); }
+Test(mul_mat, ops_avx512) { check_ops("avx512", ""); }
+Test(mul_mat, ops_avx512_q8) { check_ops("avx512", "q8"); }
+
+Test(mul_mat, unknown_activations) {
+    setenv("SHEAF_CPU_ACTIVATIONS", "q4", 1);
+    cr_assert_null(sheaf__cpu_kernels());
+    cr_assert(strstr(sheaf_last_error(), "SHEAF_CPU_ACTIVATIONS=q4"));
+    cr_assert_str_eq(sheaf_cpu_isa_name(), "?");
+}
+
+Test(mul_mat, unknown_isa) {
+    setenv("SHEAF_CPU_ISA", "avx3", 1);
+    cr_assert_null(sheaf__cpu_kernels());
+    cr_assert(strstr(sheaf_last_error(), "avx3") && strstr(sheaf_last_error(), "SHEAF_CPU_ISA"));
+    cr_assert_str_eq(sheaf_cpu_isa_name(), "?");
+}
+
+Test(mul_mat, best_isa) {
+    const struct sheaf__cpu_kernels *best = NULL, *kern;
+    bool runs;
+    unsetenv("SHEAF_CPU_ISA");
+    for (int i = 0; (kern = sheaf__cpu_kernels_at(i, &runs)); i++) best = runs ? kern : best;
+    cr_assert_eq(sheaf__cpu_kernels(), best);
+}
+
+Test(mul_mat, unsupported) {
+    struct sheaf_context *ctx = new_context();
+    struct sheaf_tensor *a = new_random(ctx, SHEAF_TYPE_F32, 8, 4, 1, 1);
+    struct sheaf_tensor *b = new_random(ctx, SHEAF_TYPE_F32, 8, 4, 1, 1);
+    struct sheaf_tensor *dst = sheaf_mul_mat(ctx, a, b);
+    cr_assert(sheaf__mul_mat_supported(dst));
+    a->type = SHEAF_TYPE_I32;
+    cr_assert_not(sheaf__mul_mat_supported(dst));
+    a->type = SHEAF_TYPE_F32;
+    b->type = SHEAF_TYPE_BF16;
+    cr_assert_not(sheaf__mul_mat_supported(dst));
+    b->type = SHEAF_TYPE_F32;
+    a->nb[0] = 8;
+    cr_assert_not(sheaf__mul_mat_supported(dst));
+    sheaf_free(ctx);
+}

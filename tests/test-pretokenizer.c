@@ -1,0 +1,287 @@
+/* Pre-tokenizers: the words of each family, against a table made with the models' regular
+ * expressions by an independent engine (Python's regex package, 2026-11), and the character classes
+ * and UTF-8 functions underneath. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/pretokenizer.h"
+#include "model/unicode.h"
+
+/* Words between bars, in the order of `families`. */
+static const char *const families[] = {"gpt-2", "smollm", "llama-bpe", "qwen2"};
+static const struct {
+    const char *text;
+    const char *words[4];
+} cases[] = {
+    // clang-format off
+    {"I'm sure we'll don't they'VE I'D",
+     {"I|'m| sure| we|'ll| don|'t| they|'|VE| I|'|D",
+      "I|'m| sure| we|'ll| don|'t| they|'|VE| I|'|D",
+      "I|'m| sure| we|'ll| don|'t| they|'VE| I|'D",
+      "I|'m| sure| we|'ll| don|'t| they|'VE| I|'D"}},
+    {"it’s 'quote' ' s 'S'ſx",
+     {"it|’|s| '|quote|'| '| s| '|S|'|ſx",
+      "it|’|s| '|quote|'| '| s| '|S|'|ſx",
+      "it|’s| '|quote|'| '| s| '|S|'ſ|x",
+      "it|’s| '|quote|'| '| s| '|S|'ſ|x"}},
+    {"12345 678 9",
+     {"12345| 678| 9",
+      "1|2|3|4|5| |6|7|8| |9",
+      "123|45| |678| |9",
+      "1|2|3|4|5| |6|7|8| |9"}},
+    {"x1y22z333",
+     {"x|1|y|22|z|333",
+      "x|1|y|2|2|z|3|3|3",
+      "x|1|y|22|z|333",
+      "x|1|y|2|2|z|3|3|3"}},
+    {"1 2  3",
+     {"1| 2| | 3",
+      "1| |2|  |3",
+      "1| |2| | |3",
+      "1| |2| | |3"}},
+    {"a\nb\n\nc",
+     {"a|\n|b|\n|\n|c",
+      "a|\n|b|\n|\n|c",
+      "a|\n|b|\n\n|c",
+      "a|\n|b|\n\n|c"}},
+    {"a\r\n\r\n b",
+     {"a|\r\n\r\n| b",
+      "a|\r\n\r\n| b",
+      "a|\r\n\r\n| b",
+      "a|\r\n\r\n| b"}},
+    {"end  \n\n  next",
+     {"end|  \n\n | next",
+      "end|  \n\n | next",
+      "end|  \n\n| | next",
+      "end|  \n\n| | next"}},
+    {" \n \n ",
+     {" \n \n ",
+      " \n \n ",
+      " \n \n| ",
+      " \n \n| "}},
+    {"  lead and trail  ",
+     {" | lead| and| trail|  ",
+      " | lead| and| trail|  ",
+      " | lead| and| trail|  ",
+      " | lead| and| trail|  "}},
+    {"tab\tsep\t\tend\t",
+     {"tab|\t|sep|\t|\t|end|\t",
+      "tab|\t|sep|\t|\t|end|\t",
+      "tab|\tsep|\t|\tend|\t",
+      "tab|\tsep|\t|\tend|\t"}},
+    {"!?!\n\nNext",
+     {"!?!|\n|\n|Next",
+      "!?!|\n|\n|Next",
+      "!?!\n\n|Next",
+      "!?!\n\n|Next"}},
+    {"(foo) [bar]{baz}",
+     {"(|foo|)| [|bar|]{|baz|}",
+      "(|foo|)| [|bar|]{|baz|}",
+      "(foo|)| [|bar|]{|baz|}",
+      "(foo|)| [|bar|]{|baz|}"}},
+    {"x += y->z; // c",
+     {"x| +=| y|->|z|;| //| c",
+      "x| +=| y|->|z|;| //| c",
+      "x| +=| y|->|z|;| //| c",
+      "x| +=| y|->|z|;| //| c"}},
+    {"你好，世界！",
+     {"你好|，|世界|！",
+      "你好|，|世界|！",
+      "你好|，世界|！",
+      "你好|，世界|！"}},
+    {"日本語テキスト123",
+     {"日本語テキスト|123",
+      "日本語テキスト|1|2|3",
+      "日本語テキスト|123",
+      "日本語テキスト|1|2|3"}},
+    {"😀👍🏽 ok 😀",
+     {"😀👍🏽| ok| 😀",
+      "😀👍🏽| ok| 😀",
+      "😀👍🏽| ok| 😀",
+      "😀👍🏽| ok| 😀"}},
+    {"naïve café Ünïcode",
+     {"naïve| café| Ünïcode",
+      "naïve| café| Ünïcode",
+      "naïve| café| Ünïcode",
+      "naïve| café| Ünïcode"}},
+    {"٣٤٥ ½ Ⅷ x²",
+     {"٣٤٥| ½| Ⅷ| x|²",
+      "٣|٤|٥| |½| |Ⅷ| x|²",
+      "٣٤٥| |½| |Ⅷ| x|²",
+      "٣|٤|٥| |½| |Ⅷ| x|²"}},
+    {"e\314\201a\314\200",
+     {"e|\314\201|a|\314\200",
+      "e|\314\201|a|\314\200",
+      "e|\314\201a|\314\200",
+      "e|\314\201a|\314\200"}},
+    {"a\302\240b\343\200\200c\342\200\203\342\200\203d",
+     {"a|\302\240|b|\343\200\200|c|\342\200\203|\342\200\203|d",
+      "a|\302\240|b|\343\200\200|c|\342\200\203|\342\200\203|d",
+      "a|\302\240b|\343\200\200c|\342\200\203|\342\200\203d",
+      "a|\302\240b|\343\200\200c|\342\200\203|\342\200\203d"}},
+    {"$3.14, 1,000",
+     {"$|3|.|14|,| 1|,|000",
+      "$|3|.|1|4|,| |1|,|0|0|0",
+      "$|3|.|14|,| |1|,|000",
+      "$|3|.|1|4|,| |1|,|0|0|0"}},
+    {"_under_score_ __x",
+     {"_|under|_|score|_| __|x",
+      "_|under|_|score|_| __|x",
+      "_under|_score|_| __|x",
+      "_under|_score|_| __|x"}},
+    {"\342\200\215\357\270\217",
+     {"\342\200\215\357\270\217",
+      "\342\200\215\357\270\217",
+      "\342\200\215\357\270\217",
+      "\342\200\215\357\270\217"}},
+    {"Привет, мир!",
+     {"Привет|,| мир|!",
+      "Привет|,| мир|!",
+      "Привет|,| мир|!",
+      "Привет|,| мир|!"}},
+    {"नमस\340\245\215त\340\245\207",
+     {"नमस|\340\245\215|त|\340\245\207",
+      "नमस|\340\245\215|त|\340\245\207",
+      "नमस|\340\245\215त|\340\245\207",
+      "नमस|\340\245\215त|\340\245\207"}},
+    {"  1",
+     {" | 1",
+      "  |1",
+      " | |1",
+      " | |1"}},
+    {"   ",
+     {"   ",
+      "   ",
+      "   ",
+      "   "}},
+    {"\n",
+     {"\n",
+      "\n",
+      "\n",
+      "\n"}},
+    {"x\034y\341\240\216z\302\205 w",
+     {"x|\034|y|\341\240\216|z|\302\205| w",
+      "x|\034|y|\341\240\216|z|\302\205| w",
+      "x|\034y|\341\240\216z|\302\205| w",
+      "x|\034y|\341\240\216z|\302\205| w"}},
+    // clang-format on
+};
+
+Test(pretokenizer, words) {
+    for (size_t f = 0; f < 4; f++) {
+        const struct sheaf__pre_info *info = sheaf__pre_find(families[f]);
+        cr_assert_not_null(info, "%s", families[f]);
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            const char *s = cases[i].text;
+            char words[512];
+            size_t n = 0;
+            for (size_t len = strlen(s), k; len; s += k, len -= k) {
+                k = sheaf__pre_next(info->pre, s, len);
+                cr_assert(k >= 1 && k <= len);
+                if (n) words[n++] = '|';
+                memcpy(words + n, s, k);
+                n += k;
+            }
+            words[n] = 0;
+            cr_expect_str_eq(words, cases[i].words[f], "%s: \"%s\" gives \"%s\" for \"%s\"",
+                             families[f], cases[i].text, words, cases[i].words[f]);
+        }
+    }
+}
+
+Test(pretokenizer, names) {
+    cr_expect_null(sheaf__pre_find("tekken"));
+    cr_expect_eq(sheaf__pre_find("default")->pre, SHEAF__PRE_GPT2);
+    cr_expect_eq(sheaf__pre_find("llama3"), sheaf__pre_find("llama3"));
+    cr_expect(sheaf__pre_find("llama-bpe")->whole_words);
+    cr_expect(sheaf__pre_find("llama-bpe")->add_bos);
+    cr_expect_not(sheaf__pre_find("qwen2")->whole_words);
+    char *names = strdup(sheaf__pre_names());
+    for (char *save, *name = strtok_r(names, ", ", &save); name; name = strtok_r(NULL, ", ", &save))
+        cr_expect_not_null(sheaf__pre_find(name), "%s is named, but not known", name);
+    free(names);
+}
+
+/* Any bytes are cut into words that cover them, and a byte that is not UTF-8 counts as a symbol. */
+Test(pretokenizer, any_bytes) {
+    cr_expect_eq(sheaf__pre_next(SHEAF__PRE_GPT2, " \xFF\xC3 x", 5), 3);
+    cr_expect_eq(sheaf__pre_next(SHEAF__PRE_LLAMA3, "\xFFword", 5), 5);
+    cr_expect_eq(sheaf__pre_next(SHEAF__PRE_QWEN2, "\0\0a", 3), 2);
+    srand(7);
+    for (int round = 0; round < 2000; round++) {
+        char s[64];
+        size_t len = 1 + (size_t)rand() % sizeof s;
+        for (size_t i = 0; i < len; i++)
+            s[i] = (char)(rand() % 3 ? rand() : " '\n\r1s"[rand() % 6]);
+        for (int pre = 0; pre < SHEAF__PRE_COUNT; pre++) {
+            /* at the very end of an allocation, so that a sanitizer sees reads beyond it */
+            char *copy = malloc(len);
+            memcpy(copy, s, len);
+            for (size_t pos = 0; pos < len;) {
+                size_t k = sheaf__pre_next((enum sheaf__pre)pre, copy + pos, len - pos);
+                cr_assert(k >= 1 && k <= len - pos);
+                pos += k;
+            }
+            free(copy);
+        }
+    }
+}
+
+Test(unicode, utf8_of_every_character) {
+    for (uint32_t cp = 0; cp <= 0x10FFFF; cp++) {
+        char s[4];
+        uint32_t back;
+        size_t n = sheaf__utf8_put(cp, s);
+        size_t used = sheaf__utf8_next(s, n, &back);
+        bool surrogate = cp >= 0xD800 && cp <= 0xDFFF;
+        if (surrogate)
+            cr_assert(used == 1 && back == SHEAF__CP_INVALID);
+        else
+            cr_assert(used == n && back == cp, "U+%04X", (unsigned)cp);
+        for (size_t cut = 1; cut < n; cut++) {
+            cr_assert_eq(sheaf__utf8_next(s, cut, &back), 1);
+            cr_assert_eq(back, SHEAF__CP_INVALID);
+            size_t waits = surrogate && cut == 2 ? 0 : cut;
+            cr_assert_eq(sheaf__utf8_unfinished(s, cut), waits, "U+%04X", (unsigned)cp);
+        }
+        cr_assert_eq(sheaf__utf8_unfinished(s, n), 0);
+    }
+}
+
+Test(unicode, utf8_malformed) {
+    static const char *const bad[] = {"\x80",         "\xC0\x80",     "\xC1\xBF", "\xE0\x9F\xBF",
+                                      "\xED\xA0\x80", "\xF0\x8F\xBF", "\xF4\x90", "\xF5\x80",
+                                      "\xFF",         "\xE2(\xA1"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        uint32_t cp;
+        cr_expect_eq(sheaf__utf8_next(bad[i], strlen(bad[i]), &cp), 1);
+        cr_expect_eq(cp, SHEAF__CP_INVALID, "case %zu", i);
+        cr_expect_eq(sheaf__utf8_unfinished(bad[i], strlen(bad[i])), 0, "case %zu", i);
+    }
+}
+
+Test(unicode, classes) {
+    static const struct {
+        uint32_t cp;
+        enum sheaf__char_class class;
+    } known[] = {
+        {0, SHEAF__CHAR_OTHER},        {'\t', SHEAF__CHAR_SPACE},
+        {0x1C, SHEAF__CHAR_OTHER},     {' ', SHEAF__CHAR_SPACE},
+        {'0', SHEAF__CHAR_NUMBER},     {'9', SHEAF__CHAR_NUMBER},
+        {':', SHEAF__CHAR_OTHER},      {'A', SHEAF__CHAR_LETTER},
+        {'_', SHEAF__CHAR_OTHER},      {0x85, SHEAF__CHAR_SPACE},
+        {0xAA, SHEAF__CHAR_LETTER},    {0xB2, SHEAF__CHAR_NUMBER},
+        {0x301, SHEAF__CHAR_OTHER},    {0x663, SHEAF__CHAR_NUMBER},
+        {0x2028, SHEAF__CHAR_SPACE},   {0x200B, SHEAF__CHAR_OTHER},
+        {0x2167, SHEAF__CHAR_NUMBER},  {0x3000, SHEAF__CHAR_SPACE},
+        {0x4E00, SHEAF__CHAR_LETTER},  {0xAC00, SHEAF__CHAR_LETTER},
+        {0xE000, SHEAF__CHAR_OTHER},   {0x1F600, SHEAF__CHAR_OTHER},
+        {0x20000, SHEAF__CHAR_LETTER}, {0x10FFFF, SHEAF__CHAR_OTHER},
+        {0x110000, SHEAF__CHAR_OTHER}, {SHEAF__CP_INVALID, SHEAF__CHAR_OTHER},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        cr_expect_eq(sheaf__char_class(known[i].cp), known[i].class, "U+%04X",
+                     (unsigned)known[i].cp);
+}

@@ -1,0 +1,355 @@
+/* The element types: the table, the conversions of one value over all inputs, and the block formats
+ * against a second reading of their description, one bit at a time. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sheaf/type.h"
+
+static const enum sheaf_type float_types[] = {
+    SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16, SHEAF_TYPE_Q8_0,
+    SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1, SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1,
+    SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q5_K, SHEAF_TYPE_Q6_K,
+};
+enum { N_FLOAT_TYPES = sizeof float_types / sizeof float_types[0] };
+
+static uint64_t rng = 0x9e3779b97f4a7c15u;
+static uint32_t random_u32(void) {
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return (uint32_t)(rng >> 32);
+}
+/* Sum of four uniform numbers: bell-shaped, variance 1. */
+static float random_bell(void) {
+    double s = 0;
+    for (int i = 0; i < 4; i++) s += (double)random_u32() / 4294967296.0 - 0.5;
+    return (float)(s * 1.7320508);
+}
+
+static uint32_t bits(float f) {
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+/* ---- the table ---- */
+
+Test(quants, table) {
+    static const struct {
+        enum sheaf_type type;
+        int number;
+        const char *name;
+        int64_t blck;
+        size_t size;
+    } rows[] = {
+        {SHEAF_TYPE_F32, 0, "f32", 1, 4},        {SHEAF_TYPE_F16, 1, "f16", 1, 2},
+        {SHEAF_TYPE_Q4_0, 2, "q4_0", 32, 18},    {SHEAF_TYPE_Q4_1, 3, "q4_1", 32, 20},
+        {SHEAF_TYPE_Q5_0, 6, "q5_0", 32, 22},    {SHEAF_TYPE_Q5_1, 7, "q5_1", 32, 24},
+        {SHEAF_TYPE_Q8_0, 8, "q8_0", 32, 34},    {SHEAF_TYPE_Q4_K, 12, "q4_K", 256, 144},
+        {SHEAF_TYPE_Q5_K, 13, "q5_K", 256, 176}, {SHEAF_TYPE_Q6_K, 14, "q6_K", 256, 210},
+        {SHEAF_TYPE_I32, 26, "i32", 1, 4},       {SHEAF_TYPE_I64, 27, "i64", 1, 8},
+        {SHEAF_TYPE_BF16, 30, "bf16", 1, 2},
+    };
+    int known = 0;
+    for (int t = -2; t < SHEAF_TYPE_COUNT + 2; t++)
+        known += sheaf_type_is_known((enum sheaf_type)t);
+    cr_assert_eq(known, (int)(sizeof rows / sizeof rows[0]));
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        enum sheaf_type t = rows[i].type;
+        cr_assert_eq((int)t, rows[i].number);
+        cr_assert_str_eq(sheaf_type_name(t), rows[i].name);
+        cr_assert_eq(sheaf_type_from_name(rows[i].name), t);
+        cr_assert_eq(sheaf_blck_size(t), rows[i].blck);
+        cr_assert_eq(sheaf_type_size(t), rows[i].size);
+        cr_assert_eq(sheaf_is_quantized(t), rows[i].blck > 1);
+        cr_assert_eq(sheaf_row_size(t, 3 * rows[i].blck), 3 * rows[i].size);
+        cr_assert_eq(sheaf_row_size(t, 0), 0u);
+        cr_assert_eq(sheaf_row_size(t, -rows[i].blck), 0u);
+        if (rows[i].blck > 1) cr_assert_eq(sheaf_row_size(t, rows[i].blck + 1), 0u);
+    }
+    cr_assert_eq(sheaf_row_size(SHEAF_TYPE_I64, INT64_MAX), 0u, "an overflow must give 0");
+    cr_assert_eq(sheaf_type_from_name("Q4_k"), SHEAF_TYPE_Q4_K, "case does not matter");
+    cr_assert_eq(sheaf_type_from_name("q4"), SHEAF_TYPE_COUNT);
+    cr_assert_eq(sheaf_type_from_name(NULL), SHEAF_TYPE_COUNT);
+    cr_assert_str_eq(sheaf_type_name((enum sheaf_type)4), "?");
+    cr_assert_eq(sheaf_blck_size((enum sheaf_type) - 1), 0);
+}
+
+Test(quants, refused_conversions) {
+    float x[64] = {0};
+    char y[256] = {0};
+    cr_assert_eq(sheaf_to_float(SHEAF_TYPE_I32, y, x, 1), SHEAF_STATUS_UNSUPPORTED);
+    cr_assert_eq(sheaf_from_float(SHEAF_TYPE_I64, x, y, 1), SHEAF_STATUS_UNSUPPORTED);
+    cr_assert(strstr(sheaf_last_error(), "i64"));
+    cr_assert_eq(sheaf_to_float((enum sheaf_type)5, y, x, 1), SHEAF_STATUS_UNSUPPORTED);
+    cr_assert_eq(sheaf_to_float(SHEAF_TYPE_Q4_K, y, x, 32), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_from_float(SHEAF_TYPE_Q8_0, x, y, 33), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_from_float(SHEAF_TYPE_F16, x, y, -1), SHEAF_STATUS_INVALID);
+}
+
+/* ---- one value ---- */
+
+/* IEEE formats by their definition: e exponent bits, m mantissa bits. */
+static double decode(uint32_t h, int e, int m) {
+    int exp = (int)(h >> m) & ((1 << e) - 1), bias = (1 << (e - 1)) - 1;
+    double man = (double)(h & ((1u << m) - 1)), sign = h >> (e + m) & 1 ? -1 : 1;
+    if (exp == (1 << e) - 1) return man != 0 ? (double)NAN : sign * INFINITY;
+    if (exp == 0) return sign * ldexp(man, 1 - bias - m);
+    return sign * ldexp(man + ldexp(1, m), exp - bias - m);
+}
+
+static void check_16_bits(int e, int m, float (*to)(uint16_t), uint16_t (*from)(float)) {
+    for (uint32_t h = 0; h < 65536; h++) {
+        double want = decode(h, e, m);
+        float got = to((uint16_t)h);
+        if (isnan(want)) {
+            uint16_t back = from(got);
+            cr_assert(isnan(got) && isnan(decode(back, e, m)), "%04x must stay NaN", h);
+            cr_assert_eq(back >> 15, h >> 15);
+            continue;
+        }
+        cr_assert_eq(bits(got), bits((float)want), "%04x: %a, want %a", h, (double)got, want);
+        cr_assert_eq(from(got), h, "%04x came back as %04x", h, from(got));
+    }
+    /* between each two neighbours: below, at and above the middle */
+    uint32_t inf = ((1u << e) - 1) << m;
+    for (uint32_t h = 0; h < inf; h++) {
+        double a = decode(h, e, m),
+               b = h + 1 < inf ? decode(h + 1, e, m) : 2 * a - decode(h - 1, e, m);
+        float mid = (float)((a + b) / 2);
+        uint32_t even = h & 1 ? h + 1 : h;
+        for (uint32_t s = 0; s < 2; s++) {
+            float sign = s ? -1 : 1;
+            cr_assert_eq(from(sign * mid), even | s << 15, "tie after %04x", h);
+            cr_assert_eq(from(sign * nextafterf(mid, 0)), h | s << 15, "below the tie after %04x",
+                         h);
+            cr_assert_eq(from(sign * nextafterf(mid, INFINITY)), (h + 1) | s << 15,
+                         "above the tie after %04x", h);
+        }
+    }
+    cr_assert_eq(from(INFINITY), inf);
+    cr_assert_eq(from(-INFINITY), inf | 0x8000u);
+}
+
+Test(quants, fp16_all_values) { check_16_bits(5, 10, sheaf_fp16_to_fp32, sheaf_fp32_to_fp16); }
+Test(quants, bf16_all_values) { check_16_bits(8, 7, sheaf_bf16_to_fp32, sheaf_fp32_to_bf16); }
+
+/* ---- blocks, bit by bit ---- */
+
+/* Bit number i of a byte string, counting from the least significant bit of its first byte. */
+static int bit(const uint8_t *p, int i) { return p[i / 8] >> i % 8 & 1; }
+/* n bits from bit i upwards. */
+static int field(const uint8_t *p, int i, int n) {
+    int v = 0;
+    for (int j = 0; j < n; j++) v |= bit(p, i + j) << j;
+    return v;
+}
+static float half_at(const uint8_t *p, int byte) {
+    return (float)decode((uint32_t)field(p, 8 * byte, 16), 5, 10);
+}
+/* a * b + c with one rounding each, in double, where two floats multiply and add exactly enough. */
+static float muladd(float a, float b, float c) {
+    return (float)((double)(float)((double)a * b) + c);
+}
+
+/* Bit offset of the nibble of element j in the plain formats: all low nibbles, then all high. */
+static int nibble_32(int j) { return j % 16 * 8 + j / 16 * 4; }
+
+static float q4_0_at(const uint8_t *p, int j) {
+    return half_at(p, 0) * (float)(field(p + 2, nibble_32(j), 4) - 8);
+}
+static float q4_1_at(const uint8_t *p, int j) {
+    return muladd(half_at(p, 0), (float)field(p + 4, nibble_32(j), 4), half_at(p, 2));
+}
+static float q5_0_at(const uint8_t *p, int j) {
+    return half_at(p, 0) * (float)(field(p + 6, nibble_32(j), 4) + 16 * bit(p + 2, j) - 16);
+}
+static float q5_1_at(const uint8_t *p, int j) {
+    return muladd(half_at(p, 0), (float)(field(p + 8, nibble_32(j), 4) + 16 * bit(p + 4, j)),
+                  half_at(p, 2));
+}
+static float q8_0_at(const uint8_t *p, int j) {
+    int q = field(p + 2, 8 * j, 8);
+    return half_at(p, 0) * (float)(q < 128 ? q : q - 256);
+}
+
+/* The 12 bytes of Q4_K and Q5_K hold the 6-bit scales 0..3 in the low bits of bytes 0..3, the mins
+ * 0..3 in those of bytes 4..7; scales and mins 4..7 have their low 4 bits in the low and high
+ * nibbles of bytes 8..11 and their high 2 bits in the top bits of bytes 0..3 and 4..7. */
+static int k_scale(const uint8_t *s, int j) {
+    return j < 4 ? field(s, 8 * j, 6)
+                 : field(s, 8 * (j + 4), 4) + 16 * field(s, 8 * (j - 4) + 6, 2);
+}
+static int k_min(const uint8_t *s, int j) {
+    return j < 4 ? field(s, 8 * (j + 4), 6)
+                 : field(s, 8 * (j + 4) + 4, 4) + 16 * field(s, 8 * j + 6, 2);
+}
+static float k_at(const uint8_t *p, int j, int q) {
+    float d = half_at(p, 0) * (float)k_scale(p + 4, j / 32);
+    float m = half_at(p, 2) * (float)k_min(p + 4, j / 32);
+    return muladd(d, (float)q, -m);
+}
+/* Pairs of sub-blocks share 32 bytes: the even one in the low nibbles. */
+static int nibble_k(int j) { return (j / 64 * 32 + j % 32) * 8 + j / 32 % 2 * 4; }
+static float q4_k_at(const uint8_t *p, int j) { return k_at(p, j, field(p + 16, nibble_k(j), 4)); }
+static float q5_k_at(const uint8_t *p, int j) {
+    return k_at(p, j, field(p + 48, nibble_k(j), 4) + 16 * bit(p + 16, j % 32 * 8 + j / 32));
+}
+static float q6_k_at(const uint8_t *p, int j) {
+    int half = j / 128, quarter = j / 32 % 4, l = j % 32;
+    int low = field(p + half * 64 + quarter % 2 * 32 + l, quarter / 2 * 4, 4);
+    int high = field(p + 128 + half * 32 + l, quarter * 2, 2);
+    int scale = p[192 + j / 16] < 128 ? p[192 + j / 16] : p[192 + j / 16] - 256;
+    return half_at(p, 208) * (float)scale * (float)(low + 16 * high - 32);
+}
+
+static const struct {
+    enum sheaf_type type;
+    float (*at)(const uint8_t *block, int j);
+    int halves[2]; /* byte offsets of the half floats, -1 if none */
+} formats[] = {
+    {SHEAF_TYPE_Q4_0, q4_0_at, {0, -1}}, {SHEAF_TYPE_Q4_1, q4_1_at, {0, 2}},
+    {SHEAF_TYPE_Q5_0, q5_0_at, {0, -1}}, {SHEAF_TYPE_Q5_1, q5_1_at, {0, 2}},
+    {SHEAF_TYPE_Q8_0, q8_0_at, {0, -1}}, {SHEAF_TYPE_Q4_K, q4_k_at, {0, 2}},
+    {SHEAF_TYPE_Q5_K, q5_k_at, {0, 2}},  {SHEAF_TYPE_Q6_K, q6_k_at, {208, -1}},
+};
+
+Test(quants, dequantize_bit_by_bit) {
+    enum { BLOCKS = 200 };
+    for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++) {
+        size_t size = sheaf_type_size(formats[f].type);
+        int64_t blck = sheaf_blck_size(formats[f].type);
+        uint8_t *src = malloc(BLOCKS * size);
+        float *dst = malloc((size_t)(BLOCKS * blck) * sizeof *dst);
+        for (size_t i = 0; i < BLOCKS * size; i++) src[i] = (uint8_t)random_u32();
+        for (size_t b = 0; b < BLOCKS; b++) { /* infinite and NaN scales would compare nothing */
+            for (int h = 0; h < 2; h++) {
+                if (formats[f].halves[h] >= 0)
+                    src[b * size + (size_t)formats[f].halves[h] + 1] &= 0xbf;
+            }
+        }
+        cr_assert_eq(sheaf_to_float(formats[f].type, src, dst, BLOCKS * blck),
+                     SHEAF_STATUS_SUCCESS);
+        for (int64_t i = 0; i < BLOCKS * blck; i++) {
+            float want = formats[f].at(src + (size_t)(i / blck) * size, (int)(i % blck));
+            cr_assert_eq(dst[i], want, "%s element %d: %a, want %a",
+                         sheaf_type_name(formats[f].type), (int)i, (double)dst[i], (double)want);
+        }
+        free(src);
+        free(dst);
+    }
+}
+
+/* ---- quantizing ---- */
+
+enum { N = 1024 };
+
+static void fill(float *x, int kind) {
+    for (int i = 0; i < N; i++) {
+        float r = random_bell();
+        switch (kind) {
+        case 0:
+            x[i] = r;
+            break;
+        case 1:
+            x[i] = 0;
+            break;
+        case 2:
+            x[i] = fabsf(r) + 3;
+            break;
+        case 3:
+            x[i] = -fabsf(r) * 1e-3f;
+            break;
+        case 4:
+            x[i] = i % 37 ? r * 0.01f : r * 20;
+            break; /* outliers */
+        case 5:
+            x[i] = 2.5f;
+            break;
+        default:
+            x[i] = r * ldexpf(1, i / 32 % 8 - 4);
+            break; /* blocks of different size */
+        }
+    }
+}
+enum { N_KINDS = 7 };
+
+/* Largest error of a correct quantizer of each format over a super-block whose largest magnitude is
+ * a and whose range (with 0) is r: half a step, a whole one where the largest positive value is
+ * clamped, and for the K formats the rounding of their 6- and 8-bit scales. */
+static double bound(enum sheaf_type type, double a, double r) {
+    double half_float = ldexp(1, -11);
+    switch ((int)type) {
+    case SHEAF_TYPE_F32:
+        return 0;
+    case SHEAF_TYPE_F16:
+        return a * half_float + 1e-7;
+    case SHEAF_TYPE_BF16:
+        return a * ldexp(1, -8);
+    case SHEAF_TYPE_Q8_0:
+        return a * (0.5 / 127 + half_float);
+    case SHEAF_TYPE_Q4_0:
+        return a * (1.0 / 8 + half_float);
+    case SHEAF_TYPE_Q5_0:
+        return a * (1.0 / 16 + half_float);
+    case SHEAF_TYPE_Q4_1:
+        return r * 0.5 / 15 + 2 * a * half_float + r * half_float;
+    case SHEAF_TYPE_Q5_1:
+        return r * 0.5 / 31 + 2 * a * half_float + r * half_float;
+    case SHEAF_TYPE_Q4_K:
+        return r * (0.5 / 15 + 0.5 / 63 + 2 * half_float) + a * (0.5 / 63);
+    case SHEAF_TYPE_Q5_K:
+        return r * (0.5 / 31 + 0.5 / 63 + 2 * half_float) + a * (0.5 / 63);
+    default:
+        return a * (1.0 / 32 + 1.0 / 128 + 2 * half_float);
+    }
+}
+
+Test(quants, round_trip_error) {
+    static float x[N], y[N];
+    static uint8_t q[N * 4];
+    for (int t = 0; t < N_FLOAT_TYPES; t++) {
+        enum sheaf_type type = float_types[t];
+        int blck = (int)sheaf_blck_size(type);
+        for (int kind = 0; kind < N_KINDS; kind++) {
+            fill(x, kind);
+            cr_assert_eq(sheaf_from_float(type, x, q, N), SHEAF_STATUS_SUCCESS);
+            cr_assert_eq(sheaf_to_float(type, q, y, N), SHEAF_STATUS_SUCCESS);
+            for (int b = 0; b < N / blck; b++) {
+                double lo = 0, hi = 0;
+                for (int j = b * blck; j < (b + 1) * blck; j++) {
+                    lo = fmin(lo, (double)x[j]);
+                    hi = fmax(hi, (double)x[j]);
+                }
+                double limit = bound(type, fmax(-lo, hi), hi - lo);
+                for (int j = b * blck; j < (b + 1) * blck; j++) {
+                    double error = fabs((double)x[j] - (double)y[j]);
+                    cr_assert_leq(error, limit * 1.0001, "%s data %d: %g became %g, limit %g",
+                                  sheaf_type_name(type), kind, (double)x[j], (double)y[j], limit);
+                }
+            }
+        }
+    }
+}
+
+/* Infinities, NaN, huge and tiny values: no undefined conversion (run under UBSan), and a finite
+ * neighbour block is not touched. */
+Test(quants, wild_values) {
+    static const float wild[] = {INFINITY, -INFINITY, NAN, 3e38f, -3e38f, 1e-45f, 1e-38f};
+    static float x[512], y[512];
+    static uint8_t q[512 * 4];
+    for (int t = 0; t < N_FLOAT_TYPES; t++) {
+        int blck = (int)sheaf_blck_size(float_types[t]);
+        for (int i = 0; i < 512; i++) x[i] = i < 256 ? wild[i * 7 / 3 % 7] : 1.0f;
+        cr_assert_eq(sheaf_from_float(float_types[t], x, q, 512), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_to_float(float_types[t], q, y, 512), SHEAF_STATUS_SUCCESS);
+        for (int i = 256; i < 512; i++) cr_assert_float_eq(y[i], 1.0f, 0.02f);
+        for (int i = 0; i < blck; i++) x[i] = 1e-44f; /* a scale that rounds to zero */
+        cr_assert_eq(sheaf_from_float(float_types[t], x, q, blck), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_to_float(float_types[t], q, y, blck), SHEAF_STATUS_SUCCESS);
+        for (int i = 0; i < blck; i++) cr_assert_float_eq(y[i], 0.0f, 1e-40f);
+    }
+}

@@ -1,0 +1,415 @@
+/* sheaf-run as its users start it: alone and under mpirun, with good and with bad input. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sheaf/gguf.h"
+
+#include "generate.h"
+#include "mpirun.h"
+
+#define F32     SHEAF_SOURCE_DIR "/models/kjv-f32.gguf"
+#define Q8_0    SHEAF_SOURCE_DIR "/models/kjv-q8_0.gguf"
+#define HELDOUT SHEAF_SOURCE_DIR "/tests/golden/heldout.txt"
+#define PPL     "--perplexity " HELDOUT " --ppl-lines --ppl-tokens 2048 --kv-type f32"
+
+enum { OUT = 1 << 16 };
+static char out[OUT];
+static char dir[64];
+
+static void setup(void) {
+    strcpy(dir, "/tmp/sheaf-test-run-XXXXXX");
+    cr_assert_not_null(mkdtemp(dir));
+}
+
+static void teardown(void) {
+    char cmd[128];
+    snprintf(cmd, sizeof cmd, "rm -r %s", dir);
+    cr_assert_eq(system(cmd), 0);
+}
+
+TestSuite(run, .init = setup, .fini = teardown, .timeout = 400);
+
+/* np 0: without mpirun. Standard output and error together in `out`. */
+static int sheaf_run(int np, const char *env, const char *args) {
+    char cmd[4096];
+    if (np) return run_mpirun(np, env, 120, out, OUT, "sheaf-run %s", args);
+    snprintf(cmd, sizeof cmd, "exec env %s '%s'/bin/sheaf-run %s", env ? env : "", SHEAF_BUILD_DIR,
+             args);
+    return run_command(cmd, 120, out, OUT);
+}
+
+/* The line that begins with `head`, copied; "" if there is none. */
+static char *line_of(const char *head) {
+    static char lines[8][8192];
+    static int next;
+    char *line = lines[next++ % 8];
+    const char *p = out;
+    line[0] = 0;
+    while (p && strncmp(p, head, strlen(head)) != 0)
+        p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL;
+    if (p) snprintf(line, 8192, "%.*s", (int)strcspn(p, "\n"), p);
+    return line;
+}
+
+static int count(const char *text) {
+    int n = 0;
+    for (const char *p = out; (p = strstr(p, text)); p += strlen(text)) n++;
+    return n;
+}
+
+/* ---- results; with standard error elsewhere, since mpirun mixes the streams ---- */
+
+static void random_model(const char *path, struct sheaf__generate_params p) {
+    cr_assert_eq(sheaf__generate(&p, path), 0, "%s", sheaf_last_error());
+}
+
+/* Greedy tokens of the model, and bytes of its logits, on one device without the meta device. */
+static void reference(const char *model, char *ids, size_t cap) {
+    char args[1024];
+    snprintf(args, sizeof args,
+             "-m %s -p 'the old man and the sea' -n 128 --temp 0 --ignore-eos --ids --kv-type f32 "
+             "--single --logits %s/want.bin 2>%s/err",
+             model, dir, dir);
+    cr_assert_eq(sheaf_run(0, NULL, args), 0, "%s", out);
+    snprintf(ids, cap, "%s", line_of("ids: "));
+    cr_assert_neq(ids[0], 0);
+}
+
+static double logits_nmse(void) {
+    char path[2][128];
+    FILE *f[2];
+    double e = 0, r = 0;
+    float a, b;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path[i], sizeof path[i], "%s/%s.bin", dir, i ? "got" : "want");
+        f[i] = fopen(path[i], "rb");
+        cr_assert_not_null(f[i]);
+    }
+    size_t n = 0;
+    while (fread(&a, sizeof a, 1, f[0]) == 1) {
+        cr_assert_eq(fread(&b, sizeof b, 1, f[1]), 1, "fewer logits than the reference");
+        e += ((double)a - (double)b) * ((double)a - (double)b);
+        r += (double)a * (double)a;
+        n++;
+    }
+    cr_assert_eq(fread(&b, sizeof b, 1, f[1]), 0, "more logits than the reference");
+    cr_assert_geq(n, 128 * 512);
+    fclose(f[0]);
+    fclose(f[1]);
+    return e / r;
+}
+
+struct world {
+    int np, devices;
+    const char *split;
+};
+
+static void same_as(const char *model, const char *ids, struct world w) {
+    char args[1024], env[64];
+    snprintf(args, sizeof args,
+             "-m %s -p 'the old man and the sea' -n 128 --temp 0 --ignore-eos --ids --kv-type f32 "
+             "--check --split %s --logits %s/got.bin 2>%s/err",
+             model, w.split, dir, dir);
+    snprintf(env, sizeof env, "SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=%d", w.devices);
+    cr_assert_eq(sheaf_run(w.np, env, args), 0, "%s", out);
+    cr_assert_str_eq(line_of("ids: "), ids, "%d ranks x %d, split %s: %s", w.np, w.devices, w.split,
+                     out);
+    double e = logits_nmse();
+    cr_assert_leq(e, 1e-10, "%d ranks x %d, split %s: NMSE %g", w.np, w.devices, w.split, e);
+}
+
+/* Sanitizers make a run five times slower, and look for what shows in any world: every fourth will
+ * do. */
+#ifdef __SANITIZE_ADDRESS__
+enum { WORLD_STEP = 4 };
+#else
+enum { WORLD_STEP = 1 };
+#endif
+
+static void same_everywhere(const char *model, const struct world *worlds, int n) {
+    char ids[8192];
+    reference(model, ids, sizeof ids);
+    for (int i = 0; i < n; i += WORLD_STEP) same_as(model, ids, worlds[i]);
+}
+
+static const struct world all_worlds[] = {
+    {0, 1, "even"}, {0, 2, "even"},    {0, 3, "1,2,1"}, {1, 1, "even"},
+    {2, 1, "even"}, {2, 1, "3,1"},     {2, 2, "even"},  {2, 1, "0,1"},
+    {3, 1, "even"}, {3, 1, "1,2,1"},   {3, 1, "1,0,1"}, {3, 2, "3,1,2,1,1,1"},
+    {4, 1, "even"}, {4, 1, "1,2,3,4"}, {4, 2, "even"},  {2, 1, "auto"},
+};
+
+Test(run, split_equals_unsplit) {
+    same_everywhere(F32, all_worlds, sizeof all_worlds / sizeof *all_worlds);
+}
+
+static const struct world some_worlds[] = {
+    {0, 2, "even"}, {2, 1, "3,1"}, {3, 1, "even"}, {4, 1, "even"}};
+
+static void odd_model(struct sheaf__generate_params p) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/odd.gguf", dir);
+    random_model(path, p);
+    same_everywhere(path, some_worlds, sizeof some_worlds / sizeof *some_worlds);
+}
+
+Test(run, three_kv_heads) {
+    struct sheaf__generate_params p = sheaf__generate_default_params();
+    p.n_head = 9;
+    p.n_head_kv = 3;
+    odd_model(p);
+}
+
+Test(run, one_kv_head_gemma3) {
+    struct sheaf__generate_params p = sheaf__generate_default_params();
+    p.arch = "gemma3";
+    p.n_head_kv = 1;
+    p.n_layer = 7;
+    p.tied = true;
+    odd_model(p);
+}
+
+Test(run, five_heads_qwen2) {
+    struct sheaf__generate_params p = sheaf__generate_default_params();
+    p.arch = "qwen2";
+    p.n_head = p.n_head_kv = 5;
+    odd_model(p);
+}
+
+Test(run, fused_qkv) {
+    struct sheaf__generate_params p = sheaf__generate_default_params();
+    p.fused_qkv = true;
+    odd_model(p);
+}
+
+static void perplexity(const char *model, int np, const char *split, double want, double limit) {
+    char args[1024];
+    double ppl = 0;
+    snprintf(args, sizeof args, "-m %s " PPL " --split %s 2>%s/err", model, split, dir);
+    cr_assert_eq(sheaf_run(np, "SHEAF_CPU_THREADS=1", args), 0, "%s", out);
+    cr_assert_eq(sscanf(line_of("perplexity_tokens 2040 "),
+                        "perplexity_tokens 2040 nll %*f perplexity %lf", &ppl),
+                 1, "%s", out);
+    cr_assert_float_eq(ppl / want, 1, limit, "perplexity %f is not %f", ppl, want);
+}
+
+Test(run, perplexity_f32) {
+    perplexity(F32, 0, "even", 24.135845, 1e-5);
+    perplexity(F32, 2, "3,1", 24.135845, 1e-5);
+}
+
+Test(run, perplexity_q8_0) {
+    perplexity(Q8_0, 0, "even", 24.116918, 1e-4);
+    perplexity(Q8_0, 3, "even", 24.116918, 1e-4);
+}
+
+Test(run, sampling_is_the_same_on_any_number_of_ranks) {
+    const char *args = "-m " F32 " -p 'And the LORD' -n 40 --temp 0.9 --seed 7 --ids 2>/dev/null";
+    cr_assert_eq(sheaf_run(0, NULL, args), 0, "%s", out);
+    char *want = line_of("ids: ");
+    cr_assert_eq(sheaf_run(3, "SHEAF_CPU_THREADS=1", args), 0, "%s", out);
+    cr_assert_str_eq(line_of("ids: "), want);
+    /* without top-k the candidates are the whole vocabulary */
+    args = "-m " F32 " -p 'And the LORD' -n 40 --temp 0.9 --seed 7 --top-k 0 --ids 2>/dev/null";
+    cr_assert_eq(sheaf_run(0, NULL, args), 0, "%s", out);
+    want = line_of("ids: ");
+    cr_assert_eq(sheaf_run(2, "SHEAF_CPU_THREADS=1", args), 0, "%s", out);
+    cr_assert_str_eq(line_of("ids: "), want);
+}
+
+Test(run, json_and_summary) {
+    cr_assert_eq(
+        sheaf_run(2, "SHEAF_CPU_THREADS=1",
+                  "-m " F32 " -p 'In the beginning' -n 8 --temp 0 --json 2>/dev/null | "
+                  "python3 -c 'import json, sys; o = json.load(sys.stdin); "
+                  "print(o[\"ids\"][0], len(o[\"ids\"]), len(o[\"ranks\"]), o[\"text\"])'"),
+        0, "%s", out);
+    cr_assert(strstr(out, "271 8 2  of the world"), "%s", out);
+    cr_assert_eq(sheaf_run(2, "SHEAF_CPU_THREADS=1", "-m " F32 " -p 'In the beginning' -n 8"), 0);
+    const char *words[] = {
+        "2 ranks on 1 host, 2 devices", "CPU0@1", "share", "read", "tokens/s", "in communication"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        cr_assert(strstr(out, words[i]), "the summary lacks '%s': %s", words[i], out);
+}
+
+/* Each rank reads its share of the file and a little more for what is mirrored. */
+Test(run, ranks_read_their_share) {
+    cr_assert_eq(sheaf_run(4, "SHEAF_CPU_THREADS=1",
+                           "-m " F32
+                           " -p x -n 1 --json 2>/dev/null | python3 -c 'import json, sys; "
+                           "o = json.load(sys.stdin); print(\"ok\" if all(0 < r[\"bytes_read\"] <= "
+                           "1.1 * r[\"share_bytes\"] and r[\"weight_bytes\"] <= 1.1 * "
+                           "r[\"share_bytes\"] for r in o[\"ranks\"]) else o)'"),
+                 0, "%s", out);
+    cr_assert(strstr(out, "ok"), "%s", out);
+}
+
+/* ---- bad input ---- */
+
+/* Ends within 10 s, not with 0, with one message that holds `text`. */
+static void fails(int np, const char *args, const char *text) {
+    double start = run_seconds();
+    int status = sheaf_run(np, "SHEAF_CPU_THREADS=1", args);
+    double took = run_seconds() - start;
+    cr_assert(status > 0, "'%s' ended with %d: %s", args, status, out);
+    cr_assert_lt(took, 10, "'%s' took %f s", args, took);
+    cr_assert(strstr(out, text), "'%s' lacks '%s': %s", args, text, out);
+    cr_assert_eq(count("sheaf-run: "), 1, "'%s' has not one message: %s", args, out);
+}
+
+static void fails_everywhere(const char *args, const char *text) {
+    fails(0, args, text);
+    fails(2, args, text);
+    fails(3, args, text);
+}
+
+Test(run, bad_command_lines) {
+    fails_everywhere("", "-m FILE");
+    fails(2, "-m " F32, "-p TEXT");
+    fails(2, "-m " F32 " -p x -f y", "one of");
+    fails(2, "-m " F32 " -p x --frobnicate", "unknown option '--frobnicate'");
+    fails(2, "-m " F32 " -p x -n", "value is missing after -n");
+    fails(2, "-m " F32 " -p x -n ten", "--predict wants a whole number");
+    fails(2, "-m " F32 " -p x --temp hot", "--temp wants a number");
+    fails(2, "-m " F32 " -p x --top-p 2", "--top-p wants a number from 0 to 1");
+    fails(2, "-m " F32 " -p x --kv-type q4_0", "--kv-type is f16, q8_0 or f32");
+    fails(2, "-m " F32 " -p x --split 1", "1 numbers, but there are 2 members");
+    fails(2, "-m " F32 " -p x --split 1,2,3", "3 numbers, but there are 2 members");
+    fails(2, "-m " F32 " -p x --split 0,0", "--split 0,0");
+    fails(2, "-m " F32 " -p x --split 1,-1", "--split 1,-1");
+    fails(2, "-m " F32 " -p x --split 1,nan", "--split 1,nan");
+    fails(2, "-m " F32 " -p x --split fast", "--split fast");
+    fails(2, "-m " F32 " -p x --devices CPU9", "no device 'CPU9'");
+    fails(2, "-m " F32 " -p x --devices CPU0@0,CPU0", "names CPU0@0 twice");
+    fails(2, "-m " F32 " -p x --devices CPU0@1,CPU0@0", "lower ranks first");
+    fails(2, "-m " F32 " -p x --single", "one rank only");
+}
+
+/* A setting that leaves no device ends every rank with its own text. */
+Test(run, bad_settings) {
+    const char *settings[] = {"SHEAF_CPU_ISA=mmx", "SHEAF_CPU_ACTIVATIONS=f8",
+                              "SHEAF_CPU_DEVICES=0", "SHEAF_CPU_THREADS=none"};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        for (int np = 0; np <= 2; np += 2) {
+            char name[64];
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(settings[i], "="), settings[i]);
+            cr_assert_gt(sheaf_run(np, settings[i], "-m " F32 " -p x -n 1"), 0, "%s: %s",
+                         settings[i], out);
+            cr_assert(strstr(out, name), "'%s' is not named: %s", name, out);
+            cr_assert_eq(count("sheaf-run: "), 1, "%s", out);
+        }
+    }
+}
+
+Test(run, bad_files) {
+    char args[512], path[128], other[128];
+    fails_everywhere("-m /nonexistent/x.gguf -p x", "cannot open /nonexistent/x.gguf");
+    fails(2, "-m " HELDOUT " -p x", "not a GGUF file");
+    snprintf(path, sizeof path, "%s/cut.gguf", dir);
+    snprintf(args, sizeof args, "head -c 1000000 " F32 " > %s", path);
+    cr_assert_eq(system(args), 0);
+    snprintf(args, sizeof args, "-m %s -p x", path);
+    fails_everywhere(args, "truncated");
+    fails(2, "-m " F32 " -f /nonexistent/prompt", "cannot open /nonexistent/prompt");
+    fails(2, "-m " F32 " --perplexity /nonexistent/text", "cannot open /nonexistent/text");
+    fails(2, "-m " F32 " -p x --logits /nonexistent/l", "cannot create /nonexistent/l");
+    struct sheaf_gguf *in, *g = sheaf_gguf_new();
+    cr_assert_eq(sheaf_gguf_open(F32, &in), 0);
+    cr_assert_eq(sheaf_gguf_copy_kv(g, in), 0);
+    cr_assert_eq(sheaf_gguf_set_str(g, "general.architecture", "mamba"), 0);
+    snprintf(other, sizeof other, "%s/mamba.gguf", dir);
+    cr_assert_eq(sheaf_gguf_write(g, other), 0);
+    sheaf_gguf_free(in);
+    sheaf_gguf_free(g);
+    snprintf(args, sizeof args, "-m %s -p x", other);
+    fails_everywhere(args, "architecture 'mamba' is not supported; supported are llama");
+}
+
+Test(run, context_is_checked) {
+    fails(2, "-m " F32 " -c 8 -p 'In the beginning God created the heaven and the earth'",
+          "more than the context of 8");
+    fails(2, "-m " F32 " -c 16000000 -p x --kv-type f32", "GiB free");
+    /* generation that fills the context ends there, without an error */
+    cr_assert_eq(sheaf_run(2, "SHEAF_CPU_THREADS=1",
+                           "-m " F32 " -c 16 -p 'In the beginning' -n -1 --ignore-eos --temp 0"),
+                 0, "%s", out);
+    cr_assert(strstr(out, "ended by: context full"), "%s", out);
+}
+
+/* Runs a shell script on each rank; $R is its rank, $RUN the program. */
+static int on_ranks(int np, const char *script) {
+    char cmd[4096];
+    snprintf(cmd, sizeof cmd,
+             "exec env SHEAF_CPU_THREADS=1 RUN='%s/bin/sheaf-run' mpirun --allow-run-as-root "
+             "--oversubscribe -np %d sh -c 'R=$OMPI_COMM_WORLD_RANK; %s'",
+             SHEAF_BUILD_DIR, np, script);
+    return run_command(cmd, 60, out, OUT);
+}
+
+Test(run, a_file_missing_on_one_rank) {
+    double start = run_seconds();
+    cr_assert_gt(
+        on_ranks(3, "M=" F32 "; [ $R = 1 ] && M=/nonexistent/m.gguf; exec $RUN -m $M -p x"), 0);
+    cr_assert_lt(run_seconds() - start, 10);
+    cr_assert(strstr(out, "rank 1") && strstr(out, "cannot open /nonexistent/m.gguf"), "%s", out);
+    cr_assert_eq(count("sheaf-run: "), 1, "%s", out);
+}
+
+Test(run, different_files_on_two_ranks) {
+    cr_assert_gt(on_ranks(2, "M=" F32 "; [ $R = 1 ] && M=" Q8_0 "; exec $RUN -m $M -p x"), 0);
+    cr_assert(strstr(out, "different models"), "%s", out);
+    cr_assert_eq(count("sheaf-run: "), 1, "%s", out);
+}
+
+Test(run, interrupts_end_all_ranks) {
+    const char *args = "-m " F32 " -c 100000 -n -1 --ignore-eos -p 'In the beginning'";
+    char cmd[2048];
+    double start = run_seconds();
+    snprintf(cmd, sizeof cmd, "exec timeout --preserve-status -s INT 2 '%s'/bin/sheaf-run %s",
+             SHEAF_BUILD_DIR, args);
+    cr_assert_eq(run_command(cmd, 60, out, OUT), 130, "%s", out);
+    cr_assert(strstr(out, "ended by: interrupted"), "%s", out);
+    snprintf(cmd, sizeof cmd,
+             "exec timeout --preserve-status -s INT 3 mpirun --allow-run-as-root --oversubscribe "
+             "-np 2 env SHEAF_CPU_THREADS=1 '%s'/bin/sheaf-run %s",
+             SHEAF_BUILD_DIR, args);
+    cr_assert_gt(run_command(cmd, 60, out, OUT), 0, "%s", out);
+    cr_assert_lt(run_seconds() - start, 20);
+}
+
+Test(run, help_and_version) {
+    cr_assert_eq(sheaf_run(2, NULL, "--help"), 0);
+    cr_assert_eq(count("usage: sheaf-run"), 1);
+    cr_assert_eq(sheaf_run(2, NULL, "--version"), 0);
+    cr_assert_eq(count("sheaf 0."), 1, "%s", out);
+}
+
+/* ---- the other tools ---- */
+
+Test(run, info_shows_the_job_and_the_cuts) {
+    cr_assert_eq(run_mpirun(2, NULL, 60, out, OUT, "sheaf-info -m " Q8_0 " --split 3,1"), 0, "%s",
+                 out);
+    cr_assert(strstr(out, "2 ranks on 1 host"), "%s", out);
+    cr_assert(strstr(out, "CPU0@1"));
+    cr_assert(strstr(out, "8 on 4 key/value heads"));
+    cr_assert(strstr(line_of("blk.0.attn_output.weight"), "S0 {6,2}x32"), "%s", out);
+    cr_assert(strstr(line_of("blk.3.ffn_norm.weight"), " M"), "%s", out);
+    cr_assert_gt(run_mpirun(2, NULL, 60, out, OUT, "sheaf-info -m /nonexistent/x.gguf"), 0);
+    cr_assert_eq(count("sheaf-info: "), 1, "%s", out);
+}
+
+Test(run, make_model) {
+    char cmd[512];
+    snprintf(cmd, sizeof cmd,
+             "'%s'/bin/sheaf-make-model -o %s/r.gguf --arch qwen2 --type q8_0 --fused-qkv "
+             "--kv-heads 1 && exec '%s'/bin/sheaf-run -m %s/r.gguf -p 'any text' -n 4",
+             SHEAF_BUILD_DIR, dir, SHEAF_BUILD_DIR, dir);
+    cr_assert_eq(run_command(cmd, 60, out, OUT), 0, "%s", out);
+    snprintf(cmd, sizeof cmd, "'%s'/bin/sheaf-make-model -o %s/r.gguf --heads 5", SHEAF_BUILD_DIR,
+             dir);
+    cr_assert_gt(run_command(cmd, 60, out, OUT), 0);
+    cr_assert(strstr(out, "multiple of kv-heads"), "%s", out);
+}

@@ -1,0 +1,708 @@
+/* The scheduler. Several backends come from *islands*: CPU devices whose memory no other backend
+ * may use, made here from the installed interface, so that whatever crosses between backends must
+ * be copied. Results are compared with those of one CPU backend. */
+#include <criterion/criterion.h>
+#include <unistd.h>
+
+#include "mpirun.h"
+#include "sched_scenario.h"
+#include "sheaf/backend-impl.h"
+
+/* ---- counting allocations ---- */
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define COUNTS_MALLOC 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define COUNTS_MALLOC 0
+#endif
+#endif
+#ifndef COUNTS_MALLOC
+#define COUNTS_MALLOC 1
+#endif
+
+static size_t n_mallocs;
+#if COUNTS_MALLOC
+extern void *__libc_malloc(size_t size);
+extern void *__libc_calloc(size_t n, size_t size);
+extern void *__libc_realloc(void *p, size_t size);
+void *malloc(size_t size) {
+    __atomic_fetch_add(&n_mallocs, 1, __ATOMIC_RELAXED);
+    return __libc_malloc(size);
+}
+void *calloc(size_t n, size_t size) {
+    __atomic_fetch_add(&n_mallocs, 1, __ATOMIC_RELAXED);
+    return __libc_calloc(n, size);
+}
+void *realloc(void *p, size_t size) {
+    __atomic_fetch_add(&n_mallocs, 1, __ATOMIC_RELAXED);
+    return __libc_realloc(p, size);
+}
+#endif
+
+/* ---- islands ---- */
+
+struct island {
+    struct sheaf_backend_device dev; /* first */
+    struct sheaf_backend_buffer_type buft;
+    struct sheaf_backend backend;
+    sheaf_backend_t cpu; /* computes for it */
+    const char *name;
+    enum sheaf_op refuses; /* an op that it does not run */
+    enum sheaf_op offloads;
+    int n_graphs, n_buffers;
+    bool fails;
+};
+
+static struct island *island_of(sheaf_backend_dev_t dev) { return (struct island *)dev; }
+static const char *dev_name(sheaf_backend_dev_t dev) { return island_of(dev)->name; }
+static void dev_memory(sheaf_backend_dev_t dev, size_t *f, size_t *t) {
+    (void)dev;
+    *f = *t = (size_t)1 << 30;
+}
+static enum sheaf_backend_dev_type dev_type(sheaf_backend_dev_t dev) {
+    (void)dev;
+    return SHEAF_BACKEND_DEVICE_TYPE_ACCEL;
+}
+static void dev_props(sheaf_backend_dev_t dev, struct sheaf_backend_dev_props *p) {
+    p->name = p->description = dev_name(dev);
+    p->type = dev_type(dev);
+}
+static sheaf_backend_buffer_type_t dev_buft(sheaf_backend_dev_t dev) {
+    return &island_of(dev)->buft;
+}
+static bool dev_supports_op(sheaf_backend_dev_t dev, const struct sheaf_tensor *op) {
+    const struct island *i = island_of(dev);
+    return op->op != i->refuses && sheaf_backend_supports_op(i->cpu, op);
+}
+static bool dev_supports_buft(sheaf_backend_dev_t dev, sheaf_backend_buffer_type_t buft) {
+    return buft->device == dev;
+}
+static bool dev_offload_op(sheaf_backend_dev_t dev, const struct sheaf_tensor *op) {
+    return op->op == island_of(dev)->offloads;
+}
+static const struct sheaf_backend_device_i island_i = {
+    .get_name = dev_name,
+    .get_description = dev_name,
+    .get_memory = dev_memory,
+    .get_type = dev_type,
+    .get_props = dev_props,
+    .get_buffer_type = dev_buft,
+    .supports_op = dev_supports_op,
+    .supports_buft = dev_supports_buft,
+    .offload_op = dev_offload_op,
+};
+
+static const char *buft_name(sheaf_backend_buffer_type_t b) { return dev_name(b->device); }
+static size_t buft_alignment(sheaf_backend_buffer_type_t b) {
+    (void)b;
+    return 64;
+}
+static void buffer_free(sheaf_backend_buffer_t b) { free(b->context); }
+static void *buffer_base(sheaf_backend_buffer_t b) { return b->context; }
+static enum sheaf_status buffer_memset(sheaf_backend_buffer_t b, struct sheaf_tensor *t, uint8_t v,
+                                       size_t offset, size_t size) {
+    (void)b;
+    memset((char *)t->data + offset, v, size);
+    return SHEAF_STATUS_SUCCESS;
+}
+static enum sheaf_status buffer_set(sheaf_backend_buffer_t b, struct sheaf_tensor *t,
+                                    const void *data, size_t offset, size_t size) {
+    (void)b;
+    memcpy((char *)t->data + offset, data, size);
+    return SHEAF_STATUS_SUCCESS;
+}
+static enum sheaf_status buffer_get(sheaf_backend_buffer_t b, const struct sheaf_tensor *t,
+                                    void *data, size_t offset, size_t size) {
+    (void)b;
+    memcpy(data, (const char *)t->data + offset, size);
+    return SHEAF_STATUS_SUCCESS;
+}
+static enum sheaf_status buffer_clear(sheaf_backend_buffer_t b, uint8_t v) {
+    memset(b->context, v, b->size);
+    return SHEAF_STATUS_SUCCESS;
+}
+static const struct sheaf_backend_buffer_i buffer_i = {
+    .free_buffer = buffer_free,
+    .get_base = buffer_base,
+    .memset_tensor = buffer_memset,
+    .set_tensor = buffer_set,
+    .get_tensor = buffer_get,
+    .clear = buffer_clear,
+};
+static enum sheaf_status buft_alloc(sheaf_backend_buffer_type_t buft, size_t size,
+                                    sheaf_backend_buffer_t *out) {
+    void *p = aligned_alloc(64, (size + 64) / 64 * 64);
+    memset(p, 0xA5, (size + 64) / 64 * 64); /* whoever reads before writing shall notice */
+    island_of(buft->device)->n_buffers++;
+    *out = sheaf_backend_buffer_init(buft, &buffer_i, p, size);
+    return SHEAF_STATUS_SUCCESS;
+}
+static const struct sheaf_backend_buffer_type_i buft_i = {
+    .get_name = buft_name, .alloc_buffer = buft_alloc, .get_alignment = buft_alignment};
+
+static const char *backend_name(sheaf_backend_t b) { return dev_name(b->device); }
+static enum sheaf_status backend_compute(sheaf_backend_t b, struct sheaf_cgraph *graph) {
+    struct island *i = island_of(b->device);
+    i->n_graphs++;
+    if (i->fails) return sheaf_set_error(SHEAF_STATUS_FAILED, "%s is under water", i->name);
+    for (int k = 0; k < sheaf_graph_n_nodes(graph); k++) { /* nothing from elsewhere got through */
+        const struct sheaf_tensor *t = sheaf_graph_node(graph, k);
+        cr_assert_eq(t->buffer->buft, &i->buft, "'%s' is not on %s", t->name, i->name);
+        for (int j = 0; j < SHEAF_MAX_SRC; j++) {
+            cr_assert(!t->src[j] || t->src[j]->buffer->buft == &i->buft,
+                      "'%s', read by '%s', is not on %s", t->src[j] ? t->src[j]->name : "", t->name,
+                      i->name);
+        }
+    }
+    return sheaf_backend_graph_compute(i->cpu, graph);
+}
+static void backend_free(sheaf_backend_t b) { (void)b; }
+static const struct sheaf_backend_i backend_i = {
+    .get_name = backend_name, .free = backend_free, .graph_compute = backend_compute};
+
+static void island_up(struct island *i, const char *name, sheaf_backend_t cpu) {
+    *i = (struct island){.dev = {.iface = &island_i},
+                         .buft = {.iface = &buft_i, .device = &i->dev},
+                         .backend = {.iface = &backend_i, .device = &i->dev},
+                         .cpu = cpu,
+                         .name = name,
+                         .refuses = SHEAF_OP_COUNT,
+                         .offloads = SHEAF_OP_COUNT};
+}
+
+/* ---- the rig: two islands and the CPU ---- */
+
+static struct island a, b;
+static sheaf_backend_t cpu, all[3];
+static struct tf_result want[TF_STEPS];
+
+static void up(void) {
+    setenv("SHEAF_CPU_THREADS", "1", 1);
+    cr_assert(!sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &cpu), "%s",
+              sheaf_last_error());
+    island_up(&a, "A", cpu);
+    island_up(&b, "B", cpu);
+    all[0] = &a.backend;
+    all[1] = &b.backend;
+    all[2] = cpu;
+    cr_assert(tf_reference(want));
+}
+
+static void down(void) { sheaf_backend_free(cpu); }
+
+TestSuite(sched, .init = up, .fini = down);
+
+static sheaf_backend_sched_t make(bool parallel, bool op_offload) {
+    sheaf_backend_sched_t s = sheaf_backend_sched_new(all, NULL, 3, 256, parallel, op_offload);
+    cr_assert(s, "%s", sheaf_last_error());
+    return s;
+}
+
+static void check_run(sheaf_backend_sched_t s, sheaf_backend_t first, sheaf_backend_t second,
+                      struct tf_forced f) {
+    cr_assert(tf_run(s, first, second, &f, want), "op %d, lot %u", (int)f.op, f.seed);
+}
+
+Test(sched, one_backend_is_one_split) {
+    sheaf_backend_sched_t s = sheaf_backend_sched_new(&cpu, NULL, 1, 256, false, false);
+    check_run(s, cpu, cpu, (struct tf_forced){SHEAF_OP_COUNT, 0, 1, NULL});
+    cr_assert_eq(sheaf_backend_sched_get_n_splits(s), 1);
+    sheaf_backend_sched_free(s);
+}
+
+Test(sched, weights_draw_the_nodes) {
+    sheaf_backend_sched_t s = make(false, false);
+    struct tf_model m;
+    struct tf_graph g;
+    cr_assert(tf_load(&m, &a.backend, &b.backend));
+    cr_assert(tf_graph(&g, &m, 2));
+    cr_assert_eq(sheaf_backend_sched_split_graph(s, g.graph), SHEAF_STATUS_SUCCESS);
+    /* layer 0 on A, layer 1 on B, the logits on A again with what comes after them; inputs are the
+     * CPU's, and views follow */
+    cr_assert_eq(sheaf_backend_sched_get_n_splits(s), 3);
+    cr_assert_eq(sheaf_backend_sched_get_tensor_backend(s, g.mid), &a.backend);
+    cr_assert_eq(sheaf_backend_sched_get_tensor_backend(s, g.logits), &a.backend);
+    cr_assert_eq(sheaf_backend_sched_get_tensor_backend(s, g.top), &a.backend);
+    cr_assert_eq(sheaf_backend_sched_get_tensor_backend(s, g.x), cpu);
+    cr_assert_str_eq(sheaf_backend_sched_get_tensor_cause(s, g.logits), "weights");
+    cr_assert_str_eq(sheaf_backend_sched_get_tensor_cause(s, g.top), "follows");
+    cr_assert_str_eq(sheaf_backend_sched_get_tensor_cause(s, g.x), "input");
+    cr_assert_null(g.logits->buffer, "split_graph places nothing");
+    sheaf_free(g.ctx);
+    tf_unload(&m);
+    check_run(s, &a.backend, &b.backend, (struct tf_forced){SHEAF_OP_COUNT, 0, 3, NULL});
+    cr_assert_gt(a.n_graphs, 0);
+    cr_assert_gt(b.n_graphs, 0);
+    sheaf_backend_sched_free(s);
+}
+
+Test(sched, refused_ops_go_elsewhere) {
+    const enum sheaf_op ops[] = {SHEAF_OP_FLASH_ATTN_EXT, SHEAF_OP_GLU, SHEAF_OP_SET_ROWS,
+                                 SHEAF_OP_MUL_MAT, SHEAF_OP_ROPE};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        sheaf_backend_sched_t s = make(false, false);
+        a.refuses = b.refuses = ops[i];
+        check_run(s, &a.backend, &b.backend, (struct tf_forced){SHEAF_OP_COUNT, 0, 4, NULL});
+        sheaf_backend_sched_free(s);
+    }
+}
+
+Test(sched, assigned_by_the_user) {
+    sheaf_backend_sched_t s = make(false, false);
+    const enum sheaf_op ops[] = {SHEAF_OP_ADD, SHEAF_OP_SET_ROWS, SHEAF_OP_RMS_NORM};
+    for (size_t i = 0; i < 3; i++)
+        check_run(s, &a.backend, &a.backend, (struct tf_forced){ops[i], 0, 6, NULL});
+    sheaf_backend_sched_free(s);
+}
+
+static void lots(bool parallel) {
+    sheaf_backend_sched_t s = make(parallel, false);
+    for (unsigned seed = 1; seed <= 24; seed++)
+        check_run(s, all[seed % 3], all[seed / 3 % 3],
+                  (struct tf_forced){SHEAF_OP_COUNT, seed, 10, seed % 5 ? NULL : tf_watch});
+    sheaf_backend_sched_free(s);
+}
+Test(sched, assigned_by_lot) { lots(false); }
+Test(sched, assigned_by_lot_parallel) { lots(true); }
+
+Test(sched, errors) {
+    sheaf_backend_sched_t s = make(false, false);
+    struct tf_model m;
+    struct tf_graph g;
+    cr_assert(tf_load(&m, &a.backend, &a.backend));
+    cr_assert(tf_graph(&g, &m, 2));
+    cr_assert_eq(sheaf_backend_sched_set_tensor_backend(s, g.top, NULL), SHEAF_STATUS_INVALID);
+    a.refuses = SHEAF_OP_ARGMAX;
+    cr_assert_eq(sheaf_backend_sched_set_tensor_backend(s, g.top, &a.backend),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_sched_alloc_graph(s, g.graph), SHEAF_STATUS_UNSUPPORTED);
+    cr_assert(strstr(sheaf_last_error(), "'top'"), "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_backend_sched_reset(s), SHEAF_STATUS_SUCCESS);
+    sheaf_backend_sched_t alone = sheaf_backend_sched_new(all, NULL, 1, 16, false, false);
+    cr_assert_eq(sheaf_backend_sched_alloc_graph(alone, g.graph), SHEAF_STATUS_UNSUPPORTED);
+    cr_assert(strstr(sheaf_last_error(), "ARGMAX"), "%s", sheaf_last_error());
+    sheaf_backend_sched_free(alone);
+    a.fails = true;
+    cr_assert_eq(sheaf_backend_sched_graph_compute(s, g.graph), SHEAF_STATUS_FAILED);
+    cr_assert(strstr(sheaf_last_error(), "under water"), "%s", sheaf_last_error());
+    cr_assert_null(sheaf_backend_sched_new(all, NULL, 0, 16, false, false));
+    cr_assert_null(sheaf_backend_sched_new((sheaf_backend_t[]){cpu, NULL}, NULL, 2, 1, 0, 0));
+    setenv("SHEAF_SCHED_DEBUG", "3", 1);
+    cr_assert_null(sheaf_backend_sched_new(all, NULL, 3, 16, false, false));
+    cr_assert(strstr(sheaf_last_error(), "SHEAF_SCHED_DEBUG"), "%s", sheaf_last_error());
+    sheaf_backend_sched_free(s);
+    sheaf_free(g.ctx);
+    tf_unload(&m);
+}
+
+Test(sched, counts) {
+    sheaf_backend_sched_t s = make(true, false), one = make(false, false);
+    cr_assert_eq(sheaf_backend_sched_get_n_backends(s), 3);
+    cr_assert_eq(sheaf_backend_sched_get_backend(s, 1), &b.backend);
+    cr_assert_null(sheaf_backend_sched_get_backend(s, 3));
+    cr_assert_eq(sheaf_backend_sched_get_n_copies(s), SHEAF_SCHED_MAX_COPIES);
+    cr_assert_eq(sheaf_backend_sched_get_n_copies(one), 1);
+    cr_assert_eq(sheaf_backend_sched_get_buffer_type(s, &a.backend), &a.buft);
+    cr_assert_eq(sheaf_backend_sched_get_buffer_size(s, &a.backend), 0);
+    sheaf_backend_sched_free(s);
+    sheaf_backend_sched_free(one);
+}
+
+/* ---- the limit on copies ---- */
+
+/* A sum on A of 2 x n tensors that lie on the CPU, through a chain of n additions each of which
+ * reads two of them. */
+Test(sched, splits_that_need_too_many_copies) {
+    enum { N = 40 };
+    struct sheaf_context *c = sheaf_init((struct sheaf_init_params){
+        .mem_size = 4 * N * sheaf_tensor_overhead() + sheaf_graph_overhead_custom(4 * N),
+        .no_alloc = true});
+    struct sheaf_cgraph *g = sheaf_new_graph_custom(c, 4 * N);
+    struct sheaf_tensor *in[2 * N], *sum = NULL;
+    sheaf_backend_sched_t s = make(false, false);
+    for (int i = 0; i < 2 * N; i++)
+        sheaf_set_input(in[i] = sheaf_new_tensor_1d(c, SHEAF_TYPE_F32, 4));
+    for (int i = 0; i < N; i++) {
+        struct sheaf_tensor *two = sheaf_add(c, in[2 * i], in[2 * i + 1]);
+        cr_assert(!sheaf_backend_sched_set_tensor_backend(s, two, &a.backend));
+        sum = sum ? sheaf_add(c, sum, two) : two;
+    }
+    sheaf_set_output(sum);
+    cr_assert(!sheaf_build_forward_expand(g, sum));
+    cr_assert_eq(sheaf_backend_sched_alloc_graph(s, g), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    cr_assert_eq(sheaf_backend_sched_get_n_splits(s), 3, "80 copies, 30 a split");
+    for (int i = 0; i < 2 * N; i++) {
+        const float v[4] = {(float)i, 1, 2, 3};
+        cr_assert(!sheaf_backend_tensor_set(in[i], v, 0, sizeof v));
+    }
+    cr_assert_eq(sheaf_backend_sched_graph_compute(s, g), SHEAF_STATUS_SUCCESS);
+    float v[4];
+    cr_assert(!sheaf_backend_tensor_get(sum, v, 0, sizeof v));
+    cr_assert_eq(v[0], 2 * N * (2 * N - 1) / 2);
+    cr_assert_eq(v[3], 3 * 2 * N);
+    cr_assert_eq(a.n_graphs, 3);
+    sheaf_backend_sched_free(s);
+    sheaf_free(c);
+}
+
+/* ---- offload ---- */
+
+Test(sched, offload) {
+    for (int on = 0; on < 2; on++) {
+        sheaf_backend_sched_t s = make(false, on);
+        struct tf_model m;
+        struct tf_graph g;
+        a.offloads = SHEAF_OP_MUL_MAT;
+        cr_assert(tf_load(&m, cpu, cpu));
+        cr_assert(tf_graph(&g, &m, 2));
+        cr_assert_eq(sheaf_backend_sched_split_graph(s, g.graph), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_sched_get_tensor_backend(s, g.logits), on ? &a.backend : cpu);
+        cr_assert_str_eq(sheaf_backend_sched_get_tensor_cause(s, g.logits),
+                         on ? "offloaded from its weights" : "weights");
+        sheaf_free(g.ctx);
+        tf_unload(&m);
+        check_run(s, cpu, cpu, (struct tf_forced){SHEAF_OP_COUNT, 0, on ? 5 : 1, NULL});
+        sheaf_backend_sched_free(s);
+    }
+}
+
+/* ---- the callback ---- */
+
+struct watch {
+    int asked, seen, stop_at;
+    bool wants_all;
+    struct sheaf_tensor *pending;
+};
+
+static bool watch(struct sheaf_tensor *t, bool ask, void *user) {
+    struct watch *w = user;
+    if (ask) {
+        w->asked++;
+        const bool wanted = w->wants_all || t->op == SHEAF_OP_ADD;
+        if (wanted) w->pending = t;
+        return wanted;
+    }
+    cr_assert_eq(t, w->pending, "observed what was asked for last");
+    float v;
+    cr_assert(!sheaf_backend_tensor_get(t, &v, 0, sizeof v));
+    cr_assert(isfinite(v) || t->type != SHEAF_TYPE_F32);
+    return ++w->seen != w->stop_at;
+}
+
+Test(sched, callback_asks_observes_cancels) {
+    sheaf_backend_sched_t s = make(false, false);
+    struct tf_model m;
+    struct tf_graph g;
+    cr_assert(tf_load(&m, &a.backend, &b.backend));
+    cr_assert(tf_graph(&g, &m, 2));
+    cr_assert(!sheaf_backend_sched_alloc_graph(s, g.graph));
+    int n_nodes = 0, n_adds = 0;
+    for (int i = 0; i < sheaf_graph_n_nodes(g.graph); i++) {
+        const enum sheaf_op op = sheaf_graph_node(g.graph, i)->op;
+        n_nodes += !(op == SHEAF_OP_VIEW || op == SHEAF_OP_RESHAPE || op == SHEAF_OP_PERMUTE);
+        n_adds += op == SHEAF_OP_ADD;
+    }
+    struct watch w = {0};
+    sheaf_backend_sched_set_eval_callback(s, watch, &w);
+    cr_assert(tf_set_inputs(&g, 0, 1000));
+    cr_assert_eq(sheaf_backend_sched_graph_compute(s, g.graph), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(w.asked, n_nodes);
+    cr_assert_eq(w.seen, n_adds);
+    w = (struct watch){.stop_at = 5, .wants_all = true};
+    cr_assert_eq(sheaf_backend_sched_graph_compute(s, g.graph), SHEAF_STATUS_ABORTED);
+    cr_assert_eq(w.seen, 5);
+    sheaf_backend_sched_set_eval_callback(s, NULL, NULL);
+    cr_assert_eq(sheaf_backend_sched_graph_compute(s, g.graph), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(w.seen, 5);
+    sheaf_backend_sched_free(s);
+    sheaf_free(g.ctx);
+    tf_unload(&m);
+}
+
+/* ---- measure once, compute many ---- */
+
+static void measured(bool parallel) {
+    sheaf_backend_sched_t s = make(parallel, false);
+    struct tf_model m;
+    struct tf_graph g;
+    cr_assert(tf_load(&m, &a.backend, &b.backend));
+    b.refuses = SHEAF_OP_GLU;
+    cr_assert(tf_graph(&g, &m, TF_TOKENS));
+    cr_assert_eq(sheaf_backend_sched_reserve(s, g.graph), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    cr_assert_null(g.logits->buffer, "a measure graph gets no memory");
+    sheaf_free(g.ctx);
+    size_t size[3];
+    for (int i = 0; i < 3; i++) {
+        size[i] = sheaf_backend_sched_get_buffer_size(s, all[i]);
+        cr_assert_gt(size[i], 0);
+    }
+    const int buffers = a.n_buffers + b.n_buffers;
+    struct tf_graph graphs[12];
+    for (int i = 0; i < 12; i++) cr_assert(tf_graph(&graphs[i], &m, 1 + i % TF_TOKENS));
+    for (int round = 0; round < 2; round++) { /* the first: the backends' own working memory */
+        const size_t before = n_mallocs;
+        for (int i = 0; i < 12; i++) {
+            cr_assert(!sheaf_backend_sched_reset(s));
+            cr_assert(!sheaf_backend_sched_alloc_graph(s, graphs[i].graph));
+            cr_assert(tf_set_inputs(&graphs[i], i, 5));
+            cr_assert(!sheaf_backend_sched_graph_compute(s, graphs[i].graph));
+            if (round == 1) cr_assert_eq(n_mallocs, before, "graph %d", i);
+        }
+        if (round == 1 && !COUNTS_MALLOC)
+            printf("only buffers are counted: a sanitizer has malloc\n");
+    }
+    cr_assert_eq(a.n_buffers + b.n_buffers, buffers);
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(sheaf_backend_sched_get_buffer_size(s, all[i]), size[i]);
+    for (int i = 0; i < 12; i++) sheaf_free(graphs[i].ctx);
+    sheaf_backend_sched_free(s);
+    tf_unload(&m);
+}
+Test(sched, no_allocation_after_reserve) { measured(false); }
+Test(sched, no_allocation_after_reserve_parallel) { measured(true); }
+
+/* ---- several CPU backends with queues, several graphs in flight ---- */
+
+Test(sched, graphs_in_flight) {
+    enum { GRAPHS = 9 };
+    sheaf_backend_t cpus[2];
+    struct tf_model m;
+    struct tf_graph g[GRAPHS];
+    struct tf_result r;
+    cr_assert(!sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &cpus[0]));
+    cr_assert(!sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &cpus[1]));
+    for (int mode = 0; mode < 3; mode++) { /* two queues; an island between; one slot */
+        sheaf_backend_t three[] = {cpus[0], mode == 1 ? &a.backend : cpus[1], cpu};
+        sheaf_backend_sched_t s = sheaf_backend_sched_new(three, NULL, 3, 64, mode < 2, false);
+        cr_assert(tf_load(&m, three[0], three[1]));
+        for (int i = 0; i < GRAPHS; i++) {
+            cr_assert(tf_graph(&g[i], &m, TF_TOKENS));
+            cr_assert(!sheaf_backend_sched_reset(s));
+            for (int k = 0; k < sheaf_graph_n_nodes(g[i].graph); k++) {
+                struct sheaf_tensor *t = sheaf_graph_node(g[i].graph, k);
+                cr_assert(!sheaf_backend_sched_set_tensor_backend(s, t, three[k / 10 % 2]));
+            }
+            cr_assert(!sheaf_backend_sched_alloc_graph(s, g[i].graph), "%s", sheaf_last_error());
+            cr_assert(tf_set_inputs(&g[i], 0, 1000));
+            cr_assert(!sheaf_backend_sched_graph_compute_async(s, g[i].graph), "%s",
+                      sheaf_last_error());
+        }
+        cr_assert(!sheaf_backend_sched_synchronize(s), "%s", sheaf_last_error());
+        cr_assert(tf_results(&g[GRAPHS - 1], &r));
+        cr_assert(tf_equal(&r, &want[0]), "mode %d", mode);
+        for (int i = 0; i < GRAPHS; i++) sheaf_free(g[i].ctx);
+        sheaf_backend_sched_free(s);
+        tf_unload(&m);
+    }
+    sheaf_backend_free(cpus[0]);
+    sheaf_backend_free(cpus[1]);
+}
+
+/* Two backends on one kind of memory: nothing is copied, and the user's assignment holds. */
+Test(sched, shared_memory_needs_no_copies) {
+    setenv("SHEAF_CPU_DEVICES", "2", 1);
+    sheaf_backend_t two[2];
+    for (int i = 0; i < 2; i++)
+        cr_assert(!sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &two[i]));
+    sheaf_backend_sched_t s = sheaf_backend_sched_new(two, NULL, 2, 64, false, false);
+    check_run(s, two[0], two[1], (struct tf_forced){SHEAF_OP_MUL_MAT, 0, 8, NULL});
+    for (unsigned seed = 1; seed < 6; seed++)
+        check_run(s, two[0], two[1], (struct tf_forced){SHEAF_OP_COUNT, seed, 8, NULL});
+    sheaf_backend_sched_free(s);
+    sheaf_backend_free(two[0]);
+    sheaf_backend_free(two[1]);
+}
+
+/* ---- the dump ---- */
+
+Test(sched, dump) {
+    char path[] = "/tmp/sheaf-sched-XXXXXX", text[32768] = "";
+    const int fd = mkstemp(path), saved = dup(2);
+    setenv("SHEAF_SCHED_DEBUG", "2", 1);
+    sheaf_backend_sched_t s = make(false, false);
+    struct tf_model m;
+    struct tf_graph g;
+    cr_assert(tf_load(&m, &a.backend, &b.backend));
+    cr_assert(tf_graph(&g, &m, 2));
+    cr_assert(!sheaf_backend_sched_set_tensor_backend(s, g.top, cpu));
+    fflush(stderr);
+    dup2(fd, 2);
+    const enum sheaf_status st = sheaf_backend_sched_alloc_graph(s, g.graph);
+    fflush(stderr);
+    dup2(saved, 2);
+    cr_assert_eq(st, SHEAF_STATUS_SUCCESS);
+    cr_assert_gt(pread(fd, text, sizeof text - 1, 0), 0);
+    unlink(path);
+    const char *const wanted[] = {"4 splits",
+                                  "split 1: B, ",
+                                  "'mid'",
+                                  "'logits' on A: weights 'out0'",
+                                  "'top' on CPU0: by the user",
+                                  "reads 'x' on CPU0: input"};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        cr_assert(strstr(text, wanted[i]), "wanted \"%s\":\n%s", wanted[i], text);
+    sheaf_backend_sched_free(s);
+    sheaf_free(g.ctx);
+    tf_unload(&m);
+}
+
+/* ---- the usage example of ggml's scheduler header, line by line ---- */
+
+static struct sheaf_cgraph *build_graph(struct sheaf_context *c, struct sheaf_tensor *weight,
+                                        int64_t n_tokens, struct sheaf_tensor **input,
+                                        struct sheaf_tensor **node) {
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(c, 16);
+    *input = sheaf_set_name(sheaf_new_tensor_2d(c, SHEAF_TYPE_F32, 4, n_tokens), "input_tensor");
+    sheaf_set_input(*input);
+    *node = sheaf_set_name(sheaf_mul_mat(c, weight, *input), "node");
+    struct sheaf_tensor *result = sheaf_set_name(sheaf_scale(c, *node, 2.0f), "result");
+    sheaf_set_output(result);
+    cr_assert(!sheaf_build_forward_expand(graph, result));
+    return graph;
+}
+
+Test(sched, usage_example) {
+    enum { MAX_BATCH = 8 };
+    const float identity[16] = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
+    const size_t mem = 8 * sheaf_tensor_overhead() + sheaf_graph_overhead_custom(16);
+    struct sheaf_context *cw = sheaf_init((struct sheaf_init_params){mem, NULL, true});
+    struct sheaf_context *c = sheaf_init((struct sheaf_init_params){mem, NULL, true});
+    struct sheaf_tensor *weight = sheaf_new_tensor_2d(cw, SHEAF_TYPE_F32, 4, 4), *input, *node;
+    sheaf_backend_t backend_gpu = &a.backend, backend_gpu2 = &b.backend, backend_cpu = cpu;
+
+    /* operations that use tensors allocated in a buffer with usage WEIGHTS run on its backend */
+    sheaf_backend_buffer_t buf_weights;
+    cr_assert(!sheaf_backend_alloc_ctx_tensors(cw, backend_gpu2, &buf_weights));
+    sheaf_backend_buffer_set_usage(buf_weights, SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS);
+    cr_assert(!sheaf_backend_tensor_set(weight, identity, 0, sizeof identity));
+
+    sheaf_backend_sched_t sched =
+        sheaf_backend_sched_new((sheaf_backend_t[]){backend_gpu, backend_gpu2, backend_cpu}, NULL,
+                                3, SHEAF_DEFAULT_GRAPH_SIZE, false, true);
+
+    /* initialize buffers from a max size graph */
+    struct sheaf_cgraph *reserve_graph = build_graph(c, weight, MAX_BATCH, &input, &node);
+    cr_assert(!sheaf_backend_sched_reserve(sched, reserve_graph));
+
+    /* manually assign nodes to a backend */
+    sheaf_reset(c);
+    struct sheaf_cgraph *graph = build_graph(c, weight, MAX_BATCH, &input, &node);
+    cr_assert(!sheaf_backend_sched_set_tensor_backend(sched, node, backend_gpu));
+
+    /* compute */
+    const int before = a.n_buffers + b.n_buffers;
+    for (int i = 0; i < 10; i++) {
+        cr_assert(!sheaf_backend_sched_graph_compute(sched, graph));
+        cr_assert_eq(sheaf_backend_sched_get_tensor_backend(sched, node), backend_gpu);
+        float x[4 * MAX_BATCH], y[4 * MAX_BATCH];
+        for (int k = 0; k < 4 * MAX_BATCH; k++) x[k] = (float)(k + i);
+        cr_assert(!sheaf_backend_tensor_set(input, x, 0, sizeof x));
+        cr_assert(!sheaf_backend_sched_graph_compute(sched, graph));
+        cr_assert(!sheaf_backend_tensor_get(sheaf_graph_node(graph, -1), y, 0, sizeof y));
+        for (int k = 0; k < 4 * MAX_BATCH; k++) cr_assert_eq(y[k], 2 * x[k]);
+    }
+    cr_assert_geq(a.n_buffers + b.n_buffers, before);
+
+    /* if there are graph inputs: a new graph, with inputs set before the compute */
+    sheaf_reset(c);
+    graph = build_graph(c, weight, 2, &input, &node);
+    cr_assert(!sheaf_backend_sched_reset(sched));
+    cr_assert(!sheaf_backend_sched_alloc_graph(sched, graph));
+    const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    cr_assert(!sheaf_backend_tensor_set(input, x, 0, sizeof x));
+    cr_assert(!sheaf_backend_sched_graph_compute(sched, graph));
+    cr_assert_eq(sheaf_backend_sched_get_tensor_backend(sched, node), backend_gpu2);
+    float y[8];
+    cr_assert(!sheaf_backend_tensor_get(sheaf_graph_node(graph, -1), y, 0, sizeof y));
+    for (int k = 0; k < 8; k++) cr_assert_eq(y[k], 2 * x[k]);
+
+    sheaf_backend_sched_free(sched);
+    sheaf_backend_buffer_free(buf_weights);
+    sheaf_free(c);
+    sheaf_free(cw);
+}
+
+/* ---- the meta device among the backends ---- */
+
+static void on_meta(size_t n) {
+    char text[16];
+    snprintf(text, sizeof text, "%zu", n);
+    setenv("SHEAF_CPU_DEVICES", text, 1);
+    setenv("SHEAF_CPU_THREADS", "1", 1);
+    const sheaf_backend_dev_t *devices;
+    size_t have;
+    cr_assert(!sheaf_world_init(NULL) && !sheaf_world_devices(&devices, &have), "%s",
+              sheaf_last_error());
+    cr_assert_geq(have, n);
+    cr_assert(run_sched_scenario(devices, n, 12));
+}
+Test(sched_meta, one_member) { on_meta(1); }
+Test(sched_meta, two_members) { on_meta(2); }
+Test(sched_meta, three_members_one_without_heads) { on_meta(3); }
+
+/* gate x and up relu(x), the relu on the CPU: the second split on the meta device reads the product
+ * that the first one made, in slices, and only the sum after `down` needs a collective. */
+Test(sched_meta, results_stay_in_slices) {
+    setenv("SHEAF_CPU_DEVICES", "2", 1);
+    setenv("SHEAF_CPU_THREADS", "1", 1);
+    int n = 2;
+    size_t have;
+    const sheaf_backend_dev_t *devices;
+    sheaf_backend_dev_t meta;
+    sheaf_backend_t two[2];
+    cr_assert(!sheaf_world_init(NULL) && !sheaf_world_devices(&devices, &have));
+    cr_assert(!sheaf_backend_meta_device(devices, 2, tf_state, &n, &meta));
+    cr_assert(!sheaf_backend_dev_init(meta, NULL, &two[0]));
+    cr_assert(!sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &two[1]));
+    struct tf_model m;
+    cr_assert(tf_load(&m, two[0], two[0]));
+    struct sheaf_context *c = sheaf_init((struct sheaf_init_params){
+        .mem_size = 16 * sheaf_tensor_overhead() + sheaf_graph_overhead_custom(16),
+        .no_alloc = true});
+    struct sheaf_cgraph *g = sheaf_new_graph_custom(c, 16);
+    struct sheaf_tensor *x = sheaf_new_tensor_2d(c, SHEAF_TYPE_F32, N_EMBD, 2);
+    sheaf_set_input(x);
+    struct sheaf_tensor *gate = sheaf_set_name(sheaf_mul_mat(c, m.layer[0].gate, x), "product");
+    struct sheaf_tensor *relu = sheaf_relu(c, x);
+    struct sheaf_tensor *up = sheaf_mul_mat(c, m.layer[0].up, relu);
+    struct sheaf_tensor *y = sheaf_mul_mat(c, m.layer[0].down, sheaf_swiglu_split(c, gate, up));
+    sheaf_set_output(y);
+    cr_assert(!sheaf_build_forward_expand(g, y));
+    sheaf_backend_sched_t s = sheaf_backend_sched_new(two, NULL, 2, 16, false, false);
+    cr_assert(!sheaf_backend_sched_set_tensor_backend(s, relu, two[1]));
+    cr_assert(!sheaf_backend_sched_alloc_graph(s, g));
+    cr_assert_eq(sheaf_backend_sched_get_n_splits(s), 3);
+    float v[N_EMBD * 2];
+    for (size_t i = 0; i < N_EMBD * 2; i++) v[i] = scenario_value(i, 9);
+    cr_assert(!sheaf_backend_tensor_set(x, v, 0, sizeof v));
+    for (int i = 0; i < 3; i++) {
+        sheaf_backend_meta_reset_stats(two[0]);
+        cr_assert(!sheaf_backend_sched_graph_compute(s, g), "%s", sheaf_last_error());
+        struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
+        sheaf_backend_meta_get_stats(two[0], &stats);
+        cr_assert_eq(stats.n_collectives, 1);
+        cr_assert_eq(stats.n_computes, 2);
+        cr_assert_eq(stats.n_plans, i ? 0 : 2);
+        cr_assert_eq(sheaf_backend_meta_get_state(gate)->axis, SHEAF_SPLIT_AXIS_0);
+    }
+    sheaf_backend_sched_free(s);
+    sheaf_free(c);
+    tf_unload(&m);
+    sheaf_backend_free(two[0]);
+    sheaf_backend_free(two[1]);
+    sheaf_backend_meta_device_free(meta);
+}
+
+static void under_mpirun(int np, const char *env, const char *want_text) {
+    char out[8192];
+    const int status = run_mpirun(np, env, 120, out, sizeof out, "helper-sched 6");
+    cr_assert_eq(status, 0, "status %d:\n%s", status, out);
+    cr_assert(strstr(out, want_text), "wanted '%s':\n%s", want_text, out);
+}
+Test(sched_mpirun, two_ranks) { under_mpirun(2, "SHEAF_CPU_THREADS=1", "ok 2 members on 2 ranks"); }
+Test(sched_mpirun, ranks_as_hosts) {
+    under_mpirun(2, "SHEAF_COMM_TRANSPORT=mpi SHEAF_CPU_THREADS=1", "ok 2 members on 2 ranks");
+}

@@ -1,0 +1,83 @@
+/* A real model, odd on purpose (9 heads, 3 K/V heads, Q4_1), says the same on any number of ranks.
+ *
+ * scripts/test fetches SmolLM2-135M-Instruct and names its file in SHEAF_SMOLLM2. Where it cannot
+ * be had the tests are skipped and say so. Splits differ in the order of sums only, so a token can
+ * differ only where two candidates are tied to about six digits; the prompts are not chosen for
+ * that. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mpirun.h"
+
+static const struct {
+    int np;
+    const char *split;
+} worlds[] = {{1, "even"}, {2, "even"}, {3, "even"}, {4, "even"}, {2, "2,1"}};
+enum { WORLDS = sizeof worlds / sizeof *worlds };
+
+static const char *const prompts[] = {
+    "What is the capital of France?",
+    "Write a short poem about the sea.",
+    "Explain why the sky is blue.",
+};
+
+static const char *model(void) {
+    const char *path = getenv("SHEAF_SMOLLM2");
+    if (!path) cr_skip("SHEAF_SMOLLM2 does not name the file of SmolLM2-135M-Instruct");
+    return path;
+}
+
+/* The line of the output that begins with `head`. */
+static void run_line(int world, const char *args, const char *head, char *line, size_t cap) {
+    static char out[1 << 16];
+    const int status =
+        run_mpirun(worlds[world].np, "SHEAF_CPU_THREADS=1", 300, out, sizeof out,
+                   "sheaf-run -m '%s' --split %s %s 2>&1", model(), worlds[world].split, args);
+    cr_assert_eq(status, 0, "%d ranks, split %s: status %d: %s", worlds[world].np,
+                 worlds[world].split, status, out);
+    const char *p = strstr(out, head);
+    cr_assert_not_null(p, "no line '%s': %s", head, out);
+    snprintf(line, cap, "%.*s", (int)strcspn(p, "\n"), p);
+}
+
+TestSuite(smollm2, .timeout = 600);
+
+Test(smollm2, same_tokens_on_any_number_of_ranks) {
+    for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
+        char args[512], want[4096], got[4096];
+        snprintf(args, sizeof args, "--chat -p '%s' -n 64 --ignore-eos --temp 0 --ids", prompts[i]);
+        run_line(0, args, "\nids: ", want, sizeof want);
+        for (int w = 1; w < WORLDS; w++) {
+            run_line(w, args, "\nids: ", got, sizeof got);
+            cr_expect_str_eq(got, want, "'%s' on %d ranks, split %s", prompts[i], worlds[w].np,
+                             worlds[w].split);
+        }
+    }
+}
+
+Test(smollm2, answers_a_question) {
+    char line[4096];
+    run_line(1, "--chat -p 'What is the capital of France?' -n 32 --temp 0", "Paris", line,
+             sizeof line);
+}
+
+/* Equal to 4 digits over 2047 predictions. */
+Test(smollm2, same_perplexity_on_any_number_of_ranks) {
+    double first = 0;
+    for (int w = 0; w < WORLDS; w++) {
+        char line[4096];
+        double nll = 0, perplexity = 0;
+        run_line(w,
+                 "--perplexity '" SHEAF_SOURCE_DIR
+                 "/tests/golden/heldout.txt' --ppl-tokens 2056 -c 257",
+                 "perplexity_tokens ", line, sizeof line);
+        fprintf(stderr, "%d ranks, split %s: %s\n", worlds[w].np, worlds[w].split, line);
+        cr_assert_eq(
+            sscanf(line, "perplexity_tokens %*d nll %lf perplexity %lf", &nll, &perplexity), 2,
+            "%s", line);
+        if (w == 0) first = perplexity;
+        cr_expect_float_eq(perplexity / first, 1, 5e-5, "%s, one rank: %f", line, first);
+    }
+}

@@ -1,0 +1,625 @@
+/* T1: for every op, every tuple of operand states and every result state, is the row that the rules
+ * offer true, and is every true one offered? Truth is found by running the op on slices: the local
+ * op is made by the op's own constructor from the slices, so its shape is not the planner's word.
+ *
+ * A result state is true if every member's result is its slice of the whole result (S), all of it
+ * (M), or an addend of it (P). Addends of operands are uneven and have offsets that cancel, values
+ * are never near zero, so that a wrong row does not pass by luck.
+ *
+ * T1m: rules that are wrong on purpose must be found out by the same means. */
+#include <criterion/criterion.h>
+
+#include "split/match.h"
+#include "split_cuts.h"
+
+enum { MAX_OPERANDS = 4 };
+
+typedef struct sheaf_tensor T;
+typedef struct sheaf_context C;
+
+struct xcase {
+    const char *name;
+    int n;
+    int64_t ne[MAX_OPERANDS][SHEAF_MAX_DIMS];
+    const char *type; /* a letter an operand: f32, h f16, q8_0, ids */
+    int below;        /* ids are under this */
+    int max_members;
+    T *(*build)(C *ctx, T **a);
+};
+
+/* ---- ops ---- */
+
+static T *b_add(C *c, T **a) { return sheaf_add(c, a[0], a[1]); }
+static T *b_sub(C *c, T **a) { return sheaf_sub(c, a[0], a[1]); }
+static T *b_mul(C *c, T **a) { return sheaf_mul(c, a[0], a[1]); }
+static T *b_div(C *c, T **a) { return sheaf_div(c, a[0], a[1]); }
+static T *b_scale(C *c, T **a) { return sheaf_scale(c, a[0], 1.5f); }
+static T *b_scale_bias(C *c, T **a) { return sheaf_scale_bias(c, a[0], 1.5f, 0.75f); }
+static T *b_silu(C *c, T **a) { return sheaf_silu(c, a[0]); }
+static T *b_neg(C *c, T **a) { return sheaf_unary(c, a[0], SHEAF_UNARY_OP_NEG); }
+static T *b_swiglu(C *c, T **a) { return sheaf_swiglu(c, a[0]); }
+static T *b_geglu_swapped(C *c, T **a) { return sheaf_glu(c, a[0], SHEAF_GLU_OP_GEGLU, true); }
+static T *b_swiglu_split(C *c, T **a) { return sheaf_swiglu_split(c, a[0], a[1]); }
+static T *b_sum_rows(C *c, T **a) { return sheaf_sum_rows(c, a[0]); }
+static T *b_argmax(C *c, T **a) { return sheaf_argmax(c, a[0]); }
+static T *b_top_k(C *c, T **a) { return sheaf_top_k(c, a[0], 2); }
+static T *b_concat0(C *c, T **a) { return sheaf_concat(c, a[0], a[1], 0); }
+static T *b_concat1(C *c, T **a) { return sheaf_concat(c, a[0], a[1], 1); }
+static T *b_rms_norm(C *c, T **a) { return sheaf_rms_norm(c, a[0], 1e-5f); }
+static T *b_mul_mat(C *c, T **a) { return sheaf_mul_mat(c, a[0], a[1]); }
+static T *b_mul_mat_id(C *c, T **a) { return sheaf_mul_mat_id(c, a[0], a[1], a[2]); }
+static T *b_cpy(C *c, T **a) { return sheaf_cpy(c, a[0], a[1]); }
+static T *b_cont(C *c, T **a) { return sheaf_cont(c, a[0]); }
+static T *b_dup(C *c, T **a) { return sheaf_dup(c, a[0]); }
+static T *b_cast(C *c, T **a) { return sheaf_cast(c, a[0], SHEAF_TYPE_F16); }
+static T *b_get_rows(C *c, T **a) { return sheaf_get_rows(c, a[0], a[1]); }
+static T *b_set_rows(C *c, T **a) { return sheaf_set_rows(c, a[0], a[1], a[2]); }
+static T *b_soft_max(C *c, T **a) { return sheaf_soft_max(c, a[0]); }
+static T *b_soft_max_mask(C *c, T **a) { return sheaf_soft_max_ext(c, a[0], a[1], 0.5f, 0); }
+static T *b_soft_max_alibi(C *c, T **a) { return sheaf_soft_max_ext(c, a[0], a[1], 0.5f, 8); }
+static T *rope(C *c, T **a, T *freq, int mode, int n_dims) {
+    return sheaf_rope_ext(c, a[0], a[1], freq, n_dims, mode, 64, 10000.0f, 1, 0.5f, 1, 32, 1);
+}
+static T *b_rope(C *c, T **a) {
+    return rope(c, a, NULL, SHEAF_ROPE_TYPE_NORMAL, (int)(a[0]->ne[0] / 2 * 2));
+}
+static T *b_rope_freq(C *c, T **a) { return rope(c, a, a[2], SHEAF_ROPE_TYPE_NEOX, 4); }
+static T *b_flash(C *c, T **a) {
+    return sheaf_flash_attn_ext(c, a[0], a[1], a[2], NULL, 0.6f, 0, 0);
+}
+static T *b_flash_mask(C *c, T **a) {
+    return sheaf_flash_attn_ext(c, a[0], a[1], a[2], a[3], 0.6f, 0, 0);
+}
+static T *b_flash_cap(C *c, T **a) {
+    return sheaf_flash_attn_ext(c, a[0], a[1], a[2], a[3], 0.6f, 0, 2.0f);
+}
+static T *b_flash_alibi(C *c, T **a) {
+    return sheaf_flash_attn_ext(c, a[0], a[1], a[2], a[3], 0.6f, 8, 0);
+}
+
+static const struct xcase cases[] = {
+    {"add", 2, {{6, 4, 3, 1}, {6, 4, 3, 1}}, "ff", 0, 4, b_add},
+    {"add bias", 2, {{6, 4, 3, 1}, {6, 1, 1, 1}}, "ff", 0, 4, b_add},
+    {"add column", 2, {{6, 4, 3, 1}, {1, 4, 1, 1}}, "ff", 0, 4, b_add},
+    {"add repeated", 2, {{8, 6, 2, 1}, {4, 3, 1, 1}}, "ff", 0, 4, b_add},
+    {"sub", 2, {{6, 4, 3, 1}, {6, 4, 3, 1}}, "ff", 0, 4, b_sub},
+    {"mul", 2, {{6, 4, 3, 1}, {6, 4, 3, 1}}, "ff", 0, 4, b_mul},
+    {"mul broadcast", 2, {{6, 4, 3, 1}, {6, 1, 1, 1}}, "ff", 0, 4, b_mul},
+    {"mul weights", 2, {{6, 4, 3, 1}, {1, 4, 3, 1}}, "ff", 0, 4, b_mul},
+    {"mul batch", 2, {{4, 4, 3, 6}, {4, 4, 3, 1}}, "ff", 0, 4, b_mul},
+    {"div", 2, {{6, 4, 3, 1}, {6, 4, 1, 1}}, "ff", 0, 4, b_div},
+    {"scale", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_scale},
+    {"scale and bias", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_scale_bias},
+    {"silu", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_silu},
+    {"neg", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_neg},
+    {"swiglu fused", 1, {{12, 4, 3, 1}}, "f", 0, 4, b_swiglu},
+    {"geglu fused swapped", 1, {{12, 4, 3, 1}}, "f", 0, 4, b_geglu_swapped},
+    {"swiglu split", 2, {{6, 4, 3, 1}, {6, 4, 3, 1}}, "ff", 0, 4, b_swiglu_split},
+    {"sum_rows", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_sum_rows},
+    {"argmax", 1, {{6, 8, 1, 1}}, "f", 0, 4, b_argmax},
+    {"top_k", 1, {{6, 8, 4, 1}}, "f", 0, 4, b_top_k},
+    {"concat 0 equal", 2, {{6, 4, 3, 1}, {6, 4, 3, 1}}, "ff", 0, 4, b_concat0},
+    {"concat 0", 2, {{6, 4, 3, 1}, {8, 4, 3, 1}}, "ff", 0, 4, b_concat0},
+    {"concat 1", 2, {{6, 4, 3, 1}, {6, 8, 3, 1}}, "ff", 0, 4, b_concat1},
+    {"rms_norm", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_rms_norm},
+    {"mul_mat", 2, {{6, 8, 1, 1}, {6, 4, 1, 1}}, "ff", 0, 4, b_mul_mat},
+    {"mul_mat f16", 2, {{6, 8, 1, 1}, {6, 4, 1, 1}}, "hf", 0, 4, b_mul_mat},
+    {"mul_mat q8_0", 2, {{128, 8, 1, 1}, {128, 4, 1, 1}}, "qf", 0, 3, b_mul_mat},
+    {"mul_mat batch", 2, {{6, 4, 4, 1}, {6, 4, 4, 1}}, "ff", 0, 4, b_mul_mat},
+    {"mul_mat GQA", 2, {{4, 4, 4, 1}, {4, 4, 8, 1}}, "ff", 0, 4, b_mul_mat},
+    {"mul_mat MQA", 2, {{4, 4, 1, 1}, {4, 4, 6, 1}}, "ff", 0, 4, b_mul_mat},
+    {"mul_mat two groups", 2, {{4, 4, 2, 2}, {4, 4, 4, 4}}, "ff", 0, 4, b_mul_mat},
+    {"mul_mat_id", 3, {{6, 4, 6, 1}, {6, 4, 3, 1}, {4, 3, 1, 1}}, "ffi", 6, 4, b_mul_mat_id},
+    {"mul_mat_id one row",
+     3,
+     {{6, 4, 6, 1}, {6, 1, 4, 1}, {4, 4, 1, 1}},
+     "ffi",
+     6,
+     3,
+     b_mul_mat_id},
+    {"cpy", 2, {{6, 4, 3, 1}, {6, 4, 3, 1}}, "ff", 0, 4, b_cpy},
+    {"cpy to f16", 2, {{6, 4, 3, 1}, {6, 4, 3, 1}}, "fh", 0, 4, b_cpy},
+    {"cpy heads", 2, {{24, 4, 1, 1}, {6, 4, 4, 1}}, "ff", 0, 4, b_cpy},
+    {"cpy flat", 2, {{4, 6, 4, 1}, {24, 4, 1, 1}}, "ff", 0, 4, b_cpy},
+    {"cpy oblique", 2, {{6, 8, 1, 1}, {8, 6, 1, 1}}, "ff", 0, 4, b_cpy},
+    {"cont", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_cont},
+    {"dup", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_dup},
+    {"cast", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_cast},
+    {"get_rows", 2, {{6, 8, 1, 1}, {9, 1, 1, 1}}, "fi", 8, 4, b_get_rows},
+    {"get_rows f16", 2, {{6, 8, 1, 1}, {9, 1, 1, 1}}, "hi", 8, 4, b_get_rows},
+    {"get_rows q8_0", 2, {{128, 8, 1, 1}, {9, 1, 1, 1}}, "qi", 8, 3, b_get_rows},
+    {"get_rows batch", 2, {{1, 6, 4, 1}, {3, 4, 1, 1}}, "fi", 6, 4, b_get_rows},
+    {"set_rows", 3, {{6, 9, 1, 1}, {6, 4, 1, 1}, {4, 1, 1, 1}}, "ffi", 9, 4, b_set_rows},
+    {"set_rows f16", 3, {{6, 9, 1, 1}, {6, 4, 1, 1}, {4, 1, 1, 1}}, "hfi", 9, 4, b_set_rows},
+    {"set_rows heads", 3, {{4, 8, 6, 1}, {4, 3, 6, 1}, {3, 6, 1, 1}}, "ffi", 8, 4, b_set_rows},
+    {"set_rows one list", 3, {{4, 8, 6, 1}, {4, 3, 6, 1}, {3, 1, 1, 1}}, "ffi", 8, 4, b_set_rows},
+    {"soft_max", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_soft_max},
+    {"soft_max mask", 2, {{6, 4, 6, 1}, {6, 4, 1, 1}}, "ff", 0, 4, b_soft_max_mask},
+    {"soft_max mask heads", 2, {{6, 4, 6, 1}, {6, 4, 6, 1}}, "fh", 0, 4, b_soft_max_mask},
+    {"soft_max mask batch", 2, {{4, 4, 3, 6}, {4, 4, 1, 6}}, "ff", 0, 4, b_soft_max_mask},
+    {"soft_max padded mask", 2, {{6, 4, 6, 1}, {6, 9, 1, 1}}, "ff", 0, 4, b_soft_max_mask},
+    {"soft_max alibi", 2, {{6, 4, 6, 1}, {6, 4, 1, 1}}, "ff", 0, 4, b_soft_max_alibi},
+    {"rope", 2, {{6, 8, 4, 1}, {4, 1, 1, 1}}, "fi", 50, 4, b_rope},
+    {"rope freq", 3, {{6, 8, 4, 1}, {4, 1, 1, 1}, {2, 1, 1, 1}}, "fif", 50, 4, b_rope_freq},
+    {"rope batch", 2, {{4, 3, 4, 6}, {4, 1, 1, 1}}, "fi", 50, 4, b_rope},
+    {"flash MHA", 3, {{4, 4, 6, 1}, {4, 8, 6, 1}, {6, 8, 6, 1}}, "fff", 0, 4, b_flash},
+    {"flash GQA", 3, {{4, 4, 8, 1}, {4, 8, 4, 1}, {4, 8, 4, 1}}, "fff", 0, 4, b_flash},
+    {"flash MQA", 3, {{4, 4, 6, 1}, {4, 8, 1, 1}, {4, 8, 1, 1}}, "fff", 0, 4, b_flash},
+    {"flash GQA mask",
+     4,
+     {{4, 4, 8, 1}, {4, 6, 4, 1}, {4, 6, 4, 1}, {6, 4, 1, 1}},
+     "fhhh",
+     0,
+     3,
+     b_flash_mask},
+    {"flash mask heads",
+     4,
+     {{4, 4, 4, 1}, {4, 6, 2, 1}, {4, 6, 2, 1}, {6, 4, 4, 1}},
+     "ffff",
+     0,
+     2,
+     b_flash_mask},
+    {"flash padded mask",
+     4,
+     {{4, 4, 8, 1}, {4, 6, 4, 1}, {4, 6, 4, 1}, {6, 7, 1, 1}},
+     "ffff",
+     0,
+     2,
+     b_flash_mask},
+    {"flash softcap",
+     4,
+     {{4, 4, 8, 1}, {4, 6, 4, 1}, {4, 6, 4, 1}, {6, 4, 1, 1}},
+     "ffff",
+     0,
+     2,
+     b_flash_cap},
+    {"flash batch", 3, {{4, 3, 4, 4}, {4, 3, 2, 4}, {4, 3, 2, 4}}, "fff", 0, 3, b_flash},
+    {"flash alibi",
+     4,
+     {{4, 4, 8, 1}, {4, 6, 4, 1}, {4, 6, 4, 1}, {6, 4, 1, 1}},
+     "ffff",
+     0,
+     3,
+     b_flash_alibi},
+};
+enum { N_CASES = sizeof cases / sizeof *cases };
+
+/* ---- running a tuple ---- */
+
+struct operand {
+    T *whole;
+    int n;
+    struct sheaf__st st[MAX_CANDIDATES];
+    T *slice[MAX_CANDIDATES][MAX_MEMBERS];
+};
+
+struct bench {
+    const struct xcase *x;
+    int d;
+    struct sheaf__pool pool;
+    struct operand operand[MAX_OPERANDS];
+    T *whole; /* result of the unsplit op */
+    C *ctx;
+    C *local;
+};
+
+static T *fill(T *t, char type, int below, uint64_t *seed) {
+    const int64_t n = sheaf_nelements(t);
+    for (int64_t i = 0; i < n; i++) {
+        if (type == 'i') {
+            ((int32_t *)t->data)[i] = (int32_t)((i * 5 + 1) % below);
+        } else if (type == 'h') {
+            ((uint16_t *)t->data)[i] = sheaf_fp32_to_fp16(split_random_float(seed));
+        } else if (type == 'q') {
+            float row[32];
+            for (int k = 0; k < 32; k++) row[k] = split_random_float(seed);
+            cr_assert_eq(
+                sheaf_from_float(t->type, row, (char *)t->data + i / 32 * (int64_t)t->nb[0], 32),
+                SHEAF_STATUS_SUCCESS);
+            i += 31;
+        } else {
+            ((float *)t->data)[i] = split_random_float(seed);
+        }
+    }
+    return t;
+}
+
+static void copy_tensor(T *to, const T *from) { memcpy(to->data, from->data, sheaf_nbytes(from)); }
+
+static void bench_open(struct bench *b, const struct xcase *x, int d, enum kind kind,
+                       uint64_t seed) {
+    memset(b, 0, sizeof *b);
+    b->x = x;
+    b->d = d;
+    cr_assert_eq(sheaf__pool_init(&b->pool, d), SHEAF_STATUS_SUCCESS);
+    b->ctx = sheaf_init((struct sheaf_init_params){.mem_size = 1 << 20});
+    b->local = sheaf_init(
+        (struct sheaf_init_params){.mem_size = 16 * sheaf_tensor_overhead(), .no_alloc = true});
+    T *a[MAX_OPERANDS] = {NULL}, *scratch[MAX_OPERANDS] = {NULL};
+    for (int i = 0; i < x->n; i++) {
+        const enum sheaf_type type = x->type[i] == 'i'   ? SHEAF_TYPE_I32
+                                     : x->type[i] == 'h' ? SHEAF_TYPE_F16
+                                     : x->type[i] == 'q' ? SHEAF_TYPE_Q8_0
+                                                         : SHEAF_TYPE_F32;
+        a[i] = fill(sheaf_new_tensor(b->ctx, type, 4, x->ne[i]), x->type[i], x->below, &seed);
+        scratch[i] = sheaf_dup_tensor(b->ctx, a[i]);
+        copy_tensor(scratch[i], a[i]);
+        struct operand *o = &b->operand[i];
+        o->whole = a[i];
+        o->n = candidates(&b->pool, a[i], kind, o->st);
+        for (int s = 0; s < o->n; s++) {
+            if (o->st[s].lie == SHEAF__P) {
+                split_addends(a[i], d, &seed, o->slice[s]);
+                continue;
+            }
+            for (int j = 0; j < d; j++)
+                o->slice[s][j] = split_slice(a[i], sheaf__st_show(&b->pool, o->st[s]), j);
+        }
+    }
+    b->whole = x->build(b->ctx, scratch);
+    cr_assert_not_null(b->whole, "%s: %s", x->name, sheaf_last_error());
+    cr_assert_eq(split_run_node(b->whole), SHEAF_STATUS_SUCCESS, "%s: %s", x->name,
+                 sheaf_last_error());
+    for (int i = 0; i < x->n; i++) b->whole->src[i] = a[i];
+}
+
+static void bench_close(struct bench *b) {
+    sheaf__pool_free(&b->pool);
+    sheaf_free(b->ctx);
+    sheaf_free(b->local);
+    split_free_all();
+}
+
+/* How the kernel is helped: not at all, with the base of an indexed slice, or by adding on one
+ * member only. */
+enum variant { PLAIN, BASE, ONCE_0, ONCE_1, N_VARIANTS };
+
+struct results {
+    bool valid;             /* every member's op could be made and run */
+    T *r[MAX_MEMBERS];      /* dense, with memory of its own */
+    bool zero[MAX_MEMBERS]; /* as an addend: some operand's slice is empty */
+};
+
+/* Memory of one tuple, used again for the next. */
+static char arena[1 << 20];
+static size_t arena_used;
+static void *take(size_t n) {
+    void *p = arena + arena_used;
+    arena_used += (n + 64 + 63) / 64 * 64;
+    if (arena_used > sizeof arena) abort();
+    return p;
+}
+
+static T *clone(const T *t) {
+    T *c = take(sizeof *c);
+    *c = *t;
+    c->data = take(sheaf_nbytes(t));
+    copy_tensor(c, t);
+    return c;
+}
+
+/* Base and extent for member j, if the variant has them. */
+static bool base_of(const struct bench *b, const struct sheaf__rule *rule, const int *tuple, int j,
+                    int32_t param[2]) {
+    const int i = rule->base_operand < 0 ? 0 : rule->base_operand;
+    const int axis = rule->base_operand < 0 ? 2 : rule->base_axis; /* heads of operand 0 */
+    const struct sheaf__st st = b->operand[i].st[tuple[i]];
+    if (!rule->base_axis || st.lie != SHEAF__S || st.axis != axis || !st.cut->contiguous)
+        return false;
+    const int first = st.cut->begin[j];
+    param[0] = first < st.cut->begin[j + 1] ? (int32_t)st.cut->interval[first].lo : 0;
+    param[1] = (int32_t)st.cut->extent;
+    return true;
+}
+
+static struct results run_tuple(struct bench *b, const int *tuple, enum variant v,
+                                const struct sheaf__rule *rule) {
+    struct results out = {.valid = false};
+    const struct xcase *x = b->x;
+    arena_used = 0;
+    for (int j = 0; j < b->d; j++) {
+        T *a[MAX_OPERANDS] = {NULL};
+        for (int i = 0; i < x->n; i++) {
+            a[i] = b->operand[i].slice[tuple[i]][j];
+            if (b->operand[i].st[tuple[i]].lie == SHEAF__S && sheaf_is_empty(a[i]))
+                out.zero[j] = true;
+        }
+        if (b->whole->op == SHEAF_OP_CPY) a[1] = clone(a[1]);
+        if (b->whole->op == SHEAF_OP_SET_ROWS) a[0] = clone(a[0]);
+        sheaf_reset(b->local);
+        T *t = x->build(b->local, a);
+        if (!t) return out;
+        if (v == BASE) {
+            int32_t param[2];
+            if (!base_of(b, rule, tuple, j, param)) return out;
+            t->op_params[SHEAF_OP_PARAM_BASE] = param[0];
+            t->op_params[SHEAF_OP_PARAM_EXTENT] = param[1];
+        }
+        if (!t->view_src) t->data = take(sheaf_nbytes(t));
+        if ((v == ONCE_0 || v == ONCE_1) && j > 0) {
+            const T *keep = a[v == ONCE_1 ? 0 : 1];
+            if (!sheaf_are_same_shape(keep, t)) return out;
+            copy_tensor(t, keep);
+        } else if (!sheaf_is_empty(t) && split_run_node(t) != SHEAF_STATUS_SUCCESS) {
+            return out;
+        }
+        T *r = take(sizeof *r);
+        *r = *t;
+        out.r[j] = r;
+    }
+    out.valid = true;
+    return out;
+}
+
+static bool is_true(struct bench *b, const struct results *res, struct sheaf__st st) {
+    if (!res->valid) return false;
+    const double tolerance = b->whole->type == SHEAF_TYPE_F16 ? 3e-3 : 2e-5;
+    if (st.lie == SHEAF__P) {
+        if (b->whole->type != SHEAF_TYPE_F32) return false;
+        T sum = *b->whole;
+        sum.data = take(sheaf_nbytes(&sum));
+        split_dense(&sum);
+        memset(sum.data, 0, sheaf_nbytes(&sum));
+        for (int j = 0; j < b->d; j++) {
+            if (!sheaf_are_same_shape(res->r[j], &sum)) return false;
+            const float *f = res->r[j]->data;
+            for (int64_t i = 0; i < sheaf_nelements(&sum) && !res->zero[j]; i++)
+                ((float *)sum.data)[i] += f[i];
+        }
+        return split_distance(&sum, b->whole) < tolerance;
+    }
+    for (int j = 0; j < b->d; j++) {
+        int64_t ne[SHEAF_MAX_DIMS];
+        const struct sheaf_split_state *shown = sheaf__st_show(&b->pool, st);
+        sheaf_split_state_local_ne(shown, b->whole->ne, j, ne);
+        if (memcmp(ne, res->r[j]->ne, sizeof ne)) return false;
+        if (sheaf_is_empty(res->r[j])) continue;
+        /* compared with the whole, so that a slice of small numbers has the same measure */
+        T *expect = clone(b->whole);
+        split_copy_slice(expect, res->r[j], shown, j, false);
+        if (split_distance(expect, b->whole) > tolerance) return false;
+    }
+    return true;
+}
+
+/* ---- what the rules offer ---- */
+
+struct offer {
+    struct sheaf__st out;
+    enum variant v;
+};
+struct offers {
+    int n;
+    struct offer offer[MAX_CANDIDATES];
+    const struct sheaf__have *have;
+    const struct sheaf__rule *rule;
+};
+
+static bool collect(void *user, const struct sheaf__row *row) {
+    struct offers *o = user;
+    for (int i = 0; i < row->n_operands; i++) {
+        if (!sheaf__need_met(&row->need[i], o->have[i].st[0])) return true;
+    }
+    enum variant v = PLAIN;
+    if (row->add_once) v = row->once ? ONCE_1 : ONCE_0;
+    if (o->rule->base_axis && row->out.lie != SHEAF__M) { /* as sheaf__split_local_node decides */
+        const struct sheaf__st st =
+            o->rule->base_operand < 0 ? row->out : o->have[o->rule->base_operand].st[0];
+        if (st.lie == SHEAF__S && st.axis == o->rule->base_axis) v = BASE;
+    }
+    if (o->n < MAX_CANDIDATES) o->offer[o->n++] = (struct offer){row->out, v};
+    return true;
+}
+
+struct count {
+    long tuples, claims, offered, is_true, wrong, missing, allowed;
+};
+
+static bool same(struct sheaf__st a, struct sheaf__st b) { return sheaf__st_equal(a, b); }
+
+static char *print_st(struct bench *b, struct sheaf__st st, char *buf, size_t n) {
+    return sheaf_split_state_print(sheaf__st_show(&b->pool, st), buf, n);
+}
+
+static void report(struct bench *b, const char *what, const int *tuple, struct sheaf__st out,
+                   enum kind kind) {
+    static int reports;
+    if (reports++ > 40) return;
+    char text[200];
+    fprintf(stderr, "%s: %s, %d members, %s:", what, b->x->name, b->d, kind_names[kind]);
+    for (int i = 0; i < b->x->n; i++)
+        fprintf(stderr, " %s", print_st(b, b->operand[i].st[tuple[i]], text, sizeof text));
+    fprintf(stderr, " -> %s\n", print_st(b, out, text, sizeof text));
+}
+
+/* True rows that are not offered, and why. */
+static const char *allowed(struct bench *b, const int *tuple, struct sheaf__st out, enum kind kind,
+                           enum variant v) {
+    const int written = sheaf__rule_of(b->whole)->written;
+    if (written && !same(out, b->operand[written - 1].st[tuple[written - 1]]))
+        return "the result is the target's memory, so it lies as the target does";
+    if (v == ONCE_0 || v == ONCE_1) {
+        const struct sheaf__st once = b->operand[v == ONCE_1].st[tuple[v == ONCE_1]];
+        if (once.lie == SHEAF__S && sheaf__cut_count(once.cut, 0) == once.cut->extent)
+            return "the member that adds happens to own all of the operand";
+    }
+    const int mask = b->whole->op == SHEAF_OP_SOFT_MAX         ? 1
+                     : b->whole->op == SHEAF_OP_FLASH_ATTN_EXT ? 3
+                                                               : 0;
+    if (kind == OVERLAP && mask && mask < b->x->n) {
+        const struct sheaf__st st = b->operand[mask].st[tuple[mask]];
+        if (st.lie == SHEAF__S && st.axis == 1 && !st.cut->partition)
+            return "a mask may have rows to spare, and these slices begin with the rows needed";
+    }
+    return NULL;
+}
+
+static void run_case(const struct xcase *x, int d, enum kind kind, const struct sheaf__rule *mutant,
+                     struct count *c) {
+    struct bench b;
+    bench_open(&b, x, d, kind, 1234 + (uint64_t)d);
+    const struct sheaf__rule *rule = mutant ? mutant : sheaf__rule_of(b.whole);
+    struct sheaf__st result[MAX_CANDIDATES];
+    const int n_result = candidates(&b.pool, b.whole, kind, result);
+    int tuple[MAX_OPERANDS] = {0};
+    for (bool more = true; more;) {
+        struct sheaf__have have[SHEAF__MAX_OPERANDS] = {{0}};
+        struct offers o = {.have = have, .rule = rule};
+        for (int i = 0; i < x->n; i++)
+            have[i] = (struct sheaf__have){1, &b.operand[i].st[tuple[i]]};
+        sheaf__rows_visit_by(&b.pool, b.whole, rule, have, collect, &o);
+        c->tuples++;
+        c->offered += o.n;
+        bool found[MAX_CANDIDATES] = {false};
+        for (int v = 0; v < N_VARIANTS; v++) {
+            if (v == BASE && !rule->base_axis && !mutant) continue;
+            if (v >= ONCE_0 && b.whole->op != SHEAF_OP_ADD) continue;
+            const struct results res = run_tuple(&b, tuple, (enum variant)v, rule);
+            const size_t mark = arena_used;
+            for (int i = 0; i < o.n; i++) {
+                if (o.offer[i].v != (enum variant)v) continue;
+                arena_used = mark;
+                if (!is_true(&b, &res, o.offer[i].out)) {
+                    c->wrong++;
+                    if (!mutant) report(&b, "wrong", tuple, o.offer[i].out, kind);
+                }
+            }
+            for (int r = 0; r < n_result && !mutant; r++) {
+                arena_used = mark;
+                if (found[r] || !is_true(&b, &res, result[r])) continue;
+                found[r] = true;
+                c->is_true++;
+                bool is_offered = false;
+                for (int i = 0; i < o.n; i++)
+                    is_offered = is_offered || same(o.offer[i].out, result[r]);
+                if (is_offered) continue;
+                if (allowed(&b, tuple, result[r], kind, (enum variant)v)) {
+                    c->allowed++;
+                    continue;
+                }
+                c->missing++;
+                report(&b, "missing", tuple, result[r], kind);
+            }
+        }
+        c->claims += n_result;
+        more = false;
+        for (int i = 0; i < x->n && !more; i++) {
+            more = ++tuple[i] < b.operand[i].n;
+            if (!more) tuple[i] = 0;
+        }
+    }
+    bench_close(&b);
+}
+
+static void run_cases(int first, int last) {
+    struct count all = {0};
+    for (int i = first; i < last; i++) {
+        for (int d = 2; d <= cases[i].max_members; d++) {
+            for (int k = 0; k < N_KINDS; k++) run_case(&cases[i], d, (enum kind)k, NULL, &all);
+        }
+    }
+    printf("cases %d..%d: %ld operand tuples, %ld claims; %ld true, %ld rows offered, %ld wrong, "
+           "%ld missing, %ld allowed\n",
+           first, last - 1, all.tuples, all.claims, all.is_true, all.offered, all.wrong,
+           all.missing, all.allowed);
+    cr_expect_eq(all.wrong, 0);
+    cr_expect_eq(all.missing, 0);
+    cr_expect_gt(all.is_true, 0);
+}
+
+static int index_of(const char *name) {
+    for (int i = 0; i < N_CASES; i++) {
+        if (!strcmp(cases[i].name, name)) return i;
+    }
+    cr_assert(0, "no case '%s'", name);
+    return -1;
+}
+
+Test(exhaustive, elementwise) { run_cases(0, index_of("rms_norm")); }
+Test(exhaustive, products) { run_cases(index_of("rms_norm"), index_of("cpy")); }
+Test(exhaustive, copies_and_rows) { run_cases(index_of("cpy"), index_of("soft_max")); }
+Test(exhaustive, soft_max_and_rope) { run_cases(index_of("soft_max"), index_of("flash MHA")); }
+Test(exhaustive, attention) { run_cases(index_of("flash MHA"), N_CASES); }
+
+/* ---- T1m: wrong rules are found out ---- */
+
+struct mutant {
+    const char *name, *on;
+    struct sheaf__rule rule;
+};
+
+static void attention_text(const T *t, char expr[static SHEAF__MAX_EXPR]) {
+    const char *text = t->src[3] ? "d n g.r s, d t g s, e t g s, t n 1 s -> e g.r n s"
+                                 : "d n g.r s, d t g s, e t g s -> e g.r n s";
+    strcpy(expr, text);
+}
+
+static const struct mutant mutants[] = {
+    {"a norm row may be cut", "rms_norm", {.expr = "i j h s -> i j h s"}},
+    {"a softmax row may be cut", "soft_max", {.expr = "k n h s -> k n h s"}},
+    {"ALiBi heads need no base",
+     "soft_max alibi",
+     {.expr = "k n H.h S.s, k n h s -> k n H.h S.s", .whole = "k"}},
+    {"ALiBi heads of attention need no base",
+     "flash alibi",
+     {.build = attention_text, .whole = "dt", .group = "gr"}},
+    {"ALiBi heads need no run of indices",
+     "soft_max alibi",
+     {.expr = "k n H.h S.s, k n h s -> k n H.h S.s", .whole = "kn", .linear = {1}}},
+    {"the rotary dimension may be cut", "rope", {.expr = "d h n s, n -> d h n s", .linear = {1}}},
+    {"attention sums over positions",
+     "flash GQA",
+     {.build = attention_text, .whole = "d", .sum = "t", .group = "gr"}},
+    {"attention is linear in q",
+     "flash GQA",
+     {.build = attention_text, .whole = "dt", .group = "gr", .linear = {1}}},
+    {"attention is linear in k",
+     "flash GQA",
+     {.build = attention_text, .whole = "dt", .group = "gr", .linear = {2}}},
+    {"query heads need not keep groups",
+     "flash GQA",
+     {.expr = "d n h s, d t g s, e t g s -> e h n s", .whole = "dtg"}},
+    {"heads of a group are apart",
+     "mul_mat GQA",
+     {.expr = "k m g s, k n r.g s.t -> m n r.g s.t", .sum = "k"}},
+    {"a gather sums without a mask", "get_rows", {.expr = "e v h s, n h s -> e n h s", .sum = "v"}},
+    {"set_rows may cut the rows that it writes to",
+     "set_rows",
+     {.expr = "e L H.h S.s, e n H.h S.s, n h s -> e L H.h S.s", .whole = "n"}},
+    {"a normalised sum is a sum", "rms_norm", {.expr = "k j h s -> k j h s", .linear = {1}}},
+    {"P + M is P", "add", {.expr = "i j h s, i j h s -> i j h s", .linear = {1}}},
+    {"P * P is P", "mul", {.expr = "i j h s, i j h s -> i j h s", .linear = {3}}},
+    {"M / P is P", "div", {.expr = "I.i J.j H.h S.s, i j h s -> I.i J.j H.h S.s", .linear = {2}}},
+    {"silu of P is P", "silu", {.expr = "i j h s -> i j h s", .linear = {1}}},
+    {"scale with a bias is linear",
+     "scale and bias",
+     {.expr = "i j h s -> i j h s", .linear = {1}}},
+    {"fused GLU is one factor", "swiglu fused", {.expr = "f.q j h s -> f j h s", .whole = "q"}},
+    {"fused GLU is linear in its value",
+     "swiglu fused",
+     {.expr = "f+f j h s -> f j h s", .linear = {1}}},
+    {"experts sum without a mask",
+     "mul_mat_id",
+     {.expr = "k m x, k u n, u n -> m u n", .sum = "kx"}},
+};
+
+static struct count judge(const struct mutant *m) {
+    struct count c = {0};
+    const struct xcase *x = &cases[index_of(m->on)];
+    for (int d = 2; d <= 3; d++) {
+        for (int k = 0; k < N_KINDS; k++) run_case(x, d, (enum kind)k, &m->rule, &c);
+    }
+    return c;
+}
+
+Test(mutants, are_all_caught) {
+    const int n = (int)(sizeof mutants / sizeof *mutants);
+    int caught = 0;
+    for (int i = 0; i < n; i++) {
+        const struct count c = judge(&mutants[i]);
+        caught += c.wrong > 0;
+        if (!c.wrong) fprintf(stderr, "not caught: %s (%ld rows)\n", mutants[i].name, c.offered);
+    }
+    printf("mutants: %d of %d caught\n", caught, n);
+    cr_expect_eq(caught, n);
+}

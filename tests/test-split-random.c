@@ -1,0 +1,113 @@
+/* T2: random graphs with random leaf states. Each is planned, run slice by slice, and every node is
+ * compared with the whole graph's. A failure prints the seed; SHEAF_SPLIT_SEED=n runs one graph,
+ * SHEAF_SPLIT_GRAPHS=n that many. */
+#include <criterion/criterion.h>
+
+#include "split_random.h"
+
+struct totals {
+    long graphs, nodes, skipped, collectives, writes_back;
+};
+
+static double largest(const T *t) {
+    double most = 0;
+    if (sheaf_is_empty(t) || t->type == SHEAF_TYPE_I32) return 0;
+    struct split_index x = {{0}};
+    do {
+        const double v = fabs((double)split_get(t, &x));
+        if (!(v < 1e12)) return 1e30;
+        most = fmax(most, v);
+    } while (split_next(&x, t->ne));
+    return most;
+}
+
+static bool run_graph(uint64_t seed, enum sheaf__sequence sequence, struct totals *totals) {
+    struct maker k;
+    make_graph(&k, seed, 14);
+    struct sheaf_cgraph *g = k.m.graph;
+    struct sheaf__split_plan *plan = NULL;
+    bool good = true;
+    const struct sheaf__split_options options = {.sequence = sequence};
+    if (sheaf__split_plan_new_with(g, k.m.n_members, split_model_state, &k.m, &options, &plan)) {
+        fprintf(stderr, "seed %llu: no plan: %s\n", (unsigned long long)seed, sheaf_last_error());
+        good = false;
+        goto out;
+    }
+    struct split_run r = {.graph = g, .plan = plan};
+    r.slice = split_alloc((size_t)plan->n_values * (size_t)plan->n_members * sizeof *r.slice);
+    split_run_leaves(&r, seed);
+    double scale = 0;
+    for (int i = 0; i < g->n_leafs; i++) scale = fmax(scale, largest(g->leafs[i]));
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (split_run_node(g->nodes[i]) != SHEAF_STATUS_SUCCESS) {
+            fprintf(stderr, "seed %llu: the whole graph: %s\n", (unsigned long long)seed,
+                    sheaf_last_error());
+            good = false;
+            goto out;
+        }
+        scale = fmax(scale, largest(g->nodes[i]));
+    }
+    if (scale > 1e8) { /* out of f32's useful range: nothing to compare */
+        totals->skipped++;
+        goto out;
+    }
+    if (split_run_all(&r) != SHEAF_STATUS_SUCCESS) {
+        fprintf(stderr, "seed %llu: slices: %s\n", (unsigned long long)seed, sheaf_last_error());
+        good = false;
+    }
+    for (int i = 0; i < g->n_nodes && good; i++) {
+        T *whole = split_run_join(&r, plan->node_final[i]);
+        const double error = split_nmse(whole, g->nodes[i]);
+        const double noise = split_distance(whole, g->nodes[i]) * largest(g->nodes[i]);
+        if (error < 1e-10 || noise < 2e-6 * scale) continue;
+        fprintf(stderr, "seed %llu: node %d %s '%s', NMSE %g, scale %g\n", (unsigned long long)seed,
+                i, sheaf_op_desc(g->nodes[i]), g->nodes[i]->name, error, scale);
+        good = false;
+    }
+    totals->graphs++;
+    totals->nodes += g->n_nodes;
+    for (int s = 0; s < plan->n_steps; s++) {
+        const struct sheaf__split_step *st = &plan->steps[s];
+        totals->collectives += st->kind == SHEAF__STEP_ALL_REDUCE ||
+                               st->kind == SHEAF__STEP_REDUCE_SCATTER ||
+                               st->kind == SHEAF__STEP_ALL_GATHER;
+        totals->writes_back += st->kind != SHEAF__STEP_NODE && st->in[0] > st->out;
+    }
+out:
+    if (!good && plan && getenv("SHEAF_SPLIT_SEED")) split_print_plan(plan, g);
+    sheaf__split_plan_free(plan);
+    split_model_free(&k.m);
+    split_free_all();
+    return good;
+}
+
+static void run_graphs(enum sheaf__sequence sequence, uint64_t n_graphs) {
+    const char *one = getenv("SHEAF_SPLIT_SEED"), *many = getenv("SHEAF_SPLIT_GRAPHS");
+    const uint64_t first = one ? strtoull(one, NULL, 10) : 1;
+    const uint64_t n = one ? 1 : many ? strtoull(many, NULL, 10) : n_graphs;
+    struct totals t = {0};
+    int failed = 0;
+    for (uint64_t s = first; s < first + n && failed < 10; s++)
+        failed += !run_graph(s, sequence, &t);
+    printf("random graphs%s: seeds %llu..%llu: %ld compared, %ld nodes, %ld collectives, %ld "
+           "writes back, %ld out of range\n",
+           sequence ? ", sums scattered" : "", (unsigned long long)first,
+           (unsigned long long)(first + n - 1), t.graphs, t.nodes, t.collectives, t.writes_back,
+           t.skipped);
+    cr_expect_eq(failed, 0);
+    cr_expect(one || t.skipped * 10 < (long)n);
+}
+
+/* A sanitizer makes a graph twenty times slower and looks for what shows in few. */
+#ifdef __SANITIZE_ADDRESS__
+enum { FEWER = 10 };
+#else
+enum { FEWER = 1 };
+#endif
+
+Test(random, graphs_compute_what_the_whole_computes) {
+    run_graphs(SHEAF__SEQUENCE_NEVER, 10000 / FEWER);
+}
+Test(random, graphs_whose_sums_are_scattered_over_tokens) {
+    run_graphs(SHEAF__SEQUENCE_ALWAYS, 4000 / FEWER);
+}

@@ -1,0 +1,231 @@
+/* T0: the rule table. Every op has a rule or says why not, every expression parses and binds, and
+ * the generated rows are those of tests/golden/split-rows.txt, which a person has read.
+ * SHEAF_UPDATE_GOLDEN=1 writes that file anew; review the diff. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sheaf/sheaf.h"
+#include "split/match.h"
+#include "split/rule.h"
+
+typedef struct sheaf_tensor T;
+
+static struct sheaf_context *ctx;
+static T *f32(int64_t a, int64_t b, int64_t c, int64_t d) {
+    return sheaf_new_tensor(ctx, SHEAF_TYPE_F32, 4, (int64_t[]){a, b, c, d});
+}
+static T *i32(int64_t a, int64_t b) {
+    return sheaf_new_tensor(ctx, SHEAF_TYPE_I32, 2, (int64_t[]){a, b});
+}
+
+struct example {
+    const char *what;
+    T *t;
+};
+
+/* A node for every op and every alternative of its rule. */
+static int examples(struct example *e) {
+    int n = 0;
+    T *a = f32(6, 4, 2, 3), *row = f32(6, 1, 1, 1);
+#define EXAMPLE(text, node) e[n++] = (struct example){text, node}
+    EXAMPLE("DUP", sheaf_dup(ctx, a));
+    EXAMPLE("ADD", sheaf_add(ctx, a, row));
+    EXAMPLE("SUB", sheaf_sub(ctx, a, a));
+    EXAMPLE("MUL", sheaf_mul(ctx, a, row));
+    EXAMPLE("DIV", sheaf_div(ctx, a, row));
+    EXAMPLE("SCALE", sheaf_scale(ctx, a, 2));
+    EXAMPLE("SCALE with a bias", sheaf_scale_bias(ctx, a, 2, 1));
+    EXAMPLE("SUM_ROWS", sheaf_sum_rows(ctx, a));
+    EXAMPLE("ARGMAX", sheaf_argmax(ctx, f32(6, 4, 1, 1)));
+    EXAMPLE("TOP_K", sheaf_top_k(ctx, a, 2));
+    EXAMPLE("CONCAT along 0", sheaf_concat(ctx, a, a, 0));
+    EXAMPLE("CONCAT along 2", sheaf_concat(ctx, a, a, 2));
+    EXAMPLE("RMS_NORM", sheaf_rms_norm(ctx, a, 1e-5f));
+    EXAMPLE("MUL_MAT", sheaf_mul_mat(ctx, f32(6, 4, 2, 1), f32(6, 5, 4, 3)));
+    EXAMPLE("MUL_MAT_ID", sheaf_mul_mat_id(ctx, f32(6, 4, 8, 1), f32(6, 2, 5, 1), i32(2, 5)));
+    EXAMPLE("MUL_MAT_ID, one row for all experts",
+            sheaf_mul_mat_id(ctx, f32(6, 4, 8, 1), f32(6, 1, 5, 1), i32(2, 5)));
+    EXAMPLE("CPY", sheaf_cpy(ctx, a, f32(24, 6, 1, 1)));
+    EXAMPLE("CONT", sheaf_cont(ctx, a));
+    EXAMPLE("RESHAPE", sheaf_reshape_2d(ctx, a, 24, 6));
+    EXAMPLE("VIEW", sheaf_view_1d(ctx, a, 6, 0));
+    EXAMPLE("PERMUTE", sheaf_permute(ctx, a, 0, 2, 1, 3));
+    EXAMPLE("TRANSPOSE", sheaf_transpose(ctx, a));
+    EXAMPLE("GET_ROWS", sheaf_get_rows(ctx, f32(6, 8, 1, 1), i32(5, 1)));
+    EXAMPLE("SET_ROWS", sheaf_set_rows(ctx, f32(6, 8, 1, 1), f32(6, 5, 1, 1), i32(5, 1)));
+    EXAMPLE("SOFT_MAX", sheaf_soft_max(ctx, a));
+    EXAMPLE("SOFT_MAX with a mask", sheaf_soft_max_ext(ctx, a, f32(6, 4, 1, 1), 1, 0));
+    EXAMPLE("SOFT_MAX with a padded mask", sheaf_soft_max_ext(ctx, a, f32(6, 9, 1, 1), 1, 0));
+    EXAMPLE("SOFT_MAX with ALiBi", sheaf_soft_max_ext(ctx, a, f32(6, 4, 1, 1), 1, 8));
+    EXAMPLE("SOFT_MAX with ALiBi and a padded mask",
+            sheaf_soft_max_ext(ctx, a, f32(6, 9, 1, 1), 1, 8));
+    T *x = f32(6, 8, 5, 1);
+    EXAMPLE("ROPE", sheaf_rope_ext(ctx, x, i32(5, 1), NULL, 6, 0, 0, 1e4f, 1, 0, 1, 32, 1));
+    EXAMPLE("ROPE with frequency factors",
+            sheaf_rope_ext(ctx, x, i32(5, 1), f32(3, 1, 1, 1), 6, 0, 0, 1e4f, 1, 0, 1, 32, 1));
+    T *q = f32(6, 5, 8, 1), *k = f32(6, 9, 2, 1);
+    EXAMPLE("FLASH_ATTN_EXT", sheaf_flash_attn_ext(ctx, q, k, k, NULL, 1, 0, 0));
+    EXAMPLE("FLASH_ATTN_EXT with a mask",
+            sheaf_flash_attn_ext(ctx, q, k, k, f32(9, 5, 1, 1), 1, 0, 0));
+    EXAMPLE("FLASH_ATTN_EXT with a mask for each head",
+            sheaf_flash_attn_ext(ctx, q, k, k, f32(9, 5, 8, 1), 1, 0, 0));
+    EXAMPLE("FLASH_ATTN_EXT with a padded mask",
+            sheaf_flash_attn_ext(ctx, q, k, k, f32(9, 32, 1, 1), 1, 0, 0));
+    EXAMPLE("FLASH_ATTN_EXT with ALiBi",
+            sheaf_flash_attn_ext(ctx, q, k, k, f32(9, 5, 1, 1), 1, 8, 0));
+    EXAMPLE("FLASH_ATTN_EXT with ALiBi and a padded mask",
+            sheaf_flash_attn_ext(ctx, q, k, k, f32(9, 32, 1, 1), 1, 8, 0));
+    EXAMPLE("UNARY", sheaf_silu(ctx, a));
+    EXAMPLE("UNARY NEG", sheaf_unary(ctx, a, SHEAF_UNARY_OP_NEG));
+    EXAMPLE("GLU fused", sheaf_swiglu(ctx, a));
+    EXAMPLE("GLU of two", sheaf_swiglu_split(ctx, a, a));
+#undef EXAMPLE
+    return n;
+}
+enum { MAX_EXAMPLES = 64 };
+
+static void open_ctx(void) {
+    ctx = sheaf_init((struct sheaf_init_params){.mem_size = 1 << 20, .no_alloc = true});
+    cr_assert_not_null(ctx);
+}
+
+Test(rules, every_op_has_a_rule_or_a_reason) {
+    for (int op = 0; op < SHEAF_OP_COUNT; op++) {
+        const struct sheaf__rule *r = sheaf__rule_row((enum sheaf_op)op);
+        const bool has = r->expr || r->build || r->form != SHEAF__FORM_EXPR;
+        cr_expect(has != (r->none != NULL), "%s", sheaf_op_name((enum sheaf_op)op));
+    }
+}
+
+Test(rules, every_string_parses_and_binds) {
+    open_ctx();
+    struct example e[MAX_EXAMPLES];
+    const int n = examples(e);
+    bool seen[SHEAF_OP_COUNT] = {false};
+    for (int i = 0; i < n; i++) {
+        cr_assert_not_null(e[i].t, "%s: %s", e[i].what, sheaf_last_error());
+        seen[e[i].t->op] = true;
+        const struct sheaf__rule *r = sheaf__rule_of(e[i].t);
+        if (r->form != SHEAF__FORM_EXPR) continue;
+        struct sheaf__expr x;
+        char text[SHEAF__MAX_EXPR];
+        cr_expect(sheaf__expr_of(e[i].t, r, &x, text), "%s: '%s'", e[i].what, text);
+        cr_expect_eq(x.n_operands, sheaf__n_operands(e[i].t), "%s: '%s'", e[i].what, text);
+    }
+    for (int op = 1; op < SHEAF_OP_COUNT; op++)
+        cr_expect(seen[op], "no example of %s", sheaf_op_name((enum sheaf_op)op));
+    /* every alternative is some example's rule */
+    for (int op = 0; op < SHEAF_OP_COUNT; op++) {
+        const struct sheaf__rule *r = sheaf__rule_row((enum sheaf_op)op);
+        for (const struct sheaf__rule *a = r->alt; a && a->when; a++) {
+            bool used = false;
+            for (int i = 0; i < n; i++) used = used || sheaf__rule_of(e[i].t) == a;
+            cr_expect(used, "an alternative of %s has no example",
+                      sheaf_op_name((enum sheaf_op)op));
+        }
+    }
+    sheaf_free(ctx);
+}
+
+/* Letters that a rule names must be in its expression; a typing error would be silent. */
+Test(rules, kinds_name_factors_that_exist) {
+    open_ctx();
+    struct example e[MAX_EXAMPLES];
+    const int n = examples(e);
+    for (int i = 0; i < n; i++) {
+        const struct sheaf__rule *r = sheaf__rule_of(e[i].t);
+        struct sheaf__expr x;
+        if (r->form != SHEAF__FORM_EXPR || !sheaf__expr_of(e[i].t, r, &x, NULL)) continue;
+        const char *sets[] = {r->sum, r->whole, r->index, r->slope, r->group, r->joint};
+        for (size_t s = 0; s < sizeof sets / sizeof *sets; s++) {
+            for (const char *p = sets[s]; p && *p; p++) {
+                /* factors of masks and frequencies that this node may lack */
+                if (strchr("Nf", *p)) continue;
+                cr_expect(sheaf__expr_factor(&x, *p) >= 0, "%s: no factor '%c'", e[i].what, *p);
+            }
+        }
+        for (int l = 0; l < SHEAF__MAX_LINEAR; l++)
+            cr_expect(r->linear[l] < 1u << x.n_operands, "%s: linear set %d", e[i].what, l);
+        cr_expect(r->written <= x.n_operands);
+    }
+    sheaf_free(ctx);
+}
+
+Test(rules, bad_strings_do_not_parse) {
+    const char *bad[] = {
+        "",        "i j",     "i ->",    "-> i",         "i, -> i", "i j h s t -> i", "i -> j -> k",
+        "i? -> i", "i. -> i", "i+ -> i", "a.b.c.d -> a", "i -> "};
+    const struct sheaf__rule none = {.expr = NULL};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct sheaf__expr e;
+        cr_expect_not(sheaf__expr_parse(&none, bad[i], &e), "'%s' parsed", bad[i]);
+    }
+}
+
+Test(rules, sizes_come_from_shapes) {
+    struct sheaf__expr e;
+    const struct sheaf__rule r = {.expr = NULL};
+    cr_assert(sheaf__expr_parse(&r, "k m g, k n g.r -> m n g.r", &e));
+    const int64_t a[] = {6, 8, 2, 1}, b[] = {6, 5, 8, 1}, c[] = {8, 5, 8, 1};
+    cr_assert(sheaf__expr_bind(&e, (const int64_t *const[]){a, b, c}));
+    cr_expect_eq(e.size[sheaf__expr_factor(&e, 'g')], 2);
+    cr_expect_eq(e.size[sheaf__expr_factor(&e, 'r')], 4);
+    const int64_t odd[] = {6, 5, 7, 1};
+    cr_expect_not(sheaf__expr_bind(&e, (const int64_t *const[]){a, odd, c}));
+    cr_assert(sheaf__expr_parse(&r, "f+f n -> f n", &e));
+    const int64_t two[] = {12, 3, 1, 1}, one[] = {6, 3, 1, 1};
+    cr_assert(sheaf__expr_bind(&e, (const int64_t *const[]){two, one}));
+    cr_expect_eq(e.size[0], 6);
+}
+
+static const char golden_path[] = SHEAF_SOURCE_DIR "/tests/golden/split-rows.txt";
+
+Test(rules, rows_are_the_golden_ones) {
+    open_ctx();
+    struct example e[MAX_EXAMPLES];
+    const int n = examples(e);
+    enum { CAP = 1 << 16 };
+    char *made = malloc(CAP), *golden = malloc(CAP);
+    cr_assert(made && golden);
+    size_t at = (size_t)snprintf(
+        made, CAP,
+        "# Rows that the rules generate. M mirrored, P partial, Si axis i. Kinds: + summed, ! "
+        "whole,"
+        "\n# @ indexed (summed, with a base), ~ sloped (free, with a base). Made by "
+        "test-split-rules\n# with SHEAF_UPDATE_GOLDEN=1.\n");
+    for (int i = 0; i < n; i++) {
+        const struct sheaf__rule *r = sheaf__rule_of(e[i].t);
+        struct sheaf__expr x;
+        char text[SHEAF__MAX_EXPR] = "";
+        if (r->form == SHEAF__FORM_EXPR) cr_assert(sheaf__expr_of(e[i].t, r, &x, text));
+        at += (size_t)snprintf(made + at, CAP - at, "\n%s\n", e[i].what);
+        at += sheaf__rows_print(r, text, made + at, CAP - at);
+        cr_assert_lt(at, (size_t)CAP);
+    }
+    if (getenv("SHEAF_UPDATE_GOLDEN")) {
+        FILE *f = fopen(golden_path, "w");
+        cr_assert_not_null(f, "cannot write %s", golden_path);
+        fwrite(made, 1, at, f);
+        fclose(f);
+    }
+    FILE *f = fopen(golden_path, "r");
+    cr_assert_not_null(f, "no %s", golden_path);
+    const size_t got = fread(golden, 1, CAP - 1, f);
+    fclose(f);
+    golden[got] = 0;
+    for (char *m = made, *g = golden; *m || *g;) {
+        const size_t lm = strcspn(m, "\n"), lg = strcspn(g, "\n");
+        if (lm != lg || memcmp(m, g, lm)) {
+            cr_expect(0, "differs from %s:\n  file: %.*s\n  now:  %.*s", golden_path, (int)lg, g,
+                      (int)lm, m);
+            break;
+        }
+        m += lm + (m[lm] != 0);
+        g += lg + (g[lg] != 0);
+    }
+    free(made);
+    free(golden);
+    sheaf_free(ctx);
+}

@@ -1,0 +1,239 @@
+/* T1 for views: for every operand state, is the state that the planner gives the view true, is
+ * every true one found, and are its offset and strides right? Truth is found by walking all
+ * elements: each member must own exactly its part of the view, at addresses that are linear in the
+ * local index. */
+#include <criterion/criterion.h>
+
+#include "split/view.h"
+#include "split_cuts.h"
+
+typedef struct sheaf_tensor T;
+
+struct count {
+    long tuples, claims, offered, is_true, wrong, missing;
+};
+
+struct view_case {
+    const char *name;
+    int64_t from[SHEAF_MAX_DIMS], to[SHEAF_MAX_DIMS];
+    int64_t nb[SHEAF_MAX_DIMS];  /* of the view, in elements */
+    int64_t offset;              /* in elements */
+    int permute[SHEAF_MAX_DIMS]; /* of the operand before the view: where dimension i goes */
+};
+
+#define PLAIN_ORDER                                                                                \
+    { 0, 1, 2, 3 }
+static const struct view_case view_cases[] = {
+    {"reshape heads", {24, 5, 1, 1}, {6, 4, 5, 1}, {1, 6, 24, 120}, 0, PLAIN_ORDER},
+    {"reshape back", {6, 4, 5, 1}, {24, 5, 1, 1}, {1, 24, 120, 120}, 0, PLAIN_ORDER},
+    {"flatten", {6, 8, 1, 1}, {48, 1, 1, 1}, {1, 48, 48, 48}, 0, PLAIN_ORDER},
+    {"unflatten", {48, 1, 1, 1}, {6, 8, 1, 1}, {1, 6, 48, 48}, 0, PLAIN_ORDER},
+    {"oblique", {6, 8, 1, 1}, {8, 6, 1, 1}, {1, 8, 48, 48}, 0, PLAIN_ORDER},
+    {"reshape tokens", {6, 8, 4, 1}, {6, 32, 1, 1}, {1, 6, 192, 192}, 0, PLAIN_ORDER},
+    {"insert one", {6, 8, 1, 1}, {6, 1, 8, 1}, {1, 6, 6, 48}, 0, PLAIN_ORDER},
+    {"whole", {6, 8, 4, 1}, {6, 8, 4, 1}, {1, 6, 48, 192}, 0, PLAIN_ORDER},
+    {"first rows", {6, 8, 1, 1}, {6, 5, 1, 1}, {1, 6, 30, 30}, 0, PLAIN_ORDER},
+    {"later rows", {6, 8, 1, 1}, {6, 4, 1, 1}, {1, 6, 24, 24}, 18, PLAIN_ORDER},
+    {"one row", {6, 8, 1, 1}, {6, 1, 1, 1}, {1, 6, 6, 6}, 24, PLAIN_ORDER},
+    {"every second row", {6, 8, 1, 1}, {6, 4, 1, 1}, {1, 12, 48, 48}, 6, PLAIN_ORDER},
+    {"part of the columns", {8, 6, 1, 1}, {4, 6, 1, 1}, {1, 8, 48, 48}, 2, PLAIN_ORDER},
+    {"strided columns", {8, 6, 1, 1}, {4, 6, 1, 1}, {2, 8, 48, 48}, 0, PLAIN_ORDER},
+    {"cache in heads", {24, 8, 1, 1}, {6, 4, 5, 1}, {1, 6, 24, 120}, 0, PLAIN_ORDER},
+    {"cache rows flat", {6, 8, 1, 1}, {24, 1, 1, 1}, {1, 24, 24, 24}, 12, PLAIN_ORDER},
+    {"part of each head", {24, 5, 1, 1}, {3, 4, 5, 1}, {1, 6, 24, 120}, 2, PLAIN_ORDER},
+    {"fused q", {32, 5, 1, 1}, {4, 4, 5, 1}, {1, 4, 32, 160}, 0, PLAIN_ORDER},
+    {"fused k", {32, 5, 1, 1}, {4, 2, 5, 1}, {1, 4, 32, 160}, 16, PLAIN_ORDER},
+    {"fused v flat", {32, 5, 1, 1}, {8, 5, 1, 1}, {1, 32, 160, 160}, 24, PLAIN_ORDER},
+    {"one expert", {6, 4, 5, 1}, {6, 5, 1, 1}, {1, 24, 120, 120}, 6, PLAIN_ORDER},
+    {"rows of a permuted", {6, 4, 5, 1}, {6, 4, 2, 1}, {1, 24, 6, 48}, 6, {0, 2, 1, 3}},
+    {"transposed", {6, 8, 1, 1}, {8, 6, 1, 1}, {6, 1, 48, 48}, 0, PLAIN_ORDER},
+    {"diagonal", {6, 6, 1, 1}, {6, 1, 1, 1}, {7, 42, 42, 42}, 0, PLAIN_ORDER},
+    {"windows", {12, 1, 1, 1}, {4, 5, 1, 1}, {1, 2, 10, 10}, 0, PLAIN_ORDER},
+};
+enum { N_VIEWS = sizeof view_cases / sizeof *view_cases };
+
+/* Local address of the operand's element at a global address (in elements), or -1 if the member
+ * does not own it. from_nb: strides of the operand. */
+static int64_t local_address(const struct view_case *v, const int64_t *from_ne,
+                             const int64_t *from_nb, const int64_t *local_nb, struct sheaf__st st,
+                             int member, int64_t address) {
+    int64_t i[SHEAF_MAX_DIMS], order[SHEAF_MAX_DIMS] = {0, 1, 2, 3}, at = 0;
+    (void)v;
+    for (int a = 0; a < 4; a++) {
+        for (int b = a + 1; b < 4; b++) {
+            if (from_nb[order[b]] > from_nb[order[a]] ||
+                (from_nb[order[b]] == from_nb[order[a]] && from_ne[order[a]] == 1)) {
+                const int64_t t = order[a];
+                order[a] = order[b];
+                order[b] = t;
+            }
+        }
+    }
+    for (int k = 0; k < 4; k++) {
+        const int64_t d = order[k];
+        i[d] = from_ne[d] == 1 ? 0 : address / from_nb[d];
+        if (from_ne[d] > 1) address %= from_nb[d];
+    }
+    if (st.lie == SHEAF__S) {
+        const int64_t g = i[st.axis];
+        const int64_t r = sheaf__cut_rank(st.cut, member, g);
+        if (sheaf__cut_rank(st.cut, member, g + 1) == r) return -1;
+        i[st.axis] = r;
+    }
+    for (int d = 0; d < 4; d++) at += i[d] * local_nb[d];
+    return at;
+}
+
+/* Does the member's part of the view, if it lies as `to`, have an offset and strides? */
+static bool addressable(const struct view_case *v, const int64_t *from_ne, const int64_t *from_nb,
+                        const int64_t *local_nb, struct sheaf__st from, struct sheaf__st to,
+                        int member, int64_t offset[1], int64_t stride[4]) {
+    int64_t ne[4];
+    memcpy(ne, v->to, sizeof ne);
+    if (to.lie == SHEAF__S) ne[to.axis] = sheaf__cut_count(to.cut, member);
+    bool empty = false;
+    for (int d = 0; d < 4; d++) {
+        stride[d] = 0;
+        empty = empty || ne[d] == 0;
+    }
+    /* a member must not own what its part leaves out, or the cut would not be the view's */
+    *offset = -1;
+    struct split_index x = {{0}};
+    bool known[4] = {false};
+    do {
+        int64_t g[4], address = v->offset, mine = 0;
+        memcpy(g, x.i, sizeof g);
+        bool part = !empty;
+        for (int d = 0; d < 4; d++) address += g[d] * v->nb[d];
+        if (to.lie == SHEAF__S) {
+            const int64_t r = sheaf__cut_rank(to.cut, member, g[to.axis]);
+            part = sheaf__cut_rank(to.cut, member, g[to.axis] + 1) > r;
+            g[to.axis] = r;
+        }
+        const int64_t at = local_address(v, from_ne, from_nb, local_nb, from, member, address);
+        if (part != (at >= 0)) return false;
+        if (!part) continue;
+        int single = -1, n_nonzero = 0;
+        for (int d = 0; d < 4; d++) {
+            if (g[d]) {
+                single = d;
+                n_nonzero++;
+            }
+        }
+        if (n_nonzero == 0) *offset = at;
+        if (n_nonzero == 1 && g[single] == 1) {
+            stride[single] = at - *offset;
+            known[single] = true;
+        }
+        mine = *offset;
+        for (int d = 0; d < 4; d++) mine += g[d] * stride[d];
+        if (mine != at) return false;
+    } while (split_next(&x, v->to));
+    (void)known;
+    return true;
+}
+
+Test(exhaustive, views) {
+    struct count c = {0};
+    for (int n = 0; n < N_VIEWS; n++) {
+        const struct view_case *v = &view_cases[n];
+        for (int d = 2; d <= MAX_MEMBERS; d++) {
+            for (int k = 0; k < N_KINDS; k++) {
+                struct sheaf__pool pool;
+                cr_assert_eq(sheaf__pool_init(&pool, d), SHEAF_STATUS_SUCCESS);
+                T from = {.type = SHEAF_TYPE_F32}, to = {.type = SHEAF_TYPE_F32}, plain = from;
+                memcpy(plain.ne, v->from, sizeof plain.ne);
+                split_dense(&plain);
+                int64_t from_nb[4];
+                for (int i = 0; i < 4; i++) {
+                    from.ne[v->permute[i]] = plain.ne[i];
+                    from.nb[v->permute[i]] = plain.nb[i];
+                    to.ne[i] = v->to[i];
+                    to.nb[i] = (size_t)v->nb[i] * 4;
+                }
+                for (int i = 0; i < 4; i++) from_nb[i] = (int64_t)from.nb[i] / 4;
+                const struct sheaf__layout lf = sheaf__layout_of(&from), lt = sheaf__layout_of(&to);
+                struct sheaf__st st[MAX_CANDIDATES], out[MAX_CANDIDATES + 1];
+                const int n_st = candidates(&pool, &from, (enum kind)k, st);
+                int n_out = candidates(&pool, &to, (enum kind)k, out);
+                /* the three segments of the fused projection, as a splitter would cut them */
+                int n_in = n_st;
+                if (v->from[0] == 32) {
+                    const struct sheaf__cut *q = make_cut(&pool, (enum kind)k, 16, 8, 1);
+                    const struct sheaf__cut *kv = make_cut(&pool, (enum kind)k, 8, 4, 1);
+                    if (q && kv)
+                        st[n_in++] = sheaf__st_s(
+                            0, sheaf__cut_concat(&pool, sheaf__cut_concat(&pool, q, kv), kv));
+                }
+                for (int i = 0; i < n_in; i++) {
+                    if (st[i].lie != SHEAF__S) continue;
+                    c.tuples++;
+                    struct sheaf__st got = {0};
+                    const bool offered = sheaf__view_transfer(&pool, &lf, &lt, v->offset * 4,
+                                                              st[i].axis, st[i].cut, &got);
+                    c.offered += offered;
+                    int n_try = n_out;
+                    if (offered) out[n_try++] = got;
+                    bool any = false, wrong = offered;
+                    for (int o = 0; o < n_try; o++) {
+                        if (out[o].lie != SHEAF__S) continue;
+                        c.claims++;
+                        bool fits = true;
+                        for (int j = 0; j < d && fits; j++) {
+                            T local = plain;
+                            int64_t local_nb[4];
+                            for (int a = 0; a < 4; a++) {
+                                if (v->permute[a] == st[i].axis)
+                                    local.ne[a] = sheaf__cut_count(st[i].cut, j);
+                            }
+                            split_dense(&local);
+                            size_t nb[4];
+                            for (int a = 0; a < 4; a++) {
+                                nb[v->permute[a]] = local.nb[a];
+                                local_nb[v->permute[a]] = (int64_t)local.nb[a] / 4;
+                            }
+                            int64_t offset = 0, stride[4];
+                            fits = addressable(v, from.ne, from_nb, local_nb, st[i], out[o], j,
+                                               &offset, stride);
+                            if (!fits || !offered || o != n_try - 1) continue;
+                            /* the planner's offset and strides must be these */
+                            int64_t ne[4], at = -1;
+                            size_t mine[4];
+                            memcpy(ne, to.ne, sizeof ne);
+                            ne[got.axis] = sheaf__cut_count(got.cut, j);
+                            cr_expect(sheaf__view_local(&lf, &lt, v->offset * 4, st[i], got, j, nb,
+                                                        ne, mine, &at));
+                            if (ne[got.axis] == 0) continue;
+                            cr_expect_eq(at, offset * 4, "%s: offset", v->name);
+                            for (int a = 0; a < 4; a++) {
+                                if (ne[a] > 1)
+                                    cr_expect_eq((int64_t)mine[a], stride[a] * 4, "%s: stride %d",
+                                                 v->name, a);
+                            }
+                        }
+                        any = any || fits;
+                        c.is_true += fits;
+                        if (o == n_try - 1 && offered && fits) wrong = false;
+                    }
+                    if (wrong) {
+                        char a[160];
+                        c.wrong++;
+                        fprintf(stderr, "wrong view: %s %s %s\n", v->name, kind_names[k],
+                                sheaf_split_state_print(sheaf__st_show(&pool, st[i]), a, sizeof a));
+                    }
+                    if (any && !offered) {
+                        char a[160];
+                        c.missing++;
+                        fprintf(stderr, "missing view: %s %s %s\n", v->name, kind_names[k],
+                                sheaf_split_state_print(sheaf__st_show(&pool, st[i]), a, sizeof a));
+                    }
+                }
+                sheaf__pool_free(&pool);
+            }
+        }
+    }
+    printf("views: %ld operand states, %ld claims; %ld true, %ld offered, %ld wrong, %ld missing\n",
+           c.tuples, c.claims, c.is_true, c.offered, c.wrong, c.missing);
+    cr_expect_eq(c.wrong, 0);
+    cr_expect_eq(c.missing, 0);
+}

@@ -1,0 +1,60 @@
+/* What libsheaf.so shows is what include/sheaf declares: no more (sheaf.map hides the rest) and no
+ * less (every declared function is defined). The headers are read by the preprocessor and a pattern
+ * for `sheaf_name (`, the library by nm. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+
+#include "mpirun.h"
+
+#define LIBRARY SHEAF_BUILD_DIR "/lib/libsheaf.so"
+
+/* Defined by modules, not by the library (sheaf/backend-impl.h). */
+#define OF_MODULES "sheaf_backend_init|sheaf_backend_score"
+
+/* In sanitizer builds the library has a dlclose of its own (cmake/keep-modules.c). */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define OF_SANITIZER "dlclose"
+#else
+#define OF_SANITIZER "-"
+#endif
+
+#define DECLARED                                                                                   \
+    "for h in '" SHEAF_SOURCE_DIR "'/include/sheaf/*.h; do echo \"#include \\\"$h\\\"\"; done | "  \
+    "cc -E -P -I '" SHEAF_SOURCE_DIR "/include' -x c - | tr '\\n' ' ' | grep -oE "                 \
+                                     "'\\bsheaf_[a-z0-9_]+ *\\([^*]' | sed 's/ *(.*//' | "         \
+    "grep -vxE '" OF_MODULES "' | sort -u > declared"
+#define SHOWN                                                                                      \
+    "nm -D --defined-only '" LIBRARY "' | sed 's/.* //; s/@.*//' | grep -vx '" OF_SANITIZER        \
+    "' | sort -u > shown"
+
+static void in_temporary_folder(const char *cmd, char *out, size_t cap) {
+    char line[4096];
+    snprintf(line, sizeof line,
+             "set -e; d=$(mktemp -d); trap 'rm -rf \"$d\"' EXIT; cd \"$d\"\n%s\n%s\n%s", DECLARED,
+             SHOWN, cmd);
+    cr_assert_eq(run_command(line, 60, out, cap), 0, "%s", out);
+}
+
+Test(symbols, the_library_shows_what_the_headers_declare) {
+    char out[8192];
+    in_temporary_folder("comm -23 declared shown | sed 's/^/declared, not shown: /'\n"
+                        "comm -13 declared shown | sed 's/^/shown, not declared: /'",
+                        out, sizeof out);
+    cr_assert_str_eq(out, "", "%s", out);
+}
+
+/* The two lists are what they should be, so that equal lists mean something. */
+Test(symbols, the_lists_are_complete) {
+    char out[8192];
+    in_temporary_folder("for f in sheaf_init sheaf_mul_mat sheaf_backend_load sheaf_gguf_open "
+                        "sheaf_backend_buffer_init sheaf_comm_bench_mpi_all_reduce; do\n"
+                        "    grep -qx $f declared || echo \"not found in a header: $f\"\n"
+                        "    grep -qx $f shown || echo \"not found in the library: $f\"\n"
+                        "done\n"
+                        "test $(wc -l < declared) -ge 250 || wc -l declared\n"
+                        "nm '" SHEAF_BUILD_DIR
+                        "/lib/unhidden/libsheaf.so' | grep -q ' T sheaf__' || echo 'no sheaf__ "
+                        "function at all: what is hidden here?'",
+                        out, sizeof out);
+    cr_assert_str_eq(out, "", "%s", out);
+}

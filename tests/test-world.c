@@ -1,0 +1,149 @@
+/* The world: of one rank without a launcher, of several under mpirun; control messages, votes,
+ * devices, and ranks that disagree. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+
+#include "mpirun.h"
+#include "sheaf/world.h"
+
+Test(world, of_one_needs_no_launcher) {
+    int x = 7, y = 0;
+    cr_assert_eq(sheaf_world_init(NULL), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_world_init(NULL), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_world_rank(), 0);
+    cr_assert_eq(sheaf_world_size(), 1);
+    cr_assert_eq(sheaf_world_n_hosts(), 1);
+    cr_assert_eq(sheaf_world_local_rank(), 0);
+    cr_assert_eq(sheaf_world_local_size(), 1);
+    cr_assert_eq(sheaf_world_host_index(0), 0);
+    cr_assert_eq(sheaf_world_host_index(1), -1);
+    cr_assert_str_not_empty(sheaf_world_host_name(0));
+    cr_assert_null(sheaf_world_host_name(1));
+    cr_assert_eq(sheaf_world_barrier("x"), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_world_broadcast(&x, sizeof x, 0, "x"), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(x, 7);
+    cr_assert_eq(sheaf_world_broadcast(&x, sizeof x, 1, "x"), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_world_all_gather(&x, sizeof x, &y, "x"), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(y, 7);
+    sheaf_set_error(SHEAF_STATUS_IO, "my words");
+    cr_assert_eq(sheaf_world_agree(SHEAF_STATUS_IO, "x"), SHEAF_STATUS_IO);
+    cr_assert_str_eq(sheaf_last_error(), "my words");
+    cr_assert(sheaf_world_reports_error());
+    sheaf_world_finalize();
+    sheaf_world_finalize();
+}
+
+Test(world, of_one_has_the_devices_of_the_registry) {
+    const sheaf_backend_dev_t *devices;
+    size_t n;
+    cr_assert_eq(sheaf_world_devices(&devices, &n), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(n, sheaf_backend_dev_count());
+    for (size_t i = 0; i < n; i++) {
+        cr_assert_eq(devices[i], sheaf_backend_dev_get(i));
+        cr_assert_eq(sheaf_world_device_rank(devices[i]), 0);
+    }
+}
+
+Test(world, abort_ends_everything) {
+    cr_assert_not(sheaf_world_failed());
+    sheaf_world_abort("enough");
+    sheaf_world_abort("second reason");
+    cr_assert(sheaf_world_failed());
+    cr_assert_eq(sheaf_world_barrier("x"), SHEAF_STATUS_PEER);
+    cr_assert_str_eq(sheaf_last_error(), "enough");
+    cr_assert_neq(sheaf_world_agree(SHEAF_STATUS_SUCCESS, "x"), SHEAF_STATUS_SUCCESS);
+}
+
+Test(world, refuses_bad_settings) {
+    setenv("SHEAF_TIMEOUT_MS", "soon", 1);
+    cr_assert_eq(sheaf_world_init(NULL), SHEAF_STATUS_INVALID);
+    cr_assert_not_null(strstr(sheaf_last_error(), "SHEAF_TIMEOUT_MS"));
+    unsetenv("SHEAF_TIMEOUT_MS");
+    setenv("SHEAF_COMM_TRANSPORT", "pigeon", 1);
+    cr_assert_eq(sheaf_world_init(NULL), SHEAF_STATUS_INVALID);
+    cr_assert_not_null(strstr(sheaf_last_error(), "pigeon"));
+}
+
+/* ---- under mpirun ---- */
+
+static char out[1 << 16];
+
+static int count(const char *what) {
+    int n = 0;
+    for (const char *p = out; (p = strstr(p, what)); p++) n++;
+    return n;
+}
+
+static void expect_ok(const char *env, int np, const char *mode) {
+    const int rc = run_mpirun(np, env, 60, out, sizeof out, "helper-world %s", mode);
+    cr_assert_eq(rc, 0, "%s np %d: status %d\n%s", mode, np, rc, out);
+    cr_assert_eq(count("ok rank"), np, "%s np %d\n%s", mode, np, out);
+}
+
+Test(world_ranks, know_their_places, .timeout = 120) {
+    expect_ok(NULL, 3, "info");
+    cr_assert_not_null(strstr(out, "ok rank 2 of 3, host 0 of 1, local 2 of 3, name known"), "%s",
+                       out);
+    expect_ok("SHEAF_COMM_TRANSPORT=mpi", 2, "info"); /* shares no memory, but the cores */
+    cr_assert_not_null(strstr(out, "ok rank 1 of 2, host 0 of 1, local 1 of 2"), "%s", out);
+}
+Test(world_ranks, exchange_control_messages, .timeout = 120) {
+    for (int np = 1; np <= 4; np++) expect_ok(NULL, np, "control");
+}
+Test(world_ranks, see_all_devices, .timeout = 120) {
+    for (int np = 1; np <= 4; np++) expect_ok(NULL, np, "devices");
+}
+Test(world_ranks, wait_for_a_slow_one, .timeout = 120) {
+    expect_ok("SHEAF_TIMEOUT_MS=3000", 3, "slow");
+}
+Test(world_ranks, agree_on_the_lowest_failure, .timeout = 120) {
+    const int rc = run_mpirun(3, NULL, 60, out, sizeof out, "helper-world agree");
+    cr_assert_eq(rc, 1, "status %d\n%s", rc, out);
+    for (int r = 0; r < 3; r++) {
+        char want[64];
+        snprintf(want, sizeof want, "ok rank %d heard: rank 1 (", r);
+        cr_assert_not_null(strstr(out, want), "%s", out);
+    }
+    cr_assert_eq(count("): file x is gone"), 4, "%s", out); /* 3 heard, 1 message */
+    cr_assert_eq(count("error: "), 1, "%s", out);
+}
+
+Test(world_ranks, that_disagree_end_with_one_message, .timeout = 300) {
+    static const struct {
+        const char *mode, *a, *b;
+    } cases[] = {
+        {"call", "barrier 'one thing'", "all_gather 'another'"},
+        {"what", "barrier 'load'", "barrier 'save'"},
+        {"size", "all_gather 'sizes'", "5 bytes"},
+        {"root", "rank 1 (", "broadcast 'token'"},
+        {"never", "barrier 'gate': waited 2.0 s for rank 1 (", "SHEAF_TIMEOUT_MS"},
+        {"quits", "rank 1 gives up", ""},
+    };
+    static const char *const transports[] = {"auto", "mpi"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t t = 0; t < 2; t++) {
+            char env[128];
+            snprintf(env, sizeof env, "SHEAF_TIMEOUT_MS=2000 SHEAF_COMM_TRANSPORT=%s",
+                     transports[t]);
+            const double start = run_seconds();
+            const int rc =
+                run_mpirun(3, env, 60, out, sizeof out, "helper-world %s", cases[i].mode);
+            cr_expect_eq(rc, 1, "%s %s: status %d\n%s", cases[i].mode, transports[t], rc, out);
+            cr_expect_lt(run_seconds() - start, 12.0, "%s took too long", cases[i].mode);
+            cr_expect_eq(count("error: "), 1, "%s %s\n%s", cases[i].mode, transports[t], out);
+            cr_expect(strstr(out, cases[i].a) && strstr(out, cases[i].b), "%s %s: want %s, %s\n%s",
+                      cases[i].mode, transports[t], cases[i].a, cases[i].b, out);
+        }
+}
+
+Test(world_ranks, hear_of_one_rank_s_bad_setting, .timeout = 60) {
+    char cmd[1024];
+    snprintf(cmd, sizeof cmd,
+             "mpirun --allow-run-as-root --oversubscribe -np 1 %s/bin/helper-world info : "
+             "-np 1 -x SHEAF_TIMEOUT_MS=soon %s/bin/helper-world info",
+             SHEAF_BUILD_DIR, SHEAF_BUILD_DIR);
+    const int rc = run_command(cmd, 30, out, sizeof out);
+    cr_assert_eq(rc, 1, "status %d\n%s", rc, out);
+    cr_assert_eq(count("error: rank 1 ("), 1, "%s", out);
+    cr_assert_not_null(strstr(out, "SHEAF_TIMEOUT_MS is 'soon'"), "%s", out);
+}

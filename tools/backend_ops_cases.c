@@ -1,0 +1,565 @@
+/* The table: every op with its cases. A case is data, so that it can be built on any backend, cut
+ * along any axis, and printed. A new op is a new line of `op_families` and a generator. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend_ops.h"
+
+static const enum sheaf_type floats[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_BF16};
+static const enum sheaf_type all_types[] = {SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16,
+                                            SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1, SHEAF_TYPE_Q5_0,
+                                            SHEAF_TYPE_Q5_1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_K,
+                                            SHEAF_TYPE_Q5_K, SHEAF_TYPE_Q6_K};
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+typedef struct sheaf_tensor T;
+typedef struct sheaf_context C;
+
+static bool out_of_memory;
+
+static struct op_case *add(struct op_list *l, const struct op_family *f, int n_in) {
+    static struct op_case spill;
+    if (l->n == l->cap) {
+        const size_t cap = l->cap ? l->cap * 2 : 512;
+        struct op_case *p = realloc(l->cases, cap * sizeof *p);
+        if (!p) {
+            out_of_memory = true;
+            return &spill;
+        }
+        l->cases = p;
+        l->cap = cap;
+    }
+    struct op_case *c = &l->cases[l->n++];
+    memset(c, 0, sizeof *c);
+    c->family = f;
+    c->n_in = n_in;
+    return c;
+}
+
+static struct operand shape(enum sheaf_type type, int64_t a, int64_t b, int64_t c, int64_t d) {
+    return (struct operand){.type = type, .ne = {a, b, c, d}};
+}
+static struct operand laid(struct operand o, enum layout layout) {
+    o.layout = layout;
+    return o;
+}
+static struct operand filled(struct operand o, enum fill fill, int64_t limit) {
+    o.fill = fill;
+    o.limit = limit;
+    return o;
+}
+
+/* ---- elementwise ---- */
+
+static void one(struct op_list *l, const struct op_family *f, struct operand x, float f0,
+                float f1) {
+    struct op_case *c = add(l, f, 1);
+    c->in[0] = x;
+    c->f[0] = f0;
+    c->f[1] = f1;
+}
+
+static void gen_map(struct op_list *l, const struct op_family *f) {
+    for (int layout = 0; layout <= LAYOUT_TRANSPOSED; layout++)
+        one(l, f, laid(shape(SHEAF_TYPE_F32, 12, 5, 4, 3), (enum layout)layout), 0.7f, 0);
+    one(l, f, shape(SHEAF_TYPE_F32, 1, 1, 1, 1), -2, 0.25f);
+    one(l, f, shape(SHEAF_TYPE_F32, 0, 3, 1, 1), 1, 0);
+    one(l, f, shape(SHEAF_TYPE_F32, 6, 0, 2, 1), 1, 0);
+    one(l, f, shape(SHEAF_TYPE_F32, 131, 7, 1, 1), 0.5f, -1);
+    one(l, f, shape(SHEAF_TYPE_F32, 4096, 65, 1, 1), 0.5f, 1);
+    l->cases[l->n - 1].large = true;
+}
+
+static void gen_glu(struct op_list *l, const struct op_family *f) {
+    for (int swapped = 0; swapped < 2; swapped++) {
+        const size_t first = l->n;
+        gen_map(l, f);
+        for (size_t i = first; i < l->n; i++) {
+            l->cases[i].i[0] = swapped;
+            l->cases[i].in[0].ne[0] *= 2;
+        }
+    }
+    const size_t first = l->n;
+    gen_map(l, f);
+    for (size_t i = first; i < l->n; i++) {
+        l->cases[i].n_in = 2;
+        const int64_t *ne = l->cases[i].in[0].ne;
+        l->cases[i].in[1] =
+            laid(l->cases[i].in[0], ne[0] && ne[1] ? (enum layout)(i % 3) : LAYOUT_PLAIN);
+    }
+}
+
+static void gen_binary(struct op_list *l, const struct op_family *f) {
+    static const int64_t b[][4] = {{12, 5, 4, 3}, {1, 1, 1, 1}, {12, 1, 1, 1}, {12, 5, 1, 1},
+                                   {1, 5, 4, 3},  {6, 5, 2, 3}, {12, 1, 4, 1}, {12, 5, 2, 1}};
+    for (size_t t = 0; t < COUNT(floats); t++) {
+        for (int same = 0; same <= (t > 0); same++) {
+            const enum sheaf_type tb = same ? floats[t] : SHEAF_TYPE_F32;
+            for (size_t s = 0; s < COUNT(b); s++) {
+                struct op_case *c = add(l, f, 2);
+                c->in[0] = shape(floats[t], 12, 5, 4, 3);
+                c->in[1] = filled(shape(tb, b[s][0], b[s][1], b[s][2], b[s][3]), FILL_POSITIVE, 0);
+            }
+            for (int la = 0; la <= LAYOUT_TRANSPOSED; la++) {
+                for (int lb = 0; lb <= LAYOUT_TRANSPOSED; lb++) {
+                    struct op_case *c = add(l, f, 2);
+                    c->in[0] = laid(shape(floats[t], 10, 4, 6, 1), (enum layout)la);
+                    c->in[1] =
+                        filled(laid(shape(tb, 10, 4, 3, 1), (enum layout)lb), FILL_POSITIVE, 0);
+                }
+            }
+        }
+    }
+    static const int64_t empty[][4] = {{0, 3, 1, 1}, {4, 0, 2, 1}, {4, 2, 1, 0}};
+    for (size_t s = 0; s < COUNT(empty); s++) {
+        struct op_case *c = add(l, f, 2);
+        c->in[0] = c->in[1] =
+            shape(SHEAF_TYPE_F32, empty[s][0], empty[s][1], empty[s][2], empty[s][3]);
+    }
+    struct op_case *c = add(l, f, 2);
+    c->in[0] = shape(SHEAF_TYPE_F32, 4096, 65, 1, 1);
+    c->in[1] = filled(shape(SHEAF_TYPE_F32, 4096, 1, 1, 1), FILL_POSITIVE, 0);
+    c->large = true;
+}
+
+static T *build_add(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_add(ctx, x[0], x[1]);
+}
+static T *build_sub(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_sub(ctx, x[0], x[1]);
+}
+static T *build_mul(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_mul(ctx, x[0], x[1]);
+}
+static T *build_div(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_div(ctx, x[0], x[1]);
+}
+static T *build_scale(C *ctx, const struct op_case *c, T **x) {
+    return sheaf_scale_bias(ctx, x[0], c->f[0], c->f[1]);
+}
+static T *build_unary(C *ctx, const struct op_case *c, T **x) {
+    return sheaf_unary(ctx, x[0], (enum sheaf_unary_op)c->family->number);
+}
+static T *build_glu(C *ctx, const struct op_case *c, T **x) {
+    const enum sheaf_glu_op op = (enum sheaf_glu_op)c->family->number;
+    return c->n_in == 2 ? sheaf_glu_split(ctx, x[0], x[1], op)
+                        : sheaf_glu(ctx, x[0], op, c->i[0] != 0);
+}
+
+/* ---- rows ---- */
+
+static T *build_sum_rows(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_sum_rows(ctx, x[0]);
+}
+static T *build_rms_norm(C *ctx, const struct op_case *c, T **x) {
+    return sheaf_rms_norm(ctx, x[0], c->f[1] < 0 ? 1e-6f : 1e-2f);
+}
+
+static void gen_argmax(struct op_list *l, const struct op_family *f) {
+    one(l, f, shape(SHEAF_TYPE_F32, 50, 7, 1, 1), 0, 0);
+    one(l, f, shape(SHEAF_TYPE_F32, 1, 1, 1, 1), 0, 0);
+    one(l, f, shape(SHEAF_TYPE_F32, 5, 0, 1, 1), 0, 0);
+    one(l, f, laid(shape(SHEAF_TYPE_F32, 50, 7, 1, 1), LAYOUT_GAP), 0, 0);
+    one(l, f, laid(shape(SHEAF_TYPE_F32, 50, 7, 1, 1), LAYOUT_TRANSPOSED), 0, 0);
+    one(l, f, shape(SHEAF_TYPE_F32, 32000, 9, 1, 1), 0, 0);
+    l->cases[l->n - 1].large = true;
+}
+static T *build_argmax(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_argmax(ctx, x[0]);
+}
+
+static void gen_top_k(struct op_list *l, const struct op_family *f) {
+    static const int k[] = {1, 3, 20};
+    for (size_t i = 0; i < COUNT(k); i++) {
+        for (int layout = 0; layout <= LAYOUT_TRANSPOSED; layout++) {
+            one(l, f, laid(shape(SHEAF_TYPE_F32, 20, 6, 2, 2), (enum layout)layout), 0, 0);
+            l->cases[l->n - 1].i[0] = k[i];
+        }
+    }
+    one(l, f, shape(SHEAF_TYPE_F32, 32000, 3, 1, 1), 0, 0);
+    l->cases[l->n - 1].i[0] = 40;
+    l->cases[l->n - 1].large = true;
+}
+static T *build_top_k(C *ctx, const struct op_case *c, T **x) {
+    return sheaf_top_k(ctx, x[0], c->i[0]);
+}
+
+static void gen_concat(struct op_list *l, const struct op_family *f) {
+    static const enum sheaf_type types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_BF16,
+                                            SHEAF_TYPE_I32, SHEAF_TYPE_I64, SHEAF_TYPE_Q8_0,
+                                            SHEAF_TYPE_Q4_K};
+    for (size_t t = 0; t < COUNT(types); t++) {
+        const int64_t blck = sheaf_blck_size(types[t]);
+        const bool whole = types[t] == SHEAF_TYPE_I32 || types[t] == SHEAF_TYPE_I64;
+        for (int dim = 0; dim < 4; dim++) {
+            for (int layout = 0; layout < (blck == 1 ? 4 : 3); layout++) {
+                struct op_case *c = add(l, f, 2);
+                c->i[0] = dim;
+                for (int k = 0; k < 2; k++) {
+                    c->in[k] = laid(shape(types[t], 2 * blck, 3, 4, 2),
+                                    k ? LAYOUT_PLAIN : (enum layout)layout);
+                    if (k) c->in[k].ne[dim] += dim ? 1 : blck;
+                    if (whole) c->in[k] = filled(c->in[k], FILL_INDEX, 1000);
+                }
+            }
+        }
+    }
+    struct op_case *c = add(l, f, 2);
+    c->in[0] = shape(SHEAF_TYPE_F32, 0, 3, 1, 1);
+    c->in[1] = shape(SHEAF_TYPE_F32, 4, 3, 1, 1);
+}
+static T *build_concat(C *ctx, const struct op_case *c, T **x) {
+    return sheaf_concat(ctx, x[0], x[1], c->i[0]);
+}
+
+/* ---- products ---- */
+
+static void product(struct op_list *l, const struct op_family *f, struct operand a,
+                    struct operand b) {
+    struct op_case *c = add(l, f, 2);
+    c->in[0] = a;
+    c->in[1] = b;
+}
+
+static void gen_mul_mat(struct op_list *l, const struct op_family *f) {
+    static const int64_t n[] = {1, 2, 7, 33};
+    for (size_t t = 0; t < COUNT(all_types); t++) {
+        const enum sheaf_type ta = all_types[t];
+        for (int half = 0; half <= (ta == SHEAF_TYPE_F16); half++) {
+            const enum sheaf_type tb = half ? SHEAF_TYPE_F16 : SHEAF_TYPE_F32;
+            for (size_t i = 0; i < COUNT(n); i++)
+                product(l, f, shape(ta, 512, 16, 1, 1), shape(tb, 512, n[i], 1, 1));
+            product(l, f, shape(ta, 256, 5, 2, 2), shape(tb, 256, 3, 2, 2));
+            product(l, f, shape(ta, 256, 5, 2, 1), shape(tb, 256, 3, 6, 1));
+            product(l, f, shape(ta, 256, 5, 2, 2), shape(tb, 256, 3, 4, 6));
+            product(l, f, laid(shape(ta, 256, 6, 4, 1), LAYOUT_PERMUTED),
+                    laid(shape(tb, 256, 3, 4, 1), LAYOUT_PERMUTED));
+            product(l, f, laid(shape(ta, 256, 6, 4, 1), LAYOUT_GAP),
+                    laid(shape(tb, 256, 3, 4, 1), LAYOUT_GAP));
+            product(l, f, shape(ta, 256, 6, 4, 1),
+                    laid(shape(tb, 256, 3, 4, 1), LAYOUT_TRANSPOSED));
+            product(l, f, shape(ta, 256, 4, 1, 1), shape(tb, 256, 0, 1, 1));
+            product(l, f, shape(ta, 256, 0, 1, 1), shape(tb, 256, 4, 1, 1));
+            product(l, f, shape(ta, 0, 3, 1, 1), shape(tb, 0, 4, 1, 1));
+        }
+        for (int large = 0; large < 2; large++) {
+            product(l, f, shape(ta, 2048, 1024, 1, 1),
+                    shape(SHEAF_TYPE_F32, 2048, large ? 32 : 1, 1, 1));
+            l->cases[l->n - 1].large = true;
+        }
+    }
+    for (size_t t = 0; t < COUNT(floats); t++)
+        product(l, f, shape(floats[t], 67, 9, 1, 3), shape(SHEAF_TYPE_F32, 67, 5, 2, 3));
+}
+static T *build_mul_mat(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_mul_mat(ctx, x[0], x[1]);
+}
+
+static void gen_mul_mat_id(struct op_list *l, const struct op_family *f) {
+    static const int64_t n[] = {0, 1, 5, 40};
+    for (size_t t = 0; t < COUNT(all_types); t++) {
+        for (size_t i = 0; i < COUNT(n); i++) {
+            for (int each = 0; each < 2; each++) { /* a column for each expert, or one for all */
+                struct op_case *c = add(l, f, 3);
+                c->in[0] =
+                    laid(shape(all_types[t], 256, 6, 8, 1), each ? LAYOUT_GAP : LAYOUT_PLAIN);
+                c->in[1] = shape(SHEAF_TYPE_F32, 256, each ? 3 : 1, n[i], 1);
+                c->in[2] = filled(shape(SHEAF_TYPE_I32, 3, n[i], 1, 1), FILL_DISTINCT, 8);
+            }
+        }
+    }
+}
+static T *build_mul_mat_id(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_mul_mat_id(ctx, x[0], x[1], x[2]);
+}
+
+/* ---- copies and views ---- */
+
+static void gen_cpy(struct op_list *l, const struct op_family *f) {
+    for (size_t from = 0; from < COUNT(all_types); from++) {
+        for (size_t to = 0; to < COUNT(all_types); to++) {
+            const bool plain = from < COUNT(floats);
+            for (int layout = 0; layout < (plain ? 4 : 3); layout++) {
+                struct op_case *c = add(l, f, 2);
+                c->in[0] = laid(shape(all_types[from], 256, 4, 3, 2), (enum layout)layout);
+                c->in[1] = laid(shape(all_types[to], 256, 4, 3, 2),
+                                layout % 2 ? LAYOUT_PLAIN : LAYOUT_GAP);
+            }
+        }
+    }
+    static const enum sheaf_type ints[] = {SHEAF_TYPE_I32, SHEAF_TYPE_I64, SHEAF_TYPE_F32};
+    for (size_t from = 0; from < COUNT(ints); from++) {
+        for (size_t to = 0; to < COUNT(ints); to++) {
+            struct op_case *c = add(l, f, 2);
+            c->in[0] = filled(laid(shape(ints[from], 6, 4, 3, 1), LAYOUT_PERMUTED), FILL_INDEX, 99);
+            c->in[1] = filled(shape(ints[to], 6, 4, 3, 1), FILL_INDEX, 99);
+        }
+    }
+    for (int empty = 0; empty < 2; empty++) { /* another shape of as many elements */
+        struct op_case *c = add(l, f, 2);
+        c->in[0] = shape(SHEAF_TYPE_F32, 12, empty ? 0 : 4, 2, 1);
+        c->in[1] = shape(SHEAF_TYPE_F16, 8, empty ? 0 : 12, 1, 1);
+    }
+}
+static T *build_cpy(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_cpy(ctx, x[0], x[1]);
+}
+
+static void gen_cast(struct op_list *l, const struct op_family *f) {
+    for (size_t from = 0; from < COUNT(all_types); from++) {
+        for (size_t to = 0; to < COUNT(all_types); to++) {
+            one(l, f, laid(shape(all_types[from], 256, 4, 3, 1), (enum layout)((from + to) % 3)), 0,
+                0);
+            l->cases[l->n - 1].i[0] = (int)all_types[to];
+        }
+    }
+}
+static T *build_cast(C *ctx, const struct op_case *c, T **x) {
+    return sheaf_cast(ctx, x[0], (enum sheaf_type)c->i[0]);
+}
+
+static void gen_cont(struct op_list *l, const struct op_family *f) {
+    for (size_t t = 0; t < COUNT(all_types); t++) {
+        for (int layout = 0; layout < (t < COUNT(floats) ? 4 : 3); layout++)
+            one(l, f, laid(shape(all_types[t], 512, 4, 3, 2), (enum layout)layout), 0, 0);
+    }
+    one(l, f, laid(filled(shape(SHEAF_TYPE_I32, 6, 4, 3, 2), FILL_INDEX, 99), LAYOUT_TRANSPOSED), 0,
+        0);
+    one(l, f, laid(shape(SHEAF_TYPE_F32, 4, 0, 3, 2), LAYOUT_PERMUTED), 0, 0);
+    one(l, f, laid(shape(SHEAF_TYPE_F32, 1024, 130, 1, 1), LAYOUT_TRANSPOSED), 0, 0);
+    l->cases[l->n - 1].large = true;
+}
+static T *build_cont(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_cont(ctx, x[0]);
+}
+
+/* Views have nothing to compute; a copy behind each shows what they see. */
+static void gen_view(struct op_list *l, const struct op_family *f) {
+    for (size_t t = 0; t < COUNT(all_types); t++) {
+        const int n = f->number == 0 ? 4 : f->number == 1 ? 4 : f->number == 2 ? 6 : 1;
+        if (f->number == 3 && t >= COUNT(floats)) break;
+        for (int i = 0; i < n; i++) {
+            one(l, f, shape(all_types[t], 512, 6, 4, 2), 0, 0);
+            l->cases[l->n - 1].i[0] = i;
+        }
+    }
+}
+static T *build_view(C *ctx, const struct op_case *c, T **x) {
+    T *a = x[0], *y = NULL;
+    static const int axes[6][4] = {{0, 2, 1, 3}, {0, 3, 2, 1}, {0, 1, 3, 2},
+                                   {0, 2, 3, 1}, {0, 3, 1, 2}, {0, 1, 2, 3}};
+    switch (c->family->number * 8 + c->i[0]) {
+    case 0:
+        y = sheaf_reshape_1d(ctx, a, 512 * 48);
+        break;
+    case 1:
+        y = sheaf_reshape_2d(ctx, a, 512 * 6, 8);
+        break;
+    case 2:
+        y = sheaf_reshape_3d(ctx, a, 256, 2, 48);
+        break;
+    case 3:
+        y = sheaf_reshape_4d(ctx, a, 512, 3, 2, 8);
+        break;
+    case 8:
+        y = sheaf_view_1d(ctx, a, 512, 2 * a->nb[1]);
+        break;
+    case 9:
+        y = sheaf_view_2d(ctx, a, 256, 3, a->nb[1], a->nb[2] + sheaf_row_size(a->type, 256));
+        break;
+    case 10:
+        y = sheaf_view_3d(ctx, a, 512, 2, 3, a->nb[1], a->nb[2], a->nb[1]);
+        break;
+    case 11:
+        y = sheaf_view_4d(ctx, a, 512, 6, 2, 2, a->nb[1], 2 * a->nb[2], a->nb[3], 0);
+        break;
+    case 24:
+        y = sheaf_transpose(ctx, a);
+        break;
+    default:
+        y = sheaf_permute(ctx, a, axes[c->i[0]][0], axes[c->i[0]][1], axes[c->i[0]][2],
+                          axes[c->i[0]][3]);
+        break;
+    }
+    return sheaf_cont(ctx, y);
+}
+
+/* ---- gather and scatter ---- */
+
+static void gen_get_rows(struct op_list *l, const struct op_family *f) {
+    for (size_t t = 0; t < COUNT(all_types); t++) {
+        for (int i = 0; i < 5; i++) {
+            struct op_case *c = add(l, f, 2);
+            const int64_t h = i >= 2 ? 2 : 1, s = i >= 2 ? 3 : 1, n = i == 1 ? 0 : 4;
+            c->in[0] = laid(shape(all_types[t], 256, 10, h, s), i == 3   ? LAYOUT_GAP
+                                                                : i == 4 ? LAYOUT_PERMUTED
+                                                                         : LAYOUT_PLAIN);
+            c->in[1] = filled(shape(SHEAF_TYPE_I32, n, h, s, 1), FILL_INDEX, 10);
+        }
+    }
+    struct op_case *c = add(l, f, 2);
+    c->in[0] = shape(SHEAF_TYPE_Q8_0, 2048, 1000, 1, 1);
+    c->in[1] = filled(shape(SHEAF_TYPE_I32, 64, 1, 1, 1), FILL_INDEX, 1000);
+    c->large = true;
+}
+static T *build_get_rows(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_get_rows(ctx, x[0], x[1]);
+}
+
+static void gen_set_rows(struct op_list *l, const struct op_family *f) {
+    for (size_t t = 0; t < COUNT(all_types); t++) {
+        for (int i = 0; i < 6; i++) {
+            struct op_case *c = add(l, f, 3);
+            const int64_t h = i >= 2 ? 2 : 1, s = i >= 2 ? 3 : 1, n = i == 1 ? 0 : 4;
+            c->in[0] = laid(shape(all_types[t], 256, 10, h, s), i == 3   ? LAYOUT_GAP
+                                                                : i == 4 ? LAYOUT_PERMUTED
+                                                                         : LAYOUT_PLAIN);
+            c->in[1] =
+                laid(shape(SHEAF_TYPE_F32, 256, n, h, s), i == 3 ? LAYOUT_PERMUTED : LAYOUT_PLAIN);
+            c->in[2] = filled(shape(i % 2 ? SHEAF_TYPE_I32 : SHEAF_TYPE_I64, n, i == 5 ? 1 : h,
+                                    i == 5 ? 1 : s, 1),
+                              FILL_DISTINCT, 10);
+        }
+    }
+}
+static T *build_set_rows(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_set_rows(ctx, x[0], x[1], x[2]);
+}
+
+/* ---- attention ---- */
+
+static void gen_soft_max(struct op_list *l, const struct op_family *f) {
+    gen_map(l, f);
+    static const enum sheaf_type masks[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16};
+    for (size_t t = 0; t < 2; t++) {
+        for (int bias = 0; bias < 2; bias++) {
+            for (int i = 0; i < 4; i++) {
+                struct op_case *c = add(l, f, 2);
+                c->f[0] = 0.5f;
+                c->f[2] = bias ? 8.0f : 0.0f;
+                c->in[0] = laid(shape(SHEAF_TYPE_F32, 32, 5, 6, 2),
+                                i == 3 ? LAYOUT_PERMUTED : LAYOUT_PLAIN);
+                c->in[1] =
+                    filled(shape(masks[t], 32, i == 2 ? 8 : 5, i == 1 ? 6 : 1, i == 1 ? 2 : 1),
+                           FILL_MASK, 0);
+            }
+        }
+    }
+}
+static T *build_soft_max(C *ctx, const struct op_case *c, T **x) {
+    return sheaf_soft_max_ext(ctx, x[0], c->n_in > 1 ? x[1] : NULL, c->f[0], c->f[2]);
+}
+
+static void gen_rope(struct op_list *l, const struct op_family *f) {
+    for (int mode = 0; mode <= 2; mode += 2) {
+        for (int i = 0; i < 8; i++) {
+            struct op_case *c = add(l, f, i == 2 || i == 7 ? 3 : 2);
+            static const enum layout layouts[] = {LAYOUT_GAP, LAYOUT_PERMUTED};
+            c->in[0] = laid(shape(SHEAF_TYPE_F32, 64, 6, i == 5 ? 0 : 5, i == 6 ? 2 : 1),
+                            i == 3 || i == 4 ? layouts[i - 3] : LAYOUT_PLAIN);
+            c->in[1] = filled(shape(SHEAF_TYPE_I32, c->in[0].ne[2], 1, 1, 1), FILL_INDEX, 100000);
+            c->in[2] = filled(shape(SHEAF_TYPE_F32, i == 7 ? 16 : 32, 1, 1, 1), FILL_POSITIVE, 0);
+            c->i[0] = i == 1 || i == 7 ? 32 : 64;
+            c->i[1] = mode;
+            c->f[0] = i == 6 ? 1.0f : 0.0f; /* YaRN */
+        }
+    }
+}
+static T *build_rope(C *ctx, const struct op_case *c, T **x) {
+    const bool yarn = c->f[0] != 0;
+    return sheaf_rope_ext(ctx, x[0], x[1], c->n_in > 2 ? x[2] : NULL, c->i[0], c->i[1], 4096,
+                          10000.0f, yarn ? 0.25f : 1.0f, c->f[0], 1.0f, 32.0f, 1.0f);
+}
+
+static void gen_attention(struct op_list *l, const struct op_family *f) {
+    static const enum sheaf_type types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_BF16,
+                                            SHEAF_TYPE_Q8_0};
+    for (size_t t = 0; t < COUNT(types); t++) {
+        for (int i = 0; i < 10; i++) {
+            const int64_t n = i == 1 ? 1 : 7, g = 2, r = i == 2 ? 1 : 3, s = i == 3 ? 2 : 1;
+            const int64_t keys = i == 4 ? 1 : 40;
+            const bool mask = i != 5;
+            struct op_case *c = add(l, f, mask ? 4 : 3);
+            const enum layout layout = i == 6 ? LAYOUT_PERMUTED : i == 7 ? LAYOUT_GAP : 0;
+            c->in[0] = laid(shape(SHEAF_TYPE_F32, 64, n, g * r, s), layout);
+            c->in[1] = laid(shape(types[t], 64, keys, g, s), layout);
+            c->in[2] = laid(shape(types[t], i == 8 ? 32 : 64, keys, g, s), layout);
+            c->in[3] = filled(
+                shape(i % 2 ? SHEAF_TYPE_F32 : SHEAF_TYPE_F16, keys, n, i == 9 ? g * r : 1, 1),
+                FILL_MASK, 0);
+            c->f[0] = 0.125f;
+            c->f[1] = i == 2 || i == 6 ? 8.0f : 0.0f;
+            c->f[2] = i == 3 ? 10.0f : 0.0f;
+        }
+        struct op_case *c = add(l, f, 3);
+        c->in[0] = shape(SHEAF_TYPE_F32, 128, 16, 8, 1);
+        c->in[1] = c->in[2] = shape(types[t], 128, 1024, 2, 1);
+        c->f[0] = 0.1f;
+        c->large = true;
+    }
+}
+static T *build_attention(C *ctx, const struct op_case *c, T **x) {
+    return sheaf_flash_attn_ext(ctx, x[0], x[1], x[2], c->n_in > 3 ? x[3] : NULL, c->f[0], c->f[1],
+                                c->f[2]);
+}
+
+/* Errors: elementwise work is exact to rounding, products quantize their second operand. */
+#define UNARY(name)                                                                                \
+    { #name, gen_map, build_unary, 1e-10, SHEAF_UNARY_OP_##name, 0 }
+#define GLU(name)                                                                                  \
+    { #name, gen_glu, build_glu, 1e-10, SHEAF_GLU_OP_##name, 0 }
+const struct op_family op_families[] = {
+    {"ADD", gen_binary, build_add, 1e-10, 0, 0},
+    {"SUB", gen_binary, build_sub, 1e-10, 0, 0},
+    {"MUL", gen_binary, build_mul, 1e-10, 0, 0},
+    {"DIV", gen_binary, build_div, 1e-10, 0, 0},
+    {"SCALE", gen_map, build_scale, 1e-10, 0, 0},
+    UNARY(SILU),
+    UNARY(GELU),
+    UNARY(RELU),
+    UNARY(TANH),
+    UNARY(SIGMOID),
+    UNARY(NEG),
+    UNARY(EXP),
+    GLU(SWIGLU),
+    GLU(GEGLU),
+    GLU(REGLU),
+    {"SUM_ROWS", gen_map, build_sum_rows, 1e-9, 0, 0},
+    {"RMS_NORM", gen_map, build_rms_norm, 1e-9, 0, 0},
+    {"ARGMAX", gen_argmax, build_argmax, 0, 0, 0},
+    {"TOP_K", gen_top_k, build_top_k, 0, 0, 0},
+    {"CONCAT", gen_concat, build_concat, 0, 0, 0},
+    {"MUL_MAT", gen_mul_mat, build_mul_mat, 5e-4, 0, 0},
+    {"MUL_MAT_ID", gen_mul_mat_id, build_mul_mat_id, 5e-4, 0, 0},
+    {"CPY", gen_cpy, build_cpy, 1e-7, 0, 0},
+    {"DUP", gen_cast, build_cast, 1e-7, 0, 0},
+    {"CONT", gen_cont, build_cont, 0, 0, 0},
+    {"RESHAPE", gen_view, build_view, 0, 0, 0},
+    {"VIEW", gen_view, build_view, 0, 1, 0},
+    {"PERMUTE", gen_view, build_view, 0, 2, 0},
+    {"TRANSPOSE", gen_view, build_view, 0, 3, 0},
+    {"GET_ROWS", gen_get_rows, build_get_rows, 0, 0, 0},
+    {"SET_ROWS", gen_set_rows, build_set_rows, 1e-7, 0, 0},
+    {"SOFT_MAX", gen_soft_max, build_soft_max, 1e-9, 0, 0},
+    {"ROPE", gen_rope, build_rope, 1e-8, 0, 0},
+    {"FLASH_ATTN_EXT", gen_attention, build_attention, 5e-4, 0, 1},
+};
+const size_t n_op_families = COUNT(op_families);
+
+bool op_list_all(struct op_list *list) {
+    out_of_memory = false;
+    for (size_t i = 0; i < n_op_families; i++) op_families[i].generate(list, &op_families[i]);
+    return !out_of_memory;
+}

@@ -1,0 +1,303 @@
+/* The text of sheaf-info --plan. Takes the plan of an outline of the model's graph step by step;
+ * layers that are alike are told once.
+ *
+ * Invariant: nothing is estimated here but time, and what time rests on is printed with it. */
+#include "info_plan.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "outline.h"
+
+enum { MAX_WHY = 4, LINE = 160 };
+
+/* What happens in one layer, as text without the layer's number. */
+struct section {
+    char *text;
+    size_t n;
+    FILE *file;
+};
+
+struct report {
+    const struct plan_options *o;
+    const struct plan_costs *costs;
+    const struct sheaf__outline *outline;
+    int n_members;
+    struct plan_dot *dot;
+    enum sheaf_status status;
+    struct section last, now; /* the printed layer and the one being taken */
+    int64_t layer, first_alike, last_alike;
+    int span, span_nodes; /* open: nodes so far */
+    bool span_open;
+    struct section detail;
+    double *read; /* [members] bytes of weights and cache */
+    int n_spans;
+    int64_t count[SHEAF_BACKEND_META_STEP_KIND_COUNT], bytes[SHEAF_BACKEND_META_STEP_KIND_COUNT];
+    double collective_s;
+    int n_why;
+    char why[MAX_WHY][1024];
+};
+
+static bool section_open(struct section *s) {
+    s->file = open_memstream(&s->text, &s->n);
+    return s->file != NULL;
+}
+static void section_close(struct section *s) {
+    if (s->file) fclose(s->file);
+    s->file = NULL;
+}
+static void section_free(struct section *s) {
+    section_close(s);
+    free(s->text);
+    s->text = NULL;
+    s->n = 0;
+}
+
+/* ---- bytes that a member reads ---- */
+
+static bool is_static(const struct sheaf_tensor *t) {
+    if (t->view_src) t = t->view_src;
+    return t->op == SHEAF_OP_NONE && !(t->flags & SHEAF_TENSOR_FLAG_INPUT);
+}
+
+static double local_bytes(const struct sheaf_backend_meta_value *v, int member) {
+    int64_t ne[SHEAF_MAX_DIMS];
+    sheaf_split_state_local_ne(v->state, v->tensor->ne, member, ne);
+    if (ne[0] == 0) return 0;
+    return (double)sheaf_row_size(v->tensor->type, ne[0]) * (double)(ne[1] * ne[2] * ne[3]);
+}
+
+/* Each product reads its weights once; a gather reads the rows that it returns; views and writes
+ * into the cache read next to nothing; of the experts those that are used. */
+static void add_read(struct report *r, const struct sheaf_backend_meta_step *step) {
+    const struct sheaf_tensor *t = step->out.tensor;
+    if (step->kind != SHEAF_BACKEND_META_STEP_NODE) return;
+    switch (t->op) {
+    case SHEAF_OP_VIEW:
+    case SHEAF_OP_RESHAPE:
+    case SHEAF_OP_PERMUTE:
+    case SHEAF_OP_TRANSPOSE:
+    case SHEAF_OP_SET_ROWS:
+    case SHEAF_OP_CPY:
+    case SHEAF_OP_GET_ROWS:
+        return;
+    default:
+        break;
+    }
+    for (int i = 0; i < SHEAF_MAX_SRC; i++) {
+        const struct sheaf_backend_meta_value *v = &step->in[i];
+        double used = 1;
+        if (v->number < 0 || !is_static(v->tensor)) continue;
+        if (t->op == SHEAF_OP_MUL_MAT_ID && i == 0 && v->tensor->ne[2] > 0) {
+            used = (double)sheaf_nelements(t->src[2]) / (double)v->tensor->ne[2];
+            if (used > 1) used = 1;
+        }
+        for (int j = 0; j < r->n_members; j++) r->read[j] += used * local_bytes(v, j);
+    }
+}
+
+/* ---- layers ---- */
+
+static void end_span_line(struct report *r) {
+    if (r->span_open) fprintf(r->now.file, "    span            %d nodes\n", r->span_nodes);
+    r->span_open = false;
+    r->span_nodes = 0;
+}
+
+static void print_range(const struct report *r) {
+    const int64_t a = r->first_alike, b = r->last_alike;
+    if (a < 0)
+        printf("  before the layers\n");
+    else if (a == r->outline->n_layer)
+        printf("  after the layers\n");
+    else if (a == b)
+        printf("  layer %" PRId64 "\n", a);
+    else
+        printf("  layers %" PRId64 "..%" PRId64 ", each\n", a, b);
+    fputs(r->last.text, stdout);
+}
+
+/* The layer that was being taken is complete: print what came before it if it is not like that. */
+static void end_layer(struct report *r) {
+    end_span_line(r);
+    section_close(&r->now);
+    const bool layer = r->layer >= 0 && r->layer < r->outline->n_layer;
+    if (r->last.text && layer && r->first_alike >= 0 && !strcmp(r->last.text, r->now.text)) {
+        r->last_alike = r->layer;
+        section_free(&r->now);
+        return;
+    }
+    if (r->last.text) print_range(r);
+    section_free(&r->last);
+    r->last = r->now;
+    r->now = (struct section){NULL, 0, NULL};
+    r->first_alike = r->last_alike = r->layer;
+}
+
+static bool begin_layer(struct report *r, int64_t layer) {
+    if (r->now.file) end_layer(r);
+    r->layer = layer;
+    return section_open(&r->now);
+}
+
+/* "attn_out-3" without "-3", so that layers compare equal. */
+static void put_plain_name(FILE *f, const char *name) {
+    const char *dash = strrchr(name, '-');
+    const size_t n =
+        dash && dash[1] >= '0' && dash[1] <= '9' ? (size_t)(dash - name) : strlen(name);
+    fprintf(f, "%.*s", (int)n, name);
+}
+
+static char *shape_text(const struct sheaf_tensor *t, char *buf, size_t n) {
+    size_t at = 0;
+    for (int d = 0, dims = sheaf_n_dims(t); d < dims && at < n; d++)
+        at += (size_t)snprintf(buf + at, n - at, "%s%" PRId64, d ? " " : "[", t->ne[d]);
+    if (at < n) snprintf(buf + at, n - at, "]");
+    return buf;
+}
+
+static void put_detail(struct report *r, const struct sheaf_backend_meta_step *step) {
+    FILE *f = r->detail.file;
+    char state[256], shape[64];
+    const bool node = step->kind == SHEAF_BACKEND_META_STEP_NODE;
+    const bool collective = sheaf_backend_meta_step_is_collective(step->kind);
+    fprintf(f, "  %4d %5s %-14s %-22.22s %-18s %s%s", step->index,
+            collective ? "--" : (char[]){(char)('a' + step->span % 26), 0},
+            node ? sheaf_op_desc(step->out.tensor) : sheaf_backend_meta_step_name(step->kind),
+            step->out.tensor->name, shape_text(step->out.tensor, shape, sizeof shape),
+            sheaf_split_state_print(step->out.state, state, sizeof state),
+            step->add_once ? "  (added once)" : "");
+    if (!node) fprintf(f, "  %" PRId64 " bytes", step->bytes);
+    fputc('\n', f);
+}
+
+static bool take(const struct sheaf_backend_meta_step *step, void *user) {
+    struct report *r = user;
+    const int64_t layer = r->outline->layer[step->node];
+    const bool collective = sheaf_backend_meta_step_is_collective(step->kind);
+    char from[256], to[256];
+    if ((!r->now.file || layer > r->layer) && !begin_layer(r, layer)) goto no_memory;
+    if (collective) {
+        end_span_line(r);
+        fprintf(r->now.file, "    %-15s ", sheaf_backend_meta_step_name(step->kind));
+        put_plain_name(r->now.file, *step->out.tensor->name ? step->out.tensor->name
+                                                            : sheaf_op_desc(step->out.tensor));
+        fprintf(r->now.file, "  %s -> %s  %" PRId64 " bytes\n",
+                sheaf_split_state_print(step->in[0].state, from, sizeof from),
+                sheaf_split_state_print(step->out.state, to, sizeof to), step->bytes);
+        r->collective_s += plan_costs_collective(r->costs, step->kind, r->n_members, step->bytes);
+    } else {
+        r->span_open = true;
+        r->span_nodes += step->kind == SHEAF_BACKEND_META_STEP_NODE;
+        r->n_spans = step->span + 1;
+    }
+    r->count[step->kind]++;
+    r->bytes[step->kind] += step->bytes;
+    add_read(r, step);
+    if (step->why && r->n_why++ < MAX_WHY)
+        snprintf(r->why[r->n_why - 1], sizeof r->why[0], "%s", step->why);
+    if (layer == r->o->layer) {
+        put_detail(r, step);
+        if (r->dot) plan_dot_step(r->dot, step);
+    }
+    return true;
+no_memory:
+    r->status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to describe the plan");
+    return false;
+}
+
+/* ---- the report ---- */
+
+static void print_totals(const struct report *r) {
+    printf("\ncollectives    ");
+    bool any = false;
+    for (int k = 0; k < SHEAF_BACKEND_META_STEP_KIND_COUNT; k++) {
+        const enum sheaf_backend_meta_step_kind kind = (enum sheaf_backend_meta_step_kind)k;
+        if (!sheaf_backend_meta_step_is_collective(kind) || !r->count[k]) continue;
+        printf("%s%" PRId64 " %s of %" PRId64 " bytes together", any ? ", " : "", r->count[k],
+               sheaf_backend_meta_step_name(kind), r->bytes[k]);
+        any = true;
+    }
+    printf("%s\n", any ? "" : "none");
+    printf("spans          %d\n", r->n_spans);
+    for (int i = 0; i < r->n_why && i < MAX_WHY; i++) printf("\n%s", r->why[i]);
+    if (r->n_why > MAX_WHY) printf("and %d more gathers\n", r->n_why - MAX_WHY);
+}
+
+static void print_time(const struct report *r) {
+    int slowest = 0;
+    for (int j = 1; j < r->n_members; j++) {
+        if (r->read[j] > r->read[slowest]) slowest = j;
+    }
+    const int64_t n = r->outline->n_tokens;
+    const double read_s = r->read[slowest] / r->costs->bandwidth;
+    const double span_s = r->n_spans * r->costs->span;
+    const double sum = read_s + span_s + r->collective_s;
+    printf("\npredicted time of a graph of %" PRId64 " token%s\n", n, n == 1 ? "" : "s");
+    printf("  reading      %10.3f ms   %.2f MiB of weights and cache on member %d at %.2f GB/s "
+           "(%s)\n",
+           read_s * 1e3, r->read[slowest] / (1024.0 * 1024), slowest, r->costs->bandwidth * 1e-9,
+           r->costs->bandwidth_text);
+    if (r->n_members > 1)
+        printf("  collectives  %10.3f ms   %s\n", r->collective_s * 1e3, r->costs->link_text);
+    printf("  spans        %10.3f ms   %d at %.0f us (assumed)\n", span_s * 1e3, r->n_spans,
+           r->costs->span * 1e6);
+    printf("  sum          %10.3f ms   %.1f tokens a second; sampling, arithmetic and waiting for "
+           "the slowest are not in it\n",
+           sum * 1e3, (double)n / sum);
+    if (n > 1)
+        printf("  with many tokens arithmetic outweighs reading: take it as a lower bound\n");
+}
+
+enum sheaf_status plan_print(const struct sheaf__model *model, struct sheaf__policy *policy,
+                             const struct plan_options *o, const struct plan_costs *costs) {
+    struct sheaf__outline *outline = NULL;
+    struct report r = {
+        .o = o, .costs = costs, .n_members = sheaf__policy_n_members(policy), .first_alike = -1};
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (o->layer >= model->hp.n_layer)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "--layer %" PRId64 ": the model's layers are 0..%" PRId64, o->layer,
+                               model->hp.n_layer - 1);
+    st = sheaf__outline_new(model, o->n_tokens, o->n_kv, SHEAF_TYPE_F16, &outline);
+    if (st) return st;
+    r.outline = outline;
+    r.read = calloc((size_t)r.n_members, sizeof *r.read);
+    if (!r.read || !section_open(&r.detail)) {
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to describe the plan");
+        goto out;
+    }
+    if (o->dot) {
+        char title[LINE];
+        snprintf(title, sizeof title, "layer %" PRId64 ", %" PRId64 " token%s, %d members",
+                 o->layer, o->n_tokens, o->n_tokens == 1 ? "" : "s", r.n_members);
+        st = plan_dot_begin(o->dot, title, &r.dot);
+        if (st) goto out;
+    }
+    printf("\nplan of %" PRId64 " token%s over a cache of %" PRId64 ", %d member%s, %d nodes\n",
+           o->n_tokens, o->n_tokens == 1 ? "" : "s", o->n_kv, r.n_members,
+           r.n_members == 1 ? "" : "s", sheaf_graph_n_nodes(outline->graph));
+    st = sheaf_backend_meta_describe_plan(outline->graph, r.n_members, o->sequence,
+                                          sheaf__policy_get_state, policy, take, &r);
+    if (!st) st = r.status;
+    if (st) goto out;
+    if (r.now.file) end_layer(&r);
+    if (r.last.text) print_range(&r);
+    section_close(&r.detail);
+    printf("\nlayer %" PRId64
+           ": M mirrored, P partial, Sn dimension n cut; letters count spans, -- "
+           "is between two\n  %4s %5s %-14s %-22s %-18s %s\n%s",
+           o->layer, "step", "span", "op", "name", "shape", "state", r.detail.text);
+    print_totals(&r);
+    print_time(&r);
+out:;
+    const enum sheaf_status written = plan_dot_end(r.dot);
+    section_free(&r.detail);
+    section_free(&r.now);
+    section_free(&r.last);
+    free(r.read);
+    sheaf__outline_free(outline);
+    return st ? st : written;
+}

@@ -1,0 +1,50 @@
+/* sheaf-info --plan: what a split makes of a model's graph, in words, numbers and a picture. */
+#ifndef SHEAF_TOOLS_INFO_PLAN_H
+#define SHEAF_TOOLS_INFO_PLAN_H
+
+#include <stdio.h>
+
+#include "sheaf/sheaf.h"
+
+#include "session.h"
+
+struct plan_options {
+    const char *dot;  /* file of the picture; NULL: none */
+    int64_t layer;    /* shown step by step and drawn */
+    int64_t n_tokens; /* evaluated at once */
+    int64_t n_kv;     /* rows of the cache that attention reads */
+    double bandwidth; /* bytes a second that a member reads; 0: measured on the job's devices */
+    const char *link; /* name of a link, "us,GB/s", or NULL: measured if the job has the members */
+    enum sheaf_backend_meta_sequence sequence;
+    bool hypothetical; /* the members are not the job's devices */
+};
+
+/* How long things take, and where the numbers come from. */
+struct plan_costs {
+    double latency, per_byte; /* of a message between members, seconds */
+    bool is_measured;         /* the two are of a whole all-reduce */
+    double bandwidth;         /* of a member, bytes a second */
+    double span;              /* to begin and end a span, seconds */
+    char link_text[160], bandwidth_text[160];
+};
+
+/* Collective: measures where options ask for it. The same on every rank. */
+enum sheaf_status plan_costs_find(const struct sheaf__session *s, const struct plan_options *o,
+                                  int n_members, struct plan_costs *out);
+/* Seconds of one collective of `bytes` (the whole tensor) over n members. */
+double plan_costs_collective(const struct plan_costs *c, enum sheaf_backend_meta_step_kind kind,
+                             int n_members, int64_t bytes);
+
+/* Prints the plan of `policy` and writes the picture. Rank 0 alone. */
+enum sheaf_status plan_print(const struct sheaf__model *model, struct sheaf__policy *policy,
+                             const struct plan_options *o, const struct plan_costs *costs);
+
+/* ---- the picture: begin, a step at a time, end ---- */
+
+struct plan_dot;
+enum sheaf_status plan_dot_begin(const char *path, const char *title, struct plan_dot **out);
+void plan_dot_step(struct plan_dot *dot, const struct sheaf_backend_meta_step *step);
+/* Closes and frees; accepts NULL. Says if anything could not be written. */
+enum sheaf_status plan_dot_end(struct plan_dot *dot);
+
+#endif

@@ -1,0 +1,101 @@
+/* Perplexity of a text: windows of n_ctx tokens, each evaluated on its own; positions 1 .. n_ctx-1
+ * of a window are predicted. A rest that fills no window is left out, unless it is the only one. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sheaf/world.h"
+
+#include "run.h"
+
+enum { MAX_ROWS = 64 }; /* logits of a whole vocabulary are large: few rows at a time */
+
+static enum sheaf_status append(int32_t **ids, size_t *n, int32_t *more, size_t n_more) {
+    int32_t *grown = realloc(*ids, (*n + n_more + 1) * sizeof *grown);
+    if (!grown) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the text");
+    memcpy(grown + *n, more, n_more * sizeof *grown);
+    *ids = grown;
+    *n += n_more;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status encode(const struct run_options *o, const struct sheaf_tokenizer *tok,
+                                int32_t **ids, size_t *n) {
+    char *text = NULL;
+    size_t len = 0;
+    enum sheaf_status status = run_read_file(o->perplexity, &text, &len);
+    for (size_t at = 0; !status && at < len;) {
+        size_t end = len;
+        if (o->ppl_lines) {
+            const char *newline = memchr(text + at, '\n', len - at);
+            if (newline) end = (size_t)(newline - text);
+        }
+        if (end > at) {
+            int32_t *more = NULL;
+            size_t n_more = 0;
+            status = sheaf_tokenizer_encode(tok, text + at, end - at, SHEAF_TOKENIZE_ADD_SPECIAL,
+                                            &more, &n_more);
+            if (!status) status = append(ids, n, more, n_more);
+            free(more);
+        }
+        at = end + 1;
+        if (o->ppl_tokens && *n >= (size_t)o->ppl_tokens) {
+            *n = (size_t)o->ppl_tokens;
+            break;
+        }
+    }
+    if (!status && *n < 2)
+        status = sheaf_set_error(SHEAF_STATUS_INVALID, "%s holds no two tokens", o->perplexity);
+    free(text);
+    return status;
+}
+
+static double row_nll(const float *row, int64_t n, int32_t target) {
+    float max = row[0];
+    double sum = 0;
+    for (int64_t i = 1; i < n; i++) max = row[i] > max ? row[i] : max;
+    for (int64_t i = 0; i < n; i++) sum += exp((double)row[i] - (double)max);
+    return log(sum) + (double)max - (double)row[target];
+}
+
+static enum sheaf_status window(struct sheaf__session *s, const int32_t *ids, int64_t n,
+                                float *rows, enum sheaf_status (*before)(void *), void *user,
+                                double *nll) {
+    int64_t n_vocab = s->model->hp.n_vocab, step = s->n_batch < MAX_ROWS ? s->n_batch : MAX_ROWS;
+    sheaf__context_clear(s->context);
+    for (int64_t at = 0; at < n; at += step) {
+        int64_t m = n - at < step ? n - at : step;
+        enum sheaf_status status = before(user);
+        if (!status) status = sheaf__context_eval(s->context, ids + at, m, true);
+        if (!status) status = sheaf__context_get_logits(s->context, rows);
+        if (status) return status;
+        for (int64_t i = 0; i < m && at + i + 1 < n; i++)
+            *nll += row_nll(rows + i * n_vocab, n_vocab, ids[at + i + 1]);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status run_perplexity(const struct run_options *o, struct sheaf__session *s,
+                                 const struct sheaf_tokenizer *tok,
+                                 enum sheaf_status (*before)(void *), void *user,
+                                 struct run_result *r) {
+    int32_t *ids = NULL;
+    size_t n = 0;
+    double nll = 0, start = run_now();
+    float *rows = malloc(MAX_ROWS * (size_t)s->model->hp.n_vocab * sizeof *rows);
+    enum sheaf_status status = tok ? encode(o, tok, &ids, &n) : SHEAF_STATUS_SUCCESS;
+    if (!rows && !status)
+        status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for logits");
+    status = sheaf_world_agree(status, "reading the text");
+    if (!status) status = run_share_ids(&ids, &n);
+    size_t width = n < (size_t)s->n_ctx ? n : (size_t)s->n_ctx;
+    for (size_t at = 0; !status && width > 1 && at + width <= n; at += width) {
+        status = window(s, ids + at, (int64_t)width, rows, before, user, &nll);
+        r->ppl_tokens += width - 1;
+    }
+    r->nll = r->ppl_tokens ? nll / (double)r->ppl_tokens : 0;
+    r->ppl_s = run_now() - start;
+    free(rows);
+    free(ids);
+    return status;
+}

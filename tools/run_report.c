@@ -1,0 +1,240 @@
+/* What sheaf-run prints besides the text: progress, the summary, JSON. Only rank 0 prints. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "sheaf/meta.h"
+#include "sheaf/world.h"
+
+#include "run.h"
+
+static const char *const stops[RUN_STOP_COUNT] = {
+    [RUN_LENGTH] = "length",           [RUN_EOG] = "end of text", [RUN_CONTEXT] = "context full",
+    [RUN_INTERRUPTED] = "interrupted", [RUN_FAILED] = "failed",
+};
+
+/* Of one rank, exchanged for the summary. */
+struct numbers {
+    uint64_t weight_bytes, share_bytes, bytes_read;
+    uint64_t compute_ns, collective_ns, wait_ns, n_collectives, collective_bytes;
+};
+
+double run_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+bool run_progress(void *user, size_t done, size_t total) {
+    static int shown = -1;
+    (void)user;
+    if (sheaf_world_rank() != 0 || !isatty(STDERR_FILENO) || total == 0) return true;
+    int percent = (int)((double)done * 100 / (double)total);
+    if (percent == shown) return true;
+    shown = percent;
+    fprintf(stderr, "\rloading [%.*s%*s] %3d %%", percent / 4,
+            "=========================", 25 - percent / 4, "", percent);
+    if (done >= total) fputs("\r\033[K", stderr);
+    return true;
+}
+
+static enum sheaf_status gather(const struct sheaf__session *s, struct numbers *all) {
+    struct numbers mine = {.weight_bytes = s->weight_bytes,
+                           .share_bytes = s->share_bytes,
+                           .bytes_read = s->model->bytes_read};
+    if (s->meta) {
+        struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
+        sheaf_backend_meta_get_stats(s->backend, &stats);
+        mine.compute_ns = stats.compute_ns;
+        mine.collective_ns = stats.collective_ns;
+        mine.wait_ns = stats.wait_ns;
+        mine.n_collectives = stats.n_collectives;
+        mine.collective_bytes = stats.collective_bytes;
+    }
+    all[0] = mine;
+    return sheaf_world_size() == 1
+               ? SHEAF_STATUS_SUCCESS
+               : sheaf_world_all_gather(&mine, sizeof mine, all, "numbers for the summary");
+}
+
+static double per_second(size_t n, double s) { return s > 0 ? (double)n / s : 0; }
+
+static double communication_share(const struct numbers *n) {
+    double all = (double)n->compute_ns + (double)n->collective_ns;
+    return all > 0 ? (double)n->collective_ns / all : 0;
+}
+
+/* "CPU0@1 CPU1@1" */
+static void print_devices(FILE *f, const struct sheaf__session *s, int rank, const char *quote,
+                          const char *between) {
+    bool first = true;
+    for (int j = 0; j < s->n_members; j++) {
+        if (sheaf_world_device_rank(s->members[j]) != rank) continue;
+        fprintf(f, "%s%s%s%s", first ? "" : between, quote,
+                sheaf__session_device_name(s->members[j]), quote);
+        first = false;
+    }
+}
+
+static void print_split(FILE *f, const struct sheaf__session *s) {
+    char cut[512];
+    double sum = 0;
+    for (int j = 0; j < s->n_members; j++) sum += s->shares[j];
+    for (int j = 0; j < s->n_members; j++)
+        fprintf(f, "%s%.1f", j ? " : " : "", 100 * s->shares[j] / sum);
+    fprintf(f, " %% (%s)", sheaf__policy_print(s->policy, cut, sizeof cut));
+}
+
+static void print_ids(FILE *f, const int32_t *ids, size_t n, const char *between) {
+    for (size_t i = 0; i < n; i++) fprintf(f, "%s%" PRId32, i ? between : "", ids[i]);
+}
+
+static void summary(const struct run_options *o, const struct sheaf__session *s,
+                    const struct run_result *r, const struct numbers *all) {
+    /* in one piece, because a launcher mixes the streams of its ranks as they come */
+    char *text = NULL;
+    size_t len = 0;
+    FILE *f = open_memstream(&text, &len);
+    const double mib = 1024.0 * 1024;
+    if (!f) return;
+    fprintf(f, "\nmodel       %s (%s), %.1f MiB of weights\n", sheaf_gguf_path(s->model->gguf),
+            s->model->hp.arch->name, (double)s->model->total_bytes / mib);
+    fprintf(f, "job         %d rank%s on %d host%s, %d device%s%s\n", sheaf_world_size(),
+            sheaf_world_size() == 1 ? "" : "s", sheaf_world_n_hosts(),
+            sheaf_world_n_hosts() == 1 ? "" : "s", s->n_members, s->n_members == 1 ? "" : "s",
+            s->meta ? "" : " without the meta device");
+    for (int i = 0; i < sheaf_world_size(); i++) {
+        fprintf(f, "  rank %-4d %s, ", i, sheaf_world_host_name(i));
+        print_devices(f, s, i, "", " ");
+        fprintf(f, ": weights %.2f MiB (share %.2f MiB), read %.2f MiB\n",
+                (double)all[i].weight_bytes / mib, (double)all[i].share_bytes / mib,
+                (double)all[i].bytes_read / mib);
+    }
+    fprintf(f, "split       %s: ", o->split ? o->split : "even");
+    print_split(f, s);
+    fputc('\n', f);
+    if (o->perplexity) {
+        fprintf(f, "perplexity  %zu tokens, %.1f tokens/s\n", r->ppl_tokens,
+                per_second(r->ppl_tokens, r->ppl_s));
+    } else {
+        fprintf(f, "prompt      %zu tokens, %.1f tokens/s\n", r->n_prompt,
+                per_second(r->n_prompt, r->prompt_s));
+        fprintf(f, "generation  %zu tokens, %.1f tokens/s, ended by: %s\n", r->n_ids,
+                per_second(r->n_evals, r->generate_s), stops[r->stop]);
+    }
+    if (s->meta)
+        fprintf(f,
+                "time        %.1f %% in communication, of that %.1f %% waiting; %" PRIu64
+                " collectives, %.2f MiB\n",
+                100 * communication_share(&all[0]),
+                all[0].collective_ns ? 100 * (double)all[0].wait_ns / (double)all[0].collective_ns
+                                     : 0.0,
+                all[0].n_collectives, (double)all[0].collective_bytes / mib);
+    if (fclose(f) == 0) fwrite(text, 1, len, stderr);
+    free(text);
+}
+
+/* A JSON string; bytes that are not UTF-8 become U+FFFD. */
+static void print_json_string(FILE *f, const char *text, size_t n) {
+    const unsigned char *p = (const unsigned char *)text;
+    fputc('"', f);
+    for (size_t i = 0; i < n;) {
+        unsigned char c = p[i];
+        size_t len = c < 0x80                ? 1
+                     : c >= 0xc2 && c < 0xe0 ? 2
+                     : c >= 0xe0 && c < 0xf0 ? 3
+                     : c >= 0xf0 && c < 0xf5 ? 4
+                                             : 0;
+        size_t k = 1;
+        while (len && k < len && i + k < n && (p[i + k] & 0xc0) == 0x80) k++;
+        if (len == 1) {
+            if (c == '"' || c == '\\')
+                fprintf(f, "\\%c", c);
+            else if (c < 0x20)
+                fprintf(f, "\\u%04x", c);
+            else
+                fputc(c, f);
+        } else if (len && k == len) {
+            fwrite(p + i, 1, len, f);
+        } else {
+            fputs("\\ufffd", f);
+            len = k;
+        }
+        i += len;
+    }
+    fputc('"', f);
+}
+
+static void json(const struct run_options *o, const struct sheaf__session *s,
+                 const struct run_result *r, const struct numbers *all) {
+    FILE *f = stdout;
+    fprintf(f, "{\"model\": ");
+    print_json_string(f, sheaf_gguf_path(s->model->gguf), strlen(sheaf_gguf_path(s->model->gguf)));
+    fprintf(f, ", \"architecture\": \"%s\"", s->model->hp.arch->name);
+    if (o->perplexity) {
+        fprintf(f,
+                ", \"perplexity_tokens\": %zu, \"nll\": %.9f, \"perplexity\": %.6f, "
+                "\"tokens_per_s\": %.3f",
+                r->ppl_tokens, r->nll, exp(r->nll), per_second(r->ppl_tokens, r->ppl_s));
+    } else {
+        fputs(", \"prompt_ids\": [", f);
+        print_ids(f, r->prompt, r->n_prompt, ", ");
+        fputs("], \"ids\": [", f);
+        print_ids(f, r->ids, r->n_ids, ", ");
+        fputs("], \"text\": ", f);
+        print_json_string(f, r->text, r->text_len);
+        fprintf(f,
+                ", \"stop\": \"%s\", \"prompt_tokens_per_s\": %.3f, "
+                "\"generation_tokens_per_s\": %.3f",
+                stops[r->stop], per_second(r->n_prompt, r->prompt_s),
+                per_second(r->n_evals, r->generate_s));
+    }
+    fprintf(f,
+            ", \"communication_share\": %.4f, \"collectives\": %" PRIu64
+            ", \"collective_bytes\": %" PRIu64 ", \"hosts\": %d, \"weight_bytes\": %zu",
+            communication_share(&all[0]), all[0].n_collectives, all[0].collective_bytes,
+            sheaf_world_n_hosts(), s->model->total_bytes);
+    char cut[512];
+    fprintf(f, ", \"cut\": \"%s\", \"ranks\": [", sheaf__policy_print(s->policy, cut, sizeof cut));
+    for (int i = 0; i < sheaf_world_size(); i++) {
+        fprintf(f, "%s{\"rank\": %d, \"host\": ", i ? ", " : "", i);
+        print_json_string(f, sheaf_world_host_name(i), strlen(sheaf_world_host_name(i)));
+        fputs(", \"devices\": [", f);
+        print_devices(f, s, i, "\"", ", ");
+        fprintf(f,
+                "], \"weight_bytes\": %" PRIu64 ", \"share_bytes\": %" PRIu64
+                ", \"bytes_read\": %" PRIu64 "}",
+                all[i].weight_bytes, all[i].share_bytes, all[i].bytes_read);
+    }
+    fputs("]}\n", f);
+}
+
+enum sheaf_status run_report(const struct run_options *o, const struct sheaf__session *s,
+                             const struct run_result *r) {
+    struct numbers *all = calloc((size_t)sheaf_world_size(), sizeof *all);
+    enum sheaf_status status =
+        all ? gather(s, all) : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to report");
+    if (!status && sheaf_world_rank() == 0) {
+        if (o->json) {
+            json(o, s, r, all);
+        } else {
+            if (o->perplexity)
+                printf("perplexity_tokens %zu nll %.9f perplexity %.6f\n", r->ppl_tokens, r->nll,
+                       exp(r->nll));
+            if (o->ids && !o->perplexity) {
+                fputs("prompt_ids: ", stdout);
+                print_ids(stdout, r->prompt, r->n_prompt, " ");
+                fputs("\nids: ", stdout);
+                print_ids(stdout, r->ids, r->n_ids, " ");
+                fputc('\n', stdout);
+            }
+            fflush(stdout);
+            summary(o, s, r, all);
+        }
+    }
+    free(all);
+    return status;
+}

@@ -1,0 +1,472 @@
+/* Every op of every device against the portable reference.
+ *
+ *   sheaf-backend-ops test     runs every case: each CPU device and, over one to four of them (or,
+ *                              under mpirun, over all of the job), the meta device, with operands
+ *                              mirrored, cut along each axis in turn, and cut at random
+ *   sheaf-backend-ops support  which op runs on which types, as Markdown tables
+ *   sheaf-backend-ops perf     time of the large cases
+ *
+ * A case that a device says it cannot run is counted; on a meta device whose members can run it, it
+ * is a failure, as is a result that differs. Under mpirun every rank makes the same calls, so no
+ * rank decides anything by itself. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "backend_ops.h"
+
+enum { MAX_SHOWN = 20, MAX_MEMBERS = 64, MAX_TARGETS = 16 };
+
+struct options {
+    const char *mode, *op, *device;
+    int n_random; /* placements at random for each case */
+    bool verbose, tamper;
+};
+
+/* How a meta device lays the operands of the case that runs. */
+struct placement {
+    const struct op_case *c;
+    int n_members, n_random;
+    int axis[MAX_OPERANDS]; /* of the leaf; -1: mirrored */
+    uint64_t seed;
+};
+
+struct target {
+    sheaf_backend_dev_t dev;
+    sheaf_backend_t backend;
+    struct placement placement; /* meta devices only */
+    bool meta;
+    size_t n_cases, n_runs, n_wrong, n_refused, n_unsupported;
+};
+
+static void say_error(const char *what) {
+    if (sheaf_world_reports_error() || sheaf_world_size() == 1)
+        fprintf(stderr, "sheaf-backend-ops: %s: %s\n", what, sheaf_last_error());
+}
+
+/* ---- placements ---- */
+
+/* A random partition of the axis in whole blocks; members may be left empty-handed. */
+static enum sheaf_status place(const struct sheaf_tensor *t, void *user,
+                               struct sheaf_split_state **out) {
+    const struct placement *p = user;
+    int k = 0;
+    if (sscanf(t->name, "x%d", &k) != 1 || k < 0 || k >= MAX_OPERANDS) k = 0;
+    const int axis = p->axis[k];
+    *out = NULL;
+    if (axis < 0) {
+        *out = sheaf_split_state_mirrored(p->n_members);
+    } else {
+        const int64_t block = axis == 0 ? sheaf_blck_size(t->type) : 1, units = t->ne[axis] / block;
+        int64_t counts[MAX_MEMBERS] = {0};
+        uint64_t seed = p->seed + (uint64_t)k;
+        /* every member's weight is 0 to 3: holes are common, equal shares too */
+        int64_t weights[MAX_MEMBERS], total = 0, given = 0, sum = 0;
+        for (int j = 0; j < p->n_members; j++) {
+            weights[j] = (int64_t)(op_random(&seed) % 4);
+            total += weights[j];
+        }
+        for (int j = 0; j < p->n_members; j++) {
+            sum += weights[j];
+            const int64_t end = j == p->n_members - 1 ? units : total ? units * sum / total : 0;
+            counts[j] = end - given;
+            given = end;
+        }
+        *out = sheaf_split_state_cut((enum sheaf_split_axis)axis, p->n_members, counts, block);
+    }
+    return *out ? SHEAF_STATUS_SUCCESS
+                : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a split state");
+}
+
+static int64_t leaf_units(const struct operand *o, int axis) {
+    static const int from[][SHEAF_MAX_DIMS] = {
+        [LAYOUT_PLAIN] = {0, 1, 2, 3},
+        [LAYOUT_GAP] = {0, 1, 2, 3},
+        [LAYOUT_PERMUTED] = {0, 2, 1, 3},
+        [LAYOUT_TRANSPOSED] = {1, 0, 2, 3},
+    };
+    const int64_t gap = o->layout == LAYOUT_GAP && axis < 2;
+    const int64_t ne = o->ne[from[o->layout][axis]];
+    return axis == 0 ? ne / sheaf_blck_size(o->type) + gap : ne + gap;
+}
+
+/* Placement number i of a case; false when there are no more. */
+static bool next_placement(struct placement *p, const struct op_case *c, int i) {
+    p->c = c;
+    p->seed = 0x5EAF + (uint64_t)i;
+    for (int k = 0; k < MAX_OPERANDS; k++) p->axis[k] = -1;
+    if (i == 0) return true;
+    if (p->n_members == 1) return false;
+    int left = c->large ? 0 : i - 1;
+    for (int k = 0; k < c->n_in && !c->large; k++) {
+        for (int axis = 0; axis < SHEAF_MAX_DIMS; axis++) {
+            if (leaf_units(&c->in[k], axis) < 2) continue;
+            if (left-- == 0) {
+                p->axis[k] = axis;
+                return true;
+            }
+        }
+    }
+    if (c->large) left = i - 1;
+    if (left >= p->n_random) return false;
+    uint64_t seed = p->seed * 77;
+    for (int k = 0; k < c->n_in; k++) {
+        const int axis = (int)(op_random(&seed) % (SHEAF_MAX_DIMS + 1)) - 1;
+        if (axis >= 0 && leaf_units(&c->in[k], axis) > 1) p->axis[k] = axis;
+    }
+    return true;
+}
+
+static const char *placement_text(const struct target *t, char *text, size_t size) {
+    size_t used = 0;
+    text[0] = 0;
+    for (int k = 0; t->meta && k < t->placement.c->n_in && used < size; k++) {
+        const int axis = t->placement.axis[k];
+        used += (size_t)(axis < 0 ? snprintf(text + used, size - used, " M")
+                                  : snprintf(text + used, size - used, " S%d", axis));
+    }
+    return text;
+}
+
+/* ---- comparing ---- */
+
+/* Normalised mean square error; infinite if the values differ in kind. */
+static double error_of(const float *want, const float *got, size_t n) {
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (isnan(want[i]) && isnan(got[i])) continue;
+        if (!isfinite(want[i]) || !isfinite(got[i])) {
+            if (want[i] == got[i]) continue;
+            return INFINITY;
+        }
+        const double d = (double)want[i] - (double)got[i];
+        difference += d * d;
+        size += (double)want[i] * (double)want[i];
+    }
+    return difference == 0 ? 0 : size == 0 ? INFINITY : difference / size;
+}
+
+static void report(const struct target *t, const struct op_case *c, const char *what, bool shown) {
+    char text[256], where[64];
+    if (!shown) return;
+    printf("rank %d %s %s(%s)%s: %s\n", sheaf_world_rank(), sheaf_backend_dev_name(t->dev),
+           c->family->name, op_case_text(c, text, sizeof text),
+           placement_text(t, where, sizeof where), what);
+}
+
+static void run_one(struct target *t, const struct op_case *c, uint64_t seed, const float *want,
+                    size_t n_want, const struct options *o) {
+    struct op_rig rig;
+    float *got = NULL;
+    size_t n = 0;
+    enum sheaf_status st = op_rig_up(&rig, t->backend, c, seed);
+    const bool shown = t->n_wrong + t->n_refused < MAX_SHOWN;
+    char text[600];
+    t->n_runs++;
+    if (st == SHEAF_STATUS_UNSUPPORTED && !t->meta) {
+        t->n_unsupported++;
+    } else {
+        if (!st) st = sheaf_backend_graph_compute(t->backend, rig.graph);
+        if (!st) st = op_rig_result(&rig, &got, &n);
+        if (st) {
+            snprintf(text, sizeof text, "refused: %s", sheaf_last_error());
+            report(t, c, text, shown);
+            t->n_refused++;
+        } else {
+            if (o->tamper && n) got[n / 2] += 1;
+            const double e = n == n_want ? error_of(want, got, n) : INFINITY;
+            if (!(e <= c->family->max_error)) {
+                snprintf(text, sizeof text, "wrong: error %g, at most %g", e, c->family->max_error);
+                report(t, c, text, shown);
+                t->n_wrong++;
+            }
+        }
+    }
+    free(got);
+    op_rig_down(&rig);
+}
+
+static void run_case(struct target *t, const struct op_case *c, uint64_t seed, const float *want,
+                     size_t n, const struct options *o) {
+    t->n_cases++;
+    if (!t->meta) {
+        run_one(t, c, seed, want, n, o);
+        return;
+    }
+    for (int i = 0; next_placement(&t->placement, c, i) && !sheaf_world_failed(); i++)
+        run_one(t, c, seed, want, n, o);
+}
+
+static bool chosen(const struct options *o, const struct op_case *c) {
+    return !o->op || !strcasecmp(o->op, c->family->name);
+}
+
+static bool test(struct target *targets, int n_targets, sheaf_backend_t reference,
+                 const struct op_list *list, const struct options *o) {
+    bool ok = true;
+    size_t n_chosen = 0;
+    for (size_t i = 0; i < list->n && !sheaf_world_failed(); i++) {
+        const struct op_case *c = &list->cases[i];
+        if (!chosen(o, c)) continue;
+        n_chosen++;
+        struct op_rig rig;
+        float *want = NULL;
+        size_t n = 0;
+        char text[256];
+        if (o->verbose && sheaf_world_rank() == 0)
+            fprintf(stderr, "%s(%s)\n", c->family->name, op_case_text(c, text, sizeof text));
+        enum sheaf_status st = op_rig_up(&rig, reference, c, i);
+        if (!st) st = sheaf_backend_graph_compute(reference, rig.graph);
+        if (!st) st = op_rig_result(&rig, &want, &n);
+        if (st) {
+            printf("reference %s(%s): %s\n", c->family->name, op_case_text(c, text, sizeof text),
+                   sheaf_last_error());
+            ok = false;
+        }
+        for (int t = 0; t < n_targets && !st; t++) run_case(&targets[t], c, i, want, n, o);
+        free(want);
+        op_rig_down(&rig);
+    }
+    if (sheaf_world_failed()) {
+        printf("rank %d stopped: %s\n", sheaf_world_rank(), sheaf_last_error());
+        ok = false;
+    }
+    for (int t = 0; t < n_targets; t++) {
+        const struct target *x = &targets[t];
+        ok = ok && !x->n_wrong && !x->n_refused;
+        if (sheaf_world_rank() == 0) {
+            printf("%-6s %zu cases, %zu runs: %zu wrong, %zu refused, %zu unsupported\n",
+                   sheaf_backend_dev_name(x->dev), x->n_cases, x->n_runs, x->n_wrong, x->n_refused,
+                   x->n_unsupported);
+        }
+    }
+    if (!n_chosen) printf("no op is named '%s'\n", o->op);
+    return ok && n_chosen;
+}
+
+/* ---- support ---- */
+
+static const char *support_cell(const struct target *t, const struct op_list *list,
+                                const struct op_family *f, enum sheaf_type type) {
+    size_t yes = 0, all = 0;
+    for (size_t i = 0; i < list->n; i++) {
+        const struct op_case *c = &list->cases[i];
+        if (c->family != f || c->in[f->typed].type != type) continue;
+        struct sheaf_context *ctx = sheaf_init(
+            (struct sheaf_init_params){.mem_size = 32 * sheaf_tensor_overhead(), .no_alloc = true});
+        struct sheaf_tensor *y = ctx ? op_case_build(ctx, c) : NULL;
+        all++;
+        yes += y && sheaf_backend_dev_supports_op(t->dev, y);
+        sheaf_free(ctx);
+    }
+    return !all ? " " : yes == all ? "yes" : yes ? "some" : "no";
+}
+
+static void support(const struct target *targets, int n_targets, const struct op_list *list,
+                    const struct options *o) {
+    static const enum sheaf_type types[] = {
+        SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16, SHEAF_TYPE_I32,  SHEAF_TYPE_I64,
+        SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1, SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1, SHEAF_TYPE_Q8_0,
+        SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q5_K, SHEAF_TYPE_Q6_K};
+    enum { N_TYPES = sizeof types / sizeof *types };
+    for (int t = 0; t < n_targets; t++) {
+        printf("\n## %s\n\n| op |", sheaf_backend_dev_name(targets[t].dev));
+        for (int i = 0; i < N_TYPES; i++) printf(" %s |", sheaf_type_name(types[i]));
+        printf("\n|---|");
+        for (int i = 0; i < N_TYPES; i++) printf("---|");
+        printf("\n");
+        for (size_t f = 0; f < n_op_families; f++) {
+            if (o->op && strcasecmp(o->op, op_families[f].name)) continue;
+            printf("| %s |", op_families[f].name);
+            for (int i = 0; i < N_TYPES; i++)
+                printf(" %s |", support_cell(&targets[t], list, &op_families[f], types[i]));
+            printf("\n");
+        }
+    }
+}
+
+/* ---- perf ---- */
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static bool perf(struct target *targets, int n_targets, const struct op_list *list,
+                 const struct options *o) {
+    bool ok = true;
+    for (size_t i = 0; i < list->n && !sheaf_world_failed(); i++) {
+        const struct op_case *c = &list->cases[i];
+        if (!c->large || !chosen(o, c)) continue;
+        for (int k = 0; k < n_targets; k++) {
+            struct target *t = &targets[k];
+            struct op_rig rig;
+            char text[256];
+            next_placement(&t->placement, c, 0);
+            enum sheaf_status st = op_rig_up(&rig, t->backend, c, i);
+            if (!st) st = sheaf_backend_graph_compute(t->backend, rig.graph); /* warm */
+            int n = 0;
+            double begin = seconds(), spent = 0;
+            /* a fixed number under mpirun, where ranks must agree */
+            while (!st && (sheaf_world_size() > 1 ? n < 50 : n < 3 || spent < 0.2)) {
+                st = sheaf_backend_graph_compute(t->backend, rig.graph);
+                spent = seconds() - begin;
+                n++;
+            }
+            if (st) {
+                ok = false;
+                say_error(c->family->name);
+            } else if (sheaf_world_rank() == 0) {
+                double bytes = (double)sheaf_nbytes(rig.result);
+                for (int j = 0; j < c->n_in; j++) {
+                    const struct operand *x = &c->in[j];
+                    bytes += (double)(sheaf_row_size(x->type, x->ne[0]) *
+                                      (size_t)(x->ne[1] * x->ne[2] * x->ne[3]));
+                }
+                printf("%-6s %-14s %10.1f us  %7.2f GB/s", sheaf_backend_dev_name(t->dev),
+                       c->family->name, 1e6 * spent / n, 1e-9 * bytes * n / spent);
+                if (!strcmp(c->family->name, "MUL_MAT")) {
+                    const double flop =
+                        2.0 * (double)(c->in[0].ne[0] * c->in[0].ne[1]) * (double)c->in[1].ne[1];
+                    printf("  %7.2f GFLOP/s", 1e-9 * flop * n / spent);
+                }
+                printf("  %s\n", op_case_text(c, text, sizeof text));
+            }
+            op_rig_down(&rig);
+        }
+    }
+    return ok;
+}
+
+/* ---- devices ---- */
+
+static bool add_target(struct target *targets, int *n, sheaf_backend_dev_t dev, int n_members,
+                       const struct options *o) {
+    if (!dev) return false;
+    if (o->device && strcasecmp(o->device, sheaf_backend_dev_name(dev))) {
+        if (n_members) sheaf_backend_meta_device_free(dev);
+        return true;
+    }
+    struct target *t = &targets[(*n)++];
+    t->dev = dev;
+    t->meta = n_members > 0;
+    return sheaf_backend_dev_init(dev, NULL, &t->backend) == SHEAF_STATUS_SUCCESS;
+}
+
+static bool add_meta(struct target *targets, int *n, const sheaf_backend_dev_t *devs, size_t n_devs,
+                     const struct options *o) {
+    sheaf_backend_dev_t meta;
+    struct placement *p = &targets[*n].placement;
+    p->n_members = (int)n_devs;
+    p->n_random = o->n_random;
+    return n_devs <= MAX_MEMBERS &&
+           sheaf_backend_meta_device(devs, n_devs, place, p, &meta) == SHEAF_STATUS_SUCCESS &&
+           add_target(targets, n, meta, (int)n_devs, o);
+}
+
+static bool add_targets(struct target *targets, int *n, const struct options *o) {
+    const sheaf_backend_dev_t *devs;
+    size_t n_devs;
+    if (sheaf_world_devices(&devs, &n_devs)) return false;
+    if (sheaf_world_size() > 1) return add_meta(targets, n, devs, n_devs, o);
+    for (size_t i = 0; i < n_devs && i < MAX_TARGETS - 4; i++) {
+        /* the CPU devices are alike: one stands for all unless another is asked for */
+        if (sheaf_backend_dev_is_cpu(devs[i]) && i > 0 && !o->device) continue;
+        if (!add_target(targets, n, devs[i], 0, o)) return false;
+    }
+    for (size_t m = 1; m <= n_devs && m <= 4; m++)
+        if (!add_meta(targets, n, devs, m, o)) return false;
+    return true;
+}
+
+static int usage(void) {
+    fprintf(
+        stderr,
+        "usage: sheaf-backend-ops test|support|perf [-o OP] [-b DEVICE] [-r N] [-v] [--tamper]\n"
+        "  -o OP      this op alone, as in the tables of `support`\n"
+        "  -b DEVICE  this device alone: CPU0, META1 to META4 (METAn under mpirun)\n"
+        "  -r N       placements at random for each case on a meta device, 3 by default\n"
+        "  -v         name each case on standard error\n"
+        "  --tamper   spoil every result of test: it must fail\n"
+        "SHEAF_CPU_DEVICES (default here 4) gives the members.\n");
+    return 2;
+}
+
+static bool parse(int argc, char **argv, struct options *o) {
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "-v")) {
+            o->verbose = true;
+        } else if (!strcmp(argv[i], "--tamper")) {
+            o->tamper = true;
+        } else if (!strcmp(argv[i], "-o") && i + 1 < argc) {
+            o->op = argv[++i];
+        } else if (!strcmp(argv[i], "-b") && i + 1 < argc) {
+            o->device = argv[++i];
+        } else if (!strcmp(argv[i], "-r") && i + 1 < argc) {
+            char *end;
+            const long r = strtol(argv[++i], &end, 10);
+            if (*end || r < 0 || r > 1000000) return false;
+            o->n_random = (int)r;
+        } else if (argv[i][0] != '-' && !o->mode) {
+            o->mode = argv[i];
+        } else {
+            return false;
+        }
+    }
+    return o->mode &&
+           (!strcmp(o->mode, "test") || !strcmp(o->mode, "support") || !strcmp(o->mode, "perf"));
+}
+
+int main(int argc, char **argv) {
+    struct options o = {.n_random = 3};
+    struct target *targets = calloc(MAX_TARGETS, sizeof *targets);
+    struct op_list list = {0};
+    sheaf_backend_t reference = NULL;
+    int n = 0;
+    bool ok = false;
+    if (!parse(argc, argv, &o)) {
+        free(targets);
+        return usage();
+    }
+    const bool launched = getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE");
+    if (!launched) setenv("SHEAF_CPU_DEVICES", "4", 0);
+    if (!targets || sheaf_world_init(NULL)) {
+        say_error("start");
+        goto out;
+    }
+    sheaf_backend_dev_t cpu = sheaf_backend_dev_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU);
+    if (!add_targets(targets, &n, &o) || !cpu || sheaf_backend_dev_init(cpu, NULL, &reference)) {
+        say_error("devices");
+        goto out;
+    }
+    sheaf_backend_cpu_set_reference(reference, true);
+    if (!op_list_all(&list)) {
+        fprintf(stderr, "sheaf-backend-ops: no memory for the cases\n");
+        goto out;
+    }
+    if (!n) {
+        fprintf(stderr, "sheaf-backend-ops: no device is named '%s'\n", o.device);
+        goto out;
+    }
+    if (!strcmp(o.mode, "support")) {
+        ok = true;
+        if (sheaf_world_rank() == 0) support(targets, n, &list, &o);
+    } else {
+        ok = !strcmp(o.mode, "perf") ? perf(targets, n, &list, &o)
+                                     : test(targets, n, reference, &list, &o);
+    }
+out:
+    for (int i = 0; i < n; i++) {
+        sheaf_backend_free(targets[i].backend);
+        if (targets[i].meta) sheaf_backend_meta_device_free(targets[i].dev);
+    }
+    sheaf_backend_free(reference);
+    free(list.cases);
+    free(targets);
+    sheaf_world_finalize();
+    return ok ? 0 : 1;
+}
