@@ -99,7 +99,8 @@ static inline int run_command(const char *cmd, int timeout_s, char *out, size_t 
 }
 
 /* Runs "BUILD/bin/ARGS" on np ranks of this machine; args in printf style, `env` is "NAME=value
- * ..." or NULL. Otherwise like run_command. */
+ * ..." or NULL. Otherwise like run_command. When a rank fails, mpirun ends the others at once
+ * instead of after its second of grace: whoever has the message to print must have printed it. */
 __attribute__((format(printf, 6, 7))) static inline int
 run_mpirun(int np, const char *env, int timeout_s, char *out, size_t cap, const char *args, ...) {
     char line[2048], cmd[4096];
@@ -108,7 +109,8 @@ run_mpirun(int np, const char *env, int timeout_s, char *out, size_t cap, const 
     vsnprintf(line, sizeof line, args, ap);
     va_end(ap);
     snprintf(cmd, sizeof cmd,
-             "exec env %s mpirun --allow-run-as-root --oversubscribe -np %d '%s'/bin/%s",
+             "exec env %s mpirun --allow-run-as-root --oversubscribe "
+             "--mca odls_base_sigkill_timeout 0 -np %d '%s'/bin/%s",
              env ? env : "", np, SHEAF_BUILD_DIR, line);
     return run_command(cmd, timeout_s, out, cap);
 }
