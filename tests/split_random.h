@@ -339,11 +339,12 @@ static bool computable(const T *t) {
     return true;
 }
 
-/* At most most_nodes more than a few; 2..5 members. */
-static void make_graph(struct maker *k, uint64_t seed, int most_nodes) {
+/* At most most_nodes more than a few; n_members 0: 2..5. */
+static inline void make_graph_for(struct maker *k, uint64_t seed, int most_nodes, int n_members) {
     memset(k, 0, sizeof *k);
     k->seed = seed;
-    split_model_init(&k->m, 2 + (int)below(k, 4), seed ^ 0x55);
+    const int any = 2 + (int)below(k, 4);
+    split_model_init(&k->m, n_members ? n_members : any, seed ^ 0x55);
     for (int i = 0; i < 3; i++)
         k->pool[k->n_pool++] =
             leaf(k, 2 + below(k, 11), 1 + below(k, 9), 1 + below(k, 5), one_in(k, 4) ? 2 : 1);
@@ -365,6 +366,10 @@ static void make_graph(struct maker *k, uint64_t seed, int most_nodes) {
         if (sheaf_build_forward_expand(k->m.graph, t) != SHEAF_STATUS_SUCCESS) continue;
         k->pool[k->n_pool++] = t;
     }
+}
+
+static inline void make_graph(struct maker *k, uint64_t seed, int most_nodes) {
+    make_graph_for(k, seed, most_nodes, 0);
 }
 
 #endif

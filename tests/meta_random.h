@@ -1,0 +1,133 @@
+/* Random graphs (split_random.h) on a real meta device: every node against the whole graph on the
+ * CPU. Collective. */
+#ifndef SHEAF_TESTS_META_RANDOM_H
+#define SHEAF_TESTS_META_RANDOM_H
+
+#include "split_random.h"
+
+/* Leaves are found again by name in the copy of a graph. */
+static inline enum sheaf_status meta_random_state(const struct sheaf_tensor *t, void *user,
+                                                  struct sheaf_split_state **out) {
+    const struct split_model *m = *(struct split_model *const *)user;
+    const struct sheaf_split_state *found = m->mirrored;
+    int i = 0;
+    if (sscanf(t->name, "leaf#%d", &i) == 1 && i < m->n_leaves) found = m->state[i];
+    *out = sheaf_split_state_copy(found);
+    return *out ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+}
+
+static inline double meta_random_largest(const T *t) {
+    double most = 0;
+    if (sheaf_is_empty(t) || t->type == SHEAF_TYPE_I32) return 0;
+    struct split_index x = {{0}};
+    do {
+        const double v = fabs((double)split_get(t, &x));
+        if (!(v < 1e12)) return 1e30;
+        most = fmax(most, v);
+    } while (split_next(&x, t->ne));
+    return most;
+}
+
+/* Tensors of the arena are given a buffer around it, so that they can be copied elsewhere. */
+static inline sheaf_backend_buffer_t meta_random_wrap(const struct split_model *m) {
+    char *from = NULL, *to = NULL;
+    sheaf_backend_buffer_t buffer;
+    for (T *t = sheaf_get_first_tensor(m->ctx); t; t = sheaf_get_next_tensor(m->ctx, t)) {
+        if (t->view_src || !t->data) continue;
+        char *end = (char *)t->data + sheaf_nbytes(t);
+        from = !from || (char *)t->data < from ? t->data : from;
+        to = end > to ? end : to;
+    }
+    if (sheaf_backend_cpu_buffer_from_ptr(from, (size_t)(to - from), &buffer)) return NULL;
+    for (T *t = sheaf_get_first_tensor(m->ctx); t; t = sheaf_get_next_tensor(m->ctx, t))
+        t->buffer = buffer;
+    return buffer;
+}
+
+/* A node of the copy against its original, which the CPU computed. */
+static inline bool meta_random_compare(T *node, const T *original, double scale, uint64_t seed) {
+    if (sheaf_is_empty(original)) return true;
+    if (sheaf__op_is_view(node->op)) return true; /* bytes of another node or of a leaf */
+    T *got = split_tensor(original->type, original->ne);
+    memcpy(got->nb, node->nb, sizeof got->nb); /* what was written into a cache keeps its strides */
+    got->data = split_alloc(sheaf_nbytes(got));
+    if (sheaf_backend_tensor_get(node, got->data, 0, sheaf_nbytes(got))) {
+        fprintf(stderr, "seed %llu: %s\n", (unsigned long long)seed, sheaf_last_error());
+        return false;
+    }
+    const double error = split_nmse(got, original);
+    if (error < 1e-10 ||
+        split_distance(got, original) * meta_random_largest(original) < 2e-6 * scale)
+        return true;
+    fprintf(stderr, "seed %llu: %s '%s', NMSE %g, scale %g\n", (unsigned long long)seed,
+            sheaf_op_desc(original), original->name, error, scale);
+    return false;
+}
+
+static inline bool meta_random_run(sheaf_backend_t backend, struct maker *k, uint64_t seed,
+                                   long *n_nodes) {
+    struct sheaf_cgraph *g = k->m.graph;
+    struct sheaf_backend_graph_copy copy = {0};
+    bool good = true;
+    double scale = 0;
+    for (int i = 0; i < k->m.n_leaves; i++)
+        sheaf_format_name((T *)(uintptr_t)k->m.leaf[i], "leaf#%d", i);
+    sheaf_backend_buffer_t arena = meta_random_wrap(&k->m);
+    if (!arena || sheaf_backend_graph_copy(backend, g, &copy)) {
+        fprintf(stderr, "seed %llu: copy: %s\n", (unsigned long long)seed, sheaf_last_error());
+        sheaf_backend_buffer_free(arena);
+        return false;
+    }
+    for (int i = 0; i < g->n_leafs; i++) scale = fmax(scale, meta_random_largest(g->leafs[i]));
+    /* A cache's node shows the cache as it is at the end, on both sides. */
+    for (int i = 0; i < g->n_nodes && good; i++) {
+        good = split_run_node(g->nodes[i]) == SHEAF_STATUS_SUCCESS;
+        scale = fmax(scale, meta_random_largest(g->nodes[i]));
+    }
+    if (!good) {
+        fprintf(stderr, "seed %llu: the whole graph: %s\n", (unsigned long long)seed,
+                sheaf_last_error());
+    } else if (scale <= 1e8) { /* else out of f32's useful range: nothing to compare */
+        good = sheaf_backend_graph_compute(backend, copy.graph) == SHEAF_STATUS_SUCCESS;
+        if (!good) fprintf(stderr, "seed %llu: %s\n", (unsigned long long)seed, sheaf_last_error());
+        for (int i = 0; i < g->n_nodes && good; i++)
+            good = meta_random_compare(sheaf_graph_node(copy.graph, i), g->nodes[i], scale, seed);
+        *n_nodes += g->n_nodes;
+    }
+    sheaf_backend_graph_copy_free(&copy);
+    sheaf_backend_buffer_free(arena);
+    return good;
+}
+
+/* Graphs `first` .. `first + n - 1`. */
+static inline bool run_meta_random(const sheaf_backend_dev_t *members, size_t n_members,
+                                   uint64_t first, uint64_t n) {
+    struct split_model *model = NULL;
+    sheaf_backend_dev_t meta;
+    sheaf_backend_t backend;
+    long n_nodes = 0;
+    bool good = true;
+    if (sheaf_backend_meta_device(members, n_members, meta_random_state, &model, &meta) ||
+        sheaf_backend_dev_init(meta, NULL, &backend)) {
+        fprintf(stderr, "%s\n", sheaf_last_error());
+        return false;
+    }
+    for (uint64_t seed = first; seed < first + n && good; seed++) {
+        struct maker k;
+        make_graph_for(&k, seed, 14, (int)n_members);
+        model = &k.m;
+        sheaf_backend_meta_set_check(backend, seed % 2);
+        good = meta_random_run(backend, &k, seed, &n_nodes);
+        split_model_free(&k.m);
+        split_free_all();
+    }
+    if (good && n_nodes < (long)n * 2) {
+        fprintf(stderr, "only %ld nodes in %llu graphs\n", n_nodes, (unsigned long long)n);
+        good = false;
+    }
+    sheaf_backend_free(backend);
+    sheaf_backend_meta_device_free(meta);
+    return good;
+}
+
+#endif

@@ -1,0 +1,15 @@
+/* Random graphs with random cuts of their leaves (split_random.h) on the meta device itself: its
+ * programs, copies and collectives, where test-split-random runs plans with loops of its own. */
+#include <criterion/criterion.h>
+
+#include "cpu_members.h"
+#include "meta_random.h"
+
+static void random_graphs(size_t n_members, uint64_t first, uint64_t n) {
+    cr_assert(run_meta_random(cpu_members(n_members), n_members, first, n), "%zu members",
+              n_members);
+}
+/* Seed 87 gathers a tensor whose first member holds its last rows. */
+Test(meta_random, two_members) { random_graphs(2, 1, 400); }
+Test(meta_random, three_members) { random_graphs(3, 401, 400); }
+Test(meta_random, five_members) { random_graphs(5, 1, 400); }
