@@ -253,6 +253,8 @@ static enum sheaf_status resolve(const struct sheaf_tensor *t, const char *what,
 
 /* ---- writing ---- */
 
+enum { STAGED_BYTES = 4 << 20 };
+
 enum write_kind { WRITE_DATA, WRITE_FILL, WRITE_READ };
 
 struct write {
@@ -261,9 +263,8 @@ struct write {
     uint8_t value;
     sheaf_tensor_read_fn read;
     void *user;
-    size_t begin, end; /* bytes of the whole tensor */
-    void *staging;     /* for devices that are not host memory */
-    size_t staging_size;
+    size_t begin, end;            /* bytes of the whole tensor */
+    struct meta_staging *staging; /* of the member that is written to */
 };
 
 static enum sheaf_status write_run(struct write *w, struct sheaf_tensor *slice, size_t full,
@@ -278,16 +279,35 @@ static enum sheaf_status write_run(struct write *w, struct sheaf_tensor *slice, 
     }
     if (sheaf_backend_buffer_is_host(slice->buffer))
         return w->read(w->user, full, (char *)slice->data + local, n);
-    if (n > w->staging_size) {
-        free(w->staging);
-        w->staging_size = 0;
-        w->staging = malloc(n);
-        if (!w->staging)
-            return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "load: no staging memory");
-        w->staging_size = n;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t at = 0, len; at < n && !st; at += len) {
+        void *block = NULL;
+        len = n - at < STAGED_BYTES ? n - at : STAGED_BYTES;
+        st = sheaf__meta_stage(w->staging, len, &block);
+        if (!st) st = w->read(w->user, full + at, block, len);
+        if (!st) st = sheaf_backend_tensor_set(slice, block, local + at, len);
     }
-    enum sheaf_status st = w->read(w->user, full, w->staging, n);
-    return st ? st : sheaf_backend_tensor_set(slice, w->staging, local, n);
+    return st;
+}
+
+/* Short runs for a device that is not host memory: many go over at once, for each transfer costs
+ * as much as thousands of bytes. */
+static enum sheaf_status write_short_runs(struct write *w, struct sheaf_tensor *slice,
+                                          const struct piece *p) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    const size_t most = STAGED_BYTES / p->n;
+    for (size_t o = 0, rows; o < p->outer && !st; o += rows) {
+        void *block = NULL;
+        rows = p->outer - o < most ? p->outer - o : most;
+        st = sheaf__meta_stage(w->staging, rows * p->n, &block);
+        for (size_t i = 0; i < rows && !st; i++)
+            st = w->read(w->user, p->full + (o + i) * p->full_stride, (char *)block + i * p->n,
+                         p->n);
+        if (!st)
+            st = sheaf_backend_tensor_set_2d(slice, block, p->local + o * p->local_stride, p->n,
+                                             rows, p->local_stride, p->n);
+    }
+    return st;
 }
 
 static enum sheaf_status write_piece(void *user, struct sheaf_tensor *slice,
@@ -298,6 +318,9 @@ static enum sheaf_status write_piece(void *user, struct sheaf_tensor *slice,
         return sheaf_backend_tensor_set_2d(slice, w->data + p->full, p->local, p->n, p->outer,
                                            p->local_stride, p->full_stride);
     }
+    if (w->kind == WRITE_READ && p->outer > 1 && p->n < STAGED_BYTES &&
+        !sheaf_backend_buffer_is_host(slice->buffer))
+        return write_short_runs(w, slice, p); /* a reader gives the whole tensor */
     /* the first run that can reach `begin` */
     size_t first = 0;
     if (p->full_stride && w->begin > p->full + p->n)
@@ -323,6 +346,7 @@ static enum sheaf_status write_slices(struct meta_device *dev, const struct shea
     w->end = w->begin + size;
     for (int i = 0; i < dev->n_local && !st; i++) {
         struct sheaf_tensor *slice = at.record->slices[i];
+        w->staging = &dev->loading[i];
         if (at.record->state->axis == SHEAF_SPLIT_AXIS_PARTIAL && dev->local[i] != 0) {
             /* the value is member 0's addend */
             st = sheaf_backend_tensor_memset(slice, 0, w->begin, size);
@@ -334,7 +358,6 @@ static enum sheaf_status write_slices(struct meta_device *dev, const struct shea
         }
         st = for_pieces(at.record->state, dev->local[i], at.type, at.ne, slice, write_piece, w);
     }
-    free(w->staging);
     return st;
 }
 

@@ -124,9 +124,10 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
         m->members = malloc(n_devs * sizeof(sheaf_backend_dev_t));
         m->member_rank = malloc(n_devs * sizeof *m->member_rank);
         m->local = malloc(n_devs * sizeof *m->local);
+        m->loading = calloc(n_devs, sizeof *m->loading);
         m->mirrored = sheaf_split_state_mirrored((int)n_devs);
     }
-    const bool ok = m && m->members && m->member_rank && m->local && m->mirrored;
+    const bool ok = m && m->members && m->member_rank && m->local && m->loading && m->mirrored;
     st = ok ? SHEAF_STATUS_SUCCESS
             : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta device: out of memory");
     st = sheaf_world_agree(st, "meta device");
@@ -139,7 +140,9 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
         sheaf__registry_retain(devs[i]->reg);
         m->member_rank[i] = sheaf_world_device_rank(devs[i]);
         if (i == 0 || m->member_rank[i] != m->member_rank[i - 1]) ranks_with_member++;
-        if (m->member_rank[i] == sheaf_world_rank()) m->local[m->n_local++] = i;
+        if (m->member_rank[i] != sheaf_world_rank()) continue;
+        m->loading[m->n_local].device = devs[i];
+        m->local[m->n_local++] = i;
     }
     m->everywhere = ranks_with_member == sheaf_world_size();
     m->get_split_state = get_split_state;
@@ -164,7 +167,9 @@ void sheaf_backend_meta_device_free(sheaf_backend_dev_t dev) {
     struct meta_device *m = (struct meta_device *)dev; /* base is the first member */
     sheaf_comm_free(m->comm);
     sheaf_split_state_free(m->mirrored);
+    for (int i = 0; m->loading && i < m->n_local; i++) sheaf__meta_staging_free(&m->loading[i]);
     for (int i = 0; i < m->n_members; i++) sheaf__registry_release(m->members[i]->reg);
+    free(m->loading);
     free(m->members);
     free(m->member_rank);
     free(m->local);

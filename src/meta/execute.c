@@ -19,8 +19,8 @@ struct member { /* a local one */
     int local;
     sheaf_backend_t device_backend;
     sheaf_gallocr_t galloc;
-    void *staging_in, *staging_out; /* for devices that are not host memory */
-    size_t staging_in_size, staging_out_size;
+    bool staged; /* its memory is not the host's: spans and transfers go through its queue */
+    struct meta_staging in, out;
     uint64_t compute_ns;
     enum sheaf_status status;
     char error[1024];
@@ -250,44 +250,43 @@ static enum sheaf_status allocate(struct meta_backend *b, struct meta_program *p
 
 /* ---- one member ---- */
 
-static enum sheaf_status stage(void **buffer, size_t *have, size_t want) {
-    if (want <= *have) return SHEAF_STATUS_SUCCESS;
-    free(*buffer);
-    *have = 0;
-    *buffer = malloc(want);
-    if (!*buffer)
-        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta: no staging memory of %zu bytes",
-                               want);
-    *have = want;
-    return SHEAF_STATUS_SUCCESS;
-}
-
-/* Host address of a tensor for a collective: its own, or staging for a device that is not host
- * memory. */
-static enum sheaf_status host_side(const struct sheaf_tensor *t, bool read, void **staging,
-                                   size_t *staging_size, void **out) {
-    if (sheaf_backend_buffer_is_host(t->buffer)) {
-        *out = t->data;
-        return SHEAF_STATUS_SUCCESS;
-    }
+/* The value of `t` in host memory: its own, or a copy in `staging`. Waits until it is there. */
+static enum sheaf_status host_copy(struct member *me, const struct sheaf_tensor *t,
+                                   struct meta_staging *staging, void **out) {
     const size_t n = sheaf_nbytes(t);
-    enum sheaf_status st = stage(staging, staging_size, n);
-    *out = *staging;
-    return st || !read ? st : sheaf_backend_tensor_get(t, *out, 0, n);
+    *out = t->data;
+    if (!me->staged) return SHEAF_STATUS_SUCCESS;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (n > staging->size) st = sheaf_backend_synchronize(me->device_backend); /* it moves */
+    if (!st) st = sheaf__meta_stage(staging, n, out);
+    if (!st) st = sheaf_backend_tensor_get_async(me->device_backend, t, *out, 0, n);
+    const enum sheaf_status waited = sheaf_backend_synchronize(me->device_backend);
+    return st ? st : waited;
 }
 
-static enum sheaf_status write_back(struct sheaf_tensor *t, const void *host) {
-    return host == t->data ? SHEAF_STATUS_SUCCESS
-                           : sheaf_backend_tensor_set(t, host, 0, sheaf_nbytes(t));
+/* Where a collective writes the value of `t`. */
+static enum sheaf_status host_target(struct member *me, const struct sheaf_tensor *t, void **out) {
+    *out = t->data;
+    return me->staged ? sheaf__meta_stage(&me->out, sheaf_nbytes(t), out) : SHEAF_STATUS_SUCCESS;
+}
+
+/* What a collective wrote goes where later spans look for it. The copy is queued: `host` is next
+ * touched after host_copy has waited. */
+static enum sheaf_status write_back(struct member *me, struct sheaf_tensor *t, const void *host) {
+    return me->staged
+               ? sheaf_backend_tensor_set_async(me->device_backend, t, host, 0, sheaf_nbytes(t))
+               : SHEAF_STATUS_SUCCESS;
 }
 
 static enum sheaf_status run_collective(struct member *me, const struct meta_instr *instr) {
     struct sheaf_comm *comm = me->backend->dev->comm;
     const int member = me->backend->dev->local[me->local];
     void *in = NULL, *out = NULL;
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (instr->in) st = host_side(instr->in, true, &me->staging_in, &me->staging_in_size, &in);
-    if (!st) st = host_side(instr->out, !instr->in, &me->staging_out, &me->staging_out_size, &out);
+    const uint64_t begin = sheaf__time_ns();
+    enum sheaf_status st = instr->in ? host_copy(me, instr->in, &me->in, &in)
+                                     : host_copy(me, instr->out, &me->out, &out);
+    if (!st && instr->in) st = host_target(me, instr->out, &out);
+    if (me->staged) me->compute_ns += sheaf__time_ns() - begin; /* mostly the span before it */
     if (st) return st;
     switch (instr->kind) {
     case INSTR_ALL_REDUCE:
@@ -304,7 +303,13 @@ static enum sheaf_status run_collective(struct member *me, const struct meta_ins
     case INSTR_ZERO:
         break;
     }
-    return st ? st : write_back(instr->out, out);
+    return st ? st : write_back(me, instr->out, out);
+}
+
+static enum sheaf_status run_zero(struct member *me, const struct meta_instr *instr) {
+    enum sheaf_status st = me->staged ? sheaf_backend_synchronize(me->device_backend)
+                                      : SHEAF_STATUS_SUCCESS; /* it may still be read */
+    return st ? st : sheaf_backend_tensor_memset(instr->out, 0, 0, sheaf_nbytes(instr->out));
 }
 
 static enum sheaf_status add_hash(struct member *me, const struct sheaf_tensor *t, int flag) {
@@ -320,7 +325,7 @@ static enum sheaf_status add_hash(struct member *me, const struct sheaf_tensor *
     }
     void *data;
     const size_t n = sheaf_nbytes(t);
-    enum sheaf_status st = host_side(t, true, &me->staging_in, &me->staging_in_size, &data);
+    enum sheaf_status st = host_copy(me, t, &me->in, &data);
     if (st) return st;
     uint64_t h = n;
     for (size_t i = 0; i + 8 <= n; i += 8) {
@@ -348,26 +353,44 @@ static enum sheaf_status run_span_checked(struct member *me, struct meta_instr *
     return st;
 }
 
-static enum sheaf_status run_part(struct member *me, struct meta_part *part) {
-    const bool check = me->backend->check;
+/* A device with memory of its own has a queue, too: it goes on while the host prepares what
+ * follows. The CPU computes at once, on this thread. */
+static enum sheaf_status run_span(struct member *me, struct meta_instr *instr) {
+    const uint64_t begin = sheaf__time_ns();
+    enum sheaf_status st = me->backend->check ? run_span_checked(me, instr)
+                           : me->staged
+                               ? sheaf_backend_graph_compute_async(me->device_backend, &instr->span)
+                               : sheaf_backend_graph_compute(me->device_backend, &instr->span);
+    me->compute_ns += sheaf__time_ns() - begin;
+    return st;
+}
+
+static enum sheaf_status run_instrs(struct member *me, struct meta_part *part) {
     me->n_hashes = 0;
     for (int i = 0; i < part->n_instrs; i++) {
         struct meta_instr *instr = &part->instrs[i];
         enum sheaf_status st;
         if (instr->kind == INSTR_SPAN) {
-            const uint64_t begin = sheaf__time_ns();
-            st = check ? run_span_checked(me, instr)
-                       : sheaf_backend_graph_compute(me->device_backend, &instr->span);
-            me->compute_ns += sheaf__time_ns() - begin;
+            st = run_span(me, instr);
         } else if (instr->kind == INSTR_ZERO) {
-            st = sheaf_backend_tensor_memset(instr->out, 0, 0, sheaf_nbytes(instr->out));
+            st = run_zero(me, instr);
         } else {
             st = run_collective(me, instr);
-            if (!st && check) st = add_hash(me, instr->out, META_FLAG_CHECK_COLLECTIVE);
+            if (!st && me->backend->check)
+                st = add_hash(me, instr->out, META_FLAG_CHECK_COLLECTIVE);
         }
         if (st) return st;
     }
     return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status run_part(struct member *me, struct meta_part *part) {
+    enum sheaf_status st = run_instrs(me, part);
+    if (!me->staged) return st;
+    const uint64_t begin = sheaf__time_ns();
+    const enum sheaf_status waited = sheaf_backend_synchronize(me->device_backend);
+    me->compute_ns += sheaf__time_ns() - begin;
+    return st ? st : waited;
 }
 
 static void run_member(struct member *me) {
@@ -628,8 +651,8 @@ static void free_backend(sheaf_backend_t backend) {
         struct member *me = &b->members[m];
         sheaf_gallocr_free(me->galloc);
         sheaf_backend_free(me->device_backend);
-        free(me->staging_in);
-        free(me->staging_out);
+        sheaf__meta_staging_free(&me->in);
+        sheaf__meta_staging_free(&me->out);
         free(me->hashes);
         free(me->hashed_names);
     }
@@ -665,8 +688,10 @@ enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend
         sheaf_backend_dev_t device = dev->members[dev->local[m]];
         me->backend = b;
         me->local = m;
+        me->in.device = me->out.device = device;
         st = sheaf_backend_dev_init(device, NULL, &me->device_backend);
         if (st) break;
+        me->staged = !sheaf_backend_buft_is_host(sheaf_backend_dev_buffer_type(device));
         me->galloc = sheaf_gallocr_new(sheaf_backend_dev_buffer_type(device));
         if (!me->galloc) st = SHEAF_STATUS_ALLOC_FAILED;
         if (m == 0 || st) continue;

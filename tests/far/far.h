@@ -1,0 +1,42 @@
+/* The far device: a device for tests whose memory no one on the host may touch, like a GPU's.
+ *
+ * A module in two files: memory.c is its memory and host buffers, far.c its devices and streams. It
+ * computes with the CPU's kernels, on tensors mapped to where their bytes really are.
+ * SHEAF_FAR_DEVICES (2) devices; SHEAF_FAR_SLOWDOWN=f makes each compute take f times as long;
+ * SHEAF_FAR_KIND=accel lists them as accelerators instead of GPUs. */
+#ifndef SHEAF_TESTS_FAR_H
+#define SHEAF_TESTS_FAR_H
+
+#include <stdatomic.h>
+
+#include "sheaf/backend-impl.h"
+
+enum { FAR_MAX_DEVICES = 8 };
+
+struct far_device {
+    struct sheaf_backend_device base;
+    struct sheaf_backend_buffer_type buft, host_buft;
+    char name[16], host_name[24];
+};
+
+/* What the function far_count ("far_count" of get_proc_address: long (*)(const char *)) tells. */
+enum far_event {
+    FAR_COMPUTES,     /* graphs */
+    FAR_NODES,        /* nodes computed */
+    FAR_PINNED,       /* transfers from or to host buffers of a far device */
+    FAR_PAGEABLE,     /* transfers from or to other memory of the host */
+    FAR_HOST_BUFFERS, /* made so far */
+    FAR_EVENT_COUNT,
+};
+extern _Atomic long far_counts[FAR_EVENT_COUNT];
+
+extern const struct sheaf_backend_buffer_type_i far_buft_i, far_host_buft_i;
+
+/* The tensor with its bytes where the CPU can reach them, as a leaf. False, with a text, if its
+ * memory is not of `device`: a real device would compute on garbage. */
+bool far_map(const struct sheaf_tensor *tensor, const struct far_device *device,
+             struct sheaf_tensor *out);
+/* Counts a transfer by where its host end lies. */
+void far_count_transfer(const void *host);
+
+#endif

@@ -1,0 +1,111 @@
+/* Groups of unlike members: CPU devices beside far ones (tests/far), whose memory is out of the
+ * host's reach, in one process and, through helper-mixed, on several ranks. Whoever follows a far
+ * address dies. */
+#include <criterion/criterion.h>
+
+#include "meta_random.h"
+#include "mixed_members.h"
+#include "mpirun.h"
+#include "sched_scenario.h"
+
+enum { MOST = 8 };
+
+struct group {
+    sheaf_backend_dev_t members[MOST];
+    size_t n;
+};
+
+static struct group up(const char *order) {
+    struct group g = {{NULL}, 0};
+    cr_assert(mixed_devices(2, 3));
+    cr_assert_eq(sheaf_world_init(NULL), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    g.n = mixed_pick(order, g.members, MOST);
+    cr_assert_gt(g.n, 0, "%s", sheaf_last_error());
+    return g;
+}
+
+/* ---- the device by itself ---- */
+
+Test(far, computes_what_the_cpu_computes) {
+    const struct group g = up("Far0");
+    sheaf_backend_t far;
+    static struct tf_result want[TF_STEPS];
+    cr_assert(tf_reference(want));
+    cr_assert_eq(sheaf_backend_dev_init(g.members[0], NULL, &far), SHEAF_STATUS_SUCCESS);
+    sheaf_backend_t cpu;
+    cr_assert_eq(sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &cpu),
+                 SHEAF_STATUS_SUCCESS);
+    const sheaf_backend_t both[] = {far, cpu};
+    sheaf_backend_sched_t sched = sheaf_backend_sched_new(both, NULL, 2, 64, false, false);
+    const struct tf_forced forced[] = {{SHEAF_OP_COUNT, 0, 1, NULL}, {SHEAF_OP_GLU, 0, 3, NULL}};
+    for (int i = 0; i < 2; i++) cr_assert(tf_run(sched, far, far, &forced[i], want));
+    cr_assert_gt(far_counted("nodes"), 100);
+    sheaf_backend_sched_free(sched);
+    sheaf_backend_free(far);
+    sheaf_backend_free(cpu);
+}
+
+Test(far, its_memory_is_out_of_reach, .signal = SIGSEGV) {
+    const struct group g = up("Far0");
+    sheaf_backend_buffer_t buffer;
+    cr_assert_eq(
+        sheaf_backend_buft_alloc_buffer(sheaf_backend_dev_buffer_type(g.members[0]), 64, &buffer),
+        SHEAF_STATUS_SUCCESS);
+    *(volatile char *)sheaf_backend_buffer_get_base(buffer) = 1;
+}
+
+/* ---- groups ---- */
+
+static const char *const orders[] = {
+    "Far0",      "CPU0 Far0",           "Far0 CPU0",
+    "Far0 Far1", "CPU0 Far0 CPU1 Far1", "Far2 CPU1 Far0 CPU0 Far1"};
+
+static void scenario(const char *order) {
+    const struct group g = up(order);
+    const enum sheaf_type types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_Q8_0};
+    for (int i = 0; i < 3; i++) {
+        for (int hole = 0; hole < 2; hole++)
+            cr_assert(run_meta_scenario(g.members, g.n, types[i], hole), "%s, %s, hole %d", order,
+                      sheaf_type_name(types[i]), hole);
+    }
+    cr_assert_gt(far_counted("nodes"), 0);
+    if (g.n == 1) return; /* a group of one has no collectives */
+    cr_assert_gt(far_counted("pinned"), 0, "collectives go through the device's host buffers");
+}
+Test(mixed, meta_far_alone) { scenario(orders[0]); }
+Test(mixed, meta_cpu_far) { scenario(orders[1]); }
+Test(mixed, meta_far_cpu) { scenario(orders[2]); }
+Test(mixed, meta_two_far) { scenario(orders[3]); }
+Test(mixed, meta_four) { scenario(orders[4]); }
+Test(mixed, meta_five) { scenario(orders[5]); }
+
+static void random_graphs(const char *order, uint64_t n) {
+    const struct group g = up(order);
+    cr_assert(run_meta_random(g.members, g.n, 1, n), "%s", order);
+    cr_assert_gt(far_counted("pinned"), 10);
+}
+Test(mixed, random_graphs_cpu_far) { random_graphs(orders[1], 300); }
+Test(mixed, random_graphs_two_far) { random_graphs(orders[3], 300); }
+Test(mixed, random_graphs_five) { random_graphs(orders[5], 150); }
+
+Test(mixed, scheduler_over_a_mixed_group) {
+    const struct group g = up("CPU0 Far0 Far1");
+    cr_assert(run_sched_scenario(g.members, g.n, 4));
+}
+
+/* ---- ranks ---- */
+
+static void on_ranks(int np, const char *env, const char *args, const char *want) {
+    char out[8192];
+    const int status = run_mpirun(np, env, 180, out, sizeof out, "helper-mixed %s", args);
+    cr_assert_eq(status, 0, "status %d:\n%s", status, out);
+    cr_assert(strstr(out, want), "wanted '%s':\n%s", want, out);
+}
+Test(mixed_mpirun, both_kinds_on_two_ranks) { on_ranks(2, "A=1", "1,1 1,1", "ok 4 members on 2"); }
+Test(mixed_mpirun, far_here_cpu_there) { on_ranks(2, "A=1", "0,2 1,0", "ok 3 members on 2"); }
+Test(mixed_mpirun, between_hosts) {
+    on_ranks(3, "SHEAF_COMM_TRANSPORT=mpi", "1,1 0,1 1,0", "ok 4 members on 3");
+}
+Test(mixed_mpirun, hosts_of_two) {
+    on_ranks(3, "SHEAF_COMM_TRANSPORT=hosts:0,0,1", "0,1 1,0 0,2", "ok 4 members on 3");
+}
