@@ -5,7 +5,7 @@
 #include "split/match.h"
 #include "split_exec.h"
 
-enum { MAX_CANDIDATES = 24, MAX_MEMBERS = 4 };
+enum { MAX_CANDIDATES = 28, MAX_MEMBERS = 4 };
 
 enum kind { EVEN, UNEVEN, REVERSED, HOLE, OVERLAP, N_KINDS };
 static const char *const kind_names[] = {"even", "uneven", "reversed", "hole", "overlap"};

@@ -3,8 +3,9 @@
  * op is made by the op's own constructor from the slices, so its shape is not the planner's word.
  *
  * A result state is true if every member's result is its slice of the whole result (S), all of it
- * (M), or an addend of it (P). Addends of operands are uneven and have offsets that cancel, values
- * are never near zero, so that a wrong row does not pass by luck.
+ * (M), an addend of it (P), or an addend whose columns are whole or 0 as a mask says (masked P).
+ * Addends of operands are uneven and have offsets that cancel, values are never near zero, so that
+ * a wrong row does not pass by luck.
  *
  * T1m: rules that are wrong on purpose must be found out by the same means. */
 #include <criterion/criterion.h>
@@ -36,6 +37,11 @@ static T *b_div(C *c, T **a) { return sheaf_div(c, a[0], a[1]); }
 static T *b_scale(C *c, T **a) { return sheaf_scale(c, a[0], 1.5f); }
 static T *b_scale_bias(C *c, T **a) { return sheaf_scale_bias(c, a[0], 1.5f, 0.75f); }
 static T *b_silu(C *c, T **a) { return sheaf_silu(c, a[0]); }
+static T *b_sigmoid(C *c, T **a) { return sheaf_unary(c, a[0], SHEAF_UNARY_OP_SIGMOID); }
+static T *b_gelu(C *c, T **a) { return sheaf_unary(c, a[0], SHEAF_UNARY_OP_GELU); }
+static T *b_relu(C *c, T **a) { return sheaf_unary(c, a[0], SHEAF_UNARY_OP_RELU); }
+static T *b_tanh(C *c, T **a) { return sheaf_unary(c, a[0], SHEAF_UNARY_OP_TANH); }
+static T *b_exp(C *c, T **a) { return sheaf_unary(c, a[0], SHEAF_UNARY_OP_EXP); }
 static T *b_neg(C *c, T **a) { return sheaf_unary(c, a[0], SHEAF_UNARY_OP_NEG); }
 static T *b_swiglu(C *c, T **a) { return sheaf_swiglu(c, a[0]); }
 static T *b_geglu_swapped(C *c, T **a) { return sheaf_glu(c, a[0], SHEAF_GLU_OP_GEGLU, true); }
@@ -91,6 +97,11 @@ static const struct xcase cases[] = {
     {"scale", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_scale},
     {"scale and bias", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_scale_bias},
     {"silu", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_silu},
+    {"sigmoid", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_sigmoid},
+    {"gelu", 1, {{6, 4, 3, 5}}, "f", 0, 3, b_gelu},
+    {"relu", 1, {{6, 4, 3, 5}}, "f", 0, 3, b_relu},
+    {"tanh", 1, {{6, 4, 3, 5}}, "f", 0, 3, b_tanh},
+    {"exp", 1, {{6, 4, 3, 5}}, "f", 0, 3, b_exp},
     {"neg", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_neg},
     {"swiglu fused", 1, {{12, 4, 3, 1}}, "f", 0, 4, b_swiglu},
     {"geglu fused swapped", 1, {{12, 4, 3, 1}}, "f", 0, 4, b_geglu_swapped},
@@ -201,6 +212,8 @@ struct bench {
     T *whole; /* result of the unsplit op */
     C *ctx;
     C *local;
+    int n_masks; /* expert ids, one tensor for each arrangement of columns */
+    T *mask[2 * MAX_OPERANDS];
 };
 
 static T *fill(T *t, char type, int below, uint64_t *seed) {
@@ -226,6 +239,53 @@ static T *fill(T *t, char type, int below, uint64_t *seed) {
 
 static void copy_tensor(T *to, const T *from) { memcpy(to->data, from->data, sheaf_nbytes(from)); }
 
+/* ---- masked P: experts of columns, a cut of the experts ---- */
+
+enum { EXPERTS = 6 };
+
+static T *mask_for(struct bench *b, const T *t) {
+    for (int i = 0; i < b->n_masks; i++) {
+        if (!memcmp(b->mask[i]->ne, t->ne + 1, 3 * sizeof *t->ne)) return b->mask[i];
+    }
+    T *m = sheaf_new_tensor_3d(b->ctx, SHEAF_TYPE_I32, t->ne[1], t->ne[2], t->ne[3]);
+    const int64_t n = sheaf_nelements(m);
+    uint64_t seed = (uint64_t)b->n_masks + 11;
+    for (int64_t i = 0; i < n; i++) /* by more than one member, whatever the cut */
+        ((int32_t *)m->data)[i] = i == n / 2   ? 0
+                                  : i == n - 1 ? EXPERTS - 1
+                                               : (int32_t)(split_random(&seed) % EXPERTS);
+    return b->mask[b->n_masks++] = m;
+}
+
+static int owner_of_column(const struct sheaf__st st, const struct split_index *x) {
+    const struct split_index at = {{x->i[1], x->i[2], x->i[3], 0}};
+    int32_t expert;
+    memcpy(&expert, split_at(st.mask, &at), sizeof expert);
+    for (int j = 0; j < st.cut->n_members; j++) {
+        for (int i = st.cut->begin[j]; i < st.cut->begin[j + 1]; i++) {
+            if (st.cut->interval[i].lo <= expert && expert < st.cut->interval[i].hi) return j;
+        }
+    }
+    return -1;
+}
+
+/* Masked states of a tensor, behind the others. */
+static int masked_candidates(struct bench *b, const T *t, enum kind kind, struct sheaf__st *out,
+                             int n) {
+    const struct sheaf__cut *cut = make_cut(&b->pool, kind, EXPERTS, 1, 1);
+    if (t->type == SHEAF_TYPE_F32 && cut && cut->partition && cut->contiguous)
+        out[n++] = sheaf__st_masked(cut, mask_for(b, t));
+    return n;
+}
+
+static void split_masked(const T *whole, struct sheaf__st st, T **out) {
+    for (int j = 0; j < st.cut->n_members; j++) out[j] = split_tensor(whole->type, whole->ne);
+    struct split_index x = {{0}};
+    do {
+        memcpy(split_at(out[owner_of_column(st, &x)], &x), split_at(whole, &x), sizeof(float));
+    } while (split_next(&x, whole->ne));
+}
+
 static void bench_open(struct bench *b, const struct xcase *x, int d, enum kind kind,
                        uint64_t seed) {
     memset(b, 0, sizeof *b);
@@ -236,7 +296,7 @@ static void bench_open(struct bench *b, const struct xcase *x, int d, enum kind 
     b->local = sheaf_init(
         (struct sheaf_init_params){.mem_size = 16 * sheaf_tensor_overhead(), .no_alloc = true});
     T *a[MAX_OPERANDS] = {NULL}, *scratch[MAX_OPERANDS] = {NULL};
-    for (int i = 0; i < x->n; i++) {
+    for (int i = x->n - 1; i >= 0; i--) { /* expert ids first: they are a mask */
         const enum sheaf_type type = x->type[i] == 'i'   ? SHEAF_TYPE_I32
                                      : x->type[i] == 'h' ? SHEAF_TYPE_F16
                                      : x->type[i] == 'q' ? SHEAF_TYPE_Q8_0
@@ -244,10 +304,16 @@ static void bench_open(struct bench *b, const struct xcase *x, int d, enum kind 
         a[i] = fill(sheaf_new_tensor(b->ctx, type, 4, x->ne[i]), x->type[i], x->below, &seed);
         scratch[i] = sheaf_dup_tensor(b->ctx, a[i]);
         copy_tensor(scratch[i], a[i]);
+        if (x->build == b_mul_mat_id && i == 2) b->mask[b->n_masks++] = a[i];
         struct operand *o = &b->operand[i];
         o->whole = a[i];
         o->n = candidates(&b->pool, a[i], kind, o->st);
+        o->n = masked_candidates(b, a[i], kind, o->st, o->n);
         for (int s = 0; s < o->n; s++) {
+            if (o->st[s].mask) {
+                split_masked(a[i], o->st[s], o->slice[s]);
+                continue;
+            }
             if (o->st[s].lie == SHEAF__P) {
                 split_addends(a[i], d, &seed, o->slice[s]);
                 continue;
@@ -351,6 +417,28 @@ static struct results run_tuple(struct bench *b, const int *tuple, enum variant 
     return out;
 }
 
+/* Is every column of every addend what the mask says? */
+static bool is_masked(struct bench *b, const struct results *res, struct sheaf__st st,
+                      double tolerance) {
+    for (int j = 0; j < b->d; j++) {
+        if (!sheaf_are_same_shape(res->r[j], b->whole)) return false;
+        if (res->zero[j]) continue; /* that the sum is right is a claim of its own */
+        T *expect = clone(b->whole);
+        struct split_index x = {{0}};
+        do {
+            float v;
+            memcpy(&v, split_at(res->r[j], &x), sizeof v);
+            if (owner_of_column(st, &x) == j) {
+                memcpy(split_at(expect, &x), &v, sizeof v);
+            } else if (v < 0 || v > 0) {
+                return false;
+            }
+        } while (split_next(&x, b->whole->ne));
+        if (split_distance(expect, b->whole) > tolerance) return false;
+    }
+    return true;
+}
+
 static bool is_true(struct bench *b, const struct results *res, struct sheaf__st st) {
     if (!res->valid) return false;
     const double tolerance = b->whole->type == SHEAF_TYPE_F16 ? 3e-3 : 2e-5;
@@ -366,7 +454,8 @@ static bool is_true(struct bench *b, const struct results *res, struct sheaf__st
             for (int64_t i = 0; i < sheaf_nelements(&sum) && !res->zero[j]; i++)
                 ((float *)sum.data)[i] += f[i];
         }
-        return split_distance(&sum, b->whole) < tolerance;
+        if (split_distance(&sum, b->whole) >= tolerance) return false;
+        return !st.mask || is_masked(b, res, st, tolerance);
     }
     for (int j = 0; j < b->d; j++) {
         int64_t ne[SHEAF_MAX_DIMS];
@@ -416,8 +505,14 @@ struct count {
 };
 
 static bool same(struct sheaf__st a, struct sheaf__st b) { return sheaf__st_equal(a, b); }
+/* A masked P is a P. */
+static bool says(struct sheaf__st offered, struct sheaf__st claim) {
+    const struct sheaf__need need = {.st = claim};
+    return same(offered, claim) || (claim.lie == SHEAF__P && sheaf__need_met(&need, offered));
+}
 
 static char *print_st(struct bench *b, struct sheaf__st st, char *buf, size_t n) {
+    if (st.mask) return snprintf(buf, n, "masked"), buf;
     return sheaf_split_state_print(sheaf__st_show(&b->pool, st), buf, n);
 }
 
@@ -438,6 +533,7 @@ static const char *allowed(struct bench *b, const int *tuple, struct sheaf__st o
     const int written = sheaf__rule_of(b->whole)->written;
     if (written && !same(out, b->operand[written - 1].st[tuple[written - 1]]))
         return "the result is the target's memory, so it lies as the target does";
+    if (written && out.mask) return "what is written over has no mask, a cache never has one";
     if (v == ONCE_0 || v == ONCE_1) {
         const struct sheaf__st once = b->operand[v == ONCE_1].st[tuple[v == ONCE_1]];
         if (once.lie == SHEAF__S && sheaf__cut_count(once.cut, 0) == once.cut->extent)
@@ -460,7 +556,8 @@ static void run_case(const struct xcase *x, int d, enum kind kind, const struct 
     bench_open(&b, x, d, kind, 1234 + (uint64_t)d);
     const struct sheaf__rule *rule = mutant ? mutant : sheaf__rule_of(b.whole);
     struct sheaf__st result[MAX_CANDIDATES];
-    const int n_result = candidates(&b.pool, b.whole, kind, result);
+    int n_result = candidates(&b.pool, b.whole, kind, result);
+    n_result = masked_candidates(&b, b.whole, kind, result, n_result);
     int tuple[MAX_OPERANDS] = {0};
     for (bool more = true; more;) {
         struct sheaf__have have[SHEAF__MAX_OPERANDS] = {{0}};
@@ -491,7 +588,7 @@ static void run_case(const struct xcase *x, int d, enum kind kind, const struct 
                 c->is_true++;
                 bool is_offered = false;
                 for (int i = 0; i < o.n; i++)
-                    is_offered = is_offered || same(o.offer[i].out, result[r]);
+                    is_offered = is_offered || says(o.offer[i].out, result[r]);
                 if (is_offered) continue;
                 if (allowed(&b, tuple, result[r], kind, (enum variant)v)) {
                     c->allowed++;
@@ -601,6 +698,20 @@ static const struct mutant mutants[] = {
     {"experts sum without a mask",
      "mul_mat_id",
      {.expr = "k m x, k u n, u n -> m u n", .sum = "kx"}},
+    {"a mask outlives a sum with what is whole",
+     "add",
+     {.expr = "i j h s, i j h s -> i j h s", .zero = {1}}},
+    {"a mask outlives a bias", "scale and bias", {.expr = "i j h s -> i j h s", .zero = {1}}},
+    {"a mask outlives a softmax",
+     "soft_max",
+     {.expr = "k n h s -> k n h s", .whole = "k", .zero = {1}}},
+    {"a sigmoid of 0 is 0", "sigmoid", {.expr = "i j h s -> i j h s", .zero = {1}}},
+    {"a product is masked as its weights",
+     "mul_mat batch",
+     {.expr = "k m g s, k n g.r s.t -> m n g.r s.t", .sum = "k", .group = "grst", .zero = {1}}},
+    {"experts are masked without their base",
+     "mul_mat_id",
+     {.expr = "k m x, k u n, u n -> m u n", .sum = "kx", .mask = 3}},
 };
 
 static struct count judge(const struct mutant *m) {

@@ -43,6 +43,7 @@ static int examples(struct example *e) {
     EXAMPLE("CONCAT along 0", sheaf_concat(ctx, a, a, 0));
     EXAMPLE("CONCAT along 2", sheaf_concat(ctx, a, a, 2));
     EXAMPLE("RMS_NORM", sheaf_rms_norm(ctx, a, 1e-5f));
+    EXAMPLE("RMS_NORM without epsilon", sheaf_rms_norm(ctx, a, 0));
     EXAMPLE("MUL_MAT", sheaf_mul_mat(ctx, f32(6, 4, 2, 1), f32(6, 5, 4, 3)));
     EXAMPLE("MUL_MAT_ID", sheaf_mul_mat_id(ctx, f32(6, 4, 8, 1), f32(6, 2, 5, 1), i32(2, 5)));
     EXAMPLE("MUL_MAT_ID, one row for all experts",
@@ -77,7 +78,8 @@ static int examples(struct example *e) {
             sheaf_flash_attn_ext(ctx, q, k, k, f32(9, 5, 1, 1), 1, 8, 0));
     EXAMPLE("FLASH_ATTN_EXT with ALiBi and a padded mask",
             sheaf_flash_attn_ext(ctx, q, k, k, f32(9, 32, 1, 1), 1, 8, 0));
-    EXAMPLE("UNARY", sheaf_silu(ctx, a));
+    EXAMPLE("UNARY, 0 of 0", sheaf_silu(ctx, a));
+    EXAMPLE("UNARY, other", sheaf_unary(ctx, a, SHEAF_UNARY_OP_EXP));
     EXAMPLE("UNARY NEG", sheaf_unary(ctx, a, SHEAF_UNARY_OP_NEG));
     EXAMPLE("GLU fused", sheaf_swiglu(ctx, a));
     EXAMPLE("GLU of two", sheaf_swiglu_split(ctx, a, a));

@@ -44,20 +44,33 @@ struct sheaf__pool {
     const struct sheaf_split_state *mirrored, *partial;
 };
 
-/* State of a tensor inside the planner. */
+/* State of a tensor inside the planner.
+ *
+ * A masked P knows more of its addends: every column (what lies along dimension 0) is whole on one
+ * member and 0 on all others. Which member that is follows from the expert ids, a tensor `mask`
+ * with an element a column, and from `cut`, which divides the experts. */
 enum sheaf__lie { SHEAF__M, SHEAF__P, SHEAF__S };
 struct sheaf__st {
     enum sheaf__lie lie;
-    int axis;                     /* of S */
-    const struct sheaf__cut *cut; /* of S */
+    int axis;                        /* of S */
+    const struct sheaf__cut *cut;    /* of S and of a masked P */
+    const struct sheaf_tensor *mask; /* of a masked P; NULL */
 };
-static inline struct sheaf__st sheaf__st_m(void) { return (struct sheaf__st){SHEAF__M, 0, NULL}; }
-static inline struct sheaf__st sheaf__st_p(void) { return (struct sheaf__st){SHEAF__P, 0, NULL}; }
+static inline struct sheaf__st sheaf__st_m(void) {
+    return (struct sheaf__st){SHEAF__M, 0, NULL, NULL};
+}
+static inline struct sheaf__st sheaf__st_p(void) {
+    return (struct sheaf__st){SHEAF__P, 0, NULL, NULL};
+}
 static inline struct sheaf__st sheaf__st_s(int axis, const struct sheaf__cut *cut) {
-    return (struct sheaf__st){SHEAF__S, axis, cut};
+    return (struct sheaf__st){SHEAF__S, axis, cut, NULL};
+}
+static inline struct sheaf__st sheaf__st_masked(const struct sheaf__cut *cut,
+                                                const struct sheaf_tensor *mask) {
+    return (struct sheaf__st){SHEAF__P, 0, cut, mask};
 }
 static inline bool sheaf__st_equal(struct sheaf__st a, struct sheaf__st b) {
-    return a.lie == b.lie && a.axis == b.axis && a.cut == b.cut;
+    return a.lie == b.lie && a.axis == b.axis && a.cut == b.cut && a.mask == b.mask;
 }
 
 enum sheaf_status sheaf__pool_init(struct sheaf__pool *pool, int n_members);

@@ -24,6 +24,7 @@ int sheaf__n_operands(const struct sheaf_tensor *node) {
 
 bool sheaf__need_met(const struct sheaf__need *need, struct sheaf__st st) {
     if (sheaf__st_equal(need->st, st)) return true;
+    if (need->st.lie == SHEAF__P && st.lie == SHEAF__P) return !need->st.mask;
     /* a cut whose members all own everything is MIRRORED by another name */
     if (need->st.lie == SHEAF__M && st.lie == SHEAF__S) return st.cut->everywhere;
     if (st.lie == SHEAF__M && need->st.lie == SHEAF__S && need->st.cut->everywhere) return true;
@@ -154,6 +155,12 @@ static bool offer_factors(const struct matcher *m, const struct sheaf__cut *cons
             row.out = st;
         } else if (kind == SHEAF__SUM || kind == SHEAF__INDEX) {
             row.out = sheaf__st_p();
+            if (kind == SHEAF__INDEX && m->rule->mask) {
+                for (int f = 0; f < e->n_factors; f++) {
+                    if (set >> f & 1)
+                        row.out = sheaf__st_masked(cuts[f], m->node->src[m->rule->mask - 1]);
+                }
+            }
         } else {
             return true;
         }
@@ -378,6 +385,59 @@ static bool visit_partial(const struct matcher *m) {
     return true;
 }
 
+/* ---- masked PARTIAL ---- */
+
+/* Is column c of the operand the only one of it that column c of the result is made from? */
+static bool same_columns(const struct matcher *m, int operand) {
+    const struct sheaf_tensor *t = m->node, *a = t->src[operand];
+    for (int d = 1; d < SHEAF_MAX_DIMS; d++) {
+        if (t->ne[d] != a->ne[d]) return false;
+        if (m->rule->form == SHEAF__FORM_VIEW && t->nb[d] != a->nb[d]) return false;
+    }
+    if (m->rule->form != SHEAF__FORM_VIEW) return true;
+    const size_t offset = t->view_offs - a->view_offs;
+    return t->nb[0] == a->nb[0] && offset % t->nb[0] == 0 &&
+           offset / t->nb[0] + (size_t)t->ne[0] <= (size_t)a->ne[0];
+}
+
+static bool has(const struct sheaf__have *have, struct sheaf__st st) {
+    for (int h = 0; h < have->n; h++) {
+        if (sheaf__st_equal(have->st[h], st)) return true;
+    }
+    return false;
+}
+
+static bool visit_masked(const struct matcher *m) {
+    for (int i = 0; i < m->n; i++) {
+        for (int h = 0; h < m->have[i].n; h++) {
+            const struct sheaf__st st = m->have[i].st[h];
+            if (st.lie != SHEAF__P || !st.mask || !same_columns(m, i)) continue;
+            for (int l = 0; l < SHEAF__MAX_LINEAR && m->rule->zero[l]; l++) {
+                struct sheaf__row row = row_of(m, "mask");
+                bool good = m->rule->zero[l] >> i & 1;
+                int n = 0;
+                row.out = st;
+                for (int o = 0; o < m->n; o++) {
+                    if (!(m->rule->zero[l] >> o & 1)) continue;
+                    /* once for the set, from the first of it */
+                    good = good && o >= i && same_columns(m, o) && has(&m->have[o], st);
+                    row.need[o].st = st;
+                    row.addend = n++ ? -1 : o;
+                }
+                if (good && !offer(m, &row)) return false;
+            }
+            /* weights cut as the mask was, and chosen by the same ids: what a member lacks is 0 */
+            if (m->rule->mask && i == 1 && m->node->src[m->rule->mask - 1] == st.mask) {
+                struct sheaf__row row = row_of(m, "mask");
+                row.need[0].st = sheaf__st_s(m->rule->base_axis, st.cut);
+                row.need[1].st = row.out = st;
+                if (!offer(m, &row)) return false;
+            }
+        }
+    }
+    return true;
+}
+
 void sheaf__rows_visit(struct sheaf__pool *pool, const struct sheaf_tensor *node,
                        const struct sheaf__have have[SHEAF__MAX_OPERANDS], sheaf__row_fn visit,
                        void *user) {
@@ -407,5 +467,5 @@ void sheaf__rows_visit_by(struct sheaf__pool *pool, const struct sheaf_tensor *n
     } else if (sheaf__expr_of(node, m.rule, &m.e, NULL) && m.e.n_operands == m.n) {
         more = visit_expr(&m);
     }
-    if (more && any_partial(&m)) visit_partial(&m);
+    if (more && any_partial(&m) && visit_masked(&m)) visit_partial(&m);
 }

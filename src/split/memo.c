@@ -48,7 +48,7 @@ struct sheaf__memo_key sheaf__memo_key(struct sheaf__memo *memo, const struct sh
     struct sheaf__memo_key key = {0};
     size_t states = 0;
     for (int i = 0; i < n; i++) states += (size_t)have[i].n;
-    const size_t most = WORDS_FIXED + WORDS_TENSOR * ((size_t)n + 1) + (size_t)n + 2 * states;
+    const size_t most = WORDS_FIXED + WORDS_TENSOR * ((size_t)n + 1) + (size_t)n + 3 * states;
     if (most > memo->cap) {
         uint64_t *grown = realloc(memo->scratch, most * sizeof *grown);
         if (!grown) {
@@ -63,12 +63,15 @@ struct sheaf__memo_key sheaf__memo_key(struct sheaf__memo *memo, const struct sh
     for (int i = 0; i < SHEAF_MAX_OP_PARAMS; i += 2)
         *w++ = (uint32_t)node->op_params[i] | (uint64_t)(uint32_t)node->op_params[i + 1] << 32;
     w = put_tensor(w, node, n ? node->src[0] : NULL);
+    const int mask = sheaf__rule_of(node)->mask;
+    *w++ = mask ? (uint64_t)(uintptr_t)node->src[mask - 1] : 0; /* masked results name it */
     for (int i = 0; i < n; i++) {
         w = put_tensor(w, node->src[i], NULL);
         *w++ = (uint64_t)have[i].n;
         for (int k = 0; k < have[i].n; k++) {
             *w++ = (uint64_t)have[i].st[k].lie << 8 | (uint64_t)have[i].st[k].axis;
             *w++ = (uint64_t)(uintptr_t)have[i].st[k].cut;
+            *w++ = (uint64_t)(uintptr_t)have[i].st[k].mask;
         }
     }
     key.n = (size_t)(w - memo->scratch);

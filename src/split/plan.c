@@ -22,11 +22,12 @@ enum { NONE = -1, MAX_STATES = 8 };
 /* A tensor that the graph mentions. */
 struct entry {
     struct sheaf_tensor *tensor;
-    int node;   /* index in the graph; NONE: a leaf */
-    int uses;   /* operands that name it */
-    int owner;  /* entry of the tensor whose memory it is */
-    int epoch;  /* of an owner: in-place writes so far */
-    int values; /* newest value, linked by `older` */
+    int node;     /* index in the graph; NONE: a leaf */
+    int uses;     /* operands that name it */
+    int owner;    /* entry of the tensor whose memory it is */
+    int epoch;    /* of an owner: in-place writes so far */
+    int values;   /* newest value, linked by `older` */
+    bool written; /* of an owner: by a node of the graph */
 };
 
 struct value {
@@ -333,7 +334,8 @@ static int64_t need_cost(const struct choice *c, const struct operand *o,
  * was cut on purpose, and do the work on every member. */
 static int64_t debt(const struct choice *c, const struct sheaf__row *row) {
     bool passes = false;
-    for (int i = 0; i < row->n_operands; i++) passes = passes || row->need[i].st.lie == SHEAF__P;
+    for (int i = 0; i < row->n_operands; i++)
+        passes = passes || (row->need[i].st.lie == SHEAF__P && !row->need[i].st.mask);
     if (!passes || row->out.lie != SHEAF__P) return 0;
     return sheaf__convert_cost(row->out, sheaf__st_m(), c->bytes, c->p->n_members) / 64 * 63;
 }
@@ -445,10 +447,11 @@ static enum sheaf_status write_back(struct planner *p, int written, int node) {
     int target = copy == NONE ? NONE : p->value[copy].origin;
     while (target != NONE && !p->value[target].native) target = p->value[target].origin;
     if (target == NONE) { /* not known to happen; a wrong plan must not run */
-        return sheaf_set_error(SHEAF_STATUS_FAILED,
-                               "split: node %d writes into a copy of '%s' whose own memory the plan "
-                               "has lost; please report this graph",
-                               node, p->value[written].tensor->name);
+        return sheaf_set_error(
+            SHEAF_STATUS_FAILED,
+            "split: node %d writes into a copy of '%s' whose own memory the plan "
+            "has lost; please report this graph",
+            node, p->value[written].tensor->name);
     }
     const enum sheaf__step_kind kind =
         p->value[target].st.lie == SHEAF__P ? SHEAF__STEP_KEEP_ONE : SHEAF__STEP_SLICE;
@@ -482,6 +485,18 @@ static bool offer_tokens(struct planner *p, struct operand *o) {
     const struct sheaf__cut *cut = sheaf__cut_end(p->pool, tokens);
     if (cut) o->st[o->n] = sheaf__st_s(1, cut);
     return cut != NULL;
+}
+
+static bool is_written(struct planner *p, struct sheaf_tensor *t) {
+    const int e = entry_of(p, t);
+    return e == NONE || p->entry[p->entry[e].owner].written;
+}
+
+/* A mask that the graph writes to, or addends that it writes over, are not what they were. */
+static struct sheaf__st lasting(struct planner *p, struct sheaf_tensor *t, struct sheaf__st st) {
+    if (!st.mask) return st;
+    struct sheaf_tensor *mask = (struct sheaf_tensor *)(uintptr_t)st.mask;
+    return is_written(p, mask) || is_written(p, t) ? sheaf__st_p() : st;
 }
 
 static enum sheaf_status plan_node(struct planner *p, int node) {
@@ -544,7 +559,8 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
     if (s == NONE) return out_of_memory();
     const int source = is_view_form(rule) ? in[0] : rule->written ? in[rule->written - 1] : NONE;
     if (rule->written) ++*epoch_of(p, self);
-    const int v = new_value(p, self, best.row.out, s, source == NONE || p->value[source].native);
+    const int v = new_value(p, self, lasting(p, t, best.row.out), s,
+                            source == NONE || p->value[source].native);
     if (v == NONE) return out_of_memory();
     if (source != NONE && !p->value[source].native) {
         p->value[v].copy = p->value[source].copy;
@@ -578,6 +594,11 @@ static enum sheaf_status prepare(struct planner *p) {
             const int used = g->nodes[i]->src[k] ? entry_of(p, g->nodes[i]->src[k]) : 0;
             if (used == NONE) return out_of_memory();
             if (g->nodes[i]->src[k]) p->entry[used].uses++;
+        }
+        const int written = sheaf__rule_of(g->nodes[i])->written;
+        if (written) {
+            const int target = entry_of(p, g->nodes[i]->src[written - 1]);
+            p->entry[p->entry[target].owner].written = true;
         }
     }
     return SHEAF_STATUS_SUCCESS;

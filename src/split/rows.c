@@ -71,6 +71,15 @@ static void put_linear(struct text *t, const struct sheaf__rule *rule, int n_ope
             put(t, "%s%s", i ? ", " : "", rule->linear[l] >> i & 1 ? "P" : "M");
         put(t, " -> P\n");
     }
+    /* m: a masked P */
+    if (rule->mask)
+        put(t, "  mask     masks of x give m; S2, m, M -> m if cut and ids are those of m\n");
+    for (int l = 0; l < SHEAF__MAX_LINEAR && rule->zero[l]; l++) {
+        put(t, "  mask     ");
+        for (int i = 0; i < n_operands; i++)
+            put(t, "%s%s", i ? ", " : "", rule->zero[l] >> i & 1 ? "m" : "M");
+        put(t, " -> m%s\n", rule->form == SHEAF__FORM_VIEW ? "   (columns stay columns)" : "");
+    }
 }
 
 static void put_kinds(struct text *t, const struct sheaf__rule *rule) {

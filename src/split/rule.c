@@ -12,6 +12,12 @@
 
 static bool has_src1(const struct sheaf_tensor *t) { return t->src[1] != NULL; }
 static bool biased_scale(const struct sheaf_tensor *t) { return sheaf__param_f32(t, 1) != 0; }
+static bool of_zero_is_zero(const struct sheaf_tensor *t) {
+    const int32_t op = t->op_params[0];
+    return op == (int32_t)SHEAF_UNARY_OP_SILU || op == (int32_t)SHEAF_UNARY_OP_GELU ||
+           op == (int32_t)SHEAF_UNARY_OP_RELU || op == (int32_t)SHEAF_UNARY_OP_TANH;
+}
+static bool no_epsilon(const struct sheaf_tensor *t) { return !(sheaf__param_f32(t, 0) > 0); }
 static bool negates(const struct sheaf_tensor *t) {
     return t->op_params[0] == (int32_t)SHEAF_UNARY_OP_NEG;
 }
@@ -65,11 +71,19 @@ static const struct sheaf__rule scale_alt[] = {
     {.when = NULL},
 };
 static const struct sheaf__rule unary_alt[] = {
-    {.when = negates, .expr = "i j h s -> i j h s", .linear = {OPERANDS_0}},
+    {.when = negates, .expr = "i j h s -> i j h s", .linear = {OPERANDS_0}, .zero = {OPERANDS_0}},
+    {.when = of_zero_is_zero, .expr = "i j h s -> i j h s", .zero = {OPERANDS_0}},
+    {.when = NULL},
+};
+static const struct sheaf__rule rms_norm_alt[] = {
+    {.when = no_epsilon, .expr = "i j h s -> i j h s", .whole = "i"},
     {.when = NULL},
 };
 static const struct sheaf__rule glu_alt[] = {
-    {.when = has_src1, .expr = "f j h s, f j h s -> f j h s", .linear = {OPERANDS_1}},
+    {.when = has_src1,
+     .expr = "f j h s, f j h s -> f j h s",
+     .linear = {OPERANDS_1},
+     .zero = {OPERANDS_0, OPERANDS_1, OPERANDS_01}},
     {.when = NULL},
 };
 static const struct sheaf__rule mul_mat_id_alt[] = {
@@ -78,6 +92,8 @@ static const struct sheaf__rule mul_mat_id_alt[] = {
      .sum = "k",
      .index = "x",
      .linear = {OPERANDS_0, OPERANDS_1},
+     .zero = {OPERANDS_1},
+     .mask = 3,
      .base_operand = 0,
      .base_axis = 2},
     {.when = NULL},
@@ -126,32 +142,52 @@ static const struct sheaf__rule attention_alt[] = {
 
 static const struct sheaf__rule rules[] = {
     [SHEAF_OP_NONE] = {.none = "a leaf: its state is given"},
-    [SHEAF_OP_DUP] = {.expr = "i j h s -> i j h s", .linear = {OPERANDS_0}},
-    [SHEAF_OP_ADD] = {.expr = ELEMENTWISE, .linear = {OPERANDS_01}, .add_once = true},
-    [SHEAF_OP_SUB] = {.expr = ELEMENTWISE, .linear = {OPERANDS_01}},
-    [SHEAF_OP_MUL] = {.expr = ELEMENTWISE, .linear = {OPERANDS_0, OPERANDS_1}},
-    [SHEAF_OP_DIV] = {.expr = ELEMENTWISE, .linear = {OPERANDS_0}},
-    [SHEAF_OP_SCALE] = {.expr = "i j h s -> i j h s", .linear = {OPERANDS_0}, .alt = scale_alt},
-    [SHEAF_OP_SUM_ROWS] = {.expr = "k j h s -> 1 j h s", .sum = "k", .linear = {OPERANDS_0}},
+    [SHEAF_OP_DUP] = {.expr = "i j h s -> i j h s", .linear = {OPERANDS_0}, .zero = {OPERANDS_0}},
+    [SHEAF_OP_ADD] = {.expr = ELEMENTWISE,
+                      .linear = {OPERANDS_01},
+                      .zero = {OPERANDS_01},
+                      .add_once = true},
+    [SHEAF_OP_SUB] = {.expr = ELEMENTWISE, .linear = {OPERANDS_01}, .zero = {OPERANDS_01}},
+    [SHEAF_OP_MUL] = {.expr = ELEMENTWISE,
+                      .linear = {OPERANDS_0, OPERANDS_1},
+                      .zero = {OPERANDS_0, OPERANDS_1, OPERANDS_01}},
+    [SHEAF_OP_DIV] = {.expr = ELEMENTWISE, .linear = {OPERANDS_0}, .zero = {OPERANDS_0}},
+    [SHEAF_OP_SCALE] = {.expr = "i j h s -> i j h s",
+                        .linear = {OPERANDS_0},
+                        .zero = {OPERANDS_0},
+                        .alt = scale_alt},
+    [SHEAF_OP_SUM_ROWS] = {.expr = "k j h s -> 1 j h s",
+                           .sum = "k",
+                           .linear = {OPERANDS_0},
+                           .zero = {OPERANDS_0}},
     [SHEAF_OP_ARGMAX] = {.expr = "i j -> j", .whole = "i"},
     [SHEAF_OP_TOP_K] = {.expr = "i j h s -> q j h s", .whole = "iq"},
-    [SHEAF_OP_CONCAT] = {.build = concat, .joint = "ab", .linear = {OPERANDS_01}},
-    [SHEAF_OP_RMS_NORM] = {.expr = "i j h s -> i j h s", .whole = "i"},
+    [SHEAF_OP_CONCAT] = {.build = concat,
+                         .joint = "ab",
+                         .linear = {OPERANDS_01},
+                         .zero = {OPERANDS_01}},
+    [SHEAF_OP_RMS_NORM] = {.expr = "i j h s -> i j h s",
+                           .whole = "i",
+                           .zero = {OPERANDS_0},
+                           .alt = rms_norm_alt},
     [SHEAF_OP_MUL_MAT] = {.expr = "k m g s, k n g.r s.t -> m n g.r s.t",
                           .sum = "k",
                           .group = "grst",
-                          .linear = {OPERANDS_0, OPERANDS_1}},
+                          .linear = {OPERANDS_0, OPERANDS_1},
+                          .zero = {OPERANDS_1}},
     [SHEAF_OP_MUL_MAT_ID] = {.expr = "k m x, k u n, u n -> m u n",
                              .sum = "k",
                              .index = "x",
                              .linear = {OPERANDS_0, OPERANDS_1},
+                             .zero = {OPERANDS_1},
+                             .mask = 3,
                              .base_operand = 0,
                              .base_axis = 2,
                              .alt = mul_mat_id_alt},
     [SHEAF_OP_CPY] = {.form = SHEAF__FORM_COPY, .linear = {OPERANDS_01}, .written = 2},
-    [SHEAF_OP_CONT] = {.expr = "i j h s -> i j h s", .linear = {OPERANDS_0}},
-    [SHEAF_OP_RESHAPE] = {.form = SHEAF__FORM_VIEW, .linear = {OPERANDS_0}},
-    [SHEAF_OP_VIEW] = {.form = SHEAF__FORM_VIEW, .linear = {OPERANDS_0}},
+    [SHEAF_OP_CONT] = {.expr = "i j h s -> i j h s", .linear = {OPERANDS_0}, .zero = {OPERANDS_0}},
+    [SHEAF_OP_RESHAPE] = {.form = SHEAF__FORM_VIEW, .linear = {OPERANDS_0}, .zero = {OPERANDS_0}},
+    [SHEAF_OP_VIEW] = {.form = SHEAF__FORM_VIEW, .linear = {OPERANDS_0}, .zero = {OPERANDS_0}},
     [SHEAF_OP_PERMUTE] = {.form = SHEAF__FORM_PERMUTE, .linear = {OPERANDS_0}},
     [SHEAF_OP_TRANSPOSE] = {.form = SHEAF__FORM_PERMUTE, .linear = {OPERANDS_0}},
     [SHEAF_OP_GET_ROWS] = {.expr = "e v h s, n h s -> e n h s",
@@ -164,14 +200,17 @@ static const struct sheaf__rule rules[] = {
                            .linear = {OPERANDS_01},
                            .written = 1},
     [SHEAF_OP_SOFT_MAX] = {.expr = "k n h s -> k n h s", .whole = "k", .alt = soft_max_alt},
-    [SHEAF_OP_ROPE] = {.build = rotation, .whole = "df", .linear = {OPERANDS_0}},
+    [SHEAF_OP_ROPE] = {.build = rotation,
+                       .whole = "df",
+                       .linear = {OPERANDS_0},
+                       .zero = {OPERANDS_0}},
     [SHEAF_OP_FLASH_ATTN_EXT] = {.build = attention,
                                  .whole = "dt",
                                  .group = "gr",
                                  .linear = {OPERANDS_2},
                                  .alt = attention_alt},
     [SHEAF_OP_UNARY] = {.expr = "i j h s -> i j h s", .alt = unary_alt},
-    [SHEAF_OP_GLU] = {.expr = "f+f j h s -> f j h s", .alt = glu_alt},
+    [SHEAF_OP_GLU] = {.expr = "f+f j h s -> f j h s", .zero = {OPERANDS_0}, .alt = glu_alt},
 };
 static_assert(sizeof rules / sizeof *rules == SHEAF_OP_COUNT, "every op has a rule or a reason");
 

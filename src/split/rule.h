@@ -29,8 +29,12 @@ struct sheaf__rule {
     const char *joint; /* free factors that are only split together, each with its own cut */
     /* operand sets, bit i is operand i: all of a set PARTIAL and the rest MIRRORED => PARTIAL */
     uint16_t linear[SHEAF__MAX_LINEAR];
+    /* operand sets: a column of the result is 0 where those of all of a set are 0 */
+    uint16_t zero[SHEAF__MAX_LINEAR];
     bool add_once; /* PARTIAL + MIRRORED => PARTIAL if one member alone adds */
-    int written;   /* 1 + the operand that the op writes in place; 0: none */
+    int mask; /* 1 + the operand that tells for each column of the result which index it is made by,
+                 if an operand's `index` dimension makes it: the result of masks is a masked P */
+    int written; /* 1 + the operand that the op writes in place; 0: none */
     /* the index or slope dimension whose base the kernel is told: operand (or -1: the result) and
      * axis; 0 axis 0 means none, because dimension 0 is never one */
     int base_operand, base_axis;
