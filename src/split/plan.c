@@ -406,20 +406,31 @@ static void list_values(struct planner *p, struct operand *o, bool for_view) {
     for (int i = 0; i < o->n; i++) o->st[i] = p->value[o->value[i]].st;
 }
 
-/* A MIRRORED value of a view's operand that has the operand's layout: a converted copy if the
- * operand is dense, else the same view of its own operand's. */
-static enum sheaf_status mirror_for_view(struct planner *p, int e, int node, int *out) {
+/* The value in the tensor's own memory of which v is a copy; NONE: v is a copy of a view of one, so
+ * that a write into it cannot be carried back. */
+static int home_of(const struct planner *p, int v) {
+    if (p->value[v].copy != NONE) v = p->value[v].copy;
+    while (v != NONE && !p->value[v].native) v = p->value[v].origin;
+    return v;
+}
+
+/* A MIRRORED value of a tensor by copying what the tensor is a view of, and viewing the copy: for
+ * views, which need the tensor's layout (a converted copy has it only if the tensor is dense), and
+ * for writes, which must be carried back into the tensor's memory. */
+enum mirror_for { FOR_VIEW, FOR_WRITE };
+static enum sheaf_status mirror(struct planner *p, int e, enum mirror_for what, int node,
+                                int *out) {
     struct sheaf_tensor *t = p->entry[e].tensor;
     struct operand o = {.entry = e};
     list_values(p, &o, true);
     for (int i = 0; i < o.n; i++) {
-        if (o.st[i].lie == SHEAF__M) {
+        if (o.st[i].lie == SHEAF__M && (what == FOR_VIEW || home_of(p, o.value[i]) != NONE)) {
             *out = o.value[i];
             return SHEAF_STATUS_SUCCESS;
         }
     }
     const bool view = p->entry[e].node != NONE && is_view_form(sheaf__rule_of(t));
-    if (!view || sheaf_is_contiguous(t)) {
+    if (!view || (what == FOR_VIEW && sheaf_is_contiguous(t))) {
         const struct sheaf__need m = {.st = sheaf__st_m()};
         list_values(p, &o, false);
         *out = obtain(p, &o, &m, node);
@@ -427,7 +438,7 @@ static enum sheaf_status mirror_for_view(struct planner *p, int e, int node, int
     }
     int below, source;
     enum sheaf_status status = refresh(p, t->src[0], &below);
-    if (status == SHEAF_STATUS_SUCCESS) status = mirror_for_view(p, below, node, &source);
+    if (status == SHEAF_STATUS_SUCCESS) status = mirror(p, below, what, node, &source);
     if (status != SHEAF_STATUS_SUCCESS) return status;
     const int s = new_step(p, SHEAF__STEP_NODE, p->entry[e].node, NONE);
     const int v = s == NONE ? NONE : new_value(p, e, sheaf__st_m(), s, p->value[source].native);
@@ -443,10 +454,8 @@ static enum sheaf_status mirror_for_view(struct planner *p, int e, int node, int
 /* An in-place write found no row for its target as it lies: the node wrote into a MIRRORED copy,
  * which goes back into the target. */
 static enum sheaf_status write_back(struct planner *p, int written, int node) {
-    const int copy = p->value[written].copy;
-    int target = copy == NONE ? NONE : p->value[copy].origin;
-    while (target != NONE && !p->value[target].native) target = p->value[target].origin;
-    if (target == NONE) { /* not known to happen; a wrong plan must not run */
+    const int copy = p->value[written].copy, target = home_of(p, written);
+    if (copy == NONE || target == NONE) { /* not known to happen; a wrong plan must not run */
         return sheaf_set_error(
             SHEAF_STATUS_FAILED,
             "split: node %d writes into a copy of '%s' whose own memory the plan "
@@ -468,7 +477,6 @@ static enum sheaf_status write_back(struct planner *p, int written, int node) {
  * Only of results that have memory of their own: no caches, no views of them. */
 static bool offer_tokens(struct planner *p, struct operand *o) {
     const struct sheaf_tensor *t = p->entry[o->entry].tensor;
-    if (p->entry[o->entry].owner != o->entry || p->entry[o->entry].node == NONE) return false;
     const int64_t tokens = t->ne[1];
     const int d = p->n_members;
     bool partial = false;
@@ -515,9 +523,7 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
     for (int i = 0; i < n; i++) {
         list_values(p, &operand[i], is_view_form(rule));
         have[i] = (struct sheaf__have){operand[i].n, operand[i].st};
-        if (p->scatter && !is_view_form(rule) && i + 1 != rule->written &&
-            offer_tokens(p, &operand[i]))
-            have[i].n++;
+        if (p->scatter && !is_view_form(rule) && offer_tokens(p, &operand[i])) have[i].n++;
     }
     struct choice best = {
         .p = p, .operand = operand, .written = rule->written, .bytes = sheaf__dense_bytes(t)};
@@ -547,8 +553,9 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
         list_values(p, &operand[i], is_view_form(rule)); /* a conversion may have moved under us */
         if (i + 1 == rule->written && !back) {
             in[i] = operand[i].native;
-        } else if (is_view_form(rule) && need->st.lie == SHEAF__M) {
-            const enum sheaf_status status = mirror_for_view(p, operand[i].entry, node, &in[i]);
+        } else if (i + 1 == rule->written || (is_view_form(rule) && need->st.lie == SHEAF__M)) {
+            const enum sheaf_status status =
+                mirror(p, operand[i].entry, rule->written ? FOR_WRITE : FOR_VIEW, node, &in[i]);
             if (status != SHEAF_STATUS_SUCCESS) return status;
         } else {
             in[i] = obtain(p, &operand[i], need, node);
@@ -605,8 +612,16 @@ static enum sheaf_status prepare(struct planner *p) {
 }
 
 /* Whoever reads a result after the compute wants it whole or in slices, not in addends. That holds
- * for outputs and for nodes that no other node reads. */
+ * for outputs and for nodes that no other node reads. A view of a copy does not show what was
+ * written since: such views are made again. */
 static enum sheaf_status finish(struct planner *p) {
+    for (int i = 0; i < p->graph->n_nodes; i++) {
+        int entry;
+        const bool view = is_view_form(sheaf__rule_of(p->graph->nodes[i]));
+        const enum sheaf_status status =
+            view ? refresh(p, p->graph->nodes[i], &entry) : SHEAF_STATUS_SUCCESS;
+        if (status != SHEAF_STATUS_SUCCESS) return status;
+    }
     for (int i = 0; i < p->graph->n_nodes; i++) {
         const struct sheaf_tensor *t = p->graph->nodes[i];
         const int e = entry_of(p, p->graph->nodes[i]);
