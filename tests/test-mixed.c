@@ -3,9 +3,9 @@
  * address dies. */
 #include <criterion/criterion.h>
 
+#include "backend-ops.h"
 #include "meta_random.h"
 #include "mixed_members.h"
-#include "mpirun.h"
 #include "sched_scenario.h"
 
 enum { MOST = 8 };
@@ -93,6 +93,24 @@ Test(mixed, scheduler_over_a_mixed_group) {
     cr_assert(run_sched_scenario(g.members, g.n, 4));
 }
 
+/* ---- every op ---- */
+
+Test(mixed_ops, far, .timeout = DEADLINE) {
+    on_device("SHEAF_BACKEND_PATH=" FAR_MODULE_DIR, "Far0", 1900);
+}
+static void ops_of_group(const char *env, const char *list, const char *name) {
+    static char out[CAP];
+    char args[64], all_env[512];
+    snprintf(args, sizeof args, "test -r 1 -m %s", list);
+    snprintf(all_env, sizeof all_env, "SHEAF_BACKEND_PATH=" FAR_MODULE_DIR " %s", env);
+    cr_assert_eq(ops(all_env, args, out), 0, "%s", out);
+    all_right(out, name, 15000);
+}
+Test(mixed_ops, cpu_far, .timeout = DEADLINE) {
+    ops_of_group("SHEAF_CPU_DEVICES=1 SHEAF_FAR_DEVICES=1", "CPU,Far", "META2");
+}
+Test(mixed_ops, far_far, .timeout = DEADLINE) { ops_of_group("A=1", "Far", "META2"); }
+
 /* ---- ranks ---- */
 
 static void on_ranks(int np, const char *env, const char *args, const char *want) {
@@ -100,6 +118,11 @@ static void on_ranks(int np, const char *env, const char *args, const char *want
     const int status = run_mpirun(np, env, 180, out, sizeof out, "helper-mixed %s", args);
     cr_assert_eq(status, 0, "status %d:\n%s", status, out);
     cr_assert(strstr(out, want), "wanted '%s':\n%s", want, out);
+}
+/* Far devices refuse an op that CPUs run: ranks without one must hear of it, or they would cut the
+ * graph elsewhere. */
+Test(mixed_mpirun, an_op_that_one_rank_refuses) {
+    on_ranks(2, "SHEAF_FAR_REFUSES=GLU", "1,0 0,1", "ok 2 members on 2");
 }
 Test(mixed_mpirun, both_kinds_on_two_ranks) { on_ranks(2, "A=1", "1,1 1,1", "ok 4 members on 2"); }
 Test(mixed_mpirun, far_here_cpu_there) { on_ranks(2, "A=1", "0,2 1,0", "ok 3 members on 2"); }

@@ -21,7 +21,7 @@
 enum { MAX_SHOWN = 20, MAX_MEMBERS = 64, MAX_TARGETS = 16 };
 
 struct options {
-    const char *mode, *op, *device;
+    const char *mode, *op, *device, *members;
     int n_random; /* placements at random for each case */
     bool verbose, tamper;
 };
@@ -272,18 +272,21 @@ static void support(const struct target *targets, int n_targets, const struct op
         SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1, SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1, SHEAF_TYPE_Q8_0,
         SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q5_K, SHEAF_TYPE_Q6_K};
     enum { N_TYPES = sizeof types / sizeof *types };
+    const bool shown = sheaf_world_rank() == 0; /* the others are asked, too */
     for (int t = 0; t < n_targets; t++) {
-        printf("\n## %s\n\n| op |", sheaf_backend_dev_name(targets[t].dev));
-        for (int i = 0; i < N_TYPES; i++) printf(" %s |", sheaf_type_name(types[i]));
-        printf("\n|---|");
-        for (int i = 0; i < N_TYPES; i++) printf("---|");
-        printf("\n");
+        if (shown) printf("\n## %s\n\n| op |", sheaf_backend_dev_name(targets[t].dev));
+        for (int i = 0; i < N_TYPES && shown; i++) printf(" %s |", sheaf_type_name(types[i]));
+        if (shown) printf("\n|---|");
+        for (int i = 0; i < N_TYPES && shown; i++) printf("---|");
+        if (shown) printf("\n");
         for (size_t f = 0; f < n_op_families; f++) {
             if (o->op && strcasecmp(o->op, op_families[f].name)) continue;
-            printf("| %s |", op_families[f].name);
-            for (int i = 0; i < N_TYPES; i++)
-                printf(" %s |", support_cell(&targets[t], list, &op_families[f], types[i]));
-            printf("\n");
+            if (shown) printf("| %s |", op_families[f].name);
+            for (int i = 0; i < N_TYPES; i++) {
+                const char *cell = support_cell(&targets[t], list, &op_families[f], types[i]);
+                if (shown) printf(" %s |", cell);
+            }
+            if (shown) printf("\n");
         }
     }
 }
@@ -368,10 +371,31 @@ static bool add_meta(struct target *targets, int *n, const sheaf_backend_dev_t *
            add_target(targets, n, meta, (int)n_devs, o);
 }
 
+/* Does the device's name begin with an entry of the list "CPU0,CUDA"? */
+static bool is_listed(const char *list, sheaf_backend_dev_t dev) {
+    for (const char *p = list, *end; *p; p = end + (*end == ',')) {
+        end = p + strcspn(p, ",");
+        if (end > p && !strncasecmp(sheaf_backend_dev_name(dev), p, (size_t)(end - p))) return true;
+    }
+    return false;
+}
+
+static bool add_listed(struct target *targets, int *n, const sheaf_backend_dev_t *devs,
+                       size_t n_devs, const struct options *o) {
+    sheaf_backend_dev_t members[MAX_MEMBERS];
+    size_t used = 0;
+    for (size_t i = 0; i < n_devs && used < MAX_MEMBERS; i++)
+        if (is_listed(o->members, devs[i])) members[used++] = devs[i];
+    if (used) return add_meta(targets, n, members, used, o);
+    sheaf_set_error(SHEAF_STATUS_INVALID, "-m %s: there is no such device", o->members);
+    return false;
+}
+
 static bool add_targets(struct target *targets, int *n, const struct options *o) {
     const sheaf_backend_dev_t *devs;
     size_t n_devs;
     if (sheaf_world_devices(&devs, &n_devs)) return false;
+    if (o->members) return add_listed(targets, n, devs, n_devs, o);
     if (sheaf_world_size() > 1) return add_meta(targets, n, devs, n_devs, o);
     for (size_t i = 0; i < n_devs && i < MAX_TARGETS - 4; i++) {
         /* the CPU devices are alike: one stands for all unless another is asked for */
@@ -384,15 +408,16 @@ static bool add_targets(struct target *targets, int *n, const struct options *o)
 }
 
 static int usage(void) {
-    fprintf(
-        stderr,
-        "usage: sheaf-backend-ops test|support|perf [-o OP] [-b DEVICE] [-r N] [-v] [--tamper]\n"
-        "  -o OP      this op alone, as in the tables of `support`\n"
-        "  -b DEVICE  this device alone: CPU0, META1 to META4 (METAn under mpirun)\n"
-        "  -r N       placements at random for each case on a meta device, 3 by default\n"
-        "  -v         name each case on standard error\n"
-        "  --tamper   spoil every result of test: it must fail\n"
-        "SHEAF_CPU_DEVICES (default here 4) gives the members.\n");
+    fprintf(stderr,
+            "usage: sheaf-backend-ops test|support|perf [-o OP] [-b DEVICE] [-m LIST] [-r N] [-v]\n"
+            "                         [--tamper]\n"
+            "  -o OP      this op alone, as in the tables of `support`\n"
+            "  -b DEVICE  this device alone: CPU0, META1 to META4 (METAn under mpirun)\n"
+            "  -m LIST    one meta device over the devices whose names begin so: CPU0,CUDA\n"
+            "  -r N       placements at random for each case on a meta device, 3 by default\n"
+            "  -v         name each case on standard error\n"
+            "  --tamper   spoil every result of test: it must fail\n"
+            "SHEAF_CPU_DEVICES (default here 4) gives the members.\n");
     return 2;
 }
 
@@ -406,6 +431,8 @@ static bool parse(int argc, char **argv, struct options *o) {
             o->op = argv[++i];
         } else if (!strcmp(argv[i], "-b") && i + 1 < argc) {
             o->device = argv[++i];
+        } else if (!strcmp(argv[i], "-m") && i + 1 < argc) {
+            o->members = argv[++i];
         } else if (!strcmp(argv[i], "-r") && i + 1 < argc) {
             char *end;
             const long r = strtol(argv[++i], &end, 10);
@@ -438,6 +465,7 @@ int main(int argc, char **argv) {
         say_error("start");
         goto out;
     }
+    if (sheaf_backend_load_all()) say_error("modules");
     sheaf_backend_dev_t cpu = sheaf_backend_dev_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU);
     if (!add_targets(targets, &n, &o) || !cpu || sheaf_backend_dev_init(cpu, NULL, &reference)) {
         say_error("devices");
@@ -454,7 +482,7 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(o.mode, "support")) {
         ok = true;
-        if (sheaf_world_rank() == 0) support(targets, n, &list, &o);
+        support(targets, n, &list, &o);
     } else {
         ok = !strcmp(o.mode, "perf") ? perf(targets, n, &list, &o)
                                      : test(targets, n, reference, &list, &o);

@@ -261,6 +261,8 @@ int main(int argc, char **argv) {
     enum sheaf_status status = sheaf_world_init(NULL);
     bool root = status || sheaf_world_rank() == 0;
     if (!status) {
+        if (sheaf_backend_load_all() && sheaf_world_local_rank() == 0)
+            fprintf(stderr, "sheaf-info: %s\n", sheaf_last_error());
         status = parse(argc, argv, &o);
         if (status)
             code = EXIT_BAD_USAGE;

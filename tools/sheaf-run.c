@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "sheaf/meta.h"
+#include "sheaf/module.h"
 #include "sheaf/version.h"
 #include "sheaf/world.h"
 
@@ -389,6 +390,12 @@ static void complain(enum sheaf_status status) {
         fprintf(stderr, "sheaf-run: rank %d: %s\n", sheaf_world_rank(), sheaf_last_error());
 }
 
+/* Devices of GPUs and others. What cannot be loaded is left out, and said once a host. */
+static void load_modules(void) {
+    if (sheaf_backend_load_all() && sheaf_world_local_rank() == 0)
+        fprintf(stderr, "sheaf-run: %s\n", sheaf_last_error());
+}
+
 int main(int argc, char **argv) {
     struct run_options options;
     struct run r = {.o = &options};
@@ -399,6 +406,7 @@ int main(int argc, char **argv) {
         sheaf_world_finalize();
         return EXIT_FAILURE;
     }
+    load_modules();
     status = run_options_parse(argc, argv, &options);
     if (status) {
         complain(status);

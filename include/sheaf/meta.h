@@ -8,7 +8,11 @@
  *
  * tensor_set takes the whole tensor (each rank copies its slices); tensor_set_from asks only for
  * the bytes that the rank holds; tensor_get gathers, so it is collective: every rank must call it.
- */
+ * So is sheaf_backend_dev_supports_op where ranks have members of different kinds (a GPU here, a
+ * CPU there), since a rank can ask its own only.
+ *
+ * Members may be of any kind. Values of those whose memory is not the host's go through their host
+ * buffer type (pinned memory) into the collectives. */
 #ifndef SHEAF_META_H
 #define SHEAF_META_H
 

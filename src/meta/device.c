@@ -50,13 +50,8 @@ static sheaf_backend_buffer_type_t get_buffer_type(sheaf_backend_dev_t dev) {
     return &((struct meta_device *)dev->context)->buft;
 }
 
-/* Asks the local members; every rank has the same library, so the answer is the same everywhere. */
 static bool supports_op(sheaf_backend_dev_t dev, const struct sheaf_tensor *op) {
-    const struct meta_device *m = dev->context;
-    for (int i = 0; i < m->n_local; i++) {
-        if (!sheaf_backend_dev_supports_op(m->members[m->local[i]], op)) return false;
-    }
-    return true;
+    return sheaf__meta_supports(((struct meta_device *)dev->context)->support, op);
 }
 
 static bool supports_buft(sheaf_backend_dev_t dev, sheaf_backend_buffer_type_t buft) {
@@ -145,6 +140,11 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
         m->local[m->n_local++] = i;
     }
     m->everywhere = ranks_with_member == sheaf_world_size();
+    m->support =
+        sheaf__meta_support_new(m->members, m->member_rank, m->n_members, m->local, m->n_local);
+    st = m->support ? st : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta device: out of memory");
+    st = sheaf_world_agree(st, "meta device");
+    if (st) goto fail;
     m->get_split_state = get_split_state;
     m->user = user;
     m->base = (struct sheaf_backend_device){.iface = &device_iface, .context = m};
@@ -166,6 +166,7 @@ void sheaf_backend_meta_device_free(sheaf_backend_dev_t dev) {
     if (!dev) return;
     struct meta_device *m = (struct meta_device *)dev; /* base is the first member */
     sheaf_comm_free(m->comm);
+    sheaf__meta_support_free(m->support);
     sheaf_split_state_free(m->mirrored);
     for (int i = 0; m->loading && i < m->n_local; i++) sheaf__meta_staging_free(&m->loading[i]);
     for (int i = 0; i < m->n_members; i++) sheaf__registry_release(m->members[i]->reg);

@@ -3,8 +3,8 @@
  * device.c: the device, its buffer type. buffer.c: meta buffers, slices of weights, caches and
  * inputs; set, get, load. program.c: a planned graph turned into one local graph and a list of
  * instructions per local member. execute.c: the backend, program cache, member threads, check mode,
- * statistics. staging.c: host memory for the values of devices that are not host memory.
- * describe.c: plans for people, without a device.
+ * statistics. support.c: which ops all members run. staging.c: host memory for the values of
+ * devices that are not host memory. describe.c: plans for people, without a device.
  *
  * A meta tensor's address (tensor->data) is an address in reserved, inaccessible memory: it orders
  * and identifies tensors for the allocators and is never dereferenced. The data are in the members'
@@ -14,6 +14,7 @@
 
 #include "core/internal.h"
 #include "meta/staging.h"
+#include "meta/support.h"
 #include "sheaf/alloc.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/meta.h"
@@ -29,6 +30,7 @@ struct meta_device {
     int *local;       /* [n_local] member numbers */
     bool everywhere;  /* every rank drives a member, so that mirrored data need no message */
     struct sheaf_comm *comm;
+    struct meta_support *support;
     struct meta_staging *loading; /* [n_local] for data on their way to a member */
     struct sheaf_split_state *mirrored;
     sheaf_backend_meta_get_split_state_t get_split_state;

@@ -38,6 +38,9 @@ static enum sheaf_status measure(sheaf_backend_dev_t dev, enum sheaf_type type, 
     struct sheaf_cgraph *graph = NULL;
     struct sheaf_tensor *x, *sum = NULL;
     double bytes = 0;
+    /* a GPU has tens of megabytes of cache, and work for it takes microseconds to start */
+    const int64_t rows =
+        sheaf_backend_dev_type(dev) == SHEAF_BACKEND_DEVICE_TYPE_GPU ? 8 * ROWS : ROWS;
     struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){
         .mem_size = 64 * sheaf_tensor_overhead() + sheaf_graph_overhead_custom(64),
         .no_alloc = true});
@@ -46,7 +49,7 @@ static enum sheaf_status measure(sheaf_backend_dev_t dev, enum sheaf_type type, 
     /* several matrices, so that together they do not stay in a cache */
     x = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, width, 1);
     for (int i = 0; i < PRODUCTS; i++) {
-        struct sheaf_tensor *w = sheaf_new_tensor_2d(ctx, type, width, ROWS);
+        struct sheaf_tensor *w = sheaf_new_tensor_2d(ctx, type, width, rows);
         struct sheaf_tensor *y = sheaf_mul_mat(ctx, w, x);
         sum = sum ? sheaf_add(ctx, sum, y) : y;
         if (w) bytes += (double)sheaf_nbytes(w);

@@ -15,7 +15,11 @@
 static struct far_device devices[FAR_MAX_DEVICES];
 static size_t n_devices;
 static double slowdown;
-static enum sheaf_backend_dev_type kind;
+
+static bool is_refused(const struct sheaf_tensor *op) {
+    const char *refused = getenv("SHEAF_FAR_REFUSES");
+    return refused && !strcmp(refused, sheaf_op_name(op->op));
+}
 
 /* ---- streams ---- */
 
@@ -201,13 +205,13 @@ static void dev_memory(sheaf_backend_dev_t dev, size_t *avail, size_t *total) {
 }
 static enum sheaf_backend_dev_type dev_type(sheaf_backend_dev_t dev) {
     (void)dev;
-    return kind;
+    return SHEAF_BACKEND_DEVICE_TYPE_GPU;
 }
 static void dev_props(sheaf_backend_dev_t dev, struct sheaf_backend_dev_props *props) {
     props->name = dev_name(dev);
     props->description = dev_description(dev);
     dev_memory(dev, &props->memory_free, &props->memory_total);
-    props->type = kind;
+    props->type = SHEAF_BACKEND_DEVICE_TYPE_GPU;
     props->caps = (struct sheaf_backend_dev_caps){.async = true, .host_buffer = true};
 }
 static enum sheaf_status dev_init(sheaf_backend_dev_t dev, const char *params,
@@ -232,12 +236,9 @@ static sheaf_backend_buffer_type_t dev_buft(sheaf_backend_dev_t dev) {
 static sheaf_backend_buffer_type_t dev_host_buft(sheaf_backend_dev_t dev) {
     return &device_of(dev)->host_buft;
 }
-/* SHEAF_FAR_REFUSES=NAME: an op that it cannot run. */
 static bool dev_supports_op(sheaf_backend_dev_t dev, const struct sheaf_tensor *op) {
-    const char *refused = getenv("SHEAF_FAR_REFUSES");
     (void)dev;
-    if (refused && !strcmp(refused, sheaf_op_name(op->op))) return false;
-    return sheaf_backend_dev_supports_op(cpu(), op);
+    return !is_refused(op) && sheaf_backend_dev_supports_op(cpu(), op);
 }
 static bool dev_supports_buft(sheaf_backend_dev_t dev, sheaf_backend_buffer_type_t buft) {
     return buft == &device_of(dev)->buft;
@@ -298,12 +299,9 @@ static struct sheaf_backend_reg entry = {SHEAF_BACKEND_API_VERSION, &reg_i, NULL
 
 sheaf_backend_reg_t sheaf_backend_init(void) {
     const char *count = getenv("SHEAF_FAR_DEVICES"), *slow = getenv("SHEAF_FAR_SLOWDOWN");
-    const char *type = getenv("SHEAF_FAR_KIND");
     n_devices = count ? (size_t)atoi(count) : 2;
     if (n_devices > FAR_MAX_DEVICES) n_devices = FAR_MAX_DEVICES;
     slowdown = slow ? atof(slow) : 1;
-    kind = type && !strcmp(type, "accel") ? SHEAF_BACKEND_DEVICE_TYPE_ACCEL
-                                          : SHEAF_BACKEND_DEVICE_TYPE_GPU;
     for (size_t i = 0; i < n_devices; i++) {
         struct far_device *d = &devices[i];
         snprintf(d->name, sizeof d->name, "Far%zu", i);

@@ -1,0 +1,133 @@
+/* Owns the answers given so far.
+ *
+ * A rank can ask its own members only. Where every rank has members of the same kinds, the answer
+ * is the same everywhere, for all have the same library. Where kinds differ (a rank with a GPU,
+ * another without), each rank asks its own and all agree; else two ranks would cut a graph
+ * differently. The scheduler asks for every node of every graph, so answers are kept, by what an op
+ * is and not by which tensor it is. */
+#include "meta/support.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sheaf/world.h"
+
+enum { ROOM = 8192, MOST_ANSWERS = ROOM / 2 }; /* fixed: all ranks forget at the same time */
+
+struct answer {
+    uint64_t key; /* 0: free */
+    bool yes;
+};
+
+struct meta_support {
+    const sheaf_backend_dev_t *members;
+    const int *local;
+    int n_local;
+    bool is_local;
+    struct answer *answers; /* [ROOM] open addressed; NULL if is_local */
+    size_t used;
+    uint8_t *votes; /* [ranks] */
+};
+
+/* "CUDA" of "CUDA0@3". */
+static size_t kind_length(const char *name) {
+    size_t n = 0;
+    while (name[n] && !isdigit((unsigned char)name[n]) && name[n] != '@') n++;
+    return n;
+}
+
+static bool same_kind(sheaf_backend_dev_t a, sheaf_backend_dev_t b) {
+    const char *x = sheaf_backend_dev_name(a), *y = sheaf_backend_dev_name(b);
+    const size_t n = kind_length(x);
+    return n == kind_length(y) && !strncmp(x, y, n);
+}
+
+/* Has every rank of the job a member of the kind of member i? Members are listed by rank. */
+static bool is_everywhere(const sheaf_backend_dev_t *members, const int *rank, int n, int i) {
+    int n_ranks = 0, last = -1;
+    for (int j = 0; j < n; j++) {
+        if (rank[j] == last || !same_kind(members[i], members[j])) continue;
+        last = rank[j];
+        n_ranks++;
+    }
+    return n_ranks == sheaf_world_size();
+}
+
+struct meta_support *sheaf__meta_support_new(const sheaf_backend_dev_t *members, const int *rank,
+                                             int n, const int *local, int n_local) {
+    struct meta_support *s = calloc(1, sizeof *s);
+    if (!s) return NULL;
+    *s = (struct meta_support){.members = members, .local = local, .n_local = n_local};
+    s->is_local = true;
+    for (int i = 0; i < n && s->is_local; i++) {
+        bool seen = false; /* of each kind the first member is enough */
+        for (int j = 0; j < i && !seen; j++) seen = same_kind(members[i], members[j]);
+        s->is_local = seen || is_everywhere(members, rank, n, i);
+    }
+    if (s->is_local) return s;
+    s->answers = calloc(ROOM, sizeof *s->answers);
+    s->votes = malloc((size_t)sheaf_world_size());
+    if (s->answers && s->votes) return s;
+    sheaf__meta_support_free(s);
+    return NULL;
+}
+
+void sheaf__meta_support_free(struct meta_support *s) {
+    if (!s) return;
+    free(s->answers);
+    free(s->votes);
+    free(s);
+}
+
+bool sheaf__meta_support_is_local(const struct meta_support *s) { return s->is_local; }
+
+static bool ask_own(const struct meta_support *s, const struct sheaf_tensor *op) {
+    for (int i = 0; i < s->n_local; i++) {
+        if (!sheaf_backend_dev_supports_op(s->members[s->local[i]], op)) return false;
+    }
+    return true;
+}
+
+static uint64_t mix(uint64_t h, uint64_t v) {
+    h = (h ^ v) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 32;
+}
+
+static uint64_t mix_layout(uint64_t h, const struct sheaf_tensor *t) {
+    h = mix(h, (uint64_t)t->type + 1);
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) h = mix(mix(h, (uint64_t)t->ne[i]), t->nb[i]);
+    return h;
+}
+
+/* Equal for ops that no device tells apart. */
+static uint64_t key_of(const struct sheaf_tensor *op) {
+    uint64_t h = mix_layout(mix(0, (uint64_t)op->op), op);
+    for (int i = 0; i < SHEAF_MAX_OP_PARAMS; i++) h = mix(h, (uint32_t)op->op_params[i]);
+    for (int i = 0; i < SHEAF_MAX_SRC; i++) h = op->src[i] ? mix_layout(h, op->src[i]) : mix(h, 0);
+    return h ? h : 1;
+}
+
+static struct answer *find(const struct meta_support *s, uint64_t key) {
+    size_t i = key % ROOM;
+    while (s->answers[i].key && s->answers[i].key != key) i = (i + 1) % ROOM;
+    return &s->answers[i];
+}
+
+bool sheaf__meta_supports(struct meta_support *s, const struct sheaf_tensor *op) {
+    const uint8_t mine = ask_own(s, op);
+    if (s->is_local) return mine;
+    const uint64_t key = key_of(op);
+    if (find(s, key)->key) return find(s, key)->yes;
+    if (sheaf_world_all_gather(&mine, 1, s->votes, "which ops the devices run"))
+        return false; /* the job is over */
+    bool yes = true;
+    for (int r = 0; r < sheaf_world_size(); r++) yes = yes && s->votes[r];
+    if (s->used == MOST_ANSWERS) {
+        memset(s->answers, 0, ROOM * sizeof *s->answers);
+        s->used = 0;
+    }
+    *find(s, key) = (struct answer){key, yes};
+    s->used++;
+    return yes;
+}

@@ -1,0 +1,19 @@
+/* Which ops all members of a meta device can run. */
+#ifndef SHEAF_META_SUPPORT_H
+#define SHEAF_META_SUPPORT_H
+
+#include "sheaf/backend.h"
+
+struct meta_support;
+
+/* members [n] with their ranks; local [n_local] numbers of this rank's. NULL: out of memory. The
+ * arrays outlive it. */
+struct meta_support *sheaf__meta_support_new(const sheaf_backend_dev_t *members, const int *rank,
+                                             int n, const int *local, int n_local);
+void sheaf__meta_support_free(struct meta_support *s); /* accepts NULL */
+/* The same answer on every rank. Collective if the ranks' members are of different kinds. */
+bool sheaf__meta_supports(struct meta_support *s, const struct sheaf_tensor *op);
+/* Do all ranks have members of the same kinds, so that each can answer for all? */
+bool sheaf__meta_support_is_local(const struct meta_support *s);
+
+#endif
