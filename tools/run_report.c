@@ -9,6 +9,7 @@
 #include "sheaf/meta.h"
 #include "sheaf/world.h"
 
+#include "json.h"
 #include "run.h"
 
 static const char *const stops[RUN_STOP_COUNT] = {
@@ -137,42 +138,11 @@ static void summary(const struct run_options *o, const struct sheaf__session *s,
     free(text);
 }
 
-/* A JSON string; bytes that are not UTF-8 become U+FFFD. */
-static void print_json_string(FILE *f, const char *text, size_t n) {
-    const unsigned char *p = (const unsigned char *)text;
-    fputc('"', f);
-    for (size_t i = 0; i < n;) {
-        unsigned char c = p[i];
-        size_t len = c < 0x80                ? 1
-                     : c >= 0xc2 && c < 0xe0 ? 2
-                     : c >= 0xe0 && c < 0xf0 ? 3
-                     : c >= 0xf0 && c < 0xf5 ? 4
-                                             : 0;
-        size_t k = 1;
-        while (len && k < len && i + k < n && (p[i + k] & 0xc0) == 0x80) k++;
-        if (len == 1) {
-            if (c == '"' || c == '\\')
-                fprintf(f, "\\%c", c);
-            else if (c < 0x20)
-                fprintf(f, "\\u%04x", c);
-            else
-                fputc(c, f);
-        } else if (len && k == len) {
-            fwrite(p + i, 1, len, f);
-        } else {
-            fputs("\\ufffd", f);
-            len = k;
-        }
-        i += len;
-    }
-    fputc('"', f);
-}
-
 static void json(const struct run_options *o, const struct sheaf__session *s,
                  const struct run_result *r, const struct numbers *all) {
     FILE *f = stdout;
     fprintf(f, "{\"model\": ");
-    print_json_string(f, sheaf_gguf_path(s->model->gguf), strlen(sheaf_gguf_path(s->model->gguf)));
+    json_string(f, sheaf_gguf_path(s->model->gguf), strlen(sheaf_gguf_path(s->model->gguf)));
     fprintf(f, ", \"architecture\": \"%s\"", s->model->hp.arch->name);
     if (o->perplexity) {
         fprintf(f,
@@ -185,7 +155,7 @@ static void json(const struct run_options *o, const struct sheaf__session *s,
         fputs("], \"ids\": [", f);
         print_ids(f, r->ids, r->n_ids, ", ");
         fputs("], \"text\": ", f);
-        print_json_string(f, r->text, r->text_len);
+        json_string(f, r->text, r->text_len);
         fprintf(f,
                 ", \"stop\": \"%s\", \"prompt_tokens_per_s\": %.3f, "
                 "\"generation_tokens_per_s\": %.3f",
@@ -201,7 +171,7 @@ static void json(const struct run_options *o, const struct sheaf__session *s,
     fprintf(f, ", \"cut\": \"%s\", \"ranks\": [", sheaf__policy_print(s->policy, cut, sizeof cut));
     for (int i = 0; i < sheaf_world_size(); i++) {
         fprintf(f, "%s{\"rank\": %d, \"host\": ", i ? ", " : "", i);
-        print_json_string(f, sheaf_world_host_name(i), strlen(sheaf_world_host_name(i)));
+        json_string(f, sheaf_world_host_name(i), strlen(sheaf_world_host_name(i)));
         fputs(", \"devices\": [", f);
         print_devices(f, s, i, "\"", ", ");
         fprintf(f,

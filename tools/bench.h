@@ -1,0 +1,113 @@
+/* What the files of sheaf-bench share.
+ *
+ *   bench_options.c  the command line
+ *   bench_machine.c  what the machine can do and who else uses it: read bandwidth, steal, load
+ *   bench_test.c     one test: warm-up, repeats, what each rank measured
+ *   bench_report.c   md, csv, json
+ *   bench_sha256.c   the checksum of generated ids
+ *   sheaf-bench.c    the order of things */
+#ifndef SHEAF_TOOLS_BENCH_H
+#define SHEAF_TOOLS_BENCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "sheaf/comm.h"
+
+#include "session.h"
+#include "speed.h"
+
+enum { BENCH_MAX_LIST = 16, BENCH_MAX_REPEATS = 1000, BENCH_SHA_TEXT = 65 };
+
+enum bench_format { BENCH_MD, BENCH_CSV, BENCH_JSON };
+
+struct bench_options {
+    const char *model, *split, *devices, *sequence;
+    int64_t n_prompt[BENCH_MAX_LIST], n_gen[BENCH_MAX_LIST], depth[BENCH_MAX_LIST];
+    int n_prompts, n_gens, n_depths; /* entries of the lists */
+    int64_t repeats, n_batch, threads;
+    enum sheaf_type kv_type;
+    enum bench_format format;
+    bool single, no_warmup, help, version;
+};
+
+/* Strings stay those of argv. INVALID with a text that names the option. */
+enum sheaf_status bench_options_parse(int argc, char **argv, struct bench_options *out);
+extern const char bench_usage[];
+
+/* ---- the machine ---- */
+
+/* Bytes a second that `threads` threads of this process reach when each reads its own part of a
+ * buffer larger than caches, forwards. The best of several passes. All ranks of a host should call
+ * it at the same time, since they share its memory. */
+enum sheaf_status bench_read_bandwidth(int threads, double *bytes_per_s);
+
+/* Processor time of this host and of this process, in seconds since some start. */
+struct bench_load {
+    double time;        /* monotonic clock */
+    double busy, steal; /* of the host, over all its CPUs; steal is not part of busy */
+    double own;         /* of this process */
+    int cpus;
+};
+/* Zeros where /proc says nothing. */
+struct bench_load bench_load_now(void);
+double bench_now(void); /* seconds, monotonic */
+void bench_cpu_model(char *text, size_t size);
+size_t bench_peak_resident(void); /* bytes; 0 if unknown */
+void bench_forget_peak(void); /* later peaks count from what is resident now, if /proc lets us */
+
+/* ---- a test ---- */
+
+struct bench_test {
+    bool is_gen;
+    int64_t n, depth; /* tokens; tokens already in the cache */
+};
+
+/* Of one rank, over all timed repeats of a test. */
+struct bench_counts {
+    double wall_s;
+    uint64_t compute_ns, collective_ns, wait_ns, n_collectives, collective_bytes;
+    struct sheaf_comm_stats kinds[SHEAF_COMM_KIND_COUNT];
+};
+
+struct bench_result {
+    struct bench_test test;
+    int n_repeats;
+    double seconds[BENCH_MAX_REPEATS]; /* of rank 0 */
+    struct bench_counts *ranks;        /* [world size] */
+    double bound_s;                    /* a token at the bound; 0: unknown */
+    int32_t *ids;                      /* [test.n] generated in the last repeat; else unused */
+    char sha256[BENCH_SHA_TEXT];       /* of ids as little-endian int32; "" for prompts */
+    bool same_ids;                     /* every repeat generated the same */
+};
+
+/* What the machine of each rank is. */
+struct bench_rank {
+    double bandwidth; /* bytes a second; 0: not measured */
+    uint64_t weight_bytes, compute_bytes, peak_bytes;
+    double steal, foreign; /* of the CPU time of its host while measuring, 0..1 */
+    int threads;
+    char cpu[64];
+};
+
+struct bench {
+    const struct bench_options *o;
+    struct sheaf__session *session;
+    struct bench_rank *ranks; /* [world size] */
+    struct sheaf__link_speed link;
+    bool has_link;
+    struct bench_result *results;
+    int n_results;
+};
+
+/* Runs a test; *out is zeroed by the caller, its arrays are freed by it. Collective. */
+enum sheaf_status bench_test_run(const struct bench *b, const struct bench_test *test,
+                                 struct bench_result *out);
+/* Rank 0 alone, to standard output. */
+enum sheaf_status bench_report(const struct bench *b);
+
+/* SHA-256 (FIPS 180-4) as 64 hexadecimal digits. */
+void bench_sha256(const void *data, size_t n, char text[BENCH_SHA_TEXT]);
+
+#endif

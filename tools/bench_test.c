@@ -1,0 +1,221 @@
+/* One test, as llama-bench does it: the cache is emptied, filled to the depth, then a prompt of
+ * random tokens is evaluated, or tokens are generated one by one. Ours are really generated
+ * (greedily, from the token that begins a text), so that their checksum says whether two machines
+ * or splits compute the same; choosing is part of the time. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sheaf/gguf.h"
+#include "sheaf/meta.h"
+#include "sheaf/world.h"
+
+#include "bench.h"
+#include "logits.h"
+
+enum { CANDIDATES = 1 };
+
+struct work {
+    const struct bench *b;
+    const struct bench_test *test;
+    struct sheaf__context *ctx;
+    struct sheaf__logits *logits;
+    int32_t *prompt; /* [depth + n] random ids */
+    int32_t *ids;    /* [n] generated */
+    int32_t first;   /* id that begins a text */
+};
+
+static void random_ids(int32_t *ids, int64_t n, int64_t n_vocab) {
+    uint64_t state = 1;
+    for (int64_t i = 0; i < n; i++) { /* splitmix64 (Vigna) */
+        uint64_t z = state += 0x9e3779b97f4a7c15u;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        ids[i] = (int32_t)((z ^ (z >> 31)) % (uint64_t)n_vocab);
+    }
+}
+
+/* ---- counters ---- */
+
+static struct bench_counts counts_now(const struct sheaf__session *s) {
+    struct bench_counts c = {0};
+    struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
+    if (!s->meta) return c;
+    sheaf_backend_meta_get_stats(s->backend, &stats);
+    c.compute_ns = stats.compute_ns;
+    c.collective_ns = stats.collective_ns;
+    c.wait_ns = stats.wait_ns;
+    c.n_collectives = stats.n_collectives;
+    c.collective_bytes = stats.collective_bytes;
+    const struct sheaf_comm *comm = sheaf_backend_meta_dev_comm(s->meta);
+    if (comm && sheaf_comm_n_local(comm) > 0)
+        for (int k = 0; k < SHEAF_COMM_KIND_COUNT; k++)
+            sheaf_comm_get_stats(comm, sheaf_comm_local_member(comm, 0), (enum sheaf_comm_kind)k,
+                                 &c.kinds[k]);
+    return c;
+}
+
+/* sum += after - before */
+static void add_counts(struct bench_counts *sum, const struct bench_counts *before,
+                       const struct bench_counts *after) {
+    sum->compute_ns += after->compute_ns - before->compute_ns;
+    sum->collective_ns += after->collective_ns - before->collective_ns;
+    sum->wait_ns += after->wait_ns - before->wait_ns;
+    sum->n_collectives += after->n_collectives - before->n_collectives;
+    sum->collective_bytes += after->collective_bytes - before->collective_bytes;
+    for (int k = 0; k < SHEAF_COMM_KIND_COUNT; k++) {
+        sum->kinds[k].count += after->kinds[k].count - before->kinds[k].count;
+        sum->kinds[k].bytes += after->kinds[k].bytes - before->kinds[k].bytes;
+        sum->kinds[k].time_ns += after->kinds[k].time_ns - before->kinds[k].time_ns;
+        sum->kinds[k].wait_ns += after->kinds[k].wait_ns - before->kinds[k].wait_ns;
+    }
+}
+
+/* ---- the bound ---- */
+
+/* Bytes that member j reads to evaluate one token with n_past tokens in the cache. */
+static enum sheaf_status token_bytes(const struct sheaf__session *s, enum sheaf_type kv_type, int j,
+                                     double n_past, double *bytes) {
+    const struct sheaf__hparams *hp = &s->model->hp;
+    const struct sheaf_tensor *embd = s->model->w[SHEAF__W_TOKEN_EMBD];
+    const int64_t widths[2] = {hp->n_head_kv * hp->head_k, hp->n_head_kv * hp->head_v};
+    size_t weights = 0, part = 0;
+    enum sheaf_status status = sheaf__policy_weight_bytes(s->policy, j, &weights);
+    if (!status && s->model->w[SHEAF__W_OUTPUT]) { /* of the embeddings, one row is read */
+        status = sheaf__policy_tensor_bytes(s->policy, embd, j, &part);
+        weights -= part;
+    }
+    *bytes = (double)weights;
+    for (int v = 0; v < 2 && !status; v++) {
+        struct sheaf_tensor cache = {.type = kv_type, .ne = {widths[v], s->n_ctx, 1, 1}};
+        snprintf(cache.name, sizeof cache.name, "cache_%c-0", "kv"[v]);
+        status = sheaf__policy_tensor_bytes(s->policy, &cache, j, &part);
+        *bytes += (double)part / (double)s->n_ctx * n_past * (double)hp->n_layer;
+    }
+    return status;
+}
+
+/* Seconds of a token if every rank only read, at its bandwidth, and the collectives cost what they
+ * cost alone. 0 if a part is unknown. */
+static enum sheaf_status find_bound(const struct bench *b, struct bench_result *r) {
+    const struct sheaf__session *s = b->session;
+    const struct bench_counts *c = &r->ranks[0];
+    const double tokens = (double)r->test.n * r->n_repeats;
+    double slowest = 0;
+    if (!r->test.is_gen) return SHEAF_STATUS_SUCCESS;
+    for (int rank = 0; rank < sheaf_world_size(); rank++) {
+        double bytes = 0;
+        for (int j = 0; j < s->n_members; j++) {
+            double part;
+            if (sheaf_world_device_rank(s->members[j]) != rank) continue;
+            enum sheaf_status status = token_bytes(
+                s, b->o->kv_type, j, (double)r->test.depth + 0.5 * (double)r->test.n, &part);
+            if (status) return status;
+            bytes += part;
+        }
+        if (bytes > 0 && !(b->ranks[rank].bandwidth > 0)) return SHEAF_STATUS_SUCCESS;
+        if (bytes > 0 && bytes / b->ranks[rank].bandwidth > slowest)
+            slowest = bytes / b->ranks[rank].bandwidth;
+    }
+    if (c->n_collectives && !b->has_link) return SHEAF_STATUS_SUCCESS;
+    r->bound_s = slowest + (double)c->n_collectives / tokens * b->link.latency +
+                 (double)c->collective_bytes / tokens * b->link.per_byte;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- running ---- */
+
+static enum sheaf_status generate(struct work *w, int64_t n) {
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    int32_t id = w->first;
+    for (int64_t i = 0; i < n && !status; i++) {
+        const struct sheaf_candidates *best = NULL;
+        bool stop = false;
+        status = sheaf__context_eval(w->ctx, &id, 1, false);
+        if (!status)
+            status =
+                sheaf__logits_select(w->logits, sheaf__context_logits(w->ctx), false, &stop, &best);
+        if (!status) w->ids[i] = id = best->data[0].id;
+    }
+    return status;
+}
+
+/* n tokens after the depth; what they took is added to *sum. */
+static enum sheaf_status once(struct work *w, int64_t n, struct bench_counts *sum,
+                              double *seconds) {
+    const int64_t depth = w->test->depth;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    sheaf__context_clear(w->ctx);
+    if (depth) status = sheaf__context_prompt(w->ctx, w->prompt, depth, NULL, NULL);
+    if (!status) status = sheaf_world_barrier("start of a test");
+    const struct bench_counts before = counts_now(w->b->session);
+    const double start = bench_now();
+    if (!status)
+        status = w->test->is_gen ? generate(w, n)
+                                 : sheaf__context_prompt(w->ctx, w->prompt + depth, n, NULL, NULL);
+    *seconds = bench_now() - start;
+    const struct bench_counts after = counts_now(w->b->session);
+    sum->wall_s += *seconds;
+    add_counts(sum, &before, &after);
+    return status;
+}
+
+static enum sheaf_status measure(struct work *w, struct bench_result *out,
+                                 struct bench_counts *mine) {
+    const struct bench *b = w->b;
+    const size_t size = (size_t)w->test->n * sizeof(int32_t);
+    struct bench_counts untimed = {0};
+    char sha[BENCH_SHA_TEXT];
+    double seconds;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (!b->o->no_warmup) status = once(w, w->test->is_gen ? 1 : w->test->n, &untimed, &seconds);
+    out->same_ids = true;
+    for (int i = 0; i < (int)b->o->repeats && !status; i++) {
+        status = once(w, w->test->n, mine, &seconds);
+        out->seconds[out->n_repeats++] = seconds;
+        if (status || !w->test->is_gen) continue;
+        bench_sha256(w->ids, size, sha);
+        if (i && strcmp(sha, out->sha256) != 0) out->same_ids = false;
+        memcpy(out->sha256, sha, sizeof sha);
+    }
+    return status;
+}
+
+static int32_t first_id(const struct sheaf_gguf *gguf, int64_t n_vocab) {
+    uint64_t id;
+    if (sheaf_gguf_find_key(gguf, "tokenizer.ggml.bos_token_id") < 0 ||
+        sheaf_gguf_get_u64(gguf, "tokenizer.ggml.bos_token_id", &id) || id >= (uint64_t)n_vocab)
+        return 0;
+    return (int32_t)id;
+}
+
+enum sheaf_status bench_test_run(const struct bench *b, const struct bench_test *test,
+                                 struct bench_result *out) {
+    const int64_t n_vocab = b->session->model->hp.n_vocab;
+    const size_t n_ids = (size_t)(test->depth + test->n);
+    struct bench_counts mine = {0};
+    struct work w = {.b = b,
+                     .test = test,
+                     .ctx = b->session->context,
+                     .first = first_id(b->session->model->gguf, n_vocab),
+                     .prompt = calloc(n_ids, sizeof *w.prompt)};
+    out->test = *test;
+    out->ids = w.ids = calloc((size_t)test->n, sizeof *w.ids);
+    out->ranks = calloc((size_t)sheaf_world_size(), sizeof *out->ranks);
+    enum sheaf_status status = sheaf__logits_new(n_vocab, CANDIDATES, &w.logits);
+    if (!status && (!w.prompt || !w.ids || !out->ranks))
+        status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a test");
+    status = sheaf_world_agree(status, "preparing a test");
+    if (status) goto out;
+    random_ids(w.prompt, (int64_t)n_ids, n_vocab);
+    status = measure(&w, out, &mine);
+    if (!status) {
+        out->ranks[0] = mine;
+        if (sheaf_world_size() > 1)
+            status = sheaf_world_all_gather(&mine, sizeof mine, out->ranks, "times of a test");
+    }
+    if (!status) status = find_bound(b, out);
+out:
+    sheaf__logits_free(w.logits);
+    free(w.prompt);
+    return status;
+}

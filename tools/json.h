@@ -1,0 +1,11 @@
+/* What tools that print JSON share. */
+#ifndef SHEAF_TOOLS_JSON_H
+#define SHEAF_TOOLS_JSON_H
+
+#include <stddef.h>
+#include <stdio.h>
+
+/* A JSON string, quotes included; bytes that are not UTF-8 become U+FFFD. */
+void json_string(FILE *f, const char *text, size_t n);
+
+#endif

@@ -1,0 +1,202 @@
+/* sheaf-bench: how fast a model runs on the devices of a job, and where the time goes.
+ *
+ * SPMD like sheaf-run: all ranks do the same, rank 0 prints. Exit codes: 0 done, 1 failed, 2 bad
+ * command line. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sheaf/cpu.h"
+#include "sheaf/meta.h"
+#include "sheaf/version.h"
+#include "sheaf/world.h"
+
+#include "bench.h"
+
+enum { EXIT_BAD_USAGE = 2 };
+
+static enum sheaf_status no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to measure");
+}
+
+/* ---- what this rank has ---- */
+
+static enum sheaf_status count_threads(const struct bench *b, int *threads) {
+    const struct sheaf__session *s = b->session;
+    for (int j = 0; j < s->n_members; j++) {
+        sheaf_backend_t backend;
+        if (sheaf_world_device_rank(s->members[j]) != sheaf_world_rank() ||
+            !sheaf_backend_dev_is_cpu(s->members[j]))
+            continue;
+        enum sheaf_status status = sheaf_backend_dev_init(s->members[j], NULL, &backend);
+        if (status) return status;
+        *threads += sheaf_backend_cpu_get_n_threads(backend);
+        sheaf_backend_free(backend);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* The bandwidth of a rank that has CPU devices only; of others none is known. */
+static enum sheaf_status measure_machine(struct bench *b, struct bench_rank *mine) {
+    const struct sheaf__session *s = b->session;
+    bool cpus = true;
+    bench_cpu_model(mine->cpu, sizeof mine->cpu);
+    for (int j = 0; j < s->n_members; j++)
+        cpus = cpus && (sheaf_world_device_rank(s->members[j]) != sheaf_world_rank() ||
+                        sheaf_backend_dev_is_cpu(s->members[j]));
+    enum sheaf_status status = count_threads(b, &mine->threads);
+    status = sheaf_world_agree(status, "counting threads");
+    if (status) return status;
+    mine->peak_bytes = bench_peak_resident();
+    if (cpus && mine->threads) status = bench_read_bandwidth(mine->threads, &mine->bandwidth);
+    bench_forget_peak(); /* which has the buffers of that measurement in it */
+    status = sheaf_world_agree(status, "measuring the memory");
+    b->has_link = sheaf__speed_has_links(s->members, s->n_members);
+    if (!status && b->has_link)
+        status = sheaf__speed_measure_link(s->members, s->n_members, &b->link);
+    return status;
+}
+
+static enum sheaf_status exchange(struct bench *b, const struct bench_rank *mine) {
+    b->ranks[0] = *mine;
+    if (sheaf_world_size() == 1) return SHEAF_STATUS_SUCCESS;
+    return sheaf_world_all_gather(mine, sizeof *mine, b->ranks, "numbers of the ranks");
+}
+
+/* Shares of the time of this host's CPUs since `from`: stolen, and busy with what no rank of the
+ * job did. Collective. */
+static enum sheaf_status measure_load(const struct bench_load *from, struct bench_rank *mine) {
+    const struct bench_load to = bench_load_now();
+    const double own = to.own - from->own, all = (to.time - from->time) * to.cpus;
+    double others = to.busy - from->busy;
+    double *owns = calloc((size_t)sheaf_world_size(), sizeof *owns);
+    enum sheaf_status status = sheaf_world_agree(owns ? 0 : no_memory(), "measuring the load");
+    if (!status) owns[0] = own;
+    if (!status && sheaf_world_size() > 1)
+        status = sheaf_world_all_gather(&own, sizeof own, owns, "processor times");
+    for (int r = 0; !status && r < sheaf_world_size(); r++) {
+        if (sheaf_world_host_index(r) == sheaf_world_host_index(sheaf_world_rank()))
+            others -= owns[r];
+    }
+    mine->steal = all > 0 ? (to.steal - from->steal) / all : 0;
+    mine->foreign = all > 0 && others > 0 ? others / all : 0;
+    free(owns);
+    return status;
+}
+
+/* ---- all tests ---- */
+
+static enum sheaf_status run_tests(struct bench *b) {
+    const struct bench_options *o = b->o;
+    const struct {
+        const int64_t *list;
+        int n;
+        bool is_gen;
+    } kinds[] = {{o->n_prompt, o->n_prompts, false}, {o->n_gen, o->n_gens, true}};
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    for (int d = 0; d < o->n_depths; d++)
+        for (int k = 0; k < 2; k++)
+            for (int i = 0; i < kinds[k].n && !status; i++) {
+                const struct bench_test test = {kinds[k].is_gen, kinds[k].list[i], o->depth[d]};
+                if (test.n) status = bench_test_run(b, &test, &b->results[b->n_results++]);
+            }
+    return status;
+}
+
+static enum sheaf_status make_session(struct bench *b) {
+    const struct bench_options *o = b->o;
+    int64_t most = 0, depth = 0;
+    for (int i = 0; i < o->n_prompts; i++) most = o->n_prompt[i] > most ? o->n_prompt[i] : most;
+    for (int i = 0; i < o->n_gens; i++) most = o->n_gen[i] > most ? o->n_gen[i] : most;
+    for (int i = 0; i < o->n_depths; i++) depth = o->depth[i] > depth ? o->depth[i] : depth;
+    const struct sheaf__session_params params = {
+        .size = sizeof params,
+        .path = o->model,
+        .devices = o->devices,
+        .split = o->split,
+        .single = o->single,
+        .sequence = o->sequence,
+        .n_ctx = most + depth,
+        .n_batch = o->n_batch,
+        .kv_type = o->kv_type,
+    };
+    return sheaf__session_new(&params, &b->session);
+}
+
+static enum sheaf_status bench(struct bench *b) {
+    struct bench_rank mine = {0};
+    enum sheaf_status status = make_session(b);
+    if (status) return status;
+    b->ranks = calloc((size_t)sheaf_world_size(), sizeof *b->ranks);
+    b->results =
+        calloc((size_t)(b->o->n_depths * (b->o->n_prompts + b->o->n_gens)), sizeof *b->results);
+    status = sheaf_world_agree(b->ranks && b->results ? 0 : no_memory(), "preparing to measure");
+    if (!status) status = measure_machine(b, &mine);
+    if (!status) status = exchange(b, &mine); /* the bounds need the bandwidths */
+    const struct bench_load from = bench_load_now();
+    if (!status) status = run_tests(b);
+    if (!status) status = measure_load(&from, &mine);
+    if (status) return status;
+    mine.weight_bytes = b->session->weight_bytes;
+    const size_t peak = bench_peak_resident();
+    if (peak > mine.peak_bytes) mine.peak_bytes = peak;
+    if (b->session->meta) {
+        struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
+        sheaf_backend_meta_get_stats(b->session->backend, &stats);
+        mine.compute_bytes = stats.compute_bytes;
+    }
+    status = exchange(b, &mine);
+    return status || sheaf_world_rank() ? status : bench_report(b);
+}
+
+static void bench_free(struct bench *b) {
+    for (int i = 0; i < b->n_results; i++) {
+        free(b->results[i].ranks);
+        free(b->results[i].ids);
+    }
+    free(b->results);
+    free(b->ranks);
+    sheaf__session_free(b->session);
+}
+
+static void complain(void) {
+    if (sheaf_world_reports_error()) fprintf(stderr, "sheaf-bench: %s\n", sheaf_last_error());
+}
+
+int main(int argc, char **argv) {
+    struct bench_options options;
+    struct bench b = {.o = &options};
+    char threads[24];
+    int code = EXIT_SUCCESS;
+    /* before the world, which lists the devices, and they take their threads from the environment
+     */
+    const bool usable = bench_options_parse(argc, argv, &options) == SHEAF_STATUS_SUCCESS;
+    char *usage_error = usable ? NULL : strdup(sheaf_last_error());
+    if (usable && options.threads) {
+        snprintf(threads, sizeof threads, "%lld", (long long)options.threads);
+        setenv("SHEAF_CPU_THREADS", threads, 1);
+    }
+    enum sheaf_status status = sheaf_world_init(NULL);
+    if (status) {
+        fprintf(stderr, "sheaf-bench: %s\n", sheaf_last_error());
+        code = EXIT_FAILURE;
+    } else if (!usable) {
+        if (sheaf_world_rank() == 0)
+            fprintf(stderr, "sheaf-bench: %s\n", usage_error ? usage_error : "bad command line");
+        code = EXIT_BAD_USAGE;
+    } else if (options.help || options.version) {
+        if (sheaf_world_rank() == 0 && options.help) fputs(bench_usage, stdout);
+        if (sheaf_world_rank() == 0 && options.version) printf("sheaf %s\n", sheaf_version());
+    } else {
+        status = bench(&b);
+        if (status) {
+            code = EXIT_FAILURE;
+            complain();
+            /* peers that still wait for this rank must not wait for their deadline */
+            sheaf_world_abort(sheaf_last_error());
+        }
+    }
+    free(usage_error);
+    bench_free(&b);
+    sheaf_world_finalize();
+    return code;
+}
