@@ -1,10 +1,11 @@
 /* What `cmake --install` lays down is enough: a program elsewhere finds the library by CMake's
- * find_package and by pkg-config, compiles against the installed headers alone, and runs, also
- * after the whole prefix was moved. */
+ * find_package and by pkg-config, compiles against the installed headers alone, and runs, with the
+ * kernels of this CPU, also after the whole prefix was moved. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 
 #include "mpirun.h"
+#include "sheaf/cpu.h"
 
 static char dir[] = "/tmp/sheaf-install.XXXXXX";
 
@@ -12,7 +13,8 @@ static char dir[] = "/tmp/sheaf-install.XXXXXX";
  * ends with status 0. */
 static void must(const char *what, const char *cmd) {
     char line[4096], out[8192];
-    snprintf(line, sizeof line, "set -e; B='%s'; cd %s\n%s", SHEAF_BUILD_DIR, dir, cmd);
+    snprintf(line, sizeof line, "set -e; B='%s'; BEST='%s'; cd %s\n%s", SHEAF_BUILD_DIR,
+             sheaf_cpu_isa_name(), dir, cmd);
     const int status = run_command(line, 120, out, sizeof out);
     cr_assert_eq(status, 0, "%s: status %d\n%s", what, status, out);
 }
@@ -32,7 +34,9 @@ static void install(void) {
          "false});\n"
          "    struct sheaf_tensor *t = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 3, 2);\n"
          "    int bad = !t || sheaf_nelements(t) != 6 || strcmp(sheaf_version(), EXPECTED);\n"
-         "    printf(\"%s, %s\\n\", sheaf_version(), sheaf_build_info());\n"
+         "    bad = bad || strcmp(sheaf_cpu_isa_name(), BEST);\n"
+         "    printf(\"%s, %s, %s\\n\", sheaf_version(), sheaf_build_info(), "
+         "sheaf_cpu_isa_name());\n"
          "    sheaf_free(ctx);\n"
          "    return bad;\n"
          "}\n"
@@ -63,10 +67,12 @@ Test(install, find_package) {
          "project(consumer LANGUAGES C)\n"
          "find_package(sheaf 0.1 REQUIRED)\n"
          "add_executable(consumer consumer.c)\n"
-         "target_compile_definitions(consumer PRIVATE EXPECTED=\"${sheaf_VERSION}\")\n"
+         "target_compile_definitions(consumer PRIVATE EXPECTED=\"${sheaf_VERSION}\" "
+         "BEST=\"${BEST}\")\n"
          "target_link_libraries(consumer PRIVATE sheaf::sheaf)\n"
          "C\n"
-         "cmake -G Ninja -S . -B b -DCMAKE_PREFIX_PATH=\"$PWD/moved\" -DCMAKE_C_FLAGS='" CFLAGS
+         "cmake -G Ninja -S . -B b -DBEST=$BEST -DCMAKE_PREFIX_PATH=\"$PWD/moved\" "
+         "-DCMAKE_C_FLAGS='" CFLAGS
          "' > log 2>&1 && cmake --build b >> log 2>&1 || { cat log; exit 1; }\n"
          "b/consumer");
 }
@@ -87,8 +93,8 @@ Test(install, pkg_config) {
         "pkg-config",
         "pc=$(find moved -name sheaf.pc)\n"
         "export PKG_CONFIG_PATH=$PWD/${pc%/*}\n"
-        "cc " CFLAGS
-        " -DEXPECTED=\"\\\"$(pkg-config --modversion sheaf)\\\"\" consumer.c -o consumer "
+        "cc " CFLAGS " -DBEST=\"\\\"$BEST\\\"\" -DEXPECTED=\"\\\"$(pkg-config --modversion "
+                     "sheaf)\\\"\" consumer.c -o consumer "
         "$(pkg-config --cflags --libs sheaf) -Wl,-rpath,\"$(pkg-config --variable=libdir sheaf)\"\n"
         "./consumer");
 }

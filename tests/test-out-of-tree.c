@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "mpirun.h"
+#include "sheaf/cpu.h"
 
 /* A sanitized library wants its runtime first: programs are built like it, Python preloads it. What
  * Python itself leaves at its end is no finding. */
@@ -93,8 +94,12 @@ Test(out_of_tree, backend) {
 
 Test(out_of_tree, python) {
     char out[8192];
-    must("python", "SHEAF_CPU_DEVICES=2 " PYTHON " \"$S/tests/ffi/graph.py\" \"$L/libsheaf.so\"",
-         out, sizeof out);
+    char isa[40];
+    must("python",
+         "cd \"$L\"; SHEAF_CPU_DEVICES=2 " PYTHON " \"$S/tests/ffi/graph.py\" ./libsheaf.so", out,
+         sizeof out);
+    snprintf(isa, sizeof isa, ", %s kernels\n", sheaf_cpu_isa_name());
+    has(out, isa);
     has(out, "CPU backend: largest difference");
     has(out, "scheduler, graph 0: largest difference");
     has(out, "scheduler, graph 1: largest difference");

@@ -2,9 +2,13 @@
  * SHEAF_CPU_DEVICES=n.
  *
  * Environment: SHEAF_CPU_DEVICES (devices per domain), SHEAF_CPU_THREADS (threads per device, at
- * most its cores unless the cores are shared), SHEAF_CPU_ISA (portable | avx2 | avx512: the most
- * that may be used), SHEAF_CPU_ACTIVATIONS (f32 | q8). When several ranks of one host share a binding, each takes its share of the
- * cores. A bad value is an error that names the variable.
+ * most its cores unless the cores are shared), SHEAF_CPU_ISA (portable | avx2 | avx512: the kernels
+ * to be used), SHEAF_CPU_ACTIVATIONS (f32 | q8). When several ranks of one host share a binding, each
+ * takes its share of the cores. A bad value is an error that names the variable.
+ *
+ * Kernels for an instruction set are a module libsheaf-cpu-ISA.so, found where sheaf/module.h says;
+ * nobody need load it. The first use of a CPU device takes the best that the CPU runs, portable ones,
+ * which are part of the library, if there is none.
  *
  * With SHEAF_CPU_ACTIVATIONS=f32, the default, products of quantized weights take activations as
  * they are. q8 rounds activations to 8 bits first: faster, most of all where the CPU has VNNI, but
@@ -43,7 +47,7 @@ enum sheaf_status sheaf_backend_cpu_buffer_from_ptr(void *ptr, size_t size,
  * for other devices or an index outside. */
 size_t sheaf_backend_cpu_n_memories(sheaf_backend_dev_t dev);
 sheaf_backend_buffer_type_t sheaf_backend_cpu_memory_buffer_type(sheaf_backend_dev_t dev, size_t i);
-/* Name of the instruction set in use: "portable", "avx2", "avx512". */
+/* Name of the kernels in use: "portable", "avx2", "avx512"; "?" if a setting is bad. */
 const char *sheaf_cpu_isa_name(void);
 
 #ifdef __cplusplus

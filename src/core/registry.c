@@ -25,6 +25,10 @@ static struct entry {
 static size_t n_entries;
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
+static void (*before_walks)(void); /* set while the library is loaded, by one thread */
+
+void sheaf__registry_before_walks(void (*fn)(void)) { before_walks = fn; }
+
 static struct entry *find(sheaf_backend_reg_t reg) {
     for (size_t i = 0; i < n_entries; i++) {
         if (entries[i].reg == reg) return &entries[i];
@@ -157,6 +161,7 @@ void *sheaf_backend_reg_get_proc_address(sheaf_backend_reg_t reg, const char *na
 
 size_t sheaf_backend_dev_count(void) {
     size_t n = 0;
+    if (before_walks) before_walks();
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < n_entries; i++) n += sheaf_backend_reg_dev_count(entries[i].reg);
     pthread_mutex_unlock(&lock);
@@ -167,6 +172,7 @@ size_t sheaf_backend_dev_count(void) {
 static sheaf_backend_dev_t first_device(bool (*wanted)(sheaf_backend_dev_t dev, void *user),
                                         void *user) {
     sheaf_backend_dev_t found = NULL;
+    if (before_walks) before_walks();
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < n_entries && !found; i++) {
         const size_t n = sheaf_backend_reg_dev_count(entries[i].reg);

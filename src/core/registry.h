@@ -17,4 +17,8 @@ enum sheaf_status sheaf__registry_remove(sheaf_backend_reg_t reg, void **module)
 void sheaf__registry_retain(sheaf_backend_reg_t reg);
 void sheaf__registry_release(sheaf_backend_reg_t reg);
 
+/* fn is called before the lists of devices are walked, with no lock of the registry held: for what
+ * must not happen under it, like mapping files. Any number of times, by any thread. One fn. */
+void sheaf__registry_before_walks(void (*fn)(void));
+
 #endif

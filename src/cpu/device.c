@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/registry.h"
 #include "cpu/cpu.h"
 #include "cpu/kernels.h"
 
@@ -126,6 +127,7 @@ static const char *reg_name(sheaf_backend_reg_t r) {
 static size_t reg_device_count(sheaf_backend_reg_t r) {
     size_t n = 0;
     (void)r;
+    sheaf__cpu_kernels(); /* maps a file the first time: before the lock */
     pthread_mutex_lock(&lock);
     if (list_devices() == SHEAF_STATUS_SUCCESS) n = (size_t)sheaf__cpu_topology_n_places(topology);
     pthread_mutex_unlock(&lock);
@@ -202,5 +204,10 @@ enum sheaf_status sheaf_backend_cpu_buffer_from_ptr(void *ptr, size_t size,
                : SHEAF_STATUS_INVALID; /* the text is list_devices's */
 }
 
+static void choose_kernels(void) { sheaf__cpu_kernels(); }
+
 /* Core includes nothing of this folder, so the CPU brings itself. Nothing is looked at yet. */
-__attribute__((constructor)) static void register_cpu(void) { sheaf_backend_register(&reg); }
+__attribute__((constructor)) static void register_cpu(void) {
+    sheaf__registry_before_walks(choose_kernels);
+    sheaf_backend_register(&reg);
+}

@@ -1,73 +1,110 @@
-/* Chooses the kernel table: once per process, the best that the CPU runs, not above
- * SHEAF_CPU_ISA; and the format of activations, SHEAF_CPU_ACTIVATIONS. A wrong setting is
- * remembered and reported to every caller. */
+/* Chooses the kernel table: once per process, the best of the modules on the search path that this
+ * CPU runs, or the one that SHEAF_CPU_ISA names; and the format of activations,
+ * SHEAF_CPU_ACTIVATIONS. A wrong setting is remembered and reported to every caller. A module that
+ * is broken is named on standard error and the next best serves. */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
+#include "core/module_search.h"
 #include "cpu/kernels.h"
 #include "sheaf/cpu.h"
-
-/* The questions to the CPU are asked here, in code compiled for any CPU. */
-static bool always(void) { return true; }
-#if defined(__x86_64__)
-/* CPUID leaf 1; clang 14 does not know the name "f16c". The registers' state that it needs is that
- * of AVX, which the check of avx2 includes. */
-static bool has_f16c(void) {
-    unsigned a, b, c, d;
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
-}
-static bool has_avx2(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
-}
-static bool has_avx512(void) {
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vnni");
-}
-#endif
-
-static const struct {
-    const struct sheaf__cpu_kernels *kernels;
-    bool (*runs_here)(void);
-} tables[] = {
-    /* worst first */
-    {&sheaf__cpu_kernels_portable, always},
-#if defined(__x86_64__)
-    {&sheaf__cpu_kernels_avx2, has_avx2},
-    {&sheaf__cpu_kernels_avx512, has_avx512},
-#endif
-};
-enum { N_TABLES = sizeof tables / sizeof tables[0] };
+#include "sheaf/version.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const struct sheaf__cpu_kernels *chosen;
 static bool round_activations;
-static char refusal[256];
+static char refusal[2048];
+
+static const struct sheaf__module_kind kernel_modules = {.what = "CPU kernels",
+                                                         .family = "cpu",
+                                                         .init = "sheaf_cpu_kernels_init",
+                                                         .score = "sheaf_cpu_kernels_score"};
+
+/* The table of an open module. NULL with the text set if it is none of this library. */
+static const struct sheaf__cpu_kernels *table_of(const struct sheaf__module *m) {
+    const struct sheaf__cpu_kernels_module *(*init)(void);
+    SHEAF__MODULE_FIND(m->handle, kernel_modules.init, init);
+    const struct sheaf__cpu_kernels_module *module = init();
+    if (!module || module->version != SHEAF__CPU_KERNELS_VERSION ||
+        module->table_size != sizeof *module->kernels || !module->kernels) {
+        sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                        "load CPU kernels %s: built for version %d of the table, this library "
+                        "(sheaf %s) has %d; install both from one build",
+                        m->path, module ? module->version : 0, sheaf_version(),
+                        SHEAF__CPU_KERNELS_VERSION);
+        return NULL;
+    }
+    const char *name = module->kernels->name, *variant = m->name + m->name_len + 1;
+    const size_t n = strlen(name);
+    if (m->name == m->path || strncmp(variant, name, n) != 0 || strcmp(variant + n, ".so") != 0) {
+        sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                        "load CPU kernels %s: it holds the table '%s'; a file's name is "
+                        "libsheaf-cpu-TABLE.so",
+                        m->path, name);
+        return NULL;
+    }
+    return module->kernels;
+}
+
+/* The best table of the files found; its file stays mapped for the life of the process. */
+static const struct sheaf__cpu_kernels *best_table(struct sheaf__module_search *s) {
+    const struct sheaf__cpu_kernels *table = NULL;
+    struct sheaf__module *m;
+    while (!table && (m = sheaf__module_next_best(s, NULL))) {
+        table = table_of(m);
+        if (!table) {
+            sheaf__module_failed(s, SHEAF_STATUS_UNSUPPORTED);
+            continue;
+        }
+        m->handle = NULL;
+        sheaf__module_tell("CPU kernels: %s, %s, from %s", table->name,
+                           s->variant ? "as SHEAF_CPU_ISA says" : "the best score", m->path);
+    }
+    return table;
+}
 
 static void choose_kernels(void) {
     const char *wanted = getenv("SHEAF_CPU_ISA");
-    bool any = !wanted || !*wanted;
-    for (int i = 0; i < N_TABLES; i++) {
-        if (!any && strcmp(tables[i].kernels->name, wanted) != 0) continue;
-        if (tables[i].runs_here()) {
-            chosen = tables[i].kernels;
-        } else if (!any) {
-            snprintf(refusal, sizeof refusal,
-                     "SHEAF_CPU_ISA=%s: this CPU lacks that instruction set; unset the variable to "
-                     "use the best it has",
-                     wanted);
-        }
+    if (wanted && !*wanted) wanted = NULL;
+    struct sheaf__module_search s = {.kind = &kernel_modules, .variant = wanted};
+    const bool portable = wanted && !strcmp(wanted, sheaf__cpu_kernels_portable.name);
+    if (!portable) {
+        sheaf__module_search(&s, NULL);
+        chosen = best_table(&s);
     }
-    if (!chosen && !*refusal)
+    const bool none = !s.n && !s.n_unfit && !s.status;
+    if (!chosen && (portable || !wanted)) {
+        chosen = &sheaf__cpu_kernels_portable;
+        sheaf__module_tell("CPU kernels: portable, %s",
+                           portable ? "as SHEAF_CPU_ISA says" : "no better ones are for this CPU");
+    } else if (!chosen && s.n_unfit) {
         snprintf(refusal, sizeof refusal,
-                 "SHEAF_CPU_ISA=%.40s: not an instruction set of this build; use one of portable%s",
-                 wanted, N_TABLES > 1 ? ", avx2, avx512" : "");
+                 "SHEAF_CPU_ISA=%.40s: this CPU lacks that instruction set; unset the variable to "
+                 "use the best it has",
+                 wanted);
+    } else if (!chosen && s.status) {
+        snprintf(refusal, sizeof refusal, "SHEAF_CPU_ISA=%.40s: %s", wanted, s.text);
+    } else if (!chosen) {
+        snprintf(refusal, sizeof refusal,
+                 "SHEAF_CPU_ISA=%.40s: there is no libsheaf-cpu-%.40s.so beside libsheaf, beside "
+                 "the program or in SHEAF_BACKEND_PATH; this build made portable%s",
+                 wanted, wanted, *SHEAF_CPU_KERNELS ? ", " SHEAF_CPU_KERNELS : "");
+    }
+    /* Not an error, but nobody would guess why it is slow. */
+    if (!wanted && none && *SHEAF_CPU_KERNELS) {
+        fputs("sheaf: no libsheaf-cpu-*.so beside libsheaf, beside the program or in "
+              "SHEAF_BACKEND_PATH: the portable kernels are used, which are several times slower "
+              "(SHEAF_CPU_ISA=portable silences this)\n",
+              stderr);
+    } else if (!wanted && s.status && !sheaf__module_verbose()) {
+        fprintf(stderr, "sheaf: %s\nsheaf: the %s kernels are used instead\n", s.text,
+                chosen->name);
+    }
+    sheaf__module_search_end(&s);
+    sheaf_clear_error();
 }
 
 static void choose(void) {
@@ -89,10 +126,31 @@ const struct sheaf__cpu_kernels *sheaf__cpu_kernels(void) {
     return chosen;
 }
 
-const struct sheaf__cpu_kernels *sheaf__cpu_kernels_at(int i, bool *runs_here) {
-    if (i < 0 || i >= N_TABLES) return NULL;
-    *runs_here = tables[i].runs_here();
-    return tables[i].kernels;
+/* All tables, worst first: what a process uses is one of them, so only tests come here. */
+enum { MAX_TABLES = 16 };
+static const struct sheaf__cpu_kernels *tables[MAX_TABLES];
+static int n_tables;
+
+static void list_tables(void) {
+    struct sheaf__module_search s = {.kind = &kernel_modules};
+    const struct sheaf__cpu_kernels *table;
+    sheaf__module_search(&s, NULL);
+    int at = MAX_TABLES;
+    while (at > 1 && (table = best_table(&s))) {
+        bool known = false;
+        for (int i = at; i < MAX_TABLES; i++)
+            known = known || !strcmp(tables[i]->name, table->name);
+        if (!known) tables[--at] = table;
+    }
+    sheaf__module_search_end(&s);
+    tables[--at] = &sheaf__cpu_kernels_portable;
+    n_tables = MAX_TABLES - at;
+}
+
+const struct sheaf__cpu_kernels *sheaf__cpu_kernels_at(int i) {
+    static pthread_once_t listed = PTHREAD_ONCE_INIT;
+    pthread_once(&listed, list_tables);
+    return i >= 0 && i < n_tables ? tables[MAX_TABLES - n_tables + i] : NULL;
 }
 
 const char *sheaf_cpu_isa_name(void) {

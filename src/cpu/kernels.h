@@ -1,4 +1,4 @@
-/* Kernel tables: one for each instruction set, chosen once at run time.
+/* Kernel tables: one for each instruction set, loaded from a module and chosen once at run time.
  *
  * A table is complete: every entry is set, for the types listed at each. All tables give the same
  * results to rounding; within a table each result has one order of accumulation, whatever the tile
@@ -89,20 +89,33 @@ void sheaf__act_sums(const float *x, float *sums, int64_t n);
 /* Bytes of a column of k activations. */
 size_t sheaf__act_row_size(enum sheaf__act act, int64_t k);
 
-/* The table in use: the best that this CPU runs and SHEAF_CPU_ISA allows; decided by the first
- * call, the same for the life of the process. NULL with the error text set if SHEAF_CPU_ISA names
- * no instruction set, or one that this CPU or build lacks, or if SHEAF_CPU_ACTIVATIONS names no
- * format. Any thread. */
+/* The table in use: the best that this CPU runs, or the one that SHEAF_CPU_ISA names; decided by
+ * the first call, the same for the life of the process. NULL with the error text set if
+ * SHEAF_CPU_ISA names a table that is absent, broken or not for this CPU, or if
+ * SHEAF_CPU_ACTIVATIONS names no format. Any thread; the first call maps files, so no lock of the
+ * registry is held. */
 const struct sheaf__cpu_kernels *sheaf__cpu_kernels(void);
 
-/* Table number i of this build, best last; NULL beyond. *runs_here: this CPU has what the table was
- * compiled for. For tests. */
-const struct sheaf__cpu_kernels *sheaf__cpu_kernels_at(int i, bool *runs_here);
+/* Table number i of those that run here, best last; NULL beyond. For tests. */
+const struct sheaf__cpu_kernels *sheaf__cpu_kernels_at(int i);
 
+/* The reference, which runs anywhere; part of the library. */
 extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
-#if defined(__x86_64__)
-extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_avx2;
-extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_avx512;
-#endif
+
+/* ---- modules ----
+ *
+ * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
+ * exports two functions (src/cpu/kernels_module.c). Any change to a struct or to a contract of this
+ * header raises the version. */
+enum { SHEAF__CPU_KERNELS_VERSION = 1 };
+
+struct sheaf__cpu_kernels_module {
+    int version;       /* nothing else is read if it is another */
+    size_t table_size; /* of struct sheaf__cpu_kernels */
+    const struct sheaf__cpu_kernels *kernels;
+};
+const struct sheaf__cpu_kernels_module *sheaf_cpu_kernels_init(void);
+/* 0 if this CPU lacks what the table was compiled for, else the better the more. Runs anywhere. */
+int sheaf_cpu_kernels_score(void);
 
 #endif

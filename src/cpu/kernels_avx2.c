@@ -1,12 +1,8 @@
 /* The AVX2 + FMA + F16C kernel table: the primitives of kernels_x86.h in 8 floats. Compiled with
- * its own flags; nothing here runs before isa.c has asked the CPU. */
+ * its own flags; nothing here runs before the score of its module (kernels_module.c) was asked. */
 #include "cpu/kernels.h"
 
-#if defined(__x86_64__)
 #include <immintrin.h>
-
-#define KERNELS_NAME  "avx2"
-#define KERNELS_TABLE sheaf__cpu_kernels_avx2
 
 typedef __m256 v_f;
 enum { VW = 8 };
@@ -75,4 +71,3 @@ static inline __m256i madd_acc(__m256i acc, __m256i a, __m256i b) {
 }
 
 #include "cpu/kernels_x86.h"
-#endif

@@ -1,13 +1,9 @@
 /* The AVX-512 (F, BW, VL, DQ, VNNI) kernel table: the primitives of kernels_x86.h in 16 floats, and
  * the VNNI forms of the integer products. Compiled with its own flags; nothing here runs before
- * isa.c has asked the CPU. */
+ * the score of its module (kernels_module.c) was asked. */
 #include "cpu/kernels.h"
 
-#if defined(__x86_64__)
 #include <immintrin.h>
-
-#define KERNELS_NAME  "avx512"
-#define KERNELS_TABLE sheaf__cpu_kernels_avx512
 
 typedef __m512 v_f;
 enum { VW = 16 };
@@ -66,4 +62,3 @@ static inline __m256i madd_acc(__m256i acc, __m256i a, __m256i b) {
 }
 
 #include "cpu/kernels_x86.h"
-#endif

@@ -2,8 +2,8 @@
  * kernels_avx512.c, which define before it
  *   v_f, VW and the v_... primitives: a vector of VW floats;
  *   dot_i8(u, s): 8 i32 = sums of 4 products of unsigned with signed bytes; madd_acc(acc, a, b):
- *   acc + pairwise sums of i16 products, 8 i32;
- *   KERNELS_NAME, KERNELS_TABLE.
+ *   acc + pairwise sums of i16 products, 8 i32.
+ * The build defines KERNELS_NAME and KERNELS_TABLE.
  * Bytes of blocks are unpacked in 256 bits by both, since a block is 32 bytes when unpacked.
  *
  * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may

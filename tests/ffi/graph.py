@@ -5,12 +5,14 @@ Prints a line a part; ends with status 0 if every result is right. What is expec
 """
 import ctypes as c
 import math
+import os
 import sys
 
 P, S, I64, SIZE = c.c_void_p, c.c_int, c.c_int64, c.c_size_t
 F32, SUCCESS, INVALID, CPU, META = 0, 0, -3, 0, 3
 AXIS_1, WEIGHTS = 1, 1
 lib = c.CDLL(sys.argv[1])
+os.chdir("/")  # the library finds its modules all the same
 
 
 class InitParams(c.Structure):  # struct sheaf_init_params
@@ -23,6 +25,7 @@ GetSplitState = c.CFUNCTYPE(S, P, P, c.POINTER(P))
 # name: result, arguments
 for name, (result, *arguments) in {
     "version": (c.c_char_p,),
+    "cpu_isa_name": (c.c_char_p,),
     "last_error": (c.c_char_p,),
     "init": (P, InitParams),
     "free": (None, P),
@@ -213,7 +216,7 @@ def run_scheduled(backends):
     free(weights)
 
 
-print("sheaf", version().decode())
+print("sheaf", version().decode() + ",", cpu_isa_name().decode(), "kernels")
 check(world_init(None), "world")
 
 cpu = out(backend_init_from_string, b"CPU:threads=1")

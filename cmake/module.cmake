@@ -1,0 +1,14 @@
+# A loadable module libsheaf-NAME.so, beside libsheaf in the build tree and in the installed one, which is where the
+# library looks for it (src/core/module_search.h). The library that tests link finds it through a link.
+function(sheaf_add_module name)
+  add_library(sheaf-${name} MODULE ${ARGN})
+  set_target_properties(sheaf-${name} PROPERTIES C_VISIBILITY_PRESET hidden)
+  target_include_directories(sheaf-${name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(sheaf-${name} PRIVATE sheaf_options)
+  add_custom_command(TARGET sheaf-${name} POST_BUILD
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/unhidden
+    COMMAND ${CMAKE_COMMAND} -E create_symlink
+            ../$<TARGET_FILE_NAME:sheaf-${name}> ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/unhidden/$<TARGET_FILE_NAME:sheaf-${name}>
+    VERBATIM)
+  install(TARGETS sheaf-${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endfunction()
