@@ -2,9 +2,9 @@
  * the conversions of the cheapest are compared with those that the planner inserted: once with all
  * combinations, once with those that leave work cut where it fits as it lies. (Gathering a small
  * operand in order to mirror what follows can save bytes, and makes every member do all the work;
- * the planner does not do that.) The planner looks at one node at a time, so some graphs cost more;
- * how many, and how much, is printed and bounded. SHEAF_SPLIT_SEED=n shows one graph,
- * SHEAF_SPLIT_GRAPHS=n tries that many. */
+ * the planner does not do that.) Of the second the planner must find the best, but for what its
+ * bounded search may drop; by how much it misses the first is printed and bounded.
+ * SHEAF_SPLIT_SEED=n shows one graph, SHEAF_SPLIT_GRAPHS=n tries that many. */
 #include <criterion/criterion.h>
 
 #include "split/convert.h"
@@ -199,17 +199,17 @@ static bool searchable(const struct sheaf_cgraph *g) {
 
 struct gap {
     long graphs, dearer, visits;
-    int64_t greedy, least;
+    int64_t planned, least;
     double worst;
     uint64_t worst_seed;
 };
 
-static void add(struct gap *gap, uint64_t seed, int64_t greedy, int64_t least) {
+static void add(struct gap *gap, uint64_t seed, int64_t planned, int64_t least) {
     gap->graphs++;
-    gap->greedy += greedy;
+    gap->planned += planned;
     gap->least += least;
-    gap->dearer += least < greedy;
-    const double ratio = least ? (double)greedy / (double)least : greedy ? INFINITY : 1;
+    gap->dearer += least < planned;
+    const double ratio = least ? (double)planned / (double)least : planned ? INFINITY : 1;
     if (ratio > gap->worst) {
         gap->worst = ratio;
         gap->worst_seed = seed;
@@ -225,18 +225,18 @@ static void compare(uint64_t seed, struct gap gap[2]) {
         cr_expect(false, "seed %llu: %s", (unsigned long long)seed, sheaf_last_error());
         goto out;
     }
-    const int64_t greedy = cost_of(plan);
+    const int64_t planned = cost_of(plan);
     /* one more than the planner's: the search must find that plan at least, or it is no bound */
-    const int64_t least = cheapest(&k.m, greedy + 1, false, &gap[0].visits);
-    cr_expect(least <= greedy, "seed %llu: the search does not find the plan of cost %lld",
-              (unsigned long long)seed, (long long)greedy);
-    int64_t keeping = cheapest(&k.m, greedy + 1, true, &gap[1].visits);
-    if (keeping > greedy)
-        keeping = greedy; /* the planner slid a sum back where the search may not */
-    add(&gap[0], seed, greedy, least);
-    add(&gap[1], seed, greedy, keeping);
-    if (keeping < greedy && getenv("SHEAF_SPLIT_SEED")) {
-        printf("planner %lld, least %lld, %lld with cuts kept\n", (long long)greedy,
+    const int64_t least = cheapest(&k.m, planned + 1, false, &gap[0].visits);
+    cr_expect(least <= planned, "seed %llu: the search does not find the plan of cost %lld",
+              (unsigned long long)seed, (long long)planned);
+    int64_t keeping = cheapest(&k.m, planned + 1, true, &gap[1].visits);
+    if (keeping > planned)
+        keeping = planned; /* the planner slid a sum back where the search may not */
+    add(&gap[0], seed, planned, least);
+    add(&gap[1], seed, planned, keeping);
+    if (keeping < planned && getenv("SHEAF_SPLIT_SEED")) {
+        printf("planner %lld, least %lld, %lld with cuts kept\n", (long long)planned,
                (long long)least, (long long)keeping);
         split_print_plan(plan, k.m.graph);
     }
@@ -259,12 +259,14 @@ Test(minimal, conversions_against_brute_force) {
                "%.2f %%, by %.2f %% of all bytes; worst x%.2f (seed %llu)\n",
                (unsigned long long)first, (unsigned long long)(first + n - 1), g->graphs, MAX_NODES,
                what[i], g->visits, 100.0 * (double)g->dearer / fmax(1, (double)g->graphs),
-               100.0 * (double)(g->greedy - g->least) / fmax(1, (double)g->least), g->worst,
+               100.0 * (double)(g->planned - g->least) / fmax(1, (double)g->least), g->worst,
                (unsigned long long)g->worst_seed);
     }
     if (one) return;
     cr_expect(gap[0].graphs * 4 > (long)n);
-    /* measured 2026-11; a planner that gets worse fails */
-    cr_expect(gap[0].dearer * 100 <= gap[0].graphs * 29);
-    cr_expect((gap[0].greedy - gap[0].least) * 100 <= gap[0].least * 27);
+    /* measured 2026-11: 10.9 % and 6.1 %; none; a planner that gets worse fails */
+    cr_expect(gap[0].dearer * 100 <= gap[0].graphs * 12);
+    cr_expect((gap[0].planned - gap[0].least) * 100 <= gap[0].least * 7);
+    cr_expect(gap[1].dearer * 1000 <= gap[1].graphs);
+    cr_expect((gap[1].planned - gap[1].least) * 1000 <= gap[1].least);
 }

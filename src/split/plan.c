@@ -1,5 +1,5 @@
-/* The planner: one forward pass over the nodes. Each node takes the row with the least conversion
- * cost; the conversions that the row needs become steps; what each step makes is a value.
+/* The planner: one forward pass over the nodes. Each node takes the row that search.c advises; the
+ * conversions that the row needs become steps; what each step makes is a value.
  *
  * Memory and time: a tensor's own value is `native`, it lies in the tensor's memory. A conversion
  * makes a copy. When an op writes in place, copies of what it wrote to are out of date: `epoch`
@@ -14,21 +14,10 @@
 
 #include "core/internal.h"
 #include "split/convert.h"
-#include "split/memo.h"
 #include "split/plan-impl.h"
+#include "split/search.h"
 
 enum { NONE = -1, MAX_STATES = 8 };
-
-/* A tensor that the graph mentions. */
-struct entry {
-    struct sheaf_tensor *tensor;
-    int node;     /* index in the graph; NONE: a leaf */
-    int uses;     /* operands that name it */
-    int owner;    /* entry of the tensor whose memory it is */
-    int epoch;    /* of an owner: in-place writes so far */
-    int values;   /* newest value, linked by `older` */
-    bool written; /* of an owner: by a node of the graph */
-};
 
 struct value {
     struct sheaf_tensor *tensor;
@@ -54,8 +43,7 @@ struct planner {
     sheaf__leaf_state_fn leaf_state;
     void *user;
     struct sheaf__pool *pool;
-    struct sheaf__memo memo;
-    struct entry *entry;
+    struct sheaf__entry *entry;
     int n_entries, cap_entries;
     int *slot; /* hash of tensors: entry + 1 */
     size_t n_slots;
@@ -64,7 +52,9 @@ struct planner {
     struct step *step;
     int n_steps, cap_steps, first_step, last_step;
     int *node_value;
-    bool scatter; /* offer sums to be scattered over the tokens */
+    int *self, *operand; /* entries of nodes and of their operands, see struct sheaf__search_of */
+    struct sheaf__search_of of;
+    struct sheaf__search *search;
 };
 
 static enum sheaf_status out_of_memory(void) {
@@ -111,7 +101,7 @@ static int entry_of(struct planner *p, struct sheaf_tensor *t) {
     }
     if (!reserve((void **)&p->entry, p->n_entries, &p->cap_entries, sizeof *p->entry)) return NONE;
     const int e = p->n_entries++;
-    p->entry[e] = (struct entry){.tensor = t, .node = NONE, .owner = e, .values = NONE};
+    p->entry[e] = (struct sheaf__entry){.tensor = t, .node = NONE, .owner = e, .values = NONE};
     p->slot[i] = e + 1;
     if (t->view_src && t->view_src != t) {
         const int owner = entry_of(p, t->view_src);
@@ -194,7 +184,7 @@ static int convert(struct planner *p, int from, struct sheaf__st to, int node, i
  * that it may as well be MIRRORED. */
 static bool retractable(struct planner *p, int v) {
     const struct value *x = &p->value[v];
-    const struct entry *e = &p->entry[x->entry];
+    const struct sheaf__entry *e = &p->entry[x->entry];
     if (x->st.lie != SHEAF__P || x->step == NONE || !x->native || x->older != NONE) return false;
     if (e->values != v || e->uses != 1 || (e->tensor->flags & SHEAF_TENSOR_FLAG_OUTPUT))
         return false;
@@ -240,6 +230,7 @@ static int reduce(struct planner *p, int v, int node) {
 /* ---- leaves ---- */
 
 static enum sheaf_status leaf_value(struct planner *p, int e) {
+    if (p->entry[e].values != NONE) return SHEAF_STATUS_SUCCESS;
     const struct sheaf_tensor *t = p->entry[e].tensor;
     const struct sheaf_split_state *given = p->leaf_state(t, p->user);
     if (!given) {
@@ -274,6 +265,7 @@ static enum sheaf_status leaf_value(struct planner *p, int e) {
         sheaf__cut_show_as(p->pool, cut, given);
         if (!cut->everywhere) st = sheaf__st_s((int)given->axis, cut);
     }
+    p->entry[e].st = st;
     return new_value(p, e, st, NONE, true) == NONE ? out_of_memory() : SHEAF_STATUS_SUCCESS;
 }
 
@@ -300,7 +292,7 @@ static enum sheaf_status refresh(struct planner *p, struct sheaf_tensor *t, int 
 struct operand {
     int entry, n;
     int value[MAX_STATES];
-    struct sheaf__st st[MAX_STATES + 1]; /* one more: what it could be scattered to */
+    struct sheaf__st st[MAX_STATES];
     int64_t bytes;
     int native; /* the native value; NONE */
 };
@@ -473,38 +465,21 @@ static enum sheaf_status write_back(struct planner *p, int written, int node) {
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* A sum of many tokens could be had in slices of them: adds that state behind the existing ones.
- * Only of results that have memory of their own: no caches, no views of them. */
-static bool offer_tokens(struct planner *p, struct operand *o) {
-    const struct sheaf_tensor *t = p->entry[o->entry].tensor;
-    const int64_t tokens = t->ne[1];
-    const int d = p->n_members;
-    bool partial = false;
-    for (int i = 0; i < o->n; i++) {
-        if (o->st[i].lie != SHEAF__P) return false; /* it is had in another way already */
-        partial = true;
+/* Can the operands be had as the row needs them, without a conversion where none is possible? */
+static bool follows(const struct planner *p, const struct operand *operand,
+                    const struct sheaf__rule *rule, const struct sheaf__row *row) {
+    for (int i = 0; i < row->n_operands; i++) {
+        const struct sheaf__need *need = &row->need[i];
+        const struct operand *o = &operand[i];
+        bool met = false;
+        for (int k = 0; k < o->n; k++) met = met || sheaf__need_met(need, o->st[k]);
+        if (i + 1 == rule->written) {
+            if (o->native == NONE || !sheaf__need_met(need, p->value[o->native].st)) return false;
+        } else if ((need->st.mask || (is_view_form(rule) && need->st.lie == SHEAF__S)) && !met) {
+            return false;
+        }
     }
-    if (!partial || tokens < d || t->ne[2] != 1 || t->ne[3] != 1) return false;
-    sheaf__cut_begin(p->pool);
-    for (int j = 0; j < d; j++) {
-        sheaf__cut_add(p->pool, tokens * j / d, tokens * (j + 1) / d);
-        sheaf__cut_next_member(p->pool);
-    }
-    const struct sheaf__cut *cut = sheaf__cut_end(p->pool, tokens);
-    if (cut) o->st[o->n] = sheaf__st_s(1, cut);
-    return cut != NULL;
-}
-
-static bool is_written(struct planner *p, struct sheaf_tensor *t) {
-    const int e = entry_of(p, t);
-    return e == NONE || p->entry[p->entry[e].owner].written;
-}
-
-/* A mask that the graph writes to, or addends that it writes over, are not what they were. */
-static struct sheaf__st lasting(struct planner *p, struct sheaf_tensor *t, struct sheaf__st st) {
-    if (!st.mask) return st;
-    struct sheaf_tensor *mask = (struct sheaf_tensor *)(uintptr_t)st.mask;
-    return is_written(p, mask) || is_written(p, t) ? sheaf__st_p() : st;
+    return true;
 }
 
 static enum sheaf_status plan_node(struct planner *p, int node) {
@@ -512,37 +487,29 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
     const struct sheaf__rule *rule = sheaf__rule_of(t);
     const int self = entry_of(p, t);
     if (self == NONE) return out_of_memory();
-    if (t->op == SHEAF_OP_NONE) return leaf_value(p, self);
+    if (t->op == SHEAF_OP_NONE) {
+        const enum sheaf_status status = leaf_value(p, self);
+        p->node_value[node] = p->entry[self].values;
+        return status;
+    }
     const int n = sheaf__n_operands(t);
     struct operand operand[SHEAF__MAX_OPERANDS];
-    struct sheaf__have have[SHEAF__MAX_OPERANDS];
     for (int i = 0; i < n; i++) {
         const enum sheaf_status status = refresh(p, t->src[i], &operand[i].entry);
         if (status != SHEAF_STATUS_SUCCESS) return status;
     }
-    for (int i = 0; i < n; i++) {
-        list_values(p, &operand[i], is_view_form(rule));
-        have[i] = (struct sheaf__have){operand[i].n, operand[i].st};
-        if (p->scatter && !is_view_form(rule) && offer_tokens(p, &operand[i])) have[i].n++;
-    }
+    for (int i = 0; i < n; i++) list_values(p, &operand[i], is_view_form(rule));
     struct choice best = {
         .p = p, .operand = operand, .written = rule->written, .bytes = sheaf__dense_bytes(t)};
-    const struct sheaf__row *known = NULL;
-    int native_st = 0;
-    for (int i = 0; rule->written && i < operand[rule->written - 1].n; i++) {
-        if (operand[rule->written - 1].value[i] == operand[rule->written - 1].native)
-            native_st = i + 1;
-    }
-    const struct sheaf__memo_key key = sheaf__memo_key(&p->memo, t, have, n, native_st);
-    known = sheaf__memo_find(&p->memo, &key);
-    if (known) {
-        best.row = *known;
-        best.found = known->n_operands >= 0;
-    } else {
+    const struct sheaf__row *advice = sheaf__search_row(p->search, node);
+    if (advice && follows(p, operand, rule, advice)) {
+        best.row = *advice;
+        best.found = true;
+    } else { /* what the search does not follow: the cheapest for this node alone */
+        struct sheaf__have have[SHEAF__MAX_OPERANDS];
+        for (int i = 0; i < n; i++) have[i] = (struct sheaf__have){operand[i].n, operand[i].st};
         sheaf__rows_visit(p->pool, t, have, consider, &best);
         if (p->pool->failed) return out_of_memory();
-        if (!best.found) best.row.n_operands = -1;
-        if (!sheaf__memo_put(&p->memo, &key, &best.row)) return out_of_memory();
     }
     const bool back = !best.found; /* only an in-place write can be without a row */
     if (back) best.row = (struct sheaf__row){.name = "write back", .n_operands = n, .addend = -1};
@@ -566,7 +533,7 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
     if (s == NONE) return out_of_memory();
     const int source = is_view_form(rule) ? in[0] : rule->written ? in[rule->written - 1] : NONE;
     if (rule->written) ++*epoch_of(p, self);
-    const int v = new_value(p, self, lasting(p, t, best.row.out), s,
+    const int v = new_value(p, self, sheaf__lasting(&p->of, node, best.row.out), s,
                             source == NONE || p->value[source].native);
     if (v == NONE) return out_of_memory();
     if (source != NONE && !p->value[source].native) {
@@ -591,24 +558,36 @@ static enum sheaf_status prepare(struct planner *p) {
     while (p->n_slots < 4 * (size_t)(g->n_nodes + g->n_leafs)) p->n_slots *= 2;
     p->slot = calloc(p->n_slots, sizeof *p->slot);
     p->node_value = malloc(((size_t)g->n_nodes + 1) * sizeof *p->node_value);
-    if (!p->slot || !p->node_value || !sheaf__memo_init(&p->memo)) return out_of_memory();
+    p->self = malloc(((size_t)g->n_nodes + 1) * sizeof *p->self);
+    p->operand = calloc((size_t)g->n_nodes + 1, SHEAF__MAX_OPERANDS * sizeof *p->operand);
+    if (!p->slot || !p->node_value || !p->self || !p->operand) return out_of_memory();
     for (int i = 0; i < g->n_nodes; i++) {
-        const int e = entry_of(p, g->nodes[i]);
+        struct sheaf_tensor *t = g->nodes[i];
+        const int e = p->self[i] = entry_of(p, t);
         if (e == NONE) return out_of_memory();
-        p->entry[e].node = i;
+        if (t->op != SHEAF_OP_NONE) p->entry[e].node = i;
         p->node_value[i] = NONE;
-        for (int k = 0; k < SHEAF_MAX_SRC; k++) {
-            const int used = g->nodes[i]->src[k] ? entry_of(p, g->nodes[i]->src[k]) : 0;
+        for (int k = 0; k < SHEAF__MAX_OPERANDS && t->src[k]; k++) {
+            const int used = entry_of(p, t->src[k]);
             if (used == NONE) return out_of_memory();
-            if (g->nodes[i]->src[k]) p->entry[used].uses++;
-        }
-        const int written = sheaf__rule_of(g->nodes[i])->written;
-        if (written) {
-            const int target = entry_of(p, g->nodes[i]->src[written - 1]);
-            p->entry[p->entry[target].owner].written = true;
+            p->operand[i * SHEAF__MAX_OPERANDS + k] = used;
+            p->entry[used].uses++;
+            if (sheaf__rule_of(t)->written == k + 1) p->entry[p->entry[used].owner].written = true;
         }
     }
-    return SHEAF_STATUS_SUCCESS;
+    for (int e = 0; e < p->n_entries; e++) {
+        if (p->entry[e].node != NONE || p->entry[e].uses == 0) continue;
+        const enum sheaf_status status = leaf_value(p, e);
+        if (status != SHEAF_STATUS_SUCCESS) return status;
+    }
+    p->of = (struct sheaf__search_of){.graph = g,
+                                      .pool = p->pool,
+                                      .entry = p->entry,
+                                      .n_entries = p->n_entries,
+                                      .self = p->self,
+                                      .operand = p->operand,
+                                      .scatter = p->of.scatter};
+    return sheaf__search_new(&p->of, &p->search);
 }
 
 /* Whoever reads a result after the compute wants it whole or in slices, not in addends. That holds
@@ -699,13 +678,15 @@ static enum sheaf_status plan_graph(const struct sheaf_cgraph *graph, int n_memb
                         .leaf_state = leaf_state,
                         .user = user,
                         .pool = &impl->pool,
-                        .scatter = scatter};
+                        .of = {.scatter = scatter}};
     status = prepare(&p);
     for (int i = 0; i < graph->n_nodes && status == SHEAF_STATUS_SUCCESS; i++)
         status = plan_node(&p, i);
     if (status == SHEAF_STATUS_SUCCESS) status = finish(&p);
     if (status == SHEAF_STATUS_SUCCESS) status = publish(&p, impl);
-    sheaf__memo_free(&p.memo);
+    sheaf__search_free(p.search);
+    free(p.self);
+    free(p.operand);
     free(p.entry);
     free(p.slot);
     free(p.value);

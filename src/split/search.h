@@ -1,0 +1,52 @@
+/* Chooses the row of every node so that the conversions of the whole graph are cheap.
+ *
+ * A forward pass keeps the cheapest ways to have reached each node that differ in what later nodes
+ * find: for every tensor still to be read, the states that it can be had in. Ways that leave the
+ * same behind are one way, so with cuts that fit there are one or two, and the choice is exact as
+ * long as there are no more than the pass keeps. Rows that gather are left out where a row takes
+ * what is cut as it lies: gathering in order to mirror what follows can save bytes, but every
+ * member would do all the work.
+ *
+ * What is chosen is advice: the planner can make a plan of any rows. Pure, and the same on every
+ * rank. */
+#ifndef SHEAF_SPLIT_SEARCH_H
+#define SHEAF_SPLIT_SEARCH_H
+
+#include "sheaf/graph.h"
+#include "split/match.h"
+
+/* A tensor that the graph mentions. */
+struct sheaf__entry {
+    struct sheaf_tensor *tensor;
+    int node;            /* index in the graph; -1: a leaf */
+    int uses;            /* operands that name it */
+    int owner;           /* entry of the tensor whose memory it is */
+    bool written;        /* of an owner: by a node of the graph */
+    struct sheaf__st st; /* of a leaf that is used */
+    /* the planner's: */
+    int epoch;  /* of an owner: in-place writes so far */
+    int values; /* newest value */
+};
+
+struct sheaf__search_of {
+    const struct sheaf_cgraph *graph;
+    struct sheaf__pool *pool;
+    const struct sheaf__entry *entry;
+    int n_entries;
+    const int *self;    /* [nodes] entries */
+    const int *operand; /* [nodes][SHEAF__MAX_OPERANDS] entries */
+    bool scatter;       /* sums may be scattered over the tokens, and of equals are */
+};
+
+struct sheaf__search;
+enum sheaf_status sheaf__search_new(const struct sheaf__search_of *of, struct sheaf__search **out);
+void sheaf__search_free(struct sheaf__search *s);
+/* NULL: no advice (leaves; writes for which there is no row; what such a write left out of date).
+ */
+const struct sheaf__row *sheaf__search_row(const struct sheaf__search *s, int node);
+
+/* What becomes of a masked result if the graph writes to the mask, or over the addends: they are
+ * not what they were. */
+struct sheaf__st sheaf__lasting(const struct sheaf__search_of *of, int node, struct sheaf__st st);
+
+#endif
