@@ -21,6 +21,7 @@ struct check {
     int n;
     int host[CHECK_MAX_MEMBERS]; /* host label of each member; the order of sums follows it */
     size_t largest;              /* floats of the largest message */
+    enum sheaf_type wire;        /* of sums between hosts */
     uint64_t hash;
     char error[256];
 };
@@ -40,21 +41,49 @@ static inline float check_value(int member, size_t i, uint32_t salt) {
     return unit * (float)(1u << (r >> 28)) / 256.0f;
 }
 
-/* Hosts in order of their first member, members of a host in order. */
-static inline float check_sum(const struct check *c, size_t i, uint32_t salt) {
-    float total = 0;
-    bool first_host = true;
+enum { CHECK_BLOCK = 32 }; /* no wire type rounds over more elements at a time */
+
+/* To the wire type and back. */
+static inline void check_round(const struct check *c, float *x) {
+    uint8_t bytes[CHECK_BLOCK * sizeof *x];
+    if (c->wire == SHEAF_TYPE_F32) return;
+    sheaf_from_float(c->wire, x, bytes, CHECK_BLOCK);
+    sheaf_to_float(c->wire, bytes, x, CHECK_BLOCK);
+}
+
+/* total [CHECK_BLOCK]: elements first .. of the sum of n: hosts in order of their first member,
+ * members of a host in order. */
+static inline void check_sums(const struct check *c, size_t first, size_t n, uint32_t salt,
+                              float *total) {
+    const size_t len = n - first < CHECK_BLOCK ? n - first : CHECK_BLOCK;
+    struct check exact = *c;
+    int n_hosts = 0;
     for (int m = 0; m < c->n; m++) {
+        float sum[CHECK_BLOCK] = {0};
         bool seen = false;
         for (int q = 0; q < m; q++) seen = seen || c->host[q] == c->host[m];
         if (seen) continue;
-        float sum = check_value(m, i, salt);
+        for (size_t i = 0; i < len; i++) sum[i] = check_value(m, first + i, salt);
         for (int q = m + 1; q < c->n; q++)
-            if (c->host[q] == c->host[m]) sum += check_value(q, i, salt);
-        total = first_host ? sum : total + sum;
-        first_host = false;
+            for (size_t i = 0; i < len && c->host[q] == c->host[m]; i++)
+                sum[i] += check_value(q, first + i, salt);
+        check_round(c, sum);
+        for (size_t i = 0; i < CHECK_BLOCK; i++) total[i] = n_hosts ? total[i] + sum[i] : sum[i];
+        n_hosts++;
     }
-    return total;
+    exact.wire = SHEAF_TYPE_F32;
+    if (n_hosts > 1)
+        check_round(c, total);
+    else if (c->wire != SHEAF_TYPE_F32) /* one host: nothing travels */
+        check_sums(&exact, first, n, salt, total);
+}
+
+static inline float check_sum(const struct check *c, size_t i, uint32_t salt) {
+    struct check exact = *c;
+    float total[CHECK_BLOCK];
+    exact.wire = SHEAF_TYPE_F32;
+    check_sums(&exact, i, i + 1, salt, total);
+    return total[0];
 }
 
 static inline void check_hash(struct check *c, const void *data, size_t size) {
@@ -74,9 +103,12 @@ static inline bool check_all_reduce(struct check *c, float *x, size_t n, uint32_
     x[n] = 42; /* a sentinel behind the data */
     if (sheaf_comm_all_reduce(c->comm, c->member, x, n, &what))
         return check_fail(c, "all_reduce failed", n, 0);
-    for (size_t i = 0; i < n; i++) {
-        const float want = check_sum(c, i, salt);
-        if (memcmp(&x[i], &want, sizeof want)) return check_fail(c, "all_reduce", n, i);
+    for (size_t i = 0; i < n; i += CHECK_BLOCK) {
+        float want[CHECK_BLOCK];
+        check_sums(c, i, n, salt, want);
+        for (size_t k = 0; k < CHECK_BLOCK && i + k < n; k++)
+            if (memcmp(&x[i + k], &want[k], sizeof *want))
+                return check_fail(c, "all_reduce", n, i + k);
     }
     if (x[n] != 42) return check_fail(c, "all_reduce overran", n, n);
     check_hash(c, x, n * sizeof *x);
@@ -159,13 +191,18 @@ static inline bool check_member(struct check *c) {
                                    5000, 16384, 16411, 70001, 262144, 300007, 1048576};
     const size_t room = (c->largest + 64) * sizeof(float) * 2;
     float *a = malloc(room), *b = malloc(room);
+    void *shared = NULL;
     bool ok = a && b;
     uint32_t salt = 1;
+    if (ok && sheaf_comm_alloc(c->comm, c->member, room, &shared))
+        ok = check_fail(c, "alloc", room, 0);
+    float *r = shared, *mixed = c->member % 2 ? r : a; /* where the addends lie */
     c->hash = 0xcbf29ce484222325u;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes && ok; s++) {
         const size_t n = sizes[s];
         if (n > c->largest) break;
-        ok = check_all_reduce(c, a, n, salt++);
+        ok = check_all_reduce(c, a, n, salt++) && check_all_reduce(c, r, n, salt++) &&
+             check_all_reduce(c, mixed + n % 5, n, salt++);
         for (int pattern = 0; pattern < 4 && ok; pattern++) {
             ok = check_gather(c, (uint8_t *)a, (uint8_t *)b, n * 4, pattern, salt) &&
                  check_gather(c, (uint8_t *)a, (uint8_t *)b, n * 4 + 1, pattern, salt + 1) &&
@@ -179,12 +216,18 @@ static inline bool check_member(struct check *c) {
     }
     /* Many small ones in a row, of changing kinds: buffers are used again at once. */
     for (uint32_t i = 0; i < 300 && ok; i++) {
-        ok = check_all_reduce(c, a, i % 37, salt++);
+        if (i % 50 == 25) { /* another buffer of the same number */
+            sheaf_comm_dealloc(c->comm, c->member, shared);
+            ok = !sheaf_comm_alloc(c->comm, c->member, room, &shared);
+            r = shared;
+        }
+        ok = ok && check_all_reduce(c, i % 7 == (uint32_t)c->member % 3 ? r : a, i % 37, salt++);
         if (ok && i % 3 == 0)
             ok = check_gather(c, (uint8_t *)a, (uint8_t *)b, i, (int)(i % 4), salt++);
         if (ok && i % 5 == 0)
             ok = check_broadcast(c, (uint8_t *)a, i, (int)(i % (uint32_t)c->n), salt++);
     }
+    sheaf_comm_dealloc(c->comm, c->member, shared);
     free(a);
     free(b);
     return ok;

@@ -49,12 +49,14 @@ static int values(size_t largest) {
     struct check c[CHECK_MAX_MEMBERS] = {0};
     pthread_t threads[CHECK_MAX_MEMBERS];
     const int n = sheaf_comm_n_local(comm);
+    const char *wire = getenv("SHEAF_COMM_WIRE");
     bool ok = true;
     for (int i = 0; i < n; i++) {
         c[i].comm = comm;
         c[i].member = sheaf_comm_local_member(comm, i);
         c[i].n = n_members;
         c[i].largest = largest;
+        c[i].wire = wire ? sheaf_type_from_name(wire) : SHEAF_TYPE_F32;
         for (int m = 0; m < n_members; m++) c[i].host[m] = host_label(member_rank[m]);
         if (pthread_create(&threads[i], NULL, check_thread, &c[i])) return 2;
     }

@@ -254,6 +254,45 @@ Test(comm_ranks, delayed_messages, .timeout = 300) {
     cr_assert_str_eq(a, b);
 }
 
+/* What travels whole and what in parts must not matter; nor where the members are. */
+Test(comm_ranks, wire_types_and_algorithms, .timeout = 300) {
+    static const char *const types[] = {"f32", "bf16", "q8_0"};
+    for (size_t t = 0; t < 3; t++) {
+        char env[160], whole[24], parts[24];
+        for (int np = 2; np <= 3; np++) {
+            snprintf(env, sizeof env, "SHEAF_COMM_WIRE=%s " MPI, types[t]);
+            run_values(env, np, "1", np, 16411, "mpi(", whole);
+            snprintf(env, sizeof env, "SHEAF_COMM_ONE_SHOT=1 SHEAF_COMM_WIRE=%s " MPI, types[t]);
+            run_values(env, np, "1", np, 16411, "mpi(", parts);
+            cr_assert_str_eq(whole, parts, "%s np %d: the algorithm changes the bits", types[t],
+                             np);
+        }
+        snprintf(env, sizeof env, "SHEAF_COMM_WIRE=%s SHEAF_COMM_TRANSPORT=hosts:0,1,2,0",
+                 types[t]);
+        run_values(env, 4, "1,2,1,1", 5, 16411, "shm(2)+mpi(3 hosts)", whole);
+        snprintf(env, sizeof env,
+                 "TEST_SLOT=4096 SHEAF_COMM_ONE_SHOT=1 SHEAF_COMM_WIRE=%s "
+                 "SHEAF_COMM_TRANSPORT=hosts:0,1,2,0",
+                 types[t]);
+        run_values(env, 4, "1,2,1,1", 5, 16411, "shm(2)+mpi(3 hosts)", parts);
+        cr_assert_str_eq(whole, parts, "%s: chunks change the bits", types[t]);
+    }
+}
+
+Test(comm_ranks, unknown_wire_type, .timeout = 60) {
+    const int rc =
+        run_mpirun(2, "SHEAF_COMM_WIRE=f16", 60, out, sizeof out, "helper-comm values 1 1");
+    cr_assert_eq(rc, 1, "status %d\n%s", rc, out);
+    cr_assert_not_null(strstr(out, "it takes f32, bf16 or q8_0"), "%s", out);
+}
+
+Test(comm_ranks, eight_ranks_on_both_transports, .timeout = 120) {
+    char shm[24], mpi[24];
+    run_values(SHM, 8, "1", 8, 5000, "shm(8)", shm);
+    run_values(MPI, 8, "1", 8, 5000, "mpi(8 hosts)", mpi);
+    cr_assert_str_eq(shm, mpi);
+}
+
 /* ---- faults ---- */
 
 static int count(const char *what) {

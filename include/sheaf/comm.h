@@ -3,8 +3,13 @@
  * A group is an ordered list of members; each is driven by one rank. Members of one rank and of
  * ranks on one host meet in shared memory; hosts meet through MPI point-to-point
  * (SHEAF_COMM_TRANSPORT=mpi makes every rank a host of its own, and hosts:0,1,0,1 groups ranks by
- * the given numbers; SHEAF_COMM_DELAY_US=n delays messages between hosts; all for tests). Every
+ * the given numbers; SHEAF_COMM_DELAY_US=n delays messages between hosts; SHEAF_COMM_ONE_SHOT=n
+ * sends sums of more than n bytes in parts instead of what was measured; all for tests). Every
  * local member calls each collective, from a thread of its own if a rank has several.
+ *
+ * Between hosts, SHEAF_COMM_WIRE=bf16 or q8_0 halves or quarters the bytes of an all_reduce: the
+ * sum of each host (the own one too) and the total are rounded to that type. On one host nothing is
+ * rounded; other collectives move what they are given.
  *
  * Same bits everywhere: sums are F32 in one canonical order (members of a host in member order,
  * then hosts in order of their first member), whatever the size, the transport, or the timing.
@@ -16,6 +21,7 @@
 #ifndef SHEAF_COMM_H
 #define SHEAF_COMM_H
 
+#include "sheaf/type.h"
 #include "sheaf/world.h"
 
 #ifdef __cplusplus
@@ -29,6 +35,8 @@ struct sheaf_comm_params {
     int timeout_ms;    /* 0: the world's */
     size_t slot_bytes; /* shared-memory slot of a member; 0: default. Larger messages go through it
                           in chunks. */
+    enum sheaf_type wire_type; /* how sums travel between hosts: F32, BF16 or Q8_0; F32 (0): as
+                                  SHEAF_COMM_WIRE says, f32 without it */
 };
 
 /* What a collective is about, for checks and messages. */
@@ -67,6 +75,37 @@ enum sheaf_status sheaf_comm_broadcast(struct sheaf_comm *comm, int member, void
                                        int root, const struct sheaf_comm_what *what);
 enum sheaf_status sheaf_comm_barrier(struct sheaf_comm *comm, int member,
                                      const struct sheaf_comm_what *what);
+
+/* ---- memory that is read where it lies ---- */
+/* *out: memory of `member`, whole pages of zeros. all_reduce of data in it copies nothing on this
+ * host: the others add from there, each sums a part and writes it into the data of all. Local, at
+ * any time between two collectives; 16 a member. sheaf_comm_free frees what is left. */
+enum sheaf_status sheaf_comm_alloc(struct sheaf_comm *comm, int member, size_t bytes, void **out);
+/* Accepts NULL. The other processes give the memory back when the group ends or the member has
+ * allocated anew. */
+void sheaf_comm_dealloc(struct sheaf_comm *comm, int member, void *memory);
+
+/* ---- links ---- */
+enum sheaf_comm_level_kind {
+    SHEAF_COMM_LEVEL_SHARED, /* members of a host, in shared memory */
+    SHEAF_COMM_LEVEL_HOSTS,  /* hosts, through MPI */
+    SHEAF_COMM_LEVEL_COUNT,
+};
+struct sheaf_comm_level {
+    int n;                 /* members of the largest host; hosts. Below 2 the level does nothing */
+    double latency;        /* a, seconds; the slowest host's median. 0: not measured */
+    double byte_time;      /* b, seconds a byte, all exchanging with all */
+    size_t one_shot_bytes; /* between hosts: up to here sums travel whole, above in parts */
+    enum sheaf_type wire_type;
+};
+/* Collective over the world, while no member is in a collective: measures all levels (some
+ * milliseconds). sheaf_comm_new has measured the hosts, which its choice of algorithm needs. */
+enum sheaf_status sheaf_comm_measure(struct sheaf_comm *comm);
+void sheaf_comm_get_level(const struct sheaf_comm *comm, enum sheaf_comm_level_kind kind,
+                          struct sheaf_comm_level *out);
+/* Seconds that an all_reduce of `bytes` takes at least by the measured a and b: over the levels,
+ * the sum of the lesser of one-shot a + (N-1) n b and parts 2 a + 2 (N-1)/N n b. */
+double sheaf_comm_all_reduce_bound(const struct sheaf_comm *comm, size_t bytes);
 
 enum sheaf_comm_kind {
     SHEAF_COMM_ALL_REDUCE,

@@ -13,7 +13,7 @@ enum {
     DEFAULT_SLOT = 256 * 1024,
     MIN_SLOT = 4096,
     MAX_SLOT = 64 * 1024 * 1024,
-    SLOT_A_MEMBER = 64, /* a chunk holds a line of every member */
+    SLOT_A_MEMBER = SHEAF__ALIGN * sizeof(float), /* a chunk holds a part of every member */
     MAX_MEMBERS = 4096,
     MAX_DELAY_US = 10000000,
     SPINS = 20000, /* about 0.5 ms; then others may have the core */
@@ -43,7 +43,8 @@ const char *sheaf_comm_describe(const struct sheaf_comm *comm) { return comm->te
 /* ---- making ---- */
 
 static enum sheaf_status check_list(const int *member_rank, int n,
-                                    const struct sheaf_comm_params *params, size_t *slot) {
+                                    const struct sheaf_comm_params *params, size_t *slot,
+                                    enum sheaf_type *wire) {
     const int size = sheaf_world_size();
     if (!member_rank || n < 1 || n > MAX_MEMBERS)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: %d members; it takes 1 to %d", WHAT, n,
@@ -65,19 +66,21 @@ static enum sheaf_status check_list(const int *member_rank, int n,
                                WHAT, *slot, MIN_SLOT, MAX_SLOT);
     if (*slot < (size_t)n * SLOT_A_MEMBER) *slot = (size_t)n * SLOT_A_MEMBER;
     *slot = sheaf__align_up(*slot, SHEAF__LINE);
-    return SHEAF_STATUS_SUCCESS;
+    const size_t with_wire = offsetof(struct sheaf_comm_params, wire_type) + sizeof *wire;
+    return sheaf__wire_type(
+        params && params->size >= with_wire ? params->wire_type : SHEAF_TYPE_F32, wire);
 }
 
 /* All ranks passed the same: compares a hash with rank 0's. */
 static enum sheaf_status same_everywhere(enum sheaf_status mine, const int *member_rank, int n,
-                                         size_t slot) {
+                                         size_t slot, enum sheaf_type wire) {
     const int size = sheaf_world_size();
     if (size == 1) return mine;
     uint8_t hash[8] = {0}, *all = malloc((size_t)size * sizeof hash);
     if (!mine) {
-        const uint64_t slot64 = slot;
+        const uint64_t settings[] = {slot, (uint64_t)wire};
         uint64_t h = sheaf__hash(0, member_rank, (size_t)n * sizeof *member_rank);
-        sheaf__put_le(hash, sheaf__hash(h, &slot64, sizeof slot64), sizeof hash);
+        sheaf__put_le(hash, sheaf__hash(h, settings, sizeof settings), sizeof hash);
     }
     if (!mine && !all) mine = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
     enum sheaf_status st = sheaf_world_agree(mine, WHAT);
@@ -85,7 +88,8 @@ static enum sheaf_status same_everywhere(enum sheaf_status mine, const int *memb
     for (int r = 1; r < size && !st; r++)
         if (memcmp(all, all + (size_t)r * sizeof hash, sizeof hash))
             st = sheaf_set_error(SHEAF_STATUS_INVALID,
-                                 "%s: %s and %s pass different lists of members or slot sizes",
+                                 "%s: %s and %s pass different lists of members, slot sizes or "
+                                 "wire types (SHEAF_COMM_WIRE)",
                                  WHAT, sheaf__rank_text(0), sheaf__rank_text(r));
     if (st && !sheaf_world_failed() && sheaf__world()->reporter < 0)
         sheaf__world()->reporter = 0; /* all ranks have found the same */
@@ -139,8 +143,11 @@ static enum sheaf_status make_members(struct sheaf_comm *comm) {
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
     memset(comm->members, 0, (size_t)comm->n_local * sizeof *comm->members);
     for (int i = 0; i < comm->n_local; i++) {
-        comm->members[i].sources = calloc(n_src, sizeof(float *));
-        if (!comm->members[i].sources)
+        struct sheaf__member *self = &comm->members[i];
+        self->sources = calloc(n_src, sizeof *self->sources);
+        self->targets = calloc((size_t)comm->n_here, sizeof *self->targets);
+        self->views = calloc((size_t)comm->n_here * SHEAF__REGIONS, sizeof *self->views);
+        if (!self->sources || !self->targets || !self->views)
             return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
     }
     const bool leads = comm->place[comm->local[0]] == 0;
@@ -155,13 +162,17 @@ static enum sheaf_status map_memory(struct sheaf_comm *comm) {
         n_ranks += rank != last;
         last = rank;
     }
-    const size_t n = (size_t)comm->n_here,
-                 cells = sheaf__align_up(n * sizeof(struct sheaf__cell), 4096);
+    const size_t n = (size_t)comm->n_here, regions = n * sizeof(struct sheaf__cell),
+                 probe = sheaf__align_up(regions + n * SHEAF__REGIONS * sizeof *comm->regions,
+                                         SHEAF__LINE),
+                 cells = sheaf__align_up(probe + sizeof *comm->probe, 4096);
     const size_t sums = comm->n_hosts > 1 ? 2 : 0;
     comm->map_bytes = comm->n_local ? cells + (2 * n + 2 + sums) * comm->slot_bytes : 0;
     enum sheaf_status st = sheaf__shared_map(comm->map_bytes, first, n_ranks, WHAT, &comm->map);
     if (st || !comm->map) return st;
     comm->cells = comm->map;
+    comm->regions = (void *)((uint8_t *)comm->map + regions);
+    comm->probe = (void *)((uint8_t *)comm->map + probe);
     comm->slots = (uint8_t *)comm->map + cells;
     comm->results = comm->slots + 2 * n * comm->slot_bytes;
     comm->sums = comm->results + 2 * comm->slot_bytes;
@@ -190,6 +201,9 @@ static void write_text(struct sheaf_comm *comm) {
     int most = 0;
     for (int h = 0; h < comm->n_hosts; h++)
         most = comm->hosts[h].n > most ? comm->hosts[h].n : most;
+    comm->levels[SHEAF_COMM_LEVEL_SHARED].n = most;
+    comm->levels[SHEAF_COMM_LEVEL_HOSTS].n = comm->n_hosts;
+    comm->levels[SHEAF_COMM_LEVEL_HOSTS].wire_type = comm->wire_type;
     char shm[24] = "", mpi[32] = "";
     if (most > 1) snprintf(shm, sizeof shm, "shm(%d)", most);
     if (comm->n_hosts > 1) snprintf(mpi, sizeof mpi, "mpi(%d hosts)", comm->n_hosts);
@@ -204,9 +218,10 @@ enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
     size_t slot = 0;
     long delay = 0;
     *out = NULL;
-    enum sheaf_status st = check_list(member_rank, n_members, params, &slot);
+    enum sheaf_type wire = SHEAF_TYPE_F32;
+    enum sheaf_status st = check_list(member_rank, n_members, params, &slot, &wire);
     if (!st) st = sheaf__env_int("SHEAF_COMM_DELAY_US", 0, MAX_DELAY_US, &delay);
-    if ((st = same_everywhere(st, member_rank, n_members, slot))) return st;
+    if ((st = same_everywhere(st, member_rank, n_members, slot, wire))) return st;
 
     const uint32_t id = w->n_groups++; /* counts alike on every rank, whatever fails below */
     if (!(comm = calloc(1, sizeof *comm)))
@@ -214,6 +229,7 @@ enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
     if (comm) {
         comm->n = n_members;
         comm->slot_bytes = slot;
+        comm->wire_type = wire;
         comm->id = id;
         comm->delay_ns = (uint64_t)delay * 1000u;
         comm->timeout_ns = params && params->timeout_ms > 0
@@ -226,6 +242,7 @@ enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
     if ((st = map_memory(comm))) goto fail;
     comm->spins = choose_spins(comm);
     write_text(comm);
+    if (comm->n_hosts > 1 && (st = sheaf__measure_hosts(comm))) goto fail;
     *out = comm;
     return SHEAF_STATUS_SUCCESS;
 fail:
@@ -235,9 +252,13 @@ fail:
 
 void sheaf_comm_free(struct sheaf_comm *comm) {
     if (!comm) return;
+    for (int i = 0; comm->members && i < comm->n_local; i++) {
+        sheaf__regions_free(comm, &comm->members[i]);
+        free(comm->members[i].sources);
+        free(comm->members[i].targets);
+    }
     sheaf__wire_free(comm);
     sheaf__shared_unmap(comm->map, comm->map_bytes);
-    for (int i = 0; comm->members && i < comm->n_local; i++) free(comm->members[i].sources);
     free(comm->members);
     free(comm->rank_of);
     free(comm->local);
@@ -250,7 +271,7 @@ void sheaf_comm_free(struct sheaf_comm *comm) {
 
 /* ---- collectives ---- */
 
-static struct sheaf__member *find_member(const struct sheaf_comm *comm, int member) {
+struct sheaf__member *sheaf__find_member(const struct sheaf_comm *comm, int member) {
     if (!comm || member < 0 || member >= comm->n || !comm->n_local) return NULL;
     const int i = member - comm->local[0]; /* ranks do not decrease: local members are a run */
     return i >= 0 && i < comm->n_local ? &comm->members[i] : NULL;
@@ -259,7 +280,7 @@ static struct sheaf__member *find_member(const struct sheaf_comm *comm, int memb
 static enum sheaf_status begin(struct sheaf__call *c, struct sheaf_comm *comm, int member,
                                enum sheaf_comm_kind kind, uint64_t bytes, uint64_t extra,
                                const struct sheaf_comm_what *what) {
-    struct sheaf__member *self = find_member(comm, member);
+    struct sheaf__member *self = sheaf__find_member(comm, member);
     if (!self)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: member %d is not driven by rank %d",
                                kind_names[kind], member, sheaf_world_rank());
@@ -373,7 +394,7 @@ enum sheaf_status sheaf_comm_barrier(struct sheaf_comm *comm, int member,
 
 void sheaf_comm_get_stats(const struct sheaf_comm *comm, int member, enum sheaf_comm_kind kind,
                           struct sheaf_comm_stats *stats) {
-    const struct sheaf__member *self = find_member(comm, member);
+    const struct sheaf__member *self = sheaf__find_member(comm, member);
     *stats = (struct sheaf_comm_stats){0};
     if (!self || (unsigned)kind >= SHEAF_COMM_KIND_COUNT) return;
     stats->count = atomic_load_explicit(&self->stats[kind].count, memory_order_relaxed);

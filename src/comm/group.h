@@ -15,9 +15,14 @@
 enum {
     SHEAF__LINE = 128, /* what two cores may exchange at once: a pair of cache lines */
     SHEAF__FRAME_HEADER = 64,
-    SHEAF__FRAME_PAYLOAD = 64 * 1024, /* the most that travels with a header */
-    SHEAF__LANES = 3,                 /* two scatters in flight, and a gather */
-    SHEAF__GATHER_LANE = 2,
+    SHEAF__FRAME_PAYLOAD = 63 * 1024, /* the most that travels with a header: MPI sends up to 64 KiB
+                                         at once and asks before it sends more */
+    SHEAF__DEPTH = 4,                 /* scatters in flight */
+    SHEAF__GATHER_LANE = SHEAF__DEPTH,
+    SHEAF__FRAME_LANE,
+    SHEAF__LANES,
+    SHEAF__REGIONS = 16, /* of a member at a time */
+    SHEAF__ALIGN = 32,   /* floats; parts of a chunk begin on cache lines and on blocks of Q8_0 */
 };
 
 /* What a member says it is doing; compared with what its peers say. */
@@ -31,15 +36,40 @@ struct sheaf__cell {
     struct {
         _Alignas(SHEAF__LINE) _Atomic uint64_t ready;
         struct sheaf__head head; /* beside ready: one cache line brings both */
+        uint64_t region, offset; /* where the data are: number + 1 of the member's region and bytes
+                                    in it; 0: the slot */
     } line[2];
     _Alignas(SHEAF__LINE) _Atomic uint64_t done;   /* its part of the host's sum is written */
     _Alignas(SHEAF__LINE) _Atomic uint64_t result; /* of the leader: the result is written */
+};
+
+/* Memory of a member that the others of its host may map, as the member tells them. */
+struct sheaf__region {
+    _Atomic uint64_t serial; /* of the group: another memory has another; 0 none */
+    uint64_t pid, fd, address, bytes;
+};
+
+struct sheaf__probe { /* of the first two members of a host, for measure.c */
+    _Alignas(SHEAF__LINE) _Atomic uint64_t turn[2];
+    double latency, byte_time;
+};
+
+struct sheaf__view { /* a region, as one process sees it */
+    uint64_t serial;
+    uint8_t *base;
+    size_t bytes;
+    bool mapped; /* by this view */
 };
 
 /* State of a local member, private to its thread but for the counters. */
 struct sheaf__member {
     _Alignas(SHEAF__LINE) uint64_t step, sequence;
     const float **sources; /* [max(n_here, n_hosts)] */
+    float **targets;       /* [n_here] */
+    int own_fd[SHEAF__REGIONS];
+    struct sheaf__view own[SHEAF__REGIONS];
+    struct sheaf__view *views; /* [n_here][SHEAF__REGIONS] */
+    uint64_t n_regions;
     struct {
         _Atomic uint64_t count, bytes, time_ns, wait_ns;
     } stats[SHEAF_COMM_KIND_COUNT];
@@ -72,17 +102,26 @@ struct sheaf_comm {
 
     size_t slot_bytes, map_bytes;
     void *map;
-    struct sheaf__cell *cells; /* [n_here] */
-    uint8_t *slots;            /* [n_here][2][slot_bytes] */
-    uint8_t *sums;             /* [2][slot_bytes] sums of this host, if there are others */
-    uint8_t *results;          /* [2][slot_bytes] */
+    struct sheaf__cell *cells;     /* [n_here] */
+    struct sheaf__region *regions; /* [n_here][SHEAF__REGIONS] */
+    struct sheaf__probe *probe;
+    uint8_t *slots;   /* [n_here][2][slot_bytes] */
+    uint8_t *sums;    /* [2][slot_bytes] sums of this host, if there are others */
+    uint8_t *results; /* [2][slot_bytes] */
 
     /* of the leader only, if there are other hosts */
     uint8_t *frame_out, *frames_in; /* header + payload; [n_hosts] of those */
     size_t *take;                   /* [n_hosts] payload bytes to expect */
     struct sheaf__lane lane[SHEAF__LANES];
-    float *stage; /* [2][n_hosts][stage_floats] addends of other hosts */
+    float *stage; /* [SHEAF__DEPTH][n_hosts][stage_floats] addends of other hosts */
     size_t stage_floats;
+    uint8_t *coded;  /* [SHEAF__DEPTH][slot_bytes] what this host sends, if it is not F32 */
+    float *decoded;  /* [n_hosts][slot floats] */
+    uint8_t **parts; /* [n_hosts] */
+
+    enum sheaf_type wire_type; /* of sums between hosts */
+    size_t one_shot_bytes;     /* up to here, sums of hosts travel whole */
+    struct sheaf_comm_level levels[SHEAF_COMM_LEVEL_COUNT];
 
     uint64_t timeout_ns, delay_ns;
     unsigned spins; /* before the core is offered to others */
@@ -98,6 +137,7 @@ struct sheaf__call {
     bool leader, checked;
     struct sheaf__head head;
     const char *tensor;
+    uint64_t region, offset; /* of the data of this step, as in the cell */
     uint64_t start, wait_ns;
 };
 
@@ -109,6 +149,21 @@ static inline uint8_t *sheaf__result(const struct sheaf_comm *comm, uint64_t ste
 }
 static inline size_t sheaf__min_size(size_t a, size_t b) { return a < b ? a : b; }
 
+/* dst [n] = ((src[0] + src[1]) + src[2]) + ...; dst may be one of the sources. */
+void sheaf__sum(float *dst, const float *const *src, int n_src, size_t n);
+
+/* ---- registered memory (region.c) ---- */
+/* Sets c->region and c->offset if `bytes` from data on lie in a region of the member. */
+void sheaf__find_region(struct sheaf__call *c, const void *data, size_t bytes);
+/* After arrival: did any member of the host name a region? */
+bool sheaf__any_region(const struct sheaf__call *c, uint64_t step);
+/* The data of the member at `place` in this step; NULL, and the job has failed, if this process
+ * cannot map it. */
+uint8_t *sheaf__data_of(struct sheaf__call *c, int place, uint64_t step);
+void sheaf__regions_free(struct sheaf_comm *comm, struct sheaf__member *self);
+
+/* A local member; NULL if this rank does not drive it. */
+struct sheaf__member *sheaf__find_member(const struct sheaf_comm *comm, int member);
 /* "all_reduce 'ffn_out' (node 7, 8192 bytes, collective 12)" */
 void sheaf__describe_call(const void *call, char *text, size_t size);
 /* Ends the job because a peer (of that rank) is elsewhere. */
@@ -141,6 +196,9 @@ static inline uint8_t *sheaf__payload_in(const struct sheaf_comm *comm, int host
 /* Sends header and the first `bytes` of payload_out to every other host, receives theirs:
  * comm->take[h] bytes into payload_in(h). Checks every header. */
 enum sheaf_status sheaf__wire_frames(struct sheaf__call *c, size_t bytes);
+/* The same in two parts. What is posted between them must not rely on equal sizes. */
+void sheaf__wire_frames_post(struct sheaf__call *c, size_t bytes);
+enum sheaf_status sheaf__wire_frames_wait(struct sheaf__call *c);
 /* Bare payloads, after frames have proved that sizes agree. begin ... recv/send ... end, wait. */
 void sheaf__wire_begin(struct sheaf_comm *comm, int lane);
 void sheaf__wire_recv(struct sheaf_comm *comm, int lane, int host, void *data, size_t bytes);
@@ -148,7 +206,22 @@ void sheaf__wire_send(struct sheaf_comm *comm, int lane, int host, const void *d
 void sheaf__wire_end(struct sheaf_comm *comm, int lane);
 enum sheaf_status sheaf__wire_wait(struct sheaf__call *c, int lane);
 
-/* ---- the collectives (reduce.c, gather.c); more than one member ---- */
+/* ---- types of data between hosts (wire_type.c): F32, BF16, Q8_0 ---- */
+/* Bytes of n floats, the last block of Q8_0 filled up. */
+size_t sheaf__wire_bytes(enum sheaf_type type, size_t n);
+void sheaf__wire_encode(enum sheaf_type type, const float *src, uint8_t *dst, size_t n);
+void sheaf__wire_decode(enum sheaf_type type, const uint8_t *src, float *dst, size_t n);
+/* data [n]: to the type and back; scratch holds their bytes. */
+void sheaf__wire_round(enum sheaf_type type, float *data, uint8_t *scratch, size_t n);
+/* The type that params and SHEAF_COMM_WIRE ask for. */
+enum sheaf_status sheaf__wire_type(enum sheaf_type wanted, enum sheaf_type *out);
+
+/* ---- links (measure.c) ---- */
+/* Collective over the world: latency and rate between the hosts, and what follows for the choice of
+ * algorithm, the same on every rank. */
+enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm);
+
+/* ---- the collectives (reduce.c, reduce_hosts.c, gather.c); more than one member ---- */
 enum sheaf_status sheaf__all_reduce(struct sheaf__call *c, float *data, size_t n);
 enum sheaf_status sheaf__reduce_scatter(struct sheaf__call *c, const float *send, float *recv,
                                         size_t n, const size_t *counts);
@@ -157,10 +230,12 @@ enum sheaf_status sheaf__all_gather(struct sheaf__call *c, const uint8_t *send, 
 enum sheaf_status sheaf__broadcast(struct sheaf__call *c, uint8_t *data, size_t size, int root);
 enum sheaf_status sheaf__barrier(struct sheaf__call *c);
 
-/* Largest message that is exchanged whole between hosts; above, scatter and gather send less. */
+/* Largest message that may be exchanged whole between hosts; above, parts move less data. */
+static inline size_t sheaf__frame_limit_of(int hosts) {
+    return (size_t)SHEAF__FRAME_PAYLOAD / (hosts > 2 ? (size_t)hosts - 1 : 1);
+}
 static inline size_t sheaf__frame_limit(const struct sheaf_comm *comm) {
-    const size_t others = (size_t)comm->n_hosts - 1;
-    return sheaf__min_size(SHEAF__FRAME_PAYLOAD / (others ? others : 1), comm->slot_bytes);
+    return sheaf__min_size(sheaf__frame_limit_of(comm->n_hosts), comm->slot_bytes);
 }
 
 #endif

@@ -86,6 +86,8 @@ enum sheaf_status sheaf__arrive(struct sheaf__call *c) {
     if (comm->n_here == 1) return SHEAF_STATUS_SUCCESS;
     struct sheaf__cell *own = &comm->cells[c->place];
     own->line[step & 1].head = c->head;
+    own->line[step & 1].region = c->region;
+    own->line[step & 1].offset = c->offset;
     atomic_store_explicit(&own->line[step & 1].ready, step + 1, memory_order_release);
     const uint64_t before = c->checked ? 0 : sheaf__time_ns();
     for (int i = 1; i < comm->n_here; i++) {

@@ -20,7 +20,6 @@ enum {
     H_EXTRA = 32,
     TAGS = 4,             /* of a group: frames, scatters, gathers */
     MAX_GROUPS = 1 << 20, /* tags are reused after so many groups */
-    FRAME_LANE = SHEAF__GATHER_LANE,
 };
 
 static int tag(const struct sheaf_comm *comm, int i) {
@@ -34,14 +33,20 @@ enum sheaf_status sheaf__wire_new(struct sheaf_comm *comm) {
     const size_t hosts = (size_t)comm->n_hosts, frame = SHEAF__FRAME_HEADER + SHEAF__FRAME_PAYLOAD;
     /* A part of a chunk is at most an even share, or all pieces of this host's members. */
     const size_t slot = comm->slot_bytes / sizeof(float);
-    const size_t share = slot / hosts + 16;
+    const size_t share = slot / hosts + SHEAF__ALIGN;
     const size_t pieces = slot / (size_t)comm->n * (size_t)comm->n_here;
     comm->stage_floats = hosts == 2 ? slot : share > pieces ? share : pieces;
     comm->frame_out = calloc(1, frame);
     comm->frames_in = calloc(hosts, frame);
     comm->take = calloc(hosts, sizeof *comm->take);
-    comm->stage = calloc(2 * hosts * comm->stage_floats, sizeof *comm->stage);
-    bool ok = comm->frame_out && comm->frames_in && comm->take && comm->stage;
+    comm->stage = calloc(SHEAF__DEPTH * hosts * comm->stage_floats, sizeof *comm->stage);
+    comm->parts = calloc(hosts, sizeof *comm->parts);
+    bool ok = comm->frame_out && comm->frames_in && comm->take && comm->stage && comm->parts;
+    if (comm->wire_type != SHEAF_TYPE_F32) {
+        comm->coded = calloc(SHEAF__DEPTH, comm->slot_bytes);
+        comm->decoded = calloc(hosts, comm->slot_bytes);
+        ok = ok && comm->coded && comm->decoded;
+    }
     for (int i = 0; i < SHEAF__LANES; i++) {
         struct sheaf__lane *lane = &comm->lane[i];
         lane->requests = calloc(2 * hosts, sizeof *lane->requests);
@@ -59,6 +64,9 @@ void sheaf__wire_free(struct sheaf_comm *comm) {
     free(comm->frames_in);
     free(comm->take);
     free(comm->stage);
+    free(comm->parts);
+    free(comm->coded);
+    free(comm->decoded);
     for (int i = 0; i < SHEAF__LANES; i++) {
         free(comm->lane[i].requests);
         free(comm->lane[i].statuses);
@@ -157,27 +165,37 @@ static enum sheaf_status check_frame(const struct sheaf__call *c, int host, int 
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf__wire_frames(struct sheaf__call *c, size_t bytes) {
+void sheaf__wire_frames_post(struct sheaf__call *c, size_t bytes) {
     struct sheaf_comm *comm = c->comm;
     const size_t frame = SHEAF__FRAME_HEADER + SHEAF__FRAME_PAYLOAD;
-    const uint64_t before = sheaf__time_ns();
+    const int lane = SHEAF__FRAME_LANE;
     write_header(c);
-    sheaf__wire_begin(comm, FRAME_LANE);
+    sheaf__wire_begin(comm, lane);
     for (int h = 0; h < comm->n_hosts; h++)
         if (h != comm->here)
-            post(comm, FRAME_LANE, h, sheaf__payload_in(comm, h) - SHEAF__FRAME_HEADER, NULL, frame,
+            post(comm, lane, h, sheaf__payload_in(comm, h) - SHEAF__FRAME_HEADER, NULL, frame,
                  tag(comm, 0));
     for (int i = 1; i < comm->n_hosts; i++)
-        post(comm, FRAME_LANE, (comm->here + i) % comm->n_hosts, NULL, comm->frame_out,
+        post(comm, lane, (comm->here + i) % comm->n_hosts, NULL, comm->frame_out,
              SHEAF__FRAME_HEADER + bytes, tag(comm, 0));
-    sheaf__wire_end(comm, FRAME_LANE);
-    enum sheaf_status st = sheaf__wire_wait(c, FRAME_LANE);
+    sheaf__wire_end(comm, lane);
+}
+
+enum sheaf_status sheaf__wire_frames_wait(struct sheaf__call *c) {
+    struct sheaf_comm *comm = c->comm;
+    const uint64_t before = sheaf__time_ns();
+    enum sheaf_status st = sheaf__wire_wait(c, SHEAF__FRAME_LANE);
     c->wait_ns += sheaf__time_ns() - before;
     for (int h = 0, i = 0; h < comm->n_hosts && !st; h++) {
         if (h == comm->here) continue;
         int count = 0;
-        MPI_Get_count(&comm->lane[FRAME_LANE].statuses[i++], MPI_BYTE, &count);
+        MPI_Get_count(&comm->lane[SHEAF__FRAME_LANE].statuses[i++], MPI_BYTE, &count);
         st = check_frame(c, h, count);
     }
     return st;
+}
+
+enum sheaf_status sheaf__wire_frames(struct sheaf__call *c, size_t bytes) {
+    sheaf__wire_frames_post(c, bytes);
+    return sheaf__wire_frames_wait(c);
 }

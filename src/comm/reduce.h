@@ -1,0 +1,36 @@
+/* What is to be summed, cut into steps. all_reduce: a step is a chunk of the vector.
+ * reduce_scatter: a step is a piece of every block, packed by host and member, so that all members
+ * have work. */
+#ifndef SHEAF_COMM_REDUCE_H
+#define SHEAF_COMM_REDUCE_H
+
+#include "comm/group.h"
+
+struct sheaf__job {
+    struct sheaf__call *c;
+    struct sheaf_comm *comm;
+    const float *src;
+    float *dst;
+    const size_t *counts; /* NULL: all_reduce */
+    size_t n, chunk;      /* floats of a step; of a piece if there are counts */
+    uint64_t steps, base; /* base: self->step at the begin */
+};
+
+size_t sheaf__step_floats(const struct sheaf__job *j, uint64_t k);
+/* Part i of n of a step of `len` floats. */
+void sheaf__even_range(size_t len, int n, int i, size_t *lo, size_t *part);
+/* The part that a host sums. */
+void sheaf__host_range(const struct sheaf__job *j, uint64_t k, int host, size_t *lo, size_t *len);
+/* Makes this member's data of a step visible to its host: in its slot, or where they are. */
+void sheaf__load(const struct sheaf__job *j, uint64_t k);
+/* Copies this member's part of a step's result to where it belongs. */
+void sheaf__store(const struct sheaf__job *j, uint64_t k, const float *result);
+/* Floats [lo, lo + len) of all members of this host at self->step, summed to dst. */
+enum sheaf_status sheaf__sum_members(const struct sheaf__job *j, size_t lo, size_t len, float *dst);
+
+/* Several hosts. */
+enum sheaf_status sheaf__reduce_hosts(const struct sheaf__job *j);
+
+static inline float *sheaf__floats(uint8_t *bytes) { return (float *)(void *)bytes; }
+
+#endif
