@@ -293,6 +293,66 @@ Test(comm_ranks, eight_ranks_on_both_transports, .timeout = 120) {
     cr_assert_str_eq(shm, mpi);
 }
 
+/* ---- tools ---- */
+
+Test(comm_tools, bench_prints_every_collective_in_each_format, .timeout = 120) {
+    static const struct {
+        const char *format, *head, *row;
+    } cases[] = {
+        {"text", "collective ", "all_reduce (registered) "},
+        {"md", "| collective | bytes |", "| reduce_scatter | 4096 |"},
+        {"csv", "collective,bytes,min_us", "broadcast,4096,"},
+        {"json", "\"rows\": [", "{\"collective\": \"all_gather\", \"bytes\": 4096,"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int rc = run_mpirun(2, i % 2 ? MPI : SHM, 60, out, sizeof out,
+                                  "sheaf-comm-bench -n 10 -s 4,4096 --format %s", cases[i].format);
+        cr_assert_eq(rc, 0, "status %d\n%s", rc, out);
+        cr_assert(strstr(out, cases[i].head) && strstr(out, cases[i].row), "%s", out);
+        cr_assert_not_null(strstr(out, "MPI_Allreduce"), "%s", out);
+    }
+    cr_assert_eq(run_mpirun(2, SHM, 60, out, sizeof out, "sheaf-comm-bench -c nothing"), 2);
+}
+
+Test(comm_tools, info_prints_the_links, .timeout = 60) {
+    int rc = run_mpirun(3, "SHEAF_COMM_TRANSPORT=hosts:0,1,0", 60, out, sizeof out,
+                        "sheaf-info --links");
+    cr_assert_eq(rc, 0, "status %d\n%s", rc, out);
+    double a = 0, rate = 0;
+    unsigned long whole = 0;
+    const char *line = strstr(out, "between hosts");
+    cr_assert(line && sscanf(line,
+                             "between hosts %*d, latency %lf us, %lf GB/s, sums as f32, whole up "
+                             "to %lu bytes",
+                             &a, &rate, &whole) == 3,
+              "%s", out);
+    cr_assert(a > 0 && rate > 0 && whole > 0, "%s", out);
+    line = strstr(out, "shared memory");
+    cr_assert(line && sscanf(line, "shared memory %*d, latency %lf us, %lf GB/s", &a, &rate) == 2,
+              "%s", out);
+    cr_assert(strstr(out, "at least"), "%s", out);
+    rc = run_mpirun(1, SHM, 60, out, sizeof out, "sheaf-info --links");
+    cr_assert(rc == 0 && strstr(out, "one member"), "status %d\n%s", rc, out);
+}
+
+/* A delay of 2 ms is found, and moves the size from which parts are better. */
+Test(comm_tools, measured_latency_follows_the_delay, .timeout = 60) {
+    unsigned long whole[2] = {0};
+    static const char *const envs[] = {MPI, "SHEAF_COMM_DELAY_US=2000 " MPI};
+    for (int i = 0; i < 2; i++) {
+        double a = 0;
+        cr_assert_eq(run_mpirun(3, envs[i], 60, out, sizeof out, "sheaf-info --links"), 0);
+        const char *line = strstr(out, "between hosts");
+        cr_assert(line && sscanf(line,
+                                 "between hosts %*d, latency %lf us, %*f GB/s, sums as f32, whole "
+                                 "up to %lu bytes",
+                                 &a, &whole[i]) == 2,
+                  "%s", out);
+        if (i) cr_assert_gt(a, 1999.0, "%s", out);
+    }
+    cr_assert_geq(whole[1], whole[0]);
+}
+
 /* ---- faults ---- */
 
 static int count(const char *what) {

@@ -31,6 +31,9 @@ const char run_usage[] =
     "      --devices LIST     all, or names as sheaf-info prints them: CPU0@0,CPU0@1 (all)\n"
     "      --sequence S       never, always, cheaper: for long prompts, sums scattered over the\n"
     "                         tokens (never)\n"
+    "      --wire TYPE        f32, bf16, q8_0: how sums travel between hosts; the short ones "
+    "round\n"
+    "                         (SHEAF_COMM_WIRE, or f32)\n"
     "      --single           the first device alone, without the meta device (one rank)\n"
     "memory\n"
     "  -c, --ctx N            tokens of context (the model's, at most 4096)\n"
@@ -77,6 +80,7 @@ static const struct option options[] = {
     {"--split", NULL, TEXT, AT(split), 0, 0, 0},
     {"--devices", NULL, TEXT, AT(devices), 0, 0, 0},
     {"--sequence", NULL, TEXT, AT(sequence), 0, 0, 0},
+    {"--wire", NULL, TEXT, AT(wire), 0, 0, 0},
     {"--single", NULL, FLAG, AT(single), 0, 0, 0},
     {"--ctx", "-c", INT, AT(n_ctx), 0, 1, 1 << 24},
     {"--batch", "-b", INT, AT(n_batch), 0, 1, 1 << 16},
@@ -158,6 +162,9 @@ static enum sheaf_status check(const struct run_options *o) {
     if (!o->prompt + !o->file + !o->perplexity != 2)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "give one of -p TEXT, -f FILE and --perplexity FILE");
+    if (o->wire && strcmp(o->wire, "f32") && strcmp(o->wire, "bf16") && strcmp(o->wire, "q8_0"))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "--wire is f32, bf16 or q8_0, not '%.60s'",
+                               o->wire);
     if (o->single && (o->devices || o->split || o->check || o->sequence))
         return sheaf_set_error(
             SHEAF_STATUS_INVALID,

@@ -8,7 +8,7 @@
 
 struct run_options {
     const char *model, *prompt, *file;
-    const char *split, *devices, *sequence;
+    const char *split, *devices, *sequence, *wire;
     const char *logits, *perplexity;
     const char *system; /* with chat; "" : the model's own */
     int64_t n_predict, n_ctx, n_batch, ppl_tokens;

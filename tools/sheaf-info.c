@@ -11,11 +11,14 @@
 #include "info_plan.h"
 
 static const char usage[] =
-    "usage: [mpirun -np N] sheaf-info [-m MODEL.gguf [--split S] [--devices LIST] [--plan]]\n"
+    "usage: [mpirun -np N] sheaf-info [--links] [-m MODEL.gguf [--split S] [--devices LIST] "
+    "[--plan]]\n"
     "Lists hosts, ranks and devices; with a model, how its tensors would be cut.\n"
     "  -m FILE          GGUF model\n"
     "  --split S        even, auto, or shares: 3,1 (even)\n"
     "  --devices LIST   all, or names as printed here: CPU0@0,CPU0@1 (all)\n"
+    "  --links          latency and rate of the links between members, as measured now, the\n"
+    "                   least time of an all-reduce by them, and the algorithms chosen\n"
     "  --plan           the plan: spans, collectives and their bytes, predicted time\n"
     "  --plan-dot FILE  the plan of one layer as a Graphviz file (dot -Tsvg FILE)\n"
     "  --members N      plan for N members that the job need not have\n"
@@ -62,6 +65,46 @@ static enum sheaf_status print_job(void) {
         }
     }
     return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status print_links(void) {
+    static const char *const names[SHEAF_COMM_LEVEL_COUNT] = {
+        [SHEAF_COMM_LEVEL_SHARED] = "shared memory", [SHEAF_COMM_LEVEL_HOSTS] = "between hosts"};
+    static const size_t sizes[] = {8192, 32768, 1 << 20, 16 << 20};
+    const sheaf_backend_dev_t *devices = NULL;
+    struct sheaf_comm *comm = NULL;
+    size_t n = 0;
+    enum sheaf_status status = sheaf_world_devices(&devices, &n);
+    if (status) return status;
+    int *ranks = calloc(n + 1, sizeof *ranks);
+    if (!ranks) status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "links: out of memory");
+    for (size_t i = 0; i < n && ranks; i++) ranks[i] = sheaf_world_device_rank(devices[i]);
+    status = sheaf_world_agree(status, "links");
+    if (!status) status = sheaf_comm_new(ranks, (int)n, NULL, &comm);
+    if (!status) status = sheaf_comm_measure(comm);
+    if (!status && sheaf_world_rank() == 0) {
+        printf("\nlinks of %zu members (%s)\n", n, sheaf_comm_describe(comm));
+        for (int i = 0; i < SHEAF_COMM_LEVEL_COUNT; i++) {
+            struct sheaf_comm_level l;
+            sheaf_comm_get_level(comm, (enum sheaf_comm_level_kind)i, &l);
+            if (l.n < 2) continue;
+            printf("  %-14s %d, latency %.2f us, %.2f GB/s, sums as %s", names[i], l.n,
+                   l.latency * 1e6, l.byte_time > 0 ? 1e-9 / l.byte_time : 0.0,
+                   sheaf_type_name(l.wire_type));
+            if (l.one_shot_bytes)
+                printf(", whole up to %zu bytes, %s above", l.one_shot_bytes,
+                       l.n == 2 ? "in chunks" : "in parts");
+            printf("\n");
+        }
+        printf("  all-reduce     at least");
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes && n > 1; i++)
+            printf("%s %.1f us for %zu KiB", i ? "," : "",
+                   1e6 * sheaf_comm_all_reduce_bound(comm, sizes[i]), sizes[i] / 1024);
+        printf(n > 1 ? "\n" : " nothing: one member\n");
+    }
+    sheaf_comm_free(comm);
+    free(ranks);
+    return status;
 }
 
 static void print_hparams(const struct sheaf__session *s) {
@@ -119,7 +162,7 @@ struct options {
     struct plan_options plan_options;
     int64_t members, past;
     const char *layer_text, *members_text, *tokens_text, *past_text, *bandwidth_text;
-    bool plan, help, version;
+    bool links, plan, help, version;
 };
 
 static enum sheaf_status parse_number(const char *name, const char *text, int64_t min, int64_t max,
@@ -186,6 +229,7 @@ static enum sheaf_status parse(int argc, char **argv, struct options *o) {
         {"--model", "-m", &o->params.path, NULL},
         {"--split", "--split", &o->params.split, NULL},
         {"--devices", "--devices", &o->params.devices, NULL},
+        {"--links", "--links", NULL, &o->links},
         {"--plan", "--plan", NULL, &o->plan},
         {"--plan-dot", "--plan-dot", &o->plan_options.dot, NULL},
         {"--layer", "--layer", &o->layer_text, NULL},
@@ -237,6 +281,7 @@ static enum sheaf_status run(const struct options *o) {
     struct plan_costs costs;
     struct sheaf__session_params params = o->params;
     enum sheaf_status status = print_job();
+    if (!status && o->links) status = print_links();
     if (status || !params.path) return status;
     if (o->members) params.split = NULL; /* its shares are those of the imagined members */
     status = sheaf__session_new(&params, &s);

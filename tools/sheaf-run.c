@@ -416,6 +416,7 @@ int main(int argc, char **argv) {
         if (is_root() && options.version) printf("sheaf %s\n", sheaf_version());
     } else {
         catch_signals();
+        if (options.wire) setenv("SHEAF_COMM_WIRE", options.wire, 1);
         status = run(&r);
         if (status == SHEAF_STATUS_ABORTED || r.result.stop == RUN_INTERRUPTED)
             code = EXIT_INTERRUPTED;
