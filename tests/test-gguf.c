@@ -518,3 +518,54 @@ Test(gguf, damaged_files_do_no_harm) {
     }
     cr_assert_gt(refusals, 500); /* else the damage missed everything that matters */
 }
+
+/* ---- data from a source ---- */
+
+struct source {
+    int calls, fail_at;
+    float data[8];
+};
+
+static enum sheaf_status give(void *user, int64_t i, const void **data) {
+    struct source *s = user;
+    if (s->calls++ == s->fail_at) return sheaf_set_error(SHEAF_STATUS_IO, "the source is dry");
+    for (int k = 0; k < 8; k++) s->data[k] = (float)(100 * i + k);
+    *data = s->data;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+Test(gguf, tensors_without_data_come_from_the_source) {
+    const int64_t ne[1] = {8};
+    const float own[8] = {7, 7, 7, 7, 7, 7, 7, 7};
+    char file[] = "/tmp/sheaf-test-source-XXXXXX", cmd[128];
+    float got[8];
+    struct sheaf_gguf *g = sheaf_gguf_new(), *back;
+    close(mkstemp(file));
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "a", SHEAF_TYPE_F32, 1, ne, NULL), 0);
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "b", SHEAF_TYPE_F32, 1, ne, own), 0);
+    cr_assert_eq(sheaf_gguf_add_tensor(g, "c", SHEAF_TYPE_F32, 1, ne, NULL), 0);
+    struct source s = {.fail_at = -1};
+    cr_assert_eq(sheaf_gguf_write_from(g, file, give, &s), 0, "%s", sheaf_last_error());
+    cr_assert_eq(s.calls, 2);
+    cr_assert_eq(sheaf_gguf_open(file, &back), 0, "%s", sheaf_last_error());
+    FILE *f = fopen(file, "rb");
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(fseek(f, (long)sheaf_gguf_tensor(back, i)->offset, SEEK_SET), 0);
+        cr_assert_eq(fread(got, sizeof *got, 8, f), 8);
+        cr_assert_eq(got[3], i == 1 ? 7 : (float)(100 * i + 3));
+    }
+    fclose(f);
+    sheaf_gguf_free(back);
+
+    /* a source that fails: its error, the file that was there, and no other beside it */
+    s = (struct source){.fail_at = 1};
+    cr_assert_eq(sheaf_gguf_write_from(g, file, give, &s), SHEAF_STATUS_IO);
+    cr_assert_not_null(strstr(sheaf_last_error(), "dry"));
+    cr_assert_eq(sheaf_gguf_open(file, &back), 0);
+    sheaf_gguf_free(back);
+    snprintf(cmd, sizeof cmd, "test $(ls %s* | wc -l) = 1", file);
+    cr_assert_eq(system(cmd), 0);
+    cr_assert_eq(sheaf_gguf_write(g, file), SHEAF_STATUS_INVALID);
+    unlink(file);
+    sheaf_gguf_free(g);
+}

@@ -1,5 +1,5 @@
-/* sheaf-make-model: writes a small model with random weights, for tests and experiments with odd
- * shapes. The work is in src/model/generate.c. */
+/* sheaf-make-model: writes a model with random weights, for tests, experiments with odd shapes, and
+ * measuring. The work is in src/model/generate.c. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,10 +12,12 @@
 
 static const char usage[] =
     "usage: sheaf-make-model -o FILE [options]\n"
-    "Writes a GGUF model with random weights and a small vocabulary.\n"
+    "Writes a GGUF model with random weights and a vocabulary that tokenizes any text.\n"
     "  -o FILE          where to write\n"
     "  --arch NAME      llama, qwen2 or gemma3                (llama)\n"
+    "  --preset NAME    shape of tinyllama-1.1b or llama-8b; later options change it\n"
     "  --type NAME      of the matrices: f32, q8_0, q4_K, ... (f32)\n"
+    "  --mix NAME       types as sheaf-quantize chooses them: Q4_K_M, Q8_0, F16, ...\n"
     "  --layers N       (2)     --embd N      (64)    --ff N     (128)\n"
     "  --heads N        (4)     --kv-heads N  (2)     --head-dim N (16)\n"
     "  --vocab N        (512)   --ctx N       (256)   --window N (64, gemma3)\n"
@@ -58,7 +60,8 @@ int main(int argc, char **argv) {
         }
         while (k < n_ints && strcmp(argv[i], ints[k].name) != 0) k++;
         bool known = k < n_ints || strcmp(argv[i], "-o") == 0 || strcmp(argv[i], "--arch") == 0 ||
-                     strcmp(argv[i], "--type") == 0;
+                     strcmp(argv[i], "--type") == 0 || strcmp(argv[i], "--mix") == 0 ||
+                     strcmp(argv[i], "--preset") == 0;
         if (!known) return fail("unknown option ", argv[i]);
         if (i + 1 == argc) return fail("a value is missing after ", argv[i]);
         const char *value = argv[++i];
@@ -71,6 +74,10 @@ int main(int argc, char **argv) {
             path = value;
         } else if (strcmp(argv[i - 1], "--arch") == 0) {
             p.arch = value;
+        } else if (strcmp(argv[i - 1], "--mix") == 0) {
+            p.mix = value;
+        } else if (strcmp(argv[i - 1], "--preset") == 0) {
+            if (sheaf__generate_preset(value, &p)) return fail(sheaf_last_error(), "");
         } else {
             p.type = sheaf_type_from_name(value);
             if (p.type == SHEAF_TYPE_COUNT) return fail("unknown type ", value);

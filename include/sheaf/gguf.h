@@ -90,11 +90,19 @@ enum sheaf_status sheaf_gguf_set_arr_str(struct sheaf_gguf *gguf, const char *ke
 enum sheaf_status sheaf_gguf_set_arr(struct sheaf_gguf *gguf, const char *key,
                                      enum sheaf_gguf_type type, const void *data, size_t n);
 enum sheaf_status sheaf_gguf_copy_kv(struct sheaf_gguf *dst, const struct sheaf_gguf *src);
-/* data [size of the tensor] stays the caller's and must live until sheaf_gguf_write. */
+/* data [size of the tensor] stays the caller's and must live until sheaf_gguf_write; NULL: comes
+ * from the source of sheaf_gguf_write_from. */
 enum sheaf_status sheaf_gguf_add_tensor(struct sheaf_gguf *gguf, const char *name,
                                         enum sheaf_type type, int n_dims, const int64_t *ne,
                                         const void *data);
+/* A file that cannot be written whole is not left behind, and one that was there stays. */
 enum sheaf_status sheaf_gguf_write(const struct sheaf_gguf *gguf, const char *path);
+/* *data: the bytes of tensor i, valid until the next call. A failure ends the writing with it. */
+typedef enum sheaf_status (*sheaf_gguf_source_t)(void *user, int64_t i, const void **data);
+/* For files that do not fit into memory: tensors that were added without data are asked for when
+ * they are written, each once, in order. */
+enum sheaf_status sheaf_gguf_write_from(const struct sheaf_gguf *gguf, const char *path,
+                                        sheaf_gguf_source_t source, void *user);
 
 #ifdef __cplusplus
 }

@@ -231,7 +231,8 @@ static void write_kv(struct writer *w, const struct sheaf__gguf_kv *kv) {
         write_str(w, kv->data + kv->offs[j], kv->offs[j + 1] - kv->offs[j] - 1);
 }
 
-static void write_all(struct writer *w, const struct sheaf_gguf *gguf) {
+/* Header and directory; the position is where tensor data starts. */
+static void write_head(struct writer *w, const struct sheaf_gguf *gguf) {
     write_bytes(w, "GGUF", 4);
     write_number(w, 3, 4);
     write_number(w, gguf->n_tensors, 8);
@@ -248,19 +249,34 @@ static void write_all(struct writer *w, const struct sheaf_gguf *gguf) {
         offset = (offset + t->size + gguf->alignment - 1) / gguf->alignment * gguf->alignment;
     }
     pad(w, gguf->alignment);
-    for (size_t i = 0; i < gguf->n_tensors; i++) {
-        write_bytes(w, gguf->tensor_data[i], gguf->tensors[i].size);
+}
+
+static enum sheaf_status write_tensors(struct writer *w, const struct sheaf_gguf *gguf,
+                                       sheaf_gguf_source_t source, void *user) {
+    for (size_t i = 0; i < gguf->n_tensors && !w->failed; i++) {
+        const void *data = gguf->tensor_data[i];
+        if (!data && gguf->tensors[i].size) {
+            enum sheaf_status status = source(user, (int64_t)i, &data);
+            if (status) return status;
+        }
+        write_bytes(w, data, gguf->tensors[i].size);
         pad(w, gguf->alignment);
     }
+    return SHEAF_STATUS_SUCCESS;
 }
 
 enum sheaf_status sheaf_gguf_write(const struct sheaf_gguf *gguf, const char *path) {
-    char *part = NULL;
     for (size_t i = 0; i < gguf->n_tensors; i++) {
         if (!gguf->tensor_data[i] && gguf->tensors[i].size)
             return sheaf_set_error(SHEAF_STATUS_INVALID, "GGUF: tensor '%s' has no data to write",
                                    gguf->tensors[i].name);
     }
+    return sheaf_gguf_write_from(gguf, path, NULL, NULL);
+}
+
+enum sheaf_status sheaf_gguf_write_from(const struct sheaf_gguf *gguf, const char *path,
+                                        sheaf_gguf_source_t source, void *user) {
+    char *part = NULL;
     if (asprintf(&part, "%s.part-%ld", path, (long)getpid()) < 0) return no_memory(path);
     struct writer w = {.file = fopen(part, "wbe")};
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
@@ -269,12 +285,12 @@ enum sheaf_status sheaf_gguf_write(const struct sheaf_gguf *gguf, const char *pa
         goto out;
     }
     errno = 0;
-    write_all(&w, gguf);
+    write_head(&w, gguf);
+    status = write_tensors(&w, gguf, source, user);
     if (fclose(w.file) != 0) w.failed = true;
-    if (w.failed || rename(part, path) != 0) {
+    if (!status && (w.failed || rename(part, path) != 0))
         status = sheaf_set_error(SHEAF_STATUS_IO, "cannot write %s: %s", path, strerror(errno));
-        unlink(part);
-    }
+    if (status) unlink(part);
 out:
     free(part);
     return status;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "arch.h"
+#include "mix.h"
 
 enum { N_BYTES = 256, MIN_VOCAB = 300, MAX_VOCAB = 1 << 20 };
 
@@ -28,13 +29,49 @@ struct sheaf__generate_params sheaf__generate_default_params(void) {
                                            .seed = 1};
 }
 
+static const struct {
+    const char *name;
+    int64_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_ff, n_vocab;
+} presets[] = {
+    {"tinyllama-1.1b", 22, 2048, 32, 4, 64, 5632, 32000},
+    {"llama-8b", 32, 4096, 32, 8, 128, 14336, 128256},
+};
+
+enum sheaf_status sheaf__generate_preset(const char *name, struct sheaf__generate_params *p) {
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        if (strcmp(name, presets[i].name) != 0) continue;
+        p->arch = "llama";
+        p->n_layer = presets[i].n_layer;
+        p->n_embd = presets[i].n_embd;
+        p->n_head = presets[i].n_head;
+        p->n_head_kv = presets[i].n_head_kv;
+        p->head_dim = presets[i].head_dim;
+        p->n_ff = presets[i].n_ff;
+        p->n_vocab = presets[i].n_vocab;
+        p->n_ctx = 2048;
+        return SHEAF_STATUS_SUCCESS;
+    }
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "there is no preset '%.40s': give tinyllama-1.1b or llama-8b", name);
+}
+
+/* A tensor of the file. */
+struct entry {
+    enum sheaf__weight weight;
+    enum sheaf_type type;
+    int64_t ne[2];
+};
+
 struct generator {
     const struct sheaf__generate_params *p;
+    const struct sheaf__mix *mix; /* NULL: all matrices of p->type */
     struct sheaf__hparams hp;
     struct sheaf_gguf *gguf;
     uint64_t state;
-    void **data; /* of the tensors, freed after writing */
-    size_t n_data, cap_data;
+    struct entry *entries; /* in the order of the file */
+    size_t n_entries, cap_entries;
+    float *row;
+    char *data; /* of one tensor */
 };
 
 static uint64_t random_u64(struct generator *g) { /* splitmix64 (Vigna) */
@@ -46,9 +83,10 @@ static uint64_t random_u64(struct generator *g) { /* splitmix64 (Vigna) */
 
 /* Nearly normal, mean 0, variance 1: the sum of four uniform numbers. */
 static float random_normal(struct generator *g) {
-    double sum = -2;
-    for (int i = 0; i < 4; i++) sum += (double)(random_u64(g) >> 11) * 0x1p-53;
-    return (float)(sum * sqrt(3.0));
+    const uint64_t u = random_u64(g);
+    const int32_t sum =
+        (int32_t)((u & 0xffff) + (u >> 16 & 0xffff) + (u >> 32 & 0xffff) + (u >> 48));
+    return (float)(sum - 2 * 0xffff) * (1.7320508f / 0x10000); /* sqrt(3) */
 }
 
 static enum sheaf_status no_memory(void) {
@@ -56,11 +94,6 @@ static enum sheaf_status no_memory(void) {
 }
 
 /* ---- weights ---- */
-
-static enum sheaf_type type_for(enum sheaf_type wanted, int64_t ne0) {
-    if (ne0 % sheaf_blck_size(wanted) == 0) return wanted;
-    return ne0 % sheaf_blck_size(SHEAF_TYPE_Q8_0) == 0 ? SHEAF_TYPE_Q8_0 : SHEAF_TYPE_F16;
-}
 
 /* Spread of a weight's elements around its mean. */
 static void spread_of(const struct generator *g, enum sheaf__weight w, float *mean, float *spread) {
@@ -76,6 +109,12 @@ static void spread_of(const struct generator *g, enum sheaf__weight w, float *me
     if (w == SHEAF__W_Q || w == SHEAF__W_K || w == SHEAF__W_QKV) *spread *= 1.5f;
 }
 
+static enum sheaf_type type_of(const struct generator *g, const char *name, int64_t ne0) {
+    const struct sheaf__mix_model model = {g->hp.n_layer, g->p->tied};
+    return g->mix ? sheaf__mix_type(g->mix, &model, name, ne0)
+                  : sheaf__mix_fitting(g->p->type, ne0);
+}
+
 static enum sheaf_status add_weight(struct generator *g, enum sheaf__weight w, int64_t il) {
     const struct sheaf__weight_info *info = &sheaf__weight_infos[w];
     char name[SHEAF_MAX_NAME];
@@ -83,35 +122,40 @@ static enum sheaf_status add_weight(struct generator *g, enum sheaf__weight w, i
         snprintf(name, sizeof name, "blk.%" PRId64 ".%s", il, info->name);
     else
         snprintf(name, sizeof name, "%s", info->name);
-    int64_t ne[2] = {sheaf__dim_extent(&g->hp, info->dims[0]),
-                     sheaf__dim_extent(&g->hp, info->dims[1])};
-    bool vector = info->dims[1] == SHEAF__DIM_NONE;
-    enum sheaf_type type = vector ? SHEAF_TYPE_F32 : type_for(g->p->type, ne[0]);
-    float mean, spread, *row = malloc((size_t)ne[0] * sizeof *row);
-    size_t row_size = sheaf_row_size(type, ne[0]);
-    char *data = malloc(row_size * (size_t)ne[1]);
-    enum sheaf_status status = row && data ? SHEAF_STATUS_SUCCESS : no_memory();
-    if (!status && g->n_data == g->cap_data) {
-        size_t cap = g->cap_data ? 2 * g->cap_data : 64;
-        void **grown = realloc(g->data, cap * sizeof *grown);
-        if (grown) {
-            g->data = grown;
-            g->cap_data = cap;
-        } else {
-            status = no_memory();
-        }
+    struct entry e = {
+        .weight = w,
+        .ne = {sheaf__dim_extent(&g->hp, info->dims[0]), sheaf__dim_extent(&g->hp, info->dims[1])}};
+    const bool vector = info->dims[1] == SHEAF__DIM_NONE;
+    e.type = vector ? SHEAF_TYPE_F32 : type_of(g, name, e.ne[0]);
+    if (g->n_entries == g->cap_entries) {
+        size_t cap = g->cap_entries ? 2 * g->cap_entries : 64;
+        struct entry *grown = realloc(g->entries, cap * sizeof *grown);
+        if (!grown) return no_memory();
+        g->entries = grown;
+        g->cap_entries = cap;
     }
-    spread_of(g, w, &mean, &spread);
-    for (int64_t r = 0; !status && r < ne[1]; r++) {
-        for (int64_t i = 0; i < ne[0]; i++) row[i] = mean + spread * random_normal(g);
-        status = sheaf_from_float(type, row, data + (size_t)r * row_size, ne[0]);
+    g->entries[g->n_entries++] = e;
+    return sheaf_gguf_add_tensor(g->gguf, name, e.type, vector ? 1 : 2, e.ne, NULL);
+}
+
+/* Elements of tensor i; fits sheaf_gguf_source_t. */
+static enum sheaf_status fill(void *user, int64_t i, const void **data) {
+    struct generator *g = user;
+    const struct entry *e = &g->entries[i];
+    const size_t row_size = sheaf_row_size(e->type, e->ne[0]);
+    float mean, spread;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    free(g->row);
+    free(g->data);
+    g->row = malloc((size_t)e->ne[0] * sizeof *g->row);
+    g->data = malloc(row_size * (size_t)e->ne[1]);
+    if (!g->row || !g->data) return no_memory();
+    spread_of(g, e->weight, &mean, &spread);
+    for (int64_t r = 0; !status && r < e->ne[1]; r++) {
+        for (int64_t k = 0; k < e->ne[0]; k++) g->row[k] = mean + spread * random_normal(g);
+        status = sheaf_from_float(e->type, g->row, g->data + (size_t)r * row_size, e->ne[0]);
     }
-    if (!status) status = sheaf_gguf_add_tensor(g->gguf, name, type, vector ? 1 : 2, ne, data);
-    free(row);
-    if (status)
-        free(data);
-    else
-        g->data[g->n_data++] = data;
+    *data = g->data;
     return status;
 }
 
@@ -297,6 +341,9 @@ static enum sheaf_status add_metadata(struct generator *g) {
     char key[128];
     enum sheaf_status status = sheaf_gguf_set_str(g->gguf, "general.architecture", p->arch);
     if (!status) status = sheaf_gguf_set_str(g->gguf, "general.name", "random weights");
+    if (!status && g->mix)
+        status = sheaf_gguf_set_u32(g->gguf, "general.file_type", sheaf__mix_file_type(g->mix));
+    if (!status) status = sheaf_gguf_set_u32(g->gguf, "general.quantization_version", 2);
     for (size_t i = 0; !status && i < sizeof ints / sizeof *ints; i++) {
         snprintf(key, sizeof key, "%s.%s", p->arch, ints[i].suffix);
         status = sheaf_gguf_set_u32(g->gguf, key, (uint32_t)ints[i].v);
@@ -341,6 +388,9 @@ enum sheaf_status sheaf__generate(const struct sheaf__generate_params *params, c
     struct generator g = {.p = params, .state = params->seed};
     enum sheaf_status status = check(params);
     if (status) return status;
+    if (params->mix && !(g.mix = sheaf__mix_find(params->mix)))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "there is no type or mix '%.40s'",
+                               params->mix);
     g.gguf = sheaf_gguf_new();
     if (!g.gguf) return SHEAF_STATUS_ALLOC_FAILED;
     status = add_metadata(&g);
@@ -348,8 +398,9 @@ enum sheaf_status sheaf__generate(const struct sheaf__generate_params *params, c
     if (!status) status = sheaf__hparams_read(g.gguf, params->n_vocab, &g.hp);
     if (!status) status = add_vocab(&g, strcmp(params->arch, "qwen2") == 0);
     if (!status) status = add_weights(&g);
-    if (!status) status = sheaf_gguf_write(g.gguf, path);
-    for (size_t i = 0; i < g.n_data; i++) free(g.data[i]);
+    if (!status) status = sheaf_gguf_write_from(g.gguf, path, fill, &g);
+    free(g.entries);
+    free(g.row);
     free(g.data);
     sheaf_gguf_free(g.gguf);
     return status;

@@ -1,5 +1,6 @@
-/* Makes small random models: any architecture, type and shape, with a vocabulary that tokenizes any
- * text. For tests of shapes that no trained model of a few megabytes has. */
+/* Makes random models: any architecture, type and shape, with a vocabulary that tokenizes any
+ * text. For tests of shapes that no trained model of a few megabytes has, and, in the shapes of
+ * known models, for measuring. Other programs that read GGUF files load them too. */
 #ifndef SHEAF_MODEL_GENERATE_H
 #define SHEAF_MODEL_GENERATE_H
 
@@ -8,7 +9,8 @@
 struct sheaf__generate_params {
     size_t size;          /* sizeof */
     const char *arch;     /* "llama", "qwen2", "gemma3" */
-    enum sheaf_type type; /* of the matrices; where a row is not whole blocks: Q8_0, else F16 */
+    enum sheaf_type type; /* of the matrices; where a row is not whole blocks: a larger one */
+    const char *mix;      /* NULL, or "Q4_K_M" and the like in place of type: see mix.h */
     int64_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_ff, n_vocab, n_ctx;
     int64_t swa_window; /* gemma3 */
     bool fused_qkv;     /* one attn_qkv.weight */
@@ -18,7 +20,11 @@ struct sheaf__generate_params {
 
 /* llama, F32, 2 layers, n_embd 64, 4 heads on 2, head 16, n_ff 128, vocabulary 512, context 256. */
 struct sheaf__generate_params sheaf__generate_default_params(void);
-/* Writes the model as one GGUF file; INVALID names the parameter that does not fit. */
+/* Shape of a known model, by name ("tinyllama-1.1b", "llama-8b"), into *params, the rest as it is.
+ * INVALID lists the names. */
+enum sheaf_status sheaf__generate_preset(const char *name, struct sheaf__generate_params *params);
+/* Writes the model as one GGUF file, a tensor at a time; INVALID names the parameter that does not
+ * fit. */
 enum sheaf_status sheaf__generate(const struct sheaf__generate_params *params, const char *path);
 
 #endif

@@ -1,0 +1,113 @@
+/* Types of the tensors of mixes: what llama-quantize of llama.cpp 0.7.0 (Debian's llama.cpp-tools)
+ * gave a model of 24 layers on 2026-11-21; and presets written as files. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sheaf/gguf.h"
+
+#include "generate.h"
+#include "mix.h"
+
+/* Layers whose tensor differs from the base type, one digit or letter each: 'a' is layer 10. */
+static const struct {
+    const char *mix, *base, *output, *other_v, *layers_v, *other_down, *layers_down;
+} wanted[] = {
+    {"F16", "f16", "f16", "", "", "", ""},
+    {"Q8_0", "q8_0", "q8_0", "", "", "", ""},
+    {"Q4_0", "q4_0", "q6_K", "", "", "", ""},
+    {"Q4_1", "q4_1", "q6_K", "", "", "", ""},
+    {"Q5_0", "q5_0", "q6_K", "", "", "", ""},
+    {"Q5_1", "q5_1", "q6_K", "", "", "", ""},
+    {"Q4_K_S", "q4_K", "q6_K", "q5_K", "0123", "q5_K", "012"},
+    {"q4_k_m", "q4_K", "q6_K", "q6_K", "01258behklmn", "q6_K", "01258behklmn"},
+    {"Q5_K_S", "q5_K", "q6_K", "", "", "", ""},
+    {"Q5_K_M", "q5_K", "q6_K", "q6_K", "01258behklmn", "q6_K", "01258behklmn"},
+    {"Q6_K", "q6_K", "q6_K", "", "", "", ""},
+};
+
+enum { N_LAYERS = 24, WIDTH = 512 };
+
+static const char *type_of(const struct sheaf__mix *mix, bool tied, const char *name, int64_t ne0) {
+    const struct sheaf__mix_model model = {N_LAYERS, tied};
+    return sheaf_type_name(sheaf__mix_type(mix, &model, name, ne0));
+}
+
+Test(mix, types_are_those_of_llama_quantize) {
+    static const char digits[] = "0123456789abcdefghijklmn";
+    static const char *const plain[] = {"attn_q", "attn_k", "attn_output", "ffn_gate", "ffn_up"};
+    char name[64];
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        const struct sheaf__mix *mix = sheaf__mix_find(wanted[i].mix);
+        cr_assert_not_null(mix, "%s", wanted[i].mix);
+        cr_expect_str_eq(type_of(mix, false, "output.weight", WIDTH), wanted[i].output);
+        cr_expect_str_eq(type_of(mix, false, "token_embd.weight", WIDTH), wanted[i].base);
+        cr_expect_str_eq(type_of(mix, true, "token_embd.weight", WIDTH), wanted[i].output);
+        for (int l = 0; l < N_LAYERS; l++) {
+            const bool v = strchr(wanted[i].layers_v, digits[l]) != NULL;
+            const bool down = strchr(wanted[i].layers_down, digits[l]) != NULL;
+            snprintf(name, sizeof name, "blk.%d.attn_v.weight", l);
+            cr_expect_str_eq(type_of(mix, false, name, WIDTH),
+                             v ? wanted[i].other_v : wanted[i].base, "%s %s", wanted[i].mix, name);
+            snprintf(name, sizeof name, "blk.%d.ffn_down.weight", l);
+            cr_expect_str_eq(type_of(mix, false, name, WIDTH),
+                             down ? wanted[i].other_down : wanted[i].base, "%s %s", wanted[i].mix,
+                             name);
+            for (size_t k = 0; k < sizeof plain / sizeof *plain; k++) {
+                snprintf(name, sizeof name, "blk.%d.%s.weight", l, plain[k]);
+                cr_expect_str_eq(type_of(mix, false, name, WIDTH), wanted[i].base, "%s %s",
+                                 wanted[i].mix, name);
+            }
+        }
+    }
+    cr_assert_null(sheaf__mix_find("Q4_K_XXL"));
+}
+
+/* Rows of 320 are whole blocks of 32, rows of 40 of nothing. */
+Test(mix, rows_that_do_not_fit_get_a_larger_type) {
+    const struct sheaf__mix *mix = sheaf__mix_find("Q4_K_M");
+    cr_assert_str_eq(type_of(mix, false, "blk.3.ffn_down.weight", 320), "q5_0");
+    cr_assert_str_eq(type_of(mix, false, "blk.0.ffn_down.weight", 320), "q8_0");
+    cr_assert_str_eq(type_of(sheaf__mix_find("Q5_K_S"), false, "blk.0.ffn_up.weight", 320), "q5_1");
+    cr_assert_str_eq(type_of(mix, false, "blk.3.ffn_down.weight", 40), "f16");
+    cr_assert_str_eq(type_of(sheaf__mix_find("Q4_0"), false, "blk.3.ffn_up.weight", 40), "f16");
+}
+
+Test(mix, presets_are_written_with_their_mix) {
+    static const struct {
+        const char *preset;
+        int64_t embd, ff, kv;
+    } presets[] = {{"tinyllama-1.1b", 2048, 5632, 256}, {"llama-8b", 4096, 14336, 1024}};
+    for (int i = 0; i < 2; i++) {
+        struct sheaf__generate_params p = sheaf__generate_default_params();
+        struct sheaf_gguf *g;
+        char path[] = "/tmp/sheaf-test-mix-XXXXXX";
+        uint64_t n = 0;
+        close(mkstemp(path));
+        cr_assert_eq(sheaf__generate_preset(presets[i].preset, &p), 0);
+        p.n_layer = 1;
+        p.n_vocab = 320;
+        p.mix = "Q4_K_M";
+        cr_assert_eq(sheaf__generate(&p, path), 0, "%s", sheaf_last_error());
+        cr_assert_eq(sheaf_gguf_open(path, &g), 0, "%s", sheaf_last_error());
+        unlink(path);
+        const struct sheaf_gguf_tensor *t =
+            sheaf_gguf_tensor(g, sheaf_gguf_find_tensor(g, "blk.0.ffn_gate.weight"));
+        cr_assert_eq(t->ne[0], presets[i].embd);
+        cr_assert_eq(t->ne[1], presets[i].ff);
+        cr_assert_eq(t->type, SHEAF_TYPE_Q4_K);
+        t = sheaf_gguf_tensor(g, sheaf_gguf_find_tensor(g, "blk.0.attn_k.weight"));
+        cr_assert_eq(t->ne[1], presets[i].kv);
+        t = sheaf_gguf_tensor(g, sheaf_gguf_find_tensor(g, "output.weight"));
+        cr_assert_eq(t->type, SHEAF_TYPE_Q6_K);
+        cr_assert_eq(sheaf_gguf_get_u64(g, "general.file_type", &n), 0);
+        cr_assert_eq(n, 15);
+        sheaf_gguf_free(g);
+    }
+    struct sheaf__generate_params p = sheaf__generate_default_params();
+    cr_assert_eq(sheaf__generate_preset("llama-9000b", &p), SHEAF_STATUS_INVALID);
+    p.mix = "Q9";
+    cr_assert_eq(sheaf__generate(&p, "/tmp/never"), SHEAF_STATUS_INVALID);
+    cr_assert_not_null(strstr(sheaf_last_error(), "Q9"));
+}
