@@ -12,34 +12,59 @@ static int my_rank(void) {
     return text ? atoi(text) : 0;
 }
 
+/* "-m CPU0,CUDA": the devices whose names begin so, of all modules of the search path. */
+static bool is_listed(const char *list, sheaf_backend_dev_t dev) {
+    for (const char *p = list, *end; *p; p = end + (*end == ',')) {
+        end = p + strcspn(p, ",");
+        if (end > p && !strncmp(sheaf_backend_dev_name(dev), p, (size_t)(end - p))) return true;
+    }
+    return false;
+}
+
+static bool prepare(int argc, char **argv, int *cpus, int *fars, const char **list) {
+    const int rank = my_rank();
+    if (argc == 3 && !strcmp(argv[1], "-m")) {
+        *list = argv[2];
+        return true;
+    }
+    for (int r = 0; r + 1 < argc && r < RANKS; r++) {
+        if (sscanf(argv[r + 1], "%d,%d", &cpus[r], &fars[r]) != 2) return false;
+    }
+    return rank < RANKS && mixed_devices(cpus[rank] ? cpus[rank] : 1, fars[rank]);
+}
+
+static size_t choose(const int *cpus, const char *list, sheaf_backend_dev_t *members) {
+    const sheaf_backend_dev_t *devices;
+    size_t n = 0, used = 0;
+    if (sheaf_world_devices(&devices, &n)) return 0;
+    for (size_t i = 0; i < n && used < MOST; i++) {
+        const int r = sheaf_world_device_rank(devices[i]);
+        const bool far = sheaf_backend_dev_type(devices[i]) != SHEAF_BACKEND_DEVICE_TYPE_CPU;
+        if (list ? is_listed(list, devices[i]) : cpus[r] || far) members[used++] = devices[i];
+    }
+    return used;
+}
+
 int main(int argc, char **argv) {
     int cpus[RANKS] = {0}, fars[RANKS] = {0};
-    const int rank = my_rank();
-    for (int r = 0; r + 1 < argc && r < RANKS; r++) {
-        if (sscanf(argv[r + 1], "%d,%d", &cpus[r], &fars[r]) != 2) return 2;
-    }
-    if (rank >= RANKS || !mixed_devices(cpus[rank] ? cpus[rank] : 1, fars[rank])) return 1;
-    if (sheaf_world_init(NULL)) {
+    const char *list = NULL;
+    sheaf_backend_dev_t members[MOST];
+    if (!prepare(argc, argv, cpus, fars, &list)) return 2;
+    if (sheaf_world_init(NULL) || (list && sheaf_backend_load_all())) {
         fprintf(stderr, "%s\n", sheaf_last_error());
         return 1;
     }
-    const sheaf_backend_dev_t *devices;
-    sheaf_backend_dev_t members[MOST];
-    size_t n = 0, used = 0;
-    bool ok = sheaf_world_devices(&devices, &n) == SHEAF_STATUS_SUCCESS;
-    for (size_t i = 0; i < n && used < MOST; i++) {
-        const int r = sheaf_world_device_rank(devices[i]);
-        if (cpus[r] || sheaf_backend_dev_type(devices[i]) != SHEAF_BACKEND_DEVICE_TYPE_CPU)
-            members[used++] = devices[i];
-    }
+    const size_t used = choose(cpus, list, members);
+    bool ok = used > 0;
+    if (!ok) fprintf(stderr, "no members: %s\n", sheaf_last_error());
     /* without a scheduler nothing takes over an op that a member refuses */
     const bool all_ops = !getenv("SHEAF_FAR_REFUSES");
     for (int hole = 0; hole < 2 && ok && all_ops; hole++)
         ok = run_meta_scenario(members, used, hole ? SHEAF_TYPE_F32 : SHEAF_TYPE_Q8_0, hole);
     ok = ok && (!all_ops || run_meta_random(members, used, 1000, 60));
     ok = ok && run_sched_scenario(members, used, all_ops ? 1 : 0);
-    if (ok && fars[rank] && far_counted("pinned") < 100) {
-        fprintf(stderr, "rank %d: no transfer through pinned memory\n", rank);
+    if (ok && !list && fars[my_rank()] && far_counted("pinned") < 100) {
+        fprintf(stderr, "rank %d: no transfer through pinned memory\n", my_rank());
         ok = false;
     }
     const bool all = sheaf_world_agree(ok ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_FAILED,

@@ -16,7 +16,7 @@ enum { FAR_MAX_DEVICES = 8 };
 struct far_device {
     struct sheaf_backend_device base;
     struct sheaf_backend_buffer_type buft, host_buft;
-    char name[16], host_name[24];
+    char name[32], host_name[48];
 };
 
 /* What the function far_count ("far_count" of get_proc_address: long (*)(const char *)) tells. */
