@@ -340,6 +340,8 @@ static void announce(const struct run *r) {
     fprintf(stderr, "cut: %s\n", sheaf__policy_print(s->policy, cut, sizeof cut));
     fprintf(stderr, "tokenizer: %s, context %lld, batch %lld\n", sheaf_tokenizer_describe(r->tok),
             (long long)s->n_ctx, (long long)s->n_batch);
+    if (s->meta && s->n_members > 1)
+        fprintf(stderr, "collectives %s\n", sheaf_backend_meta_transport(s->backend));
 }
 
 static enum sheaf_status run(struct run *r) {

@@ -68,6 +68,11 @@ enum sheaf_backend_meta_sequence {
 enum sheaf_status sheaf_backend_meta_dev_set_sequence(sheaf_backend_dev_t dev,
                                                       enum sheaf_backend_meta_sequence sequence);
 
+/* How the members' data meet: "nccl", or "host memory: member 1 (CPU0@1) is a CPU" and other
+ * reasons;
+ * "" with one member. Owned by the backend. */
+const char *sheaf_backend_meta_transport(sheaf_backend_t backend);
+
 struct sheaf_backend_meta_stats {
     size_t size;            /* sizeof, set by the caller */
     uint64_t n_computes;    /* graphs computed */

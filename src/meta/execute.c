@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "comm/devcomm.h"
 #include "meta/meta_impl.h"
 
 /* 64 programs of any size; more if they are small, as those of scheduler splits are. */
@@ -47,7 +48,9 @@ struct slot { /* of the tensor-to-number map */
 struct meta_backend {
     struct sheaf_backend base;
     struct meta_device *dev;
-    struct member *members; /* [n_local] */
+    struct member *members;         /* [n_local] */
+    struct sheaf__devcomm *devcomm; /* NULL: collectives go through host memory */
+    char transport[192];
     struct meta_program *programs[MAX_PROGRAMS];
     int n_programs;
     struct carry **carries;
@@ -250,6 +253,13 @@ static enum sheaf_status allocate(struct meta_backend *b, struct meta_program *p
 
 /* ---- one member ---- */
 
+/* Until the member's queue is empty. */
+static enum sheaf_status drain(struct member *me) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (me->backend->devcomm) st = sheaf__devcomm_wait(me->backend->devcomm, me->local);
+    return st ? st : sheaf_backend_synchronize(me->device_backend);
+}
+
 /* The value of `t` in host memory: its own, or a copy in `staging`. Waits until it is there. */
 static enum sheaf_status host_copy(struct member *me, const struct sheaf_tensor *t,
                                    struct meta_staging *staging, void **out) {
@@ -257,10 +267,10 @@ static enum sheaf_status host_copy(struct member *me, const struct sheaf_tensor 
     *out = t->data;
     if (!me->staged) return SHEAF_STATUS_SUCCESS;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (n > staging->size) st = sheaf_backend_synchronize(me->device_backend); /* it moves */
+    if (n > staging->size) st = drain(me); /* it moves */
     if (!st) st = sheaf__meta_stage(staging, n, out);
     if (!st) st = sheaf_backend_tensor_get_async(me->device_backend, t, *out, 0, n);
-    const enum sheaf_status waited = sheaf_backend_synchronize(me->device_backend);
+    const enum sheaf_status waited = drain(me);
     return st ? st : waited;
 }
 
@@ -278,7 +288,28 @@ static enum sheaf_status write_back(struct member *me, struct sheaf_tensor *t, c
                : SHEAF_STATUS_SUCCESS;
 }
 
+/* On the devices' own memory, in their queues. */
+static enum sheaf_status submit_collective(struct member *me, const struct meta_instr *instr) {
+    struct sheaf__devcomm *dc = me->backend->devcomm;
+    switch (instr->kind) {
+    case INSTR_ALL_REDUCE:
+        return sheaf__devcomm_all_reduce(dc, me->local, instr->out->data,
+                                         (size_t)sheaf_nelements(instr->out), &instr->what);
+    case INSTR_ALL_GATHER:
+        return sheaf__devcomm_all_gather(dc, me->local, instr->in->data, instr->out->data,
+                                         instr->sizes, &instr->what);
+    case INSTR_REDUCE_SCATTER:
+        return sheaf__devcomm_reduce_scatter(dc, me->local, instr->in->data, instr->out->data,
+                                             instr->sizes, &instr->what);
+    case INSTR_SPAN:
+    case INSTR_ZERO:
+        break;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
 static enum sheaf_status run_collective(struct member *me, const struct meta_instr *instr) {
+    if (me->backend->devcomm) return submit_collective(me, instr);
     struct sheaf_comm *comm = me->backend->dev->comm;
     const int member = me->backend->dev->local[me->local];
     void *in = NULL, *out = NULL;
@@ -307,8 +338,7 @@ static enum sheaf_status run_collective(struct member *me, const struct meta_ins
 }
 
 static enum sheaf_status run_zero(struct member *me, const struct meta_instr *instr) {
-    enum sheaf_status st = me->staged ? sheaf_backend_synchronize(me->device_backend)
-                                      : SHEAF_STATUS_SUCCESS; /* it may still be read */
+    enum sheaf_status st = me->staged ? drain(me) : SHEAF_STATUS_SUCCESS; /* it may still be read */
     return st ? st : sheaf_backend_tensor_memset(instr->out, 0, 0, sheaf_nbytes(instr->out));
 }
 
@@ -388,7 +418,7 @@ static enum sheaf_status run_part(struct member *me, struct meta_part *part) {
     enum sheaf_status st = run_instrs(me, part);
     if (!me->staged) return st;
     const uint64_t begin = sheaf__time_ns();
-    const enum sheaf_status waited = sheaf_backend_synchronize(me->device_backend);
+    const enum sheaf_status waited = drain(me);
     me->compute_ns += sheaf__time_ns() - begin;
     return st ? st : waited;
 }
@@ -643,6 +673,7 @@ static void free_backend(sheaf_backend_t backend) {
         struct member *me = &b->members[m];
         if (me->has_thread) pthread_join(me->thread, NULL);
     }
+    sheaf__devcomm_free(b->devcomm);
     for (int i = 0; i < b->n_carries; i++) free_carry(b->carries[i], b->dev->n_local);
     free(b->carries);
     for (int i = 0; i < b->n_programs; i++)
@@ -670,6 +701,24 @@ static const struct sheaf_backend_i backend_iface = {
     .graph_compute = graph_compute,
     .release_tensor = release_tensor,
 };
+
+static enum sheaf_status choose_transport(struct meta_backend *b) {
+    const struct meta_device *dev = b->dev;
+    sheaf_backend_t *backends = calloc((size_t)dev->n_local + 1, sizeof(sheaf_backend_t));
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!backends) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta backend: out of memory");
+    if ((st = sheaf_world_agree(st, "meta backend"))) return st;
+    for (int m = 0; m < dev->n_local; m++) backends[m] = b->members[m].device_backend;
+    if (dev->n_members > 1)
+        st = sheaf__devcomm_new(dev->comm, dev->members, backends, b->transport,
+                                sizeof b->transport, &b->devcomm);
+    free((void *)backends);
+    return st;
+}
+
+const char *sheaf_backend_meta_transport(sheaf_backend_t backend) {
+    return ((const struct meta_backend *)backend->context)->transport;
+}
 
 enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend_t *out) {
     struct meta_backend *b = calloc(1, sizeof *b);
@@ -700,6 +749,7 @@ enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend
             st = sheaf_set_error(SHEAF_STATUS_FAILED, "meta backend: cannot start a thread");
     }
     st = sheaf_world_agree(st, "meta backend");
+    if (!st) st = choose_transport(b);
     if (st) {
         free_backend(&b->base);
         return st;

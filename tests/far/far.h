@@ -1,8 +1,9 @@
 /* The far device: a device for tests whose memory no one on the host may touch, like a GPU's.
  *
- * A module in two files: memory.c is its memory and host buffers, far.c its devices and streams. It
- * computes with the CPU's kernels, on tensors mapped to where their bytes really are.
- * SHEAF_FAR_DEVICES (2) devices; SHEAF_FAR_SLOWDOWN=f makes each compute take f times as long;
+ * A module: memory.c is its memory and host buffers, far.c its devices and streams, comm.c
+ * collectives on its memory (only with SHEAF_FAR_COMM, so that groups go through host memory
+ * otherwise). It computes with the CPU's kernels, on tensors mapped to where their bytes really
+ * are. SHEAF_FAR_DEVICES (2) devices; SHEAF_FAR_SLOWDOWN=f makes each compute take f times as long;
  * SHEAF_FAR_KIND=accel lists them as accelerators instead of GPUs. */
 #ifndef SHEAF_TESTS_FAR_H
 #define SHEAF_TESTS_FAR_H
@@ -36,6 +37,11 @@ extern const struct sheaf_backend_buffer_type_i far_buft_i, far_host_buft_i;
  * memory is not of `device`: a real device would compute on garbage. */
 bool far_map(const struct sheaf_tensor *tensor, const struct far_device *device,
              struct sheaf_tensor *out);
+/* The memory behind an address of the device, wherever it is; NULL if no buffer holds it. */
+char *far_reach(const struct far_device *device, const void *address);
+/* Collectives between far devices, for SHEAF__DEVCOMM_PROC (comm.c). */
+struct sheaf__devcomm_i;
+extern const struct sheaf__devcomm_i far_devcomm;
 /* Counts a transfer by where its host end lies. */
 void far_count_transfer(const void *host);
 

@@ -14,10 +14,13 @@
 enum { ALIGNMENT = 256 }; /* as cudaMalloc's, and other than the CPU's */
 
 struct memory {
+    struct memory *next; /* of all that live */
     char *addresses;
     size_t reserved;
     sheaf_backend_buffer_t store;
 };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct memory *memories;
 
 static char *bytes_of(const struct memory *m) { return sheaf_backend_buffer_get_base(m->store); }
 
@@ -55,8 +58,28 @@ bool far_map(const struct sheaf_tensor *tensor, const struct far_device *device,
 
 /* ---- buffers ---- */
 
+char *far_reach(const struct far_device *device, const void *address) {
+    char *found = NULL;
+    (void)device;
+    pthread_mutex_lock(&lock);
+    for (const struct memory *m = memories; m && !found; m = m->next) {
+        if ((const char *)address >= m->addresses &&
+            (const char *)address < m->addresses + m->reserved)
+            found = bytes_of(m) + ((const char *)address - m->addresses);
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 static void memory_free(struct memory *m) {
     if (!m) return;
+    pthread_mutex_lock(&lock);
+    for (struct memory **p = &memories; *p; p = &(*p)->next) {
+        if (*p != m) continue;
+        *p = m->next;
+        break;
+    }
+    pthread_mutex_unlock(&lock);
     if (m->addresses) munmap(m->addresses, m->reserved);
     sheaf_backend_buffer_free(m->store);
     free(m);
@@ -129,7 +152,13 @@ static enum sheaf_status buft_alloc(sheaf_backend_buffer_type_t buft, size_t siz
         memset(bytes_of(m), 0xA5, m->reserved); /* who reads before writing shall notice */
         *out = sheaf_backend_buffer_init(buft, &buffer_i, m, size);
     }
-    if (*out) return SHEAF_STATUS_SUCCESS;
+    if (*out) {
+        pthread_mutex_lock(&lock);
+        m->next = memories;
+        memories = m;
+        pthread_mutex_unlock(&lock);
+        return SHEAF_STATUS_SUCCESS;
+    }
     memory_free(m);
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "far: no memory for %zu bytes", size);
 }
@@ -149,8 +178,7 @@ struct block {
     char *data;
     size_t size;
 };
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct block *blocks;
+static struct block *blocks; /* under the same lock */
 
 void far_count_transfer(const void *host) {
     bool pinned = false;

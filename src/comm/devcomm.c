@@ -1,0 +1,305 @@
+/* Which module serves a group, and the deadlines of what it does.
+ *
+ * All ranks vote before any of them enters the module's constructor: one that cannot (no library,
+ * two members on one GPU) would leave the others inside it. A constructor that fails on one rank is
+ * undone on all. The sums of a module have the order of the group, so that its bits are those of
+ * the path through host memory. */
+#include "comm/devcomm.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "comm/group.h"
+#include "core/registry.h"
+
+enum { BALLOT_BYTES = sizeof(struct sheaf__devcomm_ballot), SPINS = 20000 };
+static const char WHAT[] = "collectives on the devices";
+
+struct sheaf__devcomm {
+    const struct sheaf__devcomm_i *i;
+    struct sheaf_comm *comm;
+    void *made;
+    struct sheaf__devcomm_group group;
+    sheaf_backend_t *backends;
+    struct last { /* [n_local] for messages */
+        struct sheaf_comm_what what;
+        enum sheaf_comm_kind kind;
+    } * last;
+};
+
+/* ---- the vote ---- */
+
+bool sheaf__devcomm_decide(const struct sheaf__devcomm_ballot *b, int n, bool shares,
+                           const char *(*name)(const void *user, int member), const void *user,
+                           char *text, size_t size) {
+    for (int i = 0; i < n; i++) {
+        if (b[i].can) continue;
+        snprintf(text, size, "member %d (%s): %s", i, name(user, i), b[i].why);
+        return false;
+    }
+    for (int i = 1; i < n; i++) {
+        if (!strcmp(b[i].module, b[0].module)) continue;
+        snprintf(text, size, "member %d (%s) has %s, member 0 (%s) %s", i, name(user, i),
+                 b[i].module, name(user, 0), b[0].module);
+        return false;
+    }
+    for (int i = 0; i < n && !shares; i++) {
+        for (int j = 0; j < i; j++) {
+            if (memcmp(b[i].id, b[j].id, sizeof b[i].id)) continue;
+            snprintf(text, size, "members %d (%s) and %d (%s) are one device, which %s refuses", j,
+                     name(user, j), i, name(user, i), b[0].module);
+            return false;
+        }
+    }
+    snprintf(text, size, "%s", n ? b[0].module : "nothing");
+    return n > 0;
+}
+
+/* ---- modules ---- */
+
+static const struct sheaf__devcomm_i *interface_of(sheaf_backend_reg_t reg) {
+    const void *p = sheaf_backend_reg_get_proc_address(reg, SHEAF__DEVCOMM_PROC);
+    const struct sheaf__devcomm_i *i = p;
+    return i && i->version == SHEAF__DEVCOMM_VERSION ? i : NULL;
+}
+
+/* The first module that takes the device; NULL, and the last one's reason in b->why. */
+static const struct sheaf__devcomm_i *vote_for(sheaf_backend_dev_t dev,
+                                               struct sheaf__devcomm_ballot *b) {
+    snprintf(b->why, sizeof b->why, "no module for collectives on devices is loaded");
+    for (size_t r = 0; r < sheaf_backend_reg_count(); r++) {
+        const struct sheaf__devcomm_i *i = interface_of(sheaf_backend_reg_get(r));
+        if (!i) continue;
+        if (i->identify(dev, b->id)) {
+            snprintf(b->why, sizeof b->why, "%s", sheaf_last_error());
+            continue;
+        }
+        b->can = true;
+        snprintf(b->module, sizeof b->module, "%s", i->name);
+        return i;
+    }
+    return NULL;
+}
+
+/* ---- giving up ---- */
+
+/* The deadline of the calling thread's wait, for give_up. */
+static _Thread_local uint64_t deadline;
+
+static bool give_up(void) {
+    if (sheaf__has_failed(sheaf__world())) return true;
+    sheaf__poll_alarm();
+    return deadline && sheaf__time_ns() > deadline;
+}
+
+/* ---- making ---- */
+
+struct names {
+    const sheaf_backend_dev_t *members;
+};
+static const char *name_of(const void *user, int member) {
+    return sheaf_backend_dev_name(((const struct names *)user)->members[member]);
+}
+
+enum mode { MODE_OFF, MODE_AUTO, MODE_REQUIRE };
+
+static enum sheaf_status read_mode(enum mode *mode) {
+    static const char *const words[] = {"off", "auto", "require"};
+    const char *text = getenv("SHEAF_COMM_DEVICE");
+    *mode = MODE_AUTO;
+    for (int i = 0; text && i < 3; i++) {
+        if (strcmp(text, words[i]) != 0) continue;
+        *mode = (enum mode)i;
+        return SHEAF_STATUS_SUCCESS;
+    }
+    if (!text || !*text) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "environment variable SHEAF_COMM_DEVICE is '%.40s'; it is off, auto or "
+                           "require",
+                           text);
+}
+
+/* Every member's ballot, in member order; *i is the module of this rank's. */
+static enum sheaf_status exchange_ballots(const struct sheaf_comm *comm,
+                                          const sheaf_backend_dev_t *members,
+                                          struct sheaf__devcomm_ballot *all, bool *shares,
+                                          const struct sheaf__devcomm_i **i) {
+    const size_t n_ranks = (size_t)sheaf_world_size();
+    size_t *sizes = calloc(n_ranks, sizeof *sizes);
+    struct sheaf__devcomm_ballot *own = calloc((size_t)comm->n_local + 1, BALLOT_BYTES);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    uint8_t mine = 1, *votes = calloc(n_ranks, 1);
+    if (!sizes || !own || !votes)
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    if ((st = sheaf_world_agree(st, WHAT))) goto out;
+    for (int m = 0; m < comm->n; m++) sizes[comm->rank_of[m]] += BALLOT_BYTES;
+    for (int l = 0; l < comm->n_local; l++) {
+        *i = vote_for(members[comm->local[l]], &own[l]);
+        mine = mine && *i && (*i)->shares_devices();
+    }
+    st = sheaf_world_all_gather_v(own, all, sizes, WHAT);
+    if (!st) st = sheaf_world_all_gather(&mine, 1, votes, WHAT);
+    *shares = true;
+    for (size_t r = 0; r < n_ranks; r++) *shares = *shares && votes[r];
+out:
+    free(sizes);
+    free(own);
+    free(votes);
+    return st;
+}
+
+static enum sheaf_status make(struct sheaf__devcomm *dc) {
+    struct sheaf_comm *comm = dc->comm;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    const bool first = comm->rank_of[0] == sheaf_world_rank();
+    if (first) st = dc->i->make_key(dc->group.key);
+    if ((st = sheaf_world_agree(st, WHAT))) return st;
+    st = sheaf_world_broadcast(dc->group.key, sizeof dc->group.key, comm->rank_of[0], WHAT);
+    if (st) return st;
+    /* before the others, who wait for this rank below, lose patience */
+    deadline = sheaf__time_ns() + sheaf__world()->timeout_ns / 2;
+    if (comm->n_local) st = dc->i->create(&dc->group, &dc->made);
+    /* the cause first: those who waited for it in vain come second */
+    const enum sheaf_status cause = st == SHEAF_STATUS_TIMEOUT ? SHEAF_STATUS_SUCCESS : st;
+    const enum sheaf_status agreed = sheaf_world_agree(cause, WHAT);
+    return agreed ? agreed : sheaf_world_agree(st, WHAT);
+}
+
+enum sheaf_status sheaf__devcomm_new(struct sheaf_comm *comm, const sheaf_backend_dev_t *members,
+                                     const sheaf_backend_t *backends, char *text, size_t size,
+                                     struct sheaf__devcomm **out) {
+    const size_t n = (size_t)comm->n, n_local = (size_t)comm->n_local;
+    enum mode mode;
+    bool shares = false;
+    char why[256] = "";
+    struct sheaf__devcomm_ballot *ballots = NULL;
+    struct sheaf__devcomm *dc = NULL;
+    *out = NULL;
+    enum sheaf_status st = sheaf_world_agree(read_mode(&mode), WHAT);
+    if (st) return st;
+    if (mode == MODE_OFF) snprintf(why, sizeof why, "SHEAF_COMM_DEVICE=off");
+    for (int m = 0; m < comm->n && !why[0]; m++) { /* seen by every rank alike */
+        if (sheaf_backend_dev_type(members[m]) == SHEAF_BACKEND_DEVICE_TYPE_CPU)
+            snprintf(why, sizeof why, "member %d (%s) is a CPU", m,
+                     sheaf_backend_dev_name(members[m]));
+    }
+    if (why[0]) goto host;
+    ballots = calloc(n, BALLOT_BYTES);
+    dc = calloc(1, sizeof *dc);
+    if (dc) {
+        dc->comm = comm;
+        dc->backends = calloc(n_local + 1, sizeof(sheaf_backend_t));
+        dc->last = calloc(n_local + 1, sizeof *dc->last);
+    }
+    if (!ballots || !dc || !dc->backends || !dc->last)
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    if ((st = sheaf_world_agree(st, WHAT))) goto out;
+    if ((st = exchange_ballots(comm, members, ballots, &shares, &dc->i))) goto out;
+    const struct names names = {members};
+    if (!sheaf__devcomm_decide(ballots, comm->n, shares, name_of, &names, why, sizeof why))
+        goto host;
+    if (n_local) memcpy((void *)dc->backends, backends, n_local * sizeof *backends);
+    dc->group = (struct sheaf__devcomm_group){.n = comm->n,
+                                              .order = comm->order,
+                                              .host = comm->host_of,
+                                              .n_local = comm->n_local,
+                                              .local = comm->local,
+                                              .backends = dc->backends,
+                                              .give_up = give_up};
+    snprintf(text, size, "%s", why);
+    st = make(dc);
+    if (!st) {
+        *out = dc;
+        dc = NULL;
+        goto out;
+    }
+    if (sheaf_world_failed()) goto out;
+    snprintf(why, sizeof why, "%s", sheaf_last_error()); /* the same text on every rank */
+    st = SHEAF_STATUS_SUCCESS;
+host:
+    snprintf(text, size, "host memory: %s", why);
+    if (mode == MODE_REQUIRE)
+        st = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "SHEAF_COMM_DEVICE=require: %s", why);
+out:
+    sheaf__devcomm_free(dc);
+    free(ballots);
+    return st;
+}
+
+void sheaf__devcomm_free(struct sheaf__devcomm *dc) {
+    if (!dc) return;
+    if (dc->made) dc->i->destroy(dc->made);
+    free((void *)dc->backends);
+    free(dc->last);
+    free(dc);
+}
+
+/* ---- collectives ---- */
+
+static void begin(struct sheaf__devcomm *dc, int local, enum sheaf_comm_kind kind, size_t bytes,
+                  const struct sheaf_comm_what *what) {
+    dc->last[local] = (struct last){*what, kind};
+    deadline = sheaf__time_ns() + dc->comm->timeout_ns;
+    struct sheaf__member *self = &dc->comm->members[local];
+    atomic_fetch_add_explicit(&self->stats[kind].count, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&self->stats[kind].bytes, bytes, memory_order_relaxed);
+}
+
+/* A failed submission or wait ends the job, unless it has ended already. */
+static enum sheaf_status ended(struct sheaf__devcomm *dc, int local, enum sheaf_status st) {
+    if (!st) return st;
+    const struct last *l = &dc->last[local];
+    char why[512];
+    snprintf(why, sizeof why, "%s", sheaf_last_error());
+    dc->i->abort(dc->made);
+    if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
+    return sheaf__fail(st, "%s: %s '%s' (node %u) of member %d, %s: %s", dc->i->name,
+                       sheaf_comm_kind_name(l->kind), l->what.tensor ? l->what.tensor : "",
+                       l->what.node, dc->group.local[local], sheaf__rank_text(sheaf_world_rank()),
+                       why);
+}
+
+enum sheaf_status sheaf__devcomm_all_reduce(struct sheaf__devcomm *dc, int local, float *data,
+                                            size_t n, const struct sheaf_comm_what *what) {
+    begin(dc, local, SHEAF_COMM_ALL_REDUCE, n * sizeof *data, what);
+    return ended(dc, local, dc->i->all_reduce(dc->made, local, data, n));
+}
+
+enum sheaf_status sheaf__devcomm_all_gather(struct sheaf__devcomm *dc, int local, const void *send,
+                                            void *recv, const size_t *bytes,
+                                            const struct sheaf_comm_what *what) {
+    begin(dc, local, SHEAF_COMM_ALL_GATHER, bytes[dc->group.local[local]], what);
+    return ended(dc, local, dc->i->all_gather(dc->made, local, send, recv, bytes));
+}
+
+enum sheaf_status sheaf__devcomm_reduce_scatter(struct sheaf__devcomm *dc, int local,
+                                                const float *send, float *recv,
+                                                const size_t *counts,
+                                                const struct sheaf_comm_what *what) {
+    size_t n = 0;
+    for (int m = 0; m < dc->group.n; m++) n += counts[m];
+    begin(dc, local, SHEAF_COMM_REDUCE_SCATTER, n * sizeof *send, what);
+    return ended(dc, local, dc->i->reduce_scatter(dc->made, local, send, recv, counts));
+}
+
+enum sheaf_status sheaf__devcomm_wait(struct sheaf__devcomm *dc, int local) {
+    deadline = sheaf__time_ns() + dc->comm->timeout_ns;
+    for (unsigned spins = 0;; spins++) {
+        bool done = false;
+        enum sheaf_status st = dc->i->poll(dc->made, local, &done);
+        if (!st && done) return st;
+        if (!st && (spins < SPINS ? 0 : give_up()))
+            st = sheaf_set_error(SHEAF_STATUS_TIMEOUT,
+                                 "not done after %.1f s; a peer is gone, or slower than "
+                                 "SHEAF_TIMEOUT_MS allows",
+                                 (double)dc->comm->timeout_ns * 1e-9);
+        if (st) return ended(dc, local, st);
+        if (spins < SPINS) {
+            sheaf__pause();
+        } else {
+            nanosleep(&(struct timespec){0, 20000}, NULL);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+/* Collectives on the devices' own memory: what a module such as NCCL's offers, and how a group
+ * comes to use it.
+ *
+ * A module is a backend module without devices (sheaf/module.h): its registry entry gives, by the
+ * name SHEAF__DEVCOMM_PROC, a struct sheaf__devcomm_i. No header of CUDA or NCCL is needed on this
+ * side: a device is a sheaf_backend_dev_t, a stream a sheaf_backend_t. */
+#ifndef SHEAF_COMM_DEVCOMM_H
+#define SHEAF_COMM_DEVCOMM_H
+
+#include "sheaf/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SHEAF__DEVCOMM_PROC "sheaf_devcomm"
+enum {
+    SHEAF__DEVCOMM_VERSION = 1,
+    SHEAF__DEVCOMM_KEY_BYTES = 128,
+    SHEAF__DEVCOMM_ID_BYTES = 16,
+    SHEAF__DEVCOMM_WHY_BYTES = 128,
+};
+
+/* What a module is told of a group. Pointers live as long as what create makes. */
+struct sheaf__devcomm_group {
+    int n;            /* members */
+    const int *order; /* [n] members in the order of summation ... */
+    const int
+        *host; /* [n] ... and the host of each: a host's are summed first, then the hosts' sums */
+    int n_local;
+    const int *local;                /* [n_local] member numbers */
+    const sheaf_backend_t *backends; /* [n_local] their streams */
+    uint8_t key[SHEAF__DEVCOMM_KEY_BYTES];
+    bool (*give_up)(void); /* true: the job is over, or the deadline has passed. Any thread */
+};
+
+struct sheaf__devcomm_i {
+    int version;
+    const char *name; /* "nccl" */
+    /* The physical device. UNSUPPORTED, with a text that says why, if it cannot be a member. */
+    enum sheaf_status (*identify)(sheaf_backend_dev_t dev, uint8_t id[SHEAF__DEVCOMM_ID_BYTES]);
+    /* May two members be one physical device? */
+    bool (*shares_devices)(void);
+    /* What all members of a group must know; made once, on the rank of member 0. */
+    enum sheaf_status (*make_key)(uint8_t key[SHEAF__DEVCOMM_KEY_BYTES]);
+    /* By all ranks of the group at once. Returns when it is ready, or give_up says so. */
+    enum sheaf_status (*create)(const struct sheaf__devcomm_group *group, void **out);
+    /* destroy waits for nobody; abort ends what is under way, from any thread. */
+    void (*destroy)(void *made);
+    void (*abort)(void *made);
+    /* As those of sheaf/comm.h, but the data are in the memory of the local member's device, and
+     * the call submits to the member's stream. Called by one thread a member. */
+    enum sheaf_status (*all_reduce)(void *made, int local, float *data, size_t n);
+    enum sheaf_status (*all_gather)(void *made, int local, const void *send, void *recv,
+                                    const size_t *bytes);
+    enum sheaf_status (*reduce_scatter)(void *made, int local, const float *send, float *recv,
+                                        const size_t *counts);
+    /* Has all that the stream holds been done? */
+    enum sheaf_status (*poll)(void *made, int local, bool *done);
+};
+
+/* ---- the vote: pure ---- */
+
+/* What a rank says of each of its members. */
+struct sheaf__devcomm_ballot {
+    bool can;
+    char module[16];
+    uint8_t id[SHEAF__DEVCOMM_ID_BYTES];
+    char why[SHEAF__DEVCOMM_WHY_BYTES]; /* if it cannot */
+};
+/* true: all members can, through the same module, and no two are one device (unless `shares`). Else
+ * `text` says why not: "member 2 (CUDA0@1): libnccl.so.2 was not found". name(user, i) names member
+ * i. */
+bool sheaf__devcomm_decide(const struct sheaf__devcomm_ballot *ballots, int n, bool shares,
+                           const char *(*name)(const void *user, int member), const void *user,
+                           char *text, size_t size);
+
+/* ---- a group ---- */
+
+struct sheaf__devcomm;
+
+/* Collective over the world. members [n] of the group, backends [n_local] of this rank's. *out is
+ * NULL, with SUCCESS, if the group's data go through host memory; text [size] says how they go, and
+ * why: "nccl", "host memory: member 1 (CPU0@1) is a CPU". SHEAF_COMM_DEVICE=off|auto|require:
+ * never, where all can (the default), or else an error. */
+enum sheaf_status sheaf__devcomm_new(struct sheaf_comm *comm, const sheaf_backend_dev_t *members,
+                                     const sheaf_backend_t *backends, char *text, size_t size,
+                                     struct sheaf__devcomm **out);
+void sheaf__devcomm_free(struct sheaf__devcomm *dc); /* accepts NULL */
+
+/* Submit; counted in the statistics of the group's collectives, without times. */
+enum sheaf_status sheaf__devcomm_all_reduce(struct sheaf__devcomm *dc, int local, float *data,
+                                            size_t n, const struct sheaf_comm_what *what);
+enum sheaf_status sheaf__devcomm_all_gather(struct sheaf__devcomm *dc, int local, const void *send,
+                                            void *recv, const size_t *bytes,
+                                            const struct sheaf_comm_what *what);
+enum sheaf_status sheaf__devcomm_reduce_scatter(struct sheaf__devcomm *dc, int local,
+                                                const float *send, float *recv,
+                                                const size_t *counts,
+                                                const struct sheaf_comm_what *what);
+/* Until the member's stream is empty. A stream that waits for a dead peer never ends by itself, so
+ * this comes before any wait of the backend's own. After the deadline everything is aborted and the
+ * job ends with a text that names the last collective. */
+enum sheaf_status sheaf__devcomm_wait(struct sheaf__devcomm *dc, int local);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,152 @@
+/* Collectives on the devices' own memory: the vote, the choice, what is said about it, the results
+ * and the end of a job whose peer never comes. Through the module of the far devices
+ * (tests/far/comm.c), which has no GPU behind it; NCCL's module goes through the same doors. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/devcomm.h"
+#include "mpirun.h"
+
+#define FAR   "SHEAF_CPU_THREADS=1 SHEAF_BACKEND_PATH=" SHEAF_BUILD_DIR "/lib/modules/far "
+#define MODEL SHEAF_SOURCE_DIR "/models/kjv-f32.gguf"
+#define TEXT  "-m " MODEL " -p 'the old man' -n 24 --temp 0 --ignore-eos --ids --kv-type f32 -v "
+
+static char out[1 << 16];
+
+/* ---- the vote ---- */
+
+static const char *name(const void *user, int member) {
+    static const char *const names[] = {"CUDA0", "CUDA1", "CUDA0@1"};
+    (void)user;
+    return names[member];
+}
+
+Test(devcomm, vote) {
+    const struct {
+        struct sheaf__devcomm_ballot b[3];
+        bool shares, yes;
+        const char *text;
+    } cases[] = {
+        {{{true, "nccl", {1}, ""}, {true, "nccl", {2}, ""}, {true, "nccl", {3}, ""}},
+         false,
+         true,
+         "nccl"},
+        {{{true, "nccl", {1}, ""}, {true, "nccl", {2}, ""}, {false, "", {0}, "no libnccl.so.2"}},
+         false,
+         false,
+         "member 2 (CUDA0@1): no libnccl.so.2"},
+        {{{true, "nccl", {1}, ""}, {true, "nccl", {2}, ""}, {true, "nccl", {1}, ""}},
+         false,
+         false,
+         "members 0 (CUDA0) and 2 (CUDA0@1) are one device, which nccl refuses"},
+        {{{true, "nccl", {1}, ""}, {true, "nccl", {2}, ""}, {true, "nccl", {1}, ""}},
+         true,
+         true,
+         "nccl"},
+        {{{true, "nccl", {1}, ""}, {true, "rccl", {2}, ""}, {true, "nccl", {3}, ""}},
+         true,
+         false,
+         "member 1 (CUDA1) has rccl, member 0 (CUDA0) nccl"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        cr_assert_eq(
+            sheaf__devcomm_decide(cases[i].b, 3, cases[i].shares, name, NULL, text, sizeof text),
+            cases[i].yes, "case %zu: %s", i, text);
+        cr_assert_str_eq(text, cases[i].text);
+    }
+}
+
+/* ---- the choice ---- */
+
+static int run(int np, const char *env, const char *args) {
+    char cmd[4096];
+    if (np) return run_mpirun(np, env, 120, out, sizeof out, "sheaf-run %s", args);
+    snprintf(cmd, sizeof cmd, "exec env %s '%s'/bin/sheaf-run %s 2>&1", env, SHEAF_BUILD_DIR, args);
+    return run_command(cmd, 120, out, sizeof out);
+}
+
+#define DEVICES "--devices Far0,Far1,Far2 "
+#define RANKS   "--devices Far0@0,Far0@1 "
+
+Test(devcomm, choice, .timeout = 200) {
+    static const struct {
+        int np;
+        const char *env, *args;
+        int status;
+        const char *want;
+    } cases[] = {
+        {0, FAR "SHEAF_FAR_DEVICES=3 SHEAF_FAR_COMM=1", DEVICES, 0, "collectives far\n"},
+        {2, FAR "SHEAF_FAR_COMM=1", RANKS, 0, "collectives far\n"},
+        {0, FAR "SHEAF_FAR_DEVICES=3", DEVICES, 0,
+         "host memory: member 0 (Far0): no module for collectives on devices is loaded"},
+        {0, FAR "SHEAF_FAR_COMM=1", "--devices Far0,CPU0", 0,
+         "host memory: member 1 (CPU0) is a CPU"},
+        {0, FAR "SHEAF_FAR_DEVICES=3 SHEAF_FAR_COMM=1 SHEAF_COMM_DEVICE=off", DEVICES, 0,
+         "host memory: SHEAF_COMM_DEVICE=off"},
+        {0, FAR "SHEAF_FAR_DEVICES=3 SHEAF_FAR_COMM=1 SHEAF_COMM_DEVICE=of", DEVICES, 1,
+         "SHEAF_COMM_DEVICE is 'of'; it is off, auto or require"},
+        {2, FAR "SHEAF_FAR_COMM=none", RANKS, 0,
+         "host memory: member 0 (Far0): libfar.so.2 was not found"},
+        {2, FAR "SHEAF_FAR_COMM=none SHEAF_COMM_DEVICE=require", RANKS, 1,
+         "SHEAF_COMM_DEVICE=require: member 0 (Far0): libfar.so.2 was not found"},
+        {2, FAR "SHEAF_FAR_COMM=same", RANKS, 0,
+         "host memory: members 0 (Far0) and 1 (Far0@1) are one device, which far refuses"},
+        /* one rank fails inside the constructor: the other comes out, and all fall back */
+        {2, FAR "SHEAF_FAR_COMM=broken SHEAF_TIMEOUT_MS=4000", RANKS, 0, "the far wire is cut"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char args[512];
+        snprintf(args, sizeof args, TEXT "%s", cases[i].args);
+        const int status = run(cases[i].np, cases[i].env, args);
+        cr_assert_eq(status != 0, cases[i].status, "case %zu: status %d\n%s", i, status, out);
+        cr_assert(strstr(out, cases[i].want), "case %zu: no '%s' in\n%s", i, cases[i].want, out);
+    }
+}
+
+/* The bits are those of the path through host memory: one order of addition. */
+Test(devcomm, the_same_bits, .timeout = 200) {
+    static const struct {
+        int np;
+        const char *env, *args;
+    } cases[] = {
+        {0, FAR "SHEAF_FAR_DEVICES=3", DEVICES "--split 1,3,2 "},
+        {2, FAR "SHEAF_FAR_DEVICES=2", "--devices Far0@0,Far1@0,Far0@1,Far1@1 "},
+        {2, FAR "SHEAF_FAR_DEVICES=2 SHEAF_COMM_TRANSPORT=mpi",
+         "--devices Far0@0,Far1@0,Far0@1,Far1@1 --sequence always "},
+    };
+    char dir[] = "/tmp/sheaf-test-devcomm-XXXXXX", cmd[256];
+    cr_assert_not_null(mkdtemp(dir));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (int on = 0; on < 2; on++) {
+            char env[512], args[512];
+            snprintf(env, sizeof env, "%s SHEAF_FAR_COMM=1 SHEAF_COMM_DEVICE=%s", cases[i].env,
+                     on ? "require" : "off");
+            snprintf(args, sizeof args, TEXT "%s --check --logits %s/%d", cases[i].args, dir, on);
+            cr_assert_eq(run(cases[i].np, env, args), 0, "%s", out);
+            cr_assert(strstr(out, on ? "collectives far\n" : "SHEAF_COMM_DEVICE=off"), "%s", out);
+        }
+        snprintf(cmd, sizeof cmd, "test -s %s/1 && cmp %s/0 %s/1", dir, dir, dir);
+        cr_assert_eq(run_command(cmd, 10, out, sizeof out), 0, "case %zu: %s", i, out);
+    }
+    snprintf(cmd, sizeof cmd, "rm -r %s", dir);
+    cr_assert_eq(run_command(cmd, 10, out, sizeof out), 0, "%s", out);
+}
+
+Test(devcomm, scenarios, .timeout = 200) {
+    cr_assert_eq(run_mpirun(2, FAR "SHEAF_FAR_COMM=1 SHEAF_COMM_DEVICE=require", 120, out,
+                            sizeof out, "helper-mixed -m Far"),
+                 0, "%s", out);
+    cr_assert(strstr(out, "ok 4 members on 2 ranks"), "%s", out);
+}
+
+/* A peer that never arrives: the job ends within its deadline, and names the collective. */
+Test(devcomm, a_peer_that_never_comes, .timeout = 100) {
+    const double begin = run_seconds();
+    const int status = run(2, FAR "SHEAF_FAR_COMM=stuck SHEAF_TIMEOUT_MS=2000", TEXT RANKS);
+    cr_assert(status > 0, "status %d\n%s", status, out);
+    cr_assert_lt(run_seconds() - begin, 30);
+    cr_assert(strstr(out, "far: all_reduce"), "%s", out);
+}
