@@ -516,6 +516,100 @@ Test(sched, shared_memory_needs_no_copies) {
     sheaf_backend_free(two[1]);
 }
 
+/* ---- writes into memory of another backend ---- */
+
+enum { SW_0 = 12, SW_1 = 10, SW_2 = 2, SW_N = SW_0 * SW_1 * SW_2 };
+
+/* A part of `w`, which is SW_0 x SW_1 x SW_2: rows with gaps, planes with gaps, elements apart, all
+ * three, and one that is dense. */
+static struct sheaf_tensor *part(struct sheaf_context *c, struct sheaf_tensor *w, int kind) {
+    const size_t e = w->nb[0], r = w->nb[1], p = w->nb[2];
+    switch (kind) {
+    case 0:
+        return sheaf_view_2d(c, w, 5, 4, r, 2 * r + 3 * e);
+    case 1:
+        return sheaf_view_3d(c, w, 5, 4, 2, r, p, 1 * r + 2 * e);
+    case 2:
+        return sheaf_transpose(c, sheaf_view_2d(c, w, 5, 4, r, 2 * e));
+    case 3:
+        return sheaf_permute(c, sheaf_view_3d(c, w, 4, 3, 2, 2 * r, p, 1 * e), 2, 1, 0, 3);
+    default:
+        return sheaf_view_2d(c, w, SW_0, 4, r, 3 * r);
+    }
+}
+
+/* x goes into a part of w on `writer`, what was written is read where it lies. The same by hand. */
+static void strided_write(sheaf_backend_t home, sheaf_backend_t writer, enum sheaf_type type,
+                          int kind, sheaf_backend_sched_t s) {
+    struct sheaf_init_params params = {.mem_size = 32 * sheaf_tensor_overhead() +
+                                                   sheaf_graph_overhead_custom(32),
+                                       .no_alloc = true};
+    struct sheaf_context *cw = sheaf_init(params), *c = sheaf_init(params);
+    struct sheaf_tensor *w = sheaf_new_tensor_3d(cw, type, SW_0, SW_1, SW_2);
+    sheaf_backend_buffer_t buffer;
+    cr_assert(!sheaf_backend_alloc_ctx_tensors(cw, home, &buffer));
+    sheaf_backend_buffer_set_usage(buffer, SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS);
+    float start[SW_N], in[SW_N], got[SW_N];
+    uint8_t raw[SW_N * sizeof(float)];
+    for (int i = 0; i < SW_N; i++) start[i] = (float)i;
+    cr_assert(!sheaf_from_float(type, start, raw, SW_N));
+    cr_assert(!sheaf_backend_tensor_set(w, raw, 0, sheaf_nbytes(w)));
+
+    struct sheaf_cgraph *g = sheaf_new_graph_custom(c, 32);
+    struct sheaf_tensor *into = part(c, w, kind);
+    struct sheaf_tensor *x = sheaf_new_tensor(c, SHEAF_TYPE_F32, 4, into->ne);
+    sheaf_set_input(sheaf_set_name(x, "x"));
+    struct sheaf_tensor *write = sheaf_set_name(sheaf_cpy(c, x, into), "write");
+    struct sheaf_tensor *after = sheaf_cont(c, write);
+    sheaf_set_output(after);
+    cr_assert(!sheaf_build_forward_expand(g, after), "%s", sheaf_last_error());
+    cr_assert(!sheaf_backend_sched_reset(s));
+    cr_assert(!sheaf_backend_sched_set_tensor_backend(s, write, writer));
+    cr_assert(!sheaf_backend_sched_set_tensor_backend(s, after, home));
+    cr_assert(!sheaf_backend_sched_alloc_graph(s, g), "kind %d: %s", kind, sheaf_last_error());
+    cr_assert_eq(sheaf_backend_sched_get_tensor_backend(s, write), writer);
+    const int64_t n = sheaf_nelements(x);
+    for (int64_t i = 0; i < n; i++) in[i] = (float)(1000 + i);
+    for (int round = 0; round < 2; round++) { /* the second finds what the first wrote */
+        for (int64_t i = 0; i < n; i++) in[i] += (float)(8 * round);
+        cr_assert(!sheaf_backend_tensor_set(x, in, 0, sheaf_nbytes(x)));
+        cr_assert(!sheaf_backend_sched_graph_compute(s, g), "%s", sheaf_last_error());
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t i0 = i % x->ne[0], i1 = i / x->ne[0] % x->ne[1],
+                          i2 = i / x->ne[0] / x->ne[1];
+            const size_t at = into->view_offs + (size_t)i0 * into->nb[0] +
+                              (size_t)i1 * into->nb[1] + (size_t)i2 * into->nb[2];
+            start[at / w->nb[0]] = in[i];
+        }
+        cr_assert(!sheaf_backend_tensor_get(w, raw, 0, sheaf_nbytes(w)));
+        cr_assert(!sheaf_to_float(type, raw, got, SW_N));
+        for (int i = 0; i < SW_N; i++)
+            cr_assert_eq(got[i], start[i], "kind %d, type %s, element %d: %g, not %g", kind,
+                         sheaf_type_name(type), i, (double)got[i], (double)start[i]);
+        cr_assert(!sheaf_backend_tensor_get(after, raw, 0, sheaf_nbytes(after)));
+        cr_assert(!sheaf_to_float(type, raw, got, n));
+        for (int64_t i = 0; i < n; i++) cr_assert_eq(got[i], in[i], "kind %d, read back", kind);
+    }
+    sheaf_free(c);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(cw);
+}
+
+static void strided_writes(bool parallel) {
+    sheaf_backend_sched_t s = make(parallel, false);
+    static const enum sheaf_type types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16};
+    for (int kind = 0; kind < 5; kind++) {
+        for (int t = 0; t < 2; t++) {
+            strided_write(all[0], all[1], types[t], kind, s);
+            strided_write(all[0], all[2], types[t], kind, s);
+            strided_write(all[2], all[0], types[t], kind, s);
+        }
+    }
+    sheaf_backend_sched_free(s);
+}
+Test(sched, strided_writes_into_memory_of_another) { strided_writes(false); }
+Test(sched, strided_writes_into_memory_of_another_parallel) { strided_writes(true); }
+
 /* ---- the dump ---- */
 
 Test(sched, dump) {
@@ -694,6 +788,43 @@ Test(sched_meta, results_stay_in_slices) {
     sheaf_backend_free(two[0]);
     sheaf_backend_free(two[1]);
     sheaf_backend_meta_device_free(meta);
+}
+
+static enum sheaf_status rows_cut(const struct sheaf_tensor *t, void *user,
+                                  struct sheaf_split_state **out) {
+    const int64_t counts[2] = {7, 5};
+    (void)t;
+    *out = sheaf_split_state_cut(*(const enum sheaf_split_axis *)user, 2,
+                                 *(const enum sheaf_split_axis *)user == SHEAF_SPLIT_AXIS_0
+                                     ? counts
+                                     : (const int64_t[]){4, 6},
+                                 1);
+    return *out ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+}
+
+/* The CPU writes strided parts of tensors that are cut, across the cut. */
+Test(sched_meta, strided_writes) {
+    setenv("SHEAF_CPU_DEVICES", "2", 1);
+    setenv("SHEAF_CPU_THREADS", "1", 1);
+    size_t have;
+    const sheaf_backend_dev_t *devices;
+    cr_assert(!sheaf_world_init(NULL) && !sheaf_world_devices(&devices, &have));
+    for (int axis = 0; axis < 2; axis++) {
+        enum sheaf_split_axis cut = axis ? SHEAF_SPLIT_AXIS_1 : SHEAF_SPLIT_AXIS_0;
+        sheaf_backend_dev_t meta;
+        sheaf_backend_t two[2];
+        cr_assert(!sheaf_backend_meta_device(devices, 2, rows_cut, &cut, &meta));
+        cr_assert(!sheaf_backend_dev_init(meta, NULL, &two[0]));
+        cr_assert(!sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &two[1]));
+        sheaf_backend_sched_t s = sheaf_backend_sched_new(two, NULL, 2, 16, false, false);
+        for (int kind = 0; kind < 5; kind++)
+            for (int type = 0; type < 2; type++)
+                strided_write(two[0], two[1], type ? SHEAF_TYPE_F16 : SHEAF_TYPE_F32, kind, s);
+        sheaf_backend_sched_free(s);
+        sheaf_backend_free(two[0]);
+        sheaf_backend_free(two[1]);
+        sheaf_backend_meta_device_free(meta);
+    }
 }
 
 static void under_mpirun(int np, const char *env, const char *want_text) {

@@ -295,6 +295,7 @@ enum sheaf_status sheaf_backend_sched_reserve(sheaf_backend_sched_t s, struct sh
         if (st) break;
         struct sheaf_cgraph g = allocator_graph(slot);
         st = sheaf_gallocr_reserve_n(s->galloc, &g, slot->node_ids.at, slot->leaf_ids.at);
+        if (!st) st = sheaf__sched_stage(s, sheaf__sched_staging(s, slot));
         end_allocation(s, slot);
         s->current = (s->current + 1) % s->n_copies;
     }

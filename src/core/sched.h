@@ -41,6 +41,7 @@ struct sched_copy { /* of `src` in memory of `backend` */
     int backend, split;
     int next;
     bool from_user;                                    /* src is an input that the user sets */
+    bool shared;                                       /* false: a stand-in's, brought back */
     struct sheaf_tensor *copy[SHEAF_SCHED_MAX_COPIES]; /* of each slot */
 };
 
@@ -177,5 +178,8 @@ int sheaf__sched_next_start(const struct sched_slot *slot, int backend, int posi
 
 /* sched_run.c */
 enum sheaf_status sheaf__sched_run(struct sheaf_backend_sched *s, struct sched_slot *slot);
+/* Host memory for copies that go through it: what the slot's graph may need, and having it. */
+size_t sheaf__sched_staging(const struct sheaf_backend_sched *s, const struct sched_slot *slot);
+enum sheaf_status sheaf__sched_stage(struct sheaf_backend_sched *s, size_t size);
 
 #endif

@@ -28,7 +28,7 @@ static enum sheaf_status wait_for(struct sheaf_backend_sched *s, int b, int befo
 
 /* ---- copies ---- */
 
-static enum sheaf_status stage(struct sheaf_backend_sched *s, size_t size) {
+enum sheaf_status sheaf__sched_stage(struct sheaf_backend_sched *s, size_t size) {
     if (size <= s->staging_size) return SHEAF_STATUS_SUCCESS;
     free(s->staging);
     s->staging_size = 0;
@@ -48,7 +48,7 @@ static enum sheaf_status copy_plain(struct sheaf_backend_sched *s, struct sheaf_
         to->iface->cpy_tensor)
         return sheaf_backend_tensor_copy(src, dst);
     const size_t size = sheaf_nbytes(src);
-    enum sheaf_status st = stage(s, size);
+    enum sheaf_status st = sheaf__sched_stage(s, size);
     if (!st) st = sheaf_backend_tensor_get(src, s->staging, 0, size);
     return st ? st : sheaf_backend_tensor_set(dst, s->staging, 0, size);
 }
@@ -59,7 +59,7 @@ static enum sheaf_status copy_strided(struct sheaf_backend_sched *s, const struc
                                       struct sheaf_tensor *dst) {
     const size_t span = sheaf_nbytes(src), bytes = sheaf_nbytes(dst);
     const size_t element = sheaf_type_size(src->type), row = dst->nb[1];
-    enum sheaf_status st = stage(s, span + bytes);
+    enum sheaf_status st = sheaf__sched_stage(s, span + bytes);
     if (!st)
         st = sheaf_backend_tensor_get(sheaf__sched_owner(src), s->staging, src->view_offs, span);
     if (st) return st;
@@ -114,18 +114,75 @@ static enum sheaf_status fill_copy(struct sheaf_backend_sched *s, struct sched_s
     return plain ? copy_plain(s, copy->src, dst) : copy_strided(s, copy->src, dst);
 }
 
+/* `dense` into the bytes of a strided tensor, through its owner. Rows are set alone; where elements
+ * lie apart, all bytes between them are read and written back. */
+static enum sheaf_status put_strided(const char *dense, char *span,
+                                     const struct sheaf_tensor *dst) {
+    struct sheaf_tensor *owner = sheaf__sched_owner(dst);
+    const size_t element = sheaf_type_size(dst->type), row = sheaf_row_size(dst->type, dst->ne[0]);
+    const bool whole_rows = dst->nb[0] == element || row == element;
+    const size_t size = sheaf_nbytes(dst), offset = dst->view_offs;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!whole_rows) st = sheaf_backend_tensor_get(owner, span, offset, size);
+    for (int64_t i3 = 0; i3 < dst->ne[3]; i3++) {
+        for (int64_t i2 = 0; i2 < dst->ne[2] && !st; i2++) {
+            const size_t at = (size_t)i3 * dst->nb[3] + (size_t)i2 * dst->nb[2];
+            if (whole_rows) {
+                st = sheaf_backend_tensor_set_2d(owner, dense, offset + at, row, (size_t)dst->ne[1],
+                                                 dst->nb[1], row);
+                dense += row * (size_t)dst->ne[1];
+                continue;
+            }
+            for (int64_t i1 = 0; i1 < dst->ne[1]; i1++) {
+                char *out = span + at + (size_t)i1 * dst->nb[1];
+                for (int64_t i0 = 0; i0 < dst->ne[0]; i0++, dense += element)
+                    memcpy(out + (size_t)i0 * dst->nb[0], dense, element);
+            }
+        }
+    }
+    return st || whole_rows ? st : sheaf_backend_tensor_set(owner, span, offset, size);
+}
+
 /* Takes what stand-ins wrote to where it belongs. */
-static enum sheaf_status bring_back(struct sheaf_backend_sched *s, const struct sched_split *sp,
-                                    const struct sched_exec *exec) {
-    if (!exec->target) return SHEAF_STATUS_SUCCESS;
+static enum sheaf_status bring_back(struct sheaf_backend_sched *s, struct sched_slot *slot,
+                                    const struct sched_split *sp, const struct sched_exec *exec) {
+    const struct sheaf_tensor *target = exec->target;
+    if (!target || sheaf_is_empty(target)) return SHEAF_STATUS_SUCCESS;
+    const struct sheaf_tensor *from = exec->run->view_src;
+    const int owner = sheaf__sched_map_get(&slot->map, sheaf__sched_owner(target));
+    const size_t size = sheaf_nbytes(from);
     enum sheaf_status st = settle(s, sp->backend);
-    const size_t size = sheaf_nbytes(exec->run->view_src);
-    if (!st) st = stage(s, size);
-    if (!st) st = sheaf_backend_tensor_get(exec->run->view_src, s->staging, 0, size);
-    if (!st)
-        st = sheaf_backend_tensor_set(sheaf__sched_owner(exec->target), s->staging,
-                                      exec->target->view_offs, size);
-    return st;
+    if (!st && owner != SCHED_NONE) st = settle(s, slot->info.at[owner].backend);
+    if (!st) st = sheaf__sched_stage(s, size + sheaf_nbytes(target));
+    if (!st) st = sheaf_backend_tensor_get(from, s->staging, 0, size);
+    if (st) return st;
+    if (!sheaf_are_same_layout(from, target))
+        return put_strided(s->staging, s->staging + size, target);
+    return sheaf_backend_tensor_set(sheaf__sched_owner(target), s->staging, target->view_offs,
+                                    size);
+}
+
+static bool is_host(const struct sheaf_backend_sched *s, const struct sched_slot *slot,
+                    const struct sheaf_tensor *t) {
+    const struct sheaf_tensor *o = sheaf__sched_owner(t);
+    if (o->buffer) return sheaf_backend_buffer_is_host(o->buffer);
+    const int at = sheaf__sched_map_get(&slot->map, o);
+    const int b = at == SCHED_NONE ? SCHED_NONE : slot->info.at[at].backend;
+    return b != SCHED_NONE && sheaf_backend_buft_is_host(s->bufts[b]);
+}
+
+size_t sheaf__sched_staging(const struct sheaf_backend_sched *s, const struct sched_slot *slot) {
+    size_t most = 0;
+    for (int i = 0; i < slot->copies.n; i++) {
+        const struct sched_copy *copy = &slot->copies.at[i];
+        const struct sheaf_tensor *dst = copy->copy[s->current];
+        const bool direct =
+            is_host(s, slot, copy->src) || sheaf_backend_buft_is_host(s->bufts[copy->backend]);
+        if (direct && copy->shared && sheaf_are_same_layout(copy->src, dst)) continue;
+        const size_t n = sheaf_nbytes(copy->src) + sheaf_nbytes(dst);
+        if (n > most) most = n;
+    }
+    return most;
 }
 
 /* ---- values carried between splits ---- */
@@ -205,7 +262,7 @@ static enum sheaf_status run_observed(struct sheaf_backend_sched *s, struct sche
                                 sheaf__sched_next_start(slot, sp->backend, last));
         if (!st) st = submit(s, slot, sp, &slot->pieces.at[slot->pieces.n - 1]);
         if (!st) st = settle(s, sp->backend);
-        if (!st) st = bring_back(s, sp, &slot->exec.at[last - 1]);
+        if (!st) st = bring_back(s, slot, sp, &slot->exec.at[last - 1]);
         slot->nodes.n = n_nodes;
         slot->leafs.n = n_leafs;
         slot->pieces.n = slot->splits.n;
@@ -238,7 +295,7 @@ enum sheaf_status sheaf__sched_run(struct sheaf_backend_sched *s, struct sched_s
             st = run_observed(s, slot, sp);
         } else {
             st = submit(s, slot, sp, &slot->pieces.at[sp->piece]);
-            if (!st) st = bring_back(s, sp, &slot->exec.at[sp->last - 1]);
+            if (!st) st = bring_back(s, slot, sp, &slot->exec.at[sp->last - 1]);
         }
         if (!st && s->async[b] && event_of(s, b))
             st = sheaf_backend_event_record(event_of(s, b), s->backends[b]);

@@ -123,7 +123,8 @@ static enum sheaf_status add_copy(struct sheaf_backend_sched *s, struct sched_sl
                                 .backend = backend,
                                 .split = slot->splits.n - 1,
                                 .next = shared ? info->copies : SCHED_NONE,
-                                .from_user = is_user_input(src)};
+                                .from_user = is_user_input(src),
+                                .shared = shared};
     for (int c = 0; c < s->n_copies; c++) {
         struct sheaf_tensor *t = copy->copy[c] = new_tensor(slot);
         if (!t) return SHEAF_STATUS_ALLOC_FAILED;
@@ -157,10 +158,11 @@ static enum sheaf_status add_stand_in(struct sheaf_backend_sched *s, struct sche
                                       struct sched_exec *exec, int backend) {
     struct sheaf_tensor *t = exec->tensor;
     const int j = written_operand(t);
-    if (j == SCHED_NONE || !sheaf_is_contiguous(t)) {
+    if (j == SCHED_NONE) {
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
-                               "scheduler: '%s' writes a strided part of '%s', which %s cannot "
-                               "use; assign it to the backend of that tensor",
+                               "scheduler: '%s' writes into '%s' through a layout that none of its "
+                               "operands has, and %s cannot use that memory; assign it to the "
+                               "backend of that tensor",
                                t->name, t->view_src->name,
                                sheaf_backend_name(s->backends[backend]));
     }
