@@ -91,7 +91,7 @@ Test(plan_description, steps_come_in_order) {
     struct seen s = {.good = true};
     struct cuts cuts = {{4, 8}, {4, 8}};
     cr_assert_eq(sheaf_backend_meta_describe_plan(g.graph, 2, SHEAF_BACKEND_META_SEQUENCE_NEVER,
-                                                  small_state, &cuts, see, &s),
+                                                  NULL, small_state, &cuts, see, &s),
                  SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
     cr_expect(s.good);
     cr_expect_eq(s.nodes, 3);
@@ -100,7 +100,7 @@ Test(plan_description, steps_come_in_order) {
     cr_expect_str_empty(s.why);
     struct seen some = {.good = true, .stop_after = 2};
     cr_assert_eq(sheaf_backend_meta_describe_plan(g.graph, 2, SHEAF_BACKEND_META_SEQUENCE_NEVER,
-                                                  small_state, &cuts, see, &some),
+                                                  NULL, small_state, &cuts, see, &some),
                  0);
     cr_expect_eq(some.steps, 2);
     sheaf_free(g.ctx);
@@ -111,7 +111,7 @@ Test(plan_description, a_gather_says_why) {
     struct seen s = {.good = true};
     struct cuts cuts = {{4, 8}, {6, 6}};
     cr_assert_eq(sheaf_backend_meta_describe_plan(g.graph, 2, SHEAF_BACKEND_META_SEQUENCE_NEVER,
-                                                  small_state, &cuts, see, &s),
+                                                  NULL, small_state, &cuts, see, &s),
                  0);
     cr_expect(s.good);
     cr_expect(strstr(s.why, "give 'up' the cut of 'down'"), "%s", s.why);
@@ -130,18 +130,18 @@ Test(plan_description, failures) {
     struct seen s = {.good = true};
     struct cuts bad = {{4, 7}, {4, 8}};
     cr_expect_eq(sheaf_backend_meta_describe_plan(g.graph, 2, SHEAF_BACKEND_META_SEQUENCE_NEVER,
-                                                  refuse, NULL, see, &s),
+                                                  NULL, refuse, NULL, see, &s),
                  SHEAF_STATUS_UNSUPPORTED);
     cr_expect_eq(strncmp(sheaf_last_error(), "no words for ", 13), 0, "%s", sheaf_last_error());
     cr_expect_eq(sheaf_backend_meta_describe_plan(g.graph, 2, SHEAF_BACKEND_META_SEQUENCE_NEVER,
-                                                  small_state, &bad, see, &s),
+                                                  NULL, small_state, &bad, see, &s),
                  SHEAF_STATUS_INVALID);
     cr_expect(strstr(sheaf_last_error(), "'up'"), "%s", sheaf_last_error());
-    cr_expect_eq(sheaf_backend_meta_describe_plan(NULL, 2, SHEAF_BACKEND_META_SEQUENCE_NEVER,
+    cr_expect_eq(sheaf_backend_meta_describe_plan(NULL, 2, SHEAF_BACKEND_META_SEQUENCE_NEVER, NULL,
                                                   refuse, NULL, see, &s),
                  SHEAF_STATUS_INVALID);
     cr_expect_eq(sheaf_backend_meta_describe_plan(g.graph, 0, SHEAF_BACKEND_META_SEQUENCE_NEVER,
-                                                  refuse, NULL, see, &s),
+                                                  NULL, refuse, NULL, see, &s),
                  SHEAF_STATUS_INVALID);
     cr_expect_eq(s.steps, 0);
     cr_expect_str_eq(sheaf_backend_meta_step_name(SHEAF_BACKEND_META_STEP_ALL_REDUCE),
@@ -175,7 +175,7 @@ Test(plan_many, what_is_described_is_what_runs) {
         cr_assert(scenario_load(&model, backend, SHEAF_TYPE_F32));
         cr_assert(scenario_graph(&g, &model, N_TOKENS));
         cr_assert_eq(sheaf_backend_meta_describe_plan(g.graph, (int)n,
-                                                      SHEAF_BACKEND_META_SEQUENCE_NEVER,
+                                                      SHEAF_BACKEND_META_SEQUENCE_NEVER, NULL,
                                                       scenario_state, &policy, see, &s),
                      SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
         sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
@@ -292,6 +292,66 @@ Test(plan_info, sums_are_scattered_over_tokens_if_asked) {
     cr_expect(!strstr(out, "reduce-scatter"), "%s", out);
     cr_assert_eq(info("-m " MODEL " --plan --members 3 --tokens 1 --sequence always"), 0);
     cr_expect(!strstr(out, "reduce-scatter"), "%s", out);
+}
+
+/* What is cheaper depends on the link that is given. */
+Test(plan_info, the_cheaper_by_the_link_is_planned) {
+    cr_assert_eq(info("-m " MODEL " --plan --members 3 --tokens 64 --sequence cheaper --link 0,24"),
+                 0, "%s", out);
+    cr_expect(strstr(out, "reduce-scatter"), "%s", out);
+    cr_assert_eq(info("-m " MODEL " --plan --members 3 --tokens 64 --sequence cheaper "
+                      "--link 500,24"),
+                 0, "%s", out);
+    cr_expect(!strstr(out, "reduce-scatter"), "%s", out);
+}
+
+/* Collectives and bytes of the architectures: whoever changes the planner sees what becomes of
+ * them. SHEAF_UPDATE_GOLDEN=1 writes the file. */
+Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
+    static const char *const models[] = {"llama", "llama --fused-qkv", "qwen2", "gemma3",
+                                         "gemma3 --tied --kv-heads 1 --heads 6"};
+    static const char *const sequences[] = {"never", "always"};
+    static const int members[] = {2, 3, 4, 7, 64}, tokens[] = {1, 64};
+    static char all[1 << 15], golden[1 << 15];
+    const char *path = SHEAF_SOURCE_DIR "/tests/golden/plans.txt";
+    char file[] = "/tmp/sheaf-test-plans-XXXXXX", cmd[512];
+    size_t at = 0;
+    const int fd = mkstemp(file);
+    cr_assert_geq(fd, 0);
+    close(fd);
+    for (int i = 0; i < 5 * 5 * 2 * 2; i++) {
+        const int m = i / 20, d = members[i / 4 % 5], n = tokens[i / 2 % 2];
+        if (i % 20 == 0) {
+            snprintf(cmd, sizeof cmd,
+                     SHEAF_BUILD_DIR "/bin/sheaf-make-model -o %s --layers 4 --embd 256 --ff 512 "
+                                     "--vocab 1024 --heads 8 --kv-heads 4 --arch %s",
+                     file, models[m]);
+            cr_assert_eq(run_command(cmd, 30, out, OUT), 0, "%s", out);
+        }
+        snprintf(cmd, sizeof cmd, "-m %s --plan --members %d --tokens %d --sequence %s", file, d, n,
+                 sequences[i % 2]);
+        cr_assert_eq(info(cmd), 0, "%s", out);
+        const char *line = strstr(out, "\ncollectives");
+        cr_assert_not_null(line, "%s", out);
+        line += strlen("\ncollectives") + strspn(line + strlen("\ncollectives"), " ");
+        at += (size_t)snprintf(all + at, sizeof all - at,
+                               "%s, %d members, %d tokens, sums scattered %s: %.*s\n", models[m], d,
+                               n, sequences[i % 2], (int)strcspn(line, "\n"), line);
+        cr_assert_lt(at, sizeof all);
+    }
+    unlink(file);
+    FILE *f = fopen(path, getenv("SHEAF_UPDATE_GOLDEN") ? "w+" : "r");
+    cr_assert_not_null(f, "%s", path);
+    if (getenv("SHEAF_UPDATE_GOLDEN")) cr_assert_eq(fwrite(all, 1, at, f), at);
+    rewind(f);
+    golden[fread(golden, 1, sizeof golden - 1, f)] = 0;
+    fclose(f);
+    for (const char *a = all, *b = golden; *a || *b;) {
+        const size_t n = strcspn(a, "\n"), k = strcspn(b, "\n");
+        cr_assert(n == k && !memcmp(a, b, n), "file: %.*s\nnow:  %.*s", (int)k, b, (int)n, a);
+        a += n + (a[n] != 0);
+        b += k + (b[k] != 0);
+    }
 }
 
 Test(plan_ranks, a_model_says_the_same_with_sums_scattered) {

@@ -483,18 +483,23 @@ Test(plan, one_token_is_never_scattered) {
 Test(plan, the_cheaper_of_both_is_taken) {
     struct split_shape c = split_llama;
     c.n_tokens = 12;
-    uint64_t never, always, slow_memory, slow_link;
+    uint64_t never, always, slow_memory = 0, slow_link = 0;
     struct sheaf__split_options o = {.sequence = SHEAF__SEQUENCE_NEVER};
     plan_sequence(&c, 3, o, &never);
     o.sequence = SHEAF__SEQUENCE_ALWAYS;
     plan_sequence(&c, 3, o, &always);
-    o = (struct sheaf__split_options){SHEAF__SEQUENCE_CHEAPER, 1, 1000000, 1};
-    plan_sequence(&c, 3, o, &slow_memory);
-    o = (struct sheaf__split_options){SHEAF__SEQUENCE_CHEAPER, 100000, 1000, 1000000};
-    plan_sequence(&c, 3, o, &slow_link);
+    o.sequence = SHEAF__SEQUENCE_CHEAPER;
+    for (int l = 0; l < SHEAF_SPLIT_LEVEL_COUNT; l++) {
+        o.costs = (struct sheaf_split_costs){.memory_byte_ps = 1000000};
+        o.costs.link[l] = (struct sheaf_split_link){3, 1, 1};
+        plan_sequence(&c, 3, o, &slow_memory);
+        o.costs = (struct sheaf_split_costs){.memory_byte_ps = 1};
+        o.costs.link[l] = (struct sheaf_split_link){3, 100000, 1000};
+        plan_sequence(&c, 3, o, &slow_link);
+        cr_expect_eq(slow_memory, always);
+        cr_expect_eq(slow_link, never);
+    }
     cr_expect_neq(never, always);
-    cr_expect_eq(slow_memory, always);
-    cr_expect_eq(slow_link, never);
     struct split_model m;
     split_model_init(&m, 3, 42);
     split_transformer(&m, &c);

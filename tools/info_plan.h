@@ -34,6 +34,8 @@ enum sheaf_status plan_costs_find(const struct sheaf__session *s, const struct p
 /* Seconds of one collective of `bytes` (the whole tensor) over n members. */
 double plan_costs_collective(const struct plan_costs *c, enum sheaf_backend_meta_step_kind kind,
                              int n_members, int64_t bytes);
+/* The same for the planner. */
+void plan_costs_link(const struct plan_costs *c, int n_members, struct sheaf_split_costs *out);
 
 /* Prints the plan of `policy` and writes the picture. Rank 0 alone. */
 enum sheaf_status plan_print(const struct sheaf__model *model, struct sheaf__policy *policy,

@@ -67,6 +67,11 @@ enum sheaf_backend_meta_sequence {
  * backends. */
 enum sheaf_status sheaf_backend_meta_dev_set_sequence(sheaf_backend_dev_t dev,
                                                       enum sheaf_backend_meta_sequence sequence);
+/* What CHEAPER reckons with; at the same time, on every rank alike. The numbers of members and
+ * hosts are the device's own, those of `costs` are ignored. */
+enum sheaf_status sheaf_backend_meta_dev_set_costs(sheaf_backend_dev_t dev,
+                                                   const struct sheaf_split_costs *costs);
+void sheaf_backend_meta_dev_get_costs(sheaf_backend_dev_t dev, struct sheaf_split_costs *out);
 
 /* How the members' data meet: "nccl", or "host memory: member 1 (CPU0@1) is a CPU" and other
  * reasons;
@@ -128,12 +133,11 @@ typedef bool (*sheaf_backend_meta_step_fn)(const struct sheaf_backend_meta_step 
 
 /* Plans the graph for n_members and calls `visit` for each step. Needs no device and no memory of
  * tensors: leaves flagged as inputs are mirrored, of all others get_split_state gives the state.
- * Local: other ranks need not call it. */
-enum sheaf_status
-sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members,
-                                 enum sheaf_backend_meta_sequence sequence,
-                                 sheaf_backend_meta_get_split_state_t get_split_state, void *user,
-                                 sheaf_backend_meta_step_fn visit, void *visit_user);
+ * costs are for SEQUENCE_CHEAPER; NULL: those assumed. Local: other ranks need not call it. */
+enum sheaf_status sheaf_backend_meta_describe_plan(
+    const struct sheaf_cgraph *graph, int n_members, enum sheaf_backend_meta_sequence sequence,
+    const struct sheaf_split_costs *costs, sheaf_backend_meta_get_split_state_t get_split_state,
+    void *user, sheaf_backend_meta_step_fn visit, void *visit_user);
 bool sheaf_backend_meta_step_is_collective(enum sheaf_backend_meta_step_kind kind);
 /* "all-reduce" */
 const char *sheaf_backend_meta_step_name(enum sheaf_backend_meta_step_kind kind);

@@ -107,6 +107,25 @@ static enum sheaf_status check_members(const sheaf_backend_dev_t *devs, size_t n
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* Members of the largest host, and hosts. */
+static void count_hosts(struct meta_device *m) {
+    int most = 1, here = 0, hosts = 0;
+    for (int i = 0; i < m->n_members; i++) {
+        const int host = sheaf_world_host_index(m->member_rank[i]);
+        bool seen = false;
+        here = 0;
+        for (int j = 0; j < m->n_members; j++) {
+            const bool same = sheaf_world_host_index(m->member_rank[j]) == host;
+            seen = seen || (same && j < i);
+            here += same;
+        }
+        hosts += !seen;
+        if (here > most) most = here;
+    }
+    m->options.costs.link[SHEAF_SPLIT_LEVEL_HOST].n = most;
+    m->options.costs.link[SHEAF_SPLIT_LEVEL_HOSTS].n = hosts;
+}
+
 enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, size_t n_devs,
                                             sheaf_backend_meta_get_split_state_t get_split_state,
                                             void *user, sheaf_backend_dev_t *out) {
@@ -139,6 +158,7 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
         m->loading[m->n_local].device = devs[i];
         m->local[m->n_local++] = i;
     }
+    count_hosts(m);
     m->everywhere = ranks_with_member == sheaf_world_size();
     m->support =
         sheaf__meta_support_new(m->members, m->member_rank, m->n_members, m->local, m->n_local);
@@ -181,6 +201,18 @@ enum sheaf_status sheaf_backend_meta_dev_set_sequence(sheaf_backend_dev_t dev,
                                                       enum sheaf_backend_meta_sequence sequence) {
     struct meta_device *m = dev->context;
     return sheaf__meta_sequence(sequence, &m->options.sequence);
+}
+
+enum sheaf_status sheaf_backend_meta_dev_set_costs(sheaf_backend_dev_t dev,
+                                                   const struct sheaf_split_costs *costs) {
+    struct meta_device *m = dev->context;
+    const enum sheaf_status st = sheaf__meta_costs(costs, &m->options.costs);
+    if (!st) count_hosts(m);
+    return st;
+}
+void sheaf_backend_meta_dev_get_costs(sheaf_backend_dev_t dev, struct sheaf_split_costs *out) {
+    *out = ((struct meta_device *)dev->context)->options.costs;
+    out->size = sizeof *out;
 }
 
 size_t sheaf_backend_meta_dev_n_members(sheaf_backend_dev_t dev) {

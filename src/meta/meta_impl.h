@@ -115,6 +115,9 @@ enum sheaf_status sheaf__meta_program_bind(const struct meta_device *dev,
 /* The planner's name of a public choice; INVALID if there is no such choice. */
 enum sheaf_status sheaf__meta_sequence(enum sheaf_backend_meta_sequence sequence,
                                        enum sheaf__sequence *out);
+/* A checked copy. */
+enum sheaf_status sheaf__meta_costs(const struct sheaf_split_costs *costs,
+                                    struct sheaf_split_costs *out);
 enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend_t *out);
 
 #endif

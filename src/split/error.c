@@ -61,6 +61,19 @@ static const struct sheaf_tensor *source_of(const struct sheaf__plan_impl *impl,
     }
 }
 
+/* Was the value cut by scattering a sum on purpose? */
+static bool is_scattered(const struct sheaf__plan_impl *impl, int value) {
+    const struct sheaf__split_step *s;
+    while (value >= 0 && (s = maker(&impl->plan, value))) {
+        if (s->kind == SHEAF__STEP_REDUCE_SCATTER) return true;
+        value = -1;
+        for (int i = 0; i < SHEAF_MAX_SRC && s->in[i] >= 0 && value < 0; i++) {
+            if (impl->st[s->in[i]].lie == SHEAF__S) value = s->in[i];
+        }
+    }
+    return false;
+}
+
 /* "S0 {2048,2048}": elements of each member, which are easier to compare than units. */
 static void put_state(struct text *t, struct sheaf__st st, int n_members) {
     if (st.lie != SHEAF__S) {
@@ -165,7 +178,8 @@ bool sheaf__split_explain(const struct sheaf__split_plan *plan, const struct she
         const struct sheaf__split_step *st = &plan->steps[s];
         if (st->node != node) continue;
         if (st->kind == SHEAF__STEP_NODE) run = st;
-        if (st->kind == SHEAF__STEP_ALL_GATHER && !gather) gather = st;
+        if (st->kind == SHEAF__STEP_ALL_GATHER && !gather && !is_scattered(impl, st->in[0]))
+            gather = st;
     }
     if (!run || !gather) return false;
 

@@ -721,8 +721,8 @@ enum sheaf_status sheaf__split_plan_new_with(const struct sheaf_cgraph *graph, i
         *out = NULL;
         return status;
     }
-    if (sheaf__split_plan_time(other, graph, options) <
-        sheaf__split_plan_time(*out, graph, options)) {
+    if (sheaf__split_plan_time(other, graph, &options->costs) <
+        sheaf__split_plan_time(*out, graph, &options->costs)) {
         struct sheaf__split_plan *chosen = other;
         other = *out;
         *out = chosen;

@@ -67,8 +67,7 @@ enum sheaf_status sheaf__split_plan_new(const struct sheaf_cgraph *graph, int n_
 enum sheaf__sequence { SHEAF__SEQUENCE_NEVER, SHEAF__SEQUENCE_ALWAYS, SHEAF__SEQUENCE_CHEAPER };
 struct sheaf__split_options {
     enum sheaf__sequence sequence;
-    /* for CHEAPER; the same on all ranks. 0: 10 us, 1170 bytes/us, 10000 bytes/us */
-    int64_t latency_ns, link_bytes_us, memory_bytes_us;
+    struct sheaf_split_costs costs; /* for CHEAPER */
 };
 /* The same with options; NULL: those of sheaf__split_plan_new. */
 enum sheaf_status sheaf__split_plan_new_with(const struct sheaf_cgraph *graph, int n_members,
@@ -79,7 +78,7 @@ enum sheaf_status sheaf__split_plan_new_with(const struct sheaf_cgraph *graph, i
  * member moves in ops that are bound by memory. Integers, so that all ranks find the same. */
 int64_t sheaf__split_plan_time(const struct sheaf__split_plan *plan,
                                const struct sheaf_cgraph *graph,
-                               const struct sheaf__split_options *options);
+                               const struct sheaf_split_costs *costs);
 void sheaf__split_plan_free(struct sheaf__split_plan *plan);
 /* 64-bit hash of everything that must agree between ranks: ops, parameters, shapes, types, states,
  * steps. */
@@ -104,7 +103,8 @@ bool sheaf__split_contributes_zero(const struct sheaf__split_plan *plan,
 /* Says why the operands of a node had to be gathered: the node, its rule, every operand's state and
  * where it comes from, the row that came closest, what was done, and a suggestion. Writes at most n
  * bytes, always terminated. False, and an empty text, if nothing was gathered for the node (sums of
- * PARTIAL operands are in the nature of a plan and are not explained). */
+ * PARTIAL operands, and what was scattered over tokens, are in the nature of a plan and are not
+ * explained). */
 bool sheaf__split_explain(const struct sheaf__split_plan *plan, const struct sheaf_cgraph *graph,
                           int node, char *buf, size_t n);
 

@@ -174,11 +174,13 @@ struct work { /* for one node and the sets of its operands */
     struct set set[SHEAF__MAX_OPERANDS];
     int64_t bytes[SHEAF__MAX_OPERANDS];
     bool dense[SHEAF__MAX_OPERANDS];
+    bool given[SHEAF__MAX_OPERANDS]; /* a leaf, or in its memory: a weight, a cache */
     int n_options;
     bool fits; /* a row takes what is cut as it lies */
     bool failed;
     struct option option[MAX_ROWS];
-    bool is_free[MAX_ROWS];
+    bool is_free[MAX_ROWS], dominated[MAX_ROWS];
+    bool keeps[MAX_ROWS]; /* gathers nothing that is given in slices */
 };
 
 static bool is_view_form(const struct sheaf__rule *rule) {
@@ -225,7 +227,7 @@ static bool note(void *user, const struct sheaf__row *row) {
     struct work *w = user;
     struct sheaf__search *s = w->s;
     struct option o = {.row = *row};
-    bool is_free = true, cut = false, native = true;
+    bool is_free = true, cut = false, native = true, keeps = true;
     struct set after[SHEAF__MAX_OPERANDS];
     for (int i = 0; i < w->n; i++) after[i] = w->set[i];
     for (int i = 0; i < w->n; i++) {
@@ -237,6 +239,7 @@ static bool note(void *user, const struct sheaf__row *row) {
         cut = cut || need->st.lie == SHEAF__S;
         const bool there = met(w, i, need);
         is_free = is_free && (there || holds(&w->set[i], SHEAF__M));
+        keeps = keeps && (there || holds(&w->set[i], SHEAF__M) || !w->given[i]);
         if (is_view_form(w->rule)) {
             native = w->set[i].native && sheaf__need_met(need, w->set[i].st[0]);
             if (there) continue;
@@ -257,6 +260,7 @@ static bool note(void *user, const struct sheaf__row *row) {
     w->failed = w->failed || o.out == NONE;
     w->fits = w->fits || (is_free && cut);
     w->is_free[w->n_options] = is_free;
+    w->keeps[w->n_options] = keeps;
     w->option[w->n_options++] = o;
     return w->n_options < MAX_ROWS && !w->failed;
 }
@@ -313,20 +317,28 @@ static void find_options(struct work *w) {
         w->failed = w->failed || o->out == NONE;
         return;
     }
+    bool keeps = false; /* tokens are scattered to spare work, not to gather the weights instead */
+    for (int a = 0; a < w->n_options && s->of->scatter; a++) keeps = keeps || w->keeps[a];
     int n = 0;
     for (int a = 0; a < w->n_options; a++) {
-        bool worse = w->fits && !w->is_free[a];
+        if ((w->fits && !w->is_free[a]) || (keeps && !w->keeps[a])) continue;
+        w->option[n++] = w->option[a];
+    }
+    w->n_options = n;
+    n = 0;
+    for (int a = 0; a < w->n_options; a++) {
+        bool worse = false;
         for (int b = 0; b < w->n_options && !worse; b++) {
             const struct option *x = &w->option[a], *y = &w->option[b];
             if (a == b || x->out != y->out || x->mirror || y->mirror ||
-                (w->fits && !w->is_free[b] && b > a) ||
                 memcmp(x->set, y->set, (size_t)w->n * sizeof *x->set) != 0)
                 continue;
             worse = y->cost < x->cost || (y->cost == x->cost && b < a);
         }
-        if (worse) continue;
-        w->is_free[n] = w->is_free[a];
-        w->option[n++] = w->option[a];
+        w->dominated[a] = worse;
+    }
+    for (int a = 0; a < w->n_options; a++) {
+        if (!w->dominated[a]) w->option[n++] = w->option[a];
     }
     w->n_options = n;
 }
@@ -355,7 +367,7 @@ static int shape_of(struct sheaf__search *s, const struct work *work) {
     /* are addends or the mask written over? asked with a mask that is not: the result itself */
     *w++ = sheaf__lasting(s->of, work->index, m).mask != NULL;
     for (int i = 0; i < work->n; i++) {
-        *w++ = (uint64_t)work->same[i];
+        *w++ = (uint64_t)work->same[i] | (uint64_t)work->given[i] << 8;
         w = put_tensor(w, t->src[i]);
     }
     const int n = (int)(w - word);
@@ -544,6 +556,7 @@ static bool pass(struct sheaf__search *s, int node, int *initial, struct work *w
     w->n = sheaf__n_operands(w->node);
     for (int i = 0; i < w->n; i++) {
         w->same[i] = 0;
+        w->given[i] = of->entry[of->entry[operand[i]].owner].node < 0;
         while (operand[w->same[i]] != operand[i]) w->same[i]++;
         const int k = s->slot_of[operand[i]];
         if (k == NONE || s->slot_entry[k] == operand[i]) continue;

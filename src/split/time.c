@@ -27,37 +27,61 @@ static int64_t moved(const struct sheaf__plan_impl *impl, const struct sheaf__sp
     return bytes;
 }
 
+static const struct sheaf_split_link assumed[SHEAF_SPLIT_LEVEL_COUNT] = {
+    [SHEAF_SPLIT_LEVEL_HOST] = {.latency_ns = 1000, .byte_ps = 200},
+    [SHEAF_SPLIT_LEVEL_HOSTS] = {.latency_ns = 15000, .byte_ps = 855},
+};
+enum { ASSUMED_MEMORY_PS = 100, PS_PER_NS = 1000 };
+
+/* Products of bytes and picoseconds leave 64 bits for gigabytes over slow links. */
+static int64_t ns_of(int64_t bytes, int64_t byte_ps) {
+    const int64_t whole = bytes / PS_PER_NS, rest = bytes % PS_PER_NS;
+    int64_t ns;
+    if (__builtin_mul_overflow(whole, byte_ps, &ns)) return INT64_MAX / 1024;
+    return ns + rest * byte_ps / PS_PER_NS;
+}
+
+static int64_t collective_ns(const struct sheaf_split_costs *costs, int n_members, bool reduces,
+                             int64_t bytes) {
+    bool known = false;
+    int64_t sum = 0;
+    for (int l = 0; l < SHEAF_SPLIT_LEVEL_COUNT; l++) known = known || costs->link[l].n > 0;
+    for (int l = 0; l < SHEAF_SPLIT_LEVEL_COUNT; l++) {
+        const struct sheaf_split_link *link = &costs->link[l];
+        const int64_t n = known ? link->n : l == SHEAF_SPLIT_LEVEL_HOSTS ? n_members : 1;
+        if (n < 2) continue;
+        const int64_t a = link->latency_ns > 0 ? link->latency_ns : assumed[l].latency_ns;
+        const int64_t all = ns_of(bytes, link->byte_ps > 0 ? link->byte_ps : assumed[l].byte_ps);
+        const int64_t part = a + all / n * (n - 1), one = a + (n - 1) * all;
+        sum += !reduces ? part : one < 2 * part ? one : 2 * part;
+    }
+    return sum;
+}
+
 int64_t sheaf__split_plan_time(const struct sheaf__split_plan *plan,
                                const struct sheaf_cgraph *graph,
-                               const struct sheaf__split_options *options) {
+                               const struct sheaf_split_costs *costs) {
     const struct sheaf__plan_impl *impl = sheaf__plan_impl(plan);
-    const int64_t latency = options->latency_ns > 0 ? options->latency_ns : 10000;
-    const int64_t link = options->link_bytes_us > 0 ? options->link_bytes_us : 1170;
-    const int64_t memory = options->memory_bytes_us > 0 ? options->memory_bytes_us : 10000;
-    const int64_t d = plan->n_members;
+    const int64_t memory_ps = costs->memory_byte_ps > 0 ? costs->memory_byte_ps : ASSUMED_MEMORY_PS;
     int64_t sum = 0;
     for (int s = 0; s < plan->n_steps; s++) {
         const struct sheaf__split_step *step = &plan->steps[s];
-        const int64_t wire = (int64_t)((double)step->bytes * 1000 / (double)link);
         switch (step->kind) {
-        case SHEAF__STEP_ALL_REDUCE: { /* in one shot, or scattered and gathered */
-            const int64_t one = latency + (d - 1) * wire;
-            const int64_t two = 2 * (latency + wire / d * (d - 1));
-            sum += d < 2 ? 0 : one < two ? one : two;
+        case SHEAF__STEP_ALL_REDUCE:
+            sum += collective_ns(costs, plan->n_members, true, step->bytes);
             break;
-        }
         case SHEAF__STEP_REDUCE_SCATTER:
         case SHEAF__STEP_ALL_GATHER:
-            sum += latency + wire / d * (d - 1);
+            sum += collective_ns(costs, plan->n_members, false, step->bytes);
             break;
         case SHEAF__STEP_NODE: {
             int64_t most = 0;
             if (!is_light(graph->nodes[step->node]->op)) break;
-            for (int j = 0; j < d; j++) {
+            for (int j = 0; j < plan->n_members; j++) {
                 const int64_t bytes = moved(impl, step, j);
                 if (bytes > most) most = bytes;
             }
-            sum += (int64_t)((double)most * 1000 / (double)memory);
+            sum += ns_of(most, memory_ps);
             break;
         }
         case SHEAF__STEP_SLICE:
