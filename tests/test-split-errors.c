@@ -111,6 +111,12 @@ static void explanations(struct page *p) {
             sheaf_cont(o.m.ctx, sheaf_reshape_2d(o.m.ctx, a, 3, 8)));
 
     begin(&o);
+    a = tensor(&o, "x", 4, 70000, 1);
+    cut(&o, a, 0, 2, 2);
+    explain(p, "a view of more pieces than a cut can have", &o,
+            sheaf_cont(o.m.ctx, sheaf_reshape_1d(o.m.ctx, a, 280000)));
+
+    begin(&o);
     a = tensor(&o, "qkv", 12, 4, 1);
     cut(&o, a, 0, 6, 6);
     T *view = sheaf_view_2d(o.m.ctx, a, 4, 4, a->nb[1], 4 * sizeof(float));

@@ -6,9 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A cut repeated over tokens (outer = n) can have many intervals; beyond this the planner prefers
- * to mirror than to spend milliseconds. */
-enum { MAX_INTERVALS = 1 << 17, CHUNK_BYTES = 32 << 10 };
+enum { CHUNK_BYTES = 32 << 10 };
 
 struct sheaf__chunk {
     struct sheaf__chunk *next;
@@ -82,10 +80,11 @@ void sheaf__cut_add(struct sheaf__pool *pool, int64_t lo, int64_t hi) {
     if (pool->n_build == pool->cap_build) {
         const size_t cap = pool->cap_build ? 2 * pool->cap_build : 256;
         struct sheaf__interval *grown =
-            cap > MAX_INTERVALS ? NULL : realloc(pool->build, cap * sizeof *grown);
+            cap > SHEAF__MAX_INTERVALS ? NULL : realloc(pool->build, cap * sizeof *grown);
         if (!grown) {
             pool->build_refused = true;
-            if (cap <= MAX_INTERVALS) pool->failed = true;
+            pool->any_refused = pool->any_refused || cap > SHEAF__MAX_INTERVALS;
+            if (cap <= SHEAF__MAX_INTERVALS) pool->failed = true;
             return;
         }
         pool->build = grown;

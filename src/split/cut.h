@@ -9,6 +9,10 @@
 
 #include "sheaf/split.h"
 
+/* A cut repeated over tokens can have many intervals. Beyond this there is no such cut (what needs
+ * it is gathered, a leaf is refused): a plan is to be made in milliseconds. */
+enum { SHEAF__MAX_INTERVALS = 1 << 17 };
+
 struct sheaf__interval {
     int64_t lo, hi;
     int64_t before; /* indices that the member owns in earlier intervals: the local index of lo */
@@ -41,6 +45,7 @@ struct sheaf__pool {
     int32_t *build_begin;
     int build_member;
     bool build_refused; /* too many intervals */
+    bool any_refused;   /* since the pool was made */
     const struct sheaf_split_state *mirrored, *partial;
 };
 

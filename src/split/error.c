@@ -122,8 +122,11 @@ static void put_reason(struct text *t, const struct sheaf__plan_impl *impl,
                        const struct operands *o, int i) {
     const struct sheaf__st st = o->st[i];
     if (!e) {
-        put(t, "  the cut of src%d is not a cut of '%s': its pieces lie across the dimensions\n", i,
+        put(t, "  the cut of src%d is not a cut of '%s': its pieces lie across the dimensions", i,
             name_of(node));
+        if (impl->pool.any_refused)
+            put(t, ", or there are more than %d of them", (int)SHEAF__MAX_INTERVALS);
+        put(t, "\n");
         return;
     }
     const struct sheaf__dim *d = &e->dim[i][st.axis];
