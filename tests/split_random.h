@@ -194,6 +194,36 @@ static T *random_experts(struct maker *k, T *a) {
     return sheaf_mul_mat_id(c, leaf(k, a->ne[0], 2 + below(k, 6), x, 1), a, ids(k, u, a->ne[2], x));
 }
 
+/* A gated unit of experts. Three of four times all weights are cut by experts, alike, so that what
+ * the members have does not overlap. */
+static T *expert_weight(struct maker *k, int64_t a, int64_t b, int64_t x, const int64_t *counts) {
+    T *t = split_new(&k->m, "experts", a, b, x, 1);
+    split_give(&k->m, t,
+               counts ? sheaf_split_state_cut(SHEAF_SPLIT_AXIS_2, k->m.n_members, counts, 1)
+                      : random_state(k, t));
+    return t;
+}
+static T *random_gated_experts(struct maker *k, T *a) {
+    struct sheaf_context *c = k->m.ctx;
+    if (a->ne[3] != 1 || sheaf_is_transposed(a)) return NULL;
+    const int64_t x = 2 + below(k, 5), u = a->ne[1] == 1 ? 1 + below(k, 3) : a->ne[1];
+    const int64_t f = 2 + below(k, 6);
+    int64_t counts[64], n = x;
+    for (int j = 0; j < k->m.n_members; j++) {
+        counts[j] = j == k->m.n_members - 1 ? n : below(k, n + 1);
+        n -= counts[j];
+    }
+    const int64_t *cut = one_in(k, 4) ? NULL : counts;
+    T *at = split_ids(&k->m, "experts used", u, a->ne[2], x);
+    T *gate = sheaf_mul_mat_id(c, expert_weight(k, a->ne[0], f, x, cut), a, at);
+    T *up = sheaf_mul_mat_id(c, expert_weight(k, a->ne[0], f, x, cut), a, at);
+    T *unit = one_in(k, 2) ? sheaf_geglu_split(c, gate, up) : sheaf_mul(c, sheaf_silu(c, gate), up);
+    if (one_in(k, 4)) unit = sheaf_rms_norm(c, unit, 1e-3f);
+    if (one_in(k, 2))
+        unit = sheaf_mul_mat_id(c, expert_weight(k, f, 2 + below(k, 6), x, cut), unit, at);
+    return one_in(k, 2) ? sheaf_mul(c, unit, leaf(k, 1, u, a->ne[2], 1)) : unit;
+}
+
 static T *random_attention(struct maker *k, T *q) {
     struct sheaf_context *c = k->m.ctx;
     int64_t g = q->ne[2];
@@ -252,7 +282,7 @@ static T *random_node(struct maker *k) {
     for (int i = 0; i < 8 && !is_f32(a); i++) a = pick(k);
     if (!is_f32(a)) return NULL;
     if (one_in(k, 6)) a = sheaf_cont(c, a);
-    switch (below(k, 28)) {
+    switch (below(k, 29)) {
     case 0:
         return sheaf_add(c, a, partner(k, a));
     case 1:
@@ -319,6 +349,8 @@ static T *random_node(struct maker *k) {
         return random_rope(k, a);
     case 26:
         return random_attention(k, a);
+    case 27:
+        return random_gated_experts(k, a);
     default:
         return sheaf_top_k(c, a, 1 + (int)below(k, a->ne[0]));
     }
