@@ -67,8 +67,9 @@ enum sheaf_backend_meta_sequence {
  * backends. */
 enum sheaf_status sheaf_backend_meta_dev_set_sequence(sheaf_backend_dev_t dev,
                                                       enum sheaf_backend_meta_sequence sequence);
-/* What CHEAPER reckons with; at the same time, on every rank alike. The numbers of members and
- * hosts are the device's own, those of `costs` are ignored. */
+/* What CHEAPER reckons with, instead of what was measured when the device was made (between hosts;
+ * the rest is assumed); at the same time, on every rank alike. The numbers of members and hosts are
+ * the device's own, those of `costs` are ignored. */
 enum sheaf_status sheaf_backend_meta_dev_set_costs(sheaf_backend_dev_t dev,
                                                    const struct sheaf_split_costs *costs);
 void sheaf_backend_meta_dev_get_costs(sheaf_backend_dev_t dev, struct sheaf_split_costs *out);

@@ -126,6 +126,25 @@ static void count_hosts(struct meta_device *m) {
     m->options.costs.link[SHEAF_SPLIT_LEVEL_HOSTS].n = hosts;
 }
 
+static int64_t rounded(double x, double most) {
+    return x < 1 ? 1 : x > most ? (int64_t)most : (int64_t)(x + 0.5);
+}
+
+/* What the group found out about its links when it was made, which is the same on every rank. */
+static void take_measured_costs(struct meta_device *m) {
+    static const enum sheaf_comm_level_kind kinds[] = {
+        [SHEAF_SPLIT_LEVEL_HOST] = SHEAF_COMM_LEVEL_SHARED,
+        [SHEAF_SPLIT_LEVEL_HOSTS] = SHEAF_COMM_LEVEL_HOSTS,
+    };
+    for (int l = 0; l < SHEAF_SPLIT_LEVEL_COUNT; l++) {
+        struct sheaf_comm_level level;
+        struct sheaf_split_link *link = &m->options.costs.link[l];
+        sheaf_comm_get_level(m->comm, kinds[l], &level);
+        if (level.latency > 0) link->latency_ns = rounded(level.latency * 1e9, 1e15);
+        if (level.byte_time > 0) link->byte_ps = rounded(level.byte_time * 1e12, 1e12);
+    }
+}
+
 enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, size_t n_devs,
                                             sheaf_backend_meta_get_split_state_t get_split_state,
                                             void *user, sheaf_backend_dev_t *out) {
@@ -173,6 +192,7 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
     snprintf(m->name, sizeof m->name, "META%d", m->n_members);
     st = sheaf_comm_new(m->member_rank, m->n_members, NULL, &m->comm);
     if (st) goto fail;
+    take_measured_costs(m);
     snprintf(m->description, sizeof m->description, "%d members on %d ranks, %s", m->n_members,
              ranks_with_member, sheaf_comm_describe(m->comm));
     *out = &m->base;
