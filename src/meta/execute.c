@@ -19,6 +19,7 @@ struct member { /* a local one */
     struct meta_backend *backend;
     int local;
     sheaf_backend_t device_backend;
+    struct meta_shared shared;
     sheaf_gallocr_t galloc;
     bool staged; /* its memory is not the host's: spans and transfers go through its queue */
     struct meta_staging in, out;
@@ -741,7 +742,8 @@ enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend
         st = sheaf_backend_dev_init(device, NULL, &me->device_backend);
         if (st) break;
         me->staged = !sheaf_backend_buft_is_host(sheaf_backend_dev_buffer_type(device));
-        me->galloc = sheaf_gallocr_new(sheaf_backend_dev_buffer_type(device));
+        me->galloc = sheaf_gallocr_new(
+            sheaf__meta_shared_buft(&me->shared, dev->comm, dev->local[m], device));
         if (!me->galloc) st = SHEAF_STATUS_ALLOC_FAILED;
         if (m == 0 || st) continue;
         me->has_thread = pthread_create(&me->thread, NULL, member_thread, me) == 0;

@@ -4,7 +4,8 @@
  * inputs; set, get, load. program.c: a planned graph turned into one local graph and a list of
  * instructions per local member. execute.c: the backend, program cache, member threads, check mode,
  * statistics. support.c: which ops all members run. staging.c: host memory for the values of
- * devices that are not host memory. describe.c: plans for people, without a device.
+ * devices that are not host memory. shared.c: compute buffers that members of a host sum in place.
+ * describe.c: plans for people, without a device.
  *
  * A meta tensor's address (tensor->data) is an address in reserved, inaccessible memory: it orders
  * and identifies tensors for the allocators and is never dereferenced. The data are in the members'
@@ -61,6 +62,18 @@ struct meta_tensor *sheaf__meta_leaf(const struct meta_device *dev,
 /* Is it an input or an earlier result (a leaf of a compute buffer, whose slices may move between
  * computes)? */
 bool sheaf__meta_leaf_is_input(const struct sheaf_tensor *leaf);
+
+/* A buffer type of one member, for compute buffers. */
+struct meta_shared {
+    struct sheaf_backend_buffer_type buft;
+    struct sheaf_comm *comm;
+    int member;
+    sheaf_backend_buffer_type_t plain; /* of the device */
+};
+/* Fills *s, which outlives the buffers; &s->buft, or the device's own type where sharing serves
+ * nobody or the device cannot use it. */
+sheaf_backend_buffer_type_t sheaf__meta_shared_buft(struct meta_shared *s, struct sheaf_comm *comm,
+                                                    int member, sheaf_backend_dev_t device);
 
 enum meta_instr_kind {
     INSTR_SPAN,           /* compute nodes [first, last) of the local graph */
