@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "sheaf/type.h"
 
@@ -26,6 +27,7 @@ enum sheaf__act {
     SHEAF__ACT_F32_SUMS, /* the same, then the sums of each 16: for Q4_K, Q5_K, Q6_K weights */
     SHEAF__ACT_Q8,       /* blocks of 32: for Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 weights */
     SHEAF__ACT_Q8K,      /* blocks of 256: for Q4_K, Q5_K, Q6_K weights */
+    SHEAF__ACT_DIGITS,   /* integers of 24 bits; in place of floats where a table has them */
     SHEAF__ACT_COUNT,
 };
 
@@ -44,19 +46,50 @@ struct sheaf__act_q8k {
 static_assert(sizeof(struct sheaf__act_q8) == 40, "no padding");
 static_assert(sizeof(struct sheaf__act_q8k) == 292, "no padding");
 
+/* Activations in digits: x = d * ((h * 256 + m) * 256 + l), where d is the largest magnitude of a
+ * block of 32 over 127 * 2^16. That rounds as floats do, but products of digits are exact integers.
+ */
+struct sheaf__act_digits {
+    struct sheaf__digits {
+        int8_t digit[3][64]; /* h, m, l */
+    } * x;                   /* of 64 elements each */
+    float *d;                /* of 32 elements each; 0 beyond the last, up to a multiple of 16 */
+    float *sums32, *sums16;  /* of 32 and of 16 elements; 0 beyond the last, as d */
+};
+
 /* out[c][r] = row r of w . column c, for nr rows, w_stride bytes apart, and nc (1..TILE_COLS)
  * columns of k elements in the activation format of the function. */
 typedef void (*sheaf__rows_dot_fn)(int64_t k, const void *w, size_t w_stride, int64_t nr,
                                    const void *const *act, int nc, float *const *out);
 
+/* Products with many columns. A panel holds `cols` columns, an element of all of them together. */
+struct sheaf__cpu_panels {
+    int rows, cols; /* of a tile; 0: the table has no panels */
+    /* panel [n][cols], panel[i][c] = x[c][i] */
+    void (*pack)(const float *const *x, int64_t n, float *panel);
+    /* c [rows][cols] = rows of a (k floats each, a_stride floats apart) . the columns, or added to
+     * what c holds */
+    void (*tile)(int64_t k, const float *a, size_t a_stride, const float *panel, float *c,
+                 bool add);
+    /* n weights as floats, n whole blocks. All types that rows_dot has. */
+    void (*floats[SHEAF_TYPE_COUNT])(const void *x, float *y, int64_t n);
+};
+
 struct sheaf__cpu_kernels {
     const char *name;
+    struct sheaf__cpu_panels panels;
 
     /* By sheaf__act_for(type, false). F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; NULL
      * for others */
     sheaf__rows_dot_fn rows_dot[SHEAF_TYPE_COUNT];
     /* By sheaf__act_for(type, true). Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; NULL for others */
     sheaf__rows_dot_fn rows_dot_q8[SHEAF_TYPE_COUNT];
+    /* By columns as sheaf__act_digits_at lays them out. A table has all of these for Q8_0 Q4_0 Q4_1
+     * Q5_0 Q5_1 Q4_K Q5_K Q6_K or none; where it has them they are used for plain floats. */
+    sheaf__rows_dot_fn rows_dot_digits[SHEAF_TYPE_COUNT];
+    /* n floats to the elements of y from number i on; both multiples of 32, and i of 64. d is not
+     * finite if an element is not. */
+    void (*to_digits)(const float *x, const struct sheaf__act_digits *y, int64_t i, int64_t n);
     void (*quantize_q8)(const float *x, struct sheaf__act_q8 *y, int64_t n);   /* n % 32 == 0 */
     void (*quantize_q8k)(const float *x, struct sheaf__act_q8k *y, int64_t n); /* n % 256 == 0 */
 
@@ -89,6 +122,28 @@ void sheaf__act_sums(const float *x, float *sums, int64_t n);
 /* Bytes of a column of k activations. */
 size_t sheaf__act_row_size(enum sheaf__act act, int64_t k);
 
+/* The same for columns in digits, and where the parts of one lie in 64-byte aligned memory. */
+static inline size_t sheaf__act_digits_size(int64_t k) {
+    return (size_t)((k + 63) / 64) * sizeof(struct sheaf__digits) +
+           (size_t)((k + 511) / 512) * 16 * 4 * sizeof(float);
+}
+static inline struct sheaf__act_digits sheaf__act_digits_at(void *p, int64_t k) {
+    const int64_t scales = (k + 511) / 512 * 16;
+    struct sheaf__act_digits y = {.x = (struct sheaf__digits *)p};
+    y.d = (float *)(void *)(y.x + (k + 63) / 64);
+    y.sums32 = y.d + scales;
+    y.sums16 = y.sums32 + scales;
+    return y;
+}
+
+/* Zeros what is to be 0 beyond the last of k elements. */
+static inline void sheaf__act_digits_end(const struct sheaf__act_digits *y, int64_t k) {
+    const int64_t scales = (k + 511) / 512 * 16, blocks = k / 32;
+    memset(y->d + blocks, 0, (size_t)(scales - blocks) * sizeof *y->d);
+    memset(y->sums32 + blocks, 0, (size_t)(scales - blocks) * sizeof *y->sums32);
+    memset(y->sums16 + 2 * blocks, 0, (size_t)(scales - blocks) * 2 * sizeof *y->sums16);
+}
+
 /* The table in use: the best that this CPU runs, or the one that SHEAF_CPU_ISA names; decided by
  * the first call, the same for the life of the process. NULL with the error text set if
  * SHEAF_CPU_ISA names a table that is absent, broken or not for this CPU, or if
@@ -107,7 +162,7 @@ extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels_module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 1 };
+enum { SHEAF__CPU_KERNELS_VERSION = 2 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

@@ -5,6 +5,8 @@
 
 #include <immintrin.h>
 
+#define KERNELS_DIGITS /* products by digits of bytes: VNNI */
+
 typedef __m512 v_f;
 enum { VW = 16 };
 

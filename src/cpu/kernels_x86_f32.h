@@ -74,11 +74,7 @@ INLINE void weights32(enum sheaf_type type, const void *p, const float *f, v_f *
 
 INLINE void row_32(enum sheaf_type type, int64_t k, const char *w, const void *const *act, int C,
                    v_f *acc) {
-    const size_t block = type == SHEAF_TYPE_Q8_0   ? sizeof(struct sheaf__block_q8_0)
-                         : type == SHEAF_TYPE_Q4_0 ? sizeof(struct sheaf__block_q4_0)
-                         : type == SHEAF_TYPE_Q4_1 ? sizeof(struct sheaf__block_q4_1)
-                         : type == SHEAF_TYPE_Q5_0 ? sizeof(struct sheaf__block_q5_0)
-                                                   : sizeof(struct sheaf__block_q5_1);
+    const size_t block = block_size_32(type);
     /* Scales come ahead of their use: they pass through memory, and what waits for them would fill
      * the queue of the float units. */
     enum { AHEAD = 8 };

@@ -34,11 +34,7 @@ INLINE __m256i unpack32(enum sheaf_type type, const void *p, float *d, float *m)
 
 INLINE void tile_32(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int R,
                     const void *const *act, int C, float *const *out, int64_t r0) {
-    const size_t block = type == SHEAF_TYPE_Q8_0   ? sizeof(struct sheaf__block_q8_0)
-                         : type == SHEAF_TYPE_Q4_0 ? sizeof(struct sheaf__block_q4_0)
-                         : type == SHEAF_TYPE_Q4_1 ? sizeof(struct sheaf__block_q4_1)
-                         : type == SHEAF_TYPE_Q5_0 ? sizeof(struct sheaf__block_q5_0)
-                                                   : sizeof(struct sheaf__block_q5_1);
+    const size_t block = block_size_32(type);
     __m256 acc[MAX_ROWS][SHEAF__TILE_COLS];
     float mins[MAX_ROWS][SHEAF__TILE_COLS];
     UNROLL for (int r = 0; r < R; r++) {

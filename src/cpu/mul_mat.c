@@ -10,14 +10,13 @@
 #include "cpu/mul_mat.h"
 
 #include "core/internal.h"
-#include "cpu/kernels.h"
+#include "cpu/mul_mat_impl.h"
 #include "sheaf/ops.h"
 
 enum {
     CHUNKS_PER_THREAD = 8, /* so that a late thread costs an eighth of its share at most */
     MIN_CHUNK = 16,        /* rows; 16 floats of dst are a cache line */
     MAX_CHUNK = 64,        /* rows; 64 rows of 4-bit weights of k = 4096 fit half of a small L2 */
-    SEGMENT = 256,         /* elements converted at a time; a multiple of every block */
 };
 
 static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -55,18 +54,28 @@ bool sheaf__mul_mat_supported(const struct sheaf_tensor *dst) {
 struct columns {
     const struct sheaf_tensor *b;
     enum sheaf__act act;
-    bool direct;     /* src1's own memory is the activation format */
-    int64_t k, n;    /* elements of a column; columns */
-    size_t row_size; /* bytes of a converted column */
+    sheaf__rows_dot_fn rows_dot; /* that goes with act; takes columns in that format */
+    bool direct;                 /* src1's own memory is the activation format */
+    int64_t k, n;                /* elements of a column; columns */
+    size_t row_size;             /* bytes of a converted column */
     char *data;
 };
 
-static struct columns describe_columns(const struct sheaf_tensor *a, const struct sheaf_tensor *b,
+static struct columns describe_columns(const struct sheaf__cpu_kernels *kern,
+                                       const struct sheaf_tensor *a, const struct sheaf_tensor *b,
                                        void *work) {
     struct columns c = {.b = b, .act = sheaf__act_of(a->type), .k = b->ne[0], .data = work};
+    const bool rounded = c.act == SHEAF__ACT_Q8 || c.act == SHEAF__ACT_Q8K;
+    c.rows_dot = (rounded ? kern->rows_dot_q8 : kern->rows_dot)[a->type];
+    if (!rounded && kern->rows_dot_digits[a->type]) {
+        c.act = SHEAF__ACT_DIGITS;
+        c.rows_dot = kern->rows_dot_digits[a->type];
+    }
     c.direct = c.act == SHEAF__ACT_F32 && b->type == SHEAF_TYPE_F32 && dense_rows(b);
     c.n = b->ne[1] * b->ne[2] * b->ne[3];
-    c.row_size = sheaf__align_up(sheaf__act_row_size(c.act, c.k), 64);
+    c.row_size = sheaf__align_up(c.act == SHEAF__ACT_DIGITS ? sheaf__act_digits_size(c.k)
+                                                            : sheaf__act_row_size(c.act, c.k),
+                                 64);
     return c;
 }
 
@@ -84,9 +93,9 @@ static const void *column(const struct columns *c, int64_t i1, int64_t i2, int64
     return c->data + (size_t)((i3 * c->b->ne[2] + i2) * c->b->ne[1] + i1) * c->row_size;
 }
 
-/* n elements of a column from element i on, as floats: where they lie, or in tmp. */
-static const float *gather(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *b,
-                           const char *src, int64_t i, int64_t n, float *tmp) {
+const float *sheaf__mul_mat_gather(const struct sheaf__cpu_kernels *kern,
+                                   const struct sheaf_tensor *b, const char *src, int64_t i,
+                                   int64_t n, float *tmp) {
     src += (size_t)i * b->nb[0];
     if (dense_rows(b)) {
         if (b->type == SHEAF_TYPE_F32) return (const float *)(const void *)src;
@@ -110,20 +119,24 @@ static const float *gather(const struct sheaf__cpu_kernels *kern, const struct s
 static void convert_columns(const struct sheaf__cpu_kernels *kern, const struct columns *c, int ith,
                             int nth) {
     const struct sheaf_tensor *b = c->b;
-    float tmp[SEGMENT];
-    int64_t segments = (c->k + SEGMENT - 1) / SEGMENT, step = c->n < nth ? nth : 1;
+    float tmp[SHEAF__SEGMENT];
+    int64_t segments = (c->k + SHEAF__SEGMENT - 1) / SHEAF__SEGMENT, step = c->n < nth ? nth : 1;
     int64_t first_segment = c->n < nth ? ith : 0;
     for (int64_t j = c->n < nth ? 0 : ith; j < c->n; j += c->n < nth ? 1 : nth) {
         int64_t i1 = j % b->ne[1], i2 = j / b->ne[1] % b->ne[2], i3 = j / b->ne[1] / b->ne[2];
         const char *src = column_source(b, i1, i2, i3);
         char *dst = c->data + (size_t)j * c->row_size;
         for (int64_t s = first_segment; s < segments; s += step) {
-            int64_t i = s * SEGMENT, n = min_i64(SEGMENT, c->k - i);
-            const float *x = gather(kern, b, src, i, n, tmp);
+            int64_t i = s * SHEAF__SEGMENT, n = min_i64(SHEAF__SEGMENT, c->k - i);
+            const float *x = sheaf__mul_mat_gather(kern, b, src, i, n, tmp);
             if (c->act == SHEAF__ACT_Q8) {
                 kern->quantize_q8(x, (void *)(dst + sheaf__act_row_size(c->act, i)), n);
             } else if (c->act == SHEAF__ACT_Q8K) {
                 kern->quantize_q8k(x, (void *)(dst + sheaf__act_row_size(c->act, i)), n);
+            } else if (c->act == SHEAF__ACT_DIGITS) {
+                const struct sheaf__act_digits y = sheaf__act_digits_at(dst, c->k);
+                kern->to_digits(x, &y, i, n);
+                if (i + n == c->k) sheaf__act_digits_end(&y, c->k);
             } else {
                 float *to = (float *)(void *)dst;
                 memcpy(to + i, x, (size_t)n * sizeof *x);
@@ -135,45 +148,29 @@ static void convert_columns(const struct sheaf__cpu_kernels *kern, const struct 
 
 /* ---- phase 2: rows of src0 ---- */
 
-static sheaf__rows_dot_fn rows_dot_of(const struct sheaf__cpu_kernels *kern,
-                                      const struct columns *c, enum sheaf_type weights) {
-    const bool rounded = c->act == SHEAF__ACT_Q8 || c->act == SHEAF__ACT_Q8K;
-    return (rounded ? kern->rows_dot_q8 : kern->rows_dot)[weights];
-}
-
 static int64_t chunk_rows(int64_t rows, int64_t batches, int nth) {
     int64_t share = rows * batches / ((int64_t)nth * CHUNKS_PER_THREAD);
     share = (share + MIN_CHUNK - 1) / MIN_CHUNK * MIN_CHUNK;
     return share < MIN_CHUNK ? MIN_CHUNK : share > MAX_CHUNK ? MAX_CHUNK : share;
 }
 
-/* Before the barrier, by thread 0; after it, everybody takes. */
-static void start_phase_2(struct sheaf__cpu_sync *sync, int ith, int nth) {
-    if (ith == 0) atomic_store_explicit(&sync->next, 0, memory_order_relaxed);
-    if (nth > 1) sync->barrier(sync->team, ith);
-}
-static int64_t take(struct sheaf__cpu_sync *sync) {
-    return atomic_fetch_add_explicit(&sync->next, 1, memory_order_relaxed);
-}
-
 enum sheaf_status sheaf__mul_mat(const struct sheaf_tensor *dst, int ith, int nth, void *work,
                                  struct sheaf__cpu_sync *sync) {
     const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    struct columns cols = describe_columns(a, b, work);
 
     if (!kern) return SHEAF_STATUS_INVALID;
     if (sheaf_is_empty(dst)) return SHEAF_STATUS_SUCCESS;
+    if (sheaf__mul_mat_by_panels(kern, dst))
+        return sheaf__mul_mat_panels(kern, dst, ith, nth, work, sync);
+    const struct columns cols = describe_columns(kern, a, b, work);
     if (!cols.direct) convert_columns(kern, &cols, ith, nth);
-    start_phase_2(sync, ith, nth);
+    sheaf__mul_mat_start(sync, ith, nth);
 
-    /* All columns that meet the same matrix of a are done together: with g K/V heads and g.r query
-     * heads a row of a is read once for r heads. */
-    int64_t m = a->ne[1], batches = a->ne[2] * a->ne[3];
-    int64_t r2 = b->ne[2] / a->ne[2], r3 = b->ne[3] / a->ne[3], n = b->ne[1] * r2 * r3;
+    int64_t m = a->ne[1], batches = a->ne[2] * a->ne[3], n = sheaf__mul_mat_columns(a, b);
     int64_t chunk = chunk_rows(m, batches, nth), chunks = (m + chunk - 1) / chunk;
-    sheaf__rows_dot_fn rows_dot = rows_dot_of(kern, &cols, a->type);
-    for (int64_t t = take(sync); t < chunks * batches; t = take(sync)) {
+    for (int64_t t = sheaf__mul_mat_take(sync); t < chunks * batches;
+         t = sheaf__mul_mat_take(sync)) {
         int64_t first = t % chunks * chunk, rows = min_i64(chunk, m - first);
         int64_t a2 = t / chunks % a->ne[2], a3 = t / chunks / a->ne[2];
         const char *w = (const char *)a->data + (size_t)first * a->nb[1] + (size_t)a2 * a->nb[2] +
@@ -183,14 +180,11 @@ enum sheaf_status sheaf__mul_mat(const struct sheaf_tensor *dst, int ith, int nt
             float *out[SHEAF__TILE_COLS];
             int nc = (int)min_i64(SHEAF__TILE_COLS, n - j0);
             for (int c = 0; c < nc; c++) {
-                int64_t i1 = (j0 + c) % b->ne[1], i = (j0 + c) / b->ne[1];
-                int64_t i2 = a2 * r2 + i % r2, i3 = a3 * r3 + i / r2;
-                act[c] = column(&cols, i1, i2, i3);
-                out[c] = (float *)(void *)((char *)dst->data + (size_t)i1 * dst->nb[1] +
-                                           (size_t)i2 * dst->nb[2] + (size_t)i3 * dst->nb[3]) +
-                         first;
+                struct sheaf__mul_mat_at at = sheaf__mul_mat_at(a, b, a2, a3, j0 + c);
+                act[c] = column(&cols, at.i1, at.i2, at.i3);
+                out[c] = (float *)(void *)sheaf__mul_mat_ptr(dst, at) + first;
             }
-            rows_dot(cols.k, w, a->nb[1], rows, act, nc, out);
+            cols.rows_dot(cols.k, w, a->nb[1], rows, act, nc, out);
         }
     }
     return SHEAF_STATUS_SUCCESS;
@@ -276,14 +270,14 @@ enum sheaf_status sheaf__mul_mat_id(const struct sheaf_tensor *dst, int ith, int
                                     struct sheaf__cpu_sync *sync) {
     const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    struct columns cols = describe_columns(a, b, work);
-    struct routing *route = (void *)((char *)work + columns_size(&cols));
 
     if (!kern) return SHEAF_STATUS_INVALID;
     if (sheaf_is_empty(dst)) return SHEAF_STATUS_SUCCESS;
+    const struct columns cols = describe_columns(kern, a, b, work);
+    struct routing *route = (void *)((char *)work + columns_size(&cols));
     if (ith == 0) make_routing(dst, route);
     if (!cols.direct) convert_columns(kern, &cols, ith, nth);
-    start_phase_2(sync, ith, nth);
+    sheaf__mul_mat_start(sync, ith, nth);
     if (route->bad_pair >= 0) return bad_expert(dst, route->bad_pair);
 
     int64_t m = a->ne[1], x = a->ne[2], n_u = dst->ne[1];
@@ -292,8 +286,8 @@ enum sheaf_status sheaf__mul_mat_id(const struct sheaf_tensor *dst, int ith, int
         memset(dst_row(dst, p % n_u, p / n_u), 0, (size_t)m * sizeof(float));
     }
     int64_t chunk = chunk_rows(m, route->n_busy, nth), chunks = (m + chunk - 1) / chunk;
-    sheaf__rows_dot_fn rows_dot = rows_dot_of(kern, &cols, a->type);
-    for (int64_t t = take(sync); t < chunks * route->n_busy; t = take(sync)) {
+    for (int64_t t = sheaf__mul_mat_take(sync); t < chunks * route->n_busy;
+         t = sheaf__mul_mat_take(sync)) {
         int64_t e = route->busy[t / chunks];
         int64_t first = t % chunks * chunk, rows = min_i64(chunk, m - first);
         const char *w = (const char *)a->data + (size_t)first * a->nb[1] + (size_t)e * a->nb[2];
@@ -306,7 +300,7 @@ enum sheaf_status sheaf__mul_mat_id(const struct sheaf_tensor *dst, int ith, int
                 act[c] = column(&cols, u % b->ne[1], n, 0);
                 out[c] = dst_row(dst, u, n) + first;
             }
-            rows_dot(cols.k, w, a->nb[1], rows, act, nc, out);
+            cols.rows_dot(cols.k, w, a->nb[1], rows, act, nc, out);
         }
     }
     return SHEAF_STATUS_SUCCESS;
@@ -340,19 +334,17 @@ enum sheaf_status sheaf__mul_mat_ref(const struct sheaf_tensor *dst, int ith, in
     struct ref_rows buf = ref_rows(dst, work, ith);
 
     if (sheaf_is_empty(dst)) return SHEAF_STATUS_SUCCESS;
-    int64_t k = a->ne[0], m = a->ne[1], r2 = b->ne[2] / a->ne[2], r3 = b->ne[3] / a->ne[3];
+    int64_t k = a->ne[0], m = a->ne[1], n = sheaf__mul_mat_columns(a, b);
     for (int64_t t = ith; t < m * a->ne[2] * a->ne[3]; t += nth) {
         int64_t row = t % m, a2 = t / m % a->ne[2], a3 = t / m / a->ne[2];
         const char *w = (const char *)a->data + (size_t)row * a->nb[1] + (size_t)a2 * a->nb[2] +
                         (size_t)a3 * a->nb[3];
         enum sheaf_status status = sheaf_to_float(a->type, w, buf.w, k);
         if (status != SHEAF_STATUS_SUCCESS) return status;
-        for (int64_t j = 0; j < b->ne[1] * r2 * r3; j++) {
-            int64_t i1 = j % b->ne[1], i = j / b->ne[1];
-            int64_t i2 = a2 * r2 + i % r2, i3 = a3 * r3 + i / r2;
-            const float *x = gather(kern, b, column_source(b, i1, i2, i3), 0, k, buf.x);
-            float *out = (float *)(void *)((char *)dst->data + (size_t)i1 * dst->nb[1] +
-                                           (size_t)i2 * dst->nb[2] + (size_t)i3 * dst->nb[3]);
+        for (int64_t j = 0; j < n; j++) {
+            struct sheaf__mul_mat_at at = sheaf__mul_mat_at(a, b, a2, a3, j);
+            const float *x = sheaf__mul_mat_gather(kern, b, sheaf__mul_mat_ptr(b, at), 0, k, buf.x);
+            float *out = (float *)(void *)sheaf__mul_mat_ptr(dst, at);
             out[row] = dot_double(k, buf.w, x);
         }
     }
@@ -372,7 +364,8 @@ enum sheaf_status sheaf__mul_mat_id_ref(const struct sheaf_tensor *dst, int ith,
     }
     for (int64_t p = ith; p < n_u * dst->ne[2]; p += nth) {
         int64_t u = p % n_u, n = p / n_u, e = expert_of(dst, u, n);
-        const float *col = gather(kern, b, column_source(b, u % b->ne[1], n, 0), 0, k, buf.x);
+        const float *col =
+            sheaf__mul_mat_gather(kern, b, column_source(b, u % b->ne[1], n, 0), 0, k, buf.x);
         float *out = dst_row(dst, u, n);
         for (int64_t row = 0; row < a->ne[1]; row++) {
             out[row] = 0;
@@ -387,8 +380,14 @@ enum sheaf_status sheaf__mul_mat_id_ref(const struct sheaf_tensor *dst, int ith,
 }
 
 size_t sheaf__mul_mat_work_size(const struct sheaf_tensor *dst, int nth) {
-    struct columns cols = describe_columns(dst->src[0], dst->src[1], NULL);
-    size_t size = columns_size(&cols), ref = (size_t)nth * ref_size(dst);
+    const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
+    size_t size = 0, ref = (size_t)nth * ref_size(dst);
+    if (kern && sheaf__mul_mat_by_panels(kern, dst)) {
+        size = sheaf__mul_mat_panels_size(kern, dst, nth);
+    } else if (kern) {
+        const struct columns cols = describe_columns(kern, dst->src[0], dst->src[1], NULL);
+        size = columns_size(&cols);
+    }
     if (dst->op == SHEAF_OP_MUL_MAT_ID) size += routing_size(dst);
     return size > ref ? size : ref;
 }
