@@ -1,0 +1,188 @@
+/* FLASH_ATTN_EXT for any types and shapes: softmax(q.k) v with the softmax taken online.
+ *
+ * A block takes one query of one head and, when there are few of these, a part of the keys; its
+ * warps take keys in turn. What the parts found is put together by a second kernel, in their order.
+ * A masked key (-inf) is never read into a result: the cells behind it may hold anything. Prompts
+ * with F16 keys and values go to attention_tile.cu. */
+#include "cuda/attention.h"
+
+enum { WARPS = 4, THREADS = 32 * WARPS };
+
+static size_t shared_bytes(int64_t d, int64_t e) {
+    return (size_t)(d + WARPS * e + 2 * WARPS) * sizeof(float);
+}
+
+/* part: what a warp or a part has seen: acc [e] = sum of exp(score - max) v, with max and sum */
+
+/* grid: x queries and heads and sequences, y parts. partial F32 [e + 2, parts, rows], or NULL: dst
+ */
+static __global__ void attention_kernel(Attention at, float *partial) {
+    CUDA_DYNAMIC_SHARED(float, shared);
+    const int64_t d = at.q.ne[0], e = at.v.ne[0], t = at.k.ne[1], n = at.q.ne[1], h = at.q.ne[2];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float *q = shared, *acc = q + d + warp * e, *max_of = q + d + WARPS * e,
+          *sum_of = max_of + WARPS;
+    const int64_t per_part = (t + gridDim.y - 1) / gridDim.y;
+    const int64_t first = blockIdx.y * per_part, last = first + per_part < t ? first + per_part : t;
+    for (int64_t row = blockIdx.x; row < n * h * at.q.ne[3]; row += gridDim.x) {
+        const int64_t head = row % h, query = row / h % n, s = row / h / n,
+                      hk = head / (h / at.k.ne[2]);
+        const Row from = {query, head, s}, kv = {0, hk, s};
+        const char *qp = row_data(at.q, from), *kp = row_data(at.k, kv), *vp = row_data(at.v, kv);
+        const char *mp = NULL;
+        if (at.mask.data) {
+            const Row m = {query, head % at.mask.ne[2], s % at.mask.ne[3]};
+            mp = row_data(at.mask, m);
+        }
+        const float slope = alibi_slope(at.max_bias, at.base + head, at.n_head);
+        float max = -INFINITY, sum = 0.0f;
+        __syncthreads(); /* the row before has been written */
+        for (int64_t i = threadIdx.x; i < d; i += THREADS)
+            q[i] = *(const float *)(const void *)(qp + (size_t)i * at.q.nb[0]);
+        for (int64_t i = lane; i < e; i += 32) acc[i] = 0.0f;
+        __syncthreads();
+        for (int64_t j = first + warp; j < last; j += WARPS) {
+            const float m = mp ? load_plain(at.mask.type, mp + (size_t)j * at.mask.nb[0]) : 0.0f;
+            if (m == -INFINITY) continue;
+            const char *k = kp + (size_t)j * at.k.nb[1], *v = vp + (size_t)j * at.v.nb[1];
+            float score = 0.0f;
+            for (int64_t i = lane; i < d; i += 32)
+                score = fmaf(q[i], load_dense(at.k.type, k, i), score);
+            score = warp_sum(score) * at.scale;
+            if (at.softcap != 0.0f) score = at.softcap * tanhf(score / at.softcap);
+            if (mp) score += slope * m;
+            float shrink = 1.0f;
+            if (score > max) {
+                shrink = expf(max - score);
+                max = score;
+                sum *= shrink;
+            }
+            const float p = expf(score - (max == -INFINITY ? 0.0f : max));
+            sum += p;
+            if (p == 0.0f) continue;
+            for (int64_t i = lane; i < e; i += 32)
+                acc[i] = fmaf(p, load_dense(at.v.type, v, i), acc[i] * shrink);
+        }
+        if (lane == 0) {
+            max_of[warp] = max;
+            sum_of[warp] = sum;
+        }
+        __syncthreads();
+        float best = -INFINITY, total = 0.0f, weight[WARPS];
+        for (int w = 0; w < WARPS; w++) best = fmaxf(best, max_of[w]);
+        for (int w = 0; w < WARPS; w++) {
+            weight[w] = max_of[w] == -INFINITY ? (sum_of[w] != 0.0f) : expf(max_of[w] - best);
+            total += weight[w] * sum_of[w];
+        }
+        const Row to = {head, query, s};
+        float *out = partial ? partial + (row * gridDim.y + blockIdx.y) * (e + 2)
+                             : (float *)(void *)row_data(at.dst, to);
+        const float scale = partial ? 1.0f : total == 0.0f ? 0.0f : 1.0f / total;
+        for (int64_t i = threadIdx.x; i < e; i += THREADS) {
+            float y = 0.0f;
+            for (int w = 0; w < WARPS; w++) {
+                if (weight[w] != 0.0f) y = fmaf(weight[w], q[d + w * e + i], y);
+            }
+            out[i] = y * scale;
+        }
+        if (partial && threadIdx.x == 0) {
+            out[e] = best;
+            out[e + 1] = total;
+        }
+    }
+}
+
+/* partial [e + 2, parts, rows] -> dst */
+static __global__ void join_kernel(Attention at, const float *partial, int parts) {
+    const int64_t e = at.v.ne[0], n = at.q.ne[1], h = at.q.ne[2];
+    for (int64_t row = blockIdx.x; row < n * h * at.q.ne[3]; row += gridDim.x) {
+        const float *p = partial + row * parts * (e + 2);
+        const Row to = {row % h, row / h % n, row / h / n};
+        float *out = (float *)(void *)row_data(at.dst, to);
+        float best = -INFINITY, total = 0.0f;
+        for (int j = 0; j < parts; j++) best = fmaxf(best, p[j * (e + 2) + e]);
+        if (best == -INFINITY) best = 0.0f;
+        for (int j = 0; j < parts; j++)
+            total += expf(p[j * (e + 2) + e] - best) * p[j * (e + 2) + e + 1];
+        const float scale = total == 0.0f ? 0.0f : 1.0f / total;
+        for (int64_t i = threadIdx.x; i < e; i += THREADS) {
+            float y = 0.0f;
+            for (int j = 0; j < parts; j++) {
+                const float w = expf(p[j * (e + 2) + e] - best);
+                if (w != 0.0f) y = fmaf(w, p[j * (e + 2) + i], y);
+            }
+            out[i] = y * scale;
+        }
+    }
+}
+
+/* ---- launch ---- */
+
+/* Parts of the keys: enough blocks for the device, at least 64 keys each. */
+static int64_t parts_of(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
+    const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3], t = dst->src[1]->ne[1];
+    const int64_t wanted = rows > 0 ? (int64_t)q->device->n_sm * 4 / rows : 1, most = (t + 63) / 64;
+    const int64_t parts = wanted < most ? wanted : most;
+    return parts < 1 ? 1 : parts > 256 ? 256 : parts;
+}
+
+size_t sheaf__cuda_work_flash_attn(const struct sheaf__cuda_queue *q,
+                                   const struct sheaf_tensor *dst) {
+    const int64_t parts = parts_of(q, dst), rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
+    return parts == 1 ? 0 : (size_t)(rows * parts * (dst->ne[0] + 2)) * sizeof(float);
+}
+
+static Attention attention_of(const struct sheaf_tensor *dst) {
+    const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
+    const struct sheaf_tensor *mask = dst->src[3];
+    Attention at;
+    memset(&at, 0, sizeof at);
+    at.dst = sheaf__cuda_view(dst);
+    at.q = sheaf__cuda_view(dst->src[0]);
+    at.k = sheaf__cuda_view(dst->src[1]);
+    at.v = sheaf__cuda_view(dst->src[2]);
+    if (mask) at.mask = sheaf__cuda_view(mask);
+    at.scale = sheaf__param_f32(dst, 0);
+    at.max_bias = sheaf__param_f32(dst, 1);
+    at.softcap = sheaf__param_f32(dst, 2);
+    at.base = dst->op_params[SHEAF_OP_PARAM_BASE];
+    at.n_head = extent ? extent : dst->src[0]->ne[2];
+    return at;
+}
+
+enum sheaf_status sheaf__cuda_launch_flash_attn(struct sheaf__cuda_queue *q,
+                                                const struct sheaf_tensor *dst) {
+    const Attention at = attention_of(dst);
+    const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3], parts = parts_of(q, dst);
+    if (sheaf__cuda_attention_tiles(q, &at)) return sheaf__cuda_launched(q, dst);
+    float *partial = parts > 1 ? (float *)(void *)q->work : NULL;
+    const dim3 grid(sheaf__cuda_blocks(rows, 1), (unsigned)parts);
+    CUDA_LAUNCH(attention_kernel, grid, THREADS, shared_bytes(at.q.ne[0], at.v.ne[0]), q->stream,
+                at, partial);
+    if (partial) {
+        CUDA_LAUNCH_PLAIN(join_kernel, sheaf__cuda_blocks(rows, 1), THREADS, 0, q->stream, at,
+                          partial, (int)parts);
+    }
+    return sheaf__cuda_launched(q, dst);
+}
+
+bool sheaf__cuda_supports_flash_attn(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2];
+    const struct sheaf_tensor *mask = dst->src[3];
+    if (dst->type != SHEAF_TYPE_F32 || !sheaf__cuda_is_dense(dst)) return false;
+    if (q->type != SHEAF_TYPE_F32) return false;
+    if (k->ne[2] == 0 ? q->ne[2] != 0 : q->ne[2] % k->ne[2] != 0) return false;
+    if (q->ne[0] != k->ne[0] || q->ne[3] != k->ne[3] || k->ne[1] != v->ne[1] ||
+        k->ne[2] != v->ne[2] || k->ne[3] != v->ne[3])
+        return false;
+    if (dst->ne[0] != v->ne[0] || dst->ne[1] != q->ne[2] || dst->ne[2] != q->ne[1] ||
+        dst->ne[3] != q->ne[3])
+        return false;
+    if (!sheaf__cuda_can_load(k) || !sheaf__cuda_is_dense(k)) return false;
+    if (!sheaf__cuda_can_load(v) || !sheaf__cuda_is_dense(v)) return false;
+    if (shared_bytes(q->ne[0], v->ne[0]) > 48 * 1024)
+        return false; /* heads of some 2400 elements */
+    return !mask || (sheaf__cuda_is_plain(mask) && mask->ne[0] == k->ne[1] &&
+                     mask->ne[1] >= q->ne[1] && (mask->ne[2] == 1 || mask->ne[2] == q->ne[2]) &&
+                     (mask->ne[3] == 1 || mask->ne[3] == q->ne[3]));
+}

@@ -1,0 +1,636 @@
+/* A backend: one stream of a device, what is queued in it, and graphs that are replayed.
+ *
+ * A graph that comes again with the same nodes, shapes, parameters and addresses is captured as a
+ * CUDA graph and replayed from then on: one submission for all of it. What it was when captured is
+ * kept as bytes (a record a node) and compared each time, so no change is missed. Captured graphs
+ * hold addresses of the work memory: when that moves they are forgotten.
+ *
+ * Ids that are out of range are noted by kernels in pinned memory and become the error of the next
+ * synchronize. Unlike on the CPU the work submitted behind them still runs: its results are not
+ * promised. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cuda/cuda.h"
+
+enum {
+    MAX_REPLAYS = 256, /* graphs remembered: a meta device has two spans a layer */
+    MIN_NODES = 4,     /* fewer are launched one by one as fast */
+};
+
+/* What the launches of a node depend on. */
+struct record {
+    const struct sheaf_tensor *node; /* bad ids are reported by it */
+    int32_t op_params[SHEAF_MAX_OP_PARAMS];
+    struct {
+        int64_t ne[SHEAF_MAX_DIMS];
+        size_t nb[SHEAF_MAX_DIMS];
+        void *data;
+        int64_t type;
+    } t[5]; /* the node and its operands */
+    int64_t op;
+};
+
+struct replay {
+    uint64_t uid;
+    int n_nodes, n_records; /* views leave no record */
+    struct record *records;
+    cudaGraphExec_t exec; /* NULL: seen once, or not to be captured */
+    bool refused;
+    uint64_t used; /* for forgetting the eldest */
+};
+
+/* The nodes to run; a plan has a list of its own. */
+struct nodes {
+    struct sheaf_tensor *const *node;
+    int n;
+};
+
+struct backend {
+    struct sheaf_backend base;
+    struct sheaf__cuda_device *device;
+    struct sheaf__cuda_queue q;
+    Fault *fault; /* the host's address of q.fault */
+    cudaEvent_t copied;
+    bool graphs;
+    struct record *scratch;
+    int scratch_cap;
+    struct replay *replays[MAX_REPLAYS];
+    int n_replays;
+    uint64_t clock;
+    struct plan *plans;
+};
+
+struct plan {
+    struct plan *next;
+    struct sheaf_tensor **nodes;
+    int n;
+    struct replay replay;
+};
+
+struct event {
+    struct sheaf_backend_event base;
+    cudaEvent_t event;
+};
+
+static struct backend *backend_of(sheaf_backend_t base) { return (struct backend *)base->context; }
+
+static enum sheaf_status use_device(const struct backend *b) {
+    const cudaError_t e = cudaSetDevice(b->device->ordinal);
+    return e ? sheaf__cuda_error(b->device->name, e, "choosing the device") : SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__cuda_launched(const struct sheaf__cuda_queue *q,
+                                       const struct sheaf_tensor *dst) {
+    const cudaError_t e = cudaGetLastError();
+    return e ? sheaf__cuda_error(q->device->name, e, "starting %s '%s'", sheaf_op_desc(dst),
+                                 dst->name)
+             : SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- checks ---- */
+
+static bool computes(const struct sheaf_tensor *node) {
+    return !sheaf_is_empty(node) &&
+           ((unsigned)node->op >= SHEAF_OP_COUNT || sheaf__cuda_op(node->op));
+}
+
+static enum sheaf_status check_place(const struct backend *b, const struct sheaf_tensor *t,
+                                     const struct sheaf_tensor *node) {
+    if (sheaf_is_empty(t)) return SHEAF_STATUS_SUCCESS;
+    if (!t->data)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: '%s' of '%s' (%s) has no memory; allocate the graph",
+                               b->device->name, t->name, node->name, sheaf_op_name(node->op));
+    if (sheaf__cuda_device_of_tensor(t) != b->device) {
+        const struct sheaf_tensor *owner = t->view_src ? t->view_src : t;
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: '%s' of '%s' (%s) lies in %s, not on this device; copy it, or "
+                               "let the scheduler do so",
+                               b->device->name, t->name, node->name, sheaf_op_name(node->op),
+                               owner->buffer ? sheaf_backend_buffer_name(owner->buffer)
+                                             : "no buffer");
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status check_node(const struct backend *b, const struct sheaf_tensor *node) {
+    if (!sheaf__cuda_supports_op(node)) {
+        const struct sheaf_tensor *x = node->src[0], *y = node->src[1];
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                               "%s: cannot compute %s '%s' (%s from %s%s%s): types or strides that "
+                               "this device does not handle",
+                               b->device->name, sheaf_op_name(node->op), node->name,
+                               sheaf_type_name(node->type), x ? sheaf_type_name(x->type) : "-",
+                               y ? ", " : "", y ? sheaf_type_name(y->type) : "");
+    }
+    enum sheaf_status st = check_place(b, node, node);
+    for (int i = 0; i < SHEAF_MAX_SRC && !st; i++)
+        if (node->src[i]) st = check_place(b, node->src[i], node);
+    return st;
+}
+
+/* ---- work memory ---- */
+
+static void forget_capture(struct replay *r) {
+    if (r->exec) cudaGraphExecDestroy(r->exec);
+    r->exec = NULL;
+    r->n_nodes = 0; /* matches nothing */
+}
+
+static void forget_all(struct backend *b) {
+    for (int i = 0; i < b->n_replays; i++) forget_capture(b->replays[i]);
+    for (struct plan *p = b->plans; p; p = p->next) forget_capture(&p->replay);
+}
+
+static enum sheaf_status reserve_work(struct backend *b, size_t need) {
+    if (need <= b->q.work_size) return SHEAF_STATUS_SUCCESS;
+    cudaError_t e = cudaStreamSynchronize(b->q.stream);
+    forget_all(b);
+    if (b->q.work) cudaFree(b->q.work);
+    b->q.work = NULL;
+    b->q.work_size = 0;
+    need = sheaf__align_up(need + need / 4, (size_t)1 << 20); /* room to grow */
+    void *p = NULL;
+    if (!e) e = cudaMalloc(&p, need);
+    if (e) {
+        cudaGetLastError();
+        return sheaf__cuda_error(b->device->name, e, "%zu bytes of work memory", need);
+    }
+    b->q.work = (char *)p;
+    b->q.work_size = need;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status prepare(struct backend *b, struct nodes nodes) {
+    size_t need = 0;
+    for (int i = 0; i < nodes.n; i++) {
+        const struct sheaf_tensor *node = nodes.node[i];
+        if (!computes(node)) continue;
+        const enum sheaf_status st = check_node(b, node);
+        if (st) return st;
+        const struct sheaf__cuda_op *op = sheaf__cuda_op(node->op);
+        const size_t n = op->work_size ? op->work_size(&b->q, node) : 0;
+        if (n > need) need = n;
+    }
+    return reserve_work(b, need);
+}
+
+/* ---- running ---- */
+
+static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int i = 0; i < nodes.n && !st; i++) {
+        if (computes(nodes.node[i]))
+            st = sheaf__cuda_op(nodes.node[i]->op)->launch(&b->q, nodes.node[i]);
+    }
+    return st;
+}
+
+static bool grow_scratch(struct backend *b, int n) {
+    if (n <= b->scratch_cap) return true;
+    struct record *p = (struct record *)realloc(b->scratch, (size_t)n * sizeof *p);
+    if (!p) return false;
+    b->scratch = p;
+    b->scratch_cap = n;
+    return true;
+}
+
+/* Into b->scratch; how many. -1 if a node has more operands than a record. */
+static int take_records(struct backend *b, struct nodes nodes) {
+    int n = 0;
+    if (!grow_scratch(b, nodes.n)) return -1;
+    for (int i = 0; i < nodes.n; i++) {
+        const struct sheaf_tensor *node = nodes.node[i];
+        if (!computes(node)) continue;
+        struct record *r = &b->scratch[n++];
+        memset(r, 0, sizeof *r); /* compared by its bytes */
+        r->node = node;
+        r->op = node->op;
+        memcpy(r->op_params, node->op_params, sizeof r->op_params);
+        for (int j = 0; j < 5; j++) {
+            const struct sheaf_tensor *t = j ? node->src[j - 1] : node;
+            if (!t) continue;
+            memcpy(r->t[j].ne, t->ne, sizeof t->ne);
+            memcpy(r->t[j].nb, t->nb, sizeof t->nb);
+            r->t[j].data = t->data;
+            r->t[j].type = t->type;
+        }
+        if (node->src[4]) return -1;
+    }
+    return n;
+}
+
+static bool same_records(const struct backend *b, const struct replay *r, int n_nodes, int n) {
+    return r->n_nodes == n_nodes && r->n_records == n &&
+           !memcmp(r->records, b->scratch, (size_t)n * sizeof *r->records);
+}
+
+static bool keep_records(struct backend *b, struct replay *r, int n_nodes, int n) {
+    forget_capture(r);
+    r->refused = false;
+    struct record *p = (struct record *)realloc(r->records, (size_t)(n ? n : 1) * sizeof *p);
+    if (!p) return false;
+    memcpy(p, b->scratch, (size_t)n * sizeof *p);
+    r->records = p;
+    r->n_records = n;
+    r->n_nodes = n_nodes;
+    return true;
+}
+
+/* A graph that cannot be captured runs node by node for ever; that is no error. */
+static void capture(struct backend *b, struct replay *r, struct nodes nodes) {
+    cudaGraph_t graph = NULL;
+    r->refused = true;
+    if (cudaStreamBeginCapture(b->q.stream, cudaStreamCaptureModeThreadLocal)) {
+        cudaGetLastError();
+        return;
+    }
+    const enum sheaf_status st = launch_all(b, nodes);
+    const cudaError_t e = cudaStreamEndCapture(b->q.stream, &graph);
+    if (!st && !e && graph && !cudaGraphInstantiate(&r->exec, graph, 0)) {
+        r->refused = false;
+    } else {
+        r->exec = NULL;
+    }
+    if (graph) cudaGraphDestroy(graph);
+    cudaGetLastError();
+    sheaf_clear_error();
+}
+
+/* Once as it is, then captured, then replayed. */
+static enum sheaf_status run_with(struct backend *b, struct replay *r, struct nodes nodes) {
+    const int n = take_records(b, nodes);
+    if (n < 0 || !same_records(b, r, nodes.n, n)) {
+        enum sheaf_status st = prepare(b, nodes);
+        if (!st) st = launch_all(b, nodes);
+        if (!st && n >= 0) keep_records(b, r, nodes.n, n);
+        return st;
+    }
+    if (!r->exec && !r->refused) capture(b, r, nodes);
+    if (!r->exec) return launch_all(b, nodes);
+    const cudaError_t e = cudaGraphLaunch(r->exec, b->q.stream);
+    return e ? sheaf__cuda_error(b->device->name, e, "starting a captured graph of %d nodes",
+                                 nodes.n)
+             : SHEAF_STATUS_SUCCESS;
+}
+
+static void free_replay(struct replay *r) {
+    forget_capture(r);
+    free(r->records);
+    free(r);
+}
+
+static struct replay *replay_of(struct backend *b, uint64_t uid) {
+    int eldest = 0;
+    for (int i = 0; i < b->n_replays; i++) {
+        if (b->replays[i]->uid == uid) return b->replays[i];
+        if (b->replays[i]->used < b->replays[eldest]->used) eldest = i;
+    }
+    struct replay *r = (struct replay *)calloc(1, sizeof *r);
+    if (!r) return NULL;
+    r->uid = uid;
+    if (b->n_replays < MAX_REPLAYS) {
+        b->replays[b->n_replays++] = r;
+    } else {
+        free_replay(b->replays[eldest]);
+        b->replays[eldest] = r;
+    }
+    return r;
+}
+
+static enum sheaf_status run_nodes(struct backend *b, struct nodes nodes, uint64_t uid) {
+    enum sheaf_status st = use_device(b);
+    if (st) return st;
+    struct replay *r = b->graphs && uid && nodes.n >= MIN_NODES ? replay_of(b, uid) : NULL;
+    if (r) {
+        r->used = ++b->clock;
+        return run_with(b, r, nodes);
+    }
+    st = prepare(b, nodes);
+    return st ? st : launch_all(b, nodes);
+}
+
+static enum sheaf_status graph_compute_async(sheaf_backend_t base, struct sheaf_cgraph *graph) {
+    const struct nodes nodes = {graph->nodes, graph->n_nodes};
+    return run_nodes(backend_of(base), nodes, graph->uid);
+}
+
+/* The text of a bad id; forgets it. The node is alive: graphs stay until the queue was waited for.
+ */
+static enum sheaf_status take_fault(struct backend *b) {
+    const Fault f = *b->fault;
+    if (!f.node) return SHEAF_STATUS_SUCCESS;
+    b->fault->node = 0;
+    b->fault->id = 0;
+    const struct sheaf_tensor *t = (const struct sheaf_tensor *)(uintptr_t)f.node;
+    const int64_t extent = t->op_params[SHEAF_OP_PARAM_EXTENT];
+    const bool expert = t->op == SHEAF_OP_MUL_MAT_ID;
+    const int64_t own = expert                       ? t->src[0]->ne[2]
+                        : t->op == SHEAF_OP_SET_ROWS ? t->ne[1]
+                                                     : t->src[0]->ne[1];
+    return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: %s '%s': %s %lld is outside [0, %lld)",
+                           b->device->name, sheaf_op_name(t->op), t->name,
+                           expert ? "expert" : "row", f.id,
+                           (long long)(extent && t->op != SHEAF_OP_SET_ROWS ? extent : own));
+}
+
+static enum sheaf_status synchronize(sheaf_backend_t base) {
+    struct backend *b = backend_of(base);
+    const cudaError_t e = cudaStreamSynchronize(b->q.stream);
+    if (e) return sheaf__cuda_error(b->device->name, e, "waiting for what was submitted");
+    return take_fault(b);
+}
+
+static enum sheaf_status graph_compute(sheaf_backend_t base, struct sheaf_cgraph *graph) {
+    enum sheaf_status st = graph_compute_async(base, graph);
+    if (!st) return synchronize(base);
+    synchronize(base); /* nothing of it runs on while the caller reads the error */
+    return st;
+}
+
+/* ---- plans ---- */
+
+static struct plan *plan_of(sheaf_backend_graph_plan_t p) { return (struct plan *)(void *)p; }
+
+static void plan_free(sheaf_backend_t base, sheaf_backend_graph_plan_t opaque) {
+    struct plan *p = plan_of(opaque);
+    struct backend *b = backend_of(base);
+    cudaStreamSynchronize(b->q.stream); /* it may be running */
+    for (struct plan **at = &b->plans; *at; at = &(*at)->next) {
+        if (*at == p) {
+            *at = p->next;
+            break;
+        }
+    }
+    forget_capture(&p->replay);
+    free(p->replay.records);
+    free(p->nodes);
+    free(p);
+}
+
+static enum sheaf_status plan_update(sheaf_backend_t base, sheaf_backend_graph_plan_t opaque,
+                                     const struct sheaf_cgraph *graph) {
+    struct backend *b = backend_of(base);
+    struct plan *p = plan_of(opaque);
+    const struct nodes nodes = {graph->nodes, graph->n_nodes};
+    enum sheaf_status st = use_device(b);
+    if (!st) st = prepare(b, nodes);
+    if (st) return st;
+    const size_t n = graph->n_nodes > 0 ? (size_t)graph->n_nodes : 1;
+    struct sheaf_tensor **list = (struct sheaf_tensor **)malloc(n * sizeof *list);
+    if (!list)
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory for a plan",
+                               b->device->name);
+    memcpy(list, graph->nodes, (size_t)graph->n_nodes * sizeof *list);
+    free(p->nodes);
+    p->nodes = list;
+    p->n = graph->n_nodes;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status plan_create(sheaf_backend_t base, const struct sheaf_cgraph *graph,
+                                     sheaf_backend_graph_plan_t *out) {
+    struct plan *p = (struct plan *)calloc(1, sizeof *p);
+    struct backend *b = backend_of(base);
+    if (!p)
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory for a plan",
+                               b->device->name);
+    p->next = b->plans;
+    b->plans = p;
+    sheaf_backend_graph_plan_t opaque = (sheaf_backend_graph_plan_t)(void *)p;
+    const enum sheaf_status st = plan_update(base, opaque, graph);
+    if (st) {
+        plan_free(base, opaque);
+    } else {
+        *out = opaque;
+    }
+    return st;
+}
+
+static enum sheaf_status plan_compute(sheaf_backend_t base, sheaf_backend_graph_plan_t opaque) {
+    struct backend *b = backend_of(base);
+    struct plan *p = plan_of(opaque);
+    const struct nodes nodes = {p->nodes, p->n};
+    enum sheaf_status st = use_device(b);
+    if (!st) st = b->graphs ? run_with(b, &p->replay, nodes) : prepare(b, nodes);
+    if (!st && !b->graphs) st = launch_all(b, nodes);
+    if (!st) return synchronize(base);
+    synchronize(base);
+    return st;
+}
+
+/* ---- transfers ---- */
+
+static enum sheaf_status move_async(struct backend *b, void *to, const void *from, size_t size,
+                                    cudaMemcpyKind kind, const char *what, const char *name) {
+    enum sheaf_status st = use_device(b);
+    if (st) return st;
+    const cudaError_t e = cudaMemcpyAsync(to, from, size, kind, b->q.stream);
+    return e ? sheaf__cuda_error(b->device->name, e, "%s '%s' (%zu bytes)", what, name, size)
+             : SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status set_tensor_async(sheaf_backend_t base, struct sheaf_tensor *t,
+                                          const void *data, size_t offset, size_t size) {
+    return move_async(backend_of(base), (char *)t->data + offset, data, size,
+                      cudaMemcpyHostToDevice, "writing", t->name);
+}
+
+static enum sheaf_status get_tensor_async(sheaf_backend_t base, const struct sheaf_tensor *t,
+                                          void *data, size_t offset, size_t size) {
+    return move_async(backend_of(base), data, (const char *)t->data + offset, size,
+                      cudaMemcpyDeviceToHost, "reading", t->name);
+}
+
+static const struct sheaf_backend_i *backend_iface(void);
+
+/* In the queue of the source; that of the target waits for it. */
+static enum sheaf_status cpy_tensor_async(sheaf_backend_t base_src, sheaf_backend_t base_dst,
+                                          struct sheaf_tensor *src, struct sheaf_tensor *dst,
+                                          bool *done) {
+    *done = false;
+    if (base_src->iface != backend_iface() || !sheaf_is_contiguous(src))
+        return SHEAF_STATUS_SUCCESS;
+    struct backend *from = backend_of(base_src), *to = backend_of(base_dst);
+    if (sheaf__cuda_device_of_tensor(src) != from->device ||
+        sheaf__cuda_device_of_tensor(dst) != to->device)
+        return SHEAF_STATUS_SUCCESS;
+    const size_t size = sheaf_nbytes(src);
+    enum sheaf_status st = use_device(from);
+    if (st) return st;
+    cudaError_t e =
+        from->device == to->device
+            ? cudaMemcpyAsync(dst->data, src->data, size, cudaMemcpyDeviceToDevice, from->q.stream)
+            : cudaMemcpyPeerAsync(dst->data, to->device->ordinal, src->data, from->device->ordinal,
+                                  size, from->q.stream);
+    if (!e && from != to) e = cudaEventRecord(from->copied, from->q.stream);
+    if (!e && from != to) e = cudaStreamWaitEvent(to->q.stream, from->copied, 0);
+    if (e)
+        return sheaf__cuda_error(from->device->name, e, "copying '%s' to %s", src->name,
+                                 to->device->name);
+    *done = true;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- events ---- */
+
+enum sheaf_status sheaf__cuda_event_new(sheaf_backend_dev_t dev, sheaf_backend_event_t *out) {
+    const struct sheaf__cuda_device *d = (const struct sheaf__cuda_device *)dev->context;
+    struct event *x = (struct event *)calloc(1, sizeof *x);
+    *out = NULL;
+    if (!x)
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory for an event", d->name);
+    cudaError_t e = cudaSetDevice(d->ordinal);
+    if (!e) e = cudaEventCreateWithFlags(&x->event, cudaEventDisableTiming);
+    if (e) {
+        free(x);
+        return sheaf__cuda_error(d->name, e, "making an event");
+    }
+    *out = &x->base;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+void sheaf__cuda_event_free(sheaf_backend_dev_t dev, sheaf_backend_event_t event) {
+    struct event *x = (struct event *)event;
+    (void)dev;
+    cudaEventDestroy(x->event); /* what waits for it still does */
+    free(x);
+}
+
+enum sheaf_status sheaf__cuda_event_synchronize(sheaf_backend_dev_t dev,
+                                                sheaf_backend_event_t event) {
+    const cudaError_t e = cudaEventSynchronize(((struct event *)event)->event);
+    return e ? sheaf__cuda_error(((const struct sheaf__cuda_device *)dev->context)->name, e,
+                                 "waiting for an event")
+             : SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status event_record(sheaf_backend_t base, sheaf_backend_event_t event) {
+    struct backend *b = backend_of(base);
+    enum sheaf_status st = use_device(b);
+    if (st) return st;
+    const cudaError_t e = cudaEventRecord(((struct event *)event)->event, b->q.stream);
+    return e ? sheaf__cuda_error(b->device->name, e, "recording an event") : SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status event_wait(sheaf_backend_t base, sheaf_backend_event_t event) {
+    struct backend *b = backend_of(base);
+    enum sheaf_status st = use_device(b);
+    if (st) return st;
+    const cudaError_t e = cudaStreamWaitEvent(b->q.stream, ((struct event *)event)->event, 0);
+    return e ? sheaf__cuda_error(b->device->name, e, "making the queue wait for an event")
+             : SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- life ---- */
+
+static const char *backend_name(sheaf_backend_t base) { return backend_of(base)->device->name; }
+
+static const uint8_t *backend_guid(sheaf_backend_t base) {
+    static const uint8_t guid[16] = {0x73, 0x68, 0x65, 0x61, 0x66, 0x2d, 0x43, 0x55,
+                                     0x44, 0x41, 0x8b, 0x52, 0xe0, 0x3d, 0x97, 0x61};
+    (void)base;
+    return guid;
+}
+
+static void backend_free(sheaf_backend_t base) {
+    struct backend *b = backend_of(base);
+    cudaSetDevice(b->device->ordinal);
+    if (b->q.stream) cudaStreamSynchronize(b->q.stream);
+    for (int i = 0; i < b->n_replays; i++) free_replay(b->replays[i]);
+    sheaf__cuda_blas_free(b->q.blas);
+    if (b->q.work) cudaFree(b->q.work);
+    if (b->fault) cudaFreeHost(b->fault);
+    if (b->copied) cudaEventDestroy(b->copied);
+    if (b->q.stream) cudaStreamDestroy(b->q.stream);
+    free(b->scratch);
+    free(b);
+}
+
+static struct sheaf_backend_i make_backend_i() {
+    struct sheaf_backend_i i;
+    memset(&i, 0, sizeof i);
+    i.get_name = backend_name;
+    i.free = backend_free;
+    i.graph_compute = graph_compute;
+    i.synchronize = synchronize;
+    i.get_guid = backend_guid;
+    i.graph_compute_async = graph_compute_async;
+    i.set_tensor_async = set_tensor_async;
+    i.get_tensor_async = get_tensor_async;
+    i.cpy_tensor_async = cpy_tensor_async;
+    i.graph_plan_create = plan_create;
+    i.graph_plan_free = plan_free;
+    i.graph_plan_update = plan_update;
+    i.graph_plan_compute = plan_compute;
+    i.event_record = event_record;
+    i.event_wait = event_wait;
+    return i;
+}
+static const struct sheaf_backend_i backend_i = make_backend_i();
+static const struct sheaf_backend_i *backend_iface(void) { return &backend_i; }
+
+void *sheaf__cuda_backend_stream(sheaf_backend_t backend) {
+    return backend && backend->iface == &backend_i ? (void *)backend_of(backend)->q.stream : NULL;
+}
+
+/* "graphs=0,blas=0" in any order: switches for finding where a fault or the time comes from. */
+static enum sheaf_status parse_params(const char *device, const char *params, bool *graphs,
+                                      bool *blas) {
+    *graphs = *blas = true;
+    while (params && *params) {
+        int on = 0, used = 0;
+        bool *which = graphs;
+        if (sscanf(params, "graphs=%1d%n", &on, &used) != 1) {
+            which = blas;
+            used = 0;
+            if (sscanf(params, "blas=%1d%n", &on, &used) != 1) used = 0;
+        }
+        if (!used || on < 0 || on > 1 || (params[used] && params[used] != ','))
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "%s: parameters '%s'; they are \"graphs=0|1\" (replay captured "
+                                   "graphs) and \"blas=0|1\" (use cuBLASLt), joined by a comma",
+                                   device, params);
+        *which = on;
+        params += used + (params[used] == ',');
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, const char *params,
+                                          sheaf_backend_t *out) {
+    bool graphs, blas;
+    void *fault = NULL, *fault_device = NULL;
+    *out = NULL;
+    enum sheaf_status st = parse_params(device->name, params, &graphs, &blas);
+    if (st) return st;
+    struct backend *b = (struct backend *)calloc(1, sizeof *b);
+    if (!b) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory", device->name);
+    b->base.iface = &backend_i;
+    b->base.device = &device->base;
+    b->base.context = b;
+    b->device = device;
+    b->graphs = graphs;
+    b->q.device = device;
+    cudaError_t e = cudaSetDevice(device->ordinal);
+    if (!e) e = cudaStreamCreateWithFlags(&b->q.stream, cudaStreamNonBlocking);
+    if (!e) e = cudaEventCreateWithFlags(&b->copied, cudaEventDisableTiming);
+    if (!e)
+        e = cudaHostAlloc(&fault, sizeof *b->fault, cudaHostAllocMapped | cudaHostAllocPortable);
+    if (!e) {
+        memset(fault, 0, sizeof *b->fault);
+        b->fault = (Fault *)fault;
+        e = cudaHostGetDevicePointer(&fault_device, fault, 0);
+        b->q.fault = (Fault *)fault_device;
+    }
+    if (e) {
+        cudaGetLastError();
+        st = sheaf__cuda_error(device->name, e, "starting the device");
+        backend_free(&b->base);
+        return st;
+    }
+    if (blas) sheaf__cuda_blas_new(device, &b->q.blas);
+    *out = &b->base;
+    return SHEAF_STATUS_SUCCESS;
+}

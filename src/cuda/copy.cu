@@ -1,0 +1,265 @@
+/* DUP, CONT, CPY, CONCAT, GET_ROWS, SET_ROWS: elements moved, and converted where the types differ.
+ *
+ * Elements are numbered in the logical order of their tensor; a copy keeps the number, the shapes
+ * may differ. A thread makes one element of the result, or one block of a block type. */
+#include "cuda/cuda.h"
+#include "cuda/quantize.cuh"
+
+enum { THREADS = 256 };
+
+/* Elements of a block of dst and its bytes. */
+struct Unit {
+    int64_t elements;
+    size_t bytes;
+};
+
+static Unit unit_of(const struct sheaf_tensor *t) {
+    Unit u;
+    u.elements = sheaf_blck_size(t->type);
+    u.bytes = sheaf_type_size(t->type);
+    return u;
+}
+
+/* The block (element) that element number e lies in. nb0: bytes between blocks. */
+HD char *locate(const View &v, int64_t e, int64_t block, size_t nb0) {
+    const int64_t i0 = e % v.ne[0];
+    return row_data(v, row_at(v.ne, e / v.ne[0])) + (size_t)(i0 / block) * nb0;
+}
+
+HD float load_number(const View &v, int64_t e) {
+    const int64_t i0 = e % v.ne[0];
+    return load_any(v.type, row_data(v, row_at(v.ne, e / v.ne[0])), v.nb[0], i0);
+}
+
+HD bool is_int_type(int type) { return type == SHEAF_TYPE_I32 || type == SHEAF_TYPE_I64; }
+
+/* ---- copies ---- */
+
+/* Blocks of the same type: n of them, moved as they are. */
+static __global__ void move_kernel(View dst, View src, Unit unit, int64_t n) {
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS) {
+        char *d = locate(dst, i * unit.elements, unit.elements, dst.nb[0]);
+        const char *s = locate(src, i * unit.elements, unit.elements, src.nb[0]);
+        if (unit.bytes == 4) {
+            *(uint32_t *)(void *)d = *(const uint32_t *)(const void *)s;
+        } else if (unit.bytes == 8) {
+            *(uint64_t *)(void *)d = *(const uint64_t *)(const void *)s;
+        } else { /* the others are whole halves */
+            for (size_t b = 0; b < unit.bytes; b += 2)
+                *(uint16_t *)(void *)(d + b) = *(const uint16_t *)(const void *)(s + b);
+        }
+    }
+}
+
+/* Floats of any types. */
+static __global__ void convert_kernel(View dst, View src, Unit unit, int64_t n) {
+    float x[SHEAF__QK_K];
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS) {
+        const int64_t first = i * unit.elements;
+        for (int j = 0; j < unit.elements; j++) x[j] = load_number(src, first + j);
+        store_block(dst.type, x, locate(dst, first, unit.elements, dst.nb[0]));
+    }
+}
+
+/* Towards zero; what does not fit is clamped, NaN is 0. */
+HD int64_t int_of(float f) {
+    if (f != f) return 0;
+    if (f >= 9223372036854775808.0f) return INT64_MAX;
+    if (f < -9223372036854775808.0f) return INT64_MIN;
+    return (int64_t)f;
+}
+
+/* One side is I32 or I64, the other plain. */
+static __global__ void integer_kernel(View dst, View src, int64_t n) {
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS) {
+        const void *s = locate(src, i, 1, src.nb[0]);
+        void *d = locate(dst, i, 1, dst.nb[0]);
+        const int64_t v = src.type == SHEAF_TYPE_I32   ? *(const int32_t *)s
+                          : src.type == SHEAF_TYPE_I64 ? *(const int64_t *)s
+                                                       : int_of(load_plain(src.type, s));
+        if (dst.type == SHEAF_TYPE_I64) {
+            *(int64_t *)d = v;
+        } else if (dst.type == SHEAF_TYPE_I32) {
+            *(int32_t *)d = v > INT32_MAX ? INT32_MAX : v < INT32_MIN ? INT32_MIN : (int32_t)v;
+        } else {
+            store_plain(dst.type, (float)v, d);
+        }
+    }
+}
+
+/* With the step between blocks in nb[0], also where a row is a single block. */
+static View stepped(const struct sheaf_tensor *t) {
+    View v = sheaf__cuda_view(t);
+    if (sheaf__cuda_is_dense(t)) v.nb[0] = sheaf_type_size(t->type);
+    return v;
+}
+
+enum sheaf_status sheaf__cuda_launch_copy(struct sheaf__cuda_queue *q,
+                                          const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *src = dst->src[0];
+    const Unit unit = unit_of(dst);
+    const int64_t n = sheaf_nelements(dst) / unit.elements;
+    const View d = stepped(dst), s = stepped(src);
+    const unsigned blocks = sheaf__cuda_blocks(n, THREADS);
+    if (dst->type == src->type) {
+        if (sheaf_is_contiguous(dst) && sheaf_is_contiguous(src)) {
+            const cudaError_t e = cudaMemcpyAsync(dst->data, src->data, sheaf_nbytes(dst),
+                                                  cudaMemcpyDeviceToDevice, q->stream);
+            return e ? sheaf__cuda_error(q->device->name, e, "copying '%s'", dst->name)
+                     : SHEAF_STATUS_SUCCESS;
+        }
+        CUDA_LAUNCH_PLAIN(move_kernel, blocks, THREADS, 0, q->stream, d, s, unit, n);
+    } else if (is_int_type(dst->type) || is_int_type(src->type)) {
+        CUDA_LAUNCH_PLAIN(integer_kernel, blocks, THREADS, 0, q->stream, d, s, n);
+    } else {
+        CUDA_LAUNCH_PLAIN(convert_kernel, blocks, THREADS, 0, q->stream, d, s, unit, n);
+    }
+    return sheaf__cuda_launched(q, dst);
+}
+
+static bool is_int(const struct sheaf_tensor *t) { return is_int_type(t->type); }
+
+bool sheaf__cuda_supports_copy(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *src = dst->src[0];
+    if (!sheaf_type_is_known(dst->type) || !sheaf_type_is_known(src->type)) return false;
+    if (sheaf_nelements(dst) != sheaf_nelements(src)) return false;
+    if (dst->type == src->type) return true;
+    if (is_int(dst)) return is_int(src) || sheaf__cuda_is_plain(src);
+    if (is_int(src)) return sheaf__cuda_is_plain(dst);
+    return sheaf__cuda_can_load(dst) && sheaf__cuda_can_load(src);
+}
+
+/* ---- concat: each operand is moved to its part of dst ---- */
+
+enum sheaf_status sheaf__cuda_launch_concat(struct sheaf__cuda_queue *q,
+                                            const struct sheaf_tensor *dst) {
+    const int dim = dst->op_params[0];
+    const Unit unit = unit_of(dst);
+    int64_t offset = 0;
+    for (int i = 0; i < 2; i++) {
+        const struct sheaf_tensor *src = dst->src[i];
+        View d = stepped(dst);
+        d.data += (size_t)(dim == 0 ? offset / unit.elements : offset) * d.nb[dim];
+        memcpy(d.ne, src->ne, sizeof d.ne);
+        offset += src->ne[dim];
+        if (sheaf_is_empty(src)) continue;
+        const int64_t n = sheaf_nelements(src) / unit.elements;
+        CUDA_LAUNCH_PLAIN(move_kernel, sheaf__cuda_blocks(n, THREADS), THREADS, 0, q->stream, d,
+                          stepped(src), unit, n);
+    }
+    return sheaf__cuda_launched(q, dst);
+}
+
+bool sheaf__cuda_supports_concat(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    const int dim = dst->op_params[0];
+    if (dim < 0 || dim >= SHEAF_MAX_DIMS || !sheaf_type_is_known(dst->type)) return false;
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+        if (i == dim ? dst->ne[i] != a->ne[i] + b->ne[i]
+                     : dst->ne[i] != a->ne[i] || dst->ne[i] != b->ne[i])
+            return false;
+    }
+    return dst->type == a->type && dst->type == b->type;
+}
+
+/* ---- rows by number ---- */
+
+struct Rows {
+    int64_t base, limit; /* ids are in [0, limit); the tensor holds rows [base, base + ne[1]) */
+    uint64_t node;
+};
+
+/* a [e, v, h, s], ids [n, h, s] -> dst F32 [e, n, h, s]; rows that others hold are zeros. grid: x
+ * rows of dst, y pieces of a row */
+static __global__ void get_rows_kernel(View dst, View a, View ids, Rows rows, Fault *fault) {
+    for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
+        const Row at = row_at(dst.ne, row);
+        int64_t id = load_id(ids, at.i1, at.i2, at.i3);
+        const bool bad = id < 0 || id >= rows.limit;
+        if (bad && threadIdx.x == 0) report(fault, rows.node, id);
+        id -= rows.base;
+        const bool zero = bad || id < 0 || id >= a.ne[1];
+        const Row from = {zero ? 0 : id, at.i2, at.i3};
+        const char *x = row_data(a, from);
+        float *d = (float *)(void *)row_data(dst, at);
+        for (int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x; i < dst.ne[0];
+             i += (int64_t)gridDim.y * THREADS)
+            d[i] = zero ? 0.0f : load_any(a.type, x, a.nb[0], i);
+    }
+}
+
+enum sheaf_status sheaf__cuda_launch_get_rows(struct sheaf__cuda_queue *q,
+                                              const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
+    const Rows rows = {dst->op_params[SHEAF_OP_PARAM_BASE], extent ? extent : a->ne[1],
+                       (uint64_t)(uintptr_t)dst};
+    const dim3 grid(sheaf__cuda_blocks(sheaf_nrows(dst), 1),
+                    sheaf__cuda_blocks_y((dst->ne[0] + 4 * THREADS - 1) / (4 * THREADS)));
+    CUDA_LAUNCH_PLAIN(get_rows_kernel, grid, THREADS, 0, q->stream, sheaf__cuda_view(dst),
+                      sheaf__cuda_view(a), sheaf__cuda_view(dst->src[1]), rows, q->fault);
+    return sheaf__cuda_launched(q, dst);
+}
+
+bool sheaf__cuda_supports_get_rows(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    return dst->type == SHEAF_TYPE_F32 && sheaf__cuda_is_dense(dst) && sheaf__cuda_can_load(a) &&
+           (b->type == SHEAF_TYPE_I32 || b->type == SHEAF_TYPE_I64) && dst->ne[0] == a->ne[0] &&
+           dst->ne[1] == b->ne[0] && dst->ne[2] == b->ne[1] && dst->ne[3] == b->ne[2] &&
+           a->ne[2] == b->ne[1] && a->ne[3] == b->ne[2] && b->ne[3] == 1;
+}
+
+/* b [e, n, h, s], ids [n, h|1, s|1] -> rows of dst [e, L, h, s]. Of two rows with the same number
+ * the later is written: a block gives its row up if a later one has its number. */
+static __global__ void set_rows_kernel(View dst, View b, View ids, Unit unit, Rows rows,
+                                       Fault *fault) {
+    __shared__ int superseded;
+    float x[SHEAF__QK_K];
+    for (int64_t row = blockIdx.x; row < n_rows(b); row += gridDim.x) {
+        const Row at = row_at(b.ne, row);
+        const int64_t c1 = at.i2 % ids.ne[1], c2 = at.i3 % ids.ne[2];
+        const int64_t id = load_id(ids, at.i1, c1, c2);
+        const bool bad = id < 0 || id >= rows.limit;
+        if (bad && threadIdx.x == 0) report(fault, rows.node, id);
+        __syncthreads();
+        if (threadIdx.x == 0) superseded = bad;
+        __syncthreads();
+        for (int64_t j = at.i1 + 1 + threadIdx.x; j < b.ne[1]; j += THREADS) {
+            if (load_id(ids, j, c1, c2) == id) superseded = 1;
+        }
+        __syncthreads();
+        if (superseded) continue;
+        const Row to = {id, at.i2, at.i3};
+        const char *from = row_data(b, at);
+        char *d = row_data(dst, to);
+        const int64_t n = b.ne[0] / unit.elements;
+        for (int64_t i = threadIdx.x; i < n; i += THREADS) {
+            for (int j = 0; j < unit.elements; j++)
+                x[j] = load_plain(b.type, from + (size_t)(i * unit.elements + j) * b.nb[0]);
+            store_block(dst.type, x, d + (size_t)i * dst.nb[0]);
+        }
+    }
+}
+
+enum sheaf_status sheaf__cuda_launch_set_rows(struct sheaf__cuda_queue *q,
+                                              const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *b = dst->src[1];
+    const Rows rows = {0, dst->ne[1], (uint64_t)(uintptr_t)dst};
+    if (sheaf_is_empty(b)) return SHEAF_STATUS_SUCCESS;
+    CUDA_LAUNCH(set_rows_kernel, sheaf__cuda_blocks(sheaf_nrows(b), 1), THREADS, 0, q->stream,
+                stepped(dst), sheaf__cuda_view(b), sheaf__cuda_view(dst->src[2]), unit_of(dst),
+                rows, q->fault);
+    return sheaf__cuda_launched(q, dst);
+}
+
+bool sheaf__cuda_supports_set_rows(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *b = dst->src[1], *c = dst->src[2];
+    return sheaf__cuda_can_load(dst) && sheaf__cuda_is_plain(b) &&
+           (c->type == SHEAF_TYPE_I64 || c->type == SHEAF_TYPE_I32) && dst->ne[0] == b->ne[0] &&
+           dst->ne[2] == b->ne[2] && dst->ne[3] == b->ne[3] && c->ne[0] == b->ne[1] &&
+           c->ne[3] == 1 && (c->ne[1] == b->ne[2] || c->ne[1] == 1) &&
+           (c->ne[2] == b->ne[3] || c->ne[2] == 1);
+}

@@ -1,0 +1,135 @@
+/* What the files of the CUDA backend share on the host's side.
+ *
+ * Errors: a CUDA call that fails becomes a status and a text with the device, what was being done,
+ * and the runtime's own words; nothing here aborts. CUDA's sticky errors (a fault inside a kernel)
+ * are returned by every later call of the device, so the text says that the process must start
+ * anew. */
+#ifndef SHEAF_CUDA_CUDA_H
+#define SHEAF_CUDA_CUDA_H
+
+extern "C" {
+#include "core/internal.h"
+}
+#include "cuda/kernel.cuh"
+#include "sheaf/backend-impl.h"
+
+enum { SHEAF__CUDA_MAX_DEVICES = 16 };
+
+struct sheaf__cuda_device {
+    struct sheaf_backend_device base;
+    int ordinal;
+    int n_sm;
+    int capability; /* 90 for 9.0 */
+    char name[16];  /* "CUDA0" */
+    char description[400];
+    char buft_name[16];
+    struct sheaf_backend_buffer_type buft, host_buft;
+};
+
+/* From an error to a status and a text: "CUDA0: allocating 12 bytes: out of memory". */
+enum sheaf_status sheaf__cuda_error(const char *device, cudaError_t error, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The device that owns the type, NULL if it is not one of ours. */
+struct sheaf__cuda_device *sheaf__cuda_device_of_buft(sheaf_backend_buffer_type_t buft);
+/* The device whose memory the tensor lies in, NULL if it is other memory. */
+struct sheaf__cuda_device *sheaf__cuda_device_of_tensor(const struct sheaf_tensor *t);
+
+extern const struct sheaf_backend_buffer_type_i sheaf__cuda_buft_i, sheaf__cuda_host_buft_i;
+
+enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, const char *params,
+                                          sheaf_backend_t *out);
+enum sheaf_status sheaf__cuda_event_new(sheaf_backend_dev_t dev, sheaf_backend_event_t *out);
+void sheaf__cuda_event_free(sheaf_backend_dev_t dev, sheaf_backend_event_t event);
+enum sheaf_status sheaf__cuda_event_synchronize(sheaf_backend_dev_t dev,
+                                                sheaf_backend_event_t event);
+
+/* ---- ops ---- */
+
+/* Where the nodes of a graph run. */
+struct sheaf__cuda_queue {
+    const struct sheaf__cuda_device *device;
+    cudaStream_t stream;
+    Fault *fault; /* address for kernels */
+    char *work;   /* scratch of the node that is launched */
+    size_t work_size;
+    struct sheaf__cuda_blas *blas; /* NULL: cuBLASLt is not there */
+};
+
+/* One op: exact support, scratch bytes, launch. A launch only submits. */
+struct sheaf__cuda_op {
+    enum sheaf_status (*launch)(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst);
+    bool (*supports)(const struct sheaf_tensor *dst);
+    size_t (*work_size)(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst);
+};
+/* NULL for views and leaves, which compute nothing. */
+const struct sheaf__cuda_op *sheaf__cuda_op(enum sheaf_op op);
+bool sheaf__cuda_supports_op(const struct sheaf_tensor *op);
+
+#define SHEAF__CUDA_OP(name)                                                                       \
+    enum sheaf_status sheaf__cuda_launch_##name(struct sheaf__cuda_queue *q,                       \
+                                                const struct sheaf_tensor *dst);                   \
+    bool sheaf__cuda_supports_##name(const struct sheaf_tensor *dst)
+SHEAF__CUDA_OP(binary);
+SHEAF__CUDA_OP(unary); /* SCALE too */
+SHEAF__CUDA_OP(glu);
+SHEAF__CUDA_OP(rms_norm);
+SHEAF__CUDA_OP(sum_rows);
+SHEAF__CUDA_OP(soft_max);
+SHEAF__CUDA_OP(argmax);
+SHEAF__CUDA_OP(top_k);
+SHEAF__CUDA_OP(concat);
+SHEAF__CUDA_OP(copy);
+SHEAF__CUDA_OP(get_rows);
+SHEAF__CUDA_OP(set_rows);
+SHEAF__CUDA_OP(rope);
+SHEAF__CUDA_OP(mul_mat); /* MUL_MAT_ID too */
+SHEAF__CUDA_OP(flash_attn);
+size_t sheaf__cuda_work_mul_mat(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst);
+size_t sheaf__cuda_work_flash_attn(const struct sheaf__cuda_queue *q,
+                                   const struct sheaf_tensor *dst);
+
+/* ---- shared by the op files ---- */
+
+static inline View sheaf__cuda_view(const struct sheaf_tensor *t) {
+    View v;
+    v.data = (char *)t->data;
+    memcpy(v.ne, t->ne, sizeof v.ne);
+    memcpy(v.nb, t->nb, sizeof v.nb);
+    v.type = t->type;
+    return v;
+}
+static inline bool sheaf__cuda_is_plain(const struct sheaf_tensor *t) {
+    return t->type == SHEAF_TYPE_F32 || t->type == SHEAF_TYPE_F16 || t->type == SHEAF_TYPE_BF16;
+}
+/* Elements (blocks) of a row lie side by side. */
+static inline bool sheaf__cuda_is_dense(const struct sheaf_tensor *t) {
+    return t->ne[0] <= sheaf_blck_size(t->type) || t->nb[0] == sheaf_type_size(t->type);
+}
+static inline bool sheaf__cuda_can_load(const struct sheaf_tensor *t) {
+    return sheaf__cuda_is_plain(t) || (sheaf_is_quantized(t->type) && sheaf__cuda_is_dense(t));
+}
+/* Blocks for n items; kernels stride over what is left. */
+static inline unsigned sheaf__cuda_blocks(int64_t n, int64_t per_block) {
+    int64_t blocks = (n + per_block - 1) / per_block;
+    return (unsigned)(blocks < 1 ? 1 : blocks > 0x3fffffff ? 0x3fffffff : blocks);
+}
+static inline unsigned sheaf__cuda_blocks_y(int64_t n) {
+    return (unsigned)(n < 1 ? 1 : n > 65535 ? 65535 : n);
+}
+/* After a launch. */
+enum sheaf_status sheaf__cuda_launched(const struct sheaf__cuda_queue *q,
+                                       const struct sheaf_tensor *dst);
+
+/* ---- cuBLASLt, taken at run time ---- */
+
+/* *out NULL if the library is not there (no error); what is missing is not linked. */
+void sheaf__cuda_blas_new(const struct sheaf__cuda_device *device, struct sheaf__cuda_blas **out);
+void sheaf__cuda_blas_free(struct sheaf__cuda_blas *blas);
+/* out F32 [m, n] = a^T b: a [k, m] with lda elements a column, b [k, n] dense, both of type F16 or
+ * BF16. false: no algorithm for this shape, nothing was submitted. */
+bool sheaf__cuda_blas_product(struct sheaf__cuda_blas *blas, cudaStream_t stream,
+                              enum sheaf_type type, int64_t m, int64_t n, int64_t k, const void *a,
+                              int64_t lda, const void *b, float *out, int64_t ldo);
+
+#endif

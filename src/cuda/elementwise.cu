@@ -1,0 +1,210 @@
+/* ADD SUB MUL DIV, SCALE, UNARY, GLU: one result element from one element of each operand, computed
+ * in F32. dst may be the memory of an operand of the same layout: a thread reads what it writes.
+ *
+ * A block takes a piece of a row; tensors that are dense throughout count as one row. */
+#include "cuda/cuda.h"
+
+enum { THREADS = 256, PER_THREAD = 4, PIECE = THREADS * PER_THREAD };
+
+/* ---- functions ---- */
+
+HD float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
+/* By its tanh approximation, as x * sigmoid(2u). */
+HD float gelu_of(float x) {
+    float u = 0.79788456080286535588f * x * (1.0f + 0.044715f * x * x);
+    return x / (1.0f + expf(-2.0f * u));
+}
+HD float relu_of(float x) { return x < 0.0f ? 0.0f : x; }
+HD float silu_of(float x) { return x / (1.0f + expf(-x)); }
+
+HD float unary_of(int op, float x) {
+    switch (op) {
+    case SHEAF_UNARY_OP_SILU:
+        return silu_of(x);
+    case SHEAF_UNARY_OP_GELU:
+        return gelu_of(x);
+    case SHEAF_UNARY_OP_RELU:
+        return relu_of(x);
+    case SHEAF_UNARY_OP_TANH:
+        return tanhf(x);
+    case SHEAF_UNARY_OP_SIGMOID:
+        return sigmoid_of(x);
+    case SHEAF_UNARY_OP_NEG:
+        return -x;
+    default:
+        return expf(x);
+    }
+}
+HD float binary_of(int op, float a, float b) {
+    switch (op) {
+    case SHEAF_OP_ADD:
+        return a + b;
+    case SHEAF_OP_SUB:
+        return a - b;
+    case SHEAF_OP_MUL:
+        return a * b;
+    default:
+        return a / b;
+    }
+}
+HD float glu_of(int op, float a, float b) {
+    switch (op) {
+    case SHEAF_GLU_OP_SWIGLU:
+        return silu_of(a) * b;
+    case SHEAF_GLU_OP_GEGLU:
+        return gelu_of(a) * b;
+    default:
+        return relu_of(a) * b;
+    }
+}
+
+/* ---- kernels ---- */
+
+struct Pieces { /* of the rows of dst */
+    int64_t per_row, n;
+};
+
+/* dst, a [i, j, h, s], b repeated to it */
+static __global__ void binary_kernel(View dst, View a, View b, int op, Pieces pieces) {
+    for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
+        const Row at = row_at(dst.ne, piece / pieces.per_row);
+        char *d = row_data(dst, at);
+        const char *x = row_data(a, at), *y = row_repeat(b, at);
+        const int64_t first = piece % pieces.per_row * PIECE;
+        for (int k = 0; k < PER_THREAD; k++) {
+            const int64_t i = first + k * THREADS + threadIdx.x;
+            if (i >= dst.ne[0]) break;
+            const int64_t j = b.ne[0] == dst.ne[0] ? i : i % b.ne[0];
+            const float v = binary_of(op, load_plain(a.type, x + (size_t)i * a.nb[0]),
+                                      load_plain(b.type, y + (size_t)j * b.nb[0]));
+            store_plain(dst.type, v, d + (size_t)i * dst.nb[0]);
+        }
+    }
+}
+
+/* op < 0: x * factor + bias */
+static __global__ void unary_kernel(View dst, View a, int op, float factor, float bias,
+                                    Pieces pieces) {
+    for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
+        const Row at = row_at(dst.ne, piece / pieces.per_row);
+        char *d = row_data(dst, at);
+        const char *x = row_data(a, at);
+        const int64_t first = piece % pieces.per_row * PIECE;
+        for (int k = 0; k < PER_THREAD; k++) {
+            const int64_t i = first + k * THREADS + threadIdx.x;
+            if (i >= dst.ne[0]) break;
+            float v = load_plain(a.type, x + (size_t)i * a.nb[0]);
+            v = op < 0 ? v * factor + bias : unary_of(op, v);
+            store_plain(dst.type, v, d + (size_t)i * dst.nb[0]);
+        }
+    }
+}
+
+/* a, b: the gate and the value, both of dst's shape */
+static __global__ void glu_kernel(View dst, View a, View b, int op, Pieces pieces) {
+    for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
+        const Row at = row_at(dst.ne, piece / pieces.per_row);
+        char *d = row_data(dst, at);
+        const char *x = row_data(a, at), *y = row_data(b, at);
+        const int64_t first = piece % pieces.per_row * PIECE;
+        for (int k = 0; k < PER_THREAD; k++) {
+            const int64_t i = first + k * THREADS + threadIdx.x;
+            if (i >= dst.ne[0]) break;
+            const float v = glu_of(op, load_plain(a.type, x + (size_t)i * a.nb[0]),
+                                   load_plain(b.type, y + (size_t)i * b.nb[0]));
+            store_plain(dst.type, v, d + (size_t)i * dst.nb[0]);
+        }
+    }
+}
+
+/* ---- launches ---- */
+
+static void flatten(View *v, int64_t n) {
+    v->ne[0] = n;
+    v->ne[1] = v->ne[2] = v->ne[3] = 1;
+}
+
+static Pieces pieces_of(const View &dst) {
+    Pieces p;
+    p.per_row = (dst.ne[0] + PIECE - 1) / PIECE;
+    p.n = p.per_row * n_rows(dst);
+    return p;
+}
+
+enum sheaf_status sheaf__cuda_launch_binary(struct sheaf__cuda_queue *q,
+                                            const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    View d = sheaf__cuda_view(dst), x = sheaf__cuda_view(a), y = sheaf__cuda_view(b);
+    if (sheaf_is_contiguous(dst) && sheaf_is_contiguous(a) && sheaf_is_contiguous(b) &&
+        sheaf_are_same_shape(a, b)) {
+        const int64_t n = sheaf_nelements(dst);
+        flatten(&d, n);
+        flatten(&x, n);
+        flatten(&y, n);
+    }
+    const Pieces p = pieces_of(d);
+    CUDA_LAUNCH_PLAIN(binary_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream, d, x, y,
+                      (int)dst->op, p);
+    return sheaf__cuda_launched(q, dst);
+}
+
+bool sheaf__cuda_supports_binary(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    return sheaf__cuda_is_plain(dst) && sheaf__cuda_is_plain(a) && sheaf__cuda_is_plain(b) &&
+           sheaf_are_same_shape(dst, a) && sheaf_can_repeat(b, a);
+}
+
+enum sheaf_status sheaf__cuda_launch_unary(struct sheaf__cuda_queue *q,
+                                           const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    const bool scale = dst->op == SHEAF_OP_SCALE;
+    View d = sheaf__cuda_view(dst), x = sheaf__cuda_view(a);
+    if (sheaf_is_contiguous(dst) && sheaf_is_contiguous(a)) {
+        flatten(&d, sheaf_nelements(dst));
+        flatten(&x, sheaf_nelements(dst));
+    }
+    const Pieces p = pieces_of(d);
+    CUDA_LAUNCH_PLAIN(unary_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream, d, x,
+                      scale ? -1 : dst->op_params[0], scale ? sheaf__param_f32(dst, 0) : 1.0f,
+                      scale ? sheaf__param_f32(dst, 1) : 0.0f, p);
+    return sheaf__cuda_launched(q, dst);
+}
+
+bool sheaf__cuda_supports_unary(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    if (dst->op == SHEAF_OP_UNARY &&
+        (dst->op_params[0] < 0 || dst->op_params[0] >= SHEAF_UNARY_OP_COUNT))
+        return false;
+    return sheaf__cuda_is_plain(dst) && sheaf__cuda_is_plain(a) && sheaf_are_same_shape(dst, a);
+}
+
+/* a [f+f, n] -> dst [f, n], or a, b [f, n] -> dst [f, n] */
+enum sheaf_status sheaf__cuda_launch_glu(struct sheaf__cuda_queue *q,
+                                         const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    View d = sheaf__cuda_view(dst), x = sheaf__cuda_view(a), y = sheaf__cuda_view(b ? b : a);
+    if (!b) {
+        const bool swapped = dst->op_params[1] != 0;
+        x.ne[0] = y.ne[0] = dst->ne[0];
+        (swapped ? x : y).data += (size_t)dst->ne[0] * a->nb[0];
+    } else if (sheaf_is_contiguous(dst) && sheaf_is_contiguous(a) && sheaf_is_contiguous(b)) {
+        flatten(&d, sheaf_nelements(dst));
+        flatten(&x, sheaf_nelements(dst));
+        flatten(&y, sheaf_nelements(dst));
+    }
+    const Pieces p = pieces_of(d);
+    CUDA_LAUNCH_PLAIN(glu_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream, d, x, y,
+                      dst->op_params[0], p);
+    return sheaf__cuda_launched(q, dst);
+}
+
+bool sheaf__cuda_supports_glu(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    if (dst->op_params[0] < 0 || dst->op_params[0] >= SHEAF_GLU_OP_COUNT) return false;
+    if (!sheaf__cuda_is_plain(dst) || !sheaf__cuda_is_plain(a)) return false;
+    if (b)
+        return sheaf__cuda_is_plain(b) && sheaf_are_same_shape(dst, a) &&
+               sheaf_are_same_shape(dst, b);
+    return a->ne[0] == 2 * dst->ne[0] && a->ne[1] == dst->ne[1] && a->ne[2] == dst->ne[2] &&
+           a->ne[3] == dst->ne[3];
+}

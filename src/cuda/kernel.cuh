@@ -1,0 +1,272 @@
+/* What kernels share: how they are launched, tensors as they see them, elements of every type.
+ *
+ * Kernels are built twice: by nvcc for the module, and by the host compiler against tests/cuda-emu,
+ * which runs the same functions on the CPU. So kernels keep to what both know: HD functions,
+ * CUDA_LAUNCH, CUDA_DYNAMIC_SHARED and the handful of intrinsics that the emulation has.
+ *
+ * Everything is compiled without contraction of products (-fmad=false): a conversion gives the bits
+ * that src/core gives. Where a fused product is wanted it is written, fmaf. */
+#ifndef SHEAF_CUDA_KERNEL_CUH
+#define SHEAF_CUDA_KERNEL_CUH
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "core/quants.h"
+#include "sheaf/ops.h"
+
+#define HD static __host__ __device__ __forceinline__
+
+#ifndef SHEAF_CUDA_EMULATED
+/* PLAIN: the kernel has no barrier, shuffle or shared memory. */
+#define CUDA_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
+    do {                                                                                           \
+        auto fn_ = kernel;                                                                         \
+        fn_<<<grid, block, shared, stream>>>(__VA_ARGS__);                                         \
+    } while (0)
+#define CUDA_LAUNCH_PLAIN CUDA_LAUNCH
+#define CUDA_DYNAMIC_SHARED(type, name)                                                            \
+    extern __shared__ __align__(16) unsigned char dynamic_shared_[];                               \
+    type *name = (type *)dynamic_shared_
+#endif
+
+/* ---- tensors ---- */
+
+struct View {
+    char *data;
+    int64_t ne[4];
+    size_t nb[4];
+    int type;
+};
+
+HD bool is_dense(const View &v) {
+    return v.ne[0] <= 1 || v.nb[0] == (v.type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(short));
+}
+
+struct Row {
+    int64_t i1, i2, i3;
+};
+HD Row row_at(const int64_t *ne, int64_t row) {
+    Row r;
+    r.i1 = row % ne[1];
+    r.i2 = row / ne[1] % ne[2];
+    r.i3 = row / ne[1] / ne[2];
+    return r;
+}
+HD char *row_data(const View &v, const Row &r) {
+    return v.data + (size_t)r.i1 * v.nb[1] + (size_t)r.i2 * v.nb[2] + (size_t)r.i3 * v.nb[3];
+}
+/* The row of v that repeats onto row r of a larger tensor. */
+HD char *row_repeat(const View &v, const Row &r) {
+    return v.data + (size_t)(r.i1 % v.ne[1]) * v.nb[1] + (size_t)(r.i2 % v.ne[2]) * v.nb[2] +
+           (size_t)(r.i3 % v.ne[3]) * v.nb[3];
+}
+HD int64_t n_rows(const View &v) { return v.ne[1] * v.ne[2] * v.ne[3]; }
+
+/* ---- one value ---- */
+
+HD float bits_f32(uint32_t u) {
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+HD uint32_t f32_bits(float f) {
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+HD float f16_to_f32(uint16_t h) {
+#ifdef SHEAF_CUDA_EMULATED
+    return sheaf__f16_to_f32(h);
+#else
+    return __half2float(__ushort_as_half(h));
+#endif
+}
+HD uint16_t f32_to_f16(float f) {
+#ifdef SHEAF_CUDA_EMULATED
+    return sheaf__f32_to_f16(f);
+#else
+    return __half_as_ushort(__float2half_rn(f));
+#endif
+}
+HD float bf16_to_f32(uint16_t h) { return bits_f32((uint32_t)h << 16); }
+HD uint16_t f32_to_bf16(float f) {
+    uint32_t u = f32_bits(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40u);
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
+}
+
+/* F32, F16 or BF16 at p. */
+HD float load_plain(int type, const void *p) {
+    if (type == SHEAF_TYPE_F32) return *(const float *)p;
+    uint16_t h = *(const uint16_t *)p;
+    return type == SHEAF_TYPE_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+}
+HD void store_plain(int type, float f, void *p) {
+    if (type == SHEAF_TYPE_F32) {
+        *(float *)p = f;
+    } else {
+        *(uint16_t *)p = type == SHEAF_TYPE_F16 ? f32_to_f16(f) : f32_to_bf16(f);
+    }
+}
+
+/* ---- blocks: element j of a block, as src/core/quants.c computes it ---- */
+
+HD void k_scale_min(const uint8_t *scales, int j, int *scale, int *min) {
+    if (j < 4) {
+        *scale = scales[j] & 63;
+        *min = scales[j + 4] & 63;
+    } else {
+        *scale = (scales[j + 4] & 15) | (scales[j - 4] >> 6) << 4;
+        *min = scales[j + 4] >> 4 | (scales[j] >> 6) << 4;
+    }
+}
+
+HD int nibble(const uint8_t *qs, int j) { return j < 16 ? qs[j] & 15 : qs[j - 16] >> 4; }
+HD int fifth(const uint8_t *qh, int j) { return (qh[j / 8] >> (j % 8) & 1) << 4; }
+
+HD float element(const sheaf__block_q4_0 *b, int j) {
+    return f16_to_f32(b->d) * (float)(nibble(b->qs, j) - 8);
+}
+HD float element(const sheaf__block_q4_1 *b, int j) {
+    return f16_to_f32(b->d) * (float)nibble(b->qs, j) + f16_to_f32(b->m);
+}
+HD float element(const sheaf__block_q5_0 *b, int j) {
+    return f16_to_f32(b->d) * (float)((nibble(b->qs, j) | fifth(b->qh, j)) - 16);
+}
+HD float element(const sheaf__block_q5_1 *b, int j) {
+    return f16_to_f32(b->d) * (float)(nibble(b->qs, j) | fifth(b->qh, j)) + f16_to_f32(b->m);
+}
+HD float element(const sheaf__block_q8_0 *b, int j) { return f16_to_f32(b->d) * (float)b->qs[j]; }
+HD float element(const sheaf__block_q4_k *b, int j) {
+    int s = j / 32, scale, min;
+    k_scale_min(b->scales, s, &scale, &min);
+    float ds = f16_to_f32(b->d) * (float)scale, ms = f16_to_f32(b->dmin) * (float)min;
+    return ds * (float)(b->qs[s / 2 * 32 + j % 32] >> (s % 2 * 4) & 15) - ms;
+}
+HD float element(const sheaf__block_q5_k *b, int j) {
+    int s = j / 32, l = j % 32, scale, min;
+    k_scale_min(b->scales, s, &scale, &min);
+    float ds = f16_to_f32(b->d) * (float)scale, ms = f16_to_f32(b->dmin) * (float)min;
+    int q = (b->qs[s / 2 * 32 + l] >> (s % 2 * 4) & 15) | (b->qh[l] >> s & 1) << 4;
+    return ds * (float)q - ms;
+}
+HD float element(const sheaf__block_q6_k *b, int j) {
+    int t = j / 32, l = j % 32;
+    int ql = b->ql[t / 4 * 64 + t % 2 * 32 + l], qh = b->qh[t / 4 * 32 + l];
+    int q = (ql >> (t % 4 / 2 * 4) & 15) | (qh >> (t % 4 * 2) & 3) << 4;
+    return f16_to_f32(b->d) * (float)b->scales[2 * t + l / 16] * (float)(q - 32);
+}
+
+/* Element i of a row whose blocks (elements of plain types) lie side by side. */
+HD float load_dense(int type, const char *row, int64_t i) {
+#define BLOCKS(name)                                                                               \
+    element((const sheaf__block_##name *)(const void *)row + i / SHEAF__QK, (int)(i % SHEAF__QK))
+#define BLOCKS_K(name)                                                                             \
+    element((const sheaf__block_##name *)(const void *)row + i / SHEAF__QK_K,                      \
+            (int)(i % SHEAF__QK_K))
+    switch (type) {
+    case SHEAF_TYPE_F32:
+        return ((const float *)(const void *)row)[i];
+    case SHEAF_TYPE_F16:
+        return f16_to_f32(((const uint16_t *)(const void *)row)[i]);
+    case SHEAF_TYPE_BF16:
+        return bf16_to_f32(((const uint16_t *)(const void *)row)[i]);
+    case SHEAF_TYPE_Q4_0:
+        return BLOCKS(q4_0);
+    case SHEAF_TYPE_Q4_1:
+        return BLOCKS(q4_1);
+    case SHEAF_TYPE_Q5_0:
+        return BLOCKS(q5_0);
+    case SHEAF_TYPE_Q5_1:
+        return BLOCKS(q5_1);
+    case SHEAF_TYPE_Q8_0:
+        return BLOCKS(q8_0);
+    case SHEAF_TYPE_Q4_K:
+        return BLOCKS_K(q4_k);
+    case SHEAF_TYPE_Q5_K:
+        return BLOCKS_K(q5_k);
+    case SHEAF_TYPE_Q6_K:
+        return BLOCKS_K(q6_k);
+    default:
+        return 0.0f;
+    }
+#undef BLOCKS
+#undef BLOCKS_K
+}
+
+HD bool is_block_type(int type) {
+    return type != SHEAF_TYPE_F32 && type != SHEAF_TYPE_F16 && type != SHEAF_TYPE_BF16;
+}
+
+/* Element i of a row of any float or block type; plain types may be strided. */
+HD float load_any(int type, const char *row, size_t nb0, int64_t i) {
+    return is_block_type(type) ? load_dense(type, row, i) : load_plain(type, row + (size_t)i * nb0);
+}
+
+/* ---- indices: ids of rows and experts come from the model's input and are checked ---- */
+
+/* Where a kernel reports a bad id: the first wins. Pinned host memory, read after the queue. */
+struct Fault {
+    unsigned long long node; /* the sheaf_tensor whose id it was; 0: none */
+    long long id;
+};
+
+static __device__ __forceinline__ void report(Fault *fault, uint64_t node, int64_t id) {
+    if (atomicCAS(&fault->node, 0ull, (unsigned long long)node) == 0ull)
+        *(volatile long long *)&fault->id = id;
+}
+
+static __device__ __forceinline__ int64_t load_id(const View &ids, int64_t i0, int64_t i1,
+                                                  int64_t i2) {
+    const char *p =
+        ids.data + (size_t)i0 * ids.nb[0] + (size_t)i1 * ids.nb[1] + (size_t)i2 * ids.nb[2];
+    return ids.type == SHEAF_TYPE_I64 ? *(const int64_t *)(const void *)p
+                                      : *(const int32_t *)(const void *)p;
+}
+
+/* ---- sums over a warp and a block ---- */
+
+#define FULL_WARP 0xffffffffu
+
+static __device__ __forceinline__ float warp_sum(float x) {
+    for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(FULL_WARP, x, d);
+    return x;
+}
+static __device__ __forceinline__ float warp_max(float x) {
+    for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, d));
+    return x;
+}
+
+/* Over all threads of the block (a multiple of 32), the same for each; scratch [32] shared. The
+ * order is fixed by the size of the block. */
+static __device__ __forceinline__ float block_sum(float x, float *scratch) {
+    x = warp_sum(x);
+    __syncthreads(); /* scratch may still be read from the call before */
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
+    __syncthreads();
+    float sum = threadIdx.x % 32 < blockDim.x / 32 ? scratch[threadIdx.x % 32] : 0.0f;
+    return warp_sum(sum);
+}
+static __device__ __forceinline__ float block_max(float x, float *scratch) {
+    x = warp_max(x);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
+    __syncthreads();
+    float max = threadIdx.x % 32 < blockDim.x / 32 ? scratch[threadIdx.x % 32] : -INFINITY;
+    return warp_max(max);
+}
+
+/* ALiBi slope of head h of n_head: see sheaf__cpu_alibi_slope. */
+HD float alibi_slope(float max_bias, int64_t h, int64_t n_head) {
+    if (max_bias <= 0.0f) return 1.0f;
+    int64_t n = 1;
+    while (n * 2 <= n_head) n *= 2;
+    if (h < n) return powf(powf(2.0f, -max_bias / (float)n), (float)(h + 1));
+    return powf(powf(2.0f, -max_bias / 2.0f / (float)n), (float)(2 * (h - n) + 1));
+}
+
+#endif

@@ -1,0 +1,199 @@
+/* MUL_MAT and MUL_MAT_ID: which way a product goes, and what its operands need before.
+ *
+ *   few columns (up to 8), experts   mul_vec.cu; block types against columns rounded to 8 bits
+ *   more columns                     cuBLASLt on F16 or BF16, weights converted chunk by chunk
+ *   without cuBLASLt, odd shapes     mul_tile.cu
+ *
+ * Columns that are not dense F32 are gathered into the work memory first. Work memory, each part
+ * aligned: gathered columns | rounded columns, or for cuBLASLt: converted columns | converted
+ * weights of a chunk. */
+#include "cuda/product.h"
+
+enum { ALIGN = 256, THREADS = 256 };
+static const size_t CHUNK_BYTES = (size_t)64 << 20; /* of converted weights */
+
+enum Way { WAY_VEC, WAY_BLAS, WAY_TILE };
+
+/* ---- conversions ---- */
+
+/* b, any strides, to out F32 [its shape], dense */
+static __global__ void gather_kernel(View b, float *out, int64_t n) {
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS) {
+        const char *row = row_data(b, row_at(b.ne, i / b.ne[0]));
+        out[i] = load_plain(b.type, row + (size_t)(i % b.ne[0]) * b.nb[0]);
+    }
+}
+
+/* Rows of a matrix, nb1 bytes apart, to F16 or BF16 [k, rows], dense. What F16 cannot hold is its
+ * largest number: an infinity would spoil the whole row of the result. */
+static __global__ void to_half_kernel(const char *x, size_t nb1, int from, int to, uint16_t *out,
+                                      int64_t k, int64_t n) {
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS) {
+        const float f = load_dense(from, x + (size_t)(i / k) * nb1, i % k);
+        out[i] = to == SHEAF_TYPE_BF16 ? f32_to_bf16(f)
+                                       : f32_to_f16(f > 65504.0f    ? 65504.0f
+                                                    : f < -65504.0f ? -65504.0f
+                                                                    : f);
+    }
+}
+
+/* ---- choice ---- */
+
+static bool dense_rows(const struct sheaf_tensor *t) {
+    return t->nb[0] == sheaf_type_size(t->type);
+}
+
+static bool needs_gather(const struct sheaf_tensor *b) {
+    return b->type != SHEAF_TYPE_F32 || !dense_rows(b);
+}
+
+static enum Way way_of(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    if (dst->op == SHEAF_OP_MUL_MAT_ID || dst->ne[1] <= SHEAF__CUDA_VEC_MAX) return WAY_VEC;
+    if (!q->blas || a->type == SHEAF_TYPE_F32 || a->ne[0] % 8 != 0 || a->ne[0] == 0)
+        return WAY_TILE;
+    return WAY_BLAS;
+}
+
+/* F16 weights stay as they are; all others go through BF16, whose range no activation leaves. */
+static enum sheaf_type half_type(const struct sheaf_tensor *a) {
+    return a->type == SHEAF_TYPE_F16 ? SHEAF_TYPE_F16 : SHEAF_TYPE_BF16;
+}
+static bool as_it_is(const struct sheaf_tensor *a) {
+    const uintptr_t bits = (uintptr_t)a->data | a->nb[1] | a->nb[2] | a->nb[3];
+    return a->type == half_type(a) && bits % 16 == 0;
+}
+static int64_t rows_of_chunk(const struct sheaf_tensor *a) {
+    int64_t rows = (int64_t)(CHUNK_BYTES / ((size_t)a->ne[0] * 2)) / 8 * 8;
+    if (rows < 8) rows = 8;
+    return rows < a->ne[1] ? rows : a->ne[1];
+}
+
+struct Parts { /* bytes of the work memory */
+    size_t gathered, columns, weights;
+};
+
+static struct Parts parts_of(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    const enum Way way = way_of(q, dst);
+    struct Parts p = {0, 0, 0};
+    if (needs_gather(b)) p.gathered = (size_t)sheaf_nelements(b) * sizeof(float);
+    if (way == WAY_VEC && sheaf_is_quantized(a->type))
+        p.columns = sheaf__cuda_columns_size(b->ne[0], sheaf_nrows(b));
+    if (way == WAY_BLAS) {
+        p.columns = (size_t)b->ne[0] * (size_t)b->ne[1] * 2;
+        /* counted also where the weights serve as they are: a plan may come before the addresses */
+        p.weights = (size_t)rows_of_chunk(a) * (size_t)a->ne[0] * 2;
+    }
+    p.gathered = sheaf__align_up(p.gathered, ALIGN);
+    p.columns = sheaf__align_up(p.columns, ALIGN);
+    p.weights = sheaf__align_up(p.weights, ALIGN);
+    return p;
+}
+
+size_t sheaf__cuda_work_mul_mat(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
+    const struct Parts p = parts_of(q, dst);
+    return p.gathered + p.columns + p.weights;
+}
+
+/* ---- launch ---- */
+
+/* a, b of matrix (i2, i3) of dst: column by column halves, weights in chunks of rows. */
+static bool through_blas(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst,
+                         const Product *p, char *columns, char *weights) {
+    const struct sheaf_tensor *a = dst->src[0];
+    const enum sheaf_type half = half_type(a);
+    const int64_t k = a->ne[0], m = a->ne[1], n = dst->ne[1], chunk = rows_of_chunk(a);
+    const bool direct = as_it_is(a);
+    for (int64_t z = 0; z < dst->ne[2] * dst->ne[3]; z++) {
+        const int64_t i2 = z % dst->ne[2], i3 = z / dst->ne[2];
+        const int64_t r2 = dst->ne[2] / a->ne[2], r3 = dst->ne[3] / a->ne[3];
+        const char *x =
+            (const char *)a->data + (size_t)(i2 / r2) * a->nb[2] + (size_t)(i3 / r3) * a->nb[3];
+        const char *y = p->b.data + (size_t)i2 * p->b.nb[2] + (size_t)i3 * p->b.nb[3];
+        char *out = (char *)dst->data + (size_t)i2 * dst->nb[2] + (size_t)i3 * dst->nb[3];
+        CUDA_LAUNCH_PLAIN(to_half_kernel, sheaf__cuda_blocks(k * n, THREADS), THREADS, 0, q->stream,
+                          y, p->b.nb[1], (int)SHEAF_TYPE_F32, (int)half,
+                          (uint16_t *)(void *)columns, k, k * n);
+        for (int64_t row = 0; row < m; row += direct ? m : chunk) {
+            const int64_t rows = direct ? m : m - row < chunk ? m - row : chunk;
+            if (!direct) {
+                CUDA_LAUNCH_PLAIN(to_half_kernel, sheaf__cuda_blocks(k * rows, THREADS), THREADS, 0,
+                                  q->stream, x + (size_t)row * a->nb[1], a->nb[1], (int)a->type,
+                                  (int)half, (uint16_t *)(void *)weights, k, k * rows);
+            }
+            if (!sheaf__cuda_blas_product(
+                    q->blas, q->stream, half, rows, n, k, direct ? x : weights,
+                    direct ? (int64_t)(a->nb[1] / 2) : k, columns, (float *)(void *)out + row,
+                    (int64_t)(dst->nb[1] / sizeof(float))))
+                return false;
+        }
+    }
+    return true;
+}
+
+enum sheaf_status sheaf__cuda_launch_mul_mat(struct sheaf__cuda_queue *q,
+                                             const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    const struct Parts parts = parts_of(q, dst);
+    const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
+    Product p;
+    memset(&p, 0, sizeof p);
+    p.dst = sheaf__cuda_view(dst);
+    p.a = sheaf__cuda_view(a);
+    p.b = sheaf__cuda_view(b);
+    if (dst->op == SHEAF_OP_MUL_MAT_ID) {
+        p.ids = sheaf__cuda_view(dst->src[2]);
+        p.base = dst->op_params[SHEAF_OP_PARAM_BASE];
+        p.held = a->ne[2];
+        p.limit = extent ? extent : a->ne[2];
+        p.node = (uint64_t)(uintptr_t)dst;
+        p.fault = q->fault;
+    }
+    if (needs_gather(b) && !sheaf_is_empty(b)) {
+        CUDA_LAUNCH_PLAIN(gather_kernel, sheaf__cuda_blocks(sheaf_nelements(b), THREADS), THREADS,
+                          0, q->stream, p.b, (float *)(void *)q->work, sheaf_nelements(b));
+        p.b.data = q->work;
+        p.b.type = SHEAF_TYPE_F32;
+        p.b.nb[0] = sizeof(float);
+        for (int i = 1; i < SHEAF_MAX_DIMS; i++) p.b.nb[i] = p.b.nb[i - 1] * (size_t)p.b.ne[i - 1];
+    }
+    char *columns = q->work + parts.gathered, *weights = columns + parts.columns;
+    switch (way_of(q, dst)) {
+    case WAY_VEC:
+        if (sheaf_is_quantized(a->type) && a->ne[0] > 0)
+            sheaf__cuda_quantize_columns(q, &p, columns);
+        sheaf__cuda_mul_vec(q, &p);
+        break;
+    case WAY_BLAS:
+        if (through_blas(q, dst, &p, columns, weights)) break;
+        sheaf__cuda_mul_tile(q, &p);
+        break;
+    case WAY_TILE:
+        sheaf__cuda_mul_tile(q, &p);
+        break;
+    }
+    return sheaf__cuda_launched(q, dst);
+}
+
+bool sheaf__cuda_supports_mul_mat(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    if (!a || !b || dst->type != SHEAF_TYPE_F32 || !dense_rows(dst) || !dense_rows(a)) return false;
+    if (!sheaf__cuda_is_plain(a) && !sheaf_is_quantized(a->type)) return false;
+    if (b->type != SHEAF_TYPE_F32 && b->type != SHEAF_TYPE_F16) return false;
+    if (a->ne[0] != b->ne[0] || a->ne[1] != dst->ne[0]) return false;
+    if (dst->op == SHEAF_OP_MUL_MAT) {
+        for (int i = 2; i < SHEAF_MAX_DIMS; i++) {
+            if (b->ne[i] != dst->ne[i]) return false;
+            if (a->ne[i] == 0 ? b->ne[i] != 0 : b->ne[i] % a->ne[i] != 0) return false;
+        }
+        return b->ne[1] == dst->ne[1];
+    }
+    const struct sheaf_tensor *ids = dst->src[2];
+    return ids && ids->type == SHEAF_TYPE_I32 && ids->ne[0] == dst->ne[1] &&
+           ids->ne[1] == dst->ne[2] && b->ne[2] == dst->ne[2] &&
+           (b->ne[1] == 1 || b->ne[1] == dst->ne[1]) && a->ne[3] == 1 && b->ne[3] == 1 &&
+           dst->ne[3] == 1;
+}

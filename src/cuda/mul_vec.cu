@@ -1,0 +1,425 @@
+/* Products with few columns, where reading the weights is all the time.
+ *
+ * Block types: the columns are rounded to 8-bit integers once. A warp takes ROWS rows of weights
+ * and goes along them in chunks of 32 sub-blocks of 32 elements, one a lane: the bytes of a chunk
+ * come from memory as they lie, in whole 16-byte pieces, into shared memory, the next chunk's being
+ * on their way meanwhile; a lane takes its sub-block apart there and multiplies it with four-way
+ * integer products. The bytes of a block may start at any even address.
+ *
+ * Plain types: 16 bytes of a row a lane, times floats.
+ *
+ * Up to 15 bytes before and behind a row are read and thrown away: buffers have that much room
+ * behind their last tensor (memory.cu), and no row starts in the first 15 bytes of one by itself.
+ */
+#include "cuda/product.h"
+
+enum { WARPS = 4, THREADS = 32 * WARPS, ROWS = 2, COLUMNS = SHEAF__CUDA_VEC_COLUMNS };
+
+/* ---- columns as integers ---- */
+
+/* Block i of a column is int8 [32] with its scale. 32 blocks make a chunk, in which the first 16
+ * bytes of all blocks lie before the second 16: a warp reads both halves in order. */
+HD size_t column_half(int64_t chunks, int64_t column, int64_t block, int half) {
+    return (size_t)(((column * chunks + block / 32) * 2 + half) * 32 + block % 32) * 16;
+}
+
+/* A warp makes a block; blocks behind the last are zeros. */
+static __global__ void quantize_columns_kernel(View b, int8_t *q, float2 *ds, int64_t chunks) {
+    const int lane = threadIdx.x % 32;
+    const int64_t n = n_rows(b) * chunks * 32;
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < n;
+         i += (int64_t)gridDim.x * blockDim.x / 32) {
+        const int64_t column = i / (chunks * 32), block = i % (chunks * 32);
+        const int64_t e = block * 32 + lane;
+        const char *x = row_data(b, row_at(b.ne, column));
+        const float v = e < b.ne[0] ? load_plain(b.type, x + (size_t)e * b.nb[0]) : 0.0f;
+        const float d = warp_max(fabsf(v)) / 127.0f;
+        const int r = d > 0.0f ? (int)rintf(v / d) : 0;
+        const float sum = warp_sum((float)r);
+        q[column_half(chunks, column, block, lane / 16) + lane % 16] = (int8_t)r;
+        if (lane == 0) {
+            float2 pair;
+            pair.x = d;
+            pair.y = d * sum;
+            ds[column * chunks * 32 + block] = pair;
+        }
+    }
+}
+
+static int64_t chunks_of(int64_t k) { return (k / 32 + 31) / 32; }
+
+size_t sheaf__cuda_columns_size(int64_t k, int64_t n_columns) {
+    return (size_t)(n_columns * chunks_of(k)) * 32 * (32 + sizeof(float2));
+}
+
+void sheaf__cuda_quantize_columns(struct sheaf__cuda_queue *q, struct Product *p, char *work) {
+    const int64_t chunks = chunks_of(p->b.ne[0]), n = n_rows(p->b);
+    p->chunks = chunks;
+    p->q = (int8_t *)work;
+    p->ds = (float2 *)(void *)(work + (size_t)(n * chunks) * 32 * 32);
+    CUDA_LAUNCH(quantize_columns_kernel, sheaf__cuda_blocks(n * chunks * 32, 8), 256, 0, q->stream,
+                p->b, (int8_t *)work, (float2 *)(void *)(work + (size_t)(n * chunks) * 32 * 32),
+                chunks);
+}
+
+/* ---- sub-blocks of 32 elements ---- */
+
+/* The word at an even byte offset of an array of words. */
+HD uint32_t word_at(const uint32_t *w, int offset) {
+    const uint32_t lo = w[offset / 4];
+    if (offset % 4 == 0) return lo;
+    return lo >> 16 | w[offset / 4 + 1] << 16;
+}
+HD float half_at(const uint32_t *w, int offset) {
+    return f16_to_f32((uint16_t)(w[offset / 4] >> (offset % 4 * 8)));
+}
+/* Byte j of packed words. */
+HD int byte_of(const uint32_t *w, int j) { return (int)(w[j / 4] >> (j % 4 * 8) & 255u); }
+
+/* Bits 0..3 of h to bit 4 of each byte. */
+HD uint32_t spread(uint32_t h) {
+    return (h & 1) << 4 | (h & 2) << 11 | (h & 4) << 18 | (h & 8) << 25;
+}
+
+/* Elements as d * q - m, q four a word in order; elements 16..31 have a scale of their own where
+ * two_scales. */
+struct Sub {
+    uint32_t q[8];
+    float d0, d1, m;
+};
+
+template <int TYPE> struct Format;
+#define FORMAT(TYPE, name, block_elements, two)                                                    \
+    template <> struct Format<TYPE> {                                                              \
+        enum { BYTES = sizeof(struct sheaf__block_##name), SUBS = block_elements / 32 };           \
+        static constexpr bool two_scales = two;                                                    \
+    }
+FORMAT(SHEAF_TYPE_Q4_0, q4_0, SHEAF__QK, false);
+FORMAT(SHEAF_TYPE_Q4_1, q4_1, SHEAF__QK, false);
+FORMAT(SHEAF_TYPE_Q5_0, q5_0, SHEAF__QK, false);
+FORMAT(SHEAF_TYPE_Q5_1, q5_1, SHEAF__QK, false);
+FORMAT(SHEAF_TYPE_Q8_0, q8_0, SHEAF__QK, false);
+FORMAT(SHEAF_TYPE_Q4_K, q4_k, SHEAF__QK_K, false);
+FORMAT(SHEAF_TYPE_Q5_K, q5_k, SHEAF__QK_K, false);
+FORMAT(SHEAF_TYPE_Q6_K, q6_k, SHEAF__QK_K, true);
+
+HD void nibbles(const uint32_t *w, int at, uint32_t *q) {
+    for (int i = 0; i < 4; i++) {
+        const uint32_t v = word_at(w, at + 4 * i);
+        q[i] = v & 0x0f0f0f0fu;
+        q[i + 4] = v >> 4 & 0x0f0f0f0fu;
+    }
+}
+HD void fifths(uint32_t h, uint32_t *q) {
+    for (int i = 0; i < 8; i++) q[i] |= spread(h >> 4 * i);
+}
+/* Scale and min of sub-block s of a K block at `at`. */
+HD void k_scales(const uint32_t *w, int at, int s, Sub *x) {
+    uint32_t packed[3];
+    int scale, min;
+    for (int i = 0; i < 3; i++) packed[i] = word_at(w, at + 4 + 4 * i);
+    if (s < 4) {
+        scale = byte_of(packed, s) & 63;
+        min = byte_of(packed, s + 4) & 63;
+    } else {
+        scale = (byte_of(packed, s + 4) & 15) | (byte_of(packed, s - 4) >> 6) << 4;
+        min = byte_of(packed, s + 4) >> 4 | (byte_of(packed, s) >> 6) << 4;
+    }
+    x->d0 = x->d1 = half_at(w, at) * (float)scale;
+    x->m = half_at(w, at + 2) * (float)min;
+}
+
+/* Sub-block s of the block at byte offset `at` (even) of w. */
+template <int TYPE>
+static __host__ __device__ __forceinline__ Sub take_apart(const uint32_t *w, int at, int s) {
+    Sub x;
+    if (TYPE == SHEAF_TYPE_Q4_0) {
+        nibbles(w, at + 2, x.q);
+        x.d0 = x.d1 = half_at(w, at);
+        x.m = 8.0f * x.d0;
+    } else if (TYPE == SHEAF_TYPE_Q4_1) {
+        nibbles(w, at + 4, x.q);
+        x.d0 = x.d1 = half_at(w, at);
+        x.m = -half_at(w, at + 2);
+    } else if (TYPE == SHEAF_TYPE_Q5_0) {
+        nibbles(w, at + 6, x.q);
+        fifths(word_at(w, at + 2), x.q);
+        x.d0 = x.d1 = half_at(w, at);
+        x.m = 16.0f * x.d0;
+    } else if (TYPE == SHEAF_TYPE_Q5_1) {
+        nibbles(w, at + 8, x.q);
+        fifths(word_at(w, at + 4), x.q);
+        x.d0 = x.d1 = half_at(w, at);
+        x.m = -half_at(w, at + 2);
+    } else if (TYPE == SHEAF_TYPE_Q8_0) {
+        for (int i = 0; i < 8; i++) x.q[i] = word_at(w, at + 2 + 4 * i);
+        x.d0 = x.d1 = half_at(w, at);
+        x.m = 0.0f;
+    } else if (TYPE == SHEAF_TYPE_Q4_K) {
+        for (int i = 0; i < 8; i++)
+            x.q[i] = word_at(w, at + 16 + s / 2 * 32 + 4 * i) >> (s % 2 * 4) & 0x0f0f0f0fu;
+        k_scales(w, at, s, &x);
+    } else if (TYPE == SHEAF_TYPE_Q5_K) {
+        for (int i = 0; i < 8; i++) {
+            x.q[i] = word_at(w, at + 48 + s / 2 * 32 + 4 * i) >> (s % 2 * 4) & 0x0f0f0f0fu;
+            x.q[i] |= (word_at(w, at + 16 + 4 * i) >> s & 0x01010101u) << 4;
+        }
+        k_scales(w, at, s, &x);
+    } else { /* Q6_K */
+        const int lo = s % 4 / 2 * 4, hi = s % 4 * 2;
+        for (int i = 0; i < 8; i++) {
+            const uint32_t l = word_at(w, at + s / 4 * 64 + s % 2 * 32 + 4 * i) >> lo & 0x0f0f0f0fu;
+            const uint32_t h = word_at(w, at + 128 + s / 4 * 32 + 4 * i) >> hi & 0x03030303u;
+            /* q - 32 as signed bytes: q + 96 never carries, and its top bit turns */
+            x.q[i] = ((l | h << 4) + 0x60606060u) ^ 0x80808080u;
+        }
+        const uint32_t scales = word_at(w, at + 192 + s / 2 * 4); /* of sub-blocks s & ~1, s | 1 */
+        const int shift = s % 2 * 16;
+        const float d = half_at(w, at + 208);
+        x.d0 = d * (float)(int8_t)(scales >> shift & 255u);
+        x.d1 = d * (float)(int8_t)(scales >> (shift + 8) & 255u);
+        x.m = 0.0f;
+    }
+    return x;
+}
+
+/* Sub-block of weights times block of a column: halves as two words of four quads each. */
+template <int TYPE>
+static __device__ __forceinline__ float dot(const Sub &x, const uint4 &lo, const uint4 &hi,
+                                            float2 ds) {
+    int first = __dp4a((int)x.q[0], (int)lo.x, 0);
+    first = __dp4a((int)x.q[1], (int)lo.y, first);
+    first = __dp4a((int)x.q[2], (int)lo.z, first);
+    first = __dp4a((int)x.q[3], (int)lo.w, first);
+    int second = __dp4a((int)x.q[4], (int)hi.x, Format<TYPE>::two_scales ? 0 : first);
+    second = __dp4a((int)x.q[5], (int)hi.y, second);
+    second = __dp4a((int)x.q[6], (int)hi.z, second);
+    second = __dp4a((int)x.q[7], (int)hi.w, second);
+    float sum = x.d1 * (float)second;
+    if (Format<TYPE>::two_scales) sum = fmaf(x.d0, (float)first, sum);
+    return fmaf(ds.x, sum, -x.m * ds.y);
+}
+
+/* ---- block types ---- */
+
+/* grid: x groups of WARPS * ROWS rows, y groups of N columns or pairs, z matrices */
+template <int TYPE, int N>
+static __global__ void mul_vec_blocks_kernel(Product p, int64_t n_y, int64_t n_z) {
+    typedef Format<TYPE> F;
+    enum {
+        CHUNK = 32 / F::SUBS * F::BYTES, /* bytes */
+        PIECES = (CHUNK + 15 + 15) / 16, /* of 16 bytes, wherever the chunk starts */
+        PER_LANE = (PIECES + 31) / 32,
+        WORDS = PIECES * 4 + 4, /* word_at looks at one more */
+    };
+    __shared__ __align__(16) uint32_t staged[WARPS][ROWS][WORDS];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int64_t subs = p.a.ne[0] / 32, m = p.a.ne[1];
+    const int64_t row = ((int64_t)blockIdx.x * WARPS + warp) * ROWS;
+    if (row >= m) return;
+    for (int64_t z = blockIdx.z; z < n_z; z += gridDim.z) {
+        for (int64_t y = blockIdx.y; y < n_y; y += gridDim.y) {
+            const Task t = task_at(p, y, z, N);
+            float sum[ROWS][N];
+            uint4 next[ROWS][PER_LANE];
+            const char *w[ROWS];
+            for (int r = 0; r < ROWS; r++) {
+                w[r] = t.a + (size_t)(row + r < m ? row + r : row) * p.a.nb[1];
+                for (int c = 0; c < N; c++) sum[r][c] = 0.0f;
+            }
+/* the pieces of the chunk that begins with sub-block `first`, row r, to registers */
+#define FETCH(first)                                                                               \
+    for (int r = 0; r < ROWS; r++) {                                                               \
+        const int64_t left = subs - (first) < 32 ? subs - (first) : 32;                            \
+        const char *from = w[r] + (size_t)((first) / F::SUBS) * F::BYTES;                          \
+        const int skew = (int)((uintptr_t)from & 15);                                              \
+        const int pieces = (skew + (int)(left / F::SUBS) * F::BYTES + 15) / 16;                    \
+        const uint4 *piece = (const uint4 *)(const void *)(from - skew);                           \
+        _Pragma("unroll") for (int i = 0; i < PER_LANE;                                            \
+                               i++) if (left > 0 && lane + 32 * i < pieces) next[r][i] =           \
+            piece[lane + 32 * i];                                                                  \
+    }
+            if (!t.zero) { /* a may be empty */
+                FETCH((int64_t)0)
+            }
+            for (int64_t first = 0; first < subs && !t.zero; first += 32) {
+                __syncwarp();
+                for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+                    for (int i = 0; i < PER_LANE; i++) {
+                        if (lane + 32 * i < PIECES)
+                            ((uint4 *)(void *)staged[warp][r])[lane + 32 * i] = next[r][i];
+                    }
+                }
+                __syncwarp();
+                FETCH(first + 32)
+                const int64_t sub = first + lane;
+                if (sub >= subs) continue;
+                uint4 lo[N], hi[N];
+                float2 ds[N];
+#pragma unroll
+                for (int c = 0; c < N; c++) {
+                    if (c >= t.n) break;
+                    lo[c] = *(const uint4 *)(const void *)(p.q + column_half(p.chunks, t.column + c,
+                                                                             sub, 0));
+                    hi[c] = *(const uint4 *)(const void *)(p.q + column_half(p.chunks, t.column + c,
+                                                                             sub, 1));
+                    ds[c] = p.ds[(t.column + c) * p.chunks * 32 + sub];
+                }
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) {
+                    const char *from = w[r] + (size_t)(first / F::SUBS) * F::BYTES;
+                    const int at = (int)((uintptr_t)from & 15) + lane / F::SUBS * F::BYTES;
+                    const Sub x = take_apart<TYPE>(staged[warp][r], at, lane % F::SUBS);
+#pragma unroll
+                    for (int c = 0; c < N; c++) {
+                        if (c < t.n) sum[r][c] += dot<TYPE>(x, lo[c], hi[c], ds[c]);
+                    }
+                }
+            }
+#undef FETCH
+            for (int r = 0; r < ROWS; r++) {
+                for (int c = 0; c < N; c++) {
+                    const float total = warp_sum(sum[r][c]);
+                    if (lane == 0 && c < t.n && row + r < m)
+                        *(float *)(void *)((char *)(t.out + row + r) + (size_t)c * t.step) = total;
+                }
+            }
+        }
+    }
+}
+
+/* ---- plain types ---- */
+
+/* wide: rows of a and b begin at multiples of 16 bytes and have whole groups of 8 elements */
+template <int TYPE, int N>
+static __global__ void mul_vec_plain_kernel(Product p, int64_t n_y, int64_t n_z, bool wide) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int64_t k = p.a.ne[0], m = p.a.ne[1];
+    const int64_t row = ((int64_t)blockIdx.x * WARPS + warp) * ROWS;
+    enum { WIDTH = TYPE == SHEAF_TYPE_F32 ? 4 : 8 }; /* elements of 16 bytes */
+    if (row >= m) return;
+    for (int64_t z = blockIdx.z; z < n_z; z += gridDim.z) {
+        for (int64_t y = blockIdx.y; y < n_y; y += gridDim.y) {
+            const Task t = task_at(p, y, z, N);
+            float sum[ROWS][N];
+            const char *w[ROWS];
+            for (int r = 0; r < ROWS; r++) {
+                w[r] = t.a + (size_t)(row + r < m ? row + r : row) * p.a.nb[1];
+                for (int c = 0; c < N; c++) sum[r][c] = 0.0f;
+            }
+            if (wide && !t.zero) {
+#pragma unroll 4
+                for (int64_t i = lane; i < k / WIDTH; i += 32) {
+                    float x[ROWS][WIDTH];
+#pragma unroll
+                    for (int r = 0; r < ROWS; r++) {
+                        const uint4 v = ((const uint4 *)(const void *)w[r])[i];
+                        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+                        for (int j = 0; j < WIDTH; j++) {
+                            const uint16_t h = (uint16_t)(words[j * 4 / WIDTH] >> (j % 2 * 16));
+                            x[r][j] = TYPE == SHEAF_TYPE_F32   ? bits_f32(words[j % 4])
+                                      : TYPE == SHEAF_TYPE_F16 ? f16_to_f32(h)
+                                                               : bf16_to_f32(h);
+                        }
+                    }
+#pragma unroll
+                    for (int c = 0; c < N; c++) {
+                        if (c >= t.n) break;
+                        const float4 *b =
+                            (const float4 *)(const void *)(t.b + (size_t)c * t.b_step) +
+                            i * (WIDTH / 4);
+#pragma unroll
+                        for (int j = 0; j < WIDTH; j += 4) {
+                            const float4 v = b[j / 4];
+#pragma unroll
+                            for (int r = 0; r < ROWS; r++) {
+                                float s = fmaf(x[r][j], v.x, sum[r][c]);
+                                s = fmaf(x[r][j + 1], v.y, s);
+                                s = fmaf(x[r][j + 2], v.z, s);
+                                sum[r][c] = fmaf(x[r][j + 3], v.w, s);
+                            }
+                        }
+                    }
+                }
+            } else if (!t.zero) {
+                for (int64_t i = lane; i < k; i += 32) {
+                    for (int c = 0; c < N && c < t.n; c++) {
+                        const float b =
+                            ((const float *)(const void *)(t.b + (size_t)c * t.b_step))[i];
+                        for (int r = 0; r < ROWS; r++)
+                            sum[r][c] = fmaf(load_dense(TYPE, w[r], i), b, sum[r][c]);
+                    }
+                }
+            }
+            for (int r = 0; r < ROWS; r++) {
+                for (int c = 0; c < N; c++) {
+                    const float total = warp_sum(sum[r][c]);
+                    if (lane == 0 && c < t.n && row + r < m)
+                        *(float *)(void *)((char *)(t.out + row + r) + (size_t)c * t.step) = total;
+                }
+            }
+        }
+    }
+}
+
+/* ---- launch ---- */
+
+static bool in_sixteens(const View &v) {
+    uintptr_t bits = (uintptr_t)v.data | v.nb[1] | v.nb[2] | v.nb[3];
+    return bits % 16 == 0;
+}
+
+template <int TYPE, int N>
+static void launch_blocks(struct sheaf__cuda_queue *q, const struct Product *p, dim3 grid,
+                          int64_t n_y, int64_t n_z) {
+    CUDA_LAUNCH((mul_vec_blocks_kernel<TYPE, N>), grid, THREADS, 0, q->stream, *p, n_y, n_z);
+}
+template <int TYPE, int N>
+static void launch_plain(struct sheaf__cuda_queue *q, const struct Product *p, dim3 grid,
+                         int64_t n_y, int64_t n_z) {
+    const bool wide = p->a.ne[0] % 8 == 0 && in_sixteens(p->a) && in_sixteens(p->b);
+    CUDA_LAUNCH((mul_vec_plain_kernel<TYPE, N>), grid, THREADS, 0, q->stream, *p, n_y, n_z, wide);
+}
+
+template <int N> static void launch(struct sheaf__cuda_queue *q, const struct Product *p) {
+    const bool pairs = p->ids.data != NULL;
+    const int64_t n_y = pairs ? p->dst.ne[1] * p->dst.ne[2] : (p->dst.ne[1] + N - 1) / N;
+    const int64_t n_z = pairs ? 1 : p->dst.ne[2] * p->dst.ne[3];
+    const dim3 grid(sheaf__cuda_blocks(p->a.ne[1], WARPS * ROWS), sheaf__cuda_blocks_y(n_y),
+                    sheaf__cuda_blocks_y(n_z));
+    switch (p->a.type) {
+#define BLOCKS(type)                                                                               \
+    case SHEAF_TYPE_##type:                                                                        \
+        launch_blocks<SHEAF_TYPE_##type, N>(q, p, grid, n_y, n_z);                                 \
+        break
+#define PLAIN(type)                                                                                \
+    case SHEAF_TYPE_##type:                                                                        \
+        launch_plain<SHEAF_TYPE_##type, N>(q, p, grid, n_y, n_z);                                  \
+        break
+        BLOCKS(Q4_0);
+        BLOCKS(Q4_1);
+        BLOCKS(Q5_0);
+        BLOCKS(Q5_1);
+        BLOCKS(Q8_0);
+        BLOCKS(Q4_K);
+        BLOCKS(Q5_K);
+        BLOCKS(Q6_K);
+        PLAIN(F32);
+        PLAIN(F16);
+        PLAIN(BF16);
+#undef BLOCKS
+#undef PLAIN
+    default:
+        break; /* supports_op has refused it */
+    }
+}
+
+void sheaf__cuda_mul_vec(struct sheaf__cuda_queue *q, const struct Product *p) {
+    if (p->ids.data || p->dst.ne[1] == 1) {
+        launch<1>(q, p);
+    } else {
+        launch<COLUMNS>(q, p);
+    }
+}

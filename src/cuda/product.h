@@ -1,0 +1,80 @@
+/* What the files of the products share: mul_mat.cu chooses and prepares, mul_vec.cu computes few
+ * columns, mul_tile.cu any number without cuBLASLt. */
+#ifndef SHEAF_CUDA_PRODUCT_H
+#define SHEAF_CUDA_PRODUCT_H
+
+#include "cuda/cuda.h"
+
+/* One node as its kernels see it. MUL_MAT: dst [m, n, g.r, s.t] = a [k, m, g, s] . b [k, n, ..].
+ * MUL_MAT_ID: dst [m, u, n], a [k, m, x], b [k, 1|u, n], ids [u, n]. */
+struct Product {
+    View dst, a;
+    View b;                    /* F32, dense rows; not read where the columns were quantized */
+    View ids;                  /* data NULL: MUL_MAT */
+    int64_t base, limit, held; /* experts: ids in [0, limit); a holds [base, base + held) */
+    uint64_t node;
+    Fault *fault;
+    /* the columns of b in blocks of 32 as 8-bit integers: column c of the order of b's rows */
+    const int8_t *q;
+    const float2 *ds; /* of a block: scale; scale times the sum of its integers */
+    int64_t chunks;   /* of a column: 32 blocks each, see quantize_columns_kernel */
+};
+
+/* Columns that one pass of the vector kernels takes, and up to which they are used at all. */
+enum { SHEAF__CUDA_VEC_COLUMNS = 4, SHEAF__CUDA_VEC_MAX = 8 };
+
+/* Bytes of the quantized columns (q and ds), and how they are made from rows of b. */
+size_t sheaf__cuda_columns_size(int64_t k, int64_t n_columns);
+void sheaf__cuda_quantize_columns(struct sheaf__cuda_queue *q, struct Product *p, char *work);
+
+/* Any type; block types need the quantized columns. n: columns (MUL_MAT), else one a pair. */
+void sheaf__cuda_mul_vec(struct sheaf__cuda_queue *q, const struct Product *p);
+/* Any type, MUL_MAT only. */
+void sheaf__cuda_mul_tile(struct sheaf__cuda_queue *q, const struct Product *p);
+
+/* What a thread block works on: a matrix of a, columns of b, where the result goes. */
+struct Task {
+    const char *a;
+    int64_t column; /* of the order of b's rows */
+    int n;
+    float *out;    /* element 0 of column 0 */
+    size_t step;   /* bytes between columns of the result */
+    const char *b; /* row of b of column 0 */
+    size_t b_step;
+    bool zero; /* the expert is another member's, or the id is bad */
+};
+
+/* y: group of `width` columns, or pair; z: matrix of dst */
+static __device__ __forceinline__ Task task_at(const Product &p, int64_t y, int64_t z, int width) {
+    Task t;
+    t.zero = false;
+    if (p.ids.data) {
+        const int64_t u = y % p.dst.ne[1], n = y / p.dst.ne[1], b1 = u % p.b.ne[1];
+        int64_t id = load_id(p.ids, u, n, 0);
+        if (id < 0 || id >= p.limit) {
+            t.zero = true;
+            if (threadIdx.x == 0) report(p.fault, p.node, id);
+        }
+        id -= p.base;
+        t.zero = t.zero || id < 0 || id >= p.held;
+        t.a = p.a.data + (t.zero ? 0 : (size_t)id * p.a.nb[2]);
+        t.column = n * p.b.ne[1] + b1;
+        t.n = 1;
+        t.out = (float *)(void *)(p.dst.data + (size_t)u * p.dst.nb[1] + (size_t)n * p.dst.nb[2]);
+        t.b = p.b.data + (size_t)b1 * p.b.nb[1] + (size_t)n * p.b.nb[2];
+    } else {
+        const int64_t i1 = y * width, i2 = z % p.dst.ne[2], i3 = z / p.dst.ne[2];
+        const int64_t r2 = p.dst.ne[2] / p.a.ne[2], r3 = p.dst.ne[3] / p.a.ne[3];
+        const Row at = {i1, i2, i3};
+        t.a = p.a.data + (size_t)(i2 / r2) * p.a.nb[2] + (size_t)(i3 / r3) * p.a.nb[3];
+        t.column = z * p.dst.ne[1] + i1;
+        t.n = (int)(p.dst.ne[1] - i1 < width ? p.dst.ne[1] - i1 : width);
+        t.out = (float *)(void *)row_data(p.dst, at);
+        t.b = row_data(p.b, at);
+    }
+    t.step = p.dst.nb[1];
+    t.b_step = p.b.nb[1];
+    return t;
+}
+
+#endif

@@ -1,0 +1,233 @@
+/* Ops over whole rows: RMS_NORM, SUM_ROWS, SOFT_MAX, ARGMAX, TOP_K. A block takes a row; what it
+ * sums is summed in an order that only the size of the row decides. dst of RMS_NORM and SOFT_MAX
+ * may be a's memory: a thread writes the elements that it reads. */
+#include "cuda/cuda.h"
+
+enum { MAX_THREADS = 1024 };
+
+/* A power of two from 32 on that gives a thread about four elements. */
+static unsigned threads_for(int64_t n) {
+    unsigned t = 32;
+    while (t < MAX_THREADS && (int64_t)t * 4 < n) t *= 2;
+    return t;
+}
+
+/* ---- norm and sum ---- */
+
+/* dst F32, a [i, j, h, s]; with `add`: y = a + b goes to sum, and the norm of y to dst; with
+ * `scale` [i]: times it */
+static __global__ void rms_norm_kernel(View dst, View a, float eps) {
+    __shared__ float scratch[32];
+    for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
+        const Row at = row_at(dst.ne, row);
+        const char *x = row_data(a, at);
+        float *d = (float *)(void *)row_data(dst, at), sum = 0.0f;
+        for (int64_t i = threadIdx.x; i < dst.ne[0]; i += blockDim.x) {
+            const float v = load_plain(a.type, x + (size_t)i * a.nb[0]);
+            sum = fmaf(v, v, sum);
+        }
+        sum = block_sum(sum, scratch);
+        const float scale = 1.0f / sqrtf(sum / (float)dst.ne[0] + eps);
+        for (int64_t i = threadIdx.x; i < dst.ne[0]; i += blockDim.x)
+            d[i] = load_plain(a.type, x + (size_t)i * a.nb[0]) * scale;
+    }
+}
+
+enum sheaf_status sheaf__cuda_launch_rms_norm(struct sheaf__cuda_queue *q,
+                                              const struct sheaf_tensor *dst) {
+    CUDA_LAUNCH(rms_norm_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1), threads_for(dst->ne[0]),
+                0, q->stream, sheaf__cuda_view(dst), sheaf__cuda_view(dst->src[0]),
+                sheaf__param_f32(dst, 0));
+    return sheaf__cuda_launched(q, dst);
+}
+
+bool sheaf__cuda_supports_rms_norm(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    return dst->type == SHEAF_TYPE_F32 && sheaf__cuda_is_dense(dst) && sheaf__cuda_is_plain(a) &&
+           sheaf_are_same_shape(dst, a);
+}
+
+/* a [i, j, h, s] -> dst F32 [1, j, h, s] */
+static __global__ void sum_rows_kernel(View dst, View a) {
+    __shared__ float scratch[32];
+    for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
+        const Row at = row_at(dst.ne, row);
+        const char *x = row_data(a, at);
+        float sum = 0.0f;
+        for (int64_t i = threadIdx.x; i < a.ne[0]; i += blockDim.x)
+            sum += load_plain(a.type, x + (size_t)i * a.nb[0]);
+        sum = block_sum(sum, scratch);
+        if (threadIdx.x == 0) *(float *)(void *)row_data(dst, at) = sum;
+    }
+}
+
+enum sheaf_status sheaf__cuda_launch_sum_rows(struct sheaf__cuda_queue *q,
+                                              const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    CUDA_LAUNCH(sum_rows_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1), threads_for(a->ne[0]), 0,
+                q->stream, sheaf__cuda_view(dst), sheaf__cuda_view(a));
+    return sheaf__cuda_launched(q, dst);
+}
+
+bool sheaf__cuda_supports_sum_rows(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    return dst->type == SHEAF_TYPE_F32 && sheaf__cuda_is_plain(a) && dst->ne[0] == 1 &&
+           dst->ne[1] == a->ne[1] && dst->ne[2] == a->ne[2] && dst->ne[3] == a->ne[3];
+}
+
+/* ---- soft_max ---- */
+
+struct Heads { /* head h of the slice is head base + h of n_head */
+    int64_t base, n_head;
+};
+
+/* dst F32, a [k, n, h, s], mask [k, >=n, 1|h, 1|s] or data NULL. A row of -inf yields zeros. */
+static __global__ void soft_max_kernel(View dst, View a, View mask, float scale, float max_bias,
+                                       Heads heads) {
+    __shared__ float scratch[32];
+    for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
+        const Row at = row_at(dst.ne, row);
+        const char *x = row_data(a, at), *m = NULL;
+        float *d = (float *)(void *)row_data(dst, at);
+        float slope = 0.0f, max = -INFINITY, sum = 0.0f;
+        if (mask.data) {
+            const Row from = {at.i1, at.i2 % mask.ne[2], at.i3 % mask.ne[3]};
+            m = row_data(mask, from);
+            slope = alibi_slope(max_bias, heads.base + at.i2, heads.n_head);
+        }
+        for (int64_t i = threadIdx.x; i < dst.ne[0]; i += blockDim.x) {
+            float v = load_plain(a.type, x + (size_t)i * a.nb[0]) * scale;
+            if (m) v += slope * load_plain(mask.type, m + (size_t)i * mask.nb[0]);
+            d[i] = v;
+            max = fmaxf(max, v);
+        }
+        max = block_max(max, scratch);
+        if (max == -INFINITY) max = 0.0f;
+        for (int64_t i = threadIdx.x; i < dst.ne[0]; i += blockDim.x) {
+            const float e = expf(d[i] - max);
+            d[i] = e;
+            sum += e;
+        }
+        sum = block_sum(sum, scratch);
+        if (sum == 0.0f) continue;
+        const float inv = 1.0f / sum;
+        for (int64_t i = threadIdx.x; i < dst.ne[0]; i += blockDim.x) d[i] *= inv;
+    }
+}
+
+enum sheaf_status sheaf__cuda_launch_soft_max(struct sheaf__cuda_queue *q,
+                                              const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *m = dst->src[1];
+    const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
+    const Heads heads = {dst->op_params[SHEAF_OP_PARAM_BASE], extent ? extent : dst->ne[2]};
+    View mask = sheaf__cuda_view(m ? m : a);
+    if (!m) mask.data = NULL;
+    CUDA_LAUNCH(soft_max_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1), threads_for(dst->ne[0]),
+                0, q->stream, sheaf__cuda_view(dst), sheaf__cuda_view(a), mask,
+                sheaf__param_f32(dst, 0), sheaf__param_f32(dst, 1), heads);
+    return sheaf__cuda_launched(q, dst);
+}
+
+bool sheaf__cuda_supports_soft_max(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *m = dst->src[1];
+    if (dst->type != SHEAF_TYPE_F32 || !sheaf__cuda_is_dense(dst)) return false;
+    if (!sheaf__cuda_is_plain(a) || !sheaf_are_same_shape(dst, a)) return false;
+    return !m ||
+           (sheaf__cuda_is_plain(m) && m->ne[0] == a->ne[0] && m->ne[1] >= a->ne[1] &&
+            (m->ne[2] == 1 || m->ne[2] == a->ne[2]) && (m->ne[3] == 1 || m->ne[3] == a->ne[3]));
+}
+
+/* ---- argmax and top_k ----
+ *
+ * Elements of a row have a strict order: a larger value is better, of equal values the lower
+ * position, NaN is worse than all else. TOP_K takes the best, then the best of what is worse than
+ * that one, and so on. */
+
+struct Candidate {
+    float value;
+    int index; /* -1: none */
+};
+
+HD bool is_better(const Candidate &a, const Candidate &b) {
+    if (b.index < 0) return a.index >= 0;
+    if (a.index < 0) return false;
+    if (a.value > b.value) return true;
+    if (a.value < b.value) return false;
+    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    if (a_nan != b_nan) return b_nan;
+    return a.index < b.index;
+}
+
+static __device__ __forceinline__ Candidate warp_best(Candidate c) {
+    for (int d = 16; d > 0; d /= 2) {
+        Candidate other;
+        other.value = __shfl_xor_sync(FULL_WARP, c.value, d);
+        other.index = __shfl_xor_sync(FULL_WARP, c.index, d);
+        if (is_better(other, c)) c = other;
+    }
+    return c;
+}
+
+/* The best of the row after `last` (index -1: of all), the same for every thread. */
+static __device__ Candidate best_after(const View &a, const char *x, Candidate last,
+                                       Candidate *scratch) {
+    Candidate best = {0.0f, -1};
+    for (int64_t i = threadIdx.x; i < a.ne[0]; i += blockDim.x) {
+        const Candidate c = {load_plain(a.type, x + (size_t)i * a.nb[0]), (int)i};
+        if ((last.index < 0 || is_better(last, c)) && is_better(c, best)) best = c;
+    }
+    best = warp_best(best);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = best;
+    __syncthreads();
+    best.index = -1;
+    if (threadIdx.x % 32 < blockDim.x / 32) best = scratch[threadIdx.x % 32];
+    return warp_best(best);
+}
+
+/* a [i, j, h, s] -> the k best positions of each row, as rows of k ints with stride `step` bytes */
+static __global__ void top_k_kernel(View dst, View a, int64_t k, bool argmax) {
+    __shared__ Candidate scratch[32];
+    for (int64_t row = blockIdx.x; row < n_rows(a); row += gridDim.x) {
+        const Row at = row_at(a.ne, row);
+        const char *x = row_data(a, at);
+        char *d = argmax ? dst.data + (size_t)row * dst.nb[0] : row_data(dst, at);
+        Candidate last = {0.0f, -1};
+        for (int64_t j = 0; j < k; j++) {
+            last = best_after(a, x, last, scratch);
+            if (threadIdx.x == 0) *(int *)(void *)(d + (size_t)j * dst.nb[0]) = last.index;
+        }
+    }
+}
+
+static enum sheaf_status launch_select(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst,
+                                       int64_t k) {
+    const struct sheaf_tensor *a = dst->src[0];
+    CUDA_LAUNCH(top_k_kernel, sheaf__cuda_blocks(sheaf_nrows(a), 1), threads_for(a->ne[0]), 0,
+                q->stream, sheaf__cuda_view(dst), sheaf__cuda_view(a), k,
+                dst->op == SHEAF_OP_ARGMAX);
+    return sheaf__cuda_launched(q, dst);
+}
+
+enum sheaf_status sheaf__cuda_launch_argmax(struct sheaf__cuda_queue *q,
+                                            const struct sheaf_tensor *dst) {
+    return launch_select(q, dst, 1);
+}
+enum sheaf_status sheaf__cuda_launch_top_k(struct sheaf__cuda_queue *q,
+                                           const struct sheaf_tensor *dst) {
+    return launch_select(q, dst, dst->ne[0]);
+}
+
+bool sheaf__cuda_supports_argmax(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    return dst->type == SHEAF_TYPE_I32 && sheaf__cuda_is_plain(a) && a->ne[0] > 0 &&
+           a->ne[0] <= INT32_MAX && a->ne[2] == 1 && a->ne[3] == 1 && dst->ne[0] == a->ne[1] &&
+           sheaf_nrows(dst) == 1;
+}
+
+bool sheaf__cuda_supports_top_k(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    return dst->type == SHEAF_TYPE_I32 && sheaf__cuda_is_plain(a) && a->ne[0] <= INT32_MAX &&
+           dst->ne[0] <= a->ne[0] && dst->ne[1] == a->ne[1] && dst->ne[2] == a->ne[2] &&
+           dst->ne[3] == a->ne[3];
+}
