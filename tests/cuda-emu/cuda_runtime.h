@@ -1,0 +1,191 @@
+/* The CUDA runtime on the CPU, as far as src/cuda uses it: what its sources are compiled against in
+ * tests, in place of NVIDIA's header of this name.
+ *
+ * A launch runs the kernel's blocks one after another on the caller's thread. Threads of a block
+ * are fibers when the kernel has barriers or shuffles: each runs until its next one, and a barrier
+ * that not all reach, or a shuffle that a lane of its warp misses, ends the process with a text.
+ * Device memory is host memory with an inaccessible page right behind it. Streams do everything at
+ * once, except while a graph is captured.
+ *
+ * What this shows: index arithmetic, shapes, strides, barriers, supports_op, the host's logic. What
+ * it cannot show: races between barriers, the memory model, speed, and anything of the real driver.
+ *
+ * SHEAF_CUDA_EMU sets up the machine: "devices=2,cc=90,memory=N,fail=NAME:COUNT" (the COUNTth call
+ * of the runtime function NAME fails). */
+#ifndef SHEAF_CUDA_EMU_RUNTIME_H
+#define SHEAF_CUDA_EMU_RUNTIME_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#define SHEAF_CUDA_EMULATED 1
+#define __host__
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __shared__      static thread_local
+#define __align__(n)    __attribute__((aligned(n)))
+
+/* ---- types ---- */
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+struct uint4 {
+    uint32_t x, y, z, w;
+} __attribute__((aligned(16)));
+struct float2 {
+    float x, y;
+} __attribute__((aligned(8)));
+struct float4 {
+    float x, y, z, w;
+} __attribute__((aligned(16)));
+
+/* ---- kernels ---- */
+
+struct emu_thread {
+    dim3 thread, block, block_dim, grid_dim;
+};
+extern thread_local emu_thread emu_now;
+#define threadIdx (emu_now.thread)
+#define blockIdx  (emu_now.block)
+#define blockDim  (emu_now.block_dim)
+#define gridDim   (emu_now.grid_dim)
+
+/* What a capture has seen, to be run again. */
+struct emu_graph {
+    std::vector<std::function<void()>> work;
+};
+struct emu_stream {
+    emu_graph *capture; /* NULL: things run at once */
+};
+typedef struct emu_stream *cudaStream_t;
+void emu_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, bool cooperative,
+                const char *name, const std::function<void()> &kernel);
+void *emu_dynamic_shared(void);
+/* Lanes of a warp meet and exchange 32 bits. */
+uint32_t emu_shuffle(uint32_t value, int from_lane);
+void emu_syncthreads(void);
+void emu_syncwarp(void);
+
+#define CUDA_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
+    do {                                                                                           \
+        auto fn_ = kernel;                                                                         \
+        emu_launch(grid, block, shared, stream, true, #kernel, std::bind(fn_, __VA_ARGS__));       \
+    } while (0)
+#define CUDA_LAUNCH_PLAIN(kernel, grid, block, shared, stream, ...)                                \
+    do {                                                                                           \
+        auto fn_ = kernel;                                                                         \
+        emu_launch(grid, block, shared, stream, false, #kernel, std::bind(fn_, __VA_ARGS__));      \
+    } while (0)
+#define CUDA_DYNAMIC_SHARED(type, name) type *name = (type *)emu_dynamic_shared()
+
+static inline void __syncthreads(void) { emu_syncthreads(); }
+static inline void __syncwarp(unsigned = 0xffffffffu) { emu_syncwarp(); }
+static inline int emu_lane(void) { return (int)(threadIdx.x % 32); }
+static inline int __shfl_xor_sync(unsigned, int v, int d) {
+    return (int)emu_shuffle((uint32_t)v, emu_lane() ^ d);
+}
+static inline float __shfl_xor_sync(unsigned, float v, int d) {
+    uint32_t u;
+    memcpy(&u, &v, sizeof u);
+    u = emu_shuffle(u, emu_lane() ^ d);
+    memcpy(&v, &u, sizeof v);
+    return v;
+}
+static inline int __dp4a(int a, int b, int c) {
+    for (int i = 0; i < 4; i++) c += (int)(int8_t)(a >> 8 * i) * (int)(int8_t)(b >> 8 * i);
+    return c;
+}
+static inline unsigned long long atomicCAS(unsigned long long *p, unsigned long long compare,
+                                           unsigned long long value) {
+    const unsigned long long old = *p;
+    if (old == compare) *p = value;
+    return old;
+}
+
+/* ---- runtime ---- */
+
+enum cudaError_t {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorECCUncorrectable = 214,
+    cudaErrorIllegalAddress = 700,
+    cudaErrorAssert = 710,
+    cudaErrorIllegalInstruction = 715,
+    cudaErrorMisalignedAddress = 716,
+    cudaErrorLaunchFailure = 719,
+    cudaErrorStreamCaptureUnsupported = 900,
+};
+enum cudaMemcpyKind {
+    cudaMemcpyHostToDevice = 1,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice
+};
+enum {
+    cudaStreamNonBlocking = 1,
+    cudaEventDisableTiming = 2,
+    cudaHostAllocPortable = 1,
+    cudaHostAllocMapped = 2,
+};
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+typedef struct emu_event *cudaEvent_t;
+typedef struct emu_graph *cudaGraph_t;
+typedef struct emu_graph *cudaGraphExec_t;
+struct cudaDeviceProp {
+    char name[256];
+    size_t totalGlobalMem;
+    int major, minor, multiProcessorCount;
+};
+#define cudaStreamPerThread ((cudaStream_t)0x2)
+
+cudaError_t cudaGetDeviceCount(int *n);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaMalloc(void **p, size_t size);
+cudaError_t cudaFree(void *p);
+cudaError_t cudaHostAlloc(void **p, size_t size, unsigned flags);
+cudaError_t cudaFreeHost(void *p);
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags);
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind,
+                            cudaStream_t s);
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
+                                size_t size, cudaStream_t s);
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_step, const void *from, size_t from_step,
+                              size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t s);
+cudaError_t cudaMemsetAsync(void *p, int value, size_t size, cudaStream_t s);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t s);
+cudaError_t cudaStreamSynchronize(cudaStream_t s);
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags);
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
+cudaError_t cudaEventSynchronize(cudaEvent_t e);
+cudaError_t cudaEventDestroy(cudaEvent_t e);
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s);
+cudaError_t cudaGraphDestroy(cudaGraph_t g);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+template <class F> cudaError_t cudaFuncSetAttribute(F *, cudaFuncAttribute, int) {
+    return cudaSuccess;
+}
+cudaError_t cudaGetLastError(void);
+const char *cudaGetErrorString(cudaError_t e);
+const char *cudaGetErrorName(cudaError_t e);
+
+#endif

@@ -1,0 +1,433 @@
+/* The emulated machine: see cuda_runtime.h. */
+#include "cuda_runtime.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <map>
+#include <mutex>
+#include <vector>
+
+thread_local emu_thread emu_now;
+
+static void die(const char *what) {
+    fprintf(stderr, "cuda-emu: %s (block %u %u %u, thread %u)\n", what, blockIdx.x, blockIdx.y,
+            blockIdx.z, threadIdx.x);
+    abort();
+}
+
+/* ---- fibers ---- */
+
+enum { MAX_THREADS = 1024, STACK = 64 << 10 };
+enum state { READY, AT_WARP, AT_BLOCK, DONE };
+
+struct fiber {
+    jmp_buf at;
+    enum state state;
+    uint32_t slot[2]; /* what its shuffles give, by turns */
+    int turn;
+    bool made;
+};
+
+struct machine { /* of one OS thread */
+    fiber fibers[MAX_THREADS];
+    char *stacks;
+    ucontext_t main, start;
+    jmp_buf back;
+    int current;
+    const std::function<void()> *kernel;
+    std::vector<char> shared;
+    const char *name;
+};
+static thread_local machine *m;
+
+static void fiber_main(void) {
+    for (;;) {
+        (*m->kernel)();
+        m->fibers[m->current].state = DONE;
+        if (!_setjmp(m->fibers[m->current].at)) _longjmp(m->back, 1);
+    }
+}
+
+static void resume(int i, int n_threads_x) {
+    fiber *f = &m->fibers[i];
+    m->current = i;
+    emu_now.thread = dim3((unsigned)(i % n_threads_x), (unsigned)(i / n_threads_x), 0);
+    if (_setjmp(m->back)) return;
+    if (f->made) _longjmp(f->at, 1);
+    f->made = true;
+    getcontext(&m->start);
+    m->start.uc_stack.ss_sp = m->stacks + (size_t)i * STACK;
+    m->start.uc_stack.ss_size = STACK;
+    m->start.uc_link = NULL;
+    makecontext(&m->start, fiber_main, 0);
+    setcontext(&m->start);
+}
+
+static void wait_as(enum state s) {
+    fiber *f = &m->fibers[m->current];
+    const emu_thread here = emu_now;
+    f->state = s;
+    if (!_setjmp(f->at)) _longjmp(m->back, 1);
+    emu_now = here;
+}
+
+static bool cooperative_now;
+void emu_syncthreads(void) {
+    if (!m || !cooperative_now) die("a barrier in a kernel that was launched as plain");
+    wait_as(AT_BLOCK);
+}
+void emu_syncwarp(void) { wait_as(AT_WARP); }
+uint32_t emu_shuffle(uint32_t value, int from) {
+    fiber *f = &m->fibers[m->current];
+    const int turn = f->turn ^= 1, first = m->current / 32 * 32;
+    f->slot[turn] = value;
+    wait_as(AT_WARP);
+    return m->fibers[first + from].slot[turn];
+}
+void *emu_dynamic_shared(void) { return m->shared.data(); }
+
+/* Runs the fibers of one block to their ends. */
+static void run_block(int n, int n_x) {
+    for (int i = 0; i < n; i++) {
+        m->fibers[i].state = READY;
+        m->fibers[i].turn = 0;
+    }
+    for (;;) {
+        int at_block = 0, done = 0;
+        for (int w = 0; w < n; w += 32) {
+            const int end = w + 32 < n ? w + 32 : n;
+            for (;;) {
+                int waiting = 0, blocked = 0, finished = 0;
+                for (int i = w; i < end; i++)
+                    if (m->fibers[i].state == READY) resume(i, n_x);
+                for (int i = w; i < end; i++) {
+                    waiting += m->fibers[i].state == AT_WARP;
+                    blocked += m->fibers[i].state == AT_BLOCK;
+                    finished += m->fibers[i].state == DONE;
+                }
+                if (!waiting) {
+                    at_block += blocked;
+                    done += finished;
+                    break;
+                }
+                if (waiting != end - w || n % 32) die("lanes of a warp miss its shuffle");
+                for (int i = w; i < end; i++) m->fibers[i].state = READY;
+            }
+        }
+        if (done == n) return;
+        if (at_block != n) die("not all threads reach a barrier");
+        for (int i = 0; i < n; i++) m->fibers[i].state = READY;
+    }
+}
+
+static void run_grid(dim3 grid, dim3 block, size_t shared, bool cooperative, const char *name,
+                     const std::function<void()> &kernel) {
+    const int n = (int)(block.x * block.y * block.z);
+    if (!m) {
+        m = new machine();
+        m->stacks = (char *)mmap(NULL, (size_t)MAX_THREADS * STACK, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (m->stacks == MAP_FAILED) abort();
+    }
+    m->kernel = &kernel;
+    m->name = name;
+    emu_now.block_dim = block;
+    emu_now.grid_dim = grid;
+    for (unsigned z = 0; z < grid.z; z++) {
+        for (unsigned y = 0; y < grid.y; y++) {
+            for (unsigned x = 0; x < grid.x; x++) {
+                emu_now.block = dim3(x, y, z);
+                if (cooperative) {
+                    m->shared.assign(shared + 16, (char)0xee);
+                    run_block(n, (int)block.x);
+                    continue;
+                }
+                for (int i = 0; i < n; i++) {
+                    emu_now.thread = dim3((unsigned)i, 0, 0);
+                    kernel();
+                }
+            }
+        }
+    }
+}
+
+/* ---- the machine's settings and failures ---- */
+
+static thread_local cudaError_t last_error;
+static std::mutex lock;
+
+static long setting(const char *name, long otherwise) {
+    const char *text = getenv("SHEAF_CUDA_EMU");
+    char key[64];
+    snprintf(key, sizeof key, "%s=", name);
+    const char *at = text ? strstr(text, key) : NULL;
+    return at ? strtol(at + strlen(key), NULL, 10) : otherwise;
+}
+
+/* The COUNTth call of the function named in fail=NAME:COUNT. */
+static bool fails(const char *name) {
+    static std::map<std::string, long> calls;
+    const char *text = getenv("SHEAF_CUDA_EMU"), *at = text ? strstr(text, "fail=") : NULL;
+    const size_t n = strlen(name);
+    if (!at || strncmp(at + 5, name, n) || at[5 + n] != ':') return false;
+    std::lock_guard<std::mutex> hold(lock);
+    return ++calls[name] == strtol(at + 5 + n + 1, NULL, 10);
+}
+
+static cudaError_t give(cudaError_t e) {
+    if (e) last_error = e;
+    return e;
+}
+#define MAY_FAIL(name, error)                                                                      \
+    if (fails(name)) return give(error)
+
+/* ---- streams ---- */
+
+struct emu_event {
+    int recorded;
+};
+
+static cudaError_t submit(cudaStream_t s, const std::function<void()> &work) {
+    if (s != cudaStreamPerThread && s && s->capture) {
+        s->capture->work.push_back(work);
+    } else {
+        work();
+    }
+    return cudaSuccess;
+}
+
+void emu_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, bool cooperative,
+                const char *name, const std::function<void()> &kernel) {
+    const uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    if (!threads || threads > MAX_THREADS || !grid.x || !grid.y || !grid.z || grid.y > 65535 ||
+        grid.z > 65535 || grid.x > 0x7fffffff || shared > 227 * 1024) {
+        give(cudaErrorInvalidValue);
+        return;
+    }
+    if (fails("launch")) {
+        give(cudaErrorLaunchFailure);
+        return;
+    }
+    submit(stream, [=] {
+        cooperative_now = cooperative;
+        run_grid(grid, block, shared, cooperative, name, kernel);
+    });
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) {
+    MAY_FAIL("cudaStreamCreateWithFlags", cudaErrorMemoryAllocation);
+    *s = new emu_stream();
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    delete s;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    MAY_FAIL("cudaStreamSynchronize", cudaErrorIllegalAddress);
+    if (s != cudaStreamPerThread && s && s->capture) return give(cudaErrorStreamCaptureUnsupported);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
+    MAY_FAIL("cudaEventCreateWithFlags", cudaErrorMemoryAllocation);
+    *e = new emu_event();
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) {
+    e->recorded++;
+    return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+    delete e;
+    return cudaSuccess;
+}
+
+/* ---- graphs ---- */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+    MAY_FAIL("cudaStreamBeginCapture", cudaErrorStreamCaptureUnsupported);
+    s->capture = new emu_graph();
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g) {
+    *g = s->capture;
+    s->capture = NULL;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long) {
+    *exec = new emu_graph(*g);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
+    MAY_FAIL("cudaGraphLaunch", cudaErrorLaunchFailure);
+    if (getenv("SHEAF_CUDA_EMU_TRACE"))
+        fprintf(stderr, "cuda-emu: replays a graph of %zu\n", exec->work.size());
+    for (auto &w : exec->work) w();
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t g) {
+    delete g;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+    delete exec;
+    return cudaSuccess;
+}
+
+/* ---- devices and memory ---- */
+
+static thread_local int device_now;
+struct block {
+    size_t size, mapped;
+    char *base;
+    int device;
+};
+static std::map<void *, block> blocks;
+static size_t used[16];
+
+cudaError_t cudaGetDeviceCount(int *n) {
+    const long devices = setting("devices", 1);
+    if (devices < 0) return give(cudaErrorInsufficientDriver);
+    if (devices == 0) return give(cudaErrorNoDevice);
+    *n = (int)devices;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
+    MAY_FAIL("cudaGetDeviceProperties", cudaErrorInvalidDevice);
+    const long cc = setting("cc", 90);
+    snprintf(p->name, sizeof p->name, "Emulated GPU %d", device);
+    p->totalGlobalMem = (size_t)setting("memory", 1L << 30);
+    p->major = (int)cc / 10;
+    p->minor = (int)cc % 10;
+    p->multiProcessorCount = 4;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+    device_now = device;
+    return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
+    std::lock_guard<std::mutex> hold(lock);
+    *total = (size_t)setting("memory", 1L << 30);
+    *available = *total - used[device_now];
+    return cudaSuccess;
+}
+/* Ends at an inaccessible page, so what reads behind it dies; begins at a multiple of 256. */
+cudaError_t cudaMalloc(void **p, size_t size) {
+    MAY_FAIL("cudaMalloc", cudaErrorMemoryAllocation);
+    std::lock_guard<std::mutex> hold(lock);
+    if (used[device_now] + size > (size_t)setting("memory", 1L << 30))
+        return give(cudaErrorMemoryAllocation);
+    const size_t whole = (size + 255) / 256 * 256, mapped = (whole + 4095) / 4096 * 4096 + 4096;
+    char *base =
+        (char *)mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) return give(cudaErrorMemoryAllocation);
+    mprotect(base + mapped - 4096, 4096, PROT_NONE);
+    *p = base + mapped - 4096 - whole;
+    memset(*p, 0xcd, whole); /* nothing comes as zeros */
+    blocks[*p] = block{size, mapped, base, device_now};
+    used[device_now] += size;
+    return cudaSuccess;
+}
+cudaError_t cudaFree(void *p) {
+    std::lock_guard<std::mutex> hold(lock);
+    auto it = blocks.find(p);
+    if (!p) return cudaSuccess;
+    if (it == blocks.end()) return give(cudaErrorInvalidValue);
+    used[it->second.device] -= it->second.size;
+    munmap(it->second.base, it->second.mapped);
+    blocks.erase(it);
+    return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void **p, size_t size, unsigned) {
+    MAY_FAIL("cudaHostAlloc", cudaErrorMemoryAllocation);
+    *p = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    return *p ? cudaSuccess : give(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFreeHost(void *p) {
+    free(p);
+    return cudaSuccess;
+}
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned) {
+    *device = host;
+    return cudaSuccess;
+}
+
+/* Is [p, p + size) device memory? Copies must say which side is. */
+static bool on_device(const void *p, size_t size) {
+    std::lock_guard<std::mutex> hold(lock);
+    auto it = blocks.upper_bound((void *)p);
+    if (it == blocks.begin()) return false;
+    --it;
+    return (const char *)p + size <= (char *)it->first + it->second.size;
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind,
+                            cudaStream_t s) {
+    MAY_FAIL("cudaMemcpyAsync", cudaErrorIllegalAddress);
+    if (on_device(to, size) != (kind != cudaMemcpyDeviceToHost) ||
+        on_device(from, size) != (kind != cudaMemcpyHostToDevice))
+        return give(cudaErrorInvalidValue);
+    return submit(s, [=] { memmove(to, from, size); });
+}
+cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t size, cudaStream_t s) {
+    return cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, s);
+}
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_step, const void *from, size_t from_step,
+                              size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t s) {
+    if (to_step < width || from_step < width) return give(cudaErrorInvalidValue);
+    cudaError_t e = cudaSuccess;
+    for (size_t i = 0; i < height && !e; i++)
+        e = cudaMemcpyAsync((char *)to + i * to_step, (const char *)from + i * from_step, width,
+                            kind, s);
+    return e;
+}
+cudaError_t cudaMemsetAsync(void *p, int value, size_t size, cudaStream_t s) {
+    if (!on_device(p, size)) return give(cudaErrorInvalidValue);
+    return submit(s, [=] { memset(p, value, size); });
+}
+
+/* ---- errors ---- */
+
+cudaError_t cudaGetLastError(void) {
+    const cudaError_t e = last_error;
+    last_error = cudaSuccess;
+    return e;
+}
+const char *cudaGetErrorString(cudaError_t e) {
+    switch (e) {
+    case cudaSuccess:
+        return "no error";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorInsufficientDriver:
+        return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNoDevice:
+        return "no CUDA-capable device is detected";
+    case cudaErrorIllegalAddress:
+        return "an illegal memory access was encountered";
+    case cudaErrorLaunchFailure:
+        return "unspecified launch failure";
+    default:
+        return "invalid argument";
+    }
+}
+const char *cudaGetErrorName(cudaError_t e) {
+    switch (e) {
+    case cudaErrorMemoryAllocation:
+        return "cudaErrorMemoryAllocation";
+    case cudaErrorInsufficientDriver:
+        return "cudaErrorInsufficientDriver";
+    case cudaErrorIllegalAddress:
+        return "cudaErrorIllegalAddress";
+    case cudaErrorLaunchFailure:
+        return "cudaErrorLaunchFailure";
+    default:
+        return "cudaErrorInvalidValue";
+    }
+}

@@ -1,0 +1,440 @@
+/* The CUDA backend with its kernels on the CPU (tests/cuda-emu): every op of the table against the
+ * portable reference, and the host's side of it: memory, queues, plans, what is refused and how.
+ * What no emulation shows is listed in docs/cuda.md. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "backend-ops.h"
+#include "sheaf/sheaf.h"
+
+#define PLACE  SHEAF_BUILD_DIR "/lib/cuda-emu"
+#define MODULE PLACE "/libsheaf-cuda.so"
+#define ENV    "SHEAF_BACKEND_PATH='" PLACE "' "
+
+/* ---- the op table ---- */
+
+Test(cuda_emu, op_table, .timeout = DEADLINE) { on_device(ENV, "CUDA0", 1900); }
+
+Test(cuda_emu, op_table_without_cublaslt, .timeout = DEADLINE) {
+    static char out[CAP];
+    cr_assert_eq(ops(ENV "SHEAF_CUDA_EMU=blas=0", "test -b CUDA0 -o MUL_MAT", out), 0, "%s", out);
+    cr_assert(strstr(out, " 0 wrong, 0 refused, 0 unsupported"), "%s", out);
+}
+
+Test(cuda_emu, spoiled_results_fail, .timeout = DEADLINE) {
+    static char out[CAP];
+    cr_assert_eq(ops(ENV, "test --tamper -b CUDA0 -o ADD", out), 1, "%s", out);
+    cr_assert(strstr(out, "wrong: error"), "%s", out);
+}
+
+/* ---- devices ---- */
+
+static sheaf_backend_reg_t load(const char *machine) {
+    sheaf_backend_reg_t reg;
+    setenv("SHEAF_CUDA_EMU", machine, 1);
+    cr_assert_eq(sheaf_backend_load(MODULE, &reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    return reg;
+}
+
+static const char *no_device(sheaf_backend_reg_t reg) {
+    const char *(*fn)(void);
+    void *p = sheaf_backend_reg_get_proc_address(reg, "sheaf_backend_cuda_no_device");
+    memcpy(&fn, &p, sizeof fn);
+    return fn();
+}
+
+Test(cuda_emu, which_devices_are_listed) {
+    static const struct {
+        const char *machine, *rank, *size;
+        size_t n;
+        const char *first, *why;
+    } cases[] = {
+        {"devices=2", NULL, NULL, 2, "CUDA0", ""},
+        {"devices=-1", NULL, NULL, 0, NULL, "no driver is installed"},
+        {"devices=0", NULL, NULL, 0, NULL, "no CUDA-capable device"},
+        {"cc=80", NULL, NULL, 1, "CUDA0", ""},
+        {"cc=86", NULL, NULL, 1, "CUDA0", ""},  /* runs the code of 80 */
+        {"cc=120", NULL, NULL, 1, "CUDA0", ""}, /* PTX */
+        {"cc=75", NULL, NULL, 0, NULL, "SHEAF_CUDA_ARCHITECTURES=75"},
+        {"devices=4", "1", "2", 2, "CUDA2", ""},
+        {"devices=3", "0", "2", 1, "CUDA0", ""},
+        {"devices=3", "1", "2", 2, "CUDA1", ""},
+        {"devices=1", "3", "4", 1, "CUDA0", ""},
+        {"devices=2", "3", "4", 1, "CUDA1", ""},
+        {"devices=2", "x", "4", 2, "CUDA0", ""},
+        {"devices=2,fail=cudaGetDeviceProperties:1", NULL, NULL, 1, "CUDA1", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
+        unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+        if (cases[i].rank) setenv("OMPI_COMM_WORLD_LOCAL_RANK", cases[i].rank, 1);
+        if (cases[i].size) setenv("OMPI_COMM_WORLD_LOCAL_SIZE", cases[i].size, 1);
+        sheaf_backend_reg_t reg = load(cases[i].machine);
+        cr_assert_eq(sheaf_backend_reg_dev_count(reg), cases[i].n, "%s", cases[i].machine);
+        if (cases[i].first)
+            cr_assert_str_eq(sheaf_backend_dev_name(sheaf_backend_reg_dev_get(reg, 0)),
+                             cases[i].first);
+        cr_assert(*cases[i].why ? !!strstr(no_device(reg), cases[i].why) : !*no_device(reg),
+                  "%s: %s", cases[i].machine, no_device(reg));
+        cr_assert_eq(sheaf_backend_unload(reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    }
+}
+
+Test(cuda_emu, props_and_memory) {
+    sheaf_backend_reg_t reg = load("devices=1,memory=8388608");
+    sheaf_backend_dev_t dev = sheaf_backend_reg_dev_get(reg, 0);
+    struct sheaf_backend_dev_props props;
+    sheaf_backend_buffer_t buffer, more;
+    sheaf_backend_dev_get_props(dev, &props);
+    cr_assert_str_eq(props.name, "CUDA0");
+    cr_assert(strstr(props.description, "capability 9.0"), "%s", props.description);
+    cr_assert_eq(props.memory_total, 8u << 20);
+    cr_assert(props.caps.async && props.caps.events && props.caps.host_buffer);
+    cr_assert_not(props.caps.buffer_from_host_ptr);
+    sheaf_backend_buffer_type_t buft = sheaf_backend_dev_buffer_type(dev);
+    sheaf_backend_buffer_type_t host = sheaf_backend_dev_host_buffer_type(dev);
+    cr_assert_not(sheaf_backend_buft_is_host(buft));
+    cr_assert(sheaf_backend_buft_is_host(host));
+    cr_assert(sheaf_backend_dev_supports_buft(dev, buft));
+    cr_assert_not(sheaf_backend_dev_supports_buft(dev, host));
+    cr_assert_not(sheaf_backend_dev_supports_buft(dev, sheaf_backend_cpu_buffer_type()));
+    cr_assert_eq(sheaf_backend_buft_alloc_buffer(buft, 6u << 20, &buffer), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_buft_alloc_buffer(buft, 6u << 20, &more), SHEAF_STATUS_ALLOC_FAILED);
+    cr_assert(strstr(sheaf_last_error(),
+                     "CUDA0: a buffer of 6291456 bytes (1 MiB of 8 MiB are free): out of memory"),
+              "%s", sheaf_last_error());
+    sheaf_backend_buffer_free(buffer);
+    cr_assert_eq(sheaf_backend_buft_alloc_buffer(buft, SIZE_MAX, &buffer),
+                 SHEAF_STATUS_ALLOC_FAILED);
+    cr_assert_eq(sheaf_backend_buft_alloc_buffer(buft, 0, &buffer), SHEAF_STATUS_SUCCESS);
+    sheaf_backend_buffer_free(buffer);
+    cr_assert_eq(sheaf_backend_buft_alloc_buffer(host, 100, &buffer), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_buffer_clear(buffer, 7), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(((char *)sheaf_backend_buffer_get_base(buffer))[99], 7);
+    sheaf_backend_buffer_free(buffer);
+}
+
+/* ---- a rig: tensors on a device ---- */
+
+struct rig {
+    sheaf_backend_reg_t reg;
+    sheaf_backend_t backend;
+    struct sheaf_context *ctx;
+    struct sheaf_cgraph *graph;
+    sheaf_backend_buffer_t buffer;
+};
+
+static struct rig rig_up(const char *machine, const char *params) {
+    struct rig r = {.reg = load(machine)};
+    cr_assert_eq(sheaf_backend_dev_init(sheaf_backend_reg_dev_get(r.reg, 0), params, &r.backend),
+                 SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    r.ctx = sheaf_init((struct sheaf_init_params){
+        .mem_size = 64 * sheaf_tensor_overhead() + 4 * sheaf_graph_overhead(), .no_alloc = true});
+    r.graph = sheaf_new_graph(r.ctx);
+    return r;
+}
+static void rig_alloc(struct rig *r) {
+    cr_assert_eq(sheaf_backend_alloc_ctx_tensors(r->ctx, r->backend, &r->buffer),
+                 SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+}
+static void rig_down(struct rig *r) {
+    sheaf_backend_buffer_free(r->buffer);
+    sheaf_backend_free(r->backend);
+    sheaf_free(r->ctx);
+    cr_assert_eq(sheaf_backend_unload(r->reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+}
+static void set_all(struct sheaf_tensor *t, float first, float step) {
+    float x[512];
+    for (int64_t i = 0; i < sheaf_nelements(t); i++) x[i] = first + step * (float)i;
+    cr_assert_eq(sheaf_backend_tensor_set(t, x, 0, sheaf_nbytes(t)), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+}
+static float first_of(const struct sheaf_tensor *t) {
+    float x = -1;
+    cr_assert_eq(sheaf_backend_tensor_get(t, &x, 0, sizeof x), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    return x;
+}
+
+/* y = 2 (2 (x + x) + x) in five nodes */
+static struct sheaf_tensor *five_nodes(struct rig *r, struct sheaf_tensor **x) {
+    *x = sheaf_new_tensor_1d(r->ctx, SHEAF_TYPE_F32, 300);
+    struct sheaf_tensor *y = sheaf_scale(r->ctx, sheaf_add(r->ctx, *x, *x), 2);
+    y = sheaf_scale(r->ctx, sheaf_scale(r->ctx, sheaf_add(r->ctx, y, *x), 4), 0.5f);
+    cr_assert_eq(sheaf_build_forward_expand(r->graph, y), SHEAF_STATUS_SUCCESS);
+    rig_alloc(r);
+    return y;
+}
+
+/* ---- transfers ---- */
+
+Test(cuda_emu, transfers) {
+    struct rig r = rig_up("devices=2", NULL);
+    struct sheaf_tensor *t = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, 8, 4);
+    rig_alloc(&r);
+    float x[32], y[32], part[8];
+    for (int i = 0; i < 32; i++) x[i] = (float)i;
+    cr_assert_eq(sheaf_backend_tensor_set_async(r.backend, t, x, 0, sizeof x),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_get_async(r.backend, t, y, 0, sizeof y),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_synchronize(r.backend), SHEAF_STATUS_SUCCESS);
+    cr_assert(!memcmp(x, y, sizeof x));
+    /* column 2 and 3 of each row */
+    cr_assert_eq(sheaf_backend_tensor_get_2d(t, part, 8, 8, 4, 32, 8), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < 8; i++) cr_assert_float_eq(part[i], (float)(i / 2 * 8 + 2 + i % 2), 0);
+    for (int i = 0; i < 8; i++) part[i] = -1;
+    cr_assert_eq(sheaf_backend_tensor_set_2d(t, part, 8, 8, 4, 32, 8), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_set_2d(t, x, 0, 4, 4, 32, 0),
+                 SHEAF_STATUS_SUCCESS); /* one value */
+    cr_assert_eq(sheaf_backend_tensor_memset(t, 0, 124, 4), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_get(t, y, 0, sizeof y), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < 32; i++) {
+        const float want = i % 8 == 0 ? 0 : i % 8 == 2 || i % 8 == 3 ? -1 : i == 31 ? 0 : (float)i;
+        cr_assert_float_eq(y[i], want, 0, "%d: %g", i, (double)y[i]);
+    }
+
+    /* to another device, at once and in the queue; to the CPU */
+    sheaf_backend_t other, cpu;
+    cr_assert_eq(sheaf_backend_dev_init(sheaf_backend_reg_dev_get(r.reg, 1), NULL, &other),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_init_by_name("CPU0", NULL, &cpu), SHEAF_STATUS_SUCCESS);
+    const sheaf_backend_t targets[] = {other, cpu};
+    for (int i = 0; i < 2; i++) {
+        struct sheaf_context *ctx =
+            sheaf_init((struct sheaf_init_params){.mem_size = 4096, .no_alloc = true});
+        struct sheaf_tensor *u = sheaf_dup_tensor(ctx, t);
+        sheaf_backend_buffer_t buffer;
+        cr_assert_eq(sheaf_backend_alloc_ctx_tensors(ctx, targets[i], &buffer),
+                     SHEAF_STATUS_SUCCESS);
+        for (int async = 0; async < 2; async++) {
+            float back[32] = {0};
+            cr_assert_eq(sheaf_backend_buffer_clear(buffer, 0), SHEAF_STATUS_SUCCESS);
+            cr_assert_eq(async ? sheaf_backend_tensor_copy_async(r.backend, targets[i], t, u)
+                               : sheaf_backend_tensor_copy(t, u),
+                         SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+            cr_assert_eq(sheaf_backend_synchronize(targets[i]), SHEAF_STATUS_SUCCESS);
+            cr_assert_eq(sheaf_backend_tensor_get(u, back, 0, sizeof back), SHEAF_STATUS_SUCCESS);
+            cr_assert(!memcmp(back, y, sizeof y));
+        }
+        sheaf_backend_buffer_free(buffer);
+        sheaf_free(ctx);
+    }
+    sheaf_backend_event_t event;
+    cr_assert_eq(sheaf_backend_event_new(sheaf_backend_reg_dev_get(r.reg, 0), &event),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_event_record(event, r.backend), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_event_wait(other, event), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_event_wait(cpu, event), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_event_synchronize(event), SHEAF_STATUS_SUCCESS);
+    sheaf_backend_event_free(event);
+    sheaf_backend_free(other);
+    sheaf_backend_free(cpu);
+    rig_down(&r);
+}
+
+/* ---- replayed graphs ---- */
+
+/* Counts lines "replays a graph of N" on standard error, which is a file meanwhile. */
+static int replays_of(FILE *file, int n_launches) {
+    char line[200];
+    int count = 0, n = 0;
+    rewind(file);
+    while (fgets(line, sizeof line, file)) {
+        if (sscanf(line, "cuda-emu: replays a graph of %d", &n) == 1) {
+            cr_assert_eq(n, n_launches);
+            count++;
+        }
+    }
+    return count;
+}
+
+Test(cuda_emu, graphs_are_replayed_until_they_change) {
+    FILE *trace = tmpfile();
+    cr_assert_not_null(trace);
+    setenv("SHEAF_CUDA_EMU_TRACE", "1", 1);
+    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    for (int way = 0; way < 4; way++) { /* graphs, a plan, both switched off */
+        struct rig r = rig_up("", way < 2 ? NULL : "graphs=0,blas=1");
+        struct sheaf_tensor *x, *y = five_nodes(&r, &x);
+        sheaf_backend_graph_plan_t plan = NULL;
+        cr_assert_eq(ftruncate(fileno(trace), 0), 0);
+        cr_assert_eq(lseek(fileno(trace), 0, SEEK_SET), 0);
+        if (way % 2)
+            cr_assert_eq(sheaf_backend_graph_plan_create(r.backend, r.graph, &plan),
+                         SHEAF_STATUS_SUCCESS);
+        for (int i = 0; i < 10; i++) {
+            set_all(x, (float)i, 0);
+            if (i == 5) memcpy(y->op_params, &(float){1.5f}, sizeof(float)); /* 3 times as much */
+            cr_assert_eq(plan ? sheaf_backend_graph_plan_compute(r.backend, plan)
+                              : sheaf_backend_graph_compute(r.backend, r.graph),
+                         SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+            cr_assert_float_eq(first_of(y), (float)i * (i < 5 ? 10 : 30), 0, "%d: %g", i,
+                               (double)first_of(y));
+        }
+        /* each version is run once as it is; the second time it is captured and replayed */
+        cr_assert_eq(replays_of(trace, 5), way < 2 ? 8 : 0, "way %d: %d", way,
+                     replays_of(trace, 5));
+        sheaf_backend_graph_plan_free(r.backend, plan);
+        rig_down(&r);
+    }
+    fclose(trace);
+}
+
+/* A capture that fails leaves the graph running node by node. */
+Test(cuda_emu, without_captures) {
+    struct rig r = rig_up("fail=cudaStreamBeginCapture:1", NULL);
+    struct sheaf_tensor *x, *y = five_nodes(&r, &x);
+    for (int i = 0; i < 4; i++) {
+        set_all(x, (float)i, 0);
+        cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+        cr_assert_float_eq(first_of(y), (float)i * 10, 0);
+    }
+    rig_down(&r);
+}
+
+/* ---- what is refused, and how ---- */
+
+static void fails_with(enum sheaf_status got, enum sheaf_status want, const char *text) {
+    cr_assert_eq(got, want, "%d: %s", got, sheaf_last_error());
+    cr_assert(strstr(sheaf_last_error(), text), "'%s' is not in '%s'", text, sheaf_last_error());
+}
+
+Test(cuda_emu, ids_out_of_range) {
+    static const int32_t bad[] = {-1, 7, 1 << 30};
+    for (int kind = 0; kind < 3; kind++) {
+        static const char *const text[] = {"GET_ROWS 'y': row", "SET_ROWS 'y': row",
+                                           "MUL_MAT_ID 'y': expert"};
+        struct rig r = rig_up("", NULL);
+        struct sheaf_tensor *a =
+            sheaf_new_tensor_3d(r.ctx, SHEAF_TYPE_F32, 8, kind == 2 ? 3 : 7, kind == 2 ? 7 : 1);
+        struct sheaf_tensor *ids =
+            sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_I32, kind == 2 ? 2 : 4, kind == 2 ? 2 : 1);
+        struct sheaf_tensor *b =
+            sheaf_new_tensor_3d(r.ctx, SHEAF_TYPE_F32, 8, kind == 2 ? 2 : 4, kind == 2 ? 2 : 1);
+        struct sheaf_tensor *y = kind == 0   ? sheaf_get_rows(r.ctx, a, ids)
+                                 : kind == 1 ? sheaf_set_rows(r.ctx, a, b, ids)
+                                             : sheaf_mul_mat_id(r.ctx, a, b, ids);
+        sheaf_set_name(y, "y");
+        cr_assert_eq(sheaf_build_forward_expand(r.graph, y), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+        rig_alloc(&r);
+        set_all(a, 0, 1);
+        set_all(b, 0, 1);
+        for (int i = 0; i < 3; i++) {
+            int32_t id[4] = {0, 3, bad[i], 6};
+            char wanted[80];
+            cr_assert_eq(sheaf_backend_tensor_set(ids, id, 0, sizeof id), SHEAF_STATUS_SUCCESS);
+            snprintf(wanted, sizeof wanted, "CUDA0: %s %d is outside [0, 7)", text[kind], bad[i]);
+            fails_with(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_INVALID,
+                       wanted);
+            id[2] = 2; /* and it is forgotten */
+            cr_assert_eq(sheaf_backend_tensor_set(ids, id, 0, sizeof id), SHEAF_STATUS_SUCCESS);
+            cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS);
+        }
+        rig_down(&r);
+    }
+}
+
+Test(cuda_emu, bad_graphs) {
+    struct rig r = rig_up("", NULL);
+    struct sheaf_tensor *x, *y = five_nodes(&r, &x);
+    void *data = x->data;
+    sheaf_set_name(x, "x");
+    x->data = NULL;
+    fails_with(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_INVALID,
+               "CUDA0: 'x' of");
+    x->data = data;
+    y->type = SHEAF_TYPE_I32;
+    fails_with(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_UNSUPPORTED,
+               "cannot compute SCALE");
+    y->type = SHEAF_TYPE_F32;
+
+    sheaf_backend_buffer_t host;
+    sheaf_backend_buffer_t own = x->buffer;
+    cr_assert_eq(sheaf_backend_buft_alloc_buffer(sheaf_backend_cpu_buffer_type(), 4096, &host),
+                 SHEAF_STATUS_SUCCESS);
+    x->buffer = host;
+    fails_with(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_INVALID,
+               "lies in CPU0, not on this device");
+    x->buffer = own;
+    sheaf_backend_buffer_free(host);
+    set_all(x, 1, 0);
+    cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    rig_down(&r);
+}
+
+/* Every call of the runtime that can fail, failing. */
+Test(cuda_emu, failing_calls) {
+    static const struct {
+        const char *fail, *text;
+        enum sheaf_status status;
+        bool at_start;
+    } cases[] = {
+        {"cudaStreamCreateWithFlags:1", "CUDA0: starting the device: out of memory",
+         SHEAF_STATUS_ALLOC_FAILED, true},
+        {"cudaEventCreateWithFlags:1", "CUDA0: starting the device", SHEAF_STATUS_ALLOC_FAILED,
+         true},
+        {"cudaHostAlloc:1", "CUDA0: starting the device", SHEAF_STATUS_ALLOC_FAILED, true},
+        {"launch:3", "CUDA0: starting ADD", SHEAF_STATUS_FAILED, false},
+        {"cudaGraphLaunch:1", "CUDA0: starting a captured graph of 5 nodes", SHEAF_STATUS_FAILED,
+         false},
+        {"cudaStreamSynchronize:3", "the device is lost to this process", SHEAF_STATUS_FAILED,
+         false},
+        {"cudaMemcpyAsync:2", "CUDA0: writing 'x' (1200 bytes): an illegal memory access",
+         SHEAF_STATUS_FAILED, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char machine[80];
+        snprintf(machine, sizeof machine, "fail=%s", cases[i].fail);
+        sheaf_backend_reg_t reg = load(machine);
+        sheaf_backend_t backend;
+        enum sheaf_status st =
+            sheaf_backend_dev_init(sheaf_backend_reg_dev_get(reg, 0), NULL, &backend);
+        if (cases[i].at_start) {
+            fails_with(st, cases[i].status, cases[i].text);
+            cr_assert_eq(sheaf_backend_unload(reg), SHEAF_STATUS_SUCCESS);
+            continue;
+        }
+        struct rig r = {.reg = reg, .backend = backend};
+        r.ctx = sheaf_init((struct sheaf_init_params){.mem_size = 64 * sheaf_tensor_overhead() +
+                                                                  4 * sheaf_graph_overhead(),
+                                                      .no_alloc = true});
+        r.graph = sheaf_new_graph(r.ctx);
+        struct sheaf_tensor *x;
+        float values[300] = {0};
+        five_nodes(&r, &x);
+        sheaf_set_name(x, "x");
+        st = SHEAF_STATUS_SUCCESS;
+        for (int n = 0; n < 3 && !st; n++) {
+            st = sheaf_backend_tensor_set(x, values, 0, sizeof values);
+            if (!st) st = sheaf_backend_graph_compute(r.backend, r.graph);
+        }
+        fails_with(st, cases[i].status, cases[i].text);
+        rig_down(&r);
+    }
+}
+
+Test(cuda_emu, parameters) {
+    static const struct {
+        const char *params;
+        bool good;
+    } cases[] = {{"", true},           {"graphs=0", true}, {"blas=0,graphs=1", true},
+                 {"graphs=2", false},  {"graphs=", false}, {"graphs=0;", false},
+                 {"nothing=1", false}, {"blas=0,", true},  {"graphs=00", false}};
+    sheaf_backend_reg_t reg = load("");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sheaf_backend_t backend;
+        const enum sheaf_status st =
+            sheaf_backend_dev_init(sheaf_backend_reg_dev_get(reg, 0), cases[i].params, &backend);
+        cr_assert_eq(st, cases[i].good ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_INVALID, "%s",
+                     cases[i].params);
+        if (st) cr_assert(strstr(sheaf_last_error(), "graphs=0|1"), "%s", sheaf_last_error());
+        sheaf_backend_free(backend);
+    }
+}
