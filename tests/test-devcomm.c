@@ -5,9 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "comm/devcomm.h"
 #include "mpirun.h"
+#include "sheaf/sheaf.h"
 
 #define FAR   "SHEAF_CPU_THREADS=1 SHEAF_BACKEND_PATH=" SHEAF_BUILD_DIR "/lib/modules/far "
 #define MODEL SHEAF_SOURCE_DIR "/models/kjv-f32.gguf"
@@ -81,7 +83,7 @@ Test(devcomm, choice, .timeout = 200) {
         {0, FAR "SHEAF_FAR_DEVICES=3 SHEAF_FAR_COMM=1", DEVICES, 0, "collectives far\n"},
         {2, FAR "SHEAF_FAR_COMM=1", RANKS, 0, "collectives far\n"},
         {0, FAR "SHEAF_FAR_DEVICES=3", DEVICES, 0,
-         "host memory: member 0 (Far0): no module for collectives on devices is loaded"},
+         "host memory: member 0 (Far0): "}, /* no module, or none for such a device */
         {0, FAR "SHEAF_FAR_COMM=1", "--devices Far0,CPU0", 0,
          "host memory: member 1 (CPU0) is a CPU"},
         {0, FAR "SHEAF_FAR_DEVICES=3 SHEAF_FAR_COMM=1 SHEAF_COMM_DEVICE=off", DEVICES, 0,
@@ -142,6 +144,12 @@ Test(devcomm, scenarios, .timeout = 200) {
     cr_assert(strstr(out, "ok 4 members on 2 ranks"), "%s", out);
 }
 
+Test(devcomm, every_size, .timeout = 200) {
+    cr_assert_eq(run_mpirun(2, FAR "SHEAF_FAR_COMM=1", 120, out, sizeof out, "helper-devcomm Far"),
+                 0, "%s", out);
+    cr_assert(strstr(out, "ok 4 members through far"), "%s", out);
+}
+
 /* A peer that never arrives: the job ends within its deadline, and names the collective. */
 Test(devcomm, a_peer_that_never_comes, .timeout = 100) {
     const double begin = run_seconds();
@@ -149,4 +157,40 @@ Test(devcomm, a_peer_that_never_comes, .timeout = 100) {
     cr_assert(status > 0, "status %d\n%s", status, out);
     cr_assert_lt(run_seconds() - begin, 30);
     cr_assert(strstr(out, "far: all_reduce"), "%s", out);
+}
+
+/* ---- the NCCL module, on a machine without a GPU ---- */
+
+Test(nccl, loads_everywhere) {
+    const char *path = SHEAF_BUILD_DIR "/lib/libsheaf-nccl.so";
+    if (access(path, F_OK)) cr_skip_test("SHEAF_NCCL: the module is not built here");
+    sheaf_backend_reg_t reg;
+    cr_assert_eq(sheaf_backend_load(path, &reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    cr_assert_str_eq(sheaf_backend_reg_name(reg), "NCCL");
+    cr_assert_eq(sheaf_backend_reg_dev_count(reg), 0);
+    const void *p = sheaf_backend_reg_get_proc_address(reg, SHEAF__DEVCOMM_PROC);
+    const struct sheaf__devcomm_i *i = p;
+    cr_assert_not_null(i);
+    cr_assert_eq(i->version, SHEAF__DEVCOMM_VERSION);
+    uint8_t id[SHEAF__DEVCOMM_ID_BYTES];
+    sheaf_backend_dev_t cpu = sheaf_backend_dev_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU);
+    cr_assert_eq(i->identify(cpu, id), SHEAF_STATUS_UNSUPPORTED);
+    cr_assert(strstr(sheaf_last_error(), "no CUDA device"), "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_backend_unload(reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+}
+
+/* A library that is not there is said so, by name; nothing else of the module minds. */
+Test(nccl, without_a_library) {
+    setenv("SHEAF_NCCL_LIBRARY", "libnccl-that-is-not-there.so.2", 1);
+    sheaf_backend_reg_t reg;
+    const char *path = SHEAF_BUILD_DIR "/lib/libsheaf-nccl.so";
+    if (access(path, F_OK)) cr_skip_test("SHEAF_NCCL: the module is not built here");
+    cr_assert_eq(sheaf_backend_load(path, &reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    const void *p = sheaf_backend_reg_get_proc_address(reg, SHEAF__DEVCOMM_PROC);
+    const struct sheaf__devcomm_i *i = p;
+    cr_assert_not(i->shares_devices());
+    void *address = sheaf_backend_reg_get_proc_address(reg, "sheaf_nccl_version");
+    int (*version)(void);
+    memcpy(&version, &address, sizeof version);
+    cr_assert_eq(version(), 0);
 }

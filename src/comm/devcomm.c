@@ -65,15 +65,19 @@ static const struct sheaf__devcomm_i *interface_of(sheaf_backend_reg_t reg) {
     return i && i->version == SHEAF__DEVCOMM_VERSION ? i : NULL;
 }
 
-/* The first module that takes the device; NULL, and the last one's reason in b->why. */
+/* The first module that takes the device; NULL, and a reason in b->why. */
 static const struct sheaf__devcomm_i *vote_for(sheaf_backend_dev_t dev,
                                                struct sheaf__devcomm_ballot *b) {
+    bool asked = false;
     snprintf(b->why, sizeof b->why, "no module for collectives on devices is loaded");
     for (size_t r = 0; r < sheaf_backend_reg_count(); r++) {
         const struct sheaf__devcomm_i *i = interface_of(sheaf_backend_reg_get(r));
         if (!i) continue;
-        if (i->identify(dev, b->id)) {
-            snprintf(b->why, sizeof b->why, "%s", sheaf_last_error());
+        const enum sheaf_status st = i->identify(dev, b->id);
+        if (st) { /* one that knows the device says more than one that does not */
+            if (st != SHEAF_STATUS_UNSUPPORTED || !asked)
+                snprintf(b->why, sizeof b->why, "%s", sheaf_last_error());
+            asked = true;
             continue;
         }
         b->can = true;

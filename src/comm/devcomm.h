@@ -37,7 +37,8 @@ struct sheaf__devcomm_group {
 struct sheaf__devcomm_i {
     int version;
     const char *name; /* "nccl" */
-    /* The physical device. UNSUPPORTED, with a text that says why, if it cannot be a member. */
+    /* The physical device. UNSUPPORTED if it is not of the module's kind, another status if it is
+     * and cannot be a member all the same; the text says why. */
     enum sheaf_status (*identify)(sheaf_backend_dev_t dev, uint8_t id[SHEAF__DEVCOMM_ID_BYTES]);
     /* May two members be one physical device? */
     bool (*shares_devices)(void);

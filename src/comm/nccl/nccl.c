@@ -1,0 +1,513 @@
+/* libsheaf-nccl.so: collectives between CUDA devices through NCCL (comm/devcomm.h).
+ *
+ * NCCL moves the data; the sums are ours (sum.cu), in the order of the group. So the bits do not
+ * depend on NCCL's choice of an algorithm, which changes with the size of a message, nor on NVLS,
+ * whose sums inside the switch differ from call to call. A small vector is gathered whole and
+ * summed by everyone; of a large one each member sums its part and passes it on.
+ * SHEAF_NCCL_SUMS=nccl leaves all-reduce to NCCL instead: fewer bytes for many members, other bits
+ * (NVLS is left out all the same).
+ *
+ * libnccl is opened when the first device is asked about, so that the module loads where there is
+ * none. Communicators are nonblocking; every call is followed until NCCL has taken it. */
+#include <dlfcn.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "comm/devcomm.h"
+#include "sheaf/backend-impl.h"
+#include "sum.h"
+
+enum {
+    OLDEST = 21800,             /* nonblocking communicators that can be relied on */
+    SHARES_FROM = 23000,        /* two members on one GPU, if NCCL_MULTI_RANK_GPU_ENABLE=1 */
+    ONE_SHOT_BYTES = 256 << 10, /* up to here a vector is gathered whole */
+    CHUNK = 4 << 20,            /* floats of a larger one at once */
+    ALIGN = 32,                 /* floats: parts begin on cache lines */
+};
+
+/* ---- the library ---- */
+
+#define FUNCTIONS(X)                                                                               \
+    X(ncclGetVersion)                                                                              \
+    X(ncclGetUniqueId)                                                                             \
+    X(ncclCommInitRankConfig)                                                                      \
+    X(ncclCommGetAsyncError)                                                                       \
+    X(ncclCommAbort)                                                                               \
+    X(ncclGroupStart)                                                                              \
+    X(ncclGroupEnd)                                                                                \
+    X(ncclSend)                                                                                    \
+    X(ncclRecv)                                                                                    \
+    X(ncclAllGather)                                                                               \
+    X(ncclAllReduce)                                                                               \
+    X(ncclGetErrorString)                                                                          \
+    X(ncclGetLastError)
+
+static struct {
+#define FIELD(f) __typeof__(f) *f;
+    FUNCTIONS(FIELD)
+#undef FIELD
+    int version;
+    char why[SHEAF__DEVCOMM_WHY_BYTES]; /* "" if it is there */
+} nccl;
+static pthread_once_t opened = PTHREAD_ONCE_INIT;
+
+static void open_library(void) {
+    const char *given = getenv("SHEAF_NCCL_LIBRARY");
+    const char *const name = given && *given ? given : "libnccl.so.2";
+    void *handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) {
+        snprintf(nccl.why, sizeof nccl.why, "%.60s was not found or cannot be opened", name);
+        return;
+    }
+#define FIND(f)                                                                                    \
+    {                                                                                              \
+        void *address = dlsym(handle, #f);                                                         \
+        memcpy(&nccl.f, &address, sizeof address);                                                 \
+        if (!address) snprintf(nccl.why, sizeof nccl.why, "%.60s has no %s", name, #f);            \
+    }
+    FUNCTIONS(FIND)
+#undef FIND
+    if (nccl.why[0]) return;
+    if (nccl.ncclGetVersion(&nccl.version) != ncclSuccess) nccl.version = 0;
+    if (nccl.version < OLDEST)
+        snprintf(nccl.why, sizeof nccl.why, "%.60s is version %d; it takes %d", name, nccl.version,
+                 OLDEST);
+}
+
+static bool have_library(void) {
+    pthread_once(&opened, open_library);
+    return !nccl.why[0];
+}
+
+/* For messages and for scripts/gpu-check; 0 without a library. */
+static int version(void) { return have_library() ? nccl.version : 0; }
+
+/* ---- devices ---- */
+
+static void *proc_of(sheaf_backend_dev_t dev, const char *name) {
+    sheaf_backend_reg_t reg = sheaf_backend_dev_backend_reg(dev);
+    return reg ? sheaf_backend_reg_get_proc_address(reg, name) : NULL;
+}
+
+/* CUDA's number of the device, -1 if it is none of CUDA's. */
+static int ordinal_of(sheaf_backend_dev_t dev) {
+    int (*ordinal)(sheaf_backend_dev_t);
+    void *address = proc_of(dev, "sheaf_backend_cuda_ordinal");
+    memcpy(&ordinal, &address, sizeof ordinal);
+    return address ? ordinal(dev) : -1;
+}
+
+static cudaStream_t stream_of(sheaf_backend_t backend) {
+    void *(*stream)(sheaf_backend_t);
+    void *address = proc_of(sheaf_backend_get_device(backend), "sheaf_backend_cuda_stream");
+    memcpy(&stream, &address, sizeof stream);
+    return address ? stream(backend) : NULL;
+}
+
+static enum sheaf_status identify(sheaf_backend_dev_t dev, uint8_t id[SHEAF__DEVCOMM_ID_BYTES]) {
+    struct cudaDeviceProp p;
+    const int ordinal = ordinal_of(dev);
+    if (ordinal < 0)
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "it is no CUDA device, as NCCL needs");
+    if (!have_library()) return sheaf_set_error(SHEAF_STATUS_IO, "%s", nccl.why);
+    const cudaError_t e = cudaGetDeviceProperties(&p, ordinal);
+    if (e) return sheaf_set_error(SHEAF_STATUS_FAILED, "%s", cudaGetErrorString(e));
+    memcpy(id, &p.uuid, SHEAF__DEVCOMM_ID_BYTES);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static bool shares_devices(void) {
+    const char *text = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return have_library() && nccl.version >= SHARES_FROM && text && !strcmp(text, "1");
+}
+
+static enum sheaf_status make_key(uint8_t key[SHEAF__DEVCOMM_KEY_BYTES]) {
+    ncclUniqueId id;
+    _Static_assert(sizeof id == SHEAF__DEVCOMM_KEY_BYTES, "a key is NCCL's unique id");
+    const ncclResult_t r = nccl.ncclGetUniqueId(&id);
+    if (r != ncclSuccess)
+        return sheaf_set_error(SHEAF_STATUS_FAILED, "NCCL: %s", nccl.ncclGetErrorString(r));
+    memcpy(key, &id, sizeof id);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- groups ---- */
+
+struct local {
+    int member, ordinal;
+    ncclComm_t comm;
+    cudaStream_t stream;
+    float *scratch;
+    size_t scratch_floats;
+    atomic_bool aborted; /* its communicator is gone */
+};
+
+struct made {
+    struct sheaf__devcomm_group group;
+    struct sheaf__nccl_order order;
+    bool sums_by_nccl;
+    int n_local;
+    struct local locals[];
+};
+
+static enum sheaf_status failed(const struct local *l, ncclResult_t r, const char *what) {
+    const char *more = l->comm && !l->aborted ? nccl.ncclGetLastError(l->comm) : NULL;
+    return sheaf_set_error(r == ncclRemoteError ? SHEAF_STATUS_PEER : SHEAF_STATUS_FAILED,
+                           "%s: %s%s%s", what, nccl.ncclGetErrorString(r),
+                           more && *more ? ": " : "", more ? more : "");
+}
+
+static enum sheaf_status cuda_failed(cudaError_t e, const char *what) {
+    return sheaf_set_error(SHEAF_STATUS_FAILED, "%s: %s", what, cudaGetErrorString(e));
+}
+
+/* Until NCCL has taken the last call. */
+static enum sheaf_status settle(const struct made *m, struct local *l, ncclResult_t r,
+                                const char *what) {
+    while (r == ncclInProgress) {
+        if (l->aborted || m->group.give_up())
+            return sheaf_set_error(SHEAF_STATUS_TIMEOUT, "%s: NCCL did not take it in time", what);
+        sched_yield();
+        const ncclResult_t asked = nccl.ncclCommGetAsyncError(l->comm, &r);
+        if (asked != ncclSuccess) r = asked;
+    }
+    return r == ncclSuccess ? SHEAF_STATUS_SUCCESS : failed(l, r, what);
+}
+
+static void end_all(void *made) {
+    struct made *m = made;
+    for (int i = 0; i < m->n_local; i++) {
+        struct local *l = &m->locals[i];
+        if (atomic_exchange(&l->aborted, true) || !l->comm) continue;
+        nccl.ncclCommAbort(l->comm); /* lets the stream go on */
+    }
+}
+
+static void destroy(void *made) {
+    struct made *m = made;
+    end_all(m); /* all streams are empty: nothing is lost, and no peer is waited for */
+    for (int i = 0; i < m->n_local; i++) {
+        struct local *l = &m->locals[i];
+        if (!l->scratch) continue;
+        cudaSetDevice(l->ordinal);
+        cudaFree(l->scratch);
+    }
+    free(m);
+}
+
+static void write_order(struct made *m) {
+    const struct sheaf__devcomm_group *g = &m->group;
+    m->order.n = g->n;
+    for (int i = 0; i < g->n; i++) {
+        const int member = g->order[i];
+        m->order.member[i] = (short)member;
+        m->order.ends_host[i] = i + 1 == g->n || g->host[g->order[i + 1]] != g->host[member];
+    }
+}
+
+static enum sheaf_status start(struct made *m) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId id;
+    config.blocking = 0;
+    memcpy(&id, m->group.key, sizeof id);
+    ncclResult_t r = nccl.ncclGroupStart();
+    for (int i = 0; i < m->n_local && r == ncclSuccess; i++) {
+        struct local *l = &m->locals[i];
+        const cudaError_t e = cudaSetDevice(l->ordinal);
+        if (e) {
+            nccl.ncclGroupEnd();
+            return cuda_failed(e, "use the device");
+        }
+        r = nccl.ncclCommInitRankConfig(&l->comm, m->group.n, id, l->member, &config);
+        if (r == ncclInProgress) r = ncclSuccess;
+    }
+    const ncclResult_t end = nccl.ncclGroupEnd();
+    if (r == ncclSuccess && end != ncclInProgress) r = end;
+    if (r != ncclSuccess) return failed(&m->locals[0], r, "make a communicator");
+    for (int i = 0; i < m->n_local; i++) {
+        enum sheaf_status st = settle(m, &m->locals[i], ncclInProgress, "make a communicator");
+        if (st) return st;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status create(const struct sheaf__devcomm_group *group, void **out) {
+    const char *sums = getenv("SHEAF_NCCL_SUMS");
+    if (group->n > SHEAF__NCCL_MAX_MEMBERS)
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "%d members; it takes at most %d",
+                               group->n, SHEAF__NCCL_MAX_MEMBERS);
+    if (sums && *sums && strcmp(sums, "nccl") != 0 && strcmp(sums, "ordered") != 0)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "SHEAF_NCCL_SUMS is '%.40s'; it is ordered or nccl", sums);
+    struct made *m = calloc(1, sizeof *m + (size_t)group->n_local * sizeof m->locals[0]);
+    if (!m) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "NCCL: out of memory");
+    m->group = *group;
+    m->n_local = group->n_local;
+    m->sums_by_nccl = sums && !strcmp(sums, "nccl");
+    if (m->sums_by_nccl) setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);
+    write_order(m);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int i = 0; i < m->n_local; i++) {
+        struct local *l = &m->locals[i];
+        l->member = group->local[i];
+        l->ordinal = ordinal_of(sheaf_backend_get_device(group->backends[i]));
+        l->stream = stream_of(group->backends[i]);
+        if (l->ordinal < 0 || !l->stream)
+            st = sheaf_set_error(SHEAF_STATUS_FAILED, "the CUDA backend gives no stream");
+    }
+    if (!st) st = start(m);
+    if (st) {
+        destroy(m);
+    } else {
+        *out = m;
+    }
+    return st;
+}
+
+/* ---- collectives ---- */
+
+/* Makes the thread use the member's device, with that many floats of scratch. */
+static enum sheaf_status prepare(struct local *l, size_t floats) {
+    cudaError_t e = cudaSetDevice(l->ordinal);
+    if (e) return cuda_failed(e, "use the device");
+    if (l->aborted) return sheaf_set_error(SHEAF_STATUS_PEER, "the group was ended");
+    if (floats <= l->scratch_floats) return SHEAF_STATUS_SUCCESS;
+    if (l->scratch) { /* earlier collectives may still use it */
+        e = cudaStreamSynchronize(l->stream);
+        if (!e) e = cudaFree(l->scratch);
+        l->scratch = NULL;
+        l->scratch_floats = 0;
+        if (e) return cuda_failed(e, "free scratch memory");
+    }
+    void *p = NULL;
+    e = cudaMalloc(&p, floats * sizeof *l->scratch);
+    if (e) return cuda_failed(e, "scratch memory of a collective");
+    l->scratch = p;
+    l->scratch_floats = floats;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* What a member sends to another, and receives from it, in bytes. */
+struct exchange {
+    const char *send;
+    size_t send_bytes;
+    char *recv;
+    size_t recv_bytes;
+};
+
+/* One exchange with every member; with oneself it is a copy. */
+static enum sheaf_status exchange_all(struct made *m, struct local *l,
+                                      struct exchange (*with)(const void *user, int member),
+                                      const void *user) {
+    const struct exchange own = with(user, l->member);
+    if (own.send_bytes && own.send != own.recv) {
+        const cudaError_t e = cudaMemcpyAsync(own.recv, own.send, own.send_bytes,
+                                              cudaMemcpyDeviceToDevice, l->stream);
+        if (e) return cuda_failed(e, "copy");
+    }
+    ncclResult_t r = nccl.ncclGroupStart();
+    for (int i = 0; i < m->group.n && (r == ncclSuccess || r == ncclInProgress); i++) {
+        if (i == l->member) continue;
+        const struct exchange x = with(user, i);
+        if (x.send_bytes) r = nccl.ncclSend(x.send, x.send_bytes, ncclInt8, i, l->comm, l->stream);
+        if (x.recv_bytes && (r == ncclSuccess || r == ncclInProgress))
+            r = nccl.ncclRecv(x.recv, x.recv_bytes, ncclInt8, i, l->comm, l->stream);
+    }
+    const ncclResult_t end = nccl.ncclGroupEnd();
+    if (r == ncclSuccess || r == ncclInProgress) r = end;
+    return settle(m, l, r, "exchange");
+}
+
+static enum sheaf_status sum(const struct made *m, const struct local *l, size_t stride, float *out,
+                             size_t n) {
+    const int e = sheaf__nccl_sum(&m->order, l->scratch, stride, out, n, (void *)l->stream);
+    return e ? cuda_failed((cudaError_t)e, "sum") : SHEAF_STATUS_SUCCESS;
+}
+
+/* A chunk of a large vector: member j owns floats [j * part, (j + 1) * part). */
+struct chunk {
+    const struct made *m;
+    const struct local *l;
+    float *data;
+    size_t n, part;
+};
+
+static size_t part_floats(const struct chunk *c, int member) {
+    const size_t at = (size_t)member * c->part;
+    return at >= c->n ? 0 : c->n - at < c->part ? c->n - at : c->part;
+}
+static float *part_of(const struct chunk *c, int member) {
+    return c->data + (part_floats(c, member) ? (size_t)member * c->part : 0);
+}
+
+static struct exchange scatter_with(const void *user, int member) {
+    const struct chunk *c = user;
+    return (struct exchange){
+        .send = (const char *)part_of(c, member),
+        .send_bytes = part_floats(c, member) * sizeof(float),
+        .recv = (char *)(c->l->scratch + (size_t)member * c->part),
+        .recv_bytes = part_floats(c, c->l->member) * sizeof(float),
+    };
+}
+static struct exchange gather_with(const void *user, int member) {
+    const struct chunk *c = user;
+    return (struct exchange){
+        .send = (const char *)part_of(c, c->l->member),
+        .send_bytes = part_floats(c, c->l->member) * sizeof(float),
+        .recv = (char *)part_of(c, member),
+        .recv_bytes = part_floats(c, member) * sizeof(float),
+    };
+}
+
+static enum sheaf_status reduce_chunk(struct made *m, struct local *l, float *data, size_t n) {
+    const size_t members = (size_t)m->group.n;
+    const size_t part = ((n + members - 1) / members + ALIGN - 1) / ALIGN * ALIGN;
+    const struct chunk c = {m, l, data, n, part};
+    enum sheaf_status st = prepare(l, part * members);
+    if (!st) st = exchange_all(m, l, scatter_with, &c);
+    if (!st) st = sum(m, l, part, part_of(&c, l->member), part_floats(&c, l->member));
+    return st ? st : exchange_all(m, l, gather_with, &c);
+}
+
+static enum sheaf_status all_reduce(void *made, int local, float *data, size_t n) {
+    struct made *m = made;
+    struct local *l = &m->locals[local];
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!n) return st;
+    if (m->sums_by_nccl) {
+        if ((st = prepare(l, 0))) return st;
+        return settle(m, l,
+                      nccl.ncclAllReduce(data, data, n, ncclFloat32, ncclSum, l->comm, l->stream),
+                      "all-reduce");
+    }
+    if (n * sizeof *data <= ONE_SHOT_BYTES) {
+        st = prepare(l, n * (size_t)m->group.n);
+        if (!st)
+            st = settle(m, l,
+                        nccl.ncclAllGather(data, l->scratch, n, ncclFloat32, l->comm, l->stream),
+                        "gather addends");
+        return st ? st : sum(m, l, n, data, n);
+    }
+    for (size_t at = 0; at < n && !st; at += CHUNK)
+        st = reduce_chunk(m, l, data + at, n - at < CHUNK ? n - at : CHUNK);
+    return st;
+}
+
+struct blocks { /* of reduce_scatter and all_gather: block j is that of member j */
+    const struct local *l;
+    const char *send;
+    char *recv;
+    const size_t *counts;
+    size_t unit; /* bytes */
+};
+
+static size_t before(const size_t *counts, int member) {
+    size_t n = 0;
+    for (int i = 0; i < member; i++) n += counts[i];
+    return n;
+}
+
+static struct exchange addends_with(const void *user, int member) {
+    const struct blocks *b = user;
+    const size_t mine = b->counts[b->l->member] * b->unit;
+    return (struct exchange){
+        .send = b->send + before(b->counts, member) * b->unit,
+        .send_bytes = b->counts[member] * b->unit,
+        .recv = b->recv + (size_t)member * mine,
+        .recv_bytes = mine,
+    };
+}
+static struct exchange blocks_with(const void *user, int member) {
+    const struct blocks *b = user;
+    return (struct exchange){
+        .send = b->send,
+        .send_bytes = b->counts[b->l->member] * b->unit,
+        .recv = b->recv + before(b->counts, member) * b->unit,
+        .recv_bytes = b->counts[member] * b->unit,
+    };
+}
+
+static enum sheaf_status reduce_scatter(void *made, int local, const float *send, float *recv,
+                                        const size_t *counts) {
+    struct made *m = made;
+    struct local *l = &m->locals[local];
+    const size_t mine = counts[l->member];
+    enum sheaf_status st = prepare(l, mine * (size_t)m->group.n);
+    const struct blocks b = {l, (const char *)send, (char *)l->scratch, counts, sizeof *send};
+    if (!st) st = exchange_all(m, l, addends_with, &b);
+    return st ? st : sum(m, l, mine, recv, mine);
+}
+
+static enum sheaf_status all_gather(void *made, int local, const void *send, void *recv,
+                                    const size_t *bytes) {
+    struct made *m = made;
+    struct local *l = &m->locals[local];
+    const struct blocks b = {l, send, recv, bytes, 1};
+    enum sheaf_status st = prepare(l, 0);
+    return st ? st : exchange_all(m, l, blocks_with, &b);
+}
+
+static enum sheaf_status poll(void *made, int local, bool *done) {
+    struct made *m = made;
+    struct local *l = &m->locals[local];
+    ncclResult_t r = ncclSuccess;
+    if (l->aborted) return sheaf_set_error(SHEAF_STATUS_PEER, "the group was ended");
+    cudaError_t e = cudaSetDevice(l->ordinal);
+    if (!e) e = cudaStreamQuery(l->stream);
+    *done = !e;
+    if (e && e != cudaErrorNotReady) return cuda_failed(e, "the stream");
+    const ncclResult_t asked = nccl.ncclCommGetAsyncError(l->comm, &r);
+    if (asked != ncclSuccess) r = asked;
+    return r == ncclSuccess || r == ncclInProgress ? SHEAF_STATUS_SUCCESS : failed(l, r, "NCCL");
+}
+
+static const struct sheaf__devcomm_i devcomm = {.version = SHEAF__DEVCOMM_VERSION,
+                                                .name = "nccl",
+                                                .identify = identify,
+                                                .shares_devices = shares_devices,
+                                                .make_key = make_key,
+                                                .create = create,
+                                                .destroy = destroy,
+                                                .abort = end_all,
+                                                .all_reduce = all_reduce,
+                                                .all_gather = all_gather,
+                                                .reduce_scatter = reduce_scatter,
+                                                .poll = poll};
+
+/* ---- the module: a backend without devices ---- */
+
+static const char *reg_name(sheaf_backend_reg_t reg) {
+    (void)reg;
+    return "NCCL";
+}
+static size_t reg_count(sheaf_backend_reg_t reg) {
+    (void)reg;
+    return 0;
+}
+static sheaf_backend_dev_t reg_get(sheaf_backend_reg_t reg, size_t index) {
+    (void)reg;
+    (void)index;
+    return NULL;
+}
+static void *reg_proc(sheaf_backend_reg_t reg, const char *name) {
+    const struct sheaf__devcomm_i *i = &devcomm;
+    int (*fn)(void) = version;
+    void *address = NULL;
+    (void)reg;
+    if (!strcmp(name, SHEAF__DEVCOMM_PROC)) memcpy(&address, &i, sizeof address);
+    if (!strcmp(name, "sheaf_nccl_version")) memcpy(&address, &fn, sizeof address);
+    return address;
+}
+static const struct sheaf_backend_reg_i reg_i = {.get_name = reg_name,
+                                                 .get_device_count = reg_count,
+                                                 .get_device = reg_get,
+                                                 .get_proc_address = reg_proc};
+static struct sheaf_backend_reg entry = {SHEAF_BACKEND_API_VERSION, &reg_i, NULL};
+
+sheaf_backend_reg_t sheaf_backend_init(void) { return &entry; }
