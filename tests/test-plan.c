@@ -296,11 +296,11 @@ Test(plan_info, sums_are_scattered_over_tokens_if_asked) {
 
 /* What is cheaper depends on the link that is given. */
 Test(plan_info, the_cheaper_by_the_link_is_planned) {
-    cr_assert_eq(info("-m " MODEL " --plan --members 3 --tokens 64 --sequence cheaper --link 0,24"),
+    cr_assert_eq(info("-m " MODEL " --plan --members 3 --tokens 64 --sequence cheaper --link shm"),
                  0, "%s", out);
     cr_expect(strstr(out, "reduce-scatter"), "%s", out);
     cr_assert_eq(info("-m " MODEL " --plan --members 3 --tokens 64 --sequence cheaper "
-                      "--link 500,24"),
+                      "--link 10gbe"),
                  0, "%s", out);
     cr_expect(!strstr(out, "reduce-scatter"), "%s", out);
 }

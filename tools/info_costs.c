@@ -24,6 +24,7 @@ static enum sheaf_status measure_link(const struct sheaf__session *s, struct pla
     c->latency = link.latency;
     c->per_byte = link.per_byte;
     c->is_measured = true;
+    c->is_network = sheaf_world_n_hosts() > 1;
     snprintf(c->link_text, sizeof c->link_text, "all-reduce %.2f us + %.2f us/MB, measured over %s",
              c->latency * 1e6, c->per_byte * 1e12, link.transport);
     return SHEAF_STATUS_SUCCESS;
@@ -31,6 +32,7 @@ static enum sheaf_status measure_link(const struct sheaf__session *s, struct pla
 
 static void assume_link(struct plan_costs *c, const char *name, double us, double gb_s,
                         const char *whence) {
+    c->is_network = strcmp(name, "shm") != 0;
     c->latency = us * 1e-6;
     c->per_byte = 1 / (gb_s * 1e9);
     snprintf(c->link_text, sizeof c->link_text, "%s: %g us a message, %g GB/s, %s", name, us, gb_s,
@@ -98,7 +100,9 @@ enum sheaf_status plan_costs_find(const struct sheaf__session *s, const struct p
 double plan_costs_collective(const struct plan_costs *c, enum sheaf_backend_meta_step_kind kind,
                              int n_members, int64_t bytes) {
     const double n = n_members, all = (double)bytes * c->per_byte, share = (n - 1) / n;
-    const bool reduce = kind == SHEAF_BACKEND_META_STEP_ALL_REDUCE;
+    /* a reduce-scatter between hosts moves as much, see sheaf/split.h */
+    const bool reduce = kind == SHEAF_BACKEND_META_STEP_ALL_REDUCE ||
+                        (c->is_network && kind == SHEAF_BACKEND_META_STEP_REDUCE_SCATTER);
     if (n_members < 2) return 0;
     if (c->is_measured) return c->latency + (reduce ? all : all / 2);
     if (!reduce) return c->latency + share * all;
@@ -107,7 +111,8 @@ double plan_costs_collective(const struct plan_costs *c, enum sheaf_backend_meta
 }
 
 void plan_costs_link(const struct plan_costs *c, int n_members, struct sheaf_split_costs *out) {
-    struct sheaf_split_link *link = &out->link[SHEAF_SPLIT_LEVEL_HOSTS];
+    struct sheaf_split_link *link =
+        &out->link[c->is_network ? SHEAF_SPLIT_LEVEL_HOSTS : SHEAF_SPLIT_LEVEL_HOST];
     /* what was measured is of a whole all-reduce, in which each byte crosses twice */
     const double n = n_members, share = c->is_measured && n > 1 ? n / (2 * (n - 1)) : 1;
     const double ns = c->latency * 1e9, ps = c->per_byte * 1e12 * share;

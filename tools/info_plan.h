@@ -23,6 +23,7 @@ struct plan_options {
 struct plan_costs {
     double latency, per_byte; /* of a message between members, seconds */
     bool is_measured;         /* the two are of a whole all-reduce */
+    bool is_network;          /* the link is between hosts */
     double bandwidth;         /* of a member, bytes a second */
     double span;              /* to begin and end a span, seconds */
     char link_text[160], bandwidth_text[160];

@@ -41,8 +41,10 @@ static int64_t ns_of(int64_t bytes, int64_t byte_ps) {
     return ns + rest * byte_ps / PS_PER_NS;
 }
 
-static int64_t collective_ns(const struct sheaf_split_costs *costs, int n_members, bool reduces,
-                             int64_t bytes) {
+/* Between hosts a reduce-scatter moves what an all-reduce does (2026-11: src/comm gives the sum to
+ * every host), in a host each member reads its own part. */
+static int64_t collective_ns(const struct sheaf_split_costs *costs, int n_members,
+                             enum sheaf__step_kind kind, int64_t bytes) {
     bool known = false;
     int64_t sum = 0;
     for (int l = 0; l < SHEAF_SPLIT_LEVEL_COUNT; l++) known = known || costs->link[l].n > 0;
@@ -53,7 +55,9 @@ static int64_t collective_ns(const struct sheaf_split_costs *costs, int n_member
         const int64_t a = link->latency_ns > 0 ? link->latency_ns : assumed[l].latency_ns;
         const int64_t all = ns_of(bytes, link->byte_ps > 0 ? link->byte_ps : assumed[l].byte_ps);
         const int64_t part = a + all / n * (n - 1), one = a + (n - 1) * all;
-        sum += !reduces ? part : one < 2 * part ? one : 2 * part;
+        const bool all_get = kind == SHEAF__STEP_ALL_REDUCE ||
+                             (kind == SHEAF__STEP_REDUCE_SCATTER && l == SHEAF_SPLIT_LEVEL_HOSTS);
+        sum += !all_get ? part : one < 2 * part ? one : 2 * part;
     }
     return sum;
 }
@@ -68,11 +72,9 @@ int64_t sheaf__split_plan_time(const struct sheaf__split_plan *plan,
         const struct sheaf__split_step *step = &plan->steps[s];
         switch (step->kind) {
         case SHEAF__STEP_ALL_REDUCE:
-            sum += collective_ns(costs, plan->n_members, true, step->bytes);
-            break;
         case SHEAF__STEP_REDUCE_SCATTER:
         case SHEAF__STEP_ALL_GATHER:
-            sum += collective_ns(costs, plan->n_members, false, step->bytes);
+            sum += collective_ns(costs, plan->n_members, step->kind, step->bytes);
             break;
         case SHEAF__STEP_NODE: {
             int64_t most = 0;
