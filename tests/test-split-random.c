@@ -33,6 +33,15 @@ static bool run_graph(uint64_t seed, enum sheaf__sequence sequence, struct total
         good = false;
         goto out;
     }
+    struct sheaf__split_plan *again = NULL; /* other addresses, as another rank has */
+    void *shift = malloc(4096 + seed % 4096);
+    if (sheaf__split_plan_new_with(g, k.m.n_members, split_model_state, &k.m, &options, &again) ||
+        sheaf__split_plan_fingerprint(again, g) != sheaf__split_plan_fingerprint(plan, g)) {
+        fprintf(stderr, "seed %llu: planned twice, two plans\n", (unsigned long long)seed);
+        good = false;
+    }
+    free(shift);
+    sheaf__split_plan_free(again);
     struct split_run r = {.graph = g, .plan = plan};
     r.slice = split_alloc((size_t)plan->n_values * (size_t)plan->n_members * sizeof *r.slice);
     split_run_leaves(&r, seed);
