@@ -10,7 +10,9 @@
 #include "core/internal.h"
 #include "split/convert.h"
 
-enum { NONE = -1, EMPTY = 0, MAX_STATES = 8, MAX_ROWS = 64, WORDS_TENSOR = 10, MAX_WORDS = 80 };
+enum { NONE = -1, EMPTY = 0, MAX_STATES = 8, MAX_ROWS = 64 };
+/* of a shape: five of the node's own, its parameters, ten for it and for each operand */
+enum { MAX_WORDS = 5 + SHEAF_MAX_OP_PARAMS / 2 + 10 * (SHEAF__MAX_OPERANDS + 1) };
 /* Ways kept: all of them for graphs that a person would write down, fewer for large ones, in which
  * choices are rarely that entangled. */
 enum { WAYS_LEAST = 8, WAYS_MOST = 128, WAYS_NODES = 4096 };
@@ -361,11 +363,11 @@ static int shape_of(struct sheaf__search *s, const struct work *work) {
         *w++ = (uint32_t)t->op_params[i] | (uint64_t)(uint32_t)t->op_params[i + 1] << 32;
     w = put_tensor(w, t);
     *w++ = work->n ? t->view_offs - t->src[0]->view_offs : 0;
-    const struct sheaf__st m =
-        sheaf__st_masked(NULL, work->rule->mask ? t->src[work->rule->mask - 1] : t);
-    *w++ = work->rule->mask ? (uint64_t)(uintptr_t)m.mask : 0; /* masked results name it */
-    /* are addends or the mask written over? asked with a mask that is not: the result itself */
-    *w++ = sheaf__lasting(s->of, work->index, m).mask != NULL;
+    /* masked results name the mask, and are none if it or they are written over */
+    const int mask = work->rule->mask;
+    *w++ = mask ? (uint64_t)(uintptr_t)t->src[mask - 1] : 0;
+    *w++ = !sheaf__lasting(s->of, work->index, sheaf__st_masked(NULL, mask ? t->src[mask - 1] : t))
+                .mask;
     for (int i = 0; i < work->n; i++) {
         *w++ = (uint64_t)work->same[i] | (uint64_t)work->given[i] << 8;
         w = put_tensor(w, t->src[i]);
@@ -445,7 +447,7 @@ static void pay_sum(const struct sheaf__search *s, struct way *w, int entry, int
     w->collectives++;
 }
 
-/* The sum of `base`, which a chain of views ends in, if it is not had whole yet. */
+/* Has whole what a chain of views begins with. NONE: out of memory. */
 static int pay_mirror(struct sheaf__search *s, struct way *w, int *slot, const int *initial,
                       int entry) {
     const struct sheaf__search_of *of = s->of;
