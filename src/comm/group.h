@@ -101,6 +101,7 @@ struct sheaf_comm {
     struct sheaf__member *members; /* [n_local] */
 
     size_t slot_bytes, map_bytes;
+    size_t chunk_bytes; /* of a sum between hosts: several slots if no two members share a host */
     void *map;
     struct sheaf__cell *cells;     /* [n_here] */
     struct sheaf__region *regions; /* [n_here][SHEAF__REGIONS] */
@@ -115,8 +116,8 @@ struct sheaf_comm {
     struct sheaf__lane lane[SHEAF__LANES];
     float *stage; /* [SHEAF__DEPTH][n_hosts][stage_floats] addends of other hosts */
     size_t stage_floats;
-    uint8_t *coded;  /* [SHEAF__DEPTH][slot_bytes] what this host sends, if it is not F32 */
-    float *decoded;  /* [n_hosts][slot floats] */
+    uint8_t *coded;  /* [SHEAF__DEPTH][chunk_bytes] what this host sends, if it is not F32 */
+    float *decoded;  /* [n_hosts][chunk floats] */
     uint8_t **parts; /* [n_hosts] */
 
     enum sheaf_type wire_type; /* of sums between hosts */

@@ -14,6 +14,13 @@ enum {
     EAGER_MAX = 4 * EAGER_CHUNK,
 };
 
+/* Bytes of a chunk between hosts. Two hosts exchange whole chunks, more exchange parts of them. */
+static size_t host_chunk(const struct sheaf_comm *comm, size_t bytes) {
+    const size_t parts = comm->n_hosts > 2 ? (size_t)comm->n_hosts : 1;
+    const size_t eager = parts * EAGER_CHUNK, eager_max = parts > 1 ? eager : EAGER_MAX;
+    return sheaf__min_size(comm->chunk_bytes, bytes <= eager_max ? eager : comm->chunk_bytes);
+}
+
 static struct sheaf__job make_job(struct sheaf__call *c, const float *src, float *dst, size_t n,
                                   const size_t *counts) {
     const size_t slot = c->comm->slot_bytes / sizeof(float);
@@ -28,8 +35,10 @@ static struct sheaf__job make_job(struct sheaf__call *c, const float *src, float
         .chunk = slot / SHEAF__ALIGN * SHEAF__ALIGN,
         .base = c->self->step,
     };
-    if (c->comm->n_hosts > 1 && n * sizeof(float) <= EAGER_MAX)
-        j.chunk = sheaf__min_size(j.chunk, EAGER_CHUNK / sizeof(float));
+    if (c->comm->n_hosts > 1) {
+        const size_t most = host_chunk(c->comm, n * sizeof(float)) / sizeof(float);
+        j.chunk = most / SHEAF__ALIGN * SHEAF__ALIGN;
+    }
     if (counts) {
         j.chunk = slot / (size_t)c->comm->n / SHEAF__ALIGN * SHEAF__ALIGN;
         longest = 0;

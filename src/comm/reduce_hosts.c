@@ -22,7 +22,7 @@ static void sum_hosts(const struct sheaf__job *j, uint8_t *const *part, float *d
     for (int h = 0; h < comm->n_hosts; h++) {
         src[h] = sheaf__floats(part[h]);
         if (type == SHEAF_TYPE_F32) continue;
-        float *decoded = comm->decoded + (size_t)h * (comm->slot_bytes / sizeof(float));
+        float *decoded = comm->decoded + (size_t)h * (comm->chunk_bytes / sizeof(float));
         sheaf__wire_decode(type, part[h], decoded, len);
         src[h] = decoded;
     }
@@ -119,7 +119,7 @@ static uint8_t *stage(const struct sheaf__job *j, uint64_t k, int host) {
     return (uint8_t *)(j->comm->stage + at * j->comm->stage_floats);
 }
 static uint8_t *coded(const struct sheaf__job *j, uint64_t k) {
-    return j->comm->coded + (size_t)lane_of(k) * j->comm->slot_bytes;
+    return j->comm->coded + (size_t)lane_of(k) * j->comm->chunk_bytes;
 }
 
 /* Sends this host's sum of step k: to each host its part. */

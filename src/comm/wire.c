@@ -32,10 +32,10 @@ static int lane_tag(const struct sheaf_comm *comm, int lane) {
 enum sheaf_status sheaf__wire_new(struct sheaf_comm *comm) {
     const size_t hosts = (size_t)comm->n_hosts, frame = SHEAF__FRAME_HEADER + SHEAF__FRAME_PAYLOAD;
     /* A part of a chunk is at most an even share, or all pieces of this host's members. */
-    const size_t slot = comm->slot_bytes / sizeof(float);
-    const size_t share = slot / hosts + SHEAF__ALIGN;
-    const size_t pieces = slot / (size_t)comm->n * (size_t)comm->n_here;
-    comm->stage_floats = hosts == 2 ? slot : share > pieces ? share : pieces;
+    const size_t chunk = comm->chunk_bytes / sizeof(float);
+    const size_t share = chunk / hosts + SHEAF__ALIGN;
+    const size_t pieces = chunk / (size_t)comm->n * (size_t)comm->n_here;
+    comm->stage_floats = hosts == 2 ? chunk : share > pieces ? share : pieces;
     comm->frame_out = calloc(1, frame);
     comm->frames_in = calloc(hosts, frame);
     comm->take = calloc(hosts, sizeof *comm->take);
@@ -43,8 +43,8 @@ enum sheaf_status sheaf__wire_new(struct sheaf_comm *comm) {
     comm->parts = calloc(hosts, sizeof *comm->parts);
     bool ok = comm->frame_out && comm->frames_in && comm->take && comm->stage && comm->parts;
     if (comm->wire_type != SHEAF_TYPE_F32) {
-        comm->coded = calloc(SHEAF__DEPTH, comm->slot_bytes);
-        comm->decoded = calloc(hosts, comm->slot_bytes);
+        comm->coded = calloc(SHEAF__DEPTH, comm->chunk_bytes);
+        comm->decoded = calloc(hosts, comm->chunk_bytes);
         ok = ok && comm->coded && comm->decoded;
     }
     for (int i = 0; i < SHEAF__LANES; i++) {
