@@ -75,9 +75,29 @@ struct sheaf__cpu_panels {
     void (*floats[SHEAF_TYPE_COUNT])(const void *x, float *y, int64_t n);
 };
 
+/* The same by integers, where a table has it: weights of few bits, activations of 16 bits with a
+ * scale for each 32. */
+enum { SHEAF__PANEL16_COLS = 32, SHEAF__PANEL16_BYTES = 2304 /* of 32 elements of a panel */ };
+struct sheaf__panel_block { /* 32 weights: d * q + m */
+    int8_t q[32];
+    float d, m;
+    int32_t start;   /* -128 * sum of q */
+    int32_t has_min; /* the same for all blocks of a type; m is 0 without */
+};
+struct sheaf__cpu_panels16 {
+    int rows; /* of a tile; 0: the table has none. Columns: SHEAF__PANEL16_COLS */
+    void (*pack)(const float *const *x, int64_t n, void *panel); /* n % 32 == 0 */
+    /* as the tile of floats; w_stride in blocks */
+    void (*tile)(int64_t k, const struct sheaf__panel_block *w, size_t w_stride, const void *panel,
+                 float *c, bool add);
+    /* Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K; NULL for others, which go by floats */
+    void (*blocks[SHEAF_TYPE_COUNT])(const void *x, struct sheaf__panel_block *y, int64_t n);
+};
+
 struct sheaf__cpu_kernels {
     const char *name;
     struct sheaf__cpu_panels panels;
+    struct sheaf__cpu_panels16 panels16;
 
     /* By sheaf__act_for(type, false). F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; NULL
      * for others */

@@ -203,6 +203,7 @@ ROWS_DOT(rows_dot_bf16, tile_plain, SHEAF_TYPE_BF16, 1, 1, 1)
 #include "cpu/kernels_x86_rows.h"
 #if defined(KERNELS_DIGITS)
 #include "cpu/kernels_x86_digits.h"
+#include "cpu/kernels_x86_panels16.h"
 #endif
 
 const struct sheaf__cpu_kernels KERNELS_TABLE = {
@@ -254,6 +255,21 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_Q6_K] = rows_q8_q6_k,
         },
 #if defined(KERNELS_DIGITS)
+    .panels16 =
+        {
+            .rows = PANEL16_ROWS,
+            .pack = pack_16,
+            .tile = tile_16,
+            .blocks =
+                {
+                    [SHEAF_TYPE_Q4_0] = blocks_q4_0,
+                    [SHEAF_TYPE_Q4_1] = blocks_q4_1,
+                    [SHEAF_TYPE_Q5_0] = blocks_q5_0,
+                    [SHEAF_TYPE_Q5_1] = blocks_q5_1,
+                    [SHEAF_TYPE_Q4_K] = blocks_q4_k,
+                    [SHEAF_TYPE_Q5_K] = blocks_q5_k,
+                },
+        },
     .rows_dot_digits =
         {
             [SHEAF_TYPE_Q8_0] = rows_digits_q8_0,

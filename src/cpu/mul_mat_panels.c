@@ -1,9 +1,10 @@
 /* MUL_MAT with many columns: blocked for the caches as BLIS does it.
  *
  * First the threads pack the columns of src1 in panels, once, in the work buffer. Then they take
- * chunks of weight rows. A chunk becomes floats PASS elements of k at a time; those, and the sums
- * of the chunk, stay in the second cache, while the piece of one panel that they meet stays in the
- * first. Sums are kept as the tiles leave them and written to dst at the end.
+ * chunks of weight rows. A chunk is unpacked, to floats or to integers, PASS elements of k at a
+ * time; those, and the sums of the chunk, stay in the second cache, while the piece of one panel
+ * that they meet stays in the first. Sums are kept as the tiles leave them and written to dst at
+ * the end.
  *
  * Invariant: a sum runs over k in order (see the tiles), so threads, chunks and blocks of columns
  * do not show in its bits. */
@@ -36,10 +37,19 @@ struct product {
     const struct sheaf__cpu_kernels *kern;
     const struct sheaf_tensor *a, *b, *dst;
     int64_t k, m, n, batches; /* n columns for each of the matrices of a */
+    bool by_16;               /* by integers of 16 bits, else by floats */
+    int64_t rows;             /* of a tile */
     int64_t cols, panels;     /* columns of a panel, panels of a matrix */
     int64_t chunk;            /* rows */
-    float *packed;            /* [batches][panels][k][cols] */
+    size_t panel_size;        /* bytes */
+    char *packed;             /* [batches][panels] of them */
 };
+
+/* Bytes of k elements of a panel. */
+static size_t panel_bytes(const struct product *p, int64_t k) {
+    return p->by_16 ? (size_t)(k / 32) * SHEAF__PANEL16_BYTES
+                    : (size_t)(k * p->cols) * sizeof(float);
+}
 
 static struct product product_of(const struct sheaf__cpu_kernels *kern,
                                  const struct sheaf_tensor *dst, int nth, void *work) {
@@ -49,33 +59,38 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.m = a->ne[1];
     p.n = sheaf__mul_mat_columns(a, b);
     p.batches = a->ne[2] * a->ne[3];
-    p.cols = kern->panels.cols;
+    p.by_16 = kern->panels16.blocks[a->type] != NULL;
+    p.rows = p.by_16 ? kern->panels16.rows : kern->panels.rows;
+    p.cols = p.by_16 ? SHEAF__PANEL16_COLS : kern->panels.cols;
+    p.panel_size = panel_bytes(&p, p.k);
     p.panels = (p.n + p.cols - 1) / p.cols;
     const int64_t share = p.m * p.batches / ((int64_t)nth * CHUNKS_PER_THREAD);
-    p.chunk = min_i64(round_up(share > 0 ? share : 1, kern->panels.rows), CHUNK);
+    p.chunk = min_i64(round_up(share > 0 ? share : 1, p.rows), CHUNK);
     return p;
 }
 
-static float *panel(const struct product *p, int64_t batch, int64_t q) {
-    return p->packed + (batch * p->panels + q) * p->k * p->cols;
+/* Panel q of a matrix, from element i on. */
+static char *panel(const struct product *p, int64_t batch, int64_t q, int64_t i) {
+    return p->packed + (size_t)(batch * p->panels + q) * p->panel_size + panel_bytes(p, i);
 }
 
-/* What a thread has of its own: a pass of a chunk as floats, and the sums of a chunk for a block of
- * columns as [panels of the block][chunk][cols]. */
+/* What a thread has of its own: a pass of a chunk, and the sums of a chunk for a block of columns
+ * as [panels of the block][chunk][cols]. */
 static size_t scratch_floats(const struct product *p) {
     const int64_t block = min_i64(p->panels * p->cols, BLOCK);
     return (size_t)(CHUNK * PASS + CHUNK * block);
 }
+static_assert(sizeof(struct sheaf__panel_block) <= 32 * sizeof(float),
+              "a pass fits in either form");
 
-static size_t packed_floats(const struct product *p) {
-    return (size_t)(p->batches * p->panels * p->k * p->cols);
+static size_t packed_size(const struct product *p) {
+    return sheaf__align_up((size_t)(p->batches * p->panels) * p->panel_size, 64);
 }
 
 size_t sheaf__mul_mat_panels_size(const struct sheaf__cpu_kernels *kern,
                                   const struct sheaf_tensor *dst, int nth) {
     const struct product p = product_of(kern, dst, nth, NULL);
-    return sheaf__align_up(packed_floats(&p) * sizeof(float), 64) +
-           (size_t)nth * scratch_floats(&p) * sizeof(float);
+    return packed_size(&p) + (size_t)nth * scratch_floats(&p) * sizeof(float);
 }
 
 /* A segment of k of one panel. */
@@ -94,20 +109,40 @@ static void pack(const struct product *p, int64_t batch, int64_t q, int64_t i) {
             x[c] = tmp[c];
         }
     }
-    p->kern->panels.pack(x, n, panel(p, batch, q) + i * p->cols);
+    char *to = panel(p, batch, q, i);
+    if (p->by_16) {
+        p->kern->panels16.pack(x, n, to);
+    } else {
+        p->kern->panels.pack(x, n, (float *)(void *)to);
+    }
 }
 
-/* n weights of `rows` rows at w as floats; zeros up to whole tiles. */
-static void unpack(const struct product *p, const char *w, int64_t rows, int64_t n, float *to) {
-    const int64_t whole = round_up(rows, p->kern->panels.rows);
-    for (int64_t r = 0; r < rows; r++, w += p->a->nb[1], to += PASS) {
-        if (p->kern->panels.floats[p->a->type]) {
-            p->kern->panels.floats[p->a->type](w, to, n);
+/* Where row r of a pass lies. */
+static float *row_of(float *pass, int64_t r) { return pass + r * PASS; }
+static struct sheaf__panel_block *blocks_of(float *pass, int64_t r) {
+    return (struct sheaf__panel_block *)(void *)pass + r * (PASS / 32);
+}
+
+/* n weights of `rows` rows at w, unpacked; zeros up to whole tiles. */
+static void unpack(const struct product *p, const char *w, int64_t rows, int64_t n, float *pass) {
+    const struct sheaf__cpu_kernels *kern = p->kern;
+    const enum sheaf_type type = p->a->type;
+    for (int64_t r = 0; r < rows; r++, w += p->a->nb[1]) {
+        if (p->by_16) {
+            kern->panels16.blocks[type](w, blocks_of(pass, r), n);
+        } else if (kern->panels.floats[type]) {
+            kern->panels.floats[type](w, row_of(pass, r), n);
         } else {
-            sheaf_to_float(p->a->type, w, to, n);
+            sheaf_to_float(type, w, row_of(pass, r), n);
         }
     }
-    for (int64_t r = rows; r < whole; r++, to += PASS) memset(to, 0, (size_t)n * sizeof *to);
+    for (int64_t r = rows; r < round_up(rows, p->rows); r++) {
+        if (p->by_16) {
+            memset(blocks_of(pass, r), 0, (size_t)(n / 32) * sizeof(struct sheaf__panel_block));
+        } else {
+            memset(row_of(pass, r), 0, (size_t)n * sizeof *pass);
+        }
+    }
 }
 
 /* Sums [panels][chunk][cols] of columns j0.. to rows first.. of dst. */
@@ -122,9 +157,8 @@ static void store(const struct product *p, const float *sums, int64_t batch, int
     }
 }
 
-static void multiply(const struct product *p, int64_t batch, int64_t first, float *floats,
+static void multiply(const struct product *p, int64_t batch, int64_t first, float *pass,
                      float *sums) {
-    const struct sheaf__cpu_panels *kern = &p->kern->panels;
     const int64_t rows = min_i64(p->chunk, p->m - first), per_block = BLOCK / p->cols;
     const size_t size = sheaf_type_size(p->a->type), blck = (size_t)sheaf_blck_size(p->a->type);
     const char *w = (const char *)p->a->data + (size_t)first * p->a->nb[1] +
@@ -134,12 +168,17 @@ static void multiply(const struct product *p, int64_t batch, int64_t first, floa
         const int64_t nq = min_i64(per_block, p->panels - q0);
         for (int64_t i = 0; i < p->k; i += PASS) {
             const int64_t n = min_i64(PASS, p->k - i);
-            unpack(p, w + (size_t)i / blck * size, rows, n, floats);
+            unpack(p, w + (size_t)i / blck * size, rows, n, pass);
             for (int64_t q = 0; q < nq; q++) {
-                const float *columns = panel(p, batch, q0 + q) + i * p->cols;
-                for (int64_t r = 0; r < rows; r += kern->rows) {
-                    kern->tile(n, floats + r * PASS, PASS, columns,
-                               sums + (q * p->chunk + r) * p->cols, i > 0);
+                const char *columns = panel(p, batch, q0 + q, i);
+                for (int64_t r = 0; r < rows; r += p->rows) {
+                    float *c = sums + (q * p->chunk + r) * p->cols;
+                    if (p->by_16) {
+                        p->kern->panels16.tile(n, blocks_of(pass, r), PASS / 32, columns, c, i > 0);
+                    } else {
+                        p->kern->panels.tile(n, row_of(pass, r), PASS,
+                                             (const float *)(const void *)columns, c, i > 0);
+                    }
                 }
             }
         }
@@ -154,9 +193,8 @@ enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
     const struct product p = product_of(kern, dst, nth, work);
     const int64_t segments = (p.k + SHEAF__SEGMENT - 1) / SHEAF__SEGMENT;
     const int64_t pieces = p.batches * p.panels * segments;
-    float *floats =
-        (float *)(void *)((char *)work + sheaf__align_up(packed_floats(&p) * sizeof(float), 64)) +
-        scratch_floats(&p) * (size_t)ith;
+    float *pass = (float *)(void *)((char *)work + packed_size(&p)) +
+                  scratch_floats(&p) * (size_t)ith;
     for (int64_t t = pieces * ith / nth; t < pieces * (ith + 1) / nth; t++) {
         pack(&p, t / segments / p.panels, t / segments % p.panels, t % segments * SHEAF__SEGMENT);
     }
@@ -164,7 +202,7 @@ enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
     const int64_t chunks = (p.m + p.chunk - 1) / p.chunk;
     for (int64_t t = sheaf__mul_mat_take(sync); t < chunks * p.batches;
          t = sheaf__mul_mat_take(sync)) {
-        multiply(&p, t / chunks, t % chunks * p.chunk, floats, floats + CHUNK * PASS);
+        multiply(&p, t / chunks, t % chunks * p.chunk, pass, pass + CHUNK * PASS);
     }
     return SHEAF_STATUS_SUCCESS;
 }
