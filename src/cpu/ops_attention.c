@@ -11,8 +11,12 @@
 #include "cpu/ops.h"
 
 enum {
-    TILE = 32,  /* rows */
+    TILE = 48,  /* rows; whole tiles of every table's panels */
     BLOCK = 64, /* keys */
+    /* Rows of a K/V head from which on packing its keys and values pays: one head's tokens, or the
+     * heads that share it. The way is chosen by the node alone, so it is the same for any team. */
+    PANEL_ROWS_FROM = 16,
+    MAX_PANEL_COLS = 32,
 };
 
 struct scratch {
@@ -20,13 +24,17 @@ struct scratch {
     float *k;      /* [BLOCK, d] */
     float *v;      /* [BLOCK, e] */
     float *mask;   /* [TILE, BLOCK] */
-    float *scores; /* [TILE_COLS, BLOCK] */
-    float *acc;    /* [TILE, e] */
+    float *scores; /* [TILE_COLS, BLOCK], or all of a tile */
+    float *acc;    /* [TILE, e]; by panels [e / cols, TILE, cols] */
+    float *packed; /* by panels: keys, then values, then dot products */
 };
 
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
 static size_t scratch_floats(int64_t d, int64_t e) {
-    size_t n =
-        (size_t)((TILE + BLOCK) * d + (TILE + BLOCK) * e) + (TILE + SHEAF__TILE_COLS) * BLOCK;
+    const int64_t wide = round_up(e, MAX_PANEL_COLS);
+    size_t n = (size_t)((TILE + BLOCK) * d + BLOCK * e + TILE * wide + 2 * TILE * BLOCK);
+    n += (size_t)(BLOCK * d + BLOCK * wide + TILE * BLOCK);
     return sheaf__align_up(n, 64 / sizeof(float));
 }
 
@@ -37,11 +45,12 @@ size_t sheaf__cpu_work_flash_attn(const struct sheaf_tensor *dst, int nth) {
 static struct scratch scratch_at(float *p, int64_t d, int64_t e) {
     struct scratch w;
     w.acc = p;
-    w.q = w.acc + TILE * e;
+    w.q = w.acc + TILE * round_up(e, MAX_PANEL_COLS);
     w.k = w.q + TILE * d;
     w.v = w.k + BLOCK * d;
     w.mask = w.v + BLOCK * e;
     w.scores = w.mask + TILE * BLOCK;
+    w.packed = w.scores + TILE * BLOCK;
     return w;
 }
 
@@ -51,6 +60,7 @@ struct attn {
     int64_t d, e, t, group; /* group: query heads of one K/V head */
     float scale, softcap, max_bias;
     int64_t base, n_head;
+    bool by_panels;
 };
 
 struct result_row {
@@ -122,21 +132,31 @@ static void finish_scores(const struct attn *at, const struct result_row *row, i
     }
 }
 
-/* Adds a block of n keys to a row. scores [n], v [n, e], acc [e] */
-static void add_block(const struct attn *at, struct result_row *row, const float *v, int64_t n,
-                      float *scores, float *acc) {
-    float max = at->kernels->max_f32(n, scores);
+/* Takes the scores [n] of a block into the softmax of a row and makes them weights; what was summed
+ * before is to be multiplied by the result. */
+static float weigh(const struct attn *at, struct result_row *row, int64_t n, float *scores) {
+    float max = at->kernels->max_f32(n, scores), shrink = 1.0f;
     if (max > row->max) {
-        float shrink = expf(row->max - max);
-        at->kernels->scale_f32(at->e, shrink, acc, acc);
+        shrink = expf(row->max - max);
         row->sum *= shrink;
         row->max = max;
     }
     /* All -inf so far: exp(-inf - 0) is 0, and a NaN stays one. */
     row->sum += at->kernels->exp_f32(n, scores, row->max == -INFINITY ? 0.0f : row->max, scores);
+    return shrink;
+}
+
+/* acc += weights [n] . v [n, e]; a weight of 0 reads nothing. acc [e] in pieces of `piece`
+ * elements, `stride` apart. */
+static void add_values(const struct attn *at, const float *v, int64_t n, const float *weights,
+                       float *acc, int64_t piece, int64_t stride) {
     for (int64_t j = 0; j < n; j++) {
-        if (scores[j] != 0.0f)
-            at->kernels->axpy[SHEAF_TYPE_F32](at->e, scores[j], v + j * at->e, acc);
+        if (weights[j] == 0.0f) continue;
+        for (int64_t i = 0; i < at->e; i += piece) {
+            const int64_t len = at->e - i < piece ? at->e - i : piece;
+            at->kernels->axpy[SHEAF_TYPE_F32](len, weights[j], v + j * at->e + i,
+                                              acc + i / piece * stride);
+        }
     }
 }
 
@@ -169,8 +189,72 @@ static void add_keys(const struct attn *at, struct result_row *rows, int n_rows,
         for (int c = 0; c < cols; c++) {
             struct result_row *row = &rows[of[c]];
             finish_scores(at, row, n, out[c]);
-            add_block(at, row, v, n, out[c], w->acc + of[c] * at->e);
+            float *acc = w->acc + of[c] * at->e, shrink = weigh(at, row, n, out[c]);
+            if (shrink != 1.0f) at->kernels->scale_f32(at->e, shrink, acc, acc);
+            add_values(at, v, n, out[c], acc, at->e, at->e);
         }
+    }
+}
+
+static bool all_finite(const float *x, int64_t n) {
+    uint32_t max = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &x[i], sizeof u);
+        u &= 0x7fffffffu;
+        max = u > max ? u : max;
+    }
+    return max < 0x7f800000u;
+}
+
+/* The same for many rows, as two products by panels (kernels.h): rows of q by keys, then weights by
+ * values. */
+static void add_keys_by_panels(const struct attn *at, struct result_row *rows, int n_rows,
+                               int64_t s, int64_t hk, int64_t t0, int64_t n,
+                               const struct scratch *w) {
+    const struct sheaf__cpu_panels *kern = &at->kernels->panels;
+    const int64_t cols = kern->cols, whole = round_up(n_rows, kern->rows);
+    float *keys = w->packed, *values = keys + BLOCK * at->d;
+    float *dots = values + BLOCK * round_up(at->e, MAX_PANEL_COLS);
+    const float *k = load_block(at, at->k, hk, s, t0, n, w->k);
+    const float *v = load_block(at, at->v, hk, s, t0, n, w->v);
+    for (int64_t j0 = 0; j0 < n; j0 += cols) {
+        const float *x[MAX_PANEL_COLS];
+        /* a column that is not there is computed from another and not used */
+        for (int64_t c = 0; c < cols; c++) x[c] = k + (j0 + c < n ? j0 + c : j0) * at->d;
+        kern->pack(x, at->d, keys);
+        for (int64_t r = 0; r < whole; r += kern->rows)
+            kern->tile(at->d, w->q + r * at->d, (size_t)at->d, keys, dots + r * cols, false);
+        const int64_t len = n - j0 < cols ? n - j0 : cols;
+        for (int64_t r = 0; r < n_rows; r++)
+            memcpy(w->scores + r * BLOCK + j0, dots + r * cols, (size_t)len * sizeof *dots);
+    }
+    for (int64_t r = 0; r < whole; r++) {
+        float *scores = w->scores + r * BLOCK, *acc = w->acc + r * cols, shrink = 1.0f;
+        if (r < n_rows && rows[r].open) {
+            finish_scores(at, &rows[r], n, scores);
+            shrink = weigh(at, &rows[r], n, scores);
+        } else {
+            memset(scores, 0, (size_t)n * sizeof *scores);
+        }
+        for (int64_t i = 0; i < at->e && shrink != 1.0f; i += cols, acc += TILE * cols)
+            at->kernels->scale_f32(cols, shrink, acc, acc);
+    }
+    if (!all_finite(v, n * at->e)) { /* a weight of 0 would not hide them */
+        for (int r = 0; r < n_rows; r++)
+            add_values(at, v, n, w->scores + r * BLOCK, w->acc + r * cols, cols, TILE * cols);
+        return;
+    }
+    for (int64_t i = 0; i < at->e; i += cols) {
+        const int64_t len = at->e - i < cols ? at->e - i : cols;
+        for (int64_t j = 0; j < n; j++) {
+            memcpy(values + j * cols, v + j * at->e + i, (size_t)len * sizeof *v);
+            if (len < cols)
+                memset(values + j * cols + len, 0, (size_t)(cols - len) * sizeof *values);
+        }
+        for (int64_t r = 0; r < whole; r += kern->rows)
+            kern->tile(n, w->scores + r * BLOCK, BLOCK, values,
+                       w->acc + (i / cols * TILE + r) * cols, true);
     }
 }
 
@@ -186,21 +270,29 @@ static void tile(const struct attn *at, const struct sheaf_tensor *dst, int64_t 
         struct sheaf__cpu_row from = {row->query, row->head, s};
         row->q = sheaf__cpu_load(SHEAF_TYPE_F32, sheaf__cpu_row_data(at->q, from), at->q->nb[0],
                                  at->d, w->q + i * at->d);
+        if (at->by_panels && row->q != w->q + i * at->d)
+            memcpy(w->q + i * at->d, row->q, (size_t)at->d * sizeof *row->q);
         row->slope = sheaf__cpu_alibi_slope(at->max_bias, at->base + row->head, at->n_head);
         row->max = -INFINITY;
         row->sum = 0.0f;
     }
-    memset(w->acc, 0, (size_t)(n_rows * at->e) * sizeof *w->acc);
+    const int64_t cols = at->by_panels ? at->kernels->panels.cols : at->e;
+    const int64_t stride = at->by_panels ? TILE * cols : at->e; /* between pieces of a row of acc */
+    memset(w->acc, 0, (size_t)(TILE * round_up(at->e, MAX_PANEL_COLS)) * sizeof *w->acc);
+    for (int i = n_rows; at->by_panels && i < TILE; i++)
+        memset(w->q + i * at->d, 0, (size_t)at->d * sizeof *w->q);
     for (int64_t t0 = 0; t0 < at->t; t0 += BLOCK) {
         int64_t n = at->t - t0 < BLOCK ? at->t - t0 : BLOCK;
         if (!load_masks(at, rows, n_rows, s, t0, n, w->mask)) continue;
-        add_keys(at, rows, n_rows, s, hk, t0, n, w);
+        (at->by_panels ? add_keys_by_panels : add_keys)(at, rows, n_rows, s, hk, t0, n, w);
     }
     for (int i = 0; i < n_rows; i++) {
         struct sheaf__cpu_row to = {rows[i].head, rows[i].query, s};
         float *y = (float *)(void *)sheaf__cpu_row_data(dst, to);
         float inv = rows[i].sum == 0.0f ? 0.0f : 1.0f / rows[i].sum;
-        at->kernels->scale_f32(at->e, inv, w->acc + i * at->e, y);
+        const float *acc = w->acc + i * cols;
+        for (int64_t j = 0; j < at->e; j += cols, acc += stride)
+            at->kernels->scale_f32(at->e - j < cols ? at->e - j : cols, inv, acc, y + j);
     }
 }
 
@@ -229,6 +321,7 @@ static void attention(struct sheaf_tensor *dst, int ith, int nth, void *work,
     float *mine = (float *)work + scratch_floats(at.d, at.e) * (size_t)ith;
     const struct scratch w = scratch_at(mine, at.d, at.e);
     const int64_t per_head = at.group * q->ne[1];
+    at.by_panels = kernels->panels.rows > 0 && at.d > 0 && at.e > 0 && per_head >= PANEL_ROWS_FROM;
     int64_t first, last;
     sheaf__cpu_share(per_head * k->ne[2] * q->ne[3], ith, nth, &first, &last);
     while (first < last) {
