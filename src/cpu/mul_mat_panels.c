@@ -145,15 +145,25 @@ static void unpack(const struct product *p, const char *w, int64_t rows, int64_t
     }
 }
 
-/* Sums [panels][chunk][cols] of columns j0.. to rows first.. of dst. */
+/* Sums [panels][chunk][cols] of columns j0.. to rows first.. of dst: rows and columns trade places,
+ * which is what packing does. */
 static void store(const struct product *p, const float *sums, int64_t batch, int64_t first,
                   int64_t rows, int64_t j0, int64_t n) {
-    for (int64_t j = 0; j < n; j++) {
-        struct sheaf__mul_mat_at at =
-            sheaf__mul_mat_at(p->a, p->b, batch % p->a->ne[2], batch / p->a->ne[2], j0 + j);
-        float *out = (float *)(void *)sheaf__mul_mat_ptr(p->dst, at) + first;
-        const float *from = sums + j / p->cols * p->chunk * p->cols + j % p->cols;
-        for (int64_t r = 0; r < rows; r++) out[r] = from[r * p->cols];
+    const int64_t wide = p->kern->panels.cols;
+    float turned[MAX_PANEL_COLS * MAX_PANEL_COLS]; /* [cols][wide] */
+    for (int64_t j = 0; j < n; j += p->cols, sums += p->chunk * p->cols) {
+        for (int64_t r = 0; r < rows; r += wide) {
+            const int64_t len = min_i64(wide, rows - r);
+            const float *x[MAX_PANEL_COLS];
+            for (int64_t i = 0; i < wide; i++) x[i] = sums + (r + min_i64(i, len - 1)) * p->cols;
+            p->kern->panels.pack(x, p->cols, turned);
+            for (int64_t c = 0; c < p->cols && j + c < n; c++) {
+                struct sheaf__mul_mat_at at = sheaf__mul_mat_at(p->a, p->b, batch % p->a->ne[2],
+                                                                batch / p->a->ne[2], j0 + j + c);
+                memcpy(sheaf__mul_mat_ptr(p->dst, at) + (size_t)(first + r) * sizeof *sums,
+                       turned + c * wide, (size_t)len * sizeof *sums);
+            }
+        }
     }
 }
 
@@ -193,8 +203,8 @@ enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
     const struct product p = product_of(kern, dst, nth, work);
     const int64_t segments = (p.k + SHEAF__SEGMENT - 1) / SHEAF__SEGMENT;
     const int64_t pieces = p.batches * p.panels * segments;
-    float *pass = (float *)(void *)((char *)work + packed_size(&p)) +
-                  scratch_floats(&p) * (size_t)ith;
+    float *pass =
+        (float *)(void *)((char *)work + packed_size(&p)) + scratch_floats(&p) * (size_t)ith;
     for (int64_t t = pieces * ith / nth; t < pieces * (ith + 1) / nth; t++) {
         pack(&p, t / segments / p.panels, t / segments % p.panels, t % segments * SHEAF__SEGMENT);
     }

@@ -4,6 +4,7 @@
  * memory of an operand of the same layout: a chunk is read before it is written. */
 #include <math.h>
 
+#include "cpu/kernels.h"
 #include "cpu/ops.h"
 #include "cpu/vec.h"
 
@@ -170,11 +171,16 @@ enum sheaf_status sheaf__cpu_op_scale(struct sheaf_tensor *dst, int ith, int nth
 
 /* ---- gated ---- */
 
+/* n is at most CHUNK; d may be a or b. */
 static void swiglu_f32(int64_t n, float *d, const float *a, const float *b) {
-    for (int64_t i = 0; i < n; i++) d[i] = sheaf__siluf(a[i]) * b[i];
+    float gate[CHUNK];
+    sheaf__cpu_kernels()->silu_f32(n, a, gate);
+    mul_f32(n, d, gate, b);
 }
 static void geglu_f32(int64_t n, float *d, const float *a, const float *b) {
-    for (int64_t i = 0; i < n; i++) d[i] = sheaf__geluf(a[i]) * b[i];
+    float gate[CHUNK];
+    sheaf__cpu_kernels()->gelu_f32(n, a, gate);
+    mul_f32(n, d, gate, b);
 }
 static void reglu_f32(int64_t n, float *d, const float *a, const float *b) {
     for (int64_t i = 0; i < n; i++) d[i] = (a[i] < 0.0f ? 0.0f : a[i]) * b[i];
