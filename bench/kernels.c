@@ -1,0 +1,193 @@
+/* What the kernels of each instruction set reach on one thread: products of one column, in GB/s of
+ * weights read from memory, beside a plain loop over the same memory; tiles of products by panels,
+ * in GFLOP/s; and what waking a team of two and a barrier cost. Prints the tables of
+ * docs/performance.md.
+ *
+ *   bench-kernels [ISA ...]    all that run here, or those named */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cpu/kernels.h"
+#include "cpu/team.h"
+#include "sheaf/type.h"
+
+enum { K = 2048, BYTES = 192 << 20, ROUNDS = 5, CHUNK = 64, PASS = 256, COLUMNS = 512, TILE = 48 };
+
+static const enum sheaf_type types[] = {
+    SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16, SHEAF_TYPE_Q8_0,
+    SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1, SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1,
+    SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q5_K, SHEAF_TYPE_Q6_K,
+};
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *memory(size_t size) {
+    void *p = aligned_alloc(1 << 21, (size + (1 << 21) - 1) >> 21 << 21);
+    if (!p) abort();
+    madvise(p, size, MADV_HUGEPAGE); /* as buffers of weights are */
+    memset(p, 0, size);
+    return p;
+}
+
+typedef uint64_t vector __attribute__((vector_size(16)));
+
+static double stream(const char *p) {
+    static volatile uint64_t sink;
+    vector sum[8] = {{0}};
+    const double start = seconds();
+    for (size_t i = 0; i < BYTES; i += sizeof sum) {
+        const vector *x = (const vector *)(const void *)(p + i);
+        __builtin_prefetch(p + i + 4096);
+        __builtin_prefetch(p + i + 4096 + 64);
+        for (int j = 0; j < 8; j++) sum[j] += x[j];
+    }
+    for (int j = 1; j < 8; j++) sum[0] += sum[j];
+    sink = sum[0][0] + sum[0][1];
+    (void)sink;
+    return BYTES / (seconds() - start) / 1e9;
+}
+
+static double decode(const struct sheaf__cpu_kernels *kern, enum sheaf_type type, const char *w,
+                     void *column, float *out) {
+    const size_t row = sheaf_row_size(type, K);
+    const int64_t rows = BYTES / (int64_t)row;
+    sheaf__rows_dot_fn dot = kern->rows_dot[type];
+    if (kern->rows_dot_digits[type]) {
+        static const float zeros[K];
+        struct sheaf__act_digits y = sheaf__act_digits_at(column, K);
+        kern->to_digits(zeros, &y, 0, K);
+        dot = kern->rows_dot_digits[type];
+    }
+    const double start = seconds();
+    for (int64_t r = 0; r < rows; r += CHUNK) {
+        const void *act = column;
+        float *to = out;
+        dot(K, w + (size_t)r * row, row, rows - r < CHUNK ? rows - r : CHUNK, &act, 1, &to);
+    }
+    return (double)rows * (double)row / (seconds() - start) / 1e9;
+}
+
+static double tiles(const struct sheaf__cpu_panels *p, const float *a, const float *panels,
+                    float *c) {
+    const double start = seconds();
+    for (int64_t q = 0; q < COLUMNS / p->cols; q++) {
+        for (int64_t r = 0; r < TILE; r += p->rows)
+            p->tile(PASS, a + r * PASS, PASS, panels + q * PASS * p->cols, c, false);
+    }
+    return 2.0 * TILE * COLUMNS * PASS / (seconds() - start) / 1e9;
+}
+
+static double tiles_16(const struct sheaf__cpu_panels16 *p, const struct sheaf__panel_block *a,
+                       const char *panels, float *c) {
+    const int64_t blocks = PASS / 32;
+    const double start = seconds();
+    for (int64_t q = 0; q < COLUMNS / SHEAF__PANEL16_COLS; q++) {
+        for (int64_t r = 0; r < TILE; r += p->rows)
+            p->tile(PASS, a + r * blocks, (size_t)blocks,
+                    panels + q * blocks * SHEAF__PANEL16_BYTES, c, false);
+    }
+    return 2.0 * TILE * COLUMNS * PASS / (seconds() - start) / 1e9;
+}
+
+static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
+    char *column = memory(K * 8), *panels = memory(COLUMNS * PASS * sizeof(float));
+    float *a = memory(TILE * PASS * sizeof(float)), *c = memory(4096 * sizeof(float));
+    double read = 0, best;
+    for (int i = 0; i < ROUNDS; i++) read = (best = stream(w)) > read ? best : read;
+    printf("\n%s: reads %.1f GB/s\n\n| type | GB/s | of reading |\n|---|---:|---:|\n", kern->name,
+           read);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        double speed = 0;
+        for (int i = 0; i < ROUNDS; i++) {
+            best = decode(kern, types[t], w, column, c);
+            speed = best > speed ? best : speed;
+        }
+        printf("| %s | %.1f | %.0f %% |\n", sheaf_type_name(types[t]), speed, 100 * speed / read);
+    }
+    double f32 = 0, i16 = 0;
+    for (int i = 0; i < 20 * ROUNDS; i++) {
+        if (kern->panels.rows)
+            f32 = (best = tiles(&kern->panels, a, (float *)(void *)panels, c)) > f32 ? best : f32;
+        if (kern->panels16.rows)
+            i16 = (best = tiles_16(&kern->panels16, (void *)a, panels, c)) > i16 ? best : i16;
+    }
+    printf("\ntiles: floats %.0f GFLOP/s, 16 bits %.0f\n", f32, i16);
+    free(column);
+    free(panels);
+    free(a);
+    free(c);
+}
+
+/* ---- teams ---- */
+
+enum { BARRIERS = 1000, RUNS = 201 };
+
+static void bind(void *user, int ith) {
+    cpu_set_t set;
+    (void)user;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)ith, &set);
+    sched_setaffinity(0, sizeof set, &set);
+}
+static void nothing(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
+    (void)user, (void)ith, (void)nth, (void)sync;
+}
+static void barriers(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
+    (void)user;
+    for (int i = 0; i < BARRIERS; i++) sheaf__cpu_barrier(sync, ith, nth);
+}
+
+static int by_size(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_us(struct sheaf__cpu_team *team, sheaf__cpu_team_fn fn, unsigned idle_us) {
+    double t[RUNS];
+    for (int i = 0; i < RUNS; i++) {
+        if (idle_us) usleep(idle_us);
+        const double start = seconds();
+        sheaf__cpu_team_run(team, fn, NULL);
+        t[i] = 1e6 * (seconds() - start);
+    }
+    qsort(t, (size_t)RUNS, sizeof *t, by_size);
+    return t[RUNS / 2];
+}
+
+static void team_costs(void) {
+    const struct sheaf__cpu_team_params params = {.n_threads = 2, .bind = bind};
+    struct sheaf__cpu_team *team;
+    bind(NULL, 0);
+    if (sheaf__cpu_team_new(&params, &team)) return;
+    printf("\nteam of 2 (median): barrier %.2f us, run %.2f us, run after 5 ms idle %.1f us\n",
+           median_us(team, barriers, 0) / BARRIERS, median_us(team, nothing, 0),
+           median_us(team, nothing, 5000));
+    sheaf__cpu_team_free(team);
+}
+
+static bool wanted(const char *name, int n, char **names) {
+    for (int i = 1; i < n; i++) {
+        if (strcmp(name, names[i]) == 0) return true;
+    }
+    return n <= 1;
+}
+
+int main(int argc, char **argv) {
+    char *w = memory(BYTES + 8192);
+    const struct sheaf__cpu_kernels *kern;
+    for (int i = 0; (kern = sheaf__cpu_kernels_at(i)); i++) {
+        if (wanted(kern->name, argc, argv)) one_table(kern, w);
+    }
+    team_costs();
+    free(w);
+    return 0;
+}
