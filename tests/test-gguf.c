@@ -452,7 +452,7 @@ Test(gguf, unknown_tensor_types_are_named) {
     const struct {
         uint64_t type;
         const char *text;
-    } cases[] = {{10, "'t' has type 10 (q2_K)"},
+    } cases[] = {{18, "'t' has type 18 (iq3_xxs)"},
                  {16, "type 16 (iq2_xxs)"},
                  {4, "type 4 (q4_2"},
                  {41, "type 41 (unknown)"},

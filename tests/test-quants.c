@@ -9,9 +9,10 @@
 #include "sheaf/type.h"
 
 static const enum sheaf_type float_types[] = {
-    SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16, SHEAF_TYPE_Q8_0,
-    SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1, SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1,
-    SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q5_K, SHEAF_TYPE_Q6_K,
+    SHEAF_TYPE_F32,  SHEAF_TYPE_F16,    SHEAF_TYPE_BF16,   SHEAF_TYPE_Q8_0,
+    SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1,   SHEAF_TYPE_Q5_0,   SHEAF_TYPE_Q5_1,
+    SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q5_K,   SHEAF_TYPE_Q6_K,   SHEAF_TYPE_Q2_K,
+    SHEAF_TYPE_Q3_K, SHEAF_TYPE_IQ4_NL, SHEAF_TYPE_IQ4_XS, SHEAF_TYPE_MXFP4,
 };
 enum { N_FLOAT_TYPES = sizeof float_types / sizeof float_types[0] };
 
@@ -45,13 +46,24 @@ Test(quants, table) {
         int64_t blck;
         size_t size;
     } rows[] = {
-        {SHEAF_TYPE_F32, 0, "f32", 1, 4},        {SHEAF_TYPE_F16, 1, "f16", 1, 2},
-        {SHEAF_TYPE_Q4_0, 2, "q4_0", 32, 18},    {SHEAF_TYPE_Q4_1, 3, "q4_1", 32, 20},
-        {SHEAF_TYPE_Q5_0, 6, "q5_0", 32, 22},    {SHEAF_TYPE_Q5_1, 7, "q5_1", 32, 24},
-        {SHEAF_TYPE_Q8_0, 8, "q8_0", 32, 34},    {SHEAF_TYPE_Q4_K, 12, "q4_K", 256, 144},
-        {SHEAF_TYPE_Q5_K, 13, "q5_K", 256, 176}, {SHEAF_TYPE_Q6_K, 14, "q6_K", 256, 210},
-        {SHEAF_TYPE_I32, 26, "i32", 1, 4},       {SHEAF_TYPE_I64, 27, "i64", 1, 8},
+        {SHEAF_TYPE_F32, 0, "f32", 1, 4},
+        {SHEAF_TYPE_F16, 1, "f16", 1, 2},
+        {SHEAF_TYPE_Q4_0, 2, "q4_0", 32, 18},
+        {SHEAF_TYPE_Q4_1, 3, "q4_1", 32, 20},
+        {SHEAF_TYPE_Q5_0, 6, "q5_0", 32, 22},
+        {SHEAF_TYPE_Q5_1, 7, "q5_1", 32, 24},
+        {SHEAF_TYPE_Q8_0, 8, "q8_0", 32, 34},
+        {SHEAF_TYPE_Q4_K, 12, "q4_K", 256, 144},
+        {SHEAF_TYPE_Q5_K, 13, "q5_K", 256, 176},
+        {SHEAF_TYPE_Q6_K, 14, "q6_K", 256, 210},
+        {SHEAF_TYPE_I32, 26, "i32", 1, 4},
+        {SHEAF_TYPE_I64, 27, "i64", 1, 8},
         {SHEAF_TYPE_BF16, 30, "bf16", 1, 2},
+        {SHEAF_TYPE_Q2_K, 10, "q2_K", 256, 84},
+        {SHEAF_TYPE_Q3_K, 11, "q3_K", 256, 110},
+        {SHEAF_TYPE_IQ4_NL, 20, "iq4_nl", 32, 18},
+        {SHEAF_TYPE_IQ4_XS, 23, "iq4_xs", 256, 136},
+        {SHEAF_TYPE_MXFP4, 39, "mxfp4", 32, 17},
     };
     int known = 0;
     for (int t = -2; t < SHEAF_TYPE_COUNT + 2; t++)
@@ -303,6 +315,16 @@ static double bound(enum sheaf_type type, double a, double r) {
         return r * (0.5 / 15 + 0.5 / 63 + 2 * half_float) + a * (0.5 / 63);
     case SHEAF_TYPE_Q5_K:
         return r * (0.5 / 31 + 0.5 / 63 + 2 * half_float) + a * (0.5 / 63);
+    case SHEAF_TYPE_Q2_K:
+        return r * (0.5 / 3 + 0.5 / 15 + 2 * half_float) + a * (0.5 / 15);
+    case SHEAF_TYPE_Q3_K: /* the largest positive value is clamped to 3 of 4 steps */
+        return a * (1.0 / 4 + 1.0 / 32 + 2 * half_float);
+    case SHEAF_TYPE_IQ4_NL: /* half of the widest gap; 127 is clamped to 113 */
+        return a * (14.0 / 127 + half_float);
+    case SHEAF_TYPE_IQ4_XS:
+        return a * (14.0 / 127 + 1.0 / 32 + 2 * half_float);
+    case SHEAF_TYPE_MXFP4: /* half of the gap from 8 to 12, or from 12 to 16 all of it */
+        return a * (4.0 / 16);
     default:
         return a * (1.0 / 32 + 1.0 / 128 + 2 * half_float);
     }
@@ -352,4 +374,41 @@ Test(quants, wild_values) {
         cr_assert_eq(sheaf_to_float(float_types[t], q, y, blck), SHEAF_STATUS_SUCCESS);
         for (int i = 0; i < blck; i++) cr_assert_float_eq(y[i], 0.0f, 1e-40f);
     }
+}
+
+/* ---- against another implementation ---- */
+
+static uint8_t hex_byte(FILE *f) {
+    unsigned v;
+    cr_assert_eq(fscanf(f, "%2x", &v), 1, "the golden file ends early");
+    return (uint8_t)v;
+}
+
+/* tests/golden/dequantize.txt: random blocks, and the bits that the numpy dequantizers of the
+ * Python package gguf 0.19.0 make of them. */
+Test(quants, dequantize_as_gguf_py) {
+    FILE *f = fopen(SHEAF_SOURCE_DIR "/tests/golden/dequantize.txt", "re");
+    char name[16];
+    int elements, types = 0;
+    cr_assert_not_null(f);
+    while (fscanf(f, " #%*[^\n]") != EOF && fscanf(f, "%15s %d", name, &elements) == 2) {
+        const enum sheaf_type type = sheaf_type_from_name(name);
+        uint8_t blocks[4096];
+        float got[512];
+        cr_assert_neq(type, SHEAF_TYPE_COUNT, "%s", name);
+        cr_assert_leq(elements, 512);
+        const size_t size = sheaf_row_size(type, elements);
+        cr_assert(size > 0 && size <= sizeof blocks, "%s", name);
+        for (size_t i = 0; i < size; i++) blocks[i] = hex_byte(f);
+        cr_assert_eq(sheaf_to_float(type, blocks, got, elements), 0);
+        for (int i = 0; i < elements; i++) {
+            uint32_t want = 0;
+            for (int b = 0; b < 4; b++) want |= (uint32_t)hex_byte(f) << 8 * b;
+            cr_assert_eq(bits(got[i]), want, "%s element %d: %08x, want %08x", name, i,
+                         bits(got[i]), want);
+        }
+        types++;
+    }
+    fclose(f);
+    cr_assert_eq(types, 13);
 }

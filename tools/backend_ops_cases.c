@@ -6,10 +6,11 @@
 #include "backend_ops.h"
 
 static const enum sheaf_type floats[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_BF16};
-static const enum sheaf_type all_types[] = {SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16,
-                                            SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1, SHEAF_TYPE_Q5_0,
-                                            SHEAF_TYPE_Q5_1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_K,
-                                            SHEAF_TYPE_Q5_K, SHEAF_TYPE_Q6_K};
+static const enum sheaf_type all_types[] = {
+    SHEAF_TYPE_F32,  SHEAF_TYPE_F16,    SHEAF_TYPE_BF16,   SHEAF_TYPE_Q4_0,
+    SHEAF_TYPE_Q4_1, SHEAF_TYPE_Q5_0,   SHEAF_TYPE_Q5_1,   SHEAF_TYPE_Q8_0,
+    SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q5_K,   SHEAF_TYPE_Q6_K,   SHEAF_TYPE_Q2_K,
+    SHEAF_TYPE_Q3_K, SHEAF_TYPE_IQ4_NL, SHEAF_TYPE_IQ4_XS, SHEAF_TYPE_MXFP4};
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 typedef struct sheaf_tensor T;

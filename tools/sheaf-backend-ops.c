@@ -268,9 +268,10 @@ static const char *support_cell(const struct target *t, const struct op_list *li
 static void support(const struct target *targets, int n_targets, const struct op_list *list,
                     const struct options *o) {
     static const enum sheaf_type types[] = {
-        SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16, SHEAF_TYPE_I32,  SHEAF_TYPE_I64,
-        SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1, SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1, SHEAF_TYPE_Q8_0,
-        SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q5_K, SHEAF_TYPE_Q6_K};
+        SHEAF_TYPE_F32,    SHEAF_TYPE_F16,    SHEAF_TYPE_BF16, SHEAF_TYPE_I32,  SHEAF_TYPE_I64,
+        SHEAF_TYPE_Q4_0,   SHEAF_TYPE_Q4_1,   SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1, SHEAF_TYPE_Q8_0,
+        SHEAF_TYPE_Q4_K,   SHEAF_TYPE_Q5_K,   SHEAF_TYPE_Q6_K, SHEAF_TYPE_Q2_K, SHEAF_TYPE_Q3_K,
+        SHEAF_TYPE_IQ4_NL, SHEAF_TYPE_IQ4_XS, SHEAF_TYPE_MXFP4};
     enum { N_TYPES = sizeof types / sizeof *types };
     const bool shown = sheaf_world_rank() == 0; /* the others are asked, too */
     for (int t = 0; t < n_targets; t++) {

@@ -21,12 +21,17 @@ enum sheaf_type {
     SHEAF_TYPE_Q5_0 = 6,
     SHEAF_TYPE_Q5_1 = 7,
     SHEAF_TYPE_Q8_0 = 8,
+    SHEAF_TYPE_Q2_K = 10,
+    SHEAF_TYPE_Q3_K = 11,
     SHEAF_TYPE_Q4_K = 12,
     SHEAF_TYPE_Q5_K = 13,
     SHEAF_TYPE_Q6_K = 14,
+    SHEAF_TYPE_IQ4_NL = 20,
+    SHEAF_TYPE_IQ4_XS = 23,
     SHEAF_TYPE_I32 = 26,
     SHEAF_TYPE_I64 = 27,
     SHEAF_TYPE_BF16 = 30,
+    SHEAF_TYPE_MXFP4 = 39,
     SHEAF_TYPE_COUNT = 42, /* one past the largest number that GGUF files use */
 };
 

@@ -71,6 +71,48 @@ struct sheaf__block_q6_k {
     uint16_t d;
 };
 
+/* 16 sub-blocks of 16: x = d * scale * q - dmin * min, q of 2 bits; scale and min are the low and
+ * the high nibble of scales[]. In each half of 128 elements, quarter t has its q at bits 2t of
+ * qs[32 half .. 32 half + 31]. */
+struct sheaf__block_q2_k {
+    uint8_t scales[SHEAF__QK_K / 16];
+    uint8_t qs[SHEAF__QK_K / 4];
+    uint16_t d, dmin;
+};
+/* 16 sub-blocks of 16: x = d * (scale - 32) * q, q of 2 bits laid out as in Q2_K, less 4 where bit
+ * 4 half + t of hmask[l] is 0. Scale i, of 6 bits: low half in nibble i / 8 of scales[i % 8], high
+ * bits at bits 2 (i / 4) of scales[8 + i % 4]. */
+struct sheaf__block_q3_k {
+    uint8_t hmask[SHEAF__QK_K / 8];
+    uint8_t qs[SHEAF__QK_K / 4];
+    uint8_t scales[SHEAF__K_SCALES];
+    uint16_t d;
+};
+/* x[j] = d * sheaf__iq4_values[nibble] */
+struct sheaf__block_iq4_nl {
+    uint16_t d;
+    uint8_t qs[SHEAF__QK / 2];
+};
+/* 8 sub-blocks of 32 as IQ4_NL: x = d * (scale - 32) * sheaf__iq4_values[nibble]. Scale i, of 6
+ * bits: low half in nibble i % 2 of scales_l[i / 2], high bits at bits 2i of scales_h. */
+struct sheaf__block_iq4_xs {
+    uint16_t d;
+    uint16_t scales_h;
+    uint8_t scales_l[SHEAF__QK_K / 64];
+    uint8_t qs[SHEAF__QK_K / 2];
+};
+/* OCP MXFP4: x[j] = 2^(e - 128) * sheaf__fp4_values[nibble] */
+struct sheaf__block_mxfp4 {
+    uint8_t e;
+    uint8_t qs[SHEAF__QK / 2];
+};
+extern const int8_t sheaf__iq4_values[16], sheaf__fp4_values[16];
+
+static_assert(sizeof(struct sheaf__block_q2_k) == 84, "GGUF layout");
+static_assert(sizeof(struct sheaf__block_q3_k) == 110, "GGUF layout");
+static_assert(sizeof(struct sheaf__block_iq4_nl) == 18, "GGUF layout");
+static_assert(sizeof(struct sheaf__block_iq4_xs) == 136, "GGUF layout");
+static_assert(sizeof(struct sheaf__block_mxfp4) == 17, "GGUF layout");
 static_assert(sizeof(struct sheaf__block_q4_0) == 18, "GGUF layout");
 static_assert(sizeof(struct sheaf__block_q4_1) == 20, "GGUF layout");
 static_assert(sizeof(struct sheaf__block_q5_0) == 22, "GGUF layout");
@@ -142,6 +184,11 @@ void sheaf__dequantize_q8_0(const void *src, float *dst, int64_t n);
 void sheaf__dequantize_q4_k(const void *src, float *dst, int64_t n);
 void sheaf__dequantize_q5_k(const void *src, float *dst, int64_t n);
 void sheaf__dequantize_q6_k(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_q2_k(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_q3_k(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_iq4_nl(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_iq4_xs(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_mxfp4(const void *src, float *dst, int64_t n);
 
 void sheaf__quantize_q4_0(const float *src, void *dst, int64_t n);
 void sheaf__quantize_q4_1(const float *src, void *dst, int64_t n);
@@ -151,5 +198,10 @@ void sheaf__quantize_q8_0(const float *src, void *dst, int64_t n);
 void sheaf__quantize_q4_k(const float *src, void *dst, int64_t n);
 void sheaf__quantize_q5_k(const float *src, void *dst, int64_t n);
 void sheaf__quantize_q6_k(const float *src, void *dst, int64_t n);
+void sheaf__quantize_q2_k(const float *src, void *dst, int64_t n);
+void sheaf__quantize_q3_k(const float *src, void *dst, int64_t n);
+void sheaf__quantize_iq4_nl(const float *src, void *dst, int64_t n);
+void sheaf__quantize_iq4_xs(const float *src, void *dst, int64_t n);
+void sheaf__quantize_mxfp4(const float *src, void *dst, int64_t n);
 
 #endif

@@ -1,7 +1,7 @@
 /* The table of element types: names, block geometry, conversions.
  *
- * Adding a type is one row here, its block struct in quants.h, two functions in quants.c, and a row
- * in each kernel table of src/cpu. */
+ * Adding a type is one row here, its block struct in quants.h, two functions in quants.c
+ * or quants_more.c, and a row in each kernel table of src/cpu, or in the portable one only. */
 #include "sheaf/type.h"
 
 #include <strings.h>
@@ -52,6 +52,11 @@ static const struct type_traits traits[SHEAF_TYPE_COUNT] = {
     [SHEAF_TYPE_Q4_K] = {"q4_K", 256, 144, sheaf__dequantize_q4_k, sheaf__quantize_q4_k},
     [SHEAF_TYPE_Q5_K] = {"q5_K", 256, 176, sheaf__dequantize_q5_k, sheaf__quantize_q5_k},
     [SHEAF_TYPE_Q6_K] = {"q6_K", 256, 210, sheaf__dequantize_q6_k, sheaf__quantize_q6_k},
+    [SHEAF_TYPE_Q2_K] = {"q2_K", 256, 84, sheaf__dequantize_q2_k, sheaf__quantize_q2_k},
+    [SHEAF_TYPE_Q3_K] = {"q3_K", 256, 110, sheaf__dequantize_q3_k, sheaf__quantize_q3_k},
+    [SHEAF_TYPE_IQ4_NL] = {"iq4_nl", 32, 18, sheaf__dequantize_iq4_nl, sheaf__quantize_iq4_nl},
+    [SHEAF_TYPE_IQ4_XS] = {"iq4_xs", 256, 136, sheaf__dequantize_iq4_xs, sheaf__quantize_iq4_xs},
+    [SHEAF_TYPE_MXFP4] = {"mxfp4", 32, 17, sheaf__dequantize_mxfp4, sheaf__quantize_mxfp4},
     [SHEAF_TYPE_I32]  = {"i32",    1,   4, NULL,                   NULL},
     [SHEAF_TYPE_I64]  = {"i64",    1,   8, NULL,                   NULL},
 };

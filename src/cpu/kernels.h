@@ -99,8 +99,8 @@ struct sheaf__cpu_kernels {
     struct sheaf__cpu_panels panels;
     struct sheaf__cpu_panels16 panels16;
 
-    /* By sheaf__act_for(type, false). F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; NULL
-     * for others */
+    /* By sheaf__act_for(type, false). F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; the
+     * portable table has all types, and stands in where another has NULL */
     sheaf__rows_dot_fn rows_dot[SHEAF_TYPE_COUNT];
     /* By sheaf__act_for(type, true). Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; NULL for others */
     sheaf__rows_dot_fn rows_dot_q8[SHEAF_TYPE_COUNT];

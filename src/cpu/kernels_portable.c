@@ -317,6 +317,34 @@ static void quantize_q8k(const float *x, struct sheaf__act_q8k *y, int64_t n) {
 
 /* ---- rows ---- */
 
+/* A row of a format that has no kernel: a super-block at a time to floats, once for all columns. */
+static void rows_dot_floats(void (*to_float)(const void *, float *, int64_t), size_t block_bytes,
+                            int64_t block, int64_t k, const void *w, size_t w_stride, int64_t nr,
+                            const void *const *act, int nc, float *const *out) {
+    float x[SHEAF__QK_K];
+    for (int64_t r = 0; r < nr; r++) {
+        const char *row = (const char *)w + (size_t)r * w_stride;
+        float sum[SHEAF__TILE_COLS] = {0};
+        for (int64_t i = 0; i < k; i += SHEAF__QK_K) {
+            const int64_t n = k - i < SHEAF__QK_K ? k - i : SHEAF__QK_K;
+            to_float(row + (size_t)(i / block) * block_bytes, x, n);
+            for (int c = 0; c < nc; c++) sum[c] += dot_f32(n, x, (const float *)act[c] + i);
+        }
+        for (int c = 0; c < nc; c++) out[c][r] = sum[c];
+    }
+}
+#define ROWS_DOT_FLOATS(type, block)                                                               \
+    static void rows_dot_##type(int64_t k, const void *w, size_t w_stride, int64_t nr,             \
+                                const void *const *act, int nc, float *const *out) {               \
+        rows_dot_floats(sheaf__dequantize_##type, sizeof(struct sheaf__block_##type), block, k, w, \
+                        w_stride, nr, act, nc, out);                                               \
+    }
+ROWS_DOT_FLOATS(q2_k, SHEAF__QK_K)
+ROWS_DOT_FLOATS(q3_k, SHEAF__QK_K)
+ROWS_DOT_FLOATS(iq4_nl, SHEAF__QK)
+ROWS_DOT_FLOATS(iq4_xs, SHEAF__QK_K)
+ROWS_DOT_FLOATS(mxfp4, SHEAF__QK)
+
 static void axpy_f32(int64_t n, float a, const void *px, float *y) {
     const float *x = px;
     for (int64_t i = 0; i < n; i++) y[i] += a * x[i];
@@ -413,6 +441,11 @@ const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable = {
             [SHEAF_TYPE_Q4_K] = rows_dot_q4_k,
             [SHEAF_TYPE_Q5_K] = rows_dot_q5_k,
             [SHEAF_TYPE_Q6_K] = rows_dot_q6_k,
+            [SHEAF_TYPE_Q2_K] = rows_dot_q2_k,
+            [SHEAF_TYPE_Q3_K] = rows_dot_q3_k,
+            [SHEAF_TYPE_IQ4_NL] = rows_dot_iq4_nl,
+            [SHEAF_TYPE_IQ4_XS] = rows_dot_iq4_xs,
+            [SHEAF_TYPE_MXFP4] = rows_dot_mxfp4,
         },
     .rows_dot_q8 =
         {

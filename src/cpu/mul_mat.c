@@ -71,6 +71,7 @@ static struct columns describe_columns(const struct sheaf__cpu_kernels *kern,
     struct columns c = {.b = b, .act = sheaf__act_of(a->type), .k = b->ne[0], .data = work};
     const bool rounded = c.act == SHEAF__ACT_Q8 || c.act == SHEAF__ACT_Q8K;
     c.rows_dot = (rounded ? kern->rows_dot_q8 : kern->rows_dot)[a->type];
+    if (!c.rows_dot) c.rows_dot = sheaf__cpu_kernels_portable.rows_dot[a->type];
     if (!rounded && kern->rows_dot_digits[a->type]) {
         c.act = SHEAF__ACT_DIGITS;
         c.rows_dot = kern->rows_dot_digits[a->type];
