@@ -1,0 +1,121 @@
+/* sheaf-quantize as its users start it: what it writes loads, says the right types, and has nearly
+ * the perplexity of what it was made from. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sheaf/gguf.h"
+
+#include "mpirun.h"
+
+#define F32     SHEAF_SOURCE_DIR "/models/kjv-f32.gguf"
+#define HELDOUT SHEAF_SOURCE_DIR "/tests/golden/heldout.txt"
+
+enum { OUT = 1 << 16 };
+static char out[OUT], dir[64];
+
+static void setup(void) {
+    strcpy(dir, "/tmp/sheaf-test-quantize-XXXXXX");
+    cr_assert_not_null(mkdtemp(dir));
+}
+static void teardown(void) {
+    char cmd[128];
+    snprintf(cmd, sizeof cmd, "rm -r %s", dir);
+    cr_assert_eq(system(cmd), 0);
+}
+TestSuite(quantize, .init = setup, .fini = teardown, .timeout = 400);
+
+static int tool(const char *program, const char *args) {
+    char cmd[2048];
+    snprintf(cmd, sizeof cmd, "exec '%s'/bin/%s %s", SHEAF_BUILD_DIR, program, args);
+    return run_command(cmd, 120, out, OUT);
+}
+
+static double perplexity(const char *model) {
+    char args[1024];
+    snprintf(args, sizeof args,
+             "-m %s --perplexity " HELDOUT " --ppl-lines --ppl-tokens 1024 --single", model);
+    cr_assert_eq(tool("sheaf-run", args), 0, "%s", out);
+    const char *p = strstr(out, " perplexity ");
+    cr_assert_not_null(p, "%s", out);
+    return strtod(p + strlen(" perplexity "), NULL);
+}
+
+Test(quantize, loses_as_little_as_its_bits_allow) {
+    static const struct {
+        const char *type;
+        double worse; /* at most, a factor of perplexity */
+    } cases[] = {{"F16", 1.001},   {"Q8_0", 1.01}, {"Q6_K", 1.02}, {"Q5_K_M", 1.05},
+                 {"Q4_K_M", 1.15}, {"Q4_1", 1.2},  {"Q4_0", 1.25}};
+    const double want = perplexity(F32);
+    char args[512], path[128];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(path, sizeof path, "%s/%s.gguf", dir, cases[i].type);
+        snprintf(args, sizeof args, F32 " %s %s", path, cases[i].type);
+        cr_assert_eq(tool("sheaf-quantize", args), 0, "%s", out);
+        const double got = perplexity(path);
+        printf("%s: perplexity %.4f, F32 %.4f\n", cases[i].type, got, want);
+        cr_expect(got < want * cases[i].worse && got > want * 0.98, "%s: %g, F32 %g", cases[i].type,
+                  got, want);
+    }
+}
+
+Test(quantize, keeps_metadata_and_vectors) {
+    struct sheaf_gguf *a, *b;
+    char args[512], path[128];
+    uint64_t type = 0;
+    snprintf(path, sizeof path, "%s/a.gguf", dir);
+    snprintf(args, sizeof args, "--threads 3 " F32 " %s q4_k_m", path);
+    cr_assert_eq(tool("sheaf-quantize", args), 0, "%s", out);
+    cr_assert_not_null(strstr(out, "token_embd.weight"));
+    cr_assert_eq(sheaf_gguf_open(F32, &a), 0);
+    cr_assert_eq(sheaf_gguf_open(path, &b), 0, "%s", sheaf_last_error());
+    for (int64_t i = 0; i < sheaf_gguf_n_kv(a); i++) {
+        const int64_t j = sheaf_gguf_find_key(b, sheaf_gguf_key(a, i));
+        cr_assert_geq(j, 0, "%s is lost", sheaf_gguf_key(a, i));
+        cr_assert_eq(sheaf_gguf_kv_type(a, i), sheaf_gguf_kv_type(b, j));
+        if (sheaf_gguf_kv_type(a, i) == SHEAF_GGUF_TYPE_ARRAY)
+            cr_assert_eq(sheaf_gguf_arr_n(a, i), sheaf_gguf_arr_n(b, j));
+    }
+    cr_assert_eq(sheaf_gguf_get_u64(b, "general.file_type", &type), 0);
+    cr_assert_eq(type, 15);
+    cr_assert_eq(sheaf_gguf_n_tensors(a), sheaf_gguf_n_tensors(b));
+    for (int64_t i = 0; i < sheaf_gguf_n_tensors(a); i++) {
+        const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(a, i), *u = sheaf_gguf_tensor(b, i);
+        cr_assert_str_eq(t->name, u->name);
+        cr_assert_arr_eq(t->ne, u->ne, sizeof t->ne);
+        cr_assert_eq(u->type == SHEAF_TYPE_F32, t->n_dims == 1, "%s", t->name);
+    }
+    sheaf_gguf_free(a);
+    sheaf_gguf_free(b);
+}
+
+Test(quantize, dry_run_and_bad_input) {
+    char args[512], path[128];
+    snprintf(path, sizeof path, "%s/none.gguf", dir);
+    snprintf(args, sizeof args, "--dry-run " F32 " %s Q4_0", path);
+    cr_assert_eq(tool("sheaf-quantize", args), 0, "%s", out);
+    cr_assert_not_null(strstr(out, "nothing written"));
+    cr_assert_neq(access(path, F_OK), 0, "a dry run wrote a file");
+    static const struct {
+        const char *args, *text;
+        int code;
+    } cases[] = {
+        {F32 " " F32 " Q4_0", "are the same file", 1},
+        {F32 " /nowhere/a.gguf Q4_0", "cannot create /nowhere/a.gguf", 1},
+        {"/nowhere.gguf /tmp/never.gguf Q4_0", "/nowhere.gguf", 1},
+        {HELDOUT " /tmp/never.gguf Q4_0", "heldout.txt", 1},
+        {F32 " /tmp/never.gguf Q9", "there is no type Q9", 2},
+        {F32 " /tmp/never.gguf", "give IN.gguf OUT.gguf TYPE", 2},
+        {"--frob " F32 " /tmp/never.gguf Q8_0", "unknown option --frob", 2},
+        {"--threads 0 " F32 " /tmp/never.gguf Q8_0", "--threads wants", 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cr_expect_eq(tool("sheaf-quantize", cases[i].args), cases[i].code, "%s: %s", cases[i].args,
+                     out);
+        cr_expect_not_null(strstr(out, cases[i].text), "%s: %s", cases[i].args, out);
+    }
+    cr_assert_neq(access("/tmp/never.gguf", F_OK), 0);
+}

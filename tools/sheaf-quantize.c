@@ -1,0 +1,261 @@
+/* sheaf-quantize: writes a GGUF file anew with its matrices in other types.
+ *
+ * One tensor is in memory at a time. Vectors and tensors that are no floats stay as they are, and
+ * so does all metadata except the file type. Exit codes: 0 done, 1 failed, 2 bad command line. */
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "sheaf/sheaf.h"
+
+#include "mix.h"
+
+enum { EXIT_BAD_USAGE = 2, MAX_THREADS = 256 };
+
+static const char usage[] =
+    "usage: sheaf-quantize [--dry-run] [--threads N] IN.gguf OUT.gguf TYPE\n"
+    "Writes IN with its matrices in other types. TYPE is one of:\n ";
+
+struct quantizer {
+    const char *in_path, *out_path;
+    const struct sheaf__mix *mix;
+    struct sheaf__mix_model model;
+    struct sheaf_gguf *in, *out;
+    enum sheaf_type *types; /* [tensors of in] in the new file */
+    int64_t n;
+    int threads;
+    bool dry_run;
+    FILE *file;          /* IN */
+    char *data, *result; /* of one tensor */
+};
+
+static enum sheaf_status no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a tensor");
+}
+
+/* ---- the plan ---- */
+
+static void find_types(struct quantizer *q) {
+    const char *arch = "";
+    char key[128];
+    uint64_t layers = 0;
+    sheaf_gguf_get_str(q->in, "general.architecture", &arch);
+    snprintf(key, sizeof key, "%.60s.block_count", arch);
+    if (sheaf_gguf_find_key(q->in, key) >= 0) sheaf_gguf_get_u64(q->in, key, &layers);
+    q->model = (struct sheaf__mix_model){(int64_t)layers,
+                                         sheaf_gguf_find_tensor(q->in, "output.weight") < 0};
+    for (int64_t i = 0; i < q->n; i++) {
+        const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(q->in, i);
+        const bool floats = t->type != SHEAF_TYPE_I32 && t->type != SHEAF_TYPE_I64;
+        q->types[i] = t->n_dims > 1 && floats
+                          ? sheaf__mix_type(q->mix, &q->model, t->name, t->ne[0])
+                          : t->type;
+    }
+}
+
+static enum sheaf_status add_all(struct quantizer *q) {
+    enum sheaf_status status = sheaf_gguf_copy_kv(q->out, q->in);
+    if (!status)
+        status = sheaf_gguf_set_u32(q->out, "general.file_type", sheaf__mix_file_type(q->mix));
+    if (!status) status = sheaf_gguf_set_u32(q->out, "general.quantization_version", 2);
+    for (int64_t i = 0; i < q->n && !status; i++) {
+        const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(q->in, i);
+        status = sheaf_gguf_add_tensor(q->out, t->name, q->types[i], t->n_dims, t->ne, NULL);
+    }
+    return status;
+}
+
+/* ---- a tensor ---- */
+
+/* Rows first to end - 1 of a tensor, by one thread. */
+struct part {
+    const struct quantizer *q;
+    const struct sheaf_gguf_tensor *tensor;
+    enum sheaf_type to;
+    int64_t first, end;
+    enum sheaf_status status;
+};
+
+static void *convert(void *arg) {
+    struct part *p = arg;
+    const int64_t n = p->tensor->ne[0];
+    const size_t from_size = sheaf_row_size(p->tensor->type, n), to_size = sheaf_row_size(p->to, n);
+    float *row = malloc((size_t)n * sizeof *row);
+    p->status = row ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+    for (int64_t r = p->first; r < p->end && !p->status; r++) {
+        p->status = sheaf_to_float(p->tensor->type, p->q->data + (size_t)r * from_size, row, n);
+        if (!p->status)
+            p->status = sheaf_from_float(p->to, row, p->q->result + (size_t)r * to_size, n);
+    }
+    free(row);
+    return NULL;
+}
+
+static enum sheaf_status convert_all(const struct quantizer *q, const struct sheaf_gguf_tensor *t,
+                                     enum sheaf_type to) {
+    struct part parts[MAX_THREADS];
+    pthread_t threads[MAX_THREADS];
+    bool started[MAX_THREADS] = {false};
+    const int64_t rows = t->ne[1] * t->ne[2] * t->ne[3];
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    for (int k = 0; k < q->threads; k++) {
+        parts[k] = (struct part){q, t, to, rows * k / q->threads, rows * (k + 1) / q->threads, 0};
+        started[k] = k > 0 && pthread_create(&threads[k], NULL, convert, &parts[k]) == 0;
+    }
+    for (int k = 0; k < q->threads; k++) /* what has no thread is done here */
+        if (!started[k]) convert(&parts[k]);
+    for (int k = 0; k < q->threads; k++) {
+        if (started[k]) pthread_join(threads[k], NULL);
+        if (!status && parts[k].status)
+            status = sheaf_set_error(parts[k].status, "cannot convert tensor '%s'", t->name);
+    }
+    return status;
+}
+
+static void say(const struct quantizer *q, int64_t i) {
+    const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(q->in, i);
+    const int64_t rows = t->ne[1] * t->ne[2] * t->ne[3];
+    const double mib = 1024 * 1024;
+    printf("[%4" PRId64 "/%4" PRId64 "] %-32s [%6" PRId64 ", %6" PRId64 "] %6s -> %6s, %8.2f -> "
+           "%8.2f MiB\n",
+           i + 1, q->n, t->name, t->ne[0], rows, sheaf_type_name(t->type),
+           sheaf_type_name(q->types[i]), (double)t->size / mib,
+           (double)sheaf_row_size(q->types[i], t->ne[0]) * (double)rows / mib);
+    fflush(stdout);
+}
+
+/* Fits sheaf_gguf_source_t. */
+static enum sheaf_status give(void *user, int64_t i, const void **data) {
+    struct quantizer *q = user;
+    const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(q->in, i);
+    const size_t rows = (size_t)(t->ne[1] * t->ne[2] * t->ne[3]);
+    say(q, i);
+    free(q->data);
+    free(q->result);
+    q->data = malloc(t->size + 1);
+    q->result = malloc(sheaf_row_size(q->types[i], t->ne[0]) * rows + 1);
+    if (!q->data || !q->result) return no_memory();
+    if (fseeko(q->file, (off_t)t->offset, SEEK_SET) ||
+        fread(q->data, 1, t->size, q->file) != t->size)
+        return sheaf_set_error(SHEAF_STATUS_IO, "cannot read tensor '%s' of %s", t->name,
+                               q->in_path);
+    *data = q->types[i] == t->type ? q->data : q->result;
+    return q->types[i] == t->type ? SHEAF_STATUS_SUCCESS : convert_all(q, t, q->types[i]);
+}
+
+/* ---- all of it ---- */
+
+static enum sheaf_status check(const struct quantizer *q) {
+    struct stat in, out;
+    uint64_t parts = 0;
+    if (stat(q->in_path, &in) == 0 && stat(q->out_path, &out) == 0 && in.st_dev == out.st_dev &&
+        in.st_ino == out.st_ino)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s and %s are the same file: give the result another name",
+                               q->in_path, q->out_path);
+    if (sheaf_gguf_find_key(q->in, "split.count") >= 0 &&
+        !sheaf_gguf_get_u64(q->in, "split.count", &parts) && parts > 1)
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                               "%s is one of %" PRIu64 " parts: join them first", q->in_path,
+                               parts);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status quantize(struct quantizer *q) {
+    size_t before = 0, after = 0;
+    bool again = false;
+    enum sheaf_status status = sheaf_gguf_open(q->in_path, &q->in);
+    if (!status) status = check(q);
+    if (status) return status;
+    q->n = sheaf_gguf_n_tensors(q->in);
+    q->types = calloc((size_t)q->n + 1, sizeof *q->types);
+    q->out = sheaf_gguf_new();
+    q->file = fopen(q->in_path, "rbe");
+    if (!q->file)
+        return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", q->in_path, strerror(errno));
+    if (!q->types || !q->out) return no_memory();
+    find_types(q);
+    for (int64_t i = 0; i < q->n; i++) {
+        const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(q->in, i);
+        before += t->size;
+        after += sheaf_row_size(q->types[i], t->ne[0]) * (size_t)(t->ne[1] * t->ne[2] * t->ne[3]);
+        again = again || (sheaf_is_quantized(t->type) && q->types[i] != t->type);
+        if (q->dry_run) say(q, i);
+    }
+    if (again)
+        fprintf(stderr,
+                "sheaf-quantize: some tensors of %s are quantized already: the result is "
+                "worse than from F16 or F32\n",
+                q->in_path);
+    if (!q->dry_run) {
+        status = add_all(q);
+        if (!status) status = sheaf_gguf_write_from(q->out, q->out_path, give, q);
+    }
+    if (!status)
+        printf("%s: %.2f MiB -> %.2f MiB%s\n", sheaf__mix_name(q->mix),
+               (double)before / (1024 * 1024), (double)after / (1024 * 1024),
+               q->dry_run ? " (nothing written)" : "");
+    return status;
+}
+
+static void print_usage(FILE *f) {
+    fputs(usage, f);
+    for (size_t i = 0; i < sheaf__mix_count(); i++)
+        fprintf(f, " %s", sheaf__mix_name(sheaf__mix_get(i)));
+    fputs("\n  --dry-run      print the types and sizes, write nothing\n"
+          "  --threads N    (all CPUs)\n",
+          f);
+}
+
+static int bad(const char *text, const char *what) {
+    fprintf(stderr, "sheaf-quantize: %s%s\n", text, what);
+    print_usage(stderr);
+    return EXIT_BAD_USAGE;
+}
+
+int main(int argc, char **argv) {
+    struct quantizer q = {.threads = (int)sysconf(_SC_NPROCESSORS_ONLN)};
+    const char *words[3] = {0};
+    int n = 0;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            print_usage(stdout);
+            return 0;
+        }
+        if (strcmp(argv[i], "--dry-run") == 0) {
+            q.dry_run = true;
+        } else if (strcmp(argv[i], "--threads") == 0) {
+            char *end = NULL;
+            const long v = i + 1 < argc ? strtol(argv[++i], &end, 10) : 0;
+            if (!end || *end || v < 1 || v > MAX_THREADS)
+                return bad("--threads wants a number from 1 to 256", "");
+            q.threads = (int)v;
+        } else if (argv[i][0] == '-') {
+            return bad("unknown option ", argv[i]);
+        } else if (n < 3) {
+            words[n++] = argv[i];
+        } else {
+            return bad("too many arguments: ", argv[i]);
+        }
+    }
+    if (n < 3) return bad("give IN.gguf OUT.gguf TYPE", "");
+    if (q.threads > MAX_THREADS) q.threads = MAX_THREADS;
+    q.in_path = words[0];
+    q.out_path = words[1];
+    q.mix = sheaf__mix_find(words[2]);
+    if (!q.mix) return bad("there is no type ", words[2]);
+    const enum sheaf_status status = quantize(&q);
+    if (status) fprintf(stderr, "sheaf-quantize: %s\n", sheaf_last_error());
+    if (q.file) fclose(q.file);
+    free(q.types);
+    free(q.data);
+    free(q.result);
+    sheaf_gguf_free(q.in);
+    sheaf_gguf_free(q.out);
+    return status ? EXIT_FAILURE : EXIT_SUCCESS;
+}
