@@ -504,6 +504,18 @@ static void gen_attention(struct op_list *l, const struct op_family *f) {
             c->f[1] = i == 2 || i == 6 ? 8.0f : 0.0f;
             c->f[2] = i == 3 ? 10.0f : 0.0f;
         }
+        for (int i = 0; i < 3; i++) { /* many queries, keys that fill no block */
+            struct op_case *c = add(l, f, 4);
+            const int64_t d = i == 1 ? 128 : 64;
+            c->in[0] = shape(SHEAF_TYPE_F32, d, 37, 6, i == 2 ? 2 : 1);
+            c->in[1] = laid(shape(types[t], d, 75, 2, i == 2 ? 2 : 1), i ? 0 : LAYOUT_PERMUTED);
+            c->in[2] = c->in[1];
+            c->in[3] =
+                filled(shape(i == 1 ? SHEAF_TYPE_F32 : SHEAF_TYPE_F16, 75, 40, 1, 1), FILL_MASK, 0);
+            c->f[0] = 0.125f;
+            c->f[1] = i == 1 ? 8.0f : 0.0f;
+            c->f[2] = i == 2 ? 10.0f : 0.0f;
+        }
         struct op_case *c = add(l, f, 3);
         c->in[0] = shape(SHEAF_TYPE_F32, 128, 16, 8, 1);
         c->in[1] = c->in[2] = shape(types[t], 128, 1024, 2, 1);

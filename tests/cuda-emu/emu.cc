@@ -21,7 +21,7 @@ static void die(const char *what) {
 
 /* ---- fibers ---- */
 
-enum { MAX_THREADS = 1024, STACK = 64 << 10 };
+enum { MAX_THREADS = 1024, STACK = 256 << 10 };
 enum state { READY, AT_WARP, AT_BLOCK, DONE };
 
 struct fiber {
@@ -75,7 +75,7 @@ static void wait_as(enum state s) {
     emu_now = here;
 }
 
-static bool cooperative_now;
+static thread_local bool cooperative_now;
 void emu_syncthreads(void) {
     if (!m || !cooperative_now) die("a barrier in a kernel that was launched as plain");
     wait_as(AT_BLOCK);
@@ -88,7 +88,7 @@ uint32_t emu_shuffle(uint32_t value, int from) {
     wait_as(AT_WARP);
     return m->fibers[first + from].slot[turn];
 }
-void *emu_dynamic_shared(void) { return m->shared.data(); }
+void *emu_dynamic_shared(void) { return (void *)(((uintptr_t)m->shared.data() + 127) / 128 * 128); }
 
 /* Runs the fibers of one block to their ends. */
 static void run_block(int n, int n_x) {
@@ -142,7 +142,7 @@ static void run_grid(dim3 grid, dim3 block, size_t shared, bool cooperative, con
             for (unsigned x = 0; x < grid.x; x++) {
                 emu_now.block = dim3(x, y, z);
                 if (cooperative) {
-                    m->shared.assign(shared + 16, (char)0xee);
+                    m->shared.assign(shared + 256, (char)0xee);
                     run_block(n, (int)block.x);
                     continue;
                 }
