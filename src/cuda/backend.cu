@@ -178,11 +178,23 @@ static enum sheaf_status prepare(struct backend *b, struct nodes nodes) {
 
 /* ---- running ---- */
 
+/* The nodes from i on that compute something, at most `most`. */
+static int look_ahead(struct nodes nodes, int i, const struct sheaf_tensor **next, int most) {
+    int n = 0;
+    for (; i < nodes.n && n < most; i++)
+        if (computes(nodes.node[i])) next[n++] = nodes.node[i];
+    return n;
+}
+
 static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int i = 0; i < nodes.n && !st; i++) {
-        if (computes(nodes.node[i]))
-            st = sheaf__cuda_op(nodes.node[i]->op)->launch(&b->q, nodes.node[i]);
+        const struct sheaf_tensor *next[3];
+        if (!computes(nodes.node[i])) continue;
+        const int n = look_ahead(nodes, i, next, 3);
+        const int together = sheaf__cuda_launch_chain(&b->q, next, n, &st);
+        if (!together) st = sheaf__cuda_op(nodes.node[i]->op)->launch(&b->q, nodes.node[i]);
+        for (int left = together - 1; left > 0; left -= computes(nodes.node[i])) i++;
     }
     return st;
 }

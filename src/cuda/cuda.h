@@ -89,6 +89,12 @@ size_t sheaf__cuda_work_mul_mat(const struct sheaf__cuda_queue *q, const struct 
 size_t sheaf__cuda_work_flash_attn(const struct sheaf__cuda_queue *q,
                                    const struct sheaf_tensor *dst);
 
+/* Nodes that one kernel computes together: ADD, RMS_NORM, MUL by a row of weights, or two of them
+ * with the norm. next [n]: nodes to come, views left out. How many were submitted; 0: not such
+ * nodes, or their memory does not allow it. */
+int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
+                             int n, enum sheaf_status *st);
+
 /* ---- shared by the op files ---- */
 
 static inline View sheaf__cuda_view(const struct sheaf_tensor *t) {

@@ -14,8 +14,7 @@ static unsigned threads_for(int64_t n) {
 
 /* ---- norm and sum ---- */
 
-/* dst F32, a [i, j, h, s]; with `add`: y = a + b goes to sum, and the norm of y to dst; with
- * `scale` [i]: times it */
+/* dst F32, a [i, j, h, s] */
 static __global__ void rms_norm_kernel(View dst, View a, float eps) {
     __shared__ float scratch[32];
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
@@ -45,6 +44,98 @@ bool sheaf__cuda_supports_rms_norm(const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
     return dst->type == SHEAF_TYPE_F32 && sheaf__cuda_is_dense(dst) && sheaf__cuda_is_plain(a) &&
            sheaf_are_same_shape(dst, a);
+}
+
+/* ---- x + y, its norm, and that times w, in one ---- */
+
+struct Chain {      /* all F32 of one shape, dense rows; data NULL: not there */
+    View a, b, sum; /* without b: the norm of a */
+    View norm, out;
+    const float *w;
+    float eps;
+};
+
+static __global__ void chain_kernel(Chain c) {
+    __shared__ float scratch[32];
+    for (int64_t row = blockIdx.x; row < n_rows(c.a); row += gridDim.x) {
+        const Row at = row_at(c.a.ne, row);
+        const float *a = (const float *)(const void *)row_data(c.a, at), *b = NULL;
+        float *sum_row = NULL, *norm = (float *)(void *)row_data(c.norm, at), *out = NULL,
+              sum = 0.0f;
+        if (c.b.data) {
+            b = (const float *)(const void *)row_data(c.b, at);
+            sum_row = (float *)(void *)row_data(c.sum, at);
+        }
+        if (c.out.data) out = (float *)(void *)row_data(c.out, at);
+        for (int64_t i = threadIdx.x; i < c.a.ne[0]; i += blockDim.x) {
+            const float v = b ? a[i] + b[i] : a[i];
+            if (b) sum_row[i] = v; /* which may be a or b */
+            sum = fmaf(v, v, sum);
+        }
+        sum = block_sum(sum, scratch);
+        const float scale = 1.0f / sqrtf(sum / (float)c.a.ne[0] + c.eps);
+        for (int64_t i = threadIdx.x; i < c.a.ne[0]; i += blockDim.x) {
+            const float v = (b ? sum_row[i] : a[i]) * scale;
+            norm[i] = v;
+            if (out) out[i] = v * c.w[i];
+        }
+    }
+}
+
+static bool plain_rows(const struct sheaf_tensor *t, const struct sheaf_tensor *shape) {
+    return t->type == SHEAF_TYPE_F32 && sheaf__cuda_is_dense(t) && sheaf_are_same_shape(t, shape);
+}
+
+/* May `out` be written while other rows of `in` are still to be read? If they are the same memory
+ * in the same layout, or have none in common. The allocator gives the memory of an operand to
+ * others once the node that it was for is done; in one kernel they all are at once. */
+static bool apart(const struct sheaf_tensor *out, const struct sheaf_tensor *in) {
+    const char *x = (const char *)out->data, *y = (const char *)in->data;
+    if (x == y && !memcmp(out->nb, in->nb, sizeof out->nb)) return true;
+    return x + sheaf_nbytes(out) <= y || y + sheaf_nbytes(in) <= x;
+}
+
+int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
+                             int n, enum sheaf_status *st) {
+    const struct sheaf_tensor *add = next[0]->op == SHEAF_OP_ADD ? next[0] : NULL;
+    const int first = add ? 1 : 0;
+    const struct sheaf_tensor *norm = first < n ? next[first] : NULL, *mul = NULL;
+    if (!norm || norm->op != SHEAF_OP_RMS_NORM || !plain_rows(norm, norm->src[0])) return 0;
+    if (add && (norm->src[0] != add || !plain_rows(add, norm) || !plain_rows(add->src[0], norm) ||
+                !plain_rows(add->src[1], norm)))
+        return 0;
+    if (!add && !plain_rows(norm->src[0], norm)) return 0;
+    if (first + 1 < n && next[first + 1]->op == SHEAF_OP_MUL && next[first + 1]->src[0] == norm) {
+        const struct sheaf_tensor *m = next[first + 1], *w = m->src[1];
+        if (plain_rows(m, norm) && w->type == SHEAF_TYPE_F32 && sheaf__cuda_is_dense(w) &&
+            w->ne[0] == norm->ne[0] && sheaf_nrows(w) == 1 && apart(m, w))
+            mul = m;
+    }
+    const struct sheaf_tensor *in[] = {add ? add->src[0] : norm->src[0], add ? add->src[1] : NULL,
+                                       add};
+    const struct sheaf_tensor *out[] = {add, norm, mul};
+    for (int i = 0; i < 3; i++) {
+        for (int j = 0; j < 3; j++) {
+            if (!in[i] || !out[j] || in[i] == out[j]) continue;
+            if (apart(out[j], in[i])) continue;
+            if (out[j] != mul) return 0;
+            mul = NULL;
+        }
+    }
+    if ((!add && !mul) || (mul && !apart(mul, norm))) return 0;
+    Chain c;
+    memset(&c, 0, sizeof c);
+    c.a = sheaf__cuda_view(in[0]);
+    if (add) c.b = sheaf__cuda_view(in[1]);
+    if (add) c.sum = sheaf__cuda_view(add);
+    c.norm = sheaf__cuda_view(norm);
+    if (mul) c.out = sheaf__cuda_view(mul);
+    if (mul) c.w = (const float *)mul->src[1]->data;
+    c.eps = sheaf__param_f32(norm, 0);
+    CUDA_LAUNCH(chain_kernel, sheaf__cuda_blocks(sheaf_nrows(norm), 1), threads_for(norm->ne[0]), 0,
+                q->stream, c);
+    *st = sheaf__cuda_launched(q, norm);
+    return first + 1 + (mul ? 1 : 0);
 }
 
 /* a [i, j, h, s] -> dst F32 [1, j, h, s] */
