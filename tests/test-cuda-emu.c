@@ -30,6 +30,19 @@ Test(cuda_emu, spoiled_results_fail, .timeout = DEADLINE) {
     cr_assert(strstr(out, "wrong: error"), "%s", out);
 }
 
+/* A CPU and two GPUs in one meta device. */
+Test(cuda_emu, mixed_group, .timeout = DEADLINE) {
+    static char out[CAP];
+    static const char *const args[] = {"test -b META3 -r 1 -o RMS_NORM",
+                                       "test -b META3 -r 1 -o GET_ROWS"};
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(ops(ENV "SHEAF_CPU_DEVICES=1 SHEAF_CUDA_DEVICES=2", args[i], out), 0, "%s",
+                     out);
+        cr_assert(strstr(out, "META3") && strstr(out, " 0 wrong, 0 refused, 0 unsupported"), "%s",
+                  out);
+    }
+}
+
 /* ---- devices ---- */
 
 static sheaf_backend_reg_t load(const char *machine) {
@@ -80,6 +93,32 @@ Test(cuda_emu, which_devices_are_listed) {
         cr_assert(*cases[i].why ? !!strstr(no_device(reg), cases[i].why) : !*no_device(reg),
                   "%s: %s", cases[i].machine, no_device(reg));
         cr_assert_eq(sheaf_backend_unload(reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    }
+}
+
+/* One GPU as several devices, each with queue and memory objects of its own. */
+Test(cuda_emu, one_gpu_twice) {
+    static const struct {
+        const char *text;
+        size_t n;
+    } cases[] = {{"2", 2}, {"5", 5}, {"", 1}, {"0", 0}, {"17", 0}, {"two", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv("SHEAF_CUDA_DEVICES", cases[i].text, 1);
+        sheaf_backend_reg_t reg = load("");
+        cr_assert_eq(sheaf_backend_reg_dev_count(reg), cases[i].n, "%s", cases[i].text);
+        if (!cases[i].n)
+            cr_assert(strstr(no_device(reg), "it takes 1 to 16"), "%s", no_device(reg));
+        for (size_t j = 0; j < cases[i].n; j++) {
+            char name[32];
+            sheaf_backend_dev_t dev = sheaf_backend_reg_dev_get(reg, j);
+            snprintf(name, sizeof name, "CUDA%zu", j);
+            cr_assert_str_eq(sheaf_backend_dev_name(dev), name);
+            cr_assert(sheaf_backend_dev_supports_buft(dev, sheaf_backend_dev_buffer_type(dev)));
+            cr_assert_not(
+                j && sheaf_backend_dev_supports_buft(
+                         dev, sheaf_backend_dev_buffer_type(sheaf_backend_reg_dev_get(reg, 0))));
+        }
+        cr_assert_eq(sheaf_backend_unload(reg), SHEAF_STATUS_SUCCESS);
     }
 }
 
@@ -295,6 +334,114 @@ Test(cuda_emu, without_captures) {
         cr_assert_float_eq(first_of(y), (float)i * 10, 0);
     }
     rig_down(&r);
+}
+
+/* ---- against the CPU ---- */
+
+/* What lies behind masked keys is nobody's: NaN here. Key j is seen by query i if j <= i + 5. */
+Test(cuda_emu, attention_reads_no_masked_key) {
+    enum { D = 64, N = 40, T = 96, HEADS = 4, KV = 2 };
+    struct rig r = rig_up("", NULL);
+    sheaf_backend_t cpu;
+    cr_assert_eq(sheaf_backend_init_by_name("CPU0", NULL, &cpu), SHEAF_STATUS_SUCCESS);
+    float *result[2];
+    for (int on = 0; on < 2; on++) {
+        struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){
+            .mem_size = 16 * sheaf_tensor_overhead() + sheaf_graph_overhead(), .no_alloc = true});
+        struct sheaf_tensor *q = sheaf_new_tensor_3d(ctx, SHEAF_TYPE_F32, D, N, HEADS);
+        struct sheaf_tensor *kv[2] = {sheaf_new_tensor_3d(ctx, SHEAF_TYPE_F16, D, T, KV),
+                                      sheaf_new_tensor_3d(ctx, SHEAF_TYPE_F16, D, T, KV)};
+        struct sheaf_tensor *mask = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F16, T, N);
+        struct sheaf_tensor *y = sheaf_flash_attn_ext(ctx, q, kv[0], kv[1], mask, 0.125f, 0, 0);
+        struct sheaf_cgraph *graph = sheaf_new_graph(ctx);
+        sheaf_backend_buffer_t buffer;
+        sheaf_backend_t backend = on ? r.backend : cpu;
+        cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_alloc_ctx_tensors(ctx, backend, &buffer), SHEAF_STATUS_SUCCESS);
+        uint64_t seed = 1;
+        float *f = malloc(sizeof(float) * D * N * HEADS);
+        uint16_t *h = malloc(sizeof(uint16_t) * D * T * KV);
+        for (int i = 0; i < D * N * HEADS; i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            f[i] = (float)(seed >> 40) / (float)(1 << 23) - 1;
+        }
+        cr_assert_eq(sheaf_backend_tensor_set(q, f, 0, sheaf_nbytes(q)), SHEAF_STATUS_SUCCESS);
+        for (int k = 0; k < 2; k++) {
+            for (int i = 0; i < D * T * KV; i++) {
+                seed = seed * 6364136223846793005u + 1442695040888963407u;
+                const float x = (float)(seed >> 40) / (float)(1 << 23) - 1;
+                h[i] = i / D % T > N + 4 ? 0x7e01 : sheaf_fp32_to_fp16(x);
+            }
+            cr_assert_eq(sheaf_backend_tensor_set(kv[k], h, 0, sheaf_nbytes(kv[k])),
+                         SHEAF_STATUS_SUCCESS);
+        }
+        for (int i = 0; i < N * T; i++) h[i] = i % T > i / T + 5 ? 0xfc00 : 0;
+        cr_assert_eq(sheaf_backend_tensor_set(mask, h, 0, sheaf_nbytes(mask)),
+                     SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+        cr_assert_eq(sheaf_backend_tensor_get(y, f, 0, sheaf_nbytes(y)), SHEAF_STATUS_SUCCESS);
+        result[on] = f;
+        free(h);
+        sheaf_backend_buffer_free(buffer);
+        sheaf_free(ctx);
+    }
+    for (int i = 0; i < D * N * HEADS; i++)
+        cr_assert_float_eq(result[0][i], result[1][i], 2e-3, "%d: %g, %g", i, (double)result[0][i],
+                           (double)result[1][i]);
+    free(result[0]);
+    free(result[1]);
+    sheaf_backend_free(cpu);
+    rig_down(&r);
+}
+
+/* Whole models: fused nodes, memory that the graph allocator gives out again, replayed graphs. */
+Test(cuda_emu, models, .timeout = DEADLINE) {
+    static const struct {
+        const char *options;
+        double error; /* mean square, against that of the logits */
+    } cases[] = {
+        {"--arch llama --type f32 --embd 128 --head-dim 64 --heads 4 --kv-heads 2", 1e-5},
+        {"--arch qwen2 --type q8_0 --embd 128 --ff 256 --heads 8", 1e-3},
+        {"--arch gemma3 --type q4_K --embd 256 --ff 256 --head-dim 64", 5e-3},
+    };
+    static char out[CAP];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char dir[] = "/tmp/cuda-emu-XXXXXX", cmd[1500];
+        cr_assert_not_null(mkdtemp(dir));
+        snprintf(
+            cmd, sizeof cmd,
+            "cd %s && B='" SHEAF_BUILD_DIR "/bin' && $B/sheaf-make-model -o m.gguf %s >&2 && "
+            "export SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=1 " ENV " && for d in CPU0@0 CUDA0@0; do "
+            "$B/sheaf-run -m m.gguf --devices $d --logits $d.bin --temp 0 -n 6 --ignore-eos -p "
+            "'aaaa bbbb cccc dddd eeee ffff gggg hhhh iiii jjjj kkkk llll mmmm nnnn' || exit 1; "
+            "done",
+            dir, cases[i].options);
+        cr_assert_eq(run_command(cmd, DEADLINE, out, CAP), 0, "%s: %s", cases[i].options, out);
+        float *x[2];
+        size_t n[2];
+        for (int on = 0; on < 2; on++) {
+            snprintf(cmd, sizeof cmd, "%s/%s@0.bin", dir, on ? "CUDA0" : "CPU0");
+            FILE *file = fopen(cmd, "rb");
+            cr_assert_not_null(file, "%s: %s", cmd, out);
+            x[on] = malloc(1 << 20);
+            n[on] = fread(x[on], sizeof(float), (1 << 20) / sizeof(float), file);
+            fclose(file);
+        }
+        double difference = 0, size = 0;
+        cr_assert_eq(n[0], n[1]);
+        cr_assert_gt(n[0], 500);
+        for (size_t j = 0; j < n[0]; j++) {
+            difference += (double)(x[0][j] - x[1][j]) * (double)(x[0][j] - x[1][j]);
+            size += (double)x[0][j] * (double)x[0][j];
+        }
+        cr_assert(size > 0 && difference / size <= cases[i].error, "%s: %g", cases[i].options,
+                  difference / size);
+        free(x[0]);
+        free(x[1]);
+        snprintf(cmd, sizeof cmd, "rm -r %s", dir);
+        cr_assert_eq(run_command(cmd, 20, out, CAP), 0, "%s", out);
+    }
 }
 
 /* ---- what is refused, and how ---- */

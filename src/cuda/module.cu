@@ -5,7 +5,7 @@
  * device; "sheaf_backend_cuda_no_device" says why. Listing makes no context on any GPU.
  *
  * The ranks of a host share its GPUs out: each takes a range of them, or, if there are fewer GPUs
- * than ranks, one. */
+ * than ranks, one. A GPU may be listed as several devices (SHEAF_CUDA_DEVICES). */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -152,7 +152,8 @@ static void share(int n, int *first, int *last) {
     *last = n >= size ? n * (rank + 1) / size : *first + 1;
 }
 
-static void add_device(int ordinal, const struct cudaDeviceProp *p) {
+/* number: of its name; more than one device may be the same GPU (SHEAF_CUDA_DEVICES). */
+static void add_device(int number, int ordinal, const struct cudaDeviceProp *p) {
     struct sheaf__cuda_device *d = &devices[n_devices++];
     d->base.iface = &device_i;
     d->base.reg = &sheaf__cuda_reg;
@@ -160,8 +161,8 @@ static void add_device(int ordinal, const struct cudaDeviceProp *p) {
     d->ordinal = ordinal;
     d->n_sm = p->multiProcessorCount;
     d->capability = p->major * 10 + p->minor;
-    snprintf(d->name, sizeof d->name, "CUDA%d", ordinal);
-    snprintf(d->buft_name, sizeof d->buft_name, "CUDA%d", ordinal);
+    snprintf(d->name, sizeof d->name, "CUDA%d", number);
+    snprintf(d->buft_name, sizeof d->buft_name, "CUDA%d", number);
     snprintf(d->description, sizeof d->description,
              "%s, %d multiprocessors, capability %d.%d, %zu MiB", p->name, p->multiProcessorCount,
              p->major, p->minor, p->totalGlobalMem >> 20);
@@ -171,6 +172,24 @@ static void add_device(int ordinal, const struct cudaDeviceProp *p) {
     d->host_buft.iface = &sheaf__cuda_host_buft_i;
     d->host_buft.device = &d->base;
     d->host_buft.context = d;
+}
+
+/* SHEAF_CUDA_DEVICES=n lists n devices, GPUs more than once if need be: groups on one GPU, for
+ * tests. *n stays if it is not set. */
+static bool devices_wanted(int *n) {
+    const char *text = getenv("SHEAF_CUDA_DEVICES");
+    char *end;
+    if (*n > SHEAF__CUDA_MAX_DEVICES) *n = SHEAF__CUDA_MAX_DEVICES;
+    if (!text || !*text) return true;
+    const long wanted = strtol(text, &end, 10);
+    if (*end || wanted < 1 || wanted > SHEAF__CUDA_MAX_DEVICES) {
+        snprintf(why_none, sizeof why_none,
+                 "no CUDA device: SHEAF_CUDA_DEVICES is '%.40s'; it takes 1 to %d", text,
+                 SHEAF__CUDA_MAX_DEVICES);
+        return false;
+    }
+    *n = (int)wanted;
+    return true;
 }
 
 /* Called with the lock held. */
@@ -188,7 +207,10 @@ static void list_devices(void) {
         return;
     }
     share(n, &first, &last);
-    for (int i = first; i < last && n_devices < SHEAF__CUDA_MAX_DEVICES; i++) {
+    int wanted = last - first;
+    if (!devices_wanted(&wanted)) return;
+    for (int number = first; number < first + wanted; number++) {
+        const int i = first + (number - first) % (last - first);
         struct cudaDeviceProp p;
         const cudaError_t failed = cudaGetDeviceProperties(&p, i);
         if (failed) {
@@ -201,7 +223,7 @@ static void list_devices(void) {
                      "build with -DSHEAF_CUDA_ARCHITECTURES=%d%d",
                      i, p.name, p.major, p.minor, p.major, p.minor);
         } else {
-            add_device(i, &p);
+            add_device(number, i, &p);
         }
     }
 }
