@@ -395,6 +395,31 @@ Test(cuda_emu, attention_reads_no_masked_key) {
     rig_down(&r);
 }
 
+/* Of rows with the same number the last is kept. */
+Test(cuda_emu, set_rows_keeps_the_last) {
+    struct rig r = rig_up("", NULL);
+    struct sheaf_tensor *a = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, 8, 3);
+    struct sheaf_tensor *b = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, 8, 4);
+    struct sheaf_tensor *ids = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_I32, 4);
+    struct sheaf_tensor *y = sheaf_set_rows(r.ctx, a, b, ids);
+    static const int32_t id[] = {1, 2, 1, 1};
+    float got[24];
+    cr_assert_eq(sheaf_build_forward_expand(r.graph, y), SHEAF_STATUS_SUCCESS);
+    rig_alloc(&r);
+    set_all(a, -1, 0);
+    set_all(b, 0, 1);
+    cr_assert_eq(sheaf_backend_tensor_set(ids, id, 0, sizeof id), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_get(a, got, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < 24; i++)
+        cr_assert_float_eq(got[i],
+                           (float)(i < 8    ? -1
+                                   : i < 16 ? 24 + i - 8
+                                            : i - 8),
+                           0, "%d: %g", i, (double)got[i]);
+    rig_down(&r);
+}
+
 /* Whole models: fused nodes, memory that the graph allocator gives out again, replayed graphs. */
 Test(cuda_emu, models, .timeout = DEADLINE) {
     static const struct {

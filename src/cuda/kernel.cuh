@@ -29,7 +29,7 @@
     } while (0)
 #define CUDA_LAUNCH_PLAIN CUDA_LAUNCH
 #define CUDA_DYNAMIC_SHARED(type, name)                                                            \
-    extern __shared__ __align__(128) unsigned char dynamic_shared_[];                               \
+    extern __shared__ __align__(128) unsigned char dynamic_shared_[];                              \
     type *name = (type *)dynamic_shared_
 #endif
 

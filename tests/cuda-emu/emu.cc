@@ -139,7 +139,7 @@ static void run_grid(dim3 grid, dim3 block, size_t shared, bool cooperative, con
     emu_now.grid_dim = grid;
     for (unsigned z = 0; z < grid.z; z++) {
         for (unsigned y = 0; y < grid.y; y++) {
-            for (unsigned x = 0; x < grid.x; x++) {
+            for (unsigned x = grid.x; x-- > 0;) { /* the last first: no order is promised */
                 emu_now.block = dim3(x, y, z);
                 if (cooperative) {
                     m->shared.assign(shared + 256, (char)0xee);
