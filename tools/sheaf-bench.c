@@ -7,6 +7,7 @@
 
 #include "sheaf/cpu.h"
 #include "sheaf/meta.h"
+#include "sheaf/module.h"
 #include "sheaf/version.h"
 #include "sheaf/world.h"
 
@@ -187,6 +188,8 @@ int main(int argc, char **argv) {
         if (sheaf_world_rank() == 0 && options.help) fputs(bench_usage, stdout);
         if (sheaf_world_rank() == 0 && options.version) printf("sheaf %s\n", sheaf_version());
     } else {
+        if (sheaf_backend_load_all() && sheaf_world_local_rank() == 0)
+            fprintf(stderr, "sheaf-bench: %s\n", sheaf_last_error());
         status = bench(&b);
         if (status) {
             code = EXIT_FAILURE;
