@@ -2,6 +2,7 @@
  * host's reach, in one process and, through helper-mixed, on several ranks. Whoever follows a far
  * address dies. */
 #include <criterion/criterion.h>
+#include <unistd.h>
 
 #include "backend-ops.h"
 #include "meta_random.h"
@@ -110,6 +111,25 @@ Test(mixed_ops, cpu_far, .timeout = DEADLINE) {
     ops_of_group("SHEAF_CPU_DEVICES=1 SHEAF_FAR_DEVICES=1", "CPU,Far", "META2");
 }
 Test(mixed_ops, far_far, .timeout = DEADLINE) { ops_of_group("A=1", "Far", "META2"); }
+
+/* ---- the CUDA backend, its kernels run by the emulator ---- */
+
+static void beside_cuda(int np, const char *env, const char *list, const char *want) {
+    char out[8192], all_env[512];
+    const char *dir = SHEAF_BUILD_DIR "/lib/cuda-emu";
+    if (access(dir, F_OK)) cr_skip_test("the emulated CUDA module is not built (sanitizers)");
+    snprintf(all_env, sizeof all_env,
+             "SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=1 SHEAF_BACKEND_PATH=%s %s", dir, env);
+    const int status = run_mpirun(np, all_env, 300, out, sizeof out, "helper-mixed -m %s", list);
+    cr_assert_eq(status, 0, "status %d:\n%s", status, out);
+    cr_assert(strstr(out, want), "wanted '%s':\n%s", want, out);
+}
+Test(mixed_cuda, beside_a_cpu, .timeout = 300) {
+    beside_cuda(1, "A=1", "CPU0,CUDA0", "ok 2 members on 1");
+}
+Test(mixed_cuda, two_members_on_one_gpu, .timeout = 300) {
+    beside_cuda(1, "SHEAF_CUDA_DEVICES=2", "CUDA", "ok 2 members on 1");
+}
 
 /* ---- ranks ---- */
 

@@ -51,8 +51,9 @@ const struct sheaf_split_state *sheaf_backend_meta_get_state(const struct sheaf_
  * has none yet. Valid until the next compute of another graph. */
 struct sheaf_tensor *sheaf_backend_meta_get_slice(const struct sheaf_tensor *tensor, size_t i);
 
-/* true: after each compute, and for every mirrored result, hashes are compared over all members; a
- * difference fails the compute with the tensor's name. */
+/* true: after each compute, and for every mirrored result, hashes are compared over all members (of
+ * what devices compute: over members of one kind); a difference fails the compute with the tensor's
+ * name. */
 void sheaf_backend_meta_set_check(sheaf_backend_t backend, bool check);
 
 /* Sequence parallelism, for long prompts: instead of giving a sum to all members, scatter it over

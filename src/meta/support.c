@@ -37,7 +37,7 @@ static size_t kind_length(const char *name) {
     return n;
 }
 
-static bool same_kind(sheaf_backend_dev_t a, sheaf_backend_dev_t b) {
+bool sheaf__meta_same_kind(sheaf_backend_dev_t a, sheaf_backend_dev_t b) {
     const char *x = sheaf_backend_dev_name(a), *y = sheaf_backend_dev_name(b);
     const size_t n = kind_length(x);
     return n == kind_length(y) && !strncmp(x, y, n);
@@ -47,7 +47,7 @@ static bool same_kind(sheaf_backend_dev_t a, sheaf_backend_dev_t b) {
 static bool is_everywhere(const sheaf_backend_dev_t *members, const int *rank, int n, int i) {
     int n_ranks = 0, last = -1;
     for (int j = 0; j < n; j++) {
-        if (rank[j] == last || !same_kind(members[i], members[j])) continue;
+        if (rank[j] == last || !sheaf__meta_same_kind(members[i], members[j])) continue;
         last = rank[j];
         n_ranks++;
     }
@@ -62,7 +62,7 @@ struct meta_support *sheaf__meta_support_new(const sheaf_backend_dev_t *members,
     s->is_local = true;
     for (int i = 0; i < n && s->is_local; i++) {
         bool seen = false; /* of each kind the first member is enough */
-        for (int j = 0; j < i && !seen; j++) seen = same_kind(members[i], members[j]);
+        for (int j = 0; j < i && !seen; j++) seen = sheaf__meta_same_kind(members[i], members[j]);
         s->is_local = seen || is_everywhere(members, rank, n, i);
     }
     if (s->is_local) return s;
