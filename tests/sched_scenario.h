@@ -5,6 +5,8 @@
 #ifndef SHEAF_TESTS_SCHED_SCENARIO_H
 #define SHEAF_TESTS_SCHED_SCENARIO_H
 
+#include <dlfcn.h>
+
 #include "meta_scenario.h"
 
 enum { TF_LAYERS = 2, TF_D = 16, TF_H = 4, TF_G = 2, TF_ROWS = 32, TF_TOKENS = 3, TF_NODES = 160 };
@@ -218,6 +220,19 @@ static inline bool tf_reference(struct tf_result *want) {
     return true;
 }
 
+/* ---- buffers counted ---- */
+
+/* Every buffer is made by this function, the members' too: it stands before the library's. */
+static size_t tf_n_buffers;
+enum sheaf_status sheaf_backend_buft_alloc_buffer(sheaf_backend_buffer_type_t buft, size_t size,
+                                                  sheaf_backend_buffer_t *out) {
+    static enum sheaf_status (*real)(sheaf_backend_buffer_type_t, size_t, sheaf_backend_buffer_t *);
+    void *found = dlsym(RTLD_NEXT, "sheaf_backend_buft_alloc_buffer");
+    memcpy(&real, &found, sizeof real);
+    __atomic_fetch_add(&tf_n_buffers, 1, __ATOMIC_RELAXED);
+    return real(buft, size, out);
+}
+
 /* Which nodes go where. */
 struct tf_forced {
     enum sheaf_op op; /* to the last backend; SHEAF_OP_COUNT: none */
@@ -278,6 +293,58 @@ static inline bool tf_watch(struct sheaf_tensor *t, bool ask, void *user) {
     return sheaf_backend_tensor_get(t, v, 0, sizeof v) == SHEAF_STATUS_SUCCESS;
 }
 
+/* Reserve from the largest graph, then compute smaller and equal ones, built anew each: no member
+ * gets a buffer from then on, and the graphs of the second round need no plan. Collective. */
+static inline bool tf_reserved(const sheaf_backend_dev_t *members, size_t n_members,
+                               enum sheaf_op forced) {
+    static struct tf_graph graphs[2 * TF_TOKENS];
+    const struct tf_forced f = {forced, 0, 1, NULL};
+    int n = (int)n_members;
+    sheaf_backend_dev_t meta;
+    sheaf_backend_t backend[2];
+    struct tf_model m;
+    struct tf_graph largest;
+    struct tf_result r;
+    EXPECT(!sheaf_backend_meta_device(members, n_members, tf_state, &n, &meta));
+    EXPECT(!sheaf_backend_dev_init(meta, NULL, &backend[0]));
+    EXPECT(!sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &backend[1]));
+    sheaf_backend_sched_t s = sheaf_backend_sched_new(backend, NULL, 2, TF_NODES, false, false);
+    EXPECT(s && tf_load(&m, backend[0], backend[0]));
+    EXPECT(tf_graph(&largest, &m, TF_TOKENS) && tf_assign(&f, s, &largest));
+    EXPECT(!sheaf_backend_sched_reserve(s, largest.graph));
+    EXPECT(!largest.logits->buffer && !largest.x->buffer && !largest.x->data);
+    struct sheaf_backend_meta_stats before = {.size = sizeof before}, after = before;
+    sheaf_backend_meta_get_stats(backend[0], &before);
+    EXPECT(before.n_computes == 0 && before.n_plans > 0);
+    const size_t n_buffers = tf_n_buffers;
+    EXPECT(n_buffers > 0);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 2 * TF_TOKENS; i++) {
+            struct tf_graph *g = &graphs[i];
+            if (round) sheaf_free(g->ctx);
+            EXPECT(tf_graph(g, &m, 1 + (i * 2) % TF_TOKENS));
+            EXPECT(!sheaf_backend_sched_reset(s) && tf_assign(&f, s, g));
+            EXPECT(!sheaf_backend_sched_alloc_graph(s, g->graph));
+            EXPECT(tf_set_inputs(g, i, 7));
+            EXPECT(!sheaf_backend_sched_graph_compute(s, g->graph));
+            EXPECT(tf_results(g, &r));
+            EXPECT(tf_n_buffers == n_buffers);
+        }
+        const uint64_t n_plans = after.n_plans;
+        sheaf_backend_meta_get_stats(backend[0], &after);
+        EXPECT(after.compute_bytes == before.compute_bytes);
+        EXPECT(round == 0 || after.n_plans == n_plans);
+    }
+    for (int i = 0; i < 2 * TF_TOKENS; i++) sheaf_free(graphs[i].ctx);
+    sheaf_free(largest.ctx);
+    sheaf_backend_sched_free(s);
+    tf_unload(&m);
+    sheaf_backend_free(backend[0]);
+    sheaf_backend_free(backend[1]);
+    sheaf_backend_meta_device_free(meta);
+    return true;
+}
+
 /* [meta over the members, CPU]: everything on the meta device, then ops forced to the CPU in the
  * middle, then nodes by lot. Collective. */
 static inline bool run_sched_scenario(const sheaf_backend_dev_t *members, size_t n_members,
@@ -319,6 +386,10 @@ static inline bool run_sched_scenario(const sheaf_backend_dev_t *members, size_t
     sheaf_backend_free(backend[0]);
     sheaf_backend_free(backend[1]);
     sheaf_backend_meta_device_free(meta);
+    EXPECT(tf_reserved(members, n_members, SHEAF_OP_COUNT));
+    EXPECT(tf_reserved(members, n_members, SHEAF_OP_GLU));
+    EXPECT(tf_reserved(members, n_members, SHEAF_OP_MUL));
+    EXPECT(tf_reserved(members, n_members, SHEAF_OP_SET_ROWS));
     return true;
 }
 

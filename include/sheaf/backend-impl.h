@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { SHEAF_BACKEND_API_VERSION = 2 };
+enum { SHEAF_BACKEND_API_VERSION = 3 };
 
 /* ---- buffer type ---- */
 struct sheaf_backend_buffer_type_i {
@@ -119,6 +119,10 @@ struct sheaf_backend_i {
      * A node with flag 1 << 18 must keep its value, as tensor->extra, until this is called; it is a
      * leaf of later graphs. `tensor` is a key, it may be gone. */
     void (*release_tensor)(sheaf_backend_t backend, const struct sheaf_tensor *tensor);
+    /* Since version 3. Does what graph_compute does but for computing: takes the memory that the
+     * graph needs besides that of its tensors, and keeps it. For backends with release_tensor,
+     * whose results have memory of their own; the graph is placed as for a compute. */
+    enum sheaf_status (*graph_reserve)(sheaf_backend_t backend, struct sheaf_cgraph *graph);
 };
 
 /* The first member of a backend's own event. */

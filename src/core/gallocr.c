@@ -396,6 +396,8 @@ enum sheaf_status sheaf_gallocr_alloc_graph_n(sheaf_gallocr_t g, struct sheaf_cg
                                               const int *node_buffer_ids,
                                               const int *leaf_buffer_ids) {
     enum sheaf_status st = sheaf_gallocr_reserve_n(g, graph, node_buffer_ids, leaf_buffer_ids);
+    for (int i = 0; i < g->n_pools && !st; i++) /* every tensor in it is placed anew below */
+        st = sheaf_backend_buffer_reset(g->pools[i].buffer);
     for (int i = 0; i < graph->n_leafs && !st; i++) st = init(g, graph->leafs[i]);
     for (int i = 0; i < graph->n_nodes && !st; i++) st = init(g, graph->nodes[i]);
     return st;

@@ -287,16 +287,39 @@ enum sheaf_status sheaf_backend_sched_split_graph(sheaf_backend_sched_t s,
     return st;
 }
 
+/* A measure graph has no memory when it was measured. */
+static void take_memory_back(struct sheaf_backend_sched *s, struct sheaf_cgraph *g) {
+    for (int i = 0; i < g->n_leafs + g->n_nodes; i++) {
+        struct sheaf_tensor *t = i < g->n_leafs ? g->leafs[i] : g->nodes[i - g->n_leafs];
+        if (!t->buffer || !sheaf__gallocr_owns(s->galloc, t->buffer)) continue;
+        t->buffer = NULL;
+        t->data = t->extra = NULL;
+    }
+}
+
 enum sheaf_status sheaf_backend_sched_reserve(sheaf_backend_sched_t s, struct sheaf_cgraph *graph) {
     enum sheaf_status st = sheaf_backend_sched_synchronize(s);
+    bool hand_on = false;
+    for (int b = 0; b < s->n_backends; b++)
+        hand_on = hand_on || s->backends[b]->iface->graph_reserve;
     for (int c = 0; c < s->n_copies && !st; c++) { /* every slot's lists take the graph's size */
         struct sched_slot *slot = &s->slots[s->current];
         st = split(s, graph);
         if (st) break;
         struct sheaf_cgraph g = allocator_graph(slot);
-        st = sheaf_gallocr_reserve_n(s->galloc, &g, slot->node_ids.at, slot->leaf_ids.at);
+        if (hand_on) { /* what such backends need can only be seen with the graph in place */
+            st = sheaf_gallocr_alloc_graph_n(s->galloc, &g, slot->node_ids.at, slot->leaf_ids.at);
+        } else {
+            st = sheaf_gallocr_reserve_n(s->galloc, &g, slot->node_ids.at, slot->leaf_ids.at);
+        }
         if (!st) st = sheaf__sched_stage(s, sheaf__sched_staging(s, slot));
         end_allocation(s, slot);
+        if (hand_on && !st) {
+            sheaf__sched_patch(slot);
+            st = sheaf__sched_dry_run(s, slot);
+            sheaf__sched_unpatch(slot);
+        }
+        if (hand_on) take_memory_back(s, graph);
         s->current = (s->current + 1) % s->n_copies;
     }
     if (st) return st;

@@ -178,6 +178,9 @@ int sheaf__sched_next_start(const struct sched_slot *slot, int backend, int posi
 
 /* sched_run.c */
 enum sheaf_status sheaf__sched_run(struct sheaf_backend_sched *s, struct sched_slot *slot);
+/* Has backends take the memory that they need besides the tensors'; the graph is placed and
+ * patched. */
+enum sheaf_status sheaf__sched_dry_run(struct sheaf_backend_sched *s, struct sched_slot *slot);
 /* Host memory for copies that go through it: what the slot's graph may need, and having it. */
 size_t sheaf__sched_staging(const struct sheaf_backend_sched *s, const struct sched_slot *slot);
 enum sheaf_status sheaf__sched_stage(struct sheaf_backend_sched *s, size_t size);

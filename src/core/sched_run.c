@@ -230,7 +230,7 @@ static enum sheaf_status note_carried(struct sheaf_backend_sched *s, const struc
 /* ---- splits ---- */
 
 static enum sheaf_status submit(struct sheaf_backend_sched *s, struct sched_slot *slot,
-                                const struct sched_split *sp, struct sched_piece *piece) {
+                                const struct sched_split *sp, struct sched_piece *piece, bool dry) {
     const bool whole = sheaf__sched_hands_on(s, sp->backend);
     const uint64_t uid = piece->graph.uid ? piece->graph.uid : sheaf__graph_next_uid();
     piece->graph = (struct sheaf_cgraph){
@@ -241,8 +241,9 @@ static enum sheaf_status submit(struct sheaf_backend_sched *s, struct sched_slot
         .leafs = whole ? slot->leafs.at + piece->first_leaf : NULL,
         .uid = uid,
     };
-    enum sheaf_status st =
-        sheaf_backend_graph_compute_async(s->backends[sp->backend], &piece->graph);
+    const sheaf_backend_t backend = s->backends[sp->backend];
+    enum sheaf_status st = dry ? backend->iface->graph_reserve(backend, &piece->graph)
+                               : sheaf_backend_graph_compute_async(backend, &piece->graph);
     if (st) return st;
     s->dirty[sp->backend] = s->async[sp->backend];
     return whole ? note_carried(s, slot, piece, sp->backend) : SHEAF_STATUS_SUCCESS;
@@ -260,7 +261,7 @@ static enum sheaf_status run_observed(struct sheaf_backend_sched *s, struct sche
         const int n_nodes = slot->nodes.n, n_leafs = slot->leafs.n;
         st = sheaf__sched_piece(s, slot, sp, first, last,
                                 sheaf__sched_next_start(slot, sp->backend, last));
-        if (!st) st = submit(s, slot, sp, &slot->pieces.at[slot->pieces.n - 1]);
+        if (!st) st = submit(s, slot, sp, &slot->pieces.at[slot->pieces.n - 1], false);
         if (!st) st = settle(s, sp->backend);
         if (!st) st = bring_back(s, slot, sp, &slot->exec.at[last - 1]);
         slot->nodes.n = n_nodes;
@@ -276,14 +277,31 @@ static enum sheaf_status run_observed(struct sheaf_backend_sched *s, struct sche
     return st;
 }
 
-enum sheaf_status sheaf__sched_run(struct sheaf_backend_sched *s, struct sched_slot *slot) {
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    int before = SCHED_NONE;
-    release(s, INT32_MAX);
-    for (int i = 0; i < s->n_carried; i++) /* outputs of the compute before */
+/* Outputs of the compute before are kept until the next one. */
+static void release_all(struct sheaf_backend_sched *s) {
+    for (int i = 0; i < s->n_carried; i++)
         s->backends[s->carried_backend[i]]->iface->release_tensor(
             s->backends[s->carried_backend[i]], s->carried[i]);
     s->n_carried = 0;
+}
+
+enum sheaf_status sheaf__sched_dry_run(struct sheaf_backend_sched *s, struct sched_slot *slot) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    release_all(s);
+    for (int i = 0; i < slot->splits.n && !st; i++) {
+        const struct sched_split *sp = &slot->splits.at[i];
+        if (!s->backends[sp->backend]->iface->graph_reserve) continue;
+        st = submit(s, slot, sp, &slot->pieces.at[sp->piece], true);
+        release(s, sp->last);
+    }
+    release_all(s);
+    return st;
+}
+
+enum sheaf_status sheaf__sched_run(struct sheaf_backend_sched *s, struct sched_slot *slot) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    int before = SCHED_NONE;
+    release_all(s);
     for (int i = 0; i < slot->splits.n && !st; i++) {
         const struct sched_split *sp = &slot->splits.at[i];
         const int b = sp->backend;
@@ -294,7 +312,7 @@ enum sheaf_status sheaf__sched_run(struct sheaf_backend_sched *s, struct sched_s
         if (s->callback) {
             st = run_observed(s, slot, sp);
         } else {
-            st = submit(s, slot, sp, &slot->pieces.at[sp->piece]);
+            st = submit(s, slot, sp, &slot->pieces.at[sp->piece], false);
             if (!st) st = bring_back(s, slot, sp, &slot->exec.at[sp->last - 1]);
         }
         if (!st && s->async[b] && event_of(s, b))

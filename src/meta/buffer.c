@@ -17,6 +17,7 @@ struct slice_set { /* a meta_tensor with its storage */
     struct sheaf_tensor *tensors;    /* [n_local] */
     sheaf_backend_buffer_t *buffers; /* [n_local] owned; NULL entries if in the meta buffer's own */
     size_t offset, size;             /* inputs: the addresses it stands for, bytes from the base */
+    size_t capacity;                 /* inputs: the largest size so far, the same on every rank */
     bool live;
 };
 
@@ -145,26 +146,44 @@ static enum sheaf_status place_static(struct meta_buffer *mb, struct sheaf_tenso
     return st;
 }
 
-/* An input at [offset, offset + size): takes over the record of whatever input stood there before.
- * Records are never freed before the buffer, so a stale tensor can be recognised. */
-static enum sheaf_status place_input(struct meta_buffer *mb, struct sheaf_tensor *t) {
-    const size_t offset = (size_t)((char *)t->data - mb->base), size = sheaf_nbytes(t);
-    struct slice_set *set = NULL, *spare = NULL;
+/* The unused one that `size` fits best: the smallest that is large enough, else the largest. So
+ * inputs that each need no more than those of an earlier graph find room, in whatever order, and
+ * those of the same graph find their own again. */
+static struct slice_set *best_spare(const struct meta_buffer *mb, size_t size) {
+    struct slice_set *best = NULL;
     for (size_t i = 0; i < mb->n_sets; i++) {
         struct slice_set *s = mb->sets[i];
-        if (!s->live) {
-            spare = s;
-        } else if (s->offset == offset && !set) {
+        if (s->live) continue;
+        const bool fits = s->capacity >= size, had = best && best->capacity >= size;
+        if (!best || (fits != had ? fits
+                      : fits      ? s->capacity < best->capacity
+                                  : s->capacity > best->capacity))
+            best = s;
+    }
+    return best;
+}
+
+/* An input at [offset, offset + size): takes over the record of whatever input stood there before,
+ * or one that no input has any more. Records are never freed before the buffer, so a stale tensor
+ * can be recognised. */
+static enum sheaf_status place_input(struct meta_buffer *mb, struct sheaf_tensor *t) {
+    const size_t offset = (size_t)((char *)t->data - mb->base), size = sheaf_nbytes(t);
+    struct slice_set *set = NULL;
+    for (size_t i = 0; i < mb->n_sets; i++) {
+        struct slice_set *s = mb->sets[i];
+        if (!s->live) continue;
+        if (s->offset == offset && !set) {
             set = s;
         } else if (s->offset < offset + size && offset < s->offset + s->size) {
             s->live = false;
-            spare = s;
         }
     }
-    if (!set) set = spare ? spare : new_set(mb);
+    if (!set) set = best_spare(mb, size);
+    if (!set) set = new_set(mb);
     if (!set) return SHEAF_STATUS_ALLOC_FAILED;
     set->offset = offset;
     set->size = size;
+    if (size > set->capacity) set->capacity = size;
     shape_slices(mb->dev, set, mb->dev->mirrored, t);
     t->extra = &set->record;
     return alloc_slices(mb->dev, set);
@@ -548,6 +567,14 @@ static enum sheaf_status clear(sheaf_backend_buffer_t buffer, uint8_t value) {
     return st;
 }
 
+/* A new graph is placed: the records of inputs are free for it, with their memory. */
+static enum sheaf_status reset(sheaf_backend_buffer_t buffer) {
+    struct meta_buffer *mb = buffer->context;
+    if (buffer->usage != SHEAF_BACKEND_BUFFER_USAGE_COMPUTE) return SHEAF_STATUS_SUCCESS;
+    for (size_t i = 0; i < mb->n_sets; i++) mb->sets[i]->live = false;
+    return SHEAF_STATUS_SUCCESS;
+}
+
 static const struct sheaf_backend_buffer_i buffer_iface = {
     .free_buffer = free_buffer,
     .get_base = get_base,
@@ -557,6 +584,7 @@ static const struct sheaf_backend_buffer_i buffer_iface = {
     .get_tensor = get_tensor,
     .set_tensor_from = set_tensor_from,
     .clear = clear,
+    .reset = reset,
 };
 
 bool sheaf__meta_is_buffer(sheaf_backend_buffer_t buffer) { return buffer->iface == &buffer_iface; }

@@ -562,17 +562,25 @@ static size_t bytes_of(const struct carry *c, int m) {
     return c->buffers[m] ? sheaf_backend_buffer_get_size(c->buffers[m]) : 0;
 }
 
-/* A free one, the smallest that is large enough for `slices`, or else the largest, or a new one. */
+/* A free one: the smallest that has room for `slices` on every member, or else the one that lacks
+ * least, or a new one. */
 static struct carry *find_carry(struct meta_backend *b, struct sheaf_tensor **slices) {
     const int n_local = b->dev->n_local;
-    const size_t want = n_local ? sheaf_nbytes(slices[0]) : 0;
     struct carry *best = NULL;
+    size_t best_lacks = 0, best_has = 0;
     for (int i = 0; i < b->n_carries; i++) {
         struct carry *c = b->carries[i];
+        size_t lacks = 0, has = 0;
+        for (int m = 0; m < n_local; m++) {
+            const size_t want = sheaf_nbytes(slices[m]), have = bytes_of(c, m);
+            has += have;
+            if (want > have) lacks += want - have;
+        }
         if (c->program) continue;
-        const size_t have = n_local ? bytes_of(c, 0) : 0, held = best ? bytes_of(best, 0) : 0;
-        if (!best || (have >= want ? held < want || have < held : held < want && have > held))
-            best = c;
+        if (best && (lacks != best_lacks ? lacks > best_lacks : has >= best_has)) continue;
+        best = c;
+        best_lacks = lacks;
+        best_has = has;
     }
     if (best) return best;
     struct carry **p = realloc(b->carries, ((size_t)b->n_carries + 1) * sizeof *p);
@@ -594,7 +602,8 @@ static struct carry *find_carry(struct meta_backend *b, struct sheaf_tensor **sl
 
 /* Copies the slices of a node's value out of the compute buffers, which the next program uses. */
 static enum sheaf_status carry(struct meta_backend *b, struct meta_program *p,
-                               struct sheaf_tensor *node, const struct meta_tensor *from) {
+                               struct sheaf_tensor *node, const struct meta_tensor *from,
+                               bool dry) {
     release_tensor(&b->base, node);
     struct carry *c = find_carry(b, from->slices);
     if (!c) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta: out of memory");
@@ -617,7 +626,7 @@ static enum sheaf_status carry(struct meta_backend *b, struct meta_program *p,
         if (!st)
             st = sheaf_backend_tensor_alloc(c->buffers[m], t,
                                             sheaf_backend_buffer_get_base(c->buffers[m]));
-        if (!st && !sheaf_is_empty(t)) st = sheaf_backend_tensor_copy(s, t);
+        if (!st && !dry && !sheaf_is_empty(t)) st = sheaf_backend_tensor_copy(s, t);
         c->record.slices[m] = t;
     }
     if (st) return st;
@@ -634,8 +643,24 @@ static bool is_carried(const struct sheaf_tensor *t) {
            ((const struct meta_tensor *)t->extra)->carried;
 }
 
-static enum sheaf_status graph_compute(sheaf_backend_t backend, struct sheaf_cgraph *graph) {
-    struct meta_backend *b = backend->context;
+/* Host memory for the collectives of members that have other memory. */
+static enum sheaf_status reserve_staging(struct meta_backend *b, const struct meta_program *p) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int m = 0; m < b->dev->n_local; m++) {
+        struct member *me = &b->members[m];
+        for (int i = 0; me->staged && i < p->parts[m].n_instrs && !st; i++) {
+            const struct meta_instr *instr = &p->parts[m].instrs[i];
+            void *host;
+            if (instr->kind == INSTR_SPAN || instr->kind == INSTR_ZERO) continue;
+            if (instr->in) st = sheaf__meta_stage(&me->in, sheaf_nbytes(instr->in), &host);
+            if (!st) st = sheaf__meta_stage(&me->out, sheaf_nbytes(instr->out), &host);
+        }
+    }
+    return st;
+}
+
+/* dry: everything but the numbers. */
+static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *graph, bool dry) {
     struct meta_program *p = NULL;
     enum sheaf_status st = find_program(b, graph, &p);
     if (!st) st = allocate(b, p);
@@ -643,8 +668,8 @@ static enum sheaf_status graph_compute(sheaf_backend_t backend, struct sheaf_cgr
     if (st) return st;
     p->uid = graph->uid;
     p->last_use = ++b->clock;
-    st = run_program(b, p);
-    if (!st && b->check) st = compare_hashes(b, p);
+    st = dry ? reserve_staging(b, p) : run_program(b, p);
+    if (!dry && !st && b->check) st = compare_hashes(b, p);
     if (st) return st;
     for (int i = 0; i < graph->n_nodes; i++) {
         struct sheaf_tensor *t = graph->nodes[i];
@@ -652,15 +677,22 @@ static enum sheaf_status graph_compute(sheaf_backend_t backend, struct sheaf_cgr
     }
     for (int i = 0; i < graph->n_nodes && !st; i++) {
         if (graph->nodes[i]->flags & SHEAF__TENSOR_FLAG_CARRIED)
-            st = carry(b, p, graph->nodes[i], &p->node_record[i]);
+            st = carry(b, p, graph->nodes[i], &p->node_record[i], dry);
     }
     if (st) return st;
     for (int i = 0; i < graph->n_nodes; i++) { /* read through the owner, which outlives this */
         struct sheaf_tensor *t = graph->nodes[i];
         if (is_carried(t->view_src)) t->extra = NULL;
     }
-    b->n_computes++;
+    b->n_computes += !dry;
     return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status graph_compute(sheaf_backend_t backend, struct sheaf_cgraph *graph) {
+    return run_graph(backend->context, graph, false);
+}
+static enum sheaf_status graph_reserve(sheaf_backend_t backend, struct sheaf_cgraph *graph) {
+    return run_graph(backend->context, graph, true);
 }
 
 /* ---- the backend object ---- */
@@ -706,6 +738,7 @@ static const struct sheaf_backend_i backend_iface = {
     .free = free_backend,
     .graph_compute = graph_compute,
     .release_tensor = release_tensor,
+    .graph_reserve = graph_reserve,
 };
 
 static enum sheaf_status choose_transport(struct meta_backend *b) {
