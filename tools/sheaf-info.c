@@ -304,7 +304,7 @@ int main(int argc, char **argv) {
     struct options o = {.params = {.size = sizeof o.params, .plan_only = true}};
     int code = EXIT_SUCCESS;
     enum sheaf_status status = sheaf_world_init(NULL);
-    bool root = status || sheaf_world_rank() == 0;
+    const bool root = sheaf_world_rank() == 0;
     if (!status) {
         if (sheaf_backend_load_all() && sheaf_world_local_rank() == 0)
             fprintf(stderr, "sheaf-info: %s\n", sheaf_last_error());
@@ -320,8 +320,10 @@ int main(int argc, char **argv) {
     }
     if (status) {
         if (!code) code = EXIT_FAILURE;
-        if (root) fprintf(stderr, "sheaf-info: %s\n", sheaf_last_error());
-        sheaf_world_abort(sheaf_last_error());
+        char text[1024];
+        snprintf(text, sizeof text, "%s", sheaf_last_error());
+        sheaf_world_abort(text);
+        if (sheaf_world_reports_error()) fprintf(stderr, "sheaf-info: %s\n", text);
     }
     sheaf_world_finalize();
     return code;

@@ -383,13 +383,13 @@ static void run_free(struct run *r) {
     free(r->text);
 }
 
-/* One message for a job: rank 0's. Another rank speaks up only about a peer that it waited for in
- * vain, because that peer may be rank 0. */
-static void complain(enum sheaf_status status) {
-    if (is_root())
-        fprintf(stderr, "sheaf-run: %s\n", sheaf_last_error());
-    else if (status == SHEAF_STATUS_TIMEOUT)
-        fprintf(stderr, "sheaf-run: rank %d: %s\n", sheaf_world_rank(), sheaf_last_error());
+/* One message for a job: of the rank that noticed, or of the one that failed. */
+static void complain(void) {
+    char text[1024];
+    snprintf(text, sizeof text, "%s", sheaf_last_error());
+    /* first: peers that wait for this rank must not wait for their deadline */
+    sheaf_world_abort(text);
+    if (sheaf_world_reports_error()) fprintf(stderr, "sheaf-run: %s\n", text);
 }
 
 /* Devices of GPUs and others. What cannot be loaded is left out, and said once a host. */
@@ -404,14 +404,14 @@ int main(int argc, char **argv) {
     int code = EXIT_SUCCESS;
     enum sheaf_status status = sheaf_world_init(NULL);
     if (status) {
-        fprintf(stderr, "sheaf-run: %s\n", sheaf_last_error());
+        complain();
         sheaf_world_finalize();
         return EXIT_FAILURE;
     }
     load_modules();
     status = run_options_parse(argc, argv, &options);
     if (status) {
-        complain(status);
+        complain();
         code = EXIT_BAD_USAGE;
     } else if (options.help || options.version) {
         if (is_root() && options.help) fputs(run_usage, stdout);
@@ -424,11 +424,7 @@ int main(int argc, char **argv) {
             code = EXIT_INTERRUPTED;
         else if (status)
             code = EXIT_FAILURE;
-        if (status) {
-            complain(status);
-            /* peers that still wait for this rank must not wait for their deadline */
-            sheaf_world_abort(sheaf_last_error());
-        }
+        if (status) complain();
     }
     run_free(&r);
     sheaf_world_finalize();

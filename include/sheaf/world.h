@@ -2,10 +2,11 @@
  * started.
  *
  * SPMD: every rank makes the same calls in the same order. All calls from one thread, unless said
- * otherwise. Every wait has a deadline (SHEAF_TIMEOUT_MS, default 60000; start-up
- * SHEAF_TIMEOUT_START_MS, default 120000); when it passes, when a peer reports a failure, or when a
- * peer makes another call, the call returns an error that names the rank, its host and what was
- * waited for, and every later call fails at once. */
+ * otherwise. Every phase has a deadline (enum sheaf_phase); when it passes, when a peer dies, falls
+ * silent or reports a failure, or when a peer makes another call, the call returns an error that
+ * names the rank, its host and what was waited for, and every later call fails at once. A thread
+ * without MPI watches over this; it ends the process, with status 1 and the message, if the calling
+ * thread does not come back from where it is. */
 #ifndef SHEAF_WORLD_H
 #define SHEAF_WORLD_H
 
@@ -17,8 +18,34 @@ extern "C" {
 
 struct sheaf_world_params {
     size_t size;    /* sizeof(struct sheaf_world_params) */
-    int timeout_ms; /* 0: SHEAF_TIMEOUT_MS or its default */
+    int timeout_ms; /* in place of SHEAF_TIMEOUT_MS; 0: as that says */
 };
+
+/* What a rank is at. Milliseconds that a phase may take without progress, and their defaults:
+ *   START       SHEAF_TIMEOUT_START_MS       120000   until all ranks have met
+ *   LOAD        SHEAF_TIMEOUT_LOAD_MS        300000   for each tensor read, not for all
+ *   PLAN        SHEAF_TIMEOUT_PLAN_MS        SHEAF_TIMEOUT_MS
+ *   COMPUTE     SHEAF_TIMEOUT_COMPUTE_MS     SHEAF_TIMEOUT_MS, for each span between collectives
+ *   COLLECTIVE  SHEAF_TIMEOUT_COLLECTIVE_MS  SHEAF_TIMEOUT_MS; waits for the slowest included
+ *   FINALIZE    SHEAF_TIMEOUT_FINALIZE_MS    SHEAF_TIMEOUT_MS
+ * SHEAF_TIMEOUT_MS is 60000. IDLE, the time between calls, has no limit of its own: others that
+ * wait meanwhile do. A rank that is not heard of for SHEAF_TIMEOUT_HEARTBEAT_MS (20000) is lost:
+ * its process is stopped, or its host or link is down. One that dies is noticed at once. */
+enum sheaf_phase {
+    SHEAF_PHASE_IDLE,
+    SHEAF_PHASE_START,
+    SHEAF_PHASE_LOAD,
+    SHEAF_PHASE_PLAN,
+    SHEAF_PHASE_COMPUTE,
+    SHEAF_PHASE_COLLECTIVE,
+    SHEAF_PHASE_FINALIZE,
+    SHEAF_PHASE_COUNT,
+};
+/* Says what this rank does until the next such call, and starts the phase's clock again; `what` (a
+ * tensor, a file; may be NULL) appears in messages. The library itself says START, PLAN, COMPUTE,
+ * COLLECTIVE and FINALIZE; a loader says LOAD for each tensor, and IDLE at its end. From the thread
+ * that called sheaf_world_init; from others without effect. */
+void sheaf_world_enter(enum sheaf_phase phase, const char *what);
 
 /* Starts MPI if a launcher (mpirun, srun) started this process. params may be NULL. Call once, from
  * the main thread, before any device is listed, so that ranks of one host can share its cores. */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "comm/group.h"
+#include "comm/recorder.h"
 
 enum {
     DEFAULT_SLOT = 256 * 1024,
@@ -251,7 +252,7 @@ enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
         comm->delay_ns = (uint64_t)delay * 1000u;
         comm->timeout_ns = params && params->timeout_ms > 0
                                ? (uint64_t)params->timeout_ms * 1000000u
-                               : w->timeout_ns;
+                               : w->limit_ns[SHEAF_PHASE_COLLECTIVE];
         st = place_members(comm, member_rank);
         comm->chunk_bytes = comm->n == comm->n_hosts ? WIDE_CHUNK * slot : slot;
         if (!st) st = make_members(comm);
@@ -317,6 +318,10 @@ static enum sheaf_status begin(struct sheaf__call *c, struct sheaf_comm *comm, i
         .tensor = what && what->tensor ? what->tensor : "",
         .start = sheaf__time_ns(),
     };
+    sheaf__enter_collective((uint32_t)kind, c->head.node, bytes, c->head.sequence, c->tensor,
+                            c->start);
+    sheaf__record_begin(comm->id, (uint32_t)kind, c->head.node, bytes, c->head.sequence, c->tensor,
+                        c->start);
     return SHEAF_STATUS_SUCCESS;
 }
 
@@ -328,10 +333,13 @@ static void add(_Atomic uint64_t *counter, uint64_t value) {
 
 static enum sheaf_status end(const struct sheaf__call *c, enum sheaf_status st, uint64_t bytes) {
     if (st) return st;
+    const uint64_t took = sheaf__time_ns() - c->start;
     add(&c->self->stats[c->head.kind].count, 1);
     add(&c->self->stats[c->head.kind].bytes, bytes);
-    add(&c->self->stats[c->head.kind].time_ns, sheaf__time_ns() - c->start);
+    add(&c->self->stats[c->head.kind].time_ns, took);
     add(&c->self->stats[c->head.kind].wait_ns, c->wait_ns);
+    sheaf__record_end(c->wait_ns, took);
+    sheaf__leave();
     return st;
 }
 

@@ -166,7 +166,15 @@ static int post(const struct exchange *e, bool payloads, int *code) {
     return n;
 }
 
-static enum sheaf_status round_trip(const struct exchange *e, bool payloads, uint64_t start) {
+/* An exchange may take as long as the phase in which it is made. */
+static enum sheaf_phase limit_of(enum sheaf_phase outer) {
+    return outer == SHEAF_PHASE_START || outer == SHEAF_PHASE_LOAD || outer == SHEAF_PHASE_FINALIZE
+               ? outer
+               : SHEAF_PHASE_COLLECTIVE;
+}
+
+static enum sheaf_status round_trip(const struct exchange *e, bool payloads, uint64_t start,
+                                    enum sheaf_phase outer) {
     int code;
     sheaf__mpi_lock();
     const int n = post(e, payloads, &code);
@@ -178,32 +186,22 @@ static enum sheaf_status round_trip(const struct exchange *e, bool payloads, uin
         .peers = control.peers,
         .n = n,
         .start = start,
-        .deadline = start + sheaf__world()->timeout_ns,
+        .deadline = start + sheaf__world()->limit_ns[limit_of(outer)],
+        .setting = outer == limit_of(outer) ? sheaf__phase_setting(outer) : NULL,
         .describe = describe,
         .user = e,
     };
     return sheaf__mpi_wait_all(&wait);
 }
 
-static enum sheaf_status exchange(const struct exchange *e) {
+static enum sheaf_status exchange_in(const struct exchange *e, enum sheaf_phase outer) {
     struct sheaf__world *w = sheaf__world();
-    if (sheaf__has_failed(w)) return sheaf__report_failure();
-    for (int r = 0; r < w->size; r++)
-        if (block_size(e, r) > MAX_BYTES)
-            return sheaf_set_error(SHEAF_STATUS_INVALID,
-                                   "%s '%s': %zu bytes are too many for a control message",
-                                   kind_names[e->kind], e->what, block_size(e, r));
-    if (w->size == 1) return SHEAF_STATUS_SUCCESS;
-    if (!w->mpi || !control.out)
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s '%s': the world has ended",
-                               kind_names[e->kind], e->what);
-
     control.sequence++;
     write_header(e);
     if (e->send_size && e->send_size <= INLINE_BYTES && sends(e, w->rank))
         memcpy(control.out + HEADER_BYTES, e->send, e->send_size);
     const uint64_t start = sheaf__time_ns();
-    enum sheaf_status st = round_trip(e, false, start);
+    enum sheaf_status st = round_trip(e, false, start, outer);
     if (st) return st;
 
     int i = 0;
@@ -220,7 +218,28 @@ static enum sheaf_status exchange(const struct exchange *e) {
             memcpy(e->recv + block_offset(e, r),
                    control.in + (size_t)r * FRAME_BYTES + HEADER_BYTES, size);
     }
-    return more ? round_trip(e, true, start) : SHEAF_STATUS_SUCCESS;
+    return more ? round_trip(e, true, start, outer) : SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status exchange(const struct exchange *e) {
+    struct sheaf__world *w = sheaf__world();
+    if (sheaf__has_failed(w)) return sheaf__report_failure();
+    for (int r = 0; r < w->size; r++)
+        if (block_size(e, r) > MAX_BYTES)
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "%s '%s': %zu bytes are too many for a control message",
+                                   kind_names[e->kind], e->what, block_size(e, r));
+    if (w->size == 1) return SHEAF_STATUS_SUCCESS;
+    if (!w->mpi || !control.out)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s '%s': the world has ended",
+                               kind_names[e->kind], e->what);
+
+    char what[SHEAF__NAME_BYTES];
+    describe(e, what, sizeof what);
+    const enum sheaf_phase outer = sheaf__enter_exchange(what, sheaf__time_ns());
+    const enum sheaf_status st = exchange_in(e, outer);
+    sheaf__leave_exchange(outer);
+    return st;
 }
 
 enum sheaf_status sheaf_world_barrier(const char *what) {

@@ -94,7 +94,6 @@ static _Thread_local uint64_t deadline;
 
 static bool give_up(void) {
     if (sheaf__has_failed(sheaf__world())) return true;
-    sheaf__poll_alarm();
     return deadline && sheaf__time_ns() > deadline;
 }
 
@@ -163,7 +162,7 @@ static enum sheaf_status make(struct sheaf__devcomm *dc) {
     st = sheaf_world_broadcast(dc->group.key, sizeof dc->group.key, comm->rank_of[0], WHAT);
     if (st) return st;
     /* before the others, who wait for this rank below, lose patience */
-    deadline = sheaf__time_ns() + sheaf__world()->timeout_ns / 2;
+    deadline = sheaf__time_ns() + sheaf__world()->limit_ns[SHEAF_PHASE_COLLECTIVE] / 2;
     if (comm->n_local) st = dc->i->create(&dc->group, &dc->made);
     /* the cause first: those who waited for it in vain come second */
     const enum sheaf_status cause = st == SHEAF_STATUS_TIMEOUT ? SHEAF_STATUS_SUCCESS : st;

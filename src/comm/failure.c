@@ -1,8 +1,8 @@
 /* How a failure anywhere becomes a failure everywhere.
  *
- * Ranks of one host share a record; other hosts get an alarm message, for which every rank keeps a
- * receive posted that all waits test. The first to take the record writes the text, nobody changes
- * it afterwards. After that MPI is called only to send the alarm. */
+ * Ranks of one host share a record; other hosts get an alarm over the control connections
+ * (guard.c). The first to take the record writes the text, nobody changes it afterwards. After that
+ * MPI is not called again. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -10,23 +10,10 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "comm/guard.h"
 #include "comm/world.h"
 
-enum {
-    ALARM_TAG = 1,
-    ALARM_HEADER = 8, /* magic, origin */
-    ALARM_BYTES = ALARM_HEADER + SHEAF__REASON_BYTES,
-    ALARM_MAGIC = 0x53484146, /* "SHAF" */
-};
-static const uint64_t ALARM_SEND_NS = 200000000; /* how long to push an alarm out */
-/* Several hosts often notice the same thing at once; so long, the lowest rank may take the word. */
-static const uint64_t ALARM_LISTEN_NS = 60000000;
-
 static pthread_mutex_t mpi_mutex = PTHREAD_MUTEX_INITIALIZER;
-static MPI_Request alarm_request = MPI_REQUEST_NULL;
-static uint8_t alarm_in[ALARM_BYTES], alarm_out[ALARM_BYTES];
-static _Atomic bool outranked; /* a lower rank reports a failure too */
-
 void sheaf__mpi_lock(void) { pthread_mutex_lock(&mpi_mutex); }
 void sheaf__mpi_unlock(void) { pthread_mutex_unlock(&mpi_mutex); }
 
@@ -42,8 +29,7 @@ const char *sheaf__rank_text(int rank) {
     return t;
 }
 
-/* True if this call took the record. */
-static bool record(int origin, const char *text) {
+bool sheaf__record_failure(int origin, const char *text) {
     struct sheaf__failure *f = sheaf__world()->failure;
     int healthy = SHEAF__HEALTHY;
     if (!atomic_compare_exchange_strong(&f->state, &healthy, SHEAF__FAILING)) return false;
@@ -53,94 +39,9 @@ static bool record(int origin, const char *text) {
     return true;
 }
 
-void sheaf__poll_alarm_locked(void) {
-    if (alarm_request == MPI_REQUEST_NULL || sheaf__has_failed(sheaf__world())) return;
-    int flag = 0, count = 0;
-    MPI_Status status;
-    if (MPI_Test(&alarm_request, &flag, &status) || !flag) return;
-    MPI_Get_count(&status, MPI_BYTE, &count);
-    int origin = status.MPI_SOURCE;
-    const char *text = "sent a broken alarm message";
-    if (count == ALARM_BYTES && sheaf__get_le(alarm_in, 4) == ALARM_MAGIC) {
-        origin = (int)sheaf__get_le(alarm_in + 4, 4);
-        alarm_in[ALARM_BYTES - 1] = 0;
-        text = (const char *)alarm_in + ALARM_HEADER;
-    }
-    record(origin, text);
-}
-
-void sheaf__poll_alarm(void) {
-    if (alarm_request == MPI_REQUEST_NULL || pthread_mutex_trylock(&mpi_mutex)) return;
-    sheaf__poll_alarm_locked();
-    pthread_mutex_unlock(&mpi_mutex);
-}
-
-enum sheaf_status sheaf__start_alarm(void) {
-    sheaf__mpi_lock();
-    int code = MPI_Irecv(alarm_in, ALARM_BYTES, MPI_BYTE, MPI_ANY_SOURCE, ALARM_TAG,
-                         sheaf__world()->alarm, &alarm_request);
-    sheaf__mpi_unlock();
-    return sheaf__mpi_check(code, "post the alarm receive");
-}
-
-void sheaf__stop_alarm(void) {
-    if (alarm_request == MPI_REQUEST_NULL) return;
-    sheaf__mpi_lock();
-    MPI_Cancel(&alarm_request);
-    MPI_Wait(&alarm_request, MPI_STATUS_IGNORE); /* of a cancelled receive: local */
-    sheaf__mpi_unlock();
-}
-
-/* Hears who else raises an alarm. Holds the lock. */
-static void listen_locked(void) {
-    struct sheaf__world *w = sheaf__world();
-    const uint64_t end = sheaf__time_ns() + ALARM_LISTEN_NS;
-    while (!outranked && sheaf__time_ns() < end) {
-        int flag = 0;
-        MPI_Status status;
-        if (MPI_Test(&alarm_request, &flag, &status)) return;
-        if (!flag) {
-            nanosleep(&(struct timespec){0, 100000}, NULL);
-            continue;
-        }
-        outranked = status.MPI_SOURCE < w->rank;
-        if (MPI_Irecv(alarm_in, ALARM_BYTES, MPI_BYTE, MPI_ANY_SOURCE, ALARM_TAG, w->alarm,
-                      &alarm_request))
-            return;
-    }
-}
-
-/* Tells every rank that does not see our record. Ranks that are themselves failing do not answer;
- * nobody waits for them. */
-static void send_alarm(const char *text) {
-    struct sheaf__world *w = sheaf__world();
-    if (!w->mpi || alarm_request == MPI_REQUEST_NULL) return;
-    MPI_Request *requests = malloc((size_t)w->size * sizeof *requests);
-    if (!requests) return;
-    sheaf__mpi_lock();
-    sheaf__put_le(alarm_out, ALARM_MAGIC, 4);
-    sheaf__put_le(alarm_out + 4, (uint64_t)w->rank, 4);
-    snprintf((char *)alarm_out + ALARM_HEADER, SHEAF__REASON_BYTES, "%s", text);
-    int n = 0, done = 0;
-    for (int r = 0; r < w->size; r++) {
-        if (w->share_of[r] == w->share_of[w->rank]) continue;
-        if (MPI_Isend(alarm_out, ALARM_BYTES, MPI_BYTE, r, ALARM_TAG, w->alarm, &requests[n]) ==
-            MPI_SUCCESS)
-            n++;
-    }
-    const uint64_t end = sheaf__time_ns() + ALARM_SEND_NS;
-    while (n && !done && sheaf__time_ns() < end) {
-        if (MPI_Testall(n, requests, &done, MPI_STATUSES_IGNORE)) break;
-        if (!done) sched_yield();
-    }
-    if (n) listen_locked();
-    sheaf__mpi_unlock();
-    free(requests); /* unfinished sends keep their own state; alarm_out is static */
-}
-
 void sheaf_world_abort(const char *reason) {
     const char *text = reason && reason[0] ? reason : "the job was aborted";
-    if (record(sheaf__world()->rank, text)) send_alarm(text);
+    if (sheaf__record_failure(sheaf__world()->rank, text)) sheaf__guard_spread();
 }
 
 bool sheaf_world_failed(void) { return sheaf__has_failed(sheaf__world()); }
@@ -174,7 +75,9 @@ enum sheaf_status sheaf__fail(enum sheaf_status status, const char *fmt, ...) {
 bool sheaf_world_reports_error(void) {
     const struct sheaf__world *w = sheaf__world();
     if (w->size == 1) return true;
-    if (sheaf__has_failed(w)) return w->failure->origin == w->rank && !outranked;
+    if (sheaf__has_failed(w))
+        return w->failure->origin == w->rank && !atomic_load(&w->failure->outranked) &&
+               !sheaf__guard_speaks() && sheaf__guard_claim();
     return w->reporter < 0 || w->reporter == w->rank;
 }
 
@@ -193,7 +96,24 @@ static bool is_open(const struct sheaf__mpi_wait *w, int i) {
     return !flag;
 }
 
-/* Names the ranks whose requests are open: "rank 2 (b)", "rank 2 (b) and 3 others". */
+/* A rank that is still loading, and gets on, may take longer than the limit. Returns the time until
+ * which it may. */
+static uint64_t patience(const struct sheaf__mpi_wait *w) {
+    uint64_t until = w->deadline;
+    for (int i = 0; i < w->n; i++) {
+        const struct sheaf__line *l = sheaf__line(w->peers[i]);
+        if (!l || !is_open(w, i) ||
+            atomic_load_explicit(&l->kind, memory_order_relaxed) == SHEAF__KIND_EXCHANGE ||
+            atomic_load_explicit(&l->phase, memory_order_relaxed) != SHEAF_PHASE_LOAD)
+            continue;
+        const uint64_t limit = sheaf__world()->limit_ns[SHEAF_PHASE_LOAD] +
+                               atomic_load_explicit(&l->since_ns, memory_order_relaxed);
+        if (limit > until) until = limit;
+    }
+    return until;
+}
+
+/* Names the ranks whose requests are open: "rank 2 (b), last seen in load 'x', and 3 more". */
 static void name_open(const struct sheaf__mpi_wait *w, char *text, size_t size) {
     int first = -1, others = 0;
     for (int i = 0; i < w->n; i++) {
@@ -207,20 +127,22 @@ static void name_open(const struct sheaf__mpi_wait *w, char *text, size_t size) 
             others++;
     }
     if (first < 0) first = w->n ? w->peers[0] : 0;
+    char where[256];
+    sheaf__where(first, where, sizeof where);
     if (others)
-        snprintf(text, size, "%s and %d more", sheaf__rank_text(first), others);
+        snprintf(text, size, "%s, and %d more ranks", where, others);
     else
-        snprintf(text, size, "%s", sheaf__rank_text(first));
+        snprintf(text, size, "%s", where);
 }
 
 enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
     struct sheaf__world *world = sheaf__world();
+    uint64_t deadline = w->deadline;
     int done = w->n == 0;
     for (unsigned spins = 1;; spins++) {
         if (!done) {
             sheaf__mpi_lock();
             int code = MPI_Testall(w->n, w->requests, &done, w->statuses);
-            if (!done && spins % 64 == 0) sheaf__poll_alarm_locked();
             sheaf__mpi_unlock();
             if (code != MPI_SUCCESS) {
                 char text[256];
@@ -234,16 +156,21 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
         if (spins % 64 && spins < (world->crowded ? 1 : 2000)) continue;
         if (sheaf__has_failed(world)) return sheaf__report_failure();
         const uint64_t now = sheaf__time_ns();
-        if (now >= w->deadline) {
-            char doing[256], who[128];
+        if (now >= deadline) {
+            char doing[256], who[320];
             w->describe(w->user, doing, sizeof doing);
             sheaf__mpi_lock();
+            deadline = patience(w);
             name_open(w, who, sizeof who);
             sheaf__mpi_unlock();
+            if (now < deadline) {
+                sheaf__touch(now);
+                continue;
+            }
             return sheaf__fail(SHEAF_STATUS_TIMEOUT,
-                               "%s: waited %.1f s for %s in vain; if it is only slow, raise "
-                               "SHEAF_TIMEOUT_MS",
-                               doing, (double)(now - w->start) * 1e-9, who);
+                               "%s: waited %.1f s for %s; if it is only slow, raise %s", doing,
+                               (double)(now - w->start) * 1e-9, who,
+                               w->setting ? w->setting : "SHEAF_TIMEOUT_MS");
         }
         /* Idle ranks wait for an interactive one: sleep more the longer it takes. */
         if (now - w->start > 1000000000u)

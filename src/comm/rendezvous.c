@@ -49,18 +49,17 @@ look_around(struct sheaf__call *c, enum wait_for why, int place, uint64_t spins)
     if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
     const uint64_t now = sheaf__time_ns(), waited = now - c->start;
     if (waited >= comm->timeout_ns + comm->timeout_ns / 8 * waits[why].extra_eighths) {
-        char doing[256];
+        char doing[256], where[256];
         const int member = comm->order[comm->hosts[comm->here].first + place];
         sheaf__describe_call(c, doing, sizeof doing);
+        sheaf__where(comm->rank_of[member], where, sizeof where);
         return sheaf__fail(SHEAF_STATUS_TIMEOUT,
                            "%s: waited %.1f s for member %d of %s, %s; if it is only slow, raise "
                            "SHEAF_TIMEOUT_MS",
-                           doing, (double)waited * 1e-9, member,
-                           sheaf__rank_text(comm->rank_of[member]), waits[why].what);
+                           doing, (double)waited * 1e-9, member, where, waits[why].what);
     }
     if (spins < comm->spins) return SHEAF_STATUS_SUCCESS;
     if (waited > 20000000u) {
-        sheaf__poll_alarm();
         nanosleep(&(struct timespec){0, waited > 1000000000u ? 500000 : 50000}, NULL);
     } else {
         sched_yield();

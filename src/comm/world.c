@@ -10,34 +10,50 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "comm/guard.h"
+#include "comm/heartbeat.h"
 #include "comm/world.h"
 #include "sheaf/version.h"
 
 enum {
     DEFAULT_TIMEOUT_MS = 60000,
-    DEFAULT_START_MS = 120000,
+    DEFAULT_HEARTBEAT_MS = 20000,
     MAX_TIMEOUT_MS = 24 * 3600 * 1000,
     /* After a failure, for the rank that reports it to speak first: several times as long as that
      * rank takes to send its alarm and listen. The launcher mostly cuts it short. */
     GRACE_MS = 2000,
+    TOLD_MS = 300, /* for what it said to arrive */
+};
+
+static const struct {
+    const char *setting;
+    long ms; /* 0: SHEAF_TIMEOUT_MS */
+} limits[SHEAF_PHASE_COUNT] = {
+    [SHEAF_PHASE_IDLE] = {"SHEAF_TIMEOUT_MS", 0},
+    [SHEAF_PHASE_START] = {"SHEAF_TIMEOUT_START_MS", 120000},
+    [SHEAF_PHASE_LOAD] = {"SHEAF_TIMEOUT_LOAD_MS", 300000},
+    [SHEAF_PHASE_PLAN] = {"SHEAF_TIMEOUT_PLAN_MS", 0},
+    [SHEAF_PHASE_COMPUTE] = {"SHEAF_TIMEOUT_COMPUTE_MS", 0},
+    [SHEAF_PHASE_COLLECTIVE] = {"SHEAF_TIMEOUT_COLLECTIVE_MS", 0},
+    [SHEAF_PHASE_FINALIZE] = {"SHEAF_TIMEOUT_FINALIZE_MS", 0},
 };
 
 static const char HOSTS[] = "hosts:";
 
-static struct sheaf__failure own_failure;
 static struct sheaf__world world = {
     .size = 1,
     .n_hosts = 1,
     .local_size = 1,
-    .timeout_ns = (uint64_t)DEFAULT_TIMEOUT_MS * 1000000u,
-    .start_ns = (uint64_t)DEFAULT_START_MS * 1000000u,
-    .failure = &own_failure,
+    .limit_ns = {[SHEAF_PHASE_COLLECTIVE] = (uint64_t)DEFAULT_TIMEOUT_MS * 1000000u},
+    .failure = &sheaf__own_failure,
     .reporter = -1,
 };
 
 struct sheaf__world *sheaf__world(void) {
     return &world;
 }
+
+const char *sheaf__phase_setting(enum sheaf_phase phase) { return limits[phase].setting; }
 
 int sheaf_world_rank(void) { return world.rank; }
 int sheaf_world_size(void) { return world.size; }
@@ -94,6 +110,8 @@ static enum sheaf_status start_mpi(void) {
      * through mpirun, which does not answer any more once it was interrupted: it kills the ranks a
      * second later, and their segments stay in /dev/shm (seen with Open MPI 4.1.4, 2026-11-21). */
     setenv("OMPI_MCA_async_mpi_finalize", "1", 0);
+    sheaf__enter(SHEAF_PHASE_START, "MPI_Init", sheaf__time_ns());
+    sheaf__guard_blocking(true);
     int code = initialized ? MPI_Query_thread(&level)
                            : MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     if (code != MPI_SUCCESS)
@@ -103,12 +121,14 @@ static enum sheaf_status start_mpi(void) {
     MPI_Comm_rank(MPI_COMM_WORLD, &world.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world.size);
     /* Every rank sees the same levels and settings here, so no rank is left behind in a dup. */
-    MPI_Comm *const comms[] = {&world.control, &world.data, &world.alarm};
+    MPI_Comm *const comms[] = {&world.control, &world.data};
+    sheaf__enter(SHEAF_PHASE_START, "MPI_Comm_dup", sheaf__time_ns());
     for (size_t i = 0; i < sizeof comms / sizeof *comms; i++) {
         if (MPI_Comm_dup(MPI_COMM_WORLD, comms[i]) != MPI_SUCCESS ||
             MPI_Comm_set_errhandler(*comms[i], MPI_ERRORS_RETURN) != MPI_SUCCESS)
             return sheaf_set_error(SHEAF_STATUS_FAILED, "start: MPI_Comm_dup failed");
     }
+    sheaf__guard_blocking(false);
     world.mpi = true;
     if (level < MPI_THREAD_SERIALIZED)
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
@@ -186,27 +206,21 @@ out:
     return st;
 }
 
-/* One failure record for all ranks of the share group. */
-static enum sheaf_status share_failure(void) {
-    int n = 0;
-    for (int r = 0; r < world.size; r++) n += world.share_of[r] == world.share_of[world.rank];
-    void *memory = NULL;
-    enum sheaf_status st = sheaf__shared_map(sizeof(struct sheaf__failure),
-                                             world.share_of[world.rank], n, "start", &memory);
-    if (!st) world.failure = memory;
-    return st;
-}
-
 static enum sheaf_status read_settings(const struct sheaf_world_params *params,
                                        const char **transport) {
-    long timeout = DEFAULT_TIMEOUT_MS, start = DEFAULT_START_MS;
+    long timeout = DEFAULT_TIMEOUT_MS, heartbeat = DEFAULT_HEARTBEAT_MS;
     enum sheaf_status st = sheaf__env_int("SHEAF_TIMEOUT_MS", 1, MAX_TIMEOUT_MS, &timeout);
-    if (!st) st = sheaf__env_int("SHEAF_TIMEOUT_START_MS", 1, MAX_TIMEOUT_MS, &start);
-    if (st) return st;
     if (params && params->size >= sizeof *params && params->timeout_ms > 0)
         timeout = params->timeout_ms;
-    world.timeout_ns = (uint64_t)timeout * 1000000u;
-    world.start_ns = (uint64_t)start * 1000000u;
+    for (int p = SHEAF_PHASE_START; p < SHEAF_PHASE_COUNT; p++) {
+        long ms = limits[p].ms ? limits[p].ms : timeout;
+        const enum sheaf_status bad = sheaf__env_int(limits[p].setting, 1, MAX_TIMEOUT_MS, &ms);
+        if (!st) st = bad;
+        world.limit_ns[p] = (uint64_t)ms * 1000000u;
+    }
+    if (!st) st = sheaf__env_int("SHEAF_TIMEOUT_HEARTBEAT_MS", 100, MAX_TIMEOUT_MS, &heartbeat);
+    world.heartbeat_ns = (uint64_t)heartbeat * 1000000u;
+    if (st) return st;
     *transport = getenv("SHEAF_COMM_TRANSPORT");
     if (!*transport) *transport = "auto";
     if (strcmp(*transport, "auto") && strcmp(*transport, "mpi") &&
@@ -229,20 +243,62 @@ enum sheaf_status sheaf_world_init(const struct sheaf_world_params *params) {
     }
     char why[256] = "";
     if (settings) snprintf(why, sizeof why, "%s", sheaf_last_error());
-    if ((st = start_mpi())) return st;
+    sheaf__board_own();
+    if ((st = sheaf__guard_start())) return st;
+    if ((st = start_mpi())) {
+        sheaf__guard_stop();
+        return st;
+    }
     world.started = true;
-    const uint64_t normal = world.timeout_ns; /* ranks may start long after each other */
-    world.timeout_ns = world.start_ns;
     if ((st = sheaf__control_start())) goto out;
     if (settings) sheaf_set_error(settings, "%s", why);
     if ((st = sheaf_world_agree(settings, "start"))) goto out;
     if ((st = sheaf_world_agree(find_hosts(transport), "start"))) goto out;
-    if ((st = share_failure())) goto out;
-    if ((st = sheaf__start_alarm())) goto out;
+    if ((st = sheaf__board_share())) goto out;
+    if ((st = sheaf__heartbeat_start())) goto out;
+    if ((st = sheaf__guard_watch())) goto out;
     sheaf__set_locality(world.local_rank, world.local_size);
 out:
-    world.timeout_ns = normal;
+    sheaf__leave();
     return st;
+}
+
+/* The way out after a failure: one rank speaks, the others give it time; if it cannot, one of them
+ * does. */
+static void leave_failed(void) {
+    sheaf__guard_leaving();
+    if (!sheaf_world_reports_error()) {
+        for (int ms = 0; ms < GRACE_MS && !atomic_load(&world.failure->told); ms += 10)
+            nanosleep(&(struct timespec){0, 10000000}, NULL);
+        const bool here =
+            world.share_of && world.share_of[world.failure->origin] == world.share_of[world.rank];
+        if (here && !atomic_load(&world.failure->outranked) && !atomic_load(&world.failure->told) &&
+            sheaf__guard_claim())
+            fprintf(stderr, "sheaf: %s\n", world.failure->text);
+    }
+    nanosleep(&(struct timespec){0, TOLD_MS * 1000000L}, NULL);
+    sheaf__guard_end_job();
+    sheaf__guard_stop();
+    sheaf__heartbeat_stop();
+}
+
+static void leave_mpi(void) {
+    sheaf__guard_farewell();
+    sheaf__control_stop();
+    sheaf__enter(SHEAF_PHASE_FINALIZE, "MPI_Finalize", sheaf__time_ns());
+    sheaf__guard_blocking(true);
+    MPI_Comm_free(&world.control);
+    MPI_Comm_free(&world.data);
+    if (world.ends_mpi) MPI_Finalize();
+    sheaf__guard_blocking(false);
+    sheaf__guard_stop();
+    sheaf__heartbeat_stop();
+    sheaf__board_unshare();
+    free(world.host_of);
+    free(world.share_of);
+    free(world.host_name);
+    world.host_of = world.share_of = NULL;
+    world.host_name = NULL;
 }
 
 void sheaf_world_finalize(void) {
@@ -250,27 +306,13 @@ void sheaf_world_finalize(void) {
     sheaf__devices_free();
     /* Everyone must be on the way out, or MPI_Finalize would wait for ever. */
     const bool failed = sheaf__has_failed(&world);
+    if (world.mpi && !failed) sheaf__enter(SHEAF_PHASE_FINALIZE, NULL, sheaf__time_ns());
     const bool clean = !world.mpi || (!failed && !sheaf_world_barrier("finalize"));
     if (!clean && !failed && sheaf_world_reports_error()) /* no caller would hear of it */
         fprintf(stderr, "sheaf: %s\n", sheaf_last_error());
-    if (clean && world.mpi) {
-        sheaf__stop_alarm();
-        sheaf__control_stop();
-        MPI_Comm_free(&world.control);
-        MPI_Comm_free(&world.data);
-        MPI_Comm_free(&world.alarm);
-        if (world.ends_mpi) MPI_Finalize();
-        if (world.failure != &own_failure)
-            sheaf__shared_unmap(world.failure, sizeof *world.failure);
-        world.failure = &own_failure;
-        free(world.host_of);
-        free(world.share_of);
-        free(world.host_name);
-        world.host_of = world.share_of = NULL;
-        world.host_name = NULL;
-    } else if (!clean && !sheaf_world_reports_error()) {
-        /* The launcher ends the others when the first rank exits. */
-        nanosleep(&(struct timespec){GRACE_MS / 1000, GRACE_MS % 1000 * 1000000L}, NULL);
-    }
+    if (!clean)
+        leave_failed();
+    else if (world.mpi)
+        leave_mpi();
     world.started = world.mpi = false;
 }

@@ -3,8 +3,7 @@
  *
  * Invariants. MPI is called under sheaf__mpi_lock() only, and never in a blocking form between
  * start and end: every wait is a loop of tests with a deadline. Once the failure record is set, MPI
- * is not called again, except to tell other hosts; buffers of unfinished messages may then be
- * freed. */
+ * is not called again; buffers of unfinished messages may then be freed. */
 #ifndef SHEAF_COMM_WORLD_H
 #define SHEAF_COMM_WORLD_H
 
@@ -12,19 +11,9 @@
 #include <mpi.h>
 #include <stdatomic.h>
 
-#include "core/internal.h"
-#include "sheaf/comm.h"
+#include "comm/board.h"
 
-enum { SHEAF__HOST_NAME_BYTES = 64, SHEAF__REASON_BYTES = 640 };
-
-/* One a share group (ranks that share memory), in shared memory. The first to move state from
- * HEALTHY writes the text. */
-enum { SHEAF__HEALTHY = 0, SHEAF__FAILING = 1, SHEAF__FAILED = 2 };
-struct sheaf__failure {
-    _Atomic int state;
-    int origin; /* rank that noticed */
-    char text[SHEAF__REASON_BYTES];
-};
+enum { SHEAF__HOST_NAME_BYTES = 64 };
 
 struct sheaf__world {
     bool started, mpi, ends_mpi;
@@ -32,15 +21,18 @@ struct sheaf__world {
     int *host_of;                              /* [size] */
     int *share_of;                             /* [size] lowest rank that shares memory with it */
     char (*host_name)[SHEAF__HOST_NAME_BYTES]; /* [size] */
-    bool crowded;                  /* more ranks than cores on this host: give up the core early */
-    uint64_t timeout_ns, start_ns; /* limits of a wait */
-    MPI_Comm control, data, alarm;
+    bool crowded; /* more ranks than cores on this host: give up the core early */
+    uint64_t limit_ns[SHEAF_PHASE_COUNT], heartbeat_ns;
+    uint64_t job; /* a random number that all ranks know */
+    MPI_Comm control, data;
     struct sheaf__failure *failure; /* never NULL */
     int reporter;                   /* lowest rank that failed in the last agree; -1 none */
     uint32_t n_groups;              /* groups made so far, the same on every rank */
 };
 
 struct sheaf__world *sheaf__world(void);
+/* The environment variable that holds a phase's limit. */
+const char *sheaf__phase_setting(enum sheaf_phase phase);
 
 static inline bool sheaf__has_failed(const struct sheaf__world *w) {
     return atomic_load_explicit(&w->failure->state, memory_order_relaxed) != SHEAF__HEALTHY;
@@ -49,6 +41,8 @@ static inline bool sheaf__has_failed(const struct sheaf__world *w) {
 /* "rank 2 (hostname)" in a static buffer of the calling thread; four may be alive at once. */
 const char *sheaf__rank_text(int rank);
 
+/* True if this call took the failure record. */
+bool sheaf__record_failure(int origin, const char *text);
 /* A failure that ends the job: marks the world, sets the error, returns `status`. If the world has
  * failed already, reports that instead. */
 enum sheaf_status sheaf__fail(enum sheaf_status status, const char *fmt, ...)
@@ -58,12 +52,6 @@ enum sheaf_status sheaf__report_failure(void);
 
 void sheaf__mpi_lock(void);
 void sheaf__mpi_unlock(void);
-/* Looks for an alarm of another host; for waits that do not test MPI themselves. Any thread. */
-void sheaf__poll_alarm(void);
-/* The same for callers that hold the lock. */
-void sheaf__poll_alarm_locked(void);
-enum sheaf_status sheaf__start_alarm(void);
-void sheaf__stop_alarm(void);
 /* SUCCESS, or ends the job with the text of MPI's error. */
 enum sheaf_status sheaf__mpi_check(int code, const char *doing);
 
@@ -78,6 +66,7 @@ struct sheaf__mpi_wait {
     /* writes what is being done, for messages: "all_reduce 'x' (node 3, 64 bytes)" */
     void (*describe)(const void *user, char *text, size_t size);
     const void *user;
+    const char *setting; /* that lengthens the wait; NULL: SHEAF_TIMEOUT_MS */
 };
 enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *wait);
 

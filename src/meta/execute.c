@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "comm/board.h"
 #include "comm/devcomm.h"
 #include "meta/meta_impl.h"
 
@@ -216,9 +217,12 @@ static enum sheaf_status find_program(struct meta_backend *b, const struct sheaf
         }
     }
     struct meta_program *p = NULL;
+    sheaf_world_enter(SHEAF_PHASE_PLAN,
+                      graph->n_nodes ? graph->nodes[graph->n_nodes - 1]->name : "");
     if (!st) st = sheaf__meta_program_new(b->dev, graph, &p);
     st = sheaf_world_agree(st, "graph planning");
     if (!st) st = compare_fingerprints(graph, p);
+    sheaf_world_enter(SHEAF_PHASE_IDLE, NULL);
     if (st) {
         sheaf__meta_program_free(p, b->dev->n_local);
         return st;
@@ -389,11 +393,13 @@ static enum sheaf_status run_span_checked(struct member *me, struct meta_instr *
  * follows. The CPU computes at once, on this thread. */
 static enum sheaf_status run_span(struct member *me, struct meta_instr *instr) {
     const uint64_t begin = sheaf__time_ns();
+    sheaf__enter(SHEAF_PHASE_COMPUTE, instr->span.nodes[instr->span.n_nodes - 1]->name, begin);
     enum sheaf_status st = me->backend->check ? run_span_checked(me, instr)
                            : me->staged
                                ? sheaf_backend_graph_compute_async(me->device_backend, &instr->span)
                                : sheaf_backend_graph_compute(me->device_backend, &instr->span);
     me->compute_ns += sheaf__time_ns() - begin;
+    sheaf__leave();
     return st;
 }
 
@@ -662,6 +668,7 @@ static enum sheaf_status reserve_staging(struct meta_backend *b, const struct me
 /* dry: everything but the numbers. */
 static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *graph, bool dry) {
     struct meta_program *p = NULL;
+    sheaf__next_step();
     enum sheaf_status st = find_program(b, graph, &p);
     if (!st) st = allocate(b, p);
     if (!st) st = sheaf__meta_program_bind(b->dev, p, graph);

@@ -254,6 +254,7 @@ static enum sheaf_status count_bytes(struct sheaf__session *s) {
 /* ---- set-up ---- */
 
 static enum sheaf_status plan(struct sheaf__session *s, const struct sheaf__session_params *p) {
+    sheaf_world_enter(SHEAF_PHASE_LOAD, "model file");
     enum sheaf_status status = sheaf__model_open(p->path, &s->model);
     status = sheaf_world_agree(status, "opening the model");
     if (!status) status = compare_fingerprints(s->model);
@@ -308,6 +309,7 @@ enum sheaf_status sheaf__session_new(const struct sheaf__session_params *params,
         status = sheaf_world_agree(check_memory(s, params->kv_type), "checking the memory");
         if (!status) status = load(s, params);
     }
+    sheaf_world_enter(SHEAF_PHASE_IDLE, NULL);
     if (status)
         sheaf__session_free(s);
     else

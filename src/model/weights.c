@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "sheaf/alloc.h"
+#include "sheaf/world.h"
 
 enum { MAX_FILES = 4096 };
 
@@ -272,6 +273,7 @@ static enum sheaf_status load_file(struct sheaf__model *model, int file,
         r.tensor = sheaf_gguf_tensor(r.gguf, k);
         struct sheaf_tensor *t = sheaf_get_tensor(model->ctx, r.tensor->name);
         assert(t);
+        sheaf_world_enter(SHEAF_PHASE_LOAD, r.tensor->name);
         status = sheaf_backend_tensor_set_from(t, read_range, &r);
         *done += r.tensor->size;
         if (!status && progress && !progress(user, *done, model->total_bytes))
@@ -284,6 +286,7 @@ static enum sheaf_status load_file(struct sheaf__model *model, int file,
 enum sheaf_status sheaf__model_load(struct sheaf__model *model, sheaf_backend_buffer_type_t buft,
                                     sheaf__progress_fn progress, void *user) {
     size_t done = 0;
+    sheaf_world_enter(SHEAF_PHASE_LOAD, "memory for the weights");
     enum sheaf_status status =
         sheaf_backend_alloc_ctx_tensors_from_buft(model->ctx, buft, &model->buffer);
     if (status) return status;

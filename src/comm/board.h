@@ -1,0 +1,90 @@
+/* What every rank is doing, in memory that the ranks of a share group see: for deadlines, for
+ * messages about a rank that cannot speak any more, and for the flight recorder.
+ *
+ * A line is written by its rank's main thread and guard, or, for ranks that share no memory with
+ * this one, by the guards that hear of them. Readers may see a line half changed: it is for people
+ * and for limits of seconds, never for data. */
+#ifndef SHEAF_COMM_BOARD_H
+#define SHEAF_COMM_BOARD_H
+
+#include <stdatomic.h>
+
+#include "core/internal.h"
+#include "sheaf/comm.h"
+#include "sheaf/world.h"
+
+enum {
+    SHEAF__NAME_WORDS = 5, /* of a tensor or step, in 64-bit words; longer ones are cut */
+    SHEAF__NAME_BYTES = SHEAF__NAME_WORDS * 8,
+    SHEAF__REASON_BYTES = 640,
+};
+
+/* A line's kind outside collectives of a group. */
+enum { SHEAF__KIND_NONE = SHEAF_COMM_KIND_COUNT, SHEAF__KIND_EXCHANGE /* of control messages */ };
+
+/* A copy of a line. */
+struct sheaf__activity {
+    enum sheaf_phase phase;
+    uint32_t kind, node;
+    uint64_t bytes, sequence, step, changes;
+    char name[SHEAF__NAME_BYTES + 1];
+};
+
+struct sheaf__line {
+    _Alignas(128) _Atomic uint32_t phase, kind, node, left; /* left: it is done and may end */
+    _Atomic uint64_t bytes, sequence, step, changes;
+    _Atomic uint64_t since_ns; /* when the line changed last, by the clock of this host */
+    _Atomic uint64_t heard_ns; /* when its guard was last heard of, by the clock of this host */
+    _Atomic uint64_t name[SHEAF__NAME_WORDS];
+};
+
+/* The first to move state from HEALTHY writes the text. */
+enum { SHEAF__HEALTHY = 0, SHEAF__FAILING = 1, SHEAF__FAILED = 2 };
+struct sheaf__failure {
+    _Atomic int state;
+    int origin;            /* rank that noticed */
+    _Atomic int outranked; /* a lower rank of another share group reports a failure too */
+    _Atomic int told;      /* rank + 1 that prints it */
+    char text[SHEAF__REASON_BYTES];
+};
+
+struct sheaf__board {
+    struct sheaf__failure failure;
+    struct sheaf__line lines[]; /* [world size], then the recorders of the share group */
+};
+
+extern struct sheaf__failure sheaf__own_failure; /* until the board is shared */
+extern const char *const sheaf__phase_names[SHEAF_PHASE_COUNT];
+
+/* What the calling thread does, if it is the main one; others are not shown. */
+void sheaf__enter(enum sheaf_phase phase, const char *what, uint64_t now);
+void sheaf__enter_collective(uint32_t kind, uint32_t node, uint64_t bytes, uint64_t sequence,
+                             const char *tensor, uint64_t now);
+/* Waits for control messages, in the phase in which it is, which is returned; then back to it. */
+enum sheaf_phase sheaf__enter_exchange(const char *what, uint64_t now);
+void sheaf__leave_exchange(enum sheaf_phase outer);
+void sheaf__leave(void);
+/* The main thread waits on, with reason. */
+void sheaf__touch(uint64_t now);
+void sheaf__next_step(void); /* one more graph */
+enum sheaf_phase sheaf__phase(void);
+/* Makes the calling thread the main one. */
+void sheaf__board_own(void);
+/* Called at each entry of a phase, if set; for tests that break a rank at a certain place. */
+extern void (*sheaf__phase_hook)(enum sheaf_phase phase, const char *what);
+
+void sheaf__read(const struct sheaf__line *line, struct sheaf__activity *out);
+void sheaf__read_line(int rank, struct sheaf__activity *out);
+/* "compute 'ffn_out-3' of step 12" */
+void sheaf__activity_text(const struct sheaf__activity *a, char *text, size_t size);
+/* "rank 2 (b), last seen in compute 'x' of step 12" */
+void sheaf__where(int rank, char *text, size_t size);
+struct sheaf__line *sheaf__line(int rank);
+struct sheaf__line *sheaf__line_alone(void); /* of this rank while none are shared */
+
+/* Collective: one board for the ranks of the share group. */
+enum sheaf_status sheaf__board_share(void);
+/* Back to a board of this process alone. */
+void sheaf__board_unshare(void);
+
+#endif

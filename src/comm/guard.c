@@ -1,0 +1,426 @@
+/* The guard's thread, and what it does when a job fails.
+ *
+ * Invariant: the thread never takes a lock that the main thread may hold while it waits for MPI,
+ * and calls nothing that can block, except PMIx_Abort at the very end. */
+#include "comm/guard.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/heartbeat.h"
+#include "comm/recorder.h"
+#include "comm/world.h"
+
+enum { TICK_MS = 100, STATUS_FAILED = 1 };
+static const uint64_t BEAT_NS = 250000000;    /* between signs of life */
+static const uint64_t LISTEN_NS = 100000000;  /* hosts notice the same thing at about one time */
+static const uint64_t SPREAD_NS = 400000000;  /* the longest that a main thread waits for that */
+static const uint64_t FORCE_NS = 3000000000u; /* for a main thread to come back from where it is */
+static const uint64_t SILENT_NS = 1500000000; /* after a failure, who is silent so long is stuck */
+static const uint64_t ABORT_NS = 1500000000;  /* for the launcher to answer */
+
+static struct {
+    pthread_t thread;
+    bool runs;
+    int wake;
+    int *pidfds, *ranks, n_pidfds; /* of the other ranks of the share group */
+    _Atomic bool watching, stop, blocking, leaving, spread, want_abort, abort_done, told, farewell;
+    _Atomic bool by_guard; /* the guard took the record */
+    bool farewell_sent;
+    uint64_t failed_at, last_tick, last_beat;
+} guard = {.wake = -1};
+
+static void kick(void) {
+    const uint64_t one = 1;
+    if (guard.wake >= 0 && write(guard.wake, &one, sizeof one) < 0) return; /* it is full: awake */
+}
+
+static void nap(uint64_t ns) {
+    nanosleep(&(struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)}, NULL);
+}
+
+/* ---- one message ---- */
+
+/* Before ranks share a board: the kernel lets one process of a host have a name without a file. */
+static bool claim_name(void) {
+    static int held = -1;
+    const char *job = getenv("PMIX_NAMESPACE");
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    if (held >= 0 || !job) return true;
+    const int n = snprintf(a.sun_path + 1, sizeof a.sun_path - 1, "sheaf-%u-%s", geteuid(), job);
+    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return true;
+    if (bind(fd, (struct sockaddr *)&a,
+             (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)) == 0) {
+        held = fd; /* until the process ends */
+        return true;
+    }
+    close(fd);
+    return false;
+}
+
+bool sheaf__guard_claim(void) {
+    struct sheaf__world *w = sheaf__world();
+    int nobody = 0;
+    if (w->size > 1 && !atomic_load(&guard.watching)) return claim_name();
+    return atomic_compare_exchange_strong(&w->failure->told, &nobody, w->rank + 1) ||
+           nobody == w->rank + 1;
+}
+
+bool sheaf__guard_speaks(void) { return atomic_load(&guard.by_guard); }
+
+static void tell(void) {
+    const struct sheaf__world *w = sheaf__world();
+    if (atomic_load(&guard.told) || atomic_load(&w->failure->outranked) || !sheaf__guard_claim())
+        return;
+    atomic_store(&guard.told, true);
+    if (w->failure->origin == w->rank)
+        fprintf(stderr, "sheaf: %s\n", w->failure->text);
+    else
+        fprintf(stderr, "sheaf: %s reports: %s\n", sheaf__rank_text(w->failure->origin),
+                w->failure->text);
+    fflush(stderr);
+}
+
+/* ---- what the guard notices ---- */
+
+void sheaf__guard_fail(const char *fmt, ...) {
+    char text[SHEAF__REASON_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (sheaf__record_failure(sheaf__world()->rank, text)) atomic_store(&guard.by_guard, true);
+}
+
+void sheaf__guard_lost(int rank, const char *fmt, ...) {
+    const int me = sheaf__world()->rank;
+    struct sheaf__activity mine, theirs;
+    char why[192], here[160], there[160];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof why, fmt, ap);
+    va_end(ap);
+    sheaf__read_line(rank, &theirs);
+    sheaf__read_line(me, &mine);
+    sheaf__activity_text(&theirs, there, sizeof there);
+    sheaf__activity_text(&mine, here, sizeof here);
+    sheaf__guard_fail("%s %s; it was last seen in %s, and %s is in %s", sheaf__rank_text(rank), why,
+                      there, sheaf__rank_text(me), here);
+}
+
+void sheaf__hear_failure(int origin, const char *text) {
+    struct sheaf__world *w = sheaf__world();
+    if (!sheaf__record_failure(origin, text) && origin < w->failure->origin)
+        atomic_store(&w->failure->outranked, 1);
+}
+
+static void check_deaths(const struct pollfd *fds) {
+    for (int i = 0; i < guard.n_pidfds; i++) {
+        if (guard.pidfds[i] < 0 || !fds[i].revents) continue;
+        close(guard.pidfds[i]);
+        guard.pidfds[i] = -1;
+        if (atomic_load(&sheaf__line(guard.ranks[i])->left)) continue;
+        if (sheaf__has_failed(sheaf__world())) continue; /* on its way out as we are */
+        sheaf__guard_lost(guard.ranks[i], "has died (it was killed or ended without notice)");
+    }
+}
+
+static void check_silence(uint64_t now, bool forgive) {
+    const uint64_t limit = sheaf__world()->heartbeat_ns;
+    sheaf__heartbeat_check(now, limit, forgive);
+    for (int i = 0; i < guard.n_pidfds; i++) {
+        struct sheaf__line *l = sheaf__line(guard.ranks[i]);
+        if (forgive) atomic_store_explicit(&l->heard_ns, now, memory_order_relaxed);
+        const uint64_t heard = atomic_load_explicit(&l->heard_ns, memory_order_relaxed);
+        if (guard.pidfds[i] < 0 || atomic_load(&l->left) || now < heard + limit) continue;
+        sheaf__guard_lost(guard.ranks[i],
+                          "has not run for %.1f s, so it is stopped or starved "
+                          "(SHEAF_TIMEOUT_HEARTBEAT_MS)",
+                          (double)(now - heard) * 1e-9);
+    }
+}
+
+/* The main thread's own phase. Waits in collectives have deadlines of their own, which end first.
+ */
+static void check_phase(uint64_t now) {
+    const struct sheaf__world *w = sheaf__world();
+    const struct sheaf__line *l =
+        atomic_load(&guard.watching) ? sheaf__line(w->rank) : sheaf__line_alone();
+    const enum sheaf_phase phase =
+        (enum sheaf_phase)atomic_load_explicit(&l->phase, memory_order_relaxed);
+    const uint64_t since = atomic_load_explicit(&l->since_ns, memory_order_relaxed);
+    if (phase == SHEAF_PHASE_IDLE || phase >= SHEAF_PHASE_COUNT) return;
+    const uint64_t limit = w->limit_ns[phase];
+    const bool waits = phase == SHEAF_PHASE_COLLECTIVE ||
+                       atomic_load_explicit(&l->kind, memory_order_relaxed) == SHEAF__KIND_EXCHANGE;
+    if (now < since + (waits ? 2 * limit : limit)) return;
+    struct sheaf__activity a;
+    char what[160];
+    sheaf__read(l, &a);
+    if (a.phase != phase) return;
+    sheaf__activity_text(&a, what, sizeof what);
+    sheaf__guard_fail("%s: %s has not ended for %.1f s; if it is only slow, raise %s",
+                      sheaf__rank_text(w->rank), what, (double)(now - since) * 1e-9,
+                      sheaf__phase_setting(phase));
+}
+
+/* ---- after a failure ---- */
+
+static int place_of(int rank) {
+    const struct sheaf__world *w = sheaf__world();
+    int place = 0;
+    for (int r = 0; r < rank; r++) place += w->share_of[r] == w->share_of[rank];
+    return place;
+}
+
+static bool is_silent(int i, uint64_t now) {
+    const struct sheaf__line *l = sheaf__line(guard.ranks[i]);
+    return guard.pidfds[i] >= 0 && !atomic_load(&l->left) &&
+           now > atomic_load_explicit(&l->heard_ns, memory_order_relaxed) + SILENT_NS;
+}
+
+static void dump_records(uint64_t now) {
+    const int me = sheaf__world()->rank;
+    if (!atomic_load(&guard.watching)) return;
+    sheaf__recorder_dump(me, place_of(me));
+    for (int i = 0; i < guard.n_pidfds; i++)
+        if (guard.pidfds[i] < 0 || is_silent(i, now))
+            sheaf__recorder_dump(guard.ranks[i], place_of(guard.ranks[i]));
+}
+
+/* Names that Open MPI's vader leaves in /dev/shm when its processes end without MPI_Finalize: those
+ * of the ranks of this job that share memory with this one, exactly. Who has them mapped keeps
+ * them. */
+static void remove_names(void) {
+    const struct sheaf__world *w = sheaf__world();
+    const char *job = getenv("PMIX_NAMESPACE");
+    const char *dir = getenv("OMPI_MCA_btl_vader_backing_directory");
+    char *end, host[SHEAF__HOST_NAME_BYTES] = "", path[512];
+    if (!job || !w->share_of) return;
+    const unsigned long id = strtoul(job, &end, 10);
+    if (end == job || *end || id > UINT32_MAX) return; /* another launcher's names */
+    gethostname(host, sizeof host - 1);
+    for (int r = 0; r < w->size; r++) {
+        if (w->host_of[r] != w->host_of[w->rank]) continue;
+        snprintf(path, sizeof path, "%s/vader_segment.%s.%u.%lx.%d", dir ? dir : "/dev/shm", host,
+                 geteuid(), id, r);
+        unlink(path);
+    }
+}
+
+/* A rank of this host that is stopped cannot end by itself. */
+static void end_silent_ranks(uint64_t now) {
+    for (int i = 0; i < guard.n_pidfds; i++)
+        if (is_silent(i, now)) syscall(SYS_pidfd_send_signal, guard.pidfds[i], SIGKILL, NULL, 0);
+}
+
+/* The launcher can end ranks of other hosts, also if it was told not to react to deaths. Its
+ * library is in the process if Open MPI has loaded it. */
+static void ask_launcher(void) {
+    void *pmix = dlopen("libpmix.so.2", RTLD_NOW | RTLD_NOLOAD);
+    int (*abort_job)(int, const char *, void *, size_t) = NULL;
+    void *found = pmix ? dlsym(pmix, "PMIx_Abort") : NULL;
+    memcpy(&abort_job, &found, sizeof abort_job);
+    if (abort_job) abort_job(STATUS_FAILED, NULL, NULL, 0);
+    if (pmix) dlclose(pmix);
+}
+
+static void force_exit(uint64_t now) {
+    struct sheaf__world *w = sheaf__world();
+    if (!atomic_load(&guard.watching)) {
+        /* no channel between hosts yet: the host of rank 0 speaks first, its launcher ends the rest
+         */
+        if (w->rank) nap(700000000);
+    }
+    tell();
+    nap(500000000); /* the launcher passes the message on, others see that it was told */
+    remove_names();
+    end_silent_ranks(now);
+    _exit(STATUS_FAILED);
+}
+
+static void on_failure(uint64_t now) {
+    const struct sheaf__world *w = sheaf__world();
+    if (!guard.failed_at) {
+        guard.failed_at = now;
+        if (w->failure->origin == w->rank) sheaf__heartbeat_alarm(w->rank, w->failure->text);
+        dump_records(now);
+        remove_names();
+    }
+    const bool alone = !sheaf__heartbeat_fds(NULL);
+    if (alone || now >= guard.failed_at + LISTEN_NS) {
+        atomic_store(&guard.spread, true);
+        if (atomic_load(&guard.by_guard)) tell();
+    }
+    if (atomic_exchange(&guard.want_abort, false)) {
+        ask_launcher();
+        atomic_store(&guard.abort_done, true);
+    }
+    const enum sheaf_phase phase = sheaf__phase();
+    const uint64_t limit = phase == SHEAF_PHASE_IDLE || atomic_load(&guard.leaving)
+                               ? w->limit_ns[SHEAF_PHASE_FINALIZE]
+                               : FORCE_NS;
+    if (now >= guard.failed_at + limit) {
+        dump_records(now);
+        force_exit(now);
+    }
+}
+
+/* ---- the thread ---- */
+
+static void tick(const struct pollfd *fds, uint64_t now) {
+    const bool watching = atomic_load(&guard.watching);
+    if (watching) {
+        const struct sheaf__world *w = sheaf__world();
+        const bool away = now - guard.last_tick > w->heartbeat_ns / 2;
+        atomic_store_explicit(&sheaf__line(w->rank)->heard_ns, now, memory_order_relaxed);
+        sheaf__heartbeat_serve(fds + 1 + guard.n_pidfds, now);
+        check_deaths(fds + 1);
+        if (now >= guard.last_beat + BEAT_NS || guard.failed_at) {
+            sheaf__heartbeat_beat();
+            guard.last_beat = now;
+        }
+        check_silence(now, away);
+    }
+    guard.last_tick = now;
+    if (!sheaf__has_failed(sheaf__world())) check_phase(now);
+    if (sheaf__has_failed(sheaf__world())) on_failure(now);
+}
+
+static void *run(void *arg) {
+    struct pollfd *fds = NULL, one = {.fd = guard.wake, .events = POLLIN};
+    (void)arg;
+    while (!atomic_load(&guard.stop)) {
+        const bool watching = atomic_load(&guard.watching);
+        const int n = watching ? 1 + guard.n_pidfds + sheaf__heartbeat_fds(NULL) : 1;
+        if (watching && !fds) fds = calloc((size_t)n, sizeof *fds);
+        struct pollfd *at = watching && fds ? fds : &one;
+        at[0] = one;
+        for (int i = 0; at == fds && i < guard.n_pidfds; i++)
+            at[1 + i] = (struct pollfd){.fd = guard.pidfds[i], .events = POLLIN};
+        if (at == fds) sheaf__heartbeat_fds(fds + 1 + guard.n_pidfds);
+        if (poll(at, at == fds ? (nfds_t)n : 1, TICK_MS) < 0 && errno != EINTR) nap(10000000);
+        uint64_t count;
+        if (at[0].revents && read(guard.wake, &count, sizeof count) < 0) nap(1000000);
+        if (atomic_load(&guard.farewell) && !guard.farewell_sent) {
+            sheaf__heartbeat_farewell();
+            guard.farewell_sent = true;
+        }
+        if (!watching || fds) tick(at, sheaf__time_ns());
+    }
+    free(fds);
+    return NULL;
+}
+
+enum sheaf_status sheaf__guard_start(void) {
+    sigset_t all, before;
+    guard.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (guard.wake < 0)
+        return sheaf_set_error(SHEAF_STATUS_FAILED, "start: no descriptor for the guard: %s",
+                               strerror(errno));
+    sigfillset(&all); /* signals are the main thread's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int code = pthread_create(&guard.thread, NULL, run, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    guard.runs = code == 0;
+    return guard.runs ? SHEAF_STATUS_SUCCESS
+                      : sheaf_set_error(SHEAF_STATUS_FAILED, "start: no thread for the guard: %s",
+                                        strerror(code));
+}
+
+enum sheaf_status sheaf__guard_watch(void) {
+    const struct sheaf__world *w = sheaf__world();
+    const int64_t pid = getpid();
+    int64_t *pids = calloc((size_t)w->size, sizeof *pids);
+    guard.pidfds = calloc((size_t)w->size, sizeof *guard.pidfds);
+    guard.ranks = calloc((size_t)w->size, sizeof *guard.ranks);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!pids || !guard.pidfds || !guard.ranks)
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
+    if ((st = sheaf_world_agree(st, "start"))) goto out;
+    if ((st = sheaf_world_all_gather(&pid, sizeof pid, pids, "process numbers"))) goto out;
+    for (int r = 0; r < w->size; r++) {
+        if (r == w->rank || w->share_of[r] != w->share_of[w->rank]) continue;
+        /* an old kernel has no pidfd: deaths then show as silence */
+        const int fd = (int)syscall(SYS_pidfd_open, (pid_t)pids[r], 0);
+        if (fd < 0 && errno != ENOSYS)
+            st = sheaf_set_error(SHEAF_STATUS_PEER, "start: %s (process %lld) has died",
+                                 sheaf__rank_text(r), (long long)pids[r]);
+        guard.ranks[guard.n_pidfds] = r;
+        guard.pidfds[guard.n_pidfds++] = fd;
+    }
+    st = sheaf_world_agree(st, "start");
+    const uint64_t now = sheaf__time_ns();
+    for (int i = 0; i < guard.n_pidfds; i++)
+        atomic_store_explicit(&sheaf__line(guard.ranks[i])->heard_ns, now, memory_order_relaxed);
+    if (!st) atomic_store(&guard.watching, true);
+    kick();
+out:
+    free(pids);
+    return st;
+}
+
+void sheaf__guard_stop(void) {
+    if (!guard.runs) return;
+    atomic_store(&guard.stop, true);
+    kick();
+    pthread_join(guard.thread, NULL);
+    for (int i = 0; i < guard.n_pidfds; i++)
+        if (guard.pidfds[i] >= 0) close(guard.pidfds[i]);
+    free(guard.pidfds);
+    free(guard.ranks);
+    close(guard.wake);
+    guard.pidfds = guard.ranks = NULL;
+    guard.n_pidfds = 0;
+    guard.wake = -1;
+    guard.runs = false;
+    atomic_store(&guard.watching, false);
+}
+
+void sheaf__guard_blocking(bool blocking) { atomic_store(&guard.blocking, blocking); }
+
+void sheaf__guard_farewell(void) {
+    struct sheaf__line *l = sheaf__line(sheaf__world()->rank);
+    atomic_store(&l->left, 1);
+    atomic_store(&guard.farewell, true);
+    kick();
+}
+
+void sheaf__guard_spread(void) {
+    if (!guard.runs || !atomic_load(&guard.watching)) return;
+    kick();
+    const uint64_t end = sheaf__time_ns() + SPREAD_NS;
+    while (!atomic_load(&guard.spread) && sheaf__time_ns() < end) {
+        nap(1000000);
+    }
+}
+
+void sheaf__guard_leaving(void) { atomic_store(&guard.leaving, true); }
+
+void sheaf__guard_end_job(void) {
+    if (!guard.runs) return;
+    const uint64_t now = sheaf__time_ns();
+    bool lost = sheaf__heartbeat_lost(now, SILENT_NS);
+    for (int i = 0; i < guard.n_pidfds; i++) lost = lost || is_silent(i, now);
+    remove_names();
+    end_silent_ranks(now);
+    if (!lost || !sheaf__has_failed(sheaf__world())) return;
+    atomic_store(&guard.want_abort, true);
+    kick();
+    const uint64_t end = now + ABORT_NS;
+    while (!atomic_load(&guard.abort_done) && sheaf__time_ns() < end) nap(5000000);
+}
