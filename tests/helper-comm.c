@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "comm/testing.h"
+
 #include "comm-check.h"
 
 static struct sheaf_comm *comm;
@@ -74,6 +76,38 @@ static int values(size_t largest) {
     return quit(ok);
 }
 
+static long resident_kib(void) {
+    long size = 0, pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%ld %ld", &size, &pages) != 2) pages = 0;
+    if (f) fclose(f);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* `n` small all-reduces, each checked; says how much memory the process gained meanwhile. */
+static int many(long n) {
+    const int me = sheaf_comm_local_member(comm, 0);
+    long before = 0;
+    for (long i = 0; i < n; i++) {
+        float x[16], want = 0;
+        const struct sheaf_comm_what what = {(uint32_t)i, "many"};
+        for (int k = 0; k < 16; k++) x[k] = (float)(me + 1) + (float)(i % 1000);
+        for (int m = 0; m < n_members; m++) want += (float)(m + 1) + (float)(i % 1000);
+        if (i == n / 10) before = resident_kib(); /* after the first use of everything */
+        if (sheaf_comm_all_reduce(comm, me, x, 16, &what)) return quit(false);
+        for (int k = 0; k < 16; k++) {
+            if (x[k] == want) continue;
+            fprintf(stderr, "error: all-reduce %ld gives %g, not %g\n", i, (double)x[k],
+                    (double)want);
+            sheaf_world_abort("wrong values");
+            return quit(false);
+        }
+    }
+    printf("ok rank %d gained %ld KiB\n", sheaf_world_rank(), resident_kib() - before);
+    fflush(stdout);
+    return quit(true);
+}
+
 /* Rank `culprit` misbehaves in the third all-reduce. */
 static int fault(const char *kind, int culprit, size_t n) {
     float *x = calloc(2 * n + 1, sizeof *x);
@@ -134,6 +168,12 @@ int main(int argc, char **argv) {
     if (slot) params.slot_bytes = (size_t)atol(slot);
     if (!strcmp(argv[1], "list") && sheaf_world_rank() == 1) n_members--;
     if (sheaf_comm_new(member_rank, n_members, &params, &comm)) return quit(false);
-    if (!strcmp(argv[1], "values")) return values(argc > 3 ? (size_t)atol(argv[3]) : 70001);
+    if (!strcmp(argv[1], "many")) return many(argc > 3 ? atol(argv[3]) : 100000);
+    if (!strcmp(argv[1], "wrap")) { /* numbers of steps and collectives pass their largest value */
+        sheaf__comm_start_at(comm, UINT64_MAX - 39);
+        if (sheaf_world_barrier("start near the wrap")) return quit(false);
+    }
+    if (!strcmp(argv[1], "values") || !strcmp(argv[1], "wrap"))
+        return values(argc > 3 ? (size_t)atol(argv[3]) : 70001);
     return fault(argv[1], argc > 3 ? atoi(argv[3]) : 1, argc > 4 ? (size_t)atol(argv[4]) : 2048);
 }

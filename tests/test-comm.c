@@ -353,6 +353,39 @@ Test(comm_tools, measured_latency_follows_the_delay, .timeout = 60) {
     cr_assert_geq(whole[1], whole[0]);
 }
 
+Test(comm_ranks, many_small_ones_gain_no_memory, .timeout = 300) {
+    static const struct {
+        const char *env;
+        int n;
+    } cases[] = {{SHM, 20000}, {MPI, 2000}};
+    for (size_t i = 0; i < 2; i++) {
+        const int rc =
+            run_mpirun(2, cases[i].env, 120, out, sizeof out, "helper-comm many 1 %d", cases[i].n);
+        cr_assert_eq(rc, 0, "%s: status %d\n%s", cases[i].env, rc, out);
+        for (int r = 0; r < 2; r++) {
+            char want[32];
+            long kib = -1;
+            snprintf(want, sizeof want, "ok rank %d gained ", r);
+            const char *at = strstr(out, want);
+            cr_assert(at && sscanf(at + strlen(want), "%ld", &kib) == 1, "%s", out);
+            cr_expect_lt(kib, 256, "%s: rank %d gained %ld KiB", cases[i].env, r, kib);
+        }
+    }
+}
+
+/* Numbers of steps and collectives pass their largest value: same results. */
+Test(comm_ranks, numbers_wrap, .timeout = 300) {
+    static const char *const envs[] = {SHM, MPI, "SHEAF_COMM_TRANSPORT=hosts:0,0,1"};
+    char want[24], line[64];
+    run_values(SHM, 3, "1", 3, 16411, "shm(3)", want);
+    for (size_t i = 0; i < 3; i++) {
+        const int rc = run_mpirun(3, envs[i], 120, out, sizeof out, "helper-comm wrap 1 16411");
+        cr_assert_eq(rc, 0, "%s: status %d\n%s", envs[i], rc, out);
+        snprintf(line, sizeof line, "member 2 hash %s", want);
+        cr_assert_not_null(strstr(out, line), "%s: want %s\n%s", envs[i], line, out);
+    }
+}
+
 /* ---- faults ---- */
 
 static int count(const char *what) {

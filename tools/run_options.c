@@ -46,6 +46,7 @@ const char run_usage[] =
     "      --logits FILE      write the logits that each token was chosen from: one row of raw\n"
     "                         little-endian f32 for the last prompt token (also with -n 0), then\n"
     "                         one for each generated token but the last\n"
+    "      --trace FILE       what each rank did when, for chrome://tracing or ui.perfetto.dev\n"
     "      --check            compare the results of all members after every evaluation\n"
     "output\n"
     "      --ids              print token ids too\n"
@@ -89,6 +90,7 @@ static const struct option options[] = {
     {"--ppl-lines", NULL, FLAG, AT(ppl_lines), 0, 0, 0},
     {"--ppl-tokens", NULL, INT, AT(ppl_tokens), 0, 2, 1e15},
     {"--logits", NULL, TEXT, AT(logits), 0, 0, 0},
+    {"--trace", NULL, TEXT, AT(trace), 0, 0, 0},
     {"--check", NULL, FLAG, AT(check), 0, 0, 0},
     {"--ids", NULL, FLAG, AT(ids), 0, 0, 0},
     {"--json", NULL, FLAG, AT(json), 0, 0, 0},

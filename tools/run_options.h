@@ -9,7 +9,7 @@
 struct run_options {
     const char *model, *prompt, *file;
     const char *split, *devices, *sequence, *wire;
-    const char *logits, *perplexity;
+    const char *logits, *perplexity, *trace;
     const char *system; /* with chat; "" : the model's own */
     int64_t n_predict, n_ctx, n_batch, ppl_tokens;
     struct sheaf_sampler_params sampler;

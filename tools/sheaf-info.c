@@ -8,7 +8,9 @@
 
 #include "sheaf/sheaf.h"
 
+#include "info_check.h"
 #include "info_plan.h"
+#include "info_postmortem.h"
 
 static const char usage[] =
     "usage: [mpirun -np N] sheaf-info [--links] [-m MODEL.gguf [--split S] [--devices LIST] "
@@ -30,6 +32,10 @@ static const char usage[] =
     "  --link L         shm, 1gbe, 10gbe, 100gbe, roce, hdr, or US,GB/S (measured if each rank\n"
     "                   drives one member, else shm on one host and 10gbe on several)\n"
     "  --bandwidth G    GB/s that a member reads its weights with (measured; 60 with --members)\n"
+    "  --check          is every host fit for the job? With -m also: has each the same file?\n"
+    "  --postmortem DIR what the dumps of a failed job (SHEAF_FLIGHT_DIR) say: where ranks part, "
+    "who "
+    "was late\n"
     "  -h, --help       this text\n"
     "  --version        version of the library\n";
 
@@ -162,7 +168,8 @@ struct options {
     struct plan_options plan_options;
     int64_t members, past;
     const char *layer_text, *members_text, *tokens_text, *past_text, *bandwidth_text;
-    bool links, plan, help, version;
+    const char *postmortem;
+    bool links, plan, check, help, version;
 };
 
 static enum sheaf_status parse_number(const char *name, const char *text, int64_t min, int64_t max,
@@ -239,6 +246,8 @@ static enum sheaf_status parse(int argc, char **argv, struct options *o) {
         {"--sequence", "--sequence", &o->params.sequence, NULL},
         {"--link", "--link", &o->plan_options.link, NULL},
         {"--bandwidth", "--bandwidth", &o->bandwidth_text, NULL},
+        {"--check", "--check", NULL, &o->check},
+        {"--postmortem", "--postmortem", &o->postmortem, NULL},
         {"--help", "-h", NULL, &o->help},
         {"--version", "--version", NULL, &o->version},
     };
@@ -315,7 +324,11 @@ int main(int argc, char **argv) {
             fputs(usage, stdout);
         else if (o.version && root)
             printf("sheaf %s\n", sheaf_version());
-        else if (!o.help && !o.version)
+        else if (o.postmortem && root)
+            status = postmortem_print(o.postmortem);
+        else if (o.check)
+            status = check_job(o.params.path);
+        else if (!o.help && !o.version && !o.postmortem)
             status = run(&o);
     }
     if (status) {
@@ -326,5 +339,5 @@ int main(int argc, char **argv) {
         if (sheaf_world_reports_error()) fprintf(stderr, "sheaf-info: %s\n", text);
     }
     sheaf_world_finalize();
-    return code;
+    return code || !sheaf_world_failed() ? code : EXIT_FAILURE;
 }

@@ -10,6 +10,7 @@
 
 #include "sheaf/meta.h"
 #include "sheaf/module.h"
+#include "sheaf/trace.h"
 #include "sheaf/version.h"
 #include "sheaf/world.h"
 
@@ -363,9 +364,11 @@ static enum sheaf_status run(struct run *r) {
     if (!status) status = sheaf_world_agree(prepare_root(r), "preparing the prompt");
     if (status) return status;
     announce(r);
+    if (o->trace && (status = sheaf_trace_start(0))) return status;
     status = o->perplexity
                  ? run_perplexity(o, r->session, r->tok, check_interrupt, NULL, &r->result)
                  : generate_text(r);
+    if (!status && o->trace) status = sheaf_trace_write(o->trace);
     if (!status) status = run_report(o, r->session, &r->result);
     return status;
 }
@@ -428,5 +431,5 @@ int main(int argc, char **argv) {
     }
     run_free(&r);
     sheaf_world_finalize();
-    return code;
+    return code || !sheaf_world_failed() ? code : EXIT_FAILURE;
 }

@@ -16,6 +16,7 @@
 #include "sheaf/split.h"
 #include "sheaf/status.h"
 #include "sheaf/tensor.h"
+#include "sheaf/trace.h"
 #include "sheaf/type.h"
 #include "sheaf/version.h"
 #include "sheaf/world.h"

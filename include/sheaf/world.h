@@ -53,7 +53,8 @@ enum sheaf_status sheaf_world_init(const struct sheaf_world_params *params);
 /* Ends MPI. After an error it waits for nobody and leaves MPI as it is: print, call this, and
  * return non-zero from main; the launcher then ends the other ranks. A rank that gives up alone
  * calls sheaf_world_abort first. Without an error it ends with a barrier; if that fails, it says so
- * on standard error. Safe to call twice or without init. */
+ * on standard error, and sheaf_world_failed() is true afterwards: return non-zero then too. Safe to
+ * call twice or without init. */
 void sheaf_world_finalize(void);
 
 int sheaf_world_rank(void);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "comm/recorder.h"
+#include "comm/testing.h"
 #include "comm/world.h"
 
 const char *const sheaf__phase_names[SHEAF_PHASE_COUNT] = {

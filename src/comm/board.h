@@ -70,8 +70,6 @@ void sheaf__next_step(void); /* one more graph */
 enum sheaf_phase sheaf__phase(void);
 /* Makes the calling thread the main one. */
 void sheaf__board_own(void);
-/* Called at each entry of a phase, if set; for tests that break a rank at a certain place. */
-extern void (*sheaf__phase_hook)(enum sheaf_phase phase, const char *what);
 
 void sheaf__read(const struct sheaf__line *line, struct sheaf__activity *out);
 void sheaf__read_line(int rank, struct sheaf__activity *out);

@@ -9,6 +9,8 @@
 
 #include "comm/group.h"
 #include "comm/recorder.h"
+#include "comm/testing.h"
+#include "comm/trace.h"
 
 enum {
     DEFAULT_SLOT = 256 * 1024,
@@ -288,6 +290,18 @@ void sheaf_comm_free(struct sheaf_comm *comm) {
     free(comm);
 }
 
+void sheaf__comm_start_at(struct sheaf_comm *comm, uint64_t number) {
+    for (int i = 0; i < comm->n_local; i++) {
+        struct sheaf__member *self = &comm->members[i];
+        self->step = self->sequence = number;
+        if (!comm->cells) continue;
+        struct sheaf__cell *cell = &comm->cells[comm->place[comm->local[i]]];
+        for (int k = 0; k < 2; k++) atomic_store(&cell->line[k].ready, number);
+        atomic_store(&cell->done, number);
+        atomic_store(&cell->result, number);
+    }
+}
+
 /* ---- collectives ---- */
 
 struct sheaf__member *sheaf__find_member(const struct sheaf_comm *comm, int member) {
@@ -339,6 +353,9 @@ static enum sheaf_status end(const struct sheaf__call *c, enum sheaf_status st, 
     add(&c->self->stats[c->head.kind].time_ns, took);
     add(&c->self->stats[c->head.kind].wait_ns, c->wait_ns);
     sheaf__record_end(c->wait_ns, took);
+    sheaf__trace(SHEAF__TRACE_WAIT, c->tensor, c->start, c->wait_ns < took ? c->wait_ns : took);
+    sheaf__trace(SHEAF__TRACE_WIRE, c->tensor, c->start + c->wait_ns,
+                 took > c->wait_ns ? took - c->wait_ns : 0);
     sheaf__leave();
     return st;
 }

@@ -75,6 +75,8 @@ enum sheaf_status sheaf__fail(enum sheaf_status status, const char *fmt, ...) {
 bool sheaf_world_reports_error(void) {
     const struct sheaf__world *w = sheaf__world();
     if (w->size == 1) return true;
+    /* ranks that do not share a record yet go by what they agreed on */
+    if (w->failure == &sheaf__own_failure && w->reporter >= 0) return w->reporter == w->rank;
     if (sheaf__has_failed(w))
         return w->failure->origin == w->rank && !atomic_load(&w->failure->outranked) &&
                !sheaf__guard_speaks() && sheaf__guard_claim();

@@ -31,7 +31,8 @@ struct sheaf__head {
     uint32_t kind, node;
 };
 
-/* State of a member in shared memory. Values are step numbers + 1 and only grow. */
+/* State of a member in shared memory. Values are step numbers + 1 and only grow; the numbers wrap,
+ * so they are compared by their difference. */
 struct sheaf__cell {
     struct {
         _Alignas(SHEAF__LINE) _Atomic uint64_t ready;

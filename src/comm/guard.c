@@ -25,9 +25,12 @@
 #include "comm/world.h"
 
 enum { TICK_MS = 100, STATUS_FAILED = 1 };
-static const uint64_t BEAT_NS = 250000000;    /* between signs of life */
-static const uint64_t LISTEN_NS = 100000000;  /* hosts notice the same thing at about one time */
-static const uint64_t SPREAD_NS = 400000000;  /* the longest that a main thread waits for that */
+static const uint64_t BEAT_NS = 250000000; /* between signs of life */
+/* Hosts notice the same thing at about one time. The one of rank 0 speaks at once, others listen
+ * for so long whether a lower rank does. */
+static const uint64_t LISTEN_NS = 500000000;
+static const uint64_t SPREAD_NS = 700000000;  /* the longest that a main thread waits for that */
+static const uint64_t HOLD_NS = 3000000000u;  /* before the watch: for others to find it was told */
 static const uint64_t FORCE_NS = 3000000000u; /* for a main thread to come back from where it is */
 static const uint64_t SILENT_NS = 1500000000; /* after a failure, who is silent so long is stuck */
 static const uint64_t ABORT_NS = 1500000000;  /* for the launcher to answer */
@@ -37,9 +40,9 @@ static struct {
     bool runs;
     int wake;
     int *pidfds, *ranks, n_pidfds; /* of the other ranks of the share group */
-    _Atomic bool watching, stop, blocking, leaving, spread, want_abort, abort_done, told, farewell;
+    _Atomic bool watching, stop, blocking, leaving, spread, abort_done, told, farewell;
     _Atomic bool by_guard; /* the guard took the record */
-    bool farewell_sent;
+    _Atomic bool farewell_sent;
     uint64_t failed_at, last_tick, last_beat;
 } guard = {.wake = -1};
 
@@ -75,16 +78,23 @@ static bool claim_name(void) {
 bool sheaf__guard_claim(void) {
     struct sheaf__world *w = sheaf__world();
     int nobody = 0;
-    if (w->size > 1 && !atomic_load(&guard.watching)) return claim_name();
+    if (!atomic_load(&guard.watching)) return claim_name();
     return atomic_compare_exchange_strong(&w->failure->told, &nobody, w->rank + 1) ||
            nobody == w->rank + 1;
 }
 
 bool sheaf__guard_speaks(void) { return atomic_load(&guard.by_guard); }
 
+/* Ranks that do not share a record yet have agreed on a failure, and so on who speaks. */
+static bool agreed(void) {
+    const struct sheaf__world *w = sheaf__world();
+    return w->failure == &sheaf__own_failure && w->reporter >= 0;
+}
+
 static void tell(void) {
     const struct sheaf__world *w = sheaf__world();
-    if (atomic_load(&guard.told) || atomic_load(&w->failure->outranked) || !sheaf__guard_claim())
+    if (atomic_load(&guard.told) || atomic_load(&w->failure->outranked) || agreed() ||
+        !sheaf__guard_claim())
         return;
     atomic_store(&guard.told, true);
     if (w->failure->origin == w->rank)
@@ -106,6 +116,12 @@ void sheaf__guard_fail(const char *fmt, ...) {
     if (sheaf__record_failure(sheaf__world()->rank, text)) atomic_store(&guard.by_guard, true);
 }
 
+/* The record is complete: its state is marked before its text is written. */
+static bool has_text(void) {
+    return atomic_load_explicit(&sheaf__world()->failure->state, memory_order_acquire) ==
+           SHEAF__FAILED;
+}
+
 void sheaf__guard_lost(int rank, const char *fmt, ...) {
     const int me = sheaf__world()->rank;
     struct sheaf__activity mine, theirs;
@@ -124,7 +140,8 @@ void sheaf__guard_lost(int rank, const char *fmt, ...) {
 
 void sheaf__hear_failure(int origin, const char *text) {
     struct sheaf__world *w = sheaf__world();
-    if (!sheaf__record_failure(origin, text) && origin < w->failure->origin)
+    if (origin < 0 || origin >= w->size || sheaf__record_failure(origin, text)) return;
+    if (has_text() && w->share_of[origin] < w->share_of[w->failure->origin])
         atomic_store(&w->failure->outranked, 1);
 }
 
@@ -154,6 +171,19 @@ static void check_silence(uint64_t now, bool forgive) {
     }
 }
 
+/* Before MPI knows the rank, the launcher's variables do. */
+static void name_self(char *text, size_t size) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"};
+    const char *rank = NULL;
+    char host[SHEAF__HOST_NAME_BYTES] = "";
+    for (size_t i = 0; i < sizeof names / sizeof *names && !rank; i++) rank = getenv(names[i]);
+    gethostname(host, sizeof host - 1);
+    if (atomic_load(&guard.watching) || !rank)
+        snprintf(text, size, "%s", sheaf__rank_text(sheaf__world()->rank));
+    else
+        snprintf(text, size, "rank %.9s (%s)", rank, host);
+}
+
 /* The main thread's own phase. Waits in collectives have deadlines of their own, which end first.
  */
 static void check_phase(uint64_t now) {
@@ -167,15 +197,17 @@ static void check_phase(uint64_t now) {
     const uint64_t limit = w->limit_ns[phase];
     const bool waits = phase == SHEAF_PHASE_COLLECTIVE ||
                        atomic_load_explicit(&l->kind, memory_order_relaxed) == SHEAF__KIND_EXCHANGE;
-    if (now < since + (waits ? 2 * limit : limit)) return;
+    const uint64_t more = phase == SHEAF_PHASE_START ? FORCE_NS / 3 : limit;
+    if (now < since + limit + (waits ? more : 0)) return;
     struct sheaf__activity a;
     char what[160];
     sheaf__read(l, &a);
     if (a.phase != phase) return;
     sheaf__activity_text(&a, what, sizeof what);
-    sheaf__guard_fail("%s: %s has not ended for %.1f s; if it is only slow, raise %s",
-                      sheaf__rank_text(w->rank), what, (double)(now - since) * 1e-9,
-                      sheaf__phase_setting(phase));
+    char who[SHEAF__HOST_NAME_BYTES + 32];
+    name_self(who, sizeof who);
+    sheaf__guard_fail("%s: %s has not ended for %.1f s; if it is only slow, raise %s", who, what,
+                      (double)(now - since) * 1e-9, sheaf__phase_setting(phase));
 }
 
 /* ---- after a failure ---- */
@@ -239,17 +271,49 @@ static void ask_launcher(void) {
     if (pmix) dlclose(pmix);
 }
 
+static void *abort_thread(void *arg) {
+    (void)arg;
+    ask_launcher();
+    atomic_store(&guard.abort_done, true);
+    return NULL;
+}
+
+/* On a thread of its own, because it may never return. */
+static void abort_job(void) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, abort_thread, NULL)) return;
+    pthread_detach(thread);
+    const uint64_t end = sheaf__time_ns() + ABORT_NS;
+    while (!atomic_load(&guard.abort_done) && sheaf__time_ns() < end) nap(5000000);
+}
+
+/* Was mpirun told to leave ranks alone when others end? */
+static bool recovers(void) {
+    const char *recovery = getenv("OMPI_MCA_orte_enable_recovery");
+    return recovery && strcmp(recovery, "0");
+}
+
+/* Is anybody gone who cannot end by himself, or may the launcher leave ranks alone? */
+static bool needs_abort(uint64_t now) {
+    if (!atomic_load(&guard.watching) || recovers()) return true;
+    if (sheaf__heartbeat_lost(now, SILENT_NS)) return true;
+    for (int i = 0; i < guard.n_pidfds; i++)
+        if (is_silent(i, now)) return true;
+    return false;
+}
+
 static void force_exit(uint64_t now) {
     struct sheaf__world *w = sheaf__world();
-    if (!atomic_load(&guard.watching)) {
-        /* no channel between hosts yet: the host of rank 0 speaks first, its launcher ends the rest
-         */
-        if (w->rank) nap(700000000);
-    }
+    const bool watching = atomic_load(&guard.watching);
+    /* no channel between hosts yet: the host of rank 0 speaks first, its launcher ends the rest */
+    if (!watching && w->rank) nap(700000000);
     tell();
-    nap(500000000); /* the launcher passes the message on, others see that it was told */
+    /* the launcher passes the message on, others see that it was told */
+    nap(500000000);
     remove_names();
     end_silent_ranks(now);
+    if (needs_abort(now)) abort_job();
+    if (!watching && recovers()) nap(HOLD_NS);
     _exit(STATUS_FAILED);
 }
 
@@ -257,18 +321,16 @@ static void on_failure(uint64_t now) {
     const struct sheaf__world *w = sheaf__world();
     if (!guard.failed_at) {
         guard.failed_at = now;
-        if (w->failure->origin == w->rank) sheaf__heartbeat_alarm(w->rank, w->failure->text);
+        /* not only who took the record: it may have no connection to whom this rank has one */
+        if (w->share_of && w->share_of[w->failure->origin] == w->share_of[w->rank])
+            sheaf__heartbeat_alarm(w->failure->origin, w->failure->text);
         dump_records(now);
         remove_names();
     }
-    const bool alone = !sheaf__heartbeat_fds(NULL);
-    if (alone || now >= guard.failed_at + LISTEN_NS) {
+    const bool first = !sheaf__heartbeat_fds(NULL) || !w->share_of || w->share_of[w->rank] == 0;
+    if (first || now >= guard.failed_at + LISTEN_NS) {
         atomic_store(&guard.spread, true);
         if (atomic_load(&guard.by_guard)) tell();
-    }
-    if (atomic_exchange(&guard.want_abort, false)) {
-        ask_launcher();
-        atomic_store(&guard.abort_done, true);
     }
     const enum sheaf_phase phase = sheaf__phase();
     const uint64_t limit = phase == SHEAF_PHASE_IDLE || atomic_load(&guard.leaving)
@@ -298,7 +360,7 @@ static void tick(const struct pollfd *fds, uint64_t now) {
     }
     guard.last_tick = now;
     if (!sheaf__has_failed(sheaf__world())) check_phase(now);
-    if (sheaf__has_failed(sheaf__world())) on_failure(now);
+    if (has_text()) on_failure(now);
 }
 
 static void *run(void *arg) {
@@ -316,9 +378,9 @@ static void *run(void *arg) {
         if (poll(at, at == fds ? (nfds_t)n : 1, TICK_MS) < 0 && errno != EINTR) nap(10000000);
         uint64_t count;
         if (at[0].revents && read(guard.wake, &count, sizeof count) < 0) nap(1000000);
-        if (atomic_load(&guard.farewell) && !guard.farewell_sent) {
+        if (atomic_load(&guard.farewell) && !atomic_load(&guard.farewell_sent)) {
             sheaf__heartbeat_farewell();
-            guard.farewell_sent = true;
+            atomic_store(&guard.farewell_sent, true);
         }
         if (!watching || fds) tick(at, sheaf__time_ns());
     }
@@ -393,11 +455,18 @@ void sheaf__guard_stop(void) {
 
 void sheaf__guard_blocking(bool blocking) { atomic_store(&guard.blocking, blocking); }
 
+static bool all_left(void) {
+    for (int i = 0; i < guard.n_pidfds; i++)
+        if (!atomic_load(&sheaf__line(guard.ranks[i])->left)) return false;
+    return atomic_load(&guard.farewell_sent) && sheaf__heartbeat_all_left();
+}
+
 void sheaf__guard_farewell(void) {
-    struct sheaf__line *l = sheaf__line(sheaf__world()->rank);
-    atomic_store(&l->left, 1);
+    const uint64_t end = sheaf__time_ns() + sheaf__world()->limit_ns[SHEAF_PHASE_FINALIZE];
+    atomic_store(&sheaf__line(sheaf__world()->rank)->left, 1);
     atomic_store(&guard.farewell, true);
     kick();
+    while (!all_left() && !sheaf__has_failed(sheaf__world()) && sheaf__time_ns() < end) nap(200000);
 }
 
 void sheaf__guard_spread(void) {
@@ -414,13 +483,8 @@ void sheaf__guard_leaving(void) { atomic_store(&guard.leaving, true); }
 void sheaf__guard_end_job(void) {
     if (!guard.runs) return;
     const uint64_t now = sheaf__time_ns();
-    bool lost = sheaf__heartbeat_lost(now, SILENT_NS);
-    for (int i = 0; i < guard.n_pidfds; i++) lost = lost || is_silent(i, now);
     remove_names();
     end_silent_ranks(now);
-    if (!lost || !sheaf__has_failed(sheaf__world())) return;
-    atomic_store(&guard.want_abort, true);
-    kick();
-    const uint64_t end = now + ABORT_NS;
-    while (!atomic_load(&guard.abort_done) && sheaf__time_ns() < end) nap(5000000);
+    if (sheaf__has_failed(sheaf__world()) && needs_abort(now)) abort_job();
+    if (!atomic_load(&guard.watching) && recovers() && !agreed()) nap(HOLD_NS);
 }

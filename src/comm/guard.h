@@ -13,7 +13,8 @@ enum sheaf_status sheaf__guard_watch(void);
 void sheaf__guard_stop(void); /* waits for its thread; may be called without a start */
 /* Main thread: it is, or is no longer, in a call of MPI that has no deadline of its own. */
 void sheaf__guard_blocking(bool blocking);
-/* Main thread: all ranks have reached the end; none will be missed from here on. */
+/* Main thread, at the very end: tells the others that this rank need not be missed, and waits until
+ * they have said so too, have failed, or the time to finalize is over. */
 void sheaf__guard_farewell(void);
 /* After this rank took the failure record: tells other hosts, and returns when a lower rank that
  * reports a failure of its own has been heard. Any thread. */

@@ -36,7 +36,8 @@ enum type { HELLO = 1, WELCOME, BEAT, ALARM, BYE };
 
 struct peer {
     int rank, fd;
-    bool greeted, left, lost;
+    bool greeted, lost;
+    _Atomic bool left;
     uint64_t heard;
     size_t n_in, n_out;
     uint8_t in[FRAME_BYTES], out[FRAME_BYTES];
@@ -174,8 +175,10 @@ static bool greet(struct peer *p, enum type want, int *rank) {
 static bool adopt(struct peer *stranger, int rank) {
     struct peer *p = find_peer(rank);
     if (!p || p->fd >= 0 || rank < sheaf__world()->rank) return false;
-    *p = *stranger;
-    p->rank = rank;
+    p->fd = stranger->fd;
+    p->n_in = stranger->n_in;
+    memcpy(p->in, stranger->in, stranger->n_in);
+    p->heard = stranger->heard;
     p->greeted = true;
     set_options(p->fd);
     send_hello(p, WELCOME);
@@ -421,6 +424,12 @@ void sheaf__heartbeat_alarm(int origin, const char *text) {
 
 void sheaf__heartbeat_farewell(void) {
     for (int i = 0; i < n_peers; i++) send_frame(&peers[i], BYE, NULL, 0);
+}
+
+bool sheaf__heartbeat_all_left(void) {
+    for (int i = 0; i < n_peers; i++)
+        if (!peers[i].left) return false;
+    return true;
 }
 
 void sheaf__heartbeat_check(uint64_t now, uint64_t limit, bool forgive) {

@@ -22,6 +22,7 @@ void sheaf__heartbeat_serve(const struct pollfd *fds, uint64_t now);
 void sheaf__heartbeat_beat(void);
 void sheaf__heartbeat_alarm(int origin, const char *text);
 void sheaf__heartbeat_farewell(void);
+bool sheaf__heartbeat_all_left(void); /* any thread */
 /* Silent for `limit`: ends the job. `forgive`: this process itself was away; start again. */
 void sheaf__heartbeat_check(uint64_t now, uint64_t limit, bool forgive);
 /* Has a rank been lost (its connection broke, or it is silent for longer than `limit`)? */

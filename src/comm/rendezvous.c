@@ -69,7 +69,8 @@ look_around(struct sheaf__call *c, enum wait_for why, int place, uint64_t spins)
 
 static inline enum sheaf_status await(struct sheaf__call *c, const _Atomic uint64_t *flag,
                                       uint64_t value, enum wait_for why, int place) {
-    for (uint64_t spins = 1; atomic_load_explicit(flag, memory_order_acquire) < value; spins++) {
+    for (uint64_t spins = 1;
+         (int64_t)(atomic_load_explicit(flag, memory_order_acquire) - value) < 0; spins++) {
         sheaf__pause();
         if (spins % 256 == 0 || spins > c->comm->spins) {
             enum sheaf_status st = look_around(c, why, place, spins);

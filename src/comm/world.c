@@ -278,12 +278,11 @@ static void leave_failed(void) {
     }
     nanosleep(&(struct timespec){0, TOLD_MS * 1000000L}, NULL);
     sheaf__guard_end_job();
-    sheaf__guard_stop();
-    sheaf__heartbeat_stop();
+    sheaf__guard_stop(); /* connections close with the process: its thread may still be in a call */
 }
 
+/* The watch goes on until every rank has come out of MPI_Finalize. */
 static void leave_mpi(void) {
-    sheaf__guard_farewell();
     sheaf__control_stop();
     sheaf__enter(SHEAF_PHASE_FINALIZE, "MPI_Finalize", sheaf__time_ns());
     sheaf__guard_blocking(true);
@@ -291,6 +290,10 @@ static void leave_mpi(void) {
     MPI_Comm_free(&world.data);
     if (world.ends_mpi) MPI_Finalize();
     sheaf__guard_blocking(false);
+    sheaf__guard_farewell();
+}
+
+static void forget_world(void) {
     sheaf__guard_stop();
     sheaf__heartbeat_stop();
     sheaf__board_unshare();
@@ -310,9 +313,10 @@ void sheaf_world_finalize(void) {
     const bool clean = !world.mpi || (!failed && !sheaf_world_barrier("finalize"));
     if (!clean && !failed && sheaf_world_reports_error()) /* no caller would hear of it */
         fprintf(stderr, "sheaf: %s\n", sheaf_last_error());
-    if (!clean)
+    if (clean && world.mpi) leave_mpi();
+    if (world.mpi && sheaf__has_failed(&world))
         leave_failed();
     else if (world.mpi)
-        leave_mpi();
+        forget_world();
     world.started = world.mpi = false;
 }

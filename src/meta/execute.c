@@ -11,6 +11,7 @@
 
 #include "comm/board.h"
 #include "comm/devcomm.h"
+#include "comm/trace.h"
 #include "meta/meta_impl.h"
 
 /* 64 programs of any size; more if they are small, as those of scheduler splits are. */
@@ -393,13 +394,16 @@ static enum sheaf_status run_span_checked(struct member *me, struct meta_instr *
  * follows. The CPU computes at once, on this thread. */
 static enum sheaf_status run_span(struct member *me, struct meta_instr *instr) {
     const uint64_t begin = sheaf__time_ns();
-    sheaf__enter(SHEAF_PHASE_COMPUTE, instr->span.nodes[instr->span.n_nodes - 1]->name, begin);
+    const char *name = instr->span.nodes[instr->span.n_nodes - 1]->name;
+    sheaf__enter(SHEAF_PHASE_COMPUTE, name, begin);
     enum sheaf_status st = me->backend->check ? run_span_checked(me, instr)
                            : me->staged
                                ? sheaf_backend_graph_compute_async(me->device_backend, &instr->span)
                                : sheaf_backend_graph_compute(me->device_backend, &instr->span);
-    me->compute_ns += sheaf__time_ns() - begin;
+    const uint64_t took = sheaf__time_ns() - begin;
+    me->compute_ns += took;
     sheaf__leave();
+    sheaf__trace(SHEAF__TRACE_COMPUTE, name, begin, took);
     return st;
 }
 

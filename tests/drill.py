@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""Breaks jobs on purpose and looks how they end: every fault at every place where it makes sense, on
+one host and over two network namespaces, with mpirun's own kill and without.
+
+    tests/drill.py BUILD_DIR [--full] [--only TEXT] [-j N]
+
+Prints one line a case: how long the job went on after the fault, until the last of its processes had
+gone, and the message. A case is wrong if it takes too long, ends with status 0, says nothing, says
+two things, does not name the rank and the place, or leaves a process, a file or shared memory.
+Without --full a choice of cases that takes less than a minute. Exit status 0 if all were right."""
+import concurrent.futures, os, re, shutil, signal, subprocess, sys, tempfile, time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LIMITS = {"START": 8000, "LOAD": 6000, "PLAN": 5000, "COMPUTE": 5000, "COLLECTIVE": 5000,
+          "FINALIZE": 5000, "HEARTBEAT": 3000}
+SLACK = 8  # seconds for the launcher to end a job, on a machine with more processes than cores
+PLACES = ["init", "start", "load", "plan", "compute", "collective", "finalize", "mpi_end"]
+# What a message says of the place; a rank that died before others could know where it was says less.
+# Over the network it is known as it was up to a quarter of a second ago.
+WORDS = {"load": "load", "plan": "plan", "compute": "compute|collective", "collective": "collective",
+         "finalize": "finalize",
+         "mpi_end": "finalize"}
+
+
+class Case:
+    def __init__(self, fault, place, hosts, recovery=False, culprit=1, quick=False):
+        self.fault, self.place, self.hosts, self.recovery = fault, place, hosts, recovery
+        self.culprit, self.quick = culprit, quick
+
+    def name(self):
+        return "%-8s %-10s %d host%s%s%s" % (self.fault, self.place, self.hosts, "s" * (self.hosts > 1),
+                                             " recovery" if self.recovery else "",
+                                             " rank 0" if self.culprit == 0 else "")
+
+
+def cases():
+    for hosts in (1, 2):
+        for recovery in (False, True):
+            for place in PLACES:
+                for fault in ("kill", "stop", "exit"):
+                    yield Case(fault, place, hosts, recovery,
+                               quick=(fault == "kill" and place in ("load", "collective") or
+                                      fault == "stop" and place == "compute" and recovery or
+                                      fault == "exit" and place == "plan" and hosts == 2))
+            for place in PLACES[:-1]:
+                yield Case("hang", place, hosts, recovery, quick=place == "compute" and hosts == 1)
+            for place in ("compute", "collective"):
+                for fault in ("kill", "stop"):
+                    yield Case(fault, place, hosts, recovery, culprit=0)
+            for fault in ("graph", "shapes", "model", "version"):
+                yield Case(fault, "none", hosts, recovery, quick=not recovery and hosts == 1)
+        for place in PLACES:
+            yield Case("late", place, hosts, quick=place == "collective")
+        yield Case("none", "none", hosts, quick=True)
+    for recovery in (False, True):
+        for place in PLACES[1:-1]:
+            for fault in ("down", "loss"):
+                yield Case(fault, place, 2, recovery, quick=fault == "down" and place == "collective"
+                           and not recovery)
+
+
+def processes_with(token):
+    found = []
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit():
+            continue
+        try:
+            with open("/proc/%s/cmdline" % pid, "rb") as f:
+                line = f.read().replace(b"\0", b" ").decode(errors="replace")
+            with open("/proc/%s/stat" % pid) as f:
+                state = f.read().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if token in line and state != "Z" and int(pid) != os.getpid():
+            found.append((int(pid), line))
+    return found
+
+
+def limit_of(case):
+    if case.fault in ("none", "late") or case.place == "none":
+        return 60
+    if case.fault in ("kill", "exit"):
+        # before ranks watch each other, the launcher notices, or the deadline of the start
+        return LIMITS["START"] / 1000 if case.place in ("init", "start") else 1
+    if case.place in ("init", "start"):
+        return LIMITS["START"] / 1000
+    return 6
+
+
+def run(case, build, work):
+    token = "drill-%d-%s-end" % (os.getpid(), re.sub("[^a-z0-9]+", "-", case.name()))
+    where = tempfile.mkdtemp(prefix="d", dir=work)
+    shm = tempfile.mkdtemp(prefix="sheaf-drill-", dir="/dev/shm")
+    env = dict(os.environ, TMPDIR=where, OMPI_MCA_btl_vader_backing_directory=shm, DRILL_DIR=where,
+               DRILL_OTHER_MODEL=os.path.join(work, "other.gguf"))
+    late = case.fault in ("late", "none")
+    for name, ms in LIMITS.items():
+        env["SHEAF_TIMEOUT_%s_MS" % name] = str(60000 if late and name != "HEARTBEAT" else ms)
+    np = 3 if case.hosts == 1 else 4
+    helper = [os.path.join(build, "bin/helper-drill"), case.fault, case.place, str(case.culprit),
+              os.path.join(work, "model.gguf"), token]
+    if case.recovery:  # mpirun then says 0 whatever happens: each rank's own status counts
+        helper = ["sh", "-c", '"$@"; echo $? > "$DRILL_DIR/status.$OMPI_COMM_WORLD_RANK"', token] + helper
+    exports = []
+    for name in env:
+        if name.startswith(("SHEAF_", "DRILL_", "OMPI_MCA_btl")) or name == "TMPDIR":
+            exports += ["-x", name]
+    if case.hosts == 1:
+        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(np)]
+    else:
+        command = [os.path.join(ROOT, "scripts/netns-run"), "-H", "2", "-r", "2", "--"]
+    command += ["--enable-recovery"] * case.recovery + exports + helper
+    start = time.monotonic()
+    with open(os.path.join(where, "out"), "wb") as out:
+        p = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                             env=env, start_new_session=True)
+    launcher, gone, wrong = None, None, []
+    deadline = start + 45
+    while time.monotonic() < deadline and (launcher is None or gone is None):
+        if launcher is None and p.poll() is not None:
+            launcher = time.monotonic()
+        ranks = [x for x in processes_with(token) if "bin/helper-drill" in x[1].split(" ")[0]]
+        if ranks or launcher is None and gone is None and time.monotonic() - start < 3:
+            gone = None if ranks else gone
+        elif gone is None and (os.path.exists(os.path.join(where, "fault")) or launcher):
+            gone = time.monotonic()
+        if gone and launcher is None and time.monotonic() > gone + 20:
+            if not (case.recovery and case.place == "mpi_end"):  # a fault of mpirun 4.1.4's own
+                wrong.append("the launcher hangs")
+            break
+        time.sleep(0.03)
+    text = open(os.path.join(where, "out"), errors="replace").read()
+    status = p.poll()
+    if status is None:
+        os.killpg(p.pid, signal.SIGTERM)
+        try:
+            status = p.wait(15)
+        except subprocess.TimeoutExpired:
+            os.killpg(p.pid, signal.SIGKILL)
+            status = p.wait()
+    for _ in range(30):  # what was killed takes a moment
+        left = processes_with(token)
+        if not left:
+            break
+        time.sleep(0.1)
+    if left:
+        wrong.append("%d processes left: %s" % (len(left), left[0][1][:60]))
+        for pid, line in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+    try:
+        begin = float(open(os.path.join(where, "fault")).read())
+    except (OSError, ValueError):
+        begin = start
+        wrong.append("the fault did not happen")
+    seconds = (gone or time.monotonic()) - begin
+    total = (launcher or time.monotonic()) - begin
+    statuses = {}
+    for name in os.listdir(where):
+        if name.startswith("status."):
+            statuses[int(name[7:])] = int(open(os.path.join(where, name)).read() or -1)
+    messages = [l for l in text.splitlines() if re.match("(sheaf|drill): ", l)]
+    good = late
+    if case.fault == "loss" and "drill ok" in text and status == 0:
+        late = good = True  # the little that the end needs came through
+    if late:
+        if status != 0 or "drill ok" not in text:
+            wrong.append("status %s" % status)
+        if messages:
+            wrong.append("a message")
+    else:
+        if not case.recovery and status == 0:
+            wrong.append("status 0")
+        if case.recovery and not good:
+            for r in range(np):
+                if r != case.culprit and statuses.get(r, 1) == 0:
+                    wrong.append("rank %d ends with 0" % r)
+        if seconds > limit_of(case) + SLACK:
+            wrong.append("%.1f s" % seconds)
+        if not good:
+            words = WORDS.get(case.place, "") and "|".join(WORDS.values()) \
+                if case.hosts > 1 else WORDS.get(case.place, "")
+            # two halves of a job that cannot hear each other may both speak
+            # and before they have met, the hosts of a launcher that ends nobody
+            most = 2 if case.fault in ("down", "loss") or (
+                case.recovery and case.hosts > 1 and case.place in ("init", "start")) else 1
+            if not 1 <= len(messages) <= most and not (case.place in ("init", "start") and not case.recovery):
+                wrong.append("%d messages" % len(messages))
+            elif messages and not re.search(r"rank \d+ \(", messages[0]):
+                wrong.append("no rank named")
+            elif messages and words and not re.search(words, messages[0]):
+                wrong.append("place not named")
+    files = [f for f in os.listdir(shm)] + [f for f in os.listdir("/dev/shm") if f.startswith("sheaf.")]
+    if files and not left:
+        wrong.append("left in shared memory: " + " ".join(files))
+    temporary = [f for f in os.listdir(where) if f not in ("out", "fault") and not f.startswith("status.")]
+    if temporary:
+        wrong.append("temporary files left: " + " ".join(temporary))
+    shutil.rmtree(where, ignore_errors=True)
+    shutil.rmtree(shm, ignore_errors=True)
+    said = messages[0] if messages else "(the launcher's own)" if not good else "ok" if late else "-"
+    return wrong, seconds, total, said, text
+
+
+def main():
+    build, full, only, jobs = sys.argv[1], "--full" in sys.argv, None, 6
+    for i, a in enumerate(sys.argv):
+        only = sys.argv[i + 1] if a == "--only" else only
+        jobs = int(sys.argv[i + 1]) if a == "-j" else jobs
+    chosen = [c for c in cases() if (full or c.quick or only) and (not only or re.search(only, c.name()))]
+    if os.geteuid() or not shutil.which("ip"):
+        print("without root or iproute2: cases on two hosts are left out")
+        chosen = [c for c in chosen if c.hosts == 1]
+    work = tempfile.mkdtemp(prefix="sheaf-drill-")
+    for seed, name in ("1", "model.gguf"), ("2", "other.gguf"):  # same shapes, other weights
+        subprocess.run([os.path.join(build, "bin/sheaf-make-model"), "--layers", "4", "--seed", seed,
+                        "-o", os.path.join(work, name)], check=True, stdout=subprocess.DEVNULL)
+    bad, start = 0, time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for case, (wrong, seconds, total, said, text) in zip(
+                chosen, pool.map(lambda c: run(c, build, work), chosen)):
+            print("%-36s %6.1f s %6.1f s  %s%s" % (case.name(), seconds, total,
+                                                   "WRONG: " + "; ".join(wrong) + ": " if wrong else "",
+                                                   said), flush=True)
+            if wrong:
+                bad += 1
+                print("    " + "\n    ".join(text.splitlines()[-25:]))
+    shutil.rmtree(work, ignore_errors=True)
+    print("%d cases in %.0f s, %d wrong" % (len(chosen), time.monotonic() - start, bad))
+    return 1 if bad or not chosen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+/* Started by test-drill on two ranks that share no memory. While rank 0 waits for rank 1's control
+ * connection, which this program delays, strangers connect to it: one with nonsense, one with a
+ * greeting and a wrong secret, one with nothing. All must be closed, the job goes on, and
+ * afterwards nobody listens any more. */
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "comm/address.h"
+#include "sheaf/world.h"
+
+enum { STRANGERS = 3 };
+static struct sockaddr_in seen; /* where rank 0 listens */
+static int refused, silent = -1;
+static bool bad_address;
+
+/* In place of the library's own: rank 1 connects 1.5 s late. */
+int sheaf__address_connect(uint32_t address, uint16_t port) {
+    int (*next)(uint32_t, uint16_t);
+    void *symbol = dlsym(RTLD_NEXT, "sheaf__address_connect");
+    memcpy(&next, &symbol, sizeof next);
+    usleep(1500000);
+    return next(address, port);
+}
+
+static bool find_listener(void) {
+    for (int fd = 3; fd < 256; fd++) {
+        int listens = 0;
+        socklen_t n = sizeof listens, m = sizeof seen;
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n) || !listens ||
+            getsockname(fd, (struct sockaddr *)&seen, &m) || seen.sin_family != AF_INET)
+            continue;
+        const uint32_t address = ntohl(seen.sin_addr.s_addr);
+        if (address == INADDR_ANY) continue; /* of MPI itself */
+        bad_address = address != 0x7f000001;
+        if (!bad_address) return true;
+    }
+    return false;
+}
+
+static int stranger(const void *data, size_t n) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(fd, (struct sockaddr *)&seen, sizeof seen)) return -1;
+    if (n && send(fd, data, n, MSG_NOSIGNAL) < 0) perror("send");
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){3, 0}, sizeof(struct timeval));
+    return fd;
+}
+
+static bool is_closed(int fd) {
+    char c;
+    return fd >= 0 && recv(fd, &c, 1, 0) == 0;
+}
+
+static void *strangers(void *arg) {
+    (void)arg;
+    for (int i = 0; i < 20000 && !find_listener(); i++) usleep(500);
+    /* the header and rank of a greeting, then zeros in place of the secret */
+    unsigned char hello[8 + 20] = {0x53, 0x41, 0x48, 0x42, 1, 0, 20, 0, 1};
+    const char nonsense[] = "GET / HTTP/1.0\r\n\r\n";
+    silent = stranger(NULL, 0);
+    refused += is_closed(stranger(nonsense, sizeof nonsense));
+    refused += is_closed(stranger(hello, sizeof hello));
+    return NULL;
+}
+
+int main(void) {
+    pthread_t thread;
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    const bool root = rank && rank[0] == '0';
+    if (root && pthread_create(&thread, NULL, strangers, NULL)) return 2;
+    if (sheaf_world_init(NULL)) {
+        fprintf(stderr, "error: %s\n", sheaf_last_error());
+        return 1;
+    }
+    bool ok = true;
+    if (root) {
+        pthread_join(thread, NULL);
+        refused += is_closed(silent);
+        ok = refused == STRANGERS && stranger(NULL, 0) < 0; /* nobody listens any more */
+        printf("%s: %d strangers were refused\n", ok ? "ok" : "WRONG", refused);
+        fflush(stdout);
+    }
+    ok = !sheaf_world_barrier("after") && ok;
+    sheaf_world_finalize();
+    return ok ? 0 : 1;
+}

@@ -1,0 +1,142 @@
+/* Jobs that are broken on purpose: the quick part of tests/drill.py (--full runs all of it; the
+ * table is in docs/clusters.md), and what is left of a job that failed: dumps and what they say. */
+#include <criterion/criterion.h>
+
+#include "mpirun.h"
+
+static char out[1 << 17];
+
+Test(drill, jobs_end_as_they_should, .timeout = 400) {
+    const int rc =
+        run_command("exec python3 '" SHEAF_SOURCE_DIR "/tests/drill.py' '" SHEAF_BUILD_DIR "' -j 5",
+                    380, out, sizeof out);
+    cr_assert_eq(rc, 0, "status %d\n%s", rc, out);
+}
+
+/* Runs helper-comm's fault `mode` with a flight recorder, then the postmortem. */
+static void postmortem(const char *mode, const char *env) {
+    char dir[] = "/tmp/test-drill-XXXXXX", all[512], cmd[1024];
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(all, sizeof all, "SHEAF_TIMEOUT_MS=2000 SHEAF_FLIGHT_DIR=%s/new %s", dir, env);
+    const int rc = run_mpirun(3, all, 60, out, sizeof out, "helper-comm %s 1 1 2048", mode);
+    cr_expect_neq(rc, 0, "%s: %s", mode, out);
+    snprintf(
+        cmd, sizeof cmd,
+        "'%s/bin/sheaf-info' --postmortem %s/new; s=$?; ls %s/new | grep -vc flight; rm -r %s; "
+        "exit $s",
+        SHEAF_BUILD_DIR, dir, dir, dir);
+    cr_assert_eq(run_command(cmd, 20, out, sizeof out), 0, "%s: %s", mode, out);
+}
+
+Test(postmortem, names_where_ranks_part, .timeout = 120) {
+    static const char *const envs[] = {"", "SHEAF_COMM_TRANSPORT=mpi"};
+    for (size_t i = 0; i < 2; i++) {
+        postmortem("kind", envs[i]);
+        const char *line = strstr(out, "first divergence: ");
+        cr_assert_not_null(line, "%s", out);
+        cr_expect(strstr(line, "all_reduce 'ffn_out' (node 2, 8192 bytes, collective 3") &&
+                      strstr(line, "barrier 'ffn_out' (node 2, 0 bytes, collective 3"),
+                  "%s", out);
+    }
+}
+
+/* Also of a rank that cannot write any more. */
+Test(postmortem, names_the_late_rank, .timeout = 120) {
+    static const char *const modes[] = {"stop", "never"};
+    for (size_t i = 0; i < 2; i++) {
+        postmortem(modes[i], "");
+        cr_expect_not_null(strstr(out, "3 of 3 ranks"), "%s: %s", modes[i], out);
+        cr_expect_not_null(strstr(out, "late: rank 1 ("), "%s: %s", modes[i], out);
+        cr_expect_null(strstr(out, "late: rank 0"), "%s: %s", modes[i], out);
+        cr_expect_null(strstr(out, "first divergence"), "%s: %s", modes[i], out);
+    }
+}
+
+Test(postmortem, refuses_what_is_no_dump) {
+    static const struct {
+        const char *make, *words;
+    } cases[] = {
+        {"true", "holds no *.flight files"},
+        {"echo nonsense > $d/a.flight", "is no dump"},
+        {"printf 'sheaf-flight 1\\nrank 5 of 2\\n' > $d/a.flight", "is no dump"},
+        {"printf 'sheaf-flight 1\\njob 1\\nrank 0 of 1\\n' > $d/a.flight;"
+         "printf 'sheaf-flight 1\\njob 2\\nrank 0 of 1\\n' > $d/b.flight",
+         "several jobs"},
+        {"rm -r $d", "cannot open"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char cmd[1024];
+        snprintf(
+            cmd, sizeof cmd,
+            "d=$(mktemp -d); %s; '%s/bin/sheaf-info' --postmortem $d; s=$?; rm -rf $d; exit $s",
+            cases[i].make, SHEAF_BUILD_DIR);
+        cr_expect_eq(run_command(cmd, 20, out, sizeof out), 1, "%s: %s", cases[i].make, out);
+        cr_expect(strstr(out, cases[i].words), "%s: %s", cases[i].make, out);
+    }
+}
+
+Test(trace, has_a_lane_for_each_rank, .timeout = 60) {
+    char path[] = "/tmp/test-drill-XXXXXX", cmd[2048];
+    const int fd = mkstemp(path);
+    cr_assert_geq(fd, 0);
+    close(fd);
+    int rc = run_mpirun(
+        2, NULL, 60, out, sizeof out,
+        "sheaf-run -m " SHEAF_SOURCE_DIR "/models/kjv-f32.gguf -p And -n 4 --trace %s", path);
+    cr_assert_eq(rc, 0, "%s", out);
+    snprintf(
+        cmd, sizeof cmd,
+        "python3 -c '\n"
+        "import json\n"
+        "events = [e for e in json.load(open(\"%s\"))[\"traceEvents\"] if e[\"ph\"] == \"X\"]\n"
+        "for rank in 0, 1:\n"
+        "    lane = sorted((e for e in events if e[\"tid\"] == rank), key=lambda e: e[\"ts\"])\n"
+        "    assert {e[\"cat\"] for e in lane} == {\"compute\", \"wait\", \"wire\"}, rank\n"
+        "    for a, b in zip(lane, lane[1:]):  # a rank does one thing at a time\n"
+        "        assert a[\"ts\"] + a[\"dur\"] <= b[\"ts\"] + 0.002, (a, b)\n"
+        "'; s=$?; rm -f %s; exit $s",
+        path, path);
+    rc = run_command(cmd, 20, out, sizeof out);
+    cr_assert_eq(rc, 0, "%s", out);
+    rc = run_mpirun(2, NULL, 60, out, sizeof out,
+                    "sheaf-run -m " SHEAF_SOURCE_DIR
+                    "/models/kjv-f32.gguf -p And -n 1 --trace /nonexistent/x");
+    cr_assert_eq(rc, 1, "%s", out);
+    cr_assert_not_null(strstr(out, "cannot create /nonexistent/x"), "%s", out);
+}
+
+Test(check, finds_the_odd_host, .timeout = 120) {
+    char cmd[2048];
+    int rc = run_mpirun(2, NULL, 60, out, sizeof out,
+                        "sheaf-info --check -m " SHEAF_SOURCE_DIR "/models/kjv-f32.gguf");
+    cr_assert_eq(rc, 0, "%s", out);
+    cr_assert_not_null(strstr(out, "fit: 2 ranks on 1 host"), "%s", out);
+    /* rank 1 has another file under the same name */
+    snprintf(
+        cmd, sizeof cmd,
+        "d=$(mktemp -d); for s in 1 2; do mkdir $d/$s; '%s/bin/sheaf-make-model' --seed $s -o "
+        "$d/$s/m.gguf >/dev/null; done; mpirun --allow-run-as-root --oversubscribe -np 1 -wdir "
+        "$d/1 '%s/bin/sheaf-info' --check -m m.gguf : -np 1 -wdir $d/2 '%s/bin/sheaf-info' "
+        "--check -m m.gguf; s=$?; rm -r $d; exit $s",
+        SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR);
+    rc = run_command(cmd, 60, out, sizeof out);
+    cr_assert_eq(rc, 1, "status %d: %s", rc, out);
+    cr_assert_not_null(strstr(out, "(rank 1): another model under m.gguf"), "%s", out);
+    cr_assert_not_null(strstr(out, "1 problem (above)"), "%s", out);
+}
+
+/* ---- who may connect ---- */
+
+Test(control, refuses_strangers, .timeout = 60) {
+    const int rc =
+        run_mpirun(2, "SHEAF_COMM_TRANSPORT=mpi", 60, out, sizeof out, "helper-stranger");
+    cr_assert_eq(rc, 0, "status %d\n%s", rc, out);
+    cr_assert_not_null(strstr(out, "ok: 3 strangers were refused"), "%s", out);
+}
+
+Test(control, wants_a_private_or_named_address, .timeout = 60) {
+    const int rc = run_mpirun(2, "SHEAF_COMM_TRANSPORT=mpi SHEAF_CONTROL_ADDRESS=anywhere", 60, out,
+                              sizeof out, "helper-world info");
+    cr_assert_eq(rc, 1, "status %d\n%s", rc, out);
+    cr_assert_not_null(strstr(out, "SHEAF_CONTROL_ADDRESS is 'anywhere'"), "%s", out);
+}

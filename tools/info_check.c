@@ -1,0 +1,293 @@
+/* The pre-flight of a job: what each rank finds on its host, gathered and compared. */
+#include "info_check.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <inttypes.h>
+#include <math.h>
+#include <net/if.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <time.h>
+
+#include "weights.h"
+
+enum { MAX_NETS = 6, NET_TEXT = 40, MAX_PAIRS = 64, SMALL_CALLS = 200, LARGE_CALLS = 4 };
+static const size_t LARGE_BYTES = (size_t)4 << 20;
+static const uint64_t MIN_SHM = (uint64_t)64 << 20; /* Open MPI takes 4 MiB a rank */
+static const double MAX_CLOCK_S = 1.0, OUTLIER = 3;
+static const double mib = 1024.0 * 1024;
+
+struct net {
+    uint32_t address, mask;
+    char name[16];
+};
+
+struct facts { /* of one rank; plain numbers, because they travel as they are */
+    char kernel[64], build[64], model_error[200];
+    uint64_t memory, memory_free, shm_free, model_bytes, model_print;
+    double clock; /* seconds since 1970, when all came out of a barrier */
+    int32_t n_nets, pad;
+    struct net nets[MAX_NETS];
+};
+
+static int n_problems;
+
+__attribute__((format(printf, 2, 3))) static void problem(int rank, const char *fmt, ...) {
+    va_list ap;
+    n_problems++;
+    printf("UNFIT  host %s (rank %d): ", sheaf_world_host_name(rank), rank);
+    va_start(ap, fmt);
+    vprintf(fmt, ap);
+    va_end(ap);
+    putchar('\n');
+}
+
+static uint64_t meminfo(const char *key) {
+    char line[256];
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, key, strlen(key))) sscanf(line + strlen(key), ": %llu", &kib);
+    if (f) fclose(f);
+    return (uint64_t)kib * 1024;
+}
+
+static void find_nets(struct facts *f) {
+    struct ifaddrs *all = NULL;
+    if (getifaddrs(&all)) return;
+    for (const struct ifaddrs *i = all; i && f->n_nets < MAX_NETS; i = i->ifa_next) {
+        struct sockaddr_in a, m;
+        if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !i->ifa_netmask ||
+            !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK))
+            continue;
+        memcpy(&a, i->ifa_addr, sizeof a);
+        memcpy(&m, i->ifa_netmask, sizeof m);
+        struct net *n = &f->nets[f->n_nets++];
+        n->address = ntohl(a.sin_addr.s_addr);
+        n->mask = ntohl(m.sin_addr.s_addr);
+        snprintf(n->name, sizeof n->name, "%s", i->ifa_name);
+    }
+    freeifaddrs(all);
+}
+
+static void find_model(const char *path, struct facts *f) {
+    struct sheaf__model *model = NULL;
+    if (sheaf__model_open(path, &model)) {
+        snprintf(f->model_error, sizeof f->model_error, "%s", sheaf_last_error());
+        return;
+    }
+    f->model_bytes = model->total_bytes;
+    f->model_print = sheaf__model_fingerprint(model);
+    sheaf__model_free(model);
+}
+
+static void find_facts(const char *path, struct facts *f) {
+    struct utsname u;
+    struct statvfs shm;
+    if (!uname(&u)) snprintf(f->kernel, sizeof f->kernel, "%.63s", u.release);
+    snprintf(f->build, sizeof f->build, "%.63s", sheaf_build_info());
+    f->memory = meminfo("MemTotal");
+    f->memory_free = meminfo("MemAvailable");
+    if (!statvfs("/dev/shm", &shm)) f->shm_free = (uint64_t)shm.f_bavail * shm.f_frsize;
+    find_nets(f);
+    if (path) find_model(path, f);
+}
+
+static bool shares_a_net(const struct facts *a, const struct facts *b) {
+    for (int i = 0; i < a->n_nets; i++)
+        for (int k = 0; k < b->n_nets; k++)
+            if (a->nets[i].mask == b->nets[k].mask &&
+                (a->nets[i].address & a->nets[i].mask) == (b->nets[k].address & b->nets[k].mask))
+                return true;
+    return false;
+}
+
+static void net_text(const struct net *n, char text[NET_TEXT]) {
+    const uint32_t a = n->address;
+    int bits = 0;
+    for (uint32_t m = n->mask; m; m <<= 1) bits++;
+    snprintf(text, NET_TEXT, "%s %u.%u.%u.%u/%d", n->name, a >> 24, a >> 16 & 255, a >> 8 & 255,
+             a & 255, bits);
+}
+
+/* First rank of each host. */
+static int first_of(int host) {
+    int r = 0;
+    while (sheaf_world_host_index(r) != host) r++;
+    return r;
+}
+
+static void compare(const struct facts *all, const char *path) {
+    for (int host = 0; host < sheaf_world_n_hosts(); host++) {
+        const int r = first_of(host);
+        const struct facts *f = &all[r], *zero = &all[0];
+        int ranks = 0;
+        for (int q = 0; q < sheaf_world_size(); q++) ranks += sheaf_world_host_index(q) == host;
+        printf("host %s: %d ranks, Linux %s, %.0f of %.0f MiB free, /dev/shm %.0f MiB free",
+               sheaf_world_host_name(r), ranks, f->kernel, (double)f->memory_free / mib,
+               (double)f->memory / mib, (double)f->shm_free / mib);
+        for (int i = 0; i < f->n_nets; i++) {
+            char text[NET_TEXT];
+            net_text(&f->nets[i], text);
+            printf("%s%s", i ? ", " : "; ", text);
+        }
+        printf("; clock %+.3f s\n", f->clock - zero->clock);
+        if (f->shm_free < MIN_SHM)
+            problem(r, "/dev/shm has %.1f MiB free; mount it with more (containers: --shm-size)",
+                    (double)f->shm_free / mib);
+        if (host && !shares_a_net(f, zero))
+            problem(r, "no interface in a network of host %s", sheaf_world_host_name(0));
+        if (fabs(f->clock - zero->clock) > MAX_CLOCK_S)
+            problem(r, "its clock differs by %.1f s from host %s: logs will not fit together",
+                    f->clock - zero->clock, sheaf_world_host_name(0));
+        if (path && !f->model_error[0] &&
+            (double)f->memory_free * sheaf_world_size() / ranks < 1.1 * (double)f->model_bytes)
+            problem(r, "%.0f MiB free are less than its even share of the model (%.0f MiB)",
+                    (double)f->memory_free / mib,
+                    (double)f->model_bytes / mib * ranks / sheaf_world_size());
+    }
+    for (int r = 0; r < sheaf_world_size(); r++) {
+        const struct facts *f = &all[r], *zero = &all[0];
+        if (strcmp(f->build, zero->build))
+            problem(r, "another build: %s; host %s has %s", f->build, sheaf_world_host_name(0),
+                    zero->build);
+        if (f->model_error[0])
+            problem(r, "%s", f->model_error);
+        else if (path && !zero->model_error[0] && f->model_print != zero->model_print)
+            problem(r, "another model under %s than on host %s", path, sheaf_world_host_name(0));
+    }
+}
+
+/* ---- links ---- */
+
+struct link {
+    int a, b; /* hosts */
+    double us, gb_s;
+};
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double time_calls(struct sheaf_comm *comm, int member, float *data, size_t n, int calls,
+                         enum sheaf_status *st) {
+    const struct sheaf_comm_what what = {0, "check of the link"};
+    for (int i = 0; i < 2 && !*st; i++) *st = sheaf_comm_all_reduce(comm, member, data, n, &what);
+    const double start = now();
+    for (int i = 0; i < calls && !*st; i++)
+        *st = sheaf_comm_all_reduce(comm, member, data, n, &what);
+    return (now() - start) / calls;
+}
+
+/* An all-reduce between the first ranks of two hosts: the exchange of one message. */
+static enum sheaf_status measure(struct link *l, float *data) {
+    const int members[2] = {first_of(l->a), first_of(l->b)};
+    struct sheaf_comm *comm = NULL;
+    double times[2] = {0}, *all = calloc((size_t)sheaf_world_size() * 2, sizeof *all);
+    enum sheaf_status st = all ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+    st = sheaf_world_agree(st, "check of links");
+    if (!st) st = sheaf_comm_new(members, 2, NULL, &comm);
+    if (!st && sheaf_comm_n_local(comm)) {
+        const int me = sheaf_comm_local_member(comm, 0);
+        times[0] = time_calls(comm, me, data, 1, SMALL_CALLS, &st);
+        times[1] = time_calls(comm, me, data, LARGE_BYTES / sizeof *data, LARGE_CALLS, &st);
+    }
+    if (!st) st = sheaf_world_all_gather(times, sizeof times, all, "times of links");
+    if (!st) {
+        const double *t = all + 2 * members[0];
+        l->us = t[0] * 1e6;
+        l->gb_s = (double)LARGE_BYTES / (t[1] > t[0] ? t[1] - t[0] : t[1]) * 1e-9;
+    }
+    sheaf_comm_free(comm);
+    free(all);
+    return st;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const struct link *links, int n, bool latency) {
+    double v[MAX_PAIRS];
+    for (int i = 0; i < n; i++) v[i] = latency ? links[i].us : links[i].gb_s;
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    return v[n / 2];
+}
+
+static void judge(const struct link *links, int n) {
+    const double us = median(links, n, true), gb_s = median(links, n, false);
+    for (int i = 0; i < n; i++) {
+        const struct link *l = &links[i];
+        printf("link %s - %s: %.0f us, %.3f GB/s\n", sheaf_world_host_name(first_of(l->a)),
+               sheaf_world_host_name(first_of(l->b)), l->us, l->gb_s);
+        if (l->us <= OUTLIER * us && l->gb_s >= gb_s / OUTLIER) continue;
+        /* the host all of whose links are as bad is to blame, or else the later one */
+        int bad_a = 0, bad_b = 0;
+        for (int k = 0; k < n; k++) {
+            const bool bad = links[k].us > OUTLIER * us || links[k].gb_s < gb_s / OUTLIER;
+            bad_a += bad && (links[k].a == l->a || links[k].b == l->a);
+            bad_b += bad && (links[k].a == l->b || links[k].b == l->b);
+        }
+        problem(first_of(bad_a > bad_b ? l->a : l->b),
+                "the link %s - %s takes %.0f us and %.3f GB/s, while the median is %.0f us and "
+                "%.3f GB/s",
+                sheaf_world_host_name(first_of(l->a)), sheaf_world_host_name(first_of(l->b)), l->us,
+                l->gb_s, us, gb_s);
+    }
+}
+
+/* All pairs, or of many hosts each with the next one and with the first. */
+static enum sheaf_status check_links(void) {
+    const int hosts = sheaf_world_n_hosts();
+    struct link links[MAX_PAIRS];
+    int n = 0;
+    float *data = calloc(1, LARGE_BYTES);
+    enum sheaf_status st = data ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+    st = sheaf_world_agree(st, "check of links");
+    for (int a = 0; a < hosts; a++)
+        for (int b = a + 1; b < hosts && n < MAX_PAIRS; b++)
+            if (hosts <= 11 || a == 0 || b == a + 1) links[n++] = (struct link){.a = a, .b = b};
+    for (int i = 0; i < n && !st; i++) st = measure(&links[i], data);
+    if (!st && n && sheaf_world_rank() == 0) judge(links, n);
+    free(data);
+    return st;
+}
+
+enum sheaf_status check_job(const char *path) {
+    struct facts *mine = calloc(1, sizeof *mine);
+    struct facts *all = calloc((size_t)sheaf_world_size(), sizeof *all);
+    struct timespec t;
+    enum sheaf_status st = mine && all ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+    st = sheaf_world_agree(st, "check");
+    if (!st) {
+        find_facts(path, mine);
+        st = sheaf_world_barrier("check of clocks");
+        clock_gettime(CLOCK_REALTIME, &t);
+        mine->clock = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    }
+    if (!st && sheaf_world_size() == 1) *all = *mine;
+    if (!st && sheaf_world_size() > 1)
+        st = sheaf_world_all_gather(mine, sizeof *mine, all, "check");
+    if (!st && sheaf_world_rank() == 0) compare(all, path);
+    if (!st) st = check_links();
+    if (!st) st = sheaf_world_broadcast(&n_problems, sizeof n_problems, 0, "result of the check");
+    if (!st && n_problems)
+        st = sheaf_set_error(SHEAF_STATUS_FAILED, "%d problem%s (above)", n_problems,
+                             n_problems == 1 ? "" : "s");
+    if (!st && sheaf_world_rank() == 0)
+        printf("fit: %d ranks on %d host%s\n", sheaf_world_size(), sheaf_world_n_hosts(),
+               sheaf_world_n_hosts() == 1 ? "" : "s");
+    fflush(stdout);
+    free(mine);
+    free(all);
+    return st;
+}

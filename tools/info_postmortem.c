@@ -1,0 +1,264 @@
+/* Reads dumps of flight recorders (src/comm/recorder.c), lines them up by the number of each
+ * collective, and looks for where the ranks part. Clocks are not compared: who waited least in the
+ * last collective came last. */
+#include "info_postmortem.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT = 64, MAX_LINE = 4096, MAX_RANKS = 65536 };
+
+struct record {
+    unsigned long long sequence, group, node, bytes;
+    double start, wait, total; /* us; total < 0: it had not ended */
+    char kind[24], tensor[TEXT];
+};
+
+struct dump {
+    int rank, size, n;
+    unsigned long long job;
+    double now;
+    char host[TEXT], version[TEXT], doing[256], failure[1024];
+    struct record *records;
+};
+
+struct dumps {
+    struct dump *list;
+    int n;
+};
+
+static bool starts(const char *line, const char *word, char *rest, size_t size) {
+    const size_t n = strlen(word);
+    if (strncmp(line, word, n)) return false;
+    const size_t len = strnlen(line + n, size - 1);
+    memcpy(rest, line + n, len);
+    rest[len] = 0;
+    return true;
+}
+
+static bool add_record(struct dump *d, const char *line) {
+    struct record r = {0};
+    char total[32];
+    int at = 0;
+    if (sscanf(line, "%llu %llu %23s %llu %llu %lf %lf %31s %n", &r.sequence, &r.group, r.kind,
+               &r.node, &r.bytes, &r.start, &r.wait, total, &at) < 8)
+        return false;
+    snprintf(r.tensor, sizeof r.tensor, "%s", line + at);
+    r.total = strcmp(total, "open") ? strtod(total, NULL) : -1;
+    struct record *p =
+        d->n % 1024 ? d->records : realloc(d->records, ((size_t)d->n + 1024) * sizeof *p);
+    if (!p) return false;
+    d->records = p;
+    d->records[d->n++] = r;
+    return true;
+}
+
+static enum sheaf_status read_dump(const char *path, struct dump *d) {
+    char line[MAX_LINE], text[64];
+    bool ok = true;
+    FILE *f = fopen(path, "re");
+    if (!f) return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path, strerror(errno));
+    *d = (struct dump){.rank = -1};
+    ok = fgets(line, sizeof line, f) && !strncmp(line, "sheaf-flight 1", 14);
+    while (ok && fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = 0;
+        if (line[0] == '#' || !line[0]) continue;
+        if (starts(line, "version ", d->version, sizeof d->version) ||
+            starts(line, "host ", d->host, sizeof d->host) ||
+            starts(line, "doing ", d->doing, sizeof d->doing) ||
+            starts(line, "failure ", d->failure, sizeof d->failure) ||
+            starts(line, "records ", text, sizeof text))
+            continue;
+        if (starts(line, "job ", text, sizeof text))
+            d->job = strtoull(text, NULL, 16);
+        else if (starts(line, "now_us ", text, sizeof text))
+            d->now = strtod(text, NULL);
+        else if (starts(line, "rank ", text, sizeof text))
+            ok = sscanf(text, "%d of %d", &d->rank, &d->size) == 2;
+        else
+            ok = add_record(d, line);
+    }
+    fclose(f);
+    if (ok && d->rank >= 0 && d->rank < d->size && d->size <= MAX_RANKS)
+        return SHEAF_STATUS_SUCCESS;
+    free(d->records);
+    d->records = NULL;
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "%s is no dump of a flight recorder, or is damaged", path);
+}
+
+static int by_rank(const void *a, const void *b) {
+    return ((const struct dump *)a)->rank - ((const struct dump *)b)->rank;
+}
+
+static enum sheaf_status read_all(const char *dir, struct dumps *out) {
+    DIR *d = opendir(dir);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!d) return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", dir, strerror(errno));
+    for (const struct dirent *e; !st && (e = readdir(d));) {
+        char path[4096];
+        const size_t n = strlen(e->d_name);
+        if (n < 7 || strcmp(e->d_name + n - 7, ".flight")) continue;
+        struct dump *p = realloc(out->list, ((size_t)out->n + 1) * sizeof *p);
+        if (!p) {
+            st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the dumps");
+            break;
+        }
+        out->list = p;
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        st = read_dump(path, &out->list[out->n]);
+        if (!st) out->n++;
+    }
+    closedir(d);
+    if (!st && !out->n)
+        st = sheaf_set_error(SHEAF_STATUS_INVALID,
+                             "%s holds no *.flight files; a job writes them when it fails and "
+                             "SHEAF_FLIGHT_DIR is set",
+                             dir);
+    for (int i = 1; !st && i < out->n; i++)
+        if (out->list[i].job != out->list[0].job)
+            st = sheaf_set_error(SHEAF_STATUS_INVALID,
+                                 "%s holds dumps of several jobs (%016llx, %016llx): give each job "
+                                 "a directory of its own, or move the old files away",
+                                 dir, out->list[0].job, out->list[i].job);
+    if (!st) qsort(out->list, (size_t)out->n, sizeof *out->list, by_rank);
+    return st;
+}
+
+static const struct record *find(const struct dump *d, unsigned long long group,
+                                 unsigned long long sequence) {
+    for (int i = d->n - 1; i >= 0; i--)
+        if (d->records[i].group == group && d->records[i].sequence == sequence)
+            return &d->records[i];
+    return NULL;
+}
+
+static const struct record *last(const struct dump *d) {
+    return d->n ? &d->records[d->n - 1] : NULL;
+}
+
+static bool same(const struct record *a, const struct record *b) {
+    return a->node == b->node && a->bytes == b->bytes && !strcmp(a->kind, b->kind);
+}
+
+static void print_record(const struct record *r) {
+    printf("%s '%s' (node %llu, %llu bytes, collective %llu of group %llu)", r->kind, r->tensor,
+           r->node, r->bytes, r->sequence, r->group);
+}
+
+static void print_ranks(const struct dumps *all) {
+    const struct dump *first = &all->list[0];
+    printf("job %016llx, sheaf %s, %d of %d ranks\n", first->job, first->version, all->n,
+           first->size);
+    for (int i = 0; i < all->n; i++)
+        if (all->list[i].failure[0]) {
+            printf("failure: %s\n", all->list[i].failure);
+            break;
+        }
+    for (int i = 0; i < all->n; i++) {
+        const struct dump *d = &all->list[i];
+        const struct record *r = last(d);
+        printf("rank %d (%s) in %s; ", d->rank, d->host, d->doing);
+        if (!r) {
+            puts("no collective recorded");
+            continue;
+        }
+        printf("last: ");
+        print_record(r);
+        if (r->total < 0)
+            printf(", open for %.1f ms\n", (d->now - r->start) * 1e-3);
+        else
+            printf(", ended after %.1f us, %.1f of them waiting\n", r->total, r->wait);
+    }
+    for (int rank = 0, i = 0; rank < first->size; rank++) {
+        if (i < all->n && all->list[i].rank == rank)
+            i++;
+        else
+            printf("rank %d left no dump: no rank of its host survived it\n", rank);
+    }
+}
+
+/* The first collective of which two ranks have different records. */
+static bool print_divergence(const struct dumps *all) {
+    const struct record *best = NULL, *other = NULL;
+    int best_rank = 0, other_rank = 0;
+    const struct dump *a = &all->list[0];
+    for (int i = 1; i < all->n; i++) {
+        for (int k = 0; k < a->n; k++) {
+            const struct record *mine = &a->records[k];
+            if (best && mine->start >= best->start) break; /* in order of time */
+            const struct record *theirs = find(&all->list[i], mine->group, mine->sequence);
+            if (!theirs || same(mine, theirs)) continue;
+            best = mine;
+            best_rank = a->rank;
+            other = theirs;
+            other_rank = all->list[i].rank;
+            break;
+        }
+    }
+    if (!best) return false;
+    printf("first divergence: rank %d is in ", best_rank);
+    print_record(best);
+    printf(" while rank %d is in ", other_rank);
+    print_record(other);
+    putchar('\n');
+    return true;
+}
+
+/* Who is behind: it has not begun what the others wait in. */
+static void print_late(const struct dumps *all) {
+    const struct record *front = NULL;
+    const struct dump *late = NULL;
+    for (int i = 0; i < all->n; i++) {
+        const struct record *r = last(&all->list[i]);
+        if (r && (!front || r->group > front->group ||
+                  (r->group == front->group && r->sequence > front->sequence)))
+            front = r;
+    }
+    if (!front) {
+        puts("nobody had begun a collective");
+        return;
+    }
+    for (int i = 0; i < all->n; i++) {
+        const struct dump *d = &all->list[i];
+        const struct record *r = last(d);
+        if (find(d, front->group, front->sequence)) continue;
+        printf("late: rank %d (%s) has not begun ", d->rank, d->host);
+        print_record(front);
+        printf("; it was in %s%s\n", d->doing, r ? "" : ", and had begun none");
+        late = d;
+    }
+    if (late) return;
+    const struct record *least = NULL;
+    bool open = false;
+    for (int i = 0; i < all->n; i++) {
+        const struct record *r = find(&all->list[i], front->group, front->sequence);
+        open = open || r->total < 0;
+        if (!least || r->wait < least->wait) {
+            least = r;
+            late = &all->list[i];
+        }
+    }
+    printf(open ? "nobody is late: all ranks had begun " : "nobody is late: all ranks had ended ");
+    print_record(front);
+    putchar('\n');
+    if (!open)
+        printf("rank %d (%s) came last to it: it waited %.1f us\n", late->rank, late->host,
+               least->wait);
+}
+
+enum sheaf_status postmortem_print(const char *dir) {
+    struct dumps all = {0};
+    enum sheaf_status st = read_all(dir, &all);
+    if (!st) {
+        print_ranks(&all);
+        print_divergence(&all);
+        print_late(&all);
+    }
+    for (int i = 0; i < all.n; i++) free(all.list[i].records);
+    free(all.list);
+    return st;
+}
