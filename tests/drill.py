@@ -2,12 +2,13 @@
 """Breaks jobs on purpose and looks how they end: every fault at every place where it makes sense, on
 one host and over two network namespaces, with mpirun's own kill and without.
 
-    tests/drill.py BUILD_DIR [--full] [--only TEXT] [-j N]
+    tests/drill.py BUILD_DIR [--full] [--only REGEX] [-j N] [--table]
 
 Prints one line a case: how long the job went on after the fault, until the last of its processes had
 gone, and the message. A case is wrong if it takes too long, ends with status 0, says nothing, says
 two things, does not name the rank and the place, or leaves a process, a file or shared memory.
-Without --full a choice of cases that takes less than a minute. Exit status 0 if all were right."""
+Without --full a choice of cases that takes less than a minute; --table prints the result as in
+docs/clusters.md. Exit status 0 if all were right."""
 import concurrent.futures, os, re, shutil, signal, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -204,6 +205,25 @@ def run(case, build, work):
     return wrong, seconds, total, said, text
 
 
+def print_table(results):
+    """Seconds from the fault until the last rank had gone; a row a fault and setting."""
+    rows, examples = {}, {}
+    for case, seconds, said in results:
+        key = (case.fault, case.hosts, case.recovery, case.culprit)
+        rows.setdefault(key, {})[case.place] = seconds
+        if said.startswith(("sheaf: ", "drill: ")) and case.place in ("collective", "none"):
+            examples.setdefault(case.fault, said)
+    print("| fault | hosts | mpirun | " + " | ".join(PLACES + ["-"]) + " |")
+    print("|---|---|---|" + "---|" * (len(PLACES) + 1))
+    for (fault, hosts, recovery, culprit), cells in rows.items():
+        print("| %s | %d | %s | %s |" % (fault + (" of rank 0" if culprit == 0 else ""), hosts,
+              "recovery" if recovery else "",
+              " | ".join("%.1f" % cells[p] if p in cells else "" for p in PLACES + ["none"])))
+    print()
+    for fault, said in examples.items():
+        print("* %s: `%s`" % (fault, said))
+
+
 def main():
     build, full, only, jobs = sys.argv[1], "--full" in sys.argv, None, 6
     for i, a in enumerate(sys.argv):
@@ -217,17 +237,20 @@ def main():
     for seed, name in ("1", "model.gguf"), ("2", "other.gguf"):  # same shapes, other weights
         subprocess.run([os.path.join(build, "bin/sheaf-make-model"), "--layers", "4", "--seed", seed,
                         "-o", os.path.join(work, name)], check=True, stdout=subprocess.DEVNULL)
-    bad, start = 0, time.monotonic()
+    bad, start, results = 0, time.monotonic(), []
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for case, (wrong, seconds, total, said, text) in zip(
                 chosen, pool.map(lambda c: run(c, build, work), chosen)):
             print("%-36s %6.1f s %6.1f s  %s%s" % (case.name(), seconds, total,
                                                    "WRONG: " + "; ".join(wrong) + ": " if wrong else "",
                                                    said), flush=True)
+            results.append((case, seconds, said))
             if wrong:
                 bad += 1
                 print("    " + "\n    ".join(text.splitlines()[-25:]))
     shutil.rmtree(work, ignore_errors=True)
+    if "--table" in sys.argv:
+        print_table(results)
     print("%d cases in %.0f s, %d wrong" % (len(chosen), time.monotonic() - start, bad))
     return 1 if bad or not chosen else 0
 
