@@ -82,9 +82,9 @@ def limit_of(case):
         return 60
     if case.fault in ("kill", "exit"):
         # before ranks watch each other, the launcher notices, or the deadline of the start
-        return LIMITS["START"] / 1000 if case.place in ("init", "start") else 1
+        return LIMITS["START"] / 1000 + 5 if case.place in ("init", "start") else 1
     if case.place in ("init", "start"):
-        return LIMITS["START"] / 1000
+        return LIMITS["START"] / 1000 + 5
     return 6
 
 

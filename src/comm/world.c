@@ -267,13 +267,13 @@ out:
  * does. */
 static void leave_failed(void) {
     sheaf__guard_leaving();
-    if (!sheaf_world_reports_error()) {
+    const bool shared = world.failure != &sheaf__own_failure;
+    if (!sheaf_world_reports_error() && shared) {
         for (int ms = 0; ms < GRACE_MS && !atomic_load(&world.failure->told); ms += 10)
             nanosleep(&(struct timespec){0, 10000000}, NULL);
-        const bool here =
-            world.share_of && world.share_of[world.failure->origin] == world.share_of[world.rank];
-        if (here && !atomic_load(&world.failure->outranked) && !atomic_load(&world.failure->told) &&
-            sheaf__guard_claim())
+        const bool here = world.share_of[world.failure->origin] == world.share_of[world.rank];
+        if (here && !atomic_load(&world.failure->outranked) && sheaf__guard_claim() &&
+            !sheaf__guard_speaks())
             fprintf(stderr, "sheaf: %s\n", world.failure->text);
     }
     nanosleep(&(struct timespec){0, TOLD_MS * 1000000L}, NULL);
