@@ -45,9 +45,11 @@ static __global__ void move_kernel(View dst, View src, Unit unit, int64_t n) {
             *(uint32_t *)(void *)d = *(const uint32_t *)(const void *)s;
         } else if (unit.bytes == 8) {
             *(uint64_t *)(void *)d = *(const uint64_t *)(const void *)s;
-        } else { /* the others are whole halves */
+        } else if (unit.bytes % 2 == 0) {
             for (size_t b = 0; b < unit.bytes; b += 2)
                 *(uint16_t *)(void *)(d + b) = *(const uint16_t *)(const void *)(s + b);
+        } else { /* MXFP4: 17 */
+            for (size_t b = 0; b < unit.bytes; b++) d[b] = s[b];
         }
     }
 }

@@ -112,8 +112,25 @@ static inline bool sheaf__cuda_is_plain(const struct sheaf_tensor *t) {
 static inline bool sheaf__cuda_is_dense(const struct sheaf_tensor *t) {
     return t->ne[0] <= sheaf_blck_size(t->type) || t->nb[0] == sheaf_type_size(t->type);
 }
+/* The block types that load_dense, store_block and mul_vec.cu know: not all that the library has.
+ */
+static inline bool sheaf__cuda_is_block(const struct sheaf_tensor *t) {
+    switch (t->type) {
+    case SHEAF_TYPE_Q4_0:
+    case SHEAF_TYPE_Q4_1:
+    case SHEAF_TYPE_Q5_0:
+    case SHEAF_TYPE_Q5_1:
+    case SHEAF_TYPE_Q8_0:
+    case SHEAF_TYPE_Q4_K:
+    case SHEAF_TYPE_Q5_K:
+    case SHEAF_TYPE_Q6_K:
+        return true;
+    default:
+        return false;
+    }
+}
 static inline bool sheaf__cuda_can_load(const struct sheaf_tensor *t) {
-    return sheaf__cuda_is_plain(t) || (sheaf_is_quantized(t->type) && sheaf__cuda_is_dense(t));
+    return sheaf__cuda_is_plain(t) || (sheaf__cuda_is_block(t) && sheaf__cuda_is_dense(t));
 }
 /* Blocks for n items; kernels stride over what is left. */
 static inline unsigned sheaf__cuda_blocks(int64_t n, int64_t per_block) {

@@ -181,7 +181,7 @@ enum sheaf_status sheaf__cuda_launch_mul_mat(struct sheaf__cuda_queue *q,
 bool sheaf__cuda_supports_mul_mat(const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
     if (!a || !b || dst->type != SHEAF_TYPE_F32 || !dense_rows(dst) || !dense_rows(a)) return false;
-    if (!sheaf__cuda_is_plain(a) && !sheaf_is_quantized(a->type)) return false;
+    if (!sheaf__cuda_is_plain(a) && !sheaf__cuda_is_block(a)) return false;
     if (b->type != SHEAF_TYPE_F32 && b->type != SHEAF_TYPE_F16) return false;
     if (a->ne[0] != b->ne[0] || a->ne[1] != dst->ne[0]) return false;
     if (dst->op == SHEAF_OP_MUL_MAT) {
