@@ -450,10 +450,12 @@ static int run_fault(const char *env, const char *mode, size_t floats) {
 #define TWO_AND_ONE "SHEAF_COMM_TRANSPORT=hosts:0,0,1"
 static const char *const transports[] = {SHM, MPI, TWO_AND_ONE};
 
-/* One message, which holds both texts; status 1. */
+/* One message, which holds both texts; status 1, or that of a stopped rank which the others end, if
+ * mpirun sees that first. */
 static void expect_message(const char *env, const char *mode, const char *a, const char *b) {
     const int rc = run_fault(env, mode, 2048);
-    cr_expect_eq(rc, 1, "%s %s: status %d\n%s", env, mode, rc, out);
+    const bool ended = rc == 128 + SIGKILL && !strcmp(mode, "stop");
+    cr_expect(rc == 1 || ended, "%s %s: status %d\n%s", env, mode, rc, out);
     cr_expect_eq(count("error: "), 1, "%s %s: want one message\n%s", env, mode, out);
     cr_expect(strstr(out, a) && strstr(out, b), "%s %s: want '%s' and '%s'\n%s", env, mode, a, b,
               out);

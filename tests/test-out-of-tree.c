@@ -60,7 +60,7 @@ static void ran_on_both(const char *out) {
     has(out, "scheduler splits: 3\n");
     has(out, "nodes on the device: 6\n");
     has(out, "unload while in use: unload backend Example: ");
-    has(out, "unloaded, 1 backend(s) left\n");
+    has(out, "unloaded: gone\n");
 }
 
 Test(out_of_tree, backend) {

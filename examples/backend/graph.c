@@ -198,6 +198,7 @@ int main(int argc, char **argv) {
     sheaf_backend_free(device);
     sheaf_backend_free(cpu);
     must(sheaf_backend_unload(reg), "unload");
-    printf("unloaded, %zu backend(s) left\n", sheaf_backend_reg_count());
-    return refused && difference < 1e-6 ? 0 : 1;
+    const bool gone = !sheaf_backend_reg_by_name("Example");
+    printf("unloaded: %s\n", gone ? "gone" : "still there");
+    return refused && gone && difference < 1e-6 ? 0 : 1;
 }
