@@ -390,3 +390,87 @@ Test(graph_copy, wants_leaves_with_data) {
     sheaf_backend_free(backend);
     sheaf_free(ctx);
 }
+
+/* ---- what buffers, types and devices say of themselves ---- */
+
+Test(buffer, speaks_for_its_type) {
+    struct sheaf_context *ctx = context();
+    struct sheaf_tensor *t = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_Q8_0, 64, 3);
+    struct sheaf_tensor *view = sheaf_view_tensor(ctx, t);
+    sheaf_backend_buffer_type_t buft = sheaf_backend_dev_buffer_type(cpu());
+    sheaf_backend_buffer_t buffer;
+    cr_assert_eq(sheaf_backend_buft_get_device(buft), cpu());
+    cr_assert_geq(sheaf_backend_buft_get_max_size(buft), (size_t)1 << 32);
+    const size_t size = sheaf_backend_buft_get_alloc_size(buft, t);
+    const size_t alignment = sheaf_backend_buft_get_alignment(buft);
+    cr_assert_geq(size, 2 * 34 * 3);
+    OK(sheaf_backend_buft_alloc_buffer(buft, size + alignment, &buffer));
+    cr_assert_eq(sheaf_backend_buffer_get_alignment(buffer), alignment);
+    cr_assert_eq(sheaf_backend_buffer_get_alloc_size(buffer, t), size);
+    OK(sheaf_backend_tensor_alloc(buffer, t, sheaf_backend_buffer_get_base(buffer)));
+    OK(sheaf_backend_buffer_init_tensor(buffer, t));
+    cr_assert(sheaf_is_view(view) && !sheaf_is_view(t));
+    OK(sheaf_backend_view_init(view));
+    cr_assert_eq(view->data, t->data);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+}
+
+Test(buffer, rows_are_written_through_the_queue) {
+    struct sheaf_context *ctx = context();
+    struct sheaf_tensor *t = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 4, 3);
+    sheaf_backend_t backend;
+    sheaf_backend_buffer_t buffer;
+    OK(sheaf_backend_dev_init(cpu(), NULL, &backend));
+    cr_assert_str_eq(sheaf_backend_name(backend), "CPU0");
+    cr_assert(sheaf_backend_dev_is_cpu(cpu()));
+    cr_assert(!sheaf_backend_dev_is_meta(cpu()));
+    cr_assert(sheaf_backend_supports_buft(backend, sheaf_backend_dev_buffer_type(cpu())));
+    cr_assert(!sheaf_backend_dev_offload_op(cpu(), sheaf_scale(ctx, t, 2)));
+    OK(sheaf_backend_alloc_ctx_tensors(ctx, backend, &buffer));
+    OK(sheaf_backend_buffer_clear(buffer, 0));
+    const float data[] = {1, 2, -1, 3, 4, -1, 5, 6, -1};
+    /* two floats of every row, from column 1, out of rows of three */
+    OK(sheaf_backend_tensor_set_2d_async(backend, t, data, sizeof(float), 2 * sizeof(float), 3,
+                                         4 * sizeof(float), 3 * sizeof(float)));
+    OK(sheaf_backend_synchronize(backend));
+    float got[12];
+    OK(sheaf_backend_tensor_get(t, got, 0, sizeof got));
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(got[4 * i], 0);
+        cr_assert_eq(got[4 * i + 1], data[3 * i]);
+        cr_assert_eq(got[4 * i + 2], data[3 * i + 1]);
+        cr_assert_eq(got[4 * i + 3], 0);
+    }
+    sheaf_backend_buffer_free(buffer);
+    sheaf_backend_free(backend);
+    sheaf_free(ctx);
+}
+
+/* ---- the graph allocator over two buffer types ---- */
+
+Test(gallocr_n, places_every_tensor_where_its_number_says) {
+    setenv("SHEAF_CPU_DEVICES", "2", 1);
+    struct sheaf_context *ctx = context();
+    const sheaf_backend_buffer_type_t bufts[] = {
+        sheaf_backend_dev_buffer_type(sheaf_backend_dev_get(0)),
+        sheaf_backend_dev_buffer_type(sheaf_backend_dev_get(1))};
+    struct sheaf_tensor *x = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, 1000);
+    struct sheaf_tensor *a = sheaf_scale(ctx, x, 2), *b = sheaf_scale(ctx, a, 3);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+    sheaf_set_output(b);
+    OK(sheaf_build_forward_expand(graph, b));
+    const int nodes[] = {0, 1}, leaves[] = {1}, wrong[] = {0, 2};
+    sheaf_gallocr_t galloc = sheaf_gallocr_new_n(bufts, 2);
+    cr_assert_not_null(galloc);
+    cr_assert_eq(sheaf_gallocr_reserve_n(galloc, graph, wrong, leaves), SHEAF_STATUS_INVALID);
+    OK(sheaf_gallocr_reserve_n(galloc, graph, nodes, leaves));
+    cr_assert_geq(sheaf_gallocr_get_buffer_size_n(galloc, 0), 4000);
+    cr_assert_geq(sheaf_gallocr_get_buffer_size_n(galloc, 1), 4000);
+    OK(sheaf_gallocr_alloc_graph_n(galloc, graph, nodes, leaves));
+    cr_assert_eq(sheaf_backend_buffer_get_type(x->buffer), bufts[1]);
+    cr_assert_eq(sheaf_backend_buffer_get_type(a->buffer), bufts[0]);
+    cr_assert_eq(sheaf_backend_buffer_get_type(b->buffer), bufts[1]);
+    sheaf_gallocr_free(galloc);
+    sheaf_free(ctx);
+}

@@ -359,3 +359,26 @@ Test(core_graph, a_failed_constructor_is_reported_by_expand) {
     cr_assert_eq(sheaf_graph_n_nodes(g), 0);
     sheaf_free(ctx);
 }
+
+/* ---- what tensors and contexts say of themselves ---- */
+
+Test(core_tensor, sizes_names_and_ops) {
+    C *ctx = arena(64 * sheaf_tensor_overhead(), true);
+    cr_assert(sheaf_get_no_alloc(ctx));
+    T *q = sheaf_new_tensor_3d(ctx, SHEAF_TYPE_Q4_0, 64, 3, 5);
+    cr_assert_eq(sheaf_nrows(q), 15);
+    cr_assert_eq(sheaf_element_size(q), 18);
+    T *x = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 6, 4);
+    T *like = sheaf_new_tensor_3d(ctx, SHEAF_TYPE_F16, 2, 3, 4);
+    T *shaped = sheaf_reshape(ctx, x, like);
+    cr_assert(sheaf_are_same_shape(shaped, like) && shaped->type == SHEAF_TYPE_F32);
+    cr_assert(sheaf_is_view(shaped));
+    T *u = sheaf_unary(ctx, x, SHEAF_UNARY_OP_TANH);
+    cr_assert_eq(sheaf_get_unary_op(u), SHEAF_UNARY_OP_TANH);
+    cr_assert_str_eq(sheaf_unary_op_name(SHEAF_UNARY_OP_TANH), "TANH");
+    T *g = sheaf_glu_split(ctx, x, u, SHEAF_GLU_OP_REGLU);
+    cr_assert_eq(sheaf_get_glu_op(g), SHEAF_GLU_OP_REGLU);
+    cr_assert(sheaf_are_same_shape(g, x) && g->src[1] == u);
+    cr_assert_str_eq(sheaf_glu_op_name(SHEAF_GLU_OP_REGLU), "REGLU");
+    sheaf_free(ctx);
+}

@@ -330,3 +330,28 @@ Test(meta, a_transposed_operand_is_cut_by_its_strides) {
     sheaf_backend_free(backend);
     sheaf_backend_meta_device_free(meta);
 }
+
+/* ---- what a meta device says of itself ---- */
+
+static enum sheaf_status mirror_all(const struct sheaf_tensor *t, void *user,
+                                    struct sheaf_split_state **out) {
+    (void)t, (void)user;
+    *out = sheaf_split_state_mirrored(3);
+    return *out ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+}
+
+Test(meta, names_its_members) {
+    const sheaf_backend_dev_t *members = cpu_members(3);
+    sheaf_backend_dev_t meta;
+    cr_assert_eq(sheaf_backend_meta_device(members, 3, mirror_all, NULL, &meta),
+                 SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    cr_assert(sheaf_backend_dev_is_meta(meta) && !sheaf_backend_dev_is_meta(members[0]));
+    cr_assert_eq(sheaf_backend_meta_dev_n_members(meta), 3);
+    cr_assert_eq(sheaf_backend_meta_dev_n_local(meta), 3);
+    for (size_t i = 0; i < 3; i++) {
+        cr_assert_eq(sheaf_backend_meta_dev_member(meta, i), members[i]);
+        cr_assert_eq(sheaf_backend_meta_dev_local_member(meta, i), i);
+    }
+    cr_assert_not_null(sheaf_backend_meta_dev_comm(meta));
+    sheaf_backend_meta_device_free(meta);
+}

@@ -279,3 +279,19 @@ Test(cut, too_many_intervals_are_refused_not_worked_out) {
     sheaf_split_state_free(s);
     sheaf__pool_free(&pool);
 }
+
+Test(split_state, axes_have_names) {
+    static const struct {
+        int axis;
+        const char *name;
+    } cases[] = {{SHEAF_SPLIT_AXIS_0, "0"},
+                 {SHEAF_SPLIT_AXIS_3, "3"},
+                 {4, "UNKNOWN"},
+                 {SHEAF_SPLIT_AXIS_MIRRORED, "MIRRORED"},
+                 {SHEAF_SPLIT_AXIS_PARTIAL, "PARTIAL"},
+                 {12, "UNKNOWN"},
+                 {-1, "UNKNOWN"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        cr_assert_str_eq(sheaf_split_axis_name((enum sheaf_split_axis)cases[i].axis),
+                         cases[i].name);
+}

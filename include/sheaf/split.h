@@ -39,6 +39,8 @@ enum sheaf_split_axis {
     SHEAF_SPLIT_AXIS_MIRRORED = 10,
     SHEAF_SPLIT_AXIS_PARTIAL = 11,
 };
+/* "0" to "3", "MIRRORED", "PARTIAL"; "UNKNOWN" for anything else. */
+const char *sheaf_split_axis_name(enum sheaf_split_axis axis);
 
 struct sheaf_split_segment {
     int64_t outer;  /* repeats of the whole run of units, >= 1 */

@@ -16,6 +16,19 @@ static int64_t gcd64(int64_t a, int64_t b) {
     return a;
 }
 
+const char *sheaf_split_axis_name(enum sheaf_split_axis axis) {
+    static const char *const names[] = {
+        [SHEAF_SPLIT_AXIS_0] = "0",
+        [SHEAF_SPLIT_AXIS_1] = "1",
+        [SHEAF_SPLIT_AXIS_2] = "2",
+        [SHEAF_SPLIT_AXIS_3] = "3",
+        [SHEAF_SPLIT_AXIS_MIRRORED] = "MIRRORED",
+        [SHEAF_SPLIT_AXIS_PARTIAL] = "PARTIAL",
+    };
+    const size_t i = (size_t)axis;
+    return i < sizeof names / sizeof *names && names[i] ? names[i] : "UNKNOWN";
+}
+
 static bool is_cut(const struct sheaf_split_state *s) { return (unsigned)s->axis < SHEAF_MAX_DIMS; }
 
 struct sheaf_split_state *sheaf_split_state_new(enum sheaf_split_axis axis, int n_members,
