@@ -353,6 +353,12 @@ Test(comm_tools, measured_latency_follows_the_delay, .timeout = 60) {
     cr_assert_geq(whole[1], whole[0]);
 }
 
+/* A sanitizer keeps what was freed, so that the process grows; leaks it finds by itself. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { MOST_GAINED_KIB = 32768 };
+#else
+enum { MOST_GAINED_KIB = 256 };
+#endif
 Test(comm_ranks, many_small_ones_gain_no_memory, .timeout = 300) {
     static const struct {
         const char *env;
@@ -368,7 +374,7 @@ Test(comm_ranks, many_small_ones_gain_no_memory, .timeout = 300) {
             snprintf(want, sizeof want, "ok rank %d gained ", r);
             const char *at = strstr(out, want);
             cr_assert(at && sscanf(at + strlen(want), "%ld", &kib) == 1, "%s", out);
-            cr_expect_lt(kib, 256, "%s: rank %d gained %ld KiB", cases[i].env, r, kib);
+            cr_expect_lt(kib, MOST_GAINED_KIB, "%s: rank %d gained %ld KiB", cases[i].env, r, kib);
         }
     }
 }

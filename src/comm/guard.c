@@ -344,9 +344,9 @@ static void on_failure(uint64_t now) {
 
 /* ---- the thread ---- */
 
+/* fds: what was polled for the watch; NULL before it, even if it has begun since. */
 static void tick(const struct pollfd *fds, uint64_t now) {
-    const bool watching = atomic_load(&guard.watching);
-    if (watching) {
+    if (fds) {
         const struct sheaf__world *w = sheaf__world();
         const bool away = now - guard.last_tick > w->heartbeat_ns / 2;
         atomic_store_explicit(&sheaf__line(w->rank)->heard_ns, now, memory_order_relaxed);
@@ -382,7 +382,7 @@ static void *run(void *arg) {
             sheaf__heartbeat_farewell();
             atomic_store(&guard.farewell_sent, true);
         }
-        if (!watching || fds) tick(at, sheaf__time_ns());
+        if (!watching || fds) tick(watching ? fds : NULL, sheaf__time_ns());
     }
     free(fds);
     return NULL;
