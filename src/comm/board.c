@@ -18,7 +18,7 @@ void (*sheaf__phase_hook)(enum sheaf_phase phase, const char *what);
 
 struct sheaf__failure sheaf__own_failure;
 static struct sheaf__line own_line = {.kind = SHEAF__KIND_NONE};
-static struct sheaf__board *shared;
+static struct sheaf__board *_Atomic shared; /* the guard looks from its thread */
 static size_t shared_bytes;
 static _Thread_local bool is_main;
 

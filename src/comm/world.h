@@ -25,9 +25,9 @@ struct sheaf__world {
     uint64_t limit_ns[SHEAF_PHASE_COUNT], heartbeat_ns;
     uint64_t job; /* a random number that all ranks know */
     MPI_Comm control, data;
-    struct sheaf__failure *failure; /* never NULL */
-    int reporter;                   /* lowest rank that failed in the last agree; -1 none */
-    uint32_t n_groups;              /* groups made so far, the same on every rank */
+    struct sheaf__failure *_Atomic failure; /* never NULL */
+    int reporter;                           /* lowest rank that failed in the last agree; -1 none */
+    uint32_t n_groups;                      /* groups made so far, the same on every rank */
 };
 
 struct sheaf__world *sheaf__world(void);
