@@ -15,20 +15,21 @@
 
 #include "sheaf/comm.h"
 
+#include "options.h"
 #include "session.h"
 #include "speed.h"
 
-enum { BENCH_MAX_LIST = 16, BENCH_MAX_REPEATS = 1000, BENCH_SHA_TEXT = 65 };
+enum { BENCH_MAX_REPEATS = 1000, BENCH_SHA_TEXT = 65 };
 
 enum bench_format { BENCH_MD, BENCH_CSV, BENCH_JSON };
 
 struct bench_options {
-    const char *model, *split, *devices, *sequence;
-    int64_t n_prompt[BENCH_MAX_LIST], n_gen[BENCH_MAX_LIST], depth[BENCH_MAX_LIST];
+    const char *model, *split, *devices, *sequence, *output;
+    int64_t n_prompt[OPTION_MAX_LIST], n_gen[OPTION_MAX_LIST], depth[OPTION_MAX_LIST];
     int n_prompts, n_gens, n_depths; /* entries of the lists */
     int64_t repeats, n_batch, threads;
     enum sheaf_type kv_type;
-    enum bench_format format;
+    enum bench_format format; /* that `output` names */
     bool single, no_warmup, help, version;
 };
 

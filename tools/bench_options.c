@@ -1,8 +1,6 @@
 /* The command line of sheaf-bench: one table of options, names as llama-bench has them where it
  * has them. */
-#include <errno.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
@@ -36,102 +34,37 @@ const char bench_usage[] =
     "the speed at which reading the weights and the cache at the measured bandwidth and the\n"
     "measured cost of the collectives would be all.\n";
 
-enum kind { FLAG, TEXT, INT, LIST, TYPE, FORMAT };
-
-struct option {
-    const char *name, *alias;
-    enum kind kind;
-    size_t offset; /* of the value in struct bench_options */
-    size_t count;  /* LIST: of its number of entries */
-    int64_t min, max;
-};
-
 #define AT(field) offsetof(struct bench_options, field)
 enum { MOST_TOKENS = 1 << 20 };
 static const struct option options[] = {
-    {"--model", "-m", TEXT, AT(model), 0, 0, 0},
-    {"--n-prompt", "-p", LIST, AT(n_prompt), AT(n_prompts), 0, MOST_TOKENS},
-    {"--n-gen", "-n", LIST, AT(n_gen), AT(n_gens), 0, MOST_TOKENS},
-    {"--n-depth", "-d", LIST, AT(depth), AT(n_depths), 0, MOST_TOKENS},
-    {"--repetitions", "-r", INT, AT(repeats), 0, 1, BENCH_MAX_REPEATS},
-    {"--threads", "-t", INT, AT(threads), 0, 1, 4096},
-    {"--batch", "-b", INT, AT(n_batch), 0, 1, 1 << 16},
-    {"--output", "-o", FORMAT, AT(format), 0, 0, 0},
-    {"--split", NULL, TEXT, AT(split), 0, 0, 0},
-    {"--devices", NULL, TEXT, AT(devices), 0, 0, 0},
-    {"--sequence", NULL, TEXT, AT(sequence), 0, 0, 0},
-    {"--single", NULL, FLAG, AT(single), 0, 0, 0},
-    {"--kv-type", NULL, TYPE, AT(kv_type), 0, 0, 0},
-    {"--no-warmup", NULL, FLAG, AT(no_warmup), 0, 0, 0},
-    {"--help", "-h", FLAG, AT(help), 0, 0, 0},
-    {"--version", NULL, FLAG, AT(version), 0, 0, 0},
+    {"--model", "-m", OPTION_TEXT, AT(model), 0, 0, 0},
+    {"--n-prompt", "-p", OPTION_LIST, AT(n_prompt), AT(n_prompts), 0, MOST_TOKENS},
+    {"--n-gen", "-n", OPTION_LIST, AT(n_gen), AT(n_gens), 0, MOST_TOKENS},
+    {"--n-depth", "-d", OPTION_LIST, AT(depth), AT(n_depths), 0, MOST_TOKENS},
+    {"--repetitions", "-r", OPTION_INT, AT(repeats), 0, 1, BENCH_MAX_REPEATS},
+    {"--threads", "-t", OPTION_INT, AT(threads), 0, 1, 4096},
+    {"--batch", "-b", OPTION_INT, AT(n_batch), 0, 1, 1 << 16},
+    {"--output", "-o", OPTION_TEXT, AT(output), 0, 0, 0},
+    {"--split", NULL, OPTION_TEXT, AT(split), 0, 0, 0},
+    {"--devices", NULL, OPTION_TEXT, AT(devices), 0, 0, 0},
+    {"--sequence", NULL, OPTION_TEXT, AT(sequence), 0, 0, 0},
+    {"--single", NULL, OPTION_FLAG, AT(single), 0, 0, 0},
+    {"--kv-type", NULL, OPTION_KV_TYPE, AT(kv_type), 0, 0, 0},
+    {"--no-warmup", NULL, OPTION_FLAG, AT(no_warmup), 0, 0, 0},
+    {"--help", "-h", OPTION_FLAG, AT(help), 0, 0, 0},
+    {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, 0},
 };
 
-static const struct option *find(const char *arg) {
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        if (strcmp(arg, options[i].name) == 0 ||
-            (options[i].alias && strcmp(arg, options[i].alias) == 0))
-            return &options[i];
-    }
-    return NULL;
-}
-
-/* Whole numbers with commas between them, at most `most`. Returns how many, 0 if there is anything
- * else. */
-static int parse_numbers(const struct option *o, const char *text, int most, int64_t *out) {
-    for (int n = 0; n < most; n++) {
-        char *end;
-        errno = 0;
-        const long long v = strtoll(text, &end, 10);
-        if (errno || end == text || v < o->min || v > o->max) return 0;
-        out[n] = v;
-        if (!*end) return n + 1;
-        if (*end != ',') return 0;
-        text = end + 1;
-    }
-    return 0;
-}
-
-static enum sheaf_status set_value(const struct option *o, const char *text,
-                                   struct bench_options *out) {
+static enum sheaf_status set_format(struct bench_options *o) {
     static const char *const formats[] = {
         [BENCH_MD] = "md", [BENCH_CSV] = "csv", [BENCH_JSON] = "json"};
-    void *field = (char *)out + o->offset;
-    switch (o->kind) {
-    case INT:
-        if (parse_numbers(o, text, 1, field)) return SHEAF_STATUS_SUCCESS;
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "%s wants a whole number from %lld to %lld, not '%.60s'", o->name,
-                               (long long)o->min, (long long)o->max, text);
-    case LIST:
-        *(int *)((char *)out + o->count) = parse_numbers(o, text, BENCH_MAX_LIST, field);
-        if (*(int *)((char *)out + o->count)) return SHEAF_STATUS_SUCCESS;
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "%s wants at most %d whole numbers from %lld to %lld with commas "
-                               "between them, not '%.60s'",
-                               o->name, BENCH_MAX_LIST, (long long)o->min, (long long)o->max, text);
-    case TYPE: {
-        const enum sheaf_type type = sheaf_type_from_name(text);
-        if (type != SHEAF_TYPE_F16 && type != SHEAF_TYPE_F32 && type != SHEAF_TYPE_Q8_0)
-            return sheaf_set_error(SHEAF_STATUS_INVALID, "%s is f16, q8_0 or f32, not '%.60s'",
-                                   o->name, text);
-        *(enum sheaf_type *)field = type;
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(o->output, formats[i]) != 0) continue;
+        o->format = (enum bench_format)i;
         return SHEAF_STATUS_SUCCESS;
     }
-    case FORMAT:
-        for (int i = 0; i < 3; i++) {
-            if (strcmp(text, formats[i]) != 0) continue;
-            *(enum bench_format *)field = (enum bench_format)i;
-            return SHEAF_STATUS_SUCCESS;
-        }
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s is md, csv or json, not '%.60s'", o->name,
-                               text);
-    case TEXT:
-    case FLAG:
-    default:
-        *(const char **)field = text;
-        return SHEAF_STATUS_SUCCESS;
-    }
+    return sheaf_set_error(SHEAF_STATUS_INVALID, "--output is md, csv or json, not '%.60s'",
+                           o->output);
 }
 
 static enum sheaf_status check(const struct bench_options *o) {
@@ -156,20 +89,10 @@ enum sheaf_status bench_options_parse(int argc, char **argv, struct bench_option
                                   .n_depths = 1,
                                   .repeats = 5,
                                   .n_batch = 512,
+                                  .output = "md",
                                   .kv_type = SHEAF_TYPE_F16};
-    for (int i = 1; i < argc; i++) {
-        const struct option *o = find(argv[i]);
-        if (!o)
-            return sheaf_set_error(SHEAF_STATUS_INVALID, "unknown option '%.60s' (see --help)",
-                                   argv[i]);
-        if (o->kind == FLAG) {
-            *(bool *)((char *)out + o->offset) = true;
-            continue;
-        }
-        if (i + 1 == argc)
-            return sheaf_set_error(SHEAF_STATUS_INVALID, "a value is missing after %s", argv[i]);
-        enum sheaf_status status = set_value(o, argv[++i], out);
-        if (status) return status;
-    }
-    return check(out);
+    enum sheaf_status status =
+        options_parse(options, sizeof options / sizeof *options, argc, argv, out);
+    if (!status) status = set_format(out);
+    return status ? status : check(out);
 }
