@@ -4,152 +4,16 @@
  * Member 0 of the rank runs on the calling thread, each further one on a thread of its own; they
  * meet only inside collectives. Invariant: every rank finds or compiles the same program in the
  * same call, because the key of a program depends on nothing that differs between ranks. */
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "comm/board.h"
 #include "comm/devcomm.h"
 #include "comm/trace.h"
-#include "meta/meta_impl.h"
+#include "meta/backend.h"
 
 /* 64 programs of any size; more if they are small, as those of scheduler splits are. */
-enum { MAX_PROGRAMS = 1024, MAX_LARGE_PROGRAMS = 64, MAX_PROGRAM_NODES = 1 << 16, SPIN = 2000 };
-
-struct member { /* a local one */
-    struct meta_backend *backend;
-    int local;
-    sheaf_backend_t device_backend;
-    struct meta_shared shared;
-    sheaf_gallocr_t galloc;
-    bool staged; /* its memory is not the host's: spans and transfers go through its queue */
-    struct meta_staging in, out;
-    uint64_t compute_ns;
-    enum sheaf_status status;
-    char error[1024];
-    uint64_t *hashes; /* check mode */
-    const char **hashed_names;
-    int n_hashes, cap_hashes;
-    pthread_t thread;
-    bool has_thread;
-};
-
-struct carry {                 /* a result kept for later graphs: copies of its slices */
-    struct meta_tensor record; /* first */
-    const struct sheaf_tensor *key;
-    struct meta_program *program; /* owns the state; NULL: free for use */
-    struct sheaf_tensor *tensors; /* [n_local] */
-    sheaf_backend_buffer_t *buffers;
-};
-
-struct slot { /* of the tensor-to-number map */
-    const struct sheaf_tensor *tensor;
-    uint64_t number;
-};
-
-struct meta_backend {
-    struct sheaf_backend base;
-    struct meta_device *dev;
-    struct member *members;         /* [n_local] */
-    struct sheaf__devcomm *devcomm; /* NULL: collectives go through host memory */
-    char transport[192];
-    struct meta_program *programs[MAX_PROGRAMS];
-    int n_programs;
-    struct carry **carries;
-    int n_carries;
-    uint64_t generation, clock;
-    bool check;
-    struct slot *map;
-    size_t n_map;
-    uint64_t n_computes, n_plans;
-    struct sheaf_comm_stats baseline[SHEAF_COMM_KIND_COUNT]; /* at the last reset */
-
-    /* hand-over to the member threads */
-    struct meta_program *job;
-    atomic_uint_fast64_t job_number;
-    atomic_int n_running;
-    atomic_bool quit;
-    pthread_mutex_t lock;
-    pthread_cond_t start, done;
-};
-
-/* ---- keys ---- */
-
-static uint64_t mix(uint64_t h, uint64_t v) {
-    h = (h ^ v) * 0x9E3779B97F4A7C15u;
-    return h ^ h >> 32;
-}
-
-static struct slot *find_slot(struct meta_backend *b, const struct sheaf_tensor *t) {
-    size_t i = ((uintptr_t)t >> 4) * 0x9E3779B97F4A7C15u >> 20 & (b->n_map - 1);
-    while (b->map[i].tensor && b->map[i].tensor != t) i = (i + 1) & (b->n_map - 1);
-    return &b->map[i];
-}
-
-static uint64_t mix_shape(uint64_t h, const struct sheaf_tensor *t) {
-    h = mix(h, (uint64_t)t->type << 32 | (uint32_t)t->flags);
-    for (int i = 0; i < SHEAF_MAX_DIMS; i++) h = mix(mix(h, (uint64_t)t->ne[i]), t->nb[i]);
-    return h;
-}
-
-static uint64_t mix_state(uint64_t h, const struct sheaf_split_state *s) {
-    h = mix(mix(h, (uint64_t)s->axis), (uint64_t)s->n_segments);
-    for (int i = 0; i < s->n_segments; i++) {
-        const struct sheaf_split_segment *seg = &s->segments[i];
-        h = mix(mix(mix(h, (uint64_t)seg->outer), (uint64_t)seg->inner), (uint64_t)seg->units);
-        for (int j = 0; j < s->n_members; j++)
-            h = mix(mix(h, (uint64_t)seg->first[j]), (uint64_t)seg->count[j]);
-    }
-    return h;
-}
-
-/* A hash of the graph's structure and of which weights it reads; inputs count by their shape alone,
- * earlier results also by their state. */
-static enum sheaf_status graph_key(struct meta_backend *b, const struct sheaf_cgraph *g,
-                                   uint64_t *key) {
-    size_t want = 64;
-    while (want < 2 * ((size_t)g->n_nodes + (size_t)g->n_leafs)) want *= 2;
-    if (want > b->n_map) {
-        struct slot *p = realloc(b->map, want * sizeof *p);
-        if (!p) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta: out of memory");
-        b->map = p;
-        b->n_map = want;
-    }
-    memset(b->map, 0, b->n_map * sizeof *b->map);
-    uint64_t h = mix(0, (uint64_t)g->n_nodes), number = 0;
-    for (int i = 0; i < g->n_leafs; i++) {
-        const struct sheaf_tensor *t = g->leafs[i];
-        const struct meta_tensor *record = sheaf__meta_leaf(b->dev, t);
-        if (!record) return SHEAF_STATUS_INVALID;
-        *find_slot(b, t) = (struct slot){t, ++number};
-        h = mix_shape(mix(h, sheaf__meta_leaf_is_input(t) ? 0 : record->serial), t);
-        if (record->carried) h = mix_state(h, record->state);
-    }
-    for (int i = 0; i < g->n_nodes; i++) {
-        const struct sheaf_tensor *t = g->nodes[i];
-        *find_slot(b, t) = (struct slot){t, ++number};
-        h = mix_shape(mix(h, (uint64_t)t->op), t);
-        h = mix(h, t->view_offs);
-        for (int j = 0; j < SHEAF_MAX_OP_PARAMS; j += 2) {
-            h = mix(h, (uint64_t)(uint32_t)t->op_params[j] << 32 | (uint32_t)t->op_params[j + 1]);
-        }
-        for (int j = 0; j < SHEAF_MAX_SRC; j++) {
-            if (!t->src[j]) continue;
-            const struct slot *s = find_slot(b, t->src[j]);
-            if (!s->tensor) {
-                return sheaf_set_error(
-                    SHEAF_STATUS_INVALID,
-                    "graph: operand '%s' of '%s' is not in the graph; views of graphs cannot be "
-                    "computed on a meta device",
-                    t->src[j]->name, t->name);
-            }
-            h = mix(h, s->number << 8 | (uint64_t)j);
-        }
-    }
-    *key = h;
-    return SHEAF_STATUS_SUCCESS;
-}
+enum { MAX_LARGE_PROGRAMS = 64, MAX_PROGRAM_NODES = 1 << 16, SPIN = 2000 };
 
 /* ---- programs ---- */
 
@@ -186,7 +50,7 @@ static enum sheaf_status make_room(struct meta_backend *b, int n_nodes) {
             if (b->programs[i]->n_carried) continue;
             if (oldest < 0 || b->programs[i]->last_use < b->programs[oldest]->last_use) oldest = i;
         }
-        const bool too_many = b->n_programs == MAX_PROGRAMS;
+        const bool too_many = b->n_programs == META_MAX_PROGRAMS;
         if (!too_many && (b->n_programs < MAX_LARGE_PROGRAMS || total <= MAX_PROGRAM_NODES))
             return SHEAF_STATUS_SUCCESS;
         if (oldest < 0) {
@@ -194,7 +58,7 @@ static enum sheaf_status make_room(struct meta_backend *b, int n_nodes) {
                              : sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
                                                "meta: a graph of more than %d scheduler splits on "
                                                "this device; assign more of its ops here",
-                                               MAX_PROGRAMS);
+                                               META_MAX_PROGRAMS);
         }
         sheaf__meta_program_free(b->programs[oldest], b->dev->n_local);
         b->programs[oldest] = b->programs[--b->n_programs];
@@ -210,7 +74,7 @@ static enum sheaf_status find_program(struct meta_backend *b, const struct sheaf
         }
     }
     uint64_t key = 0;
-    enum sheaf_status st = graph_key(b, graph, &key);
+    enum sheaf_status st = sheaf__meta_graph_key(b, graph, &key);
     for (int i = 0; i < b->n_programs && !st; i++) {
         if (b->programs[i]->key == key && b->programs[i]->n_nodes == graph->n_nodes) {
             *out = b->programs[i];
@@ -260,14 +124,14 @@ static enum sheaf_status allocate(struct meta_backend *b, struct meta_program *p
 /* ---- one member ---- */
 
 /* Until the member's queue is empty. */
-static enum sheaf_status drain(struct member *me) {
+static enum sheaf_status drain(struct meta_member *me) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     if (me->backend->devcomm) st = sheaf__devcomm_wait(me->backend->devcomm, me->local);
     return st ? st : sheaf_backend_synchronize(me->device_backend);
 }
 
 /* The value of `t` in host memory: its own, or a copy in `staging`. Waits until it is there. */
-static enum sheaf_status host_copy(struct member *me, const struct sheaf_tensor *t,
+static enum sheaf_status host_copy(struct meta_member *me, const struct sheaf_tensor *t,
                                    struct meta_staging *staging, void **out) {
     const size_t n = sheaf_nbytes(t);
     *out = t->data;
@@ -281,21 +145,23 @@ static enum sheaf_status host_copy(struct member *me, const struct sheaf_tensor 
 }
 
 /* Where a collective writes the value of `t`. */
-static enum sheaf_status host_target(struct member *me, const struct sheaf_tensor *t, void **out) {
+static enum sheaf_status host_target(struct meta_member *me, const struct sheaf_tensor *t,
+                                     void **out) {
     *out = t->data;
     return me->staged ? sheaf__meta_stage(&me->out, sheaf_nbytes(t), out) : SHEAF_STATUS_SUCCESS;
 }
 
 /* What a collective wrote goes where later spans look for it. The copy is queued: `host` is next
  * touched after host_copy has waited. */
-static enum sheaf_status write_back(struct member *me, struct sheaf_tensor *t, const void *host) {
+static enum sheaf_status write_back(struct meta_member *me, struct sheaf_tensor *t,
+                                    const void *host) {
     return me->staged
                ? sheaf_backend_tensor_set_async(me->device_backend, t, host, 0, sheaf_nbytes(t))
                : SHEAF_STATUS_SUCCESS;
 }
 
 /* On the devices' own memory, in their queues. */
-static enum sheaf_status submit_collective(struct member *me, const struct meta_instr *instr) {
+static enum sheaf_status submit_collective(struct meta_member *me, const struct meta_instr *instr) {
     struct sheaf__devcomm *dc = me->backend->devcomm;
     switch (instr->kind) {
     case INSTR_ALL_REDUCE:
@@ -314,7 +180,7 @@ static enum sheaf_status submit_collective(struct member *me, const struct meta_
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status run_collective(struct member *me, const struct meta_instr *instr) {
+static enum sheaf_status run_collective(struct meta_member *me, const struct meta_instr *instr) {
     if (me->backend->devcomm) return submit_collective(me, instr);
     struct sheaf_comm *comm = me->backend->dev->comm;
     const int member = me->backend->dev->local[me->local];
@@ -343,41 +209,21 @@ static enum sheaf_status run_collective(struct member *me, const struct meta_ins
     return st ? st : write_back(me, instr->out, out);
 }
 
-static enum sheaf_status run_zero(struct member *me, const struct meta_instr *instr) {
+static enum sheaf_status run_zero(struct meta_member *me, const struct meta_instr *instr) {
     enum sheaf_status st = me->staged ? drain(me) : SHEAF_STATUS_SUCCESS; /* it may still be read */
     return st ? st : sheaf_backend_tensor_memset(instr->out, 0, 0, sheaf_nbytes(instr->out));
 }
 
-static enum sheaf_status add_hash(struct member *me, const struct sheaf_tensor *t, int flag) {
+static enum sheaf_status check_value(struct meta_member *me, const struct sheaf_tensor *t,
+                                     int flag) {
     if (!(t->flags & flag)) return SHEAF_STATUS_SUCCESS;
-    if (me->n_hashes == me->cap_hashes) {
-        const int cap = me->cap_hashes ? me->cap_hashes * 2 : 256;
-        uint64_t *h = realloc(me->hashes, (size_t)cap * sizeof *h);
-        if (h) me->hashes = h;
-        const char **n = realloc(me->hashed_names, (size_t)cap * sizeof *n);
-        if (n) me->hashed_names = n;
-        if (!h || !n) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "check: out of memory");
-        me->cap_hashes = cap;
-    }
-    void *data;
-    const size_t n = sheaf_nbytes(t);
-    enum sheaf_status st = host_copy(me, t, &me->in, &data);
-    if (st) return st;
-    uint64_t h = n;
-    for (size_t i = 0; i + 8 <= n; i += 8) {
-        uint64_t v;
-        memcpy(&v, (const char *)data + i, 8);
-        h = mix(h, v);
-    }
-    for (size_t i = n / 8 * 8; i < n; i++) h = mix(h, ((const uint8_t *)data)[i]);
-    /* the lowest bit tells what devices computed, each its own, from what a collective wrote */
-    me->hashes[me->n_hashes] = (h & ~(uint64_t)1) | (flag == META_FLAG_CHECK_COLLECTIVE);
-    me->hashed_names[me->n_hashes++] = t->name;
-    return st;
+    void *value;
+    const enum sheaf_status st = host_copy(me, t, &me->in, &value);
+    return st ? st : sheaf__meta_add_hash(me, t, value, flag);
 }
 
 /* Check mode: node by node, so that every result is seen before its memory is used again. */
-static enum sheaf_status run_span_checked(struct member *me, struct meta_instr *instr) {
+static enum sheaf_status run_span_checked(struct meta_member *me, struct meta_instr *instr) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int i = 0; i < instr->span.n_nodes && !st; i++) {
         struct sheaf_cgraph one = instr->span;
@@ -385,14 +231,14 @@ static enum sheaf_status run_span_checked(struct member *me, struct meta_instr *
         one.nodes = instr->span.nodes + i;
         one.uid = instr->span.uid + (uint64_t)i + 1;
         st = sheaf_backend_graph_compute(me->device_backend, &one);
-        if (!st) st = add_hash(me, one.nodes[0], META_FLAG_CHECK_NODE);
+        if (!st) st = check_value(me, one.nodes[0], META_FLAG_CHECK_NODE);
     }
     return st;
 }
 
 /* A device with memory of its own has a queue, too: it goes on while the host prepares what
  * follows. The CPU computes at once, on this thread. */
-static enum sheaf_status run_span(struct member *me, struct meta_instr *instr) {
+static enum sheaf_status run_span(struct meta_member *me, struct meta_instr *instr) {
     const uint64_t begin = sheaf__time_ns();
     const char *name = instr->span.nodes[instr->span.n_nodes - 1]->name;
     sheaf__enter(SHEAF_PHASE_COMPUTE, name, begin);
@@ -407,7 +253,7 @@ static enum sheaf_status run_span(struct member *me, struct meta_instr *instr) {
     return st;
 }
 
-static enum sheaf_status run_instrs(struct member *me, struct meta_part *part) {
+static enum sheaf_status run_instrs(struct meta_member *me, struct meta_part *part) {
     me->n_hashes = 0;
     for (int i = 0; i < part->n_instrs; i++) {
         struct meta_instr *instr = &part->instrs[i];
@@ -419,14 +265,14 @@ static enum sheaf_status run_instrs(struct member *me, struct meta_part *part) {
         } else {
             st = run_collective(me, instr);
             if (!st && me->backend->check)
-                st = add_hash(me, instr->out, META_FLAG_CHECK_COLLECTIVE);
+                st = check_value(me, instr->out, META_FLAG_CHECK_COLLECTIVE);
         }
         if (st) return st;
     }
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status run_part(struct member *me, struct meta_part *part) {
+static enum sheaf_status run_part(struct meta_member *me, struct meta_part *part) {
     enum sheaf_status st = run_instrs(me, part);
     if (!me->staged) return st;
     const uint64_t begin = sheaf__time_ns();
@@ -435,7 +281,7 @@ static enum sheaf_status run_part(struct member *me, struct meta_part *part) {
     return st ? st : waited;
 }
 
-static void run_member(struct member *me) {
+static void run_member(struct meta_member *me) {
     me->status = run_part(me, &me->backend->job->parts[me->local]);
     if (!me->status) return;
     snprintf(me->error, sizeof me->error, "%s", sheaf_last_error());
@@ -454,7 +300,7 @@ static void bind_to_device(sheaf_backend_dev_t device) {
 }
 
 static void *member_thread(void *arg) {
-    struct member *me = arg;
+    struct meta_member *me = arg;
     struct meta_backend *b = me->backend;
     bind_to_device(b->dev->members[b->dev->local[me->local]]);
     uint64_t seen = 0;
@@ -496,9 +342,9 @@ static enum sheaf_status run_program(struct meta_backend *b, struct meta_program
         pthread_mutex_unlock(&b->lock);
     }
     /* the cause rather than its consequence: PEER only if no member has better to say */
-    const struct member *failed = NULL;
+    const struct meta_member *failed = NULL;
     for (int m = 0; m < n; m++) {
-        const struct member *me = &b->members[m];
+        const struct meta_member *me = &b->members[m];
         if (me->status &&
             (!failed || (failed->status == SHEAF_STATUS_PEER && me->status != SHEAF_STATUS_PEER)))
             failed = me;
@@ -506,158 +352,11 @@ static enum sheaf_status run_program(struct meta_backend *b, struct meta_program
     return failed ? sheaf_set_error(failed->status, "%s", failed->error) : SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status compare_hashes(struct meta_backend *b, const struct meta_program *p) {
-    const struct meta_device *dev = b->dev;
-    const size_t n = (size_t)p->n_checked;
-    const int n_ranks = sheaf_world_size();
-    size_t *sizes = calloc((size_t)n_ranks, sizeof *sizes);
-    uint64_t *all = malloc((n * (size_t)dev->n_members + 1) * sizeof *all);
-    uint64_t *mine = malloc((n * (size_t)dev->n_local + 1) * sizeof *mine);
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (!sizes || !all || !mine) {
-        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "check: out of memory");
-        goto out;
-    }
-    for (int j = 0; j < dev->n_members; j++) sizes[dev->member_rank[j]] += n * sizeof *all;
-    for (int m = 0; m < dev->n_local; m++) {
-        if ((size_t)b->members[m].n_hashes != n) {
-            st = sheaf_set_error(SHEAF_STATUS_FAILED,
-                                 "check: member %d made %d results that all members share, not %zu",
-                                 dev->local[m], b->members[m].n_hashes, n);
-            goto out;
-        }
-        memcpy(mine + (size_t)m * n, b->members[m].hashes, n * sizeof *mine);
-    }
-    st = sheaf_world_all_gather_v(mine, all, sizes, "check of mirrored tensors");
-    for (int j = 1; j < dev->n_members && !st; j++) {
-        int like = 0; /* unlike devices round differently; only what they were given is the same */
-        while (!sheaf__meta_same_kind(dev->members[like], dev->members[j])) like++;
-        for (size_t i = 0; i < n && !st; i++) {
-            const int with = all[i] & 1 ? 0 : like;
-            if (all[(size_t)j * n + i] == all[(size_t)with * n + i]) continue;
-            st =
-                sheaf_set_error(SHEAF_STATUS_FAILED,
-                                "check: tensor '%s' (number %zu) differs between members %d and %d",
-                                dev->n_local ? b->members[0].hashed_names[i] : "?", i, with, j);
-        }
-    }
-out:
-    free(sizes);
-    free(all);
-    free(mine);
-    return st;
-}
-
-/* ---- results kept for later graphs ---- */
-
-static void free_carry(struct carry *c, int n_local) {
-    for (int m = 0; c->buffers && m < n_local; m++) sheaf_backend_buffer_free(c->buffers[m]);
-    free(c->record.slices);
-    free(c->tensors);
-    free((void *)c->buffers);
-    free(c);
-}
-
-static void release_tensor(sheaf_backend_t backend, const struct sheaf_tensor *tensor) {
-    struct meta_backend *b = backend->context;
-    for (int i = 0; i < b->n_carries; i++) {
-        struct carry *c = b->carries[i];
-        if (c->key != tensor || !c->program) continue;
-        c->program->n_carried--;
-        c->program = NULL;
-    }
-}
-
-static size_t bytes_of(const struct carry *c, int m) {
-    return c->buffers[m] ? sheaf_backend_buffer_get_size(c->buffers[m]) : 0;
-}
-
-/* A free one: the smallest that has room for `slices` on every member, or else the one that lacks
- * least, or a new one. */
-static struct carry *find_carry(struct meta_backend *b, struct sheaf_tensor **slices) {
-    const int n_local = b->dev->n_local;
-    struct carry *best = NULL;
-    size_t best_lacks = 0, best_has = 0;
-    for (int i = 0; i < b->n_carries; i++) {
-        struct carry *c = b->carries[i];
-        size_t lacks = 0, has = 0;
-        for (int m = 0; m < n_local; m++) {
-            const size_t want = sheaf_nbytes(slices[m]), have = bytes_of(c, m);
-            has += have;
-            if (want > have) lacks += want - have;
-        }
-        if (c->program) continue;
-        if (best && (lacks != best_lacks ? lacks > best_lacks : has >= best_has)) continue;
-        best = c;
-        best_lacks = lacks;
-        best_has = has;
-    }
-    if (best) return best;
-    struct carry **p = realloc(b->carries, ((size_t)b->n_carries + 1) * sizeof *p);
-    if (p) b->carries = p;
-    struct carry *c = p ? calloc(1, sizeof *c) : NULL;
-    if (!c) return NULL;
-    const size_t n = (size_t)n_local + 1;
-    c->record.carried = true;
-    c->record.slices = calloc(n, sizeof *c->record.slices);
-    c->tensors = calloc(n, sizeof *c->tensors);
-    c->buffers = calloc(n, sizeof(sheaf_backend_buffer_t));
-    if (!c->record.slices || !c->tensors || !c->buffers) {
-        free_carry(c, 0);
-        return NULL;
-    }
-    b->carries[b->n_carries++] = c;
-    return c;
-}
-
-/* Copies the slices of a node's value out of the compute buffers, which the next program uses. */
-static enum sheaf_status carry(struct meta_backend *b, struct meta_program *p,
-                               struct sheaf_tensor *node, const struct meta_tensor *from,
-                               bool dry) {
-    release_tensor(&b->base, node);
-    struct carry *c = find_carry(b, from->slices);
-    if (!c) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta: out of memory");
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    for (int m = 0; m < b->dev->n_local && !st; m++) {
-        struct sheaf_tensor *s = from->slices[m], *t = &c->tensors[m];
-        sheaf_backend_buffer_type_t buft =
-            sheaf_backend_dev_buffer_type(b->dev->members[b->dev->local[m]]);
-        memset(t, 0, sizeof *t);
-        t->type = s->type;
-        memcpy(t->ne, s->ne, sizeof t->ne);
-        memcpy(t->nb, s->nb, sizeof t->nb);
-        memcpy(t->name, s->name, sizeof t->name);
-        const size_t need = sheaf_backend_buft_get_alloc_size(buft, t);
-        if (!c->buffers[m] || bytes_of(c, m) < need) {
-            sheaf_backend_buffer_free(c->buffers[m]);
-            c->buffers[m] = NULL;
-            st = sheaf_backend_buft_alloc_buffer(buft, need, &c->buffers[m]);
-        }
-        if (!st)
-            st = sheaf_backend_tensor_alloc(c->buffers[m], t,
-                                            sheaf_backend_buffer_get_base(c->buffers[m]));
-        if (!st && !dry && !sheaf_is_empty(t)) st = sheaf_backend_tensor_copy(s, t);
-        c->record.slices[m] = t;
-    }
-    if (st) return st;
-    c->record.state = from->state;
-    c->key = node;
-    c->program = p;
-    p->n_carried++;
-    node->extra = &c->record;
-    return st;
-}
-
-static bool is_carried(const struct sheaf_tensor *t) {
-    return t && t->op != SHEAF_OP_NONE && t->extra &&
-           ((const struct meta_tensor *)t->extra)->carried;
-}
-
 /* Host memory for the collectives of members that have other memory. */
 static enum sheaf_status reserve_staging(struct meta_backend *b, const struct meta_program *p) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int m = 0; m < b->dev->n_local; m++) {
-        struct member *me = &b->members[m];
+        struct meta_member *me = &b->members[m];
         for (int i = 0; me->staged && i < p->parts[m].n_instrs && !st; i++) {
             const struct meta_instr *instr = &p->parts[m].instrs[i];
             void *host;
@@ -680,7 +379,7 @@ static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *
     p->uid = graph->uid;
     p->last_use = ++b->clock;
     st = dry ? reserve_staging(b, p) : run_program(b, p);
-    if (!dry && !st && b->check) st = compare_hashes(b, p);
+    if (!dry && !st && b->check) st = sheaf__meta_compare_hashes(b, p);
     if (st) return st;
     for (int i = 0; i < graph->n_nodes; i++) {
         struct sheaf_tensor *t = graph->nodes[i];
@@ -688,12 +387,12 @@ static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *
     }
     for (int i = 0; i < graph->n_nodes && !st; i++) {
         if (graph->nodes[i]->flags & SHEAF__TENSOR_FLAG_CARRIED)
-            st = carry(b, p, graph->nodes[i], &p->node_record[i], dry);
+            st = sheaf__meta_carry(b, p, graph->nodes[i], &p->node_record[i], dry);
     }
     if (st) return st;
     for (int i = 0; i < graph->n_nodes; i++) { /* read through the owner, which outlives this */
         struct sheaf_tensor *t = graph->nodes[i];
-        if (is_carried(t->view_src)) t->extra = NULL;
+        if (sheaf__meta_is_carried(t->view_src)) t->extra = NULL;
     }
     b->n_computes += !dry;
     return SHEAF_STATUS_SUCCESS;
@@ -719,16 +418,15 @@ static void free_backend(sheaf_backend_t backend) {
     pthread_cond_broadcast(&b->start);
     pthread_mutex_unlock(&b->lock);
     for (int m = 0; b->members && m < b->dev->n_local; m++) {
-        struct member *me = &b->members[m];
+        struct meta_member *me = &b->members[m];
         if (me->has_thread) pthread_join(me->thread, NULL);
     }
     sheaf__devcomm_free(b->devcomm);
-    for (int i = 0; i < b->n_carries; i++) free_carry(b->carries[i], b->dev->n_local);
-    free(b->carries);
+    sheaf__meta_free_carries(b);
     for (int i = 0; i < b->n_programs; i++)
         sheaf__meta_program_free(b->programs[i], b->dev->n_local);
     for (int m = 0; b->members && m < b->dev->n_local; m++) {
-        struct member *me = &b->members[m];
+        struct meta_member *me = &b->members[m];
         sheaf_gallocr_free(me->galloc);
         sheaf_backend_free(me->device_backend);
         sheaf__meta_staging_free(&me->in);
@@ -748,7 +446,7 @@ static const struct sheaf_backend_i backend_iface = {
     .get_name = get_name,
     .free = free_backend,
     .graph_compute = graph_compute,
-    .release_tensor = release_tensor,
+    .release_tensor = sheaf__meta_release,
     .graph_reserve = graph_reserve,
 };
 
@@ -783,7 +481,7 @@ enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend
     b->members = calloc((size_t)dev->n_local + 1, sizeof *b->members);
     if (!b->members) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta backend: out of memory");
     for (int m = 0; m < dev->n_local && !st; m++) {
-        struct member *me = &b->members[m];
+        struct meta_member *me = &b->members[m];
         sheaf_backend_dev_t device = dev->members[dev->local[m]];
         me->backend = b;
         me->local = m;

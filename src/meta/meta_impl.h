@@ -2,10 +2,10 @@
  *
  * device.c: the device, its buffer type. buffer.c: meta buffers, slices of weights, caches and
  * inputs; set, get, load. program.c: a planned graph turned into one local graph and a list of
- * instructions per local member. execute.c: the backend, program cache, member threads, check mode,
- * statistics. support.c: which ops all members run. staging.c: host memory for the values of
- * devices that are not host memory. shared.c: compute buffers that members of a host sum in place.
- * describe.c: plans for people, without a device.
+ * instructions per local member. backend.h, execute.c: the backend, program cache, member threads,
+ * statistics; key.c, carry.c, check.c serve it. support.c: which ops all members run. staging.c:
+ * host memory for the values of devices that are not host memory. shared.c: compute buffers that
+ * members of a host sum in place. describe.c: plans for people, without a device.
  *
  * A meta tensor's address (tensor->data) is an address in reserved, inaccessible memory: it orders
  * and identifies tensors for the allocators and is never dereferenced. The data are in the members'

@@ -1,0 +1,92 @@
+/* The meta backend's state, shared by execute.c (program cache, member threads, statistics), key.c,
+ * carry.c and check.c. */
+#ifndef SHEAF_META_BACKEND_H
+#define SHEAF_META_BACKEND_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "meta/meta_impl.h"
+
+enum { META_MAX_PROGRAMS = 1024 };
+
+struct meta_slot { /* of the tensor-to-number map */
+    const struct sheaf_tensor *tensor;
+    uint64_t number;
+};
+
+struct meta_member { /* a local one */
+    struct meta_backend *backend;
+    int local;
+    sheaf_backend_t device_backend;
+    struct meta_shared shared;
+    sheaf_gallocr_t galloc;
+    bool staged; /* its memory is not the host's: spans and transfers go through its queue */
+    struct meta_staging in, out;
+    uint64_t compute_ns;
+    enum sheaf_status status;
+    char error[1024];
+    uint64_t *hashes; /* check mode */
+    const char **hashed_names;
+    int n_hashes, cap_hashes;
+    pthread_t thread;
+    bool has_thread;
+};
+
+struct meta_backend {
+    struct sheaf_backend base;
+    struct meta_device *dev;
+    struct meta_member *members;    /* [n_local] */
+    struct sheaf__devcomm *devcomm; /* NULL: collectives go through host memory */
+    char transport[192];
+    struct meta_program *programs[META_MAX_PROGRAMS];
+    int n_programs;
+    struct meta_carry **carries;
+    int n_carries;
+    uint64_t generation, clock;
+    bool check;
+    struct meta_slot *map;
+    size_t n_map;
+    uint64_t n_computes, n_plans;
+    struct sheaf_comm_stats baseline[SHEAF_COMM_KIND_COUNT]; /* at the last reset */
+
+    /* hand-over to the member threads */
+    struct meta_program *job;
+    atomic_uint_fast64_t job_number;
+    atomic_int n_running;
+    atomic_bool quit;
+    pthread_mutex_t lock;
+    pthread_cond_t start, done;
+};
+
+static inline uint64_t sheaf__meta_mix(uint64_t h, uint64_t v) {
+    h = (h ^ v) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 32;
+}
+
+/* ---- key.c ---- */
+/* A hash of the graph's structure and of which weights it reads; inputs count by their shape alone,
+ * earlier results also by their state. The same graph has other keys in other processes. */
+enum sheaf_status sheaf__meta_graph_key(struct meta_backend *b, const struct sheaf_cgraph *g,
+                                        uint64_t *key);
+
+/* ---- carry.c ---- */
+/* Copies the slices of a node's value out of the compute buffers, which the next program uses.
+ * dry: makes room only. */
+enum sheaf_status sheaf__meta_carry(struct meta_backend *b, struct meta_program *p,
+                                    struct sheaf_tensor *node, const struct meta_tensor *from,
+                                    bool dry);
+bool sheaf__meta_is_carried(const struct sheaf_tensor *t);
+/* Nobody will read the tensor's copy again. */
+void sheaf__meta_release(sheaf_backend_t backend, const struct sheaf_tensor *tensor);
+void sheaf__meta_free_carries(struct meta_backend *b);
+
+/* ---- check.c ---- */
+/* Notes a hash of the tensor's value, which `value` holds in host memory; flag: the
+ * META_FLAG_CHECK_* that asked for it. */
+enum sheaf_status sheaf__meta_add_hash(struct meta_member *me, const struct sheaf_tensor *t,
+                                       const void *value, int flag);
+/* Collective: are the results that all members share the same everywhere? */
+enum sheaf_status sheaf__meta_compare_hashes(struct meta_backend *b, const struct meta_program *p);
+
+#endif

@@ -1,0 +1,119 @@
+/* Results that later graphs read: copies of their slices outside the compute buffers. */
+#include <stdlib.h>
+
+#include "meta/backend.h"
+
+struct meta_carry {            /* a result kept for later graphs: copies of its slices */
+    struct meta_tensor record; /* first */
+    const struct sheaf_tensor *key;
+    struct meta_program *program; /* owns the state; NULL: free for use */
+    struct sheaf_tensor *tensors; /* [n_local] */
+    sheaf_backend_buffer_t *buffers;
+};
+
+static void free_carry(struct meta_carry *c, int n_local) {
+    for (int m = 0; c->buffers && m < n_local; m++) sheaf_backend_buffer_free(c->buffers[m]);
+    free(c->record.slices);
+    free(c->tensors);
+    free((void *)c->buffers);
+    free(c);
+}
+
+void sheaf__meta_release(sheaf_backend_t backend, const struct sheaf_tensor *tensor) {
+    struct meta_backend *b = backend->context;
+    for (int i = 0; i < b->n_carries; i++) {
+        struct meta_carry *c = b->carries[i];
+        if (c->key != tensor || !c->program) continue;
+        c->program->n_carried--;
+        c->program = NULL;
+    }
+}
+
+static size_t bytes_of(const struct meta_carry *c, int m) {
+    return c->buffers[m] ? sheaf_backend_buffer_get_size(c->buffers[m]) : 0;
+}
+
+/* A free one: the smallest that has room for `slices` on every member, or else the one that lacks
+ * least, or a new one. */
+static struct meta_carry *find_carry(struct meta_backend *b, struct sheaf_tensor **slices) {
+    const int n_local = b->dev->n_local;
+    struct meta_carry *best = NULL;
+    size_t best_lacks = 0, best_has = 0;
+    for (int i = 0; i < b->n_carries; i++) {
+        struct meta_carry *c = b->carries[i];
+        size_t lacks = 0, has = 0;
+        for (int m = 0; m < n_local; m++) {
+            const size_t want = sheaf_nbytes(slices[m]), have = bytes_of(c, m);
+            has += have;
+            if (want > have) lacks += want - have;
+        }
+        if (c->program) continue;
+        if (best && (lacks != best_lacks ? lacks > best_lacks : has >= best_has)) continue;
+        best = c;
+        best_lacks = lacks;
+        best_has = has;
+    }
+    if (best) return best;
+    struct meta_carry **p = realloc(b->carries, ((size_t)b->n_carries + 1) * sizeof *p);
+    if (p) b->carries = p;
+    struct meta_carry *c = p ? calloc(1, sizeof *c) : NULL;
+    if (!c) return NULL;
+    const size_t n = (size_t)n_local + 1;
+    c->record.carried = true;
+    c->record.slices = calloc(n, sizeof *c->record.slices);
+    c->tensors = calloc(n, sizeof *c->tensors);
+    c->buffers = calloc(n, sizeof(sheaf_backend_buffer_t));
+    if (!c->record.slices || !c->tensors || !c->buffers) {
+        free_carry(c, 0);
+        return NULL;
+    }
+    b->carries[b->n_carries++] = c;
+    return c;
+}
+
+enum sheaf_status sheaf__meta_carry(struct meta_backend *b, struct meta_program *p,
+                                    struct sheaf_tensor *node, const struct meta_tensor *from,
+                                    bool dry) {
+    sheaf__meta_release(&b->base, node);
+    struct meta_carry *c = find_carry(b, from->slices);
+    if (!c) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta: out of memory");
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int m = 0; m < b->dev->n_local && !st; m++) {
+        struct sheaf_tensor *s = from->slices[m], *t = &c->tensors[m];
+        sheaf_backend_buffer_type_t buft =
+            sheaf_backend_dev_buffer_type(b->dev->members[b->dev->local[m]]);
+        memset(t, 0, sizeof *t);
+        t->type = s->type;
+        memcpy(t->ne, s->ne, sizeof t->ne);
+        memcpy(t->nb, s->nb, sizeof t->nb);
+        memcpy(t->name, s->name, sizeof t->name);
+        const size_t need = sheaf_backend_buft_get_alloc_size(buft, t);
+        if (!c->buffers[m] || bytes_of(c, m) < need) {
+            sheaf_backend_buffer_free(c->buffers[m]);
+            c->buffers[m] = NULL;
+            st = sheaf_backend_buft_alloc_buffer(buft, need, &c->buffers[m]);
+        }
+        if (!st)
+            st = sheaf_backend_tensor_alloc(c->buffers[m], t,
+                                            sheaf_backend_buffer_get_base(c->buffers[m]));
+        if (!st && !dry && !sheaf_is_empty(t)) st = sheaf_backend_tensor_copy(s, t);
+        c->record.slices[m] = t;
+    }
+    if (st) return st;
+    c->record.state = from->state;
+    c->key = node;
+    c->program = p;
+    p->n_carried++;
+    node->extra = &c->record;
+    return st;
+}
+
+bool sheaf__meta_is_carried(const struct sheaf_tensor *t) {
+    return t && t->op != SHEAF_OP_NONE && t->extra &&
+           ((const struct meta_tensor *)t->extra)->carried;
+}
+
+void sheaf__meta_free_carries(struct meta_backend *b) {
+    for (int i = 0; i < b->n_carries; i++) free_carry(b->carries[i], b->dev->n_local);
+    free(b->carries);
+}
