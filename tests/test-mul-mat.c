@@ -11,6 +11,7 @@
 #include "core/quants.h"
 #include "cpu/kernels.h"
 #include "cpu/mul_mat.h"
+#include "sheaf/backend-impl.h"
 #include "sheaf/sheaf.h"
 
 static const enum sheaf_type types[] = {
@@ -455,7 +456,7 @@ static double tolerance(const struct sheaf_tensor *dst) {
 static void check(struct sheaf_tensor *dst, const char *what) {
     size_t bytes = sheaf_nbytes(dst);
     int64_t n = sheaf_nelements(dst);
-    cr_assert(sheaf__mul_mat_supported(dst), "%s", what);
+    cr_assert(sheaf_backend_op_is_valid(dst), "%s", what);
     float *want = malloc(bytes + 1), *first = malloc(bytes + 1);
     const float *got = dst->data;
     cr_assert_eq(compute(dst, 2, true), SHEAF_STATUS_SUCCESS);
@@ -671,14 +672,14 @@ Test(mul_mat, unsupported) {
     struct sheaf_tensor *a = new_random(ctx, SHEAF_TYPE_F32, 8, 4, 1, 1);
     struct sheaf_tensor *b = new_random(ctx, SHEAF_TYPE_F32, 8, 4, 1, 1);
     struct sheaf_tensor *dst = sheaf_mul_mat(ctx, a, b);
-    cr_assert(sheaf__mul_mat_supported(dst));
+    cr_assert(sheaf_backend_op_is_valid(dst));
     a->type = SHEAF_TYPE_I32;
-    cr_assert_not(sheaf__mul_mat_supported(dst));
+    cr_assert_not(sheaf_backend_op_is_valid(dst));
     a->type = SHEAF_TYPE_F32;
     b->type = SHEAF_TYPE_BF16;
-    cr_assert_not(sheaf__mul_mat_supported(dst));
+    cr_assert_not(sheaf_backend_op_is_valid(dst));
     b->type = SHEAF_TYPE_F32;
     a->nb[0] = 8;
-    cr_assert_not(sheaf__mul_mat_supported(dst));
+    cr_assert_not(sheaf_backend_op_is_valid(dst));
     sheaf_free(ctx);
 }

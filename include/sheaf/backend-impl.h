@@ -166,6 +166,12 @@ struct sheaf_backend_device {
     void *context;
 };
 
+/* For supports_op: has a node the operands, types, shapes, layouts and parameters that its op is
+ * defined for? A backend that computes the op for all of them answers with this alone; another
+ * looks at the types besides. Works on nodes that nobody has checked, as those of graphs from
+ * outside. */
+bool sheaf_backend_op_is_valid(const struct sheaf_tensor *op);
+
 /* ---- registry entry ---- */
 struct sheaf_backend_reg_i {
     const char *(*get_name)(sheaf_backend_reg_t reg);

@@ -59,12 +59,6 @@ static const struct sheaf_backend_i backend_iface;
 
 static struct backend *backend_of(sheaf_backend_t base) { return base->context; }
 
-bool sheaf__cpu_supports_op(const struct sheaf_tensor *op) {
-    if ((unsigned)op->op >= SHEAF_OP_COUNT) return false;
-    const struct sheaf__cpu_op *entry = &sheaf__cpu_ops[op->op];
-    return !entry->supports || entry->supports(op);
-}
-
 /* ---- the team's part ---- */
 
 static bool is_small(const struct sheaf_tensor *node, const struct sheaf__cpu_op *op) {
@@ -136,7 +130,7 @@ static void walk(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
 /* ---- the caller's part ---- */
 
 static enum sheaf_status check_node(const struct backend *b, const struct sheaf_tensor *node) {
-    if (!sheaf__cpu_supports_op(node)) {
+    if (!sheaf_backend_op_is_valid(node)) {
         const struct sheaf_tensor *a = node->src[0], *c = node->src[1];
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
                                "%s: cannot compute %s '%s' (%s from %s%s%s): types or strides that "

@@ -36,6 +36,5 @@ enum sheaf_status sheaf__cpu_event_new(sheaf_backend_dev_t dev, sheaf_backend_ev
 void sheaf__cpu_event_free(sheaf_backend_dev_t dev, sheaf_backend_event_t event);
 enum sheaf_status sheaf__cpu_event_synchronize(sheaf_backend_dev_t dev,
                                                sheaf_backend_event_t event);
-bool sheaf__cpu_supports_op(const struct sheaf_tensor *op);
 
 #endif

@@ -54,7 +54,7 @@ static sheaf_backend_buffer_type_t dev_buft(sheaf_backend_dev_t dev) {
 
 static bool dev_supports_op(sheaf_backend_dev_t dev, const struct sheaf_tensor *op) {
     (void)dev;
-    return sheaf__cpu_supports_op(op);
+    return sheaf_backend_op_is_valid(op);
 }
 
 static bool dev_supports_buft(sheaf_backend_dev_t dev, sheaf_backend_buffer_type_t buft) {

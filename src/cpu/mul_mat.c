@@ -29,30 +29,6 @@ static bool dense_rows(const struct sheaf_tensor *t) {
     return t->nb[0] == sheaf_type_size(t->type);
 }
 
-bool sheaf__mul_mat_supported(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    if (!a || !b || dst->type != SHEAF_TYPE_F32 || !dense_rows(dst) || !dense_rows(a)) return false;
-    if ((unsigned)a->type >= SHEAF_TYPE_COUNT || !sheaf__cpu_kernels_portable.rows_dot[a->type])
-        return false;
-    if (b->type != SHEAF_TYPE_F32 && b->type != SHEAF_TYPE_F16) return false;
-    if (a->ne[0] != b->ne[0] || a->ne[1] != dst->ne[0]) return false;
-    if (dst->op == SHEAF_OP_MUL_MAT) {
-        for (int i = 2; i < SHEAF_MAX_DIMS; i++) {
-            if (b->ne[i] != dst->ne[i]) return false;
-            if (a->ne[i] == 0 ? b->ne[i] != 0 : b->ne[i] % a->ne[i] != 0) return false;
-        }
-        return b->ne[1] == dst->ne[1];
-    }
-    if (dst->op == SHEAF_OP_MUL_MAT_ID) {
-        const struct sheaf_tensor *ids = dst->src[2];
-        return ids && ids->type == SHEAF_TYPE_I32 && ids->ne[0] == dst->ne[1] &&
-               ids->ne[1] == dst->ne[2] && b->ne[2] == dst->ne[2] &&
-               (b->ne[1] == 1 || b->ne[1] == dst->ne[1]) && a->ne[3] == 1 && b->ne[3] == 1 &&
-               dst->ne[3] == 1;
-    }
-    return false;
-}
-
 /* ---- phase 1: columns of src1 ---- */
 
 struct columns {

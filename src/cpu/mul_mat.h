@@ -24,9 +24,6 @@ struct sheaf__cpu_sync {
     _Atomic int64_t next;
 };
 
-/* True if the product can be computed: types, dense rows of src0 and dst, shapes. */
-bool sheaf__mul_mat_supported(const struct sheaf_tensor *dst);
-
 /* Bytes of `work` (64-byte aligned) that the functions below need for this node and team, the
  * reference included. 0 if none. */
 size_t sheaf__mul_mat_work_size(const struct sheaf_tensor *dst, int nth);

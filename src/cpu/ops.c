@@ -20,10 +20,9 @@ static enum sheaf_status mul_mat_id_ref(struct sheaf_tensor *dst, int ith, int n
     return sheaf__mul_mat_id_ref(dst, ith, nth, work);
 }
 
-#define OP(name) .fn = sheaf__cpu_op_##name, .supports = sheaf__cpu_supports_##name
+#define OP(name) .fn = sheaf__cpu_op_##name
 #define PRODUCT(name)                                                                              \
-    .fn = name, .reference = name##_ref, .supports = sheaf__mul_mat_supported,                     \
-    .work_size = sheaf__mul_mat_work_size, .heavy = true
+    .fn = name, .reference = name##_ref, .work_size = sheaf__mul_mat_work_size, .heavy = true
 
 const struct sheaf__cpu_op sheaf__cpu_ops[] = {
     [SHEAF_OP_NONE] = {0},

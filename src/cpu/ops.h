@@ -20,8 +20,6 @@ typedef enum sheaf_status (*sheaf__cpu_op_fn)(struct sheaf_tensor *dst, int ith,
 struct sheaf__cpu_op {
     sheaf__cpu_op_fn fn;        /* NULL: nothing to compute (leaves, views) */
     sheaf__cpu_op_fn reference; /* where it is another function than fn, else NULL */
-    /* Exact: true if and only if fn computes this node. NULL: always. */
-    bool (*supports)(const struct sheaf_tensor *dst);
     size_t (*work_size)(const struct sheaf_tensor *dst, int nth); /* NULL: none */
     bool heavy;  /* more work than its elements tell: always run by the whole team */
     int measure; /* whose elements tell the work: 0 dst, i + 1 src[i] */
@@ -32,8 +30,7 @@ extern const struct sheaf__cpu_op sheaf__cpu_ops[SHEAF_OP_COUNT];
 
 #define SHEAF__CPU_OP(name)                                                                        \
     enum sheaf_status sheaf__cpu_op_##name(struct sheaf_tensor *dst, int ith, int nth,             \
-                                           struct sheaf__cpu_sync *sync, void *work);              \
-    bool sheaf__cpu_supports_##name(const struct sheaf_tensor *dst)
+                                           struct sheaf__cpu_sync *sync, void *work)
 
 SHEAF__CPU_OP(binary); /* ADD SUB MUL DIV */
 SHEAF__CPU_OP(scale);

@@ -348,21 +348,3 @@ enum sheaf_status sheaf__cpu_op_flash_attn_ref(struct sheaf_tensor *dst, int ith
     return SHEAF_STATUS_SUCCESS;
 }
 
-bool sheaf__cpu_supports_flash_attn(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2];
-    const struct sheaf_tensor *mask = dst->src[3];
-    if (dst->type != SHEAF_TYPE_F32 || !sheaf__cpu_is_dense(dst)) return false;
-    if (q->type != SHEAF_TYPE_F32) return false;
-    if (k->ne[2] == 0 ? q->ne[2] != 0 : q->ne[2] % k->ne[2] != 0) return false;
-    if (q->ne[0] != k->ne[0] || q->ne[3] != k->ne[3] || k->ne[1] != v->ne[1] ||
-        k->ne[2] != v->ne[2] || k->ne[3] != v->ne[3])
-        return false;
-    if (dst->ne[0] != v->ne[0] || dst->ne[1] != q->ne[2] || dst->ne[2] != q->ne[1] ||
-        dst->ne[3] != q->ne[3])
-        return false;
-    if (!sheaf__cpu_can_load(k) || !sheaf__cpu_is_dense(k)) return false;
-    if (!sheaf__cpu_can_load(v) || !sheaf__cpu_is_dense(v)) return false;
-    return !mask || (sheaf__cpu_is_plain_float(mask) && mask->ne[0] == k->ne[1] &&
-                     mask->ne[1] >= q->ne[1] && (mask->ne[2] == 1 || mask->ne[2] == q->ne[2]) &&
-                     (mask->ne[3] == 1 || mask->ne[3] == q->ne[3]));
-}

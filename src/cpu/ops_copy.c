@@ -183,16 +183,6 @@ enum sheaf_status sheaf__cpu_op_copy(struct sheaf_tensor *dst, int ith, int nth,
     return SHEAF_STATUS_SUCCESS;
 }
 
-bool sheaf__cpu_supports_copy(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *src = dst->src[0];
-    if (!sheaf_type_is_known(dst->type) || !sheaf_type_is_known(src->type)) return false;
-    if (sheaf_nelements(dst) != sheaf_nelements(src)) return false;
-    if (dst->type == src->type) return true;
-    if (is_int(dst)) return is_int(src) || sheaf__cpu_is_plain_float(src);
-    if (is_int(src)) return sheaf__cpu_is_plain_float(dst);
-    return sheaf__cpu_can_load(dst) && sheaf__cpu_can_load(src);
-}
-
 /* a [.., x, ..], b [.., y, ..] -> dst [.., x+y, ..] in dimension op_params[0] */
 enum sheaf_status sheaf__cpu_op_concat(struct sheaf_tensor *dst, int ith, int nth,
                                        struct sheaf__cpu_sync *sync, void *work) {
@@ -225,14 +215,3 @@ enum sheaf_status sheaf__cpu_op_concat(struct sheaf_tensor *dst, int ith, int nt
     return SHEAF_STATUS_SUCCESS;
 }
 
-bool sheaf__cpu_supports_concat(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    const int dim = dst->op_params[0];
-    if (dim < 0 || dim >= SHEAF_MAX_DIMS || !sheaf_type_is_known(dst->type)) return false;
-    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
-        if (i == dim ? dst->ne[i] != a->ne[i] + b->ne[i]
-                     : dst->ne[i] != a->ne[i] || dst->ne[i] != b->ne[i])
-            return false;
-    }
-    return dst->type == a->type && dst->type == b->type;
-}

@@ -82,12 +82,6 @@ enum sheaf_status sheaf__cpu_op_binary(struct sheaf_tensor *dst, int ith, int nt
     return SHEAF_STATUS_SUCCESS;
 }
 
-bool sheaf__cpu_supports_binary(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    return sheaf__cpu_is_plain_float(dst) && sheaf__cpu_is_plain_float(a) &&
-           sheaf__cpu_is_plain_float(b) && sheaf_are_same_shape(dst, a) && sheaf_can_repeat(b, a);
-}
-
 /* ---- one operand ---- */
 
 typedef void (*unary_fn)(int64_t n, float *d, const float *a);
@@ -153,17 +147,6 @@ enum sheaf_status sheaf__cpu_op_unary(struct sheaf_tensor *dst, int ith, int nth
     return SHEAF_STATUS_SUCCESS;
 }
 
-bool sheaf__cpu_supports_scale(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0];
-    return sheaf__cpu_is_plain_float(dst) && sheaf__cpu_is_plain_float(a) &&
-           sheaf_are_same_shape(dst, a);
-}
-
-bool sheaf__cpu_supports_unary(const struct sheaf_tensor *dst) {
-    return dst->op_params[0] >= 0 && dst->op_params[0] < SHEAF_UNARY_OP_COUNT &&
-           sheaf__cpu_supports_scale(dst);
-}
-
 enum sheaf_status sheaf__cpu_op_scale(struct sheaf_tensor *dst, int ith, int nth,
                                       struct sheaf__cpu_sync *sync, void *work) {
     return sheaf__cpu_op_unary(dst, ith, nth, sync, work);
@@ -220,13 +203,3 @@ enum sheaf_status sheaf__cpu_op_glu(struct sheaf_tensor *dst, int ith, int nth,
     return SHEAF_STATUS_SUCCESS;
 }
 
-bool sheaf__cpu_supports_glu(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    if (dst->op_params[0] < 0 || dst->op_params[0] >= SHEAF_GLU_OP_COUNT) return false;
-    if (!sheaf__cpu_is_plain_float(dst) || !sheaf__cpu_is_plain_float(a)) return false;
-    if (b)
-        return sheaf__cpu_is_plain_float(b) && sheaf_are_same_shape(dst, a) &&
-               sheaf_are_same_shape(dst, b);
-    return a->ne[0] == 2 * dst->ne[0] && a->ne[1] == dst->ne[1] && a->ne[2] == dst->ne[2] &&
-           a->ne[3] == dst->ne[3];
-}

@@ -26,12 +26,6 @@ enum sheaf_status sheaf__cpu_op_rms_norm(struct sheaf_tensor *dst, int ith, int 
     return SHEAF_STATUS_SUCCESS;
 }
 
-bool sheaf__cpu_supports_rms_norm(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0];
-    return dst->type == SHEAF_TYPE_F32 && sheaf__cpu_is_dense(dst) &&
-           sheaf__cpu_is_plain_float(a) && sheaf_are_same_shape(dst, a);
-}
-
 /* a [i, j, h, s] -> dst F32 [1, j, h, s] */
 enum sheaf_status sheaf__cpu_op_sum_rows(struct sheaf_tensor *dst, int ith, int nth,
                                          struct sheaf__cpu_sync *sync, void *work) {
@@ -57,8 +51,3 @@ enum sheaf_status sheaf__cpu_op_sum_rows(struct sheaf_tensor *dst, int ith, int 
     return SHEAF_STATUS_SUCCESS;
 }
 
-bool sheaf__cpu_supports_sum_rows(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0];
-    return dst->type == SHEAF_TYPE_F32 && sheaf__cpu_is_plain_float(a) && dst->ne[0] == 1 &&
-           dst->ne[1] == a->ne[1] && dst->ne[2] == a->ne[2] && dst->ne[3] == a->ne[3];
-}

@@ -130,13 +130,3 @@ enum sheaf_status sheaf__cpu_op_rope(struct sheaf_tensor *dst, int ith, int nth,
     return SHEAF_STATUS_SUCCESS;
 }
 
-bool sheaf__cpu_supports_rope(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0], *pos = dst->src[1], *factors = dst->src[2];
-    const int n_dims = dst->op_params[0], mode = dst->op_params[1];
-    if (!sheaf__cpu_is_plain_float(dst) || !sheaf__cpu_is_plain_float(a)) return false;
-    if (!sheaf_are_same_shape(dst, a) || n_dims < 2 || n_dims % 2 || n_dims > dst->ne[0])
-        return false;
-    if (mode != SHEAF_ROPE_TYPE_NORMAL && mode != SHEAF_ROPE_TYPE_NEOX) return false;
-    if (pos->type != SHEAF_TYPE_I32 || pos->ne[0] < a->ne[2]) return false;
-    return !factors || (factors->type == SHEAF_TYPE_F32 && factors->ne[0] >= n_dims / 2);
-}

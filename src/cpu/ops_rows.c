@@ -55,14 +55,6 @@ enum sheaf_status sheaf__cpu_op_get_rows(struct sheaf_tensor *dst, int ith, int 
     return SHEAF_STATUS_SUCCESS;
 }
 
-bool sheaf__cpu_supports_get_rows(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    return dst->type == SHEAF_TYPE_F32 && sheaf__cpu_is_dense(dst) && sheaf__cpu_can_load(a) &&
-           (b->type == SHEAF_TYPE_I32 || b->type == SHEAF_TYPE_I64) && dst->ne[0] == a->ne[0] &&
-           dst->ne[1] == b->ne[0] && dst->ne[2] == b->ne[1] && dst->ne[3] == b->ne[2] &&
-           a->ne[2] == b->ne[1] && a->ne[3] == b->ne[2] && b->ne[3] == 1;
-}
-
 /* b [e, n, h, s], c [n, h|1, s|1] -> rows of dst [e, L, h, s] (a view of a). Shared out by columns,
  * so that of two rows with the same number the later wins for any number of threads. */
 enum sheaf_status sheaf__cpu_op_set_rows(struct sheaf_tensor *dst, int ith, int nth,
@@ -101,11 +93,3 @@ enum sheaf_status sheaf__cpu_op_set_rows(struct sheaf_tensor *dst, int ith, int 
     return SHEAF_STATUS_SUCCESS;
 }
 
-bool sheaf__cpu_supports_set_rows(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *b = dst->src[1], *c = dst->src[2];
-    return sheaf__cpu_can_load(dst) && sheaf__cpu_is_plain_float(b) &&
-           (c->type == SHEAF_TYPE_I64 || c->type == SHEAF_TYPE_I32) && dst->ne[0] == b->ne[0] &&
-           dst->ne[2] == b->ne[2] && dst->ne[3] == b->ne[3] && c->ne[0] == b->ne[1] &&
-           c->ne[3] == 1 && (c->ne[1] == b->ne[2] || c->ne[1] == 1) &&
-           (c->ne[2] == b->ne[3] || c->ne[2] == 1);
-}

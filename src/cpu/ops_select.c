@@ -61,12 +61,6 @@ enum sheaf_status sheaf__cpu_op_argmax(struct sheaf_tensor *dst, int ith, int nt
     return SHEAF_STATUS_SUCCESS;
 }
 
-bool sheaf__cpu_supports_argmax(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0];
-    return dst->type == SHEAF_TYPE_I32 && sheaf__cpu_is_plain_float(a) && a->ne[0] <= INT32_MAX &&
-           a->ne[2] == 1 && a->ne[3] == 1 && dst->ne[0] == a->ne[1] && sheaf_nrows(dst) == 1;
-}
-
 /* heap[0] is the worst of the n positions in the heap */
 static void sift_down(const struct row *row, int32_t *heap, int64_t n, int64_t i) {
     for (;;) {
@@ -114,9 +108,3 @@ enum sheaf_status sheaf__cpu_op_top_k(struct sheaf_tensor *dst, int ith, int nth
     return SHEAF_STATUS_SUCCESS;
 }
 
-bool sheaf__cpu_supports_top_k(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0];
-    return dst->type == SHEAF_TYPE_I32 && sheaf__cpu_is_dense(dst) &&
-           sheaf__cpu_is_plain_float(a) && a->ne[0] <= INT32_MAX && dst->ne[0] <= a->ne[0] &&
-           dst->ne[1] == a->ne[1] && dst->ne[2] == a->ne[2] && dst->ne[3] == a->ne[3];
-}

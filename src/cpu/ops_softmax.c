@@ -49,11 +49,3 @@ enum sheaf_status sheaf__cpu_op_soft_max(struct sheaf_tensor *dst, int ith, int 
     return SHEAF_STATUS_SUCCESS;
 }
 
-bool sheaf__cpu_supports_soft_max(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0], *m = dst->src[1];
-    if (dst->type != SHEAF_TYPE_F32 || !sheaf__cpu_is_dense(dst)) return false;
-    if (!sheaf__cpu_is_plain_float(a) || !sheaf_are_same_shape(dst, a)) return false;
-    return !m ||
-           (sheaf__cpu_is_plain_float(m) && m->ne[0] == a->ne[0] && m->ne[1] >= a->ne[1] &&
-            (m->ne[2] == 1 || m->ne[2] == a->ne[2]) && (m->ne[3] == 1 || m->ne[3] == a->ne[3]));
-}

@@ -122,18 +122,6 @@ enum sheaf_status sheaf__cuda_launch_copy(struct sheaf__cuda_queue *q,
     return sheaf__cuda_launched(q, dst);
 }
 
-static bool is_int(const struct sheaf_tensor *t) { return is_int_type(t->type); }
-
-bool sheaf__cuda_supports_copy(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *src = dst->src[0];
-    if (!sheaf_type_is_known(dst->type) || !sheaf_type_is_known(src->type)) return false;
-    if (sheaf_nelements(dst) != sheaf_nelements(src)) return false;
-    if (dst->type == src->type) return true;
-    if (is_int(dst)) return is_int(src) || sheaf__cuda_is_plain(src);
-    if (is_int(src)) return sheaf__cuda_is_plain(dst);
-    return sheaf__cuda_can_load(dst) && sheaf__cuda_can_load(src);
-}
-
 /* ---- concat: each operand is moved to its part of dst ---- */
 
 enum sheaf_status sheaf__cuda_launch_concat(struct sheaf__cuda_queue *q,
@@ -153,18 +141,6 @@ enum sheaf_status sheaf__cuda_launch_concat(struct sheaf__cuda_queue *q,
                           stepped(src), unit, n);
     }
     return sheaf__cuda_launched(q, dst);
-}
-
-bool sheaf__cuda_supports_concat(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    const int dim = dst->op_params[0];
-    if (dim < 0 || dim >= SHEAF_MAX_DIMS || !sheaf_type_is_known(dst->type)) return false;
-    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
-        if (i == dim ? dst->ne[i] != a->ne[i] + b->ne[i]
-                     : dst->ne[i] != a->ne[i] || dst->ne[i] != b->ne[i])
-            return false;
-    }
-    return dst->type == a->type && dst->type == b->type;
 }
 
 /* ---- rows by number ---- */
@@ -204,14 +180,6 @@ enum sheaf_status sheaf__cuda_launch_get_rows(struct sheaf__cuda_queue *q,
     CUDA_LAUNCH_PLAIN(get_rows_kernel, grid, THREADS, 0, q->stream, sheaf__cuda_view(dst),
                       sheaf__cuda_view(a), sheaf__cuda_view(dst->src[1]), rows, q->fault);
     return sheaf__cuda_launched(q, dst);
-}
-
-bool sheaf__cuda_supports_get_rows(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    return dst->type == SHEAF_TYPE_F32 && sheaf__cuda_is_dense(dst) && sheaf__cuda_can_load(a) &&
-           (b->type == SHEAF_TYPE_I32 || b->type == SHEAF_TYPE_I64) && dst->ne[0] == a->ne[0] &&
-           dst->ne[1] == b->ne[0] && dst->ne[2] == b->ne[1] && dst->ne[3] == b->ne[2] &&
-           a->ne[2] == b->ne[1] && a->ne[3] == b->ne[2] && b->ne[3] == 1;
 }
 
 /* b [e, n, h, s], ids [n, h|1, s|1] -> rows of dst [e, L, h, s]. Of two rows with the same number
@@ -257,11 +225,3 @@ enum sheaf_status sheaf__cuda_launch_set_rows(struct sheaf__cuda_queue *q,
     return sheaf__cuda_launched(q, dst);
 }
 
-bool sheaf__cuda_supports_set_rows(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *b = dst->src[1], *c = dst->src[2];
-    return sheaf__cuda_can_load(dst) && sheaf__cuda_is_plain(b) &&
-           (c->type == SHEAF_TYPE_I64 || c->type == SHEAF_TYPE_I32) && dst->ne[0] == b->ne[0] &&
-           dst->ne[2] == b->ne[2] && dst->ne[3] == b->ne[3] && c->ne[0] == b->ne[1] &&
-           c->ne[3] == 1 && (c->ne[1] == b->ne[2] || c->ne[1] == 1) &&
-           (c->ne[2] == b->ne[3] || c->ne[2] == 1);
-}

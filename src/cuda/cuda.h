@@ -59,7 +59,6 @@ struct sheaf__cuda_queue {
 /* One op: exact support, scratch bytes, launch. A launch only submits. */
 struct sheaf__cuda_op {
     enum sheaf_status (*launch)(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst);
-    bool (*supports)(const struct sheaf_tensor *dst);
     size_t (*work_size)(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst);
 };
 /* NULL for views and leaves, which compute nothing. */
@@ -68,8 +67,7 @@ bool sheaf__cuda_supports_op(const struct sheaf_tensor *op);
 
 #define SHEAF__CUDA_OP(name)                                                                       \
     enum sheaf_status sheaf__cuda_launch_##name(struct sheaf__cuda_queue *q,                       \
-                                                const struct sheaf_tensor *dst);                   \
-    bool sheaf__cuda_supports_##name(const struct sheaf_tensor *dst)
+                                                const struct sheaf_tensor *dst)
 SHEAF__CUDA_OP(binary);
 SHEAF__CUDA_OP(unary); /* SCALE too */
 SHEAF__CUDA_OP(glu);
@@ -86,6 +84,8 @@ SHEAF__CUDA_OP(rope);
 SHEAF__CUDA_OP(mul_mat); /* MUL_MAT_ID too */
 SHEAF__CUDA_OP(flash_attn);
 size_t sheaf__cuda_work_mul_mat(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst);
+/* Is there the shared memory for its heads? */
+bool sheaf__cuda_attention_fits(const struct sheaf_tensor *dst);
 size_t sheaf__cuda_work_flash_attn(const struct sheaf__cuda_queue *q,
                                    const struct sheaf_tensor *dst);
 

@@ -148,12 +148,6 @@ enum sheaf_status sheaf__cuda_launch_binary(struct sheaf__cuda_queue *q,
     return sheaf__cuda_launched(q, dst);
 }
 
-bool sheaf__cuda_supports_binary(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    return sheaf__cuda_is_plain(dst) && sheaf__cuda_is_plain(a) && sheaf__cuda_is_plain(b) &&
-           sheaf_are_same_shape(dst, a) && sheaf_can_repeat(b, a);
-}
-
 enum sheaf_status sheaf__cuda_launch_unary(struct sheaf__cuda_queue *q,
                                            const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
@@ -168,14 +162,6 @@ enum sheaf_status sheaf__cuda_launch_unary(struct sheaf__cuda_queue *q,
                       scale ? -1 : dst->op_params[0], scale ? sheaf__param_f32(dst, 0) : 1.0f,
                       scale ? sheaf__param_f32(dst, 1) : 0.0f, p);
     return sheaf__cuda_launched(q, dst);
-}
-
-bool sheaf__cuda_supports_unary(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0];
-    if (dst->op == SHEAF_OP_UNARY &&
-        (dst->op_params[0] < 0 || dst->op_params[0] >= SHEAF_UNARY_OP_COUNT))
-        return false;
-    return sheaf__cuda_is_plain(dst) && sheaf__cuda_is_plain(a) && sheaf_are_same_shape(dst, a);
 }
 
 /* a [f+f, n] -> dst [f, n], or a, b [f, n] -> dst [f, n] */
@@ -198,13 +184,3 @@ enum sheaf_status sheaf__cuda_launch_glu(struct sheaf__cuda_queue *q,
     return sheaf__cuda_launched(q, dst);
 }
 
-bool sheaf__cuda_supports_glu(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    if (dst->op_params[0] < 0 || dst->op_params[0] >= SHEAF_GLU_OP_COUNT) return false;
-    if (!sheaf__cuda_is_plain(dst) || !sheaf__cuda_is_plain(a)) return false;
-    if (b)
-        return sheaf__cuda_is_plain(b) && sheaf_are_same_shape(dst, a) &&
-               sheaf_are_same_shape(dst, b);
-    return a->ne[0] == 2 * dst->ne[0] && a->ne[1] == dst->ne[1] && a->ne[2] == dst->ne[2] &&
-           a->ne[3] == dst->ne[3];
-}

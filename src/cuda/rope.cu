@@ -112,13 +112,3 @@ enum sheaf_status sheaf__cuda_launch_rope(struct sheaf__cuda_queue *q,
     return sheaf__cuda_launched(q, dst);
 }
 
-bool sheaf__cuda_supports_rope(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0], *pos = dst->src[1], *factors = dst->src[2];
-    const int n_dims = dst->op_params[0], mode = dst->op_params[1];
-    if (!sheaf__cuda_is_plain(dst) || !sheaf__cuda_is_plain(a)) return false;
-    if (!sheaf_are_same_shape(dst, a) || n_dims < 2 || n_dims % 2 || n_dims > dst->ne[0])
-        return false;
-    if (mode != SHEAF_ROPE_TYPE_NORMAL && mode != SHEAF_ROPE_TYPE_NEOX) return false;
-    if (pos->type != SHEAF_TYPE_I32 || pos->ne[0] < a->ne[2]) return false;
-    return !factors || (factors->type == SHEAF_TYPE_F32 && factors->ne[0] >= n_dims / 2);
-}

@@ -40,12 +40,6 @@ enum sheaf_status sheaf__cuda_launch_rms_norm(struct sheaf__cuda_queue *q,
     return sheaf__cuda_launched(q, dst);
 }
 
-bool sheaf__cuda_supports_rms_norm(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0];
-    return dst->type == SHEAF_TYPE_F32 && sheaf__cuda_is_dense(dst) && sheaf__cuda_is_plain(a) &&
-           sheaf_are_same_shape(dst, a);
-}
-
 /* ---- x + y, its norm, and that times w, in one ---- */
 
 struct Chain {      /* all F32 of one shape, dense rows; data NULL: not there */
@@ -160,12 +154,6 @@ enum sheaf_status sheaf__cuda_launch_sum_rows(struct sheaf__cuda_queue *q,
     return sheaf__cuda_launched(q, dst);
 }
 
-bool sheaf__cuda_supports_sum_rows(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0];
-    return dst->type == SHEAF_TYPE_F32 && sheaf__cuda_is_plain(a) && dst->ne[0] == 1 &&
-           dst->ne[1] == a->ne[1] && dst->ne[2] == a->ne[2] && dst->ne[3] == a->ne[3];
-}
-
 /* ---- soft_max ---- */
 
 struct Heads { /* head h of the slice is head base + h of n_head */
@@ -217,15 +205,6 @@ enum sheaf_status sheaf__cuda_launch_soft_max(struct sheaf__cuda_queue *q,
                 0, q->stream, sheaf__cuda_view(dst), sheaf__cuda_view(a), mask,
                 sheaf__param_f32(dst, 0), sheaf__param_f32(dst, 1), heads);
     return sheaf__cuda_launched(q, dst);
-}
-
-bool sheaf__cuda_supports_soft_max(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0], *m = dst->src[1];
-    if (dst->type != SHEAF_TYPE_F32 || !sheaf__cuda_is_dense(dst)) return false;
-    if (!sheaf__cuda_is_plain(a) || !sheaf_are_same_shape(dst, a)) return false;
-    return !m ||
-           (sheaf__cuda_is_plain(m) && m->ne[0] == a->ne[0] && m->ne[1] >= a->ne[1] &&
-            (m->ne[2] == 1 || m->ne[2] == a->ne[2]) && (m->ne[3] == 1 || m->ne[3] == a->ne[3]));
 }
 
 /* ---- argmax and top_k ----
@@ -309,16 +288,3 @@ enum sheaf_status sheaf__cuda_launch_top_k(struct sheaf__cuda_queue *q,
     return launch_select(q, dst, dst->ne[0]);
 }
 
-bool sheaf__cuda_supports_argmax(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0];
-    return dst->type == SHEAF_TYPE_I32 && sheaf__cuda_is_plain(a) && a->ne[0] > 0 &&
-           a->ne[0] <= INT32_MAX && a->ne[2] == 1 && a->ne[3] == 1 && dst->ne[0] == a->ne[1] &&
-           sheaf_nrows(dst) == 1;
-}
-
-bool sheaf__cuda_supports_top_k(const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0];
-    return dst->type == SHEAF_TYPE_I32 && sheaf__cuda_is_plain(a) && a->ne[0] <= INT32_MAX &&
-           dst->ne[0] <= a->ne[0] && dst->ne[1] == a->ne[1] && dst->ne[2] == a->ne[2] &&
-           dst->ne[3] == a->ne[3];
-}
