@@ -39,9 +39,9 @@ extern const char bench_usage[];
 
 /* ---- the machine ---- */
 
-/* Bytes a second that `threads` threads of this process reach when each reads its own part of a
- * buffer larger than caches, forwards. The best of several passes. All ranks of a host should call
- * it at the same time, since they share its memory. */
+/* Collective over the world. Bytes a second that `threads` threads of this rank reach when each reads
+ * its own part of a buffer larger than caches, forwards, while all other ranks do the same: of the
+ * pass in which all together were fastest. threads 0: reads nothing, 0. */
 enum sheaf_status bench_read_bandwidth(int threads, double *bytes_per_s);
 
 /* Processor time of this host and of this process, in seconds since some start. */

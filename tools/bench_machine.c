@@ -8,7 +8,8 @@
 
 #include "bench.h"
 
-enum { PASSES = 6, MAX_THREADS = 1024 };
+/* A pass reads its part several times: long beside the time by which ranks start apart. */
+enum { PASSES = 6, REPEATS = 3, MAX_THREADS = 1024 };
 static const size_t part_bytes = (size_t)128 << 20; /* of a thread: larger than its share of L3 */
 
 double bench_now(void) {
@@ -47,7 +48,7 @@ sum_words(const uint64_t *x, size_t n) {
     return s[0];
 }
 
-/* All pass the same barrier: after touching the memory and before each pass. */
+/* All pass the same barrier before each pass, with the thread that has met the other ranks. */
 static void *read_part(void *arg) {
     struct reader *r = arg;
     struct reading *all = r->reading;
@@ -61,59 +62,78 @@ static void *read_part(void *arg) {
     for (int pass = 0; pass < PASSES; pass++) {
         pthread_barrier_wait(&all->barrier);
         r->begin[pass] = bench_now();
-        if (r->data) r->sum += sum_words(r->data, part_bytes / sizeof *r->data);
+        for (int i = 0; r->data && i < REPEATS; i++)
+            r->sum += sum_words(r->data, part_bytes / sizeof *r->data);
         r->end[pass] = bench_now();
     }
     free(r->data);
     return NULL;
 }
 
-/* Of the fastest pass, from the first that began to the last that ended. */
-static double best_speed(const struct reader *readers, int n) {
-    double best = 0;
-    for (int pass = 0; pass < PASSES; pass++) {
-        double begin = readers[0].begin[pass], end = readers[0].end[pass];
-        for (int i = 1; i < n; i++) {
-            if (readers[i].begin[pass] < begin) begin = readers[i].begin[pass];
-            if (readers[i].end[pass] > end) end = readers[i].end[pass];
-        }
-        const double speed = end > begin ? (double)part_bytes * n / (end - begin) : 0;
-        if (speed > best) best = speed;
+/* From the first that began to the last that ended. */
+static double speed_of(const struct reader *readers, int n, int pass) {
+    double begin = readers[0].begin[pass], end = readers[0].end[pass];
+    for (int i = 1; i < n; i++) {
+        if (readers[i].begin[pass] < begin) begin = readers[i].begin[pass];
+        if (readers[i].end[pass] > end) end = readers[i].end[pass];
     }
-    return best;
+    return end > begin ? (double)part_bytes * REPEATS * n / (end - begin) : 0;
 }
 
-enum sheaf_status bench_read_bandwidth(int threads, double *bytes_per_s) {
-    const int n = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
-    struct reader *readers = calloc((size_t)n, sizeof *readers);
+/* Starts n readers and joins them; speed [PASSES]. Every rank meets all others before each pass,
+ * also one that reads nothing (n is 0) or fails. */
+static enum sheaf_status read_passes(int n, double *speed) {
+    struct reader *readers = calloc((size_t)n + 1, sizeof *readers);
     struct reading all = {.gate = PTHREAD_MUTEX_INITIALIZER};
-    bool failed = false;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS, met = SHEAF_STATUS_SUCCESS;
     int started = 0;
-    *bytes_per_s = 0;
-    if (!readers || pthread_barrier_init(&all.barrier, NULL, (unsigned)n)) {
+    if (!readers || pthread_barrier_init(&all.barrier, NULL, (unsigned)n + 1)) {
         free(readers);
-        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to measure the bandwidth");
+        readers = NULL;
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to measure the bandwidth");
     }
     pthread_mutex_lock(&all.gate);
-    for (; started < n; started++) {
+    for (; readers && started < n; started++) {
         readers[started].reading = &all;
         if (pthread_create(&readers[started].thread, NULL, read_part, &readers[started])) break;
     }
-    all.go = started == n;
+    all.go = readers && started == n;
     pthread_mutex_unlock(&all.gate);
-    for (int i = 0; i < started; i++) {
-        pthread_join(readers[i].thread, NULL);
-        failed = failed || readers[i].failed;
+    if (readers && !all.go)
+        st = sheaf_set_error(SHEAF_STATUS_FAILED,
+                             "cannot start %d threads to measure the bandwidth", n);
+    for (int pass = 0; pass < PASSES; pass++) {
+        if (!met) met = sheaf_world_barrier("measuring the memory");
+        if (all.go) pthread_barrier_wait(&all.barrier);
     }
-    pthread_barrier_destroy(&all.barrier);
-    if (all.go && !failed) *bytes_per_s = best_speed(readers, n);
+    for (int i = 0; i < started; i++) pthread_join(readers[i].thread, NULL);
+    for (int i = 0; i < started && all.go && !st; i++)
+        if (readers[i].failed)
+            st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to measure the bandwidth");
+    for (int pass = 0; pass < PASSES && all.go && n; pass++)
+        speed[pass] = speed_of(readers, n, pass);
+    if (readers) pthread_barrier_destroy(&all.barrier);
     free(readers);
-    if (!all.go)
-        return sheaf_set_error(SHEAF_STATUS_FAILED,
-                               "cannot start %d threads to measure the bandwidth", n);
-    if (failed)
-        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to measure the bandwidth");
-    return SHEAF_STATUS_SUCCESS;
+    return met ? met : sheaf_world_agree(st, "measuring the memory");
+}
+
+enum sheaf_status bench_read_bandwidth(int threads, double *bytes_per_s) {
+    const int n_ranks = sheaf_world_size();
+    double speed[PASSES] = {0}, best = 0;
+    double(*all)[PASSES] = calloc((size_t)n_ranks, sizeof *all);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    *bytes_per_s = 0;
+    if (!all) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to measure the bandwidth");
+    st = sheaf_world_agree(st, "measuring the memory");
+    if (!st) st = read_passes(threads < MAX_THREADS ? threads : MAX_THREADS, speed);
+    if (!st) st = sheaf_world_all_gather(speed, sizeof speed, all, "measuring the memory");
+    for (int pass = 0; pass < PASSES && !st; pass++) {
+        double sum = 0;
+        for (int r = 0; r < n_ranks; r++) sum += all[r][pass];
+        if (sum > best) best = sum, *bytes_per_s = speed[pass];
+    }
+    free(all);
+    return st;
 }
 
 /* ---- who uses it ---- */

@@ -48,9 +48,8 @@ static enum sheaf_status measure_machine(struct bench *b, struct bench_rank *min
     status = sheaf_world_agree(status, "counting threads");
     if (status) return status;
     mine->peak_bytes = bench_peak_resident();
-    if (cpus && mine->threads) status = bench_read_bandwidth(mine->threads, &mine->bandwidth);
+    status = bench_read_bandwidth(cpus ? mine->threads : 0, &mine->bandwidth);
     bench_forget_peak(); /* which has the buffers of that measurement in it */
-    status = sheaf_world_agree(status, "measuring the memory");
     b->has_link = sheaf__speed_has_links(s->members, s->n_members);
     if (!status && b->has_link)
         status = sheaf__speed_measure_link(s->members, s->n_members, &b->link);
