@@ -18,14 +18,21 @@ struct split_model {
     uint64_t seed;
 };
 
-static inline void split_model_init(struct split_model *m, int n_members, uint64_t seed) {
+/* Under a sanitizer the shadow of `memory` bytes is filled for each model: ask for no more than the
+ * graph needs. */
+static inline void split_model_init_sized(struct split_model *m, int n_members, uint64_t seed,
+                                          size_t memory, size_t n_nodes) {
     memset(m, 0, sizeof *m);
-    m->ctx = sheaf_init((struct sheaf_init_params){.mem_size = (size_t)24 << 20});
-    m->graph = sheaf_new_graph_custom(m->ctx, 4096);
+    m->ctx = sheaf_init((struct sheaf_init_params){.mem_size = memory});
+    m->graph = sheaf_new_graph_custom(m->ctx, n_nodes);
     m->n_members = n_members;
     m->mirrored = sheaf_split_state_mirrored(n_members);
     m->seed = seed;
     if (!m->ctx || !m->graph || !m->mirrored) abort();
+}
+
+static inline void split_model_init(struct split_model *m, int n_members, uint64_t seed) {
+    split_model_init_sized(m, n_members, seed, (size_t)24 << 20, 4096);
 }
 
 static inline void split_model_free(struct split_model *m) {

@@ -376,7 +376,7 @@ static inline void make_graph_for(struct maker *k, uint64_t seed, int most_nodes
     memset(k, 0, sizeof *k);
     k->seed = seed;
     const int any = 2 + (int)below(k, 4);
-    split_model_init(&k->m, n_members ? n_members : any, seed ^ 0x55);
+    split_model_init_sized(&k->m, n_members ? n_members : any, seed ^ 0x55, 1 << 20, 256);
     for (int i = 0; i < 3; i++)
         k->pool[k->n_pool++] =
             leaf(k, 2 + below(k, 11), 1 + below(k, 9), 1 + below(k, 5), one_in(k, 4) ? 2 : 1);
