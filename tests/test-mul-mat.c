@@ -492,7 +492,7 @@ static struct sheaf_tensor *new_random(struct sheaf_context *ctx, enum sheaf_typ
 }
 
 static struct sheaf_context *new_context(void) {
-    struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){.mem_size = 8u << 20});
+    struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){.mem_size = 2u << 20});
     cr_assert(ctx);
     return ctx;
 }
