@@ -1,7 +1,7 @@
 /* The block formats of GGUF files, as structs, and the conversions of one value.
  *
  * Owns the bit layouts: every struct here has exactly the bytes of the file, checked by
- * static_assert, and nothing else in the library unpacks them except the kernels of src/cpu.
+ * static_assert, and nothing else in the library unpacks them except the kernels of devices.
  * Source of the layouts: ggml-common.h and the dequantize rows of ggml; written anew. */
 #ifndef SHEAF_CORE_QUANTS_H
 #define SHEAF_CORE_QUANTS_H
@@ -11,6 +11,13 @@
 #include <string.h>
 
 #include "sheaf/type.h"
+
+/* Functions that kernels of devices use too; they are compiled as C and as C++. */
+#ifdef __CUDACC__
+#define SHEAF__HD static __host__ __device__ __forceinline__
+#else
+#define SHEAF__HD static inline
+#endif
 
 enum {
     SHEAF__QK = 32,       /* elements of a plain block */
@@ -88,12 +95,12 @@ struct sheaf__block_q3_k {
     uint8_t scales[SHEAF__K_SCALES];
     uint16_t d;
 };
-/* x[j] = d * sheaf__iq4_values[nibble] */
+/* x[j] = d * SHEAF__IQ4_LEVELS[nibble] */
 struct sheaf__block_iq4_nl {
     uint16_t d;
     uint8_t qs[SHEAF__QK / 2];
 };
-/* 8 sub-blocks of 32 as IQ4_NL: x = d * (scale - 32) * sheaf__iq4_values[nibble]. Scale i, of 6
+/* 8 sub-blocks of 32 as IQ4_NL: x = d * (scale - 32) * SHEAF__IQ4_LEVELS[nibble]. Scale i, of 6
  * bits: low half in nibble i % 2 of scales_l[i / 2], high bits at bits 2i of scales_h. */
 struct sheaf__block_iq4_xs {
     uint16_t d;
@@ -101,12 +108,16 @@ struct sheaf__block_iq4_xs {
     uint8_t scales_l[SHEAF__QK_K / 64];
     uint8_t qs[SHEAF__QK_K / 2];
 };
-/* OCP MXFP4: x[j] = 2^(e - 128) * sheaf__fp4_values[nibble] */
+/* OCP MXFP4: x[j] = 2^(e - 128) * SHEAF__FP4_LEVELS[nibble] */
 struct sheaf__block_mxfp4 {
     uint8_t e;
     uint8_t qs[SHEAF__QK / 2];
 };
-extern const int8_t sheaf__iq4_values[16], sheaf__fp4_values[16];
+/* Levels of IQ4_NL and IQ4_XS, closer together near zero; and of FP4 (E2M1), doubled. */
+#define SHEAF__IQ4_LEVELS                                                                          \
+    { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 }
+#define SHEAF__FP4_LEVELS                                                                          \
+    { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 }
 
 static_assert(sizeof(struct sheaf__block_q2_k) == 84, "GGUF layout");
 static_assert(sizeof(struct sheaf__block_q3_k) == 110, "GGUF layout");
@@ -124,7 +135,7 @@ static_assert(sizeof(struct sheaf__block_q6_k) == 210, "GGUF layout");
 
 /* Scale and min number j (0..7) of Q4_K and Q5_K: the low 6 bits of bytes j and j + 4 for j < 4;
  * the nibbles of byte j + 4 and the top two bits of bytes j - 4 and j for the others. */
-static inline void sheaf__k_scale_min(const uint8_t *scales, int j, uint8_t *scale, uint8_t *min) {
+SHEAF__HD void sheaf__k_scale_min(const uint8_t *scales, int j, uint8_t *scale, uint8_t *min) {
     if (j < 4) {
         *scale = scales[j] & 63;
         *min = scales[j + 4] & 63;
@@ -134,19 +145,34 @@ static inline void sheaf__k_scale_min(const uint8_t *scales, int j, uint8_t *sca
     }
 }
 
-static inline uint32_t sheaf__f32_bits(float f) {
+/* Scale i of Q3_K. */
+SHEAF__HD int sheaf__q3_k_scale(const uint8_t *scales, int i) {
+    return ((scales[i % 8] >> i / 8 * 4 & 15) | (scales[8 + i % 4] >> i / 4 * 2 & 3) << 4) - 32;
+}
+
+/* Scale i of IQ4_XS. */
+SHEAF__HD int sheaf__iq4_xs_scale(const struct sheaf__block_iq4_xs *b, int i) {
+    return ((b->scales_l[i / 2] >> i % 2 * 4 & 15) | (b->scales_h >> 2 * i & 3) << 4) - 32;
+}
+
+SHEAF__HD uint32_t sheaf__f32_bits(float f) {
     uint32_t u;
     memcpy(&u, &f, sizeof u);
     return u;
 }
-static inline float sheaf__bits_f32(uint32_t u) {
+SHEAF__HD float sheaf__bits_f32(uint32_t u) {
     float f;
     memcpy(&f, &u, sizeof f);
     return f;
 }
 
+/* 2^(e - 128), e of MXFP4. */
+SHEAF__HD float sheaf__mxfp4_scale(uint8_t e) {
+    return sheaf__bits_f32(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
+}
+
 /* Exact; a signalling NaN becomes quiet, as in hardware. */
-static inline float sheaf__f16_to_f32(uint16_t h) {
+SHEAF__HD float sheaf__f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 31, man = h & 0x3ffu;
     if (exp == 0) return sheaf__bits_f32(sign | sheaf__f32_bits((float)man * 0x1p-24f));
     if (exp == 31) return sheaf__bits_f32(sign | 0x7f800000u | man << 13 | (man ? 0x400000u : 0));
@@ -154,7 +180,7 @@ static inline float sheaf__f16_to_f32(uint16_t h) {
 }
 
 /* Nearest, ties to even; overflow gives infinity. */
-static inline uint16_t sheaf__f32_to_f16(float f) {
+SHEAF__HD uint16_t sheaf__f32_to_f16(float f) {
     uint32_t u = sheaf__f32_bits(f), abs = u & 0x7fffffffu, sign = u >> 16 & 0x8000u;
     if (abs > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (abs >> 13 & 0x1ffu));
     if (abs >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and above */
@@ -166,10 +192,10 @@ static inline uint16_t sheaf__f32_to_f16(float f) {
     return (uint16_t)(sign | (abs - (112u << 23)) >> 13);
 }
 
-static inline float sheaf__bf16_to_f32(uint16_t h) { return sheaf__bits_f32((uint32_t)h << 16); }
+SHEAF__HD float sheaf__bf16_to_f32(uint16_t h) { return sheaf__bits_f32((uint32_t)h << 16); }
 
 /* Nearest, ties to even. */
-static inline uint16_t sheaf__f32_to_bf16(float f) {
+SHEAF__HD uint16_t sheaf__f32_to_bf16(float f) {
     uint32_t u = sheaf__f32_bits(f);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40u);
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);

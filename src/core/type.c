@@ -1,7 +1,8 @@
 /* The table of element types: names, block geometry, conversions.
  *
- * Adding a type is one row here, its block struct in quants.h, two functions in quants.c
- * or quants_more.c, and a row in each kernel table of src/cpu, or in the portable one only. */
+ * Adding a type is one row here, its block struct in quants.h, how a block is made in blocks.h,
+ * rows in quants.c or quants_more.c, and a row in each kernel table of src/cpu, or in the portable
+ * one only. */
 #include "sheaf/type.h"
 
 #include <strings.h>

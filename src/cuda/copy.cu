@@ -3,7 +3,6 @@
  * Elements are numbered in the logical order of their tensor; a copy keeps the number, the shapes
  * may differ. A thread makes one element of the result, or one block of a block type. */
 #include "cuda/cuda.h"
-#include "cuda/quantize.cuh"
 
 enum { THREADS = 256 };
 
@@ -29,6 +28,33 @@ HD char *locate(const View &v, int64_t e, int64_t block, size_t nb0) {
 HD float load_number(const View &v, int64_t e) {
     const int64_t i0 = e % v.ne[0];
     return load_any(v.type, row_data(v, row_at(v.ne, e / v.ne[0])), v.nb[0], i0);
+}
+
+/* x: one block of floats (32 or 256; 1 for plain types) to p, as the host does it. */
+HD void store_block(int type, const float *x, void *p) {
+    switch (type) {
+#define BLOCK(TYPE, name)                                                                          \
+    case SHEAF_TYPE_##TYPE:                                                                        \
+        sheaf__quantize_block_##name(x, (struct sheaf__block_##name *)p);                          \
+        break
+        BLOCK(Q4_0, q4_0);
+        BLOCK(Q4_1, q4_1);
+        BLOCK(Q5_0, q5_0);
+        BLOCK(Q5_1, q5_1);
+        BLOCK(Q8_0, q8_0);
+        BLOCK(Q4_K, q4_k);
+        BLOCK(Q5_K, q5_k);
+        BLOCK(Q6_K, q6_k);
+        BLOCK(Q2_K, q2_k);
+        BLOCK(Q3_K, q3_k);
+        BLOCK(IQ4_NL, iq4_nl);
+        BLOCK(IQ4_XS, iq4_xs);
+        BLOCK(MXFP4, mxfp4);
+#undef BLOCK
+    default:
+        store_plain(type, *x, p);
+        break;
+    }
 }
 
 HD bool is_int_type(int type) { return type == SHEAF_TYPE_I32 || type == SHEAF_TYPE_I64; }

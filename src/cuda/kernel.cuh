@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "core/quants.h"
+#include "core/blocks.h"
 #include "sheaf/ops.h"
 
 #define HD static __host__ __device__ __forceinline__
@@ -68,16 +68,6 @@ HD int64_t n_rows(const View &v) { return v.ne[1] * v.ne[2] * v.ne[3]; }
 
 /* ---- one value ---- */
 
-HD float bits_f32(uint32_t u) {
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-HD uint32_t f32_bits(float f) {
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
 HD float f16_to_f32(uint16_t h) {
 #ifdef SHEAF_CUDA_EMULATED
     return sheaf__f16_to_f32(h);
@@ -92,38 +82,21 @@ HD uint16_t f32_to_f16(float f) {
     return __half_as_ushort(__float2half_rn(f));
 #endif
 }
-HD float bf16_to_f32(uint16_t h) { return bits_f32((uint32_t)h << 16); }
-HD uint16_t f32_to_bf16(float f) {
-    uint32_t u = f32_bits(f);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40u);
-    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
-}
-
 /* F32, F16 or BF16 at p. */
 HD float load_plain(int type, const void *p) {
     if (type == SHEAF_TYPE_F32) return *(const float *)p;
     uint16_t h = *(const uint16_t *)p;
-    return type == SHEAF_TYPE_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+    return type == SHEAF_TYPE_F16 ? f16_to_f32(h) : sheaf__bf16_to_f32(h);
 }
 HD void store_plain(int type, float f, void *p) {
     if (type == SHEAF_TYPE_F32) {
         *(float *)p = f;
     } else {
-        *(uint16_t *)p = type == SHEAF_TYPE_F16 ? f32_to_f16(f) : f32_to_bf16(f);
+        *(uint16_t *)p = type == SHEAF_TYPE_F16 ? f32_to_f16(f) : sheaf__f32_to_bf16(f);
     }
 }
 
 /* ---- blocks: element j of a block, as src/core/quants.c computes it ---- */
-
-HD void k_scale_min(const uint8_t *scales, int j, int *scale, int *min) {
-    if (j < 4) {
-        *scale = scales[j] & 63;
-        *min = scales[j + 4] & 63;
-    } else {
-        *scale = (scales[j + 4] & 15) | (scales[j - 4] >> 6) << 4;
-        *min = scales[j + 4] >> 4 | (scales[j] >> 6) << 4;
-    }
-}
 
 HD int nibble(const uint8_t *qs, int j) { return j < 16 ? qs[j] & 15 : qs[j - 16] >> 4; }
 HD int fifth(const uint8_t *qh, int j) { return (qh[j / 8] >> (j % 8) & 1) << 4; }
@@ -142,14 +115,16 @@ HD float element(const sheaf__block_q5_1 *b, int j) {
 }
 HD float element(const sheaf__block_q8_0 *b, int j) { return f16_to_f32(b->d) * (float)b->qs[j]; }
 HD float element(const sheaf__block_q4_k *b, int j) {
-    int s = j / 32, scale, min;
-    k_scale_min(b->scales, s, &scale, &min);
+    int s = j / 32;
+    uint8_t scale, min;
+    sheaf__k_scale_min(b->scales, s, &scale, &min);
     float ds = f16_to_f32(b->d) * (float)scale, ms = f16_to_f32(b->dmin) * (float)min;
     return ds * (float)(b->qs[s / 2 * 32 + j % 32] >> (s % 2 * 4) & 15) - ms;
 }
 HD float element(const sheaf__block_q5_k *b, int j) {
-    int s = j / 32, l = j % 32, scale, min;
-    k_scale_min(b->scales, s, &scale, &min);
+    int s = j / 32, l = j % 32;
+    uint8_t scale, min;
+    sheaf__k_scale_min(b->scales, s, &scale, &min);
     float ds = f16_to_f32(b->d) * (float)scale, ms = f16_to_f32(b->dmin) * (float)min;
     int q = (b->qs[s / 2 * 32 + l] >> (s % 2 * 4) & 15) | (b->qh[l] >> s & 1) << 4;
     return ds * (float)q - ms;
@@ -174,7 +149,7 @@ HD float load_dense(int type, const char *row, int64_t i) {
     case SHEAF_TYPE_F16:
         return f16_to_f32(((const uint16_t *)(const void *)row)[i]);
     case SHEAF_TYPE_BF16:
-        return bf16_to_f32(((const uint16_t *)(const void *)row)[i]);
+        return sheaf__bf16_to_f32(((const uint16_t *)(const void *)row)[i]);
     case SHEAF_TYPE_Q4_0:
         return BLOCKS(q4_0);
     case SHEAF_TYPE_Q4_1:

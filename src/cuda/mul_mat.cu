@@ -32,7 +32,7 @@ static __global__ void to_half_kernel(const char *x, size_t nb1, int from, int t
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * THREADS) {
         const float f = load_dense(from, x + (size_t)(i / k) * nb1, i % k);
-        out[i] = to == SHEAF_TYPE_BF16 ? f32_to_bf16(f)
+        out[i] = to == SHEAF_TYPE_BF16 ? sheaf__f32_to_bf16(f)
                                        : f32_to_f16(f > 65504.0f    ? 65504.0f
                                                     : f < -65504.0f ? -65504.0f
                                                                     : f);

@@ -319,9 +319,9 @@ static __global__ void mul_vec_plain_kernel(Product p, int64_t n_y, int64_t n_z,
 #pragma unroll
                         for (int j = 0; j < WIDTH; j++) {
                             const uint16_t h = (uint16_t)(words[j * 4 / WIDTH] >> (j % 2 * 16));
-                            x[r][j] = TYPE == SHEAF_TYPE_F32   ? bits_f32(words[j % 4])
+                            x[r][j] = TYPE == SHEAF_TYPE_F32   ? sheaf__bits_f32(words[j % 4])
                                       : TYPE == SHEAF_TYPE_F16 ? f16_to_f32(h)
-                                                               : bf16_to_f32(h);
+                                                               : sheaf__bf16_to_f32(h);
                         }
                     }
 #pragma unroll
