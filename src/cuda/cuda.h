@@ -112,22 +112,9 @@ static inline bool sheaf__cuda_is_plain(const struct sheaf_tensor *t) {
 static inline bool sheaf__cuda_is_dense(const struct sheaf_tensor *t) {
     return t->ne[0] <= sheaf_blck_size(t->type) || t->nb[0] == sheaf_type_size(t->type);
 }
-/* The block types that load_dense, store_block and mul_vec.cu know: not all that the library has.
- */
+/* All that the library has; load_dense, store_block and mul_vec.cu know them. */
 static inline bool sheaf__cuda_is_block(const struct sheaf_tensor *t) {
-    switch (t->type) {
-    case SHEAF_TYPE_Q4_0:
-    case SHEAF_TYPE_Q4_1:
-    case SHEAF_TYPE_Q5_0:
-    case SHEAF_TYPE_Q5_1:
-    case SHEAF_TYPE_Q8_0:
-    case SHEAF_TYPE_Q4_K:
-    case SHEAF_TYPE_Q5_K:
-    case SHEAF_TYPE_Q6_K:
-        return true;
-    default:
-        return false;
-    }
+    return sheaf_is_quantized(t->type);
 }
 static inline bool sheaf__cuda_can_load(const struct sheaf_tensor *t) {
     return sheaf__cuda_is_plain(t) || (sheaf__cuda_is_block(t) && sheaf__cuda_is_dense(t));

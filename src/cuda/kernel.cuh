@@ -136,6 +136,55 @@ HD float element(const sheaf__block_q6_k *b, int j) {
     return f16_to_f32(b->d) * (float)b->scales[2 * t + l / 16] * (float)(q - 32);
 }
 
+HD float element(const sheaf__block_q2_k *b, int j) {
+    const int s = j / 16;
+    const float ds = f16_to_f32(b->d) * (float)(b->scales[s] & 15);
+    const float ms = f16_to_f32(b->dmin) * (float)(b->scales[s] >> 4);
+    return ds * (float)(b->qs[j / 128 * 32 + j % 32] >> (j / 32 % 4 * 2) & 3) - ms;
+}
+HD float element(const sheaf__block_q3_k *b, int j) {
+    const float ds = f16_to_f32(b->d) * (float)sheaf__q3_k_scale(b->scales, j / 16);
+    const int q = b->qs[j / 128 * 32 + j % 32] >> (j / 32 % 4 * 2) & 3;
+    return ds * (float)(q - (b->hmask[j % 32] >> (j / 32) & 1 ? 0 : 4));
+}
+
+/* Sixteen levels as four words of bytes: what a lane keeps in registers. */
+struct Levels {
+    uint32_t word[4];
+};
+HD Levels levels_of(bool fp4) {
+    const Levels iq4 = {{0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u}};
+    const Levels e2m1 = {{0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu}};
+    return fp4 ? e2m1 : iq4;
+}
+constexpr uint32_t four_levels(const int8_t *l) {
+    return (uint32_t)(uint8_t)l[0] | (uint32_t)(uint8_t)l[1] << 8 | (uint32_t)(uint8_t)l[2] << 16 |
+           (uint32_t)(uint8_t)l[3] << 24;
+}
+constexpr int8_t iq4_levels[16] = SHEAF__IQ4_LEVELS, fp4_levels[16] = SHEAF__FP4_LEVELS;
+static_assert(
+    four_levels(iq4_levels) == 0xbfad9881u && four_levels(iq4_levels + 4) == 0xf6eaddcfu &&
+        four_levels(iq4_levels + 8) == 0x26190d01u && four_levels(iq4_levels + 12) == 0x71594535u &&
+        four_levels(fp4_levels) == 0x03020100u && four_levels(fp4_levels + 4) == 0x0c080604u &&
+        four_levels(fp4_levels + 8) == 0xfdfeff00u && four_levels(fp4_levels + 12) == 0xf4f8fafcu,
+    "levels_of holds the tables of core/quants.h");
+
+HD float level(bool fp4, int i) {
+    const Levels l = levels_of(fp4);
+    const uint32_t word = i < 8 ? i < 4 ? l.word[0] : l.word[1] : i < 12 ? l.word[2] : l.word[3];
+    return (float)(int8_t)(word >> (i % 4 * 8));
+}
+HD float element(const sheaf__block_iq4_nl *b, int j) {
+    return f16_to_f32(b->d) * level(false, nibble(b->qs, j));
+}
+HD float element(const sheaf__block_iq4_xs *b, int j) {
+    const float ds = f16_to_f32(b->d) * (float)sheaf__iq4_xs_scale(b, j / 32);
+    return ds * level(false, nibble(b->qs + j / 32 * 16, j % 32));
+}
+HD float element(const sheaf__block_mxfp4 *b, int j) {
+    return sheaf__mxfp4_scale(b->e) * level(true, nibble(b->qs, j));
+}
+
 /* Element i of a row whose blocks (elements of plain types) lie side by side. */
 HD float load_dense(int type, const char *row, int64_t i) {
 #define BLOCKS(name)                                                                               \
@@ -166,6 +215,16 @@ HD float load_dense(int type, const char *row, int64_t i) {
         return BLOCKS_K(q5_k);
     case SHEAF_TYPE_Q6_K:
         return BLOCKS_K(q6_k);
+    case SHEAF_TYPE_Q2_K:
+        return BLOCKS_K(q2_k);
+    case SHEAF_TYPE_Q3_K:
+        return BLOCKS_K(q3_k);
+    case SHEAF_TYPE_IQ4_NL:
+        return BLOCKS(iq4_nl);
+    case SHEAF_TYPE_IQ4_XS:
+        return BLOCKS_K(iq4_xs);
+    case SHEAF_TYPE_MXFP4:
+        return BLOCKS(mxfp4);
     default:
         return 0.0f;
     }

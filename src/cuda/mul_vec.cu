@@ -4,7 +4,7 @@
  * and goes along them in chunks of 32 sub-blocks of 32 elements, one a lane: the bytes of a chunk
  * come from memory as they lie, in whole 16-byte pieces, into shared memory, the next chunk's being
  * on their way meanwhile; a lane takes its sub-block apart there and multiplies it with four-way
- * integer products. The bytes of a block may start at any even address.
+ * integer products. The bytes of a block may start at any even address, MXFP4's at any.
  *
  * Plain types: 16 bytes of a row a lane, times floats.
  *
@@ -70,6 +70,10 @@ HD uint32_t word_at(const uint32_t *w, int offset) {
     if (offset % 4 == 0) return lo;
     return lo >> 16 | w[offset / 4 + 1] << 16;
 }
+HD uint32_t word_at_any(const uint32_t *w, int offset) { /* also an odd one */
+    const uint64_t two = (uint64_t)w[offset / 4 + 1] << 32 | w[offset / 4];
+    return (uint32_t)(two >> (offset % 4 * 8));
+}
 HD float half_at(const uint32_t *w, int offset) {
     return f16_to_f32((uint16_t)(w[offset / 4] >> (offset % 4 * 8)));
 }
@@ -81,27 +85,32 @@ HD uint32_t spread(uint32_t h) {
     return (h & 1) << 4 | (h & 2) << 11 | (h & 4) << 18 | (h & 8) << 25;
 }
 
-/* Elements as d * q - m, q four a word in order; elements 16..31 have a scale of their own where
- * two_scales. */
+/* Elements as d0 * q - m, q four a word in order. Elements 16..31 have a scale d1 of their own
+ * where scales is 2, and also a min m1 where mins is. */
 struct Sub {
     uint32_t q[8];
-    float d0, d1, m;
+    float d0, d1, m, m1;
 };
 
 template <int TYPE> struct Format;
-#define FORMAT(TYPE, name, block_elements, two)                                                    \
+#define FORMAT(TYPE, name, block_elements, n_scales, n_mins)                                       \
     template <> struct Format<TYPE> {                                                              \
         enum { BYTES = sizeof(struct sheaf__block_##name), SUBS = block_elements / 32 };           \
-        static constexpr bool two_scales = two;                                                    \
+        static constexpr int scales = n_scales, mins = n_mins;                                     \
     }
-FORMAT(SHEAF_TYPE_Q4_0, q4_0, SHEAF__QK, false);
-FORMAT(SHEAF_TYPE_Q4_1, q4_1, SHEAF__QK, false);
-FORMAT(SHEAF_TYPE_Q5_0, q5_0, SHEAF__QK, false);
-FORMAT(SHEAF_TYPE_Q5_1, q5_1, SHEAF__QK, false);
-FORMAT(SHEAF_TYPE_Q8_0, q8_0, SHEAF__QK, false);
-FORMAT(SHEAF_TYPE_Q4_K, q4_k, SHEAF__QK_K, false);
-FORMAT(SHEAF_TYPE_Q5_K, q5_k, SHEAF__QK_K, false);
-FORMAT(SHEAF_TYPE_Q6_K, q6_k, SHEAF__QK_K, true);
+FORMAT(SHEAF_TYPE_Q4_0, q4_0, SHEAF__QK, 1, 1);
+FORMAT(SHEAF_TYPE_Q4_1, q4_1, SHEAF__QK, 1, 1);
+FORMAT(SHEAF_TYPE_Q5_0, q5_0, SHEAF__QK, 1, 1);
+FORMAT(SHEAF_TYPE_Q5_1, q5_1, SHEAF__QK, 1, 1);
+FORMAT(SHEAF_TYPE_Q8_0, q8_0, SHEAF__QK, 1, 1);
+FORMAT(SHEAF_TYPE_Q4_K, q4_k, SHEAF__QK_K, 1, 1);
+FORMAT(SHEAF_TYPE_Q5_K, q5_k, SHEAF__QK_K, 1, 1);
+FORMAT(SHEAF_TYPE_Q6_K, q6_k, SHEAF__QK_K, 2, 1);
+FORMAT(SHEAF_TYPE_Q2_K, q2_k, SHEAF__QK_K, 2, 2);
+FORMAT(SHEAF_TYPE_Q3_K, q3_k, SHEAF__QK_K, 2, 1);
+FORMAT(SHEAF_TYPE_IQ4_NL, iq4_nl, SHEAF__QK, 1, 1);
+FORMAT(SHEAF_TYPE_IQ4_XS, iq4_xs, SHEAF__QK_K, 1, 1);
+FORMAT(SHEAF_TYPE_MXFP4, mxfp4, SHEAF__QK, 1, 1);
 
 HD void nibbles(const uint32_t *w, int at, uint32_t *q) {
     for (int i = 0; i < 4; i++) {
@@ -112,6 +121,19 @@ HD void nibbles(const uint32_t *w, int at, uint32_t *q) {
 }
 HD void fifths(uint32_t h, uint32_t *q) {
     for (int i = 0; i < 8; i++) q[i] |= spread(h >> 4 * i);
+}
+/* The levels of eight nibbles: low ones as a word, high ones as another. A selector of
+ * __byte_perm is three bits, so each half of the levels is asked, and the fourth bits choose. */
+static __device__ __forceinline__ void look_up(const Levels &l, uint32_t v, uint32_t *low,
+                                               uint32_t *high) {
+    uint32_t pair[2]; /* of bytes 0 and 1, of bytes 2 and 3: low, high, low, high */
+    for (int i = 0; i < 2; i++, v >>= 16) {
+        const uint32_t at = v & 0x7777u, half = (v & 0x8888u) >> 1 | 0x3210u;
+        pair[i] = __byte_perm(__byte_perm(l.word[0], l.word[1], at),
+                              __byte_perm(l.word[2], l.word[3], at), half);
+    }
+    *low = __byte_perm(pair[0], pair[1], 0x6420u);
+    *high = __byte_perm(pair[0], pair[1], 0x7531u);
 }
 /* Scale and min of sub-block s of a K block at `at`. */
 HD void k_scales(const uint32_t *w, int at, int s, Sub *x) {
@@ -129,9 +151,15 @@ HD void k_scales(const uint32_t *w, int at, int s, Sub *x) {
     x->m = half_at(w, at + 2) * (float)min;
 }
 
-/* Sub-block s of the block at byte offset `at` (even) of w. */
+/* Scale i of a block of Q3_K, packed as sheaf__q3_k_scale has it. */
+HD int q3_scale(const uint32_t *packed, int i) {
+    const int low = byte_of(packed, i % 8) >> (i / 8 * 4) & 15;
+    return (low | (byte_of(packed, 8 + i % 4) >> (i / 4 * 2) & 3) << 4) - 32;
+}
+
+/* Sub-block s of the block at byte offset `at` (even but for MXFP4) of w. */
 template <int TYPE>
-static __host__ __device__ __forceinline__ Sub take_apart(const uint32_t *w, int at, int s) {
+static __device__ __forceinline__ Sub take_apart(const uint32_t *w, int at, int s) {
     Sub x;
     if (TYPE == SHEAF_TYPE_Q4_0) {
         nibbles(w, at + 2, x.q);
@@ -165,7 +193,7 @@ static __host__ __device__ __forceinline__ Sub take_apart(const uint32_t *w, int
             x.q[i] |= (word_at(w, at + 16 + 4 * i) >> s & 0x01010101u) << 4;
         }
         k_scales(w, at, s, &x);
-    } else { /* Q6_K */
+    } else if (TYPE == SHEAF_TYPE_Q6_K) {
         const int lo = s % 4 / 2 * 4, hi = s % 4 * 2;
         for (int i = 0; i < 8; i++) {
             const uint32_t l = word_at(w, at + s / 4 * 64 + s % 2 * 32 + 4 * i) >> lo & 0x0f0f0f0fu;
@@ -179,6 +207,46 @@ static __host__ __device__ __forceinline__ Sub take_apart(const uint32_t *w, int
         x.d0 = d * (float)(int8_t)(scales >> shift & 255u);
         x.d1 = d * (float)(int8_t)(scales >> (shift + 8) & 255u);
         x.m = 0.0f;
+    } else if (TYPE == SHEAF_TYPE_Q2_K) {
+        const uint32_t scales = word_at(w, at + s / 2 * 4) >> (s % 2 * 16);
+        const float d = half_at(w, at + 80), dmin = half_at(w, at + 82);
+        for (int i = 0; i < 8; i++)
+            x.q[i] = word_at(w, at + 16 + s / 4 * 32 + 4 * i) >> (s % 4 * 2) & 0x03030303u;
+        x.d0 = d * (float)(scales & 15);
+        x.d1 = d * (float)(scales >> 8 & 15);
+        x.m = dmin * (float)(scales >> 4 & 15);
+        x.m1 = dmin * (float)(scales >> 12 & 15);
+    } else if (TYPE == SHEAF_TYPE_Q3_K) {
+        uint32_t packed[3];
+        for (int i = 0; i < 3; i++) packed[i] = word_at(w, at + 96 + 4 * i);
+        const float d = half_at(w, at + 108);
+        for (int i = 0; i < 8; i++) {
+            const uint32_t l = word_at(w, at + 32 + s / 4 * 32 + 4 * i) >> (s % 4 * 2);
+            const uint32_t h = word_at(w, at + 4 * i) >> s & 0x01010101u;
+            /* q - 4 as signed bytes, as in Q6_K */
+            x.q[i] = (((l & 0x03030303u) | h << 2) + 0x7c7c7c7cu) ^ 0x80808080u;
+        }
+        x.d0 = d * (float)q3_scale(packed, 2 * s);
+        x.d1 = d * (float)q3_scale(packed, 2 * s + 1);
+        x.m = 0.0f;
+    } else if (TYPE == SHEAF_TYPE_MXFP4) {
+        for (int i = 0; i < 4; i++)
+            look_up(levels_of(true), word_at_any(w, at + 1 + 4 * i), &x.q[i], &x.q[i + 4]);
+        x.d0 = x.d1 = sheaf__mxfp4_scale((uint8_t)word_at_any(w, at));
+        x.m = 0.0f;
+    } else { /* IQ4_NL, IQ4_XS */
+        const bool nl = TYPE == SHEAF_TYPE_IQ4_NL;
+        for (int i = 0; i < 4; i++)
+            look_up(levels_of(false), word_at(w, at + (nl ? 2 : 8 + 16 * s) + 4 * i), &x.q[i],
+                    &x.q[i + 4]);
+        x.d0 = half_at(w, at);
+        if (!nl) {
+            const uint32_t high = word_at(w, at + 2) >> 2 * s; /* scales_h, in the low half */
+            const uint32_t low = word_at(w, at + 4) >> 4 * s;  /* scales_l: nibble s */
+            x.d0 *= (float)((int)((low & 15) | (high & 3) << 4) - 32);
+        }
+        x.d1 = x.d0;
+        x.m = 0.0f;
     }
     return x;
 }
@@ -191,12 +259,19 @@ static __device__ __forceinline__ float dot(const Sub &x, const uint4 &lo, const
     first = __dp4a((int)x.q[1], (int)lo.y, first);
     first = __dp4a((int)x.q[2], (int)lo.z, first);
     first = __dp4a((int)x.q[3], (int)lo.w, first);
-    int second = __dp4a((int)x.q[4], (int)hi.x, Format<TYPE>::two_scales ? 0 : first);
+    int second = __dp4a((int)x.q[4], (int)hi.x, Format<TYPE>::scales == 2 ? 0 : first);
     second = __dp4a((int)x.q[5], (int)hi.y, second);
     second = __dp4a((int)x.q[6], (int)hi.z, second);
     second = __dp4a((int)x.q[7], (int)hi.w, second);
     float sum = x.d1 * (float)second;
-    if (Format<TYPE>::two_scales) sum = fmaf(x.d0, (float)first, sum);
+    if (Format<TYPE>::scales == 2) sum = fmaf(x.d0, (float)first, sum);
+    if (Format<TYPE>::mins == 2) { /* ds.y is of both halves */
+        const int ones = 0x01010101;
+        int s0 = __dp4a(ones, (int)lo.x, 0), s1 = __dp4a(ones, (int)hi.x, 0);
+        s0 = __dp4a(ones, (int)lo.w, __dp4a(ones, (int)lo.z, __dp4a(ones, (int)lo.y, s0)));
+        s1 = __dp4a(ones, (int)hi.w, __dp4a(ones, (int)hi.z, __dp4a(ones, (int)hi.y, s1)));
+        return ds.x * (sum - fmaf(x.m, (float)s0, x.m1 * (float)s1));
+    }
     return fmaf(ds.x, sum, -x.m * ds.y);
 }
 
@@ -406,6 +481,11 @@ template <int N> static void launch(struct sheaf__cuda_queue *q, const struct Pr
         BLOCKS(Q4_K);
         BLOCKS(Q5_K);
         BLOCKS(Q6_K);
+        BLOCKS(Q2_K);
+        BLOCKS(Q3_K);
+        BLOCKS(IQ4_NL);
+        BLOCKS(IQ4_XS);
+        BLOCKS(MXFP4);
         PLAIN(F32);
         PLAIN(F16);
         PLAIN(BF16);

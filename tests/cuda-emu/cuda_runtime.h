@@ -104,6 +104,14 @@ static inline int __dp4a(int a, int b, int c) {
     for (int i = 0; i < 4; i++) c += (int)(int8_t)(a >> 8 * i) * (int)(int8_t)(b >> 8 * i);
     return c;
 }
+/* Of the eight bytes of b:a those that the nibbles of the selector name; bit 3 of a nibble, the
+ * byte's sign, is not used. */
+static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+    const uint64_t both = (uint64_t)b << 32 | a;
+    unsigned r = 0;
+    for (int i = 0; i < 4; i++) r |= (unsigned)(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+    return r;
+}
 static inline unsigned long long atomicCAS(unsigned long long *p, unsigned long long compare,
                                            unsigned long long value) {
     const unsigned long long old = *p;
