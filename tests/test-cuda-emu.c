@@ -326,6 +326,110 @@ Test(cuda_emu, graphs_are_replayed_until_they_change) {
     fclose(trace);
 }
 
+/* Nodes in one kernel give the bits of nodes one by one, their intermediate results too. */
+struct fused {
+    bool add, norm, rope, set;
+    int64_t d, h, n;
+    int n_dims;
+    enum sheaf_rope_mode mode;
+    enum sheaf_type cache;
+    int launches;
+};
+
+static void fill(struct sheaf_tensor *t, uint64_t seed) {
+    static float x[1 << 15];
+    cr_assert_leq(sheaf_nelements(t), 1 << 15);
+    for (int64_t i = 0; i < sheaf_nelements(t); i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        x[i] = (float)(seed >> 40) / (float)(1 << 23) - 1;
+    }
+    cr_assert_eq(sheaf_backend_tensor_set(t, x, 0, sheaf_nbytes(t)), SHEAF_STATUS_SUCCESS);
+}
+
+/* All results of the nodes, one behind another, after three computes; *size bytes. */
+static char *results_of(const struct fused *f, const char *params, size_t *size) {
+    struct rig r = rig_up("", params);
+    struct sheaf_tensor *x = sheaf_new_tensor_3d(r.ctx, SHEAF_TYPE_F32, f->d, f->h, f->n);
+    struct sheaf_tensor *b = sheaf_dup_tensor(r.ctx, x), *y = x;
+    struct sheaf_tensor *w = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_F32, f->d);
+    struct sheaf_tensor *pos = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_I32, f->n);
+    struct sheaf_tensor *ids = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_I64, f->n);
+    struct sheaf_tensor *cache = sheaf_new_tensor_2d(r.ctx, f->cache, f->d * f->h, f->n + 3);
+    if (f->add) y = sheaf_add(r.ctx, y, b);
+    if (f->norm) y = sheaf_mul(r.ctx, sheaf_rms_norm(r.ctx, y, 1e-5f), w);
+    if (f->rope)
+        y = sheaf_rope_ext(r.ctx, y, pos, NULL, f->n_dims, (int)f->mode, 4096, 1e4f, 1, 0, 1, 32,
+                           1);
+    if (f->set)
+        y = sheaf_set_rows(r.ctx, cache, sheaf_reshape_2d(r.ctx, y, f->d * f->h, f->n), ids);
+    cr_assert_eq(sheaf_build_forward_expand(r.graph, y), SHEAF_STATUS_SUCCESS);
+    y = sheaf_scale(r.ctx, sheaf_scale(r.ctx, sheaf_cont(r.ctx, b), 2), 2); /* to be captured */
+    cr_assert_eq(sheaf_build_forward_expand(r.graph, y), SHEAF_STATUS_SUCCESS);
+    rig_alloc(&r);
+    int32_t at[64];
+    int64_t id[64];
+    for (int i = 0; i < f->n; i++) {
+        at[i] = 3 * i + 1;
+        id[i] = i == 1 ? f->n : (i + 2) % (f->n + 3); /* i == 1 may be written over */
+    }
+    fill(x, 1);
+    fill(b, 2);
+    fill(w, 3);
+    cr_assert_eq(sheaf_backend_tensor_memset(cache, 0, 0, sheaf_nbytes(cache)),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_set(pos, at, 0, sheaf_nbytes(pos)), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_set(ids, id, 0, sheaf_nbytes(ids)), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+    char *all = malloc(1 << 22);
+    *size = 0;
+    for (int i = 0; i < sheaf_graph_n_nodes(r.graph); i++) {
+        const struct sheaf_tensor *t = sheaf_graph_node(r.graph, i);
+        if (!sheaf_is_contiguous(t)) continue;
+        cr_assert_eq(sheaf_backend_tensor_get(t, all + *size, 0, sheaf_nbytes(t)),
+                     SHEAF_STATUS_SUCCESS);
+        *size += sheaf_nbytes(t);
+    }
+    rig_down(&r);
+    return all;
+}
+
+Test(cuda_emu, fused_nodes_are_the_nodes) {
+    static const struct fused cases[] = {
+        {true, true, false, false, 300, 3, 5, 0, 0, 0, 1},
+        {false, true, false, false, 64, 3, 5, 0, 0, 0, 1},
+        {false, true, true, false, 64, 6, 5, 64, SHEAF_ROPE_TYPE_NEOX, SHEAF_TYPE_F16, 1},
+        {false, true, true, true, 256, 1, 3, 256, SHEAF_ROPE_TYPE_NEOX, SHEAF_TYPE_F16, 1},
+        {false, true, true, true, 1030, 2, 2, 100, SHEAF_ROPE_TYPE_NORMAL, SHEAF_TYPE_F32, 1},
+        {true, true, true, true, 128, 9, 7, 128, SHEAF_ROPE_TYPE_NORMAL, SHEAF_TYPE_BF16, 2},
+        {false, false, true, true, 64, 5, 40, 64, SHEAF_ROPE_TYPE_NORMAL, SHEAF_TYPE_F16, 1},
+        {false, false, true, true, 64, 4, 1, 20, SHEAF_ROPE_TYPE_NEOX, SHEAF_TYPE_F16, 1},
+        {false, false, true, true, 64, 4, 3, 64, SHEAF_ROPE_TYPE_NEOX, SHEAF_TYPE_Q8_0, 2},
+    };
+    FILE *trace = tmpfile();
+    cr_assert_not_null(trace);
+    setenv("SHEAF_CUDA_EMU_TRACE", "1", 1);
+    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct fused *f = &cases[i];
+        const int nodes = f->add + 2 * f->norm + f->rope + f->set;
+        size_t size[2];
+        char *all[2];
+        for (int on = 0; on < 2; on++) {
+            cr_assert_eq(ftruncate(fileno(trace), 0), 0);
+            cr_assert_eq(lseek(fileno(trace), 0, SEEK_SET), 0);
+            all[on] = results_of(f, on ? "" : "fuse=0", &size[on]);
+            cr_assert_eq(replays_of(trace, (on ? f->launches : nodes) + 3), 2, "case %zu", i);
+        }
+        cr_assert(size[0] == size[1] && size[0] > 1000 && !memcmp(all[0], all[1], size[0]),
+                  "case %zu: other bits", i);
+        free(all[0]);
+        free(all[1]);
+    }
+    fclose(trace);
+}
+
 /* A capture that fails leaves the graph running node by node. */
 Test(cuda_emu, without_captures) {
     struct rig r = rig_up("fail=cudaStreamBeginCapture:1", NULL);
@@ -640,9 +744,10 @@ Test(cuda_emu, parameters) {
     static const struct {
         const char *params;
         bool good;
-    } cases[] = {{"", true},           {"graphs=0", true}, {"blas=0,graphs=1", true},
-                 {"graphs=2", false},  {"graphs=", false}, {"graphs=0;", false},
-                 {"nothing=1", false}, {"blas=0,", true},  {"graphs=00", false}};
+    } cases[] = {{"", true},           {"graphs=0", true},  {"blas=0,graphs=1", true},
+                 {"graphs=2", false},  {"graphs=", false},  {"graphs=0;", false},
+                 {"nothing=1", false}, {"blas=0,", true},   {"fuse=0,graphs=0", true},
+                 {"fuse", false},      {"graphs=00", false}};
     sheaf_backend_reg_t reg = load("");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         sheaf_backend_t backend;

@@ -8,7 +8,6 @@
  * Ids that are out of range are noted by kernels in pinned memory and become the error of the next
  * synchronize. Unlike on the CPU the work submitted behind them still runs: its results are not
  * promised. */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "cuda/cuda.h"
@@ -52,7 +51,7 @@ struct backend {
     struct sheaf__cuda_queue q;
     Fault *fault; /* the host's address of q.fault */
     cudaEvent_t copied;
-    bool graphs;
+    bool graphs, fuse;
     struct record *scratch;
     int scratch_cap;
     struct replay *replays[MAX_REPLAYS];
@@ -189,10 +188,11 @@ static int look_ahead(struct nodes nodes, int i, const struct sheaf_tensor **nex
 static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int i = 0; i < nodes.n && !st; i++) {
-        const struct sheaf_tensor *next[3];
+        const struct sheaf_tensor *next[SHEAF__CUDA_TOGETHER];
         if (!computes(nodes.node[i])) continue;
-        const int n = look_ahead(nodes, i, next, 3);
-        const int together = sheaf__cuda_launch_chain(&b->q, next, n, &st);
+        const int n = b->fuse ? look_ahead(nodes, i, next, SHEAF__CUDA_TOGETHER) : 0;
+        int together = n ? sheaf__cuda_launch_turn(&b->q, next, n, &st) : 0;
+        if (n && !together) together = sheaf__cuda_launch_chain(&b->q, next, n, &st);
         if (!together) st = sheaf__cuda_op(nodes.node[i]->op)->launch(&b->q, nodes.node[i]);
         for (int left = together - 1; left > 0; left -= computes(nodes.node[i])) i++;
     }
@@ -587,35 +587,33 @@ void *sheaf__cuda_backend_stream(sheaf_backend_t backend) {
     return backend && backend->iface == &backend_i ? (void *)backend_of(backend)->q.stream : NULL;
 }
 
-/* "graphs=0,blas=0" in any order: switches for finding where a fault or the time comes from. */
-static enum sheaf_status parse_params(const char *device, const char *params, bool *graphs,
-                                      bool *blas) {
-    *graphs = *blas = true;
+/* Switches for finding where a fault or the time comes from: "graphs=0,blas=0" in any order. */
+enum { GRAPHS, BLAS, FUSE, N_SWITCHES };
+static enum sheaf_status parse_params(const char *device, const char *params, bool on[N_SWITCHES]) {
+    static const char *const names[N_SWITCHES] = {"graphs=", "blas=", "fuse="};
+    for (int i = 0; i < N_SWITCHES; i++) on[i] = true;
     while (params && *params) {
-        int on = 0, used = 0;
-        bool *which = graphs;
-        if (sscanf(params, "graphs=%1d%n", &on, &used) != 1) {
-            which = blas;
-            used = 0;
-            if (sscanf(params, "blas=%1d%n", &on, &used) != 1) used = 0;
-        }
-        if (!used || on < 0 || on > 1 || (params[used] && params[used] != ','))
+        int which = 0;
+        while (which < N_SWITCHES && strncmp(params, names[which], strlen(names[which]))) which++;
+        const char *value = which < N_SWITCHES ? params + strlen(names[which]) : "";
+        if ((*value != '0' && *value != '1') || (value[1] && value[1] != ','))
             return sheaf_set_error(SHEAF_STATUS_INVALID,
                                    "%s: parameters '%s'; they are \"graphs=0|1\" (replay captured "
-                                   "graphs) and \"blas=0|1\" (use cuBLASLt), joined by a comma",
+                                   "graphs), \"blas=0|1\" (use cuBLASLt) and \"fuse=0|1\" (several "
+                                   "nodes in a kernel), joined by commas",
                                    device, params);
-        *which = on;
-        params += used + (params[used] == ',');
+        on[which] = *value == '1';
+        params = value + 1 + (value[1] == ',');
     }
     return SHEAF_STATUS_SUCCESS;
 }
 
 enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, const char *params,
                                           sheaf_backend_t *out) {
-    bool graphs, blas;
+    bool on[N_SWITCHES];
     void *fault = NULL, *fault_device = NULL;
     *out = NULL;
-    enum sheaf_status st = parse_params(device->name, params, &graphs, &blas);
+    enum sheaf_status st = parse_params(device->name, params, on);
     if (st) return st;
     struct backend *b = (struct backend *)calloc(1, sizeof *b);
     if (!b) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory", device->name);
@@ -623,7 +621,8 @@ enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, con
     b->base.device = &device->base;
     b->base.context = b;
     b->device = device;
-    b->graphs = graphs;
+    b->graphs = on[GRAPHS];
+    b->fuse = on[FUSE];
     b->q.device = device;
     cudaError_t e = cudaSetDevice(device->ordinal);
     if (!e) e = cudaStreamCreateWithFlags(&b->q.stream, cudaStreamNonBlocking);
@@ -642,7 +641,7 @@ enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, con
         backend_free(&b->base);
         return st;
     }
-    if (blas) sheaf__cuda_blas_new(device, &b->q.blas);
+    if (on[BLAS]) sheaf__cuda_blas_new(device, &b->q.blas);
     *out = &b->base;
     return SHEAF_STATUS_SUCCESS;
 }

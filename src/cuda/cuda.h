@@ -89,9 +89,14 @@ bool sheaf__cuda_attention_fits(const struct sheaf_tensor *dst);
 size_t sheaf__cuda_work_flash_attn(const struct sheaf__cuda_queue *q,
                                    const struct sheaf_tensor *dst);
 
-/* Nodes that one kernel computes together: ADD, RMS_NORM, MUL by a row of weights, or two of them
- * with the norm. next [n]: nodes to come, views left out. How many were submitted; 0: not such
- * nodes, or their memory does not allow it. */
+/* Nodes that one kernel computes together, with the bits of one after another; all results are
+ * written. next [n]: nodes to come, views left out. How many were submitted; 0: not such nodes, or
+ * their memory does not allow it.
+ *   chain: ADD, RMS_NORM, MUL by a row of weights, or two of them with the norm
+ *   turn:  RMS_NORM and MUL by a row of weights, or not; ROPE; SET_ROWS into a cache, or not */
+enum { SHEAF__CUDA_TOGETHER = 4 };
+int sheaf__cuda_launch_turn(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
+                            int n, enum sheaf_status *st);
 int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
                              int n, enum sheaf_status *st);
 
@@ -112,6 +117,28 @@ static inline bool sheaf__cuda_is_plain(const struct sheaf_tensor *t) {
 static inline bool sheaf__cuda_is_dense(const struct sheaf_tensor *t) {
     return t->ne[0] <= sheaf_blck_size(t->type) || t->nb[0] == sheaf_type_size(t->type);
 }
+/* F32 of that shape, rows dense. */
+static inline bool sheaf__cuda_plain_rows(const struct sheaf_tensor *t,
+                                          const struct sheaf_tensor *shape) {
+    return t->type == SHEAF_TYPE_F32 && sheaf__cuda_is_dense(t) && sheaf_are_same_shape(t, shape);
+}
+/* The MUL of norm by one row of F32 weights, all rows dense. */
+static inline bool sheaf__cuda_is_weighted(const struct sheaf_tensor *mul,
+                                           const struct sheaf_tensor *norm) {
+    if (mul->op != SHEAF_OP_MUL || mul->src[0] != norm) return false;
+    const struct sheaf_tensor *w = mul->src[1];
+    return sheaf__cuda_plain_rows(mul, norm) && w->type == SHEAF_TYPE_F32 &&
+           sheaf__cuda_is_dense(w) && w->ne[0] == norm->ne[0] && sheaf_nrows(w) == 1;
+}
+/* May `out` be written while other rows of `in` are still to be read? If they are the same memory
+ * in the same layout, or have none in common. The allocator gives the memory of an operand to
+ * others once the node that it was for is done; in one kernel they all are at once. */
+static inline bool sheaf__cuda_apart(const struct sheaf_tensor *out,
+                                     const struct sheaf_tensor *in) {
+    const char *x = (const char *)out->data, *y = (const char *)in->data;
+    if (x == y && !memcmp(out->nb, in->nb, sizeof out->nb)) return true;
+    return x + sheaf_nbytes(out) <= y || y + sheaf_nbytes(in) <= x;
+}
 /* All that the library has; load_dense, store_block and mul_vec.cu know them. */
 static inline bool sheaf__cuda_is_block(const struct sheaf_tensor *t) {
     return sheaf_is_quantized(t->type);
@@ -123,6 +150,12 @@ static inline bool sheaf__cuda_can_load(const struct sheaf_tensor *t) {
 static inline unsigned sheaf__cuda_blocks(int64_t n, int64_t per_block) {
     int64_t blocks = (n + per_block - 1) / per_block;
     return (unsigned)(blocks < 1 ? 1 : blocks > 0x3fffffff ? 0x3fffffff : blocks);
+}
+/* Threads of a block that has a row to sum: a power of two from 32 on, about four elements each. */
+static inline unsigned sheaf__cuda_row_threads(int64_t n) {
+    unsigned t = 32;
+    while (t < 1024 && (int64_t)t * 4 < n) t *= 2;
+    return t;
 }
 static inline unsigned sheaf__cuda_blocks_y(int64_t n) {
     return (unsigned)(n < 1 ? 1 : n > 65535 ? 65535 : n);

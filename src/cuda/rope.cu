@@ -1,4 +1,5 @@
-/* ROPE: pairs of a row turned by an angle that grows with the position.
+/* ROPE: pairs of a row turned by an angle that grows with the position; also together with the norm
+ * of the heads before it and the write into the K cache behind it.
  *
  * As on the CPU the angle is kept in double until it is reduced. A thread turns the same pair of
  * HEADS heads, so that sine and cosine are taken once for all of them. dst may be a's memory: a
@@ -6,6 +7,7 @@
 #include "cuda/cuda.h"
 
 enum { THREADS = 128, HEADS = 4 };
+static_assert(THREADS == 32 * HEADS, "turn_kernel has a warp for each head");
 
 struct Rope {
     int64_t n_pairs;
@@ -33,6 +35,24 @@ HD void sine_cosine(double t, float *s, float *c) {
     *c = cosf(r);
 }
 
+/* The elements that are turned together, or, from n_pairs on, the one that is copied. */
+struct Pair {
+    int64_t e0, e1;
+};
+HD Pair pair_at(const Rope &r, int64_t i) {
+    Pair p;
+    const bool turn = i < r.n_pairs;
+    p.e0 = !turn ? i + r.n_pairs : r.neox ? i : 2 * i;
+    p.e1 = !turn ? p.e0 : r.neox ? i + r.n_pairs : 2 * i + 1;
+    return p;
+}
+
+HD double frequency_at(const Rope &r, const View &factors, int64_t i) {
+    return frequency(
+        r, i,
+        factors.data ? *(const float *)(void *)(factors.data + (size_t)i * factors.nb[0]) : 1.0f);
+}
+
 /* dst, a [d, h, n, s], pos I32 [n], factors F32 [n_dims/2] or data NULL. grid: x pairs and what is
  * not turned, y groups of heads, z positions and sequences */
 static __global__ void rope_kernel(View dst, View a, View pos, View factors, Rope r) {
@@ -40,13 +60,8 @@ static __global__ void rope_kernel(View dst, View a, View pos, View factors, Rop
     const int64_t rest = dst.ne[0] - 2 * r.n_pairs;
     if (i >= r.n_pairs + rest) return;
     const bool turn = i < r.n_pairs;
-    /* the two elements of the pair, or the one that is copied */
-    const int64_t e0 = !turn ? i + r.n_pairs : r.neox ? i : 2 * i;
-    const int64_t e1 = !turn ? e0 : r.neox ? i + r.n_pairs : 2 * i + 1;
-    float factor = 1.0f;
-    if (turn && factors.data)
-        factor = *(const float *)(void *)(factors.data + (size_t)i * factors.nb[0]);
-    const double freq = turn ? frequency(r, i, factor) : 0.0;
+    const int64_t e0 = pair_at(r, i).e0, e1 = pair_at(r, i).e1;
+    const double freq = turn ? frequency_at(r, factors, i) : 0.0;
     for (int64_t z = blockIdx.z; z < dst.ne[2] * dst.ne[3]; z += gridDim.z) {
         const int64_t i2 = z % dst.ne[2], i3 = z / dst.ne[2];
         float s = 0.0f, c = 0.0f;
@@ -112,3 +127,158 @@ enum sheaf_status sheaf__cuda_launch_rope(struct sheaf__cuda_queue *q,
     return sheaf__cuda_launched(q, dst);
 }
 
+/* ---- norm, rotation and cache in one ---- */
+
+struct Turn {
+    View a;         /* F32 [d, h, n], dense rows, as are norm, mul and dst */
+    View norm, mul; /* data NULL: a is turned as it is */
+    const float *w;
+    float eps;
+    unsigned norm_threads; /* of the kernel of RMS_NORM alone */
+    View dst, pos, factors;
+    Rope rope;
+    View cache, ids; /* data NULL: only dst */
+    uint64_t node;   /* the SET_ROWS */
+    Fault *fault;
+};
+
+/* The sum of squares of a row by one warp, in the order of rms_norm_kernel: warps of that take
+ * elements 32 apart, and their sums are added in a tree. */
+static __device__ __forceinline__ float sum_of_squares(const float *x, int64_t n,
+                                                       unsigned threads) {
+    const unsigned lane = threadIdx.x % 32;
+    float of_warp = 0.0f;
+    for (unsigned w = 0; w < threads / 32; w++) {
+        float sum = 0.0f;
+        for (int64_t i = w * 32 + lane; i < n; i += threads) sum = fmaf(x[i], x[i], sum);
+        sum = warp_sum(sum);
+        if (lane == w) of_warp = sum;
+    }
+    return warp_sum(of_warp);
+}
+
+/* grid: x positions, y groups of heads; shared: sine and cosine of the pairs */
+static __global__ void turn_kernel(Turn t) {
+    CUDA_DYNAMIC_SHARED(float2, angle);
+    __shared__ int superseded;
+    const Rope &r = t.rope;
+    const int64_t lane = threadIdx.x % 32, d = t.a.ne[0], n = t.a.ne[2], i2 = blockIdx.x;
+    int64_t id = -1;
+    const int p = *(const int *)(void *)(t.pos.data + (size_t)i2 * t.pos.nb[0]);
+    for (int64_t i = threadIdx.x; i < r.n_pairs; i += THREADS) {
+        float2 x;
+        sine_cosine((double)p * frequency_at(r, t.factors, i), &x.x, &x.y);
+        x.x *= r.magnitude;
+        x.y *= r.magnitude;
+        angle[i] = x;
+    }
+    if (t.cache.data) { /* of two rows with the same number the later is written */
+        id = load_id(t.ids, i2, 0, 0);
+        const bool bad = id < 0 || id >= t.cache.ne[1];
+        if (threadIdx.x == 0) {
+            superseded = bad;
+            if (bad) report(t.fault, t.node, id);
+        }
+        __syncthreads();
+        for (int64_t j = i2 + 1 + threadIdx.x; j < n; j += THREADS) {
+            if (load_id(t.ids, j, 0, 0) == id) superseded = 1;
+        }
+    }
+    __syncthreads();
+    const bool keep = t.cache.data && !superseded;
+    const int64_t h = (int64_t)blockIdx.y * HEADS + threadIdx.x / 32;
+    if (h >= t.a.ne[1]) return;
+    const Row at = {h, i2, 0};
+    const float *x = (const float *)(const void *)row_data(t.a, at);
+    float *y = (float *)(void *)row_data(t.dst, at), *norm = NULL, *mul = NULL, scale = 0.0f;
+    char *row =
+        keep ? t.cache.data + (size_t)id * t.cache.nb[1] + (size_t)(h * d) * t.cache.nb[0] : NULL;
+    if (t.norm.data) {
+        norm = (float *)(void *)row_data(t.norm, at);
+        mul = (float *)(void *)row_data(t.mul, at);
+        scale = 1.0f / sqrtf(sum_of_squares(x, d, t.norm_threads) / (float)d + t.eps);
+    }
+    for (int64_t i = lane; i < d - r.n_pairs; i += 32) {
+        const bool turn = i < r.n_pairs;
+        const Pair e = pair_at(r, i);
+        float x0 = x[e.e0], x1 = x[e.e1];
+        if (norm) {
+            x0 *= scale;
+            x1 *= scale;
+            norm[e.e0] = x0;
+            if (turn) norm[e.e1] = x1;
+            x0 *= t.w[e.e0];
+            x1 *= t.w[e.e1];
+            mul[e.e0] = x0;
+            if (turn) mul[e.e1] = x1;
+        }
+        const float s = turn ? angle[i].x : 0.0f, c = turn ? angle[i].y : 0.0f;
+        const float y0 = turn ? x0 * c - x1 * s : x0, y1 = x0 * s + x1 * c;
+        y[e.e0] = y0;
+        if (turn) y[e.e1] = y1;
+        if (keep) store_plain(t.cache.type, y0, row + (size_t)e.e0 * t.cache.nb[0]);
+        if (keep && turn) store_plain(t.cache.type, y1, row + (size_t)e.e1 * t.cache.nb[0]);
+    }
+}
+
+/* The SET_ROWS that writes all heads of a position as one row. */
+static bool caches(const struct sheaf_tensor *set, const struct sheaf_tensor *rope) {
+    if (set->op != SHEAF_OP_SET_ROWS || !sheaf__cuda_is_plain(set)) return false;
+    const struct sheaf_tensor *b = set->src[1];
+    return (b == rope || b->view_src == rope) && b->data == rope->data && b->type == rope->type &&
+           sheaf_is_contiguous(b) && sheaf_is_contiguous(rope) &&
+           b->ne[0] == rope->ne[0] * rope->ne[1] && b->ne[1] == rope->ne[2] && b->ne[2] == 1 &&
+           b->ne[3] == 1;
+}
+
+int sheaf__cuda_launch_turn(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
+                            int n, enum sheaf_status *st) {
+    const bool normed = n > 2 && next[0]->op == SHEAF_OP_RMS_NORM &&
+                        sheaf__cuda_is_weighted(next[1], next[0]) && next[2]->src[0] == next[1];
+    const int first = normed ? 2 : 0;
+    const struct sheaf_tensor *rope = next[first];
+    if (rope->op != SHEAF_OP_ROPE) return 0;
+    const struct sheaf_tensor *a = (normed ? next[0] : rope)->src[0], *factors = rope->src[2];
+    const struct sheaf_tensor *set =
+        first + 1 < n && caches(next[first + 1], rope) ? next[first + 1] : NULL;
+    if (!normed && !set) return 0;
+    if (!sheaf__cuda_plain_rows(rope, a) || !sheaf__cuda_plain_rows(a, a) || rope->ne[3] != 1 ||
+        rope->ne[2] > 0x7fffffff || rope->ne[1] > 65535 * HEADS)
+        return 0;
+    if (normed && !sheaf__cuda_plain_rows(next[0], a)) return 0;
+    const struct sheaf_tensor *in[] = {a, rope->src[1], factors, normed ? next[1]->src[1] : NULL,
+                                       set ? set->src[2] : NULL};
+    const struct sheaf_tensor *out[] = {normed ? next[0] : NULL, normed ? next[1] : NULL, rope,
+                                        set};
+    for (int j = 0; j < 4; j++) {
+        for (int i = 0; i < 5 && out[j]; i++)
+            if (in[i] && !sheaf__cuda_apart(out[j], in[i])) return 0;
+        for (int i = 0; i < j && out[j]; i++)
+            if (out[i] && !sheaf__cuda_apart(out[j], out[i])) return 0;
+    }
+    Turn t;
+    memset(&t, 0, sizeof t);
+    t.rope = rope_of(rope);
+    if (t.rope.n_pairs * (int64_t)sizeof(float2) > 32 * 1024) return 0;
+    t.a = sheaf__cuda_view(a);
+    if (normed) {
+        t.norm = sheaf__cuda_view(next[0]);
+        t.mul = sheaf__cuda_view(next[1]);
+        t.w = (const float *)next[1]->src[1]->data;
+        t.eps = sheaf__param_f32(next[0], 0);
+        t.norm_threads = sheaf__cuda_row_threads(a->ne[0]);
+    }
+    t.dst = sheaf__cuda_view(rope);
+    t.pos = sheaf__cuda_view(rope->src[1]);
+    if (factors) t.factors = sheaf__cuda_view(factors);
+    if (set) {
+        t.cache = sheaf__cuda_view(set);
+        t.ids = sheaf__cuda_view(set->src[2]);
+        t.node = (uint64_t)(uintptr_t)set;
+        t.fault = q->fault;
+    }
+    const dim3 grid((unsigned)rope->ne[2], (unsigned)((rope->ne[1] + HEADS - 1) / HEADS));
+    CUDA_LAUNCH(turn_kernel, grid, THREADS, (size_t)t.rope.n_pairs * sizeof(float2), q->stream, t);
+    *st = sheaf__cuda_launched(q, rope);
+    return first + 1 + (set ? 1 : 0);
+}

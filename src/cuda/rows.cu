@@ -3,15 +3,6 @@
  * may be a's memory: a thread writes the elements that it reads. */
 #include "cuda/cuda.h"
 
-enum { MAX_THREADS = 1024 };
-
-/* A power of two from 32 on that gives a thread about four elements. */
-static unsigned threads_for(int64_t n) {
-    unsigned t = 32;
-    while (t < MAX_THREADS && (int64_t)t * 4 < n) t *= 2;
-    return t;
-}
-
 /* ---- norm and sum ---- */
 
 /* dst F32, a [i, j, h, s] */
@@ -34,9 +25,9 @@ static __global__ void rms_norm_kernel(View dst, View a, float eps) {
 
 enum sheaf_status sheaf__cuda_launch_rms_norm(struct sheaf__cuda_queue *q,
                                               const struct sheaf_tensor *dst) {
-    CUDA_LAUNCH(rms_norm_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1), threads_for(dst->ne[0]),
-                0, q->stream, sheaf__cuda_view(dst), sheaf__cuda_view(dst->src[0]),
-                sheaf__param_f32(dst, 0));
+    CUDA_LAUNCH(rms_norm_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
+                sheaf__cuda_row_threads(dst->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
+                sheaf__cuda_view(dst->src[0]), sheaf__param_f32(dst, 0));
     return sheaf__cuda_launched(q, dst);
 }
 
@@ -76,47 +67,33 @@ static __global__ void chain_kernel(Chain c) {
     }
 }
 
-static bool plain_rows(const struct sheaf_tensor *t, const struct sheaf_tensor *shape) {
-    return t->type == SHEAF_TYPE_F32 && sheaf__cuda_is_dense(t) && sheaf_are_same_shape(t, shape);
-}
-
-/* May `out` be written while other rows of `in` are still to be read? If they are the same memory
- * in the same layout, or have none in common. The allocator gives the memory of an operand to
- * others once the node that it was for is done; in one kernel they all are at once. */
-static bool apart(const struct sheaf_tensor *out, const struct sheaf_tensor *in) {
-    const char *x = (const char *)out->data, *y = (const char *)in->data;
-    if (x == y && !memcmp(out->nb, in->nb, sizeof out->nb)) return true;
-    return x + sheaf_nbytes(out) <= y || y + sheaf_nbytes(in) <= x;
-}
-
 int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
                              int n, enum sheaf_status *st) {
     const struct sheaf_tensor *add = next[0]->op == SHEAF_OP_ADD ? next[0] : NULL;
     const int first = add ? 1 : 0;
     const struct sheaf_tensor *norm = first < n ? next[first] : NULL, *mul = NULL;
-    if (!norm || norm->op != SHEAF_OP_RMS_NORM || !plain_rows(norm, norm->src[0])) return 0;
-    if (add && (norm->src[0] != add || !plain_rows(add, norm) || !plain_rows(add->src[0], norm) ||
-                !plain_rows(add->src[1], norm)))
+    if (!norm || norm->op != SHEAF_OP_RMS_NORM || !sheaf__cuda_plain_rows(norm, norm->src[0]))
         return 0;
-    if (!add && !plain_rows(norm->src[0], norm)) return 0;
-    if (first + 1 < n && next[first + 1]->op == SHEAF_OP_MUL && next[first + 1]->src[0] == norm) {
-        const struct sheaf_tensor *m = next[first + 1], *w = m->src[1];
-        if (plain_rows(m, norm) && w->type == SHEAF_TYPE_F32 && sheaf__cuda_is_dense(w) &&
-            w->ne[0] == norm->ne[0] && sheaf_nrows(w) == 1 && apart(m, w))
-            mul = m;
-    }
+    if (add &&
+        (norm->src[0] != add || !sheaf__cuda_plain_rows(add, norm) ||
+         !sheaf__cuda_plain_rows(add->src[0], norm) || !sheaf__cuda_plain_rows(add->src[1], norm)))
+        return 0;
+    if (!add && !sheaf__cuda_plain_rows(norm->src[0], norm)) return 0;
+    if (first + 1 < n && sheaf__cuda_is_weighted(next[first + 1], norm) &&
+        sheaf__cuda_apart(next[first + 1], next[first + 1]->src[1]))
+        mul = next[first + 1];
     const struct sheaf_tensor *in[] = {add ? add->src[0] : norm->src[0], add ? add->src[1] : NULL,
                                        add};
     const struct sheaf_tensor *out[] = {add, norm, mul};
     for (int i = 0; i < 3; i++) {
         for (int j = 0; j < 3; j++) {
             if (!in[i] || !out[j] || in[i] == out[j]) continue;
-            if (apart(out[j], in[i])) continue;
+            if (sheaf__cuda_apart(out[j], in[i])) continue;
             if (out[j] != mul) return 0;
             mul = NULL;
         }
     }
-    if ((!add && !mul) || (mul && !apart(mul, norm))) return 0;
+    if ((!add && !mul) || (mul && !sheaf__cuda_apart(mul, norm))) return 0;
     Chain c;
     memset(&c, 0, sizeof c);
     c.a = sheaf__cuda_view(in[0]);
@@ -126,8 +103,8 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
     if (mul) c.out = sheaf__cuda_view(mul);
     if (mul) c.w = (const float *)mul->src[1]->data;
     c.eps = sheaf__param_f32(norm, 0);
-    CUDA_LAUNCH(chain_kernel, sheaf__cuda_blocks(sheaf_nrows(norm), 1), threads_for(norm->ne[0]), 0,
-                q->stream, c);
+    CUDA_LAUNCH(chain_kernel, sheaf__cuda_blocks(sheaf_nrows(norm), 1),
+                sheaf__cuda_row_threads(norm->ne[0]), 0, q->stream, c);
     *st = sheaf__cuda_launched(q, norm);
     return first + 1 + (mul ? 1 : 0);
 }
@@ -149,8 +126,9 @@ static __global__ void sum_rows_kernel(View dst, View a) {
 enum sheaf_status sheaf__cuda_launch_sum_rows(struct sheaf__cuda_queue *q,
                                               const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
-    CUDA_LAUNCH(sum_rows_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1), threads_for(a->ne[0]), 0,
-                q->stream, sheaf__cuda_view(dst), sheaf__cuda_view(a));
+    CUDA_LAUNCH(sum_rows_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
+                sheaf__cuda_row_threads(a->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
+                sheaf__cuda_view(a));
     return sheaf__cuda_launched(q, dst);
 }
 
@@ -201,9 +179,10 @@ enum sheaf_status sheaf__cuda_launch_soft_max(struct sheaf__cuda_queue *q,
     const Heads heads = {dst->op_params[SHEAF_OP_PARAM_BASE], extent ? extent : dst->ne[2]};
     View mask = sheaf__cuda_view(m ? m : a);
     if (!m) mask.data = NULL;
-    CUDA_LAUNCH(soft_max_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1), threads_for(dst->ne[0]),
-                0, q->stream, sheaf__cuda_view(dst), sheaf__cuda_view(a), mask,
-                sheaf__param_f32(dst, 0), sheaf__param_f32(dst, 1), heads);
+    CUDA_LAUNCH(soft_max_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
+                sheaf__cuda_row_threads(dst->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
+                sheaf__cuda_view(a), mask, sheaf__param_f32(dst, 0), sheaf__param_f32(dst, 1),
+                heads);
     return sheaf__cuda_launched(q, dst);
 }
 
@@ -273,9 +252,9 @@ static __global__ void top_k_kernel(View dst, View a, int64_t k, bool argmax) {
 static enum sheaf_status launch_select(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst,
                                        int64_t k) {
     const struct sheaf_tensor *a = dst->src[0];
-    CUDA_LAUNCH(top_k_kernel, sheaf__cuda_blocks(sheaf_nrows(a), 1), threads_for(a->ne[0]), 0,
-                q->stream, sheaf__cuda_view(dst), sheaf__cuda_view(a), k,
-                dst->op == SHEAF_OP_ARGMAX);
+    CUDA_LAUNCH(top_k_kernel, sheaf__cuda_blocks(sheaf_nrows(a), 1),
+                sheaf__cuda_row_threads(a->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
+                sheaf__cuda_view(a), k, dst->op == SHEAF_OP_ARGMAX);
     return sheaf__cuda_launched(q, dst);
 }
 
