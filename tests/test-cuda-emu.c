@@ -740,6 +740,21 @@ Test(cuda_emu, failing_calls) {
     }
 }
 
+/* A call that failed and was reported is not found again behind the next launch. */
+Test(cuda_emu, a_failed_call_is_forgotten) {
+    struct rig r = rig_up("fail=cudaMemcpyAsync:1", "graphs=0");
+    struct sheaf_tensor *x, *y = five_nodes(&r, &x);
+    float values[300] = {0};
+    fails_with(sheaf_backend_tensor_set_async(r.backend, x, values, 0, sizeof values),
+               SHEAF_STATUS_FAILED, "writing");
+    cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    set_all(x, 3, 0);
+    cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS);
+    cr_assert_float_eq(first_of(y), 30, 0);
+    rig_down(&r);
+}
+
 Test(cuda_emu, parameters) {
     static const struct {
         const char *params;

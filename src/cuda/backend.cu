@@ -152,10 +152,7 @@ static enum sheaf_status reserve_work(struct backend *b, size_t need) {
     need = sheaf__align_up(need + need / 4, (size_t)1 << 20); /* room to grow */
     void *p = NULL;
     if (!e) e = cudaMalloc(&p, need);
-    if (e) {
-        cudaGetLastError();
-        return sheaf__cuda_error(b->device->name, e, "%zu bytes of work memory", need);
-    }
+    if (e) return sheaf__cuda_error(b->device->name, e, "%zu bytes of work memory", need);
     b->q.work = (char *)p;
     b->q.work_size = need;
     return SHEAF_STATUS_SUCCESS;
@@ -636,7 +633,6 @@ enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, con
         b->q.fault = (Fault *)fault_device;
     }
     if (e) {
-        cudaGetLastError();
         st = sheaf__cuda_error(device->name, e, "starting the device");
         backend_free(&b->base);
         return st;

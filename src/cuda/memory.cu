@@ -151,7 +151,6 @@ static enum sheaf_status buft_alloc(sheaf_backend_buffer_type_t buft, size_t siz
     cudaError_t e = cudaSetDevice(d->ordinal);
     if (!e) e = cudaMalloc(&p, bytes);
     if (e) {
-        cudaGetLastError();
         size_t available = 0, total = 0;
         sheaf_backend_dev_memory(&d->base, &available, &total);
         return sheaf__cuda_error(d->name, e, "a buffer of %zu bytes (%zu MiB of %zu MiB are free)",
@@ -228,10 +227,7 @@ static enum sheaf_status host_alloc(sheaf_backend_buffer_type_t buft, size_t siz
     *out = NULL;
     cudaError_t e = cudaSetDevice(d->ordinal);
     if (!e) e = cudaHostAlloc(&p, size ? size : 1, cudaHostAllocPortable);
-    if (e) {
-        cudaGetLastError();
-        return sheaf__cuda_error(d->name, e, "%zu bytes of pinned host memory", size);
-    }
+    if (e) return sheaf__cuda_error(d->name, e, "%zu bytes of pinned host memory", size);
     *out = sheaf_backend_buffer_init(buft, &host_buffer_i, p, size);
     if (*out) return SHEAF_STATUS_SUCCESS;
     cudaFreeHost(p);

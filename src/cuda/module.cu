@@ -30,6 +30,7 @@ enum sheaf_status sheaf__cuda_error(const char *device, cudaError_t error, const
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
+    cudaGetLastError(); /* or the next launch would find it and take it for its own */
     const bool fault = error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure ||
                        error == cudaErrorAssert || error == cudaErrorMisalignedAddress ||
                        error == cudaErrorIllegalInstruction || error == cudaErrorECCUncorrectable;
