@@ -164,6 +164,7 @@ static enum sheaf_status failed(const struct local *l, ncclResult_t r, const cha
 }
 
 static enum sheaf_status cuda_failed(cudaError_t e, const char *what) {
+    cudaGetLastError(); /* or the next sum would find it */
     return sheaf_set_error(SHEAF_STATUS_FAILED, "%s: %s", what, cudaGetErrorString(e));
 }
 
@@ -260,6 +261,9 @@ static enum sheaf_status create(const struct sheaf__devcomm_group *group, void *
         l->stream = stream_of(group->backends[i]);
         if (l->ordinal < 0 || !l->stream)
             st = sheaf_set_error(SHEAF_STATUS_FAILED, "the CUDA backend gives no stream");
+        cudaError_t e = st ? cudaSuccess : cudaSetDevice(l->ordinal);
+        if (!st && !e) e = (cudaError_t)sheaf__nccl_load_sum();
+        if (!st && e) st = cuda_failed(e, "load the kernel that adds");
     }
     if (!st) st = start(m);
     if (st) {
@@ -461,6 +465,7 @@ static enum sheaf_status poll(void *made, int local, bool *done) {
     cudaError_t e = cudaSetDevice(l->ordinal);
     if (!e) e = cudaStreamQuery(l->stream);
     *done = !e;
+    if (e == cudaErrorNotReady) cudaGetLastError(); /* or the next sum would find it */
     if (e && e != cudaErrorNotReady) return cuda_failed(e, "the stream");
     const ncclResult_t asked = nccl.ncclCommGetAsyncError(l->comm, &r);
     if (asked != ncclSuccess) r = asked;

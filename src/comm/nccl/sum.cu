@@ -34,3 +34,8 @@ extern "C" int sheaf__nccl_sum(const struct sheaf__nccl_order *order, const floa
     sum_blocks<<<grid, THREADS, 0, (cudaStream_t)stream>>>(*order, blocks, stride, out, n);
     return (int)cudaGetLastError();
 }
+
+extern "C" int sheaf__nccl_load_sum(void) {
+    cudaFuncAttributes attributes;
+    return (int)cudaFuncGetAttributes(&attributes, sum_blocks);
+}

@@ -20,6 +20,9 @@ struct sheaf__nccl_order { /* passed to the kernel by value */
  * to `stream`, a cudaStream_t; 0, or the cudaError_t of the launch. */
 int sheaf__nccl_sum(const struct sheaf__nccl_order *order, const float *blocks, size_t stride,
                     float *out, size_t n, void *stream);
+/* Loads the kernel onto the current device; 0, or a cudaError_t. Otherwise its first launch would,
+ * and loading may wait for the device, which may be waiting in a collective for another thread. */
+int sheaf__nccl_load_sum(void);
 
 #ifdef __cplusplus
 }
