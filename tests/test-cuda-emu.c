@@ -430,6 +430,54 @@ Test(cuda_emu, fused_nodes_are_the_nodes) {
     fclose(trace);
 }
 
+/* Products of one x round it once, as long as it stays what it was. */
+Test(cuda_emu, columns_are_rounded_once) {
+    enum { K = 64, M = 8 };
+    FILE *trace = tmpfile();
+    float got[2][4 * M];
+    cr_assert_not_null(trace);
+    setenv("SHEAF_CUDA_EMU_TRACE", "1", 1);
+    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    for (int on = 0; on < 2; on++) {
+        struct rig r = rig_up("", on ? "" : "fuse=0");
+        struct sheaf_tensor *x = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_F32, K), *w[4], *y[4];
+        struct sheaf_tensor *twice = sheaf_scale(r.ctx, x, 2);   /* between products: no harm */
+        struct sheaf_tensor *other = sheaf_cpy(r.ctx, twice, x); /* writes x */
+        for (int i = 0; i < 4; i++) {
+            w[i] = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_Q8_0, K, M);
+            y[i] = sheaf_mul_mat(r.ctx, w[i], i == 3 ? twice : x);
+        }
+        struct sheaf_tensor *const order[] = {y[0], twice, y[1], other, y[2], y[3]};
+        for (size_t i = 0; i < 6; i++)
+            cr_assert_eq(sheaf_build_forward_expand(r.graph, order[i]), SHEAF_STATUS_SUCCESS);
+        rig_alloc(&r);
+        cr_assert_eq(ftruncate(fileno(trace), 0), 0);
+        cr_assert_eq(lseek(fileno(trace), 0, SEEK_SET), 0);
+        for (int n = 0; n < 3; n++) {
+            fill(x, 5);
+            for (int i = 0; i < 4; i++) {
+                uint8_t bytes[K / 32 * M * 34];
+                float f[K * M];
+                for (int j = 0; j < K * M; j++) f[j] = (float)((j * 7 + i) % 23 - 11);
+                cr_assert_eq(sheaf_from_float(SHEAF_TYPE_Q8_0, f, bytes, K * M),
+                             SHEAF_STATUS_SUCCESS);
+                cr_assert_eq(sheaf_backend_tensor_set(w[i], bytes, 0, sizeof bytes),
+                             SHEAF_STATUS_SUCCESS);
+            }
+            cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS,
+                         "%s", sheaf_last_error());
+        }
+        for (int i = 0; i < 4; i++)
+            cr_assert_eq(sheaf_backend_tensor_get(y[i], got[on] + i * M, 0, M * sizeof(float)),
+                         SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(replays_of(trace, on ? 9 : 10), 2);
+        rig_down(&r);
+    }
+    cr_assert(!memcmp(got[0], got[1], sizeof got[0]));
+    cr_assert(memcmp(got[0], got[0] + 2 * M, M * sizeof(float)) != 0);
+    fclose(trace);
+}
+
 /* A capture that fails leaves the graph running node by node. */
 Test(cuda_emu, without_captures) {
     struct rig r = rig_up("fail=cudaStreamBeginCapture:1", NULL);

@@ -182,8 +182,21 @@ static int look_ahead(struct nodes nodes, int i, const struct sheaf_tensor **nex
     return n;
 }
 
+/* After a node: are the rounded columns in the scratch still those of their tensor? MUL_MAT sees to
+ * them itself, unless it writes to that tensor. */
+static void keep_rounded(struct backend *b, const struct sheaf_tensor *node) {
+    const struct sheaf_tensor *x = b->q.rounded;
+    if (!x) return;
+    const struct sheaf__cuda_op *op = sheaf__cuda_op(node->op);
+    const char *from = (const char *)x->data, *to = (const char *)node->data;
+    const bool apart = to + sheaf_nbytes(node) <= from || from + sheaf_nbytes(x) <= to;
+    const bool scratch = op->work_size && op->launch != sheaf__cuda_launch_mul_mat;
+    if (!b->fuse || !apart || scratch) b->q.rounded = NULL;
+}
+
 static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    b->q.rounded = NULL;
     for (int i = 0; i < nodes.n && !st; i++) {
         const struct sheaf_tensor *next[SHEAF__CUDA_TOGETHER];
         if (!computes(nodes.node[i])) continue;
@@ -191,7 +204,12 @@ static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
         int together = n ? sheaf__cuda_launch_turn(&b->q, next, n, &st) : 0;
         if (n && !together) together = sheaf__cuda_launch_chain(&b->q, next, n, &st);
         if (!together) st = sheaf__cuda_op(nodes.node[i]->op)->launch(&b->q, nodes.node[i]);
-        for (int left = together - 1; left > 0; left -= computes(nodes.node[i])) i++;
+        keep_rounded(b, nodes.node[i]);
+        for (int left = together - 1; left > 0;) {
+            if (!computes(nodes.node[++i])) continue;
+            keep_rounded(b, nodes.node[i]);
+            left--;
+        }
     }
     return st;
 }

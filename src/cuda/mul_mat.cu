@@ -152,7 +152,11 @@ enum sheaf_status sheaf__cuda_launch_mul_mat(struct sheaf__cuda_queue *q,
         p.node = (uint64_t)(uintptr_t)dst;
         p.fault = q->fault;
     }
-    if (needs_gather(b) && !sheaf_is_empty(b)) {
+    const enum Way way = way_of(q, dst);
+    const bool rounds = way == WAY_VEC && sheaf_is_quantized(a->type) && a->ne[0] > 0;
+    const bool rounded = rounds && q->rounded == b;
+    if (parts.gathered + parts.columns + parts.weights) q->rounded = rounds ? b : NULL;
+    if (needs_gather(b) && !rounded && !sheaf_is_empty(b)) {
         CUDA_LAUNCH_PLAIN(gather_kernel, sheaf__cuda_blocks(sheaf_nelements(b), THREADS), THREADS,
                           0, q->stream, p.b, (float *)(void *)q->work, sheaf_nelements(b));
         p.b.data = q->work;
@@ -161,10 +165,10 @@ enum sheaf_status sheaf__cuda_launch_mul_mat(struct sheaf__cuda_queue *q,
         for (int i = 1; i < SHEAF_MAX_DIMS; i++) p.b.nb[i] = p.b.nb[i - 1] * (size_t)p.b.ne[i - 1];
     }
     char *columns = q->work + parts.gathered, *weights = columns + parts.columns;
-    switch (way_of(q, dst)) {
+    switch (way) {
     case WAY_VEC:
-        if (sheaf_is_quantized(a->type) && a->ne[0] > 0)
-            sheaf__cuda_quantize_columns(q, &p, columns);
+        if (rounds) sheaf__cuda_place_columns(&p, columns);
+        if (rounds && !rounded) sheaf__cuda_quantize_columns(q, &p);
         sheaf__cuda_mul_vec(q, &p);
         break;
     case WAY_BLAS:

@@ -52,14 +52,15 @@ size_t sheaf__cuda_columns_size(int64_t k, int64_t n_columns) {
     return (size_t)(n_columns * chunks_of(k)) * 32 * (32 + sizeof(float2));
 }
 
-void sheaf__cuda_quantize_columns(struct sheaf__cuda_queue *q, struct Product *p, char *work) {
-    const int64_t chunks = chunks_of(p->b.ne[0]), n = n_rows(p->b);
-    p->chunks = chunks;
+void sheaf__cuda_place_columns(struct Product *p, char *work) {
+    p->chunks = chunks_of(p->b.ne[0]);
     p->q = (int8_t *)work;
-    p->ds = (float2 *)(void *)(work + (size_t)(n * chunks) * 32 * 32);
-    CUDA_LAUNCH(quantize_columns_kernel, sheaf__cuda_blocks(n * chunks * 32, 8), 256, 0, q->stream,
-                p->b, (int8_t *)work, (float2 *)(void *)(work + (size_t)(n * chunks) * 32 * 32),
-                chunks);
+    p->ds = (float2 *)(void *)(work + (size_t)(n_rows(p->b) * p->chunks) * 32 * 32);
+}
+
+void sheaf__cuda_quantize_columns(struct sheaf__cuda_queue *q, const struct Product *p) {
+    CUDA_LAUNCH(quantize_columns_kernel, sheaf__cuda_blocks(n_rows(p->b) * p->chunks * 32, 8), 256,
+                0, q->stream, p->b, p->q, p->ds, p->chunks);
 }
 
 /* ---- sub-blocks of 32 elements ---- */

@@ -15,17 +15,19 @@ struct Product {
     uint64_t node;
     Fault *fault;
     /* the columns of b in blocks of 32 as 8-bit integers: column c of the order of b's rows */
-    const int8_t *q;
-    const float2 *ds; /* of a block: scale; scale times the sum of its integers */
-    int64_t chunks;   /* of a column: 32 blocks each, see quantize_columns_kernel */
+    int8_t *q;
+    float2 *ds;     /* of a block: scale; scale times the sum of its integers */
+    int64_t chunks; /* of a column: 32 blocks each, see quantize_columns_kernel */
 };
 
 /* Columns that one pass of the vector kernels takes, and up to which they are used at all. */
 enum { SHEAF__CUDA_VEC_COLUMNS = 4, SHEAF__CUDA_VEC_MAX = 8 };
 
-/* Bytes of the quantized columns (q and ds), and how they are made from rows of b. */
+/* Bytes of the quantized columns (q and ds), where p finds them, and how they are made from rows of
+ * b. */
 size_t sheaf__cuda_columns_size(int64_t k, int64_t n_columns);
-void sheaf__cuda_quantize_columns(struct sheaf__cuda_queue *q, struct Product *p, char *work);
+void sheaf__cuda_place_columns(struct Product *p, char *work);
+void sheaf__cuda_quantize_columns(struct sheaf__cuda_queue *q, const struct Product *p);
 
 /* Any type; block types need the quantized columns. n: columns (MUL_MAT), else one a pair. */
 void sheaf__cuda_mul_vec(struct sheaf__cuda_queue *q, const struct Product *p);
