@@ -142,7 +142,7 @@ static bool describe(struct sheaf__cuda_blas *b, struct known *x) {
         set_alignment(b, preference, s->align) &&
         b->cublasLtMatmulAlgoGetHeuristic_(b->handle, x->desc, x->a, x->b, x->out, x->out,
                                            preference, 1, &best, &found) == CUBLAS_STATUS_SUCCESS &&
-        found > 0;
+        found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
     if (preference) b->cublasLtMatmulPreferenceDestroy_(preference);
     if (ok) x->algo = best.algo;
     return ok;

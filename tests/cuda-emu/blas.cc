@@ -91,6 +91,7 @@ SHOWN cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
         b->ld < b->rows || out->ld < out->rows || a->type != b->type || out->type != CUDA_R_32F)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     for (int i = 0; i < 4; i++) results->algo.data[i] = p->align[i];
+    results->state = CUBLAS_STATUS_SUCCESS;
     *found = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
