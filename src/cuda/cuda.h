@@ -142,13 +142,6 @@ static inline bool sheaf__cuda_apart(const struct sheaf_tensor *out,
     if (x == y && !memcmp(out->nb, in->nb, sizeof out->nb)) return true;
     return x + sheaf_nbytes(out) <= y || y + sheaf_nbytes(in) <= x;
 }
-/* All that the library has; load_dense, store_block and mul_vec.cu know them. */
-static inline bool sheaf__cuda_is_block(const struct sheaf_tensor *t) {
-    return sheaf_is_quantized(t->type);
-}
-static inline bool sheaf__cuda_can_load(const struct sheaf_tensor *t) {
-    return sheaf__cuda_is_plain(t) || (sheaf__cuda_is_block(t) && sheaf__cuda_is_dense(t));
-}
 /* Blocks for n items; kernels stride over what is left. */
 static inline unsigned sheaf__cuda_blocks(int64_t n, int64_t per_block) {
     int64_t blocks = (n + per_block - 1) / per_block;

@@ -47,18 +47,7 @@ const struct sheaf__cuda_op *sheaf__cuda_op(enum sheaf_op op) {
     return (unsigned)op < SHEAF_OP_COUNT && table[op].launch ? &table[op] : NULL;
 }
 
-/* Rows go as bytes, whatever they are. */
-static bool moves_bytes(const struct sheaf_tensor *op) {
-    return op->op == SHEAF_OP_CONCAT ||
-           (table[op->op].launch == sheaf__cuda_launch_copy && op->type == op->src[0]->type);
-}
-
 bool sheaf__cuda_supports_op(const struct sheaf_tensor *op) {
     if (!sheaf_backend_op_is_valid(op)) return false;
-    if (!table[op->op].launch || moves_bytes(op)) return true;
-    for (int i = -1; i < SHEAF_MAX_SRC; i++) {
-        const struct sheaf_tensor *t = i < 0 ? op : op->src[i];
-        if (t && sheaf_is_quantized(t->type) && !sheaf__cuda_is_block(t)) return false;
-    }
     return op->op != SHEAF_OP_FLASH_ATTN_EXT || sheaf__cuda_attention_fits(op);
 }
