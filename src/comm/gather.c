@@ -99,7 +99,7 @@ static enum sheaf_status exchange_step(const struct gather *g, uint64_t k, bool 
     }
     if (frames) {
         for (int h = 0; h < comm->n_hosts; h++) host_range(g, k, h, &lo, &comm->take[h]);
-        if (my_len) memcpy(sheaf__payload_out(comm), result + my_lo, my_len);
+        if (my_len) memcpy(sheaf__payload_out(comm, comm->here), result + my_lo, my_len);
         if ((st = sheaf__wire_frames(c, my_len))) return st;
         for (int h = 0; h < comm->n_hosts; h++) {
             host_range(g, k, h, &lo, &len);
@@ -191,7 +191,7 @@ enum sheaf_status sheaf__broadcast(struct sheaf__call *c, uint8_t *data, size_t 
                 const size_t out = frames && source ? len : 0;
                 for (int h = 0; h < comm->n_hosts; h++)
                     comm->take[h] = frames && h == root_host ? len : 0;
-                if (out) memcpy(sheaf__payload_out(comm), here, out);
+                if (out) memcpy(sheaf__payload_out(comm, comm->here), here, out);
                 if ((st = sheaf__wire_frames(c, out))) return st;
                 if (frames && !source && len) memcpy(here, sheaf__payload_in(comm, root_host), len);
             }

@@ -17,9 +17,11 @@ enum {
     SHEAF__FRAME_HEADER = 64,
     SHEAF__FRAME_PAYLOAD = 63 * 1024, /* the most that travels with a header: MPI sends up to 64 KiB
                                          at once and asks before it sends more */
-    SHEAF__DEPTH = 4,                 /* scatters in flight */
-    SHEAF__GATHER_LANE = SHEAF__DEPTH,
-    SHEAF__FRAME_LANE,
+    SHEAF__EAGER = 48 * 1024, /* what MPI sends without asking, with room for its own headers */
+    SHEAF__PIECES = 8,        /* a message travels in, at most */
+    SHEAF__DEPTH = 8,         /* chunks in flight */
+    SHEAF__GATHER_LANE = SHEAF__DEPTH, /* the first of as many */
+    SHEAF__FRAME_LANE = 2 * SHEAF__DEPTH,
     SHEAF__LANES,
     SHEAF__REGIONS = 16, /* of a member at a time */
     SHEAF__ALIGN = 32,   /* floats; parts of a chunk begin on cache lines and on blocks of Q8_0 */
@@ -83,7 +85,7 @@ struct sheaf__host {
 
 /* Requests of one direction of work between hosts. */
 struct sheaf__lane {
-    MPI_Request *requests; /* [2 n_hosts] */
+    MPI_Request *requests; /* [2 n_hosts SHEAF__PIECES] */
     MPI_Status *statuses;
     int *peers;
     int n, code;
@@ -93,6 +95,7 @@ struct sheaf__lane {
 struct sheaf_comm {
     int n, n_local, n_hosts, n_here;
     int here;     /* this rank's host in `hosts`, -1 if it drives no member */
+    bool direct;  /* several hosts of one member each: data are sent from where they lie */
     int *rank_of; /* [n] */
     int *local;   /* [n_local] member numbers */
     int *order;   /* [n] members by host, then by number */
@@ -102,7 +105,8 @@ struct sheaf_comm {
     struct sheaf__member *members; /* [n_local] */
 
     size_t slot_bytes, map_bytes;
-    size_t chunk_bytes; /* of a sum between hosts: several slots if no two members share a host */
+    size_t part_bytes;  /* what a host sends to another at a time */
+    size_t chunk_bytes; /* of a sum between hosts, at most */
     void *map;
     struct sheaf__cell *cells;     /* [n_here] */
     struct sheaf__region *regions; /* [n_here][SHEAF__REGIONS] */
@@ -112,13 +116,14 @@ struct sheaf_comm {
     uint8_t *results; /* [2][slot_bytes] */
 
     /* of the leader only, if there are other hosts */
-    uint8_t *frame_out, *frames_in; /* header + payload; [n_hosts] of those */
-    size_t *take;                   /* [n_hosts] payload bytes to expect */
+    uint8_t *frames_out, *frames_in; /* [n_hosts] of header + payload */
+    size_t *give, *take;             /* [n_hosts] payload bytes that are sent, and to expect */
     struct sheaf__lane lane[SHEAF__LANES];
     float *stage; /* [SHEAF__DEPTH][n_hosts][stage_floats] addends of other hosts */
     size_t stage_floats;
-    uint8_t *coded;  /* [SHEAF__DEPTH][chunk_bytes] what this host sends, if it is not F32 */
-    float *decoded;  /* [n_hosts][chunk floats] */
+    uint8_t *coded; /* [SHEAF__DEPTH][chunk_bytes] what this host sends, if it is not F32 */
+    float *decoded; /* [n_hosts][decoded_floats] */
+    size_t decoded_floats;
     uint8_t **parts; /* [n_hosts] */
 
     enum sheaf_type wire_type; /* of sums between hosts */
@@ -188,18 +193,21 @@ enum sheaf_status sheaf__await_result(struct sheaf__call *c, uint64_t step);
 /* ---- between hosts (wire.c); leaders only ---- */
 enum sheaf_status sheaf__wire_new(struct sheaf_comm *comm);
 void sheaf__wire_free(struct sheaf_comm *comm);
-static inline uint8_t *sheaf__payload_out(const struct sheaf_comm *comm) {
-    return comm->frame_out + SHEAF__FRAME_HEADER;
+static inline uint8_t *sheaf__payload_out(const struct sheaf_comm *comm, int host) {
+    return comm->frames_out + (size_t)host * (SHEAF__FRAME_HEADER + SHEAF__FRAME_PAYLOAD) +
+           SHEAF__FRAME_HEADER;
 }
 static inline uint8_t *sheaf__payload_in(const struct sheaf_comm *comm, int host) {
     return comm->frames_in + (size_t)host * (SHEAF__FRAME_HEADER + SHEAF__FRAME_PAYLOAD) +
            SHEAF__FRAME_HEADER;
 }
-/* Sends header and the first `bytes` of payload_out to every other host, receives theirs:
- * comm->take[h] bytes into payload_in(h). Checks every header. */
+/* Sends header and the first `bytes` of the own host's payload_out to every other host, receives
+ * theirs: comm->take[h] bytes into payload_in(h). Checks every header. */
 enum sheaf_status sheaf__wire_frames(struct sheaf__call *c, size_t bytes);
 /* The same in two parts. What is posted between them must not rely on equal sizes. */
 void sheaf__wire_frames_post(struct sheaf__call *c, size_t bytes);
+/* To each host its own: comm->give[h] bytes of payload_out(h). */
+void sheaf__wire_frames_post_each(struct sheaf__call *c);
 enum sheaf_status sheaf__wire_frames_wait(struct sheaf__call *c);
 /* Bare payloads, after frames have proved that sizes agree. begin ... recv/send ... end, wait. */
 void sheaf__wire_begin(struct sheaf_comm *comm, int lane);

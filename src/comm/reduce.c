@@ -8,17 +8,14 @@
 enum {
     ONE_SHOT_BYTES = 16384, /* above, and with 3 members or more, each sums only its part */
     SPREAD_BLOCK = 1024,    /* floats that are summed and handed out at a time */
-    /* MPI asks the receiver before it sends more than 64 KiB. Over veth (2026-11-21) 64 KiB take 35
-     * us in chunks of 48 KiB and 51 us otherwise, 128 KiB 50 and 70; 256 KiB 94 and 79. */
-    EAGER_CHUNK = 48 * 1024,
-    EAGER_MAX = 4 * EAGER_CHUNK,
+    EAGER_MAX = 4,
 };
 
 /* Bytes of a chunk between hosts. Two hosts exchange whole chunks, more exchange parts of them. */
 static size_t host_chunk(const struct sheaf_comm *comm, size_t bytes) {
-    const size_t parts = comm->n_hosts > 2 ? (size_t)comm->n_hosts : 1;
-    const size_t eager = parts * EAGER_CHUNK, eager_max = parts > 1 ? eager : EAGER_MAX;
-    return sheaf__min_size(comm->chunk_bytes, bytes <= eager_max ? eager : comm->chunk_bytes);
+    const size_t eager = (comm->n_hosts > 2 ? (size_t)comm->n_hosts : 1) * SHEAF__EAGER;
+    return sheaf__min_size(comm->chunk_bytes,
+                           bytes <= EAGER_MAX * eager ? eager : comm->chunk_bytes);
 }
 
 static struct sheaf__job make_job(struct sheaf__call *c, const float *src, float *dst, size_t n,
@@ -40,7 +37,9 @@ static struct sheaf__job make_job(struct sheaf__call *c, const float *src, float
         j.chunk = most / SHEAF__ALIGN * SHEAF__ALIGN;
     }
     if (counts) {
-        j.chunk = slot / (size_t)c->comm->n / SHEAF__ALIGN * SHEAF__ALIGN;
+        const size_t part =
+            c->comm->direct ? c->comm->part_bytes / sizeof(float) : slot / (size_t)c->comm->n;
+        j.chunk = part / SHEAF__ALIGN * SHEAF__ALIGN;
         longest = 0;
         for (int m = 0; m < c->comm->n; m++) longest = counts[m] > longest ? counts[m] : longest;
     }

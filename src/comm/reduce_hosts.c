@@ -1,9 +1,8 @@
 /* all_reduce and reduce_scatter between hosts: the leaders exchange the sums of their hosts.
  *
- * Small sums travel whole, with the header: one latency. Large ones go in chunks, SHEAF__DEPTH (or,
- * if members have to meet, two) of them in flight: each host gets its part of all others, sums it,
- * and passes the sum around. Every byte leaves a host once for each other host that needs it, and
- * comes in once.
+ * Small sums travel whole, with the header: one latency. Large ones go in chunks, several of them
+ * in flight: each host gets its part of all others, sums it, and (all_reduce) passes the sum
+ * around. Every byte leaves a host once for each other host that needs it, and comes in once.
  *
  * A wire type other than F32 rounds the sum of each host, also of the own one, and the total. Both
  * ways do it at the same places, so the size changes no bit. */
@@ -22,7 +21,7 @@ static void sum_hosts(const struct sheaf__job *j, uint8_t *const *part, float *d
     for (int h = 0; h < comm->n_hosts; h++) {
         src[h] = sheaf__floats(part[h]);
         if (type == SHEAF_TYPE_F32) continue;
-        float *decoded = comm->decoded + (size_t)h * (comm->chunk_bytes / sizeof(float));
+        float *decoded = comm->decoded + (size_t)h * comm->decoded_floats;
         sheaf__wire_decode(type, part[h], decoded, len);
         src[h] = decoded;
     }
@@ -38,7 +37,7 @@ static enum sheaf_status exchange_frames(const struct sheaf__job *j, float *resu
     const enum sheaf_type type = wire_type(j);
     const size_t bytes = sheaf__wire_bytes(type, j->n);
     const bool alone = comm->n_here == 1, lossy = type != SHEAF_TYPE_F32;
-    uint8_t *out = sheaf__payload_out(comm);
+    uint8_t *out = sheaf__payload_out(comm, comm->here);
     float *own = sheaf__floats(lossy ? comm->sums : out);
     const float *sum = own;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
@@ -91,11 +90,11 @@ static enum sheaf_status reduce_frames(const struct sheaf__job *j) {
 
 /* ---- large ---- */
 
-/* A host with one member works in place: its sum is its data, and the result goes there. */
-static bool in_place(const struct sheaf__job *j) { return j->comm->n_here == 1 && !j->counts; }
-
-/* Slots, sums and results exist twice, the stage for messages SHEAF__DEPTH times. */
-static uint64_t depth(const struct sheaf__job *j) { return in_place(j) ? SHEAF__DEPTH : 2; }
+/* A host with one member needs no slot: its sum is its data, and the result goes where it belongs.
+ */
+static bool in_place(const struct sheaf__job *j) {
+    return j->comm->direct || (j->comm->n_here == 1 && !j->counts);
+}
 
 static float *host_sum(const struct sheaf__job *j, uint64_t k) {
     if (in_place(j)) return j->dst + (size_t)k * j->chunk;
@@ -111,8 +110,20 @@ static float *step_result(const struct sheaf__job *j, uint64_t k) {
 static bool exchange_whole(const struct sheaf__job *j) {
     return j->comm->n_hosts == 2 && !j->counts;
 }
+static bool gathers(const struct sheaf__job *j) { return !j->counts && !exchange_whole(j); }
+
+/* Steps between the start of one and its sum, and from there to the sums of the others. Slots, sums
+ * and results exist twice; without them about as much is in flight whatever the number of hosts. */
+static uint64_t scatters_ahead(const struct sheaf__job *j) {
+    const uint64_t fair = (SHEAF__DEPTH - 1) / ((uint64_t)j->comm->n_hosts - 1);
+    return !j->comm->direct ? 1 : fair > 2 ? fair : 2;
+}
+static uint64_t gathers_ahead(const struct sheaf__job *j) {
+    return j->comm->direct && gathers(j) ? scatters_ahead(j) : 0;
+}
 
 static int lane_of(uint64_t k) { return (int)(k % SHEAF__DEPTH); }
+static int gather_lane_of(uint64_t k) { return SHEAF__GATHER_LANE + lane_of(k); }
 
 static uint8_t *stage(const struct sheaf__job *j, uint64_t k, int host) {
     const size_t at = (size_t)lane_of(k) * (size_t)j->comm->n_hosts + (size_t)host;
@@ -122,76 +133,119 @@ static uint8_t *coded(const struct sheaf__job *j, uint64_t k) {
     return j->comm->coded + (size_t)lane_of(k) * j->comm->chunk_bytes;
 }
 
-/* Sends this host's sum of step k: to each host its part. */
+/* What a host sums of step k: floats of the step; its piece if there are counts and no slots. */
+static void range_of(const struct sheaf__job *j, uint64_t k, int host, size_t *lo, size_t *len) {
+    sheaf__host_range(j, k, host, lo, len);
+    if (exchange_whole(j)) *len = sheaf__step_floats(j, k);
+    if (exchange_whole(j) || (j->counts && j->comm->direct)) *lo = 0;
+}
+
+/* This host's addends for what `host` sums of step k, as they travel. */
+static const uint8_t *addends_for(const struct sheaf__job *j, uint64_t k, int host, size_t *bytes) {
+    const enum sheaf_type type = wire_type(j);
+    const float *from = host_sum(j, k);
+    size_t lo, len;
+    range_of(j, k, host, &lo, &len);
+    *bytes = sheaf__wire_bytes(type, len);
+    if (type != SHEAF_TYPE_F32) return coded(j, k) + sheaf__wire_bytes(type, lo);
+    if (j->counts && j->comm->direct) {
+        from = j->src + (size_t)k * j->chunk;
+        for (int m = 0; m < host; m++) from += j->counts[m]; /* host = member */
+    }
+    return (const uint8_t *)(from + lo);
+}
+
+/* Parts of the first step travel with the headers if they are short enough. */
+static bool rides(uint64_t k, size_t bytes) { return k == 0 && bytes <= SHEAF__FRAME_PAYLOAD; }
+
+/* Headers, with what rides. */
+static void start_frames(const struct sheaf__job *j, size_t my_bytes) {
+    struct sheaf_comm *comm = j->comm;
+    for (int h = 0; h < comm->n_hosts; h++) {
+        size_t bytes;
+        const uint8_t *part = addends_for(j, 0, h, &bytes);
+        comm->give[h] = rides(0, bytes) ? bytes : 0;
+        comm->take[h] = rides(0, my_bytes) ? my_bytes : 0;
+        if (comm->give[h] && h != comm->here) memcpy(sheaf__payload_out(comm, h), part, bytes);
+    }
+    sheaf__wire_frames_post_each(j->c);
+}
+
+/* Sends this host's sum of step k: to each host its part. What does not ride follows the headers at
+ * once: a peer elsewhere fails by its header. */
 static void start_scatter(const struct sheaf__job *j, uint64_t k) {
     struct sheaf_comm *comm = j->comm;
     const enum sheaf_type type = wire_type(j);
     const int lane = lane_of(k);
-    const uint8_t *mine = (const uint8_t *)host_sum(j, k);
-    size_t lo, len, my_lo, my_len;
-    if (type != SHEAF_TYPE_F32) {
+    size_t my_bytes, bytes;
+    if (type != SHEAF_TYPE_F32)
         sheaf__wire_encode(type, host_sum(j, k), coded(j, k), sheaf__step_floats(j, k));
-        mine = coded(j, k);
-    }
-    sheaf__host_range(j, k, comm->here, &my_lo, &my_len);
-    if (exchange_whole(j)) my_len = sheaf__step_floats(j, k);
+    addends_for(j, k, comm->here, &my_bytes);
+    if (k == 0) start_frames(j, my_bytes);
     sheaf__wire_begin(comm, lane);
-    for (int h = 0; h < comm->n_hosts; h++)
-        sheaf__wire_recv(comm, lane, h, stage(j, k, h), sheaf__wire_bytes(type, my_len));
+    for (int h = 0; h < comm->n_hosts && !rides(k, my_bytes); h++)
+        sheaf__wire_recv(comm, lane, h, stage(j, k, h), my_bytes);
     for (int i = 1; i < comm->n_hosts; i++) {
         const int h = (comm->here + i) % comm->n_hosts;
-        sheaf__host_range(j, k, h, &lo, &len);
-        if (exchange_whole(j)) lo = 0, len = sheaf__step_floats(j, k);
-        sheaf__wire_send(comm, lane, h, mine + sheaf__wire_bytes(type, lo),
-                         sheaf__wire_bytes(type, len));
+        const uint8_t *part = addends_for(j, k, h, &bytes);
+        if (!rides(k, bytes)) sheaf__wire_send(comm, lane, h, part, bytes);
     }
     sheaf__wire_end(comm, lane);
 }
 
-/* Passes the sums of the parts around. */
-static enum sheaf_status gather_sums(const struct sheaf__job *j, uint64_t k, float *result,
-                                     size_t my_lo, size_t my_len) {
+/* Passes the own part's sum around, for the parts of the others. */
+static void start_gather(const struct sheaf__job *j, uint64_t k) {
     struct sheaf_comm *comm = j->comm;
     const enum sheaf_type type = wire_type(j);
     const bool lossy = type != SHEAF_TYPE_F32;
-    const int lane = SHEAF__GATHER_LANE;
+    const int lane = gather_lane_of(k);
+    float *result = step_result(j, k);
+    size_t lo, len, my_lo, my_len;
+    range_of(j, k, comm->here, &my_lo, &my_len);
     /* sum_hosts has left it coded */
     const uint8_t *mine = lossy ? coded(j, k) : (const uint8_t *)(result + my_lo);
-    size_t lo, len;
     sheaf__wire_begin(comm, lane);
     for (int i = 1; i < comm->n_hosts; i++) {
         const int h = (comm->here + i) % comm->n_hosts;
-        sheaf__host_range(j, k, h, &lo, &len);
+        range_of(j, k, h, &lo, &len);
         sheaf__wire_recv(comm, lane, h, lossy ? stage(j, k, h) : (uint8_t *)(result + lo),
                          sheaf__wire_bytes(type, len));
         sheaf__wire_send(comm, lane, h, mine, sheaf__wire_bytes(type, my_len));
     }
     sheaf__wire_end(comm, lane);
-    enum sheaf_status st = sheaf__wire_wait(j->c, lane);
-    for (int h = 0; h < comm->n_hosts && lossy && !st; h++) {
-        sheaf__host_range(j, k, h, &lo, &len);
-        if (h != comm->here) sheaf__wire_decode(type, stage(j, k, h), result + lo, len);
-    }
+}
+
+/* Waits for the addends of the others for the own part, and sums it. */
+static enum sheaf_status sum_part(const struct sheaf__job *j, uint64_t k) {
+    struct sheaf_comm *comm = j->comm;
+    const bool lossy = wire_type(j) != SHEAF_TYPE_F32;
+    size_t bytes, lo, len;
+    enum sheaf_status st = k == 0 ? sheaf__wire_frames_wait(j->c) : SHEAF_STATUS_SUCCESS;
+    if (!st) st = sheaf__wire_wait(j->c, lane_of(k));
+    if (st) return st;
+    uint8_t *own = (uint8_t *)addends_for(j, k, comm->here, &bytes);
+    for (int h = 0; h < comm->n_hosts; h++)
+        comm->parts[h] = h == comm->here   ? own
+                         : rides(k, bytes) ? sheaf__payload_in(comm, h)
+                                           : stage(j, k, h);
+    range_of(j, k, comm->here, &lo, &len);
+    sum_hosts(j, comm->parts, step_result(j, k) + lo, len, lossy ? coded(j, k) : NULL);
+    if (gathers(j)) start_gather(j, k);
     return st;
 }
 
-/* Waits for the parts of the others, sums, and (all_reduce) passes the sums around. */
+/* Waits for the sums of the other parts. */
 static enum sheaf_status finish(const struct sheaf__job *j, uint64_t k) {
     struct sheaf_comm *comm = j->comm;
     const enum sheaf_type type = wire_type(j);
-    const bool lossy = type != SHEAF_TYPE_F32;
-    float *result = step_result(j, k);
-    size_t my_lo, my_len;
-    enum sheaf_status st = sheaf__wire_wait(j->c, lane_of(k));
-    if (st) return st;
-    sheaf__host_range(j, k, comm->here, &my_lo, &my_len);
-    if (exchange_whole(j)) my_lo = 0, my_len = sheaf__step_floats(j, k);
-    for (int h = 0; h < comm->n_hosts; h++) comm->parts[h] = stage(j, k, h);
-    comm->parts[comm->here] =
-        lossy ? coded(j, k) + sheaf__wire_bytes(type, my_lo) : (uint8_t *)(host_sum(j, k) + my_lo);
-    sum_hosts(j, comm->parts, result + my_lo, my_len, lossy ? coded(j, k) : NULL);
-    if (j->counts || exchange_whole(j)) return SHEAF_STATUS_SUCCESS;
-    return gather_sums(j, k, result, my_lo, my_len);
+    if (!gathers(j)) return SHEAF_STATUS_SUCCESS;
+    enum sheaf_status st = sheaf__wire_wait(j->c, gather_lane_of(k));
+    for (int h = 0; h < comm->n_hosts && type != SHEAF_TYPE_F32 && !st; h++) {
+        size_t lo, len;
+        range_of(j, k, h, &lo, &len);
+        if (h != comm->here) sheaf__wire_decode(type, stage(j, k, h), step_result(j, k) + lo, len);
+    }
+    return st;
 }
 
 /* The host's sum of step k, on its way to the others. */
@@ -208,26 +262,22 @@ static enum sheaf_status start(const struct sheaf__job *j, uint64_t k) {
         sheaf__publish_done(c);
         if ((st = sheaf__await_done(c))) return st;
     }
-    if (!c->leader) return SHEAF_STATUS_SUCCESS;
-    if (k == 0) { /* the first chunks follow at once: a peer elsewhere fails by its frame */
-        for (int h = 0; h < comm->n_hosts; h++) comm->take[h] = 0;
-        sheaf__wire_frames_post(c, 0);
-    }
-    start_scatter(j, k);
+    if (c->leader) start_scatter(j, k);
     return SHEAF_STATUS_SUCCESS;
 }
 
 static enum sheaf_status reduce_chunks(const struct sheaf__job *j) {
     struct sheaf__call *c = j->c;
-    const uint64_t ahead = depth(j) - 1;
+    const uint64_t to_sum = scatters_ahead(j), to_end = to_sum + gathers_ahead(j);
     enum sheaf_status st;
-    for (uint64_t k = 0; k < j->steps + ahead; k++) {
+    for (uint64_t k = 0; k < j->steps + to_end; k++) {
         c->self->step = j->base + k;
         if (k < j->steps && (st = start(j, k))) return st;
-        if (k < ahead) continue;
-        const uint64_t done = k - ahead;
+        if (c->leader && k >= to_sum && k - to_sum < j->steps && (st = sum_part(j, k - to_sum)))
+            return st;
+        if (k < to_end) continue;
+        const uint64_t done = k - to_end;
         if (c->leader) {
-            if (done == 0 && (st = sheaf__wire_frames_wait(c))) return st;
             if ((st = finish(j, done))) return st;
             sheaf__publish_result(c, j->base + done);
         } else if ((st = sheaf__await_result(c, j->base + done))) {
@@ -241,6 +291,7 @@ static enum sheaf_status reduce_chunks(const struct sheaf__job *j) {
 
 enum sheaf_status sheaf__reduce_hosts(const struct sheaf__job *j) {
     const bool small = j->n * sizeof(float) <= j->comm->slot_bytes &&
-                       sheaf__wire_bytes(wire_type(j), j->n) <= j->comm->one_shot_bytes;
+                       sheaf__wire_bytes(wire_type(j), j->n) <= j->comm->one_shot_bytes &&
+                       !(j->counts && j->comm->direct);
     return small ? reduce_frames(j) : reduce_chunks(j);
 }

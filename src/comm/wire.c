@@ -26,7 +26,7 @@ static int tag(const struct sheaf_comm *comm, int i) {
     return (int)(comm->id % MAX_GROUPS) * TAGS + i;
 }
 static int lane_tag(const struct sheaf_comm *comm, int lane) {
-    return tag(comm, lane == SHEAF__GATHER_LANE ? 2 : 1);
+    return tag(comm, lane < SHEAF__GATHER_LANE ? 1 : 2);
 }
 
 enum sheaf_status sheaf__wire_new(struct sheaf_comm *comm) {
@@ -36,22 +36,27 @@ enum sheaf_status sheaf__wire_new(struct sheaf_comm *comm) {
     const size_t share = chunk / hosts + SHEAF__ALIGN;
     const size_t pieces = chunk / (size_t)comm->n * (size_t)comm->n_here;
     comm->stage_floats = hosts == 2 ? chunk : share > pieces ? share : pieces;
-    comm->frame_out = calloc(1, frame);
+    comm->frames_out = calloc(hosts, frame);
     comm->frames_in = calloc(hosts, frame);
+    comm->give = calloc(hosts, sizeof *comm->give);
     comm->take = calloc(hosts, sizeof *comm->take);
     comm->stage = calloc(SHEAF__DEPTH * hosts * comm->stage_floats, sizeof *comm->stage);
     comm->parts = calloc(hosts, sizeof *comm->parts);
-    bool ok = comm->frame_out && comm->frames_in && comm->take && comm->stage && comm->parts;
+    bool ok = comm->frames_out && comm->frames_in && comm->give && comm->take && comm->stage &&
+              comm->parts;
     if (comm->wire_type != SHEAF_TYPE_F32) {
         comm->coded = calloc(SHEAF__DEPTH, comm->chunk_bytes);
-        comm->decoded = calloc(hosts, comm->chunk_bytes);
+        const size_t whole = comm->slot_bytes / sizeof(float); /* what travels whole fits a slot */
+        comm->decoded_floats = whole > chunk ? whole : chunk;
+        comm->decoded = calloc(hosts * comm->decoded_floats, sizeof *comm->decoded);
         ok = ok && comm->coded && comm->decoded;
     }
     for (int i = 0; i < SHEAF__LANES; i++) {
         struct sheaf__lane *lane = &comm->lane[i];
-        lane->requests = calloc(2 * hosts, sizeof *lane->requests);
-        lane->statuses = calloc(2 * hosts, sizeof *lane->statuses);
-        lane->peers = calloc(2 * hosts, sizeof *lane->peers);
+        const size_t most = 2 * hosts * SHEAF__PIECES;
+        lane->requests = calloc(most, sizeof *lane->requests);
+        lane->statuses = calloc(most, sizeof *lane->statuses);
+        lane->peers = calloc(most, sizeof *lane->peers);
         ok = ok && lane->requests && lane->statuses && lane->peers;
     }
     return ok ? SHEAF_STATUS_SUCCESS
@@ -60,8 +65,9 @@ enum sheaf_status sheaf__wire_new(struct sheaf_comm *comm) {
 }
 
 void sheaf__wire_free(struct sheaf_comm *comm) {
-    free(comm->frame_out);
+    free(comm->frames_out);
     free(comm->frames_in);
+    free(comm->give);
     free(comm->take);
     free(comm->stage);
     free(comm->parts);
@@ -99,13 +105,20 @@ static void post(struct sheaf_comm *comm, int lane, int host, void *in, const vo
     if (!l->code) l->n++;
 }
 
+/* A message goes in pieces that MPI sends without asking the receiver. */
+static size_t piece_of(size_t bytes) {
+    const size_t even = (bytes + SHEAF__PIECES - 1) / SHEAF__PIECES;
+    return even > SHEAF__EAGER ? even : SHEAF__EAGER;
+}
 void sheaf__wire_recv(struct sheaf_comm *comm, int lane, int host, void *data, size_t bytes) {
-    if (bytes && host != comm->here)
-        post(comm, lane, host, data, NULL, bytes, lane_tag(comm, lane));
+    for (size_t at = 0, piece = piece_of(bytes); at < bytes && host != comm->here; at += piece)
+        post(comm, lane, host, (uint8_t *)data + at, NULL, sheaf__min_size(piece, bytes - at),
+             lane_tag(comm, lane));
 }
 void sheaf__wire_send(struct sheaf_comm *comm, int lane, int host, const void *data, size_t bytes) {
-    if (bytes && host != comm->here)
-        post(comm, lane, host, NULL, data, bytes, lane_tag(comm, lane));
+    for (size_t at = 0, piece = piece_of(bytes); at < bytes && host != comm->here; at += piece)
+        post(comm, lane, host, NULL, (const uint8_t *)data + at, sheaf__min_size(piece, bytes - at),
+             lane_tag(comm, lane));
 }
 
 enum sheaf_status sheaf__wire_wait(struct sheaf__call *c, int lane) {
@@ -121,7 +134,7 @@ enum sheaf_status sheaf__wire_wait(struct sheaf__call *c, int lane) {
         .statuses = l->statuses,
         .peers = l->peers,
         .n = l->n,
-        .not_before = comm->delay_ns ? l->posted + comm->delay_ns : 0,
+        .not_before = comm->delay_ns && l->n ? l->posted + comm->delay_ns : 0,
         .start = c->start,
         .deadline = c->start + comm->timeout_ns + comm->timeout_ns / 8,
         .describe = sheaf__describe_call,
@@ -130,8 +143,8 @@ enum sheaf_status sheaf__wire_wait(struct sheaf__call *c, int lane) {
     return sheaf__mpi_wait_all(&wait);
 }
 
-static void write_header(const struct sheaf__call *c) {
-    uint8_t *h = c->comm->frame_out;
+static void write_header(const struct sheaf__call *c, int host) {
+    uint8_t *h = sheaf__payload_out(c->comm, host) - SHEAF__FRAME_HEADER;
     sheaf__put_le(h + H_MAGIC, MAGIC, 4);
     sheaf__put_le(h + H_GROUP, c->comm->id, 4);
     sheaf__put_le(h + H_KIND, c->head.kind, 4);
@@ -165,21 +178,31 @@ static enum sheaf_status check_frame(const struct sheaf__call *c, int host, int 
     return SHEAF_STATUS_SUCCESS;
 }
 
-void sheaf__wire_frames_post(struct sheaf__call *c, size_t bytes) {
+/* from: the host whose frame all others get; -1: each its own. */
+static void post_frames(struct sheaf__call *c, int from, size_t bytes) {
     struct sheaf_comm *comm = c->comm;
     const size_t frame = SHEAF__FRAME_HEADER + SHEAF__FRAME_PAYLOAD;
     const int lane = SHEAF__FRAME_LANE;
-    write_header(c);
+    for (int h = 0; h < comm->n_hosts; h++)
+        if (from < 0 || h == from) write_header(c, h);
     sheaf__wire_begin(comm, lane);
     for (int h = 0; h < comm->n_hosts; h++)
         if (h != comm->here)
             post(comm, lane, h, sheaf__payload_in(comm, h) - SHEAF__FRAME_HEADER, NULL, frame,
                  tag(comm, 0));
-    for (int i = 1; i < comm->n_hosts; i++)
-        post(comm, lane, (comm->here + i) % comm->n_hosts, NULL, comm->frame_out,
-             SHEAF__FRAME_HEADER + bytes, tag(comm, 0));
+    for (int i = 1; i < comm->n_hosts; i++) {
+        const int h = (comm->here + i) % comm->n_hosts;
+        const uint8_t *payload = sheaf__payload_out(comm, from < 0 ? h : from);
+        post(comm, lane, h, NULL, payload - SHEAF__FRAME_HEADER,
+             SHEAF__FRAME_HEADER + (from < 0 ? comm->give[h] : bytes), tag(comm, 0));
+    }
     sheaf__wire_end(comm, lane);
 }
+
+void sheaf__wire_frames_post(struct sheaf__call *c, size_t bytes) {
+    post_frames(c, c->comm->here, bytes);
+}
+void sheaf__wire_frames_post_each(struct sheaf__call *c) { post_frames(c, -1, 0); }
 
 enum sheaf_status sheaf__wire_frames_wait(struct sheaf__call *c) {
     struct sheaf_comm *comm = c->comm;
