@@ -19,7 +19,7 @@ enum {
                                          at once and asks before it sends more */
     SHEAF__EAGER = 48 * 1024, /* what MPI sends without asking, with room for its own headers */
     SHEAF__PIECES = 8,        /* a message travels in, at most */
-    SHEAF__DEPTH = 8,         /* chunks in flight */
+    SHEAF__DEPTH = 5,         /* chunks in flight */
     SHEAF__GATHER_LANE = SHEAF__DEPTH, /* the first of as many */
     SHEAF__FRAME_LANE = 2 * SHEAF__DEPTH,
     SHEAF__LANES,
@@ -105,8 +105,9 @@ struct sheaf_comm {
     struct sheaf__member *members; /* [n_local] */
 
     size_t slot_bytes, map_bytes;
-    size_t part_bytes;  /* what a host sends to another at a time */
-    size_t chunk_bytes; /* of a sum between hosts, at most */
+    size_t part_bytes, max_part_bytes; /* what a host sends to another at a time: as measured, and
+                                          as there is room for */
+    size_t chunk_bytes;                /* of a sum between hosts, at most */
     void *map;
     struct sheaf__cell *cells;     /* [n_here] */
     struct sheaf__region *regions; /* [n_here][SHEAF__REGIONS] */

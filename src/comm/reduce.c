@@ -8,14 +8,14 @@
 enum {
     ONE_SHOT_BYTES = 16384, /* above, and with 3 members or more, each sums only its part */
     SPREAD_BLOCK = 1024,    /* floats that are summed and handed out at a time */
-    EAGER_MAX = 4,
+    FEW_CHUNKS = 4,         /* up to here steps between hosts are as short as messages */
 };
 
 /* Bytes of a chunk between hosts. Two hosts exchange whole chunks, more exchange parts of them. */
 static size_t host_chunk(const struct sheaf_comm *comm, size_t bytes) {
-    const size_t eager = (comm->n_hosts > 2 ? (size_t)comm->n_hosts : 1) * SHEAF__EAGER;
-    return sheaf__min_size(comm->chunk_bytes,
-                           bytes <= EAGER_MAX * eager ? eager : comm->chunk_bytes);
+    const size_t chunk = (comm->n_hosts > 2 ? (size_t)comm->n_hosts : 1) * comm->part_bytes;
+    return comm->direct || bytes <= FEW_CHUNKS * chunk ? sheaf__min_size(chunk, comm->chunk_bytes)
+                                                       : comm->chunk_bytes;
 }
 
 static struct sheaf__job make_job(struct sheaf__call *c, const float *src, float *dst, size_t n,

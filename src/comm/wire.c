@@ -106,17 +106,19 @@ static void post(struct sheaf_comm *comm, int lane, int host, void *in, const vo
 }
 
 /* A message goes in pieces that MPI sends without asking the receiver. */
-static size_t piece_of(size_t bytes) {
+static size_t piece_of(const struct sheaf_comm *comm, size_t bytes) {
     const size_t even = (bytes + SHEAF__PIECES - 1) / SHEAF__PIECES;
-    return even > SHEAF__EAGER ? even : SHEAF__EAGER;
+    return even > comm->part_bytes ? even : comm->part_bytes;
 }
 void sheaf__wire_recv(struct sheaf_comm *comm, int lane, int host, void *data, size_t bytes) {
-    for (size_t at = 0, piece = piece_of(bytes); at < bytes && host != comm->here; at += piece)
+    for (size_t at = 0, piece = piece_of(comm, bytes); at < bytes && host != comm->here;
+         at += piece)
         post(comm, lane, host, (uint8_t *)data + at, NULL, sheaf__min_size(piece, bytes - at),
              lane_tag(comm, lane));
 }
 void sheaf__wire_send(struct sheaf_comm *comm, int lane, int host, const void *data, size_t bytes) {
-    for (size_t at = 0, piece = piece_of(bytes); at < bytes && host != comm->here; at += piece)
+    for (size_t at = 0, piece = piece_of(comm, bytes); at < bytes && host != comm->here;
+         at += piece)
         post(comm, lane, host, NULL, (const uint8_t *)data + at, sheaf__min_size(piece, bytes - at),
              lane_tag(comm, lane));
 }
