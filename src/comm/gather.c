@@ -1,8 +1,10 @@
 /* all_gather, broadcast, barrier: data moves, nothing is computed. */
 #include "comm/group.h"
 
-enum { ALIGN = 64 };
-static const size_t WHOLE_BYTES = (size_t)1 << 30; /* a count of MPI is an int */
+enum {
+    ALIGN = 64,
+    AHEAD = 3, /* pieces sent before one is waited for; fewer than SHEAF__DEPTH */
+};
 
 /* Bytes of a block of `size` that move in step k. */
 static size_t piece(size_t size, uint64_t k, size_t chunk) {
@@ -52,23 +54,42 @@ static enum sheaf_status gather_here(const struct gather *g) {
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* Every host has one member: blocks go from send to recv without a copy. */
-static enum sheaf_status gather_whole(const struct gather *g) {
+/* Every host has one member: blocks go from where they lie to where they belong, in pieces, the
+ * first with the header. The others follow at once: a peer elsewhere fails by its header. */
+static enum sheaf_status gather_direct(const struct gather *g) {
+    struct sheaf__call *c = g->c;
     struct sheaf_comm *comm = g->comm;
-    const int lane = SHEAF__GATHER_LANE;
-    for (int h = 0; h < comm->n_hosts; h++) comm->take[h] = 0;
-    enum sheaf_status st = sheaf__wire_frames(g->c, 0);
-    if (st) return st;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int h = 0; h < comm->n_hosts; h++) comm->take[h] = piece(g->bytes[h], 0, g->chunk);
+    const size_t first = comm->take[comm->here];
+    if (first) memcpy(sheaf__payload_out(comm, comm->here), g->send, first);
+    sheaf__wire_frames_post(c, first);
     copy_own(g);
-    const uint8_t *own = g->recv + block_offset(g, g->c->member);
-    sheaf__wire_begin(comm, lane);
-    for (int i = 1; i < comm->n_hosts; i++) {
-        const int h = (comm->here + i) % comm->n_hosts, m = comm->order[comm->hosts[h].first];
-        sheaf__wire_recv(comm, lane, h, g->recv + block_offset(g, m), g->bytes[m]);
-        sheaf__wire_send(comm, lane, h, own, g->bytes[g->c->member]);
+    const uint8_t *own = g->recv + block_offset(g, c->member);
+    for (uint64_t k = 0; k < g->steps + AHEAD && !st; k++) {
+        const size_t from = (size_t)k * g->chunk;
+        const int lane = SHEAF__GATHER_LANE + (int)(k % SHEAF__DEPTH);
+        if (k && k < g->steps) {
+            sheaf__wire_begin(comm, lane);
+            for (int i = 1; i < comm->n_hosts; i++) {
+                const int h = (comm->here + i) % comm->n_hosts; /* = member */
+                sheaf__wire_recv(comm, lane, h, g->recv + block_offset(g, h) + from,
+                                 piece(g->bytes[h], k, g->chunk));
+                sheaf__wire_send(comm, lane, h, own + from,
+                                 piece(g->bytes[c->member], k, g->chunk));
+            }
+            sheaf__wire_end(comm, lane);
+        }
+        if (k == AHEAD) {
+            st = sheaf__wire_frames_wait(c);
+            for (int h = 0; h < comm->n_hosts && !st; h++)
+                if (h != comm->here && comm->take[h])
+                    memcpy(g->recv + block_offset(g, h), sheaf__payload_in(comm, h), comm->take[h]);
+        } else if (k > AHEAD) {
+            st = sheaf__wire_wait(c, SHEAF__GATHER_LANE + (int)((k - AHEAD) % SHEAF__DEPTH));
+        }
     }
-    sheaf__wire_end(comm, lane);
-    return sheaf__wire_wait(g->c, lane);
+    return st;
 }
 
 /* Where a host's pieces lie in the packed step k. */
@@ -160,13 +181,14 @@ enum sheaf_status sheaf__all_gather(struct sheaf__call *c, const uint8_t *send, 
         longest = bytes[m] > longest ? bytes[m] : longest;
     }
     const bool one_host = comm->n_hosts == 1, frames = g.total <= sheaf__frame_limit(comm);
-    if (!one_host && !frames && comm->n_hosts == comm->n && longest <= WHOLE_BYTES)
-        return gather_whole(&g);
     /* All pieces of a packed step fit the result; the pieces of small ones are the blocks. */
-    g.chunk =
-        one_host || frames ? comm->slot_bytes : comm->slot_bytes / (size_t)comm->n / ALIGN * ALIGN;
+    g.chunk = comm->direct         ? comm->part_bytes
+              : one_host || frames ? comm->slot_bytes
+                                   : comm->slot_bytes / (size_t)comm->n / ALIGN * ALIGN;
     g.steps = longest ? (longest + g.chunk - 1) / g.chunk : 1;
-    return one_host ? gather_here(&g) : gather_packed(&g, frames);
+    return comm->direct ? gather_direct(&g)
+           : one_host   ? gather_here(&g)
+                        : gather_packed(&g, frames);
 }
 
 enum sheaf_status sheaf__broadcast(struct sheaf__call *c, uint8_t *data, size_t size, int root) {
