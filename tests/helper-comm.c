@@ -108,6 +108,50 @@ static int many(long n) {
     return quit(true);
 }
 
+/* What this host has sent over eth0 so far; -1 if it has none. */
+static long long sent_bytes(void) {
+    char line[512];
+    long long bytes = -1;
+    FILE *f = fopen("/proc/net/dev", "r");
+    while (f && bytes < 0 && fgets(line, sizeof line, f)) {
+        const char *at = strstr(line, "eth0:");
+        if (at && sscanf(at, "eth0: %*d %*d %*d %*d %*d %*d %*d %*d %lld", &bytes) != 1) break;
+    }
+    if (f) fclose(f);
+    return bytes;
+}
+
+/* Prints, for each collective of n floats, the bytes that this host sends to the others, as parts
+ * of the bytes of all floats. */
+static int crossings(size_t n) {
+    enum { CALLS = 10 };
+    static const char *const kinds[] = {"all_reduce", "reduce_scatter", "all_gather"};
+    const int me = sheaf_comm_local_member(comm, 0);
+    size_t bytes[CHECK_MAX_MEMBERS], counts[CHECK_MAX_MEMBERS];
+    float *a = calloc(n, sizeof *a), *b = calloc(n, sizeof *b);
+    enum sheaf_status st = a && b ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+    for (int m = 0; m < n_members; m++) {
+        counts[m] = n / (size_t)n_members;
+        bytes[m] = counts[m] * sizeof *a;
+    }
+    for (int k = 0; k < 3 && !st; k++) {
+        if ((st = sheaf_world_barrier("before"))) break;
+        const long long before = sent_bytes();
+        for (int i = 0; i < CALLS && !st; i++)
+            st = k == 0   ? sheaf_comm_all_reduce(comm, me, a, n, NULL)
+                 : k == 1 ? sheaf_comm_reduce_scatter(comm, me, a, b, counts, NULL)
+                          : sheaf_comm_all_gather(comm, me, a, b, bytes, NULL);
+        if (!st) st = sheaf_world_barrier("after");
+        if (before >= 0)
+            printf("host %d sends %.3f for %s\n", sheaf_world_host_index(sheaf_world_rank()),
+                   (double)(sent_bytes() - before) / (CALLS * (double)n * sizeof *a), kinds[k]);
+    }
+    fflush(stdout);
+    free(a);
+    free(b);
+    return quit(!st);
+}
+
 /* Rank `culprit` misbehaves in the third all-reduce. */
 static int fault(const char *kind, int culprit, size_t n) {
     float *x = calloc(2 * n + 1, sizeof *x);
@@ -169,6 +213,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "list") && sheaf_world_rank() == 1) n_members--;
     if (sheaf_comm_new(member_rank, n_members, &params, &comm)) return quit(false);
     if (!strcmp(argv[1], "many")) return many(argc > 3 ? atol(argv[3]) : 100000);
+    if (!strcmp(argv[1], "crossings")) return crossings(argc > 3 ? (size_t)atol(argv[3]) : 240000);
     if (!strcmp(argv[1], "wrap")) { /* numbers of steps and collectives pass their largest value */
         sheaf__comm_start_at(comm, UINT64_MAX - 39);
         if (sheaf_world_barrier("start near the wrap")) return quit(false);

@@ -116,6 +116,42 @@ Test(netns, nothing_is_left_after_a_signal) {
     cr_expect_eq(status, 0, "%s", out);
 }
 
+/* Every byte that another host needs leaves its host once for each host that needs it, however many
+ * members a host has: counted on the hosts' interfaces. Headers and acknowledgements come on top.
+ */
+Test(netns, no_byte_crosses_twice) {
+    static const struct {
+        const char *hosts;
+        int n, ranks;
+        double share; /* of a reduce_scatter or all_gather; an all_reduce sends twice as much */
+    } cases[] = {
+        {"-H 2 -r 1", 2, 2, 1.0 / 2}, {"-H 2 -r 2", 2, 4, 1.0 / 2}, {"-H 3", 3, 3, 2.0 / 3}};
+    static const char *const kinds[] = {"all_reduce", "reduce_scatter", "all_gather"};
+    if (!possible()) return;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char cmd[1000], out[4000], want[64];
+        snprintf(cmd, sizeof cmd, NETNS "%s -- '" SHEAF_BUILD_DIR "/bin/helper-comm' crossings 1",
+                 cases[i].hosts);
+        cr_assert_eq(run_clean(cmd, out, sizeof out), 0, "%s", out);
+        for (int k = 0; k < 3; k++) {
+            int found = 0;
+            snprintf(want, sizeof want, " for %s\n", kinds[k]);
+            for (const char *line = out; line; line = strchr(line + 1, '\n')) {
+                double sent = 0;
+                int host, end = 0;
+                if (sscanf(line, " host %d sends %lf%n", &host, &sent, &end) != 2 ||
+                    strncmp(line + end, want, strlen(want)))
+                    continue;
+                const double share = cases[i].share * (k ? 1 : 2);
+                cr_expect(sent > 0.99 * share && sent < 1.1 * share, "%s: %s sends %g, not %g",
+                          cases[i].hosts, kinds[k], sent, share);
+                found++;
+            }
+            cr_expect_eq(found, cases[i].ranks, "%s: %s", kinds[k], out);
+        }
+    }
+}
+
 /* Two hosts with two ranks each, compared with one rank on one host; every mirrored result is
  * compared over the members on the way. */
 Test(netns, a_model_says_the_same_on_two_hosts) {
