@@ -100,9 +100,7 @@ enum sheaf_status plan_costs_find(const struct sheaf__session *s, const struct p
 double plan_costs_collective(const struct plan_costs *c, enum sheaf_backend_meta_step_kind kind,
                              int n_members, int64_t bytes) {
     const double n = n_members, all = (double)bytes * c->per_byte, share = (n - 1) / n;
-    /* a reduce-scatter between hosts moves as much, see sheaf/split.h */
-    const bool reduce = kind == SHEAF_BACKEND_META_STEP_ALL_REDUCE ||
-                        (c->is_network && kind == SHEAF_BACKEND_META_STEP_REDUCE_SCATTER);
+    const bool reduce = kind == SHEAF_BACKEND_META_STEP_ALL_REDUCE;
     if (n_members < 2) return 0;
     if (c->is_measured) return c->latency + (reduce ? all : all / 2);
     if (!reduce) return c->latency + share * all;

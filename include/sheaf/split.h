@@ -107,7 +107,7 @@ enum sheaf_split_level {
 };
 /* A collective of B bytes over n takes, at each level with n >= 2,
  *   all-reduce               min(a + (n-1) B b,  2 (a + (n-1)/n B b))
- *   gather, reduce-scatter   a + (n-1)/n B b;  a reduce-scatter between hosts as an all-reduce
+ *   gather, reduce-scatter   a + (n-1)/n B b
  * Integers, and the same on all ranks, so that all choose alike. */
 struct sheaf_split_link {
     int n;              /* members of the largest host; hosts */

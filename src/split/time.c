@@ -41,8 +41,6 @@ static int64_t ns_of(int64_t bytes, int64_t byte_ps) {
     return ns + rest * byte_ps / PS_PER_NS;
 }
 
-/* Between hosts a reduce-scatter moves what an all-reduce does (2026-11: src/comm gives the sum to
- * every host), in a host each member reads its own part. */
 static int64_t collective_ns(const struct sheaf_split_costs *costs, int n_members,
                              enum sheaf__step_kind kind, int64_t bytes) {
     bool known = false;
@@ -55,9 +53,7 @@ static int64_t collective_ns(const struct sheaf_split_costs *costs, int n_member
         const int64_t a = link->latency_ns > 0 ? link->latency_ns : assumed[l].latency_ns;
         const int64_t all = ns_of(bytes, link->byte_ps > 0 ? link->byte_ps : assumed[l].byte_ps);
         const int64_t part = a + all / n * (n - 1), one = a + (n - 1) * all;
-        const bool all_get = kind == SHEAF__STEP_ALL_REDUCE ||
-                             (kind == SHEAF__STEP_REDUCE_SCATTER && l == SHEAF_SPLIT_LEVEL_HOSTS);
-        sum += !all_get ? part : one < 2 * part ? one : 2 * part;
+        sum += kind != SHEAF__STEP_ALL_REDUCE ? part : one < 2 * part ? one : 2 * part;
     }
     return sum;
 }
