@@ -241,12 +241,9 @@ enum sheaf_status sheaf__all_gather(struct sheaf__call *c, const uint8_t *send, 
 enum sheaf_status sheaf__broadcast(struct sheaf__call *c, uint8_t *data, size_t size, int root);
 enum sheaf_status sheaf__barrier(struct sheaf__call *c);
 
-/* Largest message that may be exchanged whole between hosts; above, parts move less data. */
-static inline size_t sheaf__frame_limit_of(int hosts) {
-    return (size_t)SHEAF__FRAME_PAYLOAD / (hosts > 2 ? (size_t)hosts - 1 : 1);
-}
+/* Largest message that may be exchanged whole between hosts. */
 static inline size_t sheaf__frame_limit(const struct sheaf_comm *comm) {
-    return sheaf__min_size(sheaf__frame_limit_of(comm->n_hosts), comm->slot_bytes);
+    return sheaf__min_size(SHEAF__FRAME_PAYLOAD, comm->slot_bytes);
 }
 
 #endif

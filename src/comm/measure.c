@@ -86,7 +86,7 @@ static enum sheaf_status measure_wire(struct sheaf_comm *comm, double *latency,
 
 /* n* of a + (N-1) n b = 2 a + 2 (N-1)/N n b; for two hosts the one-shot is never worse. */
 static size_t crossover(int hosts, double a, double b) {
-    const size_t most = sheaf__frame_limit_of(hosts);
+    const size_t most = SHEAF__FRAME_PAYLOAD;
     if (hosts < 3) return most;
     const double n = a / (b * (hosts - 1) * (1 - 2.0 / hosts));
     if (n >= (double)most) return most;
