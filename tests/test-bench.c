@@ -60,6 +60,22 @@ static void json_holds(const char *check) {
     cr_assert_eq(rc, 0, "%s\n%s", err, out);
 }
 
+Test(bench, profile_of_the_ops) {
+    cr_assert_eq(bench(2, "SHEAF_CPU_PROFILE=1", "-m " MODEL " -t 1 -p 8 -n 0 -r 1 -o json"), 0);
+    double shares = 0;
+    int tables = 0, devices = 0;
+    for (const char *p = out; (p = strstr(p, "us each")); p++) tables++;
+    for (const char *p = out; (p = strstr(p, "graphs, ")); p++) devices++;
+    for (const char *p = out; (p = strstr(p, " %\n")); p++) {
+        while (p[-1] != ' ') p--;
+        shares += strtod(p, NULL);
+        p = strchr(p, '%');
+    }
+    cr_assert(tables == 2 && devices == 2, "%s", out);
+    cr_assert_float_eq(shares, 200, 2.0, "%g: %s", shares, out);
+    cr_assert(strstr(out, "MUL_MAT        q8_0") && strstr(out, "RMS_NORM"), "%s", out);
+}
+
 Test(bench, json_of_one_process) {
     cr_assert_eq(bench(0, NULL, QUICK "-d 0,8 -o json 2>/dev/null"), 0, "%s", out);
     json_holds("[t[\"test\"] for t in d[\"tests\"]] == [\"pp40\", \"tg24\"] * 2 and "

@@ -3,12 +3,13 @@
  *
  * Environment: SHEAF_CPU_DEVICES (devices per domain), SHEAF_CPU_THREADS (threads per device, at
  * most its cores unless the cores are shared), SHEAF_CPU_ISA (portable | avx2 | avx512: the kernels
- * to be used), SHEAF_CPU_ACTIVATIONS (f32 | q8). When several ranks of one host share a binding, each
+ * to be used), SHEAF_CPU_ACTIVATIONS (f32 | q8), SHEAF_CPU_PROFILE (1: a backend prints the time of
+ * each op to standard error when it is freed). When several ranks of one host share a binding, each
  * takes its share of the cores. A bad value is an error that names the variable.
  *
  * Kernels for an instruction set are a module libsheaf-cpu-ISA.so, found where sheaf/module.h says;
- * nobody need load it. The first use of a CPU device takes the best that the CPU runs, portable ones,
- * which are part of the library, if there is none.
+ * nobody need load it. The first use of a CPU device takes the best that the CPU runs, portable
+ * ones, which are part of the library, if there is none.
  *
  * With SHEAF_CPU_ACTIVATIONS=f32, the default, products of quantized weights take activations as
  * they are. q8 rounds activations to 8 bits first: faster, most of all where the CPU has VNNI, but

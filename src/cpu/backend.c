@@ -21,6 +21,7 @@
 
 #include "cpu/cpu.h"
 #include "cpu/ops.h"
+#include "cpu/profile.h"
 #include "cpu/queue.h"
 
 enum {
@@ -48,7 +49,8 @@ struct backend {
     bool reference;
     char *work;
     size_t work_size;
-    struct sheaf__cpu_queue *queue; /* NULL until something was submitted */
+    struct sheaf__cpu_queue *queue;     /* NULL until something was submitted */
+    struct sheaf__cpu_profile *profile; /* NULL: not asked for */
     /* of the compute that runs */
     const struct sheaf_cgraph *graph;
     _Atomic int stop_phase;
@@ -109,6 +111,7 @@ static void walk(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
             alone = true;
             if (ith == 0 && !stopped)
                 stopped = aborted(b, phase) || !run_node(b, node, 0, 1, phase, sync);
+            if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, node);
             if (nth == 1 && stopped) return;
             continue;
         }
@@ -122,6 +125,7 @@ static void walk(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
         if (ith == 0) aborted(b, phase);
         run_node(b, node, ith, nth, phase, sync);
         sheaf__cpu_barrier(sync, ith, nth);
+        if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, node);
         if (atomic_load(&b->stop_phase) <= phase) return;
         phase++;
     }
@@ -202,6 +206,7 @@ static enum sheaf_status run_checked(struct backend *b, const struct sheaf_cgrap
     b->graph = graph;
     b->failure.status = SHEAF_STATUS_SUCCESS;
     atomic_store(&b->stop_phase, INT_MAX);
+    if (b->profile) sheaf__cpu_profile_start(b->profile);
     if (demand->team) {
         sheaf__cpu_team_run(b->team, walk, b);
     } else {
@@ -448,6 +453,7 @@ static void backend_free(sheaf_backend_t base) {
     struct backend *b = backend_of(base);
     sheaf__cpu_queue_stop(b->queue);
     sheaf__cpu_team_free(b->team);
+    sheaf__cpu_profile_free(b->profile);
     pthread_mutex_destroy(&b->failure.lock);
     free(b->work);
     free(b);
@@ -527,6 +533,7 @@ enum sheaf_status sheaf__cpu_backend_new(struct sheaf__cpu_device *device, const
     b->base.device = &device->base;
     b->base.context = b;
     b->device = device;
+    b->profile = sheaf__cpu_profile_new(device->name);
     pthread_mutex_init(&b->failure.lock, NULL);
     status = sheaf_backend_cpu_set_n_threads(&b->base, threads);
     if (status != SHEAF_STATUS_SUCCESS) {
