@@ -331,7 +331,7 @@ Test(mul_mat, rows) {
         for (int i = 0; i < K; i++) {
             double e = exp((double)(x[i] - 7.5f));
             want += e;
-            cr_assert_float_eq((double)y[i], e, 2e-7 * e + 1.5e-45, "%s exp(%g) = %g, want %g",
+            cr_assert_float_eq((double)y[i], e, 2e-7 * e + 1.2e-38, "%s exp(%g) = %g, want %g",
                                kern->name, (double)(x[i] - 7.5f), (double)y[i], e);
         }
         cr_assert_float_eq(sum, want, 1e-6 * want);
@@ -364,13 +364,41 @@ Test(mul_mat, rows) {
                 sq += (double)x[i] * (double)x[i];
                 max = fmax(max, (double)x[i]);
             }
-            cr_assert_float_eq((double)kern->sum_f32(n, x), s, 1e-6 * size);
-            cr_assert_float_eq((double)kern->sum_sq_f32(n, x), sq, 1e-6 * sq);
+            cr_assert_float_eq(kern->sum(n, x), s, 1e-14 * size);
+            cr_assert_float_eq(kern->sum_sq(n, x), sq, 1e-14 * sq);
+            cr_assert_eq(kern->sum(n, x), sheaf__cpu_kernels_portable.sum(n, x));
+            cr_assert_eq(kern->sum_sq(n, x), sheaf__cpu_kernels_portable.sum_sq(n, x));
             cr_assert_eq((double)kern->max_f32(n, x), max);
             y[n] = 77;
             kern->scale_f32(n, 1.7f, x, y);
             for (int i = 0; i < n; i++) cr_assert_eq(y[i], 1.7f * x[i]);
             cr_assert_eq(y[n], 77.0f);
+        }
+    }
+}
+
+Test(mul_mat, rotated_pairs) {
+    float x[2 * 70], y[2 * 70 + 1], in_place[2 * 70], cos[70], sin[70];
+    fill(x, 2 * 70);
+    fill(cos, 70);
+    fill(sin, 70);
+    FOR_EACH_TABLE(kern) {
+        for (int n = 0; n < 70; n++) {
+            for (int side_by_side = 0; side_by_side < 2; side_by_side++) {
+                memcpy(in_place, x, sizeof x);
+                y[2 * n] = 77;
+                kern->rotate(n, side_by_side, x, cos, sin, y);
+                kern->rotate(n, side_by_side, in_place, cos, sin, in_place);
+                cr_assert_eq(y[2 * n], 77.0f);
+                cr_assert_arr_eq(y, in_place, (size_t)(2 * n) * sizeof *y);
+                for (int i = 0; i < n; i++) { /* to the bit: no product is contracted */
+                    const int a = side_by_side ? 2 * i : i, b = side_by_side ? 2 * i + 1 : n + i;
+                    volatile float p = x[a] * cos[i], q = x[b] * sin[i];
+                    volatile float r = x[a] * sin[i], s = x[b] * cos[i];
+                    cr_assert_eq(y[a], p - q, "%s n %d i %d", kern->name, n, i);
+                    cr_assert_eq(y[b], r + s, "%s n %d i %d", kern->name, n, i);
+                }
+            }
         }
     }
 }

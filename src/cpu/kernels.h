@@ -121,12 +121,18 @@ struct sheaf__cpu_kernels {
     void (*to_float[SHEAF_TYPE_COUNT])(const void *x, float *y, int64_t n);
     void (*from_float[SHEAF_TYPE_COUNT])(const float *x, void *y, int64_t n);
 
-    float (*sum_f32)(int64_t n, const float *x);
-    float (*sum_sq_f32)(int64_t n, const float *x);                  /* for rms_norm */
+    /* In double, element i in lane i mod 8, the lanes added in one order: sheaf__lanes_sum. The
+     * same bits from every table. */
+    double (*sum)(int64_t n, const float *x);
+    double (*sum_sq)(int64_t n, const float *x);
+    /* n pairs (x0, x1) -> (x0 cos - x1 sin, x0 sin + x1 cos); pair i is elements i and n + i, or,
+     * with `side_by_side`, 2i and 2i + 1. y may be x. The same bits from every table. */
+    void (*rotate)(int64_t n, bool side_by_side, const float *x, const float *cos, const float *sin,
+                   float *y);
     float (*max_f32)(int64_t n, const float *x);                     /* -inf for n = 0 */
     void (*scale_f32)(int64_t n, float a, const float *x, float *y); /* y = a * x; y may be x */
     /* y = exp(x - max), returns the sum of y; y may be x. Relative error below 2e-7 where the
-     * result is normal; exp(-inf) is 0. */
+     * result is normal; where it is not, it may be 0. */
     float (*exp_f32)(int64_t n, const float *x, float max, float *y);
     void (*silu_f32)(int64_t n, const float *x, float *y);
     void (*gelu_f32)(int64_t n, const float *x, float *y); /* tanh approximation */
@@ -182,7 +188,7 @@ extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels_module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 2 };
+enum { SHEAF__CPU_KERNELS_VERSION = 3 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

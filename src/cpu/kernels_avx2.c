@@ -46,6 +46,37 @@ static inline void v_nibbles(const uint8_t *p, v_f *lo, v_f *hi_16) {
     *hi_16 = _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(0xf0)));
 }
 
+/* 4 floats, each twice; the two of each pair swapped; with the sign of the first of each turned. */
+static inline v_f v_twice(const float *p) {
+    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)),
+                                    _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+}
+static inline v_f v_swap(v_f v) { return _mm256_permute_ps(v, 0xb1); }
+static inline v_f v_turn(v_f v) {
+    return _mm256_xor_ps(v, _mm256_setr_ps(-0.0f, 0, -0.0f, 0, -0.0f, 0, -0.0f, 0));
+}
+
+/* 8 doubles, plus 8 floats, or their squares: exact in double, so the fma rounds as a sum does. */
+typedef struct {
+    __m256d lo, hi;
+} v_d;
+static inline v_d v_zeros(void) { return (v_d){_mm256_setzero_pd(), _mm256_setzero_pd()}; }
+static inline v_d v_add_8(v_d acc, const float *p) {
+    acc.lo = _mm256_add_pd(acc.lo, _mm256_cvtps_pd(_mm_loadu_ps(p)));
+    acc.hi = _mm256_add_pd(acc.hi, _mm256_cvtps_pd(_mm_loadu_ps(p + 4)));
+    return acc;
+}
+static inline v_d v_add_sq_8(v_d acc, const float *p) {
+    __m256d lo = _mm256_cvtps_pd(_mm_loadu_ps(p)), hi = _mm256_cvtps_pd(_mm_loadu_ps(p + 4));
+    acc.lo = _mm256_fmadd_pd(lo, lo, acc.lo);
+    acc.hi = _mm256_fmadd_pd(hi, hi, acc.hi);
+    return acc;
+}
+static inline void v_lanes(double *lanes, v_d acc) {
+    _mm256_storeu_pd(lanes, acc.lo);
+    _mm256_storeu_pd(lanes + 4, acc.hi);
+}
+
 static inline float v_sum(v_f v) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));

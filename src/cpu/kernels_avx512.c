@@ -49,6 +49,28 @@ static inline void v_nibbles(const uint8_t *p, v_f *lo, v_f *hi_16) {
     *hi_16 = _mm512_cvtepi32_ps(_mm512_and_si512(x, _mm512_set1_epi32(0xf0)));
 }
 
+/* 8 floats, each twice; the two of each pair swapped; with the sign of the first of each turned. */
+static inline v_f v_twice(const float *p) {
+    const __m512i at = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return _mm512_permutexvar_ps(at, _mm512_castps256_ps512(_mm256_loadu_ps(p)));
+}
+static inline v_f v_swap(v_f v) { return _mm512_permute_ps(v, 0xb1); }
+static inline v_f v_turn(v_f v) {
+    return _mm512_xor_ps(v, _mm512_castsi512_ps(_mm512_set1_epi64(0x80000000)));
+}
+
+/* 8 doubles, plus 8 floats, or their squares: exact in double, so the fma rounds as a sum does. */
+typedef __m512d v_d;
+static inline v_d v_zeros(void) { return _mm512_setzero_pd(); }
+static inline v_d v_add_8(v_d acc, const float *p) {
+    return _mm512_add_pd(acc, _mm512_cvtps_pd(_mm256_loadu_ps(p)));
+}
+static inline v_d v_add_sq_8(v_d acc, const float *p) {
+    v_d x = _mm512_cvtps_pd(_mm256_loadu_ps(p));
+    return _mm512_fmadd_pd(x, x, acc);
+}
+static inline void v_lanes(double *lanes, v_d acc) { _mm512_storeu_pd(lanes, acc); }
+
 static inline float v_sum(v_f v) {
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));

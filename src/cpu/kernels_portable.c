@@ -8,6 +8,7 @@
 
 #include "core/quants.h"
 #include "cpu/kernels.h"
+#include "cpu/vec.h"
 
 enum { LANES = 8 };
 
@@ -385,13 +386,10 @@ static void f32_to_bf16(const float *x, void *py, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = sheaf__f32_to_bf16(x[i]);
 }
 
-static float sum_f32(int64_t n, const float *x) {
-    float lane[LANES] = {0};
-    for (int64_t i = 0; i < n; i++) lane[i % LANES] += x[i];
-    return add_lanes(lane);
+static void rotate(int64_t n, bool side_by_side, const float *x, const float *cos, const float *sin,
+                   float *y) {
+    sheaf__rotate(0, n, side_by_side, x, cos, sin, y);
 }
-
-static float sum_sq_f32(int64_t n, const float *x) { return dot_f32(n, x, x); }
 
 static float max_f32(int64_t n, const float *x) {
     float max = -INFINITY;
@@ -407,23 +405,17 @@ static void scale_f32(int64_t n, float a, const float *x, float *y) {
 
 static float exp_f32(int64_t n, const float *x, float max, float *y) {
     float lane[LANES] = {0};
-    for (int64_t i = 0; i < n; i++) {
-        y[i] = expf(x[i] - max);
-        lane[i % LANES] += y[i];
-    }
+    for (int64_t i = 0; i < n; i++) y[i] = sheaf__expf(x[i] - max);
+    for (int64_t i = 0; i < n; i++) lane[i % LANES] += y[i];
     return add_lanes(lane);
 }
 
 static void silu_f32(int64_t n, const float *x, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] / (1.0f + expf(-x[i]));
+    for (int64_t i = 0; i < n; i++) y[i] = sheaf__siluf(x[i]);
 }
 
-/* 0.5 x (1 + tanh u) = x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
 static void gelu_f32(int64_t n, const float *x, float *y) {
-    for (int64_t i = 0; i < n; i++) {
-        float u = 0.7978845608f * x[i] * (1.0f + 0.044715f * x[i] * x[i]);
-        y[i] = x[i] / (1.0f + expf(-2.0f * u));
-    }
+    for (int64_t i = 0; i < n; i++) y[i] = sheaf__geluf(x[i]);
 }
 
 const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable = {
@@ -486,8 +478,9 @@ const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable = {
             [SHEAF_TYPE_BF16] = f32_to_bf16,
             [SHEAF_TYPE_Q8_0] = sheaf__quantize_q8_0,
         },
-    .sum_f32 = sum_f32,
-    .sum_sq_f32 = sum_sq_f32,
+    .sum = sheaf__sum,
+    .sum_sq = sheaf__sum_squares,
+    .rotate = rotate,
     .max_f32 = max_f32,
     .scale_f32 = scale_f32,
     .exp_f32 = exp_f32,

@@ -13,6 +13,7 @@
 
 #include "core/quants.h"
 #include "cpu/kernels.h"
+#include "cpu/vec.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
@@ -311,8 +312,9 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_BF16] = f32_to_bf16,
             [SHEAF_TYPE_Q8_0] = f32_to_q8_0,
         },
-    .sum_f32 = sum_f32,
-    .sum_sq_f32 = sum_sq_f32,
+    .sum = sum,
+    .sum_sq = sum_sq,
+    .rotate = rotate,
     .max_f32 = max_f32,
     .scale_f32 = scale_f32,
     .exp_f32 = exp_f32,

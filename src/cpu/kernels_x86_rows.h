@@ -190,15 +190,44 @@ static void axpy_q8_0(int64_t n, float a, const void *px, float *y) {
 
 /* ---- rows ---- */
 
-static float sum_f32(int64_t n, const float *x) {
-    v_f acc = v_set1(0.0f);
+static double sum(int64_t n, const float *x) {
+    double lanes[SHEAF__LANES];
+    v_d acc = v_zeros();
     int64_t i = 0;
-    for (; i + VW <= n; i += VW) acc = v_add(acc, v_load(x + i));
-    if (i < n) acc = v_add(acc, v_load_n(x + i, n - i));
-    return v_sum(acc);
+    for (; i + SHEAF__LANES <= n; i += SHEAF__LANES) acc = v_add_8(acc, x + i);
+    v_lanes(lanes, acc);
+    for (int j = 0; i < n; i++, j++) lanes[j] += (double)x[i];
+    return sheaf__lanes_sum(lanes);
 }
 
-static float sum_sq_f32(int64_t n, const float *x) { return dot_f32(n, x, x); }
+static double sum_sq(int64_t n, const float *x) {
+    double lanes[SHEAF__LANES];
+    v_d acc = v_zeros();
+    int64_t i = 0;
+    for (; i + SHEAF__LANES <= n; i += SHEAF__LANES) acc = v_add_sq_8(acc, x + i);
+    v_lanes(lanes, acc);
+    for (int j = 0; i < n; i++, j++) lanes[j] += (double)x[i] * (double)x[i];
+    return sheaf__lanes_sum(lanes);
+}
+
+static void rotate(int64_t n, bool side_by_side, const float *x, const float *cos, const float *sin,
+                   float *y) {
+    int64_t i = 0;
+    if (side_by_side) {
+        for (; i + VW / 2 <= n; i += VW / 2) {
+            v_f v = v_load(x + 2 * i), c = v_twice(cos + i), s = v_twice(sin + i);
+            v_store(y + 2 * i, v_add(v_mul(v, c), v_turn(v_mul(v_swap(v), s))));
+        }
+    } else {
+        for (; i + VW <= n; i += VW) {
+            v_f x0 = v_load(x + i), x1 = v_load(x + n + i), c = v_load(cos + i);
+            v_f s = v_load(sin + i);
+            v_store(y + i, v_sub(v_mul(x0, c), v_mul(x1, s)));
+            v_store(y + n + i, v_add(v_mul(x0, s), v_mul(x1, c)));
+        }
+    }
+    sheaf__rotate(i, n, side_by_side, x, cos, sin, y);
+}
 
 static float max_f32(int64_t n, const float *x) {
     v_f max = v_set1(-INFINITY);

@@ -20,7 +20,8 @@ static enum sheaf_status mul_mat_id_ref(struct sheaf_tensor *dst, int ith, int n
     return sheaf__mul_mat_id_ref(dst, ith, nth, work);
 }
 
-#define OP(name) .fn = sheaf__cpu_op_##name
+#define OP(name)        .fn = sheaf__cpu_op_##name
+#define REFERENCE(name) .reference = sheaf__cpu_op_##name##_ref
 #define PRODUCT(name)                                                                              \
     .fn = name, .reference = name##_ref, .work_size = sheaf__mul_mat_work_size, .heavy = true
 
@@ -47,12 +48,12 @@ const struct sheaf__cpu_op sheaf__cpu_ops[] = {
     [SHEAF_OP_TRANSPOSE] = {0},
     [SHEAF_OP_GET_ROWS] = {OP(get_rows)},
     [SHEAF_OP_SET_ROWS] = {OP(set_rows), .measure = 2},
-    [SHEAF_OP_SOFT_MAX] = {OP(soft_max)},
+    [SHEAF_OP_SOFT_MAX] = {OP(soft_max), REFERENCE(soft_max)},
     [SHEAF_OP_ROPE] = {OP(rope), .work_size = sheaf__cpu_work_rope},
-    [SHEAF_OP_FLASH_ATTN_EXT] = {OP(flash_attn), .reference = sheaf__cpu_op_flash_attn_ref,
+    [SHEAF_OP_FLASH_ATTN_EXT] = {OP(flash_attn), REFERENCE(flash_attn),
                                  .work_size = sheaf__cpu_work_flash_attn, .heavy = true},
-    [SHEAF_OP_UNARY] = {OP(unary)},
-    [SHEAF_OP_GLU] = {OP(glu)},
+    [SHEAF_OP_UNARY] = {OP(unary), REFERENCE(unary)},
+    [SHEAF_OP_GLU] = {OP(glu), REFERENCE(glu)},
 };
 _Static_assert(sizeof sheaf__cpu_ops / sizeof *sheaf__cpu_ops == SHEAF_OP_COUNT,
                "an op is missing from the CPU's table; GLU must be its last");

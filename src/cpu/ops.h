@@ -32,6 +32,10 @@ extern const struct sheaf__cpu_op sheaf__cpu_ops[SHEAF_OP_COUNT];
     enum sheaf_status sheaf__cpu_op_##name(struct sheaf_tensor *dst, int ith, int nth,             \
                                            struct sheaf__cpu_sync *sync, void *work)
 
+#define SHEAF__CPU_REF(name)                                                                       \
+    enum sheaf_status sheaf__cpu_op_##name##_ref(struct sheaf_tensor *dst, int ith, int nth,       \
+                                                 struct sheaf__cpu_sync *sync, void *work)
+
 SHEAF__CPU_OP(binary); /* ADD SUB MUL DIV */
 SHEAF__CPU_OP(scale);
 SHEAF__CPU_OP(unary);
@@ -47,8 +51,11 @@ SHEAF__CPU_OP(set_rows);
 SHEAF__CPU_OP(soft_max);
 SHEAF__CPU_OP(rope);
 SHEAF__CPU_OP(flash_attn);
-enum sheaf_status sheaf__cpu_op_flash_attn_ref(struct sheaf_tensor *dst, int ith, int nth,
-                                               struct sheaf__cpu_sync *sync, void *work);
+/* by the portable kernels */
+SHEAF__CPU_REF(unary);
+SHEAF__CPU_REF(glu);
+SHEAF__CPU_REF(soft_max);
+SHEAF__CPU_REF(flash_attn);
 
 size_t sheaf__cpu_work_rope(const struct sheaf_tensor *dst, int nth);
 size_t sheaf__cpu_work_flash_attn(const struct sheaf_tensor *dst, int nth);
@@ -103,6 +110,12 @@ const float *sheaf__cpu_load(enum sheaf_type type, const void *p, size_t nb0, in
                              float *buf);
 /* Writes n floats as `type`, nb0 bytes apart; nothing to do if src is p. */
 void sheaf__cpu_store(enum sheaf_type type, const float *src, void *p, size_t nb0, int64_t n);
+
+/* Rows of n floats, as the ops compute them: the same bits for every team and instruction set. y
+ * may be an operand. */
+void sheaf__cpu_rms_norm_row(int64_t n, const float *x, float eps, float *y);
+void sheaf__cpu_add_row(int64_t n, float *y, const float *a, const float *b);
+void sheaf__cpu_mul_row(int64_t n, float *y, const float *a, const float *b);
 
 /* ALiBi slope of head h (of the whole tensor, op_params BASE and EXTENT applied by the caller). */
 float sheaf__cpu_alibi_slope(float max_bias, int64_t h, int64_t n_head);

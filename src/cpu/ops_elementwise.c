@@ -29,23 +29,23 @@ static float *out_buffer(const struct sheaf_tensor *dst, char *p, float *buf) {
 
 typedef void (*binary_fn)(int64_t n, float *d, const float *a, const float *b);
 
-static void add_f32(int64_t n, float *d, const float *a, const float *b) {
-    for (int64_t i = 0; i < n; i++) d[i] = a[i] + b[i];
+void sheaf__cpu_add_row(int64_t n, float *y, const float *a, const float *b) {
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
 }
 static void sub_f32(int64_t n, float *d, const float *a, const float *b) {
     for (int64_t i = 0; i < n; i++) d[i] = a[i] - b[i];
 }
-static void mul_f32(int64_t n, float *d, const float *a, const float *b) {
-    for (int64_t i = 0; i < n; i++) d[i] = a[i] * b[i];
+void sheaf__cpu_mul_row(int64_t n, float *y, const float *a, const float *b) {
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] * b[i];
 }
 static void div_f32(int64_t n, float *d, const float *a, const float *b) {
     for (int64_t i = 0; i < n; i++) d[i] = a[i] / b[i];
 }
 
 static const binary_fn binary_fns[SHEAF_OP_COUNT] = {
-    [SHEAF_OP_ADD] = add_f32,
+    [SHEAF_OP_ADD] = sheaf__cpu_add_row,
     [SHEAF_OP_SUB] = sub_f32,
-    [SHEAF_OP_MUL] = mul_f32,
+    [SHEAF_OP_MUL] = sheaf__cpu_mul_row,
     [SHEAF_OP_DIV] = div_f32,
 };
 
@@ -84,32 +84,28 @@ enum sheaf_status sheaf__cpu_op_binary(struct sheaf_tensor *dst, int ith, int nt
 
 /* ---- one operand ---- */
 
-typedef void (*unary_fn)(int64_t n, float *d, const float *a);
+/* y may be x */
+typedef void (*unary_fn)(int64_t n, const float *x, float *y);
 
-static void silu_f32(int64_t n, float *d, const float *a) {
-    for (int64_t i = 0; i < n; i++) d[i] = sheaf__siluf(a[i]);
+static void relu_f32(int64_t n, const float *x, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] < 0.0f ? 0.0f : x[i];
 }
-static void gelu_f32(int64_t n, float *d, const float *a) {
-    for (int64_t i = 0; i < n; i++) d[i] = sheaf__geluf(a[i]);
+static void tanh_f32(int64_t n, const float *x, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = tanhf(x[i]);
 }
-static void relu_f32(int64_t n, float *d, const float *a) {
-    for (int64_t i = 0; i < n; i++) d[i] = a[i] < 0.0f ? 0.0f : a[i];
+static void sigmoid_f32(int64_t n, const float *x, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = sheaf__sigmoidf(x[i]);
 }
-static void tanh_f32(int64_t n, float *d, const float *a) {
-    for (int64_t i = 0; i < n; i++) d[i] = tanhf(a[i]);
+static void neg_f32(int64_t n, const float *x, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = -x[i];
 }
-static void sigmoid_f32(int64_t n, float *d, const float *a) {
-    for (int64_t i = 0; i < n; i++) d[i] = sheaf__sigmoidf(a[i]);
-}
-static void neg_f32(int64_t n, float *d, const float *a) {
-    for (int64_t i = 0; i < n; i++) d[i] = -a[i];
-}
-static void exp_f32(int64_t n, float *d, const float *a) {
-    for (int64_t i = 0; i < n; i++) d[i] = sheaf__expf(a[i]);
+static void exp_f32(int64_t n, const float *x, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = sheaf__expf(x[i]);
 }
 
+/* NULL: a kernel */
 static const unary_fn unary_fns[] = {
-    [SHEAF_UNARY_OP_SILU] = silu_f32,       [SHEAF_UNARY_OP_GELU] = gelu_f32,
+    [SHEAF_UNARY_OP_SILU] = NULL,           [SHEAF_UNARY_OP_GELU] = NULL,
     [SHEAF_UNARY_OP_RELU] = relu_f32,       [SHEAF_UNARY_OP_TANH] = tanh_f32,
     [SHEAF_UNARY_OP_SIGMOID] = sigmoid_f32, [SHEAF_UNARY_OP_NEG] = neg_f32,
     [SHEAF_UNARY_OP_EXP] = exp_f32,
@@ -117,18 +113,21 @@ static const unary_fn unary_fns[] = {
 _Static_assert(sizeof unary_fns / sizeof *unary_fns == SHEAF_UNARY_OP_COUNT,
                "a unary op is missing");
 
+static unary_fn unary_of(const struct sheaf__cpu_kernels *kern, enum sheaf_unary_op op) {
+    if (op == SHEAF_UNARY_OP_SILU) return kern->silu_f32;
+    return op == SHEAF_UNARY_OP_GELU ? kern->gelu_f32 : unary_fns[op];
+}
+
 /* dst, a [i, j, h, s] */
-enum sheaf_status sheaf__cpu_op_unary(struct sheaf_tensor *dst, int ith, int nth,
-                                      struct sheaf__cpu_sync *sync, void *work) {
+static void unary(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst, int ith,
+                  int nth) {
     const struct sheaf_tensor *a = dst->src[0];
     const bool scale = dst->op == SHEAF_OP_SCALE;
     const float factor = scale ? sheaf__param_f32(dst, 0) : 1.0f;
     const float bias = scale ? sheaf__param_f32(dst, 1) : 0.0f;
-    const unary_fn fn = scale ? NULL : unary_fns[sheaf_get_unary_op(dst)];
+    const unary_fn fn = scale ? NULL : unary_of(kern, sheaf_get_unary_op(dst));
     float abuf[CHUNK], dbuf[CHUNK];
     struct chunks c = chunks_of(dst, ith, nth);
-    (void)sync;
-    (void)work;
     for (int64_t item = c.first; item < c.last; item++) {
         struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, item / c.per_row);
         int64_t i0 = item % c.per_row * CHUNK;
@@ -140,10 +139,25 @@ enum sheaf_status sheaf__cpu_op_unary(struct sheaf_tensor *dst, int ith, int nth
         if (scale) {
             for (int64_t i = 0; i < n; i++) dv[i] = av[i] * factor + bias;
         } else {
-            fn(n, dv, av);
+            fn(n, av, dv);
         }
         sheaf__cpu_store(dst->type, dv, dp, dst->nb[0], n);
     }
+}
+
+enum sheaf_status sheaf__cpu_op_unary(struct sheaf_tensor *dst, int ith, int nth,
+                                      struct sheaf__cpu_sync *sync, void *work) {
+    (void)sync;
+    (void)work;
+    unary(sheaf__cpu_kernels(), dst, ith, nth);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__cpu_op_unary_ref(struct sheaf_tensor *dst, int ith, int nth,
+                                          struct sheaf__cpu_sync *sync, void *work) {
+    (void)sync;
+    (void)work;
+    unary(&sheaf__cpu_kernels_portable, dst, ith, nth);
     return SHEAF_STATUS_SUCCESS;
 }
 
@@ -154,39 +168,22 @@ enum sheaf_status sheaf__cpu_op_scale(struct sheaf_tensor *dst, int ith, int nth
 
 /* ---- gated ---- */
 
-/* n is at most CHUNK; d may be a or b. */
-static void swiglu_f32(int64_t n, float *d, const float *a, const float *b) {
-    float gate[CHUNK];
-    sheaf__cpu_kernels()->silu_f32(n, a, gate);
-    mul_f32(n, d, gate, b);
-}
-static void geglu_f32(int64_t n, float *d, const float *a, const float *b) {
-    float gate[CHUNK];
-    sheaf__cpu_kernels()->gelu_f32(n, a, gate);
-    mul_f32(n, d, gate, b);
-}
-static void reglu_f32(int64_t n, float *d, const float *a, const float *b) {
-    for (int64_t i = 0; i < n; i++) d[i] = (a[i] < 0.0f ? 0.0f : a[i]) * b[i];
-}
-
-static const binary_fn glu_fns[] = {
-    [SHEAF_GLU_OP_SWIGLU] = swiglu_f32,
-    [SHEAF_GLU_OP_GEGLU] = geglu_f32,
-    [SHEAF_GLU_OP_REGLU] = reglu_f32,
+static const enum sheaf_unary_op gates[] = {
+    [SHEAF_GLU_OP_SWIGLU] = SHEAF_UNARY_OP_SILU,
+    [SHEAF_GLU_OP_GEGLU] = SHEAF_UNARY_OP_GELU,
+    [SHEAF_GLU_OP_REGLU] = SHEAF_UNARY_OP_RELU,
 };
-_Static_assert(sizeof glu_fns / sizeof *glu_fns == SHEAF_GLU_OP_COUNT, "a glu op is missing");
+_Static_assert(sizeof gates / sizeof *gates == SHEAF_GLU_OP_COUNT, "a glu op is missing");
 
 /* a [f+f, n] -> dst [f, n], or a, b [f, n] -> dst [f, n] */
-enum sheaf_status sheaf__cpu_op_glu(struct sheaf_tensor *dst, int ith, int nth,
-                                    struct sheaf__cpu_sync *sync, void *work) {
+static void glu(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst, int ith,
+                int nth) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1] ? dst->src[1] : a;
-    const binary_fn fn = glu_fns[sheaf_get_glu_op(dst)];
+    const unary_fn fn = unary_of(kern, gates[sheaf_get_glu_op(dst)]);
     const bool fused = !dst->src[1], swapped = fused && dst->op_params[1] != 0;
     const int64_t a0 = swapped ? dst->ne[0] : 0, b0 = fused && !swapped ? dst->ne[0] : 0;
-    float abuf[CHUNK], bbuf[CHUNK], dbuf[CHUNK];
+    float abuf[CHUNK], bbuf[CHUNK], dbuf[CHUNK], gate[CHUNK];
     struct chunks c = chunks_of(dst, ith, nth);
-    (void)sync;
-    (void)work;
     for (int64_t item = c.first; item < c.last; item++) {
         struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, item / c.per_row);
         int64_t i0 = item % c.per_row * CHUNK;
@@ -197,9 +194,25 @@ enum sheaf_status sheaf__cpu_op_glu(struct sheaf_tensor *dst, int ith, int nth,
         const float *av = sheaf__cpu_load(a->type, ap, a->nb[0], n, abuf);
         const float *bv = sheaf__cpu_load(b->type, bp, b->nb[0], n, bbuf);
         float *dv = out_buffer(dst, dp, dbuf);
-        fn(n, dv, av, bv);
+        fn(n, av, gate);
+        sheaf__cpu_mul_row(n, dv, gate, bv);
         sheaf__cpu_store(dst->type, dv, dp, dst->nb[0], n);
     }
+}
+
+enum sheaf_status sheaf__cpu_op_glu(struct sheaf_tensor *dst, int ith, int nth,
+                                    struct sheaf__cpu_sync *sync, void *work) {
+    (void)sync;
+    (void)work;
+    glu(sheaf__cpu_kernels(), dst, ith, nth);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__cpu_op_glu_ref(struct sheaf_tensor *dst, int ith, int nth,
+                                        struct sheaf__cpu_sync *sync, void *work) {
+    (void)sync;
+    (void)work;
+    glu(&sheaf__cpu_kernels_portable, dst, ith, nth);
     return SHEAF_STATUS_SUCCESS;
 }
 

@@ -2,8 +2,14 @@
  * number of threads nor the vector width shows in the result. dst of RMS_NORM may be a's memory. */
 #include <math.h>
 
+#include "cpu/kernels.h"
 #include "cpu/ops.h"
-#include "cpu/vec.h"
+
+void sheaf__cpu_rms_norm_row(int64_t n, const float *x, float eps, float *y) {
+    const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
+    const double mean = kern->sum_sq(n, x) / (double)n;
+    kern->scale_f32(n, (float)(1.0 / sqrt(mean + (double)eps)), x, y);
+}
 
 /* dst, a [i, j, h, s]; dst F32 */
 enum sheaf_status sheaf__cpu_op_rms_norm(struct sheaf_tensor *dst, int ith, int nth,
@@ -19,9 +25,7 @@ enum sheaf_status sheaf__cpu_op_rms_norm(struct sheaf_tensor *dst, int ith, int 
         struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, row);
         float *d = (float *)(void *)sheaf__cpu_row_data(dst, at);
         const float *x = sheaf__cpu_load(a->type, sheaf__cpu_row_data(a, at), a->nb[0], n, d);
-        double mean = sheaf__sum_squares_f32(x, n) / (double)n;
-        float scale = (float)(1.0 / sqrt(mean + (double)eps));
-        for (int64_t i = 0; i < n; i++) d[i] = x[i] * scale;
+        sheaf__cpu_rms_norm_row(n, x, eps, d);
     }
     return SHEAF_STATUS_SUCCESS;
 }
@@ -43,7 +47,7 @@ enum sheaf_status sheaf__cpu_op_sum_rows(struct sheaf_tensor *dst, int ith, int 
         for (int64_t i0 = 0; i0 < a->ne[0]; i0 += CHUNK) {
             int64_t n = a->ne[0] - i0 < CHUNK ? a->ne[0] - i0 : CHUNK;
             const char *p = ap + (size_t)i0 * a->nb[0];
-            sum += sheaf__sum_f32(sheaf__cpu_load(a->type, p, a->nb[0], n, buf), n);
+            sum += sheaf__cpu_kernels()->sum(n, sheaf__cpu_load(a->type, p, a->nb[0], n, buf));
         }
         float f = (float)sum;
         memcpy(sheaf__cpu_row_data(dst, at), &f, sizeof f);

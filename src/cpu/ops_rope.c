@@ -5,6 +5,7 @@
  * of its heads. dst may be a's memory. YaRN: Peng et al., arXiv 2309.00071. */
 #include <math.h>
 
+#include "cpu/kernels.h"
 #include "cpu/ops.h"
 #include "cpu/vec.h"
 
@@ -87,9 +88,9 @@ size_t sheaf__cpu_work_rope(const struct sheaf_tensor *dst, int nth) {
 enum sheaf_status sheaf__cpu_op_rope(struct sheaf_tensor *dst, int ith, int nth,
                                      struct sheaf__cpu_sync *sync, void *work) {
     const struct sheaf_tensor *a = dst->src[0], *pos = dst->src[1];
+    const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
     const struct rope r = rope_of(dst);
     const int64_t d = dst->ne[0], pairs = r.n_pairs;
-    const int64_t step = r.neox ? 1 : 2, other = r.neox ? pairs : 1;
     const bool dense = dst->type == SHEAF_TYPE_F32 && sheaf__cpu_is_dense(dst);
     struct scratch w;
     int64_t first, last, done = -1;
@@ -117,11 +118,7 @@ enum sheaf_status sheaf__cpu_op_rope(struct sheaf_tensor *dst, int ith, int nth,
         char *dp = sheaf__cpu_row_data(dst, at);
         float *y = dense ? (float *)(void *)dp : w.row;
         const float *x = sheaf__cpu_load(a->type, sheaf__cpu_row_data(a, at), a->nb[0], d, w.row);
-        for (int64_t i = 0; i < pairs; i++) {
-            float x0 = x[i * step], x1 = x[i * step + other];
-            y[i * step] = x0 * w.cos[i] - x1 * w.sin[i];
-            y[i * step + other] = x0 * w.sin[i] + x1 * w.cos[i];
-        }
+        kern->rotate(pairs, !r.neox, x, w.cos, w.sin, y);
         if (y != x) {
             memcpy(y + 2 * pairs, x + 2 * pairs, (size_t)(d - 2 * pairs) * sizeof *y);
         }

@@ -1,7 +1,7 @@
 /* SOFT_MAX over rows. A row is scaled and masked into dst, then turned into probabilities there, so
  * dst may be a's memory. A row that is -inf everywhere yields zeros, not NaN. */
+#include "cpu/kernels.h"
 #include "cpu/ops.h"
-#include "cpu/vec.h"
 
 enum { CHUNK = 512 };
 
@@ -21,8 +21,8 @@ static void add_mask(const struct sheaf_tensor *mask, struct sheaf__cpu_row at, 
 }
 
 /* dst, a F32 [k, n, h, s], mask [k, >=n, 1|h, 1|s] */
-enum sheaf_status sheaf__cpu_op_soft_max(struct sheaf_tensor *dst, int ith, int nth,
-                                         struct sheaf__cpu_sync *sync, void *work) {
+static void soft_max(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst, int ith,
+                     int nth) {
     const struct sheaf_tensor *a = dst->src[0], *mask = dst->src[1];
     const float scale = sheaf__param_f32(dst, 0), max_bias = sheaf__param_f32(dst, 1);
     const int64_t base = dst->op_params[SHEAF_OP_PARAM_BASE];
@@ -30,22 +30,35 @@ enum sheaf_status sheaf__cpu_op_soft_max(struct sheaf_tensor *dst, int ith, int 
     const int64_t n_head = extent != 0 ? extent : dst->ne[2], k = dst->ne[0];
     int64_t first, last;
     sheaf__cpu_share(sheaf_nrows(dst), ith, nth, &first, &last);
-    (void)sync;
-    (void)work;
     for (int64_t row = first; row < last; row++) {
         struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, row);
         float *d = (float *)(void *)sheaf__cpu_row_data(dst, at);
         const float *x = sheaf__cpu_load(a->type, sheaf__cpu_row_data(a, at), a->nb[0], k, d);
-        for (int64_t i = 0; i < k; i++) d[i] = x[i] * scale;
+        kern->scale_f32(k, scale, x, d);
         if (mask) add_mask(mask, at, sheaf__cpu_alibi_slope(max_bias, base + at.i2, n_head), d, k);
-        float max = sheaf__max_f32(d, k);
+        float max = kern->max_f32(k, d);
         if (max == -__builtin_inff()) max = 0.0f;
-        for (int64_t i = 0; i < k; i++) d[i] = sheaf__expf(d[i] - max);
-        double sum = sheaf__sum_f32(d, k);
+        kern->exp_f32(k, d, max, d);
+        double sum =
+            kern->sum(k, d); /* a row may be a vocabulary: the sum of exp_f32 is of floats */
         if (sum == 0.0) continue;
-        float inv = (float)(1.0 / sum);
-        for (int64_t i = 0; i < k; i++) d[i] *= inv;
+        kern->scale_f32(k, (float)(1.0 / sum), d, d);
     }
+}
+
+enum sheaf_status sheaf__cpu_op_soft_max(struct sheaf_tensor *dst, int ith, int nth,
+                                         struct sheaf__cpu_sync *sync, void *work) {
+    (void)sync;
+    (void)work;
+    soft_max(sheaf__cpu_kernels(), dst, ith, nth);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__cpu_op_soft_max_ref(struct sheaf_tensor *dst, int ith, int nth,
+                                             struct sheaf__cpu_sync *sync, void *work) {
+    (void)sync;
+    (void)work;
+    soft_max(&sheaf__cpu_kernels_portable, dst, ith, nth);
     return SHEAF_STATUS_SUCCESS;
 }
 

@@ -5,6 +5,7 @@
 #ifndef SHEAF_CPU_VEC_H
 #define SHEAF_CPU_VEC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -75,7 +76,7 @@ static inline double sheaf__lanes_sum(const double *lanes) {
            ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
 }
 
-static inline double sheaf__sum_f32(const float *x, int64_t n) {
+static inline double sheaf__sum(int64_t n, const float *x) {
     double lanes[SHEAF__LANES] = {0};
     int64_t i = 0;
     for (; i + SHEAF__LANES <= n; i += SHEAF__LANES) {
@@ -85,7 +86,7 @@ static inline double sheaf__sum_f32(const float *x, int64_t n) {
     return sheaf__lanes_sum(lanes);
 }
 
-static inline double sheaf__sum_squares_f32(const float *x, int64_t n) {
+static inline double sheaf__sum_squares(int64_t n, const float *x) {
     double lanes[SHEAF__LANES] = {0};
     int64_t i = 0;
     for (; i + SHEAF__LANES <= n; i += SHEAF__LANES) {
@@ -95,17 +96,15 @@ static inline double sheaf__sum_squares_f32(const float *x, int64_t n) {
     return sheaf__lanes_sum(lanes);
 }
 
-/* The largest of n; NaN is passed over; -inf if n is 0. */
-static inline float sheaf__max_f32(const float *x, int64_t n) {
-    float lanes[SHEAF__LANES];
-    int64_t i = 0;
-    for (int j = 0; j < SHEAF__LANES; j++) lanes[j] = -__builtin_inff();
-    for (; i + SHEAF__LANES <= n; i += SHEAF__LANES) {
-        for (int j = 0; j < SHEAF__LANES; j++) lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+/* Pairs [i, n) of n; see `rotate` of kernels.h. */
+static inline void sheaf__rotate(int64_t i, int64_t n, bool side_by_side, const float *x,
+                                 const float *cos, const float *sin, float *y) {
+    const int64_t step = side_by_side ? 2 : 1, other = side_by_side ? 1 : n;
+    for (; i < n; i++) {
+        float x0 = x[i * step], x1 = x[i * step + other];
+        y[i * step] = x0 * cos[i] - x1 * sin[i];
+        y[i * step + other] = x0 * sin[i] + x1 * cos[i];
     }
-    for (int j = 0; i < n; i++, j++) lanes[j] = x[i] > lanes[j] ? x[i] : lanes[j];
-    for (int j = 1; j < SHEAF__LANES; j++) lanes[0] = lanes[j] > lanes[0] ? lanes[j] : lanes[0];
-    return lanes[0];
 }
 
 #endif
