@@ -22,6 +22,7 @@ struct check {
     int host[CHECK_MAX_MEMBERS]; /* host label of each member; the order of sums follows it */
     size_t largest;              /* floats of the largest message */
     enum sheaf_type wire;        /* of sums between hosts */
+    bool starts;                 /* most collectives are started rather than made */
     uint64_t hash;
     char error[256];
 };
@@ -97,11 +98,31 @@ static inline bool check_fail(struct check *c, const char *what, size_t n, size_
     return false;
 }
 
+/* Direct, or started and waited for: not the same on all members. */
+static inline enum sheaf_status check_call(const struct check *c, struct sheaf_comm_call call) {
+    if (c->starts && (call.what.node + (uint32_t)c->member) % 4) {
+        uint64_t ticket;
+        call.size = sizeof call;
+        const enum sheaf_status st = sheaf_comm_start(c->comm, c->member, &call, &ticket);
+        return st ? st : sheaf_comm_wait(c->comm, c->member, ticket);
+    }
+    switch (call.kind) {
+    case SHEAF_COMM_ALL_REDUCE:
+        return sheaf_comm_all_reduce(c->comm, c->member, call.recv, call.n, &call.what);
+    case SHEAF_COMM_ALL_GATHER:
+        return sheaf_comm_all_gather(c->comm, c->member, call.send, call.recv, call.sizes,
+                                     &call.what);
+    default:
+        return sheaf_comm_reduce_scatter(c->comm, c->member, call.send, call.recv, call.sizes,
+                                         &call.what);
+    }
+}
+
 static inline bool check_all_reduce(struct check *c, float *x, size_t n, uint32_t salt) {
-    const struct sheaf_comm_what what = {salt, "x"};
     for (size_t i = 0; i < n; i++) x[i] = check_value(c->member, i, salt);
     x[n] = 42; /* a sentinel behind the data */
-    if (sheaf_comm_all_reduce(c->comm, c->member, x, n, &what))
+    if (check_call(c, (struct sheaf_comm_call){
+                          .kind = SHEAF_COMM_ALL_REDUCE, .recv = x, .n = n, .what = {salt, "x"}}))
         return check_fail(c, "all_reduce failed", n, 0);
     for (size_t i = 0; i < n; i += CHECK_BLOCK) {
         float want[CHECK_BLOCK];
@@ -130,7 +151,6 @@ static inline size_t check_counts(const struct check *c, size_t n, int pattern, 
 
 static inline bool check_gather(struct check *c, uint8_t *send, uint8_t *recv, size_t n,
                                 int pattern, uint32_t salt) {
-    const struct sheaf_comm_what what = {salt, "g"};
     size_t bytes[CHECK_MAX_MEMBERS], at = 0;
     const size_t total = check_counts(c, n, pattern, bytes);
     for (int m = 0; m < c->member; m++) at += bytes[m];
@@ -139,7 +159,11 @@ static inline bool check_gather(struct check *c, uint8_t *send, uint8_t *recv, s
     recv[total] = 77;
     for (size_t i = 0; i < bytes[c->member]; i++)
         from[i] = (uint8_t)check_mix((uint32_t)i * 31 + (uint32_t)c->member + salt);
-    if (sheaf_comm_all_gather(c->comm, c->member, from, recv, bytes, &what))
+    if (check_call(c, (struct sheaf_comm_call){.kind = SHEAF_COMM_ALL_GATHER,
+                                               .send = from,
+                                               .recv = recv,
+                                               .sizes = bytes,
+                                               .what = {salt, "g"}}))
         return check_fail(c, "all_gather failed", n, 0);
     at = 0;
     for (int m = 0; m < c->n; m++)
@@ -153,13 +177,16 @@ static inline bool check_gather(struct check *c, uint8_t *send, uint8_t *recv, s
 
 static inline bool check_scatter(struct check *c, float *send, float *recv, size_t n, int pattern,
                                  uint32_t salt) {
-    const struct sheaf_comm_what what = {salt, "s"};
     size_t counts[CHECK_MAX_MEMBERS], at = 0;
     const size_t total = check_counts(c, n, pattern, counts);
     for (size_t i = 0; i < total; i++) send[i] = check_value(c->member, i, salt);
     for (int m = 0; m < c->member; m++) at += counts[m];
     recv[counts[c->member]] = 42;
-    if (sheaf_comm_reduce_scatter(c->comm, c->member, send, recv, counts, &what))
+    if (check_call(c, (struct sheaf_comm_call){.kind = SHEAF_COMM_REDUCE_SCATTER,
+                                               .send = send,
+                                               .recv = recv,
+                                               .sizes = counts,
+                                               .what = {salt, "s"}}))
         return check_fail(c, "reduce_scatter failed", n, 0);
     for (size_t i = 0; i < counts[c->member]; i++) {
         const float want = check_sum(c, at + i, salt);
@@ -182,6 +209,40 @@ static inline bool check_broadcast(struct check *c, uint8_t *data, size_t n, int
             return check_fail(c, "broadcast", n, i);
     if (data[n] != 77) return check_fail(c, "broadcast overran", n, n);
     check_hash(c, data, n);
+    return true;
+}
+
+/* Many under way at once, more than the queue holds; a direct one ends them all. */
+static inline bool check_queue(struct check *c, float *x, size_t room, uint32_t salt) {
+    enum { MANY = 40 };
+    const size_t each = room / MANY;
+    uint64_t ticket = 0, first = 0;
+    for (uint32_t i = 0; i < MANY; i++) {
+        const size_t n = each * (i % 5) / 5;
+        float *data = x + i * each;
+        for (size_t k = 0; k < n; k++) data[k] = check_value(c->member, k, salt + i);
+        if (sheaf_comm_start(c->comm, c->member,
+                             &(struct sheaf_comm_call){.size = sizeof(struct sheaf_comm_call),
+                                                       .kind = SHEAF_COMM_ALL_REDUCE,
+                                                       .recv = data,
+                                                       .n = n,
+                                                       .what = {i, "queue"}},
+                             &ticket))
+            return check_fail(c, "start failed", n, i);
+        if (i == 0) first = ticket;
+    }
+    if (sheaf_comm_wait(c->comm, c->member, first) || sheaf_comm_barrier(c->comm, c->member, NULL))
+        return check_fail(c, "queue failed", each, 0);
+    for (uint32_t i = 0; i < MANY; i++)
+        for (size_t k = 0, n = each * (i % 5) / 5; k < n; k += CHECK_BLOCK) {
+            float want[CHECK_BLOCK];
+            check_sums(c, k, n, salt + i, want);
+            const size_t len = n - k < CHECK_BLOCK ? n - k : CHECK_BLOCK;
+            if (memcmp(x + i * each + k, want, len * sizeof *want))
+                return check_fail(c, "queued all_reduce", i, k);
+        }
+    if (sheaf_comm_wait(c->comm, c->member, ticket)) return check_fail(c, "wait", each, 0);
+    check_hash(c, x + 4 * each, each * 4 / 5 * sizeof *x);
     return true;
 }
 
@@ -227,6 +288,7 @@ static inline bool check_member(struct check *c) {
         if (ok && i % 5 == 0)
             ok = check_broadcast(c, (uint8_t *)a, i, (int)(i % (uint32_t)c->n), salt++);
     }
+    ok = ok && (!c->starts || check_queue(c, a, room / sizeof *a, salt));
     sheaf_comm_dealloc(c->comm, c->member, shared);
     free(a);
     free(b);

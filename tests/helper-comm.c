@@ -58,6 +58,7 @@ static int values(size_t largest) {
         c[i].member = sheaf_comm_local_member(comm, i);
         c[i].n = n_members;
         c[i].largest = largest;
+        c[i].starts = getenv("TEST_START") != NULL;
         c[i].wire = wire ? sheaf_type_from_name(wire) : SHEAF_TYPE_F32;
         for (int m = 0; m < n_members; m++) c[i].host[m] = host_label(member_rank[m]);
         if (pthread_create(&threads[i], NULL, check_thread, &c[i])) return 2;
@@ -152,6 +153,21 @@ static int crossings(size_t n) {
     return quit(!st);
 }
 
+/* TEST_START: it is started, and the rank has other work for a while. */
+static enum sheaf_status sum(int me, float *x, size_t n, const struct sheaf_comm_what *what,
+                             const char *then) {
+    if (!getenv("TEST_START")) return sheaf_comm_all_reduce(comm, me, x, n, what);
+    const struct sheaf_comm_call call = {
+        .size = sizeof call, .kind = SHEAF_COMM_ALL_REDUCE, .recv = x, .n = n, .what = *what};
+    uint64_t ticket;
+    const enum sheaf_status st = sheaf_comm_start(comm, me, &call, &ticket);
+    if (st) return st;
+    if (!strcmp(then, "kill")) raise(SIGKILL);
+    if (!strcmp(then, "stop")) raise(SIGSTOP);
+    usleep(20000);
+    return sheaf_comm_wait(comm, me, ticket);
+}
+
 /* Rank `culprit` misbehaves in the third all-reduce. */
 static int fault(const char *kind, int culprit, size_t n) {
     float *x = calloc(2 * n + 1, sizeof *x);
@@ -163,8 +179,10 @@ static int fault(const char *kind, int culprit, size_t n) {
         if (mine && i == 2) {
             if (!strcmp(kind, "late")) usleep(1200000);
             if (!strcmp(kind, "die")) _exit(9);
-            if (!strcmp(kind, "kill")) raise(SIGKILL);
-            if (!strcmp(kind, "stop")) raise(SIGSTOP);
+            if (!strcmp(kind, "kill") || !strcmp(kind, "stop")) {
+                if (getenv("TEST_START")) sum(me, x, n, &what, kind);
+                raise(!strcmp(kind, "kill") ? SIGKILL : SIGSTOP);
+            }
             if (!strcmp(kind, "never")) {
                 for (int t = 0; t < 100 && !sheaf_world_failed(); t++) usleep(100000);
                 st = sheaf_comm_all_reduce(comm, me, x, n, &what);
@@ -192,7 +210,7 @@ static int fault(const char *kind, int culprit, size_t n) {
                 break;
             }
         }
-        st = sheaf_comm_all_reduce(comm, me, x, n, &what);
+        st = sum(me, x, n, &what, "");
     }
     if (st && sheaf_comm_all_reduce(comm, me, x, n, NULL) == SHEAF_STATUS_SUCCESS)
         fprintf(stderr, "BUG: a call after a failure succeeded\n");

@@ -9,12 +9,20 @@
 
 /* ---- members are threads of this process ---- */
 
+static void *gather_thread(void *arg) {
+    size_t bytes[2] = {4, 4};
+    char own[4] = {0}, all[8];
+    usleep(100000);
+    sheaf_comm_all_gather(arg, 1, own, all, bytes, NULL);
+    return NULL;
+}
+
 static void *check_thread(void *arg) {
     if (!check_member(arg)) sheaf_world_abort("wrong values"); /* others need not wait */
     return NULL;
 }
 
-static void check_threads(int n, size_t slot, size_t largest) {
+static void check_threads(int n, size_t slot, size_t largest, bool starts) {
     int ranks[CHECK_MAX_MEMBERS] = {0};
     struct sheaf_comm_params params = {.size = sizeof params, .slot_bytes = slot};
     struct sheaf_comm *comm;
@@ -25,7 +33,8 @@ static void check_threads(int n, size_t slot, size_t largest) {
     cr_assert_eq(sheaf_comm_n_members(comm), n);
     cr_assert_eq(sheaf_comm_n_local(comm), n);
     for (int i = 0; i < n; i++) {
-        c[i] = (struct check){.comm = comm, .member = i, .n = n, .largest = largest};
+        c[i] =
+            (struct check){.comm = comm, .member = i, .n = n, .largest = largest, .starts = starts};
         cr_assert_eq(sheaf_comm_local_member(comm, i), i);
         cr_assert_eq(pthread_create(&threads[i], NULL, check_thread, &c[i]), 0);
     }
@@ -38,10 +47,69 @@ static void check_threads(int n, size_t slot, size_t largest) {
 }
 
 Test(comm, threads_one_to_eight) {
-    for (int n = 1; n <= 8; n++) check_threads(n, 0, 16411);
+    for (int n = 1; n <= 8; n++) check_threads(n, 0, 16411, false);
 }
-Test(comm, threads_large) { check_threads(2, 0, 1048576), check_threads(3, 0, 300007); }
-Test(comm, threads_small_slots) { check_threads(2, 4096, 16411), check_threads(5, 4096, 16411); }
+Test(comm, threads_large) {
+    check_threads(2, 0, 1048576, false), check_threads(3, 0, 300007, false);
+}
+Test(comm, threads_small_slots) {
+    check_threads(2, 4096, 16411, false), check_threads(5, 4096, 16411, false);
+}
+Test(comm, threads_that_start_collectives) {
+    for (int n = 1; n <= 3; n++) check_threads(n, 0, 70001, true);
+}
+
+Test(comm, starts_refuse_bad_calls) {
+    struct sheaf_comm *comm;
+    float x[4] = {0};
+    uint64_t ticket = 5;
+    struct sheaf_comm_call call = {
+        .size = sizeof call, .kind = SHEAF_COMM_ALL_REDUCE, .recv = x, .n = 4};
+    cr_assert_eq(sheaf_comm_new((int[]){0}, 1, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_comm_wait(comm, 0, 1), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_comm_start(comm, 1, &call, &ticket), SHEAF_STATUS_INVALID);
+    call.size = 8;
+    cr_assert_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_INVALID);
+    call.size = sizeof call;
+    call.kind = SHEAF_COMM_BROADCAST;
+    cr_assert_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_INVALID);
+    cr_assert_not_null(strstr(sheaf_last_error(), "broadcast"), "%s", sheaf_last_error());
+    call.kind = SHEAF_COMM_ALL_GATHER; /* without sizes */
+    cr_assert_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_INVALID);
+    call.kind = SHEAF_COMM_ALL_REDUCE;
+    cr_assert_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_comm_wait(comm, 0, ticket + 1), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf_comm_wait(comm, 0, ticket), SHEAF_STATUS_SUCCESS);
+    sheaf_comm_free(comm);
+    cr_assert_not(sheaf_world_failed());
+}
+
+/* The other member comes 100 ms later; this one has work for 60 ms of them. */
+Test(comm, started_time_is_hidden_until_it_is_waited_for) {
+    struct sheaf_comm *comm;
+    struct sheaf_comm_stats s;
+    pthread_t thread;
+    size_t bytes[2] = {4, 4};
+    char own[4] = {0}, all[8];
+    uint64_t ticket;
+    const struct sheaf_comm_call call = {.size = sizeof call,
+                                         .kind = SHEAF_COMM_ALL_GATHER,
+                                         .send = own,
+                                         .recv = all,
+                                         .sizes = bytes};
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    pthread_create(&thread, NULL, gather_thread, comm);
+    cr_assert_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_SUCCESS);
+    usleep(60000);
+    cr_assert_eq(sheaf_comm_wait(comm, 0, ticket), SHEAF_STATUS_SUCCESS);
+    pthread_join(thread, NULL);
+    sheaf_comm_get_stats(comm, 0, SHEAF_COMM_ALL_GATHER, &s);
+    cr_assert_eq(s.count, 1);
+    cr_assert_gt(s.wait_ns, 80000000u);
+    cr_assert_gt(s.hidden_ns, 55000000u);
+    cr_assert_lt(s.hidden_ns, s.time_ns - 20000000u);
+    sheaf_comm_free(comm);
+}
 
 Test(comm, describes_itself) {
     struct sheaf_comm *comm;
@@ -277,6 +345,15 @@ Test(comm_ranks, wire_types_and_algorithms, .timeout = 300) {
         run_values(env, 4, "1,2,1,1", 5, 16411, "shm(2)+mpi(3 hosts)", parts);
         cr_assert_str_eq(whole, parts, "%s: chunks change the bits", types[t]);
     }
+}
+
+Test(comm_ranks, started_and_direct_ones_meet, .timeout = 300) {
+    char shm[24], mpi[24];
+    run_values("TEST_START=1 " SHM, 3, "1", 3, 70001, "shm(3)", shm);
+    run_values("TEST_START=1 " MPI, 3, "1", 3, 70001, "mpi(3 hosts)", mpi);
+    cr_assert_str_eq(shm, mpi, "transports differ");
+    run_values("TEST_START=1 SHEAF_COMM_TRANSPORT=hosts:0,1,0", 3, "1,2,1", 4, 16411,
+               "shm(2)+mpi(2 hosts)", shm);
 }
 
 Test(comm_ranks, unknown_wire_type, .timeout = 60) {
@@ -525,6 +602,16 @@ Test(comm_faults, large_messages_meet_other_sizes, .timeout = 120) {
             cr_expect_eq(rc, 1, "%s: status %d\n%s", *on, rc, out);
             cr_expect_not_null(strstr(out, "1600000 bytes"), "%s\n%s", *on, out);
         }
+}
+/* While the thread of a rank makes a collective and the rank has other work. */
+Test(comm_faults, started_ones_end_as_direct_ones, .timeout = 120) {
+    int rc = run_fault("TEST_START=1 " TWO_AND_ONE, "late", 70000);
+    cr_assert_eq(rc, 0, "status %d\n%s", rc, out);
+    expect_message("TEST_START=1 " MPI, "never", "all_reduce 'ffn_out' (node 2", "rank 1 (");
+    expect_message("TEST_START=1 " TWO_AND_ONE, "stop", "all_reduce 'ffn_out' (node", "rank 1 (");
+    expect_message("TEST_START=1 " MPI, "size", "4096 bytes", "8192 bytes");
+    rc = run_fault("TEST_START=1 " TWO_AND_ONE, "kill", 70000);
+    cr_expect_eq(rc, 137, "status %d\n%s", rc, out);
 }
 /* The launcher ends the job before a time limit passes; it is its message then. */
 Test(comm_faults, rank_that_dies, .timeout = 120) {

@@ -39,6 +39,15 @@ struct sheaf_comm_params {
                                   SHEAF_COMM_WIRE says, f32 without it */
 };
 
+enum sheaf_comm_kind {
+    SHEAF_COMM_ALL_REDUCE,
+    SHEAF_COMM_ALL_GATHER,
+    SHEAF_COMM_REDUCE_SCATTER,
+    SHEAF_COMM_BROADCAST,
+    SHEAF_COMM_BARRIER,
+    SHEAF_COMM_KIND_COUNT,
+};
+
 /* What a collective is about, for checks and messages. */
 struct sheaf_comm_what {
     uint32_t node;      /* plan step; must agree on all members */
@@ -49,7 +58,8 @@ struct sheaf_comm_what {
  * rank of member i; ranks appear in non-decreasing order. params may be NULL. */
 enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
                                  const struct sheaf_comm_params *params, struct sheaf_comm **out);
-void sheaf_comm_free(struct sheaf_comm *comm); /* accepts NULL; local, waits for nobody */
+/* Accepts NULL; local; waits for nobody but what was started on its own members. */
+void sheaf_comm_free(struct sheaf_comm *comm);
 
 int sheaf_comm_n_members(const struct sheaf_comm *comm);
 int sheaf_comm_n_local(const struct sheaf_comm *comm);
@@ -75,6 +85,28 @@ enum sheaf_status sheaf_comm_broadcast(struct sheaf_comm *comm, int member, void
                                        int root, const struct sheaf_comm_what *what);
 enum sheaf_status sheaf_comm_barrier(struct sheaf_comm *comm, int member,
                                      const struct sheaf_comm_what *what);
+
+/* ---- while the member does something else ---- */
+/* A collective to be run by the member's communication thread, which the first start makes. */
+struct sheaf_comm_call {
+    size_t size;               /* sizeof */
+    enum sheaf_comm_kind kind; /* ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER */
+    const void *send;          /* of the last two */
+    void *recv;                /* of an all_reduce: its data */
+    size_t n;                  /* of an all_reduce: floats */
+    const size_t *sizes;       /* of the others: bytes or counts */
+    struct sheaf_comm_what what;
+};
+/* Starts a collective: the same call, the same checks and deadlines, the same bits as the direct
+ * one; on some members it may be started and on others direct. A member's collectives run one after
+ * the other in the order of its calls; a direct one waits for those started before. What the call
+ * points to is the collective's until it was waited for. When many are under way already, waits for
+ * the eldest. *ticket: for the wait. From the thread that drives the member. */
+enum sheaf_status sheaf_comm_start(struct sheaf_comm *comm, int member,
+                                   const struct sheaf_comm_call *call, uint64_t *ticket);
+/* Until this one, and so all that were started before it, has ended. After a failure, its status
+ * and text. */
+enum sheaf_status sheaf_comm_wait(struct sheaf_comm *comm, int member, uint64_t ticket);
 
 /* ---- memory that is read where it lies ---- */
 /* *out: memory of `member`, whole pages of zeros. all_reduce of data in it copies nothing on this
@@ -107,20 +139,12 @@ void sheaf_comm_get_level(const struct sheaf_comm *comm, enum sheaf_comm_level_k
  * the sum of the lesser of one-shot a + (N-1) n b and parts 2 a + 2 (N-1)/N n b. */
 double sheaf_comm_all_reduce_bound(const struct sheaf_comm *comm, size_t bytes);
 
-enum sheaf_comm_kind {
-    SHEAF_COMM_ALL_REDUCE,
-    SHEAF_COMM_ALL_GATHER,
-    SHEAF_COMM_REDUCE_SCATTER,
-    SHEAF_COMM_BROADCAST,
-    SHEAF_COMM_BARRIER,
-    SHEAF_COMM_KIND_COUNT,
-};
-
 struct sheaf_comm_stats {
-    uint64_t count;   /* collectives done */
-    uint64_t bytes;   /* payload bytes of this member */
-    uint64_t time_ns; /* inside the collective */
-    uint64_t wait_ns; /* of that: waiting for the slowest to arrive */
+    uint64_t count;     /* collectives done */
+    uint64_t bytes;     /* payload bytes of this member */
+    uint64_t time_ns;   /* inside the collective */
+    uint64_t wait_ns;   /* of that: waiting for the slowest to arrive */
+    uint64_t hidden_ns; /* of time_ns: while the member did something else (sheaf_comm_start) */
 };
 /* Of one local member; may be read while it works (values may be a collective old). */
 void sheaf_comm_get_stats(const struct sheaf_comm *comm, int member, enum sheaf_comm_kind kind,

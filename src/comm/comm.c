@@ -284,6 +284,7 @@ fail:
 void sheaf_comm_free(struct sheaf_comm *comm) {
     if (!comm) return;
     for (int i = 0; comm->members && i < comm->n_local; i++) {
+        sheaf__async_free(comm->members[i].async);
         sheaf__regions_free(comm, &comm->members[i]);
         free(comm->members[i].sources);
         free(comm->members[i].targets);
@@ -327,6 +328,11 @@ static enum sheaf_status begin(struct sheaf__call *c, struct sheaf_comm *comm, i
     if (!self)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: member %d is not driven by rank %d",
                                kind_names[kind], member, sheaf_world_rank());
+    struct sheaf__async *async = sheaf__async_here();
+    if (self->async && !async) {
+        const enum sheaf_status st = sheaf__async_settle(self->async);
+        if (st) return st;
+    }
     if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
     *c = (struct sheaf__call){
         .comm = comm,
@@ -341,6 +347,7 @@ static enum sheaf_status begin(struct sheaf__call *c, struct sheaf_comm *comm, i
                  .node = what ? what->node : 0},
         .tensor = what && what->tensor ? what->tensor : "",
         .start = sheaf__time_ns(),
+        .async = async,
     };
     sheaf__enter_collective((uint32_t)kind, c->head.node, bytes, c->head.sequence, c->tensor,
                             c->start);
@@ -362,6 +369,7 @@ static enum sheaf_status end(const struct sheaf__call *c, enum sheaf_status st, 
     add(&c->self->stats[c->head.kind].bytes, bytes);
     add(&c->self->stats[c->head.kind].time_ns, took);
     add(&c->self->stats[c->head.kind].wait_ns, c->wait_ns);
+    if (c->async) add(&c->self->stats[c->head.kind].hidden_ns, sheaf__async_hidden(c->start, took));
     sheaf__record_end(c->wait_ns, took);
     sheaf__trace(SHEAF__TRACE_WAIT, c->tensor, c->start, c->wait_ns < took ? c->wait_ns : took);
     sheaf__trace(SHEAF__TRACE_WIRE, c->tensor, c->start + c->wait_ns,
@@ -454,4 +462,5 @@ void sheaf_comm_get_stats(const struct sheaf_comm *comm, int member, enum sheaf_
     stats->bytes = atomic_load_explicit(&self->stats[kind].bytes, memory_order_relaxed);
     stats->time_ns = atomic_load_explicit(&self->stats[kind].time_ns, memory_order_relaxed);
     stats->wait_ns = atomic_load_explicit(&self->stats[kind].wait_ns, memory_order_relaxed);
+    stats->hidden_ns = atomic_load_explicit(&self->stats[kind].hidden_ns, memory_order_relaxed);
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "comm/async.h"
 #include "comm/guard.h"
 #include "comm/world.h"
 
@@ -154,8 +155,9 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
         }
         if (done && (!w->not_before || sheaf__time_ns() >= w->not_before)) break;
         if (done) continue;
+        const bool napped = w->async && sheaf__async_nap(w->async);
         /* Each test costs about a microsecond over TCP. */
-        if (spins % 64 && spins < (world->crowded ? 1 : 2000)) continue;
+        if (!napped && spins % 64 && spins < (world->crowded ? 1 : 2000)) continue;
         if (sheaf__has_failed(world)) return sheaf__report_failure();
         const uint64_t now = sheaf__time_ns();
         if (now >= deadline) {
@@ -174,6 +176,7 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
                                (double)(now - w->start) * 1e-9, who,
                                w->setting ? w->setting : "SHEAF_TIMEOUT_MS");
         }
+        if (napped) continue;
         /* Idle ranks wait for an interactive one: sleep more the longer it takes. */
         if (now - w->start > 1000000000u)
             nanosleep(&(struct timespec){0, 500000}, NULL);

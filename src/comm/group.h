@@ -10,6 +10,7 @@
 #ifndef SHEAF_COMM_GROUP_H
 #define SHEAF_COMM_GROUP_H
 
+#include "comm/async.h"
 #include "comm/world.h"
 
 enum {
@@ -73,8 +74,9 @@ struct sheaf__member {
     struct sheaf__view own[SHEAF__REGIONS];
     struct sheaf__view *views; /* [n_here][SHEAF__REGIONS] */
     uint64_t n_regions;
+    struct sheaf__async *async; /* NULL until something was started */
     struct {
-        _Atomic uint64_t count, bytes, time_ns, wait_ns;
+        _Atomic uint64_t count, bytes, time_ns, wait_ns, hidden_ns;
     } stats[SHEAF_COMM_KIND_COUNT];
 };
 
@@ -147,6 +149,7 @@ struct sheaf__call {
     const char *tensor;
     uint64_t region, offset; /* of the data of this step, as in the cell */
     uint64_t start, wait_ns;
+    struct sheaf__async *async; /* whose thread this is; NULL: the member's own */
 };
 
 static inline uint8_t *sheaf__slot(const struct sheaf_comm *comm, int place, uint64_t step) {

@@ -35,7 +35,8 @@ struct sheaf__recorder {
 };
 
 static struct sheaf__recorder *all, *mine;
-static _Thread_local bool records; /* the thread that records: the one of the first record */
+static _Thread_local bool records;    /* by the thread that placed the recorders, and its helpers */
+static _Thread_local uint64_t number; /* of the thread's open record */
 
 size_t sheaf__recorder_bytes(void) { return sheaf__align_up(sizeof(struct sheaf__recorder), 128); }
 
@@ -60,8 +61,8 @@ static uint64_t get(const _Atomic uint64_t *word) {
 void sheaf__record_begin(uint32_t group, uint32_t kind, uint32_t node, uint64_t bytes,
                          uint64_t sequence, const char *tensor, uint64_t now) {
     if (!records) return;
-    const uint64_t n = get(&mine->n);
-    _Atomic uint64_t *w = mine->words[n % SHEAF__RECORDS];
+    number = atomic_fetch_add_explicit(&mine->n, 1, memory_order_relaxed);
+    _Atomic uint64_t *w = mine->words[number % SHEAF__RECORDS];
     uint64_t name[NAME_WORDS] = {0};
     memcpy(name, tensor, strnlen(tensor, sizeof name));
     put(&w[R_SEQUENCE], sequence);
@@ -71,15 +72,17 @@ void sheaf__record_begin(uint32_t group, uint32_t kind, uint32_t node, uint64_t 
     put(&w[R_TOTAL], OPEN);
     put(&w[R_WHAT], (uint64_t)node << 32 | (group & 0xffffff) << 8 | (kind & 0xff));
     for (int i = 0; i < NAME_WORDS; i++) put(&w[R_NAME + i], name[i]);
-    put(&mine->n, n + 1);
 }
 
 void sheaf__record_end(uint64_t wait_ns, uint64_t total_ns) {
     if (!records) return;
-    _Atomic uint64_t *w = mine->words[(get(&mine->n) - 1) % SHEAF__RECORDS];
+    _Atomic uint64_t *w = mine->words[number % SHEAF__RECORDS];
     put(&w[R_WAIT], wait_ns);
     put(&w[R_TOTAL], total_ns);
 }
+
+bool sheaf__recording(void) { return records; }
+void sheaf__set_recording(bool on) { records = on; }
 
 static void write_records(FILE *f, const struct sheaf__recorder *r) {
     const uint64_t n = get(&r->n), first = n > SHEAF__RECORDS ? n - SHEAF__RECORDS : 0;

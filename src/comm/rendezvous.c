@@ -58,6 +58,7 @@ look_around(struct sheaf__call *c, enum wait_for why, int place, uint64_t spins)
                            "SHEAF_TIMEOUT_MS",
                            doing, (double)waited * 1e-9, member, where, waits[why].what);
     }
+    if (c->async && sheaf__async_nap(c->async)) return SHEAF_STATUS_SUCCESS;
     if (spins < comm->spins) return SHEAF_STATUS_SUCCESS;
     if (waited > 20000000u) {
         nanosleep(&(struct timespec){0, waited > 1000000000u ? 500000 : 50000}, NULL);
@@ -72,7 +73,7 @@ static inline enum sheaf_status await(struct sheaf__call *c, const _Atomic uint6
     for (uint64_t spins = 1;
          (int64_t)(atomic_load_explicit(flag, memory_order_acquire) - value) < 0; spins++) {
         sheaf__pause();
-        if (spins % 256 == 0 || spins > c->comm->spins) {
+        if (spins % 256 == 0 || spins > c->comm->spins || c->async) {
             enum sheaf_status st = look_around(c, why, place, spins);
             if (st) return st;
         }

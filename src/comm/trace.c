@@ -2,6 +2,7 @@
 #include "comm/trace.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,7 +14,7 @@ static const char WHAT[] = "trace";
 /* Little-endian machines only write and read these; ranks of a job have one build. */
 struct event {
     uint64_t start, ns;
-    uint32_t kind, pad;
+    uint32_t kind, beside;
     char name[NAME_BYTES];
 };
 static_assert(sizeof(struct event) == 64, "no holes: events travel as they are");
@@ -22,21 +23,22 @@ static const char *const kinds[] = {
     [SHEAF__TRACE_COMPUTE] = "compute", [SHEAF__TRACE_WAIT] = "wait", [SHEAF__TRACE_WIRE] = "wire"};
 
 static struct event *events;
-static size_t n_events, cap_events;
-static uint64_t n_dropped;
-static int64_t clock_offset; /* to be added for rank 0's clock */
-static _Thread_local bool active;
+static size_t cap_events;
+static _Atomic size_t n_asked; /* events, also those that found no place */
+static int64_t clock_offset;   /* to be added for rank 0's clock */
+static _Thread_local bool active, beside;
 
 void sheaf__trace(enum sheaf__trace_kind kind, const char *name, uint64_t start, uint64_t ns) {
     if (!active || !ns) return;
-    if (n_events == cap_events) {
-        n_dropped++;
-        return;
-    }
-    struct event *e = &events[n_events++];
-    *e = (struct event){.start = start, .ns = ns, .kind = (uint32_t)kind};
+    const size_t i = atomic_fetch_add_explicit(&n_asked, 1, memory_order_relaxed);
+    if (i >= cap_events) return;
+    struct event *e = &events[i];
+    *e = (struct event){.start = start, .ns = ns, .kind = (uint32_t)kind, .beside = beside};
     memcpy(e->name, name, strnlen(name, sizeof e->name - 1));
 }
+
+bool sheaf__tracing(void) { return active; }
+void sheaf__trace_beside(bool on) { active = beside = on; }
 
 static int by_value(const void *a, const void *b) {
     const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -84,8 +86,7 @@ enum sheaf_status sheaf_trace_start(size_t max_events) {
         return st;
     }
     cap_events = max_events;
-    n_events = 0;
-    n_dropped = 0;
+    n_asked = 0;
     active = true;
     return st;
 }
@@ -100,9 +101,16 @@ static void write_string(FILE *f, const char *text, size_t max) {
     fputc('"', f);
 }
 
+/* Lanes of ranks come first, then those beside them. */
+static int lane_of(int rank, bool beside_it) {
+    return beside_it ? sheaf_world_size() + rank : rank;
+}
+
 static void write_rank(FILE *f, int rank, const struct event *list, size_t n, uint64_t dropped,
                        int64_t offset, int64_t zero) {
     const int host = sheaf_world_host_index(rank);
+    bool two_lanes = false;
+    for (size_t i = 0; i < n; i++) two_lanes = two_lanes || list[i].beside;
     fprintf(f, "%s{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":",
             rank ? ",\n" : "", host);
     write_string(f, sheaf_world_host_name(rank), SHEAF__HOST_NAME_BYTES);
@@ -110,13 +118,18 @@ static void write_rank(FILE *f, int rank, const struct event *list, size_t n, ui
             "}},\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":"
             "{\"name\":\"rank %d\",\"dropped\":%llu}}",
             host, rank, rank, (unsigned long long)dropped);
+    if (two_lanes)
+        fprintf(f,
+                ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":"
+                "{\"name\":\"rank %d, communication\"}}",
+                host, lane_of(rank, true), rank);
     for (size_t i = 0; i < n; i++) {
         const struct event *e = &list[i];
         const int64_t start = (int64_t)e->start + offset - zero;
         fprintf(f,
                 ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\","
                 "\"name\":",
-                host, rank, (double)start * 1e-3, (double)e->ns * 1e-3,
+                host, lane_of(rank, e->beside), (double)start * 1e-3, (double)e->ns * 1e-3,
                 kinds[e->kind % (sizeof kinds / sizeof *kinds)]);
         write_string(f, e->name, sizeof e->name);
         fprintf(f, ",\"args\":{\"kind\":\"%s\"}}", kinds[e->kind % (sizeof kinds / sizeof *kinds)]);
@@ -128,7 +141,9 @@ static enum sheaf_status merge(FILE *f) {
     struct head {
         uint64_t n, dropped;
         int64_t offset, zero;
-    } mine = {n_events, n_dropped, clock_offset, n_events ? (int64_t)events[0].start : 0}, head;
+    } mine = {.n = n_asked < cap_events ? n_asked : cap_events, .offset = clock_offset}, head;
+    mine.dropped = n_asked - mine.n;
+    mine.zero = mine.n ? (int64_t)events[0].start : 0;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     int64_t zero = 0;
     for (int r = 0; r < sheaf_world_size() && !st; r++) {
@@ -168,6 +183,6 @@ enum sheaf_status sheaf_trace_write(const char *path) {
     }
     free(events);
     events = NULL;
-    n_events = cap_events = 0;
+    n_asked = cap_events = 0;
     return sheaf_world_failed() ? st : sheaf_world_agree(st, WHAT);
 }

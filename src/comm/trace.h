@@ -6,7 +6,10 @@
 
 enum sheaf__trace_kind { SHEAF__TRACE_COMPUTE, SHEAF__TRACE_WAIT, SHEAF__TRACE_WIRE };
 
-/* Nothing happens unless a trace was started, or on another thread. */
+/* Nothing happens unless a trace was started by this thread, or it works for one that did. */
 void sheaf__trace(enum sheaf__trace_kind kind, const char *name, uint64_t start, uint64_t ns);
+bool sheaf__tracing(void);
+/* The calling thread's events appear in a lane beside the rank's, or not at all. */
+void sheaf__trace_beside(bool on);
 
 #endif

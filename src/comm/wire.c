@@ -141,6 +141,7 @@ enum sheaf_status sheaf__wire_wait(struct sheaf__call *c, int lane) {
         .deadline = c->start + comm->timeout_ns + comm->timeout_ns / 8,
         .describe = sheaf__describe_call,
         .user = c,
+        .async = c->async,
     };
     return sheaf__mpi_wait_all(&wait);
 }

@@ -67,6 +67,7 @@ struct sheaf__mpi_wait {
     void (*describe)(const void *user, char *text, size_t size);
     const void *user;
     const char *setting; /* that lengthens the wait; NULL: SHEAF_TIMEOUT_MS */
+    struct sheaf__async *async; /* that naps between looks; NULL: looks all the time at first */
 };
 enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *wait);
 

@@ -1,0 +1,271 @@
+/* Started collectives: a queue of calls, and one thread a member that makes them, with the code of
+ * direct calls.
+ *
+ * Invariants. A member's collectives run one at a time, in the order of its calls: started ones on
+ * this thread, a direct one after the queue is empty. So steps, slots and messages need no locks of
+ * their own. While the member computes, the thread sleeps but for looks at the wire; once the
+ * member waits for it, it looks all the time, as a direct call does. */
+#include "comm/async.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/group.h"
+#include "comm/recorder.h"
+#include "comm/trace.h"
+
+enum {
+    DEPTH = 16,
+    /* A nap is a part of the expected time, within limits: sockets hold what a fast link brings in
+     * the longest, and a look costs some microseconds of a core that may have other work. */
+    NAPS = 64,
+    SHORTEST_NAP_NS = 50000,
+    LONGEST_NAP_NS = 200000,
+    SLACK_NS = 1000,
+    SLICE_NS = 100000, /* of the scheduler; the least it takes */
+};
+
+struct op {
+    struct sheaf_comm_call call;
+    uint64_t sequence;
+    char tensor[SHEAF__NAME_BYTES + 1];
+    bool records, traces; /* as the thread that started it */
+};
+
+struct sheaf__async {
+    struct sheaf_comm *comm;
+    struct sheaf__member *self;
+    int member;
+    pthread_t thread;
+    bool runs;
+    uint64_t nap_ns; /* of the thread */
+
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t more, ended, hurry;
+    struct op ops[DEPTH];
+    uint64_t started, finished; /* operation i is in ops[i % DEPTH] */
+    uint64_t awaited_since;     /* the member waits, by the clock; 0: it does something else */
+    bool stop;
+    enum sheaf_status status; /* the first failure, and its text */
+    char error[1024];
+};
+
+static _Thread_local struct sheaf__async *here;
+
+struct sheaf__async *sheaf__async_here(void) {
+    return here;
+}
+
+bool sheaf__async_nap(struct sheaf__async *a) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    const uint64_t ns = (uint64_t)until.tv_nsec + a->nap_ns;
+    until.tv_sec += (time_t)(ns / 1000000000u);
+    until.tv_nsec = (long)(ns % 1000000000u);
+    pthread_mutex_lock(&a->lock);
+    const bool may = !a->awaited_since;
+    if (may) pthread_cond_timedwait(&a->hurry, &a->lock, &until);
+    pthread_mutex_unlock(&a->lock);
+    return may;
+}
+
+uint64_t sheaf__async_hidden(uint64_t start, uint64_t took) {
+    pthread_mutex_lock(&here->lock);
+    const uint64_t since = here->awaited_since;
+    pthread_mutex_unlock(&here->lock);
+    if (!since || since >= start + took) return took;
+    return since > start ? since - start : 0;
+}
+
+/* ---- the thread ---- */
+
+static size_t bytes_of(const struct sheaf__async *a, const struct sheaf_comm_call *call) {
+    size_t bytes = call->n * sizeof(float);
+    const size_t unit = call->kind == SHEAF_COMM_REDUCE_SCATTER ? sizeof(float) : 1;
+    for (int m = 0; call->sizes && m < a->comm->n; m++) bytes += call->sizes[m] * unit;
+    return bytes;
+}
+
+static enum sheaf_status run(struct sheaf__async *a, const struct op *op) {
+    const struct sheaf_comm_call *c = &op->call;
+    const double expected = sheaf_comm_all_reduce_bound(a->comm, bytes_of(a, c)) * 1e9 / NAPS;
+    a->nap_ns = expected <= SHORTEST_NAP_NS  ? SHORTEST_NAP_NS
+                : expected >= LONGEST_NAP_NS ? LONGEST_NAP_NS
+                                             : (uint64_t)expected;
+    sheaf__set_recording(op->records);
+    sheaf__trace_beside(op->traces);
+    switch (c->kind) {
+    case SHEAF_COMM_ALL_REDUCE:
+        return sheaf_comm_all_reduce(a->comm, a->member, c->recv, c->n, &c->what);
+    case SHEAF_COMM_ALL_GATHER:
+        return sheaf_comm_all_gather(a->comm, a->member, c->send, c->recv, c->sizes, &c->what);
+    default:
+        return sheaf_comm_reduce_scatter(a->comm, a->member, c->send, c->recv, c->sizes, &c->what);
+    }
+}
+
+/* On any core of the process, and soon after its naps. Where the kernel refuses, it may be later.
+ */
+static void make_nimble(void) {
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } attr = {.size = sizeof attr};
+    cpu_set_t set;
+    if (!sched_getaffinity(getpid(), sizeof set, &set)) sched_setaffinity(0, sizeof set, &set);
+    prctl(PR_SET_TIMERSLACK, SLACK_NS);
+    if (syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0)) return;
+    if (attr.policy == SCHED_OTHER)
+        attr.runtime = SLICE_NS; /* Linux 6.12: a short slice preempts a long one */
+    else if (attr.priority && attr.priority < (uint32_t)sched_get_priority_max((int)attr.policy))
+        attr.priority++; /* real time: among equals, who computes would keep the core */
+    syscall(SYS_sched_setattr, 0, &attr, 0);
+}
+
+static void *thread_main(void *arg) {
+    struct sheaf__async *a = arg;
+    here = a;
+    make_nimble();
+    pthread_mutex_lock(&a->lock);
+    for (;;) {
+        while (a->finished == a->started && !a->stop) pthread_cond_wait(&a->more, &a->lock);
+        if (a->finished == a->started) break;
+        const struct op *op = &a->ops[a->finished % DEPTH];
+        enum sheaf_status st = a->status;
+        pthread_mutex_unlock(&a->lock);
+        const bool first = !st && (st = run(a, op)) != SHEAF_STATUS_SUCCESS;
+        pthread_mutex_lock(&a->lock);
+        if (first) {
+            a->status = st;
+            snprintf(a->error, sizeof a->error, "%s", sheaf_last_error());
+        }
+        a->finished++;
+        pthread_cond_signal(&a->ended);
+    }
+    pthread_mutex_unlock(&a->lock);
+    return NULL;
+}
+
+/* ---- the member's side ---- */
+
+static enum sheaf_status make(struct sheaf_comm *comm, struct sheaf__member *self, int member) {
+    struct sheaf__async *a = calloc(1, sizeof *a);
+    pthread_condattr_t monotonic;
+    sigset_t all, before;
+    if (!a) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start collective: out of memory");
+    a->comm = comm;
+    a->self = self;
+    a->member = member;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->more, NULL);
+    pthread_cond_init(&a->ended, NULL);
+    pthread_cond_init(&a->hurry, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    sigfillset(&all); /* signals are the main thread's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int code = pthread_create(&a->thread, NULL, thread_main, a);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    a->runs = code == 0;
+    if (!a->runs) {
+        sheaf__async_free(a);
+        return sheaf_set_error(SHEAF_STATUS_FAILED, "start collective: cannot start a thread: %s",
+                               strerror(code));
+    }
+    self->async = a;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+void sheaf__async_free(struct sheaf__async *a) {
+    if (!a) return;
+    pthread_mutex_lock(&a->lock);
+    a->stop = true;
+    a->awaited_since = sheaf__time_ns();
+    pthread_cond_signal(&a->more);
+    pthread_cond_signal(&a->hurry);
+    pthread_mutex_unlock(&a->lock);
+    if (a->runs) pthread_join(a->thread, NULL);
+    pthread_mutex_destroy(&a->lock);
+    pthread_cond_destroy(&a->more);
+    pthread_cond_destroy(&a->ended);
+    pthread_cond_destroy(&a->hurry);
+    free(a);
+}
+
+/* Waits until `want` operations have ended. */
+static enum sheaf_status await(struct sheaf__async *a, uint64_t want) {
+    pthread_mutex_lock(&a->lock);
+    if (a->finished < want) {
+        const struct op *op = &a->ops[(want - 1) % DEPTH];
+        a->awaited_since = sheaf__time_ns();
+        sheaf__enter_collective((uint32_t)op->call.kind, op->call.what.node, bytes_of(a, &op->call),
+                                op->sequence, op->tensor, a->awaited_since);
+        pthread_cond_signal(&a->hurry);
+        while (a->finished < want) pthread_cond_wait(&a->ended, &a->lock);
+        a->awaited_since = 0;
+        if (!a->status) sheaf__leave(); /* else it stays visible where the job ended */
+    }
+    const enum sheaf_status st = a->status;
+    pthread_mutex_unlock(&a->lock);
+    return st ? sheaf_set_error(st, "%s", a->error) : st;
+}
+
+enum sheaf_status sheaf__async_settle(struct sheaf__async *a) {
+    return await(a, a->started); /* only the member's own thread changes that */
+}
+
+enum sheaf_status sheaf_comm_start(struct sheaf_comm *comm, int member,
+                                   const struct sheaf_comm_call *call, uint64_t *ticket) {
+    struct sheaf__member *self = sheaf__find_member(comm, member);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    *ticket = 0;
+    if (!self)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "start collective: member %d is not driven by rank %d", member,
+                               sheaf_world_rank());
+    const bool reduces = call->kind == SHEAF_COMM_ALL_REDUCE;
+    if (call->size < sizeof *call ||
+        (reduces ? call->n > SIZE_MAX / sizeof(float)
+                 : !call->sizes || (call->kind != SHEAF_COMM_ALL_GATHER &&
+                                    call->kind != SHEAF_COMM_REDUCE_SCATTER)))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "start collective: %s cannot be started like this",
+                               sheaf_comm_kind_name(call->kind));
+    if (!self->async && (st = make(comm, self, member))) return st;
+    struct sheaf__async *a = self->async;
+    if (a->started >= DEPTH && (st = await(a, a->started - DEPTH + 1))) return st;
+    pthread_mutex_lock(&a->lock);
+    struct op *op = &a->ops[a->started % DEPTH];
+    op->call = *call;
+    op->sequence = a->finished == a->started ? self->sequence + 1
+                                             : a->ops[(a->started - 1) % DEPTH].sequence + 1;
+    op->records = sheaf__recording();
+    op->traces = sheaf__tracing();
+    snprintf(op->tensor, sizeof op->tensor, "%s", call->what.tensor ? call->what.tensor : "");
+    op->call.what.tensor = op->tensor;
+    *ticket = ++a->started;
+    st = a->status;
+    pthread_cond_signal(&a->more);
+    pthread_mutex_unlock(&a->lock);
+    return st ? sheaf_set_error(st, "%s", a->error) : st;
+}
+
+enum sheaf_status sheaf_comm_wait(struct sheaf_comm *comm, int member, uint64_t ticket) {
+    struct sheaf__member *self = sheaf__find_member(comm, member);
+    if (!self || !self->async || !ticket || ticket > self->async->started)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "wait for collective: member %d has started none with ticket %llu",
+                               member, (unsigned long long)ticket);
+    return await(self->async, ticket);
+}
