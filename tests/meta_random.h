@@ -99,15 +99,19 @@ static inline bool meta_random_run(sheaf_backend_t backend, struct maker *k, uin
     return good;
 }
 
-/* Graphs `first` .. `first + n - 1`. */
-static inline bool run_meta_random(const sheaf_backend_dev_t *members, size_t n_members,
-                                   uint64_t first, uint64_t n) {
+/* Graphs `first` .. `first + n - 1`. *n_started (may be NULL): how many collectives ran
+ * beside spans. */
+static inline bool run_meta_random_with(const sheaf_backend_dev_t *members, size_t n_members,
+                                        uint64_t first, uint64_t n,
+                                        enum sheaf_backend_meta_overlap overlap,
+                                        uint64_t *n_started) {
     struct split_model *model = NULL;
     sheaf_backend_dev_t meta;
     sheaf_backend_t backend;
     long n_nodes = 0;
     bool good = true;
     if (sheaf_backend_meta_device(members, n_members, meta_random_state, &model, &meta) ||
+        sheaf_backend_meta_dev_set_overlap(meta, overlap) ||
         sheaf_backend_dev_init(meta, NULL, &backend)) {
         fprintf(stderr, "%s\n", sheaf_last_error());
         return false;
@@ -125,9 +129,18 @@ static inline bool run_meta_random(const sheaf_backend_dev_t *members, size_t n_
         fprintf(stderr, "only %ld nodes in %llu graphs\n", n_nodes, (unsigned long long)n);
         good = false;
     }
+    struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
+    sheaf_backend_meta_get_stats(backend, &stats);
+    if (n_started) *n_started = stats.n_started;
     sheaf_backend_free(backend);
     sheaf_backend_meta_device_free(meta);
     return good;
+}
+
+static inline bool run_meta_random(const sheaf_backend_dev_t *members, size_t n_members,
+                                   uint64_t first, uint64_t n) {
+    return run_meta_random_with(members, n_members, first, n, SHEAF_BACKEND_META_OVERLAP_CHEAPER,
+                                NULL);
 }
 
 #endif

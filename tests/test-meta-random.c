@@ -13,3 +13,14 @@ static void random_graphs(size_t n_members, uint64_t first, uint64_t n) {
 Test(meta_random, two_members) { random_graphs(2, 1, 400); }
 Test(meta_random, three_members) { random_graphs(3, 401, 400); }
 Test(meta_random, five_members) { random_graphs(5, 1, 400); }
+
+/* Every collective that can run beside a span does. */
+static void beside_spans(size_t n_members, uint64_t first, uint64_t n) {
+    uint64_t started;
+    cr_assert(run_meta_random_with(cpu_members(n_members), n_members, first, n,
+                                   SHEAF_BACKEND_META_OVERLAP_ALWAYS, &started),
+              "%zu members", n_members);
+    cr_assert_gt(started, 20, "no collective ran beside a span");
+}
+Test(meta_random, beside_spans_two_members) { beside_spans(2, 5001, 200); }
+Test(meta_random, beside_spans_three_members) { beside_spans(3, 6001, 200); }

@@ -75,6 +75,19 @@ enum sheaf_status sheaf_backend_meta_dev_set_costs(sheaf_backend_dev_t dev,
                                                    const struct sheaf_split_costs *costs);
 void sheaf_backend_meta_dev_get_costs(sheaf_backend_dev_t dev, struct sheaf_split_costs *out);
 
+/* Sums between hosts that run while the members compute: one starts when its addends are there, and
+ * is waited for where its result is read. It pays if the graph has other work for that time, as one
+ * of two chunks of a prompt has. The same results. Members whose memory is not the host's do
+ * without. */
+enum sheaf_backend_meta_overlap {
+    SHEAF_BACKEND_META_OVERLAP_CHEAPER, /* the default: between hosts, where an estimate says so */
+    SHEAF_BACKEND_META_OVERLAP_NEVER,
+    SHEAF_BACKEND_META_OVERLAP_ALWAYS, /* also on one host, and if they are short */
+};
+/* As sheaf_backend_meta_dev_set_sequence. */
+enum sheaf_status sheaf_backend_meta_dev_set_overlap(sheaf_backend_dev_t dev,
+                                                     enum sheaf_backend_meta_overlap overlap);
+
 /* How the members' data meet: "nccl", or "host memory: member 1 (CPU0@1) is a CPU" and other
  * reasons;
  * "" with one member. Owned by the backend. */
@@ -91,6 +104,8 @@ struct sheaf_backend_meta_stats {
     uint64_t collective_bytes;
     size_t static_bytes;  /* slices of weights and caches of this rank */
     size_t compute_bytes; /* compute buffers of this rank */
+    uint64_t hidden_ns;   /* of collective_ns: while the first member computed */
+    uint64_t n_started;   /* of n_collectives: to run while it computes */
 };
 void sheaf_backend_meta_get_stats(sheaf_backend_t backend, struct sheaf_backend_meta_stats *stats);
 void sheaf_backend_meta_reset_stats(sheaf_backend_t backend);

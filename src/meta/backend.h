@@ -23,7 +23,8 @@ struct meta_member { /* a local one */
     sheaf_gallocr_t galloc;
     bool staged; /* its memory is not the host's: spans and transfers go through its queue */
     struct meta_staging in, out;
-    uint64_t compute_ns;
+    uint64_t compute_ns, n_started;
+    uint64_t ticket; /* of the collective that was started last; 0: none in this compute */
     enum sheaf_status status;
     char error[1024];
     uint64_t *hashes; /* check mode */

@@ -223,6 +223,15 @@ enum sheaf_status sheaf_backend_meta_dev_set_sequence(sheaf_backend_dev_t dev,
     return sheaf__meta_sequence(sequence, &m->options.sequence);
 }
 
+enum sheaf_status sheaf_backend_meta_dev_set_overlap(sheaf_backend_dev_t dev,
+                                                     enum sheaf_backend_meta_overlap overlap) {
+    if ((unsigned)overlap > SHEAF_BACKEND_META_OVERLAP_ALWAYS)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "meta device: there is no overlap %d",
+                               (int)overlap);
+    ((struct meta_device *)dev->context)->overlap = overlap;
+    return SHEAF_STATUS_SUCCESS;
+}
+
 enum sheaf_status sheaf_backend_meta_dev_set_costs(sheaf_backend_dev_t dev,
                                                    const struct sheaf_split_costs *costs) {
     struct meta_device *m = dev->context;

@@ -11,6 +11,7 @@
 #include "comm/devcomm.h"
 #include "comm/trace.h"
 #include "meta/backend.h"
+#include "meta/overlap.h"
 
 /* 64 programs of any size; more if they are small, as those of scheduler splits are. */
 enum { MAX_LARGE_PROGRAMS = 64, MAX_PROGRAM_NODES = 1 << 16, SPIN = 2000 };
@@ -114,6 +115,8 @@ static enum sheaf_status allocate(struct meta_backend *b, struct meta_program *p
         const size_t before = sheaf_gallocr_get_buffer_size(b->members[m].galloc);
         enum sheaf_status st = sheaf_gallocr_alloc_graph(b->members[m].galloc, g);
         if (st) return st;
+        if (!b->devcomm && !b->members[m].staged)
+            sheaf__meta_place_waits(b->dev, &p->parts[m], b->members[m].galloc);
         grown = grown || sheaf_gallocr_get_buffer_size(b->members[m].galloc) != before;
     }
     if (grown) b->generation++; /* the other programs' addresses are gone */
@@ -180,7 +183,41 @@ static enum sheaf_status submit_collective(struct meta_member *me, const struct 
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status run_collective(struct meta_member *me, const struct meta_instr *instr) {
+/* To be waited for before an instruction that touches its memory. */
+static enum sheaf_status start_collective(struct meta_member *me, struct meta_instr *instr) {
+    static const enum sheaf_comm_kind kinds[] = {
+        [INSTR_ALL_REDUCE] = SHEAF_COMM_ALL_REDUCE,
+        [INSTR_ALL_GATHER] = SHEAF_COMM_ALL_GATHER,
+        [INSTR_REDUCE_SCATTER] = SHEAF_COMM_REDUCE_SCATTER,
+    };
+    const bool reduces = instr->kind == INSTR_ALL_REDUCE;
+    const struct sheaf_comm_call call = {
+        .size = sizeof call,
+        .kind = kinds[instr->kind],
+        .send = instr->in ? instr->in->data : NULL,
+        .recv = instr->out->data,
+        .n = reduces ? (size_t)sheaf_nelements(instr->out) : 0,
+        .sizes = instr->sizes,
+        .what = instr->what,
+    };
+    const enum sheaf_status st = sheaf_comm_start(
+        me->backend->dev->comm, me->backend->dev->local[me->local], &call, &instr->ticket);
+    if (st) return st;
+    me->ticket = instr->ticket;
+    me->n_started++;
+    return st;
+}
+
+static enum sheaf_status await_collective(struct meta_member *me, uint64_t ticket) {
+    return ticket
+               ? sheaf_comm_wait(me->backend->dev->comm, me->backend->dev->local[me->local], ticket)
+               : SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status run_collective(struct meta_member *me, struct meta_instr *instr) {
+    instr->ticket = 0;
+    /* check mode looks at the result at once */
+    if (instr->started && !me->backend->check) return start_collective(me, instr);
     if (me->backend->devcomm) return submit_collective(me, instr);
     struct sheaf_comm *comm = me->backend->dev->comm;
     const int member = me->backend->dev->local[me->local];
@@ -255,9 +292,12 @@ static enum sheaf_status run_span(struct meta_member *me, struct meta_instr *ins
 
 static enum sheaf_status run_instrs(struct meta_member *me, struct meta_part *part) {
     me->n_hashes = 0;
+    me->ticket = 0;
     for (int i = 0; i < part->n_instrs; i++) {
         struct meta_instr *instr = &part->instrs[i];
-        enum sheaf_status st;
+        enum sheaf_status st =
+            instr->after ? await_collective(me, instr->after->ticket) : SHEAF_STATUS_SUCCESS;
+        if (st) return st;
         if (instr->kind == INSTR_SPAN) {
             st = run_span(me, instr);
         } else if (instr->kind == INSTR_ZERO) {
@@ -269,7 +309,7 @@ static enum sheaf_status run_instrs(struct meta_member *me, struct meta_part *pa
         }
         if (st) return st;
     }
-    return SHEAF_STATUS_SUCCESS;
+    return await_collective(me, me->ticket);
 }
 
 static enum sheaf_status run_part(struct meta_member *me, struct meta_part *part) {
@@ -287,6 +327,7 @@ static void run_member(struct meta_member *me) {
     snprintf(me->error, sizeof me->error, "%s", sheaf_last_error());
     /* the other members wait for this one in their next collective: end their waits */
     sheaf_world_abort(me->error);
+    await_collective(me, me->ticket); /* its memory may go */
 }
 
 /* The thread is the first of the device's team: its place is on the device's cores. */
@@ -522,6 +563,7 @@ static struct sheaf_comm_stats since_reset(const struct meta_backend *b,
     s.bytes -= b->baseline[kind].bytes;
     s.time_ns -= b->baseline[kind].time_ns;
     s.wait_ns -= b->baseline[kind].wait_ns;
+    s.hidden_ns -= b->baseline[kind].hidden_ns;
     return s;
 }
 
@@ -535,8 +577,10 @@ void sheaf_backend_meta_get_stats(sheaf_backend_t backend, struct sheaf_backend_
         s.collective_bytes += c.bytes;
         s.collective_ns += c.time_ns;
         s.wait_ns += c.wait_ns;
+        s.hidden_ns += c.hidden_ns;
     }
-    if (b->dev->n_local) s.compute_ns = b->members[0].compute_ns;
+    if (b->dev->n_local)
+        s.compute_ns = b->members[0].compute_ns, s.n_started = b->members[0].n_started;
     for (int m = 0; m < b->dev->n_local; m++)
         s.compute_bytes += sheaf_gallocr_get_buffer_size(b->members[m].galloc);
     s.static_bytes = b->dev->static_bytes;
@@ -552,5 +596,6 @@ void sheaf_backend_meta_reset_stats(sheaf_backend_t backend) {
         sheaf_comm_get_stats(b->dev->comm, b->dev->local[0], (enum sheaf_comm_kind)kind,
                              &b->baseline[kind]);
     }
-    for (int m = 0; m < b->dev->n_local; m++) b->members[m].compute_ns = 0;
+    for (int m = 0; m < b->dev->n_local; m++)
+        b->members[m].compute_ns = b->members[m].n_started = 0;
 }

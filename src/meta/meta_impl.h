@@ -3,9 +3,10 @@
  * device.c: the device, its buffer type. buffer.c: meta buffers, slices of weights, caches and
  * inputs; set, get, load. program.c: a planned graph turned into one local graph and a list of
  * instructions per local member. backend.h, execute.c: the backend, program cache, member threads,
- * statistics; key.c, carry.c, check.c serve it. support.c: which ops all members run. staging.c:
- * host memory for the values of devices that are not host memory. shared.c: compute buffers that
- * members of a host sum in place. describe.c: plans for people, without a device.
+ * statistics; key.c, carry.c, check.c serve it. overlap.c: collectives beside spans. support.c:
+ * which ops all members run. staging.c: host memory for the values of devices that are not host
+ * memory. shared.c: compute buffers that members of a host sum in place. describe.c: plans for
+ * people, without a device.
  *
  * A meta tensor's address (tensor->data) is an address in reserved, inaccessible memory: it orders
  * and identifies tensors for the allocators and is never dereferenced. The data are in the members'
@@ -37,8 +38,9 @@ struct meta_device {
     sheaf_backend_meta_get_split_state_t get_split_state;
     void *user;
     struct sheaf__split_options options; /* of plans */
-    size_t static_bytes;                 /* of this rank, over all buffers */
-    uint64_t n_records; /* meta tensors made so far; numbers them alike on all ranks */
+    enum sheaf_backend_meta_overlap overlap;
+    size_t static_bytes; /* of this rank, over all buffers */
+    uint64_t n_records;  /* meta tensors made so far; numbers them alike on all ranks */
 };
 
 /* How a tensor lies: tensor->extra of every tensor in a meta buffer that has slices. */
@@ -90,6 +92,9 @@ struct meta_instr {
     size_t *sizes; /* [n_members] */
     struct sheaf_comm_what what;
     struct sheaf_cgraph span; /* the nodes as a graph */
+    bool started;             /* it runs while later instructions do (overlap.c) */
+    struct meta_instr *after; /* a started one that must have ended before; NULL: none */
+    uint64_t ticket;          /* of a started one */
 };
 
 /* One local member's share of a program. */

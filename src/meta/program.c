@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "meta/meta_impl.h"
+#include "meta/overlap.h"
 
 struct builder { /* of one part */
     struct meta_device *dev;
@@ -600,6 +600,7 @@ enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct 
     st =
         sheaf__split_plan_new_with(graph, dev->n_members, leaf_state, dev, &dev->options, &p->plan);
     if (st) goto out;
+    sheaf__meta_hoist(dev, p->plan, graph);
 
     const size_t n_values = (size_t)p->plan->n_values + 1;
     made = calloc(n_values, sizeof *made);

@@ -1,0 +1,108 @@
+/* Collectives that run while the members compute: which, how early they start, and which
+ * instruction has to wait for them.
+ *
+ * How early is part of the plan, the same on every rank. Whether a collective is started or made
+ * directly, and where a member waits, is its own affair: it follows from where its tensors lie. */
+#include "meta/overlap.h"
+
+/* Shorter ones end before a thread that sleeps has well begun. */
+static const int64_t LEAST_NS = 200000;
+
+static int64_t least_bytes(const struct meta_device *dev) {
+    const struct sheaf_split_link *hosts = &dev->options.costs.link[SHEAF_SPLIT_LEVEL_HOSTS];
+    if (dev->overlap == SHEAF_BACKEND_META_OVERLAP_ALWAYS) return 1;
+    if (dev->overlap == SHEAF_BACKEND_META_OVERLAP_NEVER || hosts->n < 2 || hosts->byte_ps < 1)
+        return INT64_MAX; /* inside a host, cores move the bytes that would have to compute */
+    return LEAST_NS * 1000 / hosts->byte_ps;
+}
+
+/* ---- plans ---- */
+
+static const struct sheaf_tensor *owner_of(const struct sheaf_tensor *t) {
+    return t->view_src ? t->view_src : t;
+}
+
+/* Does the step write into memory that had a value before? Then the order counts. */
+static bool writes(const struct sheaf__split_plan *plan, const struct sheaf__split_step *step,
+                   const struct sheaf_cgraph *graph, const struct sheaf_tensor *owner) {
+    const struct sheaf_tensor *target = plan->values[step->out].tensor;
+    if (step->kind == SHEAF__STEP_NODE) {
+        const struct sheaf_tensor *node = graph->nodes[step->node];
+        if (node->op != SHEAF_OP_SET_ROWS && node->op != SHEAF_OP_CPY) return false;
+        target = node->src[node->op == SHEAF_OP_CPY];
+    }
+    return owner_of(target) == owner;
+}
+
+void sheaf__meta_hoist(const struct meta_device *dev, struct sheaf__split_plan *plan,
+                       const struct sheaf_cgraph *graph) {
+    const int64_t least = least_bytes(dev);
+    for (int s = 0; s < plan->n_steps; s++) {
+        const struct sheaf__split_step step = plan->steps[s];
+        if (step.kind != SHEAF__STEP_ALL_REDUCE || step.bytes < least) continue;
+        const struct sheaf_tensor *owner = owner_of(plan->values[step.in[0]].tensor);
+        int to = s;
+        while (to > 0 && plan->steps[to - 1].out != step.in[0] &&
+               !writes(plan, &plan->steps[to - 1], graph, owner))
+            to--;
+        if (to == 0) continue; /* of a leaf */
+        memmove(&plan->steps[to + 1], &plan->steps[to], (size_t)(s - to) * sizeof step);
+        plan->steps[to] = step;
+    }
+}
+
+/* ---- programs ---- */
+
+static bool meets(const struct sheaf_tensor *a, const struct sheaf_tensor *b) {
+    if (!a || !b || !a->data || !b->data) return false;
+    const uintptr_t from = (uintptr_t)a->data, other = (uintptr_t)b->data;
+    return from < other + sheaf_nbytes(b) && other < from + sheaf_nbytes(a);
+}
+
+/* Does the instruction read or write memory of the collective? */
+static bool touches(const struct meta_instr *instr, const struct meta_instr *collective) {
+    const struct sheaf_tensor *const mine[] = {collective->in, collective->out};
+    for (int k = 0; k < 2; k++) {
+        if (meets(mine[k], instr->in) || meets(mine[k], instr->out)) return true;
+        for (int i = 0; instr->kind == INSTR_SPAN && i < instr->span.n_nodes; i++) {
+            const struct sheaf_tensor *node = instr->span.nodes[i];
+            if (node->op == SHEAF_OP_NONE || sheaf__op_is_view(node->op)) continue;
+            if (meets(mine[k], node)) return true;
+            for (int j = 0; j < SHEAF_MAX_SRC; j++)
+                if (meets(mine[k], node->src[j])) return true;
+        }
+    }
+    return false;
+}
+
+static bool is_collective(const struct meta_instr *instr) {
+    return instr->kind != INSTR_SPAN && instr->kind != INSTR_ZERO;
+}
+
+/* Memory of inputs moves from compute to compute. */
+static bool stays(sheaf_gallocr_t galloc, const struct sheaf_tensor *t) {
+    return !t || sheaf__gallocr_owns(galloc, owner_of(t)->buffer);
+}
+
+void sheaf__meta_place_waits(const struct meta_device *dev, struct meta_part *part,
+                             sheaf_gallocr_t galloc) {
+    const int64_t least = least_bytes(dev);
+    for (int i = 0; i < part->n_instrs; i++) {
+        part->instrs[i].started = false;
+        part->instrs[i].after = NULL;
+    }
+    for (int i = 0; i < part->n_instrs; i++) {
+        struct meta_instr *c = &part->instrs[i];
+        if (!is_collective(c) || (int64_t)sheaf_nbytes(c->out) < least || !stays(galloc, c->in) ||
+            !stays(galloc, c->out))
+            continue;
+        int j = i + 1;
+        bool spans = false;
+        while (j < part->n_instrs && !touches(&part->instrs[j], c))
+            spans = part->instrs[j++].kind == INSTR_SPAN || spans;
+        if (!spans) continue; /* nothing to do meanwhile */
+        c->started = true;
+        /* collectives end in order: what waits for this one waits for those before it */
+        if (j < part->n_instrs) part->instrs[j].after = c;
+    }
+}
