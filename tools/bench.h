@@ -24,7 +24,7 @@ enum { BENCH_MAX_REPEATS = 1000, BENCH_SHA_TEXT = 65 };
 enum bench_format { BENCH_MD, BENCH_CSV, BENCH_JSON };
 
 struct bench_options {
-    const char *model, *split, *devices, *sequence, *output;
+    const char *model, *split, *devices, *sequence, *overlap, *output;
     int64_t n_prompt[OPTION_MAX_LIST], n_gen[OPTION_MAX_LIST], depth[OPTION_MAX_LIST];
     int n_prompts, n_gens, n_depths; /* entries of the lists */
     int64_t repeats, n_batch, threads;
@@ -68,7 +68,7 @@ struct bench_test {
 /* Of one rank, over all timed repeats of a test. */
 struct bench_counts {
     double wall_s;
-    uint64_t compute_ns, collective_ns, wait_ns, n_collectives, collective_bytes;
+    uint64_t compute_ns, collective_ns, wait_ns, hidden_ns, n_collectives, collective_bytes;
     struct sheaf_comm_stats kinds[SHEAF_COMM_KIND_COUNT];
 };
 

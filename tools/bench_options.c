@@ -22,13 +22,16 @@ const char bench_usage[] =
     "      --split S          even, auto, or shares: 3,1 (even)\n"
     "      --devices LIST     as sheaf-info prints them: CPU0@0,CPU0@1 (all)\n"
     "      --sequence S       never, always, cheaper (never)\n"
+    "      --overlap O        auto, on, off: two chunks of a prompt, computing while sums travel\n"
+    "                         (auto: where measured links and products promise a gain)\n"
     "      --single           the first device alone, without the meta device (one rank)\n"
     "      --kv-type TYPE     f16, q8_0 or f32 (f16)\n"
     "      --no-warmup        time the first run too\n"
     "  -h, --help             this text\n"
     "      --version          version of the library\n"
     "\n"
-    "Columns: compute, comm and wait are shares of the time (wait is a part of comm); us/coll is\n"
+    "Columns: compute, comm and wait are shares of the time (wait is a part of comm); hidden is\n"
+    "the share of the collectives' time that went by beside computing (--overlap); us/coll is\n"
     "the mean time in a collective, skew how long a rank waits in it for the slowest one; bound "
     "is\n"
     "the speed at which reading the weights and the cache at the measured bandwidth and the\n"
@@ -48,6 +51,7 @@ static const struct option options[] = {
     {"--split", NULL, OPTION_TEXT, AT(split), 0, 0, 0},
     {"--devices", NULL, OPTION_TEXT, AT(devices), 0, 0, 0},
     {"--sequence", NULL, OPTION_TEXT, AT(sequence), 0, 0, 0},
+    {"--overlap", NULL, OPTION_TEXT, AT(overlap), 0, 0, 0},
     {"--single", NULL, OPTION_FLAG, AT(single), 0, 0, 0},
     {"--kv-type", NULL, OPTION_KV_TYPE, AT(kv_type), 0, 0, 0},
     {"--no-warmup", NULL, OPTION_FLAG, AT(no_warmup), 0, 0, 0},
@@ -75,9 +79,10 @@ static enum sheaf_status check(const struct bench_options *o) {
     for (int i = 0; i < o->n_gens; i++) any = any || o->n_gen[i];
     if (!any)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "nothing to measure: -p and -n are both 0");
-    if (o->single && (o->devices || o->split || o->sequence))
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "--single has no members: leave out --split, --devices, --sequence");
+    if (o->single && (o->devices || o->split || o->sequence || o->overlap))
+        return sheaf_set_error(
+            SHEAF_STATUS_INVALID,
+            "--single has no members: leave out --split, --devices, --sequence, --overlap");
     return SHEAF_STATUS_SUCCESS;
 }
 

@@ -18,6 +18,7 @@ struct summary {
     char name[64];                  /* "pp512", "tg128 @ d512" */
     double mean, deviation, median; /* tokens a second, over the repeats */
     double compute, comm, wait;     /* shares of the time, mean over the ranks */
+    double hidden;                  /* of the time of collectives: beside computing */
     double collectives, bytes;      /* a token */
     double us, wire_us, skew_us;    /* a collective */
     double bound, bound_share;      /* 0: unknown */
@@ -62,7 +63,7 @@ static struct kind_summary summarise_kind(const struct bench_result *r, int kind
 static struct summary summarise(const struct bench_result *r) {
     struct summary s = {0};
     double speeds[BENCH_MAX_REPEATS], square = 0;
-    double wall = 0, compute = 0, comm = 0, wait = 0;
+    double wall = 0, compute = 0, comm = 0, wait = 0, hidden = 0;
     const int n = r->n_repeats, ranks = sheaf_world_size();
     const double tokens = (double)r->test.n * n;
     for (int i = 0; i < n; i++) {
@@ -78,10 +79,12 @@ static struct summary summarise(const struct bench_result *r) {
         compute += (double)r->ranks[i].compute_ns;
         comm += (double)r->ranks[i].collective_ns;
         wait += (double)r->ranks[i].wait_ns;
+        hidden += (double)r->ranks[i].hidden_ns;
     }
     s.compute = over(compute, wall);
-    s.comm = over(comm, wall);
-    s.wait = over(wait, wall);
+    s.comm = over(comm - hidden, wall);
+    s.wait = wait > hidden ? over(wait - hidden, wall) : 0; /* they begin with it */
+    s.hidden = over(hidden, comm);
     s.collectives = over((double)r->ranks[0].n_collectives, tokens);
     s.bytes = over((double)r->ranks[0].collective_bytes, tokens);
     times_of(r->ranks[0].n_collectives, comm, wait, ranks, &s.us, &s.wire_us, &s.skew_us);
@@ -138,9 +141,10 @@ static void md_kinds(const struct bench *b) {
 
 static void md(const struct bench *b) {
     const int n = sheaf_world_size();
-    puts("| model | size | ranks | threads | test | t/s | compute | comm | wait | coll/token | "
+    puts("| model | size | ranks | threads | test | t/s | compute | comm | wait | hidden | "
+         "coll/token | "
          "KiB/token | us/coll | skew us | bound t/s | of bound |\n"
-         "|---|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+         "|---|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     for (int i = 0; i < b->n_results; i++) {
         const struct summary s = summarise(&b->results[i]);
         printf("| %s | %.2f MiB | %d | %d | %s | %.2f ± %.2f |", file_name(b),
@@ -149,6 +153,7 @@ static void md(const struct bench *b) {
         cell(s.compute, "%.1f %%", 100);
         cell(s.comm, "%.1f %%", 100);
         cell(s.wait, "%.1f %%", 100);
+        cell(s.hidden, "%.1f %%", 100);
         cell(s.collectives, "%.2f", 1);
         cell(s.bytes, "%.2f", 1.0 / 1024);
         cell(s.us, "%.2f", 1);
@@ -177,6 +182,9 @@ static void md(const struct bench *b) {
                b->link.per_byte * 1e12, b->link.transport);
     else if (n > 1)
         puts("link: not measured, because the members are not one a rank; no bound");
+    if (b->session->min_chunked)
+        printf("batches of %" PRId64 " tokens and more of a prompt go in two chunks (--overlap)\n",
+               b->session->min_chunked);
 }
 
 /* ---- csv, json: the same columns ---- */
@@ -194,6 +202,7 @@ static const struct column columns[] = {
     {"compute_share", AT(compute), 5},
     {"communication_share", AT(comm), 5},
     {"wait_share", AT(wait), 5},
+    {"hidden_share", AT(hidden), 5},
     {"collectives_per_token", AT(collectives), 4},
     {"bytes_per_token", AT(bytes), 1},
     {"us_per_collective", AT(us), 3},
@@ -291,7 +300,7 @@ static void json(const struct bench *b) {
                b->link.per_byte * 1e12);
     else
         printf(", \"link\": null");
-    printf(",\n \"ranks\": [");
+    printf(", \"min_chunked\": %" PRId64 ",\n \"ranks\": [", b->session->min_chunked);
     for (int i = 0; i < sheaf_world_size(); i++) {
         const struct bench_rank *r = &b->ranks[i];
         printf("%s{\"rank\": %d, ", i ? ",\n  " : "", i);

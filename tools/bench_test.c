@@ -44,6 +44,7 @@ static struct bench_counts counts_now(const struct sheaf__session *s) {
     c.compute_ns = stats.compute_ns;
     c.collective_ns = stats.collective_ns;
     c.wait_ns = stats.wait_ns;
+    c.hidden_ns = stats.hidden_ns;
     c.n_collectives = stats.n_collectives;
     c.collective_bytes = stats.collective_bytes;
     const struct sheaf_comm *comm = sheaf_backend_meta_dev_comm(s->meta);
@@ -60,6 +61,7 @@ static void add_counts(struct bench_counts *sum, const struct bench_counts *befo
     sum->compute_ns += after->compute_ns - before->compute_ns;
     sum->collective_ns += after->collective_ns - before->collective_ns;
     sum->wait_ns += after->wait_ns - before->wait_ns;
+    sum->hidden_ns += after->hidden_ns - before->hidden_ns;
     sum->n_collectives += after->n_collectives - before->n_collectives;
     sum->collective_bytes += after->collective_bytes - before->collective_bytes;
     for (int k = 0; k < SHEAF_COMM_KIND_COUNT; k++) {

@@ -28,6 +28,8 @@ const char run_usage[] =
     "      --devices LIST     all, or names as sheaf-info prints them: CPU0@0,CPU0@1 (all)\n"
     "      --sequence S       never, always, cheaper: for long prompts, sums scattered over the\n"
     "                         tokens (never)\n"
+    "      --overlap O        auto, on, off: prompts in two chunks, of which one computes while\n"
+    "                         the sums of the other travel (auto: where that should be faster)\n"
     "      --wire TYPE        f32, bf16, q8_0: how sums travel between hosts; the short ones "
     "round\n"
     "                         (SHEAF_COMM_WIRE, or f32)\n"
@@ -68,6 +70,7 @@ static const struct option options[] = {
     {"--split", NULL, OPTION_TEXT, AT(split), 0, 0, 0},
     {"--devices", NULL, OPTION_TEXT, AT(devices), 0, 0, 0},
     {"--sequence", NULL, OPTION_TEXT, AT(sequence), 0, 0, 0},
+    {"--overlap", NULL, OPTION_TEXT, AT(overlap), 0, 0, 0},
     {"--wire", NULL, OPTION_TEXT, AT(wire), 0, 0, 0},
     {"--single", NULL, OPTION_FLAG, AT(single), 0, 0, 0},
     {"--ctx", "-c", OPTION_INT, AT(n_ctx), 0, 1, 1 << 24},
@@ -95,10 +98,9 @@ static enum sheaf_status check(const struct run_options *o) {
     if (o->wire && strcmp(o->wire, "f32") && strcmp(o->wire, "bf16") && strcmp(o->wire, "q8_0"))
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--wire is f32, bf16 or q8_0, not '%.60s'",
                                o->wire);
-    if (o->single && (o->devices || o->split || o->check || o->sequence))
-        return sheaf_set_error(
-            SHEAF_STATUS_INVALID,
-            "--single has no members: leave out --split, --devices, --check, --sequence");
+    if (o->single && (o->devices || o->split || o->check || o->sequence || o->overlap))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "--single has no members: leave out --split, "
+                                                     "--devices, --check, --sequence, --overlap");
     return SHEAF_STATUS_SUCCESS;
 }
 

@@ -20,7 +20,7 @@ static const char *const stops[RUN_STOP_COUNT] = {
 /* Of one rank, exchanged for the summary. */
 struct numbers {
     uint64_t weight_bytes, share_bytes, bytes_read;
-    uint64_t compute_ns, collective_ns, wait_ns, n_collectives, collective_bytes;
+    uint64_t compute_ns, collective_ns, wait_ns, hidden_ns, n_collectives, collective_bytes;
 };
 
 double run_now(void) {
@@ -52,6 +52,7 @@ static enum sheaf_status gather(const struct sheaf__session *s, struct numbers *
         mine.compute_ns = stats.compute_ns;
         mine.collective_ns = stats.collective_ns;
         mine.wait_ns = stats.wait_ns;
+        mine.hidden_ns = stats.hidden_ns;
         mine.n_collectives = stats.n_collectives;
         mine.collective_bytes = stats.collective_bytes;
     }
@@ -64,8 +65,9 @@ static enum sheaf_status gather(const struct sheaf__session *s, struct numbers *
 static double per_second(size_t n, double s) { return s > 0 ? (double)n / s : 0; }
 
 static double communication_share(const struct numbers *n) {
-    double all = (double)n->compute_ns + (double)n->collective_ns;
-    return all > 0 ? (double)n->collective_ns / all : 0;
+    const double waited = (double)n->collective_ns - (double)n->hidden_ns;
+    const double all = (double)n->compute_ns + waited;
+    return all > 0 ? waited / all : 0;
 }
 
 /* "CPU0@1 CPU1@1" */

@@ -115,6 +115,7 @@ static enum sheaf_status make_session(struct bench *b) {
         .split = o->split,
         .single = o->single,
         .sequence = o->sequence,
+        .overlap = o->overlap,
         .n_ctx = most + depth,
         .n_batch = o->n_batch,
         .kv_type = o->kv_type,

@@ -355,6 +355,7 @@ static enum sheaf_status run(struct run *r) {
         .single = o->single,
         .check = o->check,
         .sequence = o->sequence,
+        .overlap = o->overlap,
         .n_ctx = o->n_ctx,
         .n_batch = o->n_batch,
         .kv_type = o->kv_type,

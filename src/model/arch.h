@@ -75,8 +75,10 @@ struct sheaf__arch {
     uint32_t allows;
     /* What differs from the defaults; may be NULL. */
     enum sheaf_status (*read_hparams)(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp);
-    /* Logits [n_vocab, n_out] of the builder's tokens; NULL on error. */
-    struct sheaf_tensor *(*build)(struct sheaf__builder *b);
+    /* Layer il in two halves, each from x [n_embd, n] to the x of the next, residual included. NULL
+     * on error. */
+    struct sheaf_tensor *(*attention)(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x);
+    struct sheaf_tensor *(*ffn)(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x);
 };
 
 extern const struct sheaf__arch sheaf__arch_llama, sheaf__arch_qwen2, sheaf__arch_gemma3;

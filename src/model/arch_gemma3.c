@@ -20,23 +20,24 @@ static enum sheaf_status read_hparams(const struct sheaf_gguf *gguf, struct shea
     return status;
 }
 
-static struct sheaf_tensor *build(struct sheaf__builder *b) {
+static struct sheaf_tensor *attention(struct sheaf__builder *b, int64_t il,
+                                      struct sheaf_tensor *x) {
     const struct sheaf__hparams *hp = b->hp;
     const struct sheaf__rope full = {SHEAF_ROPE_TYPE_NEOX, hp->freq_base, hp->freq_scale};
     const struct sheaf__rope local = {SHEAF_ROPE_TYPE_NEOX, hp->freq_base_swa, hp->freq_scale_swa};
-    struct sheaf_tensor *x = sheaf__build_embedding(b);
-    for (int64_t il = 0; il < hp->n_layer; il++) {
-        struct sheaf_tensor *const *w = b->model->layers[il].w;
-        bool swa = sheaf__hparams_is_swa(hp, il);
-        struct sheaf_tensor *y = sheaf__build_norm(b, x, w[SHEAF__W_ATTN_NORM]);
-        y = sheaf__build_attention(b, il, y, swa ? &local : &full, swa ? b->mask_swa : b->mask);
-        x = sheaf_add(b->ctx, x, sheaf__build_norm(b, y, w[SHEAF__W_ATTN_POST_NORM]));
-        y = sheaf__build_norm(b, x, w[SHEAF__W_FFN_NORM]);
-        y = sheaf__build_ffn(b, il, y, SHEAF_GLU_OP_GEGLU);
-        x = sheaf_add(b->ctx, x, sheaf__build_norm(b, y, w[SHEAF__W_FFN_POST_NORM]));
-        sheaf_format_name(x, "layer-%d", (int)il);
-    }
-    return sheaf__build_logits(b, x);
+    struct sheaf_tensor *const *w = b->model->layers[il].w;
+    const bool swa = sheaf__hparams_is_swa(hp, il);
+    struct sheaf_tensor *y = sheaf__build_norm(b, x, w[SHEAF__W_ATTN_NORM]);
+    y = sheaf__build_attention(b, il, y, swa ? &local : &full, swa ? b->mask_swa : b->mask);
+    y = sheaf__build_half(b, y);
+    return sheaf_add(b->ctx, x, sheaf__build_norm(b, y, w[SHEAF__W_ATTN_POST_NORM]));
+}
+
+static struct sheaf_tensor *ffn(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x) {
+    struct sheaf_tensor *const *w = b->model->layers[il].w;
+    struct sheaf_tensor *y = sheaf__build_norm(b, x, w[SHEAF__W_FFN_NORM]);
+    y = sheaf__build_half(b, sheaf__build_ffn(b, il, y, SHEAF_GLU_OP_GEGLU));
+    return sheaf_add(b->ctx, x, sheaf__build_norm(b, y, w[SHEAF__W_FFN_POST_NORM]));
 }
 
 const struct sheaf__arch sheaf__arch_gemma3 = {
@@ -48,5 +49,6 @@ const struct sheaf__arch sheaf__arch_gemma3 = {
              SHEAF__W_BIT(TOKEN_EMBD) | SHEAF__W_BIT(OUTPUT_NORM),
     .allows = SHEAF__W_BIT(QKV) | SHEAF__W_BIT(OUTPUT),
     .read_hparams = read_hparams,
-    .build = build,
+    .attention = attention,
+    .ffn = ffn,
 };

@@ -3,8 +3,9 @@
 #include "arch.h"
 #include "graph.h"
 
-static struct sheaf_tensor *build(struct sheaf__builder *b) {
-    return sheaf__build_plain(b, SHEAF_ROPE_TYPE_NORMAL);
+static struct sheaf_tensor *attention(struct sheaf__builder *b, int64_t il,
+                                      struct sheaf_tensor *x) {
+    return sheaf__build_plain_attention(b, il, x, SHEAF_ROPE_TYPE_NORMAL);
 }
 
 const struct sheaf__arch sheaf__arch_llama = {
@@ -15,5 +16,6 @@ const struct sheaf__arch sheaf__arch_llama = {
     .allows = SHEAF__W_BIT(QKV) | SHEAF__W_BIT(Q_BIAS) | SHEAF__W_BIT(K_BIAS) |
               SHEAF__W_BIT(V_BIAS) | SHEAF__W_BIT(QKV_BIAS) | SHEAF__W_BIT(O_BIAS) |
               SHEAF__W_BIT(OUTPUT) | SHEAF__W_BIT(ROPE_FREQS) | SHEAF__W_BIT(ROPE_FREQS_LAYER),
-    .build = build,
+    .attention = attention,
+    .ffn = sheaf__build_plain_ffn,
 };

@@ -2,8 +2,9 @@
 #include "arch.h"
 #include "graph.h"
 
-static struct sheaf_tensor *build(struct sheaf__builder *b) {
-    return sheaf__build_plain(b, SHEAF_ROPE_TYPE_NEOX);
+static struct sheaf_tensor *attention(struct sheaf__builder *b, int64_t il,
+                                      struct sheaf_tensor *x) {
+    return sheaf__build_plain_attention(b, il, x, SHEAF_ROPE_TYPE_NEOX);
 }
 
 const struct sheaf__arch sheaf__arch_qwen2 = {
@@ -14,5 +15,6 @@ const struct sheaf__arch sheaf__arch_qwen2 = {
              SHEAF__W_BIT(TOKEN_EMBD) | SHEAF__W_BIT(OUTPUT_NORM),
     .allows = SHEAF__W_BIT(QKV) | SHEAF__W_BIT(QKV_BIAS) | SHEAF__W_BIT(OUTPUT) |
               SHEAF__W_BIT(ROPE_FREQS),
-    .build = build,
+    .attention = attention,
+    .ffn = sheaf__build_plain_ffn,
 };

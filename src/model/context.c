@@ -1,6 +1,6 @@
-/* Owns the graph and its inputs. Invariant: a graph serves any evaluation of the same (n_tokens,
- * n_kv, all); only the contents of the inputs change, so that a device that compiles graphs
- * compiles one for each shape. n_kv grows in steps of KV_STEP. */
+/* Owns the graph and its inputs. Invariant: a graph serves any evaluation of the same chunks
+ * (n_tokens, n_kv) and `all`; only the contents of the inputs change, so that a device that
+ * compiles graphs compiles one for each shape. n_kv grows in steps of KV_STEP. */
 #include "context.h"
 
 #include <inttypes.h>
@@ -15,6 +15,7 @@ enum {
     KV_STEP = 256,
     NODES_PER_LAYER = 64, /* an upper bound; the builders use less than half */
     NODES_OUTSIDE = 64,
+    CHUNK_STEP = 32, /* tokens; columns that products take together */
 };
 
 struct sheaf__context {
@@ -22,13 +23,16 @@ struct sheaf__context {
     sheaf_backend_t backend;
     struct sheaf__kv_cache *cache;
     sheaf_gallocr_t galloc;
-    struct sheaf_context *arena; /* of the graph */
-    struct sheaf__builder b;     /* the graph that is built; b.graph NULL: none */
+    struct sheaf_context *arena;                     /* of the graph */
+    struct sheaf__builder chunks[SHEAF__MAX_CHUNKS]; /* of the graph that is built */
+    int n_chunks;                                    /* 0: none */
+    struct sheaf_cgraph *graph;
     struct sheaf_tensor *logits; /* of that graph */
     bool have_logits;
     int64_t n_ctx, n_batch, n_past;
-    int32_t *ints;   /* [n_batch] */
-    uint16_t *masks; /* [n_batch * n_ctx] */
+    int64_t min_chunked; /* tokens of an evaluation in two chunks; 0: none is */
+    int32_t *ints;       /* [n_batch] */
+    uint16_t *masks;     /* [n_batch * n_ctx] */
 };
 
 void sheaf__context_free(struct sheaf__context *ctx) {
@@ -39,6 +43,10 @@ void sheaf__context_free(struct sheaf__context *ctx) {
     free(ctx->ints);
     free(ctx->masks);
     free(ctx);
+}
+
+static size_t max_nodes(const struct sheaf__context *ctx) {
+    return SHEAF__MAX_CHUNKS * ((size_t)ctx->model->hp.n_layer * NODES_PER_LAYER + NODES_OUTSIDE);
 }
 
 enum sheaf_status sheaf__context_new(const struct sheaf__model *model, sheaf_backend_t backend,
@@ -55,8 +63,9 @@ enum sheaf_status sheaf__context_new(const struct sheaf__model *model, sheaf_bac
     ctx->model = model;
     ctx->backend = backend;
     ctx->n_ctx = params->n_ctx;
+    ctx->min_chunked = params->min_chunked;
     ctx->n_batch = params->n_batch < params->n_ctx ? params->n_batch : params->n_ctx;
-    size_t nodes = (size_t)model->hp.n_layer * NODES_PER_LAYER + NODES_OUTSIDE;
+    size_t nodes = max_nodes(ctx);
     ctx->arena = sheaf_init((struct sheaf_init_params){
         .mem_size = nodes * sheaf_tensor_overhead() + sheaf_graph_overhead_custom(nodes),
         .no_alloc = true});
@@ -95,28 +104,58 @@ enum sheaf_status sheaf__context_get_logits(struct sheaf__context *ctx, float *d
 
 /* ---- graphs ---- */
 
-static enum sheaf_status build(struct sheaf__context *ctx, int64_t n, int64_t n_kv, bool all) {
-    struct sheaf__builder *b = &ctx->b;
+/* Tokens of each chunk, and rows of the cache that it sees, as if it were evaluated alone. Returns
+ * the number of chunks. */
+static int cut(const struct sheaf__context *ctx, int64_t n, bool all, int64_t *tokens,
+               int64_t *n_kv) {
+    const int64_t half = (n + 1) / 2, rounded = (half + CHUNK_STEP - 1) / CHUNK_STEP * CHUNK_STEP;
+    const bool two = !all && ctx->min_chunked && n >= ctx->min_chunked && n > 1;
+    tokens[0] = !two ? n : n - rounded >= rounded / 2 ? rounded : half;
+    tokens[1] = n - tokens[0];
+    for (int64_t c = 0, end = ctx->n_past; c <= two; c++) {
+        end += tokens[c];
+        n_kv[c] = (end + KV_STEP - 1) / KV_STEP * KV_STEP;
+        if (n_kv[c] > ctx->n_ctx) n_kv[c] = ctx->n_ctx;
+    }
+    return two ? 2 : 1;
+}
+
+static bool is_built(const struct sheaf__context *ctx, int n_chunks, const int64_t *tokens,
+                     const int64_t *n_kv, bool all) {
+    bool same = n_chunks == ctx->n_chunks;
+    for (int c = 0; c < n_chunks && same; c++) {
+        const struct sheaf__builder *b = &ctx->chunks[c];
+        same = b->n_tokens == tokens[c] && b->n_kv == n_kv[c] && b->all == all;
+    }
+    return same;
+}
+
+static enum sheaf_status build(struct sheaf__context *ctx, int64_t n, bool all) {
+    int64_t tokens[SHEAF__MAX_CHUNKS], n_kv[SHEAF__MAX_CHUNKS];
+    const int n_chunks = cut(ctx, n, all, tokens, n_kv);
     ctx->have_logits = false;
-    if (b->graph && b->n_tokens == n && b->n_kv == n_kv && b->all == all)
-        return SHEAF_STATUS_SUCCESS;
+    if (is_built(ctx, n_chunks, tokens, n_kv, all)) return SHEAF_STATUS_SUCCESS;
+    ctx->n_chunks = 0;
     sheaf_reset(ctx->arena);
-    *b = (struct sheaf__builder){.model = ctx->model,
-                                 .hp = &ctx->model->hp,
-                                 .cache = ctx->cache,
-                                 .ctx = ctx->arena,
-                                 .n_tokens = n,
-                                 .n_kv = n_kv,
-                                 .all = all};
-    size_t nodes = (size_t)ctx->model->hp.n_layer * NODES_PER_LAYER + NODES_OUTSIDE;
-    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx->arena, nodes);
-    if (!graph) return SHEAF_STATUS_ALLOC_FAILED;
-    sheaf__build_inputs(b);
-    ctx->logits = ctx->model->hp.arch->build(b);
+    ctx->graph = sheaf_new_graph_custom(ctx->arena, max_nodes(ctx));
+    if (!ctx->graph) return SHEAF_STATUS_ALLOC_FAILED;
+    for (int c = 0; c < n_chunks; c++) {
+        ctx->chunks[c] = (struct sheaf__builder){.model = ctx->model,
+                                                 .hp = &ctx->model->hp,
+                                                 .cache = ctx->cache,
+                                                 .ctx = ctx->arena,
+                                                 .n_tokens = tokens[c],
+                                                 .n_kv = n_kv[c],
+                                                 .all = all,
+                                                 .before = c ? &ctx->chunks[c - 1] : NULL,
+                                                 .order = n_chunks > 1 ? ctx->graph : NULL};
+        sheaf__build_inputs(&ctx->chunks[c]);
+    }
+    ctx->logits = sheaf__build_model(ctx->chunks, n_chunks);
     if (ctx->logits) sheaf_set_output(ctx->logits);
-    enum sheaf_status status = sheaf_build_forward_expand(graph, ctx->logits);
-    if (!status) status = sheaf_gallocr_alloc_graph(ctx->galloc, graph);
-    if (!status) b->graph = graph;
+    enum sheaf_status status = sheaf_build_forward_expand(ctx->graph, ctx->logits);
+    if (!status) status = sheaf_gallocr_alloc_graph(ctx->galloc, ctx->graph);
+    if (!status) ctx->n_chunks = n_chunks;
     return status;
 }
 
@@ -129,20 +168,31 @@ static enum sheaf_status set_ints(struct sheaf__context *ctx, struct sheaf_tenso
     return sheaf_backend_tensor_set(t, ctx->ints, 0, (size_t)t->ne[0] * sizeof *ctx->ints);
 }
 
-/* Token i, at position n_past + i, sees row j of the cache if j <= position and, with a window,
+/* Token i, at position first + i, sees row j of the cache if j <= position and, with a window,
  * position - j < window. */
-static enum sheaf_status set_mask(struct sheaf__context *ctx, struct sheaf_tensor *t,
+static enum sheaf_status set_mask(struct sheaf__context *ctx, struct sheaf_tensor *t, int64_t first,
                                   int64_t window) {
     if (!t || !t->buffer) return SHEAF_STATUS_SUCCESS;
     const uint16_t minus_inf = 0xfc00; /* F16 */
     int64_t n_kv = t->ne[0];
     for (int64_t i = 0; i < t->ne[1]; i++) {
-        int64_t pos = ctx->n_past + i;
+        int64_t pos = first + i;
         uint16_t *row = ctx->masks + i * n_kv;
         for (int64_t j = 0; j < n_kv; j++)
             row[j] = j <= pos && (window == 0 || pos - j < window) ? 0 : minus_inf;
     }
     return sheaf_backend_tensor_set(t, ctx->masks, 0, sheaf_nbytes(t));
+}
+
+static enum sheaf_status set_inputs(struct sheaf__context *ctx, const struct sheaf__builder *b,
+                                    const int32_t *ids, int64_t first) {
+    enum sheaf_status status = set_ints(ctx, b->ids, ids, 0);
+    if (!status) status = set_ints(ctx, b->pos, NULL, first);
+    if (!status) status = set_ints(ctx, b->rows, NULL, first);
+    if (!status) status = set_ints(ctx, b->out_ids, NULL, b->n_tokens - 1);
+    if (!status) status = set_mask(ctx, b->mask, first, 0);
+    if (!status) status = set_mask(ctx, b->mask_swa, first, ctx->model->hp.swa_window);
+    return status;
 }
 
 static enum sheaf_status check(const struct sheaf__context *ctx, const int32_t *ids, int64_t n) {
@@ -164,17 +214,13 @@ enum sheaf_status sheaf__context_eval(struct sheaf__context *ctx, const int32_t 
                                       bool all) {
     enum sheaf_status status = check(ctx, ids, n);
     if (status) return status;
-    int64_t n_kv = (ctx->n_past + n + KV_STEP - 1) / KV_STEP * KV_STEP;
-    if (n_kv > ctx->n_ctx) n_kv = ctx->n_ctx;
-    status = build(ctx, n, n_kv, all);
-    const struct sheaf__builder *b = &ctx->b;
-    if (!status) status = set_ints(ctx, b->ids, ids, 0);
-    if (!status) status = set_ints(ctx, b->pos, NULL, ctx->n_past);
-    if (!status) status = set_ints(ctx, b->rows, NULL, ctx->n_past);
-    if (!status) status = set_ints(ctx, b->out_ids, NULL, n - 1);
-    if (!status) status = set_mask(ctx, b->mask, 0);
-    if (!status) status = set_mask(ctx, b->mask_swa, ctx->model->hp.swa_window);
-    if (!status) status = sheaf_backend_graph_compute(ctx->backend, b->graph);
+    status = build(ctx, n, all);
+    int64_t first = ctx->n_past;
+    for (int c = 0; c < ctx->n_chunks && !status; c++) {
+        status = set_inputs(ctx, &ctx->chunks[c], ids + (first - ctx->n_past), first);
+        first += ctx->chunks[c].n_tokens;
+    }
+    if (!status) status = sheaf_backend_graph_compute(ctx->backend, ctx->graph);
     if (status) return status;
     ctx->n_past += n;
     ctx->have_logits = true;

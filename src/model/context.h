@@ -17,6 +17,9 @@ struct sheaf__context_params {
     int64_t n_ctx;        /* tokens that the cache holds, >= 1 */
     int64_t n_batch;      /* tokens evaluated at once, >= 1 */
     enum sheaf_type type; /* of the K/V cache: F32, F16, Q8_0 */
+    /* Evaluations of so many tokens, with the logits of the last alone, go as two chunks in one
+     * graph (graph.h): the same bits as one after the other. 0: none */
+    int64_t min_chunked;
 };
 
 /* The model must be loaded on a buffer type of the backend; both outlive the context. */

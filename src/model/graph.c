@@ -72,10 +72,12 @@ static struct sheaf_tensor *rotate(struct sheaf__builder *b, int64_t il, struct 
 
 /* Writes x [d, g, n] into the cache [d.g, L] and returns its first n_kv rows as [d, t, g]. */
 static struct sheaf_tensor *through_cache(struct sheaf__builder *b, struct sheaf_tensor *cache,
-                                          struct sheaf_tensor *x, int64_t d) {
+                                          int kind, struct sheaf_tensor *x, int64_t d) {
     int64_t g = b->hp->n_head_kv;
+    if (b->before) cache = b->before->written[kind];
     struct sheaf_tensor *all =
         sheaf_set_rows(b->ctx, cache, sheaf_reshape_2d(b->ctx, x, d * g, b->n_tokens), b->rows);
+    b->written[kind] = all;
     if (!all) return NULL;
     /* reads the result of set_rows, so that the graph's order follows from its edges */
     struct sheaf_tensor *seen = sheaf_view_2d(b->ctx, all, d * g, b->n_kv, all->nb[1], 0);
@@ -104,8 +106,8 @@ struct sheaf_tensor *sheaf__build_attention(struct sheaf__builder *b, int64_t il
     if (w[SHEAF__W_K_NORM]) k = sheaf__build_norm(b, k, w[SHEAF__W_K_NORM]);
     q = rotate(b, il, q, rope);
     k = rotate(b, il, k, rope);
-    k = through_cache(b, b->cache->k[il], k, hp->head_k); // [d, t, g]
-    v = through_cache(b, b->cache->v[il], v, hp->head_v);
+    k = through_cache(b, b->cache->k[il], 0, k, hp->head_k); // [d, t, g]
+    v = through_cache(b, b->cache->v[il], 1, v, hp->head_v);
     q = sheaf_permute(b->ctx, q, 0, 2, 1, 3); // [d, n, h]
     struct sheaf_tensor *y =
         sheaf_flash_attn_ext(b->ctx, q, k, v, mask, hp->attn_scale, 0.0f, 0.0f); // [d, h, n]
@@ -133,16 +135,41 @@ struct sheaf_tensor *sheaf__build_logits(struct sheaf__builder *b, struct sheaf_
     return sheaf_set_name(sheaf_mul_mat(b->ctx, output, x), "logits");
 }
 
-struct sheaf_tensor *sheaf__build_plain(struct sheaf__builder *b, enum sheaf_rope_mode mode) {
-    struct sheaf__rope rope = {mode, b->hp->freq_base, b->hp->freq_scale};
-    struct sheaf_tensor *x = sheaf__build_embedding(b);
-    for (int64_t il = 0; il < b->hp->n_layer; il++) {
-        struct sheaf_tensor *const *w = b->model->layers[il].w;
-        struct sheaf_tensor *y = sheaf__build_norm(b, x, w[SHEAF__W_ATTN_NORM]);
-        x = sheaf_add(b->ctx, x, sheaf__build_attention(b, il, y, &rope, b->mask));
-        y = sheaf__build_norm(b, x, w[SHEAF__W_FFN_NORM]);
-        x = sheaf_add(b->ctx, x, sheaf__build_ffn(b, il, y, SHEAF_GLU_OP_SWIGLU));
-        sheaf_format_name(x, "layer-%d", (int)il);
+/* What the graph lacks shows when it is complete. */
+struct sheaf_tensor *sheaf__build_half(struct sheaf__builder *b, struct sheaf_tensor *x) {
+    if (b->order) sheaf_build_forward_expand(b->order, x);
+    return x;
+}
+
+struct sheaf_tensor *sheaf__build_plain_attention(struct sheaf__builder *b, int64_t il,
+                                                  struct sheaf_tensor *x,
+                                                  enum sheaf_rope_mode mode) {
+    const struct sheaf__rope rope = {mode, b->hp->freq_base, b->hp->freq_scale};
+    struct sheaf_tensor *y = sheaf__build_norm(b, x, b->model->layers[il].w[SHEAF__W_ATTN_NORM]);
+    return sheaf__build_half(
+        b, sheaf_add(b->ctx, x, sheaf__build_attention(b, il, y, &rope, b->mask)));
+}
+
+struct sheaf_tensor *sheaf__build_plain_ffn(struct sheaf__builder *b, int64_t il,
+                                            struct sheaf_tensor *x) {
+    struct sheaf_tensor *y = sheaf__build_norm(b, x, b->model->layers[il].w[SHEAF__W_FFN_NORM]);
+    return sheaf__build_half(b,
+                             sheaf_add(b->ctx, x, sheaf__build_ffn(b, il, y, SHEAF_GLU_OP_SWIGLU)));
+}
+
+struct sheaf_tensor *sheaf__build_model(struct sheaf__builder *chunks, int n_chunks) {
+    const struct sheaf__hparams *hp = chunks->hp;
+    struct sheaf_tensor *x[SHEAF__MAX_CHUNKS];
+    for (int c = 0; c < n_chunks; c++) x[c] = sheaf__build_embedding(&chunks[c]);
+    for (int64_t il = 0; il < hp->n_layer; il++) {
+        /* of the last layer, chunks before the last are read through the cache only */
+        if (il == hp->n_layer - 1)
+            for (int c = 0; c < n_chunks - 1; c++) chunks[c].order = NULL;
+        for (int c = 0; c < n_chunks; c++) x[c] = hp->arch->attention(&chunks[c], il, x[c]);
+        for (int c = 0; c < n_chunks; c++) {
+            x[c] = hp->arch->ffn(&chunks[c], il, x[c]);
+            sheaf_format_name(x[c], "layer-%d", (int)il);
+        }
     }
-    return sheaf__build_logits(b, x);
+    return sheaf__build_logits(&chunks[n_chunks - 1], x[n_chunks - 1]);
 }

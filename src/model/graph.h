@@ -9,22 +9,29 @@
 #include "kv_cache.h"
 #include "weights.h"
 
-/* Everything that building a graph needs; the inputs are made by sheaf__build_inputs. */
+/* Everything that building a graph needs; the inputs are made by sheaf__build_inputs. Tokens of one
+ * evaluation may be built as two chunks in one graph, each with a builder: the second reads what
+ * the first wrote into the cache. */
 struct sheaf__builder {
     const struct sheaf__model *model;
     const struct sheaf__hparams *hp;
     const struct sheaf__kv_cache *cache;
     struct sheaf_context *ctx;
     struct sheaf_cgraph *graph;
-    int64_t n_tokens, n_kv;        /* n_kv: rows of the cache that attention reads */
-    bool all;                      /* logits of all tokens, not only of the last */
-    struct sheaf_tensor *ids;      /* I32 [n] token ids */
-    struct sheaf_tensor *pos;      /* I32 [n] positions */
-    struct sheaf_tensor *rows;     /* I32 [n] rows of the cache to write */
-    struct sheaf_tensor *mask;     /* F16 [t, n]: 0 or -inf */
-    struct sheaf_tensor *mask_swa; /* the same for sliding windows; NULL if there are none */
-    struct sheaf_tensor *out_ids;  /* I32 [1]: the token whose logits are wanted; NULL: all */
+    int64_t n_tokens, n_kv;          /* n_kv: rows of the cache that attention reads */
+    bool all;                        /* logits of all tokens, not only of the last */
+    struct sheaf_tensor *ids;        /* I32 [n] token ids */
+    struct sheaf_tensor *pos;        /* I32 [n] positions */
+    struct sheaf_tensor *rows;       /* I32 [n] rows of the cache to write */
+    struct sheaf_tensor *mask;       /* F16 [t, n]: 0 or -inf */
+    struct sheaf_tensor *mask_swa;   /* the same for sliding windows; NULL if there are none */
+    struct sheaf_tensor *out_ids;    /* I32 [1]: the token whose logits are wanted; NULL: all */
+    struct sheaf__builder *before;   /* of the chunk before; NULL: this is the first */
+    struct sheaf_tensor *written[2]; /* K and V caches of the layer, with this chunk's rows */
+    struct sheaf_cgraph *order;      /* takes halves of layers in turn; NULL: all at the end */
 };
+
+enum { SHEAF__MAX_CHUNKS = 2 };
 
 struct sheaf__rope {
     enum sheaf_rope_mode mode;
@@ -46,7 +53,17 @@ struct sheaf_tensor *sheaf__build_ffn(struct sheaf__builder *b, int64_t il, stru
                                       enum sheaf_glu_op glu);
 /* Final norm and output projection of the wanted tokens: [v, n or 1]. */
 struct sheaf_tensor *sheaf__build_logits(struct sheaf__builder *b, struct sheaf_tensor *x);
-/* The layers of llama and qwen2: pre-norms, residuals, SwiGLU. */
-struct sheaf_tensor *sheaf__build_plain(struct sheaf__builder *b, enum sheaf_rope_mode mode);
+/* Ends what half a layer computes without needing a sum over the members: with two chunks, the
+ * other one comes next. Returns x. */
+struct sheaf_tensor *sheaf__build_half(struct sheaf__builder *b, struct sheaf_tensor *x);
+/* Halves of the layers of llama and qwen2: pre-norms, residuals, SwiGLU. */
+struct sheaf_tensor *sheaf__build_plain_attention(struct sheaf__builder *b, int64_t il,
+                                                  struct sheaf_tensor *x,
+                                                  enum sheaf_rope_mode mode);
+struct sheaf_tensor *sheaf__build_plain_ffn(struct sheaf__builder *b, int64_t il,
+                                            struct sheaf_tensor *x);
+/* Logits [n_vocab, n_out] of the last of n chunks, NULL on error. Two chunks take turns, half a
+ * layer each: while the sums of one chunk travel, the other has work. */
+struct sheaf_tensor *sheaf__build_model(struct sheaf__builder *chunks, int n_chunks);
 
 #endif

@@ -78,7 +78,7 @@ static enum sheaf_status build(struct sheaf__outline *o, const struct sheaf__mod
                                .n_tokens = o->n_tokens,
                                .n_kv = o->n_kv};
     sheaf__build_inputs(&b);
-    struct sheaf_tensor *logits = model->hp.arch->build(&b);
+    struct sheaf_tensor *logits = sheaf__build_model(&b, 1);
     if (logits) sheaf_set_output(logits);
     enum sheaf_status status = sheaf_build_forward_expand(o->graph, logits);
     if (status) return status;

@@ -9,6 +9,7 @@
 #include "sheaf/meta.h"
 #include "sheaf/world.h"
 
+#include "overlap.h"
 #include "speed.h"
 
 enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 512 };
@@ -279,8 +280,14 @@ static enum sheaf_status make_backend(struct sheaf__session *s,
     enum sheaf_status status = sheaf_backend_meta_device(
         s->members, (size_t)s->n_members, sheaf__policy_get_state, s->policy, &s->meta);
     enum sheaf_backend_meta_sequence sequence;
+    enum sheaf_backend_meta_overlap overlap;
     if (!status) status = sheaf__session_parse_sequence(p->sequence, &sequence);
     if (!status) status = sheaf_backend_meta_dev_set_sequence(s->meta, sequence);
+    if (!status) status = sheaf__overlap_parse(p->overlap, &overlap);
+    if (!status) status = sheaf_backend_meta_dev_set_overlap(s->meta, overlap);
+    if (!status)
+        status = sheaf__overlap_choose(overlap, s->model, s->policy, s->meta, s->n_batch,
+                                       &s->min_chunked);
     if (!status) status = sheaf_backend_dev_init(s->meta, NULL, &s->backend);
     if (!status && p->check) sheaf_backend_meta_set_check(s->backend, true);
     return status;
@@ -293,8 +300,11 @@ static enum sheaf_status load(struct sheaf__session *s, const struct sheaf__sess
                                p->progress, p->user);
     status = sheaf_world_agree(status, "loading the weights");
     if (status) return status;
-    const struct sheaf__context_params cp = {
-        .size = sizeof cp, .n_ctx = s->n_ctx, .n_batch = s->n_batch, .type = p->kv_type};
+    const struct sheaf__context_params cp = {.size = sizeof cp,
+                                             .n_ctx = s->n_ctx,
+                                             .n_batch = s->n_batch,
+                                             .type = p->kv_type,
+                                             .min_chunked = s->min_chunked};
     status = sheaf__context_new(s->model, s->backend, &cp, &s->context);
     return sheaf_world_agree(status, "making the K/V cache");
 }

@@ -18,6 +18,7 @@ struct sheaf__session_params {
     const char *devices;         /* "all" or NULL, or a list "CPU0@0,CPU0@1" */
     const char *split;           /* "even" or NULL, "auto", or a list "3,1" */
     const char *sequence;        /* "never" or NULL, "always", "cheaper": see sheaf/meta.h */
+    const char *overlap;         /* "auto" or NULL, "on", "off": see overlap.h */
     bool single;                 /* the first local device without the meta device; one rank only */
     bool check;                  /* compare mirrored results over members */
     bool plan_only;              /* model, devices and policy, but no weights */
@@ -38,6 +39,7 @@ struct sheaf__session {
     sheaf_backend_t backend;
     struct sheaf__context *context;
     int64_t n_ctx, n_batch;
+    int64_t min_chunked; /* tokens of a prompt's batch that goes in two chunks; 0: none does */
     size_t weight_bytes; /* that this rank holds */
     size_t share_bytes;  /* its exact proportion of all weight bytes */
 };
