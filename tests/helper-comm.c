@@ -170,12 +170,18 @@ static enum sheaf_status sum(int me, float *x, size_t n, const struct sheaf_comm
 
 /* Rank `culprit` misbehaves in the third all-reduce. */
 static int fault(const char *kind, int culprit, size_t n) {
-    float *x = calloc(2 * n + 1, sizeof *x);
+    float *x = calloc(2 * n + 1, sizeof *x), *all = calloc(2 * n * (size_t)n_members, sizeof *x);
+    size_t bytes[CHECK_MAX_MEMBERS];
     const int me = sheaf_comm_n_local(comm) ? sheaf_comm_local_member(comm, 0) : 0;
     const bool mine = sheaf_world_rank() == culprit;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (uint32_t i = 0; i < 5 && !st; i++) {
         const struct sheaf_comm_what what = {i, "ffn_out"};
+        if (i == 2 && !strcmp(kind, "gather")) { /* all gather, and disagree on the sizes */
+            for (int m = 0; m < n_members; m++) bytes[m] = (mine ? 2 : 1) * n * sizeof *x;
+            st = sheaf_comm_all_gather(comm, me, x, all, bytes, &what);
+            break;
+        }
         if (mine && i == 2) {
             if (!strcmp(kind, "late")) usleep(1200000);
             if (!strcmp(kind, "die")) _exit(9);
@@ -218,6 +224,7 @@ static int fault(const char *kind, int culprit, size_t n) {
         fprintf(stderr, "BUG: a barrier after a failure succeeded\n");
     if (!st) printf("ok rank %d\n", sheaf_world_rank());
     free(x);
+    free(all);
     return quit(!st);
 }
 

@@ -595,12 +595,13 @@ Test(comm_faults, ranks_with_different_lists, .timeout = 120) {
         expect_message(*on, "list", "different lists of members", "rank 1 (");
 }
 Test(comm_faults, large_messages_meet_other_sizes, .timeout = 120) {
-    static const char *const modes[] = {"size", "bigger"};
+    static const char *const cases[][2] = {
+        {"size", "1600000 bytes"}, {"bigger", "1600000 bytes"}, {"gather", "4800000 bytes"}};
     for (const char *const *on = transports(2); *on; on++)
-        for (size_t m = 0; m < 2; m++) {
-            const int rc = run_fault(*on, modes[m], 400000);
+        for (size_t m = 0; m < sizeof cases / sizeof *cases; m++) {
+            const int rc = run_fault(*on, cases[m][0], 400000);
             cr_expect_eq(rc, 1, "%s: status %d\n%s", *on, rc, out);
-            cr_expect_not_null(strstr(out, "1600000 bytes"), "%s\n%s", *on, out);
+            cr_expect_not_null(strstr(out, cases[m][1]), "%s\n%s", *on, out);
         }
 }
 /* While the thread of a rank makes a collective and the rank has other work. */
