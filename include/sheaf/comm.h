@@ -77,7 +77,8 @@ enum sheaf_status sheaf_comm_all_reduce(struct sheaf_comm *comm, int member, flo
 enum sheaf_status sheaf_comm_all_gather(struct sheaf_comm *comm, int member, const void *send,
                                         void *recv, const size_t *bytes,
                                         const struct sheaf_comm_what *what);
-/* send [sum of counts] on every member; member j receives block j of the sum, counts[j] floats. */
+/* send [sum of counts] on every member; member j receives block j of the sum, counts[j] floats, into
+ * recv, which does not overlap send. */
 enum sheaf_status sheaf_comm_reduce_scatter(struct sheaf_comm *comm, int member, const float *send,
                                             float *recv, const size_t *counts,
                                             const struct sheaf_comm_what *what);

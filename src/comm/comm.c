@@ -145,9 +145,8 @@ static void choose_chunks(struct sheaf_comm *comm) {
     enum { STEP = 2 * SHEAF__ALIGN * sizeof(float) }; /* a half is aligned, too */
     const size_t hosts = (size_t)comm->n_hosts, parts = hosts > 2 ? hosts : 1;
     comm->direct = hosts > 1 && comm->n_hosts == comm->n;
-    comm->max_part_bytes =
-        sheaf__min_size(SHEAF__EAGER, comm->direct ? comm->slot_bytes : comm->slot_bytes / hosts) /
-        STEP * STEP;
+    const size_t room = comm->direct ? comm->slot_bytes : comm->slot_bytes / hosts;
+    comm->max_part_bytes = room < STEP ? STEP : sheaf__min_size(SHEAF__EAGER, room) / STEP * STEP;
     comm->part_bytes = comm->max_part_bytes;
     comm->chunk_bytes = comm->direct ? parts * comm->max_part_bytes : comm->slot_bytes;
 }

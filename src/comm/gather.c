@@ -1,10 +1,7 @@
 /* all_gather, broadcast, barrier: data moves, nothing is computed. */
 #include "comm/group.h"
 
-enum {
-    ALIGN = 64,
-    AHEAD = 3, /* pieces sent before one is waited for; fewer than SHEAF__DEPTH */
-};
+enum { ALIGN = 64 };
 
 /* Bytes of a block of `size` that move in step k. */
 static size_t piece(size_t size, uint64_t k, size_t chunk) {
@@ -66,7 +63,7 @@ static enum sheaf_status gather_direct(const struct gather *g) {
     sheaf__wire_frames_post(c, first);
     copy_own(g);
     const uint8_t *own = g->recv + block_offset(g, c->member);
-    for (uint64_t k = 0; k < g->steps + AHEAD && !st; k++) {
+    for (uint64_t k = 0; k < g->steps + SHEAF__AHEAD && !st; k++) {
         const size_t from = (size_t)k * g->chunk;
         const int lane = SHEAF__GATHER_LANE + (int)(k % SHEAF__DEPTH);
         if (k && k < g->steps) {
@@ -80,13 +77,13 @@ static enum sheaf_status gather_direct(const struct gather *g) {
             }
             sheaf__wire_end(comm, lane);
         }
-        if (k == AHEAD) {
+        if (k == SHEAF__AHEAD) {
             st = sheaf__wire_frames_wait(c);
             for (int h = 0; h < comm->n_hosts && !st; h++)
                 if (h != comm->here && comm->take[h])
                     memcpy(g->recv + block_offset(g, h), sheaf__payload_in(comm, h), comm->take[h]);
-        } else if (k > AHEAD) {
-            st = sheaf__wire_wait(c, SHEAF__GATHER_LANE + (int)((k - AHEAD) % SHEAF__DEPTH));
+        } else if (k > SHEAF__AHEAD) {
+            st = sheaf__wire_wait(c, SHEAF__GATHER_LANE + (int)((k - SHEAF__AHEAD) % SHEAF__DEPTH));
         }
     }
     return st;

@@ -20,6 +20,8 @@ enum {
     RATE_NS = 12000000,     /* after which host 0 ends the measurement of the rate */
     MIN_ONE_SHOT = 256,
 };
+static_assert(RATE_PARTS <= (int)SHEAF__DEPTH && RATE_PARTS * LENGTHS <= (int)SHEAF__PIECES,
+              "there is room for what arrives, and requests for what is sent");
 static const char WHAT[] = "measure links";
 
 static int by_time(const void *a, const void *b) {

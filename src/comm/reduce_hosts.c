@@ -113,13 +113,15 @@ static bool exchange_whole(const struct sheaf__job *j) {
 static bool gathers(const struct sheaf__job *j) { return !j->counts && !exchange_whole(j); }
 
 /* Steps between the start of one and its sum, and from there to the sums of the others. Slots, sums
- * and results exist twice. (Twice as many in flight gain 4 % over veth, and lose 8 % where tbf
- * limits the rate: 4 MiB, 2026-11-21.) */
+ * and results exist twice. */
+enum { SCATTERS_AHEAD = 2, GATHERS_AHEAD = 2 };
+static_assert(SCATTERS_AHEAD + GATHERS_AHEAD < SHEAF__DEPTH && SHEAF__AHEAD < SHEAF__DEPTH,
+              "a lane for each step in flight");
 static uint64_t scatters_ahead(const struct sheaf__job *j) {
-    return !j->comm->direct ? 1 : gathers(j) ? 2 : 3;
+    return !j->comm->direct ? 1 : gathers(j) ? SCATTERS_AHEAD : SHEAF__AHEAD;
 }
 static uint64_t gathers_ahead(const struct sheaf__job *j) {
-    return j->comm->direct && gathers(j) ? 2 : 0;
+    return j->comm->direct && gathers(j) ? GATHERS_AHEAD : 0;
 }
 
 static int lane_of(uint64_t k) { return (int)(k % SHEAF__DEPTH); }
