@@ -54,9 +54,10 @@ struct sheaf__cuda_queue {
     char *work;   /* scratch of the node that is launched */
     size_t work_size;
     struct sheaf__cuda_blas *blas; /* NULL: cuBLASLt is not there */
-    /* The tensor whose columns lie in the scratch as 8-bit integers (mul_mat.cu), so that the
-     * products of one x by several matrices round it once; NULL: none. */
+    /* The tensor whose columns lie in the scratch as integers or halves (mul_mat.cu), so that the
+     * products of one x by several matrices convert it once; NULL: none. */
     const struct sheaf_tensor *rounded;
+    enum sheaf_type rounded_type;
 };
 
 /* One op: exact support, scratch bytes, launch. A launch only submits. */

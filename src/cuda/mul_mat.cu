@@ -25,18 +25,43 @@ static __global__ void gather_kernel(View b, float *out, int64_t n) {
     }
 }
 
-/* Rows of a matrix, nb1 bytes apart, to F16 or BF16 [k, rows], dense. What F16 cannot hold is its
- * largest number: an infinity would spoil the whole row of the result. */
+/* What F16 cannot hold is its largest number: an infinity would spoil the whole row of the result.
+ */
+HD uint64_t to_half(int type, float f) {
+    if (type == SHEAF_TYPE_BF16) return sheaf__f32_to_bf16(f);
+    return f32_to_f16(f > 65504.0f ? 65504.0f : f < -65504.0f ? -65504.0f : f);
+}
+
+/* Rows of a matrix, nb1 bytes apart, to F16 or BF16 [k, n], dense; k a multiple of 4. wide: F32
+ * rows at multiples of 16 bytes. grid: x pieces of a row, y rows */
 static __global__ void to_half_kernel(const char *x, size_t nb1, int from, int to, uint16_t *out,
-                                      int64_t k, int64_t n) {
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * THREADS) {
-        const float f = load_dense(from, x + (size_t)(i / k) * nb1, i % k);
-        out[i] = to == SHEAF_TYPE_BF16 ? sheaf__f32_to_bf16(f)
-                                       : f32_to_f16(f > 65504.0f    ? 65504.0f
-                                                    : f < -65504.0f ? -65504.0f
-                                                                    : f);
+                                      int64_t k, int64_t n, bool wide) {
+    for (int64_t row = blockIdx.y; row < n; row += gridDim.y) {
+        const char *in = x + (size_t)row * nb1;
+        for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 4; i < k;
+             i += (int64_t)gridDim.x * THREADS * 4) {
+            float4 v;
+            if (wide) {
+                v = *(const float4 *)(const void *)(in + (size_t)i * sizeof(float));
+            } else {
+                v.x = load_dense(from, in, i);
+                v.y = load_dense(from, in, i + 1);
+                v.z = load_dense(from, in, i + 2);
+                v.w = load_dense(from, in, i + 3);
+            }
+            *(uint64_t *)(void *)(out + row * k + i) = to_half(to, v.x) | to_half(to, v.y) << 16 |
+                                                       to_half(to, v.z) << 32 |
+                                                       to_half(to, v.w) << 48;
+        }
     }
+}
+
+static void to_halves(struct sheaf__cuda_queue *q, const char *x, size_t nb1, int from, int to,
+                      char *out, int64_t k, int64_t n) {
+    const bool wide = from == SHEAF_TYPE_F32 && ((uintptr_t)x | nb1) % 16 == 0;
+    const dim3 grid(sheaf__cuda_blocks(k, 4 * THREADS), sheaf__cuda_blocks_y(n));
+    CUDA_LAUNCH_PLAIN(to_half_kernel, grid, THREADS, 0, q->stream, x, nb1, from, to,
+                      (uint16_t *)(void *)out, k, n, wide);
 }
 
 /* ---- choice ---- */
@@ -71,6 +96,15 @@ static int64_t rows_of_chunk(const struct sheaf_tensor *a) {
     return rows < a->ne[1] ? rows : a->ne[1];
 }
 
+/* What the columns become in the scratch, where they stay for a product that follows: 8-bit
+ * integers (Q8_0 here), halves of a single matrix, or COUNT: nothing that stays. */
+static enum sheaf_type rounded_type(const struct sheaf_tensor *dst, enum Way way) {
+    const struct sheaf_tensor *a = dst->src[0];
+    if (way == WAY_VEC && sheaf_is_quantized(a->type)) return SHEAF_TYPE_Q8_0;
+    if (way == WAY_BLAS && dst->ne[2] * dst->ne[3] == 1) return half_type(a);
+    return SHEAF_TYPE_COUNT;
+}
+
 struct Parts { /* bytes of the work memory */
     size_t gathered, columns, weights;
 };
@@ -100,9 +134,10 @@ size_t sheaf__cuda_work_mul_mat(const struct sheaf__cuda_queue *q, const struct 
 
 /* ---- launch ---- */
 
-/* a, b of matrix (i2, i3) of dst: column by column halves, weights in chunks of rows. */
+/* a, b of matrix (i2, i3) of dst: columns to halves, unless they are there already; weights in
+ * chunks of rows. */
 static bool through_blas(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst,
-                         const Product *p, char *columns, char *weights) {
+                         const Product *p, char *columns, char *weights, bool converted) {
     const struct sheaf_tensor *a = dst->src[0];
     const enum sheaf_type half = half_type(a);
     const int64_t k = a->ne[0], m = a->ne[1], n = dst->ne[1], chunk = rows_of_chunk(a);
@@ -114,16 +149,11 @@ static bool through_blas(struct sheaf__cuda_queue *q, const struct sheaf_tensor 
             (const char *)a->data + (size_t)(i2 / r2) * a->nb[2] + (size_t)(i3 / r3) * a->nb[3];
         const char *y = p->b.data + (size_t)i2 * p->b.nb[2] + (size_t)i3 * p->b.nb[3];
         char *out = (char *)dst->data + (size_t)i2 * dst->nb[2] + (size_t)i3 * dst->nb[3];
-        CUDA_LAUNCH_PLAIN(to_half_kernel, sheaf__cuda_blocks(k * n, THREADS), THREADS, 0, q->stream,
-                          y, p->b.nb[1], (int)SHEAF_TYPE_F32, (int)half,
-                          (uint16_t *)(void *)columns, k, k * n);
+        if (!converted) to_halves(q, y, p->b.nb[1], SHEAF_TYPE_F32, half, columns, k, n);
         for (int64_t row = 0; row < m; row += direct ? m : chunk) {
             const int64_t rows = direct ? m : m - row < chunk ? m - row : chunk;
-            if (!direct) {
-                CUDA_LAUNCH_PLAIN(to_half_kernel, sheaf__cuda_blocks(k * rows, THREADS), THREADS, 0,
-                                  q->stream, x + (size_t)row * a->nb[1], a->nb[1], (int)a->type,
-                                  (int)half, (uint16_t *)(void *)weights, k, k * rows);
-            }
+            if (!direct)
+                to_halves(q, x + (size_t)row * a->nb[1], a->nb[1], a->type, half, weights, k, rows);
             if (!sheaf__cuda_blas_product(
                     q->blas, q->stream, half, rows, n, k, direct ? x : weights,
                     direct ? (int64_t)(a->nb[1] / 2) : k, columns, (float *)(void *)out + row,
@@ -153,9 +183,12 @@ enum sheaf_status sheaf__cuda_launch_mul_mat(struct sheaf__cuda_queue *q,
         p.fault = q->fault;
     }
     const enum Way way = way_of(q, dst);
-    const bool rounds = way == WAY_VEC && sheaf_is_quantized(a->type) && a->ne[0] > 0;
-    const bool rounded = rounds && q->rounded == b;
-    if (parts.gathered + parts.columns + parts.weights) q->rounded = rounds ? b : NULL;
+    const enum sheaf_type as = rounded_type(dst, way);
+    const bool rounded = as != SHEAF_TYPE_COUNT && q->rounded == b && q->rounded_type == as;
+    if (parts.gathered + parts.columns + parts.weights) {
+        q->rounded = as != SHEAF_TYPE_COUNT ? b : NULL;
+        q->rounded_type = as;
+    }
     if (needs_gather(b) && !rounded && !sheaf_is_empty(b)) {
         CUDA_LAUNCH_PLAIN(gather_kernel, sheaf__cuda_blocks(sheaf_nelements(b), THREADS), THREADS,
                           0, q->stream, p.b, (float *)(void *)q->work, sheaf_nelements(b));
@@ -167,12 +200,12 @@ enum sheaf_status sheaf__cuda_launch_mul_mat(struct sheaf__cuda_queue *q,
     char *columns = q->work + parts.gathered, *weights = columns + parts.columns;
     switch (way) {
     case WAY_VEC:
-        if (rounds) sheaf__cuda_place_columns(&p, columns);
-        if (rounds && !rounded) sheaf__cuda_quantize_columns(q, &p);
+        if (parts.columns) sheaf__cuda_place_columns(&p, columns);
+        if (parts.columns && !rounded) sheaf__cuda_quantize_columns(q, &p);
         sheaf__cuda_mul_vec(q, &p);
         break;
     case WAY_BLAS:
-        if (through_blas(q, dst, &p, columns, weights)) break;
+        if (through_blas(q, dst, &p, columns, weights, rounded)) break;
         sheaf__cuda_mul_tile(q, &p);
         break;
     case WAY_TILE:
