@@ -511,6 +511,12 @@ static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
     K(attn_alibi_slice, 1e-6, slice(sheaf_flash_attn_ext(c, X(F32, 32, 5, 2, 1), X(F16, 32, 70, 1, 1), X(F16, 32, 70, 1, 1), L(F16, "mask", 70, 5, 1, 1), 0.3f, 8.0f, 0), 4, 6))\
     K(attn_decode, 1e-6, sheaf_flash_attn_ext(c, X(F32, 64, 1, 9, 1), SWAPPED(F16, 64, 300, 3, 1), SWAPPED(F16, 64, 300, 3, 1), L(F16, "mask", 300, 1, 1, 1), 0.125f, 0, 0))\
     K(attn_many, 1e-6, sheaf_flash_attn_ext(c, X(F32, 16, 70, 3, 1), X(F16, 16, 70, 1, 1), X(F16, 16, 70, 1, 1), L(F16, "mask", 70, 70, 1, 1), 0.25f, 0, 0))\
+    K(attn_lanes_gqa, 1e-6, sheaf_flash_attn_ext(c, SWAPPED(F32, 20, 11, 6, 1), SWAPPED(F16, 20, 90, 2, 1), SWAPPED(F16, 13, 90, 2, 1), L(F16, "mask", 90, 11, 1, 1), 0.2f, 0, 0))\
+    K(attn_lanes_softcap, 2e-6, sheaf_flash_attn_ext(c, L(F32, "wide", 16, 40, 1, 1), X(F16, 16, 70, 1, 1), X(BF16, 8, 70, 1, 1), L(F32, "mask", 70, 40, 1, 1), 0.3f, 0, 20.0f))\
+    K(attn_lanes_alibi, 1e-6, sheaf_flash_attn_ext(c, X(F32, 32, 9, 10, 1), X(Q8, 32, 70, 2, 1), X(Q8, 32, 70, 2, 1), L(F16, "mask", 70, 9, 1, 1), 0.3f, 8.0f, 0))\
+    K(attn_lanes_head_mask, 1e-6, sheaf_flash_attn_ext(c, X(F32, 8, 50, 2, 2), X(F32, 8, 70, 1, 2), X(Q4, 32, 70, 1, 2), L(F16, "mask", 70, 50, 2, 1), 1.0f, 0, 0))\
+    K(attn_parts, 1e-6, sheaf_flash_attn_ext(c, X(F32, 16, 2, 9, 1), SWAPPED(F16, 16, 500, 1, 1), SWAPPED(F32, 8, 500, 1, 1), L(F16, "mask", 500, 2, 1, 1), 0.125f, 0, 0))\
+    K(attn_parts_alibi, 1e-6, sheaf_flash_attn_ext(c, X(F32, 12, 3, 4, 2), X(BF16, 12, 300, 2, 2), X(F32, 5, 300, 2, 2), L(F32, "mask", 300, 3, 4, 1), 0.3f, 8.0f, 0))\
     K(attn_closed, 0, sheaf_flash_attn_ext(c, X(F32, 32, 5, 4, 1), X(F32, 32, 70, 4, 1), X(F32, 32, 70, 4, 1), L(F16, "closed", 70, 5, 1, 1), 0.2f, 0, 0))\
     K(attn_no_keys, 0, sheaf_flash_attn_ext(c, X(F32, 32, 5, 4, 1), X(F32, 32, 0, 4, 1), X(F32, 32, 0, 4, 1), NULL, 0.2f, 0, 0))\
     K(attn_no_heads, 0, sheaf_flash_attn_ext(c, X(F32, 32, 5, 0, 1), X(F32, 32, 7, 0, 1), X(F32, 32, 7, 0, 1), NULL, 0.2f, 0, 0))\
@@ -638,24 +644,33 @@ static T *build_nan_attn(C *c) {
     return sheaf_flash_attn_ext(c, X(F32, 32, 1, 2, 1), X(F32, 32, 70, 2, 1), X(F32, 32, 70, 2, 1),
                                 L(F32, "zero-mask", 70, 1, 1, 1), 0.2f, 0, 0);
 }
-Test(cpu_ops, attention_ignores_what_is_masked) {
+static T *build_nan_attn_many(C *c) {
+    return sheaf_flash_attn_ext(c, X(F32, 32, 40, 2, 1), X(F32, 32, 70, 2, 1), X(F32, 32, 70, 2, 1),
+                                L(F32, "zero-mask", 70, 40, 1, 1), 0.2f, 0, 0);
+}
+static void attention_ignores_what_is_masked(T *(*build)(C *)) {
     sheaf_backend_t backend = new_backend(2);
-    struct run r = prepare(backend, build_nan_attn);
+    struct run r = prepare(backend, build);
     float *k = r.node->src[1]->data, *v = r.node->src[2]->data, *mask = r.node->src[3]->data;
-    for (int j = 0; j < 70; j++) mask[j] = j % 3 == 1 ? -INFINITY : 0;
+    const int n = (int)r.node->src[0]->ne[1];
+    for (int j = 0; j < 70 * n; j++) mask[j] = j % 70 % 3 == 1 ? -INFINITY : 0;
     for (int j = 1; j < 70; j += 3) {
         for (int h = 0; h < 2; h++) {
             for (int i = 0; i < 32; i++) k[(h * 70 + j) * 32 + i] = v[(h * 70 + j) * 32 + i] = NAN;
         }
     }
     cr_assert_eq(sheaf_backend_graph_compute(backend, r.graph), SHEAF_STATUS_SUCCESS);
-    for (int i = 0; i < 64; i++) cr_assert(isfinite(((float *)r.node->data)[i]));
+    for (int i = 0; i < 64 * n; i++) cr_assert(isfinite(((float *)r.node->data)[i]));
     k[0] = NAN; /* an open one shows in its head, and only there */
     cr_assert_eq(sheaf_backend_graph_compute(backend, r.graph), SHEAF_STATUS_SUCCESS);
-    for (int i = 0; i < 64; i++)
-        cr_assert_eq(isnan(((float *)r.node->data)[i]) != 0, i < 32, "element %d", i);
+    for (int i = 0; i < 64 * n; i++)
+        cr_assert_eq(isnan(((float *)r.node->data)[i]) != 0, i % 64 < 32, "element %d", i);
     finish(&r);
     sheaf_backend_free(backend);
+}
+Test(cpu_ops, attention_ignores_what_is_masked) {
+    attention_ignores_what_is_masked(build_nan_attn);
+    attention_ignores_what_is_masked(build_nan_attn_many);
 }
 
 static T *build_nan_soft_max(C *c) { return sheaf_soft_max(c, X(F32, 40, 2, 1, 1)); }

@@ -287,34 +287,84 @@ Test(mul_mat, conversions_same_bits) {
     }
 }
 
-Test(mul_mat, dot_and_axpy) {
-    enum { K = 320 };
-    static char x[K * 4];
-    static float row[K], y[K], z[K + 1];
+/* Every number of keys, and heads of every length: with tails of vectors. */
+Test(mul_mat, rows_of_a_cache) {
+    enum { K = 320, ROWS = 5 };
+    static char x[ROWS * K * 4];
+    static float row[K], y[ROWS * (K + 3)];
     FOR_EACH_TABLE(kern) {
         for (int t = 0; t < 4; t++) {
-            enum sheaf_type type = cache_types[t];
-            for (int n = 0; n <= K; n++) {
-                if (n % sheaf_blck_size(type) != 0) continue;
-                random_row(type, x, n);
-                fill(y, n);
-                sheaf_to_float(type, x, row, n);
-                double want = 0, scale = 0;
-                for (int i = 0; i < n; i++) {
-                    want += (double)row[i] * (double)y[i];
-                    scale += fabs((double)row[i] * (double)y[i]);
+            const enum sheaf_type type = cache_types[t];
+            for (int n = 0; n <= K; n += sheaf_blck_size(type) > 1 ? 32 : 7) {
+                const size_t stride = sheaf_row_size(type, n) + 2 * sheaf_type_size(type);
+                for (int r = 0; r < ROWS; r++) random_row(type, x + (size_t)r * stride, n);
+                for (int i = 0; i < ROWS * (K + 3); i++) y[i] = 77;
+                cr_assert(kern->load_rows[type](x, stride, ROWS, n, y, n + 3), "%s", kern->name);
+                for (int r = 0; r < ROWS; r++) {
+                    sheaf_to_float(type, x + (size_t)r * stride, row, n);
+                    cr_assert_arr_eq(y + r * (n + 3), row, (size_t)n * sizeof *row);
+                    cr_assert_eq(y[r * (n + 3) + n], 77.0f);
                 }
-                cr_assert_float_eq((double)kern->dot[type](n, x, y), want, 1e-6 * scale);
-                memcpy(z, y, sizeof y);
-                z[n] = 77;
-                kern->axpy[type](n, 0.37f, x, z);
-                for (int i = 0; i < n; i++) {
-                    double sum = 0.37 * (double)row[i] + (double)y[i];
-                    double size = fabs((double)row[i]) + fabs((double)y[i]);
-                    cr_assert_float_eq((double)z[i], sum, 3e-7 * size, "%s %s n %d i %d: %g, %g",
-                                       kern->name, sheaf_type_name(type), n, i, (double)z[i], sum);
+                for (int bad = 0; bad < n; bad += 5) { /* NaN wherever it stands, as F32 has it */
+                    if (type != SHEAF_TYPE_F32) break;
+                    float keep, nan = bad % 2 ? NAN : -INFINITY;
+                    char *at = x + 3 * stride + (size_t)bad * sizeof nan;
+                    memcpy(&keep, at, sizeof keep);
+                    memcpy(at, &nan, sizeof nan);
+                    cr_assert(!kern->load_rows[type](x, stride, ROWS, n, y, n + 3), "%d", bad);
+                    memcpy(at, &keep, sizeof keep);
                 }
-                cr_assert_eq(z[n], 77.0f);
+            }
+        }
+    }
+}
+
+Test(mul_mat, dots_and_mix) {
+    enum { K = 133, ROWS = 35, STRIDE = K + 3, MIXED = 6 };
+    static float x[ROWS * STRIDE], qs[3 * K], out[3 * (ROWS + 1)], one[1], w[MIXED * ROWS];
+    static float y[MIXED * STRIDE], y0[MIXED * STRIDE], z[STRIDE];
+    fill(x, ROWS * STRIDE);
+    fill(qs, 3 * K);
+    fill(w, MIXED * ROWS);
+    fill(y0, MIXED * STRIDE);
+    FOR_EACH_TABLE(kern) {
+        for (int k = 0; k <= K; k += k < 20 ? 1 : 37) {
+            for (int rows = 0; rows <= ROWS; rows++) {
+                const float *q[3] = {qs, qs + K, qs + 2 * K};
+                for (int c = 0; c < 3; c++) out[c * (ROWS + 1) + rows] = 77;
+                kern->dots(k, x, STRIDE, rows, q, 3, out, ROWS + 1);
+                for (int c = 0; c < 3; c++) cr_assert_eq(out[c * (ROWS + 1) + rows], 77.0f);
+                for (int r = 0; r < 3 * rows; r++) {
+                    const int c = r / rows, j = r % rows;
+                    const float got = out[c * (ROWS + 1) + j];
+                    double want = 0, size = 0;
+                    for (int i = 0; i < k; i++) {
+                        want += (double)x[j * STRIDE + i] * (double)q[c][i];
+                        size += fabs((double)x[j * STRIDE + i] * (double)q[c][i]);
+                    }
+                    cr_assert_float_eq((double)got, want, 1e-6 * size, "%s", kern->name);
+                    kern->dots(k, x + j * STRIDE, STRIDE, 1, q + c, 1, one, 1);
+                    cr_assert_eq(got, one[0], "%s: row %d of %d", kern->name, j, rows);
+                }
+                for (int n_y = 0; n_y <= MIXED && rows % 7 == 0; n_y++) {
+                    memcpy(y, y0, sizeof y);
+                    kern->mix(rows, x, STRIDE, k, w, ROWS, n_y, y, STRIDE);
+                    for (int r = 0; r < MIXED; r++) {
+                        memcpy(z, y0 + r * STRIDE, sizeof z); /* alone, and key by key: the same */
+                        for (int j = 0; j < rows && r < n_y; j++)
+                            kern->mix(1, x + j * STRIDE, STRIDE, k, w + r * ROWS + j, 0, 1, z, 0);
+                        cr_assert_arr_eq(y + r * STRIDE, z, sizeof z, "%s: %d of %d", kern->name, r,
+                                         n_y);
+                    }
+                    for (int i = 0; i < k && n_y > 0; i++) {
+                        double want = (double)y0[i], size = fabs(want);
+                        for (int j = 0; j < rows; j++) {
+                            want += (double)w[j] * (double)x[j * STRIDE + i];
+                            size += fabs((double)w[j] * (double)x[j * STRIDE + i]);
+                        }
+                        cr_assert_float_eq((double)y[i], want, 1e-6 * size, "%s", kern->name);
+                    }
+                }
             }
         }
     }

@@ -94,6 +94,29 @@ struct sheaf__cpu_panels16 {
     void (*blocks[SHEAF_TYPE_COUNT])(const void *x, struct sheaf__panel_block *y, int64_t n);
 };
 
+/* Attention of many queries, a lane each: in memory [..][lanes]. Functions that take a number of
+ * lanes in use may compute those beyond it too. */
+struct sheaf__cpu_attention {
+    int lanes, rows; /* of a tile; 0: the table has none of this */
+    /* panel [n][lanes], panel[i][c] = x[c][i]; `lanes` pointers */
+    void (*pack)(const float *const *x, int64_t n, float *panel);
+    /* y[c][i] = panel[i][c] * by[c] for cols lanes */
+    void (*unpack)(const float *panel, int64_t n, const float *by, int cols, float *const *y);
+    /* c[r] = sum over i < k of a[r * stride + i] * panel[i]; whole tiles of rows */
+    void (*scores)(int64_t k, const float *a, int64_t stride, int64_t rows, const float *panel,
+                   int lanes, float *c);
+    /* c[r] += sum over i < k of a[i * stride + r] * panel[i]; whole tiles of rows */
+    void (*values)(int64_t k, const float *a, int64_t stride, int64_t rows, const float *panel,
+                   int lanes, float *c);
+    /* A block of n keys joins a softmax. x = scale * score + slope[lane] * mask (-inf where the
+     * mask is, whatever the score; no mask: NULL); max becomes the largest so far; scores become
+     * exp(x - max); shrink is exp(old max - max), what was summed before is to be multiplied by it;
+     * sum is carried on. */
+    void (*soften)(int64_t n, int lanes, float scale, const float *mask, const float *slope,
+                   float *scores, float *max, float *sum, float *shrink);
+    void (*scale)(int64_t n, int lanes, const float *by, float *c); /* c[r] *= by, n rows */
+};
+
 struct sheaf__cpu_kernels {
     const char *name;
     struct sheaf__cpu_panels panels;
@@ -113,10 +136,18 @@ struct sheaf__cpu_kernels {
     void (*quantize_q8)(const float *x, struct sheaf__act_q8 *y, int64_t n);   /* n % 32 == 0 */
     void (*quantize_q8k)(const float *x, struct sheaf__act_q8k *y, int64_t n); /* n % 256 == 0 */
 
-    /* x . y for x of a K/V cache's type: F32 F16 BF16 Q8_0; NULL for others */
-    float (*dot[SHEAF_TYPE_COUNT])(int64_t n, const void *x, const float *y);
-    /* y += a * x; the same types */
-    void (*axpy[SHEAF_TYPE_COUNT])(int64_t n, float a, const void *x, float *y);
+    struct sheaf__cpu_attention attention;
+    /* Rows of n elements, `stride` bytes apart, as floats, y_stride apart: a K/V cache's types F32
+     * F16 BF16 Q8_0; NULL for others. True if all are finite. */
+    bool (*load_rows[SHEAF_TYPE_COUNT])(const void *x, size_t stride, int64_t rows, int64_t n,
+                                        float *y, int64_t y_stride);
+    /* out[c][j] = row j of x (k floats, `stride` floats apart) . q[c] */
+    void (*dots)(int64_t k, const float *x, int64_t stride, int64_t rows, const float *const *q,
+                 int n_q, float *out, int64_t out_stride);
+    /* y[r] += w[r][j] * row j of x, j by j: n_y rows of n floats y_stride apart, from `rows` rows
+     * stride apart; weights w_stride apart */
+    void (*mix)(int64_t rows, const float *x, int64_t stride, int64_t n, const float *w,
+                int64_t w_stride, int64_t n_y, float *y, int64_t y_stride);
     /* The conversions of sheaf_to_float and sheaf_from_float, the same bits: F16 BF16 Q8_0 */
     void (*to_float[SHEAF_TYPE_COUNT])(const void *x, float *y, int64_t n);
     void (*from_float[SHEAF_TYPE_COUNT])(const float *x, void *y, int64_t n);
@@ -188,7 +219,7 @@ extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels_module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 3 };
+enum { SHEAF__CPU_KERNELS_VERSION = 4 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

@@ -83,6 +83,24 @@ static inline float v_sum(v_f v) {
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+static inline v_f v_if_equal(v_f a, v_f b, v_f x, v_f otherwise) {
+    return _mm256_blendv_ps(otherwise, x, _mm256_cmp_ps(a, b, _CMP_EQ_OQ));
+}
+
+/* Vectors of sums to sums: first, of 4 vectors, each 128 bits to one of 4 floats; then those of VW
+ * vectors to VW floats. */
+static inline v_f v_sum_quads(const v_f *v) {
+    __m256 a = _mm256_add_ps(_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]));
+    __m256 b = _mm256_add_ps(_mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3]));
+    __m256d c = _mm256_castps_pd(a), d = _mm256_castps_pd(b);
+    return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(c, d)),
+                         _mm256_castpd_ps(_mm256_unpackhi_pd(c, d)));
+}
+static inline v_f v_sum_lanes(const v_f *q) {
+    return _mm256_add_ps(_mm256_permute2f128_ps(q[0], q[1], 0x20),
+                         _mm256_permute2f128_ps(q[0], q[1], 0x31));
+}
+
 /* p * 2^n for integer n in [-151, 129], in two steps so that each factor is a normal number. */
 static inline v_f v_ldexp(v_f p, v_f n) {
     __m256i i = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(i, 1),

@@ -78,6 +78,27 @@ static inline float v_sum(v_f v) {
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+static inline v_f v_if_equal(v_f a, v_f b, v_f x, v_f otherwise) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ), otherwise, x);
+}
+
+/* Vectors of sums to sums: first, of 4 vectors, each 128 bits to one of 4 floats; then those of VW
+ * vectors to VW floats. */
+static inline v_f v_sum_quads(const v_f *v) {
+    __m512 a = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+    __m512 b = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+    __m512d c = _mm512_castps_pd(a), d = _mm512_castps_pd(b);
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(c, d)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
+}
+static inline v_f v_sum_lanes(const v_f *q) {
+    __m512 a = _mm512_add_ps(_mm512_shuffle_f32x4(q[0], q[1], 0x44),
+                             _mm512_shuffle_f32x4(q[0], q[1], 0xee));
+    __m512 b = _mm512_add_ps(_mm512_shuffle_f32x4(q[2], q[3], 0x44),
+                             _mm512_shuffle_f32x4(q[2], q[3], 0xee));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
 static inline __m256i dot_i8(__m256i u, __m256i s) {
     return _mm256_dpbusd_epi32(_mm256_setzero_si256(), u, s);
 }

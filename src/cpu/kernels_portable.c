@@ -49,17 +49,6 @@ static float dot_bf16(int64_t n, const void *px, const float *y) {
     return add_lanes(lane);
 }
 
-static float dot_q8_0(int64_t n, const void *px, const float *y) {
-    const struct sheaf__block_q8_0 *x = px;
-    float sum = 0;
-    for (int64_t b = 0; b < n / SHEAF__QK; b++, y += SHEAF__QK) {
-        float lane[LANES] = {0};
-        for (int j = 0; j < SHEAF__QK; j++) lane[j % LANES] += (float)x[b].qs[j] * y[j];
-        sum += sheaf__f16_to_f32(x[b].d) * add_lanes(lane);
-    }
-    return sum;
-}
-
 #define ROWS_DOT_PLAIN(NAME, DOT)                                                                  \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
@@ -346,29 +335,6 @@ ROWS_DOT_FLOATS(iq4_nl, SHEAF__QK)
 ROWS_DOT_FLOATS(iq4_xs, SHEAF__QK_K)
 ROWS_DOT_FLOATS(mxfp4, SHEAF__QK)
 
-static void axpy_f32(int64_t n, float a, const void *px, float *y) {
-    const float *x = px;
-    for (int64_t i = 0; i < n; i++) y[i] += a * x[i];
-}
-
-static void axpy_f16(int64_t n, float a, const void *px, float *y) {
-    const uint16_t *x = px;
-    for (int64_t i = 0; i < n; i++) y[i] += a * sheaf__f16_to_f32(x[i]);
-}
-
-static void axpy_bf16(int64_t n, float a, const void *px, float *y) {
-    const uint16_t *x = px;
-    for (int64_t i = 0; i < n; i++) y[i] += a * sheaf__bf16_to_f32(x[i]);
-}
-
-static void axpy_q8_0(int64_t n, float a, const void *px, float *y) {
-    const struct sheaf__block_q8_0 *x = px;
-    for (int64_t b = 0; b < n / SHEAF__QK; b++, y += SHEAF__QK) {
-        float d = a * sheaf__f16_to_f32(x[b].d);
-        for (int j = 0; j < SHEAF__QK; j++) y[j] += d * (float)x[b].qs[j];
-    }
-}
-
 static void f16_to_f32(const void *px, float *y, int64_t n) {
     const uint16_t *x = px;
     for (int64_t i = 0; i < n; i++) y[i] = sheaf__f16_to_f32(x[i]);
@@ -385,6 +351,50 @@ static void f32_to_bf16(const float *x, void *py, int64_t n) {
     uint16_t *y = py;
     for (int64_t i = 0; i < n; i++) y[i] = sheaf__f32_to_bf16(x[i]);
 }
+
+/* ---- attention ---- */
+
+static bool load_rows(void (*to_float)(const void *, float *, int64_t), const void *px,
+                      size_t stride, int64_t rows, int64_t n, float *y, int64_t y_stride) {
+    const char *x = px;
+    bool finite = true;
+    for (int64_t r = 0; r < rows; r++, x += stride, y += y_stride) {
+        float zero = 0; /* 0 times what is not finite is NaN */
+        to_float(x, y, n);
+        for (int64_t i = 0; i < n; i++) zero += 0.0f * y[i];
+        finite = finite && zero == 0.0f;
+    }
+    return finite;
+}
+static void copy_f32(const void *x, float *y, int64_t n) { memcpy(y, x, (size_t)n * sizeof *y); }
+
+#define LOAD_ROWS(NAME, TO_FLOAT)                                                                  \
+    static bool NAME(const void *x, size_t stride, int64_t rows, int64_t n, float *y,              \
+                     int64_t y_stride) {                                                           \
+        return load_rows(TO_FLOAT, x, stride, rows, n, y, y_stride);                               \
+    }
+LOAD_ROWS(load_rows_f32, copy_f32)
+LOAD_ROWS(load_rows_f16, f16_to_f32)
+LOAD_ROWS(load_rows_bf16, bf16_to_f32)
+LOAD_ROWS(load_rows_q8_0, sheaf__dequantize_q8_0)
+
+static void dots(int64_t k, const float *x, int64_t stride, int64_t rows, const float *const *q,
+                 int n_q, float *out, int64_t out_stride) {
+    for (int c = 0; c < n_q; c++, out += out_stride) {
+        for (int64_t j = 0; j < rows; j++) out[j] = dot_f32(k, x + j * stride, q[c]);
+    }
+}
+
+static void mix(int64_t rows, const float *x, int64_t stride, int64_t n, const float *w,
+                int64_t w_stride, int64_t n_y, float *y, int64_t y_stride) {
+    for (int64_t r = 0; r < n_y; r++, w += w_stride, y += y_stride) {
+        for (int64_t j = 0; j < rows; j++) {
+            for (int64_t i = 0; i < n; i++) y[i] += w[j] * x[j * stride + i];
+        }
+    }
+}
+
+/* ---- rows ---- */
 
 static void rotate(int64_t n, bool side_by_side, const float *x, const float *cos, const float *sin,
                    float *y) {
@@ -452,20 +462,15 @@ const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable = {
         },
     .quantize_q8 = quantize_q8,
     .quantize_q8k = quantize_q8k,
-    .dot =
+    .load_rows =
         {
-            [SHEAF_TYPE_F32] = dot_f32,
-            [SHEAF_TYPE_F16] = dot_f16,
-            [SHEAF_TYPE_BF16] = dot_bf16,
-            [SHEAF_TYPE_Q8_0] = dot_q8_0,
+            [SHEAF_TYPE_F32] = load_rows_f32,
+            [SHEAF_TYPE_F16] = load_rows_f16,
+            [SHEAF_TYPE_BF16] = load_rows_bf16,
+            [SHEAF_TYPE_Q8_0] = load_rows_q8_0,
         },
-    .axpy =
-        {
-            [SHEAF_TYPE_F32] = axpy_f32,
-            [SHEAF_TYPE_F16] = axpy_f16,
-            [SHEAF_TYPE_BF16] = axpy_bf16,
-            [SHEAF_TYPE_Q8_0] = axpy_q8_0,
-        },
+    .dots = dots,
+    .mix = mix,
     .to_float =
         {
             [SHEAF_TYPE_F16] = f16_to_f32,

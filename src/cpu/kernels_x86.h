@@ -206,6 +206,7 @@ ROWS_DOT(rows_dot_bf16, tile_plain, SHEAF_TYPE_BF16, 1, 1, 1)
 #include "cpu/kernels_x86_digits.h"
 #include "cpu/kernels_x86_panels16.h"
 #endif
+#include "cpu/kernels_x86_attention.h"
 
 const struct sheaf__cpu_kernels KERNELS_TABLE = {
     .name = KERNELS_NAME,
@@ -286,20 +287,26 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
 #endif
     .quantize_q8 = quantize_q8,
     .quantize_q8k = quantize_q8k,
-    .dot =
+    .attention =
         {
-            [SHEAF_TYPE_F32] = dot_f32,
-            [SHEAF_TYPE_F16] = dot_f16,
-            [SHEAF_TYPE_BF16] = dot_bf16,
-            [SHEAF_TYPE_Q8_0] = dot_q8_0,
+            .lanes = LANES,
+            .rows = LANE_ROWS,
+            .pack = pack_lanes,
+            .unpack = unpack_lanes,
+            .scores = lanes_scores,
+            .values = lanes_values,
+            .soften = lanes_soften,
+            .scale = lanes_scale,
         },
-    .axpy =
+    .load_rows =
         {
-            [SHEAF_TYPE_F32] = axpy_f32,
-            [SHEAF_TYPE_F16] = axpy_f16,
-            [SHEAF_TYPE_BF16] = axpy_bf16,
-            [SHEAF_TYPE_Q8_0] = axpy_q8_0,
+            [SHEAF_TYPE_F32] = load_rows_f32,
+            [SHEAF_TYPE_F16] = load_rows_f16,
+            [SHEAF_TYPE_BF16] = load_rows_bf16,
+            [SHEAF_TYPE_Q8_0] = load_rows_q8_0,
         },
+    .dots = dots,
+    .mix = mix,
     .to_float =
         {
             [SHEAF_TYPE_F16] = f16_to_f32,
