@@ -191,6 +191,8 @@ size_t sheaf__act_row_size(enum sheaf__act act, int64_t k) {
         return (size_t)(k / 256) * sizeof(struct sheaf__act_q8k);
     case SHEAF__ACT_F32_SUMS:
         return (size_t)(k + k / 16) * sizeof(float);
+    case SHEAF__ACT_DIGITS:
+        return (size_t)((k + 255) / 256) * sizeof(struct sheaf__act_digits);
     default:
         return (size_t)k * sizeof(float);
     }

@@ -46,16 +46,40 @@ struct sheaf__act_q8k {
 static_assert(sizeof(struct sheaf__act_q8) == 40, "no padding");
 static_assert(sizeof(struct sheaf__act_q8k) == 292, "no padding");
 
-/* Activations in digits: x = d * ((h * 256 + m) * 256 + l), where d is the largest magnitude of a
- * block of 32 over 127 * 2^16. That rounds as floats do, but products of digits are exact integers.
- */
+/* 256 activations in digits: x = d * ((h * 256 + m) * 256 + l), where d is the largest magnitude of
+ * a block of 32 over 127 * 2^16. That rounds as floats do, but products of digits are exact
+ * integers. A column of k is as many of these as it takes, 64-byte aligned, zeros beyond k. */
 struct sheaf__act_digits {
-    struct sheaf__digits {
-        int8_t digit[3][64]; /* h, m, l */
-    } * x;                   /* of 64 elements each */
-    float *d;                /* of 32 elements each; 0 beyond the last, up to a multiple of 16 */
-    float *sums32, *sums16;  /* of 32 and of 16 elements; 0 beyond the last, as d */
+    int8_t digit[4][3][64]; /* h, m, l of 64 elements each, see sheaf__digits_place */
+    float d[8], sums32[8];  /* of 32 elements each */
+    float sums16[16];       /* SHEAF__DIGITS_PLAIN: of 16 */
+    /* SHEAF__DIGITS_QUADS, of 128 elements each: for each 4 bytes of 64, d of their block, and the
+     * sum of their elements in both vectors */
+    float lane_d[2][16], lane_sums[2][16];
 };
+static_assert(sizeof(struct sheaf__act_digits) % 64 == 0, "no padding");
+
+/* Where pieces of 16 elements lie, so that they meet the weights as these are read. */
+enum sheaf__digits_order {
+    SHEAF__DIGITS_PLAIN,
+    /* A vector has the first (the second) pieces of 4 blocks of 32 in a row: Q4_0, Q4_1, whose low
+     * nibbles are the first halves of blocks */
+    SHEAF__DIGITS_QUADS,
+    /* The first (the second) pieces of the even blocks of 256, then of the odd ones: Q4_K, Q5_K,
+     * whose low nibbles are even blocks */
+    SHEAF__DIGITS_K,
+};
+static inline enum sheaf__digits_order sheaf__digits_order_of(enum sheaf_type weights) {
+    return weights == SHEAF_TYPE_Q4_0 || weights == SHEAF_TYPE_Q4_1   ? SHEAF__DIGITS_QUADS
+           : weights == SHEAF_TYPE_Q4_K || weights == SHEAF_TYPE_Q5_K ? SHEAF__DIGITS_K
+                                                                      : SHEAF__DIGITS_PLAIN;
+}
+/* The place of piece `half` of block b (0..7), in pieces. */
+static inline int sheaf__digits_place(enum sheaf__digits_order order, int b, int half) {
+    return order == SHEAF__DIGITS_QUADS ? (b / 4 * 2 + half) * 4 + b % 4
+           : order == SHEAF__DIGITS_K   ? (b % 2 * 2 + half) * 4 + b / 2
+                                        : b * 2 + half;
+}
 
 /* out[c][r] = row r of w . column c, for nr rows, w_stride bytes apart, and nc (1..TILE_COLS)
  * columns of k elements in the activation format of the function. */
@@ -127,12 +151,12 @@ struct sheaf__cpu_kernels {
     sheaf__rows_dot_fn rows_dot[SHEAF_TYPE_COUNT];
     /* By sheaf__act_for(type, true). Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; NULL for others */
     sheaf__rows_dot_fn rows_dot_q8[SHEAF_TYPE_COUNT];
-    /* By columns as sheaf__act_digits_at lays them out. A table has all of these for Q8_0 Q4_0 Q4_1
+    /* By columns in digits, in the order of the type. A table has all of these for Q8_0 Q4_0 Q4_1
      * Q5_0 Q5_1 Q4_K Q5_K Q6_K or none; where it has them they are used for plain floats. */
     sheaf__rows_dot_fn rows_dot_digits[SHEAF_TYPE_COUNT];
-    /* n floats to the elements of y from number i on; both multiples of 32, and i of 64. d is not
-     * finite if an element is not. */
-    void (*to_digits)(const float *x, const struct sheaf__act_digits *y, int64_t i, int64_t n);
+    /* n % 32 == 0. d is not finite if an element is not. */
+    void (*to_digits)(const float *x, struct sheaf__act_digits *y, int64_t n,
+                      enum sheaf__digits_order order);
     void (*quantize_q8)(const float *x, struct sheaf__act_q8 *y, int64_t n);   /* n % 32 == 0 */
     void (*quantize_q8k)(const float *x, struct sheaf__act_q8k *y, int64_t n); /* n % 256 == 0 */
 
@@ -176,30 +200,8 @@ enum sheaf__act sheaf__act_for(enum sheaf_type weights, bool rounded);
 enum sheaf__act sheaf__act_of(enum sheaf_type weights);
 /* The sums of n / 16 groups of floats; n % 16 == 0. */
 void sheaf__act_sums(const float *x, float *sums, int64_t n);
-/* Bytes of a column of k activations. */
+/* Bytes of k activations. */
 size_t sheaf__act_row_size(enum sheaf__act act, int64_t k);
-
-/* The same for columns in digits, and where the parts of one lie in 64-byte aligned memory. */
-static inline size_t sheaf__act_digits_size(int64_t k) {
-    return (size_t)((k + 63) / 64) * sizeof(struct sheaf__digits) +
-           (size_t)((k + 511) / 512) * 16 * 4 * sizeof(float);
-}
-static inline struct sheaf__act_digits sheaf__act_digits_at(void *p, int64_t k) {
-    const int64_t scales = (k + 511) / 512 * 16;
-    struct sheaf__act_digits y = {.x = (struct sheaf__digits *)p};
-    y.d = (float *)(void *)(y.x + (k + 63) / 64);
-    y.sums32 = y.d + scales;
-    y.sums16 = y.sums32 + scales;
-    return y;
-}
-
-/* Zeros what is to be 0 beyond the last of k elements. */
-static inline void sheaf__act_digits_end(const struct sheaf__act_digits *y, int64_t k) {
-    const int64_t scales = (k + 511) / 512 * 16, blocks = k / 32;
-    memset(y->d + blocks, 0, (size_t)(scales - blocks) * sizeof *y->d);
-    memset(y->sums32 + blocks, 0, (size_t)(scales - blocks) * sizeof *y->sums32);
-    memset(y->sums16 + 2 * blocks, 0, (size_t)(scales - blocks) * 2 * sizeof *y->sums16);
-}
 
 /* The table in use: the best that this CPU runs, or the one that SHEAF_CPU_ISA names; decided by
  * the first call, the same for the life of the process. NULL with the error text set if
@@ -219,7 +221,7 @@ extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels_module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 4 };
+enum { SHEAF__CPU_KERNELS_VERSION = 5 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

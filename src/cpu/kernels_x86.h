@@ -42,12 +42,19 @@ INLINE int hsum8_i32(__m256i v) {
 
 INLINE float f16(uint16_t h) { return _cvtsh_ss(h); }
 
-/* Rows of weights lie one after the other, so what is this far ahead is needed next. The hardware
- * does not look across pages: without it a core read Q4_K at 8 GB/s from memory, with it at 15
- * (AMD EPYC, Zen 3, November 2026); 2 and 8 KiB gave the same to 10 %. */
-enum { PREFETCH_AHEAD = 4096 };
+/* How far ahead of what is read now weights are fetched, for rows of `row` bytes that are read.
+ * Rows mostly lie one after the other, and the hardware does not look across pages: without it a
+ * core read Q4_0 at 28 GB/s from memory, with 4 KiB at 31, with 8 KiB at 34, and Q8_0 at 37 and 40
+ * with 4 and 8 KiB (AMD EPYC, Zen 5, November 2026). If parts of longer rows are read, what comes
+ * next are the same parts of the next rows. */
+enum { PREFETCH_AHEAD = 8192 };
+INLINE size_t prefetch_ahead(size_t row, size_t w_stride) {
+    const size_t bytes = PREFETCH_AHEAD;
+    if (row == 0 || w_stride < 2 * row) return bytes;
+    return (bytes + row - 1) / row * w_stride;
+}
 INLINE void prefetch(const char *p, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + PREFETCH_AHEAD + i, _MM_HINT_T0);
+    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T0);
 }
 
 INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
@@ -87,6 +94,7 @@ enum { ACCS = 4 };
 INLINE void tile_plain(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int R,
                        const void *const *act, int C, float *const *out, int64_t r0) {
     const size_t step = (type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t)) * VW;
+    const size_t ahead = prefetch_ahead((size_t)k * step / VW, w_stride);
     v_f acc[MAX_ROWS][SHEAF__TILE_COLS][ACCS], x[MAX_ROWS];
     UNROLL for (int r = 0; r < R; r++) {
         UNROLL for (int c = 0; c < C; c++) {
@@ -99,7 +107,7 @@ INLINE void tile_plain(enum sheaf_type type, int64_t k, const char *w, size_t w_
             UNROLL for (int r = 0; r < R; r++) {
                 const char *row = w + (size_t)(r0 + r) * w_stride;
                 if (C == 1 && (size_t)j * step % 64 == 0)
-                    prefetch(row + (size_t)i * step / VW + (size_t)j * step, 64);
+                    prefetch(row + (size_t)i * step / VW + (size_t)j * step + ahead, 64);
                 x[r] = load_plain(type, row, i + j * VW);
             }
             UNROLL for (int c = 0; c < C; c++) {

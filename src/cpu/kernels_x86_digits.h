@@ -6,8 +6,12 @@
  * 32 bits besides. What rounding is left is that of floats.
  *
  * 64 weights are a vector of bytes, 4 of them a lane. With weights of up to 6 bits a lane's sum
- * stays below 2^31: 4 * 63 * (127 * 2^16 + 128 * 2^8 + 128). It becomes a float and is scaled by
- * the product of both scales; offsets and mins of weights meet the sums of activations.
+ * stays below 2^31: 4 * 63 * (127 * 2^16 + 128 * 2^8 + 128); with up to 5 bits so does that of two
+ * vectors. It becomes a float and is scaled by the product of both scales; offsets and mins of
+ * weights meet the sums of activations.
+ *
+ * What these loops have too much of is not products but scales and unpacking, so activations lie in
+ * the order in which weights of few bits come out of wide loads (enum sheaf__digits_order).
  *
  * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
 
@@ -21,7 +25,7 @@ INLINE __m512i halves(int a, int b) {
 }
 
 /* Lanes of 4 products of 64 weights of up to `bits` bits with the three digits of a column. */
-INLINE __m512 dot_digits(int bits, __m512i q, int8_t (*x)[64]) {
+INLINE __m512 dot_digits(int bits, __m512i q, const int8_t (*x)[64]) {
     const __m512i zero = _mm512_setzero_si512();
     __m512i a = _mm512_dpbusd_epi32(zero, q, load512(x[0]));
     a = _mm512_dpbusd_epi32(_mm512_slli_epi32(a, 8), q, load512(x[1]));
@@ -73,36 +77,34 @@ INLINE __m256 gather_halves(const char *p, size_t block, int n) {
     return _mm256_cvtph_ps(_mm_set_epi64x((int64_t)h[1], (int64_t)h[0]));
 }
 
-/* n <= 8 blocks from number b of the row on, which is at w. */
-INLINE void digits_group(enum sheaf_type type, const char *w, int64_t b, int n,
-                         const struct sheaf__act_digits *act, int C, __m512 (*acc)[2],
+/* n <= 8 blocks at w, by number g of the columns. */
+INLINE void digits_group(enum sheaf_type type, const char *w, int64_t g, int n, size_t ahead,
+                         const struct sheaf__act_digits *const *act, int C, __m512 (*acc)[2],
                          __m256 *mins) {
     const size_t block = block_size_32(type);
-    const float offset = type == SHEAF_TYPE_Q8_0   ? -128.0f
-                         : type == SHEAF_TYPE_Q4_0 ? -8.0f
-                                                   : -16.0f;
+    const float offset = type == SHEAF_TYPE_Q8_0 ? -128.0f : -16.0f;
     __m256 scale[SHEAF__TILE_COLS];
     const __m256 d = gather_halves(w, block, n);
     const __m256 m =
         has_min(type) ? gather_halves(w + 2, block, n) : _mm256_mul_ps(d, _mm256_set1_ps(offset));
     UNROLL for (int c = 0; c < C; c++) {
-        scale[c] = _mm256_mul_ps(d, _mm256_loadu_ps(act[c].d + b));
-        mins[c] = _mm256_fmadd_ps(m, _mm256_loadu_ps(act[c].sums32 + b), mins[c]);
+        scale[c] = _mm256_mul_ps(d, _mm256_load_ps(act[c][g].d));
+        mins[c] = _mm256_fmadd_ps(m, _mm256_load_ps(act[c][g].sums32), mins[c]);
     }
     UNROLL for (int j = 0; j < 4; j++, w += 2 * block) {
         if (2 * j >= n) break;
-        if (C == 1) prefetch(w, 2 * block);
+        if (C == 1) prefetch(w + ahead, 2 * block);
         /* the scale of a block that is not there is 0 */
         __m512i q = pair_32(type, w, 2 * j + 1 < n ? w + block : w);
         UNROLL for (int c = 0; c < C; c++) {
-            __m512 dot = dot_digits(type == SHEAF_TYPE_Q8_0 ? 8 : 5, q, act[c].x[b / 2 + j].digit);
+            __m512 dot = dot_digits(type == SHEAF_TYPE_Q8_0 ? 8 : 5, q, act[c][g].digit[j]);
             acc[c][j % 2] = _mm512_fmadd_ps(dot, spread_8(scale[c], j), acc[c][j % 2]);
         }
     }
 }
 
-INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w,
-                      const struct sheaf__act_digits *act, int C, float *sum) {
+INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                      const struct sheaf__act_digits *const *act, int C, float *sum) {
     const size_t block = block_size_32(type);
     const int64_t blocks = k / SHEAF__QK;
     __m512 acc[SHEAF__TILE_COLS][2];
@@ -112,60 +114,147 @@ INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w,
         mins[c] = _mm256_setzero_ps();
     }
     int64_t b = 0;
-    for (; b + 8 <= blocks; b += 8, w += 8 * block) digits_group(type, w, b, 8, act, C, acc, mins);
-    if (b < blocks) digits_group(type, w, b, (int)(blocks - b), act, C, acc, mins);
+    for (; b + 8 <= blocks; b += 8, w += 8 * block)
+        digits_group(type, w, b / 8, 8, ahead, act, C, acc, mins);
+    if (b < blocks) digits_group(type, w, b / 8, (int)(blocks - b), ahead, act, C, acc, mins);
     UNROLL for (int c = 0; c < C; c++) sum[c] =
         v_sum(_mm512_add_ps(acc[c][0], acc[c][1])) + hsum8(mins[c]);
 }
 
+/* ---- four blocks of 32 at a time ---- */
+
+/* Lanes of 8 products of 128 weights of up to 5 bits with two vectors of a column. */
+INLINE __m512 dot_digits_twice(__m512i q0, __m512i q1, const int8_t (*x)[3][64]) {
+    __m512i a = _mm512_dpbusd_epi32(_mm512_setzero_si512(), q0, load512(x[0][0]));
+    a = _mm512_slli_epi32(_mm512_dpbusd_epi32(a, q1, load512(x[1][0])), 8);
+    a = _mm512_dpbusd_epi32(a, q0, load512(x[0][1]));
+    a = _mm512_slli_epi32(_mm512_dpbusd_epi32(a, q1, load512(x[1][1])), 8);
+    a = _mm512_dpbusd_epi32(a, q0, load512(x[0][2]));
+    return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(a, q1, load512(x[1][2])));
+}
+
+/* Where the first 64 bytes of 4 blocks have the nibbles of three (of Q4_0, half of the fourth's),
+ * and the scale, then the min, of each lane's block; in words. */
+#define NIBBLES(AT) AT, AT + 1, AT + 2, AT + 3, AT + 4, AT + 5, AT + 6, AT + 7
+#define FOUR(AT)    AT, AT, AT, AT
+static const struct quad {
+    _Alignas(64) int16_t nibbles[32];
+    int16_t scales[32];
+} quad_q4_0 = {{NIBBLES(1), NIBBLES(10), NIBBLES(19), NIBBLES(28)},
+               {FOUR(0), FOUR(9), FOUR(18), FOUR(27)}},
+  quad_q4_1 = {{NIBBLES(2), NIBBLES(12), NIBBLES(22), NIBBLES(22)},
+               {FOUR(0), FOUR(10), FOUR(20), FOUR(30), FOUR(1), FOUR(11), FOUR(21), FOUR(31)}};
+
+/* n <= 4 blocks at w, by half h of number g of the columns. */
+INLINE void digits_quad(enum sheaf_type type, const char *w, int n, size_t ahead,
+                        const struct sheaf__act_digits *const *act, int C, int64_t g, int h,
+                        __m512 *acc, __m512 *mins) {
+    const struct quad *at = has_min(type) ? &quad_q4_1 : &quad_q4_0;
+    const size_t size = 4 * block_size_32(type);
+    if (C == 1) prefetch(w + ahead, size);
+    __m512i x =
+        n == 4 ? load512(w) : _mm512_maskz_loadu_epi8(((uint64_t)1 << (size_t)n * size / 4) - 1, w);
+    __asm__("" : "+v"(x)); /* not to be loaded twice: it crosses lines of the cache */
+    const __m512i s = _mm512_permutexvar_epi16(load512(at->scales), x);
+    const __m512 d = _mm512_cvtph_ps(_mm512_castsi512_si256(s));
+    const __m512 m = has_min(type) ? _mm512_cvtph_ps(_mm512_extracti64x4_epi64(s, 1)) : d;
+    __m512i q = _mm512_permutexvar_epi16(load512(at->nibbles), x);
+    if (n == 4) q = _mm512_mask_broadcast_i32x4(q, 0xf000, load128(w + size - 16));
+    const __m512i lo = and15_512(q), hi = and15_512(_mm512_srli_epi16(q, 4));
+    UNROLL for (int c = 0; c < C; c++) {
+        const struct sheaf__act_digits *y = &act[c][g];
+        acc[c] = _mm512_fmadd_ps(dot_digits_twice(lo, hi, &y->digit[2 * h]),
+                                 _mm512_mul_ps(d, v_load(y->lane_d[h])), acc[c]);
+        mins[c] = _mm512_fmadd_ps(m, v_load(y->lane_sums[h]), mins[c]);
+    }
+}
+
+/* Q4_0 and Q4_1. */
+INLINE void digits_4(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                     const struct sheaf__act_digits *const *act, int C, float *sum) {
+    const size_t quad = 4 * block_size_32(type);
+    const int64_t blocks = k / SHEAF__QK;
+    const __m512 offset = v_set1(has_min(type) ? 1.0f : -8.0f);
+    __m512 acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
+    UNROLL for (int c = 0; c < C; c++) acc[c] = mins[c] = _mm512_setzero_ps();
+    int64_t b = 0;
+    for (; b + 8 <= blocks; b += 8, w += 2 * quad) {
+        digits_quad(type, w, 4, ahead, act, C, b / 8, 0, acc, mins);
+        digits_quad(type, w + quad, 4, ahead, act, C, b / 8, 1, acc, mins);
+    }
+    if (b + 4 <= blocks) {
+        digits_quad(type, w, 4, ahead, act, C, b / 8, 0, acc, mins);
+        b += 4, w += quad;
+    }
+    if (b < blocks)
+        digits_quad(type, w, (int)(blocks - b), ahead, act, C, b / 8, (int)(b % 8 / 4), acc, mins);
+    UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm512_fmadd_ps(offset, mins[c], acc[c]));
+}
+
 /* ---- blocks of 256 ---- */
 
+/* The 8 scales, then the 8 mins, of Q4_K and Q5_K at w, times d and dmin: k_scales_mins without
+ * general registers. */
+INLINE __m512 k_scales(const char *w) {
+    const __m128i x = load128(w); /* halves d, dmin; bytes a[4], b[4], c[4] */
+    /* a, c, b, c >> 4 and the top bits of a and b */
+    const __m128i low =
+        _mm_srlv_epi32(_mm_shuffle_epi32(x, _MM_SHUFFLE(3, 2, 3, 1)), _mm_setr_epi32(0, 0, 0, 4));
+    const __m128i top = _mm_srli_epi32(_mm_shuffle_epi32(x, _MM_SHUFFLE(2, 2, 1, 1)), 2);
+    const __m128i take = _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f);
+    const __m128i add = _mm_setr_epi32(0, 0x30303030, 0, 0x30303030);
+    const __m128i all = _mm_or_si128(_mm_and_si128(low, take), _mm_and_si128(top, add));
+    const __m512 d = _mm512_permutexvar_ps(halves(0, 1), _mm512_castps128_ps512(_mm_cvtph_ps(x)));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(all)), d);
+}
+
 /* Q4_K and Q5_K. */
-INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w,
-                     const struct sheaf__act_digits *act, int C, float *sum) {
+INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                     const struct sheaf__act_digits *const *act, int C, float *sum) {
     const bool five = type == SHEAF_TYPE_Q5_K;
     const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
-    const __m512i shift = _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4);
-    __m512 acc[SHEAF__TILE_COLS][2];
-    UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = _mm512_setzero_ps();
+    const __m512i bit4 = _mm512_set1_epi8(16);
+    const __m512i even = _mm512_cvtepi8_epi32(_mm_setr_epi8(FOUR(0), FOUR(2), FOUR(4), FOUR(6)));
+    const __m512i odd = _mm512_cvtepi8_epi32(_mm_setr_epi8(FOUR(1), FOUR(3), FOUR(5), FOUR(7)));
+    const __m512i to_bit4 = _mm512_setr_epi64(4, 4, 2, 2, 0, 0, 62, 62); /* from 0, 2, 4, 6 */
+    __m512 acc[SHEAF__TILE_COLS][2], mins[SHEAF__TILE_COLS];
+    UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = mins[c] = _mm512_setzero_ps();
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += block) {
-        const struct sheaf__block_q4_k *b4 = (const void *)w;
-        const struct sheaf__block_q5_k *b5 = (const void *)w;
-        int32_t d_dmin;
-        if (C == 1) prefetch(w, block);
-        memcpy(&d_dmin, w, sizeof d_dmin); /* d, dmin, scales lie alike in both */
-        __m512 d = _mm512_castps128_ps512(_mm_cvtph_ps(_mm_cvtsi32_si128(d_dmin)));
-        d = _mm512_permutexvar_ps(halves(0, 1), d);
-        __m512 s = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(k_scales_mins(b4->scales)));
-        s = _mm512_mul_ps(s, d); /* 8 scales, 8 mins */
-        __m512 t[SHEAF__TILE_COLS];
-        UNROLL for (int c = 0; c < C; c++) {
-            t[c] = _mm512_castps256_ps512(_mm256_loadu_ps(act[c].d + 8 * b));
-            t[c] = _mm512_insertf32x8(t[c], _mm256_loadu_ps(act[c].sums32 + 8 * b), 1);
-            t[c] = _mm512_mul_ps(s, t[c]);
-            acc[c][1] = _mm512_mask_sub_ps(acc[c][1], 0xff00, acc[c][1], t[c]);
+        if (C == 1) prefetch(w + ahead, block);
+        const __m512 s = k_scales(w);
+        const char *qs = w + block - SHEAF__QK_K / 2;
+        const __m512i x0 = load512(qs), x1 = load512(qs + 64);
+        /* the first and the second 16 bytes of each 32 */
+        const __m512i q[2] = {_mm512_shuffle_i64x2(x0, x1, 0x88),
+                              _mm512_shuffle_i64x2(x0, x1, 0xdd)};
+        __m512i lo[2], hi[2];
+        UNROLL for (int i = 0; i < 2; i++) {
+            lo[i] = and15_512(q[i]);
+            hi[i] = and15_512(_mm512_srli_epi16(q[i], 4));
+            if (!five) continue;
+            const struct sheaf__block_q5_k *b5 = (const void *)w;
+            __m512i h = _mm512_broadcast_i32x4(load128(b5->qh + 16 * i));
+            h = _mm512_rolv_epi64(h, to_bit4);
+            lo[i] = _mm512_ternarylogic_epi64(lo[i], h, bit4, 0xf8); /* lo | h & 16 */
+            hi[i] = _mm512_ternarylogic_epi64(hi[i], _mm512_srli_epi16(h, 1), bit4, 0xf8);
         }
-        __m512i high = _mm512_setzero_si512();
-        if (five) high = _mm512_srlv_epi64(twice256(b5->qh), _mm512_srli_epi64(shift, 2));
-        UNROLL for (int j = 0; j < 4; j++) {
-            __m512i q = twice256((five ? b5->qs : b4->qs) + 32 * j);
-            q = and15_512(_mm512_srlv_epi64(q, shift));
-            if (five) { /* bit 2j to bit 4 */
-                __m512i h =
-                    j < 2 ? _mm512_slli_epi16(high, 4 - 2 * j) : _mm512_srli_epi16(high, 2 * j - 4);
-                q = _mm512_ternarylogic_epi64(q, h, _mm512_set1_epi8(16), 0xf8); /* q | h & 16 */
-            }
-            UNROLL for (int c = 0; c < C; c++) acc[c][j % 2] =
-                _mm512_fmadd_ps(dot_digits(6, q, act[c].x[4 * b + j].digit),
-                                spread_8(_mm512_castps512_ps256(t[c]), j), acc[c][j % 2]);
+        UNROLL for (int c = 0; c < C; c++) {
+            const struct sheaf__act_digits *y = &act[c][b];
+            const __m512 t = _mm512_mul_ps(s, v_load(y->d)); /* sums32 follow d */
+            mins[c] = _mm512_add_ps(mins[c], t);             /* its upper half */
+            acc[c][0] = _mm512_fmadd_ps(dot_digits_twice(lo[0], lo[1], &y->digit[0]),
+                                        _mm512_permutexvar_ps(even, t), acc[c][0]);
+            acc[c][1] = _mm512_fmadd_ps(dot_digits_twice(hi[0], hi[1], &y->digit[2]),
+                                        _mm512_permutexvar_ps(odd, t), acc[c][1]);
         }
     }
-    UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm512_add_ps(acc[c][0], acc[c][1]));
+    UNROLL for (int c = 0; c < C; c++) sum[c] =
+        v_sum(_mm512_add_ps(acc[c][0], acc[c][1])) - hsum8(_mm512_extractf32x8_ps(mins[c], 1));
 }
 
 /* Q6_K: 6-bit integers unsigned, their offset of 32 as a min. */
-INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w,
-                      const struct sheaf__act_digits *act, int C, float *sum) {
+INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                      const struct sheaf__act_digits *const *act, int C, float *sum) {
     const __m512i shift = _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2);
     const __m512i each_twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     const __m512i each_4_times = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
@@ -174,13 +263,13 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w,
     UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = _mm512_setzero_ps();
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += sizeof(struct sheaf__block_q6_k)) {
         const struct sheaf__block_q6_k *x = (const void *)w;
-        if (C == 1) prefetch(w, sizeof *x);
+        if (C == 1) prefetch(w + ahead, sizeof *x);
         __m512 s = _mm512_mul_ps(v_load_i8(x->scales), _mm512_set1_ps(f16(x->d)));
         __m512 mins = _mm512_mul_ps(s, _mm512_set1_ps(-32.0f)), t[SHEAF__TILE_COLS];
         UNROLL for (int c = 0; c < C; c++) {
-            __m512 dx = _mm512_castps256_ps512(_mm256_loadu_ps(act[c].d + 8 * b));
+            __m512 dx = _mm512_castps256_ps512(_mm256_load_ps(act[c][b].d));
             t[c] = _mm512_mul_ps(s, _mm512_permutexvar_ps(each_twice, dx));
-            acc[c][1] = _mm512_fmadd_ps(mins, v_load(act[c].sums16 + 16 * b), acc[c][1]);
+            acc[c][1] = _mm512_fmadd_ps(mins, v_load(act[c][b].sums16), acc[c][1]);
         }
         UNROLL for (int g = 0; g < 2; g++) {
             __m512i l = load512(x->ql + 64 * g), u = twice256(x->qh + 32 * g);
@@ -194,7 +283,7 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w,
                 const int j = 2 * g + h;
                 const __m512i pick = _mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * j));
                 UNROLL for (int c = 0; c < C; c++) acc[c][h] =
-                    _mm512_fmadd_ps(dot_digits(6, q, act[c].x[4 * b + j].digit),
+                    _mm512_fmadd_ps(dot_digits(6, q, act[c][b].digit[j]),
                                     _mm512_permutexvar_ps(pick, t[c]), acc[c][h]);
             }
         }
@@ -205,14 +294,15 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w,
 #define DIGITS_TILE(ROW_FN, TYPE, C)                                                               \
     for (int64_t r = 0; r < nr; r++) {                                                             \
         float sum[C];                                                                              \
-        ROW_FN(TYPE, k, (const char *)w + (size_t)r * w_stride, col, C, sum);                      \
+        ROW_FN(TYPE, k, (const char *)w + (size_t)r * w_stride, ahead, col, C, sum);               \
         UNROLL for (int c = 0; c < C; c++) out[c][r] = sum[c];                                     \
     }
-#define ROWS_DIGITS(NAME, ROW_FN, TYPE)                                                            \
+#define ROWS_DIGITS(NAME, ROW_FN, TYPE, ROW)                                                       \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
-        struct sheaf__act_digits col[SHEAF__TILE_COLS];                                            \
-        for (int c = 0; c < nc; c++) col[c] = sheaf__act_digits_at((void *)(uintptr_t)act[c], k);  \
+        const size_t ahead = prefetch_ahead((size_t)(ROW), w_stride);                              \
+        const struct sheaf__act_digits *col[SHEAF__TILE_COLS];                                     \
+        for (int c = 0; c < nc; c++) col[c] = act[c];                                              \
         if (nc == 1) {                                                                             \
             DIGITS_TILE(ROW_FN, TYPE, 1)                                                           \
         } else if (nc == 2) {                                                                      \
@@ -223,24 +313,42 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w,
             DIGITS_TILE(ROW_FN, TYPE, 4)                                                           \
         }                                                                                          \
     }
-ROWS_DIGITS(rows_digits_q8_0, digits_32, SHEAF_TYPE_Q8_0)
-ROWS_DIGITS(rows_digits_q4_0, digits_32, SHEAF_TYPE_Q4_0)
-ROWS_DIGITS(rows_digits_q4_1, digits_32, SHEAF_TYPE_Q4_1)
-ROWS_DIGITS(rows_digits_q5_0, digits_32, SHEAF_TYPE_Q5_0)
-ROWS_DIGITS(rows_digits_q5_1, digits_32, SHEAF_TYPE_Q5_1)
-ROWS_DIGITS(rows_digits_q4_k, digits_k, SHEAF_TYPE_Q4_K)
-ROWS_DIGITS(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K)
-ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K)
+ROWS_DIGITS(rows_digits_q8_0, digits_32, SHEAF_TYPE_Q8_0,
+            k / 32 * (int64_t)sizeof(struct sheaf__block_q8_0))
+ROWS_DIGITS(rows_digits_q4_0, digits_4, SHEAF_TYPE_Q4_0,
+            k / 32 * (int64_t)sizeof(struct sheaf__block_q4_0))
+ROWS_DIGITS(rows_digits_q4_1, digits_4, SHEAF_TYPE_Q4_1,
+            k / 32 * (int64_t)sizeof(struct sheaf__block_q4_1))
+ROWS_DIGITS(rows_digits_q5_0, digits_32, SHEAF_TYPE_Q5_0,
+            k / 32 * (int64_t)sizeof(struct sheaf__block_q5_0))
+ROWS_DIGITS(rows_digits_q5_1, digits_32, SHEAF_TYPE_Q5_1,
+            k / 32 * (int64_t)sizeof(struct sheaf__block_q5_1))
+ROWS_DIGITS(rows_digits_q4_k, digits_k, SHEAF_TYPE_Q4_K,
+            k / 256 * (int64_t)sizeof(struct sheaf__block_q4_k))
+ROWS_DIGITS(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K,
+            k / 256 * (int64_t)sizeof(struct sheaf__block_q5_k))
+ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K,
+            k / 256 * (int64_t)sizeof(struct sheaf__block_q6_k))
 
 /* ---- activations ---- */
 
-/* Elements i.. of y from n (a multiple of 32) floats; i is a multiple of 64. What lies between the
- * end of the column and that of its last 64 becomes 0. */
-static void to_digits(const float *x, const struct sheaf__act_digits *y, int64_t i, int64_t n) {
+/* Sums of each 4 lanes, in the first. */
+INLINE __m128i sums_of_4(__m512i v) {
+    v = _mm512_add_epi32(v, _mm512_shuffle_epi32(v, _MM_PERM_BADC));
+    v = _mm512_add_epi32(v, _mm512_shuffle_epi32(v, _MM_PERM_CDAB));
+    return _mm512_castsi512_si128(_mm512_permutexvar_epi32(
+        _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12), v));
+}
+
+static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
+                      enum sheaf__digits_order order) {
     const float top = 127.0f * 256.0f * 256.0f;
     const __m512i half = _mm512_set1_epi32(128);
-    for (int64_t b = i / 32; b < (i + n) / 32; b++, x += 32) {
-        __m512 v[2] = {v_load(x), v_load(x + 16)};
+    if (n % 256) memset(&y[n / 256], 0, sizeof *y);
+    for (int64_t i = 0; i < n / 32; i++, x += 32) {
+        struct sheaf__act_digits *to = &y[i / 8];
+        const int b = (int)(i % 8);
+        const __m512 v[2] = {v_load(x), v_load(x + 16)};
         /* by their bits, which puts NaN above infinity */
         __m512i a = _mm512_castps_si512(_mm512_abs_ps(v[0]));
         a = _mm512_max_epi32(a, _mm512_castps_si512(_mm512_abs_ps(v[1])));
@@ -249,26 +357,28 @@ static void to_digits(const float *x, const struct sheaf__act_digits *y, int64_t
         const bool zero = max < 0x1p-100f; /* top / max would overflow */
         const __m512 id = _mm512_set1_ps(zero ? 0.0f : top / max);
         const float d = zero ? 0.0f : max / top;
-        int8_t(*digit)[64] = y->x[b / 2].digit;
-        const int64_t at = b % 2 * 32;
-        int whole = 0;
-        for (int g = 0; g < 2; g++) {
-            __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(v[g], id));
-            __m512i q1 = _mm512_srai_epi32(_mm512_add_epi32(q, half), 8);
+        __m512i q[2];
+        for (int h = 0; h < 2; h++) {
+            q[h] = _mm512_cvtps_epi32(_mm512_mul_ps(v[h], id));
+            __m512i q1 = _mm512_srai_epi32(_mm512_add_epi32(q[h], half), 8);
             __m512i q2 = _mm512_srai_epi32(_mm512_add_epi32(q1, half), 8);
             __m512i digits[3] = {q2, _mm512_sub_epi32(q1, _mm512_slli_epi32(q2, 8)),
-                                 _mm512_sub_epi32(q, _mm512_slli_epi32(q1, 8))};
+                                 _mm512_sub_epi32(q[h], _mm512_slli_epi32(q1, 8))};
+            const int at = sheaf__digits_place(order, b, h);
             for (int j = 0; j < 3; j++)
-                _mm_storeu_si128((__m128i *)(digit[j] + at + 16 * g),
+                _mm_storeu_si128((__m128i *)(to->digit[at / 4][j] + at % 4 * 16),
                                  _mm512_cvtepi32_epi8(digits[j]));
-            const int sum = _mm512_reduce_add_epi32(q);
-            y->sums16[2 * b + g] = d * (float)sum;
-            whole += sum;
         }
-        y->d[b] = d;
-        y->sums32[b] = d * (float)whole;
-    }
-    if ((i + n) % 64 == 32) {
-        for (int j = 0; j < 3; j++) memset(y->x[(i + n) / 64].digit[j] + 32, 0, 32);
+        to->d[b] = d;
+        if (order == SHEAF__DIGITS_QUADS) {
+            const __m128 sums = _mm_cvtepi32_ps(sums_of_4(_mm512_add_epi32(q[0], q[1])));
+            _mm_storeu_ps(to->lane_d[b / 4] + b % 4 * 4, _mm_set1_ps(d));
+            _mm_storeu_ps(to->lane_sums[b / 4] + b % 4 * 4, _mm_mul_ps(sums, _mm_set1_ps(d)));
+            continue;
+        }
+        const int sums[2] = {_mm512_reduce_add_epi32(q[0]), _mm512_reduce_add_epi32(q[1])};
+        to->sums16[2 * b] = d * (float)sums[0];
+        to->sums16[2 * b + 1] = d * (float)sums[1];
+        to->sums32[b] = d * (float)(sums[0] + sums[1]);
     }
 }

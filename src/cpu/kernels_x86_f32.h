@@ -87,7 +87,8 @@ INLINE void row_32(enum sheaf_type type, int64_t k, const char *w, const void *c
         IN_MEMORY(f);
         for (int64_t b = 0; b < n; b++, w += block) {
             v_f x[PER_32];
-            if (C == 1 && b % 2 == 0) prefetch(w, block); /* two blocks are at most 68 bytes */
+            if (C == 1 && b % 2 == 0)
+                prefetch(w + PREFETCH_AHEAD, block); /* two blocks are at most 68 bytes */
             weights32(type, w, f[b], x);
             add32(x, act, first + b * SHEAF__QK, C, acc);
         }
@@ -129,7 +130,7 @@ INLINE void row_k(enum sheaf_type type, int64_t k, const char *w, const void *co
         const struct sheaf__block_q4_k *b4 = (const void *)w;
         const struct sheaf__block_q5_k *b5 = (const void *)w;
         float d[8], m[16];
-        if (C == 1) prefetch(w, block);
+        if (C == 1) prefetch(w + PREFETCH_AHEAD, block);
         __m256i sm = k_scales_mins(b4->scales); /* d, dmin, scales lie alike in both */
         __m256i s = _mm256_cvtepi16_epi32(_mm256_castsi256_si128(sm));
         __m256 dx = _mm256_set1_ps(f16(b4->d));
@@ -171,7 +172,7 @@ INLINE void row_6k(enum sheaf_type type, int64_t k, const char *w, const void *c
     for (int64_t i = 0; i < k; i += SHEAF__QK_K, w += sizeof(struct sheaf__block_q6_k)) {
         const struct sheaf__block_q6_k *b = (const void *)w;
         float d[16], m[16];
-        if (C == 1) prefetch(w, sizeof *b);
+        if (C == 1) prefetch(w + PREFETCH_AHEAD, sizeof *b);
         v_f dx = v_set1(f16(b->d));
         UNROLL for (int j = 0; j < 16; j += VW) {
             v_f s = v_mul(v_load_i8(b->scales + j), dx);

@@ -47,7 +47,8 @@ INLINE void tile_32(enum sheaf_type type, int64_t k, const char *w, size_t w_str
         UNROLL for (int r = 0; r < R; r++) {
             float d, m = 0;
             const char *p = w + (size_t)(r0 + r) * w_stride + (size_t)b * block;
-            if (C == 1 && b % 2 == 0) prefetch(p, block); /* two blocks are at most 68 bytes */
+            if (C == 1 && b % 2 == 0)
+                prefetch(p + PREFETCH_AHEAD, block); /* two blocks are at most 68 bytes */
             __m256i x = unpack32(type, p, &d, &m);
             __m256 dx = _mm256_set1_ps(d);
             __m256i ax = _mm256_abs_epi8(x);
@@ -82,7 +83,7 @@ INLINE void tile_k(enum sheaf_type type, int64_t k, const char *w, size_t w_stri
             const char *p = w + (size_t)(r0 + r) * w_stride + (size_t)b * block;
             const struct sheaf__block_q4_k *b4 = (const void *)p;
             const struct sheaf__block_q5_k *b5 = (const void *)p;
-            if (C == 1) prefetch(p, block);
+            if (C == 1) prefetch(p + PREFETCH_AHEAD, block);
             __m256i sm = k_scales_mins(b4->scales); /* d, dmin, scales lie alike in both */
             __m128i m128 = _mm256_extracti128_si256(sm, 1);
             __m256i mins =
@@ -145,7 +146,7 @@ INLINE void tile_6k(enum sheaf_type type, int64_t k, const char *w, size_t w_str
         UNROLL for (int r = 0; r < R; r++) {
             const struct sheaf__block_q6_k *x =
                 (const void *)(w + (size_t)(r0 + r) * w_stride + (size_t)b * sizeof *x);
-            if (C == 1) prefetch((const char *)x, sizeof *x);
+            if (C == 1) prefetch((const char *)x + PREFETCH_AHEAD, sizeof *x);
             __m128i scales = load128(x->scales);
             /* bytes of scales 0 (8 times) and 1 (8 times); 2 further for each 32 elements */
             __m128i pick = _mm_set_epi64x(0x0101010101010101, 0);
