@@ -572,11 +572,12 @@ static struct sheaf_tensor *new_random(struct sheaf_context *ctx, enum sheaf_typ
     return t;
 }
 
-static struct sheaf_context *new_context(void) {
-    struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){.mem_size = 2u << 20});
+static struct sheaf_context *new_context_of(size_t bytes) {
+    struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){.mem_size = bytes});
     cr_assert(ctx);
     return ctx;
 }
+static struct sheaf_context *new_context(void) { return new_context_of(2u << 20); }
 
 /* Limits this process (each test is one) to an instruction set. False if the machine lacks it:
  * then the refusal has been checked. */
@@ -613,7 +614,7 @@ static void check_mul_mat(void) {
                 }
             }
         }
-        struct sheaf_context *ctx = new_context();
+        struct sheaf_context *ctx = new_context_of(6u << 20);
         int64_t k = 2 * (blck == 1 ? 33 : blck);
         /* broadcast over dimensions 2 and 3 */
         struct sheaf_tensor *a = new_random(ctx, type, k, 19, 2, 3);
@@ -642,6 +643,10 @@ static void check_mul_mat(void) {
         /* columns so long that they are multiplied in parts, rows in more than one group */
         struct sheaf_tensor *l = new_random(ctx, type, 8192 + 3 * 256, 37, 1, 1);
         check(sheaf_mul_mat(ctx, l, new_random(ctx, SHEAF_TYPE_F32, l->ne[0], 3, 1, 1)), "long");
+        /* rows enough for several rounds of chunks */
+        check(sheaf_mul_mat(ctx, new_random(ctx, type, k, 400, 1, 1),
+                            new_random(ctx, SHEAF_TYPE_F32, k, 1, 1, 1)),
+              "many rows");
         /* nothing to do, or nothing to add up */
         b = new_random(ctx, SHEAF_TYPE_F32, k, 4, 1, 1);
         check(sheaf_mul_mat(ctx, new_random(ctx, type, k, 0, 1, 1), b), "no rows");

@@ -170,6 +170,20 @@ static int64_t chunk_rows(int64_t rows, int64_t batches, int64_t columns, int nt
     return share < MIN_CHUNK ? MIN_CHUNK : min_i64(share, most);
 }
 
+/* Chunk number t of `rows` rows that are read once: each round of a chunk for every thread takes
+ * half of what is left, so that threads read on in memory for long and yet end together. Returns
+ * the rows of the chunk from *first on, 0 beyond the last. */
+static int64_t shrinking_chunk(int64_t rows, int nth, int64_t t, int64_t *first) {
+    int64_t at = 0, chunk = nth > 1 ? rows / (2 * nth) / MIN_CHUNK * MIN_CHUNK : rows;
+    for (; t >= nth && chunk > MIN_CHUNK; t -= nth) {
+        at += nth * chunk;
+        chunk = (rows - at) / (2 * nth) / MIN_CHUNK * MIN_CHUNK;
+    }
+    if (chunk < MIN_CHUNK) chunk = MIN_CHUNK;
+    *first = at + t * chunk;
+    return *first < rows ? min_i64(chunk, rows - *first) : 0;
+}
+
 enum sheaf_status sheaf__mul_mat(const struct sheaf_tensor *dst, int ith, int nth, void *work,
                                  struct sheaf__cpu_sync *sync) {
     const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
@@ -184,11 +198,14 @@ enum sheaf_status sheaf__mul_mat(const struct sheaf_tensor *dst, int ith, int nt
     sheaf__mul_mat_start(sync, ith, nth);
 
     int64_t m = a->ne[1], batches = a->ne[2] * a->ne[3], n = sheaf__mul_mat_columns(a, b);
+    const bool once = batches == 1 && n <= SHEAF__TILE_COLS;
     int64_t chunk = chunk_rows(m, batches, n, nth), chunks = (m + chunk - 1) / chunk;
-    for (int64_t t = sheaf__mul_mat_take(sync); t < chunks * batches;
-         t = sheaf__mul_mat_take(sync)) {
+    for (;;) {
+        const int64_t t = sheaf__mul_mat_take(sync), batch = once ? 0 : t / chunks;
         int64_t first = t % chunks * chunk, rows = min_i64(chunk, m - first);
-        int64_t a2 = t / chunks % a->ne[2], a3 = t / chunks / a->ne[2];
+        if (once) rows = shrinking_chunk(m, nth, t, &first);
+        if (batch >= batches || rows == 0) break;
+        const int64_t a2 = batch % a->ne[2], a3 = batch / a->ne[2];
         const char *w = (const char *)a->data + (size_t)first * a->nb[1] + (size_t)a2 * a->nb[2] +
                         (size_t)a3 * a->nb[3];
         for (int64_t j0 = 0; j0 < n; j0 += SHEAF__TILE_COLS) {
