@@ -191,7 +191,7 @@ enum sheaf_status sheaf__mul_mat(const struct sheaf_tensor *dst, int ith, int nt
 
     if (!kern) return SHEAF_STATUS_INVALID;
     if (sheaf_is_empty(dst)) return SHEAF_STATUS_SUCCESS;
-    if (sheaf__mul_mat_by_panels(kern, dst))
+    if (sheaf__mul_mat_by_panels(kern, dst, sheaf__mul_mat_columns(a, b)))
         return sheaf__mul_mat_panels(kern, dst, ith, nth, work, sync);
     const struct columns cols = describe_columns(kern, a, b, work);
     if (!cols.direct) convert_columns(kern, &cols, ith, nth);
@@ -228,17 +228,20 @@ enum sheaf_status sheaf__mul_mat(const struct sheaf_tensor *dst, int ith, int nt
 /* The pairs (u, n) sorted by expert, made by thread 0; pair p is (p % u, p / u). It lies after the
  * converted columns in the work buffer:
  *   start[x + 2]  pairs[start[e] .. start[e + 1]) use expert e; e = x: no expert held here
- *   busy[x]       the experts that have pairs, n_busy of them
+ *   groups[x]     those of the experts that have pairs: first the n_many that are multiplied by
+ *                 panels, then the n_few by rows
  *   pairs[u n] */
 struct routing {
-    int64_t n_busy;
+    int64_t n_many, n_few;
     int64_t bad_pair; /* a pair whose id is out of range, or -1 */
-    int64_t *start, *busy, *pairs;
+    int64_t *start, *pairs;
+    struct sheaf__mul_mat_group *groups;
 };
 
 static size_t routing_size(const struct sheaf_tensor *dst) {
     int64_t x = dst->src[0]->ne[2], pairs = dst->ne[1] * dst->ne[2];
-    return sizeof(struct routing) + (size_t)(2 * x + 2 + pairs) * sizeof(int64_t);
+    return sizeof(struct routing) + (size_t)x * sizeof(struct sheaf__mul_mat_group) +
+           (size_t)(x + 2 + pairs) * sizeof(int64_t);
 }
 
 static int32_t id_of(const struct sheaf_tensor *ids, int64_t u, int64_t n) {
@@ -258,12 +261,13 @@ static int64_t expert_of(const struct sheaf_tensor *dst, int64_t u, int64_t n) {
     return id >= base && id < base + x ? id - base : x;
 }
 
-static void make_routing(const struct sheaf_tensor *dst, struct routing *r) {
+static void make_routing(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
+                         struct routing *r) {
     int64_t x = dst->src[0]->ne[2], n_pairs = dst->ne[1] * dst->ne[2], u = dst->ne[1];
-    r->start = (int64_t *)(void *)(r + 1);
-    r->busy = r->start + x + 2;
-    r->pairs = r->busy + x;
-    r->n_busy = 0;
+    r->groups = (struct sheaf__mul_mat_group *)(void *)(r + 1);
+    r->start = (int64_t *)(void *)(r->groups + x);
+    r->pairs = r->start + x + 2;
+    r->n_many = r->n_few = 0;
     r->bad_pair = -1;
     memset(r->start, 0, (size_t)(x + 2) * sizeof *r->start);
     for (int64_t p = 0; p < n_pairs; p++) {
@@ -274,9 +278,6 @@ static void make_routing(const struct sheaf_tensor *dst, struct routing *r) {
         }
         r->start[e + 1]++;
     }
-    for (int64_t e = 0; e < x; e++) {
-        if (r->start[e + 1] > 0) r->busy[r->n_busy++] = e;
-    }
     for (int64_t e = 0; e <= x; e++) r->start[e + 1] += r->start[e];
     /* fill from the back of each expert's range: start[e + 1] walks down to where e begins */
     for (int64_t p = n_pairs - 1; p >= 0; p--)
@@ -284,6 +285,15 @@ static void make_routing(const struct sheaf_tensor *dst, struct routing *r) {
     /* now start[e + 1] is the first pair of e: shift down */
     memmove(r->start, r->start + 1, (size_t)(x + 1) * sizeof *r->start);
     r->start[x + 1] = n_pairs;
+    for (int many = 1; many >= 0; many--) {
+        for (int64_t e = 0; e < x; e++) {
+            const int64_t n = r->start[e + 1] - r->start[e];
+            if (n == 0 || sheaf__mul_mat_by_panels(kern, dst, n) != (many != 0)) continue;
+            r->groups[r->n_many + r->n_few] =
+                (struct sheaf__mul_mat_group){e, n, r->pairs + r->start[e]};
+            *(many ? &r->n_many : &r->n_few) += 1;
+        }
+    }
 }
 
 static float *dst_row(const struct sheaf_tensor *dst, int64_t i1, int64_t i2) {
@@ -308,20 +318,32 @@ enum sheaf_status sheaf__mul_mat_id(const struct sheaf_tensor *dst, int ith, int
     if (sheaf_is_empty(dst)) return SHEAF_STATUS_SUCCESS;
     const struct columns cols = describe_columns(kern, a, b, work);
     struct routing *route = (void *)((char *)work + columns_size(&cols));
-    if (ith == 0) make_routing(dst, route);
-    if (!cols.direct) convert_columns(kern, &cols, ith, nth);
+    if (ith == 0) make_routing(kern, dst, route);
+    const bool some_by_panels =
+        sheaf__mul_mat_by_panels(kern, dst, dst->ne[1] * dst->ne[2]); /* all to one */
+    if (!some_by_panels && !cols.direct) convert_columns(kern, &cols, ith, nth);
     sheaf__mul_mat_start(sync, ith, nth);
     if (route->bad_pair >= 0) return bad_expert(dst, route->bad_pair);
+    if (some_by_panels) {
+        if (route->n_few > 0 && !cols.direct) convert_columns(kern, &cols, ith, nth);
+        sheaf__mul_mat_id_panels(
+            kern, dst, route->groups, route->n_many, ith, nth,
+            (char *)work + sheaf__align_up(columns_size(&cols) + routing_size(dst), 64), sync);
+        if (route->n_few > 0) {
+            if (nth > 1) sync->barrier(sync->team, ith); /* all have taken their last number */
+            sheaf__mul_mat_start(sync, ith, nth);
+        }
+    }
 
     int64_t m = a->ne[1], x = a->ne[2], n_u = dst->ne[1];
     for (int64_t i = route->start[x] + ith; i < route->start[x + 1]; i += nth) {
         int64_t p = route->pairs[i];
         memset(dst_row(dst, p % n_u, p / n_u), 0, (size_t)m * sizeof(float));
     }
-    int64_t chunk = chunk_rows(m, route->n_busy, cols.n, nth), chunks = (m + chunk - 1) / chunk;
-    for (int64_t t = sheaf__mul_mat_take(sync); t < chunks * route->n_busy;
+    int64_t chunk = chunk_rows(m, route->n_few, cols.n, nth), chunks = (m + chunk - 1) / chunk;
+    for (int64_t t = sheaf__mul_mat_take(sync); t < chunks * route->n_few;
          t = sheaf__mul_mat_take(sync)) {
-        int64_t e = route->busy[t / chunks];
+        int64_t e = route->groups[route->n_many + t / chunks].expert;
         int64_t first = t % chunks * chunk, rows = min_i64(chunk, m - first);
         const char *w = (const char *)a->data + (size_t)first * a->nb[1] + (size_t)e * a->nb[2];
         for (int64_t j0 = route->start[e]; j0 < route->start[e + 1]; j0 += SHEAF__TILE_COLS) {
@@ -415,12 +437,16 @@ enum sheaf_status sheaf__mul_mat_id_ref(const struct sheaf_tensor *dst, int ith,
 size_t sheaf__mul_mat_work_size(const struct sheaf_tensor *dst, int nth) {
     const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
     size_t size = 0, ref = (size_t)nth * ref_size(dst);
-    if (kern && sheaf__mul_mat_by_panels(kern, dst)) {
-        size = sheaf__mul_mat_panels_size(kern, dst, nth);
-    } else if (kern) {
+    const bool id = dst->op == SHEAF_OP_MUL_MAT_ID;
+    const int64_t n =
+        id ? dst->ne[1] * dst->ne[2] : sheaf__mul_mat_columns(dst->src[0], dst->src[1]);
+    const bool panels = kern && sheaf__mul_mat_by_panels(kern, dst, n);
+    if (kern && (id || !panels)) {
         const struct columns cols = describe_columns(kern, dst->src[0], dst->src[1], NULL);
         size = columns_size(&cols);
     }
-    if (dst->op == SHEAF_OP_MUL_MAT_ID) size += routing_size(dst);
+    if (panels && !id) size = sheaf__mul_mat_panels_size(kern, dst, nth);
+    if (id) size = sheaf__align_up(size + routing_size(dst), 64);
+    if (panels && id) size += sheaf__mul_mat_id_panels_size(kern, dst, nth);
     return size > ref ? size : ref;
 }

@@ -44,14 +44,26 @@ static inline int64_t sheaf__mul_mat_take(struct sheaf__cpu_sync *sync) {
     return atomic_fetch_add_explicit(&sync->next, 1, memory_order_relaxed);
 }
 
-/* True if this MUL_MAT is done by panels: its number of columns decides. */
-bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern,
-                              const struct sheaf_tensor *dst);
+/* True if a matrix of this product is multiplied by panels: the number of its columns decides. */
+bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
+                              int64_t columns);
 /* Bytes of work, and the product, as sheaf__mul_mat has them. dst is not empty. */
 size_t sheaf__mul_mat_panels_size(const struct sheaf__cpu_kernels *kern,
                                   const struct sheaf_tensor *dst, int nth);
 enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
                                         const struct sheaf_tensor *dst, int ith, int nth,
                                         void *work, struct sheaf__cpu_sync *sync);
+
+/* The pairs (choice u of token n, number n * choices + u) that use an expert held here. */
+struct sheaf__mul_mat_group {
+    int64_t expert, n;
+    const int64_t *pairs;
+};
+/* The same for those experts of a MUL_MAT_ID that have enough pairs. */
+size_t sheaf__mul_mat_id_panels_size(const struct sheaf__cpu_kernels *kern,
+                                     const struct sheaf_tensor *dst, int nth);
+void sheaf__mul_mat_id_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
+                              const struct sheaf__mul_mat_group *groups, int64_t n_groups, int ith,
+                              int nth, void *work, struct sheaf__cpu_sync *sync);
 
 #endif

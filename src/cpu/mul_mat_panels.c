@@ -24,25 +24,32 @@ enum {
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
-bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern,
-                              const struct sheaf_tensor *dst) {
+bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
+                              int64_t columns) {
     const struct sheaf_tensor *a = dst->src[0];
     const enum sheaf__act act = sheaf__act_of(a->type);
-    return dst->op == SHEAF_OP_MUL_MAT && kern->panels.rows > 0 && act != SHEAF__ACT_Q8 &&
-           act != SHEAF__ACT_Q8K && a->ne[0] > 0 &&
-           sheaf__mul_mat_columns(a, dst->src[1]) >= MIN_COLUMNS;
+    return kern->panels.rows > 0 && act != SHEAF__ACT_Q8 && act != SHEAF__ACT_Q8K && a->ne[0] > 0 &&
+           columns >= MIN_COLUMNS;
 }
 
 struct product {
     const struct sheaf__cpu_kernels *kern;
     const struct sheaf_tensor *a, *b, *dst;
-    int64_t k, m, n, batches; /* n columns for each of the matrices of a */
-    bool by_16;               /* by integers of 16 bits, else by floats */
-    int64_t rows;             /* of a tile */
-    int64_t cols, panels;     /* columns of a panel, panels of a matrix */
-    int64_t chunk;            /* rows */
-    size_t panel_size;        /* bytes */
-    char *packed;             /* [batches][panels] of them */
+    int64_t k, m, batches;
+    bool by_16;        /* by integers of 16 bits, else by floats */
+    int64_t rows;      /* of a tile */
+    int64_t cols;      /* of a panel */
+    int64_t chunk;     /* rows */
+    size_t panel_size; /* bytes */
+};
+
+/* A matrix of a and the columns that meet it. */
+struct matrix {
+    const char *w;
+    int64_t a2, a3;
+    const int64_t *pairs; /* MUL_MAT_ID: the columns' pairs; else NULL */
+    int64_t n, panels;    /* columns; panels of them */
+    char *packed;
 };
 
 /* Bytes of k elements of a panel. */
@@ -52,64 +59,88 @@ static size_t panel_bytes(const struct product *p, int64_t k) {
 }
 
 static struct product product_of(const struct sheaf__cpu_kernels *kern,
-                                 const struct sheaf_tensor *dst, int nth, void *work) {
+                                 const struct sheaf_tensor *dst, int nth) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    struct product p = {.kern = kern, .a = a, .b = b, .dst = dst, .packed = work};
+    struct product p = {.kern = kern, .a = a, .b = b, .dst = dst};
     p.k = a->ne[0];
     p.m = a->ne[1];
-    p.n = sheaf__mul_mat_columns(a, b);
     p.batches = a->ne[2] * a->ne[3];
     p.by_16 = kern->panels16.blocks[a->type] != NULL;
     p.rows = p.by_16 ? kern->panels16.rows : kern->panels.rows;
     p.cols = p.by_16 ? SHEAF__PANEL16_COLS : kern->panels.cols;
     p.panel_size = panel_bytes(&p, p.k);
-    p.panels = (p.n + p.cols - 1) / p.cols;
     const int64_t share = p.m * p.batches / ((int64_t)nth * CHUNKS_PER_THREAD);
     p.chunk = min_i64(round_up(share > 0 ? share : 1, p.rows), CHUNK);
     return p;
 }
 
+static int64_t panels_of(const struct product *p, int64_t columns) {
+    return (columns + p->cols - 1) / p->cols;
+}
+
+static struct matrix matrix_of(const struct product *p, int64_t batch, char *packed) {
+    struct matrix m = {.a2 = batch % p->a->ne[2], .a3 = batch / p->a->ne[2]};
+    m.w = (const char *)p->a->data + (size_t)m.a2 * p->a->nb[2] + (size_t)m.a3 * p->a->nb[3];
+    m.n = sheaf__mul_mat_columns(p->a, p->b);
+    m.panels = panels_of(p, m.n);
+    m.packed = packed + (size_t)(batch * m.panels) * p->panel_size;
+    return m;
+}
+
+/* Where column j of a matrix lies in src1, and where its results go. */
+static const char *source(const struct product *p, const struct matrix *m, int64_t j) {
+    if (!m->pairs) return sheaf__mul_mat_ptr(p->b, sheaf__mul_mat_at(p->a, p->b, m->a2, m->a3, j));
+    const int64_t u = m->pairs[j] % p->dst->ne[1], n = m->pairs[j] / p->dst->ne[1];
+    return sheaf__mul_mat_ptr(p->b, (struct sheaf__mul_mat_at){u % p->b->ne[1], n, 0});
+}
+static char *result(const struct product *p, const struct matrix *m, int64_t j) {
+    if (!m->pairs)
+        return sheaf__mul_mat_ptr(p->dst, sheaf__mul_mat_at(p->a, p->b, m->a2, m->a3, j));
+    const int64_t u = m->pairs[j] % p->dst->ne[1], n = m->pairs[j] / p->dst->ne[1];
+    return sheaf__mul_mat_ptr(p->dst, (struct sheaf__mul_mat_at){u, n, 0});
+}
+
 /* Panel q of a matrix, from element i on. */
-static char *panel(const struct product *p, int64_t batch, int64_t q, int64_t i) {
-    return p->packed + (size_t)(batch * p->panels + q) * p->panel_size + panel_bytes(p, i);
+static char *panel(const struct product *p, const struct matrix *m, int64_t q, int64_t i) {
+    return m->packed + (size_t)q * p->panel_size + panel_bytes(p, i);
 }
 
 /* What a thread has of its own: a pass of a chunk, and the sums of a chunk for a block of columns
  * as [panels of the block][chunk][cols]. */
-static size_t scratch_floats(const struct product *p) {
-    const int64_t block = min_i64(p->panels * p->cols, BLOCK);
+static size_t scratch_floats(const struct product *p, int64_t columns) {
+    const int64_t block = min_i64(panels_of(p, columns) * p->cols, BLOCK);
     return (size_t)(CHUNK * PASS + CHUNK * block);
 }
 static_assert(sizeof(struct sheaf__panel_block) <= 32 * sizeof(float),
               "a pass fits in either form");
 
-static size_t packed_size(const struct product *p) {
-    return sheaf__align_up((size_t)(p->batches * p->panels) * p->panel_size, 64);
+static size_t packed_size(const struct product *p, int64_t panels) {
+    return sheaf__align_up((size_t)panels * p->panel_size, 64);
 }
 
 size_t sheaf__mul_mat_panels_size(const struct sheaf__cpu_kernels *kern,
                                   const struct sheaf_tensor *dst, int nth) {
-    const struct product p = product_of(kern, dst, nth, NULL);
-    return packed_size(&p) + (size_t)nth * scratch_floats(&p) * sizeof(float);
+    const struct product p = product_of(kern, dst, nth);
+    const int64_t n = sheaf__mul_mat_columns(p.a, p.b);
+    return packed_size(&p, p.batches * panels_of(&p, n)) +
+           (size_t)nth * scratch_floats(&p, n) * sizeof(float);
 }
 
-/* A segment of k of one panel. */
-static void pack(const struct product *p, int64_t batch, int64_t q, int64_t i) {
+/* Segment s of k of panel q. */
+static void pack(const struct product *p, const struct matrix *m, int64_t q, int64_t s) {
     float tmp[MAX_PANEL_COLS][SHEAF__SEGMENT];
     const float *x[MAX_PANEL_COLS];
-    const int64_t n = min_i64(SHEAF__SEGMENT, p->k - i);
+    const int64_t i = s * SHEAF__SEGMENT, n = min_i64(SHEAF__SEGMENT, p->k - i);
     for (int64_t c = 0; c < p->cols; c++) {
         const int64_t j = q * p->cols + c;
-        if (j < p->n) {
-            struct sheaf__mul_mat_at at =
-                sheaf__mul_mat_at(p->a, p->b, batch % p->a->ne[2], batch / p->a->ne[2], j);
-            x[c] = sheaf__mul_mat_gather(p->kern, p->b, sheaf__mul_mat_ptr(p->b, at), i, n, tmp[c]);
+        if (j < m->n) {
+            x[c] = sheaf__mul_mat_gather(p->kern, p->b, source(p, m, j), i, n, tmp[c]);
         } else {
             memset(tmp[c], 0, (size_t)n * sizeof **tmp);
             x[c] = tmp[c];
         }
     }
-    char *to = panel(p, batch, q, i);
+    char *to = panel(p, m, q, i);
     if (p->by_16) {
         p->kern->panels16.pack(x, n, to);
     } else {
@@ -147,7 +178,7 @@ static void unpack(const struct product *p, const char *w, int64_t rows, int64_t
 
 /* Sums [panels][chunk][cols] of columns j0.. to rows first.. of dst: rows and columns trade places,
  * which is what packing does. */
-static void store(const struct product *p, const float *sums, int64_t batch, int64_t first,
+static void store(const struct product *p, const struct matrix *m, const float *sums, int64_t first,
                   int64_t rows, int64_t j0, int64_t n) {
     const int64_t wide = p->kern->panels.cols;
     float turned[MAX_PANEL_COLS * MAX_PANEL_COLS]; /* [cols][wide] */
@@ -158,29 +189,25 @@ static void store(const struct product *p, const float *sums, int64_t batch, int
             for (int64_t i = 0; i < wide; i++) x[i] = sums + (r + min_i64(i, len - 1)) * p->cols;
             p->kern->panels.pack(x, p->cols, turned);
             for (int64_t c = 0; c < p->cols && j + c < n; c++) {
-                struct sheaf__mul_mat_at at = sheaf__mul_mat_at(p->a, p->b, batch % p->a->ne[2],
-                                                                batch / p->a->ne[2], j0 + j + c);
-                memcpy(sheaf__mul_mat_ptr(p->dst, at) + (size_t)(first + r) * sizeof *sums,
+                memcpy(result(p, m, j0 + j + c) + (size_t)(first + r) * sizeof *sums,
                        turned + c * wide, (size_t)len * sizeof *sums);
             }
         }
     }
 }
 
-static void multiply(const struct product *p, int64_t batch, int64_t first, float *pass,
+static void multiply(const struct product *p, const struct matrix *m, int64_t first, float *pass,
                      float *sums) {
     const int64_t rows = min_i64(p->chunk, p->m - first), per_block = BLOCK / p->cols;
     const size_t size = sheaf_type_size(p->a->type), blck = (size_t)sheaf_blck_size(p->a->type);
-    const char *w = (const char *)p->a->data + (size_t)first * p->a->nb[1] +
-                    (size_t)(batch % p->a->ne[2]) * p->a->nb[2] +
-                    (size_t)(batch / p->a->ne[2]) * p->a->nb[3];
-    for (int64_t q0 = 0; q0 < p->panels; q0 += per_block) {
-        const int64_t nq = min_i64(per_block, p->panels - q0);
+    const char *w = m->w + (size_t)first * p->a->nb[1];
+    for (int64_t q0 = 0; q0 < m->panels; q0 += per_block) {
+        const int64_t nq = min_i64(per_block, m->panels - q0);
         for (int64_t i = 0; i < p->k; i += PASS) {
             const int64_t n = min_i64(PASS, p->k - i);
             unpack(p, w + (size_t)i / blck * size, rows, n, pass);
             for (int64_t q = 0; q < nq; q++) {
-                const char *columns = panel(p, batch, q0 + q, i);
+                const char *columns = panel(p, m, q0 + q, i);
                 for (int64_t r = 0; r < rows; r += p->rows) {
                     float *c = sums + (q * p->chunk + r) * p->cols;
                     if (p->by_16) {
@@ -192,27 +219,82 @@ static void multiply(const struct product *p, int64_t batch, int64_t first, floa
                 }
             }
         }
-        store(p, sums, batch, first, rows, q0 * p->cols,
-              min_i64(nq * p->cols, p->n - q0 * p->cols));
+        store(p, m, sums, first, rows, q0 * p->cols, min_i64(nq * p->cols, m->n - q0 * p->cols));
     }
 }
 
 enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
                                         const struct sheaf_tensor *dst, int ith, int nth,
                                         void *work, struct sheaf__cpu_sync *sync) {
-    const struct product p = product_of(kern, dst, nth, work);
+    const struct product p = product_of(kern, dst, nth);
+    const int64_t n = sheaf__mul_mat_columns(p.a, p.b), panels = panels_of(&p, n);
     const int64_t segments = (p.k + SHEAF__SEGMENT - 1) / SHEAF__SEGMENT;
-    const int64_t pieces = p.batches * p.panels * segments;
-    float *pass =
-        (float *)(void *)((char *)work + packed_size(&p)) + scratch_floats(&p) * (size_t)ith;
+    const int64_t pieces = p.batches * panels * segments;
+    float *pass = (float *)(void *)((char *)work + packed_size(&p, p.batches * panels)) +
+                  scratch_floats(&p, n) * (size_t)ith;
     for (int64_t t = pieces * ith / nth; t < pieces * (ith + 1) / nth; t++) {
-        pack(&p, t / segments / p.panels, t / segments % p.panels, t % segments * SHEAF__SEGMENT);
+        const struct matrix m = matrix_of(&p, t / segments / panels, work);
+        pack(&p, &m, t / segments % panels, t % segments);
     }
     sheaf__mul_mat_start(sync, ith, nth);
     const int64_t chunks = (p.m + p.chunk - 1) / p.chunk;
     for (int64_t t = sheaf__mul_mat_take(sync); t < chunks * p.batches;
          t = sheaf__mul_mat_take(sync)) {
-        multiply(&p, t / chunks, t % chunks * p.chunk, pass, pass + CHUNK * PASS);
+        const struct matrix m = matrix_of(&p, t / chunks, work);
+        multiply(&p, &m, t % chunks * p.chunk, pass, pass + CHUNK * PASS);
     }
     return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- experts ---- */
+
+/* Panels of u n pairs, however they lie over the experts: only those of MIN_COLUMNS pairs have
+ * some.
+ */
+static int64_t most_panels(const struct product *p) {
+    const int64_t pairs = p->dst->ne[1] * p->dst->ne[2];
+    return pairs / p->cols + min_i64(p->a->ne[2], pairs / MIN_COLUMNS);
+}
+
+size_t sheaf__mul_mat_id_panels_size(const struct sheaf__cpu_kernels *kern,
+                                     const struct sheaf_tensor *dst, int nth) {
+    const struct product p = product_of(kern, dst, nth);
+    return packed_size(&p, most_panels(&p)) +
+           (size_t)nth * scratch_floats(&p, p.dst->ne[1] * p.dst->ne[2]) * sizeof(float);
+}
+
+static struct matrix expert_of(const struct product *p, const struct sheaf__mul_mat_group *group,
+                               int64_t first_panel, char *packed) {
+    struct matrix m = {.a2 = group->expert, .pairs = group->pairs, .n = group->n};
+    m.w = (const char *)p->a->data + (size_t)group->expert * p->a->nb[2];
+    m.panels = panels_of(p, m.n);
+    m.packed = packed + (size_t)first_panel * p->panel_size;
+    return m;
+}
+
+void sheaf__mul_mat_id_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
+                              const struct sheaf__mul_mat_group *groups, int64_t n_groups, int ith,
+                              int nth, void *work, struct sheaf__cpu_sync *sync) {
+    const struct product p = product_of(kern, dst, nth);
+    const int64_t segments = (p.k + SHEAF__SEGMENT - 1) / SHEAF__SEGMENT;
+    const int64_t chunks = (p.m + p.chunk - 1) / p.chunk;
+    float *pass = (float *)(void *)((char *)work + packed_size(&p, most_panels(&p))) +
+                  scratch_floats(&p, dst->ne[1] * dst->ne[2]) * (size_t)ith;
+    int64_t at = 0, piece = 0;
+    for (int64_t g = 0; g < n_groups; g++) {
+        const struct matrix m = expert_of(&p, &groups[g], at, work);
+        for (int64_t i = 0; i < m.panels * segments; i++, piece++) {
+            if (piece % nth == ith) pack(&p, &m, i / segments, i % segments);
+        }
+        at += m.panels;
+    }
+    sheaf__mul_mat_start(sync, ith, nth);
+    int64_t g = 0; /* numbers only grow, so each thread goes over the groups once */
+    at = 0;
+    for (int64_t t = sheaf__mul_mat_take(sync); t < chunks * n_groups;
+         t = sheaf__mul_mat_take(sync)) {
+        for (; g < t / chunks; g++) at += panels_of(&p, groups[g].n);
+        const struct matrix m = expert_of(&p, &groups[g], at, work);
+        multiply(&p, &m, t % chunks * p.chunk, pass, pass + CHUNK * PASS);
+    }
 }
