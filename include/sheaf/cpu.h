@@ -14,7 +14,10 @@
  * With SHEAF_CPU_ACTIVATIONS=f32, the default, products of quantized weights take activations as
  * they are. q8 rounds activations to 8 bits first: faster, most of all where the CPU has VNNI, but
  * results of different splits then differ by a few percent of the logits instead of in the last
- * digits, and so may their tokens. */
+ * digits, and so may their tokens.
+ *
+ * Consecutive ADD, RMS_NORM and MUL of large tensors are computed together, row by row, with the same
+ * bits; SHEAF_FUSE=0 computes them one after the other. */
 #ifndef SHEAF_CPU_H
 #define SHEAF_CPU_H
 

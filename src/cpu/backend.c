@@ -1,9 +1,10 @@
 /* The CPU backend: runs graphs on a thread team.
  *
  * The whole team walks the graph; between nodes there is a barrier. Small nodes are done by the
- * calling thread alone, and a run of them costs one barrier. Every member decides the same from the
- * node alone, so they never disagree about a barrier. The work buffer grows to the largest need and
- * is kept: a graph no larger than an earlier one allocates nothing.
+ * calling thread alone, and a run of them costs one barrier. Large ones that make a chain (chain.h)
+ * are done row by row, also with one barrier. Every member decides the same from the nodes alone,
+ * so they never disagree about a barrier. The work buffer grows to the largest need and is kept: a
+ * graph no larger than an earlier one allocates nothing.
  *
  * Stopping: a member that fails (or sees the abort callback say so) notes the number of the current
  * phase, phases being separated by barriers. Everyone looks after a barrier whether a phase up to
@@ -19,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu/chain.h"
 #include "cpu/cpu.h"
 #include "cpu/ops.h"
 #include "cpu/profile.h"
@@ -47,6 +49,7 @@ struct backend {
     sheaf_abort_callback abort;
     void *abort_data;
     bool reference;
+    bool fuse; /* nodes that make a chain are computed together */
     char *work;
     size_t work_size;
     struct sheaf__cpu_queue *queue;     /* NULL until something was submitted */
@@ -81,11 +84,36 @@ static void stop(struct backend *b, int ith, int phase, enum sheaf_status status
     pthread_mutex_unlock(&f->lock);
 }
 
-static bool run_node(struct backend *b, struct sheaf_tensor *node, int ith, int nth, int phase,
-                     struct sheaf__cpu_sync *sync) {
-    const struct sheaf__cpu_op *op = &sheaf__cpu_ops[node->op];
-    sheaf__cpu_op_fn fn = b->reference && op->reference ? op->reference : op->fn;
-    enum sheaf_status status = fn(node, ith, nth, sync, b->work);
+/* Each thread should have several rows, or some would wait for others. */
+static bool chain_pays(const struct sheaf_tensor *node, int nth) {
+    return nth == 1 || sheaf_nrows(node) >= 2 * nth;
+}
+
+/* How many nodes from number i on are computed together: 1, or the length of a chain. Small nodes
+ * stay in the cache and need no barrier anyway; an abort callback is asked before every node, and a
+ * profile counts every node. */
+static int run_length(const struct backend *b, const struct sheaf_cgraph *graph, int i, int nth) {
+    struct sheaf_tensor *const *nodes = graph->nodes + i;
+    if (!b->fuse || b->abort || b->reference || b->profile ||
+        is_small(nodes[0], &sheaf__cpu_ops[nodes[0]->op]) || !chain_pays(nodes[0], nth))
+        return 1;
+    const int n = sheaf__cpu_chain_length(NULL, nodes, graph->n_nodes - i);
+    return n > 1 && sheaf__cpu_chain_is_safe(NULL, nodes, n) ? n : 1;
+}
+
+/* n: of run_length */
+static bool run_nodes(struct backend *b, struct sheaf_tensor *const *nodes, int n, int ith, int nth,
+                      int phase, struct sheaf__cpu_sync *sync) {
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (n == 1) {
+        const struct sheaf__cpu_op *op = &sheaf__cpu_ops[nodes[0]->op];
+        sheaf__cpu_op_fn fn = b->reference && op->reference ? op->reference : op->fn;
+        status = fn(nodes[0], ith, nth, sync, b->work);
+    } else {
+        int64_t first, last;
+        sheaf__cpu_share(sheaf_nrows(nodes[0]), ith, nth, &first, &last);
+        sheaf__cpu_chain_rows(nodes, n, first, last);
+    }
     if (status == SHEAF_STATUS_SUCCESS) return true;
     stop(b, ith, phase, status, sheaf_last_error());
     return false;
@@ -103,15 +131,17 @@ static void walk(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
     int phase = 0;
     bool alone = false; /* the caller has worked alone since the last barrier */
     bool stopped = false;
-    for (int i = 0; i < graph->n_nodes; i++) {
-        struct sheaf_tensor *node = graph->nodes[i];
-        const struct sheaf__cpu_op *op = &sheaf__cpu_ops[node->op];
-        if (!op->fn || sheaf_is_empty(node)) continue;
-        if (nth == 1 || is_small(node, op)) {
+    for (int i = 0, n; i < graph->n_nodes; i += n) {
+        struct sheaf_tensor *const *nodes = graph->nodes + i;
+        const struct sheaf__cpu_op *op = &sheaf__cpu_ops[nodes[0]->op];
+        n = 1;
+        if (!op->fn || sheaf_is_empty(nodes[0])) continue;
+        n = run_length(b, graph, i, nth);
+        if (nth == 1 || is_small(nodes[0], op)) {
             alone = true;
             if (ith == 0 && !stopped)
-                stopped = aborted(b, phase) || !run_node(b, node, 0, 1, phase, sync);
-            if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, node);
+                stopped = aborted(b, phase) || !run_nodes(b, nodes, n, 0, 1, phase, sync);
+            if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, nodes[0]);
             if (nth == 1 && stopped) return;
             continue;
         }
@@ -123,9 +153,9 @@ static void walk(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
         }
         /* Whoever stops takes part to the end of the node: it may have barriers inside. */
         if (ith == 0) aborted(b, phase);
-        run_node(b, node, ith, nth, phase, sync);
+        run_nodes(b, nodes, n, ith, nth, phase, sync);
         sheaf__cpu_barrier(sync, ith, nth);
-        if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, node);
+        if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, nodes[0]);
         if (atomic_load(&b->stop_phase) <= phase) return;
         phase++;
     }
@@ -287,6 +317,48 @@ static enum sheaf_status plan_compute(sheaf_backend_t base, sheaf_backend_graph_
     }
     return status ? status : run_checked(b, plan->graph, &plan->demand);
 }
+
+/* ---- chains, for others ---- */
+
+static bool chain_begin(sheaf_backend_t base, const struct sheaf_tensor *source,
+                        struct sheaf_tensor *const *nodes, int n) {
+    const struct backend *b = backend_of(base);
+    const bool small = sheaf_nelements(nodes[0]) <= SMALL;
+    if (b->profile || (!small && !chain_pays(nodes[0], sheaf__cpu_team_size(b->team))))
+        return false;
+    return sheaf__cpu_chain_is_safe(source, nodes, n) && !synchronize(base);
+}
+
+struct chain_job {
+    struct sheaf_tensor *const *nodes;
+    int n;
+    int64_t first, last;
+};
+
+static void walk_chain(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
+    const struct chain_job *job = user;
+    int64_t first, last;
+    (void)sync;
+    sheaf__cpu_share(job->last - job->first, ith, nth, &first, &last);
+    sheaf__cpu_chain_rows(job->nodes, job->n, job->first + first, job->first + last);
+}
+
+static enum sheaf_status chain_rows(sheaf_backend_t base, struct sheaf_tensor *const *nodes, int n,
+                                    int64_t first, int64_t last) {
+    struct chain_job job = {nodes, n, first, last};
+    struct sheaf__cpu_team *team = backend_of(base)->team;
+    if (sheaf__cpu_team_size(team) == 1 || (last - first) * nodes[0]->ne[0] <= SMALL)
+        walk_chain(&job, 0, 1, NULL);
+    else
+        sheaf__cpu_team_run(team, walk_chain, &job);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+const struct sheaf__chain_i sheaf__cpu_chain_i = {
+    .length = sheaf__cpu_chain_length,
+    .begin = chain_begin,
+    .rows = chain_rows,
+};
 
 /* ---- the queue ---- */
 
@@ -525,10 +597,13 @@ enum sheaf_status sheaf__cpu_backend_new(struct sheaf__cpu_device *device, const
                                          sheaf_backend_t *out) {
     int threads = device->place->n_threads;
     *out = NULL;
+    long fuse = SHEAF__FUSE_COLLECTIVES;
     enum sheaf_status status = parse_params(params, &threads);
+    if (!status) status = sheaf__env_int("SHEAF_FUSE", 0, SHEAF__FUSE_COLLECTIVES, &fuse);
     if (status != SHEAF_STATUS_SUCCESS) return status;
     struct backend *b = calloc(1, sizeof *b);
     if (!b) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory", device->name);
+    b->fuse = fuse != SHEAF__FUSE_OFF;
     b->base.iface = &backend_iface;
     b->base.device = &device->base;
     b->base.context = b;
