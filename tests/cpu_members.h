@@ -9,12 +9,13 @@
 
 #include "sheaf/world.h"
 
-/* The first n CPU devices of this process, one thread each; owned by the world. */
-static inline const sheaf_backend_dev_t *cpu_members(size_t n) {
+/* The first n CPU devices of this process, owned by the world. Several threads each need more
+ * devices than cores. */
+static inline const sheaf_backend_dev_t *cpu_members_of(size_t n, const char *threads) {
     char text[16];
     snprintf(text, sizeof text, "%zu", n);
     setenv("SHEAF_CPU_DEVICES", text, 1);
-    setenv("SHEAF_CPU_THREADS", "1", 1);
+    setenv("SHEAF_CPU_THREADS", threads, 1);
     cr_assert_eq(sheaf_world_init(NULL), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
     const sheaf_backend_dev_t *devices;
     size_t have;
@@ -23,5 +24,6 @@ static inline const sheaf_backend_dev_t *cpu_members(size_t n) {
     cr_assert_geq(have, n);
     return devices;
 }
+static inline const sheaf_backend_dev_t *cpu_members(size_t n) { return cpu_members_of(n, "1"); }
 
 #endif

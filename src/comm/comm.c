@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "comm/epilogue.h"
 #include "comm/group.h"
 #include "comm/recorder.h"
 #include "comm/testing.h"
@@ -363,7 +364,8 @@ static void add(_Atomic uint64_t *counter, uint64_t value) {
 
 static enum sheaf_status end(const struct sheaf__call *c, enum sheaf_status st, uint64_t bytes) {
     if (st) return st;
-    const uint64_t took = sheaf__time_ns() - c->start;
+    const uint64_t elsewhere = c->then ? c->then->took_ns : 0,
+                   took = sheaf__time_ns() - c->start - elsewhere;
     add(&c->self->stats[c->head.kind].count, 1);
     add(&c->self->stats[c->head.kind].bytes, bytes);
     add(&c->self->stats[c->head.kind].time_ns, took);
@@ -390,15 +392,31 @@ static enum sheaf_status add_up(const struct sheaf_comm *comm, enum sheaf_comm_k
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf_comm_all_reduce(struct sheaf_comm *comm, int member, float *data, size_t n,
-                                        const struct sheaf_comm_what *what) {
+enum sheaf_status sheaf__finished(struct sheaf__call *c, size_t end) {
+    if (!c->then || !end) return SHEAF_STATUS_SUCCESS;
+    const uint64_t begin = sheaf__time_ns();
+    const enum sheaf_status st = c->then->ready(c->then->user, end);
+    c->then->took_ns += sheaf__time_ns() - begin;
+    return st;
+}
+
+enum sheaf_status sheaf__comm_all_reduce_then(struct sheaf_comm *comm, int member, float *data,
+                                              size_t n, const struct sheaf_comm_what *what,
+                                              struct sheaf__epilogue *then) {
     struct sheaf__call c;
     size_t bytes;
     if (!sheaf__mul_size(n, sizeof *data, &bytes))
         return sheaf_set_error(SHEAF_STATUS_INVALID, "all_reduce: the size overflows");
     enum sheaf_status st = begin(&c, comm, member, SHEAF_COMM_ALL_REDUCE, bytes, 0, what);
     if (st) return st;
-    return end(&c, comm->n > 1 ? sheaf__all_reduce(&c, data, n) : st, bytes);
+    c.then = then;
+    if (then) then->took_ns = 0;
+    return end(&c, comm->n > 1 ? sheaf__all_reduce(&c, data, n) : sheaf__finished(&c, n), bytes);
+}
+
+enum sheaf_status sheaf_comm_all_reduce(struct sheaf_comm *comm, int member, float *data, size_t n,
+                                        const struct sheaf_comm_what *what) {
+    return sheaf__comm_all_reduce_then(comm, member, data, n, what, NULL);
 }
 
 enum sheaf_status sheaf_comm_all_gather(struct sheaf_comm *comm, int member, const void *send,

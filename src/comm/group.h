@@ -152,7 +152,8 @@ struct sheaf__call {
     const char *tensor;
     uint64_t region, offset; /* of the data of this step, as in the cell */
     uint64_t start, wait_ns;
-    struct sheaf__async *async; /* whose thread this is; NULL: the member's own */
+    struct sheaf__async *async;   /* whose thread this is; NULL: the member's own */
+    struct sheaf__epilogue *then; /* of an all_reduce, or NULL */
 };
 
 static inline uint8_t *sheaf__slot(const struct sheaf_comm *comm, int place, uint64_t step) {
@@ -162,6 +163,9 @@ static inline uint8_t *sheaf__result(const struct sheaf_comm *comm, uint64_t ste
     return comm->results + (step & 1) * comm->slot_bytes;
 }
 static inline size_t sheaf__min_size(size_t a, size_t b) { return a < b ? a : b; }
+
+/* Elements [0, end) of an all_reduce are final on this member: its epilogue. */
+enum sheaf_status sheaf__finished(struct sheaf__call *c, size_t end);
 
 /* dst [n] = ((src[0] + src[1]) + src[2]) + ...; dst may be one of the sources. */
 void sheaf__sum(float *dst, const float *const *src, int n_src, size_t n);

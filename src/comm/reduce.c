@@ -71,6 +71,11 @@ size_t sheaf__step_floats(const struct sheaf__job *j, uint64_t k) {
     return j->n > from ? sheaf__min_size(j->n - from, j->chunk) : 0;
 }
 
+enum sheaf_status sheaf__step_finished(const struct sheaf__job *j, uint64_t k) {
+    if (!j->c->then) return SHEAF_STATUS_SUCCESS;
+    return sheaf__finished(j->c, (size_t)k * j->chunk + sheaf__step_floats(j, k));
+}
+
 void sheaf__even_range(size_t len, int n, int i, size_t *lo, size_t *part) {
     const size_t lines = (len + SHEAF__ALIGN - 1) / SHEAF__ALIGN;
     *lo = sheaf__min_size(lines * (size_t)i / (size_t)n * SHEAF__ALIGN, len);
@@ -188,6 +193,7 @@ static enum sheaf_status reduce_here(const struct sheaf__job *j) {
             if ((st = sheaf__await_done(c))) return st;
             sheaf__store(j, k, result);
         }
+        if ((st = sheaf__step_finished(j, k))) return st;
     }
     return SHEAF_STATUS_SUCCESS;
 }

@@ -67,7 +67,7 @@ static enum sheaf_status reduce_frames(const struct sheaf__job *j) {
     if (comm->n_here == 1 && !j->counts) {
         st = exchange_frames(j, j->dst);
         c->self->step++;
-        return st;
+        return st ? st : sheaf__finished(c, j->n);
     }
     if (comm->n_here > 1) {
         float *slot = sheaf__floats(sheaf__slot(comm, c->place, step));
@@ -85,7 +85,7 @@ static enum sheaf_status reduce_frames(const struct sheaf__job *j) {
     const size_t len = j->counts ? j->counts[c->member] : j->n;
     if (len) memcpy(j->dst, result + at, len * sizeof(float));
     c->self->step++;
-    return SHEAF_STATUS_SUCCESS;
+    return sheaf__finished(c, len);
 }
 
 /* ---- large ---- */
@@ -286,6 +286,7 @@ static enum sheaf_status reduce_chunks(const struct sheaf__job *j) {
             return st;
         }
         if (!in_place(j)) sheaf__store(j, done, step_result(j, done));
+        if ((st = sheaf__step_finished(j, done))) return st;
     }
     c->self->step = j->base + j->steps;
     return SHEAF_STATUS_SUCCESS;

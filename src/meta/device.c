@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/chain.h"
 #include "core/registry.h"
 #include "meta/meta_impl.h"
 
@@ -149,8 +150,10 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
                                             sheaf_backend_meta_get_split_state_t get_split_state,
                                             void *user, sheaf_backend_dev_t *out) {
     *out = NULL;
-    enum sheaf_status st =
-        sheaf_world_agree(check_members(devs, n_devs, get_split_state), "meta device");
+    long fuse = SHEAF__FUSE_COLLECTIVES;
+    enum sheaf_status st = check_members(devs, n_devs, get_split_state);
+    if (!st) st = sheaf__env_int("SHEAF_FUSE", 0, SHEAF__FUSE_COLLECTIVES, &fuse);
+    st = sheaf_world_agree(st, "meta device");
     if (st) return st;
     struct meta_device *m = calloc(1, sizeof *m);
     if (m) {
@@ -167,6 +170,7 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
     if (st) goto fail;
 
     m->n_members = (int)n_devs;
+    m->fuse = fuse == SHEAF__FUSE_COLLECTIVES;
     int ranks_with_member = 0;
     for (int i = 0; i < m->n_members; i++) {
         m->members[i] = devs[i];

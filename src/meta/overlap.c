@@ -64,7 +64,7 @@ static bool touches(const struct meta_instr *instr, const struct meta_instr *col
     const struct sheaf_tensor *const mine[] = {collective->in, collective->out};
     for (int k = 0; k < 2; k++) {
         if (meets(mine[k], instr->in) || meets(mine[k], instr->out)) return true;
-        for (int i = 0; instr->kind == INSTR_SPAN && i < instr->span.n_nodes; i++) {
+        for (int i = 0; i < instr->span.n_nodes; i++) {
             const struct sheaf_tensor *node = instr->span.nodes[i];
             if (node->op == SHEAF_OP_NONE || sheaf__op_is_view(node->op)) continue;
             if (meets(mine[k], node)) return true;
@@ -94,7 +94,8 @@ void sheaf__meta_place_waits(const struct meta_device *dev, struct meta_part *pa
     for (int i = 0; i < part->n_instrs; i++) {
         struct meta_instr *c = &part->instrs[i];
         if (!is_collective(c) || (int64_t)sheaf_nbytes(c->out) < least || !stays(galloc, c->in) ||
-            !stays(galloc, c->out))
+            !stays(galloc, c->out) ||
+            c->span.n_nodes) /* what follows it row by row comes at once */
             continue;
         int j = i + 1;
         bool spans = false;
