@@ -150,13 +150,37 @@ Test(devcomm, every_size, .timeout = 200) {
     cr_assert(strstr(out, "ok 4 members through far"), "%s", out);
 }
 
-/* A peer that never arrives: the job ends within its deadline, and names the collective. */
-Test(devcomm, a_peer_that_never_comes, .timeout = 100) {
+/* A peer that never arrives: the job ends within its deadline, and names the collective. The flight
+ * records of both ranks end with it; open are those of the step that nobody has waited for. */
+static void never_comes(int at, const char *open) {
     const double begin = run_seconds();
-    const int status = run(2, FAR "SHEAF_FAR_COMM=stuck SHEAF_TIMEOUT_MS=2000", TEXT RANKS);
+    char dir[] = "/tmp/sheaf-test-devcomm-XXXXXX", env[512], cmd[1024];
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(env, sizeof env,
+             FAR "SHEAF_FAR_COMM=stuck SHEAF_FAR_STUCK_AT=%d SHEAF_TIMEOUT_MS=2000 "
+                 "SHEAF_FLIGHT_DIR=%s",
+             at, dir);
+    const int status = run(2, env, TEXT RANKS);
     cr_assert(status > 0, "status %d\n%s", status, out);
     cr_assert_lt(run_seconds() - begin, 30);
-    cr_assert(strstr(out, "far: all_reduce"), "%s", out);
+    cr_assert(strstr(out, "far: all_"), "%s", out);
+    snprintf(cmd, sizeof cmd,
+             "cd %s; for r in 0 1; do echo rank $r: $(grep -c ' open ' *rank$r.flight) open of "
+             "$(sed -n 's/^records //p' *rank$r.flight); done; '%s/bin/sheaf-info' --postmortem .; "
+             "rm -r %s",
+             dir, SHEAF_BUILD_DIR, dir);
+    run_command(cmd, 10, out, sizeof out);
+    for (int r = 0; r < 2; r++) {
+        char want[64];
+        snprintf(want, sizeof want, "rank %d: %s of %d\n", r, open, at);
+        cr_expect(strstr(out, want), "no '%s' in %s", want, out);
+    }
+    snprintf(cmd, sizeof cmd, "collective %d of group", at);
+    cr_expect(strstr(out, "in collective all_") && strstr(out, cmd), "%s", out);
+}
+Test(devcomm, a_peer_that_never_comes, .timeout = 100) {
+    never_comes(3, "3 open");
+    never_comes(12, "3 open");
 }
 
 /* ---- the NCCL module, on a machine without a GPU ---- */

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "comm/group.h"
+#include "comm/recorder.h"
 #include "core/registry.h"
 
 enum { BALLOT_BYTES = sizeof(struct sheaf__devcomm_ballot), SPINS = 20000 };
@@ -26,6 +27,8 @@ struct sheaf__devcomm {
     struct last { /* [n_local] for messages */
         struct sheaf_comm_what what;
         enum sheaf_comm_kind kind;
+        size_t bytes;
+        bool open; /* submitted since the last wait */
     } * last;
 };
 
@@ -241,27 +244,43 @@ void sheaf__devcomm_free(struct sheaf__devcomm *dc) {
 
 /* ---- collectives ---- */
 
+/* On the board while it is submitted, and while it is waited for. */
+static void show(const struct sheaf__devcomm *dc, int local, uint64_t now) {
+    const struct last *l = &dc->last[local];
+    sheaf__enter_collective((uint32_t)l->kind, l->what.node, l->bytes,
+                            dc->comm->members[local].sequence, l->what.tensor, now);
+}
+
 static void begin(struct sheaf__devcomm *dc, int local, enum sheaf_comm_kind kind, size_t bytes,
                   const struct sheaf_comm_what *what) {
-    dc->last[local] = (struct last){*what, kind};
-    deadline = sheaf__time_ns() + dc->comm->timeout_ns;
+    const uint64_t now = sheaf__time_ns();
     struct sheaf__member *self = &dc->comm->members[local];
+    struct last *l = &dc->last[local];
+    *l = (struct last){*what, kind, bytes, true};
+    if (!l->what.tensor) l->what.tensor = "";
+    deadline = now + dc->comm->timeout_ns;
+    self->sequence++;
+    show(dc, local, now);
+    sheaf__record_begin(dc->comm->id, (uint32_t)kind, what->node, bytes, self->sequence,
+                        l->what.tensor, now);
     atomic_fetch_add_explicit(&self->stats[kind].count, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&self->stats[kind].bytes, bytes, memory_order_relaxed);
 }
 
 /* A failed submission or wait ends the job, unless it has ended already. */
 static enum sheaf_status ended(struct sheaf__devcomm *dc, int local, enum sheaf_status st) {
-    if (!st) return st;
+    if (!st) {
+        sheaf__leave();
+        return st;
+    }
     const struct last *l = &dc->last[local];
     char why[512];
     snprintf(why, sizeof why, "%s", sheaf_last_error());
     dc->i->abort(dc->made);
     if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
     return sheaf__fail(st, "%s: %s '%s' (node %u) of member %d, %s: %s", dc->i->name,
-                       sheaf_comm_kind_name(l->kind), l->what.tensor ? l->what.tensor : "",
-                       l->what.node, dc->group.local[local], sheaf__rank_text(sheaf_world_rank()),
-                       why);
+                       sheaf_comm_kind_name(l->kind), l->what.tensor, l->what.node,
+                       dc->group.local[local], sheaf__rank_text(sheaf_world_rank()), why);
 }
 
 enum sheaf_status sheaf__devcomm_all_reduce(struct sheaf__devcomm *dc, int local, float *data,
@@ -288,11 +307,19 @@ enum sheaf_status sheaf__devcomm_reduce_scatter(struct sheaf__devcomm *dc, int l
 }
 
 enum sheaf_status sheaf__devcomm_wait(struct sheaf__devcomm *dc, int local) {
-    deadline = sheaf__time_ns() + dc->comm->timeout_ns;
+    const uint64_t now = sheaf__time_ns();
+    const bool open = dc->last[local].open;
+    deadline = now + dc->comm->timeout_ns;
+    if (open) show(dc, local, now);
     for (unsigned spins = 0;; spins++) {
         bool done = false;
         enum sheaf_status st = dc->i->poll(dc->made, local, &done);
-        if (!st && done) return st;
+        if (!st && done) {
+            if (!open) return st;
+            dc->last[local].open = false;
+            sheaf__record_end_group(dc->comm->id, sheaf__time_ns());
+            return ended(dc, local, st);
+        }
         if (!st && (spins < SPINS ? 0 : give_up()))
             st = sheaf_set_error(SHEAF_STATUS_TIMEOUT,
                                  "not done after %.1f s; a peer is gone, or slower than "

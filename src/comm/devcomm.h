@@ -89,7 +89,8 @@ enum sheaf_status sheaf__devcomm_new(struct sheaf_comm *comm, const sheaf_backen
                                      struct sheaf__devcomm **out);
 void sheaf__devcomm_free(struct sheaf__devcomm *dc); /* accepts NULL */
 
-/* Submit; counted in the statistics of the group's collectives, without times. */
+/* Submit; counted in the statistics of the group's collectives, without times. On the board while
+ * it is submitted and while it is waited for; its flight record is open from here until then. */
 enum sheaf_status sheaf__devcomm_all_reduce(struct sheaf__devcomm *dc, int local, float *data,
                                             size_t n, const struct sheaf_comm_what *what);
 enum sheaf_status sheaf__devcomm_all_gather(struct sheaf__devcomm *dc, int local, const void *send,

@@ -84,6 +84,17 @@ void sheaf__record_end(uint64_t wait_ns, uint64_t total_ns) {
 bool sheaf__recording(void) { return records; }
 void sheaf__set_recording(bool on) { records = on; }
 
+void sheaf__record_end_group(uint32_t group, uint64_t now) {
+    if (!records) return;
+    const uint64_t n = get(&mine->n), first = n > SHEAF__RECORDS ? n - SHEAF__RECORDS : 0;
+    for (uint64_t i = n; i-- > first;) {
+        _Atomic uint64_t *w = mine->words[i % SHEAF__RECORDS];
+        if ((get(&w[R_WHAT]) >> 8 & 0xffffff) != (group & 0xffffff)) continue;
+        if (get(&w[R_TOTAL]) != OPEN) return;
+        put(&w[R_TOTAL], now - get(&w[R_START]));
+    }
+}
+
 static void write_records(FILE *f, const struct sheaf__recorder *r) {
     const uint64_t n = get(&r->n), first = n > SHEAF__RECORDS ? n - SHEAF__RECORDS : 0;
     fprintf(f, "records %llu\n# sequence group kind node bytes start_us wait_us total_us tensor\n",

@@ -18,6 +18,8 @@ void sheaf__record_end(uint64_t wait_ns, uint64_t total_ns);
 /* Is the calling thread's work recorded? */
 bool sheaf__recording(void);
 void sheaf__set_recording(bool on);
+/* All open ones of a group, which were submitted to devices, have ended. */
+void sheaf__record_end_group(uint32_t group, uint64_t now);
 /* Writes the records of a rank of the share group to a file in SHEAF_FLIGHT_DIR, if that is set and
  * nobody has done it. `place` is its number in the share group. Any thread. */
 void sheaf__recorder_dump(int rank, int place);
