@@ -11,9 +11,9 @@
 
 enum {
     LATENCY_ROUNDS = 25,
-    RATE_ROUNDS = 4, /* with each length of parts, at most; host 0 ends it when the time is over */
-    RATE_PARTS = 4,  /* in flight, as in a sum */
-    LENGTHS = 2,     /* of parts: as long as MPI sends without asking, and half of it */
+    RATE_ROUNDS = 16, /* with each length of parts, at most; host 0 ends it when time is over */
+    RATE_PARTS = 4,   /* in flight, as in a sum */
+    LENGTHS = 2,      /* of parts: as long as MPI sends without asking, and half of it */
     SHARED_BYTES = 64 * 1024,
     SHARED_ROUNDS = 15,
     PATIENCE_NS = 10000000, /* for a step of the measurement in shared memory */
