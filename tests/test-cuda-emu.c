@@ -482,6 +482,40 @@ Test(cuda_emu, columns_are_rounded_once) {
     fclose(trace);
 }
 
+/* Without an algorithm tiles take over, also where the columns are there from the product before.
+ */
+Test(cuda_emu, products_without_an_algorithm) {
+    enum { K = 64, M = 8, N = 12 };
+    float got[2][2 * M * N];
+    for (int on = 0; on < 2; on++) {
+        struct rig r = rig_up("algorithms=0", on ? "" : "fuse=0");
+        struct sheaf_tensor *x = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F16, K, N), *w[2], *y[2];
+        for (int i = 0; i < 2; i++) {
+            w[i] = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F16, K, M);
+            y[i] = sheaf_mul_mat(r.ctx, w[i], x);
+            cr_assert_eq(sheaf_build_forward_expand(r.graph, y[i]), SHEAF_STATUS_SUCCESS);
+        }
+        rig_alloc(&r);
+        struct sheaf_tensor *const all[] = {x, w[0], w[1]};
+        for (int i = 0; i < 3; i++) {
+            uint16_t h[K * N];
+            const int64_t n = sheaf_nelements(all[i]);
+            for (int64_t j = 0; j < n; j++)
+                h[j] = sheaf_fp32_to_fp16((float)((j * 7 + i) % 23 - 11));
+            cr_assert_eq(sheaf_backend_tensor_set(all[i], h, 0, (size_t)n * sizeof *h),
+                         SHEAF_STATUS_SUCCESS);
+        }
+        cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+        for (int i = 0; i < 2; i++)
+            cr_assert_eq(
+                sheaf_backend_tensor_get(y[i], got[on] + i * M * N, 0, M * N * sizeof(float)),
+                SHEAF_STATUS_SUCCESS);
+        rig_down(&r);
+    }
+    cr_assert(!memcmp(got[0], got[1], sizeof got[0]));
+}
+
 /* A capture that fails leaves the graph running node by node. */
 Test(cuda_emu, without_captures) {
     struct rig r = rig_up("fail=cudaStreamBeginCapture:1", NULL);

@@ -189,9 +189,11 @@ enum sheaf_status sheaf__cuda_launch_mul_mat(struct sheaf__cuda_queue *q,
         q->rounded = as != SHEAF_TYPE_COUNT ? b : NULL;
         q->rounded_type = as;
     }
-    if (needs_gather(b) && !rounded && !sheaf_is_empty(b)) {
-        CUDA_LAUNCH_PLAIN(gather_kernel, sheaf__cuda_blocks(sheaf_nelements(b), THREADS), THREADS,
-                          0, q->stream, p.b, (float *)(void *)q->work, sheaf_nelements(b));
+    if (needs_gather(b) && !sheaf_is_empty(b)) {
+        if (!rounded)
+            CUDA_LAUNCH_PLAIN(gather_kernel, sheaf__cuda_blocks(sheaf_nelements(b), THREADS),
+                              THREADS, 0, q->stream, p.b, (float *)(void *)q->work,
+                              sheaf_nelements(b));
         p.b.data = q->work;
         p.b.type = SHEAF_TYPE_F32;
         p.b.nb[0] = sizeof(float);
@@ -214,4 +216,3 @@ enum sheaf_status sheaf__cuda_launch_mul_mat(struct sheaf__cuda_queue *q,
     }
     return sheaf__cuda_launched(q, dst);
 }
-
