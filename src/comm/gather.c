@@ -63,7 +63,7 @@ static enum sheaf_status gather_direct(const struct gather *g) {
     sheaf__wire_frames_post(c, first);
     copy_own(g);
     const uint8_t *own = g->recv + block_offset(g, c->member);
-    for (uint64_t k = 0; k < g->steps + SHEAF__AHEAD && !st; k++) {
+    for (uint64_t k = 0; k < g->steps + comm->ahead && !st; k++) {
         const size_t from = (size_t)k * g->chunk;
         const int lane = SHEAF__GATHER_LANE + (int)(k % SHEAF__DEPTH);
         if (k && k < g->steps) {
@@ -77,13 +77,13 @@ static enum sheaf_status gather_direct(const struct gather *g) {
             }
             sheaf__wire_end(comm, lane);
         }
-        if (k == SHEAF__AHEAD) {
+        if (k == comm->ahead) {
             st = sheaf__wire_frames_wait(c);
             for (int h = 0; h < comm->n_hosts && !st; h++)
                 if (h != comm->here && comm->take[h])
                     memcpy(g->recv + block_offset(g, h), sheaf__payload_in(comm, h), comm->take[h]);
-        } else if (k > SHEAF__AHEAD) {
-            st = sheaf__wire_wait(c, SHEAF__GATHER_LANE + (int)((k - SHEAF__AHEAD) % SHEAF__DEPTH));
+        } else if (k > comm->ahead) {
+            st = sheaf__wire_wait(c, SHEAF__GATHER_LANE + (int)((k - comm->ahead) % SHEAF__DEPTH));
         }
     }
     return st;

@@ -20,10 +20,10 @@ enum {
                                          at once and asks before it sends more */
     SHEAF__EAGER = 48 * 1024, /* what MPI sends without asking, with room for its own headers */
     SHEAF__PIECES = 8,        /* a message travels in, at most */
-    SHEAF__DEPTH = 5,         /* chunks in flight, at most */
-    /* Messages to a host that are sent before one is waited for. (Seven gain 4 % over veth, and
-     * lose 8 % where tbf limits the rate: 4 MiB, 2026-11-21.) */
-    SHEAF__AHEAD = 3,
+    SHEAF__DEPTH = 8,         /* chunks in flight, at most */
+    /* messages to a host that are sent before one is waited for */
+    SHEAF__MIN_AHEAD = 3,
+    SHEAF__MAX_AHEAD = SHEAF__DEPTH - 1,
     SHEAF__GATHER_LANE = SHEAF__DEPTH, /* the first of as many */
     SHEAF__FRAME_LANE = 2 * SHEAF__DEPTH,
     SHEAF__LANES,
@@ -112,6 +112,7 @@ struct sheaf_comm {
     size_t slot_bytes, map_bytes;
     size_t part_bytes, max_part_bytes; /* what a host sends to another at a time: as measured, and
                                           as there is room for */
+    uint64_t ahead;                    /* SHEAF__MIN_AHEAD to SHEAF__MAX_AHEAD, as measured */
     size_t chunk_bytes;                /* of a sum between hosts, at most */
     void *map;
     struct sheaf__cell *cells;     /* [n_here] */

@@ -115,10 +115,9 @@ static bool gathers(const struct sheaf__job *j) { return !j->counts && !exchange
 /* Steps between the start of one and its sum, and from there to the sums of the others. Slots, sums
  * and results exist twice. */
 enum { SCATTERS_AHEAD = 2, GATHERS_AHEAD = 2 };
-static_assert(SCATTERS_AHEAD + GATHERS_AHEAD < SHEAF__DEPTH && SHEAF__AHEAD < SHEAF__DEPTH,
-              "a lane for each step in flight");
+static_assert(SCATTERS_AHEAD + GATHERS_AHEAD < (int)SHEAF__DEPTH, "a lane for each step in flight");
 static uint64_t scatters_ahead(const struct sheaf__job *j) {
-    return !j->comm->direct ? 1 : gathers(j) ? SCATTERS_AHEAD : SHEAF__AHEAD;
+    return !j->comm->direct ? 1 : gathers(j) ? SCATTERS_AHEAD : j->comm->ahead;
 }
 static uint64_t gathers_ahead(const struct sheaf__job *j) {
     return j->comm->direct && gathers(j) ? GATHERS_AHEAD : 0;
