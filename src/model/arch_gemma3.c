@@ -30,7 +30,8 @@ static struct sheaf_tensor *attention(struct sheaf__builder *b, int64_t il,
     struct sheaf_tensor *y = sheaf__build_norm(b, x, w[SHEAF__W_ATTN_NORM]);
     y = sheaf__build_attention(b, il, y, swa ? &local : &full, swa ? b->mask_swa : b->mask);
     y = sheaf__build_half(b, y);
-    return sheaf_add(b->ctx, x, sheaf__build_norm(b, y, w[SHEAF__W_ATTN_POST_NORM]));
+    y = sheaf__build_norm(b, y, w[SHEAF__W_ATTN_POST_NORM]);
+    return sheaf_add(b->ctx, sheaf__build_wanted(b, il, x), y);
 }
 
 static struct sheaf_tensor *ffn(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x) {

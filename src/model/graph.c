@@ -84,6 +84,12 @@ static struct sheaf_tensor *through_cache(struct sheaf__builder *b, struct sheaf
     return sheaf_permute(b->ctx, sheaf_reshape_3d(b->ctx, seen, d, g, b->n_kv), 0, 2, 1, 3);
 }
 
+struct sheaf_tensor *sheaf__build_wanted(struct sheaf__builder *b, int64_t il,
+                                         struct sheaf_tensor *x) {
+    const bool last = il == b->hp->n_layer - 1;
+    return last && b->out_ids ? sheaf_get_rows(b->ctx, x, b->out_ids) : x;
+}
+
 struct sheaf_tensor *sheaf__build_attention(struct sheaf__builder *b, int64_t il,
                                             struct sheaf_tensor *x, const struct sheaf__rope *rope,
                                             struct sheaf_tensor *mask) {
@@ -112,7 +118,7 @@ struct sheaf_tensor *sheaf__build_attention(struct sheaf__builder *b, int64_t il
     struct sheaf_tensor *y =
         sheaf_flash_attn_ext(b->ctx, q, k, v, mask, hp->attn_scale, 0.0f, 0.0f); // [d, h, n]
     sheaf_format_name(y, "attn-%d", (int)il);
-    y = sheaf_reshape_2d(b->ctx, y, hp->head_v * h, b->n_tokens);
+    y = sheaf__build_wanted(b, il, sheaf_reshape_2d(b->ctx, y, hp->head_v * h, b->n_tokens));
     y = sheaf_mul_mat(b->ctx, w[SHEAF__W_O], y);
     if (w[SHEAF__W_O_BIAS]) y = sheaf_add(b->ctx, y, w[SHEAF__W_O_BIAS]);
     return sheaf_format_name(y, "attn_out-%d", (int)il);
@@ -128,7 +134,6 @@ struct sheaf_tensor *sheaf__build_ffn(struct sheaf__builder *b, int64_t il, stru
 }
 
 struct sheaf_tensor *sheaf__build_logits(struct sheaf__builder *b, struct sheaf_tensor *x) {
-    if (b->out_ids) x = sheaf_get_rows(b->ctx, x, b->out_ids);
     x = sheaf__build_norm(b, x, b->model->w[SHEAF__W_OUTPUT_NORM]);
     struct sheaf_tensor *output = b->model->w[SHEAF__W_OUTPUT];
     if (!output) output = b->model->w[SHEAF__W_TOKEN_EMBD]; /* tied */
@@ -146,8 +151,8 @@ struct sheaf_tensor *sheaf__build_plain_attention(struct sheaf__builder *b, int6
                                                   enum sheaf_rope_mode mode) {
     const struct sheaf__rope rope = {mode, b->hp->freq_base, b->hp->freq_scale};
     struct sheaf_tensor *y = sheaf__build_norm(b, x, b->model->layers[il].w[SHEAF__W_ATTN_NORM]);
-    return sheaf__build_half(
-        b, sheaf_add(b->ctx, x, sheaf__build_attention(b, il, y, &rope, b->mask)));
+    y = sheaf__build_attention(b, il, y, &rope, b->mask);
+    return sheaf__build_half(b, sheaf_add(b->ctx, sheaf__build_wanted(b, il, x), y));
 }
 
 struct sheaf_tensor *sheaf__build_plain_ffn(struct sheaf__builder *b, int64_t il,

@@ -44,14 +44,19 @@ struct sheaf_tensor *sheaf__build_embedding(struct sheaf__builder *b);
 /* rms_norm(x) * weight */
 struct sheaf_tensor *sheaf__build_norm(struct sheaf__builder *b, struct sheaf_tensor *x,
                                        struct sheaf_tensor *weight);
-/* Self attention of layer il over x [e, n], cache written and read: [e, n], without residual. */
+/* Of what layer il computes for all tokens, the columns that are wanted from here on: in the last
+ * layer, once K and V are written, those whose logits are. x [m, n] to [m, n or 1]. */
+struct sheaf_tensor *sheaf__build_wanted(struct sheaf__builder *b, int64_t il,
+                                         struct sheaf_tensor *x);
+/* Self attention of layer il over x [e, n], cache written and read: what is wanted of [e, n],
+ * without residual. */
 struct sheaf_tensor *sheaf__build_attention(struct sheaf__builder *b, int64_t il,
                                             struct sheaf_tensor *x, const struct sheaf__rope *rope,
                                             struct sheaf_tensor *mask);
-/* down(glu(gate x, up x)) of layer il: [e, n], without residual. */
+/* down(glu(gate x, up x)) of layer il over x [e, n]: [e, n], without residual. */
 struct sheaf_tensor *sheaf__build_ffn(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x,
                                       enum sheaf_glu_op glu);
-/* Final norm and output projection of the wanted tokens: [v, n or 1]. */
+/* Final norm and output projection of x [e, n]: [v, n]. */
 struct sheaf_tensor *sheaf__build_logits(struct sheaf__builder *b, struct sheaf_tensor *x);
 /* Ends what half a layer computes without needing a sum over the members: with two chunks, the
  * other one comes next. Returns x. */
