@@ -18,10 +18,11 @@ enum {
     MAX_COLUMNS = 512,
     TIMES = 3,
 };
-static const double LEAST_GAIN = 0.05;
-/* Of a core, for each byte of a sum: sockets, copies, additions. Between network namespaces without
- * a limit of rate, 4 MiB take 2.8 ms (2026-11-21, one core a host). */
-static const double BUSY_BYTE = 0.6e-9;
+/* Below, repeats of a measurement differ by more. */
+static const double LEAST_GAIN = 0.1;
+/* Of a core, for each byte of a sum: sockets, copies, additions, looks at the wire. Between network
+ * namespaces a communication thread took 0.72 s for 340 MB (2026-11-21, one core a host). */
+static const double BUSY_BYTE = 2e-9;
 
 enum sheaf_status sheaf__overlap_parse(const char *text, enum sheaf_backend_meta_overlap *out) {
     static const char *const names[] = {
