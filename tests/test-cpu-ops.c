@@ -639,6 +639,49 @@ Test(cpu_ops, every_case) {
     for (int m = 0; m < 5; m++) sheaf_backend_free(backends[m]);
 }
 
+/* Products of one src1 pack it once, but never take what was packed before it changed. */
+Test(cpu_ops, products_of_the_same_columns) {
+    enum { K = 64, N = 40, M = 30 };
+    for (int threads = 1; threads <= 3; threads++) {
+        sheaf_backend_t backend = new_backend(threads);
+        C *c = sheaf_init((struct sheaf_init_params){.mem_size = 4 << 20});
+        T *x = X(F32, K, N, 1, 1), *z = X(F32, K, N, 1, 1), *w[5], *y[5];
+        T *pos = L(I32, "pos", N, 1, 1, 1);
+        const int types[] = {Q4, Q41, F16, F32, Q4};
+        struct sheaf_cgraph *all = sheaf_new_graph(c);
+        for (int i = 0; i < 5; i++) {
+            w[i] = X(types[i], K, M, 1, 1);
+            y[i] = sheaf_mul_mat(c, w[i], x);
+            cr_assert_eq(sheaf_build_forward_expand(all, y[i]), SHEAF_STATUS_SUCCESS);
+            if (i == 0) /* has work memory of its own */
+                sheaf_build_forward_expand(
+                    all, sheaf_rope_ext(c, sheaf_reshape_3d(c, z, 32, 2, N), pos, NULL, 32,
+                                        SHEAF_ROPE_TYPE_NORMAL, 0, 1e4f, 1, 0, 1, 0, 0));
+            if (i == 2) sheaf_build_forward_expand(all, sheaf_cpy(c, z, x));
+        }
+        for (T *t = sheaf_get_first_tensor(c); t; t = sheaf_get_next_tensor(c, t))
+            if (t->op == SHEAF_OP_NONE) fill(t);
+        float *old = malloc(sheaf_nbytes(x)), *got[5];
+        memcpy(old, x->data, sheaf_nbytes(x));
+        cr_assert_eq(sheaf_backend_graph_compute(backend, all), SHEAF_STATUS_SUCCESS);
+        for (int i = 0; i < 5; i++) {
+            got[i] = malloc(sheaf_nbytes(y[i]));
+            memcpy(got[i], y[i]->data, sheaf_nbytes(y[i]));
+        }
+        for (int i = 0; i < 5; i++) { /* alone, by columns as they were then */
+            struct sheaf_cgraph *one = sheaf_new_graph(c);
+            sheaf_build_forward_expand(one, y[i]);
+            memcpy(x->data, i <= 2 ? (void *)old : z->data, sheaf_nbytes(x));
+            cr_assert_eq(sheaf_backend_graph_compute(backend, one), SHEAF_STATUS_SUCCESS);
+            cr_assert_arr_eq(got[i], y[i]->data, sheaf_nbytes(y[i]), "%d of %d", i, threads);
+            free(got[i]);
+        }
+        free(old);
+        sheaf_free(c);
+        sheaf_backend_free(backend);
+    }
+}
+
 /* NaN and infinities are not lost, and what lies behind a mask does not matter. */
 static T *build_nan_attn(C *c) {
     return sheaf_flash_attn_ext(c, X(F32, 32, 1, 2, 1), X(F32, 32, 70, 2, 1), X(F32, 32, 70, 2, 1),

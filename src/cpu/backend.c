@@ -52,6 +52,7 @@ struct backend {
     bool fuse; /* nodes that make a chain are computed together */
     char *work;
     size_t work_size;
+    size_t products;                    /* bytes of it, the first, that only products use */
     struct sheaf__cpu_queue *queue;     /* NULL until something was submitted */
     struct sheaf__cpu_profile *profile; /* NULL: not asked for */
     /* of the compute that runs */
@@ -101,6 +102,11 @@ static int run_length(const struct backend *b, const struct sheaf_cgraph *graph,
     return n > 1 && sheaf__cpu_chain_is_safe(NULL, nodes, n) ? n : 1;
 }
 
+static bool overlap(const struct sheaf_tensor *a, const struct sheaf_tensor *b) {
+    const char *p = a->data, *q = b->data;
+    return p < q + sheaf_nbytes(b) && q < p + sheaf_nbytes(a);
+}
+
 /* n: of run_length */
 static bool run_nodes(struct backend *b, struct sheaf_tensor *const *nodes, int n, int ith, int nth,
                       int phase, struct sheaf__cpu_sync *sync) {
@@ -108,12 +114,16 @@ static bool run_nodes(struct backend *b, struct sheaf_tensor *const *nodes, int 
     if (n == 1) {
         const struct sheaf__cpu_op *op = &sheaf__cpu_ops[nodes[0]->op];
         sheaf__cpu_op_fn fn = b->reference && op->reference ? op->reference : op->fn;
-        status = fn(nodes[0], ith, nth, sync, b->work);
+        status = fn(nodes[0], ith, nth, sync, op->product ? b->work : b->work + b->products);
     } else {
         int64_t first, last;
         sheaf__cpu_share(sheaf_nrows(nodes[0]), ith, nth, &first, &last);
         sheaf__cpu_chain_rows(nodes, n, first, last);
     }
+    /* columns that a product has packed are good until their source changes */
+    for (int i = 0; i < n && ith == 0 && sync && sync->packed; i++)
+        if (!sheaf__cpu_ops[nodes[i]->op].product && overlap(nodes[i], sync->packed->src[1]))
+            sync->packed = NULL;
     if (status == SHEAF_STATUS_SUCCESS) return true;
     stop(b, ith, phase, status, sheaf_last_error());
     return false;
@@ -125,8 +135,7 @@ static bool aborted(struct backend *b, int phase) {
     return true;
 }
 
-static void walk(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
-    struct backend *b = user;
+static void walk_nodes(struct backend *b, int ith, int nth, struct sheaf__cpu_sync *sync) {
     const struct sheaf_cgraph *graph = b->graph;
     int phase = 0;
     bool alone = false; /* the caller has worked alone since the last barrier */
@@ -161,6 +170,11 @@ static void walk(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
     }
 }
 
+static void walk(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
+    walk_nodes(user, ith, nth, sync);
+    if (ith == 0 && sync) sync->packed = NULL; /* leaves may change before the next graph */
+}
+
 /* ---- the caller's part ---- */
 
 static enum sheaf_status check_node(const struct backend *b, const struct sheaf_tensor *node) {
@@ -193,14 +207,14 @@ static enum sheaf_status check_node(const struct backend *b, const struct sheaf_
 
 /* What a graph takes to run. */
 struct demand {
-    size_t work; /* bytes of work memory */
-    bool team;   /* some node is worth the whole team */
+    size_t products, work; /* bytes of work memory: of products, of other ops */
+    bool team;             /* some node is worth the whole team */
 };
 
 /* Checks every node and tells what the graph demands on nth threads. */
 static enum sheaf_status check_graph(const struct backend *b, const struct sheaf_cgraph *graph,
                                      int nth, struct demand *demand) {
-    *demand = (struct demand){0, false};
+    *demand = (struct demand){0};
     for (int i = 0; i < graph->n_nodes; i++) {
         const struct sheaf_tensor *node = graph->nodes[i];
         if ((unsigned)node->op < SHEAF_OP_COUNT) {
@@ -210,7 +224,8 @@ static enum sheaf_status check_graph(const struct backend *b, const struct sheaf
         if (status != SHEAF_STATUS_SUCCESS) return status;
         const struct sheaf__cpu_op *op = &sheaf__cpu_ops[node->op];
         size_t n = op->work_size ? op->work_size(node, nth) : 0;
-        if (n > demand->work) demand->work = n;
+        size_t *most = op->product ? &demand->products : &demand->work;
+        if (n > *most) *most = n;
         demand->team = demand->team || !is_small(node, op);
     }
     return SHEAF_STATUS_SUCCESS;
@@ -231,7 +246,8 @@ static enum sheaf_status grow_work(struct backend *b, size_t need) {
 
 static enum sheaf_status run_checked(struct backend *b, const struct sheaf_cgraph *graph,
                                      const struct demand *demand) {
-    enum sheaf_status status = grow_work(b, demand->work);
+    b->products = sheaf__align_up(demand->products, 64);
+    enum sheaf_status status = grow_work(b, b->products + demand->work);
     if (status != SHEAF_STATUS_SUCCESS) return status;
     b->graph = graph;
     b->failure.status = SHEAF_STATUS_SUCCESS;

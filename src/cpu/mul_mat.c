@@ -194,6 +194,7 @@ enum sheaf_status sheaf__mul_mat(const struct sheaf_tensor *dst, int ith, int nt
     if (sheaf__mul_mat_by_panels(kern, dst, sheaf__mul_mat_columns(a, b)))
         return sheaf__mul_mat_panels(kern, dst, ith, nth, work, sync);
     const struct columns cols = describe_columns(kern, a, b, work);
+    if (ith == 0) sync->packed = NULL;
     if (!cols.direct) convert_columns(kern, &cols, ith, nth);
     sheaf__mul_mat_start(sync, ith, nth);
 
@@ -318,6 +319,7 @@ enum sheaf_status sheaf__mul_mat_id(const struct sheaf_tensor *dst, int ith, int
     if (sheaf_is_empty(dst)) return SHEAF_STATUS_SUCCESS;
     const struct columns cols = describe_columns(kern, a, b, work);
     struct routing *route = (void *)((char *)work + columns_size(&cols));
+    if (ith == 0) sync->packed = NULL;
     if (ith == 0) make_routing(kern, dst, route);
     const bool some_by_panels =
         sheaf__mul_mat_by_panels(kern, dst, dst->ne[1] * dst->ne[2]); /* all to one */

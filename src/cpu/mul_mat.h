@@ -22,6 +22,11 @@ struct sheaf__cpu_sync {
     /* Scratch of the node that runs; any value on entry. The team must not start a node before all
      * its threads have left the node before. */
     _Atomic int64_t next;
+    /* The MUL_MAT whose columns lie packed in the products' work memory, NULL if none do. Another
+     * product of the same src1 uses them again: q, k and v, or gate and up, pack once. Thread 0
+     * writes it, apart by barriers from the start of a product, where all read it. Whoever runs
+     * nodes that change src1 makes it NULL. */
+    const struct sheaf_tensor *packed;
 };
 
 /* Bytes of `work` (64-byte aligned) that the functions below need for this node and team, the

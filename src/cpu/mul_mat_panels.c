@@ -223,6 +223,14 @@ static void multiply(const struct product *p, const struct matrix *m, int64_t fi
     }
 }
 
+/* The columns that another product has packed are those of this one. */
+static bool packed_alike(const struct product *p, const struct sheaf_tensor *other) {
+    if (!other || other->src[1] != p->b) return false;
+    const struct sheaf_tensor *a = other->src[0];
+    return (p->kern->panels16.blocks[a->type] != NULL) == p->by_16 && a->ne[2] == p->a->ne[2] &&
+           a->ne[3] == p->a->ne[3];
+}
+
 enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
                                         const struct sheaf_tensor *dst, int ith, int nth,
                                         void *work, struct sheaf__cpu_sync *sync) {
@@ -232,11 +240,13 @@ enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
     const int64_t pieces = p.batches * panels * segments;
     float *pass = (float *)(void *)((char *)work + packed_size(&p, p.batches * panels)) +
                   scratch_floats(&p, n) * (size_t)ith;
-    for (int64_t t = pieces * ith / nth; t < pieces * (ith + 1) / nth; t++) {
+    const bool again = packed_alike(&p, sync->packed);
+    for (int64_t t = pieces * ith / nth; t < pieces * (ith + 1) / nth && !again; t++) {
         const struct matrix m = matrix_of(&p, t / segments / panels, work);
         pack(&p, &m, t / segments % panels, t % segments);
     }
     sheaf__mul_mat_start(sync, ith, nth);
+    if (ith == 0) sync->packed = dst;
     const int64_t chunks = (p.m + p.chunk - 1) / p.chunk;
     for (int64_t t = sheaf__mul_mat_take(sync); t < chunks * p.batches;
          t = sheaf__mul_mat_take(sync)) {

@@ -23,7 +23,8 @@ static enum sheaf_status mul_mat_id_ref(struct sheaf_tensor *dst, int ith, int n
 #define OP(name)        .fn = sheaf__cpu_op_##name
 #define REFERENCE(name) .reference = sheaf__cpu_op_##name##_ref
 #define PRODUCT(name)                                                                              \
-    .fn = name, .reference = name##_ref, .work_size = sheaf__mul_mat_work_size, .heavy = true
+    .fn = name, .reference = name##_ref, .work_size = sheaf__mul_mat_work_size, .product = true,   \
+    .heavy = true
 
 const struct sheaf__cpu_op sheaf__cpu_ops[] = {
     [SHEAF_OP_NONE] = {0},
