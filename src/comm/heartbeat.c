@@ -36,9 +36,10 @@ enum type { HELLO = 1, WELCOME, BEAT, ALARM, BYE };
 
 struct peer {
     int rank, fd;
-    bool greeted, lost;
-    _Atomic bool left;
-    uint64_t heard;
+    bool greeted;
+    _Atomic bool left,
+        lost; /* these and `heard`: the guard writes, the main thread reads at the end */
+    _Atomic uint64_t heard;
     size_t n_in, n_out;
     uint8_t in[FRAME_BYTES], out[FRAME_BYTES];
 };
