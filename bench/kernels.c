@@ -1,10 +1,8 @@
 /* What the kernels of each instruction set reach on one thread: products of one column, in GB/s of
  * weights read from memory, beside a plain loop over the same memory; tiles of products by panels,
- * in GFLOP/s; and what waking a team of two and a barrier cost. Prints the tables of
- * docs/performance.md.
+ * in GFLOP/s. Prints the tables of docs/performance.md.
  *
  *   bench-kernels [ISA ...]    all that run here, or those named */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +11,6 @@
 #include <unistd.h>
 
 #include "cpu/kernels.h"
-#include "cpu/team.h"
 #include "sheaf/type.h"
 
 enum { K = 2048, BYTES = 192 << 20, ROUNDS = 5, CHUNK = 64, PASS = 256, COLUMNS = 512, TILE = 48 };
@@ -126,53 +123,6 @@ static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
     free(c);
 }
 
-/* ---- teams ---- */
-
-enum { BARRIERS = 1000, RUNS = 201 };
-
-static void bind(void *user, int ith) {
-    cpu_set_t set;
-    (void)user;
-    CPU_ZERO(&set);
-    CPU_SET((size_t)ith, &set);
-    sched_setaffinity(0, sizeof set, &set);
-}
-static void nothing(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
-    (void)user, (void)ith, (void)nth, (void)sync;
-}
-static void barriers(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
-    (void)user;
-    for (int i = 0; i < BARRIERS; i++) sheaf__cpu_barrier(sync, ith, nth);
-}
-
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median_us(struct sheaf__cpu_team *team, sheaf__cpu_team_fn fn, unsigned idle_us) {
-    double t[RUNS];
-    for (int i = 0; i < RUNS; i++) {
-        if (idle_us) usleep(idle_us);
-        const double start = seconds();
-        sheaf__cpu_team_run(team, fn, NULL);
-        t[i] = 1e6 * (seconds() - start);
-    }
-    qsort(t, (size_t)RUNS, sizeof *t, by_size);
-    return t[RUNS / 2];
-}
-
-static void team_costs(void) {
-    const struct sheaf__cpu_team_params params = {.n_threads = 2, .bind = bind};
-    struct sheaf__cpu_team *team;
-    bind(NULL, 0);
-    if (sheaf__cpu_team_new(&params, &team)) return;
-    printf("\nteam of 2 (median): barrier %.2f us, run %.2f us, run after 5 ms idle %.1f us\n",
-           median_us(team, barriers, 0) / BARRIERS, median_us(team, nothing, 0),
-           median_us(team, nothing, 5000));
-    sheaf__cpu_team_free(team);
-}
-
 static bool wanted(const char *name, int n, char **names) {
     for (int i = 1; i < n; i++) {
         if (strcmp(name, names[i]) == 0) return true;
@@ -186,7 +136,6 @@ int main(int argc, char **argv) {
     for (int i = 0; (kern = sheaf__cpu_kernels_at(i)); i++) {
         if (wanted(kern->name, argc, argv)) one_table(kern, w);
     }
-    team_costs();
     free(w);
     return 0;
 }
