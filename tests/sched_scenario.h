@@ -226,7 +226,7 @@ static inline bool tf_reference(struct tf_result *want) {
 static size_t tf_n_buffers;
 enum sheaf_status sheaf_backend_buft_alloc_buffer(sheaf_backend_buffer_type_t buft, size_t size,
                                                   sheaf_backend_buffer_t *out) {
-    static enum sheaf_status (*real)(sheaf_backend_buffer_type_t, size_t, sheaf_backend_buffer_t *);
+    enum sheaf_status (*real)(sheaf_backend_buffer_type_t, size_t, sheaf_backend_buffer_t *);
     void *found = dlsym(RTLD_NEXT, "sheaf_backend_buft_alloc_buffer");
     memcpy(&real, &found, sizeof real);
     __atomic_fetch_add(&tf_n_buffers, 1, __ATOMIC_RELAXED);

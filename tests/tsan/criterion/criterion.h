@@ -17,6 +17,7 @@ struct tsan_options {
     void (*init)(void), (*fini)(void);
     double timeout;
     bool disabled;
+    int signal; /* that ends the test */
 };
 struct tsan_test { /* a suite, if run is NULL */
     const char *suite, *name;
@@ -135,7 +136,9 @@ int main(void) {
         }
         if (pid < 0 || waitpid(pid, &status, 0) != pid) return 1;
         if (WIFEXITED(status) && WEXITSTATUS(status) == TSAN_SKIPPED) continue;
-        const bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+        const bool good = t->options.signal
+                              ? WIFSIGNALED(status) && WTERMSIG(status) == t->options.signal
+                              : WIFEXITED(status) && WEXITSTATUS(status) == 0;
         fprintf(stderr, "[%s] %s::%s\n", good ? "PASS" : "FAIL", t->suite, t->name);
         tested++;
         failed += !good;
