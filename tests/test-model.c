@@ -12,23 +12,11 @@
 
 #include "generate.h"
 #include "session.h"
+#include "temp_dir.h"
 #include "tokenizer.h"
 
 #define MODELS SHEAF_SOURCE_DIR "/models/"
 #define GOLDEN SHEAF_SOURCE_DIR "/tests/golden/"
-
-static char dir[64];
-
-static void setup(void) {
-    strcpy(dir, "/tmp/sheaf-test-model-XXXXXX");
-    cr_assert_not_null(mkdtemp(dir));
-}
-
-static void teardown(void) {
-    char cmd[128];
-    snprintf(cmd, sizeof cmd, "rm -r %s", dir);
-    cr_assert_eq(system(cmd), 0);
-}
 
 TestSuite(model, .init = setup, .fini = teardown, .timeout = 300);
 
@@ -37,12 +25,6 @@ static void start_world(void) {
     static bool started;
     if (!started) cr_assert_eq(sheaf_world_init(NULL), 0, "%s", sheaf_last_error());
     started = true;
-}
-
-static const char *in_dir(const char *name) {
-    static char path[128];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return path;
 }
 
 static struct sheaf__session *open_session(const char *path, int members, enum sheaf_type kv,

@@ -5,27 +5,11 @@
 #include "mpirun.h"
 #include "overlap.h"
 #include "session.h"
+#include "temp_dir.h"
 
 enum { N = 200, CHUNK = 128, VOCAB = 512 };
 
-static char dir[64];
-
-static void setup(void) {
-    strcpy(dir, "/tmp/sheaf-test-overlap-XXXXXX");
-    cr_assert_not_null(mkdtemp(dir));
-}
-static void teardown(void) {
-    char cmd[128];
-    snprintf(cmd, sizeof cmd, "rm -r %s", dir);
-    cr_assert_eq(system(cmd), 0);
-}
 TestSuite(overlap, .init = setup, .fini = teardown, .timeout = 300);
-
-static const char *in_dir(const char *name) {
-    static char path[128];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return path;
-}
 
 /* ---- models ---- */
 

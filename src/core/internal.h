@@ -34,6 +34,12 @@ static inline void sheaf__set_param_f32(struct sheaf_tensor *t, int i, float f) 
     memcpy(&t->op_params[i], &f, sizeof f);
 }
 
+/* Is there a byte of memory that both have? Tensors without data have none. */
+static inline bool sheaf__overlaps(const struct sheaf_tensor *a, const struct sheaf_tensor *b) {
+    const uintptr_t p = (uintptr_t)a->data, q = (uintptr_t)b->data;
+    return p && q && p < q + sheaf_nbytes(b) && q < p + sheaf_nbytes(a);
+}
+
 /* Ops that only reinterpret memory; nothing to compute. */
 static inline bool sheaf__op_is_view(enum sheaf_op op) {
     return op == SHEAF_OP_RESHAPE || op == SHEAF_OP_VIEW || op == SHEAF_OP_PERMUTE ||

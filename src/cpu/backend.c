@@ -102,11 +102,6 @@ static int run_length(const struct backend *b, const struct sheaf_cgraph *graph,
     return n > 1 && sheaf__cpu_chain_is_safe(NULL, nodes, n) ? n : 1;
 }
 
-static bool overlap(const struct sheaf_tensor *a, const struct sheaf_tensor *b) {
-    const char *p = a->data, *q = b->data;
-    return p < q + sheaf_nbytes(b) && q < p + sheaf_nbytes(a);
-}
-
 /* n: of run_length */
 static bool run_nodes(struct backend *b, struct sheaf_tensor *const *nodes, int n, int ith, int nth,
                       int phase, struct sheaf__cpu_sync *sync) {
@@ -122,7 +117,8 @@ static bool run_nodes(struct backend *b, struct sheaf_tensor *const *nodes, int 
     }
     /* columns that a product has packed are good until their source changes */
     for (int i = 0; i < n && ith == 0 && sync && sync->packed; i++)
-        if (!sheaf__cpu_ops[nodes[i]->op].product && overlap(nodes[i], sync->packed->src[1]))
+        if (!sheaf__cpu_ops[nodes[i]->op].product &&
+            sheaf__overlaps(nodes[i], sync->packed->src[1]))
             sync->packed = NULL;
     if (status == SHEAF_STATUS_SUCCESS) return true;
     stop(b, ith, phase, status, sheaf_last_error());

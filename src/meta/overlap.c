@@ -54,9 +54,7 @@ void sheaf__meta_hoist(const struct meta_device *dev, struct sheaf__split_plan *
 /* ---- programs ---- */
 
 static bool meets(const struct sheaf_tensor *a, const struct sheaf_tensor *b) {
-    if (!a || !b || !a->data || !b->data) return false;
-    const uintptr_t from = (uintptr_t)a->data, other = (uintptr_t)b->data;
-    return from < other + sheaf_nbytes(b) && other < from + sheaf_nbytes(a);
+    return a && b && sheaf__overlaps(a, b);
 }
 
 /* Does the instruction read or write memory of the collective? */

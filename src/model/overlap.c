@@ -71,7 +71,8 @@ static enum sheaf_status time_product(sheaf_backend_dev_t dev, const struct shea
     struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){
         .mem_size = 8 * sheaf_tensor_overhead() + sheaf_graph_overhead_custom(8),
         .no_alloc = true});
-    enum sheaf_status status = sheaf_backend_dev_init(dev, NULL, &backend);
+    enum sheaf_status status =
+        ctx ? sheaf_backend_dev_init(dev, NULL, &backend) : SHEAF_STATUS_ALLOC_FAILED;
     if (status) goto out;
     a = sheaf_new_tensor_2d(ctx, w->type, w->ne[0], ROWS);
     x = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, w->ne[0], columns);
