@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "sheaf/meta.h"
 #include "sheaf/module.h"
@@ -23,15 +24,27 @@ enum { EXIT_BAD_USAGE = 2, EXIT_INTERRUPTED = 130, MIN_CANDIDATES = 64 };
 
 static volatile sig_atomic_t interrupted;
 
+/* The first signal asks for an end between two batches; one a second later or more ends the process
+ * at once. What comes sooner is the same wish: timeout(1) and launchers signal the process and its
+ * group, so that it arrives twice. */
 static void on_signal(int sig) {
-    (void)sig;
-    interrupted = 1;
+    static time_t first;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!interrupted) {
+        first = now.tv_sec;
+        interrupted = 1;
+    } else if (now.tv_sec - first > 1) {
+        signal(sig, SIG_DFL);
+        raise(sig); /* delivered on return, when it is no longer blocked */
+    }
 }
 
 static void catch_signals(void) {
-    /* SA_RESETHAND: a second Ctrl-C ends the process at once */
-    struct sigaction a = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction a = {.sa_handler = on_signal};
     sigemptyset(&a.sa_mask);
+    sigaddset(&a.sa_mask, SIGINT);
+    sigaddset(&a.sa_mask, SIGTERM);
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
 }
