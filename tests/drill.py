@@ -183,12 +183,11 @@ def run(case, build, work):
         if not good:
             words = WORDS.get(case.place, "") and "|".join(WORDS.values()) \
                 if case.hosts > 1 else WORDS.get(case.place, "")
-            # Two halves of a job that cannot hear each other may both speak; and before ranks have
-            # met, all those that a launcher does not end.
+            # Two halves of a job that cannot hear each other may both speak; before ranks watch each
+            # other, a launcher that ends them at a death speaks for them.
             most = 2 if case.fault in ("down", "loss") else 1
-            if case.recovery and case.place in ("init", "start"):
-                most = np
-            if not 1 <= len(messages) <= most and not (case.place in ("init", "start") and not case.recovery):
+            least = 0 if case.place in ("init", "start") and not case.recovery else 1
+            if not least <= len(messages) <= most:
                 wrong.append("%d messages" % len(messages))
             elif messages and not re.search(r"rank \d+ \(", messages[0]):
                 wrong.append("no rank named")
@@ -199,7 +198,9 @@ def run(case, build, work):
         wrong.append("left in shared memory: " + " ".join(files))
     temporary = [f for f in os.listdir(where) if f not in ("out", "fault") and not f.startswith("status.")]
     if temporary:
+        below = [os.path.join(d, f) for d, folders, names in os.walk(where) for f in names + folders]
         wrong.append("temporary files left: " + " ".join(temporary))
+        text += "\n" + "\n".join(below)
     shutil.rmtree(where, ignore_errors=True)
     shutil.rmtree(shm, ignore_errors=True)
     said = messages[0] if messages else "(the launcher's own)" if not good else "ok" if late else "-"

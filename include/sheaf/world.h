@@ -94,7 +94,8 @@ void sheaf_world_abort(const char *reason);
 /* True once this rank knows of a failure anywhere. Any thread. */
 bool sheaf_world_failed(void);
 /* Whether this rank should print the current error, so that a job says it once: the rank that
- * noticed a failure, or the lowest failing rank of the last sheaf_world_agree. */
+ * noticed a failure, or the lowest failing rank of the last sheaf_world_agree. While the job
+ * starts, ranks may need some seconds to find that out. */
 bool sheaf_world_reports_error(void);
 
 #ifdef __cplusplus

@@ -1,10 +1,9 @@
 /* The guard's thread, and what it does when a job fails.
  *
  * Invariant: the thread never takes a lock that the main thread may hold while it waits for MPI,
- * and calls nothing that can block, except PMIx_Abort at the very end. */
+ * and calls nothing that can block. */
 #include "comm/guard.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -21,28 +20,32 @@
 #include <unistd.h>
 
 #include "comm/heartbeat.h"
+#include "comm/launcher.h"
 #include "comm/recorder.h"
 #include "comm/world.h"
 
-enum { TICK_MS = 100, STATUS_FAILED = 1 };
+enum { TICK_MS = 100, STATUS_FAILED = 1, MAX_HERE = 65536 /* ranks of a host */ };
 static const uint64_t BEAT_NS = 250000000; /* between signs of life */
 /* Hosts notice the same thing at about one time. The one of rank 0 speaks at once, others listen
  * for so long whether a lower rank does. */
 static const uint64_t LISTEN_NS = 500000000;
 static const uint64_t SPREAD_NS = 700000000;  /* the longest that a main thread waits for that */
-static const uint64_t HOLD_NS = 3000000000u;  /* before the watch: for others to find it was told */
+static const uint64_t HOLD_NS = 3000000000u;  /* for others to find that it was told */
 static const uint64_t FORCE_NS = 3000000000u; /* for a main thread to come back from where it is */
 static const uint64_t SILENT_NS = 1500000000; /* after a failure, who is silent so long is stuck */
-static const uint64_t ABORT_NS = 1500000000;  /* for the launcher to answer */
+static const uint64_t CLAIM_NS = 3000000000u; /* for who holds the name: more than the launcher's */
+static const uint64_t AWAY_NS = 1000000000;   /* without a tick: the process was stopped */
 
 static struct {
     pthread_t thread;
     bool runs;
     int wake;
     int *pidfds, *ranks, n_pidfds; /* of the other ranks of the share group */
-    _Atomic bool watching, stop, blocking, leaving, spread, abort_done, told, farewell;
+    _Atomic bool watching, stop, leaving, spread, told, farewell;
     _Atomic bool by_guard; /* the guard took the record */
     _Atomic bool farewell_sent;
+    _Atomic int claim;           /* before the watch: the states below */
+    _Atomic bool launcher_knows; /* who speaks */
     uint64_t failed_at, last_tick, last_beat;
 } guard = {.wake = -1};
 
@@ -57,30 +60,57 @@ static void nap(uint64_t ns) {
 
 /* ---- one message ---- */
 
-/* Before ranks share a board: the kernel lets one process of a host have a name without a file. */
-static bool claim_name(void) {
-    static int held = -1;
+/* Before ranks share a board, two know which of them speaks: the kernel lets one process of a host
+ * have a name without a file, and the launcher connects hosts. Who holds the name listens once it
+ * is known who speaks. */
+enum { UNDECIDED, DECIDING, SPEAKS, SILENT };
+
+static bool take_name(void) {
     const char *job = getenv("PMIX_NAMESPACE");
     struct sockaddr_un a = {.sun_family = AF_UNIX};
-    if (held >= 0 || !job) return true;
-    const int n = snprintf(a.sun_path + 1, sizeof a.sun_path - 1, "sheaf-%u-%s", geteuid(), job);
-    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const int n = snprintf(a.sun_path + 1, sizeof a.sun_path - 1, "sheaf-%u-%.64s", geteuid(),
+                           job ? job : "");
+    const socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    const uint64_t end = sheaf__time_ns() + CLAIM_NS;
+    const int fd = job ? socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
     if (fd < 0) return true;
-    if (bind(fd, (struct sockaddr *)&a,
-             (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)) == 0) {
-        held = fd; /* until the process ends */
-        return true;
+    while (bind(fd, (struct sockaddr *)&a, size) && sheaf__time_ns() < end) {
+        const int other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        const bool told = other >= 0 && !connect(other, (struct sockaddr *)&a, size);
+        if (other >= 0) close(other);
+        if (told) {
+            close(fd);
+            return false;
+        }
+        nap(20000000);
     }
-    close(fd);
-    return false;
+    const enum sheaf__claim claim = sheaf__launcher_claim();
+    atomic_store(&guard.launcher_knows, claim != SHEAF__CLAIM_UNKNOWN);
+    listen(fd, SOMAXCONN); /* until the process ends */
+    return claim != SHEAF__CLAIM_LOST;
+}
+
+static bool claim_alone(void) {
+    int state = UNDECIDED;
+    if (atomic_compare_exchange_strong(&guard.claim, &state, DECIDING)) {
+        state = take_name() ? SPEAKS : SILENT;
+        atomic_store(&guard.claim, state);
+    }
+    return state == SPEAKS;
+}
+
+static bool claim(void) {
+    struct sheaf__world *w = sheaf__world();
+    int nobody = 0;
+    if (!atomic_load(&guard.watching)) return claim_alone();
+    return atomic_compare_exchange_strong(&w->failure->told, &nobody, w->rank + 1) ||
+           nobody == w->rank + 1;
 }
 
 bool sheaf__guard_claim(void) {
-    struct sheaf__world *w = sheaf__world();
-    int nobody = 0;
-    if (!atomic_load(&guard.watching)) return claim_name();
-    return atomic_compare_exchange_strong(&w->failure->told, &nobody, w->rank + 1) ||
-           nobody == w->rank + 1;
+    const bool ours = claim();
+    if (ours) atomic_store(&guard.told, true);
+    return ours;
 }
 
 bool sheaf__guard_speaks(void) { return atomic_load(&guard.by_guard); }
@@ -96,7 +126,6 @@ static void tell(void) {
     if (atomic_load(&guard.told) || atomic_load(&w->failure->outranked) || agreed() ||
         !sheaf__guard_claim())
         return;
-    atomic_store(&guard.told, true);
     if (w->failure->origin == w->rank)
         fprintf(stderr, "sheaf: %s\n", w->failure->text);
     else
@@ -235,20 +264,18 @@ static void dump_records(uint64_t now) {
 }
 
 /* Names that Open MPI's vader leaves in /dev/shm when its processes end without MPI_Finalize: those
- * of the ranks of this job that share memory with this one, exactly. Who has them mapped keeps
- * them. */
+ * of the ranks that this job has on this host, exactly, which vader counts from 0 on each host. Who
+ * has them mapped keeps them. */
 static void remove_names(void) {
-    const struct sheaf__world *w = sheaf__world();
-    const char *job = getenv("PMIX_NAMESPACE");
+    const char *job = getenv("PMIX_NAMESPACE"), *ranks = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     const char *dir = getenv("OMPI_MCA_btl_vader_backing_directory");
     char *end, host[SHEAF__HOST_NAME_BYTES] = "", path[512];
-    if (!job || !w->share_of) return;
-    const unsigned long id = strtoul(job, &end, 10);
+    if (!job || !ranks) return;
+    const unsigned long id = strtoul(job, &end, 10), n = strtoul(ranks, NULL, 10);
     if (end == job || *end || id > UINT32_MAX) return; /* another launcher's names */
     gethostname(host, sizeof host - 1);
-    for (int r = 0; r < w->size; r++) {
-        if (w->host_of[r] != w->host_of[w->rank]) continue;
-        snprintf(path, sizeof path, "%s/vader_segment.%s.%u.%lx.%d", dir ? dir : "/dev/shm", host,
+    for (unsigned long r = 0; r < n && r < MAX_HERE; r++) {
+        snprintf(path, sizeof path, "%s/vader_segment.%s.%u.%lx.%lu", dir ? dir : "/dev/shm", host,
                  geteuid(), id, r);
         unlink(path);
     }
@@ -260,60 +287,30 @@ static void end_silent_ranks(uint64_t now) {
         if (is_silent(i, now)) syscall(SYS_pidfd_send_signal, guard.pidfds[i], SIGKILL, NULL, 0);
 }
 
-/* The launcher can end ranks of other hosts, also if it was told not to react to deaths. Its
- * library is in the process if Open MPI has loaded it. */
-static void ask_launcher(void) {
-    void *pmix = dlopen("libpmix.so.2", RTLD_NOW | RTLD_NOLOAD);
-    int (*abort_job)(int, const char *, void *, size_t) = NULL;
-    void *found = pmix ? dlsym(pmix, "PMIx_Abort") : NULL;
-    memcpy(&abort_job, &found, sizeof abort_job);
-    if (abort_job) abort_job(STATUS_FAILED, NULL, NULL, 0);
-    if (pmix) dlclose(pmix);
-}
-
-static void *abort_thread(void *arg) {
-    (void)arg;
-    ask_launcher();
-    atomic_store(&guard.abort_done, true);
-    return NULL;
-}
-
-/* On a thread of its own, because it may never return. */
-static void abort_job(void) {
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, abort_thread, NULL)) return;
-    pthread_detach(thread);
-    const uint64_t end = sheaf__time_ns() + ABORT_NS;
-    while (!atomic_load(&guard.abort_done) && sheaf__time_ns() < end) nap(5000000);
-}
-
-/* Was mpirun told to leave ranks alone when others end? */
-static bool recovers(void) {
-    const char *recovery = getenv("OMPI_MCA_orte_enable_recovery");
-    return recovery && strcmp(recovery, "0");
-}
-
 /* Is anybody gone who cannot end by himself, or may the launcher leave ranks alone? */
 static bool needs_abort(uint64_t now) {
-    if (!atomic_load(&guard.watching) || recovers()) return true;
+    if (!atomic_load(&guard.watching) || sheaf__launcher_recovers()) return true;
     if (sheaf__heartbeat_lost(now, SILENT_NS)) return true;
     for (int i = 0; i < guard.n_pidfds; i++)
         if (is_silent(i, now)) return true;
     return false;
 }
 
+/* The name goes with the process: others may not have looked for it yet. */
+static void hold_name(void) {
+    if (atomic_load(&guard.claim) == SPEAKS && !atomic_load(&guard.launcher_knows) &&
+        sheaf__launcher_recovers())
+        nap(HOLD_NS);
+}
+
 static void force_exit(uint64_t now) {
-    struct sheaf__world *w = sheaf__world();
-    const bool watching = atomic_load(&guard.watching);
-    /* no channel between hosts yet: the host of rank 0 speaks first, its launcher ends the rest */
-    if (!watching && w->rank) nap(700000000);
     tell();
     /* the launcher passes the message on, others see that it was told */
     nap(500000000);
     remove_names();
     end_silent_ranks(now);
-    if (needs_abort(now)) abort_job();
-    if (!watching && recovers()) nap(HOLD_NS);
+    if (needs_abort(now)) sheaf__launcher_abort(STATUS_FAILED);
+    hold_name();
     _exit(STATUS_FAILED);
 }
 
@@ -358,6 +355,8 @@ static void tick(const struct pollfd *fds, uint64_t now) {
         }
         check_silence(now, away);
     }
+    if (!fds && now > guard.last_tick + AWAY_NS) /* it was stopped: not late */
+        atomic_store_explicit(&sheaf__line_alone()->since_ns, now, memory_order_relaxed);
     guard.last_tick = now;
     if (!sheaf__has_failed(sheaf__world())) check_phase(now);
     if (has_text()) on_failure(now);
@@ -394,6 +393,7 @@ enum sheaf_status sheaf__guard_start(void) {
     if (guard.wake < 0)
         return sheaf_set_error(SHEAF_STATUS_FAILED, "start: no descriptor for the guard: %s",
                                strerror(errno));
+    guard.last_tick = sheaf__time_ns();
     sigfillset(&all); /* signals are the main thread's */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int code = pthread_create(&guard.thread, NULL, run, NULL);
@@ -453,8 +453,6 @@ void sheaf__guard_stop(void) {
     atomic_store(&guard.watching, false);
 }
 
-void sheaf__guard_blocking(bool blocking) { atomic_store(&guard.blocking, blocking); }
-
 static bool all_left(void) {
     for (int i = 0; i < guard.n_pidfds; i++)
         if (!atomic_load(&sheaf__line(guard.ranks[i])->left)) return false;
@@ -485,6 +483,6 @@ void sheaf__guard_end_job(void) {
     const uint64_t now = sheaf__time_ns();
     remove_names();
     end_silent_ranks(now);
-    if (sheaf__has_failed(sheaf__world()) && needs_abort(now)) abort_job();
-    if (!atomic_load(&guard.watching) && recovers() && !agreed()) nap(HOLD_NS);
+    if (sheaf__has_failed(sheaf__world()) && needs_abort(now)) sheaf__launcher_abort(STATUS_FAILED);
+    hold_name();
 }

@@ -11,8 +11,6 @@ enum sheaf_status sheaf__guard_start(void); /* before MPI starts */
 /* Collective, main thread: from here on the other ranks are watched. */
 enum sheaf_status sheaf__guard_watch(void);
 void sheaf__guard_stop(void); /* waits for its thread; may be called without a start */
-/* Main thread: it is, or is no longer, in a call of MPI that has no deadline of its own. */
-void sheaf__guard_blocking(bool blocking);
 /* Main thread, at the very end: tells the others that this rank need not be missed, and waits until
  * they have said so too, have failed, or the time to finalize is over. */
 void sheaf__guard_farewell(void);
@@ -24,7 +22,8 @@ void sheaf__guard_leaving(void);
 /* Main thread, after a failure: removes what the job would leave, and ends ranks that cannot end
  * themselves. */
 void sheaf__guard_end_job(void);
-/* True if this process, and no other, is to print the failure: the first to ask. */
+/* True if this process, and no other, is to print the failure: the first to ask. Before the watch
+ * it takes a quarter of a second, and up to six if the launcher does not answer. */
 bool sheaf__guard_claim(void);
 bool sheaf__guard_speaks(void); /* the guard noticed it and prints it itself */
 

@@ -111,7 +111,6 @@ static enum sheaf_status start_mpi(void) {
      * second later, and their segments stay in /dev/shm (seen with Open MPI 4.1.4, 2026-11-21). */
     setenv("OMPI_MCA_async_mpi_finalize", "1", 0);
     sheaf__enter(SHEAF_PHASE_START, "MPI_Init", sheaf__time_ns());
-    sheaf__guard_blocking(true);
     int code = initialized ? MPI_Query_thread(&level)
                            : MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     if (code != MPI_SUCCESS)
@@ -128,7 +127,6 @@ static enum sheaf_status start_mpi(void) {
             MPI_Comm_set_errhandler(*comms[i], MPI_ERRORS_RETURN) != MPI_SUCCESS)
             return sheaf_set_error(SHEAF_STATUS_FAILED, "start: MPI_Comm_dup failed");
     }
-    sheaf__guard_blocking(false);
     world.mpi = true;
     if (level < MPI_THREAD_SERIALIZED)
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
@@ -285,11 +283,9 @@ static void leave_failed(void) {
 static void leave_mpi(void) {
     sheaf__control_stop();
     sheaf__enter(SHEAF_PHASE_FINALIZE, "MPI_Finalize", sheaf__time_ns());
-    sheaf__guard_blocking(true);
     MPI_Comm_free(&world.control);
     MPI_Comm_free(&world.data);
     if (world.ends_mpi) MPI_Finalize();
-    sheaf__guard_blocking(false);
     sheaf__guard_farewell();
 }
 
