@@ -168,6 +168,28 @@ static enum sheaf_status sum(int me, float *x, size_t n, const struct sheaf_comm
     return sheaf_comm_wait(comm, me, ticket);
 }
 
+/* Rank 0 starts some all-reduces at once and waits for the last; the others come to each `ms` later
+ * than to the one before it. */
+static int queue(int ms) {
+    enum { CALLS = 4, FLOATS = 1024 };
+    static float x[CALLS][FLOATS];
+    uint64_t ticket = 0;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    const int me = sheaf_comm_local_member(comm, 0);
+    for (uint32_t i = 0; i < CALLS && !st; i++) {
+        const struct sheaf_comm_call call = {.size = sizeof call,
+                                             .kind = SHEAF_COMM_ALL_REDUCE,
+                                             .recv = x[i],
+                                             .n = FLOATS,
+                                             .what = {i, "queued"}};
+        if (sheaf_world_rank()) usleep((useconds_t)ms * 1000);
+        st = sheaf_comm_start(comm, me, &call, &ticket);
+    }
+    if (!st) st = sheaf_comm_wait(comm, me, ticket);
+    if (!st) printf("ok rank %d\n", sheaf_world_rank());
+    return quit(!st);
+}
+
 /* Rank `culprit` misbehaves in the third all-reduce. */
 static int fault(const char *kind, int culprit, size_t n) {
     float *x = calloc(2 * n + 1, sizeof *x), *all = calloc(2 * n * (size_t)n_members, sizeof *x);
@@ -238,6 +260,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "list") && sheaf_world_rank() == 1) n_members--;
     if (sheaf_comm_new(member_rank, n_members, &params, &comm)) return quit(false);
     if (!strcmp(argv[1], "many")) return many(argc > 3 ? atol(argv[3]) : 100000);
+    if (!strcmp(argv[1], "queue")) return queue(argc > 4 ? atoi(argv[4]) : 0);
     if (!strcmp(argv[1], "crossings")) return crossings(argc > 3 ? (size_t)atol(argv[3]) : 240000);
     if (!strcmp(argv[1], "wrap")) { /* numbers of steps and collectives pass their largest value */
         sheaf__comm_start_at(comm, UINT64_MAX - 39);

@@ -614,6 +614,12 @@ Test(comm_faults, started_ones_end_as_direct_ones, .timeout = 120) {
     rc = run_fault("TEST_START=1 " TWO_AND_ONE, "kill", 70000);
     cr_expect_eq(rc, 137, "status %d\n%s", rc, out);
 }
+/* 2.4 s in all for a rank that waits, but each less than the limit of a second. */
+Test(comm_faults, each_of_several_started_ones_has_its_own_time, .timeout = 60) {
+    const int rc = run_fault("SHEAF_TIMEOUT_COLLECTIVE_MS=1000", "queue", 600);
+    cr_assert_eq(rc, 0, "status %d\n%s", rc, out);
+    cr_assert_eq(count("ok rank"), 3, "%s", out);
+}
 /* The launcher ends the job before a time limit passes; it is its message then. */
 Test(comm_faults, rank_that_dies, .timeout = 120) {
     for (const char *const *on = transports(0); *on; on++) {

@@ -76,6 +76,12 @@ bool sheaf__async_nap(struct sheaf__async *a) {
     return may;
 }
 
+void sheaf__async_touch(struct sheaf__async *a, uint64_t now) {
+    pthread_mutex_lock(&a->lock);
+    if (a->awaited_since) sheaf__touch_main(now);
+    pthread_mutex_unlock(&a->lock);
+}
+
 uint64_t sheaf__async_hidden(uint64_t start, uint64_t took) {
     pthread_mutex_lock(&here->lock);
     const uint64_t since = here->awaited_since;
@@ -203,16 +209,22 @@ void sheaf__async_free(struct sheaf__async *a) {
     free(a);
 }
 
-/* Waits until `want` operations have ended. */
+/* Waits until `want` operations have ended. What is shown is the one under way: each has the time
+ * of a collective. */
 static enum sheaf_status await(struct sheaf__async *a, uint64_t want) {
     pthread_mutex_lock(&a->lock);
     if (a->finished < want) {
-        const struct op *op = &a->ops[(want - 1) % DEPTH];
         a->awaited_since = sheaf__time_ns();
-        sheaf__enter_collective((uint32_t)op->call.kind, op->call.what.node, bytes_of(a, &op->call),
-                                op->sequence, op->tensor, a->awaited_since);
         pthread_cond_signal(&a->hurry);
-        while (a->finished < want) pthread_cond_wait(&a->ended, &a->lock);
+        while (a->finished < want) {
+            const uint64_t now = a->finished;
+            const struct op *op = &a->ops[now % DEPTH];
+            if (!a->status)
+                sheaf__enter_collective((uint32_t)op->call.kind, op->call.what.node,
+                                        bytes_of(a, &op->call), op->sequence, op->tensor,
+                                        sheaf__time_ns());
+            while (a->finished == now) pthread_cond_wait(&a->ended, &a->lock);
+        }
         a->awaited_since = 0;
         if (!a->status) sheaf__leave(); /* else it stays visible where the job ended */
     }

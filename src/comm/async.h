@@ -22,6 +22,8 @@ struct sheaf__async *sheaf__async_here(void);
 /* Leaves the core to others for a part of what the collective is expected to take. False, at once,
  * if the member waits for it. */
 bool sheaf__async_nap(struct sheaf__async *async);
+/* The collective goes on, with reason: so does the wait of the member for it. */
+void sheaf__async_touch(struct sheaf__async *async, uint64_t now);
 /* Of a collective that began at `start` and took `took`: the time before the member waited. */
 uint64_t sheaf__async_hidden(uint64_t start, uint64_t took);
 

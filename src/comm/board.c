@@ -95,8 +95,12 @@ void sheaf__leave(void) {
 }
 
 void sheaf__touch(uint64_t now) {
+    if (is_main) sheaf__touch_main(now);
+}
+
+void sheaf__touch_main(uint64_t now) {
     struct sheaf__line *l = mine();
-    if (is_main) SET(since_ns, now);
+    SET(since_ns, now);
 }
 
 void sheaf__next_step(void) {

@@ -64,8 +64,9 @@ void sheaf__enter_collective(uint32_t kind, uint32_t node, uint64_t bytes, uint6
 enum sheaf_phase sheaf__enter_exchange(const char *what, uint64_t now);
 void sheaf__leave_exchange(enum sheaf_phase outer);
 void sheaf__leave(void);
-/* The main thread waits on, with reason. */
+/* The main thread waits on, with reason: from itself, or from the thread it waits for. */
 void sheaf__touch(uint64_t now);
+void sheaf__touch_main(uint64_t now);
 void sheaf__next_step(void); /* one more graph */
 enum sheaf_phase sheaf__phase(void);
 /* Makes the calling thread the main one. */

@@ -168,7 +168,10 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
             name_open(w, who, sizeof who);
             sheaf__mpi_unlock();
             if (now < deadline) {
-                sheaf__touch(now);
+                if (w->async)
+                    sheaf__async_touch(w->async, now);
+                else
+                    sheaf__touch(now);
                 continue;
             }
             return sheaf__fail(SHEAF_STATUS_TIMEOUT,
