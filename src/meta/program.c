@@ -263,11 +263,30 @@ static size_t *slice_sizes(struct builder *b, const struct sheaf_split_state *st
     return sizes;
 }
 
+/* Of what a conversion reads. For messages, the same on every member, whose own nodes may differ. A
+ * value without a name goes by that of an operand, if it can by one that members do not have in
+ * full. */
+static const char *name_for(const struct sheaf__split_plan *plan, int step) {
+    const int v = plan->steps[step].in[0];
+    const char *name = plan->values[v].tensor->name;
+    if (*name) return name;
+    do step--;
+    while (step >= 0 && plan->steps[step].out != v);
+    for (int i = 0; step >= 0 && i < SHEAF_MAX_SRC; i++) {
+        const int from = plan->steps[step].in[i];
+        if (from < 0) continue;
+        const struct sheaf__split_value *value = &plan->values[from];
+        if (!*name || value->state->axis != SHEAF_SPLIT_AXIS_MIRRORED) name = value->tensor->name;
+    }
+    return name;
+}
+
 static void collective(struct builder *b, enum meta_instr_kind kind, int step,
                        struct sheaf_tensor *in, struct sheaf_tensor *out, size_t *sizes) {
     end_span(b);
     struct meta_instr *instr = new_instr(b);
     *instr = (struct meta_instr){.kind = kind, .in = in, .out = out, .sizes = sizes};
+    sheaf_set_name(out, name_for(b->plan, step));
     instr->what = (struct sheaf_comm_what){.node = (uint32_t)step, .tensor = out->name};
 }
 
