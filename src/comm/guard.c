@@ -34,7 +34,7 @@ static const uint64_t HOLD_NS = 3000000000u;  /* for others to find that it was 
 static const uint64_t FORCE_NS = 3000000000u; /* for a main thread to come back from where it is */
 static const uint64_t SILENT_NS = 1500000000; /* after a failure, who is silent so long is stuck */
 static const uint64_t CLAIM_NS = 3000000000u; /* for who holds the name: more than the launcher's */
-static const uint64_t AWAY_NS = 1000000000;   /* without a tick: the process was stopped */
+static const uint64_t AWAY_NS = 2000000000;   /* without a tick: the process was stopped */
 
 static struct {
     pthread_t thread;
@@ -109,7 +109,7 @@ static bool claim(void) {
 
 bool sheaf__guard_claim(void) {
     const bool ours = claim();
-    if (ours) atomic_store(&guard.told, true);
+    if (ours && !atomic_exchange(&guard.told, true)) kick(); /* other hosts are to know */
     return ours;
 }
 
@@ -172,6 +172,11 @@ void sheaf__hear_failure(int origin, const char *text) {
     if (origin < 0 || origin >= w->size || sheaf__record_failure(origin, text)) return;
     if (has_text() && w->share_of[origin] < w->share_of[w->failure->origin])
         atomic_store(&w->failure->outranked, 1);
+}
+
+void sheaf__hear_told(int rank) {
+    int nobody = 0;
+    atomic_compare_exchange_strong(&sheaf__world()->failure->told, &nobody, rank + 1);
 }
 
 static void check_deaths(const struct pollfd *fds) {
@@ -353,10 +358,12 @@ static void tick(const struct pollfd *fds, uint64_t now) {
             sheaf__heartbeat_beat();
             guard.last_beat = now;
         }
+        if (atomic_load(&guard.told)) sheaf__heartbeat_told(); /* again: a frame may be dropped */
         check_silence(now, away);
     }
-    if (!fds && now > guard.last_tick + AWAY_NS) /* it was stopped: not late */
-        atomic_store_explicit(&sheaf__line_alone()->since_ns, now, memory_order_relaxed);
+    if (!fds && now > guard.last_tick + AWAY_NS) /* it is not late by that */
+        atomic_fetch_add_explicit(&sheaf__line_alone()->since_ns, now - guard.last_tick,
+                                  memory_order_relaxed);
     guard.last_tick = now;
     if (!sheaf__has_failed(sheaf__world())) check_phase(now);
     if (has_text()) on_failure(now);

@@ -32,5 +32,6 @@ void sheaf__guard_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)
 /* The same about a rank that is gone: "has died (...)" and such. */
 void sheaf__guard_lost(int rank, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void sheaf__hear_failure(int origin, const char *text);
+void sheaf__hear_told(int rank); /* another host's rank has printed the failure */
 
 #endif

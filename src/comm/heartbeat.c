@@ -32,7 +32,7 @@ enum {
     STRANGERS = 16,                         /* unknown connections at a time */
     START_NS_LIMIT = 20,                    /* seconds for all connections */
 };
-enum type { HELLO = 1, WELCOME, BEAT, ALARM, BYE };
+enum type { HELLO = 1, WELCOME, BEAT, ALARM, BYE, TOLD };
 
 struct peer {
     int rank, fd;
@@ -364,6 +364,7 @@ static void take_frames(struct peer *p, uint64_t now) {
             struct sheaf__line *l = sheaf__line(p->rank);
             if (l) atomic_store(&l->left, 1);
         }
+        if (type == TOLD) sheaf__hear_told(p->rank);
         if (type == ALARM && size == ALARM_BYTES) {
             char text[SHEAF__REASON_BYTES];
             memcpy(text, d + 4, sizeof text);
@@ -421,6 +422,10 @@ void sheaf__heartbeat_alarm(int origin, const char *text) {
     sheaf__put_le(d, (uint64_t)origin, 4);
     snprintf((char *)d + 4, SHEAF__REASON_BYTES, "%s", text);
     for (int i = 0; i < n_peers; i++) send_frame(&peers[i], ALARM, d, sizeof d);
+}
+
+void sheaf__heartbeat_told(void) {
+    for (int i = 0; i < n_peers; i++) send_frame(&peers[i], TOLD, NULL, 0);
 }
 
 void sheaf__heartbeat_farewell(void) {
