@@ -15,11 +15,12 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIMITS = {"START": 8000, "LOAD": 6000, "PLAN": 5000, "COMPUTE": 5000, "COLLECTIVE": 5000,
           "FINALIZE": 5000, "HEARTBEAT": 3000}
 SLACK = 8  # seconds for the launcher to end a job, on a machine with more processes than cores
-PLACES = ["init", "start", "load", "plan", "compute", "collective", "finalize", "mpi_end"]
+PLACES = ["init", "start", "load", "plan", "compute", "collective", "started", "awaited", "finalize",
+          "mpi_end"]
 # What a message says of the place; a rank that died before others could know where it was says less.
 # Over the network it is known as it was up to a quarter of a second ago.
 WORDS = {"load": "load", "plan": "plan", "compute": "compute|collective", "collective": "collective",
-         "finalize": "finalize",
+         "started": "compute|collective", "awaited": "collective", "finalize": "finalize",
          "mpi_end": "finalize"}
 
 
@@ -41,6 +42,7 @@ def cases():
                 for fault in ("kill", "stop", "exit"):
                     yield Case(fault, place, hosts, recovery,
                                quick=(fault == "kill" and place in ("load", "collective") or
+                                      fault == "kill" and place == "started" and hosts == 1 or
                                       fault == "stop" and place == "compute" and recovery or
                                       fault == "exit" and place == "plan" and hosts == 2))
             for place in PLACES[:-1]:
@@ -193,6 +195,8 @@ def run(case, build, work):
                 wrong.append("no rank named")
             elif messages and words and not re.search(words, messages[0]):
                 wrong.append("place not named")
+            elif messages and " '' " in messages[0]:
+                wrong.append("tensor not named")
     files = [f for f in os.listdir(shm)] + [f for f in os.listdir("/dev/shm") if f.startswith("sheaf.")]
     if files and not left:
         wrong.append("left in shared memory: " + " ".join(files))

@@ -1,13 +1,15 @@
 /* Started by drill.py under mpirun: `helper-drill FAULT PLACE CULPRIT MODEL [TOKEN]`. Loads a model
  * and generates some tokens; on rank CULPRIT, FAULT happens at PLACE:
  *
- *   init        on the way into MPI_Init     collective  in one of them
- *   start       after it                     finalize    on the way out
- *   load        between two tensors          mpi_end     on the way into MPI_Finalize
- *   plan, compute                            none        nowhere: the run succeeds
+ *   init        on the way into MPI_Init     started     in compute, beside a started collective
+ *   start       after it                     awaited     while it waits for a started collective
+ *   load        between two tensors          finalize    on the way out
+ *   plan, compute                            mpi_end     on the way into MPI_Finalize
+ *   collective  in one of them               none        nowhere: the run succeeds
  *
  * Prints "drill: error" once a job and returns 1 after an error. Writes the time of the fault to
  * DRILL_DIR/fault. */
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,20 +59,25 @@ static void happen(void) {
         shell("tc qdisc replace dev eth0 root tbf rate 8kbit burst 1600 limit 1600");
 }
 
+/* What the main thread does with started collectives. */
+static enum { ANY, NOTHING, STARTED, AWAITS } beside = NOTHING;
+
 static const struct {
     const char *name;
     enum sheaf_phase phase;
     const char *what; /* NULL: any */
-    int nth;
+    int nth, beside;
 } places[] = {
-    {"init", SHEAF_PHASE_START, "MPI_Init", 1},
-    {"start", SHEAF_PHASE_START, "agree 'start'", 3},
-    {"load", SHEAF_PHASE_LOAD, NULL, 12},
-    {"plan", SHEAF_PHASE_PLAN, NULL, 3},
-    {"compute", SHEAF_PHASE_COMPUTE, NULL, 40},
-    {"collective", SHEAF_PHASE_COLLECTIVE, NULL, 60},
-    {"finalize", SHEAF_PHASE_FINALIZE, NULL, 1},
-    {"mpi_end", SHEAF_PHASE_FINALIZE, "MPI_Finalize", 1},
+    {"init", SHEAF_PHASE_START, "MPI_Init", 1, ANY},
+    {"start", SHEAF_PHASE_START, "agree 'start'", 3, ANY},
+    {"load", SHEAF_PHASE_LOAD, NULL, 12, ANY},
+    {"plan", SHEAF_PHASE_PLAN, NULL, 3, ANY},
+    {"compute", SHEAF_PHASE_COMPUTE, NULL, 40, ANY},
+    {"collective", SHEAF_PHASE_COLLECTIVE, NULL, 60, ANY},
+    {"started", SHEAF_PHASE_COMPUTE, NULL, 20, STARTED},
+    {"awaited", SHEAF_PHASE_COLLECTIVE, NULL, 5, AWAITS},
+    {"finalize", SHEAF_PHASE_FINALIZE, NULL, 1, ANY},
+    {"mpi_end", SHEAF_PHASE_FINALIZE, "MPI_Finalize", 1, ANY},
 };
 
 static void hook(enum sheaf_phase phase, const char *what) {
@@ -78,6 +85,7 @@ static void hook(enum sheaf_phase phase, const char *what) {
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         if (!culprit || strcmp(place, places[i].name) || phase != places[i].phase) continue;
         if (places[i].what && (!what || strcmp(what, places[i].what))) continue;
+        if (places[i].beside && places[i].beside != (int)beside) continue;
         if (++count == places[i].nth) happen();
     }
 }
@@ -87,17 +95,42 @@ const char *sheaf_version(void) {
     return culprit && !strcmp(fault, "version") ? "99.0.0" : "0.1.0";
 }
 
+/* These two, too: between them a collective is under way. */
+enum sheaf_status sheaf_comm_start(struct sheaf_comm *comm, int member,
+                                   const struct sheaf_comm_call *call, uint64_t *ticket) {
+    enum sheaf_status (*start)(struct sheaf_comm *, int, const struct sheaf_comm_call *,
+                               uint64_t *) = NULL;
+    void *found = dlsym(RTLD_NEXT, __func__);
+    memcpy(&start, &found, sizeof start);
+    const enum sheaf_status st = start(comm, member, call, ticket);
+    beside = STARTED;
+    return st;
+}
+
+enum sheaf_status sheaf_comm_wait(struct sheaf_comm *comm, int member, uint64_t ticket) {
+    enum sheaf_status (*wait)(struct sheaf_comm *, int, uint64_t) = NULL;
+    void *found = dlsym(RTLD_NEXT, __func__);
+    memcpy(&wait, &found, sizeof wait);
+    beside = AWAITS;
+    const enum sheaf_status st = wait(comm, member, ticket);
+    beside = NOTHING;
+    return st;
+}
+
+static bool starts(void) { return !strcmp(place, "started") || !strcmp(place, "awaited"); }
+
 static enum sheaf_status generate(struct sheaf__session *s) {
-    int32_t ids[12] = {1, 5, 9, 30, 40, 50, 60, 70, 80, 90, 100, 110};
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    enum { PROMPT = 12, CHUNKED = 64 }; /* tokens */
+    int32_t ids[CHUNKED];
+    for (int i = 0; i < CHUNKED; i++) ids[i] = (7 * i + 1) % 200;
     /* another graph: other shapes, or other nodes */
-    const int64_t n = culprit && !strcmp(fault, "shapes") ? 11 : 12;
+    const int64_t n = culprit && !strcmp(fault, "shapes") ? PROMPT - 1 : PROMPT;
     const bool all = culprit && !strcmp(fault, "graph");
-    if (!st) st = sheaf__context_eval(s->context, ids, n, all);
-    for (int i = 0; i < 40 && !st; i++) {
-        int32_t id = i + 10;
-        st = sheaf_world_broadcast(&id, sizeof id, 0, "the next token");
-        if (!st) st = sheaf__context_eval(s->context, &id, 1, false);
+    enum sheaf_status st = sheaf__context_eval(s->context, ids, n, all);
+    for (int i = 0; i < (starts() ? 10 : 40) && !st; i++) {
+        ids[0] = i + 10;
+        st = sheaf_world_broadcast(ids, sizeof *ids, 0, "the next token");
+        if (!st) st = sheaf__context_eval(s->context, ids, starts() ? CHUNKED : 1, false);
     }
     return st;
 }
@@ -116,6 +149,8 @@ int main(int argc, char **argv) {
     const struct sheaf__session_params params = {
         .size = sizeof params,
         .path = culprit && !strcmp(fault, "model") ? getenv("DRILL_OTHER_MODEL") : argv[4],
+        .overlap = starts() ? "on" : "off",
+        .n_ctx = 1024,
         .kv_type = SHEAF_TYPE_F16};
     enum sheaf_status st = sheaf_world_init(NULL);
     if (!st) st = sheaf__session_new(&params, &session);
