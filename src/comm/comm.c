@@ -22,6 +22,7 @@ enum {
     MAX_DELAY_US = 10000000,
     SPINS = 20000, /* about 0.5 ms; then others may have the core */
     SPINS_CROWDED = 64,
+    LATE_NOTE_BYTES = 16 * 1024, /* are copied into a slot within a microsecond */
 };
 static const char WHAT[] = "create group";
 
@@ -321,6 +322,13 @@ struct sheaf__member *sheaf__find_member(const struct sheaf_comm *comm, int memb
     return i >= 0 && i < comm->n_local ? &comm->members[i] : NULL;
 }
 
+void sheaf__note_call(struct sheaf__call *c) {
+    const struct sheaf__head *h = &c->head;
+    c->start = sheaf__time_ns();
+    sheaf__enter_collective(h->kind, h->node, h->bytes, h->sequence, c->tensor, c->start);
+    sheaf__record_begin(c->comm->id, h->kind, h->node, h->bytes, h->sequence, c->tensor, c->start);
+}
+
 static enum sheaf_status begin(struct sheaf__call *c, struct sheaf_comm *comm, int member,
                                enum sheaf_comm_kind kind, uint64_t bytes, uint64_t extra,
                                const struct sheaf_comm_what *what) {
@@ -346,13 +354,9 @@ static enum sheaf_status begin(struct sheaf__call *c, struct sheaf_comm *comm, i
                  .kind = (uint32_t)kind,
                  .node = what ? what->node : 0},
         .tensor = what && what->tensor ? what->tensor : "",
-        .start = sheaf__time_ns(),
         .async = async,
     };
-    sheaf__enter_collective((uint32_t)kind, c->head.node, bytes, c->head.sequence, c->tensor,
-                            c->start);
-    sheaf__record_begin(comm->id, (uint32_t)kind, c->head.node, bytes, c->head.sequence, c->tensor,
-                        c->start);
+    if (comm->n_here < 2 || bytes > LATE_NOTE_BYTES) sheaf__note_call(c);
     return SHEAF_STATUS_SUCCESS;
 }
 

@@ -170,6 +170,11 @@ enum sheaf_status sheaf__finished(struct sheaf__call *c, size_t end);
 
 /* dst [n] = ((src[0] + src[1]) + src[2]) + ...; dst may be one of the sources. */
 void sheaf__sum(float *dst, const float *const *src, int n_src, size_t n);
+/* own [n] = theirs [n] = src[0] + src[1]; theirs was written by another core. Each of the two may
+ * be a source. */
+void sheaf__sum_both(float *own, float *theirs, const float *const *src, size_t n);
+/* memcpy between caches. */
+void sheaf__copy(void *dst, const void *src, size_t bytes);
 
 /* ---- registered memory (region.c) ---- */
 /* Sets c->region and c->offset if `bytes` from data on lie in a region of the member. */
@@ -183,6 +188,10 @@ void sheaf__regions_free(struct sheaf_comm *comm, struct sheaf__member *self);
 
 /* A local member; NULL if this rank does not drive it. */
 struct sheaf__member *sheaf__find_member(const struct sheaf_comm *comm, int member);
+/* Starts the clock of the call, shows it on the board and in the flight recorder. A short one of
+ * members that share memory does so when it has told them that it is here: they need not wait for
+ * that. c->start is 0 before. */
+void sheaf__note_call(struct sheaf__call *c);
 /* "all_reduce 'ffn_out' (node 7, 8192 bytes, collective 12)" */
 void sheaf__describe_call(const void *call, char *text, size_t size);
 /* Ends the job because a peer (of that rank) is elsewhere. */

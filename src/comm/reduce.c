@@ -6,7 +6,8 @@
 #include "comm/reduce.h"
 
 enum {
-    ONE_SHOT_BYTES = 16384, /* above, and with 3 members or more, each sums only its part */
+    ONE_STEP_BYTES = 2048,  /* up to here a second meeting costs more than it saves */
+    ONE_SHOT_BYTES = 16384, /* with 3 members or more, unless the data are in registered memory */
     SPREAD_BLOCK = 1024,    /* floats that are summed and handed out at a time */
     FEW_CHUNKS = 4,         /* up to here steps between hosts are as short as messages */
 };
@@ -123,32 +124,47 @@ void sheaf__store(const struct sheaf__job *j, uint64_t k, const float *result) {
     if (len) memmove(j->dst + from, result + lo, len * sizeof *result);
 }
 
-/* self->sources: floats [lo ..) of all members of this host at self->step. */
-static enum sheaf_status find_sources(const struct sheaf__job *j, size_t lo) {
+/* self->sources and targets: floats [lo ..) of all members of this host at self->step; the own ones
+ * at `own` if it is not NULL, and need not be in the slot then. */
+static enum sheaf_status find_sources(const struct sheaf__job *j, size_t lo, float *own) {
     struct sheaf__member *self = j->c->self;
     for (int p = 0; p < j->comm->n_here; p++) {
         uint8_t *data = sheaf__data_of(j->c, p, self->step);
         if (!data) return sheaf__report_failure();
-        self->targets[p] = sheaf__floats(data) + lo;
+        self->targets[p] = own && p == j->c->place ? own : sheaf__floats(data) + lo;
         self->sources[p] = self->targets[p];
     }
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf__sum_members(const struct sheaf__job *j, size_t lo, size_t len,
-                                     float *dst) {
-    enum sheaf_status st = find_sources(j, lo);
+static enum sheaf_status sum_from(const struct sheaf__job *j, size_t lo, size_t len, float *own,
+                                  float *dst) {
+    enum sheaf_status st = find_sources(j, lo, own);
     if (!st && len) sheaf__sum(dst, j->c->self->sources, j->comm->n_here, len);
     return st;
 }
 
-/* Sums this member's part and writes it into the data of all: nobody else touches that part. */
-static enum sheaf_status spread_part(const struct sheaf__job *j, uint64_t k) {
+enum sheaf_status sheaf__sum_members(const struct sheaf__job *j, size_t lo, size_t len,
+                                     float *dst) {
+    return sum_from(j, lo, len, NULL, dst);
+}
+
+/* Copies n floats but for [lo, lo + len), the own part. */
+static void copy_around(float *dst, const float *src, size_t n, size_t lo, size_t len) {
+    sheaf__copy(dst, src, lo * sizeof *dst);
+    sheaf__copy(dst + lo + len, src + lo + len, (n - lo - len) * sizeof *dst);
+}
+
+/* Sums this member's part of the data and writes it into those of all: nobody else touches it. */
+static enum sheaf_status spread_part(const struct sheaf__job *j, float *data, size_t lo,
+                                     size_t len) {
     struct sheaf__member *self = j->c->self;
     const int n = j->comm->n_here, place = j->c->place;
-    size_t lo, len;
-    sheaf__even_range(sheaf__step_floats(j, k), n, place, &lo, &len);
-    enum sheaf_status st = find_sources(j, lo);
+    enum sheaf_status st = find_sources(j, lo, data + lo);
+    if (!st && n == 2) {
+        sheaf__sum_both(self->targets[place], self->targets[!place], self->sources, len);
+        return st;
+    }
     for (size_t at = 0, m; at < len && !st; at += m) {
         m = sheaf__min_size(SPREAD_BLOCK, len - at);
         sheaf__sum(self->targets[place], self->sources, n, m);
@@ -163,32 +179,35 @@ static enum sheaf_status spread_part(const struct sheaf__job *j, uint64_t k) {
     return st;
 }
 
-/* All members on one host. */
-static enum sheaf_status reduce_here(const struct sheaf__job *j) {
+/* An all_reduce, all members on one host. */
+static enum sheaf_status all_reduce_here(const struct sheaf__job *j) {
     struct sheaf__call *c = j->c;
     const struct sheaf_comm *comm = j->comm;
-    const bool one_shot = comm->n_here <= 2 || j->n * sizeof(float) <= ONE_SHOT_BYTES;
+    const bool one_step = j->n * sizeof(float) <= ONE_STEP_BYTES;
+    const bool one_shot = one_step || (comm->n_here > 2 && j->n * sizeof(float) <= ONE_SHOT_BYTES);
     enum sheaf_status st;
     for (uint64_t k = 0; k < j->steps; k++, c->self->step++) {
         const uint64_t step = c->self->step;
-        const size_t from = (size_t)k * j->chunk;
+        float *data = j->dst + (size_t)k * j->chunk;
+        float *slot = sheaf__floats(sheaf__slot(comm, c->place, step));
+        const size_t n = sheaf__step_floats(j, k);
         size_t lo, len;
-        sheaf__load(j, k);
+        sheaf__even_range(n, comm->n_here, c->place, &lo, &len);
+        if (c->region || one_shot)
+            sheaf__load(j, k);
+        else
+            copy_around(slot, data, n, lo, len);
         if ((st = sheaf__arrive(c))) return st;
-        if (j->counts) {
-            packed_range(j, k, c->place, 1, &lo, &len);
-            if ((st = sheaf__sum_members(j, lo, len, j->dst + from))) return st;
-        } else if (sheaf__any_region(c, step)) {
-            if ((st = spread_part(j, k))) return st;
+        if (!one_step && (comm->n_here == 2 || sheaf__any_region(c, step))) {
+            if ((st = spread_part(j, data, lo, len))) return st;
             sheaf__publish_done(c);
             if ((st = sheaf__await_done(c))) return st;
-            if (!c->region) sheaf__store(j, k, sheaf__floats(sheaf__slot(comm, c->place, step)));
+            if (!c->region) copy_around(data, slot, n, lo, len);
         } else if (one_shot) {
-            if ((st = sheaf__sum_members(j, 0, sheaf__step_floats(j, k), j->dst + from))) return st;
+            if ((st = sum_from(j, 0, n, data, data))) return st;
         } else {
             float *result = sheaf__floats(sheaf__result(comm, step));
-            sheaf__even_range(sheaf__step_floats(j, k), comm->n_here, c->place, &lo, &len);
-            if ((st = sheaf__sum_members(j, lo, len, result + lo))) return st;
+            if ((st = sum_from(j, lo, len, data + lo, result + lo))) return st;
             sheaf__publish_done(c);
             if ((st = sheaf__await_done(c))) return st;
             sheaf__store(j, k, result);
@@ -198,18 +217,30 @@ static enum sheaf_status reduce_here(const struct sheaf__job *j) {
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status reduce(const struct sheaf__job *j) {
-    return j->comm->n_hosts == 1 ? reduce_here(j) : sheaf__reduce_hosts(j);
+/* A reduce_scatter, all members on one host. */
+static enum sheaf_status reduce_scatter_here(const struct sheaf__job *j) {
+    struct sheaf__call *c = j->c;
+    enum sheaf_status st;
+    for (uint64_t k = 0; k < j->steps; k++, c->self->step++) {
+        size_t lo, len;
+        sheaf__load(j, k);
+        if ((st = sheaf__arrive(c))) return st;
+        packed_range(j, k, c->place, 1, &lo, &len);
+        if ((st = sheaf__sum_members(j, lo, len, j->dst + (size_t)k * j->chunk))) return st;
+    }
+    return SHEAF_STATUS_SUCCESS;
 }
 
 enum sheaf_status sheaf__all_reduce(struct sheaf__call *c, float *data, size_t n) {
     const struct sheaf__job j = make_job(c, data, data, n, NULL);
-    if (c->comm->n_here > 1) sheaf__find_region(c, data, n * sizeof *data);
-    return reduce(&j);
+    const bool one_host = c->comm->n_hosts == 1;
+    if (c->comm->n_here > 1 && !(one_host && n * sizeof *data <= ONE_STEP_BYTES))
+        sheaf__find_region(c, data, n * sizeof *data);
+    return one_host ? all_reduce_here(&j) : sheaf__reduce_hosts(&j);
 }
 
 enum sheaf_status sheaf__reduce_scatter(struct sheaf__call *c, const float *send, float *recv,
                                         size_t n, const size_t *counts) {
     const struct sheaf__job j = make_job(c, send, recv, n, counts);
-    return reduce(&j);
+    return c->comm->n_hosts == 1 ? reduce_scatter_here(&j) : sheaf__reduce_hosts(&j);
 }

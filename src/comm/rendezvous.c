@@ -90,7 +90,13 @@ enum sheaf_status sheaf__arrive(struct sheaf__call *c) {
     own->line[step & 1].region = c->region;
     own->line[step & 1].offset = c->offset;
     atomic_store_explicit(&own->line[step & 1].ready, step + 1, memory_order_release);
-    const uint64_t before = c->checked ? 0 : sheaf__time_ns();
+    uint64_t before = 0;
+    if (!c->start) {
+        sheaf__note_call(c);
+        before = c->start;
+    } else if (!c->checked) {
+        before = sheaf__time_ns();
+    }
     for (int i = 1; i < comm->n_here; i++) {
         const int p = (c->place + i) % comm->n_here;
         enum sheaf_status st = await(c, &comm->cells[p].line[step & 1].ready, step + 1, ARRIVAL, p);
