@@ -248,8 +248,8 @@ static inline bool check_queue(struct check *c, float *x, size_t room, uint32_t 
 
 /* Everything, over sizes from nothing to c->largest floats. False with c->error set. */
 static inline bool check_member(struct check *c) {
-    static const size_t sizes[] = {0,    1,     3,     16,    100,    1024,   2048,
-                                   5000, 16384, 16411, 70001, 262144, 300007, 1048576};
+    static const size_t sizes[] = {0,    1,    3,     16,    100,   512,    513,    1024,
+                                   1025, 5000, 16384, 16411, 70001, 262144, 300007, 1048576};
     const size_t room = (c->largest + 64) * sizeof(float) * 2;
     float *a = malloc(room), *b = malloc(room);
     void *shared = NULL;
@@ -282,7 +282,8 @@ static inline bool check_member(struct check *c) {
             ok = !sheaf_comm_alloc(c->comm, c->member, room, &shared);
             r = shared;
         }
-        ok = ok && check_all_reduce(c, i % 7 == (uint32_t)c->member % 3 ? r : a, i % 37, salt++);
+        const size_t n = i % 11 < 8 ? i % 37 : 400 * (i % 11 - 7); /* of each algorithm */
+        ok = ok && check_all_reduce(c, i % 7 == (uint32_t)c->member % 3 ? r : a, n, salt++);
         if (ok && i % 3 == 0)
             ok = check_gather(c, (uint8_t *)a, (uint8_t *)b, i, (int)(i % 4), salt++);
         if (ok && i % 5 == 0)

@@ -458,14 +458,22 @@ Test(comm_ranks, many_small_ones_gain_no_memory, .timeout = 300) {
 
 /* Numbers of steps and collectives pass their largest value: same results. */
 Test(comm_ranks, numbers_wrap, .timeout = 300) {
-    static const char *const envs[] = {SHM, MPI, "SHEAF_COMM_TRANSPORT=hosts:0,0,1"};
+    static const struct {
+        const char *env, *where;
+        int n;
+    } cases[] = {{SHM, "shm(2)", 2},
+                 {SHM, "shm(3)", 3},
+                 {MPI, NULL, 3},
+                 {"SHEAF_COMM_TRANSPORT=hosts:0,0,1", NULL, 3}};
     char want[24], line[64];
-    run_values(SHM, 3, "1", 3, 16411, "shm(3)", want);
-    for (size_t i = 0; i < 3; i++) {
-        const int rc = run_mpirun(3, envs[i], 120, out, sizeof out, "helper-comm wrap 1 16411");
-        cr_assert_eq(rc, 0, "%s: status %d\n%s", envs[i], rc, out);
-        snprintf(line, sizeof line, "member 2 hash %s", want);
-        cr_assert_not_null(strstr(out, line), "%s: want %s\n%s", envs[i], line, out);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int n = cases[i].n;
+        if (cases[i].where) run_values(cases[i].env, n, "1", n, 16411, cases[i].where, want);
+        const int rc =
+            run_mpirun(n, cases[i].env, 120, out, sizeof out, "helper-comm wrap 1 16411");
+        cr_assert_eq(rc, 0, "%s: status %d\n%s", cases[i].env, rc, out);
+        snprintf(line, sizeof line, "member %d hash %s", n - 1, want);
+        cr_assert_not_null(strstr(out, line), "%s: want %s\n%s", cases[i].env, line, out);
     }
 }
 
