@@ -60,7 +60,7 @@ static double decode(const struct sheaf__cpu_kernels *kern, enum sheaf_type type
     sheaf__rows_dot_fn dot = kern->rows_dot[type];
     if (kern->rows_dot_digits[type]) {
         static const float zeros[K];
-        kern->to_digits(zeros, column, K, sheaf__digits_order_of(type));
+        kern->to_digits(zeros, column, K, kern->digits_order[type]);
         dot = kern->rows_dot_digits[type];
     }
     const double start = seconds();

@@ -86,15 +86,16 @@ static void make_column(const struct sheaf__cpu_kernels *kern, enum sheaf__act f
         break;
     }
     case SHEAF__ACT_DIGITS: {
-        const enum sheaf__digits_order order = sheaf__digits_order_of(type);
+        const enum sheaf__digits_order order = kern->digits_order[type];
         struct sheaf__act_digits *y = act;
         kern->to_digits(meant, y, k, order);
         for (int64_t i = 0; i < k; i++) {
             const struct sheaf__act_digits *x = &y[i / 256];
-            const int b = (int)(i % 256 / 32);
-            const int at = sheaf__digits_place(order, b, (int)(i / 16 % 2)) * 16 + (int)(i % 16);
+            const int b = (int)(i % 256 / 32), at = sheaf__digits_place(order, (int)(i % 256));
             const int8_t(*digit)[64] = x->digit[at / 64];
-            int q = (digit[0][at % 64] * 256 + digit[1][at % 64]) * 256 + digit[2][at % 64];
+            int q = digit[0][at % 64] * 256 + digit[1][at % 64];
+            if (sheaf__digits_used(order) == 3) q = q * 256 + digit[2][at % 64];
+            if (order == SHEAF__DIGITS_WORDS) q = x->word[0][at] * 65536 + x->word[1][at];
             float back = x->d[b] * (float)q;
             cr_assert_float_eq(back, meant[i], 3.0f * x->d[b]);
             meant[i] = back;
@@ -523,14 +524,17 @@ static enum sheaf_status compute(struct sheaf_tensor *dst, int nth, bool referen
 
 /* NMSE that rounding activations may cost: to 8 bits a step is 1/127 of a block's largest, uniform
  * data have a mean square of 1/3, so 1/127^2/12 * 3 = 1.6e-5 on average; to 16 bits, which products
- * of few-bit weights with many columns do, 2.3e-10. One result alone may be some deviations off.
- * (The kernels are held to 1e-13 above.) */
+ * of few-bit weights do by panels or by two digits, 2.3e-10. One result alone may be some
+ * deviations off. (The kernels are held to 1e-13 above.) */
 static double tolerance(const struct sheaf_tensor *dst) {
     const enum sheaf_type type = dst->src[0]->type;
     const int64_t n = sheaf_nelements(dst);
     const double spread = 1 + 25 / (double)n;
     if (sheaf__act_of(type) != sheaf__act_for(type, false)) return 2e-5 * spread;
-    return sheaf__cpu_kernels()->panels16.blocks[type] ? 3e-10 * spread : 1e-12 * spread;
+    const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
+    const bool bits_16 = kern->panels16.blocks[type] ||
+                         (kern->to_digits && sheaf__digits_used(kern->digits_order[type]) == 2);
+    return bits_16 ? 3e-10 * spread : 1e-12 * spread;
 }
 
 /* Reference, then 1, 2 and 3 threads: close to the reference, equal to each other. */

@@ -50,16 +50,23 @@ static_assert(sizeof(struct sheaf__act_q8k) == 292, "no padding");
  * a block of 32 over 127 * 2^16. That rounds as floats do, but products of digits are exact
  * integers. A column of k is as many of these as it takes, 64-byte aligned, zeros beyond k. */
 struct sheaf__act_digits {
-    int8_t digit[4][3][64]; /* h, m, l of 64 elements each, see sheaf__digits_place */
-    float d[8], sums32[8];  /* of 32 elements each */
-    float sums16[16];       /* SHEAF__DIGITS_PLAIN: of 16 */
-    /* SHEAF__DIGITS_QUADS, of 128 elements each: for each 4 bytes of 64, d of their block, and the
-     * sum of their elements in both vectors */
-    float lane_d[2][16], lane_sums[2][16];
+    union {
+        struct {
+            int8_t digit[4][3][64]; /* h, m, l of 64 elements each, see sheaf__digits_place */
+            /* SHEAF__DIGITS_QUADS, of 128 elements each: for each 4 bytes of 64, d of their block,
+             * and the sum of their elements in both vectors; SHEAF__DIGITS_6K: d in the order of
+             * sheaf__digits_6k_lane, of 128 elements each */
+            float lane_d[2][16], lane_sums[2][16];
+        };
+        int16_t word[2][256]; /* SHEAF__DIGITS_WORDS: h, and m and l as one number */
+    };
+    float d[8], sums32[8]; /* of 32 elements each */
+    float sums16[16];      /* SHEAF__DIGITS_PLAIN: of 16; SHEAF__DIGITS_6K: the same, as lane_d */
 };
 static_assert(sizeof(struct sheaf__act_digits) % 64 == 0, "no padding");
 
-/* Where pieces of 16 elements lie, so that they meet the weights as these are read. */
+/* Where elements lie, 4 of them together at least, so that they meet the weights as these are
+ * read. */
 enum sheaf__digits_order {
     SHEAF__DIGITS_PLAIN,
     /* A vector has the first (the second) pieces of 4 blocks of 32 in a row: Q4_0, Q4_1, whose low
@@ -68,17 +75,40 @@ enum sheaf__digits_order {
     /* The first (the second) pieces of the even blocks of 256, then of the odd ones: Q4_K, Q5_K,
      * whose low nibbles are even blocks */
     SHEAF__DIGITS_K,
+    /* Orders for vectors of 32. Each lane of 4 bytes has a block of 32 of its own; of two digits, x
+     * = d * (h * 256 + m): Q4_0, Q4_1, Q5_0, Q5_1. */
+    SHEAF__DIGITS_OCTS,
+    /* Each 8 bytes are of one even (odd) block of 256; of two digits: Q4_K, Q5_K */
+    SHEAF__DIGITS_PAIRS,
+    /* Each 8 bytes are of 16 elements, those that come out of the low (the high) nibbles: Q6_K */
+    SHEAF__DIGITS_6K,
+    SHEAF__DIGITS_WORDS, /* integers of 16 bits: Q8_0 */
 };
-static inline enum sheaf__digits_order sheaf__digits_order_of(enum sheaf_type weights) {
-    return weights == SHEAF_TYPE_Q4_0 || weights == SHEAF_TYPE_Q4_1   ? SHEAF__DIGITS_QUADS
-           : weights == SHEAF_TYPE_Q4_K || weights == SHEAF_TYPE_Q5_K ? SHEAF__DIGITS_K
-                                                                      : SHEAF__DIGITS_PLAIN;
+/* Digits of an element: h and m, or all. */
+static inline int sheaf__digits_used(enum sheaf__digits_order order) {
+    return order == SHEAF__DIGITS_OCTS || order == SHEAF__DIGITS_PAIRS ? 2 : 3;
 }
-/* The place of piece `half` of block b (0..7), in pieces. */
-static inline int sheaf__digits_place(enum sheaf__digits_order order, int b, int half) {
-    return order == SHEAF__DIGITS_QUADS ? (b / 4 * 2 + half) * 4 + b % 4
-           : order == SHEAF__DIGITS_K   ? (b % 2 * 2 + half) * 4 + b / 2
-                                        : b * 2 + half;
+/* The place of element i of 256, unless they are words, which are not moved. */
+static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
+    const int b = i / 32, e = i % 32;
+    switch (order) {
+    case SHEAF__DIGITS_QUADS:
+        return ((b / 4 * 2 + e / 16) * 4 + b % 4) * 16 + e % 16;
+    case SHEAF__DIGITS_K:
+        return ((b % 2 * 2 + e / 16) * 4 + b / 2) * 16 + e % 16;
+    case SHEAF__DIGITS_OCTS:
+        return e / 4 * 32 + b * 4 + e % 4;
+    case SHEAF__DIGITS_PAIRS:
+        return (b % 2 * 4 + e / 8) * 32 + b / 2 * 8 + e % 8;
+    case SHEAF__DIGITS_6K: /* quarter b % 4 of a half */
+        return (b / 2 * 2 + e / 8 % 2) * 32 + (e / 16 * 2 + b % 2) * 8 + e % 8;
+    default:
+        return i;
+    }
+}
+/* SHEAF__DIGITS_6K: where in lane_d and sums16 piece `half` of block b has its floats. */
+static inline int sheaf__digits_6k_lane(int b, int half) {
+    return b / 4 * 8 + half * 4 + b % 2 * 2 + b % 4 / 2;
 }
 
 /* out[c][r] = row r of w . column c, for nr rows, w_stride bytes apart, and nc (1..TILE_COLS)
@@ -154,6 +184,7 @@ struct sheaf__cpu_kernels {
     /* By columns in digits, in the order of the type. A table has all of these for Q8_0 Q4_0 Q4_1
      * Q5_0 Q5_1 Q4_K Q5_K Q6_K or none; where it has them they are used for plain floats. */
     sheaf__rows_dot_fn rows_dot_digits[SHEAF_TYPE_COUNT];
+    enum sheaf__digits_order digits_order[SHEAF_TYPE_COUNT];
     /* n % 32 == 0. d is not finite if an element is not. */
     void (*to_digits)(const float *x, struct sheaf__act_digits *y, int64_t n,
                       enum sheaf__digits_order order);
@@ -221,7 +252,7 @@ extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels_module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 5 };
+enum { SHEAF__CPU_KERNELS_VERSION = 6 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

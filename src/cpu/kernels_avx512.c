@@ -5,7 +5,7 @@
 
 #include <immintrin.h>
 
-#define KERNELS_DIGITS /* products by digits of bytes: VNNI */
+#define KERNELS_VNNI_512
 
 typedef __m512 v_f;
 enum { VW = 16 };

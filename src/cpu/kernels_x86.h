@@ -210,10 +210,52 @@ ROWS_DOT(rows_dot_bf16, tile_plain, SHEAF_TYPE_BF16, 1, 1, 1)
 #include "cpu/kernels_x86_panels.h"
 #include "cpu/kernels_x86_q8.h"
 #include "cpu/kernels_x86_rows.h"
-#if defined(KERNELS_DIGITS)
+#if defined(KERNELS_VNNI_512)
 #include "cpu/kernels_x86_digits.h"
 #include "cpu/kernels_x86_panels16.h"
+#else
+#include "cpu/kernels_x86_digits256.h"
 #endif
+
+#define DIGITS_TILE(ROW_FN, TYPE, C)                                                               \
+    for (int64_t r = 0; r < nr; r++) {                                                             \
+        float sum[C];                                                                              \
+        ROW_FN(TYPE, k, (const char *)w + (size_t)r * w_stride, ahead, col, C, sum);               \
+        UNROLL for (int c = 0; c < C; c++) out[c][r] = sum[c];                                     \
+    }
+#define ROWS_DIGITS(NAME, ROW_FN, TYPE, ROW)                                                       \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        const size_t ahead = prefetch_ahead((size_t)(ROW), w_stride);                              \
+        const struct sheaf__act_digits *col[SHEAF__TILE_COLS];                                     \
+        for (int c = 0; c < nc; c++) col[c] = act[c];                                              \
+        if (nc == 1) {                                                                             \
+            DIGITS_TILE(ROW_FN, TYPE, 1)                                                           \
+        } else if (nc == 2) {                                                                      \
+            DIGITS_TILE(ROW_FN, TYPE, 2)                                                           \
+        } else if (nc == 3) {                                                                      \
+            DIGITS_TILE(ROW_FN, TYPE, 3)                                                           \
+        } else {                                                                                   \
+            DIGITS_TILE(ROW_FN, TYPE, 4)                                                           \
+        }                                                                                          \
+    }
+ROWS_DIGITS(rows_digits_q8_0, digits_32, SHEAF_TYPE_Q8_0,
+            k / 32 * (int64_t)sizeof(struct sheaf__block_q8_0))
+ROWS_DIGITS(rows_digits_q4_0, DIGITS_4, SHEAF_TYPE_Q4_0,
+            k / 32 * (int64_t)sizeof(struct sheaf__block_q4_0))
+ROWS_DIGITS(rows_digits_q4_1, DIGITS_4, SHEAF_TYPE_Q4_1,
+            k / 32 * (int64_t)sizeof(struct sheaf__block_q4_1))
+ROWS_DIGITS(rows_digits_q5_0, digits_32, SHEAF_TYPE_Q5_0,
+            k / 32 * (int64_t)sizeof(struct sheaf__block_q5_0))
+ROWS_DIGITS(rows_digits_q5_1, digits_32, SHEAF_TYPE_Q5_1,
+            k / 32 * (int64_t)sizeof(struct sheaf__block_q5_1))
+ROWS_DIGITS(rows_digits_q4_k, digits_k, SHEAF_TYPE_Q4_K,
+            k / 256 * (int64_t)sizeof(struct sheaf__block_q4_k))
+ROWS_DIGITS(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K,
+            k / 256 * (int64_t)sizeof(struct sheaf__block_q5_k))
+ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K,
+            k / 256 * (int64_t)sizeof(struct sheaf__block_q6_k))
+
 #include "cpu/kernels_x86_attention.h"
 
 const struct sheaf__cpu_kernels KERNELS_TABLE = {
@@ -264,7 +306,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_Q5_K] = rows_q8_q5_k,
             [SHEAF_TYPE_Q6_K] = rows_q8_q6_k,
         },
-#if defined(KERNELS_DIGITS)
+#if defined(KERNELS_VNNI_512)
     .panels16 =
         {
             .rows = PANEL16_ROWS,
@@ -280,6 +322,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                     [SHEAF_TYPE_Q5_K] = blocks_q5_k,
                 },
         },
+#endif
     .rows_dot_digits =
         {
             [SHEAF_TYPE_Q8_0] = rows_digits_q8_0,
@@ -291,8 +334,8 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_Q5_K] = rows_digits_q5_k,
             [SHEAF_TYPE_Q6_K] = rows_digits_q6_k,
         },
+    .digits_order = DIGITS_ORDER,
     .to_digits = to_digits,
-#endif
     .quantize_q8 = quantize_q8,
     .quantize_q8k = quantize_q8k,
     .attention =

@@ -291,45 +291,6 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, size_t ahe
     UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm512_add_ps(acc[c][0], acc[c][1]));
 }
 
-#define DIGITS_TILE(ROW_FN, TYPE, C)                                                               \
-    for (int64_t r = 0; r < nr; r++) {                                                             \
-        float sum[C];                                                                              \
-        ROW_FN(TYPE, k, (const char *)w + (size_t)r * w_stride, ahead, col, C, sum);               \
-        UNROLL for (int c = 0; c < C; c++) out[c][r] = sum[c];                                     \
-    }
-#define ROWS_DIGITS(NAME, ROW_FN, TYPE, ROW)                                                       \
-    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
-                     const void *const *act, int nc, float *const *out) {                          \
-        const size_t ahead = prefetch_ahead((size_t)(ROW), w_stride);                              \
-        const struct sheaf__act_digits *col[SHEAF__TILE_COLS];                                     \
-        for (int c = 0; c < nc; c++) col[c] = act[c];                                              \
-        if (nc == 1) {                                                                             \
-            DIGITS_TILE(ROW_FN, TYPE, 1)                                                           \
-        } else if (nc == 2) {                                                                      \
-            DIGITS_TILE(ROW_FN, TYPE, 2)                                                           \
-        } else if (nc == 3) {                                                                      \
-            DIGITS_TILE(ROW_FN, TYPE, 3)                                                           \
-        } else {                                                                                   \
-            DIGITS_TILE(ROW_FN, TYPE, 4)                                                           \
-        }                                                                                          \
-    }
-ROWS_DIGITS(rows_digits_q8_0, digits_32, SHEAF_TYPE_Q8_0,
-            k / 32 * (int64_t)sizeof(struct sheaf__block_q8_0))
-ROWS_DIGITS(rows_digits_q4_0, digits_4, SHEAF_TYPE_Q4_0,
-            k / 32 * (int64_t)sizeof(struct sheaf__block_q4_0))
-ROWS_DIGITS(rows_digits_q4_1, digits_4, SHEAF_TYPE_Q4_1,
-            k / 32 * (int64_t)sizeof(struct sheaf__block_q4_1))
-ROWS_DIGITS(rows_digits_q5_0, digits_32, SHEAF_TYPE_Q5_0,
-            k / 32 * (int64_t)sizeof(struct sheaf__block_q5_0))
-ROWS_DIGITS(rows_digits_q5_1, digits_32, SHEAF_TYPE_Q5_1,
-            k / 32 * (int64_t)sizeof(struct sheaf__block_q5_1))
-ROWS_DIGITS(rows_digits_q4_k, digits_k, SHEAF_TYPE_Q4_K,
-            k / 256 * (int64_t)sizeof(struct sheaf__block_q4_k))
-ROWS_DIGITS(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K,
-            k / 256 * (int64_t)sizeof(struct sheaf__block_q5_k))
-ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K,
-            k / 256 * (int64_t)sizeof(struct sheaf__block_q6_k))
-
 /* ---- activations ---- */
 
 /* Sums of each 4 lanes, in the first. */
@@ -364,9 +325,9 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             __m512i q2 = _mm512_srai_epi32(_mm512_add_epi32(q1, half), 8);
             __m512i digits[3] = {q2, _mm512_sub_epi32(q1, _mm512_slli_epi32(q2, 8)),
                                  _mm512_sub_epi32(q[h], _mm512_slli_epi32(q1, 8))};
-            const int at = sheaf__digits_place(order, b, h);
+            const int at = sheaf__digits_place(order, 32 * b + 16 * h);
             for (int j = 0; j < 3; j++)
-                _mm_storeu_si128((__m128i *)(to->digit[at / 4][j] + at % 4 * 16),
+                _mm_storeu_si128((__m128i *)(to->digit[at / 64][j] + at % 64),
                                  _mm512_cvtepi32_epi8(digits[j]));
         }
         to->d[b] = d;
@@ -382,3 +343,10 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
         to->sums32[b] = d * (float)(sums[0] + sums[1]);
     }
 }
+
+#define DIGITS_4 digits_4
+#define DIGITS_ORDER                                                                               \
+    {                                                                                              \
+        [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_Q4_1] = SHEAF__DIGITS_QUADS,          \
+        [SHEAF_TYPE_Q4_K] = SHEAF__DIGITS_K, [SHEAF_TYPE_Q5_K] = SHEAF__DIGITS_K,                  \
+    }

@@ -62,7 +62,7 @@ static struct columns describe_columns(const struct sheaf__cpu_kernels *kern,
     }
     c.direct = c.act == SHEAF__ACT_F32 && b->type == SHEAF_TYPE_F32 && dense_rows(b);
     c.n = b->ne[1] * b->ne[2] * b->ne[3];
-    c.order = sheaf__digits_order_of(a->type);
+    c.order = kern->digits_order[a->type];
     c.row_size = sheaf__align_up(sheaf__act_row_size(c.act, c.k), 64);
     return c;
 }
