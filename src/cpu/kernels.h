@@ -69,8 +69,8 @@ static_assert(sizeof(struct sheaf__act_digits) % 64 == 0, "no padding");
  * read. */
 enum sheaf__digits_order {
     SHEAF__DIGITS_PLAIN,
-    /* A vector has the first (the second) pieces of 4 blocks of 32 in a row: Q4_0, Q4_1, whose low
-     * nibbles are the first halves of blocks */
+    /* A vector has the first (the second) pieces of 4 blocks of 32 in a row: Q4_0, Q4_1, Q5_0,
+     * Q5_1, whose low nibbles are the first halves of blocks */
     SHEAF__DIGITS_QUADS,
     /* The first (the second) pieces of the even blocks of 256, then of the odd ones: Q4_K, Q5_K,
      * whose low nibbles are even blocks */

@@ -239,11 +239,11 @@ ROWS_DOT(rows_dot_bf16, tile_plain, SHEAF_TYPE_BF16, 1, 1, 1)
             DIGITS_TILE(ROW_FN, TYPE, 4)                                                           \
         }                                                                                          \
     }
-ROWS_DIGITS(rows_digits_q8_0, digits_32, SHEAF_TYPE_Q8_0,
+ROWS_DIGITS(rows_digits_q8_0, digits_8, SHEAF_TYPE_Q8_0,
             k / 32 * (int64_t)sizeof(struct sheaf__block_q8_0))
-ROWS_DIGITS(rows_digits_q4_0, DIGITS_4, SHEAF_TYPE_Q4_0,
+ROWS_DIGITS(rows_digits_q4_0, digits_32, SHEAF_TYPE_Q4_0,
             k / 32 * (int64_t)sizeof(struct sheaf__block_q4_0))
-ROWS_DIGITS(rows_digits_q4_1, DIGITS_4, SHEAF_TYPE_Q4_1,
+ROWS_DIGITS(rows_digits_q4_1, digits_32, SHEAF_TYPE_Q4_1,
             k / 32 * (int64_t)sizeof(struct sheaf__block_q4_1))
 ROWS_DIGITS(rows_digits_q5_0, digits_32, SHEAF_TYPE_Q5_0,
             k / 32 * (int64_t)sizeof(struct sheaf__block_q5_0))

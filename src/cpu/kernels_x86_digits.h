@@ -37,25 +37,11 @@ INLINE __m512 dot_digits(int bits, __m512i q, const int8_t (*x)[64]) {
 
 /* ---- blocks of 32 ---- */
 
-/* The 64 integers of two blocks, unsigned. */
-INLINE __m512i pair_32(enum sheaf_type type, const char *p0, const char *p1) {
-    if (type == SHEAF_TYPE_Q8_0) {
-        const struct sheaf__block_q8_0 *a = (const void *)p0, *b = (const void *)p1;
-        __m512i q = _mm512_inserti64x4(_mm512_castsi256_si512(load256(a->qs)), load256(b->qs), 1);
-        return _mm512_xor_si512(q, _mm512_set1_epi8(-128));
-    }
-    const bool five = type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1;
-    const size_t at = 2u + (has_min(type) ? 2u : 0u) + (five ? 4u : 0u);
-    __m512i q = _mm512_broadcast_i32x4(load128(p0 + at));
-    q = _mm512_mask_broadcast_i32x4(q, 0xff00, load128(p1 + at));
-    q = and15_512(_mm512_srlv_epi64(q, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4)));
-    if (five) {
-        uint32_t h0, h1;
-        memcpy(&h0, p0 + at - 4, sizeof h0);
-        memcpy(&h1, p1 + at - 4, sizeof h1);
-        q = _mm512_mask_add_epi8(q, (uint64_t)h1 << 32 | h0, q, _mm512_set1_epi8(16));
-    }
-    return q;
+/* The 64 integers of two blocks of Q8_0, unsigned. */
+INLINE __m512i pair_8(const char *p0, const char *p1) {
+    const struct sheaf__block_q8_0 *a = (const void *)p0, *b = (const void *)p1;
+    __m512i q = _mm512_inserti64x4(_mm512_castsi256_si512(load256(a->qs)), load256(b->qs), 1);
+    return _mm512_xor_si512(q, _mm512_set1_epi8(-128));
 }
 
 /* Lanes 8j.. of the result: number 2j and 2j + 1 of the first 8 of x, 8 times each. */
@@ -77,16 +63,13 @@ INLINE __m256 gather_halves(const char *p, size_t block, int n) {
     return _mm256_cvtph_ps(_mm_set_epi64x((int64_t)h[1], (int64_t)h[0]));
 }
 
-/* n <= 8 blocks at w, by number g of the columns. */
-INLINE void digits_group(enum sheaf_type type, const char *w, int64_t g, int n, size_t ahead,
+/* n <= 8 blocks of Q8_0 at w, by number g of the columns. */
+INLINE void digits_group(const char *w, int64_t g, int n, size_t ahead,
                          const struct sheaf__act_digits *const *act, int C, __m512 (*acc)[2],
                          __m256 *mins) {
-    const size_t block = block_size_32(type);
-    const float offset = type == SHEAF_TYPE_Q8_0 ? -128.0f : -16.0f;
+    const size_t block = sizeof(struct sheaf__block_q8_0);
     __m256 scale[SHEAF__TILE_COLS];
-    const __m256 d = gather_halves(w, block, n);
-    const __m256 m =
-        has_min(type) ? gather_halves(w + 2, block, n) : _mm256_mul_ps(d, _mm256_set1_ps(offset));
+    const __m256 d = gather_halves(w, block, n), m = _mm256_mul_ps(d, _mm256_set1_ps(-128.0f));
     UNROLL for (int c = 0; c < C; c++) {
         scale[c] = _mm256_mul_ps(d, _mm256_load_ps(act[c][g].d));
         mins[c] = _mm256_fmadd_ps(m, _mm256_load_ps(act[c][g].sums32), mins[c]);
@@ -95,28 +78,29 @@ INLINE void digits_group(enum sheaf_type type, const char *w, int64_t g, int n, 
         if (2 * j >= n) break;
         if (C == 1) prefetch(w + ahead, 2 * block);
         /* the scale of a block that is not there is 0 */
-        __m512i q = pair_32(type, w, 2 * j + 1 < n ? w + block : w);
+        __m512i q = pair_8(w, 2 * j + 1 < n ? w + block : w);
         UNROLL for (int c = 0; c < C; c++) {
-            __m512 dot = dot_digits(type == SHEAF_TYPE_Q8_0 ? 8 : 5, q, act[c][g].digit[j]);
+            __m512 dot = dot_digits(8, q, act[c][g].digit[j]);
             acc[c][j % 2] = _mm512_fmadd_ps(dot, spread_8(scale[c], j), acc[c][j % 2]);
         }
     }
 }
 
-INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
-                      const struct sheaf__act_digits *const *act, int C, float *sum) {
-    const size_t block = block_size_32(type);
+INLINE void digits_8(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                     const struct sheaf__act_digits *const *act, int C, float *sum) {
+    const size_t block = sizeof(struct sheaf__block_q8_0);
     const int64_t blocks = k / SHEAF__QK;
     __m512 acc[SHEAF__TILE_COLS][2];
     __m256 mins[SHEAF__TILE_COLS];
+    (void)type;
     UNROLL for (int c = 0; c < C; c++) {
         acc[c][0] = acc[c][1] = _mm512_setzero_ps();
         mins[c] = _mm256_setzero_ps();
     }
     int64_t b = 0;
     for (; b + 8 <= blocks; b += 8, w += 8 * block)
-        digits_group(type, w, b / 8, 8, ahead, act, C, acc, mins);
-    if (b < blocks) digits_group(type, w, b / 8, (int)(blocks - b), ahead, act, C, acc, mins);
+        digits_group(w, b / 8, 8, ahead, act, C, acc, mins);
+    if (b < blocks) digits_group(w, b / 8, (int)(blocks - b), ahead, act, C, acc, mins);
     UNROLL for (int c = 0; c < C; c++) sum[c] =
         v_sum(_mm512_add_ps(acc[c][0], acc[c][1])) + hsum8(mins[c]);
 }
@@ -145,22 +129,82 @@ static const struct quad {
   quad_q4_1 = {{NIBBLES(2), NIBBLES(12), NIBBLES(22), NIBBLES(22)},
                {FOUR(0), FOUR(10), FOUR(20), FOUR(30), FOUR(1), FOUR(11), FOUR(21), FOUR(31)}};
 
+/* The same for blocks of 5 bits, 4 of which are 88 or 96 bytes: numbers below 32 are words of the
+ * first 64 of these, the others of the last 64. `fifths` are the top bits of each lane's block:
+ * those of the first half of it in the low 8 bytes, then those of the second. */
+#define W0(AT) (int16_t)((AT) < 32 ? (AT) : (AT) + 20) /* the last 64 bytes begin at word 12 */
+#define W1(AT) (int16_t)((AT) < 32 ? (AT) : (AT) + 16) /* .. 16 */
+#define EIGHT_5(W, AT)                                                                             \
+    W(AT), W(AT + 1), W(AT + 2), W(AT + 3), W(AT + 4), W(AT + 5), W(AT + 6), W(AT + 7)
+#define FOUR_5(W, AT) W(AT), W(AT), W(AT), W(AT)
+#define TOPS_5(W, AT) FOUR_5(W, AT), FOUR_5(W, (AT) + 1)
+static const struct quad_5 {
+    _Alignas(64) int16_t nibbles[32];
+    int16_t scales[32], fifths[32];
+} quad_q5_0 = {{EIGHT_5(W0, 3), EIGHT_5(W0, 14), EIGHT_5(W0, 25), EIGHT_5(W0, 36)},
+               {FOUR_5(W0, 0), FOUR_5(W0, 11), FOUR_5(W0, 22), FOUR_5(W0, 33)},
+               {TOPS_5(W0, 1), TOPS_5(W0, 12), TOPS_5(W0, 23), TOPS_5(W0, 34)}},
+  quad_q5_1 = {{EIGHT_5(W1, 4), EIGHT_5(W1, 16), EIGHT_5(W1, 28), EIGHT_5(W1, 40)},
+               {FOUR_5(W1, 0), FOUR_5(W1, 12), FOUR_5(W1, 24), FOUR_5(W1, 36), FOUR_5(W1, 1),
+                FOUR_5(W1, 13), FOUR_5(W1, 25), FOUR_5(W1, 37)},
+               {TOPS_5(W1, 2), TOPS_5(W1, 14), TOPS_5(W1, 26), TOPS_5(W1, 38)}};
+
+/* The first n <= 64 bytes at p; none for n <= 0. */
+INLINE __m512i load_n(const char *p, int n) {
+    if (n >= 64) return load512(p);
+    return n <= 0 ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi8(((uint64_t)1 << n) - 1, p);
+}
+
+/* n <= 4 blocks of 4 bits at w: first halves to lo, second to hi, scales and mins to s. */
+INLINE void unpack_quad_4(enum sheaf_type type, const char *w, int n, __m512i *lo, __m512i *hi,
+                          __m512i *s) {
+    const struct quad *at = has_min(type) ? &quad_q4_1 : &quad_q4_0;
+    const int size = (int)block_size_32(type);
+    __m512i x = load_n(w, n * size);
+    __asm__("" : "+v"(x)); /* not to be loaded twice: it crosses lines of the cache */
+    *s = _mm512_permutexvar_epi16(load512(at->scales), x);
+    __m512i q = _mm512_permutexvar_epi16(load512(at->nibbles), x);
+    if (n == 4) q = _mm512_mask_broadcast_i32x4(q, 0xf000, load128(w + 4 * size - 16));
+    *lo = and15_512(q);
+    *hi = and15_512(_mm512_srli_epi16(q, 4));
+}
+
+/* The same of 5 bits. */
+INLINE void unpack_quad_5(enum sheaf_type type, const char *w, int n, __m512i *lo, __m512i *hi,
+                          __m512i *s) {
+    const struct quad_5 *at = has_min(type) ? &quad_q5_1 : &quad_q5_0;
+    const int size = (int)block_size_32(type), last = 4 * size - 64;
+    const __m512i bit = _mm512_set1_epi64((int64_t)0x8040201008040201u);
+    const __m512i first =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1));
+    const __m512i second = _mm512_add_epi8(first, _mm512_set1_epi8(8));
+    __m512i x = load_n(w, n * size), y = load_n(w + last, n * size - last);
+    __asm__("" : "+v"(x), "+v"(y));
+    *s = _mm512_permutex2var_epi16(x, load512(at->scales), y);
+    const __m512i q = _mm512_permutex2var_epi16(x, load512(at->nibbles), y);
+    const __m512i h = _mm512_permutex2var_epi16(x, load512(at->fifths), y);
+    const __m512i bit4 = _mm512_set1_epi8(16);
+    *lo = and15_512(q);
+    *hi = and15_512(_mm512_srli_epi16(q, 4));
+    *lo = _mm512_mask_add_epi8(*lo, _mm512_test_epi8_mask(_mm512_shuffle_epi8(h, first), bit), *lo,
+                               bit4);
+    *hi = _mm512_mask_add_epi8(*hi, _mm512_test_epi8_mask(_mm512_shuffle_epi8(h, second), bit), *hi,
+                               bit4);
+}
+
 /* n <= 4 blocks at w, by half h of number g of the columns. */
 INLINE void digits_quad(enum sheaf_type type, const char *w, int n, size_t ahead,
                         const struct sheaf__act_digits *const *act, int C, int64_t g, int h,
                         __m512 *acc, __m512 *mins) {
-    const struct quad *at = has_min(type) ? &quad_q4_1 : &quad_q4_0;
-    const size_t size = 4 * block_size_32(type);
-    if (C == 1) prefetch(w + ahead, size);
-    __m512i x =
-        n == 4 ? load512(w) : _mm512_maskz_loadu_epi8(((uint64_t)1 << (size_t)n * size / 4) - 1, w);
-    __asm__("" : "+v"(x)); /* not to be loaded twice: it crosses lines of the cache */
-    const __m512i s = _mm512_permutexvar_epi16(load512(at->scales), x);
+    const bool five = type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1;
+    __m512i lo, hi, s;
+    if (C == 1) prefetch(w + ahead, 4 * block_size_32(type));
+    if (five)
+        unpack_quad_5(type, w, n, &lo, &hi, &s);
+    else
+        unpack_quad_4(type, w, n, &lo, &hi, &s);
     const __m512 d = _mm512_cvtph_ps(_mm512_castsi512_si256(s));
     const __m512 m = has_min(type) ? _mm512_cvtph_ps(_mm512_extracti64x4_epi64(s, 1)) : d;
-    __m512i q = _mm512_permutexvar_epi16(load512(at->nibbles), x);
-    if (n == 4) q = _mm512_mask_broadcast_i32x4(q, 0xf000, load128(w + size - 16));
-    const __m512i lo = and15_512(q), hi = and15_512(_mm512_srli_epi16(q, 4));
     UNROLL for (int c = 0; c < C; c++) {
         const struct sheaf__act_digits *y = &act[c][g];
         acc[c] = _mm512_fmadd_ps(dot_digits_twice(lo, hi, &y->digit[2 * h]),
@@ -169,12 +213,12 @@ INLINE void digits_quad(enum sheaf_type type, const char *w, int n, size_t ahead
     }
 }
 
-/* Q4_0 and Q4_1. */
-INLINE void digits_4(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
-                     const struct sheaf__act_digits *const *act, int C, float *sum) {
+/* Types of 32 of few bits. */
+INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                      const struct sheaf__act_digits *const *act, int C, float *sum) {
     const size_t quad = 4 * block_size_32(type);
     const int64_t blocks = k / SHEAF__QK;
-    const __m512 offset = v_set1(has_min(type) ? 1.0f : -8.0f);
+    const __m512 offset = v_set1(has_min(type) ? 1.0f : type == SHEAF_TYPE_Q4_0 ? -8.0f : -16.0f);
     __m512 acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
     UNROLL for (int c = 0; c < C; c++) acc[c] = mins[c] = _mm512_setzero_ps();
     int64_t b = 0;
@@ -344,9 +388,9 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
     }
 }
 
-#define DIGITS_4 digits_4
 #define DIGITS_ORDER                                                                               \
     {                                                                                              \
         [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_Q4_1] = SHEAF__DIGITS_QUADS,          \
+        [SHEAF_TYPE_Q5_0] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_Q5_1] = SHEAF__DIGITS_QUADS,          \
         [SHEAF_TYPE_Q4_K] = SHEAF__DIGITS_K, [SHEAF_TYPE_Q5_K] = SHEAF__DIGITS_K,                  \
     }

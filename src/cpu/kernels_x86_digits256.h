@@ -183,6 +183,10 @@ INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t ahe
     UNROLL for (int c = 0; c < C; c++) sum[c] =
         hsum8(_mm256_fmadd_ps(other[c], _mm256_set1_ps(factor), acc[c]));
 }
+INLINE void digits_8(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                     const struct sheaf__act_digits *const *act, int C, float *sum) {
+    digits_32(type, k, w, ahead, act, C, sum);
+}
 
 /* ---- blocks of 256 ---- */
 
@@ -362,7 +366,6 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
     }
 }
 
-#define DIGITS_4 digits_32
 #define DIGITS_ORDER                                                                               \
     {                                                                                              \
         [SHEAF_TYPE_Q8_0] = SHEAF__DIGITS_WORDS, [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_OCTS,           \

@@ -3,8 +3,8 @@
  * Every thread of the team calls the same function with its own ith; the functions share the work
  * out among themselves. Bits of a result depend on its own row of weights and its own activation
  * column, never on nth, on ith, or on the rows computed together; and on the columns computed
- * together only in so far as many are multiplied by panels and few by rows (mul_mat_panels.c),
- * which agree to rounding.
+ * together only in so far as many are multiplied by panels and few by rows (mul_mat_panels.c), which
+ * agree to rounding.
  */
 #ifndef SHEAF_CPU_MUL_MAT_H
 #define SHEAF_CPU_MUL_MAT_H
