@@ -1,0 +1,162 @@
+/* What products of a graph reach where their shape matters: of one column and long rows, in GB/s of
+ * weights, beside the same rows in one go of the kernel (mul_mat.c cuts them in parts); and of
+ * experts, a token and a prompt. Prints the figures of docs/performance.md.
+ *
+ *   bench-products [THREADS]    1 thread, or as many as given */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cpu/kernels.h"
+#include "sheaf/sheaf.h"
+
+enum {
+    ROUNDS = 7,
+    BYTES = 96 << 20, /* of weights read in one go: more than a cache */
+    CHUNK = 64,
+    EXPERTS = 16,
+    USED = 2,
+};
+static const int64_t lengths[] = {2048, 8192, 14336};
+enum { LENGTHS = sizeof lengths / sizeof *lengths, EXPERT_K = 512, EXPERT_M = 2816 };
+static const enum sheaf_type types[] = {SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q8_0,
+                                        SHEAF_TYPE_Q6_K, SHEAF_TYPE_F16};
+enum { TYPES = sizeof types / sizeof *types };
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *must(void *p) {
+    if (!p) {
+        fprintf(stderr, "bench-products: %s\n", sheaf_last_error());
+        exit(1);
+    }
+    return p;
+}
+static void check(enum sheaf_status status) {
+    if (status) must(NULL);
+}
+
+/* A graph of one product; weights are zeros, whose products take as long as others'. */
+struct product {
+    struct sheaf_context *ctx;
+    struct sheaf_cgraph *graph;
+    sheaf_backend_buffer_t buffer;
+    struct sheaf_tensor *w, *x, *ids;
+};
+
+static struct product make(sheaf_backend_t backend, enum sheaf_type type, int64_t k, int64_t m,
+                           int64_t experts, int64_t tokens) {
+    const struct sheaf_init_params params = {.mem_size = 1 << 20, .no_alloc = true};
+    struct product p = {.ctx = must(sheaf_init(params))};
+    p.graph = must(sheaf_new_graph(p.ctx));
+    p.w = sheaf_new_tensor_3d(p.ctx, type, k, m, experts ? experts : 1);
+    p.x = sheaf_new_tensor_3d(p.ctx, SHEAF_TYPE_F32, k, 1, tokens);
+    p.ids = experts ? sheaf_new_tensor_2d(p.ctx, SHEAF_TYPE_I32, USED, tokens) : NULL;
+    check(sheaf_build_forward_expand(p.graph, experts ? sheaf_mul_mat_id(p.ctx, p.w, p.x, p.ids)
+                                                      : sheaf_mul_mat(p.ctx, p.w, p.x)));
+    check(sheaf_backend_alloc_ctx_tensors(p.ctx, backend, &p.buffer));
+    memset(p.w->data, 0, sheaf_nbytes(p.w));
+    float *x = p.x->data;
+    for (int64_t i = 0; i < k * tokens; i++) x[i] = (float)(i % 255 - 127);
+    if (experts) {
+        int32_t *ids = p.ids->data;
+        for (int64_t i = 0; i < USED * tokens; i++) /* two that differ, all equally often */
+            ids[i] = (int32_t)((i / USED * 5 + i % USED * 7) % EXPERTS);
+    }
+    return p;
+}
+
+static double best_of(sheaf_backend_t backend, const struct product *p) {
+    double best = 1e9;
+    for (int i = 0; i < ROUNDS; i++) {
+        const double start = seconds();
+        check(sheaf_backend_graph_compute(backend, p->graph));
+        const double took = seconds() - start;
+        best = took < best ? took : best;
+    }
+    return best;
+}
+
+static void drop(struct product *p) {
+    sheaf_backend_buffer_free(p->buffer);
+    sheaf_free(p->ctx);
+}
+
+/* The kernel alone, rows in one go; F32_SUMS columns are for tables without digits. */
+static double whole(enum sheaf_type type, int64_t k, const char *w, int64_t m) {
+    const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
+    if (!kern) must(NULL);
+    const size_t row = sheaf_row_size(type, k);
+    const bool digits = kern->rows_dot_digits[type] != NULL;
+    const sheaf__rows_dot_fn dot = digits ? kern->rows_dot_digits[type] : kern->rows_dot[type];
+    float *zeros = must(calloc((size_t)(k + k / 16), sizeof *zeros)), out[CHUNK], *to = out;
+    void *column = must(aligned_alloc(64, (size_t)(k + 256) * 8));
+    if (digits) kern->to_digits(zeros, column, k, kern->digits_order[type]);
+    const void *act = digits ? column : zeros;
+    double best = 1e9;
+    for (int i = 0; i < ROUNDS; i++) {
+        const double start = seconds();
+        for (int64_t r = 0; r < m; r += CHUNK)
+            dot(k, w + (size_t)r * row, row, m - r < CHUNK ? m - r : CHUNK, &act, 1, &to);
+        const double took = seconds() - start;
+        best = took < best ? took : best;
+    }
+    free(column);
+    free(zeros);
+    return best;
+}
+
+static void long_rows(sheaf_backend_t backend, bool alone) {
+    printf("\n| type |");
+    for (int i = 0; i < LENGTHS; i++) printf(" k = %d GB/s |", (int)lengths[i]);
+    printf("%s\n|---|", alone ? " in one go |" : "");
+    for (int i = 0; i < LENGTHS + alone; i++) printf("---:|");
+    for (int t = 0; t < TYPES; t++) {
+        printf("\n| %s |", sheaf_type_name(types[t]));
+        for (int i = 0; i < LENGTHS; i++) {
+            const int64_t m = BYTES / (int64_t)sheaf_row_size(types[t], lengths[i]);
+            struct product p = make(backend, types[t], lengths[i], m, 0, 1);
+            const double bytes = (double)sheaf_nbytes(p.w);
+            printf(" %.1f |", 1e-9 * bytes / best_of(backend, &p));
+            if (alone && i == LENGTHS - 1)
+                printf(" %.1f |", 1e-9 * bytes / whole(types[t], lengths[i], p.w->data, m));
+            drop(&p);
+        }
+    }
+    printf("\n");
+}
+
+static void experts(sheaf_backend_t backend) {
+    printf("\n%d of %d experts, %d -> %d\n\n| type | 1 token us | 512 tokens ms | GFLOP/s |\n"
+           "|---|---:|---:|---:|\n",
+           USED, EXPERTS, EXPERT_K, EXPERT_M);
+    for (int t = 0; t < TYPES; t++) {
+        double took[2];
+        for (int i = 0; i < 2; i++) {
+            struct product p = make(backend, types[t], EXPERT_K, EXPERT_M, EXPERTS, i ? 512 : 1);
+            took[i] = best_of(backend, &p);
+            drop(&p);
+        }
+        const double flop = 2.0 * EXPERT_K * EXPERT_M * USED * 512;
+        printf("| %s | %.0f | %.1f | %.0f |\n", sheaf_type_name(types[t]), 1e6 * took[0],
+               1e3 * took[1], 1e-9 * flop / took[1]);
+    }
+}
+
+int main(int argc, char **argv) {
+    const int threads = argc > 1 ? atoi(argv[1]) : 1;
+    char params[32];
+    snprintf(params, sizeof params, "threads=%d", threads);
+    sheaf_backend_t backend;
+    check(sheaf_backend_init_by_name("CPU0", params, &backend));
+    printf("%d thread%s, %s\n", threads, threads > 1 ? "s" : "", sheaf_cpu_isa_name());
+    long_rows(backend, threads == 1);
+    experts(backend);
+    sheaf_backend_free(backend);
+    return 0;
+}
