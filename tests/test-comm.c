@@ -12,7 +12,7 @@
 static void *gather_thread(void *arg) {
     size_t bytes[2] = {4, 4};
     char own[4] = {0}, all[8];
-    usleep(100000);
+    usleep(400000);
     sheaf_comm_all_gather(arg, 1, own, all, bytes, NULL);
     return NULL;
 }
@@ -84,7 +84,8 @@ Test(comm, starts_refuse_bad_calls) {
     cr_assert_not(sheaf_world_failed());
 }
 
-/* The other member comes 100 ms later; this one has work for 60 ms of them. */
+/* The other member comes 400 ms later; this one has work for 60 ms of them, or a few more where
+ * others load the machine. */
 Test(comm, started_time_is_hidden_until_it_is_waited_for) {
     struct sheaf_comm *comm;
     struct sheaf_comm_stats s;
@@ -105,7 +106,7 @@ Test(comm, started_time_is_hidden_until_it_is_waited_for) {
     pthread_join(thread, NULL);
     sheaf_comm_get_stats(comm, 0, SHEAF_COMM_ALL_GATHER, &s);
     cr_assert_eq(s.count, 1);
-    cr_assert_gt(s.wait_ns, 80000000u);
+    cr_assert_gt(s.wait_ns, 300000000u);
     cr_assert_gt(s.hidden_ns, 55000000u);
     cr_assert_lt(s.hidden_ns, s.time_ns - 20000000u);
     sheaf_comm_free(comm);
@@ -178,7 +179,7 @@ Test(comm, counts_and_waits) {
     pthread_join(thread, NULL);
     sheaf_comm_get_stats(comm, 0, SHEAF_COMM_BARRIER, &s);
     cr_assert_eq(s.count, 1);
-    cr_assert_gt(s.wait_ns, 80000000u); /* the other came 100 ms later */
+    cr_assert_gt(s.wait_ns, 300000000u); /* the other came 100 ms later */
     cr_assert_geq(s.time_ns, s.wait_ns);
     sheaf_comm_get_stats(comm, 1, SHEAF_COMM_BARRIER, &s);
     cr_assert_lt(s.wait_ns, 80000000u);
