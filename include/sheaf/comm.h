@@ -111,8 +111,9 @@ enum sheaf_status sheaf_comm_wait(struct sheaf_comm *comm, int member, uint64_t 
 
 /* ---- memory that is read where it lies ---- */
 /* *out: memory of `member`, whole pages of zeros. all_reduce of data in it copies nothing on this
- * host: the others add from there, each sums a part and writes it into the data of all. Local, at
- * any time between two collectives; 16 a member. sheaf_comm_free frees what is left. */
+ * host (more than 4 KiB; of less, copies are faster): the others add from there, each sums a part
+ * and writes it into the data of all. Local, at any time between two collectives; 16 a member.
+ * sheaf_comm_free frees what is left. */
 enum sheaf_status sheaf_comm_alloc(struct sheaf_comm *comm, int member, size_t bytes, void **out);
 /* Accepts NULL. The other processes give the memory back when the group ends or the member has
  * allocated anew. */

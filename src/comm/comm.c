@@ -356,7 +356,7 @@ static enum sheaf_status begin(struct sheaf__call *c, struct sheaf_comm *comm, i
         .tensor = what && what->tensor ? what->tensor : "",
         .async = async,
     };
-    if (comm->n_here < 2 || bytes > LATE_NOTE_BYTES) sheaf__note_call(c);
+    if (comm->n_here < 2 || comm->n_hosts > 1 || bytes > LATE_NOTE_BYTES) sheaf__note_call(c);
     return SHEAF_STATUS_SUCCESS;
 }
 

@@ -189,8 +189,8 @@ void sheaf__regions_free(struct sheaf_comm *comm, struct sheaf__member *self);
 /* A local member; NULL if this rank does not drive it. */
 struct sheaf__member *sheaf__find_member(const struct sheaf_comm *comm, int member);
 /* Starts the clock of the call, shows it on the board and in the flight recorder. A short one of
- * members that share memory does so when it has told them that it is here: they need not wait for
- * that. c->start is 0 before. */
+ * members of one host does so when it has told them that it is here: they need not wait for that.
+ * c->start is 0 before. */
 void sheaf__note_call(struct sheaf__call *c);
 /* "all_reduce 'ffn_out' (node 7, 8192 bytes, collective 12)" */
 void sheaf__describe_call(const void *call, char *text, size_t size);

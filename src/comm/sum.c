@@ -11,47 +11,55 @@ enum {
     STRIDE = 256, /* bytes */
 };
 
+#define FOR_EVERY_TARGET static inline __attribute__((always_inline)) void
+
 /* dst may be one of the sources, but does not overlap them otherwise. */
-#define SUM_BODY                                                                                   \
-    for (size_t at = 0; at < n; at += BLOCK) {                                                     \
-        const size_t len = sheaf__min_size(BLOCK, n - at);                                         \
-        float acc[BLOCK], *to = n_src > 3 ? acc : dst + at;                                        \
-        const float *a = src[0] + at, *b = src[1] + at;                                            \
-        const float *c = n_src > 2 ? src[2] + at : NULL;                                           \
-        if (c) {                                                                                   \
-            _Pragma("GCC ivdep") for (size_t i = 0; i < len; i++) to[i] = (a[i] + b[i]) + c[i];    \
-        } else {                                                                                   \
-            _Pragma("GCC ivdep") for (size_t i = 0; i < len; i++) to[i] = a[i] + b[i];             \
-        }                                                                                          \
-        for (int s = 3; s < n_src; s++) {                                                          \
-            b = src[s] + at;                                                                       \
-            _Pragma("GCC ivdep") for (size_t i = 0; i < len; i++) to[i] += b[i];                   \
-        }                                                                                          \
-        if (to == acc) memcpy(dst + at, acc, len * sizeof *dst);                                   \
+FOR_EVERY_TARGET sum(float *dst, const float *const *src, int n_src, size_t n) {
+    for (size_t at = 0; at < n; at += BLOCK) {
+        const size_t len = sheaf__min_size(BLOCK, n - at);
+        float acc[BLOCK], *to = n_src > 3 ? acc : dst + at;
+        const float *a = src[0] + at, *b = src[1] + at;
+        const float *c = n_src > 2 ? src[2] + at : NULL;
+        if (c) {
+#pragma GCC ivdep
+            for (size_t i = 0; i < len; i++) to[i] = (a[i] + b[i]) + c[i];
+        } else {
+#pragma GCC ivdep
+            for (size_t i = 0; i < len; i++) to[i] = a[i] + b[i];
+        }
+        for (int s = 3; s < n_src; s++) {
+            b = src[s] + at;
+#pragma GCC ivdep
+            for (size_t i = 0; i < len; i++) to[i] += b[i];
+        }
+        if (to == acc) memcpy(dst + at, acc, len * sizeof *dst);
     }
+}
 
 /* The other's lines are asked for AHEAD of the sum: 32 and 64 KiB take 10 % less (2026-11-21). */
-#define SUM_BOTH_BODY                                                                              \
-    size_t at = 0;                                                                                 \
-    for (size_t i = 0; i < AHEAD && i < n; i += LINE) __builtin_prefetch(theirs + i, 1);           \
-    for (; at + LINE <= n; at += LINE) {                                                           \
-        if (n - at > AHEAD) __builtin_prefetch(theirs + at + AHEAD, 1);                            \
-        _Pragma("GCC ivdep") for (size_t i = at; i < at + LINE; i++) {                             \
-            const float sum = a[i] + b[i];                                                         \
-            own[i] = sum;                                                                          \
-            theirs[i] = sum;                                                                       \
-        }                                                                                          \
-    }                                                                                              \
+FOR_EVERY_TARGET sum_both(float *own, float *theirs, const float *a, const float *b, size_t n) {
+    size_t at = 0;
+    for (size_t i = 0; i < AHEAD && i < n; i += LINE) __builtin_prefetch(theirs + i, 1);
+    for (; at + LINE <= n; at += LINE) {
+        if (n - at > AHEAD) __builtin_prefetch(theirs + at + AHEAD, 1);
+#pragma GCC ivdep
+        for (size_t i = at; i < at + LINE; i++) {
+            const float both = a[i] + b[i];
+            own[i] = both;
+            theirs[i] = both;
+        }
+    }
     for (; at < n; at++) own[at] = theirs[at] = a[at] + b[at];
+}
 
-/* The barrier keeps the compiler from making a call of memcpy of it. */
-#define COPY_BODY                                                                                  \
-    size_t at = 0;                                                                                 \
-    for (; at + STRIDE <= bytes; at += STRIDE) {                                                   \
-        memcpy(dst + at, src + at, STRIDE);                                                        \
-        __asm__ volatile("" ::: "memory");                                                         \
-    }                                                                                              \
+FOR_EVERY_TARGET copy(uint8_t *restrict dst, const uint8_t *restrict src, size_t bytes) {
+    size_t at = 0;
+    for (; at + STRIDE <= bytes; at += STRIDE) {
+        memcpy(dst + at, src + at, STRIDE);
+        __asm__ volatile("" ::: "memory"); /* or the loop would become a call of memcpy */
+    }
     if (at < bytes) memcpy(dst + at, src + at, bytes - at);
+}
 
 struct kernels {
     void (*sum)(float *dst, const float *const *src, int n_src, size_t n);
@@ -60,12 +68,16 @@ struct kernels {
 };
 
 #define KERNELS(name, target)                                                                      \
-    target static void sum_##name(float *dst, const float *const *src, int n_src, size_t n){       \
-        SUM_BODY} target static void sum_both_##name(float *own, float *theirs, const float *a,    \
-                                                     const float *b, size_t n){                    \
-        SUM_BOTH_BODY} target static void copy_##name(uint8_t *restrict dst,                       \
-                                                      const uint8_t *restrict src, size_t bytes) { \
-        COPY_BODY                                                                                  \
+    target static void sum_##name(float *dst, const float *const *src, int n_src, size_t n) {      \
+        sum(dst, src, n_src, n);                                                                   \
+    }                                                                                              \
+    target static void sum_both_##name(float *own, float *theirs, const float *a, const float *b,  \
+                                       size_t n) {                                                 \
+        sum_both(own, theirs, a, b, n);                                                            \
+    }                                                                                              \
+    target static void copy_##name(uint8_t *restrict dst, const uint8_t *restrict src,             \
+                                   size_t bytes) {                                                 \
+        copy(dst, src, bytes);                                                                     \
     }                                                                                              \
     static const struct kernels name = {sum_##name, sum_both_##name, copy_##name};
 
