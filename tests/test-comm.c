@@ -345,6 +345,20 @@ Test(comm_ranks, wire_types_and_algorithms, .timeout = 300) {
                  types[t]);
         run_values(env, 4, "1,2,1,1", 5, 16411, "shm(2)+mpi(3 hosts)", parts);
         cr_assert_str_eq(whole, parts, "%s: chunks change the bits", types[t]);
+        snprintf(env, sizeof env,
+                 "SHEAF_COMM_OWNERS=2 SHEAF_COMM_WIRE=%s SHEAF_COMM_TRANSPORT=hosts:0,1,2,0",
+                 types[t]);
+        run_values(env, 4, "1,2,1,1", 5, 16411, "shm(2)+mpi(3 hosts)", parts);
+        cr_assert_str_eq(whole, parts, "%s: owners change the bits", types[t]);
+    }
+}
+
+/* A few hosts add for all; parts are uneven, and empty where there are fewer floats than owners. */
+Test(comm_ranks, sums_through_owners, .timeout = 300) {
+    for (int np = 2; np <= 8; np++) {
+        char env[80], hash[24];
+        snprintf(env, sizeof env, "SHEAF_COMM_OWNERS=%d " MPI, 1 + np % 3);
+        run_values(env, np, "1", np, np < 5 ? 70001 : 5000, "mpi(", hash);
     }
 }
 
@@ -413,22 +427,27 @@ Test(comm_tools, info_prints_the_links, .timeout = 60) {
     cr_assert(rc == 0 && strstr(out, "one member"), "status %d\n%s", rc, out);
 }
 
-/* A delay of 2 ms is found, and moves the size from which parts are better. */
-Test(comm_tools, measured_latency_follows_the_delay, .timeout = 60) {
-    unsigned long whole[2] = {0};
-    static const char *const envs[] = {MPI, "SHEAF_COMM_DELAY_US=2000 " MPI};
-    for (int i = 0; i < 2; i++) {
-        double a = 0;
-        cr_assert_eq(run_mpirun(3, envs[i], 60, out, sizeof out, "sheaf-info --links"), 0);
-        const char *line = strstr(out, "between hosts");
-        cr_assert(line && sscanf(line,
-                                 "between hosts %*d, latency %lf us, %*f GB/s, sums as f32, whole "
-                                 "up to %lu bytes",
-                                 &a, &whole[i]) == 2,
-                  "%s", out);
-        if (i) cr_assert_gt(a, 1999.0, "%s", out);
-    }
-    cr_assert_geq(whole[1], whole[0]);
+/* The latency that sheaf-info says; whole: the size up to which sums travel whole. */
+static double measured_latency(const char *env, unsigned long *whole) {
+    double a = 0;
+    cr_assert_eq(run_mpirun(3, env, 60, out, sizeof out, "sheaf-info --links"), 0, "%s", out);
+    const char *line = strstr(out, "between hosts");
+    cr_assert(line &&
+                  sscanf(line,
+                         "between hosts %*d, latency %lf us, %*f GB/s, sums as f32, whole up to "
+                         "%lu bytes",
+                         &a, whole) == 2,
+              "%s", out);
+    return a;
+}
+
+/* A delay of 2 ms is found, and one exchange is better than two. On a busy machine other jobs may
+ * delay more than that, so three measurements may try. */
+Test(comm_tools, measured_latency_follows_the_delay, .timeout = 120) {
+    unsigned long whole = 0;
+    for (int i = 0; i < 3 && whole < 4096; i++)
+        cr_assert_gt(measured_latency("SHEAF_COMM_DELAY_US=2000 " MPI, &whole), 1999.0, "%s", out);
+    cr_assert_geq(whole, 4096, "%s", out);
 }
 
 /* A sanitizer keeps what was freed, so that the process grows; leaks it finds by itself. */
@@ -465,7 +484,8 @@ Test(comm_ranks, numbers_wrap, .timeout = 300) {
     } cases[] = {{SHM, "shm(2)", 2},
                  {SHM, "shm(3)", 3},
                  {MPI, NULL, 3},
-                 {"SHEAF_COMM_TRANSPORT=hosts:0,0,1", NULL, 3}};
+                 {"SHEAF_COMM_TRANSPORT=hosts:0,0,1", NULL, 3},
+                 {"SHEAF_COMM_OWNERS=1 " MPI, NULL, 3}};
     char want[24], line[64];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int n = cases[i].n;
@@ -612,6 +632,11 @@ Test(comm_faults, large_messages_meet_other_sizes, .timeout = 120) {
             cr_expect_eq(rc, 1, "%s: status %d\n%s", *on, rc, out);
             cr_expect_not_null(strstr(out, cases[m][1]), "%s\n%s", *on, out);
         }
+}
+/* Rank 0 owns all, so rank 2 hears nothing of rank 1. */
+Test(comm_faults, owners_name_the_culprit, .timeout = 120) {
+    expect_message("SHEAF_COMM_OWNERS=1 " MPI, "never", "all_reduce 'ffn_out' (node 2", "rank 1 (");
+    expect_message("SHEAF_COMM_OWNERS=2 " MPI, "bigger", "16384 bytes", "8192 bytes");
 }
 /* While the thread of a rank makes a collective and the rank has other work. */
 Test(comm_faults, started_ones_end_as_direct_ones, .timeout = 120) {

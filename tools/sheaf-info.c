@@ -97,9 +97,14 @@ static enum sheaf_status print_links(void) {
             printf("  %-14s %d, latency %.2f us, %.2f GB/s, sums as %s", names[i], l.n,
                    l.latency * 1e6, l.byte_time > 0 ? 1e-9 / l.byte_time : 0.0,
                    sheaf_type_name(l.wire_type));
-            if (l.one_shot_bytes)
-                printf(", whole up to %zu bytes, %s above", l.one_shot_bytes,
-                       l.n == 2 ? "in chunks" : "in parts");
+            if (i == SHEAF_COMM_LEVEL_HOSTS) {
+                printf(", whole up to %zu bytes", l.one_shot_bytes);
+                for (int k = 0; k < SHEAF_COMM_OWNERS; k++)
+                    if (l.owners[k].bytes)
+                        printf(", through %d host%s up to %zu", l.owners[k].n,
+                               l.owners[k].n > 1 ? "s" : "", l.owners[k].bytes);
+                printf(", %s above", l.n == 2 ? "in chunks" : "in parts");
+            }
             printf("\n");
         }
         printf("  all-reduce     at least");

@@ -4,8 +4,9 @@
  * ranks on one host meet in shared memory; hosts meet through MPI point-to-point
  * (SHEAF_COMM_TRANSPORT=mpi makes every rank a host of its own, and hosts:0,1,0,1 groups ranks by
  * the given numbers; SHEAF_COMM_DELAY_US=n delays messages between hosts; SHEAF_COMM_ONE_SHOT=n
- * sends sums of more than n bytes in parts instead of what was measured; all for tests). Every
- * local member calls each collective, from a thread of its own if a rank has several.
+ * sends sums of more than n bytes in parts instead of what was measured, and SHEAF_COMM_OWNERS=n
+ * all that fit through n hosts that add; all for tests). Every local member calls each collective,
+ * from a thread of its own if a rank has several.
  *
  * Between hosts, SHEAF_COMM_WIRE=bf16 or q8_0 halves or quarters the bytes of an all_reduce: the
  * sum of each host (the own one too) and the total are rounded to that type. On one host nothing is
@@ -125,12 +126,18 @@ enum sheaf_comm_level_kind {
     SHEAF_COMM_LEVEL_HOSTS,  /* hosts, through MPI */
     SHEAF_COMM_LEVEL_COUNT,
 };
+enum { SHEAF_COMM_OWNERS = 2 };
+struct sheaf_comm_owners { /* sums of up to `bytes` go through n hosts, which add a part each */
+    int n;
+    size_t bytes; /* 0: none do */
+};
 struct sheaf_comm_level {
     int n;                 /* members of the largest host; hosts. Below 2 the level does nothing */
-    double latency;        /* a, seconds; the slowest host's median. 0: not measured */
+    double latency;        /* a, seconds; the slowest host's. 0: not measured */
     double byte_time;      /* b, seconds a byte, all exchanging with all */
-    size_t one_shot_bytes; /* between hosts: up to here sums travel whole, above in parts */
+    size_t one_shot_bytes; /* between hosts: up to here sums travel whole */
     enum sheaf_type wire_type;
+    struct sheaf_comm_owners owners[SHEAF_COMM_OWNERS]; /* above; and what is larger in parts */
 };
 /* Collective over the world, while no member is in a collective: measures all levels (some
  * milliseconds). sheaf_comm_new has measured the hosts, which its choice of algorithm needs. */

@@ -188,6 +188,15 @@ enum sheaf_status sheaf__all_gather(struct sheaf__call *c, const uint8_t *send, 
                         : gather_packed(&g, frames);
 }
 
+/* Headers only, as sums of nothing go. */
+static enum sheaf_status meet(struct sheaf__call *c) {
+    const int n_owners = sheaf__n_owners(c->comm, 0);
+    memset(c->comm->take, 0, (size_t)c->comm->n_hosts * sizeof *c->comm->take);
+    if (!n_owners) return sheaf__wire_frames(c, 0);
+    const enum sheaf_status st = sheaf__wire_to_owners(c, n_owners);
+    return st ? st : sheaf__wire_from_owners(c, n_owners);
+}
+
 enum sheaf_status sheaf__broadcast(struct sheaf__call *c, uint8_t *data, size_t size, int root) {
     struct sheaf_comm *comm = c->comm;
     const int root_host = comm->host_of[root], root_place = comm->place[root];
@@ -206,7 +215,9 @@ enum sheaf_status sheaf__broadcast(struct sheaf__call *c, uint8_t *data, size_t 
         if (c->member == root && len) memcpy(here, part, len);
         if ((st = sheaf__arrive(c))) return st;
         if (c->leader && hosts) {
-            if (k == 0) {
+            if (!size) {
+                if ((st = meet(c))) return st;
+            } else if (k == 0) {
                 const size_t out = frames && source ? len : 0;
                 for (int h = 0; h < comm->n_hosts; h++)
                     comm->take[h] = frames && h == root_host ? len : 0;

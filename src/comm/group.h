@@ -134,7 +134,6 @@ struct sheaf_comm {
     uint8_t **parts; /* [n_hosts] */
 
     enum sheaf_type wire_type; /* of sums between hosts */
-    size_t one_shot_bytes;     /* up to here, sums of hosts travel whole */
     struct sheaf_comm_level levels[SHEAF_COMM_LEVEL_COUNT];
 
     uint64_t timeout_ns, delay_ns;
@@ -230,6 +229,25 @@ void sheaf__wire_frames_post(struct sheaf__call *c, size_t bytes);
 /* To each host its own: comm->give[h] bytes of payload_out(h). */
 void sheaf__wire_frames_post_each(struct sheaf__call *c);
 enum sheaf_status sheaf__wire_frames_wait(struct sheaf__call *c);
+/* `n` hosts, far apart, own a part each, of take[h] bytes; those of others are 0. */
+static inline int sheaf__owner(const struct sheaf_comm *comm, int n, int i) {
+    return (int)((int64_t)i * comm->n_hosts / n);
+}
+/* How many own a sum of so many bytes: 0 every host, it travels whole; -1 it goes in chunks. */
+static inline int sheaf__n_owners(const struct sheaf_comm *comm, size_t bytes) {
+    const struct sheaf_comm_level *l = &comm->levels[SHEAF_COMM_LEVEL_HOSTS];
+    const size_t least = bytes ? bytes : 1;
+    if (least <= l->one_shot_bytes) return 0;
+    for (int i = 0; i < SHEAF_COMM_OWNERS; i++)
+        if (least <= l->owners[i].bytes) return l->owners[i].n;
+    return bytes ? -1 : 0;
+}
+/* Sends payload_out(h), with header, to each owner h; an owner receives what all others have for
+ * its part at payload_in(). Nothing goes to a host that owns nothing. */
+enum sheaf_status sheaf__wire_to_owners(struct sheaf__call *c, int n);
+/* And back: an owner sends its own payload_out to all others. Who receives it knows that all
+ * members are in the same call: the owner has seen their headers. */
+enum sheaf_status sheaf__wire_from_owners(struct sheaf__call *c, int n);
 /* Bare payloads, after frames have proved that sizes agree. begin ... recv/send ... end, wait. */
 void sheaf__wire_begin(struct sheaf_comm *comm, int lane);
 void sheaf__wire_recv(struct sheaf_comm *comm, int lane, int host, void *data, size_t bytes);
@@ -247,7 +265,10 @@ void sheaf__wire_round(enum sheaf_type type, float *data, uint8_t *scratch, size
 /* The type that params and SHEAF_COMM_WIRE ask for. */
 enum sheaf_status sheaf__wire_type(enum sheaf_type wanted, enum sheaf_type *out);
 
-/* ---- links (measure.c) ---- */
+/* ---- links (measure_hosts.c) ---- */
+enum { SHEAF__OWNER_BYTES = 62 * 1024 }; /* of an owner's part, at most, but for its alignment */
+static_assert(SHEAF__OWNER_BYTES + SHEAF__ALIGN * sizeof(float) <= SHEAF__FRAME_PAYLOAD,
+              "a part fits a frame");
 /* Collective over the world: latency and rate between the hosts, and what follows for the choice of
  * algorithm, the same on every rank. */
 enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm);

@@ -1,8 +1,5 @@
 /* How fast the links of a group are: a (latency, seconds) and b (seconds a byte) of each level, and
- * the choice of algorithm that follows.
- *
- * Hosts exchange as collectives do: all with all, at the same time, so a and b hold what the
- * collectives will see. Rank 0 takes the slowest host's figures, decides, and tells everybody. */
+ * the bound that follows. Between hosts: measure_hosts.c. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -10,18 +7,10 @@
 #include "comm/group.h"
 
 enum {
-    LATENCY_ROUNDS = 25,
-    RATE_ROUNDS = 16, /* with each length of parts, at most; host 0 ends it when time is over */
-    RATE_PARTS = 4,   /* in flight, as in a sum */
-    LENGTHS = 2,      /* of parts: as long as MPI sends without asking, and half of it */
     SHARED_BYTES = 64 * 1024,
     SHARED_ROUNDS = 15,
     PATIENCE_NS = 10000000, /* for a step of the measurement in shared memory */
-    RATE_NS = 12000000,     /* after which host 0 ends the measurement of the rate */
-    MIN_ONE_SHOT = 256,
 };
-static_assert(RATE_PARTS <= (int)SHEAF__DEPTH && RATE_PARTS * LENGTHS <= (int)SHEAF__PIECES,
-              "there is room for what arrives, and requests for what is sent");
 static const char WHAT[] = "measure links";
 
 static int by_time(const void *a, const void *b) {
@@ -31,129 +20,6 @@ static int by_time(const void *a, const void *b) {
 static double median_seconds(uint64_t *times, int n) {
     qsort(times, (size_t)n, sizeof *times, by_time);
     return n ? (double)times[n / 2] * 1e-9 : 0;
-}
-
-/* ---- between hosts ---- */
-
-/* Every host sends `n` times `bytes` to every other. */
-static enum sheaf_status exchange(struct sheaf__call *c, int n, size_t bytes, uint64_t *took) {
-    struct sheaf_comm *comm = c->comm;
-    const int lane = SHEAF__GATHER_LANE;
-    c->start = sheaf__time_ns();
-    sheaf__wire_begin(comm, lane);
-    for (int i = 0; i < n * comm->n_hosts; i++)
-        sheaf__wire_recv(comm, lane, i % comm->n_hosts,
-                         comm->stage + (size_t)i * comm->stage_floats, bytes);
-    for (int i = 0; i < n * comm->n_hosts; i++)
-        sheaf__wire_send(comm, lane, (comm->here + i) % comm->n_hosts, comm->results, bytes);
-    sheaf__wire_end(comm, lane);
-    const enum sheaf_status st = sheaf__wire_wait(c, lane);
-    *took = sheaf__time_ns() - c->start;
-    return st;
-}
-
-/* byte_time[i]: with messages of 1/(i + 1) of what a host sends to another at a time. */
-static enum sheaf_status measure_wire(struct sheaf_comm *comm, double *latency,
-                                      double byte_time[LENGTHS]) {
-    struct sheaf__call c = {.comm = comm,
-                            .self = &comm->members[0],
-                            .member = comm->local[0],
-                            .leader = true,
-                            .head = {.kind = SHEAF_COMM_BARRIER},
-                            .tensor = WHAT};
-    uint64_t times[LATENCY_ROUNDS], rates[LENGTHS][RATE_ROUNDS], warm;
-    const size_t bytes = comm->max_part_bytes;
-    enum sheaf_status st = exchange(&c, 1, SHEAF__FRAME_HEADER, &warm);
-    for (int i = 0; i < LATENCY_ROUNDS && !st; i++)
-        st = exchange(&c, 1, SHEAF__FRAME_HEADER, &times[i]);
-    if (st) return st;
-    *latency = median_seconds(times, LATENCY_ROUNDS);
-    const uint64_t begin = sheaf__time_ns();
-    int n = 0;
-    for (bool more = true; more && n < RATE_ROUNDS; n++) {
-        for (int i = 0; i < LENGTHS; i++) {
-            comm->part_bytes = bytes / (size_t)(i + 1);
-            comm->results[0] = sheaf__time_ns() - begin < RATE_NS;
-            if ((st = exchange(&c, RATE_PARTS, bytes, &rates[i][n]))) return st;
-        }
-        more = comm->here == 0 ? comm->results[0]
-                               : *(const uint8_t *)comm->stage; /* as host 0 has said last */
-    }
-    for (int i = 0; i < LENGTHS; i++) {
-        const double t = median_seconds(rates[i], n) - *latency;
-        byte_time[i] = (t > 1e-9 ? t : 1e-9) / ((double)bytes * RATE_PARTS * (comm->n_hosts - 1));
-    }
-    return st;
-}
-
-/* n* of a + (N-1) n b = 2 a + 2 (N-1)/N n b; for two hosts the one-shot is never worse. */
-static size_t crossover(int hosts, double a, double b) {
-    const size_t most = SHEAF__FRAME_PAYLOAD;
-    if (hosts < 3) return most;
-    const double n = a / (b * (hosts - 1) * (1 - 2.0 / hosts));
-    if (n >= (double)most) return most;
-    return n < MIN_ONE_SHOT ? MIN_ONE_SHOT : (size_t)n;
-}
-
-/* Shorter parts cost more calls, so they must gain a tenth. */
-static int choose_length(const uint64_t byte_time[LENGTHS]) {
-    return byte_time[1] < byte_time[0] - byte_time[0] / 10;
-}
-/* Where long parts gain as much, cores limit the rate, not the link, and they wait less if more is
- * in flight: over veth 256 KiB take 78 us instead of 88, 4 MiB 4 % less. Where tbf limits it, 4 MiB
- * take 2 to 7 % more. (2026-11-21.) */
-static int choose_ahead(int hosts, const uint64_t byte_time[LENGTHS]) {
-    const bool cores = byte_time[0] < byte_time[1] - byte_time[1] / 10;
-    return hosts == 2 && cores ? SHEAF__MAX_AHEAD : SHEAF__MIN_AHEAD;
-}
-
-enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
-    enum {
-        A = 0,
-        B = 8,
-        LIMIT = B + 8 * LENGTHS,
-        PART = LIMIT + 8,
-        AHEAD = PART + 8,
-        BYTES = AHEAD + 8
-    };
-    const struct sheaf__world *w = sheaf__world();
-    struct sheaf_comm_level *level = &comm->levels[SHEAF_COMM_LEVEL_HOSTS];
-    const bool leads = comm->n_local && comm->place[comm->local[0]] == 0;
-    uint8_t mine[BYTES] = {0}, *all = malloc((size_t)w->size * BYTES);
-    double a = 0, b[LENGTHS] = {0};
-    long forced = 0;
-    enum sheaf_status st = sheaf__env_int("SHEAF_COMM_ONE_SHOT", 1, 1 << 30, &forced);
-    if (!st && !all) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
-    if ((st = sheaf_world_agree(st, WHAT))) goto out;
-    if (leads && (st = measure_wire(comm, &a, b))) goto out;
-    sheaf__put_le(mine + A, (uint64_t)(a * 1e15), 8); /* femtoseconds */
-    for (int i = 0; i < LENGTHS; i++) sheaf__put_le(mine + B + 8 * i, (uint64_t)(b[i] * 1e15), 8);
-    if ((st = sheaf_world_all_gather(mine, BYTES, all, WHAT))) goto out;
-    if (w->rank == 0) {
-        uint64_t slowest[1 + LENGTHS] = {1, 1, 1};
-        for (int r = 0; r < w->size; r++)
-            for (int i = 0; i < 1 + LENGTHS; i++) {
-                const uint64_t v = sheaf__get_le(all + (size_t)r * BYTES + 8 * i, 8);
-                if (v > slowest[i]) slowest[i] = v;
-            }
-        const int length = choose_length(slowest + 1);
-        const uint64_t rate = slowest[1 + length];
-        const size_t limit = crossover(comm->n_hosts, (double)slowest[0], (double)rate);
-        sheaf__put_le(mine + A, slowest[0], 8);
-        sheaf__put_le(mine + B, rate, 8);
-        sheaf__put_le(mine + LIMIT, forced ? sheaf__min_size((size_t)forced, limit) : limit, 8);
-        sheaf__put_le(mine + PART, comm->max_part_bytes / (size_t)(length + 1), 8);
-        sheaf__put_le(mine + AHEAD, (uint64_t)choose_ahead(comm->n_hosts, slowest + 1), 8);
-    }
-    if ((st = sheaf_world_broadcast(mine, BYTES, 0, WHAT))) goto out;
-    level->latency = (double)sheaf__get_le(mine + A, 8) * 1e-15;
-    level->byte_time = (double)sheaf__get_le(mine + B, 8) * 1e-15;
-    level->one_shot_bytes = comm->one_shot_bytes = (size_t)sheaf__get_le(mine + LIMIT, 8);
-    comm->part_bytes = (size_t)sheaf__get_le(mine + PART, 8);
-    comm->ahead = sheaf__get_le(mine + AHEAD, 8);
-out:
-    free(all);
-    return st;
 }
 
 /* ---- in shared memory: the first two members of a host ---- */

@@ -1,10 +1,12 @@
 /* all_reduce and reduce_scatter between hosts: the leaders exchange the sums of their hosts.
  *
- * Small sums travel whole, with the header: one latency. Large ones go in chunks, several of them
- * in flight: each host gets its part of all others, sums it, and (all_reduce) passes the sum
- * around. Every byte leaves a host once for each other host that needs it, and comes in once.
+ * Small sums travel whole, with the header: one latency. Where hosts share cores, a few of them own
+ * the sum instead, and each adds its part and hands it out, with headers both ways: two latencies,
+ * fewer messages. Large sums go in chunks, several of them in flight: each host gets its part of
+ * all others, sums it, and (all_reduce) passes the sum around. Every byte leaves a host once for
+ * each other host that needs it, and comes in once.
  *
- * A wire type other than F32 rounds the sum of each host, also of the own one, and the total. Both
+ * A wire type other than F32 rounds the sum of each host, also of the own one, and the total. All
  * ways do it at the same places, so the size changes no bit. */
 #include "comm/reduce.h"
 
@@ -57,15 +59,66 @@ static enum sheaf_status exchange_frames(const struct sheaf__job *j, float *resu
     return st;
 }
 
-/* One step; blocks stay in member order. */
-static enum sheaf_status reduce_frames(const struct sheaf__job *j) {
+static enum sheaf_status exchange_through_owners(const struct sheaf__job *j, int n_owners,
+                                                 float *result) {
+    struct sheaf__call *c = j->c;
+    struct sheaf_comm *comm = j->comm;
+    const enum sheaf_type type = wire_type(j);
+    const bool lossy = type != SHEAF_TYPE_F32;
+    const float *sum = j->src;
+    size_t lo, len, my_lo = 0, my_len = 0;
+    bool own = false;
+    enum sheaf_status st;
+    if (comm->n_here > 1) {
+        sum = sheaf__floats(comm->sums);
+        if ((st = sheaf__sum_members(j, 0, j->n, sheaf__floats(comm->sums)))) return st;
+    }
+    memset(comm->take, 0, (size_t)comm->n_hosts * sizeof *comm->take);
+    for (int i = 0; i < n_owners; i++) {
+        const int h = sheaf__owner(comm, n_owners, i);
+        uint8_t *out = sheaf__payload_out(comm, h);
+        sheaf__even_range(j->n, n_owners, i, &lo, &len);
+        comm->take[h] = sheaf__wire_bytes(type, len);
+        if (h == comm->here) own = true, my_lo = lo, my_len = len;
+        if (lossy)
+            sheaf__wire_encode(type, sum + lo, out, len);
+        else if (len)
+            memcpy(out, sum + lo, comm->take[h]);
+    }
+    uint8_t *mine = sheaf__payload_out(comm, comm->here);
+    if ((st = sheaf__wire_to_owners(c, n_owners))) return st;
+    if (own) {
+        for (int h = 0; h < comm->n_hosts; h++)
+            comm->parts[h] = h == comm->here ? mine : sheaf__payload_in(comm, h);
+        sum_hosts(j, comm->parts, result + my_lo, my_len, lossy ? mine : NULL);
+        if (!lossy && my_len) memcpy(mine, result + my_lo, comm->take[comm->here]);
+    }
+    if ((st = sheaf__wire_from_owners(c, n_owners))) return st;
+    for (int i = 0; i < n_owners; i++) {
+        const int h = sheaf__owner(comm, n_owners, i);
+        sheaf__even_range(j->n, n_owners, i, &lo, &len);
+        if (h == comm->here) continue;
+        if (lossy)
+            sheaf__wire_decode(type, sheaf__payload_in(comm, h), result + lo, len);
+        else if (len)
+            memcpy(result + lo, sheaf__payload_in(comm, h), comm->take[h]);
+    }
+    return st;
+}
+
+static enum sheaf_status exchange(const struct sheaf__job *j, int n_owners, float *result) {
+    return n_owners ? exchange_through_owners(j, n_owners, result) : exchange_frames(j, result);
+}
+
+/* One step; blocks stay in member order. n_owners: 0 if every host adds everything. */
+static enum sheaf_status reduce_frames(const struct sheaf__job *j, int n_owners) {
     struct sheaf__call *c = j->c;
     struct sheaf_comm *comm = j->comm;
     const uint64_t step = c->self->step;
     float *result = sheaf__floats(sheaf__result(comm, step));
     enum sheaf_status st;
     if (comm->n_here == 1 && !j->counts) {
-        st = exchange_frames(j, j->dst);
+        st = exchange(j, n_owners, j->dst);
         c->self->step++;
         return st ? st : sheaf__finished(c, j->n);
     }
@@ -75,7 +128,7 @@ static enum sheaf_status reduce_frames(const struct sheaf__job *j) {
         if ((st = sheaf__arrive(c))) return st;
     }
     if (c->leader) {
-        if ((st = exchange_frames(j, result))) return st;
+        if ((st = exchange(j, n_owners, result))) return st;
         sheaf__publish_result(c, step);
     } else if ((st = sheaf__await_result(c, step))) {
         return st;
@@ -292,8 +345,10 @@ static enum sheaf_status reduce_chunks(const struct sheaf__job *j) {
 }
 
 enum sheaf_status sheaf__reduce_hosts(const struct sheaf__job *j) {
-    const bool small = j->n * sizeof(float) <= j->comm->slot_bytes &&
-                       sheaf__wire_bytes(wire_type(j), j->n) <= j->comm->one_shot_bytes &&
-                       !(j->counts && j->comm->direct);
-    return small ? reduce_frames(j) : reduce_chunks(j);
+    const struct sheaf_comm *comm = j->comm;
+    const size_t bytes = sheaf__wire_bytes(wire_type(j), j->n);
+    if (j->n * sizeof(float) > comm->slot_bytes || (j->counts && comm->direct))
+        return reduce_chunks(j);
+    const int n_owners = sheaf__n_owners(comm, bytes);
+    return n_owners < 0 ? reduce_chunks(j) : reduce_frames(j, n_owners);
 }

@@ -20,6 +20,7 @@ enum {
     H_EXTRA = 32,
     TAGS = 4,             /* of a group: frames, scatters, gathers */
     MAX_GROUPS = 1 << 20, /* tags are reused after so many groups */
+    FRAME = SHEAF__FRAME_HEADER + SHEAF__FRAME_PAYLOAD,
 };
 
 static int tag(const struct sheaf_comm *comm, int i) {
@@ -30,14 +31,14 @@ static int lane_tag(const struct sheaf_comm *comm, int lane) {
 }
 
 enum sheaf_status sheaf__wire_new(struct sheaf_comm *comm) {
-    const size_t hosts = (size_t)comm->n_hosts, frame = SHEAF__FRAME_HEADER + SHEAF__FRAME_PAYLOAD;
+    const size_t hosts = (size_t)comm->n_hosts;
     /* A part of a chunk is at most an even share, or all pieces of this host's members. */
     const size_t chunk = comm->chunk_bytes / sizeof(float);
     const size_t share = chunk / hosts + SHEAF__ALIGN;
     const size_t pieces = chunk / (size_t)comm->n * (size_t)comm->n_here;
     comm->stage_floats = hosts == 2 ? chunk : share > pieces ? share : pieces;
-    comm->frames_out = calloc(hosts, frame);
-    comm->frames_in = calloc(hosts, frame);
+    comm->frames_out = calloc(hosts, FRAME);
+    comm->frames_in = calloc(hosts, FRAME);
     comm->give = calloc(hosts, sizeof *comm->give);
     comm->take = calloc(hosts, sizeof *comm->take);
     comm->stage = calloc(SHEAF__DEPTH * hosts * comm->stage_floats, sizeof *comm->stage);
@@ -123,7 +124,11 @@ void sheaf__wire_send(struct sheaf_comm *comm, int lane, int host, const void *d
              lane_tag(comm, lane));
 }
 
-enum sheaf_status sheaf__wire_wait(struct sheaf__call *c, int lane) {
+/* Sixteenths of the time limit that are added to it. Who waits for a host that waits itself gives
+ * up later: that host knows the culprit. */
+enum { AT_ONCE = 2, LATER = 3 };
+
+static enum sheaf_status wait_lane(struct sheaf__call *c, int lane, unsigned beyond) {
     const struct sheaf_comm *comm = c->comm;
     const struct sheaf__lane *l = &comm->lane[lane];
     if (l->code) {
@@ -138,12 +143,15 @@ enum sheaf_status sheaf__wire_wait(struct sheaf__call *c, int lane) {
         .n = l->n,
         .not_before = comm->delay_ns && l->n ? l->posted + comm->delay_ns : 0,
         .start = c->start,
-        .deadline = c->start + comm->timeout_ns + comm->timeout_ns / 8,
+        .deadline = c->start + comm->timeout_ns + comm->timeout_ns / 16 * beyond,
         .describe = sheaf__describe_call,
         .user = c,
         .async = c->async,
     };
     return sheaf__mpi_wait_all(&wait);
+}
+enum sheaf_status sheaf__wire_wait(struct sheaf__call *c, int lane) {
+    return wait_lane(c, lane, AT_ONCE);
 }
 
 static void write_header(const struct sheaf__call *c, int host) {
@@ -157,9 +165,13 @@ static void write_header(const struct sheaf__call *c, int host) {
     sheaf__put_le(h + H_EXTRA, c->head.extra, 8);
 }
 
-static enum sheaf_status check_frame(const struct sheaf__call *c, int host, int count) {
+/* wanted: bytes of payload */
+static enum sheaf_status check_frame(const struct sheaf__call *c, int host,
+                                     const MPI_Status *status, size_t wanted) {
     const uint8_t *h = sheaf__payload_in(c->comm, host) - SHEAF__FRAME_HEADER;
     const int rank = c->comm->hosts[host].leader_rank;
+    int count = 0;
+    MPI_Get_count(status, MPI_BYTE, &count);
     if (count < SHEAF__FRAME_HEADER || sheaf__get_le(h + H_MAGIC, 4) != MAGIC ||
         sheaf__get_le(h + H_GROUP, 4) != c->comm->id) {
         char doing[256];
@@ -175,29 +187,33 @@ static enum sheaf_status check_frame(const struct sheaf__call *c, int host, int 
         .bytes = sheaf__get_le(h + H_SIZE, 8),
         .extra = sheaf__get_le(h + H_EXTRA, 8),
     };
-    if (!sheaf__same_head(&theirs, &c->head) ||
-        (size_t)count != SHEAF__FRAME_HEADER + c->comm->take[host])
+    if (!sheaf__same_head(&theirs, &c->head) || (size_t)count != SHEAF__FRAME_HEADER + wanted)
         return sheaf__diverged(c, rank, &theirs);
     return SHEAF_STATUS_SUCCESS;
+}
+
+static void recv_frame(struct sheaf_comm *comm, int lane, int host) {
+    post(comm, lane, host, sheaf__payload_in(comm, host) - SHEAF__FRAME_HEADER, NULL, FRAME,
+         tag(comm, 0));
+}
+/* The frame that lies at payload_out(from). */
+static void send_frame(struct sheaf_comm *comm, int lane, int host, int from, size_t bytes) {
+    post(comm, lane, host, NULL, sheaf__payload_out(comm, from) - SHEAF__FRAME_HEADER,
+         SHEAF__FRAME_HEADER + bytes, tag(comm, 0));
 }
 
 /* from: the host whose frame all others get; -1: each its own. */
 static void post_frames(struct sheaf__call *c, int from, size_t bytes) {
     struct sheaf_comm *comm = c->comm;
-    const size_t frame = SHEAF__FRAME_HEADER + SHEAF__FRAME_PAYLOAD;
     const int lane = SHEAF__FRAME_LANE;
     for (int h = 0; h < comm->n_hosts; h++)
         if (from < 0 || h == from) write_header(c, h);
     sheaf__wire_begin(comm, lane);
     for (int h = 0; h < comm->n_hosts; h++)
-        if (h != comm->here)
-            post(comm, lane, h, sheaf__payload_in(comm, h) - SHEAF__FRAME_HEADER, NULL, frame,
-                 tag(comm, 0));
+        if (h != comm->here) recv_frame(comm, lane, h);
     for (int i = 1; i < comm->n_hosts; i++) {
         const int h = (comm->here + i) % comm->n_hosts;
-        const uint8_t *payload = sheaf__payload_out(comm, from < 0 ? h : from);
-        post(comm, lane, h, NULL, payload - SHEAF__FRAME_HEADER,
-             SHEAF__FRAME_HEADER + (from < 0 ? comm->give[h] : bytes), tag(comm, 0));
+        send_frame(comm, lane, h, from < 0 ? h : from, from < 0 ? comm->give[h] : bytes);
     }
     sheaf__wire_end(comm, lane);
 }
@@ -214,9 +230,7 @@ enum sheaf_status sheaf__wire_frames_wait(struct sheaf__call *c) {
     c->wait_ns += sheaf__time_ns() - before;
     for (int h = 0, i = 0; h < comm->n_hosts && !st; h++) {
         if (h == comm->here) continue;
-        int count = 0;
-        MPI_Get_count(&comm->lane[SHEAF__FRAME_LANE].statuses[i++], MPI_BYTE, &count);
-        st = check_frame(c, h, count);
+        st = check_frame(c, h, &comm->lane[SHEAF__FRAME_LANE].statuses[i++], comm->take[h]);
     }
     return st;
 }
@@ -224,4 +238,42 @@ enum sheaf_status sheaf__wire_frames_wait(struct sheaf__call *c) {
 enum sheaf_status sheaf__wire_frames(struct sheaf__call *c, size_t bytes) {
     sheaf__wire_frames_post(c, bytes);
     return sheaf__wire_frames_wait(c);
+}
+
+/* ---- owners ---- */
+
+static bool owns(const struct sheaf_comm *comm, int n, int host) {
+    for (int i = 0; i < n; i++)
+        if (sheaf__owner(comm, n, i) == host) return true;
+    return false;
+}
+
+static enum sheaf_status through_owners(struct sheaf__call *c, int n, bool back) {
+    struct sheaf_comm *comm = c->comm;
+    const int lane = SHEAF__FRAME_LANE, here = comm->here;
+    const bool own = owns(comm, n, here);
+    const uint64_t begin = sheaf__time_ns();
+    sheaf__wire_begin(comm, lane);
+    for (int h = 0; h < comm->n_hosts; h++)
+        if (h != here && (back ? owns(comm, n, h) : own)) recv_frame(comm, lane, h);
+    for (int i = 1; i < comm->n_hosts; i++) {
+        const int h = (here + i) % comm->n_hosts, from = back ? here : h;
+        if (!(back ? own : owns(comm, n, h))) continue;
+        write_header(c, from);
+        send_frame(comm, lane, h, from, comm->take[from]);
+    }
+    sheaf__wire_end(comm, lane);
+    enum sheaf_status st = wait_lane(c, lane, back ? LATER : AT_ONCE);
+    for (int h = 0, i = 0; h < comm->n_hosts && !st; h++)
+        if (h != here && (back ? owns(comm, n, h) : own))
+            st = check_frame(c, h, &comm->lane[lane].statuses[i++], comm->take[back ? h : here]);
+    c->wait_ns += sheaf__time_ns() - begin;
+    return st;
+}
+
+enum sheaf_status sheaf__wire_to_owners(struct sheaf__call *c, int n) {
+    return through_owners(c, n, false);
+}
+enum sheaf_status sheaf__wire_from_owners(struct sheaf__call *c, int n) {
+    return through_owners(c, n, true);
 }
