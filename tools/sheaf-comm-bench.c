@@ -26,13 +26,19 @@ enum kind {
     REDUCE_SCATTER,
     BROADCAST,
     BARRIER,
+    COPIES,
     N_KINDS
 };
 static const char *const names[N_KINDS] = {
-    [ALL_REDUCE] = "all_reduce",     [REGISTERED] = "all_reduce (registered)",
-    [MPI_DEFAULT] = "MPI_Allreduce", [MPI_SM] = "MPI_Allreduce (coll/sm)",
-    [ALL_GATHER] = "all_gather",     [REDUCE_SCATTER] = "reduce_scatter",
-    [BROADCAST] = "broadcast",       [BARRIER] = "barrier",
+    [ALL_REDUCE] = "all_reduce",
+    [REGISTERED] = "all_reduce (registered)",
+    [MPI_DEFAULT] = "MPI_Allreduce",
+    [MPI_SM] = "MPI_Allreduce (coll/sm)",
+    [ALL_GATHER] = "all_gather",
+    [REDUCE_SCATTER] = "reduce_scatter",
+    [BROADCAST] = "broadcast",
+    [BARRIER] = "barrier",
+    [COPIES] = "copies",
 };
 
 enum format { TEXT, MD, CSV, JSON, N_FORMATS };
@@ -40,7 +46,7 @@ static const char *const format_names[N_FORMATS] = {"text", "md", "csv", "json"}
 
 struct bench {
     struct sheaf_comm *comm;
-    int n, me;
+    int n, me, n_here;      /* n_here: ranks of the largest host, if there are several hosts */
     float *a, *b, *shared;  /* shared: registered memory */
     size_t *bytes, *counts; /* even blocks of the current size */
     double *mine, *all;     /* microseconds of each call; [ranks][calls] */
@@ -54,6 +60,20 @@ static double now_us(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+/* What a member of a host with others does at least for an all-reduce between hosts, as copies: its
+ * data to a slot, its parts of the host's sum and of the total, and the result to its data. */
+static void copy(struct bench *b, size_t size) {
+    enum { CHUNK = 256 * 1024 };
+    uint8_t *data = (uint8_t *)b->a, *slot = (uint8_t *)b->b, *sum = (uint8_t *)b->shared;
+    for (size_t at = 0; at < size; at += CHUNK) {
+        const size_t len = size - at < CHUNK ? size - at : CHUNK, part = len / (size_t)b->n_here;
+        memcpy(slot, data + at, len);
+        memcpy(sum, slot + len - part, part);
+        memcpy(sum + len - part, slot, part);
+        memcpy(data + at, sum, len);
+    }
 }
 
 static enum sheaf_status call(struct bench *b, enum kind kind, size_t size) {
@@ -74,6 +94,9 @@ static enum sheaf_status call(struct bench *b, enum kind kind, size_t size) {
         return sheaf_comm_reduce_scatter(b->comm, b->me, b->a, b->b, b->counts, &what);
     case BROADCAST:
         return sheaf_comm_broadcast(b->comm, b->me, b->a, size, 0, &what);
+    case COPIES:
+        copy(b, size);
+        return SHEAF_STATUS_SUCCESS;
     case BARRIER:
     default:
         return sheaf_comm_barrier(b->comm, b->me, &what);
@@ -81,7 +104,8 @@ static enum sheaf_status call(struct bench *b, enum kind kind, size_t size) {
 }
 
 static bool runs(const struct bench *b, enum kind kind, size_t size) {
-    return b->kinds[kind] && (kind != BARRIER || size <= sizeof(float));
+    return b->kinds[kind] && (kind != BARRIER || size <= sizeof(float)) &&
+           (kind != COPIES || b->n_here > 1);
 }
 
 static int by_value(const void *a, const void *b) {
@@ -118,7 +142,7 @@ static enum sheaf_status run_block(struct bench *b, enum kind kind, size_t size,
 /* GB/s that pass a rank's link: what must be moved whatever the algorithm, per second. */
 static double bus_rate(const struct bench *b, enum kind kind, size_t size, double us) {
     const double share = (double)(b->n - 1) / b->n;
-    const double factor = kind == BARRIER                                ? 0
+    const double factor = kind == BARRIER || kind == COPIES              ? 0
                           : kind == BROADCAST                            ? 1
                           : kind == ALL_GATHER || kind == REDUCE_SCATTER ? share
                                                                          : 2 * share;
@@ -213,7 +237,9 @@ static int usage(const char *program) {
         "of\n"
         "the median (all_reduce: 2 (N-1)/N times the size a second), and the bound by the "
         "measured\n"
-        "a and b. -c takes beginnings of names: all_reduce, MPI, all_gather, ...\n"
+        "a and b. -c takes beginnings of names: all_reduce, MPI, all_gather, ...; copies (several "
+        "hosts\n"
+        "of several ranks) is what a rank copies within its host for an all-reduce.\n"
         "SHEAF_COMM_TRANSPORT=mpi treats every rank as a host; --mca pml ucx measures MPI over "
         "UCX.\n",
         program);
@@ -310,6 +336,10 @@ int main(int argc, char **argv) {
     if ((st = sheaf_world_agree(st, "set up"))) goto out;
     b.shared = shared;
     if ((st = sheaf_comm_measure(b.comm))) goto out;
+    struct sheaf_comm_level here, hosts;
+    sheaf_comm_get_level(b.comm, SHEAF_COMM_LEVEL_SHARED, &here);
+    sheaf_comm_get_level(b.comm, SHEAF_COMM_LEVEL_HOSTS, &hosts);
+    b.n_here = hosts.n > 1 ? here.n : 0;
     if (b.me == 0) print_head(&b);
     for (int i = 0; i < n_sizes && !st; i++) {
         const size_t fair = ROW_BYTES / sizes[i]; /* about as long for each size */

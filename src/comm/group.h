@@ -18,12 +18,12 @@ enum {
     SHEAF__FRAME_HEADER = 64,
     SHEAF__FRAME_PAYLOAD = 63 * 1024, /* the most that travels with a header: MPI sends up to 64 KiB
                                          at once and asks before it sends more */
-    SHEAF__EAGER = 48 * 1024, /* what MPI sends without asking, with room for its own headers */
+    SHEAF__EAGER = 62 * 1024, /* what MPI sends without asking, with room for its own headers */
     SHEAF__PIECES = 8,        /* a message travels in, at most */
     SHEAF__DEPTH = 8,         /* chunks in flight, at most */
     /* messages to a host that are sent before one is waited for */
     SHEAF__MIN_AHEAD = 3,
-    SHEAF__MAX_AHEAD = SHEAF__DEPTH - 1,
+    SHEAF__MAX_AHEAD = 5,
     SHEAF__GATHER_LANE = SHEAF__DEPTH, /* the first of as many */
     SHEAF__FRAME_LANE = 2 * SHEAF__DEPTH,
     SHEAF__LANES,
@@ -138,6 +138,7 @@ struct sheaf_comm {
 
     uint64_t timeout_ns, delay_ns;
     unsigned spins; /* before the core is offered to others */
+    bool crowded;   /* members of a host share cores; said of any host, known on all */
     uint32_t id;
     char text[64];
 };

@@ -25,11 +25,20 @@ static const char WHAT[] = "measure links";
 
 static const size_t sizes[SIZES] = {SHEAF__FRAME_HEADER, 1024, 4096, 16384, 32768};
 
-/* How a stream goes: in messages of 1/`cut` of what MPI sends without asking, so many ahead. */
+/* How a stream goes: in messages as long as MPI sends without asking, or short ones, which pass a
+ * token bucket; so many ahead. */
+enum { SHORT_BYTES = 24 * 1024 };
 static const struct {
-    int cut;
+    bool shorter;
     uint64_t ahead;
-} ways[WAYS] = {{1, SHEAF__MIN_AHEAD}, {2, SHEAF__MIN_AHEAD}, {1, SHEAF__MAX_AHEAD}};
+} ways[WAYS] = {{false, SHEAF__MIN_AHEAD}, {true, SHEAF__MIN_AHEAD}, {false, SHEAF__MAX_AHEAD}};
+static size_t part_bytes(const struct sheaf_comm *comm, uint64_t way) {
+    const size_t most = comm->max_part_bytes;
+    return ways[way].shorter ? sheaf__min_size(SHORT_BYTES, most / 2) : most;
+}
+static uint64_t n_parts(const struct sheaf_comm *comm, uint64_t way, uint64_t long_parts) {
+    return long_parts * comm->max_part_bytes / part_bytes(comm, way);
+}
 
 enum { WHOLE, ONE_OWNER, TWO_OWNERS, IN_PARTS };
 static_assert(SHEAF_COMM_OWNERS == IN_PARTS - ONE_OWNER, "a scheme for each number of owners");
@@ -41,7 +50,8 @@ static const size_t ends[ENDS] = {SHEAF__FRAME_HEADER, 32768};
  * only add. */
 struct figures {
     uint64_t exchange[SIZES], stream[WAYS], scheme[SCHEMES][ENDS];
-    uint64_t parts; /* of a stream */
+    uint64_t parts;   /* of a stream */
+    uint64_t crowded; /* 1: ranks of a host share cores */
 };
 enum { FIGURES = sizeof(struct figures) / sizeof(uint64_t) };
 
@@ -64,15 +74,18 @@ static uint64_t median(uint64_t *times, int n) { return quantile(times, n, 1, 2)
 
 /* ---- exchanges ---- */
 
-static void post_part(struct probe *p, int lane, size_t bytes) {
+/* Part k of a stream. Parts are other memory each, as those of a long message are. */
+static void post_part(struct probe *p, uint64_t k, size_t bytes) {
     struct sheaf_comm *comm = p->comm;
-    const int first = (lane - SHEAF__GATHER_LANE) * comm->n_hosts;
+    const int slot = (int)(k % SHEAF__DEPTH), lane = SHEAF__GATHER_LANE + slot;
+    const int first = slot * comm->n_hosts;
+    const uint8_t *from = comm->results + k % (2 * comm->slot_bytes / bytes) * bytes;
     sheaf__wire_begin(comm, lane);
     for (int h = 0; h < comm->n_hosts; h++)
         sheaf__wire_recv(comm, lane, h, comm->stage + (size_t)(first + h) * comm->stage_floats,
                          bytes);
     for (int i = 1; i < comm->n_hosts; i++)
-        sheaf__wire_send(comm, lane, (comm->here + i) % comm->n_hosts, comm->results, bytes);
+        sheaf__wire_send(comm, lane, (comm->here + i) % comm->n_hosts, from, bytes);
     sheaf__wire_end(comm, lane);
 }
 
@@ -82,7 +95,7 @@ static enum sheaf_status stream(struct probe *p, uint64_t parts, uint64_t ahead,
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     p->c.start = sheaf__time_ns();
     for (uint64_t k = 0; k < parts + ahead && !st; k++) {
-        if (k < parts) post_part(p, SHEAF__GATHER_LANE + (int)(k % SHEAF__DEPTH), bytes);
+        if (k < parts) post_part(p, k, bytes);
         if (k >= ahead)
             st = sheaf__wire_wait(&p->c, SHEAF__GATHER_LANE + (int)((k - ahead) % SHEAF__DEPTH));
     }
@@ -123,19 +136,19 @@ static enum sheaf_status measure_sizes(struct probe *p, struct figures *f) {
 
 static enum sheaf_status measure_streams(struct probe *p, struct figures *f) {
     struct sheaf_comm *comm = p->comm;
-    const size_t bytes = comm->max_part_bytes;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     uint64_t took = 0;
     int round = -1;
-    comm->part_bytes = bytes; /* one message a part */
-    for (int i = 0; i < 3 && !st; i++) st = stream(p, PILOT_PARTS, SHEAF__MIN_AHEAD, bytes, &took);
+    comm->part_bytes = comm->max_part_bytes; /* one message a part */
+    for (int i = 0; i < 3 && !st; i++)
+        st = stream(p, PILOT_PARTS, SHEAF__MIN_AHEAD, comm->part_bytes, &took);
     f->parts = STREAM_NS * PILOT_PARTS / (took + 1);
     f->parts = f->parts < PILOT_PARTS ? PILOT_PARTS : f->parts > MAX_PARTS ? MAX_PARTS : f->parts;
     if (!st) st = tell(p, &f->parts);
     for (bool more = true; more && !st; round++) {
         for (int i = 0; i < WAYS && !st; i++)
-            st = stream(p, f->parts * (uint64_t)ways[i].cut, ways[i].ahead,
-                        bytes / (size_t)ways[i].cut, &p->times[i][round < 0 ? 0 : round]);
+            st = stream(p, n_parts(comm, (uint64_t)i, f->parts), ways[i].ahead,
+                        part_bytes(comm, (uint64_t)i), &p->times[i][round < 0 ? 0 : round]);
         if (!st) st = go_on(p, round, &more);
     }
     for (int i = 0; i < WAYS && !st; i++) f->stream[i] = median(p->times[i], round);
@@ -193,9 +206,9 @@ static enum sheaf_status measure(struct sheaf_comm *comm, struct figures *f) {
 
 /* ---- what follows ---- */
 
-/* Shorter parts cost more calls, so they must gain a tenth. With more in flight, hosts that are
- * limited by their cores wait less (over veth 4 MiB take 4 % less), but where tbf limits the rate
- * they take 2 to 7 % more (2026-11-21): two hosts do it if it gains 3 %. */
+/* Short messages cost more calls, so they must gain a tenth. With more in flight, two hosts that
+ * are limited by their cores wait less (over veth 256 KiB to 4 MiB take 4 to 10 % less), but where
+ * tbf limits the rate they take 2 to 7 % more (2026-11-21): they do it if it gains 3 %. */
 static int choose_way(const struct figures *f, int hosts, bool direct) {
     const uint64_t *t = f->stream;
     const int way = t[1] < t[0] - t[0] / 10;
@@ -247,7 +260,9 @@ static void decide(const struct figures *f, const struct sheaf_comm *comm, long 
     size_t limit[IN_PARTS];
     *way = choose_way(f, comm->n_hosts, comm->direct);
     const double streamed = (double)f->stream[*way] - (double)f->exchange[0];
-    out->byte_time = seconds(streamed) / (others * (double)comm->max_part_bytes * (double)f->parts);
+    const double sent =
+        (double)n_parts(comm, (uint64_t)*way, f->parts) * (double)part_bytes(comm, (uint64_t)*way);
+    out->byte_time = seconds(streamed) / (others * sent);
     for (int i = 0; i < SIZES; i++) {
         const double bytes = (double)sheaf__min_size(sizes[i], comm->max_part_bytes);
         const double rest = (double)f->exchange[i] - others * bytes * out->byte_time * 1e9;
@@ -279,7 +294,7 @@ static void get_all(const uint8_t *at, uint64_t *values, int n) {
 }
 
 enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
-    enum { A, B, WAY, ONE_SHOT, OWNERS, RESULTS = OWNERS + 2 * SHEAF_COMM_OWNERS };
+    enum { A, B, WAY, CROWDED, ONE_SHOT, OWNERS, RESULTS = OWNERS + 2 * SHEAF_COMM_OWNERS };
     const struct sheaf__world *w = sheaf__world();
     struct sheaf_comm_level *level = &comm->levels[SHEAF_COMM_LEVEL_HOSTS], chosen = *level;
     const bool leads = comm->n_local && comm->place[comm->local[0]] == 0;
@@ -293,6 +308,7 @@ enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
     if (!st) st = sheaf__env_int("SHEAF_COMM_OWNERS", 1, 1 << 30, &owners);
     if (!st && !all) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
     if ((st = sheaf_world_agree(st, WHAT))) goto out;
+    f.crowded = w->crowded;
     if (leads && (st = measure(comm, &f))) goto out;
     memcpy(values, &f, sizeof values);
     put_all(mine, values, FIGURES);
@@ -309,6 +325,7 @@ enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
         results[A] = (uint64_t)(chosen.latency * 1e15); /* femtoseconds */
         results[B] = (uint64_t)(chosen.byte_time * 1e15);
         results[WAY] = (uint64_t)way;
+        results[CROWDED] = f.crowded;
         results[ONE_SHOT] = chosen.one_shot_bytes;
         for (int i = 0; i < SHEAF_COMM_OWNERS; i++) {
             results[OWNERS + 2 * i] = (uint64_t)chosen.owners[i].n;
@@ -324,8 +341,9 @@ enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
     for (int i = 0; i < SHEAF_COMM_OWNERS; i++)
         level->owners[i] = (struct sheaf_comm_owners){(int)results[OWNERS + 2 * i],
                                                       (size_t)results[OWNERS + 2 * i + 1]};
-    comm->part_bytes = comm->max_part_bytes / (size_t)ways[results[WAY]].cut;
+    comm->part_bytes = part_bytes(comm, results[WAY]);
     comm->ahead = ways[results[WAY]].ahead;
+    comm->crowded = results[CROWDED];
 out:
     free(all);
     return st;

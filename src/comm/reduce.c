@@ -10,14 +10,15 @@ enum {
     IN_SLOTS_BYTES = 4096,  /* up to here also what lies in registered memory: 0.2 us less */
     ONE_SHOT_BYTES = 16384, /* with 3 members or more, unless the data are in registered memory */
     SPREAD_BLOCK = 1024,    /* floats that are summed and handed out at a time */
-    FEW_CHUNKS = 4,         /* up to here steps between hosts are as short as messages */
+    FEW_CHUNKS = 4,         /* up to here steps between hosts are as short as messages, so that the
+                               wire works while members add: not if they share cores */
 };
 
 /* Bytes of a chunk between hosts. Two hosts exchange whole chunks, more exchange parts of them. */
 static size_t host_chunk(const struct sheaf_comm *comm, size_t bytes) {
     const size_t chunk = (comm->n_hosts > 2 ? (size_t)comm->n_hosts : 1) * comm->part_bytes;
-    return comm->direct || bytes <= FEW_CHUNKS * chunk ? sheaf__min_size(chunk, comm->chunk_bytes)
-                                                       : comm->chunk_bytes;
+    const bool few = !comm->crowded && bytes <= FEW_CHUNKS * chunk;
+    return comm->direct || few ? sheaf__min_size(chunk, comm->chunk_bytes) : comm->chunk_bytes;
 }
 
 static struct sheaf__job make_job(struct sheaf__call *c, const float *src, float *dst, size_t n,
