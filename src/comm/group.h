@@ -18,9 +18,11 @@ enum {
     SHEAF__FRAME_HEADER = 64,
     SHEAF__FRAME_PAYLOAD = 63 * 1024, /* the most that travels with a header: MPI sends up to 64 KiB
                                          at once and asks before it sends more */
-    SHEAF__EAGER = 62 * 1024, /* what MPI sends without asking, with room for its own headers */
-    SHEAF__PIECES = 8,        /* a message travels in, at most */
-    SHEAF__DEPTH = 8,         /* chunks in flight, at most */
+    SHEAF__EAGER =
+        60 * 1024, /* what MPI sends without asking, with room for its own headers, and for those
+                      of its segments in a burst of 64 KiB that tbf lets pass */
+    SHEAF__PIECES = 8, /* a message travels in, at most */
+    SHEAF__DEPTH = 8,  /* chunks in flight, at most */
     /* messages to a host that are sent before one is waited for */
     SHEAF__MIN_AHEAD = 3,
     SHEAF__MAX_AHEAD = 5,

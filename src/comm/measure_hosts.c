@@ -187,9 +187,7 @@ static enum sheaf_status measure_schemes(struct probe *p, struct figures *f) {
     return st;
 }
 
-static enum sheaf_status measure(struct sheaf_comm *comm, struct figures *f) {
-    struct probe *p = calloc(1, sizeof *p);
-    if (!p) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+static enum sheaf_status measure(struct sheaf_comm *comm, struct probe *p, struct figures *f) {
     p->comm = comm;
     p->c = (struct sheaf__call){.comm = comm,
                                 .self = &comm->members[0],
@@ -199,9 +197,7 @@ static enum sheaf_status measure(struct sheaf_comm *comm, struct figures *f) {
                                 .tensor = WHAT};
     enum sheaf_status st = measure_streams(p, f);
     if (!st) st = measure_sizes(p, f);
-    if (!st) st = measure_schemes(p, f);
-    free(p);
-    return st;
+    return st ? st : measure_schemes(p, f);
 }
 
 /* ---- what follows ---- */
@@ -299,17 +295,19 @@ enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
     struct sheaf_comm_level *level = &comm->levels[SHEAF_COMM_LEVEL_HOSTS], chosen = *level;
     const bool leads = comm->n_local && comm->place[comm->local[0]] == 0;
     struct figures f = {0};
+    struct probe *probe = calloc(1, sizeof *probe);
     uint64_t values[FIGURES], results[RESULTS] = {0};
-    uint8_t mine[8 * FIGURES], told[8 * RESULTS] = {0},
-                                        *all = malloc((size_t)w->size * sizeof mine);
+    uint8_t mine[8 * FIGURES], told[8 * RESULTS] = {0};
+    uint8_t *all = malloc((size_t)w->size * sizeof mine);
     long one_shot = 0, owners = 0;
     int way = 0;
     enum sheaf_status st = sheaf__env_int("SHEAF_COMM_ONE_SHOT", 1, 1 << 30, &one_shot);
     if (!st) st = sheaf__env_int("SHEAF_COMM_OWNERS", 1, 1 << 30, &owners);
-    if (!st && !all) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    if (!st && !(all && probe))
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
     if ((st = sheaf_world_agree(st, WHAT))) goto out;
     f.crowded = w->crowded;
-    if (leads && (st = measure(comm, &f))) goto out;
+    if (leads && (st = measure(comm, probe, &f))) goto out;
     memcpy(values, &f, sizeof values);
     put_all(mine, values, FIGURES);
     if ((st = sheaf_world_all_gather(mine, sizeof mine, all, WHAT))) goto out;
@@ -345,6 +343,7 @@ enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
     comm->ahead = ways[results[WAY]].ahead;
     comm->crowded = results[CROWDED];
 out:
+    free(probe);
     free(all);
     return st;
 }
