@@ -84,31 +84,22 @@ static double decode(const struct sheaf__cpu_kernels *kern, enum sheaf_type type
     return (double)(times * rows) * (double)row / (seconds() - start) / 1e9;
 }
 
-static double tiles(const struct sheaf__cpu_panels *p, const float *a, const float *panels,
+static double tiles(const struct sheaf__cpu_panels *p, const char *rows, const char *panels,
                     float *c) {
+    const size_t stride = PASS / (size_t)p->unit * p->row_bytes;
+    const size_t panel = PASS / (size_t)p->unit * p->panel_bytes;
     const double start = seconds();
     for (int64_t q = 0; q < COLUMNS / p->cols; q++) {
         for (int64_t r = 0; r < TILE; r += p->rows)
-            p->tile(PASS, a + r * PASS, PASS, panels + q * PASS * p->cols, c, false);
-    }
-    return 2.0 * TILE * COLUMNS * PASS / (seconds() - start) / 1e9;
-}
-
-static double tiles_16(const struct sheaf__cpu_panels16 *p, const struct sheaf__panel_block *a,
-                       const char *panels, float *c) {
-    const int64_t blocks = PASS / 32;
-    const double start = seconds();
-    for (int64_t q = 0; q < COLUMNS / SHEAF__PANEL16_COLS; q++) {
-        for (int64_t r = 0; r < TILE; r += p->rows)
-            p->tile(PASS, a + r * blocks, (size_t)blocks,
-                    panels + q * blocks * SHEAF__PANEL16_BYTES, c, false);
+            p->tile(PASS, rows + (size_t)r * stride, stride, panels + (size_t)q * panel, c, false);
     }
     return 2.0 * TILE * COLUMNS * PASS / (seconds() - start) / 1e9;
 }
 
 static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
     char *column = memory(K * 8), *panels = memory(COLUMNS * PASS * sizeof(float));
-    float *a = memory(TILE * PASS * sizeof(float)), *c = memory(4096 * sizeof(float));
+    char *rows = memory(TILE * PASS * sizeof(float));
+    float *c = memory(4096 * sizeof(float));
     double read = 0, best;
     for (int i = 0; i < ROUNDS; i++) read = (best = stream(w)) > read ? best : read;
     printf("\n%s: reads %.1f GB/s\n\n| type | GB/s | of reading | from cache "
@@ -125,17 +116,21 @@ static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
         printf("| %s | %.1f | %.0f %% | %.1f |\n", sheaf_type_name(types[t]), speed,
                100 * speed / read, cached);
     }
-    double f32 = 0, i16 = 0;
-    for (int i = 0; i < 20 * ROUNDS; i++) {
-        if (kern->panels.rows)
-            f32 = (best = tiles(&kern->panels, a, (float *)(void *)panels, c)) > f32 ? best : f32;
-        if (kern->panels16.rows)
-            i16 = (best = tiles_16(&kern->panels16, (void *)a, panels, c)) > i16 ? best : i16;
+    printf("\n");
+    for (int kind = 0; kind < SHEAF__PANELS_KINDS; kind++) {
+        static const char *const names[] = {"floats", "16 bits"};
+        static_assert(sizeof names / sizeof *names == SHEAF__PANELS_KINDS, "a name for each");
+        double speed = 0;
+        if (kern->panels[kind].rows == 0) continue;
+        for (int i = 0; i < 20 * ROUNDS; i++) {
+            best = tiles(&kern->panels[kind], rows, panels, c);
+            speed = best > speed ? best : speed;
+        }
+        printf("tiles of %s: %.0f GFLOP/s\n", names[kind], speed);
     }
-    printf("\ntiles: floats %.0f GFLOP/s, 16 bits %.0f\n", f32, i16);
     free(column);
     free(panels);
-    free(a);
+    free(rows);
     free(c);
 }
 

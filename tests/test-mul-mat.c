@@ -532,7 +532,7 @@ static double tolerance(const struct sheaf_tensor *dst) {
     const double spread = 1 + 25 / (double)n;
     if (sheaf__act_of(type) != sheaf__act_for(type, false)) return 2e-5 * spread;
     const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
-    const bool bits_16 = kern->panels16.blocks[type] ||
+    const bool bits_16 = kern->panels[SHEAF__PANELS_16].unpack[type] ||
                          (kern->to_digits && sheaf__digits_used(kern->digits_order[type]) == 2);
     return bits_16 ? 3e-10 * spread : 1e-12 * spread;
 }

@@ -116,36 +116,27 @@ static inline int sheaf__digits_6k_lane(int b, int half) {
 typedef void (*sheaf__rows_dot_fn)(int64_t k, const void *w, size_t w_stride, int64_t nr,
                                    const void *const *act, int nc, float *const *out);
 
-/* Products with many columns. A panel holds `cols` columns, an element of all of them together. */
+/* Products with many columns. Columns are packed in panels of `cols`, an element of all of them
+ * together, and rows of weights are unpacked to what the tiles multiply. Both lie in units of so
+ * many elements, the last one filled up with zeros. */
 struct sheaf__cpu_panels {
-    int rows, cols; /* of a tile; 0: the table has no panels */
-    /* panel [n][cols], panel[i][c] = x[c][i] */
-    void (*pack)(const float *const *x, int64_t n, float *panel);
-    /* c [rows][cols] = rows of a (k floats each, a_stride floats apart) . the columns, or added to
-     * what c holds */
-    void (*tile)(int64_t k, const float *a, size_t a_stride, const float *panel, float *c,
-                 bool add);
-    /* n weights as floats, n whole blocks. All types that rows_dot has. */
-    void (*floats[SHEAF_TYPE_COUNT])(const void *x, float *y, int64_t n);
+    int rows, cols;                /* of a tile; 0: the table has no panels of this kind */
+    int unit;                      /* a divisor of 256 */
+    size_t panel_bytes, row_bytes; /* of a unit of a panel, and of a row */
+    /* element i of column c is x[c][i], i < n */
+    void (*pack)(const float *const *x, int64_t n, void *panel);
+    /* n weights, whole blocks. NULL for types that go by another kind; floats have all types that
+     * rows_dot has */
+    void (*unpack[SHEAF_TYPE_COUNT])(const void *w, void *row, int64_t n);
+    /* c [rows][cols] = rows of k elements, `stride` bytes apart, . the columns, or added to what c
+     * holds */
+    void (*tile)(int64_t k, const void *row, size_t stride, const void *panel, float *c, bool add);
 };
-
-/* The same by integers, where a table has it: weights of few bits, activations of 16 bits with a
- * scale for each 32. */
-enum { SHEAF__PANEL16_COLS = 32, SHEAF__PANEL16_BYTES = 2304 /* of 32 elements of a panel */ };
-struct sheaf__panel_block { /* 32 weights: d * q + m */
-    int8_t q[32];
-    float d, m;
-    int32_t start;   /* -128 * sum of q */
-    int32_t has_min; /* the same for all blocks of a type; m is 0 without */
-};
-struct sheaf__cpu_panels16 {
-    int rows; /* of a tile; 0: the table has none. Columns: SHEAF__PANEL16_COLS */
-    void (*pack)(const float *const *x, int64_t n, void *panel); /* n % 32 == 0 */
-    /* as the tile of floats; w_stride in blocks */
-    void (*tile)(int64_t k, const struct sheaf__panel_block *w, size_t w_stride, const void *panel,
-                 float *c, bool add);
-    /* Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K; NULL for others, which go by floats */
-    void (*blocks[SHEAF_TYPE_COUNT])(const void *x, struct sheaf__panel_block *y, int64_t n);
+enum sheaf__panels_kind {
+    SHEAF__PANELS_FLOATS,
+    /* Weights of few bits, activations of 16 bits with a scale for each 32, in integers */
+    SHEAF__PANELS_16,
+    SHEAF__PANELS_KINDS,
 };
 
 /* Attention of many queries, a lane each: in memory [..][lanes]. Functions that take a number of
@@ -173,8 +164,7 @@ struct sheaf__cpu_attention {
 
 struct sheaf__cpu_kernels {
     const char *name;
-    struct sheaf__cpu_panels panels;
-    struct sheaf__cpu_panels16 panels16;
+    struct sheaf__cpu_panels panels[SHEAF__PANELS_KINDS];
 
     /* By sheaf__act_for(type, false). F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; the
      * portable table has all types, and stands in where another has NULL */

@@ -207,9 +207,10 @@ ROWS_DOT(rows_dot_f16, tile_plain, SHEAF_TYPE_F16, 1, 1, 1)
 ROWS_DOT(rows_dot_bf16, tile_plain, SHEAF_TYPE_BF16, 1, 1, 1)
 
 #include "cpu/kernels_x86_f32.h"
+#include "cpu/kernels_x86_rows.h"
+
 #include "cpu/kernels_x86_panels.h"
 #include "cpu/kernels_x86_q8.h"
-#include "cpu/kernels_x86_rows.h"
 #if defined(KERNELS_VNNI_512)
 #include "cpu/kernels_x86_digits.h"
 #include "cpu/kernels_x86_panels16.h"
@@ -262,24 +263,51 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
     .name = KERNELS_NAME,
     .panels =
         {
-            .rows = PANEL_ROWS,
-            .cols = PANEL_COLS,
-            .pack = pack_f32,
-            .tile = panel_f32,
-            .floats =
+            [SHEAF__PANELS_FLOATS] =
                 {
-                    [SHEAF_TYPE_F32] = floats_f32,
-                    [SHEAF_TYPE_F16] = f16_to_f32,
-                    [SHEAF_TYPE_BF16] = bf16_to_f32,
-                    [SHEAF_TYPE_Q8_0] = q8_0_to_f32,
-                    [SHEAF_TYPE_Q4_0] = floats_q4_0,
-                    [SHEAF_TYPE_Q4_1] = floats_q4_1,
-                    [SHEAF_TYPE_Q5_0] = floats_q5_0,
-                    [SHEAF_TYPE_Q5_1] = floats_q5_1,
-                    [SHEAF_TYPE_Q4_K] = floats_q4_k,
-                    [SHEAF_TYPE_Q5_K] = floats_q5_k,
-                    [SHEAF_TYPE_Q6_K] = floats_q6_k,
+                    .rows = PANEL_ROWS,
+                    .cols = PANEL_COLS,
+                    .unit = 1,
+                    .panel_bytes = PANEL_COLS * sizeof(float),
+                    .row_bytes = sizeof(float),
+                    .pack = pack_f32,
+                    .tile = panel_f32,
+                    .unpack =
+                        {
+                            [SHEAF_TYPE_F32] = floats_f32,
+                            [SHEAF_TYPE_F16] = floats_f16,
+                            [SHEAF_TYPE_BF16] = floats_bf16,
+                            [SHEAF_TYPE_Q8_0] = floats_q8_0,
+                            [SHEAF_TYPE_Q4_0] = floats_q4_0,
+                            [SHEAF_TYPE_Q4_1] = floats_q4_1,
+                            [SHEAF_TYPE_Q5_0] = floats_q5_0,
+                            [SHEAF_TYPE_Q5_1] = floats_q5_1,
+                            [SHEAF_TYPE_Q4_K] = floats_q4_k,
+                            [SHEAF_TYPE_Q5_K] = floats_q5_k,
+                            [SHEAF_TYPE_Q6_K] = floats_q6_k,
+                        },
                 },
+#if defined(KERNELS_VNNI_512)
+            [SHEAF__PANELS_16] =
+                {
+                    .rows = PANEL16_ROWS,
+                    .cols = PANEL16_COLS,
+                    .unit = PANEL16_UNIT,
+                    .panel_bytes = sizeof(struct panel16),
+                    .row_bytes = sizeof(struct panel_block),
+                    .pack = pack_16,
+                    .tile = tile_16,
+                    .unpack =
+                        {
+                            [SHEAF_TYPE_Q4_0] = blocks_q4_0,
+                            [SHEAF_TYPE_Q4_1] = blocks_q4_1,
+                            [SHEAF_TYPE_Q5_0] = blocks_q5_0,
+                            [SHEAF_TYPE_Q5_1] = blocks_q5_1,
+                            [SHEAF_TYPE_Q4_K] = blocks_q4_k,
+                            [SHEAF_TYPE_Q5_K] = blocks_q5_k,
+                        },
+                },
+#endif
         },
     .rows_dot =
         {
@@ -306,23 +334,6 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_Q5_K] = rows_q8_q5_k,
             [SHEAF_TYPE_Q6_K] = rows_q8_q6_k,
         },
-#if defined(KERNELS_VNNI_512)
-    .panels16 =
-        {
-            .rows = PANEL16_ROWS,
-            .pack = pack_16,
-            .tile = tile_16,
-            .blocks =
-                {
-                    [SHEAF_TYPE_Q4_0] = blocks_q4_0,
-                    [SHEAF_TYPE_Q4_1] = blocks_q4_1,
-                    [SHEAF_TYPE_Q5_0] = blocks_q5_0,
-                    [SHEAF_TYPE_Q5_1] = blocks_q5_1,
-                    [SHEAF_TYPE_Q4_K] = blocks_q4_k,
-                    [SHEAF_TYPE_Q5_K] = blocks_q5_k,
-                },
-        },
-#endif
     .rows_dot_digits =
         {
             [SHEAF_TYPE_Q8_0] = rows_digits_q8_0,

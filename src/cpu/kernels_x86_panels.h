@@ -30,13 +30,15 @@ INLINE void pack_columns(const float *const *x, int64_t n, int cols, float *pane
     }
 }
 
-static void pack_f32(const float *const *x, int64_t n, float *panel) {
+static void pack_f32(const float *const *x, int64_t n, void *panel) {
     pack_columns(x, n, PANEL_COLS, panel);
 }
 
 /* c[r][..] = a row r . the columns, or added to what is there */
-static void panel_f32(int64_t k, const float *a, size_t a_stride, const float *panel, float *c,
+static void panel_f32(int64_t k, const void *row, size_t stride, const void *columns, float *c,
                       bool add) {
+    const float *a = row, *panel = columns;
+    const size_t a_stride = stride / sizeof *a;
     v_f acc[PANEL_ROWS][2];
     UNROLL_12 for (int r = 0; r < PANEL_ROWS; r++) {
         acc[r][0] = add ? v_load(c + r * PANEL_COLS) : v_set1(0.0f);
@@ -71,15 +73,18 @@ INLINE void floats_32(enum sheaf_type type, const void *src, float *y, int64_t n
 }
 
 #define FLOATS_32(NAME, TYPE)                                                                      \
-    static void NAME(const void *src, float *y, int64_t n) { floats_32(TYPE, src, y, n); }
+    static void NAME(const void *src, void *y, int64_t n) { floats_32(TYPE, src, y, n); }
 FLOATS_32(floats_q4_0, SHEAF_TYPE_Q4_0)
 FLOATS_32(floats_q4_1, SHEAF_TYPE_Q4_1)
 FLOATS_32(floats_q5_0, SHEAF_TYPE_Q5_0)
 FLOATS_32(floats_q5_1, SHEAF_TYPE_Q5_1)
 
-static void floats_f32(const void *src, float *y, int64_t n) {
-    memcpy(y, src, (size_t)n * sizeof *y);
+static void floats_f32(const void *src, void *y, int64_t n) {
+    memcpy(y, src, (size_t)n * sizeof(float));
 }
+static void floats_f16(const void *src, void *y, int64_t n) { f16_to_f32(src, y, n); }
+static void floats_bf16(const void *src, void *y, int64_t n) { bf16_to_f32(src, y, n); }
+static void floats_q8_0(const void *src, void *y, int64_t n) { q8_0_to_f32(src, y, n); }
 
 /* y = d * q + m for 16 bytes that lie in both halves of q. */
 INLINE void store_16(__m256i q, float d, float m, float *y) {
@@ -119,15 +124,16 @@ INLINE void floats_k(enum sheaf_type type, const void *src, float *y, int64_t n)
         }
     }
 }
-static void floats_q4_k(const void *src, float *y, int64_t n) {
+static void floats_q4_k(const void *src, void *y, int64_t n) {
     floats_k(SHEAF_TYPE_Q4_K, src, y, n);
 }
-static void floats_q5_k(const void *src, float *y, int64_t n) {
+static void floats_q5_k(const void *src, void *y, int64_t n) {
     floats_k(SHEAF_TYPE_Q5_K, src, y, n);
 }
 
-static void floats_q6_k(const void *src, float *y, int64_t n) {
+static void floats_q6_k(const void *src, void *to, int64_t n) {
     const struct sheaf__block_q6_k *b = src;
+    float *y = to;
     const __m256i two = _mm256_set1_epi8(0x30);
     for (; n > 0; n -= SHEAF__QK_K, b++, y += SHEAF__QK_K) {
         const float d = f16(b->d);

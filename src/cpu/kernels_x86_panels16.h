@@ -11,8 +11,7 @@
  *
  * Invariant: as in kernels_x86_panels.h. */
 
-enum { PANEL16_ROWS = 6, PANEL16_COLS = SHEAF__PANEL16_COLS };
-static_assert(SHEAF__PANEL16_COLS == 2 * 16, "two vectors");
+enum { PANEL16_ROWS = 6, PANEL16_COLS = 32, PANEL16_UNIT = 32 };
 
 /* 32 elements of 32 columns */
 struct panel16 {
@@ -20,7 +19,15 @@ struct panel16 {
     float d[PANEL16_COLS];
     float sums[PANEL16_COLS];
 };
-static_assert(sizeof(struct panel16) == SHEAF__PANEL16_BYTES, "as kernels.h says");
+static_assert(sizeof(struct panel16) % 64 == 0, "no padding");
+
+/* 32 weights: d * q + m */
+struct panel_block {
+    int8_t q[32];
+    float d, m;
+    int32_t start;   /* -128 * sum of q */
+    int32_t has_min; /* the same for all blocks of a type; m is 0 without */
+};
 
 static void pack_16(const float *const *x, int64_t n, void *panel) {
     struct panel16 *to = panel;
@@ -61,7 +68,7 @@ INLINE __m512i four_bytes(const int8_t *p) {
 }
 
 /* acc += a digit of 32 elements of the columns . blocks of the rows */
-INLINE void add_digit(const uint8_t (*x)[PANEL16_COLS][4], const struct sheaf__panel_block *w,
+INLINE void add_digit(const uint8_t (*x)[PANEL16_COLS][4], const struct panel_block *w,
                       size_t w_stride, __m512i (*acc)[2]) {
     UNROLL_12 for (int j = 0; j < 8; j++) {
         const __m512i x0 = load512(x[j]), x1 = load512(x[j][16]);
@@ -74,7 +81,7 @@ INLINE void add_digit(const uint8_t (*x)[PANEL16_COLS][4], const struct sheaf__p
     }
 }
 
-INLINE void panel_16(bool mins, int64_t k, const struct sheaf__panel_block *w, size_t w_stride,
+INLINE void panel_16(bool mins, int64_t k, const struct panel_block *w, size_t w_stride,
                      const struct panel16 *panel, float *c, bool add) {
     __m512 sum[PANEL16_ROWS][2];
     UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
@@ -93,7 +100,7 @@ INLINE void panel_16(bool mins, int64_t k, const struct sheaf__panel_block *w, s
         }
         add_digit(panel->x[1], w, w_stride, acc);
         UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-            const struct sheaf__panel_block *row = &w[(size_t)r * w_stride];
+            const struct panel_block *row = &w[(size_t)r * w_stride];
             UNROLL for (int h = 0; h < 2; h++) {
                 const __m512 d = v_mul(v_set1(row->d), v_load(panel->d + 16 * h));
                 sum[r][h] = v_fma(_mm512_cvtepi32_ps(acc[r][h]), d, sum[r][h]);
@@ -108,18 +115,19 @@ INLINE void panel_16(bool mins, int64_t k, const struct sheaf__panel_block *w, s
     }
 }
 
-static void tile_16(int64_t k, const struct sheaf__panel_block *w, size_t w_stride,
-                    const void *panel, float *c, bool add) {
+static void tile_16(int64_t k, const void *row, size_t stride, const void *panel, float *c,
+                    bool add) {
+    const struct panel_block *w = row;
     if (w->has_min) {
-        panel_16(true, k, w, w_stride, panel, c, add);
+        panel_16(true, k, w, stride / sizeof *w, panel, c, add);
     } else {
-        panel_16(false, k, w, w_stride, panel, c, add);
+        panel_16(false, k, w, stride / sizeof *w, panel, c, add);
     }
 }
 
 /* ---- weights ---- */
 
-INLINE void panel_block(__m256i q, float d, float m, bool min, struct sheaf__panel_block *to) {
+INLINE void panel_block(__m256i q, float d, float m, bool min, struct panel_block *to) {
     _mm256_storeu_si256((__m256i *)to->q, q);
     to->d = d;
     to->m = m;
@@ -127,8 +135,7 @@ INLINE void panel_block(__m256i q, float d, float m, bool min, struct sheaf__pan
     to->has_min = min;
 }
 
-INLINE void blocks_32(enum sheaf_type type, const void *src, struct sheaf__panel_block *to,
-                      int64_t n) {
+INLINE void blocks_32(enum sheaf_type type, const void *src, struct panel_block *to, int64_t n) {
     const char *w = src;
     for (int64_t b = 0; b < n / 32; b++, w += block_size_32(type), to++) {
         float d, m = 0;
@@ -137,8 +144,7 @@ INLINE void blocks_32(enum sheaf_type type, const void *src, struct sheaf__panel
     }
 }
 
-INLINE void blocks_k(enum sheaf_type type, const void *src, struct sheaf__panel_block *to,
-                     int64_t n) {
+INLINE void blocks_k(enum sheaf_type type, const void *src, struct panel_block *to, int64_t n) {
     const bool five = type == SHEAF_TYPE_Q5_K;
     const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
     const __m256i bit4 = _mm256_set1_epi8(16);
@@ -168,9 +174,7 @@ INLINE void blocks_k(enum sheaf_type type, const void *src, struct sheaf__panel_
 }
 
 #define BLOCKS_16(NAME, BLOCKS, TYPE)                                                              \
-    static void NAME(const void *src, struct sheaf__panel_block *to, int64_t n) {                  \
-        BLOCKS(TYPE, src, to, n);                                                                  \
-    }
+    static void NAME(const void *src, void *to, int64_t n) { BLOCKS(TYPE, src, to, n); }
 BLOCKS_16(blocks_q4_0, blocks_32, SHEAF_TYPE_Q4_0)
 BLOCKS_16(blocks_q4_1, blocks_32, SHEAF_TYPE_Q4_1)
 BLOCKS_16(blocks_q5_0, blocks_32, SHEAF_TYPE_Q5_0)

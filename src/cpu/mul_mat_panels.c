@@ -28,18 +28,19 @@ bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struc
                               int64_t columns) {
     const struct sheaf_tensor *a = dst->src[0];
     const enum sheaf__act act = sheaf__act_of(a->type);
-    return kern->panels.rows > 0 && act != SHEAF__ACT_Q8 && act != SHEAF__ACT_Q8K && a->ne[0] > 0 &&
-           columns >= MIN_COLUMNS;
+    return kern->panels[SHEAF__PANELS_FLOATS].rows > 0 && act != SHEAF__ACT_Q8 &&
+           act != SHEAF__ACT_Q8K && a->ne[0] > 0 && columns >= MIN_COLUMNS;
 }
 
 struct product {
     const struct sheaf__cpu_kernels *kern;
     const struct sheaf_tensor *a, *b, *dst;
     int64_t k, m, batches;
-    bool by_16;        /* by integers of 16 bits, else by floats */
+    const struct sheaf__cpu_panels *kind;
     int64_t rows;      /* of a tile */
     int64_t cols;      /* of a panel */
     int64_t chunk;     /* rows */
+    size_t stride;     /* bytes from one row of a pass to the next */
     size_t panel_size; /* bytes */
 };
 
@@ -52,10 +53,20 @@ struct matrix {
     char *packed;
 };
 
-/* Bytes of k elements of a panel. */
-static size_t panel_bytes(const struct product *p, int64_t k) {
-    return p->by_16 ? (size_t)(k / 32) * SHEAF__PANEL16_BYTES
-                    : (size_t)(k * p->cols) * sizeof(float);
+/* Bytes of k elements of a panel, and of an unpacked row. */
+static size_t panel_bytes(const struct sheaf__cpu_panels *kind, int64_t k) {
+    return (size_t)(round_up(k, kind->unit) / kind->unit) * kind->panel_bytes;
+}
+static size_t row_bytes(const struct sheaf__cpu_panels *kind, int64_t k) {
+    return (size_t)(round_up(k, kind->unit) / kind->unit) * kind->row_bytes;
+}
+
+/* Floats are for all types that have nothing better. */
+static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *kern,
+                                               enum sheaf_type type) {
+    int kind = SHEAF__PANELS_KINDS - 1;
+    while (kind > SHEAF__PANELS_FLOATS && !kern->panels[kind].unpack[type]) kind--;
+    return &kern->panels[kind];
 }
 
 static struct product product_of(const struct sheaf__cpu_kernels *kern,
@@ -65,10 +76,11 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.k = a->ne[0];
     p.m = a->ne[1];
     p.batches = a->ne[2] * a->ne[3];
-    p.by_16 = kern->panels16.blocks[a->type] != NULL;
-    p.rows = p.by_16 ? kern->panels16.rows : kern->panels.rows;
-    p.cols = p.by_16 ? SHEAF__PANEL16_COLS : kern->panels.cols;
-    p.panel_size = panel_bytes(&p, p.k);
+    p.kind = kind_of(kern, a->type);
+    p.rows = p.kind->rows;
+    p.cols = p.kind->cols;
+    p.stride = row_bytes(p.kind, PASS);
+    p.panel_size = panel_bytes(p.kind, p.k);
     const int64_t share = p.m * p.batches / ((int64_t)nth * CHUNKS_PER_THREAD);
     p.chunk = min_i64(round_up(share > 0 ? share : 1, p.rows), CHUNK);
     return p;
@@ -102,17 +114,16 @@ static char *result(const struct product *p, const struct matrix *m, int64_t j) 
 
 /* Panel q of a matrix, from element i on. */
 static char *panel(const struct product *p, const struct matrix *m, int64_t q, int64_t i) {
-    return m->packed + (size_t)q * p->panel_size + panel_bytes(p, i);
+    return m->packed + (size_t)q * p->panel_size + panel_bytes(p->kind, i);
 }
 
 /* What a thread has of its own: a pass of a chunk, and the sums of a chunk for a block of columns
  * as [panels of the block][chunk][cols]. */
-static size_t scratch_floats(const struct product *p, int64_t columns) {
+static size_t pass_size(const struct product *p) { return sheaf__align_up(CHUNK * p->stride, 64); }
+static size_t scratch_size(const struct product *p, int64_t columns) {
     const int64_t block = min_i64(panels_of(p, columns) * p->cols, BLOCK);
-    return (size_t)(CHUNK * PASS + CHUNK * block);
+    return pass_size(p) + sheaf__align_up((size_t)(CHUNK * block) * sizeof(float), 64);
 }
-static_assert(sizeof(struct sheaf__panel_block) <= 32 * sizeof(float),
-              "a pass fits in either form");
 
 static size_t packed_size(const struct product *p, int64_t panels) {
     return sheaf__align_up((size_t)panels * p->panel_size, 64);
@@ -122,8 +133,7 @@ size_t sheaf__mul_mat_panels_size(const struct sheaf__cpu_kernels *kern,
                                   const struct sheaf_tensor *dst, int nth) {
     const struct product p = product_of(kern, dst, nth);
     const int64_t n = sheaf__mul_mat_columns(p.a, p.b);
-    return packed_size(&p, p.batches * panels_of(&p, n)) +
-           (size_t)nth * scratch_floats(&p, n) * sizeof(float);
+    return packed_size(&p, p.batches * panels_of(&p, n)) + (size_t)nth * scratch_size(&p, n);
 }
 
 /* Segment s of k of panel q. */
@@ -140,54 +150,36 @@ static void pack(const struct product *p, const struct matrix *m, int64_t q, int
             x[c] = tmp[c];
         }
     }
-    char *to = panel(p, m, q, i);
-    if (p->by_16) {
-        p->kern->panels16.pack(x, n, to);
-    } else {
-        p->kern->panels.pack(x, n, (float *)(void *)to);
-    }
-}
-
-/* Where row r of a pass lies. */
-static float *row_of(float *pass, int64_t r) { return pass + r * PASS; }
-static struct sheaf__panel_block *blocks_of(float *pass, int64_t r) {
-    return (struct sheaf__panel_block *)(void *)pass + r * (PASS / 32);
+    p->kind->pack(x, n, panel(p, m, q, i));
 }
 
 /* n weights of `rows` rows at w, unpacked; zeros up to whole tiles. */
-static void unpack(const struct product *p, const char *w, int64_t rows, int64_t n, float *pass) {
-    const struct sheaf__cpu_kernels *kern = p->kern;
+static void unpack(const struct product *p, const char *w, int64_t rows, int64_t n, char *pass) {
     const enum sheaf_type type = p->a->type;
-    for (int64_t r = 0; r < rows; r++, w += p->a->nb[1]) {
-        if (p->by_16) {
-            kern->panels16.blocks[type](w, blocks_of(pass, r), n);
-        } else if (kern->panels.floats[type]) {
-            kern->panels.floats[type](w, row_of(pass, r), n);
+    for (int64_t r = 0; r < rows; r++, w += p->a->nb[1], pass += p->stride) {
+        if (p->kind->unpack[type]) {
+            p->kind->unpack[type](w, pass, n);
         } else {
-            sheaf_to_float(type, w, row_of(pass, r), n);
+            sheaf_to_float(type, w, (float *)(void *)pass, n);
         }
     }
-    for (int64_t r = rows; r < round_up(rows, p->rows); r++) {
-        if (p->by_16) {
-            memset(blocks_of(pass, r), 0, (size_t)(n / 32) * sizeof(struct sheaf__panel_block));
-        } else {
-            memset(row_of(pass, r), 0, (size_t)n * sizeof *pass);
-        }
-    }
+    for (int64_t r = rows; r < round_up(rows, p->rows); r++, pass += p->stride)
+        memset(pass, 0, row_bytes(p->kind, n));
 }
 
 /* Sums [panels][chunk][cols] of columns j0.. to rows first.. of dst: rows and columns trade places,
  * which is what packing does. */
 static void store(const struct product *p, const struct matrix *m, const float *sums, int64_t first,
                   int64_t rows, int64_t j0, int64_t n) {
-    const int64_t wide = p->kern->panels.cols;
+    const struct sheaf__cpu_panels *floats = &p->kern->panels[SHEAF__PANELS_FLOATS];
+    const int64_t wide = floats->cols;
     float turned[MAX_PANEL_COLS * MAX_PANEL_COLS]; /* [cols][wide] */
     for (int64_t j = 0; j < n; j += p->cols, sums += p->chunk * p->cols) {
         for (int64_t r = 0; r < rows; r += wide) {
             const int64_t len = min_i64(wide, rows - r);
             const float *x[MAX_PANEL_COLS];
             for (int64_t i = 0; i < wide; i++) x[i] = sums + (r + min_i64(i, len - 1)) * p->cols;
-            p->kern->panels.pack(x, p->cols, turned);
+            floats->pack(x, p->cols, turned);
             for (int64_t c = 0; c < p->cols && j + c < n; c++) {
                 memcpy(result(p, m, j0 + j + c) + (size_t)(first + r) * sizeof *sums,
                        turned + c * wide, (size_t)len * sizeof *sums);
@@ -196,8 +188,8 @@ static void store(const struct product *p, const struct matrix *m, const float *
     }
 }
 
-static void multiply(const struct product *p, const struct matrix *m, int64_t first, float *pass,
-                     float *sums) {
+static void multiply(const struct product *p, const struct matrix *m, int64_t first, char *pass) {
+    float *sums = (float *)(void *)(pass + pass_size(p));
     const int64_t rows = min_i64(p->chunk, p->m - first), per_block = BLOCK / p->cols;
     const size_t size = sheaf_type_size(p->a->type), blck = (size_t)sheaf_blck_size(p->a->type);
     const char *w = m->w + (size_t)first * p->a->nb[1];
@@ -210,12 +202,7 @@ static void multiply(const struct product *p, const struct matrix *m, int64_t fi
                 const char *columns = panel(p, m, q0 + q, i);
                 for (int64_t r = 0; r < rows; r += p->rows) {
                     float *c = sums + (q * p->chunk + r) * p->cols;
-                    if (p->by_16) {
-                        p->kern->panels16.tile(n, blocks_of(pass, r), PASS / 32, columns, c, i > 0);
-                    } else {
-                        p->kern->panels.tile(n, row_of(pass, r), PASS,
-                                             (const float *)(const void *)columns, c, i > 0);
-                    }
+                    p->kind->tile(n, pass + (size_t)r * p->stride, p->stride, columns, c, i > 0);
                 }
             }
         }
@@ -227,7 +214,7 @@ static void multiply(const struct product *p, const struct matrix *m, int64_t fi
 static bool packed_alike(const struct product *p, const struct sheaf_tensor *other) {
     if (!other || other->src[1] != p->b) return false;
     const struct sheaf_tensor *a = other->src[0];
-    return (p->kern->panels16.blocks[a->type] != NULL) == p->by_16 && a->ne[2] == p->a->ne[2] &&
+    return kind_of(p->kern, a->type) == p->kind && a->ne[2] == p->a->ne[2] &&
            a->ne[3] == p->a->ne[3];
 }
 
@@ -238,8 +225,8 @@ enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
     const int64_t n = sheaf__mul_mat_columns(p.a, p.b), panels = panels_of(&p, n);
     const int64_t segments = (p.k + SHEAF__SEGMENT - 1) / SHEAF__SEGMENT;
     const int64_t pieces = p.batches * panels * segments;
-    float *pass = (float *)(void *)((char *)work + packed_size(&p, p.batches * panels)) +
-                  scratch_floats(&p, n) * (size_t)ith;
+    char *pass =
+        (char *)work + packed_size(&p, p.batches * panels) + scratch_size(&p, n) * (size_t)ith;
     const bool again = packed_alike(&p, sync->packed);
     for (int64_t t = pieces * ith / nth; t < pieces * (ith + 1) / nth && !again; t++) {
         const struct matrix m = matrix_of(&p, t / segments / panels, work);
@@ -251,7 +238,7 @@ enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
     for (int64_t t = sheaf__mul_mat_take(sync); t < chunks * p.batches;
          t = sheaf__mul_mat_take(sync)) {
         const struct matrix m = matrix_of(&p, t / chunks, work);
-        multiply(&p, &m, t % chunks * p.chunk, pass, pass + CHUNK * PASS);
+        multiply(&p, &m, t % chunks * p.chunk, pass);
     }
     return SHEAF_STATUS_SUCCESS;
 }
@@ -270,7 +257,7 @@ size_t sheaf__mul_mat_id_panels_size(const struct sheaf__cpu_kernels *kern,
                                      const struct sheaf_tensor *dst, int nth) {
     const struct product p = product_of(kern, dst, nth);
     return packed_size(&p, most_panels(&p)) +
-           (size_t)nth * scratch_floats(&p, p.dst->ne[1] * p.dst->ne[2]) * sizeof(float);
+           (size_t)nth * scratch_size(&p, p.dst->ne[1] * p.dst->ne[2]);
 }
 
 static struct matrix expert_of(const struct product *p, const struct sheaf__mul_mat_group *group,
@@ -288,8 +275,8 @@ void sheaf__mul_mat_id_panels(const struct sheaf__cpu_kernels *kern, const struc
     const struct product p = product_of(kern, dst, nth);
     const int64_t segments = (p.k + SHEAF__SEGMENT - 1) / SHEAF__SEGMENT;
     const int64_t chunks = (p.m + p.chunk - 1) / p.chunk;
-    float *pass = (float *)(void *)((char *)work + packed_size(&p, most_panels(&p))) +
-                  scratch_floats(&p, dst->ne[1] * dst->ne[2]) * (size_t)ith;
+    char *pass = (char *)work + packed_size(&p, most_panels(&p)) +
+                 scratch_size(&p, dst->ne[1] * dst->ne[2]) * (size_t)ith;
     int64_t at = 0, piece = 0;
     for (int64_t g = 0; g < n_groups; g++) {
         const struct matrix m = expert_of(&p, &groups[g], at, work);
@@ -305,6 +292,6 @@ void sheaf__mul_mat_id_panels(const struct sheaf__cpu_kernels *kern, const struc
          t = sheaf__mul_mat_take(sync)) {
         for (; g < t / chunks; g++) at += panels_of(&p, groups[g].n);
         const struct matrix m = expert_of(&p, &groups[g], at, work);
-        multiply(&p, &m, t % chunks * p.chunk, pass, pass + CHUNK * PASS);
+        multiply(&p, &m, t % chunks * p.chunk, pass);
     }
 }
