@@ -118,7 +118,7 @@ static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
     }
     printf("\n");
     for (int kind = 0; kind < SHEAF__PANELS_KINDS; kind++) {
-        static const char *const names[] = {"floats", "16 bits"};
+        static const char *const names[] = {"floats", "16 bits", "two BF16", "BF16"};
         static_assert(sizeof names / sizeof *names == SHEAF__PANELS_KINDS, "a name for each");
         double speed = 0;
         if (kern->panels[kind].rows == 0) continue;

@@ -76,8 +76,8 @@ static double nmse(const float *a, const float *b, size_t n) {
 
 struct golden {
     char prompt[128];
-    int32_t tokens[32], greedy[64], top_id[8];
-    double top[8], sum, sumsq;
+    int32_t tokens[32], greedy[64], top_id[8], end_id[8];
+    double top[8], end[8], sum, sumsq; /* logits after the prompt, and before the last token */
     int n_tokens, n_greedy;
 };
 
@@ -86,6 +86,14 @@ static int read_ints(char *p, int32_t *out, int cap) {
     for (char *t = strtok(p, " \n"); t && n < cap; t = strtok(NULL, " \n"))
         out[n++] = (int32_t)strtol(t, NULL, 10);
     return n;
+}
+
+/* Eight of id:logit */
+static void read_logits(char *p, int32_t *ids, double *logits) {
+    for (int i = 0; i < 8; i++) {
+        ids[i] = (int32_t)strtol(p, &p, 10);
+        logits[i] = strtod(p + 1, &p);
+    }
 }
 
 /* Reads the prompts of a golden file. */
@@ -106,11 +114,9 @@ static int read_golden(const char *path, struct golden *out, int cap) {
         } else if (strncmp(line, "greedy ", 7) == 0) {
             g->n_greedy = read_ints(line + 7, g->greedy, 64);
         } else if (strncmp(line, "top8 ", 5) == 0) {
-            char *p = line + 5;
-            for (int i = 0; i < 8; i++) {
-                g->top_id[i] = (int32_t)strtol(p, &p, 10);
-                g->top[i] = strtod(p + 1, &p);
-            }
+            read_logits(line + 5, g->top_id, g->top);
+        } else if (strncmp(line, "end8 ", 5) == 0) {
+            read_logits(line + 5, g->end_id, g->end);
         } else {
             sscanf(line, "logit_sum %lf logit_sumsq %lf", &g->sum, &g->sumsq);
         }
@@ -119,19 +125,27 @@ static int read_golden(const char *path, struct golden *out, int cap) {
     return n;
 }
 
+static void check_logits(const char *prompt, const float *row, const int32_t *ids,
+                         const double *logits) {
+    for (int k = 0; k < 8; k++)
+        cr_assert_float_eq((double)row[ids[k]], logits[k], 1e-4, "'%s': logit %d is %f, not %f",
+                           prompt, ids[k], (double)row[ids[k]], logits[k]);
+}
+
 /* Ids of the prompts, their best logits (1e-4 absolute), sums over all (1e-5 relative), and every
- * greedy token. members 0: one device without the meta device. */
-static void check_golden(const char *file, const char *golden, int members) {
+ * greedy token; then all of it as one prompt, whose products have many columns. members 0: one
+ * device without the meta device. */
+static void check_golden(const char *model, const char *golden, int members) {
     static struct golden g[8];
     static float row[2048];
+    int32_t all[32 + 64];
     char path[256];
     struct sheaf_tokenizer *tok;
     int compared = 0;
     snprintf(path, sizeof path, GOLDEN "%s", golden);
     int n = read_golden(path, g, 8);
     cr_assert_eq(n, 3);
-    snprintf(path, sizeof path, MODELS "%s", file);
-    struct sheaf__session *s = open_session(path, members, SHEAF_TYPE_F32, 0);
+    struct sheaf__session *s = open_session(model, members, SHEAF_TYPE_F32, 0);
     cr_assert_eq(sheaf_tokenizer_new(s->model->gguf, &tok), 0);
     for (int i = 0; i < n; i++) {
         int32_t *ids;
@@ -144,10 +158,7 @@ static void check_golden(const char *file, const char *golden, int members) {
         cr_assert_eq(memcmp(ids, g[i].tokens, n_ids * sizeof *ids), 0, "'%s'", g[i].prompt);
         last_logits(s, ids, (int64_t)n_ids, row);
         free(ids);
-        for (int k = 0; k < 8; k++)
-            cr_assert_float_eq((double)row[g[i].top_id[k]], g[i].top[k], 1e-4,
-                               "'%s': logit %d is %f, not %f", g[i].prompt, g[i].top_id[k],
-                               (double)row[g[i].top_id[k]], g[i].top[k]);
+        check_logits(g[i].prompt, row, g[i].top_id, g[i].top);
         for (int k = 0; k < 2048; k++) {
             sum += (double)row[k];
             sumsq += (double)row[k] * (double)row[k];
@@ -162,6 +173,10 @@ static void check_golden(const char *file, const char *golden, int members) {
             cr_assert_eq(sheaf__context_get_logits(s->context, row), 0);
             compared++;
         }
+        memcpy(all, g[i].tokens, n_ids * sizeof *all);
+        memcpy(all + n_ids, g[i].greedy, (size_t)(g[i].n_greedy - 1) * sizeof *all);
+        last_logits(s, all, (int64_t)n_ids + g[i].n_greedy - 1, row);
+        check_logits(g[i].prompt, row, g[i].end_id, g[i].end);
     }
     cr_assert_eq(compared, 3 * 48);
     sheaf_tokenizer_free(tok);
@@ -170,10 +185,20 @@ static void check_golden(const char *file, const char *golden, int members) {
 
 /* Logits reach 12: an error of 1e-4 is 1e-5 relative. Activations stay in F32, so the Q8_0 file is
  * held to its dequantized reference as closely as the F32 file to its own. */
-Test(model, golden_f32) { check_golden("kjv-f32.gguf", "kjv.golden.txt", 0); }
-Test(model, golden_f32_two_members) { check_golden("kjv-f32.gguf", "kjv.golden.txt", 2); }
-Test(model, golden_q8_0) { check_golden("kjv-q8_0.gguf", "kjv-q8_0.golden.txt", 0); }
-Test(model, golden_q8_0_three_members) { check_golden("kjv-q8_0.gguf", "kjv-q8_0.golden.txt", 3); }
+Test(model, golden_f32) { check_golden(MODELS "kjv-f32.gguf", "kjv.golden.txt", 0); }
+Test(model, golden_f32_two_members) { check_golden(MODELS "kjv-f32.gguf", "kjv.golden.txt", 2); }
+Test(model, golden_q8_0) { check_golden(MODELS "kjv-q8_0.gguf", "kjv-q8_0.golden.txt", 0); }
+Test(model, golden_q8_0_three_members) {
+    check_golden(MODELS "kjv-q8_0.gguf", "kjv-q8_0.golden.txt", 3);
+}
+Test(model, golden_bf16) { /* tests/golden/golden.py read the same file */
+    char cmd[512];
+    const char *model = in_dir("bf16.gguf");
+    snprintf(cmd, sizeof cmd, "%s/bin/sheaf-quantize %s %s BF16 > /dev/null", SHEAF_BUILD_DIR,
+             MODELS "kjv-f32.gguf", model);
+    cr_assert_eq(system(cmd), 0);
+    check_golden(model, "kjv-bf16.golden.txt", 0);
+}
 
 /* ---- ways to evaluate ---- */
 

@@ -10,7 +10,7 @@
 #include "core/internal.h"
 #include "core/quants.h"
 #include "cpu/kernels.h"
-#include "cpu/mul_mat.h"
+#include "cpu/mul_mat_impl.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/sheaf.h"
 
@@ -524,17 +524,20 @@ static enum sheaf_status compute(struct sheaf_tensor *dst, int nth, bool referen
 
 /* NMSE that rounding activations may cost: to 8 bits a step is 1/127 of a block's largest, uniform
  * data have a mean square of 1/3, so 1/127^2/12 * 3 = 1.6e-5 on average; to 16 bits, which products
- * of few-bit weights do by panels or by two digits, 2.3e-10. One result alone may be some
- * deviations off. (The kernels are held to 1e-13 above.) */
+ * of few-bit weights do by panels or by two digits, 2.3e-10. To BF16 a step is 2^-7 of the power of
+ * two below, which is 2^-14/12 * 3/7 = 2.2e-6; the square of that, 4.8e-12, to two of them. One
+ * result alone may be some deviations off, and activations that few results share, more. (The
+ * kernels are held to 1e-13 above.) */
 static double tolerance(const struct sheaf_tensor *dst) {
     const enum sheaf_type type = dst->src[0]->type;
+    const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
     const int64_t n = sheaf_nelements(dst);
     const double spread = 1 + 25 / (double)n;
     if (sheaf__act_of(type) != sheaf__act_for(type, false)) return 2e-5 * spread;
-    const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
-    const bool bits_16 = kern->panels[SHEAF__PANELS_16].unpack[type] ||
-                         (kern->to_digits && sheaf__digits_used(kern->digits_order[type]) == 2);
-    return bits_16 ? 3e-10 * spread : 1e-12 * spread;
+    if (kern->panels[SHEAF__PANELS_16].unpack[type]) return 3e-10 * spread;
+    if (kern->to_digits && sheaf__digits_used(kern->digits_order[type]) == 2) return 3e-10 * spread;
+    if (sheaf__act_bf16() && kern->panels[SHEAF__PANELS_BF16].unpack[type]) return 6e-6 * spread;
+    return kern->panels[SHEAF__PANELS_BF16_TWICE].unpack[type] ? 1.4e-11 * spread : 1e-12 * spread;
 }
 
 /* Reference, then 1, 2 and 3 threads: close to the reference, equal to each other. */
@@ -601,10 +604,15 @@ static bool use_isa(const char *name) {
     return false;
 }
 
+/* Types of weights that the ops are checked with: one, or with COUNT all. */
+static enum sheaf_type only = SHEAF_TYPE_COUNT;
+static bool skipped(enum sheaf_type type) { return only != SHEAF_TYPE_COUNT && type != only; }
+
 static void check_mul_mat(void) {
     static const int64_t ms[] = {1, 3, 17, 130}, ns[] = {1, 2, 3, 4, 5, 9};
     for (int t = 0; t < N_TYPES; t++) {
         enum sheaf_type type = types[t];
+        if (skipped(type)) continue;
         int64_t blck = sheaf_blck_size(type);
         const int64_t ks[] = {blck, 3 * blck, blck == 1 ? 100 : 6 * blck};
         for (int ki = 0; ki < 3; ki++) {
@@ -644,6 +652,11 @@ static void check_mul_mat(void) {
             b = sheaf_transpose(ctx, new_random(ctx, SHEAF_TYPE_F16, 7, k, 1, 1));
             check(sheaf_mul_mat(ctx, a, b), "f16 transposed");
         }
+        /* more columns than a panel has, more elements than a pass */
+        const int64_t more = blck == 1 ? 301 : blck == 32 ? 9 * 32 : 3 * 256;
+        check(sheaf_mul_mat(ctx, new_random(ctx, type, more, 50, 1, 1),
+                            new_random(ctx, SHEAF_TYPE_F32, more, 70, 1, 1)),
+              "many columns");
         /* columns so long that they are multiplied in parts, rows in more than one group */
         struct sheaf_tensor *l = new_random(ctx, type, 8192 + 3 * 256, 37, 1, 1);
         check(sheaf_mul_mat(ctx, l, new_random(ctx, SHEAF_TYPE_F32, l->ne[0], 3, 1, 1)), "long");
@@ -674,6 +687,7 @@ static struct sheaf_tensor *new_ids(struct sheaf_context *ctx, int64_t u, int64_
 
 static void check_mul_mat_id(void) {
     for (int t = 0; t < N_TYPES; t++) {
+        if (skipped(types[t])) continue;
         int64_t k = 2 * (sheaf_blck_size(types[t]) == 1 ? 33 : sheaf_blck_size(types[t]));
         for (int64_t n = 1; n <= 23; n += 11) {
             for (int64_t shared = 0; shared < 2; shared++) {
@@ -738,6 +752,99 @@ Test(mul_mat, ops_avx2) { check_ops("avx2", "f32"); }
 Test(mul_mat, ops_avx2_q8) { check_ops("avx2", "q8"); }
 Test(mul_mat, ops_avx512) { check_ops("avx512", ""); }
 Test(mul_mat, ops_avx512_q8) { check_ops("avx512", "q8"); }
+
+static void check_bf16(const char *isa, const char *activations) {
+    only = SHEAF_TYPE_BF16;
+    check_ops(isa, activations);
+}
+Test(mul_mat, ops_avx2_bf16) { check_bf16("avx2", "bf16"); } /* has no such products: as floats */
+Test(mul_mat, ops_avx512bf16) { check_bf16("avx512bf16", NULL); }
+Test(mul_mat, ops_avx512bf16_bf16) { check_bf16("avx512bf16", "bf16"); }
+
+/* ---- AMX, on tests/amx-emu where there is none ---- */
+
+static void emulate_amx(void) {
+    setenv("SHEAF_BACKEND_PATH", SHEAF_BUILD_DIR "/lib/modules/amx-emu", 1);
+}
+Test(mul_mat, ops_amx) {
+    emulate_amx();
+    check_ops("amx", NULL);
+}
+Test(mul_mat, ops_amx_bf16) {
+    emulate_amx();
+    check_bf16("amx", "bf16");
+}
+
+/* A product by the panels of one table, on this thread. */
+static void by_panels(const struct sheaf__cpu_kernels *kern, struct sheaf_tensor *dst) {
+    struct sheaf__cpu_sync sync = {0};
+    void *work = NULL;
+    cr_assert_eq(posix_memalign(&work, 64, sheaf__mul_mat_panels_size(kern, dst, 1)), 0);
+    memset(dst->data, 0xff, sheaf_nbytes(dst));
+    cr_assert_eq(sheaf__mul_mat_panels(kern, dst, 0, 1, work, &sync), SHEAF_STATUS_SUCCESS);
+    free(work);
+}
+
+static const struct sheaf__cpu_kernels *table_named(const char *name) {
+    const struct sheaf__cpu_kernels *kern;
+    for (int i = 0; (kern = sheaf__cpu_kernels_at(i)); i++) {
+        if (strcmp(kern->name, name) == 0) return kern;
+    }
+    printf("not run: %s with %s, this CPU or build lacks it\n", "mul_mat", name);
+    return NULL;
+}
+
+/* Sums of bytes are exact: tiles of AMX and VNNI agree to the bit. */
+Test(mul_mat, integers_of_amx_are_those_of_vnni) {
+    static const int64_t ms[] = {1, 16, 17, 50}, ns[] = {8, 16, 33, 70};
+    emulate_amx();
+    const struct sheaf__cpu_kernels *amx = table_named("amx"), *vnni = table_named("avx512");
+    if (!amx || !vnni) return;
+    for (int t = 0; t < N_TYPES; t++) {
+        if (!vnni->panels[SHEAF__PANELS_16].unpack[types[t]]) continue;
+        for (int i = 0; i < 4; i++) {
+            struct sheaf_context *ctx = new_context();
+            const int64_t k = sheaf_blck_size(types[t]) == 32 ? 9 * 32 : 3 * 256;
+            struct sheaf_tensor *a = sheaf_new_tensor_2d(ctx, types[t], k, ms[i]);
+            struct sheaf_tensor *b = new_random(ctx, SHEAF_TYPE_F32, k, ns[3 - i], 1, 1);
+            random_row(types[t], a->data, k * ms[i]);
+            struct sheaf_tensor *dst = sheaf_mul_mat(ctx, a, b), *want = sheaf_dup_tensor(ctx, dst);
+            by_panels(vnni, dst);
+            memcpy(want->data, dst->data, sheaf_nbytes(dst));
+            by_panels(amx, dst);
+            cr_assert_arr_eq(dst->data, want->data, sheaf_nbytes(dst), "%s, %d rows",
+                             sheaf_type_name(types[t]), (int)ms[i]);
+            sheaf_free(ctx);
+        }
+    }
+}
+
+/* Two BF16 hold what one cannot; infinities and NaN stay what they are in their own column. */
+Test(mul_mat, what_bf16_keeps) {
+    enum { K = 100, M = 20, N = 40 };
+    static const float special[] = {INFINITY, -INFINITY, NAN, 1.0f + 0x1p-15f, -0x1p100f};
+    static const char *const names[] = {"avx512bf16", "amx"};
+    emulate_amx();
+    for (int i = 0; i < 2; i++) {
+        const struct sheaf__cpu_kernels *kern = table_named(names[i]);
+        if (!kern) continue;
+        struct sheaf_context *ctx = new_context();
+        struct sheaf_tensor *a = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_BF16, K, M);
+        struct sheaf_tensor *b = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, K, N);
+        for (int j = 0; j < K * M; j++) ((uint16_t *)a->data)[j] = 0x3f80; /* 1 */
+        memset(b->data, 0, sheaf_nbytes(b));
+        for (int c = 0; c < N; c++) ((float *)b->data)[c * K + (7 * c) % K] = special[c % 5];
+        struct sheaf_tensor *dst = sheaf_mul_mat(ctx, a, b);
+        by_panels(kern, dst);
+        const float *got = dst->data;
+        for (int j = 0; j < M * N; j++) {
+            const float want = special[j / M % 5];
+            cr_assert(got[j] == want || (isnan(got[j]) && isnan(want)), "%s %d: %g, not %g",
+                      kern->name, j, (double)got[j], (double)want);
+        }
+        sheaf_free(ctx);
+    }
+}
 
 Test(mul_mat, unknown_activations) {
     setenv("SHEAF_CPU_ACTIVATIONS", "q4", 1);

@@ -2,10 +2,11 @@
  * SHEAF_CPU_DEVICES=n.
  *
  * Environment: SHEAF_CPU_DEVICES (devices per domain), SHEAF_CPU_THREADS (threads per device, at
- * most its cores unless the cores are shared), SHEAF_CPU_ISA (portable | avx2 | avx512: the kernels
- * to be used), SHEAF_CPU_ACTIVATIONS (f32 | q8), SHEAF_CPU_PROFILE (1: a backend prints the time of
- * each op to standard error when it is freed). When several ranks of one host share a binding, each
- * takes its share of the cores. A bad value is an error that names the variable.
+ * most its cores unless the cores are shared), SHEAF_CPU_ISA (portable | avx2 | avx512 |
+ * avx512bf16 | amx: the kernels to be used), SHEAF_CPU_ACTIVATIONS (f32 | bf16 | q8),
+ * SHEAF_CPU_PROFILE (1: a backend prints the time of each op to standard error when it is freed).
+ * When several ranks of one host share a binding, each takes its share of the cores. A bad value is
+ * an error that names the variable.
  *
  * Kernels for an instruction set are a module libsheaf-cpu-ISA.so, found where sheaf/module.h says;
  * nobody need load it. The first use of a CPU device takes the best that the CPU runs, portable
@@ -14,10 +15,16 @@
  * With SHEAF_CPU_ACTIVATIONS=f32, the default, products of quantized weights take activations as
  * they are. q8 rounds activations to 8 bits first: faster, most of all where the CPU has VNNI, but
  * results of different splits then differ by a few percent of the logits instead of in the last
- * digits, and so may their tokens.
+ * digits, and so may their tokens. bf16 rounds to BF16, as far as 8 bits go, but only for products
+ * of BF16 weights with 8 columns or more, and only where the CPU multiplies BF16 (avx512bf16, amx):
+ * twice as fast there, with logits off by some thousandths.
  *
- * Consecutive ADD, RMS_NORM and MUL of large tensors are computed together, row by row, with the same
- * bits; SHEAF_FUSE=0 computes them one after the other. */
+ * The first use of amx asks Linux for the tile registers, for the whole process and for good; Linux
+ * refuses, and the next best kernels serve, if a thread has an alternate signal stack too small for
+ * them.
+ *
+ * Consecutive ADD, RMS_NORM and MUL of large tensors are computed together, row by row, with the
+ * same bits; SHEAF_FUSE=0 computes them one after the other. */
 #ifndef SHEAF_CPU_H
 #define SHEAF_CPU_H
 
@@ -51,7 +58,8 @@ enum sheaf_status sheaf_backend_cpu_buffer_from_ptr(void *ptr, size_t size,
  * for other devices or an index outside. */
 size_t sheaf_backend_cpu_n_memories(sheaf_backend_dev_t dev);
 sheaf_backend_buffer_type_t sheaf_backend_cpu_memory_buffer_type(sheaf_backend_dev_t dev, size_t i);
-/* Name of the kernels in use: "portable", "avx2", "avx512"; "?" if a setting is bad. */
+/* Name of the kernels in use: "portable", "avx2", "avx512", "avx512bf16", "amx"; "?" if a setting
+ * is bad. */
 const char *sheaf_cpu_isa_name(void);
 
 #ifdef __cplusplus

@@ -15,7 +15,7 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const struct sheaf__cpu_kernels *chosen;
-static bool round_activations;
+static enum { AS_FLOATS, AS_BF16, AS_Q8, N_FORMATS } format_of_activations;
 static char refusal[2048];
 
 static const struct sheaf__module_kind kernel_modules = {.what = "CPU kernels",
@@ -82,8 +82,8 @@ static void choose_kernels(void) {
                            portable ? "as SHEAF_CPU_ISA says" : "no better ones are for this CPU");
     } else if (!chosen && s.n_unfit) {
         snprintf(refusal, sizeof refusal,
-                 "SHEAF_CPU_ISA=%.40s: this CPU lacks that instruction set; unset the variable to "
-                 "use the best it has",
+                 "SHEAF_CPU_ISA=%.40s: this CPU lacks that instruction set, or the system "
+                 "withholds it; unset the variable to use the best there is",
                  wanted);
     } else if (!chosen && s.status) {
         snprintf(refusal, sizeof refusal, "SHEAF_CPU_ISA=%.40s: %s", wanted, s.text);
@@ -108,16 +108,21 @@ static void choose_kernels(void) {
 }
 
 static void choose(void) {
+    static const char *const names[] = {[AS_FLOATS] = "f32", [AS_BF16] = "bf16", [AS_Q8] = "q8"};
     const char *format = getenv("SHEAF_CPU_ACTIVATIONS");
     choose_kernels();
-    if (!format || !*format || strcmp(format, "f32") == 0) return;
-    round_activations = strcmp(format, "q8") == 0;
-    if (round_activations || !chosen) return;
+    if (!format || !*format) return;
+    for (int i = 0; i < N_FORMATS; i++) {
+        if (strcmp(format, names[i]) != 0) continue;
+        format_of_activations = i;
+        return;
+    }
+    if (!chosen) return;
     chosen = NULL;
-    snprintf(
-        refusal, sizeof refusal,
-        "SHEAF_CPU_ACTIVATIONS=%.40s: not a format of activations; use f32 (the default) or q8",
-        format);
+    snprintf(refusal, sizeof refusal,
+             "SHEAF_CPU_ACTIVATIONS=%.40s: not a format of activations; use f32 (the default), "
+             "bf16 or q8",
+             format);
 }
 
 const struct sheaf__cpu_kernels *sheaf__cpu_kernels(void) {
@@ -180,7 +185,12 @@ enum sheaf__act sheaf__act_for(enum sheaf_type weights, bool rounded) {
 
 enum sheaf__act sheaf__act_of(enum sheaf_type weights) {
     pthread_once(&once, choose);
-    return sheaf__act_for(weights, round_activations);
+    return sheaf__act_for(weights, format_of_activations == AS_Q8);
+}
+
+bool sheaf__act_bf16(void) {
+    pthread_once(&once, choose);
+    return format_of_activations == AS_BF16;
 }
 
 size_t sheaf__act_row_size(enum sheaf__act act, int64_t k) {

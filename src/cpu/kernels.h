@@ -131,11 +131,18 @@ struct sheaf__cpu_panels {
     /* c [rows][cols] = rows of k elements, `stride` bytes apart, . the columns, or added to what c
      * holds */
     void (*tile)(int64_t k, const void *row, size_t stride, const void *panel, float *c, bool add);
+    /* A thread calls them before its first tile and after its last; NULL if there is nothing to do.
+     * No other kind's tiles and nothing of the user's come between. */
+    void (*begin)(void), (*end)(void);
 };
 enum sheaf__panels_kind {
     SHEAF__PANELS_FLOATS,
     /* Weights of few bits, activations of 16 bits with a scale for each 32, in integers */
     SHEAF__PANELS_16,
+    /* BF16 weights, activations as sums of two BF16: 16 bits */
+    SHEAF__PANELS_BF16_TWICE,
+    /* The same with one: 8 bits. Only by SHEAF_CPU_ACTIVATIONS=bf16 */
+    SHEAF__PANELS_BF16,
     SHEAF__PANELS_KINDS,
 };
 
@@ -219,6 +226,8 @@ enum sheaf__act sheaf__act_for(enum sheaf_type weights, bool rounded);
 /* The format in use: rounded with SHEAF_CPU_ACTIVATIONS=q8, floats without. Fixed when
  * sheaf__cpu_kernels is. */
 enum sheaf__act sheaf__act_of(enum sheaf_type weights);
+/* True with SHEAF_CPU_ACTIVATIONS=bf16: SHEAF__PANELS_BF16 are used. */
+bool sheaf__act_bf16(void);
 /* The sums of n / 16 groups of floats; n % 16 == 0. */
 void sheaf__act_sums(const float *x, float *sums, int64_t n);
 /* Bytes of k activations. */
@@ -242,7 +251,7 @@ extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels_module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 6 };
+enum { SHEAF__CPU_KERNELS_VERSION = 7 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

@@ -19,9 +19,11 @@
 #if defined(__clang__)
 #define UNROLL    _Pragma("clang loop unroll(full)")
 #define UNROLL_12 UNROLL
+#define UNROLL_16 UNROLL
 #else
 #define UNROLL    _Pragma("GCC unroll 4")
 #define UNROLL_12 _Pragma("GCC unroll 12")
+#define UNROLL_16 _Pragma("GCC unroll 16")
 #endif
 
 enum { MAX_ROWS = 4 }; /* of a tile */
@@ -217,6 +219,12 @@ ROWS_DOT(rows_dot_bf16, tile_plain, SHEAF_TYPE_BF16, 1, 1, 1)
 #else
 #include "cpu/kernels_x86_digits256.h"
 #endif
+#if defined(KERNELS_BF16)
+#include "cpu/kernels_x86_bf16.h"
+#endif
+#if defined(KERNELS_AMX)
+#include "cpu/kernels_x86_amx.h"
+#endif
 
 #define DIGITS_TILE(ROW_FN, TYPE, C)                                                               \
     for (int64_t r = 0; r < nr; r++) {                                                             \
@@ -290,13 +298,20 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
 #if defined(KERNELS_VNNI_512)
             [SHEAF__PANELS_16] =
                 {
+#if defined(KERNELS_AMX)
+                    .rows = AMX_ROWS,
+                    .tile = tile_16_amx,
+                    .begin = begin_16,
+                    .end = end_tiles,
+#else
                     .rows = PANEL16_ROWS,
+                    .tile = tile_16,
+#endif
                     .cols = PANEL16_COLS,
                     .unit = PANEL16_UNIT,
                     .panel_bytes = sizeof(struct panel16),
                     .row_bytes = sizeof(struct panel_block),
                     .pack = pack_16,
-                    .tile = tile_16,
                     .unpack =
                         {
                             [SHEAF_TYPE_Q4_0] = blocks_q4_0,
@@ -306,6 +321,32 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                             [SHEAF_TYPE_Q4_K] = blocks_q4_k,
                             [SHEAF_TYPE_Q5_K] = blocks_q5_k,
                         },
+                },
+#endif
+#if defined(KERNELS_BF16)
+            [SHEAF__PANELS_BF16_TWICE] =
+                {
+                    .rows = BF16_ROWS,
+                    .cols = BF16_COLS,
+                    .unit = BF16_UNIT,
+                    .panel_bytes = 2 * sizeof(struct panel_bf16),
+                    .row_bytes = BF16_UNIT * sizeof(uint16_t),
+                    .pack = pack_bf16_twice,
+                    .tile = tile_bf16_twice,
+                    BEGIN_BF16,
+                    .unpack = {[SHEAF_TYPE_BF16] = unpack_bf16},
+                },
+            [SHEAF__PANELS_BF16] =
+                {
+                    .rows = BF16_ROWS,
+                    .cols = BF16_COLS,
+                    .unit = BF16_UNIT,
+                    .panel_bytes = sizeof(struct panel_bf16),
+                    .row_bytes = BF16_UNIT * sizeof(uint16_t),
+                    .pack = pack_bf16,
+                    .tile = tile_bf16,
+                    BEGIN_BF16,
+                    .unpack = {[SHEAF_TYPE_BF16] = unpack_bf16},
                 },
 #endif
         },

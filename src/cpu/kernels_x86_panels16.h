@@ -61,6 +61,7 @@ static void pack_16(const float *const *x, int64_t n, void *panel) {
     }
 }
 
+#if !defined(KERNELS_AMX)
 INLINE __m512i four_bytes(const int8_t *p) {
     int32_t x;
     memcpy(&x, p, sizeof x);
@@ -124,6 +125,8 @@ static void tile_16(int64_t k, const void *row, size_t stride, const void *panel
         panel_16(false, k, w, stride / sizeof *w, panel, c, add);
     }
 }
+
+#endif
 
 /* ---- weights ---- */
 

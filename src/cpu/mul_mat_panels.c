@@ -64,7 +64,7 @@ static size_t row_bytes(const struct sheaf__cpu_panels *kind, int64_t k) {
 /* Floats are for all types that have nothing better. */
 static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *kern,
                                                enum sheaf_type type) {
-    int kind = SHEAF__PANELS_KINDS - 1;
+    int kind = sheaf__act_bf16() ? SHEAF__PANELS_BF16 : SHEAF__PANELS_BF16_TWICE;
     while (kind > SHEAF__PANELS_FLOATS && !kern->panels[kind].unpack[type]) kind--;
     return &kern->panels[kind];
 }
@@ -193,6 +193,7 @@ static void multiply(const struct product *p, const struct matrix *m, int64_t fi
     const int64_t rows = min_i64(p->chunk, p->m - first), per_block = BLOCK / p->cols;
     const size_t size = sheaf_type_size(p->a->type), blck = (size_t)sheaf_blck_size(p->a->type);
     const char *w = m->w + (size_t)first * p->a->nb[1];
+    if (p->kind->begin) p->kind->begin();
     for (int64_t q0 = 0; q0 < m->panels; q0 += per_block) {
         const int64_t nq = min_i64(per_block, m->panels - q0);
         for (int64_t i = 0; i < p->k; i += PASS) {
@@ -208,6 +209,7 @@ static void multiply(const struct product *p, const struct matrix *m, int64_t fi
         }
         store(p, m, sums, first, rows, q0 * p->cols, min_i64(nq * p->cols, m->n - q0 * p->cols));
     }
+    if (p->kind->end) p->kind->end();
 }
 
 /* The columns that another product has packed are those of this one. */

@@ -1,0 +1,157 @@
+/* The tile intrinsics of AMX in plain C, included before the sources of the AMX kernels: what the
+ * instructions do to registers and memory, as Intel's manual has it. What a CPU would refuse with a
+ * fault ends the process with a line that says what was wrong; so does a configuration that is
+ * loaded over another one, which a CPU allows and the kernels promise not to do. */
+#ifndef AMX_EMU_TILES_H
+#define AMX_EMU_TILES_H
+
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EMU_TILES = 8, EMU_ROWS = 16, EMU_BYTES = 64 };
+
+static _Thread_local struct {
+    int configured;
+    struct {
+        int rows, bytes; /* both 0: not in use */
+        uint8_t data[EMU_ROWS][EMU_BYTES];
+    } tile[EMU_TILES];
+} emu;
+
+#define EMU_CHECK(condition, what)                                                                 \
+    do {                                                                                           \
+        if (condition) break;                                                                      \
+        fprintf(stderr, "amx-emu: %s: %s\n", __func__, what);                                      \
+        abort();                                                                                   \
+    } while (0)
+
+static inline void emu_loadconfig(const void *from) {
+    uint8_t b[64];
+    memcpy(b, from, sizeof b);
+    EMU_CHECK(!emu.configured, "the configuration before was not released");
+    EMU_CHECK(b[0] == 1, "the only palette is 1");
+    EMU_CHECK(b[1] == 0, "start_row is for instructions that were interrupted");
+    for (int i = 2; i < 16; i++) EMU_CHECK(b[i] == 0, "a reserved byte is set");
+    for (int i = 16 + 2 * EMU_TILES; i < 48; i++) EMU_CHECK(b[i] == 0, "there are 8 tiles");
+    for (int i = 48 + EMU_TILES; i < 64; i++) EMU_CHECK(b[i] == 0, "there are 8 tiles");
+    memset(&emu, 0, sizeof emu);
+    for (int t = 0; t < EMU_TILES; t++) {
+        const int bytes = b[16 + 2 * t] | b[17 + 2 * t] << 8, rows = b[48 + t];
+        EMU_CHECK(rows <= EMU_ROWS, "a tile has 16 rows at most");
+        EMU_CHECK(bytes <= EMU_BYTES, "a row has 64 bytes at most");
+        EMU_CHECK((rows == 0) == (bytes == 0), "rows without bytes, or bytes without rows");
+        emu.tile[t].rows = rows;
+        emu.tile[t].bytes = bytes;
+    }
+    emu.configured = 1;
+}
+
+static inline void emu_release(void) { memset(&emu, 0, sizeof emu); }
+
+static inline void emu_in_use(int t) {
+    EMU_CHECK(emu.configured, "no tiles are configured");
+    EMU_CHECK(t >= 0 && t < EMU_TILES && emu.tile[t].rows > 0, "the tile is not configured");
+}
+
+static inline void emu_zero(int t) {
+    emu_in_use(t);
+    memset(emu.tile[t].data, 0, sizeof emu.tile[t].data);
+}
+
+static inline void emu_loadd(int t, const void *from, size_t stride) {
+    emu_zero(t);
+    for (int r = 0; r < emu.tile[t].rows; r++)
+        memcpy(emu.tile[t].data[r], (const char *)from + (size_t)r * stride,
+               (size_t)emu.tile[t].bytes);
+}
+
+static inline void emu_stored(int t, void *to, size_t stride) {
+    emu_in_use(t);
+    for (int r = 0; r < emu.tile[t].rows; r++)
+        memcpy((char *)to + (size_t)r * stride, emu.tile[t].data[r], (size_t)emu.tile[t].bytes);
+}
+
+/* c [m][n] += a [m][4k] . b [k][4n], four bytes at a time: what all products ask of their tiles. */
+static inline void emu_shapes(int c, int a, int b) {
+    emu_in_use(c);
+    emu_in_use(a);
+    emu_in_use(b);
+    EMU_CHECK(c != a && c != b && a != b, "a product of a tile with itself");
+    EMU_CHECK(emu.tile[c].rows == emu.tile[a].rows, "sums and rows of a differ in number");
+    EMU_CHECK(emu.tile[c].bytes == emu.tile[b].bytes, "sums and columns of b differ in number");
+    EMU_CHECK(emu.tile[a].bytes == 4 * emu.tile[b].rows, "a row of a is not a column of b");
+    EMU_CHECK(emu.tile[c].bytes % 4 == 0, "elements have 4 bytes");
+}
+
+static inline void emu_dp_bytes(int c, int a, int b, int a_signed, int b_signed) {
+    emu_shapes(c, a, b);
+    for (int m = 0; m < emu.tile[c].rows; m++) {
+        uint32_t sum[EMU_BYTES / 4]; /* wraps */
+        memcpy(sum, emu.tile[c].data[m], sizeof sum);
+        for (int k = 0; k < emu.tile[a].bytes; k++) {
+            const uint8_t ua = emu.tile[a].data[m][k];
+            const int32_t x = a_signed ? (int8_t)ua : ua;
+            for (int n = 0; n < emu.tile[c].bytes / 4; n++) {
+                const uint8_t ub = emu.tile[b].data[k / 4][4 * n + k % 4];
+                sum[n] += (uint32_t)(x * (b_signed ? (int8_t)ub : ub));
+            }
+        }
+        memcpy(emu.tile[c].data[m], sum, (size_t)emu.tile[c].bytes);
+    }
+}
+
+/* The float of a BF16; subnormal ones count as zero, as do results (DAZ, FTZ). */
+static inline float emu_flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
+static inline float emu_bf16(const uint8_t *p) {
+    const uint32_t bits = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 24;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return emu_flush(x);
+}
+
+/* The elements of even and of odd number are summed apart, in order, by fused products rounded to
+ * nearest even; then the two sums, then what was there. */
+static inline void emu_dpbf16ps(int c, int a, int b) {
+    emu_shapes(c, a, b);
+    for (int m = 0; m < emu.tile[c].rows; m++) {
+        float sum[EMU_BYTES / 4][2] = {0}, was;
+        for (int k = 0; k < emu.tile[b].rows; k++) {
+            for (int i = 0; i < 2; i++) {
+                const float x = emu_bf16(&emu.tile[a].data[m][4 * k + 2 * i]);
+                for (int n = 0; n < emu.tile[c].bytes / 4; n++)
+                    sum[n][i] = emu_flush(
+                        fmaf(x, emu_bf16(&emu.tile[b].data[k][4 * n + 2 * i]), sum[n][i]));
+            }
+        }
+        for (int n = 0; n < emu.tile[c].bytes / 4; n++) {
+            memcpy(&was, &emu.tile[c].data[m][4 * n], sizeof was);
+            was = emu_flush(emu_flush(was) + emu_flush(sum[n][0] + sum[n][1]));
+            memcpy(&emu.tile[c].data[m][4 * n], &was, sizeof was);
+        }
+    }
+}
+
+#undef _tile_zero
+#undef _tile_loadd
+#undef _tile_stored
+#undef _tile_dpbssd
+#undef _tile_dpbsud
+#undef _tile_dpbusd
+#undef _tile_dpbuud
+#undef _tile_dpbf16ps
+#define _tile_loadconfig(from)       emu_loadconfig(from)
+#define _tile_release()              emu_release()
+#define _tile_zero(t)                emu_zero(t)
+#define _tile_loadd(t, from, stride) emu_loadd(t, from, stride)
+#define _tile_stored(t, to, stride)  emu_stored(t, to, stride)
+#define _tile_dpbssd(c, a, b)        emu_dp_bytes(c, a, b, 1, 1)
+#define _tile_dpbsud(c, a, b)        emu_dp_bytes(c, a, b, 1, 0)
+#define _tile_dpbusd(c, a, b)        emu_dp_bytes(c, a, b, 0, 1)
+#define _tile_dpbuud(c, a, b)        emu_dp_bytes(c, a, b, 0, 0)
+#define _tile_dpbf16ps(c, a, b)      emu_dpbf16ps(c, a, b)
+
+#endif
