@@ -153,10 +153,14 @@ static void pack(const struct product *p, const struct matrix *m, int64_t q, int
     p->kind->pack(x, n, panel(p, m, q, i));
 }
 
-/* n weights of `rows` rows at w, unpacked; zeros up to whole tiles. */
-static void unpack(const struct product *p, const char *w, int64_t rows, int64_t n, char *pass) {
+/* n weights of `rows` rows at w, unpacked; zeros up to whole tiles. The `next` bytes that follow them
+ * in each row are fetched for the next pass: rows lie too far apart for the hardware to see it. */
+static void unpack(const struct product *p, const char *w, int64_t rows, int64_t n, size_t next,
+                   char *pass) {
     const enum sheaf_type type = p->a->type;
+    const size_t bytes = sheaf_row_size(type, n);
     for (int64_t r = 0; r < rows; r++, w += p->a->nb[1], pass += p->stride) {
+        for (size_t i = 0; i < next; i += 64) __builtin_prefetch(w + bytes + i);
         if (p->kind->unpack[type]) {
             p->kind->unpack[type](w, pass, n);
         } else {
@@ -198,7 +202,8 @@ static void multiply(const struct product *p, const struct matrix *m, int64_t fi
         const int64_t nq = min_i64(per_block, m->panels - q0);
         for (int64_t i = 0; i < p->k; i += PASS) {
             const int64_t n = min_i64(PASS, p->k - i);
-            unpack(p, w + (size_t)i / blck * size, rows, n, pass);
+            const size_t next = (size_t)min_i64(PASS, p->k - i - n) / blck * size;
+            unpack(p, w + (size_t)i / blck * size, rows, n, next, pass);
             for (int64_t q = 0; q < nq; q++) {
                 const char *columns = panel(p, m, q0 + q, i);
                 for (int64_t r = 0; r < rows; r += p->rows) {
