@@ -91,7 +91,8 @@ static double tiles(const struct sheaf__cpu_panels *p, const char *rows, const c
     const double start = seconds();
     for (int64_t q = 0; q < COLUMNS / p->cols; q++) {
         for (int64_t r = 0; r < TILE; r += p->rows)
-            p->tile(PASS, rows + (size_t)r * stride, stride, panels + (size_t)q * panel, c, false);
+            p->tile(PASS, rows + (size_t)r * stride, stride, panels + (size_t)q * panel, p->cols, c,
+                    false);
     }
     return 2.0 * TILE * COLUMNS * PASS / (seconds() - start) / 1e9;
 }

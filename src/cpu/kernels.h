@@ -128,9 +128,10 @@ struct sheaf__cpu_panels {
     /* n weights, whole blocks. NULL for types that go by another kind; floats have all types that
      * rows_dot has */
     void (*unpack[SHEAF_TYPE_COUNT])(const void *w, void *row, int64_t n);
-    /* c [rows][cols] = rows of k elements, `stride` bytes apart, . the columns, or added to what c
-     * holds */
-    void (*tile)(int64_t k, const void *row, size_t stride, const void *panel, float *c, bool add);
+    /* c [rows][cols] = rows of k elements, `stride` bytes apart, . the first `used` columns at
+     * least, or added to what c holds */
+    void (*tile)(int64_t k, const void *row, size_t stride, const void *panel, int used, float *c,
+                 bool add);
     /* A thread calls them before its first tile and after its last; NULL if there is nothing to do.
      * No other kind's tiles and nothing of the user's come between. */
     void (*begin)(void), (*end)(void);

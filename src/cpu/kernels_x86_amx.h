@@ -79,10 +79,10 @@ INLINE void panel_16_amx(bool mins, int64_t k, const struct panel_block *w, size
     UNROLL_16 for (int r = 0; r < AMX_ROWS; r++) v_store(c + r * PANEL16_COLS, sum[r]);
 }
 
-static void tile_16_amx(int64_t k, const void *row, size_t stride, const void *panel, float *c,
-                        bool add) {
+static void tile_16_amx(int64_t k, const void *row, size_t stride, const void *panel, int used,
+                        float *c, bool add) {
     const struct panel_block *w = row;
-    for (int first = 0; first < PANEL16_COLS; first += 16) {
+    for (int first = 0; first < used; first += 16) {
         if (w->has_min) {
             panel_16_amx(true, k, w, stride, panel, first, c + first, add);
         } else {
@@ -96,8 +96,9 @@ static void tile_16_amx(int64_t k, const void *row, size_t stride, const void *p
 /* Sums of the terms of even and of odd number lie in tiles of their own: one chain of sums would
  * wait for itself. */
 INLINE void panel_bf16_amx(int terms, int64_t k, const char *row, size_t stride,
-                           const struct panel_bf16 *panel, float *c, bool add) {
+                           const struct panel_bf16 *panel, int used, float *c, bool add) {
     enum { LINE = BF16_COLS * sizeof(float) };
+    const bool both = used > 16; /* tiles of columns */
     _Alignas(64) float odd[AMX_ROWS][BF16_COLS];
     const int64_t n = (k + BF16_UNIT - 1) / BF16_UNIT * terms;
     if (add) {
@@ -112,13 +113,13 @@ INLINE void panel_bf16_amx(int terms, int64_t k, const char *row, size_t stride,
     for (int64_t i = 0; i < n; i++, panel++) {
         _tile_loadd(4, row + (size_t)(i / terms) * BF16_UNIT * sizeof(uint16_t), stride);
         _tile_loadd(5, panel->x[0][0], sizeof panel->x[0]);
-        _tile_loadd(6, panel->x[0][16], sizeof panel->x[0]);
+        if (both) _tile_loadd(6, panel->x[0][16], sizeof panel->x[0]);
         if (i % 2 == 0) {
             _tile_dpbf16ps(0, 4, 5);
-            _tile_dpbf16ps(1, 4, 6);
+            if (both) _tile_dpbf16ps(1, 4, 6);
         } else {
             _tile_dpbf16ps(2, 4, 5);
-            _tile_dpbf16ps(3, 4, 6);
+            if (both) _tile_dpbf16ps(3, 4, 6);
         }
     }
     _tile_stored(0, c, LINE);
@@ -130,11 +131,11 @@ INLINE void panel_bf16_amx(int terms, int64_t k, const char *row, size_t stride,
         v_store(c + VW, v_add(v_load(c + VW), v_load(odd[r] + VW)));
     }
 }
-static void tile_bf16(int64_t k, const void *row, size_t stride, const void *panel, float *c,
-                      bool add) {
-    panel_bf16_amx(1, k, row, stride, panel, c, add);
+static void tile_bf16(int64_t k, const void *row, size_t stride, const void *panel, int used,
+                      float *c, bool add) {
+    panel_bf16_amx(1, k, row, stride, panel, used, c, add);
 }
-static void tile_bf16_twice(int64_t k, const void *row, size_t stride, const void *panel, float *c,
-                            bool add) {
-    panel_bf16_amx(2, k, row, stride, panel, c, add);
+static void tile_bf16_twice(int64_t k, const void *row, size_t stride, const void *panel, int used,
+                            float *c, bool add) {
+    panel_bf16_amx(2, k, row, stride, panel, used, c, add);
 }

@@ -76,39 +76,42 @@ INLINE __m512bh pairs_of(const uint16_t (*x)[2]) {
     return v;
 }
 
-INLINE void panel_bf16(int terms, int64_t k, const char *row, size_t stride,
+/* The columns of so many vectors. */
+INLINE void panel_bf16(int vectors, int terms, int64_t k, const char *row, size_t stride,
                        const struct panel_bf16 *panel, float *c, bool add) {
     v_f acc[BF16_ROWS][2];
     UNROLL_12 for (int r = 0; r < BF16_ROWS; r++) {
-        acc[r][0] = add ? v_load(c + r * BF16_COLS) : v_set1(0.0f);
-        acc[r][1] = add ? v_load(c + r * BF16_COLS + VW) : v_set1(0.0f);
+        UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
+            add ? v_load(c + r * BF16_COLS + v * VW) : v_set1(0.0f);
     }
     for (int64_t i = 0; i < k; i += BF16_UNIT, panel += terms) {
         for (int j = 0; j < BF16_UNIT / 2; j++) {
-            const __m512bh a0 = pairs_of(panel[0].x[j]), a1 = pairs_of(panel[0].x[j] + VW);
-            const __m512bh b0 = pairs_of(panel[terms - 1].x[j]);
-            const __m512bh b1 = pairs_of(panel[terms - 1].x[j] + VW);
+            __m512bh x[2][2];
+            UNROLL for (int t = 0; t < terms; t++) {
+                UNROLL for (int v = 0; v < vectors; v++) x[t][v] = pairs_of(panel[t].x[j] + v * VW);
+            }
             UNROLL_12 for (int r = 0; r < BF16_ROWS; r++) {
                 const __m512bh w = two_weights(row + (size_t)r * stride, i + 2 * j);
-                acc[r][0] = _mm512_dpbf16_ps(acc[r][0], w, a0);
-                acc[r][1] = _mm512_dpbf16_ps(acc[r][1], w, a1);
-                if (terms == 1) continue;
-                acc[r][0] = _mm512_dpbf16_ps(acc[r][0], w, b0);
-                acc[r][1] = _mm512_dpbf16_ps(acc[r][1], w, b1);
+                UNROLL for (int t = 0; t < terms; t++) {
+                    UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
+                        _mm512_dpbf16_ps(acc[r][v], w, x[t][v]);
+                }
             }
         }
     }
     UNROLL_12 for (int r = 0; r < BF16_ROWS; r++) {
-        v_store(c + r * BF16_COLS, acc[r][0]);
-        v_store(c + r * BF16_COLS + VW, acc[r][1]);
+        UNROLL for (int v = 0; v < vectors; v++) v_store(c + r * BF16_COLS + v * VW, acc[r][v]);
     }
 }
-static void tile_bf16(int64_t k, const void *row, size_t stride, const void *panel, float *c,
-                      bool add) {
-    panel_bf16(1, k, row, stride, panel, c, add);
-}
-static void tile_bf16_twice(int64_t k, const void *row, size_t stride, const void *panel, float *c,
-                            bool add) {
-    panel_bf16(2, k, row, stride, panel, c, add);
-}
+#define TILE_BF16(NAME, TERMS)                                                                     \
+    static void NAME(int64_t k, const void *row, size_t stride, const void *panel, int used,       \
+                     float *c, bool add) {                                                         \
+        if (used > VW) {                                                                           \
+            panel_bf16(2, TERMS, k, row, stride, panel, c, add);                                   \
+        } else {                                                                                   \
+            panel_bf16(1, TERMS, k, row, stride, panel, c, add);                                   \
+        }                                                                                          \
+    }
+TILE_BF16(tile_bf16, 1)
+TILE_BF16(tile_bf16_twice, 2)
 #endif

@@ -34,27 +34,31 @@ static void pack_f32(const float *const *x, int64_t n, void *panel) {
     pack_columns(x, n, PANEL_COLS, panel);
 }
 
-/* c[r][..] = a row r . the columns, or added to what is there */
-static void panel_f32(int64_t k, const void *row, size_t stride, const void *columns, float *c,
-                      bool add) {
-    const float *a = row, *panel = columns;
-    const size_t a_stride = stride / sizeof *a;
-    v_f acc[PANEL_ROWS][2];
+/* c[r][..] = a row r . the columns of so many vectors, or added to what is there */
+INLINE void panel_floats(int vectors, int64_t k, const float *a, size_t a_stride,
+                         const float *panel, float *c, bool add) {
+    v_f acc[PANEL_ROWS][2], b[2];
     UNROLL_12 for (int r = 0; r < PANEL_ROWS; r++) {
-        acc[r][0] = add ? v_load(c + r * PANEL_COLS) : v_set1(0.0f);
-        acc[r][1] = add ? v_load(c + r * PANEL_COLS + VW) : v_set1(0.0f);
+        UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
+            add ? v_load(c + r * PANEL_COLS + v * VW) : v_set1(0.0f);
     }
     for (int64_t i = 0; i < k; i++, panel += PANEL_COLS) {
-        v_f b0 = v_load(panel), b1 = v_load(panel + VW);
+        UNROLL for (int v = 0; v < vectors; v++) b[v] = v_load(panel + v * VW);
         UNROLL_12 for (int r = 0; r < PANEL_ROWS; r++) {
             v_f x = v_set1(a[(size_t)r * a_stride + (size_t)i]);
-            acc[r][0] = v_fma(x, b0, acc[r][0]);
-            acc[r][1] = v_fma(x, b1, acc[r][1]);
+            UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = v_fma(x, b[v], acc[r][v]);
         }
     }
     UNROLL_12 for (int r = 0; r < PANEL_ROWS; r++) {
-        v_store(c + r * PANEL_COLS, acc[r][0]);
-        v_store(c + r * PANEL_COLS + VW, acc[r][1]);
+        UNROLL for (int v = 0; v < vectors; v++) v_store(c + r * PANEL_COLS + v * VW, acc[r][v]);
+    }
+}
+static void panel_f32(int64_t k, const void *row, size_t stride, const void *panel, int used,
+                      float *c, bool add) {
+    if (used > VW) {
+        panel_floats(2, k, row, stride / sizeof(float), panel, c, add);
+    } else {
+        panel_floats(1, k, row, stride / sizeof(float), panel, c, add);
     }
 }
 

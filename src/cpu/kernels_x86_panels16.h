@@ -69,63 +69,68 @@ INLINE __m512i four_bytes(const int8_t *p) {
 }
 
 /* acc += a digit of 32 elements of the columns . blocks of the rows */
-INLINE void add_digit(const uint8_t (*x)[PANEL16_COLS][4], const struct panel_block *w,
+INLINE void add_digit(int vectors, const uint8_t (*x)[PANEL16_COLS][4], const struct panel_block *w,
                       size_t w_stride, __m512i (*acc)[2]) {
     UNROLL_12 for (int j = 0; j < 8; j++) {
-        const __m512i x0 = load512(x[j]), x1 = load512(x[j][16]);
+        __m512i xs[2];
+        UNROLL for (int v = 0; v < vectors; v++) xs[v] = load512(x[j][16 * v]);
         UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
             const __m512i q = four_bytes(w[(size_t)r * w_stride].q + 4 * j);
-            acc[r][0] = _mm512_dpbusd_epi32(acc[r][0], x0, q);
-            acc[r][1] = _mm512_dpbusd_epi32(acc[r][1], x1, q);
+            UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
+                _mm512_dpbusd_epi32(acc[r][v], xs[v], q);
         }
         __asm__ volatile("" ::: "memory"); /* a value loaded twice is not worth a register */
     }
 }
 
-INLINE void panel_16(bool mins, int64_t k, const struct panel_block *w, size_t w_stride,
-                     const struct panel16 *panel, float *c, bool add) {
+/* The columns of so many vectors. */
+INLINE void panel_16(int vectors, bool mins, int64_t k, const struct panel_block *w,
+                     size_t w_stride, const struct panel16 *panel, float *c, bool add) {
     __m512 sum[PANEL16_ROWS][2];
     UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-        sum[r][0] = add ? v_load(c + r * PANEL16_COLS) : v_set1(0.0f);
-        sum[r][1] = add ? v_load(c + r * PANEL16_COLS + 16) : v_set1(0.0f);
+        UNROLL for (int v = 0; v < vectors; v++) sum[r][v] =
+            add ? v_load(c + r * PANEL16_COLS + 16 * v) : v_set1(0.0f);
     }
     for (int64_t b = 0; b < k / 32; b++, panel++, w++) {
         __m512i acc[PANEL16_ROWS][2];
         UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-            acc[r][0] = acc[r][1] = _mm512_set1_epi32(w[(size_t)r * w_stride].start);
+            UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
+                _mm512_set1_epi32(w[(size_t)r * w_stride].start);
         }
-        add_digit(panel->x[0], w, w_stride, acc);
+        add_digit(vectors, panel->x[0], w, w_stride, acc);
         UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-            acc[r][0] = _mm512_slli_epi32(acc[r][0], 8);
-            acc[r][1] = _mm512_slli_epi32(acc[r][1], 8);
+            UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = _mm512_slli_epi32(acc[r][v], 8);
         }
-        add_digit(panel->x[1], w, w_stride, acc);
+        add_digit(vectors, panel->x[1], w, w_stride, acc);
         UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
             const struct panel_block *row = &w[(size_t)r * w_stride];
-            UNROLL for (int h = 0; h < 2; h++) {
-                const __m512 d = v_mul(v_set1(row->d), v_load(panel->d + 16 * h));
-                sum[r][h] = v_fma(_mm512_cvtepi32_ps(acc[r][h]), d, sum[r][h]);
+            UNROLL for (int v = 0; v < vectors; v++) {
+                const __m512 d = v_mul(v_set1(row->d), v_load(panel->d + 16 * v));
+                sum[r][v] = v_fma(_mm512_cvtepi32_ps(acc[r][v]), d, sum[r][v]);
                 if (mins)
-                    sum[r][h] = v_fma(v_set1(row->m), v_load(panel->sums + 16 * h), sum[r][h]);
+                    sum[r][v] = v_fma(v_set1(row->m), v_load(panel->sums + 16 * v), sum[r][v]);
             }
         }
     }
     UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-        v_store(c + r * PANEL16_COLS, sum[r][0]);
-        v_store(c + r * PANEL16_COLS + 16, sum[r][1]);
+        UNROLL for (int v = 0; v < vectors; v++) v_store(c + r * PANEL16_COLS + 16 * v, sum[r][v]);
     }
 }
 
-static void tile_16(int64_t k, const void *row, size_t stride, const void *panel, float *c,
-                    bool add) {
+static void tile_16(int64_t k, const void *row, size_t stride, const void *panel, int used,
+                    float *c, bool add) {
     const struct panel_block *w = row;
-    if (w->has_min) {
-        panel_16(true, k, w, stride / sizeof *w, panel, c, add);
+    stride /= sizeof *w;
+    if (used > 16 && w->has_min) {
+        panel_16(2, true, k, w, stride, panel, c, add);
+    } else if (used > 16) {
+        panel_16(2, false, k, w, stride, panel, c, add);
+    } else if (w->has_min) {
+        panel_16(1, true, k, w, stride, panel, c, add);
     } else {
-        panel_16(false, k, w, stride / sizeof *w, panel, c, add);
+        panel_16(1, false, k, w, stride, panel, c, add);
     }
 }
-
 #endif
 
 /* ---- weights ---- */

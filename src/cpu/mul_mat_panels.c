@@ -153,8 +153,9 @@ static void pack(const struct product *p, const struct matrix *m, int64_t q, int
     p->kind->pack(x, n, panel(p, m, q, i));
 }
 
-/* n weights of `rows` rows at w, unpacked; zeros up to whole tiles. The `next` bytes that follow them
- * in each row are fetched for the next pass: rows lie too far apart for the hardware to see it. */
+/* n weights of `rows` rows at w, unpacked; zeros up to whole tiles. The `next` bytes that follow
+ * them in each row are fetched for the next pass: rows lie too far apart for the hardware to see
+ * it. */
 static void unpack(const struct product *p, const char *w, int64_t rows, int64_t n, size_t next,
                    char *pass) {
     const enum sheaf_type type = p->a->type;
@@ -206,9 +207,11 @@ static void multiply(const struct product *p, const struct matrix *m, int64_t fi
             unpack(p, w + (size_t)i / blck * size, rows, n, next, pass);
             for (int64_t q = 0; q < nq; q++) {
                 const char *columns = panel(p, m, q0 + q, i);
+                const int used = (int)min_i64(p->cols, m->n - (q0 + q) * p->cols);
                 for (int64_t r = 0; r < rows; r += p->rows) {
                     float *c = sums + (q * p->chunk + r) * p->cols;
-                    p->kind->tile(n, pass + (size_t)r * p->stride, p->stride, columns, c, i > 0);
+                    p->kind->tile(n, pass + (size_t)r * p->stride, p->stride, columns, used, c,
+                                  i > 0);
                 }
             }
         }

@@ -12,6 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Compiled once: kernels are unrolled around them. */
+#define EMU __attribute__((noinline, unused)) static
+
 enum { EMU_TILES = 8, EMU_ROWS = 16, EMU_BYTES = 64 };
 
 static _Thread_local struct {
@@ -29,7 +32,7 @@ static _Thread_local struct {
         abort();                                                                                   \
     } while (0)
 
-static inline void emu_loadconfig(const void *from) {
+EMU void emu_loadconfig(const void *from) {
     uint8_t b[64];
     memcpy(b, from, sizeof b);
     EMU_CHECK(!emu.configured, "the configuration before was not released");
@@ -50,33 +53,33 @@ static inline void emu_loadconfig(const void *from) {
     emu.configured = 1;
 }
 
-static inline void emu_release(void) { memset(&emu, 0, sizeof emu); }
+EMU void emu_release(void) { memset(&emu, 0, sizeof emu); }
 
-static inline void emu_in_use(int t) {
+EMU void emu_in_use(int t) {
     EMU_CHECK(emu.configured, "no tiles are configured");
     EMU_CHECK(t >= 0 && t < EMU_TILES && emu.tile[t].rows > 0, "the tile is not configured");
 }
 
-static inline void emu_zero(int t) {
+EMU void emu_zero(int t) {
     emu_in_use(t);
     memset(emu.tile[t].data, 0, sizeof emu.tile[t].data);
 }
 
-static inline void emu_loadd(int t, const void *from, size_t stride) {
+EMU void emu_loadd(int t, const void *from, size_t stride) {
     emu_zero(t);
     for (int r = 0; r < emu.tile[t].rows; r++)
         memcpy(emu.tile[t].data[r], (const char *)from + (size_t)r * stride,
                (size_t)emu.tile[t].bytes);
 }
 
-static inline void emu_stored(int t, void *to, size_t stride) {
+EMU void emu_stored(int t, void *to, size_t stride) {
     emu_in_use(t);
     for (int r = 0; r < emu.tile[t].rows; r++)
         memcpy((char *)to + (size_t)r * stride, emu.tile[t].data[r], (size_t)emu.tile[t].bytes);
 }
 
 /* c [m][n] += a [m][4k] . b [k][4n], four bytes at a time: what all products ask of their tiles. */
-static inline void emu_shapes(int c, int a, int b) {
+EMU void emu_shapes(int c, int a, int b) {
     emu_in_use(c);
     emu_in_use(a);
     emu_in_use(b);
@@ -87,7 +90,7 @@ static inline void emu_shapes(int c, int a, int b) {
     EMU_CHECK(emu.tile[c].bytes % 4 == 0, "elements have 4 bytes");
 }
 
-static inline void emu_dp_bytes(int c, int a, int b, int a_signed, int b_signed) {
+EMU void emu_dp_bytes(int c, int a, int b, int a_signed, int b_signed) {
     emu_shapes(c, a, b);
     for (int m = 0; m < emu.tile[c].rows; m++) {
         uint32_t sum[EMU_BYTES / 4]; /* wraps */
@@ -115,7 +118,7 @@ static inline float emu_bf16(const uint8_t *p) {
 
 /* The elements of even and of odd number are summed apart, in order, by fused products rounded to
  * nearest even; then the two sums, then what was there. */
-static inline void emu_dpbf16ps(int c, int a, int b) {
+EMU void emu_dpbf16ps(int c, int a, int b) {
     emu_shapes(c, a, b);
     for (int m = 0; m < emu.tile[c].rows; m++) {
         float sum[EMU_BYTES / 4][2] = {0}, was;
