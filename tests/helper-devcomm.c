@@ -1,8 +1,7 @@
 /* Collectives on the devices' own memory, between all devices of the job whose names begin with the
  * argument: every kind, sizes from one float to several chunks, uneven and empty blocks, compared
- * bit by bit with sums in member order. Started by test-devcomm.c (far devices) and
- * scripts/gpu-check (NCCL). Prints "ok N members through NAME". "version": prints NCCL's version
- * instead. */
+ * bit by bit with sums in member order. Started by test-devcomm.c and scripts/gpu-check. Prints "ok
+ * N members through NAME". "version": prints NCCL's version instead. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "backend-ops.h"
+#include "core/sum.h"
 #include "sheaf/sheaf.h"
 
 #define PLACE  SHEAF_BUILD_DIR "/lib/cuda-emu"
@@ -424,6 +425,99 @@ Test(cuda_emu, fused_nodes_are_the_nodes) {
         }
         cr_assert(size[0] == size[1] && size[0] > 1000 && !memcmp(all[0], all[1], size[0]),
                   "case %zu: other bits", i);
+        free(all[0]);
+        free(all[1]);
+    }
+    fclose(trace);
+}
+
+/* A sum of blocks is kept for the nodes that come next, and is in one kernel with a residual and a
+ * norm; whatever else comes next, it is there before. Five blocks on two hosts. */
+enum { SUM_K = 260, SUM_ROWS = 3, SUM_N = SUM_K * SUM_ROWS, SUM_BLOCKS = 5 };
+enum next { SUM_THEN_ADD, SUM_THEN_ADD_RIGHT, SUM_THEN_NORM, SUM_THEN_SCALE, SUM_THEN_GET, NEXT };
+
+static const float *block_at(const void *user, int member) {
+    return (const float *)user + member * SUM_N;
+}
+
+static char *sums_of(enum next next, const char *params, size_t *size) {
+    static const int order[] = {3, 0, 4, 1, 2}, host[] = {0, 1, 1, 0, 0};
+    struct rig r = rig_up("", params);
+    struct sheaf_tensor *blocks = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, SUM_N, SUM_BLOCKS);
+    struct sheaf_tensor *x = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, SUM_K, SUM_ROWS), *y = x;
+    struct sheaf_tensor *rest = sheaf_dup_tensor(r.ctx, x);
+    struct sheaf_tensor *w = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_F32, SUM_K);
+    if (next == SUM_THEN_ADD) y = sheaf_add(r.ctx, x, rest);
+    if (next == SUM_THEN_ADD_RIGHT) y = sheaf_add(r.ctx, rest, x);
+    if (next == SUM_THEN_SCALE) y = sheaf_scale(r.ctx, x, 3);
+    y = sheaf_mul(r.ctx, sheaf_rms_norm(r.ctx, y, 1e-5f), w);
+    y = sheaf_scale(r.ctx, sheaf_scale(r.ctx, y, 2), 2);
+    cr_assert_eq(sheaf_build_forward_expand(r.graph, y), SHEAF_STATUS_SUCCESS);
+    rig_alloc(&r);
+    fill(blocks, 1);
+    fill(rest, 2);
+    fill(w, 3);
+    sheaf__sum_fn *add;
+    void *p = sheaf_backend_reg_get_proc_address(r.reg, SHEAF__SUM_PROC);
+    memcpy(&add, &p, sizeof add);
+    const struct sheaf__sum sum =
+        sheaf__sum_of(SUM_BLOCKS, order, host, block_at, blocks->data, x->data, SUM_N);
+    static float got[SUM_N], b[SUM_BLOCKS * SUM_N];
+    for (int i = 0; i < 4; i++) { /* the blocks change, the sum is part of what is replayed */
+        fill(blocks, (uint64_t)i);
+        cr_assert_eq(sheaf_backend_tensor_memset(x, 0xff, 0, sheaf_nbytes(x)),
+                     SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(add(r.backend, &sum), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+        if (next == SUM_THEN_GET) {
+            cr_assert_eq(sheaf_backend_tensor_get_async(r.backend, x, got, 0, sizeof got),
+                         SHEAF_STATUS_SUCCESS);
+            cr_assert_eq(sheaf_backend_synchronize(r.backend), SHEAF_STATUS_SUCCESS);
+        }
+        cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+        cr_assert_eq(sheaf_backend_tensor_get(blocks, b, 0, sizeof b), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_tensor_get(x, got, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+        for (int j = 0; j < SUM_N; j++) {
+            const float want =
+                ((b[3 * SUM_N + j] + b[j]) + b[4 * SUM_N + j]) + (b[SUM_N + j] + b[2 * SUM_N + j]);
+            cr_assert(got[j] == want, "%d: element %d is %.9g, not %.9g", next, j, (double)got[j],
+                      (double)want);
+        }
+    }
+    char *all = malloc(1 << 16);
+    *size = 0;
+    for (int i = 0; i < sheaf_graph_n_nodes(r.graph); i++) {
+        const struct sheaf_tensor *t = sheaf_graph_node(r.graph, i);
+        cr_assert_eq(sheaf_backend_tensor_get(t, all + *size, 0, sheaf_nbytes(t)),
+                     SHEAF_STATUS_SUCCESS);
+        *size += sheaf_nbytes(t);
+    }
+    rig_down(&r);
+    return all;
+}
+
+Test(cuda_emu, sums_go_with_what_follows) {
+    /* launches of a replay: the nodes one by one, and fused; the sum is one, or part of one */
+    static const int launches[NEXT][2] = {[SUM_THEN_ADD] = {6, 3},
+                                          [SUM_THEN_ADD_RIGHT] = {6, 3},
+                                          [SUM_THEN_NORM] = {5, 3},
+                                          [SUM_THEN_SCALE] = {6, 5},
+                                          [SUM_THEN_GET] = {4, 3}};
+    FILE *trace = tmpfile();
+    cr_assert_not_null(trace);
+    setenv("SHEAF_CUDA_EMU_TRACE", "1", 1);
+    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    for (int next = 0; next < NEXT; next++) {
+        size_t size[2];
+        char *all[2];
+        for (int on = 0; on < 2; on++) {
+            cr_assert_eq(ftruncate(fileno(trace), 0), 0);
+            cr_assert_eq(lseek(fileno(trace), 0, SEEK_SET), 0);
+            all[on] = sums_of((enum next)next, on ? "" : "fuse=0", &size[on]);
+            cr_assert_eq(replays_of(trace, launches[next][on]), 3, "case %d", next);
+        }
+        cr_assert(size[0] == size[1] && !memcmp(all[0], all[1], size[0]), "case %d: other bits",
+                  next);
         free(all[0]);
         free(all[1]);
     }

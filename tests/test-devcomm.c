@@ -1,6 +1,7 @@
 /* Collectives on the devices' own memory: the vote, the choice, what is said about it, the results
  * and the end of a job whose peer never comes. Through the module of the far devices
- * (tests/far/comm.c), which has no GPU behind it; NCCL's module goes through the same doors. */
+ * (tests/far/comm.c), which has no GPU behind it, and through that of the CUDA backend on the
+ * emulator; NCCL's module goes through the same doors. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,38 +26,51 @@ static const char *name(const void *user, int member) {
     return names[member];
 }
 
+enum { APART = SHEAF__DEVCOMM_APART, ANY = SHEAF__DEVCOMM_ANY, ONE = SHEAF__DEVCOMM_ONE };
+
 Test(devcomm, vote) {
     const struct {
         struct sheaf__devcomm_ballot b[3];
-        bool shares, yes;
+        bool yes;
         const char *text;
     } cases[] = {
-        {{{true, "nccl", {1}, ""}, {true, "nccl", {2}, ""}, {true, "nccl", {3}, ""}},
-         false,
+        {{{true, APART, "nccl", {1}, ""},
+          {true, APART, "nccl", {2}, ""},
+          {true, APART, "nccl", {3}, ""}},
          true,
          "nccl"},
-        {{{true, "nccl", {1}, ""}, {true, "nccl", {2}, ""}, {false, "", {0}, "no libnccl.so.2"}},
-         false,
+        {{{true, APART, "nccl", {1}, ""},
+          {true, APART, "nccl", {2}, ""},
+          {false, APART, "", {0}, "no libnccl.so.2"}},
          false,
          "member 2 (CUDA0@1): no libnccl.so.2"},
-        {{{true, "nccl", {1}, ""}, {true, "nccl", {2}, ""}, {true, "nccl", {1}, ""}},
-         false,
+        {{{true, APART, "nccl", {1}, ""},
+          {true, APART, "nccl", {2}, ""},
+          {true, APART, "nccl", {1}, ""}},
          false,
          "members 0 (CUDA0) and 2 (CUDA0@1) are one device, which nccl refuses"},
-        {{{true, "nccl", {1}, ""}, {true, "nccl", {2}, ""}, {true, "nccl", {1}, ""}},
-         true,
+        {{{true, ANY, "nccl", {1}, ""}, {true, ANY, "nccl", {2}, ""}, {true, ANY, "nccl", {1}, ""}},
          true,
          "nccl"},
-        {{{true, "nccl", {1}, ""}, {true, "rccl", {2}, ""}, {true, "nccl", {3}, ""}},
-         true,
+        {{{true, ANY, "nccl", {1}, ""},
+          {true, ANY, "nccl", {2}, ""},
+          {true, APART, "nccl", {1}, ""}}, /* an older library on one rank */
+         false,
+         "members 0 (CUDA0) and 2 (CUDA0@1) are one device, which nccl refuses"},
+        {{{true, ANY, "nccl", {1}, ""}, {true, ANY, "rccl", {2}, ""}, {true, ANY, "nccl", {3}, ""}},
          false,
          "member 1 (CUDA1) has rccl, member 0 (CUDA0) nccl"},
+        {{{true, ONE, "gpu", {1}, ""}, {true, ONE, "gpu", {1}, ""}, {true, ONE, "gpu", {1}, ""}},
+         true,
+         "gpu"},
+        {{{true, ONE, "gpu", {1}, ""}, {true, ONE, "gpu", {1}, ""}, {true, ONE, "gpu", {2}, ""}},
+         false,
+         "members 0 (CUDA0) and 2 (CUDA0@1) are two devices, which gpu refuses"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[256];
-        cr_assert_eq(
-            sheaf__devcomm_decide(cases[i].b, 3, cases[i].shares, name, NULL, text, sizeof text),
-            cases[i].yes, "case %zu: %s", i, text);
+        cr_assert_eq(sheaf__devcomm_decide(cases[i].b, 3, name, NULL, text, sizeof text),
+                     cases[i].yes, "case %zu: %s", i, text);
         cr_assert_str_eq(text, cases[i].text);
     }
 }
@@ -89,7 +103,11 @@ Test(devcomm, choice, .timeout = 200) {
         {0, FAR "SHEAF_FAR_DEVICES=3 SHEAF_FAR_COMM=1 SHEAF_COMM_DEVICE=off", DEVICES, 0,
          "host memory: SHEAF_COMM_DEVICE=off"},
         {0, FAR "SHEAF_FAR_DEVICES=3 SHEAF_FAR_COMM=1 SHEAF_COMM_DEVICE=of", DEVICES, 1,
-         "SHEAF_COMM_DEVICE is 'of'; it is off, auto or require"},
+         "SHEAF_COMM_DEVICE is 'of'; it is off, auto, require or the name of a module"},
+        {2, FAR "SHEAF_FAR_COMM=1 SHEAF_COMM_DEVICE=far", RANKS, 0, "collectives far\n"},
+        {2, FAR "SHEAF_FAR_COMM=same SHEAF_COMM_DEVICE=far", RANKS, 1,
+         "SHEAF_COMM_DEVICE=far: members 0 (Far0) and 1 (Far0@1) are one device, which far "
+         "refuses"},
         {2, FAR "SHEAF_FAR_COMM=none", RANKS, 0,
          "host memory: member 0 (Far0): libfar.so.2 was not found"},
         {2, FAR "SHEAF_FAR_COMM=none SHEAF_COMM_DEVICE=require", RANKS, 1,
@@ -183,6 +201,87 @@ Test(devcomm, a_peer_that_never_comes, .timeout = 100) {
     never_comes(12, "3 open");
 }
 
+/* ---- members on one GPU: the CUDA backend's own, its kernels and IPC by the emulator ---- */
+
+#define CUDA                                                                                       \
+    "SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=1 SHEAF_BACKEND_PATH=" SHEAF_BUILD_DIR "/lib/cuda-emu "
+
+static void need_emulation(void) {
+    if (access(SHEAF_BUILD_DIR "/lib/cuda-emu", F_OK))
+        cr_skip_test("the emulated CUDA module is not built (sanitizers)");
+}
+
+Test(shared_gpu, every_size, .timeout = 200) {
+    static const struct {
+        int np;
+        const char *env, *want;
+    } cases[] = {{2, CUDA, "ok 2 members through shared-gpu"},
+                 {2, CUDA "SHEAF_CUDA_DEVICES=2", "ok 4 members through shared-gpu"},
+                 {1, CUDA "SHEAF_CUDA_DEVICES=3", "ok 3 members through shared-gpu"}};
+    need_emulation();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int status =
+            run_mpirun(cases[i].np, cases[i].env, 120, out, sizeof out, "helper-devcomm CUDA");
+        cr_assert_eq(status, 0, "case %zu: status %d\n%s", i, status, out);
+        cr_assert(strstr(out, cases[i].want), "case %zu: %s", i, out);
+    }
+}
+
+/* The same bits as through host memory, though sums are in one kernel with what follows. */
+Test(shared_gpu, the_same_bits, .timeout = 200) {
+    static const struct {
+        const char *mode, *devices, *want;
+    } cases[] = {
+        {"off", "CUDA0@0,CUDA1@0,CUDA0@1", "SHEAF_COMM_DEVICE=off"},
+        {"shared-gpu", "CUDA0@0,CUDA1@0,CUDA0@1", "collectives shared-gpu\n"},
+    };
+    char dir[] = "/tmp/sheaf-test-devcomm-XXXXXX", cmd[256];
+    need_emulation();
+    cr_assert_not_null(mkdtemp(dir));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char env[512], args[512];
+        snprintf(env, sizeof env, CUDA "SHEAF_CUDA_DEVICES=2 SHEAF_COMM_DEVICE=%s", cases[i].mode);
+        snprintf(args, sizeof args, TEXT "--split 2,1,3 --devices %s --logits %s/%zu",
+                 cases[i].devices, dir, i);
+        cr_assert_eq(run(2, env, args), 0, "case %zu: %s", i, out);
+        cr_assert(strstr(out, cases[i].want), "case %zu: %s", i, out);
+    }
+    snprintf(cmd, sizeof cmd, "cd %s && test -s 0 && cmp 0 1; s=$?; rm -r %s; exit $s", dir, dir);
+    cr_assert_eq(run_command(cmd, 10, out, sizeof out), 0, "%s", out);
+}
+
+/* What cannot be shared, two GPUs, and calls that fail or never end. */
+Test(shared_gpu, failures, .timeout = 200) {
+    static const struct {
+        const char *env;
+        int status;
+        const char *want;
+    } cases[] = {
+        {"SHEAF_CUDA_EMU=devices=2", 0,
+         "members 0 (CUDA0) and 1 (CUDA1@1) are two devices, which shared-gpu refuses"},
+        {"SHEAF_CUDA_EMU=fail=cudaIpcGetMemHandle:1", 0,
+         "CUDA0: sharing memory with other processes: "},
+        {"SHEAF_CUDA_EMU=fail=cudaIpcOpenMemHandle:1", 0, "CUDA0: reaching the memory of member "},
+        {"SHEAF_CUDA_EMU=fail=cudaStreamQuery:3", 1, "shared-gpu: all_"},
+        {"SHEAF_CUDA_EMU=never=3 SHEAF_TIMEOUT_MS=2000", 1,
+         "CUDA0: its own queue did not come in time"},
+    };
+    need_emulation();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char env[512], args[512];
+        const double begin = run_seconds();
+        snprintf(env, sizeof env, CUDA "%s", cases[i].env);
+        snprintf(args, sizeof args, "-m " MODEL " -p the -n 3 -v --devices CUDA0@0,CUDA%d@1",
+                 strstr(cases[i].env, "devices=2") ? 1 : 0);
+        const int status = run(2, env, args);
+        cr_assert(status >= 0 && (status != 0) == cases[i].status, "case %zu: status %d\n%s", i,
+                  status, out);
+        cr_assert(strstr(out, cases[i].want), "case %zu: no '%s' in\n%s", i, cases[i].want, out);
+        cr_assert_lt(run_seconds() - begin, 60, "case %zu", i);
+    }
+    cr_assert_eq(run_command("ls /dev/shm | grep ^sheaf-gpu", 10, out, sizeof out), 1, "%s", out);
+}
+
 /* ---- the NCCL module, on a machine without a GPU ---- */
 
 Test(nccl, loads_everywhere) {
@@ -212,7 +311,7 @@ Test(nccl, without_a_library) {
     cr_assert_eq(sheaf_backend_load(path, &reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
     const void *p = sheaf_backend_reg_get_proc_address(reg, SHEAF__DEVCOMM_PROC);
     const struct sheaf__devcomm_i *i = p;
-    cr_assert_not(i->shares_devices());
+    cr_assert_eq(i->places(), SHEAF__DEVCOMM_APART);
     void *address = sheaf_backend_reg_get_proc_address(reg, "sheaf_nccl_version");
     int (*version)(void);
     memcpy(&version, &address, sizeof version);

@@ -15,7 +15,7 @@
 #include "comm/recorder.h"
 #include "core/registry.h"
 
-enum { BALLOT_BYTES = sizeof(struct sheaf__devcomm_ballot), SPINS = 20000 };
+enum { BALLOT_BYTES = sizeof(struct sheaf__devcomm_ballot), SPINS = 20000, ROUNDS = 2 };
 static const char WHAT[] = "collectives on the devices";
 
 struct sheaf__devcomm {
@@ -34,7 +34,7 @@ struct sheaf__devcomm {
 
 /* ---- the vote ---- */
 
-bool sheaf__devcomm_decide(const struct sheaf__devcomm_ballot *b, int n, bool shares,
+bool sheaf__devcomm_decide(const struct sheaf__devcomm_ballot *b, int n,
                            const char *(*name)(const void *user, int member), const void *user,
                            char *text, size_t size) {
     for (int i = 0; i < n; i++) {
@@ -48,11 +48,15 @@ bool sheaf__devcomm_decide(const struct sheaf__devcomm_ballot *b, int n, bool sh
                  b[i].module, name(user, 0), b[0].module);
         return false;
     }
-    for (int i = 0; i < n && !shares; i++) {
+    int places = SHEAF__DEVCOMM_ONE; /* one rank's libraries may allow less than another's */
+    for (int i = 0; i < n; i++) places = b[i].places < places ? b[i].places : places;
+    for (int i = 0; i < n && places != SHEAF__DEVCOMM_ANY; i++) {
         for (int j = 0; j < i; j++) {
-            if (memcmp(b[i].id, b[j].id, sizeof b[i].id)) continue;
-            snprintf(text, size, "members %d (%s) and %d (%s) are one device, which %s refuses", j,
-                     name(user, j), i, name(user, i), b[0].module);
+            const bool same = !memcmp(b[i].id, b[j].id, sizeof b[i].id);
+            if (same == (places == SHEAF__DEVCOMM_ONE)) continue;
+            snprintf(text, size, "members %d (%s) and %d (%s) are %s, which %s refuses", j,
+                     name(user, j), i, name(user, i), same ? "one device" : "two devices",
+                     b[0].module);
             return false;
         }
     }
@@ -68,14 +72,15 @@ static const struct sheaf__devcomm_i *interface_of(sheaf_backend_reg_t reg) {
     return i && i->version == SHEAF__DEVCOMM_VERSION ? i : NULL;
 }
 
-/* The first module that takes the device; NULL, and a reason in b->why. */
-static const struct sheaf__devcomm_i *vote_for(sheaf_backend_dev_t dev,
+/* Module number `round` (from 0) of those that take the device, of one name or, if it is "", of
+ * any; NULL, and a reason in b->why. */
+static const struct sheaf__devcomm_i *vote_for(sheaf_backend_dev_t dev, const char *only, int round,
                                                struct sheaf__devcomm_ballot *b) {
     bool asked = false;
     snprintf(b->why, sizeof b->why, "no module for collectives on devices is loaded");
     for (size_t r = 0; r < sheaf_backend_reg_count(); r++) {
         const struct sheaf__devcomm_i *i = interface_of(sheaf_backend_reg_get(r));
-        if (!i) continue;
+        if (!i || (*only && strcmp(only, i->name) != 0)) continue;
         const enum sheaf_status st = i->identify(dev, b->id);
         if (st) { /* one that knows the device says more than one that does not */
             if (st != SHEAF_STATUS_UNSUPPORTED || !asked)
@@ -83,7 +88,9 @@ static const struct sheaf__devcomm_i *vote_for(sheaf_backend_dev_t dev,
             asked = true;
             continue;
         }
+        if (round--) continue;
         b->can = true;
+        b->places = (uint8_t)i->places();
         snprintf(b->module, sizeof b->module, "%s", i->name);
         return i;
     }
@@ -111,48 +118,73 @@ static const char *name_of(const void *user, int member) {
 
 enum mode { MODE_OFF, MODE_AUTO, MODE_REQUIRE };
 
-static enum sheaf_status read_mode(enum mode *mode) {
+/* *only: the module that alone may serve, "" for any. */
+static enum sheaf_status read_mode(enum mode *mode, const char **only) {
     static const char *const words[] = {"off", "auto", "require"};
     const char *text = getenv("SHEAF_COMM_DEVICE");
     *mode = MODE_AUTO;
+    *only = "";
     for (int i = 0; text && i < 3; i++) {
         if (strcmp(text, words[i]) != 0) continue;
         *mode = (enum mode)i;
         return SHEAF_STATUS_SUCCESS;
     }
     if (!text || !*text) return SHEAF_STATUS_SUCCESS;
+    for (size_t r = 0; r < sheaf_backend_reg_count(); r++) {
+        const struct sheaf__devcomm_i *i = interface_of(sheaf_backend_reg_get(r));
+        if (!i || strcmp(text, i->name) != 0) continue;
+        *mode = MODE_REQUIRE;
+        *only = i->name;
+        return SHEAF_STATUS_SUCCESS;
+    }
     return sheaf_set_error(SHEAF_STATUS_INVALID,
-                           "environment variable SHEAF_COMM_DEVICE is '%.40s'; it is off, auto or "
-                           "require",
+                           "environment variable SHEAF_COMM_DEVICE is '%.40s'; it is off, auto, "
+                           "require or the name of a module that is loaded",
                            text);
 }
 
 /* Every member's ballot, in member order; *i is the module of this rank's. */
 static enum sheaf_status exchange_ballots(const struct sheaf_comm *comm,
-                                          const sheaf_backend_dev_t *members,
-                                          struct sheaf__devcomm_ballot *all, bool *shares,
+                                          const sheaf_backend_dev_t *members, const char *only,
+                                          int round, struct sheaf__devcomm_ballot *all,
                                           const struct sheaf__devcomm_i **i) {
-    const size_t n_ranks = (size_t)sheaf_world_size();
-    size_t *sizes = calloc(n_ranks, sizeof *sizes);
+    size_t *sizes = calloc((size_t)sheaf_world_size(), sizeof *sizes);
     struct sheaf__devcomm_ballot *own = calloc((size_t)comm->n_local + 1, BALLOT_BYTES);
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    uint8_t mine = 1, *votes = calloc(n_ranks, 1);
-    if (!sizes || !own || !votes)
-        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    if (!sizes || !own) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
     if ((st = sheaf_world_agree(st, WHAT))) goto out;
     for (int m = 0; m < comm->n; m++) sizes[comm->rank_of[m]] += BALLOT_BYTES;
-    for (int l = 0; l < comm->n_local; l++) {
-        *i = vote_for(members[comm->local[l]], &own[l]);
-        mine = mine && *i && (*i)->shares_devices();
-    }
+    for (int l = 0; l < comm->n_local; l++)
+        *i = vote_for(members[comm->local[l]], only, round, &own[l]);
     st = sheaf_world_all_gather_v(own, all, sizes, WHAT);
-    if (!st) st = sheaf_world_all_gather(&mine, 1, votes, WHAT);
-    *shares = true;
-    for (size_t r = 0; r < n_ranks; r++) *shares = *shares && votes[r];
 out:
     free(sizes);
     free(own);
-    free(votes);
+    return st;
+}
+
+/* Round by round, each with another module of every member's list: all ranks see all ballots, and
+ * so end at the same round. *chosen: `text` is the module's name, else why no round found one. */
+static enum sheaf_status elect(const struct sheaf_comm *comm, const sheaf_backend_dev_t *members,
+                               const char *only, const struct sheaf__devcomm_i **i, bool *chosen,
+                               char *text, size_t size) {
+    const struct names names = {members};
+    struct sheaf__devcomm_ballot *ballots = calloc((size_t)comm->n, BALLOT_BYTES);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    *chosen = false;
+    *text = '\0';
+    if (!ballots) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    st = sheaf_world_agree(st, WHAT);
+    for (int round = 0; round < ROUNDS && !st && !*chosen; round++) {
+        char why[256];
+        bool any = !round; /* a round that nobody has a module for says nothing new */
+        if ((st = exchange_ballots(comm, members, only, round, ballots, i))) break;
+        for (int m = 0; m < comm->n; m++) any = any || ballots[m].can;
+        *chosen = sheaf__devcomm_decide(ballots, comm->n, name_of, &names, why, sizeof why);
+        const size_t used = *chosen ? 0 : strlen(text);
+        if (any) snprintf(text + used, size - used, "%s%s", used ? "; " : "", why);
+    }
+    free(ballots);
     return st;
 }
 
@@ -176,14 +208,14 @@ static enum sheaf_status make(struct sheaf__devcomm *dc) {
 enum sheaf_status sheaf__devcomm_new(struct sheaf_comm *comm, const sheaf_backend_dev_t *members,
                                      const sheaf_backend_t *backends, char *text, size_t size,
                                      struct sheaf__devcomm **out) {
-    const size_t n = (size_t)comm->n, n_local = (size_t)comm->n_local;
+    const size_t n_local = (size_t)comm->n_local;
     enum mode mode;
-    bool shares = false;
-    char why[256] = "";
-    struct sheaf__devcomm_ballot *ballots = NULL;
+    const char *only;
+    bool chosen;
+    char why[512] = "";
     struct sheaf__devcomm *dc = NULL;
     *out = NULL;
-    enum sheaf_status st = sheaf_world_agree(read_mode(&mode), WHAT);
+    enum sheaf_status st = sheaf_world_agree(read_mode(&mode, &only), WHAT);
     if (st) return st;
     if (mode == MODE_OFF) snprintf(why, sizeof why, "SHEAF_COMM_DEVICE=off");
     for (int m = 0; m < comm->n && !why[0]; m++) { /* seen by every rank alike */
@@ -192,20 +224,17 @@ enum sheaf_status sheaf__devcomm_new(struct sheaf_comm *comm, const sheaf_backen
                      sheaf_backend_dev_name(members[m]));
     }
     if (why[0]) goto host;
-    ballots = calloc(n, BALLOT_BYTES);
     dc = calloc(1, sizeof *dc);
     if (dc) {
         dc->comm = comm;
         dc->backends = calloc(n_local + 1, sizeof(sheaf_backend_t));
         dc->last = calloc(n_local + 1, sizeof *dc->last);
     }
-    if (!ballots || !dc || !dc->backends || !dc->last)
+    if (!dc || !dc->backends || !dc->last)
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
     if ((st = sheaf_world_agree(st, WHAT))) goto out;
-    if ((st = exchange_ballots(comm, members, ballots, &shares, &dc->i))) goto out;
-    const struct names names = {members};
-    if (!sheaf__devcomm_decide(ballots, comm->n, shares, name_of, &names, why, sizeof why))
-        goto host;
+    if ((st = elect(comm, members, only, &dc->i, &chosen, why, sizeof why))) goto out;
+    if (!chosen) goto host;
     if (n_local) memcpy((void *)dc->backends, backends, n_local * sizeof *backends);
     dc->group = (struct sheaf__devcomm_group){.n = comm->n,
                                               .order = comm->order,
@@ -227,10 +256,10 @@ enum sheaf_status sheaf__devcomm_new(struct sheaf_comm *comm, const sheaf_backen
 host:
     snprintf(text, size, "host memory: %s", why);
     if (mode == MODE_REQUIRE)
-        st = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "SHEAF_COMM_DEVICE=require: %s", why);
+        st = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "SHEAF_COMM_DEVICE=%s: %s",
+                             *only ? only : "require", why);
 out:
     sheaf__devcomm_free(dc);
-    free(ballots);
     return st;
 }
 

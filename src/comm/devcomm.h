@@ -15,7 +15,7 @@ extern "C" {
 
 #define SHEAF__DEVCOMM_PROC "sheaf_devcomm"
 enum {
-    SHEAF__DEVCOMM_VERSION = 1,
+    SHEAF__DEVCOMM_VERSION = 2,
     SHEAF__DEVCOMM_KEY_BYTES = 128,
     SHEAF__DEVCOMM_ID_BYTES = 16,
     SHEAF__DEVCOMM_WHY_BYTES = 128,
@@ -34,19 +34,25 @@ struct sheaf__devcomm_group {
     bool (*give_up)(void); /* true: the job is over, or the deadline has passed. Any thread */
 };
 
+/* What a module asks of the members' physical devices. */
+enum sheaf__devcomm_places {
+    SHEAF__DEVCOMM_APART, /* no two members may share one */
+    SHEAF__DEVCOMM_ANY,
+    SHEAF__DEVCOMM_ONE, /* all members must share one */
+};
+
 struct sheaf__devcomm_i {
     int version;
     const char *name; /* "nccl" */
     /* The physical device. UNSUPPORTED if it is not of the module's kind, another status if it is
      * and cannot be a member all the same; the text says why. */
     enum sheaf_status (*identify)(sheaf_backend_dev_t dev, uint8_t id[SHEAF__DEVCOMM_ID_BYTES]);
-    /* May two members be one physical device? */
-    bool (*shares_devices)(void);
+    enum sheaf__devcomm_places (*places)(void);
     /* What all members of a group must know; made once, on the rank of member 0. */
     enum sheaf_status (*make_key)(uint8_t key[SHEAF__DEVCOMM_KEY_BYTES]);
     /* By all ranks of the group at once. Returns when it is ready, or give_up says so. */
     enum sheaf_status (*create)(const struct sheaf__devcomm_group *group, void **out);
-    /* destroy waits for nobody; abort ends what is under way, from any thread. */
+    /* destroy waits for no work; abort ends what is under way, from any thread. */
     void (*destroy)(void *made);
     void (*abort)(void *made);
     /* As those of sheaf/comm.h, but the data are in the memory of the local member's device, and
@@ -65,14 +71,14 @@ struct sheaf__devcomm_i {
 /* What a rank says of each of its members. */
 struct sheaf__devcomm_ballot {
     bool can;
+    uint8_t places; /* enum sheaf__devcomm_places */
     char module[16];
     uint8_t id[SHEAF__DEVCOMM_ID_BYTES];
     char why[SHEAF__DEVCOMM_WHY_BYTES]; /* if it cannot */
 };
-/* true: all members can, through the same module, and no two are one device (unless `shares`). Else
- * `text` says why not: "member 2 (CUDA0@1): libnccl.so.2 was not found". name(user, i) names member
- * i. */
-bool sheaf__devcomm_decide(const struct sheaf__devcomm_ballot *ballots, int n, bool shares,
+/* true: all members can, through the same module, and are where it wants them. Else `text` says why
+ * not: "member 2 (CUDA0@1): libnccl.so.2 was not found". name(user, i) names member i. */
+bool sheaf__devcomm_decide(const struct sheaf__devcomm_ballot *ballots, int n,
                            const char *(*name)(const void *user, int member), const void *user,
                            char *text, size_t size);
 
@@ -82,8 +88,8 @@ struct sheaf__devcomm;
 
 /* Collective over the world. members [n] of the group, backends [n_local] of this rank's. *out is
  * NULL, with SUCCESS, if the group's data go through host memory; text [size] says how they go, and
- * why: "nccl", "host memory: member 1 (CPU0@1) is a CPU". SHEAF_COMM_DEVICE=off|auto|require:
- * never, where all can (the default), or else an error. */
+ * why: "nccl", "host memory: member 1 (CPU0@1) is a CPU". SHEAF_COMM_DEVICE=off|auto|require|NAME:
+ * never, where all can (the default), or else an error; by the module of that name, or an error. */
 enum sheaf_status sheaf__devcomm_new(struct sheaf_comm *comm, const sheaf_backend_dev_t *members,
                                      const sheaf_backend_t *backends, char *text, size_t size,
                                      struct sheaf__devcomm **out);

@@ -5,6 +5,8 @@
  * kept as bytes (a record a node) and compared each time, so no change is missed. Captured graphs
  * hold addresses of the work memory: when that moves they are forgotten.
  *
+ * A sum of blocks (core/sum.h) is kept for the graph that comes next and is part of its record.
+ *
  * Ids that are out of range are noted by kernels in pinned memory and become the error of the next
  * synchronize. Unlike on the CPU the work submitted behind them still runs: its results are not
  * promised. */
@@ -13,7 +15,8 @@
 #include "cuda/cuda.h"
 
 enum {
-    MAX_REPLAYS = 256, /* graphs remembered: a meta device has two spans a layer */
+    MAX_REPLAYS = 512, /* graphs remembered: a meta device has two spans a layer, and two places
+                        * for what they add */
     MIN_NODES = 4,     /* fewer are launched one by one as fast */
 };
 
@@ -34,7 +37,8 @@ struct replay {
     uint64_t uid;
     int n_nodes, n_records; /* views leave no record */
     struct record *records;
-    cudaGraphExec_t exec; /* NULL: seen once, or not to be captured */
+    struct sheaf__sum sum; /* before the nodes */
+    cudaGraphExec_t exec;  /* NULL: seen once, or not to be captured */
     bool refused;
     uint64_t used; /* for forgetting the eldest */
 };
@@ -201,7 +205,13 @@ static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
         const struct sheaf_tensor *next[SHEAF__CUDA_TOGETHER];
         if (!computes(nodes.node[i])) continue;
         const int n = b->fuse ? look_ahead(nodes, i, next, SHEAF__CUDA_TOGETHER) : 0;
-        int together = n ? sheaf__cuda_launch_turn(&b->q, next, n, &st) : 0;
+        int together = 0;
+        if (b->q.sum.n_blocks) {
+            together = n ? sheaf__cuda_launch_chain(&b->q, next, n, &st) : 0;
+            if (!together) st = sheaf__cuda_launch_sum(&b->q);
+            if (st) break;
+        }
+        if (n && !together) together = sheaf__cuda_launch_turn(&b->q, next, n, &st);
         if (n && !together) together = sheaf__cuda_launch_chain(&b->q, next, n, &st);
         if (!together) st = sheaf__cuda_op(nodes.node[i]->op)->launch(&b->q, nodes.node[i]);
         keep_rounded(b, nodes.node[i]);
@@ -250,10 +260,12 @@ static int take_records(struct backend *b, struct nodes nodes) {
 
 static bool same_records(const struct backend *b, const struct replay *r, int n_nodes, int n) {
     return r->n_nodes == n_nodes && r->n_records == n &&
+           !memcmp(&r->sum, &b->q.sum, sizeof r->sum) &&
            !memcmp(r->records, b->scratch, (size_t)n * sizeof *r->records);
 }
 
-static bool keep_records(struct backend *b, struct replay *r, int n_nodes, int n) {
+static bool keep_records(struct backend *b, struct replay *r, int n_nodes, int n,
+                         const struct sheaf__sum *sum) {
     forget_capture(r);
     r->refused = false;
     struct record *p = (struct record *)realloc(r->records, (size_t)(n ? n : 1) * sizeof *p);
@@ -262,6 +274,7 @@ static bool keep_records(struct backend *b, struct replay *r, int n_nodes, int n
     r->records = p;
     r->n_records = n;
     r->n_nodes = n_nodes;
+    r->sum = *sum;
     return true;
 }
 
@@ -288,14 +301,17 @@ static void capture(struct backend *b, struct replay *r, struct nodes nodes) {
 /* Once as it is, then captured, then replayed. */
 static enum sheaf_status run_with(struct backend *b, struct replay *r, struct nodes nodes) {
     const int n = take_records(b, nodes);
+    const struct sheaf__sum sum = b->q.sum; /* whoever submits it forgets it */
     if (n < 0 || !same_records(b, r, nodes.n, n)) {
         enum sheaf_status st = prepare(b, nodes);
         if (!st) st = launch_all(b, nodes);
-        if (!st && n >= 0) keep_records(b, r, nodes.n, n);
+        if (!st && n >= 0) keep_records(b, r, nodes.n, n, &sum);
         return st;
     }
     if (!r->exec && !r->refused) capture(b, r, nodes);
+    b->q.sum = sum;
     if (!r->exec) return launch_all(b, nodes);
+    memset(&b->q.sum, 0, sizeof b->q.sum);
     const cudaError_t e = cudaGraphLaunch(r->exec, b->q.stream);
     return e ? sheaf__cuda_error(b->device->name, e, "starting a captured graph of %d nodes",
                                  nodes.n)
@@ -329,7 +345,9 @@ static struct replay *replay_of(struct backend *b, uint64_t uid) {
 static enum sheaf_status run_nodes(struct backend *b, struct nodes nodes, uint64_t uid) {
     enum sheaf_status st = use_device(b);
     if (st) return st;
-    struct replay *r = b->graphs && uid && nodes.n >= MIN_NODES ? replay_of(b, uid) : NULL;
+    /* members on one GPU add blocks of two places by turns: a record for each */
+    const uint64_t key = uid + 0x9e3779b97f4a7c15u * (uint64_t)(uintptr_t)b->q.sum.block[0];
+    struct replay *r = b->graphs && uid && nodes.n >= MIN_NODES ? replay_of(b, key) : NULL;
     if (r) {
         r->used = ++b->clock;
         return run_with(b, r, nodes);
@@ -341,6 +359,21 @@ static enum sheaf_status run_nodes(struct backend *b, struct nodes nodes, uint64
 static enum sheaf_status graph_compute_async(sheaf_backend_t base, struct sheaf_cgraph *graph) {
     const struct nodes nodes = {graph->nodes, graph->n_nodes};
     return run_nodes(backend_of(base), nodes, graph->uid);
+}
+
+/* Before anything but a graph. */
+static enum sheaf_status submit_sum(struct backend *b) {
+    if (!b->q.sum.n_blocks) return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status st = use_device(b);
+    return st ? st : sheaf__cuda_launch_sum(&b->q);
+}
+
+enum sheaf_status sheaf__cuda_backend_sum(sheaf_backend_t base, const struct sheaf__sum *sum) {
+    struct backend *b = backend_of(base);
+    const enum sheaf_status st = submit_sum(b);
+    if (st || !sum) return st;
+    b->q.sum = *sum;
+    return sum->n ? st : submit_sum(b);
 }
 
 /* The text of a bad id; forgets it. The node is alive: graphs stay until the queue was waited for.
@@ -364,6 +397,8 @@ static enum sheaf_status take_fault(struct backend *b) {
 
 static enum sheaf_status synchronize(sheaf_backend_t base) {
     struct backend *b = backend_of(base);
+    const enum sheaf_status st = submit_sum(b);
+    if (st) return st;
     const cudaError_t e = cudaStreamSynchronize(b->q.stream);
     if (e) return sheaf__cuda_error(b->device->name, e, "waiting for what was submitted");
     return take_fault(b);
@@ -452,6 +487,7 @@ static enum sheaf_status plan_compute(sheaf_backend_t base, sheaf_backend_graph_
 static enum sheaf_status move_async(struct backend *b, void *to, const void *from, size_t size,
                                     cudaMemcpyKind kind, const char *what, const char *name) {
     enum sheaf_status st = use_device(b);
+    if (!st) st = submit_sum(b);
     if (st) return st;
     const cudaError_t e = cudaMemcpyAsync(to, from, size, kind, b->q.stream);
     return e ? sheaf__cuda_error(b->device->name, e, "%s '%s' (%zu bytes)", what, name, size)
@@ -484,7 +520,9 @@ static enum sheaf_status cpy_tensor_async(sheaf_backend_t base_src, sheaf_backen
         sheaf__cuda_device_of_tensor(dst) != to->device)
         return SHEAF_STATUS_SUCCESS;
     const size_t size = sheaf_nbytes(src);
-    enum sheaf_status st = use_device(from);
+    enum sheaf_status st = submit_sum(to);
+    if (!st) st = use_device(from);
+    if (!st) st = submit_sum(from);
     if (st) return st;
     cudaError_t e =
         from->device == to->device
@@ -536,6 +574,7 @@ enum sheaf_status sheaf__cuda_event_synchronize(sheaf_backend_dev_t dev,
 static enum sheaf_status event_record(sheaf_backend_t base, sheaf_backend_event_t event) {
     struct backend *b = backend_of(base);
     enum sheaf_status st = use_device(b);
+    if (!st) st = submit_sum(b);
     if (st) return st;
     const cudaError_t e = cudaEventRecord(((struct event *)event)->event, b->q.stream);
     return e ? sheaf__cuda_error(b->device->name, e, "recording an event") : SHEAF_STATUS_SUCCESS;
@@ -544,6 +583,7 @@ static enum sheaf_status event_record(sheaf_backend_t base, sheaf_backend_event_
 static enum sheaf_status event_wait(sheaf_backend_t base, sheaf_backend_event_t event) {
     struct backend *b = backend_of(base);
     enum sheaf_status st = use_device(b);
+    if (!st) st = submit_sum(b);
     if (st) return st;
     const cudaError_t e = cudaStreamWaitEvent(b->q.stream, ((struct event *)event)->event, 0);
     return e ? sheaf__cuda_error(b->device->name, e, "making the queue wait for an event")

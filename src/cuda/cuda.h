@@ -58,6 +58,7 @@ struct sheaf__cuda_queue {
      * products of one x by several matrices convert it once; NULL: none. */
     const struct sheaf_tensor *rounded;
     enum sheaf_type rounded_type;
+    struct sheaf__sum sum; /* kept for the nodes that come next (core/sum.h) */
 };
 
 /* One op: exact support, scratch bytes, launch. A launch only submits. */
@@ -103,6 +104,16 @@ int sheaf__cuda_launch_turn(struct sheaf__cuda_queue *q, const struct sheaf_tens
                             int n, enum sheaf_status *st);
 int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
                              int n, enum sheaf_status *st);
+
+/* Submits the sum that was kept. A chain that begins with its result takes it along; while there is
+ * one, launch_chain submits no other. */
+enum sheaf_status sheaf__cuda_launch_sum(struct sheaf__cuda_queue *q);
+
+/* ---- collectives of members on one GPU (shared_gpu.cu) ---- */
+
+extern const struct sheaf__devcomm_i sheaf__cuda_shared_gpu;
+void *sheaf__cuda_backend_stream(sheaf_backend_t backend); /* NULL: not one of ours */
+enum sheaf_status sheaf__cuda_backend_sum(sheaf_backend_t backend, const struct sheaf__sum *sum);
 
 /* ---- shared by the op files ---- */
 

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "core/blocks.h"
+#include "core/sum.h"
 #include "sheaf/ops.h"
 
 #define HD static __host__ __device__ __forceinline__
@@ -292,6 +293,21 @@ static __device__ __forceinline__ float block_max(float x, float *scratch) {
     __syncthreads();
     float max = threadIdx.x % 32 < blockDim.x / 32 ? scratch[threadIdx.x % 32] : -INFINITY;
     return warp_max(max);
+}
+
+/* Element i of a sum of blocks. */
+static __device__ __forceinline__ float sum_at(const sheaf__sum &s, size_t i) {
+    float total = 0.0f, host = 0.0f;
+    bool first_host = true, first = true;
+    for (int k = 0; k < s.n_blocks; k++) {
+        const float v = s.block[k][i];
+        host = first ? v : host + v;
+        first = s.ends_host[k];
+        if (!first) continue;
+        total = first_host ? host : total + host;
+        first_host = false;
+    }
+    return total;
 }
 
 /* ALiBi slope of head h of n_head: see sheaf__cpu_alibi_slope. */

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "comm/devcomm.h"
 #include "cuda/cuda.h"
 
 /* Architectures in the build: machine code for each of SHEAF_CUDA_ARCHS, and code that the driver
@@ -252,7 +253,6 @@ static const char *no_device(void) { return reg_device_count(&sheaf__cuda_reg) ?
 static int ordinal_of(sheaf_backend_dev_t dev) {
     return dev && dev->iface == &device_i ? device_of(dev)->ordinal : -1;
 }
-void *sheaf__cuda_backend_stream(sheaf_backend_t backend);
 
 static void *reg_proc(sheaf_backend_reg_t reg, const char *name) {
     (void)reg;
@@ -261,6 +261,8 @@ static void *reg_proc(sheaf_backend_reg_t reg, const char *name) {
     /* void *(*)(sheaf_backend_t): its cudaStream_t, for those that order work of their own after
      * the backend's; NULL if it is not one of ours */
     if (!strcmp(name, "sheaf_backend_cuda_stream")) return (void *)sheaf__cuda_backend_stream;
+    if (!strcmp(name, SHEAF__SUM_PROC)) return (void *)sheaf__cuda_backend_sum;
+    if (!strcmp(name, SHEAF__DEVCOMM_PROC)) return (void *)&sheaf__cuda_shared_gpu;
     return NULL;
 }
 

@@ -31,28 +31,32 @@ enum sheaf_status sheaf__cuda_launch_rms_norm(struct sheaf__cuda_queue *q,
     return sheaf__cuda_launched(q, dst);
 }
 
-/* ---- x + y, its norm, and that times w, in one ---- */
+/* ---- (a sum of blocks,) x + y, its norm, and that times w, in one ---- */
 
 struct Chain {      /* all F32 of one shape, dense rows; data NULL: not there */
     View a, b, sum; /* without b: the norm of a */
     View norm, out;
     const float *w;
     float eps;
+    sheaf__sum blocks; /* n_blocks 0: no; else they are added first, to a or, if `to_b`, to b */
+    bool to_b;
 };
 
 static __global__ void chain_kernel(Chain c) {
     __shared__ float scratch[32];
     for (int64_t row = blockIdx.x; row < n_rows(c.a); row += gridDim.x) {
         const Row at = row_at(c.a.ne, row);
-        const float *a = (const float *)(const void *)row_data(c.a, at), *b = NULL;
+        float *a = (float *)(void *)row_data(c.a, at), *b = NULL;
         float *sum_row = NULL, *norm = (float *)(void *)row_data(c.norm, at), *out = NULL,
               sum = 0.0f;
         if (c.b.data) {
-            b = (const float *)(const void *)row_data(c.b, at);
+            b = (float *)(void *)row_data(c.b, at);
             sum_row = (float *)(void *)row_data(c.sum, at);
         }
         if (c.out.data) out = (float *)(void *)row_data(c.out, at);
         for (int64_t i = threadIdx.x; i < c.a.ne[0]; i += blockDim.x) {
+            if (c.blocks.n_blocks)
+                (c.to_b ? b : a)[i] = sum_at(c.blocks, (size_t)(row * c.a.ne[0] + i));
             const float v = b ? a[i] + b[i] : a[i];
             if (b) sum_row[i] = v; /* which may be a or b */
             sum = fmaf(v, v, sum);
@@ -65,6 +69,10 @@ static __global__ void chain_kernel(Chain c) {
             if (out) out[i] = v * c.w[i];
         }
     }
+}
+
+static bool is_sum(const struct sheaf_tensor *t, const struct sheaf__sum *s) {
+    return t && t->data == s->out && (size_t)sheaf_nelements(t) == s->n && sheaf_is_contiguous(t);
 }
 
 int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
@@ -93,7 +101,9 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
             mul = NULL;
         }
     }
-    if ((!add && !mul) || (mul && !sheaf__cuda_apart(mul, norm))) return 0;
+    if (mul && !sheaf__cuda_apart(mul, norm)) return 0;
+    const bool to_a = is_sum(in[0], &q->sum), to_b = is_sum(in[1], &q->sum);
+    if (q->sum.n_blocks ? to_a == to_b : !add && !mul) return 0;
     Chain c;
     memset(&c, 0, sizeof c);
     c.a = sheaf__cuda_view(in[0]);
@@ -103,6 +113,9 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
     if (mul) c.out = sheaf__cuda_view(mul);
     if (mul) c.w = (const float *)mul->src[1]->data;
     c.eps = sheaf__param_f32(norm, 0);
+    c.blocks = q->sum;
+    c.to_b = to_b;
+    memset(&q->sum, 0, sizeof q->sum);
     CUDA_LAUNCH(chain_kernel, sheaf__cuda_blocks(sheaf_nrows(norm), 1),
                 sheaf__cuda_row_threads(norm->ne[0]), 0, q->stream, c);
     *st = sheaf__cuda_launched(q, norm);
@@ -266,4 +279,3 @@ enum sheaf_status sheaf__cuda_launch_top_k(struct sheaf__cuda_queue *q,
                                            const struct sheaf_tensor *dst) {
     return launch_select(q, dst, dst->ne[0]);
 }
-

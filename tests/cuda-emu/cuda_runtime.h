@@ -11,7 +11,8 @@
  * it cannot show: races between barriers, the memory model, speed, and anything of the real driver.
  *
  * SHEAF_CUDA_EMU sets up the machine: "devices=2,cc=90,memory=N,fail=NAME:COUNT" (the COUNTth call
- * of the runtime function NAME fails). */
+ * of the runtime function NAME fails; never=N: from the Nth cudaStreamQuery on, nothing is done).
+ */
 #ifndef SHEAF_CUDA_EMU_RUNTIME_H
 #define SHEAF_CUDA_EMU_RUNTIME_H
 
@@ -129,6 +130,7 @@ enum cudaError_t {
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
     cudaErrorECCUncorrectable = 214,
+    cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
     cudaErrorAssert = 710,
     cudaErrorIllegalInstruction = 715,
@@ -152,8 +154,12 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 typedef struct emu_event *cudaEvent_t;
 typedef struct emu_graph *cudaGraph_t;
 typedef struct emu_graph *cudaGraphExec_t;
+struct cudaUUID_t {
+    char bytes[16];
+};
 struct cudaDeviceProp {
     char name[256];
+    cudaUUID_t uuid;
     size_t totalGlobalMem;
     int major, minor, multiProcessorCount;
 };
@@ -167,6 +173,15 @@ cudaError_t cudaFree(void *p);
 cudaError_t cudaHostAlloc(void **p, size_t size, unsigned flags);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags);
+/* Of what cudaMalloc gave; from then on it is memory that other processes can map. The handle of
+ * the own process cannot be opened, as with the real driver. */
+struct cudaIpcMemHandle_t {
+    char reserved[64];
+};
+enum { cudaIpcMemLazyEnablePeerAccess = 1 };
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p);
+cudaError_t cudaIpcOpenMemHandle(void **p, cudaIpcMemHandle_t handle, unsigned flags);
+cudaError_t cudaIpcCloseMemHandle(void *p);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind,
                             cudaStream_t s);
@@ -178,6 +193,7 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t size, cudaStream_t s);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t s);
 cudaError_t cudaStreamSynchronize(cudaStream_t s);
+cudaError_t cudaStreamQuery(cudaStream_t s); /* not done on every other call */
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags);
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);

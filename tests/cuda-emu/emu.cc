@@ -1,11 +1,13 @@
 /* The emulated machine: see cuda_runtime.h. */
 #include "cuda_runtime.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <map>
 #include <mutex>
@@ -232,6 +234,16 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     if (s != cudaStreamPerThread && s && s->capture) return give(cudaErrorStreamCaptureUnsupported);
     return cudaSuccess;
 }
+cudaError_t cudaStreamQuery(cudaStream_t s) {
+    static thread_local bool ready;
+    static thread_local long queries;
+    MAY_FAIL("cudaStreamQuery", cudaErrorIllegalAddress);
+    if (s != cudaStreamPerThread && s && s->capture) return give(cudaErrorStreamCaptureUnsupported);
+    const long never = setting("never", 0);
+    if (never && ++queries >= never) return give(cudaErrorNotReady);
+    ready = !ready;
+    return ready ? give(cudaErrorNotReady) : cudaSuccess;
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
     MAY_FAIL("cudaEventCreateWithFlags", cudaErrorMemoryAllocation);
@@ -287,6 +299,8 @@ struct block {
     size_t size, mapped;
     char *base;
     int device;
+    int fd;      /* of memory that others may map, else -1 */
+    bool opened; /* it is another process's */
 };
 static std::map<void *, block> blocks;
 static size_t used[16];
@@ -302,6 +316,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
     MAY_FAIL("cudaGetDeviceProperties", cudaErrorInvalidDevice);
     const long cc = setting("cc", 90);
     snprintf(p->name, sizeof p->name, "Emulated GPU %d", device);
+    memset(p->uuid.bytes, 'a' + device, sizeof p->uuid.bytes);
     p->totalGlobalMem = (size_t)setting("memory", 1L << 30);
     p->major = (int)cc / 10;
     p->minor = (int)cc % 10;
@@ -331,7 +346,7 @@ cudaError_t cudaMalloc(void **p, size_t size) {
     mprotect(base + mapped - 4096, 4096, PROT_NONE);
     *p = base + mapped - 4096 - whole;
     memset(*p, 0xcd, whole); /* nothing comes as zeros */
-    blocks[*p] = block{size, mapped, base, device_now};
+    blocks[*p] = block{size, mapped, base, device_now, -1, false};
     used[device_now] += size;
     return cudaSuccess;
 }
@@ -339,12 +354,72 @@ cudaError_t cudaFree(void *p) {
     std::lock_guard<std::mutex> hold(lock);
     auto it = blocks.find(p);
     if (!p) return cudaSuccess;
-    if (it == blocks.end()) return give(cudaErrorInvalidValue);
+    if (it == blocks.end() || it->second.opened) return give(cudaErrorInvalidValue);
+    if (it->second.fd >= 0) close(it->second.fd);
     used[it->second.device] -= it->second.size;
     munmap(it->second.base, it->second.mapped);
     blocks.erase(it);
     return cudaSuccess;
 }
+/* ---- memory of other processes ---- */
+
+struct shared_block { /* what a handle holds */
+    long pid;
+    int fd;
+    size_t size, mapped, offset;
+};
+static_assert(sizeof(shared_block) <= sizeof(cudaIpcMemHandle_t), "a handle has no room for it");
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p) {
+    MAY_FAIL("cudaIpcGetMemHandle", cudaErrorInvalidValue);
+    std::lock_guard<std::mutex> hold(lock);
+    auto it = blocks.find(p);
+    if (it == blocks.end() || it->second.opened) return give(cudaErrorInvalidValue);
+    block &b = it->second;
+    if (b.fd < 0) { /* the same bytes at the same address, from now on in a file without a name */
+        const size_t size = b.mapped - 4096;
+        const int fd = memfd_create("cuda-emu", MFD_CLOEXEC);
+        if (fd < 0 || ftruncate(fd, (off_t)size) || pwrite(fd, b.base, size, 0) != (ssize_t)size ||
+            mmap(b.base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != b.base) {
+            if (fd >= 0) close(fd);
+            return give(cudaErrorMemoryAllocation);
+        }
+        b.fd = fd;
+    }
+    const shared_block s = {getpid(), b.fd, b.size, b.mapped, (size_t)((char *)p - b.base)};
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &s, sizeof s);
+    return cudaSuccess;
+}
+cudaError_t cudaIpcOpenMemHandle(void **p, cudaIpcMemHandle_t handle, unsigned) {
+    MAY_FAIL("cudaIpcOpenMemHandle", cudaErrorInvalidValue);
+    shared_block s;
+    char path[64];
+    memcpy(&s, &handle, sizeof s);
+    if (s.pid == getpid()) return give(cudaErrorInvalidDevice);
+    snprintf(path, sizeof path, "/proc/%ld/fd/%d", s.pid, s.fd);
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return give(cudaErrorInvalidValue);
+    char *base = (char *)mmap(NULL, s.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base != MAP_FAILED &&
+        mmap(base, s.mapped - 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != base)
+        base = (char *)MAP_FAILED;
+    close(fd);
+    if (base == MAP_FAILED) return give(cudaErrorMemoryAllocation);
+    std::lock_guard<std::mutex> hold(lock);
+    *p = base + s.offset;
+    blocks[*p] = block{s.size, s.mapped, base, device_now, -1, true};
+    return cudaSuccess;
+}
+cudaError_t cudaIpcCloseMemHandle(void *p) {
+    std::lock_guard<std::mutex> hold(lock);
+    auto it = blocks.find(p);
+    if (it == blocks.end() || !it->second.opened) return give(cudaErrorInvalidValue);
+    munmap(it->second.base, it->second.mapped);
+    blocks.erase(it);
+    return cudaSuccess;
+}
+
 cudaError_t cudaHostAlloc(void **p, size_t size, unsigned) {
     MAY_FAIL("cudaHostAlloc", cudaErrorMemoryAllocation);
     *p = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
@@ -405,6 +480,8 @@ const char *cudaGetErrorString(cudaError_t e) {
         return "no error";
     case cudaErrorMemoryAllocation:
         return "out of memory";
+    case cudaErrorNotReady:
+        return "device not ready";
     case cudaErrorInsufficientDriver:
         return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorNoDevice:

@@ -55,7 +55,7 @@ static enum sheaf_status identify(sheaf_backend_dev_t dev, uint8_t id[SHEAF__DEV
     if (!is("same")) id[15] = (uint8_t)sheaf_backend_dev_name(dev)[3];
     return SHEAF_STATUS_SUCCESS;
 }
-static bool shares_devices(void) { return false; }
+static enum sheaf__devcomm_places places(void) { return SHEAF__DEVCOMM_APART; }
 
 static enum sheaf_status make_key(uint8_t key[SHEAF__DEVCOMM_KEY_BYTES]) {
     static int n;
@@ -226,7 +226,7 @@ static enum sheaf_status poll(void *made, int local, bool *done) {
 const struct sheaf__devcomm_i far_devcomm = {.version = SHEAF__DEVCOMM_VERSION,
                                              .name = "far",
                                              .identify = identify,
-                                             .shares_devices = shares_devices,
+                                             .places = places,
                                              .make_key = make_key,
                                              .create = create,
                                              .destroy = destroy,

@@ -1,8 +1,8 @@
 /* libsheaf-nccl.so: collectives between CUDA devices through NCCL (comm/devcomm.h).
  *
- * NCCL moves the data; the sums are ours (sum.cu), in the order of the group. So the bits do not
- * depend on NCCL's choice of an algorithm, which changes with the size of a message, nor on NVLS,
- * whose sums inside the switch differ from call to call. A small vector is gathered whole and
+ * NCCL moves the data; the CUDA backend adds (core/sum.h), in the order of the group. So the bits
+ * do not depend on NCCL's choice of an algorithm, which changes with the size of a message, nor on
+ * NVLS, whose sums inside the switch differ from call to call. A small vector is gathered whole and
  * summed by everyone; of a large one each member sums its part and passes it on.
  * SHEAF_NCCL_SUMS=nccl leaves all-reduce to NCCL instead: fewer bytes for many members, other bits
  * (NVLS is left out all the same).
@@ -20,8 +20,8 @@
 #include <time.h>
 
 #include "comm/devcomm.h"
+#include "core/sum.h"
 #include "sheaf/backend-impl.h"
-#include "sum.h"
 
 enum {
     OLDEST = 21800,             /* nonblocking communicators that can be relied on */
@@ -122,9 +122,10 @@ static enum sheaf_status identify(sheaf_backend_dev_t dev, uint8_t id[SHEAF__DEV
     return SHEAF_STATUS_SUCCESS;
 }
 
-static bool shares_devices(void) {
+static enum sheaf__devcomm_places places(void) {
     const char *text = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    return have_library() && nccl.version >= SHARES_FROM && text && !strcmp(text, "1");
+    const bool shares = have_library() && nccl.version >= SHARES_FROM && text && !strcmp(text, "1");
+    return shares ? SHEAF__DEVCOMM_ANY : SHEAF__DEVCOMM_APART;
 }
 
 static enum sheaf_status make_key(uint8_t key[SHEAF__DEVCOMM_KEY_BYTES]) {
@@ -142,7 +143,9 @@ static enum sheaf_status make_key(uint8_t key[SHEAF__DEVCOMM_KEY_BYTES]) {
 struct local {
     int member, ordinal;
     ncclComm_t comm;
+    sheaf_backend_t backend;
     cudaStream_t stream;
+    sheaf__sum_fn *add;
     float *scratch;
     size_t scratch_floats;
     atomic_bool aborted; /* its communicator is gone */
@@ -150,7 +153,6 @@ struct local {
 
 struct made {
     struct sheaf__devcomm_group group;
-    struct sheaf__nccl_order order;
     bool sums_by_nccl;
     int n_local;
     struct local locals[];
@@ -202,16 +204,6 @@ static void destroy(void *made) {
     free(m);
 }
 
-static void write_order(struct made *m) {
-    const struct sheaf__devcomm_group *g = &m->group;
-    m->order.n = g->n;
-    for (int i = 0; i < g->n; i++) {
-        const int member = g->order[i];
-        m->order.member[i] = (short)member;
-        m->order.ends_host[i] = i + 1 == g->n || g->host[g->order[i + 1]] != g->host[member];
-    }
-}
-
 static enum sheaf_status start(struct made *m) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
@@ -240,9 +232,9 @@ static enum sheaf_status start(struct made *m) {
 
 static enum sheaf_status create(const struct sheaf__devcomm_group *group, void **out) {
     const char *sums = getenv("SHEAF_NCCL_SUMS");
-    if (group->n > SHEAF__NCCL_MAX_MEMBERS)
+    if (group->n > SHEAF__SUM_BLOCKS)
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "%d members; it takes at most %d",
-                               group->n, SHEAF__NCCL_MAX_MEMBERS);
+                               group->n, SHEAF__SUM_BLOCKS);
     if (sums && *sums && strcmp(sums, "nccl") != 0 && strcmp(sums, "ordered") != 0)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "SHEAF_NCCL_SUMS is '%.40s'; it is ordered or nccl", sums);
@@ -252,18 +244,20 @@ static enum sheaf_status create(const struct sheaf__devcomm_group *group, void *
     m->n_local = group->n_local;
     m->sums_by_nccl = sums && !strcmp(sums, "nccl");
     if (m->sums_by_nccl) setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);
-    write_order(m);
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int i = 0; i < m->n_local; i++) {
         struct local *l = &m->locals[i];
         l->member = group->local[i];
-        l->ordinal = ordinal_of(sheaf_backend_get_device(group->backends[i]));
-        l->stream = stream_of(group->backends[i]);
-        if (l->ordinal < 0 || !l->stream)
-            st = sheaf_set_error(SHEAF_STATUS_FAILED, "the CUDA backend gives no stream");
-        cudaError_t e = st ? cudaSuccess : cudaSetDevice(l->ordinal);
-        if (!st && !e) e = (cudaError_t)sheaf__nccl_load_sum();
-        if (!st && e) st = cuda_failed(e, "load the kernel that adds");
+        l->backend = group->backends[i];
+        l->ordinal = ordinal_of(sheaf_backend_get_device(l->backend));
+        l->stream = stream_of(l->backend);
+        void *add = proc_of(sheaf_backend_get_device(l->backend), SHEAF__SUM_PROC);
+        memcpy(&l->add, &add, sizeof l->add);
+        if (l->ordinal < 0 || !l->stream || !l->add)
+            st = sheaf_set_error(SHEAF_STATUS_FAILED,
+                                 "the CUDA backend gives no stream, or cannot add");
+        const struct sheaf__sum nothing = {.n_blocks = 1};
+        if (!st) st = l->add(l->backend, &nothing); /* loads the kernel */
     }
     if (!st) st = start(m);
     if (st) {
@@ -276,11 +270,13 @@ static enum sheaf_status create(const struct sheaf__devcomm_group *group, void *
 
 /* ---- collectives ---- */
 
-/* Makes the thread use the member's device, with that many floats of scratch. */
+/* Makes the thread use the member's device, with that many floats of scratch that nobody uses. */
 static enum sheaf_status prepare(struct local *l, size_t floats) {
     cudaError_t e = cudaSetDevice(l->ordinal);
     if (e) return cuda_failed(e, "use the device");
     if (l->aborted) return sheaf_set_error(SHEAF_STATUS_PEER, "the group was ended");
+    const enum sheaf_status st = l->add(l->backend, NULL);
+    if (st) return st;
     if (floats <= l->scratch_floats) return SHEAF_STATUS_SUCCESS;
     if (l->scratch) { /* earlier collectives may still use it */
         e = cudaStreamSynchronize(l->stream);
@@ -328,10 +324,22 @@ static enum sheaf_status exchange_all(struct made *m, struct local *l,
     return settle(m, l, r, "exchange");
 }
 
+struct scratch { /* the addends of all members there, each `stride` floats */
+    const float *at;
+    size_t stride;
+};
+static const float *addend_of(const void *user, int member) {
+    const struct scratch *s = user;
+    return s->at + (size_t)member * s->stride;
+}
+
+/* Kept by the backend until it has more to do. */
 static enum sheaf_status sum(const struct made *m, const struct local *l, size_t stride, float *out,
                              size_t n) {
-    const int e = sheaf__nccl_sum(&m->order, l->scratch, stride, out, n, (void *)l->stream);
-    return e ? cuda_failed((cudaError_t)e, "sum") : SHEAF_STATUS_SUCCESS;
+    const struct sheaf__devcomm_group *g = &m->group;
+    const struct scratch from = {l->scratch, stride};
+    const struct sheaf__sum s = sheaf__sum_of(g->n, g->order, g->host, addend_of, &from, out, n);
+    return n ? l->add(l->backend, &s) : SHEAF_STATUS_SUCCESS;
 }
 
 /* A chunk of a large vector: member j owns floats [j * part, (j + 1) * part). */
@@ -376,6 +384,7 @@ static enum sheaf_status reduce_chunk(struct made *m, struct local *l, float *da
     enum sheaf_status st = prepare(l, part * members);
     if (!st) st = exchange_all(m, l, scatter_with, &c);
     if (!st) st = sum(m, l, part, part_of(&c, l->member), part_floats(&c, l->member));
+    if (!st) st = l->add(l->backend, NULL);
     return st ? st : exchange_all(m, l, gather_with, &c);
 }
 
@@ -462,6 +471,8 @@ static enum sheaf_status poll(void *made, int local, bool *done) {
     struct local *l = &m->locals[local];
     ncclResult_t r = ncclSuccess;
     if (l->aborted) return sheaf_set_error(SHEAF_STATUS_PEER, "the group was ended");
+    const enum sheaf_status st = l->add(l->backend, NULL);
+    if (st) return st;
     cudaError_t e = cudaSetDevice(l->ordinal);
     if (!e) e = cudaStreamQuery(l->stream);
     *done = !e;
@@ -475,7 +486,7 @@ static enum sheaf_status poll(void *made, int local, bool *done) {
 static const struct sheaf__devcomm_i devcomm = {.version = SHEAF__DEVCOMM_VERSION,
                                                 .name = "nccl",
                                                 .identify = identify,
-                                                .shares_devices = shares_devices,
+                                                .places = places,
                                                 .make_key = make_key,
                                                 .create = create,
                                                 .destroy = destroy,

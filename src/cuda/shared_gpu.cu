@@ -1,0 +1,395 @@
+/* Collectives of members that share one GPU, in one process or in several of a host
+ * (comm/devcomm.h).
+ *
+ * Each member has two places in device memory that the others read: through CUDA's IPC in another
+ * process. A member copies its addend there, waits until its queue has done so, and says so in
+ * shared memory; once all have, each adds for itself, in the group's order. So no kernel waits for
+ * another process, whose turn on the GPU would come only after its own: hosts wait, with the
+ * group's deadline. Places are used by turns. Whoever has said that step s is there has read what
+ * step s - 1 brought, so nobody writes to a place that is still read.
+ *
+ * Shared memory holds numbers and handles only. Its name is in the group's key and is gone once all
+ * have opened it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/devcomm.h"
+#include "cuda/cuda.h"
+
+namespace {
+
+enum {
+    PLACE_BYTES = 8 << 20, /* more is exchanged piece by piece */
+    PLACE_FLOATS = PLACE_BYTES / 4,
+    SPINS = 2000,
+    FAREWELL_S = 1,
+};
+
+enum state { ABSENT, OPEN, HERE, GONE, BROKEN };
+
+struct seat { /* of a member, in shared memory */
+    uint32_t state;
+    uint32_t pid;
+    uint64_t address; /* of its places, for members of the same process */
+    cudaIpcMemHandle_t handle;
+    alignas(64) uint64_t step; /* what its places hold */
+};
+
+struct local {
+    int member;
+    const struct sheaf__cuda_device *device;
+    sheaf_backend_t backend;
+    cudaStream_t stream;
+    char *places; /* [2][PLACE_BYTES] */
+    uint64_t step;
+};
+
+struct made {
+    struct sheaf__devcomm_group group;
+    struct seat *seats; /* [n] */
+    char *places[SHEAF__SUM_BLOCKS];
+    bool opened[SHEAF__SUM_BLOCKS]; /* through IPC */
+    uint32_t aborted;
+    struct local locals[SHEAF__SUM_BLOCKS];
+};
+
+size_t table_bytes(const struct made *m) { return (size_t)m->group.n * sizeof(struct seat); }
+
+template <typename T> T load(const T *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+template <typename T> void store(T *p, T value) { __atomic_store_n(p, value, __ATOMIC_RELEASE); }
+
+struct sheaf__cuda_device *device_of(sheaf_backend_dev_t dev) {
+    sheaf_backend_buffer_type_t buft = sheaf_backend_dev_buffer_type(dev);
+    return buft ? sheaf__cuda_device_of_buft(buft) : NULL;
+}
+
+/* Processes that do not see the same /dev/shm are not on one GPU as far as this goes. */
+enum sheaf_status identify(sheaf_backend_dev_t dev, uint8_t id[SHEAF__DEVCOMM_ID_BYTES]) {
+    const struct sheaf__cuda_device *d = device_of(dev);
+    struct cudaDeviceProp p;
+    struct stat shm;
+    if (!d) return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "it is no CUDA device");
+    const cudaError_t e = cudaGetDeviceProperties(&p, d->ordinal);
+    if (e) return sheaf__cuda_error(d->name, e, "asking for its identity");
+    if (stat("/dev/shm", &shm))
+        return sheaf_set_error(SHEAF_STATUS_IO, "/dev/shm: %s", strerror(errno));
+    memcpy(id, &p.uuid, SHEAF__DEVCOMM_ID_BYTES);
+    for (size_t i = 0; i < sizeof shm.st_dev; i++)
+        id[i] ^= (uint8_t)((uint64_t)shm.st_dev >> 8 * i);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf__devcomm_places places() { return SHEAF__DEVCOMM_ONE; }
+
+enum sheaf_status make_key(uint8_t key[SHEAF__DEVCOMM_KEY_BYTES]) {
+    static uint32_t n;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    memset(key, 0, SHEAF__DEVCOMM_KEY_BYTES);
+    snprintf((char *)key, SHEAF__DEVCOMM_KEY_BYTES, "/sheaf-gpu-%ld-%u-%lx%lx", (long)getpid(),
+             __atomic_add_fetch(&n, 1, __ATOMIC_RELAXED), (unsigned long)now.tv_sec,
+             (unsigned long)now.tv_nsec);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- life ---- */
+
+/* Until all seats are past a state, or it is over. Every member's state is asked each time, so that
+ * one that failed ends the others. */
+enum sheaf_status await_state(struct made *m, uint32_t state, bool (*over)(const void *),
+                              const void *user) {
+    for (int i = 0; i < m->group.n;) {
+        const uint32_t s = load(&m->seats[i].state);
+        if (s == BROKEN)
+            return sheaf_set_error(SHEAF_STATUS_TIMEOUT, "member %d could not join", i);
+        if (s >= state) {
+            i++;
+        } else if (over(user)) {
+            return sheaf_set_error(SHEAF_STATUS_TIMEOUT, "member %d did not join in time", i);
+        } else {
+            sched_yield();
+        }
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+bool group_gives_up(const void *user) { return ((const struct made *)user)->group.give_up(); }
+bool time_is_up(const void *user) {
+    struct timespec now;
+    const struct timespec *end = (const struct timespec *)user;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec > end->tv_sec || (now.tv_sec == end->tv_sec && now.tv_nsec > end->tv_nsec);
+}
+
+void say(struct made *m, uint32_t state) {
+    for (int i = 0; m->seats && i < m->group.n_local; i++)
+        store(&m->seats[m->group.local[i]].state, state);
+}
+
+enum sheaf_status share_table(struct made *m) {
+    const char *name = (const char *)m->group.key;
+    const int fd = shm_open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    void *p = MAP_FAILED;
+    if (fd >= 0 && !ftruncate(fd, (off_t)table_bytes(m))) /* all make it the same size, of zeros */
+        p = mmap(NULL, table_bytes(m), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    const int failed = errno;
+    if (fd >= 0) close(fd);
+    if (p == MAP_FAILED)
+        return sheaf_set_error(SHEAF_STATUS_IO, "shared memory %s: %s", name, strerror(failed));
+    m->seats = (struct seat *)p;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status take_seat(struct made *m, struct local *l) {
+    struct seat *s = &m->seats[l->member];
+    const char *name = l->device->name;
+    void *p = NULL;
+    cudaError_t e = cudaSetDevice(l->device->ordinal);
+    if (!e) e = cudaMalloc(&p, 2 * (size_t)PLACE_BYTES);
+    if (e) return sheaf__cuda_error(name, e, "%d bytes for collectives", 2 * PLACE_BYTES);
+    l->places = m->places[l->member] = (char *)p;
+    if (m->group.n > m->group.n_local) e = cudaIpcGetMemHandle(&s->handle, p);
+    if (e) return sheaf__cuda_error(name, e, "sharing memory with other processes");
+    s->pid = (uint32_t)getpid();
+    s->address = (uint64_t)(uintptr_t)p;
+    struct sheaf__sum nothing;
+    memset(&nothing, 0, sizeof nothing);
+    nothing.n_blocks = 1;
+    return sheaf__cuda_backend_sum(l->backend, &nothing); /* loads the kernel */
+}
+
+enum sheaf_status open_places(struct made *m) {
+    for (int i = 0; i < m->group.n; i++) {
+        if (m->places[i]) continue;
+        void *p = NULL;
+        const cudaError_t e =
+            cudaIpcOpenMemHandle(&p, m->seats[i].handle, cudaIpcMemLazyEnablePeerAccess);
+        if (e)
+            return sheaf__cuda_error(m->locals[0].device->name, e,
+                                     "reaching the memory of member %d", i);
+        m->places[i] = (char *)p;
+        m->opened[i] = true;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+void abort_group(void *made) {
+    struct made *m = (struct made *)made;
+    store(&m->aborted, 1u);
+}
+
+/* A member's memory must outlive the others' use of it: they are waited for, but not for long. */
+void destroy(void *made) {
+    struct made *m = (struct made *)made;
+    struct timespec end;
+    for (int i = 0; i < m->group.n; i++)
+        if (m->opened[i]) cudaIpcCloseMemHandle(m->places[i]);
+    if (m->seats && load(&m->seats[m->group.local[0]].state) != BROKEN) {
+        say(m, GONE);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        end.tv_sec += FAREWELL_S;
+        if (!m->aborted) await_state(m, GONE, time_is_up, &end);
+    }
+    for (int i = 0; i < m->group.n_local; i++) {
+        struct local *l = &m->locals[i];
+        if (!l->places) continue;
+        cudaSetDevice(l->device->ordinal);
+        cudaFree(l->places);
+    }
+    cudaGetLastError();
+    if (m->seats) munmap(m->seats, table_bytes(m));
+    free(m);
+}
+
+enum sheaf_status create(const struct sheaf__devcomm_group *group, void **out) {
+    if (group->n > SHEAF__SUM_BLOCKS)
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "%d members; it takes at most %d",
+                               group->n, SHEAF__SUM_BLOCKS);
+    struct made *m = (struct made *)calloc(1, sizeof *m);
+    if (!m) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a group");
+    m->group = *group;
+    enum sheaf_status st = share_table(m);
+    if (!st) say(m, OPEN);
+    if (!st) st = await_state(m, OPEN, group_gives_up, m);
+    shm_unlink((const char *)m->group.key); /* all have it, or it is of no use */
+    for (int i = 0; i < group->n_local && !st; i++) {
+        struct local *l = &m->locals[i];
+        l->member = group->local[i];
+        l->backend = group->backends[i];
+        l->device = device_of(sheaf_backend_get_device(l->backend));
+        l->stream = (cudaStream_t)sheaf__cuda_backend_stream(l->backend);
+        st = take_seat(m, l);
+    }
+    if (!st) say(m, HERE);
+    if (!st) st = await_state(m, HERE, group_gives_up, m);
+    if (!st) st = open_places(m);
+    if (!st) {
+        *out = m;
+        return st;
+    }
+    say(m, BROKEN);
+    destroy(m);
+    return st;
+}
+
+/* ---- steps ---- */
+
+enum sheaf_status over(const struct made *m, const struct local *l, const char *waits_for) {
+    if (load(&m->aborted)) return sheaf_set_error(SHEAF_STATUS_PEER, "the group was ended");
+    if (!m->group.give_up()) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_TIMEOUT, "%s: %s did not come in time", l->device->name,
+                           waits_for);
+}
+
+cudaError_t query(const struct local *l) {
+    const cudaError_t e = cudaStreamQuery(l->stream);
+    if (e == cudaErrorNotReady) cudaGetLastError(); /* or the next launch would find it */
+    return e;
+}
+
+/* `bytes` from `from` to this member's place of the next step; returns once all members' are there.
+ */
+enum sheaf_status step(struct made *m, struct local *l, const void *from, size_t bytes) {
+    const char *name = l->device->name;
+    enum sheaf_status st = sheaf__cuda_backend_sum(l->backend, NULL);
+    if (st) return st;
+    cudaError_t e = cudaSetDevice(l->device->ordinal);
+    l->step++;
+    if (!e && bytes)
+        e = cudaMemcpyAsync(l->places + l->step % 2 * PLACE_BYTES, from, bytes,
+                            cudaMemcpyDeviceToDevice, l->stream);
+    if (e) return sheaf__cuda_error(name, e, "giving %zu bytes to the group", bytes);
+    for (unsigned spins = 1; (e = query(l)) == cudaErrorNotReady; spins++) {
+        if (spins % SPINS == 0 && (st = over(m, l, "its own queue"))) return st;
+        sched_yield();
+    }
+    if (e) return sheaf__cuda_error(name, e, "waiting for the addends of a collective");
+    store(&m->seats[l->member].step, l->step);
+    for (int i = 0; i < m->group.n; i++) {
+        for (unsigned spins = 1; load(&m->seats[i].step) < l->step; spins++) {
+            if (spins % SPINS == 0 && (st = over(m, l, "another member"))) return st;
+            if (spins > SPINS) sched_yield();
+        }
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+struct place { /* of all members, from a float on */
+    const struct made *m;
+    uint64_t step;
+    size_t at;
+};
+const char *place_of(const struct made *m, int member, uint64_t step) {
+    return m->places[member] + step % 2 * PLACE_BYTES;
+}
+const float *addend_of(const void *user, int member) {
+    const struct place *p = (const struct place *)user;
+    return (const float *)(const void *)place_of(p->m, member, p->step) + p->at;
+}
+
+/* All members' elements [at, at + n) of the step; kept by the backend until it has more to do. */
+enum sheaf_status add(const struct made *m, const struct local *l, size_t at, float *out,
+                      size_t n) {
+    const struct sheaf__devcomm_group *g = &m->group;
+    const struct place from = {m, l->step, at};
+    const struct sheaf__sum s = sheaf__sum_of(g->n, g->order, g->host, addend_of, &from, out, n);
+    return sheaf__cuda_backend_sum(l->backend, &s);
+}
+
+size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+enum sheaf_status all_reduce(void *made, int local, float *data, size_t n) {
+    struct made *m = (struct made *)made;
+    struct local *l = &m->locals[local];
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t at = 0; at < n && !st; at += PLACE_FLOATS) {
+        const size_t len = least(n - at, PLACE_FLOATS);
+        st = step(m, l, data + at, len * sizeof *data);
+        if (!st) st = add(m, l, 0, data + at, len);
+    }
+    return st;
+}
+
+enum sheaf_status reduce_scatter(void *made, int local, const float *send, float *recv,
+                                 const size_t *counts) {
+    struct made *m = (struct made *)made;
+    struct local *l = &m->locals[local];
+    size_t n = 0, first = 0;
+    for (int i = 0; i < m->group.n; i++) {
+        if (i == l->member) first = n;
+        n += counts[i];
+    }
+    const size_t last = first + counts[l->member];
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t at = 0; at < n && !st; at += PLACE_FLOATS) {
+        const size_t end = at + least(n - at, PLACE_FLOATS);
+        const size_t lo = first > at ? first : at, hi = least(last, end);
+        st = step(m, l, send + at, (end - at) * sizeof *send);
+        if (!st && lo < hi) st = add(m, l, lo - at, recv + (lo - first), hi - lo);
+    }
+    return st;
+}
+
+enum sheaf_status all_gather(void *made, int local, const void *send, void *recv,
+                             const size_t *bytes) {
+    struct made *m = (struct made *)made;
+    struct local *l = &m->locals[local];
+    size_t longest = 0;
+    for (int i = 0; i < m->group.n; i++) longest = bytes[i] > longest ? bytes[i] : longest;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t at = 0; at < longest && !st; at += PLACE_BYTES) {
+        size_t mine = bytes[l->member] > at ? least(bytes[l->member] - at, PLACE_BYTES) : 0;
+        char *to = (char *)recv + at;
+        st = step(m, l, (const char *)send + at, mine);
+        for (int i = 0; i < m->group.n && !st; to += bytes[i++]) {
+            if (bytes[i] <= at) continue;
+            const cudaError_t e =
+                cudaMemcpyAsync(to, place_of(m, i, l->step), least(bytes[i] - at, PLACE_BYTES),
+                                cudaMemcpyDeviceToDevice, l->stream);
+            if (e) st = sheaf__cuda_error(l->device->name, e, "taking what member %d gave", i);
+        }
+    }
+    return st;
+}
+
+enum sheaf_status poll(void *made, int local, bool *done) {
+    struct made *m = (struct made *)made;
+    struct local *l = &m->locals[local];
+    if (load(&m->aborted)) return sheaf_set_error(SHEAF_STATUS_PEER, "the group was ended");
+    enum sheaf_status st = sheaf__cuda_backend_sum(l->backend, NULL);
+    cudaError_t e = st ? cudaSuccess : cudaSetDevice(l->device->ordinal);
+    if (!st && !e) e = query(l);
+    *done = !st && !e;
+    return st || !e || e == cudaErrorNotReady
+               ? st
+               : sheaf__cuda_error(l->device->name, e, "waiting for the queue");
+}
+
+struct sheaf__devcomm_i make_interface() {
+    struct sheaf__devcomm_i i;
+    memset(&i, 0, sizeof i);
+    i.version = SHEAF__DEVCOMM_VERSION;
+    i.name = "shared-gpu";
+    i.identify = identify;
+    i.places = places;
+    i.make_key = make_key;
+    i.create = create;
+    i.destroy = destroy;
+    i.abort = abort_group;
+    i.all_reduce = all_reduce;
+    i.all_gather = all_gather;
+    i.reduce_scatter = reduce_scatter;
+    i.poll = poll;
+    return i;
+}
+
+} // namespace
+
+const struct sheaf__devcomm_i sheaf__cuda_shared_gpu = make_interface();
