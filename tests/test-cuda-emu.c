@@ -431,6 +431,79 @@ Test(cuda_emu, fused_nodes_are_the_nodes) {
     fclose(trace);
 }
 
+/* The products of a layer: those of one x in one launch, their columns made integers by whoever
+ * makes x, with the bits of nodes one by one. */
+static char *layer_of(enum sheaf_type type, int n_columns, const char *params, size_t *size) {
+    enum { K = 96, F = 64 };
+    static const int rows[] = {24, 8, 7, F, F, K};
+    struct rig r = rig_up("", params);
+    struct sheaf_tensor *x = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, K, n_columns), *y, *z[6];
+    struct sheaf_tensor *b = sheaf_dup_tensor(r.ctx, x), *w[6];
+    struct sheaf_tensor *scale = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_F32, K);
+    y = sheaf_mul(r.ctx, sheaf_rms_norm(r.ctx, sheaf_add(r.ctx, x, b), 1e-5f), scale);
+    for (int i = 0; i < 6; i++) {
+        w[i] = sheaf_new_tensor_2d(r.ctx, type, i < 5 ? K : F, rows[i]);
+        if (i == 5) y = sheaf_glu_split(r.ctx, z[3], z[4], SHEAF_GLU_OP_SWIGLU);
+        z[i] = sheaf_mul_mat(r.ctx, w[i], y);
+        cr_assert_eq(sheaf_build_forward_expand(r.graph, z[i]), SHEAF_STATUS_SUCCESS);
+    }
+    rig_alloc(&r);
+    fill(x, 1);
+    fill(b, 2);
+    fill(scale, 3);
+    for (int i = 0; i < 6; i++) {
+        static float f[K * K];
+        static uint8_t bytes[K * K * 4];
+        const int64_t n = sheaf_nelements(w[i]);
+        for (int64_t j = 0; j < n; j++) f[j] = (float)((j * 7 + i) % 23 - 11);
+        cr_assert_eq(sheaf_from_float(type, f, bytes, n), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_tensor_set(w[i], bytes, 0, sheaf_nbytes(w[i])),
+                     SHEAF_STATUS_SUCCESS);
+    }
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+    char *all = malloc(1 << 16);
+    *size = 0;
+    for (int i = 0; i < sheaf_graph_n_nodes(r.graph); i++) {
+        const struct sheaf_tensor *t = sheaf_graph_node(r.graph, i);
+        cr_assert_eq(sheaf_backend_tensor_get(t, all + *size, 0, sheaf_nbytes(t)),
+                     SHEAF_STATUS_SUCCESS);
+        *size += sheaf_nbytes(t);
+    }
+    rig_down(&r);
+    return all;
+}
+
+Test(cuda_emu, launches_of_a_layer) {
+    static const struct {
+        enum sheaf_type type;
+        int n, launches[2];
+    } cases[] = {{SHEAF_TYPE_Q4_0, 1, {16, 5}},
+                 {SHEAF_TYPE_Q8_0, 7, {16, 5}},
+                 {SHEAF_TYPE_F16, 3, {10, 5}},
+                 {SHEAF_TYPE_BF16, 1, {10, 5}}};
+    FILE *trace = tmpfile();
+    cr_assert_not_null(trace);
+    setenv("SHEAF_CUDA_EMU_TRACE", "1", 1);
+    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t size[2];
+        char *all[2];
+        for (int on = 0; on < 2; on++) {
+            cr_assert_eq(ftruncate(fileno(trace), 0), 0);
+            cr_assert_eq(lseek(fileno(trace), 0, SEEK_SET), 0);
+            all[on] = layer_of(cases[i].type, cases[i].n, on ? "" : "fuse=0", &size[on]);
+            cr_assert_eq(replays_of(trace, cases[i].launches[on]), 2, "case %zu", i);
+        }
+        cr_assert(size[0] == size[1] && !memcmp(all[0], all[1], size[0]), "case %zu: other bits",
+                  i);
+        free(all[0]);
+        free(all[1]);
+    }
+    fclose(trace);
+}
+
 /* A sum of blocks is kept for the nodes that come next, and is in one kernel with a residual and a
  * norm; whatever else comes next, it is there before. Five blocks on two hosts. */
 enum { SUM_K = 260, SUM_ROWS = 3, SUM_N = SUM_K * SUM_ROWS, SUM_BLOCKS = 5 };

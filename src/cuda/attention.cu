@@ -18,6 +18,8 @@ static size_t shared_bytes(int64_t d, int64_t e) {
  */
 static __global__ void attention_kernel(Attention at, float *partial) {
     CUDA_DYNAMIC_SHARED(float, shared);
+    previous_done();
+    next_may_start();
     const int64_t d = at.q.ne[0], e = at.v.ne[0], t = at.k.ne[1], n = at.q.ne[1], h = at.q.ne[2];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float *q = shared, *acc = q + d + warp * e, *max_of = q + d + WARPS * e,
@@ -94,6 +96,8 @@ static __global__ void attention_kernel(Attention at, float *partial) {
 
 /* partial [e + 2, parts, rows] -> dst */
 static __global__ void join_kernel(Attention at, const float *partial, int parts) {
+    previous_done();
+    next_may_start();
     const int64_t e = at.v.ne[0], n = at.q.ne[1], h = at.q.ne[2];
     for (int64_t row = blockIdx.x; row < n * h * at.q.ne[3]; row += gridDim.x) {
         const float *p = partial + row * parts * (e + 2);
@@ -157,11 +161,11 @@ enum sheaf_status sheaf__cuda_launch_flash_attn(struct sheaf__cuda_queue *q,
     if (sheaf__cuda_attention_tiles(q, &at)) return sheaf__cuda_launched(q, dst);
     float *partial = parts > 1 ? (float *)(void *)q->work : NULL;
     const dim3 grid(sheaf__cuda_blocks(rows, 1), (unsigned)parts);
-    CUDA_LAUNCH(attention_kernel, grid, THREADS, shared_bytes(at.q.ne[0], at.v.ne[0]), q->stream,
-                at, partial);
+    CUDA_LAUNCH_AHEAD(q->ahead, attention_kernel, grid, THREADS,
+                      shared_bytes(at.q.ne[0], at.v.ne[0]), q->stream, at, partial);
     if (partial) {
-        CUDA_LAUNCH_PLAIN(join_kernel, sheaf__cuda_blocks(rows, 1), THREADS, 0, q->stream, at,
-                          partial, (int)parts);
+        CUDA_LAUNCH_AHEAD(q->ahead, join_kernel, sheaf__cuda_blocks(rows, 1), THREADS, 0, q->stream,
+                          at, partial, (int)parts);
     }
     return sheaf__cuda_launched(q, dst);
 }

@@ -211,6 +211,8 @@ static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
             if (!together) st = sheaf__cuda_launch_sum(&b->q);
             if (st) break;
         }
+        if (n && !together) together = sheaf__cuda_launch_products(&b->q, next, n, &st);
+        if (n && !together) together = sheaf__cuda_launch_glu_rounded(&b->q, next, n, &st);
         if (n && !together) together = sheaf__cuda_launch_turn(&b->q, next, n, &st);
         if (n && !together) together = sheaf__cuda_launch_chain(&b->q, next, n, &st);
         if (!together) st = sheaf__cuda_op(nodes.node[i]->op)->launch(&b->q, nodes.node[i]);
@@ -220,6 +222,10 @@ static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
             keep_rounded(b, nodes.node[i]);
             left--;
         }
+        if (!b->q.rounds) continue;
+        b->q.rounded = b->q.rounds;
+        b->q.rounded_type = SHEAF_TYPE_Q8_0;
+        b->q.rounds = NULL;
     }
     return st;
 }
@@ -643,9 +649,9 @@ void *sheaf__cuda_backend_stream(sheaf_backend_t backend) {
 }
 
 /* Switches for finding where a fault or the time comes from: "graphs=0,blas=0" in any order. */
-enum { GRAPHS, BLAS, FUSE, N_SWITCHES };
+enum { GRAPHS, BLAS, FUSE, AHEAD, N_SWITCHES };
 static enum sheaf_status parse_params(const char *device, const char *params, bool on[N_SWITCHES]) {
-    static const char *const names[N_SWITCHES] = {"graphs=", "blas=", "fuse="};
+    static const char *const names[N_SWITCHES] = {"graphs=", "blas=", "fuse=", "ahead="};
     for (int i = 0; i < N_SWITCHES; i++) on[i] = true;
     while (params && *params) {
         int which = 0;
@@ -654,8 +660,9 @@ static enum sheaf_status parse_params(const char *device, const char *params, bo
         if ((*value != '0' && *value != '1') || (value[1] && value[1] != ','))
             return sheaf_set_error(SHEAF_STATUS_INVALID,
                                    "%s: parameters '%s'; they are \"graphs=0|1\" (replay captured "
-                                   "graphs), \"blas=0|1\" (use cuBLASLt) and \"fuse=0|1\" (several "
-                                   "nodes in a kernel), joined by commas",
+                                   "graphs), \"blas=0|1\" (use cuBLASLt), \"fuse=0|1\" (several "
+                                   "nodes in a kernel) and \"ahead=0|1\" (kernels start while "
+                                   "others end), joined by commas",
                                    device, params);
         on[which] = *value == '1';
         params = value + 1 + (value[1] == ',');
@@ -679,6 +686,7 @@ enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, con
     b->graphs = on[GRAPHS];
     b->fuse = on[FUSE];
     b->q.device = device;
+    b->q.ahead = on[AHEAD] && device->capability >= 90;
     cudaError_t e = cudaSetDevice(device->ordinal);
     if (!e) e = cudaStreamCreateWithFlags(&b->q.stream, cudaStreamNonBlocking);
     if (!e) e = cudaEventCreateWithFlags(&b->copied, cudaEventDisableTiming);

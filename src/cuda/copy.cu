@@ -212,6 +212,8 @@ enum sheaf_status sheaf__cuda_launch_get_rows(struct sheaf__cuda_queue *q,
  * the later is written: a block gives its row up if a later one has its number. */
 static __global__ void set_rows_kernel(View dst, View b, View ids, Unit unit, Rows rows,
                                        Fault *fault) {
+    previous_done();
+    next_may_start();
     __shared__ int superseded;
     float x[SHEAF__QK_K];
     for (int64_t row = blockIdx.x; row < n_rows(b); row += gridDim.x) {
@@ -245,9 +247,8 @@ enum sheaf_status sheaf__cuda_launch_set_rows(struct sheaf__cuda_queue *q,
     const struct sheaf_tensor *b = dst->src[1];
     const Rows rows = {0, dst->ne[1], (uint64_t)(uintptr_t)dst};
     if (sheaf_is_empty(b)) return SHEAF_STATUS_SUCCESS;
-    CUDA_LAUNCH(set_rows_kernel, sheaf__cuda_blocks(sheaf_nrows(b), 1), THREADS, 0, q->stream,
-                stepped(dst), sheaf__cuda_view(b), sheaf__cuda_view(dst->src[2]), unit_of(dst),
-                rows, q->fault);
+    CUDA_LAUNCH_AHEAD(q->ahead, set_rows_kernel, sheaf__cuda_blocks(sheaf_nrows(b), 1), THREADS, 0,
+                      q->stream, stepped(dst), sheaf__cuda_view(b), sheaf__cuda_view(dst->src[2]),
+                      unit_of(dst), rows, q->fault);
     return sheaf__cuda_launched(q, dst);
 }
-

@@ -50,6 +50,7 @@ enum sheaf_status sheaf__cuda_event_synchronize(sheaf_backend_dev_t dev,
 struct sheaf__cuda_queue {
     const struct sheaf__cuda_device *device;
     cudaStream_t stream;
+    bool ahead;   /* kernels may start before the one before them is done */
     Fault *fault; /* address for kernels */
     char *work;   /* scratch of the node that is launched */
     size_t work_size;
@@ -58,7 +59,8 @@ struct sheaf__cuda_queue {
      * products of one x by several matrices convert it once; NULL: none. */
     const struct sheaf_tensor *rounded;
     enum sheaf_type rounded_type;
-    struct sheaf__sum sum; /* kept for the nodes that come next (core/sum.h) */
+    const struct sheaf_tensor *rounds; /* what the kernels of a launch wrote as integers, too */
+    struct sheaf__sum sum;             /* kept for the nodes that come next (core/sum.h) */
 };
 
 /* One op: exact support, scratch bytes, launch. A launch only submits. */
@@ -96,10 +98,18 @@ size_t sheaf__cuda_work_flash_attn(const struct sheaf__cuda_queue *q,
 
 /* Nodes that one kernel computes together, with the bits of one after another; all results are
  * written. next [n]: nodes to come, views left out. How many were submitted; 0: not such nodes, or
- * their memory does not allow it.
+ * their memory does not allow it. Where a product of block types comes next, its columns become
+ * integers in the same kernel (product.h).
  *   chain: ADD, RMS_NORM, MUL by a row of weights, or two of them with the norm
+ *   products: two or three MUL_MAT of few columns, all of one x
+ *   glu: a GLU that a product of block types comes after
  *   turn:  RMS_NORM and MUL by a row of weights, or not; ROPE; SET_ROWS into a cache, or not */
-enum { SHEAF__CUDA_TOGETHER = 4 };
+enum { SHEAF__CUDA_TOGETHER = 5 };
+int sheaf__cuda_launch_products(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
+                                int n, enum sheaf_status *st);
+int sheaf__cuda_launch_glu_rounded(struct sheaf__cuda_queue *q,
+                                   const struct sheaf_tensor *const *next, int n,
+                                   enum sheaf_status *st);
 int sheaf__cuda_launch_turn(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
                             int n, enum sheaf_status *st);
 int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,

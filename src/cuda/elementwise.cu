@@ -2,7 +2,7 @@
  * in F32. dst may be the memory of an operand of the same layout: a thread reads what it writes.
  *
  * A block takes a piece of a row; tensors that are dense throughout count as one row. */
-#include "cuda/cuda.h"
+#include "cuda/product.h"
 
 enum { THREADS = 256, PER_THREAD = 4, PIECE = THREADS * PER_THREAD };
 
@@ -102,6 +102,8 @@ static __global__ void unary_kernel(View dst, View a, int op, float factor, floa
 
 /* a, b: the gate and the value, both of dst's shape */
 static __global__ void glu_kernel(View dst, View a, View b, int op, Pieces pieces) {
+    previous_done();
+    next_may_start();
     for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
         const Row at = row_at(dst.ne, piece / pieces.per_row);
         char *d = row_data(dst, at);
@@ -114,6 +116,27 @@ static __global__ void glu_kernel(View dst, View a, View b, int op, Pieces piece
                                    load_plain(b.type, y + (size_t)i * b.nb[0]));
             store_plain(dst.type, v, d + (size_t)i * dst.nb[0]);
         }
+    }
+}
+
+/* The same for dense F32 rows, with the result as columns of integers, too. A warp makes a block of
+ * 32, those behind the last are zeros. */
+static __global__ void glu_rounded_kernel(View dst, View a, View b, int op, Product p) {
+    previous_done();
+    next_may_start();
+    const int64_t per_row = p.chunks * 32, n = n_rows(dst) * per_row;
+    const int lane = threadIdx.x % 32;
+    for (int64_t block = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32; block < n;
+         block += (int64_t)gridDim.x * THREADS / 32) {
+        const int64_t column = block / per_row, i = block % per_row * 32 + lane;
+        const Row at = row_at(dst.ne, column);
+        float v = 0.0f;
+        if (i < dst.ne[0]) {
+            v = glu_of(op, ((const float *)(const void *)row_data(a, at))[i],
+                       ((const float *)(const void *)row_data(b, at))[i]);
+            ((float *)(void *)row_data(dst, at))[i] = v;
+        }
+        quantize_lane(p.q, p.ds, p.chunks, column, block % per_row, v);
     }
 }
 
@@ -179,8 +202,25 @@ enum sheaf_status sheaf__cuda_launch_glu(struct sheaf__cuda_queue *q,
         flatten(&y, sheaf_nelements(dst));
     }
     const Pieces p = pieces_of(d);
-    CUDA_LAUNCH_PLAIN(glu_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream, d, x, y,
-                      dst->op_params[0], p);
+    CUDA_LAUNCH_AHEAD(q->ahead, glu_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream, d, x,
+                      y, dst->op_params[0], p);
     return sheaf__cuda_launched(q, dst);
 }
 
+int sheaf__cuda_launch_glu_rounded(struct sheaf__cuda_queue *q,
+                                   const struct sheaf_tensor *const *next, int n,
+                                   enum sheaf_status *st) {
+    const struct sheaf_tensor *dst = next[0], *a = dst->src[0], *b = dst->src[1];
+    struct Product p;
+    if (dst->op != SHEAF_OP_GLU || !b || !sheaf__cuda_plain_rows(dst, dst) ||
+        !sheaf__cuda_plain_rows(a, dst) || !sheaf__cuda_plain_rows(b, dst) ||
+        !sheaf__cuda_rounds(q, dst, n > 1 ? next[1] : NULL, &p))
+        return 0;
+    const int64_t blocks = sheaf_nrows(dst) * p.chunks * 32;
+    CUDA_LAUNCH_AHEAD(q->ahead, glu_rounded_kernel, sheaf__cuda_blocks(blocks, THREADS / 32),
+                      THREADS, 0, q->stream, sheaf__cuda_view(dst), sheaf__cuda_view(a),
+                      sheaf__cuda_view(b), dst->op_params[0], p);
+    q->rounds = dst;
+    *st = sheaf__cuda_launched(q, dst);
+    return 1;
+}

@@ -29,10 +29,81 @@
         fn_<<<grid, block, shared, stream>>>(__VA_ARGS__);                                         \
     } while (0)
 #define CUDA_LAUNCH_PLAIN CUDA_LAUNCH
+/* Of a kernel that calls previous_done before it touches what the kernel before it writes or reads:
+ * with `ahead` (capability 9.0 on) its blocks may start while that one's last blocks run. */
+#define CUDA_LAUNCH_AHEAD(ahead, kernel, grid, block, shared, on, ...)                             \
+    do {                                                                                           \
+        cudaLaunchAttribute early_;                                                                \
+        cudaLaunchConfig_t config_;                                                                \
+        memset((void *)&early_, 0, sizeof early_);                                                 \
+        memset((void *)&config_, 0, sizeof config_);                                               \
+        early_.id = cudaLaunchAttributeProgrammaticStreamSerialization;                            \
+        early_.val.programmaticStreamSerializationAllowed = 1;                                     \
+        config_.gridDim = grid;                                                                    \
+        config_.blockDim = block;                                                                  \
+        config_.dynamicSmemBytes = shared;                                                         \
+        config_.stream = on;                                                                       \
+        config_.attrs = &early_;                                                                   \
+        config_.numAttrs = (ahead) ? 1 : 0;                                                        \
+        auto fn_ = kernel;                                                                         \
+        cudaLaunchKernelEx(&config_, fn_, __VA_ARGS__);                                            \
+    } while (0)
 #define CUDA_DYNAMIC_SHARED(type, name)                                                            \
     extern __shared__ __align__(128) unsigned char dynamic_shared_[];                              \
     type *name = (type *)dynamic_shared_
 #endif
+
+/* ---- starting ahead ----
+ *
+ * A kernel launched ahead waits in previous_done until the one before it is done with all its
+ * memory; every block that touches memory which kernels write calls it. As that one waited
+ * likewise, or was launched as usual, all before it are done, too. Before the call, weights may be
+ * read. */
+
+static __device__ __forceinline__ void previous_done() {
+#if !defined(SHEAF_CUDA_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/* The next kernel's blocks may start as soon as all of this one's have said so. */
+static __device__ __forceinline__ void next_may_start() {
+#if !defined(SHEAF_CUDA_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+static __device__ __forceinline__ void prefetch(const void *p) {
+#ifdef SHEAF_CUDA_EMULATED
+    (void)p;
+#else
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#endif
+}
+
+/* ---- copies to shared memory that run on ---- */
+
+/* 16 bytes, both addresses multiples of 16. */
+static __device__ __forceinline__ void copy_ahead(uint32_t *shared, const uint4 *global) {
+#ifdef SHEAF_CUDA_EMULATED
+    *(uint4 *)(void *)shared = *global;
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(shared)),
+                 "l"(global)
+                 : "memory");
+#endif
+}
+/* The thread's copies since the last call are a group, which may be empty. */
+static __device__ __forceinline__ void copies_begun() {
+#ifndef SHEAF_CUDA_EMULATED
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+/* All groups but the last RUNNING are there, for the thread that copied. */
+template <int RUNNING> static __device__ __forceinline__ void copies_done() {
+#ifndef SHEAF_CUDA_EMULATED
+    asm volatile("cp.async.wait_group %0;" ::"n"(RUNNING) : "memory");
+#endif
+}
 
 /* ---- tensors ---- */
 

@@ -164,8 +164,16 @@ static bool through_blas(struct sheaf__cuda_queue *q, const struct sheaf_tensor 
     return true;
 }
 
-enum sheaf_status sheaf__cuda_launch_mul_mat(struct sheaf__cuda_queue *q,
-                                             const struct sheaf_tensor *dst) {
+/* In a buffer of weights, which graphs read only. */
+static bool is_weight(const struct sheaf_tensor *t) {
+    return t->op == SHEAF_OP_NONE && !t->view_src && t->buffer &&
+           t->buffer->usage == SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS;
+}
+
+/* One node, or several that join the first. */
+static enum sheaf_status launch_nodes(struct sheaf__cuda_queue *q,
+                                      const struct sheaf_tensor *const *nodes, int n) {
+    const struct sheaf_tensor *dst = nodes[0];
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
     const struct Parts parts = parts_of(q, dst);
     const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
@@ -181,6 +189,16 @@ enum sheaf_status sheaf__cuda_launch_mul_mat(struct sheaf__cuda_queue *q,
         p.limit = extent ? extent : a->ne[2];
         p.node = (uint64_t)(uintptr_t)dst;
         p.fault = q->fault;
+    }
+    p.early = is_weight(a) && dst->op == SHEAF_OP_MUL_MAT;
+    for (p.n_more = 0; p.n_more < n - 1; p.n_more++) {
+        const struct sheaf_tensor *other = nodes[p.n_more + 1], *w = other->src[0];
+        p.early = p.early && is_weight(w);
+        p.more[p.n_more].a = (const char *)w->data;
+        p.more[p.n_more].nb1 = w->nb[1];
+        p.more[p.n_more].m = w->ne[1];
+        p.more[p.n_more].dst = (char *)other->data;
+        p.more[p.n_more].step = other->nb[1];
     }
     const enum Way way = way_of(q, dst);
     const enum sheaf_type as = rounded_type(dst, way);
@@ -215,4 +233,47 @@ enum sheaf_status sheaf__cuda_launch_mul_mat(struct sheaf__cuda_queue *q,
         break;
     }
     return sheaf__cuda_launched(q, dst);
+}
+
+/* Alike as far as a launch of the vector kernels goes: type, columns, one matrix, 16-byte pieces.
+ */
+bool sheaf__cuda_joins(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *first,
+                       const struct sheaf_tensor *other) {
+    const struct sheaf_tensor *const both[] = {first, other};
+    for (int i = 0; i < 2; i++) {
+        const struct sheaf_tensor *t = both[i], *a = t->src[0];
+        if (t->op != SHEAF_OP_MUL_MAT || way_of(q, t) != WAY_VEC || t->ne[2] * t->ne[3] != 1 ||
+            (!sheaf_is_quantized(a->type) && ((uintptr_t)a->data | a->nb[1]) % 16 != 0))
+            return false;
+    }
+    return first->src[1] == other->src[1] && first->src[0]->type == other->src[0]->type &&
+           sheaf__cuda_apart(other, first) && sheaf__cuda_apart(other, other->src[1]) &&
+           sheaf__cuda_apart(first, other->src[1]);
+}
+
+bool sheaf__cuda_rounds(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
+                        const struct sheaf_tensor *user, struct Product *p) {
+    if (!user || user->op != SHEAF_OP_MUL_MAT || user->src[1] != x || needs_gather(x) ||
+        way_of(q, user) != WAY_VEC || !sheaf_is_quantized(user->src[0]->type))
+        return false;
+    memset(p, 0, sizeof *p);
+    p->b = sheaf__cuda_view(x);
+    sheaf__cuda_place_columns(p, q->work);
+    return true;
+}
+
+int sheaf__cuda_launch_products(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
+                                int n, enum sheaf_status *st) {
+    int together = 1;
+    if (next[0]->op != SHEAF_OP_MUL_MAT) return 0;
+    while (together < n && together < 3 && sheaf__cuda_joins(q, next[0], next[together]) &&
+           (together < 2 || sheaf__cuda_apart(next[2], next[1])))
+        together++;
+    if (together > 1) *st = launch_nodes(q, next, together);
+    return together > 1 ? together : 0;
+}
+
+enum sheaf_status sheaf__cuda_launch_mul_mat(struct sheaf__cuda_queue *q,
+                                             const struct sheaf_tensor *dst) {
+    return launch_nodes(q, &dst, 1);
 }

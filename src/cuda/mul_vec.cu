@@ -2,9 +2,10 @@
  *
  * Block types: the columns are rounded to 8-bit integers once. A warp takes ROWS rows of weights
  * and goes along them in chunks of 32 sub-blocks of 32 elements, one a lane: the bytes of a chunk
- * come from memory as they lie, in whole 16-byte pieces, into shared memory, the next chunk's being
- * on their way meanwhile; a lane takes its sub-block apart there and multiplies it with four-way
- * integer products. The bytes of a block may start at any even address, MXFP4's at any.
+ * come from memory as they lie, in whole 16-byte pieces, into shared memory, those of the next
+ * chunks being on their way meanwhile; a lane takes its sub-block apart there and multiplies it
+ * with four-way integer products. The bytes of a block may start at any even address, MXFP4's at
+ * any.
  *
  * Plain types: 16 bytes of a row a lane, times floats.
  *
@@ -17,15 +18,11 @@ enum { WARPS = 4, THREADS = 32 * WARPS, ROWS = 2, COLUMNS = SHEAF__CUDA_VEC_COLU
 
 /* ---- columns as integers ---- */
 
-/* Block i of a column is int8 [32] with its scale. 32 blocks make a chunk, in which the first 16
- * bytes of all blocks lie before the second 16: a warp reads both halves in order. */
-HD size_t column_half(int64_t chunks, int64_t column, int64_t block, int half) {
-    return (size_t)(((column * chunks + block / 32) * 2 + half) * 32 + block % 32) * 16;
-}
-
 /* A warp makes a block; blocks behind the last are zeros. */
 static __global__ void quantize_columns_kernel(View b, int8_t *q, float2 *ds, int64_t chunks) {
     const int lane = threadIdx.x % 32;
+    previous_done();
+    next_may_start();
     const int64_t n = n_rows(b) * chunks * 32;
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < n;
          i += (int64_t)gridDim.x * blockDim.x / 32) {
@@ -33,16 +30,7 @@ static __global__ void quantize_columns_kernel(View b, int8_t *q, float2 *ds, in
         const int64_t e = block * 32 + lane;
         const char *x = row_data(b, row_at(b.ne, column));
         const float v = e < b.ne[0] ? load_plain(b.type, x + (size_t)e * b.nb[0]) : 0.0f;
-        const float d = warp_max(fabsf(v)) / 127.0f;
-        const int r = d > 0.0f ? (int)rintf(v / d) : 0;
-        const float sum = warp_sum((float)r);
-        q[column_half(chunks, column, block, lane / 16) + lane % 16] = (int8_t)r;
-        if (lane == 0) {
-            float2 pair;
-            pair.x = d;
-            pair.y = d * sum;
-            ds[column * chunks * 32 + block] = pair;
-        }
+        quantize_lane(q, ds, chunks, column, block, v);
     }
 }
 
@@ -59,8 +47,9 @@ void sheaf__cuda_place_columns(struct Product *p, char *work) {
 }
 
 void sheaf__cuda_quantize_columns(struct sheaf__cuda_queue *q, const struct Product *p) {
-    CUDA_LAUNCH(quantize_columns_kernel, sheaf__cuda_blocks(n_rows(p->b) * p->chunks * 32, 8), 256,
-                0, q->stream, p->b, p->q, p->ds, p->chunks);
+    CUDA_LAUNCH_AHEAD(q->ahead, quantize_columns_kernel,
+                      sheaf__cuda_blocks(n_rows(p->b) * p->chunks * 32, 8), 256, 0, q->stream, p->b,
+                      p->q, p->ds, p->chunks);
 }
 
 /* ---- sub-blocks of 32 elements ---- */
@@ -278,80 +267,119 @@ static __device__ __forceinline__ float dot(const Sub &x, const uint4 &lo, const
 
 /* ---- block types ---- */
 
+/* Which matrix of a launch a block is of, and which block of it. */
+struct Which {
+    const char *a; /* NULL: the task's */
+    size_t nb1, step;
+    int64_t m, block;
+    char *dst;
+};
+static __device__ __forceinline__ Which which_of(const Product &p, int64_t block) {
+    Which w = {NULL, p.a.nb[1], 0, p.a.ne[1], block, NULL};
+    for (int k = 0; k < p.n_more; k++) {
+        const int64_t blocks = (w.m + WARPS * ROWS - 1) / (WARPS * ROWS);
+        if (w.block < blocks) break;
+        w.block -= blocks;
+        w.a = p.more[k].a;
+        w.nb1 = p.more[k].nb1;
+        w.m = p.more[k].m;
+        w.dst = p.more[k].dst;
+        w.step = p.more[k].step;
+    }
+    return w;
+}
+static __device__ __forceinline__ Task task_of(const Product &p, const Which &which, int64_t y,
+                                               int64_t z, int width) {
+    Task t = task_at(p, y, z, width);
+    if (!which.a) return t;
+    t.a = which.a;
+    t.step = which.step;
+    t.out = (float *)(void *)(which.dst + (size_t)(y * width) * which.step);
+    return t;
+}
+
 /* grid: x groups of WARPS * ROWS rows, y groups of N columns or pairs, z matrices */
 template <int TYPE, int N>
-static __global__ void mul_vec_blocks_kernel(Product p, int64_t n_y, int64_t n_z) {
+static __global__ void __launch_bounds__(THREADS, N == 1 ? 8 : 1)
+    mul_vec_blocks_kernel(Product p, int64_t n_y, int64_t n_z) {
     typedef Format<TYPE> F;
     enum {
         CHUNK = 32 / F::SUBS * F::BYTES, /* bytes */
         PIECES = (CHUNK + 15 + 15) / 16, /* of 16 bytes, wherever the chunk starts */
         PER_LANE = (PIECES + 31) / 32,
         WORDS = PIECES * 4 + 4, /* word_at looks at one more */
+        /* Chunks on their way at once, and the one that is computed with. An SM of an H200 wants
+         * 25 KiB under way (36 GB/s of 4.8 TB/s for 700 ns); of a matrix of 4096 rows it has 31,
+         * whose chunks have 576 bytes (Q4_0). */
+        SLOTS = CHUNK < 800 ? 4 : 3,
     };
-    __shared__ __align__(16) uint32_t staged[WARPS][ROWS][WORDS];
+    __shared__ __align__(16) uint32_t staged[WARPS][SLOTS][ROWS][WORDS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int64_t subs = p.a.ne[0] / 32, m = p.a.ne[1];
-    const int64_t row = ((int64_t)blockIdx.x * WARPS + warp) * ROWS;
+    if (!p.early) previous_done();
+    next_may_start();
+    const Which which = which_of(p, blockIdx.x);
+    const int subs = (int)(p.a.ne[0] / 32);
+    const int64_t m = which.m, row = (which.block * WARPS + warp) * ROWS;
     if (row >= m) return;
     for (int64_t z = blockIdx.z; z < n_z; z += gridDim.z) {
         for (int64_t y = blockIdx.y; y < n_y; y += gridDim.y) {
-            const Task t = task_at(p, y, z, N);
+            const Task t = task_of(p, which, y, z, N);
             float sum[ROWS][N];
-            uint4 next[ROWS][PER_LANE];
             const char *w[ROWS];
             for (int r = 0; r < ROWS; r++) {
-                w[r] = t.a + (size_t)(row + r < m ? row + r : row) * p.a.nb[1];
+                w[r] = t.a + (size_t)(row + r < m ? row + r : row) * which.nb1;
                 for (int c = 0; c < N; c++) sum[r][c] = 0.0f;
             }
-/* the pieces of the chunk that begins with sub-block `first`, row r, to registers */
-#define FETCH(first)                                                                               \
+/* the pieces of the chunk that begins with sub-block `first`, to a slot; nothing behind the last */
+#define FETCH(slot, first)                                                                         \
     for (int r = 0; r < ROWS; r++) {                                                               \
-        const int64_t left = subs - (first) < 32 ? subs - (first) : 32;                            \
+        const int left = subs - (first) < 32 ? subs - (first) : 32;                                \
         const char *from = w[r] + (size_t)((first) / F::SUBS) * F::BYTES;                          \
         const int skew = (int)((uintptr_t)from & 15);                                              \
-        const int pieces = (skew + (int)(left / F::SUBS) * F::BYTES + 15) / 16;                    \
+        const int pieces = (skew + left / F::SUBS * F::BYTES + 15) / 16;                           \
         const uint4 *piece = (const uint4 *)(const void *)(from - skew);                           \
         _Pragma("unroll") for (int i = 0; i < PER_LANE;                                            \
-                               i++) if (left > 0 && lane + 32 * i < pieces) next[r][i] =           \
-            piece[lane + 32 * i];                                                                  \
-    }
-            if (!t.zero) { /* a may be empty */
-                FETCH((int64_t)0)
+                               i++) if (left > 0 && lane + 32 * i < pieces)                        \
+            copy_ahead(&staged[warp][slot][r][(lane + 32 * i) * 4], piece + lane + 32 * i);        \
+    }                                                                                              \
+    copies_begun();
+            for (int d = 0; d < SLOTS - 1 && !t.zero; d++) { /* a may be empty */
+                FETCH(d, 32 * d)
             }
-            for (int64_t first = 0; first < subs && !t.zero; first += 32) {
+            if (p.early) previous_done();
+            const int8_t *columns = p.q + column_half(p.chunks, t.column, lane, 0);
+            const float2 *scales = p.ds + t.column * p.chunks * 32 + lane;
+            int slot = 0, free = SLOTS - 1;
+            for (int first = 0; first < subs && !t.zero; first += 32) {
+                FETCH(free, first + 32 * (SLOTS - 1))
+                copies_done<SLOTS - 1>();
                 __syncwarp();
-                for (int r = 0; r < ROWS; r++) {
-#pragma unroll
-                    for (int i = 0; i < PER_LANE; i++) {
-                        if (lane + 32 * i < PIECES)
-                            ((uint4 *)(void *)staged[warp][r])[lane + 32 * i] = next[r][i];
-                    }
-                }
-                __syncwarp();
-                FETCH(first + 32)
-                const int64_t sub = first + lane;
-                if (sub >= subs) continue;
-                uint4 lo[N], hi[N];
-                float2 ds[N];
-#pragma unroll
-                for (int c = 0; c < N; c++) {
-                    if (c >= t.n) break;
-                    lo[c] = *(const uint4 *)(const void *)(p.q + column_half(p.chunks, t.column + c,
-                                                                             sub, 0));
-                    hi[c] = *(const uint4 *)(const void *)(p.q + column_half(p.chunks, t.column + c,
-                                                                             sub, 1));
-                    ds[c] = p.ds[(t.column + c) * p.chunks * 32 + sub];
-                }
-#pragma unroll
-                for (int r = 0; r < ROWS; r++) {
-                    const char *from = w[r] + (size_t)(first / F::SUBS) * F::BYTES;
-                    const int at = (int)((uintptr_t)from & 15) + lane / F::SUBS * F::BYTES;
-                    const Sub x = take_apart<TYPE>(staged[warp][r], at, lane % F::SUBS);
+                if (first + lane < subs) {
+                    uint4 lo[N], hi[N];
+                    float2 ds[N];
 #pragma unroll
                     for (int c = 0; c < N; c++) {
-                        if (c < t.n) sum[r][c] += dot<TYPE>(x, lo[c], hi[c], ds[c]);
+                        if (c >= t.n) break;
+                        const int8_t *q =
+                            columns + (size_t)c * (size_t)p.chunks * 1024 + first * 32;
+                        lo[c] = *(const uint4 *)(const void *)q;
+                        hi[c] = *(const uint4 *)(const void *)(q + 32 * 16);
+                        ds[c] = scales[(size_t)c * (size_t)p.chunks * 32 + (size_t)first];
+                    }
+#pragma unroll
+                    for (int r = 0; r < ROWS; r++) {
+                        const char *from = w[r] + (size_t)(first / F::SUBS) * F::BYTES;
+                        const int at = (int)((uintptr_t)from & 15) + lane / F::SUBS * F::BYTES;
+                        const Sub x = take_apart<TYPE>(staged[warp][slot][r], at, lane % F::SUBS);
+#pragma unroll
+                        for (int c = 0; c < N; c++) {
+                            if (c < t.n) sum[r][c] += dot<TYPE>(x, lo[c], hi[c], ds[c]);
+                        }
                     }
                 }
+                __syncwarp(); /* the slot is the next to be filled */
+                free = slot;
+                slot = slot + 1 < SLOTS ? slot + 1 : 0;
             }
 #undef FETCH
             for (int r = 0; r < ROWS; r++) {
@@ -371,18 +399,27 @@ static __global__ void mul_vec_blocks_kernel(Product p, int64_t n_y, int64_t n_z
 template <int TYPE, int N>
 static __global__ void mul_vec_plain_kernel(Product p, int64_t n_y, int64_t n_z, bool wide) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int64_t k = p.a.ne[0], m = p.a.ne[1];
-    const int64_t row = ((int64_t)blockIdx.x * WARPS + warp) * ROWS;
+    if (!p.early) previous_done();
+    next_may_start();
+    const Which which = which_of(p, blockIdx.x);
+    const int64_t k = p.a.ne[0], m = which.m;
+    const int64_t row = (which.block * WARPS + warp) * ROWS;
     enum { WIDTH = TYPE == SHEAF_TYPE_F32 ? 4 : 8 }; /* elements of 16 bytes */
     if (row >= m) return;
     for (int64_t z = blockIdx.z; z < n_z; z += gridDim.z) {
         for (int64_t y = blockIdx.y; y < n_y; y += gridDim.y) {
-            const Task t = task_at(p, y, z, N);
+            const Task t = task_of(p, which, y, z, N);
             float sum[ROWS][N];
             const char *w[ROWS];
             for (int r = 0; r < ROWS; r++) {
-                w[r] = t.a + (size_t)(row + r < m ? row + r : row) * p.a.nb[1];
+                w[r] = t.a + (size_t)(row + r < m ? row + r : row) * which.nb1;
                 for (int c = 0; c < N; c++) sum[r][c] = 0.0f;
+            }
+            if (p.early) { /* the first 4 KiB of each row */
+                const size_t bytes = (size_t)k * (WIDTH == 4 ? sizeof(float) : sizeof(short));
+                for (int r = 0; r < ROWS; r++)
+                    if ((size_t)lane * 128 < bytes) prefetch(w[r] + (size_t)lane * 128);
+                previous_done();
             }
             if (wide && !t.zero) {
 #pragma unroll 4
@@ -450,21 +487,24 @@ static bool in_sixteens(const View &v) {
 template <int TYPE, int N>
 static void launch_blocks(struct sheaf__cuda_queue *q, const struct Product *p, dim3 grid,
                           int64_t n_y, int64_t n_z) {
-    CUDA_LAUNCH((mul_vec_blocks_kernel<TYPE, N>), grid, THREADS, 0, q->stream, *p, n_y, n_z);
+    CUDA_LAUNCH_AHEAD(q->ahead, (mul_vec_blocks_kernel<TYPE, N>), grid, THREADS, 0, q->stream, *p,
+                      n_y, n_z);
 }
 template <int TYPE, int N>
 static void launch_plain(struct sheaf__cuda_queue *q, const struct Product *p, dim3 grid,
                          int64_t n_y, int64_t n_z) {
     const bool wide = p->a.ne[0] % 8 == 0 && in_sixteens(p->a) && in_sixteens(p->b);
-    CUDA_LAUNCH((mul_vec_plain_kernel<TYPE, N>), grid, THREADS, 0, q->stream, *p, n_y, n_z, wide);
+    CUDA_LAUNCH_AHEAD(q->ahead, (mul_vec_plain_kernel<TYPE, N>), grid, THREADS, 0, q->stream, *p,
+                      n_y, n_z, wide);
 }
 
 template <int N> static void launch(struct sheaf__cuda_queue *q, const struct Product *p) {
     const bool pairs = p->ids.data != NULL;
     const int64_t n_y = pairs ? p->dst.ne[1] * p->dst.ne[2] : (p->dst.ne[1] + N - 1) / N;
     const int64_t n_z = pairs ? 1 : p->dst.ne[2] * p->dst.ne[3];
-    const dim3 grid(sheaf__cuda_blocks(p->a.ne[1], WARPS * ROWS), sheaf__cuda_blocks_y(n_y),
-                    sheaf__cuda_blocks_y(n_z));
+    unsigned blocks = sheaf__cuda_blocks(p->a.ne[1], WARPS * ROWS);
+    for (int k = 0; k < p->n_more; k++) blocks += sheaf__cuda_blocks(p->more[k].m, WARPS * ROWS);
+    const dim3 grid(blocks, sheaf__cuda_blocks_y(n_y), sheaf__cuda_blocks_y(n_z));
     switch (p->a.type) {
 #define BLOCKS(type)                                                                               \
     case SHEAF_TYPE_##type:                                                                        \

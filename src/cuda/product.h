@@ -17,11 +17,30 @@ struct Product {
     /* the columns of b in blocks of 32 as 8-bit integers: column c of the order of b's rows */
     int8_t *q;
     float2 *ds;     /* of a block: scale; scale times the sum of its integers */
-    int64_t chunks; /* of a column: 32 blocks each, see quantize_columns_kernel */
+    int64_t chunks; /* of a column: 32 blocks each, see quantize_lane */
+    /* other matrices times the same b, in the same launch (vector kernels, one matrix each) */
+    struct {
+        const char *a;
+        size_t nb1;
+        int64_t m;
+        char *dst;
+        size_t step; /* bytes between columns of dst */
+    } more[2];
+    int n_more;
+    bool early; /* all matrices are weights, which no kernel writes */
 };
 
 /* Columns that one pass of the vector kernels takes, and up to which they are used at all. */
 enum { SHEAF__CUDA_VEC_COLUMNS = 4, SHEAF__CUDA_VEC_MAX = 8 };
+
+/* May `other` be one of `first`'s launch? */
+bool sheaf__cuda_joins(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *first,
+                       const struct sheaf_tensor *other);
+
+/* Does `user`, a node to come, want the columns of x as integers? Then whoever makes x writes them
+ * to p->q and p->ds, all p->chunks of a column, and sets q->rounds to x. */
+bool sheaf__cuda_rounds(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
+                        const struct sheaf_tensor *user, struct Product *p);
 
 /* Bytes of the quantized columns (q and ds), where p finds them, and how they are made from rows of
  * b. */
@@ -33,6 +52,28 @@ void sheaf__cuda_quantize_columns(struct sheaf__cuda_queue *q, const struct Prod
 void sheaf__cuda_mul_vec(struct sheaf__cuda_queue *q, const struct Product *p);
 /* Any type, MUL_MAT only. */
 void sheaf__cuda_mul_tile(struct sheaf__cuda_queue *q, const struct Product *p);
+
+/* Block i of a column is int8 [32] with its scale. 32 blocks make a chunk, in which the first 16
+ * bytes of all blocks lie before the second 16: a warp reads both halves in order. */
+HD size_t column_half(int64_t chunks, int64_t column, int64_t block, int half) {
+    return (size_t)(((column * chunks + block / 32) * 2 + half) * 32 + block % 32) * 16;
+}
+
+/* A warp makes a block, each lane of it having an element. */
+static __device__ __forceinline__ void quantize_lane(int8_t *q, float2 *ds, int64_t chunks,
+                                                     int64_t column, int64_t block, float v) {
+    const int lane = threadIdx.x % 32;
+    const float d = warp_max(fabsf(v)) / 127.0f;
+    const int r = d > 0.0f ? (int)rintf(v / d) : 0;
+    const float sum = warp_sum((float)r);
+    q[column_half(chunks, column, block, lane / 16) + lane % 16] = (int8_t)r;
+    if (lane == 0) {
+        float2 pair;
+        pair.x = d;
+        pair.y = d * sum;
+        ds[column * chunks * 32 + block] = pair;
+    }
+}
 
 /* What a thread block works on: a matrix of a, columns of b, where the result goes. */
 struct Task {

@@ -56,6 +56,8 @@ HD double frequency_at(const Rope &r, const View &factors, int64_t i) {
 /* dst, a [d, h, n, s], pos I32 [n], factors F32 [n_dims/2] or data NULL. grid: x pairs and what is
  * not turned, y groups of heads, z positions and sequences */
 static __global__ void rope_kernel(View dst, View a, View pos, View factors, Rope r) {
+    previous_done();
+    next_may_start();
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     const int64_t rest = dst.ne[0] - 2 * r.n_pairs;
     if (i >= r.n_pairs + rest) return;
@@ -122,7 +124,7 @@ enum sheaf_status sheaf__cuda_launch_rope(struct sheaf__cuda_queue *q,
     const dim3 grid(sheaf__cuda_blocks(dst->ne[0] - r.n_pairs, THREADS),
                     sheaf__cuda_blocks_y((dst->ne[1] + HEADS - 1) / HEADS),
                     sheaf__cuda_blocks_y(dst->ne[2] * dst->ne[3]));
-    CUDA_LAUNCH_PLAIN(rope_kernel, grid, THREADS, 0, q->stream, sheaf__cuda_view(dst),
+    CUDA_LAUNCH_AHEAD(q->ahead, rope_kernel, grid, THREADS, 0, q->stream, sheaf__cuda_view(dst),
                       sheaf__cuda_view(a), sheaf__cuda_view(dst->src[1]), f, r);
     return sheaf__cuda_launched(q, dst);
 }
@@ -161,6 +163,8 @@ static __device__ __forceinline__ float sum_of_squares(const float *x, int64_t n
 static __global__ void turn_kernel(Turn t) {
     CUDA_DYNAMIC_SHARED(float2, angle);
     __shared__ int superseded;
+    previous_done();
+    next_may_start();
     const Rope &r = t.rope;
     const int64_t lane = threadIdx.x % 32, d = t.a.ne[0], n = t.a.ne[2], i2 = blockIdx.x;
     int64_t id = -1;
@@ -278,7 +282,8 @@ int sheaf__cuda_launch_turn(struct sheaf__cuda_queue *q, const struct sheaf_tens
         t.fault = q->fault;
     }
     const dim3 grid((unsigned)rope->ne[2], (unsigned)((rope->ne[1] + HEADS - 1) / HEADS));
-    CUDA_LAUNCH(turn_kernel, grid, THREADS, (size_t)t.rope.n_pairs * sizeof(float2), q->stream, t);
+    CUDA_LAUNCH_AHEAD(q->ahead, turn_kernel, grid, THREADS, (size_t)t.rope.n_pairs * sizeof(float2),
+                      q->stream, t);
     *st = sheaf__cuda_launched(q, rope);
     return first + 1 + (set ? 1 : 0);
 }

@@ -1,7 +1,7 @@
 /* Ops over whole rows: RMS_NORM, SUM_ROWS, SOFT_MAX, ARGMAX, TOP_K. A block takes a row; what it
  * sums is summed in an order that only the size of the row decides. dst of RMS_NORM and SOFT_MAX
  * may be a's memory: a thread writes the elements that it reads. */
-#include "cuda/cuda.h"
+#include "cuda/product.h"
 
 /* ---- norm and sum ---- */
 
@@ -40,10 +40,15 @@ struct Chain {      /* all F32 of one shape, dense rows; data NULL: not there */
     float eps;
     sheaf__sum blocks; /* n_blocks 0: no; else they are added first, to a or, if `to_b`, to b */
     bool to_b;
+    int8_t *q; /* NULL: no; else the columns of out as integers, too (product.h) */
+    float2 *ds;
+    int64_t chunks;
 };
 
 static __global__ void chain_kernel(Chain c) {
     __shared__ float scratch[32];
+    previous_done();
+    next_may_start();
     for (int64_t row = blockIdx.x; row < n_rows(c.a); row += gridDim.x) {
         const Row at = row_at(c.a.ne, row);
         float *a = (float *)(void *)row_data(c.a, at), *b = NULL;
@@ -66,8 +71,13 @@ static __global__ void chain_kernel(Chain c) {
         for (int64_t i = threadIdx.x; i < c.a.ne[0]; i += blockDim.x) {
             const float v = (b ? sum_row[i] : a[i]) * scale;
             norm[i] = v;
-            if (out) out[i] = v * c.w[i];
+            if (!out) continue;
+            out[i] = v * c.w[i];
+            if (c.q) quantize_lane(c.q, c.ds, c.chunks, row, i / 32, out[i]);
         }
+        if (!c.q) continue;
+        for (int64_t i = c.a.ne[0] + threadIdx.x; i < c.chunks * 1024; i += blockDim.x)
+            quantize_lane(c.q, c.ds, c.chunks, row, i / 32, 0.0f);
     }
 }
 
@@ -116,10 +126,18 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
     c.blocks = q->sum;
     c.to_b = to_b;
     memset(&q->sum, 0, sizeof q->sum);
-    CUDA_LAUNCH(chain_kernel, sheaf__cuda_blocks(sheaf_nrows(norm), 1),
-                sheaf__cuda_row_threads(norm->ne[0]), 0, q->stream, c);
+    const int nodes = first + 1 + (mul ? 1 : 0);
+    struct Product p;
+    if (mul && sheaf__cuda_rounds(q, mul, nodes < n ? next[nodes] : NULL, &p)) {
+        c.q = p.q;
+        c.ds = p.ds;
+        c.chunks = p.chunks;
+        q->rounds = mul;
+    }
+    CUDA_LAUNCH_AHEAD(q->ahead, chain_kernel, sheaf__cuda_blocks(sheaf_nrows(norm), 1),
+                      sheaf__cuda_row_threads(norm->ne[0]), 0, q->stream, c);
     *st = sheaf__cuda_launched(q, norm);
-    return first + 1 + (mul ? 1 : 0);
+    return nodes;
 }
 
 /* a [i, j, h, s] -> dst F32 [1, j, h, s] */

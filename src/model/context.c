@@ -148,7 +148,7 @@ static enum sheaf_status build(struct sheaf__context *ctx, int64_t n, bool all) 
                                                  .n_kv = n_kv[c],
                                                  .all = all,
                                                  .before = c ? &ctx->chunks[c - 1] : NULL,
-                                                 .order = n_chunks > 1 ? ctx->graph : NULL};
+                                                 .order = ctx->graph};
         sheaf__build_inputs(&ctx->chunks[c]);
     }
     ctx->logits = sheaf__build_model(ctx->chunks, n_chunks);

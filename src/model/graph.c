@@ -108,6 +108,9 @@ struct sheaf_tensor *sheaf__build_attention(struct sheaf__builder *b, int64_t il
         k = project(b, x, w[SHEAF__W_K], w[SHEAF__W_K_BIAS], hp->head_k, g);
         v = project(b, x, w[SHEAF__W_V], w[SHEAF__W_V_BIAS], hp->head_v, g);
     }
+    /* side by side, as devices compute products of one x together, if their results are apart */
+    struct sheaf_tensor *const products[] = {q, k, v};
+    for (int i = 0; i < 3 && b->order; i++) sheaf_build_forward_expand(b->order, products[i]);
     if (w[SHEAF__W_Q_NORM]) q = sheaf__build_norm(b, q, w[SHEAF__W_Q_NORM]);
     if (w[SHEAF__W_K_NORM]) k = sheaf__build_norm(b, k, w[SHEAF__W_K_NORM]);
     q = rotate(b, il, q, rope);

@@ -28,7 +28,7 @@ struct sheaf__builder {
     struct sheaf_tensor *out_ids;    /* I32 [1]: the token whose logits are wanted; NULL: all */
     struct sheaf__builder *before;   /* of the chunk before; NULL: this is the first */
     struct sheaf_tensor *written[2]; /* K and V caches of the layer, with this chunk's rows */
-    struct sheaf_cgraph *order;      /* takes halves of layers in turn; NULL: all at the end */
+    struct sheaf_cgraph *order;      /* takes products and halves of layers first; or NULL */
 };
 
 enum { SHEAF__MAX_CHUNKS = 2 };

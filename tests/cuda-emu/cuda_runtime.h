@@ -31,7 +31,8 @@
 #define __global__
 #define __forceinline__ inline
 #define __shared__      static thread_local
-#define __align__(n)    __attribute__((aligned(n)))
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
 
 /* ---- types ---- */
 
@@ -85,6 +86,11 @@ void emu_syncwarp(void);
     do {                                                                                           \
         auto fn_ = kernel;                                                                         \
         emu_launch(grid, block, shared, stream, false, #kernel, std::bind(fn_, __VA_ARGS__));      \
+    } while (0)
+#define CUDA_LAUNCH_AHEAD(ahead, ...)                                                              \
+    do {                                                                                           \
+        (void)(ahead);                                                                             \
+        CUDA_LAUNCH(__VA_ARGS__);                                                                  \
     } while (0)
 #define CUDA_DYNAMIC_SHARED(type, name) type *name = (type *)emu_dynamic_shared()
 
