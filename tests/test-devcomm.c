@@ -206,6 +206,8 @@ Test(devcomm, a_peer_that_never_comes, .timeout = 100) {
 #define CUDA                                                                                       \
     "SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=1 SHEAF_BACKEND_PATH=" SHEAF_BUILD_DIR "/lib/cuda-emu "
 
+#define NCCL_THERE (!access(SHEAF_BUILD_DIR "/lib/libsheaf-nccl.so", F_OK))
+
 static void need_emulation(void) {
     if (access(SHEAF_BUILD_DIR "/lib/cuda-emu", F_OK))
         cr_skip_test("the emulated CUDA module is not built (sanitizers)");
@@ -252,13 +254,17 @@ Test(shared_gpu, the_same_bits, .timeout = 200) {
 
 /* What cannot be shared, two GPUs, and calls that fail or never end. */
 Test(shared_gpu, failures, .timeout = 200) {
-    static const struct {
+    const struct {
         const char *env;
         int status;
         const char *want;
     } cases[] = {
-        {"SHEAF_CUDA_EMU=devices=2", 0,
-         "members 0 (CUDA0) and 1 (CUDA1@1) are two devices, which shared-gpu refuses"},
+        {"SHEAF_CUDA_EMU=devices=2 SHEAF_NCCL_LIBRARY=libnone.so", 0,
+         NCCL_THERE
+             ? "members 0 (CUDA0) and 1 (CUDA1@1) are two devices, which shared-gpu refuses; "
+               "member 0 (CUDA0): libnone.so was not found"
+             : "members 0 (CUDA0) and 1 (CUDA1@1) are two devices, which shared-gpu "
+               "refuses\n"},
         {"SHEAF_CUDA_EMU=fail=cudaIpcGetMemHandle:1", 0,
          "CUDA0: sharing memory with other processes: "},
         {"SHEAF_CUDA_EMU=fail=cudaIpcOpenMemHandle:1", 0, "CUDA0: reaching the memory of member "},

@@ -39,7 +39,8 @@ bool sheaf__devcomm_decide(const struct sheaf__devcomm_ballot *b, int n,
                            char *text, size_t size) {
     for (int i = 0; i < n; i++) {
         if (b[i].can) continue;
-        snprintf(text, size, "member %d (%s): %s", i, name(user, i), b[i].why);
+        snprintf(text, size, "member %d (%s): %s", i, name(user, i),
+                 b[i].why[0] ? b[i].why : "it has no other module");
         return false;
     }
     for (int i = 1; i < n; i++) {
@@ -73,17 +74,18 @@ static const struct sheaf__devcomm_i *interface_of(sheaf_backend_reg_t reg) {
 }
 
 /* Module number `round` (from 0) of those that take the device, of one name or, if it is "", of
- * any; NULL, and a reason in b->why. */
+ * any; NULL, and a reason in b->why ("" if rounds before have said it all). */
 static const struct sheaf__devcomm_i *vote_for(sheaf_backend_dev_t dev, const char *only, int round,
                                                struct sheaf__devcomm_ballot *b) {
+    const bool first = !round;
     bool asked = false;
-    snprintf(b->why, sizeof b->why, "no module for collectives on devices is loaded");
+    if (first) snprintf(b->why, sizeof b->why, "no module for collectives on devices is loaded");
     for (size_t r = 0; r < sheaf_backend_reg_count(); r++) {
         const struct sheaf__devcomm_i *i = interface_of(sheaf_backend_reg_get(r));
         if (!i || (*only && strcmp(only, i->name) != 0)) continue;
         const enum sheaf_status st = i->identify(dev, b->id);
         if (st) { /* one that knows the device says more than one that does not */
-            if (st != SHEAF_STATUS_UNSUPPORTED || !asked)
+            if (st != SHEAF_STATUS_UNSUPPORTED || (first && !asked))
                 snprintf(b->why, sizeof b->why, "%s", sheaf_last_error());
             asked = true;
             continue;
@@ -163,6 +165,12 @@ out:
     return st;
 }
 
+static bool says_nothing(const struct sheaf__devcomm_ballot *b, int n) {
+    for (int m = 0; m < n; m++)
+        if (b[m].can || b[m].why[0]) return false;
+    return true;
+}
+
 /* Round by round, each with another module of every member's list: all ranks see all ballots, and
  * so end at the same round. *chosen: `text` is the module's name, else why no round found one. */
 static enum sheaf_status elect(const struct sheaf_comm *comm, const sheaf_backend_dev_t *members,
@@ -177,12 +185,12 @@ static enum sheaf_status elect(const struct sheaf_comm *comm, const sheaf_backen
     st = sheaf_world_agree(st, WHAT);
     for (int round = 0; round < ROUNDS && !st && !*chosen; round++) {
         char why[256];
-        bool any = !round; /* a round that nobody has a module for says nothing new */
         if ((st = exchange_ballots(comm, members, only, round, ballots, i))) break;
-        for (int m = 0; m < comm->n; m++) any = any || ballots[m].can;
         *chosen = sheaf__devcomm_decide(ballots, comm->n, name_of, &names, why, sizeof why);
         const size_t used = *chosen ? 0 : strlen(text);
-        if (any) snprintf(text + used, size - used, "%s%s", used ? "; " : "", why);
+        if (round && !*chosen && says_nothing(ballots, comm->n)) break;
+        if (*chosen || !strstr(text, why))
+            snprintf(text + used, size - used, "%s%s", used ? "; " : "", why);
     }
     free(ballots);
     return st;
