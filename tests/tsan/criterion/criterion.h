@@ -5,6 +5,7 @@
 #ifndef SHEAF_TESTS_TSAN_CRITERION_H
 #define SHEAF_TESTS_TSAN_CRITERION_H
 
+#include <fnmatch.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -114,10 +115,17 @@ static inline const struct tsan_options *tsan_suite(const char *suite) {
     return &none;
 }
 
-int main(void) {
+/* Of Criterion's options, --filter SUITE/NAME with wildcards. */
+int main(int argc, char **argv) {
     int tested = 0, failed = 0;
+    const char *filter = "*";
+    for (int i = 1; i + 1 < argc; i++)
+        if (!strcmp(argv[i], "--filter")) filter = argv[i + 1];
     for (const struct tsan_test *t = tsan_tests; t; t = t->next) {
         if (!t->run || t->options.disabled) continue;
+        char name[256];
+        snprintf(name, sizeof name, "%s/%s", t->suite, t->name);
+        if (fnmatch(filter, name, 0)) continue;
         const struct tsan_options *suite = tsan_suite(t->suite);
         const double limit = t->options.timeout > 0 ? t->options.timeout
                              : suite->timeout > 0   ? suite->timeout
