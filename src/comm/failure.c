@@ -80,7 +80,7 @@ bool sheaf_world_reports_error(void) {
     if (w->failure == &sheaf__own_failure && w->reporter >= 0) return w->reporter == w->rank;
     if (sheaf__has_failed(w))
         return w->failure->origin == w->rank && !atomic_load(&w->failure->outranked) &&
-               !sheaf__guard_speaks() && sheaf__guard_claim();
+               !sheaf__guard_speaks() && sheaf__guard_claim(false);
     return w->reporter < 0 || w->reporter == w->rank;
 }
 

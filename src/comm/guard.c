@@ -26,10 +26,12 @@
 
 enum { TICK_MS = 100, STATUS_FAILED = 1, MAX_HERE = 65536 /* ranks of a host */ };
 static const uint64_t BEAT_NS = 250000000; /* between signs of life */
-/* Hosts notice the same thing at about one time. The one of rank 0 speaks at once, others listen
- * for so long whether a lower rank does. */
+/* Hosts notice the same thing at about one time. The one of rank 0 decides who speaks: the first to
+ * ask, or itself. Others wait so long for its answer; if it is out of reach, whether a lower rank
+ * reports something. */
+static const uint64_t ANSWER_NS = 1500000000;
 static const uint64_t LISTEN_NS = 500000000;
-static const uint64_t SPREAD_NS = 700000000;  /* the longest that a main thread waits for that */
+static const uint64_t SPREAD_NS = 1800000000; /* the longest that a main thread waits for that */
 static const uint64_t HOLD_NS = 3000000000u;  /* for others to find that it was told */
 static const uint64_t FORCE_NS = 3000000000u; /* for a main thread to come back from where it is */
 static const uint64_t SILENT_NS = 1500000000; /* after a failure, who is silent so long is stuck */
@@ -41,7 +43,8 @@ static struct {
     bool runs;
     int wake;
     int *pidfds, *ranks, n_pidfds; /* of the other ranks of the share group */
-    _Atomic bool watching, stop, leaving, spread, told, farewell;
+    _Atomic bool watching, stop, leaving, spread, farewell;
+    _Atomic int teller;    /* who of this process prints the failure */
     _Atomic bool by_guard; /* the guard took the record */
     _Atomic bool farewell_sent;
     _Atomic int claim;           /* before the watch: the states below */
@@ -99,19 +102,35 @@ static bool claim_alone(void) {
     return state == SPEAKS;
 }
 
-static bool claim(void) {
+bool sheaf__guard_permits(int origin) {
+    const struct sheaf__world *w = sheaf__world();
+    const int host = w->share_of[origin] + 1;
+    int nobody = 0;
+    return atomic_compare_exchange_strong(&w->failure->permit, &nobody, host) || nobody == host;
+}
+
+/* `last`: whoever was to speak has had his time. */
+static bool claim(bool last) {
     struct sheaf__world *w = sheaf__world();
     int nobody = 0;
     if (!atomic_load(&guard.watching)) return claim_alone();
+    if (w->share_of[w->rank] == 0 && !last && !sheaf__guard_permits(w->rank)) return false;
     return atomic_compare_exchange_strong(&w->failure->told, &nobody, w->rank + 1) ||
            nobody == w->rank + 1;
 }
 
-bool sheaf__guard_claim(void) {
-    const bool ours = claim();
-    if (ours && !atomic_exchange(&guard.told, true)) kick(); /* other hosts are to know */
-    return ours;
+/* One thread of this process prints it. */
+enum { NO_ONE, MAIN_THREAD, GUARD };
+
+static bool claim_as(int teller, bool last) {
+    int before = NO_ONE;
+    if (!claim(last)) return false;
+    const bool first = atomic_compare_exchange_strong(&guard.teller, &before, teller);
+    if (first) kick();                                           /* other hosts are to know */
+    return first || (before == teller && teller == MAIN_THREAD); /* which may ask again */
 }
+
+bool sheaf__guard_claim(bool last) { return claim_as(MAIN_THREAD, last); }
 
 bool sheaf__guard_speaks(void) { return atomic_load(&guard.by_guard); }
 
@@ -121,11 +140,9 @@ static bool agreed(void) {
     return w->failure == &sheaf__own_failure && w->reporter >= 0;
 }
 
-static void tell(void) {
+static void tell(bool last) {
     const struct sheaf__world *w = sheaf__world();
-    if (atomic_load(&guard.told) || atomic_load(&w->failure->outranked) || agreed() ||
-        !sheaf__guard_claim())
-        return;
+    if (atomic_load(&w->failure->outranked) || agreed() || !claim_as(GUARD, last)) return;
     if (w->failure->origin == w->rank)
         fprintf(stderr, "sheaf: %s\n", w->failure->text);
     else
@@ -169,14 +186,22 @@ void sheaf__guard_lost(int rank, const char *fmt, ...) {
 
 void sheaf__hear_failure(int origin, const char *text) {
     struct sheaf__world *w = sheaf__world();
-    if (origin < 0 || origin >= w->size || sheaf__record_failure(origin, text)) return;
+    if (sheaf__record_failure(origin, text)) return;
     if (has_text() && w->share_of[origin] < w->share_of[w->failure->origin])
-        atomic_store(&w->failure->outranked, 1);
+        atomic_store(&w->failure->lower, 1);
 }
 
 void sheaf__hear_told(int rank) {
     int nobody = 0;
     atomic_compare_exchange_strong(&sheaf__world()->failure->told, &nobody, rank + 1);
+}
+
+void sheaf__hear_permit(bool speak) {
+    struct sheaf__world *w = sheaf__world();
+    if (speak)
+        atomic_store(&w->failure->permit, w->share_of[w->rank] + 1);
+    else
+        atomic_store(&w->failure->outranked, 1);
 }
 
 static void check_deaths(const struct pollfd *fds) {
@@ -309,7 +334,7 @@ static void hold_name(void) {
 }
 
 static void force_exit(uint64_t now) {
-    tell();
+    tell(true);
     /* the launcher passes the message on, others see that it was told */
     nap(500000000);
     remove_names();
@@ -317,6 +342,19 @@ static void force_exit(uint64_t now) {
     if (needs_abort(now)) sheaf__launcher_abort(STATUS_FAILED);
     hold_name();
     _exit(STATUS_FAILED);
+}
+
+/* Is it known which host speaks? */
+static bool is_settled(uint64_t now) {
+    const struct sheaf__world *w = sheaf__world();
+    const struct sheaf__failure *f = w->failure;
+    if (!w->share_of || w->share_of[w->rank] == 0) return true;
+    if (atomic_load(&f->permit) || atomic_load(&f->outranked) || atomic_load(&f->told)) return true;
+    const bool ask = w->share_of[f->origin] == w->share_of[w->rank];
+    const bool reached = ask && sheaf__heartbeat_ask(f->origin, f->text);
+    if (now < guard.failed_at + (reached ? ANSWER_NS : LISTEN_NS)) return false;
+    if (atomic_load(&f->lower)) atomic_store(&w->failure->outranked, 1);
+    return true;
 }
 
 static void on_failure(uint64_t now) {
@@ -329,10 +367,9 @@ static void on_failure(uint64_t now) {
         dump_records(now);
         remove_names();
     }
-    const bool first = !sheaf__heartbeat_fds(NULL) || !w->share_of || w->share_of[w->rank] == 0;
-    if (first || now >= guard.failed_at + LISTEN_NS) {
+    if (is_settled(now)) {
         atomic_store(&guard.spread, true);
-        if (atomic_load(&guard.by_guard)) tell();
+        if (atomic_load(&guard.by_guard)) tell(false);
     }
     const enum sheaf_phase phase = sheaf__phase();
     const uint64_t limit = phase == SHEAF_PHASE_IDLE || atomic_load(&guard.leaving)
@@ -358,7 +395,9 @@ static void tick(const struct pollfd *fds, uint64_t now) {
             sheaf__heartbeat_beat();
             guard.last_beat = now;
         }
-        if (atomic_load(&guard.told)) sheaf__heartbeat_told(); /* again: a frame may be dropped */
+        const int told = atomic_load(&w->failure->told) - 1;
+        /* not only its own; and again, for a frame may be dropped */
+        if (told >= 0 && w->share_of[told] == w->share_of[w->rank]) sheaf__heartbeat_told();
         check_silence(now, away);
     }
     if (!fds && now > guard.last_tick + AWAY_NS) /* it is not late by that */

@@ -23,8 +23,9 @@ void sheaf__guard_leaving(void);
  * themselves. */
 void sheaf__guard_end_job(void);
 /* True if this process, and no other, is to print the failure: the first to ask. Before the watch
- * it takes a quarter of a second, and up to six if the launcher does not answer. */
-bool sheaf__guard_claim(void);
+ * it takes a quarter of a second, and up to six if the launcher does not answer. `last`: whoever
+ * was to do it on another host has had his time. */
+bool sheaf__guard_claim(bool last);
 bool sheaf__guard_speaks(void); /* the guard noticed it and prints it itself */
 
 /* For heartbeat.c, on the guard's thread. */
@@ -33,5 +34,8 @@ void sheaf__guard_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)
 void sheaf__guard_lost(int rank, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void sheaf__hear_failure(int origin, const char *text);
 void sheaf__hear_told(int rank); /* another host's rank has printed the failure */
+/* On rank 0's host: may `origin`'s speak? The first to ask may. */
+bool sheaf__guard_permits(int origin);
+void sheaf__hear_permit(bool speak); /* what it answers */
 
 #endif

@@ -32,7 +32,7 @@ enum {
     STRANGERS = 16,                         /* unknown connections at a time */
     START_NS_LIMIT = 20,                    /* seconds for all connections */
 };
-enum type { HELLO = 1, WELCOME, BEAT, ALARM, BYE, TOLD };
+enum type { HELLO = 1, WELCOME, BEAT, ALARM, BYE, TOLD, SPEAK, BE_SILENT };
 
 struct peer {
     int rank, fd;
@@ -51,6 +51,8 @@ static uint8_t secret[SECRET_BYTES];
 static bool connected(const struct sheaf__world *w, int a, int b) {
     return w->share_of[a] != w->share_of[b] && (w->share_of[a] == a || w->share_of[b] == b);
 }
+
+static bool is_first_host(int rank) { return sheaf__world()->share_of[rank] == 0; }
 
 /* ---- frames ---- */
 
@@ -365,11 +367,16 @@ static void take_frames(struct peer *p, uint64_t now) {
             if (l) atomic_store(&l->left, 1);
         }
         if (type == TOLD) sheaf__hear_told(p->rank);
+        if (type == SPEAK || type == BE_SILENT) sheaf__hear_permit(type == SPEAK);
         if (type == ALARM && size == ALARM_BYTES) {
             char text[SHEAF__REASON_BYTES];
             memcpy(text, d + 4, sizeof text);
             text[sizeof text - 1] = 0;
-            sheaf__hear_failure((int)sheaf__get_le(d, 4), text);
+            const int origin = (int)sheaf__get_le(d, 4);
+            const bool known = origin >= 0 && origin < sheaf__world()->size;
+            if (known) sheaf__hear_failure(origin, text);
+            if (known && is_first_host(sheaf__world()->rank))
+                send_frame(p, sheaf__guard_permits(origin) ? SPEAK : BE_SILENT, NULL, 0);
         }
         drop_frame(p, size);
     }
@@ -417,12 +424,23 @@ void sheaf__heartbeat_beat(void) {
     for (int i = 0; i < n_peers; i++) send_frame(&peers[i], BEAT, d, sizeof d);
 }
 
-void sheaf__heartbeat_alarm(int origin, const char *text) {
+static bool send_alarm(int origin, const char *text, bool first_host_only) {
     uint8_t d[ALARM_BYTES] = {0};
+    bool any = false;
     sheaf__put_le(d, (uint64_t)origin, 4);
     snprintf((char *)d + 4, SHEAF__REASON_BYTES, "%s", text);
-    for (int i = 0; i < n_peers; i++) send_frame(&peers[i], ALARM, d, sizeof d);
+    for (int i = 0; i < n_peers; i++) {
+        struct peer *p = &peers[i];
+        if (first_host_only && !is_first_host(p->rank)) continue;
+        send_frame(p, ALARM, d, sizeof d);
+        any = any || (p->fd >= 0 && !p->lost);
+    }
+    return any;
 }
+
+void sheaf__heartbeat_alarm(int origin, const char *text) { send_alarm(origin, text, false); }
+
+bool sheaf__heartbeat_ask(int origin, const char *text) { return send_alarm(origin, text, true); }
 
 void sheaf__heartbeat_told(void) {
     for (int i = 0; i < n_peers; i++) send_frame(&peers[i], TOLD, NULL, 0);

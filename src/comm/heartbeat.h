@@ -21,7 +21,9 @@ int sheaf__heartbeat_fds(struct pollfd *fds); /* fds NULL: how many */
 void sheaf__heartbeat_serve(const struct pollfd *fds, uint64_t now);
 void sheaf__heartbeat_beat(void);
 void sheaf__heartbeat_alarm(int origin, const char *text);
-void sheaf__heartbeat_told(void); /* this rank has printed the failure */
+/* The same again to rank 0's host, for its answer. False if none of its ranks can be reached. */
+bool sheaf__heartbeat_ask(int origin, const char *text);
+void sheaf__heartbeat_told(void); /* this host has printed the failure */
 void sheaf__heartbeat_farewell(void);
 bool sheaf__heartbeat_all_left(void); /* any thread */
 /* Silent for `limit`: ends the job. `forgive`: this process itself was away; start again. */

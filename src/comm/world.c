@@ -20,8 +20,8 @@ enum {
     DEFAULT_HEARTBEAT_MS = 20000,
     MAX_TIMEOUT_MS = 24 * 3600 * 1000,
     /* After a failure, for the rank that reports it to speak first: several times as long as that
-     * rank takes to send its alarm and listen. The launcher mostly cuts it short. */
-    GRACE_MS = 2000,
+     * rank takes to be told that it may. The launcher mostly cuts it short. */
+    GRACE_MS = 3000,
     TOLD_MS = 300, /* for what it said to arrive */
 };
 
@@ -269,10 +269,13 @@ static void leave_failed(void) {
     if (!sheaf_world_reports_error() && shared) {
         for (int ms = 0; ms < GRACE_MS && !atomic_load(&world.failure->told); ms += 10)
             nanosleep(&(struct timespec){0, 10000000}, NULL);
-        const bool here = world.share_of[world.failure->origin] == world.share_of[world.rank];
-        if (here && !atomic_load(&world.failure->outranked) && sheaf__guard_claim() &&
-            !sheaf__guard_speaks())
-            fprintf(stderr, "sheaf: %s\n", world.failure->text);
+        /* if he does not: another of his host, or of rank 0's, which let him */
+        const int origin = world.failure->origin, host = world.share_of[world.rank];
+        const bool here = world.share_of[origin] == host;
+        if ((here || host == 0) && !atomic_load(&world.failure->outranked) &&
+            sheaf__guard_claim(true))
+            fprintf(stderr, "sheaf: %s%s%s\n", here ? "" : sheaf__rank_text(origin),
+                    here ? "" : " reports: ", world.failure->text);
     }
     nanosleep(&(struct timespec){0, TOLD_MS * 1000000L}, NULL);
     sheaf__guard_end_job();
