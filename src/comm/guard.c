@@ -35,7 +35,8 @@ static const uint64_t SPREAD_NS = 1800000000; /* the longest that a main thread 
 static const uint64_t HOLD_NS = 3000000000u;  /* for others to find that it was told */
 static const uint64_t FORCE_NS = 3000000000u; /* for a main thread to come back from where it is */
 static const uint64_t SILENT_NS = 1500000000; /* after a failure, who is silent so long is stuck */
-static const uint64_t CLAIM_NS = 3000000000u; /* for who holds the name: more than the launcher's */
+static const uint64_t CLAIM_NS = 6000000000u; /* for who holds the name, to whom that happens: */
+static const uint64_t ENDING_NS = 2000000000; /* no answer: the launcher may be ending the job */
 static const uint64_t AWAY_NS = 2000000000;   /* without a tick: the process was stopped */
 
 static struct {
@@ -89,6 +90,7 @@ static bool take_name(void) {
     }
     const enum sheaf__claim claim = sheaf__launcher_claim();
     atomic_store(&guard.launcher_knows, claim != SHEAF__CLAIM_UNKNOWN);
+    if (claim == SHEAF__CLAIM_UNKNOWN && !sheaf__launcher_recovers()) nap(ENDING_NS);
     listen(fd, SOMAXCONN); /* until the process ends */
     return claim != SHEAF__CLAIM_LOST;
 }

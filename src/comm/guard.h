@@ -23,7 +23,7 @@ void sheaf__guard_leaving(void);
  * themselves. */
 void sheaf__guard_end_job(void);
 /* True if this process, and no other, is to print the failure: the first to ask. Before the watch
- * it takes a quarter of a second, and up to six if the launcher does not answer. `last`: whoever
+ * it takes a quarter of a second, and up to ten if the launcher does not answer. `last`: whoever
  * was to do it on another host has had his time. */
 bool sheaf__guard_claim(bool last);
 bool sheaf__guard_speaks(void); /* the guard noticed it and prints it itself */
