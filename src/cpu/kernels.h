@@ -27,7 +27,7 @@ enum sheaf__act {
     SHEAF__ACT_F32_SUMS, /* the same, then the sums of each 16: for Q4_K, Q5_K, Q6_K weights */
     SHEAF__ACT_Q8,       /* blocks of 32: for Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 weights */
     SHEAF__ACT_Q8K,      /* blocks of 256: for Q4_K, Q5_K, Q6_K weights */
-    SHEAF__ACT_DIGITS,   /* integers of 24 bits; in place of floats where a table has them */
+    SHEAF__ACT_DIGITS,   /* integers of 24 or 16 bits; in place of floats where a table has them */
     SHEAF__ACT_COUNT,
 };
 
