@@ -1017,13 +1017,16 @@ Test(cuda_emu, parameters) {
                  {"nothing=1", false}, {"blas=0,", true},   {"fuse=0,graphs=0", true},
                  {"fuse", false},      {"graphs=00", false}};
     sheaf_backend_reg_t reg = load("");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        const char *params = cases[i / 2].params;
         sheaf_backend_t backend;
-        const enum sheaf_status st =
-            sheaf_backend_dev_init(sheaf_backend_reg_dev_get(reg, 0), cases[i].params, &backend);
-        cr_assert_eq(st, cases[i].good ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_INVALID, "%s",
-                     cases[i].params);
+        if (i % 2) setenv("SHEAF_CUDA_PARAMS", params, 1); /* for who gives none */
+        const enum sheaf_status st = sheaf_backend_dev_init(sheaf_backend_reg_dev_get(reg, 0),
+                                                            i % 2 ? NULL : params, &backend);
+        cr_assert_eq(st, cases[i / 2].good ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_INVALID, "%s",
+                     params);
         if (st) cr_assert(strstr(sheaf_last_error(), "graphs=0|1"), "%s", sheaf_last_error());
         sheaf_backend_free(backend);
+        unsetenv("SHEAF_CUDA_PARAMS");
     }
 }

@@ -648,7 +648,8 @@ void *sheaf__cuda_backend_stream(sheaf_backend_t backend) {
     return backend && backend->iface == &backend_i ? (void *)backend_of(backend)->q.stream : NULL;
 }
 
-/* Switches for finding where a fault or the time comes from: "graphs=0,blas=0" in any order. */
+/* Switches for finding where a fault or the time comes from: "graphs=0,blas=0" in any order; those
+ * of SHEAF_CUDA_PARAMS where the caller gives none. */
 enum { GRAPHS, BLAS, FUSE, AHEAD, N_SWITCHES };
 static enum sheaf_status parse_params(const char *device, const char *params, bool on[N_SWITCHES]) {
     static const char *const names[N_SWITCHES] = {"graphs=", "blas=", "fuse=", "ahead="};
@@ -675,6 +676,7 @@ enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, con
     bool on[N_SWITCHES];
     void *fault = NULL, *fault_device = NULL;
     *out = NULL;
+    if (!params || !*params) params = getenv("SHEAF_CUDA_PARAMS");
     enum sheaf_status st = parse_params(device->name, params, on);
     if (st) return st;
     struct backend *b = (struct backend *)calloc(1, sizeof *b);
