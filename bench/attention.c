@@ -6,10 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/internal.h"
 #include "sheaf/sheaf.h"
+
+#include "bench.h"
 
 enum { ROUNDS = 9, MAX_NODES = 64, CACHE = 96 << 20 /* bytes read in one go: more than a cache */ };
 
@@ -20,23 +21,6 @@ static const struct shape {
               {"Llama 8B", 128, 32, 8},
               {"SmolLM2", 64, 9, 3},
               {"one K/V head", 256, 4, 1}};
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void *must(void *p) {
-    if (!p) {
-        fprintf(stderr, "bench-attention: %s\n", sheaf_last_error());
-        exit(1);
-    }
-    return p;
-}
-static void check(enum sheaf_status status) {
-    if (status) must(NULL);
-}
 
 static void fill(struct sheaf_tensor *t) {
     static uint32_t seed = 1;

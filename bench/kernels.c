@@ -7,11 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cpu/kernels.h"
 #include "sheaf/type.h"
+
+#include "bench.h"
 
 enum {
     K = 2048,
@@ -29,12 +30,6 @@ static const enum sheaf_type types[] = {
     SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1, SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1,
     SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q5_K, SHEAF_TYPE_Q6_K,
 };
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void *memory(size_t size) {
     void *p = aligned_alloc(1 << 21, (size + (1 << 21) - 1) >> 21 << 21);

@@ -6,10 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cpu/kernels.h"
 #include "sheaf/sheaf.h"
+
+#include "bench.h"
 
 enum {
     ROUNDS = 7,
@@ -23,23 +24,6 @@ enum { LENGTHS = sizeof lengths / sizeof *lengths, EXPERT_K = 512, EXPERT_M = 28
 static const enum sheaf_type types[] = {SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q8_0,
                                         SHEAF_TYPE_Q6_K, SHEAF_TYPE_F16};
 enum { TYPES = sizeof types / sizeof *types };
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void *must(void *p) {
-    if (!p) {
-        fprintf(stderr, "bench-products: %s\n", sheaf_last_error());
-        exit(1);
-    }
-    return p;
-}
-static void check(enum sheaf_status status) {
-    if (status) must(NULL);
-}
 
 /* A graph of one product; weights are zeros, whose products take as long as others'. */
 struct product {

@@ -7,23 +7,18 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cpu/kernels.h"
 #include "cpu/team.h"
+
+#include "bench.h"
 
 enum { BARRIERS = 1000, RUNS = 201, MAX_CORES = 1024, FLOATS = 4096, SUMS = 16, STEPS = 64 };
 
 struct cores { /* of a team: its member i is bound to core[i] */
     int n, core[MAX_CORES];
 };
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void bind(void *user, int ith) {
     const struct cores *cores = user;

@@ -62,6 +62,18 @@ INLINE void prefetch(const char *p, size_t bytes) {
 INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 INLINE __m128i load128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
 
+/* The 8 scales, then the 8 mins, of Q4_K and Q5_K as bytes, of x: the first 16 bytes of a block,
+ * which are the halves d and dmin and bytes a[4], b[4], c[4]. */
+INLINE __m128i k_scale_bytes(__m128i x) {
+    /* a, c, b, c >> 4 and the top bits of a and b */
+    const __m128i low =
+        _mm_srlv_epi32(_mm_shuffle_epi32(x, _MM_SHUFFLE(3, 2, 3, 1)), _mm_setr_epi32(0, 0, 0, 4));
+    const __m128i top = _mm_srli_epi32(_mm_shuffle_epi32(x, _MM_SHUFFLE(2, 2, 1, 1)), 2);
+    const __m128i take = _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f);
+    const __m128i add = _mm_setr_epi32(0, 0x30303030, 0, 0x30303030);
+    return _mm_or_si128(_mm_and_si128(low, take), _mm_and_si128(top, add));
+}
+
 /* The first n < VW elements, zeros after them. */
 INLINE v_f v_load_n(const float *p, int64_t n) {
     float t[VW] = {0};

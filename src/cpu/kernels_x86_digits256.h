@@ -193,14 +193,8 @@ INLINE void digits_8(enum sheaf_type type, int64_t k, const char *w, size_t ahea
 /* The 8 scales, then the 8 mins, of Q4_K and Q5_K at w, times d and dmin: k_scales_mins without
  * general registers. */
 INLINE void k_scales(const char *w, __m256 *scales, __m256 *mins) {
-    const __m128i x = load128(w); /* halves d, dmin; bytes a[4], b[4], c[4] */
-    /* a, c, b, c >> 4 and the top bits of a and b */
-    const __m128i low =
-        _mm_srlv_epi32(_mm_shuffle_epi32(x, _MM_SHUFFLE(3, 2, 3, 1)), _mm_setr_epi32(0, 0, 0, 4));
-    const __m128i top = _mm_srli_epi32(_mm_shuffle_epi32(x, _MM_SHUFFLE(2, 2, 1, 1)), 2);
-    const __m128i take = _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f);
-    const __m128i add = _mm_setr_epi32(0, 0x30303030, 0, 0x30303030);
-    const __m128i all = _mm_or_si128(_mm_and_si128(low, take), _mm_and_si128(top, add));
+    const __m128i x = load128(w);
+    const __m128i all = k_scale_bytes(x);
     const __m128 d = _mm_cvtph_ps(x);
     const __m256i s = _mm256_cvtepu8_epi32(all);
     const __m256i m = _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(all, all));

@@ -1,0 +1,29 @@
+/* What the benchmarks share: the clock, and the end of a program that cannot go on. Header only. */
+#ifndef SHEAF_BENCH_BENCH_H
+#define SHEAF_BENCH_BENCH_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "sheaf/status.h"
+
+static inline double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* p; if it is NULL, prints the library's last error and ends the program. */
+static inline void *must(void *p) {
+    if (!p) {
+        fprintf(stderr, "%s\n", sheaf_last_error());
+        exit(1);
+    }
+    return p;
+}
+static inline void check(enum sheaf_status status) {
+    if (status) must(NULL);
+}
+
+#endif
