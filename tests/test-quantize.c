@@ -9,22 +9,14 @@
 #include "sheaf/gguf.h"
 
 #include "mpirun.h"
+#include "temp_dir.h"
 
 #define F32     SHEAF_SOURCE_DIR "/models/kjv-f32.gguf"
 #define HELDOUT SHEAF_SOURCE_DIR "/tests/golden/heldout.txt"
 
 enum { OUT = 1 << 16 };
-static char out[OUT], dir[64];
+static char out[OUT];
 
-static void setup(void) {
-    strcpy(dir, "/tmp/sheaf-test-quantize-XXXXXX");
-    cr_assert_not_null(mkdtemp(dir));
-}
-static void teardown(void) {
-    char cmd[128];
-    snprintf(cmd, sizeof cmd, "rm -r %s", dir);
-    cr_assert_eq(system(cmd), 0);
-}
 TestSuite(quantize, .init = setup, .fini = teardown, .timeout = 400);
 
 static int tool(const char *program, const char *args) {

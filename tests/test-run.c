@@ -9,6 +9,7 @@
 
 #include "generate.h"
 #include "mpirun.h"
+#include "temp_dir.h"
 
 #define F32     SHEAF_SOURCE_DIR "/models/kjv-f32.gguf"
 #define Q8_0    SHEAF_SOURCE_DIR "/models/kjv-q8_0.gguf"
@@ -17,18 +18,6 @@
 
 enum { OUT = 1 << 16 };
 static char out[OUT];
-static char dir[64];
-
-static void setup(void) {
-    strcpy(dir, "/tmp/sheaf-test-run-XXXXXX");
-    cr_assert_not_null(mkdtemp(dir));
-}
-
-static void teardown(void) {
-    char cmd[128];
-    snprintf(cmd, sizeof cmd, "rm -r %s", dir);
-    cr_assert_eq(system(cmd), 0);
-}
 
 TestSuite(run, .init = setup, .fini = teardown, .timeout = 400);
 
