@@ -21,7 +21,7 @@ static const struct layer {
     {"include/sheaf/", {0}},
     {"src/core/", {"core/"}},
     {"src/cpu/", {"cpu/", "core/"}},
-    {"src/cuda/", {"cuda/", "core/", "comm/devcomm.h"}},
+    {"src/cuda/", {"cuda/", "core/"}},
     {"src/comm/", {"comm/", "core/"}},
     {"src/split/", {"split/", "core/"}},
     {"src/meta/", {"meta/", "split/", "comm/", "core/"}},

@@ -1,5 +1,5 @@
 /* Sums of blocks in a device's memory, in a given order: the last step of a collective that brings
- * the addends of all members to each of them (comm/devcomm.h).
+ * the addends of all members to each of them (core/devcomm.h).
  *
  * A registry entry offers it under SHEAF__SUM_PROC, as chains (core/chain.h), so that a module that
  * moves data needs no kernel, and the device can go on with the sums where they come into being: a

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "comm/devcomm.h"
+#include "core/devcomm.h"
 #include "cuda/cuda.h"
 
 /* Architectures in the build: machine code for each of SHEAF_CUDA_ARCHS, and code that the driver

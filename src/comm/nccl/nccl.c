@@ -1,4 +1,4 @@
-/* libsheaf-nccl.so: collectives between CUDA devices through NCCL (comm/devcomm.h).
+/* libsheaf-nccl.so: collectives between CUDA devices through NCCL (core/devcomm.h).
  *
  * NCCL moves the data; the CUDA backend adds (core/sum.h), in the order of the group. So the bits
  * do not depend on NCCL's choice of an algorithm, which changes with the size of a message, nor on
@@ -19,7 +19,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "comm/devcomm.h"
+#include "core/devcomm.h"
 #include "core/sum.h"
 #include "sheaf/backend-impl.h"
 
