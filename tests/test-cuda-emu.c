@@ -189,6 +189,21 @@ static void rig_down(struct rig *r) {
     sheaf_free(r->ctx);
     cr_assert_eq(sheaf_backend_unload(r->reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
 }
+
+/* What all nodes hold, one after another, *size bytes for the caller to free; the rig goes. */
+static char *rig_results(struct rig *r, size_t *size) {
+    char *all = malloc(1 << 16);
+    *size = 0;
+    for (int i = 0; i < sheaf_graph_n_nodes(r->graph); i++) {
+        const struct sheaf_tensor *t = sheaf_graph_node(r->graph, i);
+        cr_assert_leq(*size + sheaf_nbytes(t), (size_t)1 << 16);
+        cr_assert_eq(sheaf_backend_tensor_get(t, all + *size, 0, sheaf_nbytes(t)),
+                     SHEAF_STATUS_SUCCESS);
+        *size += sheaf_nbytes(t);
+    }
+    rig_down(r);
+    return all;
+}
 static void set_all(struct sheaf_tensor *t, float first, float step) {
     float x[512];
     for (int64_t i = 0; i < sheaf_nelements(t); i++) x[i] = first + step * (float)i;
@@ -463,16 +478,7 @@ static char *layer_of(enum sheaf_type type, int n_columns, const char *params, s
     for (int i = 0; i < 3; i++)
         cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
                      sheaf_last_error());
-    char *all = malloc(1 << 16);
-    *size = 0;
-    for (int i = 0; i < sheaf_graph_n_nodes(r.graph); i++) {
-        const struct sheaf_tensor *t = sheaf_graph_node(r.graph, i);
-        cr_assert_eq(sheaf_backend_tensor_get(t, all + *size, 0, sheaf_nbytes(t)),
-                     SHEAF_STATUS_SUCCESS);
-        *size += sheaf_nbytes(t);
-    }
-    rig_down(&r);
-    return all;
+    return rig_results(&r, size);
 }
 
 Test(cuda_emu, launches_of_a_layer) {
@@ -557,16 +563,7 @@ static char *sums_of(enum next next, const char *params, size_t *size) {
                       (double)want);
         }
     }
-    char *all = malloc(1 << 16);
-    *size = 0;
-    for (int i = 0; i < sheaf_graph_n_nodes(r.graph); i++) {
-        const struct sheaf_tensor *t = sheaf_graph_node(r.graph, i);
-        cr_assert_eq(sheaf_backend_tensor_get(t, all + *size, 0, sheaf_nbytes(t)),
-                     SHEAF_STATUS_SUCCESS);
-        *size += sheaf_nbytes(t);
-    }
-    rig_down(&r);
-    return all;
+    return rig_results(&r, size);
 }
 
 Test(cuda_emu, sums_go_with_what_follows) {
