@@ -58,7 +58,7 @@ int main(int argc, char **argv) {
     bool ok = used > 0;
     if (!ok) fprintf(stderr, "no members: %s\n", sheaf_last_error());
     /* without a scheduler nothing takes over an op that a member refuses */
-    const bool all_ops = !getenv("SHEAF_FAR_REFUSES");
+    const bool all_ops = !getenv("SHEAF_TEST_FAR_REFUSES");
     for (int hole = 0; hole < 2 && ok && all_ops; hole++)
         /* devices of modules may round activations for products with quantized weights */
         ok =

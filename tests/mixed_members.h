@@ -20,7 +20,7 @@ static inline bool mixed_devices(int n_cpu, int n_far) {
     setenv("SHEAF_CPU_DEVICES", text, 1);
     setenv("SHEAF_CPU_THREADS", "1", 1);
     snprintf(text, sizeof text, "%d", n_far);
-    setenv("SHEAF_FAR_DEVICES", text, 1);
+    setenv("SHEAF_TEST_FAR_DEVICES", text, 1);
     if (!sheaf_backend_load(FAR_MODULE_DIR "/libsheaf-far.so", NULL)) return true;
     fprintf(stderr, "%s\n", sheaf_last_error());
     return false;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/settings.h"
 #include "core/internal.h"
 #include "sheaf/ops.h"
 #include "sheaf/version.h"
@@ -72,8 +73,8 @@ Test(core_env, only_whole_numbers_in_range) {
                  {"99999999999999999999", 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         long v = 42;
-        setenv("SHEAF_TEST_NUMBER", cases[i].text, 1);
-        const enum sheaf_status st = sheaf__env_int("SHEAF_TEST_NUMBER", 1, 64, &v);
+        const enum sheaf_status st =
+            sheaf__setting_parse_int("SHEAF_TEST_NUMBER", cases[i].text, 1, 64, &v);
         if (cases[i].value) {
             cr_expect_eq(st, SHEAF_STATUS_SUCCESS, "'%s'", cases[i].text);
             cr_expect_eq(v, cases[i].value);
@@ -85,8 +86,8 @@ Test(core_env, only_whole_numbers_in_range) {
         }
     }
     long v = 42;
-    unsetenv("SHEAF_TEST_NUMBER");
-    cr_assert_eq(sheaf__env_int("SHEAF_TEST_NUMBER", 1, 64, &v), SHEAF_STATUS_SUCCESS);
+    unsetenv("SHEAF_CPU_DEVICES");
+    cr_assert_eq(sheaf__setting_int(SHEAF__SET_CPU_DEVICES, &v), SHEAF_STATUS_SUCCESS);
     cr_assert_eq(v, 42);
 }
 

@@ -22,7 +22,7 @@ Test(cuda_emu, op_table, .timeout = DEADLINE) { on_device(ENV, "CUDA0", 2800); }
 Test(cuda_emu, op_table_without_cublaslt, .timeout = DEADLINE) {
     static char out[CAP];
     unsigned runs = 0;
-    cr_assert_eq(ops(ENV "SHEAF_CUDA_EMU=blas=0", "test -b CUDA0 -o MUL_MAT", out), 0, "%s", out);
+    cr_assert_eq(ops(ENV "SHEAF_TEST_CUDA_EMU=blas=0", "test -b CUDA0 -o MUL_MAT", out), 0, "%s", out);
     const char *line = strstr(out, " runs: 0 wrong, 0 refused, 0 unsupported");
     while (line && line > out && line[-1] != ',') line--;
     cr_assert(line && sscanf(line, "%u", &runs) == 1 && runs > 200, "%s", out);
@@ -51,7 +51,7 @@ Test(cuda_emu, mixed_group, .timeout = DEADLINE) {
 
 static sheaf_backend_reg_t load(const char *machine) {
     sheaf_backend_reg_t reg;
-    setenv("SHEAF_CUDA_EMU", machine, 1);
+    setenv("SHEAF_TEST_CUDA_EMU", machine, 1);
     cr_assert_eq(sheaf_backend_load(MODULE, &reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
     return reg;
 }
@@ -313,7 +313,7 @@ static int replays_of(FILE *file, int n_launches) {
 Test(cuda_emu, graphs_are_replayed_until_they_change) {
     FILE *trace = tmpfile();
     cr_assert_not_null(trace);
-    setenv("SHEAF_CUDA_EMU_TRACE", "1", 1);
+    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
     cr_assert_geq(dup2(fileno(trace), 2), 0);
     for (int way = 0; way < 4; way++) { /* graphs, a plan, both switched off */
         struct rig r = rig_up("", way < 2 ? NULL : "graphs=0,blas=1");
@@ -425,7 +425,7 @@ Test(cuda_emu, fused_nodes_are_the_nodes) {
     };
     FILE *trace = tmpfile();
     cr_assert_not_null(trace);
-    setenv("SHEAF_CUDA_EMU_TRACE", "1", 1);
+    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
     cr_assert_geq(dup2(fileno(trace), 2), 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct fused *f = &cases[i];
@@ -491,7 +491,7 @@ Test(cuda_emu, launches_of_a_layer) {
                  {SHEAF_TYPE_BF16, 1, {10, 5}}};
     FILE *trace = tmpfile();
     cr_assert_not_null(trace);
-    setenv("SHEAF_CUDA_EMU_TRACE", "1", 1);
+    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
     cr_assert_geq(dup2(fileno(trace), 2), 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t size[2];
@@ -575,7 +575,7 @@ Test(cuda_emu, sums_go_with_what_follows) {
                                           [SUM_THEN_GET] = {4, 3}};
     FILE *trace = tmpfile();
     cr_assert_not_null(trace);
-    setenv("SHEAF_CUDA_EMU_TRACE", "1", 1);
+    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
     cr_assert_geq(dup2(fileno(trace), 2), 0);
     for (int next = 0; next < NEXT; next++) {
         size_t size[2];
@@ -600,7 +600,7 @@ Test(cuda_emu, columns_are_rounded_once) {
     FILE *trace = tmpfile();
     static float got[2][4 * M * N];
     cr_assert_not_null(trace);
-    setenv("SHEAF_CUDA_EMU_TRACE", "1", 1);
+    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
     cr_assert_geq(dup2(fileno(trace), 2), 0);
     for (int way = 0; way < 4; way++) { /* one column: integers; twelve: halves, by cuBLASLt */
         const int on = way % 2, n_columns = way < 2 ? 1 : N, n_y = M * n_columns;

@@ -94,28 +94,28 @@ Test(devcomm, choice, .timeout = 200) {
         int status;
         const char *want;
     } cases[] = {
-        {0, FAR "SHEAF_FAR_DEVICES=3 SHEAF_FAR_COMM=1", DEVICES, 0, "collectives far\n"},
-        {2, FAR "SHEAF_FAR_COMM=1", RANKS, 0, "collectives far\n"},
-        {0, FAR "SHEAF_FAR_DEVICES=3", DEVICES, 0,
+        {0, FAR "SHEAF_TEST_FAR_DEVICES=3 SHEAF_TEST_FAR_COMM=1", DEVICES, 0, "collectives far\n"},
+        {2, FAR "SHEAF_TEST_FAR_COMM=1", RANKS, 0, "collectives far\n"},
+        {0, FAR "SHEAF_TEST_FAR_DEVICES=3", DEVICES, 0,
          "host memory: member 0 (Far0): "}, /* no module, or none for such a device */
-        {0, FAR "SHEAF_FAR_COMM=1", "--devices Far0,CPU0", 0,
+        {0, FAR "SHEAF_TEST_FAR_COMM=1", "--devices Far0,CPU0", 0,
          "host memory: member 1 (CPU0) is a CPU"},
-        {0, FAR "SHEAF_FAR_DEVICES=3 SHEAF_FAR_COMM=1 SHEAF_COMM_DEVICE=off", DEVICES, 0,
+        {0, FAR "SHEAF_TEST_FAR_DEVICES=3 SHEAF_TEST_FAR_COMM=1 SHEAF_COMM_DEVICE=off", DEVICES, 0,
          "host memory: SHEAF_COMM_DEVICE=off"},
-        {0, FAR "SHEAF_FAR_DEVICES=3 SHEAF_FAR_COMM=1 SHEAF_COMM_DEVICE=of", DEVICES, 1,
+        {0, FAR "SHEAF_TEST_FAR_DEVICES=3 SHEAF_TEST_FAR_COMM=1 SHEAF_COMM_DEVICE=of", DEVICES, 1,
          "SHEAF_COMM_DEVICE is 'of'; it is off, auto, require or the name of a module"},
-        {2, FAR "SHEAF_FAR_COMM=1 SHEAF_COMM_DEVICE=far", RANKS, 0, "collectives far\n"},
-        {2, FAR "SHEAF_FAR_COMM=same SHEAF_COMM_DEVICE=far", RANKS, 1,
+        {2, FAR "SHEAF_TEST_FAR_COMM=1 SHEAF_COMM_DEVICE=far", RANKS, 0, "collectives far\n"},
+        {2, FAR "SHEAF_TEST_FAR_COMM=same SHEAF_COMM_DEVICE=far", RANKS, 1,
          "SHEAF_COMM_DEVICE=far: members 0 (Far0) and 1 (Far0@1) are one device, which far "
          "refuses"},
-        {2, FAR "SHEAF_FAR_COMM=none", RANKS, 0,
+        {2, FAR "SHEAF_TEST_FAR_COMM=none", RANKS, 0,
          "host memory: member 0 (Far0): libfar.so.2 was not found"},
-        {2, FAR "SHEAF_FAR_COMM=none SHEAF_COMM_DEVICE=require", RANKS, 1,
+        {2, FAR "SHEAF_TEST_FAR_COMM=none SHEAF_COMM_DEVICE=require", RANKS, 1,
          "SHEAF_COMM_DEVICE=require: member 0 (Far0): libfar.so.2 was not found"},
-        {2, FAR "SHEAF_FAR_COMM=same", RANKS, 0,
+        {2, FAR "SHEAF_TEST_FAR_COMM=same", RANKS, 0,
          "host memory: members 0 (Far0) and 1 (Far0@1) are one device, which far refuses"},
         /* one rank fails inside the constructor: the other comes out, and all fall back */
-        {2, FAR "SHEAF_FAR_COMM=broken SHEAF_TIMEOUT_MS=4000", RANKS, 0, "the far wire is cut"},
+        {2, FAR "SHEAF_TEST_FAR_COMM=broken SHEAF_TIMEOUT_MS=4000", RANKS, 0, "the far wire is cut"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char args[512];
@@ -132,9 +132,9 @@ Test(devcomm, the_same_bits, .timeout = 200) {
         int np;
         const char *env, *args;
     } cases[] = {
-        {0, FAR "SHEAF_FAR_DEVICES=3", DEVICES "--split 1,3,2 "},
-        {2, FAR "SHEAF_FAR_DEVICES=2", "--devices Far0@0,Far1@0,Far0@1,Far1@1 "},
-        {2, FAR "SHEAF_FAR_DEVICES=2 SHEAF_COMM_TRANSPORT=mpi",
+        {0, FAR "SHEAF_TEST_FAR_DEVICES=3", DEVICES "--split 1,3,2 "},
+        {2, FAR "SHEAF_TEST_FAR_DEVICES=2", "--devices Far0@0,Far1@0,Far0@1,Far1@1 "},
+        {2, FAR "SHEAF_TEST_FAR_DEVICES=2 SHEAF_COMM_TRANSPORT=mpi",
          "--devices Far0@0,Far1@0,Far0@1,Far1@1 --sequence always "},
     };
     char dir[] = "/tmp/sheaf-test-devcomm-XXXXXX", cmd[256];
@@ -142,7 +142,7 @@ Test(devcomm, the_same_bits, .timeout = 200) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         for (int on = 0; on < 2; on++) {
             char env[512], args[512];
-            snprintf(env, sizeof env, "%s SHEAF_FAR_COMM=1 SHEAF_COMM_DEVICE=%s", cases[i].env,
+            snprintf(env, sizeof env, "%s SHEAF_TEST_FAR_COMM=1 SHEAF_COMM_DEVICE=%s", cases[i].env,
                      on ? "require" : "off");
             snprintf(args, sizeof args, TEXT "%s --check --logits %s/%d", cases[i].args, dir, on);
             cr_assert_eq(run(cases[i].np, env, args), 0, "%s", out);
@@ -156,14 +156,14 @@ Test(devcomm, the_same_bits, .timeout = 200) {
 }
 
 Test(devcomm, scenarios, .timeout = 200) {
-    cr_assert_eq(run_mpirun(2, FAR "SHEAF_FAR_COMM=1 SHEAF_COMM_DEVICE=require", 120, out,
+    cr_assert_eq(run_mpirun(2, FAR "SHEAF_TEST_FAR_COMM=1 SHEAF_COMM_DEVICE=require", 120, out,
                             sizeof out, "helper-mixed -m Far"),
                  0, "%s", out);
     cr_assert(strstr(out, "ok 4 members on 2 ranks"), "%s", out);
 }
 
 Test(devcomm, every_size, .timeout = 200) {
-    cr_assert_eq(run_mpirun(2, FAR "SHEAF_FAR_COMM=1", 120, out, sizeof out, "helper-devcomm Far"),
+    cr_assert_eq(run_mpirun(2, FAR "SHEAF_TEST_FAR_COMM=1", 120, out, sizeof out, "helper-devcomm Far"),
                  0, "%s", out);
     cr_assert(strstr(out, "ok 4 members through far"), "%s", out);
 }
@@ -175,7 +175,7 @@ static void never_comes(int at, const char *open) {
     char dir[] = "/tmp/sheaf-test-devcomm-XXXXXX", env[512], cmd[1024];
     cr_assert_not_null(mkdtemp(dir));
     snprintf(env, sizeof env,
-             FAR "SHEAF_FAR_COMM=stuck SHEAF_FAR_STUCK_AT=%d SHEAF_TIMEOUT_MS=2000 "
+             FAR "SHEAF_TEST_FAR_COMM=stuck SHEAF_TEST_FAR_STUCK_AT=%d SHEAF_TIMEOUT_MS=2000 "
                  "SHEAF_FLIGHT_DIR=%s",
              at, dir);
     const int status = run(2, env, TEXT RANKS);
@@ -259,17 +259,17 @@ Test(shared_gpu, failures, .timeout = 200) {
         int status;
         const char *want;
     } cases[] = {
-        {"SHEAF_CUDA_EMU=devices=2 SHEAF_NCCL_LIBRARY=libnone.so", 0,
+        {"SHEAF_TEST_CUDA_EMU=devices=2 SHEAF_NCCL_LIBRARY=libnone.so", 0,
          NCCL_THERE
              ? "members 0 (CUDA0) and 1 (CUDA1@1) are two devices, which shared-gpu refuses; "
                "member 0 (CUDA0): libnone.so was not found"
              : "members 0 (CUDA0) and 1 (CUDA1@1) are two devices, which shared-gpu "
                "refuses\n"},
-        {"SHEAF_CUDA_EMU=fail=cudaIpcGetMemHandle:1", 0,
+        {"SHEAF_TEST_CUDA_EMU=fail=cudaIpcGetMemHandle:1", 0,
          "CUDA0: sharing memory with other processes: "},
-        {"SHEAF_CUDA_EMU=fail=cudaIpcOpenMemHandle:1", 0, "CUDA0: reaching the memory of member "},
-        {"SHEAF_CUDA_EMU=fail=cudaStreamQuery:3", 1, "shared-gpu: all_"},
-        {"SHEAF_CUDA_EMU=never=3 SHEAF_TIMEOUT_MS=2000", 1,
+        {"SHEAF_TEST_CUDA_EMU=fail=cudaIpcOpenMemHandle:1", 0, "CUDA0: reaching the memory of member "},
+        {"SHEAF_TEST_CUDA_EMU=fail=cudaStreamQuery:3", 1, "shared-gpu: all_"},
+        {"SHEAF_TEST_CUDA_EMU=never=3 SHEAF_TIMEOUT_MS=2000", 1,
          "CUDA0: its own queue did not come in time"},
     };
     need_emulation();

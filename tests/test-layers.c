@@ -19,14 +19,16 @@ static const struct layer {
     const char *may[6];
 } layers[] = {
     {"include/sheaf/", {0}},
-    {"src/core/", {"core/"}},
-    {"src/cpu/", {"cpu/", "core/"}},
-    {"src/cuda/", {"cuda/", "core/"}},
-    {"src/comm/", {"comm/", "core/"}},
-    {"src/split/", {"split/", "core/"}},
-    {"src/meta/", {"meta/", "split/", "comm/", "core/"}},
-    {"src/model/", {"model/"}},
-    {"tools/", {"model/", "!"}}, /* "!": includes without a folder find src/model's headers */
+    {"src/base/", {"base/"}},
+    {"src/core/", {"core/", "base/"}},
+    {"src/cpu/", {"cpu/", "core/", "base/"}},
+    {"src/cuda/", {"cuda/", "core/", "base/"}},
+    {"src/comm/", {"comm/", "core/", "base/"}},
+    {"src/split/", {"split/", "core/", "base/"}},
+    {"src/meta/", {"meta/", "split/", "comm/", "core/", "base/"}},
+    {"src/model/", {"model/", "base/"}},
+    {"tools/",
+     {"model/", "base/", "!"}}, /* "!": includes without a folder find src/model's headers */
 };
 
 /* External headers that belong to one folder. */

@@ -43,13 +43,13 @@ static const struct {
     int np;
     const char *env, *args;
 } worlds[] = {
-    {0, FAR "SHEAF_FAR_DEVICES=1", "--devices Far0 --check"},
-    {0, FAR "SHEAF_FAR_DEVICES=1", "--check"},
-    {0, FAR "SHEAF_FAR_DEVICES=2", "--split 1,3,2 --check"},
-    {0, FAR "SHEAF_FAR_DEVICES=2", "--split auto"},
-    {0, FAR "SHEAF_FAR_DEVICES=1 SHEAF_FAR_SLOWDOWN=5", "--split auto"},
-    {2, FAR "SHEAF_FAR_DEVICES=1", "--split auto"},
-    {2, FAR "SHEAF_FAR_DEVICES=1 SHEAF_COMM_TRANSPORT=mpi", "--split 1,4,0,2 --check"},
+    {0, FAR "SHEAF_TEST_FAR_DEVICES=1", "--devices Far0 --check"},
+    {0, FAR "SHEAF_TEST_FAR_DEVICES=1", "--check"},
+    {0, FAR "SHEAF_TEST_FAR_DEVICES=2", "--split 1,3,2 --check"},
+    {0, FAR "SHEAF_TEST_FAR_DEVICES=2", "--split auto"},
+    {0, FAR "SHEAF_TEST_FAR_DEVICES=1 SHEAF_TEST_FAR_SLOWDOWN=5", "--split auto"},
+    {2, FAR "SHEAF_TEST_FAR_DEVICES=1", "--split auto"},
+    {2, FAR "SHEAF_TEST_FAR_DEVICES=1 SHEAF_COMM_TRANSPORT=mpi", "--split 1,4,0,2 --check"},
 };
 enum { N_WORLDS = sizeof worlds / sizeof *worlds };
 
@@ -92,7 +92,7 @@ Test(mixed_run, auto_gives_the_slow_one_less, .timeout = 300) {
     char line[512];
     for (int tries = 0; tries < 3 && !(far > 0 && 2 * far < cpu);
          tries++) { /* others use the cores */
-        run(0, FAR "SHEAF_FAR_DEVICES=1 SHEAF_FAR_SLOWDOWN=8", models[0], TEXT "--split auto");
+        run(0, FAR "SHEAF_TEST_FAR_DEVICES=1 SHEAF_TEST_FAR_SLOWDOWN=8", models[0], TEXT "--split auto");
         line_of("split       auto: ", line, sizeof line);
         cr_assert_eq(sscanf(line, "split       auto: %lf : %lf %%", &cpu, &far), 2, "%s", line);
     }

@@ -110,7 +110,7 @@ static void ops_of_group(const char *env, const char *list, const char *name) {
     all_right(out, name, 15000);
 }
 Test(mixed_ops, cpu_far, .timeout = DEADLINE) {
-    ops_of_group("SHEAF_CPU_DEVICES=1 SHEAF_FAR_DEVICES=1", "CPU,Far", "META2");
+    ops_of_group("SHEAF_CPU_DEVICES=1 SHEAF_TEST_FAR_DEVICES=1", "CPU,Far", "META2");
 }
 Test(mixed_ops, far_far, .timeout = DEADLINE) { ops_of_group("A=1", "Far", "META2"); }
 
@@ -144,7 +144,7 @@ static void on_ranks(int np, const char *env, const char *args, const char *want
 /* Far devices refuse an op that CPUs run: ranks without one must hear of it, or they would cut the
  * graph elsewhere. */
 Test(mixed_mpirun, an_op_that_one_rank_refuses) {
-    on_ranks(2, "SHEAF_FAR_REFUSES=GLU", "1,0 0,1", "ok 2 members on 2");
+    on_ranks(2, "SHEAF_TEST_FAR_REFUSES=GLU", "1,0 0,1", "ok 2 members on 2");
 }
 Test(mixed_mpirun, both_kinds_on_two_ranks) { on_ranks(2, "A=1", "1,1 1,1", "ok 4 members on 2"); }
 Test(mixed_mpirun, far_here_cpu_there) { on_ranks(2, "A=1", "0,2 1,0", "ok 3 members on 2"); }

@@ -307,7 +307,7 @@ Test(plan_info, the_cheaper_by_the_link_is_planned) {
 }
 
 /* Collectives and bytes of the architectures: whoever changes the planner sees what becomes of
- * them. SHEAF_UPDATE_GOLDEN=1 writes the file. */
+ * them. SHEAF_TEST_UPDATE_GOLDEN=1 writes the file. */
 Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
     static const char *const models[] = {"llama", "llama --fused-qkv", "qwen2", "gemma3",
                                          "gemma3 --tied --kv-heads 1 --heads 6"};
@@ -341,9 +341,9 @@ Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
         cr_assert_lt(at, sizeof all);
     }
     unlink(file);
-    FILE *f = fopen(path, getenv("SHEAF_UPDATE_GOLDEN") ? "w+" : "r");
+    FILE *f = fopen(path, getenv("SHEAF_TEST_UPDATE_GOLDEN") ? "w+" : "r");
     cr_assert_not_null(f, "%s", path);
-    if (getenv("SHEAF_UPDATE_GOLDEN")) cr_assert_eq(fwrite(all, 1, at, f), at);
+    if (getenv("SHEAF_TEST_UPDATE_GOLDEN")) cr_assert_eq(fwrite(all, 1, at, f), at);
     rewind(f);
     golden[fread(golden, 1, sizeof golden - 1, f)] = 0;
     fclose(f);

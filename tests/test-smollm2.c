@@ -1,6 +1,6 @@
 /* A real model, odd on purpose (9 heads, 3 K/V heads, Q4_1), says the same on any number of ranks.
  *
- * scripts/test fetches SmolLM2-135M-Instruct and names its file in SHEAF_SMOLLM2. Where it cannot
+ * scripts/test fetches SmolLM2-135M-Instruct and names its file in SHEAF_TEST_SMOLLM2. Where it cannot
  * be had the tests are skipped and say so. Splits differ in the order of sums only, so a token can
  * differ only where two candidates are tied to about six digits; the prompts are not chosen for
  * that. */
@@ -24,8 +24,8 @@ static const char *const prompts[] = {
 };
 
 static const char *model(void) {
-    const char *path = getenv("SHEAF_SMOLLM2");
-    if (!path) cr_skip("SHEAF_SMOLLM2 does not name the file of SmolLM2-135M-Instruct");
+    const char *path = getenv("SHEAF_TEST_SMOLLM2");
+    if (!path) cr_skip("SHEAF_TEST_SMOLLM2 does not name the file of SmolLM2-135M-Instruct");
     return path;
 }
 

@@ -1,5 +1,5 @@
 /* The text of every kind of error and explanation of src/split, word for word: those of
- * tests/golden/split-errors.txt, which a person has read. SHEAF_UPDATE_GOLDEN=1 writes that file
+ * tests/golden/split-errors.txt, which a person has read. SHEAF_TEST_UPDATE_GOLDEN=1 writes that file
  * anew; review the diff. */
 #include <criterion/criterion.h>
 
@@ -226,10 +226,10 @@ Test(split_errors, texts_are_the_golden_ones) {
     cr_assert(made && golden);
     made->n = (size_t)snprintf(made->text, CAP,
                                "# Every kind of error and explanation of src/split. Made by "
-                               "test-split-errors\n# with SHEAF_UPDATE_GOLDEN=1.\n");
+                               "test-split-errors\n# with SHEAF_TEST_UPDATE_GOLDEN=1.\n");
     explanations(made);
     refusals(made);
-    if (getenv("SHEAF_UPDATE_GOLDEN")) {
+    if (getenv("SHEAF_TEST_UPDATE_GOLDEN")) {
         FILE *f = fopen(golden_path, "w");
         cr_assert_not_null(f, "cannot write %s", golden_path);
         fwrite(made->text, 1, made->n, f);

@@ -4,7 +4,7 @@
  * operand in order to mirror what follows can save bytes, and makes every member do all the work;
  * the planner does not do that.) Of the second the planner must find the best, but for what its
  * bounded search may drop; by how much it misses the first is printed and bounded.
- * SHEAF_SPLIT_SEED=n shows one graph, SHEAF_SPLIT_GRAPHS=n tries that many. */
+ * SHEAF_TEST_SPLIT_SEED=n shows one graph, SHEAF_TEST_SPLIT_GRAPHS=n tries that many. */
 #include <criterion/criterion.h>
 
 #include "split/convert.h"
@@ -235,7 +235,7 @@ static void compare(uint64_t seed, struct gap gap[2]) {
         keeping = planned; /* the planner slid a sum back where the search may not */
     add(&gap[0], seed, planned, least);
     add(&gap[1], seed, planned, keeping);
-    if (keeping < planned && getenv("SHEAF_SPLIT_SEED")) {
+    if (keeping < planned && getenv("SHEAF_TEST_SPLIT_SEED")) {
         printf("planner %lld, least %lld, %lld with cuts kept\n", (long long)planned,
                (long long)least, (long long)keeping);
         split_print_plan(plan, k.m.graph);
@@ -248,7 +248,7 @@ out:
 
 Test(minimal, conversions_against_brute_force) {
     static const char *const what[] = {"all ways", "ways that keep what is cut"};
-    const char *one = getenv("SHEAF_SPLIT_SEED"), *many = getenv("SHEAF_SPLIT_GRAPHS");
+    const char *one = getenv("SHEAF_TEST_SPLIT_SEED"), *many = getenv("SHEAF_TEST_SPLIT_GRAPHS");
     const uint64_t first = one ? strtoull(one, NULL, 10) : 1;
     const uint64_t n = one ? 1 : many ? strtoull(many, NULL, 10) : 10000;
     struct gap gap[2] = {{0}, {0}};

@@ -1,6 +1,6 @@
 /* T2: random graphs with random leaf states. Each is planned, run slice by slice, and every node is
- * compared with the whole graph's. A failure prints the seed; SHEAF_SPLIT_SEED=n runs one graph,
- * SHEAF_SPLIT_GRAPHS=n that many. */
+ * compared with the whole graph's. A failure prints the seed; SHEAF_TEST_SPLIT_SEED=n runs one graph,
+ * SHEAF_TEST_SPLIT_GRAPHS=n that many. */
 #include <criterion/criterion.h>
 
 #include "split_random.h"
@@ -83,7 +83,7 @@ static bool run_graph(uint64_t seed, enum sheaf__sequence sequence, struct total
         totals->writes_back += st->kind != SHEAF__STEP_NODE && st->in[0] > st->out;
     }
 out:
-    if (!good && plan && getenv("SHEAF_SPLIT_SEED")) split_print_plan(plan, g);
+    if (!good && plan && getenv("SHEAF_TEST_SPLIT_SEED")) split_print_plan(plan, g);
     sheaf__split_plan_free(plan);
     split_model_free(&k.m);
     split_free_all();
@@ -91,7 +91,7 @@ out:
 }
 
 static void run_graphs(enum sheaf__sequence sequence, uint64_t n_graphs) {
-    const char *one = getenv("SHEAF_SPLIT_SEED"), *many = getenv("SHEAF_SPLIT_GRAPHS");
+    const char *one = getenv("SHEAF_TEST_SPLIT_SEED"), *many = getenv("SHEAF_TEST_SPLIT_GRAPHS");
     const uint64_t first = one ? strtoull(one, NULL, 10) : 1;
     const uint64_t n = one ? 1 : many ? strtoull(many, NULL, 10) : n_graphs;
     struct totals t = {0};

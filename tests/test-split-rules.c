@@ -1,6 +1,6 @@
 /* T0: the rule table. Every op has a rule or says why not, every expression parses and binds, and
  * the generated rows are those of tests/golden/split-rows.txt, which a person has read.
- * SHEAF_UPDATE_GOLDEN=1 writes that file anew; review the diff. */
+ * SHEAF_TEST_UPDATE_GOLDEN=1 writes that file anew; review the diff. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -196,7 +196,7 @@ Test(rules, rows_are_the_golden_ones) {
         "# Rows that the rules generate. M mirrored, P partial, Si axis i. Kinds: + summed, ! "
         "whole,"
         "\n# @ indexed (summed, with a base), ~ sloped (free, with a base). Made by "
-        "test-split-rules\n# with SHEAF_UPDATE_GOLDEN=1.\n");
+        "test-split-rules\n# with SHEAF_TEST_UPDATE_GOLDEN=1.\n");
     for (int i = 0; i < n; i++) {
         const struct sheaf__rule *r = sheaf__rule_of(e[i].t);
         struct sheaf__expr x;
@@ -206,7 +206,7 @@ Test(rules, rows_are_the_golden_ones) {
         at += sheaf__rows_print(r, text, made + at, CAP - at);
         cr_assert_lt(at, (size_t)CAP);
     }
-    if (getenv("SHEAF_UPDATE_GOLDEN")) {
+    if (getenv("SHEAF_TEST_UPDATE_GOLDEN")) {
         FILE *f = fopen(golden_path, "w");
         cr_assert_not_null(f, "cannot write %s", golden_path);
         fwrite(made, 1, at, f);

@@ -548,8 +548,8 @@ Test(stream, space_prefix_only_at_the_start) {
 /* ---- SmolLM2, where it is at hand ---- */
 
 Test(smollm2, known_ids) {
-    const char *path = getenv("SHEAF_SMOLLM2");
-    if (!path) cr_skip("SHEAF_SMOLLM2 does not name the file of SmolLM2-135M-Instruct");
+    const char *path = getenv("SHEAF_TEST_SMOLLM2");
+    if (!path) cr_skip("SHEAF_TEST_SMOLLM2 does not name the file of SmolLM2-135M-Instruct");
     struct sheaf_tokenizer *t = open_model(path);
     cr_expect_str_eq(sheaf_tokenizer_describe(t), "gpt2 (smollm)");
     cr_expect_eq(sheaf_tokenizer_n_vocab(t), 49152);

@@ -1,6 +1,7 @@
 /* Which addresses control connections use. Never a wildcard, and a public one only if the user
  * names it. */
 #include "comm/address.h"
+#include "base/settings.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -106,7 +107,7 @@ static bool wanted(uint32_t address, const struct network *named,
 }
 
 enum sheaf_status sheaf__address_own(bool one_host, struct sheaf__address_list *list) {
-    const char *setting = getenv(SETTING);
+    const char *setting = sheaf__setting_text(SHEAF__SET_CONTROL_ADDRESS);
     struct sheaf__address_list launcher = {0};
     struct network named = {0};
     struct ifaddrs *all = NULL;
@@ -115,7 +116,7 @@ enum sheaf_status sheaf__address_own(bool one_host, struct sheaf__address_list *
     *list = (struct sheaf__address_list){0};
     if (setting && !parse_network(setting, &named))
         return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "environment variable %s is '%s'; it takes an IPv4 address or a "
+                               "setting %s is '%s'; it takes an IPv4 address or a "
                                "network such as 10.0.0.0/24",
                                SETTING, setting);
     if (one_host) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/settings.h"
 #include "comm/epilogue.h"
 #include "comm/group.h"
 #include "comm/recorder.h"
@@ -19,7 +20,6 @@ enum {
     MAX_SLOT = 64 * 1024 * 1024,
     SLOT_A_MEMBER = SHEAF__ALIGN * sizeof(float), /* a chunk holds a part of every member */
     MAX_MEMBERS = 4096,
-    MAX_DELAY_US = 10000000,
     SPINS = 20000, /* about 0.5 ms; then others may have the core */
     SPINS_CROWDED = 64,
     LATE_NOTE_BYTES = 16 * 1024, /* are copied into a slot within a microsecond */
@@ -251,7 +251,7 @@ enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
     *out = NULL;
     enum sheaf_type wire = SHEAF_TYPE_F32;
     enum sheaf_status st = check_list(member_rank, n_members, params, &slot, &wire);
-    if (!st) st = sheaf__env_int("SHEAF_COMM_DELAY_US", 0, MAX_DELAY_US, &delay);
+    if (!st) st = sheaf__setting_int(SHEAF__SET_COMM_DELAY, &delay);
     if ((st = same_everywhere(st, member_rank, n_members, slot, wire))) return st;
 
     const uint32_t id = w->n_groups++; /* counts alike on every rank, whatever fails below */

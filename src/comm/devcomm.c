@@ -5,6 +5,7 @@
  * undone on all. The sums of a module have the order of the group, so that its bits are those of
  * the path through host memory. */
 #include "comm/devcomm.h"
+#include "base/settings.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -123,7 +124,7 @@ enum mode { MODE_OFF, MODE_AUTO, MODE_REQUIRE };
 /* *only: the module that alone may serve, "" for any. */
 static enum sheaf_status read_mode(enum mode *mode, const char **only) {
     static const char *const words[] = {"off", "auto", "require"};
-    const char *text = getenv("SHEAF_COMM_DEVICE");
+    const char *text = sheaf__setting_text(SHEAF__SET_COMM_DEVICE);
     *mode = MODE_AUTO;
     *only = "";
     for (int i = 0; text && i < 3; i++) {

@@ -10,6 +10,7 @@
 #ifndef SHEAF_COMM_GROUP_H
 #define SHEAF_COMM_GROUP_H
 
+#include "base/arith.h"
 #include "comm/async.h"
 #include "comm/world.h"
 
@@ -165,7 +166,6 @@ static inline uint8_t *sheaf__slot(const struct sheaf_comm *comm, int place, uin
 static inline uint8_t *sheaf__result(const struct sheaf_comm *comm, uint64_t step) {
     return comm->results + (step & 1) * comm->slot_bytes;
 }
-static inline size_t sheaf__min_size(size_t a, size_t b) { return a < b ? a : b; }
 
 /* Elements [0, end) of an all_reduce are final on this member: its epilogue. */
 enum sheaf_status sheaf__finished(struct sheaf__call *c, size_t end);

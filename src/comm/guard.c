@@ -3,6 +3,7 @@
  * Invariant: the thread never takes a lock that the main thread may hold while it waits for MPI,
  * and calls nothing that can block. */
 #include "comm/guard.h"
+#include "sheaf/log.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -146,11 +147,10 @@ static void tell(bool last) {
     const struct sheaf__world *w = sheaf__world();
     if (atomic_load(&w->failure->outranked) || agreed() || !claim_as(GUARD, last)) return;
     if (w->failure->origin == w->rank)
-        fprintf(stderr, "sheaf: %s\n", w->failure->text);
+        sheaf_log(SHEAF_LOG_ERROR, "%s", w->failure->text);
     else
-        fprintf(stderr, "sheaf: %s reports: %s\n", sheaf__rank_text(w->failure->origin),
-                w->failure->text);
-    fflush(stderr);
+        sheaf_log(SHEAF_LOG_ERROR, "%s reports: %s", sheaf__rank_text(w->failure->origin),
+                  w->failure->text);
 }
 
 /* ---- what the guard notices ---- */

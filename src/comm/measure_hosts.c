@@ -7,6 +7,7 @@
  * slowest host's figures, decides, and tells everybody. */
 #include <stdlib.h>
 
+#include "base/settings.h"
 #include "comm/group.h"
 
 enum {
@@ -301,8 +302,8 @@ enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
     uint8_t *all = malloc((size_t)w->size * sizeof mine);
     long one_shot = 0, owners = 0;
     int way = 0;
-    enum sheaf_status st = sheaf__env_int("SHEAF_COMM_ONE_SHOT", 1, 1 << 30, &one_shot);
-    if (!st) st = sheaf__env_int("SHEAF_COMM_OWNERS", 1, 1 << 30, &owners);
+    enum sheaf_status st = sheaf__setting_int(SHEAF__SET_COMM_ONE_SHOT, &one_shot);
+    if (!st) st = sheaf__setting_int(SHEAF__SET_COMM_OWNERS, &owners);
     if (!st && !(all && probe))
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
     if ((st = sheaf_world_agree(st, WHAT))) goto out;

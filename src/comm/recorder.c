@@ -4,6 +4,8 @@
  * reader is another thread or process; the order of stores does not matter to a reader that comes
  * milliseconds later. */
 #include "comm/recorder.h"
+#include "base/settings.h"
+#include "sheaf/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -120,10 +122,10 @@ static void write_records(FILE *f, const struct sheaf__recorder *r) {
 
 void sheaf__recorder_dump(int rank, int place) {
     const struct sheaf__world *w = sheaf__world();
-    const char *dir = getenv("SHEAF_FLIGHT_DIR");
+    const char *dir = sheaf__setting_text(SHEAF__SET_FLIGHT_DIR);
     char path[4096], doing[160];
     struct sheaf__activity a;
-    if (!dir || !*dir || !all) return;
+    if (!dir || !all) return;
     snprintf(path, sizeof path, "%s/sheaf-%016llx-rank%d.flight", dir, (unsigned long long)w->job,
              rank);
     if (mkdir(dir, 0777) && errno != EEXIST) goto fail;
@@ -140,5 +142,5 @@ void sheaf__recorder_dump(int rank, int place) {
     write_records(f, recorder(place));
     if (fclose(f) == 0) return;
 fail:
-    fprintf(stderr, "sheaf: cannot write %s: %s\n", path, strerror(errno));
+    sheaf_log(SHEAF_LOG_WARN, "cannot write %s: %s", path, strerror(errno));
 }

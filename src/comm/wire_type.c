@@ -2,6 +2,7 @@
  * included, so rounding is the same everywhere. Never F16: partial sums overflow it. */
 #include <stdlib.h>
 
+#include "base/settings.h"
 #include "comm/group.h"
 #include "core/quants.h"
 
@@ -55,16 +56,16 @@ void sheaf__wire_round(enum sheaf_type type, float *data, uint8_t *scratch, size
 }
 
 enum sheaf_status sheaf__wire_type(enum sheaf_type wanted, enum sheaf_type *out) {
-    const char *name = getenv("SHEAF_COMM_WIRE");
+    static const enum sheaf_type types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_BF16, SHEAF_TYPE_Q8_0};
     *out = wanted;
-    if (wanted == SHEAF_TYPE_F32 && name && *name) *out = sheaf_type_from_name(name);
+    if (wanted == SHEAF_TYPE_F32) {
+        int choice = 0;
+        const enum sheaf_status st = sheaf__setting_choice(SHEAF__SET_COMM_WIRE, &choice);
+        *out = types[choice];
+        return st;
+    }
     if (*out == SHEAF_TYPE_F32 || *out == SHEAF_TYPE_BF16 || *out == SHEAF_TYPE_Q8_0)
         return SHEAF_STATUS_SUCCESS;
-    if (wanted == SHEAF_TYPE_F32)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "environment variable SHEAF_COMM_WIRE is '%s'; it takes f32, bf16 "
-                               "or q8_0",
-                               name);
     return sheaf_set_error(SHEAF_STATUS_INVALID,
                            "create group: sums cannot travel as %s; they take f32, bf16 or q8_0",
                            sheaf_type_name(wanted));

@@ -10,15 +10,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/settings.h"
 #include "comm/guard.h"
 #include "comm/heartbeat.h"
 #include "comm/world.h"
+#include "sheaf/log.h"
 #include "sheaf/version.h"
 
 enum {
     DEFAULT_TIMEOUT_MS = 60000,
     DEFAULT_HEARTBEAT_MS = 20000,
-    MAX_TIMEOUT_MS = 24 * 3600 * 1000,
     /* After a failure, for the rank that reports it to speak first: several times as long as that
      * rank takes to be told that it may. The launcher mostly cuts it short. */
     GRACE_MS = 3000,
@@ -26,16 +27,16 @@ enum {
 };
 
 static const struct {
-    const char *setting;
+    enum sheaf__setting setting;
     long ms; /* 0: SHEAF_TIMEOUT_MS */
 } limits[SHEAF_PHASE_COUNT] = {
-    [SHEAF_PHASE_IDLE] = {"SHEAF_TIMEOUT_MS", 0},
-    [SHEAF_PHASE_START] = {"SHEAF_TIMEOUT_START_MS", 120000},
-    [SHEAF_PHASE_LOAD] = {"SHEAF_TIMEOUT_LOAD_MS", 300000},
-    [SHEAF_PHASE_PLAN] = {"SHEAF_TIMEOUT_PLAN_MS", 0},
-    [SHEAF_PHASE_COMPUTE] = {"SHEAF_TIMEOUT_COMPUTE_MS", 0},
-    [SHEAF_PHASE_COLLECTIVE] = {"SHEAF_TIMEOUT_COLLECTIVE_MS", 0},
-    [SHEAF_PHASE_FINALIZE] = {"SHEAF_TIMEOUT_FINALIZE_MS", 0},
+    [SHEAF_PHASE_IDLE] = {SHEAF__SET_TIMEOUT, 0},
+    [SHEAF_PHASE_START] = {SHEAF__SET_TIMEOUT_START, 120000},
+    [SHEAF_PHASE_LOAD] = {SHEAF__SET_TIMEOUT_LOAD, 300000},
+    [SHEAF_PHASE_PLAN] = {SHEAF__SET_TIMEOUT_PLAN, 0},
+    [SHEAF_PHASE_COMPUTE] = {SHEAF__SET_TIMEOUT_COMPUTE, 0},
+    [SHEAF_PHASE_COLLECTIVE] = {SHEAF__SET_TIMEOUT_COLLECTIVE, 0},
+    [SHEAF_PHASE_FINALIZE] = {SHEAF__SET_TIMEOUT_FINALIZE, 0},
 };
 
 static const char HOSTS[] = "hosts:";
@@ -53,7 +54,9 @@ struct sheaf__world *sheaf__world(void) {
     return &world;
 }
 
-const char *sheaf__phase_setting(enum sheaf_phase phase) { return limits[phase].setting; }
+const char *sheaf__phase_setting(enum sheaf_phase phase) {
+    return sheaf__setting_name(limits[phase].setting);
+}
 
 int sheaf_world_rank(void) { return world.rank; }
 int sheaf_world_size(void) { return world.size; }
@@ -207,27 +210,35 @@ out:
 static enum sheaf_status read_settings(const struct sheaf_world_params *params,
                                        const char **transport) {
     long timeout = DEFAULT_TIMEOUT_MS, heartbeat = DEFAULT_HEARTBEAT_MS;
-    enum sheaf_status st = sheaf__env_int("SHEAF_TIMEOUT_MS", 1, MAX_TIMEOUT_MS, &timeout);
+    enum sheaf_status st = sheaf__setting_int(SHEAF__SET_TIMEOUT, &timeout);
     if (params && params->size >= sizeof *params && params->timeout_ms > 0)
         timeout = params->timeout_ms;
     for (int p = SHEAF_PHASE_START; p < SHEAF_PHASE_COUNT; p++) {
         long ms = limits[p].ms ? limits[p].ms : timeout;
-        const enum sheaf_status bad = sheaf__env_int(limits[p].setting, 1, MAX_TIMEOUT_MS, &ms);
+        const enum sheaf_status bad = sheaf__setting_int(limits[p].setting, &ms);
         if (!st) st = bad;
         world.limit_ns[p] = (uint64_t)ms * 1000000u;
     }
-    if (!st) st = sheaf__env_int("SHEAF_TIMEOUT_HEARTBEAT_MS", 100, MAX_TIMEOUT_MS, &heartbeat);
+    if (!st) st = sheaf__setting_int(SHEAF__SET_TIMEOUT_HEARTBEAT, &heartbeat);
     world.heartbeat_ns = (uint64_t)heartbeat * 1000000u;
     if (st) return st;
-    *transport = getenv("SHEAF_COMM_TRANSPORT");
+    *transport = sheaf__setting_text(SHEAF__SET_COMM_TRANSPORT);
     if (!*transport) *transport = "auto";
     if (strcmp(*transport, "auto") && strcmp(*transport, "mpi") &&
         strncmp(*transport, HOSTS, sizeof HOSTS - 1))
         return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "environment variable SHEAF_COMM_TRANSPORT is '%s'; it takes "
+                               "setting SHEAF_COMM_TRANSPORT is '%s'; it takes "
                                "'auto', 'mpi' or 'hosts:N,N,...'",
                                *transport);
     return SHEAF_STATUS_SUCCESS;
+}
+
+static void log_unknown_settings(void) {
+    const char *name, *nearest;
+    for (int i = 0; (name = sheaf_setting_unknown(i, &nearest)); i++)
+        sheaf_log(SHEAF_LOG_WARN, "environment variable %s is no setting%s%s%s", name,
+                  nearest ? "; did you mean " : " (sheaf-info --settings lists them)",
+                  nearest ? nearest : "", nearest ? "?" : "");
 }
 
 enum sheaf_status sheaf_world_init(const struct sheaf_world_params *params) {
@@ -237,6 +248,7 @@ enum sheaf_status sheaf_world_init(const struct sheaf_world_params *params) {
     enum sheaf_status settings = read_settings(params, &transport), st;
     if (!launched()) {
         world.started = !settings;
+        log_unknown_settings();
         return settings;
     }
     char why[256] = "";
@@ -256,6 +268,7 @@ enum sheaf_status sheaf_world_init(const struct sheaf_world_params *params) {
     if ((st = sheaf__heartbeat_start())) goto out;
     if ((st = sheaf__guard_watch())) goto out;
     sheaf__set_locality(world.local_rank, world.local_size);
+    if (world.rank == 0) log_unknown_settings();
 out:
     sheaf__leave();
     return st;
@@ -274,8 +287,8 @@ static void leave_failed(void) {
         const bool here = world.share_of[origin] == host;
         if ((here || host == 0) && !atomic_load(&world.failure->outranked) &&
             sheaf__guard_claim(true))
-            fprintf(stderr, "sheaf: %s%s%s\n", here ? "" : sheaf__rank_text(origin),
-                    here ? "" : " reports: ", world.failure->text);
+            sheaf_log(SHEAF_LOG_ERROR, "%s%s%s", here ? "" : sheaf__rank_text(origin),
+                      here ? "" : " reports: ", world.failure->text);
     }
     nanosleep(&(struct timespec){0, TOLD_MS * 1000000L}, NULL);
     sheaf__guard_end_job();
@@ -311,7 +324,7 @@ void sheaf_world_finalize(void) {
     if (world.mpi && !failed) sheaf__enter(SHEAF_PHASE_FINALIZE, NULL, sheaf__time_ns());
     const bool clean = !world.mpi || (!failed && !sheaf_world_barrier("finalize"));
     if (!clean && !failed && sheaf_world_reports_error()) /* no caller would hear of it */
-        fprintf(stderr, "sheaf: %s\n", sheaf_last_error());
+        sheaf_log(SHEAF_LOG_ERROR, "%s", sheaf_last_error());
     if (clean && world.mpi) leave_mpi();
     if (world.mpi && sheaf__has_failed(&world))
         leave_failed();

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "base/arith.h"
+#include "base/clock.h"
 #include "sheaf/graph.h"
 
 struct sheaf__graph_frame { /* of the walk over operands */
@@ -46,16 +48,6 @@ static inline bool sheaf__op_is_view(enum sheaf_op op) {
            op == SHEAF_OP_TRANSPOSE;
 }
 
-/* Checked arithmetic for sizes that come from outside: false on overflow. */
-static inline bool sheaf__mul_size(size_t a, size_t b, size_t *out) {
-    return !__builtin_mul_overflow(a, b, out);
-}
-static inline bool sheaf__add_size(size_t a, size_t b, size_t *out) {
-    return !__builtin_add_overflow(a, b, out);
-}
-
-static inline size_t sheaf__align_up(size_t n, size_t a) { return (n + a - 1) / a * a; }
-
 /* Frees a buffer's memory and keeps the object, so that tensors which lay there can be told from
  * all others until sheaf_backend_buffer_free. */
 struct sheaf_backend_buffer;
@@ -92,12 +84,5 @@ struct sheaf_cgraph *sheaf__graph_shallow_copy(const struct sheaf_cgraph *graph)
  * listed, read by the CPU backend to share cores. 0 of 1 by default. */
 void sheaf__set_locality(int local_rank, int local_size);
 void sheaf__get_locality(int *local_rank, int *local_size);
-
-/* Monotonic clock, nanoseconds. */
-uint64_t sheaf__time_ns(void);
-
-/* Strict integer environment variable: *out unchanged if unset. INVALID names the variable and the
- * range. */
-enum sheaf_status sheaf__env_int(const char *name, long min, long max, long *out);
 
 #endif

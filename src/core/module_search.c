@@ -1,6 +1,8 @@
 /* Modules on the search path. A file is measured before it is mapped: one that was cut short would
  * end the process with SIGBUS in the dynamic linker, not with an error. */
 #include "core/module_search.h"
+#include "base/settings.h"
+#include "sheaf/log.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -93,19 +95,16 @@ out:
     return st;
 }
 
-bool sheaf__module_verbose(void) {
-    const char *wish = getenv("SHEAF_BACKEND_DEBUG");
-    return wish && *wish && strcmp(wish, "0") != 0;
-}
+bool sheaf__module_verbose(void) { return sheaf__setting_on(SHEAF__SET_BACKEND_DEBUG); }
 
 void sheaf__module_tell(const char *fmt, ...) {
     va_list ap;
     if (!sheaf__module_verbose()) return;
+    char text[2048];
     va_start(ap, fmt);
-    fputs("sheaf: ", stderr);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
+    vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    sheaf_log(SHEAF_LOG_DEBUG, "%s", text);
 }
 
 void sheaf__module_failed(struct sheaf__module_search *s, enum sheaf_status st) {
@@ -223,7 +222,7 @@ __attribute__((constructor)) static void remember_here(void) {
 }
 
 static void look_into_path(struct sheaf__module_search *s) {
-    const char *dirs = secure_getenv("SHEAF_BACKEND_PATH");
+    const char *dirs = sheaf__setting_text(SHEAF__SET_BACKEND_PATH);
     char path[PATH_MAX];
     for (const char *p = dirs ? dirs : ""; *p;) {
         const size_t n = strcspn(p, ":");

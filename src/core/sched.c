@@ -3,6 +3,9 @@
  * Invariant: outside of a compute, the user's tensors are as the user made them but for buffer,
  * data and extra. What is in flight is undone at the next wait. */
 #include "sheaf/sched.h"
+#include "base/settings.h"
+#include "base/text.h"
+#include "sheaf/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,7 +101,7 @@ sheaf_backend_sched_t sheaf_backend_sched_new(const sheaf_backend_t *backends,
         sheaf_set_error(SHEAF_STATUS_INVALID, "scheduler: backend %d is NULL", b);
         return NULL;
     }
-    if (sheaf__env_int("SHEAF_SCHED_DEBUG", 0, 2, &debug)) return NULL;
+    if (sheaf__setting_int(SHEAF__SET_SCHED_DEBUG, &debug)) return NULL;
     struct sheaf_backend_sched *s = calloc(1, sizeof *s);
     const size_t n = (size_t)n_backends;
     if (!s) goto no_memory;
@@ -191,32 +194,34 @@ static const char *backend_text(const struct sheaf_backend_sched *s, int b) {
 }
 
 static void dump(const struct sheaf_backend_sched *s, const struct sched_slot *slot) {
-    fprintf(stderr, "scheduler: %d nodes, %d leaves, %d splits\n", slot->graph->n_nodes,
-            slot->graph->n_leafs, slot->splits.n);
+    char memory[1024];
+    sheaf_log(SHEAF_LOG_DEBUG, "scheduler: %d nodes, %d leaves, %d splits", slot->graph->n_nodes,
+              slot->graph->n_leafs, slot->splits.n);
     for (int i = 0; i < slot->splits.n; i++) {
         const struct sched_split *sp = &slot->splits.at[i];
-        fprintf(stderr, "split %d: %s, %d nodes, %d copies", i, backend_text(s, sp->backend),
-                sp->last - sp->first, sp->n_copies);
+        struct sheaf__text line = {memory, sizeof memory, 0};
+        sheaf__put(&line, "split %d: %s, %d nodes, %d copies", i, backend_text(s, sp->backend),
+                   sp->last - sp->first, sp->n_copies);
         for (int k = 0; k < sp->n_copies; k++) {
             const struct sheaf_tensor *src = slot->copies.at[sp->first_copy + k].src;
-            fprintf(stderr, "%s '%s' (%zu bytes)", k ? "," : ":", src->name, sheaf_nbytes(src));
+            sheaf__put(&line, "%s '%s' (%zu bytes)", k ? "," : ":", src->name, sheaf_nbytes(src));
         }
-        fputc('\n', stderr);
+        sheaf_log(SHEAF_LOG_DEBUG, "%s", memory);
         for (int p = sp->first; s->debug > 1 && p < sp->last; p++) {
             const struct sheaf_tensor *t = slot->exec.at[p].tensor;
             const struct sched_info *info = &slot->info.at[sheaf__sched_map_get(&slot->map, t)];
-            fprintf(stderr, "  %-12s '%s' on %s: %s%s%s%s\n", sheaf_op_desc(t), t->name,
-                    backend_text(s, info->backend), info->cause, info->cause_tensor ? " '" : "",
-                    info->cause_tensor ? info->cause_tensor->name : "",
-                    info->cause_tensor ? "'" : "");
+            sheaf_log(SHEAF_LOG_DEBUG, "  %-12s '%s' on %s: %s%s%s%s", sheaf_op_desc(t), t->name,
+                      backend_text(s, info->backend), info->cause, info->cause_tensor ? " '" : "",
+                      info->cause_tensor ? info->cause_tensor->name : "",
+                      info->cause_tensor ? "'" : "");
             for (int j = 0; j < SHEAF_MAX_SRC; j++) {
                 const struct sheaf_tensor *src = t->src[j];
                 if (!src) continue;
                 const int at = sheaf__sched_map_get(&slot->map, src);
                 const struct sched_info *from = at == SCHED_NONE ? NULL : &slot->info.at[at];
-                fprintf(stderr, "    reads '%s' on %s: %s\n", src->name,
-                        backend_text(s, from ? from->backend : SCHED_NONE),
-                        from ? from->cause : "");
+                sheaf_log(SHEAF_LOG_DEBUG, "    reads '%s' on %s: %s", src->name,
+                          backend_text(s, from ? from->backend : SCHED_NONE),
+                          from ? from->cause : "");
             }
         }
     }

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/settings.h"
 #include "cpu/chain.h"
 #include "cpu/cpu.h"
 #include "cpu/ops.h"
@@ -611,7 +612,7 @@ enum sheaf_status sheaf__cpu_backend_new(struct sheaf__cpu_device *device, const
     *out = NULL;
     long fuse = SHEAF__FUSE_COLLECTIVES;
     enum sheaf_status status = parse_params(params, &threads);
-    if (!status) status = sheaf__env_int("SHEAF_FUSE", 0, SHEAF__FUSE_COLLECTIVES, &fuse);
+    if (!status) status = sheaf__setting_int(SHEAF__SET_FUSE, &fuse);
     if (status != SHEAF_STATUS_SUCCESS) return status;
     struct backend *b = calloc(1, sizeof *b);
     if (!b) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory", device->name);

@@ -8,9 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/settings.h"
 #include "core/module_search.h"
 #include "cpu/kernels.h"
 #include "sheaf/cpu.h"
+#include "sheaf/log.h"
 #include "sheaf/version.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -67,8 +69,7 @@ static const struct sheaf__cpu_kernels *best_table(struct sheaf__module_search *
 }
 
 static void choose_kernels(void) {
-    const char *wanted = getenv("SHEAF_CPU_ISA");
-    if (wanted && !*wanted) wanted = NULL;
+    const char *wanted = sheaf__setting_text(SHEAF__SET_CPU_ISA);
     struct sheaf__module_search s = {.kind = &kernel_modules, .variant = wanted};
     const bool portable = wanted && !strcmp(wanted, sheaf__cpu_kernels_portable.name);
     if (!portable) {
@@ -95,34 +96,28 @@ static void choose_kernels(void) {
     }
     /* Not an error, but nobody would guess why it is slow. */
     if (!wanted && none && *SHEAF_CPU_KERNELS) {
-        fputs("sheaf: no libsheaf-cpu-*.so beside libsheaf, beside the program or in "
-              "SHEAF_BACKEND_PATH: the portable kernels are used, which are several times slower "
-              "(SHEAF_CPU_ISA=portable silences this)\n",
-              stderr);
+        sheaf_log(SHEAF_LOG_WARN,
+                  "no libsheaf-cpu-*.so beside libsheaf, beside the program or in "
+                  "SHEAF_BACKEND_PATH: the portable kernels are used, which are several times "
+                  "slower (SHEAF_CPU_ISA=portable silences this)");
     } else if (!wanted && s.status && !sheaf__module_verbose()) {
-        fprintf(stderr, "sheaf: %s\nsheaf: the %s kernels are used instead\n", s.text,
-                chosen->name);
+        sheaf_log(SHEAF_LOG_WARN, "%s", s.text);
+        sheaf_log(SHEAF_LOG_WARN, "the %s kernels are used instead", chosen->name);
     }
     sheaf__module_search_end(&s);
     sheaf_clear_error();
 }
 
 static void choose(void) {
-    static const char *const names[] = {[AS_FLOATS] = "f32", [AS_BF16] = "bf16", [AS_Q8] = "q8"};
-    const char *format = getenv("SHEAF_CPU_ACTIVATIONS");
+    static const int formats[] = {AS_FLOATS, AS_BF16, AS_Q8}; /* the setting's choices */
+    int choice = 0;
     choose_kernels();
-    if (!format || !*format) return;
-    for (int i = 0; i < N_FORMATS; i++) {
-        if (strcmp(format, names[i]) != 0) continue;
-        format_of_activations = i;
-        return;
+    if (!sheaf__setting_choice(SHEAF__SET_CPU_ACTIVATIONS, &choice)) {
+        format_of_activations = formats[choice];
+    } else if (chosen) {
+        chosen = NULL;
+        snprintf(refusal, sizeof refusal, "%s", sheaf_last_error());
     }
-    if (!chosen) return;
-    chosen = NULL;
-    snprintf(refusal, sizeof refusal,
-             "SHEAF_CPU_ACTIVATIONS=%.40s: not a format of activations; use f32 (the default), "
-             "bf16 or q8",
-             format);
 }
 
 const struct sheaf__cpu_kernels *sheaf__cpu_kernels(void) {

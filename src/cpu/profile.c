@@ -1,5 +1,7 @@
 /* Time by op. See profile.h. */
 #include "cpu/profile.h"
+#include "base/settings.h"
+#include "sheaf/log.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -31,8 +33,7 @@ static uint64_t now(void) {
 }
 
 struct sheaf__cpu_profile *sheaf__cpu_profile_new(const char *device) {
-    const char *wish = getenv("SHEAF_CPU_PROFILE");
-    if (!wish || !*wish || strcmp(wish, "0") == 0) return NULL;
+    if (!sheaf__setting_on(SHEAF__SET_CPU_PROFILE)) return NULL;
     struct sheaf__cpu_profile *p = calloc(1, sizeof *p);
     if (p) snprintf(p->device, sizeof p->device, "%s", device);
     return p;
@@ -61,7 +62,8 @@ static void print(struct sheaf__cpu_profile *p) {
                       1e-3 * (double)l->ns / (double)l->calls,
                       all ? 100.0 * (double)l->ns / (double)all : 0.0);
     }
-    fputs(text, stderr);
+    if (n > 0 && text[n - 1] == '\n') text[n - 1] = '\0';
+    sheaf_log(SHEAF_LOG_DEBUG, "%s", text);
 }
 
 void sheaf__cpu_profile_free(struct sheaf__cpu_profile *p) {

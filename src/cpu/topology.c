@@ -13,6 +13,7 @@
  * Memory is read from /proc and /sys, not from hwloc, whose total is wrong on some virtual machines
  * (hwloc 2.9 reported a moving 5 to 14 GB of 24). */
 #include "cpu/topology.h"
+#include "base/settings.h"
 
 #include <hwloc.h>
 #include <stdio.h>
@@ -21,8 +22,6 @@
 
 #include "core/internal.h"
 #include "sheaf/cpu.h"
-
-enum { MAX_DEVICES = 1024, MAX_THREADS = 1024 };
 
 struct sheaf__cpu_topology {
     hwloc_topology_t hwloc;
@@ -208,9 +207,9 @@ enum sheaf_status sheaf__cpu_topology_load(struct sheaf__cpu_topology **out) {
     enum sheaf_status status;
     *out = NULL;
     sheaf__get_locality(&s.local_rank, &s.local_size);
-    status = sheaf__env_int("SHEAF_CPU_DEVICES", 1, MAX_DEVICES, &s.devices);
+    status = sheaf__setting_int(SHEAF__SET_CPU_DEVICES, &s.devices);
     if (status != SHEAF_STATUS_SUCCESS) return status;
-    status = sheaf__env_int("SHEAF_CPU_THREADS", 1, MAX_THREADS, &s.threads);
+    status = sheaf__setting_int(SHEAF__SET_CPU_THREADS, &s.threads);
     if (status != SHEAF_STATUS_SUCCESS) return status;
     t = calloc(1, sizeof *t);
     if (!t) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "cpu: no memory for the topology");

@@ -12,6 +12,7 @@
  * promised. */
 #include <stdlib.h>
 
+#include "sheaf/settings.h"
 #include "cuda/cuda.h"
 
 enum {
@@ -676,7 +677,7 @@ enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, con
     bool on[N_SWITCHES];
     void *fault = NULL, *fault_device = NULL;
     *out = NULL;
-    if (!params || !*params) params = getenv("SHEAF_CUDA_PARAMS");
+    if (!params || !*params) params = sheaf_setting_value("SHEAF_CUDA_PARAMS");
     enum sheaf_status st = parse_params(device->name, params, on);
     if (st) return st;
     struct backend *b = (struct backend *)calloc(1, sizeof *b);

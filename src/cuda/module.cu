@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "sheaf/settings.h"
 #include "core/devcomm.h"
 #include "cuda/cuda.h"
 
@@ -179,7 +180,7 @@ static void add_device(int number, int ordinal, const struct cudaDeviceProp *p) 
 /* SHEAF_CUDA_DEVICES=n lists n devices, GPUs more than once if need be: groups on one GPU, for
  * tests. *n stays if it is not set. */
 static bool devices_wanted(int *n) {
-    const char *text = getenv("SHEAF_CUDA_DEVICES");
+    const char *text = sheaf_setting_value("SHEAF_CUDA_DEVICES");
     char *end;
     if (*n > SHEAF__CUDA_MAX_DEVICES) *n = SHEAF__CUDA_MAX_DEVICES;
     if (!text || !*text) return true;

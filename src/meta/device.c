@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/settings.h"
 #include "core/chain.h"
 #include "core/registry.h"
 #include "meta/meta_impl.h"
@@ -152,7 +153,7 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
     *out = NULL;
     long fuse = SHEAF__FUSE_COLLECTIVES;
     enum sheaf_status st = check_members(devs, n_devs, get_split_state);
-    if (!st) st = sheaf__env_int("SHEAF_FUSE", 0, SHEAF__FUSE_COLLECTIVES, &fuse);
+    if (!st) st = sheaf__setting_int(SHEAF__SET_FUSE, &fuse);
     st = sheaf_world_agree(st, "meta device");
     if (st) return st;
     struct meta_device *m = calloc(1, sizeof *m);

@@ -28,7 +28,7 @@ static float at(const void *p, cudaDataType type, int64_t i) {
 }
 
 SHOWN cublasStatus_t cublasLtCreate(cublasLtHandle_t *h) {
-    const char *machine = getenv("SHEAF_CUDA_EMU"); /* "blas=0": as if it were not installed */
+    const char *machine = getenv("SHEAF_TEST_CUDA_EMU"); /* "blas=0": as if it were not installed */
     if (machine && strstr(machine, "blas=0")) return CUBLAS_STATUS_NOT_SUPPORTED;
     *h = new emu_blas();
     return CUBLAS_STATUS_SUCCESS;
@@ -86,7 +86,7 @@ SHOWN cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtMatrixLayout_t, cublasLtMatrixLayout_t out, cublasLtMatmulPreference_t p, int,
     cublasLtMatmulHeuristicResult_t *results, int *found) {
     const int64_t m = d->transposed ? a->cols : a->rows, k = d->transposed ? a->rows : a->cols;
-    const char *machine = getenv("SHEAF_CUDA_EMU"); /* "algorithms=0": none for any shape */
+    const char *machine = getenv("SHEAF_TEST_CUDA_EMU"); /* "algorithms=0": none for any shape */
     *found = 0;
     if (machine && strstr(machine, "algorithms=0")) return CUBLAS_STATUS_SUCCESS;
     if (b->rows != k || out->rows != m || out->cols != b->cols || a->ld < a->rows ||

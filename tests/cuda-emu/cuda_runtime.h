@@ -10,7 +10,7 @@
  * What this shows: index arithmetic, shapes, strides, barriers, supports_op, the host's logic. What
  * it cannot show: races between barriers, the memory model, speed, and anything of the real driver.
  *
- * SHEAF_CUDA_EMU sets up the machine: "devices=2,cc=90,memory=N,fail=NAME:COUNT" (the COUNTth call
+ * SHEAF_TEST_CUDA_EMU sets up the machine: "devices=2,cc=90,memory=N,fail=NAME:COUNT" (the COUNTth call
  * of the runtime function NAME fails; never=N: from the Nth cudaStreamQuery on, nothing is done).
  */
 #ifndef SHEAF_CUDA_EMU_RUNTIME_H

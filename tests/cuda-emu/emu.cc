@@ -163,7 +163,7 @@ static thread_local cudaError_t last_error;
 static std::mutex lock;
 
 static long setting(const char *name, long otherwise) {
-    const char *text = getenv("SHEAF_CUDA_EMU");
+    const char *text = getenv("SHEAF_TEST_CUDA_EMU");
     char key[64];
     snprintf(key, sizeof key, "%s=", name);
     const char *at = text ? strstr(text, key) : NULL;
@@ -173,7 +173,7 @@ static long setting(const char *name, long otherwise) {
 /* The COUNTth call of the function named in fail=NAME:COUNT. */
 static bool fails(const char *name) {
     static std::map<std::string, long> calls;
-    const char *text = getenv("SHEAF_CUDA_EMU"), *at = text ? strstr(text, "fail=") : NULL;
+    const char *text = getenv("SHEAF_TEST_CUDA_EMU"), *at = text ? strstr(text, "fail=") : NULL;
     const size_t n = strlen(name);
     if (!at || strncmp(at + 5, name, n) || at[5 + n] != ':') return false;
     std::lock_guard<std::mutex> hold(lock);
@@ -278,7 +278,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned 
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
     MAY_FAIL("cudaGraphLaunch", cudaErrorLaunchFailure);
-    if (getenv("SHEAF_CUDA_EMU_TRACE"))
+    if (getenv("SHEAF_TEST_CUDA_EMU_TRACE"))
         fprintf(stderr, "cuda-emu: replays a graph of %zu\n", exec->work.size());
     for (auto &w : exec->work) w();
     return cudaSuccess;

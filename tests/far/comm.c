@@ -3,8 +3,8 @@
  *
  * Members meet in a file in shared memory that the key names: each writes its block, waits for the
  * others, and sums or copies in the order of the group. It waits where a GPU's stream would, in the
- * call itself. SHEAF_FAR_COMM: "none" refuses every device, "broken" fails to start on rank 1,
- * "stuck" never arrives there at the third collective (SHEAF_FAR_STUCK_AT: at that), "same" shows
+ * call itself. SHEAF_TEST_FAR_COMM: "none" refuses every device, "broken" fails to start on rank 1,
+ * "stuck" never arrives there at the third collective (SHEAF_TEST_FAR_STUCK_AT: at that), "same" shows
  * all devices as one. */
 #include <fcntl.h>
 #include <sched.h>
@@ -36,7 +36,7 @@ struct made {
 };
 
 static bool is(const char *what) {
-    const char *text = getenv("SHEAF_FAR_COMM");
+    const char *text = getenv("SHEAF_TEST_FAR_COMM");
     return text && !strcmp(text, what);
 }
 static bool is_rank_1(void) {
@@ -123,7 +123,7 @@ static char *block(const struct made *m, int member, uint64_t step) {
 static enum sheaf_status meet(struct made *m, int local) {
     const int member = m->group.local[local];
     const uint64_t step = m->step[local] + 1;
-    const char *at = getenv("SHEAF_FAR_STUCK_AT");
+    const char *at = getenv("SHEAF_TEST_FAR_STUCK_AT");
     while (is("stuck") && is_rank_1() && step == (at ? strtoull(at, NULL, 10) : 3))
         pause_a_while(); /* until it is killed */
     atomic_store(&m->meeting->arrived[member], step);

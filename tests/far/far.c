@@ -17,7 +17,7 @@ static size_t n_devices;
 static double slowdown;
 
 static bool is_refused(const struct sheaf_tensor *op) {
-    const char *refused = getenv("SHEAF_FAR_REFUSES");
+    const char *refused = getenv("SHEAF_TEST_FAR_REFUSES");
     return refused && !strcmp(refused, sheaf_op_name(op->op));
 }
 
@@ -289,7 +289,7 @@ static void *reg_proc(sheaf_backend_reg_t reg, const char *name) {
     void *address = NULL;
     (void)reg;
     if (!strcmp(name, "far_count")) memcpy(&address, &fn, sizeof address);
-    if (!strcmp(name, "sheaf_devcomm") && getenv("SHEAF_FAR_COMM"))
+    if (!strcmp(name, "sheaf_devcomm") && getenv("SHEAF_TEST_FAR_COMM"))
         return (void *)(uintptr_t)&far_devcomm;
     return address;
 }
@@ -300,7 +300,7 @@ static const struct sheaf_backend_reg_i reg_i = {.get_name = reg_name,
 static struct sheaf_backend_reg entry = {SHEAF_BACKEND_API_VERSION, &reg_i, NULL};
 
 sheaf_backend_reg_t sheaf_backend_init(void) {
-    const char *count = getenv("SHEAF_FAR_DEVICES"), *slow = getenv("SHEAF_FAR_SLOWDOWN");
+    const char *count = getenv("SHEAF_TEST_FAR_DEVICES"), *slow = getenv("SHEAF_TEST_FAR_SLOWDOWN");
     n_devices = count ? (size_t)atoi(count) : 2;
     if (n_devices > FAR_MAX_DEVICES) n_devices = FAR_MAX_DEVICES;
     slowdown = slow ? atof(slow) : 1;

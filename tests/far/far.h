@@ -1,10 +1,10 @@
 /* The far device: a device for tests whose memory no one on the host may touch, like a GPU's.
  *
  * A module: memory.c is its memory and host buffers, far.c its devices and streams, comm.c
- * collectives on its memory (only with SHEAF_FAR_COMM, so that groups go through host memory
+ * collectives on its memory (only with SHEAF_TEST_FAR_COMM, so that groups go through host memory
  * otherwise). It computes with the CPU's kernels, on tensors mapped to where their bytes really
- * are. SHEAF_FAR_DEVICES (2) devices; SHEAF_FAR_SLOWDOWN=f makes each compute take f times as long;
- * SHEAF_FAR_KIND=accel lists them as accelerators instead of GPUs. */
+ * are. SHEAF_TEST_FAR_DEVICES (2) devices; SHEAF_TEST_FAR_SLOWDOWN=f makes each compute take f times as long;
+ * SHEAF_TEST_FAR_KIND=accel lists them as accelerators instead of GPUs. */
 #ifndef SHEAF_TESTS_FAR_H
 #define SHEAF_TESTS_FAR_H
 

@@ -22,6 +22,7 @@
 #include "core/devcomm.h"
 #include "core/sum.h"
 #include "sheaf/backend-impl.h"
+#include "sheaf/settings.h"
 
 enum {
     OLDEST = 21800,             /* nonblocking communicators that can be relied on */
@@ -58,8 +59,8 @@ static struct {
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
 
 static void open_library(void) {
-    const char *given = getenv("SHEAF_NCCL_LIBRARY");
-    const char *const name = given && *given ? given : "libnccl.so.2";
+    const char *given = sheaf_setting_value("SHEAF_NCCL_LIBRARY");
+    const char *const name = given ? given : "libnccl.so.2";
     void *handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
         snprintf(nccl.why, sizeof nccl.why, "%.60s was not found or cannot be opened", name);
@@ -231,11 +232,11 @@ static enum sheaf_status start(struct made *m) {
 }
 
 static enum sheaf_status create(const struct sheaf__devcomm_group *group, void **out) {
-    const char *sums = getenv("SHEAF_NCCL_SUMS");
+    const char *sums = sheaf_setting_value("SHEAF_NCCL_SUMS");
     if (group->n > SHEAF__SUM_BLOCKS)
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "%d members; it takes at most %d",
                                group->n, SHEAF__SUM_BLOCKS);
-    if (sums && *sums && strcmp(sums, "nccl") != 0 && strcmp(sums, "ordered") != 0)
+    if (sums && strcmp(sums, "nccl") != 0 && strcmp(sums, "ordered") != 0)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "SHEAF_NCCL_SUMS is '%.40s'; it is ordered or nccl", sums);
     struct made *m = calloc(1, sizeof *m + (size_t)group->n_local * sizeof m->locals[0]);

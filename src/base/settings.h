@@ -1,0 +1,62 @@
+/* The settings by number, for the code that reads them. The table is in settings.c. */
+#ifndef SHEAF_BASE_SETTINGS_H
+#define SHEAF_BASE_SETTINGS_H
+
+#include <stdbool.h>
+
+#include "sheaf/settings.h"
+
+enum sheaf__setting {
+    /* time limits */
+    SHEAF__SET_TIMEOUT,
+    SHEAF__SET_TIMEOUT_START,
+    SHEAF__SET_TIMEOUT_LOAD,
+    SHEAF__SET_TIMEOUT_PLAN,
+    SHEAF__SET_TIMEOUT_COMPUTE,
+    SHEAF__SET_TIMEOUT_COLLECTIVE,
+    SHEAF__SET_TIMEOUT_FINALIZE,
+    SHEAF__SET_TIMEOUT_HEARTBEAT,
+    /* communication */
+    SHEAF__SET_COMM_WIRE,
+    SHEAF__SET_COMM_DEVICE,
+    SHEAF__SET_COMM_TRANSPORT,
+    SHEAF__SET_COMM_DELAY,
+    SHEAF__SET_COMM_ONE_SHOT,
+    SHEAF__SET_COMM_OWNERS,
+    SHEAF__SET_CONTROL_ADDRESS,
+    SHEAF__SET_NCCL_LIBRARY,
+    SHEAF__SET_NCCL_SUMS,
+    /* devices */
+    SHEAF__SET_CPU_DEVICES,
+    SHEAF__SET_CPU_THREADS,
+    SHEAF__SET_CPU_ISA,
+    SHEAF__SET_CPU_ACTIVATIONS,
+    SHEAF__SET_CUDA_DEVICES,
+    SHEAF__SET_CUDA_PARAMS,
+    SHEAF__SET_FUSE,
+    SHEAF__SET_BACKEND_PATH,
+    /* diagnosis */
+    SHEAF__SET_BACKEND_DEBUG,
+    SHEAF__SET_SCHED_DEBUG,
+    SHEAF__SET_CPU_PROFILE,
+    SHEAF__SET_FLIGHT_DIR,
+    /* read by scripts/, not by the library */
+    SHEAF__SET_CACHE,
+    SHEAF__SETTING_COUNT,
+};
+
+const char *sheaf__setting_name(enum sheaf__setting setting);
+/* Value in force; NULL: the default. An empty one counts as none, except for integers. */
+const char *sheaf__setting_text(enum sheaf__setting setting);
+/* *out stays as it is, the caller's default, if the setting has no value. INVALID (text set) if the
+ * value is outside the range or not one of the choices. */
+enum sheaf_status sheaf__setting_int(enum sheaf__setting setting, long *out);
+enum sheaf_status sheaf__setting_choice(enum sheaf__setting setting, int *out);
+/* Is the value there, and not "0"? */
+bool sheaf__setting_on(enum sheaf__setting setting);
+
+/* The same for one integer of any name: the parser behind sheaf__setting_int. */
+enum sheaf_status sheaf__setting_parse_int(const char *name, const char *text, long min, long max,
+                                           long *out);
+
+#endif

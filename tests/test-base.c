@@ -1,0 +1,172 @@
+/* src/base: settings, log, texts, arrays, hashes. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/arith.h"
+#include "base/array.h"
+#include "base/hash.h"
+#include "base/settings.h"
+#include "base/text.h"
+#include "sheaf/log.h"
+
+static struct sheaf_setting_info info_of(const char *name) {
+    for (int i = 0; i < sheaf_setting_count(); i++) {
+        struct sheaf_setting_info info = {.size = sizeof info};
+        cr_assert_eq(sheaf_setting_get(i, &info), SHEAF_STATUS_SUCCESS);
+        if (!strcmp(info.name, name)) return info;
+    }
+    cr_assert_fail("no setting %s", name);
+    abort();
+}
+
+Test(settings, come_from_the_program_then_the_environment_then_the_default) {
+    long n = 7;
+    unsetenv("SHEAF_CPU_THREADS");
+    cr_expect_eq(info_of("SHEAF_CPU_THREADS").source, SHEAF_SETTING_DEFAULT);
+    cr_expect_eq(sheaf__setting_int(SHEAF__SET_CPU_THREADS, &n), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(n, 7);
+
+    setenv("SHEAF_CPU_THREADS", "3", 1);
+    cr_expect_eq(info_of("SHEAF_CPU_THREADS").source, SHEAF_SETTING_ENVIRONMENT);
+    cr_expect_eq(sheaf__setting_int(SHEAF__SET_CPU_THREADS, &n), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(n, 3);
+
+    cr_expect_eq(sheaf_setting_set("SHEAF_CPU_THREADS", "5"), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(info_of("SHEAF_CPU_THREADS").source, SHEAF_SETTING_PROGRAM);
+    cr_expect_str_eq(sheaf_setting_value("SHEAF_CPU_THREADS"), "5");
+    cr_expect_eq(sheaf__setting_int(SHEAF__SET_CPU_THREADS, &n), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(n, 5);
+
+    cr_expect_eq(sheaf_setting_set("SHEAF_CPU_THREADS", NULL), SHEAF_STATUS_SUCCESS);
+    cr_expect_str_eq(sheaf_setting_value("SHEAF_CPU_THREADS"), "3");
+}
+
+Test(settings, refuse_what_is_out_of_range) {
+    const struct {
+        const char *name, *value, *says;
+    } cases[] = {
+        {"SHEAF_CPU_THREADS", "0", "SHEAF_CPU_THREADS is '0'; it takes a whole number from 1 to"},
+        {"SHEAF_CPU_THREADS", "", "SHEAF_CPU_THREADS is ''"},
+        {"SHEAF_COMM_WIRE", "f8", "SHEAF_COMM_WIRE is 'f8'; it takes f32, bf16 or q8_0"},
+        {"SHEAF_COM_WIRE", "f32", "there is no 'SHEAF_COM_WIRE'; did you mean SHEAF_COMM_WIRE?"},
+        {"HOME", "/", "there is no 'HOME'"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cr_expect_eq(sheaf_setting_set(cases[i].name, cases[i].value), SHEAF_STATUS_INVALID);
+        cr_expect(strstr(sheaf_last_error(), cases[i].says), "%s", sheaf_last_error());
+    }
+    int choice = 1;
+    setenv("SHEAF_COMM_WIRE", "f8", 1);
+    cr_expect_eq(sheaf__setting_choice(SHEAF__SET_COMM_WIRE, &choice), SHEAF_STATUS_INVALID);
+    cr_expect_eq(choice, 1);
+    cr_expect(strstr(info_of("SHEAF_COMM_WIRE").error, "'f8'"));
+    setenv("SHEAF_COMM_WIRE", "q8_0", 1);
+    cr_expect_eq(sheaf__setting_choice(SHEAF__SET_COMM_WIRE, &choice), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(choice, 2);
+    cr_expect_null(info_of("SHEAF_COMM_WIRE").error);
+}
+
+Test(settings, all_are_described) {
+    for (int i = 0; i < sheaf_setting_count(); i++) {
+        struct sheaf_setting_info s = {.size = sizeof s};
+        cr_assert_eq(sheaf_setting_get(i, &s), SHEAF_STATUS_SUCCESS);
+        cr_expect_eq(strncmp(s.name, "SHEAF_", 6), 0);
+        cr_expect(s.help && s.default_value, "%s", s.name);
+        cr_expect_eq(s.type == SHEAF_SETTING_INTEGER, s.max > s.min, "%s", s.name);
+        cr_expect_eq(s.type == SHEAF_SETTING_CHOICE, s.choices != NULL, "%s", s.name);
+    }
+    struct sheaf_setting_info none = {.size = sizeof none}, small = {.size = 8};
+    cr_expect_eq(sheaf_setting_get(-1, &none), SHEAF_STATUS_INVALID);
+    cr_expect_eq(sheaf_setting_get(sheaf_setting_count(), &none), SHEAF_STATUS_INVALID);
+    cr_expect_eq(sheaf_setting_get(0, &small), SHEAF_STATUS_INVALID);
+}
+
+Test(settings, misspelt_variables_are_found) {
+    const char *nearest = "";
+    int found = 0;
+    setenv("SHEAF_TIMOUT_MS", "1", 1);
+    setenv("SHEAF_TEST_ANYTHING", "1", 1);
+    setenv("SHEAF_QQQQQQQQQQQQ", "1", 1);
+    for (int i = 0; i < 2; i++) {
+        const char *name = sheaf_setting_unknown(i, &nearest);
+        cr_assert_not_null(name);
+        if (!strcmp(name, "SHEAF_TIMOUT_MS")) {
+            cr_expect_str_eq(nearest, "SHEAF_TIMEOUT_MS");
+            found |= 1;
+        } else if (!strcmp(name, "SHEAF_QQQQQQQQQQQQ")) {
+            cr_expect_null(nearest);
+            found |= 2;
+        }
+    }
+    cr_expect_eq(found, 3);
+    cr_expect_null(sheaf_setting_unknown(2, &nearest));
+}
+
+static char logged[256];
+static enum sheaf_log_level logged_level;
+static void keep(enum sheaf_log_level level, const char *text, void *user) {
+    logged_level = level;
+    snprintf(logged, sizeof logged, "%s%s", (const char *)user, text);
+}
+
+Test(log, goes_to_the_function_alone) {
+    int ends[2];
+    char printed[64] = "";
+    cr_assert_eq(pipe(ends), 0);
+    const int before = dup(STDERR_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    sheaf_log_set(keep, "> ");
+    sheaf_log(SHEAF_LOG_WARN, "%d lines", 2);
+    sheaf_log_set(NULL, NULL);
+    sheaf_log(SHEAF_LOG_INFO, "printed");
+    dup2(before, STDERR_FILENO);
+    close(ends[1]);
+    const ssize_t n = read(ends[0], printed, sizeof printed - 1);
+    cr_expect_str_eq(logged, "> 2 lines");
+    cr_expect_eq(logged_level, SHEAF_LOG_WARN);
+    cr_expect_eq(n, 15);
+    cr_expect_str_eq(printed, "sheaf: printed\n");
+}
+
+Test(text, is_cut_and_counted) {
+    char memory[6];
+    struct sheaf__text t = {memory, sizeof memory, 0};
+    sheaf__put(&t, "%s", "abc");
+    cr_expect_str_eq(memory, "abc");
+    sheaf__put(&t, "%s", "defgh");
+    cr_expect_str_eq(memory, "abcde");
+    sheaf__put(&t, "i");
+    cr_expect_str_eq(memory, "abcde");
+    cr_expect_eq(t.n, 9);
+    cr_expect_eq(sheaf__word_distance("kitten", "sitting"), 3);
+    cr_expect_eq(sheaf__word_distance("", "abc"), 3);
+    cr_expect_eq(sheaf__word_distance("same", "same"), 0);
+}
+
+Test(array, grows_and_keeps) {
+    int *at = NULL;
+    size_t cap = 0;
+    for (int i = 0; i < 1000; i++) {
+        cr_assert(sheaf__grow(&at, &cap, (size_t)i + 1, sizeof *at));
+        at[i] = i;
+    }
+    for (int i = 0; i < 1000; i++) cr_assert_eq(at[i], i);
+    cr_expect_eq(cap, 1024);
+    cr_expect_not(sheaf__grow(&at, &cap, SIZE_MAX / 2, sizeof *at));
+    cr_expect_eq(at[999], 999);
+    cr_expect_eq(cap, 1024);
+    free(at);
+}
+
+Test(numbers, are_those_of_the_sources) {
+    /* FNV-1a of "a", and the first number of splitmix64 from state 0, as published */
+    cr_expect_eq(sheaf__hash_bytes(0, "a", 1), 0xAF63DC4C8601EC8Cu);
+    uint64_t state = 0;
+    cr_expect_eq(sheaf__random(&state), 0xE220A8397B1DCDAFu);
+    cr_expect_eq(sheaf__gcd(12, 18), 6);
+    cr_expect_eq(sheaf__gcd(0, 5), 5);
+    cr_expect_eq(sheaf__align_up(13, 8), 16);
+}
