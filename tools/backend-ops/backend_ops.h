@@ -1,7 +1,7 @@
 /* What the files of sheaf-backend-ops share: the description of a case and how to run one.
  *
- *   backend_ops_cases.c  the table of families and their cases
- *   backend_ops_run.c    one case on one backend: operands, data, graph, result
+ *   cases.c  the table of families and their cases
+ *   run.c    one case on one backend: operands, data, graph, result
  *   sheaf-backend-ops.c  the modes: test, support, perf */
 #ifndef SHEAF_TOOLS_BACKEND_OPS_H
 #define SHEAF_TOOLS_BACKEND_OPS_H

@@ -1,10 +1,10 @@
 /* What the files of sheaf-bench share.
  *
- *   bench_options.c  the command line
- *   bench_machine.c  what the machine can do and who else uses it: read bandwidth, steal, load
- *   bench_test.c     one test: warm-up, repeats, what each rank measured
- *   bench_report.c   md, csv, json
- *   bench_sha256.c   the checksum of generated ids
+ *   options.c  the command line
+ *   machine.c  what the machine can do and who else uses it: read bandwidth, steal, load
+ *   test.c     one test: warm-up, repeats, what each rank measured
+ *   report.c   md, csv, json
+ *   sha256.c   the checksum of generated ids
  *   sheaf-bench.c    the order of things */
 #ifndef SHEAF_TOOLS_BENCH_H
 #define SHEAF_TOOLS_BENCH_H
@@ -15,7 +15,7 @@
 
 #include "sheaf/comm.h"
 
-#include "options.h"
+#include "common/options.h"
 #include "session.h"
 #include "speed.h"
 
@@ -39,9 +39,9 @@ extern const char bench_usage[];
 
 /* ---- the machine ---- */
 
-/* Collective over the world. Bytes a second that `threads` threads of this rank reach when each reads
- * its own part of a buffer larger than caches, forwards, while all other ranks do the same: of the
- * pass in which all together were fastest. threads 0: reads nothing, 0. */
+/* Collective over the world. Bytes a second that `threads` threads of this rank reach when each
+ * reads its own part of a buffer larger than caches, forwards, while all other ranks do the same:
+ * of the pass in which all together were fastest. threads 0: reads nothing, 0. */
 enum sheaf_status bench_read_bandwidth(int threads, double *bytes_per_s);
 
 /* Processor time of this host and of this process, in seconds since some start. */

@@ -11,7 +11,7 @@
 #include "sheaf/world.h"
 
 #include "bench.h"
-#include "json.h"
+#include "common/json.h"
 
 /* Of one test, derived from what the ranks counted. */
 struct summary {

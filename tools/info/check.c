@@ -1,5 +1,5 @@
 /* The pre-flight of a job: what each rank finds on its host, gathered and compared. */
-#include "info_check.h"
+#include "check.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

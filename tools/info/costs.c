@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "info_plan.h"
+#include "plan.h"
 #include "speed.h"
 
 /* Assumed before measuring: latency of a message and bandwidth of one link, one way. */

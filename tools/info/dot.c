@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "info_plan.h"
+#include "plan.h"
 
 enum { MAX_SEEN = 4096 };
 

@@ -2,7 +2,7 @@
  * layers that are alike are told once.
  *
  * Invariant: nothing is estimated here but time, and what time rests on is printed with it. */
-#include "info_plan.h"
+#include "plan.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* Reads dumps of flight recorders (src/comm/recorder.c), lines them up by the number of each
  * collective, and looks for where the ranks part. Clocks are not compared: who waited least in the
  * last collective came last. */
-#include "info_postmortem.h"
+#include "postmortem.h"
 
 #include <dirent.h>
 #include <errno.h>

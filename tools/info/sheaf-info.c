@@ -8,9 +8,9 @@
 
 #include "sheaf/sheaf.h"
 
-#include "info_check.h"
-#include "info_plan.h"
-#include "info_postmortem.h"
+#include "check.h"
+#include "plan.h"
+#include "postmortem.h"
 
 static const char usage[] =
     "usage: [mpirun -np N] sheaf-info [--links] [-m MODEL.gguf [--split S] [--devices LIST] "

@@ -1,10 +1,10 @@
 /* The command line of sheaf-run. */
-#include "run_options.h"
+#include "options.h"
 
 #include <stddef.h>
 #include <string.h>
 
-#include "options.h"
+#include "common/options.h"
 
 const char run_usage[] =
     "usage: sheaf-run -m MODEL.gguf -p TEXT [options]\n"

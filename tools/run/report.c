@@ -9,7 +9,7 @@
 #include "sheaf/meta.h"
 #include "sheaf/world.h"
 
-#include "json.h"
+#include "common/json.h"
 #include "run.h"
 
 static const char *const stops[RUN_STOP_COUNT] = {

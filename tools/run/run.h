@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "run_options.h"
+#include "options.h"
 #include "session.h"
 #include "tokenizer.h"
 
