@@ -78,6 +78,13 @@ static const char *check_include(const char *path, const char *header, bool quot
     return "no layer covers this folder: add it to the table";
 }
 
+/* Does the line call setenv or putenv? */
+static bool sets_environment(const char *line) {
+    const size_t n = strcspn(line, "\n");
+    const char *set = memmem(line, n, "setenv(", 7), *put = memmem(line, n, "putenv(", 7);
+    return set || put;
+}
+
 /* Checks a whole file and appends findings to the report; returns how many there are. siblings: the
  * names in its folder, each between newlines. */
 static int check_file(const char *path, const char *text, const char *siblings,
@@ -90,6 +97,10 @@ static int check_file(const char *path, const char *text, const char *siblings,
     for (const char *p = text; p && *p; p = strchr(p, '\n'), p = p ? p + 1 : NULL) {
         line++;
         const char *s = p + strspn(p, " \t");
+        if (starts(path, "tools/") && sets_environment(s)) {
+            note(report, "%s:%d: a tool sets no environment: use sheaf_setting_set\n", path, line);
+            wrong++;
+        }
         if (*s != '#') continue;
         s += 1 + strspn(s + 1, " \t");
         if (!starts(s, "include")) continue;
@@ -213,6 +224,8 @@ Test(layers, self_check) {
         {"tools/run/a.c", "#include \"common/json.h\"", 0},
         {"tools/run/a.c", "#include \"bench/bench.h\"", 1},
         {"tools/run/a.c", "#include \"meta/meta.h\"", 1},
+        {"tools/run/a.c", "    if (x) setenv(\"SHEAF_FUSE\", \"0\", 1);", 1},
+        {"src/core/a.c", "    setenv(\"SHEAF_FUSE\", \"0\", 1);", 0},
         {"include/sheaf/a.h", "#include \"sheaf/type.h\"", 0},
         {"include/sheaf/a.h", "#include \"b.h\"", 1},
         {"include/sheaf/a.h", "#include \"core/internal.h\"", 1},

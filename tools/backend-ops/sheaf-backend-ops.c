@@ -461,8 +461,9 @@ int main(int argc, char **argv) {
         return usage();
     }
     const bool launched = getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE");
-    if (!launched) setenv("SHEAF_CPU_DEVICES", "4", 0);
-    if (!targets || sheaf_world_init(NULL)) {
+    const bool divide = !launched && !sheaf_setting_value("SHEAF_CPU_DEVICES");
+    if (!targets || (divide && sheaf_setting_set("SHEAF_CPU_DEVICES", "4")) ||
+        sheaf_world_init(NULL)) {
         say_error("start");
         goto out;
     }

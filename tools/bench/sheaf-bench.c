@@ -8,6 +8,7 @@
 #include "sheaf/cpu.h"
 #include "sheaf/meta.h"
 #include "sheaf/module.h"
+#include "sheaf/settings.h"
 #include "sheaf/version.h"
 #include "sheaf/world.h"
 
@@ -168,15 +169,14 @@ int main(int argc, char **argv) {
     struct bench b = {.o = &options};
     char threads[24];
     int code = EXIT_SUCCESS;
-    /* before the world, which lists the devices, and they take their threads from the environment
-     */
-    const bool usable = bench_options_parse(argc, argv, &options) == SHEAF_STATUS_SUCCESS;
-    char *usage_error = usable ? NULL : strdup(sheaf_last_error());
-    if (usable && options.threads) {
+    enum sheaf_status status = bench_options_parse(argc, argv, &options);
+    if (!status && options.threads) { /* before sheaf_world_init, which makes the CPU devices */
         snprintf(threads, sizeof threads, "%lld", (long long)options.threads);
-        setenv("SHEAF_CPU_THREADS", threads, 1);
+        status = sheaf_setting_set("SHEAF_CPU_THREADS", threads);
     }
-    enum sheaf_status status = sheaf_world_init(NULL);
+    const bool usable = !status;
+    char *usage_error = usable ? NULL : strdup(sheaf_last_error());
+    status = sheaf_world_init(NULL);
     if (status) {
         fprintf(stderr, "sheaf-bench: %s\n", sheaf_last_error());
         code = EXIT_FAILURE;

@@ -11,6 +11,7 @@
 
 #include "sheaf/meta.h"
 #include "sheaf/module.h"
+#include "sheaf/settings.h"
 #include "sheaf/trace.h"
 #include "sheaf/version.h"
 #include "sheaf/world.h"
@@ -435,8 +436,8 @@ int main(int argc, char **argv) {
         if (is_root() && options.version) printf("sheaf %s\n", sheaf_version());
     } else {
         catch_signals();
-        if (options.wire) setenv("SHEAF_COMM_WIRE", options.wire, 1);
-        status = run(&r);
+        if (options.wire) status = sheaf_setting_set("SHEAF_COMM_WIRE", options.wire);
+        if (!status) status = run(&r);
         if (status == SHEAF_STATUS_ABORTED || r.result.stop == RUN_INTERRUPTED)
             code = EXIT_INTERRUPTED;
         else if (status)
