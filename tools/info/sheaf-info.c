@@ -11,6 +11,7 @@
 #include "check.h"
 #include "plan.h"
 #include "postmortem.h"
+#include "settings.h"
 
 static const char usage[] =
     "usage: [mpirun -np N] sheaf-info [--links] [-m MODEL.gguf [--split S] [--devices LIST] "
@@ -36,6 +37,9 @@ static const char usage[] =
     "  --postmortem DIR what the dumps of a failed job (SHEAF_FLIGHT_DIR) say: where ranks part, "
     "who "
     "was late\n"
+    "  --settings       the settings (SHEAF_... variables): values in force, where they came "
+    "from,\n"
+    "                   ranges; alone, and before the ranks meet\n"
     "  -h, --help       this text\n"
     "  --version        version of the library\n";
 
@@ -260,6 +264,8 @@ static enum sheaf_status parse(int argc, char **argv, struct options *o) {
         size_t k = 0, n = sizeof table / sizeof *table;
         while (k < n && strcmp(argv[i], table[k].name) != 0 && strcmp(argv[i], table[k].alias) != 0)
             k++;
+        if (!strcmp(argv[i], "--settings"))
+            return sheaf_set_error(SHEAF_STATUS_INVALID, "--settings takes no other options");
         if (k == n)
             return sheaf_set_error(SHEAF_STATUS_INVALID, "unknown option '%.60s' (see --help)",
                                    argv[i]);
@@ -314,7 +320,23 @@ static enum sheaf_status run(const struct options *o) {
     return status;
 }
 
+/* Rank that the launcher gave this process, 0 without a launcher. */
+static int launched_rank(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (getenv(names[i])) return atoi(getenv(names[i]));
+    return 0;
+}
+
+/* Before the world, which a wrong setting can keep from starting. */
+static int show_settings(void) {
+    if (launched_rank() || !settings_print()) return EXIT_SUCCESS;
+    fprintf(stderr, "sheaf-info: %s\n", sheaf_last_error());
+    return EXIT_FAILURE;
+}
+
 int main(int argc, char **argv) {
+    if (argc == 2 && !strcmp(argv[1], "--settings")) return show_settings();
     struct options o = {.params = {.size = sizeof o.params, .plan_only = true}};
     int code = EXIT_SUCCESS;
     enum sheaf_status status = sheaf_world_init(NULL);
