@@ -98,24 +98,15 @@ static inline bool check_fail(struct check *c, const char *what, size_t n, size_
     return false;
 }
 
-/* Direct, or started and waited for: not the same on all members. */
+/* Run, or started and waited for: not the same on all members. */
 static inline enum sheaf_status check_call(const struct check *c, struct sheaf_comm_call call) {
+    call.size = sizeof call;
     if (c->starts && (call.what.node + (uint32_t)c->member) % 4) {
         uint64_t ticket;
-        call.size = sizeof call;
         const enum sheaf_status st = sheaf_comm_start(c->comm, c->member, &call, &ticket);
         return st ? st : sheaf_comm_wait(c->comm, c->member, ticket);
     }
-    switch (call.kind) {
-    case SHEAF_COMM_ALL_REDUCE:
-        return sheaf_comm_all_reduce(c->comm, c->member, call.recv, call.n, &call.what);
-    case SHEAF_COMM_ALL_GATHER:
-        return sheaf_comm_all_gather(c->comm, c->member, call.send, call.recv, call.sizes,
-                                     &call.what);
-    default:
-        return sheaf_comm_reduce_scatter(c->comm, c->member, call.send, call.recv, call.sizes,
-                                         &call.what);
-    }
+    return sheaf_comm_run(c->comm, c->member, &call);
 }
 
 static inline bool check_all_reduce(struct check *c, float *x, size_t n, uint32_t salt) {

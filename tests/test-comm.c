@@ -59,6 +59,39 @@ Test(comm, threads_that_start_collectives) {
     for (int n = 1; n <= 3; n++) check_threads(n, 0, 70001, true);
 }
 
+Test(comm, runs_refuse_bad_calls) {
+    struct sheaf_comm *comm;
+    float x[4] = {0};
+    size_t sizes[] = {SIZE_MAX};
+    struct sheaf_comm_call call = {.kind = SHEAF_COMM_ALL_REDUCE, .recv = x, .n = 4};
+    cr_assert_eq(sheaf_comm_new((int[]){0}, 1, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_comm_run(comm, 0, &call), SHEAF_STATUS_INVALID); /* without its size */
+    call.size = sizeof call;
+    cr_assert_eq(sheaf_comm_run(comm, 0, &call), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_comm_run(comm, 1, &call), SHEAF_STATUS_INVALID);
+    call.kind = SHEAF_COMM_KIND_COUNT;
+    cr_assert_eq(sheaf_comm_run(comm, 0, &call), SHEAF_STATUS_INVALID);
+    for (int k = SHEAF_COMM_ALL_GATHER; k <= SHEAF_COMM_REDUCE_SCATTER; k++) {
+        call.kind = (enum sheaf_comm_kind)k;
+        call.sizes = NULL;
+        cr_assert_eq(sheaf_comm_run(comm, 0, &call), SHEAF_STATUS_INVALID);
+        cr_assert_not_null(strstr(sheaf_last_error(), "missing"), "%s", sheaf_last_error());
+    }
+    call.sizes = sizes;
+    cr_assert_eq(sheaf_comm_run(comm, 0, &call), SHEAF_STATUS_INVALID);
+    cr_assert_not_null(strstr(sheaf_last_error(), "overflow"), "%s", sheaf_last_error());
+    call.kind = SHEAF_COMM_BROADCAST;
+    cr_assert_eq(sheaf_comm_run(comm, 0, &call), SHEAF_STATUS_SUCCESS);
+    call.root = 1;
+    cr_assert_eq(sheaf_comm_run(comm, 0, &call), SHEAF_STATUS_INVALID);
+    cr_assert_eq(
+        sheaf_comm_run(comm, 0,
+                       &(struct sheaf_comm_call){.size = sizeof call, .kind = SHEAF_COMM_BARRIER}),
+        SHEAF_STATUS_SUCCESS);
+    sheaf_comm_free(comm);
+    cr_assert_not(sheaf_world_failed());
+}
+
 Test(comm, starts_refuse_bad_calls) {
     struct sheaf_comm *comm;
     float x[4] = {0};

@@ -69,17 +69,34 @@ int sheaf_comm_local_member(const struct sheaf_comm *comm,
 /* "shm(2)+mpi(2 hosts)" */
 const char *sheaf_comm_describe(const struct sheaf_comm *comm);
 
-/* `member` is the caller's member number. */
-/* data [n] on every member: the sum, in place. */
+/* One collective, as every route takes it: run at once, started, or submitted to a device. The
+ * fields that a kind has no use for are ignored. */
+struct sheaf_comm_call {
+    size_t size; /* sizeof */
+    enum sheaf_comm_kind kind;
+    /* all_gather: the member's own block, which may be its place in recv. reduce_scatter: as many
+     * floats as all counts together. */
+    const void *send;
+    /* all_reduce, broadcast: the data, in place. all_gather: all blocks, in member order.
+     * reduce_scatter: block `member` of the sum; it does not overlap send. */
+    void *recv;
+    size_t n; /* all_reduce: floats; broadcast: bytes */
+    /* [members] all_gather: bytes of each block; reduce_scatter: floats. Agree on all members. */
+    const size_t *sizes;
+    int root; /* broadcast: the member whose data all others receive */
+    struct sheaf_comm_what what;
+};
+/* Runs the collective; `member` is the caller's member number. INVALID (text set, the group lives
+ * on) if the call is malformed. */
+enum sheaf_status sheaf_comm_run(struct sheaf_comm *comm, int member,
+                                 const struct sheaf_comm_call *call);
+
+/* The same by kind; `what` may be NULL. */
 enum sheaf_status sheaf_comm_all_reduce(struct sheaf_comm *comm, int member, float *data, size_t n,
                                         const struct sheaf_comm_what *what);
-/* Blocks of bytes[j] bytes, in member order, into recv (sum of bytes) on every member; send is this
- * member's block and may be its place in recv. bytes agrees on all members. */
 enum sheaf_status sheaf_comm_all_gather(struct sheaf_comm *comm, int member, const void *send,
                                         void *recv, const size_t *bytes,
                                         const struct sheaf_comm_what *what);
-/* send [sum of counts] on every member; member j receives block j of the sum, counts[j] floats, into
- * recv, which does not overlap send. */
 enum sheaf_status sheaf_comm_reduce_scatter(struct sheaf_comm *comm, int member, const float *send,
                                             float *recv, const size_t *counts,
                                             const struct sheaf_comm_what *what);
@@ -89,25 +106,15 @@ enum sheaf_status sheaf_comm_barrier(struct sheaf_comm *comm, int member,
                                      const struct sheaf_comm_what *what);
 
 /* ---- while the member does something else ---- */
-/* A collective to be run by the member's communication thread, which the first start makes. */
-struct sheaf_comm_call {
-    size_t size;               /* sizeof */
-    enum sheaf_comm_kind kind; /* ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER */
-    const void *send;          /* of the last two */
-    void *recv;                /* of an all_reduce: its data */
-    size_t n;                  /* of an all_reduce: floats */
-    const size_t *sizes;       /* of the others: bytes or counts */
-    struct sheaf_comm_what what;
-};
-/* Starts a collective: the same call, the same checks and deadlines, the same bits as the direct
- * one; on some members it may be started and on others direct. A member's collectives run one after
- * the other in the order of its calls; a direct one waits for those started before. What the call
- * points to is the collective's until it was waited for. When many are under way already, waits for
- * the eldest. *ticket: for the wait. From the thread that drives the member. */
+/* Starts an all_reduce, all_gather or reduce_scatter on the member's communication thread, which
+ * the first start makes: the same checks, deadlines and bits as sheaf_comm_run. Some members may
+ * start a collective that others run. A member's collectives run one after the other in the order
+ * of its calls; one that is run waits for those started before. The memory that the call points to
+ * belongs to the collective until sheaf_comm_wait. With many under way, the start waits for the
+ * oldest one. *ticket: for the wait. From the thread that drives the member. */
 enum sheaf_status sheaf_comm_start(struct sheaf_comm *comm, int member,
                                    const struct sheaf_comm_call *call, uint64_t *ticket);
-/* Until this one, and so all that were started before it, has ended. After a failure, its status
- * and text. */
+/* Waits for this call and all earlier ones. After a failure, its status and text. */
 enum sheaf_status sheaf_comm_wait(struct sheaf_comm *comm, int member, uint64_t ticket);
 
 /* ---- memory that is read where it lies ---- */

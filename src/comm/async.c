@@ -34,6 +34,7 @@ enum {
 
 struct op {
     struct sheaf_comm_call call;
+    size_t bytes; /* of the whole collective */
     uint64_t sequence;
     char tensor[SHEAF__NAME_BYTES + 1];
     bool records, traces; /* as the thread that started it */
@@ -92,29 +93,14 @@ uint64_t sheaf__async_hidden(uint64_t start, uint64_t took) {
 
 /* ---- the thread ---- */
 
-static size_t bytes_of(const struct sheaf__async *a, const struct sheaf_comm_call *call) {
-    size_t bytes = call->n * sizeof(float);
-    const size_t unit = call->kind == SHEAF_COMM_REDUCE_SCATTER ? sizeof(float) : 1;
-    for (int m = 0; call->sizes && m < a->comm->n; m++) bytes += call->sizes[m] * unit;
-    return bytes;
-}
-
 static enum sheaf_status run(struct sheaf__async *a, const struct op *op) {
-    const struct sheaf_comm_call *c = &op->call;
-    const double expected = sheaf_comm_all_reduce_bound(a->comm, bytes_of(a, c)) * 1e9 / NAPS;
+    const double expected = sheaf_comm_all_reduce_bound(a->comm, op->bytes) * 1e9 / NAPS;
     a->nap_ns = expected <= SHORTEST_NAP_NS  ? SHORTEST_NAP_NS
                 : expected >= LONGEST_NAP_NS ? LONGEST_NAP_NS
                                              : (uint64_t)expected;
     sheaf__set_recording(op->records);
     sheaf__trace_beside(op->traces);
-    switch (c->kind) {
-    case SHEAF_COMM_ALL_REDUCE:
-        return sheaf_comm_all_reduce(a->comm, a->member, c->recv, c->n, &c->what);
-    case SHEAF_COMM_ALL_GATHER:
-        return sheaf_comm_all_gather(a->comm, a->member, c->send, c->recv, c->sizes, &c->what);
-    default:
-        return sheaf_comm_reduce_scatter(a->comm, a->member, c->send, c->recv, c->sizes, &c->what);
-    }
+    return sheaf_comm_run(a->comm, a->member, &op->call);
 }
 
 /* On any core of the process, and soon after its naps. Where the kernel refuses, it may be later.
@@ -220,9 +206,8 @@ static enum sheaf_status await(struct sheaf__async *a, uint64_t want) {
             const uint64_t now = a->finished;
             const struct op *op = &a->ops[now % DEPTH];
             if (!a->status)
-                sheaf__enter_collective((uint32_t)op->call.kind, op->call.what.node,
-                                        bytes_of(a, &op->call), op->sequence, op->tensor,
-                                        sheaf__time_ns());
+                sheaf__enter_collective((uint32_t)op->call.kind, op->call.what.node, op->bytes,
+                                        op->sequence, op->tensor, sheaf__time_ns());
             while (a->finished == now) pthread_cond_wait(&a->ended, &a->lock);
         }
         a->awaited_since = 0;
@@ -246,13 +231,11 @@ enum sheaf_status sheaf_comm_start(struct sheaf_comm *comm, int member,
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "start collective: member %d is not driven by rank %d", member,
                                sheaf_world_rank());
-    const bool reduces = call->kind == SHEAF_COMM_ALL_REDUCE;
-    if (call->size < sizeof *call ||
-        (reduces ? call->n > SIZE_MAX / sizeof(float)
-                 : !call->sizes || (call->kind != SHEAF_COMM_ALL_GATHER &&
-                                    call->kind != SHEAF_COMM_REDUCE_SCATTER)))
+    size_t bytes;
+    if ((st = sheaf__comm_check(comm, call, &bytes))) return st;
+    if (!sheaf__comm_may_start(call->kind))
         return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "start collective: %s cannot be started like this",
+                               "start collective: a %s cannot be started, only run",
                                sheaf_comm_kind_name(call->kind));
     if (!self->async && (st = make(comm, self, member))) return st;
     struct sheaf__async *a = self->async;
@@ -260,6 +243,7 @@ enum sheaf_status sheaf_comm_start(struct sheaf_comm *comm, int member,
     pthread_mutex_lock(&a->lock);
     struct op *op = &a->ops[a->started % DEPTH];
     op->call = *call;
+    op->bytes = bytes;
     op->sequence = a->finished == a->started ? self->sequence + 1
                                              : a->ops[(a->started - 1) % DEPTH].sequence + 1;
     op->records = sheaf__recording();

@@ -330,12 +330,11 @@ void sheaf__note_call(struct sheaf__call *c) {
 }
 
 static enum sheaf_status begin(struct sheaf__call *c, struct sheaf_comm *comm, int member,
-                               enum sheaf_comm_kind kind, uint64_t bytes, uint64_t extra,
-                               const struct sheaf_comm_what *what) {
+                               const struct sheaf_comm_call *call, uint64_t bytes, uint64_t extra) {
     struct sheaf__member *self = sheaf__find_member(comm, member);
     if (!self)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: member %d is not driven by rank %d",
-                               kind_names[kind], member, sheaf_world_rank());
+                               kind_names[call->kind], member, sheaf_world_rank());
     struct sheaf__async *async = sheaf__async_here();
     if (self->async && !async) {
         const enum sheaf_status st = sheaf__async_settle(self->async);
@@ -351,9 +350,9 @@ static enum sheaf_status begin(struct sheaf__call *c, struct sheaf_comm *comm, i
         .head = {.sequence = ++self->sequence,
                  .bytes = bytes,
                  .extra = extra,
-                 .kind = (uint32_t)kind,
-                 .node = what ? what->node : 0},
-        .tensor = what && what->tensor ? what->tensor : "",
+                 .kind = (uint32_t)call->kind,
+                 .node = call->what.node},
+        .tensor = call->what.tensor ? call->what.tensor : "",
         .async = async,
     };
     if (comm->n_here < 2 || comm->n_hosts > 1 || bytes > LATE_NOTE_BYTES) sheaf__note_call(c);
@@ -383,19 +382,6 @@ static enum sheaf_status end(const struct sheaf__call *c, enum sheaf_status st, 
     return st;
 }
 
-/* Sum of n sizes (each times unit) into *total, in bytes. */
-static enum sheaf_status add_up(const struct sheaf_comm *comm, enum sheaf_comm_kind kind,
-                                const size_t *sizes, size_t unit, size_t *total) {
-    *total = 0;
-    for (int m = 0; comm && m < comm->n; m++) {
-        size_t bytes;
-        if (!sheaf__mul_size(sizes[m], unit, &bytes) || !sheaf__add_size(*total, bytes, total))
-            return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: the sizes overflow",
-                                   kind_names[kind]);
-    }
-    return SHEAF_STATUS_SUCCESS;
-}
-
 enum sheaf_status sheaf__finished(struct sheaf__call *c, size_t end) {
     if (!c->then || !end) return SHEAF_STATUS_SUCCESS;
     const uint64_t begin = sheaf__time_ns();
@@ -404,74 +390,146 @@ enum sheaf_status sheaf__finished(struct sheaf__call *c, size_t end) {
     return st;
 }
 
+static enum sheaf_status all_reduce(struct sheaf__call *c, const struct sheaf_comm_call *call) {
+    return c->comm->n > 1 ? sheaf__all_reduce(c, call->recv, call->n) : sheaf__finished(c, call->n);
+}
+
+static enum sheaf_status all_gather(struct sheaf__call *c, const struct sheaf_comm_call *call) {
+    if (c->comm->n > 1) return sheaf__all_gather(c, call->send, call->recv, call->sizes);
+    if (call->sizes[0]) memmove(call->recv, call->send, call->sizes[0]);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status reduce_scatter(struct sheaf__call *c, const struct sheaf_comm_call *call) {
+    const size_t n = c->head.bytes / sizeof(float);
+    if (c->comm->n > 1) return sheaf__reduce_scatter(c, call->send, call->recv, n, call->sizes);
+    if (n) memmove(call->recv, call->send, n * sizeof(float));
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status broadcast(struct sheaf__call *c, const struct sheaf_comm_call *call) {
+    return c->comm->n > 1 ? sheaf__broadcast(c, call->recv, call->n, call->root)
+                          : SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status barrier(struct sheaf__call *c, const struct sheaf_comm_call *call) {
+    (void)call;
+    return c->comm->n > 1 ? sheaf__barrier(c) : SHEAF_STATUS_SUCCESS;
+}
+
+/* What a kind of collective moves, and how. */
+static const struct kind {
+    size_t unit; /* bytes of what n and sizes count */
+    bool has_sizes, may_start;
+    enum sheaf_status (*run)(struct sheaf__call *c, const struct sheaf_comm_call *call);
+} kinds[] = {
+    [SHEAF_COMM_ALL_REDUCE] = {sizeof(float), false, true, all_reduce},
+    [SHEAF_COMM_ALL_GATHER] = {1, true, true, all_gather},
+    [SHEAF_COMM_REDUCE_SCATTER] = {sizeof(float), true, true, reduce_scatter},
+    [SHEAF_COMM_BROADCAST] = {1, false, false, broadcast},
+    [SHEAF_COMM_BARRIER] = {0, false, false, barrier},
+};
+static_assert(sizeof kinds / sizeof *kinds == SHEAF_COMM_KIND_COUNT, "describe every kind");
+
+enum sheaf_status sheaf__comm_check(const struct sheaf_comm *comm,
+                                    const struct sheaf_comm_call *call, size_t *bytes) {
+    *bytes = 0;
+    if (!call || call->size < sizeof *call || (unsigned)call->kind >= SHEAF_COMM_KIND_COUNT)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "collective: a call has its own size, and a kind below %d",
+                               SHEAF_COMM_KIND_COUNT);
+    const struct kind *k = &kinds[call->kind];
+    const char *name = kind_names[call->kind];
+    if (k->has_sizes && !call->sizes)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: the sizes of the blocks are missing",
+                               name);
+    if (call->kind == SHEAF_COMM_BROADCAST && comm && (call->root < 0 || call->root >= comm->n))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: there is no member %d", name, call->root);
+    bool fits = k->has_sizes || sheaf__mul_size(call->n, k->unit, bytes);
+    for (int m = 0; k->has_sizes && comm && m < comm->n && fits; m++) {
+        size_t block;
+        fits = sheaf__mul_size(call->sizes[m], k->unit, &block) &&
+               sheaf__add_size(*bytes, block, bytes);
+    }
+    return fits ? SHEAF_STATUS_SUCCESS
+                : sheaf_set_error(SHEAF_STATUS_INVALID, "%s: the sizes overflow", name);
+}
+
+bool sheaf__comm_may_start(enum sheaf_comm_kind kind) { return kinds[kind].may_start; }
+
+static enum sheaf_status run(struct sheaf_comm *comm, int member,
+                             const struct sheaf_comm_call *call, struct sheaf__epilogue *then) {
+    struct sheaf__call c;
+    size_t bytes;
+    enum sheaf_status st = sheaf__comm_check(comm, call, &bytes);
+    if (st) return st;
+    const struct kind *k = &kinds[call->kind];
+    uint64_t extra = call->kind == SHEAF_COMM_BROADCAST ? (uint64_t)call->root : 0;
+    if (k->has_sizes && comm)
+        extra = sheaf__hash(0, call->sizes, (size_t)comm->n * sizeof *call->sizes);
+    if ((st = begin(&c, comm, member, call, bytes, extra))) return st;
+    c.then = then;
+    st = k->run(&c, call);
+    return end(&c, st, call->kind == SHEAF_COMM_ALL_GATHER ? call->sizes[member] : bytes);
+}
+
+enum sheaf_status sheaf_comm_run(struct sheaf_comm *comm, int member,
+                                 const struct sheaf_comm_call *call) {
+    return run(comm, member, call, NULL);
+}
+
 enum sheaf_status sheaf__comm_all_reduce_then(struct sheaf_comm *comm, int member, float *data,
                                               size_t n, const struct sheaf_comm_what *what,
                                               struct sheaf__epilogue *then) {
-    struct sheaf__call c;
-    size_t bytes;
-    if (!sheaf__mul_size(n, sizeof *data, &bytes))
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "all_reduce: the size overflows");
-    enum sheaf_status st = begin(&c, comm, member, SHEAF_COMM_ALL_REDUCE, bytes, 0, what);
-    if (st) return st;
-    c.then = then;
-    if (then) then->took_ns = 0;
-    return end(&c, comm->n > 1 ? sheaf__all_reduce(&c, data, n) : sheaf__finished(&c, n), bytes);
+    then->took_ns = 0;
+    return run(comm, member,
+               &(struct sheaf_comm_call){.size = sizeof(struct sheaf_comm_call),
+                                         .kind = SHEAF_COMM_ALL_REDUCE,
+                                         .recv = data,
+                                         .n = n,
+                                         .what = *what},
+               then);
+}
+
+/* ---- by kind ---- */
+
+static enum sheaf_status run_kind(struct sheaf_comm *comm, int member, enum sheaf_comm_kind kind,
+                                  struct sheaf_comm_call call, const struct sheaf_comm_what *what) {
+    call.size = sizeof call;
+    call.kind = kind;
+    if (what) call.what = *what;
+    return run(comm, member, &call, NULL);
 }
 
 enum sheaf_status sheaf_comm_all_reduce(struct sheaf_comm *comm, int member, float *data, size_t n,
                                         const struct sheaf_comm_what *what) {
-    return sheaf__comm_all_reduce_then(comm, member, data, n, what, NULL);
+    return run_kind(comm, member, SHEAF_COMM_ALL_REDUCE,
+                    (struct sheaf_comm_call){.recv = data, .n = n}, what);
 }
 
 enum sheaf_status sheaf_comm_all_gather(struct sheaf_comm *comm, int member, const void *send,
                                         void *recv, const size_t *bytes,
                                         const struct sheaf_comm_what *what) {
-    struct sheaf__call c;
-    size_t total;
-    enum sheaf_status st = add_up(comm, SHEAF_COMM_ALL_GATHER, bytes, 1, &total);
-    if (st) return st;
-    const uint64_t h = comm ? sheaf__hash(0, bytes, (size_t)comm->n * sizeof *bytes) : 0;
-    if ((st = begin(&c, comm, member, SHEAF_COMM_ALL_GATHER, total, h, what))) return st;
-    if (comm->n > 1)
-        st = sheaf__all_gather(&c, send, recv, bytes);
-    else if (bytes[0])
-        memmove(recv, send, bytes[0]);
-    return end(&c, st, bytes[member]);
+    return run_kind(comm, member, SHEAF_COMM_ALL_GATHER,
+                    (struct sheaf_comm_call){.send = send, .recv = recv, .sizes = bytes}, what);
 }
 
 enum sheaf_status sheaf_comm_reduce_scatter(struct sheaf_comm *comm, int member, const float *send,
                                             float *recv, const size_t *counts,
                                             const struct sheaf_comm_what *what) {
-    struct sheaf__call c;
-    size_t bytes;
-    enum sheaf_status st = add_up(comm, SHEAF_COMM_REDUCE_SCATTER, counts, sizeof *send, &bytes);
-    if (st) return st;
-    const uint64_t h = comm ? sheaf__hash(0, counts, (size_t)comm->n * sizeof *counts) : 0;
-    if ((st = begin(&c, comm, member, SHEAF_COMM_REDUCE_SCATTER, bytes, h, what))) return st;
-    if (comm->n > 1)
-        st = sheaf__reduce_scatter(&c, send, recv, bytes / sizeof *send, counts);
-    else if (bytes)
-        memmove(recv, send, bytes);
-    return end(&c, st, bytes);
+    return run_kind(comm, member, SHEAF_COMM_REDUCE_SCATTER,
+                    (struct sheaf_comm_call){.send = send, .recv = recv, .sizes = counts}, what);
 }
 
 enum sheaf_status sheaf_comm_broadcast(struct sheaf_comm *comm, int member, void *data, size_t size,
                                        int root, const struct sheaf_comm_what *what) {
-    struct sheaf__call c;
-    if (comm && (root < 0 || root >= comm->n))
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "broadcast: there is no member %d", root);
-    enum sheaf_status st =
-        begin(&c, comm, member, SHEAF_COMM_BROADCAST, size, (uint64_t)root, what);
-    if (st) return st;
-    return end(&c, comm->n > 1 ? sheaf__broadcast(&c, data, size, root) : st, size);
+    return run_kind(comm, member, SHEAF_COMM_BROADCAST,
+                    (struct sheaf_comm_call){.recv = data, .n = size, .root = root}, what);
 }
 
 enum sheaf_status sheaf_comm_barrier(struct sheaf_comm *comm, int member,
                                      const struct sheaf_comm_what *what) {
-    struct sheaf__call c;
-    enum sheaf_status st = begin(&c, comm, member, SHEAF_COMM_BARRIER, 0, 0, what);
-    if (st) return st;
-    return end(&c, comm->n > 1 ? sheaf__barrier(&c) : st, 0);
+    return run_kind(comm, member, SHEAF_COMM_BARRIER, (struct sheaf_comm_call){0}, what);
 }
 
 void sheaf_comm_get_stats(const struct sheaf_comm *comm, int member, enum sheaf_comm_kind kind,

@@ -276,6 +276,13 @@ static_assert(SHEAF__OWNER_BYTES + SHEAF__ALIGN * sizeof(float) <= SHEAF__FRAME_
  * algorithm, the same on every rank. */
 enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm);
 
+/* ---- calls (comm.c) ---- */
+/* Is the call well formed? *bytes: what all its blocks have together. comm may be NULL. */
+enum sheaf_status sheaf__comm_check(const struct sheaf_comm *comm,
+                                    const struct sheaf_comm_call *call, size_t *bytes);
+/* Can a communication thread run it? */
+bool sheaf__comm_may_start(enum sheaf_comm_kind kind);
+
 /* ---- the collectives (reduce.c, reduce_hosts.c, gather.c); more than one member ---- */
 enum sheaf_status sheaf__all_reduce(struct sheaf__call *c, float *data, size_t n);
 enum sheaf_status sheaf__reduce_scatter(struct sheaf__call *c, const float *send, float *recv,
