@@ -44,10 +44,22 @@ static size_t share(size_t size, int member) {
     return size * (size_t)member / weights;
 }
 
+static enum sheaf_status submit(int local, enum sheaf_comm_kind kind,
+                                const struct sheaf_tensor *send, struct sheaf_tensor *recv,
+                                size_t size, const size_t *block_sizes) {
+    return sheaf__devcomm_run(dc, local,
+                              &(struct sheaf_comm_call){.size = sizeof(struct sheaf_comm_call),
+                                                        .kind = kind,
+                                                        .send = send->data,
+                                                        .recv = recv->data,
+                                                        .n = size,
+                                                        .sizes = block_sizes,
+                                                        .what = {1, "test"}});
+}
+
 static bool run_size(int local, size_t size, struct sheaf_tensor *a, struct sheaf_tensor *b,
                      float *host) {
     const int member = first + local;
-    const struct sheaf_comm_what what = {1, "test"};
     size_t counts[MOST], bytes[MOST], at = 0;
     for (int m = 0; m < n; m++) {
         counts[m] = share(size, m);
@@ -58,7 +70,7 @@ static bool run_size(int local, size_t size, struct sheaf_tensor *a, struct shea
     for (size_t i = 0; i < size; i++) host[i] = value(member, i);
     const size_t all = size * sizeof *host;
     enum sheaf_status st = sheaf_backend_tensor_set_async(backend, a, host, 0, all);
-    if (!st) st = sheaf__devcomm_reduce_scatter(dc, local, a->data, b->data, counts, &what);
+    if (!st) st = submit(local, SHEAF_COMM_REDUCE_SCATTER, a, b, size, counts);
     if (!st) st = sheaf__devcomm_wait(dc, local);
     if (!check(st, member, "reduce-scatter", size)) return false;
     if (bytes[member]) st = sheaf_backend_tensor_get(b, host, 0, bytes[member]);
@@ -67,7 +79,7 @@ static bool run_size(int local, size_t size, struct sheaf_tensor *a, struct shea
         fprintf(stderr, "member %d: reduce-scatter of %zu: element %zu\n", member, size, i);
         return false;
     }
-    if (!st) st = sheaf__devcomm_all_reduce(dc, local, a->data, size, &what);
+    if (!st) st = submit(local, SHEAF_COMM_ALL_REDUCE, a, a, size, NULL);
     if (!st) st = sheaf__devcomm_wait(dc, local);
     if (!check(st, member, "all-reduce", size)) return false;
     st = sheaf_backend_tensor_get(a, host, 0, all);
@@ -79,7 +91,7 @@ static bool run_size(int local, size_t size, struct sheaf_tensor *a, struct shea
     }
     for (size_t i = 0; i < size; i++) host[i] = value(member, i);
     if (!st) st = sheaf_backend_tensor_set(a, host, 0, all);
-    if (!st) st = sheaf__devcomm_all_gather(dc, local, a->data, b->data, bytes, &what);
+    if (!st) st = submit(local, SHEAF_COMM_ALL_GATHER, a, b, size, bytes);
     if (!st) st = sheaf__devcomm_wait(dc, local);
     if (!check(st, member, "all-gather", size)) return false;
     st = sheaf_backend_tensor_get(b, host, 0, all);

@@ -321,27 +321,30 @@ static enum sheaf_status ended(struct sheaf__devcomm *dc, int local, enum sheaf_
                        dc->group.local[local], sheaf__rank_text(sheaf_world_rank()), why);
 }
 
-enum sheaf_status sheaf__devcomm_all_reduce(struct sheaf__devcomm *dc, int local, float *data,
-                                            size_t n, const struct sheaf_comm_what *what) {
-    begin(dc, local, SHEAF_COMM_ALL_REDUCE, n * sizeof *data, what);
-    return ended(dc, local, dc->i->all_reduce(dc->made, local, data, n));
+/* By the module's function of that kind. */
+static enum sheaf_status submit(struct sheaf__devcomm *dc, int local,
+                                const struct sheaf_comm_call *call) {
+    switch (call->kind) {
+    case SHEAF_COMM_ALL_REDUCE:
+        return dc->i->all_reduce(dc->made, local, call->recv, call->n);
+    case SHEAF_COMM_ALL_GATHER:
+        return dc->i->all_gather(dc->made, local, call->send, call->recv, call->sizes);
+    default:
+        return dc->i->reduce_scatter(dc->made, local, call->send, call->recv, call->sizes);
+    }
 }
 
-enum sheaf_status sheaf__devcomm_all_gather(struct sheaf__devcomm *dc, int local, const void *send,
-                                            void *recv, const size_t *bytes,
-                                            const struct sheaf_comm_what *what) {
-    begin(dc, local, SHEAF_COMM_ALL_GATHER, bytes[dc->group.local[local]], what);
-    return ended(dc, local, dc->i->all_gather(dc->made, local, send, recv, bytes));
-}
-
-enum sheaf_status sheaf__devcomm_reduce_scatter(struct sheaf__devcomm *dc, int local,
-                                                const float *send, float *recv,
-                                                const size_t *counts,
-                                                const struct sheaf_comm_what *what) {
-    size_t n = 0;
-    for (int m = 0; m < dc->group.n; m++) n += counts[m];
-    begin(dc, local, SHEAF_COMM_REDUCE_SCATTER, n * sizeof *send, what);
-    return ended(dc, local, dc->i->reduce_scatter(dc->made, local, send, recv, counts));
+enum sheaf_status sheaf__devcomm_run(struct sheaf__devcomm *dc, int local,
+                                     const struct sheaf_comm_call *call) {
+    size_t bytes;
+    const enum sheaf_status st = sheaf__comm_check(dc->comm, call, &bytes);
+    if (st) return st;
+    if (!sheaf__comm_may_start(call->kind))
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "%s: devices have no %s", WHAT,
+                               sheaf_comm_kind_name(call->kind));
+    if (call->kind == SHEAF_COMM_ALL_GATHER) bytes = call->sizes[dc->group.local[local]];
+    begin(dc, local, call->kind, bytes, &call->what);
+    return ended(dc, local, submit(dc, local, call));
 }
 
 enum sheaf_status sheaf__devcomm_wait(struct sheaf__devcomm *dc, int local) {

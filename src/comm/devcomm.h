@@ -40,17 +40,12 @@ enum sheaf_status sheaf__devcomm_new(struct sheaf_comm *comm, const sheaf_backen
                                      struct sheaf__devcomm **out);
 void sheaf__devcomm_free(struct sheaf__devcomm *dc); /* accepts NULL */
 
-/* Submit; counted in the statistics of the group's collectives, without times. On the board while
- * it is submitted and while it is waited for; its flight record is open from here until then. */
-enum sheaf_status sheaf__devcomm_all_reduce(struct sheaf__devcomm *dc, int local, float *data,
-                                            size_t n, const struct sheaf_comm_what *what);
-enum sheaf_status sheaf__devcomm_all_gather(struct sheaf__devcomm *dc, int local, const void *send,
-                                            void *recv, const size_t *bytes,
-                                            const struct sheaf_comm_what *what);
-enum sheaf_status sheaf__devcomm_reduce_scatter(struct sheaf__devcomm *dc, int local,
-                                                const float *send, float *recv,
-                                                const size_t *counts,
-                                                const struct sheaf_comm_what *what);
+/* Submits an all_reduce, all_gather or reduce_scatter of device memory to the stream of local
+ * member `local`. Counted in the statistics of the group's collectives, without times. On the board
+ * while it is submitted and while it is waited for; its flight record is open from here until then.
+ */
+enum sheaf_status sheaf__devcomm_run(struct sheaf__devcomm *dc, int local,
+                                     const struct sheaf_comm_call *call);
 /* Until the member's stream is empty. A stream that waits for a dead peer never ends by itself, so
  * this comes before any wait of the backend's own. After the deadline everything is aborted and the
  * job ends with a text that names the last collective. */

@@ -126,6 +126,8 @@ static enum sheaf_status allocate(struct meta_backend *b, struct meta_program *p
 
 /* ---- one member ---- */
 
+static int member_of(const struct meta_member *me) { return me->backend->dev->local[me->local]; }
+
 /* Until the member's queue is empty. */
 static enum sheaf_status drain(struct meta_member *me) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
@@ -163,45 +165,31 @@ static enum sheaf_status write_back(struct meta_member *me, struct sheaf_tensor 
                : SHEAF_STATUS_SUCCESS;
 }
 
+/* The instruction's call, with the memory that it reads and writes. */
+static struct sheaf_comm_call call_on(const struct meta_instr *instr, const void *in, void *out) {
+    struct sheaf_comm_call call = instr->call;
+    call.send = in;
+    call.recv = out;
+    return call;
+}
+
+static struct sheaf_comm_call call_on_slices(const struct meta_instr *instr) {
+    return call_on(instr, instr->in ? instr->in->data : NULL, instr->out->data);
+}
+
+/* ---- the routes of a collective ---- */
+
 /* On the devices' own memory, in their queues. */
-static enum sheaf_status submit_collective(struct meta_member *me, const struct meta_instr *instr) {
-    struct sheaf__devcomm *dc = me->backend->devcomm;
-    switch (instr->kind) {
-    case INSTR_ALL_REDUCE:
-        return sheaf__devcomm_all_reduce(dc, me->local, instr->out->data,
-                                         (size_t)sheaf_nelements(instr->out), &instr->what);
-    case INSTR_ALL_GATHER:
-        return sheaf__devcomm_all_gather(dc, me->local, instr->in->data, instr->out->data,
-                                         instr->sizes, &instr->what);
-    case INSTR_REDUCE_SCATTER:
-        return sheaf__devcomm_reduce_scatter(dc, me->local, instr->in->data, instr->out->data,
-                                             instr->sizes, &instr->what);
-    case INSTR_SPAN:
-    case INSTR_ZERO:
-        break;
-    }
-    return SHEAF_STATUS_SUCCESS;
+static enum sheaf_status submit_collective(struct meta_member *me, struct meta_instr *instr) {
+    const struct sheaf_comm_call call = call_on_slices(instr);
+    return sheaf__devcomm_run(me->backend->devcomm, me->local, &call);
 }
 
 /* To be waited for before an instruction that touches its memory. */
 static enum sheaf_status start_collective(struct meta_member *me, struct meta_instr *instr) {
-    static const enum sheaf_comm_kind kinds[] = {
-        [INSTR_ALL_REDUCE] = SHEAF_COMM_ALL_REDUCE,
-        [INSTR_ALL_GATHER] = SHEAF_COMM_ALL_GATHER,
-        [INSTR_REDUCE_SCATTER] = SHEAF_COMM_REDUCE_SCATTER,
-    };
-    const bool reduces = instr->kind == INSTR_ALL_REDUCE;
-    const struct sheaf_comm_call call = {
-        .size = sizeof call,
-        .kind = kinds[instr->kind],
-        .send = instr->in ? instr->in->data : NULL,
-        .recv = instr->out->data,
-        .n = reduces ? (size_t)sheaf_nelements(instr->out) : 0,
-        .sizes = instr->sizes,
-        .what = instr->what,
-    };
-    const enum sheaf_status st = sheaf_comm_start(
-        me->backend->dev->comm, me->backend->dev->local[me->local], &call, &instr->ticket);
+    const struct sheaf_comm_call call = call_on_slices(instr);
+    const enum sheaf_status st =
+        sheaf_comm_start(me->backend->dev->comm, member_of(me), &call, &instr->ticket);
     if (st) return st;
     me->ticket = instr->ticket;
     me->n_started++;
@@ -209,18 +197,12 @@ static enum sheaf_status start_collective(struct meta_member *me, struct meta_in
 }
 
 static enum sheaf_status await_collective(struct meta_member *me, uint64_t ticket) {
-    return ticket
-               ? sheaf_comm_wait(me->backend->dev->comm, me->backend->dev->local[me->local], ticket)
-               : SHEAF_STATUS_SUCCESS;
+    return ticket ? sheaf_comm_wait(me->backend->dev->comm, member_of(me), ticket)
+                  : SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status run_collective(struct meta_member *me, struct meta_instr *instr) {
-    instr->ticket = 0;
-    /* check mode looks at the result at once */
-    if (instr->started && !me->backend->check) return start_collective(me, instr);
-    if (me->backend->devcomm) return submit_collective(me, instr);
-    struct sheaf_comm *comm = me->backend->dev->comm;
-    const int member = me->backend->dev->local[me->local];
+/* Through host memory, at once. */
+static enum sheaf_status make_collective(struct meta_member *me, struct meta_instr *instr) {
     void *in = NULL, *out = NULL;
     const uint64_t begin = sheaf__time_ns();
     enum sheaf_status st = instr->in ? host_copy(me, instr->in, &me->in, &in)
@@ -228,22 +210,38 @@ static enum sheaf_status run_collective(struct meta_member *me, struct meta_inst
     if (!st && instr->in) st = host_target(me, instr->out, &out);
     if (me->staged) me->compute_ns += sheaf__time_ns() - begin; /* mostly the span before it */
     if (st) return st;
-    switch (instr->kind) {
-    case INSTR_ALL_REDUCE:
-        st = sheaf_comm_all_reduce(comm, member, out, (size_t)sheaf_nelements(instr->out),
-                                   &instr->what);
-        break;
-    case INSTR_ALL_GATHER:
-        st = sheaf_comm_all_gather(comm, member, in, out, instr->sizes, &instr->what);
-        break;
-    case INSTR_REDUCE_SCATTER:
-        st = sheaf_comm_reduce_scatter(comm, member, in, out, instr->sizes, &instr->what);
-        break;
-    case INSTR_SPAN:
-    case INSTR_ZERO:
-        break;
-    }
+    const struct sheaf_comm_call call = call_on(instr, in, out);
+    st = sheaf_comm_run(me->backend->dev->comm, member_of(me), &call);
     return st ? st : write_back(me, instr->out, out);
+}
+
+static bool can_start(const struct meta_member *me, const struct meta_instr *instr) {
+    return instr->started && !me->backend->check; /* check mode looks at the result at once */
+}
+static bool can_submit(const struct meta_member *me, const struct meta_instr *instr) {
+    (void)instr;
+    return me->backend->devcomm;
+}
+static bool always(const struct meta_member *me, const struct meta_instr *instr) {
+    (void)me, (void)instr;
+    return true;
+}
+
+/* The first that is open takes the collective. */
+static const struct route {
+    bool (*is_open)(const struct meta_member *me, const struct meta_instr *instr);
+    enum sheaf_status (*take)(struct meta_member *me, struct meta_instr *instr);
+} routes[] = {
+    {can_start, start_collective},
+    {can_submit, submit_collective},
+    {always, make_collective},
+};
+
+static enum sheaf_status run_collective(struct meta_member *me, struct meta_instr *instr) {
+    const struct route *route = routes;
+    instr->ticket = 0;
+    while (!route->is_open(me, instr)) route++;
+    return route->take(me, instr);
 }
 
 static enum sheaf_status run_zero(struct meta_member *me, const struct meta_instr *instr) {
@@ -404,7 +402,7 @@ static enum sheaf_status reserve_staging(struct meta_backend *b, const struct me
         for (int i = 0; me->staged && i < p->parts[m].n_instrs && !st; i++) {
             const struct meta_instr *instr = &p->parts[m].instrs[i];
             void *host;
-            if (instr->kind == INSTR_SPAN || instr->kind == INSTR_ZERO) continue;
+            if (instr->kind != INSTR_COLLECTIVE) continue;
             if (instr->in) st = sheaf__meta_stage(&me->in, sheaf_nbytes(instr->in), &host);
             if (!st) st = sheaf__meta_stage(&me->out, sheaf_nbytes(instr->out), &host);
         }

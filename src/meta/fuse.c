@@ -32,7 +32,8 @@ void sheaf__meta_fuse(struct meta_part *part, sheaf_backend_dev_t device) {
     int kept = 0;
     for (int i = 0; i < part->n_instrs; i++) {
         struct meta_instr *span = &part->instrs[i], *sum = kept ? &part->instrs[kept - 1] : NULL;
-        if (span->kind == INSTR_SPAN && sum && sum->kind == INSTR_ALL_REDUCE) {
+        if (span->kind == INSTR_SPAN && sum && sum->kind == INSTR_COLLECTIVE &&
+            sum->call.kind == SHEAF_COMM_ALL_REDUCE) {
             struct sheaf_tensor **nodes = part->graph.nodes + span->first;
             const int n = reads(nodes[0], sum->out)
                               ? chain->length(sum->out, nodes, span->last - span->first)
@@ -76,7 +77,7 @@ enum sheaf_status sheaf__meta_reduce_and_follow(struct meta_member *me,
     struct sheaf__epilogue then = {.ready = follow, .user = &f};
     const enum sheaf_status st =
         sheaf__comm_all_reduce_then(dev->comm, dev->local[me->local], sum->out->data,
-                                    (size_t)sheaf_nelements(sum->out), &sum->what, &then);
+                                    (size_t)sheaf_nelements(sum->out), &sum->call.what, &then);
     me->compute_ns += then.took_ns;
     me->n_fused++;
     sheaf__trace(SHEAF__TRACE_COMPUTE, sum->span.nodes[sum->span.n_nodes - 1]->name,

@@ -80,24 +80,22 @@ sheaf_backend_buffer_type_t sheaf__meta_shared_buft(struct meta_shared *s, struc
                                                     int member, sheaf_backend_dev_t device);
 
 enum meta_instr_kind {
-    INSTR_SPAN,           /* compute nodes [first, last) of the local graph */
-    INSTR_ZERO,           /* fill `out` with zeros */
-    INSTR_ALL_REDUCE,     /* `out`, in place */
-    INSTR_ALL_GATHER,     /* `in` -> `out`, sizes in bytes */
-    INSTR_REDUCE_SCATTER, /* `in` -> `out`, sizes in floats */
+    INSTR_SPAN,       /* compute nodes [first, last) of the local graph */
+    INSTR_ZERO,       /* fill `out` with zeros */
+    INSTR_COLLECTIVE, /* `call`: of `in`, or of `out` in place, into `out` */
 };
 
 struct meta_instr {
     enum meta_instr_kind kind;
     int first, last;
     struct sheaf_tensor *in, *out;
-    size_t *sizes; /* [n_members] */
-    struct sheaf_comm_what what;
-    struct sheaf_cgraph span; /* the nodes as a graph; of an all-reduce: those that follow row by
-                                 row as its sums come, if there are any */
-    bool started;             /* it runs while later instructions do (overlap.c) */
-    struct meta_instr *after; /* a started one that must have ended before; NULL: none */
-    uint64_t ticket;          /* of a started one */
+    struct sheaf_comm_call call; /* without the addresses, which change with the memory */
+    size_t *sizes;               /* the call's; owned */
+    struct sheaf_cgraph span;    /* the nodes as a graph; of an all-reduce: those that follow row by
+                                    row as its sums come, if there are any */
+    bool started;                /* it runs while later instructions do (overlap.c) */
+    struct meta_instr *after;    /* a started one that must have ended before; NULL: none */
+    uint64_t ticket;             /* of a started one */
 };
 
 /* One local member's share of a program. */

@@ -73,10 +73,6 @@ static bool touches(const struct meta_instr *instr, const struct meta_instr *col
     return false;
 }
 
-static bool is_collective(const struct meta_instr *instr) {
-    return instr->kind != INSTR_SPAN && instr->kind != INSTR_ZERO;
-}
-
 /* Memory of inputs moves from compute to compute. */
 static bool stays(sheaf_gallocr_t galloc, const struct sheaf_tensor *t) {
     return !t || sheaf__gallocr_owns(galloc, owner_of(t)->buffer);
@@ -91,8 +87,8 @@ void sheaf__meta_place_waits(const struct meta_device *dev, struct meta_part *pa
     }
     for (int i = 0; i < part->n_instrs; i++) {
         struct meta_instr *c = &part->instrs[i];
-        if (!is_collective(c) || (int64_t)sheaf_nbytes(c->out) < least || !stays(galloc, c->in) ||
-            !stays(galloc, c->out) ||
+        if (c->kind != INSTR_COLLECTIVE || (int64_t)sheaf_nbytes(c->out) < least ||
+            !stays(galloc, c->in) || !stays(galloc, c->out) ||
             c->span.n_nodes) /* what follows it row by row comes at once */
             continue;
         int j = i + 1;

@@ -281,13 +281,22 @@ static const char *name_for(const struct sheaf__split_plan *plan, int step) {
     return name;
 }
 
-static void collective(struct builder *b, enum meta_instr_kind kind, int step,
+static void collective(struct builder *b, enum sheaf_comm_kind kind, int step,
                        struct sheaf_tensor *in, struct sheaf_tensor *out, size_t *sizes) {
     end_span(b);
     struct meta_instr *instr = new_instr(b);
-    *instr = (struct meta_instr){.kind = kind, .in = in, .out = out, .sizes = sizes};
     sheaf_set_name(out, name_for(b->plan, step));
-    instr->what = (struct sheaf_comm_what){.node = (uint32_t)step, .tensor = out->name};
+    *instr = (struct meta_instr){
+        .kind = INSTR_COLLECTIVE,
+        .in = in,
+        .out = out,
+        .sizes = sizes,
+        .call = {.size = sizeof instr->call,
+                 .kind = kind,
+                 .n = (size_t)sheaf_nelements(out),
+                 .sizes = sizes,
+                 .what = {.node = (uint32_t)step, .tensor = out->name}},
+    };
 }
 
 /* ---- steps ---- */
@@ -320,7 +329,7 @@ static struct sheaf_tensor *build_all_reduce(struct builder *b,
         out->src[0] = in;
         append(b, out);
     }
-    collective(b, INSTR_ALL_REDUCE, index, NULL, out, NULL);
+    collective(b, SHEAF_COMM_ALL_REDUCE, index, NULL, out, NULL);
     return out;
 }
 
@@ -332,11 +341,11 @@ static struct sheaf_tensor *build_all_gather(struct builder *b,
     size_t *sizes = slice_sizes(b, from->state, whole, true);
     if (blocks_are_whole(from->state, whole->ne)) {
         struct sheaf_tensor *out = placeholder(b, whole->type, whole->ne, in, whole->name);
-        collective(b, INSTR_ALL_GATHER, index, in, out, sizes);
+        collective(b, SHEAF_COMM_ALL_GATHER, index, in, out, sizes);
         return out;
     }
     struct sheaf_tensor *scratch = scratch_in_order(b, from->state, whole, in);
-    collective(b, INSTR_ALL_GATHER, index, in, scratch, sizes);
+    collective(b, SHEAF_COMM_ALL_GATHER, index, in, scratch, sizes);
     struct sheaf_tensor *out = placeholder(b, whole->type, whole->ne, scratch, whole->name);
     for (int j = 0; j < b->dev->n_members && !b->status; j++) {
         copy_intervals(b, from->state, j, out, block_of(b, scratch, from->state, whole, j),
@@ -362,7 +371,7 @@ static struct sheaf_tensor *build_reduce_scatter(struct builder *b,
     int64_t ne[SHEAF_MAX_DIMS];
     sheaf_split_state_local_ne(to->state, whole->ne, b->member, ne);
     struct sheaf_tensor *out = placeholder(b, whole->type, ne, in, whole->name);
-    collective(b, INSTR_REDUCE_SCATTER, index, in, out, sizes);
+    collective(b, SHEAF_COMM_REDUCE_SCATTER, index, in, out, sizes);
     return out;
 }
 
@@ -461,7 +470,7 @@ static bool is_checked(const struct sheaf__split_plan *plan, const struct sheaf_
 static void mark_collective(struct builder *b) {
     for (int i = b->part->n_instrs - 1; i >= 0; i--) {
         struct meta_instr *instr = &b->part->instrs[i];
-        if (instr->kind == INSTR_SPAN || instr->kind == INSTR_ZERO) continue;
+        if (instr->kind != INSTR_COLLECTIVE) continue;
         instr->out->flags |= META_FLAG_CHECK_COLLECTIVE;
         return;
     }
