@@ -165,27 +165,6 @@ Test(meta_errors, a_state_that_does_not_fit) {
     }
 }
 
-Test(meta, link_costs_are_taken_and_checked) {
-    struct rig r;
-    rig_up(&r, 3);
-    struct sheaf_split_costs costs;
-    sheaf_backend_meta_dev_get_costs(r.meta, &costs);
-    cr_expect_eq(costs.size, sizeof costs);
-    cr_expect_eq(costs.link[SHEAF_SPLIT_LEVEL_HOST].n, 3);
-    cr_expect_eq(costs.link[SHEAF_SPLIT_LEVEL_HOSTS].n, 1);
-    costs.link[SHEAF_SPLIT_LEVEL_HOSTS] = (struct sheaf_split_link){7, 40000, 8000};
-    cr_expect_eq(sheaf_backend_meta_dev_set_costs(r.meta, &costs), SHEAF_STATUS_SUCCESS);
-    sheaf_backend_meta_dev_get_costs(r.meta, &costs);
-    cr_expect_eq(costs.link[SHEAF_SPLIT_LEVEL_HOSTS].n, 1);
-    cr_expect_eq(costs.link[SHEAF_SPLIT_LEVEL_HOSTS].byte_ps, 8000);
-    costs.memory_byte_ps = -1;
-    cr_expect_eq(sheaf_backend_meta_dev_set_costs(r.meta, &costs), SHEAF_STATUS_INVALID);
-    cr_expect(strstr(sheaf_last_error(), "nothing negative"), "%s", sheaf_last_error());
-    costs = (struct sheaf_split_costs){0};
-    cr_expect_eq(sheaf_backend_meta_dev_set_costs(r.meta, &costs), SHEAF_STATUS_INVALID);
-    rig_down(&r);
-}
-
 Test(meta_errors, members_out_of_order_or_twice) {
     const sheaf_backend_dev_t *members = cpu_members(2);
     const sheaf_backend_dev_t twice[] = {members[0], members[0]};

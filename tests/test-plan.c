@@ -90,8 +90,7 @@ Test(plan_description, steps_come_in_order) {
     struct small g = small_graph();
     struct seen s = {.good = true};
     struct cuts cuts = {{4, 8}, {4, 8}};
-    cr_assert_eq(sheaf_backend_meta_describe_plan(g.graph, 2, SHEAF_BACKEND_META_SEQUENCE_NEVER,
-                                                  NULL, small_state, &cuts, see, &s),
+    cr_assert_eq(sheaf_backend_meta_describe_plan(g.graph, 2, small_state, &cuts, see, &s),
                  SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
     cr_expect(s.good);
     cr_expect_eq(s.nodes, 3);
@@ -99,9 +98,7 @@ Test(plan_description, steps_come_in_order) {
     cr_expect_eq(s.bytes, 8 * 3 * 4);
     cr_expect_str_empty(s.why);
     struct seen some = {.good = true, .stop_after = 2};
-    cr_assert_eq(sheaf_backend_meta_describe_plan(g.graph, 2, SHEAF_BACKEND_META_SEQUENCE_NEVER,
-                                                  NULL, small_state, &cuts, see, &some),
-                 0);
+    cr_assert_eq(sheaf_backend_meta_describe_plan(g.graph, 2, small_state, &cuts, see, &some), 0);
     cr_expect_eq(some.steps, 2);
     sheaf_free(g.ctx);
 }
@@ -110,9 +107,7 @@ Test(plan_description, a_gather_says_why) {
     struct small g = small_graph();
     struct seen s = {.good = true};
     struct cuts cuts = {{4, 8}, {6, 6}};
-    cr_assert_eq(sheaf_backend_meta_describe_plan(g.graph, 2, SHEAF_BACKEND_META_SEQUENCE_NEVER,
-                                                  NULL, small_state, &cuts, see, &s),
-                 0);
+    cr_assert_eq(sheaf_backend_meta_describe_plan(g.graph, 2, small_state, &cuts, see, &s), 0);
     cr_expect(s.good);
     cr_expect(strstr(s.why, "give 'up' the cut of 'down'"), "%s", s.why);
     sheaf_free(g.ctx);
@@ -129,19 +124,15 @@ Test(plan_description, failures) {
     struct small g = small_graph();
     struct seen s = {.good = true};
     struct cuts bad = {{4, 7}, {4, 8}};
-    cr_expect_eq(sheaf_backend_meta_describe_plan(g.graph, 2, SHEAF_BACKEND_META_SEQUENCE_NEVER,
-                                                  NULL, refuse, NULL, see, &s),
+    cr_expect_eq(sheaf_backend_meta_describe_plan(g.graph, 2, refuse, NULL, see, &s),
                  SHEAF_STATUS_UNSUPPORTED);
     cr_expect_eq(strncmp(sheaf_last_error(), "no words for ", 13), 0, "%s", sheaf_last_error());
-    cr_expect_eq(sheaf_backend_meta_describe_plan(g.graph, 2, SHEAF_BACKEND_META_SEQUENCE_NEVER,
-                                                  NULL, small_state, &bad, see, &s),
+    cr_expect_eq(sheaf_backend_meta_describe_plan(g.graph, 2, small_state, &bad, see, &s),
                  SHEAF_STATUS_INVALID);
     cr_expect(strstr(sheaf_last_error(), "'up'"), "%s", sheaf_last_error());
-    cr_expect_eq(sheaf_backend_meta_describe_plan(NULL, 2, SHEAF_BACKEND_META_SEQUENCE_NEVER, NULL,
-                                                  refuse, NULL, see, &s),
+    cr_expect_eq(sheaf_backend_meta_describe_plan(NULL, 2, refuse, NULL, see, &s),
                  SHEAF_STATUS_INVALID);
-    cr_expect_eq(sheaf_backend_meta_describe_plan(g.graph, 0, SHEAF_BACKEND_META_SEQUENCE_NEVER,
-                                                  NULL, refuse, NULL, see, &s),
+    cr_expect_eq(sheaf_backend_meta_describe_plan(g.graph, 0, refuse, NULL, see, &s),
                  SHEAF_STATUS_INVALID);
     cr_expect_eq(s.steps, 0);
     cr_expect_str_eq(sheaf_backend_meta_step_name(SHEAF_BACKEND_META_STEP_ALL_REDUCE),
@@ -174,10 +165,9 @@ Test(plan_many, what_is_described_is_what_runs) {
         cr_assert_eq(sheaf_backend_dev_init(meta, NULL, &backend), 0);
         cr_assert(scenario_load(&model, backend, SHEAF_TYPE_F32));
         cr_assert(scenario_graph(&g, &model, N_TOKENS));
-        cr_assert_eq(sheaf_backend_meta_describe_plan(g.graph, (int)n,
-                                                      SHEAF_BACKEND_META_SEQUENCE_NEVER, NULL,
-                                                      scenario_state, &policy, see, &s),
-                     SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+        cr_assert_eq(
+            sheaf_backend_meta_describe_plan(g.graph, (int)n, scenario_state, &policy, see, &s),
+            SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
         sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
         sheaf_backend_meta_reset_stats(backend);
         cr_assert(scenario_compute(&g, backend, galloc, 1, &result));
@@ -282,36 +272,11 @@ Test(plan_info, links_are_measured_between_ranks) {
     cr_expect_eq(count("predicted time"), 1, "%s", out);
 }
 
-/* A prompt of 64 tokens: every sum is scattered and gathered, and a model run so says the same. */
-Test(plan_info, sums_are_scattered_over_tokens_if_asked) {
-    cr_assert_eq(info("-m " MODEL " --plan --members 3 --tokens 64 --sequence always"), 0, "%s",
-                 out);
-    cr_expect(strstr(out, "reduce-scatter"), "%s", out);
-    cr_expect(strstr(out, "S1 {21,21,22}"), "%s", out);
-    cr_assert_eq(info("-m " MODEL " --plan --members 3 --tokens 64 --sequence never"), 0);
-    cr_expect(!strstr(out, "reduce-scatter"), "%s", out);
-    cr_assert_eq(info("-m " MODEL " --plan --members 3 --tokens 1 --sequence always"), 0);
-    cr_expect(!strstr(out, "reduce-scatter"), "%s", out);
-}
-
-/* What is cheaper depends on the link that is given: two members sum in one latency, and scatter and
- * gather in two. */
-Test(plan_info, the_cheaper_by_the_link_is_planned) {
-    cr_assert_eq(info("-m " MODEL " --plan --members 2 --tokens 64 --sequence cheaper --link shm"),
-                 0, "%s", out);
-    cr_expect(strstr(out, "reduce-scatter"), "%s", out);
-    cr_assert_eq(info("-m " MODEL " --plan --members 2 --tokens 64 --sequence cheaper "
-                      "--link 10gbe"),
-                 0, "%s", out);
-    cr_expect(!strstr(out, "reduce-scatter"), "%s", out);
-}
-
 /* Collectives and bytes of the architectures: whoever changes the planner sees what becomes of
  * them. SHEAF_TEST_UPDATE_GOLDEN=1 writes the file. */
 Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
     static const char *const models[] = {"llama", "llama --fused-qkv", "qwen2", "gemma3",
                                          "gemma3 --tied --kv-heads 1 --heads 6"};
-    static const char *const sequences[] = {"never", "always"};
     static const int members[] = {2, 3, 4, 7, 64}, tokens[] = {1, 64};
     static char all[1 << 15], golden[1 << 15];
     const char *path = SHEAF_SOURCE_DIR "/tests/golden/plans.txt";
@@ -320,24 +285,22 @@ Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
     const int fd = mkstemp(file);
     cr_assert_geq(fd, 0);
     close(fd);
-    for (int i = 0; i < 5 * 5 * 2 * 2; i++) {
-        const int m = i / 20, d = members[i / 4 % 5], n = tokens[i / 2 % 2];
-        if (i % 20 == 0) {
+    for (int i = 0; i < 5 * 5 * 2; i++) {
+        const int m = i / 10, d = members[i / 2 % 5], n = tokens[i % 2];
+        if (i % 10 == 0) {
             snprintf(cmd, sizeof cmd,
                      SHEAF_BUILD_DIR "/bin/sheaf-make-model -o %s --layers 4 --embd 256 --ff 512 "
                                      "--vocab 1024 --heads 8 --kv-heads 4 --arch %s",
                      file, models[m]);
             cr_assert_eq(run_command(cmd, 30, out, OUT), 0, "%s", out);
         }
-        snprintf(cmd, sizeof cmd, "-m %s --plan --members %d --tokens %d --sequence %s", file, d, n,
-                 sequences[i % 2]);
+        snprintf(cmd, sizeof cmd, "-m %s --plan --members %d --tokens %d", file, d, n);
         cr_assert_eq(info(cmd), 0, "%s", out);
         const char *line = strstr(out, "\ncollectives");
         cr_assert_not_null(line, "%s", out);
         line += strlen("\ncollectives") + strspn(line + strlen("\ncollectives"), " ");
-        at += (size_t)snprintf(all + at, sizeof all - at,
-                               "%s, %d members, %d tokens, sums scattered %s: %.*s\n", models[m], d,
-                               n, sequences[i % 2], (int)strcspn(line, "\n"), line);
+        at += (size_t)snprintf(all + at, sizeof all - at, "%s, %d members, %d tokens: %.*s\n",
+                               models[m], d, n, (int)strcspn(line, "\n"), line);
         cr_assert_lt(at, sizeof all);
     }
     unlink(file);
@@ -352,27 +315,6 @@ Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
         cr_assert(n == k && !memcmp(a, b, n), "file: %.*s\nnow:  %.*s", (int)k, b, (int)n, a);
         a += n + (a[n] != 0);
         b += k + (b[k] != 0);
-    }
-}
-
-Test(plan_ranks, a_model_says_the_same_with_sums_scattered) {
-    const char *const modes[] = {"never", "always", "cheaper"};
-    static char want[OUT];
-    for (int np = 1; np <= 3; np += 2) {
-        for (int i = 0; i < 3; i++) {
-            cr_assert_eq(run_mpirun(np, "SHEAF_CPU_DEVICES=2 SHEAF_CPU_THREADS=1", 120, out, OUT,
-                                    "sheaf-run -m " MODEL " -p 'In the beginning God created the "
-                                    "heaven and the earth' -n 12 --temp 0 --ids --check "
-                                    "--sequence %s",
-                                    modes[i]),
-                         0, "%s: %s", modes[i], out);
-            const char *ids = strstr(out, "\nids: ");
-            cr_assert_not_null(ids, "%s", out);
-            const size_t n = strcspn(ids + 1, "\n") + 1;
-            if (!*want) snprintf(want, sizeof want, "%.*s", (int)n, ids);
-            cr_expect_eq(strncmp(ids, want, n), 0, "%d ranks, %s: not %s:\n%s", np, modes[i], want,
-                         out);
-        }
     }
 }
 
@@ -419,7 +361,6 @@ Test(plan_info, bad_options) {
         {"-m " MODEL " --plan --members 2 --split 1,2,3", "there are 2 members"},
         {"-m " MODEL " --plan --members 2 --link carrier-pigeon", "--link is shm, 1gbe"},
         {"-m " MODEL " --plan --members 2 --link 1,0", "--link is shm, 1gbe"},
-        {"-m " MODEL " --plan --sequence often", "--sequence is never, always or cheaper"},
         {"-m " MODEL " --plan --bandwidth -1", "--bandwidth wants GB/s above 0"},
         {"-m " MODEL " --plan-dot /nonexistent/x.dot", "cannot write /nonexistent/x.dot"},
     };

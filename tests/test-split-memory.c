@@ -109,13 +109,12 @@ static void report(const char *what, const struct tally *t) {
 
 struct plan_work {
     struct split_model *m;
-    struct sheaf__split_options options;
 };
 static enum sheaf_status plan_it(void *user) {
     const struct plan_work *w = user;
     struct sheaf__split_plan *plan;
-    const enum sheaf_status st = sheaf__split_plan_new_with(
-        w->m->graph, w->m->n_members, split_model_state, w->m, &w->options, &plan);
+    const enum sheaf_status st =
+        sheaf__split_plan_new(w->m->graph, w->m->n_members, split_model_state, w->m, &plan);
     if (st && plan) abort();
     sheaf__split_plan_free(plan);
     return st;
@@ -138,7 +137,7 @@ Test(memory, plans_of_layers) {
         split_model_init(&m, i & 4 ? 64 : 3, 42);
         c.overlap = i & 4 && !c.fused_qkv;
         split_transformer(&m, &c);
-        struct plan_work w = {&m, {.sequence = SHEAF__SEQUENCE_CHEAPER}};
+        struct plan_work w = {&m};
         cr_expect(fail_each("a plan of layers", plan_it, &w, &t), "variant %d", i);
         split_model_free(&m);
     }
@@ -152,7 +151,7 @@ Test(memory, plans_of_random_graphs) {
     for (uint64_t seed = 1; seed <= 400 && good; seed++) {
         struct maker k;
         make_graph(&k, seed, 14);
-        struct plan_work w = {&k.m, {.sequence = (enum sheaf__sequence)(seed % 3)}};
+        struct plan_work w = {&k.m};
         good = fail_each("a plan of a random graph", plan_it, &w, &t);
         cr_expect(good, "seed %llu", (unsigned long long)seed);
         split_model_free(&k.m);
@@ -187,9 +186,8 @@ static bool see(const struct sheaf_backend_meta_step *step, void *user) {
 }
 static enum sheaf_status describe_it(void *user) {
     const struct program_work *w = user;
-    return sheaf_backend_meta_describe_plan(w->graph, w->dev->n_members,
-                                            SHEAF_BACKEND_META_SEQUENCE_CHEAPER, NULL, state_of,
-                                            w->policy, see, NULL);
+    return sheaf_backend_meta_describe_plan(w->graph, w->dev->n_members, state_of, w->policy, see,
+                                            NULL);
 }
 
 Test(memory, programs_and_descriptions) {

@@ -297,14 +297,10 @@ Test(plan, write_through_a_view_of_scattered_addends) {
                           (size_t)cases[i].first * cache->nb[1]);
         must(sheaf_build_forward_expand(m.graph, sheaf_cpy(m.ctx, rows, part)));
         must(sheaf_build_forward_expand(m.graph, sheaf_silu(m.ctx, cache)));
-        for (enum sheaf__sequence s = SHEAF__SEQUENCE_NEVER; s <= SHEAF__SEQUENCE_CHEAPER; s++) {
-            const struct sheaf__split_options options = {.sequence = s};
-            struct sheaf__split_plan *plan;
-            must(sheaf__split_plan_new_with(m.graph, m.n_members, split_model_state, &m, &options,
-                                            &plan));
-            cr_expect(run_and_compare(&m, plan) <= 1e-10, "case %d, sequence %d", i, (int)s);
-            sheaf__split_plan_free(plan);
-        }
+        struct sheaf__split_plan *plan;
+        must(sheaf__split_plan_new(m.graph, m.n_members, split_model_state, &m, &plan));
+        cr_expect(run_and_compare(&m, plan) <= 1e-10, "case %d", i);
+        sheaf__split_plan_free(plan);
         split_model_free(&m);
         split_free_all();
     }
@@ -426,86 +422,6 @@ Test(plan, unequal_cuts_are_explained) {
         sheaf__split_explain(plan, m.graph, 1, text, n);
         cr_expect_lt(strlen(text), n);
     }
-    sheaf__split_plan_free(plan);
-    split_model_free(&m);
-}
-
-/* ---- sequence parallelism ---- */
-
-static struct tally plan_sequence(const struct split_shape *c, int d, struct sheaf__split_options o,
-                                  uint64_t *fingerprint) {
-    struct split_model m;
-    split_model_init(&m, d, 42);
-    split_transformer(&m, c);
-    struct sheaf__split_plan *plan;
-    must(sheaf__split_plan_new_with(m.graph, d, split_model_state, &m, &o, &plan));
-    const struct tally t = count(plan);
-    if (fingerprint) *fingerprint = sheaf__split_plan_fingerprint(plan, m.graph);
-    const double error = run_and_compare(&m, plan);
-    if (error > 1e-10) split_print_plan(plan, m.graph);
-    cr_expect(error <= 1e-10, "NMSE %g with %d members", error, d);
-    sheaf__split_plan_free(plan);
-    split_model_free(&m);
-    split_free_all();
-    return t;
-}
-
-/* Two layers have four norms, and the output has one; the first sees the embeddings, which are
- * mirrored. Each of the four sums is scattered and gathered once instead of reduced; q, k and v
- * share a gather. */
-Test(plan, sums_are_scattered_over_tokens_if_asked) {
-    struct split_shape c = split_llama;
-    c.n_tokens = 9;
-    for (int d = 2; d <= 4; d++) {
-        for (int uneven = 0; uneven < 2; uneven++) {
-            c.uneven = uneven;
-            const struct tally t = plan_sequence(
-                &c, d, (struct sheaf__split_options){.sequence = SHEAF__SEQUENCE_ALWAYS}, NULL);
-            cr_expect_eq(t.kind[SHEAF__STEP_ALL_REDUCE], 0);
-            cr_expect_eq(t.kind[SHEAF__STEP_REDUCE_SCATTER], 2 * c.n_layers);
-            cr_expect_eq(t.kind[SHEAF__STEP_ALL_GATHER], 2 * c.n_layers);
-        }
-    }
-}
-
-Test(plan, one_token_is_never_scattered) {
-    struct split_shape c = split_llama;
-    c.n_tokens = 1;
-    uint64_t never, always;
-    plan_sequence(&c, 3, (struct sheaf__split_options){.sequence = SHEAF__SEQUENCE_NEVER}, &never);
-    plan_sequence(&c, 3, (struct sheaf__split_options){.sequence = SHEAF__SEQUENCE_ALWAYS},
-                  &always);
-    cr_expect_eq(never, always);
-}
-
-/* A fast link and slow memory make it worth its second message, a slow link with few tokens does
- * not; and NEVER is what no options give. */
-Test(plan, the_cheaper_of_both_is_taken) {
-    struct split_shape c = split_llama;
-    c.n_tokens = 12;
-    uint64_t never, always, slow_memory = 0, slow_link = 0;
-    struct sheaf__split_options o = {.sequence = SHEAF__SEQUENCE_NEVER};
-    plan_sequence(&c, 3, o, &never);
-    o.sequence = SHEAF__SEQUENCE_ALWAYS;
-    plan_sequence(&c, 3, o, &always);
-    o.sequence = SHEAF__SEQUENCE_CHEAPER;
-    for (int l = 0; l < SHEAF_SPLIT_LEVEL_COUNT; l++) {
-        o.costs = (struct sheaf_split_costs){.memory_byte_ps = 1000000};
-        o.costs.link[l] = (struct sheaf_split_link){3, 1, 1};
-        plan_sequence(&c, 3, o, &slow_memory);
-        o.costs = (struct sheaf_split_costs){.memory_byte_ps = 1};
-        o.costs.link[l] = (struct sheaf_split_link){3, 100000, 1000};
-        plan_sequence(&c, 3, o, &slow_link);
-        cr_expect_eq(slow_memory, always);
-        cr_expect_eq(slow_link, never);
-    }
-    cr_expect_neq(never, always);
-    struct split_model m;
-    split_model_init(&m, 3, 42);
-    split_transformer(&m, &c);
-    struct sheaf__split_plan *plan;
-    must(sheaf__split_plan_new(m.graph, 3, split_model_state, &m, &plan));
-    cr_expect_eq(sheaf__split_plan_fingerprint(plan, m.graph), never);
     sheaf__split_plan_free(plan);
     split_model_free(&m);
 }

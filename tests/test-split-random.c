@@ -1,6 +1,6 @@
 /* T2: random graphs with random leaf states. Each is planned, run slice by slice, and every node is
- * compared with the whole graph's. A failure prints the seed; SHEAF_TEST_SPLIT_SEED=n runs one graph,
- * SHEAF_TEST_SPLIT_GRAPHS=n that many. */
+ * compared with the whole graph's. A failure prints the seed; SHEAF_TEST_SPLIT_SEED=n runs one
+ * graph, SHEAF_TEST_SPLIT_GRAPHS=n that many. */
 #include <criterion/criterion.h>
 
 #include "split_random.h"
@@ -21,21 +21,20 @@ static double largest(const T *t) {
     return most;
 }
 
-static bool run_graph(uint64_t seed, enum sheaf__sequence sequence, struct totals *totals) {
+static bool run_graph(uint64_t seed, struct totals *totals) {
     struct maker k;
     make_graph(&k, seed, 14);
     struct sheaf_cgraph *g = k.m.graph;
     struct sheaf__split_plan *plan = NULL;
     bool good = true;
-    const struct sheaf__split_options options = {.sequence = sequence};
-    if (sheaf__split_plan_new_with(g, k.m.n_members, split_model_state, &k.m, &options, &plan)) {
+    if (sheaf__split_plan_new(g, k.m.n_members, split_model_state, &k.m, &plan)) {
         fprintf(stderr, "seed %llu: no plan: %s\n", (unsigned long long)seed, sheaf_last_error());
         good = false;
         goto out;
     }
     struct sheaf__split_plan *again = NULL; /* other addresses, as another rank has */
     void *shift = malloc(4096 + seed % 4096);
-    if (sheaf__split_plan_new_with(g, k.m.n_members, split_model_state, &k.m, &options, &again) ||
+    if (sheaf__split_plan_new(g, k.m.n_members, split_model_state, &k.m, &again) ||
         sheaf__split_plan_fingerprint(again, g) != sheaf__split_plan_fingerprint(plan, g)) {
         fprintf(stderr, "seed %llu: planned twice, two plans\n", (unsigned long long)seed);
         good = false;
@@ -90,19 +89,17 @@ out:
     return good;
 }
 
-static void run_graphs(enum sheaf__sequence sequence, uint64_t n_graphs) {
+static void run_graphs(uint64_t n_graphs) {
     const char *one = getenv("SHEAF_TEST_SPLIT_SEED"), *many = getenv("SHEAF_TEST_SPLIT_GRAPHS");
     const uint64_t first = one ? strtoull(one, NULL, 10) : 1;
     const uint64_t n = one ? 1 : many ? strtoull(many, NULL, 10) : n_graphs;
     struct totals t = {0};
     int failed = 0;
-    for (uint64_t s = first; s < first + n && failed < 10; s++)
-        failed += !run_graph(s, sequence, &t);
-    printf("random graphs%s: seeds %llu..%llu: %ld compared, %ld nodes, %ld collectives, %ld "
+    for (uint64_t s = first; s < first + n && failed < 10; s++) failed += !run_graph(s, &t);
+    printf("random graphs: seeds %llu..%llu: %ld compared, %ld nodes, %ld collectives, %ld "
            "writes back, %ld out of range\n",
-           sequence ? ", sums scattered" : "", (unsigned long long)first,
-           (unsigned long long)(first + n - 1), t.graphs, t.nodes, t.collectives, t.writes_back,
-           t.skipped);
+           (unsigned long long)first, (unsigned long long)(first + n - 1), t.graphs, t.nodes,
+           t.collectives, t.writes_back, t.skipped);
     cr_expect_eq(failed, 0);
     cr_expect(one || t.skipped * 10 < (long)n);
 }
@@ -114,9 +111,4 @@ enum { FEWER = 10 };
 enum { FEWER = 1 };
 #endif
 
-Test(random, graphs_compute_what_the_whole_computes) {
-    run_graphs(SHEAF__SEQUENCE_NEVER, 10000 / FEWER);
-}
-Test(random, graphs_whose_sums_are_scattered_over_tokens) {
-    run_graphs(SHEAF__SEQUENCE_ALWAYS, 4000 / FEWER);
-}
+Test(random, graphs_compute_what_the_whole_computes) { run_graphs(10000 / FEWER); }

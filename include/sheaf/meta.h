@@ -56,25 +56,6 @@ struct sheaf_tensor *sheaf_backend_meta_get_slice(const struct sheaf_tensor *ten
  * name. */
 void sheaf_backend_meta_set_check(sheaf_backend_t backend, bool check);
 
-/* Sequence parallelism, for long prompts: instead of giving a sum to all members, scatter it over
- * the tokens, run norms and residuals on the tokens that a member holds, and gather before the next
- * product. The same results; as many bytes, in two messages instead of one. */
-enum sheaf_backend_meta_sequence {
-    SHEAF_BACKEND_META_SEQUENCE_NEVER, /* the default */
-    SHEAF_BACKEND_META_SEQUENCE_ALWAYS,
-    SHEAF_BACKEND_META_SEQUENCE_CHEAPER, /* where an estimate of time says so */
-};
-/* For graphs computed from now on; on every rank alike, before the first compute of the device's
- * backends. */
-enum sheaf_status sheaf_backend_meta_dev_set_sequence(sheaf_backend_dev_t dev,
-                                                      enum sheaf_backend_meta_sequence sequence);
-/* What CHEAPER reckons with, instead of what was measured when the device was made (between hosts;
- * the rest is assumed); at the same time, on every rank alike. The numbers of members and hosts are
- * the device's own, those of `costs` are ignored. */
-enum sheaf_status sheaf_backend_meta_dev_set_costs(sheaf_backend_dev_t dev,
-                                                   const struct sheaf_split_costs *costs);
-void sheaf_backend_meta_dev_get_costs(sheaf_backend_dev_t dev, struct sheaf_split_costs *out);
-
 /* Sums between hosts that run while the members compute: one starts when its addends are there, and
  * is waited for where its result is read. It pays if the graph has other work for that time, as one
  * of two chunks of a prompt has. The same results. Members whose memory is not the host's do
@@ -84,7 +65,8 @@ enum sheaf_backend_meta_overlap {
     SHEAF_BACKEND_META_OVERLAP_NEVER,
     SHEAF_BACKEND_META_OVERLAP_ALWAYS, /* also on one host, and if they are short */
 };
-/* As sheaf_backend_meta_dev_set_sequence. */
+/* For graphs computed from now on; on every rank alike, before the first compute of the device's
+ * backends. */
 enum sheaf_status sheaf_backend_meta_dev_set_overlap(sheaf_backend_dev_t dev,
                                                      enum sheaf_backend_meta_overlap overlap);
 
@@ -152,11 +134,11 @@ typedef bool (*sheaf_backend_meta_step_fn)(const struct sheaf_backend_meta_step 
 
 /* Plans the graph for n_members and calls `visit` for each step. Needs no device and no memory of
  * tensors: leaves flagged as inputs are mirrored, of all others get_split_state gives the state.
- * costs are for SEQUENCE_CHEAPER; NULL: those assumed. Local: other ranks need not call it. */
-enum sheaf_status sheaf_backend_meta_describe_plan(
-    const struct sheaf_cgraph *graph, int n_members, enum sheaf_backend_meta_sequence sequence,
-    const struct sheaf_split_costs *costs, sheaf_backend_meta_get_split_state_t get_split_state,
-    void *user, sheaf_backend_meta_step_fn visit, void *visit_user);
+ * Local: other ranks need not call it. */
+enum sheaf_status
+sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members,
+                                 sheaf_backend_meta_get_split_state_t get_split_state, void *user,
+                                 sheaf_backend_meta_step_fn visit, void *visit_user);
 bool sheaf_backend_meta_step_is_collective(enum sheaf_backend_meta_step_kind kind);
 /* "all-reduce" */
 const char *sheaf_backend_meta_step_name(enum sheaf_backend_meta_step_kind kind);

@@ -98,29 +98,6 @@ int64_t sheaf_split_state_intervals(const struct sheaf_split_state *state, int m
  * Returns buf. */
 char *sheaf_split_state_print(const struct sheaf_split_state *state, char *buf, size_t n);
 
-/* ---- what messages cost, where a plan has a choice that bytes do not decide ---- */
-
-enum sheaf_split_level {
-    SHEAF_SPLIT_LEVEL_HOST,  /* members of a host, in shared memory */
-    SHEAF_SPLIT_LEVEL_HOSTS, /* hosts, over a network */
-    SHEAF_SPLIT_LEVEL_COUNT,
-};
-/* A collective of B bytes over n takes, at each level with n >= 2,
- *   all-reduce               min(a + (n-1) B b,  2 (a + (n-1)/n B b))
- *   gather, reduce-scatter   a + (n-1)/n B b
- * Integers, and the same on all ranks, so that all choose alike. */
-struct sheaf_split_link {
-    int n;              /* members of the largest host; hosts */
-    int64_t latency_ns; /* a; 0: 1000 in a host, 15000 between hosts */
-    int64_t byte_ps;    /* b, picoseconds; 0: 200 (5 GB/s) in a host, 855 (1.17 GB/s) between */
-};
-struct sheaf_split_costs {
-    size_t size; /* sizeof, set by the caller */
-    /* n 0 at both: every member is a host of its own */
-    struct sheaf_split_link link[SHEAF_SPLIT_LEVEL_COUNT];
-    int64_t memory_byte_ps; /* of what a member reads and writes; 0: 100 (10 GB/s) */
-};
-
 #ifdef __cplusplus
 }
 #endif

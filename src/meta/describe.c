@@ -38,37 +38,6 @@ static enum sheaf_backend_meta_step_kind public_kind(enum sheaf__step_kind kind)
     return (enum sheaf_backend_meta_step_kind)k;
 }
 
-enum sheaf_status sheaf__meta_sequence(enum sheaf_backend_meta_sequence sequence,
-                                       enum sheaf__sequence *out) {
-    static const enum sheaf__sequence names[] = {
-        [SHEAF_BACKEND_META_SEQUENCE_NEVER] = SHEAF__SEQUENCE_NEVER,
-        [SHEAF_BACKEND_META_SEQUENCE_ALWAYS] = SHEAF__SEQUENCE_ALWAYS,
-        [SHEAF_BACKEND_META_SEQUENCE_CHEAPER] = SHEAF__SEQUENCE_CHEAPER,
-    };
-    if ((size_t)sequence >= sizeof names / sizeof *names)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "meta device: sequence parallelism is never, always or cheaper, "
-                               "not %d",
-                               (int)sequence);
-    *out = names[sequence];
-    return SHEAF_STATUS_SUCCESS;
-}
-
-enum sheaf_status sheaf__meta_costs(const struct sheaf_split_costs *costs,
-                                    struct sheaf_split_costs *out) {
-    bool good = costs->size >= sizeof *costs && costs->memory_byte_ps >= 0;
-    for (int l = 0; l < SHEAF_SPLIT_LEVEL_COUNT && good; l++) {
-        good =
-            costs->link[l].n >= 0 && costs->link[l].latency_ns >= 0 && costs->link[l].byte_ps >= 0;
-    }
-    if (!good)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "costs of links: `size` is to be sizeof, and nothing negative (0 "
-                               "takes what is assumed)");
-    *out = *costs;
-    return SHEAF_STATUS_SUCCESS;
-}
-
 /* States of the leaves; they must outlive the plan, which keeps pointers to them. */
 struct leaves {
     const struct sheaf_cgraph *graph;
@@ -125,10 +94,10 @@ static void visit_steps(const struct sheaf__split_plan *plan, const struct sheaf
     }
 }
 
-enum sheaf_status sheaf_backend_meta_describe_plan(
-    const struct sheaf_cgraph *graph, int n_members, enum sheaf_backend_meta_sequence sequence,
-    const struct sheaf_split_costs *costs, sheaf_backend_meta_get_split_state_t get_split_state,
-    void *user, sheaf_backend_meta_step_fn visit, void *visit_user) {
+enum sheaf_status
+sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members,
+                                 sheaf_backend_meta_get_split_state_t get_split_state, void *user,
+                                 sheaf_backend_meta_step_fn visit, void *visit_user) {
     if (!graph || n_members < 1 || !get_split_state || !visit) {
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "describe plan: it wants a graph, at least one member, a function "
@@ -137,10 +106,6 @@ enum sheaf_status sheaf_backend_meta_describe_plan(
     struct leaves leaves = {.graph = graph};
     struct sheaf__split_plan *plan = NULL;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    struct sheaf__split_options options = {0};
-    st = sheaf__meta_sequence(sequence, &options.sequence);
-    if (!st && costs) st = sheaf__meta_costs(costs, &options.costs);
-    if (st) return st;
     leaves.state = calloc((size_t)graph->n_leafs + 1, sizeof *leaves.state);
     if (!leaves.state)
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "describe plan: out of memory");
@@ -151,8 +116,7 @@ enum sheaf_status sheaf_backend_meta_describe_plan(
             st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "describe plan: out of memory");
         }
     }
-    if (!st)
-        st = sheaf__split_plan_new_with(graph, n_members, leaf_state, &leaves, &options, &plan);
+    if (!st) st = sheaf__split_plan_new(graph, n_members, leaf_state, &leaves, &plan);
     if (!st) visit_steps(plan, graph, visit, visit_user);
     sheaf__split_plan_free(plan);
     for (int i = 0; i < graph->n_leafs; i++) sheaf_split_state_free(leaves.state[i]);

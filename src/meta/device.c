@@ -109,44 +109,6 @@ static enum sheaf_status check_members(const sheaf_backend_dev_t *devs, size_t n
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* Members of the largest host, and hosts. */
-static void count_hosts(struct meta_device *m) {
-    int most = 1, here = 0, hosts = 0;
-    for (int i = 0; i < m->n_members; i++) {
-        const int host = sheaf_world_host_index(m->member_rank[i]);
-        bool seen = false;
-        here = 0;
-        for (int j = 0; j < m->n_members; j++) {
-            const bool same = sheaf_world_host_index(m->member_rank[j]) == host;
-            seen = seen || (same && j < i);
-            here += same;
-        }
-        hosts += !seen;
-        if (here > most) most = here;
-    }
-    m->options.costs.link[SHEAF_SPLIT_LEVEL_HOST].n = most;
-    m->options.costs.link[SHEAF_SPLIT_LEVEL_HOSTS].n = hosts;
-}
-
-static int64_t rounded(double x, double most) {
-    return x < 1 ? 1 : x > most ? (int64_t)most : (int64_t)(x + 0.5);
-}
-
-/* What the group found out about its links when it was made, which is the same on every rank. */
-static void take_measured_costs(struct meta_device *m) {
-    static const enum sheaf_comm_level_kind kinds[] = {
-        [SHEAF_SPLIT_LEVEL_HOST] = SHEAF_COMM_LEVEL_SHARED,
-        [SHEAF_SPLIT_LEVEL_HOSTS] = SHEAF_COMM_LEVEL_HOSTS,
-    };
-    for (int l = 0; l < SHEAF_SPLIT_LEVEL_COUNT; l++) {
-        struct sheaf_comm_level level;
-        struct sheaf_split_link *link = &m->options.costs.link[l];
-        sheaf_comm_get_level(m->comm, kinds[l], &level);
-        if (level.latency > 0) link->latency_ns = rounded(level.latency * 1e9, 1e15);
-        if (level.byte_time > 0) link->byte_ps = rounded(level.byte_time * 1e12, 1e12);
-    }
-}
-
 enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, size_t n_devs,
                                             sheaf_backend_meta_get_split_state_t get_split_state,
                                             void *user, sheaf_backend_dev_t *out) {
@@ -182,7 +144,6 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
         m->loading[m->n_local].device = devs[i];
         m->local[m->n_local++] = i;
     }
-    count_hosts(m);
     m->everywhere = ranks_with_member == sheaf_world_size();
     m->support =
         sheaf__meta_support_new(m->members, m->member_rank, m->n_members, m->local, m->n_local);
@@ -197,7 +158,6 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
     snprintf(m->name, sizeof m->name, "META%d", m->n_members);
     st = sheaf_comm_new(m->member_rank, m->n_members, NULL, &m->comm);
     if (st) goto fail;
-    take_measured_costs(m);
     snprintf(m->description, sizeof m->description, "%d members on %d ranks, %s", m->n_members,
              ranks_with_member, sheaf_comm_describe(m->comm));
     *out = &m->base;
@@ -222,12 +182,6 @@ void sheaf_backend_meta_device_free(sheaf_backend_dev_t dev) {
     free(m);
 }
 
-enum sheaf_status sheaf_backend_meta_dev_set_sequence(sheaf_backend_dev_t dev,
-                                                      enum sheaf_backend_meta_sequence sequence) {
-    struct meta_device *m = dev->context;
-    return sheaf__meta_sequence(sequence, &m->options.sequence);
-}
-
 enum sheaf_status sheaf_backend_meta_dev_set_overlap(sheaf_backend_dev_t dev,
                                                      enum sheaf_backend_meta_overlap overlap) {
     if ((unsigned)overlap > SHEAF_BACKEND_META_OVERLAP_ALWAYS)
@@ -235,18 +189,6 @@ enum sheaf_status sheaf_backend_meta_dev_set_overlap(sheaf_backend_dev_t dev,
                                (int)overlap);
     ((struct meta_device *)dev->context)->overlap = overlap;
     return SHEAF_STATUS_SUCCESS;
-}
-
-enum sheaf_status sheaf_backend_meta_dev_set_costs(sheaf_backend_dev_t dev,
-                                                   const struct sheaf_split_costs *costs) {
-    struct meta_device *m = dev->context;
-    const enum sheaf_status st = sheaf__meta_costs(costs, &m->options.costs);
-    if (!st) count_hosts(m);
-    return st;
-}
-void sheaf_backend_meta_dev_get_costs(sheaf_backend_dev_t dev, struct sheaf_split_costs *out) {
-    *out = ((struct meta_device *)dev->context)->options.costs;
-    out->size = sizeof *out;
 }
 
 size_t sheaf_backend_meta_dev_n_members(sheaf_backend_dev_t dev) {

@@ -38,7 +38,6 @@ struct meta_device {
     struct sheaf_split_state *mirrored;
     sheaf_backend_meta_get_split_state_t get_split_state;
     void *user;
-    struct sheaf__split_options options; /* of plans */
     enum sheaf_backend_meta_overlap overlap;
     bool fuse;           /* all-reduces with the nodes after them */
     size_t static_bytes; /* of this rank, over all buffers */
@@ -139,12 +138,6 @@ struct sheaf__chain_i;
 /* NULL: the device has no such thing. */
 const struct sheaf__chain_i *sheaf__meta_chain_of(sheaf_backend_dev_t device);
 
-/* The planner's name of a public choice; INVALID if there is no such choice. */
-enum sheaf_status sheaf__meta_sequence(enum sheaf_backend_meta_sequence sequence,
-                                       enum sheaf__sequence *out);
-/* A checked copy. */
-enum sheaf_status sheaf__meta_costs(const struct sheaf_split_costs *costs,
-                                    struct sheaf_split_costs *out);
 enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend_t *out);
 
 #endif

@@ -9,11 +9,13 @@
 static const int64_t LEAST_NS = 200000;
 
 static int64_t least_bytes(const struct meta_device *dev) {
-    const struct sheaf_split_link *hosts = &dev->options.costs.link[SHEAF_SPLIT_LEVEL_HOSTS];
+    struct sheaf_comm_level hosts;
     if (dev->overlap == SHEAF_BACKEND_META_OVERLAP_ALWAYS) return 1;
-    if (dev->overlap == SHEAF_BACKEND_META_OVERLAP_NEVER || hosts->n < 2 || hosts->byte_ps < 1)
+    if (dev->overlap == SHEAF_BACKEND_META_OVERLAP_NEVER) return INT64_MAX;
+    sheaf_comm_get_level(dev->comm, SHEAF_COMM_LEVEL_HOSTS, &hosts);
+    if (hosts.n < 2 || hosts.byte_time <= 0)
         return INT64_MAX; /* inside a host, cores move the bytes that would have to compute */
-    return LEAST_NS * 1000 / hosts->byte_ps;
+    return (int64_t)((double)LEAST_NS * 1e-9 / hosts.byte_time);
 }
 
 /* ---- plans ---- */

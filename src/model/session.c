@@ -124,24 +124,6 @@ bad:
                            text, n);
 }
 
-enum sheaf_status sheaf__session_parse_sequence(const char *text,
-                                                enum sheaf_backend_meta_sequence *out) {
-    static const char *const names[] = {
-        [SHEAF_BACKEND_META_SEQUENCE_NEVER] = "never",
-        [SHEAF_BACKEND_META_SEQUENCE_ALWAYS] = "always",
-        [SHEAF_BACKEND_META_SEQUENCE_CHEAPER] = "cheaper",
-    };
-    *out = SHEAF_BACKEND_META_SEQUENCE_NEVER;
-    for (int i = 0; text && i < 3; i++) {
-        if (strcmp(text, names[i]) != 0) continue;
-        *out = (enum sheaf_backend_meta_sequence)i;
-        return SHEAF_STATUS_SUCCESS;
-    }
-    if (!text) return SHEAF_STATUS_SUCCESS;
-    return sheaf_set_error(SHEAF_STATUS_INVALID,
-                           "--sequence is never, always or cheaper, not '%.60s'", text);
-}
-
 static enum sheaf_status choose_shares(struct sheaf__session *s, const char *split) {
     for (int j = 0; j < s->n_members; j++) s->shares[j] = 1;
     if (!split || strcmp(split, "even") == 0) return SHEAF_STATUS_SUCCESS;
@@ -279,10 +261,7 @@ static enum sheaf_status make_backend(struct sheaf__session *s,
     if (p->single) return sheaf_backend_dev_init(s->members[0], NULL, &s->backend);
     enum sheaf_status status = sheaf_backend_meta_device(
         s->members, (size_t)s->n_members, sheaf__policy_get_state, s->policy, &s->meta);
-    enum sheaf_backend_meta_sequence sequence;
     enum sheaf_backend_meta_overlap overlap;
-    if (!status) status = sheaf__session_parse_sequence(p->sequence, &sequence);
-    if (!status) status = sheaf_backend_meta_dev_set_sequence(s->meta, sequence);
     if (!status) status = sheaf__overlap_parse(p->overlap, &overlap);
     if (!status) status = sheaf_backend_meta_dev_set_overlap(s->meta, overlap);
     if (!status)

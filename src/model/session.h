@@ -17,7 +17,6 @@ struct sheaf__session_params {
     const char *path;            /* of the model */
     const char *devices;         /* "all" or NULL, or a list "CPU0@0,CPU0@1" */
     const char *split;           /* "even" or NULL, "auto", or a list "3,1" */
-    const char *sequence;        /* "never" or NULL, "always", "cheaper": see sheaf/meta.h */
     const char *overlap;         /* "auto" or NULL, "on", "off": see overlap.h */
     bool single;                 /* the first local device without the meta device; one rank only */
     bool check;                  /* compare mirrored results over members */
@@ -52,9 +51,5 @@ void sheaf__session_free(struct sheaf__session *session); /* accepts NULL */
 const char *sheaf__session_device_name(sheaf_backend_dev_t dev);
 /* Parses "3,1": exactly n numbers >= 0. INVALID with a text that names the option. */
 enum sheaf_status sheaf__session_parse_shares(const char *text, int n, double *shares);
-
-/* "never", "always", "cheaper"; NULL is never. INVALID with a text that names the option. */
-enum sheaf_status sheaf__session_parse_sequence(const char *text,
-                                                enum sheaf_backend_meta_sequence *out);
 
 #endif

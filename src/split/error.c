@@ -61,7 +61,7 @@ static const struct sheaf_tensor *source_of(const struct sheaf__plan_impl *impl,
     }
 }
 
-/* Was the value cut by scattering a sum on purpose? */
+/* Does the cut of the value come from a reduce-scatter, not from a leaf? */
 static bool is_scattered(const struct sheaf__plan_impl *impl, int value) {
     const struct sheaf__split_step *s;
     while (value >= 0 && (s = maker(&impl->plan, value))) {

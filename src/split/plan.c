@@ -585,8 +585,7 @@ static enum sheaf_status prepare(struct planner *p) {
                                       .entry = p->entry,
                                       .n_entries = p->n_entries,
                                       .self = p->self,
-                                      .operand = p->operand,
-                                      .scatter = p->of.scatter};
+                                      .operand = p->operand};
     return sheaf__search_new(&p->of, &p->search);
 }
 
@@ -659,9 +658,9 @@ static enum sheaf_status publish(struct planner *p, struct sheaf__plan_impl *imp
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status plan_graph(const struct sheaf_cgraph *graph, int n_members,
-                                    sheaf__leaf_state_fn leaf_state, void *user, bool scatter,
-                                    struct sheaf__split_plan **out) {
+enum sheaf_status sheaf__split_plan_new(const struct sheaf_cgraph *graph, int n_members,
+                                        sheaf__leaf_state_fn leaf_state, void *user,
+                                        struct sheaf__split_plan **out) {
     *out = NULL;
     if (n_members < 1)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
@@ -677,8 +676,7 @@ static enum sheaf_status plan_graph(const struct sheaf_cgraph *graph, int n_memb
                         .n_members = n_members,
                         .leaf_state = leaf_state,
                         .user = user,
-                        .pool = &impl->pool,
-                        .of = {.scatter = scatter}};
+                        .pool = &impl->pool};
     status = prepare(&p);
     for (int i = 0; i < graph->n_nodes && status == SHEAF_STATUS_SUCCESS; i++)
         status = plan_node(&p, i);
@@ -697,37 +695,6 @@ static enum sheaf_status plan_graph(const struct sheaf_cgraph *graph, int n_memb
     } else {
         sheaf__split_plan_free(&impl->plan);
     }
-    return status;
-}
-
-enum sheaf_status sheaf__split_plan_new(const struct sheaf_cgraph *graph, int n_members,
-                                        sheaf__leaf_state_fn leaf_state, void *user,
-                                        struct sheaf__split_plan **out) {
-    return plan_graph(graph, n_members, leaf_state, user, false, out);
-}
-
-enum sheaf_status sheaf__split_plan_new_with(const struct sheaf_cgraph *graph, int n_members,
-                                             sheaf__leaf_state_fn leaf_state, void *user,
-                                             const struct sheaf__split_options *options,
-                                             struct sheaf__split_plan **out) {
-    const enum sheaf__sequence sequence = options ? options->sequence : SHEAF__SEQUENCE_NEVER;
-    struct sheaf__split_plan *other = NULL;
-    enum sheaf_status status =
-        plan_graph(graph, n_members, leaf_state, user, sequence == SHEAF__SEQUENCE_ALWAYS, out);
-    if (status != SHEAF_STATUS_SUCCESS || sequence != SHEAF__SEQUENCE_CHEAPER) return status;
-    status = plan_graph(graph, n_members, leaf_state, user, true, &other);
-    if (status != SHEAF_STATUS_SUCCESS) {
-        sheaf__split_plan_free(*out);
-        *out = NULL;
-        return status;
-    }
-    if (sheaf__split_plan_time(other, graph, &options->costs) <
-        sheaf__split_plan_time(*out, graph, &options->costs)) {
-        struct sheaf__split_plan *chosen = other;
-        other = *out;
-        *out = chosen;
-    }
-    sheaf__split_plan_free(other);
     return status;
 }
 

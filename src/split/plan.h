@@ -61,24 +61,6 @@ typedef const struct sheaf_split_state *(*sheaf__leaf_state_fn)(const struct she
 enum sheaf_status sheaf__split_plan_new(const struct sheaf_cgraph *graph, int n_members,
                                         sheaf__leaf_state_fn leaf_state, void *user,
                                         struct sheaf__split_plan **out);
-/* Sequence parallelism: a sum is scattered over the tokens (dimension 1) instead of given to all;
- * norms and residuals run on the tokens that a member holds, and are gathered before a product. As
- * many bytes as an all-reduce, in two messages, and less work between them. */
-enum sheaf__sequence { SHEAF__SEQUENCE_NEVER, SHEAF__SEQUENCE_ALWAYS, SHEAF__SEQUENCE_CHEAPER };
-struct sheaf__split_options {
-    enum sheaf__sequence sequence;
-    struct sheaf_split_costs costs; /* for CHEAPER */
-};
-/* The same with options; NULL: those of sheaf__split_plan_new. */
-enum sheaf_status sheaf__split_plan_new_with(const struct sheaf_cgraph *graph, int n_members,
-                                             sheaf__leaf_state_fn leaf_state, void *user,
-                                             const struct sheaf__split_options *options,
-                                             struct sheaf__split_plan **out);
-/* What sequence parallelism changes, in nanoseconds: messages, and the bytes that the slowest
- * member moves in ops that are bound by memory. Integers, so that all ranks find the same. */
-int64_t sheaf__split_plan_time(const struct sheaf__split_plan *plan,
-                               const struct sheaf_cgraph *graph,
-                               const struct sheaf_split_costs *costs);
 void sheaf__split_plan_free(struct sheaf__split_plan *plan);
 /* 64-bit hash of everything that must agree between ranks: ops, parameters, shapes, types, states,
  * steps. */
@@ -103,8 +85,7 @@ bool sheaf__split_contributes_zero(const struct sheaf__split_plan *plan,
 /* Says why the operands of a node had to be gathered: the node, its rule, every operand's state and
  * where it comes from, the row that came closest, what was done, and a suggestion. Writes at most n
  * bytes, always terminated. False, and an empty text, if nothing was gathered for the node (sums of
- * PARTIAL operands, and what was scattered over tokens, are in the nature of a plan and are not
- * explained). */
+ * PARTIAL operands are in the nature of a plan and are not explained). */
 bool sheaf__split_explain(const struct sheaf__split_plan *plan, const struct sheaf_cgraph *graph,
                           int node, char *buf, size_t n);
 

@@ -176,13 +176,11 @@ struct work { /* for one node and the sets of its operands */
     struct set set[SHEAF__MAX_OPERANDS];
     int64_t bytes[SHEAF__MAX_OPERANDS];
     bool dense[SHEAF__MAX_OPERANDS];
-    bool given[SHEAF__MAX_OPERANDS]; /* a leaf, or in its memory: a weight, a cache */
     int n_options;
     bool fits; /* a row takes what is cut as it lies */
     bool failed;
     struct option option[MAX_ROWS];
     bool is_free[MAX_ROWS], dominated[MAX_ROWS];
-    bool keeps[MAX_ROWS]; /* gathers nothing that is given in slices */
 };
 
 static bool is_view_form(const struct sheaf__rule *rule) {
@@ -215,8 +213,7 @@ static void acquire(const struct work *w, int i, struct set *x, const struct she
             from = k;
         }
     }
-    const bool whole = x->st[from].lie == SHEAF__P && need->st.lie == SHEAF__M;
-    o->cost += least + (w->s->of->scatter && whole); /* of equals, scatter */
+    o->cost += least;
     /* a slice of what is whole is learnt too: rows of other nodes may follow its cut */
     for (struct sheaf__st at = x->st[from], next; !sheaf__st_equal(at, need->st); at = next) {
         o->collectives += at.lie != SHEAF__M;
@@ -229,7 +226,7 @@ static bool note(void *user, const struct sheaf__row *row) {
     struct work *w = user;
     struct sheaf__search *s = w->s;
     struct option o = {.row = *row};
-    bool is_free = true, cut = false, native = true, keeps = true;
+    bool is_free = true, cut = false, native = true;
     struct set after[SHEAF__MAX_OPERANDS];
     for (int i = 0; i < w->n; i++) after[i] = w->set[i];
     for (int i = 0; i < w->n; i++) {
@@ -241,7 +238,6 @@ static bool note(void *user, const struct sheaf__row *row) {
         cut = cut || need->st.lie == SHEAF__S;
         const bool there = met(w, i, need);
         is_free = is_free && (there || holds(&w->set[i], SHEAF__M));
-        keeps = keeps && (there || holds(&w->set[i], SHEAF__M) || !w->given[i]);
         if (is_view_form(w->rule)) {
             native = w->set[i].native && sheaf__need_met(need, w->set[i].st[0]);
             if (there) continue;
@@ -262,37 +258,15 @@ static bool note(void *user, const struct sheaf__row *row) {
     w->failed = w->failed || o.out == NONE;
     w->fits = w->fits || (is_free && cut);
     w->is_free[w->n_options] = is_free;
-    w->keeps[w->n_options] = keeps;
     w->option[w->n_options++] = o;
     return w->n_options < MAX_ROWS && !w->failed;
-}
-
-/* A sum of many tokens could be had in slices of them. */
-static bool token_cut(const struct work *w, int i, struct sheaf__st *st) {
-    const struct sheaf_tensor *t = w->node->src[i];
-    const struct set *x = &w->set[i];
-    const int d = w->s->n_members;
-    const int64_t tokens = t->ne[1];
-    for (int k = 0; k < x->n; k++) {
-        if (x->st[k].lie != SHEAF__P) return false; /* it is had in another way already */
-    }
-    if (x->n == 0 || tokens < d || t->ne[2] != 1 || t->ne[3] != 1) return false;
-    struct sheaf__pool *pool = w->s->of->pool;
-    sheaf__cut_begin(pool);
-    for (int j = 0; j < d; j++) {
-        sheaf__cut_add(pool, tokens * j / d, tokens * (j + 1) / d);
-        sheaf__cut_next_member(pool);
-    }
-    const struct sheaf__cut *cut = sheaf__cut_end(pool, tokens);
-    if (cut) *st = sheaf__st_s(1, cut);
-    return cut != NULL;
 }
 
 /* All that the node can do, the dominated left out. */
 static void find_options(struct work *w) {
     struct sheaf__search *s = w->s;
     struct sheaf__have have[SHEAF__MAX_OPERANDS];
-    struct sheaf__st st[SHEAF__MAX_OPERANDS][MAX_STATES + 1];
+    struct sheaf__st st[SHEAF__MAX_OPERANDS][MAX_STATES];
     bool unknown = false;
     for (int i = 0; i < w->n; i++) {
         int n = 0;
@@ -301,7 +275,6 @@ static void find_options(struct work *w) {
             st[i][n++] = w->set[i].st[k];
         }
         unknown = unknown || n == 0;
-        if (s->of->scatter && !is_view_form(w->rule) && token_cut(w, i, &st[i][n])) n++;
         have[i] = (struct sheaf__have){n, st[i]};
     }
     if (!unknown) sheaf__rows_visit(s->of->pool, w->node, have, note, w);
@@ -319,11 +292,9 @@ static void find_options(struct work *w) {
         w->failed = w->failed || o->out == NONE;
         return;
     }
-    bool keeps = false; /* tokens are scattered to spare work, not to gather the weights instead */
-    for (int a = 0; a < w->n_options && s->of->scatter; a++) keeps = keeps || w->keeps[a];
     int n = 0;
     for (int a = 0; a < w->n_options; a++) {
-        if ((w->fits && !w->is_free[a]) || (keeps && !w->keeps[a])) continue;
+        if (w->fits && !w->is_free[a]) continue;
         w->option[n++] = w->option[a];
     }
     w->n_options = n;
@@ -369,7 +340,7 @@ static int shape_of(struct sheaf__search *s, const struct work *work) {
     *w++ = !sheaf__lasting(s->of, work->index, sheaf__st_masked(NULL, mask ? t->src[mask - 1] : t))
                 .mask;
     for (int i = 0; i < work->n; i++) {
-        *w++ = (uint64_t)work->same[i] | (uint64_t)work->given[i] << 8;
+        *w++ = (uint64_t)work->same[i];
         w = put_tensor(w, t->src[i]);
     }
     const int n = (int)(w - word);
@@ -558,7 +529,6 @@ static bool pass(struct sheaf__search *s, int node, int *initial, struct work *w
     w->n = sheaf__n_operands(w->node);
     for (int i = 0; i < w->n; i++) {
         w->same[i] = 0;
-        w->given[i] = of->entry[of->entry[operand[i]].owner].node < 0;
         while (operand[w->same[i]] != operand[i]) w->same[i]++;
         const int k = s->slot_of[operand[i]];
         if (k == NONE || s->slot_entry[k] == operand[i]) continue;

@@ -35,7 +35,6 @@ struct sheaf__search_of {
     int n_entries;
     const int *self;    /* [nodes] entries */
     const int *operand; /* [nodes][SHEAF__MAX_OPERANDS] entries */
-    bool scatter;       /* sums may be scattered over the tokens, and of equals are */
 };
 
 struct sheaf__search;

@@ -24,7 +24,7 @@ enum { BENCH_MAX_REPEATS = 1000, BENCH_SHA_TEXT = 65 };
 enum bench_format { BENCH_MD, BENCH_CSV, BENCH_JSON };
 
 struct bench_options {
-    const char *model, *split, *devices, *sequence, *overlap, *output;
+    const char *model, *split, *devices, *overlap, *output;
     int64_t n_prompt[OPTION_MAX_LIST], n_gen[OPTION_MAX_LIST], depth[OPTION_MAX_LIST];
     int n_prompts, n_gens, n_depths; /* entries of the lists */
     int64_t repeats, n_batch, threads;

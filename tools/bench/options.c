@@ -21,7 +21,6 @@ const char bench_usage[] =
     "  -o, --output FORMAT    md, csv or json (md)\n"
     "      --split S          even, auto, or shares: 3,1 (even)\n"
     "      --devices LIST     as sheaf-info prints them: CPU0@0,CPU0@1 (all)\n"
-    "      --sequence S       never, always, cheaper (never)\n"
     "      --overlap O        auto, on, off: two chunks of a prompt, computing while sums travel\n"
     "                         (auto: where measured links and products promise a gain)\n"
     "      --single           the first device alone, without the meta device (one rank)\n"
@@ -50,7 +49,6 @@ static const struct option options[] = {
     {"--output", "-o", OPTION_TEXT, AT(output), 0, 0, 0},
     {"--split", NULL, OPTION_TEXT, AT(split), 0, 0, 0},
     {"--devices", NULL, OPTION_TEXT, AT(devices), 0, 0, 0},
-    {"--sequence", NULL, OPTION_TEXT, AT(sequence), 0, 0, 0},
     {"--overlap", NULL, OPTION_TEXT, AT(overlap), 0, 0, 0},
     {"--single", NULL, OPTION_FLAG, AT(single), 0, 0, 0},
     {"--kv-type", NULL, OPTION_KV_TYPE, AT(kv_type), 0, 0, 0},
@@ -79,10 +77,9 @@ static enum sheaf_status check(const struct bench_options *o) {
     for (int i = 0; i < o->n_gens; i++) any = any || o->n_gen[i];
     if (!any)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "nothing to measure: -p and -n are both 0");
-    if (o->single && (o->devices || o->split || o->sequence || o->overlap))
-        return sheaf_set_error(
-            SHEAF_STATUS_INVALID,
-            "--single has no members: leave out --split, --devices, --sequence, --overlap");
+    if (o->single && (o->devices || o->split || o->overlap))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "--single has no members: leave out --split, --devices, --overlap");
     return SHEAF_STATUS_SUCCESS;
 }
 

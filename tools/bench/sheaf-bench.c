@@ -115,7 +115,6 @@ static enum sheaf_status make_session(struct bench *b) {
         .devices = o->devices,
         .split = o->split,
         .single = o->single,
-        .sequence = o->sequence,
         .overlap = o->overlap,
         .n_ctx = most + depth,
         .n_batch = o->n_batch,

@@ -107,14 +107,3 @@ double plan_costs_collective(const struct plan_costs *c, enum sheaf_backend_meta
     const double one_shot = c->latency + (n - 1) * all, halves = 2 * (c->latency + share * all);
     return one_shot < halves ? one_shot : halves;
 }
-
-void plan_costs_link(const struct plan_costs *c, int n_members, struct sheaf_split_costs *out) {
-    struct sheaf_split_link *link =
-        &out->link[c->is_network ? SHEAF_SPLIT_LEVEL_HOSTS : SHEAF_SPLIT_LEVEL_HOST];
-    /* what was measured is of a whole all-reduce, in which each byte crosses twice */
-    const double n = n_members, share = c->is_measured && n > 1 ? n / (2 * (n - 1)) : 1;
-    const double ns = c->latency * 1e9, ps = c->per_byte * 1e12 * share;
-    link->n = n_members;
-    link->latency_ns = ns < 1 ? 1 : ns > 1e15 ? (int64_t)1e15 : (int64_t)ns;
-    link->byte_ps = ps < 1 ? 1 : ps > 1e12 ? (int64_t)1e12 : (int64_t)ps;
-}

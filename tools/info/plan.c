@@ -279,10 +279,8 @@ enum sheaf_status plan_print(const struct sheaf__model *model, struct sheaf__pol
     printf("\nplan of %" PRId64 " token%s over a cache of %" PRId64 ", %d member%s, %d nodes\n",
            o->n_tokens, o->n_tokens == 1 ? "" : "s", o->n_kv, r.n_members,
            r.n_members == 1 ? "" : "s", sheaf_graph_n_nodes(outline->graph));
-    struct sheaf_split_costs link = {.size = sizeof link};
-    plan_costs_link(costs, r.n_members, &link);
-    st = sheaf_backend_meta_describe_plan(outline->graph, r.n_members, o->sequence, &link,
-                                          sheaf__policy_get_state, policy, take, &r);
+    st = sheaf_backend_meta_describe_plan(outline->graph, r.n_members, sheaf__policy_get_state,
+                                          policy, take, &r);
     if (!st) st = r.status;
     if (st) goto out;
     if (r.now.file) end_layer(&r);

@@ -9,13 +9,12 @@
 #include "session.h"
 
 struct plan_options {
-    const char *dot;  /* file of the picture; NULL: none */
-    int64_t layer;    /* shown step by step and drawn */
-    int64_t n_tokens; /* evaluated at once */
-    int64_t n_kv;     /* rows of the cache that attention reads */
-    double bandwidth; /* bytes a second that a member reads; 0: measured on the job's devices */
-    const char *link; /* name of a link, "us,GB/s", or NULL: measured if the job has the members */
-    enum sheaf_backend_meta_sequence sequence;
+    const char *dot;   /* file of the picture; NULL: none */
+    int64_t layer;     /* shown step by step and drawn */
+    int64_t n_tokens;  /* evaluated at once */
+    int64_t n_kv;      /* rows of the cache that attention reads */
+    double bandwidth;  /* bytes a second that a member reads; 0: measured on the job's devices */
+    const char *link;  /* name of a link, "us,GB/s", or NULL: measured if the job has the members */
     bool hypothetical; /* the members are not the job's devices */
 };
 
@@ -35,8 +34,6 @@ enum sheaf_status plan_costs_find(const struct sheaf__session *s, const struct p
 /* Seconds of one collective of `bytes` (the whole tensor) over n members. */
 double plan_costs_collective(const struct plan_costs *c, enum sheaf_backend_meta_step_kind kind,
                              int n_members, int64_t bytes);
-/* The same for the planner. */
-void plan_costs_link(const struct plan_costs *c, int n_members, struct sheaf_split_costs *out);
 
 /* Prints the plan of `policy` and writes the picture. Rank 0 alone. */
 enum sheaf_status plan_print(const struct sheaf__model *model, struct sheaf__policy *policy,

@@ -28,8 +28,6 @@ static const char usage[] =
     "  --layer N        layer that is shown step by step and drawn (0)\n"
     "  --tokens N       tokens evaluated at once: 1 is decode, 512 a prompt (1)\n"
     "  --past N         tokens in the cache before them (255)\n"
-    "  --sequence S     never, always, cheaper: sums scattered over the tokens of a prompt "
-    "(never)\n"
     "  --link L         shm, 1gbe, 10gbe, 100gbe, roce, hdr, or US,GB/S (measured if each rank\n"
     "                   drives one member, else shm on one host and 10gbe on several)\n"
     "  --bandwidth G    GB/s that a member reads its weights with (measured; 60 with --members)\n"
@@ -204,7 +202,6 @@ static enum sheaf_status parse_plan(struct options *o) {
     if (!st) st = parse_number("--members", o->members_text, 1, 4096, &o->members);
     if (!st) st = parse_number("--tokens", o->tokens_text, 1, 1 << 20, &p->n_tokens);
     if (!st) st = parse_number("--past", o->past_text, 0, 1 << 22, &o->past);
-    if (!st) st = sheaf__session_parse_sequence(o->params.sequence, &p->sequence);
     if (st) return st;
     if (o->bandwidth_text) {
         char *end;
@@ -219,10 +216,10 @@ static enum sheaf_status parse_plan(struct options *o) {
     p->hypothetical = o->members > 0;
     o->plan = o->plan || p->dot;
     const bool more = o->layer_text || o->members_text || o->tokens_text || o->past_text ||
-                      o->bandwidth_text || p->link || o->params.sequence;
+                      o->bandwidth_text || p->link;
     if (more && !o->plan)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "--layer, --members, --tokens, --past, --sequence, --link and "
+                               "--layer, --members, --tokens, --past, --link and "
                                "--bandwidth want --plan");
     if (o->plan && !o->params.path)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--plan wants a model (-m)");
@@ -252,7 +249,6 @@ static enum sheaf_status parse(int argc, char **argv, struct options *o) {
         {"--members", "--members", &o->members_text, NULL},
         {"--tokens", "--tokens", &o->tokens_text, NULL},
         {"--past", "--past", &o->past_text, NULL},
-        {"--sequence", "--sequence", &o->params.sequence, NULL},
         {"--link", "--link", &o->plan_options.link, NULL},
         {"--bandwidth", "--bandwidth", &o->bandwidth_text, NULL},
         {"--check", "--check", NULL, &o->check},

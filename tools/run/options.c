@@ -26,8 +26,6 @@ const char run_usage[] =
     "devices\n"
     "      --split S          even, auto (by measured speed), or shares: 3,1 (even)\n"
     "      --devices LIST     all, or names as sheaf-info prints them: CPU0@0,CPU0@1 (all)\n"
-    "      --sequence S       never, always, cheaper: for long prompts, sums scattered over the\n"
-    "                         tokens (never)\n"
     "      --overlap O        auto, on, off: prompts in two chunks, of which one computes while\n"
     "                         the sums of the other travel (auto: where that should be faster)\n"
     "      --wire TYPE        f32, bf16, q8_0: how sums travel between hosts; the short ones "
@@ -69,7 +67,6 @@ static const struct option options[] = {
     {"--seed", NULL, OPTION_UINT, AT(sampler.seed), 0, 0, 0},
     {"--split", NULL, OPTION_TEXT, AT(split), 0, 0, 0},
     {"--devices", NULL, OPTION_TEXT, AT(devices), 0, 0, 0},
-    {"--sequence", NULL, OPTION_TEXT, AT(sequence), 0, 0, 0},
     {"--overlap", NULL, OPTION_TEXT, AT(overlap), 0, 0, 0},
     {"--wire", NULL, OPTION_TEXT, AT(wire), 0, 0, 0},
     {"--single", NULL, OPTION_FLAG, AT(single), 0, 0, 0},
@@ -98,9 +95,9 @@ static enum sheaf_status check(const struct run_options *o) {
     if (o->wire && strcmp(o->wire, "f32") && strcmp(o->wire, "bf16") && strcmp(o->wire, "q8_0"))
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--wire is f32, bf16 or q8_0, not '%.60s'",
                                o->wire);
-    if (o->single && (o->devices || o->split || o->check || o->sequence || o->overlap))
+    if (o->single && (o->devices || o->split || o->check || o->overlap))
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--single has no members: leave out --split, "
-                                                     "--devices, --check, --sequence, --overlap");
+                                                     "--devices, --check, --overlap");
     return SHEAF_STATUS_SUCCESS;
 }
 

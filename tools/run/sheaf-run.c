@@ -368,7 +368,6 @@ static enum sheaf_status run(struct run *r) {
         .split = o->split,
         .single = o->single,
         .check = o->check,
-        .sequence = o->sequence,
         .overlap = o->overlap,
         .n_ctx = o->n_ctx,
         .n_batch = o->n_batch,
