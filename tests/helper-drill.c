@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 #include "comm/testing.h"
-#include "context.h"
-#include "session.h"
+#include "model/run/evaluator.h"
+#include "model/run/session.h"
 #include "sheaf/version.h"
 
 static const char *fault, *place;

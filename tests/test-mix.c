@@ -7,8 +7,8 @@
 
 #include "sheaf/gguf.h"
 
-#include "generate.h"
-#include "mix.h"
+#include "model/file/mix.h"
+#include "model/random_model.h"
 
 /* Layers whose tensor differs from the base type, one digit or letter each: 'a' is layer 10. */
 static const struct {

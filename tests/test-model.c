@@ -10,10 +10,10 @@
 
 #include "sheaf/world.h"
 
-#include "generate.h"
-#include "session.h"
+#include "model/random_model.h"
+#include "model/run/session.h"
+#include "model/text/tokenizer.h"
 #include "temp_dir.h"
-#include "tokenizer.h"
 
 #define MODELS SHEAF_SOURCE_DIR "/models/"
 #define GOLDEN SHEAF_SOURCE_DIR "/tests/golden/"

@@ -1,10 +1,10 @@
 /* Prompts in two chunks, with sums beside spans: the same bits as without, on threads of one
  * process and on ranks; and the arithmetic that chooses. */
 #include "cpu_members.h"
-#include "generate.h"
+#include "model/place/overlap.h"
+#include "model/random_model.h"
+#include "model/run/session.h"
 #include "mpirun.h"
-#include "overlap.h"
-#include "session.h"
 #include "temp_dir.h"
 
 enum { N = 200, CHUNK = 128, VOCAB = 512 };

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "generate.h"
-#include "split_policy.h"
+#include "model/place/policy.h"
+#include "model/random_model.h"
 
 enum { MAX_MEMBERS = 8 };
 

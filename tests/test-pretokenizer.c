@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/pretokenizer.h"
-#include "model/unicode.h"
+#include "model/text/pretokenizer.h"
+#include "model/text/unicode.h"
 
 /* Words between bars, in the order of `families`. */
 static const char *const families[] = {"gpt-2", "smollm", "llama-bpe", "qwen2"};

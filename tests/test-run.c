@@ -7,7 +7,7 @@
 
 #include "sheaf/gguf.h"
 
-#include "generate.h"
+#include "model/random_model.h"
 #include "mpirun.h"
 #include "temp_dir.h"
 

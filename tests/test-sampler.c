@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/candidates.h"
-#include "model/sampler.h"
+#include "model/text/candidates.h"
+#include "model/text/sampler.h"
 
 #define N_OF(array) (sizeof(array) / sizeof *(array))
 

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/tokenizer.h"
-#include "model/tokenizer_impl.h"
-#include "model/unicode.h"
+#include "model/text/tokenizer.h"
+#include "model/text/tokenizer_impl.h"
+#include "model/text/unicode.h"
 #include "sheaf/gguf.h"
 
 #define N_OF(array) (sizeof(array) / sizeof *(array))

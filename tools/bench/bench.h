@@ -16,8 +16,8 @@
 #include "sheaf/comm.h"
 
 #include "common/options.h"
-#include "session.h"
-#include "speed.h"
+#include "model/place/speed.h"
+#include "model/run/session.h"
 
 enum { BENCH_MAX_REPEATS = 1000, BENCH_SHA_TEXT = 65 };
 

@@ -10,7 +10,7 @@
 #include "sheaf/world.h"
 
 #include "bench.h"
-#include "logits.h"
+#include "model/run/logits.h"
 
 enum { CANDIDATES = 1 };
 

@@ -15,7 +15,7 @@
 #include <sys/utsname.h>
 #include <time.h>
 
-#include "weights.h"
+#include "model/file/weights.h"
 
 enum { MAX_NETS = 6, NET_TEXT = 40, MAX_PAIRS = 64, SMALL_CALLS = 200, LARGE_CALLS = 4 };
 static const size_t LARGE_BYTES = (size_t)4 << 20;

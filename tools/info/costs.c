@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/place/speed.h"
 #include "plan.h"
-#include "speed.h"
 
 /* Assumed before measuring: latency of a message and bandwidth of one link, one way. */
 static const struct {

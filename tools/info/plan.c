@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "outline.h"
+#include "model/place/outline.h"
 
 enum { MAX_WHY = 4, LINE = 160 };
 

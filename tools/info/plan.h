@@ -6,7 +6,7 @@
 
 #include "sheaf/sheaf.h"
 
-#include "session.h"
+#include "model/run/session.h"
 
 struct plan_options {
     const char *dot;   /* file of the picture; NULL: none */

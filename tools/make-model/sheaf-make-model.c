@@ -1,5 +1,5 @@
 /* sheaf-make-model: writes a model with random weights, for tests, experiments with odd shapes, and
- * measuring. The work is in src/model/generate.c. */
+ * measuring. The work is in src/model/random_model.c. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #include "sheaf/sheaf.h"
 
-#include "generate.h"
+#include "model/random_model.h"
 
 static const char usage[] =
     "usage: sheaf-make-model -o FILE [options]\n"

@@ -13,7 +13,7 @@
 
 #include "sheaf/sheaf.h"
 
-#include "mix.h"
+#include "model/file/mix.h"
 
 enum { EXIT_BAD_USAGE = 2, MAX_THREADS = 256 };
 

@@ -4,7 +4,7 @@
 
 #include "sheaf/type.h"
 
-#include "sampler.h"
+#include "model/text/sampler.h"
 
 struct run_options {
     const char *model, *prompt, *file;

@@ -16,10 +16,10 @@
 #include "sheaf/version.h"
 #include "sheaf/world.h"
 
-#include "chat.h"
-#include "logits.h"
+#include "model/run/logits.h"
+#include "model/text/chat.h"
+#include "model/text/sampler.h"
 #include "run.h"
-#include "sampler.h"
 
 enum { EXIT_BAD_USAGE = 2, EXIT_INTERRUPTED = 130, MIN_CANDIDATES = 64 };
 

@@ -1,0 +1,98 @@
+/* The table of weights and the table of architectures. */
+#include "model/arch/arch.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define D(a, b)                                                                                    \
+    { SHEAF__DIM_##a, SHEAF__DIM_##b }
+
+const struct sheaf__weight_info sheaf__weight_infos[SHEAF__W_COUNT] = {
+    [SHEAF__W_ATTN_NORM] = {"attn_norm.weight", D(EMBD, NONE)},
+    [SHEAF__W_Q] = {"attn_q.weight", D(EMBD, Q)},
+    [SHEAF__W_K] = {"attn_k.weight", D(EMBD, K)},
+    [SHEAF__W_V] = {"attn_v.weight", D(EMBD, V)},
+    [SHEAF__W_QKV] = {"attn_qkv.weight", D(EMBD, QKV)},
+    [SHEAF__W_Q_BIAS] = {"attn_q.bias", D(Q, NONE)},
+    [SHEAF__W_K_BIAS] = {"attn_k.bias", D(K, NONE)},
+    [SHEAF__W_V_BIAS] = {"attn_v.bias", D(V, NONE)},
+    [SHEAF__W_QKV_BIAS] = {"attn_qkv.bias", D(QKV, NONE)},
+    [SHEAF__W_Q_NORM] = {"attn_q_norm.weight", D(HEAD, NONE)},
+    [SHEAF__W_K_NORM] = {"attn_k_norm.weight", D(HEAD, NONE)},
+    [SHEAF__W_O] = {"attn_output.weight", D(O, EMBD)},
+    [SHEAF__W_O_BIAS] = {"attn_output.bias", D(EMBD, NONE)},
+    [SHEAF__W_ATTN_POST_NORM] = {"post_attention_norm.weight", D(EMBD, NONE)},
+    [SHEAF__W_FFN_NORM] = {"ffn_norm.weight", D(EMBD, NONE)},
+    [SHEAF__W_GATE] = {"ffn_gate.weight", D(EMBD, FF)},
+    [SHEAF__W_UP] = {"ffn_up.weight", D(EMBD, FF)},
+    [SHEAF__W_DOWN] = {"ffn_down.weight", D(FF, EMBD)},
+    [SHEAF__W_FFN_POST_NORM] = {"post_ffw_norm.weight", D(EMBD, NONE)},
+    [SHEAF__W_ROPE_FREQS_LAYER] = {"rope_freqs.weight", D(ROT, NONE)},
+    [SHEAF__W_TOKEN_EMBD] = {"token_embd.weight", D(EMBD, VOCAB)},
+    [SHEAF__W_OUTPUT_NORM] = {"output_norm.weight", D(EMBD, NONE)},
+    [SHEAF__W_OUTPUT] = {"output.weight", D(EMBD, VOCAB)},
+    [SHEAF__W_ROPE_FREQS] = {"rope_freqs.weight", D(ROT, NONE)},
+};
+static_assert(SHEAF__W_COUNT <= 32, "weights are bits of a uint32_t");
+
+enum sheaf__weight sheaf__weight_find(const char *name, int64_t *layer) {
+    int first = SHEAF__W_LAYER_COUNT, last = SHEAF__W_COUNT;
+    *layer = -1;
+    if (strncmp(name, "blk.", 4) == 0) {
+        char *end;
+        if (name[4] < '0' || name[4] > '9') return SHEAF__W_COUNT;
+        *layer = strtol(name + 4, &end, 10);
+        if (*end != '.') return SHEAF__W_COUNT;
+        name = end + 1;
+        first = 0;
+        last = SHEAF__W_LAYER_COUNT;
+    }
+    for (int w = first; w < last; w++) {
+        if (strcmp(sheaf__weight_infos[w].name, name) == 0) return (enum sheaf__weight)w;
+    }
+    return SHEAF__W_COUNT;
+}
+
+int64_t sheaf__dim_extent(const struct sheaf__hparams *hp, enum sheaf__dim dim) {
+    const int64_t extents[SHEAF__DIM_COUNT] = {
+        [SHEAF__DIM_NONE] = 1,
+        [SHEAF__DIM_EMBD] = hp->n_embd,
+        [SHEAF__DIM_Q] = hp->n_head * hp->head_k,
+        [SHEAF__DIM_K] = hp->n_head_kv * hp->head_k,
+        [SHEAF__DIM_V] = hp->n_head_kv * hp->head_v,
+        [SHEAF__DIM_QKV] = (hp->n_head + hp->n_head_kv) * hp->head_k + hp->n_head_kv * hp->head_v,
+        [SHEAF__DIM_O] = hp->n_head * hp->head_v,
+        [SHEAF__DIM_FF] = hp->n_ff,
+        [SHEAF__DIM_VOCAB] = hp->n_vocab,
+        [SHEAF__DIM_HEAD] = hp->head_k,
+        [SHEAF__DIM_ROT] = hp->n_rot / 2,
+    };
+    return extents[dim];
+}
+
+static const struct sheaf__arch *const archs[] = {&sheaf__arch_llama, &sheaf__arch_qwen2,
+                                                  &sheaf__arch_gemma3};
+
+size_t sheaf__arch_count(void) { return sizeof archs / sizeof *archs; }
+
+const struct sheaf__arch *sheaf__arch_get(size_t i) {
+    return i < sheaf__arch_count() ? archs[i] : NULL;
+}
+
+enum sheaf_status sheaf__arch_find(const char *name, const char *path,
+                                   const struct sheaf__arch **out) {
+    char known[128] = "";
+    size_t n = 0;
+    for (size_t i = 0; i < sheaf__arch_count(); i++) {
+        if (strcmp(archs[i]->name, name) == 0) {
+            *out = archs[i];
+            return SHEAF_STATUS_SUCCESS;
+        }
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", archs[i]->name);
+    }
+    return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                           "%s: architecture '%.60s' is not supported; supported are %s", path,
+                           name, known);
+}

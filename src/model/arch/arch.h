@@ -1,0 +1,92 @@
+/* Architectures: which weights each has, what its dimensions mean, and how its graph is built.
+ *
+ * One table of weights serves all: a weight is a name, the meaning of its dimensions (from which
+ * its shape is checked and its cut follows), and a number. An architecture says which it needs and
+ * which it may have; a tensor that it neither needs nor allows is an error, because ignoring one
+ * would compute something else than the file's author meant. */
+#ifndef SHEAF_MODEL_ARCH_H
+#define SHEAF_MODEL_ARCH_H
+
+#include "model/file/hparams.h"
+
+/* What a dimension counts. */
+enum sheaf__dim {
+    SHEAF__DIM_NONE,  /* 1 */
+    SHEAF__DIM_EMBD,  /* n_embd */
+    SHEAF__DIM_Q,     /* n_head x head_k */
+    SHEAF__DIM_K,     /* n_head_kv x head_k */
+    SHEAF__DIM_V,     /* n_head_kv x head_v */
+    SHEAF__DIM_QKV,   /* the three above, one after the other */
+    SHEAF__DIM_O,     /* n_head x head_v */
+    SHEAF__DIM_FF,    /* n_ff */
+    SHEAF__DIM_VOCAB, /* n_vocab */
+    SHEAF__DIM_HEAD,  /* head_k */
+    SHEAF__DIM_ROT,   /* n_rot / 2 */
+    SHEAF__DIM_COUNT,
+};
+
+/* Weights of a layer ("blk.N.<name>") and of the model. */
+enum sheaf__weight {
+    SHEAF__W_ATTN_NORM,
+    SHEAF__W_Q,
+    SHEAF__W_K,
+    SHEAF__W_V,
+    SHEAF__W_QKV,
+    SHEAF__W_Q_BIAS,
+    SHEAF__W_K_BIAS,
+    SHEAF__W_V_BIAS,
+    SHEAF__W_QKV_BIAS,
+    SHEAF__W_Q_NORM,
+    SHEAF__W_K_NORM,
+    SHEAF__W_O,
+    SHEAF__W_O_BIAS,
+    SHEAF__W_ATTN_POST_NORM,
+    SHEAF__W_FFN_NORM,
+    SHEAF__W_GATE,
+    SHEAF__W_UP,
+    SHEAF__W_DOWN,
+    SHEAF__W_FFN_POST_NORM,
+    SHEAF__W_ROPE_FREQS_LAYER,
+    SHEAF__W_LAYER_COUNT,
+    SHEAF__W_TOKEN_EMBD = SHEAF__W_LAYER_COUNT,
+    SHEAF__W_OUTPUT_NORM,
+    SHEAF__W_OUTPUT,
+    SHEAF__W_ROPE_FREQS,
+    SHEAF__W_COUNT,
+};
+
+struct sheaf__weight_info {
+    const char *name; /* of a layer's weight: what follows "blk.N." */
+    enum sheaf__dim dims[2];
+};
+extern const struct sheaf__weight_info sheaf__weight_infos[SHEAF__W_COUNT];
+
+/* "blk.3.attn_q.weight" -> SHEAF__W_Q, *layer 3; -1 for a weight of the model. COUNT if unknown. */
+enum sheaf__weight sheaf__weight_find(const char *name, int64_t *layer);
+int64_t sheaf__dim_extent(const struct sheaf__hparams *hp, enum sheaf__dim dim);
+
+#define SHEAF__W_BIT(w) ((uint32_t)1 << SHEAF__W_##w)
+
+struct sheaf__builder;
+
+struct sheaf__arch {
+    const char *name; /* general.architecture, and prefix of its keys */
+    uint32_t needs;   /* SHEAF__W_BIT; q, k, v may come fused as qkv */
+    uint32_t allows;
+    /* What differs from the defaults; may be NULL. */
+    enum sheaf_status (*read_hparams)(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp);
+    /* Layer il in two halves, each from x [n_embd, n] to the x of the next, residual included. NULL
+     * on error. */
+    struct sheaf_tensor *(*attention)(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x);
+    struct sheaf_tensor *(*ffn)(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x);
+};
+
+extern const struct sheaf__arch sheaf__arch_llama, sheaf__arch_qwen2, sheaf__arch_gemma3;
+
+size_t sheaf__arch_count(void);
+const struct sheaf__arch *sheaf__arch_get(size_t i);
+/* UNSUPPORTED with the list of architectures; `path` for the message. */
+enum sheaf_status sheaf__arch_find(const char *name, const char *path,
+                                   const struct sheaf__arch **out);
+
+#endif

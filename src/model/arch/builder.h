@@ -1,0 +1,74 @@
+/* Pieces of transformer graphs that the architectures share. Letters in shapes: n tokens, d head
+ * size, h query heads, g key/value heads, t cached tokens, f n_ff, v vocabulary, e n_embd. */
+#ifndef SHEAF_MODEL_GRAPH_H
+#define SHEAF_MODEL_GRAPH_H
+
+#include "sheaf/graph.h"
+#include "sheaf/ops.h"
+
+#include "model/file/weights.h"
+#include "model/run/kv_cache.h"
+
+/* Everything that building a graph needs; the inputs are made by sheaf__build_inputs. Tokens of one
+ * evaluation may be built as two chunks in one graph, each with a builder: the second reads what
+ * the first wrote into the cache. */
+struct sheaf__builder {
+    const struct sheaf__model *model;
+    const struct sheaf__hparams *hp;
+    const struct sheaf__kv_cache *cache;
+    struct sheaf_context *ctx;
+    struct sheaf_cgraph *graph;
+    int64_t n_tokens, n_kv;          /* n_kv: rows of the cache that attention reads */
+    bool all;                        /* logits of all tokens, not only of the last */
+    struct sheaf_tensor *ids;        /* I32 [n] token ids */
+    struct sheaf_tensor *pos;        /* I32 [n] positions */
+    struct sheaf_tensor *rows;       /* I32 [n] rows of the cache to write */
+    struct sheaf_tensor *mask;       /* F16 [t, n]: 0 or -inf */
+    struct sheaf_tensor *mask_swa;   /* the same for sliding windows; NULL if there are none */
+    struct sheaf_tensor *out_ids;    /* I32 [1]: the token whose logits are wanted; NULL: all */
+    struct sheaf__builder *before;   /* of the chunk before; NULL: this is the first */
+    struct sheaf_tensor *written[2]; /* K and V caches of the layer, with this chunk's rows */
+    struct sheaf_cgraph *order;      /* takes products and halves of layers first; or NULL */
+};
+
+enum { SHEAF__MAX_CHUNKS = 2 };
+
+struct sheaf__rope {
+    enum sheaf_rope_mode mode;
+    float freq_base, freq_scale;
+};
+
+void sheaf__build_inputs(struct sheaf__builder *b);
+/* Embeddings of the tokens, scaled: [e, n]. */
+struct sheaf_tensor *sheaf__build_embedding(struct sheaf__builder *b);
+/* rms_norm(x) * weight */
+struct sheaf_tensor *sheaf__build_norm(struct sheaf__builder *b, struct sheaf_tensor *x,
+                                       struct sheaf_tensor *weight);
+/* Of what layer il computes for all tokens, the columns that are wanted from here on: in the last
+ * layer, once K and V are written, those whose logits are. x [m, n] to [m, n or 1]. */
+struct sheaf_tensor *sheaf__build_wanted(struct sheaf__builder *b, int64_t il,
+                                         struct sheaf_tensor *x);
+/* Self attention of layer il over x [e, n], cache written and read: what is wanted of [e, n],
+ * without residual. */
+struct sheaf_tensor *sheaf__build_attention(struct sheaf__builder *b, int64_t il,
+                                            struct sheaf_tensor *x, const struct sheaf__rope *rope,
+                                            struct sheaf_tensor *mask);
+/* down(glu(gate x, up x)) of layer il over x [e, n]: [e, n], without residual. */
+struct sheaf_tensor *sheaf__build_ffn(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x,
+                                      enum sheaf_glu_op glu);
+/* Final norm and output projection of x [e, n]: [v, n]. */
+struct sheaf_tensor *sheaf__build_logits(struct sheaf__builder *b, struct sheaf_tensor *x);
+/* Ends what half a layer computes without needing a sum over the members: with two chunks, the
+ * other one comes next. Returns x. */
+struct sheaf_tensor *sheaf__build_half(struct sheaf__builder *b, struct sheaf_tensor *x);
+/* Halves of the layers of llama and qwen2: pre-norms, residuals, SwiGLU. */
+struct sheaf_tensor *sheaf__build_plain_attention(struct sheaf__builder *b, int64_t il,
+                                                  struct sheaf_tensor *x,
+                                                  enum sheaf_rope_mode mode);
+struct sheaf_tensor *sheaf__build_plain_ffn(struct sheaf__builder *b, int64_t il,
+                                            struct sheaf_tensor *x);
+/* Logits [n_vocab, n_out] of the last of n chunks, NULL on error. Two chunks take turns, half a
+ * layer each: while the sums of one chunk travel, the other has work. */
+struct sheaf_tensor *sheaf__build_model(struct sheaf__builder *chunks, int n_chunks);
+
+#endif

@@ -1,0 +1,169 @@
+/* Reads a model's hyperparameters. Owns the limits on them: after sheaf__hparams_read every product
+ * of two of them fits int64_t with room to spare, so graph code multiplies without checks. */
+#include "model/file/hparams.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/arch/arch.h"
+
+enum {
+    MAX_LAYERS = 4096,
+    MAX_WIDTH = 1 << 24, /* n_embd, n_ff, n_vocab, heads x head size */
+    MAX_HEAD = 4096,
+};
+
+static void make_key(char key[128], const char *arch, const char *suffix) {
+    snprintf(key, 128, "%s.%s", arch, suffix);
+}
+
+/* One number out of an array of equal ones (some files list the heads of every layer). */
+static enum sheaf_status int_of_array(const struct sheaf_gguf *gguf, int64_t i, int64_t *out) {
+    size_t n = sheaf_gguf_arr_n(gguf, i);
+    enum sheaf_gguf_type type = sheaf_gguf_arr_type(gguf, i);
+    const unsigned char *p = sheaf_gguf_arr_data(gguf, i);
+    if (!p || n == 0 || (type != SHEAF_GGUF_TYPE_INT32 && type != SHEAF_GGUF_TYPE_UINT32))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: key '%s' is not a whole number",
+                               sheaf_gguf_path(gguf), sheaf_gguf_key(gguf, i));
+    for (size_t j = 1; j < n; j++) {
+        if (memcmp(p, p + 4 * j, 4) != 0)
+            return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                                   "%s: key '%s' differs between layers, which is not supported",
+                                   sheaf_gguf_path(gguf), sheaf_gguf_key(gguf, i));
+    }
+    *out = (int64_t)((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
+                     (uint32_t)p[3] << 24);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__hparams_int(const struct sheaf_gguf *gguf, const char *arch,
+                                     const char *suffix, int64_t min, int64_t max, int64_t *out) {
+    char key[128];
+    make_key(key, arch, suffix);
+    int64_t i = sheaf_gguf_find_key(gguf, key), v = 0;
+    if (i < 0) {
+        v = *out;
+        if (v < min)
+            return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: key '%s' is missing",
+                                   sheaf_gguf_path(gguf), key);
+    } else {
+        enum sheaf_status status = sheaf_gguf_kv_type(gguf, i) == SHEAF_GGUF_TYPE_ARRAY
+                                       ? int_of_array(gguf, i, &v)
+                                       : sheaf_gguf_get_i64(gguf, key, &v);
+        if (status) return status;
+    }
+    if (v < min || v > max)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: %s is %" PRId64 "; allowed are %" PRId64 "..%" PRId64,
+                               sheaf_gguf_path(gguf), key, v, min, max);
+    *out = v;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__hparams_float(const struct sheaf_gguf *gguf, const char *arch,
+                                       const char *suffix, double min, double max, float *out) {
+    char key[128];
+    make_key(key, arch, suffix);
+    if (sheaf_gguf_find_key(gguf, key) < 0) return SHEAF_STATUS_SUCCESS;
+    double v = 0;
+    enum sheaf_status status = sheaf_gguf_get_f64(gguf, key, &v);
+    if (status) return status;
+    if (!(v >= min && v <= max))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: %s is %g; allowed are %g..%g",
+                               sheaf_gguf_path(gguf), key, v, min, max);
+    *out = (float)v;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Scaling of rotary positions: none and linear; frequency factors come as a tensor. */
+static enum sheaf_status read_rope_scaling(const struct sheaf_gguf *gguf,
+                                           struct sheaf__hparams *hp) {
+    char key[128];
+    const char *type = "linear", *arch = hp->arch->name;
+    float factor = 1;
+    make_key(key, arch, "rope.scaling.type");
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (sheaf_gguf_find_key(gguf, key) >= 0) status = sheaf_gguf_get_str(gguf, key, &type);
+    if (status) return status;
+    if (strcmp(type, "none") == 0) return SHEAF_STATUS_SUCCESS;
+    if (strcmp(type, "linear") != 0)
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                               "%s: rope scaling '%s' is not supported (none and linear are)",
+                               sheaf_gguf_path(gguf), type);
+    status = sheaf__hparams_float(gguf, arch, "rope.scale_linear", 1e-3, 1e6, &factor);
+    if (!status) status = sheaf__hparams_float(gguf, arch, "rope.scaling.factor", 0, 1e6, &factor);
+    if (!status && factor > 0) hp->freq_scale = 1.0f / factor; /* 0 means none in old files */
+    return status;
+}
+
+static enum sheaf_status read_heads(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp) {
+    const char *arch = hp->arch->name;
+    enum sheaf_status status =
+        sheaf__hparams_int(gguf, arch, "attention.head_count", 1, 65536, &hp->n_head);
+    hp->n_head_kv = hp->n_head;
+    if (!status)
+        status =
+            sheaf__hparams_int(gguf, arch, "attention.head_count_kv", 1, 65536, &hp->n_head_kv);
+    if (status) return status;
+    if (hp->n_head % hp->n_head_kv)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: %" PRId64 " heads are not a multiple of %" PRId64
+                               " key/value heads",
+                               sheaf_gguf_path(gguf), hp->n_head, hp->n_head_kv);
+    hp->head_k = hp->head_v = hp->n_embd / hp->n_head;
+    status = sheaf__hparams_int(gguf, arch, "attention.key_length", 1, MAX_HEAD, &hp->head_k);
+    if (!status)
+        status = sheaf__hparams_int(gguf, arch, "attention.value_length", 1, MAX_HEAD, &hp->head_v);
+    hp->n_rot = hp->head_k;
+    if (!status)
+        status = sheaf__hparams_int(gguf, arch, "rope.dimension_count", 2, hp->head_k, &hp->n_rot);
+    if (!status && hp->n_rot % 2)
+        status = sheaf_set_error(SHEAF_STATUS_INVALID, "%s: %" PRId64 " rotary dimensions: odd",
+                                 sheaf_gguf_path(gguf), hp->n_rot);
+    return status;
+}
+
+enum sheaf_status sheaf__hparams_read(const struct sheaf_gguf *gguf, int64_t n_vocab,
+                                      struct sheaf__hparams *out) {
+    const char *name = NULL;
+    *out = (struct sheaf__hparams){.n_ctx_train = 2048,
+                                   .rms_eps = 1e-5f,
+                                   .freq_base = 10000,
+                                   .freq_scale = 1,
+                                   .freq_base_swa = 10000,
+                                   .freq_scale_swa = 1,
+                                   .embd_scale = 1};
+    enum sheaf_status status = sheaf_gguf_get_str(gguf, "general.architecture", &name);
+    if (!status) status = sheaf__arch_find(name, sheaf_gguf_path(gguf), &out->arch);
+    if (status) return status;
+    const char *arch = out->arch->name;
+    const struct {
+        const char *suffix;
+        int64_t max, *out;
+    } ints[] = {
+        {"block_count", MAX_LAYERS, &out->n_layer},
+        {"embedding_length", MAX_WIDTH, &out->n_embd},
+        {"feed_forward_length", MAX_WIDTH, &out->n_ff},
+        {"context_length", INT32_MAX, &out->n_ctx_train},
+    };
+    for (size_t i = 0; !status && i < sizeof ints / sizeof *ints; i++)
+        status = sheaf__hparams_int(gguf, arch, ints[i].suffix, 1, ints[i].max, ints[i].out);
+    if (!status) status = read_heads(gguf, out);
+    if (!status)
+        status = sheaf__hparams_float(gguf, arch, "attention.layer_norm_rms_epsilon", 0, 1,
+                                      &out->rms_eps);
+    if (!status)
+        status = sheaf__hparams_float(gguf, arch, "rope.freq_base", 1, 1e12, &out->freq_base);
+    if (!status) status = read_rope_scaling(gguf, out);
+    if (status) return status;
+    out->n_vocab = n_vocab;
+    out->attn_scale = 1.0f / sqrtf((float)out->head_k);
+    if (out->arch->read_hparams) status = out->arch->read_hparams(gguf, out);
+    return status;
+}
+
+bool sheaf__hparams_is_swa(const struct sheaf__hparams *hp, int64_t il) {
+    return hp->swa_window > 0 && hp->swa_period > 0 && il % hp->swa_period < hp->swa_period - 1;
+}

@@ -1,0 +1,115 @@
+/* The table of mixes: a base type, the type of the output matrix, and exceptions, of which the
+ * first that fits decides. */
+#include "model/file/mix.h"
+
+#include <string.h>
+#include <strings.h>
+
+#include "model/arch/arch.h"
+
+/* In which layers an exception holds. */
+enum where {
+    NOWHERE,
+    EVERYWHERE,
+    SOME,         /* the first and the last eighth, and every third between */
+    FIRST_4,      /* layers */
+    FIRST_EIGHTH, /* of the layers */
+};
+
+struct exception {
+    enum sheaf__weight weight;
+    enum where where;
+    enum sheaf_type type;
+};
+
+enum { MAX_EXCEPTIONS = 4 };
+
+struct sheaf__mix {
+    const char *name;
+    uint32_t file_type;
+    enum sheaf_type base, output;
+    struct exception exceptions[MAX_EXCEPTIONS];
+};
+
+#define T(name) SHEAF_TYPE_##name
+#define V       SHEAF__W_V
+#define QKV     SHEAF__W_QKV
+#define DOWN    SHEAF__W_DOWN
+
+/* clang-format off */
+static const struct sheaf__mix mixes[] = {
+    {"F32",     0, T(F32),  T(F32),  {{0}}},
+    {"F16",     1, T(F16),  T(F16),  {{0}}},
+    {"BF16",   32, T(BF16), T(BF16), {{0}}},
+    {"Q8_0",    7, T(Q8_0), T(Q8_0), {{0}}},
+    {"Q4_0",    2, T(Q4_0), T(Q6_K), {{0}}},
+    {"Q4_1",    3, T(Q4_1), T(Q6_K), {{0}}},
+    {"Q5_0",    8, T(Q5_0), T(Q6_K), {{0}}},
+    {"Q5_1",    9, T(Q5_1), T(Q6_K), {{0}}},
+    {"Q4_K_S", 14, T(Q4_K), T(Q6_K), {{V, FIRST_4, T(Q5_K)}, {DOWN, FIRST_EIGHTH, T(Q5_K)}}},
+    {"Q4_K_M", 15, T(Q4_K), T(Q6_K), {{V, SOME, T(Q6_K)}, {DOWN, SOME, T(Q6_K)},
+                                      {QKV, EVERYWHERE, T(Q5_K)}}},
+    {"Q5_K_S", 16, T(Q5_K), T(Q6_K), {{0}}},
+    {"Q5_K_M", 17, T(Q5_K), T(Q6_K), {{V, SOME, T(Q6_K)}, {DOWN, SOME, T(Q6_K)},
+                                      {QKV, EVERYWHERE, T(Q6_K)}}},
+    {"Q6_K",   18, T(Q6_K), T(Q6_K), {{0}}},
+};
+/* clang-format on */
+enum { N_MIXES = sizeof mixes / sizeof *mixes };
+
+size_t sheaf__mix_count(void) { return N_MIXES; }
+const struct sheaf__mix *sheaf__mix_get(size_t i) { return &mixes[i]; }
+const char *sheaf__mix_name(const struct sheaf__mix *mix) { return mix->name; }
+uint32_t sheaf__mix_file_type(const struct sheaf__mix *mix) { return mix->file_type; }
+
+const struct sheaf__mix *sheaf__mix_find(const char *name) {
+    for (int i = 0; i < N_MIXES; i++) {
+        if (strcasecmp(mixes[i].name, name) == 0) return &mixes[i];
+    }
+    /* what people call the medium mix */
+    if (strcasecmp(name, "Q4_K") == 0) return sheaf__mix_find("Q4_K_M");
+    if (strcasecmp(name, "Q5_K") == 0) return sheaf__mix_find("Q5_K_M");
+    return NULL;
+}
+
+/* In layer `layer` of n? */
+static bool holds(enum where where, int64_t layer, int64_t n) {
+    switch (where) {
+    case EVERYWHERE:
+        return true;
+    case SOME:
+        return layer < n / 8 || layer >= 7 * n / 8 || (layer - n / 8) % 3 == 2;
+    case FIRST_4:
+        return layer < 4;
+    case FIRST_EIGHTH:
+        return layer < n / 8;
+    case NOWHERE:
+    default:
+        return false;
+    }
+}
+
+enum sheaf_type sheaf__mix_fitting(enum sheaf_type type, int64_t ne0) {
+    static const enum sheaf_type larger[SHEAF_TYPE_COUNT] = {
+        [T(Q4_K)] = T(Q5_0), [T(Q5_K)] = T(Q5_1), [T(Q6_K)] = T(Q8_0)};
+    if (ne0 % sheaf_blck_size(type) == 0) return type;
+    if (larger[type] && ne0 % sheaf_blck_size(larger[type]) == 0) return larger[type];
+    return T(F16);
+}
+
+enum sheaf_type sheaf__mix_type(const struct sheaf__mix *mix, const struct sheaf__mix_model *model,
+                                const char *name, int64_t ne0) {
+    int64_t layer;
+    const enum sheaf__weight weight = sheaf__weight_find(name, &layer);
+    enum sheaf_type type = mix->base;
+    if (weight == SHEAF__W_OUTPUT || (weight == SHEAF__W_TOKEN_EMBD && model->tied))
+        type = mix->output;
+    for (int i = 0; i < MAX_EXCEPTIONS && layer >= 0; i++) {
+        const struct exception *e = &mix->exceptions[i];
+        if (e->where == NOWHERE) break;
+        if (e->weight != weight || !holds(e->where, layer, model->n_layer)) continue;
+        type = e->type;
+        break;
+    }
+    return sheaf__mix_fitting(type, ne0);
+}

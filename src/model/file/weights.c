@@ -1,0 +1,373 @@
+/* Opens and loads models. Owns struct sheaf__model.
+ *
+ * Invariant after sheaf__model_open: every weight that the architecture needs is there, with the
+ * shape that the hyperparameters ask for, and no tensor of the files is left unused. */
+#include "model/file/weights.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sheaf/alloc.h"
+#include "sheaf/world.h"
+
+enum { MAX_FILES = 4096 };
+
+void sheaf__model_free(struct sheaf__model *model) {
+    if (!model) return;
+    sheaf_backend_buffer_free(model->buffer);
+    sheaf_free(model->ctx);
+    for (int i = 0; i < model->n_files; i++) sheaf_gguf_free(model->files[i]);
+    free(model->files);
+    free(model->layers);
+    free(model);
+}
+
+static enum sheaf_status no_memory(const char *path) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory to describe the model", path);
+}
+
+/* ---- files ---- */
+
+/* "x-00001-of-00003.gguf" and i = 1 -> "x-00002-of-00003.gguf"; owned by the caller. */
+static enum sheaf_status split_path(const char *first, int i, int n, char **out) {
+    static const char digits[] = "-00001-of-"; /* then 5 digits and ".gguf" */
+    size_t len = strlen(first), tail = sizeof digits - 1 + 5 + 5;
+    char expected[32];
+    snprintf(expected, sizeof expected, "%s%05d.gguf", digits, n);
+    if (len < tail || strcmp(first + len - tail, expected) != 0)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s is one of %d split files, but its name does not end in '%s': "
+                               "give the first file, under its original name",
+                               first, n, expected);
+    if (asprintf(out, "%.*s-%05d-of-%05d.gguf", (int)(len - tail), first, i + 1, n) < 0) {
+        *out = NULL;
+        return no_memory(first);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status optional_int(const struct sheaf_gguf *gguf, const char *key, int64_t *v) {
+    return sheaf_gguf_find_key(gguf, key) < 0 ? SHEAF_STATUS_SUCCESS
+                                              : sheaf_gguf_get_i64(gguf, key, v);
+}
+
+static enum sheaf_status open_files(const char *path, struct sheaf__model *model) {
+    int64_t n = 1, no = 0, n_tensors = -1, sum = 0;
+    struct sheaf_gguf *first = NULL;
+    enum sheaf_status status = sheaf_gguf_open(path, &first);
+    if (status) return status;
+    status = optional_int(first, "split.count", &n);
+    if (!status) status = optional_int(first, "split.no", &no);
+    if (!status) status = optional_int(first, "split.tensors.count", &n_tensors);
+    if (n == 0) n = 1;
+    if (!status && (n < 1 || n > MAX_FILES || no != 0))
+        status = sheaf_set_error(SHEAF_STATUS_INVALID,
+                                 "%s is split file %" PRId64 " of %" PRId64
+                                 ": give the first one (number 00001)",
+                                 path, no + 1, n);
+    if (!status) {
+        model->files = calloc((size_t)n, sizeof(*model->files));
+        if (!model->files) status = no_memory(path);
+    }
+    if (status) {
+        sheaf_gguf_free(first);
+        return status;
+    }
+    model->files[model->n_files++] = model->gguf = first;
+    for (int i = 1; i < n; i++) {
+        char *name = NULL;
+        int64_t number = -1;
+        status = split_path(path, i, (int)n, &name);
+        if (!status) status = sheaf_gguf_open(name, &model->files[i]);
+        free(name);
+        if (status) return status;
+        model->n_files = i + 1;
+        status = sheaf_gguf_get_i64(model->files[i], "split.no", &number);
+        if (!status && number != i)
+            status = sheaf_set_error(SHEAF_STATUS_INVALID, "%s says that it is split file %" PRId64,
+                                     sheaf_gguf_path(model->files[i]), number + 1);
+        if (status) return status;
+    }
+    for (int i = 0; i < model->n_files; i++) sum += sheaf_gguf_n_tensors(model->files[i]);
+    if (n_tensors >= 0 && n > 1 && sum != n_tensors)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: its %d files hold %" PRId64 " tensors, not %" PRId64, path,
+                               model->n_files, sum, n_tensors);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static const struct sheaf_gguf_tensor *find(const struct sheaf__model *model, const char *name,
+                                            int *file) {
+    for (int i = 0; i < model->n_files; i++) {
+        int64_t k = sheaf_gguf_find_tensor(model->files[i], name);
+        if (k >= 0) {
+            if (file) *file = i;
+            return sheaf_gguf_tensor(model->files[i], k);
+        }
+    }
+    return NULL;
+}
+
+/* ---- descriptors ---- */
+
+static bool bit(uint32_t set, int w) { return set >> (unsigned)w & 1; }
+
+static enum sheaf_status check_shape(const struct sheaf__model *model,
+                                     const struct sheaf_gguf_tensor *t,
+                                     const struct sheaf__weight_info *info) {
+    int64_t ne0 = sheaf__dim_extent(&model->hp, info->dims[0]);
+    int64_t ne1 = sheaf__dim_extent(&model->hp, info->dims[1]);
+    if (t->ne[0] == ne0 && t->ne[1] == ne1 && t->ne[2] == 1 && t->ne[3] == 1)
+        return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "%s: tensor '%s' is [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64
+                           "], but the metadata asks for [%" PRId64 ", %" PRId64 "]",
+                           sheaf_gguf_path(model->gguf), t->name, t->ne[0], t->ne[1], t->ne[2],
+                           t->ne[3], ne0, ne1);
+}
+
+/* Norms, biases and factors are operands of F32 arithmetic. */
+static bool type_is_allowed(const struct sheaf__weight_info *info, enum sheaf_type type) {
+    if (type == SHEAF_TYPE_I32 || type == SHEAF_TYPE_I64) return false;
+    return info->dims[1] != SHEAF__DIM_NONE || type == SHEAF_TYPE_F32;
+}
+
+static enum sheaf_status add_tensor(struct sheaf__model *model, const struct sheaf_gguf_tensor *t) {
+    const struct sheaf__arch *arch = model->hp.arch;
+    int64_t il;
+    enum sheaf__weight w = sheaf__weight_find(t->name, &il);
+    if (w == SHEAF__W_COUNT || il >= model->hp.n_layer || !bit(arch->needs | arch->allows, (int)w))
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                               "%s: tensor '%s' is not part of architecture %s as it is built here",
+                               sheaf_gguf_path(model->gguf), t->name, arch->name);
+    const struct sheaf__weight_info *info = &sheaf__weight_infos[w];
+    enum sheaf_status status = check_shape(model, t, info);
+    if (status) return status;
+    if (!type_is_allowed(info, t->type))
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "%s: tensor '%s' cannot be of type %s",
+                               sheaf_gguf_path(model->gguf), t->name, sheaf_type_name(t->type));
+    struct sheaf_tensor **slot = il >= 0 ? &model->layers[il].w[w] : &model->w[w];
+    if (*slot)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: tensor '%s' is in two of the files",
+                               sheaf_gguf_path(model->gguf), t->name);
+    *slot = sheaf_new_tensor(model->ctx, t->type, info->dims[1] == SHEAF__DIM_NONE ? 1 : 2, t->ne);
+    if (!*slot) return SHEAF_STATUS_ALLOC_FAILED;
+    sheaf_set_name(*slot, t->name);
+    model->total_bytes += t->size; /* at most the files' sizes */
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status missing(const struct sheaf__model *model, int64_t il, int w) {
+    char prefix[32] = "";
+    if (il >= 0) snprintf(prefix, sizeof prefix, "blk.%" PRId64 ".", il);
+    return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: tensor '%s%s' is missing",
+                           sheaf_gguf_path(model->gguf), prefix, sheaf__weight_infos[w].name);
+}
+
+static enum sheaf_status check_complete(const struct sheaf__model *model) {
+    const uint32_t qkv = SHEAF__W_BIT(Q) | SHEAF__W_BIT(K) | SHEAF__W_BIT(V);
+    const uint32_t qkv_bias = SHEAF__W_BIT(Q_BIAS) | SHEAF__W_BIT(K_BIAS) | SHEAF__W_BIT(V_BIAS);
+    for (int64_t il = 0; il < model->hp.n_layer; il++) {
+        uint32_t needs = model->hp.arch->needs;
+        struct sheaf_tensor *const *t = model->layers[il].w;
+        if (t[SHEAF__W_QKV]) {
+            needs &= ~(qkv | qkv_bias);
+            if (t[SHEAF__W_Q] || t[SHEAF__W_K] || t[SHEAF__W_V])
+                return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                       "%s: layer %" PRId64 " has fused and separate q, k, v",
+                                       sheaf_gguf_path(model->gguf), il);
+        }
+        for (int w = 0; w < SHEAF__W_LAYER_COUNT; w++) {
+            if (bit(needs, w) && !t[w]) return missing(model, il, w);
+        }
+    }
+    for (int w = SHEAF__W_LAYER_COUNT; w < SHEAF__W_COUNT; w++) {
+        if (bit(model->hp.arch->needs, w) && !model->w[w]) return missing(model, -1, w);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status describe(struct sheaf__model *model) {
+    const char *path = sheaf_gguf_path(model->gguf);
+    const struct sheaf_gguf_tensor *embd = find(model, "token_embd.weight", NULL);
+    enum sheaf_status status = sheaf__hparams_read(model->gguf, embd ? embd->ne[1] : 1, &model->hp);
+    if (status) return status; /* an unknown architecture is the better message */
+    if (!embd) return missing(model, -1, SHEAF__W_TOKEN_EMBD);
+    if (embd->ne[1] < 1 || embd->ne[1] > 1 << 24)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: token_embd.weight has %" PRId64 " rows: not a vocabulary", path,
+                               embd->ne[1]);
+    model->layers = calloc((size_t)model->hp.n_layer, sizeof *model->layers);
+    size_t n = 0;
+    for (int i = 0; i < model->n_files; i++) n += (size_t)sheaf_gguf_n_tensors(model->files[i]);
+    model->ctx = sheaf_init((struct sheaf_init_params){
+        .mem_size = (n + 1) * sheaf_tensor_overhead(), .no_alloc = true});
+    if (!model->layers || !model->ctx) return no_memory(path);
+    for (int i = 0; i < model->n_files; i++) {
+        for (int64_t k = 0; k < sheaf_gguf_n_tensors(model->files[i]); k++) {
+            status = add_tensor(model, sheaf_gguf_tensor(model->files[i], k));
+            if (status) return status;
+        }
+    }
+    return check_complete(model);
+}
+
+enum sheaf_status sheaf__model_open(const char *path, struct sheaf__model **out) {
+    *out = NULL;
+    struct sheaf__model *model = calloc(1, sizeof *model);
+    if (!model) return no_memory(path);
+    enum sheaf_status status = open_files(path, model);
+    if (!status) status = describe(model);
+    if (status)
+        sheaf__model_free(model);
+    else
+        *out = model;
+    return status;
+}
+
+/* ---- data ---- */
+
+struct reader {
+    struct sheaf__model *model;
+    const struct sheaf_gguf *gguf;
+    const struct sheaf_gguf_tensor *tensor;
+    int fd;
+};
+
+static enum sheaf_status read_range(void *user, size_t offset, void *dst, size_t size) {
+    struct reader *r = user;
+    char *p = dst;
+    if (offset > r->tensor->size || size > r->tensor->size - offset)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: bytes %zu+%zu of tensor '%s' do not exist",
+                               sheaf_gguf_path(r->gguf), offset, size, r->tensor->name);
+    for (size_t done = 0; done < size;) {
+        ssize_t got =
+            pread(r->fd, p + done, size - done, (off_t)(r->tensor->offset + offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0)
+            return sheaf_set_error(SHEAF_STATUS_IO, "%s: cannot read tensor '%s': %s",
+                                   sheaf_gguf_path(r->gguf), r->tensor->name,
+                                   got < 0 ? strerror(errno) : "the file became shorter");
+        done += (size_t)got;
+    }
+    r->model->bytes_read += size;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status load_file(struct sheaf__model *model, int file,
+                                   sheaf__progress_fn progress, void *user, size_t *done) {
+    struct reader r = {.model = model, .gguf = model->files[file]};
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    const char *path = sheaf_gguf_path(r.gguf);
+    r.fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (r.fd < 0)
+        return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path, strerror(errno));
+    for (int64_t k = 0; !status && k < sheaf_gguf_n_tensors(r.gguf); k++) {
+        r.tensor = sheaf_gguf_tensor(r.gguf, k);
+        struct sheaf_tensor *t = sheaf_get_tensor(model->ctx, r.tensor->name);
+        assert(t);
+        sheaf_world_enter(SHEAF_PHASE_LOAD, r.tensor->name);
+        status = sheaf_backend_tensor_set_from(t, read_range, &r);
+        *done += r.tensor->size;
+        if (!status && progress && !progress(user, *done, model->total_bytes))
+            status = sheaf_set_error(SHEAF_STATUS_ABORTED, "%s: loading was stopped", path);
+    }
+    close(r.fd);
+    return status;
+}
+
+enum sheaf_status sheaf__model_load(struct sheaf__model *model, sheaf_backend_buffer_type_t buft,
+                                    sheaf__progress_fn progress, void *user) {
+    size_t done = 0;
+    sheaf_world_enter(SHEAF_PHASE_LOAD, "memory for the weights");
+    enum sheaf_status status =
+        sheaf_backend_alloc_ctx_tensors_from_buft(model->ctx, buft, &model->buffer);
+    if (status) return status;
+    sheaf_backend_buffer_set_usage(model->buffer, SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS);
+    for (int i = 0; !status && i < model->n_files; i++)
+        status = load_file(model, i, progress, user, &done);
+    return status;
+}
+
+/* ---- fingerprint ---- */
+
+static uint64_t hash(uint64_t h, const void *data, size_t n) {
+    const unsigned char *p = data;
+    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 1099511628211u; /* FNV-1a */
+    return h;
+}
+
+static uint64_t hash_kv(uint64_t h, const struct sheaf_gguf *gguf, int64_t i) {
+    const char *key = sheaf_gguf_key(gguf, i), *s;
+    uint64_t u;
+    int64_t n;
+    double f;
+    bool b;
+    h = hash(h, key, strlen(key) + 1);
+    size_t count = sheaf_gguf_arr_n(gguf, i);
+    for (size_t j = 0; j < count; j++) {
+        size_t len;
+        s = sheaf_gguf_arr_str(gguf, i, j, &len);
+        if (s) h = hash(h, s, len + 1);
+    }
+    if (sheaf_gguf_arr_data(gguf, i)) {
+        static const unsigned char sizes[SHEAF_GGUF_TYPE_COUNT] = {1, 1, 2, 2, 4, 4, 4,
+                                                                   1, 0, 0, 8, 8, 8};
+        return hash(h, sheaf_gguf_arr_data(gguf, i), count * sizes[sheaf_gguf_arr_type(gguf, i)]);
+    }
+    switch (sheaf_gguf_kv_type(gguf, i)) {
+    case SHEAF_GGUF_TYPE_ARRAY:
+        return h;
+    case SHEAF_GGUF_TYPE_STRING:
+        return sheaf_gguf_get_str(gguf, key, &s) ? h : hash(h, s, strlen(s) + 1);
+    case SHEAF_GGUF_TYPE_BOOL:
+        return sheaf_gguf_get_bool(gguf, key, &b) ? h : hash(h, &b, sizeof b);
+    case SHEAF_GGUF_TYPE_FLOAT32:
+    case SHEAF_GGUF_TYPE_FLOAT64:
+        return sheaf_gguf_get_f64(gguf, key, &f) ? h : hash(h, &f, sizeof f);
+    default:
+        if (!sheaf_gguf_get_u64(gguf, key, &u)) return hash(h, &u, sizeof u);
+        return sheaf_gguf_get_i64(gguf, key, &n) ? h : hash(h, &n, sizeof n);
+    }
+}
+
+/* Some bytes from the middle of each tensor: files of one shape may hold other weights, and one
+ * that was not copied to its end differs there. What cannot be read counts too. */
+static uint64_t hash_samples(uint64_t h, const struct sheaf_gguf *gguf) {
+    const int fd = open(sheaf_gguf_path(gguf), O_RDONLY | O_CLOEXEC);
+    for (int64_t i = 0; i < sheaf_gguf_n_tensors(gguf); i++) {
+        const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(gguf, i);
+        unsigned char sample[64];
+        const size_t n = t->size < sizeof sample ? t->size : sizeof sample;
+        const ssize_t got =
+            fd < 0 ? -1 : pread(fd, sample, n, (off_t)(t->offset + (t->size - n) / 2));
+        h = hash(h, &got, sizeof got);
+        if (got > 0) h = hash(h, sample, (size_t)got);
+    }
+    if (fd >= 0) close(fd);
+    return h;
+}
+
+uint64_t sheaf__model_fingerprint(const struct sheaf__model *model) {
+    uint64_t h = 14695981039346656037u;
+    for (int f = 0; f < model->n_files; f++) {
+        const struct sheaf_gguf *gguf = model->files[f];
+        for (int64_t i = 0; i < sheaf_gguf_n_kv(gguf); i++) h = hash_kv(h, gguf, i);
+        for (int64_t i = 0; i < sheaf_gguf_n_tensors(gguf); i++) {
+            const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(gguf, i);
+            h = hash(h, t->name, strlen(t->name) + 1);
+            h = hash(h, &t->type, sizeof t->type);
+            h = hash(h, t->ne, sizeof t->ne);
+            h = hash(h, &t->offset, sizeof t->offset);
+        }
+        h = hash_samples(h, gguf);
+    }
+    return h;
+}

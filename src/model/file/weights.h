@@ -1,0 +1,44 @@
+/* A model: GGUF files, hyperparameters, weight tensors, and their data on some device.
+ *
+ * Opening reads only metadata and makes descriptors; loading allocates them on a buffer type and
+ * reads the bytes that this process holds there, no others. */
+#ifndef SHEAF_MODEL_WEIGHTS_H
+#define SHEAF_MODEL_WEIGHTS_H
+
+#include "sheaf/backend.h"
+
+#include "model/arch/arch.h"
+
+struct sheaf__layer {
+    struct sheaf_tensor *w[SHEAF__W_LAYER_COUNT]; /* NULL where the model has none */
+};
+
+struct sheaf__model {
+    struct sheaf__hparams hp;
+    struct sheaf_gguf *gguf; /* the first file: metadata */
+    int n_files;
+    struct sheaf_gguf **files; /* all, in order; files[0] == gguf */
+    struct sheaf_context *ctx; /* descriptors of the weights */
+    struct sheaf_backend_buffer *buffer;
+    struct sheaf_tensor *w[SHEAF__W_COUNT]; /* of the model; entries below LAYER_COUNT unused */
+    struct sheaf__layer *layers;            /* [n_layer] */
+    size_t total_bytes;                     /* of all weights, in the files */
+    size_t bytes_read;                      /* by this process, of weights */
+};
+
+/* `path` is a file, or the first of split files "name-00001-of-00003.gguf". *out is freed by
+ * sheaf__model_free. */
+enum sheaf_status sheaf__model_open(const char *path, struct sheaf__model **out);
+void sheaf__model_free(struct sheaf__model *model); /* accepts NULL */
+
+/* done, total in bytes of the weights as the files hold them. Returning false ends the load with
+ * SHEAF_STATUS_ABORTED. */
+typedef bool (*sheaf__progress_fn)(void *user, size_t done, size_t total);
+/* Allocates the weights on buft and reads them. progress may be NULL. */
+enum sheaf_status sheaf__model_load(struct sheaf__model *model, sheaf_backend_buffer_type_t buft,
+                                    sheaf__progress_fn progress, void *user);
+
+/* Hash of metadata and tensor directory: equal on ranks that opened equal models. */
+uint64_t sheaf__model_fingerprint(const struct sheaf__model *model);
+
+#endif

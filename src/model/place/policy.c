@@ -1,0 +1,405 @@
+/* Computes the cut of every tensor of a model. Invariant: cuts of dimensions that meet in a product
+ * (query heads and attn_output, n_ff of gate, up and down) come from the same counts. */
+#include "model/place/policy.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct sheaf__policy {
+    const struct sheaf__model *model;
+    int n;
+    double *shares;
+    int64_t *q_first, *q_count;   /* query heads */
+    int64_t *kv_first, *kv_count; /* key/value heads; may overlap */
+    int64_t *numbers;             /* the block that the four live in */
+};
+
+/* ---- arithmetic ---- */
+
+static double sum_of(const double *shares, int n) {
+    double sum = 0;
+    for (int j = 0; j < n; j++) sum += shares[j];
+    return sum;
+}
+
+void sheaf__split_units(int64_t n, const double *shares, int n_members, int64_t *counts) {
+    double total = sum_of(shares, n_members);
+    int64_t left = n;
+    for (int j = 0; j < n_members; j++) {
+        counts[j] = total > 0 ? (int64_t)floor((double)n * (shares[j] / total)) : 0;
+        if (counts[j] > left) counts[j] = left; /* rounding of the quotient */
+        left -= counts[j];
+    }
+    /* at most one unit a member is left; a second round only after rounding trouble */
+    while (left > 0) {
+        int best = -1;
+        double best_rest = -INFINITY;
+        for (int j = 0; j < n_members; j++) {
+            double rest = (double)n * (shares[j] / total) - (double)counts[j];
+            if (shares[j] > 0 && rest > best_rest) {
+                best = j;
+                best_rest = rest;
+            }
+        }
+        if (best < 0) best = 0; /* no shares at all: excluded by sheaf__policy_new */
+        counts[best]++;
+        left--;
+    }
+}
+
+/* How good a partial assignment is: the slowest member, then the distance from the shares. */
+struct cost {
+    double slowest, distance;
+};
+
+static bool less(struct cost a, struct cost b) {
+    return a.slowest < b.slowest || (a.slowest <= b.slowest && a.distance < b.distance);
+}
+
+static struct cost add_member(struct cost c, int64_t heads, double share, double ideal) {
+    double time = heads == 0 ? 0 : share > 0 ? (double)heads / share : INFINITY;
+    double d = (double)heads - ideal;
+    if (time > c.slowest) c.slowest = time;
+    c.distance += d * d;
+    return c;
+}
+
+/* The best way to give groups [gi, g) to members [j, n): a step covers either one member with
+ * `groups` whole groups, or `members` >= 2 members that divide one group. */
+struct step {
+    struct cost cost;
+    int members;
+    int64_t groups;
+};
+
+enum sheaf_status sheaf__split_heads(int64_t g, int64_t r, const double *shares, int n_members,
+                                     int64_t *q_first, int64_t *q_count, int64_t *kv_first,
+                                     int64_t *kv_count) {
+    size_t width = (size_t)g + 1, rows = (size_t)n_members + 1;
+    struct step *steps = calloc(width * rows, sizeof *steps);
+    if (!steps) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to divide the heads");
+    double per_share = (double)(g * r) / sum_of(shares, n_members);
+#define STEP(j, gi) steps[(size_t)(j)*width + (size_t)(gi)]
+    for (int64_t gi = 0; gi <= g; gi++)
+        STEP(n_members, gi).cost = (struct cost){gi == g ? 0 : INFINITY, 0};
+    for (int j = n_members - 1; j >= 0; j--) {
+        for (int64_t gi = g; gi >= 0; gi--) {
+            struct step best = {.cost = {INFINITY, INFINITY}, .members = 1};
+            for (int64_t k = g - gi; k >= 0; k--) { /* a tie: the lower member gets more */
+                struct cost c =
+                    add_member(STEP(j + 1, gi + k).cost, k * r, shares[j], shares[j] * per_share);
+                if (less(c, best.cost)) best = (struct step){c, 1, k};
+            }
+            for (int m = 2; gi < g && m <= n_members - j; m++) {
+                struct cost c = STEP(j + m, gi + 1).cost;
+                if (sum_of(shares + j, m) <= 0) continue;
+                sheaf__split_units(r, shares + j, m, q_count); /* scratch until the end */
+                for (int i = 0; i < m; i++)
+                    c = add_member(c, q_count[i], shares[j + i], shares[j + i] * per_share);
+                if (less(c, best.cost)) best = (struct step){c, m, 1};
+            }
+            STEP(j, gi) = best;
+        }
+    }
+    int64_t gi = 0;
+    for (int j = 0; j < n_members;) {
+        struct step s = STEP(j, gi);
+        if (s.members == 1)
+            q_count[j] = s.groups * r;
+        else
+            sheaf__split_units(r, shares + j, s.members, q_count + j);
+        int64_t at = gi * r;
+        for (int i = j; i < j + s.members; i++) {
+            q_first[i] = at;
+            at += q_count[i];
+            kv_first[i] = gi;
+            kv_count[i] = q_count[i] ? s.groups : 0;
+        }
+        j += s.members;
+        gi += s.groups;
+    }
+#undef STEP
+    free(steps);
+    return gi == g ? SHEAF_STATUS_SUCCESS
+                   : sheaf_set_error(SHEAF_STATUS_FAILED, "the heads cannot be divided");
+}
+
+/* ---- states ---- */
+
+static enum sheaf_status no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a split state");
+}
+
+static void fill(struct sheaf_split_segment *s, int n, int64_t inner, int64_t units,
+                 const int64_t *first, const int64_t *count) {
+    s->outer = 1;
+    s->inner = inner;
+    s->units = units;
+    memcpy(s->first, first, (size_t)n * sizeof *first);
+    memcpy(s->count, count, (size_t)n * sizeof *count);
+}
+
+/* Elements of a unit so that whole units are whole blocks: `inner` if it is, otherwise the greatest
+ * multiple that all boundaries share; 0 if that is not whole blocks either. */
+static int64_t unit_of_blocks(const struct sheaf__policy *p, const int64_t *first,
+                              const int64_t *count, int64_t units, int64_t inner, int64_t block) {
+    if (inner % block == 0) return inner;
+    int64_t step = units;
+    for (int j = 0; j < p->n; j++) {
+        const int64_t numbers[2] = {first[j], count[j]};
+        for (int i = 0; i < 2; i++) {
+            int64_t a = step, b = numbers[i];
+            while (b) {
+                int64_t t = a % b;
+                a = b;
+                b = t;
+            }
+            step = a;
+        }
+    }
+    return step * inner % block == 0 ? step * inner : 0;
+}
+
+/* One segment of heads, `inner` elements each; NULL state and success if blocks forbid it. */
+static enum sheaf_status cut_heads(const struct sheaf__policy *p, enum sheaf_split_axis axis,
+                                   bool kv, int64_t inner, int64_t block,
+                                   struct sheaf_split_state **out) {
+    const struct sheaf__hparams *hp = &p->model->hp;
+    const int64_t *first = kv ? p->kv_first : p->q_first, *count = kv ? p->kv_count : p->q_count;
+    int64_t units = kv ? hp->n_head_kv : hp->n_head;
+    int64_t unit = unit_of_blocks(p, first, count, units, inner, block);
+    *out = NULL;
+    if (unit == 0) return SHEAF_STATUS_SUCCESS;
+    struct sheaf_split_state *state = sheaf_split_state_new(axis, p->n, 1);
+    if (!state) return no_memory();
+    int64_t k = unit / inner;
+    fill(&state->segments[0], p->n, unit, units / k, first, count);
+    for (int j = 0; j < p->n; j++) {
+        state->segments[0].first[j] /= k;
+        state->segments[0].count[j] /= k;
+    }
+    *out = state;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* n elements in units of `inner`, by the shares. */
+static enum sheaf_status cut_units(const struct sheaf__policy *p, enum sheaf_split_axis axis,
+                                   int64_t n, int64_t inner, struct sheaf_split_state **out) {
+    int64_t *counts = calloc((size_t)p->n, sizeof *counts);
+    if (counts) {
+        sheaf__split_units(n / inner, p->shares, p->n, counts);
+        *out = sheaf_split_state_cut(axis, p->n, counts, inner);
+    }
+    free(counts);
+    return *out ? SHEAF_STATUS_SUCCESS : no_memory();
+}
+
+static enum sheaf_status cut_qkv(const struct sheaf__policy *p, enum sheaf_split_axis axis,
+                                 struct sheaf_split_state **out) {
+    const struct sheaf__hparams *hp = &p->model->hp;
+    *out = sheaf_split_state_new(axis, p->n, 3);
+    if (!*out) return no_memory();
+    struct sheaf_split_segment *s = (*out)->segments;
+    fill(&s[0], p->n, hp->head_k, hp->n_head, p->q_first, p->q_count);
+    fill(&s[1], p->n, hp->head_k, hp->n_head_kv, p->kv_first, p->kv_count);
+    fill(&s[2], p->n, hp->head_v, hp->n_head_kv, p->kv_first, p->kv_count);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* The largest unit, up to 64, that divides n and still leaves every member some. Vector kernels
+ * like whole registers; exactness of the shares matters more where there is little. */
+static int64_t soft_unit(int64_t n, int64_t block, int n_members) {
+    int64_t unit = block;
+    while (unit < 64 && n % (2 * unit) == 0 && n / (2 * unit) >= 16 * n_members) unit *= 2;
+    return unit;
+}
+
+/* n_ff of layer il in units that are whole blocks of its ffn_down, which is cut on axis 0. */
+static int64_t ffn_unit(const struct sheaf__policy *p, int64_t il) {
+    const struct sheaf_tensor *down = p->model->layers[il].w[SHEAF__W_DOWN];
+    int64_t block = down ? sheaf_blck_size(down->type) : 1;
+    return soft_unit(p->model->hp.n_ff, block, p->n);
+}
+
+/* Tries to cut dimension `axis`, which means `dim`. NULL state and success: leave it whole. */
+static enum sheaf_status cut_dim(const struct sheaf__policy *p, const struct sheaf_tensor *t,
+                                 int axis, enum sheaf__dim dim, int64_t il,
+                                 struct sheaf_split_state **out) {
+    const struct sheaf__hparams *hp = &p->model->hp;
+    enum sheaf_split_axis a = (enum sheaf_split_axis)axis;
+    int64_t block = axis == 0 ? sheaf_blck_size(t->type) : 1;
+    *out = NULL;
+    switch (dim) {
+    case SHEAF__DIM_Q:
+        return cut_heads(p, a, false, hp->head_k, block, out);
+    case SHEAF__DIM_O:
+        return cut_heads(p, a, false, hp->head_v, block, out);
+    case SHEAF__DIM_K:
+        return cut_heads(p, a, true, hp->head_k, block, out);
+    case SHEAF__DIM_V:
+        return cut_heads(p, a, true, hp->head_v, block, out);
+    case SHEAF__DIM_QKV:
+        return cut_qkv(p, a, out);
+    case SHEAF__DIM_FF:
+        return cut_units(p, a, hp->n_ff, ffn_unit(p, il), out);
+    case SHEAF__DIM_VOCAB:
+        return cut_units(p, a, hp->n_vocab, soft_unit(hp->n_vocab, 1, p->n), out);
+    default:
+        return SHEAF_STATUS_SUCCESS;
+    }
+}
+
+static enum sheaf_status state_of_weight(const struct sheaf__policy *p,
+                                         const struct sheaf_tensor *t, enum sheaf__weight w,
+                                         int64_t il, struct sheaf_split_state **out) {
+    const struct sheaf__weight_info *info = &sheaf__weight_infos[w];
+    for (int axis = 0; axis < 2 && !*out; axis++) {
+        enum sheaf_status status = cut_dim(p, t, axis, info->dims[axis], il, out);
+        if (status) return status;
+    }
+    if (!*out && info->dims[0] == SHEAF__DIM_O) {
+        /* blocks straddle heads: rows are cut instead, and the planner gathers the heads */
+        int64_t n = p->model->hp.n_embd;
+        return cut_units(p, SHEAF_SPLIT_AXIS_1, n, soft_unit(n, 1, p->n), out);
+    }
+    if (!*out) *out = sheaf_split_state_mirrored(p->n);
+    return *out ? SHEAF_STATUS_SUCCESS : no_memory();
+}
+
+enum sheaf_status sheaf__policy_get_state(const struct sheaf_tensor *tensor, void *user,
+                                          struct sheaf_split_state **out) {
+    const struct sheaf__policy *p = user;
+    int64_t il;
+    *out = NULL;
+    enum sheaf__dim dim = strncmp(tensor->name, "cache_k-", 8) == 0   ? SHEAF__DIM_K
+                          : strncmp(tensor->name, "cache_v-", 8) == 0 ? SHEAF__DIM_V
+                                                                      : SHEAF__DIM_NONE;
+    if (dim != SHEAF__DIM_NONE) {
+        enum sheaf_status status = cut_dim(p, tensor, 0, dim, 0, out);
+        if (!status && !*out)
+            status = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                                     "%s: blocks of %s straddle heads: use --kv-type f16",
+                                     tensor->name, sheaf_type_name(tensor->type));
+        return status;
+    }
+    enum sheaf__weight w = sheaf__weight_find(tensor->name, &il);
+    if (w == SHEAF__W_COUNT || il >= p->model->hp.n_layer)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "the split policy does not know the tensor '%s'", tensor->name);
+    return state_of_weight(p, tensor, w, il, out);
+}
+
+enum sheaf_status sheaf__policy_tensor_bytes(const struct sheaf__policy *policy,
+                                             const struct sheaf_tensor *tensor, int member,
+                                             size_t *bytes) {
+    struct sheaf_split_state *state = NULL;
+    struct sheaf__policy *user = NULL; /* the callback's user pointer is not const */
+    memcpy(&user, &policy, sizeof user);
+    enum sheaf_status status = sheaf__policy_get_state(tensor, user, &state);
+    if (status) return status;
+    int64_t ne[SHEAF_MAX_DIMS];
+    sheaf_split_state_local_ne(state, tensor->ne, member, ne);
+    sheaf_split_state_free(state);
+    *bytes = sheaf_row_size(tensor->type, ne[0]) * (size_t)(ne[1] * ne[2] * ne[3]);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__policy_weight_bytes(const struct sheaf__policy *policy, int member,
+                                             size_t *bytes) {
+    const struct sheaf_context *ctx = policy->model->ctx;
+    *bytes = 0;
+    for (struct sheaf_tensor *t = sheaf_get_first_tensor(ctx); t;
+         t = sheaf_get_next_tensor(ctx, t)) {
+        size_t part = 0;
+        enum sheaf_status status = sheaf__policy_tensor_bytes(policy, t, member, &part);
+        if (status) return status;
+        *bytes += part;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- life ---- */
+
+void sheaf__policy_free(struct sheaf__policy *policy) {
+    if (!policy) return;
+    free(policy->shares);
+    free(policy->numbers);
+    free(policy);
+}
+
+int sheaf__policy_n_members(const struct sheaf__policy *policy) { return policy->n; }
+
+enum sheaf_status sheaf__policy_new(const struct sheaf__model *model, const double *shares,
+                                    int n_members, struct sheaf__policy **out) {
+    *out = NULL;
+    for (int j = 0; j < n_members; j++) {
+        if (!(shares[j] >= 0 && shares[j] <= 1e12))
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "the share of member %d is %g; shares are numbers >= 0", j,
+                                   shares[j]);
+    }
+    if (n_members < 1 || sum_of(shares, n_members) <= 0)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "a split needs a member with a share above 0");
+    struct sheaf__policy *p = calloc(1, sizeof *p);
+    size_t n = (size_t)n_members;
+    if (p) {
+        p->model = model;
+        p->n = n_members;
+        p->shares = calloc(n, sizeof *p->shares);
+        p->numbers = calloc(4 * n, sizeof *p->numbers);
+    }
+    if (!p || !p->shares || !p->numbers) {
+        sheaf__policy_free(p);
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the split policy");
+    }
+    memcpy(p->shares, shares, n * sizeof *shares);
+    p->q_first = p->numbers;
+    p->q_count = p->numbers + n;
+    p->kv_first = p->numbers + 2 * n;
+    p->kv_count = p->numbers + 3 * n;
+    enum sheaf_status status =
+        sheaf__split_heads(model->hp.n_head_kv, model->hp.n_head / model->hp.n_head_kv, p->shares,
+                           p->n, p->q_first, p->q_count, p->kv_first, p->kv_count);
+    if (status)
+        sheaf__policy_free(p);
+    else
+        *out = p;
+    return status;
+}
+
+static size_t print_counts(char *buf, size_t n, const char *what, const int64_t *counts,
+                           int n_members) {
+    size_t at = 0;
+    for (int j = 0; j < n_members; j++) {
+        int k = snprintf(at < n ? buf + at : NULL, at < n ? n - at : 0, "%s%" PRId64,
+                         j ? "," : what, counts[j]);
+        if (k > 0) at += (size_t)k;
+    }
+    return at < n ? at : n ? n - 1 : 0;
+}
+
+char *sheaf__policy_print(const struct sheaf__policy *policy, char *buf, size_t n) {
+    int64_t *counts = calloc((size_t)policy->n, sizeof *counts);
+    size_t at = 0;
+    if (n) buf[0] = 0;
+    if (!counts) return buf;
+    const struct sheaf__hparams *hp = &policy->model->hp;
+    at += print_counts(buf, n, "q heads ", policy->q_count, policy->n);
+    at += print_counts(buf + at, n - at, ", k/v heads ", policy->kv_count, policy->n);
+    const struct {
+        const char *what;
+        int64_t n, unit;
+    } dims[] = {{", ffn ", hp->n_ff, ffn_unit(policy, 0)},
+                {", vocabulary ", hp->n_vocab, soft_unit(hp->n_vocab, 1, policy->n)}};
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        sheaf__split_units(dims[i].n / dims[i].unit, policy->shares, policy->n, counts);
+        for (int j = 0; j < policy->n; j++) counts[j] *= dims[i].unit;
+        at += print_counts(buf + at, n - at, dims[i].what, counts, policy->n);
+    }
+    free(counts);
+    return buf;
+}

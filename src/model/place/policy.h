@@ -1,0 +1,50 @@
+/* Which member holds which part of every weight and cache of a model.
+ *
+ * A dimension has a meaning (enum sheaf__dim), and a meaning has a cut: query heads, key/value
+ * heads, n_ff, vocabulary. A weight is cut where its first dimension that can be cut is; what has
+ * none (norms) is mirrored. Pure: the same model and shares give the same states on every rank. */
+#ifndef SHEAF_MODEL_SPLIT_POLICY_H
+#define SHEAF_MODEL_SPLIT_POLICY_H
+
+#include "sheaf/split.h"
+
+#include "model/file/weights.h"
+
+struct sheaf__policy;
+
+/* shares [n_members]: proportions, >= 0, not all 0; a member of share 0 gets nothing. The model
+ * must outlive the policy. */
+enum sheaf_status sheaf__policy_new(const struct sheaf__model *model, const double *shares,
+                                    int n_members, struct sheaf__policy **out);
+void sheaf__policy_free(struct sheaf__policy *policy); /* accepts NULL */
+int sheaf__policy_n_members(const struct sheaf__policy *policy);
+
+/* State of a weight or cache by its name; `user` is the policy. Fits
+ * sheaf_backend_meta_get_split_state_t. */
+enum sheaf_status sheaf__policy_get_state(const struct sheaf_tensor *tensor, void *user,
+                                          struct sheaf_split_state **out);
+/* Bytes of the weights that a member holds. */
+enum sheaf_status sheaf__policy_weight_bytes(const struct sheaf__policy *policy, int member,
+                                             size_t *bytes);
+/* The member's part of one tensor. */
+enum sheaf_status sheaf__policy_tensor_bytes(const struct sheaf__policy *policy,
+                                             const struct sheaf_tensor *tensor, int member,
+                                             size_t *bytes);
+/* "q heads 6,3  k/v heads 2,1  ffn 1024,512  vocab 32768,16384"; always terminated. */
+char *sheaf__policy_print(const struct sheaf__policy *policy, char *buf, size_t n);
+
+/* ---- the arithmetic, for tests ---- */
+
+/* Divides n units in proportion: floors, then the largest remainders get one more (ties: the lower
+ * member). Members of share 0 get none. counts [n_members] sum up to n. */
+void sheaf__split_units(int64_t n, const double *shares, int n_members, int64_t *counts);
+
+/* Query heads (r to each of g key/value heads) so that every member has whole groups or lies inside
+ * one. Of all such cuts in member order, the one whose slowest member (heads by share) is fastest,
+ * then the one nearest to the shares. Members inside one group share its key/value head: their
+ * intervals overlap. All arrays [n_members]; kv_count 0 where q_count is 0. */
+enum sheaf_status sheaf__split_heads(int64_t g, int64_t r, const double *shares, int n_members,
+                                     int64_t *q_first, int64_t *q_count, int64_t *kv_first,
+                                     int64_t *kv_count);
+
+#endif

@@ -1,0 +1,157 @@
+/* A short benchmark of each device: decode reads every weight once a token, so the rate at which a
+ * device multiplies one vector with its matrices is what a share should follow. And one of the
+ * links: an all-reduce is nearly a line over its size, so two sizes tell both its numbers. */
+#include "model/place/speed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "sheaf/alloc.h"
+#include "sheaf/comm.h"
+#include "sheaf/ops.h"
+#include "sheaf/world.h"
+
+enum { MIN_MS = 30, ROWS = 2048, PRODUCTS = 8 };
+enum { ROUNDS = 40, WARM_UP = 4, SMALL = 1024, LARGE = 65536 }; /* floats of a message */
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static enum sheaf_status time_graph(sheaf_backend_t backend, struct sheaf_cgraph *graph,
+                                    double bytes, double *speed) {
+    enum sheaf_status status = sheaf_backend_graph_compute(backend, graph); /* pages, caches */
+    double start = now(), end = start;
+    int n = 0;
+    while (!status && (end - start < 1e-3 * MIN_MS || n < 3)) {
+        status = sheaf_backend_graph_compute(backend, graph);
+        end = now();
+        n++;
+    }
+    *speed = end > start ? bytes * n / (end - start) : 0;
+    return status;
+}
+
+static enum sheaf_status measure(sheaf_backend_dev_t dev, enum sheaf_type type, int64_t width,
+                                 double *speed) {
+    sheaf_backend_t backend = NULL;
+    sheaf_backend_buffer_t buffer = NULL;
+    struct sheaf_cgraph *graph = NULL;
+    struct sheaf_tensor *x, *sum = NULL;
+    double bytes = 0;
+    /* a GPU has tens of megabytes of cache, and work for it takes microseconds to start */
+    const int64_t rows =
+        sheaf_backend_dev_type(dev) == SHEAF_BACKEND_DEVICE_TYPE_GPU ? 8 * ROWS : ROWS;
+    struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){
+        .mem_size = 64 * sheaf_tensor_overhead() + sheaf_graph_overhead_custom(64),
+        .no_alloc = true});
+    enum sheaf_status status = sheaf_backend_dev_init(dev, NULL, &backend);
+    if (status) goto out;
+    /* several matrices, so that together they do not stay in a cache */
+    x = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, width, 1);
+    for (int i = 0; i < PRODUCTS; i++) {
+        struct sheaf_tensor *w = sheaf_new_tensor_2d(ctx, type, width, rows);
+        struct sheaf_tensor *y = sheaf_mul_mat(ctx, w, x);
+        sum = sum ? sheaf_add(ctx, sum, y) : y;
+        if (w) bytes += (double)sheaf_nbytes(w);
+    }
+    graph = sheaf_new_graph_custom(ctx, 64);
+    status = graph ? sheaf_build_forward_expand(graph, sum) : SHEAF_STATUS_ALLOC_FAILED;
+    if (!status) status = sheaf_backend_alloc_ctx_tensors(ctx, backend, &buffer);
+    if (!status) status = sheaf_backend_buffer_clear(buffer, 0);
+    if (!status) status = time_graph(backend, graph, bytes, speed);
+out:
+    sheaf_backend_buffer_free(buffer);
+    sheaf_backend_free(backend);
+    sheaf_free(ctx);
+    return status;
+}
+
+enum sheaf_status sheaf__speed_measure(const struct sheaf__model *model,
+                                       const sheaf_backend_dev_t *members, int n, double *speeds) {
+    size_t size = (size_t)n * sizeof(double), ranks = (size_t)sheaf_world_size();
+    double *mine = calloc((size_t)n, sizeof *mine), *all = calloc((size_t)n * ranks, sizeof *all);
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (!mine || !all)
+        status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to measure the devices");
+    const struct sheaf_tensor *w = model->layers[0].w[SHEAF__W_UP];
+    for (int j = 0; !status && j < n; j++) {
+        if (sheaf_world_device_rank(members[j]) == sheaf_world_rank())
+            status = measure(members[j], w->type, w->ne[0], &mine[j]);
+    }
+    status = sheaf_world_agree(status, "measuring the devices");
+    if (!status && ranks == 1)
+        for (int j = 0; j < n; j++) all[j] = mine[j];
+    else if (!status)
+        status = sheaf_world_all_gather(mine, size, all, "speeds of the devices");
+    for (int j = 0; !status && j < n; j++)
+        speeds[j] = all[(size_t)sheaf_world_device_rank(members[j]) * (size_t)n + (size_t)j];
+    free(mine);
+    free(all);
+    return status;
+}
+
+/* ---- links ---- */
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median time of an all-reduce of n floats. */
+static enum sheaf_status time_all_reduce(struct sheaf_comm *comm, float *data, size_t n,
+                                         double *median) {
+    const struct sheaf_comm_what what = {0, "measurement"};
+    double times[ROUNDS];
+    for (int i = -WARM_UP; i < ROUNDS; i++) {
+        const double begin = now();
+        enum sheaf_status status =
+            sheaf_comm_all_reduce(comm, sheaf_comm_local_member(comm, 0), data, n, &what);
+        if (status) return status;
+        if (i >= 0) times[i] = now() - begin;
+    }
+    qsort(times, ROUNDS, sizeof *times, by_value);
+    *median = times[ROUNDS / 2];
+    return SHEAF_STATUS_SUCCESS;
+}
+
+bool sheaf__speed_has_links(const sheaf_backend_dev_t *members, int n) {
+    if (n != sheaf_world_size() || n < 2) return false;
+    for (int j = 0; j < n; j++) {
+        if (sheaf_world_device_rank(members[j]) != j) return false;
+    }
+    return true;
+}
+
+enum sheaf_status sheaf__speed_measure_link(const sheaf_backend_dev_t *members, int n,
+                                            struct sheaf__link_speed *out) {
+    struct sheaf_comm *comm = NULL;
+    int *rank = calloc((size_t)n, sizeof *rank);
+    float *data = calloc(LARGE, sizeof *data);
+    double times[2] = {0}; /* small, large */
+    memset(out, 0, sizeof *out);
+    enum sheaf_status status =
+        rank && data ? SHEAF_STATUS_SUCCESS
+                     : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to measure the links");
+    status = sheaf_world_agree(status, "measuring the links");
+    for (int j = 0; !status && j < n; j++) rank[j] = sheaf_world_device_rank(members[j]);
+    if (!status) status = sheaf_comm_new(rank, n, NULL, &comm);
+    if (!status) status = time_all_reduce(comm, data, SMALL, &times[0]);
+    if (!status) status = time_all_reduce(comm, data, LARGE, &times[1]);
+    if (!status) status = sheaf_world_broadcast(times, sizeof times, 0, "speed of the links");
+    if (!status) {
+        const double per_byte = (times[1] - times[0]) / ((LARGE - SMALL) * sizeof *data);
+        out->per_byte = per_byte > 0 ? per_byte : 0;
+        const double latency = times[0] - out->per_byte * SMALL * sizeof *data;
+        out->latency = latency > 0 ? latency : 0;
+        snprintf(out->transport, sizeof out->transport, "%s", sheaf_comm_describe(comm));
+    }
+    sheaf_comm_free(comm);
+    free(rank);
+    free(data);
+    return status;
+}

@@ -1,0 +1,407 @@
+/* Random weights, scaled so that activations stay near 1 and logits spread over a few units. The
+ * same parameters give the same file on every machine: only integer arithmetic, +, * and sqrt. */
+#include "model/random_model.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/arch/arch.h"
+#include "model/file/mix.h"
+
+enum { N_BYTES = 256, MIN_VOCAB = 300, MAX_VOCAB = 1 << 20 };
+
+struct sheaf__generate_params sheaf__generate_default_params(void) {
+    return (struct sheaf__generate_params){.size = sizeof(struct sheaf__generate_params),
+                                           .arch = "llama",
+                                           .type = SHEAF_TYPE_F32,
+                                           .n_layer = 2,
+                                           .n_embd = 64,
+                                           .n_head = 4,
+                                           .n_head_kv = 2,
+                                           .head_dim = 16,
+                                           .n_ff = 128,
+                                           .n_vocab = 512,
+                                           .n_ctx = 256,
+                                           .swa_window = 64,
+                                           .seed = 1};
+}
+
+static const struct {
+    const char *name;
+    int64_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_ff, n_vocab;
+} presets[] = {
+    {"tinyllama-1.1b", 22, 2048, 32, 4, 64, 5632, 32000},
+    {"llama-8b", 32, 4096, 32, 8, 128, 14336, 128256},
+};
+
+enum sheaf_status sheaf__generate_preset(const char *name, struct sheaf__generate_params *p) {
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        if (strcmp(name, presets[i].name) != 0) continue;
+        p->arch = "llama";
+        p->n_layer = presets[i].n_layer;
+        p->n_embd = presets[i].n_embd;
+        p->n_head = presets[i].n_head;
+        p->n_head_kv = presets[i].n_head_kv;
+        p->head_dim = presets[i].head_dim;
+        p->n_ff = presets[i].n_ff;
+        p->n_vocab = presets[i].n_vocab;
+        p->n_ctx = 2048;
+        return SHEAF_STATUS_SUCCESS;
+    }
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "there is no preset '%.40s': give tinyllama-1.1b or llama-8b", name);
+}
+
+/* A tensor of the file. */
+struct entry {
+    enum sheaf__weight weight;
+    enum sheaf_type type;
+    int64_t ne[2];
+};
+
+struct generator {
+    const struct sheaf__generate_params *p;
+    const struct sheaf__mix *mix; /* NULL: all matrices of p->type */
+    struct sheaf__hparams hp;
+    struct sheaf_gguf *gguf;
+    uint64_t state;
+    struct entry *entries; /* in the order of the file */
+    size_t n_entries, cap_entries;
+    float *row;
+    char *data; /* of one tensor */
+};
+
+static uint64_t random_u64(struct generator *g) { /* splitmix64 (Vigna) */
+    uint64_t z = g->state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Nearly normal, mean 0, variance 1: the sum of four uniform numbers. */
+static float random_normal(struct generator *g) {
+    const uint64_t u = random_u64(g);
+    const int32_t sum =
+        (int32_t)((u & 0xffff) + (u >> 16 & 0xffff) + (u >> 32 & 0xffff) + (u >> 48));
+    return (float)(sum - 2 * 0xffff) * (1.7320508f / 0x10000); /* sqrt(3) */
+}
+
+static enum sheaf_status no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the random model");
+}
+
+/* ---- weights ---- */
+
+/* Spread of a weight's elements around its mean. */
+static void spread_of(const struct generator *g, enum sheaf__weight w, float *mean, float *spread) {
+    const enum sheaf__dim *dims = sheaf__weight_infos[w].dims;
+    int64_t fan_in = sheaf__dim_extent(&g->hp, dims[0]);
+    bool norm =
+        dims[1] == SHEAF__DIM_NONE && (dims[0] == SHEAF__DIM_EMBD || dims[0] == SHEAF__DIM_HEAD);
+    *mean = norm && w != SHEAF__W_O_BIAS ? 1.0f : 0.0f;
+    *spread = 0.1f;
+    if (w == SHEAF__W_ROPE_FREQS || w == SHEAF__W_ROPE_FREQS_LAYER) *mean = 1.0f;
+    if (dims[1] != SHEAF__DIM_NONE) *spread = 1.0f / sqrtf((float)fan_in);
+    if (dims[1] == SHEAF__DIM_VOCAB) *spread *= 2.0f;
+    if (w == SHEAF__W_Q || w == SHEAF__W_K || w == SHEAF__W_QKV) *spread *= 1.5f;
+}
+
+static enum sheaf_type type_of(const struct generator *g, const char *name, int64_t ne0) {
+    const struct sheaf__mix_model model = {g->hp.n_layer, g->p->tied};
+    return g->mix ? sheaf__mix_type(g->mix, &model, name, ne0)
+                  : sheaf__mix_fitting(g->p->type, ne0);
+}
+
+static enum sheaf_status add_weight(struct generator *g, enum sheaf__weight w, int64_t il) {
+    const struct sheaf__weight_info *info = &sheaf__weight_infos[w];
+    char name[SHEAF_MAX_NAME];
+    if (il >= 0)
+        snprintf(name, sizeof name, "blk.%" PRId64 ".%s", il, info->name);
+    else
+        snprintf(name, sizeof name, "%s", info->name);
+    struct entry e = {
+        .weight = w,
+        .ne = {sheaf__dim_extent(&g->hp, info->dims[0]), sheaf__dim_extent(&g->hp, info->dims[1])}};
+    const bool vector = info->dims[1] == SHEAF__DIM_NONE;
+    e.type = vector ? SHEAF_TYPE_F32 : type_of(g, name, e.ne[0]);
+    if (g->n_entries == g->cap_entries) {
+        size_t cap = g->cap_entries ? 2 * g->cap_entries : 64;
+        struct entry *grown = realloc(g->entries, cap * sizeof *grown);
+        if (!grown) return no_memory();
+        g->entries = grown;
+        g->cap_entries = cap;
+    }
+    g->entries[g->n_entries++] = e;
+    return sheaf_gguf_add_tensor(g->gguf, name, e.type, vector ? 1 : 2, e.ne, NULL);
+}
+
+/* Elements of tensor i; fits sheaf_gguf_source_t. */
+static enum sheaf_status fill(void *user, int64_t i, const void **data) {
+    struct generator *g = user;
+    const struct entry *e = &g->entries[i];
+    const size_t row_size = sheaf_row_size(e->type, e->ne[0]);
+    float mean, spread;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    free(g->row);
+    free(g->data);
+    g->row = malloc((size_t)e->ne[0] * sizeof *g->row);
+    g->data = malloc(row_size * (size_t)e->ne[1]);
+    if (!g->row || !g->data) return no_memory();
+    spread_of(g, e->weight, &mean, &spread);
+    for (int64_t r = 0; !status && r < e->ne[1]; r++) {
+        for (int64_t k = 0; k < e->ne[0]; k++) g->row[k] = mean + spread * random_normal(g);
+        status = sheaf_from_float(e->type, g->row, g->data + (size_t)r * row_size, e->ne[0]);
+    }
+    *data = g->data;
+    return status;
+}
+
+static enum sheaf_status add_weights(struct generator *g) {
+    uint32_t wanted = g->hp.arch->needs;
+    if (!g->p->tied) wanted |= SHEAF__W_BIT(OUTPUT);
+    if (g->p->fused_qkv) {
+        bool bias = wanted & SHEAF__W_BIT(Q_BIAS);
+        wanted &= ~(SHEAF__W_BIT(Q) | SHEAF__W_BIT(K) | SHEAF__W_BIT(V) | SHEAF__W_BIT(Q_BIAS) |
+                    SHEAF__W_BIT(K_BIAS) | SHEAF__W_BIT(V_BIAS));
+        wanted |= SHEAF__W_BIT(QKV) | (bias ? SHEAF__W_BIT(QKV_BIAS) : 0);
+    }
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    for (int w = SHEAF__W_LAYER_COUNT; !status && w < SHEAF__W_COUNT; w++)
+        if (wanted >> (unsigned)w & 1) status = add_weight(g, (enum sheaf__weight)w, -1);
+    for (int64_t il = 0; !status && il < g->hp.n_layer; il++)
+        for (int w = 0; !status && w < SHEAF__W_LAYER_COUNT; w++)
+            if (wanted >> (unsigned)w & 1) status = add_weight(g, (enum sheaf__weight)w, il);
+    return status;
+}
+
+/* ---- vocabulary ---- */
+
+struct vocab {
+    char (*text)[16];
+    float *scores;
+    int32_t *types;
+    int64_t n, i;
+};
+
+enum { TOKEN_NORMAL = 1, TOKEN_UNKNOWN = 2, TOKEN_CONTROL = 3, TOKEN_BYTE = 6 };
+
+static void put_token(struct vocab *v, const char *text, float score, int32_t type) {
+    if (v->i >= v->n) return;
+    snprintf(v->text[v->i], sizeof v->text[0], "%s", text);
+    v->scores[v->i] = score;
+    v->types[v->i++] = type;
+}
+
+/* Code point below 0x800 in UTF-8. */
+static void put_utf8(char *dst, unsigned c) {
+    if (c < 0x80) {
+        dst[0] = (char)c;
+        dst[1] = 0;
+    } else {
+        dst[0] = (char)(0xc0 | c >> 6);
+        dst[1] = (char)(0x80 | (c & 0x3f));
+        dst[2] = 0;
+    }
+}
+
+/* How byte-level BPE spells a byte: itself where that is printable, else 256 and up (GPT-2). */
+static unsigned byte_to_char(unsigned byte) {
+    unsigned c = 256;
+    for (unsigned b = 0; b < N_BYTES; b++) {
+        bool printable =
+            (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || (b >= 0xae && b <= 0xff);
+        if (b == byte) return printable ? b : c;
+        if (!printable) c++;
+    }
+    return 0;
+}
+
+/* Letters in pairs, then in fours: enough for any size, each token made of two earlier ones. */
+static void pair(int64_t k, char left[8], char right[8]) {
+    static const char letters[] = "etaoinshrdlucmfwypvbgkjqxz";
+    if (k < 26 * 26) {
+        snprintf(left, 8, "%c", letters[k / 26]);
+        snprintf(right, 8, "%c", letters[k % 26]);
+    } else {
+        int64_t a = (k - 26 * 26) / (26 * 26) % (26 * 26), b = (k - 26 * 26) % (26 * 26);
+        snprintf(left, 8, "%c%c", letters[a / 26], letters[a % 26]);
+        snprintf(right, 8, "%c%c", letters[b / 26], letters[b % 26]);
+    }
+}
+
+static void fill_spm(struct vocab *v) {
+    char text[16], left[8], right[8];
+    put_token(v, "<unk>", 0, TOKEN_UNKNOWN);
+    put_token(v, "<s>", 0, TOKEN_CONTROL);
+    put_token(v, "</s>", 0, TOKEN_CONTROL);
+    for (unsigned b = 0; b < N_BYTES; b++) {
+        snprintf(text, sizeof text, "<0x%02X>", b);
+        put_token(v, text, 0, TOKEN_BYTE);
+    }
+    put_token(v, "\xe2\x96\x81", -1, TOKEN_NORMAL);
+    for (char c = 'a'; c <= 'z'; c++) {
+        text[0] = c;
+        text[1] = 0;
+        put_token(v, text, -1, TOKEN_NORMAL);
+    }
+    for (int64_t k = 0; v->i < v->n; k++) {
+        pair(k, left, right);
+        snprintf(text, sizeof text, "%s%s", left, right);
+        put_token(v, text, -2.0f - (float)k, TOKEN_NORMAL);
+    }
+}
+
+static void fill_bpe(struct vocab *v, char (*merges)[16], int64_t *n_merges) {
+    char text[16], left[8], right[8];
+    for (unsigned b = 0; b < N_BYTES; b++) {
+        put_utf8(text, byte_to_char(b));
+        put_token(v, text, 0, TOKEN_NORMAL);
+    }
+    put_token(v, "<|endoftext|>", 0, TOKEN_CONTROL);
+    put_token(v, "<|im_start|>", 0, TOKEN_CONTROL);
+    put_token(v, "<|im_end|>", 0, TOKEN_CONTROL);
+    for (*n_merges = 0; v->i < v->n; (*n_merges)++) {
+        pair(*n_merges, left, right);
+        snprintf(text, sizeof text, "%s%s", left, right);
+        put_token(v, text, 0, TOKEN_NORMAL);
+        snprintf(merges[*n_merges], sizeof merges[0], "%s %s", left, right);
+    }
+}
+
+static enum sheaf_status add_strings(struct sheaf_gguf *gguf, const char *key, char (*text)[16],
+                                     int64_t n) {
+    const char **p = malloc(((size_t)n + 1) * sizeof *p);
+    if (!p) return no_memory();
+    for (int64_t i = 0; i < n; i++) p[i] = text[i];
+    enum sheaf_status status = sheaf_gguf_set_arr_str(gguf, key, p, (size_t)n);
+    free(p);
+    return status;
+}
+
+static enum sheaf_status add_vocab(struct generator *g, bool bpe) {
+    size_t n = (size_t)g->hp.n_vocab;
+    int64_t n_merges = 0;
+    struct vocab v = {.text = calloc(n, sizeof v.text[0]),
+                      .scores = calloc(n, sizeof *v.scores),
+                      .types = calloc(n, sizeof *v.types),
+                      .n = g->hp.n_vocab};
+    char(*merges)[16] = calloc(n, sizeof merges[0]);
+    struct sheaf_gguf *out = g->gguf;
+    enum sheaf_status status =
+        v.text && v.scores && v.types && merges ? SHEAF_STATUS_SUCCESS : no_memory();
+    if (status) goto out;
+    if (bpe)
+        fill_bpe(&v, merges, &n_merges);
+    else
+        fill_spm(&v);
+    status = sheaf_gguf_set_str(out, "tokenizer.ggml.model", bpe ? "gpt2" : "llama");
+    if (!status) status = add_strings(out, "tokenizer.ggml.tokens", v.text, v.n);
+    if (!status)
+        status =
+            sheaf_gguf_set_arr(out, "tokenizer.ggml.token_type", SHEAF_GGUF_TYPE_INT32, v.types, n);
+    if (bpe) {
+        if (!status) status = sheaf_gguf_set_str(out, "tokenizer.ggml.pre", "qwen2");
+        if (!status) status = add_strings(out, "tokenizer.ggml.merges", merges, n_merges);
+        if (!status) status = sheaf_gguf_set_u32(out, "tokenizer.ggml.eos_token_id", N_BYTES);
+        if (!status) status = sheaf_gguf_set_bool(out, "tokenizer.ggml.add_bos_token", false);
+    } else {
+        if (!status)
+            status = sheaf_gguf_set_arr(out, "tokenizer.ggml.scores", SHEAF_GGUF_TYPE_FLOAT32,
+                                        v.scores, n);
+        if (!status) status = sheaf_gguf_set_u32(out, "tokenizer.ggml.bos_token_id", 1);
+        if (!status) status = sheaf_gguf_set_u32(out, "tokenizer.ggml.eos_token_id", 2);
+        if (!status) status = sheaf_gguf_set_u32(out, "tokenizer.ggml.unknown_token_id", 0);
+        if (!status) status = sheaf_gguf_set_bool(out, "tokenizer.ggml.add_bos_token", true);
+    }
+out:
+    free(v.text);
+    free(v.scores);
+    free(v.types);
+    free(merges);
+    return status;
+}
+
+/* ---- metadata ---- */
+
+static enum sheaf_status add_metadata(struct generator *g) {
+    const struct sheaf__generate_params *p = g->p;
+    const struct {
+        const char *suffix;
+        int64_t v;
+    } ints[] = {
+        {"context_length", p->n_ctx},          {"embedding_length", p->n_embd},
+        {"block_count", p->n_layer},           {"feed_forward_length", p->n_ff},
+        {"attention.head_count", p->n_head},   {"attention.head_count_kv", p->n_head_kv},
+        {"attention.key_length", p->head_dim}, {"attention.value_length", p->head_dim},
+        {"rope.dimension_count", p->head_dim}, {"attention.sliding_window", p->swa_window},
+    };
+    char key[128];
+    enum sheaf_status status = sheaf_gguf_set_str(g->gguf, "general.architecture", p->arch);
+    if (!status) status = sheaf_gguf_set_str(g->gguf, "general.name", "random weights");
+    if (!status && g->mix)
+        status = sheaf_gguf_set_u32(g->gguf, "general.file_type", sheaf__mix_file_type(g->mix));
+    if (!status) status = sheaf_gguf_set_u32(g->gguf, "general.quantization_version", 2);
+    for (size_t i = 0; !status && i < sizeof ints / sizeof *ints; i++) {
+        snprintf(key, sizeof key, "%s.%s", p->arch, ints[i].suffix);
+        status = sheaf_gguf_set_u32(g->gguf, key, (uint32_t)ints[i].v);
+    }
+    snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", p->arch);
+    if (!status) status = sheaf_gguf_set_f32(g->gguf, key, 1e-5f);
+    snprintf(key, sizeof key, "%s.rope.freq_base", p->arch);
+    if (!status) status = sheaf_gguf_set_f32(g->gguf, key, 10000.0f);
+    return status;
+}
+
+static enum sheaf_status check(const struct sheaf__generate_params *p) {
+    const struct {
+        const char *name;
+        int64_t v, min, max;
+    } ranges[] = {
+        {"layers", p->n_layer, 1, 1024},
+        {"embd", p->n_embd, 1, 1 << 16},
+        {"heads", p->n_head, 1, 1024},
+        {"kv-heads", p->n_head_kv, 1, p->n_head},
+        {"head-dim", p->head_dim, 2, 1024},
+        {"ff", p->n_ff, 1, 1 << 18},
+        {"vocab", p->n_vocab, MIN_VOCAB, MAX_VOCAB / 4},
+        {"ctx", p->n_ctx, 1, 1 << 24},
+        {"window", p->swa_window, 0, 1 << 24},
+    };
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        if (ranges[i].v < ranges[i].min || ranges[i].v > ranges[i].max)
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "%s is %" PRId64 "; allowed are %" PRId64 "..%" PRId64,
+                                   ranges[i].name, ranges[i].v, ranges[i].min, ranges[i].max);
+    }
+    if (p->n_head % p->n_head_kv || p->head_dim % 2)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "heads must be a multiple of kv-heads, and head-dim even");
+    if (!sheaf_type_is_known(p->type) || p->type == SHEAF_TYPE_I32 || p->type == SHEAF_TYPE_I64)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "weights cannot be of that type");
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__generate(const struct sheaf__generate_params *params, const char *path) {
+    struct generator g = {.p = params, .state = params->seed};
+    enum sheaf_status status = check(params);
+    if (status) return status;
+    if (params->mix && !(g.mix = sheaf__mix_find(params->mix)))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "there is no type or mix '%.40s'",
+                               params->mix);
+    g.gguf = sheaf_gguf_new();
+    if (!g.gguf) return SHEAF_STATUS_ALLOC_FAILED;
+    status = add_metadata(&g);
+    /* read back what was written, so that shapes follow the loader's own rules */
+    if (!status) status = sheaf__hparams_read(g.gguf, params->n_vocab, &g.hp);
+    if (!status) status = add_vocab(&g, strcmp(params->arch, "qwen2") == 0);
+    if (!status) status = add_weights(&g);
+    if (!status) status = sheaf_gguf_write_from(g.gguf, path, fill, &g);
+    free(g.entries);
+    free(g.row);
+    free(g.data);
+    sheaf_gguf_free(g.gguf);
+    return status;
+}

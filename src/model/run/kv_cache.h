@@ -1,0 +1,25 @@
+/* Keys and values of the tokens seen so far: per layer two tensors [heads x size, n_ctx]. */
+#ifndef SHEAF_MODEL_KV_CACHE_H
+#define SHEAF_MODEL_KV_CACHE_H
+
+#include "sheaf/backend.h"
+
+#include "model/file/hparams.h"
+
+struct sheaf__kv_cache {
+    struct sheaf_context *ctx;
+    struct sheaf_backend_buffer *buffer;
+    int64_t n_ctx;
+    struct sheaf_tensor **k, **v; /* [n_layer]: "cache_k-3" [n_head_kv * head_k, n_ctx] */
+};
+
+/* On buft, zeroed; buft NULL: shapes without memory. UNSUPPORTED if a head is not whole blocks of
+ * `type`. */
+enum sheaf_status sheaf__kv_cache_new(const struct sheaf__hparams *hp, int64_t n_ctx,
+                                      enum sheaf_type type, sheaf_backend_buffer_type_t buft,
+                                      struct sheaf__kv_cache **out);
+void sheaf__kv_cache_free(struct sheaf__kv_cache *cache); /* accepts NULL */
+/* Bytes of the whole cache, over all members. */
+size_t sheaf__kv_cache_bytes(const struct sheaf__hparams *hp, int64_t n_ctx, enum sheaf_type type);
+
+#endif

@@ -1,0 +1,307 @@
+/* Sets a model up over the devices of the job. Owns everything in struct sheaf__session. */
+#include "model/run/session.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sheaf/meta.h"
+#include "sheaf/world.h"
+
+#include "model/place/overlap.h"
+#include "model/place/speed.h"
+
+enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 512 };
+
+static enum sheaf_status no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the session");
+}
+
+void sheaf__session_free(struct sheaf__session *s) {
+    if (!s) return;
+    sheaf__context_free(s->context);
+    sheaf_backend_buffer_t weights = s->model ? s->model->buffer : NULL;
+    sheaf_backend_buffer_free(weights); /* before the device that it lies on */
+    if (s->model) s->model->buffer = NULL;
+    sheaf_backend_free(s->backend);
+    sheaf_backend_meta_device_free(s->meta);
+    sheaf__policy_free(s->policy);
+    sheaf__model_free(s->model);
+    free(s->members);
+    free(s->shares);
+    free(s);
+}
+
+/* ---- devices ---- */
+
+const char *sheaf__session_device_name(sheaf_backend_dev_t dev) {
+    static _Thread_local char name[96];
+    const char *own = sheaf_backend_dev_name(dev);
+    /* stand-ins of remote devices carry their rank in the name already */
+    if (strchr(own, '@'))
+        snprintf(name, sizeof name, "%s", own);
+    else
+        snprintf(name, sizeof name, "%s@%d", own, sheaf_world_device_rank(dev));
+    return name;
+}
+
+/* Does the list entry [n] mean this device? "CPU0@1" one device, "CPU0" that of every rank. */
+static bool entry_matches(const char *entry, size_t n, sheaf_backend_dev_t dev) {
+    const char *name = sheaf__session_device_name(dev);
+    size_t len = memchr(entry, '@', n) ? strlen(name) : strcspn(name, "@");
+    return len == n && strncmp(entry, name, n) == 0;
+}
+
+static enum sheaf_status add_entry(struct sheaf__session *s, const char *entry, size_t n,
+                                   const sheaf_backend_dev_t *devices, size_t n_devices) {
+    bool found = false;
+    for (size_t i = 0; i < n_devices; i++) {
+        if (!entry_matches(entry, n, devices[i])) continue;
+        found = true;
+        for (int j = 0; j < s->n_members; j++) {
+            if (s->members[j] == devices[i])
+                return sheaf_set_error(SHEAF_STATUS_INVALID, "--devices names %s twice",
+                                       sheaf__session_device_name(devices[i]));
+        }
+        s->members[s->n_members++] = devices[i];
+    }
+    if (!found)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "--devices: there is no device '%.*s' (sheaf-info lists them)",
+                               (int)n, entry);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status choose_devices(struct sheaf__session *s, const char *list) {
+    const sheaf_backend_dev_t *devices = NULL;
+    size_t n = 0;
+    enum sheaf_status status = sheaf_world_devices(&devices, &n);
+    if (status) return status;
+    if (n == 0) return sheaf_set_error(SHEAF_STATUS_FAILED, "the job has no devices");
+    s->members = calloc(n, sizeof(*s->members));
+    s->shares = calloc(n, sizeof *s->shares);
+    if (!s->members || !s->shares) return no_memory();
+    if (!list || strcmp(list, "all") == 0) {
+        memcpy(s->members, devices, n * sizeof(*devices));
+        s->n_members = (int)n;
+        return SHEAF_STATUS_SUCCESS;
+    }
+    for (const char *p = list; !status && p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
+        status = add_entry(s, p, strcspn(p, ","), devices, n);
+    for (int j = 1; !status && j < s->n_members; j++) {
+        if (sheaf_world_device_rank(s->members[j]) < sheaf_world_device_rank(s->members[j - 1]))
+            status = sheaf_set_error(SHEAF_STATUS_INVALID, "--devices: list the devices by rank, "
+                                                           "lower ranks first");
+    }
+    return status;
+}
+
+/* ---- shares ---- */
+
+enum sheaf_status sheaf__session_parse_shares(const char *text, int n, double *shares) {
+    const char *p = text;
+    double sum = 0;
+    int count = 1;
+    for (const char *c = text; *c; c++) count += *c == ',';
+    if (count != n)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "--split %.60s has %d numbers, but there are %d members", text,
+                               count, n);
+    for (int j = 0; j < n; j++) {
+        char *end;
+        if ((*p < '0' || *p > '9') && *p != '.') goto bad;
+        shares[j] = strtod(p, &end);
+        if (end == p || (*end && *end != ',') || !(shares[j] >= 0 && shares[j] <= 1e12)) goto bad;
+        sum += shares[j];
+        p = end + 1;
+    }
+    if (sum > 0) return SHEAF_STATUS_SUCCESS;
+bad:
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "--split %.60s: give even, auto, or %d numbers >= 0, not all 0, with "
+                           "commas between them",
+                           text, n);
+}
+
+static enum sheaf_status choose_shares(struct sheaf__session *s, const char *split) {
+    for (int j = 0; j < s->n_members; j++) s->shares[j] = 1;
+    if (!split || strcmp(split, "even") == 0) return SHEAF_STATUS_SUCCESS;
+    if (strcmp(split, "auto") == 0)
+        return sheaf__speed_measure(s->model, s->members, s->n_members, s->shares);
+    return sheaf__session_parse_shares(split, s->n_members, s->shares);
+}
+
+/* ---- checks before loading ---- */
+
+static enum sheaf_status compare_fingerprints(const struct sheaf__model *model) {
+    int n = sheaf_world_size();
+    if (n == 1) return SHEAF_STATUS_SUCCESS;
+    uint64_t mine = sheaf__model_fingerprint(model), *all = calloc((size_t)n, sizeof *all);
+    if (!all) return no_memory();
+    enum sheaf_status status =
+        sheaf_world_all_gather(&mine, sizeof mine, all, "the model's fingerprint");
+    for (int r = 1; !status && r < n; r++) {
+        if (all[r] != all[0])
+            status = sheaf_set_error(SHEAF_STATUS_INVALID,
+                                     "rank %d (%s) and rank 0 (%s) opened different models as %s",
+                                     r, sheaf_world_host_name(r), sheaf_world_host_name(0),
+                                     sheaf_gguf_path(model->gguf));
+    }
+    free(all);
+    return status;
+}
+
+/* Bytes of weights and cache of member j. */
+static enum sheaf_status member_bytes(const struct sheaf__session *s, int j, enum sheaf_type kv,
+                                      size_t *bytes) {
+    const struct sheaf__hparams *hp = &s->model->hp;
+    enum sheaf_status status = sheaf__policy_weight_bytes(s->policy, j, bytes);
+    struct sheaf_tensor k = {.type = kv, .ne = {hp->n_head_kv * hp->head_k, s->n_ctx, 1, 1}};
+    struct sheaf_tensor v = {.type = kv, .ne = {hp->n_head_kv * hp->head_v, s->n_ctx, 1, 1}};
+    size_t k_bytes = 0, v_bytes = 0;
+    memcpy(k.name, "cache_k-0", sizeof "cache_k-0");
+    memcpy(v.name, "cache_v-0", sizeof "cache_v-0");
+    if (!status) status = sheaf__policy_tensor_bytes(s->policy, &k, j, &k_bytes);
+    if (!status) status = sheaf__policy_tensor_bytes(s->policy, &v, j, &v_bytes);
+    *bytes += (size_t)hp->n_layer * (k_bytes + v_bytes);
+    return status;
+}
+
+/* A CPU device reports its part of the host's memory, but all of a host's CPU members allocate from
+ * the same; other devices have memory of their own. */
+static enum sheaf_status check_memory(const struct sheaf__session *s, enum sheaf_type kv) {
+    int n_hosts = sheaf_world_n_hosts();
+    size_t *needs = calloc((size_t)n_hosts, sizeof *needs);
+    size_t *frees = calloc((size_t)n_hosts, sizeof *frees);
+    const sheaf_backend_dev_t *devices = NULL;
+    size_t n_devices = 0;
+    enum sheaf_status status =
+        needs && frees ? sheaf_world_devices(&devices, &n_devices) : no_memory();
+    for (size_t i = 0; !status && i < n_devices; i++) {
+        int host = sheaf_world_host_index(sheaf_world_device_rank(devices[i]));
+        size_t free_bytes = 0, total = 0;
+        sheaf_backend_dev_memory(devices[i], &free_bytes, &total);
+        if (sheaf_backend_dev_type(devices[i]) == SHEAF_BACKEND_DEVICE_TYPE_CPU && host >= 0)
+            frees[host] += free_bytes;
+    }
+    const double gib = 1024.0 * 1024 * 1024;
+    for (int j = 0; !status && j < s->n_members; j++) {
+        int host = sheaf_world_host_index(sheaf_world_device_rank(s->members[j]));
+        size_t need = 0, free_bytes = 0, total = 0;
+        status = member_bytes(s, j, kv, &need);
+        if (status) break;
+        sheaf_backend_dev_memory(s->members[j], &free_bytes, &total);
+        if (sheaf_backend_dev_type(s->members[j]) == SHEAF_BACKEND_DEVICE_TYPE_CPU && host >= 0) {
+            needs[host] += need;
+        } else if (free_bytes && need > free_bytes) {
+            status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED,
+                                     "%s: the share of %s needs %.2f GiB, but it has %.2f GiB free:"
+                                     " use more devices or give it less with --split",
+                                     sheaf_gguf_path(s->model->gguf),
+                                     sheaf__session_device_name(s->members[j]), (double)need / gib,
+                                     (double)free_bytes / gib);
+        }
+    }
+    for (int j = 0; !status && j < s->n_members; j++) {
+        int rank = sheaf_world_device_rank(s->members[j]), host = sheaf_world_host_index(rank);
+        if (host >= 0 && frees[host] && needs[host] > frees[host])
+            status =
+                sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED,
+                                "%s: weights and K/V cache need %.2f GiB on host %s, which has "
+                                "%.2f GiB free: use more hosts, a smaller model or a smaller "
+                                "--ctx",
+                                sheaf_gguf_path(s->model->gguf), (double)needs[host] / gib,
+                                sheaf_world_host_name(rank), (double)frees[host] / gib);
+    }
+    free(needs);
+    free(frees);
+    return status;
+}
+
+static enum sheaf_status count_bytes(struct sheaf__session *s) {
+    double sum = 0, mine = 0;
+    for (int j = 0; j < s->n_members; j++) {
+        size_t bytes = 0;
+        sum += s->shares[j];
+        if (sheaf_world_device_rank(s->members[j]) != sheaf_world_rank()) continue;
+        enum sheaf_status status = sheaf__policy_weight_bytes(s->policy, j, &bytes);
+        if (status) return status;
+        s->weight_bytes += bytes;
+        mine += s->shares[j];
+    }
+    s->share_bytes = (size_t)((double)s->model->total_bytes * (mine / sum));
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- set-up ---- */
+
+static enum sheaf_status plan(struct sheaf__session *s, const struct sheaf__session_params *p) {
+    sheaf_world_enter(SHEAF_PHASE_LOAD, "model file");
+    enum sheaf_status status = sheaf__model_open(p->path, &s->model);
+    status = sheaf_world_agree(status, "opening the model");
+    if (!status) status = compare_fingerprints(s->model);
+    if (!status) status = choose_devices(s, p->single ? NULL : p->devices);
+    if (!status && p->single && sheaf_world_size() > 1)
+        status = sheaf_set_error(SHEAF_STATUS_INVALID, "--single works with one rank only");
+    if (status) return status;
+    if (p->single) s->n_members = 1;
+    s->n_ctx = p->n_ctx ? p->n_ctx
+                        : (s->model->hp.n_ctx_train < DEFAULT_CTX ? s->model->hp.n_ctx_train
+                                                                  : DEFAULT_CTX);
+    s->n_batch = p->n_batch ? p->n_batch : DEFAULT_BATCH;
+    status = choose_shares(s, p->single ? NULL : p->split);
+    if (!status) status = sheaf__policy_new(s->model, s->shares, s->n_members, &s->policy);
+    if (!status) status = count_bytes(s);
+    return status;
+}
+
+static enum sheaf_status make_backend(struct sheaf__session *s,
+                                      const struct sheaf__session_params *p) {
+    if (p->single) return sheaf_backend_dev_init(s->members[0], NULL, &s->backend);
+    enum sheaf_status status = sheaf_backend_meta_device(
+        s->members, (size_t)s->n_members, sheaf__policy_get_state, s->policy, &s->meta);
+    enum sheaf_backend_meta_overlap overlap;
+    if (!status) status = sheaf__overlap_parse(p->overlap, &overlap);
+    if (!status) status = sheaf_backend_meta_dev_set_overlap(s->meta, overlap);
+    if (!status)
+        status = sheaf__overlap_choose(overlap, s->model, s->policy, s->meta, s->n_batch,
+                                       &s->min_chunked);
+    if (!status) status = sheaf_backend_dev_init(s->meta, NULL, &s->backend);
+    if (!status && p->check) sheaf_backend_meta_set_check(s->backend, true);
+    return status;
+}
+
+static enum sheaf_status load(struct sheaf__session *s, const struct sheaf__session_params *p) {
+    enum sheaf_status status = sheaf_world_agree(make_backend(s, p), "making the meta device");
+    if (status) return status;
+    status = sheaf__model_load(s->model, sheaf_backend_get_default_buffer_type(s->backend),
+                               p->progress, p->user);
+    status = sheaf_world_agree(status, "loading the weights");
+    if (status) return status;
+    const struct sheaf__context_params cp = {.size = sizeof cp,
+                                             .n_ctx = s->n_ctx,
+                                             .n_batch = s->n_batch,
+                                             .type = p->kv_type,
+                                             .min_chunked = s->min_chunked};
+    status = sheaf__context_new(s->model, s->backend, &cp, &s->context);
+    return sheaf_world_agree(status, "making the K/V cache");
+}
+
+enum sheaf_status sheaf__session_new(const struct sheaf__session_params *params,
+                                     struct sheaf__session **out) {
+    *out = NULL;
+    struct sheaf__session *s = calloc(1, sizeof *s);
+    if (!s) return no_memory();
+    enum sheaf_status status = plan(s, params);
+    if (!status && !params->plan_only) {
+        status = sheaf_world_agree(check_memory(s, params->kv_type), "checking the memory");
+        if (!status) status = load(s, params);
+    }
+    sheaf_world_enter(SHEAF_PHASE_IDLE, NULL);
+    if (status)
+        sheaf__session_free(s);
+    else
+        *out = s;
+    return status;
+}

@@ -1,0 +1,208 @@
+/* Recognising and writing chat formats; see chat.h. One table row a format. */
+#include "model/text/chat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct format {
+    const char *name;
+    const char *markers[2]; /* all must occur; unused ones are "" */
+    const char *open, *opened, *close;
+    const char *assistant; /* what the format calls that role */
+    bool trim;             /* contents without white space around them */
+    bool has_system;
+};
+
+static const struct format formats[SHEAF_CHAT_COUNT] = {
+    [SHEAF_CHAT_CHATML] = {"ChatML",
+                           {"<|im_start|>", ""},
+                           "<|im_start|>",
+                           "\n",
+                           "<|im_end|>\n",
+                           "assistant",
+                           false,
+                           true},
+    [SHEAF_CHAT_LLAMA3] = {"Llama 3",
+                           {"<|start_header_id|>", "<|end_header_id|>"},
+                           "<|start_header_id|>",
+                           "<|end_header_id|>\n\n",
+                           "<|eot_id|>",
+                           "assistant",
+                           true,
+                           true},
+    [SHEAF_CHAT_GEMMA] = {"Gemma",
+                          {"<start_of_turn>", ""},
+                          "<start_of_turn>",
+                          "\n",
+                          "<end_of_turn>\n",
+                          "model",
+                          true,
+                          false},
+};
+
+const char *sheaf_chat_name(enum sheaf_chat_format format) {
+    return (unsigned)format < SHEAF_CHAT_COUNT ? formats[format].name : "?";
+}
+
+/* A ChatML template that inserts a system message of its own spells it whole: a literal from
+ * <|im_start|>system to <|im_end|>, with the newline either real or as \n. A quote or a brace in
+ * between means that something variable is inserted, and it is not the default. */
+static void find_default_system(const char *text, struct sheaf_chat *chat) {
+    static const char open[] = "<|im_start|>system", close[] = "<|im_end|>";
+    for (const char *p = text; (p = strstr(p, open)) != NULL;) {
+        p += sizeof open - 1;
+        size_t skip = *p == '\n' ? 1 : p[0] == '\\' && p[1] == 'n' ? 2 : 0;
+        const char *end = strstr(p, close);
+        if (skip == 0 || !end) continue;
+        size_t len = (size_t)(end - p) - skip;
+        if (len == 0 || len >= sizeof chat->default_system) continue;
+        bool literal = true;
+        for (size_t i = 0; i < len; i++)
+            if (strchr("'\"{}\\", p[skip + i])) literal = false;
+        if (!literal) continue;
+        memcpy(chat->default_system, p + skip, len);
+        chat->default_system[len] = 0;
+        return;
+    }
+}
+
+enum sheaf_status sheaf_chat_from_template(const char *text, struct sheaf_chat *out) {
+    *out = (struct sheaf_chat){0};
+    for (int f = 0; f < SHEAF_CHAT_COUNT; f++) {
+        if (!strstr(text, formats[f].markers[0]) || !strstr(text, formats[f].markers[1])) continue;
+        out->format = (enum sheaf_chat_format)f;
+        if (f == SHEAF_CHAT_CHATML) find_default_system(text, out);
+        return SHEAF_STATUS_SUCCESS;
+    }
+    return sheaf_set_error(
+        SHEAF_STATUS_UNSUPPORTED,
+        "chat: the model's template is none of ChatML, Llama 3, Gemma; it begins "
+        "\"%.60s\". Run without --chat and write the format into the prompt",
+        text);
+}
+
+enum sheaf_status sheaf_chat_from_gguf(const struct sheaf_gguf *gguf,
+                                       const struct sheaf_tokenizer *tok, struct sheaf_chat *out) {
+    if (sheaf_gguf_find_key(gguf, "tokenizer.chat_template") >= 0) {
+        const char *text;
+        enum sheaf_status st = sheaf_gguf_get_str(gguf, "tokenizer.chat_template", &text);
+        return st ? st : sheaf_chat_from_template(text, out);
+    }
+    *out = (struct sheaf_chat){0};
+    for (int f = 0; f < SHEAF_CHAT_COUNT; f++) {
+        bool all = true;
+        for (int m = 0; m < 2; m++) {
+            const char *marker = formats[f].markers[m];
+            all = all && (!*marker || sheaf_tokenizer_find(tok, marker) >= 0);
+        }
+        if (!all) continue;
+        out->format = (enum sheaf_chat_format)f;
+        return SHEAF_STATUS_SUCCESS;
+    }
+    return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                           "chat: %s has no chat template and no tokens of ChatML, Llama 3 or "
+                           "Gemma; it is probably not trained for chat, run without --chat",
+                           sheaf_gguf_path(gguf));
+}
+
+/* ---- writing ---- */
+
+/* Text of unknown length: first pass counts (s NULL), second writes. */
+struct text {
+    char *s;
+    size_t n;
+};
+
+static void put(struct text *t, const char *s, size_t len) {
+    if (t->s) memcpy(t->s + t->n, s, len);
+    t->n += len;
+}
+
+static void put_str(struct text *t, const char *s) { put(t, s, strlen(s)); }
+
+static void put_content(struct text *t, const char *s, bool trim) {
+    static const char blank[] = " \t\r\n\v\f";
+    size_t len = strlen(s);
+    if (trim) {
+        size_t skip = strspn(s, blank);
+        s += skip;
+        len -= skip;
+        while (len && strchr(blank, s[len - 1])) len--;
+    }
+    put(t, s, len);
+}
+
+static void put_message(struct text *t, const struct format *f, const char *role,
+                        const char *system, const char *content) {
+    put_str(t, f->open);
+    put_str(t, role);
+    put_str(t, f->opened);
+    if (system) {
+        put_content(t, system, f->trim);
+        put_str(t, "\n\n");
+    }
+    put_content(t, content, f->trim);
+    put_str(t, f->close);
+}
+
+static void put_all(struct text *t, const struct sheaf_chat *chat,
+                    const struct sheaf_chat_message *m, size_t n, bool reply) {
+    const struct format *f = &formats[chat->format];
+    const char *system = *chat->default_system ? chat->default_system : NULL;
+    size_t first = n && strcmp(m[0].role, "system") == 0;
+    if (first) system = m[0].content;
+    if (system && f->has_system) {
+        put_message(t, f, "system", NULL, system);
+        system = NULL;
+    }
+    for (size_t i = first; i < n; i++) {
+        bool answer = strcmp(m[i].role, "assistant") == 0;
+        put_message(t, f, answer ? f->assistant : m[i].role, answer ? NULL : system, m[i].content);
+        if (!answer) system = NULL;
+    }
+    if (reply) {
+        put_str(t, f->open);
+        put_str(t, f->assistant);
+        put_str(t, f->opened);
+    }
+}
+
+enum sheaf_status sheaf_chat_format_messages(const struct sheaf_chat *chat,
+                                             const struct sheaf_chat_message *messages, size_t n,
+                                             bool reply, char **out) {
+    *out = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const char *role = messages[i].role;
+        if (strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0) continue;
+        if (strcmp(role, "system") != 0)
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "chat: message %zu has the role \"%s\"; system, user and "
+                                   "assistant are known",
+                                   i, role);
+        if (i > 0)
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "chat: message %zu is a system message; only the first can be",
+                                   i);
+        if (!formats[chat->format].has_system && (n < 2 || strcmp(messages[1].role, "user") != 0))
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "chat: the %s format needs a user message after the system "
+                                   "message",
+                                   formats[chat->format].name);
+    }
+    struct text t = {NULL, 0};
+    put_all(&t, chat, messages, n, reply);
+    t.s = malloc(t.n + 1);
+    if (!t.s)
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED,
+                               "chat: cannot allocate %zu bytes for the prompt", t.n + 1);
+    t.n = 0;
+    put_all(&t, chat, messages, n, reply);
+    t.s[t.n] = 0;
+    *out = t.s;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+const char *sheaf_chat_after_answer(const struct sheaf_chat *chat) {
+    const char *close = formats[chat->format].close;
+    return strchr(close, '>') + 1;
+}

@@ -1,0 +1,148 @@
+/* Symbol table and merge table; see vocab.h.
+ *
+ * Both tables are open-addressed with linear probing and at most half full, so a search always
+ * meets an empty slot. */
+#include "model/text/vocab.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static enum sheaf_status no_memory(size_t bytes) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED,
+                           "tokenizer: cannot allocate %zu bytes for the vocabulary", bytes);
+}
+
+void sheaf__vocab_free(struct sheaf__vocab *v) {
+    free(v->arena);
+    free(v->text);
+    free(v->slots);
+    free(v->pairs);
+    *v = (struct sheaf__vocab){0};
+}
+
+static uint64_t mix(uint64_t h) {
+    h ^= h >> 32;
+    h *= 0x9E3779B97F4A7C15u;
+    return h ^ h >> 29;
+}
+
+static size_t hash_text(const char *s, size_t len) {
+    uint64_t h = 0xCBF29CE484222325u; /* FNV-1a */
+    for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)s[i]) * 0x100000001B3u;
+    return (size_t)mix(h);
+}
+
+static size_t hash_pair(uint32_t left, uint32_t right) {
+    return (size_t)mix(mix((uint64_t)left << 32 | right));
+}
+
+/* Grows *p to hold at least `need` elements of `size` bytes, doubling. */
+static enum sheaf_status grow(void **p, size_t *cap, size_t need, size_t size) {
+    if (need <= *cap) return SHEAF_STATUS_SUCCESS;
+    size_t n = *cap ? *cap : 256;
+    while (n < need) n *= 2;
+    size_t bytes;
+    if (__builtin_mul_overflow(n, size, &bytes)) return no_memory(SIZE_MAX);
+    void *q = realloc(*p, bytes);
+    if (!q) return no_memory(bytes);
+    *p = q;
+    *cap = n;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__vocab_add(struct sheaf__vocab *v, const char *s, size_t len,
+                                   uint32_t *out) {
+    if (v->n >= INT32_MAX || len > UINT32_MAX / 2 || v->arena_n > UINT32_MAX / 2)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "tokenizer: the vocabulary's text exceeds 2 GiB");
+    enum sheaf_status st = grow((void **)&v->arena, &v->arena_cap, v->arena_n + len + 1, 1);
+    if (!st) st = grow((void **)&v->text, &v->cap, v->n + 1, sizeof *v->text);
+    if (st) return st;
+    v->text[v->n] = (struct sheaf__span){(uint32_t)v->arena_n, (uint32_t)len};
+    if (len) memcpy(v->arena + v->arena_n, s, len);
+    v->arena[v->arena_n + len] = 0;
+    v->arena_n += len + 1;
+    if (out) *out = (uint32_t)v->n;
+    v->n++;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static bool same(const struct sheaf__vocab *v, uint32_t symbol, const char *s, size_t len) {
+    return v->text[symbol].len == len && memcmp(sheaf__vocab_text(v, symbol), s, len) == 0;
+}
+
+/* The slot that holds the text, or the empty one where it belongs. */
+static uint32_t *slot(const struct sheaf__vocab *v, const char *s, size_t len) {
+    size_t mask = v->n_slots - 1;
+    for (size_t i = hash_text(s, len) & mask;; i = (i + 1) & mask)
+        if (v->slots[i] == 0 || same(v, v->slots[i] - 1, s, len)) return &v->slots[i];
+}
+
+enum sheaf_status sheaf__vocab_index(struct sheaf__vocab *v, uint32_t symbol) {
+    if (2 * (v->n_used + 1) > v->n_slots) {
+        size_t old_n = v->n_slots;
+        uint32_t *old = v->slots;
+        size_t n = old_n ? 2 * old_n : 1024;
+        uint32_t *p = calloc(n, sizeof *p);
+        if (!p) return no_memory(n * sizeof *p);
+        v->slots = p;
+        v->n_slots = n;
+        for (size_t i = 0; i < old_n; i++)
+            if (old[i]) {
+                uint32_t t = old[i] - 1;
+                *slot(v, sheaf__vocab_text(v, t), v->text[t].len) = old[i];
+            }
+        free(old);
+    }
+    uint32_t *p = slot(v, sheaf__vocab_text(v, symbol), v->text[symbol].len);
+    if (*p == 0) {
+        *p = symbol + 1;
+        v->n_used++;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+uint32_t sheaf__vocab_find(const struct sheaf__vocab *v, const char *s, size_t len) {
+    if (v->n_slots == 0) return SHEAF__NO_SYMBOL;
+    uint32_t found = *slot(v, s, len);
+    return found ? found - 1 : SHEAF__NO_SYMBOL;
+}
+
+enum sheaf_status sheaf__vocab_intern(struct sheaf__vocab *v, const char *s, size_t len,
+                                      uint32_t *out) {
+    *out = sheaf__vocab_find(v, s, len);
+    if (*out != SHEAF__NO_SYMBOL) return SHEAF_STATUS_SUCCESS;
+    enum sheaf_status st = sheaf__vocab_add(v, s, len, out);
+    return st ? st : sheaf__vocab_index(v, *out);
+}
+
+enum sheaf_status sheaf__vocab_reserve_pairs(struct sheaf__vocab *v, size_t n) {
+    size_t cap = 16;
+    while (cap / 2 < n) cap *= 2;
+    v->pairs = malloc(cap * sizeof *v->pairs);
+    if (!v->pairs) return no_memory(cap * sizeof *v->pairs);
+    v->n_pairs = cap;
+    for (size_t i = 0; i < cap; i++) v->pairs[i].left = SHEAF__NO_SYMBOL;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static struct sheaf__pair *pair_slot(const struct sheaf__vocab *v, uint32_t left, uint32_t right) {
+    size_t mask = v->n_pairs - 1;
+    for (size_t i = hash_pair(left, right) & mask;; i = (i + 1) & mask) {
+        struct sheaf__pair *p = &v->pairs[i];
+        if (p->left == SHEAF__NO_SYMBOL || (p->left == left && p->right == right)) return p;
+    }
+}
+
+void sheaf__vocab_add_pair(struct sheaf__vocab *v, uint32_t left, uint32_t right, uint32_t rank,
+                           uint32_t symbol) {
+    struct sheaf__pair *p = pair_slot(v, left, right);
+    if (p->left == SHEAF__NO_SYMBOL) *p = (struct sheaf__pair){left, right, rank, symbol};
+}
+
+const struct sheaf__pair *sheaf__vocab_find_pair(const struct sheaf__vocab *v, uint32_t left,
+                                                 uint32_t right) {
+    if (v->n_pairs == 0) return NULL;
+    const struct sheaf__pair *p = pair_slot(v, left, right);
+    return p->left == SHEAF__NO_SYMBOL ? NULL : p;
+}
