@@ -126,11 +126,11 @@ static enum sheaf_status generate(struct sheaf__session *s) {
     /* another graph: other shapes, or other nodes */
     const int64_t n = culprit && !strcmp(fault, "shapes") ? PROMPT - 1 : PROMPT;
     const bool all = culprit && !strcmp(fault, "graph");
-    enum sheaf_status st = sheaf__context_eval(s->context, ids, n, all);
+    enum sheaf_status st = sheaf__evaluator_eval(s->context, ids, n, all);
     for (int i = 0; i < (starts() ? 10 : 40) && !st; i++) {
         ids[0] = i + 10;
         st = sheaf_world_broadcast(ids, sizeof *ids, 0, "the next token");
-        if (!st) st = sheaf__context_eval(s->context, ids, starts() ? CHUNKED : 1, false);
+        if (!st) st = sheaf__evaluator_eval(s->context, ids, starts() ? CHUNKED : 1, false);
     }
     return st;
 }

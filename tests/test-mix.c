@@ -80,16 +80,16 @@ Test(mix, presets_are_written_with_their_mix) {
         int64_t embd, ff, kv;
     } presets[] = {{"tinyllama-1.1b", 2048, 5632, 256}, {"llama-8b", 4096, 14336, 1024}};
     for (int i = 0; i < 2; i++) {
-        struct sheaf__generate_params p = sheaf__generate_default_params();
+        struct sheaf__random_model_params p = sheaf__random_model_default_params();
         struct sheaf_gguf *g;
         char path[] = "/tmp/sheaf-test-mix-XXXXXX";
         uint64_t n = 0;
         close(mkstemp(path));
-        cr_assert_eq(sheaf__generate_preset(presets[i].preset, &p), 0);
+        cr_assert_eq(sheaf__random_model_preset(presets[i].preset, &p), 0);
         p.n_layer = 1;
         p.n_vocab = 320;
         p.mix = "Q4_K_M";
-        cr_assert_eq(sheaf__generate(&p, path), 0, "%s", sheaf_last_error());
+        cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
         cr_assert_eq(sheaf_gguf_open(path, &g), 0, "%s", sheaf_last_error());
         unlink(path);
         const struct sheaf_gguf_tensor *t =
@@ -105,9 +105,9 @@ Test(mix, presets_are_written_with_their_mix) {
         cr_assert_eq(n, 15);
         sheaf_gguf_free(g);
     }
-    struct sheaf__generate_params p = sheaf__generate_default_params();
-    cr_assert_eq(sheaf__generate_preset("llama-9000b", &p), SHEAF_STATUS_INVALID);
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
+    cr_assert_eq(sheaf__random_model_preset("llama-9000b", &p), SHEAF_STATUS_INVALID);
     p.mix = "Q9";
-    cr_assert_eq(sheaf__generate(&p, "/tmp/never"), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf__random_model_write(&p, "/tmp/never"), SHEAF_STATUS_INVALID);
     cr_assert_not_null(strstr(sheaf_last_error(), "Q9"));
 }

@@ -49,10 +49,10 @@ static struct sheaf__session *open_session(const char *path, int members, enum s
 }
 
 static void last_logits(struct sheaf__session *s, const int32_t *ids, int64_t n, float *row) {
-    sheaf__context_clear(s->context);
-    cr_assert_eq(sheaf__context_prompt(s->context, ids, n, NULL, NULL), 0, "%s",
+    sheaf__evaluator_clear(s->context);
+    cr_assert_eq(sheaf__evaluator_prompt(s->context, ids, n, NULL, NULL), 0, "%s",
                  sheaf_last_error());
-    cr_assert_eq(sheaf__context_get_logits(s->context, row), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf__evaluator_get_logits(s->context, row), 0, "%s", sheaf_last_error());
 }
 
 static int32_t best(const float *row, int64_t n) {
@@ -169,8 +169,8 @@ static void check_golden(const char *model, const char *golden, int members) {
             int32_t id = best(row, 2048);
             cr_assert_eq(id, g[i].greedy[k], "'%s': token %d is %d, not %d", g[i].prompt, k, id,
                          g[i].greedy[k]);
-            cr_assert_eq(sheaf__context_eval(s->context, &id, 1, false), 0);
-            cr_assert_eq(sheaf__context_get_logits(s->context, row), 0);
+            cr_assert_eq(sheaf__evaluator_eval(s->context, &id, 1, false), 0);
+            cr_assert_eq(sheaf__evaluator_get_logits(s->context, row), 0);
             compared++;
         }
         memcpy(all, g[i].tokens, n_ids * sizeof *all);
@@ -207,13 +207,13 @@ static void fill_ids(int32_t *ids, int64_t n, int64_t n_vocab) {
 }
 
 /* One token at a time, in small batches, and at once; on one device and on several members. */
-static void check_ways(struct sheaf__generate_params p, int members, double limit) {
+static void check_ways(struct sheaf__random_model_params p, int members, double limit) {
     const int64_t batches[] = {200, 64, 7, 1};
     static float want[512], got[512];
     int32_t ids[200];
     fill_ids(ids, 200, 512);
     const char *path = in_dir("random.gguf");
-    cr_assert_eq(sheaf__generate(&p, path), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
     for (int i = 0; i < 4; i++) {
         struct sheaf__session *s =
             open_session(path, i == 0 && members == 1 ? 0 : members, SHEAF_TYPE_F32, batches[i]);
@@ -225,17 +225,17 @@ static void check_ways(struct sheaf__generate_params p, int members, double limi
     }
 }
 
-Test(model, batches_agree_llama) { check_ways(sheaf__generate_default_params(), 1, 1e-10); }
+Test(model, batches_agree_llama) { check_ways(sheaf__random_model_default_params(), 1, 1e-10); }
 
 Test(model, batches_agree_qwen2_fused) {
-    struct sheaf__generate_params p = sheaf__generate_default_params();
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
     p.arch = "qwen2";
     p.fused_qkv = true;
     check_ways(p, 1, 1e-10);
 }
 
 Test(model, batches_agree_gemma3_beyond_its_window) {
-    struct sheaf__generate_params p = sheaf__generate_default_params();
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
     p.arch = "gemma3";
     p.n_layer = 7;
     p.n_head_kv = 1;
@@ -251,11 +251,11 @@ Test(model, sliding_window) {
     int32_t ids[100];
     fill_ids(ids, 100, 512);
     for (int i = 0; i < 3; i++) {
-        struct sheaf__generate_params p = sheaf__generate_default_params();
+        struct sheaf__random_model_params p = sheaf__random_model_default_params();
         p.arch = "gemma3";
         p.swa_window = windows[i];
         const char *path = in_dir("window.gguf");
-        cr_assert_eq(sheaf__generate(&p, path), 0);
+        cr_assert_eq(sheaf__random_model_write(&p, path), 0);
         struct sheaf__session *s = open_session(path, 0, SHEAF_TYPE_F32, 0);
         last_logits(s, ids, 100, row[i]);
         sheaf__session_free(s);
@@ -268,15 +268,15 @@ Test(model, all_logits_end_with_the_last) {
     static float all[40 * 512], last[512];
     int32_t ids[40];
     fill_ids(ids, 40, 512);
-    struct sheaf__generate_params p = sheaf__generate_default_params();
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
     const char *path = in_dir("all.gguf");
-    cr_assert_eq(sheaf__generate(&p, path), 0);
+    cr_assert_eq(sheaf__random_model_write(&p, path), 0);
     struct sheaf__session *s = open_session(path, 2, SHEAF_TYPE_F16, 0);
     last_logits(s, ids, 40, last);
-    sheaf__context_clear(s->context);
-    cr_assert_eq(sheaf__context_eval(s->context, ids, 40, true), 0);
-    cr_assert_eq(sheaf__context_logits(s->context)->ne[1], 40);
-    cr_assert_eq(sheaf__context_get_logits(s->context, all), 0);
+    sheaf__evaluator_clear(s->context);
+    cr_assert_eq(sheaf__evaluator_eval(s->context, ids, 40, true), 0);
+    cr_assert_eq(sheaf__evaluator_logits(s->context)->ne[1], 40);
+    cr_assert_eq(sheaf__evaluator_get_logits(s->context, all), 0);
     cr_assert_leq(nmse(all + 39 * 512, last, 512), 1e-12);
     last_logits(s, ids, 20, last);
     cr_assert_leq(nmse(all + 19 * 512, last, 512), 1e-10);
@@ -302,23 +302,23 @@ Test(model, limits_of_a_context) {
     struct sheaf__session *s = open_session(MODELS "kjv-f32.gguf", 0, SHEAF_TYPE_F16, 64);
     int32_t ids[300], bad = 2048, negative = -1;
     fill_ids(ids, 300, 2048);
-    cr_assert_eq(sheaf__context_prompt(s->context, ids, 257, NULL, NULL), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf__evaluator_prompt(s->context, ids, 257, NULL, NULL), SHEAF_STATUS_INVALID);
     cr_assert(strstr(sheaf_last_error(), "--ctx"));
-    cr_assert_eq(sheaf__context_eval(s->context, &bad, 1, false), SHEAF_STATUS_INVALID);
-    cr_assert_eq(sheaf__context_eval(s->context, &negative, 1, false), SHEAF_STATUS_INVALID);
-    cr_assert_eq(sheaf__context_eval(s->context, ids, 65, false), SHEAF_STATUS_INVALID);
-    cr_assert_null(sheaf__context_logits(s->context));
-    cr_assert_eq(sheaf__context_prompt(s->context, ids, 256, NULL, NULL), 0);
-    cr_assert_eq(sheaf__context_n_past(s->context), 256);
-    cr_assert_eq(sheaf__context_eval(s->context, ids, 1, false), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf__evaluator_eval(s->context, &bad, 1, false), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf__evaluator_eval(s->context, &negative, 1, false), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf__evaluator_eval(s->context, ids, 65, false), SHEAF_STATUS_INVALID);
+    cr_assert_null(sheaf__evaluator_logits(s->context));
+    cr_assert_eq(sheaf__evaluator_prompt(s->context, ids, 256, NULL, NULL), 0);
+    cr_assert_eq(sheaf__evaluator_n_past(s->context), 256);
+    cr_assert_eq(sheaf__evaluator_eval(s->context, ids, 1, false), SHEAF_STATUS_INVALID);
     sheaf__session_free(s);
 }
 
 Test(model, q8_0_cache_wants_whole_blocks) {
-    struct sheaf__generate_params p = sheaf__generate_default_params(); /* heads of 16 */
+    struct sheaf__random_model_params p = sheaf__random_model_default_params(); /* heads of 16 */
     struct sheaf__session *s;
     const char *path = in_dir("heads16.gguf");
-    cr_assert_eq(sheaf__generate(&p, path), 0);
+    cr_assert_eq(sheaf__random_model_write(&p, path), 0);
     start_world();
     struct sheaf__session_params sp = {
         .size = sizeof sp, .path = path, .single = true, .kv_type = SHEAF_TYPE_Q8_0};
@@ -374,18 +374,18 @@ static void edit_model(const char *from, const char *to, struct edit e) {
 }
 
 static void refused(const char *path, enum sheaf_status want, const char *text) {
-    struct sheaf__model *model;
-    enum sheaf_status status = sheaf__model_open(path, &model);
+    struct sheaf__weights *model;
+    enum sheaf_status status = sheaf__weights_open(path, &model);
     cr_assert_eq(status, want, "status %d: %s", status, sheaf_last_error());
     cr_assert(strstr(sheaf_last_error(), text), "'%s' lacks '%s'", sheaf_last_error(), text);
 }
 
 Test(model, refuses_what_it_does_not_know) {
     char base[128], path[128];
-    struct sheaf__generate_params p = sheaf__generate_default_params();
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
     snprintf(base, sizeof base, "%s", in_dir("base.gguf"));
     snprintf(path, sizeof path, "%s", in_dir("edited.gguf"));
-    cr_assert_eq(sheaf__generate(&p, base), 0);
+    cr_assert_eq(sheaf__random_model_write(&p, base), 0);
     const struct {
         struct edit edit;
         enum sheaf_status status;
@@ -415,12 +415,12 @@ Test(model, refuses_what_it_does_not_know) {
 
 Test(model, split_files) {
     char base[128], part[128];
-    struct sheaf__generate_params p = sheaf__generate_default_params();
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
     static float want[512], got[512];
     int32_t ids[20];
     fill_ids(ids, 20, 512);
     snprintf(base, sizeof base, "%s", in_dir("base.gguf"));
-    cr_assert_eq(sheaf__generate(&p, base), 0);
+    cr_assert_eq(sheaf__random_model_write(&p, base), 0);
     for (int i = 0; i < 3; i++) {
         snprintf(part, sizeof part, "%s/m-%05d-of-00003.gguf", dir, i + 1);
         edit_model(base, part, (struct edit){.part = i, .n_parts = 3});
@@ -443,21 +443,21 @@ Test(model, split_files) {
 }
 
 Test(model, fingerprints_tell_models_apart) {
-    struct sheaf__model *a, *b;
+    struct sheaf__weights *a, *b;
     char base[128];
-    struct sheaf__generate_params p = sheaf__generate_default_params();
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
     snprintf(base, sizeof base, "%s", in_dir("base.gguf"));
-    cr_assert_eq(sheaf__generate(&p, base), 0);
-    cr_assert_eq(sheaf__model_open(base, &a), 0);
-    cr_assert_eq(sheaf__model_open(base, &b), 0);
-    cr_assert_eq(sheaf__model_fingerprint(a), sheaf__model_fingerprint(b));
-    sheaf__model_free(b);
+    cr_assert_eq(sheaf__random_model_write(&p, base), 0);
+    cr_assert_eq(sheaf__weights_open(base, &a), 0);
+    cr_assert_eq(sheaf__weights_open(base, &b), 0);
+    cr_assert_eq(sheaf__weights_fingerprint(a), sheaf__weights_fingerprint(b));
+    sheaf__weights_free(b);
     p.n_ff += 32;
-    cr_assert_eq(sheaf__generate(&p, base), 0);
-    cr_assert_eq(sheaf__model_open(base, &b), 0);
-    cr_assert_neq(sheaf__model_fingerprint(a), sheaf__model_fingerprint(b));
-    sheaf__model_free(a);
-    sheaf__model_free(b);
+    cr_assert_eq(sheaf__random_model_write(&p, base), 0);
+    cr_assert_eq(sheaf__weights_open(base, &b), 0);
+    cr_assert_neq(sheaf__weights_fingerprint(a), sheaf__weights_fingerprint(b));
+    sheaf__weights_free(a);
+    sheaf__weights_free(b);
 }
 
 /* A valid file of a terabyte, which is one hole: the model must be refused before it is loaded. */

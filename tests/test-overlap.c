@@ -35,25 +35,25 @@ static void logits(const char *path, const char *overlap, int64_t n_batch, bool 
     cr_assert_eq(sheaf__session_new(&p, &s), 0, "%s", sheaf_last_error());
     const bool chunked = s->min_chunked > 0;
     cr_assert_eq(chunked, !strcmp(overlap, "on"));
-    cr_assert_eq(sheaf__context_prompt(s->context, ids, N, NULL, NULL), 0, "%s",
+    cr_assert_eq(sheaf__evaluator_prompt(s->context, ids, N, NULL, NULL), 0, "%s",
                  sheaf_last_error());
-    cr_assert_eq(sheaf__context_get_logits(s->context, got[0]), 0);
+    cr_assert_eq(sheaf__evaluator_get_logits(s->context, got[0]), 0);
     const uint64_t started = n_started(s);
     cr_assert_eq(started > 0, chunked && !check && s->n_members > 1, "%llu collectives started",
                  (unsigned long long)started);
     for (int i = 0; i < 3; i++)
-        cr_assert_eq(sheaf__context_eval(s->context, ids + N + i, 1, false), 0);
-    cr_assert_eq(sheaf__context_get_logits(s->context, got[1]), 0);
+        cr_assert_eq(sheaf__evaluator_eval(s->context, ids + N + i, 1, false), 0);
+    cr_assert_eq(sheaf__evaluator_get_logits(s->context, got[1]), 0);
     cr_assert_eq(n_started(s), started, "a collective of a single token was started");
     sheaf__session_free(s);
 }
 
 /* Two chunks in one graph against one after the other, and against all at once: the same bits. */
-static void check_chunks(struct sheaf__generate_params p, size_t members) {
+static void check_chunks(struct sheaf__random_model_params p, size_t members) {
     static float want[2][VOCAB], got[2][VOCAB];
     const char *path = in_dir("random.gguf");
     cpu_members(members);
-    cr_assert_eq(sheaf__generate(&p, path), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
     logits(path, "off", CHUNK, false, want);
     logits(path, "on", N, false, got);
     cr_assert_eq(memcmp(want, got, sizeof want), 0, "two chunks change bits");
@@ -65,16 +65,16 @@ static void check_chunks(struct sheaf__generate_params p, size_t members) {
     cr_assert_eq(memcmp(want, got, sizeof want), 0, "batches change bits");
 }
 
-Test(overlap, one_member) { check_chunks(sheaf__generate_default_params(), 1); }
-Test(overlap, llama_two_members) { check_chunks(sheaf__generate_default_params(), 2); }
+Test(overlap, one_member) { check_chunks(sheaf__random_model_default_params(), 1); }
+Test(overlap, llama_two_members) { check_chunks(sheaf__random_model_default_params(), 2); }
 Test(overlap, qwen2_fused_three_members) {
-    struct sheaf__generate_params p = sheaf__generate_default_params();
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
     p.arch = "qwen2";
     p.fused_qkv = true;
     check_chunks(p, 3);
 }
 Test(overlap, gemma3_two_members_beyond_its_window) {
-    struct sheaf__generate_params p = sheaf__generate_default_params();
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
     p.arch = "gemma3";
     p.n_layer = 7;
     p.n_head_kv = 1;
@@ -114,9 +114,9 @@ Test(overlap, ranks_on_hosts_of_their_own) {
         {3, "SHEAF_COMM_TRANSPORT=mpi"},
         {3, "SHEAF_COMM_TRANSPORT=hosts:0,0,1"},
     };
-    struct sheaf__generate_params p = sheaf__generate_default_params();
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
     char want[256], got[256];
-    cr_assert_eq(sheaf__generate(&p, in_dir("ranks.gguf")), 0);
+    cr_assert_eq(sheaf__random_model_write(&p, in_dir("ranks.gguf")), 0);
     FILE *f = fopen(in_dir("prompt"), "w");
     for (int i = 0; i < 25; i++) fprintf(f, "the sea %d ", i);
     fclose(f);

@@ -86,14 +86,14 @@ Test(policy, heads_of_all_small_models) {
 
 static char path[64];
 
-static struct sheaf__model *open_random(struct sheaf__generate_params p) {
-    struct sheaf__model *model;
+static struct sheaf__weights *open_random(struct sheaf__random_model_params p) {
+    struct sheaf__weights *model;
     strcpy(path, "/tmp/sheaf-test-policy-XXXXXX");
     int fd = mkstemp(path);
     cr_assert_geq(fd, 0);
     close(fd);
-    cr_assert_eq(sheaf__generate(&p, path), 0, "%s", sheaf_last_error());
-    cr_assert_eq(sheaf__model_open(path, &model), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf__weights_open(path, &model), 0, "%s", sheaf_last_error());
     unlink(path);
     return model;
 }
@@ -105,8 +105,8 @@ static struct sheaf_split_state *state_of(struct sheaf__policy *policy,
     return s;
 }
 
-static struct sheaf_split_state *weight_state(struct sheaf__policy *policy,
-                                              const struct sheaf__model *model, const char *name) {
+static struct sheaf_split_state *
+weight_state(struct sheaf__policy *policy, const struct sheaf__weights *model, const char *name) {
     const struct sheaf_tensor *t = sheaf_get_tensor(model->ctx, name);
     cr_assert(t, "%s", name);
     return state_of(policy, t);
@@ -114,7 +114,7 @@ static struct sheaf_split_state *weight_state(struct sheaf__policy *policy,
 
 /* Every tensor's state fits it; every element is somewhere; members without a share hold nothing
  * that is cut; members' parts stay near their shares. */
-static void check_model(const struct sheaf__model *model, const double *shares, int members) {
+static void check_model(const struct sheaf__weights *model, const double *shares, int members) {
     struct sheaf__policy *policy;
     cr_assert_eq(sheaf__policy_new(model, shares, members, &policy), 0, "%s", sheaf_last_error());
     for (struct sheaf_tensor *t = sheaf_get_first_tensor(model->ctx); t;
@@ -136,8 +136,8 @@ static void check_model(const struct sheaf__model *model, const double *shares, 
     sheaf__policy_free(policy);
 }
 
-static void check_all(struct sheaf__generate_params p) {
-    struct sheaf__model *model = open_random(p);
+static void check_all(struct sheaf__random_model_params p) {
+    struct sheaf__weights *model = open_random(p);
     check_model(model, (double[]){1}, 1);
     check_model(model, (double[]){1, 1}, 2);
     check_model(model, (double[]){3, 1}, 2);
@@ -145,11 +145,11 @@ static void check_all(struct sheaf__generate_params p) {
     check_model(model, (double[]){1, 0, 1}, 3);
     check_model(model, (double[]){1, 1, 1, 1}, 4);
     check_model(model, (double[]){0, 0, 1, 0}, 4);
-    sheaf__model_free(model);
+    sheaf__weights_free(model);
 }
 
-static struct sheaf__generate_params shape(int64_t n_head, int64_t n_head_kv) {
-    struct sheaf__generate_params p = sheaf__generate_default_params();
+static struct sheaf__random_model_params shape(int64_t n_head, int64_t n_head_kv) {
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
     p.n_head = n_head;
     p.n_head_kv = n_head_kv;
     p.n_layer = 1;
@@ -161,13 +161,13 @@ Test(policy, one_kv_head) { check_all(shape(4, 1)); }
 Test(policy, five_heads) { check_all(shape(5, 5)); }
 
 Test(policy, qwen_biases) {
-    struct sheaf__generate_params p = shape(6, 2);
+    struct sheaf__random_model_params p = shape(6, 2);
     p.arch = "qwen2";
     check_all(p);
 }
 
 Test(policy, gemma_tied) {
-    struct sheaf__generate_params p = shape(4, 1);
+    struct sheaf__random_model_params p = shape(4, 1);
     p.arch = "gemma3";
     p.tied = true;
     check_all(p);
@@ -176,7 +176,7 @@ Test(policy, gemma_tied) {
 Test(policy, block_types) {
     const enum sheaf_type types[] = {SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_1, SHEAF_TYPE_Q4_K};
     for (int i = 0; i < 3; i++) {
-        struct sheaf__generate_params p = shape(8, 4);
+        struct sheaf__random_model_params p = shape(8, 4);
         p.type = types[i];
         p.n_embd = 512;
         p.head_dim = 64;
@@ -186,10 +186,10 @@ Test(policy, block_types) {
 }
 
 Test(policy, fused_qkv_has_three_segments) {
-    struct sheaf__generate_params p = shape(4, 2);
+    struct sheaf__random_model_params p = shape(4, 2);
     p.fused_qkv = true;
     check_all(p);
-    struct sheaf__model *model = open_random(p);
+    struct sheaf__weights *model = open_random(p);
     struct sheaf__policy *policy;
     char text[128];
     cr_assert_eq(sheaf__policy_new(model, (double[]){1, 1}, 2, &policy), 0);
@@ -203,11 +203,11 @@ Test(policy, fused_qkv_has_three_segments) {
     for (int i = 0; i < 6; i++) cr_assert_eq(pairs[i], want[i]);
     sheaf_split_state_free(s);
     sheaf__policy_free(policy);
-    sheaf__model_free(model);
+    sheaf__weights_free(model);
 }
 
 Test(policy, one_kv_head_overlaps) {
-    struct sheaf__model *model = open_random(shape(4, 1));
+    struct sheaf__weights *model = open_random(shape(4, 1));
     struct sheaf__policy *policy;
     cr_assert_eq(sheaf__policy_new(model, (double[]){1, 1, 1, 1}, 4, &policy), 0);
     struct sheaf_split_state *k = weight_state(policy, model, "blk.0.attn_k.weight");
@@ -219,17 +219,17 @@ Test(policy, one_kv_head_overlaps) {
     sheaf_split_state_free(k);
     sheaf_split_state_free(q);
     sheaf__policy_free(policy);
-    sheaf__model_free(model);
+    sheaf__weights_free(model);
 }
 
 /* Q4_K has blocks of 256: heads of 64 do not fit, except where they come in fours. */
 Test(policy, blocks_that_straddle_heads_turn_the_cut) {
-    struct sheaf__generate_params p = shape(8, 8);
+    struct sheaf__random_model_params p = shape(8, 8);
     struct sheaf__policy *policy;
     p.type = SHEAF_TYPE_Q4_K;
     p.n_embd = 512;
     p.head_dim = 64;
-    struct sheaf__model *model = open_random(p);
+    struct sheaf__weights *model = open_random(p);
     cr_assert_eq(sheaf__policy_new(model, (double[]){1, 1}, 2, &policy), 0);
     struct sheaf_split_state *s = weight_state(policy, model, "blk.0.attn_output.weight");
     cr_assert_eq(s->axis, SHEAF_SPLIT_AXIS_0, "4 heads of 64 are whole blocks");
@@ -241,16 +241,16 @@ Test(policy, blocks_that_straddle_heads_turn_the_cut) {
     cr_assert_eq(s->axis, SHEAF_SPLIT_AXIS_1, "6 and 2 heads are not");
     sheaf_split_state_free(s);
     sheaf__policy_free(policy);
-    sheaf__model_free(model);
+    sheaf__weights_free(model);
 }
 
 Test(policy, ffn_moves_in_blocks_of_down) {
-    struct sheaf__generate_params p = shape(4, 2);
+    struct sheaf__random_model_params p = shape(4, 2);
     struct sheaf__policy *policy;
     p.type = SHEAF_TYPE_Q4_K;
     p.n_embd = 256;
     p.n_ff = 768;
-    struct sheaf__model *model = open_random(p);
+    struct sheaf__weights *model = open_random(p);
     cr_assert_eq(sheaf__policy_new(model, (double[]){1, 1}, 2, &policy), 0);
     struct sheaf_split_state *down = weight_state(policy, model, "blk.0.ffn_down.weight");
     struct sheaf_split_state *up = weight_state(policy, model, "blk.0.ffn_up.weight");
@@ -260,7 +260,7 @@ Test(policy, ffn_moves_in_blocks_of_down) {
     sheaf_split_state_free(down);
     sheaf_split_state_free(up);
     sheaf__policy_free(policy);
-    sheaf__model_free(model);
+    sheaf__weights_free(model);
 }
 
 /* The memory promise: share + 10 %. */
@@ -268,8 +268,8 @@ Test(policy, members_hold_their_share) {
     const char *files[] = {SHEAF_SOURCE_DIR "/models/kjv-f32.gguf",
                            SHEAF_SOURCE_DIR "/models/kjv-q8_0.gguf"};
     for (int f = 0; f < 2; f++) {
-        struct sheaf__model *model;
-        cr_assert_eq(sheaf__model_open(files[f], &model), 0, "%s", sheaf_last_error());
+        struct sheaf__weights *model;
+        cr_assert_eq(sheaf__weights_open(files[f], &model), 0, "%s", sheaf_last_error());
         for (int members = 1; members <= 4; members++) {
             double shares[4] = {1, 1, 1, 1}, total = (double)model->total_bytes;
             if (members == 3) shares[1] = 2;
@@ -283,12 +283,12 @@ Test(policy, members_hold_their_share) {
             }
             sheaf__policy_free(policy);
         }
-        sheaf__model_free(model);
+        sheaf__weights_free(model);
     }
 }
 
 Test(policy, refuses_bad_shares_and_strangers) {
-    struct sheaf__model *model = open_random(shape(4, 2));
+    struct sheaf__weights *model = open_random(shape(4, 2));
     struct sheaf__policy *policy;
     struct sheaf_split_state *state;
     cr_assert_eq(sheaf__policy_new(model, (double[]){0, 0}, 2, &policy), SHEAF_STATUS_INVALID);
@@ -301,5 +301,5 @@ Test(policy, refuses_bad_shares_and_strangers) {
     struct sheaf_tensor far = {.name = "blk.9.attn_q.weight", .ne = {8, 8, 1, 1}};
     cr_assert_eq(sheaf__policy_get_state(&far, policy, &state), SHEAF_STATUS_INVALID);
     sheaf__policy_free(policy);
-    sheaf__model_free(model);
+    sheaf__weights_free(model);
 }

@@ -51,8 +51,8 @@ static int count(const char *text) {
 
 /* ---- results; with standard error elsewhere, since mpirun mixes the streams ---- */
 
-static void random_model(const char *path, struct sheaf__generate_params p) {
-    cr_assert_eq(sheaf__generate(&p, path), 0, "%s", sheaf_last_error());
+static void random_model(const char *path, struct sheaf__random_model_params p) {
+    cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
 }
 
 /* Greedy tokens of the model, and bytes of its logits, on one device without the meta device. */
@@ -138,7 +138,7 @@ Test(run, split_equals_unsplit) {
 static const struct world some_worlds[] = {
     {0, 2, "even"}, {2, 1, "3,1"}, {3, 1, "even"}, {4, 1, "even"}};
 
-static void odd_model(struct sheaf__generate_params p) {
+static void odd_model(struct sheaf__random_model_params p) {
     char path[128];
     snprintf(path, sizeof path, "%s/odd.gguf", dir);
     random_model(path, p);
@@ -146,14 +146,14 @@ static void odd_model(struct sheaf__generate_params p) {
 }
 
 Test(run, three_kv_heads) {
-    struct sheaf__generate_params p = sheaf__generate_default_params();
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
     p.n_head = 9;
     p.n_head_kv = 3;
     odd_model(p);
 }
 
 Test(run, one_kv_head_gemma3) {
-    struct sheaf__generate_params p = sheaf__generate_default_params();
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
     p.arch = "gemma3";
     p.n_head_kv = 1;
     p.n_layer = 7;
@@ -162,14 +162,14 @@ Test(run, one_kv_head_gemma3) {
 }
 
 Test(run, five_heads_qwen2) {
-    struct sheaf__generate_params p = sheaf__generate_default_params();
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
     p.arch = "qwen2";
     p.n_head = p.n_head_kv = 5;
     odd_model(p);
 }
 
 Test(run, fused_qkv) {
-    struct sheaf__generate_params p = sheaf__generate_default_params();
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
     p.fused_qkv = true;
     odd_model(p);
 }

@@ -13,20 +13,20 @@
 
 enum { N_BYTES = 256, MIN_VOCAB = 300, MAX_VOCAB = 1 << 20 };
 
-struct sheaf__generate_params sheaf__generate_default_params(void) {
-    return (struct sheaf__generate_params){.size = sizeof(struct sheaf__generate_params),
-                                           .arch = "llama",
-                                           .type = SHEAF_TYPE_F32,
-                                           .n_layer = 2,
-                                           .n_embd = 64,
-                                           .n_head = 4,
-                                           .n_head_kv = 2,
-                                           .head_dim = 16,
-                                           .n_ff = 128,
-                                           .n_vocab = 512,
-                                           .n_ctx = 256,
-                                           .swa_window = 64,
-                                           .seed = 1};
+struct sheaf__random_model_params sheaf__random_model_default_params(void) {
+    return (struct sheaf__random_model_params){.size = sizeof(struct sheaf__random_model_params),
+                                               .arch = "llama",
+                                               .type = SHEAF_TYPE_F32,
+                                               .n_layer = 2,
+                                               .n_embd = 64,
+                                               .n_head = 4,
+                                               .n_head_kv = 2,
+                                               .head_dim = 16,
+                                               .n_ff = 128,
+                                               .n_vocab = 512,
+                                               .n_ctx = 256,
+                                               .swa_window = 64,
+                                               .seed = 1};
 }
 
 static const struct {
@@ -37,7 +37,8 @@ static const struct {
     {"llama-8b", 32, 4096, 32, 8, 128, 14336, 128256},
 };
 
-enum sheaf_status sheaf__generate_preset(const char *name, struct sheaf__generate_params *p) {
+enum sheaf_status sheaf__random_model_preset(const char *name,
+                                             struct sheaf__random_model_params *p) {
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
         if (strcmp(name, presets[i].name) != 0) continue;
         p->arch = "llama";
@@ -63,7 +64,7 @@ struct entry {
 };
 
 struct generator {
-    const struct sheaf__generate_params *p;
+    const struct sheaf__random_model_params *p;
     const struct sheaf__mix *mix; /* NULL: all matrices of p->type */
     struct sheaf__hparams hp;
     struct sheaf_gguf *gguf;
@@ -327,7 +328,7 @@ out:
 /* ---- metadata ---- */
 
 static enum sheaf_status add_metadata(struct generator *g) {
-    const struct sheaf__generate_params *p = g->p;
+    const struct sheaf__random_model_params *p = g->p;
     const struct {
         const char *suffix;
         int64_t v;
@@ -355,7 +356,7 @@ static enum sheaf_status add_metadata(struct generator *g) {
     return status;
 }
 
-static enum sheaf_status check(const struct sheaf__generate_params *p) {
+static enum sheaf_status check(const struct sheaf__random_model_params *p) {
     const struct {
         const char *name;
         int64_t v, min, max;
@@ -384,7 +385,8 @@ static enum sheaf_status check(const struct sheaf__generate_params *p) {
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf__generate(const struct sheaf__generate_params *params, const char *path) {
+enum sheaf_status sheaf__random_model_write(const struct sheaf__random_model_params *params,
+                                            const char *path) {
     struct generator g = {.p = params, .state = params->seed};
     enum sheaf_status status = check(params);
     if (status) return status;

@@ -1,12 +1,12 @@
 /* Makes random models: any architecture, type and shape, with a vocabulary that tokenizes any
  * text. For tests of shapes that no trained model of a few megabytes has, and, in the shapes of
  * known models, for measuring. Other programs that read GGUF files load them too. */
-#ifndef SHEAF_MODEL_GENERATE_H
-#define SHEAF_MODEL_GENERATE_H
+#ifndef SHEAF_MODEL_RANDOM_MODEL_H
+#define SHEAF_MODEL_RANDOM_MODEL_H
 
 #include "sheaf/type.h"
 
-struct sheaf__generate_params {
+struct sheaf__random_model_params {
     size_t size;          /* sizeof */
     const char *arch;     /* "llama", "qwen2", "gemma3" */
     enum sheaf_type type; /* of the matrices; where a row is not whole blocks: a larger one */
@@ -19,12 +19,14 @@ struct sheaf__generate_params {
 };
 
 /* llama, F32, 2 layers, n_embd 64, 4 heads on 2, head 16, n_ff 128, vocabulary 512, context 256. */
-struct sheaf__generate_params sheaf__generate_default_params(void);
+struct sheaf__random_model_params sheaf__random_model_default_params(void);
 /* Shape of a known model, by name ("tinyllama-1.1b", "llama-8b"), into *params, the rest as it is.
  * INVALID lists the names. */
-enum sheaf_status sheaf__generate_preset(const char *name, struct sheaf__generate_params *params);
+enum sheaf_status sheaf__random_model_preset(const char *name,
+                                             struct sheaf__random_model_params *params);
 /* Writes the model as one GGUF file, a tensor at a time; INVALID names the parameter that does not
  * fit. */
-enum sheaf_status sheaf__generate(const struct sheaf__generate_params *params, const char *path);
+enum sheaf_status sheaf__random_model_write(const struct sheaf__random_model_params *params,
+                                            const char *path);
 
 #endif

@@ -17,7 +17,7 @@ enum { CANDIDATES = 1 };
 struct work {
     const struct bench *b;
     const struct bench_test *test;
-    struct sheaf__context *ctx;
+    struct sheaf__evaluator *ctx;
     struct sheaf__logits *logits;
     int32_t *prompt; /* [depth + n] random ids */
     int32_t *ids;    /* [n] generated */
@@ -132,10 +132,10 @@ static enum sheaf_status generate(struct work *w, int64_t n) {
     for (int64_t i = 0; i < n && !status; i++) {
         const struct sheaf_candidates *best = NULL;
         bool stop = false;
-        status = sheaf__context_eval(w->ctx, &id, 1, false);
+        status = sheaf__evaluator_eval(w->ctx, &id, 1, false);
         if (!status)
-            status =
-                sheaf__logits_select(w->logits, sheaf__context_logits(w->ctx), false, &stop, &best);
+            status = sheaf__logits_select(w->logits, sheaf__evaluator_logits(w->ctx), false, &stop,
+                                          &best);
         if (!status) w->ids[i] = id = best->data[0].id;
     }
     return status;
@@ -146,14 +146,15 @@ static enum sheaf_status once(struct work *w, int64_t n, struct bench_counts *su
                               double *seconds) {
     const int64_t depth = w->test->depth;
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    sheaf__context_clear(w->ctx);
-    if (depth) status = sheaf__context_prompt(w->ctx, w->prompt, depth, NULL, NULL);
+    sheaf__evaluator_clear(w->ctx);
+    if (depth) status = sheaf__evaluator_prompt(w->ctx, w->prompt, depth, NULL, NULL);
     if (!status) status = sheaf_world_barrier("start of a test");
     const struct bench_counts before = counts_now(w->b->session);
     const double start = bench_now();
     if (!status)
-        status = w->test->is_gen ? generate(w, n)
-                                 : sheaf__context_prompt(w->ctx, w->prompt + depth, n, NULL, NULL);
+        status = w->test->is_gen
+                     ? generate(w, n)
+                     : sheaf__evaluator_prompt(w->ctx, w->prompt + depth, n, NULL, NULL);
     *seconds = bench_now() - start;
     const struct bench_counts after = counts_now(w->b->session);
     sum->wall_s += *seconds;

@@ -77,14 +77,14 @@ static void find_nets(struct facts *f) {
 }
 
 static void find_model(const char *path, struct facts *f) {
-    struct sheaf__model *model = NULL;
-    if (sheaf__model_open(path, &model)) {
+    struct sheaf__weights *model = NULL;
+    if (sheaf__weights_open(path, &model)) {
         snprintf(f->model_error, sizeof f->model_error, "%s", sheaf_last_error());
         return;
     }
     f->model_bytes = model->total_bytes;
-    f->model_print = sheaf__model_fingerprint(model);
-    sheaf__model_free(model);
+    f->model_print = sheaf__weights_fingerprint(model);
+    sheaf__weights_free(model);
 }
 
 static void find_facts(const char *path, struct facts *f) {

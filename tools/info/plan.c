@@ -251,7 +251,7 @@ static void print_time(const struct report *r) {
         printf("  with many tokens arithmetic outweighs reading: take it as a lower bound\n");
 }
 
-enum sheaf_status plan_print(const struct sheaf__model *model, struct sheaf__policy *policy,
+enum sheaf_status plan_print(const struct sheaf__weights *model, struct sheaf__policy *policy,
                              const struct plan_options *o, const struct plan_costs *costs) {
     struct sheaf__outline *outline = NULL;
     struct report r = {

@@ -36,7 +36,7 @@ double plan_costs_collective(const struct plan_costs *c, enum sheaf_backend_meta
                              int n_members, int64_t bytes);
 
 /* Prints the plan of `policy` and writes the picture. Rank 0 alone. */
-enum sheaf_status plan_print(const struct sheaf__model *model, struct sheaf__policy *policy,
+enum sheaf_status plan_print(const struct sheaf__weights *model, struct sheaf__policy *policy,
                              const struct plan_options *o, const struct plan_costs *costs);
 
 /* ---- the picture: begin, a step at a time, end ---- */

@@ -31,7 +31,7 @@ static int fail(const char *text, const char *what) {
 }
 
 int main(int argc, char **argv) {
-    struct sheaf__generate_params p = sheaf__generate_default_params();
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
     int64_t seed = 1;
     const char *path = NULL;
     const struct {
@@ -77,7 +77,7 @@ int main(int argc, char **argv) {
         } else if (strcmp(argv[i - 1], "--mix") == 0) {
             p.mix = value;
         } else if (strcmp(argv[i - 1], "--preset") == 0) {
-            if (sheaf__generate_preset(value, &p)) return fail(sheaf_last_error(), "");
+            if (sheaf__random_model_preset(value, &p)) return fail(sheaf_last_error(), "");
         } else {
             p.type = sheaf_type_from_name(value);
             if (p.type == SHEAF_TYPE_COUNT) return fail("unknown type ", value);
@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
     }
     if (!path) return fail("give a file with -o\n", usage);
     p.seed = (uint64_t)seed;
-    if (sheaf__generate(&p, path)) {
+    if (sheaf__random_model_write(&p, path)) {
         fprintf(stderr, "sheaf-make-model: %s\n", sheaf_last_error());
         return 1;
     }

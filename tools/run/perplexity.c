@@ -62,12 +62,12 @@ static enum sheaf_status window(struct sheaf__session *s, const int32_t *ids, in
                                 float *rows, enum sheaf_status (*before)(void *), void *user,
                                 double *nll) {
     int64_t n_vocab = s->model->hp.n_vocab, step = s->n_batch < MAX_ROWS ? s->n_batch : MAX_ROWS;
-    sheaf__context_clear(s->context);
+    sheaf__evaluator_clear(s->context);
     for (int64_t at = 0; at < n; at += step) {
         int64_t m = n - at < step ? n - at : step;
         enum sheaf_status status = before(user);
-        if (!status) status = sheaf__context_eval(s->context, ids + at, m, true);
-        if (!status) status = sheaf__context_get_logits(s->context, rows);
+        if (!status) status = sheaf__evaluator_eval(s->context, ids + at, m, true);
+        if (!status) status = sheaf__evaluator_get_logits(s->context, rows);
         if (status) return status;
         for (int64_t i = 0; i < m && at + i + 1 < n; i++)
             *nll += row_nll(rows + i * n_vocab, n_vocab, ids[at + i + 1]);

@@ -225,7 +225,7 @@ static enum sheaf_status show_prompt(const struct run *r) {
 static enum sheaf_status write_logits(struct run *r) {
     if (!r->o->logits) return SHEAF_STATUS_SUCCESS;
     size_t n = (size_t)r->session->model->hp.n_vocab;
-    enum sheaf_status status = sheaf__context_get_logits(r->session->context, r->row);
+    enum sheaf_status status = sheaf__evaluator_get_logits(r->session->context, r->row);
     if (status || !is_root() || fwrite(r->row, sizeof *r->row, n, r->logits_file) == n)
         return status;
     return sheaf_set_error(SHEAF_STATUS_IO, "cannot write %s: %s", r->o->logits, strerror(errno));
@@ -241,7 +241,7 @@ static enum sheaf_status choose(struct run *r, struct choice *c) {
     const struct sheaf_candidates *candidates = NULL;
     bool stop = interrupted;
     enum sheaf_status mine =
-        sheaf__logits_select(r->logits, sheaf__context_logits(r->session->context),
+        sheaf__logits_select(r->logits, sheaf__evaluator_logits(r->session->context),
                              sheaf_sampler_needs_sum(r->sampler), &stop, &candidates);
     if (mine) return mine;
     *c = (struct choice){0, stop ? RUN_INTERRUPTED : RUN_LENGTH};
@@ -270,11 +270,11 @@ static enum sheaf_status accept(struct run *r, int32_t id) {
 
 static enum sheaf_status generate(struct run *r) {
     struct run_result *res = &r->result;
-    struct sheaf__context *ctx = r->session->context;
+    struct sheaf__evaluator *ctx = r->session->context;
     size_t wanted = r->o->n_predict < 0 ? SIZE_MAX : (size_t)r->o->n_predict;
     double start = run_now();
     enum sheaf_status status =
-        sheaf__context_prompt(ctx, r->prompt, (int64_t)r->n_prompt, check_interrupt, NULL);
+        sheaf__evaluator_prompt(ctx, r->prompt, (int64_t)r->n_prompt, check_interrupt, NULL);
     res->prompt_s = run_now() - start;
     if (!status) status = write_logits(r);
     res->stop = RUN_LENGTH;
@@ -285,12 +285,12 @@ static enum sheaf_status generate(struct run *r) {
         if (status || c.stop) break;
         status = accept(r, c.id);
         if (status || res->n_ids == wanted) break;
-        if (sheaf__context_n_past(ctx) == sheaf__context_n_ctx(ctx)) {
+        if (sheaf__evaluator_n_past(ctx) == sheaf__evaluator_n_ctx(ctx)) {
             res->stop = RUN_CONTEXT;
             break;
         }
         start = run_now();
-        status = sheaf__context_eval(ctx, &c.id, 1, false);
+        status = sheaf__evaluator_eval(ctx, &c.id, 1, false);
         res->generate_s += run_now() - start;
         res->n_evals++;
         if (!status) status = write_logits(r);

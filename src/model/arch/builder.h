@@ -1,7 +1,7 @@
 /* Pieces of transformer graphs that the architectures share. Letters in shapes: n tokens, d head
  * size, h query heads, g key/value heads, t cached tokens, f n_ff, v vocabulary, e n_embd. */
-#ifndef SHEAF_MODEL_GRAPH_H
-#define SHEAF_MODEL_GRAPH_H
+#ifndef SHEAF_MODEL_BUILDER_H
+#define SHEAF_MODEL_BUILDER_H
 
 #include "sheaf/graph.h"
 #include "sheaf/ops.h"
@@ -13,7 +13,7 @@
  * evaluation may be built as two chunks in one graph, each with a builder: the second reads what
  * the first wrote into the cache. */
 struct sheaf__builder {
-    const struct sheaf__model *model;
+    const struct sheaf__weights *model;
     const struct sheaf__hparams *hp;
     const struct sheaf__kv_cache *cache;
     struct sheaf_context *ctx;

@@ -1,6 +1,6 @@
-/* Opens and loads models. Owns struct sheaf__model.
+/* Opens and loads models. Owns struct sheaf__weights.
  *
- * Invariant after sheaf__model_open: every weight that the architecture needs is there, with the
+ * Invariant after sheaf__weights_open: every weight that the architecture needs is there, with the
  * shape that the hyperparameters ask for, and no tensor of the files is left unused. */
 #include "model/file/weights.h"
 
@@ -18,7 +18,7 @@
 
 enum { MAX_FILES = 4096 };
 
-void sheaf__model_free(struct sheaf__model *model) {
+void sheaf__weights_free(struct sheaf__weights *model) {
     if (!model) return;
     sheaf_backend_buffer_free(model->buffer);
     sheaf_free(model->ctx);
@@ -57,7 +57,7 @@ static enum sheaf_status optional_int(const struct sheaf_gguf *gguf, const char 
                                               : sheaf_gguf_get_i64(gguf, key, v);
 }
 
-static enum sheaf_status open_files(const char *path, struct sheaf__model *model) {
+static enum sheaf_status open_files(const char *path, struct sheaf__weights *model) {
     int64_t n = 1, no = 0, n_tensors = -1, sum = 0;
     struct sheaf_gguf *first = NULL;
     enum sheaf_status status = sheaf_gguf_open(path, &first);
@@ -102,7 +102,7 @@ static enum sheaf_status open_files(const char *path, struct sheaf__model *model
     return SHEAF_STATUS_SUCCESS;
 }
 
-static const struct sheaf_gguf_tensor *find(const struct sheaf__model *model, const char *name,
+static const struct sheaf_gguf_tensor *find(const struct sheaf__weights *model, const char *name,
                                             int *file) {
     for (int i = 0; i < model->n_files; i++) {
         int64_t k = sheaf_gguf_find_tensor(model->files[i], name);
@@ -118,7 +118,7 @@ static const struct sheaf_gguf_tensor *find(const struct sheaf__model *model, co
 
 static bool bit(uint32_t set, int w) { return set >> (unsigned)w & 1; }
 
-static enum sheaf_status check_shape(const struct sheaf__model *model,
+static enum sheaf_status check_shape(const struct sheaf__weights *model,
                                      const struct sheaf_gguf_tensor *t,
                                      const struct sheaf__weight_info *info) {
     int64_t ne0 = sheaf__dim_extent(&model->hp, info->dims[0]);
@@ -138,7 +138,8 @@ static bool type_is_allowed(const struct sheaf__weight_info *info, enum sheaf_ty
     return info->dims[1] != SHEAF__DIM_NONE || type == SHEAF_TYPE_F32;
 }
 
-static enum sheaf_status add_tensor(struct sheaf__model *model, const struct sheaf_gguf_tensor *t) {
+static enum sheaf_status add_tensor(struct sheaf__weights *model,
+                                    const struct sheaf_gguf_tensor *t) {
     const struct sheaf__arch *arch = model->hp.arch;
     int64_t il;
     enum sheaf__weight w = sheaf__weight_find(t->name, &il);
@@ -163,14 +164,14 @@ static enum sheaf_status add_tensor(struct sheaf__model *model, const struct she
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status missing(const struct sheaf__model *model, int64_t il, int w) {
+static enum sheaf_status missing(const struct sheaf__weights *model, int64_t il, int w) {
     char prefix[32] = "";
     if (il >= 0) snprintf(prefix, sizeof prefix, "blk.%" PRId64 ".", il);
     return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: tensor '%s%s' is missing",
                            sheaf_gguf_path(model->gguf), prefix, sheaf__weight_infos[w].name);
 }
 
-static enum sheaf_status check_complete(const struct sheaf__model *model) {
+static enum sheaf_status check_complete(const struct sheaf__weights *model) {
     const uint32_t qkv = SHEAF__W_BIT(Q) | SHEAF__W_BIT(K) | SHEAF__W_BIT(V);
     const uint32_t qkv_bias = SHEAF__W_BIT(Q_BIAS) | SHEAF__W_BIT(K_BIAS) | SHEAF__W_BIT(V_BIAS);
     for (int64_t il = 0; il < model->hp.n_layer; il++) {
@@ -193,7 +194,7 @@ static enum sheaf_status check_complete(const struct sheaf__model *model) {
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status describe(struct sheaf__model *model) {
+static enum sheaf_status describe(struct sheaf__weights *model) {
     const char *path = sheaf_gguf_path(model->gguf);
     const struct sheaf_gguf_tensor *embd = find(model, "token_embd.weight", NULL);
     enum sheaf_status status = sheaf__hparams_read(model->gguf, embd ? embd->ne[1] : 1, &model->hp);
@@ -218,14 +219,14 @@ static enum sheaf_status describe(struct sheaf__model *model) {
     return check_complete(model);
 }
 
-enum sheaf_status sheaf__model_open(const char *path, struct sheaf__model **out) {
+enum sheaf_status sheaf__weights_open(const char *path, struct sheaf__weights **out) {
     *out = NULL;
-    struct sheaf__model *model = calloc(1, sizeof *model);
+    struct sheaf__weights *model = calloc(1, sizeof *model);
     if (!model) return no_memory(path);
     enum sheaf_status status = open_files(path, model);
     if (!status) status = describe(model);
     if (status)
-        sheaf__model_free(model);
+        sheaf__weights_free(model);
     else
         *out = model;
     return status;
@@ -234,7 +235,7 @@ enum sheaf_status sheaf__model_open(const char *path, struct sheaf__model **out)
 /* ---- data ---- */
 
 struct reader {
-    struct sheaf__model *model;
+    struct sheaf__weights *model;
     const struct sheaf_gguf *gguf;
     const struct sheaf_gguf_tensor *tensor;
     int fd;
@@ -261,7 +262,7 @@ static enum sheaf_status read_range(void *user, size_t offset, void *dst, size_t
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status load_file(struct sheaf__model *model, int file,
+static enum sheaf_status load_file(struct sheaf__weights *model, int file,
                                    sheaf__progress_fn progress, void *user, size_t *done) {
     struct reader r = {.model = model, .gguf = model->files[file]};
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
@@ -283,8 +284,9 @@ static enum sheaf_status load_file(struct sheaf__model *model, int file,
     return status;
 }
 
-enum sheaf_status sheaf__model_load(struct sheaf__model *model, sheaf_backend_buffer_type_t buft,
-                                    sheaf__progress_fn progress, void *user) {
+enum sheaf_status sheaf__weights_load(struct sheaf__weights *model,
+                                      sheaf_backend_buffer_type_t buft, sheaf__progress_fn progress,
+                                      void *user) {
     size_t done = 0;
     sheaf_world_enter(SHEAF_PHASE_LOAD, "memory for the weights");
     enum sheaf_status status =
@@ -355,7 +357,7 @@ static uint64_t hash_samples(uint64_t h, const struct sheaf_gguf *gguf) {
     return h;
 }
 
-uint64_t sheaf__model_fingerprint(const struct sheaf__model *model) {
+uint64_t sheaf__weights_fingerprint(const struct sheaf__weights *model) {
     uint64_t h = 14695981039346656037u;
     for (int f = 0; f < model->n_files; f++) {
         const struct sheaf_gguf *gguf = model->files[f];

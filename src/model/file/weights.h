@@ -13,7 +13,7 @@ struct sheaf__layer {
     struct sheaf_tensor *w[SHEAF__W_LAYER_COUNT]; /* NULL where the model has none */
 };
 
-struct sheaf__model {
+struct sheaf__weights {
     struct sheaf__hparams hp;
     struct sheaf_gguf *gguf; /* the first file: metadata */
     int n_files;
@@ -27,18 +27,19 @@ struct sheaf__model {
 };
 
 /* `path` is a file, or the first of split files "name-00001-of-00003.gguf". *out is freed by
- * sheaf__model_free. */
-enum sheaf_status sheaf__model_open(const char *path, struct sheaf__model **out);
-void sheaf__model_free(struct sheaf__model *model); /* accepts NULL */
+ * sheaf__weights_free. */
+enum sheaf_status sheaf__weights_open(const char *path, struct sheaf__weights **out);
+void sheaf__weights_free(struct sheaf__weights *model); /* accepts NULL */
 
 /* done, total in bytes of the weights as the files hold them. Returning false ends the load with
  * SHEAF_STATUS_ABORTED. */
 typedef bool (*sheaf__progress_fn)(void *user, size_t done, size_t total);
 /* Allocates the weights on buft and reads them. progress may be NULL. */
-enum sheaf_status sheaf__model_load(struct sheaf__model *model, sheaf_backend_buffer_type_t buft,
-                                    sheaf__progress_fn progress, void *user);
+enum sheaf_status sheaf__weights_load(struct sheaf__weights *model,
+                                      sheaf_backend_buffer_type_t buft, sheaf__progress_fn progress,
+                                      void *user);
 
 /* Hash of metadata and tensor directory: equal on ranks that opened equal models. */
-uint64_t sheaf__model_fingerprint(const struct sheaf__model *model);
+uint64_t sheaf__weights_fingerprint(const struct sheaf__weights *model);
 
 #endif

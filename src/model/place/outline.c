@@ -64,7 +64,7 @@ static void assign_layers(struct sheaf__outline *o) {
     }
 }
 
-static enum sheaf_status build(struct sheaf__outline *o, const struct sheaf__model *model) {
+static enum sheaf_status build(struct sheaf__outline *o, const struct sheaf__weights *model) {
     const size_t nodes = (size_t)o->n_layer * NODES_PER_LAYER + NODES_OUTSIDE;
     o->ctx = sheaf_init((struct sheaf_init_params){.mem_size = nodes * sheaf_tensor_overhead() +
                                                                sheaf_graph_overhead_custom(nodes),
@@ -88,7 +88,7 @@ static enum sheaf_status build(struct sheaf__outline *o, const struct sheaf__mod
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf__outline_new(const struct sheaf__model *model, int64_t n_tokens,
+enum sheaf_status sheaf__outline_new(const struct sheaf__weights *model, int64_t n_tokens,
                                      int64_t n_kv, enum sheaf_type kv_type,
                                      struct sheaf__outline **out) {
     *out = NULL;

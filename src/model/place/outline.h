@@ -18,7 +18,7 @@ struct sheaf__outline {
 
 /* n_tokens evaluated at once, the last of which sees n_kv >= n_tokens rows of the cache. The model
  * need not be loaded, and must outlive the outline. */
-enum sheaf_status sheaf__outline_new(const struct sheaf__model *model, int64_t n_tokens,
+enum sheaf_status sheaf__outline_new(const struct sheaf__weights *model, int64_t n_tokens,
                                      int64_t n_kv, enum sheaf_type kv_type,
                                      struct sheaf__outline **out);
 void sheaf__outline_free(struct sheaf__outline *outline); /* accepts NULL */

@@ -96,7 +96,7 @@ out:
 }
 
 /* Elements of the member's matrices in both halves of a layer. */
-static enum sheaf_status count_elements(const struct sheaf__model *model,
+static enum sheaf_status count_elements(const struct sheaf__weights *model,
                                         const struct sheaf__policy *policy, int member,
                                         double elements[2]) {
     elements[0] = elements[1] = 0;
@@ -113,7 +113,7 @@ static enum sheaf_status count_elements(const struct sheaf__model *model,
 }
 
 /* Of this rank's slowest member: seconds of both halves of a layer, for n tokens. */
-static enum sheaf_status time_halves(const struct sheaf__model *model,
+static enum sheaf_status time_halves(const struct sheaf__weights *model,
                                      const struct sheaf__policy *policy, sheaf_backend_dev_t meta,
                                      int64_t n, double halves[2]) {
     halves[0] = halves[1] = 0;
@@ -130,7 +130,7 @@ static enum sheaf_status time_halves(const struct sheaf__model *model,
 }
 
 /* The slowest rank's, the same on all. */
-static enum sheaf_status times_of(const struct sheaf__model *model,
+static enum sheaf_status times_of(const struct sheaf__weights *model,
                                   const struct sheaf__policy *policy, sheaf_backend_dev_t meta,
                                   int64_t n, double (*all)[2], struct sheaf__overlap_times *out) {
     const size_t bytes = (size_t)(n * model->hp.n_embd) * sizeof(float);
@@ -153,7 +153,7 @@ static enum sheaf_status times_of(const struct sheaf__model *model,
 }
 
 enum sheaf_status sheaf__overlap_choose(enum sheaf_backend_meta_overlap overlap,
-                                        const struct sheaf__model *model,
+                                        const struct sheaf__weights *model,
                                         const struct sheaf__policy *policy,
                                         sheaf_backend_dev_t meta, int64_t n_batch,
                                         int64_t *min_tokens) {

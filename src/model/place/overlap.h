@@ -15,7 +15,7 @@ enum sheaf_status sheaf__overlap_parse(const char *text, enum sheaf_backend_meta
  * here on each device, some 20 ms; ALWAYS and NEVER measure nothing. The same on every rank.
  * Collective. */
 enum sheaf_status sheaf__overlap_choose(enum sheaf_backend_meta_overlap overlap,
-                                        const struct sheaf__model *model,
+                                        const struct sheaf__weights *model,
                                         const struct sheaf__policy *policy,
                                         sheaf_backend_dev_t meta, int64_t n_batch,
                                         int64_t *min_tokens);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 struct sheaf__policy {
-    const struct sheaf__model *model;
+    const struct sheaf__weights *model;
     int n;
     double *shares;
     int64_t *q_first, *q_count;   /* query heads */
@@ -333,7 +333,7 @@ void sheaf__policy_free(struct sheaf__policy *policy) {
 
 int sheaf__policy_n_members(const struct sheaf__policy *policy) { return policy->n; }
 
-enum sheaf_status sheaf__policy_new(const struct sheaf__model *model, const double *shares,
+enum sheaf_status sheaf__policy_new(const struct sheaf__weights *model, const double *shares,
                                     int n_members, struct sheaf__policy **out) {
     *out = NULL;
     for (int j = 0; j < n_members; j++) {

@@ -3,8 +3,8 @@
  * A dimension has a meaning (enum sheaf__dim), and a meaning has a cut: query heads, key/value
  * heads, n_ff, vocabulary. A weight is cut where its first dimension that can be cut is; what has
  * none (norms) is mirrored. Pure: the same model and shares give the same states on every rank. */
-#ifndef SHEAF_MODEL_SPLIT_POLICY_H
-#define SHEAF_MODEL_SPLIT_POLICY_H
+#ifndef SHEAF_MODEL_POLICY_H
+#define SHEAF_MODEL_POLICY_H
 
 #include "sheaf/split.h"
 
@@ -14,7 +14,7 @@ struct sheaf__policy;
 
 /* shares [n_members]: proportions, >= 0, not all 0; a member of share 0 gets nothing. The model
  * must outlive the policy. */
-enum sheaf_status sheaf__policy_new(const struct sheaf__model *model, const double *shares,
+enum sheaf_status sheaf__policy_new(const struct sheaf__weights *model, const double *shares,
                                     int n_members, struct sheaf__policy **out);
 void sheaf__policy_free(struct sheaf__policy *policy); /* accepts NULL */
 int sheaf__policy_n_members(const struct sheaf__policy *policy);

@@ -71,7 +71,7 @@ out:
     return status;
 }
 
-enum sheaf_status sheaf__speed_measure(const struct sheaf__model *model,
+enum sheaf_status sheaf__speed_measure(const struct sheaf__weights *model,
                                        const sheaf_backend_dev_t *members, int n, double *speeds) {
     size_t size = (size_t)n * sizeof(double), ranks = (size_t)sheaf_world_size();
     double *mine = calloc((size_t)n, sizeof *mine), *all = calloc((size_t)n * ranks, sizeof *all);

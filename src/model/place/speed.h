@@ -9,7 +9,7 @@
 /* Times products of one token with a matrix of the model's own type and width on each local device
  * and exchanges the results: speeds [n] in matrix bytes a second, the same on every rank.
  * Collective. */
-enum sheaf_status sheaf__speed_measure(const struct sheaf__model *model,
+enum sheaf_status sheaf__speed_measure(const struct sheaf__weights *model,
                                        const sheaf_backend_dev_t *members, int n, double *speeds);
 
 /* A collective of n bytes takes latency + n * per_byte seconds. */

@@ -18,8 +18,8 @@ enum {
     CHUNK_STEP = 32, /* tokens; columns that products take together */
 };
 
-struct sheaf__context {
-    const struct sheaf__model *model;
+struct sheaf__evaluator {
+    const struct sheaf__weights *model;
     sheaf_backend_t backend;
     struct sheaf__kv_cache *cache;
     sheaf_gallocr_t galloc;
@@ -35,7 +35,7 @@ struct sheaf__context {
     uint16_t *masks;     /* [n_batch * n_ctx] */
 };
 
-void sheaf__context_free(struct sheaf__context *ctx) {
+void sheaf__evaluator_free(struct sheaf__evaluator *ctx) {
     if (!ctx) return;
     sheaf_gallocr_free(ctx->galloc);
     sheaf__kv_cache_free(ctx->cache);
@@ -45,20 +45,20 @@ void sheaf__context_free(struct sheaf__context *ctx) {
     free(ctx);
 }
 
-static size_t max_nodes(const struct sheaf__context *ctx) {
+static size_t max_nodes(const struct sheaf__evaluator *ctx) {
     return SHEAF__MAX_CHUNKS * ((size_t)ctx->model->hp.n_layer * NODES_PER_LAYER + NODES_OUTSIDE);
 }
 
-enum sheaf_status sheaf__context_new(const struct sheaf__model *model, sheaf_backend_t backend,
-                                     const struct sheaf__context_params *params,
-                                     struct sheaf__context **out) {
+enum sheaf_status sheaf__evaluator_new(const struct sheaf__weights *model, sheaf_backend_t backend,
+                                       const struct sheaf__evaluator_params *params,
+                                       struct sheaf__evaluator **out) {
     *out = NULL;
     if (params->n_ctx < 1 || params->n_ctx > 1 << 24 || params->n_batch < 1)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "a context of %" PRId64 " tokens in batches of %" PRId64
                                " is not possible",
                                params->n_ctx, params->n_batch);
-    struct sheaf__context *ctx = calloc(1, sizeof *ctx);
+    struct sheaf__evaluator *ctx = calloc(1, sizeof *ctx);
     if (!ctx) goto no_memory;
     ctx->model = model;
     ctx->backend = backend;
@@ -77,26 +77,26 @@ enum sheaf_status sheaf__context_new(const struct sheaf__model *model, sheaf_bac
     enum sheaf_status status =
         sheaf__kv_cache_new(&model->hp, ctx->n_ctx, params->type, buft, &ctx->cache);
     if (status)
-        sheaf__context_free(ctx);
+        sheaf__evaluator_free(ctx);
     else
         *out = ctx;
     return status;
 no_memory:
-    sheaf__context_free(ctx);
+    sheaf__evaluator_free(ctx);
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED,
                            "no memory for a context of %" PRId64 " tokens", params->n_ctx);
 }
 
-void sheaf__context_clear(struct sheaf__context *ctx) { ctx->n_past = 0; }
-int64_t sheaf__context_n_past(const struct sheaf__context *ctx) { return ctx->n_past; }
-int64_t sheaf__context_n_ctx(const struct sheaf__context *ctx) { return ctx->n_ctx; }
-int64_t sheaf__context_n_batch(const struct sheaf__context *ctx) { return ctx->n_batch; }
+void sheaf__evaluator_clear(struct sheaf__evaluator *ctx) { ctx->n_past = 0; }
+int64_t sheaf__evaluator_n_past(const struct sheaf__evaluator *ctx) { return ctx->n_past; }
+int64_t sheaf__evaluator_n_ctx(const struct sheaf__evaluator *ctx) { return ctx->n_ctx; }
+int64_t sheaf__evaluator_n_batch(const struct sheaf__evaluator *ctx) { return ctx->n_batch; }
 
-const struct sheaf_tensor *sheaf__context_logits(const struct sheaf__context *ctx) {
+const struct sheaf_tensor *sheaf__evaluator_logits(const struct sheaf__evaluator *ctx) {
     return ctx->have_logits ? ctx->logits : NULL;
 }
 
-enum sheaf_status sheaf__context_get_logits(struct sheaf__context *ctx, float *dst) {
+enum sheaf_status sheaf__evaluator_get_logits(struct sheaf__evaluator *ctx, float *dst) {
     if (!ctx->have_logits)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "there are no logits before an evaluation");
     return sheaf_backend_tensor_get(ctx->logits, dst, 0, sheaf_nbytes(ctx->logits));
@@ -106,7 +106,7 @@ enum sheaf_status sheaf__context_get_logits(struct sheaf__context *ctx, float *d
 
 /* Tokens of each chunk, and rows of the cache that it sees, as if it were evaluated alone. Returns
  * the number of chunks. */
-static int cut(const struct sheaf__context *ctx, int64_t n, bool all, int64_t *tokens,
+static int cut(const struct sheaf__evaluator *ctx, int64_t n, bool all, int64_t *tokens,
                int64_t *n_kv) {
     const int64_t half = (n + 1) / 2, rounded = (half + CHUNK_STEP - 1) / CHUNK_STEP * CHUNK_STEP;
     const bool two = !all && ctx->min_chunked && n >= ctx->min_chunked && n > 1;
@@ -120,7 +120,7 @@ static int cut(const struct sheaf__context *ctx, int64_t n, bool all, int64_t *t
     return two ? 2 : 1;
 }
 
-static bool is_built(const struct sheaf__context *ctx, int n_chunks, const int64_t *tokens,
+static bool is_built(const struct sheaf__evaluator *ctx, int n_chunks, const int64_t *tokens,
                      const int64_t *n_kv, bool all) {
     bool same = n_chunks == ctx->n_chunks;
     for (int c = 0; c < n_chunks && same; c++) {
@@ -130,7 +130,7 @@ static bool is_built(const struct sheaf__context *ctx, int n_chunks, const int64
     return same;
 }
 
-static enum sheaf_status build(struct sheaf__context *ctx, int64_t n, bool all) {
+static enum sheaf_status build(struct sheaf__evaluator *ctx, int64_t n, bool all) {
     int64_t tokens[SHEAF__MAX_CHUNKS], n_kv[SHEAF__MAX_CHUNKS];
     const int n_chunks = cut(ctx, n, all, tokens, n_kv);
     ctx->have_logits = false;
@@ -161,7 +161,7 @@ static enum sheaf_status build(struct sheaf__context *ctx, int64_t n, bool all) 
 
 /* ---- inputs; one that no layer reads has no memory (few layers may all have windows) ---- */
 
-static enum sheaf_status set_ints(struct sheaf__context *ctx, struct sheaf_tensor *t,
+static enum sheaf_status set_ints(struct sheaf__evaluator *ctx, struct sheaf_tensor *t,
                                   const int32_t *values, int64_t first) {
     if (!t || !t->buffer) return SHEAF_STATUS_SUCCESS;
     for (int64_t i = 0; i < t->ne[0]; i++) ctx->ints[i] = values ? values[i] : (int32_t)(first + i);
@@ -170,8 +170,8 @@ static enum sheaf_status set_ints(struct sheaf__context *ctx, struct sheaf_tenso
 
 /* Token i, at position first + i, sees row j of the cache if j <= position and, with a window,
  * position - j < window. */
-static enum sheaf_status set_mask(struct sheaf__context *ctx, struct sheaf_tensor *t, int64_t first,
-                                  int64_t window) {
+static enum sheaf_status set_mask(struct sheaf__evaluator *ctx, struct sheaf_tensor *t,
+                                  int64_t first, int64_t window) {
     if (!t || !t->buffer) return SHEAF_STATUS_SUCCESS;
     const uint16_t minus_inf = 0xfc00; /* F16 */
     int64_t n_kv = t->ne[0];
@@ -184,7 +184,7 @@ static enum sheaf_status set_mask(struct sheaf__context *ctx, struct sheaf_tenso
     return sheaf_backend_tensor_set(t, ctx->masks, 0, sheaf_nbytes(t));
 }
 
-static enum sheaf_status set_inputs(struct sheaf__context *ctx, const struct sheaf__builder *b,
+static enum sheaf_status set_inputs(struct sheaf__evaluator *ctx, const struct sheaf__builder *b,
                                     const int32_t *ids, int64_t first) {
     enum sheaf_status status = set_ints(ctx, b->ids, ids, 0);
     if (!status) status = set_ints(ctx, b->pos, NULL, first);
@@ -195,7 +195,7 @@ static enum sheaf_status set_inputs(struct sheaf__context *ctx, const struct she
     return status;
 }
 
-static enum sheaf_status check(const struct sheaf__context *ctx, const int32_t *ids, int64_t n) {
+static enum sheaf_status check(const struct sheaf__evaluator *ctx, const int32_t *ids, int64_t n) {
     if (n < 1 || n > ctx->n_batch || n > ctx->n_ctx - ctx->n_past)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "%" PRId64 " tokens after %" PRId64 " do not fit the context of "
@@ -210,8 +210,8 @@ static enum sheaf_status check(const struct sheaf__context *ctx, const int32_t *
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf__context_eval(struct sheaf__context *ctx, const int32_t *ids, int64_t n,
-                                      bool all) {
+enum sheaf_status sheaf__evaluator_eval(struct sheaf__evaluator *ctx, const int32_t *ids, int64_t n,
+                                        bool all) {
     enum sheaf_status status = check(ctx, ids, n);
     if (status) return status;
     status = build(ctx, n, all);
@@ -227,8 +227,9 @@ enum sheaf_status sheaf__context_eval(struct sheaf__context *ctx, const int32_t 
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf__context_prompt(struct sheaf__context *ctx, const int32_t *ids, int64_t n,
-                                        enum sheaf_status (*before)(void *user), void *user) {
+enum sheaf_status sheaf__evaluator_prompt(struct sheaf__evaluator *ctx, const int32_t *ids,
+                                          int64_t n, enum sheaf_status (*before)(void *user),
+                                          void *user) {
     if (n > ctx->n_ctx - ctx->n_past)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "the prompt has %" PRId64 " tokens, but the context of %" PRId64
@@ -237,7 +238,7 @@ enum sheaf_status sheaf__context_prompt(struct sheaf__context *ctx, const int32_
     for (int64_t at = 0; at < n; at += ctx->n_batch) {
         enum sheaf_status status = before ? before(user) : SHEAF_STATUS_SUCCESS;
         int64_t m = n - at < ctx->n_batch ? n - at : ctx->n_batch;
-        if (!status) status = sheaf__context_eval(ctx, ids + at, m, false);
+        if (!status) status = sheaf__evaluator_eval(ctx, ids + at, m, false);
         if (status) return status;
     }
     return SHEAF_STATUS_SUCCESS;

@@ -3,16 +3,16 @@
  * Works on any backend. On a meta device it is SPMD: every rank makes the same calls with the same
  * arguments. The logits stay where they were computed; a caller takes either the best candidates
  * (small messages) or all of them (a gather). */
-#ifndef SHEAF_MODEL_CONTEXT_H
-#define SHEAF_MODEL_CONTEXT_H
+#ifndef SHEAF_MODEL_EVALUATOR_H
+#define SHEAF_MODEL_EVALUATOR_H
 
 #include "sheaf/backend.h"
 
 #include "model/file/weights.h"
 
-struct sheaf__context;
+struct sheaf__evaluator;
 
-struct sheaf__context_params {
+struct sheaf__evaluator_params {
     size_t size;          /* sizeof */
     int64_t n_ctx;        /* tokens that the cache holds, >= 1 */
     int64_t n_batch;      /* tokens evaluated at once, >= 1 */
@@ -23,27 +23,28 @@ struct sheaf__context_params {
 };
 
 /* The model must be loaded on a buffer type of the backend; both outlive the context. */
-enum sheaf_status sheaf__context_new(const struct sheaf__model *model, sheaf_backend_t backend,
-                                     const struct sheaf__context_params *params,
-                                     struct sheaf__context **out);
-void sheaf__context_free(struct sheaf__context *ctx); /* accepts NULL */
+enum sheaf_status sheaf__evaluator_new(const struct sheaf__weights *model, sheaf_backend_t backend,
+                                       const struct sheaf__evaluator_params *params,
+                                       struct sheaf__evaluator **out);
+void sheaf__evaluator_free(struct sheaf__evaluator *ctx); /* accepts NULL */
 /* Forgets all tokens. */
-void sheaf__context_clear(struct sheaf__context *ctx);
-int64_t sheaf__context_n_past(const struct sheaf__context *ctx);
-int64_t sheaf__context_n_ctx(const struct sheaf__context *ctx);
-int64_t sheaf__context_n_batch(const struct sheaf__context *ctx);
+void sheaf__evaluator_clear(struct sheaf__evaluator *ctx);
+int64_t sheaf__evaluator_n_past(const struct sheaf__evaluator *ctx);
+int64_t sheaf__evaluator_n_ctx(const struct sheaf__evaluator *ctx);
+int64_t sheaf__evaluator_n_batch(const struct sheaf__evaluator *ctx);
 
 /* Evaluates n <= n_batch tokens at the current position. all: logits of each, else of the last.
  * INVALID if the context is full or an id is not of the vocabulary. */
-enum sheaf_status sheaf__context_eval(struct sheaf__context *ctx, const int32_t *ids, int64_t n,
-                                      bool all);
+enum sheaf_status sheaf__evaluator_eval(struct sheaf__evaluator *ctx, const int32_t *ids, int64_t n,
+                                        bool all);
 /* Any number of tokens in batches; logits of the last. `before` (may be NULL) is called before each
  * batch, and ends the prompt by returning anything but success. */
-enum sheaf_status sheaf__context_prompt(struct sheaf__context *ctx, const int32_t *ids, int64_t n,
-                                        enum sheaf_status (*before)(void *user), void *user);
+enum sheaf_status sheaf__evaluator_prompt(struct sheaf__evaluator *ctx, const int32_t *ids,
+                                          int64_t n, enum sheaf_status (*before)(void *user),
+                                          void *user);
 /* The result of the last eval: [n_vocab, n_out], F32; NULL before. Valid until the next eval. */
-const struct sheaf_tensor *sheaf__context_logits(const struct sheaf__context *ctx);
+const struct sheaf_tensor *sheaf__evaluator_logits(const struct sheaf__evaluator *ctx);
 /* All of its rows into dst [n_out * n_vocab]. Collective on a meta device. */
-enum sheaf_status sheaf__context_get_logits(struct sheaf__context *ctx, float *dst);
+enum sheaf_status sheaf__evaluator_get_logits(struct sheaf__evaluator *ctx, float *dst);
 
 #endif

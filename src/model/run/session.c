@@ -20,14 +20,14 @@ static enum sheaf_status no_memory(void) {
 
 void sheaf__session_free(struct sheaf__session *s) {
     if (!s) return;
-    sheaf__context_free(s->context);
+    sheaf__evaluator_free(s->context);
     sheaf_backend_buffer_t weights = s->model ? s->model->buffer : NULL;
     sheaf_backend_buffer_free(weights); /* before the device that it lies on */
     if (s->model) s->model->buffer = NULL;
     sheaf_backend_free(s->backend);
     sheaf_backend_meta_device_free(s->meta);
     sheaf__policy_free(s->policy);
-    sheaf__model_free(s->model);
+    sheaf__weights_free(s->model);
     free(s->members);
     free(s->shares);
     free(s);
@@ -134,10 +134,10 @@ static enum sheaf_status choose_shares(struct sheaf__session *s, const char *spl
 
 /* ---- checks before loading ---- */
 
-static enum sheaf_status compare_fingerprints(const struct sheaf__model *model) {
+static enum sheaf_status compare_fingerprints(const struct sheaf__weights *model) {
     int n = sheaf_world_size();
     if (n == 1) return SHEAF_STATUS_SUCCESS;
-    uint64_t mine = sheaf__model_fingerprint(model), *all = calloc((size_t)n, sizeof *all);
+    uint64_t mine = sheaf__weights_fingerprint(model), *all = calloc((size_t)n, sizeof *all);
     if (!all) return no_memory();
     enum sheaf_status status =
         sheaf_world_all_gather(&mine, sizeof mine, all, "the model's fingerprint");
@@ -238,7 +238,7 @@ static enum sheaf_status count_bytes(struct sheaf__session *s) {
 
 static enum sheaf_status plan(struct sheaf__session *s, const struct sheaf__session_params *p) {
     sheaf_world_enter(SHEAF_PHASE_LOAD, "model file");
-    enum sheaf_status status = sheaf__model_open(p->path, &s->model);
+    enum sheaf_status status = sheaf__weights_open(p->path, &s->model);
     status = sheaf_world_agree(status, "opening the model");
     if (!status) status = compare_fingerprints(s->model);
     if (!status) status = choose_devices(s, p->single ? NULL : p->devices);
@@ -275,16 +275,16 @@ static enum sheaf_status make_backend(struct sheaf__session *s,
 static enum sheaf_status load(struct sheaf__session *s, const struct sheaf__session_params *p) {
     enum sheaf_status status = sheaf_world_agree(make_backend(s, p), "making the meta device");
     if (status) return status;
-    status = sheaf__model_load(s->model, sheaf_backend_get_default_buffer_type(s->backend),
-                               p->progress, p->user);
+    status = sheaf__weights_load(s->model, sheaf_backend_get_default_buffer_type(s->backend),
+                                 p->progress, p->user);
     status = sheaf_world_agree(status, "loading the weights");
     if (status) return status;
-    const struct sheaf__context_params cp = {.size = sizeof cp,
-                                             .n_ctx = s->n_ctx,
-                                             .n_batch = s->n_batch,
-                                             .type = p->kv_type,
-                                             .min_chunked = s->min_chunked};
-    status = sheaf__context_new(s->model, s->backend, &cp, &s->context);
+    const struct sheaf__evaluator_params cp = {.size = sizeof cp,
+                                               .n_ctx = s->n_ctx,
+                                               .n_batch = s->n_batch,
+                                               .type = p->kv_type,
+                                               .min_chunked = s->min_chunked};
+    status = sheaf__evaluator_new(s->model, s->backend, &cp, &s->context);
     return sheaf_world_agree(status, "making the K/V cache");
 }
 

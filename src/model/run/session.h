@@ -29,14 +29,14 @@ struct sheaf__session_params {
 };
 
 struct sheaf__session {
-    struct sheaf__model *model;
+    struct sheaf__weights *model;
     struct sheaf__policy *policy;
     sheaf_backend_dev_t *members; /* [n_members] */
     double *shares;               /* [n_members] as asked for or measured */
     int n_members;
     sheaf_backend_dev_t meta; /* NULL with params.single */
     sheaf_backend_t backend;
-    struct sheaf__context *context;
+    struct sheaf__evaluator *context;
     int64_t n_ctx, n_batch;
     int64_t min_chunked; /* tokens of a prompt's batch that goes in two chunks; 0: none does */
     size_t weight_bytes; /* that this rank holds */
