@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "comm/address.h"
+#include "comm/watch_impl.h"
 #include "sheaf/world.h"
 
 enum { STRANGERS = 3 };

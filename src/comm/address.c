@@ -1,7 +1,7 @@
 /* Which addresses control connections use. Never a wildcard, and a public one only if the user
  * names it. */
-#include "comm/address.h"
 #include "base/settings.h"
+#include "comm/watch_impl.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 

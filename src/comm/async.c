@@ -41,6 +41,7 @@ struct op {
 };
 
 struct sheaf__async {
+    struct sheaf__idle idle;
     struct sheaf_comm *comm;
     struct sheaf__member *self;
     int member;
@@ -64,7 +65,12 @@ struct sheaf__async *sheaf__async_here(void) {
     return here;
 }
 
-bool sheaf__async_nap(struct sheaf__async *a) {
+static struct sheaf__async *of(struct sheaf__idle *idle) {
+    return (struct sheaf__async *)(void *)((char *)idle - offsetof(struct sheaf__async, idle));
+}
+
+static bool nap(struct sheaf__idle *idle) {
+    struct sheaf__async *a = of(idle);
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     const uint64_t ns = (uint64_t)until.tv_nsec + a->nap_ns;
@@ -77,10 +83,15 @@ bool sheaf__async_nap(struct sheaf__async *a) {
     return may;
 }
 
-void sheaf__async_touch(struct sheaf__async *a, uint64_t now) {
+static void touch(struct sheaf__idle *idle, uint64_t now) {
+    struct sheaf__async *a = of(idle);
     pthread_mutex_lock(&a->lock);
     if (a->awaited_since) sheaf__touch_main(now);
     pthread_mutex_unlock(&a->lock);
+}
+
+struct sheaf__idle *sheaf__async_idle(struct sheaf__async *a) {
+    return a ? &a->idle : NULL;
 }
 
 uint64_t sheaf__async_hidden(uint64_t start, uint64_t took) {
@@ -155,6 +166,7 @@ static enum sheaf_status make(struct sheaf_comm *comm, struct sheaf__member *sel
     pthread_condattr_t monotonic;
     sigset_t all, before;
     if (!a) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start collective: out of memory");
+    a->idle = (struct sheaf__idle){nap, touch};
     a->comm = comm;
     a->self = self;
     a->member = member;

@@ -19,11 +19,9 @@ void sheaf__async_free(struct sheaf__async *async);
 /* ---- on a communication thread ---- */
 /* Whose thread the caller is; NULL: no communication thread. */
 struct sheaf__async *sheaf__async_here(void);
-/* Leaves the core to others for a part of what the collective is expected to take. False, at once,
- * if the member waits for it. */
-bool sheaf__async_nap(struct sheaf__async *async);
-/* The collective goes on, with reason: so does the wait of the member for it. */
-void sheaf__async_touch(struct sheaf__async *async, uint64_t now);
+/* Its naps are a part of what the collective is expected to take; as long as the collective has
+ * reason to go on, the member's wait for it has. NULL for NULL. */
+struct sheaf__idle *sheaf__async_idle(struct sheaf__async *async);
 /* Of a collective that began at `start` and took `took`: the time before the member waited. */
 uint64_t sheaf__async_hidden(uint64_t start, uint64_t took);
 

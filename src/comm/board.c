@@ -3,23 +3,13 @@
 
 #include <stdio.h>
 
-#include "comm/recorder.h"
 #include "comm/testing.h"
 #include "comm/world.h"
 
-const char *const sheaf__phase_names[SHEAF_PHASE_COUNT] = {
-    [SHEAF_PHASE_IDLE] = "its own code", [SHEAF_PHASE_START] = "start",
-    [SHEAF_PHASE_LOAD] = "load",         [SHEAF_PHASE_PLAN] = "plan",
-    [SHEAF_PHASE_COMPUTE] = "compute",   [SHEAF_PHASE_COLLECTIVE] = "collective",
-    [SHEAF_PHASE_FINALIZE] = "finalize",
-};
-
 void (*sheaf__phase_hook)(enum sheaf_phase phase, const char *what);
 
-struct sheaf__failure sheaf__own_failure;
 static struct sheaf__line own_line = {.kind = SHEAF__KIND_NONE};
 static struct sheaf__board *_Atomic shared; /* the guard looks from its thread */
-static size_t shared_bytes;
 static _Thread_local bool is_main;
 
 static struct sheaf__line *mine(void) {
@@ -165,38 +155,20 @@ void sheaf__where(int rank, char *text, size_t size) {
     snprintf(text, size, "%s, last seen in %s", sheaf__rank_text(rank), what);
 }
 
-enum sheaf_status sheaf__board_share(void) {
-    struct sheaf__world *w = sheaf__world();
-    int n = 0, place = 0;
-    for (int r = 0; r < w->size; r++) {
-        if (w->share_of[r] != w->share_of[w->rank]) continue;
-        if (r < w->rank) place++;
-        n++;
-    }
-    const size_t lines = sizeof(struct sheaf__board) + (size_t)w->size * sizeof(struct sheaf__line);
-    void *memory = NULL;
-    shared_bytes = lines + (size_t)n * sheaf__recorder_bytes();
-    enum sheaf_status st =
-        sheaf__shared_map(shared_bytes, w->share_of[w->rank], n, "start", &memory);
-    if (st) return st;
-    struct sheaf__board *b = memory;
-    const uint64_t now = sheaf__time_ns();
-    struct sheaf__line *l = &b->lines[w->rank];
-    SET(kind, SHEAF__KIND_NONE);
-    for (int r = 0; r < w->size; r++)
-        atomic_store_explicit(&b->lines[r].heard_ns, now, memory_order_relaxed);
-    w->failure = &b->failure;
-    shared = b;
-    sheaf__recorders_place((uint8_t *)b + lines, place);
-    sheaf__enter(SHEAF_PHASE_START, "watch", now);
-    return SHEAF_STATUS_SUCCESS;
+size_t sheaf__board_bytes(void) {
+    return sizeof(struct sheaf__board) + (size_t)sheaf__world()->size * sizeof(struct sheaf__line);
 }
 
-void sheaf__board_unshare(void) {
-    if (!shared) return;
-    void *memory = shared;
-    sheaf__world()->failure = &sheaf__own_failure;
-    shared = NULL;
-    sheaf__recorders_place(NULL, 0);
-    sheaf__shared_unmap(memory, shared_bytes);
+void sheaf__board_place(void *memory) {
+    struct sheaf__world *w = sheaf__world();
+    struct sheaf__board *b = memory;
+    if (b) {
+        const uint64_t now = sheaf__time_ns();
+        struct sheaf__line *l = &b->lines[w->rank];
+        SET(kind, SHEAF__KIND_NONE);
+        for (int r = 0; r < w->size; r++)
+            atomic_store_explicit(&b->lines[r].heard_ns, now, memory_order_relaxed);
+    }
+    w->failure = b ? &b->failure : &sheaf__own_failure;
+    shared = b;
 }

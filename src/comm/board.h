@@ -83,9 +83,10 @@ void sheaf__where(int rank, char *text, size_t size);
 struct sheaf__line *sheaf__line(int rank);
 struct sheaf__line *sheaf__line_alone(void); /* of this rank while none are shared */
 
-/* Collective: one board for the ranks of the share group. */
-enum sheaf_status sheaf__board_share(void);
-/* Back to a board of this process alone. */
-void sheaf__board_unshare(void);
+/* Memory of the board, without the recorders behind it. */
+size_t sheaf__board_bytes(void);
+/* The board of the share group lies in this memory, which is zero at first, from here on; NULL:
+ * back to one of this process alone. */
+void sheaf__board_place(void *memory);
 
 #endif

@@ -26,18 +26,6 @@ enum {
 };
 static const char WHAT[] = "create group";
 
-static const char *const kind_names[] = {
-    [SHEAF_COMM_ALL_REDUCE] = "all_reduce",
-    [SHEAF_COMM_ALL_GATHER] = "all_gather",
-    [SHEAF_COMM_REDUCE_SCATTER] = "reduce_scatter",
-    [SHEAF_COMM_BROADCAST] = "broadcast",
-    [SHEAF_COMM_BARRIER] = "barrier",
-};
-static_assert(sizeof kind_names / sizeof *kind_names == SHEAF_COMM_KIND_COUNT, "name every kind");
-
-const char *sheaf_comm_kind_name(enum sheaf_comm_kind kind) {
-    return (unsigned)kind < SHEAF_COMM_KIND_COUNT ? kind_names[kind] : "unknown";
-}
 int sheaf_comm_n_members(const struct sheaf_comm *comm) { return comm->n; }
 int sheaf_comm_n_local(const struct sheaf_comm *comm) { return comm->n_local; }
 int sheaf_comm_local_member(const struct sheaf_comm *comm, int i) {
@@ -334,7 +322,7 @@ static enum sheaf_status begin(struct sheaf__call *c, struct sheaf_comm *comm, i
     struct sheaf__member *self = sheaf__find_member(comm, member);
     if (!self)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: member %d is not driven by rank %d",
-                               kind_names[call->kind], member, sheaf_world_rank());
+                               sheaf_comm_kind_name(call->kind), member, sheaf_world_rank());
     struct sheaf__async *async = sheaf__async_here();
     if (self->async && !async) {
         const enum sheaf_status st = sheaf__async_settle(self->async);
@@ -439,7 +427,7 @@ enum sheaf_status sheaf__comm_check(const struct sheaf_comm *comm,
                                "collective: a call has its own size, and a kind below %d",
                                SHEAF_COMM_KIND_COUNT);
     const struct kind *k = &kinds[call->kind];
-    const char *name = kind_names[call->kind];
+    const char *name = sheaf_comm_kind_name(call->kind);
     if (k->has_sizes && !call->sizes)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: the sizes of the blocks are missing",
                                name);

@@ -2,30 +2,30 @@
  *
  * Invariant: the thread never takes a lock that the main thread may hold while it waits for MPI,
  * and calls nothing that can block. */
-#include "comm/guard.h"
-#include "sheaf/log.h"
-
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/heartbeat.h"
-#include "comm/launcher.h"
 #include "comm/recorder.h"
+#include "comm/watch.h"
+#include "comm/watch_impl.h"
 #include "comm/world.h"
+#include "sheaf/log.h"
 
-enum { TICK_MS = 100, STATUS_FAILED = 1, MAX_HERE = 65536 /* ranks of a host */ };
+enum { TICK_MS = 100, STATUS_FAILED = 1 };
+enum {
+    /* After a failure, for the rank that reports it to speak first: several times as long as that
+     * rank takes to be told that it may. The launcher mostly cuts it short. */
+    GRACE_MS = 3000,
+    TOLD_MS = 300, /* for what it said to arrive */
+};
 static const uint64_t BEAT_NS = 250000000; /* between signs of life */
 /* Hosts notice the same thing at about one time. The one of rank 0 decides who speaks: the first to
  * ask, or itself. Others wait so long for its answer; if it is out of reach, whether a lower rank
@@ -33,11 +33,8 @@ static const uint64_t BEAT_NS = 250000000; /* between signs of life */
 static const uint64_t ANSWER_NS = 1500000000;
 static const uint64_t LISTEN_NS = 500000000;
 static const uint64_t SPREAD_NS = 1800000000; /* the longest that a main thread waits for that */
-static const uint64_t HOLD_NS = 3000000000u;  /* for others to find that it was told */
 static const uint64_t FORCE_NS = 3000000000u; /* for a main thread to come back from where it is */
 static const uint64_t SILENT_NS = 1500000000; /* after a failure, who is silent so long is stuck */
-static const uint64_t CLAIM_NS = 6000000000u; /* for who holds the name, to whom that happens: */
-static const uint64_t ENDING_NS = 2000000000; /* no answer: the launcher may be ending the job */
 static const uint64_t AWAY_NS = 2000000000;   /* without a tick: the process was stopped */
 
 static struct {
@@ -46,165 +43,28 @@ static struct {
     int wake;
     int *pidfds, *ranks, n_pidfds; /* of the other ranks of the share group */
     _Atomic bool watching, stop, leaving, spread, farewell;
-    _Atomic int teller;    /* who of this process prints the failure */
-    _Atomic bool by_guard; /* the guard took the record */
     _Atomic bool farewell_sent;
-    _Atomic int claim;           /* before the watch: the states below */
-    _Atomic bool launcher_knows; /* who speaks */
     uint64_t failed_at, last_tick, last_beat;
 } guard = {.wake = -1};
+
+static bool watching(void) { return atomic_load(&guard.watching); }
 
 static void kick(void) {
     const uint64_t one = 1;
     if (guard.wake >= 0 && write(guard.wake, &one, sizeof one) < 0) return; /* it is full: awake */
 }
 
-static void nap(uint64_t ns) {
-    nanosleep(&(struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)}, NULL);
-}
-
-/* ---- one message ---- */
-
-/* Before ranks share a board, two know which of them speaks: the kernel lets one process of a host
- * have a name without a file, and the launcher connects hosts. Who holds the name listens once it
- * is known who speaks. */
-enum { UNDECIDED, DECIDING, SPEAKS, SILENT };
-
-static bool take_name(void) {
-    const char *job = getenv("PMIX_NAMESPACE");
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    const int n = snprintf(a.sun_path + 1, sizeof a.sun_path - 1, "sheaf-%u-%.64s", geteuid(),
-                           job ? job : "");
-    const socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-    const uint64_t end = sheaf__time_ns() + CLAIM_NS;
-    const int fd = job ? socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
-    if (fd < 0) return true;
-    while (bind(fd, (struct sockaddr *)&a, size) && sheaf__time_ns() < end) {
-        const int other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        const bool told = other >= 0 && !connect(other, (struct sockaddr *)&a, size);
-        if (other >= 0) close(other);
-        if (told) {
-            close(fd);
-            return false;
-        }
-        nap(20000000);
-    }
-    const enum sheaf__claim claim = sheaf__launcher_claim();
-    atomic_store(&guard.launcher_knows, claim != SHEAF__CLAIM_UNKNOWN);
-    if (claim == SHEAF__CLAIM_UNKNOWN && !sheaf__launcher_recovers()) nap(ENDING_NS);
-    listen(fd, SOMAXCONN); /* until the process ends */
-    return claim != SHEAF__CLAIM_LOST;
-}
-
-static bool claim_alone(void) {
-    int state = UNDECIDED;
-    if (atomic_compare_exchange_strong(&guard.claim, &state, DECIDING)) {
-        state = take_name() ? SPEAKS : SILENT;
-        atomic_store(&guard.claim, state);
-    }
-    return state == SPEAKS;
-}
-
-bool sheaf__guard_permits(int origin) {
-    const struct sheaf__world *w = sheaf__world();
-    const int host = w->share_of[origin] + 1;
-    int nobody = 0;
-    return atomic_compare_exchange_strong(&w->failure->permit, &nobody, host) || nobody == host;
-}
-
-/* `last`: whoever was to speak has had his time. */
 static bool claim(bool last) {
-    struct sheaf__world *w = sheaf__world();
-    int nobody = 0;
-    if (!atomic_load(&guard.watching)) return claim_alone();
-    if (w->share_of[w->rank] == 0 && !last && !sheaf__guard_permits(w->rank)) return false;
-    return atomic_compare_exchange_strong(&w->failure->told, &nobody, w->rank + 1) ||
-           nobody == w->rank + 1;
-}
-
-/* One thread of this process prints it. */
-enum { NO_ONE, MAIN_THREAD, GUARD };
-
-static bool claim_as(int teller, bool last) {
-    int before = NO_ONE;
-    if (!claim(last)) return false;
-    const bool first = atomic_compare_exchange_strong(&guard.teller, &before, teller);
-    if (first) kick();                                           /* other hosts are to know */
-    return first || (before == teller && teller == MAIN_THREAD); /* which may ask again */
-}
-
-bool sheaf__guard_claim(bool last) { return claim_as(MAIN_THREAD, last); }
-
-bool sheaf__guard_speaks(void) { return atomic_load(&guard.by_guard); }
-
-/* Ranks that do not share a record yet have agreed on a failure, and so on who speaks. */
-static bool agreed(void) {
-    const struct sheaf__world *w = sheaf__world();
-    return w->failure == &sheaf__own_failure && w->reporter >= 0;
+    const bool mine = sheaf__report_claim(SHEAF__TELLER_MAIN, watching(), last);
+    if (mine) kick(); /* other hosts are to know */
+    return mine;
 }
 
 static void tell(bool last) {
-    const struct sheaf__world *w = sheaf__world();
-    if (atomic_load(&w->failure->outranked) || agreed() || !claim_as(GUARD, last)) return;
-    if (w->failure->origin == w->rank)
-        sheaf_log(SHEAF_LOG_ERROR, "%s", w->failure->text);
-    else
-        sheaf_log(SHEAF_LOG_ERROR, "%s reports: %s", sheaf__rank_text(w->failure->origin),
-                  w->failure->text);
+    if (sheaf__report_tell(watching(), last)) kick();
 }
 
 /* ---- what the guard notices ---- */
-
-void sheaf__guard_fail(const char *fmt, ...) {
-    char text[SHEAF__REASON_BYTES];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    if (sheaf__record_failure(sheaf__world()->rank, text)) atomic_store(&guard.by_guard, true);
-}
-
-/* The record is complete: its state is marked before its text is written. */
-static bool has_text(void) {
-    return atomic_load_explicit(&sheaf__world()->failure->state, memory_order_acquire) ==
-           SHEAF__FAILED;
-}
-
-void sheaf__guard_lost(int rank, const char *fmt, ...) {
-    const int me = sheaf__world()->rank;
-    struct sheaf__activity mine, theirs;
-    char why[192], here[160], there[160];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(why, sizeof why, fmt, ap);
-    va_end(ap);
-    sheaf__read_line(rank, &theirs);
-    sheaf__read_line(me, &mine);
-    sheaf__activity_text(&theirs, there, sizeof there);
-    sheaf__activity_text(&mine, here, sizeof here);
-    sheaf__guard_fail("%s %s; it was last seen in %s, and %s is in %s", sheaf__rank_text(rank), why,
-                      there, sheaf__rank_text(me), here);
-}
-
-void sheaf__hear_failure(int origin, const char *text) {
-    struct sheaf__world *w = sheaf__world();
-    if (sheaf__record_failure(origin, text)) return;
-    if (has_text() && w->share_of[origin] < w->share_of[w->failure->origin])
-        atomic_store(&w->failure->lower, 1);
-}
-
-void sheaf__hear_told(int rank) {
-    int nobody = 0;
-    atomic_compare_exchange_strong(&sheaf__world()->failure->told, &nobody, rank + 1);
-}
-
-void sheaf__hear_permit(bool speak) {
-    struct sheaf__world *w = sheaf__world();
-    if (speak)
-        atomic_store(&w->failure->permit, w->share_of[w->rank] + 1);
-    else
-        atomic_store(&w->failure->outranked, 1);
-}
 
 static void check_deaths(const struct pollfd *fds) {
     for (int i = 0; i < guard.n_pidfds; i++) {
@@ -213,7 +73,7 @@ static void check_deaths(const struct pollfd *fds) {
         guard.pidfds[i] = -1;
         if (atomic_load(&sheaf__line(guard.ranks[i])->left)) continue;
         if (sheaf__has_failed(sheaf__world())) continue; /* on its way out as we are */
-        sheaf__guard_lost(guard.ranks[i], "has died (it was killed or ended without notice)");
+        sheaf__notice_lost(guard.ranks[i], "has died (it was killed or ended without notice)");
     }
 }
 
@@ -225,10 +85,10 @@ static void check_silence(uint64_t now, bool forgive) {
         if (forgive) atomic_store_explicit(&l->heard_ns, now, memory_order_relaxed);
         const uint64_t heard = atomic_load_explicit(&l->heard_ns, memory_order_relaxed);
         if (guard.pidfds[i] < 0 || atomic_load(&l->left) || now < heard + limit) continue;
-        sheaf__guard_lost(guard.ranks[i],
-                          "has not run for %.1f s, so it is stopped or starved "
-                          "(SHEAF_TIMEOUT_HEARTBEAT_MS)",
-                          (double)(now - heard) * 1e-9);
+        sheaf__notice_lost(guard.ranks[i],
+                           "has not run for %.1f s, so it is stopped or starved "
+                           "(SHEAF_TIMEOUT_HEARTBEAT_MS)",
+                           (double)(now - heard) * 1e-9);
     }
 }
 
@@ -239,7 +99,7 @@ static void name_self(char *text, size_t size) {
     char host[SHEAF__HOST_NAME_BYTES] = "";
     for (size_t i = 0; i < sizeof names / sizeof *names && !rank; i++) rank = getenv(names[i]);
     gethostname(host, sizeof host - 1);
-    if (atomic_load(&guard.watching) || !rank)
+    if (watching() || !rank)
         snprintf(text, size, "%s", sheaf__rank_text(sheaf__world()->rank));
     else
         snprintf(text, size, "rank %.9s (%s)", rank, host);
@@ -249,8 +109,7 @@ static void name_self(char *text, size_t size) {
  */
 static void check_phase(uint64_t now) {
     const struct sheaf__world *w = sheaf__world();
-    const struct sheaf__line *l =
-        atomic_load(&guard.watching) ? sheaf__line(w->rank) : sheaf__line_alone();
+    const struct sheaf__line *l = watching() ? sheaf__line(w->rank) : sheaf__line_alone();
     const enum sheaf_phase phase =
         (enum sheaf_phase)atomic_load_explicit(&l->phase, memory_order_relaxed);
     const uint64_t since = atomic_load_explicit(&l->since_ns, memory_order_relaxed);
@@ -267,8 +126,8 @@ static void check_phase(uint64_t now) {
     sheaf__activity_text(&a, what, sizeof what);
     char who[SHEAF__HOST_NAME_BYTES + 32];
     name_self(who, sizeof who);
-    sheaf__guard_fail("%s: %s has not ended for %.1f s; if it is only slow, raise %s", who, what,
-                      (double)(now - since) * 1e-9, sheaf__phase_setting(phase));
+    sheaf__notice("%s: %s has not ended for %.1f s; if it is only slow, raise %s", who, what,
+                  (double)(now - since) * 1e-9, sheaf__phase_setting(phase));
 }
 
 /* ---- after a failure ---- */
@@ -288,29 +147,11 @@ static bool is_silent(int i, uint64_t now) {
 
 static void dump_records(uint64_t now) {
     const int me = sheaf__world()->rank;
-    if (!atomic_load(&guard.watching)) return;
+    if (!watching()) return;
     sheaf__recorder_dump(me, place_of(me));
     for (int i = 0; i < guard.n_pidfds; i++)
         if (guard.pidfds[i] < 0 || is_silent(i, now))
             sheaf__recorder_dump(guard.ranks[i], place_of(guard.ranks[i]));
-}
-
-/* Names that Open MPI's vader leaves in /dev/shm when its processes end without MPI_Finalize: those
- * of the ranks that this job has on this host, exactly, which vader counts from 0 on each host. Who
- * has them mapped keeps them. */
-static void remove_names(void) {
-    const char *job = getenv("PMIX_NAMESPACE"), *ranks = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-    const char *dir = getenv("OMPI_MCA_btl_vader_backing_directory");
-    char *end, host[SHEAF__HOST_NAME_BYTES] = "", path[512];
-    if (!job || !ranks) return;
-    const unsigned long id = strtoul(job, &end, 10), n = strtoul(ranks, NULL, 10);
-    if (end == job || *end || id > UINT32_MAX) return; /* another launcher's names */
-    gethostname(host, sizeof host - 1);
-    for (unsigned long r = 0; r < n && r < MAX_HERE; r++) {
-        snprintf(path, sizeof path, "%s/vader_segment.%s.%u.%lx.%lu", dir ? dir : "/dev/shm", host,
-                 geteuid(), id, r);
-        unlink(path);
-    }
 }
 
 /* A rank of this host that is stopped cannot end by itself. */
@@ -321,28 +162,21 @@ static void end_silent_ranks(uint64_t now) {
 
 /* Is anybody gone who cannot end by himself, or may the launcher leave ranks alone? */
 static bool needs_abort(uint64_t now) {
-    if (!atomic_load(&guard.watching) || sheaf__launcher_recovers()) return true;
+    if (!watching() || sheaf__launcher_recovers()) return true;
     if (sheaf__heartbeat_lost(now, SILENT_NS)) return true;
     for (int i = 0; i < guard.n_pidfds; i++)
         if (is_silent(i, now)) return true;
     return false;
 }
 
-/* The name goes with the process: others may not have looked for it yet. */
-static void hold_name(void) {
-    if (atomic_load(&guard.claim) == SPEAKS && !atomic_load(&guard.launcher_knows) &&
-        sheaf__launcher_recovers())
-        nap(HOLD_NS);
-}
-
 static void force_exit(uint64_t now) {
     tell(true);
     /* the launcher passes the message on, others see that it was told */
-    nap(500000000);
-    remove_names();
+    sheaf__nap(500000000);
+    sheaf__launcher_remove_names();
     end_silent_ranks(now);
     if (needs_abort(now)) sheaf__launcher_abort(STATUS_FAILED);
-    hold_name();
+    sheaf__speaker_hold();
     _exit(STATUS_FAILED);
 }
 
@@ -367,11 +201,11 @@ static void on_failure(uint64_t now) {
         if (w->share_of && w->share_of[w->failure->origin] == w->share_of[w->rank])
             sheaf__heartbeat_alarm(w->failure->origin, w->failure->text);
         dump_records(now);
-        remove_names();
+        sheaf__launcher_remove_names();
     }
     if (is_settled(now)) {
         atomic_store(&guard.spread, true);
-        if (atomic_load(&guard.by_guard)) tell(false);
+        if (sheaf__noticed()) tell(false);
     }
     const enum sheaf_phase phase = sheaf__phase();
     const uint64_t limit = phase == SHEAF_PHASE_IDLE || atomic_load(&guard.leaving)
@@ -407,35 +241,47 @@ static void tick(const struct pollfd *fds, uint64_t now) {
                                   memory_order_relaxed);
     guard.last_tick = now;
     if (!sheaf__has_failed(sheaf__world())) check_phase(now);
-    if (has_text()) on_failure(now);
+    if (sheaf__report_has_text()) on_failure(now);
 }
 
 static void *run(void *arg) {
     struct pollfd *fds = NULL, one = {.fd = guard.wake, .events = POLLIN};
     (void)arg;
     while (!atomic_load(&guard.stop)) {
-        const bool watching = atomic_load(&guard.watching);
-        const int n = watching ? 1 + guard.n_pidfds + sheaf__heartbeat_fds(NULL) : 1;
-        if (watching && !fds) fds = calloc((size_t)n, sizeof *fds);
-        struct pollfd *at = watching && fds ? fds : &one;
+        const bool met = watching();
+        const int n = met ? 1 + guard.n_pidfds + sheaf__heartbeat_fds(NULL) : 1;
+        if (met && !fds) fds = calloc((size_t)n, sizeof *fds);
+        struct pollfd *at = met && fds ? fds : &one;
         at[0] = one;
         for (int i = 0; at == fds && i < guard.n_pidfds; i++)
             at[1 + i] = (struct pollfd){.fd = guard.pidfds[i], .events = POLLIN};
         if (at == fds) sheaf__heartbeat_fds(fds + 1 + guard.n_pidfds);
-        if (poll(at, at == fds ? (nfds_t)n : 1, TICK_MS) < 0 && errno != EINTR) nap(10000000);
+        if (poll(at, at == fds ? (nfds_t)n : 1, TICK_MS) < 0 && errno != EINTR)
+            sheaf__nap(10000000);
         uint64_t count;
-        if (at[0].revents && read(guard.wake, &count, sizeof count) < 0) nap(1000000);
+        if (at[0].revents && read(guard.wake, &count, sizeof count) < 0) sheaf__nap(1000000);
         if (atomic_load(&guard.farewell) && !atomic_load(&guard.farewell_sent)) {
             sheaf__heartbeat_farewell();
             atomic_store(&guard.farewell_sent, true);
         }
-        if (!watching || fds) tick(watching ? fds : NULL, sheaf__time_ns());
+        if (!met || fds) tick(met ? fds : NULL, sheaf__time_ns());
     }
     free(fds);
     return NULL;
 }
 
-enum sheaf_status sheaf__guard_start(void) {
+/* After this rank took the record: tells other hosts, and returns when a lower rank that reports a
+ * failure of its own has been heard. Any thread. */
+static void spread(void) {
+    if (!guard.runs || !watching()) return;
+    kick();
+    const uint64_t end = sheaf__time_ns() + SPREAD_NS;
+    while (!atomic_load(&guard.spread) && sheaf__time_ns() < end) {
+        sheaf__nap(1000000);
+    }
+}
+
+static enum sheaf_status start_thread(void) {
     sigset_t all, before;
     guard.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (guard.wake < 0)
@@ -452,7 +298,7 @@ enum sheaf_status sheaf__guard_start(void) {
                                         strerror(code));
 }
 
-enum sheaf_status sheaf__guard_watch(void) {
+static enum sheaf_status watch_neighbours(void) {
     const struct sheaf__world *w = sheaf__world();
     const int64_t pid = getpid();
     int64_t *pids = calloc((size_t)w->size, sizeof *pids);
@@ -484,7 +330,7 @@ out:
     return st;
 }
 
-void sheaf__guard_stop(void) {
+static void stop_thread(void) {
     if (!guard.runs) return;
     atomic_store(&guard.stop, true);
     kick();
@@ -507,30 +353,67 @@ static bool all_left(void) {
     return atomic_load(&guard.farewell_sent) && sheaf__heartbeat_all_left();
 }
 
-void sheaf__guard_farewell(void) {
+void sheaf__watch_farewell(void) {
     const uint64_t end = sheaf__time_ns() + sheaf__world()->limit_ns[SHEAF_PHASE_FINALIZE];
     atomic_store(&sheaf__line(sheaf__world()->rank)->left, 1);
     atomic_store(&guard.farewell, true);
     kick();
-    while (!all_left() && !sheaf__has_failed(sheaf__world()) && sheaf__time_ns() < end) nap(200000);
+    while (!all_left() && !sheaf__has_failed(sheaf__world()) && sheaf__time_ns() < end)
+        sheaf__nap(200000);
 }
 
-void sheaf__guard_spread(void) {
-    if (!guard.runs || !atomic_load(&guard.watching)) return;
-    kick();
-    const uint64_t end = sheaf__time_ns() + SPREAD_NS;
-    while (!atomic_load(&guard.spread) && sheaf__time_ns() < end) {
-        nap(1000000);
+enum sheaf_status sheaf__watch_start(void) {
+    const enum sheaf_status st = start_thread();
+    if (!st) sheaf__record_spread_by(spread);
+    return st;
+}
+
+enum sheaf_status sheaf__watch_connect(void) {
+    const enum sheaf_status st = sheaf__heartbeat_start();
+    return st ? st : watch_neighbours();
+}
+
+void sheaf__watch_stop(void) {
+    stop_thread();
+    sheaf__heartbeat_stop();
+}
+
+bool sheaf_world_reports_error(void) {
+    const struct sheaf__world *w = sheaf__world();
+    if (w->size == 1) return true;
+    /* ranks that do not share a record yet go by what they agreed on */
+    if (w->failure == &sheaf__own_failure && w->reporter >= 0) return w->reporter == w->rank;
+    if (sheaf__has_failed(w))
+        return w->failure->origin == w->rank && !atomic_load(&w->failure->outranked) &&
+               !sheaf__noticed() && claim(false);
+    return w->reporter < 0 || w->reporter == w->rank;
+}
+
+/* If the rank that was to print the failure does not: another of its host does, or of rank 0's,
+ * which let it. */
+static void tell_for_origin(void) {
+    const struct sheaf__world *w = sheaf__world();
+    for (int ms = 0; ms < GRACE_MS && !atomic_load(&w->failure->told); ms += 10)
+        sheaf__nap(10000000);
+    const int origin = w->failure->origin, host = w->share_of[w->rank];
+    const bool here = w->share_of[origin] == host;
+    if ((here || host == 0) && !atomic_load(&w->failure->outranked) && claim(true))
+        sheaf_log(SHEAF_LOG_ERROR, "%s%s%s", here ? "" : sheaf__rank_text(origin),
+                  here ? "" : " reports: ", w->failure->text);
+}
+
+void sheaf__watch_leave_failed(void) {
+    atomic_store(&guard.leaving, true);
+    if (!sheaf_world_reports_error() && sheaf__world()->failure != &sheaf__own_failure)
+        tell_for_origin();
+    sheaf__nap(TOLD_MS * 1000000u);
+    if (guard.runs) {
+        const uint64_t now = sheaf__time_ns();
+        sheaf__launcher_remove_names();
+        end_silent_ranks(now);
+        if (sheaf__has_failed(sheaf__world()) && needs_abort(now))
+            sheaf__launcher_abort(STATUS_FAILED);
+        sheaf__speaker_hold();
     }
-}
-
-void sheaf__guard_leaving(void) { atomic_store(&guard.leaving, true); }
-
-void sheaf__guard_end_job(void) {
-    if (!guard.runs) return;
-    const uint64_t now = sheaf__time_ns();
-    remove_names();
-    end_silent_ranks(now);
-    if (sheaf__has_failed(sheaf__world()) && needs_abort(now)) sheaf__launcher_abort(STATUS_FAILED);
-    hold_name();
+    stop_thread(); /* connections end with the process */
 }

@@ -1,5 +1,5 @@
 /* Making the control connections, and what goes over them. */
-#include "comm/heartbeat.h"
+#include "comm/watch_impl.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,8 +11,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "comm/address.h"
-#include "comm/guard.h"
 #include "comm/world.h"
 
 enum {
@@ -376,13 +374,12 @@ static void take_frames(struct peer *p, uint64_t now) {
             const bool known = origin >= 0 && origin < sheaf__world()->size;
             if (known) sheaf__hear_failure(origin, text);
             if (known && is_first_host(sheaf__world()->rank))
-                send_frame(p, sheaf__guard_permits(origin) ? SPEAK : BE_SILENT, NULL, 0);
+                send_frame(p, sheaf__permits(origin) ? SPEAK : BE_SILENT, NULL, 0);
         }
         drop_frame(p, size);
     }
     if (type < 0) {
-        sheaf__guard_fail("%s sent what is no control message of this job",
-                          sheaf__rank_text(p->rank));
+        sheaf__notice("%s sent what is no control message of this job", sheaf__rank_text(p->rank));
         p->n_in = 0;
     }
 }
@@ -402,9 +399,9 @@ void sheaf__heartbeat_serve(const struct pollfd *fds, uint64_t now) {
         p->lost = !p->left;
         if (p->left) continue;
         if (error && error != ECONNRESET)
-            sheaf__guard_lost(p->rank, "cannot be reached any more (%s)", strerror(error));
+            sheaf__notice_lost(p->rank, "cannot be reached any more (%s)", strerror(error));
         else
-            sheaf__guard_lost(p->rank, "has died (it was killed or ended without notice)");
+            sheaf__notice_lost(p->rank, "has died (it was killed or ended without notice)");
     }
 }
 
@@ -461,10 +458,10 @@ void sheaf__heartbeat_check(uint64_t now, uint64_t limit, bool forgive) {
         struct peer *p = &peers[i];
         if (forgive) p->heard = now;
         if (p->fd < 0 || p->left || now < p->heard + limit) continue;
-        sheaf__guard_lost(p->rank,
-                          "has not been heard of for %.1f s, so it is stopped, or its host or the "
-                          "link is down (SHEAF_TIMEOUT_HEARTBEAT_MS)",
-                          (double)(now - p->heard) * 1e-9);
+        sheaf__notice_lost(p->rank,
+                           "has not been heard of for %.1f s, so it is stopped, or its host or the "
+                           "link is down (SHEAF_TIMEOUT_HEARTBEAT_MS)",
+                           (double)(now - p->heard) * 1e-9);
         p->lost = true;
     }
 }

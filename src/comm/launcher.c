@@ -1,6 +1,6 @@
 /* PMIx by dlsym: it is no dependency, and who was started by it has its library. Each request runs
  * on a thread of its own, because it may never return. */
-#include "comm/launcher.h"
+#include "comm/watch_impl.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <unistd.h>
 
-#include "core/internal.h"
+#include "base/clock.h"
 
 /* Of the PMIx standard, 2.0 to 5.0. */
 enum { PMIX_SUCCESS = 0, PMIX_UINT32 = 14 };
@@ -43,6 +43,8 @@ typedef int publish_fn(const struct pmix_info *info, size_t n);
 typedef int lookup_fn(struct pmix_pdata *data, size_t n, const struct pmix_info *info,
                       size_t n_info);
 
+enum { MAX_HERE = 65536, HOST_NAME_BYTES = 64 }; /* ranks of a host */
+
 /* Keys; the job's name follows. */
 static const char CLAIM[] = "sheaf.claim", TOLD[] = "sheaf.told";
 static const uint64_t ABORT_NS = 1500000000; /* for the launcher to answer */
@@ -56,10 +58,6 @@ static struct {
     _Atomic bool abort_done, claim_done;
     _Atomic int claim;
 } request;
-
-static void nap(uint64_t ns) {
-    nanosleep(&(struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)}, NULL);
-}
 
 bool sheaf__launcher_recovers(void) {
     const char *recovery = getenv("OMPI_MCA_orte_enable_recovery");
@@ -79,7 +77,7 @@ static void ask(void *(*run)(void *), const _Atomic bool *done, uint64_t limit) 
     if (pthread_create(&thread, NULL, run, NULL)) return;
     pthread_detach(thread);
     const uint64_t end = sheaf__time_ns() + limit;
-    while (!atomic_load(done) && sheaf__time_ns() < end) nap(5000000);
+    while (!atomic_load(done) && sheaf__time_ns() < end) sheaf__nap(5000000);
 }
 
 static void *run_abort(void *arg) {
@@ -121,14 +119,14 @@ static enum sheaf__claim settle(publish_fn *put, lookup_fn *get, uint32_t me) {
     uint32_t who = 0;
     if (published(get, TOLD, &who)) return SHEAF__CLAIM_LOST;
     if (publish(put, CLAIM, me)) return SHEAF__CLAIM_UNKNOWN;
-    nap(SETTLE_NS);
+    sheaf__nap(SETTLE_NS);
     const bool seen = published(get, CLAIM, &who);
     const uint64_t end = sheaf__time_ns() + TELL_NS;
     do {
         uint32_t speaker;
         if (published(get, TOLD, &speaker)) return SHEAF__CLAIM_LOST;
         if (!seen || who == me) break;
-        nap(20000000);
+        sheaf__nap(20000000);
     } while (sheaf__time_ns() < end);
     return publish(put, TOLD, me) ? SHEAF__CLAIM_UNKNOWN : SHEAF__CLAIM_WON;
 }
@@ -152,4 +150,24 @@ static void *run_claim(void *arg) {
 enum sheaf__claim sheaf__launcher_claim(void) {
     ask(run_claim, &request.claim_done, CLAIM_NS);
     return (enum sheaf__claim)atomic_load(&request.claim);
+}
+
+/* ---- what Open MPI leaves ---- */
+
+/* Names that Open MPI's vader leaves in /dev/shm when its processes end without MPI_Finalize: those
+ * of the ranks that this job has on this host, exactly, which vader counts from 0 on each host. Who
+ * has them mapped keeps them. */
+void sheaf__launcher_remove_names(void) {
+    const char *job = getenv("PMIX_NAMESPACE"), *ranks = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    const char *dir = getenv("OMPI_MCA_btl_vader_backing_directory");
+    char *end, host[HOST_NAME_BYTES] = "", path[512];
+    if (!job || !ranks) return;
+    const unsigned long id = strtoul(job, &end, 10), n = strtoul(ranks, NULL, 10);
+    if (end == job || *end || id > UINT32_MAX) return; /* another launcher's names */
+    gethostname(host, sizeof host - 1);
+    for (unsigned long r = 0; r < n && r < MAX_HERE; r++) {
+        snprintf(path, sizeof path, "%s/vader_segment.%s.%u.%lx.%lu", dir ? dir : "/dev/shm", host,
+                 geteuid(), id, r);
+        unlink(path);
+    }
 }

@@ -59,7 +59,8 @@ look_around(struct sheaf__call *c, enum wait_for why, int place, uint64_t spins)
                            "SHEAF_TIMEOUT_MS",
                            doing, (double)waited * 1e-9, member, where, waits[why].what);
     }
-    if (c->async && sheaf__async_nap(c->async)) return SHEAF_STATUS_SUCCESS;
+    struct sheaf__idle *idle = sheaf__async_idle(c->async);
+    if (idle && idle->nap(idle)) return SHEAF_STATUS_SUCCESS;
     if (spins < comm->spins) return SHEAF_STATUS_SUCCESS;
     if (waited > 20000000u) {
         nanosleep(&(struct timespec){0, waited > 1000000000u ? 500000 : 50000}, NULL);

@@ -1,6 +1,8 @@
-/* Events for sheaf_trace_write. */
+/* Events for sheaf_trace_write: a list that the threads of a rank append to. */
 #ifndef SHEAF_COMM_TRACE_H
 #define SHEAF_COMM_TRACE_H
+
+#include <assert.h>
 
 #include "sheaf/trace.h"
 
@@ -11,5 +13,25 @@ void sheaf__trace(enum sheaf__trace_kind kind, const char *name, uint64_t start,
 bool sheaf__tracing(void);
 /* The calling thread's events appear in a lane beside the rank's, or not at all. */
 void sheaf__trace_beside(bool on);
+
+/* ---- for trace_file.c ---- */
+/* Ranks of a job have one build, and one order of bytes. */
+struct sheaf__event {
+    uint64_t start, ns;
+    uint32_t kind, beside;
+    char name[40];
+};
+static_assert(sizeof(struct sheaf__event) == 64, "no holes: events travel as they are");
+struct sheaf__events {
+    struct sheaf__event *events;
+    size_t cap, n;
+    size_t n_asked; /* also those that found no place */
+};
+/* Takes memory; false if there is none. */
+bool sheaf__events_start(size_t max_events);
+/* Whether the calling thread's events are kept. */
+void sheaf__events_record(bool on);
+const struct sheaf__events *sheaf__events(void); /* NULL: not started */
+void sheaf__events_stop(void);
 
 #endif

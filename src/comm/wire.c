@@ -146,7 +146,7 @@ static enum sheaf_status wait_lane(struct sheaf__call *c, int lane, unsigned bey
         .deadline = c->start + comm->timeout_ns + comm->timeout_ns / 16 * beyond,
         .describe = sheaf__describe_call,
         .user = c,
-        .async = c->async,
+        .idle = sheaf__async_idle(c->async),
     };
     return sheaf__mpi_wait_all(&wait);
 }

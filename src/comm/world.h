@@ -31,6 +31,10 @@ struct sheaf__world {
 };
 
 struct sheaf__world *sheaf__world(void);
+/* Did a launcher (mpirun, srun) start this process? */
+bool sheaf__launched(void);
+/* The time limits of the settings; timeout_ms > 0 is used instead of SHEAF_TIMEOUT_MS. */
+enum sheaf_status sheaf__read_limits(int timeout_ms);
 /* The environment variable that holds a phase's limit. */
 const char *sheaf__phase_setting(enum sheaf_phase phase);
 
@@ -43,6 +47,9 @@ const char *sheaf__rank_text(int rank);
 
 /* True if this call took the failure record. */
 bool sheaf__record_failure(int origin, const char *text);
+/* The watch's function that tells other hosts of a failure that this rank has recorded, and returns
+ * when that is done. */
+void sheaf__record_spread_by(void (*fn)(void));
 /* A failure that ends the job: marks the world, sets the error, returns `status`. If the world has
  * failed already, reports that instead. */
 enum sheaf_status sheaf__fail(enum sheaf_status status, const char *fmt, ...)
@@ -55,6 +62,14 @@ void sheaf__mpi_unlock(void);
 /* SUCCESS, or ends the job with the text of MPI's error. */
 enum sheaf_status sheaf__mpi_check(int code, const char *doing);
 
+/* What a thread does between looks at MPI, if a member computes beside it. */
+struct sheaf__idle {
+    /* Leaves the core to others for a moment. False, at once, if the member waits. */
+    bool (*nap)(struct sheaf__idle *self);
+    /* The wait is justified until now. */
+    void (*touch)(struct sheaf__idle *self, uint64_t now);
+};
+
 /* Waits until all requests are done. peer[i] is the rank at the other end of request i. */
 struct sheaf__mpi_wait {
     MPI_Request *requests;
@@ -66,8 +81,8 @@ struct sheaf__mpi_wait {
     /* writes what is being done, for messages: "all_reduce 'x' (node 3, 64 bytes)" */
     void (*describe)(const void *user, char *text, size_t size);
     const void *user;
-    const char *setting; /* that lengthens the wait; NULL: SHEAF_TIMEOUT_MS */
-    struct sheaf__async *async; /* that naps between looks; NULL: looks all the time at first */
+    const char *setting;      /* that lengthens the wait; NULL: SHEAF_TIMEOUT_MS */
+    struct sheaf__idle *idle; /* NULL: looks all the time at first */
 };
 enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *wait);
 

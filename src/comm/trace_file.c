@@ -1,44 +1,18 @@
-/* Collects events of this rank, and merges those of all ranks into one file. */
-#include "comm/trace.h"
-
+/* Merges the events of all ranks into one file for trace viewers. */
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "comm/trace.h"
 #include "comm/world.h"
 
-enum { DEFAULT_EVENTS = 200000, MAX_EVENTS = 1 << 24, NAME_BYTES = 40, CLOCK_ROUNDS = 9 };
+enum { DEFAULT_EVENTS = 200000, MAX_EVENTS = 1 << 24, CLOCK_ROUNDS = 9 };
 static const char WHAT[] = "trace";
-
-/* Little-endian machines only write and read these; ranks of a job have one build. */
-struct event {
-    uint64_t start, ns;
-    uint32_t kind, beside;
-    char name[NAME_BYTES];
-};
-static_assert(sizeof(struct event) == 64, "no holes: events travel as they are");
 
 static const char *const kinds[] = {
     [SHEAF__TRACE_COMPUTE] = "compute", [SHEAF__TRACE_WAIT] = "wait", [SHEAF__TRACE_WIRE] = "wire"};
 
-static struct event *events;
-static size_t cap_events;
-static _Atomic size_t n_asked; /* events, also those that found no place */
-static int64_t clock_offset;   /* to be added for rank 0's clock */
-static _Thread_local bool active, beside;
-
-void sheaf__trace(enum sheaf__trace_kind kind, const char *name, uint64_t start, uint64_t ns) {
-    if (!active || !ns) return;
-    const size_t i = atomic_fetch_add_explicit(&n_asked, 1, memory_order_relaxed);
-    if (i >= cap_events) return;
-    struct event *e = &events[i];
-    *e = (struct event){.start = start, .ns = ns, .kind = (uint32_t)kind, .beside = beside};
-    memcpy(e->name, name, strnlen(name, sizeof e->name - 1));
-}
-
-bool sheaf__tracing(void) { return active; }
-void sheaf__trace_beside(bool on) { active = beside = on; }
+static int64_t clock_offset; /* to be added for rank 0's clock */
 
 static int by_value(const void *a, const void *b) {
     const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -72,22 +46,19 @@ static enum sheaf_status compare_clocks(void) {
 enum sheaf_status sheaf_trace_start(size_t max_events) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     if (!max_events) max_events = DEFAULT_EVENTS;
-    if (events)
+    if (sheaf__events())
         st = sheaf_set_error(SHEAF_STATUS_INVALID, "%s: it was started before", WHAT);
     else if (max_events > MAX_EVENTS)
         st = sheaf_set_error(SHEAF_STATUS_INVALID, "%s: %zu events; it takes up to %d", WHAT,
                              max_events, MAX_EVENTS);
-    else if (!(events = calloc(max_events, sizeof *events)))
+    else if (!sheaf__events_start(max_events))
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory for %zu events", WHAT,
                              max_events);
     if ((st = sheaf_world_agree(st, WHAT)) || (st = compare_clocks())) {
-        free(events);
-        events = NULL;
+        sheaf__events_stop();
         return st;
     }
-    cap_events = max_events;
-    n_asked = 0;
-    active = true;
+    sheaf__events_record(true);
     return st;
 }
 
@@ -106,8 +77,8 @@ static int lane_of(int rank, bool beside_it) {
     return beside_it ? sheaf_world_size() + rank : rank;
 }
 
-static void write_rank(FILE *f, int rank, const struct event *list, size_t n, uint64_t dropped,
-                       int64_t offset, int64_t zero) {
+static void write_rank(FILE *f, int rank, const struct sheaf__event *list, size_t n,
+                       uint64_t dropped, int64_t offset, int64_t zero) {
     const int host = sheaf_world_host_index(rank);
     bool two_lanes = false;
     for (size_t i = 0; i < n; i++) two_lanes = two_lanes || list[i].beside;
@@ -124,7 +95,7 @@ static void write_rank(FILE *f, int rank, const struct event *list, size_t n, ui
                 "{\"name\":\"rank %d, communication\"}}",
                 host, lane_of(rank, true), rank);
     for (size_t i = 0; i < n; i++) {
-        const struct event *e = &list[i];
+        const struct sheaf__event *e = &list[i];
         const int64_t start = (int64_t)e->start + offset - zero;
         fprintf(f,
                 ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\","
@@ -141,9 +112,11 @@ static enum sheaf_status merge(FILE *f) {
     struct head {
         uint64_t n, dropped;
         int64_t offset, zero;
-    } mine = {.n = n_asked < cap_events ? n_asked : cap_events, .offset = clock_offset}, head;
-    mine.dropped = n_asked - mine.n;
-    mine.zero = mine.n ? (int64_t)events[0].start : 0;
+    } mine = {.offset = clock_offset}, head;
+    const struct sheaf__events *own = sheaf__events();
+    mine.n = own->n;
+    mine.dropped = own->n_asked - own->n;
+    mine.zero = own->n ? (int64_t)own->events[0].start : 0;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     int64_t zero = 0;
     for (int r = 0; r < sheaf_world_size() && !st; r++) {
@@ -151,7 +124,7 @@ static enum sheaf_status merge(FILE *f) {
         head = mine;
         st = sheaf_world_broadcast(&head, sizeof head, r, WHAT);
         if (st) break;
-        struct event *list = me ? events : malloc((size_t)head.n * sizeof *list + 1);
+        struct sheaf__event *list = me ? own->events : malloc((size_t)head.n * sizeof *list + 1);
         if (!list) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
         st = sheaf_world_agree(st, WHAT);
         if (!st) st = sheaf_world_broadcast(list, (size_t)head.n * sizeof *list, r, WHAT);
@@ -165,12 +138,12 @@ static enum sheaf_status merge(FILE *f) {
 enum sheaf_status sheaf_trace_write(const char *path) {
     FILE *f = NULL;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (!events)
+    if (!sheaf__events())
         st = sheaf_set_error(SHEAF_STATUS_INVALID, "%s: it was not started", WHAT);
     else if (sheaf_world_rank() == 0 && !(f = fopen(path, "we")))
         st = sheaf_set_error(SHEAF_STATUS_IO, "%s: cannot create %s: %s", WHAT, path,
                              strerror(errno));
-    active = false;
+    sheaf__events_record(false);
     st = sheaf_world_agree(st, WHAT);
     if (f && !st) fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", f);
     if (!st) st = merge(f);
@@ -181,8 +154,6 @@ enum sheaf_status sheaf_trace_write(const char *path) {
             st = sheaf_set_error(SHEAF_STATUS_IO, "%s: cannot write %s: %s", WHAT, path,
                                  strerror(errno));
     }
-    free(events);
-    events = NULL;
-    n_asked = cap_events = 0;
+    sheaf__events_stop();
     return sheaf_world_failed() ? st : sheaf_world_agree(st, WHAT);
 }
