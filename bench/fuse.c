@@ -4,9 +4,9 @@
  *   mpirun -np 2 bench-fuse                    ... of all ranks
  *
  * Layers of an elementwise product whose result is partial, its all-reduce, ADD, RMS_NORM, MUL
- * (tests/fuse_scenario.h), with SHEAF_FUSE 0, 1 and 2 in turns: microseconds a layer, median.
- * `saved` is against 0. */
-#include "../tests/fuse_scenario.h"
+ * (tests/support/fuse_scenario.h), with SHEAF_FUSE 0, 1 and 2 in turns: microseconds a layer,
+ * median. `saved` is against 0. */
+#include "../tests/support/fuse_scenario.h"
 
 #include <time.h>
 

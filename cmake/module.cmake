@@ -1,5 +1,7 @@
 # A loadable module libsheaf-NAME.so, beside libsheaf in the build tree and in the installed one, which is where the
 # library looks for it (src/core/module_search.h). The library that tests link finds it through a link.
+# The target sheaf_modules builds all of them.
+add_custom_target(sheaf_modules)
 function(sheaf_add_module name)
   add_library(sheaf-${name} MODULE ${ARGN})
   set_target_properties(sheaf-${name} PROPERTIES C_VISIBILITY_PRESET hidden)
@@ -10,5 +12,6 @@ function(sheaf_add_module name)
     COMMAND ${CMAKE_COMMAND} -E create_symlink
             ../$<TARGET_FILE_NAME:sheaf-${name}> ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/unhidden/$<TARGET_FILE_NAME:sheaf-${name}>
     VERBATIM)
+  add_dependencies(sheaf_modules sheaf-${name})
   install(TARGETS sheaf-${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()

@@ -8,7 +8,7 @@
  * its last (begin, end). What compilers know of tile loads is that they happen in order, not that
  * they read memory: each function that loads tiles is called through a pointer.
  *
- * Only ever run by an emulation (tests/amx-emu); speeds are those of Intel's tables: a product of
+ * Only ever run by an emulation (tests/emulators/amx); speeds are those of Intel's tables: a product of
  * two tiles takes 16 cycles, and the next may add to the same tile after 52. */
 
 enum { AMX_ROWS = 16, BF16_ROWS = AMX_ROWS };

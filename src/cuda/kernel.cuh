@@ -1,6 +1,6 @@
 /* What kernels share: how they are launched, tensors as they see them, elements of every type.
  *
- * Kernels are built twice: by nvcc for the module, and by the host compiler against tests/cuda-emu,
+ * Kernels are built twice: by nvcc for the module, and by the host compiler against tests/emulators/cuda,
  * which runs the same functions on the CPU. So kernels keep to what both know: HD functions,
  * CUDA_LAUNCH, CUDA_DYNAMIC_SHARED and the handful of intrinsics that the emulation has.
  *

@@ -1,5 +1,5 @@
 /* Backends in modules: what loading accepts and refuses, which file of several is taken, what keeps
- * a module from being unloaded. The modules are tests/modules/fixture.c in several builds. */
+ * a module from being unloaded. The modules are tests/backend/modules/fixture.c in several builds. */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* Collectives on the devices' own memory: the vote, the choice, what is said about it, the results
  * and the end of a job whose peer never comes. Through the module of the far devices
- * (tests/far/comm.c), which has no GPU behind it, and through that of the CUDA backend on the
- * emulator; NCCL's module goes through the same doors. */
+ * (tests/emulators/far/comm.c), which has no GPU behind it, and through that of the CUDA backend on
+ * the emulator; NCCL's module goes through the same doors. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

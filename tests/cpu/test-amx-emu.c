@@ -3,7 +3,7 @@
 #include <criterion/criterion.h>
 #include <signal.h>
 
-#include "amx-emu/tiles.h"
+#include "amx/tiles.h"
 
 struct config {
     uint8_t palette, start_row, reserved[14];

@@ -13,8 +13,8 @@
 
 static char dir[] = "/tmp/sheaf-kernels.XXXXXX";
 
-/* The command runs in the temporary folder. $F: files of tests/modules/kernels.c, $I: sheaf-info of
- * an installation that was moved, $L: the library's folder there. */
+/* The command runs in the temporary folder. $F: files of tests/cpu/modules/kernels.c, $I:
+ * sheaf-info of an installation that was moved, $L: the library's folder there. */
 static int run(const char *cmd, char *out, size_t cap) {
     char line[4096];
     snprintf(line, sizeof line,

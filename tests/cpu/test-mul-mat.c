@@ -761,7 +761,7 @@ Test(mul_mat, ops_avx2_bf16) { check_bf16("avx2", "bf16"); } /* has no such prod
 Test(mul_mat, ops_avx512bf16) { check_bf16("avx512bf16", NULL); }
 Test(mul_mat, ops_avx512bf16_bf16) { check_bf16("avx512bf16", "bf16"); }
 
-/* ---- AMX, on tests/amx-emu where there is none ---- */
+/* ---- AMX, on tests/emulators/amx where there is none ---- */
 
 static void emulate_amx(void) {
     setenv("SHEAF_BACKEND_PATH", SHEAF_BUILD_DIR "/lib/modules/amx-emu", 1);

@@ -1,4 +1,4 @@
-/* The CUDA backend with its kernels on the CPU (tests/cuda-emu): every op of the table against the
+/* The CUDA backend with its kernels on the CPU (tests/emulators/cuda): every op of the table against the
  * portable reference, and the host's side of it: memory, queues, plans, what is refused and how.
  * What no emulation shows is listed in docs/cuda.md. */
 #include <criterion/criterion.h>

@@ -1,4 +1,4 @@
-/* Members of several kinds: the CPU devices of this process and far devices (tests/far), whose
+/* Members of several kinds: the CPU devices of this process and far devices (tests/emulators/far), whose
  * memory is out of the host's reach. */
 #ifndef SHEAF_TESTS_MIXED_MEMBERS_H
 #define SHEAF_TESTS_MIXED_MEMBERS_H

@@ -2,7 +2,7 @@
 """Breaks jobs on purpose and looks how they end: every fault at every place where it makes sense, on
 one host and over two network namespaces, with mpirun's own kill and without.
 
-    tests/drill.py BUILD_DIR [--full] [--only REGEX] [-j N] [--table]
+    tests/system/drill.py BUILD_DIR [--full] [--only REGEX] [-j N] [--table]
 
 Prints one line a case: how long the job went on after the fault, until the last of its processes had
 gone, and the message. A case is wrong if it takes too long, ends with status 0, says nothing, says
@@ -11,7 +11,7 @@ Without --full a choice of cases that takes less than a minute; --table prints t
 docs/clusters.md. Exit status 0 if all were right."""
 import concurrent.futures, os, re, shutil, signal, subprocess, sys, tempfile, time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LIMITS = {"START": 8000, "LOAD": 6000, "PLAN": 5000, "COMPUTE": 5000, "COLLECTIVE": 5000,
           "FINALIZE": 5000, "HEARTBEAT": 3000}
 SLACK = 8  # seconds for the launcher to end a job, on a machine with more processes than cores

@@ -1,4 +1,4 @@
-/* Jobs that are broken on purpose: the quick part of tests/drill.py (--full runs all of it; the
+/* Jobs that are broken on purpose: the quick part of tests/system/drill.py (--full runs all of it; the
  * table is in docs/clusters.md), and what is left of a job that failed: dumps and what they say. */
 #include <criterion/criterion.h>
 
@@ -8,7 +8,7 @@ static char out[1 << 17];
 
 Test(drill, jobs_end_as_they_should, .timeout = 400) {
     const int rc =
-        run_command("exec python3 '" SHEAF_SOURCE_DIR "/tests/drill.py' '" SHEAF_BUILD_DIR "' -j 5",
+        run_command("exec python3 '" SHEAF_SOURCE_DIR "/tests/system/drill.py' '" SHEAF_BUILD_DIR "' -j 5",
                     380, out, sizeof out);
     cr_assert_eq(rc, 0, "status %d\n%s", rc, out);
 }

@@ -1,5 +1,5 @@
 /* What people outside the tree do with an installed sheaf: write a backend (examples/backend), and
- * drive the library from another language (tests/ffi). Both see the installed files alone, in a
+ * drive the library from another language (tests/system/ffi). Both see the installed files alone, in a
  * prefix that was moved after the installation. */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -96,7 +96,7 @@ Test(out_of_tree, python) {
     char out[8192];
     char isa[40];
     must("python",
-         "cd \"$L\"; SHEAF_CPU_DEVICES=2 " PYTHON " \"$S/tests/ffi/graph.py\" ./libsheaf.so", out,
+         "cd \"$L\"; SHEAF_CPU_DEVICES=2 " PYTHON " \"$S/tests/system/ffi/graph.py\" ./libsheaf.so", out,
          sizeof out);
     snprintf(isa, sizeof isa, ", %s kernels\n", sheaf_cpu_isa_name());
     has(out, isa);

@@ -1,4 +1,4 @@
-/* sheaf-run on unlike devices: CPUs and far ones (tests/far), fast and slowed, cut by shares and by
+/* sheaf-run on unlike devices: CPUs and far ones (tests/emulators/far), fast and slowed, cut by shares and by
  * measured speed. What it generates and its perplexity are those of one CPU. */
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* The modules that tests/test-modules.c loads: this file once for each line of the table in
- * tests/CMakeLists.txt. One device with host buffers and a backend that computes nothing; what
+/* The modules that tests/backend/test-modules.c loads: this file once for each line of the table in
+ * the CMakeLists.txt beside it. One device with host buffers and a backend that computes nothing; what
  * differs is the entry, to be right or wrong on purpose.
  *
  * FIXTURE_NAME     the backend's name; its device is called FIXTURE_NAME "0"

@@ -1,5 +1,5 @@
 /* Modules of CPU kernels that are wrong in one way each, with a score above all true ones: this
- * file once for each line of the table in tests/CMakeLists.txt.
+ * file once for each line of the table in the CMakeLists.txt beside it.
  *
  * FIXTURE_NAME     the name in the table
  * FIXTURE_SCORE    undefined: 1000
