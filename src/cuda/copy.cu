@@ -30,8 +30,9 @@ HD float load_number(const View &v, int64_t e) {
     return load_any(v.type, row_data(v, row_at(v.ne, e / v.ne[0])), v.nb[0], i0);
 }
 
-/* x: one block of floats (32 or 256; 1 for plain types) to p, as the host does it. */
-HD void store_block(int type, const float *x, void *p) {
+/* x: one block of 32 or 256 floats to p, as the host does it. A function of its own, because nvcc
+ * needs 10 s for its loops wherever they are inlined. */
+HD_CALLED void store_quantized(int type, const float *x, void *p) {
     switch (type) {
 #define BLOCK(TYPE, name)                                                                          \
     case SHEAF_TYPE_##TYPE:                                                                        \
@@ -52,9 +53,16 @@ HD void store_block(int type, const float *x, void *p) {
         BLOCK(MXFP4, mxfp4);
 #undef BLOCK
     default:
-        store_plain(type, *x, p);
         break;
     }
+}
+
+/* The same; plain types are blocks of one. */
+HD void store_block(int type, int64_t elements, const float *x, void *p) {
+    if (elements == 1)
+        store_plain(type, *x, p);
+    else
+        store_quantized(type, x, p);
 }
 
 HD bool is_int_type(int type) { return type == SHEAF_TYPE_I32 || type == SHEAF_TYPE_I64; }
@@ -87,7 +95,7 @@ static __global__ void convert_kernel(View dst, View src, Unit unit, int64_t n) 
          i += (int64_t)gridDim.x * THREADS) {
         const int64_t first = i * unit.elements;
         for (int j = 0; j < unit.elements; j++) x[j] = load_number(src, first + j);
-        store_block(dst.type, x, locate(dst, first, unit.elements, dst.nb[0]));
+        store_block(dst.type, unit.elements, x, locate(dst, first, unit.elements, dst.nb[0]));
     }
 }
 
@@ -237,7 +245,7 @@ static __global__ void set_rows_kernel(View dst, View b, View ids, Unit unit, Ro
         for (int64_t i = threadIdx.x; i < n; i += THREADS) {
             for (int j = 0; j < unit.elements; j++)
                 x[j] = load_plain(b.type, from + (size_t)(i * unit.elements + j) * b.nb[0]);
-            store_block(dst.type, x, d + (size_t)i * dst.nb[0]);
+            store_block(dst.type, unit.elements, x, d + (size_t)i * dst.nb[0]);
         }
     }
 }

@@ -20,6 +20,12 @@
 #include "sheaf/ops.h"
 
 #define HD static __host__ __device__ __forceinline__
+/* For long functions: nvcc compiles them once instead of at every call. */
+#ifdef SHEAF_CUDA_EMULATED
+#define HD_CALLED static __attribute__((noinline))
+#else
+#define HD_CALLED static __host__ __device__ __noinline__
+#endif
 
 #ifndef SHEAF_CUDA_EMULATED
 /* PLAIN: the kernel has no barrier, shuffle or shared memory. */
