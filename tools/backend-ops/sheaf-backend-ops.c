@@ -275,8 +275,8 @@ static void support(const struct target *targets, int n_targets, const struct op
     enum { N_TYPES = sizeof types / sizeof *types };
     const bool shown = sheaf_world_rank() == 0; /* the others are asked, too */
     for (int t = 0; t < n_targets; t++) {
-        if (shown) printf("\n## %s\n\n| op |", sheaf_backend_dev_name(targets[t].dev));
-        for (int i = 0; i < N_TYPES && shown; i++) printf(" %s |", sheaf_type_name(types[i]));
+        if (shown) printf("\n## %s\n\n|op|", sheaf_backend_dev_name(targets[t].dev));
+        for (int i = 0; i < N_TYPES && shown; i++) printf("%s|", sheaf_type_name(types[i]));
         if (shown) printf("\n|---|");
         for (int i = 0; i < N_TYPES && shown; i++) printf("---|");
         if (shown) printf("\n");
