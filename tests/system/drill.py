@@ -8,8 +8,8 @@ Prints one line a case: how long the job went on after the fault, until the last
 gone, and the message. A case is wrong if it takes too long, ends with status 0, says nothing, says
 two things, does not name the rank and the place, or leaves a process, a file or shared memory.
 Without --full a choice of cases that takes less than a minute; --table prints the result as in
-docs/clusters.md. Exit status 0 if all were right."""
-import concurrent.futures, os, re, shutil, signal, subprocess, sys, tempfile, time
+docs/drill.md. Exit status 0 if all were right."""
+import concurrent.futures, os, re, shutil, signal, subprocess, sys, tempfile, textwrap, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LIMITS = {"START": 8000, "LOAD": 6000, "PLAN": 5000, "COMPUTE": 5000, "COLLECTIVE": 5000,
@@ -219,7 +219,8 @@ def print_table(results):
         rows.setdefault(key, {})[case.place] = seconds
         if said.startswith(("sheaf: ", "drill: ")) and case.place in ("collective", "none"):
             examples.setdefault(case.fault, said)
-    print("| fault | hosts | mpirun | " + " | ".join(PLACES + ["-"]) + " |")
+    short = {"collective": "coll.", "finalize": "final"}  # lines of at most 120 columns
+    print("| fault | hosts | mpirun | " + " | ".join([short.get(p, p) for p in PLACES] + ["-"]) + " |")
     print("|---|---|---|" + "---|" * (len(PLACES) + 1))
     for (fault, hosts, recovery, culprit), cells in rows.items():
         print("| %s | %d | %s | %s |" % (fault + (" of rank 0" if culprit == 0 else ""), hosts,
@@ -227,7 +228,8 @@ def print_table(results):
               " | ".join("%.1f" % cells[p] if p in cells else "" for p in PLACES + ["none"])))
     print()
     for fault, said in examples.items():
-        print("* %s: `%s`" % (fault, said))
+        print("%s:\n\n%s\n" % (fault, textwrap.indent(textwrap.fill(
+            said, 108, break_long_words=False, break_on_hyphens=False), "    ")))
 
 
 def main():

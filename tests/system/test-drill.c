@@ -1,5 +1,5 @@
-/* Jobs that are broken on purpose: the quick part of tests/system/drill.py (--full runs all of it; the
- * table is in docs/clusters.md), and what is left of a job that failed: dumps and what they say. */
+/* Jobs that are broken on purpose: the quick part of tests/system/drill.py (--full runs all; the
+ * table is in docs/drill.md), and what is left of a job that failed: dumps and what they say. */
 #include <criterion/criterion.h>
 
 #include "mpirun.h"
