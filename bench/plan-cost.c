@@ -156,7 +156,7 @@ static double measure(const struct bench *b) {
     return plan_s;
 }
 
-/* Cuts that nobody would ask for: neighbours rarely fit. */
+/* Cuts that no loader would ask for: neighbours rarely fit. */
 static void cut_at_random(struct bench *b) {
     uint64_t seed = 1;
     for (int i = 0; i < b->n_leaves; i++) {

@@ -88,7 +88,7 @@ struct side {
     int n_threads;
     bool shared;
     pthread_barrier_t *start;
-    atomic_int *working; /* sides that still measure: who is done goes on until all are */
+    atomic_int *working; /* sides that still measure: a side that is done continues until all are */
     double us;
 };
 

@@ -119,7 +119,7 @@ struct sheaf_backend_i {
      * A node with flag 1 << 18 must keep its value, as tensor->extra, until this is called; it is a
      * leaf of later graphs. `tensor` is a key, it may be gone. */
     void (*release_tensor)(sheaf_backend_t backend, const struct sheaf_tensor *tensor);
-    /* Since version 3. Does what graph_compute does but for computing: takes the memory that the
+    /* Since version 3. Does all of graph_compute except the arithmetic: takes the memory that the
      * graph needs besides that of its tensors, and keeps it. For backends with release_tensor,
      * whose results have memory of their own; the graph is placed as for a compute. */
     enum sheaf_status (*graph_reserve)(sheaf_backend_t backend, struct sheaf_cgraph *graph);
@@ -168,8 +168,7 @@ struct sheaf_backend_device {
 
 /* For supports_op: has a node the operands, types, shapes, layouts and parameters that its op is
  * defined for? A backend that computes the op for all of them answers with this alone; another
- * looks at the types besides. Works on nodes that nobody has checked, as those of graphs from
- * outside. */
+ * looks at the types besides. Works on unchecked nodes, as those of graphs from outside. */
 bool sheaf_backend_op_is_valid(const struct sheaf_tensor *op);
 
 /* ---- registry entry ---- */

@@ -8,8 +8,8 @@
  * When several ranks of one host share a binding, each takes its share of the cores. A bad value is
  * an error that names the variable.
  *
- * Kernels for an instruction set are a module libsheaf-cpu-ISA.so, found where sheaf/module.h says;
- * nobody need load it. The first use of a CPU device takes the best that the CPU runs, portable
+ * Kernels for an instruction set are a module libsheaf-cpu-ISA.so, found where sheaf/module.h says.
+ * No call is needed: the first use of a CPU device takes the best that the CPU runs, portable
  * ones, which are part of the library, if there is none.
  *
  * With SHEAF_CPU_ACTIVATIONS=f32, the default, products of quantized weights take activations as

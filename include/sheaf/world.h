@@ -50,7 +50,7 @@ void sheaf_world_enter(enum sheaf_phase phase, const char *what);
 /* Starts MPI if a launcher (mpirun, srun) started this process. params may be NULL. Call once, from
  * the main thread, before any device is listed, so that ranks of one host can share its cores. */
 enum sheaf_status sheaf_world_init(const struct sheaf_world_params *params);
-/* Ends MPI. After an error it waits for nobody and leaves MPI as it is: print, call this, and
+/* Ends MPI. After an error it waits for no rank and leaves MPI as it is: print, call this, and
  * return non-zero from main; the launcher then ends the other ranks. A rank that gives up alone
  * calls sheaf_world_abort first. Without an error it ends with a barrier; if that fails, it says so
  * on standard error, and sheaf_world_failed() is true afterwards: return non-zero then too. Safe to

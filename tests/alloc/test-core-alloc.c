@@ -4,7 +4,7 @@
  * that a plain CPU buffer would forgive show, and so does whatever assumes host access.
  *
  * The graph allocator is checked by playing the graph: every node stamps its bytes, and every
- * reader must find the stamp of whoever made its operand. */
+ * reader must find the stamp of the node that made its operand. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,7 +188,7 @@ Test(core_buffer, loading_through_a_reader) {
     }
 }
 
-/* Copying a strided view leaves the bytes between its rows alone: they belong to somebody else. */
+/* Copying a strided view leaves the bytes between its rows alone: they belong to another tensor. */
 Test(core_buffer, copies_between_any_two_tensors) {
     for (int pass = 0; pass < 2; pass++) {
         host = pass;
@@ -623,12 +623,12 @@ Test(core_registry, registration_checks_the_interface_version) {
     cr_assert_eq(sheaf_backend_register(&good), SHEAF_STATUS_SUCCESS, "twice is once");
     cr_assert_eq(sheaf_backend_reg_count(), before + 1);
     cr_assert_eq(sheaf_backend_reg_by_name("testreg"), &good, "case does not matter");
-    cr_assert_null(sheaf_backend_reg_by_name("nobody"));
+    cr_assert_null(sheaf_backend_reg_by_name("absent"));
     cr_assert_null(sheaf_backend_reg_get(before + 1));
     cr_assert_null(sheaf_backend_reg_get_proc_address(&good, "x"));
     sheaf_backend_t backend;
-    cr_assert_eq(sheaf_backend_init_by_name("nobody", NULL, &backend), SHEAF_STATUS_INVALID);
-    cr_assert(strstr(sheaf_last_error(), "'nobody'"));
+    cr_assert_eq(sheaf_backend_init_by_name("absent", NULL, &backend), SHEAF_STATUS_INVALID);
+    cr_assert(strstr(sheaf_last_error(), "'absent'"));
     static struct sheaf_backend_reg many[40];
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int i = 0; i < 40 && !st; i++) {

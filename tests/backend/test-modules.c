@@ -128,9 +128,9 @@ static void refuses_unload(sheaf_backend_reg_t reg, const char *text) {
 }
 
 Test(modules, only_what_was_loaded_is_unloaded) {
-    static struct sheaf_backend_reg nobody;
+    static struct sheaf_backend_reg unknown;
     refuses_unload(sheaf_backend_cpu_reg(), "not loaded from a file");
-    refuses_unload(&nobody, "not registered");
+    refuses_unload(&unknown, "not registered");
     refuses_unload(NULL, "not registered");
 }
 
@@ -260,7 +260,7 @@ Test(modules, backend_from_a_string) {
         {"alpha0:ok", "Alpha0", NULL},
         {"Alpha:bad", NULL, "params 'bad'"},
         {"CPU0:threads=x", NULL, "'threads=x'"},
-        {"nobody:x", NULL, "'nobody'"},
+        {"absent:x", NULL, "'absent'"},
         {":x", NULL, "NAME:PARAMS"},
         {"", NULL, "NAME:PARAMS"},
         {NULL, NULL, "NAME:PARAMS"},
@@ -297,7 +297,7 @@ static void *read_registry(void *user) {
     long *rounds = user;
     while (!atomic_load(&stop_readers)) {
         const size_t n = sheaf_backend_dev_count();
-        if (n < 1 || !sheaf_backend_dev_by_name("CPU0") || sheaf_backend_dev_by_name("nobody") ||
+        if (n < 1 || !sheaf_backend_dev_by_name("CPU0") || sheaf_backend_dev_by_name("absent") ||
             !sheaf_backend_dev_get(0) || sheaf_backend_dev_get(n + 8))
             return "wrong";
         ++*rounds;

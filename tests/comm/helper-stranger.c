@@ -1,7 +1,7 @@
 /* Started by test-drill on two ranks that share no memory. While rank 0 waits for rank 1's control
  * connection, which this program delays, strangers connect to it: one with nonsense, one with a
  * greeting and a wrong secret, one with nothing. All must be closed, the job goes on, and
- * afterwards nobody listens any more. */
+ * afterwards no rank listens any more. */
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <pthread.h>
@@ -81,7 +81,7 @@ int main(void) {
     if (root) {
         pthread_join(thread, NULL);
         refused += is_closed(silent);
-        ok = refused == STRANGERS && stranger(NULL, 0) < 0; /* nobody listens any more */
+        ok = refused == STRANGERS && stranger(NULL, 0) < 0; /* no rank listens any more */
         printf("%s: %d strangers were refused\n", ok ? "ok" : "WRONG", refused);
         fflush(stdout);
     }

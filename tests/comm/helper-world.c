@@ -101,7 +101,7 @@ static bool differ(const char *how) {
                      : sheaf_world_all_gather(data, 4, data, "another"));
     if (!strcmp(how, "what")) return !sheaf_world_barrier(odd ? "load" : "save");
     if (!strcmp(how, "size")) return !sheaf_world_all_gather_v(data, data, sizes, "sizes");
-    if (!strcmp(how, "root")) /* a root hears of nobody: the next exchange tells */
+    if (!strcmp(how, "root")) /* a root receives nothing: the next exchange shows it */
         return !sheaf_world_broadcast(data, 4, odd ? 1 : 0, "token") &&
                !sheaf_world_barrier("gate");
     if (!strcmp(how, "never") && odd) {

@@ -322,7 +322,7 @@ Test(comm_ranks, two_members_a_rank, .timeout = 300) {
         run_values(SHM, np, "2", 2 * np, 16411, text, hash);
         run_values(MPI, np, "2", 2 * np, 16411, "shm(2)", hash);
     }
-    /* two hosts of two members: the same sums, whoever drives the members */
+    /* two hosts of two members: the same sums, whichever rank drives the members */
     run_values(MPI, 2, "2", 4, 70001, "shm(2)+mpi(2 hosts)", hash);
     run_values("SHEAF_COMM_TRANSPORT=hosts:0,0,1,1", 4, "1", 4, 70001, "shm(2)+mpi(2 hosts)",
                again);

@@ -171,7 +171,7 @@ Test(devcomm, every_size, .timeout = 200) {
 }
 
 /* A peer that never arrives: the job ends within its deadline, and names the collective. The flight
- * records of both ranks end with it; open are those of the step that nobody has waited for. */
+ * records of both ranks end with it; open are those of the step for which there was no wait. */
 static void never_comes(int at, const char *open) {
     const double begin = run_seconds();
     char dir[] = "/tmp/sheaf-test-devcomm-XXXXXX", env[512], cmd[1024];

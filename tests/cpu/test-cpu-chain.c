@@ -46,7 +46,7 @@ Test(chain, memory_decides) {
         {1, 2, 0, false},           /* over the weights that each row reads */
         {2, 3, 0, true},            /* over x */
         {2, 0, WIDTH * ROWS, true}, /* behind the source: over the other operand, in step */
-        {2, 6, 0, true},            /* nobody's */
+        {2, 6, 0, true},            /* of no node */
         {0, 6, WIDTH * ROWS / 2, true},
         {2, 2, -1, false}, /* the end of it over the weights */
     };

@@ -1,5 +1,5 @@
-/* CPU kernels in modules: the best that this CPU runs is found without anybody asking for it, from
- * wherever the library was installed; a file that is broken is named and the next best serves; what
+/* CPU kernels in modules: the best that this CPU runs is found without a call, wherever the
+ * library was installed; a broken file is named and the next best is used; a file that
  * SHEAF_CPU_ISA names must be there. Each case is a process of its own, as the choice is made once.
  */
 #include <criterion/criterion.h>

@@ -22,7 +22,8 @@ Test(cuda_emu, op_table, .timeout = DEADLINE) { on_device(ENV, "CUDA0", 2800); }
 Test(cuda_emu, op_table_without_cublaslt, .timeout = DEADLINE) {
     static char out[CAP];
     unsigned runs = 0;
-    cr_assert_eq(ops(ENV "SHEAF_TEST_CUDA_EMU=blas=0", "test -b CUDA0 -o MUL_MAT", out), 0, "%s", out);
+    cr_assert_eq(ops(ENV "SHEAF_TEST_CUDA_EMU=blas=0", "test -b CUDA0 -o MUL_MAT", out), 0, "%s",
+                 out);
     const char *line = strstr(out, " runs: 0 wrong, 0 refused, 0 unsupported");
     while (line && line > out && line[-1] != ',') line--;
     cr_assert(line && sscanf(line, "%u", &runs) == 1 && runs > 200, "%s", out);
@@ -446,8 +447,8 @@ Test(cuda_emu, fused_nodes_are_the_nodes) {
     fclose(trace);
 }
 
-/* The products of a layer: those of one x in one launch, their columns made integers by whoever
- * makes x, with the bits of nodes one by one. */
+/* The products of a layer: those of one x in one launch, their columns made integers by the
+ * kernel that makes x, with the bits of the separate nodes. */
 static char *layer_of(enum sheaf_type type, int n_columns, const char *params, size_t *size) {
     enum { K = 96, F = 64 };
     static const int rows[] = {24, 8, 7, F, F, K};
@@ -695,7 +696,8 @@ Test(cuda_emu, without_captures) {
 
 /* ---- against the CPU ---- */
 
-/* What lies behind masked keys is nobody's: NaN here. Key j is seen by query i if j <= i + 5. */
+/* The values of masked keys belong to no query: NaN here. Key j is seen by query i if j <= i + 5.
+ */
 Test(cuda_emu, attention_reads_no_masked_key) {
     enum { D = 64, N = 40, T = 96, HEADS = 4, KV = 2 };
     struct rig r = rig_up("", NULL);
@@ -1017,7 +1019,7 @@ Test(cuda_emu, parameters) {
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
         const char *params = cases[i / 2].params;
         sheaf_backend_t backend;
-        if (i % 2) setenv("SHEAF_CUDA_PARAMS", params, 1); /* for who gives none */
+        if (i % 2) setenv("SHEAF_CUDA_PARAMS", params, 1); /* for a caller that gives none */
         const enum sheaf_status st = sheaf_backend_dev_init(sheaf_backend_reg_dev_get(reg, 0),
                                                             i % 2 ? NULL : params, &backend);
         cr_assert_eq(st, cases[i / 2].good ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_INVALID, "%s",

@@ -1,6 +1,6 @@
 /* Groups of unlike members: CPU devices beside far ones (tests/emulators/far), whose memory is out
- * of the host's reach, in one process and, through helper-mixed, on several ranks. Whoever follows
- * a far address dies. */
+ * of the host's reach, in one process and, through helper-mixed, on several ranks. A process that
+ * follows a far address crashes. */
 #include <criterion/criterion.h>
 #include <signal.h>
 #include <unistd.h>

@@ -133,7 +133,7 @@ static const struct sheaf_backend_buffer_i buffer_i = {
 static enum sheaf_status buft_alloc(sheaf_backend_buffer_type_t buft, size_t size,
                                     sheaf_backend_buffer_t *out) {
     void *p = aligned_alloc(64, (size + 64) / 64 * 64);
-    memset(p, 0xA5, (size + 64) / 64 * 64); /* whoever reads before writing shall notice */
+    memset(p, 0xA5, (size + 64) / 64 * 64); /* a reader before the first write shall notice */
     island_of(buft->device)->n_buffers++;
     *out = sheaf_backend_buffer_init(buft, &buffer_i, p, size);
     return SHEAF_STATUS_SUCCESS;

@@ -2,8 +2,8 @@
  * the conversions of the cheapest are compared with those that the planner inserted: once with all
  * combinations, once with those that leave work cut where it fits as it lies. (Gathering a small
  * operand in order to mirror what follows can save bytes, and makes every member do all the work;
- * the planner does not do that.) Of the second the planner must find the best, but for what its
- * bounded search may drop; by how much it misses the first is printed and bounded.
+ * the planner does not do that.) Of the second the planner must find the best, except for what its
+ * bounded search may drop; how far it misses the first is printed and bounded.
  * SHEAF_TEST_SPLIT_SEED=n shows one graph, SHEAF_TEST_SPLIT_GRAPHS=n tries that many. */
 #include <criterion/criterion.h>
 
@@ -13,7 +13,7 @@
 
 enum { MAX_NODES = 6, MAX_TENSORS = 64, STATES = 8, ROWS = 64 };
 
-struct known { /* a tensor and the states that it can be had in for nothing */
+struct known { /* a tensor and the states in which it is available at no cost */
     const T *tensor;
     int n;
     struct sheaf__st st[STATES];
@@ -73,7 +73,7 @@ static bool note_row(void *user, const struct sheaf__row *row) {
     return l->n < ROWS;
 }
 
-/* As sheaf__split_plan_new ends: whoever reads a result must not find addends. */
+/* As sheaf__split_plan_new ends: a reader of a result must not find addends. */
 static int64_t finish(struct search *s) {
     int64_t cost = 0;
     for (int i = 0; i < s->graph->n_nodes; i++) {

@@ -186,7 +186,7 @@ static uint64_t next(uint64_t *s) {
     return *s >> 33;
 }
 
-/* A random cut, and who owns what as a table. */
+/* A random cut, and a table of the owner of each index. */
 static const struct sheaf__cut *random_cut(struct sheaf__pool *pool, uint64_t *seed, int64_t n,
                                            bool *owns) {
     sheaf__cut_begin(pool);

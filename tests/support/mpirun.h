@@ -100,7 +100,7 @@ static inline int run_command(const char *cmd, int timeout_s, char *out, size_t 
 
 /* Runs "BUILD/bin/ARGS" on np ranks of this machine; args in printf style, `env` is "NAME=value
  * ..." or NULL. Otherwise like run_command. When a rank fails, mpirun ends the others at once
- * instead of after its second of grace: whoever has the message to print must have printed it. */
+ * instead of after its second of grace: the rank that prints the message must have printed it. */
 __attribute__((format(printf, 6, 7))) static inline int
 run_mpirun(int np, const char *env, int timeout_s, char *out, size_t cap, const char *args, ...) {
     char line[2048], cmd[4096];

@@ -125,7 +125,7 @@ Test(check, finds_the_odd_host, .timeout = 120) {
     cr_assert_not_null(strstr(out, "1 problem (above)"), "%s", out);
 }
 
-/* ---- who may connect ---- */
+/* ---- which peers may connect ---- */
 
 Test(control, refuses_strangers, .timeout = 60) {
     const int rc =

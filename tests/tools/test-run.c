@@ -358,7 +358,7 @@ Test(run, interrupts_end_all_ranks) {
     char cmd[2048];
     double start = run_seconds();
     /* the signal comes twice, as from timeout(1), which signals its command and their group; the
-     * text goes elsewhere, lest a quick machine fill `out` with it */
+     * text goes elsewhere, or a quick machine would fill `out` with it */
     snprintf(cmd, sizeof cmd,
              "'%s'/bin/sheaf-run %s >/dev/null & p=$!; sleep 2; kill -INT $p; "
              "kill -INT $p; wait $p",

@@ -1,7 +1,7 @@
 /* What the files of sheaf-bench share.
  *
  *   options.c  the command line
- *   machine.c  what the machine can do and who else uses it: read bandwidth, steal, load
+ *   machine.c  what the machine can do and how much others use it: read bandwidth, steal, load
  *   test.c     one test: warm-up, repeats, what each rank measured
  *   report.c   md, csv, json
  *   sha256.c   the checksum of generated ids

@@ -1,4 +1,4 @@
-/* What the machine can do, and who else uses it while we measure. Linux; elsewhere zeros. */
+/* What the machine can do, and how much others use it while we measure. Linux; elsewhere zeros. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,7 +136,7 @@ enum sheaf_status bench_read_bandwidth(int threads, double *bytes_per_s) {
     return st;
 }
 
-/* ---- who uses it ---- */
+/* ---- how much others use it ---- */
 
 static double seconds_of(struct timeval t) { return (double)t.tv_sec + 1e-6 * (double)t.tv_usec; }
 

@@ -114,7 +114,7 @@ static int by_value(const void *a, const void *b) {
 }
 
 /* As a producer and a consumer would: the data are in this core's cache before the call and (sums
- * only) after it. Without it a buffer that nobody writes would stay where it was summed last. */
+ * only) after it. Without it an unwritten buffer would stay where it was summed last. */
 static void produce(float *data, size_t size, int i) { memset(data, i & 1, size); }
 static void consume(const float *data, size_t size) {
     static volatile float sink;

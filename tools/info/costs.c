@@ -31,12 +31,12 @@ static enum sheaf_status measure_link(const struct sheaf__session *s, struct pla
 }
 
 static void assume_link(struct plan_costs *c, const char *name, double us, double gb_s,
-                        const char *whence) {
+                        const char *source) {
     c->is_network = strcmp(name, "shm") != 0;
     c->latency = us * 1e-6;
     c->per_byte = 1 / (gb_s * 1e9);
     snprintf(c->link_text, sizeof c->link_text, "%s: %g us a message, %g GB/s, %s", name, us, gb_s,
-             whence);
+             source);
 }
 
 static enum sheaf_status find_link(const struct sheaf__session *s, const struct plan_options *o,

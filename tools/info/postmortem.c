@@ -1,6 +1,6 @@
 /* Reads dumps of flight recorders (src/comm/recorder.c), lines them up by the number of each
- * collective, and looks for where the ranks part. Clocks are not compared: who waited least in the
- * last collective came last. */
+ * collective, and looks for where the ranks part. Clocks are not compared: the rank that waited
+ * least in the last collective came last. */
 #include "postmortem.h"
 
 #include <dirent.h>
@@ -208,7 +208,7 @@ static bool print_divergence(const struct dumps *all) {
     return true;
 }
 
-/* Who is behind: it has not begun what the others wait in. */
+/* The rank that is behind: it has not begun the collective in which the others wait. */
 static void print_late(const struct dumps *all) {
     const struct record *front = NULL;
     const struct dump *late = NULL;
@@ -219,7 +219,7 @@ static void print_late(const struct dumps *all) {
             front = r;
     }
     if (!front) {
-        puts("nobody had begun a collective");
+        puts("no rank had begun a collective");
         return;
     }
     for (int i = 0; i < all->n; i++) {
@@ -242,7 +242,7 @@ static void print_late(const struct dumps *all) {
             late = &all->list[i];
         }
     }
-    printf(open ? "nobody is late: all ranks had begun " : "nobody is late: all ranks had ended ");
+    printf(open ? "no rank is late: all had begun " : "no rank is late: all had ended ");
     print_record(front);
     putchar('\n');
     if (!open)

@@ -5,7 +5,7 @@
 #include "sheaf/sheaf.h"
 
 /* Reads the dumps in a directory (SHEAF_FLIGHT_DIR of the job) and prints what each rank did last,
- * the first collective in which ranks differ, and who was late. */
+ * the first collective in which ranks differ, and which rank was late. */
 enum sheaf_status postmortem_print(const char *dir);
 
 #endif

@@ -1,7 +1,7 @@
 /* Memory of the far device.
  *
- * The addresses of a buffer are reserved and inaccessible, so that whoever takes a tensor's data
- * for host memory dies on the spot. The bytes lie in a buffer of the CPU device. The host buffer
+ * The addresses of a buffer are reserved and inaccessible, so that code that takes a tensor's data
+ * for host memory crashes at once. The bytes lie in a buffer of the CPU device. The host buffer
  * type is ordinary memory that is remembered, so that transfers can be told apart. */
 #include <pthread.h>
 #include <stdlib.h>
@@ -149,7 +149,7 @@ static enum sheaf_status buft_alloc(sheaf_backend_buffer_type_t buft, size_t siz
         mmap(NULL, m->reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range != MAP_FAILED) m->addresses = range;
     if (!st && m->addresses) {
-        memset(bytes_of(m), 0xA5, m->reserved); /* who reads before writing shall notice */
+        memset(bytes_of(m), 0xA5, m->reserved); /* a reader before the first write shall notice */
         *out = sheaf_backend_buffer_init(buft, &buffer_i, m, size);
     }
     if (*out) {
