@@ -59,7 +59,7 @@ struct sheaf_comm_what {
  * rank of member i; ranks appear in non-decreasing order. params may be NULL. */
 enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
                                  const struct sheaf_comm_params *params, struct sheaf_comm **out);
-/* Accepts NULL; local; waits for nobody but what was started on its own members. */
+/* Accepts NULL; local; waits only for calls started on its own members. */
 void sheaf_comm_free(struct sheaf_comm *comm);
 
 int sheaf_comm_n_members(const struct sheaf_comm *comm);

@@ -272,7 +272,7 @@ Test(plan_info, links_are_measured_between_ranks) {
     cr_expect_eq(count("predicted time"), 1, "%s", out);
 }
 
-/* Collectives and bytes of the architectures: whoever changes the planner sees what becomes of
+/* Collectives and bytes of the architectures, so that a change of the planner shows its effect on
  * them. SHEAF_TEST_UPDATE_GOLDEN=1 writes the file. */
 Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
     static const char *const models[] = {"llama", "llama --fused-qkv", "qwen2", "gemma3",
