@@ -497,9 +497,9 @@ static enum sheaf_status choose_transport(struct meta_backend *b) {
     sheaf_backend_t *backends = calloc((size_t)dev->n_local + 1, sizeof(sheaf_backend_t));
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     if (!backends) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta backend: out of memory");
-    if ((st = sheaf_world_agree(st, "meta backend"))) return st;
-    for (int m = 0; m < dev->n_local; m++) backends[m] = b->members[m].device_backend;
-    if (dev->n_members > 1)
+    st = sheaf_world_agree(st, "meta backend");
+    for (int m = 0; m < dev->n_local && !st; m++) backends[m] = b->members[m].device_backend;
+    if (dev->n_members > 1 && !st)
         st = sheaf__devcomm_new(dev->comm, dev->members, backends, b->transport,
                                 sizeof b->transport, &b->devcomm);
     free((void *)backends);

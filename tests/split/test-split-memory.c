@@ -219,3 +219,41 @@ Test(memory, programs_and_descriptions) {
     report("programs for 1..3 members", &compiled);
     report("descriptions for 1..3 members", &described);
 }
+
+/* ---- failures of other ranks ---- */
+
+static int votes_left; /* until one finds that another rank has failed; 0: none does */
+
+/* In place of the library's own; this process is a world of its own. */
+enum sheaf_status sheaf_world_agree(enum sheaf_status status, const char *what) {
+    if (status || !votes_left || --votes_left) return status;
+    return sheaf_set_error(SHEAF_STATUS_PEER, "%s: rank 1 failed", what);
+}
+
+Test(memory, a_backend_that_another_rank_cannot_make) {
+    const sheaf_backend_dev_t *members = cpu_members(2);
+    struct scenario_policy policy = {.n_members = 2};
+    sheaf_backend_dev_t meta;
+    int failed = 0;
+    need_counting();
+    cr_assert_eq(sheaf_backend_meta_device(members, 2, state_of, &policy, &meta),
+                 SHEAF_STATUS_SUCCESS);
+    sheaf_backend_t backend;
+    cr_assert_eq(sheaf_backend_dev_init(meta, NULL, &backend), SHEAF_STATUS_SUCCESS);
+    sheaf_backend_free(backend); /* what the C library keeps of threads is there from now on */
+    for (int vote = 1;; vote++) {
+        long live;
+        votes_left = vote;
+        arm(0);
+        const enum sheaf_status st = sheaf_backend_dev_init(meta, NULL, &backend);
+        if (!st) sheaf_backend_free(backend);
+        disarm(&live);
+        cr_expect_eq(live, 0, "vote %d: %ld allocations not given back", vote, live);
+        if (!st) break;
+        cr_expect_eq(st, SHEAF_STATUS_PEER, "%s", sheaf_last_error());
+        failed++;
+    }
+    cr_expect_geq(failed, 2); /* the members' backends, and how their data meet */
+    votes_left = 0;
+    sheaf_backend_meta_device_free(meta);
+}
