@@ -146,9 +146,7 @@ static double measure(const struct bench *b) {
         steps = plan->n_steps;
         collectives = 0;
         for (int s = 0; s < steps; s++)
-            collectives += plan->steps[s].kind == SHEAF__STEP_ALL_REDUCE ||
-                           plan->steps[s].kind == SHEAF__STEP_ALL_GATHER ||
-                           plan->steps[s].kind == SHEAF__STEP_REDUCE_SCATTER;
+            collectives += plan->steps[s].kind == SHEAF_SPLIT_STEP_COLLECTIVE;
         sheaf__split_plan_free(plan);
     }
     printf("| %d | %.3f | %.2f | %.3f | %d | %d |\n", n, plan_s * 1e3, plan_s * 1e6 / n,

@@ -96,16 +96,6 @@ void sheaf_backend_meta_reset_stats(sheaf_backend_t backend);
 
 /* ---- plans, described without computing ---- */
 
-enum sheaf_backend_meta_step_kind {
-    SHEAF_BACKEND_META_STEP_NODE,           /* every member computes its slice of a node */
-    SHEAF_BACKEND_META_STEP_ALL_REDUCE,     /* addends to the sum, on every member */
-    SHEAF_BACKEND_META_STEP_REDUCE_SCATTER, /* addends to slices of the sum */
-    SHEAF_BACKEND_META_STEP_ALL_GATHER,     /* slices to the whole, on every member */
-    SHEAF_BACKEND_META_STEP_SLICE,          /* local: a slice of the whole */
-    SHEAF_BACKEND_META_STEP_KEEP_ONE,       /* local: the whole on member 0, zeros on the others */
-    SHEAF_BACKEND_META_STEP_KIND_COUNT,
-};
-
 /* A tensor in one of the states that it takes in a plan. Values have numbers: the result of one
  * step is the operand of another if the numbers are equal. */
 struct sheaf_backend_meta_value {
@@ -117,11 +107,12 @@ struct sheaf_backend_meta_value {
 /* Valid during the call that gives it. */
 struct sheaf_backend_meta_step {
     size_t size; /* sizeof, set by the library */
-    enum sheaf_backend_meta_step_kind kind;
-    int index; /* of the step: 0, 1, ... in order of execution */
-    int span;  /* steps of one span need no message; a collective has the number of the span that it
-                  ends */
-    int node;  /* in the graph; of a conversion: the node that needs it */
+    enum sheaf_split_step_kind kind;
+    enum sheaf_comm_kind collective; /* of a COLLECTIVE */
+    int index;                       /* of the step: 0, 1, ... in order of execution */
+    int span; /* steps of one span need no message; a collective has the number of the span that it
+                 ends */
+    int node; /* in the graph; of a conversion: the node that needs it */
     struct sheaf_backend_meta_value in[SHEAF_MAX_SRC]; /* conversions read in[0] */
     struct sheaf_backend_meta_value out;
     bool add_once;   /* only member 0 adds the mirrored operand to its addend */
@@ -139,9 +130,8 @@ enum sheaf_status
 sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members,
                                  sheaf_backend_meta_get_split_state_t get_split_state, void *user,
                                  sheaf_backend_meta_step_fn visit, void *visit_user);
-bool sheaf_backend_meta_step_is_collective(enum sheaf_backend_meta_step_kind kind);
 /* "all-reduce" */
-const char *sheaf_backend_meta_step_name(enum sheaf_backend_meta_step_kind kind);
+const char *sheaf_backend_meta_step_name(const struct sheaf_backend_meta_step *step);
 
 #ifdef __cplusplus
 }

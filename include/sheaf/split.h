@@ -42,6 +42,17 @@ enum sheaf_split_axis {
 /* "0" to "3", "MIRRORED", "PARTIAL"; "UNKNOWN" for anything else. */
 const char *sheaf_split_axis_name(enum sheaf_split_axis axis);
 
+/* What a step of a plan does. */
+enum sheaf_split_step_kind {
+    SHEAF_SPLIT_STEP_NODE, /* every member computes its slice of a node */
+    /* all_reduce: PARTIAL to MIRRORED; reduce_scatter: PARTIAL to a cut, block j of the sum is
+     * member j's slice; all_gather: a cut to MIRRORED */
+    SHEAF_SPLIT_STEP_COLLECTIVE,
+    SHEAF_SPLIT_STEP_SLICE,    /* local: MIRRORED to a cut */
+    SHEAF_SPLIT_STEP_KEEP_ONE, /* local: MIRRORED to PARTIAL; member 0 keeps it, others zero */
+    SHEAF_SPLIT_STEP_KIND_COUNT,
+};
+
 struct sheaf_split_segment {
     int64_t outer;  /* repeats of the whole run of units, >= 1 */
     int64_t inner;  /* elements of one unit, >= 1 */

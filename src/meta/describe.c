@@ -8,34 +8,26 @@
 
 #include "meta/meta_impl.h"
 
-static const struct {
-    const char *name;
-    bool collective;
-    enum sheaf__step_kind kind;
-} kinds[] = {
-    [SHEAF_BACKEND_META_STEP_NODE] = {"node", false, SHEAF__STEP_NODE},
-    [SHEAF_BACKEND_META_STEP_ALL_REDUCE] = {"all-reduce", true, SHEAF__STEP_ALL_REDUCE},
-    [SHEAF_BACKEND_META_STEP_REDUCE_SCATTER] = {"reduce-scatter", true, SHEAF__STEP_REDUCE_SCATTER},
-    [SHEAF_BACKEND_META_STEP_ALL_GATHER] = {"all-gather", true, SHEAF__STEP_ALL_GATHER},
-    [SHEAF_BACKEND_META_STEP_SLICE] = {"slice", false, SHEAF__STEP_SLICE},
-    [SHEAF_BACKEND_META_STEP_KEEP_ONE] = {"keep one", false, SHEAF__STEP_KEEP_ONE},
+static const char *const kind_names[] = {
+    [SHEAF_SPLIT_STEP_NODE] = "node",
+    [SHEAF_SPLIT_STEP_COLLECTIVE] = "collective",
+    [SHEAF_SPLIT_STEP_SLICE] = "slice",
+    [SHEAF_SPLIT_STEP_KEEP_ONE] = "keep one",
 };
-static_assert(sizeof kinds / sizeof *kinds == SHEAF_BACKEND_META_STEP_KIND_COUNT &&
-                  (int)SHEAF_BACKEND_META_STEP_KIND_COUNT == (int)SHEAF__STEP_KIND_COUNT,
-              "every kind of step is described");
+static_assert(sizeof kind_names / sizeof *kind_names == SHEAF_SPLIT_STEP_KIND_COUNT,
+              "every kind of step has a name");
+static const char *const collective_names[] = {
+    [SHEAF_COMM_ALL_REDUCE] = "all-reduce",
+    [SHEAF_COMM_ALL_GATHER] = "all-gather",
+    [SHEAF_COMM_REDUCE_SCATTER] = "reduce-scatter",
+};
 
-bool sheaf_backend_meta_step_is_collective(enum sheaf_backend_meta_step_kind kind) {
-    return (unsigned)kind < SHEAF_BACKEND_META_STEP_KIND_COUNT && kinds[kind].collective;
-}
-
-const char *sheaf_backend_meta_step_name(enum sheaf_backend_meta_step_kind kind) {
-    return (unsigned)kind < SHEAF_BACKEND_META_STEP_KIND_COUNT ? kinds[kind].name : "?";
-}
-
-static enum sheaf_backend_meta_step_kind public_kind(enum sheaf__step_kind kind) {
-    int k = 0;
-    while (kinds[k].kind != kind) k++;
-    return (enum sheaf_backend_meta_step_kind)k;
+const char *sheaf_backend_meta_step_name(const struct sheaf_backend_meta_step *step) {
+    if ((unsigned)step->kind >= SHEAF_SPLIT_STEP_KIND_COUNT) return "?";
+    return step->kind == SHEAF_SPLIT_STEP_COLLECTIVE &&
+                   (unsigned)step->collective <= SHEAF_COMM_REDUCE_SCATTER
+               ? collective_names[step->collective]
+               : kind_names[step->kind];
 }
 
 /* States of the leaves; they must outlive the plan, which keeps pointers to them. */
@@ -70,22 +62,23 @@ static void visit_steps(const struct sheaf__split_plan *plan, const struct sheaf
         const struct sheaf__split_step *step = &plan->steps[s];
         struct sheaf_backend_meta_step d = {
             .size = sizeof d,
-            .kind = public_kind(step->kind),
+            .kind = step->kind,
+            .collective = step->collective,
             .index = s,
             .node = step->node,
             .out = value_of(plan, step->out),
             .add_once = step->add_once,
-            .bytes = step->kind == SHEAF__STEP_NODE ? 0 : step->bytes,
+            .bytes = step->kind == SHEAF_SPLIT_STEP_NODE ? 0 : step->bytes,
         };
         for (int i = 0; i < SHEAF_MAX_SRC; i++) d.in[i] = value_of(plan, step->in[i]);
-        if (!kinds[d.kind].collective) {
+        if (d.kind != SHEAF_SPLIT_STEP_COLLECTIVE) {
             open = true;
         } else if (open) {
             open = false;
             span++;
         }
         d.span = open ? span : span > 0 ? span - 1 : 0;
-        if (step->kind == SHEAF__STEP_ALL_GATHER && step->node != explained &&
+        if (sheaf__step_is(step, SHEAF_COMM_ALL_GATHER) && step->node != explained &&
             sheaf__split_explain(plan, graph, step->node, why, sizeof why)) {
             explained = step->node;
             d.why = why;

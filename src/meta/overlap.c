@@ -28,7 +28,7 @@ static const struct sheaf_tensor *owner_of(const struct sheaf_tensor *t) {
 static bool writes(const struct sheaf__split_plan *plan, const struct sheaf__split_step *step,
                    const struct sheaf_cgraph *graph, const struct sheaf_tensor *owner) {
     const struct sheaf_tensor *target = plan->values[step->out].tensor;
-    if (step->kind == SHEAF__STEP_NODE) {
+    if (step->kind == SHEAF_SPLIT_STEP_NODE) {
         const struct sheaf_tensor *node = graph->nodes[step->node];
         if (node->op != SHEAF_OP_SET_ROWS && node->op != SHEAF_OP_CPY) return false;
         target = node->src[node->op == SHEAF_OP_CPY];
@@ -41,7 +41,7 @@ void sheaf__meta_hoist(const struct meta_device *dev, struct sheaf__split_plan *
     const int64_t least = least_bytes(dev);
     for (int s = 0; s < plan->n_steps; s++) {
         const struct sheaf__split_step step = plan->steps[s];
-        if (step.kind != SHEAF__STEP_ALL_REDUCE || step.bytes < least) continue;
+        if (!sheaf__step_is(&step, SHEAF_COMM_ALL_REDUCE) || step.bytes < least) continue;
         const struct sheaf_tensor *owner = owner_of(plan->values[step.in[0]].tensor);
         int to = s;
         while (to > 0 && plan->steps[to - 1].out != step.in[0] &&

@@ -375,6 +375,14 @@ static struct sheaf_tensor *build_reduce_scatter(struct builder *b,
     return out;
 }
 
+static struct sheaf_tensor *(*const build_collective[])(struct builder *b,
+                                                        const struct sheaf__split_step *step,
+                                                        int index) = {
+    [SHEAF_COMM_ALL_REDUCE] = build_all_reduce,
+    [SHEAF_COMM_ALL_GATHER] = build_all_gather,
+    [SHEAF_COMM_REDUCE_SCATTER] = build_reduce_scatter,
+};
+
 static struct sheaf_tensor *build_slice(struct builder *b, const struct sheaf__split_step *step) {
     const struct sheaf_split_state *state = b->plan->values[step->out].state;
     struct sheaf_tensor *in = b->part->value[step->in[0]];
@@ -405,7 +413,7 @@ static struct sheaf_tensor *build_keep_one(struct builder *b,
  * or the addend. */
 static void write_back(struct builder *b, const struct sheaf__split_step *step) {
     struct sheaf_tensor *in = b->part->value[step->in[0]], *out = b->part->value[step->out];
-    if (step->kind == SHEAF__STEP_SLICE) {
+    if (step->kind == SHEAF_SPLIT_STEP_SLICE) {
         copy_intervals(b, b->plan->values[step->out].state, b->member, in, out, WHOLE_TO_SLICE);
     } else if (b->member == 0) {
         copy_node(b, in, out);
@@ -457,10 +465,9 @@ static bool is_checked(const struct sheaf__split_plan *plan, const struct sheaf_
     const struct sheaf__split_value *out = &plan->values[step->out];
     if (out->state->axis != SHEAF_SPLIT_AXIS_MIRRORED || sheaf_is_empty(out->tensor)) return false;
     switch (step->kind) {
-    case SHEAF__STEP_NODE:
+    case SHEAF_SPLIT_STEP_NODE:
         return !sheaf__op_is_view(out->tensor->op);
-    case SHEAF__STEP_ALL_REDUCE:
-    case SHEAF__STEP_ALL_GATHER:
+    case SHEAF_SPLIT_STEP_COLLECTIVE:
         return true;
     default:
         return false;
@@ -479,37 +486,32 @@ static void mark_collective(struct builder *b) {
 static enum sheaf_status build_part(struct builder *b) {
     for (int s = 0; s < b->plan->n_steps && !b->status; s++) {
         const struct sheaf__split_step *step = &b->plan->steps[s];
-        const bool local = step->kind == SHEAF__STEP_SLICE || step->kind == SHEAF__STEP_KEEP_ONE;
+        const bool local =
+            step->kind == SHEAF_SPLIT_STEP_SLICE || step->kind == SHEAF_SPLIT_STEP_KEEP_ONE;
         struct sheaf_tensor *out = NULL;
         if (local && b->part->value[step->out]) {
             write_back(b, step);
             continue;
         }
         switch (step->kind) {
-        case SHEAF__STEP_NODE:
+        case SHEAF_SPLIT_STEP_NODE:
             out = build_node(b, step);
             break;
-        case SHEAF__STEP_ALL_REDUCE:
-            out = build_all_reduce(b, step, s);
+        case SHEAF_SPLIT_STEP_COLLECTIVE:
+            out = build_collective[step->collective](b, step, s);
             break;
-        case SHEAF__STEP_REDUCE_SCATTER:
-            out = build_reduce_scatter(b, step, s);
-            break;
-        case SHEAF__STEP_ALL_GATHER:
-            out = build_all_gather(b, step, s);
-            break;
-        case SHEAF__STEP_SLICE:
+        case SHEAF_SPLIT_STEP_SLICE:
             out = build_slice(b, step);
             break;
-        case SHEAF__STEP_KEEP_ONE:
+        case SHEAF_SPLIT_STEP_KEEP_ONE:
             out = build_keep_one(b, step);
             break;
-        case SHEAF__STEP_KIND_COUNT:
+        case SHEAF_SPLIT_STEP_KIND_COUNT:
             break;
         }
         b->part->value[step->out] = out;
         if (is_checked(b->plan, step)) {
-            if (step->kind == SHEAF__STEP_NODE) {
+            if (step->kind == SHEAF_SPLIT_STEP_NODE) {
                 out->flags |= META_FLAG_CHECK_NODE;
             } else { /* what the collective wrote; a gather through scratch is whole only after the
                         copies */
@@ -605,7 +607,7 @@ static size_t count_descriptors(const struct sheaf__split_plan *plan, int n_memb
     size_t n = (size_t)plan->n_values + (size_t)plan->n_steps * 4;
     for (int s = 0; s < plan->n_steps; s++) {
         const struct sheaf__split_step *step = &plan->steps[s];
-        if (step->kind == SHEAF__STEP_NODE) continue;
+        if (step->kind == SHEAF_SPLIT_STEP_NODE) continue;
         const struct sheaf_split_state *state = plan->values[step->in[0]].state;
         if (state->axis > SHEAF_SPLIT_AXIS_3) state = plan->values[step->out].state;
         if (state->axis > SHEAF_SPLIT_AXIS_3) continue;

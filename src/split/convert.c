@@ -5,23 +5,27 @@
 #include <limits.h>
 
 struct way {
-    enum sheaf__step_kind kind;
+    struct sheaf__conversion step;
     int cost;             /* in units of bytes (D - 1) / D, of the whole way */
     enum sheaf__lie next; /* state that the first step reaches */
 };
 
+#define COLLECTIVE(kind, cost, next)                                                               \
+    { {SHEAF_SPLIT_STEP_COLLECTIVE, SHEAF_COMM_##kind}, cost, next }
+#define LOCAL(what, next)                                                                          \
+    { {.kind = SHEAF_SPLIT_STEP_##what}, 0, next }
+
 static const struct way ways[3][3] = {
-    [SHEAF__M] = {[SHEAF__P] = {SHEAF__STEP_KEEP_ONE, 0, SHEAF__P},
-                  [SHEAF__S] = {SHEAF__STEP_SLICE, 0, SHEAF__S}},
-    [SHEAF__P] = {[SHEAF__M] = {SHEAF__STEP_ALL_REDUCE, 2, SHEAF__M},
-                  [SHEAF__S] = {SHEAF__STEP_REDUCE_SCATTER, 1, SHEAF__S}},
-    [SHEAF__S] = {[SHEAF__M] = {SHEAF__STEP_ALL_GATHER, 1, SHEAF__M},
-                  [SHEAF__P] = {SHEAF__STEP_ALL_GATHER, 1, SHEAF__M},
-                  [SHEAF__S] = {SHEAF__STEP_ALL_GATHER, 1, SHEAF__M}},
+    [SHEAF__M] = {[SHEAF__P] = LOCAL(KEEP_ONE, SHEAF__P), [SHEAF__S] = LOCAL(SLICE, SHEAF__S)},
+    [SHEAF__P] = {[SHEAF__M] = COLLECTIVE(ALL_REDUCE, 2, SHEAF__M),
+                  [SHEAF__S] = COLLECTIVE(REDUCE_SCATTER, 1, SHEAF__S)},
+    [SHEAF__S] = {[SHEAF__M] = COLLECTIVE(ALL_GATHER, 1, SHEAF__M),
+                  [SHEAF__P] = COLLECTIVE(ALL_GATHER, 1, SHEAF__M),
+                  [SHEAF__S] = COLLECTIVE(ALL_GATHER, 1, SHEAF__M)},
 };
 /* The blocks of a reduce-scatter go to one member each; an overlapping cut is reduced, then sliced.
  */
-static const struct way overlapping = {SHEAF__STEP_ALL_REDUCE, 2, SHEAF__M};
+static const struct way overlapping = COLLECTIVE(ALL_REDUCE, 2, SHEAF__M);
 
 static const struct way *way_of(struct sheaf__st from, struct sheaf__st to) {
     if (from.lie == SHEAF__P && to.lie == SHEAF__S && !to.cut->partition) return &overlapping;
@@ -41,9 +45,9 @@ int64_t sheaf__convert_cost(struct sheaf__st from, struct sheaf__st to, int64_t 
     return cost < INT64_MAX / 16 ? cost : INT64_MAX / 16; /* sums of a row's costs stay in range */
 }
 
-enum sheaf__step_kind sheaf__convert_step(struct sheaf__st from, struct sheaf__st to,
-                                          struct sheaf__st *reached) {
+struct sheaf__conversion sheaf__convert_step(struct sheaf__st from, struct sheaf__st to,
+                                             struct sheaf__st *reached) {
     const struct way *w = way_of(from, to);
     *reached = w->next == SHEAF__M ? sheaf__st_m() : to;
-    return w->kind;
+    return w->step;
 }

@@ -34,7 +34,7 @@ static const struct sheaf__split_step *maker(const struct sheaf__split_plan *p, 
 /* The value that conversions made this one from. */
 static int before_conversions(const struct sheaf__split_plan *p, int value) {
     const struct sheaf__split_step *s;
-    while ((s = maker(p, value)) && s->kind != SHEAF__STEP_NODE) value = s->in[0];
+    while ((s = maker(p, value)) && s->kind != SHEAF_SPLIT_STEP_NODE) value = s->in[0];
     return value;
 }
 
@@ -65,7 +65,7 @@ static const struct sheaf_tensor *source_of(const struct sheaf__plan_impl *impl,
 static bool is_scattered(const struct sheaf__plan_impl *impl, int value) {
     const struct sheaf__split_step *s;
     while (value >= 0 && (s = maker(&impl->plan, value))) {
-        if (s->kind == SHEAF__STEP_REDUCE_SCATTER) return true;
+        if (sheaf__step_is(s, SHEAF_COMM_REDUCE_SCATTER)) return true;
         value = -1;
         for (int i = 0; i < SHEAF_MAX_SRC && s->in[i] >= 0 && value < 0; i++) {
             if (impl->st[s->in[i]].lie == SHEAF__S) value = s->in[i];
@@ -180,8 +180,8 @@ bool sheaf__split_explain(const struct sheaf__split_plan *plan, const struct she
     for (int s = 0; s < plan->n_steps; s++) {
         const struct sheaf__split_step *st = &plan->steps[s];
         if (st->node != node) continue;
-        if (st->kind == SHEAF__STEP_NODE) run = st;
-        if (st->kind == SHEAF__STEP_ALL_GATHER && !gather && !is_scattered(impl, st->in[0]))
+        if (st->kind == SHEAF_SPLIT_STEP_NODE) run = st;
+        if (sheaf__step_is(st, SHEAF_COMM_ALL_GATHER) && !gather && !is_scattered(impl, st->in[0]))
             gather = st;
     }
     if (!run || !gather) return false;

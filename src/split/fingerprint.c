@@ -32,7 +32,8 @@ uint64_t sheaf__split_plan_fingerprint(const struct sheaf__split_plan *plan,
     }
     for (int s = 0; s < plan->n_steps; s++) {
         const struct sheaf__split_step *step = &plan->steps[s];
-        h = mix(h, (uint64_t)step->kind << 40 | (uint64_t)(uint32_t)step->node);
+        h = mix(h, (uint64_t)step->kind << 40 | (uint64_t)step->collective << 48 |
+                       (uint64_t)(uint32_t)step->node);
         h = mix(h, (uint64_t)(uint32_t)step->out << 32 | (uint64_t)step->add_once << 8 |
                        (uint64_t)step->once);
         for (int i = 0; i < SHEAF_MAX_SRC && step->in[i] >= 0; i++)

@@ -89,7 +89,7 @@ bool sheaf__split_contributes_zero(const struct sheaf__split_plan *plan,
                                    const struct sheaf__split_step *step,
                                    const struct sheaf_cgraph *graph, int member) {
     const struct sheaf__plan_impl *impl = sheaf__plan_impl(plan);
-    if (step->kind != SHEAF__STEP_NODE || impl->st[step->out].lie != SHEAF__P) return false;
+    if (step->kind != SHEAF_SPLIT_STEP_NODE || impl->st[step->out].lie != SHEAF__P) return false;
     for (int i = 0; i < SHEAF_MAX_SRC && graph->nodes[step->node]->src[i]; i++) {
         const struct sheaf__st st = impl->st[step->in[i]];
         if (st.lie == SHEAF__S && sheaf__cut_count(st.cut, member) == 0) return true;

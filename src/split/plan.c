@@ -138,7 +138,7 @@ static bool usable(struct planner *p, int v) {
 }
 
 /* Appends a step, or puts it before step `before`. */
-static int new_step(struct planner *p, enum sheaf__step_kind kind, int node, int before) {
+static int new_step(struct planner *p, enum sheaf_split_step_kind kind, int node, int before) {
     if (!reserve((void **)&p->step, p->n_steps, &p->cap_steps, sizeof *p->step)) return NONE;
     const int i = p->n_steps++;
     struct step *s = &p->step[i];
@@ -164,10 +164,11 @@ static int new_step(struct planner *p, enum sheaf__step_kind kind, int node, int
 static int convert(struct planner *p, int from, struct sheaf__st to, int node, int before) {
     while (!sheaf__st_equal(p->value[from].st, to)) {
         struct sheaf__st reached;
-        const enum sheaf__step_kind kind = sheaf__convert_step(p->value[from].st, to, &reached);
-        const int s = new_step(p, kind, node, before);
+        const struct sheaf__conversion c = sheaf__convert_step(p->value[from].st, to, &reached);
+        const int s = new_step(p, c.kind, node, before);
         const int v = s == NONE ? NONE : new_value(p, p->value[from].entry, reached, s, false);
         if (v == NONE) return NONE;
+        p->step[s].s.collective = c.collective;
         p->step[s].s.in[0] = from;
         p->step[s].s.out = v;
         p->step[s].s.bytes = sheaf__dense_bytes(p->value[v].tensor);
@@ -189,7 +190,7 @@ static bool retractable(struct planner *p, int v) {
     if (e->values != v || e->uses != 1 || (e->tensor->flags & SHEAF_TENSOR_FLAG_OUTPUT))
         return false;
     const struct step *s = &p->step[x->step];
-    return s->s.kind == SHEAF__STEP_NODE && s->addend >= 0 && *epoch_of(p, x->entry) == 0 &&
+    return s->s.kind == SHEAF_SPLIT_STEP_NODE && s->addend >= 0 && *epoch_of(p, x->entry) == 0 &&
            !sheaf__rule_of(e->tensor)->written;
 }
 
@@ -432,7 +433,7 @@ static enum sheaf_status mirror(struct planner *p, int e, enum mirror_for what, 
     enum sheaf_status status = refresh(p, t->src[0], &below);
     if (status == SHEAF_STATUS_SUCCESS) status = mirror(p, below, what, node, &source);
     if (status != SHEAF_STATUS_SUCCESS) return status;
-    const int s = new_step(p, SHEAF__STEP_NODE, p->entry[e].node, NONE);
+    const int s = new_step(p, SHEAF_SPLIT_STEP_NODE, p->entry[e].node, NONE);
     const int v = s == NONE ? NONE : new_value(p, e, sheaf__st_m(), s, p->value[source].native);
     if (v == NONE) return out_of_memory();
     p->step[s].s.in[0] = source;
@@ -454,8 +455,8 @@ static enum sheaf_status write_back(struct planner *p, int written, int node) {
             "has lost; please report this graph",
             node, p->value[written].tensor->name);
     }
-    const enum sheaf__step_kind kind =
-        p->value[target].st.lie == SHEAF__P ? SHEAF__STEP_KEEP_ONE : SHEAF__STEP_SLICE;
+    const enum sheaf_split_step_kind kind =
+        p->value[target].st.lie == SHEAF__P ? SHEAF_SPLIT_STEP_KEEP_ONE : SHEAF_SPLIT_STEP_SLICE;
     const int s = new_step(p, kind, node, NONE);
     if (s == NONE) return out_of_memory();
     p->step[s].s.in[0] = copy;
@@ -529,7 +530,7 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
         }
         if (in[i] == NONE) return out_of_memory();
     }
-    const int s = new_step(p, SHEAF__STEP_NODE, node, NONE);
+    const int s = new_step(p, SHEAF_SPLIT_STEP_NODE, node, NONE);
     if (s == NONE) return out_of_memory();
     const int source = is_view_form(rule) ? in[0] : rule->written ? in[rule->written - 1] : NONE;
     if (rule->written) ++*epoch_of(p, self);

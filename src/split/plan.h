@@ -7,20 +7,9 @@
 #ifndef SHEAF_SPLIT_PLAN_H
 #define SHEAF_SPLIT_PLAN_H
 
+#include "sheaf/comm.h"
 #include "sheaf/graph.h"
 #include "sheaf/split.h"
-
-enum sheaf__step_kind {
-    SHEAF__STEP_NODE,           /* run the node on slices */
-    SHEAF__STEP_ALL_REDUCE,     /* P -> M */
-    SHEAF__STEP_REDUCE_SCATTER, /* P -> S(axis): block j of the sum is member j's slice */
-    SHEAF__STEP_ALL_GATHER,     /* S -> M */
-    /* Local. If `out` is a value that exists already (an op wrote into a MIRRORED copy of a target
-     * that no row can write where it lies), the result goes into that value's memory. */
-    SHEAF__STEP_SLICE,    /* M -> S */
-    SHEAF__STEP_KEEP_ONE, /* M -> P: member 0 keeps, others zero */
-    SHEAF__STEP_KIND_COUNT,
-};
 
 struct sheaf__split_value {
     struct sheaf_tensor *tensor;     /* of the graph */
@@ -28,7 +17,10 @@ struct sheaf__split_value {
 };
 
 struct sheaf__split_step {
-    enum sheaf__step_kind kind;
+    /* A SLICE or KEEP_ONE whose `out` is a value that exists already (an op wrote into a MIRRORED
+     * copy of a target that no row can write where it lies) goes into that value's memory. */
+    enum sheaf_split_step_kind kind;
+    enum sheaf_comm_kind collective; /* of a COLLECTIVE */
     int node; /* index into the graph's nodes for STEP_NODE, else the node whose need caused it */
     int in[SHEAF_MAX_SRC]; /* values read, parallel to tensor->src (-1: none); conversions use in[0]
                             */
@@ -40,6 +32,11 @@ struct sheaf__split_step {
      * op_params [BASE] and [EXTENT] from sheaf__split_local_node. */
     int64_t bytes; /* conversions: payload bytes of the whole tensor */
 };
+
+static inline bool sheaf__step_is(const struct sheaf__split_step *step,
+                                  enum sheaf_comm_kind collective) {
+    return step->kind == SHEAF_SPLIT_STEP_COLLECTIVE && step->collective == collective;
+}
 
 struct sheaf__split_plan {
     int n_members;

@@ -31,14 +31,14 @@ static bool see(const struct sheaf_backend_meta_step *step, void *user) {
             s->good = s->good && s->made[v->number]; /* before it is read */
     }
     if (s->good) s->made[step->out.number] = 1;
-    if (step->kind == SHEAF_BACKEND_META_STEP_NODE) {
+    if (step->kind == SHEAF_SPLIT_STEP_NODE) {
         s->good = s->good && step->bytes == 0;
         s->nodes++;
     } else {
         s->good = s->good && step->bytes > 0 && step->in[0].number >= 0;
         s->conversions++;
     }
-    if (sheaf_backend_meta_step_is_collective(step->kind)) {
+    if (step->kind == SHEAF_SPLIT_STEP_COLLECTIVE) {
         s->collectives++;
         s->bytes += step->bytes;
     }
@@ -135,8 +135,9 @@ Test(plan_description, failures) {
     cr_expect_eq(sheaf_backend_meta_describe_plan(g.graph, 0, refuse, NULL, see, &s),
                  SHEAF_STATUS_INVALID);
     cr_expect_eq(s.steps, 0);
-    cr_expect_str_eq(sheaf_backend_meta_step_name(SHEAF_BACKEND_META_STEP_ALL_REDUCE),
-                     "all-reduce");
+    const struct sheaf_backend_meta_step step = {.kind = SHEAF_SPLIT_STEP_COLLECTIVE,
+                                                 .collective = SHEAF_COMM_ALL_REDUCE};
+    cr_expect_str_eq(sheaf_backend_meta_step_name(&step), "all-reduce");
     sheaf_free(g.ctx);
 }
 

@@ -177,12 +177,13 @@ static int64_t cheapest(struct split_model *m, int64_t bound, bool keep_cuts, lo
 
 /* In the unit of sheaf__convert_cost. */
 static int64_t cost_of(const struct sheaf__split_plan *plan) {
-    static const int weight[SHEAF__STEP_KIND_COUNT] = {[SHEAF__STEP_ALL_REDUCE] = 2,
-                                                       [SHEAF__STEP_REDUCE_SCATTER] = 1,
-                                                       [SHEAF__STEP_ALL_GATHER] = 1};
+    static const int weight[SHEAF_COMM_KIND_COUNT] = {
+        [SHEAF_COMM_ALL_REDUCE] = 2, [SHEAF_COMM_REDUCE_SCATTER] = 1, [SHEAF_COMM_ALL_GATHER] = 1};
     int64_t cost = 0;
     for (int s = 0; s < plan->n_steps; s++)
-        cost += weight[plan->steps[s].kind] * plan->steps[s].bytes * (plan->n_members - 1);
+        if (plan->steps[s].kind == SHEAF_SPLIT_STEP_COLLECTIVE)
+            cost +=
+                weight[plan->steps[s].collective] * plan->steps[s].bytes * (plan->n_members - 1);
     return cost;
 }
 

@@ -6,14 +6,15 @@
 #include "split_graphs.h"
 
 struct tally {
-    int kind[SHEAF__STEP_KIND_COUNT];
+    int kind[SHEAF_SPLIT_STEP_KIND_COUNT], collective[SHEAF_COMM_KIND_COUNT];
     int once;
 };
 
 static struct tally count(const struct sheaf__split_plan *p) {
-    struct tally t = {{0}, 0};
+    struct tally t = {.once = 0};
     for (int s = 0; s < p->n_steps; s++) {
         t.kind[p->steps[s].kind]++;
+        if (p->steps[s].kind == SHEAF_SPLIT_STEP_COLLECTIVE) t.collective[p->steps[s].collective]++;
         t.once += p->steps[s].add_once;
     }
     return t;
@@ -64,10 +65,10 @@ static struct tally plan_shape(const struct split_shape *c, int n_members) {
 }
 
 #define NO_OTHER_COLLECTIVES(t)                                                                    \
-    cr_expect_eq((t).kind[SHEAF__STEP_ALL_GATHER], 0);                                             \
-    cr_expect_eq((t).kind[SHEAF__STEP_REDUCE_SCATTER], 0);                                         \
-    cr_expect_eq((t).kind[SHEAF__STEP_KEEP_ONE], 0);                                               \
-    cr_expect_eq((t).kind[SHEAF__STEP_SLICE], 0)
+    cr_expect_eq((t).collective[SHEAF_COMM_ALL_GATHER], 0);                                        \
+    cr_expect_eq((t).collective[SHEAF_COMM_REDUCE_SCATTER], 0);                                    \
+    cr_expect_eq((t).kind[SHEAF_SPLIT_STEP_KEEP_ONE], 0);                                          \
+    cr_expect_eq((t).kind[SHEAF_SPLIT_STEP_SLICE], 0)
 
 Test(plan, llama_layer_needs_two_reductions) {
     for (int d = 2; d <= 4; d++) {
@@ -75,7 +76,7 @@ Test(plan, llama_layer_needs_two_reductions) {
             struct split_shape c = split_llama;
             c.uneven = uneven;
             const struct tally t = plan_shape(&c, d);
-            cr_expect_eq(t.kind[SHEAF__STEP_ALL_REDUCE], 2 * c.n_layers);
+            cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers);
             NO_OTHER_COLLECTIVES(t);
         }
     }
@@ -83,18 +84,18 @@ Test(plan, llama_layer_needs_two_reductions) {
 
 Test(plan, one_member_needs_nothing) {
     const struct tally t = plan_shape(&split_llama, 1);
-    cr_expect_eq(t.kind[SHEAF__STEP_ALL_REDUCE], 0);
+    cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 0);
     NO_OTHER_COLLECTIVES(t);
 }
 
 Test(plan, more_members_than_heads) {
     struct split_shape c = split_llama;
     const struct tally t = plan_shape(&c, 7); /* some own nothing */
-    cr_expect_eq(t.kind[SHEAF__STEP_ALL_REDUCE], 2 * c.n_layers);
+    cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers);
     NO_OTHER_COLLECTIVES(t);
     c.overlap = true; /* 8 query heads on 8 members, 4 K/V heads copied */
     const struct tally u = plan_shape(&c, 8);
-    cr_expect_eq(u.kind[SHEAF__STEP_ALL_REDUCE], 2 * c.n_layers);
+    cr_expect_eq(u.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers);
     NO_OTHER_COLLECTIVES(u);
 }
 
@@ -102,7 +103,7 @@ Test(plan, bias_on_a_partial_is_added_once) {
     struct split_shape c = split_llama;
     c.bias = true;
     const struct tally t = plan_shape(&c, 3);
-    cr_expect_eq(t.kind[SHEAF__STEP_ALL_REDUCE], 2 * c.n_layers);
+    cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers);
     cr_expect_eq(t.once, 3 * c.n_layers); /* bias, and two residuals */
     NO_OTHER_COLLECTIVES(t);
 }
@@ -111,7 +112,7 @@ Test(plan, parallel_attention_and_ffn_need_one_reduction) {
     struct split_shape c = split_llama;
     c.parallel = true;
     const struct tally t = plan_shape(&c, 3);
-    cr_expect_eq(t.kind[SHEAF__STEP_ALL_REDUCE], c.n_layers);
+    cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], c.n_layers);
     NO_OTHER_COLLECTIVES(t);
 }
 
@@ -121,7 +122,7 @@ Test(plan, fused_qkv_is_viewed_without_moving) {
     for (int uneven = 0; uneven < 2; uneven++) {
         c.uneven = uneven;
         const struct tally t = plan_shape(&c, 3);
-        cr_expect_eq(t.kind[SHEAF__STEP_ALL_REDUCE], 2 * c.n_layers);
+        cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers);
         NO_OTHER_COLLECTIVES(t);
     }
 }
@@ -130,7 +131,7 @@ Test(plan, attention_without_flash) {
     struct split_shape c = split_llama;
     c.flash = false;
     const struct tally t = plan_shape(&c, 4);
-    cr_expect_eq(t.kind[SHEAF__STEP_ALL_REDUCE], 2 * c.n_layers);
+    cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers);
     NO_OTHER_COLLECTIVES(t);
 }
 
@@ -150,11 +151,11 @@ Test(plan, experts_are_reduced_once_and_small) {
         struct sheaf__split_plan *plan;
         must(sheaf__split_plan_new(m.graph, m.n_members, split_model_state, &m, &plan));
         const struct tally t = count(plan);
-        cr_expect_eq(t.kind[SHEAF__STEP_ALL_REDUCE], 2 * c.n_layers, "by_expert %d: %d",
-                     c.by_expert, t.kind[SHEAF__STEP_ALL_REDUCE]);
+        cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers, "by_expert %d: %d",
+                     c.by_expert, t.collective[SHEAF_COMM_ALL_REDUCE]);
         NO_OTHER_COLLECTIVES(t);
         for (int s = 0; s < plan->n_steps; s++) {
-            if (plan->steps[s].kind == SHEAF__STEP_ALL_REDUCE)
+            if (sheaf__step_is(&plan->steps[s], SHEAF_COMM_ALL_REDUCE))
                 cr_expect_eq(plan->steps[s].bytes, c.n_embd * c.n_tokens * (int64_t)sizeof(float));
         }
         cr_expect(run_and_compare(&m, plan) <= 1e-10);
@@ -184,7 +185,7 @@ Test(plan, ids_that_are_written_mask_nothing) {
     must(sheaf_build_forward_expand(m.graph, f));
     struct sheaf__split_plan *plan;
     must(sheaf__split_plan_new(m.graph, 3, split_model_state, &m, &plan));
-    cr_expect_eq(count(plan).kind[SHEAF__STEP_ALL_REDUCE], 2);
+    cr_expect_eq(count(plan).collective[SHEAF_COMM_ALL_REDUCE], 2);
     cr_expect(run_and_compare(&m, plan) <= 1e-10);
     sheaf__split_plan_free(plan);
     split_model_free(&m);
@@ -200,8 +201,8 @@ Test(plan, policies_combine) {
     c.embd_by_vocab = true;
     for (c.by_expert = 0; c.by_expert <= 2; c.by_expert++) {
         const struct tally t = plan_shape(&c, 8);
-        cr_expect_eq(t.kind[SHEAF__STEP_ALL_REDUCE], 2 * c.n_layers + 1, "%d: %d", c.by_expert,
-                     t.kind[SHEAF__STEP_ALL_REDUCE]);
+        cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers + 1, "%d: %d", c.by_expert,
+                     t.collective[SHEAF_COMM_ALL_REDUCE]);
         NO_OTHER_COLLECTIVES(t);
     }
 }
@@ -210,7 +211,7 @@ Test(plan, vocabulary_rows_are_gathered_by_masks) {
     struct split_shape c = split_llama;
     c.embd_by_vocab = true;
     const struct tally t = plan_shape(&c, 3);
-    cr_expect_eq(t.kind[SHEAF__STEP_ALL_REDUCE], 2 * c.n_layers + 1);
+    cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers + 1);
     NO_OTHER_COLLECTIVES(t);
 }
 
@@ -244,9 +245,9 @@ Test(plan, reduction_slides_back_to_the_smallest_tensor) {
     struct sheaf__split_plan *plan;
     must(sheaf__split_plan_new(m.graph, 2, split_model_state, &m, &plan));
     const struct tally t = count(plan);
-    cr_expect_eq(t.kind[SHEAF__STEP_ALL_REDUCE], 1);
+    cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 1);
     for (int s = 0; s < plan->n_steps; s++) {
-        if (plan->steps[s].kind == SHEAF__STEP_ALL_REDUCE)
+        if (sheaf__step_is(&plan->steps[s], SHEAF_COMM_ALL_REDUCE))
             cr_expect_eq(plan->steps[s].bytes, 4 * 3 * 4);
     }
     cr_expect(run_and_compare(&m, plan) <= 1e-10);
@@ -322,7 +323,7 @@ Test(plan, copies_go_stale_when_their_source_is_written) {
     must(sheaf_build_forward_expand(m.graph, after));
     struct sheaf__split_plan *plan;
     must(sheaf__split_plan_new(m.graph, 2, split_model_state, &m, &plan));
-    cr_expect_eq(count(plan).kind[SHEAF__STEP_ALL_GATHER], 2);
+    cr_expect_eq(count(plan).collective[SHEAF_COMM_ALL_GATHER], 2);
     cr_expect(run_and_compare(&m, plan) <= 1e-10);
     sheaf__split_plan_free(plan);
     split_model_free(&m);

@@ -76,10 +76,8 @@ static bool run_graph(uint64_t seed, struct totals *totals) {
     totals->nodes += g->n_nodes;
     for (int s = 0; s < plan->n_steps; s++) {
         const struct sheaf__split_step *st = &plan->steps[s];
-        totals->collectives += st->kind == SHEAF__STEP_ALL_REDUCE ||
-                               st->kind == SHEAF__STEP_REDUCE_SCATTER ||
-                               st->kind == SHEAF__STEP_ALL_GATHER;
-        totals->writes_back += st->kind != SHEAF__STEP_NODE && st->in[0] > st->out;
+        totals->collectives += st->kind == SHEAF_SPLIT_STEP_COLLECTIVE;
+        totals->writes_back += st->kind != SHEAF_SPLIT_STEP_NODE && st->in[0] > st->out;
     }
 out:
     if (!good && plan && getenv("SHEAF_TEST_SPLIT_SEED")) split_print_plan(plan, g);

@@ -281,7 +281,7 @@ static inline enum sheaf_status split_run_step(struct split_run *r,
     const int d = p->n_members;
     struct sheaf_tensor **out = split_run_at(r, s->out);
     const struct sheaf_split_state *state = p->values[s->out].state;
-    if (s->kind == SHEAF__STEP_NODE) {
+    if (s->kind == SHEAF_SPLIT_STEP_NODE) {
         const struct sheaf_tensor *node = r->graph->nodes[s->node];
         for (int j = 0; j < d; j++) {
             struct sheaf_tensor *t = split_alloc(sizeof *t);
@@ -321,13 +321,13 @@ static inline enum sheaf_status split_run_step(struct split_run *r,
         return SHEAF_STATUS_SUCCESS;
     }
     struct sheaf_tensor *whole = NULL;
-    if (s->kind == SHEAF__STEP_ALL_REDUCE || s->kind == SHEAF__STEP_REDUCE_SCATTER)
+    if (sheaf__step_is(s, SHEAF_COMM_ALL_REDUCE) || sheaf__step_is(s, SHEAF_COMM_REDUCE_SCATTER))
         whole = split_run_sum(r, s->in[0]);
-    if (s->kind == SHEAF__STEP_ALL_GATHER) whole = split_run_join(r, s->in[0]);
+    if (sheaf__step_is(s, SHEAF_COMM_ALL_GATHER)) whole = split_run_join(r, s->in[0]);
     for (int j = 0; j < d; j++) {
         struct sheaf_tensor *from = whole ? whole : split_run_at(r, s->in[0])[j];
         struct sheaf_tensor *t;
-        if (s->kind == SHEAF__STEP_KEEP_ONE) {
+        if (s->kind == SHEAF_SPLIT_STEP_KEEP_ONE) {
             t = split_tensor(from->type, from->ne);
             if (j == 0) split_copy_slice(from, t, state, j, true);
         } else {
@@ -366,7 +366,7 @@ static inline void split_print_plan(const struct sheaf__split_plan *p,
         const struct sheaf__split_step *st = &p->steps[s];
         char text[160];
         fprintf(stderr, "%3d %-14s %-14s", s, names[st->kind],
-                st->kind == SHEAF__STEP_NODE ? sheaf_op_desc(graph->nodes[st->node]) : "");
+                st->kind == SHEAF_SPLIT_STEP_NODE ? sheaf_op_desc(graph->nodes[st->node]) : "");
         for (int i = 0; i < SHEAF_MAX_SRC && st->in[i] >= 0; i++) {
             fprintf(stderr, " %d:%s", st->in[i],
                     sheaf_split_state_print(p->values[st->in[i]].state, text, sizeof text));

@@ -97,10 +97,10 @@ enum sheaf_status plan_costs_find(const struct sheaf__session *s, const struct p
     return st;
 }
 
-double plan_costs_collective(const struct plan_costs *c, enum sheaf_backend_meta_step_kind kind,
-                             int n_members, int64_t bytes) {
+double plan_costs_collective(const struct plan_costs *c, enum sheaf_comm_kind kind, int n_members,
+                             int64_t bytes) {
     const double n = n_members, all = (double)bytes * c->per_byte, share = (n - 1) / n;
-    const bool reduce = kind == SHEAF_BACKEND_META_STEP_ALL_REDUCE;
+    const bool reduce = kind == SHEAF_COMM_ALL_REDUCE;
     if (n_members < 2) return 0;
     if (c->is_measured) return c->latency + (reduce ? all : all / 2);
     if (!reduce) return c->latency + share * all;

@@ -132,9 +132,9 @@ static void draw_source(struct plan_dot *d, const struct sheaf_backend_meta_valu
 }
 
 void plan_dot_step(struct plan_dot *d, const struct sheaf_backend_meta_step *step) {
-    const bool collective = sheaf_backend_meta_step_is_collective(step->kind);
+    const bool collective = step->kind == SHEAF_SPLIT_STEP_COLLECTIVE;
     const struct sheaf_tensor *t = step->out.tensor;
-    const int n_in = step->kind == SHEAF_BACKEND_META_STEP_NODE ? SHEAF_MAX_SRC : 1;
+    const int n_in = step->kind == SHEAF_SPLIT_STEP_NODE ? SHEAF_MAX_SRC : 1;
     char state[96];
     if (collective) {
         end_frame(d);
@@ -155,21 +155,20 @@ void plan_dot_step(struct plan_dot *d, const struct sheaf_backend_meta_step *ste
                 step->index, step->in[i].tensor->op == SHEAF_OP_NONE ? " [style=dashed]" : "");
     }
     state_text(&step->out, state, sizeof state);
-    const bool small = step->kind == SHEAF_BACKEND_META_STEP_NODE && is_view(t->op);
+    const bool small = step->kind == SHEAF_SPLIT_STEP_NODE && is_view(t->op);
     fprintf(d->file, "    s%d [%s, fillcolor=\"%s\", label=\"", step->index,
             collective ? "shape=ellipse, penwidth=2, color=\"#d00000\""
             : small    ? "shape=plain, fontsize=8"
                        : "shape=box",
             color_of(step->out.state));
-    if (step->kind == SHEAF_BACKEND_META_STEP_NODE) {
+    if (step->kind == SHEAF_SPLIT_STEP_NODE) {
         fprintf(d->file, "%s%s", sheaf_op_desc(t), step->add_once ? " (once)" : "");
         if (*t->name && !small) {
             fputc(' ', d->file);
             put_text(d->file, t->name);
         }
     } else {
-        fprintf(d->file, "%s, %" PRId64 " bytes", sheaf_backend_meta_step_name(step->kind),
-                step->bytes);
+        fprintf(d->file, "%s, %" PRId64 " bytes", sheaf_backend_meta_step_name(step), step->bytes);
     }
     fputs(small ? " " : "\\n", d->file);
     put_shape(d->file, t);

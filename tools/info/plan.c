@@ -34,7 +34,7 @@ struct report {
     struct section detail;
     double *read; /* [members] bytes of weights and cache */
     int n_spans;
-    int64_t count[SHEAF_BACKEND_META_STEP_KIND_COUNT], bytes[SHEAF_BACKEND_META_STEP_KIND_COUNT];
+    int64_t count[SHEAF_COMM_KIND_COUNT], bytes[SHEAF_COMM_KIND_COUNT]; /* of collectives */
     double collective_s;
     int n_why;
     char why[MAX_WHY][1024];
@@ -73,7 +73,7 @@ static double local_bytes(const struct sheaf_backend_meta_value *v, int member) 
  * into the cache read next to nothing; of the experts those that are used. */
 static void add_read(struct report *r, const struct sheaf_backend_meta_step *step) {
     const struct sheaf_tensor *t = step->out.tensor;
-    if (step->kind != SHEAF_BACKEND_META_STEP_NODE) return;
+    if (step->kind != SHEAF_SPLIT_STEP_NODE) return;
     switch (t->op) {
     case SHEAF_OP_VIEW:
     case SHEAF_OP_RESHAPE:
@@ -161,11 +161,11 @@ static char *shape_text(const struct sheaf_tensor *t, char *buf, size_t n) {
 static void put_detail(struct report *r, const struct sheaf_backend_meta_step *step) {
     FILE *f = r->detail.file;
     char state[256], shape[64];
-    const bool node = step->kind == SHEAF_BACKEND_META_STEP_NODE;
-    const bool collective = sheaf_backend_meta_step_is_collective(step->kind);
+    const bool node = step->kind == SHEAF_SPLIT_STEP_NODE;
+    const bool collective = step->kind == SHEAF_SPLIT_STEP_COLLECTIVE;
     fprintf(f, "  %4d %5s %-14s %-22.22s %-18s %s%s", step->index,
             collective ? "--" : (char[]){(char)('a' + step->span % 26), 0},
-            node ? sheaf_op_desc(step->out.tensor) : sheaf_backend_meta_step_name(step->kind),
+            node ? sheaf_op_desc(step->out.tensor) : sheaf_backend_meta_step_name(step),
             step->out.tensor->name, shape_text(step->out.tensor, shape, sizeof shape),
             sheaf_split_state_print(step->out.state, state, sizeof state),
             step->add_once ? "  (added once)" : "");
@@ -176,25 +176,26 @@ static void put_detail(struct report *r, const struct sheaf_backend_meta_step *s
 static bool take(const struct sheaf_backend_meta_step *step, void *user) {
     struct report *r = user;
     const int64_t layer = r->outline->layer[step->node];
-    const bool collective = sheaf_backend_meta_step_is_collective(step->kind);
+    const bool collective = step->kind == SHEAF_SPLIT_STEP_COLLECTIVE;
     char from[256], to[256];
     if ((!r->now.file || layer > r->layer) && !begin_layer(r, layer)) goto no_memory;
     if (collective) {
         end_span_line(r);
-        fprintf(r->now.file, "    %-15s ", sheaf_backend_meta_step_name(step->kind));
+        fprintf(r->now.file, "    %-15s ", sheaf_backend_meta_step_name(step));
         put_plain_name(r->now.file, *step->out.tensor->name ? step->out.tensor->name
                                                             : sheaf_op_desc(step->out.tensor));
         fprintf(r->now.file, "  %s -> %s  %" PRId64 " bytes\n",
                 sheaf_split_state_print(step->in[0].state, from, sizeof from),
                 sheaf_split_state_print(step->out.state, to, sizeof to), step->bytes);
-        r->collective_s += plan_costs_collective(r->costs, step->kind, r->n_members, step->bytes);
+        r->collective_s +=
+            plan_costs_collective(r->costs, step->collective, r->n_members, step->bytes);
+        r->count[step->collective]++;
+        r->bytes[step->collective] += step->bytes;
     } else {
         r->span_open = true;
-        r->span_nodes += step->kind == SHEAF_BACKEND_META_STEP_NODE;
+        r->span_nodes += step->kind == SHEAF_SPLIT_STEP_NODE;
         r->n_spans = step->span + 1;
     }
-    r->count[step->kind]++;
-    r->bytes[step->kind] += step->bytes;
     add_read(r, step);
     if (step->why && r->n_why++ < MAX_WHY)
         snprintf(r->why[r->n_why - 1], sizeof r->why[0], "%s", step->why);
@@ -213,11 +214,12 @@ no_memory:
 static void print_totals(const struct report *r) {
     printf("\ncollectives    ");
     bool any = false;
-    for (int k = 0; k < SHEAF_BACKEND_META_STEP_KIND_COUNT; k++) {
-        const enum sheaf_backend_meta_step_kind kind = (enum sheaf_backend_meta_step_kind)k;
-        if (!sheaf_backend_meta_step_is_collective(kind) || !r->count[k]) continue;
+    for (int k = 0; k < SHEAF_COMM_KIND_COUNT; k++) {
+        const struct sheaf_backend_meta_step step = {.kind = SHEAF_SPLIT_STEP_COLLECTIVE,
+                                                     .collective = (enum sheaf_comm_kind)k};
+        if (!r->count[k]) continue;
         printf("%s%" PRId64 " %s of %" PRId64 " bytes together", any ? ", " : "", r->count[k],
-               sheaf_backend_meta_step_name(kind), r->bytes[k]);
+               sheaf_backend_meta_step_name(&step), r->bytes[k]);
         any = true;
     }
     printf("%s\n", any ? "" : "none");

@@ -32,8 +32,8 @@ struct plan_costs {
 enum sheaf_status plan_costs_find(const struct sheaf__session *s, const struct plan_options *o,
                                   int n_members, struct plan_costs *out);
 /* Seconds of one collective of `bytes` (the whole tensor) over n members. */
-double plan_costs_collective(const struct plan_costs *c, enum sheaf_backend_meta_step_kind kind,
-                             int n_members, int64_t bytes);
+double plan_costs_collective(const struct plan_costs *c, enum sheaf_comm_kind kind, int n_members,
+                             int64_t bytes);
 
 /* Prints the plan of `policy` and writes the picture. Rank 0 alone. */
 enum sheaf_status plan_print(const struct sheaf__weights *model, struct sheaf__policy *policy,
