@@ -225,6 +225,29 @@ Test(bench, cluster_draws_what_it_measured) {
     cr_assert_eq(system(args), 0);
 }
 
+/* bench-peers --install takes Debian packages from where this machine's apt takes them; the apt-get
+ * of the test prints `targets`. */
+static int mirror_of(const char *targets) {
+    char cmd[2048];
+    snprintf(cmd, sizeof cmd,
+             "d=$(mktemp -d); printf '#!/bin/sh\\nprintf \"%s\"' >$d/apt-get; chmod +x $d/apt-get; "
+             "PATH=$d:$PATH python3 -B -c 'import sys; from importlib.machinery import "
+             "SourceFileLoader as L; print(L(\"peers\", sys.argv[1]).load_module().debian_mirror())' "
+             "'" SHEAF_SOURCE_DIR "/scripts/bench-peers'; s=$?; rm -r $d; exit $s",
+             targets);
+    return run_command(cmd, TIMEOUT, out, OUT);
+}
+
+Test(bench, peers_come_from_the_mirror_of_this_machine) {
+    cr_assert_eq(mirror_of("Other|main|http://a.invalid/\\\\n"
+                           "Debian|bookworm-updates|http://b.invalid/\\\\n"
+                           "Debian|bookworm|http://c.invalid/debian/\\\\n"),
+                 0, "%s", out);
+    cr_expect(strstr(out, "http://c.invalid/debian/\n"), "%s", out);
+    cr_assert_neq(mirror_of("Other|main|http://a.invalid/\\\\n"), 0, "%s", out);
+    cr_expect(strstr(out, "run apt-get update"), "%s", out);
+}
+
 Test(bench, scripts_name_what_is_wrong) {
     static const char *const cases[][2] = {
         {"bench-cluster -m /nowhere.gguf", "there is no file /nowhere.gguf"},
