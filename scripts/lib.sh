@@ -65,30 +65,27 @@ build_dir() {
     if [ "$1" = release ]; then echo "$root/build"; else echo "$root/build/$1"; fi
 }
 
-# build PRESET [-DNAME=VALUE...] [--target NAME]: configures and builds; quiet unless it goes wrong.
-build() {
-    local preset=$1 dir options=() targets=()
+# configure PRESET [-DNAME=VALUE...]: quiet unless it goes wrong.
+configure() {
+    local preset=$1 dir
     shift
-    while [ $# -gt 0 ]; do
-        if [ "$1" = --target ]; then
-            targets+=(--target "$2")
-            shift
-        else
-            options+=("$1")
-        fi
-        shift
-    done
     dir=$(build_dir "$preset")
     mkdir -p "$dir"
+    (cd "$root" && cmake --preset "$preset" "$@" >"$dir/configure.log" 2>&1) || {
+        cat "$dir/configure.log" >&2
+        die "configuring ${dir#"$root"/} failed (above)"
+    }
+}
+
+# build PRESET [TARGET...]: of what is configured; without targets, everything. Quiet unless it goes wrong.
+build() {
+    local preset=$1 dir targets=()
+    shift
+    [ $# -eq 0 ] || targets=(--target "$@")
+    dir=$(build_dir "$preset")
     say "building ${dir#"$root"/}"
-    (
-        cd "$root"
-        cmake --preset "$preset" "${options[@]}" >"$dir/configure.log" 2>&1 || {
-            cat "$dir/configure.log" >&2
-            exit 1
-        }
-        cmake --build --preset "$preset" "${targets[@]}" -- --quiet
-    ) || die "the build of ${dir#"$root"/} failed (above)"
+    (cd "$root" && cmake --build --preset "$preset" "${targets[@]}" -- --quiet) ||
+        die "the build of ${dir#"$root"/} failed (above)"
 }
 
 # Flags that mpirun needs on any machine: it refuses root, and more ranks than cores, unless told.
