@@ -1,4 +1,4 @@
-/* What it saves to let the residual and the norm follow an all-reduce row by row.
+/* The time saved when the residual and the norm follow an all-reduce row by row.
  *
  *   bench-fuse [REPEATS]                       members are the devices of this process
  *   mpirun -np 2 bench-fuse                    ... of all ranks

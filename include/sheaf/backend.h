@@ -109,9 +109,9 @@ enum sheaf_status sheaf_backend_view_init(struct sheaf_tensor *tensor);
 
 /* ---- backends ---- */
 const char *sheaf_backend_name(sheaf_backend_t backend); /* of its device: "CPU0" */
-/* 16 bytes that tell the kind of backend, the same in every process; NULL if it has none. */
+/* 16 bytes that identify the kind of backend, the same in every process; NULL if it has none. */
 const uint8_t *sheaf_backend_guid(sheaf_backend_t backend);
-/* Finishes what was submitted. Accepts NULL. */
+/* Finishes the submitted work. Accepts NULL. */
 void sheaf_backend_free(sheaf_backend_t backend);
 sheaf_backend_dev_t sheaf_backend_get_device(sheaf_backend_t backend);
 sheaf_backend_buffer_type_t sheaf_backend_get_default_buffer_type(sheaf_backend_t backend);
@@ -126,10 +126,10 @@ enum sheaf_status sheaf_backend_graph_compute(sheaf_backend_t backend, struct sh
 /* Submits; the graph and its tensors stay untouched until sheaf_backend_synchronize. A backend
  * without a queue (caps.async false) returns when the graph is done. Submitted work runs in the
  * order of submission. An error that shows only later is returned by the next synchronize (or
- * synchronous call); what was submitted after the failed part and before that is not run. */
+ * synchronous call); work submitted after the failed part and before that is not run. */
 enum sheaf_status sheaf_backend_graph_compute_async(sheaf_backend_t backend,
                                                     struct sheaf_cgraph *graph);
-/* Waits for all that was submitted; the first error of it, once. */
+/* Waits for all submitted work; returns its first error, once. */
 enum sheaf_status sheaf_backend_synchronize(sheaf_backend_t backend);
 /* Can it compute the node `op`, whose operands need no memory yet; and use tensors in such buffers?
  */
@@ -158,7 +158,7 @@ enum sheaf_status sheaf_backend_tensor_get_2d_async(sheaf_backend_t backend,
                                                     size_t offset, size_t size, size_t n_copies,
                                                     size_t stride_tensor, size_t stride_data);
 /* Two tensors of the same layout, src of backend_src and dst of backend_dst (which may be the same
- * backend). The copy runs after all that was submitted to backend_src; what is submitted to
+ * backend). The copy runs after all that was submitted to backend_src; work submitted to
  * backend_dst later waits for it. Nothing holds back work submitted to backend_dst before: if that
  * may still use dst, make backend_src wait for an event of backend_dst first. Where the two cannot
  * do this between them, both are synchronized and the copy is done at once. */
@@ -193,9 +193,9 @@ void sheaf_backend_event_free(sheaf_backend_event_t event); /* accepts NULL; saf
 /* The event passes when all that was submitted to `backend`, of the event's device, is done (or
  * was left out after an error). */
 enum sheaf_status sheaf_backend_event_record(sheaf_backend_event_t event, sheaf_backend_t backend);
-/* Blocks the caller until the event, as last recorded, has passed. Tells nothing about errors. */
+/* Blocks the caller until the event, as last recorded, has passed. Does not report errors. */
 enum sheaf_status sheaf_backend_event_synchronize(sheaf_backend_event_t event);
-/* What is submitted to `backend` from now on waits for the event as last recorded. For an event of
+/* Work submitted to `backend` from now on waits for the event as last recorded. For an event of
  * another kind of device the caller is blocked instead. */
 enum sheaf_status sheaf_backend_event_wait(sheaf_backend_t backend, sheaf_backend_event_t event);
 

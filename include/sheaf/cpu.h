@@ -14,8 +14,8 @@
  *
  * With SHEAF_CPU_ACTIVATIONS=f32, the default, products of quantized weights take activations as
  * they are. q8 rounds activations to 8 bits first: faster, most of all where the CPU has VNNI, but
- * results of different splits then differ by a few percent of the logits instead of in the last
- * digits, and so may their tokens. bf16 rounds to BF16, as far as 8 bits go, but only for products
+ * the logits of different splits then differ by a few percent instead of in the last digits, and
+ * so may their tokens. bf16 rounds to BF16 (8 bits of mantissa), but only for products
  * of BF16 weights with 8 columns or more, and only where the CPU multiplies BF16 (avx512bf16, amx):
  * twice as fast there, with logits off by some thousandths.
  *

@@ -3,8 +3,8 @@
  *
  * Invariants. A member's collectives run one at a time, in the order of its calls: started ones on
  * this thread, a direct one after the queue is empty. So steps, slots and messages need no locks of
- * their own. While the member computes, the thread sleeps but for looks at the wire; once the
- * member waits for it, it looks all the time, as a direct call does. */
+ * their own. While the member computes, the thread sleeps between looks at the wire; once the
+ * member waits for it, it polls, as a direct call does. */
 #include "comm/async.h"
 
 #include <pthread.h>
@@ -131,7 +131,7 @@ static void make_nimble(void) {
     if (attr.policy == SCHED_OTHER)
         attr.runtime = SLICE_NS; /* Linux 6.12: a short slice preempts a long one */
     else if (attr.priority && attr.priority < (uint32_t)sched_get_priority_max((int)attr.policy))
-        attr.priority++; /* real time: among equals, who computes would keep the core */
+        attr.priority++; /* real time: among equals, a computing thread would keep the core */
     syscall(SYS_sched_setattr, 0, &attr, 0);
 }
 
@@ -207,7 +207,7 @@ void sheaf__async_free(struct sheaf__async *a) {
     free(a);
 }
 
-/* Waits until `want` operations have ended. What is shown is the one under way: each has the time
+/* Waits until `want` operations have ended. The board shows the one under way: each has the time
  * of a collective. */
 static enum sheaf_status await(struct sheaf__async *a, uint64_t want) {
     pthread_mutex_lock(&a->lock);

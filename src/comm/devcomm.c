@@ -205,10 +205,10 @@ static enum sheaf_status make(struct sheaf__devcomm *dc) {
     if ((st = sheaf_world_agree(st, WHAT))) return st;
     st = sheaf_world_broadcast(dc->group.key, sizeof dc->group.key, comm->rank_of[0], WHAT);
     if (st) return st;
-    /* before the others, who wait for this rank below, lose patience */
+    /* before the waits of the other ranks for this one, below, time out */
     deadline = sheaf__time_ns() + sheaf__world()->limit_ns[SHEAF_PHASE_COLLECTIVE] / 2;
     if (comm->n_local) st = dc->i->create(&dc->group, &dc->made);
-    /* the cause first: those who waited for it in vain come second */
+    /* the cause comes first, time-outs of ranks that waited for it second */
     const enum sheaf_status cause = st == SHEAF_STATUS_TIMEOUT ? SHEAF_STATUS_SUCCESS : st;
     const enum sheaf_status agreed = sheaf_world_agree(cause, WHAT);
     return agreed ? agreed : sheaf_world_agree(st, WHAT);

@@ -6,7 +6,7 @@
 #include "sheaf/comm.h"
 
 struct sheaf__epilogue {
-    /* Elements [0, end) are final: nobody writes them any more, and no other member reads them, so
+    /* Elements [0, end) are final: they are not written again, and no other member reads them, so
      * they may be overwritten. Called on the member's thread; end grows, the last call has all (a
      * sum of nothing has no call). An error ends the collective with it. */
     enum sheaf_status (*ready)(void *user, size_t end);

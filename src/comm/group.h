@@ -1,9 +1,9 @@
-/* Inside a group: who meets whom, in which memory, and the steps that collectives are made of.
+/* Inside a group: which members meet, in which memory, and the steps of a collective.
  *
  * A collective is a sequence of steps; all members count them alike. In a step every member may
  * fill its slot, then arrives, and goes on when all members of its host have arrived. Slots and
- * results exist twice, used in turn (step & 1): who has seen everybody arrive at step s knows that
- * everybody has left step s - 1, so what step s - 1 used is free again in step s + 1, and no step
+ * results exist twice, used in turn (step & 1): a member that has seen all arrive at step s knows
+ * that all have left step s - 1, so what step s - 1 used is free again in step s + 1, and no step
  * needs a second barrier.
  *
  * The first member of a host is its leader; only leaders talk to other hosts. */
@@ -71,7 +71,7 @@ struct sheaf__view { /* a region, as one process sees it */
     bool mapped; /* by this view */
 };
 
-/* State of a local member, private to its thread but for the counters. */
+/* State of a local member, private to its thread except for the counters. */
 struct sheaf__member {
     _Alignas(SHEAF__LINE) uint64_t step, sequence;
     const float **sources; /* [max(n_here, n_hosts)] */
@@ -227,7 +227,7 @@ static inline uint8_t *sheaf__payload_in(const struct sheaf_comm *comm, int host
 /* Sends header and the first `bytes` of the own host's payload_out to every other host, receives
  * theirs: comm->take[h] bytes into payload_in(h). Checks every header. */
 enum sheaf_status sheaf__wire_frames(struct sheaf__call *c, size_t bytes);
-/* The same in two parts. What is posted between them must not rely on equal sizes. */
+/* The same in two parts. Messages posted between them must not rely on equal sizes. */
 void sheaf__wire_frames_post(struct sheaf__call *c, size_t bytes);
 /* To each host its own: comm->give[h] bytes of payload_out(h). */
 void sheaf__wire_frames_post_each(struct sheaf__call *c);
@@ -248,8 +248,8 @@ static inline int sheaf__n_owners(const struct sheaf_comm *comm, size_t bytes) {
 /* Sends payload_out(h), with header, to each owner h; an owner receives what all others have for
  * its part at payload_in(). Nothing goes to a host that owns nothing. */
 enum sheaf_status sheaf__wire_to_owners(struct sheaf__call *c, int n);
-/* And back: an owner sends its own payload_out to all others. Who receives it knows that all
- * members are in the same call: the owner has seen their headers. */
+/* And back: an owner sends its own payload_out to all others. A host that receives it knows that
+ * all members are in the same call: the owner has seen their headers. */
 enum sheaf_status sheaf__wire_from_owners(struct sheaf__call *c, int n);
 /* Bare payloads, after frames have proved that sizes agree. begin ... recv/send ... end, wait. */
 void sheaf__wire_begin(struct sheaf_comm *comm, int lane);
@@ -269,7 +269,7 @@ void sheaf__wire_round(enum sheaf_type type, float *data, uint8_t *scratch, size
 enum sheaf_status sheaf__wire_type(enum sheaf_type wanted, enum sheaf_type *out);
 
 /* ---- links (measure_hosts.c) ---- */
-enum { SHEAF__OWNER_BYTES = 62 * 1024 }; /* of an owner's part, at most, but for its alignment */
+enum { SHEAF__OWNER_BYTES = 62 * 1024 }; /* of an owner's part, at most, without its alignment */
 static_assert(SHEAF__OWNER_BYTES + SHEAF__ALIGN * sizeof(float) <= SHEAF__FRAME_PAYLOAD,
               "a part fits a frame");
 /* Collective over the world: latency and rate between the hosts, and what follows for the choice of

@@ -27,15 +27,16 @@ enum {
     TOLD_MS = 300, /* for what it said to arrive */
 };
 static const uint64_t BEAT_NS = 250000000; /* between signs of life */
-/* Hosts notice the same thing at about one time. The one of rank 0 decides who speaks: the first to
- * ask, or itself. Others wait so long for its answer; if it is out of reach, whether a lower rank
- * reports something. */
+/* Hosts notice the same thing at about one time. The one of rank 0 decides which host reports: the
+ * first to ask, or itself. Others wait so long for its answer; if it is out of reach, they wait
+ * whether a lower rank reports. */
 static const uint64_t ANSWER_NS = 1500000000;
 static const uint64_t LISTEN_NS = 500000000;
 static const uint64_t SPREAD_NS = 1800000000; /* the longest that a main thread waits for that */
-static const uint64_t FORCE_NS = 3000000000u; /* for a main thread to come back from where it is */
-static const uint64_t SILENT_NS = 1500000000; /* after a failure, who is silent so long is stuck */
-static const uint64_t AWAY_NS = 2000000000;   /* without a tick: the process was stopped */
+static const uint64_t FORCE_NS = 3000000000u; /* for the main thread to return */
+static const uint64_t SILENT_NS =
+    1500000000; /* after a failure, a rank silent for this long counts as stuck */
+static const uint64_t AWAY_NS = 2000000000; /* without a tick: the process was stopped */
 
 static struct {
     pthread_t thread;
@@ -160,7 +161,7 @@ static void end_silent_ranks(uint64_t now) {
         if (is_silent(i, now)) syscall(SYS_pidfd_send_signal, guard.pidfds[i], SIGKILL, NULL, 0);
 }
 
-/* Is anybody gone who cannot end by himself, or may the launcher leave ranks alone? */
+/* Is a rank lost that cannot exit on its own, or may the launcher leave ranks running? */
 static bool needs_abort(uint64_t now) {
     if (!watching() || sheaf__launcher_recovers()) return true;
     if (sheaf__heartbeat_lost(now, SILENT_NS)) return true;
@@ -197,7 +198,7 @@ static void on_failure(uint64_t now) {
     const struct sheaf__world *w = sheaf__world();
     if (!guard.failed_at) {
         guard.failed_at = now;
-        /* not only who took the record: it may have no connection to whom this rank has one */
+        /* not only the rank that took the record: it may lack a connection that this rank has */
         if (w->share_of && w->share_of[w->failure->origin] == w->share_of[w->rank])
             sheaf__heartbeat_alarm(w->failure->origin, w->failure->text);
         dump_records(now);

@@ -379,7 +379,7 @@ static void take_frames(struct peer *p, uint64_t now) {
         drop_frame(p, size);
     }
     if (type < 0) {
-        sheaf__notice("%s sent what is no control message of this job", sheaf__rank_text(p->rank));
+        sheaf__notice("%s sent an invalid control message", sheaf__rank_text(p->rank));
         p->n_in = 0;
     }
 }

@@ -1,5 +1,5 @@
-/* PMIx by dlsym: it is no dependency, and who was started by it has its library. Each request runs
- * on a thread of its own, because it may never return. */
+/* PMIx by dlsym: it is no dependency, and a process that it started has its library. Each request
+ * runs on a thread of its own, because it may never return. */
 #include "comm/watch_impl.h"
 
 #include <dlfcn.h>
@@ -49,9 +49,9 @@ enum { MAX_HERE = 65536, HOST_NAME_BYTES = 64 }; /* ranks of a host */
 static const char CLAIM[] = "sheaf.claim", TOLD[] = "sheaf.told";
 static const uint64_t ABORT_NS = 1500000000; /* for the launcher to answer */
 static const uint64_t CLAIM_NS = 2500000000; /* the same, and for the claim to be settled */
-/* A claim is looked at again after so long: whoever has not seen it by then has made his before. */
+/* A claim is read again after so long: a rank that still sees none claimed earlier. */
 static const uint64_t SETTLE_NS = 250000000;
-static const uint64_t TELL_NS = 1500000000; /* for who won a claim to speak */
+static const uint64_t TELL_NS = 1500000000; /* for the rank that won a claim to report */
 
 static struct {
     int status;
@@ -93,7 +93,7 @@ void sheaf__launcher_abort(int status) {
     ask(run_abort, &request.abort_done, ABORT_NS);
 }
 
-/* ---- who speaks ---- */
+/* ---- which rank reports ---- */
 
 static void set_key(char *to, size_t size, const char *key) {
     const char *job = getenv("PMIX_NAMESPACE");
@@ -155,8 +155,8 @@ enum sheaf__claim sheaf__launcher_claim(void) {
 /* ---- what Open MPI leaves ---- */
 
 /* Names that Open MPI's vader leaves in /dev/shm when its processes end without MPI_Finalize: those
- * of the ranks that this job has on this host, exactly, which vader counts from 0 on each host. Who
- * has them mapped keeps them. */
+ * of the ranks that this job has on this host, exactly, which vader counts from 0 on each host. A
+ * process that has them mapped keeps them. */
 void sheaf__launcher_remove_names(void) {
     const char *job = getenv("PMIX_NAMESPACE"), *ranks = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     const char *dir = getenv("OMPI_MCA_btl_vader_backing_directory");

@@ -21,7 +21,7 @@ void sheaf__set_recording(bool on);
 /* All open ones of a group, which were submitted to devices, have ended. */
 void sheaf__record_end_group(uint32_t group, uint64_t now);
 /* Writes the records of a rank of the share group to a file in SHEAF_FLIGHT_DIR, if that is set and
- * nobody has done it. `place` is its number in the share group. Any thread. */
+ * they are not yet written. `place` is its number in the share group. Any thread. */
 void sheaf__recorder_dump(int rank, int place);
 
 #endif

@@ -1,4 +1,4 @@
-/* What is to be summed, cut into steps. all_reduce: a step is a chunk of the vector.
+/* The data of a sum, cut into steps. all_reduce: a step is a chunk of the vector.
  * reduce_scatter: a step is a piece of every block, packed by host and member, so that all members
  * have work. */
 #ifndef SHEAF_COMM_REDUCE_H

@@ -225,8 +225,8 @@ static void start_frames(const struct sheaf__job *j, size_t my_bytes) {
     sheaf__wire_frames_post_each(j->c);
 }
 
-/* Sends this host's sum of step k: to each host its part. What does not ride follows the headers at
- * once: a peer elsewhere fails by its header. */
+/* Sends this host's sum of step k: to each host its part. Data that do not fit follow the headers
+ * at once: a peer elsewhere fails by its header. */
 static void start_scatter(const struct sheaf__job *j, uint64_t k) {
     struct sheaf_comm *comm = j->comm;
     const enum sheaf_type type = wire_type(j);

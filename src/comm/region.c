@@ -1,9 +1,9 @@
 /* Registered memory: what a member writes there, the others of its host read where it lies.
  *
- * A region is an anonymous file of its owner, who tells process, descriptor and a serial number in
- * the group's shared memory. The others map it when an arrival names it for the first time, through
- * /proc as in shared.c. Nothing has a name in a file system, and nothing is left when processes
- * end.
+ * A region is an anonymous file of its owner, which publishes process, descriptor and a serial
+ * number in the group's shared memory. The others map it when an arrival names it for the first
+ * time, through /proc as in shared.c. Nothing has a name in a file system, and nothing is left when
+ * processes end.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -103,7 +103,7 @@ enum sheaf_status sheaf__shared_map(size_t bytes, int group_first, int n_parts, 
         st = take(bytes, all + (size_t)group_first * OFFER_BYTES, group_first, what, &memory);
     if ((st = sheaf_world_agree(st, what))) goto out;
     if (fd >= 0) memset(memory, 0, sizeof(uint64_t)); /* the token */
-    if ((st = sheaf_world_barrier(what))) goto out;   /* nobody uses it before it is zero */
+    if ((st = sheaf_world_barrier(what))) goto out;   /* no rank uses it before it is zero */
     *out = memory;
     memory = NULL;
 out:

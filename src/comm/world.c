@@ -1,4 +1,4 @@
-/* Start and end of the job: MPI, hosts, and who shares memory with whom.
+/* Start and end of the job: MPI, hosts, and which ranks share memory.
  *
  * A process that no launcher started is a world of one and never touches MPI. Two ranks share a
  * host only if they have the same host name, boot, and network, UTS and process namespaces: only
@@ -21,7 +21,7 @@ static const char HOSTS[] = "hosts:";
 static void *board; /* memory of the share group */
 static size_t board_bytes;
 
-/* What makes two ranks neighbours, in one number beside the host name. */
+/* The property that makes two ranks neighbours, in one number beside the host name. */
 static uint64_t host_identity(const char *name) {
     static const char *const namespaces[] = {"/proc/self/ns/uts", "/proc/self/ns/net",
                                              "/proc/self/ns/pid"};

@@ -55,7 +55,7 @@ sheaf_backend_dev_t sheaf_backend_buft_get_device(sheaf_backend_buffer_type_t bu
 
 struct counted { /* what every buffer object really is */
     struct sheaf_backend_buffer base;
-    sheaf_backend_reg_t reg; /* retained; NULL if its device is nobody's */
+    sheaf_backend_reg_t reg; /* retained; NULL if its device has no registry entry */
 };
 
 sheaf_backend_buffer_t sheaf_backend_buffer_init(sheaf_backend_buffer_type_t buft,
@@ -268,7 +268,7 @@ enum sheaf_status sheaf_backend_tensor_copy(struct sheaf_tensor *src, struct she
     const bool from_host = sheaf_backend_buffer_is_host(from);
     const bool to_host = sheaf_backend_buffer_is_host(to);
 
-    /* What lies between the rows of a strided view belongs to others: piece by piece then. */
+    /* Bytes between the rows of a strided view belong to others: piece by piece then. */
     const size_t row = sheaf_row_size(src->type, src->ne[0]);
     const bool gaps = size > row * (size_t)sheaf_nrows(src), dense_rows = src->nb[0] == element;
     if (!gaps && !from_host && !to_host && to->iface->cpy_tensor &&

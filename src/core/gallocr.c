@@ -329,7 +329,7 @@ static enum sheaf_status plan(struct sheaf_gallocr *g, const struct sheaf_cgraph
             st = p->view_src ? end_view(g, p) : release_if_dead(g, p);
         }
         if (!st && t->view_src && !find(g, t)->n_children)
-            st = end_view(g, t); /* nobody reads it */
+            st = end_view(g, t); /* no node reads it */
     }
     return st;
 }

@@ -155,7 +155,7 @@ enum sheaf_status sheaf__gguf_push_tensor(struct sheaf_gguf *gguf, char *name,
 bool sheaf__gguf_tensor_size(enum sheaf_type type, const int64_t ne[SHEAF_MAX_DIMS], size_t *size) {
     int64_t block = sheaf_blck_size(type), n = 1;
     if (block <= 0 || ne[0] < 0 || ne[0] % block) return false;
-    /* The element count fits int64_t too, so that nobody downstream overflows. */
+    /* The element count fits int64_t too, so that later products do not overflow. */
     for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
         if (ne[i] < 0 || __builtin_mul_overflow(n, ne[i], &n)) return false;
     }

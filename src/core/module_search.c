@@ -188,7 +188,7 @@ static void look_into(struct sheaf__module_search *s, const char *dir, bool name
     const int n = scandir(dir, &files, is_module_file, alphasort); /* sorted: alike everywhere */
     int tried = 0;
     if (n < 0) {
-        if (named && !s->kind->family) { /* said once, by whoever looks for backends */
+        if (named && !s->kind->family) { /* said once, by the search for backends */
             sheaf__module_failed(s, sheaf_set_error(SHEAF_STATUS_IO,
                                                     "load backends from directory '%s': %s", dir,
                                                     strerror(errno)));

@@ -1,5 +1,5 @@
 /* The files libsheaf-NAME.so and libsheaf-NAME-VARIANT.so of the search path: found, opened, asked
- * for their scores. What they contain is the business of whoever searches: the registry for
+ * for their scores. Their content is the caller's affair: the registry searches for
  * backends (core/module.c), a backend for parts of itself that it keeps in files of their own.
  *
  * The search path: the directories of SHEAF_BACKEND_PATH, the directory of libsheaf, the directory
@@ -13,7 +13,7 @@
 
 #include "sheaf/status.h"
 
-/* What makes a file one of the wanted. */
+/* Which files are wanted. */
 struct sheaf__module_kind {
     const char *what;   /* for texts: "backend" */
     const char *family; /* NAME; NULL: any that is not the name of a built-in backend's parts */
@@ -23,7 +23,7 @@ struct sheaf__module_kind {
 
 struct sheaf__module {
     char *path;       /* without links; owned */
-    void *handle;     /* of dlopen; whoever takes it over sets it to NULL */
+    void *handle;     /* of dlopen; a caller that takes it over sets it to NULL */
     int score;        /* 0 once tried */
     const char *name; /* in path: the NAME of the file's name, name_len bytes */
     size_t name_len;  /* the whole path if a link led to a file of another name */
@@ -53,7 +53,7 @@ struct sheaf__module *sheaf__module_next_best(struct sheaf__module_search *s,
                                               const struct sheaf__module *like);
 /* Notes a failure, whose text is sheaf_last_error(). */
 void sheaf__module_failed(struct sheaf__module_search *s, enum sheaf_status st);
-/* Closes all files that nobody took over. */
+/* Closes all files that were not taken over. */
 void sheaf__module_search_end(struct sheaf__module_search *s);
 
 bool sheaf__module_same_name(const struct sheaf__module *a, const struct sheaf__module *b);

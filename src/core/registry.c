@@ -87,7 +87,7 @@ enum sheaf_status sheaf__registry_remove(sheaf_backend_reg_t reg, void **module)
     *module = NULL;
     pthread_mutex_lock(&lock);
     struct entry *e = find(reg);
-    if (!e) { /* whoever it is, it may be gone: not touched */
+    if (!e) { /* may already be freed: do not dereference */
         st = sheaf_set_error(SHEAF_STATUS_INVALID, "unload backend: it is not registered");
     } else if (!e->module) {
         st = sheaf_set_error(SHEAF_STATUS_INVALID,

@@ -13,7 +13,7 @@ enum sheaf_status sheaf__registry_add(sheaf_backend_reg_t reg, void *module, boo
 enum sheaf_status sheaf__registry_remove(sheaf_backend_reg_t reg, void **module);
 
 /* Something that keeps `reg` loaded begins and ends: a backend, a buffer, an event, a meta device's
- * member, a list of devices. Entries that nobody registered, and NULL, are not counted. */
+ * member, a list of devices. Unregistered entries, and NULL, are not counted. */
 void sheaf__registry_retain(sheaf_backend_reg_t reg);
 void sheaf__registry_release(sheaf_backend_reg_t reg);
 

@@ -1,7 +1,7 @@
 /* The scheduler: its life, allocation, public functions, and the dump of a graph's assignment.
  *
- * Invariant: outside of a compute, the user's tensors are as the user made them but for buffer,
- * data and extra. What is in flight is undone at the next wait. */
+ * Invariant: outside of a compute, the user's tensors are as the user made them except for
+ * buffer, data and extra. Changes in flight are undone at the next wait. */
 #include "sheaf/sched.h"
 #include "base/settings.h"
 #include "base/text.h"

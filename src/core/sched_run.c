@@ -1,4 +1,4 @@
-/* Computing a split graph: copies, submissions, and who waits for whom.
+/* Computing a split graph: copies, submissions, and waits between backends.
  *
  * Inside a graph the splits run one after another: before a split is submitted its backend is made
  * to wait for the split before it. Between graphs in flight only copies are held back, each until
@@ -18,7 +18,7 @@ static enum sheaf_status settle(struct sheaf_backend_sched *s, int b) {
     return sheaf_backend_synchronize(s->backends[b]);
 }
 
-/* What is submitted to b from now on runs after what this graph submitted to `before`. */
+/* Work submitted to b from now on runs after the work that this graph submitted to `before`. */
 static enum sheaf_status wait_for(struct sheaf_backend_sched *s, int b, int before) {
     if (before == SCHED_NONE || b == before || !s->dirty[before]) return SHEAF_STATUS_SUCCESS;
     const sheaf_backend_event_t event = event_of(s, before);

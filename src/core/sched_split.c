@@ -3,8 +3,8 @@
  *
  * A copy stands for one tensor in the memory of one backend, dense, filled before the first split
  * that reads it. A node that writes into memory which its backend cannot use gets a *stand-in* that
- * writes into a copy; the copy is brought back, and the split ends there, so that whoever reads the
- * result reads it after that.
+ * writes into a copy; the copy is brought back, and the split ends there, so that readers of the
+ * result come after that.
  *
  * Backends with release_tensor (see backend-impl.h) are given whole graphs: views of earlier
  * results are listed again, earlier results are leaves. */

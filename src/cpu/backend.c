@@ -157,7 +157,7 @@ static void walk_nodes(struct backend *b, int ith, int nth, struct sheaf__cpu_sy
             phase++;
             alone = false;
         }
-        /* Whoever stops takes part to the end of the node: it may have barriers inside. */
+        /* A thread that stops takes part to the end of the node, which may have barriers inside. */
         if (ith == 0) aborted(b, phase);
         run_nodes(b, nodes, n, ith, nth, phase, sync);
         sheaf__cpu_barrier(sync, ith, nth);
@@ -253,7 +253,7 @@ static enum sheaf_status run_checked(struct backend *b, const struct sheaf_cgrap
     if (demand->team) {
         sheaf__cpu_team_run(b->team, walk, b);
     } else {
-        walk(b, 0, 1, NULL); /* nobody needs to wake */
+        walk(b, 0, 1, NULL); /* no worker needs to wake */
     }
     if (b->failure.status == SHEAF_STATUS_SUCCESS) return SHEAF_STATUS_SUCCESS;
     return sheaf_set_error(b->failure.status, "%s", b->failure.text);

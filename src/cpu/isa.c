@@ -94,7 +94,7 @@ static void choose_kernels(void) {
                  "the program or in SHEAF_BACKEND_PATH; this build made portable%s",
                  wanted, wanted, *SHEAF_CPU_KERNELS ? ", " SHEAF_CPU_KERNELS : "");
     }
-    /* Not an error, but nobody would guess why it is slow. */
+    /* Not an error, but the log says why it is slow. */
     if (!wanted && none && *SHEAF_CPU_KERNELS) {
         sheaf_log(SHEAF_LOG_WARN,
                   "no libsheaf-cpu-*.so beside libsheaf, beside the program or in "

@@ -1,4 +1,4 @@
-/* What makes a kernel table a module: built once with each of kernels_ISA.c, for any CPU. The build
+/* The entry of a module of kernels: built once with each of kernels_ISA.c, for any CPU. The build
  * defines KERNELS_TABLE, KERNELS_SCORE and KERNELS_NEEDS, the CPU features that the flags of the
  * table stand for: HAS(avx2)&&HAS(fma). */
 #include <stdbool.h>

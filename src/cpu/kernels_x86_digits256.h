@@ -153,7 +153,7 @@ INLINE void digits_words(const char *w, size_t ahead, const struct sheaf__act_di
     }
 }
 
-/* Types of 32. What is left of a row is copied, with zeros behind it: d of a column is 0 there. */
+/* Types of 32. The rest of a row is copied, with zeros after it: d of a column is 0 there. */
 INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
                       const struct sheaf__act_digits *const *act, int C, float *sum) {
     const size_t block = block_size_32(type);

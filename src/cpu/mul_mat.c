@@ -252,7 +252,7 @@ static int32_t id_of(const struct sheaf_tensor *ids, int64_t u, int64_t n) {
     return id;
 }
 
-/* The expert of a pair among those held here: x if another device holds it, -1 if nobody does. */
+/* The expert of a pair among those held here: x if another device holds it, -1 if none does. */
 static int64_t expert_of(const struct sheaf_tensor *dst, int64_t u, int64_t n) {
     int64_t base = dst->op_params[SHEAF_OP_PARAM_BASE];
     int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT], x = dst->src[0]->ne[2];

@@ -3,8 +3,8 @@
  * Every thread of the team calls the same function with its own ith; the functions share the work
  * out among themselves. Bits of a result depend on its own row of weights and its own activation
  * column, never on nth, on ith, or on the rows computed together; and on the columns computed
- * together only in so far as many are multiplied by panels and few by rows (mul_mat_panels.c), which
- * agree to rounding.
+ * together only in so far as many are multiplied by panels and few by rows (mul_mat_panels.c),
+ * which agree to rounding.
  */
 #ifndef SHEAF_CPU_MUL_MAT_H
 #define SHEAF_CPU_MUL_MAT_H
@@ -24,8 +24,8 @@ struct sheaf__cpu_sync {
     _Atomic int64_t next;
     /* The MUL_MAT whose columns lie packed in the products' work memory, NULL if none do. Another
      * product of the same src1 uses them again: q, k and v, or gate and up, pack once. Thread 0
-     * writes it, apart by barriers from the start of a product, where all read it. Whoever runs
-     * nodes that change src1 makes it NULL. */
+     * writes it, apart by barriers from the start of a product, where all read it. The thread that
+     * runs nodes that change src1 makes it NULL. */
     const struct sheaf_tensor *packed;
 };
 

@@ -4,11 +4,11 @@
  * A row (one query of one head) meets the keys in parts of PART from the first. A part gives its
  * largest score, the sum of its weights and the sum of its values, and parts are folded in order at
  * the end, so heads may be fewer than threads. (Where that would take much memory, as in a prompt
- * with the portable kernels, whoever computes a row folds its parts as they come.) All heads of a
- * part are computed before the next: heads of a position lie together in a cache. Rows that share a
- * K/V head are computed together while its keys and values are in the first cache. So the result
- * depends neither on the number of threads nor on what else is computed. A masked key (-inf) is
- * never read into a result: the cells behind it may hold anything. */
+ * with the portable kernels, the thread that computes a row folds its parts as they come.) All
+ * heads of a part are computed before the next: heads of a position lie together in a cache. Rows
+ * that share a K/V head are computed together while its keys and values are in the first cache. So
+ * the result depends neither on the number of threads nor on what else is computed. A masked key
+ * (-inf) is never read into a result: the cells behind it may hold anything. */
 #include <math.h>
 
 #include "cpu/attention.h"
@@ -396,4 +396,3 @@ enum sheaf_status sheaf__cpu_op_flash_attn_ref(struct sheaf_tensor *dst, int ith
     attention(&sheaf__cpu_kernels_portable, dst, sync, ith, nth, work);
     return SHEAF_STATUS_SUCCESS;
 }
-

@@ -3,9 +3,9 @@
  * Two waits exist: a worker waits for the next job (`job` changes), a member waits at the barrier
  * (`generation` changes). Both are a counter that only grows, so a late reader cannot miss a
  * change: the next change needs its own arrival. A sleeper announces itself in `sleepers` before
- * the futex call, and whoever changes the counter looks at `sleepers` afterwards, both in the one
- * total order of seq_cst operations: either the waker sees the sleeper or the futex sees the new
- * counter. */
+ * the futex call, and the thread that changes the counter reads `sleepers` afterwards, both in the
+ * one total order of seq_cst operations: either the waker sees the sleeper or the futex sees the
+ * new counter. */
 #include "cpu/team.h"
 
 #include <errno.h>

@@ -5,8 +5,9 @@
  * others. Teams share nothing: two of them in one process do not disturb one another except for the
  * time of the cores. One thread at a time runs a team; it need not be the one that made it.
  *
- * The workers are bound. The caller is not: it belongs to the application. Who makes a thread only
- * to drive a device binds it with the device's "sheaf_backend_cpu_bind_thread" (cpu.c). */
+ * The workers are bound. The caller is not: it belongs to the application. A caller that makes a
+ * thread only to drive a device binds it with the device's "sheaf_backend_cpu_bind_thread" (cpu.c).
+ */
 #ifndef SHEAF_CPU_TEAM_H
 #define SHEAF_CPU_TEAM_H
 

@@ -1,10 +1,10 @@
 /* Cores and domains by hwloc. See topology.h.
  *
  * Sharing between ranks. A launcher may bind each rank to its own cores, bind several ranks to the
- * same cores, or bind nobody; a rank sees only its own binding. With C cores on the host, c in the
+ * same cores, or bind no rank; a rank sees only its own binding. With C cores on the host, c in the
  * binding and L local ranks:
  *   c < C and L * c <= C   bindings can be disjoint: taken as they are (mpirun's default)
- *   c == C                 nobody is bound: rank r takes cores [C r / L, C (r+1) / L); with more
+ *   c == C                 no rank is bound: rank r takes cores [C r / L, C (r+1) / L); with more
  *                          ranks than cores it shares one
  *   c < C and L * c > C    ranks must overlap, and which ones do is unknown: C / L threads, each
  *                          free to move inside the binding
@@ -348,7 +348,7 @@ int sheaf__cpu_place_memory_kinds(const struct sheaf__cpu_place *p,
         const bool whole_machine =
             hwloc_bitmap_isequal(nodes[i]->cpuset, hwloc_topology_get_topology_cpuset(hwloc));
         if (whole_machine && p->topology->n_domains > 1 && (int)nodes[i]->os_index != p->numa)
-            continue; /* near nobody in particular */
+            continue; /* near no domain in particular */
         name_kind(nodes[i], &kinds[found++]);
     }
     if (!found) {

@@ -1,9 +1,9 @@
 /* A backend: one stream of a device, what is queued in it, and graphs that are replayed.
  *
  * A graph that comes again with the same nodes, shapes, parameters and addresses is captured as a
- * CUDA graph and replayed from then on: one submission for all of it. What it was when captured is
- * kept as bytes (a record a node) and compared each time, so no change is missed. Captured graphs
- * hold addresses of the work memory: when that moves they are forgotten.
+ * CUDA graph and replayed from then on: one submission for all of it. Its description at the
+ * capture is kept as bytes (a record a node) and compared each time, so no change is missed.
+ * Captured graphs hold addresses of the work memory: when that moves they are forgotten.
  *
  * A sum of blocks (core/sum.h) is kept for the graph that comes next and is part of its record.
  *
@@ -12,8 +12,8 @@
  * promised. */
 #include <stdlib.h>
 
-#include "sheaf/settings.h"
 #include "cuda/cuda.h"
+#include "sheaf/settings.h"
 
 enum {
     MAX_REPLAYS = 512, /* graphs remembered: a meta device has two spans a layer, and two places
@@ -41,7 +41,7 @@ struct replay {
     struct sheaf__sum sum; /* before the nodes */
     cudaGraphExec_t exec;  /* NULL: seen once, or not to be captured */
     bool refused;
-    uint64_t used; /* for forgetting the eldest */
+    uint64_t used; /* to find the least recently used */
 };
 
 /* The nodes to run; a plan has a list of its own. */
@@ -308,7 +308,7 @@ static void capture(struct backend *b, struct replay *r, struct nodes nodes) {
 /* Once as it is, then captured, then replayed. */
 static enum sheaf_status run_with(struct backend *b, struct replay *r, struct nodes nodes) {
     const int n = take_records(b, nodes);
-    const struct sheaf__sum sum = b->q.sum; /* whoever submits it forgets it */
+    const struct sheaf__sum sum = b->q.sum; /* submitting it clears it */
     if (n < 0 || !same_records(b, r, nodes.n, n)) {
         enum sheaf_status st = prepare(b, nodes);
         if (!st) st = launch_all(b, nodes);
@@ -332,10 +332,10 @@ static void free_replay(struct replay *r) {
 }
 
 static struct replay *replay_of(struct backend *b, uint64_t uid) {
-    int eldest = 0;
+    int oldest = 0;
     for (int i = 0; i < b->n_replays; i++) {
         if (b->replays[i]->uid == uid) return b->replays[i];
-        if (b->replays[i]->used < b->replays[eldest]->used) eldest = i;
+        if (b->replays[i]->used < b->replays[oldest]->used) oldest = i;
     }
     struct replay *r = (struct replay *)calloc(1, sizeof *r);
     if (!r) return NULL;
@@ -343,8 +343,8 @@ static struct replay *replay_of(struct backend *b, uint64_t uid) {
     if (b->n_replays < MAX_REPLAYS) {
         b->replays[b->n_replays++] = r;
     } else {
-        free_replay(b->replays[eldest]);
-        b->replays[eldest] = r;
+        free_replay(b->replays[oldest]);
+        b->replays[oldest] = r;
     }
     return r;
 }

@@ -1,6 +1,6 @@
 /* Memory of the devices, and pinned host memory that transfers do best with.
  *
- * Sizes, offsets and layouts were checked by src/core. What is synchronous here runs in the calling
+ * Sizes, offsets and layouts were checked by src/core. Synchronous calls run in the calling
  * thread's own stream and is waited for: backends have streams that do not wait for others. */
 #include <stdlib.h>
 

@@ -147,7 +147,7 @@ HD int q3_scale(const uint32_t *packed, int i) {
     return (low | (byte_of(packed, 8 + i % 4) >> (i / 4 * 2) & 3) << 4) - 32;
 }
 
-/* Sub-block s of the block at byte offset `at` (even but for MXFP4) of w. */
+/* Sub-block s of the block at byte offset `at` (even except for MXFP4) of w. */
 template <int TYPE>
 static __device__ __forceinline__ Sub take_apart(const uint32_t *w, int at, int s) {
     Sub x;

@@ -37,8 +37,8 @@ enum { SHEAF__CUDA_VEC_COLUMNS = 4, SHEAF__CUDA_VEC_MAX = 8 };
 bool sheaf__cuda_joins(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *first,
                        const struct sheaf_tensor *other);
 
-/* Does `user`, a node to come, want the columns of x as integers? Then whoever makes x writes them
- * to p->q and p->ds, all p->chunks of a column, and sets q->rounds to x. */
+/* Does `user`, a node to come, want the columns of x as integers? Then the kernel that makes x
+ * writes them to p->q and p->ds, all p->chunks of a column, and sets q->rounds to x. */
 bool sheaf__cuda_rounds(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
                         const struct sheaf_tensor *user, struct Product *p);
 

@@ -5,8 +5,8 @@
  * process. A member copies its addend there, waits until its queue has done so, and says so in
  * shared memory; once all have, each adds for itself, in the group's order. So no kernel waits for
  * another process, whose turn on the GPU would come only after its own: hosts wait, with the
- * group's deadline. Places are used by turns. Whoever has said that step s is there has read what
- * step s - 1 brought, so nobody writes to a place that is still read.
+ * group's deadline. Places are used in turns. A member that has announced step s has read the
+ * result of step s - 1, so no member writes to a place that is still read.
  *
  * Shared memory holds numbers and handles only. Its name is in the group's key and is gone once all
  * have opened it. */

@@ -85,7 +85,7 @@ enum sheaf_status sheaf__meta_carry(struct meta_backend *b, struct meta_program 
                                     struct sheaf_tensor *node, const struct meta_tensor *from,
                                     bool dry);
 bool sheaf__meta_is_carried(const struct sheaf_tensor *t);
-/* Nobody will read the tensor's copy again. */
+/* The tensor's copy will not be read again. */
 void sheaf__meta_release(sheaf_backend_t backend, const struct sheaf_tensor *tensor);
 void sheaf__meta_free_carries(struct meta_backend *b);
 

@@ -73,8 +73,8 @@ struct meta_shared {
     int member;
     sheaf_backend_buffer_type_t plain; /* of the device */
 };
-/* Fills *s, which outlives the buffers; &s->buft, or the device's own type where sharing serves
- * nobody or the device cannot use it. */
+/* Fills *s, which outlives the buffers; &s->buft, or the device's own type where sharing has no
+ * reader or the device cannot use it. */
 sheaf_backend_buffer_type_t sheaf__meta_shared_buft(struct meta_shared *s, struct sheaf_comm *comm,
                                                     int member, sheaf_backend_dev_t device);
 

@@ -11,7 +11,7 @@ struct meta_staging {
     size_t size;
 };
 
-/* At least `want` bytes that stay until the next call. Grows, never shrinks. What lies there is
+/* At least `want` bytes that stay until the next call. Grows, never shrinks. Data there are
  * lost, so nothing that was submitted may still use it. */
 enum sheaf_status sheaf__meta_stage(struct meta_staging *s, size_t want, void **out);
 void sheaf__meta_staging_free(struct meta_staging *s); /* safe on zeroes, and twice */

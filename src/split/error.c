@@ -1,5 +1,5 @@
-/* Words for a person who chose the cuts: why the operands of a node had to be gathered, and what
- * would avoid it. Reads a finished plan and changes nothing. */
+/* Text for the person that chose the cuts: why the operands of a node had to be gathered, and how
+ * to avoid it. Reads a finished plan and changes nothing. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>

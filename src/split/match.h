@@ -27,7 +27,7 @@ struct sheaf__row {
     int addend; /* the only PARTIAL operand of a linear row, the rest MIRRORED; -1 */
 };
 
-/* States that an operand is in or can be had in for nothing (values that exist). */
+/* States in which an operand is, or is available at no cost (values that exist). */
 struct sheaf__have {
     int n;
     const struct sheaf__st *st;

@@ -181,8 +181,8 @@ static int convert(struct planner *p, int from, struct sheaf__st to, int node, i
 
 /* ---- sliding a reduction back ---- */
 
-/* True if the value is PARTIAL only because one of its operands is, and nobody else has seen it, so
- * that it may as well be MIRRORED. */
+/* True if the value is PARTIAL only because one of its operands is, and no other node has read it,
+ * so that it may as well be MIRRORED. */
 static bool retractable(struct planner *p, int v) {
     const struct value *x = &p->value[v];
     const struct sheaf__entry *e = &p->entry[x->entry];
@@ -590,7 +590,7 @@ static enum sheaf_status prepare(struct planner *p) {
     return sheaf__search_new(&p->of, &p->search);
 }
 
-/* Whoever reads a result after the compute wants it whole or in slices, not in addends. That holds
+/* A reader of a result after the compute wants it whole or in slices, not in addends. That holds
  * for outputs and for nodes that no other node reads. A view of a copy does not show what was
  * written since: such views are made again. */
 static enum sheaf_status finish(struct planner *p) {

@@ -1,7 +1,7 @@
-/* See search.h. A `set` is what a tensor can be had in; sets are interned, so that a way is a row
- * of numbers: one for each tensor still to be read. What a node can do with the sets of its
- * operands is worked out once and remembered by the node's shape, since the layers of a model
- * repeat. */
+/* See search.h. A `set` is the states in which a tensor is available; sets are interned, so that a
+ * way is a row of numbers: one for each tensor still to be read. What a node can do with the sets
+ * of its operands is worked out once and remembered by the node's shape, since the layers of a
+ * model repeat. */
 #include "split/search.h"
 
 #include <stdlib.h>

@@ -1,13 +1,13 @@
 /* Chooses the row of every node so that the conversions of the whole graph are cheap.
  *
  * A forward pass keeps the cheapest ways to have reached each node that differ in what later nodes
- * find: for every tensor still to be read, the states that it can be had in. Ways that leave the
- * same behind are one way, so with cuts that fit there are one or two, and the choice is exact as
- * long as there are no more than the pass keeps. Rows that gather are left out where a row takes
- * what is cut as it lies: gathering in order to mirror what follows can save bytes, but every
+ * find: for every tensor still to be read, the states in which it is available. Partial plans that
+ * reach the same states are merged, so with cuts that fit there are one or two, and the choice is
+ * exact as long as there are no more than the pass keeps. Rows that gather are left out where a row
+ * takes what is cut as it lies: gathering in order to mirror what follows can save bytes, but every
  * member would do all the work.
  *
- * What is chosen is advice: the planner can make a plan of any rows. Pure, and the same on every
+ * The choice is advice: the planner can make a plan of any rows. Pure, and the same on every
  * rank. */
 #ifndef SHEAF_SPLIT_SEARCH_H
 #define SHEAF_SPLIT_SEARCH_H

@@ -3,7 +3,7 @@
  * The operand's dimensions, sorted by stride, are the digits of an address. Each dimension of the
  * view steps along one digit; if it runs over the digit's end and the next one follows without a
  * gap, the two digits become one. Then digits are independent, and only the one that holds the cut
- * needs thought: its positions, the view's walk over them, and who owns which. */
+ * needs thought: its positions, the view's walk over them, and the owner of each. */
 #include "split/view.h"
 
 #include <string.h>
@@ -122,7 +122,7 @@ static bool build(struct map *m, const struct sheaf__layout *from, const struct 
     return true;
 }
 
-/* Who owns which position of a digit: the cut of one of its dimensions, times `right` faster
+/* The owner of each position of a digit: the cut of one of its dimensions, times `right` faster
  * positions, repeated. */
 struct owners {
     const struct sheaf__cut *cut;

@@ -356,7 +356,7 @@ Test(comm_ranks, delayed_messages, .timeout = 300) {
     cr_assert_str_eq(a, b);
 }
 
-/* What travels whole and what in parts must not matter; nor where the members are. */
+/* Whether data travel whole or in parts must not matter; nor where the members are. */
 Test(comm_ranks, wire_types_and_algorithms, .timeout = 300) {
     static const char *const types[] = {"f32", "bf16", "q8_0"};
     for (size_t t = 0; t < 3; t++) {

@@ -254,7 +254,7 @@ Test(shared_gpu, the_same_bits, .timeout = 200) {
     cr_assert_eq(run_command(cmd, 10, out, sizeof out), 0, "%s", out);
 }
 
-/* What cannot be shared, two GPUs, and calls that fail or never end. */
+/* Devices that cannot be shared, two GPUs, and calls that fail or never end. */
 Test(shared_gpu, failures, .timeout = 200) {
     const struct {
         const char *env;

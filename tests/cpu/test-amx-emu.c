@@ -1,5 +1,5 @@
-/* The emulation of AMX judged: products of known results, and what a CPU would refuse. What runs on
- * it is in test-mul-mat.c. */
+/* The emulation of AMX judged: products of known results, and instructions that a CPU would refuse.
+ * Code that runs on it is in test-mul-mat.c. */
 #include <criterion/criterion.h>
 #include <signal.h>
 

@@ -1,5 +1,5 @@
-/* sheaf-run on unlike devices: CPUs and far ones (tests/emulators/far), fast and slowed, cut by shares and by
- * measured speed. What it generates and its perplexity are those of one CPU. */
+/* sheaf-run on unlike devices: CPUs and far ones (tests/emulators/far), fast and slowed, cut by
+ * shares and by measured speed. Its text and its perplexity are those of one CPU. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,7 +92,8 @@ Test(mixed_run, auto_gives_the_slow_one_less, .timeout = 300) {
     char line[512];
     for (int tries = 0; tries < 3 && !(far > 0 && 2 * far < cpu);
          tries++) { /* others use the cores */
-        run(0, FAR "SHEAF_TEST_FAR_DEVICES=1 SHEAF_TEST_FAR_SLOWDOWN=8", models[0], TEXT "--split auto");
+        run(0, FAR "SHEAF_TEST_FAR_DEVICES=1 SHEAF_TEST_FAR_SLOWDOWN=8", models[0],
+            TEXT "--split auto");
         line_of("split       auto: ", line, sizeof line);
         cr_assert_eq(sscanf(line, "split       auto: %lf : %lf %%", &cpu, &far), 2, "%s", line);
     }

@@ -13,7 +13,7 @@
 
 enum { MAX_WHY = 4, LINE = 160 };
 
-/* What happens in one layer, as text without the layer's number. */
+/* The steps of one layer, as text without the layer's number. */
 struct section {
     char *text;
     size_t n;

@@ -26,7 +26,7 @@ enum { EXIT_BAD_USAGE = 2, EXIT_INTERRUPTED = 130, MIN_CANDIDATES = 64 };
 static volatile sig_atomic_t interrupted;
 
 /* The first signal asks for an end between two batches; one a second later or more ends the process
- * at once. What comes sooner is the same wish: timeout(1) and launchers signal the process and its
+ * at once. A sooner signal is the same wish: timeout(1) and launchers signal the process and its
  * group, so that it arrives twice. */
 static void on_signal(int sig) {
     static time_t first;
@@ -409,7 +409,8 @@ static void complain(void) {
     if (sheaf_world_reports_error()) fprintf(stderr, "sheaf-run: %s\n", text);
 }
 
-/* Devices of GPUs and others. What cannot be loaded is left out, and said once a host. */
+/* Devices of GPUs and others. Modules that cannot be loaded are left out, and reported once a host.
+ */
 static void load_modules(void) {
     if (sheaf_backend_load_all() && sheaf_world_local_rank() == 0)
         fprintf(stderr, "sheaf-run: %s\n", sheaf_last_error());

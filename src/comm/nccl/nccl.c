@@ -271,7 +271,7 @@ static enum sheaf_status create(const struct sheaf__devcomm_group *group, void *
 
 /* ---- collectives ---- */
 
-/* Makes the thread use the member's device, with that many floats of scratch that nobody uses. */
+/* Makes the thread use the member's device, with that many floats of unused scratch. */
 static enum sheaf_status prepare(struct local *l, size_t floats) {
     cudaError_t e = cudaSetDevice(l->ordinal);
     if (e) return cuda_failed(e, "use the device");

@@ -341,7 +341,7 @@ static uint64_t hash_kv(uint64_t h, const struct sheaf_gguf *gguf, int64_t i) {
 }
 
 /* Some bytes from the middle of each tensor: files of one shape may hold other weights, and one
- * that was not copied to its end differs there. What cannot be read counts too. */
+ * that was not copied to its end differs there. Unreadable bytes count too. */
 static uint64_t hash_samples(uint64_t h, const struct sheaf_gguf *gguf) {
     const int fd = open(sheaf_gguf_path(gguf), O_RDONLY | O_CLOEXEC);
     for (int64_t i = 0; i < sheaf_gguf_n_tensors(gguf); i++) {

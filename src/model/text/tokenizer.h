@@ -77,7 +77,7 @@ void sheaf_detokenizer_free(struct sheaf_detokenizer *d); /* accepts NULL */
 /* The text that this token completes, possibly none. INVALID for an id out of range. */
 enum sheaf_status sheaf_detokenizer_push(struct sheaf_detokenizer *d, int32_t id, const char **text,
                                          size_t *len);
-/* What still waits at the end of the stream; the detokenizer starts afresh, with its flags. */
+/* The text still held at the end of the stream; the detokenizer starts afresh, with its flags. */
 void sheaf_detokenizer_flush(struct sheaf_detokenizer *d, const char **text, size_t *len);
 
 #endif

@@ -1,5 +1,5 @@
 /* The emulated cuBLASLt: column-major matrices with leading dimensions, a transposed or not, F32
- * sums. What does not fit (shapes, leading dimensions, alignment) is refused. */
+ * sums. Shapes, leading dimensions and alignments that do not fit are refused. */
 #include "cublasLt.h"
 
 #include <stdlib.h>

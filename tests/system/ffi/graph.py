@@ -1,7 +1,7 @@
 """A graph through the C interface of an installed libsheaf, from a language that only sees the shared
 library: opaque handles, plain signatures, one struct by value. `python3 graph.py LIBSHEAF.SO`
 
-Prints a line a part; ends with status 0 if every result is right. What is expected is computed here.
+Prints a line a part; ends with status 0 if every result is right. Expected values are computed here.
 """
 import ctypes as c
 import math
