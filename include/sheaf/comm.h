@@ -22,6 +22,7 @@
 #ifndef SHEAF_COMM_H
 #define SHEAF_COMM_H
 
+#include "sheaf/link.h"
 #include "sheaf/type.h"
 #include "sheaf/world.h"
 
@@ -139,21 +140,20 @@ struct sheaf_comm_owners { /* sums of up to `bytes` go through n hosts, which ad
     size_t bytes; /* 0: none do */
 };
 struct sheaf_comm_level {
-    int n;                 /* members of the largest host; hosts. Below 2 the level does nothing */
-    double latency;        /* a, seconds; the slowest host's. 0: not measured */
-    double byte_time;      /* b, seconds a byte, all exchanging with all */
-    size_t one_shot_bytes; /* between hosts: up to here sums travel whole */
+    struct sheaf_link link; /* the slowest host's */
+    size_t one_shot_bytes;  /* between hosts: up to here sums travel whole */
     enum sheaf_type wire_type;
     struct sheaf_comm_owners owners[SHEAF_COMM_OWNERS]; /* above; and what is larger in parts */
 };
-/* Collective over the world, while no member is in a collective: measures all levels (some
+/* Collective over the world, while no member is in a collective: measures shared memory (some
  * milliseconds). sheaf_comm_new has measured the hosts, which its choice of algorithm needs. */
 enum sheaf_status sheaf_comm_measure(struct sheaf_comm *comm);
 void sheaf_comm_get_level(const struct sheaf_comm *comm, enum sheaf_comm_level_kind kind,
                           struct sheaf_comm_level *out);
-/* Seconds that an all_reduce of `bytes` takes at least by the measured a and b: over the levels,
- * the sum of the lesser of one-shot a + (N-1) n b and parts 2 a + 2 (N-1)/N n b. */
-double sheaf_comm_all_reduce_bound(const struct sheaf_comm *comm, size_t bytes);
+/* Nanoseconds that a collective of `bytes` takes at least by the measured links: the sum over the
+ * levels of sheaf_link_all_reduce_ns (of the bytes that travel, see SHEAF_COMM_WIRE), of other
+ * kinds sheaf_link_gather_ns. */
+int64_t sheaf_comm_bound_ns(const struct sheaf_comm *comm, enum sheaf_comm_kind kind, size_t bytes);
 
 struct sheaf_comm_stats {
     uint64_t count;     /* collectives done */

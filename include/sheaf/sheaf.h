@@ -9,6 +9,7 @@
 #include "sheaf/cpu.h"
 #include "sheaf/gguf.h"
 #include "sheaf/graph.h"
+#include "sheaf/link.h"
 #include "sheaf/log.h"
 #include "sheaf/meta.h"
 #include "sheaf/module.h"

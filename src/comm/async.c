@@ -105,7 +105,7 @@ uint64_t sheaf__async_hidden(uint64_t start, uint64_t took) {
 /* ---- the thread ---- */
 
 static enum sheaf_status run(struct sheaf__async *a, const struct op *op) {
-    const double expected = sheaf_comm_all_reduce_bound(a->comm, op->bytes) * 1e9 / NAPS;
+    const int64_t expected = sheaf_comm_bound_ns(a->comm, op->call.kind, op->bytes) / NAPS;
     a->nap_ns = expected <= SHORTEST_NAP_NS  ? SHORTEST_NAP_NS
                 : expected >= LONGEST_NAP_NS ? LONGEST_NAP_NS
                                              : (uint64_t)expected;

@@ -220,8 +220,8 @@ static void write_text(struct sheaf_comm *comm) {
     int most = 0;
     for (int h = 0; h < comm->n_hosts; h++)
         most = comm->hosts[h].n > most ? comm->hosts[h].n : most;
-    comm->levels[SHEAF_COMM_LEVEL_SHARED].n = most;
-    comm->levels[SHEAF_COMM_LEVEL_HOSTS].n = comm->n_hosts;
+    comm->levels[SHEAF_COMM_LEVEL_SHARED].link.n = most;
+    comm->levels[SHEAF_COMM_LEVEL_HOSTS].link.n = comm->n_hosts;
     comm->levels[SHEAF_COMM_LEVEL_HOSTS].wire_type = comm->wire_type;
     char shm[24] = "", mpi[32] = "";
     if (most > 1) snprintf(shm, sizeof shm, "shm(%d)", most);

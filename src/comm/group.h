@@ -61,7 +61,7 @@ struct sheaf__region {
 
 struct sheaf__probe { /* of the first two members of a host, for measure.c */
     _Alignas(SHEAF__LINE) _Atomic uint64_t turn[2];
-    double latency, byte_time;
+    int64_t latency_ns, byte_ps;
 };
 
 struct sheaf__view { /* a region, as one process sees it */

@@ -1,5 +1,5 @@
-/* How fast the links of a group are: a (latency, seconds) and b (seconds a byte) of each level, and
- * the bound that follows. Between hosts: measure_hosts.c. */
+/* What the links of a group cost: latency a and time of a byte b of each level, and the bound that
+ * follows. Between hosts: measure_hosts.c. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 enum {
     SHARED_BYTES = 64 * 1024,
     SHARED_ROUNDS = 15,
-    PATIENCE_NS = 10000000, /* for a step of the measurement in shared memory */
+    PATIENCE_NS = 100000000, /* for a step of the measurement in shared memory */
 };
 static const char WHAT[] = "measure links";
 
@@ -17,9 +17,9 @@ static int by_time(const void *a, const void *b) {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return (x > y) - (x < y);
 }
-static double median_seconds(uint64_t *times, int n) {
+static int64_t median(uint64_t *times, int n) {
     qsort(times, (size_t)n, sizeof *times, by_time);
-    return n ? (double)times[n / 2] * 1e-9 : 0;
+    return n ? (int64_t)times[n / 2] : 0;
 }
 
 /* ---- in shared memory: the first two members of a host ---- */
@@ -70,9 +70,9 @@ static void *act(void *arg) {
             }
         }
         if (!me->ok) return NULL;
-        const double t = median_seconds(times, SHARED_ROUNDS);
-        if (me->place == 0 && phase == 0) probe->latency = t / 2;
-        if (me->place == 1 && phase == 1) probe->byte_time = t / (double)bytes;
+        const int64_t ns = median(times, SHARED_ROUNDS);
+        if (me->place == 0 && phase == 0) probe->latency_ns = ns / 2 + 1;
+        if (me->place == 1 && phase == 1) probe->byte_ps = ns * 1000 / (int64_t)bytes + 1;
     }
     return NULL;
 }
@@ -94,22 +94,22 @@ static enum sheaf_status measure_shared(struct sheaf_comm *comm) {
 }
 
 enum sheaf_status sheaf_comm_measure(struct sheaf_comm *comm) {
-    struct sheaf_comm_level *level = &comm->levels[SHEAF_COMM_LEVEL_SHARED];
+    struct sheaf_link *link = &comm->levels[SHEAF_COMM_LEVEL_SHARED].link;
     enum sheaf_status st = sheaf_world_barrier(WHAT);
     if (st) return st;
     if ((st = sheaf_world_agree(measure_shared(comm), WHAT))) return st;
-    double figures[2] = {0};
-    if (comm->probe) figures[0] = comm->probe->latency, figures[1] = comm->probe->byte_time;
-    double(*all)[2] = calloc((size_t)sheaf_world_size(), sizeof *all);
+    int64_t figures[2] = {0};
+    if (comm->probe) figures[0] = comm->probe->latency_ns, figures[1] = comm->probe->byte_ps;
+    int64_t(*all)[2] = calloc((size_t)sheaf_world_size(), sizeof *all);
     if (!all) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
     st = sheaf_world_agree(st, WHAT);
     if (!st) st = sheaf_world_all_gather(figures, sizeof figures, all, WHAT);
     for (int r = 0; r < sheaf_world_size() && !st; r++) {
-        if (all[r][0] > level->latency) level->latency = all[r][0];
-        if (all[r][1] > level->byte_time) level->byte_time = all[r][1];
+        if (all[r][0] > link->latency_ns) link->latency_ns = all[r][0];
+        if (all[r][1] > link->byte_ps) link->byte_ps = all[r][1];
     }
     free(all);
-    return st || comm->n_hosts < 2 ? st : sheaf__measure_hosts(comm);
+    return st;
 }
 
 void sheaf_comm_get_level(const struct sheaf_comm *comm, enum sheaf_comm_level_kind kind,
@@ -118,16 +118,16 @@ void sheaf_comm_get_level(const struct sheaf_comm *comm, enum sheaf_comm_level_k
     if ((unsigned)kind < SHEAF_COMM_LEVEL_COUNT) *out = comm->levels[kind];
 }
 
-double sheaf_comm_all_reduce_bound(const struct sheaf_comm *comm, size_t bytes) {
-    double total = 0;
+int64_t sheaf_comm_bound_ns(const struct sheaf_comm *comm, enum sheaf_comm_kind kind,
+                            size_t bytes) {
+    int64_t total = 0;
     for (int i = 0; i < SHEAF_COMM_LEVEL_COUNT; i++) {
         const struct sheaf_comm_level *l = &comm->levels[i];
-        if (l->n < 2 || l->byte_time <= 0) continue;
-        const double wire =
-            (double)sheaf__wire_bytes(l->wire_type, bytes / sizeof(float)) * l->byte_time;
-        const double whole = l->latency + (l->n - 1) * wire;
-        const double parts = 2 * l->latency + 2.0 * (l->n - 1) / l->n * wire;
-        total += whole < parts ? whole : parts;
+        if (l->link.byte_ps <= 0) continue;
+        const bool sum = kind == SHEAF_COMM_ALL_REDUCE;
+        const size_t wire = sum ? sheaf__wire_bytes(l->wire_type, bytes / sizeof(float)) : bytes;
+        total += sum ? sheaf_link_all_reduce_ns(&l->link, (int64_t)wire)
+                     : sheaf_link_gather_ns(&l->link, (int64_t)wire);
     }
     return total;
 }

@@ -1,4 +1,4 @@
-/* How fast the links between hosts are: a (latency, seconds) and b (seconds a byte), and the choice
+/* How fast the links between hosts are: latency a and time of a byte b, and the choice
  * of algorithms that follows.
  *
  * Hosts exchange as collectives do: all with all, at the same time, so a and b hold what the
@@ -247,7 +247,10 @@ static void choose_schemes(const struct figures *f, int hosts, size_t limit[IN_P
             limit[s] = bytes += STEP;
 }
 
-static double seconds(double ns) { return (ns > 1 ? ns : 1) * 1e-9; }
+/* At least 1, as 0 says that nothing was measured. */
+static int64_t rounded(double x) {
+    return x > 1e15 ? (int64_t)1e15 : x > 1 ? (int64_t)(x + 0.5) : 1;
+}
 
 /* Rank 0, from the slowest host's figures. */
 static void decide(const struct figures *f, const struct sheaf_comm *comm, long one_shot,
@@ -256,17 +259,19 @@ static void decide(const struct figures *f, const struct sheaf_comm *comm, long 
     double sum = 0;
     size_t limit[IN_PARTS];
     *way = choose_way(f, comm->n_hosts, comm->direct);
-    const double streamed = (double)f->stream[*way] - (double)f->exchange[0];
+    double streamed = (double)f->stream[*way] - (double)f->exchange[0];
+    if (streamed < 1) streamed = 1;
     const double sent =
         (double)n_parts(comm, (uint64_t)*way, f->parts) * (double)part_bytes(comm, (uint64_t)*way);
-    out->byte_time = seconds(streamed) / (others * sent);
+    const double byte_ns = streamed / (others * sent);
     for (int i = 0; i < SIZES; i++) {
         const double bytes = (double)sheaf__min_size(sizes[i], comm->max_part_bytes);
-        const double rest = (double)f->exchange[i] - others * bytes * out->byte_time * 1e9;
+        const double rest = (double)f->exchange[i] - others * bytes * byte_ns;
         /* where a token bucket lets bursts pass, a long one may be faster than b */
         sum += rest > (double)f->exchange[0] ? rest : (double)f->exchange[0];
     }
-    out->latency = seconds(sum / SIZES);
+    out->link.latency_ns = rounded(sum / SIZES);
+    out->link.byte_ps = rounded(byte_ns * 1e3);
     choose_schemes(f, comm->n_hosts, limit);
     if (one_shot) {
         limit[WHOLE] = sheaf__min_size(limit[WHOLE], (size_t)one_shot);
@@ -321,8 +326,8 @@ enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
         }
         memcpy(&f, slowest, sizeof f);
         decide(&f, comm, one_shot, owners, &chosen, &way);
-        results[A] = (uint64_t)(chosen.latency * 1e15); /* femtoseconds */
-        results[B] = (uint64_t)(chosen.byte_time * 1e15);
+        results[A] = (uint64_t)chosen.link.latency_ns;
+        results[B] = (uint64_t)chosen.link.byte_ps;
         results[WAY] = (uint64_t)way;
         results[CROWDED] = f.crowded;
         results[ONE_SHOT] = chosen.one_shot_bytes;
@@ -334,8 +339,8 @@ enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
     }
     if ((st = sheaf_world_broadcast(told, sizeof told, 0, WHAT))) goto out;
     get_all(told, results, RESULTS);
-    level->latency = (double)results[A] * 1e-15;
-    level->byte_time = (double)results[B] * 1e-15;
+    level->link.latency_ns = (int64_t)results[A];
+    level->link.byte_ps = (int64_t)results[B];
     level->one_shot_bytes = (size_t)results[ONE_SHOT];
     for (int i = 0; i < SHEAF_COMM_OWNERS; i++)
         level->owners[i] = (struct sheaf_comm_owners){(int)results[OWNERS + 2 * i],

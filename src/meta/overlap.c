@@ -13,9 +13,9 @@ static int64_t least_bytes(const struct meta_device *dev) {
     if (dev->overlap == SHEAF_BACKEND_META_OVERLAP_ALWAYS) return 1;
     if (dev->overlap == SHEAF_BACKEND_META_OVERLAP_NEVER) return INT64_MAX;
     sheaf_comm_get_level(dev->comm, SHEAF_COMM_LEVEL_HOSTS, &hosts);
-    if (hosts.n < 2 || hosts.byte_time <= 0)
+    if (hosts.link.n < 2 || hosts.link.byte_ps < 1)
         return INT64_MAX; /* inside a host, cores move the bytes that would have to compute */
-    return (int64_t)((double)LEAST_NS * 1e-9 / hosts.byte_time);
+    return LEAST_NS * 1000 / hosts.link.byte_ps;
 }
 
 /* ---- plans ---- */

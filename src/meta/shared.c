@@ -81,7 +81,7 @@ sheaf_backend_buffer_type_t sheaf__meta_shared_buft(struct meta_shared *s, struc
     s->member = member;
     s->plain = sheaf_backend_dev_buffer_type(device);
     s->buft = (struct sheaf_backend_buffer_type){&buft_iface, device, s};
-    const bool fits = level.n > 1 && sheaf_backend_buft_is_host(s->plain) &&
+    const bool fits = level.link.n > 1 && sheaf_backend_buft_is_host(s->plain) &&
                       sheaf_backend_dev_supports_buft(device, &s->buft);
     return fits ? &s->buft : s->plain;
 }

@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/settings.h"
 #include "base/text.h"
+#include "sheaf/link.h"
 #include "sheaf/log.h"
 
 static struct sheaf_setting_info info_of(const char *name) {
@@ -169,4 +170,36 @@ Test(numbers, are_those_of_the_sources) {
     cr_expect_eq(sheaf__gcd(12, 18), 6);
     cr_expect_eq(sheaf__gcd(0, 5), 5);
     cr_expect_eq(sheaf__align_up(13, 8), 16);
+}
+
+Test(link, sums_travel_whole_or_in_parts) {
+    const struct sheaf_link two = {2, 1000, 200}, eight = {8, 1000, 200}, none = {1, 1000, 200};
+    const struct {
+        const struct sheaf_link *link;
+        int64_t bytes, all_reduce, gather;
+    } cases[] = {
+        {&none, 1 << 20, 0, 0},
+        {&two, 0, 1000, 1000},
+        {&two, 10000, 3000, 2000},  /* whole: a + 2000 */
+        {&two, 10001, 3000, 2000},  /* a fifth of a nanosecond is none */
+        {&eight, 1000, 2350, 1175}, /* in parts: 2 (a + 7/8 of 200), whole: a + 1400 */
+        {&eight, 500, 1700, 1087},  /* whole: a + 700 */
+        {&two, 1000000000, 200001000, 100001000},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cr_expect_eq(sheaf_link_all_reduce_ns(cases[i].link, cases[i].bytes), cases[i].all_reduce,
+                     "case %zu: %lld", i,
+                     (long long)sheaf_link_all_reduce_ns(cases[i].link, cases[i].bytes));
+        cr_expect_eq(sheaf_link_gather_ns(cases[i].link, cases[i].bytes), cases[i].gather,
+                     "case %zu: %lld", i,
+                     (long long)sheaf_link_gather_ns(cases[i].link, cases[i].bytes));
+    }
+}
+
+Test(link, long_times_stay_in_range) {
+    const struct sheaf_link slow = {1 << 30, INT64_MAX, INT64_MAX};
+    const int64_t longest = INT64_MAX / 1024;
+    cr_expect_eq(sheaf_link_all_reduce_ns(&slow, INT64_MAX), longest);
+    cr_expect_eq(sheaf_link_gather_ns(&slow, INT64_MAX), longest);
+    cr_expect_eq(sheaf_link_all_reduce_ns(&slow, 0), longest);
 }

@@ -96,8 +96,7 @@ struct bench {
     const struct bench_options *o;
     struct sheaf__session *session;
     struct bench_rank *ranks; /* [world size] */
-    struct sheaf__link_speed link;
-    bool has_link;
+    struct sheaf_comm *links; /* measured; NULL: nothing to measure */
     struct bench_result *results;
     int n_results;
 };

@@ -108,6 +108,16 @@ static const char *transport(const struct bench *b) {
     return comm && sheaf_world_size() > 1 ? sheaf_comm_describe(comm) : "none";
 }
 
+/* Of an all-reduce, at least. */
+static double latency_us(const struct bench *b) {
+    return b->links ? 1e-3 * (double)sheaf_comm_bound_ns(b->links, SHEAF_COMM_ALL_REDUCE, 0) : 0;
+}
+static double us_per_mb(const struct bench *b) {
+    if (!b->links) return 0;
+    return 1e-3 * (double)sheaf_comm_bound_ns(b->links, SHEAF_COMM_ALL_REDUCE, 1000000) -
+           latency_us(b);
+}
+
 static double mib(double bytes) { return bytes / (1024 * 1024); }
 
 /* ---- md ---- */
@@ -177,11 +187,9 @@ static void md(const struct bench *b) {
                b->ranks[i].bandwidth * 1e-9, mib((double)b->ranks[i].weight_bytes),
                mib((double)b->ranks[i].compute_bytes), mib((double)b->ranks[i].peak_bytes),
                100 * b->ranks[i].steal, 100 * b->ranks[i].foreign);
-    if (b->has_link)
-        printf("link: an all-reduce takes %.2f us + %.2f us/MB over %s\n", b->link.latency * 1e6,
-               b->link.per_byte * 1e12, b->link.transport);
-    else if (n > 1)
-        puts("link: not measured, because the members are not one a rank; no bound");
+    if (b->links)
+        printf("link: an all-reduce takes at least %.2f us + %.2f us/MB over %s\n", latency_us(b),
+               us_per_mb(b), sheaf_comm_describe(b->links));
     if (b->session->min_chunked)
         printf("batches of %" PRId64 " tokens and more of a prompt go in two chunks (--overlap)\n",
                b->session->min_chunked);
@@ -243,8 +251,8 @@ static void csv(const struct bench *b) {
                r->test.is_gen ? "tg" : "pp", r->test.n, r->test.n, r->test.depth, r->n_repeats);
         for (int c = 0; c < N_COLUMNS; c++)
             printf(",%.*f", columns[c].digits, value(&s, &columns[c]));
-        printf(",%.0f,%.3f,%.3f,%.4f,%.4f,%s\n", b->ranks[0].bandwidth, b->link.latency * 1e6,
-               b->link.per_byte * 1e12, b->ranks[0].steal, b->ranks[0].foreign, r->sha256);
+        printf(",%.0f,%.3f,%.3f,%.4f,%.4f,%s\n", b->ranks[0].bandwidth, latency_us(b), us_per_mb(b),
+               b->ranks[0].steal, b->ranks[0].foreign, r->sha256);
     }
 }
 
@@ -295,9 +303,9 @@ static void json(const struct bench *b) {
     json_key("cut", sheaf__policy_print(b->session->policy, cut, sizeof cut));
     printf(", ");
     json_key("transport", transport(b));
-    if (b->has_link)
-        printf(", \"link\": {\"latency_us\": %.3f, \"us_per_mb\": %.3f}", b->link.latency * 1e6,
-               b->link.per_byte * 1e12);
+    if (b->links)
+        printf(", \"link\": {\"latency_us\": %.3f, \"us_per_mb\": %.3f}", latency_us(b),
+               us_per_mb(b));
     else
         printf(", \"link\": null");
     printf(", \"min_chunked\": %" PRId64 ",\n \"ranks\": [", b->session->min_chunked);

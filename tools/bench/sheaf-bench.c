@@ -51,9 +51,8 @@ static enum sheaf_status measure_machine(struct bench *b, struct bench_rank *min
     mine->peak_bytes = bench_peak_resident();
     status = bench_read_bandwidth(cpus ? mine->threads : 0, &mine->bandwidth);
     bench_forget_peak(); /* which has the buffers of that measurement in it */
-    b->has_link = sheaf__speed_has_links(s->members, s->n_members);
-    if (!status && b->has_link)
-        status = sheaf__speed_measure_link(s->members, s->n_members, &b->link);
+    if (!status && sheaf_world_size() > 1)
+        status = sheaf__speed_links(s->members, s->n_members, &b->links);
     return status;
 }
 
@@ -156,6 +155,7 @@ static void bench_free(struct bench *b) {
     }
     free(b->results);
     free(b->ranks);
+    sheaf_comm_free(b->links);
     sheaf__session_free(b->session);
 }
 

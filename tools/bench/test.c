@@ -118,9 +118,12 @@ static enum sheaf_status find_bound(const struct bench *b, struct bench_result *
         if (bytes > 0 && bytes / b->ranks[rank].bandwidth > slowest)
             slowest = bytes / b->ranks[rank].bandwidth;
     }
-    if (c->n_collectives && !b->has_link) return SHEAF_STATUS_SUCCESS;
-    r->bound_s = slowest + (double)c->n_collectives / tokens * b->link.latency +
-                 (double)c->collective_bytes / tokens * b->link.per_byte;
+    if (c->n_collectives && !b->links) return SHEAF_STATUS_SUCCESS;
+    r->bound_s = slowest;
+    if (c->n_collectives)
+        r->bound_s += 1e-9 * (double)c->n_collectives / tokens *
+                      (double)sheaf_comm_bound_ns(b->links, SHEAF_COMM_ALL_REDUCE,
+                                                  c->collective_bytes / c->n_collectives);
     return SHEAF_STATUS_SUCCESS;
 }
 

@@ -176,7 +176,9 @@ static enum sheaf_status report(struct bench *b, enum kind kind, size_t size) {
         }
     qsort(b->all, (size_t)b->calls, sizeof *b->all, by_value);
     const bool sums = kind == ALL_REDUCE || kind == REGISTERED;
-    print_row(b, kind, size, b->all, sums ? 1e6 * sheaf_comm_all_reduce_bound(b->comm, size) : 0.0);
+    print_row(b, kind, size, b->all,
+              sums ? 1e-3 * (double)sheaf_comm_bound_ns(b->comm, SHEAF_COMM_ALL_REDUCE, size)
+                   : 0.0);
     return st;
 }
 
@@ -215,15 +217,16 @@ static void print_head(struct bench *b) {
     for (int i = 0; i < SHEAF_COMM_LEVEL_COUNT; i++) {
         struct sheaf_comm_level l;
         sheaf_comm_get_level(b->comm, (enum sheaf_comm_level_kind)i, &l);
-        if (l.n < 2) continue;
+        if (l.link.n < 2) continue;
+        const double a_us = 1e-3 * (double)l.link.latency_ns, b_ns = 1e-3 * (double)l.link.byte_ps;
         if (b->format == JSON)
             printf("  \"%s\": {\"a_us\": %.3f, \"b_ns\": %.4f, \"one_shot_bytes\": %zu, \"wire\": "
                    "\"%s\"},\n",
-                   i ? "hosts_link" : "shared_link", l.latency * 1e6, l.byte_time * 1e9,
-                   l.one_shot_bytes, sheaf_type_name(l.wire_type));
+                   i ? "hosts_link" : "shared_link", a_us, b_ns, l.one_shot_bytes,
+                   sheaf_type_name(l.wire_type));
         else
-            printf("%s%s (%d): a = %.2f us, b = %.4f ns/byte, %s%s", mark, levels[i], l.n,
-                   l.latency * 1e6, l.byte_time * 1e9, sheaf_type_name(l.wire_type), end);
+            printf("%s%s (%d): a = %.2f us, b = %.4f ns/byte, %s%s", mark, levels[i], l.link.n,
+                   a_us, b_ns, sheaf_type_name(l.wire_type), end);
     }
     fputs(heads[b->format], stdout);
 }
@@ -339,7 +342,7 @@ int main(int argc, char **argv) {
     struct sheaf_comm_level here, hosts;
     sheaf_comm_get_level(b.comm, SHEAF_COMM_LEVEL_SHARED, &here);
     sheaf_comm_get_level(b.comm, SHEAF_COMM_LEVEL_HOSTS, &hosts);
-    b.n_here = hosts.n > 1 ? here.n : 0;
+    b.n_here = hosts.link.n > 1 ? here.link.n : 0;
     if (b.me == 0) print_head(&b);
     for (int i = 0; i < n_sizes && !st; i++) {
         const size_t fair = ROW_BYTES / sizes[i]; /* about as long for each size */

@@ -18,31 +18,27 @@ enum { N_LINKS = sizeof links / sizeof *links };
 static const double assumed_bandwidth = 60e9, assumed_span = 5e-6;
 
 static enum sheaf_status measure_link(const struct sheaf__session *s, struct plan_costs *c) {
-    struct sheaf__link_speed link;
-    enum sheaf_status st = sheaf__speed_measure_link(s->members, s->n_members, &link);
+    enum sheaf_status st = sheaf__speed_links(s->members, s->n_members, &c->links);
     if (st) return st;
-    c->latency = link.latency;
-    c->per_byte = link.per_byte;
-    c->is_measured = true;
-    c->is_network = sheaf_world_n_hosts() > 1;
-    snprintf(c->link_text, sizeof c->link_text, "all-reduce %.2f us + %.2f us/MB, measured over %s",
-             c->latency * 1e6, c->per_byte * 1e12, link.transport);
+    snprintf(c->link_text, sizeof c->link_text,
+             "an all-reduce of 4 KiB %.2f us, of 1 MiB %.2f us, measured over %s",
+             1e-3 * (double)sheaf_comm_bound_ns(c->links, SHEAF_COMM_ALL_REDUCE, 4 << 10),
+             1e-3 * (double)sheaf_comm_bound_ns(c->links, SHEAF_COMM_ALL_REDUCE, 1 << 20),
+             sheaf_comm_describe(c->links));
     return SHEAF_STATUS_SUCCESS;
 }
 
 static void assume_link(struct plan_costs *c, const char *name, double us, double gb_s,
                         const char *source) {
-    c->is_network = strcmp(name, "shm") != 0;
-    c->latency = us * 1e-6;
-    c->per_byte = 1 / (gb_s * 1e9);
+    c->link.latency_ns = (int64_t)(us * 1e3 + 0.5);
+    c->link.byte_ps = (int64_t)(1e3 / gb_s + 0.5);
     snprintf(c->link_text, sizeof c->link_text, "%s: %g us a message, %g GB/s, %s", name, us, gb_s,
              source);
 }
 
 static enum sheaf_status find_link(const struct sheaf__session *s, const struct plan_options *o,
                                    struct plan_costs *c) {
-    if (!o->link && !o->hypothetical && sheaf__speed_has_links(s->members, s->n_members))
-        return measure_link(s, c);
+    if (!o->link && !o->hypothetical && sheaf_world_size() > 1) return measure_link(s, c);
     const char *name = o->link ? o->link : sheaf_world_n_hosts() > 1 ? "10gbe" : "shm";
     for (int i = 0; i < N_LINKS; i++) {
         if (strcmp(name, links[i].name) != 0) continue;
@@ -54,7 +50,7 @@ static enum sheaf_status find_link(const struct sheaf__session *s, const struct 
     if (end != name && *end == ',' && us >= 0 && us < 1e9) {
         const char *p = end + 1;
         const double gb_s = strtod(p, &end);
-        if (end != p && !*end && gb_s > 0 && gb_s < 1e9) {
+        if (end != p && !*end && gb_s > 1e-9 && gb_s < 1e9) {
             assume_link(c, "link", us, gb_s, "as given");
             return SHEAF_STATUS_SUCCESS;
         }
@@ -90,20 +86,21 @@ static enum sheaf_status find_bandwidth(const struct sheaf__session *s,
 
 enum sheaf_status plan_costs_find(const struct sheaf__session *s, const struct plan_options *o,
                                   int n_members, struct plan_costs *out) {
-    memset(out, 0, sizeof *out);
-    out->span = assumed_span;
+    *out = (struct plan_costs){.span = assumed_span, .link.n = n_members};
     enum sheaf_status st = find_bandwidth(s, o, out);
     if (!st && n_members > 1) st = find_link(s, o, out);
     return st;
 }
 
-double plan_costs_collective(const struct plan_costs *c, enum sheaf_comm_kind kind, int n_members,
-                             int64_t bytes) {
-    const double n = n_members, all = (double)bytes * c->per_byte, share = (n - 1) / n;
-    const bool reduce = kind == SHEAF_COMM_ALL_REDUCE;
-    if (n_members < 2) return 0;
-    if (c->is_measured) return c->latency + (reduce ? all : all / 2);
-    if (!reduce) return c->latency + share * all;
-    const double one_shot = c->latency + (n - 1) * all, halves = 2 * (c->latency + share * all);
-    return one_shot < halves ? one_shot : halves;
+void plan_costs_free(struct plan_costs *c) { sheaf_comm_free(c->links); }
+
+double plan_costs_collective(const struct plan_costs *c, enum sheaf_comm_kind kind, int64_t bytes) {
+    int64_t ns;
+    if (c->links)
+        ns = sheaf_comm_bound_ns(c->links, kind, (size_t)bytes);
+    else if (kind == SHEAF_COMM_ALL_REDUCE)
+        ns = sheaf_link_all_reduce_ns(&c->link, bytes);
+    else
+        ns = sheaf_link_gather_ns(&c->link, bytes);
+    return 1e-9 * (double)ns;
 }

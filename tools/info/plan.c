@@ -187,8 +187,7 @@ static bool take(const struct sheaf_backend_meta_step *step, void *user) {
         fprintf(r->now.file, "  %s -> %s  %" PRId64 " bytes\n",
                 sheaf_split_state_print(step->in[0].state, from, sizeof from),
                 sheaf_split_state_print(step->out.state, to, sizeof to), step->bytes);
-        r->collective_s +=
-            plan_costs_collective(r->costs, step->collective, r->n_members, step->bytes);
+        r->collective_s += plan_costs_collective(r->costs, step->collective, step->bytes);
         r->count[step->collective]++;
         r->bytes[step->collective] += step->bytes;
     } else {

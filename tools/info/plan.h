@@ -14,15 +14,14 @@ struct plan_options {
     int64_t n_tokens;  /* evaluated at once */
     int64_t n_kv;      /* rows of the cache that attention reads */
     double bandwidth;  /* bytes a second that a member reads; 0: measured on the job's devices */
-    const char *link;  /* name of a link, "us,GB/s", or NULL: measured if the job has the members */
+    const char *link;  /* name of a link, "us,GB/s", or NULL: measured if the job has ranks */
     bool hypothetical; /* the members are not the job's devices */
 };
 
 /* How long things take, and where the numbers come from. */
 struct plan_costs {
-    double latency, per_byte; /* of a message between members, seconds */
-    bool is_measured;         /* the two are of a whole all-reduce */
-    bool is_network;          /* the link is between hosts */
+    struct sheaf_comm *links; /* measured, owned; NULL: `link` is assumed */
+    struct sheaf_link link;   /* between all members */
     double bandwidth;         /* of a member, bytes a second */
     double span;              /* to begin and end a span, seconds */
     char link_text[160], bandwidth_text[160];
@@ -31,9 +30,9 @@ struct plan_costs {
 /* Collective: measures where options ask for it. The same on every rank. */
 enum sheaf_status plan_costs_find(const struct sheaf__session *s, const struct plan_options *o,
                                   int n_members, struct plan_costs *out);
-/* Seconds of one collective of `bytes` (the whole tensor) over n members. */
-double plan_costs_collective(const struct plan_costs *c, enum sheaf_comm_kind kind, int n_members,
-                             int64_t bytes);
+void plan_costs_free(struct plan_costs *c);
+/* Seconds of one collective of `bytes` (the whole tensor). */
+double plan_costs_collective(const struct plan_costs *c, enum sheaf_comm_kind kind, int64_t bytes);
 
 /* Prints the plan of `policy` and writes the picture. Rank 0 alone. */
 enum sheaf_status plan_print(const struct sheaf__weights *model, struct sheaf__policy *policy,

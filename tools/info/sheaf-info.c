@@ -28,8 +28,8 @@ static const char usage[] =
     "  --layer N        layer that is shown step by step and drawn (0)\n"
     "  --tokens N       tokens evaluated at once: 1 is decode, 512 a prompt (1)\n"
     "  --past N         tokens in the cache before them (255)\n"
-    "  --link L         shm, 1gbe, 10gbe, 100gbe, roce, hdr, or US,GB/S (measured if each rank\n"
-    "                   drives one member, else shm on one host and 10gbe on several)\n"
+    "  --link L         shm, 1gbe, 10gbe, 100gbe, roce, hdr, or US,GB/S (measured if the job has\n"
+    "                   ranks, else shm)\n"
     "  --bandwidth G    GB/s that a member reads its weights with (measured; 60 with --members)\n"
     "  --check          is every host fit for the job? With -m also: has each the same file?\n"
     "  --postmortem DIR reads the dumps of a failed job (SHEAF_FLIGHT_DIR): where ranks differ, "
@@ -94,9 +94,10 @@ static enum sheaf_status print_links(void) {
         for (int i = 0; i < SHEAF_COMM_LEVEL_COUNT; i++) {
             struct sheaf_comm_level l;
             sheaf_comm_get_level(comm, (enum sheaf_comm_level_kind)i, &l);
-            if (l.n < 2) continue;
-            printf("  %-14s %d, latency %.2f us, %.2f GB/s, sums as %s", names[i], l.n,
-                   l.latency * 1e6, l.byte_time > 0 ? 1e-9 / l.byte_time : 0.0,
+            if (l.link.n < 2) continue;
+            printf("  %-14s %d, latency %.2f us, %.2f GB/s, sums as %s", names[i], l.link.n,
+                   1e-3 * (double)l.link.latency_ns,
+                   l.link.byte_ps > 0 ? 1e3 / (double)l.link.byte_ps : 0.0,
                    sheaf_type_name(l.wire_type));
             if (i == SHEAF_COMM_LEVEL_HOSTS) {
                 printf(", whole up to %zu bytes", l.one_shot_bytes);
@@ -104,14 +105,15 @@ static enum sheaf_status print_links(void) {
                     if (l.owners[k].bytes)
                         printf(", through %d host%s up to %zu", l.owners[k].n,
                                l.owners[k].n > 1 ? "s" : "", l.owners[k].bytes);
-                printf(", %s above", l.n == 2 ? "in chunks" : "in parts");
+                printf(", %s above", l.link.n == 2 ? "in chunks" : "in parts");
             }
             printf("\n");
         }
         printf("  all-reduce     at least");
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes && n > 1; i++)
             printf("%s %.1f us for %zu KiB", i ? "," : "",
-                   1e6 * sheaf_comm_all_reduce_bound(comm, sizes[i]), sizes[i] / 1024);
+                   1e-3 * (double)sheaf_comm_bound_ns(comm, SHEAF_COMM_ALL_REDUCE, sizes[i]),
+                   sizes[i] / 1024);
         printf(n > 1 ? "\n" : " nothing: one member\n");
     }
     sheaf_comm_free(comm);
@@ -293,7 +295,7 @@ static enum sheaf_status run(const struct options *o) {
     struct sheaf__session *s = NULL;
     struct sheaf__policy *imagined = NULL;
     double *shares = NULL;
-    struct plan_costs costs;
+    struct plan_costs costs = {0};
     struct sheaf__session_params params = o->params;
     enum sheaf_status status = print_job();
     if (!status && o->links) status = print_links();
@@ -309,6 +311,7 @@ static enum sheaf_status run(const struct options *o) {
         status = print_cuts(s, policy, imagined ? shares : s->shares, imagined ? NULL : s->members);
         if (!status && o->plan) status = plan_print(s->model, policy, &o->plan_options, &costs);
     }
+    plan_costs_free(&costs);
     sheaf__policy_free(imagined);
     free(shares);
     sheaf__session_free(s);

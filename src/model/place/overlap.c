@@ -141,7 +141,8 @@ static enum sheaf_status times_of(const struct sheaf__weights *model,
     if (status) return status;
     *out = (struct sheaf__overlap_times){
         .n_layer = model->hp.n_layer,
-        .sum = sheaf_comm_all_reduce_bound(sheaf_backend_meta_dev_comm(meta), bytes),
+        .sum = 1e-9 * (double)sheaf_comm_bound_ns(sheaf_backend_meta_dev_comm(meta),
+                                                  SHEAF_COMM_ALL_REDUCE, bytes),
         .busy = BUSY_BYTE * (double)bytes,
     };
     out->busy = out->busy < out->sum ? out->busy : out->sum;
@@ -161,7 +162,7 @@ enum sheaf_status sheaf__overlap_choose(enum sheaf_backend_meta_overlap overlap,
     struct sheaf__overlap_times whole, half;
     *min_tokens = overlap == SHEAF_BACKEND_META_OVERLAP_ALWAYS ? MIN_TOKENS : 0;
     sheaf_comm_get_level(sheaf_backend_meta_dev_comm(meta), SHEAF_COMM_LEVEL_HOSTS, &hosts);
-    if (overlap != SHEAF_BACKEND_META_OVERLAP_CHEAPER || hosts.n < 2 || n_batch < MIN_TOKENS)
+    if (overlap != SHEAF_BACKEND_META_OVERLAP_CHEAPER || hosts.link.n < 2 || n_batch < MIN_TOKENS)
         return SHEAF_STATUS_SUCCESS;
     double(*all)[2] = calloc((size_t)sheaf_world_size(), sizeof *all);
     enum sheaf_status status =

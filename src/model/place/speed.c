@@ -1,6 +1,5 @@
 /* A short benchmark of each device: decode reads every weight once a token, so the rate at which a
- * device multiplies one vector with its matrices is what a share should follow. And one of the
- * links: an all-reduce is nearly a line over its size, so two sizes tell both its numbers. */
+ * device multiplies one vector with its matrices is what a share should follow. */
 #include "model/place/speed.h"
 
 #include <stdio.h>
@@ -9,12 +8,10 @@
 #include <time.h>
 
 #include "sheaf/alloc.h"
-#include "sheaf/comm.h"
 #include "sheaf/ops.h"
 #include "sheaf/world.h"
 
 enum { MIN_MS = 30, ROWS = 2048, PRODUCTS = 8 };
-enum { ROUNDS = 40, WARM_UP = 4, SMALL = 1024, LARGE = 65536 }; /* floats of a message */
 
 static double now(void) {
     struct timespec t;
@@ -97,61 +94,17 @@ enum sheaf_status sheaf__speed_measure(const struct sheaf__weights *model,
 
 /* ---- links ---- */
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Median time of an all-reduce of n floats. */
-static enum sheaf_status time_all_reduce(struct sheaf_comm *comm, float *data, size_t n,
-                                         double *median) {
-    const struct sheaf_comm_what what = {0, "measurement"};
-    double times[ROUNDS];
-    for (int i = -WARM_UP; i < ROUNDS; i++) {
-        const double begin = now();
-        enum sheaf_status status =
-            sheaf_comm_all_reduce(comm, sheaf_comm_local_member(comm, 0), data, n, &what);
-        if (status) return status;
-        if (i >= 0) times[i] = now() - begin;
-    }
-    qsort(times, ROUNDS, sizeof *times, by_value);
-    *median = times[ROUNDS / 2];
-    return SHEAF_STATUS_SUCCESS;
-}
-
-bool sheaf__speed_has_links(const sheaf_backend_dev_t *members, int n) {
-    if (n != sheaf_world_size() || n < 2) return false;
-    for (int j = 0; j < n; j++) {
-        if (sheaf_world_device_rank(members[j]) != j) return false;
-    }
-    return true;
-}
-
-enum sheaf_status sheaf__speed_measure_link(const sheaf_backend_dev_t *members, int n,
-                                            struct sheaf__link_speed *out) {
-    struct sheaf_comm *comm = NULL;
+enum sheaf_status sheaf__speed_links(const sheaf_backend_dev_t *members, int n,
+                                     struct sheaf_comm **out) {
     int *rank = calloc((size_t)n, sizeof *rank);
-    float *data = calloc(LARGE, sizeof *data);
-    double times[2] = {0}; /* small, large */
-    memset(out, 0, sizeof *out);
+    *out = NULL;
     enum sheaf_status status =
-        rank && data ? SHEAF_STATUS_SUCCESS
-                     : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to measure the links");
+        rank ? SHEAF_STATUS_SUCCESS
+             : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to measure the links");
     status = sheaf_world_agree(status, "measuring the links");
     for (int j = 0; !status && j < n; j++) rank[j] = sheaf_world_device_rank(members[j]);
-    if (!status) status = sheaf_comm_new(rank, n, NULL, &comm);
-    if (!status) status = time_all_reduce(comm, data, SMALL, &times[0]);
-    if (!status) status = time_all_reduce(comm, data, LARGE, &times[1]);
-    if (!status) status = sheaf_world_broadcast(times, sizeof times, 0, "speed of the links");
-    if (!status) {
-        const double per_byte = (times[1] - times[0]) / ((LARGE - SMALL) * sizeof *data);
-        out->per_byte = per_byte > 0 ? per_byte : 0;
-        const double latency = times[0] - out->per_byte * SMALL * sizeof *data;
-        out->latency = latency > 0 ? latency : 0;
-        snprintf(out->transport, sizeof out->transport, "%s", sheaf_comm_describe(comm));
-    }
-    sheaf_comm_free(comm);
+    if (!status) status = sheaf_comm_new(rank, n, NULL, out);
+    if (!status) status = sheaf_comm_measure(*out);
     free(rank);
-    free(data);
     return status;
 }
