@@ -120,8 +120,8 @@ int main(int argc, char **argv) {
         }
         times[r] = sheaf__time_ns() - begin;
     }
-    printf("%-48s %6.0f ns\n%-48s %9s %9s\n", "a flag's way", median(times) / (2 * PINGS),
-           "ns a line of", "4 KiB", "64 KiB");
+    printf("%-48s %6.0f ns\n%-48s %9s %9s\n", "one-way latency of a flag",
+           median(times) / (2 * PINGS), "ns a line of", "4 KiB", "64 KiB");
     for (size_t c = 0; c < CASES; c++) {
         printf("%-48s", cases[c].name);
         for (size_t s = 0; s < 2; s++) {

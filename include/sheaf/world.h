@@ -18,7 +18,7 @@ extern "C" {
 
 struct sheaf_world_params {
     size_t size;    /* sizeof(struct sheaf_world_params) */
-    int timeout_ms; /* in place of SHEAF_TIMEOUT_MS; 0: as that says */
+    int timeout_ms; /* overrides SHEAF_TIMEOUT_MS; 0: use the setting */
 };
 
 /* What a rank is at. Milliseconds that a phase may take without progress, and their defaults:

@@ -116,7 +116,7 @@ static enum sheaf_status run(struct sheaf__async *a, const struct op *op) {
 
 /* On any core of the process, and soon after its naps. Where the kernel refuses, it may be later.
  */
-static void make_nimble(void) {
+static void reduce_wakeup_latency(void) {
     struct {
         uint32_t size, policy;
         uint64_t flags;
@@ -138,7 +138,7 @@ static void make_nimble(void) {
 static void *thread_main(void *arg) {
     struct sheaf__async *a = arg;
     here = a;
-    make_nimble();
+    reduce_wakeup_latency();
     pthread_mutex_lock(&a->lock);
     for (;;) {
         while (a->finished == a->started && !a->stop) pthread_cond_wait(&a->more, &a->lock);

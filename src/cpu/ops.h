@@ -22,7 +22,7 @@ struct sheaf__cpu_op {
     sheaf__cpu_op_fn reference; /* where it is another function than fn, else NULL */
     size_t (*work_size)(const struct sheaf_tensor *dst, int nth); /* NULL: none */
     bool product; /* has the work memory of products, which other ops leave alone */
-    bool heavy;   /* more work than its elements tell: always run by the whole team */
+    bool heavy;   /* costs more than its elements suggest: always run by the whole team */
     int measure;  /* whose elements tell the work: 0 dst, i + 1 src[i] */
 };
 
