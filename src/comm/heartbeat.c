@@ -228,9 +228,10 @@ static enum sheaf_status meet(struct gate *g) {
             missing = p;
             if (p->fd < 0) continue;
             if (!greet(p, WELCOME, &rank) || (rank >= 0 && rank != p->rank))
-                return sheaf_set_error(SHEAF_STATUS_PEER,
-                                       "start: what answers for %s is no rank of this job",
-                                       sheaf__rank_text(p->rank));
+                return sheaf_set_error(
+                    SHEAF_STATUS_PEER,
+                    "start: the process that answers for %s is not a rank of this job",
+                    sheaf__rank_text(p->rank));
             p->greeted = rank == p->rank;
         }
         if (!missing) return SHEAF_STATUS_SUCCESS;
