@@ -1,4 +1,4 @@
-/* What attention reaches: a new token against a filled K/V cache, in GB/s of the cache beside what
+/* The speed of attention: a new token against a filled K/V cache, in GB/s of the cache beside what
  * a plain loop reads, and a prompt, in GFLOP/s of what its queries see. Prints the tables of
  * docs/performance.md.
  *

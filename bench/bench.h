@@ -1,4 +1,4 @@
-/* What the benchmarks share: the clock, and the end of a program that cannot go on. Header only. */
+/* Shared by the benchmarks: the clock, and the end of a program that cannot go on. Header only. */
 #ifndef SHEAF_BENCH_BENCH_H
 #define SHEAF_BENCH_BENCH_H
 

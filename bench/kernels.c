@@ -1,4 +1,4 @@
-/* What the kernels of each instruction set reach on one thread: products of one column, in GB/s of
+/* The speed of each instruction set's kernels on one thread: products of one column, in GB/s of
  * weights read from memory, beside a plain loop over the same memory, and from the cache; tiles of
  * products by panels, in GFLOP/s. Prints the tables of docs/performance.md.
  *

@@ -1,4 +1,4 @@
-/* What cache lines cost that two cores exchange: the bound of sums in shared memory.
+/* The cost of cache lines that two cores exchange: the bound of sums in shared memory.
  *
  *   bench-lines [CORE CORE]                     default: 0 1
  *

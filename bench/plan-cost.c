@@ -1,5 +1,5 @@
-/* What planning costs, for 2..1024 members: a graph of 32 transformer layers whose every weight has
- * something for each of 1024 members. Prints the table of docs/split.md.
+/* The cost of planning, for 2..1024 members: a graph of 32 transformer layers whose every weight
+ * has something for each of 1024 members. Prints the table of docs/split.md.
  *
  *   bench-plan-cost            the table
  *   bench-plan-cost --check    fails if doubling the members more than doubles the time (with

@@ -1,5 +1,5 @@
-/* What products of a graph reach where their shape matters: of one column and long rows, in GB/s of
- * weights, beside the same rows in one go of the kernel (mul_mat.c cuts them in parts); and of
+/* The speed of a graph's products where their shape matters: of one column and long rows, in GB/s
+ * of weights, beside the same rows in one go of the kernel (mul_mat.c cuts them in parts); and of
  * experts, a token and a prompt. Prints the figures of docs/performance.md.
  *
  *   bench-products [THREADS]    1 thread, or as many as given */

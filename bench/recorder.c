@@ -1,4 +1,4 @@
-/* What a collective pays for being seen: the line on the board, the flight recorder, the clock.
+/* The cost of watching a collective: the line on the board, the flight recorder, the clock.
  *
  *   bench-recorder
  *

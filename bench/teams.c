@@ -1,5 +1,6 @@
-/* What thread teams cost: a barrier, waking and joining; and whether two teams of one process slow
- * one another, on cores of their own and on the same cores. Prints figures of docs/performance.md.
+/* The cost of thread teams: a barrier, waking and joining; and whether two teams of one process
+ * slow one another, on cores of their own and on the same cores. Prints figures of
+ * docs/performance.md.
  *
  *   bench-teams */
 #include <pthread.h>

@@ -1,4 +1,4 @@
-# What `cmake --install` lays down: headers, libsheaf, and how to find it by CMake and by pkg-config.
+# `cmake --install` lays down headers, libsheaf, and its description for CMake and pkg-config.
 # The tools install themselves (tools/CMakeLists.txt). sheaf_model is an example, not an interface,
 # so it is not installed: the tools link it statically.
 include(CMakePackageConfigHelpers)

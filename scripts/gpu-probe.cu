@@ -1,4 +1,4 @@
-// What the GPU can do at most, for scripts/gpu-check: the rate at which a kernel reads memory, and
+// The limits of the GPU, for scripts/gpu-check: the rate at which a kernel reads memory, and
 // the time that cuBLAS takes for the products of one layer. Prints "NAME NUMBER" lines.
 //
 //   nvcc -O3 scripts/gpu-probe.cu -lcublas -o gpu-probe

@@ -9,8 +9,8 @@ die() {
     exit 1
 }
 
-# What a build and the tests need: a command that succeeds when it is there, and the Debian package
-# that brings it. Asking by capability keeps other distributions and hand-made installations working.
+# Needs of a build and of the tests: a command that succeeds when the need is met, and the Debian package
+# that meets it. Asking by capability keeps other distributions and hand-made installations working.
 needs_build=(
     'cc --version|build-essential'
     'c++ --version|build-essential'
@@ -101,9 +101,9 @@ model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 model_cache=${SHEAF_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sheaf}
 is_model() { echo "$model_sha256  $1" | sha256sum --check --status 2>/dev/null; }
 
-# find_model: sees to it that $model_cache/$model_file is there; fails if it cannot be had. For a
-# subshell: it may end it. Everything in between lies in a folder of its own, so that an interrupted
-# fetch never leaves a wrong file under the final name.
+# find_model: fetches $model_cache/$model_file if it is not there; fails if that is not possible. Call it in
+# a subshell, which it may end. It works in a folder of its own, so that an interrupted fetch never leaves
+# a wrong file under the final name.
 find_model() {
     local work
     is_model "$model_cache/$model_file" && return

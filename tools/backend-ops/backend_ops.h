@@ -1,4 +1,4 @@
-/* What the files of sheaf-backend-ops share: the description of a case and how to run one.
+/* Shared by the files of sheaf-backend-ops: the description of a case and how to run one.
  *
  *   cases.c  the table of families and their cases
  *   run.c    one case on one backend: operands, data, graph, result
@@ -38,7 +38,7 @@ struct op_case {
     const struct op_family *family;
     struct operand in[MAX_OPERANDS];
     int n_in;
-    int i[4]; /* what the family's build wants */
+    int i[4]; /* parameters of the family's build function */
     float f[4];
     bool large; /* for perf; few split states */
 };
@@ -76,10 +76,10 @@ struct op_rig {
     struct sheaf_cgraph *graph;
     struct sheaf_tensor *result;
 };
-/* UNSUPPORTED if the device says that it cannot run the op. */
+/* UNSUPPORTED if the device does not support the op. */
 enum sheaf_status op_rig_up(struct op_rig *rig, sheaf_backend_t backend, const struct op_case *c,
                             uint64_t seed);
-/* The whole result as floats, of a view the whole of what it is a view of. Freed by the caller. */
+/* The whole result as floats; for a view, the whole tensor behind it. The caller frees it. */
 enum sheaf_status op_rig_result(const struct op_rig *rig, float **values, size_t *n);
 void op_rig_down(struct op_rig *rig);
 /* The op's tensor with bare operands, in ctx, for questions of support. */

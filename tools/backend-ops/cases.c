@@ -344,7 +344,7 @@ static T *build_cont(C *ctx, const struct op_case *c, T **x) {
     return sheaf_cont(ctx, x[0]);
 }
 
-/* Views have nothing to compute; a copy behind each shows what they see. */
+/* Views have nothing to compute; a copy of each shows their elements. */
 static void gen_view(struct op_list *l, const struct op_family *f) {
     for (size_t t = 0; t < COUNT(all_types); t++) {
         const int n = f->number == 0 ? 4 : f->number == 1 ? 4 : f->number == 2 ? 6 : 1;

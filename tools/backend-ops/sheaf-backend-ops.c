@@ -8,7 +8,7 @@
  *
  * A case that a device says it cannot run is counted; on a meta device whose members can run it, it
  * is a failure, as is a result that differs. Under mpirun every rank makes the same calls, so no
- * rank decides anything by itself. */
+ * rank takes a decision of its own. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static void say_error(const char *what) {
 
 /* ---- placements ---- */
 
-/* A random partition of the axis in whole blocks; members may be left empty-handed. */
+/* A random partition of the axis in whole blocks; members may get none. */
 static enum sheaf_status place(const struct sheaf_tensor *t, void *user,
                                struct sheaf_split_state **out) {
     const struct placement *p = user;
@@ -273,7 +273,7 @@ static void support(const struct target *targets, int n_targets, const struct op
         SHEAF_TYPE_Q4_K,   SHEAF_TYPE_Q5_K,   SHEAF_TYPE_Q6_K, SHEAF_TYPE_Q2_K, SHEAF_TYPE_Q3_K,
         SHEAF_TYPE_IQ4_NL, SHEAF_TYPE_IQ4_XS, SHEAF_TYPE_MXFP4};
     enum { N_TYPES = sizeof types / sizeof *types };
-    const bool shown = sheaf_world_rank() == 0; /* the others are asked, too */
+    const bool shown = sheaf_world_rank() == 0; /* the other ranks take part in the calls */
     for (int t = 0; t < n_targets; t++) {
         if (shown) printf("\n## %s\n\n|op|", sheaf_backend_dev_name(targets[t].dev));
         for (int i = 0; i < N_TYPES && shown; i++) printf("%s|", sheaf_type_name(types[i]));

@@ -3,8 +3,8 @@
  *
  * Every rank drives one member. A time is the slowest rank's for one call; printed are minimum,
  * median and 99th percentile over the calls. Before each call the rank writes the data, after an
- * all-reduce it reads the result, which counts. Calls of ours and of MPI alternate in blocks, so
- * that disturbances of the machine hit both. */
+ * all-reduce it reads the result; the time includes both. Calls of ours and of MPI alternate in
+ * blocks, so that disturbances of the machine hit both. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +62,7 @@ static double now_us(void) {
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-/* What a member of a host with others does at least for an all-reduce between hosts, as copies: its
+/* The least work of a member for an all-reduce between hosts with several members, as copies: its
  * data to a slot, its parts of the host's sum and of the total, and the result to its data. */
 static void copy(struct bench *b, size_t size) {
     enum { CHUNK = 256 * 1024 };
@@ -113,8 +113,9 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* As a producer and a consumer would: the data are in this core's cache before the call and (sums
- * only) after it. Without it an unwritten buffer would stay where it was summed last. */
+/* Acts as producer and consumer: the data are in this core's cache before the call and (sums only)
+ * after it. Otherwise an unwritten buffer would stay in the cache of the core that summed it last.
+ */
 static void produce(float *data, size_t size, int i) { memset(data, i & 1, size); }
 static void consume(const float *data, size_t size) {
     static volatile float sink;
@@ -139,7 +140,7 @@ static enum sheaf_status run_block(struct bench *b, enum kind kind, size_t size,
     return st;
 }
 
-/* GB/s that pass a rank's link: what must be moved whatever the algorithm, per second. */
+/* GB/s on a rank's link, counting the bytes that every algorithm must move. */
 static double bus_rate(const struct bench *b, enum kind kind, size_t size, double us) {
     const double share = (double)(b->n - 1) / b->n;
     const double factor = kind == BARRIER || kind == COPIES              ? 0

@@ -1,4 +1,4 @@
-/* What tools that print JSON share. */
+/* Shared by tools that print JSON. */
 #ifndef SHEAF_TOOLS_JSON_H
 #define SHEAF_TOOLS_JSON_H
 

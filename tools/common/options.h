@@ -11,7 +11,7 @@
 
 enum { OPTION_MAX_LIST = 16 };
 
-/* What an option takes, and the field that it sets. */
+/* The kind of an option's value, and the field that it sets. */
 enum option_kind {
     OPTION_FLAG,          /* nothing; bool */
     OPTION_TEXT,          /* const char *, which stays that of argv */

@@ -1,4 +1,4 @@
-/* The pre-flight of a job: what each rank finds on its host, gathered and compared. */
+/* The check before a job: each rank looks at its host; the facts are gathered and compared. */
 #include "check.h"
 
 #include <arpa/inet.h>
@@ -230,7 +230,7 @@ static void judge(const struct link *links, int n) {
         printf("link %s - %s: %.0f us, %.3f GB/s\n", sheaf_world_host_name(first_of(l->a)),
                sheaf_world_host_name(first_of(l->b)), l->us, l->gb_s);
         if (l->us <= OUTLIER * us && l->gb_s >= gb_s / OUTLIER) continue;
-        /* the host all of whose links are as bad is to blame, or else the later one */
+        /* blame the host whose links are all this bad, else the later host */
         int bad_a = 0, bad_b = 0;
         for (int k = 0; k < n; k++) {
             const bool bad = links[k].us > OUTLIER * us || links[k].gb_s < gb_s / OUTLIER;
@@ -245,7 +245,7 @@ static void judge(const struct link *links, int n) {
     }
 }
 
-/* All pairs, or of many hosts each with the next one and with the first. */
+/* All pairs; with many hosts, each host with the next one and with the first. */
 static enum sheaf_status check_links(void) {
     const int hosts = sheaf_world_n_hosts();
     struct link links[MAX_PAIRS];

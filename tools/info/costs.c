@@ -1,5 +1,5 @@
-/* The cost model of sheaf-info --plan: docs/split.md states the formulas. Every number is either
- * measured here or said to be assumed. */
+/* The cost model of sheaf-info --plan: docs/split.md states the formulas. Every number is measured
+ * here, or the output says that it is assumed. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -12,10 +12,10 @@ enum { MAX_SEEN = 4096 };
 struct plan_dot {
     FILE *file;
     char path[256];
-    int span; /* whose frame is open; -1: none */
+    int span; /* number of the open frame; -1: none is open */
     struct {
         int value;
-        int step; /* whose box shows it; -1: a box of its own */
+        int step; /* number of the step whose box shows it; -1: a box of its own */
     } seen[MAX_SEEN];
     int n_seen;
     char *edges; /* written last, so that they do not pull nodes into frames */

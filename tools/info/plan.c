@@ -1,7 +1,7 @@
 /* The text of sheaf-info --plan. Takes the plan of an outline of the model's graph step by step;
- * layers that are alike are told once.
+ * layers that are alike are printed once.
  *
- * Invariant: nothing is estimated here but time, and what time rests on is printed with it. */
+ * Invariant: only time is estimated here, and the numbers behind it are printed with it. */
 #include "plan.h"
 
 #include <inttypes.h>
@@ -70,7 +70,7 @@ static double local_bytes(const struct sheaf_backend_meta_value *v, int member) 
 }
 
 /* Each product reads its weights once; a gather reads the rows that it returns; views and writes
- * into the cache read next to nothing; of the experts those that are used. */
+ * into the cache read next to nothing; a product of experts reads those that are used. */
 static void add_read(struct report *r, const struct sheaf_backend_meta_step *step) {
     const struct sheaf_tensor *t = step->out.tensor;
     if (step->kind != SHEAF_SPLIT_STEP_NODE) return;
@@ -119,7 +119,7 @@ static void print_range(const struct report *r) {
     fputs(r->last.text, stdout);
 }
 
-/* The layer that was being taken is complete: print what came before it if it is not like that. */
+/* The current layer is complete: print the one before it if they differ. */
 static void end_layer(struct report *r) {
     end_span_line(r);
     section_close(&r->now);

@@ -1,4 +1,4 @@
-/* sheaf-info --plan: what a split makes of a model's graph, in words, numbers and a picture. */
+/* sheaf-info --plan: the plan of a model's graph, in words, numbers and a picture. */
 #ifndef SHEAF_TOOLS_INFO_PLAN_H
 #define SHEAF_TOOLS_INFO_PLAN_H
 
@@ -18,7 +18,7 @@ struct plan_options {
     bool hypothetical; /* the members are not the job's devices */
 };
 
-/* How long things take, and where the numbers come from. */
+/* Times of messages and spans, and the source of each. */
 struct plan_costs {
     struct sheaf_comm *links; /* measured, owned; NULL: `link` is assumed */
     struct sheaf_link link;   /* between all members */
@@ -43,7 +43,7 @@ enum sheaf_status plan_print(const struct sheaf__weights *model, struct sheaf__p
 struct plan_dot;
 enum sheaf_status plan_dot_begin(const char *path, const char *title, struct plan_dot **out);
 void plan_dot_step(struct plan_dot *dot, const struct sheaf_backend_meta_step *step);
-/* Closes and frees; accepts NULL. Says if anything could not be written. */
+/* Closes and frees; accepts NULL. Returns IO if a write failed. */
 enum sheaf_status plan_dot_end(struct plan_dot *dot);
 
 #endif

@@ -1,6 +1,6 @@
 /* Reads dumps of flight recorders (src/comm/recorder.c), lines them up by the number of each
- * collective, and looks for where the ranks part. Clocks are not compared: the rank that waited
- * least in the last collective came last. */
+ * collective, and looks for the first difference between ranks. Clocks are not compared: the rank
+ * that waited least in the last collective came last. */
 #include "postmortem.h"
 
 #include <dirent.h>
@@ -208,7 +208,7 @@ static bool print_divergence(const struct dumps *all) {
     return true;
 }
 
-/* The rank that is behind: it has not begun the collective in which the others wait. */
+/* The late rank: it has not begun the collective in which the others wait. */
 static void print_late(const struct dumps *all) {
     const struct record *front = NULL;
     const struct dump *late = NULL;

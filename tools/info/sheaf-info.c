@@ -139,7 +139,7 @@ static void print_hparams(const struct sheaf__session *s) {
            hp->head_k, (double)hp->freq_base, (double)hp->freq_scale);
 }
 
-/* Members of the job, or (NULL) others that are only imagined. */
+/* members: devices of the job; NULL: the members are hypothetical. */
 static enum sheaf_status print_cuts(const struct sheaf__session *s, struct sheaf__policy *policy,
                                     const double *shares, const sheaf_backend_dev_t *members) {
     const int n = sheaf__policy_n_members(policy);

@@ -1,7 +1,7 @@
 /* sheaf-quantize: writes a GGUF file anew with its matrices in other types.
  *
- * One tensor is in memory at a time. Vectors and tensors that are no floats stay as they are, and
- * so does all metadata except the file type. Exit codes: 0 done, 1 failed, 2 bad command line. */
+ * One tensor is in memory at a time. Vectors and tensors of integers are copied, and so is all
+ * metadata except the file type. Exit codes: 0 done, 1 failed, 2 bad command line. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -107,7 +107,7 @@ static enum sheaf_status convert_all(const struct quantizer *q, const struct she
         parts[k] = (struct part){q, t, to, rows * k / q->threads, rows * (k + 1) / q->threads, 0};
         started[k] = k > 0 && pthread_create(&threads[k], NULL, convert, &parts[k]) == 0;
     }
-    for (int k = 0; k < q->threads; k++) /* what has no thread is done here */
+    for (int k = 0; k < q->threads; k++) /* parts without a thread are done here */
         if (!started[k]) convert(&parts[k]);
     for (int k = 0; k < q->threads; k++) {
         if (started[k]) pthread_join(threads[k], NULL);
@@ -148,7 +148,7 @@ static enum sheaf_status give(void *user, int64_t i, const void **data) {
     return q->types[i] == t->type ? SHEAF_STATUS_SUCCESS : convert_all(q, t, q->types[i]);
 }
 
-/* ---- all of it ---- */
+/* ---- the whole file ---- */
 
 static enum sheaf_status check(const struct quantizer *q) {
     struct stat in, out;
