@@ -45,6 +45,10 @@ struct sheaf__rule {
 
 /* The rule for a node, alternatives resolved. */
 const struct sheaf__rule *sheaf__rule_of(const struct sheaf_tensor *node);
+/* Does the op give another view of its first operand's memory? */
+static inline bool sheaf__is_view_form(const struct sheaf__rule *rule) {
+    return rule->form == SHEAF__FORM_VIEW || rule->form == SHEAF__FORM_PERMUTE;
+}
 /* The table's row, for tests. */
 const struct sheaf__rule *sheaf__rule_row(enum sheaf_op op);
 

@@ -1,14 +1,14 @@
-/* Chooses the row of every node so that the conversions of the whole graph are cheap.
+/* Chooses the row of every node so that the conversions of the whole graph are cheap: the one place
+ * that decides. plan.c writes down what is chosen.
  *
- * A forward pass keeps the cheapest ways to have reached each node that differ in what later nodes
+ * A forward pass over the nodes keeps the cheapest partial plans that differ in what later nodes
  * find: for every tensor still to be read, the states in which it is available. Partial plans that
  * reach the same states are merged, so with cuts that fit there are one or two, and the choice is
  * exact as long as there are no more than the pass keeps. Rows that gather are left out where a row
  * takes what is cut as it lies: gathering in order to mirror what follows can save bytes, but every
  * member would do all the work.
  *
- * The choice is advice: the planner can make a plan of any rows. Pure, and the same on every
- * rank. */
+ * Pure, and the same on every rank. */
 #ifndef SHEAF_SPLIT_SEARCH_H
 #define SHEAF_SPLIT_SEARCH_H
 
@@ -40,8 +40,8 @@ struct sheaf__search_of {
 struct sheaf__search;
 enum sheaf_status sheaf__search_new(const struct sheaf__search_of *of, struct sheaf__search **out);
 void sheaf__search_free(struct sheaf__search *s);
-/* NULL: no advice (leaves; writes for which there is no row; what such a write left out of date).
- */
+/* NULL: none (leaves; writes for which there is no row; what such a write left out of date): then
+ * decide.c chooses for the node alone. */
 const struct sheaf__row *sheaf__search_row(const struct sheaf__search *s, int node);
 
 /* What becomes of a masked result if the graph writes to the mask, or over the addends: they are

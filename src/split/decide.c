@@ -1,0 +1,107 @@
+/* See decide.h. */
+#include "split/decide.h"
+
+#include "split/convert.h"
+
+int sheaf__cheapest_source(const struct sheaf__st *st, int n, const struct sheaf__need *need,
+                           int64_t bytes, int members, int64_t *cost) {
+    int best = 0;
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < n && least; i++) {
+        if (sheaf__need_met(need, st[i])) best = i, least = 0;
+    }
+    for (int i = 0; i < n && least; i++) {
+        const int64_t c = sheaf__convert_cost(st[i], need->st, bytes, members);
+        if (c < least) best = i, least = c;
+    }
+    if (cost) *cost = least;
+    return best;
+}
+
+bool sheaf__sum_earlier(const struct sheaf_tensor *earlier, const struct sheaf_tensor *later) {
+    return sheaf__dense_bytes(earlier) < sheaf__dense_bytes(later);
+}
+
+/* ---- one node alone ---- */
+
+struct choice {
+    int n_members;
+    const struct sheaf__at_hand *operand;
+    int written;   /* operand + 1 */
+    int64_t bytes; /* of the result */
+    int64_t cost;
+    bool found;
+    struct sheaf__row *row;
+};
+
+/* A row that passes addends on leaves a sum to be made later, of the result instead of the operand:
+ * worth it unless the result is larger. A little less than the sum itself, so that of equals the
+ * later is preferred. A cut that becomes addends is not charged: the other way would gather what
+ * was cut on purpose, and do the work on every member. */
+static int64_t debt(const struct choice *c, const struct sheaf__row *row) {
+    bool passes = false;
+    for (int i = 0; i < row->n_operands; i++)
+        passes = passes || (row->need[i].st.lie == SHEAF__P && !row->need[i].st.mask);
+    if (!passes || row->out.lie != SHEAF__P) return 0;
+    return sheaf__convert_cost(row->out, sheaf__st_m(), c->bytes, c->n_members) / 64 * 63;
+}
+
+static bool consider(void *user, const struct sheaf__row *row) {
+    struct choice *c = user;
+    int64_t cost = 0;
+    for (int i = 0; i < row->n_operands; i++) {
+        const struct sheaf__at_hand *o = &c->operand[i];
+        if (i + 1 == c->written) { /* written where it is, never converted */
+            if (!o->native || !sheaf__need_met(&row->need[i], *o->native)) return true;
+            continue;
+        }
+        int64_t one;
+        sheaf__cheapest_source(o->st, o->n, &row->need[i], o->bytes, c->n_members, &one);
+        cost += one;
+    }
+    cost += debt(c, row);
+    if (!c->found || cost < c->cost) {
+        c->found = true;
+        c->cost = cost;
+        *c->row = *row;
+    }
+    return c->cost != 0;
+}
+
+/* Can the operands be had as the row needs them, without a conversion where none is possible? */
+static bool follows(const struct sheaf__at_hand *operand, const struct sheaf__rule *rule,
+                    const struct sheaf__row *row) {
+    for (int i = 0; i < row->n_operands; i++) {
+        const struct sheaf__need *need = &row->need[i];
+        const struct sheaf__at_hand *o = &operand[i];
+        bool met = false;
+        for (int k = 0; k < o->n; k++) met = met || sheaf__need_met(need, o->st[k]);
+        if (i + 1 == rule->written) {
+            if (!o->native || !sheaf__need_met(need, *o->native)) return false;
+        } else if ((need->st.mask || (sheaf__is_view_form(rule) && need->st.lie == SHEAF__S)) &&
+                   !met) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool sheaf__decide_row(struct sheaf__pool *pool, const struct sheaf_tensor *node,
+                       const struct sheaf__row *of_search, const struct sheaf__at_hand *operand,
+                       struct sheaf__row *out) {
+    const struct sheaf__rule *rule = sheaf__rule_of(node);
+    if (of_search && follows(operand, rule, of_search)) {
+        *out = *of_search;
+        return true;
+    }
+    struct choice best = {.n_members = pool->n_members,
+                          .operand = operand,
+                          .written = rule->written,
+                          .bytes = sheaf__dense_bytes(node),
+                          .row = out};
+    struct sheaf__have have[SHEAF__MAX_OPERANDS];
+    for (int i = 0, n = sheaf__n_operands(node); i < n; i++)
+        have[i] = (struct sheaf__have){operand[i].n, operand[i].st};
+    sheaf__rows_visit(pool, node, have, consider, &best);
+    return best.found && !pool->failed;
+}

@@ -1,0 +1,282 @@
+/* See options.h. The rows come from match.c; what they cost from convert.c. */
+#include "split/options.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "core/internal.h"
+#include "split/convert.h"
+#include "split/decide.h"
+
+enum { MAX_ROWS = 64, SLOTS = 512 };
+/* of a shape: five of the node's own, its parameters, ten for it and for each operand */
+enum { MAX_WORDS = 5 + SHEAF_MAX_OP_PARAMS / 2 + 10 * (SHEAF__MAX_OPERANDS + 1) };
+
+struct shape { /* all of a node that its rows and their costs depend on */
+    struct shape *next;
+    uint64_t hash;
+    int number, n;
+    uint64_t word[];
+};
+
+struct sheaf__options {
+    const struct sheaf__search_of *of;
+    struct sheaf__sets *sets;
+    struct sheaf__known *known[SLOTS];
+    struct shape *shapes[SLOTS];
+    int n_shapes;
+    /* the node that is asked about, and the sets of its operands */
+    int shape;
+    const struct sheaf_tensor *node;
+    const struct sheaf__rule *rule;
+    int n, index, same[SHEAF__MAX_OPERANDS]; /* first operand that is the same tensor */
+    struct sheaf__set set[SHEAF__MAX_OPERANDS];
+    int64_t bytes[SHEAF__MAX_OPERANDS];
+    bool dense[SHEAF__MAX_OPERANDS];
+    int n_options;
+    bool fits; /* a row takes what is cut as it lies */
+    bool failed;
+    struct sheaf__option option[MAX_ROWS];
+    bool is_free[MAX_ROWS];
+};
+
+/* Is the state there for the node at no cost? */
+static bool met(const struct sheaf__options *w, int operand, const struct sheaf__need *need) {
+    const struct sheaf__set *x = &w->set[operand];
+    for (int i = 0; i < x->n; i++) {
+        if (sheaf__is_view_form(w->rule) && x->packed >> i & 1) continue;
+        if (sheaf__need_met(need, x->st[i])) return true;
+    }
+    return false;
+}
+
+/* Adds to the option what it costs to have operand i as needed; x becomes what it is had in then.
+ */
+static void acquire(const struct sheaf__options *w, int i, struct sheaf__set *x,
+                    const struct sheaf__need *need, struct sheaf__option *o) {
+    int64_t least;
+    const int from =
+        sheaf__cheapest_source(x->st, x->n, need, w->bytes[i], w->of->pool->n_members, &least);
+    if (sheaf__need_met(need, x->st[from])) return;
+    o->cost += least;
+    /* a slice of what is whole is learnt too: rows of other nodes may follow its cut */
+    for (struct sheaf__st at = x->st[from], next; !sheaf__st_equal(at, need->st); at = next) {
+        o->collectives += at.lie != SHEAF__M;
+        sheaf__convert_step(at, need->st, &next);
+        if (next.lie != SHEAF__P) sheaf__set_add(x, next, !w->dense[i]);
+    }
+}
+
+static bool note(void *user, const struct sheaf__row *row) {
+    struct sheaf__options *w = user;
+    struct sheaf__option o = {.row = *row};
+    bool is_free = true, cut = false, native = true;
+    struct sheaf__set after[SHEAF__MAX_OPERANDS];
+    for (int i = 0; i < w->n; i++) after[i] = w->set[i];
+    for (int i = 0; i < w->n; i++) {
+        const struct sheaf__need *need = &row->need[i];
+        if (i + 1 == w->rule->written) { /* written where it is, never converted */
+            if (!w->set[i].native || !sheaf__need_met(need, w->set[i].st[0])) return true;
+            continue;
+        }
+        cut = cut || need->st.lie == SHEAF__S;
+        const bool there = met(w, i, need);
+        is_free = is_free && (there || sheaf__set_holds(&w->set[i], SHEAF__M));
+        if (sheaf__is_view_form(w->rule)) {
+            native = w->set[i].native && sheaf__need_met(need, w->set[i].st[0]);
+            if (there) continue;
+            if (need->st.lie != SHEAF__M) return true;
+            if (!w->dense[i]) {
+                o.mirror = true;
+                is_free = false;
+                continue;
+            }
+        }
+        acquire(w, i, &after[w->same[i]], need, &o);
+    }
+    o.out = sheaf__set_of_one(w->sets, sheaf__lasting(w->of, w->index, row->out), native);
+    for (int i = 0; i < w->n; i++) {
+        o.set[i] = sheaf__set_number(w->sets, &after[w->same[i]]);
+        w->failed = w->failed || o.set[i] == SHEAF__NO_SET;
+    }
+    w->failed = w->failed || o.out == SHEAF__NO_SET;
+    w->fits = w->fits || (is_free && cut);
+    w->is_free[w->n_options] = is_free;
+    w->option[w->n_options++] = o;
+    return w->n_options < MAX_ROWS && !w->failed;
+}
+
+/* All that the node can do, the dominated left out. */
+static void find_options(struct sheaf__options *w) {
+    struct sheaf__have have[SHEAF__MAX_OPERANDS];
+    struct sheaf__st st[SHEAF__MAX_OPERANDS][SHEAF__SET_STATES];
+    bool unknown = false;
+    for (int i = 0; i < w->n; i++) {
+        int n = 0;
+        for (int k = 0; k < w->set[i].n; k++) {
+            if (sheaf__is_view_form(w->rule) && w->set[i].packed >> k & 1) continue;
+            st[i][n++] = w->set[i].st[k];
+        }
+        unknown = unknown || n == 0;
+        have[i] = (struct sheaf__have){n, st[i]};
+    }
+    if (!unknown) sheaf__rows_visit(w->of->pool, w->node, have, note, w);
+    if (w->n_options == 0) { /* written through a mirrored copy, or out of date */
+        struct sheaf__option *o = &w->option[w->n_options++];
+        *o = (struct sheaf__option){.none = true};
+        const struct sheaf__need m = {.st = sheaf__st_m()};
+        for (int i = 0; i < w->n; i++) {
+            struct sheaf__set after = w->set[i];
+            if (!unknown) acquire(w, i, &after, &m, o);
+            o->set[i] = sheaf__set_number(w->sets, &after);
+            w->failed = w->failed || o->set[i] == SHEAF__NO_SET;
+        }
+        o->out = sheaf__set_of_one(w->sets, sheaf__st_m(), false);
+        w->failed = w->failed || o->out == SHEAF__NO_SET;
+        return;
+    }
+    for (int a = 0; a < w->n_options; a++) {
+        if (w->fits && !w->is_free[a]) w->option[a].left_out = SHEAF__GATHERS;
+    }
+    for (int a = 0; a < w->n_options; a++) {
+        struct sheaf__option *x = &w->option[a];
+        for (int b = 0; b < w->n_options && !x->left_out; b++) {
+            const struct sheaf__option *y = &w->option[b];
+            if (a == b || y->left_out == SHEAF__GATHERS || x->out != y->out || x->mirror ||
+                y->mirror || memcmp(x->set, y->set, (size_t)w->n * sizeof *x->set) != 0)
+                continue;
+            if (y->cost < x->cost || (y->cost == x->cost && b < a)) x->left_out = SHEAF__DOMINATED;
+        }
+    }
+}
+
+/* ---- shapes of nodes ---- */
+
+static uint64_t *put_tensor(uint64_t *w, const struct sheaf_tensor *t) {
+    *w++ = (uint64_t)t->type;
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) *w++ = (uint64_t)t->ne[i];
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) *w++ = (uint64_t)t->nb[i];
+    return w;
+}
+
+/* Number of the node's shape; SHEAF__NO_SET: out of memory. */
+static int shape_of(struct sheaf__options *work) {
+    const struct sheaf_tensor *t = work->node;
+    uint64_t word[MAX_WORDS], *w = word;
+    *w++ = (uint64_t)t->op;
+    for (int i = 0; i < SHEAF_MAX_OP_PARAMS; i += 2)
+        *w++ = (uint32_t)t->op_params[i] | (uint64_t)(uint32_t)t->op_params[i + 1] << 32;
+    w = put_tensor(w, t);
+    *w++ = work->n ? t->view_offs - t->src[0]->view_offs : 0;
+    /* masked results name the mask, and are none if it or they are written over */
+    const int mask = work->rule->mask;
+    *w++ = mask ? (uint64_t)(uintptr_t)t->src[mask - 1] : 0;
+    *w++ =
+        !sheaf__lasting(work->of, work->index, sheaf__st_masked(NULL, mask ? t->src[mask - 1] : t))
+             .mask;
+    for (int i = 0; i < work->n; i++) {
+        *w++ = (uint64_t)work->same[i];
+        w = put_tensor(w, t->src[i]);
+    }
+    const int n = (int)(w - word);
+    uint64_t h = 0;
+    for (int i = 0; i < n; i++) h = sheaf__mix(h, word[i]);
+    struct shape **at = &work->shapes[h & (SLOTS - 1)];
+    for (const struct shape *x = *at; x; x = x->next) {
+        if (x->hash == h && x->n == n && !memcmp(x->word, word, (size_t)n * sizeof *word))
+            return x->number;
+    }
+    struct shape *x = malloc(sizeof *x + (size_t)n * sizeof *word);
+    if (!x) return SHEAF__NO_SET;
+    *x = (struct shape){.next = *at, .hash = h, .number = work->n_shapes++, .n = n};
+    memcpy(x->word, word, (size_t)n * sizeof *word);
+    *at = x;
+    return x->number;
+}
+
+bool sheaf__options_begin(struct sheaf__options *w, int node) {
+    const int *operand = w->of->operand + (size_t)node * SHEAF__MAX_OPERANDS;
+    w->node = w->of->graph->nodes[node];
+    w->index = node;
+    w->rule = sheaf__rule_of(w->node);
+    w->n = sheaf__n_operands(w->node);
+    for (int i = 0; i < w->n; i++) {
+        w->same[i] = 0;
+        while (operand[w->same[i]] != operand[i]) w->same[i]++;
+    }
+    w->shape = shape_of(w);
+    return w->shape != SHEAF__NO_SET;
+}
+
+int sheaf__options_all(struct sheaf__options *w, const int *set,
+                       const struct sheaf__option **option) {
+    for (int i = 0; i < w->n; i++) {
+        w->set[i] = w->sets->set[set[i]];
+        w->bytes[i] = sheaf__dense_bytes(w->node->src[i]);
+        w->dense[i] = sheaf_is_contiguous(w->node->src[i]);
+    }
+    w->n_options = 0;
+    w->fits = w->failed = false;
+    find_options(w);
+    *option = w->option;
+    return w->failed || w->of->pool->failed ? -1 : w->n_options;
+}
+
+const struct sheaf__known *sheaf__options_of(struct sheaf__options *w, const int *set) {
+    uint64_t h = (uint64_t)w->shape;
+    for (int i = 0; i < w->n; i++) h = sheaf__mix(h, (uint64_t)set[i]);
+    struct sheaf__known **at = &w->known[h & (SLOTS - 1)];
+    for (struct sheaf__known *k = *at; k; k = k->next) {
+        if (k->hash == h && k->shape == w->shape &&
+            !memcmp(k->set, set, (size_t)w->n * sizeof *set))
+            return k;
+    }
+    const struct sheaf__option *all;
+    const int n = sheaf__options_all(w, set, &all);
+    if (n < 0) return NULL;
+    struct sheaf__known *k = malloc(sizeof *k + (size_t)n * sizeof *k->option);
+    if (!k) return NULL;
+    *k = (struct sheaf__known){.next = *at, .hash = h, .shape = w->shape};
+    memcpy(k->set, set, (size_t)w->n * sizeof *set);
+    for (int a = 0; a < n; a++) {
+        if (!all[a].left_out) k->option[k->n++] = all[a];
+    }
+    *at = k;
+    return k;
+}
+
+struct sheaf__options *sheaf__options_new(const struct sheaf__search_of *of,
+                                          struct sheaf__sets *sets) {
+    struct sheaf__options *o = calloc(1, sizeof *o);
+    if (!o) return NULL;
+    o->of = of;
+    o->sets = sets;
+    return o;
+}
+
+void sheaf__options_free(struct sheaf__options *o) {
+    for (int i = 0; o && i < SLOTS; i++) {
+        for (struct sheaf__known *k = o->known[i], *next; k; k = next) {
+            next = k->next;
+            free(k);
+        }
+        for (struct shape *x = o->shapes[i], *next; x; x = next) {
+            next = x->next;
+            free(x);
+        }
+    }
+    free(o);
+}
+
+struct sheaf__st sheaf__lasting(const struct sheaf__search_of *of, int node, struct sheaf__st st) {
+    if (!st.mask) return st;
+    const struct sheaf_tensor *t = of->graph->nodes[node];
+    const int mask = sheaf__rule_of(t)->mask;
+    bool written = of->entry[of->entry[of->self[node]].owner].written;
+    if (mask && t->src[mask - 1] == st.mask) {
+        const int e = of->operand[node * SHEAF__MAX_OPERANDS + mask - 1];
+        written = written || of->entry[of->entry[e].owner].written;
+    }
+    return written ? sheaf__st_p() : st;
+}
