@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arith.h"
+#include "base/hash.h"
+
 enum { CHUNK_BYTES = 32 << 10 };
 
 struct sheaf__chunk {
@@ -103,11 +106,6 @@ void sheaf__cut_next_member(struct sheaf__pool *pool) {
     pool->build_begin[++pool->build_member] = (int32_t)pool->n_build;
 }
 
-static uint64_t mix(uint64_t h, uint64_t x) {
-    h = (h ^ x) * 0x9E3779B97F4A7C15u;
-    return h ^ h >> 29;
-}
-
 static int by_lo(const void *a, const void *b) {
     const struct sheaf__interval *x = a, *y = b;
     return x->lo < y->lo ? -1 : x->lo > y->lo;
@@ -129,21 +127,20 @@ static bool describe(struct sheaf__cut *cut) {
         at = cut->interval[i].hi;
     }
     if (in_order) {
-        cut->partition = cut->covers = at == cut->extent;
+        cut->partition = at == cut->extent;
         return true;
     }
     struct sheaf__interval *all = malloc((size_t)n * sizeof *all);
     if (!all) return false;
     memcpy(all, cut->interval, (size_t)n * sizeof *all);
     qsort(all, (size_t)n, sizeof *all, by_lo);
-    cut->partition = cut->covers = true;
+    cut->partition = true;
     at = 0;
     for (int i = 0; i < n; i++) {
         if (all[i].lo != at) cut->partition = false;
-        if (all[i].lo > at) cut->covers = false;
         if (all[i].hi > at) at = all[i].hi;
     }
-    if (at != cut->extent) cut->partition = cut->covers = false;
+    if (at != cut->extent) cut->partition = false;
     free(all);
     return true;
 }
@@ -167,11 +164,11 @@ static void rehash(struct sheaf__pool *pool) {
 const struct sheaf__cut *sheaf__cut_end(struct sheaf__pool *pool, int64_t extent) {
     if (pool->build_refused || pool->failed) return NULL;
     const int d = pool->n_members;
-    uint64_t h = mix(0, (uint64_t)extent);
-    for (int j = 0; j <= d; j++) h = mix(h, (uint64_t)pool->build_begin[j]);
+    uint64_t h = sheaf__mix(0, (uint64_t)extent);
+    for (int j = 0; j <= d; j++) h = sheaf__mix(h, (uint64_t)pool->build_begin[j]);
     for (size_t i = 0; i < pool->n_build; i++) {
-        h = mix(h, (uint64_t)pool->build[i].lo);
-        h = mix(h, (uint64_t)pool->build[i].hi);
+        h = sheaf__mix(h, (uint64_t)pool->build[i].lo);
+        h = sheaf__mix(h, (uint64_t)pool->build[i].hi);
     }
     const size_t begin_bytes = ((size_t)d + 1) * sizeof *pool->build_begin;
     const size_t bytes = pool->n_build * sizeof *pool->build;
@@ -372,15 +369,6 @@ bool sheaf__cut_aligned(const struct sheaf__cut *cut, int64_t unit) {
 
 /* ---- the public form ---- */
 
-static int64_t gcd64(int64_t a, int64_t b) {
-    while (b) {
-        const int64_t t = a % b;
-        a = b;
-        b = t;
-    }
-    return a;
-}
-
 static int by_value(const void *a, const void *b) {
     const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return x < y ? -1 : x > y;
@@ -505,7 +493,7 @@ static struct sheaf_split_state *to_state(const struct sheaf__cut *cut, int axis
         struct sheaf_split_segment *seg = &state->segments[s];
         int64_t inner = g.length[s];
         for (size_t j = 0; j < d; j++)
-            inner = gcd64(gcd64(inner, g.first[s * d + j]), g.count[s * d + j]);
+            inner = sheaf__gcd(sheaf__gcd(inner, g.first[s * d + j]), g.count[s * d + j]);
         if (inner == 0) inner = 1;
         seg->outer = g.outer[s];
         seg->inner = inner;

@@ -22,7 +22,6 @@ struct sheaf__cut {
     int64_t extent;
     int n_members;
     bool partition;  /* every index has exactly one owner */
-    bool covers;     /* every index has an owner */
     bool everywhere; /* every member owns everything: the same content as MIRRORED */
     bool contiguous; /* at most one interval a member */
     uint64_t hash;

@@ -19,7 +19,7 @@ struct sheaf__at_hand { /* an operand: the states that it has */
     const struct sheaf__st *native; /* of the tensor's own memory; NULL: none of use */
     int64_t bytes;
 };
-/* The row of a node: that of the search, if there is one and the operands can be had as it needs
+/* The row of a node: that of the search, if there is one and the operands are available as it needs
  * them, else the cheapest for this node alone. false: there is none (a write in place that no row
  * takes where it lies), or out of memory (pool->failed). */
 bool sheaf__decide_row(struct sheaf__pool *pool, const struct sheaf_tensor *node,

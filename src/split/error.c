@@ -1,28 +1,11 @@
 /* Text for the person that chose the cuts: why the operands of a node had to be gathered, and how
  * to avoid it. Reads a finished plan and changes nothing. */
 #include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "core/internal.h"
+#include "split/explain.h"
 #include "split/plan-impl.h"
-
-struct text {
-    char *buf;
-    size_t n, at;
-};
-
-static void put(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void put(struct text *t, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    if (t->at < t->n) {
-        const int k = vsnprintf(t->buf + t->at, t->n - t->at, fmt, ap);
-        if (k > 0) t->at += (size_t)k;
-    }
-    va_end(ap);
-}
 
 static const struct sheaf__split_step *maker(const struct sheaf__split_plan *p, int value) {
     for (int s = 0; s < p->n_steps; s++) {
@@ -38,8 +21,7 @@ static int before_conversions(const struct sheaf__split_plan *p, int value) {
     return value;
 }
 
-/* A name to call it by: its own, or that of its op. */
-static const char *name_of(const struct sheaf_tensor *t) {
+const char *sheaf__name_of(const struct sheaf_tensor *t) {
     return *t->name ? t->name : sheaf_op_desc(t);
 }
 
@@ -74,40 +56,47 @@ static bool is_scattered(const struct sheaf__plan_impl *impl, int value) {
     return false;
 }
 
-/* "S0 {2048,2048}": elements of each member, which are easier to compare than units. */
-static void put_state(struct text *t, struct sheaf__st st, int n_members) {
+void sheaf__put_state(struct sheaf__text *t, struct sheaf__st st, int n_members) {
     if (st.lie != SHEAF__S) {
-        put(t, "%s", st.lie == SHEAF__M ? "M" : "P");
+        sheaf__put(t, "%s", st.lie == SHEAF__M ? "M" : "P");
         return;
     }
-    put(t, "S%d {", st.axis);
+    sheaf__put(t, "S%d {", st.axis);
     for (int j = 0; j < n_members; j++)
-        put(t, "%s%" PRId64, j ? "," : "", sheaf__cut_count(st.cut, j));
-    put(t, "}");
-    if (!st.cut->contiguous) put(t, " in pieces");
-    if (!st.cut->partition) put(t, " overlapping");
+        sheaf__put(t, "%s%" PRId64, j ? "," : "", sheaf__cut_count(st.cut, j));
+    sheaf__put(t, "}");
+    if (!st.cut->contiguous) sheaf__put(t, " in pieces");
+    if (!st.cut->partition) sheaf__put(t, " overlapping");
 }
 
-static void put_bytes(struct text *t, int64_t bytes) {
+void sheaf__put_tensor(struct sheaf__text *t, const struct sheaf_tensor *x) {
+    sheaf__put(t, "%s [", sheaf__name_of(x));
+    for (int d = 0, last = sheaf_n_dims(x); d < last; d++)
+        sheaf__put(t, "%s%" PRId64, d ? " " : "", x->ne[d]);
+    sheaf__put(t, "] ");
+}
+
+void sheaf__put_bytes(struct sheaf__text *t, int64_t bytes) {
     const double b = (double)bytes;
     if (bytes < 10240) {
-        put(t, "%" PRId64 " bytes", bytes);
+        sheaf__put(t, "%" PRId64 " bytes", bytes);
     } else if (bytes < 10 << 20) {
-        put(t, "%.1f KiB", b / 1024);
+        sheaf__put(t, "%.1f KiB", b / 1024);
     } else {
-        put(t, "%.1f MiB", b / (1 << 20));
+        sheaf__put(t, "%.1f MiB", b / (1 << 20));
     }
 }
 
-static void put_rule(struct text *t, const struct sheaf__rule *rule, const char *expr) {
+void sheaf__put_rule(struct sheaf__text *t, const struct sheaf__rule *rule, const char *expr) {
     if (rule->form != SHEAF__FORM_EXPR) {
-        put(t, rule->form == SHEAF__FORM_COPY ? "in the order of elements" : "by its strides");
+        sheaf__put(t,
+                   rule->form == SHEAF__FORM_COPY ? "in the order of elements" : "by its strides");
         return;
     }
-    put(t, "%s", expr);
-    for (const char *p = rule->sum; p && *p; p++) put(t, "   (%c is summed)", *p);
+    sheaf__put(t, "%s", expr);
+    for (const char *p = rule->sum; p && *p; p++) sheaf__put(t, "   (%c is summed)", *p);
     for (const char *p = rule->whole; p && *p; p++) {
-        if (strchr(expr, *p)) put(t, "   (%c is whole)", *p);
+        if (strchr(expr, *p)) sheaf__put(t, "   (%c is whole)", *p);
     }
 }
 
@@ -117,16 +106,17 @@ struct operands {
 };
 
 /* The reason in one line: for operand i, which was gathered. */
-static void put_reason(struct text *t, const struct sheaf__plan_impl *impl,
+static void put_reason(struct sheaf__text *t, const struct sheaf__plan_impl *impl,
                        const struct sheaf_tensor *node, const struct sheaf__expr *e,
                        const struct operands *o, int i) {
     const struct sheaf__st st = o->st[i];
     if (!e) {
-        put(t, "  the cut of src%d is not a cut of '%s': its pieces lie across the dimensions", i,
-            name_of(node));
+        sheaf__put(t,
+                   "  the cut of src%d is not a cut of '%s': its pieces lie across the dimensions",
+                   i, sheaf__name_of(node));
         if (impl->pool.any_refused)
-            put(t, ", or there are more than %d of them", (int)SHEAF__MAX_INTERVALS);
-        put(t, "\n");
+            sheaf__put(t, ", or there are more than %d of them", (int)SHEAF__MAX_INTERVALS);
+        sheaf__put(t, "\n");
         return;
     }
     const struct sheaf__dim *d = &e->dim[i][st.axis];
@@ -135,11 +125,12 @@ static void put_reason(struct text *t, const struct sheaf__plan_impl *impl,
             const int f = d->term[k].factor[l];
             if (e->size[f] == 1 && d->term[k].n > 1) continue;
             if (e->kind[f] == SHEAF__WHOLE) {
-                put(t, "  src%d is cut along %c, which the op needs whole\n", i, e->letter[f]);
+                sheaf__put(t, "  src%d is cut along %c, which the op needs whole\n", i,
+                           e->letter[f]);
                 return;
             }
             if (e->kind[f] == SHEAF__SUM && !st.cut->partition) {
-                put(t, "  row %c is a sum, so its slices must not overlap\n", e->letter[f]);
+                sheaf__put(t, "  row %c is a sum, so its slices must not overlap\n", e->letter[f]);
                 return;
             }
             for (int q = 0; q < o->n; q++) {
@@ -150,13 +141,14 @@ static void put_reason(struct text *t, const struct sheaf__plan_impl *impl,
                     const int64_t a = sheaf__cut_count(st.cut, j);
                     const int64_t b = sheaf__cut_count(o->st[q].cut, j);
                     if (a * o->st[q].cut->extent == b * st.cut->extent) continue;
-                    put(t,
-                        "  row %c wants matching cuts; member %d has %" PRId64 " of %" PRId64
-                        " in src%d and %" PRId64 " of %" PRId64 " in src%d\n",
-                        e->letter[f], j, a, st.cut->extent, i, b, o->st[q].cut->extent, q);
+                    sheaf__put(t,
+                               "  row %c wants matching cuts; member %d has %" PRId64 " of %" PRId64
+                               " in src%d and %" PRId64 " of %" PRId64 " in src%d\n",
+                               e->letter[f], j, a, st.cut->extent, i, b, o->st[q].cut->extent, q);
                     return;
                 }
-                put(t, "  row %c wants matching cuts; those of src%d and src%d have other pieces\n",
+                sheaf__put(
+                    t, "  row %c wants matching cuts; those of src%d and src%d have other pieces\n",
                     e->letter[f], i, q);
                 return;
             }
@@ -164,17 +156,17 @@ static void put_reason(struct text *t, const struct sheaf__plan_impl *impl,
     }
     for (int q = 0; q < o->n; q++) {
         if (q == i || o->st[q].lie != SHEAF__S) continue;
-        put(t, "  src%d is cut along dimension %d and src%d along %d; no row takes both\n", i,
-            st.axis, q, o->st[q].axis);
+        sheaf__put(t, "  src%d is cut along dimension %d and src%d along %d; no row takes both\n",
+                   i, st.axis, q, o->st[q].axis);
         return;
     }
-    put(t, "  no row takes this cut of src%d\n", i);
+    sheaf__put(t, "  no row takes this cut of src%d\n", i);
 }
 
 bool sheaf__split_explain(const struct sheaf__split_plan *plan, const struct sheaf_cgraph *graph,
                           int node, char *buf, size_t n) {
     const struct sheaf__plan_impl *impl = sheaf__plan_impl(plan);
-    struct text t = {buf, n, 0};
+    struct sheaf__text t = {buf, n, 0};
     if (n) *buf = 0;
     const struct sheaf__split_step *run = NULL, *gather = NULL;
     for (int s = 0; s < plan->n_steps; s++) {
@@ -191,45 +183,45 @@ bool sheaf__split_explain(const struct sheaf__split_plan *plan, const struct she
     struct sheaf__expr e;
     char expr[SHEAF__MAX_EXPR] = "";
     const bool known = rule->form == SHEAF__FORM_EXPR && sheaf__expr_of(x, rule, &e, expr);
-    put(&t, "split: no rule fits node %d '%s' %s   ", node, name_of(x), sheaf_op_desc(x));
-    put_rule(&t, rule, expr);
-    put(&t, "\n");
+    sheaf__put(&t, "split: no rule fits node %d '%s' %s   ", node, sheaf__name_of(x),
+               sheaf_op_desc(x));
+    sheaf__put_rule(&t, rule, expr);
+    sheaf__put(&t, "\n");
     struct operands o = {.n = sheaf__n_operands(x)};
     int gathered = -1;
     for (int i = 0; i < o.n; i++) {
         const struct sheaf_tensor *s = x->src[i];
         o.value[i] = before_conversions(plan, run->in[i]);
         o.st[i] = impl->st[o.value[i]];
-        put(&t, "  src%d %s [", i, name_of(s));
-        for (int d = 0, last = sheaf_n_dims(s); d < last; d++)
-            put(&t, "%s%" PRId64, d ? " " : "", s->ne[d]);
-        put(&t, "] ");
-        put_state(&t, o.st[i], plan->n_members);
+        sheaf__put(&t, "  src%d ", i);
+        sheaf__put_tensor(&t, s);
+        sheaf__put_state(&t, o.st[i], plan->n_members);
         if (o.st[i].lie == SHEAF__S) {
             const struct sheaf_tensor *source = source_of(impl, o.value[i]);
             if (source == s) {
-                put(&t, "   as given");
+                sheaf__put(&t, "   as given");
             } else {
-                put(&t, "   from %s", name_of(source));
+                sheaf__put(&t, "   from %s", sheaf__name_of(source));
             }
             if (gathered < 0 && run->in[i] != o.value[i]) gathered = i;
         }
-        put(&t, "\n");
+        sheaf__put(&t, "\n");
     }
     if (gathered >= 0) put_reason(&t, impl, x, known ? &e : NULL, &o, gathered);
-    put(&t, "  done: '%s' is gathered, ", name_of(plan->values[gather->in[0]].tensor));
-    put_bytes(&t, gather->bytes);
-    put(&t, " a compute\n");
+    sheaf__put(&t, "  done: '%s' is gathered, ",
+               sheaf__name_of(plan->values[gather->in[0]].tensor));
+    sheaf__put_bytes(&t, gather->bytes);
+    sheaf__put(&t, " a compute\n");
     if (gathered < 0) return true;
     const struct sheaf_tensor *mine = source_of(impl, o.value[gathered]);
     for (int q = 0; q < o.n; q++) {
         if (q == gathered || o.st[q].lie != SHEAF__S) continue;
         const struct sheaf_tensor *other = source_of(impl, o.value[q]);
         if (other == mine) continue;
-        put(&t, "  try: give '%s' the cut of '%s', or mirror one of them\n", name_of(mine),
-            name_of(other));
+        sheaf__put(&t, "  try: give '%s' the cut of '%s', or mirror one of them\n",
+                   sheaf__name_of(mine), sheaf__name_of(other));
         return true;
     }
-    put(&t, "  try: cut '%s' along another dimension, or mirror it\n", name_of(mine));
+    sheaf__put(&t, "  try: cut '%s' along another dimension, or mirror it\n", sheaf__name_of(mine));
     return true;
 }

@@ -1,88 +1,75 @@
 /* The rows of a rule as text, one a line, without sizes: what a person reviews when the table
  * changes (tests/golden/split-rows.txt). Follows match.c row by row. */
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "split/rule.h"
-
-struct text {
-    char *buf;
-    size_t n, at;
-};
-
-static void put(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void put(struct text *t, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    const size_t room = t->at < t->n ? t->n - t->at : 0;
-    const int k = vsnprintf(room ? t->buf + t->at : NULL, room, fmt, ap);
-    va_end(ap);
-    if (k > 0) t->at += (size_t)k;
-}
 
 static bool in(const char *set, char c) { return set && c && strchr(set, c); }
 
 /* "S2", "S0 outer=I", "S0 inner=r", "S0 twice" for f+f; "M" if no factor of the set is there. */
-static void put_state(struct text *t, const struct sheaf__expr *e, int operand, uint32_t set) {
+static void put_state(struct sheaf__text *t, const struct sheaf__expr *e, int operand,
+                      uint32_t set) {
     for (int a = 0; a < SHEAF_MAX_DIMS; a++) {
         const struct sheaf__dim *d = &e->dim[operand][a];
         for (int i = 0; i < d->n; i++) {
             const struct sheaf__term *term = &d->term[i];
             for (int k = 0; k < term->n; k++) {
                 if (!(set >> term->factor[k] & 1)) continue;
-                put(t, "S%d", a);
-                if (d->n > 1) put(t, " in %d segments", d->n);
+                sheaf__put(t, "S%d", a);
+                if (d->n > 1) sheaf__put(t, " in %d segments", d->n);
                 for (int l = 0; l < term->n; l++) {
                     if (l == k || set >> term->factor[l] & 1) continue;
-                    put(t, " %s=%c", l < k ? "outer" : "inner", e->letter[term->factor[l]]);
+                    sheaf__put(t, " %s=%c", l < k ? "outer" : "inner", e->letter[term->factor[l]]);
                 }
                 return;
             }
         }
     }
-    put(t, "M");
+    sheaf__put(t, "M");
 }
 
-static void put_row(struct text *t, const char *name, const struct sheaf__expr *e, uint32_t set,
-                    bool summed, const char *remark) {
-    put(t, "  %-8s ", name);
+static void put_row(struct sheaf__text *t, const char *name, const struct sheaf__expr *e,
+                    uint32_t set, bool summed, const char *remark) {
+    sheaf__put(t, "  %-8s ", name);
     for (int i = 0; i < e->n_operands; i++) {
-        if (i) put(t, ", ");
+        if (i) sheaf__put(t, ", ");
         put_state(t, e, i, set);
     }
-    put(t, " -> ");
+    sheaf__put(t, " -> ");
     if (summed) {
-        put(t, "P");
+        sheaf__put(t, "P");
     } else {
         put_state(t, e, e->n_operands, set);
     }
-    put(t, "%s\n", remark);
+    sheaf__put(t, "%s\n", remark);
 }
 
-static void put_linear(struct text *t, const struct sheaf__rule *rule, int n_operands) {
+static void put_linear(struct sheaf__text *t, const struct sheaf__rule *rule, int n_operands) {
     if (rule->add_once) {
-        put(t, "  once     P, M -> P   (one member adds operand 1)\n");
-        put(t, "  once     M, P -> P   (one member adds operand 0; equal shapes)\n");
+        sheaf__put(t, "  once     P, M -> P   (one member adds operand 1)\n");
+        sheaf__put(t, "  once     M, P -> P   (one member adds operand 0; equal shapes)\n");
     }
     for (int l = 0; l < SHEAF__MAX_LINEAR && rule->linear[l]; l++) {
-        put(t, "  linear   ");
+        sheaf__put(t, "  linear   ");
         for (int i = 0; i < n_operands; i++)
-            put(t, "%s%s", i ? ", " : "", rule->linear[l] >> i & 1 ? "P" : "M");
-        put(t, " -> P\n");
+            sheaf__put(t, "%s%s", i ? ", " : "", rule->linear[l] >> i & 1 ? "P" : "M");
+        sheaf__put(t, " -> P\n");
     }
     /* m: a masked P */
     if (rule->mask)
-        put(t, "  mask     masks of x give m; S2, m, M -> m if cut and ids are those of m\n");
+        sheaf__put(t,
+                   "  mask     masks of x give m; S2, m, M -> m if cut and ids are those of m\n");
     for (int l = 0; l < SHEAF__MAX_LINEAR && rule->zero[l]; l++) {
-        put(t, "  mask     ");
+        sheaf__put(t, "  mask     ");
         for (int i = 0; i < n_operands; i++)
-            put(t, "%s%s", i ? ", " : "", rule->zero[l] >> i & 1 ? "m" : "M");
-        put(t, " -> m%s\n", rule->form == SHEAF__FORM_VIEW ? "   (columns stay columns)" : "");
+            sheaf__put(t, "%s%s", i ? ", " : "", rule->zero[l] >> i & 1 ? "m" : "M");
+        sheaf__put(t, " -> m%s\n",
+                   rule->form == SHEAF__FORM_VIEW ? "   (columns stay columns)" : "");
     }
 }
 
-static void put_kinds(struct text *t, const struct sheaf__rule *rule) {
+static void put_kinds(struct sheaf__text *t, const struct sheaf__rule *rule) {
     const struct {
         const char *set;
         char mark;
@@ -90,18 +77,18 @@ static void put_kinds(struct text *t, const struct sheaf__rule *rule) {
     bool first = true;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         for (const char *p = kinds[i].set; p && *p; p++) {
-            put(t, "%s%c%c", first ? "   " : " ", *p, kinds[i].mark);
+            sheaf__put(t, "%s%c%c", first ? "   " : " ", *p, kinds[i].mark);
             first = false;
         }
     }
 }
 
 size_t sheaf__rows_print(const struct sheaf__rule *rule, const char *expr, char *buf, size_t n) {
-    struct text t = {buf, n, 0};
+    struct sheaf__text t = {buf, n, 0};
     if (n) *buf = 0;
     if (rule->none) {
-        put(&t, "  none: %s\n", rule->none);
-        return t.at;
+        sheaf__put(&t, "  none: %s\n", rule->none);
+        return t.n;
     }
     if (rule->form != SHEAF__FORM_EXPR) {
         static const char *const forms[] = {
@@ -110,20 +97,20 @@ size_t sheaf__rows_print(const struct sheaf__rule *rule, const char *expr, char 
             [SHEAF__FORM_COPY] = "the cut is carried through the order of elements",
         };
         const int operands = rule->form == SHEAF__FORM_COPY ? 2 : 1;
-        put(&t, "  all M    %s -> M\n", operands == 2 ? "M, M" : "M");
-        put(&t, "  cut      %s -> S%s   (%s)\n", operands == 2 ? "S, S" : "S",
-            operands == 2 ? " of operand 1" : "", forms[rule->form]);
+        sheaf__put(&t, "  all M    %s -> M\n", operands == 2 ? "M, M" : "M");
+        sheaf__put(&t, "  cut      %s -> S%s   (%s)\n", operands == 2 ? "S, S" : "S",
+                   operands == 2 ? " of operand 1" : "", forms[rule->form]);
         put_linear(&t, rule, operands);
-        return t.at;
+        return t.n;
     }
     struct sheaf__expr e;
     if (!sheaf__expr_parse(rule, expr, &e)) {
-        put(&t, "  does not parse: %s\n", expr);
-        return t.at;
+        sheaf__put(&t, "  does not parse: %s\n", expr);
+        return t.n;
     }
-    put(&t, "  %s", expr);
+    sheaf__put(&t, "  %s", expr);
     put_kinds(&t, rule);
-    put(&t, "\n");
+    sheaf__put(&t, "\n");
     put_row(&t, "all M", &e, 0, false, "");
     uint32_t joint = 0;
     for (int f = 0; f < e.n_factors; f++) {
@@ -149,5 +136,5 @@ size_t sheaf__rows_print(const struct sheaf__rule *rule, const char *expr, char 
         }
     }
     put_linear(&t, rule, e.n_operands);
-    return t.at;
+    return t.n;
 }

@@ -7,14 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t gcd64(int64_t a, int64_t b) {
-    while (b) {
-        const int64_t t = a % b;
-        a = b;
-        b = t;
-    }
-    return a;
-}
+#include "base/arith.h"
 
 const char *sheaf_split_axis_name(enum sheaf_split_axis axis) {
     static const char *const names[] = {
@@ -129,7 +122,7 @@ enum sheaf_status sheaf_split_state_from_ne(enum sheaf_split_axis axis, int n_me
                                        " elements, %" PRIu32 " times",
                                        i, j, row[j], nr[i]);
             }
-            inner = gcd64(inner, row[j]);
+            inner = sheaf__gcd(inner, row[j]);
         }
         seg->outer = (int64_t)nr[i];
         seg->inner = inner ? inner : 1;

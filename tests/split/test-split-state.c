@@ -214,13 +214,11 @@ Test(cut, a_set_has_one_address_and_its_public_form_says_the_same) {
         const S *shown = sheaf__st_show(&pool, sheaf__st_s(2, cut));
         cr_assert_not_null(shown);
         cr_expect_eq(sheaf__cut_from_state(&pool, shown), cut);
-        bool covers = true, partition = true;
+        bool partition = true;
         for (int i = 0; i < N; i++) {
             const int owners = owns[i] + owns[N + i] + owns[2 * N + i];
-            covers = covers && owners > 0;
             partition = partition && owners == 1;
         }
-        cr_expect_eq(cut->covers, covers);
         cr_expect_eq(cut->partition, partition);
         if (partition) cr_expect(sheaf_split_state_is_partition(shown));
         for (int j = 0; j < 3; j++) {
@@ -263,7 +261,6 @@ Test(cut, groups_follow_query_heads) {
     cr_assert_not_null(g);
     cr_expect_eq(g->extent, 2);
     cr_expect_not(g->partition);
-    cr_expect(g->covers);
     for (int j = 0; j < 3; j++) cr_expect_eq(g->interval[j].lo, j > 0);
     sheaf_split_state_free(s);
     sheaf__pool_free(&pool);
