@@ -130,6 +130,12 @@ enum sheaf_status
 sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members,
                                  sheaf_backend_meta_get_split_state_t get_split_state, void *user,
                                  sheaf_backend_meta_step_fn visit, void *visit_user);
+/* Writes which rows of states were considered for a node of the graph, what each would move and
+ * compute, and why the one taken won: at most n bytes, always terminated. Local. */
+enum sheaf_status
+sheaf_backend_meta_explain_node(const struct sheaf_cgraph *graph, int n_members,
+                                sheaf_backend_meta_get_split_state_t get_split_state, void *user,
+                                int node, char *buf, size_t n);
 /* "all-reduce" */
 const char *sheaf_backend_meta_step_name(const struct sheaf_backend_meta_step *step);
 

@@ -87,6 +87,28 @@ static void visit_steps(const struct sheaf__split_plan *plan, const struct sheaf
     }
 }
 
+static void free_leaves(struct leaves *l) {
+    for (int i = 0; l->state && i < l->graph->n_leafs; i++) sheaf_split_state_free(l->state[i]);
+    free(l->state);
+}
+
+static enum sheaf_status find_leaves(struct leaves *l, int n_members,
+                                     sheaf_backend_meta_get_split_state_t get_split_state,
+                                     void *user) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    l->state = calloc((size_t)l->graph->n_leafs + 1, sizeof *l->state);
+    if (!l->state)
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "describe plan: out of memory");
+    for (int i = 0; i < l->graph->n_leafs && !st; i++) {
+        if (!(l->graph->leafs[i]->flags & SHEAF_TENSOR_FLAG_INPUT)) {
+            st = get_split_state(l->graph->leafs[i], user, &l->state[i]);
+        } else if (!(l->state[i] = sheaf_split_state_mirrored(n_members))) {
+            st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "describe plan: out of memory");
+        }
+    }
+    return st;
+}
+
 enum sheaf_status
 sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members,
                                  sheaf_backend_meta_get_split_state_t get_split_state, void *user,
@@ -98,21 +120,25 @@ sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members
     }
     struct leaves leaves = {.graph = graph};
     struct sheaf__split_plan *plan = NULL;
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    leaves.state = calloc((size_t)graph->n_leafs + 1, sizeof *leaves.state);
-    if (!leaves.state)
-        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "describe plan: out of memory");
-    for (int i = 0; i < graph->n_leafs && !st; i++) {
-        if (!(graph->leafs[i]->flags & SHEAF_TENSOR_FLAG_INPUT)) {
-            st = get_split_state(graph->leafs[i], user, &leaves.state[i]);
-        } else if (!(leaves.state[i] = sheaf_split_state_mirrored(n_members))) {
-            st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "describe plan: out of memory");
-        }
-    }
+    enum sheaf_status st = find_leaves(&leaves, n_members, get_split_state, user);
     if (!st) st = sheaf__split_plan_new(graph, n_members, leaf_state, &leaves, &plan);
     if (!st) visit_steps(plan, graph, visit, visit_user);
     sheaf__split_plan_free(plan);
-    for (int i = 0; i < graph->n_leafs; i++) sheaf_split_state_free(leaves.state[i]);
-    free(leaves.state);
+    free_leaves(&leaves);
+    return st;
+}
+
+enum sheaf_status
+sheaf_backend_meta_explain_node(const struct sheaf_cgraph *graph, int n_members,
+                                sheaf_backend_meta_get_split_state_t get_split_state, void *user,
+                                int node, char *buf, size_t n) {
+    if (!graph || n_members < 1 || !get_split_state || node < 0 || node >= graph->n_nodes)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "explain node: it takes a graph and one of its nodes, at least one "
+                               "member, and a function that gives split states");
+    struct leaves leaves = {.graph = graph};
+    enum sheaf_status st = find_leaves(&leaves, n_members, get_split_state, user);
+    if (!st) st = sheaf__split_considered(graph, n_members, leaf_state, &leaves, node, buf, n);
+    free_leaves(&leaves);
     return st;
 }

@@ -45,6 +45,14 @@ bool sheaf__st_fits(struct sheaf__st st, enum sheaf_type type) {
     return st.lie != SHEAF__S || st.axis != 0 || sheaf__cut_aligned(st.cut, sheaf_blck_size(type));
 }
 
+bool sheaf__row_same(const struct sheaf__row *a, const struct sheaf__row *b) {
+    bool same = !strcmp(a->name, b->name) && !strcmp(a->factor, b->factor) &&
+                a->n_operands == b->n_operands && sheaf__st_equal(a->out, b->out);
+    for (int i = 0; i < a->n_operands && same; i++)
+        same = sheaf__st_equal(a->need[i].st, b->need[i].st);
+    return same;
+}
+
 static struct sheaf__row row_of(const struct matcher *m, const char *name) {
     struct sheaf__row row = {.name = name, .n_operands = m->n, .addend = -1};
     return row;

@@ -48,6 +48,8 @@ void sheaf__rows_visit_by(struct sheaf__pool *pool, const struct sheaf_tensor *n
 
 /* Number of operands that the node reads as tensors with states (src without holes at the end). */
 int sheaf__n_operands(const struct sheaf_tensor *node);
+/* Do the rows need the same of every operand and give the same? */
+bool sheaf__row_same(const struct sheaf__row *a, const struct sheaf__row *b);
 bool sheaf__need_met(const struct sheaf__need *need, struct sheaf__st st);
 /* A slice of this state is whole blocks of the type. */
 bool sheaf__st_fits(struct sheaf__st st, enum sheaf_type type);

@@ -141,7 +141,7 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
 
 /* ---- the whole graph ---- */
 
-static enum sheaf_status prepare(struct planner *p) {
+enum sheaf_status sheaf__plan_prepare(struct planner *p) {
     const struct sheaf_cgraph *g = p->graph;
     p->first_step = p->last_step = NONE;
     p->n_slots = 64;
@@ -175,8 +175,20 @@ static enum sheaf_status prepare(struct planner *p) {
                                       .entry = p->entry,
                                       .n_entries = p->n_entries,
                                       .self = p->self,
-                                      .operand = p->operand};
+                                      .operand = p->operand,
+                                      .watch = p->of.watch};
     return sheaf__search_new(&p->of, &p->search);
+}
+
+void sheaf__plan_end(struct planner *p) {
+    sheaf__search_free(p->search);
+    free(p->self);
+    free(p->operand);
+    free(p->entry);
+    free(p->slot);
+    free(p->value);
+    free(p->step);
+    free(p->node_value);
 }
 
 /* A reader of a result after the compute wants it whole or in slices, not in addends. That holds
@@ -267,19 +279,12 @@ enum sheaf_status sheaf__split_plan_new(const struct sheaf_cgraph *graph, int n_
                         .leaf_state = leaf_state,
                         .user = user,
                         .pool = &impl->pool};
-    status = prepare(&p);
+    status = sheaf__plan_prepare(&p);
     for (int i = 0; i < graph->n_nodes && status == SHEAF_STATUS_SUCCESS; i++)
         status = plan_node(&p, i);
     if (status == SHEAF_STATUS_SUCCESS) status = finish(&p);
     if (status == SHEAF_STATUS_SUCCESS) status = publish(&p, impl);
-    sheaf__search_free(p.search);
-    free(p.self);
-    free(p.operand);
-    free(p.entry);
-    free(p.slot);
-    free(p.value);
-    free(p.step);
-    free(p.node_value);
+    sheaf__plan_end(&p);
     if (status == SHEAF_STATUS_SUCCESS) {
         *out = &impl->plan;
     } else {

@@ -79,6 +79,13 @@ bool sheaf__split_contributes_zero(const struct sheaf__split_plan *plan,
                                    const struct sheaf__split_step *step,
                                    const struct sheaf_cgraph *graph, int member);
 
+/* Writes which rows the planner considered for a node: what each moves, here and in the whole graph
+ * if it is taken, how much a member computes, and why the one that is taken won. At most n bytes,
+ * always terminated. */
+enum sheaf_status sheaf__split_considered(const struct sheaf_cgraph *graph, int n_members,
+                                          sheaf__leaf_state_fn leaf_state, void *user, int node,
+                                          char *buf, size_t n);
+
 /* Says why the operands of a node had to be gathered: the node, its rule, every operand's state and
  * where it comes from, the row that came closest, what was done, and a suggestion. Writes at most n
  * bytes, always terminated. False, and an empty text, if nothing was gathered for the node (sums of

@@ -88,6 +88,10 @@ enum sheaf_status sheaf__plan_mirror(struct planner *p, int e, enum mirror_for w
 enum sheaf_status sheaf__plan_write_back(struct planner *p, int written, int node);
 
 /* ---- plan.c ---- */
+/* Entries, states of leaves, and the search. sheaf__plan_end frees what a planner holds, in any
+ * state. */
+enum sheaf_status sheaf__plan_prepare(struct planner *p);
+void sheaf__plan_end(struct planner *p);
 /* Makes sure that the operand has a usable value, and returns the entry to take it from: the
  * operand's own, or that of the tensor that it is a view of after an in-place write. */
 enum sheaf_status sheaf__plan_refresh(struct planner *p, struct sheaf_tensor *t, int *entry);

@@ -168,6 +168,48 @@ static bool select_ways(struct sheaf__search *s) {
     return true;
 }
 
+/* ---- a node that a person asks about ---- */
+
+static bool same_row(const struct sheaf__considered *c, const struct sheaf__option *o) {
+    return c->none == o->none && (o->none || sheaf__row_same(&c->row, &o->row));
+}
+
+static void note(struct sheaf__watch *w, const struct sheaf__option *o) {
+    for (int i = 0; i < w->n; i++) {
+        if (same_row(&w->row[i], o)) return;
+    }
+    if (w->n == SHEAF__MAX_CONSIDERED) return;
+    w->row[w->n++] = (struct sheaf__considered){.row = o->row,
+                                                .none = o->none,
+                                                .gathers = o->left_out == SHEAF__GATHERS,
+                                                .doubled = o->left_out == SHEAF__DOMINATED,
+                                                .cost = o->cost,
+                                                .collectives = o->collectives};
+}
+
+/* What the node can do with these sets; of the node that is watched, all of it is noted, and the
+ * row that is asked for is the only one. NULL: out of memory. */
+static const struct sheaf__known *choices(struct sheaf__search *s, int node, const int *set) {
+    struct sheaf__watch *w = s->of->watch;
+    if (!w || w->node != node) return sheaf__options_of(s->options, set);
+    const struct sheaf__option *all;
+    const int n = sheaf__options_all(s->options, set, &all);
+    if (n < 0) return NULL;
+    struct sheaf__known *one = NULL;
+    for (int i = 0; i < SHEAF__MAX_OPERANDS && s->of->graph->nodes[node]->src[i] && !w->n; i++)
+        w->operand[i] = s->sets.set[set[i]];
+    if (w->only >= 0) one = sheaf__pool_alloc(s->of->pool, sizeof *one + sizeof *one->option);
+    for (int i = 0; i < n; i++) {
+        if (w->only < 0) {
+            note(w, &all[i]);
+        } else if (one && same_row(&w->row[w->only], &all[i])) {
+            one->option[0] = all[i];
+            one->n = 1;
+        }
+    }
+    return w->only < 0 ? sheaf__options_of(s->options, set) : one;
+}
+
 /* Every way, continued by everything that the node can do. */
 static bool pass(struct sheaf__search *s, int node, int *initial) {
     const struct sheaf__search_of *of = s->of;
@@ -190,7 +232,7 @@ static bool pass(struct sheaf__search *s, int node, int *initial) {
         const int *slot = s->now.slot + (size_t)a * (size_t)s->n_slots;
         int set[SHEAF__MAX_OPERANDS];
         for (int i = 0; i < n; i++) set[i] = set_at(s, slot, initial, operand[i]);
-        const struct sheaf__known *k = sheaf__options_of(s->options, set);
+        const struct sheaf__known *k = choices(s, node, set);
         if (!k || !room(&s->then, s->then.n + k->n + 1, s->n_slots)) return false;
         for (int o = 0; o < k->n; o++) {
             const struct sheaf__option *option = &k->option[o];
@@ -295,8 +337,8 @@ static bool search(struct sheaf__search *s) {
         if (of->graph->nodes[i]->op == SHEAF_OP_NONE) continue;
         if (!pass(s, i, initial)) goto out;
     }
-    int at = s->now.way[0].record;
-    for (int i = n_nodes - 1; i >= 0; i--) {
+    int at = s->now.n ? s->now.way[0].record : NONE;
+    for (int i = n_nodes - 1; i >= 0 && at != NONE; i--) {
         if (of->graph->nodes[i]->op == SHEAF_OP_NONE) continue;
         if (!s->record[at].option->none) s->row[i] = &s->record[at].option->row;
         at = s->record[at].before;
@@ -341,4 +383,11 @@ void sheaf__search_free(struct sheaf__search *s) {
 
 const struct sheaf__row *sheaf__search_row(const struct sheaf__search *s, int node) {
     return s->row[node];
+}
+
+bool sheaf__search_total(const struct sheaf__search *s, int64_t *cost, int *collectives) {
+    if (s->now.n == 0) return false;
+    *cost = s->now.way[0].cost;
+    *collectives = s->now.way[0].collectives;
+    return true;
 }

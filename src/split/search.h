@@ -14,6 +14,7 @@
 
 #include "sheaf/graph.h"
 #include "split/match.h"
+#include "split/sets.h"
 
 /* A tensor that the graph mentions. */
 struct sheaf__entry {
@@ -28,13 +29,32 @@ struct sheaf__entry {
     int values; /* newest value */
 };
 
+struct sheaf__watch;
 struct sheaf__search_of {
     const struct sheaf_cgraph *graph;
     struct sheaf__pool *pool;
     const struct sheaf__entry *entry;
     int n_entries;
-    const int *self;    /* [nodes] entries */
-    const int *operand; /* [nodes][SHEAF__MAX_OPERANDS] entries */
+    const int *self;            /* [nodes] entries */
+    const int *operand;         /* [nodes][SHEAF__MAX_OPERANDS] entries */
+    struct sheaf__watch *watch; /* NULL: none */
+};
+
+/* What one node can do, for a person: the search fills it in when it comes to the node. */
+enum { SHEAF__MAX_CONSIDERED = 64 };
+struct sheaf__considered {
+    struct sheaf__row row;
+    bool none;             /* no row: an in-place write that goes through a copy */
+    bool gathers, doubled; /* left out, see enum sheaf__left_out */
+    int64_t cost;          /* of the conversions for this node, times members */
+    int collectives;
+};
+struct sheaf__watch {
+    int node;
+    int only; /* >= 0: the node takes that one of `row`; -1: what is best */
+    struct sheaf__set operand[SHEAF__MAX_OPERANDS]; /* as the node finds them */
+    int n;
+    struct sheaf__considered row[SHEAF__MAX_CONSIDERED];
 };
 
 struct sheaf__search;
@@ -43,6 +63,10 @@ void sheaf__search_free(struct sheaf__search *s);
 /* NULL: none (leaves; writes for which there is no row; what such a write left out of date): then
  * decide.c chooses for the node alone. */
 const struct sheaf__row *sheaf__search_row(const struct sheaf__search *s, int node);
+
+/* Cost (bytes that a member receives, times members) and collectives of the whole graph; false: no
+ * plan takes the row that is asked for. */
+bool sheaf__search_total(const struct sheaf__search *s, int64_t *cost, int *collectives);
 
 /* What becomes of a masked result if the graph writes to the mask, or over the addends: they are
  * not what they were. */

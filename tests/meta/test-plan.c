@@ -273,6 +273,63 @@ Test(plan_info, links_are_measured_between_ranks) {
     cr_expect_eq(count("predicted time"), 1, "%s", out);
 }
 
+/* A product whose operands fit, a sum that is put off, a write into the cache, and a product cut
+ * against its weight: the text is what a person reads, so it is compared whole.
+ * SHEAF_TEST_UPDATE_GOLDEN=1 writes the file. */
+Test(plan_info, explains_what_was_considered) {
+    static const char *const args[] = {"--members 3 --explain attn_out-1",
+                                       "--members 3 --explain layer-1", "--members 3 --explain 50",
+                                       "--members 2 --tokens 16 --explain ffn_out-0",
+                                       "--members 2 --explain 66"};
+    static char all[1 << 14], golden[1 << 14];
+    const char *path = SHEAF_SOURCE_DIR "/tests/golden/explain.txt";
+    size_t at = 0;
+    for (size_t i = 0; i < sizeof args / sizeof *args; i++) {
+        char cmd[256];
+        snprintf(cmd, sizeof cmd, "-m " MODEL " --plan %s", args[i]);
+        cr_assert_eq(info(cmd), 0, "%s", out);
+        const char *text = strstr(out, "\nnode ");
+        cr_assert_not_null(text, "%s", out);
+        at += (size_t)snprintf(all + at, sizeof all - at, "%s\n%s\n", args[i], text + 1);
+        cr_assert_lt(at, sizeof all);
+    }
+    FILE *f = fopen(path, getenv("SHEAF_TEST_UPDATE_GOLDEN") ? "w+" : "r");
+    cr_assert_not_null(f, "%s", path);
+    if (getenv("SHEAF_TEST_UPDATE_GOLDEN")) cr_assert_eq(fwrite(all, 1, at, f), at);
+    rewind(f);
+    golden[fread(golden, 1, sizeof golden - 1, f)] = 0;
+    fclose(f);
+    cr_expect_str_eq(all, golden);
+}
+
+/* The whole graph moves what the plan's totals say. */
+Test(plan_info, the_explanation_counts_what_the_plan_moves) {
+    cr_assert_eq(info("-m " MODEL " --plan --members 2 --explain attn_out-1"), 0, "%s", out);
+    cr_expect(strstr(out, "9216 bytes in 9 "), "%s", out);
+    cr_assert_eq(info("-m " MODEL " --plan --members 2"), 0, "%s", out);
+    cr_expect(strstr(out, "9 all-reduce of 9216 bytes together"), "%s", out);
+}
+
+Test(plan_info, explains_only_what_is_computed) {
+    static const struct {
+        const char *tensor, *want;
+    } cases[] = {
+        {"atn_out-1", "--explain: the graph has no tensor 'atn_out-1'; did you mean 'attn_out-1'"},
+        {"99999", "--explain: the graph has no tensor '99999'"},
+        {"blk.1.attn_q.weight", "'blk.1.attn_q.weight' is not computed; --split gives its state. "
+                                "Ask for node "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char args[256];
+        snprintf(args, sizeof args, "-m " MODEL " --plan --members 3 --explain %s",
+                 cases[i].tensor);
+        cr_expect_gt(info(args), 0, "%s", out);
+        cr_expect(strstr(out, cases[i].want), "%s: %s", cases[i].tensor, out);
+    }
+    cr_expect_gt(info("-m " MODEL " --explain attn_out-1"), 0, "%s", out);
+    cr_expect(strstr(out, "want --plan"), "%s", out);
+}
+
 /* Collectives and bytes of the architectures, so that a change of the planner shows its effect on
  * them. SHEAF_TEST_UPDATE_GOLDEN=1 writes the file. */
 Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {

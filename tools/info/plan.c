@@ -264,6 +264,11 @@ enum sheaf_status plan_print(const struct sheaf__weights *model, struct sheaf__p
                                model->hp.n_layer - 1);
     st = sheaf__outline_new(model, o->n_tokens, o->n_kv, SHEAF_TYPE_F16, &outline);
     if (st) return st;
+    if (o->explain) {
+        st = plan_explain(outline->graph, policy, o->explain);
+        sheaf__outline_free(outline);
+        return st;
+    }
     r.outline = outline;
     r.read = calloc((size_t)r.n_members, sizeof *r.read);
     if (!r.read || !section_open(&r.detail)) {

@@ -9,13 +9,15 @@
 #include "model/run/session.h"
 
 struct plan_options {
-    const char *dot;   /* file of the picture; NULL: none */
-    int64_t layer;     /* shown step by step and drawn */
-    int64_t n_tokens;  /* evaluated at once */
-    int64_t n_kv;      /* rows of the cache that attention reads */
-    double bandwidth;  /* bytes a second that a member reads; 0: measured on the job's devices */
-    const char *link;  /* name of a link, "us,GB/s", or NULL: measured if the job has ranks */
-    bool hypothetical; /* the members are not the job's devices */
+    const char *explain; /* name of a tensor or number of a node: only what was considered for it;
+                            NULL: the plan */
+    const char *dot;     /* file of the picture; NULL: none */
+    int64_t layer;       /* shown step by step and drawn */
+    int64_t n_tokens;    /* evaluated at once */
+    int64_t n_kv;        /* rows of the cache that attention reads */
+    double bandwidth;    /* bytes a second that a member reads; 0: measured on the job's devices */
+    const char *link;    /* name of a link, "us,GB/s", or NULL: measured if the job has ranks */
+    bool hypothetical;   /* the members are not the job's devices */
 };
 
 /* Times of messages and spans, and the source of each. */
@@ -37,6 +39,10 @@ double plan_costs_collective(const struct plan_costs *c, enum sheaf_comm_kind ki
 /* Prints the plan of `policy` and writes the picture. Rank 0 alone. */
 enum sheaf_status plan_print(const struct sheaf__weights *model, struct sheaf__policy *policy,
                              const struct plan_options *o, const struct plan_costs *costs);
+
+/* What was considered for the nodes of that name, or with that number. Rank 0 alone. */
+enum sheaf_status plan_explain(const struct sheaf_cgraph *graph, struct sheaf__policy *policy,
+                               const char *name);
 
 /* ---- the picture: begin, a step at a time, end ---- */
 

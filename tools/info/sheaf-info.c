@@ -23,6 +23,8 @@ static const char usage[] =
     "  --links          latency and rate of the links between members, as measured now, the\n"
     "                   least time of an all-reduce by them, and the algorithms chosen\n"
     "  --plan           the plan: spans, collectives and their bytes, predicted time\n"
+    "  --explain TENSOR of the plan: which rows of states were considered for this tensor, what\n"
+    "                   each moves and computes, and why the one taken won\n"
     "  --plan-dot FILE  the plan of one layer as a Graphviz file (dot -Tsvg FILE)\n"
     "  --members N      plan for N members that the job need not have\n"
     "  --layer N        layer that is shown step by step and drawn (0)\n"
@@ -217,10 +219,10 @@ static enum sheaf_status parse_plan(struct options *o) {
     p->hypothetical = o->members > 0;
     o->plan = o->plan || p->dot;
     const bool more = o->layer_text || o->members_text || o->tokens_text || o->past_text ||
-                      o->bandwidth_text || p->link;
+                      o->bandwidth_text || p->link || p->explain;
     if (more && !o->plan)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "--layer, --members, --tokens, --past, --link and "
+                               "--layer, --members, --tokens, --past, --link, --explain and "
                                "--bandwidth want --plan");
     if (o->plan && !o->params.path)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--plan wants a model (-m)");
@@ -245,6 +247,7 @@ static enum sheaf_status parse(int argc, char **argv, struct options *o) {
         {"--devices", "--devices", &o->params.devices, NULL},
         {"--links", "--links", NULL, &o->links},
         {"--plan", "--plan", NULL, &o->plan},
+        {"--explain", "--explain", &o->plan_options.explain, NULL},
         {"--plan-dot", "--plan-dot", &o->plan_options.dot, NULL},
         {"--layer", "--layer", &o->layer_text, NULL},
         {"--members", "--members", &o->members_text, NULL},
