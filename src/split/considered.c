@@ -1,5 +1,5 @@
-/* Words for a person who asks about one node: the rows that were considered for it. What a row
- * costs the whole graph is found by another search in which the node takes it. */
+/* Text about one node: the rows that were considered for it. The cost of a row for the whole graph
+ * is found by another search in which the node takes the row. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -40,7 +40,7 @@ double plan_costs_collective(const struct plan_costs *c, enum sheaf_comm_kind ki
 enum sheaf_status plan_print(const struct sheaf__weights *model, struct sheaf__policy *policy,
                              const struct plan_options *o, const struct plan_costs *costs);
 
-/* What was considered for the nodes of that name, or with that number. Rank 0 alone. */
+/* The rows considered for the nodes of that name, or with that number. Rank 0 alone. */
 enum sheaf_status plan_explain(const struct sheaf_cgraph *graph, struct sheaf__policy *policy,
                                const char *name);
 
