@@ -1,7 +1,7 @@
 /* Chat formats: recognition and the exact prompts. */
 #include "tokenizer-fixture.h"
 
-#include "model/text/chat.h"
+#include "sheaf/chat.h"
 
 /* Shortened from the templates of the models named. */
 static const char smollm2[] =

@@ -12,7 +12,7 @@
 
 #include "model/random_model.h"
 #include "model/run/session.h"
-#include "model/text/tokenizer.h"
+#include "sheaf/tokenizer.h"
 #include "temp_dir.h"
 
 #define MODELS SHEAF_SOURCE_DIR "/models/"

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/text/candidates.h"
-#include "model/text/sampler.h"
+#include "sheaf/candidates.h"
+#include "sheaf/sampler.h"
 
 #define N_OF(array) (sizeof(array) / sizeof *(array))
 
@@ -55,14 +55,14 @@ static int by_rank(const void *a, const void *b) {
 Test(exp, close_to_the_library) {
     double worst = 0;
     for (double x = 0; x > -708; x -= 0.00371) {
-        double error = fabs(sheaf_exp_negative(x) / exp(x) - 1);
+        double error = fabs(sheaf__exp_negative(x) / exp(x) - 1);
         if (error > worst) worst = error;
     }
     cr_expect_lt(worst, 1e-14, "relative error %g", worst);
-    cr_expect_eq(sheaf_exp_negative(0), 1.0);
-    cr_expect_eq(sheaf_exp_negative(-INFINITY), 0.0);
-    cr_expect_eq(sheaf_exp_negative(-1e300), 0.0);
-    for (double x = -1e-17; x > -1; x *= 1.7) cr_expect_leq(sheaf_exp_negative(x), 1.0);
+    cr_expect_eq(sheaf__exp_negative(0), 1.0);
+    cr_expect_eq(sheaf__exp_negative(-INFINITY), 0.0);
+    cr_expect_eq(sheaf__exp_negative(-1e300), 0.0);
+    for (double x = -1e-17; x > -1; x *= 1.7) cr_expect_leq(sheaf__exp_negative(x), 1.0);
 }
 
 /* The same bits on every machine: taken from one of them. */
@@ -75,8 +75,8 @@ Test(exp, golden_bits) {
         {-300.125, 0x1.01fc80984719dp-433},
     };
     for (size_t i = 0; i < N_OF(golden); i++)
-        cr_expect_eq(sheaf_exp_negative(golden[i].x), golden[i].y, "exp(%g) is %a", golden[i].x,
-                     sheaf_exp_negative(golden[i].x));
+        cr_expect_eq(sheaf__exp_negative(golden[i].x), golden[i].y, "exp(%g) is %a", golden[i].x,
+                     sheaf__exp_negative(golden[i].x));
 }
 
 /* ---- candidates ---- */

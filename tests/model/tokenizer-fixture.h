@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/text/tokenizer.h"
 #include "model/text/tokenizer_impl.h"
 #include "model/text/unicode.h"
 #include "sheaf/gguf.h"
+#include "sheaf/tokenizer.h"
 
 #define N_OF(array) (sizeof(array) / sizeof *(array))
 

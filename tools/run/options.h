@@ -4,7 +4,7 @@
 
 #include "sheaf/type.h"
 
-#include "model/text/sampler.h"
+#include "sheaf/sampler.h"
 
 struct run_options {
     const char *model, *prompt, *file;

@@ -5,8 +5,8 @@
 #include <stdio.h>
 
 #include "model/run/session.h"
-#include "model/text/tokenizer.h"
 #include "options.h"
+#include "sheaf/tokenizer.h"
 
 enum run_stop { RUN_LENGTH, RUN_EOG, RUN_CONTEXT, RUN_INTERRUPTED, RUN_FAILED, RUN_STOP_COUNT };
 

@@ -17,9 +17,9 @@
 #include "sheaf/world.h"
 
 #include "model/run/logits.h"
-#include "model/text/chat.h"
-#include "model/text/sampler.h"
 #include "run.h"
+#include "sheaf/chat.h"
+#include "sheaf/sampler.h"
 
 enum { EXIT_BAD_USAGE = 2, EXIT_INTERRUPTED = 130, MIN_CANDIDATES = 64 };
 

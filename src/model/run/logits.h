@@ -7,7 +7,7 @@
 
 #include "sheaf/tensor.h"
 
-#include "model/text/candidates.h"
+#include "sheaf/candidates.h"
 
 struct sheaf__logits;
 

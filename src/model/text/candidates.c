@@ -2,7 +2,7 @@
  *
  * While selecting, data is a heap with the worst kept candidate at the root, so a logit that is not
  * among the best costs one comparison; at the end the heap is sorted in place. */
-#include "model/text/candidates.h"
+#include "sheaf/candidates.h"
 
 #include <float.h>
 #include <math.h>
@@ -35,7 +35,7 @@ void sheaf_candidates_clear(struct sheaf_candidates *c) {
 
 /* Cody and Waite: x = k ln 2 + r with |r| <= ln 2 / 2, then the Taylor series of exp(r). Only
  * additions and products, no contraction: the same everywhere. */
-double sheaf_exp_negative(double x) {
+double sheaf__exp_negative(double x) {
     const double round = 0x1.8p52; /* adding it leaves an integer in the low bits */
     const double ln2_hi = 0x1.62e42fee00000p-1, ln2_lo = 0x1.a39ef35793c76p-33;
     if (!(x > -708.0)) return 0; /* below the normal numbers */
@@ -121,8 +121,8 @@ enum sheaf_status sheaf_candidates_select(struct sheaf_candidates *c, const floa
         size_t i = 0;
         for (; i + 4 <= n; i += 4)
             for (size_t j = 0; j < 4; j++)
-                sum[j] += sheaf_exp_negative((double)logits[i + j] - (double)c->max);
-        for (; i < n; i++) sum[0] += sheaf_exp_negative((double)logits[i] - (double)c->max);
+                sum[j] += sheaf__exp_negative((double)logits[i + j] - (double)c->max);
+        for (; i < n; i++) sum[0] += sheaf__exp_negative((double)logits[i] - (double)c->max);
         c->sum_exp = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
     sort(c);
@@ -133,10 +133,10 @@ static void add_totals(struct sheaf_candidates *c, size_t n_seen, float max, dou
     c->n_seen += n_seen;
     if (max > c->max) {
         double old = c->max > -INFINITY ? (double)c->max - (double)max : -INFINITY;
-        c->sum_exp = c->sum_exp * sheaf_exp_negative(old) + sum;
+        c->sum_exp = c->sum_exp * sheaf__exp_negative(old) + sum;
         c->max = max;
     } else if (max > -INFINITY) {
-        c->sum_exp += sum * sheaf_exp_negative((double)max - (double)c->max);
+        c->sum_exp += sum * sheaf__exp_negative((double)max - (double)c->max);
     }
 }
 

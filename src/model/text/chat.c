@@ -1,5 +1,5 @@
 /* Recognising and writing chat formats; see chat.h. One table row a format. */
-#include "model/text/chat.h"
+#include "sheaf/chat.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  *
  * Probabilities stay unnormalised weights exp(logit - max); only comparisons and one product with
  * the total are needed, so no logarithm and no library exp is. */
-#include "model/text/sampler.h"
+#include "sheaf/sampler.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -100,7 +100,7 @@ bool sheaf_sampler_needs_sum(const struct sheaf_sampler *s) {
 
 /* Unnormalised probability of candidate i at a temperature. */
 static double weight(const struct sheaf_candidates *c, size_t i, double temperature) {
-    return sheaf_exp_negative(((double)c->data[i].logit - (double)c->data[0].logit) / temperature);
+    return sheaf__exp_negative(((double)c->data[i].logit - (double)c->data[0].logit) / temperature);
 }
 
 size_t sheaf_sampler_n_kept(const struct sheaf_sampler *s, const struct sheaf_candidates *c) {

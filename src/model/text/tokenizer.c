@@ -3,7 +3,7 @@
  * Encoding: spellings of special tokens cut the text into fragments; a fragment is one run of the
  * merger (SentencePiece-style) or one run for each word of the pre-tokenizer (BPE); symbols that
  * are no tokens fall back to byte tokens. */
-#include "model/text/tokenizer.h"
+#include "sheaf/tokenizer.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
 #define SHEAF_MODEL_TOKENIZER_IMPL_H
 
 #include "model/text/pretokenizer.h"
-#include "model/text/tokenizer.h"
 #include "model/text/vocab.h"
+#include "sheaf/tokenizer.h"
 
 /* Values of tokenizer.ggml.token_type */
 enum sheaf__token_type {

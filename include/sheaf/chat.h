@@ -4,10 +4,10 @@
  * template, by its special tokens; templates are not executed. Of a ChatML template the system
  * message that it inserts when there is none is kept. The prompt is to be encoded with
  * SHEAF_TOKENIZE_ADD_SPECIAL | SHEAF_TOKENIZE_PARSE_SPECIAL (the text holds no bos). */
-#ifndef SHEAF_MODEL_CHAT_H
-#define SHEAF_MODEL_CHAT_H
+#ifndef SHEAF_CHAT_H
+#define SHEAF_CHAT_H
 
-#include "model/text/tokenizer.h"
+#include "sheaf/tokenizer.h"
 
 enum sheaf_chat_format {
     SHEAF_CHAT_CHATML, /* <|im_start|>role ... <|im_end|> (Qwen, SmolLM) */

@@ -10,8 +10,8 @@
  * after creation (any number of threads) and keeps nothing of the GGUF reader. Metadata that
  * contradicts itself yields SHEAF_STATUS_INVALID, a family or pre-tokenizer that is not built in
  * SHEAF_STATUS_UNSUPPORTED; the text names the key. */
-#ifndef SHEAF_MODEL_TOKENIZER_H
-#define SHEAF_MODEL_TOKENIZER_H
+#ifndef SHEAF_TOKENIZER_H
+#define SHEAF_TOKENIZER_H
 
 #include "sheaf/gguf.h"
 

@@ -10,10 +10,10 @@
  * Generator: xoshiro256** seeded by splitmix64 (Blackman and Vigna, 2018). The same seed and
  * candidates give the same tokens on every machine. A sampler belongs to one thread at a time.
  * sheaf_sampler_sample does not allocate. */
-#ifndef SHEAF_MODEL_SAMPLER_H
-#define SHEAF_MODEL_SAMPLER_H
+#ifndef SHEAF_SAMPLER_H
+#define SHEAF_SAMPLER_H
 
-#include "model/text/candidates.h"
+#include "sheaf/candidates.h"
 
 struct sheaf_sampler_params {
     size_t size;       /* sizeof(struct sheaf_sampler_params) */

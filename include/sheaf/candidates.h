@@ -6,8 +6,8 @@
  * equal logits the lower id. exp is our own, so that a machine's math library does not matter.
  *
  * No function here allocates, except sheaf_candidates_new. */
-#ifndef SHEAF_MODEL_CANDIDATES_H
-#define SHEAF_MODEL_CANDIDATES_H
+#ifndef SHEAF_CANDIDATES_H
+#define SHEAF_CANDIDATES_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,6 +51,6 @@ enum sheaf_status sheaf_candidates_merge_packed(struct sheaf_candidates *c, cons
                                                 size_t size);
 
 /* exp(x) for x <= 0, the same bits on every machine; relative error below 1e-14. */
-double sheaf_exp_negative(double x);
+double sheaf__exp_negative(double x);
 
 #endif
