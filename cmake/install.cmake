@@ -1,10 +1,9 @@
-# `cmake --install` lays down headers, libsheaf, and its description for CMake and pkg-config.
-# The tools install themselves (tools/CMakeLists.txt). sheaf_model is an example, not an interface,
-# so it is not installed: the tools link it statically.
+# `cmake --install` lays down headers, libsheaf, libsheaf-model, and their descriptions for CMake and pkg-config.
+# The tools install themselves (tools/CMakeLists.txt).
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/sheaf)
 
-install(TARGETS sheaf EXPORT sheafTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS sheaf sheaf-model EXPORT sheafTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/sheaf DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN *.h)
 install(EXPORT sheafTargets NAMESPACE sheaf:: DESTINATION ${package_dir})
@@ -18,5 +17,7 @@ install(FILES ${PROJECT_BINARY_DIR}/sheafConfig.cmake ${PROJECT_BINARY_DIR}/shea
 
 # ${pcfiledir} keeps the file right when the prefix is moved.
 file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-configure_file(${CMAKE_CURRENT_LIST_DIR}/sheaf.pc.in ${PROJECT_BINARY_DIR}/sheaf.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/sheaf.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(pc sheaf sheaf-model)
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/${pc}.pc.in ${PROJECT_BINARY_DIR}/${pc}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${pc}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()

@@ -15,6 +15,10 @@
 
 #include "sheaf/status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct sheaf_candidate {
     int32_t id;
     float logit;
@@ -49,8 +53,7 @@ void sheaf_candidates_pack(const struct sheaf_candidates *c, void *block);
 /* Merges a packed list of a peer into c. INVALID if the block is not such a list. */
 enum sheaf_status sheaf_candidates_merge_packed(struct sheaf_candidates *c, const void *block,
                                                 size_t size);
-
-/* exp(x) for x <= 0, the same bits on every machine; relative error below 1e-14. */
-double sheaf__exp_negative(double x);
-
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -9,6 +9,10 @@
 
 #include "sheaf/tokenizer.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum sheaf_chat_format {
     SHEAF_CHAT_CHATML, /* <|im_start|>role ... <|im_end|> (Qwen, SmolLM) */
     SHEAF_CHAT_LLAMA3, /* <|start_header_id|>role<|end_header_id|> ... <|eot_id|> */
@@ -44,4 +48,7 @@ enum sheaf_status sheaf_chat_format_messages(const struct sheaf_chat *chat,
  * what a chat that keeps its state must still feed. */
 const char *sheaf_chat_after_answer(const struct sheaf_chat *chat);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

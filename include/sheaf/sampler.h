@@ -15,6 +15,10 @@
 
 #include "sheaf/candidates.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct sheaf_sampler_params {
     size_t size;       /* sizeof(struct sheaf_sampler_params) */
     uint64_t seed;     /* any value */
@@ -50,4 +54,7 @@ enum sheaf_status sheaf_sampler_sample(struct sheaf_sampler *s, const struct she
 /* Starts the random sequence afresh. */
 void sheaf_sampler_reset(struct sheaf_sampler *s, uint64_t seed);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

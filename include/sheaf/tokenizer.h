@@ -15,6 +15,10 @@
 
 #include "sheaf/gguf.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct sheaf_tokenizer;
 
 enum sheaf_status sheaf_tokenizer_new(const struct sheaf_gguf *gguf, struct sheaf_tokenizer **out);
@@ -80,4 +84,7 @@ enum sheaf_status sheaf_detokenizer_push(struct sheaf_detokenizer *d, int32_t id
 /* The text still held at the end of the stream; the detokenizer starts afresh, with its flags. */
 void sheaf_detokenizer_flush(struct sheaf_detokenizer *d, const char **text, size_t *len);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

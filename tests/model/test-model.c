@@ -29,13 +29,13 @@ static void start_world(void) {
 
 static struct sheaf__session *open_session(const char *path, int members, enum sheaf_type kv,
                                            int64_t n_batch) {
-    struct sheaf__session_params p = {.size = sizeof p,
-                                      .path = path,
-                                      .single = members == 0,
-                                      .check = members > 0,
-                                      .kv_type = kv,
-                                      .n_ctx = 256,
-                                      .n_batch = n_batch};
+    struct sheaf_model_params p = {.size = sizeof p,
+                                   .path = path,
+                                   .single = members == 0,
+                                   .check = members > 0,
+                                   .kv_type = kv,
+                                   .n_ctx = 256,
+                                   .n_batch = n_batch};
     struct sheaf__session *s;
     char text[16];
     if (members > 0) {
@@ -50,7 +50,7 @@ static struct sheaf__session *open_session(const char *path, int members, enum s
 
 static void last_logits(struct sheaf__session *s, const int32_t *ids, int64_t n, float *row) {
     sheaf__evaluator_clear(s->context);
-    cr_assert_eq(sheaf__evaluator_prompt(s->context, ids, n, NULL, NULL), 0, "%s",
+    cr_assert_eq(sheaf__evaluator_prompt(s->context, 0, ids, n, NULL, NULL), 0, "%s",
                  sheaf_last_error());
     cr_assert_eq(sheaf__evaluator_get_logits(s->context, row), 0, "%s", sheaf_last_error());
 }
@@ -302,13 +302,14 @@ Test(model, limits_of_a_context) {
     struct sheaf__session *s = open_session(MODELS "kjv-f32.gguf", 0, SHEAF_TYPE_F16, 64);
     int32_t ids[300], bad = 2048, negative = -1;
     fill_ids(ids, 300, 2048);
-    cr_assert_eq(sheaf__evaluator_prompt(s->context, ids, 257, NULL, NULL), SHEAF_STATUS_INVALID);
+    cr_assert_eq(sheaf__evaluator_prompt(s->context, 0, ids, 257, NULL, NULL),
+                 SHEAF_STATUS_INVALID);
     cr_assert(strstr(sheaf_last_error(), "--ctx"));
     cr_assert_eq(sheaf__evaluator_eval(s->context, &bad, 1, false), SHEAF_STATUS_INVALID);
     cr_assert_eq(sheaf__evaluator_eval(s->context, &negative, 1, false), SHEAF_STATUS_INVALID);
     cr_assert_eq(sheaf__evaluator_eval(s->context, ids, 65, false), SHEAF_STATUS_INVALID);
     cr_assert_null(sheaf__evaluator_logits(s->context));
-    cr_assert_eq(sheaf__evaluator_prompt(s->context, ids, 256, NULL, NULL), 0);
+    cr_assert_eq(sheaf__evaluator_prompt(s->context, 0, ids, 256, NULL, NULL), 0);
     cr_assert_eq(sheaf__evaluator_n_past(s->context), 256);
     cr_assert_eq(sheaf__evaluator_eval(s->context, ids, 1, false), SHEAF_STATUS_INVALID);
     sheaf__session_free(s);
@@ -320,7 +321,7 @@ Test(model, q8_0_cache_wants_whole_blocks) {
     const char *path = in_dir("heads16.gguf");
     cr_assert_eq(sheaf__random_model_write(&p, path), 0);
     start_world();
-    struct sheaf__session_params sp = {
+    struct sheaf_model_params sp = {
         .size = sizeof sp, .path = path, .single = true, .kv_type = SHEAF_TYPE_Q8_0};
     cr_assert_eq(sheaf__session_new(&sp, &s), SHEAF_STATUS_UNSUPPORTED);
     cr_assert(strstr(sheaf_last_error(), "--kv-type f16"), "%s", sheaf_last_error());
@@ -504,7 +505,7 @@ Test(model, larger_than_memory) {
     cr_assert_eq(fclose(f), 0);
     cr_assert_eq(truncate(path, ((off_t)1 << 40) + 4096), 0, "no room for a sparse file");
     start_world();
-    struct sheaf__session_params sp = {
+    struct sheaf_model_params sp = {
         .size = sizeof sp, .path = path, .kv_type = SHEAF_TYPE_F16, .n_ctx = 16};
     cr_assert_eq(sheaf__session_new(&sp, &s), SHEAF_STATUS_ALLOC_FAILED, "%s", sheaf_last_error());
     cr_assert(strstr(sheaf_last_error(), "GiB free"), "%s", sheaf_last_error());

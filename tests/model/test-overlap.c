@@ -22,20 +22,20 @@ static uint64_t n_started(const struct sheaf__session *s) {
 /* Logits after N tokens, then after three more alone, of which no collective is started. */
 static void logits(const char *path, const char *overlap, int64_t n_batch, bool check,
                    float got[2][VOCAB]) {
-    const struct sheaf__session_params p = {.size = sizeof p,
-                                            .path = path,
-                                            .overlap = overlap,
-                                            .check = check,
-                                            .kv_type = SHEAF_TYPE_F16,
-                                            .n_ctx = 256,
-                                            .n_batch = n_batch};
+    const struct sheaf_model_params p = {.size = sizeof p,
+                                         .path = path,
+                                         .overlap = overlap,
+                                         .check = check,
+                                         .kv_type = SHEAF_TYPE_F16,
+                                         .n_ctx = 256,
+                                         .n_batch = n_batch};
     struct sheaf__session *s;
     int32_t ids[N + 3];
     for (int i = 0; i < N + 3; i++) ids[i] = (i * 37 + 11) % VOCAB;
     cr_assert_eq(sheaf__session_new(&p, &s), 0, "%s", sheaf_last_error());
     const bool chunked = s->min_chunked > 0;
     cr_assert_eq(chunked, !strcmp(overlap, "on"));
-    cr_assert_eq(sheaf__evaluator_prompt(s->context, ids, N, NULL, NULL), 0, "%s",
+    cr_assert_eq(sheaf__evaluator_prompt(s->context, 0, ids, N, NULL, NULL), 0, "%s",
                  sheaf_last_error());
     cr_assert_eq(sheaf__evaluator_get_logits(s->context, got[0]), 0);
     const uint64_t started = n_started(s);

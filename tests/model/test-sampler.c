@@ -9,6 +9,8 @@
 #include "sheaf/candidates.h"
 #include "sheaf/sampler.h"
 
+#include "model/text/exp.h"
+
 #define N_OF(array) (sizeof(array) / sizeof *(array))
 
 static void ok(enum sheaf_status st) {

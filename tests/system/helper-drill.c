@@ -146,7 +146,7 @@ int main(int argc, char **argv) {
     sigaction(SIGTERM, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
     sheaf__phase_hook = hook;
     if (!strcmp(place, "none")) note_time();
-    const struct sheaf__session_params params = {
+    const struct sheaf_model_params params = {
         .size = sizeof params,
         .path = culprit && !strcmp(fault, "model") ? getenv("DRILL_OTHER_MODEL") : argv[4],
         .overlap = starts() ? "on" : "off",

@@ -1,12 +1,12 @@
-/* What libsheaf.so shows is what include/sheaf declares: no more (sheaf.map hides the rest) and no
- * less (every declared function is defined). The headers are read by the preprocessor and a pattern
- * for `sheaf_name (`, the library by nm. */
+/* What libsheaf.so and libsheaf-model.so show is what include/sheaf declares: no more (sheaf.map
+ * hides the rest) and no less (every declared function is defined). The headers are read by the
+ * preprocessor and a pattern for `sheaf_name (`, the library by nm. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 
 #include "mpirun.h"
 
-#define LIBRARY SHEAF_BUILD_DIR "/lib/libsheaf.so"
+#define LIBRARY SHEAF_BUILD_DIR "/lib/libsheaf"
 
 /* Defined by modules, not by the library (sheaf/backend-impl.h). */
 #define OF_MODULES "sheaf_backend_init|sheaf_backend_score"
@@ -18,14 +18,22 @@
 #define OF_SANITIZER "-"
 #endif
 
+/* Declares a shell function that lists what the headers named by a pattern declare. */
+#define DECLARES                                                                                   \
+    "declares() { (cd '" SHEAF_SOURCE_DIR "/include/sheaf' && ls | grep -xE \"$1\") | sed "        \
+    "'s|.*|#include \"sheaf/&\"|' | cc -E -P -I '" SHEAF_SOURCE_DIR                                \
+    "/include' -x c - | tr '\\n' ' ' | grep -oE '\\bsheaf_[a-z0-9_]+ *\\([^*]' | sed 's/ "         \
+    "*(.*//' | grep -vxE '" OF_MODULES "' | sort -u; }\n"
+/* Of libsheaf-model: what its headers declare and those that they include do not. */
+#define MODEL_HEADERS "model.h|tokenizer.h|sampler.h|chat.h|candidates.h"
 #define DECLARED                                                                                   \
-    "for h in '" SHEAF_SOURCE_DIR "'/include/sheaf/*.h; do echo \"#include \\\"$h\\\"\"; done | "  \
-    "cc -E -P -I '" SHEAF_SOURCE_DIR "/include' -x c - | tr '\\n' ' ' | grep -oE "                 \
-                                     "'\\bsheaf_[a-z0-9_]+ *\\([^*]' | sed 's/ *(.*//' | "         \
-    "grep -vxE '" OF_MODULES "' | sort -u > declared"
+    DECLARES "declares '.*' > all\n"                                                               \
+             "ls '" SHEAF_SOURCE_DIR "/include/sheaf' | grep -vxE '" MODEL_HEADERS                 \
+             "' | paste -sd '|' > names\n"                                                         \
+             "declares \"$(cat names)\" > declared; comm -23 all declared > declared-model\n"
 #define SHOWN                                                                                      \
-    "nm -D --defined-only '" LIBRARY "' | sed 's/.* //; s/@.*//' | grep -vx '" OF_SANITIZER        \
-    "' | sort -u > shown"
+    "for l in '' -model; do nm -D --defined-only '" LIBRARY                                        \
+    "'$l.so | sed 's/.* //; s/@.*//' | grep -vx '" OF_SANITIZER "' | sort -u > shown$l; done"
 
 static void in_temporary_folder(const char *cmd, char *out, size_t cap) {
     char line[4096];
@@ -35,10 +43,12 @@ static void in_temporary_folder(const char *cmd, char *out, size_t cap) {
     cr_assert_eq(run_command(line, 60, out, cap), 0, "%s", out);
 }
 
-Test(symbols, the_library_shows_what_the_headers_declare) {
+Test(symbols, the_libraries_show_what_the_headers_declare) {
     char out[8192];
-    in_temporary_folder("comm -23 declared shown | sed 's/^/declared, not shown: /'\n"
-                        "comm -13 declared shown | sed 's/^/shown, not declared: /'",
+    in_temporary_folder("for l in '' -model; do\n"
+                        "comm -23 declared$l shown$l | sed 's/^/declared, not shown: /'\n"
+                        "comm -13 declared$l shown$l | sed 's/^/shown, not declared: /'\n"
+                        "done",
                         out, sizeof out);
     cr_assert_str_eq(out, "", "%s", out);
 }
@@ -51,7 +61,12 @@ Test(symbols, the_lists_are_complete) {
                         "    grep -qx $f declared || echo \"not found in a header: $f\"\n"
                         "    grep -qx $f shown || echo \"not found in the library: $f\"\n"
                         "done\n"
+                        "for f in sheaf_model_generate sheaf_tokenizer_encode; do\n"
+                        "    grep -qx $f declared-model || echo \"not found in a header: $f\"\n"
+                        "    grep -qx $f shown-model || echo \"not found in the library: $f\"\n"
+                        "done\n"
                         "test $(wc -l < declared) -ge 250 || wc -l declared\n"
+                        "test $(wc -l < declared-model) -ge 50 || wc -l declared-model\n"
                         "nm '" SHEAF_BUILD_DIR
                         "/lib/unhidden/libsheaf.so' | grep -q ' T sheaf__' || echo 'no sheaf__ "
                         "function at all: what is hidden here?'",

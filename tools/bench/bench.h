@@ -14,10 +14,9 @@
 #include <stdio.h>
 
 #include "sheaf/comm.h"
+#include "sheaf/model.h"
 
 #include "common/options.h"
-#include "model/place/speed.h"
-#include "model/run/session.h"
 
 enum { BENCH_MAX_REPEATS = 1000, BENCH_SHA_TEXT = 65 };
 
@@ -94,9 +93,10 @@ struct bench_rank {
 
 struct bench {
     const struct bench_options *o;
-    struct sheaf__session *session;
-    struct bench_rank *ranks; /* [world size] */
-    struct sheaf_comm *links; /* measured; NULL: nothing to measure */
+    struct sheaf_model *model;
+    struct sheaf_model_info info; /* of the model */
+    struct bench_rank *ranks;     /* [world size] */
+    struct sheaf_comm *links;     /* measured; NULL: nothing to measure */
     struct bench_result *results;
     int n_results;
 };

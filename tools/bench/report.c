@@ -98,13 +98,13 @@ static struct summary summarise(const struct bench_result *r) {
 }
 
 static const char *file_name(const struct bench *b) {
-    const char *path = sheaf_gguf_path(b->session->model->gguf), *slash = strrchr(path, '/');
+    const char *path = b->info.path, *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
 }
 
 static const char *transport(const struct bench *b) {
-    const struct sheaf_comm *comm =
-        b->session->meta ? sheaf_backend_meta_dev_comm(b->session->meta) : NULL;
+    const sheaf_backend_dev_t meta = sheaf_model_meta(b->model);
+    const struct sheaf_comm *comm = meta ? sheaf_backend_meta_dev_comm(meta) : NULL;
     return comm && sheaf_world_size() > 1 ? sheaf_comm_describe(comm) : "none";
 }
 
@@ -158,7 +158,7 @@ static void md(const struct bench *b) {
     for (int i = 0; i < b->n_results; i++) {
         const struct summary s = summarise(&b->results[i]);
         printf("| %s | %.2f MiB | %d | %d | %s | %.2f ± %.2f |", file_name(b),
-               mib((double)b->session->model->total_bytes), n, b->ranks[0].threads, s.name, s.mean,
+               mib((double)b->info.total_bytes), n, b->ranks[0].threads, s.name, s.mean,
                s.deviation);
         cell(s.compute, "%.1f %%", 100);
         cell(s.comm, "%.1f %%", 100);
@@ -190,9 +190,9 @@ static void md(const struct bench *b) {
     if (b->links)
         printf("link: an all-reduce takes at least %.2f us + %.2f us/MB over %s\n", latency_us(b),
                us_per_mb(b), sheaf_comm_describe(b->links));
-    if (b->session->min_chunked)
+    if (b->info.min_chunked)
         printf("batches of %" PRId64 " tokens and more of a prompt go in two chunks (--overlap)\n",
-               b->session->min_chunked);
+               b->info.min_chunked);
 }
 
 /* ---- csv, json: the same columns ---- */
@@ -244,11 +244,11 @@ static void csv(const struct bench *b) {
     for (int i = 0; i < b->n_results; i++) {
         const struct bench_result *r = &b->results[i];
         const struct summary s = summarise(r);
-        csv_text(sheaf_gguf_path(b->session->model->gguf));
+        csv_text(b->info.path);
         printf(",%zu,%d,%d,%d,%s,%" PRId64 ",%s%" PRId64 ",%" PRId64 ",%" PRId64 ",%d",
-               b->session->model->total_bytes, sheaf_world_size(), sheaf_world_n_hosts(),
-               b->ranks[0].threads, sheaf_type_name(b->o->kv_type), b->session->n_batch,
-               r->test.is_gen ? "tg" : "pp", r->test.n, r->test.n, r->test.depth, r->n_repeats);
+               b->info.total_bytes, sheaf_world_size(), sheaf_world_n_hosts(), b->ranks[0].threads,
+               sheaf_type_name(b->o->kv_type), b->info.n_batch, r->test.is_gen ? "tg" : "pp",
+               r->test.n, r->test.n, r->test.depth, r->n_repeats);
         for (int c = 0; c < N_COLUMNS; c++)
             printf(",%.*f", columns[c].digits, value(&s, &columns[c]));
         printf(",%.0f,%.3f,%.3f,%.4f,%.4f,%s\n", b->ranks[0].bandwidth, latency_us(b), us_per_mb(b),
@@ -295,12 +295,12 @@ static void json(const struct bench *b) {
     putchar('{');
     json_key("sheaf", sheaf_version());
     printf(", ");
-    json_key("model", sheaf_gguf_path(b->session->model->gguf));
+    json_key("model", b->info.path);
     printf(", \"model_bytes\": %zu, \"hosts\": %d, \"isa\": \"%s\", \"kv_type\": \"%s\", "
            "\"batch\": %" PRId64 ", \"repeats\": %" PRId64 ", ",
-           b->session->model->total_bytes, sheaf_world_n_hosts(), sheaf_cpu_isa_name(),
-           sheaf_type_name(b->o->kv_type), b->session->n_batch, b->o->repeats);
-    json_key("cut", sheaf__policy_print(b->session->policy, cut, sizeof cut));
+           b->info.total_bytes, sheaf_world_n_hosts(), sheaf_cpu_isa_name(),
+           sheaf_type_name(b->o->kv_type), b->info.n_batch, b->o->repeats);
+    json_key("cut", sheaf_model_print_split(b->model, cut, sizeof cut));
     printf(", ");
     json_key("transport", transport(b));
     if (b->links)
@@ -308,7 +308,7 @@ static void json(const struct bench *b) {
                us_per_mb(b));
     else
         printf(", \"link\": null");
-    printf(", \"min_chunked\": %" PRId64 ",\n \"ranks\": [", b->session->min_chunked);
+    printf(", \"min_chunked\": %" PRId64 ",\n \"ranks\": [", b->info.min_chunked);
     for (int i = 0; i < sheaf_world_size(); i++) {
         const struct bench_rank *r = &b->ranks[i];
         printf("%s{\"rank\": %d, ", i ? ",\n  " : "", i);

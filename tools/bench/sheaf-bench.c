@@ -23,13 +23,12 @@ static enum sheaf_status no_memory(void) {
 /* ---- what this rank has ---- */
 
 static enum sheaf_status count_threads(const struct bench *b, int *threads) {
-    const struct sheaf__session *s = b->session;
-    for (int j = 0; j < s->n_members; j++) {
+    for (int j = 0; j < b->info.n_members; j++) {
+        const sheaf_backend_dev_t dev = sheaf_model_member(b->model, j);
         sheaf_backend_t backend;
-        if (sheaf_world_device_rank(s->members[j]) != sheaf_world_rank() ||
-            !sheaf_backend_dev_is_cpu(s->members[j]))
+        if (sheaf_world_device_rank(dev) != sheaf_world_rank() || !sheaf_backend_dev_is_cpu(dev))
             continue;
-        enum sheaf_status status = sheaf_backend_dev_init(s->members[j], NULL, &backend);
+        enum sheaf_status status = sheaf_backend_dev_init(dev, NULL, &backend);
         if (status) return status;
         *threads += sheaf_backend_cpu_get_n_threads(backend);
         sheaf_backend_free(backend);
@@ -37,23 +36,35 @@ static enum sheaf_status count_threads(const struct bench *b, int *threads) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* A group of the members, with measured links. */
+static enum sheaf_status measure_links(struct bench *b) {
+    const int n = b->info.n_members;
+    int *rank = calloc((size_t)n, sizeof *rank);
+    enum sheaf_status status = sheaf_world_agree(rank ? 0 : no_memory(), "measuring the links");
+    for (int j = 0; !status && j < n; j++)
+        rank[j] = sheaf_world_device_rank(sheaf_model_member(b->model, j));
+    if (!status) status = sheaf_comm_new(rank, n, NULL, &b->links);
+    if (!status) status = sheaf_comm_measure(b->links);
+    free(rank);
+    return status;
+}
+
 /* The bandwidth of a rank that has CPU devices only; of others none is known. */
 static enum sheaf_status measure_machine(struct bench *b, struct bench_rank *mine) {
-    const struct sheaf__session *s = b->session;
     bool cpus = true;
     bench_cpu_model(mine->cpu, sizeof mine->cpu);
-    for (int j = 0; j < s->n_members; j++)
-        cpus = cpus && (sheaf_world_device_rank(s->members[j]) != sheaf_world_rank() ||
-                        sheaf_backend_dev_is_cpu(s->members[j]));
+    for (int j = 0; j < b->info.n_members; j++) {
+        const sheaf_backend_dev_t dev = sheaf_model_member(b->model, j);
+        cpus = cpus && (sheaf_world_device_rank(dev) != sheaf_world_rank() ||
+                        sheaf_backend_dev_is_cpu(dev));
+    }
     enum sheaf_status status = count_threads(b, &mine->threads);
     status = sheaf_world_agree(status, "counting threads");
     if (status) return status;
     mine->peak_bytes = bench_peak_resident();
     status = bench_read_bandwidth(cpus ? mine->threads : 0, &mine->bandwidth);
     bench_forget_peak(); /* which has the buffers of that measurement in it */
-    if (!status && sheaf_world_size() > 1)
-        status = sheaf__speed_links(s->members, s->n_members, &b->links);
-    return status;
+    return status || sheaf_world_size() == 1 ? status : measure_links(b);
 }
 
 static enum sheaf_status exchange(struct bench *b, const struct bench_rank *mine) {
@@ -102,29 +113,29 @@ static enum sheaf_status run_tests(struct bench *b) {
     return status;
 }
 
-static enum sheaf_status make_session(struct bench *b) {
+static enum sheaf_status open_model(struct bench *b) {
     const struct bench_options *o = b->o;
     int64_t most = 0, depth = 0;
     for (int i = 0; i < o->n_prompts; i++) most = o->n_prompt[i] > most ? o->n_prompt[i] : most;
     for (int i = 0; i < o->n_gens; i++) most = o->n_gen[i] > most ? o->n_gen[i] : most;
     for (int i = 0; i < o->n_depths; i++) depth = o->depth[i] > depth ? o->depth[i] : depth;
-    const struct sheaf__session_params params = {
-        .size = sizeof params,
-        .path = o->model,
-        .devices = o->devices,
-        .split = o->split,
-        .single = o->single,
-        .overlap = o->overlap,
-        .n_ctx = most + depth,
-        .n_batch = o->n_batch,
-        .kv_type = o->kv_type,
-    };
-    return sheaf__session_new(&params, &b->session);
+    struct sheaf_model_params params = sheaf_model_default_params();
+    params.path = o->model;
+    params.devices = o->devices;
+    params.split = o->split;
+    params.single = o->single;
+    params.overlap = o->overlap;
+    params.n_ctx = most + depth;
+    params.n_batch = o->n_batch;
+    params.kv_type = o->kv_type;
+    const enum sheaf_status status = sheaf_model_open(&params, &b->model);
+    b->info.size = sizeof b->info;
+    return status ? status : sheaf_model_get_info(b->model, &b->info);
 }
 
 static enum sheaf_status bench(struct bench *b) {
     struct bench_rank mine = {0};
-    enum sheaf_status status = make_session(b);
+    enum sheaf_status status = open_model(b);
     if (status) return status;
     b->ranks = calloc((size_t)sheaf_world_size(), sizeof *b->ranks);
     b->results =
@@ -136,12 +147,12 @@ static enum sheaf_status bench(struct bench *b) {
     if (!status) status = run_tests(b);
     if (!status) status = measure_load(&from, &mine);
     if (status) return status;
-    mine.weight_bytes = b->session->weight_bytes;
+    mine.weight_bytes = b->info.weight_bytes;
     const size_t peak = bench_peak_resident();
     if (peak > mine.peak_bytes) mine.peak_bytes = peak;
-    if (b->session->meta) {
+    if (sheaf_model_meta(b->model)) {
         struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
-        sheaf_backend_meta_get_stats(b->session->backend, &stats);
+        sheaf_backend_meta_get_stats(sheaf_model_backend(b->model), &stats);
         mine.compute_bytes = stats.compute_bytes;
     }
     status = exchange(b, &mine);
@@ -156,7 +167,7 @@ static void bench_free(struct bench *b) {
     free(b->results);
     free(b->ranks);
     sheaf_comm_free(b->links);
-    sheaf__session_free(b->session);
+    sheaf_model_free(b->model);
 }
 
 static void complain(void) {

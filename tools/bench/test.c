@@ -10,15 +10,13 @@
 #include "sheaf/world.h"
 
 #include "bench.h"
-#include "model/run/logits.h"
 
 enum { CANDIDATES = 1 };
 
 struct work {
     const struct bench *b;
     const struct bench_test *test;
-    struct sheaf__evaluator *ctx;
-    struct sheaf__logits *logits;
+    struct sheaf_model *model;
     int32_t *prompt; /* [depth + n] random ids */
     int32_t *ids;    /* [n] generated */
     int32_t first;   /* id that begins a text */
@@ -36,18 +34,19 @@ static void random_ids(int32_t *ids, int64_t n, int64_t n_vocab) {
 
 /* ---- counters ---- */
 
-static struct bench_counts counts_now(const struct sheaf__session *s) {
+static struct bench_counts counts_now(const struct sheaf_model *model) {
     struct bench_counts c = {0};
     struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
-    if (!s->meta) return c;
-    sheaf_backend_meta_get_stats(s->backend, &stats);
+    const sheaf_backend_dev_t meta = sheaf_model_meta(model);
+    if (!meta) return c;
+    sheaf_backend_meta_get_stats(sheaf_model_backend(model), &stats);
     c.compute_ns = stats.compute_ns;
     c.collective_ns = stats.collective_ns;
     c.wait_ns = stats.wait_ns;
     c.hidden_ns = stats.hidden_ns;
     c.n_collectives = stats.n_collectives;
     c.collective_bytes = stats.collective_bytes;
-    const struct sheaf_comm *comm = sheaf_backend_meta_dev_comm(s->meta);
+    const struct sheaf_comm *comm = sheaf_backend_meta_dev_comm(meta);
     if (comm && sheaf_comm_n_local(comm) > 0)
         for (int k = 0; k < SHEAF_COMM_KIND_COUNT; k++)
             sheaf_comm_get_stats(comm, sheaf_comm_local_member(comm, 0), (enum sheaf_comm_kind)k,
@@ -74,43 +73,20 @@ static void add_counts(struct bench_counts *sum, const struct bench_counts *befo
 
 /* ---- the bound ---- */
 
-/* Bytes that member j reads to evaluate one token with n_past tokens in the cache. */
-static enum sheaf_status token_bytes(const struct sheaf__session *s, enum sheaf_type kv_type, int j,
-                                     double n_past, double *bytes) {
-    const struct sheaf__hparams *hp = &s->model->hp;
-    const struct sheaf_tensor *embd = s->model->w[SHEAF__W_TOKEN_EMBD];
-    const int64_t widths[2] = {hp->n_head_kv * hp->head_k, hp->n_head_kv * hp->head_v};
-    size_t weights = 0, part = 0;
-    enum sheaf_status status = sheaf__policy_weight_bytes(s->policy, j, &weights);
-    if (!status && s->model->w[SHEAF__W_OUTPUT]) { /* of the embeddings, one row is read */
-        status = sheaf__policy_tensor_bytes(s->policy, embd, j, &part);
-        weights -= part;
-    }
-    *bytes = (double)weights;
-    for (int v = 0; v < 2 && !status; v++) {
-        struct sheaf_tensor cache = {.type = kv_type, .ne = {widths[v], s->n_ctx, 1, 1}};
-        snprintf(cache.name, sizeof cache.name, "cache_%c-0", "kv"[v]);
-        status = sheaf__policy_tensor_bytes(s->policy, &cache, j, &part);
-        *bytes += (double)part / (double)s->n_ctx * n_past * (double)hp->n_layer;
-    }
-    return status;
-}
-
 /* Seconds of a token if every rank only read, at its bandwidth, and the collectives cost what they
  * cost alone. 0 if a part is unknown. */
 static enum sheaf_status find_bound(const struct bench *b, struct bench_result *r) {
-    const struct sheaf__session *s = b->session;
     const struct bench_counts *c = &r->ranks[0];
     const double tokens = (double)r->test.n * r->n_repeats;
     double slowest = 0;
     if (!r->test.is_gen) return SHEAF_STATUS_SUCCESS;
     for (int rank = 0; rank < sheaf_world_size(); rank++) {
         double bytes = 0;
-        for (int j = 0; j < s->n_members; j++) {
+        for (int j = 0; j < b->info.n_members; j++) {
             double part;
-            if (sheaf_world_device_rank(s->members[j]) != rank) continue;
-            enum sheaf_status status = token_bytes(
-                s, b->o->kv_type, j, (double)r->test.depth + 0.5 * (double)r->test.n, &part);
+            if (sheaf_world_device_rank(sheaf_model_member(b->model, j)) != rank) continue;
+            enum sheaf_status status = sheaf_model_token_bytes(
+                b->model, j, (double)r->test.depth + 0.5 * (double)r->test.n, &part);
             if (status) return status;
             bytes += part;
         }
@@ -135,10 +111,10 @@ static enum sheaf_status generate(struct work *w, int64_t n) {
     for (int64_t i = 0; i < n && !status; i++) {
         const struct sheaf_candidates *best = NULL;
         bool stop = false;
-        status = sheaf__evaluator_eval(w->ctx, &id, 1, false);
+        const struct sheaf_model_batch batch = {.size = sizeof batch, .n_tokens = 1, .token = &id};
+        status = sheaf_model_eval(w->model, &batch);
         if (!status)
-            status = sheaf__logits_select(w->logits, sheaf__evaluator_logits(w->ctx), false, &stop,
-                                          &best);
+            status = sheaf_model_get_candidates(w->model, 0, CANDIDATES, false, &stop, &best);
         if (!status) w->ids[i] = id = best->data[0].id;
     }
     return status;
@@ -149,17 +125,17 @@ static enum sheaf_status once(struct work *w, int64_t n, struct bench_counts *su
                               double *seconds) {
     const int64_t depth = w->test->depth;
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    sheaf__evaluator_clear(w->ctx);
-    if (depth) status = sheaf__evaluator_prompt(w->ctx, w->prompt, depth, NULL, NULL);
+    sheaf_model_cache_clear(w->model);
+    if (depth) status = sheaf_model_prompt(w->model, 0, w->prompt, depth, NULL, NULL);
     if (!status) status = sheaf_world_barrier("start of a test");
-    const struct bench_counts before = counts_now(w->b->session);
+    const struct bench_counts before = counts_now(w->b->model);
     const double start = bench_now();
     if (!status)
         status = w->test->is_gen
                      ? generate(w, n)
-                     : sheaf__evaluator_prompt(w->ctx, w->prompt + depth, n, NULL, NULL);
+                     : sheaf_model_prompt(w->model, 0, w->prompt + depth, n, NULL, NULL);
     *seconds = bench_now() - start;
-    const struct bench_counts after = counts_now(w->b->session);
+    const struct bench_counts after = counts_now(w->b->model);
     sum->wall_s += *seconds;
     add_counts(sum, &before, &after);
     return status;
@@ -196,19 +172,19 @@ static int32_t first_id(const struct sheaf_gguf *gguf, int64_t n_vocab) {
 
 enum sheaf_status bench_test_run(const struct bench *b, const struct bench_test *test,
                                  struct bench_result *out) {
-    const int64_t n_vocab = b->session->model->hp.n_vocab;
+    const int64_t n_vocab = b->info.n_vocab;
     const size_t n_ids = (size_t)(test->depth + test->n);
     struct bench_counts mine = {0};
     struct work w = {.b = b,
                      .test = test,
-                     .ctx = b->session->context,
-                     .first = first_id(b->session->model->gguf, n_vocab),
+                     .model = b->model,
+                     .first = first_id(sheaf_model_gguf(b->model), n_vocab),
                      .prompt = calloc(n_ids, sizeof *w.prompt)};
     out->test = *test;
     out->ids = w.ids = calloc((size_t)test->n, sizeof *w.ids);
     out->ranks = calloc((size_t)sheaf_world_size(), sizeof *out->ranks);
-    enum sheaf_status status = sheaf__logits_new(n_vocab, CANDIDATES, &w.logits);
-    if (!status && (!w.prompt || !w.ids || !out->ranks))
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (!w.prompt || !w.ids || !out->ranks)
         status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a test");
     status = sheaf_world_agree(status, "preparing a test");
     if (status) goto out;
@@ -221,7 +197,6 @@ enum sheaf_status bench_test_run(const struct bench *b, const struct bench_test 
     }
     if (!status) status = find_bound(b, out);
 out:
-    sheaf__logits_free(w.logits);
     free(w.prompt);
     return status;
 }

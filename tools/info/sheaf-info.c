@@ -174,7 +174,7 @@ static enum sheaf_status print_cuts(const struct sheaf__session *s, struct sheaf
 }
 
 struct options {
-    struct sheaf__session_params params;
+    struct sheaf_model_params params;
     struct plan_options plan_options;
     int64_t members, past;
     const char *layer_text, *members_text, *tokens_text, *past_text, *bandwidth_text;
@@ -299,12 +299,12 @@ static enum sheaf_status run(const struct options *o) {
     struct sheaf__policy *imagined = NULL;
     double *shares = NULL;
     struct plan_costs costs = {0};
-    struct sheaf__session_params params = o->params;
+    struct sheaf_model_params params = o->params;
     enum sheaf_status status = print_job();
     if (!status && o->links) status = print_links();
     if (status || !params.path) return status;
     if (o->members) params.split = NULL; /* its shares are those of the imagined members */
-    status = sheaf__session_new(&params, &s);
+    status = sheaf__session_plan(&params, &s);
     if (!status && o->members) status = imagine(s, o, o->params.split, &shares, &imagined);
     const int n = o->members ? (int)o->members : status ? 0 : s->n_members;
     if (!status && o->plan) status = plan_costs_find(s, &o->plan_options, n, &costs);
@@ -338,7 +338,7 @@ static int show_settings(void) {
 
 int main(int argc, char **argv) {
     if (argc == 2 && !strcmp(argv[1], "--settings")) return show_settings();
-    struct options o = {.params = {.size = sizeof o.params, .plan_only = true}};
+    struct options o = {.params = {.size = sizeof o.params}};
     int code = EXIT_SUCCESS;
     enum sheaf_status status = sheaf_world_init(NULL);
     const bool root = sheaf_world_rank() == 0;

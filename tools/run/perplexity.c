@@ -58,44 +58,71 @@ static double row_nll(const float *row, int64_t n, int32_t target) {
     return log(sum) + (double)max - (double)row[target];
 }
 
-static enum sheaf_status window(struct sheaf__session *s, const int32_t *ids, int64_t n,
-                                float *rows, enum sheaf_status (*before)(void *), void *user,
-                                double *nll) {
-    int64_t n_vocab = s->model->hp.n_vocab, step = s->n_batch < MAX_ROWS ? s->n_batch : MAX_ROWS;
-    sheaf__evaluator_clear(s->context);
-    for (int64_t at = 0; at < n; at += step) {
-        int64_t m = n - at < step ? n - at : step;
-        enum sheaf_status status = before(user);
-        if (!status) status = sheaf__evaluator_eval(s->context, ids + at, m, true);
-        if (!status) status = sheaf__evaluator_get_logits(s->context, rows);
+/* What all windows use. */
+struct work {
+    struct sheaf_model *model;
+    enum sheaf_status (*before)(void *);
+    void *user;
+    int64_t n_vocab, step;
+    float *rows;  /* [step][n_vocab] */
+    bool *wanted; /* [step], all true */
+};
+
+static enum sheaf_status window(const struct work *w, const int32_t *ids, int64_t n, double *nll) {
+    sheaf_model_cache_clear(w->model);
+    for (int64_t at = 0; at < n; at += w->step) {
+        const struct sheaf_model_batch batch = {.size = sizeof batch,
+                                                .n_tokens = n - at < w->step ? n - at : w->step,
+                                                .token = ids + at,
+                                                .logits = w->wanted};
+        enum sheaf_status status = w->before(w->user);
+        if (!status) status = sheaf_model_eval(w->model, &batch);
+        if (!status) status = sheaf_model_get_logits(w->model, w->rows);
         if (status) return status;
-        for (int64_t i = 0; i < m && at + i + 1 < n; i++)
-            *nll += row_nll(rows + i * n_vocab, n_vocab, ids[at + i + 1]);
+        for (int64_t i = 0; i < batch.n_tokens && at + i + 1 < n; i++)
+            *nll += row_nll(w->rows + i * w->n_vocab, w->n_vocab, ids[at + i + 1]);
     }
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status run_perplexity(const struct run_options *o, struct sheaf__session *s,
-                                 const struct sheaf_tokenizer *tok,
+static enum sheaf_status read_text(const struct run_options *o, struct sheaf_model *model,
+                                   int32_t **ids, size_t *n) {
+    const struct sheaf_tokenizer *tok;
+    if (sheaf_world_rank()) return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status status = sheaf_model_tokenizer(model, &tok);
+    return status ? status : encode(o, tok, ids, n);
+}
+
+enum sheaf_status run_perplexity(const struct run_options *o, struct sheaf_model *model,
                                  enum sheaf_status (*before)(void *), void *user,
                                  struct run_result *r) {
     int32_t *ids = NULL;
     size_t n = 0;
     double nll = 0, start = run_now();
-    float *rows = malloc(MAX_ROWS * (size_t)s->model->hp.n_vocab * sizeof *rows);
-    enum sheaf_status status = tok ? encode(o, tok, &ids, &n) : SHEAF_STATUS_SUCCESS;
-    if (!rows && !status)
+    struct sheaf_model_info info = {.size = sizeof info};
+    enum sheaf_status status = sheaf_model_get_info(model, &info);
+    struct work w = {.model = model,
+                     .before = before,
+                     .user = user,
+                     .n_vocab = info.n_vocab,
+                     .step = info.n_batch < MAX_ROWS ? info.n_batch : MAX_ROWS};
+    w.rows = malloc(MAX_ROWS * (size_t)info.n_vocab * sizeof *w.rows);
+    w.wanted = malloc(MAX_ROWS * sizeof *w.wanted);
+    if (!status) status = read_text(o, model, &ids, &n);
+    if ((!w.rows || !w.wanted) && !status)
         status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for logits");
     status = sheaf_world_agree(status, "reading the text");
     if (!status) status = run_share_ids(&ids, &n);
-    size_t width = n < (size_t)s->n_ctx ? n : (size_t)s->n_ctx;
+    for (int i = 0; !status && i < MAX_ROWS; i++) w.wanted[i] = true;
+    size_t width = n < (size_t)info.n_ctx ? n : (size_t)info.n_ctx;
     for (size_t at = 0; !status && width > 1 && at + width <= n; at += width) {
-        status = window(s, ids + at, (int64_t)width, rows, before, user, &nll);
+        status = window(&w, ids + at, (int64_t)width, &nll);
         r->ppl_tokens += width - 1;
     }
     r->nll = r->ppl_tokens ? nll / (double)r->ppl_tokens : 0;
     r->ppl_s = run_now() - start;
-    free(rows);
+    free(w.rows);
+    free(w.wanted);
     free(ids);
     return status;
 }

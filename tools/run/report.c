@@ -12,11 +12,6 @@
 #include "common/json.h"
 #include "run.h"
 
-static const char *const stops[RUN_STOP_COUNT] = {
-    [RUN_LENGTH] = "length",           [RUN_EOG] = "end of text", [RUN_CONTEXT] = "context full",
-    [RUN_INTERRUPTED] = "interrupted", [RUN_FAILED] = "failed",
-};
-
 /* Of one rank, exchanged for the summary. */
 struct numbers {
     uint64_t weight_bytes, share_bytes, bytes_read;
@@ -42,13 +37,22 @@ bool run_progress(void *user, size_t done, size_t total) {
     return true;
 }
 
-static enum sheaf_status gather(const struct sheaf__session *s, struct numbers *all) {
-    struct numbers mine = {.weight_bytes = s->weight_bytes,
-                           .share_bytes = s->share_bytes,
-                           .bytes_read = s->model->bytes_read};
-    if (s->meta) {
+/* What is printed: the model, as far as it does not change, and the numbers of all ranks. */
+struct report {
+    const struct run_options *o;
+    const struct sheaf_model *model;
+    struct sheaf_model_info info;
+    const struct run_result *r;
+    struct numbers *all; /* [world size] */
+};
+
+static enum sheaf_status gather(struct report *p) {
+    struct numbers mine = {.weight_bytes = p->info.weight_bytes,
+                           .share_bytes = p->info.share_bytes,
+                           .bytes_read = p->info.bytes_read};
+    if (sheaf_model_meta(p->model)) {
         struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
-        sheaf_backend_meta_get_stats(s->backend, &stats);
+        sheaf_backend_meta_get_stats(sheaf_model_backend(p->model), &stats);
         mine.compute_ns = stats.compute_ns;
         mine.collective_ns = stats.collective_ns;
         mine.wait_ns = stats.wait_ns;
@@ -56,10 +60,10 @@ static enum sheaf_status gather(const struct sheaf__session *s, struct numbers *
         mine.n_collectives = stats.n_collectives;
         mine.collective_bytes = stats.collective_bytes;
     }
-    all[0] = mine;
+    p->all[0] = mine;
     return sheaf_world_size() == 1
                ? SHEAF_STATUS_SUCCESS
-               : sheaf_world_all_gather(&mine, sizeof mine, all, "numbers for the summary");
+               : sheaf_world_all_gather(&mine, sizeof mine, p->all, "numbers for the summary");
 }
 
 static double per_second(size_t n, double s) { return s > 0 ? (double)n / s : 0; }
@@ -71,64 +75,68 @@ static double communication_share(const struct numbers *n) {
 }
 
 /* "CPU0@1 CPU1@1" */
-static void print_devices(FILE *f, const struct sheaf__session *s, int rank, const char *quote,
+static void print_devices(FILE *f, const struct report *p, int rank, const char *quote,
                           const char *between) {
     bool first = true;
-    for (int j = 0; j < s->n_members; j++) {
-        if (sheaf_world_device_rank(s->members[j]) != rank) continue;
-        fprintf(f, "%s%s%s%s", first ? "" : between, quote,
-                sheaf__session_device_name(s->members[j]), quote);
+    for (int j = 0; j < p->info.n_members; j++) {
+        const sheaf_backend_dev_t dev = sheaf_model_member(p->model, j);
+        if (sheaf_world_device_rank(dev) != rank) continue;
+        fprintf(f, "%s%s%s%s", first ? "" : between, quote, sheaf_model_device_name(dev), quote);
         first = false;
     }
 }
 
-static void print_split(FILE *f, const struct sheaf__session *s) {
+static void print_split(FILE *f, const struct report *p) {
     char cut[512];
     double sum = 0;
-    for (int j = 0; j < s->n_members; j++) sum += s->shares[j];
-    for (int j = 0; j < s->n_members; j++)
-        fprintf(f, "%s%.1f", j ? " : " : "", 100 * s->shares[j] / sum);
-    fprintf(f, " %% (%s)", sheaf__policy_print(s->policy, cut, sizeof cut));
+    for (int j = 0; j < p->info.n_members; j++) sum += sheaf_model_share(p->model, j);
+    for (int j = 0; j < p->info.n_members; j++)
+        fprintf(f, "%s%.1f", j ? " : " : "", 100 * sheaf_model_share(p->model, j) / sum);
+    fprintf(f, " %% (%s)", sheaf_model_print_split(p->model, cut, sizeof cut));
 }
 
 static void print_ids(FILE *f, const int32_t *ids, size_t n, const char *between) {
     for (size_t i = 0; i < n; i++) fprintf(f, "%s%" PRId32, i ? between : "", ids[i]);
 }
 
-static void summary(const struct run_options *o, const struct sheaf__session *s,
-                    const struct run_result *r, const struct numbers *all) {
+static void summary(const struct report *p) {
+    const struct run_options *o = p->o;
+    const struct run_result *r = p->r;
+    const struct numbers *all = p->all;
+    const bool meta = sheaf_model_meta(p->model) != NULL;
     /* in one piece, because a launcher mixes the streams of its ranks as they come */
     char *text = NULL;
     size_t len = 0;
     FILE *f = open_memstream(&text, &len);
     const double mib = 1024.0 * 1024;
     if (!f) return;
-    fprintf(f, "\nmodel       %s (%s), %.1f MiB of weights\n", sheaf_gguf_path(s->model->gguf),
-            s->model->hp.arch->name, (double)s->model->total_bytes / mib);
+    fprintf(f, "\nmodel       %s (%s), %.1f MiB of weights\n", p->info.path, p->info.arch,
+            (double)p->info.total_bytes / mib);
     fprintf(f, "job         %d rank%s on %d host%s, %d device%s%s\n", sheaf_world_size(),
             sheaf_world_size() == 1 ? "" : "s", sheaf_world_n_hosts(),
-            sheaf_world_n_hosts() == 1 ? "" : "s", s->n_members, s->n_members == 1 ? "" : "s",
-            s->meta ? "" : " without the meta device");
+            sheaf_world_n_hosts() == 1 ? "" : "s", p->info.n_members,
+            p->info.n_members == 1 ? "" : "s", meta ? "" : " without the meta device");
     for (int i = 0; i < sheaf_world_size(); i++) {
         fprintf(f, "  rank %-4d %s, ", i, sheaf_world_host_name(i));
-        print_devices(f, s, i, "", " ");
+        print_devices(f, p, i, "", " ");
         fprintf(f, ": weights %.2f MiB (share %.2f MiB), read %.2f MiB\n",
                 (double)all[i].weight_bytes / mib, (double)all[i].share_bytes / mib,
                 (double)all[i].bytes_read / mib);
     }
     fprintf(f, "split       %s: ", o->split ? o->split : "even");
-    print_split(f, s);
+    print_split(f, p);
     fputc('\n', f);
     if (o->perplexity) {
         fprintf(f, "perplexity  %zu tokens, %.1f tokens/s\n", r->ppl_tokens,
                 per_second(r->ppl_tokens, r->ppl_s));
     } else {
-        fprintf(f, "prompt      %zu tokens, %.1f tokens/s\n", r->n_prompt,
-                per_second(r->n_prompt, r->prompt_s));
-        fprintf(f, "generation  %zu tokens, %.1f tokens/s, ended by: %s\n", r->n_ids,
-                per_second(r->n_evals, r->generate_s), stops[r->stop]);
+        fprintf(f, "prompt      %zu tokens, %.1f tokens/s\n", r->made.n_prompt,
+                per_second(r->made.n_prompt, r->made.prompt_s));
+        fprintf(f, "generation  %zu tokens, %.1f tokens/s, ended by: %s\n", r->made.n_ids,
+                per_second(r->made.n_evals, r->made.generate_s),
+                sheaf_model_stop_name(r->made.stop));
     }
-    if (s->meta)
+    if (meta)
         fprintf(f,
                 "time        %.1f %% in communication, of that %.1f %% waiting; %" PRIu64
                 " collectives, %.2f MiB\n",
@@ -140,12 +148,14 @@ static void summary(const struct run_options *o, const struct sheaf__session *s,
     free(text);
 }
 
-static void json(const struct run_options *o, const struct sheaf__session *s,
-                 const struct run_result *r, const struct numbers *all) {
+static void json(const struct report *p) {
+    const struct run_options *o = p->o;
+    const struct run_result *r = p->r;
+    const struct numbers *all = p->all;
     FILE *f = stdout;
     fprintf(f, "{\"model\": ");
-    json_string(f, sheaf_gguf_path(s->model->gguf), strlen(sheaf_gguf_path(s->model->gguf)));
-    fprintf(f, ", \"architecture\": \"%s\"", s->model->hp.arch->name);
+    json_string(f, p->info.path, strlen(p->info.path));
+    fprintf(f, ", \"architecture\": \"%s\"", p->info.arch);
     if (o->perplexity) {
         fprintf(f,
                 ", \"perplexity_tokens\": %zu, \"nll\": %.9f, \"perplexity\": %.6f, "
@@ -153,29 +163,30 @@ static void json(const struct run_options *o, const struct sheaf__session *s,
                 r->ppl_tokens, r->nll, exp(r->nll), per_second(r->ppl_tokens, r->ppl_s));
     } else {
         fputs(", \"prompt_ids\": [", f);
-        print_ids(f, r->prompt, r->n_prompt, ", ");
+        print_ids(f, r->prompt, r->made.n_prompt, ", ");
         fputs("], \"ids\": [", f);
-        print_ids(f, r->ids, r->n_ids, ", ");
+        print_ids(f, r->ids, r->made.n_ids, ", ");
         fputs("], \"text\": ", f);
         json_string(f, r->text, r->text_len);
         fprintf(f,
                 ", \"stop\": \"%s\", \"prompt_tokens_per_s\": %.3f, "
                 "\"generation_tokens_per_s\": %.3f",
-                stops[r->stop], per_second(r->n_prompt, r->prompt_s),
-                per_second(r->n_evals, r->generate_s));
+                sheaf_model_stop_name(r->made.stop), per_second(r->made.n_prompt, r->made.prompt_s),
+                per_second(r->made.n_evals, r->made.generate_s));
     }
     fprintf(f,
             ", \"communication_share\": %.4f, \"collectives\": %" PRIu64
             ", \"collective_bytes\": %" PRIu64 ", \"hosts\": %d, \"weight_bytes\": %zu",
             communication_share(&all[0]), all[0].n_collectives, all[0].collective_bytes,
-            sheaf_world_n_hosts(), s->model->total_bytes);
+            sheaf_world_n_hosts(), p->info.total_bytes);
     char cut[512];
-    fprintf(f, ", \"cut\": \"%s\", \"ranks\": [", sheaf__policy_print(s->policy, cut, sizeof cut));
+    fprintf(f, ", \"cut\": \"%s\", \"ranks\": [",
+            sheaf_model_print_split(p->model, cut, sizeof cut));
     for (int i = 0; i < sheaf_world_size(); i++) {
         fprintf(f, "%s{\"rank\": %d, \"host\": ", i ? ", " : "", i);
         json_string(f, sheaf_world_host_name(i), strlen(sheaf_world_host_name(i)));
         fputs(", \"devices\": [", f);
-        print_devices(f, s, i, "\"", ", ");
+        print_devices(f, p, i, "\"", ", ");
         fprintf(f,
                 "], \"weight_bytes\": %" PRIu64 ", \"share_bytes\": %" PRIu64
                 ", \"bytes_read\": %" PRIu64 "}",
@@ -184,29 +195,31 @@ static void json(const struct run_options *o, const struct sheaf__session *s,
     fputs("]}\n", f);
 }
 
-enum sheaf_status run_report(const struct run_options *o, const struct sheaf__session *s,
+enum sheaf_status run_report(const struct run_options *o, const struct sheaf_model *model,
                              const struct run_result *r) {
-    struct numbers *all = calloc((size_t)sheaf_world_size(), sizeof *all);
-    enum sheaf_status status =
-        all ? gather(s, all) : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to report");
+    struct report p = {.o = o, .model = model, .info = {.size = sizeof p.info}, .r = r};
+    enum sheaf_status status = sheaf_model_get_info(model, &p.info);
+    p.all = calloc((size_t)sheaf_world_size(), sizeof *p.all);
+    if (!p.all) status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to report");
+    if (!status) status = gather(&p);
     if (!status && sheaf_world_rank() == 0) {
         if (o->json) {
-            json(o, s, r, all);
+            json(&p);
         } else {
             if (o->perplexity)
                 printf("perplexity_tokens %zu nll %.9f perplexity %.6f\n", r->ppl_tokens, r->nll,
                        exp(r->nll));
             if (o->ids && !o->perplexity) {
                 fputs("prompt_ids: ", stdout);
-                print_ids(stdout, r->prompt, r->n_prompt, " ");
+                print_ids(stdout, r->prompt, r->made.n_prompt, " ");
                 fputs("\nids: ", stdout);
-                print_ids(stdout, r->ids, r->n_ids, " ");
+                print_ids(stdout, r->ids, r->made.n_ids, " ");
                 fputc('\n', stdout);
             }
             fflush(stdout);
-            summary(o, s, r, all);
+            summary(&p);
         }
     }
-    free(all);
+    free(p.all);
     return status;
 }

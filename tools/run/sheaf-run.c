@@ -11,17 +11,13 @@
 
 #include "sheaf/meta.h"
 #include "sheaf/module.h"
-#include "sheaf/settings.h"
 #include "sheaf/trace.h"
 #include "sheaf/version.h"
 #include "sheaf/world.h"
 
-#include "model/run/logits.h"
 #include "run.h"
-#include "sheaf/chat.h"
-#include "sheaf/sampler.h"
 
-enum { EXIT_BAD_USAGE = 2, EXIT_INTERRUPTED = 130, MIN_CANDIDATES = 64 };
+enum { EXIT_BAD_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
 static volatile sig_atomic_t interrupted;
 
@@ -53,16 +49,15 @@ static void catch_signals(void) {
 /* Everything that a run owns. */
 struct run {
     const struct run_options *o;
-    struct sheaf__session *session;
-    struct sheaf_tokenizer *tok; /* rank 0 only, as are detok and logits_file */
-    struct sheaf_detokenizer *detok;
+    struct sheaf_model *model;
+    int64_t n_vocab;
+    char *text; /* of the prompt; rank 0 only, as is logits_file */
+    size_t text_len;
     FILE *logits_file;
-    struct sheaf_sampler *sampler;
-    struct sheaf__logits *logits;
     int32_t *prompt, *ids;
-    size_t n_prompt, cap_ids;
-    float *row; /* [n_vocab] with --logits */
-    char *text; /* with --json */
+    size_t n_ids, cap_ids;
+    float *row;    /* [n_vocab] with --logits */
+    char *written; /* the generated text, with --json */
     struct run_result result;
 };
 
@@ -89,6 +84,7 @@ enum sheaf_status run_read_file(const char *path, char **text, size_t *len) {
             cap *= 2;
         }
     }
+    if (*text) (*text)[*len] = 0;
     if (!*text)
         status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s is too large to read", path);
     else if (ferror(f))
@@ -122,88 +118,26 @@ static enum sheaf_status check_interrupt(void *user) {
     return status;
 }
 
-/* ---- prompt ---- */
+/* ---- generation ---- */
 
-static enum sheaf_status encode_prompt(struct run *r) {
-    const struct run_options *o = r->o;
-    char *text = NULL, *formatted = NULL;
-    size_t len = 0;
-    unsigned flags = SHEAF_TOKENIZE_ADD_SPECIAL;
-    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    if (o->file)
-        status = run_read_file(o->file, &text, &len);
-    else
-        len = strlen(o->prompt);
-    if (!status && o->chat) {
-        struct sheaf_chat chat;
-        char *message = strndup(o->file ? text : o->prompt, len);
-        struct sheaf_chat_message m[2] = {{"system", o->system}, {"user", message}};
-        size_t skip = *o->system ? 0 : 1;
-        status = message ? sheaf_chat_from_gguf(r->session->model->gguf, r->tok, &chat)
-                         : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the prompt");
-        if (!status)
-            status = sheaf_chat_format_messages(&chat, m + skip, 2 - skip, true, &formatted);
-        free(message);
-        if (!status) len = strlen(formatted);
-        flags |= SHEAF_TOKENIZE_PARSE_SPECIAL;
-    }
-    if (!status)
-        status = sheaf_tokenizer_encode(r->tok,
-                                        formatted ? formatted
-                                        : o->file ? text
-                                                  : o->prompt,
-                                        len, flags, &r->prompt, &r->n_prompt);
-    if (!status && r->n_prompt == 0)
-        status = sheaf_set_error(SHEAF_STATUS_INVALID, "the prompt is empty, and this model has no "
-                                                       "start token: give some text");
-    if (!status && r->n_prompt > (size_t)r->session->n_ctx)
-        status = sheaf_set_error(SHEAF_STATUS_INVALID,
-                                 "the prompt has %zu tokens, more than the context of %lld: give a "
-                                 "larger --ctx or a shorter prompt",
-                                 r->n_prompt, (long long)r->session->n_ctx);
-    free(text);
-    free(formatted);
-    return status;
+static enum sheaf_status no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to generate");
 }
 
 /* What only rank 0 has. */
 static enum sheaf_status prepare_root(struct run *r) {
-    if (!is_root()) return SHEAF_STATUS_SUCCESS;
-    enum sheaf_status status = sheaf_tokenizer_new(r->session->model->gguf, &r->tok);
-    if (status || r->o->perplexity) return status;
-    if (sheaf_tokenizer_n_vocab(r->tok) > r->session->model->hp.n_vocab)
-        return sheaf_set_error(
-            SHEAF_STATUS_INVALID, "%s: the tokenizer has %d tokens, the embeddings only %lld",
-            sheaf_gguf_path(r->session->model->gguf), sheaf_tokenizer_n_vocab(r->tok),
-            (long long)r->session->model->hp.n_vocab);
-    status = encode_prompt(r);
-    if (!status) status = sheaf_detokenizer_new(r->tok, 0, &r->detok);
-    if (!status && r->o->logits) {
-        r->logits_file = fopen(r->o->logits, "wbe");
+    const struct run_options *o = r->o;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (!is_root() || o->perplexity) return SHEAF_STATUS_SUCCESS;
+    if (o->file) status = run_read_file(o->file, &r->text, &r->text_len);
+    if (!status && o->logits) {
+        r->logits_file = fopen(o->logits, "wbe");
         if (!r->logits_file)
-            status = sheaf_set_error(SHEAF_STATUS_IO, "cannot create %s: %s", r->o->logits,
+            status = sheaf_set_error(SHEAF_STATUS_IO, "cannot create %s: %s", o->logits,
                                      strerror(errno));
     }
     return status;
 }
-
-/* What every rank has. */
-static enum sheaf_status prepare_all(struct run *r) {
-    int64_t n_vocab = r->session->model->hp.n_vocab;
-    enum sheaf_status status = sheaf_sampler_new(&r->o->sampler, (int32_t)n_vocab, &r->sampler);
-    if (status) return status;
-    size_t k = sheaf_sampler_n_candidates(r->sampler);
-    status = sheaf__logits_new(n_vocab, k < MIN_CANDIDATES ? MIN_CANDIDATES : k, &r->logits);
-    if (status) return status;
-    r->cap_ids = (size_t)r->session->n_ctx + 1;
-    r->ids = calloc(r->cap_ids, sizeof *r->ids);
-    if (r->o->logits) r->row = malloc((size_t)n_vocab * sizeof *r->row);
-    if (!r->ids || (r->o->logits && !r->row))
-        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to generate");
-    return SHEAF_STATUS_SUCCESS;
-}
-
-/* ---- generation ---- */
 
 static void show(const struct run *r, const char *text, size_t n) {
     if (r->o->json || !n) return;
@@ -211,99 +145,58 @@ static void show(const struct run *r, const char *text, size_t n) {
     fflush(stdout);
 }
 
-static enum sheaf_status show_prompt(const struct run *r) {
+/* ids as text. */
+static enum sheaf_status decode(const struct run *r, const int32_t *ids, size_t n, unsigned flags,
+                                char **text, size_t *len) {
+    const struct sheaf_tokenizer *tok;
+    const enum sheaf_status status = sheaf_model_tokenizer(r->model, &tok);
+    return status ? status : sheaf_tokenizer_decode(tok, ids, n, flags, text, len);
+}
+
+static enum sheaf_status show_prompt(const struct run *r, const struct sheaf_model_event *e) {
     char *text = NULL;
     size_t len = 0;
     if (!is_root() || r->o->json || r->o->chat) return SHEAF_STATUS_SUCCESS;
-    enum sheaf_status status =
-        sheaf_tokenizer_decode(r->tok, r->prompt, r->n_prompt, SHEAF_DETOKENIZE_START, &text, &len);
+    enum sheaf_status status = decode(r, e->ids, e->n, SHEAF_DETOKENIZE_START, &text, &len);
     if (!status) show(r, text, len);
     free(text);
     return status;
 }
 
+static enum sheaf_status keep_prompt(struct run *r, const struct sheaf_model_event *e) {
+    r->prompt = malloc((e->n + 1) * sizeof *r->prompt);
+    if (!r->prompt) return no_memory();
+    memcpy(r->prompt, e->ids, e->n * sizeof *r->prompt);
+    return show_prompt(r, e);
+}
+
+static enum sheaf_status keep_token(struct run *r, const struct sheaf_model_event *e) {
+    if (r->n_ids == r->cap_ids) {
+        const size_t cap = r->cap_ids ? 2 * r->cap_ids : 256;
+        int32_t *grown = realloc(r->ids, cap * sizeof *grown);
+        if (!grown) return no_memory();
+        r->ids = grown;
+        r->cap_ids = cap;
+    }
+    r->ids[r->n_ids++] = e->ids[0];
+    show(r, e->text, e->len);
+    return SHEAF_STATUS_SUCCESS;
+}
+
 static enum sheaf_status write_logits(struct run *r) {
     if (!r->o->logits) return SHEAF_STATUS_SUCCESS;
-    size_t n = (size_t)r->session->model->hp.n_vocab;
-    enum sheaf_status status = sheaf__evaluator_get_logits(r->session->context, r->row);
+    const size_t n = (size_t)r->n_vocab;
+    if (!r->row) r->row = malloc(n * sizeof *r->row);
+    if (!r->row) return no_memory();
+    enum sheaf_status status = sheaf_model_get_logits(r->model, r->row);
     if (status || !is_root() || fwrite(r->row, sizeof *r->row, n, r->logits_file) == n)
         return status;
     return sheaf_set_error(SHEAF_STATUS_IO, "cannot write %s: %s", r->o->logits, strerror(errno));
 }
 
-struct choice {
-    int32_t id;
-    int32_t stop; /* enum run_stop; LENGTH: go on */
-};
-
-/* The next token, the same on every rank. */
-static enum sheaf_status choose(struct run *r, struct choice *c) {
-    const struct sheaf_candidates *candidates = NULL;
-    bool stop = interrupted;
-    enum sheaf_status mine =
-        sheaf__logits_select(r->logits, sheaf__evaluator_logits(r->session->context),
-                             sheaf_sampler_needs_sum(r->sampler), &stop, &candidates);
-    if (mine) return mine;
-    *c = (struct choice){0, stop ? RUN_INTERRUPTED : RUN_LENGTH};
-    if (is_root() && !stop) {
-        mine = sheaf_sampler_sample(r->sampler, candidates, &c->id);
-        if (mine)
-            c->stop = RUN_FAILED;
-        else if (!r->o->ignore_eos && sheaf_tokenizer_is_eog(r->tok, c->id))
-            c->stop = RUN_EOG;
-    }
-    if (sheaf_world_size() == 1) return mine;
-    enum sheaf_status status = sheaf_world_broadcast(c, sizeof *c, 0, "the next token");
-    if (!status && c->stop == RUN_FAILED) status = sheaf_world_agree(mine, "sampling");
-    return mine ? mine : status;
-}
-
-static enum sheaf_status accept(struct run *r, int32_t id) {
-    r->ids[r->result.n_ids++] = id;
+static enum sheaf_status finish_text(struct run *r, const struct sheaf_model_event *e) {
     if (!is_root()) return SHEAF_STATUS_SUCCESS;
-    const char *text;
-    size_t len;
-    enum sheaf_status status = sheaf_detokenizer_push(r->detok, id, &text, &len);
-    if (!status) show(r, text, len);
-    return status;
-}
-
-static enum sheaf_status generate(struct run *r) {
-    struct run_result *res = &r->result;
-    struct sheaf__evaluator *ctx = r->session->context;
-    size_t wanted = r->o->n_predict < 0 ? SIZE_MAX : (size_t)r->o->n_predict;
-    double start = run_now();
-    enum sheaf_status status =
-        sheaf__evaluator_prompt(ctx, r->prompt, (int64_t)r->n_prompt, check_interrupt, NULL);
-    res->prompt_s = run_now() - start;
-    if (!status) status = write_logits(r);
-    res->stop = RUN_LENGTH;
-    while (!status && res->n_ids < wanted) {
-        struct choice c;
-        status = choose(r, &c);
-        if (!status && c.stop) res->stop = (enum run_stop)c.stop;
-        if (status || c.stop) break;
-        status = accept(r, c.id);
-        if (status || res->n_ids == wanted) break;
-        if (sheaf__evaluator_n_past(ctx) == sheaf__evaluator_n_ctx(ctx)) {
-            res->stop = RUN_CONTEXT;
-            break;
-        }
-        start = run_now();
-        status = sheaf__evaluator_eval(ctx, &c.id, 1, false);
-        res->generate_s += run_now() - start;
-        res->n_evals++;
-        if (!status) status = write_logits(r);
-    }
-    return status;
-}
-
-static enum sheaf_status finish_text(struct run *r) {
-    const char *rest;
-    size_t len;
-    if (!is_root()) return SHEAF_STATUS_SUCCESS;
-    sheaf_detokenizer_flush(r->detok, &rest, &len);
-    show(r, rest, len);
+    show(r, e->text, e->len);
     if (!r->o->json) fputc('\n', stdout);
     fflush(stdout);
     if (r->logits_file) {
@@ -314,90 +207,137 @@ static enum sheaf_status finish_text(struct run *r) {
                                    strerror(errno));
     }
     if (!r->o->json) return SHEAF_STATUS_SUCCESS;
-    return sheaf_tokenizer_decode(r->tok, r->ids, r->result.n_ids, 0, &r->text,
-                                  &r->result.text_len);
+    return decode(r, r->ids, r->n_ids, 0, &r->written, &r->result.text_len);
+}
+
+/* Fits sheaf_model_event_fn. */
+static enum sheaf_status on_event(void *user, const struct sheaf_model_event *e) {
+    struct run *r = user;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (e->kind == SHEAF_MODEL_EVENT_PROMPT) status = keep_prompt(r, e);
+    if (e->kind == SHEAF_MODEL_EVENT_EVALUATED) status = write_logits(r);
+    if (e->kind == SHEAF_MODEL_EVENT_TOKEN) status = keep_token(r, e);
+    if (e->kind == SHEAF_MODEL_EVENT_END) return finish_text(r, e);
+    return status || !interrupted ? status : SHEAF_STATUS_ABORTED;
+}
+
+/* An instruct model often ends a text that is no message at once. */
+static void advise(const struct run *r) {
+    const struct sheaf_tokenizer *tok;
+    struct sheaf_chat chat;
+    const struct sheaf_model_result *made = &r->result.made;
+    if (!is_root() || r->o->chat || made->n_ids || made->stop != SHEAF_MODEL_STOP_EOG) return;
+    if (sheaf_model_tokenizer(r->model, &tok) ||
+        sheaf_chat_from_gguf(sheaf_model_gguf(r->model), tok, &chat))
+        return;
+    fprintf(stderr,
+            "sheaf-run: the answer is empty. This model has a chat template (%s): --chat makes the "
+            "prompt a message\n",
+            sheaf_chat_name(chat.format));
 }
 
 static enum sheaf_status generate_text(struct run *r) {
-    enum sheaf_status status = sheaf_world_agree(prepare_all(r), "preparing to generate");
-    if (!status) status = run_share_ids(&r->prompt, &r->n_prompt);
-    if (!status) status = show_prompt(r);
-    if (!status) status = generate(r);
-    if (status == SHEAF_STATUS_ABORTED && interrupted) {
-        r->result.stop = RUN_INTERRUPTED;
-        status = SHEAF_STATUS_SUCCESS;
-    }
+    const struct run_options *o = r->o;
+    struct sheaf_model_generate_params params = sheaf_model_generate_default_params();
+    params.n_predict = o->n_predict;
+    params.sampler = o->sampler;
+    params.chat = o->chat;
+    params.system = o->system;
+    params.ignore_eos = o->ignore_eos;
+    params.prompt_len = r->text_len;
+    r->result.made.size = sizeof r->result.made;
+    enum sheaf_status status = sheaf_model_generate(r->model, r->text ? r->text : o->prompt,
+                                                    &params, on_event, r, &r->result.made);
     if (status) {
-        if (is_root() && !r->o->json) fputc('\n', stdout);
+        if (is_root() && r->prompt && !o->json) fputc('\n', stdout);
         return status;
     }
-    status = sheaf_world_agree(finish_text(r), "writing results");
     r->result.prompt = r->prompt;
-    r->result.n_prompt = r->n_prompt;
     r->result.ids = r->ids;
-    r->result.text = r->text;
-    return status;
+    r->result.text = r->written;
+    advise(r);
+    return SHEAF_STATUS_SUCCESS;
 }
 
 /* ---- the whole run ---- */
 
-static void announce(const struct run *r) {
-    if (!r->o->verbose || !is_root()) return;
+static void warn(const struct sheaf_model_info *info) {
+    if (is_root() && info->n_ctx > info->n_ctx_train)
+        fprintf(stderr,
+                "sheaf-run: the context has %lld tokens, but the model was trained on %lld: what "
+                "it writes behind those may make no sense\n",
+                (long long)info->n_ctx, (long long)info->n_ctx_train);
+}
+
+static enum sheaf_status announce(const struct run *r, const struct sheaf_model_info *info) {
+    const struct sheaf_tokenizer *tok;
+    if (!r->o->verbose || !is_root()) return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status status = sheaf_model_tokenizer(r->model, &tok);
+    if (status) return status;
     char cut[512];
-    const struct sheaf__session *s = r->session;
-    for (int j = 0; j < s->n_members; j++)
-        fprintf(stderr, "member %d: %s on %s, %s\n", j, sheaf__session_device_name(s->members[j]),
-                sheaf_world_host_name(sheaf_world_device_rank(s->members[j])),
-                sheaf_backend_dev_description(s->members[j]));
-    if (s->meta)
-        fprintf(stderr, "transport: %s\n",
-                sheaf_comm_describe(sheaf_backend_meta_dev_comm(s->meta)));
-    fprintf(stderr, "cut: %s\n", sheaf__policy_print(s->policy, cut, sizeof cut));
-    fprintf(stderr, "tokenizer: %s, context %lld, batch %lld\n", sheaf_tokenizer_describe(r->tok),
-            (long long)s->n_ctx, (long long)s->n_batch);
-    if (s->meta && s->n_members > 1)
-        fprintf(stderr, "collectives %s\n", sheaf_backend_meta_transport(s->backend));
+    const sheaf_backend_dev_t meta = sheaf_model_meta(r->model);
+    for (int j = 0; j < info->n_members; j++) {
+        const sheaf_backend_dev_t dev = sheaf_model_member(r->model, j);
+        fprintf(stderr, "member %d: %s on %s, %s\n", j, sheaf_model_device_name(dev),
+                sheaf_world_host_name(sheaf_world_device_rank(dev)),
+                sheaf_backend_dev_description(dev));
+    }
+    if (meta)
+        fprintf(stderr, "transport: %s\n", sheaf_comm_describe(sheaf_backend_meta_dev_comm(meta)));
+    fprintf(stderr, "cut: %s\n", sheaf_model_print_split(r->model, cut, sizeof cut));
+    fprintf(stderr, "tokenizer: %s, context %lld, batch %lld\n", sheaf_tokenizer_describe(tok),
+            (long long)info->n_ctx, (long long)info->n_batch);
+    if (meta && info->n_members > 1)
+        fprintf(stderr, "collectives %s\n",
+                sheaf_backend_meta_transport(sheaf_model_backend(r->model)));
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status open_model(struct run *r) {
+    const struct run_options *o = r->o;
+    struct sheaf_model_params params = sheaf_model_default_params();
+    params.path = o->model;
+    params.devices = o->devices;
+    params.split = o->split;
+    params.single = o->single;
+    params.check = o->check;
+    params.overlap = o->overlap;
+    params.wire = o->wire;
+    params.n_ctx = o->n_ctx;
+    params.n_batch = o->n_batch;
+    params.kv_type = o->kv_type;
+    params.progress = run_progress;
+    return sheaf_model_open(&params, &r->model);
 }
 
 static enum sheaf_status run(struct run *r) {
     const struct run_options *o = r->o;
-    const struct sheaf__session_params params = {
-        .size = sizeof params,
-        .path = o->model,
-        .devices = o->devices,
-        .split = o->split,
-        .single = o->single,
-        .check = o->check,
-        .overlap = o->overlap,
-        .n_ctx = o->n_ctx,
-        .n_batch = o->n_batch,
-        .kv_type = o->kv_type,
-        .progress = run_progress,
-    };
-    enum sheaf_status status = sheaf__session_new(&params, &r->session);
-    if (!status) status = sheaf_world_agree(prepare_root(r), "preparing the prompt");
+    struct sheaf_model_info info = {.size = sizeof info};
+    enum sheaf_status status = open_model(r);
     if (status) return status;
-    announce(r);
+    status = sheaf_model_get_info(r->model, &info);
+    r->n_vocab = info.n_vocab;
+    if (!status) status = prepare_root(r);
+    if (!status) status = announce(r, &info);
+    status = sheaf_world_agree(status, "preparing the prompt");
+    if (status) return status;
+    warn(&info);
     if (o->trace && (status = sheaf_trace_start(0))) return status;
-    status = o->perplexity
-                 ? run_perplexity(o, r->session, r->tok, check_interrupt, NULL, &r->result)
-                 : generate_text(r);
+    status = o->perplexity ? run_perplexity(o, r->model, check_interrupt, NULL, &r->result)
+                           : generate_text(r);
     if (!status && o->trace) status = sheaf_trace_write(o->trace);
-    if (!status) status = run_report(o, r->session, &r->result);
+    if (!status) status = run_report(o, r->model, &r->result);
     return status;
 }
 
 static void run_free(struct run *r) {
     if (r->logits_file) fclose(r->logits_file);
-    sheaf_detokenizer_free(r->detok);
-    sheaf_tokenizer_free(r->tok);
-    sheaf_sampler_free(r->sampler);
-    sheaf__logits_free(r->logits);
-    sheaf__session_free(r->session);
+    sheaf_model_free(r->model);
+    free(r->text);
     free(r->prompt);
     free(r->ids);
     free(r->row);
-    free(r->text);
+    free(r->written);
 }
 
 /* One message for a job: of the rank that noticed, or of the one that failed. */
@@ -436,9 +376,8 @@ int main(int argc, char **argv) {
         if (is_root() && options.version) printf("sheaf %s\n", sheaf_version());
     } else {
         catch_signals();
-        if (options.wire) status = sheaf_setting_set("SHEAF_COMM_WIRE", options.wire);
-        if (!status) status = run(&r);
-        if (status == SHEAF_STATUS_ABORTED || r.result.stop == RUN_INTERRUPTED)
+        status = run(&r);
+        if (status == SHEAF_STATUS_ABORTED || r.result.made.stop == SHEAF_MODEL_STOP_INTERRUPTED)
             code = EXIT_INTERRUPTED;
         else if (status)
             code = EXIT_FAILURE;

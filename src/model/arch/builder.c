@@ -11,12 +11,12 @@ void sheaf__build_inputs(struct sheaf__builder *b) {
         {&b->ids, "inp_ids", true},
         {&b->pos, "inp_pos", true},
         {&b->rows, "inp_rows", true},
-        {&b->out_ids, "inp_out_ids", !b->all && b->n_tokens > 1},
+        {&b->out_ids, "inp_out_ids", b->n_wanted < b->n_tokens},
     };
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         *ids[i].t = NULL;
         if (!ids[i].wanted) continue;
-        int64_t n = ids[i].t == &b->out_ids ? 1 : b->n_tokens;
+        int64_t n = ids[i].t == &b->out_ids ? b->n_wanted : b->n_tokens;
         *ids[i].t = sheaf_set_name(sheaf_new_tensor_1d(b->ctx, SHEAF_TYPE_I32, n), ids[i].name);
         if (*ids[i].t) sheaf_set_input(*ids[i].t);
     }

@@ -19,13 +19,13 @@ struct sheaf__builder {
     struct sheaf_context *ctx;
     struct sheaf_cgraph *graph;
     int64_t n_tokens, n_kv;          /* n_kv: rows of the cache that attention reads */
-    bool all;                        /* logits of all tokens, not only of the last */
+    int64_t n_wanted;                /* tokens whose logits are wanted, >= 1 */
     struct sheaf_tensor *ids;        /* I32 [n] token ids */
     struct sheaf_tensor *pos;        /* I32 [n] positions */
     struct sheaf_tensor *rows;       /* I32 [n] rows of the cache to write */
     struct sheaf_tensor *mask;       /* F16 [t, n]: 0 or -inf */
     struct sheaf_tensor *mask_swa;   /* the same for sliding windows; NULL if there are none */
-    struct sheaf_tensor *out_ids;    /* I32 [1]: the token whose logits are wanted; NULL: all */
+    struct sheaf_tensor *out_ids;    /* I32 [n_wanted]: those tokens; NULL: all */
     struct sheaf__builder *before;   /* of the chunk before; NULL: this is the first */
     struct sheaf_tensor *written[2]; /* K and V caches of the layer, with this chunk's rows */
     struct sheaf_cgraph *order;      /* takes products and halves of layers first; or NULL */

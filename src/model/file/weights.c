@@ -263,7 +263,7 @@ static enum sheaf_status read_range(void *user, size_t offset, void *dst, size_t
 }
 
 static enum sheaf_status load_file(struct sheaf__weights *model, int file,
-                                   sheaf__progress_fn progress, void *user, size_t *done) {
+                                   sheaf_model_progress_fn progress, void *user, size_t *done) {
     struct reader r = {.model = model, .gguf = model->files[file]};
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     const char *path = sheaf_gguf_path(r.gguf);
@@ -285,8 +285,8 @@ static enum sheaf_status load_file(struct sheaf__weights *model, int file,
 }
 
 enum sheaf_status sheaf__weights_load(struct sheaf__weights *model,
-                                      sheaf_backend_buffer_type_t buft, sheaf__progress_fn progress,
-                                      void *user) {
+                                      sheaf_backend_buffer_type_t buft,
+                                      sheaf_model_progress_fn progress, void *user) {
     size_t done = 0;
     sheaf_world_enter(SHEAF_PHASE_LOAD, "memory for the weights");
     enum sheaf_status status =

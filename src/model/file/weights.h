@@ -5,7 +5,7 @@
 #ifndef SHEAF_MODEL_WEIGHTS_H
 #define SHEAF_MODEL_WEIGHTS_H
 
-#include "sheaf/backend.h"
+#include "sheaf/model.h"
 
 #include "model/arch/arch.h"
 
@@ -31,13 +31,10 @@ struct sheaf__weights {
 enum sheaf_status sheaf__weights_open(const char *path, struct sheaf__weights **out);
 void sheaf__weights_free(struct sheaf__weights *model); /* accepts NULL */
 
-/* done, total in bytes of the weights as the files hold them. Returning false ends the load with
- * SHEAF_STATUS_ABORTED. */
-typedef bool (*sheaf__progress_fn)(void *user, size_t done, size_t total);
 /* Allocates the weights on buft and reads them. progress may be NULL. */
 enum sheaf_status sheaf__weights_load(struct sheaf__weights *model,
-                                      sheaf_backend_buffer_type_t buft, sheaf__progress_fn progress,
-                                      void *user);
+                                      sheaf_backend_buffer_type_t buft,
+                                      sheaf_model_progress_fn progress, void *user);
 
 /* Hash of metadata and tensor directory: equal on ranks that opened equal models. */
 uint64_t sheaf__weights_fingerprint(const struct sheaf__weights *model);

@@ -76,7 +76,8 @@ static enum sheaf_status build(struct sheaf__outline *o, const struct sheaf__wei
                                .cache = o->cache,
                                .ctx = o->ctx,
                                .n_tokens = o->n_tokens,
-                               .n_kv = o->n_kv};
+                               .n_kv = o->n_kv,
+                               .n_wanted = 1};
     sheaf__build_inputs(&b);
     struct sheaf_tensor *logits = sheaf__build_model(&b, 1);
     if (logits) sheaf_set_output(logits);

@@ -22,6 +22,7 @@ struct sheaf__evaluator {
     const struct sheaf__weights *model;
     sheaf_backend_t backend;
     struct sheaf__kv_cache *cache;
+    struct sheaf__cells cells;
     sheaf_gallocr_t galloc;
     struct sheaf_context *arena;                     /* of the graph */
     struct sheaf__builder chunks[SHEAF__MAX_CHUNKS]; /* of the graph that is built */
@@ -29,10 +30,12 @@ struct sheaf__evaluator {
     struct sheaf_cgraph *graph;
     struct sheaf_tensor *logits; /* of that graph */
     bool have_logits;
-    int64_t n_ctx, n_batch, n_past;
+    int64_t n_ctx, n_batch;
     int64_t min_chunked; /* tokens of an evaluation in two chunks; 0: none is */
-    int32_t *ints;       /* [n_batch] */
     uint16_t *masks;     /* [n_batch * n_ctx] */
+    /* of the batch that is evaluated, [n_batch] each */
+    int32_t *pos, *seq, *rows, *wanted; /* rows: cells; wanted: [n_wanted] tokens with logits */
+    int64_t n_wanted;
 };
 
 void sheaf__evaluator_free(struct sheaf__evaluator *ctx) {
@@ -40,7 +43,8 @@ void sheaf__evaluator_free(struct sheaf__evaluator *ctx) {
     sheaf_gallocr_free(ctx->galloc);
     sheaf__kv_cache_free(ctx->cache);
     sheaf_free(ctx->arena);
-    free(ctx->ints);
+    sheaf__cells_free(&ctx->cells);
+    free(ctx->pos);
     free(ctx->masks);
     free(ctx);
 }
@@ -71,11 +75,15 @@ enum sheaf_status sheaf__evaluator_new(const struct sheaf__weights *model, sheaf
         .no_alloc = true});
     sheaf_backend_buffer_type_t buft = sheaf_backend_get_default_buffer_type(backend);
     ctx->galloc = sheaf_gallocr_new(buft);
-    ctx->ints = calloc((size_t)ctx->n_batch, sizeof *ctx->ints);
+    ctx->pos = calloc(4 * (size_t)ctx->n_batch, sizeof *ctx->pos);
     ctx->masks = calloc((size_t)ctx->n_batch * (size_t)ctx->n_ctx, sizeof *ctx->masks);
-    if (!ctx->arena || !ctx->galloc || !ctx->ints || !ctx->masks) goto no_memory;
-    enum sheaf_status status =
-        sheaf__kv_cache_new(&model->hp, ctx->n_ctx, params->type, buft, &ctx->cache);
+    if (!ctx->arena || !ctx->galloc || !ctx->pos || !ctx->masks) goto no_memory;
+    ctx->seq = ctx->pos + ctx->n_batch;
+    ctx->rows = ctx->seq + ctx->n_batch;
+    ctx->wanted = ctx->rows + ctx->n_batch;
+    enum sheaf_status status = sheaf__cells_init(&ctx->cells, ctx->n_ctx);
+    if (!status)
+        status = sheaf__kv_cache_new(&model->hp, ctx->n_ctx, params->type, buft, &ctx->cache);
     if (status)
         sheaf__evaluator_free(ctx);
     else
@@ -87,8 +95,11 @@ no_memory:
                            "no memory for a context of %" PRId64 " tokens", params->n_ctx);
 }
 
-void sheaf__evaluator_clear(struct sheaf__evaluator *ctx) { ctx->n_past = 0; }
-int64_t sheaf__evaluator_n_past(const struct sheaf__evaluator *ctx) { return ctx->n_past; }
+void sheaf__evaluator_clear(struct sheaf__evaluator *ctx) { sheaf__cells_clear(&ctx->cells); }
+int64_t sheaf__evaluator_n_past(const struct sheaf__evaluator *ctx) { return ctx->cells.next[0]; }
+struct sheaf__cells *sheaf__evaluator_cells(struct sheaf__evaluator *ctx) {
+    return &ctx->cells;
+}
 int64_t sheaf__evaluator_n_ctx(const struct sheaf__evaluator *ctx) { return ctx->n_ctx; }
 int64_t sheaf__evaluator_n_batch(const struct sheaf__evaluator *ctx) { return ctx->n_batch; }
 
@@ -104,16 +115,17 @@ enum sheaf_status sheaf__evaluator_get_logits(struct sheaf__evaluator *ctx, floa
 
 /* ---- graphs ---- */
 
-/* Tokens of each chunk, and rows of the cache that it sees, as if it were evaluated alone. Returns
- * the number of chunks. */
-static int cut(const struct sheaf__evaluator *ctx, int64_t n, bool all, int64_t *tokens,
+/* Tokens of each chunk, and cells of the cache that it sees, as if it were evaluated alone. `end`:
+ * of the cells before. Returns the number of chunks. */
+static int cut(const struct sheaf__evaluator *ctx, int64_t n, int64_t end, int64_t *tokens,
                int64_t *n_kv) {
     const int64_t half = (n + 1) / 2, rounded = (half + CHUNK_STEP - 1) / CHUNK_STEP * CHUNK_STEP;
-    const bool two = !all && ctx->min_chunked && n >= ctx->min_chunked && n > 1;
+    const bool last_alone = ctx->n_wanted == 1 && ctx->wanted[0] == n - 1;
+    const bool two = last_alone && ctx->min_chunked && n >= ctx->min_chunked && n > 1;
     tokens[0] = !two ? n : n - rounded >= rounded / 2 ? rounded : half;
     tokens[1] = n - tokens[0];
-    for (int64_t c = 0, end = ctx->n_past; c <= two; c++) {
-        end += tokens[c];
+    for (int64_t c = 0, i = 0, to = 0; c <= two; c++) {
+        for (to += tokens[c]; i < to; i++) end = ctx->rows[i] < end ? end : ctx->rows[i] + 1;
         n_kv[c] = (end + KV_STEP - 1) / KV_STEP * KV_STEP;
         if (n_kv[c] > ctx->n_ctx) n_kv[c] = ctx->n_ctx;
     }
@@ -121,20 +133,20 @@ static int cut(const struct sheaf__evaluator *ctx, int64_t n, bool all, int64_t 
 }
 
 static bool is_built(const struct sheaf__evaluator *ctx, int n_chunks, const int64_t *tokens,
-                     const int64_t *n_kv, bool all) {
+                     const int64_t *n_kv) {
     bool same = n_chunks == ctx->n_chunks;
     for (int c = 0; c < n_chunks && same; c++) {
         const struct sheaf__builder *b = &ctx->chunks[c];
-        same = b->n_tokens == tokens[c] && b->n_kv == n_kv[c] && b->all == all;
+        same = b->n_tokens == tokens[c] && b->n_kv == n_kv[c] && b->n_wanted == ctx->n_wanted;
     }
     return same;
 }
 
-static enum sheaf_status build(struct sheaf__evaluator *ctx, int64_t n, bool all) {
+static enum sheaf_status build(struct sheaf__evaluator *ctx, int64_t n, int64_t end) {
     int64_t tokens[SHEAF__MAX_CHUNKS], n_kv[SHEAF__MAX_CHUNKS];
-    const int n_chunks = cut(ctx, n, all, tokens, n_kv);
+    const int n_chunks = cut(ctx, n, end, tokens, n_kv);
     ctx->have_logits = false;
-    if (is_built(ctx, n_chunks, tokens, n_kv, all)) return SHEAF_STATUS_SUCCESS;
+    if (is_built(ctx, n_chunks, tokens, n_kv)) return SHEAF_STATUS_SUCCESS;
     ctx->n_chunks = 0;
     sheaf_reset(ctx->arena);
     ctx->graph = sheaf_new_graph_custom(ctx->arena, max_nodes(ctx));
@@ -146,7 +158,7 @@ static enum sheaf_status build(struct sheaf__evaluator *ctx, int64_t n, bool all
                                                  .ctx = ctx->arena,
                                                  .n_tokens = tokens[c],
                                                  .n_kv = n_kv[c],
-                                                 .all = all,
+                                                 .n_wanted = ctx->n_wanted,
                                                  .before = c ? &ctx->chunks[c - 1] : NULL,
                                                  .order = ctx->graph};
         sheaf__build_inputs(&ctx->chunks[c]);
@@ -161,85 +173,147 @@ static enum sheaf_status build(struct sheaf__evaluator *ctx, int64_t n, bool all
 
 /* ---- inputs; one that no layer reads has no memory (few layers may all have windows) ---- */
 
-static enum sheaf_status set_ints(struct sheaf__evaluator *ctx, struct sheaf_tensor *t,
-                                  const int32_t *values, int64_t first) {
+static enum sheaf_status set_ints(struct sheaf_tensor *t, const int32_t *values) {
     if (!t || !t->buffer) return SHEAF_STATUS_SUCCESS;
-    for (int64_t i = 0; i < t->ne[0]; i++) ctx->ints[i] = values ? values[i] : (int32_t)(first + i);
-    return sheaf_backend_tensor_set(t, ctx->ints, 0, (size_t)t->ne[0] * sizeof *ctx->ints);
+    return sheaf_backend_tensor_set(t, values, 0, (size_t)t->ne[0] * sizeof *values);
 }
 
-/* Token i, at position first + i, sees row j of the cache if j <= position and, with a window,
- * position - j < window. */
+/* Of tokens first, first + 1, ... of the batch: which cells each sees. */
 static enum sheaf_status set_mask(struct sheaf__evaluator *ctx, struct sheaf_tensor *t,
                                   int64_t first, int64_t window) {
     if (!t || !t->buffer) return SHEAF_STATUS_SUCCESS;
     const uint16_t minus_inf = 0xfc00; /* F16 */
-    int64_t n_kv = t->ne[0];
+    const int64_t n_kv = t->ne[0];
     for (int64_t i = 0; i < t->ne[1]; i++) {
-        int64_t pos = first + i;
+        const int64_t pos = ctx->pos[first + i];
+        const int seq = ctx->seq[first + i];
         uint16_t *row = ctx->masks + i * n_kv;
         for (int64_t j = 0; j < n_kv; j++)
-            row[j] = j <= pos && (window == 0 || pos - j < window) ? 0 : minus_inf;
+            row[j] = sheaf__cells_sees(&ctx->cells, j, seq, pos, window) ? 0 : minus_inf;
     }
     return sheaf_backend_tensor_set(t, ctx->masks, 0, sheaf_nbytes(t));
 }
 
+/* Inputs of a chunk that begins with token `first` of the batch. Two chunks want the last token
+ * alone, which is the last of either. */
 static enum sheaf_status set_inputs(struct sheaf__evaluator *ctx, const struct sheaf__builder *b,
                                     const int32_t *ids, int64_t first) {
-    enum sheaf_status status = set_ints(ctx, b->ids, ids, 0);
-    if (!status) status = set_ints(ctx, b->pos, NULL, first);
-    if (!status) status = set_ints(ctx, b->rows, NULL, first);
-    if (!status) status = set_ints(ctx, b->out_ids, NULL, b->n_tokens - 1);
+    const int32_t last = (int32_t)b->n_tokens - 1;
+    enum sheaf_status status = set_ints(b->ids, ids + first);
+    if (!status) status = set_ints(b->pos, ctx->pos + first);
+    if (!status) status = set_ints(b->rows, ctx->rows + first);
+    if (!status) status = set_ints(b->out_ids, ctx->n_chunks > 1 ? &last : ctx->wanted);
     if (!status) status = set_mask(ctx, b->mask, first, 0);
     if (!status) status = set_mask(ctx, b->mask_swa, first, ctx->model->hp.swa_window);
     return status;
 }
 
-static enum sheaf_status check(const struct sheaf__evaluator *ctx, const int32_t *ids, int64_t n) {
-    if (n < 1 || n > ctx->n_batch || n > ctx->n_ctx - ctx->n_past)
+/* ---- batches ---- */
+
+static enum sheaf_status check(const struct sheaf__evaluator *ctx,
+                               const struct sheaf_model_batch *batch) {
+    const int64_t n = batch->n_tokens, n_used = ctx->cells.n_used;
+    if (n < 1 || n > ctx->n_batch || n > ctx->n_ctx - n_used)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "%" PRId64 " tokens after %" PRId64 " do not fit the context of "
                                "%" PRId64 " (batch %" PRId64 "): give a larger --ctx",
-                               n, ctx->n_past, ctx->n_ctx, ctx->n_batch);
+                               n, n_used, ctx->n_ctx, ctx->n_batch);
     for (int64_t i = 0; i < n; i++) {
-        if (ids[i] < 0 || ids[i] >= ctx->model->hp.n_vocab)
+        const int32_t id = batch->token[i], seq = batch->seq ? batch->seq[i] : 0;
+        if (id < 0 || id >= ctx->model->hp.n_vocab)
             return sheaf_set_error(SHEAF_STATUS_INVALID,
-                                   "token id %" PRId32 " is not in the vocabulary of %" PRId64,
-                                   ids[i], ctx->model->hp.n_vocab);
+                                   "token id %" PRId32 " is not in the vocabulary of %" PRId64, id,
+                                   ctx->model->hp.n_vocab);
+        if (seq < 0 || seq >= SHEAF__MAX_SEQUENCES)
+            return sheaf_set_error(SHEAF_STATUS_INVALID, "sequence %" PRId32 " is not one of 0..%d",
+                                   seq, SHEAF__MAX_SEQUENCES - 1);
     }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Gives back the cells of the batch's first n tokens. */
+static void release(struct sheaf__evaluator *ctx, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        sheaf__cells_remove(&ctx->cells, ctx->seq[i], ctx->pos[i], ctx->pos[i] + 1);
+}
+
+/* Positions, cells and wanted tokens of the batch. */
+static enum sheaf_status place(struct sheaf__evaluator *ctx,
+                               const struct sheaf_model_batch *batch) {
+    ctx->n_wanted = 0;
+    for (int64_t i = 0; i < batch->n_tokens; i++) {
+        const int32_t seq = batch->seq ? batch->seq[i] : 0, next = ctx->cells.next[seq];
+        const int32_t pos = batch->pos ? batch->pos[i] : next;
+        if (pos < next || pos == INT32_MAX) {
+            release(ctx, i);
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "token %" PRId64 " is for position %" PRId32
+                                   " of sequence %" PRId32 ", which goes on at %" PRId32,
+                                   i, pos, seq, next);
+        }
+        ctx->seq[i] = seq;
+        ctx->pos[i] = pos;
+        ctx->rows[i] = (int32_t)sheaf__cells_take(&ctx->cells, seq, pos); /* there is one: check */
+        if (batch->logits ? batch->logits[i] : i == batch->n_tokens - 1)
+            ctx->wanted[ctx->n_wanted++] = (int32_t)i;
+    }
+    if (ctx->n_wanted == 0) ctx->wanted[ctx->n_wanted++] = (int32_t)batch->n_tokens - 1;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__evaluator_eval_batch(struct sheaf__evaluator *ctx,
+                                              const struct sheaf_model_batch *batch) {
+    const int64_t end = ctx->cells.end;
+    enum sheaf_status status = check(ctx, batch);
+    if (!status) status = place(ctx, batch);
+    if (status) return status;
+    status = build(ctx, batch->n_tokens, end);
+    int64_t first = 0;
+    for (int c = 0; c < ctx->n_chunks && !status; c++) {
+        status = set_inputs(ctx, &ctx->chunks[c], batch->token, first);
+        first += ctx->chunks[c].n_tokens;
+    }
+    if (!status) status = sheaf_backend_graph_compute(ctx->backend, ctx->graph);
+    if (status) release(ctx, batch->n_tokens);
+    if (status) return status;
+    ctx->have_logits = true;
     return SHEAF_STATUS_SUCCESS;
 }
 
 enum sheaf_status sheaf__evaluator_eval(struct sheaf__evaluator *ctx, const int32_t *ids, int64_t n,
                                         bool all) {
-    enum sheaf_status status = check(ctx, ids, n);
-    if (status) return status;
-    status = build(ctx, n, all);
-    int64_t first = ctx->n_past;
-    for (int c = 0; c < ctx->n_chunks && !status; c++) {
-        status = set_inputs(ctx, &ctx->chunks[c], ids + (first - ctx->n_past), first);
-        first += ctx->chunks[c].n_tokens;
-    }
-    if (!status) status = sheaf_backend_graph_compute(ctx->backend, ctx->graph);
-    if (status) return status;
-    ctx->n_past += n;
-    ctx->have_logits = true;
-    return SHEAF_STATUS_SUCCESS;
+    bool *wanted = all && n > 0 && n <= ctx->n_batch ? malloc((size_t)n) : NULL;
+    if (wanted) memset(wanted, 1, (size_t)n);
+    const struct sheaf_model_batch batch = {
+        .size = sizeof batch, .n_tokens = n, .token = ids, .logits = wanted};
+    const enum sheaf_status status = sheaf__evaluator_eval_batch(ctx, &batch);
+    free(wanted);
+    return status;
 }
 
-enum sheaf_status sheaf__evaluator_prompt(struct sheaf__evaluator *ctx, const int32_t *ids,
+enum sheaf_status sheaf__evaluator_prompt(struct sheaf__evaluator *ctx, int seq, const int32_t *ids,
                                           int64_t n, enum sheaf_status (*before)(void *user),
                                           void *user) {
-    if (n > ctx->n_ctx - ctx->n_past)
+    const int64_t room = ctx->n_ctx - ctx->cells.n_used;
+    if (n > room)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "the prompt has %" PRId64 " tokens, but the context of %" PRId64
                                " has room for %" PRId64 ": give a larger --ctx",
-                               n, ctx->n_ctx, ctx->n_ctx - ctx->n_past);
-    for (int64_t at = 0; at < n; at += ctx->n_batch) {
-        enum sheaf_status status = before ? before(user) : SHEAF_STATUS_SUCCESS;
-        int64_t m = n - at < ctx->n_batch ? n - at : ctx->n_batch;
-        if (!status) status = sheaf__evaluator_eval(ctx, ids + at, m, false);
-        if (status) return status;
+                               n, ctx->n_ctx, room);
+    int32_t *seqs = malloc((size_t)ctx->n_batch * sizeof *seqs);
+    enum sheaf_status status =
+        seqs ? SHEAF_STATUS_SUCCESS
+             : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a prompt");
+    for (int64_t i = 0; !status && i < ctx->n_batch; i++) seqs[i] = seq;
+    for (int64_t at = 0; !status && at < n; at += ctx->n_batch) {
+        const struct sheaf_model_batch batch = {.size = sizeof batch,
+                                                .n_tokens =
+                                                    n - at < ctx->n_batch ? n - at : ctx->n_batch,
+                                                .token = ids + at,
+                                                .seq = seqs};
+        if (before) status = before(user);
+        if (!status) status = sheaf__evaluator_eval_batch(ctx, &batch);
     }
-    return SHEAF_STATUS_SUCCESS;
+    free(seqs);
+    return status;
 }

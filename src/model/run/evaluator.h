@@ -1,4 +1,4 @@
-/* Evaluates tokens: batches them, builds and reuses graphs, keeps the K/V cache and the position.
+/* Evaluates tokens: builds and reuses graphs, keeps the K/V cache and what its cells hold.
  *
  * Works on any backend. On a meta device it is SPMD: every rank makes the same calls with the same
  * arguments. The logits stay where they were computed; a caller takes either the best candidates
@@ -6,9 +6,10 @@
 #ifndef SHEAF_MODEL_EVALUATOR_H
 #define SHEAF_MODEL_EVALUATOR_H
 
-#include "sheaf/backend.h"
+#include "sheaf/model.h"
 
 #include "model/file/weights.h"
+#include "model/run/cells.h"
 
 struct sheaf__evaluator;
 
@@ -29,22 +30,30 @@ enum sheaf_status sheaf__evaluator_new(const struct sheaf__weights *model, sheaf
 void sheaf__evaluator_free(struct sheaf__evaluator *ctx); /* accepts NULL */
 /* Forgets all tokens. */
 void sheaf__evaluator_clear(struct sheaf__evaluator *ctx);
+/* Tokens of sequence 0. */
 int64_t sheaf__evaluator_n_past(const struct sheaf__evaluator *ctx);
 int64_t sheaf__evaluator_n_ctx(const struct sheaf__evaluator *ctx);
 int64_t sheaf__evaluator_n_batch(const struct sheaf__evaluator *ctx);
+/* Which positions of which sequences are held; cells may be removed and copied between
+ * evaluations, on every rank alike. */
+struct sheaf__cells *sheaf__evaluator_cells(struct sheaf__evaluator *ctx);
 
-/* Evaluates n <= n_batch tokens at the current position. all: logits of each, else of the last.
- * INVALID if the context is full or an id is not of the vocabulary. */
+/* Evaluates a batch of at most n_batch tokens. INVALID if the cache is full, a token is not of the
+ * vocabulary, or a position is not behind all that its sequence has. */
+enum sheaf_status sheaf__evaluator_eval_batch(struct sheaf__evaluator *ctx,
+                                              const struct sheaf_model_batch *batch);
+/* n <= n_batch tokens behind sequence 0. all: logits of each, else of the last. */
 enum sheaf_status sheaf__evaluator_eval(struct sheaf__evaluator *ctx, const int32_t *ids, int64_t n,
                                         bool all);
-/* Any number of tokens in batches; logits of the last. `before` (may be NULL) is called before each
- * batch, and ends the prompt by returning anything but success. */
-enum sheaf_status sheaf__evaluator_prompt(struct sheaf__evaluator *ctx, const int32_t *ids,
+/* Any number of tokens behind a sequence, in batches; logits of the last. `before` (may be NULL) is
+ * called before each batch, and ends the prompt by returning anything but success. */
+enum sheaf_status sheaf__evaluator_prompt(struct sheaf__evaluator *ctx, int seq, const int32_t *ids,
                                           int64_t n, enum sheaf_status (*before)(void *user),
                                           void *user);
-/* The result of the last eval: [n_vocab, n_out], F32; NULL before. Valid until the next eval. */
+/* The result of the last evaluation: [n_vocab, n_rows], F32; NULL before. A row is a token whose
+ * logits were asked for, in the order of the batch. Valid until the next evaluation. */
 const struct sheaf_tensor *sheaf__evaluator_logits(const struct sheaf__evaluator *ctx);
-/* All of its rows into dst [n_out * n_vocab]. Collective on a meta device. */
+/* All of its rows into dst [n_rows * n_vocab]. Collective on a meta device. */
 enum sheaf_status sheaf__evaluator_get_logits(struct sheaf__evaluator *ctx, float *dst);
 
 #endif

@@ -58,67 +58,75 @@ no_memory:
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the selection of tokens");
 }
 
-/* Rows of one tensor that is whole on its device, in host memory. */
-static enum sheaf_status on_host(struct sheaf__logits *l, const struct sheaf_tensor *t,
+/* A row of a tensor that lies on one device, in host memory. */
+static enum sheaf_status on_host(struct sheaf__logits *l, const struct sheaf_tensor *t, int64_t row,
                                  const float **rows) {
+    const size_t size = (size_t)t->ne[0] * sizeof(float), offset = (size_t)row * t->nb[1];
     *rows = l->rows;
     if (sheaf_backend_buffer_is_host(t->buffer)) {
-        *rows = t->data;
+        *rows = (const float *)(const void *)((const char *)t->data + offset);
         return SHEAF_STATUS_SUCCESS;
     }
-    return sheaf_backend_tensor_get(t, l->rows, 0, sheaf_nbytes(t));
+    return sheaf_backend_tensor_get(t, l->rows, offset, size);
 }
 
-static enum sheaf_status select_slice(struct sheaf__logits *l, const struct sheaf_tensor *logits,
+/* The result that is selected from. */
+struct result {
+    const struct sheaf_tensor *logits;
+    int64_t row;
+    bool with_sum;
+};
+
+static enum sheaf_status select_slice(struct sheaf__logits *l, const struct result *of,
                                       const struct sheaf_split_state *state, size_t local,
-                                      int member, bool with_sum) {
-    struct sheaf_tensor *slice = sheaf_backend_meta_get_slice(logits, local);
+                                      int member) {
+    struct sheaf_tensor *slice = sheaf_backend_meta_get_slice(of->logits, local);
     const float *rows;
     if (!slice)
         return sheaf_set_error(SHEAF_STATUS_FAILED, "member %d has no slice of the logits", member);
     if (sheaf_is_empty(slice)) return SHEAF_STATUS_SUCCESS;
-    enum sheaf_status status = on_host(l, slice, &rows);
+    enum sheaf_status status = on_host(l, slice, of->row, &rows);
     if (status) return status;
     if (state->axis == SHEAF_SPLIT_AXIS_MIRRORED)
         return member ? SHEAF_STATUS_SUCCESS
-                      : sheaf_candidates_select(l->mine, rows, (size_t)l->n_vocab, 0, with_sum);
+                      : sheaf_candidates_select(l->mine, rows, (size_t)l->n_vocab, 0, of->with_sum);
     int64_t n = sheaf_split_state_intervals(state, member, l->pairs, MAX_PAIRS), at = 0;
     if (state->axis != SHEAF_SPLIT_AXIS_0 || n > MAX_PAIRS)
         return sheaf_set_error(SHEAF_STATUS_FAILED, "the logits are not cut over the vocabulary");
     for (int64_t i = 0; !status && i < n; i++) {
         int64_t first = l->pairs[2 * i], count = l->pairs[2 * i + 1];
-        status =
-            sheaf_candidates_select(l->part, rows + at, (size_t)count, (int32_t)first, with_sum);
+        status = sheaf_candidates_select(l->part, rows + at, (size_t)count, (int32_t)first,
+                                         of->with_sum);
         if (!status) sheaf_candidates_merge(l->mine, l->part);
         at += count;
     }
     return status;
 }
 
-static enum sheaf_status select_mine(struct sheaf__logits *l, const struct sheaf_tensor *logits,
-                                     bool with_sum) {
+static enum sheaf_status select_mine(struct sheaf__logits *l, const struct result *of) {
+    const struct sheaf_tensor *logits = of->logits;
     sheaf_candidates_clear(l->mine);
     sheaf_backend_dev_t dev =
         sheaf_backend_buft_get_device(sheaf_backend_buffer_get_type(logits->buffer));
     if (!sheaf_backend_dev_is_meta(dev)) {
         const float *rows;
-        enum sheaf_status status = on_host(l, logits, &rows);
+        enum sheaf_status status = on_host(l, logits, of->row, &rows);
         return status ? status
-                      : sheaf_candidates_select(l->mine, rows, (size_t)l->n_vocab, 0, with_sum);
+                      : sheaf_candidates_select(l->mine, rows, (size_t)l->n_vocab, 0, of->with_sum);
     }
     const struct sheaf_split_state *state = sheaf_backend_meta_get_state(logits);
     if (!state) return sheaf_set_error(SHEAF_STATUS_FAILED, "the logits have no split state");
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     for (size_t i = 0; !status && i < sheaf_backend_meta_dev_n_local(dev); i++)
-        status = select_slice(l, logits, state, i, (int)sheaf_backend_meta_dev_local_member(dev, i),
-                              with_sum);
+        status = select_slice(l, of, state, i, (int)sheaf_backend_meta_dev_local_member(dev, i));
     return status;
 }
 
 enum sheaf_status sheaf__logits_select(struct sheaf__logits *l, const struct sheaf_tensor *logits,
-                                       bool with_sum, bool *stop,
+                                       int64_t row, bool with_sum, bool *stop,
                                        const struct sheaf_candidates **out) {
-    enum sheaf_status mine = select_mine(l, logits, with_sum), status;
+    const struct result of = {logits, row, with_sum};
+    enum sheaf_status mine = select_mine(l, &of), status;
     *out = l->mine;
     if (sheaf_world_size() == 1) return mine;
     /* A rank that fails here sends an empty list with a mark, so that its peers need not wait. */

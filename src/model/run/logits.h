@@ -5,9 +5,8 @@
 #ifndef SHEAF_MODEL_LOGITS_H
 #define SHEAF_MODEL_LOGITS_H
 
-#include "sheaf/tensor.h"
-
 #include "sheaf/candidates.h"
+#include "sheaf/tensor.h"
 
 struct sheaf__logits;
 
@@ -15,11 +14,12 @@ struct sheaf__logits;
 enum sheaf_status sheaf__logits_new(int64_t n_vocab, size_t k, struct sheaf__logits **out);
 void sheaf__logits_free(struct sheaf__logits *l); /* accepts NULL */
 
-/* The best of a result [n_vocab, 1] of any backend, on every rank the same list, best first;
- * valid until the next call. with_sum: also the normaliser. *stop is this rank's wish to stop and
- * becomes that of any rank. Collective if the world has several ranks. Does not allocate. */
+/* The best of a row of a result [n_vocab, rows] of any backend, on every rank the same list, best
+ * first; valid until the next call. with_sum: also the normaliser. *stop is this rank's wish to
+ * stop and becomes that of any rank. Collective if the world has several ranks. Does not allocate.
+ */
 enum sheaf_status sheaf__logits_select(struct sheaf__logits *l, const struct sheaf_tensor *logits,
-                                       bool with_sum, bool *stop,
+                                       int64_t row, bool with_sum, bool *stop,
                                        const struct sheaf_candidates **out);
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "sheaf/meta.h"
+#include "sheaf/settings.h"
 #include "sheaf/world.h"
 
 #include "model/place/overlap.h"
@@ -152,19 +153,42 @@ static enum sheaf_status compare_fingerprints(const struct sheaf__weights *model
     return status;
 }
 
-/* Bytes of weights and cache of member j. */
-static enum sheaf_status member_bytes(const struct sheaf__session *s, int j, enum sheaf_type kv,
-                                      size_t *bytes) {
+/* Bytes of member j's part of the K/V cache of one layer. */
+static enum sheaf_status cache_bytes(const struct sheaf__session *s, int j, enum sheaf_type kv,
+                                     size_t *bytes) {
     const struct sheaf__hparams *hp = &s->model->hp;
-    enum sheaf_status status = sheaf__policy_weight_bytes(s->policy, j, bytes);
     struct sheaf_tensor k = {.type = kv, .ne = {hp->n_head_kv * hp->head_k, s->n_ctx, 1, 1}};
     struct sheaf_tensor v = {.type = kv, .ne = {hp->n_head_kv * hp->head_v, s->n_ctx, 1, 1}};
     size_t k_bytes = 0, v_bytes = 0;
     memcpy(k.name, "cache_k-0", sizeof "cache_k-0");
     memcpy(v.name, "cache_v-0", sizeof "cache_v-0");
-    if (!status) status = sheaf__policy_tensor_bytes(s->policy, &k, j, &k_bytes);
+    enum sheaf_status status = sheaf__policy_tensor_bytes(s->policy, &k, j, &k_bytes);
     if (!status) status = sheaf__policy_tensor_bytes(s->policy, &v, j, &v_bytes);
-    *bytes += (size_t)hp->n_layer * (k_bytes + v_bytes);
+    *bytes = k_bytes + v_bytes;
+    return status;
+}
+
+/* Bytes of weights and cache of member j. */
+static enum sheaf_status member_bytes(const struct sheaf__session *s, int j, enum sheaf_type kv,
+                                      size_t *bytes) {
+    size_t layer = 0;
+    enum sheaf_status status = sheaf__policy_weight_bytes(s->policy, j, bytes);
+    if (!status) status = cache_bytes(s, j, kv, &layer);
+    *bytes += (size_t)s->model->hp.n_layer * layer;
+    return status;
+}
+
+enum sheaf_status sheaf__session_token_bytes(const struct sheaf__session *s, int j,
+                                             enum sheaf_type kv_type, double n_past,
+                                             double *bytes) {
+    const struct sheaf_tensor *embd = s->model->w[SHEAF__W_TOKEN_EMBD];
+    size_t weights = 0, part = 0, layer = 0;
+    enum sheaf_status status = sheaf__policy_weight_bytes(s->policy, j, &weights);
+    if (!status && s->model->w[SHEAF__W_OUTPUT]) /* of the embeddings, one row is read */
+        status = sheaf__policy_tensor_bytes(s->policy, embd, j, &part);
+    if (!status) status = cache_bytes(s, j, kv_type, &layer);
+    const double cells = n_past / (double)s->n_ctx * (double)s->model->hp.n_layer;
+    *bytes = (double)(weights - part) + (double)layer * cells;
     return status;
 }
 
@@ -236,7 +260,7 @@ static enum sheaf_status count_bytes(struct sheaf__session *s) {
 
 /* ---- set-up ---- */
 
-static enum sheaf_status plan(struct sheaf__session *s, const struct sheaf__session_params *p) {
+static enum sheaf_status plan(struct sheaf__session *s, const struct sheaf_model_params *p) {
     sheaf_world_enter(SHEAF_PHASE_LOAD, "model file");
     enum sheaf_status status = sheaf__weights_open(p->path, &s->model);
     status = sheaf_world_agree(status, "opening the model");
@@ -257,8 +281,12 @@ static enum sheaf_status plan(struct sheaf__session *s, const struct sheaf__sess
 }
 
 static enum sheaf_status make_backend(struct sheaf__session *s,
-                                      const struct sheaf__session_params *p) {
+                                      const struct sheaf_model_params *p) {
     if (p->single) return sheaf_backend_dev_init(s->members[0], NULL, &s->backend);
+    if (p->wire) {
+        const enum sheaf_status set = sheaf_setting_set("SHEAF_COMM_WIRE", p->wire);
+        if (set) return set;
+    }
     enum sheaf_status status = sheaf_backend_meta_device(
         s->members, (size_t)s->n_members, sheaf__policy_get_state, s->policy, &s->meta);
     enum sheaf_backend_meta_overlap overlap;
@@ -272,7 +300,7 @@ static enum sheaf_status make_backend(struct sheaf__session *s,
     return status;
 }
 
-static enum sheaf_status load(struct sheaf__session *s, const struct sheaf__session_params *p) {
+static enum sheaf_status load(struct sheaf__session *s, const struct sheaf_model_params *p) {
     enum sheaf_status status = sheaf_world_agree(make_backend(s, p), "making the meta device");
     if (status) return status;
     status = sheaf__weights_load(s->model, sheaf_backend_get_default_buffer_type(s->backend),
@@ -288,13 +316,13 @@ static enum sheaf_status load(struct sheaf__session *s, const struct sheaf__sess
     return sheaf_world_agree(status, "making the K/V cache");
 }
 
-enum sheaf_status sheaf__session_new(const struct sheaf__session_params *params,
-                                     struct sheaf__session **out) {
+static enum sheaf_status set_up(const struct sheaf_model_params *params, bool whole,
+                                struct sheaf__session **out) {
     *out = NULL;
     struct sheaf__session *s = calloc(1, sizeof *s);
     if (!s) return no_memory();
     enum sheaf_status status = plan(s, params);
-    if (!status && !params->plan_only) {
+    if (!status && whole) {
         status = sheaf_world_agree(check_memory(s, params->kv_type), "checking the memory");
         if (!status) status = load(s, params);
     }
@@ -304,4 +332,14 @@ enum sheaf_status sheaf__session_new(const struct sheaf__session_params *params,
     else
         *out = s;
     return status;
+}
+
+enum sheaf_status sheaf__session_new(const struct sheaf_model_params *params,
+                                     struct sheaf__session **out) {
+    return set_up(params, true, out);
+}
+
+enum sheaf_status sheaf__session_plan(const struct sheaf_model_params *params,
+                                      struct sheaf__session **out) {
+    return set_up(params, false, out);
 }

@@ -7,26 +7,11 @@
 #define SHEAF_MODEL_SESSION_H
 
 #include "sheaf/meta.h"
+#include "sheaf/model.h"
 
 #include "model/file/weights.h"
 #include "model/place/policy.h"
 #include "model/run/evaluator.h"
-
-struct sheaf__session_params {
-    size_t size;                 /* sizeof */
-    const char *path;            /* of the model */
-    const char *devices;         /* "all" or NULL, or a list "CPU0@0,CPU0@1" */
-    const char *split;           /* "even" or NULL, "auto", or a list "3,1" */
-    const char *overlap;         /* "auto" or NULL, "on", "off": see overlap.h */
-    bool single;                 /* the first local device without the meta device; one rank only */
-    bool check;                  /* compare mirrored results over members */
-    bool plan_only;              /* model, devices and policy, but no weights */
-    int64_t n_ctx;               /* 0: what the model was trained on, at most 4096 */
-    int64_t n_batch;             /* 0: 512 */
-    enum sheaf_type kv_type;     /* of the K/V cache */
-    sheaf__progress_fn progress; /* may be NULL */
-    void *user;
-};
 
 struct sheaf__session {
     struct sheaf__weights *model;
@@ -43,9 +28,17 @@ struct sheaf__session {
     size_t share_bytes;  /* its exact proportion of all weight bytes */
 };
 
-enum sheaf_status sheaf__session_new(const struct sheaf__session_params *params,
+/* params of this version, their fields all set. */
+enum sheaf_status sheaf__session_new(const struct sheaf_model_params *params,
                                      struct sheaf__session **out);
+/* Model, devices, shares and policy, but no weights, backend or cache. */
+enum sheaf_status sheaf__session_plan(const struct sheaf_model_params *params,
+                                      struct sheaf__session **out);
 void sheaf__session_free(struct sheaf__session *session); /* accepts NULL */
+
+/* Bytes of weights and K/V cache that member j reads to evaluate one token behind n_past others. */
+enum sheaf_status sheaf__session_token_bytes(const struct sheaf__session *session, int j,
+                                             enum sheaf_type kv_type, double n_past, double *bytes);
 
 /* "CPU0@1" of any world device; valid until the thread's next call. */
 const char *sheaf__session_device_name(sheaf_backend_dev_t dev);

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/text/exp.h"
+
 enum sheaf_status sheaf_candidates_new(size_t cap, struct sheaf_candidates **out) {
     *out = NULL;
     size_t bytes;

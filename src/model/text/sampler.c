@@ -7,6 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "model/text/exp.h"
+
 struct sheaf_sampler {
     struct sheaf_sampler_params params;
     int32_t n_vocab;

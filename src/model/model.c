@@ -1,0 +1,259 @@
+/* The public interface: opening, evaluation, the cache. Owns struct sheaf_model. The work is done
+ * by the session and its evaluator. */
+#include "model/model.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sheaf/world.h"
+
+static_assert((int)SHEAF_MODEL_MAX_SEQUENCES == (int)SHEAF__MAX_SEQUENCES, "a bit a sequence");
+
+/* ---- structs of the caller ---- */
+
+enum sheaf_status sheaf__model_take_params(const void *caller, void *own, size_t own_size,
+                                           const char *what) {
+    size_t size;
+    memcpy(&size, caller, sizeof size);
+    if (size < sizeof size || size > own_size)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: size is %zu, but the struct has %zu bytes: set size to sizeof",
+                               what, size, own_size);
+    memcpy(own, caller, size);
+    memcpy(own, &own_size, sizeof own_size);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__model_give_struct(const void *own, size_t own_size, void *caller,
+                                           const char *what) {
+    size_t size;
+    memcpy(&size, caller, sizeof size);
+    if (size < sizeof size || size > own_size)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: size is %zu, but the struct has %zu bytes: set size to sizeof",
+                               what, size, own_size);
+    memcpy(caller, own, size);
+    memcpy(caller, &size, sizeof size);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+struct sheaf_model_params sheaf_model_default_params(void) {
+    return (struct sheaf_model_params){.size = sizeof(struct sheaf_model_params),
+                                       .kv_type = SHEAF_TYPE_F16};
+}
+
+/* ---- life ---- */
+
+void sheaf_model_free(struct sheaf_model *model) {
+    if (!model) return;
+    sheaf__logits_free(model->logits);
+    sheaf_tokenizer_free(model->tokenizer);
+    sheaf__session_free(model->session);
+    free(model);
+}
+
+enum sheaf_status sheaf_model_open(const struct sheaf_model_params *params,
+                                   struct sheaf_model **out) {
+    struct sheaf_model_params own = sheaf_model_default_params();
+    *out = NULL;
+    enum sheaf_status status =
+        sheaf__model_take_params(params, &own, sizeof own, "sheaf_model_params");
+    if (!status && !own.path)
+        status = sheaf_set_error(SHEAF_STATUS_INVALID, "sheaf_model_params: path is NULL");
+    struct sheaf_model *model = status ? NULL : calloc(1, sizeof *model);
+    if (!status && !model)
+        status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a model");
+    status = sheaf_world_agree(status, "opening a model");
+    if (!status) status = sheaf__session_new(&own, &model->session);
+    if (status) {
+        sheaf_model_free(model);
+        return status;
+    }
+    model->kv_type = own.kv_type;
+    *out = model;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- what it is ---- */
+
+enum sheaf_status sheaf_model_get_info(const struct sheaf_model *model,
+                                       struct sheaf_model_info *out) {
+    const struct sheaf__session *s = model->session;
+    const struct sheaf__hparams *hp = &s->model->hp;
+    const struct sheaf_model_info info = {.size = sizeof info,
+                                          .path = sheaf_gguf_path(s->model->gguf),
+                                          .arch = hp->arch->name,
+                                          .n_vocab = hp->n_vocab,
+                                          .n_embd = hp->n_embd,
+                                          .n_layer = hp->n_layer,
+                                          .n_ctx_train = hp->n_ctx_train,
+                                          .n_ctx = s->n_ctx,
+                                          .n_batch = s->n_batch,
+                                          .n_members = s->n_members,
+                                          .min_chunked = s->min_chunked,
+                                          .total_bytes = s->model->total_bytes,
+                                          .weight_bytes = s->weight_bytes,
+                                          .share_bytes = s->share_bytes,
+                                          .bytes_read = s->model->bytes_read,
+                                          .kv_type = model->kv_type};
+    return sheaf__model_give_struct(&info, sizeof info, out, "sheaf_model_info");
+}
+
+const struct sheaf_gguf *sheaf_model_gguf(const struct sheaf_model *model) {
+    return model->session->model->gguf;
+}
+
+static bool is_member(const struct sheaf_model *model, int i) {
+    return i >= 0 && i < model->session->n_members;
+}
+
+sheaf_backend_dev_t sheaf_model_member(const struct sheaf_model *model, int i) {
+    return is_member(model, i) ? model->session->members[i] : NULL;
+}
+
+double sheaf_model_share(const struct sheaf_model *model, int i) {
+    return is_member(model, i) ? model->session->shares[i] : 0;
+}
+
+const char *sheaf_model_device_name(sheaf_backend_dev_t dev) {
+    return sheaf__session_device_name(dev);
+}
+
+sheaf_backend_t sheaf_model_backend(const struct sheaf_model *model) {
+    return model->session->backend;
+}
+
+sheaf_backend_dev_t sheaf_model_meta(const struct sheaf_model *model) {
+    return model->session->meta;
+}
+
+char *sheaf_model_print_split(const struct sheaf_model *model, char *buf, size_t n) {
+    return sheaf__policy_print(model->session->policy, buf, n);
+}
+
+enum sheaf_status sheaf_model_token_bytes(const struct sheaf_model *model, int i, double n_past,
+                                          double *bytes) {
+    if (!is_member(model, i))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "the model has no member %d", i);
+    return sheaf__session_token_bytes(model->session, i, model->kv_type, n_past, bytes);
+}
+
+/* ---- evaluation ---- */
+
+enum sheaf_status sheaf_model_eval(struct sheaf_model *model,
+                                   const struct sheaf_model_batch *batch) {
+    struct sheaf_model_batch own = {.size = sizeof own};
+    enum sheaf_status status =
+        sheaf__model_take_params(batch, &own, sizeof own, "sheaf_model_batch");
+    if (!status && !own.token)
+        status = sheaf_set_error(SHEAF_STATUS_INVALID, "sheaf_model_batch: token is NULL");
+    return status ? status : sheaf__evaluator_eval_batch(model->session->context, &own);
+}
+
+static enum sheaf_status check_sequence(int seq, int lowest) {
+    if (seq >= lowest && seq < SHEAF__MAX_SEQUENCES) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_INVALID, "sequence %d is not one of 0..%d", seq,
+                           SHEAF__MAX_SEQUENCES - 1);
+}
+
+enum sheaf_status sheaf_model_prompt(struct sheaf_model *model, int seq, const int32_t *tokens,
+                                     int64_t n, enum sheaf_status (*before)(void *user),
+                                     void *user) {
+    const enum sheaf_status status = check_sequence(seq, 0);
+    if (status) return status;
+    return sheaf__evaluator_prompt(model->session->context, seq, tokens, n, before, user);
+}
+
+int64_t sheaf_model_n_rows(const struct sheaf_model *model) {
+    const struct sheaf_tensor *logits = sheaf__evaluator_logits(model->session->context);
+    return logits ? logits->ne[1] : 0;
+}
+
+enum sheaf_status sheaf_model_get_logits(struct sheaf_model *model, float *dst) {
+    return sheaf__evaluator_get_logits(model->session->context, dst);
+}
+
+static enum sheaf_status make_scratch(struct sheaf_model *model, size_t k) {
+    if (model->logits && model->n_candidates == k) return SHEAF_STATUS_SUCCESS;
+    sheaf__logits_free(model->logits);
+    model->n_candidates = k;
+    enum sheaf_status status =
+        sheaf__logits_new(model->session->model->hp.n_vocab, k, &model->logits);
+    return sheaf_world_agree(status, "preparing a selection of tokens");
+}
+
+enum sheaf_status sheaf_model_get_candidates(struct sheaf_model *model, int64_t row, size_t k,
+                                             bool with_sum, bool *stop,
+                                             const struct sheaf_candidates **out) {
+    *out = NULL;
+    if (k < 1 || row < 0 || row >= sheaf_model_n_rows(model))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "there is no row %" PRId64 " of logits to take %zu candidates from",
+                               row, k);
+    enum sheaf_status status = make_scratch(model, k);
+    if (status) return status;
+    return sheaf__logits_select(model->logits, sheaf__evaluator_logits(model->session->context),
+                                row, with_sum, stop, out);
+}
+
+/* ---- the cache ---- */
+
+static struct sheaf__cells *cells_of(const struct sheaf_model *model) {
+    return sheaf__evaluator_cells(model->session->context);
+}
+
+static int32_t position(int64_t pos) {
+    return pos < 0 || pos > INT32_MAX ? INT32_MAX : (int32_t)pos;
+}
+
+static enum sheaf_status check_range(int64_t from, int64_t to) {
+    if (from >= 0 && (to == -1 || to >= from)) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "positions [%" PRId64 ", %" PRId64 ") are no range", from, to);
+}
+
+void sheaf_model_cache_clear(struct sheaf_model *model) { sheaf__cells_clear(cells_of(model)); }
+
+enum sheaf_status sheaf_model_cache_remove(struct sheaf_model *model, int seq, int64_t from,
+                                           int64_t to) {
+    enum sheaf_status status = check_sequence(seq, -1);
+    if (!status) status = check_range(from, to);
+    if (!status) sheaf__cells_remove(cells_of(model), seq, position(from), position(to));
+    return status;
+}
+
+enum sheaf_status sheaf_model_cache_copy(struct sheaf_model *model, int seq, int to_seq,
+                                         int64_t from, int64_t to) {
+    enum sheaf_status status = check_sequence(seq, 0);
+    if (!status) status = check_sequence(to_seq, 0);
+    if (!status) status = check_range(from, to);
+    if (status) return status;
+    return sheaf__cells_copy(cells_of(model), seq, to_seq, position(from), position(to));
+}
+
+int64_t sheaf_model_cache_end(const struct sheaf_model *model, int seq) {
+    return seq < 0 || seq >= SHEAF__MAX_SEQUENCES ? -1 : cells_of(model)->next[seq];
+}
+
+int64_t sheaf_model_cache_room(const struct sheaf_model *model) {
+    const struct sheaf__cells *cells = cells_of(model);
+    return cells->n - cells->n_used;
+}
+
+/* ---- text ---- */
+
+enum sheaf_status sheaf_model_tokenizer(struct sheaf_model *model,
+                                        const struct sheaf_tokenizer **out) {
+    const struct sheaf__weights *w = model->session->model;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    *out = NULL;
+    if (!model->tokenizer) status = sheaf_tokenizer_new(w->gguf, &model->tokenizer);
+    if (!status && sheaf_tokenizer_n_vocab(model->tokenizer) > w->hp.n_vocab)
+        status = sheaf_set_error(
+            SHEAF_STATUS_INVALID, "%s: the tokenizer has %d tokens, the embeddings only %" PRId64,
+            sheaf_gguf_path(w->gguf), sheaf_tokenizer_n_vocab(model->tokenizer), w->hp.n_vocab);
+    if (!status) *out = model->tokenizer;
+    return status;
+}

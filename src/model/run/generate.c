@@ -1,0 +1,279 @@
+/* Generation of text: the prompt, then token by token. Every rank evaluates; rank 0 has the texts
+ * and the sampler, chooses, and tells the others.
+ *
+ * Invariant: all ranks leave the loop at the same token. What one rank wants or fails to do travels
+ * with the candidates or with the choice, so no rank waits for another that has left. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sheaf/world.h"
+
+#include "base/clock.h"
+#include "model/model.h"
+
+enum { MIN_CANDIDATES = 64 };
+
+/* Everything that one call owns. */
+struct generation {
+    struct sheaf_model *model;
+    struct sheaf_model_generate_params p;
+    sheaf_model_event_fn callback;
+    void *user;
+    const struct sheaf_tokenizer *tok; /* rank 0 only, as is detok */
+    struct sheaf_detokenizer *detok;
+    struct sheaf_sampler *sampler;
+    int32_t *prompt;
+    size_t n_candidates;
+    bool stop; /* this rank's callback has asked for an end */
+    struct sheaf_model_result result;
+};
+
+struct sheaf_model_generate_params sheaf_model_generate_default_params(void) {
+    return (struct sheaf_model_generate_params){.size = sizeof(struct sheaf_model_generate_params),
+                                                .n_predict = 128,
+                                                .sampler = sheaf_sampler_default_params()};
+}
+
+const char *sheaf_model_stop_name(enum sheaf_model_stop stop) {
+    static const char *const names[SHEAF_MODEL_STOP_COUNT] = {
+        [SHEAF_MODEL_STOP_LENGTH] = "length",        [SHEAF_MODEL_STOP_EOG] = "end of text",
+        [SHEAF_MODEL_STOP_CONTEXT] = "context full", [SHEAF_MODEL_STOP_INTERRUPTED] = "interrupted",
+        [SHEAF_MODEL_STOP_FAILED] = "failed",
+    };
+    return (unsigned)stop < SHEAF_MODEL_STOP_COUNT ? names[stop] : "?";
+}
+
+static bool is_root(void) { return sheaf_world_rank() == 0; }
+
+static double seconds_since(uint64_t ns) { return 1e-9 * (double)(sheaf__time_ns() - ns); }
+
+/* ---- events ---- */
+
+/* What the callback says; its wish to stop is success, and noted. */
+static enum sheaf_status tell(struct generation *g, enum sheaf_model_event_kind kind,
+                              const int32_t *ids, size_t n, const char *text, size_t len) {
+    const struct sheaf_model_event event = {.size = sizeof event,
+                                            .kind = kind,
+                                            .ids = ids,
+                                            .n = n,
+                                            .text = len ? text : "",
+                                            .len = len};
+    if (!g->callback) return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status status = g->callback(g->user, &event);
+    if (status != SHEAF_STATUS_ABORTED) return status;
+    g->stop = true;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Before a batch of the prompt: does rank 0 want to stop? */
+static enum sheaf_status before_batch(void *user) {
+    struct generation *g = user;
+    enum sheaf_status status = tell(g, SHEAF_MODEL_EVENT_BATCH, NULL, 0, NULL, 0);
+    unsigned char stop = g->stop;
+    if (!status && sheaf_world_size() > 1)
+        status = sheaf_world_broadcast(&stop, sizeof stop, 0, "interrupt flag");
+    if (!status && stop) {
+        g->result.stop = SHEAF_MODEL_STOP_INTERRUPTED;
+        status = sheaf_set_error(SHEAF_STATUS_ABORTED, "interrupted");
+    }
+    return status;
+}
+
+/* ---- the prompt ---- */
+
+/* The prompt as a message of a chat. */
+static enum sheaf_status format_chat(const struct generation *g, const char *prompt, size_t len,
+                                     char **out) {
+    const char *system = g->p.system ? g->p.system : "";
+    struct sheaf_chat chat;
+    char *message = strndup(prompt, len);
+    const struct sheaf_chat_message messages[2] = {{"system", system}, {"user", message}};
+    const size_t skip = *system ? 0 : 1;
+    enum sheaf_status status =
+        message ? sheaf_chat_from_gguf(sheaf_model_gguf(g->model), g->tok, &chat)
+                : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the prompt");
+    if (!status) status = sheaf_chat_format_messages(&chat, messages + skip, 2 - skip, true, out);
+    free(message);
+    return status;
+}
+
+static enum sheaf_status encode(struct generation *g, const char *prompt) {
+    char *formatted = NULL;
+    size_t len = g->p.prompt_len ? g->p.prompt_len : strlen(prompt);
+    const bool begins = sheaf_model_cache_end(g->model, g->p.seq) == 0;
+    unsigned flags = begins ? SHEAF_TOKENIZE_ADD_SPECIAL : 0;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (g->p.chat) {
+        status = format_chat(g, prompt, len, &formatted);
+        if (!status) len = strlen(formatted);
+        flags |= SHEAF_TOKENIZE_PARSE_SPECIAL;
+    }
+    if (!status)
+        status = sheaf_tokenizer_encode(g->tok, formatted ? formatted : prompt, len, flags,
+                                        &g->prompt, &g->result.n_prompt);
+    free(formatted);
+    if (!status && g->result.n_prompt == 0)
+        status = sheaf_set_error(SHEAF_STATUS_INVALID, "the prompt is empty, and this model has no "
+                                                       "start token: give some text");
+    const int64_t room = sheaf_model_cache_room(g->model);
+    if (!status && g->result.n_prompt > (size_t)room)
+        status = sheaf_set_error(SHEAF_STATUS_INVALID,
+                                 "the prompt has %zu tokens, more than the context of %lld: give a "
+                                 "larger --ctx or a shorter prompt",
+                                 g->result.n_prompt, (long long)room);
+    return status;
+}
+
+/* What only rank 0 has. */
+static enum sheaf_status prepare_root(struct generation *g, const char *prompt) {
+    if (!is_root()) return SHEAF_STATUS_SUCCESS;
+    if (!prompt) return sheaf_set_error(SHEAF_STATUS_INVALID, "rank 0 has no prompt");
+    enum sheaf_status status = sheaf_model_tokenizer(g->model, &g->tok);
+    if (!status) status = encode(g, prompt);
+    return status ? status : sheaf_detokenizer_new(g->tok, 0, &g->detok);
+}
+
+static enum sheaf_status prepare(struct generation *g, const char *prompt) {
+    const int32_t n_vocab = (int32_t)g->model->session->model->hp.n_vocab;
+    if (sheaf_model_cache_end(g->model, g->p.seq) < 0)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "sequence %d is not one of 0..%d", g->p.seq,
+                               SHEAF_MODEL_MAX_SEQUENCES - 1);
+    enum sheaf_status status = sheaf_sampler_new(&g->p.sampler, n_vocab, &g->sampler);
+    if (status) return status;
+    g->n_candidates = sheaf_sampler_n_candidates(g->sampler);
+    if (g->n_candidates < MIN_CANDIDATES) g->n_candidates = MIN_CANDIDATES;
+    return prepare_root(g, prompt);
+}
+
+/* Rank 0's tokens of the prompt, on every rank. */
+static enum sheaf_status share_prompt(struct generation *g) {
+    if (sheaf_world_size() == 1) return SHEAF_STATUS_SUCCESS;
+    uint64_t n = g->result.n_prompt;
+    enum sheaf_status status = sheaf_world_broadcast(&n, sizeof n, 0, "number of tokens");
+    if (status) return status;
+    if (!is_root()) {
+        g->result.n_prompt = (size_t)n;
+        g->prompt = calloc((size_t)n + 1, sizeof *g->prompt);
+        if (!g->prompt) status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for tokens");
+    }
+    status = sheaf_world_agree(status, "receiving tokens");
+    return status ? status
+                  : sheaf_world_broadcast(g->prompt, (size_t)n * sizeof *g->prompt, 0, "tokens");
+}
+
+/* ---- tokens ---- */
+
+struct choice {
+    int32_t id;
+    int32_t stop; /* enum sheaf_model_stop; LENGTH: go on */
+};
+
+/* The next token, the same on every rank. */
+static enum sheaf_status choose(struct generation *g, struct choice *c) {
+    const struct sheaf_candidates *candidates = NULL;
+    bool stop = g->stop;
+    enum sheaf_status mine = sheaf_model_get_candidates(
+        g->model, 0, g->n_candidates, sheaf_sampler_needs_sum(g->sampler), &stop, &candidates);
+    if (mine) return mine;
+    *c = (struct choice){0, stop ? SHEAF_MODEL_STOP_INTERRUPTED : SHEAF_MODEL_STOP_LENGTH};
+    if (is_root() && !stop) {
+        mine = sheaf_sampler_sample(g->sampler, candidates, &c->id);
+        if (mine)
+            c->stop = SHEAF_MODEL_STOP_FAILED;
+        else if (!g->p.ignore_eos && sheaf_tokenizer_is_eog(g->tok, c->id))
+            c->stop = SHEAF_MODEL_STOP_EOG;
+    }
+    if (sheaf_world_size() == 1) return mine;
+    enum sheaf_status status = sheaf_world_broadcast(c, sizeof *c, 0, "the next token");
+    if (!status && c->stop == SHEAF_MODEL_STOP_FAILED) status = sheaf_world_agree(mine, "sampling");
+    return mine ? mine : status;
+}
+
+static enum sheaf_status accept(struct generation *g, int32_t id) {
+    const char *text = NULL;
+    size_t len = 0;
+    enum sheaf_status status =
+        is_root() ? sheaf_detokenizer_push(g->detok, id, &text, &len) : SHEAF_STATUS_SUCCESS;
+    g->result.n_ids++;
+    return status ? status : tell(g, SHEAF_MODEL_EVENT_TOKEN, &id, 1, text, len);
+}
+
+static enum sheaf_status evaluate(struct generation *g, int32_t id) {
+    const int32_t seq = g->p.seq;
+    const struct sheaf_model_batch batch = {
+        .size = sizeof batch, .n_tokens = 1, .token = &id, .seq = &seq};
+    const uint64_t start = sheaf__time_ns();
+    enum sheaf_status status = sheaf_model_eval(g->model, &batch);
+    g->result.generate_s += seconds_since(start);
+    g->result.n_evals++;
+    return status ? status : tell(g, SHEAF_MODEL_EVENT_EVALUATED, NULL, 0, NULL, 0);
+}
+
+static enum sheaf_status evaluate_prompt(struct generation *g) {
+    const size_t n = g->result.n_prompt;
+    enum sheaf_status status = tell(g, SHEAF_MODEL_EVENT_PROMPT, g->prompt, n, NULL, 0);
+    const uint64_t start = sheaf__time_ns();
+    if (!status)
+        status = sheaf_model_prompt(g->model, g->p.seq, g->prompt, (int64_t)n, before_batch, g);
+    g->result.prompt_s = seconds_since(start);
+    return status ? status : tell(g, SHEAF_MODEL_EVENT_EVALUATED, NULL, 0, NULL, 0);
+}
+
+static enum sheaf_status generate(struct generation *g) {
+    const size_t wanted = g->p.n_predict < 0 ? SIZE_MAX : (size_t)g->p.n_predict;
+    struct sheaf_model_result *r = &g->result;
+    enum sheaf_status status = evaluate_prompt(g);
+    while (!status && r->n_ids < wanted) {
+        struct choice c;
+        status = choose(g, &c);
+        if (!status && c.stop) r->stop = (enum sheaf_model_stop)c.stop;
+        if (status || c.stop) break;
+        status = accept(g, c.id);
+        if (status || r->n_ids == wanted) break;
+        if (sheaf_model_cache_room(g->model) == 0) {
+            r->stop = SHEAF_MODEL_STOP_CONTEXT;
+            break;
+        }
+        status = evaluate(g, c.id);
+    }
+    const bool interrupted =
+        status == SHEAF_STATUS_ABORTED && r->stop == SHEAF_MODEL_STOP_INTERRUPTED;
+    return interrupted ? SHEAF_STATUS_SUCCESS : status;
+}
+
+static enum sheaf_status end(struct generation *g) {
+    const char *rest = NULL;
+    size_t len = 0;
+    if (is_root()) sheaf_detokenizer_flush(g->detok, &rest, &len);
+    const enum sheaf_status status = tell(g, SHEAF_MODEL_EVENT_END, NULL, 0, rest, len);
+    return sheaf_world_agree(status, "writing results");
+}
+
+enum sheaf_status sheaf_model_generate(struct sheaf_model *model, const char *prompt,
+                                       const struct sheaf_model_generate_params *params,
+                                       sheaf_model_event_fn callback, void *user,
+                                       struct sheaf_model_result *result) {
+    struct generation g = {.model = model,
+                           .p = sheaf_model_generate_default_params(),
+                           .callback = callback,
+                           .user = user,
+                           .result = {.size = sizeof g.result}};
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (params)
+        status = sheaf__model_take_params(params, &g.p, sizeof g.p, "sheaf_model_generate_params");
+    if (!status) status = prepare(&g, prompt);
+    status = sheaf_world_agree(status, "preparing to generate");
+    if (!status) status = share_prompt(&g);
+    if (!status) status = generate(&g);
+    if (!status) status = end(&g);
+    if (status) g.result.stop = SHEAF_MODEL_STOP_FAILED;
+    if (result) {
+        const enum sheaf_status given =
+            sheaf__model_give_struct(&g.result, sizeof g.result, result, "sheaf_model_result");
+        if (!status) status = given;
+    }
+    sheaf_detokenizer_free(g.detok);
+    sheaf_sampler_free(g.sampler);
+    free(g.prompt);
+    return status;
+}
