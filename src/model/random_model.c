@@ -60,7 +60,7 @@ enum sheaf_status sheaf__random_model_preset(const char *name,
 struct entry {
     enum sheaf__weight weight;
     enum sheaf_type type;
-    int64_t ne[2];
+    int64_t ne[SHEAF__MAX_WEIGHT_DIMS];
 };
 
 struct generator {
@@ -123,11 +123,11 @@ static enum sheaf_status add_weight(struct generator *g, enum sheaf__weight w, i
         snprintf(name, sizeof name, "blk.%" PRId64 ".%s", il, info->name);
     else
         snprintf(name, sizeof name, "%s", info->name);
-    struct entry e = {
-        .weight = w,
-        .ne = {sheaf__dim_extent(&g->hp, info->dims[0]), sheaf__dim_extent(&g->hp, info->dims[1])}};
+    struct entry e = {.weight = w};
+    for (int i = 0; i < SHEAF__MAX_WEIGHT_DIMS; i++)
+        e.ne[i] = sheaf__dim_extent(&g->hp, info->dims[i]);
     const bool vector = info->dims[1] == SHEAF__DIM_NONE;
-    e.type = vector ? SHEAF_TYPE_F32 : type_of(g, name, e.ne[0]);
+    e.type = vector || info->exact ? SHEAF_TYPE_F32 : type_of(g, name, e.ne[0]);
     if (g->n_entries == g->cap_entries) {
         size_t cap = g->cap_entries ? 2 * g->cap_entries : 64;
         struct entry *grown = realloc(g->entries, cap * sizeof *grown);
@@ -136,7 +136,7 @@ static enum sheaf_status add_weight(struct generator *g, enum sheaf__weight w, i
         g->cap_entries = cap;
     }
     g->entries[g->n_entries++] = e;
-    return sheaf_gguf_add_tensor(g->gguf, name, e.type, vector ? 1 : 2, e.ne, NULL);
+    return sheaf_gguf_add_tensor(g->gguf, name, e.type, sheaf__weight_n_dims(w), e.ne, NULL);
 }
 
 /* Elements of tensor i; fits sheaf_gguf_source_t. */
@@ -144,15 +144,16 @@ static enum sheaf_status fill(void *user, int64_t i, const void **data) {
     struct generator *g = user;
     const struct entry *e = &g->entries[i];
     const size_t row_size = sheaf_row_size(e->type, e->ne[0]);
+    const int64_t rows = e->ne[1] * e->ne[2];
     float mean, spread;
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     free(g->row);
     free(g->data);
     g->row = malloc((size_t)e->ne[0] * sizeof *g->row);
-    g->data = malloc(row_size * (size_t)e->ne[1]);
+    g->data = malloc(row_size * (size_t)rows);
     if (!g->row || !g->data) return no_memory();
     spread_of(g, e->weight, &mean, &spread);
-    for (int64_t r = 0; !status && r < e->ne[1]; r++) {
+    for (int64_t r = 0; !status && r < rows; r++) {
         for (int64_t k = 0; k < e->ne[0]; k++) g->row[k] = mean + spread * random_normal(g);
         status = sheaf_from_float(e->type, g->row, g->data + (size_t)r * row_size, e->ne[0]);
     }
@@ -161,7 +162,7 @@ static enum sheaf_status fill(void *user, int64_t i, const void **data) {
 }
 
 static enum sheaf_status add_weights(struct generator *g) {
-    uint32_t wanted = g->hp.arch->needs;
+    uint64_t wanted = g->hp.arch->needs;
     if (!g->p->tied) wanted |= SHEAF__W_BIT(OUTPUT);
     if (g->p->fused_qkv) {
         bool bias = wanted & SHEAF__W_BIT(Q_BIAS);
@@ -333,11 +334,19 @@ static enum sheaf_status add_metadata(struct generator *g) {
         const char *suffix;
         int64_t v;
     } ints[] = {
-        {"context_length", p->n_ctx},          {"embedding_length", p->n_embd},
-        {"block_count", p->n_layer},           {"feed_forward_length", p->n_ff},
-        {"attention.head_count", p->n_head},   {"attention.head_count_kv", p->n_head_kv},
-        {"attention.key_length", p->head_dim}, {"attention.value_length", p->head_dim},
-        {"rope.dimension_count", p->head_dim}, {"attention.sliding_window", p->swa_window},
+        {"context_length", p->n_ctx},
+        {"embedding_length", p->n_embd},
+        {"block_count", p->n_layer},
+        {"feed_forward_length", p->n_ff},
+        {"attention.head_count", p->n_head},
+        {"attention.head_count_kv", p->n_head_kv},
+        {"attention.key_length", p->head_dim},
+        {"attention.value_length", p->head_dim},
+        {"rope.dimension_count", p->head_dim},
+        {"attention.sliding_window", p->swa_window},
+        {"expert_count", p->n_expert},
+        {"expert_used_count", p->n_expert_used},
+        {"expert_feed_forward_length", p->n_ff},
     };
     char key[128];
     enum sheaf_status status = sheaf_gguf_set_str(g->gguf, "general.architecture", p->arch);
@@ -346,6 +355,7 @@ static enum sheaf_status add_metadata(struct generator *g) {
         status = sheaf_gguf_set_u32(g->gguf, "general.file_type", sheaf__mix_file_type(g->mix));
     if (!status) status = sheaf_gguf_set_u32(g->gguf, "general.quantization_version", 2);
     for (size_t i = 0; !status && i < sizeof ints / sizeof *ints; i++) {
+        if (strncmp(ints[i].suffix, "expert_", 7) == 0 && !p->n_expert) continue;
         snprintf(key, sizeof key, "%s.%s", p->arch, ints[i].suffix);
         status = sheaf_gguf_set_u32(g->gguf, key, (uint32_t)ints[i].v);
     }
@@ -370,6 +380,8 @@ static enum sheaf_status check(const struct sheaf__random_model_params *p) {
         {"vocab", p->n_vocab, MIN_VOCAB, MAX_VOCAB / 4},
         {"ctx", p->n_ctx, 1, 1 << 24},
         {"window", p->swa_window, 0, 1 << 24},
+        {"experts", p->n_expert, 0, 4096},
+        {"experts-used", p->n_expert_used, 0, 4096},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         if (ranges[i].v < ranges[i].min || ranges[i].v > ranges[i].max)
@@ -398,7 +410,7 @@ enum sheaf_status sheaf__random_model_write(const struct sheaf__random_model_par
     status = add_metadata(&g);
     /* read back what was written, so that shapes follow the loader's own rules */
     if (!status) status = sheaf__hparams_read(g.gguf, params->n_vocab, &g.hp);
-    if (!status) status = add_vocab(&g, strcmp(params->arch, "qwen2") == 0);
+    if (!status) status = add_vocab(&g, g.hp.arch->bpe);
     if (!status) status = add_weights(&g);
     if (!status) status = sheaf_gguf_write_from(g.gguf, path, fill, &g);
     free(g.entries);

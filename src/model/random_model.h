@@ -8,13 +8,14 @@
 
 struct sheaf__random_model_params {
     size_t size;          /* sizeof */
-    const char *arch;     /* "llama", "qwen2", "gemma3" */
+    const char *arch;     /* a name of arch/archs.def */
     enum sheaf_type type; /* of the matrices; where a row is not whole blocks: a larger one */
     const char *mix;      /* NULL, or "Q4_K_M" and the like in place of type: see mix.h */
     int64_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_ff, n_vocab, n_ctx;
-    int64_t swa_window; /* gemma3 */
-    bool fused_qkv;     /* one attn_qkv.weight */
-    bool tied;          /* no output.weight */
+    int64_t swa_window;              /* gemma3 */
+    int64_t n_expert, n_expert_used; /* of architectures with experts, whose n_ff is n_ff; else 0 */
+    bool fused_qkv;                  /* one attn_qkv.weight */
+    bool tied;                       /* no output.weight */
     uint64_t seed;
 };
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "model/arch/tag.h"
 #include "model/place/policy.h"
 #include "model/random_model.h"
 
@@ -299,6 +300,7 @@ Test(policy, refuses_bad_shares_and_strangers) {
     cr_assert_eq(sheaf__policy_get_state(&t, policy, &state), SHEAF_STATUS_INVALID);
     cr_assert(strstr(sheaf_last_error(), "stranger"));
     struct sheaf_tensor far = {.name = "blk.9.attn_q.weight", .ne = {8, 8, 1, 1}};
+    sheaf__tag_set(&far, SHEAF__W_Q, 9);
     cr_assert_eq(sheaf__policy_get_state(&far, policy, &state), SHEAF_STATUS_INVALID);
     sheaf__policy_free(policy);
     sheaf__weights_free(model);

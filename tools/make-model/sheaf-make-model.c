@@ -14,13 +14,14 @@ static const char usage[] =
     "usage: sheaf-make-model -o FILE [options]\n"
     "Writes a GGUF model with random weights and a vocabulary that tokenizes any text.\n"
     "  -o FILE          where to write\n"
-    "  --arch NAME      llama, qwen2 or gemma3                (llama)\n"
+    "  --arch NAME      llama, qwen2, gemma3, ...             (llama)\n"
     "  --preset NAME    shape of tinyllama-1.1b or llama-8b; later options change it\n"
     "  --type NAME      of the matrices: f32, q8_0, q4_K, ... (f32)\n"
     "  --mix NAME       types as sheaf-quantize chooses them: Q4_K_M, Q8_0, F16, ...\n"
     "  --layers N       (2)     --embd N      (64)    --ff N     (128)\n"
     "  --heads N        (4)     --kv-heads N  (2)     --head-dim N (16)\n"
     "  --vocab N        (512)   --ctx N       (256)   --window N (64, gemma3)\n"
+    "  --experts N      (0)     --experts-used N (0): experts of each layer, and for a token\n"
     "  --fused-qkv      q, k and v in one matrix\n"
     "  --tied           the embeddings are the output matrix too\n"
     "  --seed N         (1)\n";
@@ -38,10 +39,12 @@ int main(int argc, char **argv) {
         const char *name;
         int64_t *out;
     } ints[] = {
-        {"--layers", &p.n_layer},     {"--embd", &p.n_embd},       {"--heads", &p.n_head},
-        {"--kv-heads", &p.n_head_kv}, {"--head-dim", &p.head_dim}, {"--ff", &p.n_ff},
-        {"--vocab", &p.n_vocab},      {"--ctx", &p.n_ctx},         {"--seed", &seed},
-        {"--window", &p.swa_window},
+        {"--layers", &p.n_layer},    {"--embd", &p.n_embd},
+        {"--heads", &p.n_head},      {"--kv-heads", &p.n_head_kv},
+        {"--head-dim", &p.head_dim}, {"--ff", &p.n_ff},
+        {"--vocab", &p.n_vocab},     {"--ctx", &p.n_ctx},
+        {"--seed", &seed},           {"--window", &p.swa_window},
+        {"--experts", &p.n_expert},  {"--experts-used", &p.n_expert_used},
     };
     const size_t n_ints = sizeof ints / sizeof *ints;
     for (int i = 1; i < argc; i++) {

@@ -26,6 +26,7 @@ const char run_usage[] =
     "devices\n"
     "      --split S          even, auto (by measured speed), or shares: 3,1 (even)\n"
     "      --devices LIST     all, or names as sheaf-info prints them: CPU0@0,CPU0@1 (all)\n"
+    "      --experts E        auto, columns, rows, whole: how experts are cut (auto)\n"
     "      --overlap O        auto, on, off: prompts in two chunks, of which one computes while\n"
     "                         the sums of the other travel (auto: where that should be faster)\n"
     "      --wire TYPE        f32, bf16, q8_0: how sums travel between hosts; the short ones "
@@ -68,6 +69,7 @@ static const struct option options[] = {
     {"--split", NULL, OPTION_TEXT, AT(split), 0, 0, 0},
     {"--devices", NULL, OPTION_TEXT, AT(devices), 0, 0, 0},
     {"--overlap", NULL, OPTION_TEXT, AT(overlap), 0, 0, 0},
+    {"--experts", NULL, OPTION_TEXT, AT(experts), 0, 0, 0},
     {"--wire", NULL, OPTION_TEXT, AT(wire), 0, 0, 0},
     {"--single", NULL, OPTION_FLAG, AT(single), 0, 0, 0},
     {"--ctx", "-c", OPTION_INT, AT(n_ctx), 0, 1, 1 << 24},

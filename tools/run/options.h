@@ -8,7 +8,7 @@
 
 struct run_options {
     const char *model, *prompt, *file;
-    const char *split, *devices, *overlap, *wire;
+    const char *split, *devices, *overlap, *experts, *wire;
     const char *logits, *perplexity, *trace;
     const char *system; /* with chat; "" : the model's own */
     int64_t n_predict, n_ctx, n_batch, ppl_tokens;

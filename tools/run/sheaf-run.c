@@ -302,6 +302,7 @@ static enum sheaf_status open_model(struct run *r) {
     params.single = o->single;
     params.check = o->check;
     params.overlap = o->overlap;
+    params.experts = o->experts;
     params.wire = o->wire;
     params.n_ctx = o->n_ctx;
     params.n_batch = o->n_batch;

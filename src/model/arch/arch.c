@@ -6,36 +6,58 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define D(a, b)                                                                                    \
-    { SHEAF__DIM_##a, SHEAF__DIM_##b }
-
+/* clang-format off */
+#define D(name) SHEAF__DIM_##name
+#define A SHEAF__HALF_ATTENTION
+#define F SHEAF__HALF_FFN
+#define N SHEAF__HALF_NONE
 const struct sheaf__weight_info sheaf__weight_infos[SHEAF__W_COUNT] = {
-    [SHEAF__W_ATTN_NORM] = {"attn_norm.weight", D(EMBD, NONE)},
-    [SHEAF__W_Q] = {"attn_q.weight", D(EMBD, Q)},
-    [SHEAF__W_K] = {"attn_k.weight", D(EMBD, K)},
-    [SHEAF__W_V] = {"attn_v.weight", D(EMBD, V)},
-    [SHEAF__W_QKV] = {"attn_qkv.weight", D(EMBD, QKV)},
-    [SHEAF__W_Q_BIAS] = {"attn_q.bias", D(Q, NONE)},
-    [SHEAF__W_K_BIAS] = {"attn_k.bias", D(K, NONE)},
-    [SHEAF__W_V_BIAS] = {"attn_v.bias", D(V, NONE)},
-    [SHEAF__W_QKV_BIAS] = {"attn_qkv.bias", D(QKV, NONE)},
-    [SHEAF__W_Q_NORM] = {"attn_q_norm.weight", D(HEAD, NONE)},
-    [SHEAF__W_K_NORM] = {"attn_k_norm.weight", D(HEAD, NONE)},
-    [SHEAF__W_O] = {"attn_output.weight", D(O, EMBD)},
-    [SHEAF__W_O_BIAS] = {"attn_output.bias", D(EMBD, NONE)},
-    [SHEAF__W_ATTN_POST_NORM] = {"post_attention_norm.weight", D(EMBD, NONE)},
-    [SHEAF__W_FFN_NORM] = {"ffn_norm.weight", D(EMBD, NONE)},
-    [SHEAF__W_GATE] = {"ffn_gate.weight", D(EMBD, FF)},
-    [SHEAF__W_UP] = {"ffn_up.weight", D(EMBD, FF)},
-    [SHEAF__W_DOWN] = {"ffn_down.weight", D(FF, EMBD)},
-    [SHEAF__W_FFN_POST_NORM] = {"post_ffw_norm.weight", D(EMBD, NONE)},
-    [SHEAF__W_ROPE_FREQS_LAYER] = {"rope_freqs.weight", D(ROT, NONE)},
-    [SHEAF__W_TOKEN_EMBD] = {"token_embd.weight", D(EMBD, VOCAB)},
-    [SHEAF__W_OUTPUT_NORM] = {"output_norm.weight", D(EMBD, NONE)},
-    [SHEAF__W_OUTPUT] = {"output.weight", D(EMBD, VOCAB)},
-    [SHEAF__W_ROPE_FREQS] = {"rope_freqs.weight", D(ROT, NONE)},
+    [SHEAF__W_ATTN_NORM] = {"attn_norm.weight", {D(EMBD)}, A, false},
+    [SHEAF__W_Q] = {"attn_q.weight", {D(EMBD), D(Q)}, A, false},
+    [SHEAF__W_K] = {"attn_k.weight", {D(EMBD), D(K)}, A, false},
+    [SHEAF__W_V] = {"attn_v.weight", {D(EMBD), D(V)}, A, false},
+    [SHEAF__W_QKV] = {"attn_qkv.weight", {D(EMBD), D(QKV)}, A, false},
+    [SHEAF__W_Q_BIAS] = {"attn_q.bias", {D(Q)}, A, false},
+    [SHEAF__W_K_BIAS] = {"attn_k.bias", {D(K)}, A, false},
+    [SHEAF__W_V_BIAS] = {"attn_v.bias", {D(V)}, A, false},
+    [SHEAF__W_QKV_BIAS] = {"attn_qkv.bias", {D(QKV)}, A, false},
+    [SHEAF__W_Q_NORM] = {"attn_q_norm.weight", {D(HEAD)}, A, false},
+    [SHEAF__W_K_NORM] = {"attn_k_norm.weight", {D(HEAD)}, A, false},
+    [SHEAF__W_O] = {"attn_output.weight", {D(O), D(EMBD)}, A, false},
+    [SHEAF__W_O_BIAS] = {"attn_output.bias", {D(EMBD)}, A, false},
+    [SHEAF__W_ATTN_POST_NORM] = {"post_attention_norm.weight", {D(EMBD)}, A, false},
+    [SHEAF__W_FFN_NORM] = {"ffn_norm.weight", {D(EMBD)}, F, false},
+    [SHEAF__W_GATE] = {"ffn_gate.weight", {D(EMBD), D(FF)}, F, false},
+    [SHEAF__W_UP] = {"ffn_up.weight", {D(EMBD), D(FF)}, F, false},
+    [SHEAF__W_DOWN] = {"ffn_down.weight", {D(FF), D(EMBD)}, F, false},
+    [SHEAF__W_ROUTER] = {"ffn_gate_inp.weight", {D(EMBD), D(EXPERT)}, F, true},
+    [SHEAF__W_GATE_EXPERTS] = {"ffn_gate_exps.weight", {D(EMBD), D(FF_EXPERT), D(EXPERT)}, F, false},
+    [SHEAF__W_UP_EXPERTS] = {"ffn_up_exps.weight", {D(EMBD), D(FF_EXPERT), D(EXPERT)}, F, false},
+    [SHEAF__W_DOWN_EXPERTS] = {"ffn_down_exps.weight", {D(FF_EXPERT), D(EMBD), D(EXPERT)}, F, false},
+    [SHEAF__W_FFN_POST_NORM] = {"post_ffw_norm.weight", {D(EMBD)}, F, false},
+    [SHEAF__W_ROPE_FREQS_LAYER] = {"rope_freqs.weight", {D(ROT)}, A, false},
+    [SHEAF__W_TOKEN_EMBD] = {"token_embd.weight", {D(EMBD), D(VOCAB)}, N, false},
+    [SHEAF__W_OUTPUT_NORM] = {"output_norm.weight", {D(EMBD)}, N, false},
+    [SHEAF__W_OUTPUT] = {"output.weight", {D(EMBD), D(VOCAB)}, N, false},
+    [SHEAF__W_ROPE_FREQS] = {"rope_freqs.weight", {D(ROT)}, N, false},
 };
-static_assert(SHEAF__W_COUNT <= 32, "weights are bits of a uint32_t");
+#undef D
+#undef A
+#undef F
+#undef N
+/* clang-format on */
+static_assert(SHEAF__W_COUNT <= 64, "weights are bits of a uint64_t");
+
+int sheaf__weight_n_dims(enum sheaf__weight weight) {
+    int n = 1;
+    while (n < SHEAF__MAX_WEIGHT_DIMS && sheaf__weight_infos[weight].dims[n] != SHEAF__DIM_NONE)
+        n++;
+    return n;
+}
+
+bool sheaf__weight_is_of_experts(enum sheaf__weight weight) {
+    return sheaf__weight_infos[weight].dims[2] == SHEAF__DIM_EXPERT;
+}
 
 enum sheaf__weight sheaf__weight_find(const char *name, int64_t *layer) {
     int first = SHEAF__W_LAYER_COUNT, last = SHEAF__W_COUNT;
@@ -65,6 +87,8 @@ int64_t sheaf__dim_extent(const struct sheaf__hparams *hp, enum sheaf__dim dim) 
         [SHEAF__DIM_QKV] = (hp->n_head + hp->n_head_kv) * hp->head_k + hp->n_head_kv * hp->head_v,
         [SHEAF__DIM_O] = hp->n_head * hp->head_v,
         [SHEAF__DIM_FF] = hp->n_ff,
+        [SHEAF__DIM_FF_EXPERT] = hp->n_ff_expert,
+        [SHEAF__DIM_EXPERT] = hp->n_expert,
         [SHEAF__DIM_VOCAB] = hp->n_vocab,
         [SHEAF__DIM_HEAD] = hp->head_k,
         [SHEAF__DIM_ROT] = hp->n_rot / 2,
@@ -72,20 +96,21 @@ int64_t sheaf__dim_extent(const struct sheaf__hparams *hp, enum sheaf__dim dim) 
     return extents[dim];
 }
 
-static const struct sheaf__arch *const archs[] = {&sheaf__arch_llama, &sheaf__arch_qwen2,
-                                                  &sheaf__arch_gemma3};
-
-size_t sheaf__arch_count(void) { return sizeof archs / sizeof *archs; }
+#define ARCH(name) &sheaf__arch_##name,
+static const struct sheaf__arch *const archs[] = {
+#include "model/arch/archs.def"
+    NULL};
+#undef ARCH
 
 const struct sheaf__arch *sheaf__arch_get(size_t i) {
-    return i < sheaf__arch_count() ? archs[i] : NULL;
+    return i < sizeof archs / sizeof *archs ? archs[i] : NULL;
 }
 
 enum sheaf_status sheaf__arch_find(const char *name, const char *path,
                                    const struct sheaf__arch **out) {
     char known[128] = "";
     size_t n = 0;
-    for (size_t i = 0; i < sheaf__arch_count(); i++) {
+    for (size_t i = 0; archs[i] && n < sizeof known; i++) {
         if (strcmp(archs[i]->name, name) == 0) {
             *out = archs[i];
             return SHEAF_STATUS_SUCCESS;

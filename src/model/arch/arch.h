@@ -1,4 +1,5 @@
-/* Architectures: which weights each has, what its dimensions mean, and how its graph is built.
+/* Architectures: which weights each has, what its dimensions mean, and how its graph is built. A
+ * new one is a file NAME.c and a line of archs.def.
  *
  * One table of weights serves all: a weight is a name, the meaning of its dimensions (from which
  * its shape is checked and its cut follows), and a number. An architecture says which it needs and
@@ -11,17 +12,19 @@
 
 /* What a dimension counts. */
 enum sheaf__dim {
-    SHEAF__DIM_NONE,  /* 1 */
-    SHEAF__DIM_EMBD,  /* n_embd */
-    SHEAF__DIM_Q,     /* n_head x head_k */
-    SHEAF__DIM_K,     /* n_head_kv x head_k */
-    SHEAF__DIM_V,     /* n_head_kv x head_v */
-    SHEAF__DIM_QKV,   /* the three above, one after the other */
-    SHEAF__DIM_O,     /* n_head x head_v */
-    SHEAF__DIM_FF,    /* n_ff */
-    SHEAF__DIM_VOCAB, /* n_vocab */
-    SHEAF__DIM_HEAD,  /* head_k */
-    SHEAF__DIM_ROT,   /* n_rot / 2 */
+    SHEAF__DIM_NONE,      /* 1 */
+    SHEAF__DIM_EMBD,      /* n_embd */
+    SHEAF__DIM_Q,         /* n_head x head_k */
+    SHEAF__DIM_K,         /* n_head_kv x head_k */
+    SHEAF__DIM_V,         /* n_head_kv x head_v */
+    SHEAF__DIM_QKV,       /* the three above, one after the other */
+    SHEAF__DIM_O,         /* n_head x head_v */
+    SHEAF__DIM_FF,        /* n_ff */
+    SHEAF__DIM_FF_EXPERT, /* n_ff of an expert */
+    SHEAF__DIM_EXPERT,    /* n_expert */
+    SHEAF__DIM_VOCAB,     /* n_vocab */
+    SHEAF__DIM_HEAD,      /* head_k */
+    SHEAF__DIM_ROT,       /* n_rot / 2 */
     SHEAF__DIM_COUNT,
 };
 
@@ -45,6 +48,10 @@ enum sheaf__weight {
     SHEAF__W_GATE,
     SHEAF__W_UP,
     SHEAF__W_DOWN,
+    SHEAF__W_ROUTER,
+    SHEAF__W_GATE_EXPERTS,
+    SHEAF__W_UP_EXPERTS,
+    SHEAF__W_DOWN_EXPERTS,
     SHEAF__W_FFN_POST_NORM,
     SHEAF__W_ROPE_FREQS_LAYER,
     SHEAF__W_LAYER_COUNT,
@@ -53,26 +60,50 @@ enum sheaf__weight {
     SHEAF__W_OUTPUT,
     SHEAF__W_ROPE_FREQS,
     SHEAF__W_COUNT,
+    /* Of a layer, too, but not in the file: for tags. */
+    SHEAF__CACHE_K = SHEAF__W_COUNT,
+    SHEAF__CACHE_V,
 };
+
+/* Which half of a layer a weight belongs to. */
+enum sheaf__half { SHEAF__HALF_ATTENTION, SHEAF__HALF_FFN, SHEAF__HALF_NONE };
+
+enum { SHEAF__MAX_WEIGHT_DIMS = 3 };
 
 struct sheaf__weight_info {
     const char *name; /* of a layer's weight: what follows "blk.N." */
-    enum sheaf__dim dims[2];
+    enum sheaf__dim dims[SHEAF__MAX_WEIGHT_DIMS];
+    enum sheaf__half half;
+    bool exact; /* a matrix that stays F32 when a file is quantized: it decides, and is small */
 };
 extern const struct sheaf__weight_info sheaf__weight_infos[SHEAF__W_COUNT];
 
 /* "blk.3.attn_q.weight" -> SHEAF__W_Q, *layer 3; -1 for a weight of the model. COUNT if unknown. */
 enum sheaf__weight sheaf__weight_find(const char *name, int64_t *layer);
 int64_t sheaf__dim_extent(const struct sheaf__hparams *hp, enum sheaf__dim dim);
+/* Dimensions of a weight: 1..SHEAF__MAX_WEIGHT_DIMS. */
+int sheaf__weight_n_dims(enum sheaf__weight weight);
+/* Does the weight hold a matrix for each expert? */
+bool sheaf__weight_is_of_experts(enum sheaf__weight weight);
 
-#define SHEAF__W_BIT(w) ((uint32_t)1 << SHEAF__W_##w)
+#define SHEAF__W_BIT(w) ((uint64_t)1 << SHEAF__W_##w)
+/* What every architecture here has, and what a dense one has besides. */
+#define SHEAF__W_BASE                                                                              \
+    (SHEAF__W_BIT(ATTN_NORM) | SHEAF__W_BIT(Q) | SHEAF__W_BIT(K) | SHEAF__W_BIT(V) |               \
+     SHEAF__W_BIT(O) | SHEAF__W_BIT(FFN_NORM) | SHEAF__W_BIT(TOKEN_EMBD) |                         \
+     SHEAF__W_BIT(OUTPUT_NORM))
+#define SHEAF__W_DENSE (SHEAF__W_BIT(GATE) | SHEAF__W_BIT(UP) | SHEAF__W_BIT(DOWN))
+#define SHEAF__W_MIXTURE                                                                           \
+    (SHEAF__W_BIT(ROUTER) | SHEAF__W_BIT(GATE_EXPERTS) | SHEAF__W_BIT(UP_EXPERTS) |                \
+     SHEAF__W_BIT(DOWN_EXPERTS))
 
 struct sheaf__builder;
 
 struct sheaf__arch {
     const char *name; /* general.architecture, and prefix of its keys */
-    uint32_t needs;   /* SHEAF__W_BIT; q, k, v may come fused as qkv */
-    uint32_t allows;
+    uint64_t needs;   /* SHEAF__W_BIT; q, k, v may come fused as qkv */
+    uint64_t allows;
+    bool bpe; /* random models get a byte-level vocabulary */
     /* What differs from the defaults; may be NULL. */
     enum sheaf_status (*read_hparams)(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp);
     /* Layer il in two halves, each from x [n_embd, n] to the x of the next, residual included. NULL
@@ -81,9 +112,10 @@ struct sheaf__arch {
     struct sheaf_tensor *(*ffn)(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x);
 };
 
-extern const struct sheaf__arch sheaf__arch_llama, sheaf__arch_qwen2, sheaf__arch_gemma3;
-
-size_t sheaf__arch_count(void);
+#define ARCH(name) extern const struct sheaf__arch sheaf__arch_##name;
+#include "model/arch/archs.def"
+#undef ARCH
+/* The architectures of archs.def; NULL behind the last. */
 const struct sheaf__arch *sheaf__arch_get(size_t i);
 /* UNSUPPORTED with the list of architectures; `path` for the message. */
 enum sheaf_status sheaf__arch_find(const char *name, const char *path,

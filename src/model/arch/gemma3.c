@@ -43,11 +43,8 @@ static struct sheaf_tensor *ffn(struct sheaf__builder *b, int64_t il, struct she
 
 const struct sheaf__arch sheaf__arch_gemma3 = {
     .name = "gemma3",
-    .needs = SHEAF__W_BIT(ATTN_NORM) | SHEAF__W_BIT(Q) | SHEAF__W_BIT(K) | SHEAF__W_BIT(V) |
-             SHEAF__W_BIT(Q_NORM) | SHEAF__W_BIT(K_NORM) | SHEAF__W_BIT(O) |
-             SHEAF__W_BIT(ATTN_POST_NORM) | SHEAF__W_BIT(FFN_NORM) | SHEAF__W_BIT(GATE) |
-             SHEAF__W_BIT(UP) | SHEAF__W_BIT(DOWN) | SHEAF__W_BIT(FFN_POST_NORM) |
-             SHEAF__W_BIT(TOKEN_EMBD) | SHEAF__W_BIT(OUTPUT_NORM),
+    .needs = SHEAF__W_BASE | SHEAF__W_DENSE | SHEAF__W_BIT(Q_NORM) | SHEAF__W_BIT(K_NORM) |
+             SHEAF__W_BIT(ATTN_POST_NORM) | SHEAF__W_BIT(FFN_POST_NORM),
     .allows = SHEAF__W_BIT(QKV) | SHEAF__W_BIT(OUTPUT),
     .read_hparams = read_hparams,
     .attention = attention,

@@ -10,9 +10,7 @@ static struct sheaf_tensor *attention(struct sheaf__builder *b, int64_t il,
 
 const struct sheaf__arch sheaf__arch_llama = {
     .name = "llama",
-    .needs = SHEAF__W_BIT(ATTN_NORM) | SHEAF__W_BIT(Q) | SHEAF__W_BIT(K) | SHEAF__W_BIT(V) |
-             SHEAF__W_BIT(O) | SHEAF__W_BIT(FFN_NORM) | SHEAF__W_BIT(GATE) | SHEAF__W_BIT(UP) |
-             SHEAF__W_BIT(DOWN) | SHEAF__W_BIT(TOKEN_EMBD) | SHEAF__W_BIT(OUTPUT_NORM),
+    .needs = SHEAF__W_BASE | SHEAF__W_DENSE,
     .allows = SHEAF__W_BIT(QKV) | SHEAF__W_BIT(Q_BIAS) | SHEAF__W_BIT(K_BIAS) |
               SHEAF__W_BIT(V_BIAS) | SHEAF__W_BIT(QKV_BIAS) | SHEAF__W_BIT(O_BIAS) |
               SHEAF__W_BIT(OUTPUT) | SHEAF__W_BIT(ROPE_FREQS) | SHEAF__W_BIT(ROPE_FREQS_LAYER),

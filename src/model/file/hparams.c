@@ -13,6 +13,7 @@ enum {
     MAX_LAYERS = 4096,
     MAX_WIDTH = 1 << 24, /* n_embd, n_ff, n_vocab, heads x head size */
     MAX_HEAD = 4096,
+    MAX_EXPERTS = 4096,
 };
 
 static void make_key(char key[128], const char *arch, const char *suffix) {
@@ -125,6 +126,25 @@ static enum sheaf_status read_heads(const struct sheaf_gguf *gguf, struct sheaf_
     return status;
 }
 
+static enum sheaf_status read_experts(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp) {
+    const char *arch = hp->arch->name;
+    if (!(hp->arch->needs & SHEAF__W_BIT(ROUTER))) return SHEAF_STATUS_SUCCESS;
+    hp->n_ff_expert = hp->n_ff;
+    enum sheaf_status status =
+        sheaf__hparams_int(gguf, arch, "expert_count", 1, MAX_EXPERTS, &hp->n_expert);
+    if (!status)
+        status =
+            sheaf__hparams_int(gguf, arch, "expert_used_count", 1, MAX_EXPERTS, &hp->n_expert_used);
+    if (!status)
+        status = sheaf__hparams_int(gguf, arch, "expert_feed_forward_length", 1, MAX_WIDTH,
+                                    &hp->n_ff_expert);
+    if (!status && (hp->n_expert_used < 1 || hp->n_expert_used > hp->n_expert))
+        status = sheaf_set_error(SHEAF_STATUS_INVALID,
+                                 "%s: %" PRId64 " of %" PRId64 " experts are no choice",
+                                 sheaf_gguf_path(gguf), hp->n_expert_used, hp->n_expert);
+    return status;
+}
+
 enum sheaf_status sheaf__hparams_read(const struct sheaf_gguf *gguf, int64_t n_vocab,
                                       struct sheaf__hparams *out) {
     const char *name = NULL;
@@ -151,6 +171,7 @@ enum sheaf_status sheaf__hparams_read(const struct sheaf_gguf *gguf, int64_t n_v
     for (size_t i = 0; !status && i < sizeof ints / sizeof *ints; i++)
         status = sheaf__hparams_int(gguf, arch, ints[i].suffix, 1, ints[i].max, ints[i].out);
     if (!status) status = read_heads(gguf, out);
+    if (!status) status = read_experts(gguf, out);
     if (!status)
         status = sheaf__hparams_float(gguf, arch, "attention.layer_norm_rms_epsilon", 0, 1,
                                       &out->rms_eps);

@@ -9,9 +9,11 @@ struct sheaf__arch;
 struct sheaf__hparams {
     const struct sheaf__arch *arch;
     int64_t n_layer, n_embd, n_ff, n_vocab, n_ctx_train;
-    int64_t n_head, n_head_kv; /* n_head is a multiple of n_head_kv */
-    int64_t head_k, head_v;    /* elements of a head of q and k, and of v */
-    int64_t n_rot;             /* rotated elements of a head, even, <= head_k */
+    int64_t n_expert, n_expert_used; /* 0: no experts; of each layer, and for a token */
+    int64_t n_ff_expert;             /* n_ff of an expert */
+    int64_t n_head, n_head_kv;       /* n_head is a multiple of n_head_kv */
+    int64_t head_k, head_v;          /* elements of a head of q and k, and of v */
+    int64_t n_rot;                   /* rotated elements of a head, even, <= head_k */
     float rms_eps;
     float freq_base, freq_scale;         /* of layers with full attention */
     float freq_base_swa, freq_scale_swa; /* of layers with a sliding window */

@@ -101,13 +101,16 @@ enum sheaf_type sheaf__mix_type(const struct sheaf__mix *mix, const struct sheaf
                                 const char *name, int64_t ne0) {
     int64_t layer;
     const enum sheaf__weight weight = sheaf__weight_find(name, &layer);
+    /* the last matrices of experts are chosen as that of a dense layer is */
+    const enum sheaf__weight like = weight == SHEAF__W_DOWN_EXPERTS ? SHEAF__W_DOWN : weight;
     enum sheaf_type type = mix->base;
     if (weight == SHEAF__W_OUTPUT || (weight == SHEAF__W_TOKEN_EMBD && model->tied))
         type = mix->output;
+    if (weight != SHEAF__W_COUNT && sheaf__weight_infos[weight].exact) return T(F32);
     for (int i = 0; i < MAX_EXCEPTIONS && layer >= 0; i++) {
         const struct exception *e = &mix->exceptions[i];
         if (e->where == NOWHERE) break;
-        if (e->weight != weight || !holds(e->where, layer, model->n_layer)) continue;
+        if (e->weight != like || !holds(e->where, layer, model->n_layer)) continue;
         type = e->type;
         break;
     }

@@ -16,6 +16,10 @@
 #include "sheaf/alloc.h"
 #include "sheaf/world.h"
 
+#include "base/hash.h"
+#include "base/text.h"
+#include "model/arch/tag.h"
+
 enum { MAX_FILES = 4096 };
 
 void sheaf__weights_free(struct sheaf__weights *model) {
@@ -116,20 +120,25 @@ static const struct sheaf_gguf_tensor *find(const struct sheaf__weights *model, 
 
 /* ---- descriptors ---- */
 
-static bool bit(uint32_t set, int w) { return set >> (unsigned)w & 1; }
+static bool bit(uint64_t set, int w) { return set >> (unsigned)w & 1; }
 
 static enum sheaf_status check_shape(const struct sheaf__weights *model,
-                                     const struct sheaf_gguf_tensor *t,
-                                     const struct sheaf__weight_info *info) {
-    int64_t ne0 = sheaf__dim_extent(&model->hp, info->dims[0]);
-    int64_t ne1 = sheaf__dim_extent(&model->hp, info->dims[1]);
-    if (t->ne[0] == ne0 && t->ne[1] == ne1 && t->ne[2] == 1 && t->ne[3] == 1)
-        return SHEAF_STATUS_SUCCESS;
+                                     const struct sheaf_gguf_tensor *t, enum sheaf__weight w) {
+    char want[96] = "";
+    struct sheaf__text text = {want, sizeof want, 0};
+    bool same = t->ne[3] == 1;
+    for (int i = 0; i < SHEAF__MAX_WEIGHT_DIMS; i++) {
+        const int64_t ne = sheaf__dim_extent(&model->hp, sheaf__weight_infos[w].dims[i]);
+        same = same && t->ne[i] == ne;
+        if (i < 2 || i < sheaf__weight_n_dims(w))
+            sheaf__put(&text, "%s%" PRId64, i ? ", " : "", ne);
+    }
+    if (same) return SHEAF_STATUS_SUCCESS;
     return sheaf_set_error(SHEAF_STATUS_INVALID,
                            "%s: tensor '%s' is [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64
-                           "], but the metadata asks for [%" PRId64 ", %" PRId64 "]",
+                           "], but the metadata asks for [%s]",
                            sheaf_gguf_path(model->gguf), t->name, t->ne[0], t->ne[1], t->ne[2],
-                           t->ne[3], ne0, ne1);
+                           t->ne[3], want);
 }
 
 /* Norms, biases and factors are operands of F32 arithmetic. */
@@ -148,7 +157,7 @@ static enum sheaf_status add_tensor(struct sheaf__weights *model,
                                "%s: tensor '%s' is not part of architecture %s as it is built here",
                                sheaf_gguf_path(model->gguf), t->name, arch->name);
     const struct sheaf__weight_info *info = &sheaf__weight_infos[w];
-    enum sheaf_status status = check_shape(model, t, info);
+    enum sheaf_status status = check_shape(model, t, w);
     if (status) return status;
     if (!type_is_allowed(info, t->type))
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "%s: tensor '%s' cannot be of type %s",
@@ -157,9 +166,10 @@ static enum sheaf_status add_tensor(struct sheaf__weights *model,
     if (*slot)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: tensor '%s' is in two of the files",
                                sheaf_gguf_path(model->gguf), t->name);
-    *slot = sheaf_new_tensor(model->ctx, t->type, info->dims[1] == SHEAF__DIM_NONE ? 1 : 2, t->ne);
+    *slot = sheaf_new_tensor(model->ctx, t->type, sheaf__weight_n_dims(w), t->ne);
     if (!*slot) return SHEAF_STATUS_ALLOC_FAILED;
     sheaf_set_name(*slot, t->name);
+    sheaf__tag_set(*slot, (int)w, il);
     model->total_bytes += t->size; /* at most the files' sizes */
     return SHEAF_STATUS_SUCCESS;
 }
@@ -172,10 +182,10 @@ static enum sheaf_status missing(const struct sheaf__weights *model, int64_t il,
 }
 
 static enum sheaf_status check_complete(const struct sheaf__weights *model) {
-    const uint32_t qkv = SHEAF__W_BIT(Q) | SHEAF__W_BIT(K) | SHEAF__W_BIT(V);
-    const uint32_t qkv_bias = SHEAF__W_BIT(Q_BIAS) | SHEAF__W_BIT(K_BIAS) | SHEAF__W_BIT(V_BIAS);
+    const uint64_t qkv = SHEAF__W_BIT(Q) | SHEAF__W_BIT(K) | SHEAF__W_BIT(V);
+    const uint64_t qkv_bias = SHEAF__W_BIT(Q_BIAS) | SHEAF__W_BIT(K_BIAS) | SHEAF__W_BIT(V_BIAS);
     for (int64_t il = 0; il < model->hp.n_layer; il++) {
-        uint32_t needs = model->hp.arch->needs;
+        uint64_t needs = model->hp.arch->needs;
         struct sheaf_tensor *const *t = model->layers[il].w;
         if (t[SHEAF__W_QKV]) {
             needs &= ~(qkv | qkv_bias);
@@ -300,43 +310,38 @@ enum sheaf_status sheaf__weights_load(struct sheaf__weights *model,
 
 /* ---- fingerprint ---- */
 
-static uint64_t hash(uint64_t h, const void *data, size_t n) {
-    const unsigned char *p = data;
-    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 1099511628211u; /* FNV-1a */
-    return h;
-}
-
 static uint64_t hash_kv(uint64_t h, const struct sheaf_gguf *gguf, int64_t i) {
     const char *key = sheaf_gguf_key(gguf, i), *s;
     uint64_t u;
     int64_t n;
     double f;
     bool b;
-    h = hash(h, key, strlen(key) + 1);
+    h = sheaf__hash_bytes(h, key, strlen(key) + 1);
     size_t count = sheaf_gguf_arr_n(gguf, i);
     for (size_t j = 0; j < count; j++) {
         size_t len;
         s = sheaf_gguf_arr_str(gguf, i, j, &len);
-        if (s) h = hash(h, s, len + 1);
+        if (s) h = sheaf__hash_bytes(h, s, len + 1);
     }
     if (sheaf_gguf_arr_data(gguf, i)) {
         static const unsigned char sizes[SHEAF_GGUF_TYPE_COUNT] = {1, 1, 2, 2, 4, 4, 4,
                                                                    1, 0, 0, 8, 8, 8};
-        return hash(h, sheaf_gguf_arr_data(gguf, i), count * sizes[sheaf_gguf_arr_type(gguf, i)]);
+        return sheaf__hash_bytes(h, sheaf_gguf_arr_data(gguf, i),
+                                 count * sizes[sheaf_gguf_arr_type(gguf, i)]);
     }
     switch (sheaf_gguf_kv_type(gguf, i)) {
     case SHEAF_GGUF_TYPE_ARRAY:
         return h;
     case SHEAF_GGUF_TYPE_STRING:
-        return sheaf_gguf_get_str(gguf, key, &s) ? h : hash(h, s, strlen(s) + 1);
+        return sheaf_gguf_get_str(gguf, key, &s) ? h : sheaf__hash_bytes(h, s, strlen(s) + 1);
     case SHEAF_GGUF_TYPE_BOOL:
-        return sheaf_gguf_get_bool(gguf, key, &b) ? h : hash(h, &b, sizeof b);
+        return sheaf_gguf_get_bool(gguf, key, &b) ? h : sheaf__hash_bytes(h, &b, sizeof b);
     case SHEAF_GGUF_TYPE_FLOAT32:
     case SHEAF_GGUF_TYPE_FLOAT64:
-        return sheaf_gguf_get_f64(gguf, key, &f) ? h : hash(h, &f, sizeof f);
+        return sheaf_gguf_get_f64(gguf, key, &f) ? h : sheaf__hash_bytes(h, &f, sizeof f);
     default:
-        if (!sheaf_gguf_get_u64(gguf, key, &u)) return hash(h, &u, sizeof u);
-        return sheaf_gguf_get_i64(gguf, key, &n) ? h : hash(h, &n, sizeof n);
+        if (!sheaf_gguf_get_u64(gguf, key, &u)) return sheaf__hash_bytes(h, &u, sizeof u);
+        return sheaf_gguf_get_i64(gguf, key, &n) ? h : sheaf__hash_bytes(h, &n, sizeof n);
     }
 }
 
@@ -350,24 +355,40 @@ static uint64_t hash_samples(uint64_t h, const struct sheaf_gguf *gguf) {
         const size_t n = t->size < sizeof sample ? t->size : sizeof sample;
         const ssize_t got =
             fd < 0 ? -1 : pread(fd, sample, n, (off_t)(t->offset + (t->size - n) / 2));
-        h = hash(h, &got, sizeof got);
-        if (got > 0) h = hash(h, sample, (size_t)got);
+        h = sheaf__hash_bytes(h, &got, sizeof got);
+        if (got > 0) h = sheaf__hash_bytes(h, sample, (size_t)got);
     }
     if (fd >= 0) close(fd);
     return h;
 }
 
+const struct sheaf_tensor *sheaf__weights_typical(const struct sheaf__weights *model) {
+    for (int w = 0; w < SHEAF__W_LAYER_COUNT; w++) {
+        const struct sheaf__weight_info *info = &sheaf__weight_infos[w];
+        const struct sheaf_tensor *t = model->layers[0].w[w];
+        if (t && info->half == SHEAF__HALF_FFN && !info->exact && info->dims[1] != SHEAF__DIM_NONE)
+            return t;
+    }
+    return model->w[SHEAF__W_TOKEN_EMBD];
+}
+
+double sheaf__weights_read_share(const struct sheaf__weights *model, enum sheaf__weight weight) {
+    const struct sheaf__hparams *hp = &model->hp;
+    return sheaf__weight_is_of_experts(weight) ? (double)hp->n_expert_used / (double)hp->n_expert
+                                               : 1;
+}
+
 uint64_t sheaf__weights_fingerprint(const struct sheaf__weights *model) {
-    uint64_t h = 14695981039346656037u;
+    uint64_t h = 0;
     for (int f = 0; f < model->n_files; f++) {
         const struct sheaf_gguf *gguf = model->files[f];
         for (int64_t i = 0; i < sheaf_gguf_n_kv(gguf); i++) h = hash_kv(h, gguf, i);
         for (int64_t i = 0; i < sheaf_gguf_n_tensors(gguf); i++) {
             const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(gguf, i);
-            h = hash(h, t->name, strlen(t->name) + 1);
-            h = hash(h, &t->type, sizeof t->type);
-            h = hash(h, t->ne, sizeof t->ne);
-            h = hash(h, &t->offset, sizeof t->offset);
+            h = sheaf__hash_bytes(h, t->name, strlen(t->name) + 1);
+            h = sheaf__hash_bytes(h, &t->type, sizeof t->type);
+            h = sheaf__hash_bytes(h, t->ne, sizeof t->ne);
+            h = sheaf__hash_bytes(h, &t->offset, sizeof t->offset);
         }
         h = hash_samples(h, gguf);
     }

@@ -36,6 +36,11 @@ enum sheaf_status sheaf__weights_load(struct sheaf__weights *model,
                                       sheaf_backend_buffer_type_t buft,
                                       sheaf_model_progress_fn progress, void *user);
 
+/* A matrix of the type and width that most bytes of a layer have: for measurements. */
+const struct sheaf_tensor *sheaf__weights_typical(const struct sheaf__weights *model);
+/* The part of a weight that one token reads: of experts, those that it uses. */
+double sheaf__weights_read_share(const struct sheaf__weights *model, enum sheaf__weight weight);
+
 /* Hash of metadata and tensor directory: equal on ranks that opened equal models. */
 uint64_t sheaf__weights_fingerprint(const struct sheaf__weights *model);
 

@@ -1,5 +1,5 @@
 /* Builds the graph with the architecture's own function, then tells layers apart by the weights
- * and caches that the nodes read: "blk.3.*" and "cache_k-3" belong to layer 3. */
+ * and caches that the nodes read: their tags name the layer. */
 #include "model/place/outline.h"
 
 #include <inttypes.h>
@@ -9,6 +9,7 @@
 #include "sheaf/ops.h"
 
 #include "model/arch/builder.h"
+#include "model/arch/tag.h"
 
 enum { NODES_PER_LAYER = 256, NODES_OUTSIDE = 64 }; /* generous: nothing is allocated for them */
 
@@ -22,13 +23,12 @@ void sheaf__outline_free(struct sheaf__outline *o) {
 
 /* Layer of a leaf; -1 if it belongs to none; n_layer if it is a weight of the whole model. */
 static int64_t layer_of_leaf(const struct sheaf_tensor *t, int64_t n_layer) {
-    const char *number = NULL;
-    if (strncmp(t->name, "blk.", 4) == 0) number = t->name + 4;
-    if (strncmp(t->name, "cache_", 6) == 0 && strchr(t->name, '-'))
-        number = strchr(t->name, '-') + 1;
-    if (number) return strtoll(number, NULL, 10);
-    return strncmp(t->name, "output", 6) == 0 || strncmp(t->name, "token_embd", 10) == 0 ? n_layer
-                                                                                         : -1;
+    int64_t layer;
+    const int kind = sheaf__tag_get(t, &layer);
+    if (layer >= 0) return layer;
+    return kind == SHEAF__W_OUTPUT || kind == SHEAF__W_OUTPUT_NORM || kind == SHEAF__W_TOKEN_EMBD
+               ? n_layer
+               : -1;
 }
 
 static int64_t layer_of(const struct sheaf__outline *o, int before, const struct sheaf_tensor *t) {
@@ -65,7 +65,8 @@ static void assign_layers(struct sheaf__outline *o) {
 }
 
 static enum sheaf_status build(struct sheaf__outline *o, const struct sheaf__weights *model) {
-    const size_t nodes = (size_t)o->n_layer * NODES_PER_LAYER + NODES_OUTSIDE;
+    const size_t layer = NODES_PER_LAYER + 2 * (size_t)model->hp.n_expert_used;
+    const size_t nodes = (size_t)o->n_layer * layer + NODES_OUTSIDE;
     o->ctx = sheaf_init((struct sheaf_init_params){.mem_size = nodes * sheaf_tensor_overhead() +
                                                                sheaf_graph_overhead_custom(nodes),
                                                    .no_alloc = true});

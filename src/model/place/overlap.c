@@ -106,8 +106,9 @@ static enum sheaf_status count_elements(const struct sheaf__weights *model,
         if (!t || t->ne[1] == 1) continue;
         enum sheaf_status status = sheaf__policy_tensor_bytes(policy, t, member, &bytes);
         if (status) return status;
-        const bool ffn = w == SHEAF__W_GATE || w == SHEAF__W_UP || w == SHEAF__W_DOWN;
-        elements[ffn] += (double)sheaf_nelements(t) * (double)bytes / (double)sheaf_nbytes(t);
+        const bool ffn = sheaf__weight_infos[w].half == SHEAF__HALF_FFN;
+        elements[ffn] += (double)sheaf_nelements(t) * (double)bytes / (double)sheaf_nbytes(t) *
+                         sheaf__weights_read_share(model, (enum sheaf__weight)w);
     }
     return SHEAF_STATUS_SUCCESS;
 }
@@ -121,7 +122,7 @@ static enum sheaf_status time_halves(const struct sheaf__weights *model,
         const size_t member = sheaf_backend_meta_dev_local_member(meta, i);
         double elements[2], seconds = 0;
         enum sheaf_status status = time_product(sheaf_backend_meta_dev_member(meta, member),
-                                                model->layers[0].w[SHEAF__W_UP], n, &seconds);
+                                                sheaf__weights_typical(model), n, &seconds);
         if (!status) status = count_elements(model, policy, (int)member, elements);
         if (status) return status;
         for (int h = 0; h < 2; h++) halves[h] = longer(halves[h], elements[h] * seconds);

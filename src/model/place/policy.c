@@ -9,8 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arith.h"
+#include "model/arch/tag.h"
+
+/* How the matrices of experts are cut: see sheaf__policy_cut_experts. */
+enum experts { EXPERTS_AUTO, EXPERTS_COLUMNS, EXPERTS_ROWS, EXPERTS_WHOLE, EXPERTS_COUNT };
+
 struct sheaf__policy {
     const struct sheaf__weights *model;
+    enum experts experts;
     int n;
     double *shares;
     int64_t *q_first, *q_count;   /* query heads */
@@ -149,18 +156,7 @@ static int64_t unit_of_blocks(const struct sheaf__policy *p, const int64_t *firs
                               const int64_t *count, int64_t units, int64_t inner, int64_t block) {
     if (inner % block == 0) return inner;
     int64_t step = units;
-    for (int j = 0; j < p->n; j++) {
-        const int64_t numbers[2] = {first[j], count[j]};
-        for (int i = 0; i < 2; i++) {
-            int64_t a = step, b = numbers[i];
-            while (b) {
-                int64_t t = a % b;
-                a = b;
-                b = t;
-            }
-            step = a;
-        }
-    }
+    for (int j = 0; j < p->n; j++) step = sheaf__gcd(sheaf__gcd(step, first[j]), count[j]);
     return step * inner % block == 0 ? step * inner : 0;
 }
 
@@ -218,12 +214,68 @@ static int64_t soft_unit(int64_t n, int64_t block, int n_members) {
     return unit;
 }
 
+static int64_t block_of(const struct sheaf_tensor *t) { return t ? sheaf_blck_size(t->type) : 1; }
+
 /* n_ff of layer il in units that are whole blocks of its ffn_down, which is cut on axis 0. */
 static int64_t ffn_unit(const struct sheaf__policy *p, int64_t il) {
     const struct sheaf_tensor *down = p->model->layers[il].w[SHEAF__W_DOWN];
-    int64_t block = down ? sheaf_blck_size(down->type) : 1;
-    return soft_unit(p->model->hp.n_ff, block, p->n);
+    return soft_unit(p->model->hp.n_ff, block_of(down), p->n);
 }
+
+/* ---- experts ---- */
+
+/* Elements of n_ff of an expert that stay together; 0 if its blocks do not divide it. */
+static int64_t expert_unit(const struct sheaf__policy *p, enum experts how, int64_t il) {
+    const struct sheaf_tensor *down = p->model->layers[il].w[SHEAF__W_DOWN_EXPERTS];
+    const int64_t block = how == EXPERTS_COLUMNS ? block_of(down) : 1;
+    const int64_t n = p->model->hp.n_ff_expert;
+    return n % block ? 0 : soft_unit(n, block, p->n);
+}
+
+/* Of layer il. Columns keep all members busy with every token; where their blocks do not suffice
+ * for all members, whole experts; where there are too few of those, rows. */
+static enum experts experts_of(const struct sheaf__policy *p, int64_t il) {
+    const struct sheaf__hparams *hp = &p->model->hp;
+    const int64_t unit = expert_unit(p, EXPERTS_COLUMNS, il);
+    int64_t wanted = 0;
+    if (p->experts != EXPERTS_AUTO) return p->experts;
+    for (int j = 0; j < p->n; j++) wanted += p->shares[j] > 0;
+    if (unit && hp->n_ff_expert / unit >= wanted) return EXPERTS_COLUMNS;
+    return hp->n_expert >= wanted ? EXPERTS_WHOLE : EXPERTS_ROWS;
+}
+
+/* The cut of a weight of experts [k, m, n_expert]. NULL state and success: leave it whole. */
+static enum sheaf_status cut_experts(const struct sheaf__policy *p, const struct sheaf_tensor *t,
+                                     enum sheaf__weight w, int64_t il,
+                                     struct sheaf_split_state **out) {
+    const struct sheaf__hparams *hp = &p->model->hp;
+    const enum experts how = experts_of(p, il);
+    const bool down = sheaf__weight_infos[w].dims[0] == SHEAF__DIM_FF_EXPERT;
+    if (how == EXPERTS_WHOLE) return cut_units(p, SHEAF_SPLIT_AXIS_2, hp->n_expert, 1, out);
+    if (how == EXPERTS_ROWS && down)
+        return cut_units(p, SHEAF_SPLIT_AXIS_1, t->ne[1], soft_unit(t->ne[1], 1, p->n), out);
+    const int64_t unit = expert_unit(p, how, il);
+    if (!unit) return SHEAF_STATUS_SUCCESS;
+    return cut_units(p, down ? SHEAF_SPLIT_AXIS_0 : SHEAF_SPLIT_AXIS_1, hp->n_ff_expert, unit, out);
+}
+
+enum sheaf_status sheaf__policy_cut_experts(struct sheaf__policy *policy, const char *how) {
+    static const char *const names[EXPERTS_COUNT] = {
+        [EXPERTS_AUTO] = "auto",
+        [EXPERTS_COLUMNS] = "columns",
+        [EXPERTS_ROWS] = "rows",
+        [EXPERTS_WHOLE] = "whole",
+    };
+    for (int i = 0; i < EXPERTS_COUNT; i++) {
+        if (strcmp(how, names[i]) != 0) continue;
+        policy->experts = (enum experts)i;
+        return SHEAF_STATUS_SUCCESS;
+    }
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "--experts is auto, columns, rows or whole, not '%.60s'", how);
+}
+
+/* ---- weights and caches ---- */
 
 /* Tries to cut dimension `axis`, which means `dim`. NULL state and success: leave it whole. */
 static enum sheaf_status cut_dim(const struct sheaf__policy *p, const struct sheaf_tensor *t,
@@ -257,10 +309,11 @@ static enum sheaf_status state_of_weight(const struct sheaf__policy *p,
                                          const struct sheaf_tensor *t, enum sheaf__weight w,
                                          int64_t il, struct sheaf_split_state **out) {
     const struct sheaf__weight_info *info = &sheaf__weight_infos[w];
-    for (int axis = 0; axis < 2 && !*out; axis++) {
-        enum sheaf_status status = cut_dim(p, t, axis, info->dims[axis], il, out);
-        if (status) return status;
-    }
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (sheaf__weight_is_of_experts(w)) status = cut_experts(p, t, w, il, out);
+    for (int axis = 0; axis < 2 && !*out && !status; axis++)
+        status = cut_dim(p, t, axis, info->dims[axis], il, out);
+    if (status) return status;
     if (!*out && info->dims[0] == SHEAF__DIM_O) {
         /* blocks straddle heads: rows are cut instead, and the planner gathers the heads */
         int64_t n = p->model->hp.n_embd;
@@ -274,23 +327,19 @@ enum sheaf_status sheaf__policy_get_state(const struct sheaf_tensor *tensor, voi
                                           struct sheaf_split_state **out) {
     const struct sheaf__policy *p = user;
     int64_t il;
+    const int kind = sheaf__tag_get(tensor, &il);
     *out = NULL;
-    enum sheaf__dim dim = strncmp(tensor->name, "cache_k-", 8) == 0   ? SHEAF__DIM_K
-                          : strncmp(tensor->name, "cache_v-", 8) == 0 ? SHEAF__DIM_V
-                                                                      : SHEAF__DIM_NONE;
-    if (dim != SHEAF__DIM_NONE) {
-        enum sheaf_status status = cut_dim(p, tensor, 0, dim, 0, out);
-        if (!status && !*out)
-            status = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
-                                     "%s: blocks of %s straddle heads: use --kv-type f16",
-                                     tensor->name, sheaf_type_name(tensor->type));
-        return status;
-    }
-    enum sheaf__weight w = sheaf__weight_find(tensor->name, &il);
-    if (w == SHEAF__W_COUNT || il >= p->model->hp.n_layer)
+    if (kind == SHEAF__NO_TAG || il >= p->model->hp.n_layer)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "the split policy does not know the tensor '%s'", tensor->name);
-    return state_of_weight(p, tensor, w, il, out);
+    if (kind < SHEAF__W_COUNT) return state_of_weight(p, tensor, (enum sheaf__weight)kind, il, out);
+    const enum sheaf__dim dim = kind == SHEAF__CACHE_K ? SHEAF__DIM_K : SHEAF__DIM_V;
+    enum sheaf_status status = cut_dim(p, tensor, 0, dim, 0, out);
+    if (!status && !*out)
+        status = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                                 "%s: blocks of %s straddle heads: use --kv-type f16", tensor->name,
+                                 sheaf_type_name(tensor->type));
+    return status;
 }
 
 enum sheaf_status sheaf__policy_tensor_bytes(const struct sheaf__policy *policy,
@@ -393,7 +442,8 @@ char *sheaf__policy_print(const struct sheaf__policy *policy, char *buf, size_t 
     const struct {
         const char *what;
         int64_t n, unit;
-    } dims[] = {{", ffn ", hp->n_ff, ffn_unit(policy, 0)},
+    } dims[] = {{", ffn ", hp->n_expert ? hp->n_ff_expert : hp->n_ff,
+                 hp->n_expert ? expert_unit(policy, EXPERTS_ROWS, 0) : ffn_unit(policy, 0)},
                 {", vocabulary ", hp->n_vocab, soft_unit(hp->n_vocab, 1, policy->n)}};
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
         sheaf__split_units(dims[i].n / dims[i].unit, policy->shares, policy->n, counts);

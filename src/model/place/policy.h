@@ -19,7 +19,15 @@ enum sheaf_status sheaf__policy_new(const struct sheaf__weights *model, const do
 void sheaf__policy_free(struct sheaf__policy *policy); /* accepts NULL */
 int sheaf__policy_n_members(const struct sheaf__policy *policy);
 
-/* State of a weight or cache by its name; `user` is the policy. Fits
+/* "auto" (the policy's own choice, as after sheaf__policy_new), "columns", "rows", "whole"; before
+ * the first state is asked for. INVALID with a text that names the option.
+ *
+ * columns: n_ff of every expert is divided, its last matrix by columns; its results are one sum.
+ * rows: the rows of every matrix are divided; two gathers, but no blocks in the way. whole: every
+ * expert is on one member; one sum, and members whose experts a token does not use wait. */
+enum sheaf_status sheaf__policy_cut_experts(struct sheaf__policy *policy, const char *how);
+
+/* State of a weight or cache by its tag; `user` is the policy. Fits
  * sheaf_backend_meta_get_split_state_t. */
 enum sheaf_status sheaf__policy_get_state(const struct sheaf_tensor *tensor, void *user,
                                           struct sheaf_split_state **out);

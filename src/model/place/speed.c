@@ -75,7 +75,7 @@ enum sheaf_status sheaf__speed_measure(const struct sheaf__weights *model,
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     if (!mine || !all)
         status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to measure the devices");
-    const struct sheaf_tensor *w = model->layers[0].w[SHEAF__W_UP];
+    const struct sheaf_tensor *w = sheaf__weights_typical(model);
     for (int j = 0; !status && j < n; j++) {
         if (sheaf_world_device_rank(members[j]) == sheaf_world_rank())
             status = measure(members[j], w->type, w->ne[0], &mine[j]);

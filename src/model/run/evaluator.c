@@ -50,7 +50,9 @@ void sheaf__evaluator_free(struct sheaf__evaluator *ctx) {
 }
 
 static size_t max_nodes(const struct sheaf__evaluator *ctx) {
-    return SHEAF__MAX_CHUNKS * ((size_t)ctx->model->hp.n_layer * NODES_PER_LAYER + NODES_OUTSIDE);
+    const struct sheaf__hparams *hp = &ctx->model->hp;
+    const size_t layer = NODES_PER_LAYER + 2 * (size_t)hp->n_expert_used; /* results to be added */
+    return SHEAF__MAX_CHUNKS * ((size_t)hp->n_layer * layer + NODES_OUTSIDE);
 }
 
 enum sheaf_status sheaf__evaluator_new(const struct sheaf__weights *model, sheaf_backend_t backend,
@@ -101,7 +103,6 @@ struct sheaf__cells *sheaf__evaluator_cells(struct sheaf__evaluator *ctx) {
     return &ctx->cells;
 }
 int64_t sheaf__evaluator_n_ctx(const struct sheaf__evaluator *ctx) { return ctx->n_ctx; }
-int64_t sheaf__evaluator_n_batch(const struct sheaf__evaluator *ctx) { return ctx->n_batch; }
 
 const struct sheaf_tensor *sheaf__evaluator_logits(const struct sheaf__evaluator *ctx) {
     return ctx->have_logits ? ctx->logits : NULL;

@@ -7,6 +7,9 @@
 
 #include "sheaf/alloc.h"
 
+#include "model/arch/arch.h"
+#include "model/arch/tag.h"
+
 void sheaf__kv_cache_free(struct sheaf__kv_cache *cache) {
     if (!cache) return;
     sheaf_backend_buffer_free(cache->buffer);
@@ -14,12 +17,6 @@ void sheaf__kv_cache_free(struct sheaf__kv_cache *cache) {
     free(cache->k);
     free(cache->v);
     free(cache);
-}
-
-size_t sheaf__kv_cache_bytes(const struct sheaf__hparams *hp, int64_t n_ctx, enum sheaf_type type) {
-    return (size_t)hp->n_layer * (size_t)n_ctx *
-           (sheaf_row_size(type, hp->n_head_kv * hp->head_k) +
-            sheaf_row_size(type, hp->n_head_kv * hp->head_v));
 }
 
 enum sheaf_status sheaf__kv_cache_new(const struct sheaf__hparams *hp, int64_t n_ctx,
@@ -51,6 +48,8 @@ enum sheaf_status sheaf__kv_cache_new(const struct sheaf__hparams *hp, int64_t n
         cache->v[il] = sheaf_new_tensor_2d(cache->ctx, type, hp->n_head_kv * hp->head_v, n_ctx);
         sheaf_format_name(cache->k[il], "cache_k-%d", (int)il);
         sheaf_format_name(cache->v[il], "cache_v-%d", (int)il);
+        if (cache->k[il]) sheaf__tag_set(cache->k[il], SHEAF__CACHE_K, il);
+        if (cache->v[il]) sheaf__tag_set(cache->v[il], SHEAF__CACHE_V, il);
         if (!cache->k[il] || !cache->v[il]) status = SHEAF_STATUS_ALLOC_FAILED;
     }
     if (!status && buft)

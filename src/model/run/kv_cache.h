@@ -19,7 +19,5 @@ enum sheaf_status sheaf__kv_cache_new(const struct sheaf__hparams *hp, int64_t n
                                       enum sheaf_type type, sheaf_backend_buffer_type_t buft,
                                       struct sheaf__kv_cache **out);
 void sheaf__kv_cache_free(struct sheaf__kv_cache *cache); /* accepts NULL */
-/* Bytes of the whole cache, over all members. */
-size_t sheaf__kv_cache_bytes(const struct sheaf__hparams *hp, int64_t n_ctx, enum sheaf_type type);
 
 #endif

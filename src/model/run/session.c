@@ -10,6 +10,7 @@
 #include "sheaf/settings.h"
 #include "sheaf/world.h"
 
+#include "model/arch/tag.h"
 #include "model/place/overlap.h"
 #include "model/place/speed.h"
 
@@ -160,8 +161,8 @@ static enum sheaf_status cache_bytes(const struct sheaf__session *s, int j, enum
     struct sheaf_tensor k = {.type = kv, .ne = {hp->n_head_kv * hp->head_k, s->n_ctx, 1, 1}};
     struct sheaf_tensor v = {.type = kv, .ne = {hp->n_head_kv * hp->head_v, s->n_ctx, 1, 1}};
     size_t k_bytes = 0, v_bytes = 0;
-    memcpy(k.name, "cache_k-0", sizeof "cache_k-0");
-    memcpy(v.name, "cache_v-0", sizeof "cache_v-0");
+    sheaf__tag_set(&k, SHEAF__CACHE_K, 0);
+    sheaf__tag_set(&v, SHEAF__CACHE_V, 0);
     enum sheaf_status status = sheaf__policy_tensor_bytes(s->policy, &k, j, &k_bytes);
     if (!status) status = sheaf__policy_tensor_bytes(s->policy, &v, j, &v_bytes);
     *bytes = k_bytes + v_bytes;
@@ -181,14 +182,20 @@ static enum sheaf_status member_bytes(const struct sheaf__session *s, int j, enu
 enum sheaf_status sheaf__session_token_bytes(const struct sheaf__session *s, int j,
                                              enum sheaf_type kv_type, double n_past,
                                              double *bytes) {
-    const struct sheaf_tensor *embd = s->model->w[SHEAF__W_TOKEN_EMBD];
-    size_t weights = 0, part = 0, layer = 0;
-    enum sheaf_status status = sheaf__policy_weight_bytes(s->policy, j, &weights);
-    if (!status && s->model->w[SHEAF__W_OUTPUT]) /* of the embeddings, one row is read */
-        status = sheaf__policy_tensor_bytes(s->policy, embd, j, &part);
-    if (!status) status = cache_bytes(s, j, kv_type, &layer);
-    const double cells = n_past / (double)s->n_ctx * (double)s->model->hp.n_layer;
-    *bytes = (double)(weights - part) + (double)layer * cells;
+    const bool tied = !s->model->w[SHEAF__W_OUTPUT];
+    size_t part = 0;
+    *bytes = 0;
+    for (struct sheaf_tensor *t = sheaf_get_first_tensor(s->model->ctx); t;
+         t = sheaf_get_next_tensor(s->model->ctx, t)) {
+        int64_t layer;
+        const enum sheaf__weight w = (enum sheaf__weight)sheaf__tag_get(t, &layer);
+        if (w == SHEAF__W_TOKEN_EMBD && !tied) continue; /* one row is read */
+        enum sheaf_status status = sheaf__policy_tensor_bytes(s->policy, t, j, &part);
+        if (status) return status;
+        *bytes += (double)part * sheaf__weights_read_share(s->model, w);
+    }
+    enum sheaf_status status = cache_bytes(s, j, kv_type, &part);
+    *bytes += (double)part / (double)s->n_ctx * n_past * (double)s->model->hp.n_layer;
     return status;
 }
 
@@ -276,6 +283,7 @@ static enum sheaf_status plan(struct sheaf__session *s, const struct sheaf_model
     s->n_batch = p->n_batch ? p->n_batch : DEFAULT_BATCH;
     status = choose_shares(s, p->single ? NULL : p->split);
     if (!status) status = sheaf__policy_new(s->model, s->shares, s->n_members, &s->policy);
+    if (!status && p->experts) status = sheaf__policy_cut_experts(s->policy, p->experts);
     if (!status) status = count_bytes(s);
     return status;
 }

@@ -39,8 +39,7 @@ struct sheaf_tokenizer {
     int32_t byte_token[256];   /* -1: none */
     uint32_t byte_symbol[256]; /* BPE: where merging starts */
 
-    int32_t *special; /* [n_special] control, unknown and user-defined tokens in byte order */
-    size_t n_special;
+    int32_t *special;          /* control, unknown and user-defined tokens in byte order */
     size_t special_first[257]; /* special[special_first[b]..special_first[b+1]) begin with byte b */
 
     int32_t bos, eos, eot, eom, unk; /* -1: none */

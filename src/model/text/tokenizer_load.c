@@ -436,7 +436,6 @@ static enum sheaf_status sort_special(struct sheaf_tokenizer *t) {
         t->special_first[(unsigned char)list[i].s[0] + 1]++;
     }
     for (int b = 0; b < 256; b++) t->special_first[b + 1] += t->special_first[b];
-    t->n_special = n;
     free(list);
     return SHEAF_STATUS_SUCCESS;
 }
