@@ -20,8 +20,9 @@
 #define PREFIX "libsheaf-"
 #define SUFFIX ".so"
 
-/* Names of modules that are parts of a built-in backend, which loads them itself. */
-static const char *const parts[] = {"cpu"};
+/* Libraries that are no backends: parts of a built-in backend, which loads them itself, and
+ * libsheaf-model. */
+static const char *const parts[] = {"cpu", "model"};
 
 void sheaf__module_close(struct sheaf__module *m) {
     if (m->handle) dlclose(m->handle);
