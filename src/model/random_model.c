@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+#include "base/hash.h"
 #include "model/arch/arch.h"
 #include "model/file/mix.h"
 
@@ -75,16 +77,9 @@ struct generator {
     char *data; /* of one tensor */
 };
 
-static uint64_t random_u64(struct generator *g) { /* splitmix64 (Vigna) */
-    uint64_t z = g->state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 /* Nearly normal, mean 0, variance 1: the sum of four uniform numbers. */
 static float random_normal(struct generator *g) {
-    const uint64_t u = random_u64(g);
+    const uint64_t u = sheaf__random(&g->state);
     const int32_t sum =
         (int32_t)((u & 0xffff) + (u >> 16 & 0xffff) + (u >> 32 & 0xffff) + (u >> 48));
     return (float)(sum - 2 * 0xffff) * (1.7320508f / 0x10000); /* sqrt(3) */
@@ -128,13 +123,7 @@ static enum sheaf_status add_weight(struct generator *g, enum sheaf__weight w, i
         e.ne[i] = sheaf__dim_extent(&g->hp, info->dims[i]);
     const bool vector = info->dims[1] == SHEAF__DIM_NONE;
     e.type = vector || info->exact ? SHEAF_TYPE_F32 : type_of(g, name, e.ne[0]);
-    if (g->n_entries == g->cap_entries) {
-        size_t cap = g->cap_entries ? 2 * g->cap_entries : 64;
-        struct entry *grown = realloc(g->entries, cap * sizeof *grown);
-        if (!grown) return no_memory();
-        g->entries = grown;
-        g->cap_entries = cap;
-    }
+    if (!sheaf__grow(&g->entries, &g->cap_entries, g->n_entries + 1, sizeof e)) return no_memory();
     g->entries[g->n_entries++] = e;
     return sheaf_gguf_add_tensor(g->gguf, name, e.type, sheaf__weight_n_dims(w), e.ne, NULL);
 }

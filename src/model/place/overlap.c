@@ -6,11 +6,12 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "sheaf/alloc.h"
 #include "sheaf/ops.h"
 #include "sheaf/world.h"
+
+#include "base/clock.h"
 
 enum {
     MIN_TOKENS = 32, /* in two chunks; fewer are not worth a look */
@@ -54,11 +55,7 @@ double sheaf__overlap_gain(const struct sheaf__overlap_times *whole,
 
 /* ---- measured ---- */
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static double now(void) { return 1e-9 * (double)sheaf__time_ns(); }
 
 /* Seconds for each element of a matrix like w, times n columns; the least of some. */
 static enum sheaf_status time_product(sheaf_backend_dev_t dev, const struct sheaf_tensor *w,

@@ -5,19 +5,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "sheaf/alloc.h"
 #include "sheaf/ops.h"
 #include "sheaf/world.h"
 
+#include "base/clock.h"
+
 enum { MIN_MS = 30, ROWS = 2048, PRODUCTS = 8 };
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static double now(void) { return 1e-9 * (double)sheaf__time_ns(); }
 
 static enum sheaf_status time_graph(sheaf_backend_t backend, struct sheaf_cgraph *graph,
                                     double bytes, double *speed) {

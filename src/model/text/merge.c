@@ -6,16 +6,12 @@
 
 #include <stdlib.h>
 
-static enum sheaf_status grow(void **p, size_t *cap, size_t need, size_t size) {
-    if (need <= *cap) return SHEAF_STATUS_SUCCESS;
-    size_t n = *cap ? 2 * *cap : 64;
-    void *q = realloc(*p, n * size);
-    if (!q)
-        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED,
-                               "tokenizer: cannot allocate %zu bytes to encode a text", n * size);
-    *p = q;
-    *cap = n;
-    return SHEAF_STATUS_SUCCESS;
+#include "base/array.h"
+
+static enum sheaf_status grow(void *array, size_t *cap, size_t need, size_t size) {
+    if (sheaf__grow(array, cap, need, size)) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED,
+                           "tokenizer: no memory for %zu symbols to encode a text", need);
 }
 
 void sheaf__merger_free(struct sheaf__merger *m) {
@@ -25,7 +21,7 @@ void sheaf__merger_free(struct sheaf__merger *m) {
 }
 
 enum sheaf_status sheaf__merger_push(struct sheaf__merger *m, uint32_t len, uint32_t symbol) {
-    enum sheaf_status st = grow((void **)&m->symbols, &m->cap, m->n + 1, sizeof *m->symbols);
+    enum sheaf_status st = grow(&m->symbols, &m->cap, m->n + 1, sizeof *m->symbols);
     if (st) return st;
     struct sheaf__symbol *s = &m->symbols[m->n];
     *s = (struct sheaf__symbol){0, len, symbol, (int32_t)m->n - 1, -1};
@@ -38,7 +34,7 @@ enum sheaf_status sheaf__merger_push(struct sheaf__merger *m, uint32_t len, uint
 }
 
 static enum sheaf_status heap_push(struct sheaf__merger *m, struct sheaf__merge e) {
-    enum sheaf_status st = grow((void **)&m->heap, &m->heap_cap, m->n_heap + 1, sizeof *m->heap);
+    enum sheaf_status st = grow(&m->heap, &m->heap_cap, m->n_heap + 1, sizeof *m->heap);
     if (st) return st;
     size_t i = m->n_heap++;
     for (size_t up; i > 0 && m->heap[up = (i - 1) / 2].key > e.key; i = up)

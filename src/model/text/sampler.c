@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/hash.h"
 #include "model/text/exp.h"
 
 struct sheaf_sampler {
@@ -28,12 +29,7 @@ struct sheaf_sampler_params sheaf_sampler_default_params(void) {
 /* ---- random numbers ---- */
 
 void sheaf_sampler_reset(struct sheaf_sampler *s, uint64_t seed) {
-    for (int i = 0; i < 4; i++) {
-        uint64_t z = seed += 0x9E3779B97F4A7C15u;
-        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-        z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-        s->state[i] = z ^ z >> 31;
-    }
+    for (int i = 0; i < 4; i++) s->state[i] = sheaf__random(&seed);
 }
 
 static uint64_t rotl(uint64_t x, int k) { return x << k | x >> (64 - k); }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "model/text/merge.h"
 #include "model/text/tokenizer_impl.h"
 #include "model/text/unicode.h"
@@ -70,13 +71,8 @@ static enum sheaf_status no_memory(size_t bytes) {
 }
 
 static enum sheaf_status emit(struct encoder *e, int32_t id) {
-    if (e->n == e->cap) {
-        size_t cap = e->cap ? 2 * e->cap : 64;
-        int32_t *p = realloc(e->ids, cap * sizeof *p);
-        if (!p) return no_memory(cap * sizeof *p);
-        e->ids = p;
-        e->cap = cap;
-    }
+    if (!sheaf__grow(&e->ids, &e->cap, e->n + 1, sizeof *e->ids))
+        return no_memory(e->n * sizeof *e->ids);
     e->ids[e->n++] = id;
     return SHEAF_STATUS_SUCCESS;
 }

@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+#include "base/hash.h"
+
 static enum sheaf_status no_memory(size_t bytes) {
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED,
                            "tokenizer: cannot allocate %zu bytes for the vocabulary", bytes);
@@ -27,27 +30,15 @@ static uint64_t mix(uint64_t h) {
 }
 
 static size_t hash_text(const char *s, size_t len) {
-    uint64_t h = 0xCBF29CE484222325u; /* FNV-1a */
-    for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)s[i]) * 0x100000001B3u;
-    return (size_t)mix(h);
+    return (size_t)mix(sheaf__hash_bytes(0, s, len));
 }
 
 static size_t hash_pair(uint32_t left, uint32_t right) {
     return (size_t)mix(mix((uint64_t)left << 32 | right));
 }
 
-/* Grows *p to hold at least `need` elements of `size` bytes, doubling. */
-static enum sheaf_status grow(void **p, size_t *cap, size_t need, size_t size) {
-    if (need <= *cap) return SHEAF_STATUS_SUCCESS;
-    size_t n = *cap ? *cap : 256;
-    while (n < need) n *= 2;
-    size_t bytes;
-    if (__builtin_mul_overflow(n, size, &bytes)) return no_memory(SIZE_MAX);
-    void *q = realloc(*p, bytes);
-    if (!q) return no_memory(bytes);
-    *p = q;
-    *cap = n;
-    return SHEAF_STATUS_SUCCESS;
+static enum sheaf_status grow(void *array, size_t *cap, size_t need, size_t size) {
+    return sheaf__grow(array, cap, need, size) ? SHEAF_STATUS_SUCCESS : no_memory(need * size);
 }
 
 enum sheaf_status sheaf__vocab_add(struct sheaf__vocab *v, const char *s, size_t len,
@@ -55,8 +46,8 @@ enum sheaf_status sheaf__vocab_add(struct sheaf__vocab *v, const char *s, size_t
     if (v->n >= INT32_MAX || len > UINT32_MAX / 2 || v->arena_n > UINT32_MAX / 2)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "tokenizer: the vocabulary's text exceeds 2 GiB");
-    enum sheaf_status st = grow((void **)&v->arena, &v->arena_cap, v->arena_n + len + 1, 1);
-    if (!st) st = grow((void **)&v->text, &v->cap, v->n + 1, sizeof *v->text);
+    enum sheaf_status st = grow(&v->arena, &v->arena_cap, v->arena_n + len + 1, 1);
+    if (!st) st = grow(&v->text, &v->cap, v->n + 1, sizeof *v->text);
     if (st) return st;
     v->text[v->n] = (struct sheaf__span){(uint32_t)v->arena_n, (uint32_t)len};
     if (len) memcpy(v->arena + v->arena_n, s, len);
