@@ -81,7 +81,7 @@ Test(examples, in_python) {
                  PYTHON " $S/examples/python/split_a_graph.py $B/lib/libsheaf.so", np);
 }
 
-/* What goes wrong is said once, with a status. */
+/* A failure is said once, with a status. */
 Test(examples, failures_are_said_once) {
     char out[4096];
     must("! " MPIRUN " 2 $B/bin/generate nothing.gguf x 1", 60, out, sizeof out);

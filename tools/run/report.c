@@ -37,7 +37,7 @@ bool run_progress(void *user, size_t done, size_t total) {
     return true;
 }
 
-/* What is printed: the model, as far as it does not change, and the numbers of all ranks. */
+/* The model and the numbers of all ranks, to be printed. */
 struct report {
     const struct run_options *o;
     const struct sheaf_model *model;
