@@ -1,6 +1,6 @@
-/* Which folder may include what (docs/architecture.md): the layers stay layers because this reads
- * every #include of the tree. Also what every source file owes its reader: a bounded length and an
- * opening comment.
+/* Which folder may use what (docs/architecture.md): the layers stay layers because this reads every
+ * #include of the tree, and every symbol that an object file of src uses. Also what every source
+ * file owes its reader: a bounded length and an opening comment.
  *
  * Invariant: the checks are pure functions of a path and a text, so that the self-check can feed
  * them bad input and see it refused. */
@@ -11,12 +11,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-/* Folder prefix -> what a quoted include may start with. Besides, every file may include the public
- * headers ("sheaf/..."), and a file of the same folder ("NAME.h" without a slash). */
+enum { MAX_BELOW = 12 };
+
+/* Folder prefix -> what a quoted include may start with, and below src/ also the folders whose
+ * symbols it may use. The first row that fits a path counts. Besides, every file may include the
+ * public headers ("sheaf/..."), and a file of the same folder ("NAME.h" without a slash). */
 static const struct layer {
     const char *folder;
-    const char *may[6];
+    const char *may[MAX_BELOW];
 } layers[] = {
     {"include/sheaf/", {0}},
     {"src/base/", {"base/"}},
@@ -37,6 +41,10 @@ static const struct owned {
     {"mpi.h", "src/comm/"}, {"nccl.h", "src/comm/"}, {"hwloc.h", "src/cpu/"},
     {"hwloc/", "src/cpu/"}, {"cuda", "src/cuda/"},   {"cublas", "src/cuda/"},
 };
+
+/* Folders in which not only headers but files as well are in layers: none calls one that calls it.
+ */
+static const char *const acyclic[] = {"src/comm/"};
 
 enum { MAX_LINES = 900 };
 
@@ -68,7 +76,7 @@ static const char *check_include(const char *path, const char *header, bool quot
         if (!starts(path, layers[i].folder)) continue;
         const bool bare = !strchr(header, '/');
         if (bare && sibling && !starts(path, "include/")) return NULL;
-        for (size_t j = 0; j < 6 && layers[i].may[j]; j++) {
+        for (size_t j = 0; j < MAX_BELOW && layers[i].may[j]; j++) {
             if (starts(header, layers[i].may[j])) return NULL;
         }
         return "its layer may not include this";
@@ -187,6 +195,190 @@ Test(layers, includes_point_down_only) {
         cr_assert_geq(files, trees[i].least, "%s has only %d files", trees[i].folder, files);
     }
     cr_assert_eq(wrong, 0, "%d findings:\n%s", wrong, report);
+}
+
+/* ---- symbols ---- */
+
+struct object {
+    char source[200];
+    const char *defines, *uses; /* names, each between newlines */
+};
+
+static struct object *definer(struct object *list, int n, const char *name) {
+    char pattern[300];
+    snprintf(pattern, sizeof pattern, "\n%s\n", name);
+    for (int i = 0; i < n; i++)
+        if (list[i].defines && strstr(list[i].defines, pattern)) return &list[i];
+    return NULL;
+}
+
+static const struct layer *layer_of(const char *path) {
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
+        if (starts(path, layers[i].folder)) return &layers[i];
+    return NULL;
+}
+
+/* May a file use a function of another one (paths below src/)? Within a folder it may. */
+static bool may_use(const char *user, const char *owner) {
+    const struct layer *l = layer_of(user);
+    if (!l || starts(owner, l->folder)) return l;
+    for (size_t j = 0; j < MAX_BELOW && l->may[j]; j++)
+        if (starts(owner + strlen("src/"), l->may[j])) return true;
+    return false;
+}
+
+static bool is_acyclic(const char *path) {
+    for (size_t i = 0; i < sizeof acyclic / sizeof *acyclic; i++)
+        if (starts(path, acyclic[i])) return true;
+    return false;
+}
+
+/* calls[i * n + j]: the first symbol by which object i uses object j; NULL: none. */
+static const char **find_calls(struct object *list, int n) {
+    static char names[1 << 20];
+    size_t used = 0;
+    const char **calls = calloc((size_t)n * (size_t)n + 1, sizeof *calls);
+    for (int i = 0; i < n; i++) {
+        for (const char *p = list[i].uses ? list[i].uses + 1 : ""; *p;) {
+            const size_t length = strcspn(p, "\n");
+            char *name = names + used;
+            cr_assert_lt(used + length + 1, sizeof names);
+            memcpy(name, p, length);
+            name[length] = '\0';
+            const struct object *owner = definer(list, n, name);
+            p += length + (p[length] == '\n');
+            if (!owner || owner == &list[i] || calls[i * n + (owner - list)]) continue;
+            calls[i * n + (owner - list)] = name;
+            used += length + 1;
+        }
+    }
+    return calls;
+}
+
+/* Depth first: a call of a file that is on the way to here closes a cycle. Returns how many. */
+static int find_cycles(const struct object *list, int n, const char *const *calls, int at,
+                       int *state, char report[static 4096]) {
+    enum { UNSEEN, ON_THE_WAY, DONE };
+    int wrong = 0;
+    state[at] = ON_THE_WAY;
+    for (int to = 0; to < n; to++) {
+        if (!calls[at * n + to] || !is_acyclic(list[at].source) || !is_acyclic(list[to].source))
+            continue;
+        if (state[to] == ON_THE_WAY) {
+            note(report, "%s: %s closes a cycle with %s\n", list[at].source, calls[at * n + to],
+                 list[to].source);
+            wrong++;
+        } else if (state[to] == UNSEEN) {
+            wrong += find_cycles(list, n, calls, to, state, report);
+        }
+    }
+    state[at] = DONE;
+    return wrong;
+}
+
+static int check_symbols(struct object *list, int n, char report[static 4096]) {
+    int wrong = 0, *state = calloc((size_t)n + 1, sizeof *state);
+    const char **calls = find_calls(list, n);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++)
+            if (calls[i * n + j] && !may_use(list[i].source, list[j].source)) {
+                note(report, "%s uses %s of %s, which is not below it\n", list[i].source,
+                     calls[i * n + j], list[j].source);
+                wrong++;
+            }
+    for (int i = 0; i < n; i++)
+        if (!state[i]) wrong += find_cycles(list, n, calls, i, state, report);
+    free(calls);
+    free(state);
+    return wrong;
+}
+
+/* The source of an object file, "src/comm/wire.c" of ".../src/CMakeFiles/sheaf.dir/comm/wire.c.o".
+ * False if there is none: the build folder may hold objects of sources that have moved. */
+static bool source_of(const char *object, char source[static 200]) {
+    const char *top = strstr(object, "/src/"), *cmake = strstr(object, "CMakeFiles/"),
+               *dir = cmake ? strstr(cmake, ".dir/") : NULL;
+    char path[1024];
+    if (!top || !dir) return false;
+    const int n = snprintf(source, 200, "%.*s%s", (int)(cmake - top - 1), top + 1, dir + 5);
+    if (n >= 200 || n < 4) return false;
+    source[n - 2] = '\0'; /* ".o" */
+    snprintf(path, sizeof path, "%s/%s", SHEAF_SOURCE_DIR, source);
+    return access(path, R_OK) == 0;
+}
+
+/* text is NULL at first. */
+static char *append(char *text, const char *name) {
+    const size_t used = text ? strlen(text) : 1;
+    char *grown = realloc(text, used + strlen(name) + 2);
+    cr_assert_not_null(grown);
+    if (!text) strcpy(grown, "\n");
+    return strcat(strcat(grown, name), "\n");
+}
+
+/* Every object file of src, with its global symbols. */
+static int read_objects(struct object *list, int max) {
+    FILE *f = popen("find '" SHEAF_BUILD_DIR "/src' -path '*.dir/*.o' | xargs nm -A -P -g", "r");
+    char line[2048], object[1024] = "", file[1024], name[600], kind;
+    int n = 0;
+    bool known = false;
+    cr_assert_not_null(f);
+    while (fgets(line, sizeof line, f)) {
+        if (sscanf(line, "%1023[^:]: %599s %c", file, name, &kind) != 3) continue;
+        if (strcmp(file, object) != 0) {
+            snprintf(object, sizeof object, "%s", file);
+            known = n < max && source_of(file, list[n].source);
+            if (known) n++;
+        }
+        if (!known) continue;
+        const char **to = kind == 'U' ? &list[n - 1].uses : &list[n - 1].defines;
+        *to = append((char *)*to, name);
+    }
+    cr_assert_eq(pclose(f), 0);
+    return n;
+}
+
+Test(layers, calls_point_down_only) {
+    static struct object list[1000];
+    char report[4096] = "";
+    const int n = read_objects(list, 1000);
+    cr_assert_geq(n, 100, "only %d objects", n);
+    const int wrong = check_symbols(list, n, report);
+    cr_assert_eq(wrong, 0, "%d findings:\n%s", wrong, report);
+}
+
+/* The check can fail: planted calls. */
+Test(layers, self_check_of_symbols) {
+    static const struct {
+        const char *user, *owner, *back; /* back: what the owner uses of the user */
+        int wrong;
+    } cases[] = {
+        {"src/comm/a.c", "src/core/b.c", "", 0},
+        {"src/core/a.c", "src/comm/b.c", "", 1},
+        {"src/core/a.c", "src/meta/b.c", "", 1},
+        {"src/base/a.c", "src/core/b.c", "", 1},
+        {"src/meta/a.c", "src/comm/b.c", "", 0},
+        {"src/split/a.c", "src/comm/b.c", "", 1},
+        {"src/core/a.c", "src/core/b.c", "sheaf__a", 0}, /* a cycle where they are allowed */
+        {"src/comm/a.c", "src/comm/b.c", "", 0},
+        {"src/comm/a.c", "src/comm/b.c", "sheaf__a", 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char back[100], report[4096] = "";
+        snprintf(back, sizeof back, "\nmalloc\n%s\n", cases[i].back);
+        struct object list[2] = {{.defines = "\nsheaf__a\n", .uses = "\nprintf\nsheaf__b\n"},
+                                 {.defines = "\nsheaf__b\n", .uses = back}};
+        snprintf(list[0].source, sizeof list[0].source, "%s", cases[i].user);
+        snprintf(list[1].source, sizeof list[1].source, "%s", cases[i].owner);
+        const int wrong = check_symbols(list, 2, report);
+        cr_expect_eq(wrong, cases[i].wrong, "%s uses %s: %d findings, not %d: %s", cases[i].user,
+                     cases[i].owner, wrong, cases[i].wrong, report);
+    }
+    char source[200];
+    cr_expect(source_of("/x/src/CMakeFiles/sheaf.dir/base/log.c.o", source) &&
+                  !strcmp(source, "src/base/log.c"),
+              "%s", source);
+    cr_expect_not(source_of("/x/src/CMakeFiles/sheaf.dir/comm/no_such_file.c.o", source));
 }
 
 /* The checks above can fail: each line is a file that breaks one rule, or none. */
