@@ -17,12 +17,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/group.h"
+#include "comm/call.h"
+#include "comm/measure.h"
+#include "comm/pending.h"
 #include "comm/recorder.h"
 #include "comm/trace.h"
 
 enum {
-    DEPTH = 16,
     /* A nap is a part of the expected time, within limits: sockets hold what a fast link brings in
      * the longest, and a look costs some microseconds of a core that may have other work. */
     NAPS = 64,
@@ -32,79 +33,9 @@ enum {
     SLICE_NS = 100000, /* of the scheduler; the least it takes */
 };
 
-struct op {
-    struct sheaf_comm_call call;
-    size_t bytes; /* of the whole collective */
-    uint64_t sequence;
-    char tensor[SHEAF__NAME_BYTES + 1];
-    bool records, traces; /* as the thread that started it */
-};
-
-struct sheaf__async {
-    struct sheaf__idle idle;
-    struct sheaf_comm *comm;
-    struct sheaf__member *self;
-    int member;
-    pthread_t thread;
-    bool runs;
-    uint64_t nap_ns; /* of the thread */
-
-    pthread_mutex_t lock; /* of what follows */
-    pthread_cond_t more, ended, hurry;
-    struct op ops[DEPTH];
-    uint64_t started, finished; /* operation i is in ops[i % DEPTH] */
-    uint64_t awaited_since;     /* the member waits, by the clock; 0: it does something else */
-    bool stop;
-    enum sheaf_status status; /* the first failure, and its text */
-    char error[1024];
-};
-
-static _Thread_local struct sheaf__async *here;
-
-struct sheaf__async *sheaf__async_here(void) {
-    return here;
-}
-
-static struct sheaf__async *of(struct sheaf__idle *idle) {
-    return (struct sheaf__async *)(void *)((char *)idle - offsetof(struct sheaf__async, idle));
-}
-
-static bool nap(struct sheaf__idle *idle) {
-    struct sheaf__async *a = of(idle);
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    const uint64_t ns = (uint64_t)until.tv_nsec + a->nap_ns;
-    until.tv_sec += (time_t)(ns / 1000000000u);
-    until.tv_nsec = (long)(ns % 1000000000u);
-    pthread_mutex_lock(&a->lock);
-    const bool may = !a->awaited_since;
-    if (may) pthread_cond_timedwait(&a->hurry, &a->lock, &until);
-    pthread_mutex_unlock(&a->lock);
-    return may;
-}
-
-static void touch(struct sheaf__idle *idle, uint64_t now) {
-    struct sheaf__async *a = of(idle);
-    pthread_mutex_lock(&a->lock);
-    if (a->awaited_since) sheaf__touch_main(now);
-    pthread_mutex_unlock(&a->lock);
-}
-
-struct sheaf__idle *sheaf__async_idle(struct sheaf__async *a) {
-    return a ? &a->idle : NULL;
-}
-
-uint64_t sheaf__async_hidden(uint64_t start, uint64_t took) {
-    pthread_mutex_lock(&here->lock);
-    const uint64_t since = here->awaited_since;
-    pthread_mutex_unlock(&here->lock);
-    if (!since || since >= start + took) return took;
-    return since > start ? since - start : 0;
-}
-
 /* ---- the thread ---- */
 
-static enum sheaf_status run(struct sheaf__async *a, const struct op *op) {
+static enum sheaf_status run(struct sheaf__async *a, const struct sheaf__pending_op *op) {
     const int64_t expected = sheaf_comm_bound_ns(a->comm, op->call.kind, op->bytes) / NAPS;
     a->nap_ns = expected <= SHORTEST_NAP_NS  ? SHORTEST_NAP_NS
                 : expected >= LONGEST_NAP_NS ? LONGEST_NAP_NS
@@ -116,7 +47,7 @@ static enum sheaf_status run(struct sheaf__async *a, const struct op *op) {
 
 /* On any core of the process, and soon after its naps. Where the kernel refuses, it may be later.
  */
-static void reduce_wakeup_latency(void) {
+static void make_nimble(void) {
     struct {
         uint32_t size, policy;
         uint64_t flags;
@@ -137,13 +68,13 @@ static void reduce_wakeup_latency(void) {
 
 static void *thread_main(void *arg) {
     struct sheaf__async *a = arg;
-    here = a;
-    reduce_wakeup_latency();
+    sheaf__async_set_here(a);
+    make_nimble();
     pthread_mutex_lock(&a->lock);
     for (;;) {
         while (a->finished == a->started && !a->stop) pthread_cond_wait(&a->more, &a->lock);
         if (a->finished == a->started) break;
-        const struct op *op = &a->ops[a->finished % DEPTH];
+        const struct sheaf__pending_op *op = &a->ops[a->finished % SHEAF__PENDING];
         enum sheaf_status st = a->status;
         pthread_mutex_unlock(&a->lock);
         const bool first = !st && (st = run(a, op)) != SHEAF_STATUS_SUCCESS;
@@ -166,7 +97,7 @@ static enum sheaf_status make(struct sheaf_comm *comm, struct sheaf__member *sel
     pthread_condattr_t monotonic;
     sigset_t all, before;
     if (!a) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start collective: out of memory");
-    a->idle = (struct sheaf__idle){nap, touch};
+    sheaf__async_init(a);
     a->comm = comm;
     a->self = self;
     a->member = member;
@@ -207,33 +138,6 @@ void sheaf__async_free(struct sheaf__async *a) {
     free(a);
 }
 
-/* Waits until `want` operations have ended. The board shows the one under way: each has the time
- * of a collective. */
-static enum sheaf_status await(struct sheaf__async *a, uint64_t want) {
-    pthread_mutex_lock(&a->lock);
-    if (a->finished < want) {
-        a->awaited_since = sheaf__time_ns();
-        pthread_cond_signal(&a->hurry);
-        while (a->finished < want) {
-            const uint64_t now = a->finished;
-            const struct op *op = &a->ops[now % DEPTH];
-            if (!a->status)
-                sheaf__enter_collective((uint32_t)op->call.kind, op->call.what.node, op->bytes,
-                                        op->sequence, op->tensor, sheaf__time_ns());
-            while (a->finished == now) pthread_cond_wait(&a->ended, &a->lock);
-        }
-        a->awaited_since = 0;
-        if (!a->status) sheaf__leave(); /* else it stays visible where the job ended */
-    }
-    const enum sheaf_status st = a->status;
-    pthread_mutex_unlock(&a->lock);
-    return st ? sheaf_set_error(st, "%s", a->error) : st;
-}
-
-enum sheaf_status sheaf__async_settle(struct sheaf__async *a) {
-    return await(a, a->started); /* only the member's own thread changes that */
-}
-
 enum sheaf_status sheaf_comm_start(struct sheaf_comm *comm, int member,
                                    const struct sheaf_comm_call *call, uint64_t *ticket) {
     struct sheaf__member *self = sheaf__find_member(comm, member);
@@ -251,13 +155,16 @@ enum sheaf_status sheaf_comm_start(struct sheaf_comm *comm, int member,
                                sheaf_comm_kind_name(call->kind));
     if (!self->async && (st = make(comm, self, member))) return st;
     struct sheaf__async *a = self->async;
-    if (a->started >= DEPTH && (st = await(a, a->started - DEPTH + 1))) return st;
+    if (a->started >= SHEAF__PENDING &&
+        (st = sheaf__async_await(a, a->started - SHEAF__PENDING + 1)))
+        return st;
     pthread_mutex_lock(&a->lock);
-    struct op *op = &a->ops[a->started % DEPTH];
+    struct sheaf__pending_op *op = &a->ops[a->started % SHEAF__PENDING];
     op->call = *call;
     op->bytes = bytes;
-    op->sequence = a->finished == a->started ? self->sequence + 1
-                                             : a->ops[(a->started - 1) % DEPTH].sequence + 1;
+    op->sequence = a->finished == a->started
+                       ? self->sequence + 1
+                       : a->ops[(a->started - 1) % SHEAF__PENDING].sequence + 1;
     op->records = sheaf__recording();
     op->traces = sheaf__tracing();
     snprintf(op->tensor, sizeof op->tensor, "%s", call->what.tensor ? call->what.tensor : "");
@@ -275,5 +182,5 @@ enum sheaf_status sheaf_comm_wait(struct sheaf_comm *comm, int member, uint64_t 
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "wait for collective: member %d has started none with ticket %llu",
                                member, (unsigned long long)ticket);
-    return await(self->async, ticket);
+    return sheaf__async_await(self->async, ticket);
 }

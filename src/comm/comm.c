@@ -1,4 +1,4 @@
-/* Groups: their making, the entry of every collective, and counters.
+/* Groups: their making, their end, and their counters.
  *
  * A group is made by all ranks together or by none: each step that can fail on one rank ends in a
  * vote. The memory of a host's members is one mapping, first touched by the ranks that use it. */
@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include "base/settings.h"
-#include "comm/epilogue.h"
-#include "comm/group.h"
-#include "comm/recorder.h"
+#include "comm/async.h"
+#include "comm/comm.h"
+#include "comm/measure.h"
 #include "comm/testing.h"
-#include "comm/trace.h"
+#include "comm/transport.h"
 
 enum {
     DEFAULT_SLOT = 256 * 1024,
@@ -22,7 +22,6 @@ enum {
     MAX_MEMBERS = 4096,
     SPINS = 20000, /* about 0.5 ms; then others may have the core */
     SPINS_CROWDED = 64,
-    LATE_NOTE_BYTES = 16 * 1024, /* are copied into a slot within a microsecond */
 };
 static const char WHAT[] = "create group";
 
@@ -300,224 +299,6 @@ void sheaf__comm_start_at(struct sheaf_comm *comm, uint64_t number) {
         atomic_store(&cell->done, number);
         atomic_store(&cell->result, number);
     }
-}
-
-/* ---- collectives ---- */
-
-struct sheaf__member *sheaf__find_member(const struct sheaf_comm *comm, int member) {
-    if (!comm || member < 0 || member >= comm->n || !comm->n_local) return NULL;
-    const int i = member - comm->local[0]; /* ranks do not decrease: local members are a run */
-    return i >= 0 && i < comm->n_local ? &comm->members[i] : NULL;
-}
-
-void sheaf__note_call(struct sheaf__call *c) {
-    const struct sheaf__head *h = &c->head;
-    c->start = sheaf__time_ns();
-    sheaf__enter_collective(h->kind, h->node, h->bytes, h->sequence, c->tensor, c->start);
-    sheaf__record_begin(c->comm->id, h->kind, h->node, h->bytes, h->sequence, c->tensor, c->start);
-}
-
-static enum sheaf_status begin(struct sheaf__call *c, struct sheaf_comm *comm, int member,
-                               const struct sheaf_comm_call *call, uint64_t bytes, uint64_t extra) {
-    struct sheaf__member *self = sheaf__find_member(comm, member);
-    if (!self)
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: member %d is not driven by rank %d",
-                               sheaf_comm_kind_name(call->kind), member, sheaf_world_rank());
-    struct sheaf__async *async = sheaf__async_here();
-    if (self->async && !async) {
-        const enum sheaf_status st = sheaf__async_settle(self->async);
-        if (st) return st;
-    }
-    if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
-    *c = (struct sheaf__call){
-        .comm = comm,
-        .self = self,
-        .member = member,
-        .place = comm->place[member],
-        .leader = comm->place[member] == 0,
-        .head = {.sequence = ++self->sequence,
-                 .bytes = bytes,
-                 .extra = extra,
-                 .kind = (uint32_t)call->kind,
-                 .node = call->what.node},
-        .tensor = call->what.tensor ? call->what.tensor : "",
-        .async = async,
-    };
-    if (comm->n_here < 2 || comm->n_hosts > 1 || bytes > LATE_NOTE_BYTES) sheaf__note_call(c);
-    return SHEAF_STATUS_SUCCESS;
-}
-
-static void add(_Atomic uint64_t *counter, uint64_t value) {
-    /* one writer: no need for a locked addition */
-    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + value,
-                          memory_order_relaxed);
-}
-
-static enum sheaf_status end(const struct sheaf__call *c, enum sheaf_status st, uint64_t bytes) {
-    if (st) return st;
-    const uint64_t elsewhere = c->then ? c->then->took_ns : 0,
-                   took = sheaf__time_ns() - c->start - elsewhere;
-    add(&c->self->stats[c->head.kind].count, 1);
-    add(&c->self->stats[c->head.kind].bytes, bytes);
-    add(&c->self->stats[c->head.kind].time_ns, took);
-    add(&c->self->stats[c->head.kind].wait_ns, c->wait_ns);
-    if (c->async) add(&c->self->stats[c->head.kind].hidden_ns, sheaf__async_hidden(c->start, took));
-    sheaf__record_end(c->wait_ns, took);
-    sheaf__trace(SHEAF__TRACE_WAIT, c->tensor, c->start, c->wait_ns < took ? c->wait_ns : took);
-    sheaf__trace(SHEAF__TRACE_WIRE, c->tensor, c->start + c->wait_ns,
-                 took > c->wait_ns ? took - c->wait_ns : 0);
-    sheaf__leave();
-    return st;
-}
-
-enum sheaf_status sheaf__finished(struct sheaf__call *c, size_t end) {
-    if (!c->then || !end) return SHEAF_STATUS_SUCCESS;
-    const uint64_t begin = sheaf__time_ns();
-    const enum sheaf_status st = c->then->ready(c->then->user, end);
-    c->then->took_ns += sheaf__time_ns() - begin;
-    return st;
-}
-
-static enum sheaf_status all_reduce(struct sheaf__call *c, const struct sheaf_comm_call *call) {
-    return c->comm->n > 1 ? sheaf__all_reduce(c, call->recv, call->n) : sheaf__finished(c, call->n);
-}
-
-static enum sheaf_status all_gather(struct sheaf__call *c, const struct sheaf_comm_call *call) {
-    if (c->comm->n > 1) return sheaf__all_gather(c, call->send, call->recv, call->sizes);
-    if (call->sizes[0]) memmove(call->recv, call->send, call->sizes[0]);
-    return SHEAF_STATUS_SUCCESS;
-}
-
-static enum sheaf_status reduce_scatter(struct sheaf__call *c, const struct sheaf_comm_call *call) {
-    const size_t n = c->head.bytes / sizeof(float);
-    if (c->comm->n > 1) return sheaf__reduce_scatter(c, call->send, call->recv, n, call->sizes);
-    if (n) memmove(call->recv, call->send, n * sizeof(float));
-    return SHEAF_STATUS_SUCCESS;
-}
-
-static enum sheaf_status broadcast(struct sheaf__call *c, const struct sheaf_comm_call *call) {
-    return c->comm->n > 1 ? sheaf__broadcast(c, call->recv, call->n, call->root)
-                          : SHEAF_STATUS_SUCCESS;
-}
-
-static enum sheaf_status barrier(struct sheaf__call *c, const struct sheaf_comm_call *call) {
-    (void)call;
-    return c->comm->n > 1 ? sheaf__barrier(c) : SHEAF_STATUS_SUCCESS;
-}
-
-/* What a kind of collective moves, and how. */
-static const struct kind {
-    size_t unit; /* bytes of what n and sizes count */
-    bool has_sizes, may_start;
-    enum sheaf_status (*run)(struct sheaf__call *c, const struct sheaf_comm_call *call);
-} kinds[] = {
-    [SHEAF_COMM_ALL_REDUCE] = {sizeof(float), false, true, all_reduce},
-    [SHEAF_COMM_ALL_GATHER] = {1, true, true, all_gather},
-    [SHEAF_COMM_REDUCE_SCATTER] = {sizeof(float), true, true, reduce_scatter},
-    [SHEAF_COMM_BROADCAST] = {1, false, false, broadcast},
-    [SHEAF_COMM_BARRIER] = {0, false, false, barrier},
-};
-static_assert(sizeof kinds / sizeof *kinds == SHEAF_COMM_KIND_COUNT, "describe every kind");
-
-enum sheaf_status sheaf__comm_check(const struct sheaf_comm *comm,
-                                    const struct sheaf_comm_call *call, size_t *bytes) {
-    *bytes = 0;
-    if (!call || call->size < sizeof *call || (unsigned)call->kind >= SHEAF_COMM_KIND_COUNT)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "collective: a call has its own size, and a kind below %d",
-                               SHEAF_COMM_KIND_COUNT);
-    const struct kind *k = &kinds[call->kind];
-    const char *name = sheaf_comm_kind_name(call->kind);
-    if (k->has_sizes && !call->sizes)
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: the sizes of the blocks are missing",
-                               name);
-    if (call->kind == SHEAF_COMM_BROADCAST && comm && (call->root < 0 || call->root >= comm->n))
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: there is no member %d", name, call->root);
-    bool fits = k->has_sizes || sheaf__mul_size(call->n, k->unit, bytes);
-    for (int m = 0; k->has_sizes && comm && m < comm->n && fits; m++) {
-        size_t block;
-        fits = sheaf__mul_size(call->sizes[m], k->unit, &block) &&
-               sheaf__add_size(*bytes, block, bytes);
-    }
-    return fits ? SHEAF_STATUS_SUCCESS
-                : sheaf_set_error(SHEAF_STATUS_INVALID, "%s: the sizes overflow", name);
-}
-
-bool sheaf__comm_may_start(enum sheaf_comm_kind kind) { return kinds[kind].may_start; }
-
-static enum sheaf_status run(struct sheaf_comm *comm, int member,
-                             const struct sheaf_comm_call *call, struct sheaf__epilogue *then) {
-    struct sheaf__call c;
-    size_t bytes;
-    enum sheaf_status st = sheaf__comm_check(comm, call, &bytes);
-    if (st) return st;
-    const struct kind *k = &kinds[call->kind];
-    uint64_t extra = call->kind == SHEAF_COMM_BROADCAST ? (uint64_t)call->root : 0;
-    if (k->has_sizes && comm)
-        extra = sheaf__hash(0, call->sizes, (size_t)comm->n * sizeof *call->sizes);
-    if ((st = begin(&c, comm, member, call, bytes, extra))) return st;
-    c.then = then;
-    st = k->run(&c, call);
-    return end(&c, st, call->kind == SHEAF_COMM_ALL_GATHER ? call->sizes[member] : bytes);
-}
-
-enum sheaf_status sheaf_comm_run(struct sheaf_comm *comm, int member,
-                                 const struct sheaf_comm_call *call) {
-    return run(comm, member, call, NULL);
-}
-
-enum sheaf_status sheaf__comm_all_reduce_then(struct sheaf_comm *comm, int member, float *data,
-                                              size_t n, const struct sheaf_comm_what *what,
-                                              struct sheaf__epilogue *then) {
-    then->took_ns = 0;
-    return run(comm, member,
-               &(struct sheaf_comm_call){.size = sizeof(struct sheaf_comm_call),
-                                         .kind = SHEAF_COMM_ALL_REDUCE,
-                                         .recv = data,
-                                         .n = n,
-                                         .what = *what},
-               then);
-}
-
-/* ---- by kind ---- */
-
-static enum sheaf_status run_kind(struct sheaf_comm *comm, int member, enum sheaf_comm_kind kind,
-                                  struct sheaf_comm_call call, const struct sheaf_comm_what *what) {
-    call.size = sizeof call;
-    call.kind = kind;
-    if (what) call.what = *what;
-    return run(comm, member, &call, NULL);
-}
-
-enum sheaf_status sheaf_comm_all_reduce(struct sheaf_comm *comm, int member, float *data, size_t n,
-                                        const struct sheaf_comm_what *what) {
-    return run_kind(comm, member, SHEAF_COMM_ALL_REDUCE,
-                    (struct sheaf_comm_call){.recv = data, .n = n}, what);
-}
-
-enum sheaf_status sheaf_comm_all_gather(struct sheaf_comm *comm, int member, const void *send,
-                                        void *recv, const size_t *bytes,
-                                        const struct sheaf_comm_what *what) {
-    return run_kind(comm, member, SHEAF_COMM_ALL_GATHER,
-                    (struct sheaf_comm_call){.send = send, .recv = recv, .sizes = bytes}, what);
-}
-
-enum sheaf_status sheaf_comm_reduce_scatter(struct sheaf_comm *comm, int member, const float *send,
-                                            float *recv, const size_t *counts,
-                                            const struct sheaf_comm_what *what) {
-    return run_kind(comm, member, SHEAF_COMM_REDUCE_SCATTER,
-                    (struct sheaf_comm_call){.send = send, .recv = recv, .sizes = counts}, what);
-}
-
-enum sheaf_status sheaf_comm_broadcast(struct sheaf_comm *comm, int member, void *data, size_t size,
-                                       int root, const struct sheaf_comm_what *what) {
-    return run_kind(comm, member, SHEAF_COMM_BROADCAST,
-                    (struct sheaf_comm_call){.recv = data, .n = size, .root = root}, what);
-}
-
-enum sheaf_status sheaf_comm_barrier(struct sheaf_comm *comm, int member,
-                                     const struct sheaf_comm_what *what) {
-    return run_kind(comm, member, SHEAF_COMM_BARRIER, (struct sheaf_comm_call){0}, what);
 }
 
 void sheaf_comm_get_stats(const struct sheaf_comm *comm, int member, enum sheaf_comm_kind kind,

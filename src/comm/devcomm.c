@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "comm/group.h"
+#include "comm/call.h"
 #include "comm/recorder.h"
 #include "core/registry.h"
 

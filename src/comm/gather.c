@@ -1,5 +1,5 @@
 /* all_gather, broadcast, barrier: data moves, nothing is computed. */
-#include "comm/group.h"
+#include "comm/collectives.h"
 
 enum { ALIGN = 64 };
 

@@ -1,6 +1,6 @@
 /* A sum cut into steps: which floats a step has, which of them a member or a host sums, and where
  * the addends of a host lie. Used by one_host.c and reduce_hosts.c. */
-#include "comm/reduce.h"
+#include "comm/collectives.h"
 
 enum {
     FEW_CHUNKS = 4, /* up to here steps between hosts are as short as messages, so that the wire

@@ -4,7 +4,8 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "comm/group.h"
+#include "comm/measure.h"
+#include "comm/transport.h"
 
 enum {
     SHARED_BYTES = 64 * 1024,

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 
 #include "base/settings.h"
-#include "comm/group.h"
+#include "comm/measure.h"
+#include "comm/transport.h"
 
 enum {
     SIZES = 5,

@@ -3,7 +3,7 @@
  * One order of addition, whatever the path: members of a host in member order, then hosts in order,
  * always from the left. Each element is summed either by one owner, who hands the value out, or by
  * everybody in this same order; so all members, sizes and transports get the same bits. */
-#include "comm/reduce.h"
+#include "comm/collectives.h"
 
 enum {
     ONE_STEP_BYTES = 2048,  /* up to here a second meeting costs more than it saves */

@@ -8,7 +8,7 @@
  *
  * A wire type other than F32 rounds the sum of each host, also of the own one, and the total. All
  * ways do it at the same places, so the size changes no bit. */
-#include "comm/reduce.h"
+#include "comm/collectives.h"
 
 static enum sheaf_type wire_type(const struct sheaf__job *j) {
     return j->counts ? SHEAF_TYPE_F32 : j->comm->wire_type;

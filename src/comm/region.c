@@ -12,7 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "comm/group.h"
+#include "comm/pending.h"
+#include "comm/transport.h"
 
 static size_t whole_pages(size_t bytes) {
     return sheaf__align_up(bytes ? bytes : 1, (size_t)sysconf(_SC_PAGESIZE));

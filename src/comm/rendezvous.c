@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "comm/group.h"
+#include "comm/pending.h"
+#include "comm/transport.h"
 
 enum { TIMED_LOOKS = 32 }; /* with the clock between them: about a microsecond */
 enum wait_for { ARRIVAL, PART, RESULT };
@@ -19,29 +20,6 @@ static const struct {
     [PART] = {"which has not summed its part", 1},
     [RESULT] = {"which has not brought the result of the other hosts", 2},
 };
-
-void sheaf__describe_call(const void *call, char *text, size_t size) {
-    const struct sheaf__call *c = call;
-    snprintf(text, size, "%s '%s' (node %u, %llu bytes, collective %llu)",
-             sheaf_comm_kind_name((enum sheaf_comm_kind)c->head.kind), c->tensor, c->head.node,
-             (unsigned long long)c->head.bytes, (unsigned long long)c->head.sequence);
-}
-
-enum sheaf_status sheaf__diverged(const struct sheaf__call *c, int rank,
-                                  const struct sheaf__head *theirs) {
-    char mine[256];
-    sheaf__describe_call(c, mine, sizeof mine);
-    const char *kind = theirs->kind < SHEAF_COMM_KIND_COUNT
-                           ? sheaf_comm_kind_name((enum sheaf_comm_kind)theirs->kind)
-                           : "something unknown";
-    return sheaf__fail(
-        SHEAF_STATUS_PEER,
-        "%s is in %s (node %u, %llu bytes, collective %llu) while %s is in %s%s; all "
-        "members must make the same calls in the same order",
-        sheaf__rank_text(rank), kind, theirs->node, (unsigned long long)theirs->bytes,
-        (unsigned long long)theirs->sequence, sheaf__rank_text(c->comm->rank_of[c->member]), mine,
-        theirs->extra != c->head.extra ? " with another root or other counts" : "");
-}
 
 /* The rare part of a wait. */
 static __attribute__((noinline)) enum sheaf_status

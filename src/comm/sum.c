@@ -2,7 +2,7 @@
  * instruction set cannot change a bit. And copies, by the same vectors: glibc's memcpy takes "rep
  * movsb" from 2 KiB on where the processor calls it fast, and that has a start of 0.1 to 0.2 us
  * (2026-11-21, Zen 5). */
-#include "comm/group.h"
+#include "comm/collectives.h"
 
 enum {
     BLOCK = 1024, /* floats that stay in the nearest cache between two additions */

@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "comm/group.h"
+#include "comm/pending.h"
+#include "comm/transport.h"
 
 enum {
     MAGIC = 0x57484153, /* "SAHW" */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/settings.h"
-#include "comm/group.h"
+#include "comm/transport.h"
 #include "core/quants.h"
 
 size_t sheaf__wire_bytes(enum sheaf_type type, size_t n) {

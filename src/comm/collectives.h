@@ -1,10 +1,12 @@
-/* The data of a sum, cut into steps. all_reduce: a step is a chunk of the vector.
+/* The collectives of a group with more than one member.
+ *
+ * What is to be summed, cut into steps. all_reduce: a step is a chunk of the vector.
  * reduce_scatter: a step is a piece of every block, packed by host and member, so that all members
  * have work. */
-#ifndef SHEAF_COMM_REDUCE_H
-#define SHEAF_COMM_REDUCE_H
+#ifndef SHEAF_COMM_COLLECTIVES_H
+#define SHEAF_COMM_COLLECTIVES_H
 
-#include "comm/group.h"
+#include "comm/transport.h"
 
 struct sheaf__job {
     struct sheaf__call *c;
@@ -48,6 +50,19 @@ enum sheaf_status sheaf__reduce_scatter_here(const struct sheaf__job *j);
 /* Several hosts. */
 enum sheaf_status sheaf__reduce_hosts(const struct sheaf__job *j);
 
-static inline float *sheaf__floats(uint8_t *bytes) { return (float *)(void *)bytes; }
+/* ---- additions (sum.c) ---- */
+/* dst [n] = ((src[0] + src[1]) + src[2]) + ...; dst may be one of the sources. */
+void sheaf__sum(float *dst, const float *const *src, int n_src, size_t n);
+/* own [n] = theirs [n] = src[0] + src[1]; theirs was written by another core. Each of the two may
+ * be a source. */
+void sheaf__sum_both(float *own, float *theirs, const float *const *src, size_t n);
+/* memcpy between caches. */
+void sheaf__copy(void *dst, const void *src, size_t bytes);
+
+/* ---- data moves (gather.c) ---- */
+enum sheaf_status sheaf__all_gather(struct sheaf__call *c, const uint8_t *send, uint8_t *recv,
+                                    const size_t *bytes);
+enum sheaf_status sheaf__broadcast(struct sheaf__call *c, uint8_t *data, size_t size, int root);
+enum sheaf_status sheaf__barrier(struct sheaf__call *c);
 
 #endif
