@@ -2,11 +2,13 @@
  * started.
  *
  * SPMD: every rank makes the same calls in the same order. All calls from one thread, unless said
- * otherwise. Every phase has a deadline (enum sheaf_phase); when it passes, when a peer dies, falls
+ * otherwise. Every phase has a deadline (enum sheaf_phase). When it passes, when a peer dies, falls
  * silent or reports a failure, or when a peer makes another call, the call returns an error that
- * names the rank, its host and what was waited for, and every later call fails at once. A thread
- * without MPI watches over this; it ends the process, with status 1 and the message, if the calling
- * thread does not come back from where it is. */
+ * names the rank, its host and what was waited for, and every later call fails at once.
+ *
+ * A thread of the library without MPI watches over this. It neither exits nor aborts the process,
+ * unless sheaf_world_params.may_exit allows it: then it ends a process whose calling thread does
+ * not come back from where it is, with status 1 and the message. */
 #ifndef SHEAF_WORLD_H
 #define SHEAF_WORLD_H
 
@@ -16,9 +18,27 @@
 extern "C" {
 #endif
 
+/* Called once when this rank learns that the job has failed: `rank` noticed it, `text` says what.
+ * From the thread that watches (in a world of one: from the one that called sheaf_world_abort), at
+ * most a fraction of a second after the record. It must return soon and may call nothing of the
+ * library except sheaf_log. Calls of the library that are under way return errors by themselves. */
+typedef void (*sheaf_failure_fn)(int rank, const char *text, void *user);
+
 struct sheaf_world_params {
     size_t size;    /* sizeof(struct sheaf_world_params) */
     int timeout_ms; /* overrides SHEAF_TIMEOUT_MS; 0: use the setting */
+    /* Points to an MPI_Comm, an intracommunicator: its ranks are the world. NULL: MPI_COMM_WORLD.
+     * MPI must have been initialized then. The library works on duplicates. Ranks of one host share
+     * its cores; processes outside of the communicator are not considered. */
+    const void *mpi_comm;
+    sheaf_failure_fn on_failure; /* NULL: none */
+    void *on_failure_user;
+    /* May a failed job end this process and what belongs to the launcher? false: the process lives
+     * on, and learns of the failure by on_failure and by the statuses of its calls; the library
+     * neither calls _exit, nor aborts the launcher's job, nor ends other ranks, nor removes files
+     * that MPI would leave. true, for a program that is nothing but this job: after a failure it
+     * does all of that for ranks that cannot end themselves. */
+    bool may_exit;
 };
 
 /* What a rank is at. Milliseconds that a phase may take without progress, and their defaults:
@@ -47,14 +67,22 @@ enum sheaf_phase {
  * that called sheaf_world_init; from others without effect. */
 void sheaf_world_enter(enum sheaf_phase phase, const char *what);
 
-/* Starts MPI if a launcher (mpirun, srun) started this process. params may be NULL. Call once, from
- * the main thread, before any device is listed, so that ranks of one host can share its cores. */
+/* Starts MPI if a launcher (mpirun, srun) started this process. params may be NULL. Once a process,
+ * from the main thread, before any device is listed, so that ranks of one host can share its cores.
+ * INVALID after sheaf_world_finalize or MPI_Finalize.
+ *
+ * If the program has initialized MPI itself, that MPI is used and not ended; sheaf_world_finalize
+ * comes before MPI_Finalize. MPI_THREAD_SERIALIZED is enough for everything. With less
+ * (MPI_THREAD_SINGLE, FUNNELED) call from the thread that initialized MPI: all collectives of ranks
+ * that drive one member each work, and sheaf_comm_start runs a collective between hosts at once. A
+ * group over several hosts in which a rank drives several members needs SERIALIZED, since each
+ * member has its thread. */
 enum sheaf_status sheaf_world_init(const struct sheaf_world_params *params);
-/* Ends MPI. After an error it waits for no rank and leaves MPI as it is: print, call this, and
- * return non-zero from main; the launcher then ends the other ranks. A rank that gives up alone
- * calls sheaf_world_abort first. Without an error it ends with a barrier; if that fails, it says so
- * on standard error, and sheaf_world_failed() is true afterwards: return non-zero then too. Safe to
- * call twice or without init. */
+/* Ends the job, and MPI if sheaf_world_init started it. After an error it waits for no rank and
+ * leaves MPI as it is: print, call this, and return non-zero from main; the launcher then ends the
+ * other ranks. A rank that gives up alone calls sheaf_world_abort first. Without an error it ends
+ * with a barrier; if that fails, it logs that, and sheaf_world_failed() is true afterwards: return
+ * non-zero then too. Safe to call twice or without init. */
 void sheaf_world_finalize(void);
 
 int sheaf_world_rank(void);
@@ -68,7 +96,9 @@ int sheaf_world_local_size(void);
 
 /* All devices of the job, in the same order on every rank: by rank, then as the registry of that
  * rank lists them. Local ones are the registry's own objects, remote ones are stand-ins with name,
- * memory and type ("CPU0@1"). The first call is collective; the array is owned by the world. */
+ * memory and type ("CPU0@1"). The first call is collective; the array is owned by the world.
+ * INVALID before sheaf_world_init in a process that a launcher started: each rank would be alone.
+ */
 enum sheaf_status sheaf_world_devices(const sheaf_backend_dev_t **devices, size_t *n);
 /* The rank that drives a device. */
 int sheaf_world_device_rank(sheaf_backend_dev_t dev);

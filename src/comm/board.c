@@ -20,6 +20,7 @@ struct sheaf__line *sheaf__line(int rank) {
 }
 
 void sheaf__board_own(void) { is_main = true; }
+bool sheaf__board_is_main(void) { return is_main; }
 
 static void set_name(struct sheaf__line *l, const char *name) {
     uint64_t words[SHEAF__NAME_WORDS] = {0};

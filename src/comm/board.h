@@ -73,6 +73,7 @@ void sheaf__next_step(void); /* one more graph */
 enum sheaf_phase sheaf__phase(void);
 /* Makes the calling thread the main one. */
 void sheaf__board_own(void);
+bool sheaf__board_is_main(void);
 
 void sheaf__read(const struct sheaf__line *line, struct sheaf__activity *out);
 void sheaf__read_line(int rank, struct sheaf__activity *out);

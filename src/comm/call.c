@@ -99,6 +99,10 @@ enum sheaf_status sheaf__begin_call(struct sheaf__call *c, struct sheaf_comm *co
     if (!self)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: member %d is not driven by rank %d",
                                sheaf_comm_kind_name(call->kind), member, sheaf_world_rank());
+    if (comm->n_hosts > 1 && comm->place[member] == 0) {
+        const enum sheaf_status st = sheaf__mpi_allowed(sheaf_comm_kind_name(call->kind));
+        if (st) return st;
+    }
     struct sheaf__async *async = sheaf__async_here();
     if (self->async && !async) {
         const enum sheaf_status st = sheaf__async_settle(self->async);

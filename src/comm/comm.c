@@ -127,6 +127,16 @@ static enum sheaf_status place_members(struct sheaf_comm *comm, const int *membe
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* Members of one rank have a thread each, and the first one of a host exchanges data with others. */
+static enum sheaf_status check_threads(const struct sheaf_comm *comm) {
+    if (comm->n_hosts < 2 || comm->n_local < 2 || !sheaf__world()->one_thread)
+        return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                           "%s: %d members of one rank, in a group over %d hosts, need MPI to be "
+                           "initialized with MPI_THREAD_SERIALIZED",
+                           WHAT, comm->n_local, comm->n_hosts);
+}
+
 /* Where members of a host have to meet, steps are as long as slots allow. Where they have not,
  * short chunks keep what is in flight in the caches: over veth (2026-11-21) 1 and 4 MiB take 0.35
  * ns a byte in chunks of 48 KiB, four of them in flight, and 0.65 in chunks of 512 KiB. */
@@ -254,6 +264,7 @@ enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
                                ? (uint64_t)params->timeout_ms * 1000000u
                                : w->limit_ns[SHEAF_PHASE_COLLECTIVE];
         st = place_members(comm, member_rank);
+        if (!st) st = check_threads(comm);
         choose_chunks(comm);
         if (!st) st = make_members(comm);
     }

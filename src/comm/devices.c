@@ -203,7 +203,13 @@ void sheaf__devices_free(void) {
 }
 
 enum sheaf_status sheaf_world_devices(const sheaf_backend_dev_t **devices, size_t *n) {
-    enum sheaf_status st = list.devices ? SHEAF_STATUS_SUCCESS : build();
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!list.devices && !sheaf__world()->started && sheaf__launched())
+        st = sheaf_set_error(SHEAF_STATUS_INVALID,
+                             "list devices: call sheaf_world_init first; a launcher started this "
+                             "process, and without it each rank would be alone");
+    else if (!list.devices)
+        st = build();
     *devices = list.devices;
     *n = list.n;
     return st;

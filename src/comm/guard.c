@@ -33,10 +33,10 @@ static const uint64_t BEAT_NS = 250000000; /* between signs of life */
 static const uint64_t ANSWER_NS = 1500000000;
 static const uint64_t LISTEN_NS = 500000000;
 static const uint64_t SPREAD_NS = 1800000000; /* the longest that a main thread waits for that */
-static const uint64_t FORCE_NS = 3000000000u; /* for the main thread to return */
-static const uint64_t SILENT_NS =
-    1500000000; /* after a failure, a rank silent for this long counts as stuck */
-static const uint64_t AWAY_NS = 2000000000; /* without a tick: the process was stopped */
+static const uint64_t FORCE_NS = 3000000000u; /* for a main thread to come back from where it is */
+static const uint64_t SILENT_NS = 1500000000; /* after a failure, who is silent so long is stuck */
+static const uint64_t TORN_NS = 1000000000;   /* for the text of a record */
+static const uint64_t AWAY_NS = 2000000000;   /* without a tick: the process was stopped */
 
 static struct {
     pthread_t thread;
@@ -45,7 +45,10 @@ static struct {
     int *pidfds, *ranks, n_pidfds; /* of the other ranks of the share group */
     _Atomic bool watching, stop, leaving, spread, farewell;
     _Atomic bool farewell_sent;
-    uint64_t failed_at, last_tick, last_beat;
+    bool forced;        /* the time for the main thread to come back is over */
+    uint64_t failed_at; /* 0: not yet */
+    uint64_t torn_at;   /* the record was taken, but has no text */
+    uint64_t last_tick, last_beat;
 } guard = {.wake = -1};
 
 static bool watching(void) { return atomic_load(&guard.watching); }
@@ -131,6 +134,18 @@ static void check_phase(uint64_t now) {
                   (double)(now - since) * 1e-9, sheaf__phase_setting(phase));
 }
 
+/* A rank that was killed while it wrote the record has left it without a text. */
+static void check_record(uint64_t now) {
+    if (!sheaf__has_failed(sheaf__world())) {
+        guard.torn_at = 0;
+        return;
+    }
+    if (!guard.torn_at) guard.torn_at = now;
+    if (now < guard.torn_at + TORN_NS || !sheaf__record_release()) return;
+    sheaf__notice("a rank of host %s was lost while it reported a failure",
+                  sheaf_world_host_name(sheaf__world()->rank));
+}
+
 /* ---- after a failure ---- */
 
 static int place_of(int rank) {
@@ -170,10 +185,13 @@ static bool needs_abort(uint64_t now) {
     return false;
 }
 
+/* The main thread has not come back. */
 static void force_exit(uint64_t now) {
+    dump_records(now);
     tell(true);
     /* the launcher passes the message on, others see that it was told */
     sheaf__nap(500000000);
+    if (!sheaf__world()->may_exit) return;
     sheaf__launcher_remove_names();
     end_silent_ranks(now);
     if (needs_abort(now)) sheaf__launcher_abort(STATUS_FAILED);
@@ -202,7 +220,8 @@ static void on_failure(uint64_t now) {
         if (w->share_of && w->share_of[w->failure->origin] == w->share_of[w->rank])
             sheaf__heartbeat_alarm(w->failure->origin, w->failure->text);
         dump_records(now);
-        sheaf__launcher_remove_names();
+        if (w->may_exit) sheaf__launcher_remove_names();
+        sheaf__record_tell_host();
     }
     if (is_settled(now)) {
         atomic_store(&guard.spread, true);
@@ -212,8 +231,8 @@ static void on_failure(uint64_t now) {
     const uint64_t limit = phase == SHEAF_PHASE_IDLE || atomic_load(&guard.leaving)
                                ? w->limit_ns[SHEAF_PHASE_FINALIZE]
                                : FORCE_NS;
-    if (now >= guard.failed_at + limit) {
-        dump_records(now);
+    if (now >= guard.failed_at + limit && !guard.forced) {
+        guard.forced = true;
         force_exit(now);
     }
 }
@@ -242,7 +261,10 @@ static void tick(const struct pollfd *fds, uint64_t now) {
                                   memory_order_relaxed);
     guard.last_tick = now;
     if (!sheaf__has_failed(sheaf__world())) check_phase(now);
-    if (sheaf__report_has_text()) on_failure(now);
+    if (sheaf__report_has_text())
+        on_failure(now);
+    else
+        check_record(now);
 }
 
 static void *run(void *arg) {
@@ -384,9 +406,11 @@ bool sheaf_world_reports_error(void) {
     if (w->size == 1) return true;
     /* ranks that do not share a record yet go by what they agreed on */
     if (w->failure == &sheaf__own_failure && w->reporter >= 0) return w->reporter == w->rank;
-    if (sheaf__has_failed(w))
-        return w->failure->origin == w->rank && !atomic_load(&w->failure->outranked) &&
-               !sheaf__noticed() && claim(false);
+    if (sheaf__has_failed(w)) {
+        const struct sheaf__failure *f = sheaf__failure_record();
+        return f && f->origin == w->rank && !atomic_load(&f->outranked) && !sheaf__noticed() &&
+               claim(false);
+    }
     return w->reporter < 0 || w->reporter == w->rank;
 }
 
@@ -396,11 +420,13 @@ static void tell_for_origin(void) {
     const struct sheaf__world *w = sheaf__world();
     for (int ms = 0; ms < GRACE_MS && !atomic_load(&w->failure->told); ms += 10)
         sheaf__nap(10000000);
-    const int origin = w->failure->origin, host = w->share_of[w->rank];
-    const bool here = w->share_of[origin] == host;
-    if ((here || host == 0) && !atomic_load(&w->failure->outranked) && claim(true))
-        sheaf_log(SHEAF_LOG_ERROR, "%s%s%s", here ? "" : sheaf__rank_text(origin),
-                  here ? "" : " reports: ", w->failure->text);
+    const struct sheaf__failure *f = sheaf__failure_record();
+    if (!f) return;
+    const int host = w->share_of[w->rank];
+    const bool here = w->share_of[f->origin] == host;
+    if ((here || host == 0) && !atomic_load(&f->outranked) && claim(true))
+        sheaf_log(SHEAF_LOG_ERROR, "%s%s%s", here ? "" : sheaf__rank_text(f->origin),
+                  here ? "" : " reports: ", f->text);
 }
 
 void sheaf__watch_leave_failed(void) {
@@ -408,7 +434,8 @@ void sheaf__watch_leave_failed(void) {
     if (!sheaf_world_reports_error() && sheaf__world()->failure != &sheaf__own_failure)
         tell_for_origin();
     sheaf__nap(TOLD_MS * 1000000u);
-    if (guard.runs) {
+    sheaf__record_tell_host();
+    if (guard.runs && sheaf__world()->may_exit) {
         const uint64_t now = sheaf__time_ns();
         sheaf__launcher_remove_names();
         end_silent_ranks(now);

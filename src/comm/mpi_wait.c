@@ -6,6 +6,14 @@
 
 #include "comm/world.h"
 
+enum sheaf_status sheaf__mpi_allowed(const char *doing) {
+    if (!sheaf__world()->one_thread || sheaf__board_is_main()) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "%s: MPI was initialized below MPI_THREAD_SERIALIZED, so that only the "
+                           "thread that called sheaf_world_init may exchange data between hosts",
+                           doing);
+}
+
 static pthread_mutex_t mpi_mutex = PTHREAD_MUTEX_INITIALIZER;
 void sheaf__mpi_lock(void) { pthread_mutex_lock(&mpi_mutex); }
 void sheaf__mpi_unlock(void) { pthread_mutex_unlock(&mpi_mutex); }

@@ -27,24 +27,43 @@ void sheaf_world_abort(const char *reason) {
     const char *text = reason && reason[0] ? reason : "the job was aborted";
     if (!sheaf__record_failure(sheaf__world()->rank, text)) return;
     void (*const fn)(void) = atomic_load(&spread);
-    if (fn) fn();
+    if (fn)
+        fn();
+    else
+        sheaf__record_tell_host();
 }
 
 bool sheaf_world_failed(void) { return sheaf__has_failed(sheaf__world()); }
 
-enum sheaf_status sheaf__report_failure(void) {
-    struct sheaf__world *w = sheaf__world();
-    const struct sheaf__failure *f = w->failure;
-    /* the text follows the mark within a memcpy's time, unless its writer was killed in between */
-    for (int i = 0; i < 1000; i++) {
-        if (atomic_load_explicit(&f->state, memory_order_acquire) == SHEAF__FAILED) {
-            if (f->origin == w->rank) return sheaf_set_error(SHEAF_STATUS_PEER, "%s", f->text);
-            return sheaf_set_error(SHEAF_STATUS_PEER, "%s reports: %s", sheaf__rank_text(f->origin),
-                                   f->text);
-        }
+const struct sheaf__failure *sheaf__failure_record(void) {
+    const struct sheaf__failure *f = sheaf__world()->failure;
+    for (int i = 0; i < 1000; i++) { /* the text follows the mark within a memcpy's time */
+        if (atomic_load_explicit(&f->state, memory_order_acquire) == SHEAF__FAILED) return f;
         sched_yield();
     }
-    return sheaf_set_error(SHEAF_STATUS_PEER, "another rank failed and left no reason");
+    return NULL;
+}
+
+bool sheaf__record_release(void) {
+    int failing = SHEAF__FAILING;
+    return atomic_compare_exchange_strong(&sheaf__world()->failure->state, &failing,
+                                          SHEAF__HEALTHY);
+}
+
+void sheaf__record_tell_host(void) {
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    const struct sheaf__world *w = sheaf__world();
+    const struct sheaf__failure *f = sheaf__failure_record();
+    if (!f || !w->on_failure || atomic_flag_test_and_set(&told)) return;
+    w->on_failure(f->origin, f->text, w->on_failure_user);
+}
+
+enum sheaf_status sheaf__report_failure(void) {
+    const struct sheaf__failure *f = sheaf__failure_record();
+    if (!f) return sheaf_set_error(SHEAF_STATUS_PEER, "another rank failed and left no reason");
+    if (f->origin == sheaf__world()->rank) return sheaf_set_error(SHEAF_STATUS_PEER, "%s", f->text);
+    return sheaf_set_error(SHEAF_STATUS_PEER, "%s reports: %s", sheaf__rank_text(f->origin),
+                           f->text);
 }
 
 enum sheaf_status sheaf__fail(enum sheaf_status status, const char *fmt, ...) {

@@ -4,6 +4,7 @@
  * host only if they have the same host name, boot, and network, UTS and process namespaces: only
  * then can each reach the other's memory. */
 #include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -41,38 +42,62 @@ static uint64_t host_identity(const char *name) {
     return h;
 }
 
-static enum sheaf_status start_mpi(void) {
+/* Duplicates of the host program's communicator, whose errors are statuses. */
+static enum sheaf_status duplicate(MPI_Comm from, MPI_Comm *out) {
+    MPI_Errhandler before;
+    if (MPI_Comm_get_errhandler(from, &before) != MPI_SUCCESS)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "start: mpi_comm is no communicator");
+    MPI_Comm_set_errhandler(from, MPI_ERRORS_RETURN);
+    const int code = MPI_Comm_dup(from, out);
+    MPI_Comm_set_errhandler(from, before);
+    MPI_Errhandler_free(&before);
+    if (code == MPI_SUCCESS && MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN) == MPI_SUCCESS)
+        return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_FAILED, "start: MPI_Comm_dup failed (code %d)", code);
+}
+
+/* Every rank sees the same settings here, so no rank is left behind in a dup. */
+static enum sheaf_status join(MPI_Comm from) {
     struct sheaf__world *w = sheaf__world();
-    int initialized = 0, level = 0;
-    MPI_Initialized(&initialized);
-    /* sheaf_world_finalize has a barrier of its own. Open MPI's, at the start of MPI_Finalize, goes
-     * through mpirun, which does not answer any more once it was interrupted: it kills the ranks a
-     * second later, and their segments stay in /dev/shm (seen with Open MPI 4.1.4, 2026-11-21). */
-    setenv("OMPI_MCA_async_mpi_finalize", "1", 0);
+    int inter = 1;
+    enum sheaf_status st;
+    if (from == MPI_COMM_NULL || MPI_Comm_test_inter(from, &inter) != MPI_SUCCESS || inter)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "start: mpi_comm is no intracommunicator");
+    MPI_Comm_rank(from, &w->rank);
+    MPI_Comm_size(from, &w->size);
+    sheaf__enter(SHEAF_PHASE_START, "MPI_Comm_dup", sheaf__time_ns());
+    if ((st = duplicate(from, &w->control)) || (st = duplicate(from, &w->data))) return st;
+    w->mpi = true;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status start_mpi(const void *mpi_comm, bool initialized) {
+    struct sheaf__world *w = sheaf__world();
+    int level = 0, main_thread = 1, code;
     sheaf__enter(SHEAF_PHASE_START, "MPI_Init", sheaf__time_ns());
-    int code = initialized ? MPI_Query_thread(&level)
-                           : MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    if (initialized) {
+        code = MPI_Query_thread(&level);
+        if (code == MPI_SUCCESS) code = MPI_Is_thread_main(&main_thread);
+    } else {
+        /* sheaf_world_finalize has a barrier of its own. Open MPI's, at the start of MPI_Finalize,
+         * goes through mpirun, which does not answer any more once it was interrupted: it kills the
+         * ranks a second later, and their segments stay in /dev/shm (seen with Open MPI 4.1.4,
+         * 2026-11-21). */
+        setenv("OMPI_MCA_async_mpi_finalize", "1", 0);
+        code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    }
     if (code != MPI_SUCCESS)
         return sheaf_set_error(SHEAF_STATUS_FAILED, "start: MPI_Init_thread failed (code %d)",
                                code);
     w->ends_mpi = !initialized;
-    MPI_Comm_rank(MPI_COMM_WORLD, &w->rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &w->size);
-    /* Every rank sees the same levels and settings here, so no rank is left behind in a dup. */
-    MPI_Comm *const comms[] = {&w->control, &w->data};
-    sheaf__enter(SHEAF_PHASE_START, "MPI_Comm_dup", sheaf__time_ns());
-    for (size_t i = 0; i < sizeof comms / sizeof *comms; i++) {
-        if (MPI_Comm_dup(MPI_COMM_WORLD, comms[i]) != MPI_SUCCESS ||
-            MPI_Comm_set_errhandler(*comms[i], MPI_ERRORS_RETURN) != MPI_SUCCESS)
-            return sheaf_set_error(SHEAF_STATUS_FAILED, "start: MPI_Comm_dup failed");
-    }
-    w->mpi = true;
-    if (level < MPI_THREAD_SERIALIZED)
-        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
-                               "start: this MPI gives thread level %d; sheaf needs "
-                               "MPI_THREAD_SERIALIZED (%d)",
+    w->one_thread = level < MPI_THREAD_SERIALIZED;
+    if (w->one_thread && !main_thread)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "start: MPI was initialized with thread level %d; call "
+                               "sheaf_world_init from the thread that did it, or initialize MPI "
+                               "with MPI_THREAD_SERIALIZED (%d)",
                                level, MPI_THREAD_SERIALIZED);
-    return SHEAF_STATUS_SUCCESS;
+    return join(mpi_comm ? *(const MPI_Comm *)mpi_comm : MPI_COMM_WORLD);
 }
 
 /* identity record on the wire: version 24, pad 8, identity 8, host name 64 */
@@ -146,8 +171,7 @@ out:
 
 static enum sheaf_status read_settings(const struct sheaf_world_params *params,
                                        const char **transport) {
-    const bool has_limit = params && params->size >= sizeof *params;
-    const enum sheaf_status st = sheaf__read_limits(has_limit ? params->timeout_ms : 0);
+    const enum sheaf_status st = sheaf__read_limits(params->timeout_ms);
     if (st) return st;
     *transport = sheaf__setting_text(SHEAF__SET_COMM_TRANSPORT);
     if (!*transport) *transport = "auto";
@@ -195,13 +219,50 @@ static void log_unknown_settings(void) {
                   nearest ? nearest : "", nearest ? "?" : "");
 }
 
-enum sheaf_status sheaf_world_init(const struct sheaf_world_params *params) {
-    struct sheaf__world *w = sheaf__world();
+/* May this process join a world? *params: what the caller gave, and 0 for what it does not know;
+ * *initialized: by the host program. */
+static enum sheaf_status check_call(const struct sheaf_world_params *given,
+                                    struct sheaf_world_params *params, bool *initialized) {
+    const struct sheaf__world *w = sheaf__world();
+    int started = 0, finalized = 0;
     if (w->started)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "sheaf_world_init was called twice");
+    if (w->ended)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "sheaf_world_init was called after sheaf_world_finalize; a process "
+                               "is in one world, once");
+    *params = (struct sheaf_world_params){0};
+    if (given && given->size < offsetof(struct sheaf_world_params, mpi_comm))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "sheaf_world_init: params.size is %zu; set it to sizeof params",
+                               given->size);
+    if (given) memcpy(params, given, sheaf__min_size(given->size, sizeof *params));
+    MPI_Initialized(&started);
+    MPI_Finalized(&finalized);
+    *initialized = started;
+    if (finalized)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "sheaf_world_init was called after MPI_Finalize; MPI starts once a "
+                               "process");
+    if (params->mpi_comm && !started)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "sheaf_world_init: params.mpi_comm is set, but MPI is not "
+                               "initialized");
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf_world_init(const struct sheaf_world_params *given) {
+    struct sheaf__world *w = sheaf__world();
+    struct sheaf_world_params params;
+    bool initialized;
     const char *transport = "auto";
-    enum sheaf_status settings = read_settings(params, &transport), st;
-    if (!sheaf__launched()) {
+    enum sheaf_status st = check_call(given, &params, &initialized);
+    if (st) return st;
+    const enum sheaf_status settings = read_settings(&params, &transport);
+    w->may_exit = params.may_exit;
+    w->on_failure = params.on_failure;
+    w->on_failure_user = params.on_failure_user;
+    if (!initialized && !sheaf__launched()) {
         w->started = !settings;
         log_unknown_settings();
         return settings;
@@ -210,7 +271,7 @@ enum sheaf_status sheaf_world_init(const struct sheaf_world_params *params) {
     if (settings) snprintf(why, sizeof why, "%s", sheaf_last_error());
     sheaf__board_own();
     if ((st = sheaf__watch_start())) return st;
-    if ((st = start_mpi())) {
+    if ((st = start_mpi(params.mpi_comm, initialized))) {
         sheaf__watch_stop();
         return st;
     }
@@ -229,13 +290,15 @@ out:
 }
 
 /* The watch goes on until every rank has come out of MPI_Finalize. */
-static void leave_mpi(void) {
+static void leave_mpi(bool finalized) {
     struct sheaf__world *w = sheaf__world();
     sheaf__control_stop();
     sheaf__enter(SHEAF_PHASE_FINALIZE, "MPI_Finalize", sheaf__time_ns());
-    MPI_Comm_free(&w->control);
-    MPI_Comm_free(&w->data);
-    if (w->ends_mpi) MPI_Finalize();
+    if (!finalized) {
+        MPI_Comm_free(&w->control);
+        MPI_Comm_free(&w->data);
+        if (w->ends_mpi) MPI_Finalize();
+    }
     sheaf__watch_farewell();
 }
 
@@ -250,20 +313,30 @@ static void forget_world(void) {
     w->host_name = NULL;
 }
 
+/* All ranks must be on the way out, or MPI_Finalize would wait for ever. */
+static bool meet_at_the_end(void) {
+    sheaf__enter(SHEAF_PHASE_FINALIZE, NULL, sheaf__time_ns());
+    if (!sheaf_world_barrier("finalize")) return true;
+    if (sheaf_world_reports_error()) /* no caller would hear of it */
+        sheaf_log(SHEAF_LOG_ERROR, "%s", sheaf_last_error());
+    return false;
+}
+
 void sheaf_world_finalize(void) {
     struct sheaf__world *w = sheaf__world();
+    int finalized = 0;
     if (!w->started) return;
     sheaf__devices_free();
-    /* Everyone must be on the way out, or MPI_Finalize would wait for ever. */
-    const bool failed = sheaf__has_failed(w);
-    if (w->mpi && !failed) sheaf__enter(SHEAF_PHASE_FINALIZE, NULL, sheaf__time_ns());
-    const bool clean = !w->mpi || (!failed && !sheaf_world_barrier("finalize"));
-    if (!clean && !failed && sheaf_world_reports_error()) /* no caller would hear of it */
-        sheaf_log(SHEAF_LOG_ERROR, "%s", sheaf_last_error());
-    if (clean && w->mpi) leave_mpi();
-    if (w->mpi && sheaf__has_failed(w))
-        sheaf__watch_leave_failed();
-    else if (w->mpi)
-        forget_world();
+    if (w->mpi) {
+        MPI_Finalized(&finalized);
+        if (finalized)
+            sheaf_log(SHEAF_LOG_WARN, "MPI_Finalize was called before sheaf_world_finalize");
+        if (!sheaf__has_failed(w) && (finalized || meet_at_the_end())) leave_mpi(finalized);
+        if (sheaf__has_failed(w))
+            sheaf__watch_leave_failed();
+        else
+            forget_world();
+    }
     w->started = w->mpi = false;
+    w->ended = true;
 }

@@ -16,7 +16,11 @@
 enum { SHEAF__HOST_NAME_BYTES = 64 };
 
 struct sheaf__world {
-    bool started, mpi, ends_mpi;
+    bool started, ended, mpi, ends_mpi;
+    bool one_thread; /* MPI may be called by the main thread only */
+    bool may_exit;   /* as sheaf_world_params says, and these two: */
+    sheaf_failure_fn on_failure;
+    void *on_failure_user;
     int rank, size, n_hosts, local_rank, local_size;
     int *host_of;                              /* [size] */
     int *share_of;                             /* [size] lowest rank that shares memory with it */
@@ -38,6 +42,7 @@ enum sheaf_status sheaf__read_limits(int timeout_ms);
 /* The environment variable that holds a phase's limit. */
 const char *sheaf__phase_setting(enum sheaf_phase phase);
 
+/* True as soon as a rank of the share group has taken the record. */
 static inline bool sheaf__has_failed(const struct sheaf__world *w) {
     return atomic_load_explicit(&w->failure->state, memory_order_relaxed) != SHEAF__HEALTHY;
 }
@@ -50,6 +55,13 @@ bool sheaf__record_failure(int origin, const char *text);
 /* The watch's function that tells other hosts of a failure that this rank has recorded, and returns
  * when that is done. */
 void sheaf__record_spread_by(void (*fn)(void));
+/* The record after a failure, when its text is complete, which is at once: NULL if its writer was
+ * killed before. */
+const struct sheaf__failure *sheaf__failure_record(void);
+/* A writer of the record that does not come back is no writer: the record is free again. */
+bool sheaf__record_release(void);
+/* Tells the host program of the failure, once. */
+void sheaf__record_tell_host(void);
 /* A failure that ends the job: marks the world, sets the error, returns `status`. If the world has
  * failed already, reports that instead. */
 enum sheaf_status sheaf__fail(enum sheaf_status status, const char *fmt, ...)
@@ -57,6 +69,8 @@ enum sheaf_status sheaf__fail(enum sheaf_status status, const char *fmt, ...)
 /* Sets the error to the failure that is on record; SHEAF_STATUS_PEER. */
 enum sheaf_status sheaf__report_failure(void);
 
+/* INVALID if the calling thread may not call MPI. */
+enum sheaf_status sheaf__mpi_allowed(const char *doing);
 void sheaf__mpi_lock(void);
 void sheaf__mpi_unlock(void);
 /* SUCCESS, or ends the job with the text of MPI's error. */

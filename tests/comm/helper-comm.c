@@ -8,6 +8,7 @@
 #include "comm/testing.h"
 
 #include "comm-check.h"
+#include "start_job.h"
 
 static struct sheaf_comm *comm;
 static int n_members, member_rank[CHECK_MAX_MEMBERS];
@@ -252,7 +253,7 @@ static int fault(const char *kind, int culprit, size_t n) {
 
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
-    if (sheaf_world_init(NULL)) return quit(false);
+    if (start_job()) return quit(false);
     parse_members(argv[2]);
     struct sheaf_comm_params params = {.size = sizeof params};
     const char *slot = getenv("TEST_SLOT");

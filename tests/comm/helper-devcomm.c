@@ -9,6 +9,7 @@
 
 #include "comm/devcomm.h"
 #include "sheaf/sheaf.h"
+#include "start_job.h"
 
 enum { MOST = 16, N_SIZES = 6 };
 static const size_t sizes[N_SIZES] = {1, 37, 4096, 65537, 1 << 20, 5000001};
@@ -181,7 +182,7 @@ static int print_version(void) {
 int main(int argc, char **argv) {
     char text[256] = "";
     if (argc != 2) return 2;
-    if (sheaf_world_init(NULL) || sheaf_backend_load_all()) {
+    if (start_job() || sheaf_backend_load_all()) {
         fprintf(stderr, "%s\n", sheaf_last_error());
         return 1;
     }

@@ -13,6 +13,7 @@
 
 #include "comm/watch_impl.h"
 #include "sheaf/world.h"
+#include "start_job.h"
 
 enum { STRANGERS = 3 };
 static struct sockaddr_in seen; /* where rank 0 listens */
@@ -73,7 +74,7 @@ int main(void) {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
     const bool root = rank && rank[0] == '0';
     if (root && pthread_create(&thread, NULL, strangers, NULL)) return 2;
-    if (sheaf_world_init(NULL)) {
+    if (start_job()) {
         fprintf(stderr, "error: %s\n", sheaf_last_error());
         return 1;
     }

@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "comm/world.h"
 #include "core/internal.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/world.h"
+#include "start_job.h"
 
 static int quit(bool ok) {
     if (!ok && sheaf_world_reports_error()) fprintf(stderr, "error: %s\n", sheaf_last_error());
@@ -113,6 +115,10 @@ static bool differ(const char *how) {
         sheaf_set_error(SHEAF_STATUS_FAILED, "rank 1 gives up");
         return false;
     }
+    if (!strcmp(how, "torn") && odd) { /* as if it was killed while it wrote the record */
+        atomic_store(&sheaf__world()->failure->state, SHEAF__FAILING);
+        sleep(5);
+    }
     if (!strcmp(how, "slow") && odd) usleep(1200000);
     return !sheaf_world_barrier("gate");
 }
@@ -204,7 +210,7 @@ static bool devices(void) {
 
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
-    if (sheaf_world_init(NULL)) return quit(false);
+    if (start_job()) return quit(false);
     if (!strcmp(argv[1], "info")) return quit(info());
     if (!strcmp(argv[1], "control")) return quit(control());
     if (!strcmp(argv[1], "agree")) return quit(agree());

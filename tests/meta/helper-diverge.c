@@ -1,6 +1,7 @@
 /* Rank 1 computes another graph than rank 0, in the way that the argument names; started under
  * mpirun by test-plan.c. Prints the error text of every rank, or "computed" if there is none. */
 #include "meta_scenario.h"
+#include "start_job.h"
 
 static enum sheaf_status state(const struct sheaf_tensor *t, void *user,
                                struct sheaf_split_state **out) {
@@ -51,7 +52,7 @@ static enum sheaf_status compute(const char *how) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2 || sheaf_world_init(NULL)) {
+    if (argc != 2 || start_job()) {
         fprintf(stderr, "helper-diverge same|shape|op|cut|nodes: %s\n", sheaf_last_error());
         return 1;
     }

@@ -1,9 +1,10 @@
 /* Compares fused with plain all-reduces over all devices of the job; started under mpirun by
  * test-fuse.c with one thread a device. Prints "ok N members" on rank 0. */
 #include "fuse_scenario.h"
+#include "start_job.h"
 
 int main(void) {
-    if (sheaf_world_init(NULL)) {
+    if (start_job()) {
         fprintf(stderr, "%s\n", sheaf_last_error());
         return 1;
     }

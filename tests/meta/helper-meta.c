@@ -2,10 +2,11 @@
  * "ok N members" on rank 0. Argument "leave": the last rank drives no member, so mirrored results
  * must reach it by message. */
 #include "meta_scenario.h"
+#include "start_job.h"
 
 int main(int argc, char **argv) {
     const bool leave = argc > 1 && !strcmp(argv[1], "leave");
-    if (sheaf_world_init(NULL)) {
+    if (start_job()) {
         fprintf(stderr, "%s\n", sheaf_last_error());
         return 1;
     }

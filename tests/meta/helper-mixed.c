@@ -4,6 +4,7 @@
 #include "meta_random.h"
 #include "mixed_members.h"
 #include "sched_scenario.h"
+#include "start_job.h"
 
 enum { MOST = 16, RANKS = 8 };
 
@@ -50,7 +51,7 @@ int main(int argc, char **argv) {
     const char *list = NULL;
     sheaf_backend_dev_t members[MOST];
     if (!prepare(argc, argv, cpus, fars, &list)) return 2;
-    if (sheaf_world_init(NULL) || (list && sheaf_backend_load_all())) {
+    if (start_job() || (list && sheaf_backend_load_all())) {
         fprintf(stderr, "%s\n", sheaf_last_error());
         return 1;
     }

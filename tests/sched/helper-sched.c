@@ -1,9 +1,10 @@
 /* Runs the scheduler scenario, [meta over all devices of the job, CPU]; started under mpirun by
  * test-sched.c. Prints "ok N members on R ranks" on rank 0. The argument is the number of lots. */
 #include "sched_scenario.h"
+#include "start_job.h"
 
 int main(int argc, char **argv) {
-    if (sheaf_world_init(NULL)) {
+    if (start_job()) {
         fprintf(stderr, "%s\n", sheaf_last_error());
         return 1;
     }

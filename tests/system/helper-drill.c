@@ -22,6 +22,7 @@
 #include "model/run/evaluator.h"
 #include "model/run/session.h"
 #include "sheaf/version.h"
+#include "start_job.h"
 
 static const char *fault, *place;
 static bool culprit;
@@ -152,7 +153,7 @@ int main(int argc, char **argv) {
         .overlap = starts() ? "on" : "off",
         .n_ctx = 1024,
         .kv_type = SHEAF_TYPE_F16};
-    enum sheaf_status st = sheaf_world_init(NULL);
+    enum sheaf_status st = start_job();
     if (!st) st = sheaf__session_new(&params, &session);
     if (!st) st = generate(session);
     if (st) {

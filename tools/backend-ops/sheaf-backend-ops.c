@@ -463,7 +463,8 @@ int main(int argc, char **argv) {
     const bool launched = getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE");
     const bool divide = !launched && !sheaf_setting_value("SHEAF_CPU_DEVICES");
     if (!targets || (divide && sheaf_setting_set("SHEAF_CPU_DEVICES", "4")) ||
-        sheaf_world_init(NULL)) {
+        sheaf_world_init(&(struct sheaf_world_params){.size = sizeof(struct sheaf_world_params),
+                                                      .may_exit = true})) {
         say_error("start");
         goto out;
     }

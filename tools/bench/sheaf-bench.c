@@ -186,7 +186,8 @@ int main(int argc, char **argv) {
     }
     const bool usable = !status;
     char *usage_error = usable ? NULL : strdup(sheaf_last_error());
-    status = sheaf_world_init(NULL);
+    status = sheaf_world_init(
+        &(struct sheaf_world_params){.size = sizeof(struct sheaf_world_params), .may_exit = true});
     if (status) {
         fprintf(stderr, "sheaf-bench: %s\n", sheaf_last_error());
         code = EXIT_FAILURE;

@@ -315,7 +315,8 @@ int main(int argc, char **argv) {
     size_t largest = 0;
     void *shared = NULL;
     for (int i = 0; i < n_sizes; i++) largest = sizes[i] > largest ? sizes[i] : largest;
-    enum sheaf_status st = sheaf_world_init(NULL);
+    enum sheaf_status st = sheaf_world_init(
+        &(struct sheaf_world_params){.size = sizeof(struct sheaf_world_params), .may_exit = true});
     if (st) goto out;
     b.n = sheaf_world_size();
     b.me = sheaf_world_rank();

@@ -340,7 +340,8 @@ int main(int argc, char **argv) {
     if (argc == 2 && !strcmp(argv[1], "--settings")) return show_settings();
     struct options o = {.params = {.size = sizeof o.params}};
     int code = EXIT_SUCCESS;
-    enum sheaf_status status = sheaf_world_init(NULL);
+    enum sheaf_status status = sheaf_world_init(
+        &(struct sheaf_world_params){.size = sizeof(struct sheaf_world_params), .may_exit = true});
     const bool root = sheaf_world_rank() == 0;
     if (!status) {
         if (sheaf_backend_load_all() && sheaf_world_local_rank() == 0)

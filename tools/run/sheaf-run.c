@@ -361,7 +361,8 @@ int main(int argc, char **argv) {
     struct run_options options;
     struct run r = {.o = &options};
     int code = EXIT_SUCCESS;
-    enum sheaf_status status = sheaf_world_init(NULL);
+    enum sheaf_status status = sheaf_world_init(
+        &(struct sheaf_world_params){.size = sizeof(struct sheaf_world_params), .may_exit = true});
     if (status) {
         complain();
         sheaf_world_finalize();
