@@ -3,12 +3,12 @@
  *   bench-recorder
  *
  * Nanoseconds a collective, least of 15 rounds; the calls are those at the begin and the end of
- * each (src/comm/comm.c). */
+ * each (src/comm/group/group.c). */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "comm/recorder.h"
-#include "comm/trace.h"
+#include "comm/diag/recorder.h"
+#include "comm/diag/events.h"
 
 enum { ROUNDS = 15, CALLS = 200000 };
 

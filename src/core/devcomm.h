@@ -1,5 +1,5 @@
 /* What a module offers that moves and sums data in the members' device memory, as NCCL's does and
- * the CUDA backend for members on one GPU. comm/devcomm.h calls it.
+ * the CUDA backend for members on one GPU. comm/device/devcomm.h calls it.
  *
  * The registry entry of such a module (sheaf/module.h; it may have devices or not) gives, by the
  * name SHEAF__DEVCOMM_PROC, a struct sheaf__devcomm_i. No header of CUDA or NCCL is needed on the

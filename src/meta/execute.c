@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "comm/board.h"
-#include "comm/devcomm.h"
-#include "comm/trace.h"
+#include "comm/world/board.h"
+#include "comm/device/devcomm.h"
+#include "comm/diag/events.h"
 #include "meta/backend.h"
 #include "meta/overlap.h"
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/devcomm.h"
+#include "comm/device/devcomm.h"
 #include "sheaf/sheaf.h"
 #include "start_job.h"
 

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "comm/watch_impl.h"
+#include "comm/watch/watch_impl.h"
 #include "sheaf/world.h"
 #include "start_job.h"
 

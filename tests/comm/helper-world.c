@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "comm/world.h"
+#include "comm/world/world.h"
 #include "core/internal.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/world.h"

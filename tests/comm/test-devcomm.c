@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/devcomm.h"
+#include "comm/device/devcomm.h"
 #include "mpirun.h"
 #include "sheaf/sheaf.h"
 

@@ -1,4 +1,4 @@
-/* Reads dumps of flight recorders (src/comm/recorder.c), lines them up by the number of each
+/* Reads dumps of flight recorders (src/comm/diag/recorder.c), lines them up by the number of each
  * collective, and looks for the first difference between ranks. Clocks are not compared: the rank
  * that waited least in the last collective came last. */
 #include "postmortem.h"

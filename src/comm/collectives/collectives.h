@@ -1,0 +1,68 @@
+/* The collectives of a group with more than one member.
+ *
+ * What is to be summed, cut into steps. all_reduce: a step is a chunk of the vector.
+ * reduce_scatter: a step is a piece of every block, packed by host and member, so that all members
+ * have work. */
+#ifndef SHEAF_COMM_COLLECTIVES_H
+#define SHEAF_COMM_COLLECTIVES_H
+
+#include "comm/transport/transport.h"
+
+struct sheaf__job {
+    struct sheaf__call *c;
+    struct sheaf_comm *comm;
+    const float *src;
+    float *dst;
+    const size_t *counts; /* NULL: all_reduce */
+    size_t n, chunk;      /* floats of a step; of a piece if there are counts */
+    uint64_t steps, base; /* base: self->step at the begin */
+};
+
+/* counts: of a reduce_scatter; NULL: all_reduce. */
+struct sheaf__job sheaf__job(struct sheaf__call *c, const float *src, float *dst, size_t n,
+                             const size_t *counts);
+size_t sheaf__step_floats(const struct sheaf__job *j, uint64_t k);
+/* Part i of n of a step of `len` floats. */
+void sheaf__even_range(size_t len, int n, int i, size_t *lo, size_t *part);
+/* Where the pieces of order[first ..  first + n) lie in the packed step k. */
+void sheaf__packed_range(const struct sheaf__job *j, uint64_t k, int first, int n, size_t *lo,
+                         size_t *len);
+/* The part that a host sums. */
+void sheaf__host_range(const struct sheaf__job *j, uint64_t k, int host, size_t *lo, size_t *len);
+/* Makes this member's data of a step visible to its host: in its slot, or where they are. */
+void sheaf__load(const struct sheaf__job *j, uint64_t k);
+/* Copies this member's part of a step's result to where it belongs. */
+void sheaf__store(const struct sheaf__job *j, uint64_t k, const float *result);
+/* This member has the result of step k, and those before. */
+enum sheaf_status sheaf__step_finished(const struct sheaf__job *j, uint64_t k);
+/* self->sources and targets: floats [lo ..) of all members of this host at self->step; the own ones
+ * at `own` if it is not NULL, and need not be in the slot then. */
+enum sheaf_status sheaf__find_sources(const struct sheaf__job *j, size_t lo, float *own);
+/* Their sum of len floats to dst. */
+enum sheaf_status sheaf__sum_from(const struct sheaf__job *j, size_t lo, size_t len, float *own,
+                                  float *dst);
+/* Floats [lo, lo + len) of all members of this host at self->step, summed to dst. */
+enum sheaf_status sheaf__sum_members(const struct sheaf__job *j, size_t lo, size_t len, float *dst);
+
+/* All members on one host. */
+enum sheaf_status sheaf__all_reduce_here(const struct sheaf__job *j);
+enum sheaf_status sheaf__reduce_scatter_here(const struct sheaf__job *j);
+/* Several hosts. */
+enum sheaf_status sheaf__reduce_hosts(const struct sheaf__job *j);
+
+/* ---- additions (sum.c) ---- */
+/* dst [n] = ((src[0] + src[1]) + src[2]) + ...; dst may be one of the sources. */
+void sheaf__sum(float *dst, const float *const *src, int n_src, size_t n);
+/* own [n] = theirs [n] = src[0] + src[1]; theirs was written by another core. Each of the two may
+ * be a source. */
+void sheaf__sum_both(float *own, float *theirs, const float *const *src, size_t n);
+/* memcpy between caches. */
+void sheaf__copy(void *dst, const void *src, size_t bytes);
+
+/* ---- data moves (gather.c) ---- */
+enum sheaf_status sheaf__all_gather(struct sheaf__call *c, const uint8_t *send, uint8_t *recv,
+                                    const size_t *bytes);
+enum sheaf_status sheaf__broadcast(struct sheaf__call *c, uint8_t *data, size_t size, int root);
+enum sheaf_status sheaf__barrier(struct sheaf__call *c);
+
+#endif

@@ -1,0 +1,142 @@
+/* A sum cut into steps: which floats a step has, which of them a member or a host sums, and where
+ * the addends of a host lie. Used by one_host.c and hosts.c. */
+#include "comm/collectives/collectives.h"
+
+enum {
+    FEW_CHUNKS = 4, /* up to here steps between hosts are as short as messages, so that the wire
+                       works while members add: not if they share cores */
+};
+
+/* Bytes of a chunk between hosts. Two hosts exchange whole chunks, more exchange parts of them. */
+static size_t host_chunk(const struct sheaf_comm *comm, size_t bytes) {
+    const size_t chunk = (comm->n_hosts > 2 ? (size_t)comm->n_hosts : 1) * comm->part_bytes;
+    const bool few = !comm->crowded && bytes <= FEW_CHUNKS * chunk;
+    return comm->direct || few ? sheaf__min_size(chunk, comm->chunk_bytes) : comm->chunk_bytes;
+}
+
+struct sheaf__job sheaf__job(struct sheaf__call *c, const float *src, float *dst, size_t n,
+                             const size_t *counts) {
+    const size_t slot = c->comm->slot_bytes / sizeof(float);
+    size_t longest = n;
+    struct sheaf__job j = {
+        .c = c,
+        .comm = c->comm,
+        .src = src,
+        .dst = dst,
+        .counts = counts,
+        .n = n,
+        .chunk = slot / SHEAF__ALIGN * SHEAF__ALIGN,
+        .base = c->self->step,
+    };
+    if (c->comm->n_hosts > 1) {
+        const size_t most = host_chunk(c->comm, n * sizeof(float)) / sizeof(float);
+        j.chunk = most / SHEAF__ALIGN * SHEAF__ALIGN;
+    }
+    if (counts) {
+        const size_t part =
+            c->comm->direct ? c->comm->part_bytes / sizeof(float) : slot / (size_t)c->comm->n;
+        j.chunk = part / SHEAF__ALIGN * SHEAF__ALIGN;
+        longest = 0;
+        for (int m = 0; m < c->comm->n; m++) longest = counts[m] > longest ? counts[m] : longest;
+    }
+    j.steps = longest ? (longest + j.chunk - 1) / j.chunk : 1;
+    return j;
+}
+
+/* Floats of member m's block in step k. */
+static size_t piece(const struct sheaf__job *j, uint64_t k, int m) {
+    const size_t from = (size_t)k * j->chunk;
+    return j->counts[m] > from ? sheaf__min_size(j->counts[m] - from, j->chunk) : 0;
+}
+
+void sheaf__packed_range(const struct sheaf__job *j, uint64_t k, int first, int n, size_t *lo,
+                         size_t *len) {
+    *lo = *len = 0;
+    for (int i = 0; i < first; i++) *lo += piece(j, k, j->comm->order[i]);
+    for (int i = first; i < first + n; i++) *len += piece(j, k, j->comm->order[i]);
+}
+
+size_t sheaf__step_floats(const struct sheaf__job *j, uint64_t k) {
+    if (j->counts) {
+        size_t lo, len;
+        sheaf__packed_range(j, k, 0, j->comm->n, &lo, &len);
+        return len;
+    }
+    const size_t from = (size_t)k * j->chunk;
+    return j->n > from ? sheaf__min_size(j->n - from, j->chunk) : 0;
+}
+
+enum sheaf_status sheaf__step_finished(const struct sheaf__job *j, uint64_t k) {
+    if (!j->c->then) return SHEAF_STATUS_SUCCESS;
+    return sheaf__finished(j->c, (size_t)k * j->chunk + sheaf__step_floats(j, k));
+}
+
+void sheaf__even_range(size_t len, int n, int i, size_t *lo, size_t *part) {
+    const size_t lines = (len + SHEAF__ALIGN - 1) / SHEAF__ALIGN;
+    *lo = sheaf__min_size(lines * (size_t)i / (size_t)n * SHEAF__ALIGN, len);
+    *part = sheaf__min_size(lines * ((size_t)i + 1) / (size_t)n * SHEAF__ALIGN, len) - *lo;
+}
+
+void sheaf__host_range(const struct sheaf__job *j, uint64_t k, int host, size_t *lo, size_t *len) {
+    const struct sheaf__host *h = &j->comm->hosts[host];
+    if (j->counts)
+        sheaf__packed_range(j, k, h->first, h->n, lo, len);
+    else
+        sheaf__even_range(sheaf__step_floats(j, k), j->comm->n_hosts, host, lo, len);
+}
+
+void sheaf__load(const struct sheaf__job *j, uint64_t k) {
+    struct sheaf__call *c = j->c;
+    const size_t from = (size_t)k * j->chunk;
+    float *slot = sheaf__floats(sheaf__slot(j->comm, c->place, c->self->step));
+    if (!j->counts) {
+        const size_t bytes = sheaf__step_floats(j, k) * sizeof *slot;
+        if (c->region)
+            c->offset += k ? j->chunk * sizeof *slot : 0;
+        else if (bytes)
+            memcpy(slot, j->src + from, bytes);
+        return;
+    }
+    for (int i = 0; i < j->comm->n; i++) {
+        const int m = j->comm->order[i];
+        const size_t len = piece(j, k, m);
+        const float *block = j->src;
+        for (int b = 0; b < m && len; b++) block += j->counts[b];
+        if (len) memcpy(slot, block + from, len * sizeof *slot);
+        slot += len;
+    }
+}
+
+void sheaf__store(const struct sheaf__job *j, uint64_t k, const float *result) {
+    const size_t from = (size_t)k * j->chunk;
+    size_t lo = 0, len = 0;
+    if (j->counts)
+        sheaf__packed_range(
+            j, k, j->comm->hosts[j->comm->host_of[j->c->member]].first + j->c->place, 1, &lo, &len);
+    else
+        len = sheaf__step_floats(j, k);
+    if (len) memmove(j->dst + from, result + lo, len * sizeof *result);
+}
+
+enum sheaf_status sheaf__find_sources(const struct sheaf__job *j, size_t lo, float *own) {
+    struct sheaf__member *self = j->c->self;
+    for (int p = 0; p < j->comm->n_here; p++) {
+        uint8_t *data = sheaf__data_of(j->c, p, self->step);
+        if (!data) return sheaf__report_failure();
+        self->targets[p] = own && p == j->c->place ? own : sheaf__floats(data) + lo;
+        self->sources[p] = self->targets[p];
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__sum_from(const struct sheaf__job *j, size_t lo, size_t len, float *own,
+                                  float *dst) {
+    enum sheaf_status st = sheaf__find_sources(j, lo, own);
+    if (!st && len) sheaf__sum(dst, j->c->self->sources, j->comm->n_here, len);
+    return st;
+}
+
+enum sheaf_status sheaf__sum_members(const struct sheaf__job *j, size_t lo, size_t len,
+                                     float *dst) {
+    return sheaf__sum_from(j, lo, len, NULL, dst);
+}

@@ -1,0 +1,376 @@
+/* Which module serves a group, and the deadlines of what it does.
+ *
+ * All ranks vote before any of them enters the module's constructor: one that cannot (no library,
+ * two members on one GPU) would leave the others inside it. A constructor that fails on one rank is
+ * undone on all. The sums of a module have the order of the group, so that its bits are those of
+ * the path through host memory. */
+#include "comm/device/devcomm.h"
+#include "base/settings.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "comm/transport/call.h"
+#include "comm/diag/recorder.h"
+#include "core/registry.h"
+
+enum { BALLOT_BYTES = sizeof(struct sheaf__devcomm_ballot), SPINS = 20000, ROUNDS = 2 };
+static const char WHAT[] = "collectives on the devices";
+
+struct sheaf__devcomm {
+    const struct sheaf__devcomm_i *i;
+    struct sheaf_comm *comm;
+    void *made;
+    struct sheaf__devcomm_group group;
+    sheaf_backend_t *backends;
+    struct last { /* [n_local] for messages */
+        struct sheaf_comm_what what;
+        enum sheaf_comm_kind kind;
+        size_t bytes;
+        bool open; /* submitted since the last wait */
+    } * last;
+};
+
+/* ---- the vote ---- */
+
+bool sheaf__devcomm_decide(const struct sheaf__devcomm_ballot *b, int n,
+                           const char *(*name)(const void *user, int member), const void *user,
+                           char *text, size_t size) {
+    for (int i = 0; i < n; i++) {
+        if (b[i].can) continue;
+        snprintf(text, size, "member %d (%s): %s", i, name(user, i),
+                 b[i].why[0] ? b[i].why : "it has no other module");
+        return false;
+    }
+    for (int i = 1; i < n; i++) {
+        if (!strcmp(b[i].module, b[0].module)) continue;
+        snprintf(text, size, "member %d (%s) has %s, member 0 (%s) %s", i, name(user, i),
+                 b[i].module, name(user, 0), b[0].module);
+        return false;
+    }
+    int places = SHEAF__DEVCOMM_ONE; /* one rank's libraries may allow less than another's */
+    for (int i = 0; i < n; i++) places = b[i].places < places ? b[i].places : places;
+    for (int i = 0; i < n && places != SHEAF__DEVCOMM_ANY; i++) {
+        for (int j = 0; j < i; j++) {
+            const bool same = !memcmp(b[i].id, b[j].id, sizeof b[i].id);
+            if (same == (places == SHEAF__DEVCOMM_ONE)) continue;
+            snprintf(text, size, "members %d (%s) and %d (%s) are %s, which %s refuses", j,
+                     name(user, j), i, name(user, i), same ? "one device" : "two devices",
+                     b[0].module);
+            return false;
+        }
+    }
+    snprintf(text, size, "%s", n ? b[0].module : "nothing");
+    return n > 0;
+}
+
+/* ---- modules ---- */
+
+static const struct sheaf__devcomm_i *interface_of(sheaf_backend_reg_t reg) {
+    const void *p = sheaf_backend_reg_get_proc_address(reg, SHEAF__DEVCOMM_PROC);
+    const struct sheaf__devcomm_i *i = p;
+    return i && i->version == SHEAF__DEVCOMM_VERSION ? i : NULL;
+}
+
+/* Module number `round` (from 0) of those that take the device, of one name or, if it is "", of
+ * any; NULL, and a reason in b->why ("" if rounds before have said it all). */
+static const struct sheaf__devcomm_i *vote_for(sheaf_backend_dev_t dev, const char *only, int round,
+                                               struct sheaf__devcomm_ballot *b) {
+    const bool first = !round;
+    bool asked = false;
+    if (first) snprintf(b->why, sizeof b->why, "no module for collectives on devices is loaded");
+    for (size_t r = 0; r < sheaf_backend_reg_count(); r++) {
+        const struct sheaf__devcomm_i *i = interface_of(sheaf_backend_reg_get(r));
+        if (!i || (*only && strcmp(only, i->name) != 0)) continue;
+        const enum sheaf_status st = i->identify(dev, b->id);
+        if (st) { /* one that knows the device says more than one that does not */
+            if (st != SHEAF_STATUS_UNSUPPORTED || (first && !asked))
+                snprintf(b->why, sizeof b->why, "%s", sheaf_last_error());
+            asked = true;
+            continue;
+        }
+        if (round--) continue;
+        b->can = true;
+        b->places = (uint8_t)i->places();
+        snprintf(b->module, sizeof b->module, "%s", i->name);
+        return i;
+    }
+    return NULL;
+}
+
+/* ---- giving up ---- */
+
+/* The deadline of the calling thread's wait, for give_up. */
+static _Thread_local uint64_t deadline;
+
+static bool give_up(void) {
+    if (sheaf__has_failed(sheaf__world())) return true;
+    return deadline && sheaf__time_ns() > deadline;
+}
+
+/* ---- making ---- */
+
+struct names {
+    const sheaf_backend_dev_t *members;
+};
+static const char *name_of(const void *user, int member) {
+    return sheaf_backend_dev_name(((const struct names *)user)->members[member]);
+}
+
+enum mode { MODE_OFF, MODE_AUTO, MODE_REQUIRE };
+
+/* *only: the module that alone may serve, "" for any. */
+static enum sheaf_status read_mode(enum mode *mode, const char **only) {
+    static const char *const words[] = {"off", "auto", "require"};
+    const char *text = sheaf__setting_text(SHEAF__SET_COMM_DEVICE);
+    *mode = MODE_AUTO;
+    *only = "";
+    for (int i = 0; text && i < 3; i++) {
+        if (strcmp(text, words[i]) != 0) continue;
+        *mode = (enum mode)i;
+        return SHEAF_STATUS_SUCCESS;
+    }
+    if (!text || !*text) return SHEAF_STATUS_SUCCESS;
+    for (size_t r = 0; r < sheaf_backend_reg_count(); r++) {
+        const struct sheaf__devcomm_i *i = interface_of(sheaf_backend_reg_get(r));
+        if (!i || strcmp(text, i->name) != 0) continue;
+        *mode = MODE_REQUIRE;
+        *only = i->name;
+        return SHEAF_STATUS_SUCCESS;
+    }
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "environment variable SHEAF_COMM_DEVICE is '%.40s'; it is off, auto, "
+                           "require or the name of a module that is loaded",
+                           text);
+}
+
+/* Every member's ballot, in member order; *i is the module of this rank's. */
+static enum sheaf_status exchange_ballots(const struct sheaf_comm *comm,
+                                          const sheaf_backend_dev_t *members, const char *only,
+                                          int round, struct sheaf__devcomm_ballot *all,
+                                          const struct sheaf__devcomm_i **i) {
+    size_t *sizes = calloc((size_t)sheaf_world_size(), sizeof *sizes);
+    struct sheaf__devcomm_ballot *own = calloc((size_t)comm->n_local + 1, BALLOT_BYTES);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!sizes || !own) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    if ((st = sheaf_world_agree(st, WHAT))) goto out;
+    for (int m = 0; m < comm->n; m++) sizes[comm->rank_of[m]] += BALLOT_BYTES;
+    for (int l = 0; l < comm->n_local; l++)
+        *i = vote_for(members[comm->local[l]], only, round, &own[l]);
+    st = sheaf_world_all_gather_v(own, all, sizes, WHAT);
+out:
+    free(sizes);
+    free(own);
+    return st;
+}
+
+static bool says_nothing(const struct sheaf__devcomm_ballot *b, int n) {
+    for (int m = 0; m < n; m++)
+        if (b[m].can || b[m].why[0]) return false;
+    return true;
+}
+
+/* Round by round, each with another module of every member's list: all ranks see all ballots, and
+ * so end at the same round. *chosen: `text` is the module's name, else why no round found one. */
+static enum sheaf_status elect(const struct sheaf_comm *comm, const sheaf_backend_dev_t *members,
+                               const char *only, const struct sheaf__devcomm_i **i, bool *chosen,
+                               char *text, size_t size) {
+    const struct names names = {members};
+    struct sheaf__devcomm_ballot *ballots = calloc((size_t)comm->n, BALLOT_BYTES);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    *chosen = false;
+    *text = '\0';
+    if (!ballots) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    st = sheaf_world_agree(st, WHAT);
+    for (int round = 0; round < ROUNDS && !st && !*chosen; round++) {
+        char why[256];
+        if ((st = exchange_ballots(comm, members, only, round, ballots, i))) break;
+        *chosen = sheaf__devcomm_decide(ballots, comm->n, name_of, &names, why, sizeof why);
+        const size_t used = *chosen ? 0 : strlen(text);
+        if (round && !*chosen && says_nothing(ballots, comm->n)) break;
+        if (*chosen || !strstr(text, why))
+            snprintf(text + used, size - used, "%s%s", used ? "; " : "", why);
+    }
+    free(ballots);
+    return st;
+}
+
+static enum sheaf_status make(struct sheaf__devcomm *dc) {
+    struct sheaf_comm *comm = dc->comm;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    const bool first = comm->rank_of[0] == sheaf_world_rank();
+    if (first) st = dc->i->make_key(dc->group.key);
+    if ((st = sheaf_world_agree(st, WHAT))) return st;
+    st = sheaf_world_broadcast(dc->group.key, sizeof dc->group.key, comm->rank_of[0], WHAT);
+    if (st) return st;
+    /* before the waits of the other ranks for this one, below, time out */
+    deadline = sheaf__time_ns() + sheaf__world()->limit_ns[SHEAF_PHASE_COLLECTIVE] / 2;
+    if (comm->n_local) st = dc->i->create(&dc->group, &dc->made);
+    /* the cause comes first, time-outs of ranks that waited for it second */
+    const enum sheaf_status cause = st == SHEAF_STATUS_TIMEOUT ? SHEAF_STATUS_SUCCESS : st;
+    const enum sheaf_status agreed = sheaf_world_agree(cause, WHAT);
+    return agreed ? agreed : sheaf_world_agree(st, WHAT);
+}
+
+enum sheaf_status sheaf__devcomm_new(struct sheaf_comm *comm, const sheaf_backend_dev_t *members,
+                                     const sheaf_backend_t *backends, char *text, size_t size,
+                                     struct sheaf__devcomm **out) {
+    const size_t n_local = (size_t)comm->n_local;
+    enum mode mode;
+    const char *only;
+    bool chosen;
+    char why[512] = "";
+    struct sheaf__devcomm *dc = NULL;
+    *out = NULL;
+    enum sheaf_status st = sheaf_world_agree(read_mode(&mode, &only), WHAT);
+    if (st) return st;
+    if (mode == MODE_OFF) snprintf(why, sizeof why, "SHEAF_COMM_DEVICE=off");
+    for (int m = 0; m < comm->n && !why[0]; m++) { /* seen by every rank alike */
+        if (sheaf_backend_dev_type(members[m]) == SHEAF_BACKEND_DEVICE_TYPE_CPU)
+            snprintf(why, sizeof why, "member %d (%s) is a CPU", m,
+                     sheaf_backend_dev_name(members[m]));
+    }
+    if (why[0]) goto host;
+    dc = calloc(1, sizeof *dc);
+    if (dc) {
+        dc->comm = comm;
+        dc->backends = calloc(n_local + 1, sizeof(sheaf_backend_t));
+        dc->last = calloc(n_local + 1, sizeof *dc->last);
+    }
+    if (!dc || !dc->backends || !dc->last)
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    if ((st = sheaf_world_agree(st, WHAT))) goto out;
+    if ((st = elect(comm, members, only, &dc->i, &chosen, why, sizeof why))) goto out;
+    if (!chosen) goto host;
+    if (n_local) memcpy((void *)dc->backends, backends, n_local * sizeof *backends);
+    dc->group = (struct sheaf__devcomm_group){.n = comm->n,
+                                              .order = comm->order,
+                                              .host = comm->host_of,
+                                              .n_local = comm->n_local,
+                                              .local = comm->local,
+                                              .backends = dc->backends,
+                                              .give_up = give_up};
+    snprintf(text, size, "%s", why);
+    st = make(dc);
+    if (!st) {
+        *out = dc;
+        dc = NULL;
+        goto out;
+    }
+    if (sheaf_world_failed()) goto out;
+    snprintf(why, sizeof why, "%s", sheaf_last_error()); /* the same text on every rank */
+    st = SHEAF_STATUS_SUCCESS;
+host:
+    snprintf(text, size, "host memory: %s", why);
+    if (mode == MODE_REQUIRE)
+        st = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "SHEAF_COMM_DEVICE=%s: %s",
+                             *only ? only : "require", why);
+out:
+    sheaf__devcomm_free(dc);
+    return st;
+}
+
+void sheaf__devcomm_free(struct sheaf__devcomm *dc) {
+    if (!dc) return;
+    if (dc->made) dc->i->destroy(dc->made);
+    free((void *)dc->backends);
+    free(dc->last);
+    free(dc);
+}
+
+/* ---- collectives ---- */
+
+/* On the board while it is submitted, and while it is waited for. */
+static void show(const struct sheaf__devcomm *dc, int local, uint64_t now) {
+    const struct last *l = &dc->last[local];
+    sheaf__enter_collective((uint32_t)l->kind, l->what.node, l->bytes,
+                            dc->comm->members[local].sequence, l->what.tensor, now);
+}
+
+static void begin(struct sheaf__devcomm *dc, int local, enum sheaf_comm_kind kind, size_t bytes,
+                  const struct sheaf_comm_what *what) {
+    const uint64_t now = sheaf__time_ns();
+    struct sheaf__member *self = &dc->comm->members[local];
+    struct last *l = &dc->last[local];
+    *l = (struct last){*what, kind, bytes, true};
+    if (!l->what.tensor) l->what.tensor = "";
+    deadline = now + dc->comm->timeout_ns;
+    self->sequence++;
+    show(dc, local, now);
+    sheaf__record_begin(dc->comm->id, (uint32_t)kind, what->node, bytes, self->sequence,
+                        l->what.tensor, now);
+    atomic_fetch_add_explicit(&self->stats[kind].count, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&self->stats[kind].bytes, bytes, memory_order_relaxed);
+}
+
+/* A failed submission or wait ends the job, unless it has ended already. */
+static enum sheaf_status ended(struct sheaf__devcomm *dc, int local, enum sheaf_status st) {
+    if (!st) {
+        sheaf__leave();
+        return st;
+    }
+    const struct last *l = &dc->last[local];
+    char why[512];
+    snprintf(why, sizeof why, "%s", sheaf_last_error());
+    dc->i->abort(dc->made);
+    if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
+    return sheaf__fail(st, "%s: %s '%s' (node %u) of member %d, %s: %s", dc->i->name,
+                       sheaf_comm_kind_name(l->kind), l->what.tensor, l->what.node,
+                       dc->group.local[local], sheaf__rank_text(sheaf_world_rank()), why);
+}
+
+/* By the module's function of that kind. */
+static enum sheaf_status submit(struct sheaf__devcomm *dc, int local,
+                                const struct sheaf_comm_call *call) {
+    switch (call->kind) {
+    case SHEAF_COMM_ALL_REDUCE:
+        return dc->i->all_reduce(dc->made, local, call->recv, call->n);
+    case SHEAF_COMM_ALL_GATHER:
+        return dc->i->all_gather(dc->made, local, call->send, call->recv, call->sizes);
+    default:
+        return dc->i->reduce_scatter(dc->made, local, call->send, call->recv, call->sizes);
+    }
+}
+
+enum sheaf_status sheaf__devcomm_run(struct sheaf__devcomm *dc, int local,
+                                     const struct sheaf_comm_call *call) {
+    size_t bytes;
+    const enum sheaf_status st = sheaf__comm_check(dc->comm, call, &bytes);
+    if (st) return st;
+    if (!sheaf__comm_may_start(call->kind))
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "%s: devices have no %s", WHAT,
+                               sheaf_comm_kind_name(call->kind));
+    if (call->kind == SHEAF_COMM_ALL_GATHER) bytes = call->sizes[dc->group.local[local]];
+    begin(dc, local, call->kind, bytes, &call->what);
+    return ended(dc, local, submit(dc, local, call));
+}
+
+enum sheaf_status sheaf__devcomm_wait(struct sheaf__devcomm *dc, int local) {
+    const uint64_t now = sheaf__time_ns();
+    const bool open = dc->last[local].open;
+    deadline = now + dc->comm->timeout_ns;
+    if (open) show(dc, local, now);
+    for (unsigned spins = 0;; spins++) {
+        bool done = false;
+        enum sheaf_status st = dc->i->poll(dc->made, local, &done);
+        if (!st && done) {
+            if (!open) return st;
+            dc->last[local].open = false;
+            sheaf__record_end_group(dc->comm->id, sheaf__time_ns());
+            return ended(dc, local, st);
+        }
+        if (!st && (spins < SPINS ? 0 : give_up()))
+            st = sheaf_set_error(SHEAF_STATUS_TIMEOUT,
+                                 "not done after %.1f s; a peer is gone, or slower than "
+                                 "SHEAF_TIMEOUT_MS allows",
+                                 (double)dc->comm->timeout_ns * 1e-9);
+        if (st) return ended(dc, local, st);
+        if (spins < SPINS) {
+            sheaf__pause();
+        } else {
+            nanosleep(&(struct timespec){0, 20000}, NULL);
+        }
+    }
+}

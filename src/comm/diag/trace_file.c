@@ -1,0 +1,159 @@
+/* Merges the events of all ranks into one file for trace viewers. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "comm/diag/events.h"
+#include "comm/world/world.h"
+
+enum { DEFAULT_EVENTS = 200000, MAX_EVENTS = 1 << 24, CLOCK_ROUNDS = 9 };
+static const char WHAT[] = "trace";
+
+static const char *const kinds[] = {
+    [SHEAF__TRACE_COMPUTE] = "compute", [SHEAF__TRACE_WAIT] = "wait", [SHEAF__TRACE_WIRE] = "wire"};
+
+static int64_t clock_offset; /* to be added for rank 0's clock */
+
+static int by_value(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Ranks leave a barrier at about the same time; the median of several differences. */
+static enum sheaf_status compare_clocks(void) {
+    const int n = sheaf_world_size(), me = sheaf_world_rank();
+    int64_t differences[CLOCK_ROUNDS], *all = calloc((size_t)n, sizeof *all);
+    enum sheaf_status st =
+        all ? SHEAF_STATUS_SUCCESS
+            : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+    st = sheaf_world_agree(st, WHAT);
+    for (int i = 0; i < CLOCK_ROUNDS && !st; i++) {
+        st = sheaf_world_barrier(WHAT);
+        const int64_t now = (int64_t)sheaf__time_ns();
+        if (!st) st = sheaf_world_all_gather(&now, sizeof now, all, WHAT);
+        if (!st) differences[i] = all[0] - all[me];
+    }
+    if (!st) {
+        qsort(differences, CLOCK_ROUNDS, sizeof *differences, by_value);
+        /* ranks of one host have one clock */
+        const bool same = sheaf_world_host_index(me) == sheaf_world_host_index(0);
+        clock_offset = same ? 0 : differences[CLOCK_ROUNDS / 2];
+    }
+    free(all);
+    return st;
+}
+
+enum sheaf_status sheaf_trace_start(size_t max_events) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!max_events) max_events = DEFAULT_EVENTS;
+    if (sheaf__events())
+        st = sheaf_set_error(SHEAF_STATUS_INVALID, "%s: it was started before", WHAT);
+    else if (max_events > MAX_EVENTS)
+        st = sheaf_set_error(SHEAF_STATUS_INVALID, "%s: %zu events; it takes up to %d", WHAT,
+                             max_events, MAX_EVENTS);
+    else if (!sheaf__events_start(max_events))
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory for %zu events", WHAT,
+                             max_events);
+    if ((st = sheaf_world_agree(st, WHAT)) || (st = compare_clocks())) {
+        sheaf__events_stop();
+        return st;
+    }
+    sheaf__events_record(true);
+    return st;
+}
+
+static void write_string(FILE *f, const char *text, size_t max) {
+    fputc('"', f);
+    for (size_t i = 0; i < max && text[i]; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c == '"' || c == '\\') fputc('\\', f);
+        fputc(c < 0x20 || c >= 0x7f ? '?' : c, f);
+    }
+    fputc('"', f);
+}
+
+/* Lanes of ranks come first, then those beside them. */
+static int lane_of(int rank, bool beside_it) {
+    return beside_it ? sheaf_world_size() + rank : rank;
+}
+
+static void write_rank(FILE *f, int rank, const struct sheaf__event *list, size_t n,
+                       uint64_t dropped, int64_t offset, int64_t zero) {
+    const int host = sheaf_world_host_index(rank);
+    bool two_lanes = false;
+    for (size_t i = 0; i < n; i++) two_lanes = two_lanes || list[i].beside;
+    fprintf(f, "%s{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":",
+            rank ? ",\n" : "", host);
+    write_string(f, sheaf_world_host_name(rank), SHEAF__HOST_NAME_BYTES);
+    fprintf(f,
+            "}},\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":"
+            "{\"name\":\"rank %d\",\"dropped\":%llu}}",
+            host, rank, rank, (unsigned long long)dropped);
+    if (two_lanes)
+        fprintf(f,
+                ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":"
+                "{\"name\":\"rank %d, communication\"}}",
+                host, lane_of(rank, true), rank);
+    for (size_t i = 0; i < n; i++) {
+        const struct sheaf__event *e = &list[i];
+        const int64_t start = (int64_t)e->start + offset - zero;
+        fprintf(f,
+                ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\","
+                "\"name\":",
+                host, lane_of(rank, e->beside), (double)start * 1e-3, (double)e->ns * 1e-3,
+                kinds[e->kind % (sizeof kinds / sizeof *kinds)]);
+        write_string(f, e->name, sizeof e->name);
+        fprintf(f, ",\"args\":{\"kind\":\"%s\"}}", kinds[e->kind % (sizeof kinds / sizeof *kinds)]);
+    }
+}
+
+/* Each rank in turn sends its events to all; only rank 0 keeps them, until they are written. */
+static enum sheaf_status merge(FILE *f) {
+    struct head {
+        uint64_t n, dropped;
+        int64_t offset, zero;
+    } mine = {.offset = clock_offset}, head;
+    const struct sheaf__events *own = sheaf__events();
+    mine.n = own->n;
+    mine.dropped = own->n_asked - own->n;
+    mine.zero = own->n ? (int64_t)own->events[0].start : 0;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    int64_t zero = 0;
+    for (int r = 0; r < sheaf_world_size() && !st; r++) {
+        const bool me = r == sheaf_world_rank();
+        head = mine;
+        st = sheaf_world_broadcast(&head, sizeof head, r, WHAT);
+        if (st) break;
+        struct sheaf__event *list = me ? own->events : malloc((size_t)head.n * sizeof *list + 1);
+        if (!list) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
+        st = sheaf_world_agree(st, WHAT);
+        if (!st) st = sheaf_world_broadcast(list, (size_t)head.n * sizeof *list, r, WHAT);
+        if (r == 0) zero = head.zero;
+        if (!st && f) write_rank(f, r, list, (size_t)head.n, head.dropped, head.offset, zero);
+        if (!me) free(list);
+    }
+    return st;
+}
+
+enum sheaf_status sheaf_trace_write(const char *path) {
+    FILE *f = NULL;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!sheaf__events())
+        st = sheaf_set_error(SHEAF_STATUS_INVALID, "%s: it was not started", WHAT);
+    else if (sheaf_world_rank() == 0 && !(f = fopen(path, "we")))
+        st = sheaf_set_error(SHEAF_STATUS_IO, "%s: cannot create %s: %s", WHAT, path,
+                             strerror(errno));
+    sheaf__events_record(false);
+    st = sheaf_world_agree(st, WHAT);
+    if (f && !st) fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", f);
+    if (!st) st = merge(f);
+    if (f) {
+        fputs("\n]}\n", f);
+        const bool bad = ferror(f);
+        if ((fclose(f) || bad) && !st)
+            st = sheaf_set_error(SHEAF_STATUS_IO, "%s: cannot write %s: %s", WHAT, path,
+                                 strerror(errno));
+    }
+    sheaf__events_stop();
+    return sheaf_world_failed() ? st : sheaf_world_agree(st, WHAT);
+}

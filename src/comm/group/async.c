@@ -1,0 +1,193 @@
+/* Started collectives: a queue of calls, and one thread a member that makes them, with the code of
+ * direct calls.
+ *
+ * Invariants. A member's collectives run one at a time, in the order of its calls: started ones on
+ * this thread, a direct one after the queue is empty. So steps, slots and messages need no locks of
+ * their own. While the member computes, the thread sleeps but for looks at the wire; once the
+ * member waits for it, it looks all the time, as a direct call does. */
+#include "comm/group/async.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/transport/call.h"
+#include "comm/measure/measure.h"
+#include "comm/transport/pending.h"
+#include "comm/diag/recorder.h"
+#include "comm/diag/events.h"
+
+static const uint64_t ENDED = UINT64_MAX; /* ticket of a call that was run at once */
+
+enum {
+    /* A nap is a part of the expected time, within limits: sockets hold what a fast link brings in
+     * the longest, and a look costs some microseconds of a core that may have other work. */
+    NAPS = 64,
+    SHORTEST_NAP_NS = 50000,
+    LONGEST_NAP_NS = 200000,
+    SLACK_NS = 1000,
+    SLICE_NS = 100000, /* of the scheduler; the least it takes */
+};
+
+/* ---- the thread ---- */
+
+static enum sheaf_status run(struct sheaf__async *a, const struct sheaf__pending_op *op) {
+    const int64_t expected = sheaf_comm_bound_ns(a->comm, op->call.kind, op->bytes) / NAPS;
+    a->nap_ns = expected <= SHORTEST_NAP_NS  ? SHORTEST_NAP_NS
+                : expected >= LONGEST_NAP_NS ? LONGEST_NAP_NS
+                                             : (uint64_t)expected;
+    sheaf__set_recording(op->records);
+    sheaf__trace_beside(op->traces);
+    return sheaf_comm_run(a->comm, a->member, &op->call);
+}
+
+/* On any core of the process, and soon after its naps. Where the kernel refuses, it may be later.
+ */
+static void make_nimble(void) {
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } attr = {.size = sizeof attr};
+    cpu_set_t set;
+    if (!sched_getaffinity(getpid(), sizeof set, &set)) sched_setaffinity(0, sizeof set, &set);
+    prctl(PR_SET_TIMERSLACK, SLACK_NS);
+    if (syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0)) return;
+    if (attr.policy == SCHED_OTHER)
+        attr.runtime = SLICE_NS; /* Linux 6.12: a short slice preempts a long one */
+    else if (attr.priority && attr.priority < (uint32_t)sched_get_priority_max((int)attr.policy))
+        attr.priority++; /* real time: among equals, a computing thread would keep the core */
+    syscall(SYS_sched_setattr, 0, &attr, 0);
+}
+
+static void *thread_main(void *arg) {
+    struct sheaf__async *a = arg;
+    sheaf__async_set_here(a);
+    make_nimble();
+    pthread_mutex_lock(&a->lock);
+    for (;;) {
+        while (a->finished == a->started && !a->stop) pthread_cond_wait(&a->more, &a->lock);
+        if (a->finished == a->started) break;
+        const struct sheaf__pending_op *op = &a->ops[a->finished % SHEAF__PENDING];
+        enum sheaf_status st = a->status;
+        pthread_mutex_unlock(&a->lock);
+        const bool first = !st && (st = run(a, op)) != SHEAF_STATUS_SUCCESS;
+        pthread_mutex_lock(&a->lock);
+        if (first) {
+            a->status = st;
+            snprintf(a->error, sizeof a->error, "%s", sheaf_last_error());
+        }
+        a->finished++;
+        pthread_cond_signal(&a->ended);
+    }
+    pthread_mutex_unlock(&a->lock);
+    return NULL;
+}
+
+/* ---- the member's side ---- */
+
+static enum sheaf_status make(struct sheaf_comm *comm, struct sheaf__member *self, int member) {
+    struct sheaf__async *a = calloc(1, sizeof *a);
+    pthread_condattr_t monotonic;
+    sigset_t all, before;
+    if (!a) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start collective: out of memory");
+    sheaf__async_init(a);
+    a->comm = comm;
+    a->self = self;
+    a->member = member;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->more, NULL);
+    pthread_cond_init(&a->ended, NULL);
+    pthread_cond_init(&a->hurry, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    sigfillset(&all); /* signals are the main thread's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int code = pthread_create(&a->thread, NULL, thread_main, a);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    a->runs = code == 0;
+    if (!a->runs) {
+        sheaf__async_free(a);
+        return sheaf_set_error(SHEAF_STATUS_FAILED, "start collective: cannot start a thread: %s",
+                               strerror(code));
+    }
+    self->async = a;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+void sheaf__async_free(struct sheaf__async *a) {
+    if (!a) return;
+    pthread_mutex_lock(&a->lock);
+    a->stop = true;
+    a->awaited_since = sheaf__time_ns();
+    pthread_cond_signal(&a->more);
+    pthread_cond_signal(&a->hurry);
+    pthread_mutex_unlock(&a->lock);
+    if (a->runs) pthread_join(a->thread, NULL);
+    pthread_mutex_destroy(&a->lock);
+    pthread_cond_destroy(&a->more);
+    pthread_cond_destroy(&a->ended);
+    pthread_cond_destroy(&a->hurry);
+    free(a);
+}
+
+enum sheaf_status sheaf_comm_start(struct sheaf_comm *comm, int member,
+                                   const struct sheaf_comm_call *call, uint64_t *ticket) {
+    struct sheaf__member *self = sheaf__find_member(comm, member);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    *ticket = 0;
+    if (!self)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "start collective: member %d is not driven by rank %d", member,
+                               sheaf_world_rank());
+    size_t bytes;
+    if ((st = sheaf__comm_check(comm, call, &bytes))) return st;
+    if (!sheaf__comm_may_start(call->kind))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "start collective: a %s cannot be started, only run",
+                               sheaf_comm_kind_name(call->kind));
+    if (comm->n_hosts > 1 && sheaf__world()->one_thread) {
+        *ticket = ENDED; /* no other thread may do it */
+        return sheaf_comm_run(comm, member, call);
+    }
+    if (!self->async && (st = make(comm, self, member))) return st;
+    struct sheaf__async *a = self->async;
+    if (a->started >= SHEAF__PENDING &&
+        (st = sheaf__async_await(a, a->started - SHEAF__PENDING + 1)))
+        return st;
+    pthread_mutex_lock(&a->lock);
+    struct sheaf__pending_op *op = &a->ops[a->started % SHEAF__PENDING];
+    op->call = *call;
+    op->bytes = bytes;
+    op->sequence = a->finished == a->started
+                       ? self->sequence + 1
+                       : a->ops[(a->started - 1) % SHEAF__PENDING].sequence + 1;
+    op->records = sheaf__recording();
+    op->traces = sheaf__tracing();
+    snprintf(op->tensor, sizeof op->tensor, "%s", call->what.tensor ? call->what.tensor : "");
+    op->call.what.tensor = op->tensor;
+    *ticket = ++a->started;
+    st = a->status;
+    pthread_cond_signal(&a->more);
+    pthread_mutex_unlock(&a->lock);
+    return st ? sheaf_set_error(st, "%s", a->error) : st;
+}
+
+enum sheaf_status sheaf_comm_wait(struct sheaf_comm *comm, int member, uint64_t ticket) {
+    struct sheaf__member *self = sheaf__find_member(comm, member);
+    if (self && ticket == ENDED) return SHEAF_STATUS_SUCCESS;
+    if (!self || !self->async || !ticket || ticket > self->async->started)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "wait for collective: member %d has started none with ticket %llu",
+                               member, (unsigned long long)ticket);
+    return sheaf__async_await(self->async, ticket);
+}

@@ -1,0 +1,342 @@
+/* Start and end of the job: MPI, hosts, and which ranks share memory.
+ *
+ * A process that no launcher started is a world of one and never touches MPI. Two ranks share a
+ * host only if they have the same host name, boot, and network, UTS and process namespaces: only
+ * then can each reach the other's memory. */
+#include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/settings.h"
+#include "comm/diag/recorder.h"
+#include "comm/watch/watch.h"
+#include "comm/world/world.h"
+#include "sheaf/log.h"
+#include "sheaf/version.h"
+
+static const char HOSTS[] = "hosts:";
+static void *board; /* memory of the share group */
+static size_t board_bytes;
+
+/* The property that makes two ranks neighbours, in one number beside the host name. */
+static uint64_t host_identity(const char *name) {
+    static const char *const namespaces[] = {"/proc/self/ns/uts", "/proc/self/ns/net",
+                                             "/proc/self/ns/pid"};
+    uint64_t h = sheaf__hash(0, name, strlen(name));
+    char boot[64] = "";
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (f) {
+        if (!fgets(boot, sizeof boot, f)) boot[0] = 0;
+        fclose(f);
+    }
+    h = sheaf__hash(h, boot, strlen(boot));
+    for (size_t i = 0; i < sizeof namespaces / sizeof *namespaces; i++) {
+        struct stat st;
+        uint64_t inode = stat(namespaces[i], &st) ? 0 : (uint64_t)st.st_ino;
+        h = sheaf__hash(h, &inode, sizeof inode);
+    }
+    return h;
+}
+
+/* Duplicates of the host program's communicator, whose errors are statuses. */
+static enum sheaf_status duplicate(MPI_Comm from, MPI_Comm *out) {
+    MPI_Errhandler before;
+    if (MPI_Comm_get_errhandler(from, &before) != MPI_SUCCESS)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "start: mpi_comm is no communicator");
+    MPI_Comm_set_errhandler(from, MPI_ERRORS_RETURN);
+    const int code = MPI_Comm_dup(from, out);
+    MPI_Comm_set_errhandler(from, before);
+    MPI_Errhandler_free(&before);
+    if (code == MPI_SUCCESS && MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN) == MPI_SUCCESS)
+        return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_FAILED, "start: MPI_Comm_dup failed (code %d)", code);
+}
+
+/* Every rank sees the same settings here, so no rank is left behind in a dup. */
+static enum sheaf_status join(MPI_Comm from) {
+    struct sheaf__world *w = sheaf__world();
+    int inter = 1;
+    enum sheaf_status st;
+    if (from == MPI_COMM_NULL || MPI_Comm_test_inter(from, &inter) != MPI_SUCCESS || inter)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "start: mpi_comm is no intracommunicator");
+    MPI_Comm_rank(from, &w->rank);
+    MPI_Comm_size(from, &w->size);
+    sheaf__enter(SHEAF_PHASE_START, "MPI_Comm_dup", sheaf__time_ns());
+    if ((st = duplicate(from, &w->control)) || (st = duplicate(from, &w->data))) return st;
+    w->mpi = true;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status start_mpi(const void *mpi_comm, bool initialized) {
+    struct sheaf__world *w = sheaf__world();
+    int level = 0, main_thread = 1, code;
+    sheaf__enter(SHEAF_PHASE_START, "MPI_Init", sheaf__time_ns());
+    if (initialized) {
+        code = MPI_Query_thread(&level);
+        if (code == MPI_SUCCESS) code = MPI_Is_thread_main(&main_thread);
+    } else {
+        /* sheaf_world_finalize has a barrier of its own. Open MPI's, at the start of MPI_Finalize,
+         * goes through mpirun, which does not answer any more once it was interrupted: it kills the
+         * ranks a second later, and their segments stay in /dev/shm (seen with Open MPI 4.1.4,
+         * 2026-11-21). */
+        setenv("OMPI_MCA_async_mpi_finalize", "1", 0);
+        code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    }
+    if (code != MPI_SUCCESS)
+        return sheaf_set_error(SHEAF_STATUS_FAILED, "start: MPI_Init_thread failed (code %d)",
+                               code);
+    w->ends_mpi = !initialized;
+    w->one_thread = level < MPI_THREAD_SERIALIZED;
+    if (w->one_thread && !main_thread)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "start: MPI was initialized with thread level %d; call "
+                               "sheaf_world_init from the thread that did it, or initialize MPI "
+                               "with MPI_THREAD_SERIALIZED (%d)",
+                               level, MPI_THREAD_SERIALIZED);
+    return join(mpi_comm ? *(const MPI_Comm *)mpi_comm : MPI_COMM_WORLD);
+}
+
+/* identity record on the wire: version 24, pad 8, identity 8, host name 64 */
+enum { ID_VERSION = 24, ID_HASH = 32, ID_NAME = 40, ID_BYTES = ID_NAME + SHEAF__HOST_NAME_BYTES };
+
+/* Which ranks of a host may share memory: those with the same number. Tests make several "hosts" of
+ * one with SHEAF_COMM_TRANSPORT: "mpi" gives each rank its own, "hosts:0,1,0,1" numbers them. */
+static long share_label(const char *transport, int rank) {
+    if (!strcmp(transport, "mpi")) return rank;
+    if (strncmp(transport, HOSTS, sizeof HOSTS - 1)) return 0;
+    const char *at = transport + sizeof HOSTS - 1;
+    for (int r = 0; r < rank && at; r++)
+        if ((at = strchr(at, ','))) at++;
+    return at ? strtol(at, NULL, 10) : 0;
+}
+
+/* Fills host_of, share_of, names and local ranks from everyone's identity. */
+static enum sheaf_status find_hosts(const char *transport) {
+    struct sheaf__world *w = sheaf__world();
+    enum sheaf_status st = SHEAF_STATUS_ALLOC_FAILED;
+    const size_t n = (size_t)w->size;
+    uint8_t mine[ID_BYTES] = {0}, *all = calloc(n, ID_BYTES);
+    int *first = calloc(n, sizeof *first); /* [rank] lowest rank of its host */
+    w->host_of = calloc(n, sizeof *w->host_of);
+    w->share_of = calloc(n, sizeof *w->share_of);
+    w->host_name = calloc(n, sizeof *w->host_name);
+    if (!all || !first || !w->host_of || !w->share_of || !w->host_name) {
+        sheaf_set_error(st, "start: out of memory");
+        goto out;
+    }
+    snprintf((char *)mine, ID_VERSION, "%s", sheaf_version());
+    gethostname((char *)mine + ID_NAME, SHEAF__HOST_NAME_BYTES - 1);
+    sheaf__put_le(mine + ID_HASH, host_identity((const char *)mine + ID_NAME), 8);
+    if ((st = sheaf_world_all_gather(mine, ID_BYTES, all, "start"))) goto out;
+
+    w->n_hosts = 0;
+    w->local_rank = w->local_size = 0;
+    for (size_t r = 0; r < n; r++) {
+        const uint8_t *id = all + r * ID_BYTES;
+        memcpy(w->host_name[r], id + ID_NAME, SHEAF__HOST_NAME_BYTES - 1);
+        size_t q = 0;
+        while (memcmp(all + q * ID_BYTES + ID_HASH, id + ID_HASH, ID_BYTES - ID_HASH)) q++;
+        first[r] = (int)q;
+        w->host_of[r] = q == r ? w->n_hosts++ : w->host_of[q];
+        q = 0;
+        const long label = share_label(transport, (int)r);
+        while (first[q] != first[r] || share_label(transport, (int)q) != label) q++;
+        w->share_of[r] = (int)q;
+    }
+    for (int r = 0; r < w->size; r++) {
+        if (first[r] != first[w->rank]) continue;
+        if (r < w->rank) w->local_rank++;
+        w->local_size++;
+    }
+    w->crowded = w->local_size > sysconf(_SC_NPROCESSORS_ONLN);
+    for (size_t r = 1; r < n; r++) {
+        if (!memcmp(all, all + r * ID_BYTES, ID_VERSION)) continue;
+        char theirs[ID_VERSION + 1] = {0}, zero[ID_VERSION + 1] = {0};
+        memcpy(theirs, all + r * ID_BYTES, ID_VERSION);
+        memcpy(zero, all, ID_VERSION);
+        st = sheaf_set_error(SHEAF_STATUS_INVALID,
+                             "start: %s runs sheaf %s, %s runs %s; use one version everywhere",
+                             sheaf__rank_text(0), zero, sheaf__rank_text((int)r), theirs);
+        break;
+    }
+out:
+    free(all);
+    free(first);
+    return st;
+}
+
+static enum sheaf_status read_settings(const struct sheaf_world_params *params,
+                                       const char **transport) {
+    const enum sheaf_status st = sheaf__read_limits(params->timeout_ms);
+    if (st) return st;
+    *transport = sheaf__setting_text(SHEAF__SET_COMM_TRANSPORT);
+    if (!*transport) *transport = "auto";
+    if (strcmp(*transport, "auto") && strcmp(*transport, "mpi") &&
+        strncmp(*transport, HOSTS, sizeof HOSTS - 1))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "setting SHEAF_COMM_TRANSPORT is '%s'; it takes "
+                               "'auto', 'mpi' or 'hosts:N,N,...'",
+                               *transport);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* One board for the ranks that share memory, with their flight recorders behind it. */
+static enum sheaf_status share_board(void) {
+    const struct sheaf__world *w = sheaf__world();
+    int n = 0, place = 0;
+    for (int r = 0; r < w->size; r++) {
+        if (w->share_of[r] != w->share_of[w->rank]) continue;
+        if (r < w->rank) place++;
+        n++;
+    }
+    board_bytes = sheaf__board_bytes() + (size_t)n * sheaf__recorder_bytes();
+    const enum sheaf_status st =
+        sheaf__shared_map(board_bytes, w->share_of[w->rank], n, "start", &board);
+    if (st) return st;
+    sheaf__board_place(board);
+    sheaf__recorders_place((uint8_t *)board + sheaf__board_bytes(), place);
+    sheaf__enter(SHEAF_PHASE_START, "watch", sheaf__time_ns());
+    return st;
+}
+
+static void unshare_board(void) {
+    if (!board) return;
+    sheaf__board_place(NULL);
+    sheaf__recorders_place(NULL, 0);
+    sheaf__shared_unmap(board, board_bytes);
+    board = NULL;
+}
+
+static void log_unknown_settings(void) {
+    const char *name, *nearest;
+    for (int i = 0; (name = sheaf_setting_unknown(i, &nearest)); i++)
+        sheaf_log(SHEAF_LOG_WARN, "environment variable %s is no setting%s%s%s", name,
+                  nearest ? "; did you mean " : " (sheaf-info --settings lists them)",
+                  nearest ? nearest : "", nearest ? "?" : "");
+}
+
+/* May this process join a world? *params: what the caller gave, and 0 for what it does not know;
+ * *initialized: by the host program. */
+static enum sheaf_status check_call(const struct sheaf_world_params *given,
+                                    struct sheaf_world_params *params, bool *initialized) {
+    const struct sheaf__world *w = sheaf__world();
+    int started = 0, finalized = 0;
+    if (w->started)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "sheaf_world_init was called twice");
+    if (w->ended)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "sheaf_world_init was called after sheaf_world_finalize; a process "
+                               "is in one world, once");
+    *params = (struct sheaf_world_params){0};
+    if (given && given->size < offsetof(struct sheaf_world_params, mpi_comm))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "sheaf_world_init: params.size is %zu; set it to sizeof params",
+                               given->size);
+    if (given) memcpy(params, given, sheaf__min_size(given->size, sizeof *params));
+    MPI_Initialized(&started);
+    MPI_Finalized(&finalized);
+    *initialized = started;
+    if (finalized)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "sheaf_world_init was called after MPI_Finalize; MPI starts once a "
+                               "process");
+    if (params->mpi_comm && !started)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "sheaf_world_init: params.mpi_comm is set, but MPI is not "
+                               "initialized");
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf_world_init(const struct sheaf_world_params *given) {
+    struct sheaf__world *w = sheaf__world();
+    struct sheaf_world_params params;
+    bool initialized;
+    const char *transport = "auto";
+    enum sheaf_status st = check_call(given, &params, &initialized);
+    if (st) return st;
+    const enum sheaf_status settings = read_settings(&params, &transport);
+    w->may_exit = params.may_exit;
+    w->on_failure = params.on_failure;
+    w->on_failure_user = params.on_failure_user;
+    if (!initialized && !sheaf__launched()) {
+        w->started = !settings;
+        log_unknown_settings();
+        return settings;
+    }
+    char why[256] = "";
+    if (settings) snprintf(why, sizeof why, "%s", sheaf_last_error());
+    sheaf__board_own();
+    if ((st = sheaf__watch_start())) return st;
+    if ((st = start_mpi(params.mpi_comm, initialized))) {
+        sheaf__watch_stop();
+        return st;
+    }
+    w->started = true;
+    if ((st = sheaf__control_start())) goto out;
+    if (settings) sheaf_set_error(settings, "%s", why);
+    if ((st = sheaf_world_agree(settings, "start"))) goto out;
+    if ((st = sheaf_world_agree(find_hosts(transport), "start"))) goto out;
+    if ((st = share_board())) goto out;
+    if ((st = sheaf__watch_connect())) goto out;
+    sheaf__set_locality(w->local_rank, w->local_size);
+    if (w->rank == 0) log_unknown_settings();
+out:
+    sheaf__leave();
+    return st;
+}
+
+/* The watch goes on until every rank has come out of MPI_Finalize. */
+static void leave_mpi(bool finalized) {
+    struct sheaf__world *w = sheaf__world();
+    sheaf__control_stop();
+    sheaf__enter(SHEAF_PHASE_FINALIZE, "MPI_Finalize", sheaf__time_ns());
+    if (!finalized) {
+        MPI_Comm_free(&w->control);
+        MPI_Comm_free(&w->data);
+        if (w->ends_mpi) MPI_Finalize();
+    }
+    sheaf__watch_farewell();
+}
+
+static void forget_world(void) {
+    struct sheaf__world *w = sheaf__world();
+    sheaf__watch_stop();
+    unshare_board();
+    free(w->host_of);
+    free(w->share_of);
+    free(w->host_name);
+    w->host_of = w->share_of = NULL;
+    w->host_name = NULL;
+}
+
+/* All ranks must be on the way out, or MPI_Finalize would wait for ever. */
+static bool meet_at_the_end(void) {
+    sheaf__enter(SHEAF_PHASE_FINALIZE, NULL, sheaf__time_ns());
+    if (!sheaf_world_barrier("finalize")) return true;
+    if (sheaf_world_reports_error()) /* no caller would hear of it */
+        sheaf_log(SHEAF_LOG_ERROR, "%s", sheaf_last_error());
+    return false;
+}
+
+void sheaf_world_finalize(void) {
+    struct sheaf__world *w = sheaf__world();
+    int finalized = 0;
+    if (!w->started) return;
+    sheaf__devices_free();
+    if (w->mpi) {
+        MPI_Finalized(&finalized);
+        if (finalized)
+            sheaf_log(SHEAF_LOG_WARN, "MPI_Finalize was called before sheaf_world_finalize");
+        if (!sheaf__has_failed(w) && (finalized || meet_at_the_end())) leave_mpi(finalized);
+        if (sheaf__has_failed(w))
+            sheaf__watch_leave_failed();
+        else
+            forget_world();
+    }
+    w->started = w->mpi = false;
+    w->ended = true;
+}

@@ -1,0 +1,160 @@
+/* The entry and the end of every collective: its check, its number, the comparison with the peers',
+ * the board, the records and the counters. */
+#include "comm/transport/call.h"
+
+#include <stdio.h>
+
+#include "comm/collectives/epilogue.h"
+#include "comm/transport/pending.h"
+#include "comm/diag/recorder.h"
+#include "comm/diag/events.h"
+
+enum { LATE_NOTE_BYTES = 16 * 1024 /* are copied into a slot within a microsecond */ };
+
+/* What a kind of collective moves. */
+static const struct kind {
+    size_t unit; /* bytes of what n and sizes count */
+    bool has_sizes, may_start;
+} kinds[] = {
+    [SHEAF_COMM_ALL_REDUCE] = {sizeof(float), false, true},
+    [SHEAF_COMM_ALL_GATHER] = {1, true, true},
+    [SHEAF_COMM_REDUCE_SCATTER] = {sizeof(float), true, true},
+    [SHEAF_COMM_BROADCAST] = {1, false, false},
+    [SHEAF_COMM_BARRIER] = {0, false, false},
+};
+static_assert(sizeof kinds / sizeof *kinds == SHEAF_COMM_KIND_COUNT, "describe every kind");
+
+enum sheaf_status sheaf__comm_check(const struct sheaf_comm *comm,
+                                    const struct sheaf_comm_call *call, size_t *bytes) {
+    *bytes = 0;
+    if (!call || call->size < sizeof *call || (unsigned)call->kind >= SHEAF_COMM_KIND_COUNT)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "collective: a call has its own size, and a kind below %d",
+                               SHEAF_COMM_KIND_COUNT);
+    const struct kind *k = &kinds[call->kind];
+    const char *name = sheaf_comm_kind_name(call->kind);
+    if (k->has_sizes && !call->sizes)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: the sizes of the blocks are missing",
+                               name);
+    if (call->kind == SHEAF_COMM_BROADCAST && comm && (call->root < 0 || call->root >= comm->n))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: there is no member %d", name, call->root);
+    bool fits = k->has_sizes || sheaf__mul_size(call->n, k->unit, bytes);
+    for (int m = 0; k->has_sizes && comm && m < comm->n && fits; m++) {
+        size_t block;
+        fits = sheaf__mul_size(call->sizes[m], k->unit, &block) &&
+               sheaf__add_size(*bytes, block, bytes);
+    }
+    return fits ? SHEAF_STATUS_SUCCESS
+                : sheaf_set_error(SHEAF_STATUS_INVALID, "%s: the sizes overflow", name);
+}
+
+bool sheaf__comm_may_start(enum sheaf_comm_kind kind) { return kinds[kind].may_start; }
+
+void sheaf__describe_call(const void *call, char *text, size_t size) {
+    const struct sheaf__call *c = call;
+    snprintf(text, size, "%s '%s' (node %u, %llu bytes, collective %llu)",
+             sheaf_comm_kind_name((enum sheaf_comm_kind)c->head.kind), c->tensor, c->head.node,
+             (unsigned long long)c->head.bytes, (unsigned long long)c->head.sequence);
+}
+
+enum sheaf_status sheaf__diverged(const struct sheaf__call *c, int rank,
+                                  const struct sheaf__head *theirs) {
+    char mine[256];
+    sheaf__describe_call(c, mine, sizeof mine);
+    const char *kind = theirs->kind < SHEAF_COMM_KIND_COUNT
+                           ? sheaf_comm_kind_name((enum sheaf_comm_kind)theirs->kind)
+                           : "something unknown";
+    return sheaf__fail(
+        SHEAF_STATUS_PEER,
+        "%s is in %s (node %u, %llu bytes, collective %llu) while %s is in %s%s; all "
+        "members must make the same calls in the same order",
+        sheaf__rank_text(rank), kind, theirs->node, (unsigned long long)theirs->bytes,
+        (unsigned long long)theirs->sequence, sheaf__rank_text(c->comm->rank_of[c->member]), mine,
+        theirs->extra != c->head.extra ? " with another root or other counts" : "");
+}
+
+struct sheaf__member *sheaf__find_member(const struct sheaf_comm *comm, int member) {
+    if (!comm || member < 0 || member >= comm->n || !comm->n_local) return NULL;
+    const int i = member - comm->local[0]; /* ranks do not decrease: local members are a run */
+    return i >= 0 && i < comm->n_local ? &comm->members[i] : NULL;
+}
+
+void sheaf__note_call(struct sheaf__call *c) {
+    const struct sheaf__head *h = &c->head;
+    c->start = sheaf__time_ns();
+    sheaf__enter_collective(h->kind, h->node, h->bytes, h->sequence, c->tensor, c->start);
+    sheaf__record_begin(c->comm->id, h->kind, h->node, h->bytes, h->sequence, c->tensor, c->start);
+}
+
+/* What members compare beside the size: the root, or a hash of all sizes. */
+static uint64_t extra_of(const struct sheaf_comm *comm, const struct sheaf_comm_call *call) {
+    if (kinds[call->kind].has_sizes)
+        return sheaf__hash(0, call->sizes, (size_t)comm->n * sizeof *call->sizes);
+    return call->kind == SHEAF_COMM_BROADCAST ? (uint64_t)call->root : 0;
+}
+
+enum sheaf_status sheaf__begin_call(struct sheaf__call *c, struct sheaf_comm *comm, int member,
+                                    const struct sheaf_comm_call *call, uint64_t bytes) {
+    struct sheaf__member *self = sheaf__find_member(comm, member);
+    if (!self)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: member %d is not driven by rank %d",
+                               sheaf_comm_kind_name(call->kind), member, sheaf_world_rank());
+    if (comm->n_hosts > 1 && comm->place[member] == 0) {
+        const enum sheaf_status st = sheaf__mpi_allowed(sheaf_comm_kind_name(call->kind));
+        if (st) return st;
+    }
+    struct sheaf__async *async = sheaf__async_here();
+    if (self->async && !async) {
+        const enum sheaf_status st = sheaf__async_settle(self->async);
+        if (st) return st;
+    }
+    if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
+    *c = (struct sheaf__call){
+        .comm = comm,
+        .self = self,
+        .member = member,
+        .place = comm->place[member],
+        .leader = comm->place[member] == 0,
+        .head = {.sequence = ++self->sequence,
+                 .bytes = bytes,
+                 .extra = extra_of(comm, call),
+                 .kind = (uint32_t)call->kind,
+                 .node = call->what.node},
+        .tensor = call->what.tensor ? call->what.tensor : "",
+        .async = async,
+    };
+    if (comm->n_here < 2 || comm->n_hosts > 1 || bytes > LATE_NOTE_BYTES) sheaf__note_call(c);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static void add(_Atomic uint64_t *counter, uint64_t value) {
+    /* one writer: no need for a locked addition */
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + value,
+                          memory_order_relaxed);
+}
+
+enum sheaf_status sheaf__end_call(const struct sheaf__call *c, enum sheaf_status st,
+                                  uint64_t bytes) {
+    if (st) return st;
+    const uint64_t elsewhere = c->then ? c->then->took_ns : 0,
+                   took = sheaf__time_ns() - c->start - elsewhere;
+    add(&c->self->stats[c->head.kind].count, 1);
+    add(&c->self->stats[c->head.kind].bytes, bytes);
+    add(&c->self->stats[c->head.kind].time_ns, took);
+    add(&c->self->stats[c->head.kind].wait_ns, c->wait_ns);
+    if (c->async) add(&c->self->stats[c->head.kind].hidden_ns, sheaf__async_hidden(c->start, took));
+    sheaf__record_end(c->wait_ns, took);
+    sheaf__trace(SHEAF__TRACE_WAIT, c->tensor, c->start, c->wait_ns < took ? c->wait_ns : took);
+    sheaf__trace(SHEAF__TRACE_WIRE, c->tensor, c->start + c->wait_ns,
+                 took > c->wait_ns ? took - c->wait_ns : 0);
+    sheaf__leave();
+    return st;
+}
+
+enum sheaf_status sheaf__finished(struct sheaf__call *c, size_t end) {
+    if (!c->then || !end) return SHEAF_STATUS_SUCCESS;
+    const uint64_t begin = sheaf__time_ns();
+    const enum sheaf_status st = c->then->ready(c->then->user, end);
+    c->then->took_ns += sheaf__time_ns() - begin;
+    return st;
+}

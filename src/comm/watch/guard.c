@@ -1,0 +1,447 @@
+/* The guard's thread, and what it does when a job fails.
+ *
+ * Invariant: the thread never takes a lock that the main thread may hold while it waits for MPI,
+ * and calls nothing that can block. */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/diag/recorder.h"
+#include "comm/watch/watch.h"
+#include "comm/watch/watch_impl.h"
+#include "comm/world/world.h"
+#include "sheaf/log.h"
+
+enum { TICK_MS = 100, STATUS_FAILED = 1 };
+enum {
+    /* After a failure, for the rank that reports it to speak first: several times as long as that
+     * rank takes to be told that it may. The launcher mostly cuts it short. */
+    GRACE_MS = 3000,
+    TOLD_MS = 300, /* for what it said to arrive */
+};
+static const uint64_t BEAT_NS = 250000000; /* between signs of life */
+/* Hosts notice the same thing at about one time. The one of rank 0 decides which host reports: the
+ * first to ask, or itself. Others wait so long for its answer; if it is out of reach, they wait
+ * whether a lower rank reports. */
+static const uint64_t ANSWER_NS = 1500000000;
+static const uint64_t LISTEN_NS = 500000000;
+static const uint64_t SPREAD_NS = 1800000000; /* the longest that a main thread waits for that */
+static const uint64_t FORCE_NS = 3000000000u; /* for a main thread to come back from where it is */
+static const uint64_t SILENT_NS = 1500000000; /* after a failure, who is silent so long is stuck */
+static const uint64_t TORN_NS = 1000000000;   /* for the text of a record */
+static const uint64_t AWAY_NS = 2000000000;   /* without a tick: the process was stopped */
+
+static struct {
+    pthread_t thread;
+    bool runs;
+    int wake;
+    int *pidfds, *ranks, n_pidfds; /* of the other ranks of the share group */
+    _Atomic bool watching, stop, leaving, spread, farewell;
+    _Atomic bool farewell_sent;
+    bool forced;        /* the time for the main thread to come back is over */
+    uint64_t failed_at; /* 0: not yet */
+    uint64_t torn_at;   /* the record was taken, but has no text */
+    uint64_t last_tick, last_beat;
+} guard = {.wake = -1};
+
+static bool watching(void) { return atomic_load(&guard.watching); }
+
+static void kick(void) {
+    const uint64_t one = 1;
+    if (guard.wake >= 0 && write(guard.wake, &one, sizeof one) < 0) return; /* it is full: awake */
+}
+
+static bool claim(bool last) {
+    const bool mine = sheaf__report_claim(SHEAF__TELLER_MAIN, watching(), last);
+    if (mine) kick(); /* other hosts are to know */
+    return mine;
+}
+
+static void tell(bool last) {
+    if (sheaf__report_tell(watching(), last)) kick();
+}
+
+/* ---- what the guard notices ---- */
+
+static void check_deaths(const struct pollfd *fds) {
+    for (int i = 0; i < guard.n_pidfds; i++) {
+        if (guard.pidfds[i] < 0 || !fds[i].revents) continue;
+        close(guard.pidfds[i]);
+        guard.pidfds[i] = -1;
+        if (atomic_load(&sheaf__line(guard.ranks[i])->left)) continue;
+        if (sheaf__has_failed(sheaf__world())) continue; /* on its way out as we are */
+        sheaf__notice_lost(guard.ranks[i], "has died (it was killed or ended without notice)");
+    }
+}
+
+static void check_silence(uint64_t now, bool forgive) {
+    const uint64_t limit = sheaf__world()->heartbeat_ns;
+    sheaf__heartbeat_check(now, limit, forgive);
+    for (int i = 0; i < guard.n_pidfds; i++) {
+        struct sheaf__line *l = sheaf__line(guard.ranks[i]);
+        if (forgive) atomic_store_explicit(&l->heard_ns, now, memory_order_relaxed);
+        const uint64_t heard = atomic_load_explicit(&l->heard_ns, memory_order_relaxed);
+        if (guard.pidfds[i] < 0 || atomic_load(&l->left) || now < heard + limit) continue;
+        sheaf__notice_lost(guard.ranks[i],
+                           "has not run for %.1f s, so it is stopped or starved "
+                           "(SHEAF_TIMEOUT_HEARTBEAT_MS)",
+                           (double)(now - heard) * 1e-9);
+    }
+}
+
+/* Before MPI knows the rank, the launcher's variables do. */
+static void name_self(char *text, size_t size) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"};
+    const char *rank = NULL;
+    char host[SHEAF__HOST_NAME_BYTES] = "";
+    for (size_t i = 0; i < sizeof names / sizeof *names && !rank; i++) rank = getenv(names[i]);
+    gethostname(host, sizeof host - 1);
+    if (watching() || !rank)
+        snprintf(text, size, "%s", sheaf__rank_text(sheaf__world()->rank));
+    else
+        snprintf(text, size, "rank %.9s (%s)", rank, host);
+}
+
+/* The main thread's own phase. Waits in collectives have deadlines of their own, which end first.
+ */
+static void check_phase(uint64_t now) {
+    const struct sheaf__world *w = sheaf__world();
+    const struct sheaf__line *l = watching() ? sheaf__line(w->rank) : sheaf__line_alone();
+    const enum sheaf_phase phase =
+        (enum sheaf_phase)atomic_load_explicit(&l->phase, memory_order_relaxed);
+    const uint64_t since = atomic_load_explicit(&l->since_ns, memory_order_relaxed);
+    if (phase == SHEAF_PHASE_IDLE || phase >= SHEAF_PHASE_COUNT) return;
+    const uint64_t limit = w->limit_ns[phase];
+    const bool waits = phase == SHEAF_PHASE_COLLECTIVE ||
+                       atomic_load_explicit(&l->kind, memory_order_relaxed) == SHEAF__KIND_EXCHANGE;
+    const uint64_t more = phase == SHEAF_PHASE_START ? FORCE_NS / 3 : limit;
+    if (now < since + limit + (waits ? more : 0)) return;
+    struct sheaf__activity a;
+    char what[160];
+    sheaf__read(l, &a);
+    if (a.phase != phase) return;
+    sheaf__activity_text(&a, what, sizeof what);
+    char who[SHEAF__HOST_NAME_BYTES + 32];
+    name_self(who, sizeof who);
+    sheaf__notice("%s: %s has not ended for %.1f s; if it is only slow, raise %s", who, what,
+                  (double)(now - since) * 1e-9, sheaf__phase_setting(phase));
+}
+
+/* A rank that was killed while it wrote the record has left it without a text. */
+static void check_record(uint64_t now) {
+    if (!sheaf__has_failed(sheaf__world())) {
+        guard.torn_at = 0;
+        return;
+    }
+    if (!guard.torn_at) guard.torn_at = now;
+    if (now < guard.torn_at + TORN_NS || !sheaf__record_release()) return;
+    sheaf__notice("a rank of host %s was lost while it reported a failure",
+                  sheaf_world_host_name(sheaf__world()->rank));
+}
+
+/* ---- after a failure ---- */
+
+static int place_of(int rank) {
+    const struct sheaf__world *w = sheaf__world();
+    int place = 0;
+    for (int r = 0; r < rank; r++) place += w->share_of[r] == w->share_of[rank];
+    return place;
+}
+
+static bool is_silent(int i, uint64_t now) {
+    const struct sheaf__line *l = sheaf__line(guard.ranks[i]);
+    return guard.pidfds[i] >= 0 && !atomic_load(&l->left) &&
+           now > atomic_load_explicit(&l->heard_ns, memory_order_relaxed) + SILENT_NS;
+}
+
+static void dump_records(uint64_t now) {
+    const int me = sheaf__world()->rank;
+    if (!watching()) return;
+    sheaf__recorder_dump(me, place_of(me));
+    for (int i = 0; i < guard.n_pidfds; i++)
+        if (guard.pidfds[i] < 0 || is_silent(i, now))
+            sheaf__recorder_dump(guard.ranks[i], place_of(guard.ranks[i]));
+}
+
+/* A rank of this host that is stopped cannot end by itself. */
+static void end_silent_ranks(uint64_t now) {
+    for (int i = 0; i < guard.n_pidfds; i++)
+        if (is_silent(i, now)) syscall(SYS_pidfd_send_signal, guard.pidfds[i], SIGKILL, NULL, 0);
+}
+
+/* Is a rank lost that cannot exit on its own, or may the launcher leave ranks running? */
+static bool needs_abort(uint64_t now) {
+    if (!watching() || sheaf__launcher_recovers()) return true;
+    if (sheaf__heartbeat_lost(now, SILENT_NS)) return true;
+    for (int i = 0; i < guard.n_pidfds; i++)
+        if (is_silent(i, now)) return true;
+    return false;
+}
+
+/* The main thread has not come back. */
+static void force_exit(uint64_t now) {
+    dump_records(now);
+    tell(true);
+    /* the launcher passes the message on, others see that it was told */
+    sheaf__nap(500000000);
+    if (!sheaf__world()->may_exit) return;
+    sheaf__launcher_remove_names();
+    end_silent_ranks(now);
+    if (needs_abort(now)) sheaf__launcher_abort(STATUS_FAILED);
+    sheaf__speaker_hold();
+    _exit(STATUS_FAILED);
+}
+
+/* Is it known which host speaks? */
+static bool is_settled(uint64_t now) {
+    const struct sheaf__world *w = sheaf__world();
+    const struct sheaf__failure *f = w->failure;
+    if (!w->share_of || w->share_of[w->rank] == 0) return true;
+    if (atomic_load(&f->permit) || atomic_load(&f->outranked) || atomic_load(&f->told)) return true;
+    const bool ask = w->share_of[f->origin] == w->share_of[w->rank];
+    const bool reached = ask && sheaf__heartbeat_ask(f->origin, f->text);
+    if (now < guard.failed_at + (reached ? ANSWER_NS : LISTEN_NS)) return false;
+    if (atomic_load(&f->lower)) atomic_store(&w->failure->outranked, 1);
+    return true;
+}
+
+static void on_failure(uint64_t now) {
+    const struct sheaf__world *w = sheaf__world();
+    if (!guard.failed_at) {
+        guard.failed_at = now;
+        /* not only the rank that took the record: it may lack a connection that this rank has */
+        if (w->share_of && w->share_of[w->failure->origin] == w->share_of[w->rank])
+            sheaf__heartbeat_alarm(w->failure->origin, w->failure->text);
+        dump_records(now);
+        if (w->may_exit) sheaf__launcher_remove_names();
+        sheaf__record_tell_host();
+    }
+    if (is_settled(now)) {
+        atomic_store(&guard.spread, true);
+        if (sheaf__noticed()) tell(false);
+    }
+    const enum sheaf_phase phase = sheaf__phase();
+    const uint64_t limit = phase == SHEAF_PHASE_IDLE || atomic_load(&guard.leaving)
+                               ? w->limit_ns[SHEAF_PHASE_FINALIZE]
+                               : FORCE_NS;
+    if (now >= guard.failed_at + limit && !guard.forced) {
+        guard.forced = true;
+        force_exit(now);
+    }
+}
+
+/* ---- the thread ---- */
+
+/* fds: what was polled for the watch; NULL before it, even if it has begun since. */
+static void tick(const struct pollfd *fds, uint64_t now) {
+    if (fds) {
+        const struct sheaf__world *w = sheaf__world();
+        const bool away = now - guard.last_tick > w->heartbeat_ns / 2;
+        atomic_store_explicit(&sheaf__line(w->rank)->heard_ns, now, memory_order_relaxed);
+        sheaf__heartbeat_serve(fds + 1 + guard.n_pidfds, now);
+        check_deaths(fds + 1);
+        if (now >= guard.last_beat + BEAT_NS || guard.failed_at) {
+            sheaf__heartbeat_beat();
+            guard.last_beat = now;
+        }
+        const int told = atomic_load(&w->failure->told) - 1;
+        /* not only its own; and again, for a frame may be dropped */
+        if (told >= 0 && w->share_of[told] == w->share_of[w->rank]) sheaf__heartbeat_told();
+        check_silence(now, away);
+    }
+    if (!fds && now > guard.last_tick + AWAY_NS) /* it is not late by that */
+        atomic_fetch_add_explicit(&sheaf__line_alone()->since_ns, now - guard.last_tick,
+                                  memory_order_relaxed);
+    guard.last_tick = now;
+    if (!sheaf__has_failed(sheaf__world())) check_phase(now);
+    if (sheaf__report_has_text())
+        on_failure(now);
+    else
+        check_record(now);
+}
+
+static void *run(void *arg) {
+    struct pollfd *fds = NULL, one = {.fd = guard.wake, .events = POLLIN};
+    (void)arg;
+    while (!atomic_load(&guard.stop)) {
+        const bool met = watching();
+        const int n = met ? 1 + guard.n_pidfds + sheaf__heartbeat_fds(NULL) : 1;
+        if (met && !fds) fds = calloc((size_t)n, sizeof *fds);
+        struct pollfd *at = met && fds ? fds : &one;
+        at[0] = one;
+        for (int i = 0; at == fds && i < guard.n_pidfds; i++)
+            at[1 + i] = (struct pollfd){.fd = guard.pidfds[i], .events = POLLIN};
+        if (at == fds) sheaf__heartbeat_fds(fds + 1 + guard.n_pidfds);
+        if (poll(at, at == fds ? (nfds_t)n : 1, TICK_MS) < 0 && errno != EINTR)
+            sheaf__nap(10000000);
+        uint64_t count;
+        if (at[0].revents && read(guard.wake, &count, sizeof count) < 0) sheaf__nap(1000000);
+        if (atomic_load(&guard.farewell) && !atomic_load(&guard.farewell_sent)) {
+            sheaf__heartbeat_farewell();
+            atomic_store(&guard.farewell_sent, true);
+        }
+        if (!met || fds) tick(met ? fds : NULL, sheaf__time_ns());
+    }
+    free(fds);
+    return NULL;
+}
+
+/* After this rank took the record: tells other hosts, and returns when a lower rank that reports a
+ * failure of its own has been heard. Any thread. */
+static void spread(void) {
+    if (!guard.runs || !watching()) return;
+    kick();
+    const uint64_t end = sheaf__time_ns() + SPREAD_NS;
+    while (!atomic_load(&guard.spread) && sheaf__time_ns() < end) {
+        sheaf__nap(1000000);
+    }
+}
+
+static enum sheaf_status start_thread(void) {
+    sigset_t all, before;
+    guard.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (guard.wake < 0)
+        return sheaf_set_error(SHEAF_STATUS_FAILED, "start: no descriptor for the guard: %s",
+                               strerror(errno));
+    guard.last_tick = sheaf__time_ns();
+    sigfillset(&all); /* signals are the main thread's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int code = pthread_create(&guard.thread, NULL, run, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    guard.runs = code == 0;
+    return guard.runs ? SHEAF_STATUS_SUCCESS
+                      : sheaf_set_error(SHEAF_STATUS_FAILED, "start: no thread for the guard: %s",
+                                        strerror(code));
+}
+
+static enum sheaf_status watch_neighbours(void) {
+    const struct sheaf__world *w = sheaf__world();
+    const int64_t pid = getpid();
+    int64_t *pids = calloc((size_t)w->size, sizeof *pids);
+    guard.pidfds = calloc((size_t)w->size, sizeof *guard.pidfds);
+    guard.ranks = calloc((size_t)w->size, sizeof *guard.ranks);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!pids || !guard.pidfds || !guard.ranks)
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
+    if ((st = sheaf_world_agree(st, "start"))) goto out;
+    if ((st = sheaf_world_all_gather(&pid, sizeof pid, pids, "process numbers"))) goto out;
+    for (int r = 0; r < w->size; r++) {
+        if (r == w->rank || w->share_of[r] != w->share_of[w->rank]) continue;
+        /* an old kernel has no pidfd: deaths then show as silence */
+        const int fd = (int)syscall(SYS_pidfd_open, (pid_t)pids[r], 0);
+        if (fd < 0 && errno != ENOSYS)
+            st = sheaf_set_error(SHEAF_STATUS_PEER, "start: %s (process %lld) has died",
+                                 sheaf__rank_text(r), (long long)pids[r]);
+        guard.ranks[guard.n_pidfds] = r;
+        guard.pidfds[guard.n_pidfds++] = fd;
+    }
+    st = sheaf_world_agree(st, "start");
+    const uint64_t now = sheaf__time_ns();
+    for (int i = 0; i < guard.n_pidfds; i++)
+        atomic_store_explicit(&sheaf__line(guard.ranks[i])->heard_ns, now, memory_order_relaxed);
+    if (!st) atomic_store(&guard.watching, true);
+    kick();
+out:
+    free(pids);
+    return st;
+}
+
+static void stop_thread(void) {
+    if (!guard.runs) return;
+    atomic_store(&guard.stop, true);
+    kick();
+    pthread_join(guard.thread, NULL);
+    for (int i = 0; i < guard.n_pidfds; i++)
+        if (guard.pidfds[i] >= 0) close(guard.pidfds[i]);
+    free(guard.pidfds);
+    free(guard.ranks);
+    close(guard.wake);
+    guard.pidfds = guard.ranks = NULL;
+    guard.n_pidfds = 0;
+    guard.wake = -1;
+    guard.runs = false;
+    atomic_store(&guard.watching, false);
+}
+
+static bool all_left(void) {
+    for (int i = 0; i < guard.n_pidfds; i++)
+        if (!atomic_load(&sheaf__line(guard.ranks[i])->left)) return false;
+    return atomic_load(&guard.farewell_sent) && sheaf__heartbeat_all_left();
+}
+
+void sheaf__watch_farewell(void) {
+    const uint64_t end = sheaf__time_ns() + sheaf__world()->limit_ns[SHEAF_PHASE_FINALIZE];
+    atomic_store(&sheaf__line(sheaf__world()->rank)->left, 1);
+    atomic_store(&guard.farewell, true);
+    kick();
+    while (!all_left() && !sheaf__has_failed(sheaf__world()) && sheaf__time_ns() < end)
+        sheaf__nap(200000);
+}
+
+enum sheaf_status sheaf__watch_start(void) {
+    const enum sheaf_status st = start_thread();
+    if (!st) sheaf__record_spread_by(spread);
+    return st;
+}
+
+enum sheaf_status sheaf__watch_connect(void) {
+    const enum sheaf_status st = sheaf__heartbeat_start();
+    return st ? st : watch_neighbours();
+}
+
+void sheaf__watch_stop(void) {
+    stop_thread();
+    sheaf__heartbeat_stop();
+}
+
+bool sheaf_world_reports_error(void) {
+    const struct sheaf__world *w = sheaf__world();
+    if (w->size == 1) return true;
+    /* ranks that do not share a record yet go by what they agreed on */
+    if (w->failure == &sheaf__own_failure && w->reporter >= 0) return w->reporter == w->rank;
+    if (sheaf__has_failed(w)) {
+        const struct sheaf__failure *f = sheaf__failure_record();
+        return f && f->origin == w->rank && !atomic_load(&f->outranked) && !sheaf__noticed() &&
+               claim(false);
+    }
+    return w->reporter < 0 || w->reporter == w->rank;
+}
+
+/* If the rank that was to print the failure does not: another of its host does, or of rank 0's,
+ * which let it. */
+static void tell_for_origin(void) {
+    const struct sheaf__world *w = sheaf__world();
+    for (int ms = 0; ms < GRACE_MS && !atomic_load(&w->failure->told); ms += 10)
+        sheaf__nap(10000000);
+    const struct sheaf__failure *f = sheaf__failure_record();
+    if (!f) return;
+    const int host = w->share_of[w->rank];
+    const bool here = w->share_of[f->origin] == host;
+    if ((here || host == 0) && !atomic_load(&f->outranked) && claim(true))
+        sheaf_log(SHEAF_LOG_ERROR, "%s%s%s", here ? "" : sheaf__rank_text(f->origin),
+                  here ? "" : " reports: ", f->text);
+}
+
+void sheaf__watch_leave_failed(void) {
+    atomic_store(&guard.leaving, true);
+    if (!sheaf_world_reports_error() && sheaf__world()->failure != &sheaf__own_failure)
+        tell_for_origin();
+    sheaf__nap(TOLD_MS * 1000000u);
+    sheaf__record_tell_host();
+    if (guard.runs && sheaf__world()->may_exit) {
+        const uint64_t now = sheaf__time_ns();
+        sheaf__launcher_remove_names();
+        end_silent_ranks(now);
+        if (sheaf__has_failed(sheaf__world()) && needs_abort(now))
+            sheaf__launcher_abort(STATUS_FAILED);
+        sheaf__speaker_hold();
+    }
+    stop_thread(); /* connections end with the process */
+}

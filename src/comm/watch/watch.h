@@ -1,0 +1,23 @@
+/* The watch over the other ranks, as start.c uses it. A thread of each rank (guard.c) sees ranks of
+ * this host die, hears those of others (links.c), ends waits that have no end of their own, and
+ * tells all ranks of a failure. The data plane does not know it: it learns of failures from the
+ * record (world.h). All calls from the main thread. */
+#ifndef SHEAF_COMM_WATCH_H
+#define SHEAF_COMM_WATCH_H
+
+#include "sheaf/status.h"
+
+/* Starts the thread; before MPI starts, which may take as long as SHEAF_PHASE_START. */
+enum sheaf_status sheaf__watch_start(void);
+/* Collective: from here on the other ranks are watched. */
+enum sheaf_status sheaf__watch_connect(void);
+/* At the very end: tells the others that this rank need not be missed, and waits until they have
+ * said so too, have failed, or the time to finalize is over. */
+void sheaf__watch_farewell(void);
+/* The way out after a failure: one rank prints it, the others give it the time; what the job would
+ * leave is removed, ranks that cannot end themselves are ended. */
+void sheaf__watch_leave_failed(void);
+/* Ends the thread and the connections; may be called without a start. */
+void sheaf__watch_stop(void);
+
+#endif

@@ -1,0 +1,310 @@
+/* Control messages: small exchanges between all ranks, for set-up and for the one token a step.
+ *
+ * Every exchange is point-to-point and direct. A message opens with a header that says which call
+ * its sender is in; two ranks in different calls become an error that names both, never a hang or
+ * mixed data. Up to INLINE_BYTES travel with the header, more in a second message after the headers
+ * have matched. No allocation after the start. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "comm/world/world.h"
+
+enum {
+    INLINE_BYTES = 4096,
+    MAX_BYTES = 1 << 30, /* a count of MPI is an int */
+    TAG_FRAME = 1,
+    TAG_PAYLOAD = 2,
+    MAGIC = 0x43484153, /* "SAHC" */
+    /* header: magic 4, kind 4, sequence 8, bytes 8, what as text */
+    H_MAGIC = 0,
+    H_KIND = 4,
+    H_SEQ = 8,
+    H_SIZE = 16,
+    H_WHAT = 24,
+    WHAT_BYTES = 40,
+    HEADER_BYTES = H_WHAT + WHAT_BYTES,
+    FRAME_BYTES = HEADER_BYTES + INLINE_BYTES,
+};
+
+enum kind { BARRIER, BROADCAST, ALL_GATHER, AGREE, KIND_COUNT };
+static const char *const kind_names[] = {"barrier", "broadcast", "all_gather", "agree"};
+static_assert(sizeof kind_names / sizeof *kind_names == KIND_COUNT, "a name for each kind");
+
+static struct {
+    uint64_t sequence;
+    uint8_t *out, *in; /* FRAME_BYTES; [size][FRAME_BYTES] */
+    MPI_Request *requests;
+    MPI_Status *statuses;
+    int *peers;
+} control;
+
+/* One exchange. send_to / take_from: which other ranks. */
+struct exchange {
+    enum kind kind;
+    const char *what;
+    int root; /* of a broadcast, else -1 */
+    const void *send;
+    size_t send_size;
+    uint8_t *recv;       /* block of rank r at offset given by sizes */
+    const size_t *sizes; /* [size], or NULL: send_size each; of a broadcast: the one block */
+};
+
+static void describe(const void *user, char *text, size_t size) {
+    const struct exchange *e = user;
+    snprintf(text, size, "%s '%s'", kind_names[e->kind], e->what);
+}
+
+enum sheaf_status sheaf__control_start(void) {
+    const size_t n = (size_t)sheaf__world()->size;
+    control.out = calloc(1, FRAME_BYTES);
+    control.in = calloc(n, FRAME_BYTES);
+    control.requests = calloc(2 * n, sizeof *control.requests);
+    control.statuses = calloc(2 * n, sizeof *control.statuses);
+    control.peers = calloc(2 * n, sizeof *control.peers);
+    if (control.out && control.in && control.requests && control.statuses && control.peers)
+        return SHEAF_STATUS_SUCCESS;
+    sheaf__control_stop();
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
+}
+
+void sheaf__control_stop(void) {
+    free(control.out);
+    free(control.in);
+    free(control.requests);
+    free(control.statuses);
+    free(control.peers);
+    memset(&control, 0, sizeof control);
+}
+
+static bool sends(const struct exchange *e, int me) { return e->root < 0 || e->root == me; }
+static bool takes(const struct exchange *e, int me, int from) {
+    return from != me && (e->root < 0 || e->root == from);
+}
+
+static size_t block_size(const struct exchange *e, int rank) {
+    return e->sizes ? e->sizes[rank] : e->send_size;
+}
+
+static size_t block_offset(const struct exchange *e, int rank) {
+    if (e->root >= 0) return 0;
+    if (!e->sizes) return (size_t)rank * e->send_size;
+    size_t at = 0;
+    for (int r = 0; r < rank; r++) at += e->sizes[r];
+    return at;
+}
+
+static void write_header(const struct exchange *e) {
+    memset(control.out, 0, HEADER_BYTES);
+    sheaf__put_le(control.out + H_MAGIC, MAGIC, 4);
+    sheaf__put_le(control.out + H_KIND, (uint64_t)e->kind, 4);
+    sheaf__put_le(control.out + H_SEQ, control.sequence, 8);
+    sheaf__put_le(control.out + H_SIZE, e->send_size, 8);
+    snprintf((char *)control.out + H_WHAT, WHAT_BYTES, "%s", e->what);
+}
+
+/* The header of `from` against what this rank is doing. */
+static enum sheaf_status check_header(const struct exchange *e, int from, int count) {
+    const uint8_t *h = control.in + (size_t)from * FRAME_BYTES;
+    const size_t size = block_size(e, from);
+    char theirs[WHAT_BYTES] = {0};
+    uint64_t kind = KIND_COUNT, sequence = 0, bytes = 0;
+    if (count >= HEADER_BYTES) {
+        kind = sheaf__get_le(h + H_KIND, 4);
+        sequence = sheaf__get_le(h + H_SEQ, 8);
+        bytes = sheaf__get_le(h + H_SIZE, 8);
+        memcpy(theirs, h + H_WHAT, WHAT_BYTES - 1);
+    }
+    if (count < HEADER_BYTES || sheaf__get_le(h + H_MAGIC, 4) != MAGIC || kind >= KIND_COUNT)
+        return sheaf__fail(SHEAF_STATUS_PEER,
+                           "%s '%s': %s sent %d bytes that are not a message of sheaf",
+                           kind_names[e->kind], e->what, sheaf__rank_text(from), count);
+    if (kind != (uint64_t)e->kind || sequence != control.sequence || bytes != size ||
+        strncmp(theirs, (const char *)control.out + H_WHAT, WHAT_BYTES))
+        return sheaf__fail(SHEAF_STATUS_PEER,
+                           "%s is in %s '%s' (step %llu, %llu bytes) while %s is in %s '%s' (step "
+                           "%llu, %zu bytes); all ranks must make the same calls in the same order",
+                           sheaf__rank_text(from), kind_names[kind], theirs,
+                           (unsigned long long)sequence, (unsigned long long)bytes,
+                           sheaf__rank_text(sheaf__world()->rank), kind_names[e->kind], e->what,
+                           (unsigned long long)control.sequence, size);
+    const size_t with_header = size <= INLINE_BYTES ? size : 0;
+    if ((size_t)count != HEADER_BYTES + with_header)
+        return sheaf__fail(SHEAF_STATUS_PEER, "%s '%s': a message of %s has %d bytes, not %zu",
+                           kind_names[e->kind], e->what, sheaf__rank_text(from), count,
+                           HEADER_BYTES + with_header);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Posts one round: frames, or the payloads that were too large for them. Returns the number of
+ * requests; receives first. *code is MPI's. */
+static int post(const struct exchange *e, bool payloads, int *code) {
+    struct sheaf__world *w = sheaf__world();
+    int n = 0, rc = MPI_SUCCESS;
+    for (int r = 0; r < w->size && !rc; r++) {
+        const size_t size = takes(e, w->rank, r) ? block_size(e, r) : 0;
+        if (!takes(e, w->rank, r) || (payloads && size <= INLINE_BYTES)) continue;
+        control.peers[n] = r;
+        rc = payloads ? MPI_Irecv(e->recv + block_offset(e, r), (int)size, MPI_BYTE, r, TAG_PAYLOAD,
+                                  w->control, &control.requests[n])
+                      : MPI_Irecv(control.in + (size_t)r * FRAME_BYTES, FRAME_BYTES, MPI_BYTE, r,
+                                  TAG_FRAME, w->control, &control.requests[n]);
+        n += !rc;
+    }
+    const bool with_header = e->send_size <= INLINE_BYTES;
+    const size_t frame = HEADER_BYTES + (with_header ? e->send_size : 0);
+    for (int i = 1; i < w->size && !rc; i++) {
+        const int r = (w->rank + i) % w->size;
+        if (!sends(e, w->rank) || (payloads && with_header)) continue;
+        control.peers[n] = r;
+        rc = payloads ? MPI_Isend(e->send, (int)e->send_size, MPI_BYTE, r, TAG_PAYLOAD, w->control,
+                                  &control.requests[n])
+                      : MPI_Isend(control.out, (int)frame, MPI_BYTE, r, TAG_FRAME, w->control,
+                                  &control.requests[n]);
+        n += !rc;
+    }
+    *code = rc;
+    return n;
+}
+
+/* An exchange may take as long as the phase in which it is made. */
+static enum sheaf_phase limit_of(enum sheaf_phase outer) {
+    return outer == SHEAF_PHASE_START || outer == SHEAF_PHASE_LOAD || outer == SHEAF_PHASE_FINALIZE
+               ? outer
+               : SHEAF_PHASE_COLLECTIVE;
+}
+
+static enum sheaf_status round_trip(const struct exchange *e, bool payloads, uint64_t start,
+                                    enum sheaf_phase outer) {
+    int code;
+    sheaf__mpi_lock();
+    const int n = post(e, payloads, &code);
+    sheaf__mpi_unlock();
+    if (code) return sheaf__mpi_check(code, e->what);
+    const struct sheaf__mpi_wait wait = {
+        .requests = control.requests,
+        .statuses = control.statuses,
+        .peers = control.peers,
+        .n = n,
+        .start = start,
+        .deadline = start + sheaf__world()->limit_ns[limit_of(outer)],
+        .setting = outer == limit_of(outer) ? sheaf__phase_setting(outer) : NULL,
+        .describe = describe,
+        .user = e,
+    };
+    return sheaf__mpi_wait_all(&wait);
+}
+
+static enum sheaf_status exchange_in(const struct exchange *e, enum sheaf_phase outer) {
+    struct sheaf__world *w = sheaf__world();
+    control.sequence++;
+    write_header(e);
+    if (e->send_size && e->send_size <= INLINE_BYTES && sends(e, w->rank))
+        memcpy(control.out + HEADER_BYTES, e->send, e->send_size);
+    const uint64_t start = sheaf__time_ns();
+    enum sheaf_status st = round_trip(e, false, start, outer);
+    if (st) return st;
+
+    int i = 0;
+    bool more = sends(e, w->rank) && e->send_size > INLINE_BYTES;
+    for (int r = 0; r < w->size; r++) {
+        if (!takes(e, w->rank, r)) continue;
+        int count = 0;
+        MPI_Get_count(&control.statuses[i++], MPI_BYTE, &count);
+        if ((st = check_header(e, r, count))) return st;
+        const size_t size = block_size(e, r);
+        if (size > INLINE_BYTES)
+            more = true;
+        else if (size)
+            memcpy(e->recv + block_offset(e, r),
+                   control.in + (size_t)r * FRAME_BYTES + HEADER_BYTES, size);
+    }
+    return more ? round_trip(e, true, start, outer) : SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status exchange(const struct exchange *e) {
+    struct sheaf__world *w = sheaf__world();
+    if (sheaf__has_failed(w)) return sheaf__report_failure();
+    for (int r = 0; r < w->size; r++)
+        if (block_size(e, r) > MAX_BYTES)
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "%s '%s': %zu bytes are too many for a control message",
+                                   kind_names[e->kind], e->what, block_size(e, r));
+    if (w->size == 1) return SHEAF_STATUS_SUCCESS;
+    if (!w->mpi || !control.out)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "%s '%s': the world has ended",
+                               kind_names[e->kind], e->what);
+
+    char what[SHEAF__NAME_BYTES];
+    describe(e, what, sizeof what);
+    const enum sheaf_status allowed = sheaf__mpi_allowed(what);
+    if (allowed) return allowed;
+    const enum sheaf_phase outer = sheaf__enter_exchange(what, sheaf__time_ns());
+    const enum sheaf_status st = exchange_in(e, outer);
+    sheaf__leave_exchange(outer);
+    return st;
+}
+
+enum sheaf_status sheaf_world_barrier(const char *what) {
+    return exchange(&(struct exchange){.kind = BARRIER, .what = what ? what : "", .root = -1});
+}
+
+enum sheaf_status sheaf_world_broadcast(void *data, size_t size, int root, const char *what) {
+    if (root < 0 || root >= sheaf_world_size())
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "broadcast '%s': there is no rank %d",
+                               what ? what : "", root);
+    return exchange(&(struct exchange){.kind = BROADCAST,
+                                       .what = what ? what : "",
+                                       .root = root,
+                                       .send = data,
+                                       .send_size = size,
+                                       .recv = data});
+}
+
+static enum sheaf_status gather(enum kind kind, const void *send, size_t size, void *recv,
+                                const size_t *sizes, const char *what) {
+    const struct exchange e = {.kind = kind,
+                               .what = what ? what : "",
+                               .root = -1,
+                               .send = send,
+                               .send_size = size,
+                               .recv = recv,
+                               .sizes = sizes};
+    const enum sheaf_status st = exchange(&e);
+    if (!st && size) memmove(e.recv + block_offset(&e, sheaf_world_rank()), send, size);
+    return st;
+}
+
+enum sheaf_status sheaf_world_all_gather(const void *send, size_t size, void *recv,
+                                         const char *what) {
+    return gather(ALL_GATHER, send, size, recv, NULL, what);
+}
+
+enum sheaf_status sheaf_world_all_gather_v(const void *send, void *recv, const size_t *sizes,
+                                           const char *what) {
+    return gather(ALL_GATHER, send, sizes[sheaf_world_rank()], recv, sizes, what);
+}
+
+enum sheaf_status sheaf_world_agree(enum sheaf_status mine, const char *what) {
+    enum { STATUS_BYTES = 4, TEXT_BYTES = 764, VOTE_BYTES = STATUS_BYTES + TEXT_BYTES };
+    struct sheaf__world *w = sheaf__world();
+    if (w->size == 1 && !sheaf__has_failed(w)) return mine;
+    uint8_t vote[VOTE_BYTES] = {0};
+    uint8_t *votes = malloc((size_t)w->size * VOTE_BYTES);
+    sheaf__put_le(vote, (uint32_t)mine, STATUS_BYTES);
+    if (mine)
+        snprintf((char *)vote + STATUS_BYTES, TEXT_BYTES, "%s",
+                 sheaf_last_error()[0] ? sheaf_last_error() : sheaf_status_to_string(mine));
+    if (!votes) return sheaf__fail(SHEAF_STATUS_ALLOC_FAILED, "agree '%s': out of memory", what);
+    enum sheaf_status st = gather(AGREE, vote, VOTE_BYTES, votes, NULL, what);
+    if (!st) w->reporter = -1;
+    for (int r = 0; r < w->size && !st; r++) {
+        const uint8_t *v = votes + (size_t)r * VOTE_BYTES;
+        st = (enum sheaf_status)(int32_t)(uint32_t)sheaf__get_le(v, STATUS_BYTES);
+        if (!st) continue;
+        w->reporter = r;
+        sheaf_set_error(st, "%s: %.*s", sheaf__rank_text(r), TEXT_BYTES - 1,
+                        (const char *)v + STATUS_BYTES);
+    }
+    free(votes);
+    return st;
+}

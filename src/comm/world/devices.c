@@ -1,0 +1,220 @@
+/* All devices of the job in one list: this rank's own objects, and stand-ins for those of others.
+ *
+ * A stand-in answers questions (name, type, memory, what it supports) and refuses work. It judges
+ * ops as the first local device of its type does, so that ranks with the same build decide alike.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "comm/world/world.h"
+#include "core/registry.h"
+#include "sheaf/backend-impl.h"
+
+/* a device on the wire: type 4, caps 4, free 8, total 8, name 64, description 128 */
+enum {
+    D_TYPE = 0,
+    D_CAPS = 4,
+    D_FREE = 8,
+    D_TOTAL = 16,
+    D_NAME = 24,
+    NAME_BYTES = 64,
+    D_TEXT = D_NAME + NAME_BYTES,
+    TEXT_BYTES = 128,
+    DEVICE_BYTES = D_TEXT + TEXT_BYTES,
+    MAX_DEVICES = 65536, /* of the job */
+};
+
+struct remote_device {
+    struct sheaf_backend_device base;
+    struct sheaf_backend_dev_props props;
+    char name[NAME_BYTES + 16];
+    char description[TEXT_BYTES];
+    sheaf_backend_dev_t model; /* a local device of the same type; NULL if there is none */
+};
+
+static struct {
+    sheaf_backend_dev_t *devices;
+    int *ranks;
+    struct remote_device *remote;
+    size_t n;
+} list;
+
+static const struct remote_device *remote(sheaf_backend_dev_t dev) { return dev->context; }
+
+static const char *remote_name(sheaf_backend_dev_t dev) { return remote(dev)->name; }
+static const char *remote_description(sheaf_backend_dev_t dev) { return remote(dev)->description; }
+static void remote_memory(sheaf_backend_dev_t dev, size_t *avail, size_t *total) {
+    *avail = remote(dev)->props.memory_free;
+    *total = remote(dev)->props.memory_total;
+}
+static enum sheaf_backend_dev_type remote_type(sheaf_backend_dev_t dev) {
+    return remote(dev)->props.type;
+}
+static void remote_props(sheaf_backend_dev_t dev, struct sheaf_backend_dev_props *props) {
+    *props = remote(dev)->props;
+}
+static enum sheaf_status remote_init(sheaf_backend_dev_t dev, const char *params,
+                                     sheaf_backend_t *out) {
+    (void)params;
+    *out = NULL;
+    return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                           "device %s belongs to %s; only that rank can start it",
+                           remote(dev)->name, sheaf__rank_text(remote(dev)->props.rank));
+}
+static sheaf_backend_buffer_type_t remote_buffer_type(sheaf_backend_dev_t dev) {
+    (void)dev;
+    return NULL;
+}
+static bool remote_supports_op(sheaf_backend_dev_t dev, const struct sheaf_tensor *op) {
+    sheaf_backend_dev_t model = remote(dev)->model;
+    return !model || sheaf_backend_dev_supports_op(model, op);
+}
+static bool remote_supports_buft(sheaf_backend_dev_t dev, sheaf_backend_buffer_type_t buft) {
+    (void)dev;
+    (void)buft;
+    return false;
+}
+
+static const struct sheaf_backend_device_i remote_iface = {
+    .get_name = remote_name,
+    .get_description = remote_description,
+    .get_memory = remote_memory,
+    .get_type = remote_type,
+    .get_props = remote_props,
+    .init_backend = remote_init,
+    .get_buffer_type = remote_buffer_type,
+    .supports_op = remote_supports_op,
+    .supports_buft = remote_supports_buft,
+};
+
+static const char *remote_reg_name(sheaf_backend_reg_t reg) {
+    (void)reg;
+    return "remote";
+}
+static size_t remote_reg_count(sheaf_backend_reg_t reg) {
+    (void)reg;
+    return 0;
+}
+static sheaf_backend_dev_t remote_reg_get(sheaf_backend_reg_t reg, size_t index) {
+    (void)reg;
+    (void)index;
+    return NULL;
+}
+static const struct sheaf_backend_reg_i remote_reg_iface = {
+    .get_name = remote_reg_name,
+    .get_device_count = remote_reg_count,
+    .get_device = remote_reg_get,
+};
+static struct sheaf_backend_reg remote_reg = {SHEAF_BACKEND_API_VERSION, &remote_reg_iface, NULL};
+
+static void pack(sheaf_backend_dev_t dev, uint8_t *out) {
+    struct sheaf_backend_dev_props p;
+    sheaf_backend_dev_get_props(dev, &p);
+    const unsigned caps = (unsigned)p.caps.async | (unsigned)p.caps.host_buffer << 1 |
+                          (unsigned)p.caps.buffer_from_host_ptr << 2 | (unsigned)p.caps.events << 3;
+    memset(out, 0, DEVICE_BYTES);
+    sheaf__put_le(out + D_TYPE, (uint64_t)p.type, 4);
+    sheaf__put_le(out + D_CAPS, caps, 4);
+    sheaf__put_le(out + D_FREE, p.memory_free, 8);
+    sheaf__put_le(out + D_TOTAL, p.memory_total, 8);
+    snprintf((char *)out + D_NAME, NAME_BYTES, "%s", p.name ? p.name : "?");
+    snprintf((char *)out + D_TEXT, TEXT_BYTES, "%s", p.description ? p.description : "");
+}
+
+static void unpack(const uint8_t *in, int rank, struct remote_device *d) {
+    const unsigned caps = (unsigned)sheaf__get_le(in + D_CAPS, 4);
+    snprintf(d->name, sizeof d->name, "%.*s@%d", NAME_BYTES - 1, (const char *)in + D_NAME, rank);
+    snprintf(d->description, sizeof d->description, "%.*s", TEXT_BYTES - 1,
+             (const char *)in + D_TEXT);
+    d->props = (struct sheaf_backend_dev_props){
+        .name = d->name,
+        .description = d->description,
+        .memory_free = (size_t)sheaf__get_le(in + D_FREE, 8),
+        .memory_total = (size_t)sheaf__get_le(in + D_TOTAL, 8),
+        .type = (enum sheaf_backend_dev_type)sheaf__get_le(in + D_TYPE, 4),
+        .remote = true,
+        .rank = rank,
+        .caps = {.async = caps & 1,
+                 .host_buffer = caps >> 1 & 1,
+                 .buffer_from_host_ptr = caps >> 2 & 1,
+                 .events = caps >> 3 & 1},
+    };
+    d->base = (struct sheaf_backend_device){&remote_iface, &remote_reg, d};
+    d->model = sheaf_backend_dev_by_type(d->props.type);
+}
+
+static enum sheaf_status build(void) {
+    const int size = sheaf_world_size(), me = sheaf_world_rank();
+    sheaf_clear_error();
+    const size_t n_own = sheaf_backend_dev_count(); /* says why through the error text alone */
+    size_t total = 0, at = 0;
+    uint8_t count[4], *counts = calloc((size_t)size, sizeof count), *own = NULL, *all = NULL;
+    size_t *sizes = calloc((size_t)size, sizeof *sizes);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (*sheaf_last_error())
+        st = sheaf_set_error(SHEAF_STATUS_INVALID, "list devices: %s", sheaf_last_error());
+    sheaf__put_le(count, n_own, sizeof count);
+    if (!counts || !sizes)
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "list devices: out of memory");
+    if ((st = sheaf_world_agree(st, "list devices"))) goto out;
+    if ((st = sheaf_world_all_gather(count, sizeof count, counts, "list devices"))) goto out;
+    for (int r = 0; r < size; r++) {
+        sizes[r] = (size_t)sheaf__get_le(counts + 4 * (size_t)r, 4);
+        if ((total += sizes[r]) > MAX_DEVICES) {
+            st = sheaf_set_error(SHEAF_STATUS_INVALID, "list devices: more than %d in the job",
+                                 MAX_DEVICES);
+            goto out;
+        }
+        sizes[r] *= DEVICE_BYTES;
+    }
+    own = calloc(n_own + 1, DEVICE_BYTES);
+    all = calloc(total + 1, DEVICE_BYTES);
+    list.devices = calloc(total + 1, sizeof(sheaf_backend_dev_t));
+    list.ranks = calloc(total + 1, sizeof *list.ranks);
+    list.remote = calloc(total + 1, sizeof *list.remote);
+    if (!own || !all || !list.devices || !list.ranks || !list.remote)
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "list devices: out of memory");
+    if ((st = sheaf_world_agree(st, "list devices"))) goto out;
+    for (size_t i = 0; i < n_own; i++) pack(sheaf_backend_dev_get(i), own + i * DEVICE_BYTES);
+    if ((st = sheaf_world_all_gather_v(own, all, sizes, "list devices"))) goto out;
+    for (int r = 0; r < size; r++)
+        for (size_t i = 0; i < sizes[r] / DEVICE_BYTES; i++, at++) {
+            list.ranks[at] = r;
+            if (r != me) unpack(all + at * DEVICE_BYTES, r, &list.remote[at]);
+            list.devices[at] = r == me ? sheaf_backend_dev_get(i) : &list.remote[at].base;
+            if (r == me) sheaf__registry_retain(list.devices[at]->reg);
+        }
+    list.n = total;
+out:
+    if (st) sheaf__devices_free();
+    free(counts);
+    free(sizes);
+    free(own);
+    free(all);
+    return st;
+}
+
+void sheaf__devices_free(void) {
+    for (size_t i = 0; i < list.n; i++) sheaf__registry_release(list.devices[i]->reg);
+    free(list.devices);
+    free(list.ranks);
+    free(list.remote);
+    memset(&list, 0, sizeof list);
+}
+
+enum sheaf_status sheaf_world_devices(const sheaf_backend_dev_t **devices, size_t *n) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!list.devices && !sheaf__world()->started && sheaf__launched())
+        st = sheaf_set_error(SHEAF_STATUS_INVALID,
+                             "list devices: call sheaf_world_init first; a launcher started this "
+                             "process, and without it each rank would be alone");
+    else if (!list.devices)
+        st = build();
+    *devices = list.devices;
+    *n = list.n;
+    return st;
+}
+
+int sheaf_world_device_rank(sheaf_backend_dev_t dev) {
+    return dev && dev->iface == &remote_iface ? remote(dev)->props.rank : sheaf_world_rank();
+}

@@ -1,0 +1,126 @@
+/* The only ways to call MPI between start and end: under one lock, and with a deadline. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "comm/world/world.h"
+
+enum sheaf_status sheaf__mpi_allowed(const char *doing) {
+    if (!sheaf__world()->one_thread || sheaf__board_is_main()) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "%s: MPI was initialized below MPI_THREAD_SERIALIZED, so that only the "
+                           "thread that called sheaf_world_init may exchange data between hosts",
+                           doing);
+}
+
+static pthread_mutex_t mpi_mutex = PTHREAD_MUTEX_INITIALIZER;
+void sheaf__mpi_lock(void) { pthread_mutex_lock(&mpi_mutex); }
+void sheaf__mpi_unlock(void) { pthread_mutex_unlock(&mpi_mutex); }
+
+enum sheaf_status sheaf__mpi_check(int code, const char *doing) {
+    if (code == MPI_SUCCESS) return SHEAF_STATUS_SUCCESS;
+    char text[MPI_MAX_ERROR_STRING] = "unknown error";
+    int n = 0;
+    MPI_Error_string(code, text, &n);
+    return sheaf__fail(SHEAF_STATUS_PEER, "%s: MPI says: %s", doing, text);
+}
+
+static bool is_open(const struct sheaf__mpi_wait *w, int i) {
+    int flag = 1;
+    MPI_Status status;
+    if (w->requests[i] != MPI_REQUEST_NULL) MPI_Request_get_status(w->requests[i], &flag, &status);
+    return !flag;
+}
+
+/* A rank that is still loading, and gets on, may take longer than the limit. Returns the time until
+ * which it may. */
+static uint64_t patience(const struct sheaf__mpi_wait *w) {
+    uint64_t until = w->deadline;
+    for (int i = 0; i < w->n; i++) {
+        const struct sheaf__line *l = sheaf__line(w->peers[i]);
+        if (!l || !is_open(w, i) ||
+            atomic_load_explicit(&l->kind, memory_order_relaxed) == SHEAF__KIND_EXCHANGE ||
+            atomic_load_explicit(&l->phase, memory_order_relaxed) != SHEAF_PHASE_LOAD)
+            continue;
+        const uint64_t limit = sheaf__world()->limit_ns[SHEAF_PHASE_LOAD] +
+                               atomic_load_explicit(&l->since_ns, memory_order_relaxed);
+        if (limit > until) until = limit;
+    }
+    return until;
+}
+
+/* Names the ranks whose requests are open: "rank 2 (b), last seen in load 'x', and 3 more". */
+static void name_open(const struct sheaf__mpi_wait *w, char *text, size_t size) {
+    int first = -1, others = 0;
+    for (int i = 0; i < w->n; i++) {
+        bool counted = false;
+        for (int j = 0; j < i; j++)
+            counted = counted || (w->peers[j] == w->peers[i] && is_open(w, j));
+        if (counted || !is_open(w, i)) continue;
+        if (first < 0)
+            first = w->peers[i];
+        else
+            others++;
+    }
+    if (first < 0) first = w->n ? w->peers[0] : 0;
+    char where[256];
+    sheaf__where(first, where, sizeof where);
+    if (others)
+        snprintf(text, size, "%s, and %d more ranks", where, others);
+    else
+        snprintf(text, size, "%s", where);
+}
+
+enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
+    struct sheaf__world *world = sheaf__world();
+    uint64_t deadline = w->deadline;
+    int done = w->n == 0;
+    for (unsigned spins = 1;; spins++) {
+        if (!done) {
+            sheaf__mpi_lock();
+            int code = MPI_Testall(w->n, w->requests, &done, w->statuses);
+            sheaf__mpi_unlock();
+            if (code != MPI_SUCCESS) {
+                char text[256];
+                w->describe(w->user, text, sizeof text);
+                return sheaf__mpi_check(code, text);
+            }
+        }
+        if (done && (!w->not_before || sheaf__time_ns() >= w->not_before)) break;
+        if (done) continue;
+        const bool napped = w->idle && w->idle->nap(w->idle);
+        /* Each test costs about a microsecond over TCP. */
+        if (!napped && spins % 64 && spins < (world->crowded ? 1 : 2000)) continue;
+        if (sheaf__has_failed(world)) return sheaf__report_failure();
+        const uint64_t now = sheaf__time_ns();
+        if (now >= deadline) {
+            char doing[256], who[320];
+            w->describe(w->user, doing, sizeof doing);
+            sheaf__mpi_lock();
+            deadline = patience(w);
+            name_open(w, who, sizeof who);
+            sheaf__mpi_unlock();
+            if (now < deadline) {
+                if (w->idle)
+                    w->idle->touch(w->idle, now);
+                else
+                    sheaf__touch(now);
+                continue;
+            }
+            return sheaf__fail(SHEAF_STATUS_TIMEOUT,
+                               "%s: waited %.1f s for %s; if it is only slow, raise %s", doing,
+                               (double)(now - w->start) * 1e-9, who,
+                               w->setting ? w->setting : "SHEAF_TIMEOUT_MS");
+        }
+        if (napped) continue;
+        /* Idle ranks wait for an interactive one: sleep more the longer it takes. */
+        if (now - w->start > 1000000000u)
+            nanosleep(&(struct timespec){0, 500000}, NULL);
+        else if (now - w->start > 20000000u)
+            nanosleep(&(struct timespec){0, 50000}, NULL);
+        else
+            sched_yield();
+    }
+    return SHEAF_STATUS_SUCCESS;
+}

@@ -1,0 +1,144 @@
+/* The world as the other files of this folder see it: ranks, hosts, the failure record, and the
+ * only ways to wait for MPI.
+ *
+ * Invariants. MPI is called under sheaf__mpi_lock() only, and never in a blocking form between
+ * start and end: every wait is a loop of tests with a deadline. Once the failure record is set, MPI
+ * is not called again; buffers of unfinished messages may then be freed. */
+#ifndef SHEAF_COMM_WORLD_H
+#define SHEAF_COMM_WORLD_H
+
+#include <assert.h>
+#include <mpi.h>
+#include <stdatomic.h>
+
+#include "comm/world/board.h"
+
+enum { SHEAF__HOST_NAME_BYTES = 64 };
+
+struct sheaf__world {
+    bool started, ended, mpi, ends_mpi;
+    bool one_thread; /* MPI may be called by the main thread only */
+    bool may_exit;   /* as sheaf_world_params says, and these two: */
+    sheaf_failure_fn on_failure;
+    void *on_failure_user;
+    int rank, size, n_hosts, local_rank, local_size;
+    int *host_of;                              /* [size] */
+    int *share_of;                             /* [size] lowest rank that shares memory with it */
+    char (*host_name)[SHEAF__HOST_NAME_BYTES]; /* [size] */
+    bool crowded; /* more ranks than cores on this host: give up the core early */
+    uint64_t limit_ns[SHEAF_PHASE_COUNT], heartbeat_ns;
+    uint64_t job; /* a random number that all ranks know */
+    MPI_Comm control, data;
+    struct sheaf__failure *_Atomic failure; /* never NULL */
+    int reporter;                           /* lowest rank that failed in the last agree; -1 none */
+    uint32_t n_groups;                      /* groups made so far, the same on every rank */
+};
+
+struct sheaf__world *sheaf__world(void);
+/* Did a launcher (mpirun, srun) start this process? */
+bool sheaf__launched(void);
+/* The time limits of the settings; timeout_ms > 0 is used instead of SHEAF_TIMEOUT_MS. */
+enum sheaf_status sheaf__read_limits(int timeout_ms);
+/* The environment variable that holds a phase's limit. */
+const char *sheaf__phase_setting(enum sheaf_phase phase);
+
+/* True as soon as a rank of the share group has taken the record. */
+static inline bool sheaf__has_failed(const struct sheaf__world *w) {
+    return atomic_load_explicit(&w->failure->state, memory_order_relaxed) != SHEAF__HEALTHY;
+}
+
+/* "rank 2 (hostname)" in a static buffer of the calling thread; four may be alive at once. */
+const char *sheaf__rank_text(int rank);
+
+/* True if this call took the failure record. */
+bool sheaf__record_failure(int origin, const char *text);
+/* The watch's function that tells other hosts of a failure that this rank has recorded, and returns
+ * when that is done. */
+void sheaf__record_spread_by(void (*fn)(void));
+/* The record after a failure, when its text is complete, which is at once: NULL if its writer was
+ * killed before. */
+const struct sheaf__failure *sheaf__failure_record(void);
+/* A writer of the record that does not come back is no writer: the record is free again. */
+bool sheaf__record_release(void);
+/* Tells the host program of the failure, once. */
+void sheaf__record_tell_host(void);
+/* A failure that ends the job: marks the world, sets the error, returns `status`. If the world has
+ * failed already, reports that instead. */
+enum sheaf_status sheaf__fail(enum sheaf_status status, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Sets the error to the failure that is on record; SHEAF_STATUS_PEER. */
+enum sheaf_status sheaf__report_failure(void);
+
+/* INVALID if the calling thread may not call MPI. */
+enum sheaf_status sheaf__mpi_allowed(const char *doing);
+void sheaf__mpi_lock(void);
+void sheaf__mpi_unlock(void);
+/* SUCCESS, or ends the job with the text of MPI's error. */
+enum sheaf_status sheaf__mpi_check(int code, const char *doing);
+
+/* What a thread does between looks at MPI, if a member computes beside it. */
+struct sheaf__idle {
+    /* Leaves the core to others for a moment. False, at once, if the member waits. */
+    bool (*nap)(struct sheaf__idle *self);
+    /* The wait is justified until now. */
+    void (*touch)(struct sheaf__idle *self, uint64_t now);
+};
+
+/* Waits until all requests are done. peer[i] is the rank at the other end of request i. */
+struct sheaf__mpi_wait {
+    MPI_Request *requests;
+    MPI_Status *statuses; /* or MPI_STATUSES_IGNORE */
+    const int *peers;
+    int n;
+    uint64_t not_before; /* clock time before which nothing counts as arrived; 0 none */
+    uint64_t start, deadline;
+    /* writes what is being done, for messages: "all_reduce 'x' (node 3, 64 bytes)" */
+    void (*describe)(const void *user, char *text, size_t size);
+    const void *user;
+    const char *setting;      /* that lengthens the wait; NULL: SHEAF_TIMEOUT_MS */
+    struct sheaf__idle *idle; /* NULL: looks all the time at first */
+};
+enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *wait);
+
+/* Control messages need their buffers before the first one. */
+enum sheaf_status sheaf__control_start(void);
+void sheaf__control_stop(void);
+
+void sheaf__devices_free(void);
+
+/* Memory shared by the ranks for which share_of is the same. Collective over the world: every rank
+ * calls with the same `what`. `bytes` agrees inside a share group; 0 for ranks that take no part.
+ * group_first is the lowest taking part rank of the caller's group, n_parts how many take part; a
+ * single one gets private memory. The memory is zero; it vanishes with its last process, and has no
+ * name in the file system at any time. */
+enum sheaf_status sheaf__shared_map(size_t bytes, int group_first, int n_parts, const char *what,
+                                    void **out);
+void sheaf__shared_unmap(void *memory, size_t bytes);
+
+static inline void sheaf__pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Little-endian fields of what goes over the wire. */
+static inline void sheaf__put_le(uint8_t *at, uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; i++) at[i] = (uint8_t)(value >> (8 * i));
+}
+static inline uint64_t sheaf__get_le(const uint8_t *at, int bytes) {
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; i++) value |= (uint64_t)at[i] << (8 * i);
+    return value;
+}
+
+/* FNV-1a, for agreement checks; not for security. */
+static inline uint64_t sheaf__hash(uint64_t h, const void *data, size_t size) {
+    const uint8_t *p = data;
+    if (!h) h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < size; i++) h = (h ^ p[i]) * 0x100000001b3u;
+    return h;
+}
+
+#endif
