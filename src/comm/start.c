@@ -254,7 +254,7 @@ static enum sheaf_status check_call(const struct sheaf_world_params *given,
 enum sheaf_status sheaf_world_init(const struct sheaf_world_params *given) {
     struct sheaf__world *w = sheaf__world();
     struct sheaf_world_params params;
-    bool initialized;
+    bool initialized = false;
     const char *transport = "auto";
     enum sheaf_status st = check_call(given, &params, &initialized);
     if (st) return st;
@@ -273,6 +273,7 @@ enum sheaf_status sheaf_world_init(const struct sheaf_world_params *given) {
     if ((st = sheaf__watch_start())) return st;
     if ((st = start_mpi(params.mpi_comm, initialized))) {
         sheaf__watch_stop();
+        sheaf__leave();
         return st;
     }
     w->started = true;

@@ -4,7 +4,7 @@
  * The nodes are a chain of the member's device (core/chain.h). They leave the span that they were
  * in, and are computed as a span of their own where the chain cannot be used: in check mode, or
  * when the allocator has put rows where others are still needed. */
-#include "comm/collectives/epilogue.h"
+#include "comm/transport/epilogue.h"
 #include "comm/diag/events.h"
 #include "core/chain.h"
 #include "meta/backend.h"

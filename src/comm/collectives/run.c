@@ -1,6 +1,6 @@
 /* The public collectives: each by one table of kinds, and which way a sum goes. */
 #include "comm/collectives/collectives.h"
-#include "comm/collectives/epilogue.h"
+#include "comm/transport/epilogue.h"
 
 enum {
     IN_SLOTS_BYTES = 4096, /* up to here also what lies in registered memory: 0.2 us less */

@@ -4,10 +4,10 @@
 
 #include <stdio.h>
 
-#include "comm/collectives/epilogue.h"
-#include "comm/transport/pending.h"
-#include "comm/diag/recorder.h"
 #include "comm/diag/events.h"
+#include "comm/diag/recorder.h"
+#include "comm/transport/epilogue.h"
+#include "comm/transport/pending.h"
 
 enum { LATE_NOTE_BYTES = 16 * 1024 /* are copied into a slot within a microsecond */ };
 

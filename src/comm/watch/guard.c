@@ -311,6 +311,7 @@ static enum sheaf_status start_thread(void) {
         return sheaf_set_error(SHEAF_STATUS_FAILED, "start: no descriptor for the guard: %s",
                                strerror(errno));
     guard.last_tick = sheaf__time_ns();
+    atomic_store(&guard.stop, false); /* an earlier start of the world was refused */
     sigfillset(&all); /* signals are the main thread's */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int code = pthread_create(&guard.thread, NULL, run, NULL);
