@@ -1,4 +1,4 @@
-/* What tools/sheaf-comm-bench measures against. */
+/* Plain MPI, which tools/comm-bench compares with. */
 #ifndef SHEAF_COMM_BENCH_H
 #define SHEAF_COMM_BENCH_H
 

@@ -41,16 +41,17 @@ struct sheaf_world_params {
     bool may_exit;
 };
 
-/* What a rank is at. Milliseconds that a phase may take without progress, and their defaults:
+/* The phase that a rank is in. Milliseconds that a phase may take without progress, and their
+ * defaults:
  *   START       SHEAF_TIMEOUT_START_MS       120000   until all ranks have met
  *   LOAD        SHEAF_TIMEOUT_LOAD_MS        300000   for each tensor read, not for all
  *   PLAN        SHEAF_TIMEOUT_PLAN_MS        SHEAF_TIMEOUT_MS
  *   COMPUTE     SHEAF_TIMEOUT_COMPUTE_MS     SHEAF_TIMEOUT_MS, for each span between collectives
  *   COLLECTIVE  SHEAF_TIMEOUT_COLLECTIVE_MS  SHEAF_TIMEOUT_MS; waits for the slowest included
  *   FINALIZE    SHEAF_TIMEOUT_FINALIZE_MS    SHEAF_TIMEOUT_MS
- * SHEAF_TIMEOUT_MS is 60000. IDLE, the time between calls, has no limit of its own: others that
- * wait meanwhile do. A rank that is not heard of for SHEAF_TIMEOUT_HEARTBEAT_MS (20000) is lost:
- * its process is stopped, or its host or link is down. One that dies is noticed at once. */
+ * SHEAF_TIMEOUT_MS is 60000. IDLE, the time between calls, has no limit of its own: other ranks
+ * that wait meanwhile have. A rank that is silent for SHEAF_TIMEOUT_HEARTBEAT_MS (20000) is lost:
+ * its process is stopped, or its host or link is down. A rank that dies is noticed at once. */
 enum sheaf_phase {
     SHEAF_PHASE_IDLE,
     SHEAF_PHASE_START,
@@ -61,7 +62,7 @@ enum sheaf_phase {
     SHEAF_PHASE_FINALIZE,
     SHEAF_PHASE_COUNT,
 };
-/* Says what this rank does until the next such call, and starts the phase's clock again; `what` (a
+/* Tells what this rank does until the next such call, and starts the phase's clock again; `what` (a
  * tensor, a file; may be NULL) appears in messages. The library itself says START, PLAN, COMPUTE,
  * COLLECTIVE and FINALIZE; a loader says LOAD for each tensor, and IDLE at its end. From the thread
  * that called sheaf_world_init; from others without effect. */
@@ -115,7 +116,7 @@ enum sheaf_status sheaf_world_all_gather_v(const void *send, void *recv, const s
                                            const char *what);
 /* Every rank brings its status. If all are SUCCESS, returns SUCCESS. Otherwise all return the
  * status of the lowest failing rank, with sheaf_last_error "rank 2 (hostname): its text". The way
- * to turn one rank's failure into everyone's. */
+ * to turn one rank's failure into a failure of all. */
 enum sheaf_status sheaf_world_agree(enum sheaf_status mine, const char *what);
 
 /* Ends the job from any rank and any thread: marks the world as failed, so that the waits of all

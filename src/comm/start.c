@@ -1,8 +1,8 @@
 /* Start and end of the job: MPI, hosts, and which ranks share memory.
  *
- * A process that no launcher started is a world of one and never touches MPI. Two ranks share a
- * host only if they have the same host name, boot, and network, UTS and process namespaces: only
- * then can each reach the other's memory. */
+ * A process that no launcher started, and that has not initialized MPI itself, is a world of one
+ * and never starts MPI. Two ranks share a host only if they have the same host name, boot, and
+ * network, UTS and process namespaces: only then can each reach the other's memory. */
 #include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -114,7 +114,7 @@ static long share_label(const char *transport, int rank) {
     return at ? strtol(at, NULL, 10) : 0;
 }
 
-/* Fills host_of, share_of, names and local ranks from everyone's identity. */
+/* Fills host_of, share_of, names and local ranks from the identities of all ranks. */
 static enum sheaf_status find_hosts(const char *transport) {
     struct sheaf__world *w = sheaf__world();
     enum sheaf_status st = SHEAF_STATUS_ALLOC_FAILED;
@@ -314,11 +314,11 @@ static void forget_world(void) {
     w->host_name = NULL;
 }
 
-/* All ranks must be on the way out, or MPI_Finalize would wait for ever. */
+/* MPI_Finalize would wait for ever for a rank that is not on the way out. */
 static bool meet_at_the_end(void) {
     sheaf__enter(SHEAF_PHASE_FINALIZE, NULL, sheaf__time_ns());
     if (!sheaf_world_barrier("finalize")) return true;
-    if (sheaf_world_reports_error()) /* no caller would hear of it */
+    if (sheaf_world_reports_error()) /* sheaf_world_finalize returns no status */
         sheaf_log(SHEAF_LOG_ERROR, "%s", sheaf_last_error());
     return false;
 }

@@ -1,8 +1,7 @@
 /* The collectives of a group with more than one member.
  *
- * What is to be summed, cut into steps. all_reduce: a step is a chunk of the vector.
- * reduce_scatter: a step is a piece of every block, packed by host and member, so that all members
- * have work. */
+ * A sum is cut into steps. all_reduce: a step is a chunk of the vector. reduce_scatter: a step is a
+ * piece of every block, packed by host and member, so that all members have work. */
 #ifndef SHEAF_COMM_COLLECTIVES_H
 #define SHEAF_COMM_COLLECTIVES_H
 

@@ -52,7 +52,7 @@ static enum sheaf_status gather_here(const struct gather *g) {
 }
 
 /* Every host has one member: blocks go from where they lie to where they belong, in pieces, the
- * first with the header. The others follow at once: a peer elsewhere fails by its header. */
+ * first with the header. The others follow at once: a peer in another call fails by its header. */
 static enum sheaf_status gather_direct(const struct gather *g) {
     struct sheaf__call *c = g->c;
     struct sheaf_comm *comm = g->comm;

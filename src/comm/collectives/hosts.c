@@ -7,14 +7,14 @@
  * each other host that needs it, and comes in once.
  *
  * A wire type other than F32 rounds the sum of each host, also of the own one, and the total. All
- * ways do it at the same places, so the size changes no bit. */
+ * schemes round at the same places, so the size changes no bit. */
 #include "comm/collectives/collectives.h"
 
 static enum sheaf_type wire_type(const struct sheaf__job *j) {
     return j->counts ? SHEAF_TYPE_F32 : j->comm->wire_type;
 }
 
-/* Takes the parts of all hosts as they came, and puts their sum into dst [len]. */
+/* Puts the sum of the parts of all hosts, as they arrived, into dst [len]. */
 static void sum_hosts(const struct sheaf__job *j, uint8_t *const *part, float *dst, size_t len,
                       uint8_t *scratch) {
     struct sheaf_comm *comm = j->comm;
@@ -110,7 +110,7 @@ static enum sheaf_status exchange(const struct sheaf__job *j, int n_owners, floa
     return n_owners ? exchange_through_owners(j, n_owners, result) : exchange_frames(j, result);
 }
 
-/* One step; blocks stay in member order. n_owners: 0 if every host adds everything. */
+/* One step; blocks stay in member order. n_owners 0: every host adds everything. */
 static enum sheaf_status reduce_frames(const struct sheaf__job *j, int n_owners) {
     struct sheaf__call *c = j->c;
     struct sheaf_comm *comm = j->comm;
@@ -187,7 +187,7 @@ static uint8_t *coded(const struct sheaf__job *j, uint64_t k) {
     return j->comm->coded + (size_t)lane_of(k) * j->comm->chunk_bytes;
 }
 
-/* What a host sums of step k: floats of the step; its piece if there are counts and no slots. */
+/* The floats of step k that a host sums; its piece if there are counts and no slots. */
 static void range_of(const struct sheaf__job *j, uint64_t k, int host, size_t *lo, size_t *len) {
     sheaf__host_range(j, k, host, lo, len);
     if (exchange_whole(j)) *len = sheaf__step_floats(j, k);
@@ -225,8 +225,8 @@ static void start_frames(const struct sheaf__job *j, size_t my_bytes) {
     sheaf__wire_frames_post_each(j->c);
 }
 
-/* Sends this host's sum of step k: to each host its part. Data that do not fit follow the headers
- * at once: a peer elsewhere fails by its header. */
+/* Sends this host's sum of step k: to each host its part. Parts that do not ride follow the headers
+ * at once: a peer in another call fails by its header. */
 static void start_scatter(const struct sheaf__job *j, uint64_t k) {
     struct sheaf_comm *comm = j->comm;
     const enum sheaf_type type = wire_type(j);

@@ -1,8 +1,8 @@
 /* all_reduce and reduce_scatter on one host.
  *
  * One order of addition, whatever the path: members of a host in member order, then hosts in order,
- * always from the left. Each element is summed either by one owner, who hands the value out, or by
- * everybody in this same order; so all members, sizes and transports get the same bits. */
+ * always from the left. Each element is summed either by one owner, which hands the value out, or
+ * by every member in this same order; so all members, sizes and transports get the same bits. */
 #include "comm/collectives/collectives.h"
 
 enum {
@@ -11,13 +11,14 @@ enum {
     SPREAD_BLOCK = 1024,    /* floats that are summed and handed out at a time */
 };
 
-/* Copies n floats but for [lo, lo + len), the own part. */
+/* Copies n floats except [lo, lo + len), the own part. */
 static void copy_around(float *dst, const float *src, size_t n, size_t lo, size_t len) {
     sheaf__copy(dst, src, lo * sizeof *dst);
     sheaf__copy(dst + lo + len, src + lo + len, (n - lo - len) * sizeof *dst);
 }
 
-/* Sums this member's part of the data and writes it into those of all: nobody else touches it. */
+/* Sums this member's part of the data and writes it into the data of all members; no other member
+ * touches that part. */
 static enum sheaf_status spread_part(const struct sheaf__job *j, float *data, size_t lo,
                                      size_t len) {
     struct sheaf__member *self = j->c->self;

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "comm/transport/call.h"
 #include "comm/diag/recorder.h"
+#include "comm/transport/call.h"
 #include "core/registry.h"
 
 enum { BALLOT_BYTES = sizeof(struct sheaf__devcomm_ballot), SPINS = 20000, ROUNDS = 2 };
@@ -146,7 +146,7 @@ static enum sheaf_status read_mode(enum mode *mode, const char **only) {
                            text);
 }
 
-/* Every member's ballot, in member order; *i is the module of this rank's. */
+/* Every member's ballot, in member order; *i: the module of this rank. */
 static enum sheaf_status exchange_ballots(const struct sheaf_comm *comm,
                                           const sheaf_backend_dev_t *members, const char *only,
                                           int round, struct sheaf__devcomm_ballot *all,
@@ -205,10 +205,10 @@ static enum sheaf_status make(struct sheaf__devcomm *dc) {
     if ((st = sheaf_world_agree(st, WHAT))) return st;
     st = sheaf_world_broadcast(dc->group.key, sizeof dc->group.key, comm->rank_of[0], WHAT);
     if (st) return st;
-    /* before the waits of the other ranks for this one, below, time out */
+    /* ends before the deadline of the other ranks, which wait for this one below */
     deadline = sheaf__time_ns() + sheaf__world()->limit_ns[SHEAF_PHASE_COLLECTIVE] / 2;
     if (comm->n_local) st = dc->i->create(&dc->group, &dc->made);
-    /* the cause comes first, time-outs of ranks that waited for it second */
+    /* the cause first: ranks that waited for it in vain come second */
     const enum sheaf_status cause = st == SHEAF_STATUS_TIMEOUT ? SHEAF_STATUS_SUCCESS : st;
     const enum sheaf_status agreed = sheaf_world_agree(cause, WHAT);
     return agreed ? agreed : sheaf_world_agree(st, WHAT);

@@ -1,5 +1,5 @@
-/* The flight recorder: the last collectives of each rank, in the board's memory, so that others can
- * write down what a rank did that cannot do it any more. */
+/* The flight recorder: the last collectives of each rank, in the board's memory, so that other
+ * ranks can write down the calls of a rank that can no longer do it. */
 #ifndef SHEAF_COMM_RECORDER_H
 #define SHEAF_COMM_RECORDER_H
 
@@ -21,7 +21,7 @@ void sheaf__set_recording(bool on);
 /* All open ones of a group, which were submitted to devices, have ended. */
 void sheaf__record_end_group(uint32_t group, uint64_t now);
 /* Writes the records of a rank of the share group to a file in SHEAF_FLIGHT_DIR, if that is set and
- * they are not yet written. `place` is its number in the share group. Any thread. */
+ * the file does not exist. `place` is its number in the share group. Any thread. */
 void sheaf__recorder_dump(int rank, int place);
 
 #endif

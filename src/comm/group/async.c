@@ -3,7 +3,7 @@
  *
  * Invariants. A member's collectives run one at a time, in the order of its calls: started ones on
  * this thread, a direct one after the queue is empty. So steps, slots and messages need no locks of
- * their own. While the member computes, the thread sleeps but for looks at the wire; once the
+ * their own. While the member computes, the thread sleeps between looks at the wire; once the
  * member waits for it, it looks all the time, as a direct call does. */
 #include "comm/group/async.h"
 
@@ -17,11 +17,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/transport/call.h"
-#include "comm/measure/measure.h"
-#include "comm/transport/pending.h"
-#include "comm/diag/recorder.h"
 #include "comm/diag/events.h"
+#include "comm/diag/recorder.h"
+#include "comm/measure/measure.h"
+#include "comm/transport/call.h"
+#include "comm/transport/pending.h"
 
 static const uint64_t ENDED = UINT64_MAX; /* ticket of a call that was run at once */
 
@@ -32,7 +32,7 @@ enum {
     SHORTEST_NAP_NS = 50000,
     LONGEST_NAP_NS = 200000,
     SLACK_NS = 1000,
-    SLICE_NS = 100000, /* of the scheduler; the least it takes */
+    SLICE_NS = 100000, /* slice of the scheduler; the least that it accepts */
 };
 
 /* ---- the thread ---- */
@@ -47,9 +47,9 @@ static enum sheaf_status run(struct sheaf__async *a, const struct sheaf__pending
     return sheaf_comm_run(a->comm, a->member, &op->call);
 }
 
-/* On any core of the process, and soon after its naps. Where the kernel refuses, it may be later.
- */
-static void make_nimble(void) {
+/* Lets the thread run on any core of the process, and soon after its naps. Where the kernel
+ * refuses, it wakes later. */
+static void reduce_wakeup_latency(void) {
     struct {
         uint32_t size, policy;
         uint64_t flags;
@@ -64,14 +64,15 @@ static void make_nimble(void) {
     if (attr.policy == SCHED_OTHER)
         attr.runtime = SLICE_NS; /* Linux 6.12: a short slice preempts a long one */
     else if (attr.priority && attr.priority < (uint32_t)sched_get_priority_max((int)attr.policy))
-        attr.priority++; /* real time: among equals, a computing thread would keep the core */
+        attr.priority++; /* real time: a thread of the same priority that computes would keep the
+                            core */
     syscall(SYS_sched_setattr, 0, &attr, 0);
 }
 
 static void *thread_main(void *arg) {
     struct sheaf__async *a = arg;
     sheaf__async_set_here(a);
-    make_nimble();
+    reduce_wakeup_latency();
     pthread_mutex_lock(&a->lock);
     for (;;) {
         while (a->finished == a->started && !a->stop) pthread_cond_wait(&a->more, &a->lock);

@@ -9,9 +9,9 @@
 
 #include "base/settings.h"
 #include "comm/group/async.h"
-#include "comm/transport/comm.h"
 #include "comm/measure/measure.h"
 #include "comm/testing.h"
+#include "comm/transport/comm.h"
 #include "comm/transport/transport.h"
 
 enum {
@@ -127,7 +127,8 @@ static enum sheaf_status place_members(struct sheaf_comm *comm, const int *membe
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* Members of one rank have a thread each, and the first one of a host exchanges data with others. */
+/* Members of one rank have a thread each, and the first one of a host exchanges data with others.
+ */
 static enum sheaf_status check_threads(const struct sheaf_comm *comm) {
     if (comm->n_hosts < 2 || comm->n_local < 2 || !sheaf__world()->one_thread)
         return SHEAF_STATUS_SUCCESS;
@@ -198,8 +199,9 @@ static enum sheaf_status map_memory(struct sheaf_comm *comm) {
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* Waiting members must not keep the core from those they wait for: more members than cores, of all
- * bindings of the host together (hosts of a simulated cluster are bound to a core each). */
+/* A waiting member must not occupy the core of a member that it waits for: that happens with more
+ * members than cores, counted over all bindings of the host (hosts of a simulated cluster are bound
+ * to a core each). */
 static enum sheaf_status choose_spins(struct sheaf_comm *comm) {
     struct sheaf__world *w = sheaf__world();
     const int host = sheaf_world_host_index(w->rank);

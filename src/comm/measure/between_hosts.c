@@ -3,8 +3,8 @@
  *
  * Hosts exchange as collectives do: all with all, at the same time, so a and b hold what the
  * collectives will see. b is of a stream, a the least-squares fit of a + (N-1) n b to messages of
- * up to 32 KiB. With three hosts or more the ways of small sums are measured, too. Rank 0 takes the
- * slowest host's figures, decides, and tells everybody. */
+ * up to 32 KiB. With three hosts or more the schemes of small sums are measured, too. Rank 0 takes
+ * the slowest host's figures, decides, and tells all ranks. */
 #include <stdlib.h>
 
 #include "base/settings.h"

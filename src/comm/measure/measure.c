@@ -42,8 +42,8 @@ static bool wait_for(const _Atomic uint64_t *flag, uint64_t value) {
     return true;
 }
 
-/* Place 0 writes 64 KiB and says so; place 1 reads them and answers: the answer's way is a, the
- * reading b. */
+/* Place 0 writes 64 KiB and sets a flag; place 1 reads them and answers. The one-way flag latency
+ * is a, the time of the read gives b. */
 static void *act(void *arg) {
     struct actor *me = arg;
     struct sheaf_comm *comm = me->comm;

@@ -6,7 +6,7 @@
 
 #include "comm/world/world.h"
 
-/* A communicator that prefers a component; Open MPI 4.1 reads the wish from this key. */
+/* A communicator that prefers a component; Open MPI 4.1 reads the preference from this key. */
 static enum sheaf_status preferring(const char *component, MPI_Comm *out) {
     static MPI_Comm made = MPI_COMM_NULL;
     static char name[32];

@@ -1,10 +1,10 @@
-/* Inside a group: who meets whom, in which memory, and the steps that collectives are made of.
+/* What a group is: its members, hosts and memory, and the steps that collectives are made of.
  *
  * A collective is a sequence of steps; all members count them alike. In a step every member may
- * fill its slot, then arrives, and goes on when all members of its host have arrived. Slots and
- * results exist twice, used in turn (step & 1): who has seen everybody arrive at step s knows that
- * everybody has left step s - 1, so what step s - 1 used is free again in step s + 1, and no step
- * needs a second barrier.
+ * fill its slot, then arrives, and continues when all members of its host have arrived. Slots and
+ * results exist twice, used in turn (step & 1): a member that has seen all others arrive at step s
+ * knows that all have left step s - 1, so the memory of step s - 1 is free again in step s + 1, and
+ * no step needs a second barrier.
  *
  * The first member of a host is its leader; only leaders talk to other hosts. */
 #ifndef SHEAF_COMM_COMM_H
@@ -17,7 +17,7 @@
 struct sheaf__async;
 
 enum {
-    SHEAF__LINE = 128, /* what two cores may exchange at once: a pair of cache lines */
+    SHEAF__LINE = 128, /* the unit that two cores exchange: a pair of cache lines */
     SHEAF__FRAME_HEADER = 64,
     SHEAF__FRAME_PAYLOAD = 63 * 1024, /* the most that travels with a header: MPI sends up to 64 KiB
                                          at once and asks before it sends more */
@@ -73,7 +73,7 @@ struct sheaf__view { /* a region, as one process sees it */
     bool mapped; /* by this view */
 };
 
-/* State of a local member, private to its thread but for the counters. */
+/* State of a local member, private to its thread except the counters. */
 struct sheaf__member {
     _Alignas(SHEAF__LINE) uint64_t step, sequence;
     const float **sources; /* [max(n_here, n_hosts)] */
@@ -115,8 +115,8 @@ struct sheaf_comm {
     struct sheaf__member *members; /* [n_local] */
 
     size_t slot_bytes, map_bytes;
-    size_t part_bytes, max_part_bytes; /* what a host sends to another at a time: as measured, and
-                                          as there is room for */
+    size_t part_bytes, max_part_bytes; /* bytes that a host sends to another at a time: as measured,
+                                          and as memory allows */
     uint64_t ahead;                    /* SHEAF__MIN_AHEAD to SHEAF__MAX_AHEAD, as measured */
     size_t chunk_bytes;                /* of a sum between hosts, at most */
     void *map;

@@ -6,9 +6,9 @@
 #include "sheaf/comm.h"
 
 struct sheaf__epilogue {
-    /* Elements [0, end) are final: they are not written again, and no other member reads them, so
-     * they may be overwritten. Called on the member's thread; end grows, the last call has all (a
-     * sum of nothing has no call). An error ends the collective with it. */
+    /* Elements [0, end) are final: no member writes or reads them any more, so they may be
+     * overwritten. Called on the member's thread; end grows, the last call has all (a sum of
+     * nothing has no call). An error ends the collective with it. */
     enum sheaf_status (*ready)(void *user, size_t end);
     void *user;
     uint64_t took_ns; /* out: inside `ready`; not counted as time of the collective */

@@ -1,8 +1,8 @@
 /* Members of one host meet: arrival, partial sums done, result there.
  *
- * Every wait looks for the failure mark and its deadline. The deadlines are staggered: a member
- * that waits for an arrival times out first, one that waits for a leader last, so that the member
- * that knows the missing one reports. */
+ * Every wait looks for the failure mark and its deadline. The deadlines are staggered: a wait for
+ * an arrival ends first, a wait for a leader last, so that the member that knows the culprit
+ * reports it. */
 #include <sched.h>
 #include <stdio.h>
 #include <time.h>
@@ -84,8 +84,7 @@ enum sheaf_status sheaf__arrive(struct sheaf__call *c) {
     for (int i = 1; i < comm->n_here; i++) {
         const int p = (c->place + i) % comm->n_here;
         const _Atomic uint64_t *ready = &comm->cells[p].line[step & 1].ready;
-        /* an arrival that comes soon is timed during the wait, not after it, when work could go on
-         */
+        /* a member that arrives soon is timed while it is awaited, not after it is here */
         for (int look = 0; !c->checked && look < TIMED_LOOKS && !reached(ready, step + 1); look++)
             now = sheaf__time_ns();
         if (reached(ready, step + 1)) continue;

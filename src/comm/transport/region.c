@@ -1,10 +1,9 @@
-/* Registered memory: what a member writes there, the others of its host read where it lies.
+/* Registered memory: the other members of a host read data there where a member has written them.
  *
- * A region is an anonymous file of its owner, which publishes process, descriptor and a serial
+ * A region is an anonymous file of its owner, which publishes its process, descriptor and a serial
  * number in the group's shared memory. The others map it when an arrival names it for the first
  * time, through /proc as in shared.c. Nothing has a name in a file system, and nothing is left when
- * processes end.
- */
+ * processes end. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

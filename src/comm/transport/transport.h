@@ -27,7 +27,7 @@ static inline uint8_t *sheaf__payload_in(const struct sheaf_comm *comm, int host
 /* Sends header and the first `bytes` of the own host's payload_out to every other host, receives
  * theirs: comm->take[h] bytes into payload_in(h). Checks every header. */
 enum sheaf_status sheaf__wire_frames(struct sheaf__call *c, size_t bytes);
-/* The same in two parts. What is posted between them must not rely on equal sizes. */
+/* The same in two parts. Messages posted between them must not rely on equal sizes. */
 void sheaf__wire_frames_post(struct sheaf__call *c, size_t bytes);
 /* To each host its own: comm->give[h] bytes of payload_out(h). */
 void sheaf__wire_frames_post_each(struct sheaf__call *c);
@@ -36,7 +36,7 @@ enum sheaf_status sheaf__wire_frames_wait(struct sheaf__call *c);
 static inline int sheaf__owner(const struct sheaf_comm *comm, int n, int i) {
     return (int)((int64_t)i * comm->n_hosts / n);
 }
-/* How many own a sum of so many bytes: 0 every host, it travels whole; -1 it goes in chunks. */
+/* How many hosts own a sum of this size; 0: every host, it travels whole; -1: it goes in chunks. */
 static inline int sheaf__n_owners(const struct sheaf_comm *comm, size_t bytes) {
     const struct sheaf_comm_level *l = &comm->levels[SHEAF_COMM_LEVEL_HOSTS];
     const size_t least = bytes ? bytes : 1;
@@ -48,8 +48,8 @@ static inline int sheaf__n_owners(const struct sheaf_comm *comm, size_t bytes) {
 /* Sends payload_out(h), with header, to each owner h; an owner receives what all others have for
  * its part at payload_in(). Nothing goes to a host that owns nothing. */
 enum sheaf_status sheaf__wire_to_owners(struct sheaf__call *c, int n);
-/* And back: an owner sends its own payload_out to all others. Who receives it knows that all
- * members are in the same call: the owner has seen their headers. */
+/* And back: an owner sends its own payload_out to all others. A host that receives it knows that
+ * all members are in the same call: the owner has seen their headers. */
 enum sheaf_status sheaf__wire_from_owners(struct sheaf__call *c, int n);
 /* Bare payloads, after frames have proved that sizes agree. begin ... recv/send ... end, wait. */
 void sheaf__wire_begin(struct sheaf_comm *comm, int lane);
@@ -78,7 +78,7 @@ void sheaf__wire_round(enum sheaf_type type, float *data, uint8_t *scratch, size
 /* The type that params and SHEAF_COMM_WIRE ask for. */
 enum sheaf_status sheaf__wire_type(enum sheaf_type wanted, enum sheaf_type *out);
 
-enum { SHEAF__OWNER_BYTES = 62 * 1024 }; /* of an owner's part, at most, but for its alignment */
+enum { SHEAF__OWNER_BYTES = 62 * 1024 }; /* of an owner's part, at most, without its alignment */
 static_assert(SHEAF__OWNER_BYTES + SHEAF__ALIGN * sizeof(float) <= SHEAF__FRAME_PAYLOAD,
               "a part fits a frame");
 

@@ -125,8 +125,8 @@ void sheaf__wire_send(struct sheaf_comm *comm, int lane, int host, const void *d
              lane_tag(comm, lane));
 }
 
-/* Sixteenths of the time limit that are added to it. A wait for a host that waits itself times
- * out later, because that host knows which one is missing. */
+/* Sixteenths of the time limit that are added to it. A wait for a host that waits itself ends
+ * later: that host knows the culprit. */
 enum { AT_ONCE = 2, LATER = 3 };
 
 static enum sheaf_status wait_lane(struct sheaf__call *c, int lane, unsigned beyond) {

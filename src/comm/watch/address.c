@@ -1,4 +1,4 @@
-/* Which addresses control connections use. Never a wildcard, and a public one only if the user
+/* The addresses that control connections use. Never a wildcard; a public address only if the user
  * names it. */
 #include "base/settings.h"
 #include "comm/watch/watch_impl.h"

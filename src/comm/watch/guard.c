@@ -21,22 +21,24 @@
 
 enum { TICK_MS = 100, STATUS_FAILED = 1 };
 enum {
-    /* After a failure, for the rank that reports it to speak first: several times as long as that
-     * rank takes to be told that it may. The launcher mostly cuts it short. */
+    /* After a failure the rank that reports it has this long to print it: several times as long as
+     * the permission takes to arrive. The launcher mostly ends the job earlier. */
     GRACE_MS = 3000,
-    TOLD_MS = 300, /* for what it said to arrive */
+    TOLD_MS = 300, /* for its output to arrive */
 };
 static const uint64_t BEAT_NS = 250000000; /* between signs of life */
-/* Hosts notice the same thing at about one time. The one of rank 0 decides which host reports: the
- * first to ask, or itself. Others wait so long for its answer; if it is out of reach, they wait
- * whether a lower rank reports. */
+/* Several hosts notice a failure at about the same time. The host of rank 0 decides which one
+ * prints it: the first host that asks, or itself. The others wait ANSWER_NS for its answer; if it
+ * is out of reach, they wait LISTEN_NS for the report of a lower rank. */
 static const uint64_t ANSWER_NS = 1500000000;
 static const uint64_t LISTEN_NS = 500000000;
-static const uint64_t SPREAD_NS = 1800000000; /* the longest that a main thread waits for that */
+static const uint64_t SPREAD_NS = 1800000000; /* a main thread waits for that at most this long */
 static const uint64_t FORCE_NS = 3000000000u; /* for a main thread to come back from where it is */
-static const uint64_t SILENT_NS = 1500000000; /* after a failure, who is silent so long is stuck */
+static const uint64_t SILENT_NS = 1500000000; /* after a failure, a rank silent for this long counts
+                                                 as stuck */
 static const uint64_t TORN_NS = 1000000000;   /* for the text of a record */
-static const uint64_t AWAY_NS = 2000000000;   /* without a tick: the process was stopped */
+static const uint64_t AWAY_NS = 2000000000;   /* without a tick for this long, the process was
+                                                 stopped */
 
 static struct {
     pthread_t thread;
@@ -96,7 +98,7 @@ static void check_silence(uint64_t now, bool forgive) {
     }
 }
 
-/* Before MPI knows the rank, the launcher's variables do. */
+/* Before MPI is initialized, the variables of the launcher tell the rank. */
 static void name_self(char *text, size_t size) {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"};
     const char *rank = NULL;
@@ -109,8 +111,8 @@ static void name_self(char *text, size_t size) {
         snprintf(text, size, "rank %.9s (%s)", rank, host);
 }
 
-/* The main thread's own phase. Waits in collectives have deadlines of their own, which end first.
- */
+/* Checks the phase of the main thread. Waits in collectives have their own deadlines, which end
+ * first. */
 static void check_phase(uint64_t now) {
     const struct sheaf__world *w = sheaf__world();
     const struct sheaf__line *l = watching() ? sheaf__line(w->rank) : sheaf__line_alone();
@@ -128,9 +130,9 @@ static void check_phase(uint64_t now) {
     sheaf__read(l, &a);
     if (a.phase != phase) return;
     sheaf__activity_text(&a, what, sizeof what);
-    char who[SHEAF__HOST_NAME_BYTES + 32];
-    name_self(who, sizeof who);
-    sheaf__notice("%s: %s has not ended for %.1f s; if it is only slow, raise %s", who, what,
+    char self[SHEAF__HOST_NAME_BYTES + 32];
+    name_self(self, sizeof self);
+    sheaf__notice("%s: %s has not ended for %.1f s; if it is only slow, raise %s", self, what,
                   (double)(now - since) * 1e-9, sheaf__phase_setting(phase));
 }
 
@@ -170,13 +172,13 @@ static void dump_records(uint64_t now) {
             sheaf__recorder_dump(guard.ranks[i], place_of(guard.ranks[i]));
 }
 
-/* A rank of this host that is stopped cannot end by itself. */
+/* A rank of this host that is stopped cannot exit on its own. */
 static void end_silent_ranks(uint64_t now) {
     for (int i = 0; i < guard.n_pidfds; i++)
         if (is_silent(i, now)) syscall(SYS_pidfd_send_signal, guard.pidfds[i], SIGKILL, NULL, 0);
 }
 
-/* Is a rank lost that cannot exit on its own, or may the launcher leave ranks running? */
+/* Is a rank lost that cannot exit on its own, or does the launcher leave ranks running? */
 static bool needs_abort(uint64_t now) {
     if (!watching() || sheaf__launcher_recovers()) return true;
     if (sheaf__heartbeat_lost(now, SILENT_NS)) return true;
@@ -189,7 +191,7 @@ static bool needs_abort(uint64_t now) {
 static void force_exit(uint64_t now) {
     dump_records(now);
     tell(true);
-    /* the launcher passes the message on, others see that it was told */
+    /* the launcher passes the message on, and other ranks see that it was printed */
     sheaf__nap(500000000);
     if (!sheaf__world()->may_exit) return;
     sheaf__launcher_remove_names();
@@ -199,7 +201,7 @@ static void force_exit(uint64_t now) {
     _exit(STATUS_FAILED);
 }
 
-/* Is it known which host speaks? */
+/* Is it known which host prints the failure? */
 static bool is_settled(uint64_t now) {
     const struct sheaf__world *w = sheaf__world();
     const struct sheaf__failure *f = w->failure;
@@ -216,7 +218,8 @@ static void on_failure(uint64_t now) {
     const struct sheaf__world *w = sheaf__world();
     if (!guard.failed_at) {
         guard.failed_at = now;
-        /* not only the rank that took the record: it may lack a connection that this rank has */
+        /* every rank of the share group sends it: the rank that took the record may lack a
+         * connection that this one has */
         if (w->share_of && w->share_of[w->failure->origin] == w->share_of[w->rank])
             sheaf__heartbeat_alarm(w->failure->origin, w->failure->text);
         dump_records(now);
@@ -239,7 +242,7 @@ static void on_failure(uint64_t now) {
 
 /* ---- the thread ---- */
 
-/* fds: what was polled for the watch; NULL before it, even if it has begun since. */
+/* fds: the polled descriptors; NULL if the poll was before the watch began. */
 static void tick(const struct pollfd *fds, uint64_t now) {
     if (fds) {
         const struct sheaf__world *w = sheaf__world();
@@ -252,11 +255,12 @@ static void tick(const struct pollfd *fds, uint64_t now) {
             guard.last_beat = now;
         }
         const int told = atomic_load(&w->failure->told) - 1;
-        /* not only its own; and again, for a frame may be dropped */
+        /* also for another rank of the share group; and repeatedly, since a frame may be dropped */
         if (told >= 0 && w->share_of[told] == w->share_of[w->rank]) sheaf__heartbeat_told();
         check_silence(now, away);
     }
-    if (!fds && now > guard.last_tick + AWAY_NS) /* it is not late by that */
+    if (!fds && now > guard.last_tick + AWAY_NS) /* the phase of the main thread is not late because
+                                                    of that */
         atomic_fetch_add_explicit(&sheaf__line_alone()->since_ns, now - guard.last_tick,
                                   memory_order_relaxed);
     guard.last_tick = now;
@@ -312,7 +316,7 @@ static enum sheaf_status start_thread(void) {
                                strerror(errno));
     guard.last_tick = sheaf__time_ns();
     atomic_store(&guard.stop, false); /* an earlier start of the world was refused */
-    sigfillset(&all); /* signals are the main thread's */
+    sigfillset(&all);                 /* signals are the main thread's */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int code = pthread_create(&guard.thread, NULL, run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

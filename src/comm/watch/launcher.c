@@ -1,5 +1,5 @@
-/* PMIx by dlsym: it is no dependency, and who was started by it has its library. Each request runs
- * on a thread of its own, because it may never return. */
+/* PMIx by dlsym: the library does not depend on it, and a process that PMIx started has it loaded.
+ * Each request runs on a thread of its own, because it may never return. */
 #include "comm/watch/watch_impl.h"
 
 #include <dlfcn.h>
@@ -49,9 +49,11 @@ enum { MAX_HERE = 65536, HOST_NAME_BYTES = 64 }; /* ranks of a host */
 static const char CLAIM[] = "sheaf.claim", TOLD[] = "sheaf.told";
 static const uint64_t ABORT_NS = 1500000000; /* for the launcher to answer */
 static const uint64_t CLAIM_NS = 2500000000; /* the same, and for the claim to be settled */
-/* A claim is read again after so long: a rank that still sees none claimed earlier. */
+/* Time between a claim and the second look at it: a rank that does not see it by then has claimed
+ * earlier. */
 static const uint64_t SETTLE_NS = 250000000;
-static const uint64_t TELL_NS = 1500000000; /* for the rank that won a claim to report */
+static const uint64_t TELL_NS =
+    1500000000; /* for the rank that won the claim to print its message */
 
 static struct {
     int status;
@@ -93,7 +95,7 @@ void sheaf__launcher_abort(int status) {
     ask(run_abort, &request.abort_done, ABORT_NS);
 }
 
-/* ---- which rank reports ---- */
+/* ---- which rank prints the message ---- */
 
 static void set_key(char *to, size_t size, const char *key) {
     const char *job = getenv("PMIX_NAMESPACE");
@@ -116,16 +118,16 @@ static bool published(lookup_fn *fn, const char *key, uint32_t *number) {
 }
 
 static enum sheaf__claim settle(publish_fn *put, lookup_fn *get, uint32_t me) {
-    uint32_t who = 0;
-    if (published(get, TOLD, &who)) return SHEAF__CLAIM_LOST;
+    uint32_t latest = 0;
+    if (published(get, TOLD, &latest)) return SHEAF__CLAIM_LOST;
     if (publish(put, CLAIM, me)) return SHEAF__CLAIM_UNKNOWN;
     sheaf__nap(SETTLE_NS);
-    const bool seen = published(get, CLAIM, &who);
+    const bool seen = published(get, CLAIM, &latest);
     const uint64_t end = sheaf__time_ns() + TELL_NS;
     do {
         uint32_t speaker;
         if (published(get, TOLD, &speaker)) return SHEAF__CLAIM_LOST;
-        if (!seen || who == me) break;
+        if (!seen || latest == me) break;
         sheaf__nap(20000000);
     } while (sheaf__time_ns() < end);
     return publish(put, TOLD, me) ? SHEAF__CLAIM_UNKNOWN : SHEAF__CLAIM_WON;
@@ -154,8 +156,8 @@ enum sheaf__claim sheaf__launcher_claim(void) {
 
 /* ---- what Open MPI leaves ---- */
 
-/* Names that Open MPI's vader leaves in /dev/shm when its processes end without MPI_Finalize: those
- * of the ranks that this job has on this host, exactly, which vader counts from 0 on each host. A
+/* Names that Open MPI's vader leaves in /dev/shm when its processes end without MPI_Finalize:
+ * exactly those of the ranks of this job on this host, which vader numbers from 0 on each host. A
  * process that has them mapped keeps them. */
 void sheaf__launcher_remove_names(void) {
     const char *job = getenv("PMIX_NAMESPACE"), *ranks = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");

@@ -71,8 +71,8 @@ static void flush_out(struct peer *p) {
     }
 }
 
-/* A frame that finds the last one still on its way is dropped: a beat is not missed then, for the
- * peer hears the earlier one. */
+/* A frame is dropped while the last one is still being sent. No beat is missed by that: the peer
+ * receives the earlier one. */
 static void send_frame(struct peer *p, enum type type, const uint8_t *data, size_t n) {
     flush_out(p);
     if (p->fd < 0 || p->n_out) return;
@@ -80,7 +80,8 @@ static void send_frame(struct peer *p, enum type type, const uint8_t *data, size
     flush_out(p);
 }
 
-/* Reads what is there. Returns false at the end of the connection; *error is then errno or 0. */
+/* Reads the bytes that have arrived. Returns false at the end of the connection; *error is then
+ * errno or 0. */
 static bool fill_in(struct peer *p, int *error) {
     const ssize_t n = recv(p->fd, p->in + p->n_in, sizeof p->in - p->n_in, MSG_DONTWAIT);
     *error = 0;
@@ -90,7 +91,8 @@ static bool fill_in(struct peer *p, int *error) {
     return false;
 }
 
-/* A whole frame at the front of p->in: its type and size; 0 none yet, -1 no frame of ours. */
+/* The type and size of the whole frame at the front of p->in; 0 if there is none yet, -1 if it is
+ * invalid. */
 static int next_frame(const struct peer *p, size_t *size) {
     if (p->n_in < F_HEADER) return 0;
     *size = (size_t)sheaf__get_le(p->in + F_SIZE, 2);
@@ -172,7 +174,7 @@ static bool greet(struct peer *p, enum type want, int *rank) {
     return true;
 }
 
-/* Takes over a connection of a stranger that has proved to be a peer. */
+/* Takes over the connection of a stranger that has proved to be a peer. */
 static bool adopt(struct peer *stranger, int rank) {
     struct peer *p = find_peer(rank);
     if (!p || p->fd >= 0 || rank < sheaf__world()->rank) return false;

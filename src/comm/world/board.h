@@ -1,9 +1,9 @@
-/* What every rank is doing, in memory that the ranks of a share group see: for deadlines, for
- * messages about a rank that cannot speak any more, and for the flight recorder.
+/* The activity of every rank, in memory that the ranks of a share group see: for deadlines, for
+ * messages about a rank that can no longer send any, and for the flight recorder.
  *
  * A line is written by its rank's main thread and guard, or, for ranks that share no memory with
- * this one, by the guards that hear of them. Readers may see a line half changed: it is for people
- * and for limits of seconds, never for data. */
+ * this one, by the guards that hear of them. Readers may see a line half changed: it serves
+ * messages and limits of seconds, never data. */
 #ifndef SHEAF_COMM_BOARD_H
 #define SHEAF_COMM_BOARD_H
 
@@ -58,15 +58,15 @@ struct sheaf__board {
 extern struct sheaf__failure sheaf__own_failure; /* until the board is shared */
 extern const char *const sheaf__phase_names[SHEAF_PHASE_COUNT];
 
-/* What the calling thread does, if it is the main one; others are not shown. */
+/* Shows the activity of the calling thread if it is the main one; other threads are not shown. */
 void sheaf__enter(enum sheaf_phase phase, const char *what, uint64_t now);
 void sheaf__enter_collective(uint32_t kind, uint32_t node, uint64_t bytes, uint64_t sequence,
                              const char *tensor, uint64_t now);
-/* Waits for control messages, in the phase in which it is, which is returned; then back to it. */
+/* The thread waits for control messages; returns the phase that it was in, for leave. */
 enum sheaf_phase sheaf__enter_exchange(const char *what, uint64_t now);
 void sheaf__leave_exchange(enum sheaf_phase outer);
 void sheaf__leave(void);
-/* The main thread waits on, with reason: from itself, or from the thread it waits for. */
+/* The main thread's wait is still justified: called by itself, or by the thread it waits for. */
 void sheaf__touch(uint64_t now);
 void sheaf__touch_main(uint64_t now);
 void sheaf__next_step(void); /* one more graph */

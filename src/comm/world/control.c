@@ -116,7 +116,7 @@ static enum sheaf_status check_header(const struct exchange *e, int from, int co
     }
     if (count < HEADER_BYTES || sheaf__get_le(h + H_MAGIC, 4) != MAGIC || kind >= KIND_COUNT)
         return sheaf__fail(SHEAF_STATUS_PEER,
-                           "%s '%s': %s sent %d bytes that are not a message of sheaf",
+                           "%s '%s': %s sent %d bytes that are not a valid message",
                            kind_names[e->kind], e->what, sheaf__rank_text(from), count);
     if (kind != (uint64_t)e->kind || sequence != control.sequence || bytes != size ||
         strncmp(theirs, (const char *)control.out + H_WHAT, WHAT_BYTES))

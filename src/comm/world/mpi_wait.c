@@ -33,8 +33,8 @@ static bool is_open(const struct sheaf__mpi_wait *w, int i) {
     return !flag;
 }
 
-/* A rank that is still loading, and gets on, may take longer than the limit. Returns the time until
- * which it may. */
+/* A rank that is still loading and makes progress may take longer than the limit. Returns the time
+ * until which it may. */
 static uint64_t patience(const struct sheaf__mpi_wait *w) {
     uint64_t until = w->deadline;
     for (int i = 0; i < w->n; i++) {
@@ -95,11 +95,11 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
         if (sheaf__has_failed(world)) return sheaf__report_failure();
         const uint64_t now = sheaf__time_ns();
         if (now >= deadline) {
-            char doing[256], who[320];
+            char doing[256], missing[320];
             w->describe(w->user, doing, sizeof doing);
             sheaf__mpi_lock();
             deadline = patience(w);
-            name_open(w, who, sizeof who);
+            name_open(w, missing, sizeof missing);
             sheaf__mpi_unlock();
             if (now < deadline) {
                 if (w->idle)
@@ -110,11 +110,11 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
             }
             return sheaf__fail(SHEAF_STATUS_TIMEOUT,
                                "%s: waited %.1f s for %s; if it is only slow, raise %s", doing,
-                               (double)(now - w->start) * 1e-9, who,
+                               (double)(now - w->start) * 1e-9, missing,
                                w->setting ? w->setting : "SHEAF_TIMEOUT_MS");
         }
         if (napped) continue;
-        /* Idle ranks wait for an interactive one: sleep more the longer it takes. */
+        /* Idle ranks may wait for an interactive one: the longer the wait, the longer the sleep. */
         if (now - w->start > 1000000000u)
             nanosleep(&(struct timespec){0, 500000}, NULL);
         else if (now - w->start > 20000000u)

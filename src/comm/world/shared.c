@@ -2,7 +2,7 @@
  *
  * The first rank of a group makes an anonymous file (memfd), the others open it through /proc of
  * that process. Nothing appears in /dev/shm, so nothing can be left there, and the kernel frees the
- * memory with its last user. A token in the memory proves that everybody mapped the same. */
+ * memory with its last user. A token in the memory proves that all ranks mapped the same memory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * NCCL moves the data; the CUDA backend adds (core/sum.h), in the order of the group. So the bits
  * do not depend on NCCL's choice of an algorithm, which changes with the size of a message, nor on
  * NVLS, whose sums inside the switch differ from call to call. A small vector is gathered whole and
- * summed by everyone; of a large one each member sums its part and passes it on.
+ * summed by every member; of a large one each member sums its part and passes it on.
  * SHEAF_NCCL_SUMS=nccl leaves all-reduce to NCCL instead: fewer bytes for many members, other bits
  * (NVLS is left out all the same).
  *
