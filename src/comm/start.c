@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/settings.h"
 #include "comm/diag/recorder.h"
 #include "comm/watch/watch.h"
@@ -26,18 +26,18 @@ static size_t board_bytes;
 static uint64_t host_identity(const char *name) {
     static const char *const namespaces[] = {"/proc/self/ns/uts", "/proc/self/ns/net",
                                              "/proc/self/ns/pid"};
-    uint64_t h = sheaf__hash(0, name, strlen(name));
+    uint64_t h = sheaf__hash_bytes(0, name, strlen(name));
     char boot[64] = "";
     FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
     if (f) {
         if (!fgets(boot, sizeof boot, f)) boot[0] = 0;
         fclose(f);
     }
-    h = sheaf__hash(h, boot, strlen(boot));
+    h = sheaf__hash_bytes(h, boot, strlen(boot));
     for (size_t i = 0; i < sizeof namespaces / sizeof *namespaces; i++) {
         struct stat st;
         uint64_t inode = stat(namespaces[i], &st) ? 0 : (uint64_t)st.st_ino;
-        h = sheaf__hash(h, &inode, sizeof inode);
+        h = sheaf__hash_bytes(h, &inode, sizeof inode);
     }
     return h;
 }

@@ -10,7 +10,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "comm/diag/recorder.h"
 #include "comm/transport/call.h"
@@ -370,7 +369,7 @@ enum sheaf_status sheaf__devcomm_wait(struct sheaf__devcomm *dc, int local) {
         if (spins < SPINS) {
             sheaf__pause();
         } else {
-            nanosleep(&(struct timespec){0, 20000}, NULL);
+            sheaf__nap(20000);
         }
     }
 }

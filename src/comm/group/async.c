@@ -102,7 +102,6 @@ static enum sheaf_status make(struct sheaf_comm *comm, struct sheaf__member *sel
     if (!a) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start collective: out of memory");
     sheaf__async_init(a);
     a->comm = comm;
-    a->self = self;
     a->member = member;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/settings.h"
 #include "comm/group/async.h"
 #include "comm/measure/measure.h"
@@ -71,8 +72,8 @@ static enum sheaf_status same_everywhere(enum sheaf_status mine, const int *memb
     uint8_t hash[8] = {0}, *all = malloc((size_t)size * sizeof hash);
     if (!mine) {
         const uint64_t settings[] = {slot, (uint64_t)wire};
-        uint64_t h = sheaf__hash(0, member_rank, (size_t)n * sizeof *member_rank);
-        sheaf__put_le(hash, sheaf__hash(h, settings, sizeof settings), sizeof hash);
+        uint64_t h = sheaf__hash_bytes(0, member_rank, (size_t)n * sizeof *member_rank);
+        sheaf__put_le(hash, sheaf__hash_bytes(h, settings, sizeof settings), sizeof hash);
     }
     if (!mine && !all) mine = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
     enum sheaf_status st = sheaf_world_agree(mine, WHAT);

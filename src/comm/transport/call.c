@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "base/hash.h"
 #include "comm/diag/events.h"
 #include "comm/diag/recorder.h"
 #include "comm/transport/epilogue.h"
@@ -89,7 +90,7 @@ void sheaf__note_call(struct sheaf__call *c) {
 /* What members compare beside the size: the root, or a hash of all sizes. */
 static uint64_t extra_of(const struct sheaf_comm *comm, const struct sheaf_comm_call *call) {
     if (kinds[call->kind].has_sizes)
-        return sheaf__hash(0, call->sizes, (size_t)comm->n * sizeof *call->sizes);
+        return sheaf__hash_bytes(0, call->sizes, (size_t)comm->n * sizeof *call->sizes);
     return call->kind == SHEAF_COMM_BROADCAST ? (uint64_t)call->root : 0;
 }
 

@@ -5,7 +5,6 @@
  * reports it. */
 #include <sched.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "comm/transport/pending.h"
 #include "comm/transport/transport.h"
@@ -41,7 +40,7 @@ look_around(struct sheaf__call *c, enum wait_for why, int place, uint64_t spins)
     if (idle && idle->nap(idle)) return SHEAF_STATUS_SUCCESS;
     if (spins < comm->spins) return SHEAF_STATUS_SUCCESS;
     if (waited > 20000000u) {
-        nanosleep(&(struct timespec){0, waited > 1000000000u ? 500000 : 50000}, NULL);
+        sheaf__nap(waited > 1000000000u ? 500000 : 50000);
     } else {
         sched_yield();
     }

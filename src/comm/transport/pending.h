@@ -23,7 +23,6 @@ struct sheaf__pending_op {
 struct sheaf__async {
     struct sheaf__idle idle;
     struct sheaf_comm *comm;
-    struct sheaf__member *self;
     int member;
     pthread_t thread;
     bool runs;

@@ -1,6 +1,7 @@
 /* The addresses that control connections use. Never a wildcard; a public address only if the user
  * names it. */
 #include "base/settings.h"
+#include "base/text.h"
 #include "comm/watch/watch_impl.h"
 
 #include <arpa/inet.h>
@@ -112,8 +113,8 @@ enum sheaf_status sheaf__address_own(bool one_host, struct sheaf__address_list *
     struct sheaf__address_list launcher = {0};
     struct network named = {0};
     struct ifaddrs *all = NULL;
-    char host[256] = "", seen[256] = "none";
-    size_t at = 0;
+    char host[256] = "", text[256] = "none";
+    struct sheaf__text seen = {text, sizeof text, 0};
     *list = (struct sheaf__address_list){0};
     if (setting && !parse_network(setting, &named))
         return sheaf_set_error(SHEAF_STATUS_INVALID,
@@ -133,22 +134,20 @@ enum sheaf_status sheaf__address_own(bool one_host, struct sheaf__address_list *
                                strerror(errno));
     for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
         struct sockaddr_in in;
-        char text[SHEAF__ADDRESS_TEXT];
+        char name[SHEAF__ADDRESS_TEXT];
         if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP)) continue;
         memcpy(&in, i->ifa_addr, sizeof in);
         const uint32_t address = ntohl(in.sin_addr.s_addr);
         if (wanted(address, setting ? &named : NULL, &launcher)) add(list, address);
-        sheaf__address_text(address, text);
-        const int n =
-            snprintf(seen + at, sizeof seen - at, "%s%s %s", at ? ", " : "", i->ifa_name, text);
-        at += (size_t)n < sizeof seen - at ? (size_t)n : sizeof seen - at - 1;
+        sheaf__address_text(address, name);
+        sheaf__put(&seen, "%s%s %s", seen.n ? ", " : "", i->ifa_name, name);
     }
     freeifaddrs(all);
     if (list->n) return SHEAF_STATUS_SUCCESS;
     return sheaf_set_error(SHEAF_STATUS_INVALID,
                            "start: host %s has no %s for control connections (it has %s); name "
                            "one with %s=ADDRESS or a network such as 10.0.0.0/24",
-                           host, setting ? "address in that network" : "private address", seen,
+                           host, setting ? "address in that network" : "private address", text,
                            SETTING);
 }
 

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "comm/world/world.h"
 
 enum {
@@ -28,7 +29,7 @@ enum {
     FRAME_BYTES = F_HEADER + ALARM_BYTES,
     OFFER_BYTES = SHEAF__MAX_ADDRESSES * 8, /* address 4, port 2, pad 2 */
     STRANGERS = 16,                         /* unknown connections at a time */
-    START_NS_LIMIT = 20,                    /* seconds for all connections */
+    START_SECONDS = 20,                     /* seconds for all connections */
 };
 enum type { HELLO = 1, WELCOME, BEAT, ALARM, BYE, TOLD, SPEAK, BE_SILENT };
 
@@ -128,8 +129,8 @@ static void send_hello(struct peer *p, enum type type) {
 }
 
 static enum sheaf_status connect_to(struct peer *p, const uint8_t *offer) {
-    char tried[256] = "it offers no address";
-    size_t at = 0;
+    char text[256] = "it offers no address";
+    struct sheaf__text tried = {text, sizeof text, 0};
     for (int i = 0; i < SHEAF__MAX_ADDRESSES; i++) {
         const uint32_t address = (uint32_t)sheaf__get_le(offer + 8 * i, 4);
         const uint16_t port = (uint16_t)sheaf__get_le(offer + 8 * i + 4, 2);
@@ -141,16 +142,14 @@ static enum sheaf_status connect_to(struct peer *p, const uint8_t *offer) {
             return SHEAF_STATUS_SUCCESS;
         }
         const int error = errno;
-        char text[SHEAF__ADDRESS_TEXT];
-        sheaf__address_text(address, text);
-        const int n = snprintf(tried + at, sizeof tried - at, "%s%s: %s", at ? ", " : "", text,
-                               strerror(error));
-        at += (size_t)n < sizeof tried - at ? (size_t)n : sizeof tried - at - 1;
+        char name[SHEAF__ADDRESS_TEXT];
+        sheaf__address_text(address, name);
+        sheaf__put(&tried, "%s%s: %s", tried.n ? ", " : "", name, strerror(error));
     }
     return sheaf_set_error(SHEAF_STATUS_IO,
                            "start: no control connection to %s (%s); hosts must reach each other "
                            "by TCP at any port, SHEAF_CONTROL_ADDRESS names the network to use",
-                           sheaf__rank_text(p->rank), tried);
+                           sheaf__rank_text(p->rank), text);
 }
 
 static struct peer *find_peer(int rank) {
@@ -219,7 +218,7 @@ static void serve_strangers(struct gate *g) {
 
 /* Until every peer has been greeted. */
 static enum sheaf_status meet(struct gate *g) {
-    const uint64_t start = sheaf__time_ns(), end = start + (uint64_t)START_NS_LIMIT * 1000000000u;
+    const uint64_t start = sheaf__time_ns(), end = start + (uint64_t)START_SECONDS * 1000000000u;
     for (;;) {
         const struct peer *missing = NULL;
         serve_strangers(g);
@@ -244,7 +243,7 @@ static enum sheaf_status meet(struct gate *g) {
                 "start: waited %d s for the control connection of %s; hosts must "
                 "reach each other by TCP at any port, SHEAF_CONTROL_ADDRESS "
                 "names the network to use",
-                START_NS_LIMIT, sheaf__rank_text(missing->rank));
+                START_SECONDS, sheaf__rank_text(missing->rank));
         struct pollfd fds[SHEAF__MAX_ADDRESSES + STRANGERS];
         nfds_t n = 0;
         for (int i = 0; i < g->n_listeners; i++)

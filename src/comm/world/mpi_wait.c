@@ -2,7 +2,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "comm/world/world.h"
 
@@ -116,9 +115,9 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
         if (napped) continue;
         /* Idle ranks may wait for an interactive one: the longer the wait, the longer the sleep. */
         if (now - w->start > 1000000000u)
-            nanosleep(&(struct timespec){0, 500000}, NULL);
+            sheaf__nap(500000);
         else if (now - w->start > 20000000u)
-            nanosleep(&(struct timespec){0, 50000}, NULL);
+            sheaf__nap(50000);
         else
             sched_yield();
     }

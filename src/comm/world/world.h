@@ -133,12 +133,4 @@ static inline uint64_t sheaf__get_le(const uint8_t *at, int bytes) {
     return value;
 }
 
-/* FNV-1a, for agreement checks; not for security. */
-static inline uint64_t sheaf__hash(uint64_t h, const void *data, size_t size) {
-    const uint8_t *p = data;
-    if (!h) h = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < size; i++) h = (h ^ p[i]) * 0x100000001b3u;
-    return h;
-}
-
 #endif
