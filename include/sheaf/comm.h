@@ -1,12 +1,8 @@
 /* Groups of members and their collectives.
  *
  * A group is an ordered list of members; each is driven by one rank. Members of one rank and of
- * ranks on one host meet in shared memory; hosts meet through MPI point-to-point
- * (SHEAF_COMM_TRANSPORT=mpi makes every rank a host of its own, and hosts:0,1,0,1 groups ranks by
- * the given numbers; SHEAF_COMM_DELAY_US=n delays messages between hosts; SHEAF_COMM_ONE_SHOT=n
- * sends sums of more than n bytes in parts instead of what was measured, and SHEAF_COMM_OWNERS=n
- * all that fit through n hosts that add; all for tests). Every local member calls each collective,
- * from a thread of its own if a rank has several.
+ * ranks on one host meet in shared memory; hosts meet through MPI point-to-point. Every local
+ * member calls each collective, from a thread of its own if a rank has several.
  *
  * Between hosts, SHEAF_COMM_WIRE=bf16 or q8_0 halves or quarters the bytes of an all_reduce: the
  * sum of each host (the own one too) and the total are rounded to that type. On one host nothing is

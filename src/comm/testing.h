@@ -1,5 +1,11 @@
-/* What tests may do to the inside of this folder. Nothing else includes it but the files that hold
- * the functions. */
+/* What tests may do to the inside of comm: functions, which only the files that hold them and tests
+ * include, and settings.
+ *
+ *   SHEAF_COMM_TRANSPORT  mpi: every rank is a host of its own; hosts:0,1,0,1: ranks with the same
+ *                         number share memory
+ *   SHEAF_COMM_DELAY_US   delays messages between hosts
+ *   SHEAF_COMM_ONE_SHOT   sums of more bytes go in parts, whatever was measured
+ *   SHEAF_COMM_OWNERS     all sums that fit go through so many hosts that add */
 #ifndef SHEAF_COMM_TESTING_H
 #define SHEAF_COMM_TESTING_H
 
