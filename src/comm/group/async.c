@@ -37,7 +37,7 @@ enum {
 
 /* ---- the thread ---- */
 
-static enum sheaf_status run(struct sheaf__async *a, const struct sheaf__pending_op *op) {
+static enum sheaf_status run(struct sheaf__pending *a, const struct sheaf__pending_op *op) {
     const int64_t expected = sheaf_comm_bound_ns(a->comm, op->call.kind, op->bytes) / NAPS;
     a->nap_ns = expected <= SHORTEST_NAP_NS  ? SHORTEST_NAP_NS
                 : expected >= LONGEST_NAP_NS ? LONGEST_NAP_NS
@@ -70,8 +70,8 @@ static void reduce_wakeup_latency(void) {
 }
 
 static void *thread_main(void *arg) {
-    struct sheaf__async *a = arg;
-    sheaf__async_set_here(a);
+    struct sheaf__pending *a = arg;
+    sheaf__pending_set_here(a);
     reduce_wakeup_latency();
     pthread_mutex_lock(&a->lock);
     for (;;) {
@@ -96,11 +96,11 @@ static void *thread_main(void *arg) {
 /* ---- the member's side ---- */
 
 static enum sheaf_status make(struct sheaf_comm *comm, struct sheaf__member *self, int member) {
-    struct sheaf__async *a = calloc(1, sizeof *a);
+    struct sheaf__pending *a = calloc(1, sizeof *a);
     pthread_condattr_t monotonic;
     sigset_t all, before;
     if (!a) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start collective: out of memory");
-    sheaf__async_init(a);
+    sheaf__pending_init(a);
     a->comm = comm;
     a->member = member;
     pthread_condattr_init(&monotonic);
@@ -124,7 +124,7 @@ static enum sheaf_status make(struct sheaf_comm *comm, struct sheaf__member *sel
     return SHEAF_STATUS_SUCCESS;
 }
 
-void sheaf__async_free(struct sheaf__async *a) {
+void sheaf__async_free(struct sheaf__pending *a) {
     if (!a) return;
     pthread_mutex_lock(&a->lock);
     a->stop = true;
@@ -160,9 +160,9 @@ enum sheaf_status sheaf_comm_start(struct sheaf_comm *comm, int member,
         return sheaf_comm_run(comm, member, call);
     }
     if (!self->async && (st = make(comm, self, member))) return st;
-    struct sheaf__async *a = self->async;
+    struct sheaf__pending *a = self->async;
     if (a->started >= SHEAF__PENDING &&
-        (st = sheaf__async_await(a, a->started - SHEAF__PENDING + 1)))
+        (st = sheaf__pending_await(a, a->started - SHEAF__PENDING + 1)))
         return st;
     pthread_mutex_lock(&a->lock);
     struct sheaf__pending_op *op = &a->ops[a->started % SHEAF__PENDING];
@@ -189,5 +189,5 @@ enum sheaf_status sheaf_comm_wait(struct sheaf_comm *comm, int member, uint64_t 
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "wait for collective: member %d has started none with ticket %llu",
                                member, (unsigned long long)ticket);
-    return sheaf__async_await(self->async, ticket);
+    return sheaf__pending_await(self->async, ticket);
 }

@@ -3,9 +3,9 @@
 #ifndef SHEAF_COMM_ASYNC_H
 #define SHEAF_COMM_ASYNC_H
 
-struct sheaf__async;
+struct sheaf__pending;
 
 /* Accepts NULL. Lets what was started end first. */
-void sheaf__async_free(struct sheaf__async *async);
+void sheaf__async_free(struct sheaf__pending *async);
 
 #endif

@@ -104,9 +104,9 @@ enum sheaf_status sheaf__begin_call(struct sheaf__call *c, struct sheaf_comm *co
         const enum sheaf_status st = sheaf__mpi_allowed(sheaf_comm_kind_name(call->kind));
         if (st) return st;
     }
-    struct sheaf__async *async = sheaf__async_here();
+    struct sheaf__pending *async = sheaf__pending_here();
     if (self->async && !async) {
-        const enum sheaf_status st = sheaf__async_settle(self->async);
+        const enum sheaf_status st = sheaf__pending_settle(self->async);
         if (st) return st;
     }
     if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
@@ -143,7 +143,8 @@ enum sheaf_status sheaf__end_call(const struct sheaf__call *c, enum sheaf_status
     add(&c->self->stats[c->head.kind].bytes, bytes);
     add(&c->self->stats[c->head.kind].time_ns, took);
     add(&c->self->stats[c->head.kind].wait_ns, c->wait_ns);
-    if (c->async) add(&c->self->stats[c->head.kind].hidden_ns, sheaf__async_hidden(c->start, took));
+    if (c->async)
+        add(&c->self->stats[c->head.kind].hidden_ns, sheaf__pending_hidden(c->start, took));
     sheaf__record_end(c->wait_ns, took);
     sheaf__trace(SHEAF__TRACE_WAIT, c->tensor, c->start, c->wait_ns < took ? c->wait_ns : took);
     sheaf__trace(SHEAF__TRACE_WIRE, c->tensor, c->start + c->wait_ns,

@@ -14,7 +14,7 @@ struct sheaf__call {
     const char *tensor;
     uint64_t region, offset; /* of the data of this step, as in the cell */
     uint64_t start, wait_ns;
-    struct sheaf__async *async;   /* whose thread this is; NULL: the member's own */
+    struct sheaf__pending *async; /* whose thread this is; NULL: the member's own */
     struct sheaf__epilogue *then; /* of an all_reduce, or NULL */
 };
 

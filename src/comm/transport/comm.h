@@ -14,7 +14,7 @@
 #include "comm/world/world.h"
 #include "sheaf/comm.h"
 
-struct sheaf__async;
+struct sheaf__pending;
 
 enum {
     SHEAF__LINE = 128, /* the unit that two cores exchange: a pair of cache lines */
@@ -82,7 +82,7 @@ struct sheaf__member {
     struct sheaf__view own[SHEAF__REGIONS];
     struct sheaf__view *views; /* [n_here][SHEAF__REGIONS] */
     uint64_t n_regions;
-    struct sheaf__async *async; /* NULL until something was started */
+    struct sheaf__pending *async; /* NULL until something was started */
     struct {
         _Atomic uint64_t count, bytes, time_ns, wait_ns, hidden_ns;
     } stats[SHEAF_COMM_KIND_COUNT];

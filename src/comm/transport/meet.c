@@ -36,7 +36,7 @@ look_around(struct sheaf__call *c, enum wait_for why, int place, uint64_t spins)
                            "SHEAF_TIMEOUT_MS",
                            doing, (double)waited * 1e-9, member, where, waits[why].what);
     }
-    struct sheaf__idle *idle = sheaf__async_idle(c->async);
+    struct sheaf__idle *idle = sheaf__pending_idle(c->async);
     if (idle && idle->nap(idle)) return SHEAF_STATUS_SUCCESS;
     if (spins < comm->spins) return SHEAF_STATUS_SUCCESS;
     if (waited > 20000000u) {

@@ -4,19 +4,19 @@
 #include <stddef.h>
 #include <time.h>
 
-static _Thread_local struct sheaf__async *here;
+static _Thread_local struct sheaf__pending *here;
 
-struct sheaf__async *sheaf__async_here(void) {
+struct sheaf__pending *sheaf__pending_here(void) {
     return here;
 }
-void sheaf__async_set_here(struct sheaf__async *a) { here = a; }
+void sheaf__pending_set_here(struct sheaf__pending *a) { here = a; }
 
-static struct sheaf__async *of(struct sheaf__idle *idle) {
-    return (struct sheaf__async *)(void *)((char *)idle - offsetof(struct sheaf__async, idle));
+static struct sheaf__pending *of(struct sheaf__idle *idle) {
+    return (struct sheaf__pending *)(void *)((char *)idle - offsetof(struct sheaf__pending, idle));
 }
 
 static bool nap(struct sheaf__idle *idle) {
-    struct sheaf__async *a = of(idle);
+    struct sheaf__pending *a = of(idle);
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     const uint64_t ns = (uint64_t)until.tv_nsec + a->nap_ns;
@@ -30,17 +30,17 @@ static bool nap(struct sheaf__idle *idle) {
 }
 
 static void touch(struct sheaf__idle *idle, uint64_t now) {
-    struct sheaf__async *a = of(idle);
+    struct sheaf__pending *a = of(idle);
     pthread_mutex_lock(&a->lock);
     if (a->awaited_since) sheaf__touch_main(now);
     pthread_mutex_unlock(&a->lock);
 }
 
-struct sheaf__idle *sheaf__async_idle(struct sheaf__async *a) {
+struct sheaf__idle *sheaf__pending_idle(struct sheaf__pending *a) {
     return a ? &a->idle : NULL;
 }
 
-uint64_t sheaf__async_hidden(uint64_t start, uint64_t took) {
+uint64_t sheaf__pending_hidden(uint64_t start, uint64_t took) {
     pthread_mutex_lock(&here->lock);
     const uint64_t since = here->awaited_since;
     pthread_mutex_unlock(&here->lock);
@@ -48,9 +48,9 @@ uint64_t sheaf__async_hidden(uint64_t start, uint64_t took) {
     return since > start ? since - start : 0;
 }
 
-void sheaf__async_init(struct sheaf__async *a) { a->idle = (struct sheaf__idle){nap, touch}; }
+void sheaf__pending_init(struct sheaf__pending *a) { a->idle = (struct sheaf__idle){nap, touch}; }
 
-enum sheaf_status sheaf__async_await(struct sheaf__async *a, uint64_t want) {
+enum sheaf_status sheaf__pending_await(struct sheaf__pending *a, uint64_t want) {
     pthread_mutex_lock(&a->lock);
     if (a->finished < want) {
         a->awaited_since = sheaf__time_ns();
@@ -71,6 +71,6 @@ enum sheaf_status sheaf__async_await(struct sheaf__async *a, uint64_t want) {
     return st ? sheaf_set_error(st, "%s", a->error) : st;
 }
 
-enum sheaf_status sheaf__async_settle(struct sheaf__async *a) {
-    return sheaf__async_await(a, a->started); /* only the member's own thread changes that */
+enum sheaf_status sheaf__pending_settle(struct sheaf__pending *a) {
+    return sheaf__pending_await(a, a->started); /* only the member's own thread changes that */
 }

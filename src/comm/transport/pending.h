@@ -20,7 +20,7 @@ struct sheaf__pending_op {
     bool records, traces; /* as the thread that started it */
 };
 
-struct sheaf__async {
+struct sheaf__pending {
     struct sheaf__idle idle;
     struct sheaf_comm *comm;
     int member;
@@ -40,18 +40,18 @@ struct sheaf__async {
 
 /* From the member's own thread: waits until `want` calls have ended, or all; the first failure's
  * status and text. What the board shows is the one under way: each has the time of a collective. */
-enum sheaf_status sheaf__async_await(struct sheaf__async *async, uint64_t want);
-enum sheaf_status sheaf__async_settle(struct sheaf__async *async);
+enum sheaf_status sheaf__pending_await(struct sheaf__pending *async, uint64_t want);
+enum sheaf_status sheaf__pending_settle(struct sheaf__pending *async);
 
 /* ---- on a communication thread ---- */
-void sheaf__async_init(struct sheaf__async *async);
+void sheaf__pending_init(struct sheaf__pending *async);
 /* Whose thread the caller is; NULL: no communication thread. */
-struct sheaf__async *sheaf__async_here(void);
-void sheaf__async_set_here(struct sheaf__async *async);
+struct sheaf__pending *sheaf__pending_here(void);
+void sheaf__pending_set_here(struct sheaf__pending *async);
 /* Its naps are a part of what the collective is expected to take; as long as the collective has
  * reason to go on, the member's wait for it has. NULL for NULL. */
-struct sheaf__idle *sheaf__async_idle(struct sheaf__async *async);
+struct sheaf__idle *sheaf__pending_idle(struct sheaf__pending *async);
 /* Of a collective that began at `start` and took `took`: the time before the member waited. */
-uint64_t sheaf__async_hidden(uint64_t start, uint64_t took);
+uint64_t sheaf__pending_hidden(uint64_t start, uint64_t took);
 
 #endif

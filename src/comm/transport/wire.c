@@ -147,7 +147,7 @@ static enum sheaf_status wait_lane(struct sheaf__call *c, int lane, unsigned bey
         .deadline = c->start + comm->timeout_ns + comm->timeout_ns / 16 * beyond,
         .describe = sheaf__describe_call,
         .user = c,
-        .idle = sheaf__async_idle(c->async),
+        .idle = sheaf__pending_idle(c->async),
     };
     return sheaf__mpi_wait_all(&wait);
 }

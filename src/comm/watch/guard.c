@@ -84,7 +84,7 @@ static void check_deaths(const struct pollfd *fds) {
 
 static void check_silence(uint64_t now, bool forgive) {
     const uint64_t limit = sheaf__world()->heartbeat_ns;
-    sheaf__heartbeat_check(now, limit, forgive);
+    sheaf__links_check(now, limit, forgive);
     for (int i = 0; i < guard.n_pidfds; i++) {
         struct sheaf__line *l = sheaf__line(guard.ranks[i]);
         if (forgive) atomic_store_explicit(&l->heard_ns, now, memory_order_relaxed);
@@ -180,7 +180,7 @@ static void end_silent_ranks(uint64_t now) {
 /* Is a rank lost that cannot exit on its own, or does the launcher leave ranks running? */
 static bool needs_abort(uint64_t now) {
     if (!watching() || sheaf__launcher_recovers()) return true;
-    if (sheaf__heartbeat_lost(now, SILENT_NS)) return true;
+    if (sheaf__links_lost(now, SILENT_NS)) return true;
     for (int i = 0; i < guard.n_pidfds; i++)
         if (is_silent(i, now)) return true;
     return false;
@@ -207,7 +207,7 @@ static bool is_settled(uint64_t now) {
     if (!w->share_of || w->share_of[w->rank] == 0) return true;
     if (atomic_load(&f->permit) || atomic_load(&f->outranked) || atomic_load(&f->told)) return true;
     const bool ask = w->share_of[f->origin] == w->share_of[w->rank];
-    const bool reached = ask && sheaf__heartbeat_ask(f->origin, f->text);
+    const bool reached = ask && sheaf__links_ask(f->origin, f->text);
     if (now < guard.failed_at + (reached ? ANSWER_NS : LISTEN_NS)) return false;
     if (atomic_load(&f->lower)) atomic_store(&w->failure->outranked, 1);
     return true;
@@ -220,7 +220,7 @@ static void on_failure(uint64_t now) {
         /* every rank of the share group sends it: the rank that took the record may lack a
          * connection that this one has */
         if (w->share_of && w->share_of[w->failure->origin] == w->share_of[w->rank])
-            sheaf__heartbeat_alarm(w->failure->origin, w->failure->text);
+            sheaf__links_alarm(w->failure->origin, w->failure->text);
         dump_records(now);
         if (w->may_exit) sheaf__launcher_remove_names();
         sheaf__record_tell_host();
@@ -247,15 +247,15 @@ static void tick(const struct pollfd *fds, uint64_t now) {
         const struct sheaf__world *w = sheaf__world();
         const bool away = now - guard.last_tick > w->heartbeat_ns / 2;
         atomic_store_explicit(&sheaf__line(w->rank)->heard_ns, now, memory_order_relaxed);
-        sheaf__heartbeat_serve(fds + 1 + guard.n_pidfds, now);
+        sheaf__links_serve(fds + 1 + guard.n_pidfds, now);
         check_deaths(fds + 1);
         if (now >= guard.last_beat + BEAT_NS || guard.failed_at) {
-            sheaf__heartbeat_beat();
+            sheaf__links_beat();
             guard.last_beat = now;
         }
         const int told = atomic_load(&w->failure->told) - 1;
         /* also for another rank of the share group; and repeatedly, since a frame may be dropped */
-        if (told >= 0 && w->share_of[told] == w->share_of[w->rank]) sheaf__heartbeat_told();
+        if (told >= 0 && w->share_of[told] == w->share_of[w->rank]) sheaf__links_told();
         check_silence(now, away);
     }
     if (!fds && now > guard.last_tick + AWAY_NS) /* the phase of the main thread is not late because
@@ -275,19 +275,19 @@ static void *run(void *arg) {
     (void)arg;
     while (!atomic_load(&guard.stop)) {
         const bool met = watching();
-        const int n = met ? 1 + guard.n_pidfds + sheaf__heartbeat_fds(NULL) : 1;
+        const int n = met ? 1 + guard.n_pidfds + sheaf__links_fds(NULL) : 1;
         if (met && !fds) fds = calloc((size_t)n, sizeof *fds);
         struct pollfd *at = met && fds ? fds : &one;
         at[0] = one;
         for (int i = 0; at == fds && i < guard.n_pidfds; i++)
             at[1 + i] = (struct pollfd){.fd = guard.pidfds[i], .events = POLLIN};
-        if (at == fds) sheaf__heartbeat_fds(fds + 1 + guard.n_pidfds);
+        if (at == fds) sheaf__links_fds(fds + 1 + guard.n_pidfds);
         if (poll(at, at == fds ? (nfds_t)n : 1, TICK_MS) < 0 && errno != EINTR)
             sheaf__nap(10000000);
         uint64_t count;
         if (at[0].revents && read(guard.wake, &count, sizeof count) < 0) sheaf__nap(1000000);
         if (atomic_load(&guard.farewell) && !atomic_load(&guard.farewell_sent)) {
-            sheaf__heartbeat_farewell();
+            sheaf__links_farewell();
             atomic_store(&guard.farewell_sent, true);
         }
         if (!met || fds) tick(met ? fds : NULL, sheaf__time_ns());
@@ -377,7 +377,7 @@ static void stop_thread(void) {
 static bool all_left(void) {
     for (int i = 0; i < guard.n_pidfds; i++)
         if (!atomic_load(&sheaf__line(guard.ranks[i])->left)) return false;
-    return atomic_load(&guard.farewell_sent) && sheaf__heartbeat_all_left();
+    return atomic_load(&guard.farewell_sent) && sheaf__links_all_left();
 }
 
 void sheaf__watch_farewell(void) {
@@ -396,13 +396,13 @@ enum sheaf_status sheaf__watch_start(void) {
 }
 
 enum sheaf_status sheaf__watch_connect(void) {
-    const enum sheaf_status st = sheaf__heartbeat_start();
+    const enum sheaf_status st = sheaf__links_start();
     return st ? st : watch_neighbours();
 }
 
 void sheaf__watch_stop(void) {
     stop_thread();
-    sheaf__heartbeat_stop();
+    sheaf__links_stop();
 }
 
 bool sheaf_world_reports_error(void) {

@@ -280,7 +280,7 @@ static void close_gate(struct gate *g) {
     free(g);
 }
 
-enum sheaf_status sheaf__heartbeat_start(void) {
+enum sheaf_status sheaf__links_start(void) {
     struct sheaf__world *w = sheaf__world();
     uint8_t offer[OFFER_BYTES] = {0}, job[8 + SECRET_BYTES] = {0};
     uint8_t *offers = calloc((size_t)w->size, OFFER_BYTES);
@@ -312,11 +312,11 @@ enum sheaf_status sheaf__heartbeat_start(void) {
 out:
     if (g) close_gate(g);
     free(offers);
-    if (st) sheaf__heartbeat_stop();
+    if (st) sheaf__links_stop();
     return st;
 }
 
-void sheaf__heartbeat_stop(void) {
+void sheaf__links_stop(void) {
     for (int i = 0; i < n_peers; i++)
         if (peers[i].fd >= 0) close(peers[i].fd);
     free(peers);
@@ -327,7 +327,7 @@ void sheaf__heartbeat_stop(void) {
 
 /* ---- serving them ---- */
 
-int sheaf__heartbeat_fds(struct pollfd *fds) {
+int sheaf__links_fds(struct pollfd *fds) {
     for (int i = 0; i < n_peers && fds; i++)
         fds[i] = (struct pollfd){.fd = peers[i].fd,
                                  .events = (short)(POLLIN | (peers[i].n_out ? POLLOUT : 0))};
@@ -386,7 +386,7 @@ static void take_frames(struct peer *p, uint64_t now) {
     }
 }
 
-void sheaf__heartbeat_serve(const struct pollfd *fds, uint64_t now) {
+void sheaf__links_serve(const struct pollfd *fds, uint64_t now) {
     for (int i = 0; i < n_peers; i++) {
         struct peer *p = &peers[i];
         int error = 0;
@@ -407,7 +407,7 @@ void sheaf__heartbeat_serve(const struct pollfd *fds, uint64_t now) {
     }
 }
 
-void sheaf__heartbeat_beat(void) {
+void sheaf__links_beat(void) {
     struct sheaf__activity a;
     uint8_t d[BEAT_BYTES] = {0};
     if (!n_peers) return;
@@ -437,25 +437,25 @@ static bool send_alarm(int origin, const char *text, bool first_host_only) {
     return any;
 }
 
-void sheaf__heartbeat_alarm(int origin, const char *text) { send_alarm(origin, text, false); }
+void sheaf__links_alarm(int origin, const char *text) { send_alarm(origin, text, false); }
 
-bool sheaf__heartbeat_ask(int origin, const char *text) { return send_alarm(origin, text, true); }
+bool sheaf__links_ask(int origin, const char *text) { return send_alarm(origin, text, true); }
 
-void sheaf__heartbeat_told(void) {
+void sheaf__links_told(void) {
     for (int i = 0; i < n_peers; i++) send_frame(&peers[i], TOLD, NULL, 0);
 }
 
-void sheaf__heartbeat_farewell(void) {
+void sheaf__links_farewell(void) {
     for (int i = 0; i < n_peers; i++) send_frame(&peers[i], BYE, NULL, 0);
 }
 
-bool sheaf__heartbeat_all_left(void) {
+bool sheaf__links_all_left(void) {
     for (int i = 0; i < n_peers; i++)
         if (!peers[i].left) return false;
     return true;
 }
 
-void sheaf__heartbeat_check(uint64_t now, uint64_t limit, bool forgive) {
+void sheaf__links_check(uint64_t now, uint64_t limit, bool forgive) {
     for (int i = 0; i < n_peers; i++) {
         struct peer *p = &peers[i];
         if (forgive) p->heard = now;
@@ -468,7 +468,7 @@ void sheaf__heartbeat_check(uint64_t now, uint64_t limit, bool forgive) {
     }
 }
 
-bool sheaf__heartbeat_lost(uint64_t now, uint64_t limit) {
+bool sheaf__links_lost(uint64_t now, uint64_t limit) {
     for (int i = 0; i < n_peers; i++)
         if (peers[i].lost || (!peers[i].left && now > peers[i].heard + limit)) return true;
     return false;

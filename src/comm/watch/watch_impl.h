@@ -82,21 +82,21 @@ bool sheaf__permits(int origin);
  * listen only while connections are made, on private addresses that the launcher uses, and take
  * only a peer that knows the job's secret. ---- */
 /* Collective; main thread, before the guard serves the connections. */
-enum sheaf_status sheaf__heartbeat_start(void);
-void sheaf__heartbeat_stop(void);
+enum sheaf_status sheaf__links_start(void);
+void sheaf__links_stop(void);
 /* The rest is the guard's. */
-int sheaf__heartbeat_fds(struct pollfd *fds); /* fds NULL: how many */
-void sheaf__heartbeat_serve(const struct pollfd *fds, uint64_t now);
-void sheaf__heartbeat_beat(void);
-void sheaf__heartbeat_alarm(int origin, const char *text);
+int sheaf__links_fds(struct pollfd *fds); /* fds NULL: how many */
+void sheaf__links_serve(const struct pollfd *fds, uint64_t now);
+void sheaf__links_beat(void);
+void sheaf__links_alarm(int origin, const char *text);
 /* The same again to rank 0's host, for its answer. False if none of its ranks can be reached. */
-bool sheaf__heartbeat_ask(int origin, const char *text);
-void sheaf__heartbeat_told(void); /* this host has printed the failure */
-void sheaf__heartbeat_farewell(void);
-bool sheaf__heartbeat_all_left(void); /* any thread */
+bool sheaf__links_ask(int origin, const char *text);
+void sheaf__links_told(void); /* this host has printed the failure */
+void sheaf__links_farewell(void);
+bool sheaf__links_all_left(void); /* any thread */
 /* Silent for `limit`: ends the job. `forgive`: this process itself was away; start again. */
-void sheaf__heartbeat_check(uint64_t now, uint64_t limit, bool forgive);
+void sheaf__links_check(uint64_t now, uint64_t limit, bool forgive);
 /* Has a rank been lost (its connection broke, or it is silent for longer than `limit`)? */
-bool sheaf__heartbeat_lost(uint64_t now, uint64_t limit);
+bool sheaf__links_lost(uint64_t now, uint64_t limit);
 
 #endif
