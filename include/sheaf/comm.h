@@ -46,7 +46,7 @@ enum sheaf_comm_kind {
     SHEAF_COMM_KIND_COUNT,
 };
 
-/* What a collective is about, for checks and messages. */
+/* What a collective is about, for checks and messages. It does not grow, so it has no size. */
 struct sheaf_comm_what {
     uint32_t node;      /* plan step; must agree on all members */
     const char *tensor; /* for messages; may be NULL */

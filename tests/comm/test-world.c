@@ -54,6 +54,33 @@ Test(world, abort_ends_everything) {
     cr_assert_neq(sheaf_world_agree(SHEAF_STATUS_SUCCESS, "x"), SHEAF_STATUS_SUCCESS);
 }
 
+static void count_failure(int rank, const char *text, void *user) {
+    int *n = user;
+    cr_expect_eq(rank, 0);
+    cr_expect_str_eq(text, "enough");
+    ++*n;
+}
+
+Test(world, of_one_tells_the_host_of_a_failure) {
+    int n = 0;
+    const struct sheaf_world_params params = {
+        .size = sizeof params, .on_failure = count_failure, .on_failure_user = &n};
+    cr_assert_eq(sheaf_world_init(&params), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    sheaf_world_abort("enough");
+    sheaf_world_abort("second reason");
+    cr_assert_eq(n, 1);
+    sheaf_world_finalize();
+    cr_assert_eq(sheaf_world_init(&params), SHEAF_STATUS_INVALID);
+    cr_assert_not_null(strstr(sheaf_last_error(), "after sheaf_world_finalize"), "%s",
+                       sheaf_last_error());
+}
+
+Test(world, refuses_params_without_a_size) {
+    const struct sheaf_world_params params = {.timeout_ms = 1000};
+    cr_assert_eq(sheaf_world_init(&params), SHEAF_STATUS_INVALID);
+    cr_assert_not_null(strstr(sheaf_last_error(), "sizeof"), "%s", sheaf_last_error());
+}
+
 Test(world, refuses_bad_settings) {
     setenv("SHEAF_TIMEOUT_MS", "soon", 1);
     cr_assert_eq(sheaf_world_init(NULL), SHEAF_STATUS_INVALID);
