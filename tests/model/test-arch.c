@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sheaf/meta.h"
 #include "sheaf/model.h"
 #include "sheaf/world.h"
 
@@ -43,6 +44,16 @@ static void read_golden(const struct sheaf__arch *arch, double want[VOCAB]) {
     fclose(f);
 }
 
+/* A sum for the embedding, one for each half of a layer, of experts cut by rows one more. The
+ * logits add a gather, which their reader asked for. */
+static void count_sums(const struct sheaf_model *model, const char *experts) {
+    struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
+    const uint64_t halves = strcmp(experts, "rows") == 0 ? 3 : 2;
+    sheaf_backend_meta_get_stats(sheaf_model_backend(model), &stats);
+    cr_assert_eq(stats.n_collectives, 1 + 7 * halves, "%s: %d collectives", experts,
+                 (int)stats.n_collectives);
+}
+
 /* Logits after N tokens, which come in batches of n_batch. members 0: without the meta device. */
 static void evaluate(const char *path, int members, const char *experts, int64_t n_batch,
                      float got[VOCAB]) {
@@ -61,6 +72,7 @@ static void evaluate(const char *path, int members, const char *experts, int64_t
     if (members) p.devices = list;
     cr_assert_eq(sheaf_model_open(&p, &model), 0, "%s", sheaf_last_error());
     cr_assert_eq(sheaf_model_prompt(model, 0, ids, N, NULL, NULL), 0, "%s", sheaf_last_error());
+    if (members > 1 && n_batch > N) count_sums(model, experts);
     cr_assert_eq(sheaf_model_get_logits(model, got), 0, "%s", sheaf_last_error());
     sheaf_model_free(model);
 }

@@ -431,6 +431,22 @@ static size_t print_counts(char *buf, size_t n, const char *what, const int64_t 
     return at < n ? at : n ? n - 1 : 0;
 }
 
+/* A dimension and the unit that it is divided in. */
+struct printed {
+    const char *what;
+    int64_t n, unit;
+};
+
+/* Of layer 0. */
+static struct printed print_ffn(const struct sheaf__policy *p) {
+    const struct sheaf__hparams *hp = &p->model->hp;
+    if (!hp->n_expert) return (struct printed){", ffn ", hp->n_ff, ffn_unit(p, 0)};
+    const enum experts how = experts_of(p, 0);
+    if (how == EXPERTS_WHOLE) return (struct printed){", experts ", hp->n_expert, 1};
+    const int64_t unit = expert_unit(p, how, 0);
+    return (struct printed){", ffn of experts ", hp->n_ff_expert, unit ? unit : 1};
+}
+
 char *sheaf__policy_print(const struct sheaf__policy *policy, char *buf, size_t n) {
     int64_t *counts = calloc((size_t)policy->n, sizeof *counts);
     size_t at = 0;
@@ -439,12 +455,8 @@ char *sheaf__policy_print(const struct sheaf__policy *policy, char *buf, size_t 
     const struct sheaf__hparams *hp = &policy->model->hp;
     at += print_counts(buf, n, "q heads ", policy->q_count, policy->n);
     at += print_counts(buf + at, n - at, ", k/v heads ", policy->kv_count, policy->n);
-    const struct {
-        const char *what;
-        int64_t n, unit;
-    } dims[] = {{", ffn ", hp->n_expert ? hp->n_ff_expert : hp->n_ff,
-                 hp->n_expert ? expert_unit(policy, EXPERTS_ROWS, 0) : ffn_unit(policy, 0)},
-                {", vocabulary ", hp->n_vocab, soft_unit(hp->n_vocab, 1, policy->n)}};
+    const struct printed dims[] = {
+        print_ffn(policy), {", vocabulary ", hp->n_vocab, soft_unit(hp->n_vocab, 1, policy->n)}};
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
         sheaf__split_units(dims[i].n / dims[i].unit, policy->shares, policy->n, counts);
         for (int j = 0; j < policy->n; j++) counts[j] *= dims[i].unit;
