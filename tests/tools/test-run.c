@@ -236,6 +236,31 @@ Test(run, ranks_read_their_share) {
     cr_assert(strstr(out, "ok"), "%s", out);
 }
 
+/* ---- habits ---- */
+
+Test(run, options_are_suggested_and_standard_input_is_read) {
+    static char piped[4096], given[4096];
+    const char *args = "-m " F32 " --temp 0 --n-predict 8 2> /dev/null";
+    char cmd[600];
+    snprintf(cmd, sizeof cmd,
+             "printf 'In the beginning' | '" SHEAF_BUILD_DIR "/bin/sheaf-run' -f - %s", args);
+    cr_assert_eq(run_command(cmd, 60, piped, sizeof piped), 0, "%s", piped);
+    snprintf(cmd, sizeof cmd, "'" SHEAF_BUILD_DIR "/bin/sheaf-run' -p 'In the beginning' %s", args);
+    cr_assert_eq(run_command(cmd, 60, given, sizeof given), 0, "%s", given);
+    cr_assert(strlen(given) > 20 && !strcmp(piped, given), "%s is not %s", piped, given);
+    cr_assert_neq(sheaf_run(0, NULL, "-m " F32 " -p x --tempp 0"), 0);
+    cr_assert(strstr(out, "'--tempp' (is it --temp? see --help)"), "%s", out);
+}
+
+/* A context beyond what the model was trained on is said. */
+Test(run, long_contexts_are_noticed) {
+    cr_assert_eq(sheaf_run(0, NULL, "-m " F32 " -p x -n 1 -c 257"), 0, "%s", out);
+    cr_assert(strstr(out, "the context has 257 tokens, but the model was trained on 256"), "%s",
+              out);
+    cr_assert_eq(sheaf_run(0, NULL, "-m " F32 " -p x -n 1 -c 256"), 0, "%s", out);
+    cr_assert_not(strstr(out, "trained on"), "%s", out);
+}
+
 /* ---- bad input ---- */
 
 /* Ends within 10 s, not with 0, with one message that holds `text`. */

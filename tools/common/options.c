@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
+
 static const struct option *find(const struct option *options, size_t n, const char *arg) {
     for (size_t i = 0; i < n; i++) {
         if (strcmp(arg, options[i].name) == 0 ||
@@ -88,13 +90,24 @@ static enum sheaf_status set_value(const struct option *o, const char *text, voi
     }
 }
 
+/* With the option that is spelled most like it, if one is. */
+static enum sheaf_status unknown(const struct option *options, size_t n, const char *given) {
+    const char *best = NULL;
+    int least = strlen(given) < 6 ? 2 : 3; /* typing errors fewer than this */
+    for (size_t i = 0; i < n; i++) {
+        const int d = sheaf__word_distance(given, options[i].name);
+        if (d < least) best = options[i].name;
+        if (d < least) least = d;
+    }
+    return sheaf_set_error(SHEAF_STATUS_INVALID, "unknown option '%.60s' (%s%s%ssee --help)", given,
+                           best ? "is it " : "", best ? best : "", best ? "? " : "");
+}
+
 enum sheaf_status options_parse(const struct option *options, size_t n, int argc, char **argv,
                                 void *out) {
     for (int i = 1; i < argc; i++) {
         const struct option *o = find(options, n, argv[i]);
-        if (!o)
-            return sheaf_set_error(SHEAF_STATUS_INVALID, "unknown option '%.60s' (see --help)",
-                                   argv[i]);
+        if (!o) return unknown(options, n, argv[i]);
         if (o->kind == OPTION_FLAG) {
             *(bool *)((char *)out + o->offset) = true;
             continue;

@@ -14,7 +14,7 @@ const char run_usage[] =
     "text\n"
     "  -m, --model FILE       GGUF model (of split files: the first)\n"
     "  -p, --prompt TEXT      prompt\n"
-    "  -f FILE                prompt from a file (read by rank 0)\n"
+    "  -f FILE                prompt from a file, - for standard input (read by rank 0)\n"
     "  -n N                   tokens to generate, -1: until the end or a full context (128)\n"
     "      --chat [SYSTEM]    the prompt is a message of a chat; SYSTEM replaces the model's own\n"
     "                         system message\n"
@@ -59,6 +59,7 @@ static const struct option options[] = {
     {"--prompt", "-p", OPTION_TEXT, AT(prompt), 0, 0, 0},
     {"--file", "-f", OPTION_TEXT, AT(file), 0, 0, 0},
     {"--predict", "-n", OPTION_INT, AT(n_predict), 0, -1, 1 << 24},
+    {"--n-predict", NULL, OPTION_INT, AT(n_predict), 0, -1, 1 << 24}, /* as llama.cpp calls it */
     {"--chat", NULL, OPTION_OPTIONAL_TEXT, AT(system), AT(chat), 0, 0},
     {"--ignore-eos", NULL, OPTION_FLAG, AT(ignore_eos), 0, 0, 0},
     {"--temp", NULL, OPTION_REAL, AT(sampler.temperature), 0, 0, 1000},

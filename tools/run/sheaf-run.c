@@ -68,7 +68,8 @@ static bool is_root(void) { return sheaf_world_rank() == 0; }
 enum sheaf_status run_read_file(const char *path, char **text, size_t *len) {
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     size_t cap = 1 << 16;
-    FILE *f = fopen(path, "rbe");
+    const bool standard = strcmp(path, "-") == 0;
+    FILE *f = standard ? stdin : fopen(path, "rbe");
     *len = 0;
     *text = f ? malloc(cap) : NULL;
     if (!f) return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path, strerror(errno));
@@ -89,7 +90,7 @@ enum sheaf_status run_read_file(const char *path, char **text, size_t *len) {
         status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s is too large to read", path);
     else if (ferror(f))
         status = sheaf_set_error(SHEAF_STATUS_IO, "cannot read %s: %s", path, strerror(errno));
-    fclose(f);
+    if (!standard) fclose(f);
     return status;
 }
 
