@@ -18,6 +18,8 @@ static enum sheaf_status print(void *user, const struct sheaf_model_event *event
 int main(int argc, char **argv) {
     struct sheaf_model_params params = sheaf_model_default_params();
     struct sheaf_model_generate_params how = sheaf_model_generate_default_params();
+    /* a failed job may end this process, which is nothing besides */
+    const struct sheaf_world_params world = {.size = sizeof world, .may_exit = true};
     struct sheaf_model *model = NULL;
     if (argc != 4) return fputs("usage: generate MODEL.gguf PROMPT N_TOKENS\n", stderr), 2;
     params.path = argv[1];
@@ -25,7 +27,7 @@ int main(int argc, char **argv) {
     how.n_predict = atoi(argv[3]);
     how.sampler.temperature = 0; /* always the best token */
 
-    enum sheaf_status status = sheaf_world_init(NULL);
+    enum sheaf_status status = sheaf_world_init(&world);
     if (!status) sheaf_backend_load_all(); /* GPUs, where their modules are installed */
     if (!status) status = sheaf_model_open(&params, &model);
     if (!status) status = sheaf_model_generate(model, argv[2], &how, print, NULL, NULL);

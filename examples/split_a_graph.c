@@ -88,9 +88,11 @@ int main(void) {
     const sheaf_backend_dev_t *devices = NULL;
     sheaf_backend_dev_t meta = NULL;
     sheaf_backend_t backend = NULL;
+    /* a failed job may end this process, which is nothing besides */
+    const struct sheaf_world_params world = {.size = sizeof world, .may_exit = true};
     size_t n = 0;
     int members = 0;
-    enum sheaf_status status = sheaf_world_init(NULL);
+    enum sheaf_status status = sheaf_world_init(&world);
     if (!status) status = sheaf_world_devices(&devices, &n);
     members = (int)n;
     if (!status) status = sheaf_backend_meta_device(devices, n, split, &members, &meta);
