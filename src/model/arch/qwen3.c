@@ -1,0 +1,17 @@
+/* Architecture `qwen3`: as qwen2, without biases, and with norms of the heads of q and k. */
+#include "model/arch/arch.h"
+#include "model/arch/builder.h"
+
+static struct sheaf_tensor *attention(struct sheaf__builder *b, int64_t il,
+                                      struct sheaf_tensor *x) {
+    return sheaf__build_plain_attention(b, il, x, SHEAF_ROPE_TYPE_NEOX);
+}
+
+const struct sheaf__arch sheaf__arch_qwen3 = {
+    .name = "qwen3",
+    .needs = SHEAF__W_BASE | SHEAF__W_DENSE | SHEAF__W_BIT(Q_NORM) | SHEAF__W_BIT(K_NORM),
+    .allows = SHEAF__W_BIT(QKV) | SHEAF__W_BIT(OUTPUT) | SHEAF__W_BIT(ROPE_FREQS),
+    .bpe = true,
+    .attention = attention,
+    .ffn = sheaf__build_plain_ffn,
+};
