@@ -136,6 +136,40 @@ struct sheaf_tensor *sheaf__build_ffn(struct sheaf__builder *b, int64_t il, stru
     return sheaf_format_name(sheaf_mul_mat(b->ctx, w[SHEAF__W_DOWN], y), "ffn_out-%d", (int)il);
 }
 
+/* The weights of the chosen experts, [1, u, n], and their numbers, [u, n]. */
+static struct sheaf_tensor *route(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x,
+                                  struct sheaf_tensor **ids) {
+    const struct sheaf__hparams *hp = b->hp;
+    const int64_t n = x ? x->ne[1] : 0, used = hp->n_expert_used;
+    struct sheaf_tensor *p = // [x, n]
+        sheaf_soft_max(b->ctx, sheaf_mul_mat(b->ctx, b->model->layers[il].w[SHEAF__W_ROUTER], x));
+    *ids = sheaf_top_k(b->ctx, p, (int)used); // [u, n]
+    struct sheaf_tensor *w =
+        sheaf_get_rows(b->ctx, sheaf_reshape_3d(b->ctx, p, 1, hp->n_expert, n), *ids); // [1, u, n]
+    w = sheaf_reshape_2d(b->ctx, w, used, n);
+    w = sheaf_div(b->ctx, w, sheaf_sum_rows(b->ctx, w));
+    return sheaf_reshape_3d(b->ctx, w, 1, used, n);
+}
+
+struct sheaf_tensor *sheaf__build_mixture(struct sheaf__builder *b, int64_t il,
+                                          struct sheaf_tensor *x, enum sheaf_glu_op glu) {
+    struct sheaf_tensor *const *w = b->model->layers[il].w;
+    const int64_t e = b->hp->n_embd, used = b->hp->n_expert_used, n = x ? x->ne[1] : 0;
+    struct sheaf_tensor *ids, *weights = route(b, il, x, &ids), *sum = NULL;
+    x = sheaf_reshape_3d(b->ctx, x, e, 1, n);
+    struct sheaf_tensor *gate = sheaf_mul_mat_id(b->ctx, w[SHEAF__W_GATE_EXPERTS], x, ids);
+    struct sheaf_tensor *up = sheaf_mul_mat_id(b->ctx, w[SHEAF__W_UP_EXPERTS], x, ids); // [f, u, n]
+    struct sheaf_tensor *y = sheaf_mul_mat_id(b->ctx, w[SHEAF__W_DOWN_EXPERTS],
+                                              sheaf_glu_split(b->ctx, gate, up, glu), ids);
+    y = sheaf_mul(b->ctx, y, weights); // [e, u, n]
+    for (int64_t i = 0; i < used && y; i++) {
+        struct sheaf_tensor *one =
+            sheaf_view_2d(b->ctx, y, e, n, y->nb[2], (size_t)i * y->nb[1]); // [e, n]
+        sum = sum ? sheaf_add(b->ctx, sum, one) : one;
+    }
+    return sheaf_format_name(sum, "ffn_out-%d", (int)il);
+}
+
 struct sheaf_tensor *sheaf__build_logits(struct sheaf__builder *b, struct sheaf_tensor *x) {
     x = sheaf__build_norm(b, x, b->model->w[SHEAF__W_OUTPUT_NORM]);
     struct sheaf_tensor *output = b->model->w[SHEAF__W_OUTPUT];
@@ -160,9 +194,11 @@ struct sheaf_tensor *sheaf__build_plain_attention(struct sheaf__builder *b, int6
 
 struct sheaf_tensor *sheaf__build_plain_ffn(struct sheaf__builder *b, int64_t il,
                                             struct sheaf_tensor *x) {
-    struct sheaf_tensor *y = sheaf__build_norm(b, x, b->model->layers[il].w[SHEAF__W_FFN_NORM]);
-    return sheaf__build_half(b,
-                             sheaf_add(b->ctx, x, sheaf__build_ffn(b, il, y, SHEAF_GLU_OP_SWIGLU)));
+    struct sheaf_tensor *const *w = b->model->layers[il].w;
+    struct sheaf_tensor *y = sheaf__build_norm(b, x, w[SHEAF__W_FFN_NORM]);
+    y = w[SHEAF__W_ROUTER] ? sheaf__build_mixture(b, il, y, SHEAF_GLU_OP_SWIGLU)
+                           : sheaf__build_ffn(b, il, y, SHEAF_GLU_OP_SWIGLU);
+    return sheaf__build_half(b, sheaf_add(b->ctx, x, y));
 }
 
 struct sheaf_tensor *sheaf__build_model(struct sheaf__builder *chunks, int n_chunks) {

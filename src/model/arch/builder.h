@@ -56,12 +56,17 @@ struct sheaf_tensor *sheaf__build_attention(struct sheaf__builder *b, int64_t il
 /* down(glu(gate x, up x)) of layer il over x [e, n]: [e, n], without residual. */
 struct sheaf_tensor *sheaf__build_ffn(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x,
                                       enum sheaf_glu_op glu);
+/* The same with experts: a router gives each an F32 score, the n_expert_used best are weighted by
+ * the softmax of the scores, divided by the sum of those chosen, and their results added. */
+struct sheaf_tensor *sheaf__build_mixture(struct sheaf__builder *b, int64_t il,
+                                          struct sheaf_tensor *x, enum sheaf_glu_op glu);
 /* Final norm and output projection of x [e, n]: [v, n]. */
 struct sheaf_tensor *sheaf__build_logits(struct sheaf__builder *b, struct sheaf_tensor *x);
 /* Ends what half a layer computes without needing a sum over the members: with two chunks, the
  * other one comes next. Returns x. */
 struct sheaf_tensor *sheaf__build_half(struct sheaf__builder *b, struct sheaf_tensor *x);
-/* Halves of the layers of llama and qwen2: pre-norms, residuals, SwiGLU. */
+/* Halves of the layers of llama and qwen2: pre-norms, residuals, SwiGLU; a mixture of experts where
+ * the layer has a router. */
 struct sheaf_tensor *sheaf__build_plain_attention(struct sheaf__builder *b, int64_t il,
                                                   struct sheaf_tensor *x,
                                                   enum sheaf_rope_mode mode);

@@ -1,0 +1,18 @@
+/* Architecture `qwen3moe`: as qwen3, with a mixture of experts in place of the feed-forward: softmax
+ * over all experts, the best few, their weights divided by their sum. */
+#include "model/arch/arch.h"
+#include "model/arch/builder.h"
+
+static struct sheaf_tensor *attention(struct sheaf__builder *b, int64_t il,
+                                      struct sheaf_tensor *x) {
+    return sheaf__build_plain_attention(b, il, x, SHEAF_ROPE_TYPE_NEOX);
+}
+
+const struct sheaf__arch sheaf__arch_qwen3moe = {
+    .name = "qwen3moe",
+    .needs = SHEAF__W_BASE | SHEAF__W_MIXTURE | SHEAF__W_BIT(Q_NORM) | SHEAF__W_BIT(K_NORM),
+    .allows = SHEAF__W_BIT(QKV) | SHEAF__W_BIT(OUTPUT) | SHEAF__W_BIT(ROPE_FREQS),
+    .bpe = true,
+    .attention = attention,
+    .ffn = sheaf__build_plain_ffn,
+};
