@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "sheaf/graph.h"
-#include "sheaf/ops.h"
+#include "sheaf/tensor.h"
 #include "split/plan.h"
 
 typedef struct sheaf_tensor T;

@@ -1,35 +1,90 @@
-/* Op constructors: each makes a tensor that stands for a computation; nothing runs until a backend
- * computes a graph.
+/* Ops: their numbers, their parameters, and a constructor for each. A constructor makes a tensor
+ * that stands for a computation; nothing runs until a backend computes a graph.
  *
  * Errors: NULL and sheaf_last_error() if shapes or types do not fit or the arena is full. Every
  * constructor accepts NULL operands and then returns NULL keeping the first error's text, so a
  * graph can be built without checks between calls. Shapes are written [ne0, ne1, ne2, ne3] in the
  * letters of the split rules (docs/split.md).
  *
- * Layout of op_params (32-bit words; f = float bits, i = int32):
- *   SCALE          0 f scale, 1 f bias
- *   TOP_K          0 i k
- *   CONCAT         0 i dim
- *   RMS_NORM       0 f eps
- *   PERMUTE        0..3 i axes
- *   VIEW           0..1 u64 view_offs (also in tensor.view_offs, where it is relative to the owner)
- *   SOFT_MAX       0 f scale, 1 f max_bias
- *   ROPE           0 i n_dims, 1 i mode, 2 i n_ctx_orig, 3 f freq_base, 4 f freq_scale, 5 f
- * ext_factor, 6 f attn_factor, 7 f beta_fast, 8 f beta_slow FLASH_ATTN_EXT 0 f scale, 1 f max_bias,
- * 2 f logit_softcap UNARY, GLU     0 i op;  GLU: 1 i swapped Words 14 and 15 (SHEAF_OP_PARAM_BASE,
- * SHEAF_OP_PARAM_EXTENT): set by the meta device on a slice of an indexed dimension, 0 otherwise.
- * extent != 0 says "this operand holds indices [base, base + its ne) of extent": GET_ROWS     rows
- * of a: an id outside yields a row of zeros MUL_MAT_ID   experts: an id outside yields zeros
- *     SOFT_MAX, FLASH_ATTN_EXT  heads: head h of the slice is head base + h of extent (ALiBi
- * slopes) */
+ * Layout of op_params, 32-bit words by number (f: the bits of a float, i: int32, u: half of a uint64):
+ *   SCALE            0 f scale, 1 f bias
+ *   TOP_K            0 i k
+ *   CONCAT           0 i dim
+ *   RMS_NORM         0 f eps
+ *   VIEW             0 u offset, 1 u offset  (also in tensor.view_offs, relative to the owner)
+ *   PERMUTE          0 i axis0, 1 i axis1, 2 i axis2, 3 i axis3
+ *   SOFT_MAX         0 f scale, 1 f max_bias
+ *   ROPE             0 i n_dims, 1 i mode, 2 i n_ctx_orig, 3 f freq_base, 4 f freq_scale,
+ *                    5 f ext_factor, 6 f attn_factor, 7 f beta_fast, 8 f beta_slow
+ *   FLASH_ATTN_EXT   0 f scale, 1 f max_bias, 2 f logit_softcap
+ *   UNARY            0 i op
+ *   GLU              0 i op, 1 i swapped
+ * Words 14 and 15 (SHEAF_OP_PARAM_BASE, SHEAF_OP_PARAM_EXTENT) are 0, except on a slice of an
+ * indexed dimension, where the meta device sets them. extent != 0 says "this operand holds indices
+ * [base, base + its ne) of extent":
+ *   GET_ROWS         rows of a: an id outside yields a row of zeros
+ *   MUL_MAT_ID       experts: an id outside yields zeros
+ *   SOFT_MAX, FLASH_ATTN_EXT   heads: head h of the slice is head base + h of extent (ALiBi slopes) */
 #ifndef SHEAF_OPS_H
 #define SHEAF_OPS_H
 
-#include "sheaf/tensor.h"
+#include "sheaf/type.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+struct sheaf_context;
+struct sheaf_tensor;
+
+enum sheaf_op {
+    SHEAF_OP_NONE = 0, /* a leaf: weights, caches, inputs */
+    SHEAF_OP_DUP,
+    SHEAF_OP_ADD,
+    SHEAF_OP_SUB,
+    SHEAF_OP_MUL,
+    SHEAF_OP_DIV,
+    SHEAF_OP_SCALE,
+    SHEAF_OP_SUM_ROWS,
+    SHEAF_OP_ARGMAX,
+    SHEAF_OP_TOP_K,
+    SHEAF_OP_CONCAT,
+    SHEAF_OP_RMS_NORM,
+    SHEAF_OP_MUL_MAT,
+    SHEAF_OP_MUL_MAT_ID,
+    SHEAF_OP_CPY,
+    SHEAF_OP_CONT,
+    SHEAF_OP_RESHAPE,
+    SHEAF_OP_VIEW,
+    SHEAF_OP_PERMUTE,
+    SHEAF_OP_TRANSPOSE,
+    SHEAF_OP_GET_ROWS,
+    SHEAF_OP_SET_ROWS,
+    SHEAF_OP_SOFT_MAX,
+    SHEAF_OP_ROPE,
+    SHEAF_OP_FLASH_ATTN_EXT,
+    SHEAF_OP_UNARY,
+    SHEAF_OP_GLU,
+    SHEAF_OP_COUNT,
+};
+
+enum sheaf_unary_op {
+    SHEAF_UNARY_OP_SILU,
+    SHEAF_UNARY_OP_GELU, /* tanh approximation */
+    SHEAF_UNARY_OP_RELU,
+    SHEAF_UNARY_OP_TANH,
+    SHEAF_UNARY_OP_SIGMOID,
+    SHEAF_UNARY_OP_NEG,
+    SHEAF_UNARY_OP_EXP,
+    SHEAF_UNARY_OP_COUNT,
+};
+
+enum sheaf_glu_op {
+    SHEAF_GLU_OP_SWIGLU, /* silu(a) * b */
+    SHEAF_GLU_OP_GEGLU,  /* gelu(a) * b */
+    SHEAF_GLU_OP_REGLU,  /* relu(a) * b */
+    SHEAF_GLU_OP_COUNT,
+};
 
 enum {
     SHEAF_OP_PARAM_BASE = 14,
@@ -40,6 +95,26 @@ enum sheaf_rope_mode {
     SHEAF_ROPE_TYPE_NORMAL = 0, /* rotates pairs (2i, 2i+1): Llama */
     SHEAF_ROPE_TYPE_NEOX = 2,   /* rotates pairs (i, i + n_dims/2): Qwen, Gemma */
 };
+
+const char *sheaf_op_name(enum sheaf_op op); /* "MUL_MAT" */
+/* As sheaf_op_name, with the unary or glu op's own name. */
+const char *sheaf_op_desc(const struct sheaf_tensor *t);
+enum sheaf_unary_op sheaf_get_unary_op(const struct sheaf_tensor *t);
+enum sheaf_glu_op sheaf_get_glu_op(const struct sheaf_tensor *t);
+const char *sheaf_unary_op_name(enum sheaf_unary_op op);
+const char *sheaf_glu_op_name(enum sheaf_glu_op op);
+
+/* What the time of an op depends on. */
+enum sheaf_op_cost {
+    SHEAF_OP_COST_FREE,      /* nothing is computed: leaves and views */
+    SHEAF_OP_COST_MOVE,      /* the bytes that it writes: copies and gathers */
+    SHEAF_OP_COST_ROWS,      /* the bytes of its operands and its result */
+    SHEAF_OP_COST_PRODUCT,   /* multiplications: its elements times the summed dimension */
+    SHEAF_OP_COST_ATTENTION, /* two products for each query and each row of K and V */
+};
+enum sheaf_op_cost sheaf_op_get_cost(enum sheaf_op op);
+/* Does the op only look at its operand's memory in another shape? */
+bool sheaf_op_is_view(enum sheaf_op op);
 
 /* Elementwise; b is repeated to the shape of a. dst: the shape of a, F32 (or the type of a). */
 struct sheaf_tensor *sheaf_add(struct sheaf_context *ctx, struct sheaf_tensor *a,
@@ -76,11 +151,10 @@ struct sheaf_tensor *sheaf_geglu(struct sheaf_context *ctx, struct sheaf_tensor 
 struct sheaf_tensor *sheaf_geglu_split(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                        struct sheaf_tensor *b);
 
-struct sheaf_tensor *sheaf_sum_rows(struct sheaf_context *ctx,
-                                    struct sheaf_tensor *a); /* [i,j,h,s] -> [1,j,h,s] */
-struct sheaf_tensor *
-sheaf_argmax(struct sheaf_context *ctx,
-             struct sheaf_tensor *a); /* [i,j] -> I32 [j]; lowest index on a tie */
+/* [i,j,h,s] -> [1,j,h,s] */
+struct sheaf_tensor *sheaf_sum_rows(struct sheaf_context *ctx, struct sheaf_tensor *a);
+/* [i,j] -> I32 [j]; the lowest index on a tie. */
+struct sheaf_tensor *sheaf_argmax(struct sheaf_context *ctx, struct sheaf_tensor *a);
 /* The k largest of each row, best first, ties by lower index: [i,j] -> I32 [k,j]. */
 struct sheaf_tensor *sheaf_top_k(struct sheaf_context *ctx, struct sheaf_tensor *a, int k);
 struct sheaf_tensor *sheaf_concat(struct sheaf_context *ctx, struct sheaf_tensor *a,

@@ -7,6 +7,7 @@
 #ifndef SHEAF_TENSOR_H
 #define SHEAF_TENSOR_H
 
+#include "sheaf/ops.h"
 #include "sheaf/type.h"
 
 #ifdef __cplusplus
@@ -20,60 +21,11 @@ enum {
     SHEAF_MAX_OP_PARAMS = 16, /* 32-bit words */
 };
 
-enum sheaf_op {
-    SHEAF_OP_NONE = 0, /* a leaf: weights, caches, inputs */
-    SHEAF_OP_DUP,
-    SHEAF_OP_ADD,
-    SHEAF_OP_SUB,
-    SHEAF_OP_MUL,
-    SHEAF_OP_DIV,
-    SHEAF_OP_SCALE,
-    SHEAF_OP_SUM_ROWS,
-    SHEAF_OP_ARGMAX,
-    SHEAF_OP_TOP_K,
-    SHEAF_OP_CONCAT,
-    SHEAF_OP_RMS_NORM,
-    SHEAF_OP_MUL_MAT,
-    SHEAF_OP_MUL_MAT_ID,
-    SHEAF_OP_CPY,
-    SHEAF_OP_CONT,
-    SHEAF_OP_RESHAPE,
-    SHEAF_OP_VIEW,
-    SHEAF_OP_PERMUTE,
-    SHEAF_OP_TRANSPOSE,
-    SHEAF_OP_GET_ROWS,
-    SHEAF_OP_SET_ROWS,
-    SHEAF_OP_SOFT_MAX,
-    SHEAF_OP_ROPE,
-    SHEAF_OP_FLASH_ATTN_EXT,
-    SHEAF_OP_UNARY,
-    SHEAF_OP_GLU,
-    SHEAF_OP_COUNT,
-};
-
-enum sheaf_unary_op {
-    SHEAF_UNARY_OP_SILU,
-    SHEAF_UNARY_OP_GELU, /* tanh approximation */
-    SHEAF_UNARY_OP_RELU,
-    SHEAF_UNARY_OP_TANH,
-    SHEAF_UNARY_OP_SIGMOID,
-    SHEAF_UNARY_OP_NEG,
-    SHEAF_UNARY_OP_EXP,
-    SHEAF_UNARY_OP_COUNT,
-};
-
-enum sheaf_glu_op {
-    SHEAF_GLU_OP_SWIGLU, /* silu(a) * b */
-    SHEAF_GLU_OP_GEGLU,  /* gelu(a) * b */
-    SHEAF_GLU_OP_REGLU,  /* relu(a) * b */
-    SHEAF_GLU_OP_COUNT,
-};
-
 enum sheaf_tensor_flag {
-    SHEAF_TENSOR_FLAG_INPUT =
-        1, /* set by the user before a compute; never reused before its last use */
-    SHEAF_TENSOR_FLAG_OUTPUT =
-        2, /* readable after a compute; its memory is not reused inside the graph */
+    /* set by the user before a compute; its memory is not reused before its last use */
+    SHEAF_TENSOR_FLAG_INPUT = 1,
+    /* readable after a compute; its memory is not reused inside the graph */
+    SHEAF_TENSOR_FLAG_OUTPUT = 2,
 };
 
 struct sheaf_backend_buffer;
@@ -86,12 +38,12 @@ struct sheaf_tensor {
     size_t nb[SHEAF_MAX_DIMS];
     int32_t op_params[SHEAF_MAX_OP_PARAMS]; /* layout of each op: sheaf/ops.h */
     struct sheaf_tensor *src[SHEAF_MAX_SRC];
-    struct sheaf_tensor
-        *view_src; /* the tensor that owns the memory, never itself a view; NULL if this one does */
+    /* the tensor that owns the memory, never itself a view; NULL if this one does */
+    struct sheaf_tensor *view_src;
     size_t view_offs; /* bytes from the start of view_src */
     struct sheaf_backend_buffer *buffer;
-    void *data;  /* set by an allocator; on a device that is not host memory, an address of that
-                    device */
+    /* set by an allocator; on a device that is not host memory, an address of that device */
+    void *data;
     void *extra; /* belongs to the backend that owns the buffer */
     char name[SHEAF_MAX_NAME];
 };
@@ -99,12 +51,12 @@ struct sheaf_tensor {
 struct sheaf_context;
 
 struct sheaf_init_params {
-    size_t
-        mem_size; /* bytes of the arena; see sheaf_tensor_overhead() and sheaf_graph_overhead() */
-    void *mem_buffer; /* caller's memory (16-byte aligned, outlives the context), or NULL: allocated
-                         here */
-    bool no_alloc;    /* true: descriptors only, data stays NULL; false: data in the arena too (host
-                         use) */
+    /* bytes of the arena; see sheaf_tensor_overhead() and sheaf_graph_overhead() */
+    size_t mem_size;
+    /* the caller's memory (16-byte aligned, outlives the context); NULL: allocated here */
+    void *mem_buffer;
+    /* true: descriptors only, data stays NULL; false: data in the arena too (host use) */
+    bool no_alloc;
 };
 
 /* NULL if out of memory. */
@@ -159,25 +111,17 @@ size_t sheaf_nbytes(const struct sheaf_tensor *tensor);
 size_t sheaf_element_size(const struct sheaf_tensor *tensor); /* bytes of one element or block */
 int sheaf_n_dims(const struct sheaf_tensor *tensor);          /* 1 for a scalar */
 bool sheaf_is_contiguous(const struct sheaf_tensor *tensor);
-bool sheaf_is_contiguous_rows(
-    const struct sheaf_tensor *tensor); /* dimension 0 is dense; rows may be anywhere */
+/* Dimension 0 is dense; rows may be anywhere. */
+bool sheaf_is_contiguous_rows(const struct sheaf_tensor *tensor);
 bool sheaf_is_transposed(const struct sheaf_tensor *tensor);
 bool sheaf_is_permuted(const struct sheaf_tensor *tensor);
 bool sheaf_is_empty(const struct sheaf_tensor *tensor);
 bool sheaf_is_view(const struct sheaf_tensor *tensor);
 bool sheaf_are_same_shape(const struct sheaf_tensor *a, const struct sheaf_tensor *b);
-bool sheaf_are_same_layout(const struct sheaf_tensor *a,
-                           const struct sheaf_tensor *b); /* type, ne, nb */
-bool sheaf_can_repeat(const struct sheaf_tensor *a,
-                      const struct sheaf_tensor *b); /* a repeats to the shape of b */
-
-const char *sheaf_op_name(enum sheaf_op op); /* "MUL_MAT" */
-const char *
-sheaf_op_desc(const struct sheaf_tensor *t); /* as op_name, with the unary / glu op's own name */
-enum sheaf_unary_op sheaf_get_unary_op(const struct sheaf_tensor *t);
-enum sheaf_glu_op sheaf_get_glu_op(const struct sheaf_tensor *t);
-const char *sheaf_unary_op_name(enum sheaf_unary_op op);
-const char *sheaf_glu_op_name(enum sheaf_glu_op op);
+/* The same type, ne and nb. */
+bool sheaf_are_same_layout(const struct sheaf_tensor *a, const struct sheaf_tensor *b);
+/* a repeats to the shape of b. */
+bool sheaf_can_repeat(const struct sheaf_tensor *a, const struct sheaf_tensor *b);
 
 #ifdef __cplusplus
 }

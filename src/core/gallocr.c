@@ -202,33 +202,13 @@ static size_t padded_size(const struct pool *p, const struct sheaf_tensor *t) {
     return sheaf__align_up(sheaf_backend_buft_get_alloc_size(p->buft, t), p->alignment);
 }
 
-/* How many operands, counted from the first, an op may overwrite element by element with its
- * result. */
-static int in_place_operands(enum sheaf_op op) {
-    switch (op) {
-    case SHEAF_OP_ADD:
-    case SHEAF_OP_SUB:
-    case SHEAF_OP_MUL:
-    case SHEAF_OP_DIV:
-        return 2;
-    case SHEAF_OP_SCALE:
-    case SHEAF_OP_UNARY:
-    case SHEAF_OP_RMS_NORM:
-    case SHEAF_OP_SOFT_MAX:
-    case SHEAF_OP_ROPE:
-        return 1;
-    default:
-        return 0;
-    }
-}
-
 static enum sheaf_status place(struct sheaf_gallocr *g, const struct sheaf_tensor *t) {
     struct entry *e = find(g, t);
     if (!is_ours(g, t) || e->placed) return SHEAF_STATUS_SUCCESS;
     struct pool *pool = &g->pools[e->pool];
     const int own = e->pool;
     const size_t size = padded_size(pool, t);
-    for (int i = 0; i < in_place_operands(t->op); i++) {
+    for (int i = 0; i < sheaf__op_info(t->op)->in_place; i++) {
         const struct sheaf_tensor *p = t->src[i];
         if (!p || !sheaf_are_same_layout(p, t) || p->flags & SHEAF_TENSOR_FLAG_OUTPUT) continue;
         struct entry *pe = find(g, p), *owner = pe;

@@ -170,7 +170,7 @@ sheaf_backend_compare_graph_backend(sheaf_backend_t backend1, sheaf_backend_t ba
     if (!st) st = sheaf_backend_graph_compute(backend1, a.graph);
     if (!st) st = sheaf_backend_graph_compute(backend2, b.graph);
     for (int i = 0; i < graph->n_nodes && !st; i++) {
-        bool wanted = !n_test_nodes && !sheaf__op_is_view(graph->nodes[i]->op);
+        bool wanted = !n_test_nodes && !sheaf_op_is_view(graph->nodes[i]->op);
         for (size_t j = 0; j < n_test_nodes; j++)
             wanted = wanted || test_nodes[j] == graph->nodes[i];
         if (wanted &&

@@ -7,6 +7,7 @@
 
 #include "base/arith.h"
 #include "base/clock.h"
+#include "core/op_info.h"
 #include "sheaf/graph.h"
 
 struct sheaf__graph_frame { /* of the walk over operands */
@@ -40,12 +41,6 @@ static inline void sheaf__set_param_f32(struct sheaf_tensor *t, int i, float f) 
 static inline bool sheaf__overlaps(const struct sheaf_tensor *a, const struct sheaf_tensor *b) {
     const uintptr_t p = (uintptr_t)a->data, q = (uintptr_t)b->data;
     return p && q && p < q + sheaf_nbytes(b) && q < p + sheaf_nbytes(a);
-}
-
-/* Ops that only reinterpret memory; nothing to compute. */
-static inline bool sheaf__op_is_view(enum sheaf_op op) {
-    return op == SHEAF_OP_RESHAPE || op == SHEAF_OP_VIEW || op == SHEAF_OP_PERMUTE ||
-           op == SHEAF_OP_TRANSPOSE;
 }
 
 /* Frees a buffer's memory and keeps the object, so that tensors which lay there can be told from

@@ -1,11 +1,14 @@
-/* What each op takes, for every backend's supports_op: types, shapes and layouts of a node and its
- * operands, and its parameters. Graphs may come from elsewhere than the constructors of ops.c, and
- * a node may have been changed since.
+/* The table of ops, and the checks in it: what types, shapes, layouts and parameters a node and its
+ * operands may have, for every backend's supports_op. Graphs may come from elsewhere than the
+ * constructors of ops.c, and a node may have been changed since.
  *
  * Invariant: a backend that computes exactly the nodes that pass here reads and writes nothing
  * outside the tensors. */
+#include "core/op_info.h"
+
+#include <assert.h>
+
 #include "sheaf/backend-impl.h"
-#include "sheaf/ops.h"
 
 /* F32, F16 or BF16: an element can be read and written on its own. */
 static bool is_plain(const struct sheaf_tensor *t) {
@@ -181,43 +184,37 @@ static bool check_set_rows(const struct sheaf_tensor *dst) {
            (c->ne[1] == 1 || c->ne[1] == b->ne[2]) && (c->ne[2] == 1 || c->ne[2] == b->ne[3]);
 }
 
-static const struct {
-    int n_src; /* that must be there */
-    bool (*check)(const struct sheaf_tensor *dst);
-} ops[] = {
-    [SHEAF_OP_NONE] = {0},
-    [SHEAF_OP_DUP] = {1, check_copy},
-    [SHEAF_OP_ADD] = {2, check_binary},
-    [SHEAF_OP_SUB] = {2, check_binary},
-    [SHEAF_OP_MUL] = {2, check_binary},
-    [SHEAF_OP_DIV] = {2, check_binary},
-    [SHEAF_OP_SCALE] = {1, check_map},
-    [SHEAF_OP_SUM_ROWS] = {1, check_sum_rows},
-    [SHEAF_OP_ARGMAX] = {1, check_argmax},
-    [SHEAF_OP_TOP_K] = {1, check_top_k},
-    [SHEAF_OP_CONCAT] = {2, check_concat},
-    [SHEAF_OP_RMS_NORM] = {1, check_rms_norm},
-    [SHEAF_OP_MUL_MAT] = {2, check_mul_mat},
-    [SHEAF_OP_MUL_MAT_ID] = {3, check_mul_mat_id},
-    [SHEAF_OP_CPY] = {1, check_copy},
-    [SHEAF_OP_CONT] = {1, check_copy},
-    [SHEAF_OP_RESHAPE] = {0},
-    [SHEAF_OP_VIEW] = {0},
-    [SHEAF_OP_PERMUTE] = {0},
-    [SHEAF_OP_TRANSPOSE] = {0},
-    [SHEAF_OP_GET_ROWS] = {2, check_get_rows},
-    [SHEAF_OP_SET_ROWS] = {3, check_set_rows},
-    [SHEAF_OP_SOFT_MAX] = {1, check_soft_max},
-    [SHEAF_OP_ROPE] = {2, check_rope},
-    [SHEAF_OP_FLASH_ATTN_EXT] = {3, check_flash_attn},
-    [SHEAF_OP_UNARY] = {1, check_unary},
-    [SHEAF_OP_GLU] = {1, check_glu},
-};
-_Static_assert(sizeof ops / sizeof *ops == SHEAF_OP_COUNT, "an op is missing from the table");
+#define ROW(op, ...) [SHEAF_OP_##op] = {.name = #op, __VA_ARGS__},
+static const struct sheaf__op_info rows[] = {SHEAF__OPS(ROW)};
+#undef ROW
+
+#define ROW(op, ...)                                                                               \
+    static_assert((int)SHEAF__OP_ROW_##op == (int)SHEAF_OP_##op,                                   \
+                  "the rows of core/op_info.h are in the order of enum sheaf_op");
+SHEAF__OPS(ROW)
+#undef ROW
+static_assert((int)SHEAF__OP_ROW_COUNT == (int)SHEAF_OP_COUNT,
+              "an op has no row in core/op_info.h");
+
+const struct sheaf__op_info *sheaf__op_info(enum sheaf_op op) {
+    static const struct sheaf__op_info unknown = {.name = "?"};
+    return (unsigned)op < SHEAF_OP_COUNT ? &rows[op] : &unknown;
+}
+
+struct sheaf_tensor *sheaf__op_target(const struct sheaf_tensor *node) {
+    const struct sheaf__op_info *info = sheaf__op_info(node->op);
+    if (info->is_view) return node->src[0];
+    return info->writes_into ? node->src[info->writes_into - 1] : NULL;
+}
+
+const char *sheaf_op_name(enum sheaf_op op) { return sheaf__op_info(op)->name; }
+enum sheaf_op_cost sheaf_op_get_cost(enum sheaf_op op) { return sheaf__op_info(op)->cost; }
+bool sheaf_op_is_view(enum sheaf_op op) { return sheaf__op_info(op)->is_view; }
 
 bool sheaf_backend_op_is_valid(const struct sheaf_tensor *op) {
     if ((unsigned)op->op >= SHEAF_OP_COUNT || !sheaf_type_is_known(op->type)) return false;
-    for (int i = 0; i < ops[op->op].n_src; i++)
+    const struct sheaf__op_info *info = &rows[op->op];
+    for (int i = 0; i < info->required; i++)
         if (!op->src[i] || !sheaf_type_is_known(op->src[i]->type)) return false;
-    return !ops[op->op].check || ops[op->op].check(op);
+    return !info->check || info->check(op);
 }

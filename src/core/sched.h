@@ -144,7 +144,7 @@ static inline struct sheaf_tensor *sheaf__sched_owner(const struct sheaf_tensor 
 }
 /* Only looks at memory; computes nothing. */
 static inline bool sheaf__sched_is_view(const struct sheaf_tensor *t) {
-    return sheaf__op_is_view(t->op) || t->op == SHEAF_OP_NONE;
+    return sheaf_op_is_view(t->op) || t->op == SHEAF_OP_NONE;
 }
 /* The tensor's memory comes from elsewhere than the scheduler. */
 static inline bool sheaf__sched_is_placed(const struct sheaf_backend_sched *s,

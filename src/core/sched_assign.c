@@ -84,7 +84,7 @@ static bool is_weight(const struct sheaf_tensor *t) {
 static void fix(struct sheaf_backend_sched *s, struct sched_info *info) {
     struct sheaf_tensor *t = info->tensor;
     const int user = s->user.n_used ? sheaf__sched_map_get(&s->user, t) : SCHED_NONE;
-    if (user != SCHED_NONE && !sheaf__op_is_view(t->op)) {
+    if (user != SCHED_NONE && !sheaf_op_is_view(t->op)) {
         set(info, user, "by the user", NULL);
         info->by_user = true;
         return;
@@ -103,8 +103,7 @@ static void fix(struct sheaf_backend_sched *s, struct sched_info *info) {
     if (sheaf__sched_is_view(t)) return;
     for (int j = 0; j < SHEAF_MAX_SRC; j++) {
         const struct sheaf_tensor *w = t->src[j];
-        /* a rotation's frequency factors are too small to draw it anywhere */
-        if (!w || !is_weight(w) || t->op == SHEAF_OP_ROPE) continue;
+        if (!w || !is_weight(w) || sheaf__op_info(t->op)->small_weights) continue;
         const int b = of_weight(s, w, t);
         if (b == SCHED_NONE) continue;
         if (s->op_offload && b == s->n_backends - 1 &&

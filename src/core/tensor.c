@@ -11,7 +11,6 @@
 
 #include "core/context.h"
 #include "core/internal.h"
-#include "sheaf/ops.h"
 
 enum { OBJECT_TENSOR, OBJECT_OTHER };
 
@@ -288,37 +287,6 @@ bool sheaf_can_repeat(const struct sheaf_tensor *a, const struct sheaf_tensor *b
     return true;
 }
 
-static const char *const op_names[] = {
-    [SHEAF_OP_NONE] = "NONE",
-    [SHEAF_OP_DUP] = "DUP",
-    [SHEAF_OP_ADD] = "ADD",
-    [SHEAF_OP_SUB] = "SUB",
-    [SHEAF_OP_MUL] = "MUL",
-    [SHEAF_OP_DIV] = "DIV",
-    [SHEAF_OP_SCALE] = "SCALE",
-    [SHEAF_OP_SUM_ROWS] = "SUM_ROWS",
-    [SHEAF_OP_ARGMAX] = "ARGMAX",
-    [SHEAF_OP_TOP_K] = "TOP_K",
-    [SHEAF_OP_CONCAT] = "CONCAT",
-    [SHEAF_OP_RMS_NORM] = "RMS_NORM",
-    [SHEAF_OP_MUL_MAT] = "MUL_MAT",
-    [SHEAF_OP_MUL_MAT_ID] = "MUL_MAT_ID",
-    [SHEAF_OP_CPY] = "CPY",
-    [SHEAF_OP_CONT] = "CONT",
-    [SHEAF_OP_RESHAPE] = "RESHAPE",
-    [SHEAF_OP_VIEW] = "VIEW",
-    [SHEAF_OP_PERMUTE] = "PERMUTE",
-    [SHEAF_OP_TRANSPOSE] = "TRANSPOSE",
-    [SHEAF_OP_GET_ROWS] = "GET_ROWS",
-    [SHEAF_OP_SET_ROWS] = "SET_ROWS",
-    [SHEAF_OP_SOFT_MAX] = "SOFT_MAX",
-    [SHEAF_OP_ROPE] = "ROPE",
-    [SHEAF_OP_FLASH_ATTN_EXT] = "FLASH_ATTN_EXT",
-    [SHEAF_OP_UNARY] = "UNARY",
-    [SHEAF_OP_GLU] = "GLU",
-};
-static_assert(sizeof op_names / sizeof *op_names == SHEAF_OP_COUNT, "an op has no name");
-
 static const char *const unary_names[] = {
     [SHEAF_UNARY_OP_SILU] = "SILU",       [SHEAF_UNARY_OP_GELU] = "GELU",
     [SHEAF_UNARY_OP_RELU] = "RELU",       [SHEAF_UNARY_OP_TANH] = "TANH",
@@ -333,9 +301,6 @@ static const char *const glu_names[] = {[SHEAF_GLU_OP_SWIGLU] = "SWIGLU",
                                         [SHEAF_GLU_OP_REGLU] = "REGLU"};
 static_assert(sizeof glu_names / sizeof *glu_names == SHEAF_GLU_OP_COUNT, "a glu op has no name");
 
-const char *sheaf_op_name(enum sheaf_op op) {
-    return (unsigned)op < SHEAF_OP_COUNT ? op_names[op] : "?";
-}
 const char *sheaf_unary_op_name(enum sheaf_unary_op op) {
     return (unsigned)op < SHEAF_UNARY_OP_COUNT ? unary_names[op] : "?";
 }

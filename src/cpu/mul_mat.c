@@ -11,7 +11,7 @@
 
 #include "core/internal.h"
 #include "cpu/mul_mat_impl.h"
-#include "sheaf/ops.h"
+#include "sheaf/tensor.h"
 
 enum {
     CHUNKS_PER_THREAD = 8, /* so that a late thread costs an eighth of its share at most */

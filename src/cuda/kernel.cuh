@@ -17,7 +17,7 @@
 
 #include "core/blocks.h"
 #include "core/sum.h"
-#include "sheaf/ops.h"
+#include "sheaf/tensor.h"
 
 #define HD static __host__ __device__ __forceinline__
 /* For long functions: nvcc compiles them once instead of at every call. */

@@ -30,8 +30,8 @@ static bool writes(const struct sheaf__split_plan *plan, const struct sheaf__spl
     const struct sheaf_tensor *target = plan->values[step->out].tensor;
     if (step->kind == SHEAF_SPLIT_STEP_NODE) {
         const struct sheaf_tensor *node = graph->nodes[step->node];
-        if (node->op != SHEAF_OP_SET_ROWS && node->op != SHEAF_OP_CPY) return false;
-        target = node->src[node->op == SHEAF_OP_CPY];
+        if (!sheaf__op_info(node->op)->writes_into) return false;
+        target = sheaf__op_target(node);
     }
     return owner_of(target) == owner;
 }
@@ -66,7 +66,7 @@ static bool touches(const struct meta_instr *instr, const struct meta_instr *col
         if (meets(mine[k], instr->in) || meets(mine[k], instr->out)) return true;
         for (int i = 0; i < instr->span.n_nodes; i++) {
             const struct sheaf_tensor *node = instr->span.nodes[i];
-            if (node->op == SHEAF_OP_NONE || sheaf__op_is_view(node->op)) continue;
+            if (node->op == SHEAF_OP_NONE || sheaf_op_is_view(node->op)) continue;
             if (meets(mine[k], node)) return true;
             for (int j = 0; j < SHEAF_MAX_SRC; j++)
                 if (meets(mine[k], node->src[j])) return true;

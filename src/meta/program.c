@@ -90,7 +90,7 @@ static struct meta_instr *new_instr(struct builder *b) {
 }
 
 static bool computes(const struct sheaf_tensor *t) {
-    return t->op != SHEAF_OP_NONE && !sheaf__op_is_view(t->op) && !sheaf_is_empty(t);
+    return t->op != SHEAF_OP_NONE && !sheaf_op_is_view(t->op) && !sheaf_is_empty(t);
 }
 
 /* Ends the running span; an instruction for it only if it has something to compute. */
@@ -437,12 +437,10 @@ static struct sheaf_tensor *build_node(struct builder *b, const struct sheaf__sp
     t->op = node->op;
     enum sheaf_status st = sheaf__split_local_node(b->plan, step, b->graph, b->member, src, t);
     if (st && !b->status) b->status = st;
-    struct sheaf_tensor *target = NULL; /* whose memory the result is */
-    if (sheaf__op_is_view(node->op) || node->op == SHEAF_OP_SET_ROWS) target = t->src[0];
-    if (node->op == SHEAF_OP_CPY) target = t->src[1];
+    struct sheaf_tensor *target = sheaf__op_target(t);
     if (target) {
         t->view_src = target->view_src ? target->view_src : target;
-        if (!sheaf__op_is_view(node->op)) {
+        if (!sheaf_op_is_view(node->op)) {
             t->view_offs = target->view_offs;
             memcpy(t->ne, target->ne, sizeof t->ne);
             memcpy(t->nb, target->nb, sizeof t->nb);
@@ -466,7 +464,7 @@ static bool is_checked(const struct sheaf__split_plan *plan, const struct sheaf_
     if (out->state->axis != SHEAF_SPLIT_AXIS_MIRRORED || sheaf_is_empty(out->tensor)) return false;
     switch (step->kind) {
     case SHEAF_SPLIT_STEP_NODE:
-        return !sheaf__op_is_view(out->tensor->op);
+        return !sheaf_op_is_view(out->tensor->op);
     case SHEAF_SPLIT_STEP_COLLECTIVE:
         return true;
     default:

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 
 #include "core/internal.h"
-#include "sheaf/ops.h"
+#include "sheaf/tensor.h"
 #include "split/plan-impl.h"
 #include "split/view.h"
 

@@ -9,6 +9,7 @@
 #include "sheaf/sheaf.h"
 #include "split/match.h"
 #include "split/rule.h"
+#include "op_example.h"
 
 typedef struct sheaf_tensor T;
 
@@ -86,7 +87,7 @@ static int examples(struct example *e) {
 #undef EXAMPLE
     return n;
 }
-enum { MAX_EXAMPLES = 64 };
+enum { MAX_EXAMPLES = 64 + SHEAF_OP_COUNT };
 
 static void open_ctx(void) {
     ctx = sheaf_init((struct sheaf_init_params){.mem_size = 1 << 20, .no_alloc = true});
@@ -101,10 +102,24 @@ Test(rules, every_op_has_a_rule_or_a_reason) {
     }
 }
 
+/* Examples that follow from the table of ops, for those that have none here. */
+static int all_examples(struct example *e) {
+    int n = examples(e);
+    bool seen[SHEAF_OP_COUNT] = {false};
+    T *a = f32(6, 4, 2, 3), *operands[] = {a, a, a, a};
+    for (int i = 0; i < n; i++) seen[e[i].t ? e[i].t->op : SHEAF_OP_NONE] = true;
+    for (int op = 1; op < SHEAF_OP_COUNT; op++) {
+        if (seen[op] || !op_example_operands((enum sheaf_op)op)) continue;
+        T *t = op_example(ctx, (enum sheaf_op)op, operands);
+        if (t) e[n++] = (struct example){sheaf_op_name((enum sheaf_op)op), t};
+    }
+    return n;
+}
+
 Test(rules, every_string_parses_and_binds) {
     open_ctx();
     struct example e[MAX_EXAMPLES];
-    const int n = examples(e);
+    const int n = all_examples(e);
     bool seen[SHEAF_OP_COUNT] = {false};
     for (int i = 0; i < n; i++) {
         cr_assert_not_null(e[i].t, "%s: %s", e[i].what, sheaf_last_error());
@@ -135,7 +150,7 @@ Test(rules, every_string_parses_and_binds) {
 Test(rules, kinds_name_factors_that_exist) {
     open_ctx();
     struct example e[MAX_EXAMPLES];
-    const int n = examples(e);
+    const int n = all_examples(e);
     for (int i = 0; i < n; i++) {
         const struct sheaf__rule *r = sheaf__rule_of(e[i].t);
         struct sheaf__expr x;

@@ -51,7 +51,7 @@ static inline sheaf_backend_t split_backend(void) {
 }
 
 static inline enum sheaf_status split_run_node(struct sheaf_tensor *t) {
-    if (sheaf__op_is_view(t->op) || t->op == SHEAF_OP_NONE || sheaf_is_empty(t))
+    if (sheaf_op_is_view(t->op) || t->op == SHEAF_OP_NONE || sheaf_is_empty(t))
         return SHEAF_STATUS_SUCCESS;
     struct sheaf_cgraph g = {.size = 1, .n_nodes = 1, .nodes = &t};
     return sheaf_backend_graph_compute(split_backend(), &g);
@@ -294,7 +294,7 @@ static inline enum sheaf_status split_run_step(struct split_run *r,
             const enum sheaf_status status = sheaf__split_local_node(p, s, r->graph, j, src, t);
             if (status != SHEAF_STATUS_SUCCESS) return status;
             const int target = node->op == SHEAF_OP_CPY        ? 1
-                               : sheaf__op_is_view(node->op)   ? 0
+                               : sheaf_op_is_view(node->op)   ? 0
                                : node->op == SHEAF_OP_SET_ROWS ? 0
                                                                : -1;
             out[j] = t;

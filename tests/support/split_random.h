@@ -362,7 +362,7 @@ static bool acceptable(T *t) {
 
 /* All nodes below t can be computed by the CPU, whole and in slices: rows of operands are dense. */
 static bool computable(const T *t) {
-    if (sheaf__op_is_view(t->op) || t->op == SHEAF_OP_NONE) return true;
+    if (sheaf_op_is_view(t->op) || t->op == SHEAF_OP_NONE) return true;
     if (!sheaf_backend_supports_op(split_backend(), t)) return false;
     for (int i = 0; i < SHEAF_MAX_SRC && t->src[i]; i++) {
         const bool copies = t->op == SHEAF_OP_CONT || t->op == SHEAF_OP_CPY;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sheaf/ops.h"
+#include "core/op_info.h"
 
 typedef struct sheaf_tensor T;
 typedef struct sheaf_context C;
@@ -502,4 +502,62 @@ Test(core_ops, parameters_lie_as_documented) {
     T *k = sheaf_top_k(ctx, x, 3);
     cr_assert_eq(k->op_params[0], 3);
     sheaf_free(ctx);
+}
+
+/* The words of the table in sheaf/ops.h, "   NAME   0 f scale, ..." with its further lines, and what
+ * core/op_info.h says are the same. Notes in brackets are left out. */
+static void documented_params(const char *header, const char *name, char *out, size_t size) {
+    char start[64];
+    snprintf(start, sizeof start, "\n *   %s  ", name);
+    const char *p = strstr(header, start);
+    size_t n = 0;
+    out[0] = 0;
+    if (!p) return;
+    for (p += strlen(start); n + 1 < size;) {
+        const size_t line = strcspn(p, "\n("), before = n;
+        for (size_t i = strspn(p, " "); i < line && n + 2 < size; i++) out[n++] = p[i];
+        while (n > before && out[n - 1] == ' ') n--;
+        p += strcspn(p, "\n");
+        if (strncmp(p, "\n *                 ", 20)) break; /* a line that goes on is indented */
+        p += 3;
+        out[n++] = ' ';
+    }
+    out[n] = 0;
+}
+
+Test(core_ops, parameters_are_those_of_the_table) {
+    static char header[1 << 16];
+    FILE *f = fopen(SHEAF_SOURCE_DIR "/include/sheaf/ops.h", "r");
+    cr_assert_not_null(f);
+    header[fread(header, 1, sizeof header - 1, f)] = 0;
+    fclose(f);
+    *strstr(header, "Words 14 and 15") = 0;
+    int n = 0;
+    for (int op = 0; op < SHEAF_OP_COUNT; op++) {
+        const struct sheaf__op_info *info = sheaf__op_info((enum sheaf_op)op);
+        char text[512];
+        documented_params(header, info->name, text, sizeof text);
+        cr_expect_str_eq(text, info->params ? info->params : "", "%s", info->name);
+        n += info->params != NULL;
+    }
+    cr_expect_gt(n, 8);
+}
+
+/* What the fields of a row promise to those who ask. */
+Test(core_ops, rows_of_the_table_agree_with_themselves) {
+    for (int op = 0; op < SHEAF_OP_COUNT; op++) {
+        const struct sheaf__op_info *info = sheaf__op_info((enum sheaf_op)op);
+        int n = 0;
+        while (n < SHEAF__OP_MAX_SRC && info->operands[n]) n++;
+        cr_expect_leq(info->required, n, "%s", info->name);
+        cr_expect_leq(info->in_place, n, "%s", info->name);
+        cr_expect_leq(info->writes_into, n, "%s", info->name);
+        cr_expect(!info->writes_into || !info->in_place, "%s", info->name);
+        cr_expect_eq(info->cost == SHEAF_OP_COST_FREE, op == SHEAF_OP_NONE || info->is_view, "%s",
+                     info->name);
+        cr_expect_eq(info->check == NULL, info->cost == SHEAF_OP_COST_FREE, "%s", info->name);
+        cr_expect_str_eq(sheaf_op_name((enum sheaf_op)op), info->name);
+    }
+    cr_expect_str_eq(sheaf_op_name(SHEAF_OP_COUNT), "?");
+    cr_expect_not(sheaf_op_is_view((enum sheaf_op) - 1));
 }

@@ -107,11 +107,6 @@ static void end_frame(struct plan_dot *d) {
     d->span = -1;
 }
 
-static bool is_view(enum sheaf_op op) {
-    return op == SHEAF_OP_VIEW || op == SHEAF_OP_RESHAPE || op == SHEAF_OP_PERMUTE ||
-           op == SHEAF_OP_TRANSPOSE;
-}
-
 static const char *short_name(const struct sheaf_tensor *t) {
     const char *p = strncmp(t->name, "blk.", 4) == 0 ? strchr(t->name + 4, '.') : NULL;
     return p ? p + 1 : t->name;
@@ -155,7 +150,7 @@ void plan_dot_step(struct plan_dot *d, const struct sheaf_backend_meta_step *ste
                 step->index, step->in[i].tensor->op == SHEAF_OP_NONE ? " [style=dashed]" : "");
     }
     state_text(&step->out, state, sizeof state);
-    const bool small = step->kind == SHEAF_SPLIT_STEP_NODE && is_view(t->op);
+    const bool small = step->kind == SHEAF_SPLIT_STEP_NODE && sheaf_op_is_view(t->op);
     fprintf(d->file, "    s%d [%s, fillcolor=\"%s\", label=\"", step->index,
             collective ? "shape=ellipse, penwidth=2, color=\"#d00000\""
             : small    ? "shape=plain, fontsize=8"

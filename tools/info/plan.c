@@ -74,18 +74,8 @@ static double local_bytes(const struct sheaf_backend_meta_value *v, int member) 
 static void add_read(struct report *r, const struct sheaf_backend_meta_step *step) {
     const struct sheaf_tensor *t = step->out.tensor;
     if (step->kind != SHEAF_SPLIT_STEP_NODE) return;
-    switch (t->op) {
-    case SHEAF_OP_VIEW:
-    case SHEAF_OP_RESHAPE:
-    case SHEAF_OP_PERMUTE:
-    case SHEAF_OP_TRANSPOSE:
-    case SHEAF_OP_SET_ROWS:
-    case SHEAF_OP_CPY:
-    case SHEAF_OP_GET_ROWS:
-        return;
-    default:
-        break;
-    }
+    const enum sheaf_op_cost cost = sheaf_op_get_cost(t->op);
+    if (cost == SHEAF_OP_COST_FREE || cost == SHEAF_OP_COST_MOVE) return;
     for (int i = 0; i < SHEAF_MAX_SRC; i++) {
         const struct sheaf_backend_meta_value *v = &step->in[i];
         double used = 1;

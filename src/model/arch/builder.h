@@ -4,7 +4,6 @@
 #define SHEAF_MODEL_BUILDER_H
 
 #include "sheaf/graph.h"
-#include "sheaf/ops.h"
 
 #include "model/file/weights.h"
 #include "model/run/kv_cache.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sheaf/ops.h"
+#include "sheaf/tensor.h"
 
 #include "model/arch/builder.h"
 #include "model/arch/tag.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "sheaf/alloc.h"
-#include "sheaf/ops.h"
+#include "sheaf/tensor.h"
 #include "sheaf/world.h"
 
 #include "base/clock.h"
