@@ -97,7 +97,7 @@ static bool chain_pays(const struct sheaf_tensor *node, int nth) {
 static int run_length(const struct backend *b, const struct sheaf_cgraph *graph, int i, int nth) {
     struct sheaf_tensor *const *nodes = graph->nodes + i;
     if (!b->fuse || b->abort || b->reference || b->profile ||
-        is_small(nodes[0], &sheaf__cpu_ops[nodes[0]->op]) || !chain_pays(nodes[0], nth))
+        is_small(nodes[0], sheaf__cpu_ops[nodes[0]->op]) || !chain_pays(nodes[0], nth))
         return 1;
     const int n = sheaf__cpu_chain_length(NULL, nodes, graph->n_nodes - i);
     return n > 1 && sheaf__cpu_chain_is_safe(NULL, nodes, n) ? n : 1;
@@ -108,7 +108,7 @@ static bool run_nodes(struct backend *b, struct sheaf_tensor *const *nodes, int 
                       int phase, struct sheaf__cpu_sync *sync) {
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     if (n == 1) {
-        const struct sheaf__cpu_op *op = &sheaf__cpu_ops[nodes[0]->op];
+        const struct sheaf__cpu_op *op = sheaf__cpu_ops[nodes[0]->op];
         sheaf__cpu_op_fn fn = b->reference && op->reference ? op->reference : op->fn;
         status = fn(nodes[0], ith, nth, sync, op->product ? b->work : b->work + b->products);
     } else {
@@ -118,7 +118,7 @@ static bool run_nodes(struct backend *b, struct sheaf_tensor *const *nodes, int 
     }
     /* columns that a product has packed are good until their source changes */
     for (int i = 0; i < n && ith == 0 && sync && sync->packed; i++)
-        if (!sheaf__cpu_ops[nodes[i]->op].product &&
+        if (!sheaf__cpu_ops[nodes[i]->op]->product &&
             sheaf__overlaps(nodes[i], sync->packed->src[1]))
             sync->packed = NULL;
     if (status == SHEAF_STATUS_SUCCESS) return true;
@@ -139,7 +139,7 @@ static void walk_nodes(struct backend *b, int ith, int nth, struct sheaf__cpu_sy
     bool stopped = false;
     for (int i = 0, n; i < graph->n_nodes; i += n) {
         struct sheaf_tensor *const *nodes = graph->nodes + i;
-        const struct sheaf__cpu_op *op = &sheaf__cpu_ops[nodes[0]->op];
+        const struct sheaf__cpu_op *op = sheaf__cpu_ops[nodes[0]->op];
         n = 1;
         if (!op->fn || sheaf_is_empty(nodes[0])) continue;
         n = run_length(b, graph, i, nth);
@@ -215,11 +215,11 @@ static enum sheaf_status check_graph(const struct backend *b, const struct sheaf
     for (int i = 0; i < graph->n_nodes; i++) {
         const struct sheaf_tensor *node = graph->nodes[i];
         if ((unsigned)node->op < SHEAF_OP_COUNT) {
-            if (!sheaf__cpu_ops[node->op].fn || sheaf_is_empty(node)) continue;
+            if (!sheaf__cpu_ops[node->op]->fn || sheaf_is_empty(node)) continue;
         }
         enum sheaf_status status = check_node(b, node);
         if (status != SHEAF_STATUS_SUCCESS) return status;
-        const struct sheaf__cpu_op *op = &sheaf__cpu_ops[node->op];
+        const struct sheaf__cpu_op *op = sheaf__cpu_ops[node->op];
         size_t n = op->work_size ? op->work_size(node, nth) : 0;
         size_t *most = op->product ? &demand->products : &demand->work;
         if (n > *most) *most = n;

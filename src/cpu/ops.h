@@ -12,7 +12,7 @@
 
 #include "core/internal.h"
 #include "cpu/team.h"
-#include "sheaf/ops.h"
+#include "sheaf/tensor.h"
 
 typedef enum sheaf_status (*sheaf__cpu_op_fn)(struct sheaf_tensor *dst, int ith, int nth,
                                               struct sheaf__cpu_sync *sync, void *work);
@@ -26,40 +26,16 @@ struct sheaf__cpu_op {
     int measure;  /* whose elements tell the work: 0 dst, i + 1 src[i] */
 };
 
+/* Defines the entry of one op in its family's file: SHEAF__CPU_OP(ADD) = {.fn = binary}; an op of
+ * core/op_info.h without one does not link. */
+#define SHEAF__CPU_OP(op) const struct sheaf__cpu_op sheaf__cpu_op_##op
+
+#define DECLARE(op, ...) extern SHEAF__CPU_OP(op);
+SHEAF__OPS(DECLARE)
+#undef DECLARE
+
 /* Indexed by enum sheaf_op. */
-extern const struct sheaf__cpu_op sheaf__cpu_ops[SHEAF_OP_COUNT];
-
-#define SHEAF__CPU_OP(name)                                                                        \
-    enum sheaf_status sheaf__cpu_op_##name(struct sheaf_tensor *dst, int ith, int nth,             \
-                                           struct sheaf__cpu_sync *sync, void *work)
-
-#define SHEAF__CPU_REF(name)                                                                       \
-    enum sheaf_status sheaf__cpu_op_##name##_ref(struct sheaf_tensor *dst, int ith, int nth,       \
-                                                 struct sheaf__cpu_sync *sync, void *work)
-
-SHEAF__CPU_OP(binary); /* ADD SUB MUL DIV */
-SHEAF__CPU_OP(scale);
-SHEAF__CPU_OP(unary);
-SHEAF__CPU_OP(glu);
-SHEAF__CPU_OP(rms_norm);
-SHEAF__CPU_OP(sum_rows);
-SHEAF__CPU_OP(argmax);
-SHEAF__CPU_OP(top_k);
-SHEAF__CPU_OP(concat);
-SHEAF__CPU_OP(copy); /* DUP CONT CPY */
-SHEAF__CPU_OP(get_rows);
-SHEAF__CPU_OP(set_rows);
-SHEAF__CPU_OP(soft_max);
-SHEAF__CPU_OP(rope);
-SHEAF__CPU_OP(flash_attn);
-/* by the portable kernels */
-SHEAF__CPU_REF(unary);
-SHEAF__CPU_REF(glu);
-SHEAF__CPU_REF(soft_max);
-SHEAF__CPU_REF(flash_attn);
-
-size_t sheaf__cpu_work_rope(const struct sheaf_tensor *dst, int nth);
-size_t sheaf__cpu_work_flash_attn(const struct sheaf_tensor *dst, int nth);
+extern const struct sheaf__cpu_op *const sheaf__cpu_ops[];
 
 /* ---- shared by the op files ---- */
 

@@ -369,7 +369,7 @@ static size_t work_size(const struct sheaf__cpu_kernels *kern, const struct shea
     return (kept_floats(&at, &s) + scratch_at(&at, NULL, &w) * (size_t)nth) * sizeof(float);
 }
 
-size_t sheaf__cpu_work_flash_attn(const struct sheaf_tensor *dst, int nth) {
+static size_t flash_attn_work(const struct sheaf_tensor *dst, int nth) {
     const size_t size = work_size(sheaf__cpu_kernels(), dst, nth);
     const size_t reference = work_size(&sheaf__cpu_kernels_portable, dst, nth);
     return size > reference ? size : reference;
@@ -385,14 +385,19 @@ static void attention(const struct sheaf__cpu_kernels *kern, const struct sheaf_
     }
 }
 
-enum sheaf_status sheaf__cpu_op_flash_attn(struct sheaf_tensor *dst, int ith, int nth,
-                                           struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_flash_attn(struct sheaf_tensor *dst, int ith, int nth,
+                                       struct sheaf__cpu_sync *sync, void *work) {
     attention(sheaf__cpu_kernels(), dst, sync, ith, nth, work);
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf__cpu_op_flash_attn_ref(struct sheaf_tensor *dst, int ith, int nth,
-                                               struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_flash_attn_ref(struct sheaf_tensor *dst, int ith, int nth,
+                                           struct sheaf__cpu_sync *sync, void *work) {
     attention(&sheaf__cpu_kernels_portable, dst, sync, ith, nth, work);
     return SHEAF_STATUS_SUCCESS;
 }
+
+SHEAF__CPU_OP(FLASH_ATTN_EXT) = {.fn = op_flash_attn,
+                                 .reference = op_flash_attn_ref,
+                                 .work_size = flash_attn_work,
+                                 .heavy = true};

@@ -162,8 +162,8 @@ static bool is_int(const struct sheaf_tensor *t) {
 }
 
 /* dst has as many elements as src[0], in any shape */
-enum sheaf_status sheaf__cpu_op_copy(struct sheaf_tensor *dst, int ith, int nth,
-                                     struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_copy(struct sheaf_tensor *dst, int ith, int nth,
+                                 struct sheaf__cpu_sync *sync, void *work) {
     const struct sheaf_tensor *src = dst->src[0];
     const int64_t n = sheaf_nelements(dst);
     int64_t first, last;
@@ -184,8 +184,8 @@ enum sheaf_status sheaf__cpu_op_copy(struct sheaf_tensor *dst, int ith, int nth,
 }
 
 /* a [.., x, ..], b [.., y, ..] -> dst [.., x+y, ..] in dimension op_params[0] */
-enum sheaf_status sheaf__cpu_op_concat(struct sheaf_tensor *dst, int ith, int nth,
-                                       struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_concat(struct sheaf_tensor *dst, int ith, int nth,
+                                   struct sheaf__cpu_sync *sync, void *work) {
     const int dim = dst->op_params[0];
     const size_t size = sheaf_type_size(dst->type);
     const int64_t block = sheaf_blck_size(dst->type);
@@ -215,3 +215,7 @@ enum sheaf_status sheaf__cpu_op_concat(struct sheaf_tensor *dst, int ith, int nt
     return SHEAF_STATUS_SUCCESS;
 }
 
+SHEAF__CPU_OP(DUP) = {.fn = op_copy};
+SHEAF__CPU_OP(CONT) = {.fn = op_copy};
+SHEAF__CPU_OP(CPY) = {.fn = op_copy};
+SHEAF__CPU_OP(CONCAT) = {.fn = op_concat};

@@ -50,8 +50,8 @@ static const binary_fn binary_fns[SHEAF_OP_COUNT] = {
 };
 
 /* dst, a [i, j, h, s], b repeated to it */
-enum sheaf_status sheaf__cpu_op_binary(struct sheaf_tensor *dst, int ith, int nth,
-                                       struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_binary(struct sheaf_tensor *dst, int ith, int nth,
+                                   struct sheaf__cpu_sync *sync, void *work) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
     const binary_fn fn = binary_fns[dst->op];
     float abuf[CHUNK], bbuf[CHUNK], dbuf[CHUNK];
@@ -145,25 +145,25 @@ static void unary(const struct sheaf__cpu_kernels *kern, const struct sheaf_tens
     }
 }
 
-enum sheaf_status sheaf__cpu_op_unary(struct sheaf_tensor *dst, int ith, int nth,
-                                      struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_unary(struct sheaf_tensor *dst, int ith, int nth,
+                                  struct sheaf__cpu_sync *sync, void *work) {
     (void)sync;
     (void)work;
     unary(sheaf__cpu_kernels(), dst, ith, nth);
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf__cpu_op_unary_ref(struct sheaf_tensor *dst, int ith, int nth,
-                                          struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_unary_ref(struct sheaf_tensor *dst, int ith, int nth,
+                                      struct sheaf__cpu_sync *sync, void *work) {
     (void)sync;
     (void)work;
     unary(&sheaf__cpu_kernels_portable, dst, ith, nth);
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf__cpu_op_scale(struct sheaf_tensor *dst, int ith, int nth,
-                                      struct sheaf__cpu_sync *sync, void *work) {
-    return sheaf__cpu_op_unary(dst, ith, nth, sync, work);
+static enum sheaf_status op_scale(struct sheaf_tensor *dst, int ith, int nth,
+                                  struct sheaf__cpu_sync *sync, void *work) {
+    return op_unary(dst, ith, nth, sync, work);
 }
 
 /* ---- gated ---- */
@@ -200,19 +200,26 @@ static void glu(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor
     }
 }
 
-enum sheaf_status sheaf__cpu_op_glu(struct sheaf_tensor *dst, int ith, int nth,
-                                    struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_glu(struct sheaf_tensor *dst, int ith, int nth,
+                                struct sheaf__cpu_sync *sync, void *work) {
     (void)sync;
     (void)work;
     glu(sheaf__cpu_kernels(), dst, ith, nth);
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf__cpu_op_glu_ref(struct sheaf_tensor *dst, int ith, int nth,
-                                        struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_glu_ref(struct sheaf_tensor *dst, int ith, int nth,
+                                    struct sheaf__cpu_sync *sync, void *work) {
     (void)sync;
     (void)work;
     glu(&sheaf__cpu_kernels_portable, dst, ith, nth);
     return SHEAF_STATUS_SUCCESS;
 }
 
+SHEAF__CPU_OP(ADD) = {.fn = op_binary};
+SHEAF__CPU_OP(SUB) = {.fn = op_binary};
+SHEAF__CPU_OP(MUL) = {.fn = op_binary};
+SHEAF__CPU_OP(DIV) = {.fn = op_binary};
+SHEAF__CPU_OP(SCALE) = {.fn = op_scale};
+SHEAF__CPU_OP(UNARY) = {.fn = op_unary, .reference = op_unary_ref};
+SHEAF__CPU_OP(GLU) = {.fn = op_glu, .reference = op_glu_ref};

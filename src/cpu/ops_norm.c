@@ -12,8 +12,8 @@ void sheaf__cpu_rms_norm_row(int64_t n, const float *x, float eps, float *y) {
 }
 
 /* dst, a [i, j, h, s]; dst F32 */
-enum sheaf_status sheaf__cpu_op_rms_norm(struct sheaf_tensor *dst, int ith, int nth,
-                                         struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_rms_norm(struct sheaf_tensor *dst, int ith, int nth,
+                                     struct sheaf__cpu_sync *sync, void *work) {
     const struct sheaf_tensor *a = dst->src[0];
     const float eps = sheaf__param_f32(dst, 0);
     const int64_t n = dst->ne[0];
@@ -31,8 +31,8 @@ enum sheaf_status sheaf__cpu_op_rms_norm(struct sheaf_tensor *dst, int ith, int 
 }
 
 /* a [i, j, h, s] -> dst F32 [1, j, h, s] */
-enum sheaf_status sheaf__cpu_op_sum_rows(struct sheaf_tensor *dst, int ith, int nth,
-                                         struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_sum_rows(struct sheaf_tensor *dst, int ith, int nth,
+                                     struct sheaf__cpu_sync *sync, void *work) {
     enum { CHUNK = 512 }; /* a multiple of the lanes: chunks do not change the order of a lane */
     const struct sheaf_tensor *a = dst->src[0];
     float buf[CHUNK];
@@ -55,3 +55,5 @@ enum sheaf_status sheaf__cpu_op_sum_rows(struct sheaf_tensor *dst, int ith, int 
     return SHEAF_STATUS_SUCCESS;
 }
 
+SHEAF__CPU_OP(RMS_NORM) = {.fn = op_rms_norm};
+SHEAF__CPU_OP(SUM_ROWS) = {.fn = op_sum_rows, .measure = 1};

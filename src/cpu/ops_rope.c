@@ -80,13 +80,13 @@ static size_t scratch_size(const struct sheaf_tensor *dst) {
     return sheaf__align_up(bytes, 64);
 }
 
-size_t sheaf__cpu_work_rope(const struct sheaf_tensor *dst, int nth) {
+static size_t rope_work(const struct sheaf_tensor *dst, int nth) {
     return scratch_size(dst) * (size_t)nth;
 }
 
 /* dst, a [d, h, n, s], pos I32 [n], factors F32 [n_dims/2] or NULL */
-enum sheaf_status sheaf__cpu_op_rope(struct sheaf_tensor *dst, int ith, int nth,
-                                     struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_rope(struct sheaf_tensor *dst, int ith, int nth,
+                                 struct sheaf__cpu_sync *sync, void *work) {
     const struct sheaf_tensor *a = dst->src[0], *pos = dst->src[1];
     const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
     const struct rope r = rope_of(dst);
@@ -127,3 +127,4 @@ enum sheaf_status sheaf__cpu_op_rope(struct sheaf_tensor *dst, int ith, int nth,
     return SHEAF_STATUS_SUCCESS;
 }
 
+SHEAF__CPU_OP(ROPE) = {.fn = op_rope, .work_size = rope_work};

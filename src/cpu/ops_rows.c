@@ -27,8 +27,8 @@ static enum sheaf_status bad_id(const struct sheaf_tensor *dst, const struct she
 
 /* a [e, v, h, s], b [n, h, s] -> dst F32 [e, n, h, s]. With EXTENT, a holds rows [BASE, BASE + v)
  * of EXTENT and the rows of others are zeros. */
-enum sheaf_status sheaf__cpu_op_get_rows(struct sheaf_tensor *dst, int ith, int nth,
-                                         struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_get_rows(struct sheaf_tensor *dst, int ith, int nth,
+                                     struct sheaf__cpu_sync *sync, void *work) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
     const int64_t base = dst->op_params[SHEAF_OP_PARAM_BASE];
     const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
@@ -57,8 +57,8 @@ enum sheaf_status sheaf__cpu_op_get_rows(struct sheaf_tensor *dst, int ith, int 
 
 /* b [e, n, h, s], c [n, h|1, s|1] -> rows of dst [e, L, h, s] (a view of a). Shared out by columns,
  * so that of two rows with the same number the later wins for any number of threads. */
-enum sheaf_status sheaf__cpu_op_set_rows(struct sheaf_tensor *dst, int ith, int nth,
-                                         struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_set_rows(struct sheaf_tensor *dst, int ith, int nth,
+                                     struct sheaf__cpu_sync *sync, void *work) {
     enum { COLUMNS = 512 }; /* whole blocks of every type */
     const struct sheaf_tensor *b = dst->src[1], *c = dst->src[2];
     const int64_t blck = sheaf_blck_size(dst->type);
@@ -93,3 +93,5 @@ enum sheaf_status sheaf__cpu_op_set_rows(struct sheaf_tensor *dst, int ith, int 
     return SHEAF_STATUS_SUCCESS;
 }
 
+SHEAF__CPU_OP(GET_ROWS) = {.fn = op_get_rows};
+SHEAF__CPU_OP(SET_ROWS) = {.fn = op_set_rows, .measure = 2};

@@ -38,8 +38,8 @@ static bool surely_not_better(const struct row *row, int32_t i, float best) {
 }
 
 /* a [i, j] -> dst I32 [j] */
-enum sheaf_status sheaf__cpu_op_argmax(struct sheaf_tensor *dst, int ith, int nth,
-                                       struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_argmax(struct sheaf_tensor *dst, int ith, int nth,
+                                   struct sheaf__cpu_sync *sync, void *work) {
     const struct sheaf_tensor *a = dst->src[0];
     int64_t first, last;
     sheaf__cpu_share(dst->ne[0], ith, nth, &first, &last);
@@ -76,8 +76,8 @@ static void sift_down(const struct row *row, int32_t *heap, int64_t n, int64_t i
 }
 
 /* a [i, j, h, s] -> dst I32 [k, j, h, s]; the heap is the row of dst itself */
-enum sheaf_status sheaf__cpu_op_top_k(struct sheaf_tensor *dst, int ith, int nth,
-                                      struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_top_k(struct sheaf_tensor *dst, int ith, int nth,
+                                  struct sheaf__cpu_sync *sync, void *work) {
     const struct sheaf_tensor *a = dst->src[0];
     const int64_t k = dst->ne[0];
     int64_t first, last;
@@ -108,3 +108,5 @@ enum sheaf_status sheaf__cpu_op_top_k(struct sheaf_tensor *dst, int ith, int nth
     return SHEAF_STATUS_SUCCESS;
 }
 
+SHEAF__CPU_OP(ARGMAX) = {.fn = op_argmax, .measure = 1};
+SHEAF__CPU_OP(TOP_K) = {.fn = op_top_k, .measure = 1};

@@ -46,19 +46,20 @@ static void soft_max(const struct sheaf__cpu_kernels *kern, const struct sheaf_t
     }
 }
 
-enum sheaf_status sheaf__cpu_op_soft_max(struct sheaf_tensor *dst, int ith, int nth,
-                                         struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_soft_max(struct sheaf_tensor *dst, int ith, int nth,
+                                     struct sheaf__cpu_sync *sync, void *work) {
     (void)sync;
     (void)work;
     soft_max(sheaf__cpu_kernels(), dst, ith, nth);
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf__cpu_op_soft_max_ref(struct sheaf_tensor *dst, int ith, int nth,
-                                             struct sheaf__cpu_sync *sync, void *work) {
+static enum sheaf_status op_soft_max_ref(struct sheaf_tensor *dst, int ith, int nth,
+                                         struct sheaf__cpu_sync *sync, void *work) {
     (void)sync;
     (void)work;
     soft_max(&sheaf__cpu_kernels_portable, dst, ith, nth);
     return SHEAF_STATUS_SUCCESS;
 }
 
+SHEAF__CPU_OP(SOFT_MAX) = {.fn = op_soft_max, .reference = op_soft_max_ref};

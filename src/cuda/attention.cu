@@ -130,8 +130,7 @@ static int64_t parts_of(const struct sheaf__cuda_queue *q, const struct sheaf_te
     return parts < 1 ? 1 : parts > 256 ? 256 : parts;
 }
 
-size_t sheaf__cuda_work_flash_attn(const struct sheaf__cuda_queue *q,
-                                   const struct sheaf_tensor *dst) {
+static size_t work_flash_attn(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const int64_t parts = parts_of(q, dst), rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
     return parts == 1 ? 0 : (size_t)(rows * parts * (dst->ne[0] + 2)) * sizeof(float);
 }
@@ -154,8 +153,8 @@ static Attention attention_of(const struct sheaf_tensor *dst) {
     return at;
 }
 
-enum sheaf_status sheaf__cuda_launch_flash_attn(struct sheaf__cuda_queue *q,
-                                                const struct sheaf_tensor *dst) {
+static enum sheaf_status launch_flash_attn(struct sheaf__cuda_queue *q,
+                                           const struct sheaf_tensor *dst) {
     const Attention at = attention_of(dst);
     const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3], parts = parts_of(q, dst);
     if (sheaf__cuda_attention_tiles(q, &at)) return sheaf__cuda_launched(q, dst);
@@ -174,3 +173,5 @@ enum sheaf_status sheaf__cuda_launch_flash_attn(struct sheaf__cuda_queue *q,
 bool sheaf__cuda_attention_fits(const struct sheaf_tensor *dst) {
     return shared_bytes(dst->src[0]->ne[0], dst->src[2]->ne[0]) <= 48 * 1024;
 }
+
+SHEAF__CUDA_OP(FLASH_ATTN_EXT) = {launch_flash_attn, work_flash_attn};

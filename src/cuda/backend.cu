@@ -195,7 +195,7 @@ static void keep_rounded(struct backend *b, const struct sheaf_tensor *node) {
     const struct sheaf__cuda_op *op = sheaf__cuda_op(node->op);
     const char *from = (const char *)x->data, *to = (const char *)node->data;
     const bool apart = to + sheaf_nbytes(node) <= from || from + sheaf_nbytes(x) <= to;
-    const bool scratch = op->work_size && op->launch != sheaf__cuda_launch_mul_mat;
+    const bool scratch = op->work_size && op->launch != sheaf__cuda_op_MUL_MAT.launch;
     if (!b->fuse || !apart || scratch) b->q.rounded = NULL;
 }
 

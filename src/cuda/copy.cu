@@ -133,8 +133,7 @@ static View stepped(const struct sheaf_tensor *t) {
     return v;
 }
 
-enum sheaf_status sheaf__cuda_launch_copy(struct sheaf__cuda_queue *q,
-                                          const struct sheaf_tensor *dst) {
+static enum sheaf_status launch_copy(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *src = dst->src[0];
     const Unit unit = unit_of(dst);
     const int64_t n = sheaf_nelements(dst) / unit.elements;
@@ -158,8 +157,8 @@ enum sheaf_status sheaf__cuda_launch_copy(struct sheaf__cuda_queue *q,
 
 /* ---- concat: each operand is moved to its part of dst ---- */
 
-enum sheaf_status sheaf__cuda_launch_concat(struct sheaf__cuda_queue *q,
-                                            const struct sheaf_tensor *dst) {
+static enum sheaf_status launch_concat(struct sheaf__cuda_queue *q,
+                                       const struct sheaf_tensor *dst) {
     const int dim = dst->op_params[0];
     const Unit unit = unit_of(dst);
     int64_t offset = 0;
@@ -203,8 +202,8 @@ static __global__ void get_rows_kernel(View dst, View a, View ids, Rows rows, Fa
     }
 }
 
-enum sheaf_status sheaf__cuda_launch_get_rows(struct sheaf__cuda_queue *q,
-                                              const struct sheaf_tensor *dst) {
+static enum sheaf_status launch_get_rows(struct sheaf__cuda_queue *q,
+                                         const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
     const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
     const Rows rows = {dst->op_params[SHEAF_OP_PARAM_BASE], extent ? extent : a->ne[1],
@@ -250,8 +249,8 @@ static __global__ void set_rows_kernel(View dst, View b, View ids, Unit unit, Ro
     }
 }
 
-enum sheaf_status sheaf__cuda_launch_set_rows(struct sheaf__cuda_queue *q,
-                                              const struct sheaf_tensor *dst) {
+static enum sheaf_status launch_set_rows(struct sheaf__cuda_queue *q,
+                                         const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *b = dst->src[1];
     const Rows rows = {0, dst->ne[1], (uint64_t)(uintptr_t)dst};
     if (sheaf_is_empty(b)) return SHEAF_STATUS_SUCCESS;
@@ -260,3 +259,10 @@ enum sheaf_status sheaf__cuda_launch_set_rows(struct sheaf__cuda_queue *q,
                       unit_of(dst), rows, q->fault);
     return sheaf__cuda_launched(q, dst);
 }
+
+SHEAF__CUDA_OP(DUP) = {launch_copy, NULL};
+SHEAF__CUDA_OP(CPY) = {launch_copy, NULL};
+SHEAF__CUDA_OP(CONT) = {launch_copy, NULL};
+SHEAF__CUDA_OP(CONCAT) = {launch_concat, NULL};
+SHEAF__CUDA_OP(GET_ROWS) = {launch_get_rows, NULL};
+SHEAF__CUDA_OP(SET_ROWS) = {launch_set_rows, NULL};

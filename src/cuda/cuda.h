@@ -72,29 +72,16 @@ struct sheaf__cuda_op {
 const struct sheaf__cuda_op *sheaf__cuda_op(enum sheaf_op op);
 bool sheaf__cuda_supports_op(const struct sheaf_tensor *op);
 
-#define SHEAF__CUDA_OP(name)                                                                       \
-    enum sheaf_status sheaf__cuda_launch_##name(struct sheaf__cuda_queue *q,                       \
-                                                const struct sheaf_tensor *dst)
-SHEAF__CUDA_OP(binary);
-SHEAF__CUDA_OP(unary); /* SCALE too */
-SHEAF__CUDA_OP(glu);
-SHEAF__CUDA_OP(rms_norm);
-SHEAF__CUDA_OP(sum_rows);
-SHEAF__CUDA_OP(soft_max);
-SHEAF__CUDA_OP(argmax);
-SHEAF__CUDA_OP(top_k);
-SHEAF__CUDA_OP(concat);
-SHEAF__CUDA_OP(copy);
-SHEAF__CUDA_OP(get_rows);
-SHEAF__CUDA_OP(set_rows);
-SHEAF__CUDA_OP(rope);
-SHEAF__CUDA_OP(mul_mat); /* MUL_MAT_ID too */
-SHEAF__CUDA_OP(flash_attn);
-size_t sheaf__cuda_work_mul_mat(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst);
+/* Defines the entry of one op in its family's file: SHEAF__CUDA_OP(ADD) = {launch_binary, NULL}; an
+ * op of core/op_info.h without one does not link. */
+#define SHEAF__CUDA_OP(op) const struct sheaf__cuda_op sheaf__cuda_op_##op
+
+#define DECLARE(op, ...) extern SHEAF__CUDA_OP(op);
+SHEAF__OPS(DECLARE)
+#undef DECLARE
+
 /* Is there the shared memory for its heads? */
 bool sheaf__cuda_attention_fits(const struct sheaf_tensor *dst);
-size_t sheaf__cuda_work_flash_attn(const struct sheaf__cuda_queue *q,
-                                   const struct sheaf_tensor *dst);
 
 /* Nodes that one kernel computes together, with the bits of one after another; all results are
  * written. next [n]: nodes to come, views left out. How many were submitted; 0: not such nodes, or

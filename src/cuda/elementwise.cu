@@ -154,8 +154,8 @@ static Pieces pieces_of(const View &dst) {
     return p;
 }
 
-enum sheaf_status sheaf__cuda_launch_binary(struct sheaf__cuda_queue *q,
-                                            const struct sheaf_tensor *dst) {
+static enum sheaf_status launch_binary(struct sheaf__cuda_queue *q,
+                                       const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
     View d = sheaf__cuda_view(dst), x = sheaf__cuda_view(a), y = sheaf__cuda_view(b);
     if (sheaf_is_contiguous(dst) && sheaf_is_contiguous(a) && sheaf_is_contiguous(b) &&
@@ -171,8 +171,7 @@ enum sheaf_status sheaf__cuda_launch_binary(struct sheaf__cuda_queue *q,
     return sheaf__cuda_launched(q, dst);
 }
 
-enum sheaf_status sheaf__cuda_launch_unary(struct sheaf__cuda_queue *q,
-                                           const struct sheaf_tensor *dst) {
+static enum sheaf_status launch_unary(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
     const bool scale = dst->op == SHEAF_OP_SCALE;
     View d = sheaf__cuda_view(dst), x = sheaf__cuda_view(a);
@@ -188,8 +187,7 @@ enum sheaf_status sheaf__cuda_launch_unary(struct sheaf__cuda_queue *q,
 }
 
 /* a [f+f, n] -> dst [f, n], or a, b [f, n] -> dst [f, n] */
-enum sheaf_status sheaf__cuda_launch_glu(struct sheaf__cuda_queue *q,
-                                         const struct sheaf_tensor *dst) {
+static enum sheaf_status launch_glu(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
     View d = sheaf__cuda_view(dst), x = sheaf__cuda_view(a), y = sheaf__cuda_view(b ? b : a);
     if (!b) {
@@ -224,3 +222,11 @@ int sheaf__cuda_launch_glu_rounded(struct sheaf__cuda_queue *q,
     *st = sheaf__cuda_launched(q, dst);
     return 1;
 }
+
+SHEAF__CUDA_OP(ADD) = {launch_binary, NULL};
+SHEAF__CUDA_OP(SUB) = {launch_binary, NULL};
+SHEAF__CUDA_OP(MUL) = {launch_binary, NULL};
+SHEAF__CUDA_OP(DIV) = {launch_binary, NULL};
+SHEAF__CUDA_OP(SCALE) = {launch_unary, NULL};
+SHEAF__CUDA_OP(UNARY) = {launch_unary, NULL};
+SHEAF__CUDA_OP(GLU) = {launch_glu, NULL};

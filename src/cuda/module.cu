@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "sheaf/settings.h"
 #include "core/devcomm.h"
 #include "cuda/cuda.h"
+#include "sheaf/settings.h"
 
 /* Architectures in the build: machine code for each of SHEAF_CUDA_ARCHS, and code that the driver
  * compiles for whatever is newer than SHEAF_CUDA_PTX (0: none). */

@@ -127,7 +127,7 @@ static struct Parts parts_of(const struct sheaf__cuda_queue *q, const struct she
     return p;
 }
 
-size_t sheaf__cuda_work_mul_mat(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
+static size_t work_mul_mat(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const struct Parts p = parts_of(q, dst);
     return p.gathered + p.columns + p.weights;
 }
@@ -273,7 +273,10 @@ int sheaf__cuda_launch_products(struct sheaf__cuda_queue *q, const struct sheaf_
     return together > 1 ? together : 0;
 }
 
-enum sheaf_status sheaf__cuda_launch_mul_mat(struct sheaf__cuda_queue *q,
-                                             const struct sheaf_tensor *dst) {
+static enum sheaf_status launch_mul_mat(struct sheaf__cuda_queue *q,
+                                        const struct sheaf_tensor *dst) {
     return launch_nodes(q, &dst, 1);
 }
+
+SHEAF__CUDA_OP(MUL_MAT) = {launch_mul_mat, work_mul_mat};
+SHEAF__CUDA_OP(MUL_MAT_ID) = {launch_mul_mat, work_mul_mat};

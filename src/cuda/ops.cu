@@ -1,50 +1,22 @@
-/* The table of ops: what computes each, and whether a node is one that it computes. */
+/* The table of ops: what computes each, and whether a node is one that it computes. The files of the
+ * op families define the entries. */
 #include "cuda/cuda.h"
 
-#define OP(name)                                                                                   \
-    { sheaf__cuda_launch_##name, NULL }
-#define OP_WORK(name)                                                                              \
-    { sheaf__cuda_launch_##name, sheaf__cuda_work_##name }
-#define VIEW                                                                                       \
-    { NULL, NULL }
+/* Leaves and views: nothing to compute. */
+SHEAF__CUDA_OP(NONE) = {NULL, NULL};
+SHEAF__CUDA_OP(RESHAPE) = {NULL, NULL};
+SHEAF__CUDA_OP(VIEW) = {NULL, NULL};
+SHEAF__CUDA_OP(PERMUTE) = {NULL, NULL};
+SHEAF__CUDA_OP(TRANSPOSE) = {NULL, NULL};
 
-/* In the order of enum sheaf_op. */
-static const struct sheaf__cuda_op table[] = {
-    VIEW,                /* NONE */
-    OP(copy),            /* DUP */
-    OP(binary),          /* ADD */
-    OP(binary),          /* SUB */
-    OP(binary),          /* MUL */
-    OP(binary),          /* DIV */
-    OP(unary),           /* SCALE */
-    OP(sum_rows),        /* SUM_ROWS */
-    OP(argmax),          /* ARGMAX */
-    OP(top_k),           /* TOP_K */
-    OP(concat),          /* CONCAT */
-    OP(rms_norm),        /* RMS_NORM */
-    OP_WORK(mul_mat),    /* MUL_MAT */
-    OP_WORK(mul_mat),    /* MUL_MAT_ID */
-    OP(copy),            /* CPY */
-    OP(copy),            /* CONT */
-    VIEW,                /* RESHAPE */
-    VIEW,                /* VIEW */
-    VIEW,                /* PERMUTE */
-    VIEW,                /* TRANSPOSE */
-    OP(get_rows),        /* GET_ROWS */
-    OP(set_rows),        /* SET_ROWS */
-    OP(soft_max),        /* SOFT_MAX */
-    OP(rope),            /* ROPE */
-    OP_WORK(flash_attn), /* FLASH_ATTN_EXT */
-    OP(unary),           /* UNARY */
-    OP(glu),             /* GLU */
-};
+/* In the order of enum sheaf_op, which core/op_info.c holds the rows to. */
+#define ENTRY(op, ...) &sheaf__cuda_op_##op,
+static const struct sheaf__cuda_op *const table[] = {SHEAF__OPS(ENTRY)};
+#undef ENTRY
 static_assert(sizeof table / sizeof *table == SHEAF_OP_COUNT, "an op is missing from the table");
-static_assert(SHEAF_OP_SCALE == 6 && SHEAF_OP_MUL_MAT == 12 && SHEAF_OP_RESHAPE == 16 &&
-                  SHEAF_OP_SOFT_MAX == 22 && SHEAF_OP_GLU == 26,
-              "the ops have another order: bring the table into it");
 
 const struct sheaf__cuda_op *sheaf__cuda_op(enum sheaf_op op) {
-    return (unsigned)op < SHEAF_OP_COUNT && table[op].launch ? &table[op] : NULL;
+    return (unsigned)op < SHEAF_OP_COUNT && table[op]->launch ? table[op] : NULL;
 }
 
 bool sheaf__cuda_supports_op(const struct sheaf_tensor *op) {

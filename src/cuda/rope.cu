@@ -115,8 +115,7 @@ static Rope rope_of(const struct sheaf_tensor *dst) {
     return r;
 }
 
-enum sheaf_status sheaf__cuda_launch_rope(struct sheaf__cuda_queue *q,
-                                          const struct sheaf_tensor *dst) {
+static enum sheaf_status launch_rope(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0], *factors = dst->src[2];
     const Rope r = rope_of(dst);
     View f = sheaf__cuda_view(factors ? factors : a);
@@ -287,3 +286,5 @@ int sheaf__cuda_launch_turn(struct sheaf__cuda_queue *q, const struct sheaf_tens
     *st = sheaf__cuda_launched(q, rope);
     return first + 1 + (set ? 1 : 0);
 }
+
+SHEAF__CUDA_OP(ROPE) = {launch_rope, NULL};

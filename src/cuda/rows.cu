@@ -23,8 +23,8 @@ static __global__ void rms_norm_kernel(View dst, View a, float eps) {
     }
 }
 
-enum sheaf_status sheaf__cuda_launch_rms_norm(struct sheaf__cuda_queue *q,
-                                              const struct sheaf_tensor *dst) {
+static enum sheaf_status launch_rms_norm(struct sheaf__cuda_queue *q,
+                                         const struct sheaf_tensor *dst) {
     CUDA_LAUNCH(rms_norm_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
                 sheaf__cuda_row_threads(dst->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
                 sheaf__cuda_view(dst->src[0]), sheaf__param_f32(dst, 0));
@@ -154,8 +154,8 @@ static __global__ void sum_rows_kernel(View dst, View a) {
     }
 }
 
-enum sheaf_status sheaf__cuda_launch_sum_rows(struct sheaf__cuda_queue *q,
-                                              const struct sheaf_tensor *dst) {
+static enum sheaf_status launch_sum_rows(struct sheaf__cuda_queue *q,
+                                         const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
     CUDA_LAUNCH(sum_rows_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
                 sheaf__cuda_row_threads(a->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
@@ -203,8 +203,8 @@ static __global__ void soft_max_kernel(View dst, View a, View mask, float scale,
     }
 }
 
-enum sheaf_status sheaf__cuda_launch_soft_max(struct sheaf__cuda_queue *q,
-                                              const struct sheaf_tensor *dst) {
+static enum sheaf_status launch_soft_max(struct sheaf__cuda_queue *q,
+                                         const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0], *m = dst->src[1];
     const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
     const Heads heads = {dst->op_params[SHEAF_OP_PARAM_BASE], extent ? extent : dst->ne[2]};
@@ -289,11 +289,16 @@ static enum sheaf_status launch_select(struct sheaf__cuda_queue *q, const struct
     return sheaf__cuda_launched(q, dst);
 }
 
-enum sheaf_status sheaf__cuda_launch_argmax(struct sheaf__cuda_queue *q,
-                                            const struct sheaf_tensor *dst) {
+static enum sheaf_status launch_argmax(struct sheaf__cuda_queue *q,
+                                       const struct sheaf_tensor *dst) {
     return launch_select(q, dst, 1);
 }
-enum sheaf_status sheaf__cuda_launch_top_k(struct sheaf__cuda_queue *q,
-                                           const struct sheaf_tensor *dst) {
+static enum sheaf_status launch_top_k(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     return launch_select(q, dst, dst->ne[0]);
 }
+
+SHEAF__CUDA_OP(RMS_NORM) = {launch_rms_norm, NULL};
+SHEAF__CUDA_OP(SUM_ROWS) = {launch_sum_rows, NULL};
+SHEAF__CUDA_OP(SOFT_MAX) = {launch_soft_max, NULL};
+SHEAF__CUDA_OP(ARGMAX) = {launch_argmax, NULL};
+SHEAF__CUDA_OP(TOP_K) = {launch_top_k, NULL};
