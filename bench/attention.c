@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/internal.h"
 #include "sheaf/sheaf.h"
+#include "tensor/internal.h"
 
 #include "bench.h"
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/internal.h"
+#include "tensor/internal.h"
 
 enum { LINE = 64, MOST = 64 * 1024, ROUNDS = 401, PINGS = 200 };
 

@@ -1,5 +1,5 @@
 # A loadable module libsheaf-NAME.so, beside libsheaf in the build tree and in the installed one, which is where the
-# library looks for it (src/core/module_search.h). The library that tests link finds it through a link.
+# library looks for it (src/backend/module_search.h). The library that tests link finds it through a link.
 # The target sheaf_modules builds all of them.
 add_custom_target(sheaf_modules)
 function(sheaf_add_module name)

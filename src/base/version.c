@@ -1,5 +1,5 @@
 /* Version and build description of the loaded library. The values are facts of the CMake run
- * (src/core/CMakeLists.txt); nothing here is computed at run time. */
+ * (src/base/CMakeLists.txt); nothing here is computed at run time. */
 #include "sheaf/version.h"
 
 const char *sheaf_version(void) { return SHEAF_VERSION; }

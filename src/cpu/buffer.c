@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "core/internal.h"
 #include "cpu/cpu.h"
+#include "tensor/internal.h"
 
 enum { ALIGNMENT = 64 };
 static const size_t MAP_FROM = (size_t)1 << 20;

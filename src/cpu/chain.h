@@ -1,9 +1,9 @@
-/* Chains on the CPU (core/chain.h): ADD, MUL and RMS_NORM of contiguous F32 rows, by the functions
+/* Chains on the CPU (backend/chain.h): ADD, MUL and RMS_NORM of contiguous F32 rows, by the functions
  * that compute a row of those ops, some rows at a time. Pure: no team, no globals. */
 #ifndef SHEAF_CPU_CHAIN_H
 #define SHEAF_CPU_CHAIN_H
 
-#include "core/chain.h"
+#include "backend/chain.h"
 #include "cpu/ops.h"
 
 enum { SHEAF__CHAIN_MAX = 8 }; /* nodes */

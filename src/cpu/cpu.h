@@ -3,7 +3,7 @@
 #ifndef SHEAF_CPU_CPU_H
 #define SHEAF_CPU_CPU_H
 
-#include "core/chain.h"
+#include "backend/chain.h"
 #include "cpu/topology.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/cpu.h"

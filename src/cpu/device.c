@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/registry.h"
+#include "backend/registry.h"
 #include "cpu/cpu.h"
 #include "cpu/kernels.h"
 

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/module_search.h"
 #include "base/settings.h"
-#include "core/module_search.h"
 #include "cpu/kernels.h"
 #include "sheaf/cpu.h"
 #include "sheaf/log.h"

@@ -6,9 +6,9 @@
  * block after block. */
 #include <math.h>
 
-#include "core/quants.h"
 #include "cpu/kernels.h"
 #include "cpu/vec.h"
+#include "quant/quants.h"
 
 enum { LANES = 8 };
 

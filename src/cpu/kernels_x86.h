@@ -11,9 +11,9 @@
 #include <immintrin.h>
 #include <math.h>
 
-#include "core/quants.h"
 #include "cpu/kernels.h"
 #include "cpu/vec.h"
+#include "quant/quants.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)

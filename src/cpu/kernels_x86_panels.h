@@ -62,7 +62,7 @@ static void panel_f32(int64_t k, const void *row, size_t stride, const void *pan
     }
 }
 
-/* ---- weights to floats: the values of core/quants.c to rounding ---- */
+/* ---- weights to floats: the values of quant/quants.c to rounding ---- */
 
 INLINE void floats_32(enum sheaf_type type, const void *src, float *y, int64_t n) {
     const char *w = src;

@@ -65,7 +65,7 @@ static void quantize_q8k(const float *x, struct sheaf__act_q8k *y, int64_t n) {
     }
 }
 
-/* ---- conversions: the bits of core/quants.c ---- */
+/* ---- conversions: the bits of quant/quants.c ---- */
 
 static void f16_to_f32(const void *px, float *y, int64_t n) {
     const uint16_t *x = px;

@@ -9,9 +9,9 @@
  * nor the order in which chunks are taken is visible in the result. */
 #include "cpu/mul_mat.h"
 
-#include "core/internal.h"
 #include "cpu/mul_mat_impl.h"
 #include "sheaf/tensor.h"
+#include "tensor/internal.h"
 
 enum {
     CHUNKS_PER_THREAD = 8, /* so that a late thread costs an eighth of its share at most */

@@ -8,8 +8,8 @@
  *
  * Invariant: a sum runs over k in order (see the tiles), so threads, chunks and blocks of columns
  * do not show in its bits. */
-#include "core/internal.h"
 #include "cpu/mul_mat_impl.h"
+#include "tensor/internal.h"
 
 enum {
     /* Below it unpacking weights costs more than rows_dot loses by going over them again. */

@@ -10,9 +10,9 @@
 #ifndef SHEAF_CPU_OPS_H
 #define SHEAF_CPU_OPS_H
 
-#include "core/internal.h"
 #include "cpu/team.h"
 #include "sheaf/tensor.h"
+#include "tensor/internal.h"
 
 typedef enum sheaf_status (*sheaf__cpu_op_fn)(struct sheaf_tensor *dst, int ith, int nth,
                                               struct sheaf__cpu_sync *sync, void *work);
@@ -27,7 +27,7 @@ struct sheaf__cpu_op {
 };
 
 /* Defines the entry of one op in its family's file: SHEAF__CPU_OP(ADD) = {.fn = binary}; an op of
- * core/op_info.h without one does not link. */
+ * tensor/op_info.h without one does not link. */
 #define SHEAF__CPU_OP(op) const struct sheaf__cpu_op sheaf__cpu_op_##op
 
 #define DECLARE(op, ...) extern SHEAF__CPU_OP(op);

@@ -5,7 +5,7 @@
  * capture is kept as bytes (a record a node) and compared each time, so no change is missed.
  * Captured graphs hold addresses of the work memory: when that moves they are forgotten.
  *
- * A sum of blocks (core/sum.h) is kept for the graph that comes next and is part of its record.
+ * A sum of blocks (backend/sum.h) is kept for the graph that comes next and is part of its record.
  *
  * Ids that are out of range are noted by kernels in pinned memory and become the error of the next
  * synchronize. Unlike on the CPU the work submitted behind them still runs: its results are not

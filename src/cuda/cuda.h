@@ -8,7 +8,7 @@
 #define SHEAF_CUDA_CUDA_H
 
 extern "C" {
-#include "core/internal.h"
+#include "tensor/internal.h"
 }
 #include "cuda/kernel.cuh"
 #include "sheaf/backend-impl.h"
@@ -60,7 +60,7 @@ struct sheaf__cuda_queue {
     const struct sheaf_tensor *rounded;
     enum sheaf_type rounded_type;
     const struct sheaf_tensor *rounds; /* what the kernels of a launch wrote as integers, too */
-    struct sheaf__sum sum;             /* kept for the nodes that come next (core/sum.h) */
+    struct sheaf__sum sum;             /* kept for the nodes that come next (backend/sum.h) */
 };
 
 /* One op: exact support, scratch bytes, launch. A launch only submits. */
@@ -73,7 +73,7 @@ const struct sheaf__cuda_op *sheaf__cuda_op(enum sheaf_op op);
 bool sheaf__cuda_supports_op(const struct sheaf_tensor *op);
 
 /* Defines the entry of one op in its family's file: SHEAF__CUDA_OP(ADD) = {launch_binary, NULL}; an
- * op of core/op_info.h without one does not link. */
+ * op of tensor/op_info.h without one does not link. */
 #define SHEAF__CUDA_OP(op) const struct sheaf__cuda_op sheaf__cuda_op_##op
 
 #define DECLARE(op, ...) extern SHEAF__CUDA_OP(op);

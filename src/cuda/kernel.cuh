@@ -15,8 +15,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "core/blocks.h"
-#include "core/sum.h"
+#include "backend/sum.h"
+#include "quant/blocks.h"
 #include "sheaf/tensor.h"
 
 #define HD static __host__ __device__ __forceinline__
@@ -174,7 +174,7 @@ HD void store_plain(int type, float f, void *p) {
     }
 }
 
-/* ---- blocks: element j of a block, as src/core/quants.c computes it ---- */
+/* ---- blocks: element j of a block, as src/quant/quants.c computes it ---- */
 
 HD int nibble(const uint8_t *qs, int j) { return j < 16 ? qs[j] & 15 : qs[j - 16] >> 4; }
 HD int fifth(const uint8_t *qh, int j) { return (qh[j / 8] >> (j % 8) & 1) << 4; }
@@ -245,7 +245,7 @@ static_assert(
         four_levels(iq4_levels + 8) == 0x26190d01u && four_levels(iq4_levels + 12) == 0x71594535u &&
         four_levels(fp4_levels) == 0x03020100u && four_levels(fp4_levels + 4) == 0x0c080604u &&
         four_levels(fp4_levels + 8) == 0xfdfeff00u && four_levels(fp4_levels + 12) == 0xf4f8fafcu,
-    "levels_of holds the tables of core/quants.h");
+    "levels_of holds the tables of quant/quants.h");
 
 HD float level(bool fp4, int i) {
     const Levels l = levels_of(fp4);

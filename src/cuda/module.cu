@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/devcomm.h"
+#include "backend/devcomm.h"
 #include "cuda/cuda.h"
 #include "sheaf/settings.h"
 

@@ -9,7 +9,7 @@ SHEAF__CUDA_OP(VIEW) = {NULL, NULL};
 SHEAF__CUDA_OP(PERMUTE) = {NULL, NULL};
 SHEAF__CUDA_OP(TRANSPOSE) = {NULL, NULL};
 
-/* In the order of enum sheaf_op, which core/op_info.c holds the rows to. */
+/* In the order of enum sheaf_op, which tensor/op_info.c holds the rows to. */
 #define ENTRY(op, ...) &sheaf__cuda_op_##op,
 static const struct sheaf__cuda_op *const table[] = {SHEAF__OPS(ENTRY)};
 #undef ENTRY

@@ -1,5 +1,5 @@
 /* Collectives of members that share one GPU, in one process or in several of a host
- * (core/devcomm.h).
+ * (backend/devcomm.h).
  *
  * Each member has two places in device memory that the others read: through CUDA's IPC in another
  * process. A member copies its addend there, waits until its queue has done so, and says so in
@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/devcomm.h"
+#include "backend/devcomm.h"
 #include "cuda/cuda.h"
 
 namespace {

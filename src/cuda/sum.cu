@@ -1,4 +1,4 @@
-/* The sum of blocks (core/sum.h) by itself; with the nodes behind it, it is part of their kernel
+/* The sum of blocks (backend/sum.h) by itself; with the nodes behind it, it is part of their kernel
  * (rows.cu). */
 #include "cuda/cuda.h"
 

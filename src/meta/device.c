@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "backend/chain.h"
+#include "backend/registry.h"
 #include "base/settings.h"
-#include "core/chain.h"
-#include "core/registry.h"
 #include "meta/meta_impl.h"
 
 static const char *get_name(sheaf_backend_dev_t dev) {

@@ -1,12 +1,12 @@
 /* All-reduces whose sums go on into the next nodes row by row: in a transformer the residual and
  * the norm, in cache and while the rest of the sum is under way.
  *
- * The nodes are a chain of the member's device (core/chain.h). They leave the span that they were
+ * The nodes are a chain of the member's device (backend/chain.h). They leave the span that they were
  * in, and are computed as a span of their own where the chain cannot be used: in check mode, or
  * when the allocator has put rows where others are still needed. */
-#include "comm/transport/epilogue.h"
+#include "backend/chain.h"
 #include "comm/diag/events.h"
-#include "core/chain.h"
+#include "comm/transport/epilogue.h"
 #include "meta/backend.h"
 
 const struct sheaf__chain_i *sheaf__meta_chain_of(sheaf_backend_dev_t device) {

@@ -15,13 +15,13 @@
 #ifndef SHEAF_META_META_IMPL_H
 #define SHEAF_META_META_IMPL_H
 
-#include "core/internal.h"
 #include "meta/staging.h"
 #include "meta/support.h"
 #include "sheaf/alloc.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/meta.h"
 #include "split/plan.h"
+#include "tensor/internal.h"
 
 struct meta_device {
     struct sheaf_backend_device base;

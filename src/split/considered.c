@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/internal.h"
 #include "split/explain.h"
 #include "split/planner.h"
 #include "split/search.h"
+#include "tensor/internal.h"
 
 struct totals {
     bool possible;

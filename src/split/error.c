@@ -3,9 +3,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "core/internal.h"
 #include "split/explain.h"
 #include "split/plan-impl.h"
+#include "tensor/internal.h"
 
 static const struct sheaf__split_step *maker(const struct sheaf__split_plan *p, int value) {
     for (int s = 0; s < p->n_steps; s++) {

@@ -1,8 +1,8 @@
 /* The fingerprint of a plan: what every rank must agree on before it exchanges data. No addresses
  * and no names go in, so that it is the same in every process. */
 #include "base/hash.h"
-#include "core/internal.h"
 #include "split/plan-impl.h"
+#include "tensor/internal.h"
 
 static uint64_t mix_tensor(uint64_t h, const struct sheaf_tensor *t) {
     h = sheaf__mix(h,

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "core/internal.h"
 #include "split/convert.h"
 #include "split/decide.h"
+#include "tensor/internal.h"
 
 enum { MAX_ROWS = 64, SLOTS = 512 };
 /* of a shape: five of the node's own, its parameters, ten for it and for each operand */

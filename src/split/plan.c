@@ -6,9 +6,9 @@
 
 #include <stdlib.h>
 
-#include "core/internal.h"
 #include "split/decide.h"
 #include "split/planner.h"
+#include "tensor/internal.h"
 
 /* ---- leaves ---- */
 

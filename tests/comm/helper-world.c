@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include "comm/world/world.h"
-#include "core/internal.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/world.h"
 #include "start_job.h"
+#include "tensor/internal.h"
 
 static int quit(bool ok) {
     if (!ok && sheaf_world_reports_error()) fprintf(stderr, "error: %s\n", sheaf_last_error());

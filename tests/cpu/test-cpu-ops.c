@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/internal.h"
 #include "sheaf/sheaf.h"
+#include "tensor/internal.h"
 
 typedef struct sheaf_tensor T;
 typedef struct sheaf_context C;

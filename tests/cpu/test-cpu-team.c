@@ -8,9 +8,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/internal.h"
 #include "cpu/team.h"
 #include "sheaf/sheaf.h"
+#include "tensor/internal.h"
 
 /* ---- the team alone ---- */
 

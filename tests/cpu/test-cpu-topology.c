@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/internal.h"
 #include "cpu/topology.h"
 #include "sheaf/sheaf.h"
+#include "tensor/internal.h"
 
 static int bound_cores(void) {
     cpu_set_t set;

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/internal.h"
-#include "core/quants.h"
 #include "cpu/kernels.h"
 #include "cpu/mul_mat_impl.h"
+#include "quant/quants.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/sheaf.h"
+#include "tensor/internal.h"
 
 static const enum sheaf_type types[] = {
     SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16, SHEAF_TYPE_Q8_0,

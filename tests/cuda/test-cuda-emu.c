@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "backend-ops.h"
-#include "core/sum.h"
+#include "backend/sum.h"
 #include "sheaf/sheaf.h"
 
 #define PLACE  SHEAF_BUILD_DIR "/lib/cuda-emu"

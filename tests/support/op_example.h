@@ -1,11 +1,11 @@
 /* A node of an op that has no example of its own: all of its operands are alike, and so is its
  * result. That suits ops that compute each element, or each row, from the same one of their
- * operands and have no parameters; for them a row of core/op_info.h is enough to be tested. */
+ * operands and have no parameters; for them a row of tensor/op_info.h is enough to be tested. */
 #ifndef SHEAF_TESTS_OP_EXAMPLE_H
 #define SHEAF_TESTS_OP_EXAMPLE_H
 
-#include "core/op_info.h"
 #include "sheaf/backend-impl.h"
+#include "tensor/op_info.h"
 
 /* Operands that an example needs; 0: the op takes parameters or computes nothing, so it needs
  * examples of its own. */

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/internal.h"
 #include "sheaf/sheaf.h"
 #include "split/plan.h"
+#include "tensor/internal.h"
 
 /* ---- memory of a run ---- */
 
@@ -294,7 +294,7 @@ static inline enum sheaf_status split_run_step(struct split_run *r,
             const enum sheaf_status status = sheaf__split_local_node(p, s, r->graph, j, src, t);
             if (status != SHEAF_STATUS_SUCCESS) return status;
             const int target = node->op == SHEAF_OP_CPY        ? 1
-                               : sheaf_op_is_view(node->op)   ? 0
+                               : sheaf_op_is_view(node->op)    ? 0
                                : node->op == SHEAF_OP_SET_ROWS ? 0
                                                                : -1;
             out[j] = t;

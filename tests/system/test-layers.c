@@ -13,7 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_BELOW = 12 };
+enum { MAX_BELOW = 16 };
+
+#define TENSOR  "tensor/", "quant/", "base/"
+#define BACKEND "backend/", TENSOR
 
 /* Folder prefix -> what a quoted include may start with, and below src/ also the folders whose
  * symbols it may use. The first row that fits a path counts. Besides, every file may include the
@@ -24,26 +27,30 @@ static const struct layer {
 } layers[] = {
     {"include/sheaf/", {0}},
     {"src/base/", {"base/"}},
-    {"src/core/", {"core/", "base/"}},
-    {"src/cpu/", {"cpu/", "core/", "base/"}},
-    {"src/cuda/", {"cuda/", "core/", "base/"}},
-    {"src/comm/world/", {"comm/world/", "comm/testing.h", "core/", "base/"}},
-    {"src/comm/diag/", {"comm/diag/", "comm/world/", "core/", "base/"}},
-    {"src/comm/watch/", {"comm/watch/", "comm/diag/", "comm/world/", "core/", "base/"}},
-    {"src/comm/transport/", {"comm/transport/", "comm/diag/", "comm/world/", "core/", "base/"}},
+    {"src/quant/", {"quant/", "base/"}},
+    {"src/tensor/", {TENSOR}},
+    {"src/gguf/", {"gguf/", TENSOR}},
+    {"src/backend/", {BACKEND}},
+    {"src/alloc/", {"alloc/", BACKEND}},
+    {"src/sched/", {"sched/", "alloc/", BACKEND}},
+    {"src/cpu/", {"cpu/", BACKEND}},
+    {"src/cuda/", {"cuda/", BACKEND}},
+    {"src/comm/world/", {"comm/world/", "comm/testing.h", BACKEND}},
+    {"src/comm/diag/", {"comm/diag/", "comm/world/", BACKEND}},
+    {"src/comm/watch/", {"comm/watch/", "comm/diag/", "comm/world/", BACKEND}},
+    {"src/comm/transport/", {"comm/transport/", "comm/diag/", "comm/world/", BACKEND}},
     {"src/comm/collectives/",
-     {"comm/collectives/", "comm/transport/", "comm/diag/", "comm/world/", "core/", "base/"}},
+     {"comm/collectives/", "comm/transport/", "comm/diag/", "comm/world/", BACKEND}},
     {"src/comm/measure/",
-     {"comm/measure/", "comm/collectives/", "comm/transport/", "comm/diag/", "comm/world/", "core/",
-      "base/"}},
+     {"comm/measure/", "comm/collectives/", "comm/transport/", "comm/diag/", "comm/world/",
+      BACKEND}},
     {"src/comm/group/",
      {"comm/group/", "comm/measure/", "comm/collectives/", "comm/transport/", "comm/diag/",
-      "comm/world/", "comm/testing.h", "core/", "base/"}},
-    {"src/comm/device/",
-     {"comm/device/", "comm/transport/", "comm/diag/", "comm/world/", "core/", "base/"}},
-    {"src/comm/", {"comm/", "core/", "base/"}}, /* start.c */
-    {"src/split/", {"split/", "core/", "base/"}},
-    {"src/meta/", {"meta/", "split/", "comm/", "core/", "base/"}},
+      "comm/world/", "comm/testing.h", BACKEND}},
+    {"src/comm/device/", {"comm/device/", "comm/transport/", "comm/diag/", "comm/world/", BACKEND}},
+    {"src/comm/", {"comm/", BACKEND}}, /* start.c */
+    {"src/split/", {"split/", BACKEND}},
+    {"src/meta/", {"meta/", "split/", "comm/", "alloc/", BACKEND}},
     {"src/model/", {"model/", "base/"}},
     {"tools/", {"common/", "model/", "base/"}},
 };
@@ -369,14 +376,14 @@ Test(layers, self_check_of_symbols) {
         const char *user, *owner, *back; /* back: what the owner uses of the user */
         int wrong;
     } cases[] = {
-        {"src/comm/a.c", "src/core/b.c", "", 0},
-        {"src/core/a.c", "src/comm/b.c", "", 1},
-        {"src/core/a.c", "src/meta/b.c", "", 1},
-        {"src/base/a.c", "src/core/b.c", "", 1},
+        {"src/comm/a.c", "src/backend/b.c", "", 0},
+        {"src/backend/a.c", "src/comm/b.c", "", 1},
+        {"src/backend/a.c", "src/meta/b.c", "", 1},
+        {"src/base/a.c", "src/backend/b.c", "", 1},
         {"src/meta/a.c", "src/comm/b.c", "", 0},
         {"src/split/a.c", "src/comm/b.c", "", 1},
         {"src/model/a.c", "src/meta/b.c", "", 1},
-        {"src/core/a.c", "src/core/b.c", "sheaf__a", 0}, /* a cycle where they are allowed */
+        {"src/backend/a.c", "src/backend/b.c", "sheaf__a", 0}, /* a cycle where they are allowed */
         {"src/comm/a.c", "src/comm/b.c", "", 0},
         {"src/comm/a.c", "src/comm/b.c", "sheaf__a", 1},
         {"src/comm/start.c", "src/comm/watch/b.c", "", 0},
@@ -409,18 +416,18 @@ Test(layers, self_check) {
         const char *path, *include;
         int wrong;
     } cases[] = {
-        {"src/core/a.c", "#include \"core/internal.h\"", 0},
-        {"src/core/a.c", "#include \"b.h\"", 0},
-        {"src/core/a.c", "#include \"nowhere.h\"", 1},
-        {"src/core/a.c", "#include \"cpu/team.h\"", 1},
-        {"src/core/a.c", "  #  include \"comm/world.h\"", 1},
-        {"src/core/a.c", "#include <stdio.h>", 0},
-        {"src/core/a.c", "#include <mpi.h>", 1},
-        {"src/core/a.c", "#include <hwloc.h>", 1},
+        {"src/backend/a.c", "#include \"tensor/internal.h\"", 0},
+        {"src/backend/a.c", "#include \"b.h\"", 0},
+        {"src/backend/a.c", "#include \"nowhere.h\"", 1},
+        {"src/backend/a.c", "#include \"cpu/device/team.h\"", 1},
+        {"src/backend/a.c", "  #  include \"comm/world.h\"", 1},
+        {"src/backend/a.c", "#include <stdio.h>", 0},
+        {"src/backend/a.c", "#include <mpi.h>", 1},
+        {"src/backend/a.c", "#include <hwloc.h>", 1},
         {"src/cpu/a.c", "#include <hwloc.h>", 0},
         {"src/cpu/a.c", "#include <hwloc/glibc-sched.h>", 0},
         {"src/cpu/a.c", "#include \"comm/comm.h\"", 1},
-        {"src/cpu/kernels/a.c", "#include \"cpu/kernels.h\"", 0},
+        {"src/cpu/kernels/a.c", "#include \"cpu/kernels/kernels.h\"", 0},
         {"src/comm/a.c", "#include <mpi.h>", 0},
         {"src/comm/a.c", "#include <cuda_runtime.h>", 1},
         {"src/comm/a.c", "#include \"split/plan.h\"", 1},
@@ -429,12 +436,12 @@ Test(layers, self_check) {
         {"src/comm/transport/a.c", "#include \"comm/watch/watch.h\"", 1},
         {"src/comm/world/a.c", "#include \"comm/diag/events.h\"", 1},
         {"src/comm/a.c", "#include \"../core/internal.h\"", 1},
-        {"src/split/a.c", "#include \"core/internal.h\"", 0},
+        {"src/split/a.c", "#include \"tensor/internal.h\"", 0},
         {"src/split/a.c", "#include \"meta/meta.h\"", 1},
         {"src/meta/a.c", "#include \"split/plan.h\"", 0},
         {"src/meta/a.c", "#include <mpi.h>", 1},
         {"src/model/a.c", "#include \"sheaf/gguf.h\"", 0},
-        {"src/model/a.c", "#include \"core/internal.h\"", 1},
+        {"src/model/a.c", "#include \"tensor/internal.h\"", 1},
         {"src/cuda/a.cu", "#include <cublasLt.h>", 0},
         {"tools/run/a.c", "#include \"model/run/session.h\"", 0},
         {"tools/run/a.c", "#include \"session.h\"", 1},
@@ -442,11 +449,11 @@ Test(layers, self_check) {
         {"tools/run/a.c", "#include \"bench/bench.h\"", 1},
         {"tools/run/a.c", "#include \"meta/meta.h\"", 1},
         {"tools/run/a.c", "    if (x) setenv(\"SHEAF_FUSE\", \"0\", 1);", 1},
-        {"src/core/a.c", "    setenv(\"SHEAF_FUSE\", \"0\", 1);", 0},
+        {"src/backend/a.c", "    setenv(\"SHEAF_FUSE\", \"0\", 1);", 0},
         {"include/sheaf/a.h", "#include \"sheaf/type.h\"", 0},
         {"include/sheaf/a.h", "#include \"b.h\"", 1},
-        {"include/sheaf/a.h", "#include \"core/internal.h\"", 1},
-        {"src/other/a.c", "#include \"core/internal.h\"", 1},
+        {"include/sheaf/a.h", "#include \"tensor/internal.h\"", 1},
+        {"src/other/a.c", "#include \"tensor/internal.h\"", 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[300], report[4096] = "";
@@ -456,8 +463,8 @@ Test(layers, self_check) {
                      cases[i].include, wrong, cases[i].wrong, report);
     }
     char report[4096] = "";
-    cr_expect_eq(check_file("src/core/a.c", "int x;\n", "\n", report), 1, "no opening comment");
+    cr_expect_eq(check_file("src/backend/a.c", "int x;\n", "\n", report), 1, "no opening comment");
     static char lines[MAX_LINES + 10] = "/**/";
     memset(lines + 4, '\n', MAX_LINES + 2);
-    cr_expect_eq(check_file("src/core/a.c", lines, "\n", report), 1, "too many lines");
+    cr_expect_eq(check_file("src/backend/a.c", lines, "\n", report), 1, "too many lines");
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/op_info.h"
+#include "tensor/op_info.h"
 
 typedef struct sheaf_tensor T;
 typedef struct sheaf_context C;
@@ -505,7 +505,7 @@ Test(core_ops, parameters_lie_as_documented) {
 }
 
 /* The words of the table in sheaf/ops.h, "   NAME   0 f scale, ..." with its further lines, and what
- * core/op_info.h says are the same. Notes in brackets are left out. */
+ * tensor/op_info.h says are the same. Notes in brackets are left out. */
 static void documented_params(const char *header, const char *name, char *out, size_t size) {
     char start[64];
     snprintf(start, sizeof start, "\n *   %s  ", name);

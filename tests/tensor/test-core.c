@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/settings.h"
-#include "core/internal.h"
 #include "sheaf/ops.h"
 #include "sheaf/version.h"
+#include "tensor/internal.h"
 
 typedef struct sheaf_tensor T;
 typedef struct sheaf_context C;

@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "backend/registry.h"
 #include "comm/diag/recorder.h"
 #include "comm/transport/call.h"
-#include "core/registry.h"
 
 enum { BALLOT_BYTES = sizeof(struct sheaf__devcomm_ballot), SPINS = 20000, ROUNDS = 2 };
 static const char WHAT[] = "collectives on the devices";

@@ -1,11 +1,11 @@
 /* Collectives on the devices' own memory: how a group comes to use a module for them
- * (core/devcomm.h), and calls it. */
+ * (backend/devcomm.h), and calls it. */
 #ifndef SHEAF_COMM_DEVCOMM_H
 #define SHEAF_COMM_DEVCOMM_H
 
 #include "sheaf/comm.h"
 
-#include "core/devcomm.h"
+#include "backend/devcomm.h"
 
 #ifdef __cplusplus
 extern "C" {

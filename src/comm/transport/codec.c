@@ -4,7 +4,7 @@
 
 #include "base/settings.h"
 #include "comm/transport/transport.h"
-#include "core/quants.h"
+#include "quant/quants.h"
 
 size_t sheaf__wire_bytes(enum sheaf_type type, size_t n) {
     switch (type) {

@@ -9,9 +9,9 @@
 
 #include <stdatomic.h>
 
-#include "core/internal.h"
 #include "sheaf/comm.h"
 #include "sheaf/world.h"
+#include "tensor/internal.h"
 
 enum {
     SHEAF__NAME_WORDS = 5, /* of a tensor or step, in 64-bit words; longer ones are cut */

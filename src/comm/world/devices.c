@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "backend/registry.h"
 #include "comm/world/world.h"
-#include "core/registry.h"
 #include "sheaf/backend-impl.h"
 
 /* a device on the wire: type 4, caps 4, free 8, total 8, name 64, description 128 */

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "core/quants.h"
+#include "quant/quants.h"
 
 struct emu_blas {
     int unused;

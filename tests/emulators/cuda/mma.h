@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 
-#include "core/quants.h"
 #include "cuda_runtime.h"
+#include "quant/quants.h"
 
 struct half {
     uint16_t bits;

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/devcomm.h"
+#include "backend/devcomm.h"
 #include "far.h"
 
 enum { BLOCK = 1 << 20 }; /* bytes a member */

@@ -1,6 +1,6 @@
-/* libsheaf-nccl.so: collectives between CUDA devices through NCCL (core/devcomm.h).
+/* libsheaf-nccl.so: collectives between CUDA devices through NCCL (backend/devcomm.h).
  *
- * NCCL moves the data; the CUDA backend adds (core/sum.h), in the order of the group. So the bits
+ * NCCL moves the data; the CUDA backend adds (backend/sum.h), in the order of the group. So the bits
  * do not depend on NCCL's choice of an algorithm, which changes with the size of a message, nor on
  * NVLS, whose sums inside the switch differ from call to call. A small vector is gathered whole and
  * summed by every member; of a large one each member sums its part and passes it on.
@@ -19,8 +19,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/devcomm.h"
-#include "core/sum.h"
+#include "backend/devcomm.h"
+#include "backend/sum.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/settings.h"
 

@@ -1,0 +1,14 @@
+/* This process's place among the ranks of its host. */
+#include "tensor/internal.h"
+
+static int local_rank = 0, local_size = 1;
+
+void sheaf__set_locality(int rank, int size) {
+    local_rank = rank;
+    local_size = size;
+}
+
+void sheaf__get_locality(int *rank, int *size) {
+    *rank = local_rank;
+    *size = local_size;
+}

@@ -1,0 +1,220 @@
+/* The table of ops, and the checks in it: what types, shapes, layouts and parameters a node and its
+ * operands may have, for every backend's supports_op. Graphs may come from elsewhere than the
+ * constructors of ops.c, and a node may have been changed since.
+ *
+ * Invariant: a backend that computes exactly the nodes that pass here reads and writes nothing
+ * outside the tensors. */
+#include "tensor/op_info.h"
+
+#include <assert.h>
+
+#include "sheaf/backend-impl.h"
+
+/* F32, F16 or BF16: an element can be read and written on its own. */
+static bool is_plain(const struct sheaf_tensor *t) {
+    return t->type == SHEAF_TYPE_F32 || t->type == SHEAF_TYPE_F16 || t->type == SHEAF_TYPE_BF16;
+}
+static bool is_f32(const struct sheaf_tensor *t) { return t->type == SHEAF_TYPE_F32; }
+static bool is_int(const struct sheaf_tensor *t) {
+    return t->type == SHEAF_TYPE_I32 || t->type == SHEAF_TYPE_I64;
+}
+/* Elements (blocks) of a row lie side by side. */
+static bool is_dense(const struct sheaf_tensor *t) {
+    return t->ne[0] <= sheaf_blck_size(t->type) || t->nb[0] == sheaf_type_size(t->type);
+}
+static bool has_dense_rows(const struct sheaf_tensor *t) {
+    return t->nb[0] == sheaf_type_size(t->type);
+}
+/* Rows can be read as floats. */
+static bool is_float(const struct sheaf_tensor *t) {
+    return is_plain(t) || (sheaf_is_quantized(t->type) && is_dense(t));
+}
+static bool is_dense_f32(const struct sheaf_tensor *t) { return is_f32(t) && is_dense(t); }
+
+/* Dimensions first .. 3 are equal. */
+static bool same_from(int first, const struct sheaf_tensor *a, const struct sheaf_tensor *b) {
+    for (int i = first; i < SHEAF_MAX_DIMS; i++)
+        if (a->ne[i] != b->ne[i]) return false;
+    return true;
+}
+/* Dimension i of t is one, or that of `of`. */
+static bool repeats(const struct sheaf_tensor *t, const struct sheaf_tensor *of, int i) {
+    return t->ne[i] == 1 || t->ne[i] == of->ne[i];
+}
+static bool divides(int64_t a, int64_t b) { return a == 0 ? b == 0 : b % a == 0; }
+
+/* ---- elementwise ---- */
+
+static bool check_map(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    return is_plain(dst) && is_plain(a) && sheaf_are_same_shape(dst, a);
+}
+
+static bool check_unary(const struct sheaf_tensor *dst) {
+    return (uint32_t)dst->op_params[0] < SHEAF_UNARY_OP_COUNT && check_map(dst);
+}
+
+static bool check_binary(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    return check_map(dst) && is_plain(b) && sheaf_can_repeat(b, a);
+}
+
+static bool check_glu(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    if ((uint32_t)dst->op_params[0] >= SHEAF_GLU_OP_COUNT) return false;
+    if (b) return check_map(dst) && is_plain(b) && sheaf_are_same_shape(dst, b);
+    return is_plain(dst) && is_plain(a) && a->ne[0] == 2 * dst->ne[0] && same_from(1, a, dst);
+}
+
+/* ---- rows ---- */
+
+static bool check_rms_norm(const struct sheaf_tensor *dst) {
+    return is_dense_f32(dst) && check_map(dst);
+}
+
+static bool check_sum_rows(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    return is_f32(dst) && is_plain(a) && dst->ne[0] == 1 && same_from(1, dst, a);
+}
+
+static bool check_argmax(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    return dst->type == SHEAF_TYPE_I32 && is_plain(a) && a->ne[0] > 0 && a->ne[0] <= INT32_MAX &&
+           a->ne[2] == 1 && a->ne[3] == 1 && dst->ne[0] == a->ne[1] && sheaf_nrows(dst) == 1;
+}
+
+static bool check_top_k(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    return dst->type == SHEAF_TYPE_I32 && is_dense(dst) && is_plain(a) && a->ne[0] <= INT32_MAX &&
+           dst->ne[0] <= a->ne[0] && same_from(1, dst, a);
+}
+
+/* Masks have at least the rows of what they are added to, and repeat over dimensions 2 and 3. */
+static bool check_mask(const struct sheaf_tensor *mask, int64_t width, int64_t rows, int64_t n2,
+                       int64_t n3) {
+    return !mask ||
+           (is_plain(mask) && mask->ne[0] == width && mask->ne[1] >= rows &&
+            (mask->ne[2] == 1 || mask->ne[2] == n2) && (mask->ne[3] == 1 || mask->ne[3] == n3));
+}
+
+static bool check_soft_max(const struct sheaf_tensor *dst) {
+    const int64_t *ne = dst->ne;
+    return is_dense_f32(dst) && check_map(dst) &&
+           check_mask(dst->src[1], ne[0], ne[1], ne[2], ne[3]);
+}
+
+static bool check_rope(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *pos = dst->src[1], *factors = dst->src[2];
+    const int n_dims = dst->op_params[0], mode = dst->op_params[1];
+    if (!check_map(dst) || n_dims < 2 || n_dims % 2 || n_dims > dst->ne[0]) return false;
+    if (mode != SHEAF_ROPE_TYPE_NORMAL && mode != SHEAF_ROPE_TYPE_NEOX) return false;
+    if (pos->type != SHEAF_TYPE_I32 || pos->ne[0] < a->ne[2]) return false;
+    return !factors || (is_f32(factors) && factors->ne[0] >= n_dims / 2);
+}
+
+/* ---- products ---- */
+
+/* MUL_MAT and MUL_MAT_ID: a [k, m, ..], b [k, n, ..] -> dst [m, n, ..]. */
+static bool check_product(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    return is_f32(dst) && has_dense_rows(dst) && is_float(a) && has_dense_rows(a) &&
+           (is_f32(b) || b->type == SHEAF_TYPE_F16) && a->ne[0] == b->ne[0] &&
+           a->ne[1] == dst->ne[0];
+}
+
+static bool check_mul_mat(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    return check_product(dst) && same_from(1, b, dst) && divides(a->ne[2], b->ne[2]) &&
+           divides(a->ne[3], b->ne[3]);
+}
+
+static bool check_mul_mat_id(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1], *ids = dst->src[2];
+    return check_product(dst) && ids->type == SHEAF_TYPE_I32 && ids->ne[0] == dst->ne[1] &&
+           ids->ne[1] == dst->ne[2] && b->ne[2] == dst->ne[2] && repeats(b, dst, 1) &&
+           a->ne[3] == 1 && b->ne[3] == 1 && dst->ne[3] == 1;
+}
+
+/* q [d, n, h, s], k [d, m, h_kv, s], v [dv, m, h_kv, s] -> dst [dv, h, n, s] */
+static bool check_flash_attn(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2];
+    if (!is_dense_f32(dst) || !is_f32(q)) return false;
+    if (!is_float(k) || !is_dense(k) || !is_float(v) || !is_dense(v)) return false;
+    if (q->ne[0] != k->ne[0] || q->ne[3] != k->ne[3] || !same_from(1, k, v)) return false;
+    if (!divides(k->ne[2], q->ne[2]) || dst->ne[0] != v->ne[0] || dst->ne[1] != q->ne[2] ||
+        dst->ne[2] != q->ne[1] || dst->ne[3] != q->ne[3])
+        return false;
+    return check_mask(dst->src[3], k->ne[1], q->ne[1], q->ne[2], q->ne[3]);
+}
+
+/* ---- copies ---- */
+
+static bool check_copy(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *src = dst->src[0];
+    if (!sheaf_type_is_known(src->type) || sheaf_nelements(dst) != sheaf_nelements(src))
+        return false;
+    if (dst->type == src->type) return true;
+    if (is_int(dst)) return is_int(src) || is_plain(src);
+    return is_int(src) ? is_plain(dst) : is_float(dst) && is_float(src);
+}
+
+static bool check_concat(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    const int dim = dst->op_params[0];
+    if (dim < 0 || dim >= SHEAF_MAX_DIMS) return false;
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+        if (i == dim ? dst->ne[i] != a->ne[i] + b->ne[i]
+                     : dst->ne[i] != a->ne[i] || dst->ne[i] != b->ne[i])
+            return false;
+    }
+    return dst->type == a->type && dst->type == b->type;
+}
+
+static bool check_get_rows(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    return is_dense_f32(dst) && is_float(a) && is_int(b) && dst->ne[0] == a->ne[0] &&
+           dst->ne[1] == b->ne[0] && same_from(2, dst, a) && a->ne[2] == b->ne[1] &&
+           a->ne[3] == b->ne[2] && b->ne[3] == 1;
+}
+
+static bool check_set_rows(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *b = dst->src[1], *c = dst->src[2];
+    return is_float(dst) && is_plain(b) && is_int(c) && dst->ne[0] == b->ne[0] &&
+           same_from(2, dst, b) && c->ne[0] == b->ne[1] && c->ne[3] == 1 &&
+           (c->ne[1] == 1 || c->ne[1] == b->ne[2]) && (c->ne[2] == 1 || c->ne[2] == b->ne[3]);
+}
+
+#define ROW(op, ...) [SHEAF_OP_##op] = {.name = #op, __VA_ARGS__},
+static const struct sheaf__op_info rows[] = {SHEAF__OPS(ROW)};
+#undef ROW
+
+#define ROW(op, ...)                                                                               \
+    static_assert((int)SHEAF__OP_ROW_##op == (int)SHEAF_OP_##op,                                   \
+                  "the rows of tensor/op_info.h are in the order of enum sheaf_op");
+SHEAF__OPS(ROW)
+#undef ROW
+static_assert((int)SHEAF__OP_ROW_COUNT == (int)SHEAF_OP_COUNT,
+              "an op has no row in tensor/op_info.h");
+
+const struct sheaf__op_info *sheaf__op_info(enum sheaf_op op) {
+    static const struct sheaf__op_info unknown = {.name = "?"};
+    return (unsigned)op < SHEAF_OP_COUNT ? &rows[op] : &unknown;
+}
+
+struct sheaf_tensor *sheaf__op_target(const struct sheaf_tensor *node) {
+    const struct sheaf__op_info *info = sheaf__op_info(node->op);
+    if (info->is_view) return node->src[0];
+    return info->writes_into ? node->src[info->writes_into - 1] : NULL;
+}
+
+const char *sheaf_op_name(enum sheaf_op op) { return sheaf__op_info(op)->name; }
+enum sheaf_op_cost sheaf_op_get_cost(enum sheaf_op op) { return sheaf__op_info(op)->cost; }
+bool sheaf_op_is_view(enum sheaf_op op) { return sheaf__op_info(op)->is_view; }
+
+bool sheaf_backend_op_is_valid(const struct sheaf_tensor *op) {
+    if ((unsigned)op->op >= SHEAF_OP_COUNT || !sheaf_type_is_known(op->type)) return false;
+    const struct sheaf__op_info *info = &rows[op->op];
+    for (int i = 0; i < info->required; i++)
+        if (!op->src[i] || !sheaf_type_is_known(op->src[i]->type)) return false;
+    return !info->check || info->check(op);
+}

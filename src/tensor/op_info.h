@@ -1,0 +1,100 @@
+/* The table of ops: one row an op, with all that code outside of its kernels knows about it. Graph,
+ * allocator, scheduler, planner, devices and tools ask this table. Kernels and split rules are
+ * tables of their own (cpu/ops.h, cuda/ops.cu, split/rule.c); the build fails where one lacks an op
+ * that is listed here.
+ *
+ * A row is ROW(name, fields...), in the order of enum sheaf_op. Fields that a row leaves out are 0.
+ * The check of an op (op_info.c) says which nodes a backend may be asked to compute. */
+#ifndef SHEAF_TENSOR_OP_INFO_H
+#define SHEAF_TENSOR_OP_INFO_H
+
+#include "sheaf/tensor.h"
+
+enum { SHEAF__OP_MAX_SRC = 4 };
+
+struct sheaf__op_info {
+    const char *name;
+    /* Names of the operands, as in sheaf/ops.h. The first `required` are there in every node, the
+     * others may be NULL. Devices never look at views, so these require none. */
+    const char *operands[SHEAF__OP_MAX_SRC];
+    int required;
+    const char *params; /* layout of op_params, as the table in sheaf/ops.h has it; NULL: none */
+    bool (*check)(const struct sheaf_tensor *node); /* NULL: nothing to check */
+    enum sheaf_op_cost cost;
+    bool is_view; /* the result is operand 0's memory, nothing is computed */
+    /* 1 + the operand whose memory takes the result; 0: a result has memory of its own, or the op is
+     * a view */
+    int writes_into;
+    /* How many operands, counted from the first, may lie in the memory of the result: the op reads
+     * an element of them for the last time before it writes the same element of the result. */
+    int in_place;
+    /* Weights among its operands are too small to decide on which device it runs. */
+    bool small_weights;
+};
+
+#define SHEAF__OPS(ROW)                                                                            \
+    ROW(NONE, .cost = SHEAF_OP_COST_FREE)                                                          \
+    ROW(DUP, .operands = {"a"}, .required = 1, .check = check_copy, .cost = SHEAF_OP_COST_ROWS)    \
+    ROW(ADD, .operands = {"a", "b"}, .required = 2, .check = check_binary,                         \
+        .cost = SHEAF_OP_COST_ROWS, .in_place = 2)                                                 \
+    ROW(SUB, .operands = {"a", "b"}, .required = 2, .check = check_binary,                         \
+        .cost = SHEAF_OP_COST_ROWS, .in_place = 2)                                                 \
+    ROW(MUL, .operands = {"a", "b"}, .required = 2, .check = check_binary,                         \
+        .cost = SHEAF_OP_COST_ROWS, .in_place = 2)                                                 \
+    ROW(DIV, .operands = {"a", "b"}, .required = 2, .check = check_binary,                         \
+        .cost = SHEAF_OP_COST_ROWS, .in_place = 2)                                                 \
+    ROW(SCALE, .operands = {"a"}, .required = 1, .params = "0 f scale, 1 f bias",                  \
+        .check = check_map, .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                             \
+    ROW(SUM_ROWS, .operands = {"a"}, .required = 1, .check = check_sum_rows,                       \
+        .cost = SHEAF_OP_COST_ROWS)                                                                \
+    ROW(ARGMAX, .operands = {"a"}, .required = 1, .check = check_argmax,                           \
+        .cost = SHEAF_OP_COST_ROWS)                                                                \
+    ROW(TOP_K, .operands = {"a"}, .required = 1, .params = "0 i k", .check = check_top_k,          \
+        .cost = SHEAF_OP_COST_ROWS)                                                                \
+    ROW(CONCAT, .operands = {"a", "b"}, .required = 2, .params = "0 i dim", .check = check_concat, \
+        .cost = SHEAF_OP_COST_ROWS)                                                                \
+    ROW(RMS_NORM, .operands = {"a"}, .required = 1, .params = "0 f eps", .check = check_rms_norm,  \
+        .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                                                 \
+    ROW(MUL_MAT, .operands = {"a", "b"}, .required = 2, .check = check_mul_mat,                    \
+        .cost = SHEAF_OP_COST_PRODUCT)                                                             \
+    ROW(MUL_MAT_ID, .operands = {"as", "b", "ids"}, .required = 3, .check = check_mul_mat_id,      \
+        .cost = SHEAF_OP_COST_PRODUCT)                                                             \
+    ROW(CPY, .operands = {"a", "b"}, .required = 1, .check = check_copy,                           \
+        .cost = SHEAF_OP_COST_MOVE, .writes_into = 2)                                              \
+    ROW(CONT, .operands = {"a"}, .required = 1, .check = check_copy, .cost = SHEAF_OP_COST_ROWS)   \
+    ROW(RESHAPE, .operands = {"a"}, .cost = SHEAF_OP_COST_FREE, .is_view = true)                   \
+    ROW(VIEW, .operands = {"a"}, .params = "0 u offset, 1 u offset", .cost = SHEAF_OP_COST_FREE,   \
+        .is_view = true)                                                                           \
+    ROW(PERMUTE, .operands = {"a"}, .params = "0 i axis0, 1 i axis1, 2 i axis2, 3 i axis3",        \
+        .cost = SHEAF_OP_COST_FREE, .is_view = true)                                               \
+    ROW(TRANSPOSE, .operands = {"a"}, .cost = SHEAF_OP_COST_FREE, .is_view = true)                 \
+    ROW(GET_ROWS, .operands = {"a", "b"}, .required = 2, .check = check_get_rows,                  \
+        .cost = SHEAF_OP_COST_MOVE)                                                                \
+    ROW(SET_ROWS, .operands = {"a", "b", "c"}, .required = 3, .check = check_set_rows,             \
+        .cost = SHEAF_OP_COST_MOVE, .writes_into = 1)                                              \
+    ROW(SOFT_MAX, .operands = {"a", "mask"}, .required = 1, .params = "0 f scale, 1 f max_bias",   \
+        .check = check_soft_max, .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                        \
+    ROW(ROPE, .operands = {"a", "pos", "freq_factors"}, .required = 2,                             \
+        .params = "0 i n_dims, 1 i mode, 2 i n_ctx_orig, 3 f freq_base, 4 f freq_scale, "          \
+                  "5 f ext_factor, 6 f attn_factor, 7 f beta_fast, 8 f beta_slow",                 \
+        .check = check_rope, .cost = SHEAF_OP_COST_ROWS, .in_place = 1, .small_weights = true)     \
+    ROW(FLASH_ATTN_EXT, .operands = {"q", "k", "v", "mask"}, .required = 3,                        \
+        .params = "0 f scale, 1 f max_bias, 2 f logit_softcap", .check = check_flash_attn,         \
+        .cost = SHEAF_OP_COST_ATTENTION)                                                           \
+    ROW(UNARY, .operands = {"a"}, .required = 1, .params = "0 i op", .check = check_unary,         \
+        .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                                                 \
+    ROW(GLU, .operands = {"a", "b"}, .required = 1, .params = "0 i op, 1 i swapped",               \
+        .check = check_glu, .cost = SHEAF_OP_COST_ROWS)
+
+/* Counts the rows; an op that is not listed, or listed in another place, breaks the build. */
+#define SHEAF__OP_ROW_NUMBER(op, ...) SHEAF__OP_ROW_##op,
+enum { SHEAF__OPS(SHEAF__OP_ROW_NUMBER) SHEAF__OP_ROW_COUNT };
+#undef SHEAF__OP_ROW_NUMBER
+
+/* A number outside of the table has the row of NONE, with the name "?". */
+const struct sheaf__op_info *sheaf__op_info(enum sheaf_op op);
+
+/* The operand whose memory takes the result of a node: of SET_ROWS, CPY and views. NULL: none. */
+struct sheaf_tensor *sheaf__op_target(const struct sheaf_tensor *node);
+
+#endif
