@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cpu/kernels.h"
+#include "cpu/kernels/kernels.h"
 #include "sheaf/type.h"
 
 #include "bench.h"

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/kernels.h"
+#include "cpu/kernels/kernels.h"
 #include "sheaf/sheaf.h"
 
 #include "bench.h"

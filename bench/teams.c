@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cpu/kernels.h"
-#include "cpu/team.h"
+#include "cpu/device/team.h"
+#include "cpu/kernels/kernels.h"
 
 #include "bench.h"
 

@@ -1,6 +1,6 @@
 /* The table of ops: one row an op, with all that code outside of its kernels knows about it. Graph,
  * allocator, scheduler, planner, devices and tools ask this table. Kernels and split rules are
- * tables of their own (cpu/ops.h, cuda/ops.cu, split/rule.c); the build fails where one lacks an op
+ * tables of their own (cpu/ops/ops.h, cuda/ops.cu, split/rule.c); the build fails where one lacks an op
  * that is listed here.
  *
  * A row is ROW(name, fields...), in the order of enum sheaf_op. Fields that a row leaves out are 0.

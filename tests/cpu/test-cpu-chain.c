@@ -2,7 +2,7 @@
  * partition. */
 #include <criterion/criterion.h>
 
-#include "cpu/chain.h"
+#include "cpu/run/chain.h"
 
 enum { WIDTH = 8, ROWS = 6 };
 

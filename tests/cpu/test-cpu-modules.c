@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/kernels.h"
+#include "cpu/kernels/kernels.h"
 #include "mpirun.h"
 
 static char dir[] = "/tmp/sheaf-kernels.XXXXXX";

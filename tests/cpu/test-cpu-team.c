@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cpu/team.h"
+#include "cpu/device/team.h"
 #include "sheaf/sheaf.h"
 #include "tensor/internal.h"
 

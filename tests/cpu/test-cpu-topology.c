@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cpu/topology.h"
+#include "cpu/device/topology.h"
 #include "sheaf/sheaf.h"
 #include "tensor/internal.h"
 

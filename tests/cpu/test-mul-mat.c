@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/kernels.h"
-#include "cpu/mul_mat_impl.h"
+#include "cpu/kernels/kernels.h"
+#include "cpu/matmul/mul_mat_impl.h"
 #include "quant/quants.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/sheaf.h"

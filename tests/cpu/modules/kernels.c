@@ -7,7 +7,7 @@
  * FIXTURE_SIZE     of the table; undefined: the right one
  * FIXTURE_FAULT    NONE, NULL_MODULE or NULL_TABLE
  * FIXTURE_NO_INIT  defined: an ordinary library */
-#include "cpu/kernels.h"
+#include "cpu/kernels/kernels.h"
 
 enum { NONE, NULL_MODULE, NULL_TABLE };
 #ifndef FIXTURE_FAULT

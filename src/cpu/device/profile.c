@@ -1,0 +1,98 @@
+/* Time by op. See profile.h. */
+#include "cpu/device/profile.h"
+#include "base/settings.h"
+#include "sheaf/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_LINES = 64, MAX_TEXT = 128 + MAX_LINES * 64 };
+
+/* An op, and for products and looked up rows the type of the weights. */
+struct line {
+    enum sheaf_op op;
+    enum sheaf_type type; /* SHEAF_TYPE_COUNT: any */
+    uint64_t calls, ns;
+};
+
+struct sheaf__cpu_profile {
+    char device[16];
+    uint64_t last, graphs;
+    int n_lines;
+    struct line lines[MAX_LINES];
+};
+
+static uint64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+struct sheaf__cpu_profile *sheaf__cpu_profile_new(const char *device) {
+    if (!sheaf__setting_on(SHEAF__SET_CPU_PROFILE)) return NULL;
+    struct sheaf__cpu_profile *p = calloc(1, sizeof *p);
+    if (p) snprintf(p->device, sizeof p->device, "%s", device);
+    return p;
+}
+
+static int by_time(const void *a, const void *b) {
+    const struct line *x = a, *y = b;
+    return (x->ns < y->ns) - (x->ns > y->ns);
+}
+
+static void print(struct sheaf__cpu_profile *p) {
+    char text[MAX_TEXT];
+    uint64_t all = 0;
+    for (int i = 0; i < p->n_lines; i++) all += p->lines[i].ns;
+    qsort(p->lines, (size_t)p->n_lines, sizeof *p->lines, by_time);
+    int n = snprintf(text, sizeof text,
+                     "%s (process %d): %" PRIu64 " graphs, %.1f ms\n%-22s %9s %10s %8s %7s\n",
+                     p->device, (int)getpid(), p->graphs, 1e-6 * (double)all, "op", "calls", "ms",
+                     "us each", "share");
+    for (int i = 0; i < p->n_lines; i++) {
+        const struct line *l = &p->lines[i];
+        const bool typed = l->type != SHEAF_TYPE_COUNT;
+        n += snprintf(text + n, sizeof text - (size_t)n,
+                      "%-14s %-7s %9" PRIu64 " %10.2f %8.2f %5.1f %%\n", sheaf_op_name(l->op),
+                      typed ? sheaf_type_name(l->type) : "", l->calls, 1e-6 * (double)l->ns,
+                      1e-3 * (double)l->ns / (double)l->calls,
+                      all ? 100.0 * (double)l->ns / (double)all : 0.0);
+    }
+    if (n > 0 && text[n - 1] == '\n') text[n - 1] = '\0';
+    sheaf_log(SHEAF_LOG_DEBUG, "%s", text);
+}
+
+void sheaf__cpu_profile_free(struct sheaf__cpu_profile *p) {
+    if (p && p->graphs) print(p);
+    free(p);
+}
+
+void sheaf__cpu_profile_start(struct sheaf__cpu_profile *p) {
+    p->graphs++;
+    p->last = now();
+}
+
+static struct line *line_of(struct sheaf__cpu_profile *p, const struct sheaf_tensor *node) {
+    const bool typed = node->op == SHEAF_OP_MUL_MAT || node->op == SHEAF_OP_MUL_MAT_ID ||
+                       node->op == SHEAF_OP_GET_ROWS;
+    const enum sheaf_type type = typed ? node->src[0]->type : SHEAF_TYPE_COUNT;
+    for (int i = 0; i < p->n_lines; i++)
+        if (p->lines[i].op == node->op && p->lines[i].type == type) return &p->lines[i];
+    if (p->n_lines == MAX_LINES) return NULL;
+    p->lines[p->n_lines] = (struct line){.op = node->op, .type = type};
+    return &p->lines[p->n_lines++];
+}
+
+void sheaf__cpu_profile_node(struct sheaf__cpu_profile *p, const struct sheaf_tensor *node) {
+    const uint64_t t = now();
+    struct line *line = line_of(p, node);
+    if (line) {
+        line->calls++;
+        line->ns += t - p->last;
+    }
+    p->last = t;
+}

@@ -1,0 +1,266 @@
+/* Kernel tables: one for each instruction set, loaded from a module and chosen once at run time.
+ *
+ * A table is complete: every entry is set, for the types listed at each. All tables give the same
+ * results to rounding; within a table each result has one order of accumulation, whatever the tile
+ * that computes it. Kernels touch only the memory they are given, need no alignment beyond the
+ * element's, accept n = 0, and have no state. */
+#ifndef SHEAF_CPU_KERNELS_KERNELS_H
+#define SHEAF_CPU_KERNELS_KERNELS_H
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "sheaf/type.h"
+
+enum {
+    SHEAF__TILE_COLS = 4, /* most activation columns in one call of rows_dot */
+};
+
+/* What the activations of a product are turned into. Plain floats are the rule: rounding to 8 bits
+ * makes a difference in the last bit of an activation a step of 1/127 in a few, and so another
+ * split of the same model other tokens. */
+enum sheaf__act {
+    SHEAF__ACT_F32,      /* plain floats */
+    SHEAF__ACT_F32_SUMS, /* the same, then the sums of each 16: for Q4_K, Q5_K, Q6_K weights */
+    SHEAF__ACT_Q8,       /* blocks of 32: for Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 weights */
+    SHEAF__ACT_Q8K,      /* blocks of 256: for Q4_K, Q5_K, Q6_K weights */
+    SHEAF__ACT_DIGITS,   /* integers of 24 or 16 bits; in place of floats where a table has them */
+    SHEAF__ACT_COUNT,
+};
+
+/* d = (largest magnitude) / 127, q = x / d to nearest even. d is NaN if an element is: a NaN is not
+ * lost. */
+struct sheaf__act_q8 {
+    float d;
+    float s; /* d * sum of qs */
+    int8_t qs[32];
+};
+struct sheaf__act_q8k {
+    float d;
+    int8_t qs[256];
+    int16_t sums[16]; /* of 16 elements each */
+};
+static_assert(sizeof(struct sheaf__act_q8) == 40, "no padding");
+static_assert(sizeof(struct sheaf__act_q8k) == 292, "no padding");
+
+/* 256 activations in digits: x = d * ((h * 256 + m) * 256 + l), where d is the largest magnitude of
+ * a block of 32 over 127 * 2^16. That rounds as floats do, but products of digits are exact
+ * integers. A column of k is as many of these as it takes, 64-byte aligned, zeros beyond k. */
+struct sheaf__act_digits {
+    union {
+        struct {
+            int8_t digit[4][3][64]; /* h, m, l of 64 elements each, see sheaf__digits_place */
+            /* SHEAF__DIGITS_QUADS, of 128 elements each: for each 4 bytes of 64, d of their block,
+             * and the sum of their elements in both vectors; SHEAF__DIGITS_6K: d in the order of
+             * sheaf__digits_6k_lane, of 128 elements each */
+            float lane_d[2][16], lane_sums[2][16];
+        };
+        int16_t word[2][256]; /* SHEAF__DIGITS_WORDS: h, and m and l as one number */
+    };
+    float d[8], sums32[8]; /* of 32 elements each */
+    float sums16[16];      /* SHEAF__DIGITS_PLAIN: of 16; SHEAF__DIGITS_6K: the same, as lane_d */
+};
+static_assert(sizeof(struct sheaf__act_digits) % 64 == 0, "no padding");
+
+/* Where elements lie, 4 of them together at least, so that they meet the weights as these are
+ * read. */
+enum sheaf__digits_order {
+    SHEAF__DIGITS_PLAIN,
+    /* A vector has the first (the second) pieces of 4 blocks of 32 in a row: Q4_0, Q4_1, Q5_0,
+     * Q5_1, whose low nibbles are the first halves of blocks */
+    SHEAF__DIGITS_QUADS,
+    /* The first (the second) pieces of the even blocks of 256, then of the odd ones: Q4_K, Q5_K,
+     * whose low nibbles are even blocks */
+    SHEAF__DIGITS_K,
+    /* Orders for vectors of 32. Each lane of 4 bytes has a block of 32 of its own; of two digits, x
+     * = d * (h * 256 + m): Q4_0, Q4_1, Q5_0, Q5_1. */
+    SHEAF__DIGITS_OCTS,
+    /* Each 8 bytes are of one even (odd) block of 256; of two digits: Q4_K, Q5_K */
+    SHEAF__DIGITS_PAIRS,
+    /* Each 8 bytes are of 16 elements, those that come out of the low (the high) nibbles: Q6_K */
+    SHEAF__DIGITS_6K,
+    SHEAF__DIGITS_WORDS, /* integers of 16 bits: Q8_0 */
+};
+/* Digits of an element: h and m, or all. */
+static inline int sheaf__digits_used(enum sheaf__digits_order order) {
+    return order == SHEAF__DIGITS_OCTS || order == SHEAF__DIGITS_PAIRS ? 2 : 3;
+}
+/* The place of element i of 256, unless they are words, which are not moved. */
+static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
+    const int b = i / 32, e = i % 32;
+    switch (order) {
+    case SHEAF__DIGITS_QUADS:
+        return ((b / 4 * 2 + e / 16) * 4 + b % 4) * 16 + e % 16;
+    case SHEAF__DIGITS_K:
+        return ((b % 2 * 2 + e / 16) * 4 + b / 2) * 16 + e % 16;
+    case SHEAF__DIGITS_OCTS:
+        return e / 4 * 32 + b * 4 + e % 4;
+    case SHEAF__DIGITS_PAIRS:
+        return (b % 2 * 4 + e / 8) * 32 + b / 2 * 8 + e % 8;
+    case SHEAF__DIGITS_6K: /* quarter b % 4 of a half */
+        return (b / 2 * 2 + e / 8 % 2) * 32 + (e / 16 * 2 + b % 2) * 8 + e % 8;
+    default:
+        return i;
+    }
+}
+/* SHEAF__DIGITS_6K: where in lane_d and sums16 piece `half` of block b has its floats. */
+static inline int sheaf__digits_6k_lane(int b, int half) {
+    return b / 4 * 8 + half * 4 + b % 2 * 2 + b % 4 / 2;
+}
+
+/* out[c][r] = row r of w . column c, for nr rows, w_stride bytes apart, and nc (1..TILE_COLS)
+ * columns of k elements in the activation format of the function. */
+typedef void (*sheaf__rows_dot_fn)(int64_t k, const void *w, size_t w_stride, int64_t nr,
+                                   const void *const *act, int nc, float *const *out);
+
+/* Products with many columns. Columns are packed in panels of `cols`, an element of all of them
+ * together, and rows of weights are unpacked to what the tiles multiply. Both lie in units of so
+ * many elements, the last one filled up with zeros. */
+struct sheaf__cpu_panels {
+    int rows, cols;                /* of a tile; 0: the table has no panels of this kind */
+    int unit;                      /* a divisor of 256 */
+    size_t panel_bytes, row_bytes; /* of a unit of a panel, and of a row */
+    /* element i of column c is x[c][i], i < n */
+    void (*pack)(const float *const *x, int64_t n, void *panel);
+    /* n weights, whole blocks. NULL for types that go by another kind; floats have all types that
+     * rows_dot has */
+    void (*unpack[SHEAF_TYPE_COUNT])(const void *w, void *row, int64_t n);
+    /* c [rows][cols] = rows of k elements, `stride` bytes apart, . the first `used` columns at
+     * least, or added to what c holds */
+    void (*tile)(int64_t k, const void *row, size_t stride, const void *panel, int used, float *c,
+                 bool add);
+    /* A thread calls them before its first tile and after its last; NULL if there is nothing to do.
+     * No other kind's tiles and nothing of the user's come between. */
+    void (*begin)(void), (*end)(void);
+};
+enum sheaf__panels_kind {
+    SHEAF__PANELS_FLOATS,
+    /* Weights of few bits, activations of 16 bits with a scale for each 32, in integers */
+    SHEAF__PANELS_16,
+    /* BF16 weights, activations as sums of two BF16: 16 bits */
+    SHEAF__PANELS_BF16_TWICE,
+    /* The same with one: 8 bits. Only by SHEAF_CPU_ACTIVATIONS=bf16 */
+    SHEAF__PANELS_BF16,
+    SHEAF__PANELS_KINDS,
+};
+
+/* Attention of many queries, a lane each: in memory [..][lanes]. Functions that take a number of
+ * lanes in use may compute those beyond it too. */
+struct sheaf__cpu_attention {
+    int lanes, rows; /* of a tile; 0: the table has none of this */
+    /* panel [n][lanes], panel[i][c] = x[c][i]; `lanes` pointers */
+    void (*pack)(const float *const *x, int64_t n, float *panel);
+    /* y[c][i] = panel[i][c] * by[c] for cols lanes */
+    void (*unpack)(const float *panel, int64_t n, const float *by, int cols, float *const *y);
+    /* c[r] = sum over i < k of a[r * stride + i] * panel[i]; whole tiles of rows */
+    void (*scores)(int64_t k, const float *a, int64_t stride, int64_t rows, const float *panel,
+                   int lanes, float *c);
+    /* c[r] += sum over i < k of a[i * stride + r] * panel[i]; whole tiles of rows */
+    void (*values)(int64_t k, const float *a, int64_t stride, int64_t rows, const float *panel,
+                   int lanes, float *c);
+    /* A block of n keys joins a softmax. x = scale * score + slope[lane] * mask (-inf where the
+     * mask is, whatever the score; no mask: NULL); max becomes the largest so far; scores become
+     * exp(x - max); shrink is exp(old max - max), what was summed before is to be multiplied by it;
+     * sum is carried on. */
+    void (*soften)(int64_t n, int lanes, float scale, const float *mask, const float *slope,
+                   float *scores, float *max, float *sum, float *shrink);
+    void (*scale)(int64_t n, int lanes, const float *by, float *c); /* c[r] *= by, n rows */
+};
+
+struct sheaf__cpu_kernels {
+    const char *name;
+    struct sheaf__cpu_panels panels[SHEAF__PANELS_KINDS];
+
+    /* By sheaf__act_for(type, false). F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; the
+     * portable table has all types, and stands in where another has NULL */
+    sheaf__rows_dot_fn rows_dot[SHEAF_TYPE_COUNT];
+    /* By sheaf__act_for(type, true). Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; NULL for others */
+    sheaf__rows_dot_fn rows_dot_q8[SHEAF_TYPE_COUNT];
+    /* By columns in digits, in the order of the type. A table has all of these for Q8_0 Q4_0 Q4_1
+     * Q5_0 Q5_1 Q4_K Q5_K Q6_K or none; where it has them they are used for plain floats. */
+    sheaf__rows_dot_fn rows_dot_digits[SHEAF_TYPE_COUNT];
+    enum sheaf__digits_order digits_order[SHEAF_TYPE_COUNT];
+    /* n % 32 == 0. d is not finite if an element is not. */
+    void (*to_digits)(const float *x, struct sheaf__act_digits *y, int64_t n,
+                      enum sheaf__digits_order order);
+    void (*quantize_q8)(const float *x, struct sheaf__act_q8 *y, int64_t n);   /* n % 32 == 0 */
+    void (*quantize_q8k)(const float *x, struct sheaf__act_q8k *y, int64_t n); /* n % 256 == 0 */
+
+    struct sheaf__cpu_attention attention;
+    /* Rows of n elements, `stride` bytes apart, as floats, y_stride apart: a K/V cache's types F32
+     * F16 BF16 Q8_0; NULL for others. True if all are finite. */
+    bool (*load_rows[SHEAF_TYPE_COUNT])(const void *x, size_t stride, int64_t rows, int64_t n,
+                                        float *y, int64_t y_stride);
+    /* out[c][j] = row j of x (k floats, `stride` floats apart) . q[c] */
+    void (*dots)(int64_t k, const float *x, int64_t stride, int64_t rows, const float *const *q,
+                 int n_q, float *out, int64_t out_stride);
+    /* y[r] += w[r][j] * row j of x, j by j: n_y rows of n floats y_stride apart, from `rows` rows
+     * stride apart; weights w_stride apart */
+    void (*mix)(int64_t rows, const float *x, int64_t stride, int64_t n, const float *w,
+                int64_t w_stride, int64_t n_y, float *y, int64_t y_stride);
+    /* The conversions of sheaf_to_float and sheaf_from_float, the same bits: F16 BF16 Q8_0 */
+    void (*to_float[SHEAF_TYPE_COUNT])(const void *x, float *y, int64_t n);
+    void (*from_float[SHEAF_TYPE_COUNT])(const float *x, void *y, int64_t n);
+
+    /* In double, element i in lane i mod 8, the lanes added in one order: sheaf__lanes_sum. The
+     * same bits from every table. */
+    double (*sum)(int64_t n, const float *x);
+    double (*sum_sq)(int64_t n, const float *x);
+    /* n pairs (x0, x1) -> (x0 cos - x1 sin, x0 sin + x1 cos); pair i is elements i and n + i, or,
+     * with `side_by_side`, 2i and 2i + 1. y may be x. The same bits from every table. */
+    void (*rotate)(int64_t n, bool side_by_side, const float *x, const float *cos, const float *sin,
+                   float *y);
+    float (*max_f32)(int64_t n, const float *x);                     /* -inf for n = 0 */
+    void (*scale_f32)(int64_t n, float a, const float *x, float *y); /* y = a * x; y may be x */
+    /* y = exp(x - max), returns the sum of y; y may be x. Relative error below 2e-7 where the
+     * result is normal; where it is not, it may be 0. */
+    float (*exp_f32)(int64_t n, const float *x, float max, float *y);
+    void (*silu_f32)(int64_t n, const float *x, float *y);
+    void (*gelu_f32)(int64_t n, const float *x, float *y); /* tanh approximation */
+};
+
+/* The format that goes with a type of weights: floats, or of 8 bits where there is one. */
+enum sheaf__act sheaf__act_for(enum sheaf_type weights, bool rounded);
+/* The format in use: rounded with SHEAF_CPU_ACTIVATIONS=q8, floats without. Fixed when
+ * sheaf__cpu_kernels is. */
+enum sheaf__act sheaf__act_of(enum sheaf_type weights);
+/* True with SHEAF_CPU_ACTIVATIONS=bf16: SHEAF__PANELS_BF16 are used. */
+bool sheaf__act_bf16(void);
+/* The sums of n / 16 groups of floats; n % 16 == 0. */
+void sheaf__act_sums(const float *x, float *sums, int64_t n);
+/* Bytes of k activations. */
+size_t sheaf__act_row_size(enum sheaf__act act, int64_t k);
+
+/* The table in use: the best that this CPU runs, or the one that SHEAF_CPU_ISA names; decided by
+ * the first call, the same for the life of the process. NULL with the error text set if
+ * SHEAF_CPU_ISA names a table that is absent, broken or not for this CPU, or if
+ * SHEAF_CPU_ACTIVATIONS names no format. Any thread; the first call maps files, so no lock of the
+ * registry is held. */
+const struct sheaf__cpu_kernels *sheaf__cpu_kernels(void);
+
+/* Table number i of those that run here, best last; NULL beyond. For tests. */
+const struct sheaf__cpu_kernels *sheaf__cpu_kernels_at(int i);
+
+/* The reference, which runs anywhere; part of the library. */
+extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
+
+/* ---- modules ----
+ *
+ * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
+ * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
+ * header raises the version. */
+enum { SHEAF__CPU_KERNELS_VERSION = 7 };
+
+struct sheaf__cpu_kernels_module {
+    int version;       /* nothing else is read if it is another */
+    size_t table_size; /* of struct sheaf__cpu_kernels */
+    const struct sheaf__cpu_kernels *kernels;
+};
+const struct sheaf__cpu_kernels_module *sheaf_cpu_kernels_init(void);
+/* 0 if this CPU lacks what the table was compiled for, else the better the more. Runs anywhere. */
+int sheaf_cpu_kernels_score(void);
+
+#endif

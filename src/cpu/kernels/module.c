@@ -1,0 +1,52 @@
+/* The entry of a module of kernels: built once with each of x86/ISA.c, for any CPU. The build
+ * defines KERNELS_TABLE, KERNELS_SCORE and KERNELS_NEEDS, the CPU features that the flags of the
+ * table stand for: HAS(avx2)&&HAS(fma). */
+#include <stdbool.h>
+
+#include "cpu/kernels/kernels.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define HAS(feature) __builtin_cpu_supports(#feature)
+
+/* All tables for x86 convert F16 with it. CPUID leaf 1; clang 14 does not know the name "f16c". The
+ * registers' state that it needs is that of AVX, which HAS(avx2) includes. */
+static bool baseline(void) {
+    unsigned a, b, c, d;
+    __builtin_cpu_init();
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
+
+/* AMX with bytes and with BF16. Its registers are so large that Linux hands them out to processes
+ * that ask: for all threads, and for good. It refuses if a thread has an alternate signal stack
+ * that could not hold them. */
+__attribute__((unused)) static bool tiles_granted(void) {
+    enum { BF16 = 1 << 22, TILE = 1 << 24, INT8 = 1 << 25, ALL = BF16 | TILE | INT8 };
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, Linux 5.16 */
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & ALL) != ALL) return false;
+#if defined(__linux__)
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+#endif
+
+extern const struct sheaf__cpu_kernels KERNELS_TABLE;
+
+#pragma GCC visibility push(default)
+int sheaf_cpu_kernels_score(void) { return baseline() && KERNELS_NEEDS ? KERNELS_SCORE : 0; }
+
+const struct sheaf__cpu_kernels_module *sheaf_cpu_kernels_init(void) {
+    static const struct sheaf__cpu_kernels_module module = {
+        .version = SHEAF__CPU_KERNELS_VERSION,
+        .table_size = sizeof KERNELS_TABLE,
+        .kernels = &KERNELS_TABLE,
+    };
+    return &module;
+}
+#pragma GCC visibility pop

@@ -1,0 +1,494 @@
+/* The kernels in plain C: run anywhere, the model of what the others compute.
+ *
+ * A block of weights is unpacked once, to floats or to bytes, and used for every column of the
+ * tile. Integer sums are exact; floats are added in 8 lanes (element j in lane j mod 8), which is
+ * what compilers turn into vectors of the baseline instruction set; with activations of 8 bits,
+ * block after block. */
+#include <math.h>
+
+#include "cpu/kernels/kernels.h"
+#include "cpu/kernels/vec.h"
+#include "quant/quants.h"
+
+enum { LANES = 8 };
+
+static float add_lanes(const float *lane) {
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
+           ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+/* ---- plain types ---- */
+
+/* n % LANES == 0 */
+static void add_to_lanes(int64_t n, const float *x, const float *y, float *lane) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        for (int l = 0; l < LANES; l++) lane[l] += x[i + l] * y[i + l];
+    }
+}
+
+static float dot_f32(int64_t n, const void *px, const float *y) {
+    const float *x = px;
+    float lane[LANES] = {0};
+    int64_t whole = n - n % LANES;
+    add_to_lanes(whole, x, y, lane);
+    for (int64_t i = whole; i < n; i++) lane[i - whole] += x[i] * y[i];
+    return add_lanes(lane);
+}
+
+static float dot_f16(int64_t n, const void *px, const float *y) {
+    const uint16_t *x = px;
+    float lane[LANES] = {0};
+    for (int64_t i = 0; i < n; i++) lane[i % LANES] += sheaf__f16_to_f32(x[i]) * y[i];
+    return add_lanes(lane);
+}
+
+static float dot_bf16(int64_t n, const void *px, const float *y) {
+    const uint16_t *x = px;
+    float lane[LANES] = {0};
+    for (int64_t i = 0; i < n; i++) lane[i % LANES] += sheaf__bf16_to_f32(x[i]) * y[i];
+    return add_lanes(lane);
+}
+
+#define ROWS_DOT_PLAIN(NAME, DOT)                                                                  \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        for (int64_t r = 0; r < nr; r++) {                                                         \
+            const void *row = (const char *)w + (size_t)r * w_stride;                              \
+            for (int c = 0; c < nc; c++) out[c][r] = DOT(k, row, act[c]);                          \
+        }                                                                                          \
+    }
+ROWS_DOT_PLAIN(rows_dot_f32, dot_f32)
+ROWS_DOT_PLAIN(rows_dot_f16, dot_f16)
+ROWS_DOT_PLAIN(rows_dot_bf16, dot_bf16)
+
+/* ---- blocks by plain floats: SEGMENT weights at a time become floats ---- */
+
+enum { SEGMENT = 256 }; /* a multiple of every block */
+
+#define ROWS_DOT_BLOCKS(NAME, DEQUANTIZE, BLOCK, PER_BLOCK)                                        \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        for (int64_t r = 0; r < nr; r++) {                                                         \
+            const struct BLOCK *row = (const void *)((const char *)w + (size_t)r * w_stride);      \
+            float lane[SHEAF__TILE_COLS][LANES] = {{0}}, x[SEGMENT];                               \
+            for (int64_t i = 0; i < k; i += SEGMENT) {                                             \
+                int64_t n = k - i < SEGMENT ? k - i : SEGMENT;                                     \
+                DEQUANTIZE(row + i / PER_BLOCK, x, n);                                             \
+                for (int c = 0; c < nc; c++)                                                       \
+                    add_to_lanes(n, x, (const float *)act[c] + i, lane[c]);                        \
+            }                                                                                      \
+            for (int c = 0; c < nc; c++) out[c][r] = add_lanes(lane[c]);                           \
+        }                                                                                          \
+    }
+ROWS_DOT_BLOCKS(rows_dot_q8_0, sheaf__dequantize_q8_0, sheaf__block_q8_0, SHEAF__QK)
+ROWS_DOT_BLOCKS(rows_dot_q4_0, sheaf__dequantize_q4_0, sheaf__block_q4_0, SHEAF__QK)
+ROWS_DOT_BLOCKS(rows_dot_q4_1, sheaf__dequantize_q4_1, sheaf__block_q4_1, SHEAF__QK)
+ROWS_DOT_BLOCKS(rows_dot_q5_0, sheaf__dequantize_q5_0, sheaf__block_q5_0, SHEAF__QK)
+ROWS_DOT_BLOCKS(rows_dot_q5_1, sheaf__dequantize_q5_1, sheaf__block_q5_1, SHEAF__QK)
+ROWS_DOT_BLOCKS(rows_dot_q4_k, sheaf__dequantize_q4_k, sheaf__block_q4_k, SHEAF__QK_K)
+ROWS_DOT_BLOCKS(rows_dot_q5_k, sheaf__dequantize_q5_k, sheaf__block_q5_k, SHEAF__QK_K)
+ROWS_DOT_BLOCKS(rows_dot_q6_k, sheaf__dequantize_q6_k, sheaf__block_q6_k, SHEAF__QK_K)
+
+/* ---- blocks by activations of 8 bits ----
+ *
+ * Blocks of 32: each unpack gives q, d, m with x[j] = d * q[j] + m ---- */
+
+struct unpacked {
+    int8_t q[SHEAF__QK];
+    float d, m;
+};
+
+static void unpack_q8_0(const void *p, struct unpacked *u) {
+    const struct sheaf__block_q8_0 *b = p;
+    memcpy(u->q, b->qs, sizeof u->q);
+    u->d = sheaf__f16_to_f32(b->d);
+    u->m = 0;
+}
+
+static void unpack_q4_0(const void *p, struct unpacked *u) {
+    const struct sheaf__block_q4_0 *b = p;
+    for (int j = 0; j < 16; j++) {
+        u->q[j] = (int8_t)((b->qs[j] & 15) - 8);
+        u->q[j + 16] = (int8_t)((b->qs[j] >> 4) - 8);
+    }
+    u->d = sheaf__f16_to_f32(b->d);
+    u->m = 0;
+}
+
+static void unpack_q4_1(const void *p, struct unpacked *u) {
+    const struct sheaf__block_q4_1 *b = p;
+    for (int j = 0; j < 16; j++) {
+        u->q[j] = (int8_t)(b->qs[j] & 15);
+        u->q[j + 16] = (int8_t)(b->qs[j] >> 4);
+    }
+    u->d = sheaf__f16_to_f32(b->d);
+    u->m = sheaf__f16_to_f32(b->m);
+}
+
+static void unpack_q5(const uint8_t *qs, const uint8_t *qh, int offset, int8_t *q) {
+    for (int j = 0; j < 16; j++) {
+        int lo = (qs[j] & 15) | (qh[j / 8] >> j % 8 & 1) << 4;
+        int hi = qs[j] >> 4 | (qh[2 + j / 8] >> j % 8 & 1) << 4;
+        q[j] = (int8_t)(lo - offset);
+        q[j + 16] = (int8_t)(hi - offset);
+    }
+}
+
+static void unpack_q5_0(const void *p, struct unpacked *u) {
+    const struct sheaf__block_q5_0 *b = p;
+    unpack_q5(b->qs, b->qh, 16, u->q);
+    u->d = sheaf__f16_to_f32(b->d);
+    u->m = 0;
+}
+
+static void unpack_q5_1(const void *p, struct unpacked *u) {
+    const struct sheaf__block_q5_1 *b = p;
+    unpack_q5(b->qs, b->qh, 0, u->q);
+    u->d = sheaf__f16_to_f32(b->d);
+    u->m = sheaf__f16_to_f32(b->m);
+}
+
+#define ROWS_Q8(NAME, UNPACK, BLOCK)                                                               \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        for (int64_t r = 0; r < nr; r++) {                                                         \
+            const struct BLOCK *row = (const void *)((const char *)w + (size_t)r * w_stride);      \
+            float sum[SHEAF__TILE_COLS] = {0};                                                     \
+            for (int64_t b = 0; b < k / SHEAF__QK; b++) {                                          \
+                struct unpacked u;                                                                 \
+                UNPACK(&row[b], &u);                                                               \
+                for (int c = 0; c < nc; c++) {                                                     \
+                    const struct sheaf__act_q8 *y = (const struct sheaf__act_q8 *)act[c] + b;      \
+                    int dot = 0;                                                                   \
+                    for (int j = 0; j < SHEAF__QK; j++) dot += u.q[j] * y->qs[j];                  \
+                    sum[c] += u.d * y->d * (float)dot + u.m * y->s;                                \
+                }                                                                                  \
+            }                                                                                      \
+            for (int c = 0; c < nc; c++) out[c][r] = sum[c];                                       \
+        }                                                                                          \
+    }
+ROWS_Q8(rows_q8_q8_0, unpack_q8_0, sheaf__block_q8_0)
+ROWS_Q8(rows_q8_q4_0, unpack_q4_0, sheaf__block_q4_0)
+ROWS_Q8(rows_q8_q4_1, unpack_q4_1, sheaf__block_q4_1)
+ROWS_Q8(rows_q8_q5_0, unpack_q5_0, sheaf__block_q5_0)
+ROWS_Q8(rows_q8_q5_1, unpack_q5_1, sheaf__block_q5_1)
+
+/* ---- blocks of 256: x[j] = d * scale[j / 16] * q[j] - dmin * min[j / 16] ---- */
+
+struct unpacked_k {
+    int8_t q[SHEAF__QK_K];
+    int scale[16], min[16];
+    float d, dmin;
+};
+
+static void unpack_scales(const uint8_t *packed, struct unpacked_k *u) {
+    for (int s = 0; s < 8; s++) {
+        uint8_t scale, min;
+        sheaf__k_scale_min(packed, s, &scale, &min);
+        u->scale[2 * s] = u->scale[2 * s + 1] = scale;
+        u->min[2 * s] = u->min[2 * s + 1] = min;
+    }
+}
+
+static void unpack_q4_k(const void *p, struct unpacked_k *u) {
+    const struct sheaf__block_q4_k *b = p;
+    unpack_scales(b->scales, u);
+    for (int j = 0; j < SHEAF__QK_K; j++)
+        u->q[j] = (int8_t)(b->qs[j / 64 * 32 + j % 32] >> j / 32 % 2 * 4 & 15);
+    u->d = sheaf__f16_to_f32(b->d);
+    u->dmin = sheaf__f16_to_f32(b->dmin);
+}
+
+static void unpack_q5_k(const void *p, struct unpacked_k *u) {
+    const struct sheaf__block_q5_k *b = p;
+    unpack_scales(b->scales, u);
+    for (int j = 0; j < SHEAF__QK_K; j++) {
+        int lo = b->qs[j / 64 * 32 + j % 32] >> j / 32 % 2 * 4 & 15;
+        u->q[j] = (int8_t)(lo | (b->qh[j % 32] >> j / 32 & 1) << 4);
+    }
+    u->d = sheaf__f16_to_f32(b->d);
+    u->dmin = sheaf__f16_to_f32(b->dmin);
+}
+
+static void unpack_q6_k(const void *p, struct unpacked_k *u) {
+    const struct sheaf__block_q6_k *b = p;
+    for (int s = 0; s < 16; s++) {
+        u->scale[s] = b->scales[s];
+        u->min[s] = 0;
+    }
+    for (int j = 0; j < SHEAF__QK_K; j++) {
+        int t = j / 32, l = j % 32;
+        int lo = b->ql[t / 4 * 64 + t % 2 * 32 + l] >> t % 4 / 2 * 4 & 15;
+        int hi = b->qh[t / 4 * 32 + l] >> t % 4 * 2 & 3;
+        u->q[j] = (int8_t)((lo | hi << 4) - 32);
+    }
+    u->d = sheaf__f16_to_f32(b->d);
+    u->dmin = 0;
+}
+
+#define ROWS_Q8K(NAME, UNPACK, BLOCK)                                                              \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        for (int64_t r = 0; r < nr; r++) {                                                         \
+            const struct BLOCK *row = (const void *)((const char *)w + (size_t)r * w_stride);      \
+            float sum[SHEAF__TILE_COLS] = {0};                                                     \
+            for (int64_t b = 0; b < k / SHEAF__QK_K; b++) {                                        \
+                struct unpacked_k u;                                                               \
+                UNPACK(&row[b], &u);                                                               \
+                for (int c = 0; c < nc; c++) {                                                     \
+                    const struct sheaf__act_q8k *y = (const struct sheaf__act_q8k *)act[c] + b;    \
+                    int dot = 0, mins = 0;                                                         \
+                    for (int s = 0; s < 16; s++) {                                                 \
+                        int part = 0;                                                              \
+                        for (int j = 16 * s; j < 16 * s + 16; j++) part += u.q[j] * y->qs[j];      \
+                        dot += u.scale[s] * part;                                                  \
+                        mins += u.min[s] * y->sums[s];                                             \
+                    }                                                                              \
+                    sum[c] += u.d * y->d * (float)dot - u.dmin * y->d * (float)mins;               \
+                }                                                                                  \
+            }                                                                                      \
+            for (int c = 0; c < nc; c++) out[c][r] = sum[c];                                       \
+        }                                                                                          \
+    }
+ROWS_Q8K(rows_q8_q4_k, unpack_q4_k, sheaf__block_q4_k)
+ROWS_Q8K(rows_q8_q5_k, unpack_q5_k, sheaf__block_q5_k)
+ROWS_Q8K(rows_q8_q6_k, unpack_q6_k, sheaf__block_q6_k)
+
+/* ---- activations ---- */
+
+/* Largest magnitude by comparing bits, which puts NaN above infinity. */
+static float max_abs(const float *x, int n) {
+    uint32_t max = 0;
+    for (int j = 0; j < n; j++) {
+        uint32_t u = sheaf__f32_bits(x[j]) & 0x7fffffffu;
+        if (u > max) max = u;
+    }
+    return sheaf__bits_f32(max);
+}
+
+/* Nearest even for |x| < 2^21: adding 1.5 * 2^23 leaves steps of 1. Any bits, no undefined
+ * conversion, for others. */
+static int8_t round_i8(float x) {
+    return (int8_t)(uint8_t)(sheaf__f32_bits(x + 12582912.0f) & 0xffu);
+}
+
+/* Blocks whose largest magnitude is below this are zero: 127 / max would overflow. */
+static const float tiny = 0x1p-116f;
+
+static void quantize_q8(const float *x, struct sheaf__act_q8 *y, int64_t n) {
+    for (int64_t b = 0; b < n / 32; b++, x += 32, y++) {
+        float max = max_abs(x, 32);
+        float id = max < tiny ? 0.0f : 127.0f / max;
+        int sum = 0;
+        y->d = max < tiny ? 0.0f : max / 127.0f;
+        for (int j = 0; j < 32; j++) {
+            y->qs[j] = round_i8(x[j] * id);
+            sum += y->qs[j];
+        }
+        y->s = y->d * (float)sum;
+    }
+}
+
+static void quantize_q8k(const float *x, struct sheaf__act_q8k *y, int64_t n) {
+    for (int64_t b = 0; b < n / 256; b++, x += 256, y++) {
+        float max = max_abs(x, 256);
+        float id = max < tiny ? 0.0f : 127.0f / max;
+        y->d = max < tiny ? 0.0f : max / 127.0f;
+        for (int s = 0; s < 16; s++) {
+            int sum = 0;
+            for (int j = 16 * s; j < 16 * s + 16; j++) {
+                y->qs[j] = round_i8(x[j] * id);
+                sum += y->qs[j];
+            }
+            y->sums[s] = (int16_t)sum;
+        }
+    }
+}
+
+/* ---- rows ---- */
+
+/* A row of a format that has no kernel: a super-block at a time to floats, once for all columns. */
+static void rows_dot_floats(void (*to_float)(const void *, float *, int64_t), size_t block_bytes,
+                            int64_t block, int64_t k, const void *w, size_t w_stride, int64_t nr,
+                            const void *const *act, int nc, float *const *out) {
+    float x[SHEAF__QK_K];
+    for (int64_t r = 0; r < nr; r++) {
+        const char *row = (const char *)w + (size_t)r * w_stride;
+        float sum[SHEAF__TILE_COLS] = {0};
+        for (int64_t i = 0; i < k; i += SHEAF__QK_K) {
+            const int64_t n = k - i < SHEAF__QK_K ? k - i : SHEAF__QK_K;
+            to_float(row + (size_t)(i / block) * block_bytes, x, n);
+            for (int c = 0; c < nc; c++) sum[c] += dot_f32(n, x, (const float *)act[c] + i);
+        }
+        for (int c = 0; c < nc; c++) out[c][r] = sum[c];
+    }
+}
+#define ROWS_DOT_FLOATS(type, block)                                                               \
+    static void rows_dot_##type(int64_t k, const void *w, size_t w_stride, int64_t nr,             \
+                                const void *const *act, int nc, float *const *out) {               \
+        rows_dot_floats(sheaf__dequantize_##type, sizeof(struct sheaf__block_##type), block, k, w, \
+                        w_stride, nr, act, nc, out);                                               \
+    }
+ROWS_DOT_FLOATS(q2_k, SHEAF__QK_K)
+ROWS_DOT_FLOATS(q3_k, SHEAF__QK_K)
+ROWS_DOT_FLOATS(iq4_nl, SHEAF__QK)
+ROWS_DOT_FLOATS(iq4_xs, SHEAF__QK_K)
+ROWS_DOT_FLOATS(mxfp4, SHEAF__QK)
+
+static void f16_to_f32(const void *px, float *y, int64_t n) {
+    const uint16_t *x = px;
+    for (int64_t i = 0; i < n; i++) y[i] = sheaf__f16_to_f32(x[i]);
+}
+static void f32_to_f16(const float *x, void *py, int64_t n) {
+    uint16_t *y = py;
+    for (int64_t i = 0; i < n; i++) y[i] = sheaf__f32_to_f16(x[i]);
+}
+static void bf16_to_f32(const void *px, float *y, int64_t n) {
+    const uint16_t *x = px;
+    for (int64_t i = 0; i < n; i++) y[i] = sheaf__bf16_to_f32(x[i]);
+}
+static void f32_to_bf16(const float *x, void *py, int64_t n) {
+    uint16_t *y = py;
+    for (int64_t i = 0; i < n; i++) y[i] = sheaf__f32_to_bf16(x[i]);
+}
+
+/* ---- attention ---- */
+
+static bool load_rows(void (*to_float)(const void *, float *, int64_t), const void *px,
+                      size_t stride, int64_t rows, int64_t n, float *y, int64_t y_stride) {
+    const char *x = px;
+    bool finite = true;
+    for (int64_t r = 0; r < rows; r++, x += stride, y += y_stride) {
+        float zero = 0; /* 0 times what is not finite is NaN */
+        to_float(x, y, n);
+        for (int64_t i = 0; i < n; i++) zero += 0.0f * y[i];
+        finite = finite && zero == 0.0f;
+    }
+    return finite;
+}
+static void copy_f32(const void *x, float *y, int64_t n) { memcpy(y, x, (size_t)n * sizeof *y); }
+
+#define LOAD_ROWS(NAME, TO_FLOAT)                                                                  \
+    static bool NAME(const void *x, size_t stride, int64_t rows, int64_t n, float *y,              \
+                     int64_t y_stride) {                                                           \
+        return load_rows(TO_FLOAT, x, stride, rows, n, y, y_stride);                               \
+    }
+LOAD_ROWS(load_rows_f32, copy_f32)
+LOAD_ROWS(load_rows_f16, f16_to_f32)
+LOAD_ROWS(load_rows_bf16, bf16_to_f32)
+LOAD_ROWS(load_rows_q8_0, sheaf__dequantize_q8_0)
+
+static void dots(int64_t k, const float *x, int64_t stride, int64_t rows, const float *const *q,
+                 int n_q, float *out, int64_t out_stride) {
+    for (int c = 0; c < n_q; c++, out += out_stride) {
+        for (int64_t j = 0; j < rows; j++) out[j] = dot_f32(k, x + j * stride, q[c]);
+    }
+}
+
+static void mix(int64_t rows, const float *x, int64_t stride, int64_t n, const float *w,
+                int64_t w_stride, int64_t n_y, float *y, int64_t y_stride) {
+    for (int64_t r = 0; r < n_y; r++, w += w_stride, y += y_stride) {
+        for (int64_t j = 0; j < rows; j++) {
+            for (int64_t i = 0; i < n; i++) y[i] += w[j] * x[j * stride + i];
+        }
+    }
+}
+
+/* ---- rows ---- */
+
+static void rotate(int64_t n, bool side_by_side, const float *x, const float *cos, const float *sin,
+                   float *y) {
+    sheaf__rotate(0, n, side_by_side, x, cos, sin, y);
+}
+
+static float max_f32(int64_t n, const float *x) {
+    float max = -INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        if (x[i] > max) max = x[i];
+    }
+    return max;
+}
+
+static void scale_f32(int64_t n, float a, const float *x, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = a * x[i];
+}
+
+static float exp_f32(int64_t n, const float *x, float max, float *y) {
+    float lane[LANES] = {0};
+    for (int64_t i = 0; i < n; i++) y[i] = sheaf__expf(x[i] - max);
+    for (int64_t i = 0; i < n; i++) lane[i % LANES] += y[i];
+    return add_lanes(lane);
+}
+
+static void silu_f32(int64_t n, const float *x, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = sheaf__siluf(x[i]);
+}
+
+static void gelu_f32(int64_t n, const float *x, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = sheaf__geluf(x[i]);
+}
+
+const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable = {
+    .name = "portable",
+    .rows_dot =
+        {
+            [SHEAF_TYPE_F32] = rows_dot_f32,
+            [SHEAF_TYPE_F16] = rows_dot_f16,
+            [SHEAF_TYPE_BF16] = rows_dot_bf16,
+            [SHEAF_TYPE_Q8_0] = rows_dot_q8_0,
+            [SHEAF_TYPE_Q4_0] = rows_dot_q4_0,
+            [SHEAF_TYPE_Q4_1] = rows_dot_q4_1,
+            [SHEAF_TYPE_Q5_0] = rows_dot_q5_0,
+            [SHEAF_TYPE_Q5_1] = rows_dot_q5_1,
+            [SHEAF_TYPE_Q4_K] = rows_dot_q4_k,
+            [SHEAF_TYPE_Q5_K] = rows_dot_q5_k,
+            [SHEAF_TYPE_Q6_K] = rows_dot_q6_k,
+            [SHEAF_TYPE_Q2_K] = rows_dot_q2_k,
+            [SHEAF_TYPE_Q3_K] = rows_dot_q3_k,
+            [SHEAF_TYPE_IQ4_NL] = rows_dot_iq4_nl,
+            [SHEAF_TYPE_IQ4_XS] = rows_dot_iq4_xs,
+            [SHEAF_TYPE_MXFP4] = rows_dot_mxfp4,
+        },
+    .rows_dot_q8 =
+        {
+            [SHEAF_TYPE_Q8_0] = rows_q8_q8_0,
+            [SHEAF_TYPE_Q4_0] = rows_q8_q4_0,
+            [SHEAF_TYPE_Q4_1] = rows_q8_q4_1,
+            [SHEAF_TYPE_Q5_0] = rows_q8_q5_0,
+            [SHEAF_TYPE_Q5_1] = rows_q8_q5_1,
+            [SHEAF_TYPE_Q4_K] = rows_q8_q4_k,
+            [SHEAF_TYPE_Q5_K] = rows_q8_q5_k,
+            [SHEAF_TYPE_Q6_K] = rows_q8_q6_k,
+        },
+    .quantize_q8 = quantize_q8,
+    .quantize_q8k = quantize_q8k,
+    .load_rows =
+        {
+            [SHEAF_TYPE_F32] = load_rows_f32,
+            [SHEAF_TYPE_F16] = load_rows_f16,
+            [SHEAF_TYPE_BF16] = load_rows_bf16,
+            [SHEAF_TYPE_Q8_0] = load_rows_q8_0,
+        },
+    .dots = dots,
+    .mix = mix,
+    .to_float =
+        {
+            [SHEAF_TYPE_F16] = f16_to_f32,
+            [SHEAF_TYPE_BF16] = bf16_to_f32,
+            [SHEAF_TYPE_Q8_0] = sheaf__dequantize_q8_0,
+        },
+    .from_float =
+        {
+            [SHEAF_TYPE_F16] = f32_to_f16,
+            [SHEAF_TYPE_BF16] = f32_to_bf16,
+            [SHEAF_TYPE_Q8_0] = sheaf__quantize_q8_0,
+        },
+    .sum = sheaf__sum,
+    .sum_sq = sheaf__sum_squares,
+    .rotate = rotate,
+    .max_f32 = max_f32,
+    .scale_f32 = scale_f32,
+    .exp_f32 = exp_f32,
+    .silu_f32 = silu_f32,
+    .gelu_f32 = gelu_f32,
+};

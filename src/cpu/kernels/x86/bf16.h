@@ -1,0 +1,117 @@
+/* A part of kernels.h, of the tables with BF16 products: BF16 weights with many columns.
+ *
+ * Weights are multiplied as they are. Activations are rounded to BF16, one term of 8 bits, or are
+ * the sum of two terms, the second what rounding to the first left: 16 bits. A product of two BF16
+ * is exact in the float that it is added to. In units of 32 elements, so that a unit of a row is a
+ * line of the cache and one row of a tile of AMX.
+ *
+ * Invariant: as in panels.h. */
+
+enum { BF16_COLS = 32, BF16_UNIT = 32 };
+
+/* A term of 32 elements of 32 columns: two elements of a column side by side. */
+struct panel_bf16 {
+    uint16_t x[BF16_UNIT / 2][BF16_COLS][2];
+};
+static_assert(sizeof(struct panel_bf16) == 2048, "no padding");
+
+/* An activation that is infinite or NaN, or becomes it when rounded, has no second term. */
+INLINE v_f second_term(v_f x, __m256bh first) {
+    const v_f f = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)first), 16));
+    const __mmask16 finite = _mm512_cmp_ps_mask(_mm512_abs_ps(f), v_set1(INFINITY), _CMP_LT_OQ);
+    return _mm512_maskz_sub_ps(finite, x, f);
+}
+
+/* 32 elements of all columns, `terms` of each; elements from n on are zeros. */
+INLINE void pack_unit(int terms, const float *const *x, int64_t i, int64_t n,
+                      struct panel_bf16 *to) {
+    uint16_t rounded[2][BF16_COLS][BF16_UNIT];
+    for (int c = 0; c < BF16_COLS; c++) {
+        for (int half = 0; half < 2; half++) {
+            const int64_t at = i + half * VW, left = n - at;
+            v_f v = left >= VW  ? v_load(x[c] + at)
+                    : left <= 0 ? v_set1(0.0f)
+                                : v_load_n(x[c] + at, left);
+            const __m256bh first = _mm512_cvtneps_pbh(v);
+            memcpy(rounded[0][c] + half * VW, &first, sizeof first);
+            if (terms == 1) continue;
+            const __m256bh second = _mm512_cvtneps_pbh(second_term(v, first));
+            memcpy(rounded[1][c] + half * VW, &second, sizeof second);
+        }
+    }
+    for (int t = 0; t < terms; t++) {
+        const float *pairs[BF16_COLS]; /* moved as floats, whatever they are */
+        for (int c = 0; c < BF16_COLS; c++) pairs[c] = (const float *)(const void *)rounded[t][c];
+        pack_columns(pairs, BF16_UNIT / 2, BF16_COLS, (float *)(void *)to[t].x);
+    }
+}
+
+static void pack_bf16(const float *const *x, int64_t n, void *panel) {
+    struct panel_bf16 *to = panel;
+    for (int64_t i = 0; i < n; i += BF16_UNIT, to++) pack_unit(1, x, i, n, to);
+}
+static void pack_bf16_twice(const float *const *x, int64_t n, void *panel) {
+    struct panel_bf16 *to = panel;
+    for (int64_t i = 0; i < n; i += BF16_UNIT, to += 2) pack_unit(2, x, i, n, to);
+}
+
+static void unpack_bf16(const void *w, void *row, int64_t n) {
+    const int64_t tail = (BF16_UNIT - n % BF16_UNIT) % BF16_UNIT;
+    memcpy(row, w, (size_t)n * sizeof(uint16_t));
+    memset((char *)row + (size_t)n * sizeof(uint16_t), 0, (size_t)tail * sizeof(uint16_t));
+}
+
+#if !defined(KERNELS_AMX)
+enum { BF16_ROWS = 12 };
+#define BEGIN_BF16 .begin = NULL, .end = NULL
+
+INLINE __m512bh two_weights(const char *row, int64_t i) {
+    int32_t x;
+    memcpy(&x, row + (size_t)i * sizeof(uint16_t), sizeof x);
+    return (__m512bh)_mm512_set1_epi32(x);
+}
+INLINE __m512bh pairs_of(const uint16_t (*x)[2]) {
+    __m512bh v;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+
+/* The columns of so many vectors. */
+INLINE void panel_bf16(int vectors, int terms, int64_t k, const char *row, size_t stride,
+                       const struct panel_bf16 *panel, float *c, bool add) {
+    v_f acc[BF16_ROWS][2];
+    UNROLL_12 for (int r = 0; r < BF16_ROWS; r++) {
+        UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
+            add ? v_load(c + r * BF16_COLS + v * VW) : v_set1(0.0f);
+    }
+    for (int64_t i = 0; i < k; i += BF16_UNIT, panel += terms) {
+        for (int j = 0; j < BF16_UNIT / 2; j++) {
+            __m512bh x[2][2];
+            UNROLL for (int t = 0; t < terms; t++) {
+                UNROLL for (int v = 0; v < vectors; v++) x[t][v] = pairs_of(panel[t].x[j] + v * VW);
+            }
+            UNROLL_12 for (int r = 0; r < BF16_ROWS; r++) {
+                const __m512bh w = two_weights(row + (size_t)r * stride, i + 2 * j);
+                UNROLL for (int t = 0; t < terms; t++) {
+                    UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
+                        _mm512_dpbf16_ps(acc[r][v], w, x[t][v]);
+                }
+            }
+        }
+    }
+    UNROLL_12 for (int r = 0; r < BF16_ROWS; r++) {
+        UNROLL for (int v = 0; v < vectors; v++) v_store(c + r * BF16_COLS + v * VW, acc[r][v]);
+    }
+}
+#define TILE_BF16(NAME, TERMS)                                                                     \
+    static void NAME(int64_t k, const void *row, size_t stride, const void *panel, int used,       \
+                     float *c, bool add) {                                                         \
+        if (used > VW) {                                                                           \
+            panel_bf16(2, TERMS, k, row, stride, panel, c, add);                                   \
+        } else {                                                                                   \
+            panel_bf16(1, TERMS, k, row, stride, panel, c, add);                                   \
+        }                                                                                          \
+    }
+TILE_BF16(tile_bf16, 1)
+TILE_BF16(tile_bf16_twice, 2)
+#endif

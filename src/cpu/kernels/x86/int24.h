@@ -1,0 +1,390 @@
+/* A part of kernels.h, of the AVX-512 table: blocks of weights by activations in digits.
+ *
+ * An activation is an integer of 24 bits times the scale of its block of 32, kept as three signed
+ * bytes: q = (h * 256 + m) * 256 + l. VNNI multiplies each digit with the unsigned integers of the
+ * weights exactly: 64 weights cost three instructions, where floats take four and the unpacking to
+ * 32 bits besides. What rounding is left is that of floats.
+ *
+ * 64 weights are a vector of bytes, 4 of them a lane. With weights of up to 6 bits a lane's sum
+ * stays below 2^31: 4 * 63 * (127 * 2^16 + 128 * 2^8 + 128); with up to 5 bits so does that of two
+ * vectors. It becomes a float and is scaled by the product of both scales; offsets and mins of
+ * weights meet the sums of activations.
+ *
+ * What these loops have too much of is not products but scales and unpacking, so activations lie in
+ * the order in which weights of few bits come out of wide loads (enum sheaf__digits_order).
+ *
+ * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
+
+INLINE __m512i load512(const void *p) { return _mm512_loadu_si512(p); }
+INLINE __m512i twice256(const void *p) { return _mm512_broadcast_i64x4(load256(p)); }
+INLINE __m512i and15_512(__m512i q) { return _mm512_and_si512(q, _mm512_set1_epi8(15)); }
+
+/* a in the lower half, b in the upper half of the bits. */
+INLINE __m512i halves(int a, int b) {
+    return _mm512_inserti64x4(_mm512_set1_epi32(a), _mm256_set1_epi32(b), 1);
+}
+
+/* Lanes of 4 products of 64 weights of up to `bits` bits with the three digits of a column. */
+INLINE __m512 dot_digits(int bits, __m512i q, const int8_t (*x)[64]) {
+    const __m512i zero = _mm512_setzero_si512();
+    __m512i a = _mm512_dpbusd_epi32(zero, q, load512(x[0]));
+    a = _mm512_dpbusd_epi32(_mm512_slli_epi32(a, 8), q, load512(x[1]));
+    if (bits <= 6)
+        return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_slli_epi32(a, 8), q, load512(x[2])));
+    __m512 low = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(zero, q, load512(x[2])));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), _mm512_set1_ps(256.0f), low);
+}
+
+/* ---- blocks of 32 ---- */
+
+/* The 64 integers of two blocks of Q8_0, unsigned. */
+INLINE __m512i pair_8(const char *p0, const char *p1) {
+    const struct sheaf__block_q8_0 *a = (const void *)p0, *b = (const void *)p1;
+    __m512i q = _mm512_inserti64x4(_mm512_castsi256_si512(load256(a->qs)), load256(b->qs), 1);
+    return _mm512_xor_si512(q, _mm512_set1_epi8(-128));
+}
+
+/* Lanes 8j.. of the result: number 2j and 2j + 1 of the first 8 of x, 8 times each. */
+INLINE __m512 spread_8(__m256 x, int j) {
+    return _mm512_permutexvar_ps(halves(2 * j, 2 * j + 1), _mm512_castps256_ps512(x));
+}
+
+/* The halves at p, p + block .. of n <= 8 blocks, zeros after them. They are put together in
+ * general registers: shuffles are what these loops have too many of, and memory would be waited
+ * for. */
+INLINE __m256 gather_halves(const char *p, size_t block, int n) {
+    uint64_t h[2] = {0, 0};
+    UNROLL_12 for (int i = 0; i < 8; i++) {
+        uint16_t one;
+        if (i >= n) break;
+        memcpy(&one, p + (size_t)i * block, sizeof one);
+        h[i / 4] |= (uint64_t)one << (i % 4 * 16);
+    }
+    return _mm256_cvtph_ps(_mm_set_epi64x((int64_t)h[1], (int64_t)h[0]));
+}
+
+/* n <= 8 blocks of Q8_0 at w, by number g of the columns. */
+INLINE void digits_group(const char *w, int64_t g, int n, size_t ahead,
+                         const struct sheaf__act_digits *const *act, int C, __m512 (*acc)[2],
+                         __m256 *mins) {
+    const size_t block = sizeof(struct sheaf__block_q8_0);
+    __m256 scale[SHEAF__TILE_COLS];
+    const __m256 d = gather_halves(w, block, n), m = _mm256_mul_ps(d, _mm256_set1_ps(-128.0f));
+    UNROLL for (int c = 0; c < C; c++) {
+        scale[c] = _mm256_mul_ps(d, _mm256_load_ps(act[c][g].d));
+        mins[c] = _mm256_fmadd_ps(m, _mm256_load_ps(act[c][g].sums32), mins[c]);
+    }
+    UNROLL for (int j = 0; j < 4; j++, w += 2 * block) {
+        if (2 * j >= n) break;
+        if (C == 1) prefetch(w + ahead, 2 * block);
+        /* the scale of a block that is not there is 0 */
+        __m512i q = pair_8(w, 2 * j + 1 < n ? w + block : w);
+        UNROLL for (int c = 0; c < C; c++) {
+            __m512 dot = dot_digits(8, q, act[c][g].digit[j]);
+            acc[c][j % 2] = _mm512_fmadd_ps(dot, spread_8(scale[c], j), acc[c][j % 2]);
+        }
+    }
+}
+
+INLINE void digits_8(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                     const struct sheaf__act_digits *const *act, int C, float *sum) {
+    const size_t block = sizeof(struct sheaf__block_q8_0);
+    const int64_t blocks = k / SHEAF__QK;
+    __m512 acc[SHEAF__TILE_COLS][2];
+    __m256 mins[SHEAF__TILE_COLS];
+    (void)type;
+    UNROLL for (int c = 0; c < C; c++) {
+        acc[c][0] = acc[c][1] = _mm512_setzero_ps();
+        mins[c] = _mm256_setzero_ps();
+    }
+    int64_t b = 0;
+    for (; b + 8 <= blocks; b += 8, w += 8 * block)
+        digits_group(w, b / 8, 8, ahead, act, C, acc, mins);
+    if (b < blocks) digits_group(w, b / 8, (int)(blocks - b), ahead, act, C, acc, mins);
+    UNROLL for (int c = 0; c < C; c++) sum[c] =
+        v_sum(_mm512_add_ps(acc[c][0], acc[c][1])) + hsum8(mins[c]);
+}
+
+/* ---- four blocks of 32 at a time ---- */
+
+/* Lanes of 8 products of 128 weights of up to 5 bits with two vectors of a column. */
+INLINE __m512 dot_digits_twice(__m512i q0, __m512i q1, const int8_t (*x)[3][64]) {
+    __m512i a = _mm512_dpbusd_epi32(_mm512_setzero_si512(), q0, load512(x[0][0]));
+    a = _mm512_slli_epi32(_mm512_dpbusd_epi32(a, q1, load512(x[1][0])), 8);
+    a = _mm512_dpbusd_epi32(a, q0, load512(x[0][1]));
+    a = _mm512_slli_epi32(_mm512_dpbusd_epi32(a, q1, load512(x[1][1])), 8);
+    a = _mm512_dpbusd_epi32(a, q0, load512(x[0][2]));
+    return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(a, q1, load512(x[1][2])));
+}
+
+/* Where the first 64 bytes of 4 blocks have the nibbles of three (of Q4_0, half of the fourth's),
+ * and the scale, then the min, of each lane's block; in words. */
+#define NIBBLES(AT) AT, AT + 1, AT + 2, AT + 3, AT + 4, AT + 5, AT + 6, AT + 7
+#define FOUR(AT)    AT, AT, AT, AT
+static const struct quad {
+    _Alignas(64) int16_t nibbles[32];
+    int16_t scales[32];
+} quad_q4_0 = {{NIBBLES(1), NIBBLES(10), NIBBLES(19), NIBBLES(28)},
+               {FOUR(0), FOUR(9), FOUR(18), FOUR(27)}},
+  quad_q4_1 = {{NIBBLES(2), NIBBLES(12), NIBBLES(22), NIBBLES(22)},
+               {FOUR(0), FOUR(10), FOUR(20), FOUR(30), FOUR(1), FOUR(11), FOUR(21), FOUR(31)}};
+
+/* The same for blocks of 5 bits, 4 of which are 88 or 96 bytes: numbers below 32 are words of the
+ * first 64 of these, the others of the last 64. `fifths` are the top bits of each lane's block:
+ * those of the first half of it in the low 8 bytes, then those of the second. */
+#define W0(AT) (int16_t)((AT) < 32 ? (AT) : (AT) + 20) /* the last 64 bytes begin at word 12 */
+#define W1(AT) (int16_t)((AT) < 32 ? (AT) : (AT) + 16) /* .. 16 */
+#define EIGHT_5(W, AT)                                                                             \
+    W(AT), W(AT + 1), W(AT + 2), W(AT + 3), W(AT + 4), W(AT + 5), W(AT + 6), W(AT + 7)
+#define FOUR_5(W, AT) W(AT), W(AT), W(AT), W(AT)
+#define TOPS_5(W, AT) FOUR_5(W, AT), FOUR_5(W, (AT) + 1)
+static const struct quad_5 {
+    _Alignas(64) int16_t nibbles[32];
+    int16_t scales[32], fifths[32];
+} quad_q5_0 = {{EIGHT_5(W0, 3), EIGHT_5(W0, 14), EIGHT_5(W0, 25), EIGHT_5(W0, 36)},
+               {FOUR_5(W0, 0), FOUR_5(W0, 11), FOUR_5(W0, 22), FOUR_5(W0, 33)},
+               {TOPS_5(W0, 1), TOPS_5(W0, 12), TOPS_5(W0, 23), TOPS_5(W0, 34)}},
+  quad_q5_1 = {{EIGHT_5(W1, 4), EIGHT_5(W1, 16), EIGHT_5(W1, 28), EIGHT_5(W1, 40)},
+               {FOUR_5(W1, 0), FOUR_5(W1, 12), FOUR_5(W1, 24), FOUR_5(W1, 36), FOUR_5(W1, 1),
+                FOUR_5(W1, 13), FOUR_5(W1, 25), FOUR_5(W1, 37)},
+               {TOPS_5(W1, 2), TOPS_5(W1, 14), TOPS_5(W1, 26), TOPS_5(W1, 38)}};
+
+/* The first n <= 64 bytes at p; none for n <= 0. */
+INLINE __m512i load_n(const char *p, int n) {
+    if (n >= 64) return load512(p);
+    return n <= 0 ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi8(((uint64_t)1 << n) - 1, p);
+}
+
+/* n <= 4 blocks of 4 bits at w: first halves to lo, second to hi, scales and mins to s. */
+INLINE void unpack_quad_4(enum sheaf_type type, const char *w, int n, __m512i *lo, __m512i *hi,
+                          __m512i *s) {
+    const struct quad *at = has_min(type) ? &quad_q4_1 : &quad_q4_0;
+    const int size = (int)block_size_32(type);
+    __m512i x = load_n(w, n * size);
+    __asm__("" : "+v"(x)); /* not to be loaded twice: it crosses lines of the cache */
+    *s = _mm512_permutexvar_epi16(load512(at->scales), x);
+    __m512i q = _mm512_permutexvar_epi16(load512(at->nibbles), x);
+    if (n == 4) q = _mm512_mask_broadcast_i32x4(q, 0xf000, load128(w + 4 * size - 16));
+    *lo = and15_512(q);
+    *hi = and15_512(_mm512_srli_epi16(q, 4));
+}
+
+/* The same of 5 bits. */
+INLINE void unpack_quad_5(enum sheaf_type type, const char *w, int n, __m512i *lo, __m512i *hi,
+                          __m512i *s) {
+    const struct quad_5 *at = has_min(type) ? &quad_q5_1 : &quad_q5_0;
+    const int size = (int)block_size_32(type), last = 4 * size - 64;
+    const __m512i bit = _mm512_set1_epi64((int64_t)0x8040201008040201u);
+    const __m512i first =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1));
+    const __m512i second = _mm512_add_epi8(first, _mm512_set1_epi8(8));
+    __m512i x = load_n(w, n * size), y = load_n(w + last, n * size - last);
+    __asm__("" : "+v"(x), "+v"(y));
+    *s = _mm512_permutex2var_epi16(x, load512(at->scales), y);
+    const __m512i q = _mm512_permutex2var_epi16(x, load512(at->nibbles), y);
+    const __m512i h = _mm512_permutex2var_epi16(x, load512(at->fifths), y);
+    const __m512i bit4 = _mm512_set1_epi8(16);
+    *lo = and15_512(q);
+    *hi = and15_512(_mm512_srli_epi16(q, 4));
+    *lo = _mm512_mask_add_epi8(*lo, _mm512_test_epi8_mask(_mm512_shuffle_epi8(h, first), bit), *lo,
+                               bit4);
+    *hi = _mm512_mask_add_epi8(*hi, _mm512_test_epi8_mask(_mm512_shuffle_epi8(h, second), bit), *hi,
+                               bit4);
+}
+
+/* n <= 4 blocks at w, by half h of number g of the columns. */
+INLINE void digits_quad(enum sheaf_type type, const char *w, int n, size_t ahead,
+                        const struct sheaf__act_digits *const *act, int C, int64_t g, int h,
+                        __m512 *acc, __m512 *mins) {
+    const bool five = type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1;
+    __m512i lo, hi, s;
+    if (C == 1) prefetch(w + ahead, 4 * block_size_32(type));
+    if (five)
+        unpack_quad_5(type, w, n, &lo, &hi, &s);
+    else
+        unpack_quad_4(type, w, n, &lo, &hi, &s);
+    const __m512 d = _mm512_cvtph_ps(_mm512_castsi512_si256(s));
+    const __m512 m = has_min(type) ? _mm512_cvtph_ps(_mm512_extracti64x4_epi64(s, 1)) : d;
+    UNROLL for (int c = 0; c < C; c++) {
+        const struct sheaf__act_digits *y = &act[c][g];
+        acc[c] = _mm512_fmadd_ps(dot_digits_twice(lo, hi, &y->digit[2 * h]),
+                                 _mm512_mul_ps(d, v_load(y->lane_d[h])), acc[c]);
+        mins[c] = _mm512_fmadd_ps(m, v_load(y->lane_sums[h]), mins[c]);
+    }
+}
+
+/* Types of 32 of few bits. */
+INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                      const struct sheaf__act_digits *const *act, int C, float *sum) {
+    const size_t quad = 4 * block_size_32(type);
+    const int64_t blocks = k / SHEAF__QK;
+    const __m512 offset = v_set1(has_min(type) ? 1.0f : type == SHEAF_TYPE_Q4_0 ? -8.0f : -16.0f);
+    __m512 acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
+    UNROLL for (int c = 0; c < C; c++) acc[c] = mins[c] = _mm512_setzero_ps();
+    int64_t b = 0;
+    for (; b + 8 <= blocks; b += 8, w += 2 * quad) {
+        digits_quad(type, w, 4, ahead, act, C, b / 8, 0, acc, mins);
+        digits_quad(type, w + quad, 4, ahead, act, C, b / 8, 1, acc, mins);
+    }
+    if (b + 4 <= blocks) {
+        digits_quad(type, w, 4, ahead, act, C, b / 8, 0, acc, mins);
+        b += 4, w += quad;
+    }
+    if (b < blocks)
+        digits_quad(type, w, (int)(blocks - b), ahead, act, C, b / 8, (int)(b % 8 / 4), acc, mins);
+    UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm512_fmadd_ps(offset, mins[c], acc[c]));
+}
+
+/* ---- blocks of 256 ---- */
+
+/* The 8 scales, then the 8 mins, of Q4_K and Q5_K at w, times d and dmin: k_scales_mins without
+ * general registers. */
+INLINE __m512 k_scales(const char *w) {
+    const __m128i x = load128(w);
+    const __m128i all = k_scale_bytes(x);
+    const __m512 d = _mm512_permutexvar_ps(halves(0, 1), _mm512_castps128_ps512(_mm_cvtph_ps(x)));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(all)), d);
+}
+
+/* Q4_K and Q5_K. */
+INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                     const struct sheaf__act_digits *const *act, int C, float *sum) {
+    const bool five = type == SHEAF_TYPE_Q5_K;
+    const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
+    const __m512i bit4 = _mm512_set1_epi8(16);
+    const __m512i even = _mm512_cvtepi8_epi32(_mm_setr_epi8(FOUR(0), FOUR(2), FOUR(4), FOUR(6)));
+    const __m512i odd = _mm512_cvtepi8_epi32(_mm_setr_epi8(FOUR(1), FOUR(3), FOUR(5), FOUR(7)));
+    const __m512i to_bit4 = _mm512_setr_epi64(4, 4, 2, 2, 0, 0, 62, 62); /* from 0, 2, 4, 6 */
+    __m512 acc[SHEAF__TILE_COLS][2], mins[SHEAF__TILE_COLS];
+    UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = mins[c] = _mm512_setzero_ps();
+    for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += block) {
+        if (C == 1) prefetch(w + ahead, block);
+        const __m512 s = k_scales(w);
+        const char *qs = w + block - SHEAF__QK_K / 2;
+        const __m512i x0 = load512(qs), x1 = load512(qs + 64);
+        /* the first and the second 16 bytes of each 32 */
+        const __m512i q[2] = {_mm512_shuffle_i64x2(x0, x1, 0x88),
+                              _mm512_shuffle_i64x2(x0, x1, 0xdd)};
+        __m512i lo[2], hi[2];
+        UNROLL for (int i = 0; i < 2; i++) {
+            lo[i] = and15_512(q[i]);
+            hi[i] = and15_512(_mm512_srli_epi16(q[i], 4));
+            if (!five) continue;
+            const struct sheaf__block_q5_k *b5 = (const void *)w;
+            __m512i h = _mm512_broadcast_i32x4(load128(b5->qh + 16 * i));
+            h = _mm512_rolv_epi64(h, to_bit4);
+            lo[i] = _mm512_ternarylogic_epi64(lo[i], h, bit4, 0xf8); /* lo | h & 16 */
+            hi[i] = _mm512_ternarylogic_epi64(hi[i], _mm512_srli_epi16(h, 1), bit4, 0xf8);
+        }
+        UNROLL for (int c = 0; c < C; c++) {
+            const struct sheaf__act_digits *y = &act[c][b];
+            const __m512 t = _mm512_mul_ps(s, v_load(y->d)); /* sums32 follow d */
+            mins[c] = _mm512_add_ps(mins[c], t);             /* its upper half */
+            acc[c][0] = _mm512_fmadd_ps(dot_digits_twice(lo[0], lo[1], &y->digit[0]),
+                                        _mm512_permutexvar_ps(even, t), acc[c][0]);
+            acc[c][1] = _mm512_fmadd_ps(dot_digits_twice(hi[0], hi[1], &y->digit[2]),
+                                        _mm512_permutexvar_ps(odd, t), acc[c][1]);
+        }
+    }
+    UNROLL for (int c = 0; c < C; c++) sum[c] =
+        v_sum(_mm512_add_ps(acc[c][0], acc[c][1])) - hsum8(_mm512_extractf32x8_ps(mins[c], 1));
+}
+
+/* Q6_K: 6-bit integers unsigned, their offset of 32 as a min. */
+INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                      const struct sheaf__act_digits *const *act, int C, float *sum) {
+    const __m512i shift = _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2);
+    const __m512i each_twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    const __m512i each_4_times = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    __m512 acc[SHEAF__TILE_COLS][2];
+    (void)type;
+    UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = _mm512_setzero_ps();
+    for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += sizeof(struct sheaf__block_q6_k)) {
+        const struct sheaf__block_q6_k *x = (const void *)w;
+        if (C == 1) prefetch(w + ahead, sizeof *x);
+        __m512 s = _mm512_mul_ps(v_load_i8(x->scales), _mm512_set1_ps(f16(x->d)));
+        __m512 mins = _mm512_mul_ps(s, _mm512_set1_ps(-32.0f)), t[SHEAF__TILE_COLS];
+        UNROLL for (int c = 0; c < C; c++) {
+            __m512 dx = _mm512_castps256_ps512(_mm256_load_ps(act[c][b].d));
+            t[c] = _mm512_mul_ps(s, _mm512_permutexvar_ps(each_twice, dx));
+            acc[c][1] = _mm512_fmadd_ps(mins, v_load(act[c][b].sums16), acc[c][1]);
+        }
+        UNROLL for (int g = 0; g < 2; g++) {
+            __m512i l = load512(x->ql + 64 * g), u = twice256(x->qh + 32 * g);
+            UNROLL for (int h = 0; h < 2; h++) { /* quarters 0 and 1, then 2 and 3 */
+                __m512i lo = and15_512(h ? _mm512_srli_epi16(l, 4) : l);
+                /* bits 2t, 2t + 1 to bits 4, 5 */
+                __m512i hi =
+                    h ? _mm512_srlv_epi64(u, shift)
+                      : _mm512_sllv_epi64(u, _mm512_sub_epi64(_mm512_set1_epi64(4), shift));
+                __m512i q = _mm512_ternarylogic_epi64(lo, hi, _mm512_set1_epi8(0x30), 0xf8);
+                const int j = 2 * g + h;
+                const __m512i pick = _mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * j));
+                UNROLL for (int c = 0; c < C; c++) acc[c][h] =
+                    _mm512_fmadd_ps(dot_digits(6, q, act[c][b].digit[j]),
+                                    _mm512_permutexvar_ps(pick, t[c]), acc[c][h]);
+            }
+        }
+    }
+    UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm512_add_ps(acc[c][0], acc[c][1]));
+}
+
+/* ---- activations ---- */
+
+/* Sums of each 4 lanes, in the first. */
+INLINE __m128i sums_of_4(__m512i v) {
+    v = _mm512_add_epi32(v, _mm512_shuffle_epi32(v, _MM_PERM_BADC));
+    v = _mm512_add_epi32(v, _mm512_shuffle_epi32(v, _MM_PERM_CDAB));
+    return _mm512_castsi512_si128(_mm512_permutexvar_epi32(
+        _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12), v));
+}
+
+static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
+                      enum sheaf__digits_order order) {
+    const float top = 127.0f * 256.0f * 256.0f;
+    const __m512i half = _mm512_set1_epi32(128);
+    if (n % 256) memset(&y[n / 256], 0, sizeof *y);
+    for (int64_t i = 0; i < n / 32; i++, x += 32) {
+        struct sheaf__act_digits *to = &y[i / 8];
+        const int b = (int)(i % 8);
+        const __m512 v[2] = {v_load(x), v_load(x + 16)};
+        /* by their bits, which puts NaN above infinity */
+        __m512i a = _mm512_castps_si512(_mm512_abs_ps(v[0]));
+        a = _mm512_max_epi32(a, _mm512_castps_si512(_mm512_abs_ps(v[1])));
+        const float max =
+            _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(a))));
+        const bool zero = max < 0x1p-100f; /* top / max would overflow */
+        const __m512 id = _mm512_set1_ps(zero ? 0.0f : top / max);
+        const float d = zero ? 0.0f : max / top;
+        __m512i q[2];
+        for (int h = 0; h < 2; h++) {
+            q[h] = _mm512_cvtps_epi32(_mm512_mul_ps(v[h], id));
+            __m512i q1 = _mm512_srai_epi32(_mm512_add_epi32(q[h], half), 8);
+            __m512i q2 = _mm512_srai_epi32(_mm512_add_epi32(q1, half), 8);
+            __m512i digits[3] = {q2, _mm512_sub_epi32(q1, _mm512_slli_epi32(q2, 8)),
+                                 _mm512_sub_epi32(q[h], _mm512_slli_epi32(q1, 8))};
+            const int at = sheaf__digits_place(order, 32 * b + 16 * h);
+            for (int j = 0; j < 3; j++)
+                _mm_storeu_si128((__m128i *)(to->digit[at / 64][j] + at % 64),
+                                 _mm512_cvtepi32_epi8(digits[j]));
+        }
+        to->d[b] = d;
+        if (order == SHEAF__DIGITS_QUADS) {
+            const __m128 sums = _mm_cvtepi32_ps(sums_of_4(_mm512_add_epi32(q[0], q[1])));
+            _mm_storeu_ps(to->lane_d[b / 4] + b % 4 * 4, _mm_set1_ps(d));
+            _mm_storeu_ps(to->lane_sums[b / 4] + b % 4 * 4, _mm_mul_ps(sums, _mm_set1_ps(d)));
+            continue;
+        }
+        const int sums[2] = {_mm512_reduce_add_epi32(q[0]), _mm512_reduce_add_epi32(q[1])};
+        to->sums16[2 * b] = d * (float)sums[0];
+        to->sums16[2 * b + 1] = d * (float)sums[1];
+        to->sums32[b] = d * (float)(sums[0] + sums[1]);
+    }
+}
+
+#define DIGITS_ORDER                                                                               \
+    {                                                                                              \
+        [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_Q4_1] = SHEAF__DIGITS_QUADS,          \
+        [SHEAF_TYPE_Q5_0] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_Q5_1] = SHEAF__DIGITS_QUADS,          \
+        [SHEAF_TYPE_Q4_K] = SHEAF__DIGITS_K, [SHEAF_TYPE_Q5_K] = SHEAF__DIGITS_K,                  \
+    }

@@ -1,0 +1,369 @@
+/* A part of kernels.h, of tables with vectors of 32 bytes: blocks of weights by activations in
+ * digits, as int24.h has them.
+ *
+ * Without VNNI a product of bytes gives sums of two in 16 bits, and a second instruction sums these
+ * in 32. Weights of up to 6 bits leave room in 16 bits: of 4 bits eight vectors are added there,
+ * 8 * 2 * 15 * 128 < 2^15, of 5 bits four, of 6 bits two. So weights are put into the lanes of
+ * their scale first: of types of 32, dword j of eight blocks is a vector, lane b block b; then one
+ * vector of scales and one conversion serve 256 weights.
+ *
+ * Weights of 4 and 5 bits meet two digits, h and m, as they do in panels (panels16.h);
+ * those of 6 bits three. Q8_0 needs all of a byte, and is multiplied as 16 bits: by h, and by m and
+ * l as one number.
+ *
+ * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
+
+INLINE int digits_for(int bits) { return bits <= 5 ? 2 : 3; }
+
+/* The products of n vectors with those of a column from vector v on, summed in each lane, of
+ * weights of up to `bits` bits. */
+INLINE __m256 dot_lanes(int bits, int n, const __m256i *q, const struct sheaf__act_digits *y,
+                        int v) {
+    const int most = bits <= 4 ? 8 : bits == 5 ? 4 : 2;
+    const __m256i one = _mm256_set1_epi16(1), by_256 = _mm256_set1_epi16(256);
+    __m256i high = _mm256_setzero_si256(), low = high, s[3];
+    UNROLL_12 for (int i = 0; i < n; i++) {
+        UNROLL for (int j = 0; j < digits_for(bits); j++) {
+            const int8_t *x = y->digit[(v + i) / 2][j] + (v + i) % 2 * 32;
+            const __m256i p = _mm256_maddubs_epi16(q[i], load256(x));
+            s[j] = i % most == 0 ? p : _mm256_add_epi16(s[j], p);
+            __asm__("" : "+x"(s[j])); /* gcc would multiply all first, and spill the products */
+        }
+        if (i % most != most - 1 && i != n - 1) continue;
+        const __m256i h = _mm256_madd_epi16(s[0], by_256), m = _mm256_madd_epi16(s[1], one);
+        high = i < most ? _mm256_add_epi32(h, m) : _mm256_add_epi32(high, _mm256_add_epi32(h, m));
+        if (digits_for(bits) == 2) continue;
+        const __m256i l = _mm256_madd_epi16(s[2], one);
+        low = i < most ? l : _mm256_add_epi32(low, l);
+    }
+    const __m256 sum = _mm256_cvtepi32_ps(high);
+    if (digits_for(bits) == 2) return sum;
+    return _mm256_fmadd_ps(sum, _mm256_set1_ps(256.0f), _mm256_cvtepi32_ps(low));
+}
+
+/* ---- blocks of 32 ---- */
+
+/* The halves at p, p + block .. of 8 blocks; up to the end of the last block's 16th byte is read.
+ * Half i is word i of what lies at p + i * (block - 2). */
+INLINE __m256 halves_8(const char *p, size_t block) {
+    __m128i x[8];
+    UNROLL_12 for (size_t i = 0; i < 8; i++) x[i] = load128(p + i * (block - 2));
+    x[0] = _mm_blend_epi16(x[0], x[1], 0x02);
+    x[2] = _mm_blend_epi16(x[2], x[3], 0x08);
+    x[4] = _mm_blend_epi16(x[4], x[5], 0x20);
+    x[6] = _mm_blend_epi16(x[6], x[7], 0x80);
+    x[0] = _mm_blend_epi32(x[0], x[2], 0x02 | 0x08);
+    x[4] = _mm_blend_epi32(x[4], x[6], 0x08);
+    return _mm256_cvtph_ps(_mm_blend_epi32(x[0], x[4], 0x0c));
+}
+
+/* The dwords at p, p + block .. of 8 blocks, likewise. */
+INLINE __m256i dwords_8(const char *p, size_t block) {
+    __m256i x[8];
+    UNROLL_12 for (size_t i = 0; i < 8; i++) x[i] = load256(p + i * (block - 4));
+    x[0] = _mm256_blend_epi32(x[0], x[1], 0x02);
+    x[2] = _mm256_blend_epi32(x[2], x[3], 0x08);
+    x[4] = _mm256_blend_epi32(x[4], x[5], 0x20);
+    x[6] = _mm256_blend_epi32(x[6], x[7], 0x80);
+    x[0] = _mm256_blend_epi32(x[0], x[2], 0x0c);
+    x[4] = _mm256_blend_epi32(x[4], x[6], 0xc0);
+    return _mm256_blend_epi32(x[0], x[4], 0xf0);
+}
+
+/* d, and m where the type has it, of 8 blocks. */
+INLINE void scales_8(enum sheaf_type type, const char *w, __m256 *d, __m256 *m) {
+    const size_t block = block_size_32(type);
+    if (!has_min(type)) {
+        *d = *m = halves_8(w, block);
+        return;
+    }
+    const __m256i apart = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+    __m256i x = _mm256_shuffle_epi8(dwords_8(w, block), apart);
+    x = _mm256_permute4x64_epi64(x, 0xd8);
+    *d = _mm256_cvtph_ps(_mm256_castsi256_si128(x));
+    *m = _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1));
+}
+
+/* 8 blocks at w by number g of the columns. q[0..3] are the low nibbles, q[4..7] the high ones. */
+INLINE void digits_oct(enum sheaf_type type, const char *w, size_t ahead,
+                       const struct sheaf__act_digits *const *act, int C, int64_t g, __m256 *acc,
+                       __m256 *mins) {
+    const bool five = type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1;
+    const size_t block = block_size_32(type), at = block - 16;
+    __m256i x[4], y[4], q[8];
+    if (C == 1) prefetch(w + ahead, 8 * block);
+    UNROLL for (size_t i = 0; i < 4; i++) x[i] = _mm256_inserti128_si256(
+        _mm256_castsi128_si256(load128(w + i * block + at)), load128(w + (i + 4) * block + at), 1);
+    UNROLL for (int i = 0; i < 2; i++) {
+        y[i] = _mm256_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
+        y[2 + i] = _mm256_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+        x[2 * i] = _mm256_unpacklo_epi64(y[2 * i], y[2 * i + 1]);
+        x[2 * i + 1] = _mm256_unpackhi_epi64(y[2 * i], y[2 * i + 1]);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        q[i] = and15(x[i]);
+        q[4 + i] = high15(x[i]);
+    }
+    if (five) {
+        /* bits 4i .. 4i + 3 are those of vector i: byte i / 2 of each lane, one of its nibbles */
+        const __m256i bit = _mm256_set1_epi32(0x08040201),
+                      byte = _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404,
+                                               0x08080808, 0x0c0c0c0c);
+        const __m256i is_16 = _mm256_broadcastsi128_si256(
+            _mm_setr_epi8(0, 16, 16, 0, 16, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0));
+        const __m256i h = dwords_8(w + at - 4, block), h4 = _mm256_srli_epi16(h, 4);
+        UNROLL_12 for (int i = 0; i < 8; i++) {
+            const __m256i pick = _mm256_add_epi8(byte, _mm256_set1_epi8((char)(i / 2)));
+            __m256i b = _mm256_and_si256(_mm256_shuffle_epi8(i % 2 ? h4 : h, pick), bit);
+            q[i] = _mm256_or_si256(q[i], _mm256_shuffle_epi8(is_16, b));
+        }
+    }
+    __m256 d, m;
+    scales_8(type, w, &d, &m);
+    UNROLL for (int c = 0; c < C; c++) {
+        const struct sheaf__act_digits *a = &act[c][g];
+        const __m256 t = _mm256_mul_ps(d, _mm256_load_ps(a->d));
+        acc[c] = _mm256_fmadd_ps(dot_lanes(five ? 5 : 4, 8, q, a, 0), t, acc[c]);
+        mins[c] = _mm256_fmadd_ps(m, _mm256_load_ps(a->sums32), mins[c]);
+    }
+}
+
+/* Q8_0: 8 blocks at w by number g of the columns. */
+INLINE void digits_words(const char *w, size_t ahead, const struct sheaf__act_digits *const *act,
+                         int C, int64_t g, __m256 *acc, __m256 *high) {
+    enum { BLOCK = sizeof(struct sheaf__block_q8_0) };
+    const __m256 d = halves_8(w, BLOCK);
+    __m256 t[SHEAF__TILE_COLS];
+    UNROLL for (int c = 0; c < C; c++) t[c] = _mm256_mul_ps(d, _mm256_load_ps(act[c][g].d));
+    if (C == 1) prefetch(w + ahead, 8 * BLOCK);
+    UNROLL_12 for (int i = 0; i < 8; i++, w += BLOCK) {
+        const __m256i q0 = _mm256_cvtepi8_epi16(load128(w + 2));
+        const __m256i q1 = _mm256_cvtepi8_epi16(load128(w + 18));
+        UNROLL for (int c = 0; c < C; c++) {
+            const int16_t *h = act[c][g].word[0] + 32 * i, *l = act[c][g].word[1] + 32 * i;
+            const __m256i lo = madd_acc(_mm256_madd_epi16(q0, load256(l)), q1, load256(l + 16));
+            const __m256i hi = madd_acc(_mm256_madd_epi16(q0, load256(h)), q1, load256(h + 16));
+            const __m256 s = _mm256_permutevar8x32_ps(t[c], _mm256_set1_epi32(i));
+            acc[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(lo), s, acc[c]);
+            high[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(hi), s, high[c]);
+        }
+    }
+}
+
+/* Types of 32. The rest of a row is copied, with zeros after it: d of a column is 0 there. */
+INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                      const struct sheaf__act_digits *const *act, int C, float *sum) {
+    const size_t block = block_size_32(type);
+    const int64_t blocks = k / SHEAF__QK;
+    const bool words = type == SHEAF_TYPE_Q8_0;
+    const float factor = words                     ? 65536.0f
+                         : has_min(type)           ? 1.0f
+                         : type == SHEAF_TYPE_Q4_0 ? -8.0f
+                                                   : -16.0f;
+    __m256 acc[SHEAF__TILE_COLS], other[SHEAF__TILE_COLS];
+    UNROLL for (int c = 0; c < C; c++) acc[c] = other[c] = _mm256_setzero_ps();
+    int64_t b = 0;
+    for (; b + 8 <= blocks; b += 8, w += 8 * block) {
+        if (words)
+            digits_words(w, ahead, act, C, b / 8, acc, other);
+        else
+            digits_oct(type, w, ahead, act, C, b / 8, acc, other);
+    }
+    if (b < blocks) {
+        char rest[8 * sizeof(struct sheaf__block_q8_0)] = {0};
+        memcpy(rest, w, (size_t)(blocks - b) * block);
+        if (words)
+            digits_words(rest, 0, act, C, b / 8, acc, other);
+        else
+            digits_oct(type, rest, 0, act, C, b / 8, acc, other);
+    }
+    UNROLL for (int c = 0; c < C; c++) sum[c] =
+        hsum8(_mm256_fmadd_ps(other[c], _mm256_set1_ps(factor), acc[c]));
+}
+INLINE void digits_8(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                     const struct sheaf__act_digits *const *act, int C, float *sum) {
+    digits_32(type, k, w, ahead, act, C, sum);
+}
+
+/* ---- blocks of 256 ---- */
+
+/* The 8 scales, then the 8 mins, of Q4_K and Q5_K at w, times d and dmin: k_scales_mins without
+ * general registers. */
+INLINE void k_scales(const char *w, __m256 *scales, __m256 *mins) {
+    const __m128i x = load128(w);
+    const __m128i all = k_scale_bytes(x);
+    const __m128 d = _mm_cvtph_ps(x);
+    const __m256i s = _mm256_cvtepu8_epi32(all);
+    const __m256i m = _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(all, all));
+    *scales = _mm256_mul_ps(_mm256_cvtepi32_ps(s), _mm256_broadcastss_ps(d));
+    *mins = _mm256_mul_ps(_mm256_cvtepi32_ps(m), _mm256_broadcastss_ps(_mm_movehdup_ps(d)));
+}
+
+/* Q4_K and Q5_K: 8 bytes of each pair of blocks are a vector. */
+INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                     const struct sheaf__act_digits *const *act, int C, float *sum) {
+    const bool five = type == SHEAF_TYPE_Q5_K;
+    const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
+    const __m256i bit4 = _mm256_set1_epi8(16), pair = _mm256_setr_epi64x(0, 2, 4, 6);
+    __m256 acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
+    UNROLL for (int c = 0; c < C; c++) acc[c] = mins[c] = _mm256_setzero_ps();
+    for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += block) {
+        const char *qs = w + block - SHEAF__QK_K / 2;
+        __m256i x[4], lo[4], hi[4];
+        __m256 scales, ms;
+        if (C == 1) prefetch(w + ahead, block);
+        UNROLL for (int i = 0; i < 2; i++) {
+            const char *p = qs + 16 * i;
+            const __m256i even =
+                _mm256_inserti128_si256(_mm256_castsi128_si256(load128(p)), load128(p + 64), 1);
+            const __m256i odd = _mm256_inserti128_si256(_mm256_castsi128_si256(load128(p + 32)),
+                                                        load128(p + 96), 1);
+            x[2 * i] = _mm256_unpacklo_epi64(even, odd);
+            x[2 * i + 1] = _mm256_unpackhi_epi64(even, odd);
+        }
+        UNROLL for (int i = 0; i < 4; i++) {
+            lo[i] = and15(x[i]);
+            hi[i] = high15(x[i]);
+            if (!five) continue;
+            int64_t bits;
+            memcpy(&bits, ((const struct sheaf__block_q5_k *)(const void *)w)->qh + 8 * i, 8);
+            const __m256i h = _mm256_srlv_epi64(_mm256_set1_epi64x(bits), pair);
+            lo[i] = _mm256_or_si256(lo[i], _mm256_and_si256(_mm256_slli_epi16(h, 4), bit4));
+            hi[i] = _mm256_or_si256(hi[i], _mm256_and_si256(_mm256_slli_epi16(h, 3), bit4));
+        }
+        k_scales(w, &scales, &ms);
+        UNROLL for (int c = 0; c < C; c++) {
+            const struct sheaf__act_digits *y = &act[c][b];
+            const __m256 t = _mm256_mul_ps(scales, _mm256_load_ps(y->d));
+            mins[c] = _mm256_fmadd_ps(ms, _mm256_load_ps(y->sums32), mins[c]);
+            acc[c] = _mm256_fmadd_ps(dot_lanes(five ? 5 : 4, 4, lo, y, 0), _mm256_moveldup_ps(t),
+                                     acc[c]);
+            acc[c] = _mm256_fmadd_ps(dot_lanes(five ? 5 : 4, 4, hi, y, 4), _mm256_movehdup_ps(t),
+                                     acc[c]);
+        }
+    }
+    UNROLL for (int c = 0; c < C; c++) sum[c] = hsum8(_mm256_sub_ps(acc[c], mins[c]));
+}
+
+/* Q6_K: 6-bit integers unsigned, their offset of 32 as a min. */
+INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                      const struct sheaf__act_digits *const *act, int C, float *sum) {
+    const __m256i up = _mm256_setr_epi64x(4, 2, 4, 2), down = _mm256_setr_epi64x(0, 2, 0, 2);
+    const __m256i bits45 = _mm256_set1_epi8(0x30);
+    const __m128i order = /* as sheaf__digits_6k_lane has it */
+        _mm_setr_epi8(0, 4, 2, 6, 1, 5, 3, 7, 8, 12, 10, 14, 9, 13, 11, 15);
+    __m256 acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
+    (void)type;
+    UNROLL for (int c = 0; c < C; c++) acc[c] = mins[c] = _mm256_setzero_ps();
+    for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += sizeof(struct sheaf__block_q6_k)) {
+        const struct sheaf__block_q6_k *x = (const void *)w;
+        const __m128i sc = _mm_shuffle_epi8(load128(x->scales), order);
+        const __m256 d = _mm256_set1_ps(f16(x->d));
+        if (C == 1) prefetch(w + ahead, sizeof *x);
+        UNROLL for (int n = 0; n < 2; n++) {
+            const __m256i l0 = load256(x->ql + 64 * n), l1 = load256(x->ql + 64 * n + 32);
+            const __m256i h = load256(x->qh + 32 * n);
+            const __m256i l[2] = {_mm256_unpacklo_epi64(l0, l1), _mm256_unpackhi_epi64(l0, l1)};
+            const __m256i u[2] = {_mm256_unpacklo_epi64(h, h), _mm256_unpackhi_epi64(h, h)};
+            __m256i lo[2], hi[2];
+            UNROLL for (int i = 0; i < 2; i++) {
+                const __m256i a = _mm256_and_si256(_mm256_sllv_epi64(u[i], up), bits45);
+                const __m256i z = _mm256_and_si256(_mm256_srlv_epi64(u[i], down), bits45);
+                lo[i] = _mm256_or_si256(and15(l[i]), a);
+                hi[i] = _mm256_or_si256(high15(l[i]), z);
+            }
+            const __m256i s8 = _mm256_cvtepi8_epi32(n ? _mm_unpackhi_epi64(sc, sc) : sc);
+            const __m256 s = _mm256_mul_ps(_mm256_cvtepi32_ps(s8), d);
+            UNROLL for (int c = 0; c < C; c++) {
+                const struct sheaf__act_digits *y = &act[c][b];
+                const __m256 t = _mm256_mul_ps(s, _mm256_load_ps(y->lane_d[0] + 8 * n));
+                mins[c] = _mm256_fmadd_ps(s, _mm256_load_ps(y->sums16 + 8 * n), mins[c]);
+                acc[c] =
+                    _mm256_fmadd_ps(dot_lanes(6, 2, lo, y, 4 * n), _mm256_moveldup_ps(t), acc[c]);
+                acc[c] = _mm256_fmadd_ps(dot_lanes(6, 2, hi, y, 4 * n + 2), _mm256_movehdup_ps(t),
+                                         acc[c]);
+            }
+        }
+    }
+    UNROLL for (int c = 0; c < C; c++) sum[c] =
+        hsum8(_mm256_fmadd_ps(mins[c], _mm256_set1_ps(-32.0f), acc[c]));
+}
+
+/* ---- activations ---- */
+
+/* Bytes of 32 integers, in their order. */
+INLINE __m256i bytes_of(const __m256i *q) {
+    const __m256i p =
+        _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    return _mm256_permutevar8x32_epi32(p, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
+                      enum sheaf__digits_order order) {
+    const int used = sheaf__digits_used(order);
+    const float top = used == 2 ? 127.0f * 256.0f : 127.0f * 256.0f * 256.0f;
+    if (n % 256) memset(&y[n / 256], 0, sizeof *y);
+    for (int64_t i = 0; i < n / 32; i++, x += 32) {
+        struct sheaf__act_digits *to = &y[i / 8];
+        const int b = (int)(i % 8);
+        __m256i max_bits = _mm256_setzero_si256(), q[4];
+        UNROLL for (int j = 0; j < 4; j++) max_bits =
+            max_abs_bits(max_bits, _mm256_loadu_ps(x + 8 * j));
+        const float max = hmax_bits(max_bits);
+        const bool zero = max < 0x1p-100f; /* top / max would overflow */
+        const __m256 id = _mm256_set1_ps(zero ? 0.0f : top / max);
+        const float d = zero ? 0.0f : max / top;
+        UNROLL for (int j = 0; j < 4; j++) q[j] =
+            _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * j), id));
+        const __m256i first = _mm256_add_epi32(q[0], q[1]), second = _mm256_add_epi32(q[2], q[3]);
+        to->d[b] = d;
+        to->sums32[b] = d * (float)hsum8_i32(_mm256_add_epi32(first, second));
+        if (order == SHEAF__DIGITS_WORDS) {
+            UNROLL for (int j = 0; j < 2; j++) {
+                const __m256i *p = &q[2 * j], half = _mm256_set1_epi32(32768);
+                const __m256i h0 = _mm256_srai_epi32(_mm256_add_epi32(p[0], half), 16);
+                const __m256i h1 = _mm256_srai_epi32(_mm256_add_epi32(p[1], half), 16);
+                const __m256i l0 = _mm256_sub_epi32(p[0], _mm256_slli_epi32(h0, 16));
+                const __m256i l1 = _mm256_sub_epi32(p[1], _mm256_slli_epi32(h1, 16));
+                const int at = 32 * b + 16 * j;
+                _mm256_storeu_si256((__m256i *)(to->word[0] + at),
+                                    _mm256_permute4x64_epi64(_mm256_packs_epi32(h0, h1), 0xd8));
+                _mm256_storeu_si256((__m256i *)(to->word[1] + at),
+                                    _mm256_permute4x64_epi64(_mm256_packs_epi32(l0, l1), 0xd8));
+            }
+            continue;
+        }
+        if (order == SHEAF__DIGITS_6K) {
+            const int p[2] = {sheaf__digits_6k_lane(b, 0), sheaf__digits_6k_lane(b, 1)};
+            to->lane_d[0][p[0]] = to->lane_d[0][p[1]] = d;
+            to->sums16[p[0]] = d * (float)hsum8_i32(first);
+            to->sums16[p[1]] = d * (float)hsum8_i32(second);
+        }
+        for (int j = used - 1; j >= 0; j--) { /* l, m, h */
+            __m256i digits[4];
+            char bytes[32];
+            UNROLL for (int v = 0; v < 4; v++) {
+                const __m256i half = _mm256_set1_epi32(j ? 128 : 0);
+                const __m256i rest = _mm256_srai_epi32(_mm256_add_epi32(q[v], half), 8);
+                digits[v] = j ? _mm256_sub_epi32(q[v], _mm256_slli_epi32(rest, 8)) : q[v];
+                q[v] = rest;
+            }
+            _mm256_storeu_si256((__m256i *)bytes, bytes_of(digits));
+            for (int e = 0; e < 32; e += 4) {
+                const int at = sheaf__digits_place(order, 32 * b + e);
+                memcpy(to->digit[at / 64][j] + at % 64, bytes + e, 4);
+            }
+        }
+    }
+}
+
+#define DIGITS_ORDER                                                                               \
+    {                                                                                              \
+        [SHEAF_TYPE_Q8_0] = SHEAF__DIGITS_WORDS, [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_OCTS,           \
+        [SHEAF_TYPE_Q4_1] = SHEAF__DIGITS_OCTS, [SHEAF_TYPE_Q5_0] = SHEAF__DIGITS_OCTS,            \
+        [SHEAF_TYPE_Q5_1] = SHEAF__DIGITS_OCTS, [SHEAF_TYPE_Q4_K] = SHEAF__DIGITS_PAIRS,           \
+        [SHEAF_TYPE_Q5_K] = SHEAF__DIGITS_PAIRS, [SHEAF_TYPE_Q6_K] = SHEAF__DIGITS_6K,             \
+    }

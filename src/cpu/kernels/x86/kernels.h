@@ -1,0 +1,445 @@
+/* The body of the AVX2 and the AVX-512 kernel table; included once by each of avx2.c and
+ * avx512.c, which define before it
+ *   v_f, VW and the v_... primitives: a vector of VW floats;
+ *   dot_i8(u, s): 8 i32 = sums of 4 products of unsigned with signed bytes; madd_acc(acc, a, b):
+ *   acc + pairwise sums of i16 products, 8 i32.
+ * The build defines KERNELS_NAME and KERNELS_TABLE.
+ * Bytes of blocks are unpacked in 256 bits by both, since a block is 32 bytes when unpacked.
+ *
+ * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may
+ * change freely without changing a bit of the result. */
+#include <immintrin.h>
+#include <math.h>
+
+#include "cpu/kernels/kernels.h"
+#include "cpu/kernels/vec.h"
+#include "quant/quants.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL    _Pragma("clang loop unroll(full)")
+#define UNROLL_12 UNROLL
+#define UNROLL_16 UNROLL
+#else
+#define UNROLL    _Pragma("GCC unroll 4")
+#define UNROLL_12 _Pragma("GCC unroll 12")
+#define UNROLL_16 _Pragma("GCC unroll 16")
+#endif
+
+enum { MAX_ROWS = 4 }; /* of a tile */
+
+/* ---- small vectors ---- */
+
+INLINE float hsum8(__m256 v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+INLINE int hsum8_i32(__m256i v) {
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    s = _mm_add_epi32(s, _mm_unpackhi_epi64(s, s));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 1)));
+}
+
+INLINE float f16(uint16_t h) { return _cvtsh_ss(h); }
+
+/* How far ahead of what is read now weights are fetched, for rows of `row` bytes that are read.
+ * Rows mostly lie one after the other, and the hardware does not look across pages: without it a
+ * core read Q4_0 at 28 GB/s from memory, with 4 KiB at 31, with 8 KiB at 34, and Q8_0 at 37 and 40
+ * with 4 and 8 KiB (AMD EPYC, Zen 5, November 2026). If parts of longer rows are read, what comes
+ * next are the same parts of the next rows. */
+enum { PREFETCH_AHEAD = 8192 };
+INLINE size_t prefetch_ahead(size_t row, size_t w_stride) {
+    const size_t bytes = PREFETCH_AHEAD;
+    if (row == 0 || w_stride < 2 * row) return bytes;
+    return (bytes + row - 1) / row * w_stride;
+}
+INLINE void prefetch(const char *p, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T0);
+}
+
+INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+INLINE __m128i load128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
+
+/* The 8 scales, then the 8 mins, of Q4_K and Q5_K as bytes, of x: the first 16 bytes of a block,
+ * which are the halves d and dmin and bytes a[4], b[4], c[4]. */
+INLINE __m128i k_scale_bytes(__m128i x) {
+    /* a, c, b, c >> 4 and the top bits of a and b */
+    const __m128i low =
+        _mm_srlv_epi32(_mm_shuffle_epi32(x, _MM_SHUFFLE(3, 2, 3, 1)), _mm_setr_epi32(0, 0, 0, 4));
+    const __m128i top = _mm_srli_epi32(_mm_shuffle_epi32(x, _MM_SHUFFLE(2, 2, 1, 1)), 2);
+    const __m128i take = _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f);
+    const __m128i add = _mm_setr_epi32(0, 0x30303030, 0, 0x30303030);
+    return _mm_or_si128(_mm_and_si128(low, take), _mm_and_si128(top, add));
+}
+
+/* The first n < VW elements, zeros after them. */
+INLINE v_f v_load_n(const float *p, int64_t n) {
+    float t[VW] = {0};
+    memcpy(t, p, (size_t)n * sizeof *p);
+    return v_load(t);
+}
+INLINE void v_store_n(float *p, v_f v, int64_t n) {
+    float t[VW];
+    v_store(t, v);
+    memcpy(p, t, (size_t)n * sizeof *p);
+}
+
+INLINE v_f load_plain(enum sheaf_type type, const void *p, int64_t i) {
+    if (type == SHEAF_TYPE_F32) return v_load((const float *)p + i);
+    if (type == SHEAF_TYPE_F16) return v_load_f16((const uint16_t *)p + i);
+    return v_load_bf16((const uint16_t *)p + i);
+}
+INLINE v_f load_plain_n(enum sheaf_type type, const void *p, int64_t i, int64_t n) {
+    if (type == SHEAF_TYPE_F32) return v_load_n((const float *)p + i, n);
+    uint16_t t[VW] = {0};
+    memcpy(t, (const uint16_t *)p + i, (size_t)n * sizeof *t);
+    return load_plain(type, t, 0);
+}
+
+/* ---- tiles: R rows by C columns, both constants after inlining ---- */
+
+/* Vector number j of k goes to accumulator j mod ACCS: a row alone, which reads memory in order,
+ * would wait for one. (Four rows at a time read F16 at 25 GB/s where one reads it at 36: rows of 4
+ * KiB meet in the same sets of the cache. AMD EPYC, Zen 5, November 2026.) */
+enum { ACCS = 4 };
+
+INLINE void tile_plain(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int R,
+                       const void *const *act, int C, float *const *out, int64_t r0) {
+    const size_t step = (type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t)) * VW;
+    const size_t ahead = prefetch_ahead((size_t)k * step / VW, w_stride);
+    v_f acc[MAX_ROWS][SHEAF__TILE_COLS][ACCS], x[MAX_ROWS];
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int c = 0; c < C; c++) {
+            UNROLL for (int j = 0; j < ACCS; j++) acc[r][c][j] = v_set1(0.0f);
+        }
+    }
+    int64_t i = 0;
+    for (; i + ACCS * VW <= k; i += ACCS * VW) {
+        UNROLL for (int j = 0; j < ACCS; j++) {
+            UNROLL for (int r = 0; r < R; r++) {
+                const char *row = w + (size_t)(r0 + r) * w_stride;
+                if (C == 1 && (size_t)j * step % 64 == 0)
+                    prefetch(row + (size_t)i * step / VW + (size_t)j * step + ahead, 64);
+                x[r] = load_plain(type, row, i + j * VW);
+            }
+            UNROLL for (int c = 0; c < C; c++) {
+                v_f y = v_load((const float *)act[c] + i + j * VW);
+                UNROLL for (int r = 0; r < R; r++) acc[r][c][j] = v_fma(x[r], y, acc[r][c][j]);
+            }
+        }
+    }
+    UNROLL for (int j = 0; j < ACCS; j++) {
+        const int64_t at = i + j * VW, n = k - at;
+        if (n <= 0) break;
+        UNROLL for (int r = 0; r < R; r++) {
+            const char *row = w + (size_t)(r0 + r) * w_stride;
+            x[r] = n >= VW ? load_plain(type, row, at) : load_plain_n(type, row, at, n);
+        }
+        UNROLL for (int c = 0; c < C; c++) {
+            const float *p = (const float *)act[c] + at;
+            v_f y = n >= VW ? v_load(p) : v_load_n(p, n);
+            UNROLL for (int r = 0; r < R; r++) acc[r][c][j] = v_fma(x[r], y, acc[r][c][j]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int c = 0; c < C; c++) {
+            v_f sum = v_add(acc[r][c][0], acc[r][c][1]);
+            UNROLL for (int j = 2; j < ACCS; j += 2) sum =
+                v_add(sum, v_add(acc[r][c][j], acc[r][c][(j + 1) % ACCS]));
+            out[c][r0 + r] = v_sum(sum);
+        }
+    }
+}
+
+/* 16 bytes to 32 nibbles: the low ones first. */
+INLINE __m256i nibbles(const uint8_t *p) {
+    __m128i b = load128(p);
+    __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(b), _mm_srli_epi16(b, 4), 1);
+    return _mm256_and_si256(both, _mm256_set1_epi8(15));
+}
+
+/* 32 bits to 32 bytes: `set` where the bit is set, else `clear`. */
+INLINE __m256i spread_bits(const uint8_t *p, int8_t set, int8_t clear) {
+    int32_t bits;
+    memcpy(&bits, p, sizeof bits);
+    const __m256i byte_of =
+        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bit_of = _mm256_set1_epi64x((int64_t)0x8040201008040201u);
+    __m256i b = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(bits), byte_of), bit_of);
+    return _mm256_blendv_epi8(_mm256_set1_epi8(clear), _mm256_set1_epi8(set),
+                              _mm256_cmpeq_epi8(b, bit_of));
+}
+
+/* Bytes of a block of a type of 32. */
+INLINE size_t block_size_32(enum sheaf_type type) {
+    return type == SHEAF_TYPE_Q8_0   ? sizeof(struct sheaf__block_q8_0)
+           : type == SHEAF_TYPE_Q4_0 ? sizeof(struct sheaf__block_q4_0)
+           : type == SHEAF_TYPE_Q4_1 ? sizeof(struct sheaf__block_q4_1)
+           : type == SHEAF_TYPE_Q5_0 ? sizeof(struct sheaf__block_q5_0)
+                                     : sizeof(struct sheaf__block_q5_1);
+}
+
+INLINE bool has_min(enum sheaf_type t) { return t == SHEAF_TYPE_Q4_1 || t == SHEAF_TYPE_Q5_1; }
+
+/* The 8 scales (low half) and the 8 mins (high half) of Q4_K and Q5_K as i16; see
+ * sheaf__k_scale_min for the packing. */
+INLINE __m256i k_scales_mins(const uint8_t *packed) {
+    uint32_t a, b, c;
+    memcpy(&a, packed, 4);
+    memcpy(&b, packed + 4, 4);
+    memcpy(&c, packed + 8, 4);
+    uint32_t scale_hi = (c & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u);
+    uint32_t min_hi = (c >> 4 & 0x0f0f0f0fu) | (b >> 2 & 0x30303030u);
+    return _mm256_cvtepu8_epi16(
+        _mm_set_epi32((int)min_hi, (int)(b & 0x3f3f3f3fu), (int)scale_hi, (int)(a & 0x3f3f3f3fu)));
+}
+
+/* All rows by tiles of R rows, R depending on the number of columns so that the accumulators stay
+ * in registers. One column of blocks is bound by memory or by unpacking: one row at a time reads
+ * memory in order (15 GB/s of Q4_K; two rows at a time 13). */
+#define TILES(TILE, TYPE, R, C)                                                                    \
+    for (; r + R <= nr; r += R) TILE(TYPE, k, w, w_stride, R, act, C, out, r);                     \
+    for (; r < nr; r++) TILE(TYPE, k, w, w_stride, 1, act, C, out, r)
+#define ROWS_DOT(NAME, TILE, TYPE, R1, R2, R4)                                                     \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        int64_t r = 0;                                                                             \
+        if (nc == 1) {                                                                             \
+            TILES(TILE, TYPE, R1, 1);                                                              \
+        } else if (nc == 2) {                                                                      \
+            TILES(TILE, TYPE, R2, 2);                                                              \
+        } else if (nc == 3) {                                                                      \
+            TILES(TILE, TYPE, R4, 3);                                                              \
+        } else {                                                                                   \
+            TILES(TILE, TYPE, R4, 4);                                                              \
+        }                                                                                          \
+    }
+ROWS_DOT(rows_dot_f32, tile_plain, SHEAF_TYPE_F32, 1, 1, 1)
+ROWS_DOT(rows_dot_f16, tile_plain, SHEAF_TYPE_F16, 1, 1, 1)
+ROWS_DOT(rows_dot_bf16, tile_plain, SHEAF_TYPE_BF16, 1, 1, 1)
+
+#include "cpu/kernels/x86/f32.h"
+#include "cpu/kernels/x86/rows.h"
+
+#include "cpu/kernels/x86/panels.h"
+#include "cpu/kernels/x86/q8.h"
+#if defined(KERNELS_VNNI_512)
+#include "cpu/kernels/x86/int24.h"
+#include "cpu/kernels/x86/panels16.h"
+#else
+#include "cpu/kernels/x86/int24_avx2.h"
+#endif
+#if defined(KERNELS_BF16)
+#include "cpu/kernels/x86/bf16.h"
+#endif
+#if defined(KERNELS_AMX)
+#include "cpu/kernels/x86/amx.h"
+#endif
+
+#define DIGITS_TILE(ROW_FN, TYPE, C)                                                               \
+    for (int64_t r = 0; r < nr; r++) {                                                             \
+        float sum[C];                                                                              \
+        ROW_FN(TYPE, k, (const char *)w + (size_t)r * w_stride, ahead, col, C, sum);               \
+        UNROLL for (int c = 0; c < C; c++) out[c][r] = sum[c];                                     \
+    }
+#define ROWS_DIGITS(NAME, ROW_FN, TYPE, ROW)                                                       \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        const size_t ahead = prefetch_ahead((size_t)(ROW), w_stride);                              \
+        const struct sheaf__act_digits *col[SHEAF__TILE_COLS];                                     \
+        for (int c = 0; c < nc; c++) col[c] = act[c];                                              \
+        if (nc == 1) {                                                                             \
+            DIGITS_TILE(ROW_FN, TYPE, 1)                                                           \
+        } else if (nc == 2) {                                                                      \
+            DIGITS_TILE(ROW_FN, TYPE, 2)                                                           \
+        } else if (nc == 3) {                                                                      \
+            DIGITS_TILE(ROW_FN, TYPE, 3)                                                           \
+        } else {                                                                                   \
+            DIGITS_TILE(ROW_FN, TYPE, 4)                                                           \
+        }                                                                                          \
+    }
+ROWS_DIGITS(rows_digits_q8_0, digits_8, SHEAF_TYPE_Q8_0,
+            k / 32 * (int64_t)sizeof(struct sheaf__block_q8_0))
+ROWS_DIGITS(rows_digits_q4_0, digits_32, SHEAF_TYPE_Q4_0,
+            k / 32 * (int64_t)sizeof(struct sheaf__block_q4_0))
+ROWS_DIGITS(rows_digits_q4_1, digits_32, SHEAF_TYPE_Q4_1,
+            k / 32 * (int64_t)sizeof(struct sheaf__block_q4_1))
+ROWS_DIGITS(rows_digits_q5_0, digits_32, SHEAF_TYPE_Q5_0,
+            k / 32 * (int64_t)sizeof(struct sheaf__block_q5_0))
+ROWS_DIGITS(rows_digits_q5_1, digits_32, SHEAF_TYPE_Q5_1,
+            k / 32 * (int64_t)sizeof(struct sheaf__block_q5_1))
+ROWS_DIGITS(rows_digits_q4_k, digits_k, SHEAF_TYPE_Q4_K,
+            k / 256 * (int64_t)sizeof(struct sheaf__block_q4_k))
+ROWS_DIGITS(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K,
+            k / 256 * (int64_t)sizeof(struct sheaf__block_q5_k))
+ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K,
+            k / 256 * (int64_t)sizeof(struct sheaf__block_q6_k))
+
+#include "cpu/kernels/x86/attention.h"
+
+const struct sheaf__cpu_kernels KERNELS_TABLE = {
+    .name = KERNELS_NAME,
+    .panels =
+        {
+            [SHEAF__PANELS_FLOATS] =
+                {
+                    .rows = PANEL_ROWS,
+                    .cols = PANEL_COLS,
+                    .unit = 1,
+                    .panel_bytes = PANEL_COLS * sizeof(float),
+                    .row_bytes = sizeof(float),
+                    .pack = pack_f32,
+                    .tile = panel_f32,
+                    .unpack =
+                        {
+                            [SHEAF_TYPE_F32] = floats_f32,
+                            [SHEAF_TYPE_F16] = floats_f16,
+                            [SHEAF_TYPE_BF16] = floats_bf16,
+                            [SHEAF_TYPE_Q8_0] = floats_q8_0,
+                            [SHEAF_TYPE_Q4_0] = floats_q4_0,
+                            [SHEAF_TYPE_Q4_1] = floats_q4_1,
+                            [SHEAF_TYPE_Q5_0] = floats_q5_0,
+                            [SHEAF_TYPE_Q5_1] = floats_q5_1,
+                            [SHEAF_TYPE_Q4_K] = floats_q4_k,
+                            [SHEAF_TYPE_Q5_K] = floats_q5_k,
+                            [SHEAF_TYPE_Q6_K] = floats_q6_k,
+                        },
+                },
+#if defined(KERNELS_VNNI_512)
+            [SHEAF__PANELS_16] =
+                {
+#if defined(KERNELS_AMX)
+                    .rows = AMX_ROWS,
+                    .tile = tile_16_amx,
+                    .begin = begin_16,
+                    .end = end_tiles,
+#else
+                    .rows = PANEL16_ROWS,
+                    .tile = tile_16,
+#endif
+                    .cols = PANEL16_COLS,
+                    .unit = PANEL16_UNIT,
+                    .panel_bytes = sizeof(struct panel16),
+                    .row_bytes = sizeof(struct panel_block),
+                    .pack = pack_16,
+                    .unpack =
+                        {
+                            [SHEAF_TYPE_Q4_0] = blocks_q4_0,
+                            [SHEAF_TYPE_Q4_1] = blocks_q4_1,
+                            [SHEAF_TYPE_Q5_0] = blocks_q5_0,
+                            [SHEAF_TYPE_Q5_1] = blocks_q5_1,
+                            [SHEAF_TYPE_Q4_K] = blocks_q4_k,
+                            [SHEAF_TYPE_Q5_K] = blocks_q5_k,
+                        },
+                },
+#endif
+#if defined(KERNELS_BF16)
+            [SHEAF__PANELS_BF16_TWICE] =
+                {
+                    .rows = BF16_ROWS,
+                    .cols = BF16_COLS,
+                    .unit = BF16_UNIT,
+                    .panel_bytes = 2 * sizeof(struct panel_bf16),
+                    .row_bytes = BF16_UNIT * sizeof(uint16_t),
+                    .pack = pack_bf16_twice,
+                    .tile = tile_bf16_twice,
+                    BEGIN_BF16,
+                    .unpack = {[SHEAF_TYPE_BF16] = unpack_bf16},
+                },
+            [SHEAF__PANELS_BF16] =
+                {
+                    .rows = BF16_ROWS,
+                    .cols = BF16_COLS,
+                    .unit = BF16_UNIT,
+                    .panel_bytes = sizeof(struct panel_bf16),
+                    .row_bytes = BF16_UNIT * sizeof(uint16_t),
+                    .pack = pack_bf16,
+                    .tile = tile_bf16,
+                    BEGIN_BF16,
+                    .unpack = {[SHEAF_TYPE_BF16] = unpack_bf16},
+                },
+#endif
+        },
+    .rows_dot =
+        {
+            [SHEAF_TYPE_F32] = rows_dot_f32,
+            [SHEAF_TYPE_F16] = rows_dot_f16,
+            [SHEAF_TYPE_BF16] = rows_dot_bf16,
+            [SHEAF_TYPE_Q8_0] = rows_dot_q8_0,
+            [SHEAF_TYPE_Q4_0] = rows_dot_q4_0,
+            [SHEAF_TYPE_Q4_1] = rows_dot_q4_1,
+            [SHEAF_TYPE_Q5_0] = rows_dot_q5_0,
+            [SHEAF_TYPE_Q5_1] = rows_dot_q5_1,
+            [SHEAF_TYPE_Q4_K] = rows_dot_q4_k,
+            [SHEAF_TYPE_Q5_K] = rows_dot_q5_k,
+            [SHEAF_TYPE_Q6_K] = rows_dot_q6_k,
+        },
+    .rows_dot_q8 =
+        {
+            [SHEAF_TYPE_Q8_0] = rows_q8_q8_0,
+            [SHEAF_TYPE_Q4_0] = rows_q8_q4_0,
+            [SHEAF_TYPE_Q4_1] = rows_q8_q4_1,
+            [SHEAF_TYPE_Q5_0] = rows_q8_q5_0,
+            [SHEAF_TYPE_Q5_1] = rows_q8_q5_1,
+            [SHEAF_TYPE_Q4_K] = rows_q8_q4_k,
+            [SHEAF_TYPE_Q5_K] = rows_q8_q5_k,
+            [SHEAF_TYPE_Q6_K] = rows_q8_q6_k,
+        },
+    .rows_dot_digits =
+        {
+            [SHEAF_TYPE_Q8_0] = rows_digits_q8_0,
+            [SHEAF_TYPE_Q4_0] = rows_digits_q4_0,
+            [SHEAF_TYPE_Q4_1] = rows_digits_q4_1,
+            [SHEAF_TYPE_Q5_0] = rows_digits_q5_0,
+            [SHEAF_TYPE_Q5_1] = rows_digits_q5_1,
+            [SHEAF_TYPE_Q4_K] = rows_digits_q4_k,
+            [SHEAF_TYPE_Q5_K] = rows_digits_q5_k,
+            [SHEAF_TYPE_Q6_K] = rows_digits_q6_k,
+        },
+    .digits_order = DIGITS_ORDER,
+    .to_digits = to_digits,
+    .quantize_q8 = quantize_q8,
+    .quantize_q8k = quantize_q8k,
+    .attention =
+        {
+            .lanes = LANES,
+            .rows = LANE_ROWS,
+            .pack = pack_lanes,
+            .unpack = unpack_lanes,
+            .scores = lanes_scores,
+            .values = lanes_values,
+            .soften = lanes_soften,
+            .scale = lanes_scale,
+        },
+    .load_rows =
+        {
+            [SHEAF_TYPE_F32] = load_rows_f32,
+            [SHEAF_TYPE_F16] = load_rows_f16,
+            [SHEAF_TYPE_BF16] = load_rows_bf16,
+            [SHEAF_TYPE_Q8_0] = load_rows_q8_0,
+        },
+    .dots = dots,
+    .mix = mix,
+    .to_float =
+        {
+            [SHEAF_TYPE_F16] = f16_to_f32,
+            [SHEAF_TYPE_BF16] = bf16_to_f32,
+            [SHEAF_TYPE_Q8_0] = q8_0_to_f32,
+        },
+    .from_float =
+        {
+            [SHEAF_TYPE_F16] = f32_to_f16,
+            [SHEAF_TYPE_BF16] = f32_to_bf16,
+            [SHEAF_TYPE_Q8_0] = f32_to_q8_0,
+        },
+    .sum = sum,
+    .sum_sq = sum_sq,
+    .rotate = rotate,
+    .max_f32 = max_f32,
+    .scale_f32 = scale_f32,
+    .exp_f32 = exp_f32,
+    .silu_f32 = silu_f32,
+    .gelu_f32 = gelu_f32,
+};

@@ -1,0 +1,238 @@
+/* The second half of kernels.h, in the same terms: activations, conversions, and the row
+ * helpers of attention, norms and activation functions. */
+
+/* ---- activations ---- */
+
+/* Largest magnitude by comparing bits, which puts NaN above infinity. */
+INLINE __m256i max_abs_bits(__m256i max, __m256 x) {
+    return _mm256_max_epi32(
+        max, _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)));
+}
+INLINE float hmax_bits(__m256i v) {
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    m = _mm_max_epi32(m, _mm_unpackhi_epi64(m, m));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(m));
+}
+
+/* 32 floats times id, to nearest even, as bytes. */
+INLINE __m256i round_32(const float *x, float id) {
+    __m256 f = _mm256_set1_ps(id);
+    __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), f));
+    __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), f));
+    __m256i c = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16), f));
+    __m256i d = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 24), f));
+    __m256i q = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    /* packing works in halves of 128 bits: the order is a0 b0 c0 d0 a1 b1 c1 d1 */
+    return _mm256_permutevar8x32_epi32(q, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+/* 8 i32, each the sum of 4 bytes. */
+INLINE __m256i sum_4(__m256i q) {
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), q), _mm256_set1_epi16(1));
+}
+
+/* Blocks whose largest magnitude is below this are zero: 127 / max would overflow. */
+static const float tiny = 0x1p-116f;
+
+static void quantize_q8(const float *x, struct sheaf__act_q8 *y, int64_t n) {
+    for (int64_t b = 0; b < n / 32; b++, x += 32, y++) {
+        __m256i bits = _mm256_setzero_si256();
+        for (int j = 0; j < 32; j += 8) bits = max_abs_bits(bits, _mm256_loadu_ps(x + j));
+        float max = hmax_bits(bits);
+        __m256i q = round_32(x, max < tiny ? 0.0f : 127.0f / max);
+        y->d = max < tiny ? 0.0f : max / 127.0f;
+        y->s = y->d * (float)hsum8_i32(sum_4(q));
+        _mm256_storeu_si256((__m256i *)y->qs, q);
+    }
+}
+
+static void quantize_q8k(const float *x, struct sheaf__act_q8k *y, int64_t n) {
+    for (int64_t b = 0; b < n / 256; b++, x += 256, y++) {
+        __m256i bits = _mm256_setzero_si256();
+        for (int j = 0; j < 256; j += 8) bits = max_abs_bits(bits, _mm256_loadu_ps(x + j));
+        float max = hmax_bits(bits);
+        float id = max < tiny ? 0.0f : 127.0f / max;
+        y->d = max < tiny ? 0.0f : max / 127.0f;
+        for (int j = 0; j < 8; j++) {
+            __m256i q = round_32(x + 32 * j, id);
+            _mm256_storeu_si256((__m256i *)(y->qs + 32 * j), q);
+            __m256i s = _mm256_hadd_epi32(sum_4(q), _mm256_setzero_si256());
+            s = _mm256_hadd_epi32(s, s);
+            y->sums[2 * j] = (int16_t)_mm256_extract_epi32(s, 0);
+            y->sums[2 * j + 1] = (int16_t)_mm256_extract_epi32(s, 4);
+        }
+    }
+}
+
+/* ---- conversions: the bits of quant/quants.c ---- */
+
+static void f16_to_f32(const void *px, float *y, int64_t n) {
+    const uint16_t *x = px;
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) v_store(y + i, v_load_f16(x + i));
+    for (; i < n; i++) y[i] = f16(x[i]);
+}
+
+static void f32_to_f16(const float *x, void *py, int64_t n) {
+    uint16_t *y = py;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0));
+    for (; i < n; i++) y[i] = sheaf__f32_to_f16(x[i]);
+}
+
+static void bf16_to_f32(const void *px, float *y, int64_t n) {
+    const uint16_t *x = px;
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) v_store(y + i, v_load_bf16(x + i));
+    for (; i < n; i++) y[i] = sheaf__bf16_to_f32(x[i]);
+}
+
+static void f32_to_bf16(const float *x, void *py, int64_t n) {
+    uint16_t *y = py;
+    for (int64_t i = 0; i < n; i++) y[i] = sheaf__f32_to_bf16(x[i]); /* compilers vectorise it */
+}
+
+static void q8_0_to_f32(const void *px, float *y, int64_t n) {
+    const struct sheaf__block_q8_0 *x = px;
+    for (int64_t b = 0; b < n / 32; b++, y += 32) {
+        v_f d = v_set1(f16(x[b].d));
+        for (int j = 0; j < 32; j += VW) v_store(y + j, v_mul(d, v_load_i8(x[b].qs + j)));
+    }
+}
+
+static void f32_to_q8_0(const float *x, void *py, int64_t n) {
+    struct sheaf__block_q8_0 *y = py;
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    for (int64_t b = 0; b < n / 32; b++, x += 32, y++) {
+        __m256 max = _mm256_setzero_ps();
+        for (int j = 0; j < 32; j += 8) /* the second operand if the first is NaN */
+            max = _mm256_max_ps(_mm256_andnot_ps(sign, _mm256_loadu_ps(x + j)), max);
+        float lane[8], m = 0;
+        _mm256_storeu_ps(lane, max);
+        for (int j = 0; j < 8; j++) m = lane[j] > m ? lane[j] : m;
+        y->d = sheaf__f32_to_f16(m / 127);
+        float d = f16(y->d);
+        __m256i q = round_32(x, d != 0 ? 1.0f / d : 0.0f);
+        _mm256_storeu_si256((__m256i *)y->qs, _mm256_max_epi8(q, _mm256_set1_epi8(-127)));
+    }
+}
+
+/* ---- rows ---- */
+
+static double sum(int64_t n, const float *x) {
+    double lanes[SHEAF__LANES];
+    v_d acc = v_zeros();
+    int64_t i = 0;
+    for (; i + SHEAF__LANES <= n; i += SHEAF__LANES) acc = v_add_8(acc, x + i);
+    v_lanes(lanes, acc);
+    for (int j = 0; i < n; i++, j++) lanes[j] += (double)x[i];
+    return sheaf__lanes_sum(lanes);
+}
+
+static double sum_sq(int64_t n, const float *x) {
+    double lanes[SHEAF__LANES];
+    v_d acc = v_zeros();
+    int64_t i = 0;
+    for (; i + SHEAF__LANES <= n; i += SHEAF__LANES) acc = v_add_sq_8(acc, x + i);
+    v_lanes(lanes, acc);
+    for (int j = 0; i < n; i++, j++) lanes[j] += (double)x[i] * (double)x[i];
+    return sheaf__lanes_sum(lanes);
+}
+
+static void rotate(int64_t n, bool side_by_side, const float *x, const float *cos, const float *sin,
+                   float *y) {
+    int64_t i = 0;
+    if (side_by_side) {
+        for (; i + VW / 2 <= n; i += VW / 2) {
+            v_f v = v_load(x + 2 * i), c = v_twice(cos + i), s = v_twice(sin + i);
+            v_store(y + 2 * i, v_add(v_mul(v, c), v_turn(v_mul(v_swap(v), s))));
+        }
+    } else {
+        for (; i + VW <= n; i += VW) {
+            v_f x0 = v_load(x + i), x1 = v_load(x + n + i), c = v_load(cos + i);
+            v_f s = v_load(sin + i);
+            v_store(y + i, v_sub(v_mul(x0, c), v_mul(x1, s)));
+            v_store(y + n + i, v_add(v_mul(x0, s), v_mul(x1, c)));
+        }
+    }
+    sheaf__rotate(i, n, side_by_side, x, cos, sin, y);
+}
+
+static float max_f32(int64_t n, const float *x) {
+    v_f max = v_set1(-INFINITY);
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) max = v_max(v_load(x + i), max);
+    float lane[VW], m = -INFINITY;
+    v_store(lane, max);
+    for (int l = 0; l < VW; l++) m = lane[l] > m ? lane[l] : m;
+    for (; i < n; i++) m = x[i] > m ? x[i] : m;
+    return m;
+}
+
+static void scale_f32(int64_t n, float a, const float *x, float *y) {
+    v_f va = v_set1(a);
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) v_store(y + i, v_mul(va, v_load(x + i)));
+    for (; i < n; i++) y[i] = a * x[i];
+}
+
+/* exp(x) = 2^n exp(r), |r| <= ln(2) / 2; exp(r) by its Taylor series up to r^7 / 7!, whose
+ * remainder is 5e-9. ln(2) is split so that n times the first part is exact in the fma. NaN passes:
+ * v_min and v_max return their second operand then. */
+INLINE v_f v_exp(v_f x) {
+    x = v_max(v_set1(-104.5f), v_min(v_set1(89.0f), x));
+    v_f n = v_round(v_mul(x, v_set1(1.44269504f)));
+    v_f r = v_fnma(n, v_set1(0x1.62e4p-1f), x);
+    r = v_fnma(n, v_set1(0x1.7f7d1cp-20f), r);
+    v_f p = v_set1(1.0f / 5040);
+    p = v_fma(p, r, v_set1(1.0f / 720));
+    p = v_fma(p, r, v_set1(1.0f / 120));
+    p = v_fma(p, r, v_set1(1.0f / 24));
+    p = v_fma(p, r, v_set1(1.0f / 6));
+    p = v_fma(p, r, v_set1(0.5f));
+    p = v_fma(p, r, v_set1(1.0f));
+    p = v_fma(p, r, v_set1(1.0f));
+    return v_ldexp(p, n);
+}
+
+static float exp_f32(int64_t n, const float *x, float max, float *y) {
+    v_f acc = v_set1(0.0f), vm = v_set1(max);
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) {
+        v_f e = v_exp(v_sub(v_load(x + i), vm));
+        v_store(y + i, e);
+        acc = v_add(acc, e);
+    }
+    if (i < n) {
+        v_store_n(y + i, v_exp(v_sub(v_load_n(x + i, n - i), vm)), n - i);
+        acc = v_add(acc, v_load_n(y + i, n - i));
+    }
+    return v_sum(acc);
+}
+
+INLINE v_f v_silu(v_f x) {
+    v_f one = v_set1(1.0f);
+    return v_div(x, v_add(one, v_exp(v_sub(v_set1(0.0f), x))));
+}
+
+/* 0.5 x (1 + tanh u) = x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
+INLINE v_f v_gelu(v_f x) {
+    v_f one = v_set1(1.0f);
+    v_f t = v_fma(v_mul(x, x), v_set1(0.044715f), one);
+    v_f u = v_mul(v_mul(x, v_set1(-2.0f * 0.7978845608f)), t);
+    return v_div(x, v_add(one, v_exp(u)));
+}
+
+static void silu_f32(int64_t n, const float *x, float *y) {
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) v_store(y + i, v_silu(v_load(x + i)));
+    if (i < n) v_store_n(y + i, v_silu(v_load_n(x + i, n - i)), n - i);
+}
+
+static void gelu_f32(int64_t n, const float *x, float *y) {
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) v_store(y + i, v_gelu(v_load(x + i)));
+    if (i < n) v_store_n(y + i, v_gelu(v_load_n(x + i, n - i)), n - i);
+}

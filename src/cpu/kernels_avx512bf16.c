@@ -1,3 +1,0 @@
-/* The AVX-512 table with products of BF16 (VDPBF16PS): otherwise that of kernels_avx512.c. */
-#define KERNELS_BF16
-#include "cpu/kernels_avx512.c"

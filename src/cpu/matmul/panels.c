@@ -1,0 +1,307 @@
+/* MUL_MAT with many columns: blocked for the caches as BLIS does it.
+ *
+ * First the threads pack the columns of src1 in panels, once, in the work buffer. Then they take
+ * chunks of weight rows. A chunk is unpacked, to floats or to integers, PASS elements of k at a
+ * time; those, and the sums of the chunk, stay in the second cache, while the piece of one panel
+ * that they meet stays in the first. Sums are kept as the tiles leave them and written to dst at
+ * the end.
+ *
+ * Invariant: a sum runs over k in order (see the tiles), so threads, chunks and blocks of columns
+ * do not show in its bits. */
+#include "cpu/matmul/mul_mat_impl.h"
+#include "tensor/internal.h"
+
+enum {
+    /* Below it unpacking weights costs more than rows_dot loses by going over them again. */
+    MIN_COLUMNS = 8,
+    PASS = SHEAF__SEGMENT, /* elements of k; 32 columns of them are 32 KiB */
+    CHUNK = 48,  /* rows at most, whole tiles of every table: 48 KiB as floats of a pass */
+    BLOCK = 512, /* columns: sums of a chunk are 96 KiB */
+    CHUNKS_PER_THREAD = 4, /* at least, where there are as many tiles */
+    MAX_PANEL_COLS = 32,
+};
+
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
+                              int64_t columns) {
+    const struct sheaf_tensor *a = dst->src[0];
+    const enum sheaf__act act = sheaf__act_of(a->type);
+    return kern->panels[SHEAF__PANELS_FLOATS].rows > 0 && act != SHEAF__ACT_Q8 &&
+           act != SHEAF__ACT_Q8K && a->ne[0] > 0 && columns >= MIN_COLUMNS;
+}
+
+struct product {
+    const struct sheaf__cpu_kernels *kern;
+    const struct sheaf_tensor *a, *b, *dst;
+    int64_t k, m, batches;
+    const struct sheaf__cpu_panels *kind;
+    int64_t rows;      /* of a tile */
+    int64_t cols;      /* of a panel */
+    int64_t chunk;     /* rows */
+    size_t stride;     /* bytes from one row of a pass to the next */
+    size_t panel_size; /* bytes */
+};
+
+/* A matrix of a and the columns that meet it. */
+struct matrix {
+    const char *w;
+    int64_t a2, a3;
+    const int64_t *pairs; /* MUL_MAT_ID: the columns' pairs; else NULL */
+    int64_t n, panels;    /* columns; panels of them */
+    char *packed;
+};
+
+/* Bytes of k elements of a panel, and of an unpacked row. */
+static size_t panel_bytes(const struct sheaf__cpu_panels *kind, int64_t k) {
+    return (size_t)(round_up(k, kind->unit) / kind->unit) * kind->panel_bytes;
+}
+static size_t row_bytes(const struct sheaf__cpu_panels *kind, int64_t k) {
+    return (size_t)(round_up(k, kind->unit) / kind->unit) * kind->row_bytes;
+}
+
+/* Floats are for all types that have nothing better. */
+static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *kern,
+                                               enum sheaf_type type) {
+    int kind = sheaf__act_bf16() ? SHEAF__PANELS_BF16 : SHEAF__PANELS_BF16_TWICE;
+    while (kind > SHEAF__PANELS_FLOATS && !kern->panels[kind].unpack[type]) kind--;
+    return &kern->panels[kind];
+}
+
+static struct product product_of(const struct sheaf__cpu_kernels *kern,
+                                 const struct sheaf_tensor *dst, int nth) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    struct product p = {.kern = kern, .a = a, .b = b, .dst = dst};
+    p.k = a->ne[0];
+    p.m = a->ne[1];
+    p.batches = a->ne[2] * a->ne[3];
+    p.kind = kind_of(kern, a->type);
+    p.rows = p.kind->rows;
+    p.cols = p.kind->cols;
+    p.stride = row_bytes(p.kind, PASS);
+    p.panel_size = panel_bytes(p.kind, p.k);
+    const int64_t share = p.m * p.batches / ((int64_t)nth * CHUNKS_PER_THREAD);
+    p.chunk = min_i64(round_up(share > 0 ? share : 1, p.rows), CHUNK);
+    return p;
+}
+
+static int64_t panels_of(const struct product *p, int64_t columns) {
+    return (columns + p->cols - 1) / p->cols;
+}
+
+static struct matrix matrix_of(const struct product *p, int64_t batch, char *packed) {
+    struct matrix m = {.a2 = batch % p->a->ne[2], .a3 = batch / p->a->ne[2]};
+    m.w = (const char *)p->a->data + (size_t)m.a2 * p->a->nb[2] + (size_t)m.a3 * p->a->nb[3];
+    m.n = sheaf__mul_mat_columns(p->a, p->b);
+    m.panels = panels_of(p, m.n);
+    m.packed = packed + (size_t)(batch * m.panels) * p->panel_size;
+    return m;
+}
+
+/* Where column j of a matrix lies in src1, and where its results go. */
+static const char *source(const struct product *p, const struct matrix *m, int64_t j) {
+    if (!m->pairs) return sheaf__mul_mat_ptr(p->b, sheaf__mul_mat_at(p->a, p->b, m->a2, m->a3, j));
+    const int64_t u = m->pairs[j] % p->dst->ne[1], n = m->pairs[j] / p->dst->ne[1];
+    return sheaf__mul_mat_ptr(p->b, (struct sheaf__mul_mat_at){u % p->b->ne[1], n, 0});
+}
+static char *result(const struct product *p, const struct matrix *m, int64_t j) {
+    if (!m->pairs)
+        return sheaf__mul_mat_ptr(p->dst, sheaf__mul_mat_at(p->a, p->b, m->a2, m->a3, j));
+    const int64_t u = m->pairs[j] % p->dst->ne[1], n = m->pairs[j] / p->dst->ne[1];
+    return sheaf__mul_mat_ptr(p->dst, (struct sheaf__mul_mat_at){u, n, 0});
+}
+
+/* Panel q of a matrix, from element i on. */
+static char *panel(const struct product *p, const struct matrix *m, int64_t q, int64_t i) {
+    return m->packed + (size_t)q * p->panel_size + panel_bytes(p->kind, i);
+}
+
+/* What a thread has of its own: a pass of a chunk, and the sums of a chunk for a block of columns
+ * as [panels of the block][chunk][cols]. */
+static size_t pass_size(const struct product *p) { return sheaf__align_up(CHUNK * p->stride, 64); }
+static size_t scratch_size(const struct product *p, int64_t columns) {
+    const int64_t block = min_i64(panels_of(p, columns) * p->cols, BLOCK);
+    return pass_size(p) + sheaf__align_up((size_t)(CHUNK * block) * sizeof(float), 64);
+}
+
+static size_t packed_size(const struct product *p, int64_t panels) {
+    return sheaf__align_up((size_t)panels * p->panel_size, 64);
+}
+
+size_t sheaf__mul_mat_panels_size(const struct sheaf__cpu_kernels *kern,
+                                  const struct sheaf_tensor *dst, int nth) {
+    const struct product p = product_of(kern, dst, nth);
+    const int64_t n = sheaf__mul_mat_columns(p.a, p.b);
+    return packed_size(&p, p.batches * panels_of(&p, n)) + (size_t)nth * scratch_size(&p, n);
+}
+
+/* Segment s of k of panel q. */
+static void pack(const struct product *p, const struct matrix *m, int64_t q, int64_t s) {
+    float tmp[MAX_PANEL_COLS][SHEAF__SEGMENT];
+    const float *x[MAX_PANEL_COLS];
+    const int64_t i = s * SHEAF__SEGMENT, n = min_i64(SHEAF__SEGMENT, p->k - i);
+    for (int64_t c = 0; c < p->cols; c++) {
+        const int64_t j = q * p->cols + c;
+        if (j < m->n) {
+            x[c] = sheaf__mul_mat_gather(p->kern, p->b, source(p, m, j), i, n, tmp[c]);
+        } else {
+            memset(tmp[c], 0, (size_t)n * sizeof **tmp);
+            x[c] = tmp[c];
+        }
+    }
+    p->kind->pack(x, n, panel(p, m, q, i));
+}
+
+/* n weights of `rows` rows at w, unpacked; zeros up to whole tiles. The `next` bytes that follow
+ * them in each row are fetched for the next pass: rows lie too far apart for the hardware to see
+ * it. */
+static void unpack(const struct product *p, const char *w, int64_t rows, int64_t n, size_t next,
+                   char *pass) {
+    const enum sheaf_type type = p->a->type;
+    const size_t bytes = sheaf_row_size(type, n);
+    for (int64_t r = 0; r < rows; r++, w += p->a->nb[1], pass += p->stride) {
+        for (size_t i = 0; i < next; i += 64) __builtin_prefetch(w + bytes + i);
+        if (p->kind->unpack[type]) {
+            p->kind->unpack[type](w, pass, n);
+        } else {
+            sheaf_to_float(type, w, (float *)(void *)pass, n);
+        }
+    }
+    for (int64_t r = rows; r < round_up(rows, p->rows); r++, pass += p->stride)
+        memset(pass, 0, row_bytes(p->kind, n));
+}
+
+/* Sums [panels][chunk][cols] of columns j0.. to rows first.. of dst: rows and columns trade places,
+ * which is what packing does. */
+static void store(const struct product *p, const struct matrix *m, const float *sums, int64_t first,
+                  int64_t rows, int64_t j0, int64_t n) {
+    const struct sheaf__cpu_panels *floats = &p->kern->panels[SHEAF__PANELS_FLOATS];
+    const int64_t wide = floats->cols;
+    float turned[MAX_PANEL_COLS * MAX_PANEL_COLS]; /* [cols][wide] */
+    for (int64_t j = 0; j < n; j += p->cols, sums += p->chunk * p->cols) {
+        for (int64_t r = 0; r < rows; r += wide) {
+            const int64_t len = min_i64(wide, rows - r);
+            const float *x[MAX_PANEL_COLS];
+            for (int64_t i = 0; i < wide; i++) x[i] = sums + (r + min_i64(i, len - 1)) * p->cols;
+            floats->pack(x, p->cols, turned);
+            for (int64_t c = 0; c < p->cols && j + c < n; c++) {
+                memcpy(result(p, m, j0 + j + c) + (size_t)(first + r) * sizeof *sums,
+                       turned + c * wide, (size_t)len * sizeof *sums);
+            }
+        }
+    }
+}
+
+static void multiply(const struct product *p, const struct matrix *m, int64_t first, char *pass) {
+    float *sums = (float *)(void *)(pass + pass_size(p));
+    const int64_t rows = min_i64(p->chunk, p->m - first), per_block = BLOCK / p->cols;
+    const size_t size = sheaf_type_size(p->a->type), blck = (size_t)sheaf_blck_size(p->a->type);
+    const char *w = m->w + (size_t)first * p->a->nb[1];
+    if (p->kind->begin) p->kind->begin();
+    for (int64_t q0 = 0; q0 < m->panels; q0 += per_block) {
+        const int64_t nq = min_i64(per_block, m->panels - q0);
+        for (int64_t i = 0; i < p->k; i += PASS) {
+            const int64_t n = min_i64(PASS, p->k - i);
+            const size_t next = (size_t)min_i64(PASS, p->k - i - n) / blck * size;
+            unpack(p, w + (size_t)i / blck * size, rows, n, next, pass);
+            for (int64_t q = 0; q < nq; q++) {
+                const char *columns = panel(p, m, q0 + q, i);
+                const int used = (int)min_i64(p->cols, m->n - (q0 + q) * p->cols);
+                for (int64_t r = 0; r < rows; r += p->rows) {
+                    float *c = sums + (q * p->chunk + r) * p->cols;
+                    p->kind->tile(n, pass + (size_t)r * p->stride, p->stride, columns, used, c,
+                                  i > 0);
+                }
+            }
+        }
+        store(p, m, sums, first, rows, q0 * p->cols, min_i64(nq * p->cols, m->n - q0 * p->cols));
+    }
+    if (p->kind->end) p->kind->end();
+}
+
+/* The columns that another product has packed are those of this one. */
+static bool packed_alike(const struct product *p, const struct sheaf_tensor *other) {
+    if (!other || other->src[1] != p->b) return false;
+    const struct sheaf_tensor *a = other->src[0];
+    return kind_of(p->kern, a->type) == p->kind && a->ne[2] == p->a->ne[2] &&
+           a->ne[3] == p->a->ne[3];
+}
+
+enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
+                                        const struct sheaf_tensor *dst, int ith, int nth,
+                                        void *work, struct sheaf__cpu_sync *sync) {
+    const struct product p = product_of(kern, dst, nth);
+    const int64_t n = sheaf__mul_mat_columns(p.a, p.b), panels = panels_of(&p, n);
+    const int64_t segments = (p.k + SHEAF__SEGMENT - 1) / SHEAF__SEGMENT;
+    const int64_t pieces = p.batches * panels * segments;
+    char *pass =
+        (char *)work + packed_size(&p, p.batches * panels) + scratch_size(&p, n) * (size_t)ith;
+    const bool again = packed_alike(&p, sync->packed);
+    for (int64_t t = pieces * ith / nth; t < pieces * (ith + 1) / nth && !again; t++) {
+        const struct matrix m = matrix_of(&p, t / segments / panels, work);
+        pack(&p, &m, t / segments % panels, t % segments);
+    }
+    sheaf__mul_mat_start(sync, ith, nth);
+    if (ith == 0) sync->packed = dst;
+    const int64_t chunks = (p.m + p.chunk - 1) / p.chunk;
+    for (int64_t t = sheaf__mul_mat_take(sync); t < chunks * p.batches;
+         t = sheaf__mul_mat_take(sync)) {
+        const struct matrix m = matrix_of(&p, t / chunks, work);
+        multiply(&p, &m, t % chunks * p.chunk, pass);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- experts ---- */
+
+/* Panels of u n pairs, however they lie over the experts: only those of MIN_COLUMNS pairs have
+ * some.
+ */
+static int64_t most_panels(const struct product *p) {
+    const int64_t pairs = p->dst->ne[1] * p->dst->ne[2];
+    return pairs / p->cols + min_i64(p->a->ne[2], pairs / MIN_COLUMNS);
+}
+
+size_t sheaf__mul_mat_id_panels_size(const struct sheaf__cpu_kernels *kern,
+                                     const struct sheaf_tensor *dst, int nth) {
+    const struct product p = product_of(kern, dst, nth);
+    return packed_size(&p, most_panels(&p)) +
+           (size_t)nth * scratch_size(&p, p.dst->ne[1] * p.dst->ne[2]);
+}
+
+static struct matrix expert_of(const struct product *p, const struct sheaf__mul_mat_group *group,
+                               int64_t first_panel, char *packed) {
+    struct matrix m = {.a2 = group->expert, .pairs = group->pairs, .n = group->n};
+    m.w = (const char *)p->a->data + (size_t)group->expert * p->a->nb[2];
+    m.panels = panels_of(p, m.n);
+    m.packed = packed + (size_t)first_panel * p->panel_size;
+    return m;
+}
+
+void sheaf__mul_mat_id_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
+                              const struct sheaf__mul_mat_group *groups, int64_t n_groups, int ith,
+                              int nth, void *work, struct sheaf__cpu_sync *sync) {
+    const struct product p = product_of(kern, dst, nth);
+    const int64_t segments = (p.k + SHEAF__SEGMENT - 1) / SHEAF__SEGMENT;
+    const int64_t chunks = (p.m + p.chunk - 1) / p.chunk;
+    char *pass = (char *)work + packed_size(&p, most_panels(&p)) +
+                 scratch_size(&p, dst->ne[1] * dst->ne[2]) * (size_t)ith;
+    int64_t at = 0, piece = 0;
+    for (int64_t g = 0; g < n_groups; g++) {
+        const struct matrix m = expert_of(&p, &groups[g], at, work);
+        for (int64_t i = 0; i < m.panels * segments; i++, piece++) {
+            if (piece % nth == ith) pack(&p, &m, i / segments, i % segments);
+        }
+        at += m.panels;
+    }
+    sheaf__mul_mat_start(sync, ith, nth);
+    int64_t g = 0; /* numbers only grow, so each thread goes over the groups once */
+    at = 0;
+    for (int64_t t = sheaf__mul_mat_take(sync); t < chunks * n_groups;
+         t = sheaf__mul_mat_take(sync)) {
+        for (; g < t / chunks; g++) at += panels_of(&p, groups[g].n);
+        const struct matrix m = expert_of(&p, &groups[g], at, work);
+        multiply(&p, &m, t % chunks * p.chunk, pass);
+    }
+}

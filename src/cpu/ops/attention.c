@@ -1,0 +1,403 @@
+/* FLASH_ATTN_EXT: softmax(q.k) v. Many queries go by lanes (attention_lanes.c), few by parts of
+ * the keys, here.
+ *
+ * A row (one query of one head) meets the keys in parts of PART from the first. A part gives its
+ * largest score, the sum of its weights and the sum of its values, and parts are folded in order at
+ * the end, so heads may be fewer than threads. (Where that would take much memory, as in a prompt
+ * with the portable kernels, the thread that computes a row folds its parts as they come.) All
+ * heads of a part are computed before the next: heads of a position lie together in a cache. Rows
+ * that share a K/V head are computed together while its keys and values are in the first cache. So
+ * the result depends neither on the number of threads nor on what else is computed. A masked key
+ * (-inf) is never read into a result: the cells behind it may hold anything. */
+#include <math.h>
+
+#include "cpu/matmul/mul_mat_impl.h"
+#include "cpu/ops/attention.h"
+
+enum {
+    BLOCK = SHEAF__ATTN_BLOCK,
+    PART = 256,    /* keys */
+    MAX_ROWS = 16, /* that are computed together */
+    ITEMS_PER_THREAD =
+        2,              /* at least, if need be by reading keys and values for fewer rows at once */
+    MAX_KEPT = 4 << 20, /* floats of states that are folded later */
+};
+
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* ---- what both ways share ---- */
+
+const float *sheaf__attn_q(const struct sheaf__attn *at, struct sheaf__attn_row r, float *buf) {
+    const struct sheaf__cpu_row from = {r.query, r.head, r.s};
+    return sheaf__cpu_load(SHEAF_TYPE_F32, sheaf__cpu_row_data(at->q, from), at->q->nb[0], at->d,
+                           buf);
+}
+
+float *sheaf__attn_dst(const struct sheaf__attn *at, struct sheaf__attn_row r) {
+    const struct sheaf__cpu_row to = {r.head, r.query, r.s};
+    return (float *)(void *)sheaf__cpu_row_data(at->dst, to);
+}
+
+float sheaf__attn_slope(const struct sheaf__attn *at, struct sheaf__attn_row r) {
+    return sheaf__cpu_alibi_slope(at->max_bias, at->base + r.head, at->n_head);
+}
+
+bool sheaf__attn_load(const struct sheaf__attn *at, const struct sheaf_tensor *x, int64_t s,
+                      int64_t hk, int64_t t0, int64_t n, float *buf, int64_t stride) {
+    const int64_t width = x->ne[0];
+    const char *p = (const char *)x->data + (size_t)t0 * x->nb[1] + (size_t)hk * x->nb[2] +
+                    (size_t)s * x->nb[3];
+    if (at->kern->load_rows[x->type])
+        return at->kern->load_rows[x->type](p, x->nb[1], n, width, buf, stride);
+    for (int64_t j = 0; j < n; j++)
+        sheaf_to_float(x->type, p + (size_t)j * x->nb[1], buf + j * stride, width);
+    return false; /* not known */
+}
+
+int64_t sheaf__attn_mask_id(const struct sheaf__attn *at, struct sheaf__attn_row r) {
+    return r.query * at->mask->ne[2] + r.head % at->mask->ne[2];
+}
+
+/* All n elements of 2 or 4 bytes at p have these bits. */
+static bool all_are(const char *p, size_t size, int64_t n, uint32_t bits) {
+    const uint64_t want = bits * (size == 2 ? 0x0001000100010001u : 0x0000000100000001u);
+    size_t bytes = (size_t)n * size;
+    uint64_t differ = 0, word;
+    for (; bytes >= 8; bytes -= 8, p += 8) {
+        memcpy(&word, p, 8);
+        differ |= word ^ want;
+    }
+    word = want;
+    memcpy(&word, p, bytes);
+    return (differ | (word ^ want)) == 0;
+}
+
+enum sheaf__attn_mask sheaf__attn_mask(const struct sheaf__attn *at, struct sheaf__attn_row r,
+                                       int64_t t0, int64_t n, float *buf) {
+    const struct sheaf_tensor *mask = at->mask;
+    const struct sheaf__cpu_row from = {r.query, r.head % mask->ne[2], r.s % mask->ne[3]};
+    const char *p = sheaf__cpu_row_data(mask, from) + (size_t)t0 * mask->nb[0];
+    const uint32_t closed = mask->type == SHEAF_TYPE_F16    ? 0xfc00
+                            : mask->type == SHEAF_TYPE_BF16 ? 0xff80
+                                                            : 0xff800000;
+    const size_t size = sheaf_type_size(mask->type);
+    if (sheaf__cpu_is_dense(mask)) {
+        if (all_are(p, size, n, 0)) return SHEAF__ATTN_PLAIN;
+        if (all_are(p, size, n, closed)) return SHEAF__ATTN_CLOSED;
+    }
+    if (sheaf__cpu_is_dense(mask) && at->kern->to_float[mask->type]) {
+        at->kern->to_float[mask->type](p, buf, n);
+    } else {
+        sheaf__cpu_store(SHEAF_TYPE_F32, sheaf__cpu_load(mask->type, p, mask->nb[0], n, buf), buf,
+                         sizeof *buf, n);
+    }
+    bool open = false;
+    for (int64_t j = 0; j < n; j++) open |= buf[j] != -INFINITY;
+    return open ? SHEAF__ATTN_MIXED : SHEAF__ATTN_CLOSED;
+}
+
+void sheaf__attn_mix_carefully(const struct sheaf__attn *at, const float *v, int64_t stride,
+                               int64_t n, const float *w, int64_t w_stride, int64_t n_rows,
+                               float *y, int64_t y_stride) {
+    for (int64_t r = 0; r < n_rows; r++, w += w_stride, y += y_stride) {
+        for (int64_t j = 0; j < n; j++) {
+            if (w[j] != 0.0f) at->kern->mix(1, v + j * stride, stride, at->e, w + j, 0, 1, y, 0);
+        }
+    }
+}
+
+/* ---- by parts ---- */
+
+struct scratch {
+    float *block;     /* [BLOCK][max(d, e)] */
+    float *q;         /* [MAX_ROWS][d], where q is not dense */
+    float *scores;    /* [MAX_ROWS][PART] */
+    float *mask;      /* [MAX_ROWS][PART] */
+    float *part, *of; /* [MAX_ROWS][2 + e]: largest score, sum of weights, values */
+};
+
+static int64_t state_size(const struct sheaf__attn *at) { return at->e + 2; }
+
+static size_t take(float **p, float *base, size_t at, int64_t n) {
+    *p = base ? base + at : NULL;
+    return at + (size_t)round_up(n, 64 / (int64_t)sizeof(float));
+}
+
+/* Floats of one thread. */
+static size_t scratch_at(const struct sheaf__attn *at, float *base, struct scratch *w) {
+    size_t n = 0;
+    n = take(&w->block, base, n, BLOCK * (at->d > at->e ? at->d : at->e));
+    n = take(&w->q, base, n, MAX_ROWS * at->d);
+    n = take(&w->scores, base, n, MAX_ROWS * PART);
+    n = take(&w->mask, base, n, MAX_ROWS * PART);
+    n = take(&w->part, base, n, MAX_ROWS * state_size(at));
+    return take(&w->of, base, n, MAX_ROWS * state_size(at));
+}
+
+/* How a node is shared out; nothing of it shows in the result. */
+struct shares {
+    int64_t parts;       /* of the keys */
+    int64_t group;       /* rows computed together */
+    int64_t groups, all; /* of a K/V head; of the node */
+    bool apart;          /* parts are items of their own, kept in memory until all are done */
+};
+
+static int64_t all_rows(const struct sheaf__attn *at) { return at->rows * at->heads_kv * at->n_s; }
+
+static struct shares shares_of(const struct sheaf__attn *at, int nth) {
+    struct shares s = {.parts = (at->t + PART - 1) / PART, .group = min_i64(at->rows, MAX_ROWS)};
+    const int64_t heads = at->heads_kv * at->n_s, wanted = (int64_t)nth * ITEMS_PER_THREAD;
+    s.apart = s.parts > 1 && all_rows(at) * s.parts <= MAX_KEPT / state_size(at);
+    if (s.group < 1) s.group = 1;
+    for (;; s.group = (s.group + 1) / 2) {
+        s.groups = (at->rows + s.group - 1) / s.group;
+        s.all = heads * s.groups;
+        if (nth == 1 || s.group <= 2 || s.all * (s.apart ? s.parts : 1) >= wanted) return s;
+    }
+}
+
+static size_t kept_floats(const struct sheaf__attn *at, const struct shares *s) {
+    if (!s->apart) return 0;
+    return (size_t)round_up(all_rows(at) * s->parts * state_size(at), 64 / (int64_t)sizeof(float));
+}
+
+/* Rows [first, first + n) of a K/V head, and a part of its keys. */
+struct item {
+    int64_t s, hk, first, part;
+    int n;
+};
+
+/* Loads the masks of the rows: mask[i] is that of row i, NULL if it is zeros. Shortens the part
+ * [*t0, *t0 + *n) to the keys that some row sees. */
+static void load_masks(const struct sheaf__attn *at, const struct item *item, int64_t *t0,
+                       int64_t *n, const struct scratch *w, const float **mask) {
+    int64_t first = at->mask ? *n : 0, last = at->mask ? 0 : *n;
+    int64_t id = -1;
+    for (int i = 0; i < item->n; i++) {
+        const struct sheaf__attn_row r = sheaf__attn_row(at, item->s, item->hk, item->first + i);
+        mask[i] = NULL;
+        if (!at->mask) continue;
+        if (sheaf__attn_mask_id(at, r) == id) {
+            mask[i] = mask[i - 1];
+            continue;
+        }
+        float *buf = w->mask + i * PART;
+        const enum sheaf__attn_mask kind = sheaf__attn_mask(at, r, *t0, *n, buf);
+        id = sheaf__attn_mask_id(at, r);
+        if (kind == SHEAF__ATTN_PLAIN) first = 0, last = *n;
+        if (kind == SHEAF__ATTN_PLAIN) continue;
+        mask[i] = buf;
+        for (int64_t j = 0; j < *n && kind == SHEAF__ATTN_CLOSED; j++) buf[j] = -INFINITY;
+        if (kind == SHEAF__ATTN_CLOSED) continue;
+        int64_t from = 0, to = *n;
+        while (buf[from] == -INFINITY) from++;
+        while (buf[to - 1] == -INFINITY) to--;
+        first = min_i64(first, from);
+        last = last > to ? last : to;
+    }
+    for (int i = 0; i < item->n; i++) mask[i] = mask[i] ? mask[i] + first : NULL;
+    *t0 += first;
+    *n = last > first ? last - first : 0;
+}
+
+/* Dot products to scores, in place. */
+static void finish_scores(const struct sheaf__attn *at, float slope, const float *mask, int64_t n,
+                          float *scores) {
+    at->kern->scale_f32(n, at->scale, scores, scores);
+    if (at->softcap != 0.0f) {
+        for (int64_t j = 0; j < n; j++) scores[j] = at->softcap * tanhf(scores[j] / at->softcap);
+    }
+    if (!mask) return;
+    for (int64_t j = 0; j < n; j++) {
+        const float x = scores[j] + slope * mask[j];
+        scores[j] = mask[j] == -INFINITY ? -INFINITY : x;
+    }
+}
+
+/* The rows' states after this part of the keys alone. */
+static void run_part(const struct sheaf__attn *at, const struct item *item, const struct scratch *w,
+                     float *out, int64_t out_stride) {
+    const struct sheaf__cpu_kernels *kern = at->kern;
+    const float *mask[MAX_ROWS], *q[MAX_ROWS];
+    int64_t t0 = item->part * PART, n = min_i64(PART, at->t - t0);
+    load_masks(at, item, &t0, &n, w, mask);
+    for (int i = 0; i < item->n; i++) {
+        const struct sheaf__attn_row r = sheaf__attn_row(at, item->s, item->hk, item->first + i);
+        q[i] = sheaf__attn_q(at, r, w->q + i * at->d);
+        out[i * out_stride] = -INFINITY;
+        out[i * out_stride + 1] = 0.0f;
+    }
+    for (int64_t j = 0; j < n; j += BLOCK) {
+        const int64_t len = min_i64(BLOCK, n - j);
+        sheaf__attn_load(at, at->k, item->s, item->hk, t0 + j, len, w->block, at->d);
+        kern->dots(at->d, w->block, at->d, len, q, item->n, w->scores + j, PART);
+    }
+    for (int i = 0; i < item->n && n > 0; i++) {
+        const struct sheaf__attn_row r = sheaf__attn_row(at, item->s, item->hk, item->first + i);
+        float *scores = w->scores + i * PART, *state = out + i * out_stride;
+        finish_scores(at, sheaf__attn_slope(at, r), mask[i], n, scores);
+        state[0] = kern->max_f32(n, scores);
+        /* all -inf: exp(-inf - 0) is 0, and a NaN stays one */
+        state[1] = kern->exp_f32(n, scores, state[0] == -INFINITY ? 0.0f : state[0], scores);
+        memset(state + 2, 0, (size_t)at->e * sizeof *state);
+    }
+    for (int64_t j = 0; j < n; j += BLOCK) {
+        const int64_t len = min_i64(BLOCK, n - j);
+        const bool finite =
+            sheaf__attn_load(at, at->v, item->s, item->hk, t0 + j, len, w->block, at->e);
+        if (finite) {
+            kern->mix(len, w->block, at->e, at->e, w->scores + j, PART, item->n, out + 2,
+                      out_stride);
+        } else {
+            sheaf__attn_mix_carefully(at, w->block, at->e, len, w->scores + j, PART, item->n,
+                                      out + 2, out_stride);
+        }
+    }
+}
+
+/* Takes the state of the next part into that of those before it. */
+static void fold(const struct sheaf__attn *at, const float *part, float *of) {
+    if (part[0] == -INFINITY && part[1] == 0.0f) return; /* no key, and no NaN */
+    const float max = part[0] > of[0] ? part[0] : of[0];
+    const float keep = expf(of[0] - max), join = expf(part[0] - max);
+    of[0] = max;
+    of[1] = of[1] * keep + part[1] * join;
+    for (int64_t i = 0; i < at->e; i++) of[2 + i] = of[2 + i] * keep + part[2 + i] * join;
+}
+
+static struct item item_of(const struct sheaf__attn *at, const struct shares *s, int64_t group,
+                           int64_t part) {
+    struct item item = {.part = part, .first = group % s->groups * s->group};
+    item.hk = group / s->groups % at->heads_kv;
+    item.s = group / s->groups / at->heads_kv;
+    item.n = (int)min_i64(s->group, at->rows - item.first);
+    return item;
+}
+
+static void empty(const struct sheaf__attn *at, float *of) {
+    memset(of, 0, (size_t)state_size(at) * sizeof *of);
+    of[0] = -INFINITY;
+}
+
+static void finish(const struct sheaf__attn *at, struct sheaf__attn_row r, const float *of) {
+    at->kern->scale_f32(at->e, of[1] == 0.0f ? 0.0f : 1.0f / of[1], of + 2, sheaf__attn_dst(at, r));
+}
+/* All parts of a group of rows, one after the other. */
+static void run_group(const struct sheaf__attn *at, const struct shares *s, int64_t group,
+                      const struct scratch *w) {
+    const int64_t size = state_size(at);
+    struct item item = item_of(at, s, group, 0);
+    for (int i = 0; i < item.n; i++) empty(at, w->of + i * size);
+    for (; item.part < s->parts; item.part++) {
+        run_part(at, &item, w, w->part, size);
+        for (int i = 0; i < item.n; i++) fold(at, w->part + i * size, w->of + i * size);
+    }
+    for (int i = 0; i < item.n; i++)
+        finish(at, sheaf__attn_row(at, item.s, item.hk, item.first + i), w->of + i * size);
+}
+
+static void by_parts(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync, int ith, int nth,
+                     float *work) {
+    const struct shares s = shares_of(at, nth);
+    const int64_t size = state_size(at), stride = s.parts * size; /* kept: [row][part][size] */
+    float *kept = work;
+    struct scratch w;
+    const size_t each = scratch_at(at, NULL, &w);
+    scratch_at(at, work + kept_floats(at, &s) + (size_t)ith * each, &w);
+    sheaf__mul_mat_start(sync, ith, nth);
+    const int64_t n = s.all * (s.apart ? s.parts : 1);
+    for (int64_t i = sheaf__mul_mat_take(sync); i < n; i = sheaf__mul_mat_take(sync)) {
+        if (s.apart) {
+            const struct item item = item_of(at, &s, i % s.all, i / s.all);
+            const int64_t row = (item.s * at->heads_kv + item.hk) * at->rows + item.first;
+            run_part(at, &item, &w, kept + row * stride + item.part * size, stride);
+        } else {
+            run_group(at, &s, i, &w);
+        }
+    }
+    if (!s.apart) return;
+    sheaf__cpu_barrier(sync, ith, nth);
+    int64_t first, last;
+    sheaf__cpu_share(all_rows(at), ith, nth, &first, &last);
+    for (int64_t row = first; row < last; row++) {
+        const int64_t head = row / at->rows;
+        empty(at, w.of);
+        for (int64_t part = 0; part < s.parts; part++)
+            fold(at, kept + row * stride + part * size, w.of);
+        finish(at, sheaf__attn_row(at, head / at->heads_kv, head % at->heads_kv, row % at->rows),
+               w.of);
+    }
+}
+
+/* ---- the op ---- */
+
+static struct sheaf__attn attn_of(const struct sheaf__cpu_kernels *kern,
+                                  const struct sheaf_tensor *node) {
+    const struct sheaf_tensor *q = node->src[0], *k = node->src[1], *v = node->src[2];
+    const int64_t extent = node->op_params[SHEAF_OP_PARAM_EXTENT];
+    struct sheaf__attn at = {
+        .kern = kern,
+        .q = q,
+        .k = k,
+        .v = v,
+        .mask = node->src[3],
+        .dst = node,
+        .d = q->ne[0],
+        .e = v->ne[0],
+        .t = k->ne[1],
+        .n = q->ne[1],
+        .heads_kv = k->ne[2],
+        .n_s = q->ne[3],
+        .group = k->ne[2] ? q->ne[2] / k->ne[2] : 0,
+        .scale = sheaf__param_f32(node, 0),
+        .max_bias = sheaf__param_f32(node, 1),
+        .softcap = sheaf__param_f32(node, 2),
+        .base = node->op_params[SHEAF_OP_PARAM_BASE],
+        .n_head = extent != 0 ? extent : q->ne[2],
+    };
+    at.rows = at.group * at.n;
+    return at;
+}
+
+static size_t work_size(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
+                        int nth) {
+    const struct sheaf__attn at = attn_of(kern, dst);
+    struct scratch w;
+    if (sheaf__attn_by_lanes(&at)) return sheaf__attn_lanes_size(&at) * (size_t)nth;
+    const struct shares s = shares_of(&at, nth);
+    return (kept_floats(&at, &s) + scratch_at(&at, NULL, &w) * (size_t)nth) * sizeof(float);
+}
+
+static size_t flash_attn_work(const struct sheaf_tensor *dst, int nth) {
+    const size_t size = work_size(sheaf__cpu_kernels(), dst, nth);
+    const size_t reference = work_size(&sheaf__cpu_kernels_portable, dst, nth);
+    return size > reference ? size : reference;
+}
+
+static void attention(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
+                      struct sheaf__cpu_sync *sync, int ith, int nth, void *work) {
+    const struct sheaf__attn at = attn_of(kern, dst);
+    if (sheaf__attn_by_lanes(&at)) {
+        sheaf__attn_lanes(&at, sync, ith, nth, work);
+    } else {
+        by_parts(&at, sync, ith, nth, work);
+    }
+}
+
+static enum sheaf_status op_flash_attn(struct sheaf_tensor *dst, int ith, int nth,
+                                       struct sheaf__cpu_sync *sync, void *work) {
+    attention(sheaf__cpu_kernels(), dst, sync, ith, nth, work);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status op_flash_attn_ref(struct sheaf_tensor *dst, int ith, int nth,
+                                           struct sheaf__cpu_sync *sync, void *work) {
+    attention(&sheaf__cpu_kernels_portable, dst, sync, ith, nth, work);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+SHEAF__CPU_OP(FLASH_ATTN_EXT) = {.fn = op_flash_attn,
+                                 .reference = op_flash_attn_ref,
+                                 .work_size = flash_attn_work,
+                                 .heavy = true};

@@ -1,0 +1,65 @@
+/* What the two ways of attention share: by parts of the keys (attention.c) for few queries, by
+ * lanes (attention_lanes.c) for many. */
+#ifndef SHEAF_CPU_OPS_ATTENTION_H
+#define SHEAF_CPU_OPS_ATTENTION_H
+
+#include "cpu/kernels/kernels.h"
+#include "cpu/ops/ops.h"
+
+enum { SHEAF__ATTN_BLOCK = 64 }; /* keys that are floats at a time */
+
+/* q F32 [d, n, g.r, s], k [d, t, g, s], v [e, t, g, s], mask [t, >=n, 1|g.r, 1|s] -> dst F32
+ * [e, g.r, n, s] */
+struct sheaf__attn {
+    const struct sheaf__cpu_kernels *kern;
+    const struct sheaf_tensor *q, *k, *v, *mask;
+    const struct sheaf_tensor *dst;
+    int64_t d, e, t, n, heads_kv, group, n_s; /* group: query heads of one K/V head */
+    int64_t rows; /* of a K/V head: group * n; row m is its head m % group,
+                     query m / group */
+    float scale, softcap, max_bias;
+    int64_t base, n_head;
+};
+
+struct sheaf__attn_row {
+    int64_t head, query, s;
+};
+static inline struct sheaf__attn_row sheaf__attn_row(const struct sheaf__attn *at, int64_t s,
+                                                     int64_t hk, int64_t m) {
+    return (struct sheaf__attn_row){hk * at->group + m % at->group, m / at->group, s};
+}
+
+/* Where row r of q and of dst lie, and the slope of its mask. */
+const float *sheaf__attn_q(const struct sheaf__attn *at, struct sheaf__attn_row r, float *buf);
+float *sheaf__attn_dst(const struct sheaf__attn *at, struct sheaf__attn_row r);
+float sheaf__attn_slope(const struct sheaf__attn *at, struct sheaf__attn_row r);
+
+/* Rows [t0, t0 + n) of head hk of K or V as floats, `stride` apart. True if all are finite. */
+bool sheaf__attn_load(const struct sheaf__attn *at, const struct sheaf_tensor *x, int64_t s,
+                      int64_t hk, int64_t t0, int64_t n, float *buf, int64_t stride);
+
+/* Whose mask rows are one: two rows with equal numbers have the same. */
+int64_t sheaf__attn_mask_id(const struct sheaf__attn *at, struct sheaf__attn_row r);
+enum sheaf__attn_mask {
+    SHEAF__ATTN_PLAIN /* zeros */,
+    SHEAF__ATTN_CLOSED /* -inf */,
+    SHEAF__ATTN_MIXED
+};
+/* The mask of a row for keys [t0, t0 + n); at buf as floats if it is mixed. */
+enum sheaf__attn_mask sheaf__attn_mask(const struct sheaf__attn *at, struct sheaf__attn_row r,
+                                       int64_t t0, int64_t n, float *buf);
+
+/* Weights by values of which some are not finite, key by key: y[r] += w[r][j] * v[j] where the
+ * weight is not 0. A masked key is never read into a result. */
+void sheaf__attn_mix_carefully(const struct sheaf__attn *at, const float *v, int64_t stride,
+                               int64_t n, const float *w, int64_t w_stride, int64_t n_rows,
+                               float *y, int64_t y_stride);
+
+/* By lanes: true if the node is done so. The number of queries decides, so it is the same for any
+ * team and split. */
+bool sheaf__attn_by_lanes(const struct sheaf__attn *at);
+size_t sheaf__attn_lanes_size(const struct sheaf__attn *at); /* bytes of work of one thread */
+void sheaf__attn_lanes(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync, int ith, int nth,
+                       void *work);
+
+#endif

@@ -1,0 +1,112 @@
+/* ARGMAX and TOP_K: positions of the largest elements of a row. A larger value is better; of equal
+ * values the lower position; NaN is worse than everything else, so a result never depends on order.
+ */
+#include "cpu/ops/ops.h"
+
+struct row {
+    const char *data;
+    size_t nb0;
+    enum sheaf_type type;
+    const float *plain; /* the same as dense F32, else NULL */
+};
+
+static struct row row_of(const struct sheaf_tensor *a, const char *data) {
+    struct row row = {data, a->nb[0], a->type, NULL};
+    if (a->type == SHEAF_TYPE_F32 && sheaf__cpu_is_dense(a)) row.plain = (const float *)data;
+    return row;
+}
+
+static float value_at(const struct row *row, int32_t i) {
+    float one;
+    if (row->plain) return row->plain[i];
+    return *sheaf__cpu_load(row->type, row->data + (size_t)i * row->nb0, row->nb0, 1, &one);
+}
+
+static bool better(const struct row *row, int32_t i, int32_t j) {
+    float a = value_at(row, i), b = value_at(row, j);
+    if (a > b) return true;
+    if (a < b) return false;
+    bool a_nan = a != a, b_nan = b != b;
+    if (a_nan != b_nan) return b_nan;
+    return i < j;
+}
+
+/* Position i comes after that of `best`, a value met before: the short way for nearly all of a row.
+ * False if best is NaN. */
+static bool surely_not_better(const struct row *row, int32_t i, float best) {
+    return row->plain && row->plain[i] <= best;
+}
+
+/* a [i, j] -> dst I32 [j] */
+static enum sheaf_status op_argmax(struct sheaf_tensor *dst, int ith, int nth,
+                                   struct sheaf__cpu_sync *sync, void *work) {
+    const struct sheaf_tensor *a = dst->src[0];
+    int64_t first, last;
+    sheaf__cpu_share(dst->ne[0], ith, nth, &first, &last);
+    (void)sync;
+    (void)work;
+    for (int64_t j = first; j < last; j++) {
+        struct row row = row_of(a, (const char *)a->data + (size_t)j * a->nb[1]);
+        int32_t best = 0;
+        float value = a->ne[0] > 0 ? value_at(&row, 0) : 0.0f;
+        for (int32_t i = 1; i < a->ne[0]; i++) {
+            if (surely_not_better(&row, i, value)) continue;
+            if (better(&row, i, best)) {
+                best = i;
+                value = value_at(&row, i);
+            }
+        }
+        memcpy((char *)dst->data + (size_t)j * dst->nb[0], &best, sizeof best);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* heap[0] is the worst of the n positions in the heap */
+static void sift_down(const struct row *row, int32_t *heap, int64_t n, int64_t i) {
+    for (;;) {
+        int64_t worst = i, left = 2 * i + 1, right = left + 1;
+        if (left < n && better(row, heap[worst], heap[left])) worst = left;
+        if (right < n && better(row, heap[worst], heap[right])) worst = right;
+        if (worst == i) return;
+        int32_t t = heap[i];
+        heap[i] = heap[worst];
+        heap[worst] = t;
+        i = worst;
+    }
+}
+
+/* a [i, j, h, s] -> dst I32 [k, j, h, s]; the heap is the row of dst itself */
+static enum sheaf_status op_top_k(struct sheaf_tensor *dst, int ith, int nth,
+                                  struct sheaf__cpu_sync *sync, void *work) {
+    const struct sheaf_tensor *a = dst->src[0];
+    const int64_t k = dst->ne[0];
+    int64_t first, last;
+    sheaf__cpu_share(sheaf_nrows(dst), ith, nth, &first, &last);
+    (void)sync;
+    (void)work;
+    for (int64_t r = first; r < last; r++) {
+        struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, r);
+        struct row row = row_of(a, sheaf__cpu_row_data(a, at));
+        int32_t *heap = (int32_t *)(void *)sheaf__cpu_row_data(dst, at);
+        for (int32_t i = 0; i < k; i++) heap[i] = i;
+        for (int64_t i = k / 2 - 1; i >= 0; i--) sift_down(&row, heap, k, i);
+        float worst = value_at(&row, heap[0]);
+        for (int32_t i = (int32_t)k; i < a->ne[0]; i++) {
+            if (surely_not_better(&row, i, worst)) continue;
+            if (!better(&row, i, heap[0])) continue;
+            heap[0] = i;
+            sift_down(&row, heap, k, 0);
+            worst = value_at(&row, heap[0]);
+        }
+        for (int64_t n = k - 1; n > 0; n--) { /* the worst goes last, again and again */
+            int32_t t = heap[0];
+            heap[0] = heap[n];
+            heap[n] = t;
+            sift_down(&row, heap, n, 0);
+        }
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+SHEAF__CPU_OP(ARGMAX) = {.fn = op_argmax, .measure = 1};
+SHEAF__CPU_OP(TOP_K) = {.fn = op_top_k, .measure = 1};
