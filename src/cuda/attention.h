@@ -2,7 +2,7 @@
 #ifndef SHEAF_CUDA_ATTENTION_H
 #define SHEAF_CUDA_ATTENTION_H
 
-#include "cuda/cuda.h"
+#include "cuda/device.h"
 
 /* q F32 [d, n, g.r, s], k [d, t, g, s], v [e, t, g, s], mask [t, >=n, 1|g.r, 1|s] or data NULL ->
  * dst F32 [e, g.r, n, s] */

@@ -12,7 +12,7 @@
  * promised. */
 #include <stdlib.h>
 
-#include "cuda/cuda.h"
+#include "cuda/device.h"
 #include "sheaf/settings.h"
 
 enum {

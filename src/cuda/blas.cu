@@ -7,7 +7,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
-#include "cuda/cuda.h"
+#include "cuda/device.h"
 
 #define FUNCTIONS(X)                                                                               \
     X(cublasLtCreate)                                                                              \

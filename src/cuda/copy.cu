@@ -2,7 +2,7 @@
  *
  * Elements are numbered in the logical order of their tensor; a copy keeps the number, the shapes
  * may differ. A thread makes one element of the result, or one block of a block type. */
-#include "cuda/cuda.h"
+#include "cuda/device.h"
 
 enum { THREADS = 256 };
 

@@ -4,7 +4,7 @@
  * thread's own stream and is waited for: backends have streams that do not wait for others. */
 #include <stdlib.h>
 
-#include "cuda/cuda.h"
+#include "cuda/device.h"
 
 /* Behind the last tensor: kernels read rows in whole pieces of 16 bytes (mul_vec.cu). */
 enum { ALIGNMENT = 256, ROOM_BEHIND = 256 };

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 #include "backend/devcomm.h"
-#include "cuda/cuda.h"
+#include "cuda/device.h"
 #include "sheaf/settings.h"
 
 /* Architectures in the build: machine code for each of SHEAF_CUDA_ARCHS, and code that the driver

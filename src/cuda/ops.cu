@@ -1,6 +1,6 @@
 /* The table of ops: what computes each, and whether a node is one that it computes. The files of the
  * op families define the entries. */
-#include "cuda/cuda.h"
+#include "cuda/device.h"
 
 /* Leaves and views: nothing to compute. */
 SHEAF__CUDA_OP(NONE) = {NULL, NULL};

@@ -3,7 +3,7 @@
 #ifndef SHEAF_CUDA_PRODUCT_H
 #define SHEAF_CUDA_PRODUCT_H
 
-#include "cuda/cuda.h"
+#include "cuda/device.h"
 
 /* One node as its kernels see it. MUL_MAT: dst [m, n, g.r, s.t] = a [k, m, g, s] . b [k, n, ..].
  * MUL_MAT_ID: dst [m, u, n], a [k, m, x], b [k, 1|u, n], ids [u, n]. */

@@ -4,7 +4,7 @@
  * As on the CPU the angle is kept in double until it is reduced. A thread turns the same pair of
  * HEADS heads, so that sine and cosine are taken once for all of them. dst may be a's memory: a
  * thread reads a pair before it writes it. YaRN: Peng et al., arXiv 2309.00071. */
-#include "cuda/cuda.h"
+#include "cuda/device.h"
 
 enum { THREADS = 128, HEADS = 4 };
 static_assert(THREADS == 32 * HEADS, "turn_kernel has a warp for each head");

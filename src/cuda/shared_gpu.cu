@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "backend/devcomm.h"
-#include "cuda/cuda.h"
+#include "cuda/device.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 /* The sum of blocks (backend/sum.h) by itself; with the nodes behind it, it is part of their kernel
  * (rows.cu). */
-#include "cuda/cuda.h"
+#include "cuda/device.h"
 
 enum { THREADS = 256 };
 

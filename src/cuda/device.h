@@ -4,8 +4,8 @@
  * and the runtime's own words; nothing here aborts. CUDA's sticky errors (a fault inside a kernel)
  * are returned by every later call of the device, so the text says that the process must start
  * anew. */
-#ifndef SHEAF_CUDA_CUDA_H
-#define SHEAF_CUDA_CUDA_H
+#ifndef SHEAF_CUDA_DEVICE_H
+#define SHEAF_CUDA_DEVICE_H
 
 extern "C" {
 #include "tensor/internal.h"
