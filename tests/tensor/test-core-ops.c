@@ -543,7 +543,7 @@ Test(core_ops, parameters_are_those_of_the_table) {
     cr_expect_gt(n, 8);
 }
 
-/* What the fields of a row promise to those who ask. */
+/* What the fields of a row promise to the passes that ask. */
 Test(core_ops, rows_of_the_table_agree_with_themselves) {
     for (int op = 0; op < SHEAF_OP_COUNT; op++) {
         const struct sheaf__op_info *info = sheaf__op_info((enum sheaf_op)op);
