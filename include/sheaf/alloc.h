@@ -9,14 +9,14 @@
 extern "C" {
 #endif
 
-/* Bump allocator. Plain struct, no clean-up needed. */
+/* Bump allocator over a buffer, from its beginning on. Plain struct, no clean-up needed. */
 struct sheaf_tallocr {
     sheaf_backend_buffer_t buffer;
     void *base;
     size_t alignment;
     size_t offset;
 };
-struct sheaf_tallocr sheaf_tallocr_new(sheaf_backend_buffer_t buffer);
+void sheaf_tallocr_init(struct sheaf_tallocr *talloc, sheaf_backend_buffer_t buffer);
 enum sheaf_status sheaf_tallocr_alloc(struct sheaf_tallocr *talloc, struct sheaf_tensor *tensor);
 
 /* Graph allocator.

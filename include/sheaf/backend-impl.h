@@ -83,6 +83,10 @@ sheaf_backend_buffer_t sheaf_backend_buffer_init(sheaf_backend_buffer_type_t buf
                                                  void *context, size_t size);
 
 /* ---- backend ---- */
+/* A flag of a node whose result a later graph reads; the scheduler sets it for backends with
+ * release_tensor. */
+enum { SHEAF_BACKEND_TENSOR_CARRIED = 1 << 18 };
+
 struct sheaf_backend_i {
     const char *(*get_name)(sheaf_backend_t backend);
     void (*free)(sheaf_backend_t backend); /* frees the backend object too */
@@ -116,7 +120,7 @@ struct sheaf_backend_i {
     enum sheaf_status (*event_wait)(sheaf_backend_t backend, sheaf_backend_event_t event);
     /* Only for backends whose results do not lie at tensor->data (the meta device). The scheduler
      * then gives them graphs that are whole: operands are nodes of the graph or among its leaves.
-     * A node with flag 1 << 18 must keep its value, as tensor->extra, until this is called; it is a
+     * A node flagged SHEAF_BACKEND_TENSOR_CARRIED must keep its value, as tensor->extra, until this is called; it is a
      * leaf of later graphs. `tensor` is a key, it may be gone. */
     void (*release_tensor)(sheaf_backend_t backend, const struct sheaf_tensor *tensor);
     /* Since version 3. Does all of graph_compute except the arithmetic: takes the memory that the

@@ -36,8 +36,9 @@ size_t sheaf_backend_buft_get_alloc_size(sheaf_backend_buffer_type_t buft,
 bool sheaf_backend_buft_is_host(sheaf_backend_buffer_type_t buft);
 sheaf_backend_dev_t sheaf_backend_buft_get_device(sheaf_backend_buffer_type_t buft);
 
-/* ---- buffers: memory with tensors in it; freed before the device. The tensors stay, without
- * memory, and must not be used ---- */
+/* ---- buffers ---- */
+/* Memory with tensors in it; freed before the device. The tensors stay, without memory, and must
+ * not be used. */
 enum sheaf_backend_buffer_usage {
     SHEAF_BACKEND_BUFFER_USAGE_ANY = 0,
     SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS = 1, /* ops run where their weights are */
@@ -73,9 +74,9 @@ enum sheaf_status sheaf_backend_multi_buffer_alloc_buffer(const sheaf_backend_bu
                                                           size_t n, sheaf_backend_buffer_t *out);
 bool sheaf_backend_buffer_is_multi_buffer(sheaf_backend_buffer_t buffer);
 
-/* ---- tensor data; tensors must be allocated. offset and size in bytes of the (contiguous) tensor
- * ---- */
-/* data [size] to or from bytes [offset, offset + size) of the tensor. INVALID if it has no memory
+/* ---- tensor data ---- */
+/* Tensors must be allocated; offset and size are in bytes of the (contiguous) tensor.
+ * data [size] to or from bytes [offset, offset + size) of the tensor. INVALID if it has no memory
  * or the range is outside. On a meta device `get` is collective. size 0 does nothing. */
 enum sheaf_status sheaf_backend_tensor_set(struct sheaf_tensor *tensor, const void *data,
                                            size_t offset, size_t size);
@@ -139,10 +140,11 @@ bool sheaf_backend_supports_buft(sheaf_backend_t backend, sheaf_backend_buffer_t
  * copied? (A GPU for large batches.) */
 bool sheaf_backend_offload_op(sheaf_backend_t backend, const struct sheaf_tensor *op);
 
-/* ---- data, in the backend's queue. `tensor` lies in a buffer that the backend supports. Ranges
+/* ---- data, in the backend's queue ---- */
+/* `tensor` lies in a buffer that the backend supports. Ranges
  * are checked at once, as by the synchronous forms; the bytes move after everything submitted
  * before. Tensor and data stay valid and untouched until sheaf_backend_synchronize. A backend that
- * cannot queue a transfer waits for its queue and does it at once. ---- */
+ * cannot queue a transfer waits for its queue and does it at once. */
 enum sheaf_status sheaf_backend_tensor_set_async(sheaf_backend_t backend,
                                                  struct sheaf_tensor *tensor, const void *data,
                                                  size_t offset, size_t size);
@@ -167,9 +169,10 @@ enum sheaf_status sheaf_backend_tensor_copy_async(sheaf_backend_t backend_src,
                                                   struct sheaf_tensor *src,
                                                   struct sheaf_tensor *dst);
 
-/* ---- graph plans: a graph prepared once and computed many times. The plan keeps its own list of
+/* ---- graph plans ---- */
+/* A graph prepared once and computed many times. The plan keeps its own list of
  * nodes, not the tensors, which stay alive and allocated. Every backend has them; those with
- * nothing to prepare hold the list alone. ---- */
+ * nothing to prepare hold the list alone. */
 /* *out is freed by sheaf_backend_graph_plan_free with the same backend, before the backend is. */
 enum sheaf_status sheaf_backend_graph_plan_create(sheaf_backend_t backend,
                                                   const struct sheaf_cgraph *graph,
@@ -184,9 +187,10 @@ enum sheaf_status sheaf_backend_graph_plan_update(sheaf_backend_t backend,
 enum sheaf_status sheaf_backend_graph_plan_compute(sheaf_backend_t backend,
                                                    sheaf_backend_graph_plan_t plan);
 
-/* ---- events: a point in a backend's queue that others can wait for. An event that was never
+/* ---- events ---- */
+/* A point in a backend's queue that others can wait for. An event that was never
  * recorded has passed; recording again moves it. Recording and waiting by one thread at a time;
- * sheaf_backend_event_synchronize by any. ---- */
+ * sheaf_backend_event_synchronize by any. */
 /* UNSUPPORTED if the device has none (caps.events). *out: sheaf_backend_event_free. */
 enum sheaf_status sheaf_backend_event_new(sheaf_backend_dev_t dev, sheaf_backend_event_t *out);
 void sheaf_backend_event_free(sheaf_backend_event_t event); /* accepts NULL; safe at any time */
@@ -272,15 +276,16 @@ enum sheaf_status sheaf_backend_graph_copy(sheaf_backend_t backend,
 void sheaf_backend_graph_copy_free(struct sheaf_backend_graph_copy *copy); /* accepts zeroes */
 
 /* Node number, and the node as each backend computed it. false: stop. */
-typedef bool (*sheaf_backend_eval_callback)(int node, struct sheaf_tensor *t1,
-                                            struct sheaf_tensor *t2, void *user);
+typedef bool (*sheaf_backend_eval_fn)(int node, struct sheaf_tensor *t1, struct sheaf_tensor *t2,
+                                      void *user);
 /* Computes copies of the graph on both backends and calls back for every node in order, views left
  * out; or, if n_test_nodes is not 0, for these nodes alone. ABORTED if the callback stopped. */
-enum sheaf_status
-sheaf_backend_compare_graph_backend(sheaf_backend_t backend1, sheaf_backend_t backend2,
-                                    const struct sheaf_cgraph *graph,
-                                    sheaf_backend_eval_callback callback, void *user,
-                                    struct sheaf_tensor *const *test_nodes, size_t n_test_nodes);
+enum sheaf_status sheaf_backend_compare_graph_backend(sheaf_backend_t backend1,
+                                                      sheaf_backend_t backend2,
+                                                      const struct sheaf_cgraph *graph,
+                                                      sheaf_backend_eval_fn callback, void *user,
+                                                      struct sheaf_tensor *const *test_nodes,
+                                                      size_t n_test_nodes);
 
 /* ---- registry: the devices that this process drives. Backends in files: sheaf/module.h ---- */
 const char *sheaf_backend_reg_name(sheaf_backend_reg_t reg);
@@ -295,8 +300,8 @@ sheaf_backend_reg_t sheaf_backend_reg_by_name(const char *name);
 size_t sheaf_backend_dev_count(void);
 sheaf_backend_dev_t sheaf_backend_dev_get(size_t index);
 sheaf_backend_dev_t sheaf_backend_dev_by_name(const char *name);
-sheaf_backend_dev_t
-sheaf_backend_dev_by_type(enum sheaf_backend_dev_type type); /* the first of that type */
+/* The first of that type. */
+sheaf_backend_dev_t sheaf_backend_dev_by_type(enum sheaf_backend_dev_type type);
 enum sheaf_status sheaf_backend_init_by_name(const char *name, const char *params,
                                              sheaf_backend_t *out);
 enum sheaf_status sheaf_backend_init_by_type(enum sheaf_backend_dev_type type, const char *params,

@@ -41,8 +41,8 @@ int sheaf_backend_cpu_get_n_threads(sheaf_backend_t backend);
 enum sheaf_status sheaf_backend_cpu_set_n_threads(sheaf_backend_t backend, int n_threads);
 /* Called between nodes by the computing thread; returning true ends the compute with
  * SHEAF_STATUS_ABORTED. */
-typedef bool (*sheaf_abort_callback)(void *data);
-void sheaf_backend_cpu_set_abort_callback(sheaf_backend_t backend, sheaf_abort_callback callback,
+typedef bool (*sheaf_abort_fn)(void *data);
+void sheaf_backend_cpu_set_abort_callback(sheaf_backend_t backend, sheaf_abort_fn callback,
                                           void *data);
 /* true: run every op with its portable reference, the specification of the op. For tests. */
 void sheaf_backend_cpu_set_reference(sheaf_backend_t backend, bool reference);

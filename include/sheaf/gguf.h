@@ -98,11 +98,11 @@ enum sheaf_status sheaf_gguf_add_tensor(struct sheaf_gguf *gguf, const char *nam
 /* A file that cannot be written whole is not left behind, and one that was there stays. */
 enum sheaf_status sheaf_gguf_write(const struct sheaf_gguf *gguf, const char *path);
 /* *data: the bytes of tensor i, valid until the next call. A failure ends the writing with it. */
-typedef enum sheaf_status (*sheaf_gguf_source_t)(void *user, int64_t i, const void **data);
+typedef enum sheaf_status (*sheaf_gguf_source_fn)(void *user, int64_t i, const void **data);
 /* For files that do not fit into memory: tensors that were added without data are asked for when
  * they are written, each once, in order. */
 enum sheaf_status sheaf_gguf_write_from(const struct sheaf_gguf *gguf, const char *path,
-                                        sheaf_gguf_source_t source, void *user);
+                                        sheaf_gguf_source_fn source, void *user);
 
 #ifdef __cplusplus
 }

@@ -25,15 +25,14 @@ extern "C" {
 #endif
 
 /* Must return the same state on every rank. *out is freed by the meta device. */
-typedef enum sheaf_status (*sheaf_backend_meta_get_split_state_t)(const struct sheaf_tensor *tensor,
-                                                                  void *user,
-                                                                  struct sheaf_split_state **out);
+typedef enum sheaf_status (*sheaf_backend_meta_get_split_state_fn)(
+    const struct sheaf_tensor *tensor, void *user, struct sheaf_split_state **out);
 
 /* A device around `devs` (of sheaf_world_devices or of the registry), ranks in non-decreasing
  * order. Collective. The device lives until sheaf_backend_meta_device_free, after its backends and
  * buffers are freed. */
 enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, size_t n_devs,
-                                            sheaf_backend_meta_get_split_state_t get_split_state,
+                                            sheaf_backend_meta_get_split_state_fn get_split_state,
                                             void *user, sheaf_backend_dev_t *out);
 void sheaf_backend_meta_device_free(sheaf_backend_dev_t dev); /* accepts NULL */
 bool sheaf_backend_dev_is_meta(sheaf_backend_dev_t dev);
@@ -128,13 +127,13 @@ typedef bool (*sheaf_backend_meta_step_fn)(const struct sheaf_backend_meta_step 
  * Local: other ranks need not call it. */
 enum sheaf_status
 sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members,
-                                 sheaf_backend_meta_get_split_state_t get_split_state, void *user,
+                                 sheaf_backend_meta_get_split_state_fn get_split_state, void *user,
                                  sheaf_backend_meta_step_fn visit, void *visit_user);
 /* Writes which rows of states were considered for a node of the graph, what each would move and
  * compute, and why the one taken won: at most n bytes, always terminated. Local. */
 enum sheaf_status
 sheaf_backend_meta_explain_node(const struct sheaf_cgraph *graph, int n_members,
-                                sheaf_backend_meta_get_split_state_t get_split_state, void *user,
+                                sheaf_backend_meta_get_split_state_fn get_split_state, void *user,
                                 int node, char *buf, size_t n);
 /* "all-reduce" */
 const char *sheaf_backend_meta_step_name(const struct sheaf_backend_meta_step *step);

@@ -116,11 +116,9 @@ size_t sheaf_backend_sched_get_buffer_size(sheaf_backend_sched_t sched, sheaf_ba
  * again with ask false when it is computed and readable: false cancels the compute, which returns
  * SHEAF_STATUS_ABORTED. With a callback, computes are synchronous, and nodes are submitted in
  * groups that end at a wanted one. Views may be left out. NULL: none. */
-typedef bool (*sheaf_backend_sched_eval_callback)(struct sheaf_tensor *tensor, bool ask,
-                                                  void *user_data);
+typedef bool (*sheaf_backend_sched_eval_fn)(struct sheaf_tensor *tensor, bool ask, void *user_data);
 void sheaf_backend_sched_set_eval_callback(sheaf_backend_sched_t sched,
-                                           sheaf_backend_sched_eval_callback callback,
-                                           void *user_data);
+                                           sheaf_backend_sched_eval_fn callback, void *user_data);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,14 @@
-/* All public headers of sheaf. */
+/* All public headers of sheaf. Rules that hold in all of them:
+ *
+ * Structs that a caller fills and that may grow begin with `size_t size`, which the caller sets to
+ * sizeof; members past it count as zero, so a program keeps working with a newer library. Structs
+ * that the library fills for a caller to read say so ("set by the library"), and their `size` is
+ * what the library knows. Structs without `size` do not grow.
+ *
+ * Handles that ggml has too are typedefs of pointers with its names (sheaf_backend_t,
+ * sheaf_gallocr_t); all others are pointers to structs (struct sheaf_comm *).
+ *
+ * Types of callbacks end in _fn. A callback gets the `user` pointer that was given with it. */
 #ifndef SHEAF_SHEAF_H
 #define SHEAF_SHEAF_H
 

@@ -8,7 +8,7 @@ extern "C" {
 
 /* "0.1.0" of the library that is loaded. */
 const char *sheaf_version(void);
-/* "avx2-capable build, commit abc1234" style text of how the library was built. */
+/* How the library was built: "commit abc1234567, GNU 12.2.0, Release build". */
 const char *sheaf_build_info(void);
 
 #ifdef __cplusplus

@@ -159,11 +159,12 @@ out:
     return st;
 }
 
-enum sheaf_status
-sheaf_backend_compare_graph_backend(sheaf_backend_t backend1, sheaf_backend_t backend2,
-                                    const struct sheaf_cgraph *graph,
-                                    sheaf_backend_eval_callback callback, void *user,
-                                    struct sheaf_tensor *const *test_nodes, size_t n_test_nodes) {
+enum sheaf_status sheaf_backend_compare_graph_backend(sheaf_backend_t backend1,
+                                                      sheaf_backend_t backend2,
+                                                      const struct sheaf_cgraph *graph,
+                                                      sheaf_backend_eval_fn callback, void *user,
+                                                      struct sheaf_tensor *const *test_nodes,
+                                                      size_t n_test_nodes) {
     struct sheaf_backend_graph_copy a = {0}, b = {0};
     enum sheaf_status st = sheaf_backend_graph_copy(backend1, graph, &a);
     if (!st) st = sheaf_backend_graph_copy(backend2, graph, &b);

@@ -7,10 +7,10 @@
 #include "sheaf/backend-impl.h"
 #include "tensor/internal.h"
 
-struct sheaf_tallocr sheaf_tallocr_new(sheaf_backend_buffer_t buffer) {
+void sheaf_tallocr_init(struct sheaf_tallocr *talloc, sheaf_backend_buffer_t buffer) {
     const size_t alignment = sheaf_backend_buffer_get_alignment(buffer);
     void *base = sheaf_backend_buffer_get_base(buffer);
-    return (struct sheaf_tallocr){
+    *talloc = (struct sheaf_tallocr){
         .buffer = buffer,
         .base = base,
         .alignment = alignment,
@@ -51,7 +51,8 @@ static enum sheaf_status alloc_packed(sheaf_backend_buffer_type_t buft,
     sheaf_backend_buffer_t buffer;
     enum sheaf_status st = sheaf_backend_buft_alloc_buffer(buft, size + alignment, &buffer);
     if (st) return st;
-    struct sheaf_tallocr talloc = sheaf_tallocr_new(buffer);
+    struct sheaf_tallocr talloc;
+    sheaf_tallocr_init(&talloc, buffer);
     for (size_t i = 0; i < n && !st; i++) st = sheaf_tallocr_alloc(&talloc, tensors[i]);
     if (!st) {
         *out = buffer;

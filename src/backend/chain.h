@@ -8,9 +8,8 @@
 #ifndef SHEAF_BACKEND_CHAIN_H
 #define SHEAF_BACKEND_CHAIN_H
 
+#include "backend/optional.h"
 #include "sheaf/backend.h"
-
-#define SHEAF__CHAIN_PROC "sheaf_chain_1" /* a change of the interface changes the name */
 
 /* SHEAF_FUSE: nothing, nodes of a device, also nodes with the all_reduce before them (default). */
 enum { SHEAF__FUSE_OFF, SHEAF__FUSE_NODES, SHEAF__FUSE_COLLECTIVES };

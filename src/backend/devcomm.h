@@ -7,13 +7,13 @@
 #ifndef SHEAF_BACKEND_DEVCOMM_H
 #define SHEAF_BACKEND_DEVCOMM_H
 
+#include "backend/optional.h"
 #include "sheaf/backend.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define SHEAF__DEVCOMM_PROC "sheaf_devcomm"
 enum {
     SHEAF__DEVCOMM_VERSION = 2,
     SHEAF__DEVCOMM_KEY_BYTES = 128,

@@ -10,9 +10,9 @@
 
 #include <string.h>
 
+#include "backend/optional.h"
 #include "sheaf/backend.h"
 
-#define SHEAF__SUM_PROC "sheaf_sum_1" /* a change of the interface changes the name */
 enum { SHEAF__SUM_BLOCKS = 64 };
 
 struct sheaf__sum {

@@ -252,7 +252,7 @@ static void write_head(struct writer *w, const struct sheaf_gguf *gguf) {
 }
 
 static enum sheaf_status write_tensors(struct writer *w, const struct sheaf_gguf *gguf,
-                                       sheaf_gguf_source_t source, void *user) {
+                                       sheaf_gguf_source_fn source, void *user) {
     for (size_t i = 0; i < gguf->n_tensors && !w->failed; i++) {
         const void *data = gguf->tensor_data[i];
         if (!data && gguf->tensors[i].size) {
@@ -275,7 +275,7 @@ enum sheaf_status sheaf_gguf_write(const struct sheaf_gguf *gguf, const char *pa
 }
 
 enum sheaf_status sheaf_gguf_write_from(const struct sheaf_gguf *gguf, const char *path,
-                                        sheaf_gguf_source_t source, void *user) {
+                                        sheaf_gguf_source_fn source, void *user) {
     char *part = NULL;
     if (asprintf(&part, "%s.part-%ld", path, (long)getpid()) < 0) return no_memory(path);
     struct writer w = {.file = fopen(part, "wbe")};

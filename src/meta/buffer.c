@@ -662,7 +662,8 @@ static enum sheaf_status alloc_tensors(sheaf_backend_buffer_type_t buft,
         }
         st = sheaf_backend_buft_alloc_buffer(mbuft, need, &mb->bulk[m]);
         if (st) break;
-        struct sheaf_tallocr talloc = sheaf_tallocr_new(mb->bulk[m]);
+        struct sheaf_tallocr talloc;
+        sheaf_tallocr_init(&talloc, mb->bulk[m]);
         for (size_t i = 0; i < n && !st; i++)
             st = sheaf_tallocr_alloc(&talloc, &mb->sets[i]->tensors[m]);
     }

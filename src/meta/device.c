@@ -78,7 +78,7 @@ bool sheaf_backend_dev_is_meta(sheaf_backend_dev_t dev) {
 
 /* The checks that need no other rank. */
 static enum sheaf_status check_members(const sheaf_backend_dev_t *devs, size_t n_devs,
-                                       sheaf_backend_meta_get_split_state_t get_split_state) {
+                                       sheaf_backend_meta_get_split_state_fn get_split_state) {
     if (n_devs < 1 || n_devs > INT32_MAX || !get_split_state) {
         return sheaf_set_error(
             SHEAF_STATUS_INVALID,
@@ -110,7 +110,7 @@ static enum sheaf_status check_members(const sheaf_backend_dev_t *devs, size_t n
 }
 
 enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, size_t n_devs,
-                                            sheaf_backend_meta_get_split_state_t get_split_state,
+                                            sheaf_backend_meta_get_split_state_fn get_split_state,
                                             void *user, sheaf_backend_dev_t *out) {
     *out = NULL;
     long fuse = SHEAF__FUSE_COLLECTIVES;

@@ -7,9 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "comm/world/board.h"
+#include "backend/optional.h"
 #include "comm/device/devcomm.h"
 #include "comm/diag/events.h"
+#include "comm/world/board.h"
 #include "meta/backend.h"
 #include "meta/overlap.h"
 
@@ -334,8 +335,7 @@ static void run_member(struct meta_member *me) {
 /* The thread is the first of the device's team: its place is on the device's cores. */
 static void bind_to_device(sheaf_backend_dev_t device) {
     sheaf_backend_reg_t reg = sheaf_backend_dev_backend_reg(device);
-    void *found =
-        reg ? sheaf_backend_reg_get_proc_address(reg, "sheaf_backend_cpu_bind_thread") : NULL;
+    void *found = reg ? sheaf_backend_reg_get_proc_address(reg, SHEAF__BIND_THREAD_PROC) : NULL;
     void (*bind)(sheaf_backend_dev_t);
     memcpy(&bind, &found, sizeof bind); /* ISO C has no cast from object to function pointers */
     if (found) bind(device);
@@ -428,7 +428,7 @@ static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *
         if (t->buffer && t->buffer->buft == &b->dev->buft) t->extra = &p->node_record[i];
     }
     for (int i = 0; i < graph->n_nodes && !st; i++) {
-        if (graph->nodes[i]->flags & SHEAF__TENSOR_FLAG_CARRIED)
+        if (graph->nodes[i]->flags & SHEAF_BACKEND_TENSOR_CARRIED)
             st = sheaf__meta_carry(b, p, graph->nodes[i], &p->node_record[i], dry);
     }
     if (st) return st;

@@ -36,7 +36,7 @@ struct meta_device {
     struct meta_support *support;
     struct meta_staging *loading; /* [n_local] for data on their way to a member */
     struct sheaf_split_state *mirrored;
-    sheaf_backend_meta_get_split_state_t get_split_state;
+    sheaf_backend_meta_get_split_state_fn get_split_state;
     void *user;
     enum sheaf_backend_meta_overlap overlap;
     bool fuse;           /* all-reduces with the nodes after them */

@@ -128,7 +128,7 @@ static enum sheaf_status add_weight(struct generator *g, enum sheaf__weight w, i
     return sheaf_gguf_add_tensor(g->gguf, name, e.type, sheaf__weight_n_dims(w), e.ne, NULL);
 }
 
-/* Elements of tensor i; fits sheaf_gguf_source_t. */
+/* Elements of tensor i; fits sheaf_gguf_source_fn. */
 static enum sheaf_status fill(void *user, int64_t i, const void **data) {
     struct generator *g = user;
     const struct entry *e = &g->entries[i];

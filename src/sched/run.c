@@ -206,7 +206,7 @@ static enum sheaf_status note_carried(struct sheaf_backend_sched *s, const struc
                                       const struct sched_piece *piece, int backend) {
     for (int p = piece->first; p < piece->last; p++) {
         struct sheaf_tensor *t = slot->exec.at[p].run;
-        if (!(t->flags & SHEAF__TENSOR_FLAG_CARRIED)) continue;
+        if (!(t->flags & SHEAF_BACKEND_TENSOR_CARRIED)) continue;
         if (s->n_carried == s->cap_carried) {
             int cap = s->cap_carried;
             const size_t n = (size_t)cap + 1;

@@ -491,8 +491,7 @@ size_t sheaf_backend_sched_get_buffer_size(sheaf_backend_sched_t s, sheaf_backen
 }
 
 void sheaf_backend_sched_set_eval_callback(sheaf_backend_sched_t s,
-                                           sheaf_backend_sched_eval_callback callback,
-                                           void *user_data) {
+                                           sheaf_backend_sched_eval_fn callback, void *user_data) {
     s->callback = callback;
     s->callback_user = user_data;
 }

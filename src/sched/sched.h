@@ -124,7 +124,7 @@ struct sheaf_backend_sched {
     struct sheaf_tensor **carried; /* values that backends hold for later splits or for the user */
     int *carried_backend, *carried_until;
     int n_carried, cap_carried;
-    sheaf_backend_sched_eval_callback callback;
+    sheaf_backend_sched_eval_fn callback;
     void *callback_user;
 };
 

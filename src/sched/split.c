@@ -419,7 +419,7 @@ static enum sheaf_status list_whole(struct lister *l, int next_start) {
         int32_t flags = 0;
         if (last_read >= l->piece->last) flags = SHEAF_TENSOR_FLAG_OUTPUT;
         if (next_start != SCHED_NONE && last_read >= next_start)
-            flags |= SHEAF__TENSOR_FLAG_CARRIED;
+            flags |= SHEAF_BACKEND_TENSOR_CARRIED;
         if (flags)
             st = patch(slot, (struct sched_patch){.tensor = t, .src = SCHED_NONE, .flags = flags});
     }

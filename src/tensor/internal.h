@@ -58,10 +58,6 @@ enum sheaf_status sheaf__gallocr_fits(struct sheaf_gallocr *galloc,
                                       const struct sheaf_cgraph *graph, const int *node_buffer_ids,
                                       const int *leaf_buffer_ids, bool *fits);
 
-/* Of a result that a later graph reads, on backends that keep no memory between graphs: see
- * release_tensor in backend-impl.h. */
-enum { SHEAF__TENSOR_FLAG_CARRIED = 1 << 18 };
-
 /* A number for a new or changed graph. */
 uint64_t sheaf__graph_next_uid(void);
 

@@ -260,7 +260,8 @@ Test(core_alloc, a_context_in_one_buffer) {
     cr_assert(!a->buffer && !a->data);
     max_size = SIZE_MAX;
     cr_assert_eq(sheaf_backend_buft_alloc_buffer(&test_buft, 500, &buffer), SHEAF_STATUS_SUCCESS);
-    struct sheaf_tallocr talloc = sheaf_tallocr_new(buffer);
+    struct sheaf_tallocr talloc;
+    sheaf_tallocr_init(&talloc, buffer);
     cr_assert_eq(sheaf_tallocr_alloc(&talloc, a), SHEAF_STATUS_ALLOC_FAILED, "512 of 500 bytes");
     cr_assert(strstr(sheaf_last_error(), "512"), "%s", sheaf_last_error());
     sheaf_backend_buffer_free(buffer);

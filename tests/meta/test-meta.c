@@ -143,7 +143,7 @@ static enum sheaf_status state_that_does_not_fit(const struct sheaf_tensor *t, v
 Test(meta_errors, a_state_that_does_not_fit) {
     const sheaf_backend_dev_t *members = cpu_members(2);
     const struct {
-        sheaf_backend_meta_get_split_state_t fn;
+        sheaf_backend_meta_get_split_state_fn fn;
         const char *want;
     } cases[] = {{state_for_three, "a state for 3 members, the device has 2"},
                  {state_that_does_not_fit, "weight"}};

@@ -238,7 +238,7 @@ struct tf_forced {
     enum sheaf_op op; /* to the last backend; SHEAF_OP_COUNT: none */
     unsigned seed;    /* not 0: every node to a backend by lot */
     int least_splits;
-    sheaf_backend_sched_eval_callback callback;
+    sheaf_backend_sched_eval_fn callback;
 };
 
 static inline bool tf_assign(const struct tf_forced *f, sheaf_backend_sched_t sched,

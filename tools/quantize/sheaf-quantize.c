@@ -129,7 +129,7 @@ static void say(const struct quantizer *q, int64_t i) {
     fflush(stdout);
 }
 
-/* Fits sheaf_gguf_source_t. */
+/* Fits sheaf_gguf_source_fn. */
 static enum sheaf_status give(void *user, int64_t i, const void **data) {
     struct quantizer *q = user;
     const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(q->in, i);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/optional.h"
 #include "backend/registry.h"
 #include "cpu/device/device.h"
 #include "cpu/kernels/kernels.h"
@@ -138,8 +139,7 @@ static sheaf_backend_dev_t reg_device(sheaf_backend_reg_t r, size_t index) {
     return index < reg_device_count(r) ? &devices[index].base : NULL;
 }
 
-/* "sheaf_backend_cpu_bind_thread": void (*)(sheaf_backend_dev_t). Binds the calling thread to the
- * first core of the device, where a team expects its caller: for threads made to drive it. */
+/* For SHEAF__BIND_THREAD_PROC. */
 static void bind_thread(sheaf_backend_dev_t dev) {
     sheaf__cpu_place_bind_thread(device_of(dev)->place, 0);
 }
@@ -149,7 +149,7 @@ static void *reg_proc(sheaf_backend_reg_t r, const char *name) {
         const char *name;
         void (*fn)(void);
     } procs[] = {
-        {"sheaf_backend_cpu_bind_thread", (void (*)(void))bind_thread},
+        {SHEAF__BIND_THREAD_PROC, (void (*)(void))bind_thread},
         {"sheaf_backend_cpu_get_n_threads", (void (*)(void))sheaf_backend_cpu_get_n_threads},
         {"sheaf_backend_cpu_set_n_threads", (void (*)(void))sheaf_backend_cpu_set_n_threads},
         {"sheaf_backend_cpu_set_abort_callback",

@@ -6,7 +6,7 @@
  * time of the cores. One thread at a time runs a team; it need not be the one that made it.
  *
  * The workers are bound. The caller is not: it belongs to the application. A caller that makes a
- * thread only to drive a device binds it with the device's "sheaf_backend_cpu_bind_thread" (cpu.c).
+ * thread only to drive a device binds it by SHEAF__BIND_THREAD_PROC (backend/optional.h).
  */
 #ifndef SHEAF_CPU_DEVICE_TEAM_H
 #define SHEAF_CPU_DEVICE_TEAM_H

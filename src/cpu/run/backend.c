@@ -47,7 +47,7 @@ struct backend {
     struct sheaf_backend base;
     struct sheaf__cpu_device *device;
     struct sheaf__cpu_team *team;
-    sheaf_abort_callback abort;
+    sheaf_abort_fn abort;
     void *abort_data;
     bool reference;
     bool fuse; /* nodes that make a chain are computed together */
@@ -640,7 +640,7 @@ int sheaf_backend_cpu_get_n_threads(sheaf_backend_t base) {
     return sheaf_backend_is_cpu(base) ? sheaf__cpu_team_size(backend_of(base)->team) : 0;
 }
 
-void sheaf_backend_cpu_set_abort_callback(sheaf_backend_t base, sheaf_abort_callback callback,
+void sheaf_backend_cpu_set_abort_callback(sheaf_backend_t base, sheaf_abort_fn callback,
                                           void *data) {
     if (!sheaf_backend_is_cpu(base)) return;
     backend_of(base)->abort = callback;

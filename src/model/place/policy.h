@@ -28,7 +28,7 @@ int sheaf__policy_n_members(const struct sheaf__policy *policy);
 enum sheaf_status sheaf__policy_cut_experts(struct sheaf__policy *policy, const char *how);
 
 /* State of a weight or cache by its tag; `user` is the policy. Fits
- * sheaf_backend_meta_get_split_state_t. */
+ * sheaf_backend_meta_get_split_state_fn. */
 enum sheaf_status sheaf__policy_get_state(const struct sheaf_tensor *tensor, void *user,
                                           struct sheaf_split_state **out);
 /* Bytes of the weights that a member holds. */

@@ -4,6 +4,7 @@
  * submitted runs later, and touching a result before sheaf_backend_synchronize shows. The mapped
  * graphs live until then. */
 #include "far.h"
+#include "backend/optional.h"
 
 #include <pthread.h>
 #include <stdint.h>
@@ -289,7 +290,7 @@ static void *reg_proc(sheaf_backend_reg_t reg, const char *name) {
     void *address = NULL;
     (void)reg;
     if (!strcmp(name, "far_count")) memcpy(&address, &fn, sizeof address);
-    if (!strcmp(name, "sheaf_devcomm") && getenv("SHEAF_TEST_FAR_COMM"))
+    if (!strcmp(name, SHEAF__DEVCOMM_PROC) && getenv("SHEAF_TEST_FAR_COMM"))
         return (void *)(uintptr_t)&far_devcomm;
     return address;
 }

@@ -1,0 +1,15 @@
+/* Interfaces that a registry entry may offer by name beside those of sheaf/backend-impl.h
+ * (sheaf_backend_reg_get_proc_address). They are private to this tree: a module built with the
+ * installed headers alone has none of them and works without. A name ends in its version; a change
+ * of an interface changes its name, so that a module of another version is not asked. */
+#ifndef SHEAF_BACKEND_OPTIONAL_H
+#define SHEAF_BACKEND_OPTIONAL_H
+
+#define SHEAF__CHAIN_PROC   "sheaf_chain_1"   /* struct sheaf__chain_i: backend/chain.h */
+#define SHEAF__SUM_PROC     "sheaf_sum_1"     /* sheaf__sum_fn: backend/sum.h */
+#define SHEAF__DEVCOMM_PROC "sheaf_devcomm_2" /* struct sheaf__devcomm_i: backend/devcomm.h */
+/* void (sheaf_backend_dev_t): binds the calling thread, which was made to drive the device, to the
+ * device's first core, where a team expects its caller. */
+#define SHEAF__BIND_THREAD_PROC "sheaf_bind_thread_1"
+
+#endif
