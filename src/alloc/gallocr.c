@@ -11,6 +11,8 @@
  * nothing. */
 #include <stdlib.h>
 
+#include "base/array.h"
+#include "base/hash.h"
 #include "sheaf/alloc.h"
 #include "sheaf/backend-impl.h"
 #include "tensor/internal.h"
@@ -111,14 +113,8 @@ size_t sheaf_gallocr_get_buffer_size(sheaf_gallocr_t g) {
 /* ---- free ranges ---- */
 
 static enum sheaf_status insert_range(struct pool *p, size_t at, struct range r) {
-    if (p->n_ranges == p->cap_ranges) {
-        const size_t cap = p->cap_ranges ? p->cap_ranges * 2 : 64;
-        struct range *grown = realloc(p->ranges, cap * sizeof *grown);
-        if (!grown)
-            return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "graph allocator: out of memory");
-        p->ranges = grown;
-        p->cap_ranges = cap;
-    }
+    if (!sheaf__grow(&p->ranges, &p->cap_ranges, p->n_ranges + 1, sizeof *p->ranges))
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "graph allocator: out of memory");
     memmove(&p->ranges[at + 1], &p->ranges[at], (p->n_ranges - at) * sizeof *p->ranges);
     p->ranges[at] = r;
     p->n_ranges++;
@@ -170,7 +166,7 @@ static enum sheaf_status give_back(struct pool *p, size_t offset, size_t size) {
 /* ---- the graph's tensors ---- */
 
 static struct entry *find(struct sheaf_gallocr *g, const struct sheaf_tensor *t) {
-    size_t i = ((uintptr_t)t >> 4) * 0x9E3779B97F4A7C15u >> 20 & (g->n_slots - 1);
+    size_t i = sheaf__hash_address(t, g->n_slots);
     while (g->table[i].tensor && g->table[i].tensor != t) i = (i + 1) & (g->n_slots - 1);
     if (!g->table[i].tensor) g->table[i] = (struct entry){.tensor = t};
     return &g->table[i];
@@ -317,14 +313,9 @@ static enum sheaf_status plan(struct sheaf_gallocr *g, const struct sheaf_cgraph
 static enum sheaf_status grow(struct pool *p) {
     if (p->buffer && p->peak <= sheaf_backend_buffer_get_size(p->buffer))
         return SHEAF_STATUS_SUCCESS;
-    if (p->buffer && p->n_retired == p->cap_retired) {
-        const size_t cap = p->cap_retired ? p->cap_retired * 2 : 8;
-        sheaf_backend_buffer_t *list = realloc(p->retired, cap * sizeof *list);
-        if (!list)
-            return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "graph allocator: out of memory");
-        p->retired = list;
-        p->cap_retired = cap;
-    }
+    if (p->buffer &&
+        !sheaf__grow(&p->retired, &p->cap_retired, p->n_retired + 1, sizeof *p->retired))
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "graph allocator: out of memory");
     sheaf_backend_buffer_t grown;
     enum sheaf_status st = sheaf_backend_buft_alloc_buffer(p->buft, p->peak, &grown);
     if (st) return st;

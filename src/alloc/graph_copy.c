@@ -5,6 +5,7 @@
  * next compute. The original is only read. */
 #include <stdlib.h>
 
+#include "base/hash.h"
 #include "sheaf/alloc.h"
 #include "sheaf/backend-impl.h"
 #include "tensor/internal.h"
@@ -19,7 +20,7 @@ struct map { /* open-addressed by `from` */
 };
 
 static struct pair *find(const struct map *m, const struct sheaf_tensor *t) {
-    size_t i = ((uintptr_t)t >> 4) * 0x9E3779B97F4A7C15u >> 20 & m->mask;
+    size_t i = sheaf__hash_address(t, m->mask + 1);
     while (m->slots[i].from && m->slots[i].from != t) i = (i + 1) & m->mask;
     return &m->slots[i];
 }

@@ -1,6 +1,7 @@
 /* Modules on the search path. A file is measured before it is mapped: one that was cut short would
  * end the process with SIGBUS in the dynamic linker, not with an error. */
 #include "backend/module_search.h"
+#include "base/array.h"
 #include "base/settings.h"
 #include "sheaf/log.h"
 
@@ -146,13 +147,7 @@ static void try_file(struct sheaf__module_search *s, const char *dir, const char
     struct sheaf__module m;
     char *path = NULL;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (s->n == s->cap) {
-        const size_t cap = s->cap ? 2 * s->cap : 16;
-        struct sheaf__module *more = realloc(s->found, cap * sizeof *more);
-        if (!more) goto full;
-        s->found = more;
-        s->cap = cap;
-    }
+    if (!sheaf__grow(&s->found, &s->cap, s->n + 1, sizeof *s->found)) goto full;
     if (asprintf(&path, "%s/%s", dir, file) < 0) goto full;
     st = sheaf__module_open(s->kind, path, &m);
     free(path);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "gguf/gguf_impl.h"
 
 static const struct {
@@ -85,20 +86,6 @@ static bool index_reserve(const struct sheaf_gguf *gguf, struct sheaf__gguf_inde
     return true;
 }
 
-/* Grows *array (elements of `size` bytes) so that element n exists. */
-static bool reserve(void *array, size_t *cap, size_t n, size_t size) {
-    if (n < *cap) return true;
-    size_t cap_new = *cap ? 2 * *cap : 32, bytes;
-    if (__builtin_mul_overflow(cap_new, size, &bytes)) return false;
-    void *old, *grown;
-    memcpy(&old, array, sizeof old);
-    grown = realloc(old, bytes);
-    if (!grown) return false;
-    memcpy(array, &grown, sizeof grown);
-    *cap = cap_new;
-    return true;
-}
-
 void sheaf__gguf_kv_clear(struct sheaf__gguf_kv *kv) {
     free(kv->key);
     free(kv->data);
@@ -111,7 +98,7 @@ enum sheaf_status sheaf__gguf_push_kv(struct sheaf_gguf *gguf, struct sheaf__ggu
     if (sheaf_gguf_find_key(gguf, kv->key) >= 0) {
         status = sheaf_set_error(SHEAF_STATUS_INVALID, "%s: key '%s' occurs twice",
                                  sheaf_gguf_path(gguf), kv->key);
-    } else if (!reserve(&gguf->kv, &gguf->cap_kv, gguf->n_kv, sizeof *gguf->kv) ||
+    } else if (!sheaf__grow(&gguf->kv, &gguf->cap_kv, gguf->n_kv + 1, sizeof *gguf->kv) ||
                !index_reserve(gguf, &gguf->kv_index, kv_name, gguf->n_kv)) {
         status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory for key '%s'",
                                  sheaf_gguf_path(gguf), kv->key);
@@ -136,8 +123,9 @@ enum sheaf_status sheaf__gguf_push_tensor(struct sheaf_gguf *gguf, char *name,
         return status;
     }
     size_t cap = gguf->cap_tensors;
-    if (!reserve(&gguf->tensor_data, &cap, gguf->n_tensors, sizeof *gguf->tensor_data) ||
-        !reserve(&gguf->tensors, &gguf->cap_tensors, gguf->n_tensors, sizeof *gguf->tensors) ||
+    if (!sheaf__grow(&gguf->tensor_data, &cap, gguf->n_tensors + 1, sizeof *gguf->tensor_data) ||
+        !sheaf__grow(&gguf->tensors, &gguf->cap_tensors, gguf->n_tensors + 1,
+                     sizeof *gguf->tensors) ||
         !index_reserve(gguf, &gguf->tensor_index, tensor_name, gguf->n_tensors)) {
         enum sheaf_status status =
             sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory for tensor '%s'",

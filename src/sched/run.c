@@ -189,17 +189,15 @@ size_t sheaf__sched_staging(const struct sheaf_backend_sched *s, const struct sc
 
 static void release(struct sheaf_backend_sched *s, int until) {
     int n = 0;
-    for (int i = 0; i < s->n_carried; i++) {
-        if (s->carried_until[i] < until) {
-            const sheaf_backend_t backend = s->backends[s->carried_backend[i]];
-            backend->iface->release_tensor(backend, s->carried[i]);
-            continue;
+    for (int i = 0; i < s->carried.n; i++) {
+        const struct sched_carried c = s->carried.at[i];
+        if (c.until < until) {
+            s->backends[c.backend]->iface->release_tensor(s->backends[c.backend], c.tensor);
+        } else {
+            s->carried.at[n++] = c;
         }
-        s->carried[n] = s->carried[i];
-        s->carried_backend[n] = s->carried_backend[i];
-        s->carried_until[n++] = s->carried_until[i];
     }
-    s->n_carried = n;
+    s->carried.n = n;
 }
 
 static enum sheaf_status note_carried(struct sheaf_backend_sched *s, const struct sched_slot *slot,
@@ -207,22 +205,10 @@ static enum sheaf_status note_carried(struct sheaf_backend_sched *s, const struc
     for (int p = piece->first; p < piece->last; p++) {
         struct sheaf_tensor *t = slot->exec.at[p].run;
         if (!(t->flags & SHEAF_BACKEND_TENSOR_CARRIED)) continue;
-        if (s->n_carried == s->cap_carried) {
-            int cap = s->cap_carried;
-            const size_t n = (size_t)cap + 1;
-            enum sheaf_status st =
-                sheaf__sched_room((void **)&s->carried, &cap, n, sizeof(struct sheaf_tensor *));
-            cap = s->cap_carried;
-            if (!st) st = sheaf__sched_room((void **)&s->carried_backend, &cap, n, sizeof(int));
-            cap = s->cap_carried;
-            if (!st) st = sheaf__sched_room((void **)&s->carried_until, &cap, n, sizeof(int));
-            if (st) return st;
-            s->cap_carried = cap;
-        }
-        s->carried[s->n_carried] = t;
-        s->carried_backend[s->n_carried] = backend;
-        s->carried_until[s->n_carried++] =
-            slot->info.at[sheaf__sched_map_get(&slot->map, t)].last_read;
+        enum sheaf_status st = SCHED_ROOM(s->carried, s->carried.n + 1);
+        if (st) return st;
+        s->carried.at[s->carried.n++] = (struct sched_carried){
+            t, backend, slot->info.at[sheaf__sched_map_get(&slot->map, t)].last_read};
     }
     return SHEAF_STATUS_SUCCESS;
 }
@@ -279,10 +265,11 @@ static enum sheaf_status run_observed(struct sheaf_backend_sched *s, struct sche
 
 /* Outputs of the compute before are kept until the next one. */
 static void release_all(struct sheaf_backend_sched *s) {
-    for (int i = 0; i < s->n_carried; i++)
-        s->backends[s->carried_backend[i]]->iface->release_tensor(
-            s->backends[s->carried_backend[i]], s->carried[i]);
-    s->n_carried = 0;
+    for (int i = 0; i < s->carried.n; i++) {
+        const sheaf_backend_t backend = s->backends[s->carried.at[i].backend];
+        backend->iface->release_tensor(backend, s->carried.at[i].tensor);
+    }
+    s->carried.n = 0;
 }
 
 enum sheaf_status sheaf__sched_dry_run(struct sheaf_backend_sched *s, struct sched_slot *slot) {

@@ -3,6 +3,8 @@
  * Invariant: outside of a compute, the user's tensors are as the user made them except for
  * buffer, data and extra. Changes in flight are undone at the next wait. */
 #include "sheaf/sched.h"
+#include "base/array.h"
+#include "base/hash.h"
 #include "base/settings.h"
 #include "base/text.h"
 #include "sheaf/log.h"
@@ -14,19 +16,13 @@
 
 /* ---- lists and maps ---- */
 
-enum sheaf_status sheaf__sched_room(void **at, int *cap, size_t n, size_t entry) {
-    if (n <= (size_t)*cap) return SHEAF_STATUS_SUCCESS;
-    size_t want = *cap ? (size_t)*cap : 64;
-    while (want < n) want *= 2;
-    void *p = want <= INT32_MAX ? realloc(*at, want * entry) : NULL;
-    if (!p) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "scheduler: out of memory");
-    *at = p;
-    *cap = (int)want;
-    return SHEAF_STATUS_SUCCESS;
+enum sheaf_status sheaf__sched_room(void *array, size_t *cap, size_t n, size_t entry) {
+    if (n <= INT32_MAX && sheaf__grow(array, cap, n, entry)) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "scheduler: out of memory");
 }
 
 static size_t slot_of(const struct sched_map *m, const struct sheaf_tensor *t) {
-    size_t i = ((uintptr_t)t >> 4) * 0x9E3779B97F4A7C15u >> 20 & (m->n_slots - 1);
+    size_t i = sheaf__hash_address(t, m->n_slots);
     while (m->slots[i].tensor && m->slots[i].tensor != t) i = (i + 1) & (m->n_slots - 1);
     return i;
 }
@@ -166,9 +162,9 @@ static void free_slot(struct sched_slot *slot) {
 void sheaf_backend_sched_free(sheaf_backend_sched_t s) {
     if (!s) return;
     if (s->galloc) sheaf_backend_sched_synchronize(s);
-    for (int i = 0; i < s->n_carried; i++) {
-        const sheaf_backend_t backend = s->backends[s->carried_backend[i]];
-        backend->iface->release_tensor(backend, s->carried[i]);
+    for (int i = 0; i < s->carried.n; i++) {
+        const sheaf_backend_t backend = s->backends[s->carried.at[i].backend];
+        backend->iface->release_tensor(backend, s->carried.at[i].tensor);
     }
     for (int i = 0; s->events && i < s->n_backends * s->n_copies; i++)
         sheaf_backend_event_free(s->events[i]);
@@ -181,9 +177,7 @@ void sheaf_backend_sched_free(sheaf_backend_sched_t s) {
     free(s->dirty);
     free((void *)s->events);
     free(s->staging);
-    free((void *)s->carried);
-    free(s->carried_backend);
-    free(s->carried_until);
+    free(s->carried.at);
     free(s);
 }
 
@@ -335,8 +329,7 @@ static uint64_t layout_of(const struct sheaf_cgraph *g) {
     uint64_t h = (uint64_t)g->n_nodes;
     for (int i = 0; i < g->n_leafs + g->n_nodes; i++) {
         const struct sheaf_tensor *t = i < g->n_leafs ? g->leafs[i] : g->nodes[i - g->n_leafs];
-        h = (h ^ (uint64_t)(uintptr_t)t->data) * 0x9E3779B97F4A7C15u;
-        h = (h ^ (h >> 32) ^ sheaf_nbytes(t)) * 0x9E3779B97F4A7C15u;
+        h = sheaf__mix(sheaf__mix(h, (uint64_t)(uintptr_t)t->data), sheaf_nbytes(t));
     }
     return h;
 }

@@ -72,10 +72,17 @@ struct sched_piece { /* nodes [first, last) of the execution order, as a graph *
     struct sheaf_cgraph graph;
 };
 
+struct sched_carried { /* a value that a backend holds for later splits or for the user */
+    struct sheaf_tensor *tensor;
+    int backend;
+    int until; /* execution position of its last reader */
+};
+
 #define SCHED_LIST(type)                                                                           \
     struct {                                                                                       \
         type *at;                                                                                  \
-        int n, cap;                                                                                \
+        int n;                                                                                     \
+        size_t cap;                                                                                \
     }
 
 struct sched_slot {
@@ -90,8 +97,7 @@ struct sched_slot {
     SCHED_LIST(struct sched_piece) pieces;
     SCHED_LIST(struct sheaf_tensor *) nodes; /* of pieces */
     SCHED_LIST(struct sheaf_tensor *) leafs;
-    SCHED_LIST(struct sheaf_tensor *) kept; /* carried over between splits now */
-    SCHED_LIST(uint64_t) seen;              /* [info] number of the piece that lists the tensor */
+    SCHED_LIST(uint64_t) seen; /* [info] number of the piece that lists the tensor */
     /* for the allocator */
     SCHED_LIST(struct sheaf_tensor *) alloc_nodes;
     SCHED_LIST(int) node_ids;
@@ -121,17 +127,15 @@ struct sheaf_backend_sched {
     uint64_t layout; /* of the graph placed last */
     char *staging;
     size_t staging_size;
-    struct sheaf_tensor **carried; /* values that backends hold for later splits or for the user */
-    int *carried_backend, *carried_until;
-    int n_carried, cap_carried;
+    SCHED_LIST(struct sched_carried) carried;
     sheaf_backend_sched_eval_fn callback;
     void *callback_user;
 };
 
 /* Room for n entries, contents kept. */
-enum sheaf_status sheaf__sched_room(void **at, int *cap, size_t n, size_t entry);
+enum sheaf_status sheaf__sched_room(void *array, size_t *cap, size_t n, size_t entry);
 #define SCHED_ROOM(list, count)                                                                    \
-    sheaf__sched_room((void **)&(list).at, &(list).cap, (size_t)(count), sizeof *(list).at)
+    sheaf__sched_room(&(list).at, &(list).cap, (size_t)(count), sizeof *(list).at)
 
 /* sched.c */
 int sheaf__sched_map_get(const struct sched_map *map, const struct sheaf_tensor *t); /* or NONE */

@@ -406,7 +406,8 @@ static enum sheaf_status list_operand(struct lister *l, struct sheaf_tensor *rea
 static enum sheaf_status list_whole(struct lister *l, int next_start) {
     struct sched_slot *slot = l->slot;
     enum sheaf_status st = SCHED_ROOM(slot->seen, slot->info.cap);
-    for (; !st && slot->seen.n < slot->info.cap; slot->seen.n++) slot->seen.at[slot->seen.n] = 0;
+    for (; !st && (size_t)slot->seen.n < slot->info.cap; slot->seen.n++)
+        slot->seen.at[slot->seen.n] = 0;
     for (int p = l->piece->first; p < l->piece->last && !st; p++) {
         struct sheaf_tensor *t = slot->exec.at[p].run;
         for (int j = 0; j < SHEAF_MAX_SRC && !st; j++) {

@@ -3,6 +3,7 @@
 
 #include <stdatomic.h>
 
+#include "base/hash.h"
 #include "tensor/context.h"
 #include "tensor/internal.h"
 
@@ -57,7 +58,7 @@ void sheaf_graph_clear(struct sheaf_cgraph *g) {
 
 /* Puts t into the set; false if it was there. */
 static bool visit(struct sheaf_cgraph *g, const struct sheaf_tensor *t) {
-    size_t i = ((uintptr_t)t >> 4) * 0x9E3779B97F4A7C15u >> 20 & (g->n_visited - 1);
+    size_t i = sheaf__hash_address(t, g->n_visited);
     for (; g->visited[i]; i = (i + 1) & (g->n_visited - 1)) {
         if (g->visited[i] == t) return false;
     }

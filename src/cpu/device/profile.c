@@ -1,5 +1,6 @@
 /* Time by op. See profile.h. */
 #include "cpu/device/profile.h"
+#include "base/clock.h"
 #include "base/settings.h"
 #include "sheaf/log.h"
 
@@ -7,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MAX_LINES = 64, MAX_TEXT = 128 + MAX_LINES * 64 };
@@ -25,12 +25,6 @@ struct sheaf__cpu_profile {
     int n_lines;
     struct line lines[MAX_LINES];
 };
-
-static uint64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 struct sheaf__cpu_profile *sheaf__cpu_profile_new(const char *device) {
     if (!sheaf__setting_on(SHEAF__SET_CPU_PROFILE)) return NULL;
@@ -73,7 +67,7 @@ void sheaf__cpu_profile_free(struct sheaf__cpu_profile *p) {
 
 void sheaf__cpu_profile_start(struct sheaf__cpu_profile *p) {
     p->graphs++;
-    p->last = now();
+    p->last = sheaf__time_ns();
 }
 
 static struct line *line_of(struct sheaf__cpu_profile *p, const struct sheaf_tensor *node) {
@@ -88,7 +82,7 @@ static struct line *line_of(struct sheaf__cpu_profile *p, const struct sheaf_ten
 }
 
 void sheaf__cpu_profile_node(struct sheaf__cpu_profile *p, const struct sheaf_tensor *node) {
-    const uint64_t t = now();
+    const uint64_t t = sheaf__time_ns();
     struct line *line = line_of(p, node);
     if (line) {
         line->calls++;

@@ -68,17 +68,9 @@ static inline char *sheaf__cpu_row_repeat(const struct sheaf_tensor *t, struct s
     return sheaf__cpu_row_data(t, at);
 }
 
-/* F32, F16 or BF16: an element can be read and written on its own. */
-static inline bool sheaf__cpu_is_plain_float(const struct sheaf_tensor *t) {
-    return t->type == SHEAF_TYPE_F32 || t->type == SHEAF_TYPE_F16 || t->type == SHEAF_TYPE_BF16;
-}
 /* Elements (blocks) of a row lie side by side. */
 static inline bool sheaf__cpu_is_dense(const struct sheaf_tensor *t) {
     return t->ne[0] <= sheaf_blck_size(t->type) || t->nb[0] == sheaf_type_size(t->type);
-}
-/* A float or block type whose rows sheaf__cpu_load can read. */
-static inline bool sheaf__cpu_can_load(const struct sheaf_tensor *t) {
-    return sheaf__cpu_is_plain_float(t) || (sheaf_is_quantized(t->type) && sheaf__cpu_is_dense(t));
 }
 
 /* n elements at p, nb0 bytes apart, as F32: either p itself or converted into buf. Block types must
