@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "sheaf/sheaf.h"
-#include "tensor/internal.h"
 
 #include "bench.h"
 

@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tensor/internal.h"
+#include "base/clock.h"
+#include "sheaf/graph.h"
 
 enum { LINE = 64, MOST = 64 * 1024, ROUNDS = 401, PINGS = 200 };
 

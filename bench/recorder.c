@@ -7,8 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "comm/diag/recorder.h"
+#include "base/clock.h"
 #include "comm/diag/events.h"
+#include "comm/diag/recorder.h"
 
 enum { ROUNDS = 15, CALLS = 200000 };
 

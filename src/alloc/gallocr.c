@@ -10,12 +10,17 @@
  * offsets. All working memory is kept: allocating a graph no larger than an earlier one allocates
  * nothing. */
 #include <stdlib.h>
+#include <string.h>
 
+#include "alloc/gallocr.h"
+#include "backend/buffer.h"
+#include "base/arith.h"
 #include "base/array.h"
 #include "base/hash.h"
 #include "sheaf/alloc.h"
 #include "sheaf/backend-impl.h"
-#include "tensor/internal.h"
+#include "tensor/graph.h"
+#include "tensor/op_info.h"
 
 struct range {
     size_t offset, size;

@@ -4,11 +4,12 @@
  * the data of the original. Its nodes are marked as outputs, so that each keeps its value until the
  * next compute. The original is only read. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/hash.h"
 #include "sheaf/alloc.h"
 #include "sheaf/backend-impl.h"
-#include "tensor/internal.h"
+#include "tensor/graph.h"
 
 struct pair {
     struct sheaf_tensor *from, *to;

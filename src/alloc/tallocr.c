@@ -4,8 +4,8 @@
 
 #include <stdlib.h>
 
+#include "base/arith.h"
 #include "sheaf/backend-impl.h"
-#include "tensor/internal.h"
 
 void sheaf_tallocr_init(struct sheaf_tallocr *talloc, sheaf_backend_buffer_t buffer) {
     const size_t alignment = sheaf_backend_buffer_get_alignment(buffer);

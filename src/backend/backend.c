@@ -1,8 +1,9 @@
 /* Backends and devices: dispatch to the vtables. */
+#include <string.h>
+
 #include "sheaf/backend-impl.h"
 
 #include "backend/registry.h"
-#include "tensor/internal.h"
 
 const char *sheaf_backend_name(sheaf_backend_t backend) {
     return backend->iface->get_name(backend);

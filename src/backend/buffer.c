@@ -5,9 +5,10 @@
  * Every range is checked here, so that backends need not. */
 #include <stdlib.h>
 
+#include "backend/buffer.h"
 #include "backend/registry.h"
+#include "base/arith.h"
 #include "sheaf/backend-impl.h"
-#include "tensor/internal.h"
 
 void sheaf__multi_buffer_set_usage(sheaf_backend_buffer_t buffer,
                                    enum sheaf_backend_buffer_usage usage);

@@ -2,8 +2,8 @@
  * the parts and never name the whole, so it has no base and moves no tensor data. */
 #include <stdlib.h>
 
+#include "base/arith.h"
 #include "sheaf/backend-impl.h"
-#include "tensor/internal.h"
 
 struct parts {
     size_t n;

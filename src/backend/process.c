@@ -1,5 +1,6 @@
 /* This process's place among the ranks of its host. */
-#include "tensor/internal.h"
+#include "backend/process.h"
+#include "sheaf/graph.h"
 
 static int local_rank = 0, local_size = 1;
 

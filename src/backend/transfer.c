@@ -5,10 +5,12 @@
  * plan is a list of nodes. Events have none: a device without them says so once, when one is made.
  */
 #include <stdlib.h>
+#include <string.h>
 
+#include "backend/buffer.h"
 #include "backend/registry.h"
 #include "sheaf/backend-impl.h"
-#include "tensor/internal.h"
+#include "tensor/graph.h"
 
 /* ---- transfers ---- */
 

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backend/process.h"
 #include "base/hash.h"
 #include "base/settings.h"
 #include "comm/diag/recorder.h"

@@ -8,7 +8,10 @@
 #define SHEAF_CUDA_DEVICE_H
 
 extern "C" {
-#include "tensor/internal.h"
+#include "base/arith.h"
+#include "tensor/access.h"
+#include "tensor/graph.h"
+#include "tensor/op_info.h"
 }
 #include "cuda/kernel.cuh"
 #include "sheaf/backend-impl.h"

@@ -15,13 +15,17 @@
 #ifndef SHEAF_META_META_IMPL_H
 #define SHEAF_META_META_IMPL_H
 
+#include "base/arith.h"
+#include "base/clock.h"
 #include "meta/staging.h"
 #include "meta/support.h"
 #include "sheaf/alloc.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/meta.h"
 #include "split/plan.h"
-#include "tensor/internal.h"
+#include "tensor/access.h"
+#include "tensor/graph.h"
+#include "tensor/op_info.h"
 
 struct meta_device {
     struct sheaf_backend_device base;

@@ -4,6 +4,7 @@
  * How early is part of the plan, the same on every rank. Whether a collective is started or made
  * directly, and where a member waits, is its own affair: it follows from where its tensors lie. */
 #include "meta/overlap.h"
+#include "alloc/gallocr.h"
 
 /* Shorter ones end before a thread that sleeps has well begun. */
 static const int64_t LEAST_NS = 200000;

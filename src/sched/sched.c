@@ -3,6 +3,7 @@
  * Invariant: outside of a compute, the user's tensors are as the user made them except for
  * buffer, data and extra. Changes in flight are undone at the next wait. */
 #include "sheaf/sched.h"
+#include "alloc/gallocr.h"
 #include "base/array.h"
 #include "base/hash.h"
 #include "base/settings.h"

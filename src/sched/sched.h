@@ -10,10 +10,14 @@
 #ifndef SHEAF_SCHED_SCHED_H
 #define SHEAF_SCHED_SCHED_H
 
+#include "alloc/gallocr.h"
+#include "base/arith.h"
 #include "sheaf/alloc.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/sched.h"
-#include "tensor/internal.h"
+#include "tensor/access.h"
+#include "tensor/graph.h"
+#include "tensor/op_info.h"
 
 enum { SCHED_NONE = -1, SCHED_ALWAYS = INT32_MAX };
 

@@ -7,7 +7,7 @@
 #include "split/explain.h"
 #include "split/planner.h"
 #include "split/search.h"
-#include "tensor/internal.h"
+#include "tensor/graph.h"
 
 struct totals {
     bool possible;

@@ -5,7 +5,7 @@
 
 #include "split/explain.h"
 #include "split/plan-impl.h"
-#include "tensor/internal.h"
+#include "tensor/graph.h"
 
 static const struct sheaf__split_step *maker(const struct sheaf__split_plan *p, int value) {
     for (int s = 0; s < p->n_steps; s++) {

@@ -2,7 +2,7 @@
  * and no names go in, so that it is the same in every process. */
 #include "base/hash.h"
 #include "split/plan-impl.h"
-#include "tensor/internal.h"
+#include "tensor/graph.h"
 
 static uint64_t mix_tensor(uint64_t h, const struct sheaf_tensor *t) {
     h = sheaf__mix(h,

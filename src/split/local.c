@@ -1,10 +1,11 @@
 /* One member's node: the shape, strides, offset and parameters of its part of a step. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "sheaf/tensor.h"
 #include "split/plan-impl.h"
 #include "split/view.h"
-#include "tensor/internal.h"
+#include "tensor/graph.h"
 
 static void local_ne(const struct sheaf_tensor *t, struct sheaf__st st, int member,
                      int64_t ne[SHEAF_MAX_DIMS]) {

@@ -7,7 +7,7 @@
 #include "base/hash.h"
 #include "split/convert.h"
 #include "split/decide.h"
-#include "tensor/internal.h"
+#include "tensor/graph.h"
 
 enum { MAX_ROWS = 64, SLOTS = 512 };
 /* of a shape: five of the node's own, its parameters, ten for it and for each operand */

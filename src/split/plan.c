@@ -8,7 +8,7 @@
 
 #include "split/decide.h"
 #include "split/planner.h"
-#include "tensor/internal.h"
+#include "tensor/graph.h"
 
 /* ---- leaves ---- */
 

@@ -8,7 +8,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-#include "tensor/internal.h"
+#include "tensor/access.h"
 
 static bool has_src1(const struct sheaf_tensor *t) { return t->src[1] != NULL; }
 static bool biased_scale(const struct sheaf_tensor *t) { return sheaf__param_f32(t, 1) != 0; }

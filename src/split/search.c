@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "split/convert.h"
 #include "split/options.h"
-#include "tensor/internal.h"
+#include "tensor/graph.h"
 
 enum { NONE = -1 };
 /* Partial plans kept: all of them for graphs that a person would write down, fewer for large ones,

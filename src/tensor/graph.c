@@ -2,10 +2,11 @@
 #include "sheaf/graph.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 #include "base/hash.h"
 #include "tensor/context.h"
-#include "tensor/internal.h"
+#include "tensor/graph.h"
 
 uint64_t sheaf__graph_next_uid(void) {
     static atomic_uint_fast64_t uid = 1;

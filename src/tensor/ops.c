@@ -7,8 +7,9 @@
 
 #include <stdio.h>
 
+#include "base/arith.h"
+#include "tensor/access.h"
 #include "tensor/context.h"
-#include "tensor/internal.h"
 
 /* True if an operand is NULL: an earlier constructor failed and its text stands. */
 static bool missing(const struct sheaf_tensor *a, const struct sheaf_tensor *b) {

@@ -8,9 +8,10 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/arith.h"
 #include "tensor/context.h"
-#include "tensor/internal.h"
 
 enum { OBJECT_TENSOR, OBJECT_OTHER };
 

@@ -3,13 +3,14 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "backend/process.h"
 #include "comm/world/world.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/world.h"
 #include "start_job.h"
-#include "tensor/internal.h"
 
 static int quit(bool ok) {
     if (!ok && sheaf_world_reports_error()) fprintf(stderr, "error: %s\n", sheaf_last_error());

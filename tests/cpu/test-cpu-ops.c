@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "sheaf/sheaf.h"
-#include "tensor/internal.h"
+#include "tensor/access.h"
 
 typedef struct sheaf_tensor T;
 typedef struct sheaf_context C;

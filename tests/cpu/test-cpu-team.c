@@ -10,7 +10,6 @@
 
 #include "cpu/device/team.h"
 #include "sheaf/sheaf.h"
-#include "tensor/internal.h"
 
 /* ---- the team alone ---- */
 

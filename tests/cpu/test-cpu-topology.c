@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "backend/process.h"
 #include "cpu/device/topology.h"
 #include "sheaf/sheaf.h"
-#include "tensor/internal.h"
 
 static int bound_cores(void) {
     cpu_set_t set;

@@ -12,7 +12,6 @@
 #include "quant/quants.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/sheaf.h"
-#include "tensor/internal.h"
 
 static const enum sheaf_type types[] = {
     SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16, SHEAF_TYPE_Q8_0,

@@ -3,6 +3,7 @@
  */
 #include <criterion/criterion.h>
 
+#include "base/clock.h"
 #include "split_graphs.h"
 
 struct tally {

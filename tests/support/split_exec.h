@@ -9,9 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arith.h"
 #include "sheaf/sheaf.h"
 #include "split/plan.h"
-#include "tensor/internal.h"
+#include "tensor/access.h"
+#include "tensor/graph.h"
+#include "tensor/op_info.h"
 
 /* ---- memory of a run ---- */
 

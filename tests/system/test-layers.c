@@ -416,7 +416,7 @@ Test(layers, self_check) {
         const char *path, *include;
         int wrong;
     } cases[] = {
-        {"src/backend/a.c", "#include \"tensor/internal.h\"", 0},
+        {"src/backend/a.c", "#include \"tensor/graph.h\"", 0},
         {"src/backend/a.c", "#include \"b.h\"", 0},
         {"src/backend/a.c", "#include \"nowhere.h\"", 1},
         {"src/backend/a.c", "#include \"cpu/device/team.h\"", 1},
@@ -436,12 +436,12 @@ Test(layers, self_check) {
         {"src/comm/transport/a.c", "#include \"comm/watch/watch.h\"", 1},
         {"src/comm/world/a.c", "#include \"comm/diag/events.h\"", 1},
         {"src/comm/a.c", "#include \"../core/internal.h\"", 1},
-        {"src/split/a.c", "#include \"tensor/internal.h\"", 0},
+        {"src/split/a.c", "#include \"tensor/graph.h\"", 0},
         {"src/split/a.c", "#include \"meta/meta.h\"", 1},
         {"src/meta/a.c", "#include \"split/plan.h\"", 0},
         {"src/meta/a.c", "#include <mpi.h>", 1},
         {"src/model/a.c", "#include \"sheaf/gguf.h\"", 0},
-        {"src/model/a.c", "#include \"tensor/internal.h\"", 1},
+        {"src/model/a.c", "#include \"tensor/graph.h\"", 1},
         {"src/cuda/a.cu", "#include <cublasLt.h>", 0},
         {"tools/run/a.c", "#include \"model/run/session.h\"", 0},
         {"tools/run/a.c", "#include \"session.h\"", 1},
@@ -452,8 +452,8 @@ Test(layers, self_check) {
         {"src/backend/a.c", "    setenv(\"SHEAF_FUSE\", \"0\", 1);", 0},
         {"include/sheaf/a.h", "#include \"sheaf/type.h\"", 0},
         {"include/sheaf/a.h", "#include \"b.h\"", 1},
-        {"include/sheaf/a.h", "#include \"tensor/internal.h\"", 1},
-        {"src/other/a.c", "#include \"tensor/internal.h\"", 1},
+        {"include/sheaf/a.h", "#include \"tensor/graph.h\"", 1},
+        {"src/other/a.c", "#include \"tensor/graph.h\"", 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[300], report[4096] = "";

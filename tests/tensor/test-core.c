@@ -9,7 +9,7 @@
 #include "base/settings.h"
 #include "sheaf/ops.h"
 #include "sheaf/version.h"
-#include "tensor/internal.h"
+#include "tensor/graph.h"
 
 typedef struct sheaf_tensor T;
 typedef struct sheaf_context C;

@@ -8,8 +8,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/arith.h"
 #include "cpu/device/device.h"
-#include "tensor/internal.h"
+#include "sheaf/graph.h"
 
 enum { ALIGNMENT = 64 };
 static const size_t MAP_FROM = (size_t)1 << 20;

@@ -20,8 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/process.h"
 #include "sheaf/cpu.h"
-#include "tensor/internal.h"
 
 struct sheaf__cpu_topology {
     hwloc_topology_t hwloc;

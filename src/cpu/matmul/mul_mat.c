@@ -7,11 +7,13 @@
  *
  * Invariant: what a thread writes is decided by the chunk alone, so neither the number of threads
  * nor the order in which chunks are taken is visible in the result. */
+#include <string.h>
+
 #include "cpu/matmul/mul_mat.h"
 
+#include "base/arith.h"
 #include "cpu/matmul/mul_mat_impl.h"
 #include "sheaf/tensor.h"
-#include "tensor/internal.h"
 
 enum {
     CHUNKS_PER_THREAD = 8, /* so that a late thread costs an eighth of its share at most */

@@ -8,8 +8,11 @@
  *
  * Invariant: a sum runs over k in order (see the tiles), so threads, chunks and blocks of columns
  * do not show in its bits. */
+#include <string.h>
+
+#include "base/arith.h"
 #include "cpu/matmul/mul_mat_impl.h"
-#include "tensor/internal.h"
+#include "sheaf/graph.h"
 
 enum {
     /* Below it unpacking weights costs more than rows_dot loses by going over them again. */

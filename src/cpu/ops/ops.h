@@ -10,9 +10,12 @@
 #ifndef SHEAF_CPU_OPS_OPS_H
 #define SHEAF_CPU_OPS_OPS_H
 
+#include "base/arith.h"
 #include "cpu/device/team.h"
 #include "sheaf/tensor.h"
-#include "tensor/internal.h"
+#include "tensor/access.h"
+#include "tensor/graph.h"
+#include "tensor/op_info.h"
 
 typedef enum sheaf_status (*sheaf__cpu_op_fn)(struct sheaf_tensor *dst, int ith, int nth,
                                               struct sheaf__cpu_sync *sync, void *work);

@@ -5,6 +5,7 @@
  * of its heads. dst may be a's memory. YaRN: Peng et al., arXiv 2309.00071. */
 #include <math.h>
 
+#include "base/arith.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/kernels/vec.h"
 #include "cpu/ops/ops.h"

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arith.h"
 #include "base/settings.h"
 #include "cpu/device/device.h"
 #include "cpu/device/profile.h"

@@ -1,0 +1,15 @@
+/* What the scheduler asks a graph allocator beyond sheaf/alloc.h. */
+#ifndef SHEAF_ALLOC_GALLOCR_H
+#define SHEAF_ALLOC_GALLOCR_H
+
+#include "sheaf/alloc.h"
+
+/* Is it a buffer of this graph allocator, in use or outgrown? */
+bool sheaf__gallocr_owns(const struct sheaf_gallocr *galloc, const struct sheaf_backend_buffer *b);
+
+/* Does the graph fit the allocator's buffers as they are? */
+enum sheaf_status sheaf__gallocr_fits(struct sheaf_gallocr *galloc,
+                                      const struct sheaf_cgraph *graph, const int *node_buffer_ids,
+                                      const int *leaf_buffer_ids, bool *fits);
+
+#endif

@@ -1,0 +1,25 @@
+/* Small questions to a tensor: its parameters, its memory. */
+#ifndef SHEAF_TENSOR_ACCESS_H
+#define SHEAF_TENSOR_ACCESS_H
+
+#include <string.h>
+
+#include "sheaf/tensor.h"
+
+/* A parameter as a float: word i of op_params (sheaf/ops.h). */
+static inline float sheaf__param_f32(const struct sheaf_tensor *t, int i) {
+    float f;
+    memcpy(&f, &t->op_params[i], sizeof f);
+    return f;
+}
+static inline void sheaf__set_param_f32(struct sheaf_tensor *t, int i, float f) {
+    memcpy(&t->op_params[i], &f, sizeof f);
+}
+
+/* Is there a byte of memory that both have? Tensors without data have none. */
+static inline bool sheaf__overlaps(const struct sheaf_tensor *a, const struct sheaf_tensor *b) {
+    const uintptr_t p = (uintptr_t)a->data, q = (uintptr_t)b->data;
+    return p && q && p < q + sheaf_nbytes(b) && q < p + sheaf_nbytes(a);
+}
+
+#endif
