@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "cpu/kernels/kernels.h"
-#include "cpu/matmul/mul_mat_impl.h"
+#include "cpu/matmul/mul_mat.h"
 #include "quant/quants.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/sheaf.h"

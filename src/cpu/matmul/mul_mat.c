@@ -12,7 +12,6 @@
 #include "cpu/matmul/mul_mat.h"
 
 #include "base/arith.h"
-#include "cpu/matmul/mul_mat_impl.h"
 #include "sheaf/tensor.h"
 
 enum {

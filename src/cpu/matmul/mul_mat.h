@@ -11,6 +11,7 @@
 
 #include <stdatomic.h>
 
+#include "cpu/kernels/kernels.h"
 #include "sheaf/tensor.h"
 
 /* What the products need of the team. One per team, shared by its threads. */
@@ -49,5 +50,67 @@ enum sheaf_status sheaf__mul_mat_id(const struct sheaf_tensor *dst, int ith, int
 enum sheaf_status sheaf__mul_mat_ref(const struct sheaf_tensor *dst, int ith, int nth, void *work);
 enum sheaf_status sheaf__mul_mat_id_ref(const struct sheaf_tensor *dst, int ith, int nth,
                                         void *work);
+
+/* ---- shared by the files of this folder and by attention ---- */
+
+enum { SHEAF__SEGMENT = 256 }; /* elements converted at a time; a multiple of every block */
+
+/* n elements of the column of b at src, from element i on, as floats: where they lie, or in tmp. */
+const float *sheaf__mul_mat_gather(const struct sheaf__cpu_kernels *kern,
+                                   const struct sheaf_tensor *b, const char *src, int64_t i,
+                                   int64_t n, float *tmp);
+
+/* All columns that meet the same matrix (a2, a3) of a are done together: with g K/V heads and g.r
+ * query heads a row of a is read once for r heads. Column number j of them lies at .. in b or dst.
+ */
+static inline int64_t sheaf__mul_mat_columns(const struct sheaf_tensor *a,
+                                             const struct sheaf_tensor *b) {
+    if (a->ne[2] == 0 || a->ne[3] == 0) return 0;
+    return b->ne[1] * (b->ne[2] / a->ne[2]) * (b->ne[3] / a->ne[3]);
+}
+struct sheaf__mul_mat_at {
+    int64_t i1, i2, i3;
+};
+static inline struct sheaf__mul_mat_at sheaf__mul_mat_at(const struct sheaf_tensor *a,
+                                                         const struct sheaf_tensor *b, int64_t a2,
+                                                         int64_t a3, int64_t j) {
+    const int64_t r2 = b->ne[2] / a->ne[2], r3 = b->ne[3] / a->ne[3], i = j / b->ne[1];
+    return (struct sheaf__mul_mat_at){j % b->ne[1], a2 * r2 + i % r2, a3 * r3 + i / r2};
+}
+static inline char *sheaf__mul_mat_ptr(const struct sheaf_tensor *t, struct sheaf__mul_mat_at at) {
+    return (char *)t->data + (size_t)at.i1 * t->nb[1] + (size_t)at.i2 * t->nb[2] +
+           (size_t)at.i3 * t->nb[3];
+}
+
+/* Sharing out a phase: thread 0 starts it before a barrier, everybody takes numbers after it. */
+static inline void sheaf__mul_mat_start(struct sheaf__cpu_sync *sync, int ith, int nth) {
+    if (ith == 0) atomic_store_explicit(&sync->next, 0, memory_order_relaxed);
+    if (nth > 1) sync->barrier(sync->team, ith);
+}
+static inline int64_t sheaf__mul_mat_take(struct sheaf__cpu_sync *sync) {
+    return atomic_fetch_add_explicit(&sync->next, 1, memory_order_relaxed);
+}
+
+/* True if a matrix of this product is multiplied by panels: the number of its columns decides. */
+bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
+                              int64_t columns);
+/* Bytes of work, and the product, as sheaf__mul_mat has them. dst is not empty. */
+size_t sheaf__mul_mat_panels_size(const struct sheaf__cpu_kernels *kern,
+                                  const struct sheaf_tensor *dst, int nth);
+enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
+                                        const struct sheaf_tensor *dst, int ith, int nth,
+                                        void *work, struct sheaf__cpu_sync *sync);
+
+/* The pairs (choice u of token n, number n * choices + u) that use an expert held here. */
+struct sheaf__mul_mat_group {
+    int64_t expert, n;
+    const int64_t *pairs;
+};
+/* The same for those experts of a MUL_MAT_ID that have enough pairs. */
+size_t sheaf__mul_mat_id_panels_size(const struct sheaf__cpu_kernels *kern,
+                                     const struct sheaf_tensor *dst, int nth);
+void sheaf__mul_mat_id_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
+                              const struct sheaf__mul_mat_group *groups, int64_t n_groups, int ith,
+                              int nth, void *work, struct sheaf__cpu_sync *sync);
 
 #endif

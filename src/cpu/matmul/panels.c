@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/arith.h"
-#include "cpu/matmul/mul_mat_impl.h"
+#include "cpu/matmul/mul_mat.h"
 #include "sheaf/graph.h"
 
 enum {

@@ -11,7 +11,7 @@
  * (-inf) is never read into a result: the cells behind it may hold anything. */
 #include <math.h>
 
-#include "cpu/matmul/mul_mat_impl.h"
+#include "cpu/matmul/mul_mat.h"
 #include "cpu/ops/attention.h"
 
 enum {

@@ -3,7 +3,7 @@
  * BLOCK whatever else is computed, so tiles are shared out freely. */
 #include <math.h>
 
-#include "cpu/matmul/mul_mat_impl.h"
+#include "cpu/matmul/mul_mat.h"
 #include "cpu/ops/attention.h"
 
 enum {

@@ -1,273 +1,36 @@
-/* The CPU backend: runs graphs on a thread team.
- *
- * The whole team walks the graph; between nodes there is a barrier. Small nodes are done by the
- * calling thread alone, and a run of them costs one barrier. Large ones that make a chain (chain.h)
- * are done row by row, also with one barrier. Every member decides the same from the nodes alone,
- * so they never disagree about a barrier. The work buffer grows to the largest need and is kept: a
- * graph no larger than an earlier one allocates nothing.
- *
- * Stopping: a member that fails (or sees the abort callback say so) notes the number of the current
- * phase, phases being separated by barriers. Everyone looks after a barrier whether a phase up to
- * the one just ended was noted; a note made later, in the next phase, cannot make them disagree.
+/* The CPU backend: its functions for callers. The walk over nodes is in walk.c.
  *
  * Synchronous calls run on the caller's thread. The first submission makes a queue whose thread
  * then leads the team; a synchronous call waits for the queue first, so the two never meet. Without
  * submissions none of this costs anything. */
 #include <limits.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arith.h"
 #include "base/settings.h"
-#include "cpu/device/device.h"
-#include "cpu/device/profile.h"
-#include "cpu/device/queue.h"
-#include "cpu/ops/ops.h"
 #include "cpu/run/chain.h"
+#include "cpu/run/walk.h"
 
 enum {
     MAX_THREADS = 1024,
-    /* Elements below which a node is not worth a barrier (2 threads, Zen 3: a barrier is about a
-     * microsecond, and so are 4096 elements of an elementwise op). */
-    SMALL = 4096,
     /* Bytes that an idle backend moves at once: waking the queue takes longer. */
     SMALL_TRANSFER = 1 << 16,
 };
 
-struct failure {
-    pthread_mutex_t lock;
-    enum sheaf_status status;
-    int ith; /* the lowest that failed speaks */
-    char text[512];
-};
-
-struct backend {
-    struct sheaf_backend base;
-    struct sheaf__cpu_device *device;
-    struct sheaf__cpu_team *team;
-    sheaf_abort_fn abort;
-    void *abort_data;
-    bool reference;
-    bool fuse; /* nodes that make a chain are computed together */
-    char *work;
-    size_t work_size;
-    size_t products;                    /* bytes of it, the first, that only products use */
-    struct sheaf__cpu_queue *queue;     /* NULL until something was submitted */
-    struct sheaf__cpu_profile *profile; /* NULL: not asked for */
-    /* of the compute that runs */
-    const struct sheaf_cgraph *graph;
-    _Atomic int stop_phase;
-    struct failure failure;
-};
-
 static const struct sheaf_backend_i backend_iface;
 
-static struct backend *backend_of(sheaf_backend_t base) { return base->context; }
+static struct cpu_backend *backend_of(sheaf_backend_t base) { return base->context; }
 
-/* ---- the team's part ---- */
-
-static bool is_small(const struct sheaf_tensor *node, const struct sheaf__cpu_op *op) {
-    const struct sheaf_tensor *t = op->measure > 0 ? node->src[op->measure - 1] : node;
-    return !op->heavy && sheaf_nelements(t) <= SMALL;
-}
-
-static void stop(struct backend *b, int ith, int phase, enum sheaf_status status,
-                 const char *text) {
-    struct failure *f = &b->failure;
-    pthread_mutex_lock(&f->lock);
-    if (f->status == SHEAF_STATUS_SUCCESS || ith < f->ith) {
-        f->status = status;
-        f->ith = ith;
-        snprintf(f->text, sizeof f->text, "%s", text);
-    }
-    if (phase < atomic_load(&b->stop_phase)) atomic_store(&b->stop_phase, phase);
-    pthread_mutex_unlock(&f->lock);
-}
-
-/* Each thread should have several rows, or some would wait for others. */
-static bool chain_pays(const struct sheaf_tensor *node, int nth) {
-    return nth == 1 || sheaf_nrows(node) >= 2 * nth;
-}
-
-/* How many nodes from number i on are computed together: 1, or the length of a chain. Small nodes
- * stay in the cache and need no barrier anyway; an abort callback is asked before every node, and a
- * profile counts every node. */
-static int run_length(const struct backend *b, const struct sheaf_cgraph *graph, int i, int nth) {
-    struct sheaf_tensor *const *nodes = graph->nodes + i;
-    if (!b->fuse || b->abort || b->reference || b->profile ||
-        is_small(nodes[0], sheaf__cpu_ops[nodes[0]->op]) || !chain_pays(nodes[0], nth))
-        return 1;
-    const int n = sheaf__cpu_chain_length(NULL, nodes, graph->n_nodes - i);
-    return n > 1 && sheaf__cpu_chain_is_safe(NULL, nodes, n) ? n : 1;
-}
-
-/* n: of run_length */
-static bool run_nodes(struct backend *b, struct sheaf_tensor *const *nodes, int n, int ith, int nth,
-                      int phase, struct sheaf__cpu_sync *sync) {
-    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    if (n == 1) {
-        const struct sheaf__cpu_op *op = sheaf__cpu_ops[nodes[0]->op];
-        sheaf__cpu_op_fn fn = b->reference && op->reference ? op->reference : op->fn;
-        status = fn(nodes[0], ith, nth, sync, op->product ? b->work : b->work + b->products);
-    } else {
-        int64_t first, last;
-        sheaf__cpu_share(sheaf_nrows(nodes[0]), ith, nth, &first, &last);
-        sheaf__cpu_chain_rows(nodes, n, first, last);
-    }
-    /* columns that a product has packed are good until their source changes */
-    for (int i = 0; i < n && ith == 0 && sync && sync->packed; i++)
-        if (!sheaf__cpu_ops[nodes[i]->op]->product &&
-            sheaf__overlaps(nodes[i], sync->packed->src[1]))
-            sync->packed = NULL;
-    if (status == SHEAF_STATUS_SUCCESS) return true;
-    stop(b, ith, phase, status, sheaf_last_error());
-    return false;
-}
-
-static bool aborted(struct backend *b, int phase) {
-    if (!b->abort || !b->abort(b->abort_data)) return false;
-    stop(b, 0, phase, SHEAF_STATUS_ABORTED, "cpu: the compute was stopped by its abort callback");
-    return true;
-}
-
-static void walk_nodes(struct backend *b, int ith, int nth, struct sheaf__cpu_sync *sync) {
-    const struct sheaf_cgraph *graph = b->graph;
-    int phase = 0;
-    bool alone = false; /* the caller has worked alone since the last barrier */
-    bool stopped = false;
-    for (int i = 0, n; i < graph->n_nodes; i += n) {
-        struct sheaf_tensor *const *nodes = graph->nodes + i;
-        const struct sheaf__cpu_op *op = sheaf__cpu_ops[nodes[0]->op];
-        n = 1;
-        if (!op->fn || sheaf_is_empty(nodes[0])) continue;
-        n = run_length(b, graph, i, nth);
-        if (nth == 1 || is_small(nodes[0], op)) {
-            alone = true;
-            if (ith == 0 && !stopped)
-                stopped = aborted(b, phase) || !run_nodes(b, nodes, n, 0, 1, phase, sync);
-            if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, nodes[0]);
-            if (nth == 1 && stopped) return;
-            continue;
-        }
-        if (alone) {
-            sheaf__cpu_barrier(sync, ith, nth);
-            if (atomic_load(&b->stop_phase) <= phase) return;
-            phase++;
-            alone = false;
-        }
-        /* A thread that stops takes part to the end of the node, which may have barriers inside. */
-        if (ith == 0) aborted(b, phase);
-        run_nodes(b, nodes, n, ith, nth, phase, sync);
-        sheaf__cpu_barrier(sync, ith, nth);
-        if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, nodes[0]);
-        if (atomic_load(&b->stop_phase) <= phase) return;
-        phase++;
-    }
-}
-
-static void walk(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
-    walk_nodes(user, ith, nth, sync);
-    if (ith == 0 && sync) sync->packed = NULL; /* leaves may change before the next graph */
-}
-
-/* ---- the caller's part ---- */
-
-static enum sheaf_status check_node(const struct backend *b, const struct sheaf_tensor *node) {
-    if (!sheaf_backend_op_is_valid(node)) {
-        const struct sheaf_tensor *a = node->src[0], *c = node->src[1];
-        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
-                               "%s: cannot compute %s '%s' (%s from %s%s%s): types or strides that "
-                               "this device does not handle",
-                               b->device->name, sheaf_op_name(node->op), node->name,
-                               sheaf_type_name(node->type), a ? sheaf_type_name(a->type) : "-",
-                               c ? ", " : "", c ? sheaf_type_name(c->type) : "");
-    }
-    if (!node->data && !sheaf_is_empty(node)) {
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "%s: '%s' (%s) has no memory; allocate the graph", b->device->name,
-                               node->name, sheaf_op_name(node->op));
-    }
-    for (int i = 0; i < SHEAF_MAX_SRC; i++) {
-        const struct sheaf_tensor *s = node->src[i];
-        if (s && !s->data && !sheaf_is_empty(s)) {
-            return sheaf_set_error(SHEAF_STATUS_INVALID,
-                                   "%s: '%s', operand %d of '%s' (%s), has no memory; allocate the "
-                                   "graph",
-                                   b->device->name, s->name, i, node->name,
-                                   sheaf_op_name(node->op));
-        }
-    }
-    return SHEAF_STATUS_SUCCESS;
-}
-
-/* What a graph takes to run. */
-struct demand {
-    size_t products, work; /* bytes of work memory: of products, of other ops */
-    bool team;             /* some node is worth the whole team */
-};
-
-/* Checks every node and tells what the graph demands on nth threads. */
-static enum sheaf_status check_graph(const struct backend *b, const struct sheaf_cgraph *graph,
-                                     int nth, struct demand *demand) {
-    *demand = (struct demand){0};
-    for (int i = 0; i < graph->n_nodes; i++) {
-        const struct sheaf_tensor *node = graph->nodes[i];
-        if ((unsigned)node->op < SHEAF_OP_COUNT) {
-            if (!sheaf__cpu_ops[node->op]->fn || sheaf_is_empty(node)) continue;
-        }
-        enum sheaf_status status = check_node(b, node);
-        if (status != SHEAF_STATUS_SUCCESS) return status;
-        const struct sheaf__cpu_op *op = sheaf__cpu_ops[node->op];
-        size_t n = op->work_size ? op->work_size(node, nth) : 0;
-        size_t *most = op->product ? &demand->products : &demand->work;
-        if (n > *most) *most = n;
-        demand->team = demand->team || !is_small(node, op);
-    }
-    return SHEAF_STATUS_SUCCESS;
-}
-
-static enum sheaf_status grow_work(struct backend *b, size_t need) {
-    if (need <= b->work_size) return SHEAF_STATUS_SUCCESS;
-    free(b->work);
-    b->work_size = 0;
-    b->work = aligned_alloc(64, sheaf__align_up(need, 64));
-    if (!b->work) {
-        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory for %zu bytes of work",
-                               b->device->name, need);
-    }
-    b->work_size = need;
-    return SHEAF_STATUS_SUCCESS;
-}
-
-static enum sheaf_status run_checked(struct backend *b, const struct sheaf_cgraph *graph,
-                                     const struct demand *demand) {
-    b->products = sheaf__align_up(demand->products, 64);
-    enum sheaf_status status = grow_work(b, b->products + demand->work);
-    if (status != SHEAF_STATUS_SUCCESS) return status;
-    b->graph = graph;
-    b->failure.status = SHEAF_STATUS_SUCCESS;
-    atomic_store(&b->stop_phase, INT_MAX);
-    if (b->profile) sheaf__cpu_profile_start(b->profile);
-    if (demand->team) {
-        sheaf__cpu_team_run(b->team, walk, b);
-    } else {
-        walk(b, 0, 1, NULL); /* no worker needs to wake */
-    }
-    if (b->failure.status == SHEAF_STATUS_SUCCESS) return SHEAF_STATUS_SUCCESS;
-    return sheaf_set_error(b->failure.status, "%s", b->failure.text);
-}
-
-static enum sheaf_status run_graph(struct backend *b, const struct sheaf_cgraph *graph) {
-    struct demand demand;
-    enum sheaf_status status = check_graph(b, graph, sheaf__cpu_team_size(b->team), &demand);
-    return status ? status : run_checked(b, graph, &demand);
+static enum sheaf_status run_graph(struct cpu_backend *b, const struct sheaf_cgraph *graph) {
+    struct cpu_demand demand;
+    enum sheaf_status status =
+        sheaf__cpu_check_graph(b, graph, sheaf__cpu_team_size(b->team), &demand);
+    return status ? status : sheaf__cpu_run_checked(b, graph, &demand);
 }
 
 static enum sheaf_status synchronize(sheaf_backend_t base) {
-    struct backend *b = backend_of(base);
+    struct cpu_backend *b = backend_of(base);
     return b->queue ? sheaf__cpu_queue_drain(b->queue) : SHEAF_STATUS_SUCCESS;
 }
 
@@ -280,17 +43,17 @@ static enum sheaf_status graph_compute(sheaf_backend_t base, struct sheaf_cgraph
 
 struct plan {
     struct sheaf_cgraph *graph;
-    struct demand demand;
+    struct cpu_demand demand;
     int nth;
 };
 
 static enum sheaf_status plan_update(sheaf_backend_t base, sheaf_backend_graph_plan_t opaque,
                                      const struct sheaf_cgraph *graph) {
-    struct backend *b = backend_of(base);
+    struct cpu_backend *b = backend_of(base);
     struct plan *plan = (struct plan *)(void *)opaque;
     const int nth = sheaf__cpu_team_size(b->team);
-    struct demand demand;
-    enum sheaf_status status = check_graph(b, graph, nth, &demand);
+    struct cpu_demand demand;
+    enum sheaf_status status = sheaf__cpu_check_graph(b, graph, nth, &demand);
     struct sheaf_cgraph *copy = status ? NULL : sheaf__graph_shallow_copy(graph);
     if (!status && !copy) status = SHEAF_STATUS_ALLOC_FAILED;
     if (status) return status;
@@ -321,24 +84,24 @@ static enum sheaf_status plan_create(sheaf_backend_t base, const struct sheaf_cg
 }
 
 static enum sheaf_status plan_compute(sheaf_backend_t base, sheaf_backend_graph_plan_t opaque) {
-    struct backend *b = backend_of(base);
+    struct cpu_backend *b = backend_of(base);
     struct plan *plan = (struct plan *)(void *)opaque;
     enum sheaf_status status = synchronize(base);
     const int nth = sheaf__cpu_team_size(b->team);
     if (!status && nth != plan->nth) {
-        status = check_graph(b, plan->graph, nth, &plan->demand);
+        status = sheaf__cpu_check_graph(b, plan->graph, nth, &plan->demand);
         if (!status) plan->nth = nth;
     }
-    return status ? status : run_checked(b, plan->graph, &plan->demand);
+    return status ? status : sheaf__cpu_run_checked(b, plan->graph, &plan->demand);
 }
 
 /* ---- chains, for others ---- */
 
 static bool chain_begin(sheaf_backend_t base, const struct sheaf_tensor *source,
                         struct sheaf_tensor *const *nodes, int n) {
-    const struct backend *b = backend_of(base);
-    const bool small = sheaf_nelements(nodes[0]) <= SMALL;
-    if (b->profile || (!small && !chain_pays(nodes[0], sheaf__cpu_team_size(b->team))))
+    const struct cpu_backend *b = backend_of(base);
+    const bool small = sheaf_nelements(nodes[0]) <= SHEAF__CPU_SMALL;
+    if (b->profile || (!small && !sheaf__cpu_chain_pays(nodes[0], sheaf__cpu_team_size(b->team))))
         return false;
     return sheaf__cpu_chain_is_safe(source, nodes, n) && !synchronize(base);
 }
@@ -361,7 +124,7 @@ static enum sheaf_status chain_rows(sheaf_backend_t base, struct sheaf_tensor *c
                                     int64_t first, int64_t last) {
     struct chain_job job = {nodes, n, first, last};
     struct sheaf__cpu_team *team = backend_of(base)->team;
-    if (sheaf__cpu_team_size(team) == 1 || (last - first) * nodes[0]->ne[0] <= SMALL)
+    if (sheaf__cpu_team_size(team) == 1 || (last - first) * nodes[0]->ne[0] <= SHEAF__CPU_SMALL)
         walk_chain(&job, 0, 1, NULL);
     else
         sheaf__cpu_team_run(team, walk_chain, &job);
@@ -377,15 +140,15 @@ const struct sheaf__chain_i sheaf__cpu_chain_i = {
 /* ---- the queue ---- */
 
 static void bind_queue(void *user) {
-    const struct backend *b = user;
+    const struct cpu_backend *b = user;
     sheaf__cpu_place_bind_thread(b->device->place, 0);
 }
 
-static bool have_queue(struct backend *b) {
+static bool have_queue(struct cpu_backend *b) {
     return b->queue || sheaf__cpu_queue_new(bind_queue, b, &b->queue) == SHEAF_STATUS_SUCCESS;
 }
 
-static bool busy(const struct backend *b) {
+static bool busy(const struct cpu_backend *b) {
     return b->queue && !sheaf__cpu_queue_is_idle(b->queue);
 }
 
@@ -402,14 +165,15 @@ static enum sheaf_status task_copy(const struct sheaf__cpu_task *task) {
 
 /* A system without a thread to spare: late, but done. */
 static enum sheaf_status graph_compute_async(sheaf_backend_t base, struct sheaf_cgraph *graph) {
-    struct backend *b = backend_of(base);
+    struct cpu_backend *b = backend_of(base);
     if (!have_queue(b)) return run_graph(b, graph);
     sheaf__cpu_queue_submit(b->queue,
                             &(struct sheaf__cpu_task){.run = task_graph, .a = b, .b = graph});
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status move_async(struct backend *b, void *to, const void *from, size_t size) {
+static enum sheaf_status move_async(struct cpu_backend *b, void *to, const void *from,
+                                    size_t size) {
     const struct sheaf__cpu_task task = {.run = task_move, .a = to, .from = from, .size = size};
     if ((size <= SMALL_TRANSFER && !busy(b)) || !have_queue(b)) return task_move(&task);
     sheaf__cpu_queue_submit(b->queue, &task);
@@ -444,7 +208,7 @@ static enum sheaf_status cpy_tensor_async(sheaf_backend_t from, sheaf_backend_t 
     *done = false;
     if (!sheaf_backend_is_cpu(from) || !in_host_memory(src) || !in_host_memory(dst))
         return SHEAF_STATUS_SUCCESS;
-    struct backend *a = backend_of(from), *b = backend_of(to);
+    struct cpu_backend *a = backend_of(from), *b = backend_of(to);
     if (!have_queue(a) || !have_queue(b)) return SHEAF_STATUS_SUCCESS;
     const uint64_t number = sheaf__cpu_queue_submit(
         a->queue, &(struct sheaf__cpu_task){.run = task_copy, .a = src, .b = dst});
@@ -500,7 +264,7 @@ enum sheaf_status sheaf__cpu_event_synchronize(sheaf_backend_dev_t dev,
 
 static enum sheaf_status event_record(sheaf_backend_t backend, sheaf_backend_event_t base) {
     struct event *e = (struct event *)base;
-    struct backend *b = backend_of(backend);
+    struct cpu_backend *b = backend_of(backend);
     pthread_mutex_lock(&e->lock);
     sheaf__cpu_queue_drop(e->queue);
     e->queue = sheaf__cpu_queue_hold(b->queue);
@@ -510,7 +274,7 @@ static enum sheaf_status event_record(sheaf_backend_t backend, sheaf_backend_eve
 }
 
 static enum sheaf_status event_wait(sheaf_backend_t backend, sheaf_backend_event_t base) {
-    struct backend *b = backend_of(backend);
+    struct cpu_backend *b = backend_of(backend);
     uint64_t number;
     struct sheaf__cpu_queue *queue = event_point((struct event *)base, &number);
     if (queue && queue != b->queue) { /* its own earlier work is waited for anyway */
@@ -536,7 +300,7 @@ static const uint8_t *backend_guid(sheaf_backend_t base) {
 }
 
 static void backend_free(sheaf_backend_t base) {
-    struct backend *b = backend_of(base);
+    struct cpu_backend *b = backend_of(base);
     sheaf__cpu_queue_stop(b->queue);
     sheaf__cpu_team_free(b->team);
     sheaf__cpu_profile_free(b->profile);
@@ -564,7 +328,7 @@ static const struct sheaf_backend_i backend_iface = {
 };
 
 static void bind_worker(void *user, int ith) {
-    const struct backend *b = user;
+    const struct cpu_backend *b = user;
     sheaf__cpu_place_bind_thread(b->device->place, ith);
 }
 
@@ -573,7 +337,7 @@ enum sheaf_status sheaf_backend_cpu_set_n_threads(sheaf_backend_t base, int n) {
         return sheaf_set_error(SHEAF_STATUS_INVALID, "set_n_threads: '%s' is not a CPU backend",
                                base ? sheaf_backend_name(base) : "NULL");
     }
-    struct backend *b = backend_of(base);
+    struct cpu_backend *b = backend_of(base);
     const struct sheaf__cpu_place *place = b->device->place;
     if (n < 1 || n > MAX_THREADS) {
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: %d threads; it takes 1 to %d",
@@ -615,7 +379,7 @@ enum sheaf_status sheaf__cpu_backend_new(struct sheaf__cpu_device *device, const
     enum sheaf_status status = parse_params(params, &threads);
     if (!status) status = sheaf__setting_int(SHEAF__SET_FUSE, &fuse);
     if (status != SHEAF_STATUS_SUCCESS) return status;
-    struct backend *b = calloc(1, sizeof *b);
+    struct cpu_backend *b = calloc(1, sizeof *b);
     if (!b) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory", device->name);
     b->fuse = fuse != SHEAF__FUSE_OFF;
     b->base.iface = &backend_iface;

@@ -1,0 +1,202 @@
+/* A team walks a graph.
+ *
+ * The whole team walks; between nodes there is a barrier. Small nodes are done by the calling thread
+ * alone, and a run of them costs one barrier. Large ones that make a chain (chain.h) are done row by
+ * row, also with one barrier. Every member decides the same from the nodes alone, so they never
+ * disagree about a barrier. The work buffer grows to the largest need and is kept: a graph no larger
+ * than an earlier one allocates nothing.
+ *
+ * Stopping: a member that fails (or sees the abort callback say so) notes the number of the current
+ * phase, phases being separated by barriers. All members look after a barrier whether a phase up to
+ * the one just ended was noted; a note made later, in the next phase, cannot make them disagree. */
+#include "cpu/run/walk.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/run/chain.h"
+
+/* ---- the team's part ---- */
+
+static bool is_small(const struct sheaf_tensor *node, const struct sheaf__cpu_op *op) {
+    const struct sheaf_tensor *t = op->measure > 0 ? node->src[op->measure - 1] : node;
+    return !op->heavy && sheaf_nelements(t) <= SHEAF__CPU_SMALL;
+}
+
+static void stop(struct cpu_backend *b, int ith, int phase, enum sheaf_status status,
+                 const char *text) {
+    struct cpu_failure *f = &b->failure;
+    pthread_mutex_lock(&f->lock);
+    if (f->status == SHEAF_STATUS_SUCCESS || ith < f->ith) {
+        f->status = status;
+        f->ith = ith;
+        snprintf(f->text, sizeof f->text, "%s", text);
+    }
+    if (phase < atomic_load(&b->stop_phase)) atomic_store(&b->stop_phase, phase);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* How many nodes from number i on are computed together: 1, or the length of a chain. Small nodes
+ * stay in the cache and need no barrier anyway; an abort callback is asked before every node, and a
+ * profile counts every node. */
+static int run_length(const struct cpu_backend *b, const struct sheaf_cgraph *graph, int i,
+                      int nth) {
+    struct sheaf_tensor *const *nodes = graph->nodes + i;
+    if (!b->fuse || b->abort || b->reference || b->profile ||
+        is_small(nodes[0], sheaf__cpu_ops[nodes[0]->op]) || !sheaf__cpu_chain_pays(nodes[0], nth))
+        return 1;
+    const int n = sheaf__cpu_chain_length(NULL, nodes, graph->n_nodes - i);
+    return n > 1 && sheaf__cpu_chain_is_safe(NULL, nodes, n) ? n : 1;
+}
+
+/* n: of run_length */
+static bool run_nodes(struct cpu_backend *b, struct sheaf_tensor *const *nodes, int n, int ith,
+                      int nth, int phase, struct sheaf__cpu_sync *sync) {
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (n == 1) {
+        const struct sheaf__cpu_op *op = sheaf__cpu_ops[nodes[0]->op];
+        sheaf__cpu_op_fn fn = b->reference && op->reference ? op->reference : op->fn;
+        status = fn(nodes[0], ith, nth, sync, op->product ? b->work : b->work + b->products);
+    } else {
+        int64_t first, last;
+        sheaf__cpu_share(sheaf_nrows(nodes[0]), ith, nth, &first, &last);
+        sheaf__cpu_chain_rows(nodes, n, first, last);
+    }
+    /* columns that a product has packed are good until their source changes */
+    for (int i = 0; i < n && ith == 0 && sync && sync->packed; i++)
+        if (!sheaf__cpu_ops[nodes[i]->op]->product &&
+            sheaf__overlaps(nodes[i], sync->packed->src[1]))
+            sync->packed = NULL;
+    if (status == SHEAF_STATUS_SUCCESS) return true;
+    stop(b, ith, phase, status, sheaf_last_error());
+    return false;
+}
+
+static bool aborted(struct cpu_backend *b, int phase) {
+    if (!b->abort || !b->abort(b->abort_data)) return false;
+    stop(b, 0, phase, SHEAF_STATUS_ABORTED, "cpu: the compute was stopped by its abort callback");
+    return true;
+}
+
+static void walk_nodes(struct cpu_backend *b, int ith, int nth, struct sheaf__cpu_sync *sync) {
+    const struct sheaf_cgraph *graph = b->graph;
+    int phase = 0;
+    bool alone = false; /* the caller has worked alone since the last barrier */
+    bool stopped = false;
+    for (int i = 0, n; i < graph->n_nodes; i += n) {
+        struct sheaf_tensor *const *nodes = graph->nodes + i;
+        const struct sheaf__cpu_op *op = sheaf__cpu_ops[nodes[0]->op];
+        n = 1;
+        if (!op->fn || sheaf_is_empty(nodes[0])) continue;
+        n = run_length(b, graph, i, nth);
+        if (nth == 1 || is_small(nodes[0], op)) {
+            alone = true;
+            if (ith == 0 && !stopped)
+                stopped = aborted(b, phase) || !run_nodes(b, nodes, n, 0, 1, phase, sync);
+            if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, nodes[0]);
+            if (nth == 1 && stopped) return;
+            continue;
+        }
+        if (alone) {
+            sheaf__cpu_barrier(sync, ith, nth);
+            if (atomic_load(&b->stop_phase) <= phase) return;
+            phase++;
+            alone = false;
+        }
+        /* A thread that stops takes part to the end of the node, which may have barriers inside. */
+        if (ith == 0) aborted(b, phase);
+        run_nodes(b, nodes, n, ith, nth, phase, sync);
+        sheaf__cpu_barrier(sync, ith, nth);
+        if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, nodes[0]);
+        if (atomic_load(&b->stop_phase) <= phase) return;
+        phase++;
+    }
+}
+
+static void walk(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
+    walk_nodes(user, ith, nth, sync);
+    if (ith == 0 && sync) sync->packed = NULL; /* leaves may change before the next graph */
+}
+
+/* ---- the caller's part ---- */
+
+static enum sheaf_status check_node(const struct cpu_backend *b, const struct sheaf_tensor *node) {
+    if (!sheaf_backend_op_is_valid(node)) {
+        const struct sheaf_tensor *a = node->src[0], *c = node->src[1];
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                               "%s: cannot compute %s '%s' (%s from %s%s%s): types or strides that "
+                               "this device does not handle",
+                               b->device->name, sheaf_op_name(node->op), node->name,
+                               sheaf_type_name(node->type), a ? sheaf_type_name(a->type) : "-",
+                               c ? ", " : "", c ? sheaf_type_name(c->type) : "");
+    }
+    if (!node->data && !sheaf_is_empty(node)) {
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: '%s' (%s) has no memory; allocate the graph", b->device->name,
+                               node->name, sheaf_op_name(node->op));
+    }
+    for (int i = 0; i < SHEAF_MAX_SRC; i++) {
+        const struct sheaf_tensor *s = node->src[i];
+        if (s && !s->data && !sheaf_is_empty(s)) {
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "%s: '%s', operand %d of '%s' (%s), has no memory; allocate the "
+                                   "graph",
+                                   b->device->name, s->name, i, node->name,
+                                   sheaf_op_name(node->op));
+        }
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__cpu_check_graph(const struct cpu_backend *b,
+                                         const struct sheaf_cgraph *graph, int nth,
+                                         struct cpu_demand *demand) {
+    *demand = (struct cpu_demand){0};
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const struct sheaf_tensor *node = graph->nodes[i];
+        if ((unsigned)node->op < SHEAF_OP_COUNT) {
+            if (!sheaf__cpu_ops[node->op]->fn || sheaf_is_empty(node)) continue;
+        }
+        enum sheaf_status status = check_node(b, node);
+        if (status != SHEAF_STATUS_SUCCESS) return status;
+        const struct sheaf__cpu_op *op = sheaf__cpu_ops[node->op];
+        size_t n = op->work_size ? op->work_size(node, nth) : 0;
+        size_t *most = op->product ? &demand->products : &demand->work;
+        if (n > *most) *most = n;
+        demand->team = demand->team || !is_small(node, op);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status grow_work(struct cpu_backend *b, size_t need) {
+    if (need <= b->work_size) return SHEAF_STATUS_SUCCESS;
+    free(b->work);
+    b->work_size = 0;
+    b->work = aligned_alloc(64, sheaf__align_up(need, 64));
+    if (!b->work) {
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory for %zu bytes of work",
+                               b->device->name, need);
+    }
+    b->work_size = need;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__cpu_run_checked(struct cpu_backend *b, const struct sheaf_cgraph *graph,
+                                         const struct cpu_demand *demand) {
+    b->products = sheaf__align_up(demand->products, 64);
+    enum sheaf_status status = grow_work(b, b->products + demand->work);
+    if (status != SHEAF_STATUS_SUCCESS) return status;
+    b->graph = graph;
+    b->failure.status = SHEAF_STATUS_SUCCESS;
+    atomic_store(&b->stop_phase, INT_MAX);
+    if (b->profile) sheaf__cpu_profile_start(b->profile);
+    if (demand->team) {
+        sheaf__cpu_team_run(b->team, walk, b);
+    } else {
+        walk(b, 0, 1, NULL); /* no worker needs to wake */
+    }
+    if (b->failure.status == SHEAF_STATUS_SUCCESS) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(b->failure.status, "%s", b->failure.text);
+}
