@@ -82,7 +82,7 @@ static inline char *sheaf__mul_mat_ptr(const struct sheaf_tensor *t, struct shea
            (size_t)at.i3 * t->nb[3];
 }
 
-/* Sharing out a phase: thread 0 starts it before a barrier, everybody takes numbers after it. */
+/* Sharing out a phase: thread 0 starts it before a barrier, all threads take numbers after it. */
 static inline void sheaf__mul_mat_start(struct sheaf__cpu_sync *sync, int ith, int nth) {
     if (ith == 0) atomic_store_explicit(&sync->next, 0, memory_order_relaxed);
     if (nth > 1) sync->barrier(sync->team, ith);

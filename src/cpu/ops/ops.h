@@ -1,7 +1,7 @@
 /* The op table of the CPU backend, and what the op files share.
  *
  * An op function is called by every member of a team with the same arguments except ith; all
- * members return before anyone goes on to the next node. It writes its share of dst, chosen so that
+ * members return before one of them goes on to the next node. It writes its share of dst, chosen so that
  * the result does not depend on nth. `work` is work_size(dst, nth) bytes, 64-byte aligned, shared
  * by the members. The portable function of an op is its specification.
  *

@@ -1,10 +1,27 @@
-/* The body of the AVX2 and the AVX-512 kernel table; included once by each of avx2.c and
- * avx512.c, which define before it
- *   v_f, VW and the v_... primitives: a vector of VW floats;
- *   dot_i8(u, s): 8 i32 = sums of 4 products of unsigned with signed bytes; madd_acc(acc, a, b):
- *   acc + pairwise sums of i16 products, 8 i32.
- * The build defines KERNELS_NAME and KERNELS_TABLE.
- * Bytes of blocks are unpacked in 256 bits by both, since a block is 32 bytes when unpacked.
+/* The body of all x86 kernel tables: a template by inclusion. avx2.c and avx512.c define what is
+ * listed here and then include this file; avx512bf16.c and amx.c define macros, include avx512.c.
+ *
+ * Defined by the build (src/cpu/CMakeLists.txt) for each module:
+ *   KERNELS_NAME       the name of the instruction set, a string
+ *   KERNELS_TABLE      the name of the table that this file defines (struct sheaf__cpu_kernels)
+ *   KERNELS_SCORE, KERNELS_NEEDS   for kernels/module.c only
+ * Defined by the including file, where the instruction set has it:
+ *   KERNELS_VNNI_512   products of bytes in 512 bits (VNNI): int24.h and panels16.h; without it
+ *                      int24_avx2.h
+ *   KERNELS_BF16       products of BF16 pairs (VDPBF16PS): bf16.h; without it BF16 becomes floats
+ *   KERNELS_AMX        products of tiles: amx.h takes over those of bytes and of BF16
+ * Primitives that the including file gives as static inline functions:
+ *   v_f, VW            a vector of VW floats; v_load v_store v_set1 v_add v_sub v_mul v_div v_fma
+ *                      v_fnma v_min v_max v_round v_ldexp v_sum v_if_equal v_swap v_turn v_twice
+ *   v_load_f16 v_load_bf16 v_load_i8 v_bytes v_nibbles   VW values of another type as floats
+ *   v_sum_quads v_sum_lanes   sums across vectors, for rows of products
+ *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
+ *                      every table, so that sums have the same bits
+ *   dot_i8(u, s)       8 i32 = sums of 4 products of unsigned with signed bytes
+ *   madd_acc(acc, a, b)   acc + pairwise sums of i16 products, 8 i32
+ * The parts below (f32.h, rows.h, panels.h, q8.h, int24.h or int24_avx2.h, panels16.h, bf16.h,
+ * amx.h, attention.h) use these and each other in the order in which they are included. Bytes of blocks
+ * are unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
  *
  * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may
  * change freely without changing a bit of the result. */
