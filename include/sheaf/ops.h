@@ -65,6 +65,7 @@ enum sheaf_op {
     SHEAF_OP_FLASH_ATTN_EXT,
     SHEAF_OP_UNARY,
     SHEAF_OP_GLU,
+    SHEAF_OP_SQR,
     SHEAF_OP_COUNT,
 };
 
@@ -128,6 +129,9 @@ struct sheaf_tensor *sheaf_div(struct sheaf_context *ctx, struct sheaf_tensor *a
 struct sheaf_tensor *sheaf_scale(struct sheaf_context *ctx, struct sheaf_tensor *a, float s);
 struct sheaf_tensor *sheaf_scale_bias(struct sheaf_context *ctx, struct sheaf_tensor *a, float s,
                                       float b);
+
+/* a * a, element by element: F32 in and out. */
+struct sheaf_tensor *sheaf_sqr(struct sheaf_context *ctx, struct sheaf_tensor *a);
 
 struct sheaf_tensor *sheaf_unary(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                  enum sheaf_unary_op op);

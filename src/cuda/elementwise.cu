@@ -82,7 +82,9 @@ static __global__ void binary_kernel(View dst, View a, View b, int op, Pieces pi
     }
 }
 
-/* op < 0: x * factor + bias */
+enum { SCALED = -1, SQUARED = -2 }; /* beside the numbers of enum sheaf_unary_op */
+
+/* SCALED: x * factor + bias */
 static __global__ void unary_kernel(View dst, View a, int op, float factor, float bias,
                                     Pieces pieces) {
     for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
@@ -94,7 +96,7 @@ static __global__ void unary_kernel(View dst, View a, int op, float factor, floa
             const int64_t i = first + k * THREADS + threadIdx.x;
             if (i >= dst.ne[0]) break;
             float v = load_plain(a.type, x + (size_t)i * a.nb[0]);
-            v = op < 0 ? v * factor + bias : unary_of(op, v);
+            v = op == SCALED ? v * factor + bias : op == SQUARED ? v * v : unary_of(op, v);
             store_plain(dst.type, v, d + (size_t)i * dst.nb[0]);
         }
     }
@@ -174,14 +176,15 @@ static enum sheaf_status launch_binary(struct sheaf__cuda_queue *q,
 static enum sheaf_status launch_unary(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
     const bool scale = dst->op == SHEAF_OP_SCALE;
+    const int op = scale ? SCALED : dst->op == SHEAF_OP_SQR ? SQUARED : dst->op_params[0];
     View d = sheaf__cuda_view(dst), x = sheaf__cuda_view(a);
     if (sheaf_is_contiguous(dst) && sheaf_is_contiguous(a)) {
         flatten(&d, sheaf_nelements(dst));
         flatten(&x, sheaf_nelements(dst));
     }
     const Pieces p = pieces_of(d);
-    CUDA_LAUNCH_PLAIN(unary_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream, d, x,
-                      scale ? -1 : dst->op_params[0], scale ? sheaf__param_f32(dst, 0) : 1.0f,
+    CUDA_LAUNCH_PLAIN(unary_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream, d, x, op,
+                      scale ? sheaf__param_f32(dst, 0) : 1.0f,
                       scale ? sheaf__param_f32(dst, 1) : 0.0f, p);
     return sheaf__cuda_launched(q, dst);
 }
@@ -228,5 +231,6 @@ SHEAF__CUDA_OP(SUB) = {launch_binary, NULL};
 SHEAF__CUDA_OP(MUL) = {launch_binary, NULL};
 SHEAF__CUDA_OP(DIV) = {launch_binary, NULL};
 SHEAF__CUDA_OP(SCALE) = {launch_unary, NULL};
+SHEAF__CUDA_OP(SQR) = {launch_unary, NULL};
 SHEAF__CUDA_OP(UNARY) = {launch_unary, NULL};
 SHEAF__CUDA_OP(GLU) = {launch_glu, NULL};

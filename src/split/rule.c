@@ -211,6 +211,7 @@ static const struct sheaf__rule rules[] = {
                                  .alt = attention_alt},
     [SHEAF_OP_UNARY] = {.expr = "i j h s -> i j h s", .alt = unary_alt},
     [SHEAF_OP_GLU] = {.expr = "f+f j h s -> f j h s", .zero = {OPERANDS_0}, .alt = glu_alt},
+    [SHEAF_OP_SQR] = {.expr = "i j h s -> i j h s", .zero = {OPERANDS_0}},
 };
 static_assert(sizeof rules / sizeof *rules == SHEAF_OP_COUNT, "every op has a rule or a reason");
 

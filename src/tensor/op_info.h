@@ -84,7 +84,9 @@ struct sheaf__op_info {
     ROW(UNARY, .operands = {"a"}, .required = 1, .params = "0 i op", .check = check_unary,         \
         .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                                                 \
     ROW(GLU, .operands = {"a", "b"}, .required = 1, .params = "0 i op, 1 i swapped",               \
-        .check = check_glu, .cost = SHEAF_OP_COST_ROWS)
+        .check = check_glu, .cost = SHEAF_OP_COST_ROWS)                                            \
+    ROW(SQR, .operands = {"a"}, .required = 1, .check = check_map, .cost = SHEAF_OP_COST_ROWS,     \
+        .in_place = 1)
 
 /* Counts the rows; an op that is not listed, or listed in another place, breaks the build. */
 #define SHEAF__OP_ROW_NUMBER(op, ...) SHEAF__OP_ROW_##op,

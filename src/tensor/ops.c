@@ -123,6 +123,10 @@ struct sheaf_tensor *sheaf_scale_bias(struct sheaf_context *ctx, struct sheaf_te
     return t;
 }
 
+struct sheaf_tensor *sheaf_sqr(struct sheaf_context *ctx, struct sheaf_tensor *a) {
+    return map_f32(ctx, SHEAF_OP_SQR, a);
+}
+
 struct sheaf_tensor *sheaf_unary(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                  enum sheaf_unary_op op) {
     if (missing(a, a)) return NULL;

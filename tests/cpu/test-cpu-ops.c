@@ -291,6 +291,8 @@ static double expect(const T *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3)
                                        : sum / y;
     case SHEAF_OP_SCALE:
         return value(a, i0, i1, i2, i3) * param(t, 0) + param(t, 1);
+    case SHEAF_OP_SQR:
+        return value(a, i0, i1, i2, i3) * value(a, i0, i1, i2, i3);
     case SHEAF_OP_UNARY:
         return act(t->op_params[0], value(a, i0, i1, i2, i3));
     case SHEAF_OP_GLU:
@@ -396,6 +398,7 @@ static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
     K(scale, 1e-7, sheaf_scale(c, X(F32, 7, 5, 3, 2), 2.5f))                                       \
     K(scale_bias, 2e-7, sheaf_scale_bias(c, TURNED(F32, 7, 5, 3, 2), -0.5f, 3.0f))                 \
     K(scale_big, 1e-7, sheaf_scale(c, X(F32, 3000, 4, 1, 1), 2.5f))                                \
+    K(sqr, 1e-7, sheaf_sqr(c, TURNED(F32, 130, 7, 2, 1)))                                          \
     K(silu, 4e-7, sheaf_silu(c, L(F32, "wide", 130, 7, 1, 1)))                                     \
     K(gelu, 4e-7, sheaf_gelu(c, L(F32, "wide", 130, 7, 1, 1)))                                     \
     K(relu, 0, sheaf_relu(c, L(F32, "wide", 13, 7, 1, 1)))                                         \

@@ -142,6 +142,10 @@ static T *build_div(C *ctx, const struct op_case *c, T **x) {
 static T *build_scale(C *ctx, const struct op_case *c, T **x) {
     return sheaf_scale_bias(ctx, x[0], c->f[0], c->f[1]);
 }
+static T *build_sqr(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_sqr(ctx, x[0]);
+}
 static T *build_unary(C *ctx, const struct op_case *c, T **x) {
     return sheaf_unary(ctx, x[0], (enum sheaf_unary_op)c->family->number);
 }
@@ -539,6 +543,7 @@ const struct op_family op_families[] = {
     {"MUL", gen_binary, build_mul, 1e-10, 0, 0},
     {"DIV", gen_binary, build_div, 1e-10, 0, 0},
     {"SCALE", gen_map, build_scale, 1e-10, 0, 0},
+    {"SQR", gen_map, build_sqr, 1e-10, 0, 0},
     UNARY(SILU),
     UNARY(GELU),
     UNARY(RELU),

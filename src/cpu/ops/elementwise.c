@@ -1,4 +1,4 @@
-/* ADD SUB MUL DIV, SCALE, UNARY, GLU: one result element from one element of each operand.
+/* ADD SUB MUL DIV, SCALE, SQR, UNARY, GLU: one result element from one element of each operand.
  *
  * Work is cut into chunks of at most CHUNK elements of a row, computed in F32. dst may be the
  * memory of an operand of the same layout: a chunk is read before it is written. */
@@ -103,6 +103,10 @@ static void exp_f32(int64_t n, const float *x, float *y) {
     for (int64_t i = 0; i < n; i++) y[i] = sheaf__expf(x[i]);
 }
 
+static void sqr_f32(int64_t n, const float *x, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * x[i];
+}
+
 /* NULL: a kernel */
 static const unary_fn unary_fns[] = {
     [SHEAF_UNARY_OP_SILU] = NULL,           [SHEAF_UNARY_OP_GELU] = NULL,
@@ -125,7 +129,9 @@ static void unary(const struct sheaf__cpu_kernels *kern, const struct sheaf_tens
     const bool scale = dst->op == SHEAF_OP_SCALE;
     const float factor = scale ? sheaf__param_f32(dst, 0) : 1.0f;
     const float bias = scale ? sheaf__param_f32(dst, 1) : 0.0f;
-    const unary_fn fn = scale ? NULL : unary_of(kern, sheaf_get_unary_op(dst));
+    const unary_fn fn = scale                     ? NULL
+                        : dst->op == SHEAF_OP_SQR ? sqr_f32
+                                                  : unary_of(kern, sheaf_get_unary_op(dst));
     float abuf[CHUNK], dbuf[CHUNK];
     struct chunks c = chunks_of(dst, ith, nth);
     for (int64_t item = c.first; item < c.last; item++) {
@@ -221,5 +227,6 @@ SHEAF__CPU_OP(SUB) = {.fn = op_binary};
 SHEAF__CPU_OP(MUL) = {.fn = op_binary};
 SHEAF__CPU_OP(DIV) = {.fn = op_binary};
 SHEAF__CPU_OP(SCALE) = {.fn = op_scale};
+SHEAF__CPU_OP(SQR) = {.fn = op_unary, .reference = op_unary_ref};
 SHEAF__CPU_OP(UNARY) = {.fn = op_unary, .reference = op_unary_ref};
 SHEAF__CPU_OP(GLU) = {.fn = op_glu, .reference = op_glu_ref};
