@@ -52,7 +52,7 @@ static inline bool sheaf__is_view_form(const struct sheaf__rule *rule) {
 /* The table's row, for tests. */
 const struct sheaf__rule *sheaf__rule_row(enum sheaf_op op);
 
-/* ---- expressions with sizes (factor.c) ---- */
+/* ---- expressions with sizes (expr.c) ---- */
 enum { SHEAF__MAX_FACTORS = 12, SHEAF__MAX_TERMS = 3, SHEAF__MAX_OPERANDS = 5 };
 
 enum sheaf__factor_kind {
