@@ -25,10 +25,10 @@ struct account {
 /* ---- what a row says ---- */
 
 static void put_short_state(struct sheaf__text *t, struct sheaf__st st) {
-    if (st.lie == SHEAF__S)
+    if (st.kind == SHEAF__S)
         sheaf__put(t, "S%d", st.axis);
     else
-        sheaf__put(t, st.lie == SHEAF__M ? "M" : st.mask ? "P masked" : "P");
+        sheaf__put(t, st.kind == SHEAF__M ? "M" : st.mask ? "P masked" : "P");
 }
 
 static const char *row_name(const struct sheaf__considered *c) {
@@ -54,7 +54,7 @@ static int64_t work(const struct sheaf__considered *c, int n_members) {
     for (int i = 0; i <= c->row.n_operands && !c->none; i++) {
         const struct sheaf__st st = i < c->row.n_operands ? c->row.need[i].st : c->row.out;
         int64_t most = 0;
-        if (st.lie != SHEAF__S || st.cut->extent == 0) continue;
+        if (st.kind != SHEAF__S || st.cut->extent == 0) continue;
         for (int j = 0; j < n_members; j++) {
             const int64_t count = sheaf__cut_count(st.cut, j);
             if (count > most) most = count;

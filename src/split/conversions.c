@@ -31,7 +31,7 @@ static int convert(struct planner *p, int from, struct sheaf__st to, int node, i
 static bool retractable(struct planner *p, int v) {
     const struct planned_value *x = &p->value[v];
     const struct sheaf__entry *e = &p->entry[x->entry];
-    if (x->st.lie != SHEAF__P || x->step == NONE || !x->native || x->older != NONE) return false;
+    if (x->st.kind != SHEAF__P || x->step == NONE || !x->native || x->older != NONE) return false;
     if (e->values != v || e->uses != 1 || (e->tensor->flags & SHEAF_TENSOR_FLAG_OUTPUT))
         return false;
     const struct planned_step *s = &p->step[x->step];
@@ -73,7 +73,8 @@ int sheaf__plan_obtain(struct planner *p, const struct planned_operand *o,
     const int from = sheaf__cheapest_source(o->st, o->n, need, o->bytes, p->n_members, NULL);
     const int best = o->value[from];
     if (sheaf__need_met(need, o->st[from])) return best;
-    if (p->value[best].st.lie == SHEAF__P && need->st.lie == SHEAF__M) return reduce(p, best, node);
+    if (p->value[best].st.kind == SHEAF__P && need->st.kind == SHEAF__M)
+        return reduce(p, best, node);
     return convert(p, best, need->st, node, NONE);
 }
 
@@ -91,7 +92,7 @@ enum sheaf_status sheaf__plan_mirror(struct planner *p, int e, enum mirror_for w
     struct planned_operand o = {.entry = e};
     sheaf__plan_list(p, &o, true);
     for (int i = 0; i < o.n; i++) {
-        if (o.st[i].lie == SHEAF__M && (what == FOR_VIEW || home_of(p, o.value[i]) != NONE)) {
+        if (o.st[i].kind == SHEAF__M && (what == FOR_VIEW || home_of(p, o.value[i]) != NONE)) {
             *out = o.value[i];
             return SHEAF_STATUS_SUCCESS;
         }
@@ -129,7 +130,7 @@ enum sheaf_status sheaf__plan_write_back(struct planner *p, int written, int nod
             node, p->value[written].tensor->name);
     }
     const enum sheaf_split_step_kind kind =
-        p->value[target].st.lie == SHEAF__P ? SHEAF_SPLIT_STEP_KEEP_ONE : SHEAF_SPLIT_STEP_SLICE;
+        p->value[target].st.kind == SHEAF__P ? SHEAF_SPLIT_STEP_KEEP_ONE : SHEAF_SPLIT_STEP_SLICE;
     const int s = sheaf__plan_step(p, kind, node, NONE);
     if (s == NONE) return sheaf__plan_no_memory();
     p->step[s].s.in[0] = copy;

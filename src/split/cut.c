@@ -542,8 +542,8 @@ void sheaf__cut_show_as(struct sheaf__pool *pool, const struct sheaf__cut *cut,
 }
 
 const struct sheaf_split_state *sheaf__st_show(struct sheaf__pool *pool, struct sheaf__st st) {
-    if (st.lie == SHEAF__M) return pool->mirrored;
-    if (st.lie == SHEAF__P) return pool->partial;
+    if (st.kind == SHEAF__M) return pool->mirrored;
+    if (st.kind == SHEAF__P) return pool->partial;
     struct sheaf__cut *cut = (struct sheaf__cut *)(uintptr_t)st.cut;
     if (cut->shown[st.axis]) return cut->shown[st.axis];
     for (int a = 0; a < SHEAF_MAX_DIMS; a++) { /* the same cut of another axis: the same words */

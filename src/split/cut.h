@@ -53,9 +53,9 @@ struct sheaf__pool {
  * A masked P knows more of its addends: every column (what lies along dimension 0) is whole on one
  * member and 0 on all others. Which member that is follows from the expert ids, a tensor `mask`
  * with an element a column, and from `cut`, which divides the experts. */
-enum sheaf__lie { SHEAF__M, SHEAF__P, SHEAF__S };
+enum sheaf__state_kind { SHEAF__M, SHEAF__P, SHEAF__S };
 struct sheaf__st {
-    enum sheaf__lie lie;
+    enum sheaf__state_kind kind;
     int axis;                        /* of S */
     const struct sheaf__cut *cut;    /* of S and of a masked P */
     const struct sheaf_tensor *mask; /* of a masked P; NULL */
@@ -74,7 +74,7 @@ static inline struct sheaf__st sheaf__st_masked(const struct sheaf__cut *cut,
     return (struct sheaf__st){SHEAF__P, 0, cut, mask};
 }
 static inline bool sheaf__st_equal(struct sheaf__st a, struct sheaf__st b) {
-    return a.lie == b.lie && a.axis == b.axis && a.cut == b.cut && a.mask == b.mask;
+    return a.kind == b.kind && a.axis == b.axis && a.cut == b.cut && a.mask == b.mask;
 }
 
 enum sheaf_status sheaf__pool_init(struct sheaf__pool *pool, int n_members);

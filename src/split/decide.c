@@ -41,8 +41,8 @@ struct choice {
 static int64_t debt(const struct choice *c, const struct sheaf__row *row) {
     bool passes = false;
     for (int i = 0; i < row->n_operands; i++)
-        passes = passes || (row->need[i].st.lie == SHEAF__P && !row->need[i].st.mask);
-    if (!passes || row->out.lie != SHEAF__P) return 0;
+        passes = passes || (row->need[i].st.kind == SHEAF__P && !row->need[i].st.mask);
+    if (!passes || row->out.kind != SHEAF__P) return 0;
     return sheaf__convert_cost(row->out, sheaf__st_m(), c->bytes, c->n_members) / 64 * 63;
 }
 
@@ -78,7 +78,7 @@ static bool follows(const struct sheaf__at_hand *operand, const struct sheaf__ru
         for (int k = 0; k < o->n; k++) met = met || sheaf__need_met(need, o->st[k]);
         if (i + 1 == rule->written) {
             if (!o->native || !sheaf__need_met(need, *o->native)) return false;
-        } else if ((need->st.mask || (sheaf__is_view_form(rule) && need->st.lie == SHEAF__S)) &&
+        } else if ((need->st.mask || (sheaf__is_view_form(rule) && need->st.kind == SHEAF__S)) &&
                    !met) {
             return false;
         }

@@ -34,7 +34,7 @@ static const struct sheaf_tensor *source_of(const struct sheaf__plan_impl *impl,
         int next = -1;
         for (int i = 0; i < SHEAF_MAX_SRC && s->in[i] >= 0; i++) {
             const struct sheaf__st st = impl->st[s->in[i]];
-            if (st.lie != SHEAF__S) continue;
+            if (st.kind != SHEAF__S) continue;
             const bool same = st.cut == impl->st[value].cut;
             if (next < 0 || (same && impl->st[next].cut != impl->st[value].cut)) next = s->in[i];
         }
@@ -50,15 +50,15 @@ static bool is_scattered(const struct sheaf__plan_impl *impl, int value) {
         if (sheaf__step_is(s, SHEAF_COMM_REDUCE_SCATTER)) return true;
         value = -1;
         for (int i = 0; i < SHEAF_MAX_SRC && s->in[i] >= 0 && value < 0; i++) {
-            if (impl->st[s->in[i]].lie == SHEAF__S) value = s->in[i];
+            if (impl->st[s->in[i]].kind == SHEAF__S) value = s->in[i];
         }
     }
     return false;
 }
 
 void sheaf__put_state(struct sheaf__text *t, struct sheaf__st st, int n_members) {
-    if (st.lie != SHEAF__S) {
-        sheaf__put(t, "%s", st.lie == SHEAF__M ? "M" : "P");
+    if (st.kind != SHEAF__S) {
+        sheaf__put(t, "%s", st.kind == SHEAF__M ? "M" : "P");
         return;
     }
     sheaf__put(t, "S%d {", st.axis);
@@ -134,7 +134,7 @@ static void put_reason(struct sheaf__text *t, const struct sheaf__plan_impl *imp
                 return;
             }
             for (int q = 0; q < o->n; q++) {
-                if (q == i || o->st[q].lie != SHEAF__S ||
+                if (q == i || o->st[q].kind != SHEAF__S ||
                     sheaf__expr_axis(e, q, f) != o->st[q].axis)
                     continue;
                 for (int j = 0; j < impl->plan.n_members; j++) {
@@ -155,7 +155,7 @@ static void put_reason(struct sheaf__text *t, const struct sheaf__plan_impl *imp
         }
     }
     for (int q = 0; q < o->n; q++) {
-        if (q == i || o->st[q].lie != SHEAF__S) continue;
+        if (q == i || o->st[q].kind != SHEAF__S) continue;
         sheaf__put(t, "  src%d is cut along dimension %d and src%d along %d; no row takes both\n",
                    i, st.axis, q, o->st[q].axis);
         return;
@@ -196,7 +196,7 @@ bool sheaf__split_explain(const struct sheaf__split_plan *plan, const struct she
         sheaf__put(&t, "  src%d ", i);
         sheaf__put_tensor(&t, s);
         sheaf__put_state(&t, o.st[i], plan->n_members);
-        if (o.st[i].lie == SHEAF__S) {
+        if (o.st[i].kind == SHEAF__S) {
             const struct sheaf_tensor *source = source_of(impl, o.value[i]);
             if (source == s) {
                 sheaf__put(&t, "   as given");
@@ -215,7 +215,7 @@ bool sheaf__split_explain(const struct sheaf__split_plan *plan, const struct she
     if (gathered < 0) return true;
     const struct sheaf_tensor *mine = source_of(impl, o.value[gathered]);
     for (int q = 0; q < o.n; q++) {
-        if (q == gathered || o.st[q].lie != SHEAF__S) continue;
+        if (q == gathered || o.st[q].kind != SHEAF__S) continue;
         const struct sheaf_tensor *other = source_of(impl, o.value[q]);
         if (other == mine) continue;
         sheaf__put(&t, "  try: give '%s' the cut of '%s', or mirror one of them\n",

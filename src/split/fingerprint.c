@@ -24,7 +24,7 @@ uint64_t sheaf__split_plan_fingerprint(const struct sheaf__split_plan *plan,
     for (int i = 0; i < graph->n_nodes; i++) h = mix_tensor(h, graph->nodes[i]);
     for (int v = 0; v < plan->n_values; v++) {
         const struct sheaf_tensor *t = plan->values[v].tensor;
-        h = sheaf__mix(h, (uint64_t)impl->st[v].lie << 8 | (uint64_t)impl->st[v].axis);
+        h = sheaf__mix(h, (uint64_t)impl->st[v].kind << 8 | (uint64_t)impl->st[v].axis);
         if (impl->st[v].cut) h = sheaf__mix(h, impl->st[v].cut->hash);
         if (t->op == SHEAF_OP_NONE) h = mix_tensor(h, t);
     }

@@ -24,14 +24,14 @@ int sheaf__n_operands(const struct sheaf_tensor *node) {
 
 bool sheaf__need_met(const struct sheaf__need *need, struct sheaf__st st) {
     if (sheaf__st_equal(need->st, st)) return true;
-    if (need->st.lie == SHEAF__P && st.lie == SHEAF__P) return !need->st.mask;
+    if (need->st.kind == SHEAF__P && st.kind == SHEAF__P) return !need->st.mask;
     /* a cut whose members all own everything is MIRRORED by another name */
-    if (need->st.lie == SHEAF__M && st.lie == SHEAF__S) return st.cut->everywhere;
-    if (st.lie == SHEAF__M && need->st.lie == SHEAF__S && need->st.cut->everywhere) return true;
-    if (!need->who || need->st.lie != SHEAF__S) return false;
-    if (st.lie == SHEAF__S)
+    if (need->st.kind == SHEAF__M && st.kind == SHEAF__S) return st.cut->everywhere;
+    if (st.kind == SHEAF__M && need->st.kind == SHEAF__S && need->st.cut->everywhere) return true;
+    if (!need->who || need->st.kind != SHEAF__S) return false;
+    if (st.kind == SHEAF__S)
         return st.axis == need->st.axis && sheaf__cut_serves(st.cut, need->st.cut, need->who);
-    if (st.lie != SHEAF__M) return false;
+    if (st.kind != SHEAF__M) return false;
     for (int j = 0; j < need->who->n_members; j++) {
         if (sheaf__cut_count(need->who, j) &&
             sheaf__cut_count(need->st.cut, j) != need->st.cut->extent)
@@ -41,8 +41,8 @@ bool sheaf__need_met(const struct sheaf__need *need, struct sheaf__st st) {
 }
 
 bool sheaf__st_fits(struct sheaf__st st, enum sheaf_type type) {
-    if (st.lie == SHEAF__P) return type == SHEAF_TYPE_F32;
-    return st.lie != SHEAF__S || st.axis != 0 || sheaf__cut_aligned(st.cut, sheaf_blck_size(type));
+    if (st.kind == SHEAF__P) return type == SHEAF_TYPE_F32;
+    return st.kind != SHEAF__S || st.axis != 0 || sheaf__cut_aligned(st.cut, sheaf_blck_size(type));
 }
 
 bool sheaf__row_same(const struct sheaf__row *a, const struct sheaf__row *b) {
@@ -153,12 +153,12 @@ static bool offer_factors(const struct matcher *m, const struct sheaf__cut *cons
             bool split = false;
             const struct sheaf__cut *c = dim_cut(m, &e->dim[i][a], cuts, &split);
             if (!split) continue;
-            if (!c || st.lie == SHEAF__S) return true;
+            if (!c || st.kind == SHEAF__S) return true;
             st = sheaf__st_s(a, c);
         }
         if (i < m->n) {
             row.need[i].st = st;
-        } else if (st.lie == SHEAF__S) {
+        } else if (st.kind == SHEAF__S) {
             if (kind == SHEAF__SLOPE && !st.cut->contiguous) return true;
             row.out = st;
         } else if (kind == SHEAF__SUM || kind == SHEAF__INDEX) {
@@ -187,7 +187,7 @@ static bool visit_factors(const struct matcher *m, uint32_t set) {
     for (int i = 0; i < m->n; i++) {
         for (int h = 0; h < m->have[i].n; h++) {
             const struct sheaf__st st = m->have[i].st[h];
-            if (st.lie != SHEAF__S) continue;
+            if (st.kind != SHEAF__S) continue;
             const struct sheaf__cut *cuts[SHEAF__MAX_FACTORS] = {NULL};
             if (!factor_cuts(m, &e->dim[i][st.axis], st.cut, set, cuts)) continue;
             /* factors of a joint set that this operand does not hold: take them from the others,
@@ -197,7 +197,7 @@ static bool visit_factors(const struct matcher *m, uint32_t set) {
                     const int axis = sheaf__expr_axis(e, o, f);
                     for (int q = 0; q < m->have[o].n && axis >= 0 && !cuts[f]; q++) {
                         const struct sheaf__st other = m->have[o].st[q];
-                        if (other.lie == SHEAF__S && other.axis == axis) cuts[f] = other.cut;
+                        if (other.kind == SHEAF__S && other.axis == axis) cuts[f] = other.cut;
                     }
                     if (!cuts[f] && axis >= 0 && st.cut->extent == e->size[f]) cuts[f] = st.cut;
                 }
@@ -229,7 +229,7 @@ static bool visit_group(const struct matcher *m, int g, int r) {
     for (int i = 0; i < m->n; i++) {
         for (int h = 0; h < m->have[i].n; h++) {
             const struct sheaf__st st = m->have[i].st[h];
-            if (st.lie != SHEAF__S) continue;
+            if (st.kind != SHEAF__S) continue;
             const struct sheaf__cut *c = NULL;
             if (is_product(&e->dim[i][st.axis], g, r)) {
                 c = st.cut;
@@ -300,7 +300,7 @@ static bool visit_view(const struct matcher *m) {
     const int64_t offset = (int64_t)t->view_offs - (int64_t)a->view_offs;
     for (int h = 0; h < m->have[0].n; h++) {
         const struct sheaf__st st = m->have[0].st[h];
-        if (st.lie != SHEAF__S) continue;
+        if (st.kind != SHEAF__S) continue;
         struct sheaf__row row = row_of(m, "view");
         row.need[0].st = st;
         if (!sheaf__view_transfer(m->pool, &from, &to, offset, st.axis, st.cut, &row.out)) continue;
@@ -312,7 +312,7 @@ static bool visit_view(const struct matcher *m) {
 static bool visit_permute(const struct matcher *m) {
     for (int h = 0; h < m->have[0].n; h++) {
         struct sheaf__st st = m->have[0].st[h];
-        if (st.lie != SHEAF__S) continue;
+        if (st.kind != SHEAF__S) continue;
         struct sheaf__row row = row_of(m, "permute");
         row.need[0].st = st;
         if (m->node->op == SHEAF_OP_PERMUTE) {
@@ -331,7 +331,7 @@ static bool visit_copy(const struct matcher *m) {
     const struct sheaf__layout la = sheaf__layout_dense(a), lb = sheaf__layout_dense(b);
     for (int h = 0; h < m->have[1].n; h++) { /* the target has the say: it is written where it is */
         const struct sheaf__st st = m->have[1].st[h];
-        if (st.lie != SHEAF__S) continue;
+        if (st.kind != SHEAF__S) continue;
         struct sheaf__row row = row_of(m, "copy");
         row.need[1].st = row.out = st;
         if (sheaf__view_transfer(m->pool, &lb, &la, 0, st.axis, st.cut, &row.need[0].st)) {
@@ -341,7 +341,7 @@ static bool visit_copy(const struct matcher *m) {
         for (int k = 0; k < m->have[0].n; k++) {
             const struct sheaf__st from = m->have[0].st[k];
             struct sheaf__st arrives;
-            if (from.lie != SHEAF__S || sheaf__st_equal(from, row.need[0].st) ||
+            if (from.kind != SHEAF__S || sheaf__st_equal(from, row.need[0].st) ||
                 !sheaf__view_transfer(m->pool, &la, &lb, 0, from.axis, from.cut, &arrives) ||
                 !sheaf__st_equal(arrives, st))
                 continue;
@@ -357,7 +357,7 @@ static bool visit_copy(const struct matcher *m) {
 static bool any_partial(const struct matcher *m) {
     for (int i = 0; i < m->n; i++) {
         for (int h = 0; h < m->have[i].n; h++) {
-            if (m->have[i].st[h].lie == SHEAF__P) return true;
+            if (m->have[i].st[h].kind == SHEAF__P) return true;
         }
     }
     return false;
@@ -419,7 +419,7 @@ static bool visit_masked(const struct matcher *m) {
     for (int i = 0; i < m->n; i++) {
         for (int h = 0; h < m->have[i].n; h++) {
             const struct sheaf__st st = m->have[i].st[h];
-            if (st.lie != SHEAF__P || !st.mask || !same_columns(m, i)) continue;
+            if (st.kind != SHEAF__P || !st.mask || !same_columns(m, i)) continue;
             for (int l = 0; l < SHEAF__MAX_LINEAR && m->rule->zero[l]; l++) {
                 struct sheaf__row row = row_of(m, "mask");
                 bool good = m->rule->zero[l] >> i & 1;

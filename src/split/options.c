@@ -62,9 +62,9 @@ static void acquire(const struct sheaf__options *w, int i, struct sheaf__set *x,
     o->cost += least;
     /* a slice of what is whole is learnt too: rows of other nodes may follow its cut */
     for (struct sheaf__st at = x->st[from], next; !sheaf__st_equal(at, need->st); at = next) {
-        o->collectives += at.lie != SHEAF__M;
+        o->collectives += at.kind != SHEAF__M;
         sheaf__convert_step(at, need->st, &next);
-        if (next.lie != SHEAF__P) sheaf__set_add(x, next, !w->dense[i]);
+        if (next.kind != SHEAF__P) sheaf__set_add(x, next, !w->dense[i]);
     }
 }
 
@@ -80,13 +80,13 @@ static bool note(void *user, const struct sheaf__row *row) {
             if (!w->set[i].native || !sheaf__need_met(need, w->set[i].st[0])) return true;
             continue;
         }
-        cut = cut || need->st.lie == SHEAF__S;
+        cut = cut || need->st.kind == SHEAF__S;
         const bool there = met(w, i, need);
         is_free = is_free && (there || sheaf__set_holds(&w->set[i], SHEAF__M));
         if (sheaf__is_view_form(w->rule)) {
             native = w->set[i].native && sheaf__need_met(need, w->set[i].st[0]);
             if (there) continue;
-            if (need->st.lie != SHEAF__M) return true;
+            if (need->st.kind != SHEAF__M) return true;
             if (!w->dense[i]) {
                 o.mirror = true;
                 is_free = false;

@@ -108,7 +108,7 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
         if (i + 1 == rule->written && !back) {
             in[i] = operand[i].native;
         } else if (i + 1 == rule->written ||
-                   (sheaf__is_view_form(rule) && need->st.lie == SHEAF__M)) {
+                   (sheaf__is_view_form(rule) && need->st.kind == SHEAF__M)) {
             const enum sheaf_status status = sheaf__plan_mirror(
                 p, operand[i].entry, rule->written ? FOR_WRITE : FOR_VIEW, node, &in[i]);
             if (status != SHEAF_STATUS_SUCCESS) return status;
@@ -207,11 +207,11 @@ static enum sheaf_status finish(struct planner *p) {
         const int e = sheaf__plan_entry(p, p->graph->nodes[i]);
         const bool read = (t->flags & SHEAF_TENSOR_FLAG_OUTPUT) ||
                           (p->entry[e].uses == 0 && !sheaf__rule_of(t)->written);
-        if (!read || p->value[p->node_value[i]].st.lie != SHEAF__P) continue;
+        if (!read || p->value[p->node_value[i]].st.kind != SHEAF__P) continue;
         struct planned_operand o = {.entry = e};
         sheaf__plan_list(p, &o, false);
         bool whole = false;
-        for (int k = 0; k < o.n; k++) whole = whole || o.st[k].lie != SHEAF__P;
+        for (int k = 0; k < o.n; k++) whole = whole || o.st[k].kind != SHEAF__P;
         if (whole) continue;
         const struct sheaf__need m = {.st = sheaf__st_m()};
         const int v = o.n ? sheaf__plan_obtain(p, &o, &m, i) : NONE;
@@ -248,9 +248,9 @@ static enum sheaf_status publish(struct planner *p, struct sheaf__plan_impl *imp
         int final = own;
         for (int v = p->entry[p->value[own].entry].values; v != NONE; v = p->value[v].older) {
             if (!sheaf__plan_usable(p, v)) continue;
-            if (p->value[v].st.lie == SHEAF__M) {
+            if (p->value[v].st.kind == SHEAF__M) {
                 final = v;
-            } else if (p->value[v].st.lie == SHEAF__S && p->value[final].st.lie == SHEAF__P) {
+            } else if (p->value[v].st.kind == SHEAF__S && p->value[final].st.kind == SHEAF__P) {
                 final = v;
             }
         }

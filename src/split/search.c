@@ -1,4 +1,4 @@
-/* See search.h: the pass over the graph. A partial plan (`way`) is a row of numbers, the set of
+/* See search.h: the pass over the graph. A partial plan (`path`) is a row of numbers, the set of
  * states of each tensor still to be read, beside what it has cost so far. */
 #include "split/search.h"
 
@@ -14,10 +14,10 @@
 enum { NONE = -1 };
 /* Partial plans kept: all of them for graphs that a person would write down, fewer for large ones,
  * in which choices are rarely that entangled. */
-enum { WAYS_LEAST = 8, WAYS_MOST = 128, WAYS_NODES = 4096 };
+enum { PATHS_LEAST = 8, PATHS_MOST = 128, PATHS_NODES = 4096 };
 static const int64_t DEAREST = INT64_MAX / 4;
 
-struct way {
+struct path {
     int64_t cost;
     int collectives, record;
     const struct sheaf__option *option; /* of the node just passed */
@@ -29,10 +29,10 @@ struct record {
     const struct sheaf__option *option;
 };
 
-struct ways {
+struct paths {
     int n, cap;
-    struct way *way;
-    int *slot; /* [cap][n_slots] sets */
+    struct path *path;
+    int *column; /* [cap][n_columns] sets */
 };
 
 struct sheaf__search {
@@ -40,10 +40,10 @@ struct sheaf__search {
     int n_members;
     struct sheaf__sets sets;
     struct sheaf__options *options;
-    int *slot_of, *last_use, *next_dead, *dead; /* by entry; dead by node */
-    int n_slots;
-    int *slot_entry; /* [n_slots] at the present node */
-    struct ways now, then;
+    int *column_of, *last_use, *next_dead, *dead; /* by entry; dead by node */
+    int n_columns;
+    int *column_entry; /* [n_columns] at the present node */
+    struct paths now, then;
     struct record *record;
     int n_records;
     size_t cap_records;
@@ -54,18 +54,18 @@ static enum sheaf_status no_memory(void) {
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split: out of memory while planning");
 }
 
-/* ---- ways ---- */
+/* ---- partial plans ---- */
 
-static int set_at(const struct sheaf__search *s, const int *slot, const int *initial, int entry) {
-    return s->slot_of[entry] != NONE ? slot[s->slot_of[entry]] : initial[entry];
+static int set_at(const struct sheaf__search *s, const int *column, const int *initial, int entry) {
+    return s->column_of[entry] != NONE ? column[s->column_of[entry]] : initial[entry];
 }
 
-static void pay(struct way *w, int64_t cost) {
+static void pay(struct path *w, int64_t cost) {
     w->cost = cost < DEAREST - w->cost ? w->cost + cost : DEAREST;
 }
 
 /* Addends that are read after the compute are summed. */
-static void pay_sum(const struct sheaf__search *s, struct way *w, int entry, int set) {
+static void pay_sum(const struct sheaf__search *s, struct path *w, int entry, int set) {
     const struct sheaf__set *x = &s->sets.set[set];
     if (x->n == 0 || sheaf__set_holds(x, SHEAF__M) || sheaf__set_holds(x, SHEAF__S)) return;
     pay(w, sheaf__convert_cost(sheaf__st_p(), sheaf__st_m(),
@@ -74,95 +74,96 @@ static void pay_sum(const struct sheaf__search *s, struct way *w, int entry, int
 }
 
 /* Has whole what a chain of views begins with. NONE: out of memory. */
-static int pay_mirror(struct sheaf__search *s, struct way *w, int *slot, const int *initial,
+static int pay_mirror(struct sheaf__search *s, struct path *w, int *column, const int *initial,
                       int entry) {
     const struct sheaf__search_of *of = s->of;
     while (of->entry[entry].node >= 0 &&
            sheaf__is_view_form(sheaf__rule_of(of->entry[entry].tensor)) &&
            !sheaf_is_contiguous(of->entry[entry].tensor))
         entry = of->operand[of->entry[entry].node * SHEAF__MAX_OPERANDS];
-    struct sheaf__set x = s->sets.set[set_at(s, slot, initial, entry)];
+    struct sheaf__set x = s->sets.set[set_at(s, column, initial, entry)];
     if (x.n == 0 || sheaf__set_holds(&x, SHEAF__M)) return 0;
     pay(w, sheaf__convert_cost(x.st[0], sheaf__st_m(), sheaf__dense_bytes(of->entry[entry].tensor),
                                s->n_members));
     w->collectives++;
     sheaf__set_add(&x, sheaf__st_m(), false);
     const int set = sheaf__set_number(&s->sets, &x);
-    if (set != NONE && s->slot_of[entry] != NONE) slot[s->slot_of[entry]] = set;
+    if (set != NONE && s->column_of[entry] != NONE) column[s->column_of[entry]] = set;
     return set;
 }
 
 /* After a write, copies of what was written to are out of date. */
-static bool forget_copies(struct sheaf__search *s, int *slot, int owner) {
-    for (int k = 0; k < s->n_slots; k++) {
-        const int e = s->slot_entry[k];
-        if (e == NONE || s->of->entry[e].owner != owner || slot[k] == SHEAF__EMPTY_SET) continue;
-        const struct sheaf__set x = s->sets.set[slot[k]];
-        slot[k] = x.native ? sheaf__set_of_one(&s->sets, x.st[0], true) : SHEAF__EMPTY_SET;
-        if (slot[k] == NONE) return false;
+static bool forget_copies(struct sheaf__search *s, int *column, int owner) {
+    for (int k = 0; k < s->n_columns; k++) {
+        const int e = s->column_entry[k];
+        if (e == NONE || s->of->entry[e].owner != owner || column[k] == SHEAF__EMPTY_SET) continue;
+        const struct sheaf__set x = s->sets.set[column[k]];
+        column[k] = x.native ? sheaf__set_of_one(&s->sets, x.st[0], true) : SHEAF__EMPTY_SET;
+        if (column[k] == NONE) return false;
     }
     return true;
 }
 
-static bool room(struct ways *w, int n, int n_slots) {
+static bool room(struct paths *w, int n, int n_columns) {
     if (n <= w->cap) return true;
     int cap = w->cap ? w->cap : 16;
     while (cap < n) cap *= 2;
-    struct way *way = realloc(w->way, (size_t)cap * sizeof *way);
-    if (way) w->way = way;
-    int *slot = way ? realloc(w->slot, (size_t)cap * ((size_t)n_slots + 1) * sizeof *slot) : NULL;
-    if (slot) w->slot = slot;
-    if (!slot) return false;
+    struct path *path = realloc(w->path, (size_t)cap * sizeof *path);
+    if (path) w->path = path;
+    int *column =
+        path ? realloc(w->column, (size_t)cap * ((size_t)n_columns + 1) * sizeof *column) : NULL;
+    if (column) w->column = column;
+    if (!column) return false;
     w->cap = cap;
     return true;
 }
 
-static bool cheaper(const struct way *a, const struct way *b) {
+static bool cheaper(const struct path *a, const struct path *b) {
     return a->cost < b->cost || (a->cost == b->cost && a->collectives < b->collectives);
 }
 
-/* The way that was made last joins the others, or replaces or yields to one that leaves the same.
- */
+/* The path made last joins the others; of two that reach the same sets, the cheaper stays. */
 static void join(struct sheaf__search *s) {
-    struct ways *t = &s->then;
-    const size_t bytes = (size_t)s->n_slots * sizeof *t->slot;
-    struct way *mine = &t->way[t->n];
-    int *slot = t->slot + (size_t)t->n * (size_t)s->n_slots;
+    struct paths *t = &s->then;
+    const size_t bytes = (size_t)s->n_columns * sizeof *t->column;
+    struct path *mine = &t->path[t->n];
+    int *column = t->column + (size_t)t->n * (size_t)s->n_columns;
     mine->hash = 0;
-    for (int k = 0; k < s->n_slots; k++) mine->hash = sheaf__mix(mine->hash, (uint64_t)slot[k]);
+    for (int k = 0; k < s->n_columns; k++) mine->hash = sheaf__mix(mine->hash, (uint64_t)column[k]);
     for (int i = 0; i < t->n; i++) {
-        if (t->way[i].hash != mine->hash ||
-            memcmp(t->slot + (size_t)i * (size_t)s->n_slots, slot, bytes) != 0)
+        if (t->path[i].hash != mine->hash ||
+            memcmp(t->column + (size_t)i * (size_t)s->n_columns, column, bytes) != 0)
             continue;
-        if (cheaper(mine, &t->way[i])) t->way[i] = *mine;
+        if (cheaper(mine, &t->path[i])) t->path[i] = *mine;
         return;
     }
     t->n++;
 }
 
 /* The cheapest first, in the order that they were made; no more than are kept. */
-static bool select_ways(struct sheaf__search *s) {
-    struct ways *from = &s->then, *to = &s->now;
-    int most = WAYS_NODES / (s->of->graph->n_nodes + 1);
-    most = most < WAYS_LEAST ? WAYS_LEAST : most > WAYS_MOST ? WAYS_MOST : most;
-    if (!room(to, from->n, s->n_slots)) return false;
+static bool select_paths(struct sheaf__search *s) {
+    struct paths *from = &s->then, *to = &s->now;
+    int most = PATHS_NODES / (s->of->graph->n_nodes + 1);
+    most = most < PATHS_LEAST ? PATHS_LEAST : most > PATHS_MOST ? PATHS_MOST : most;
+    if (!room(to, from->n, s->n_columns)) return false;
     to->n = 0;
     while (to->n < most) {
         int best = NONE;
         for (int i = 0; i < from->n; i++) {
-            if (from->way[i].option && (best == NONE || cheaper(&from->way[i], &from->way[best])))
+            if (from->path[i].option &&
+                (best == NONE || cheaper(&from->path[i], &from->path[best])))
                 best = i;
         }
         if (best == NONE) break;
         if (!sheaf__grow(&s->record, &s->cap_records, (size_t)s->n_records + 1, sizeof *s->record))
             return false;
-        struct way *w = &from->way[best];
+        struct path *w = &from->path[best];
         s->record[s->n_records] = (struct record){w->record, w->option};
-        to->way[to->n] = *w;
-        to->way[to->n].record = s->n_records++;
-        memcpy(to->slot + (size_t)to->n++ * (size_t)s->n_slots,
-               from->slot + (size_t)best * (size_t)s->n_slots,
-               (size_t)s->n_slots * sizeof *to->slot);
+        to->path[to->n] = *w;
+        to->path[to->n].record = s->n_records++;
+        memcpy(to->column + (size_t)to->n++ * (size_t)s->n_columns,
+               from->column + (size_t)best * (size_t)s->n_columns,
+               (size_t)s->n_columns * sizeof *to->column);
         w->option = NULL; /* taken */
     }
     return true;
@@ -210,7 +211,7 @@ static const struct sheaf__known *choices(struct sheaf__search *s, int node, con
     return w->only < 0 ? sheaf__options_of(s->options, set) : one;
 }
 
-/* Every way, continued by everything that the node can do. */
+/* Every path, continued by everything that the node can do. */
 static bool pass(struct sheaf__search *s, int node, int *initial) {
     const struct sheaf__search_of *of = s->of;
     const int *operand = of->operand + (size_t)node * SHEAF__MAX_OPERANDS;
@@ -219,34 +220,35 @@ static bool pass(struct sheaf__search *s, int node, int *initial) {
     const int n = sheaf__n_operands(of->graph->nodes[node]);
     if (!sheaf__options_begin(s->options, node)) return false;
     for (int i = 0; i < n; i++) {
-        const int k = s->slot_of[operand[i]];
-        if (k == NONE || s->slot_entry[k] == operand[i]) continue;
-        s->slot_entry[k] = operand[i]; /* a leaf, read for the first time */
+        const int k = s->column_of[operand[i]];
+        if (k == NONE || s->column_entry[k] == operand[i]) continue;
+        s->column_entry[k] = operand[i]; /* a leaf, read for the first time */
         for (int a = 0; a < s->now.n; a++)
-            s->now.slot[(size_t)a * (size_t)s->n_slots + (size_t)k] = initial[operand[i]];
+            s->now.column[(size_t)a * (size_t)s->n_columns + (size_t)k] = initial[operand[i]];
     }
-    const int mine = s->slot_of[self];
-    if (mine != NONE) s->slot_entry[mine] = self;
+    const int mine = s->column_of[self];
+    if (mine != NONE) s->column_entry[mine] = self;
     s->then.n = 0;
     for (int a = 0; a < s->now.n; a++) {
-        const int *slot = s->now.slot + (size_t)a * (size_t)s->n_slots;
+        const int *column = s->now.column + (size_t)a * (size_t)s->n_columns;
         int set[SHEAF__MAX_OPERANDS];
-        for (int i = 0; i < n; i++) set[i] = set_at(s, slot, initial, operand[i]);
+        for (int i = 0; i < n; i++) set[i] = set_at(s, column, initial, operand[i]);
         const struct sheaf__known *k = choices(s, node, set);
-        if (!k || !room(&s->then, s->then.n + k->n + 1, s->n_slots)) return false;
+        if (!k || !room(&s->then, s->then.n + k->n + 1, s->n_columns)) return false;
         for (int o = 0; o < k->n; o++) {
             const struct sheaf__option *option = &k->option[o];
-            struct way *way = &s->then.way[s->then.n];
-            int *next = s->then.slot + (size_t)s->then.n * (size_t)s->n_slots;
-            *way = s->now.way[a];
-            way->option = option;
-            way->collectives += option->collectives;
-            pay(way, option->cost);
-            memcpy(next, slot, (size_t)s->n_slots * sizeof *next);
+            struct path *path = &s->then.path[s->then.n];
+            int *next = s->then.column + (size_t)s->then.n * (size_t)s->n_columns;
+            *path = s->now.path[a];
+            path->option = option;
+            path->collectives += option->collectives;
+            pay(path, option->cost);
+            memcpy(next, column, (size_t)s->n_columns * sizeof *next);
             for (int i = 0; i < n; i++) {
-                if (s->slot_of[operand[i]] != NONE) next[s->slot_of[operand[i]]] = option->set[i];
+                if (s->column_of[operand[i]] != NONE)
+                    next[s->column_of[operand[i]]] = option->set[i];
             }
-            if (option->mirror && pay_mirror(s, way, next, initial, operand[0]) == NONE)
+            if (option->mirror && pay_mirror(s, path, next, initial, operand[0]) == NONE)
                 return false;
             if (mine != NONE) next[mine] = SHEAF__EMPTY_SET;
             if (writes && !forget_copies(s, next, of->entry[self].owner)) return false;
@@ -255,32 +257,33 @@ static bool pass(struct sheaf__search *s, int node, int *initial) {
                 const bool read = of->entry[e].node >= 0 &&
                                   (of->entry[e].tensor->flags & SHEAF_TENSOR_FLAG_OUTPUT);
                 const int last = e == self ? option->out : set_at(s, next, initial, e);
-                if (read || (e == self && !writes)) pay_sum(s, way, e, last);
-                if (s->slot_of[e] != NONE) next[s->slot_of[e]] = SHEAF__EMPTY_SET;
+                if (read || (e == self && !writes)) pay_sum(s, path, e, last);
+                if (s->column_of[e] != NONE) next[s->column_of[e]] = SHEAF__EMPTY_SET;
             }
             join(s);
         }
     }
     for (int e = s->dead[node]; e != NONE; e = s->next_dead[e]) {
-        if (s->slot_of[e] != NONE) s->slot_entry[s->slot_of[e]] = NONE;
+        if (s->column_of[e] != NONE) s->column_entry[s->column_of[e]] = NONE;
     }
-    return select_ways(s);
+    return select_paths(s);
 }
 
 /* ---- the whole graph ---- */
 
-/* When each tensor is read last, and a slot for each that is still to be read: results, and leaves
- * that are read more than once. A tensor is needed as long as views of it. */
+/* When each tensor is read last, and a column for each that is still to be read: results, and
+ * leaves that are read more than once. A tensor is needed as long as views of it. */
 static bool arrange(struct sheaf__search *s) {
     const struct sheaf__search_of *of = s->of;
     const int n_nodes = of->graph->n_nodes, n = of->n_entries;
-    s->slot_of = malloc(((size_t)n + 1) * sizeof *s->slot_of);
+    s->column_of = malloc(((size_t)n + 1) * sizeof *s->column_of);
     s->last_use = malloc(((size_t)n + 1) * sizeof *s->last_use);
     s->next_dead = malloc(((size_t)n + 1) * sizeof *s->next_dead);
     s->dead = malloc(((size_t)n_nodes + 1) * sizeof *s->dead);
-    s->slot_entry = malloc(((size_t)n + 1) * sizeof *s->slot_entry);
-    if (!s->slot_of || !s->last_use || !s->next_dead || !s->dead || !s->slot_entry) return false;
-    for (int e = 0; e < n; e++) s->slot_of[e] = s->last_use[e] = NONE;
+    s->column_entry = malloc(((size_t)n + 1) * sizeof *s->column_entry);
+    if (!s->column_of || !s->last_use || !s->next_dead || !s->dead || !s->column_entry)
+        return false;
+    for (int e = 0; e < n; e++) s->column_of[e] = s->last_use[e] = NONE;
     for (int i = n_nodes - 1; i >= 0; i--) {
         const int *operand = of->operand + (size_t)i * SHEAF__MAX_OPERANDS;
         const struct sheaf_tensor *t = of->graph->nodes[i];
@@ -296,20 +299,20 @@ static bool arrange(struct sheaf__search *s) {
         s->next_dead[e] = s->dead[s->last_use[e]];
         s->dead[s->last_use[e]] = e;
     }
-    int *unused = s->slot_entry, n_unused = 0; /* a stack, until the pass begins */
+    int *unused = s->column_entry, n_unused = 0; /* a stack, until the pass begins */
     for (int i = 0; i < n_nodes; i++) {
         const int *operand = of->operand + (size_t)i * SHEAF__MAX_OPERANDS;
         const int m = sheaf__n_operands(of->graph->nodes[i]);
         for (int k = 0; k <= m; k++) {
             const int e = k < m ? operand[k] : of->self[i];
-            if (s->slot_of[e] == NONE && s->last_use[e] > i)
-                s->slot_of[e] = n_unused ? unused[--n_unused] : s->n_slots++;
+            if (s->column_of[e] == NONE && s->last_use[e] > i)
+                s->column_of[e] = n_unused ? unused[--n_unused] : s->n_columns++;
         }
         for (int e = s->dead[i]; e != NONE; e = s->next_dead[e]) {
-            if (s->slot_of[e] != NONE) unused[n_unused++] = s->slot_of[e];
+            if (s->column_of[e] != NONE) unused[n_unused++] = s->column_of[e];
         }
     }
-    for (int k = 0; k < n; k++) s->slot_entry[k] = NONE;
+    for (int k = 0; k < n; k++) s->column_entry[k] = NONE;
     return true;
 }
 
@@ -322,7 +325,7 @@ static bool search(struct sheaf__search *s) {
     s->options = sheaf__options_new(of, &s->sets);
     s->row = calloc((size_t)n_nodes + 1, sizeof(const struct sheaf__row *));
     if (!initial || !s->options || !s->row || !arrange(s) ||
-        sheaf__set_number(&s->sets, &empty) != SHEAF__EMPTY_SET || !room(&s->now, 1, s->n_slots))
+        sheaf__set_number(&s->sets, &empty) != SHEAF__EMPTY_SET || !room(&s->now, 1, s->n_columns))
         goto out;
     for (int e = 0; e < of->n_entries; e++) {
         initial[e] = of->entry[e].node < 0 && of->entry[e].uses > 0
@@ -331,13 +334,13 @@ static bool search(struct sheaf__search *s) {
         if (initial[e] == NONE) goto out;
     }
     s->now.n = 1;
-    s->now.way[0] = (struct way){.record = NONE};
-    for (int k = 0; k < s->n_slots; k++) s->now.slot[k] = SHEAF__EMPTY_SET;
+    s->now.path[0] = (struct path){.record = NONE};
+    for (int k = 0; k < s->n_columns; k++) s->now.column[k] = SHEAF__EMPTY_SET;
     for (int i = 0; i < n_nodes; i++) {
         if (of->graph->nodes[i]->op == SHEAF_OP_NONE) continue;
         if (!pass(s, i, initial)) goto out;
     }
-    int at = s->now.n ? s->now.way[0].record : NONE;
+    int at = s->now.n ? s->now.path[0].record : NONE;
     for (int i = n_nodes - 1; i >= 0 && at != NONE; i--) {
         if (of->graph->nodes[i]->op == SHEAF_OP_NONE) continue;
         if (!s->record[at].option->none) s->row[i] = &s->record[at].option->row;
@@ -367,15 +370,15 @@ void sheaf__search_free(struct sheaf__search *s) {
     if (!s) return;
     sheaf__options_free(s->options);
     sheaf__sets_free(&s->sets);
-    free(s->slot_of);
+    free(s->column_of);
     free(s->last_use);
     free(s->next_dead);
     free(s->dead);
-    free(s->slot_entry);
-    free(s->now.way);
-    free(s->now.slot);
-    free(s->then.way);
-    free(s->then.slot);
+    free(s->column_entry);
+    free(s->now.path);
+    free(s->now.column);
+    free(s->then.path);
+    free(s->then.column);
     free(s->record);
     free(s->row);
     free(s);
@@ -387,7 +390,7 @@ const struct sheaf__row *sheaf__search_row(const struct sheaf__search *s, int no
 
 bool sheaf__search_total(const struct sheaf__search *s, int64_t *cost, int *collectives) {
     if (s->now.n == 0) return false;
-    *cost = s->now.way[0].cost;
-    *collectives = s->now.way[0].collectives;
+    *cost = s->now.path[0].cost;
+    *collectives = s->now.path[0].collectives;
     return true;
 }

@@ -7,7 +7,7 @@
 static uint64_t hash_set(const struct sheaf__set *s) {
     uint64_t h = sheaf__mix((uint64_t)s->n, (uint64_t)s->native << 8 | s->packed);
     for (int i = 0; i < s->n; i++) {
-        h = sheaf__mix(h, (uint64_t)s->st[i].lie << 8 | (uint64_t)s->st[i].axis);
+        h = sheaf__mix(h, (uint64_t)s->st[i].kind << 8 | (uint64_t)s->st[i].axis);
         h = sheaf__mix(h,
                        (uint64_t)(uintptr_t)s->st[i].cut ^ (uint64_t)(uintptr_t)s->st[i].mask << 1);
     }
@@ -51,9 +51,9 @@ int sheaf__set_of_one(struct sheaf__sets *s, struct sheaf__st st, bool native) {
     return sheaf__set_number(s, &x);
 }
 
-bool sheaf__set_holds(const struct sheaf__set *x, enum sheaf__lie lie) {
+bool sheaf__set_holds(const struct sheaf__set *x, enum sheaf__state_kind kind) {
     for (int i = 0; i < x->n; i++) {
-        if (x->st[i].lie == lie) return true;
+        if (x->st[i].kind == kind) return true;
     }
     return false;
 }

@@ -29,7 +29,7 @@ int sheaf__set_number(struct sheaf__sets *sets, const struct sheaf__set *set);
 int sheaf__set_of_one(struct sheaf__sets *sets, struct sheaf__st st, bool native);
 void sheaf__sets_free(struct sheaf__sets *sets);
 
-bool sheaf__set_holds(const struct sheaf__set *set, enum sheaf__lie lie);
+bool sheaf__set_holds(const struct sheaf__set *set, enum sheaf__state_kind kind);
 /* Adds a state; where there is no room, in place of the newest one. */
 void sheaf__set_add(struct sheaf__set *set, struct sheaf__st st, bool packed);
 

@@ -10,7 +10,7 @@
 static void local_ne(const struct sheaf_tensor *t, struct sheaf__st st, int member,
                      int64_t ne[SHEAF_MAX_DIMS]) {
     memcpy(ne, t->ne, sizeof t->ne);
-    if (st.lie == SHEAF__S) ne[st.axis] = sheaf__cut_count(st.cut, member);
+    if (st.kind == SHEAF__S) ne[st.axis] = sheaf__cut_count(st.cut, member);
 }
 
 static enum sheaf_status local_view(const struct sheaf_tensor *t, struct sheaf__st in,
@@ -49,7 +49,7 @@ enum sheaf_status sheaf__split_local_node(const struct sheaf__split_plan *plan,
     if (rule->base_axis) { /* the kernel is told where its slice of an index begins */
         const struct sheaf__st st =
             rule->base_operand < 0 ? out : impl->st[step->in[rule->base_operand]];
-        if (st.lie == SHEAF__S && st.axis == rule->base_axis) {
+        if (st.kind == SHEAF__S && st.axis == rule->base_axis) {
             const int first = st.cut->begin[member];
             const bool any = first < st.cut->begin[member + 1];
             if (st.cut->extent > INT32_MAX)
@@ -90,10 +90,10 @@ bool sheaf__split_contributes_zero(const struct sheaf__split_plan *plan,
                                    const struct sheaf__split_step *step,
                                    const struct sheaf_cgraph *graph, int member) {
     const struct sheaf__plan_impl *impl = sheaf__plan_impl(plan);
-    if (step->kind != SHEAF_SPLIT_STEP_NODE || impl->st[step->out].lie != SHEAF__P) return false;
+    if (step->kind != SHEAF_SPLIT_STEP_NODE || impl->st[step->out].kind != SHEAF__P) return false;
     for (int i = 0; i < SHEAF_MAX_SRC && graph->nodes[step->node]->src[i]; i++) {
         const struct sheaf__st st = impl->st[step->in[i]];
-        if (st.lie == SHEAF__S && sheaf__cut_count(st.cut, member) == 0) return true;
+        if (st.kind == SHEAF__S && sheaf__cut_count(st.cut, member) == 0) return true;
     }
     return false;
 }

@@ -377,7 +377,7 @@ bool sheaf__view_local(const struct sheaf__layout *from, const struct sheaf__lay
                        const int64_t to_ne_local[SHEAF_MAX_DIMS], size_t to_local[SHEAF_MAX_DIMS],
                        int64_t *local_offset) {
     *local_offset = 0;
-    bool same = from_st.lie != SHEAF__S, known[SHEAF_MAX_DIMS] = {false};
+    bool same = from_st.kind != SHEAF__S, known[SHEAF_MAX_DIMS] = {false};
     for (int i = 0; i < SHEAF_MAX_DIMS; i++)
         same = same && (from->ne[i] == 1 || from->nb[i] == (int64_t)from_local[i]);
     if (same) { /* the whole, laid out as the whole: nothing to translate */
@@ -390,7 +390,8 @@ bool sheaf__view_local(const struct sheaf__layout *from, const struct sheaf__lay
     for (int i = 0; i < SHEAF_MAX_DIMS; i++) empty = empty || to_ne_local[i] == 0;
     if (!empty) {
         if (!build(&m, from, to, offset)) return false;
-        const struct digit *cut_digit = from_st.lie == SHEAF__S ? digit_of(&m, from_st.axis) : NULL;
+        const struct digit *cut_digit =
+            from_st.kind == SHEAF__S ? digit_of(&m, from_st.axis) : NULL;
         for (int k = 0; k < m.n; k++) {
             const struct digit *d = &m.digit[k];
             const int64_t unit = (int64_t)from_local[d->n_src ? d->src[0] : 0];

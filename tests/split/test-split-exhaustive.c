@@ -319,7 +319,7 @@ static void bench_open(struct bench *b, const struct xcase *x, int d, enum kind 
                 split_masked(a[i], o->st[s], o->slice[s]);
                 continue;
             }
-            if (o->st[s].lie == SHEAF__P) {
+            if (o->st[s].kind == SHEAF__P) {
                 split_addends(a[i], d, &seed, o->slice[s]);
                 continue;
             }
@@ -375,7 +375,7 @@ static bool base_of(const struct bench *b, const struct sheaf__rule *rule, const
     const int i = rule->base_operand < 0 ? 0 : rule->base_operand;
     const int axis = rule->base_operand < 0 ? 2 : rule->base_axis; /* heads of operand 0 */
     const struct sheaf__st st = b->operand[i].st[tuple[i]];
-    if (!rule->base_axis || st.lie != SHEAF__S || st.axis != axis || !st.cut->contiguous)
+    if (!rule->base_axis || st.kind != SHEAF__S || st.axis != axis || !st.cut->contiguous)
         return false;
     const int first = st.cut->begin[j];
     param[0] = first < st.cut->begin[j + 1] ? (int32_t)st.cut->interval[first].lo : 0;
@@ -392,7 +392,7 @@ static struct results run_tuple(struct bench *b, const int *tuple, enum variant 
         T *a[MAX_OPERANDS] = {NULL};
         for (int i = 0; i < x->n; i++) {
             a[i] = b->operand[i].slice[tuple[i]][j];
-            if (b->operand[i].st[tuple[i]].lie == SHEAF__S && sheaf_is_empty(a[i]))
+            if (b->operand[i].st[tuple[i]].kind == SHEAF__S && sheaf_is_empty(a[i]))
                 out.zero[j] = true;
         }
         if (b->whole->op == SHEAF_OP_CPY) a[1] = clone(a[1]);
@@ -447,7 +447,7 @@ static bool is_masked(struct bench *b, const struct results *res, struct sheaf__
 static bool is_true(struct bench *b, const struct results *res, struct sheaf__st st) {
     if (!res->valid) return false;
     const double tolerance = b->whole->type == SHEAF_TYPE_F16 ? 3e-3 : 2e-5;
-    if (st.lie == SHEAF__P) {
+    if (st.kind == SHEAF__P) {
         if (b->whole->type != SHEAF_TYPE_F32) return false;
         T sum = *b->whole;
         sum.data = take(sheaf_nbytes(&sum));
@@ -496,10 +496,10 @@ static bool collect(void *user, const struct sheaf__row *row) {
     }
     enum variant v = PLAIN;
     if (row->add_once) v = row->once ? ONCE_1 : ONCE_0;
-    if (o->rule->base_axis && row->out.lie != SHEAF__M) { /* as sheaf__split_local_node decides */
+    if (o->rule->base_axis && row->out.kind != SHEAF__M) { /* as sheaf__split_local_node decides */
         const struct sheaf__st st =
             o->rule->base_operand < 0 ? row->out : o->have[o->rule->base_operand].st[0];
-        if (st.lie == SHEAF__S && st.axis == o->rule->base_axis) v = BASE;
+        if (st.kind == SHEAF__S && st.axis == o->rule->base_axis) v = BASE;
     }
     if (o->n < MAX_CANDIDATES) o->offer[o->n++] = (struct offer){row->out, v};
     return true;
@@ -513,7 +513,7 @@ static bool same(struct sheaf__st a, struct sheaf__st b) { return sheaf__st_equa
 /* A masked P is a P. */
 static bool says(struct sheaf__st offered, struct sheaf__st claim) {
     const struct sheaf__need need = {.st = claim};
-    return same(offered, claim) || (claim.lie == SHEAF__P && sheaf__need_met(&need, offered));
+    return same(offered, claim) || (claim.kind == SHEAF__P && sheaf__need_met(&need, offered));
 }
 
 static char *print_st(struct bench *b, struct sheaf__st st, char *buf, size_t n) {
@@ -541,7 +541,7 @@ static const char *allowed(struct bench *b, const int *tuple, struct sheaf__st o
     if (written && out.mask) return "what is written over has no mask, a cache never has one";
     if (v == ONCE_0 || v == ONCE_1) {
         const struct sheaf__st once = b->operand[v == ONCE_1].st[tuple[v == ONCE_1]];
-        if (once.lie == SHEAF__S && sheaf__cut_count(once.cut, 0) == once.cut->extent)
+        if (once.kind == SHEAF__S && sheaf__cut_count(once.cut, 0) == once.cut->extent)
             return "the member that adds happens to own all of the operand";
     }
     const int mask = b->whole->op == SHEAF_OP_SOFT_MAX         ? 1
@@ -549,7 +549,7 @@ static const char *allowed(struct bench *b, const int *tuple, struct sheaf__st o
                                                                : 0;
     if (kind == OVERLAP && mask && mask < b->x->n) {
         const struct sheaf__st st = b->operand[mask].st[tuple[mask]];
-        if (st.lie == SHEAF__S && st.axis == 1 && !st.cut->partition)
+        if (st.kind == SHEAF__S && st.axis == 1 && !st.cut->partition)
             return "a mask may have rows to spare, and these slices begin with the rows needed";
     }
     return NULL;

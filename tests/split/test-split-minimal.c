@@ -84,7 +84,7 @@ static int64_t finish(struct search *s) {
         }
         if (used && !(t->flags & SHEAF_TENSOR_FLAG_OUTPUT)) continue;
         const struct known *k = &s->known[find(s, t)];
-        for (int j = 0; j < k->n; j++) whole = whole || k->st[j].lie != SHEAF__P;
+        for (int j = 0; j < k->n; j++) whole = whole || k->st[j].kind != SHEAF__P;
         if (!whole)
             cost += sheaf__convert_cost(sheaf__st_p(), sheaf__st_m(), sheaf__dense_bytes(t),
                                         s->n_members);
@@ -97,7 +97,7 @@ static bool is_free(const struct known *operand, const struct sheaf__row *row) {
         bool met = false;
         for (int k = 0; k < operand[i].n; k++)
             met = met || sheaf__need_met(&row->need[i], operand[i].st[k]) ||
-                  operand[i].st[k].lie == SHEAF__M;
+                  operand[i].st[k].kind == SHEAF__M;
         if (!met) return false;
     }
     return true;
@@ -105,7 +105,7 @@ static bool is_free(const struct known *operand, const struct sheaf__row *row) {
 
 static bool is_cut_row(const struct sheaf__row *row) {
     for (int i = 0; i < row->n_operands; i++) {
-        if (row->need[i].st.lie == SHEAF__S) return true;
+        if (row->need[i].st.kind == SHEAF__S) return true;
     }
     return false;
 }

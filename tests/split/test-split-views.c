@@ -74,7 +74,7 @@ static int64_t local_address(const struct view_case *v, const int64_t *from_ne,
         i[d] = from_ne[d] == 1 ? 0 : address / from_nb[d];
         if (from_ne[d] > 1) address %= from_nb[d];
     }
-    if (st.lie == SHEAF__S) {
+    if (st.kind == SHEAF__S) {
         const int64_t g = i[st.axis];
         const int64_t r = sheaf__cut_rank(st.cut, member, g);
         if (sheaf__cut_rank(st.cut, member, g + 1) == r) return -1;
@@ -90,7 +90,7 @@ static bool addressable(const struct view_case *v, const int64_t *from_ne, const
                         int member, int64_t offset[1], int64_t stride[4]) {
     int64_t ne[4];
     memcpy(ne, v->to, sizeof ne);
-    if (to.lie == SHEAF__S) ne[to.axis] = sheaf__cut_count(to.cut, member);
+    if (to.kind == SHEAF__S) ne[to.axis] = sheaf__cut_count(to.cut, member);
     bool empty = false;
     for (int d = 0; d < 4; d++) {
         stride[d] = 0;
@@ -105,7 +105,7 @@ static bool addressable(const struct view_case *v, const int64_t *from_ne, const
         memcpy(g, x.i, sizeof g);
         bool part = !empty;
         for (int d = 0; d < 4; d++) address += g[d] * v->nb[d];
-        if (to.lie == SHEAF__S) {
+        if (to.kind == SHEAF__S) {
             const int64_t r = sheaf__cut_rank(to.cut, member, g[to.axis]);
             part = sheaf__cut_rank(to.cut, member, g[to.axis] + 1) > r;
             g[to.axis] = r;
@@ -166,7 +166,7 @@ Test(exhaustive, views) {
                             0, sheaf__cut_concat(&pool, sheaf__cut_concat(&pool, q, kv), kv));
                 }
                 for (int i = 0; i < n_in; i++) {
-                    if (st[i].lie != SHEAF__S) continue;
+                    if (st[i].kind != SHEAF__S) continue;
                     c.tuples++;
                     struct sheaf__st got = {0};
                     const bool offered = sheaf__view_transfer(&pool, &lf, &lt, v->offset * 4,
@@ -176,7 +176,7 @@ Test(exhaustive, views) {
                     if (offered) out[n_try++] = got;
                     bool any = false, wrong = offered;
                     for (int o = 0; o < n_try; o++) {
-                        if (out[o].lie != SHEAF__S) continue;
+                        if (out[o].kind != SHEAF__S) continue;
                         c.claims++;
                         bool fits = true;
                         for (int j = 0; j < d && fits; j++) {
