@@ -189,10 +189,16 @@ static enum sheaf_status describe_it(void *user) {
     return sheaf_backend_meta_describe_plan(w->graph, w->dev->n_members, state_of, w->policy, see,
                                             NULL);
 }
+static enum sheaf_status explain_it(void *user) {
+    const struct program_work *w = user;
+    char text[4096];
+    return sheaf_backend_meta_explain_node(w->graph, w->dev->n_members, state_of, w->policy,
+                                           sheaf_graph_n_nodes(w->graph) / 2, text, sizeof text);
+}
 
 Test(memory, programs_and_descriptions) {
     need_counting();
-    struct tally compiled = {0}, described = {0};
+    struct tally compiled = {0}, described = {0}, explained = {0};
     const sheaf_backend_dev_t *members = cpu_members(3);
     for (size_t n = 1; n <= 3; n++) {
         struct scenario_policy policy = {.n_members = (int)n};
@@ -210,6 +216,7 @@ Test(memory, programs_and_descriptions) {
         struct program_work w = {meta->context, g.graph, &policy};
         cr_expect(fail_each("a program", compile_it, &w, &compiled));
         cr_expect(fail_each("a description", describe_it, &w, &described));
+        cr_expect(fail_each("an explanation", explain_it, &w, &explained));
         sheaf_free(g.ctx);
         sheaf_gallocr_free(galloc);
         scenario_unload(&model);
@@ -218,6 +225,7 @@ Test(memory, programs_and_descriptions) {
     }
     report("programs for 1..3 members", &compiled);
     report("descriptions for 1..3 members", &described);
+    report("explanations for 1..3 members", &explained);
 }
 
 /* ---- failures of other ranks ---- */

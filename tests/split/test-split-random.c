@@ -110,3 +110,31 @@ enum { FEWER = 1 };
 #endif
 
 Test(random, graphs_compute_what_the_whole_computes) { run_graphs(10000 / FEWER); }
+
+/* Of each node that is computed one row is marked as taken, and a reason is given. */
+Test(random, explanations_name_the_row_that_is_taken) {
+    long nodes = 0;
+    for (uint64_t seed = 1; seed <= 300 / FEWER; seed++) {
+        struct maker k;
+        make_graph(&k, seed, 10);
+        for (int i = 0; i < k.m.graph->n_nodes; i++) {
+            static char text[1 << 14];
+            int taken = 0;
+            if (k.m.graph->nodes[i]->op == SHEAF_OP_NONE) continue;
+            cr_assert_eq(sheaf__split_considered(k.m.graph, k.m.n_members, split_model_state, &k.m,
+                                                 i, text, sizeof text),
+                         SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+            for (const char *p = text; (p = strchr(p, '\n')) && *++p;) {
+                taken += !strncmp(p, "* ", 2);
+            }
+            cr_expect_eq(taken, 1, "seed %llu, node %d:\n%s", (unsigned long long)seed, i, text);
+            cr_expect(strstr(text, "\n  taken: "), "seed %llu, node %d:\n%s",
+                      (unsigned long long)seed, i, text);
+            nodes++;
+        }
+        split_model_free(&k.m);
+        split_free_all();
+    }
+    printf("explanations: %ld nodes\n", nodes);
+    cr_expect_gt(nodes, 300 / FEWER);
+}
