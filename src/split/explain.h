@@ -1,4 +1,4 @@
-/* Words that the texts about plans share. */
+/* Phrases that the texts about plans share. */
 #ifndef SHEAF_SPLIT_EXPLAIN_H
 #define SHEAF_SPLIT_EXPLAIN_H
 
