@@ -321,11 +321,11 @@ const struct sheaf__cut *sheaf__cut_groups(struct sheaf__pool *pool, const struc
 }
 
 bool sheaf__cut_serves(const struct sheaf__cut *a, const struct sheaf__cut *b,
-                       const struct sheaf__cut *who) {
+                       const struct sheaf__cut *readers) {
     if (a == b) return true;
     if (a->extent != b->extent) return false;
     for (int j = 0; j < a->n_members; j++) {
-        if (who->begin[j] == who->begin[j + 1]) continue;
+        if (readers->begin[j] == readers->begin[j + 1]) continue;
         const int n = a->begin[j + 1] - a->begin[j];
         if (n != b->begin[j + 1] - b->begin[j]) return false;
         for (int i = 0; i < n; i++) {

@@ -111,9 +111,9 @@ const struct sheaf__cut *sheaf__cut_concat(struct sheaf__pool *pool, const struc
  * heads / local groups). */
 const struct sheaf__cut *sheaf__cut_groups(struct sheaf__pool *pool, const struct sheaf__cut *cut,
                                            int64_t r);
-/* a serves where b is needed: equal for every member that `who` gives anything. */
+/* a serves where b is needed: equal for every member that `readers` gives anything. */
 bool sheaf__cut_serves(const struct sheaf__cut *a, const struct sheaf__cut *b,
-                       const struct sheaf__cut *who);
+                       const struct sheaf__cut *readers);
 
 int64_t sheaf__cut_count(const struct sheaf__cut *cut, int member); /* indices owned */
 /* How many indices below i the member owns: the local index of i if it owns i. */

@@ -28,12 +28,12 @@ bool sheaf__need_met(const struct sheaf__need *need, struct sheaf__st st) {
     /* a cut whose members all own everything is MIRRORED by another name */
     if (need->st.kind == SHEAF__M && st.kind == SHEAF__S) return st.cut->everywhere;
     if (st.kind == SHEAF__M && need->st.kind == SHEAF__S && need->st.cut->everywhere) return true;
-    if (!need->who || need->st.kind != SHEAF__S) return false;
+    if (!need->readers || need->st.kind != SHEAF__S) return false;
     if (st.kind == SHEAF__S)
-        return st.axis == need->st.axis && sheaf__cut_serves(st.cut, need->st.cut, need->who);
+        return st.axis == need->st.axis && sheaf__cut_serves(st.cut, need->st.cut, need->readers);
     if (st.kind != SHEAF__M) return false;
-    for (int j = 0; j < need->who->n_members; j++) {
-        if (sheaf__cut_count(need->who, j) &&
+    for (int j = 0; j < need->readers->n_members; j++) {
+        if (sheaf__cut_count(need->readers, j) &&
             sheaf__cut_count(need->st.cut, j) != need->st.cut->extent)
             return false;
     }

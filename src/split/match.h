@@ -9,11 +9,11 @@
 #include "split/cut.h"
 #include "split/rule.h"
 
-/* What a row wants of an operand. With `who`, any state will do that gives the members to which
- * `who` gives something the same slice as `st`. */
+/* What a row wants of an operand. With `readers`, any state will do that gives the members to which
+ * `readers` gives something the same slice as `st`. */
 struct sheaf__need {
     struct sheaf__st st;
-    const struct sheaf__cut *who;
+    const struct sheaf__cut *readers;
 };
 
 struct sheaf__row {
