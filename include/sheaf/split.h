@@ -9,8 +9,9 @@
  * every one of the `outer` repeats:
  *
  *   ne[axis] = sum over segments of  outer * U * inner,   U = units of the segment
- *   interval of (segment, repeat o, member j) = base + (o * U + first[j]) * inner,  length count[j]
- * * inner
+ *   interval of (segment, repeat o, member j):
+ *     start = base + (o * U + first[j]) * inner
+ *     length = count[j] * inner
  *
  * A partition has first[j] = count[0] + ... + count[j-1] and leaves nothing out. An overlapping cut
  * (more members than K/V heads) repeats units: its owners hold equal copies. count[j] may be 0: an

@@ -1,16 +1,17 @@
 /* Cuts as sets: which indices of a dimension (or of one factor of it) each member owns.
  *
  * A cut is, for every member, a sorted list of disjoint, maximal intervals. That form is unique for
- * a set, so cuts are interned in a pool and compared by address; however a user wrote the segments,
- * the same slices are the same cut. Local order is ascending global order. The pool owns the cuts,
- * their public states and the scratch; it is freed as a whole. */
+ * a set, so cuts are interned in a pool and compared by address: the same slices are the same cut,
+ * in whatever segments a user wrote them. Local order is ascending global order. The pool owns the
+ * cuts, their public states and the scratch; it is freed as a whole. */
 #ifndef SHEAF_SPLIT_CUT_H
 #define SHEAF_SPLIT_CUT_H
 
 #include "sheaf/split.h"
 
-/* A cut repeated over tokens can have many intervals. Beyond this there is no such cut (what needs
- * it is gathered, a leaf is refused): a plan is to be made in milliseconds. */
+/* A cut repeated over tokens can have many intervals. Above this number there is no such cut: a
+ * tensor that needs it is gathered, a leaf is refused. A plan takes milliseconds because of that.
+ */
 enum { SHEAF__MAX_INTERVALS = 1 << 17 };
 
 struct sheaf__interval {
@@ -34,7 +35,7 @@ struct sheaf__cut {
 struct sheaf__chunk;
 struct sheaf__pool {
     int n_members;
-    bool failed; /* out of memory: everything since may be NULL */
+    bool failed; /* out of memory: all results since then may be NULL */
     struct sheaf__chunk *chunks;
     struct sheaf__cut **slots;
     size_t n_slots, n_cuts;
@@ -50,9 +51,9 @@ struct sheaf__pool {
 
 /* State of a tensor inside the planner.
  *
- * A masked P knows more of its addends: every column (what lies along dimension 0) is whole on one
- * member and 0 on all others. Which member that is follows from the expert ids, a tensor `mask`
- * with an element a column, and from `cut`, which divides the experts. */
+ * Of a masked P more is known: every column (along dimension 0) is whole on one member and 0 on all
+ * others. The member follows from the expert ids, a tensor `mask` with an element per column, and
+ * from `cut`, which divides the experts. */
 enum sheaf__state_kind { SHEAF__M, SHEAF__P, SHEAF__S };
 struct sheaf__st {
     enum sheaf__state_kind kind;
@@ -111,7 +112,8 @@ const struct sheaf__cut *sheaf__cut_concat(struct sheaf__pool *pool, const struc
  * heads / local groups). */
 const struct sheaf__cut *sheaf__cut_groups(struct sheaf__pool *pool, const struct sheaf__cut *cut,
                                            int64_t r);
-/* a serves where b is needed: equal for every member that `readers` gives anything. */
+/* Does a serve where b is needed: do both give the same to each member to which `readers` gives
+ * something? */
 bool sheaf__cut_serves(const struct sheaf__cut *a, const struct sheaf__cut *b,
                        const struct sheaf__cut *readers);
 

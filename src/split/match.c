@@ -329,7 +329,7 @@ static bool visit_permute(const struct matcher *m) {
 static bool visit_copy(const struct matcher *m) {
     const struct sheaf_tensor *a = m->node->src[0], *b = m->node->src[1];
     const struct sheaf__layout la = sheaf__layout_dense(a), lb = sheaf__layout_dense(b);
-    for (int h = 0; h < m->have[1].n; h++) { /* the target has the say: it is written where it is */
+    for (int h = 0; h < m->have[1].n; h++) { /* the target decides: it is written in its place */
         const struct sheaf__st st = m->have[1].st[h];
         if (st.kind != SHEAF__S) continue;
         struct sheaf__row row = row_of(m, "copy");

@@ -1,16 +1,16 @@
 /* Rows of one node: which states of its operands give which state of its result.
  *
- * A row is made concrete by a cut: the cut comes from an operand that is split already, because a
- * row never invents one. Every row that is visited is true: run on slices in the needed states, the
- * op gives the slices (or addends) of its result. */
+ * A row is made concrete by a cut. The cut comes from an operand that is split already; no row
+ * invents one. Every row that is visited is true: on slices in the needed states, the op computes
+ * the slices (or addends) of its result. */
 #ifndef SHEAF_SPLIT_MATCH_H
 #define SHEAF_SPLIT_MATCH_H
 
 #include "split/cut.h"
 #include "split/rule.h"
 
-/* What a row wants of an operand. With `readers`, any state will do that gives the members to which
- * `readers` gives something the same slice as `st`. */
+/* The state that a row needs of an operand. With `readers`, other states meet the need too: those
+ * that give the same slice as `st` to each member to which `readers` gives something. */
 struct sheaf__need {
     struct sheaf__st st;
     const struct sheaf__cut *readers;

@@ -51,7 +51,7 @@ static bool met(const struct sheaf__options *w, int operand, const struct sheaf_
     return false;
 }
 
-/* Adds to the option what it costs to have operand i as needed; x becomes what it is had in then.
+/* Adds the cost of having operand i as needed to the option; x becomes the states that it then has.
  */
 static void acquire(const struct sheaf__options *w, int i, struct sheaf__set *x,
                     const struct sheaf__need *need, struct sheaf__option *o) {
@@ -60,7 +60,7 @@ static void acquire(const struct sheaf__options *w, int i, struct sheaf__set *x,
         sheaf__cheapest_source(x->st, x->n, need, w->bytes[i], w->of->pool->n_members, &least);
     if (sheaf__need_met(need, x->st[from])) return;
     o->cost += least;
-    /* a slice of what is whole is learnt too: rows of other nodes may follow its cut */
+    /* the slice of a whole tensor is a state, too: rows of other nodes may follow its cut */
     for (struct sheaf__st at = x->st[from], next; !sheaf__st_equal(at, need->st); at = next) {
         o->collectives += at.kind != SHEAF__M;
         sheaf__convert_step(at, need->st, &next);
@@ -107,7 +107,7 @@ static bool note(void *user, const struct sheaf__row *row) {
     return w->n_options < MAX_ROWS && !w->failed;
 }
 
-/* All that the node can do, the dominated left out. */
+/* All that the node can do; the options left out are marked. */
 static void find_options(struct sheaf__options *w) {
     struct sheaf__have have[SHEAF__MAX_OPERANDS];
     struct sheaf__st st[SHEAF__MAX_OPERANDS][SHEAF__SET_STATES];

@@ -1,5 +1,5 @@
-/* Writes down the plan that the search has decided: node by node, the conversions that a row needs
- * become steps, and what a step makes is a value. No cost is compared here.
+/* Writes down the plan that the search has decided. Node by node, the conversions that a row needs
+ * become steps; the result of a step is a value. No cost is compared here.
  *
  * Invariant: the result depends on the graph, the leaf states and the member count alone. */
 #include "split/plan.h"
@@ -33,7 +33,7 @@ static enum sheaf_status leaf_value(struct planner *p, int e) {
     if (status != SHEAF_STATUS_SUCCESS) return status;
     struct sheaf__st st = sheaf__st_m();
     if (p->n_members == 1) {
-        /* one member has everything, whatever it is called: no conversions */
+        /* one member has everything in any state: no conversions */
     } else if (given->axis == SHEAF_SPLIT_AXIS_PARTIAL) {
         st = sheaf__st_p();
     } else if (given->axis != SHEAF_SPLIT_AXIS_MIRRORED) {
@@ -103,8 +103,9 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
     int in[SHEAF__MAX_OPERANDS];
     for (int i = 0; i < n; i++) {
         const struct sheaf__need *need = &row.need[i];
-        sheaf__plan_list(p, &operand[i],
-                         sheaf__is_view_form(rule)); /* a conversion may have moved under us */
+        sheaf__plan_list(
+            p, &operand[i],
+            sheaf__is_view_form(rule)); /* a conversion of another operand may have changed it */
         if (i + 1 == rule->written && !back) {
             in[i] = operand[i].native;
         } else if (i + 1 == rule->written ||
@@ -191,9 +192,8 @@ void sheaf__plan_end(struct planner *p) {
     free(p->node_value);
 }
 
-/* A reader of a result after the compute wants it whole or in slices, not in addends. That holds
- * for outputs and for nodes that no other node reads. A view of a copy does not show what was
- * written since: such views are made again. */
+/* Sums the addends that are read after the compute: those of outputs, and of nodes that no other
+ * node reads. A view of a copy does not show later writes: such views are made again. */
 static enum sheaf_status finish(struct planner *p) {
     for (int i = 0; i < p->graph->n_nodes; i++) {
         int entry;

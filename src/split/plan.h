@@ -79,9 +79,9 @@ bool sheaf__split_contributes_zero(const struct sheaf__split_plan *plan,
                                    const struct sheaf__split_step *step,
                                    const struct sheaf_cgraph *graph, int member);
 
-/* Writes which rows the planner considered for a node: what each moves, here and in the whole graph
- * if it is taken, how much a member computes, and why the one that is taken won. At most n bytes,
- * always terminated. */
+/* Writes the rows that the planner considered for a node: the bytes that each moves, for the node
+ * and for the whole graph if the node takes it, the work of a member, and why the taken one won. At
+ * most n bytes, always terminated. */
 enum sheaf_status sheaf__split_considered(const struct sheaf_cgraph *graph, int n_members,
                                           sheaf__leaf_state_fn leaf_state, void *user, int node,
                                           char *buf, size_t n);

@@ -1,5 +1,5 @@
 /* See search.h: the pass over the graph. A partial plan (`path`) is a row of numbers, the set of
- * states of each tensor still to be read, beside what it has cost so far. */
+ * states of each tensor still to be read, beside the cost so far. */
 #include "split/search.h"
 
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 #include "tensor/graph.h"
 
 enum { NONE = -1 };
-/* Partial plans kept: all of them for graphs that a person would write down, fewer for large ones,
- * in which choices are rarely that entangled. */
+/* Partial plans kept: all of them for small graphs, fewer for large ones, in which few choices
+ * depend on each other. */
 enum { PATHS_LEAST = 8, PATHS_MOST = 128, PATHS_NODES = 4096 };
 static const int64_t DEAREST = INT64_MAX / 4;
 
@@ -73,7 +73,7 @@ static void pay_sum(const struct sheaf__search *s, struct path *w, int entry, in
     w->collectives++;
 }
 
-/* Has whole what a chain of views begins with. NONE: out of memory. */
+/* Mirrors the tensor that a chain of views begins with. NONE: out of memory. */
 static int pay_mirror(struct sheaf__search *s, struct path *w, int *column, const int *initial,
                       int entry) {
     const struct sheaf__search_of *of = s->of;
@@ -140,7 +140,7 @@ static void join(struct sheaf__search *s) {
     t->n++;
 }
 
-/* The cheapest first, in the order that they were made; no more than are kept. */
+/* Keeps the cheapest paths, of equals those made first. */
 static bool select_paths(struct sheaf__search *s) {
     struct paths *from = &s->then, *to = &s->now;
     int most = PATHS_NODES / (s->of->graph->n_nodes + 1);

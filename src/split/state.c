@@ -248,7 +248,7 @@ static enum sheaf_status misfit(const struct sheaf_tensor *t, const struct sheaf
 }
 
 /* Units from the first on that have an owner, without a hole. Members mostly stand in the order of
- * their units or in the opposite one, so one pass over them, or two, will do. */
+ * their units or in the opposite one, so one or two passes over them suffice. */
 static int64_t owned_from_start(const struct sheaf_split_segment *g, int n_members) {
     int64_t at = 0;
     for (int pass = 0;; pass++) {
