@@ -70,9 +70,10 @@ static int reduce(struct planner *p, int v, int node) {
 
 int sheaf__plan_obtain(struct planner *p, const struct planned_operand *o,
                        const struct sheaf__need *need, int node) {
-    const int from = sheaf__cheapest_source(o->st, o->n, need, o->bytes, p->n_members, NULL);
-    const int best = o->value[from];
-    if (sheaf__need_met(need, o->st[from])) return best;
+    int64_t cost;
+    const int best =
+        o->value[sheaf__cheapest_source(o->st, o->n, need, o->bytes, p->n_members, &cost)];
+    if (cost == SHEAF__MET) return best;
     if (p->value[best].st.kind == SHEAF__P && need->st.kind == SHEAF__M)
         return reduce(p, best, node);
     return convert(p, best, need->st, node, NONE);

@@ -7,14 +7,16 @@ int sheaf__cheapest_source(const struct sheaf__st *st, int n, const struct sheaf
                            int64_t bytes, int members, int64_t *cost) {
     int best = 0;
     int64_t least = INT64_MAX;
-    for (int i = 0; i < n && least; i++) {
-        if (sheaf__need_met(need, st[i])) best = i, least = 0;
+    for (int i = 0; i < n; i++) {
+        if (!sheaf__need_met(need, st[i])) continue;
+        *cost = SHEAF__MET;
+        return i;
     }
     for (int i = 0; i < n && least; i++) {
         const int64_t c = sheaf__convert_cost(st[i], need->st, bytes, members);
         if (c < least) best = i, least = c;
     }
-    if (cost) *cost = least;
+    *cost = least;
     return best;
 }
 
@@ -57,7 +59,7 @@ static bool consider(void *user, const struct sheaf__row *row) {
         }
         int64_t one;
         sheaf__cheapest_source(o->st, o->n, &row->need[i], o->bytes, c->n_members, &one);
-        cost += one;
+        cost += one > 0 ? one : 0;
     }
     cost += debt(c, row);
     if (!c->found || cost < c->cost) {
@@ -87,9 +89,8 @@ static bool follows(const struct sheaf__at_hand *operand, const struct sheaf__ru
 }
 
 bool sheaf__decide_row(struct sheaf__pool *pool, const struct sheaf_tensor *node,
-                       const struct sheaf__row *of_search, const struct sheaf__at_hand *operand,
-                       struct sheaf__row *out) {
-    const struct sheaf__rule *rule = sheaf__rule_of(node);
+                       const struct sheaf__rule *rule, const struct sheaf__row *of_search,
+                       const struct sheaf__at_hand *operand, struct sheaf__row *out) {
     if (of_search && follows(operand, rule, of_search)) {
         *out = *of_search;
         return true;

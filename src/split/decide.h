@@ -9,7 +9,8 @@
 #include "split/match.h"
 
 /* Index of the state from which `need` is met at least cost, the first of equals; a state that
- * meets it costs nothing. n > 0. cost may be NULL. */
+ * meets it wins, at a cost of SHEAF__MET. n > 0. */
+enum { SHEAF__MET = -1 };
 int sheaf__cheapest_source(const struct sheaf__st *st, int n, const struct sheaf__need *need,
                            int64_t bytes, int members, int64_t *cost);
 
@@ -23,8 +24,8 @@ struct sheaf__at_hand { /* an operand: the states that it has */
  * them, else the cheapest for this node alone. false: there is none (a write in place that no row
  * takes where it lies), or out of memory (pool->failed). */
 bool sheaf__decide_row(struct sheaf__pool *pool, const struct sheaf_tensor *node,
-                       const struct sheaf__row *of_search, const struct sheaf__at_hand *operand,
-                       struct sheaf__row *out);
+                       const struct sheaf__rule *rule, const struct sheaf__row *of_search,
+                       const struct sheaf__at_hand *operand, struct sheaf__row *out);
 /* Of two tensors of a chain, is the earlier one the better to sum? */
 bool sheaf__sum_earlier(const struct sheaf_tensor *earlier, const struct sheaf_tensor *later);
 

@@ -58,7 +58,7 @@ static void acquire(const struct sheaf__options *w, int i, struct sheaf__set *x,
     int64_t least;
     const int from =
         sheaf__cheapest_source(x->st, x->n, need, w->bytes[i], w->of->pool->n_members, &least);
-    if (sheaf__need_met(need, x->st[from])) return;
+    if (least == SHEAF__MET) return;
     o->cost += least;
     /* the slice of a whole tensor is a state, too: rows of other nodes may follow its cut */
     for (struct sheaf__st at = x->st[from], next; !sheaf__st_equal(at, need->st); at = next) {
@@ -195,7 +195,7 @@ static int shape_of(struct sheaf__options *work) {
     return x->number;
 }
 
-bool sheaf__options_begin(struct sheaf__options *w, int node) {
+const struct sheaf__rule *sheaf__options_begin(struct sheaf__options *w, int node) {
     const int *operand = w->of->operand + (size_t)node * SHEAF__MAX_OPERANDS;
     w->node = w->of->graph->nodes[node];
     w->index = node;
@@ -206,7 +206,7 @@ bool sheaf__options_begin(struct sheaf__options *w, int node) {
         while (operand[w->same[i]] != operand[i]) w->same[i]++;
     }
     w->shape = shape_of(w);
-    return w->shape != SHEAF__NO_SET;
+    return w->shape != SHEAF__NO_SET ? w->rule : NULL;
 }
 
 int sheaf__options_all(struct sheaf__options *w, const int *set,

@@ -35,8 +35,8 @@ struct sheaf__options;
 struct sheaf__options *sheaf__options_new(const struct sheaf__search_of *of,
                                           struct sheaf__sets *sets);
 void sheaf__options_free(struct sheaf__options *o);
-/* Makes `node` the one that is asked about. false: out of memory. */
-bool sheaf__options_begin(struct sheaf__options *o, int node);
+/* Makes `node` the one that is asked about and returns its rule. NULL: out of memory. */
+const struct sheaf__rule *sheaf__options_begin(struct sheaf__options *o, int node);
 /* What it can do if its operands are available in these sets; only what is kept. NULL: out of
  * memory.
  */

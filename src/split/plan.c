@@ -96,7 +96,7 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
     }
     struct sheaf__row row;
     const bool back = /* only an in-place write can be without a row */
-        !sheaf__decide_row(p->pool, t, sheaf__search_row(p->search, node), at_hand, &row);
+        !sheaf__decide_row(p->pool, t, rule, sheaf__search_row(p->search, node), at_hand, &row);
     if (p->pool->failed) return sheaf__plan_no_memory();
     if (back) row = (struct sheaf__row){.name = "write back", .n_operands = n, .addend = -1};
 

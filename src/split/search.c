@@ -216,9 +216,9 @@ static bool pass(struct sheaf__search *s, int node, int *initial) {
     const struct sheaf__search_of *of = s->of;
     const int *operand = of->operand + (size_t)node * SHEAF__MAX_OPERANDS;
     const int self = of->self[node];
-    const bool writes = sheaf__rule_of(of->graph->nodes[node])->written;
     const int n = sheaf__n_operands(of->graph->nodes[node]);
-    if (!sheaf__options_begin(s->options, node)) return false;
+    const struct sheaf__rule *rule = sheaf__options_begin(s->options, node);
+    if (!rule) return false;
     for (int i = 0; i < n; i++) {
         const int k = s->column_of[operand[i]];
         if (k == NONE || s->column_entry[k] == operand[i]) continue;
@@ -251,13 +251,13 @@ static bool pass(struct sheaf__search *s, int node, int *initial) {
             if (option->mirror && pay_mirror(s, path, next, initial, operand[0]) == NONE)
                 return false;
             if (mine != NONE) next[mine] = SHEAF__EMPTY_SET;
-            if (writes && !forget_copies(s, next, of->entry[self].owner)) return false;
+            if (rule->written && !forget_copies(s, next, of->entry[self].owner)) return false;
             if (mine != NONE) next[mine] = option->out;
             for (int e = s->dead[node]; e != NONE; e = s->next_dead[e]) {
                 const bool read = of->entry[e].node >= 0 &&
                                   (of->entry[e].tensor->flags & SHEAF_TENSOR_FLAG_OUTPUT);
                 const int last = e == self ? option->out : set_at(s, next, initial, e);
-                if (read || (e == self && !writes)) pay_sum(s, path, e, last);
+                if (read || (e == self && !rule->written)) pay_sum(s, path, e, last);
                 if (s->column_of[e] != NONE) next[s->column_of[e]] = SHEAF__EMPTY_SET;
             }
             join(s);
