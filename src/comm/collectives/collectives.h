@@ -20,12 +20,24 @@ struct sheaf__job {
 /* counts: of a reduce_scatter; NULL: all_reduce. */
 struct sheaf__job sheaf__job(struct sheaf__call *c, const float *src, float *dst, size_t n,
                              const size_t *counts);
-size_t sheaf__step_floats(const struct sheaf__job *j, uint64_t k);
 /* Part i of n of a step of `len` floats. */
-void sheaf__even_range(size_t len, int n, int i, size_t *lo, size_t *part);
+static inline void sheaf__even_range(size_t len, int n, int i, size_t *lo, size_t *part) {
+    const size_t lines = (len + SHEAF__ALIGN - 1) / SHEAF__ALIGN;
+    *lo = sheaf__min_size(lines * (size_t)i / (size_t)n * SHEAF__ALIGN, len);
+    *part = sheaf__min_size(lines * ((size_t)i + 1) / (size_t)n * SHEAF__ALIGN, len) - *lo;
+}
 /* Where the pieces of order[first ..  first + n) lie in the packed step k. */
 void sheaf__packed_range(const struct sheaf__job *j, uint64_t k, int first, int n, size_t *lo,
                          size_t *len);
+static inline size_t sheaf__step_floats(const struct sheaf__job *j, uint64_t k) {
+    if (j->counts) {
+        size_t lo, len;
+        sheaf__packed_range(j, k, 0, j->comm->n, &lo, &len);
+        return len;
+    }
+    const size_t from = (size_t)k * j->chunk;
+    return j->n > from ? sheaf__min_size(j->n - from, j->chunk) : 0;
+}
 /* The part that a host sums. */
 void sheaf__host_range(const struct sheaf__job *j, uint64_t k, int host, size_t *lo, size_t *len);
 /* Makes this member's data of a step visible to its host: in its slot, or where they are. */
@@ -33,13 +45,10 @@ void sheaf__load(const struct sheaf__job *j, uint64_t k);
 /* Copies this member's part of a step's result to where it belongs. */
 void sheaf__store(const struct sheaf__job *j, uint64_t k, const float *result);
 /* This member has the result of step k, and those before. */
-enum sheaf_status sheaf__step_finished(const struct sheaf__job *j, uint64_t k);
-/* self->sources and targets: floats [lo ..) of all members of this host at self->step; the own ones
- * at `own` if it is not NULL, and need not be in the slot then. */
-enum sheaf_status sheaf__find_sources(const struct sheaf__job *j, size_t lo, float *own);
-/* Their sum of len floats to dst. */
-enum sheaf_status sheaf__sum_from(const struct sheaf__job *j, size_t lo, size_t len, float *own,
-                                  float *dst);
+static inline enum sheaf_status sheaf__step_finished(const struct sheaf__job *j, uint64_t k) {
+    if (!j->c->then) return SHEAF_STATUS_SUCCESS;
+    return sheaf__finished(j->c, (size_t)k * j->chunk + sheaf__step_floats(j, k));
+}
 /* Floats [lo, lo + len) of all members of this host at self->step, summed to dst. */
 enum sheaf_status sheaf__sum_members(const struct sheaf__job *j, size_t lo, size_t len, float *dst);
 

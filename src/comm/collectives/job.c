@@ -56,27 +56,6 @@ void sheaf__packed_range(const struct sheaf__job *j, uint64_t k, int first, int 
     for (int i = first; i < first + n; i++) *len += piece(j, k, j->comm->order[i]);
 }
 
-size_t sheaf__step_floats(const struct sheaf__job *j, uint64_t k) {
-    if (j->counts) {
-        size_t lo, len;
-        sheaf__packed_range(j, k, 0, j->comm->n, &lo, &len);
-        return len;
-    }
-    const size_t from = (size_t)k * j->chunk;
-    return j->n > from ? sheaf__min_size(j->n - from, j->chunk) : 0;
-}
-
-enum sheaf_status sheaf__step_finished(const struct sheaf__job *j, uint64_t k) {
-    if (!j->c->then) return SHEAF_STATUS_SUCCESS;
-    return sheaf__finished(j->c, (size_t)k * j->chunk + sheaf__step_floats(j, k));
-}
-
-void sheaf__even_range(size_t len, int n, int i, size_t *lo, size_t *part) {
-    const size_t lines = (len + SHEAF__ALIGN - 1) / SHEAF__ALIGN;
-    *lo = sheaf__min_size(lines * (size_t)i / (size_t)n * SHEAF__ALIGN, len);
-    *part = sheaf__min_size(lines * ((size_t)i + 1) / (size_t)n * SHEAF__ALIGN, len) - *lo;
-}
-
 void sheaf__host_range(const struct sheaf__job *j, uint64_t k, int host, size_t *lo, size_t *len) {
     const struct sheaf__host *h = &j->comm->hosts[host];
     if (j->counts)
@@ -116,27 +95,4 @@ void sheaf__store(const struct sheaf__job *j, uint64_t k, const float *result) {
     else
         len = sheaf__step_floats(j, k);
     if (len) memmove(j->dst + from, result + lo, len * sizeof *result);
-}
-
-enum sheaf_status sheaf__find_sources(const struct sheaf__job *j, size_t lo, float *own) {
-    struct sheaf__member *self = j->c->self;
-    for (int p = 0; p < j->comm->n_here; p++) {
-        uint8_t *data = sheaf__data_of(j->c, p, self->step);
-        if (!data) return sheaf__report_failure();
-        self->targets[p] = own && p == j->c->place ? own : sheaf__floats(data) + lo;
-        self->sources[p] = self->targets[p];
-    }
-    return SHEAF_STATUS_SUCCESS;
-}
-
-enum sheaf_status sheaf__sum_from(const struct sheaf__job *j, size_t lo, size_t len, float *own,
-                                  float *dst) {
-    enum sheaf_status st = sheaf__find_sources(j, lo, own);
-    if (!st && len) sheaf__sum(dst, j->c->self->sources, j->comm->n_here, len);
-    return st;
-}
-
-enum sheaf_status sheaf__sum_members(const struct sheaf__job *j, size_t lo, size_t len,
-                                     float *dst) {
-    return sheaf__sum_from(j, lo, len, NULL, dst);
 }

@@ -11,6 +11,32 @@ enum {
     SPREAD_BLOCK = 1024,    /* floats that are summed and handed out at a time */
 };
 
+/* self->sources and targets: floats [lo ..) of all members of this host at self->step; the own ones
+ * at `own` if it is not NULL, and need not be in the slot then. */
+static enum sheaf_status find_sources(const struct sheaf__job *j, size_t lo, float *own) {
+    struct sheaf__member *self = j->c->self;
+    for (int p = 0; p < j->comm->n_here; p++) {
+        uint8_t *data = sheaf__data_of(j->c, p, self->step);
+        if (!data) return sheaf__report_failure();
+        self->targets[p] = own && p == j->c->place ? own : sheaf__floats(data) + lo;
+        self->sources[p] = self->targets[p];
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Their sum of len floats to dst. */
+static enum sheaf_status sum_from(const struct sheaf__job *j, size_t lo, size_t len, float *own,
+                                  float *dst) {
+    enum sheaf_status st = find_sources(j, lo, own);
+    if (!st && len) sheaf__sum(dst, j->c->self->sources, j->comm->n_here, len);
+    return st;
+}
+
+enum sheaf_status sheaf__sum_members(const struct sheaf__job *j, size_t lo, size_t len,
+                                     float *dst) {
+    return sum_from(j, lo, len, NULL, dst);
+}
+
 /* Copies n floats except [lo, lo + len), the own part. */
 static void copy_around(float *dst, const float *src, size_t n, size_t lo, size_t len) {
     sheaf__copy(dst, src, lo * sizeof *dst);
@@ -23,7 +49,7 @@ static enum sheaf_status spread_part(const struct sheaf__job *j, float *data, si
                                      size_t len) {
     struct sheaf__member *self = j->c->self;
     const int n = j->comm->n_here, place = j->c->place;
-    enum sheaf_status st = sheaf__find_sources(j, lo, data + lo);
+    enum sheaf_status st = find_sources(j, lo, data + lo);
     if (!st && n == 2) {
         sheaf__sum_both(self->targets[place], self->targets[!place], self->sources, len);
         return st;
@@ -69,10 +95,10 @@ enum sheaf_status sheaf__all_reduce_here(const struct sheaf__job *j) {
             if ((st = sheaf__await_done(c))) return st;
             if (!c->region) copy_around(data, slot, n, lo, len);
         } else if (one_shot) {
-            if ((st = sheaf__sum_from(j, 0, n, data, data))) return st;
+            if ((st = sum_from(j, 0, n, data, data))) return st;
         } else {
             float *result = sheaf__floats(sheaf__result(comm, step));
-            if ((st = sheaf__sum_from(j, lo, len, data + lo, result + lo))) return st;
+            if ((st = sum_from(j, lo, len, data + lo, result + lo))) return st;
             sheaf__publish_done(c);
             if ((st = sheaf__await_done(c))) return st;
             sheaf__store(j, k, result);
