@@ -87,8 +87,6 @@ struct sheaf_backend_meta_stats {
     size_t compute_bytes; /* compute buffers of this rank */
     uint64_t hidden_ns;   /* of collective_ns: while the first member computed */
     uint64_t n_started;   /* of n_collectives: to run while it computes */
-    uint64_t n_fused;     /* all-reduces whose sums this rank's first member took on into the next
-                             nodes row by row (SHEAF_FUSE) */
 };
 void sheaf_backend_meta_get_stats(sheaf_backend_t backend, struct sheaf_backend_meta_stats *stats);
 void sheaf_backend_meta_reset_stats(sheaf_backend_t backend);

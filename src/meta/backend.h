@@ -1,5 +1,5 @@
 /* The meta backend's state, shared by execute.c (program cache, member threads, statistics), key.c,
- * carry.c, check.c and fuse.c. */
+ * carry.c and check.c. */
 #ifndef SHEAF_META_BACKEND_H
 #define SHEAF_META_BACKEND_H
 
@@ -23,9 +23,8 @@ struct meta_member { /* a local one */
     sheaf_gallocr_t galloc;
     bool staged; /* its memory is not the host's: spans and transfers go through its queue */
     struct meta_staging in, out;
-    uint64_t compute_ns, n_started, n_fused;
+    uint64_t compute_ns, n_started;
     uint64_t ticket; /* of the collective that was started last; 0: none in this compute */
-    const struct sheaf__chain_i *chain; /* of its device, or NULL */
     enum sheaf_status status;
     char error[1024];
     uint64_t *hashes; /* check mode */
@@ -71,12 +70,6 @@ static inline uint64_t sheaf__meta_mix(uint64_t h, uint64_t v) {
  * earlier results also by their state. The same graph has other keys in other processes. */
 enum sheaf_status sheaf__meta_graph_key(struct meta_backend *b, const struct sheaf_cgraph *g,
                                         uint64_t *key);
-
-/* ---- fuse.c ---- */
-/* Can this compute let the nodes that belong to a collective follow it row by row? */
-bool sheaf__meta_can_follow(const struct meta_member *me, const struct meta_instr *sum);
-enum sheaf_status sheaf__meta_reduce_and_follow(struct meta_member *me,
-                                                const struct meta_instr *sum);
 
 /* ---- carry.c ---- */
 /* Copies the slices of a node's value out of the compute buffers, which the next program uses.

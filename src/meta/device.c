@@ -3,9 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "backend/chain.h"
 #include "backend/registry.h"
-#include "base/settings.h"
 #include "meta/meta_impl.h"
 
 static const char *get_name(sheaf_backend_dev_t dev) {
@@ -113,9 +111,7 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
                                             sheaf_backend_meta_get_split_state_fn get_split_state,
                                             void *user, sheaf_backend_dev_t *out) {
     *out = NULL;
-    long fuse = SHEAF__FUSE_COLLECTIVES;
     enum sheaf_status st = check_members(devs, n_devs, get_split_state);
-    if (!st) st = sheaf__setting_int(SHEAF__SET_FUSE, &fuse);
     st = sheaf_world_agree(st, "meta device");
     if (st) return st;
     struct meta_device *m = calloc(1, sizeof *m);
@@ -133,7 +129,6 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
     if (st) goto fail;
 
     m->n_members = (int)n_devs;
-    m->fuse = fuse == SHEAF__FUSE_COLLECTIVES;
     int ranks_with_member = 0;
     for (int i = 0; i < m->n_members; i++) {
         m->members[i] = devs[i];

@@ -301,13 +301,10 @@ static enum sheaf_status run_instrs(struct meta_member *me, struct meta_part *pa
             st = run_span(me, instr);
         } else if (instr->kind == INSTR_ZERO) {
             st = run_zero(me, instr);
-        } else if (sheaf__meta_can_follow(me, instr)) {
-            st = sheaf__meta_reduce_and_follow(me, instr);
         } else {
             st = run_collective(me, instr);
             if (!st && me->backend->check)
                 st = check_value(me, instr->out, META_FLAG_CHECK_COLLECTIVE);
-            if (!st && instr->span.n_nodes) st = run_span(me, instr);
         }
         if (st) return st;
     }
@@ -530,7 +527,6 @@ enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend
         me->in.device = me->out.device = device;
         st = sheaf_backend_dev_init(device, NULL, &me->device_backend);
         if (st) break;
-        me->chain = sheaf__meta_chain_of(device);
         me->staged = !sheaf_backend_buft_is_host(sheaf_backend_dev_buffer_type(device));
         me->galloc = sheaf_gallocr_new(
             sheaf__meta_shared_buft(&me->shared, dev->comm, dev->local[m], device));
@@ -584,7 +580,6 @@ void sheaf_backend_meta_get_stats(sheaf_backend_t backend, struct sheaf_backend_
     if (b->dev->n_local) {
         s.compute_ns = b->members[0].compute_ns;
         s.n_started = b->members[0].n_started;
-        s.n_fused = b->members[0].n_fused;
     }
     for (int m = 0; m < b->dev->n_local; m++)
         s.compute_bytes += sheaf_gallocr_get_buffer_size(b->members[m].galloc);
@@ -603,6 +598,6 @@ void sheaf_backend_meta_reset_stats(sheaf_backend_t backend) {
     }
     for (int m = 0; m < b->dev->n_local; m++) {
         struct meta_member *me = &b->members[m];
-        me->compute_ns = me->n_started = me->n_fused = 0;
+        me->compute_ns = me->n_started = 0;
     }
 }

@@ -3,8 +3,7 @@
  * device.c: the device, its buffer type. buffer.c: meta buffers, slices of weights, caches and
  * inputs; set, get, load. program.c: a planned graph turned into one local graph and a list of
  * instructions per local member. backend.h, execute.c: the backend, program cache, member threads,
- * statistics; key.c, carry.c, check.c serve it. overlap.c: collectives beside spans. fuse.c:
- * nodes that follow a collective row by row. support.c:
+ * statistics; key.c, carry.c, check.c serve it. overlap.c: collectives beside spans. support.c:
  * which ops all members run. staging.c: host memory for the values of devices that are not host
  * memory. shared.c: compute buffers that members of a host sum in place. describe.c: plans for
  * people, without a device.
@@ -43,7 +42,6 @@ struct meta_device {
     sheaf_backend_meta_get_split_state_fn get_split_state;
     void *user;
     enum sheaf_backend_meta_overlap overlap;
-    bool fuse;           /* all-reduces with the nodes after them */
     size_t static_bytes; /* of this rank, over all buffers */
     uint64_t n_records;  /* meta tensors made so far; numbers them alike on all ranks */
 };
@@ -94,8 +92,7 @@ struct meta_instr {
     struct sheaf_tensor *in, *out;
     struct sheaf_comm_call call; /* without the addresses, which change with the memory */
     size_t *sizes;               /* the call's; owned */
-    struct sheaf_cgraph span;    /* the nodes as a graph; of an all-reduce: those that follow row by
-                                    row as its sums come, if there are any */
+    struct sheaf_cgraph span;    /* the nodes as a graph */
     bool started;                /* it runs while later instructions do (overlap.c) */
     struct meta_instr *after;    /* a started one that must have ended before; NULL: none */
     uint64_t ticket;             /* of a started one */
@@ -134,14 +131,6 @@ void sheaf__meta_program_free(struct meta_program *program, int n_local);
 enum sheaf_status sheaf__meta_program_bind(const struct meta_device *dev,
                                            struct meta_program *program,
                                            const struct sheaf_cgraph *graph);
-/* ---- fuse.c ---- */
-/* Gives all-reduces the nodes that can follow them row by row on that device, which spans then
- * lack. Before spans are graphs. */
-void sheaf__meta_fuse(struct meta_part *part, sheaf_backend_dev_t device);
-struct sheaf__chain_i;
-/* NULL: the device has no such thing. */
-const struct sheaf__chain_i *sheaf__meta_chain_of(sheaf_backend_dev_t device);
-
 enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend_t *out);
 
 #endif

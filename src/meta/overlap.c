@@ -91,8 +91,7 @@ void sheaf__meta_place_waits(const struct meta_device *dev, struct meta_part *pa
     for (int i = 0; i < part->n_instrs; i++) {
         struct meta_instr *c = &part->instrs[i];
         if (c->kind != INSTR_COLLECTIVE || (int64_t)sheaf_nbytes(c->out) < least ||
-            !stays(galloc, c->in) || !stays(galloc, c->out) ||
-            c->span.n_nodes) /* what follows it row by row comes at once */
+            !stays(galloc, c->in) || !stays(galloc, c->out))
             continue;
         int j = i + 1;
         bool spans = false;

@@ -526,10 +526,9 @@ static enum sheaf_status build_part(struct builder *b) {
     }
     struct sheaf_cgraph *g = &b->part->graph;
     g->size = g->n_nodes;
-    if (b->dev->fuse) sheaf__meta_fuse(b->part, b->dev->members[b->member]);
     for (int i = 0; i < b->part->n_instrs; i++) {
         struct meta_instr *instr = &b->part->instrs[i];
-        if (instr->first == instr->last) continue;
+        if (instr->kind != INSTR_SPAN) continue;
         instr->span = (struct sheaf_cgraph){
             .size = instr->last - instr->first,
             .n_nodes = instr->last - instr->first,

@@ -44,11 +44,6 @@ void sheaf__host_range(const struct sheaf__job *j, uint64_t k, int host, size_t 
 void sheaf__load(const struct sheaf__job *j, uint64_t k);
 /* Copies this member's part of a step's result to where it belongs. */
 void sheaf__store(const struct sheaf__job *j, uint64_t k, const float *result);
-/* This member has the result of step k, and those before. */
-static inline enum sheaf_status sheaf__step_finished(const struct sheaf__job *j, uint64_t k) {
-    if (!j->c->then) return SHEAF_STATUS_SUCCESS;
-    return sheaf__finished(j->c, (size_t)k * j->chunk + sheaf__step_floats(j, k));
-}
 /* Floats [lo, lo + len) of all members of this host at self->step, summed to dst. */
 enum sheaf_status sheaf__sum_members(const struct sheaf__job *j, size_t lo, size_t len, float *dst);
 

@@ -120,7 +120,7 @@ static enum sheaf_status reduce_frames(const struct sheaf__job *j, int n_owners)
     if (comm->n_here == 1 && !j->counts) {
         st = exchange(j, n_owners, j->dst);
         c->self->step++;
-        return st ? st : sheaf__finished(c, j->n);
+        return st;
     }
     if (comm->n_here > 1) {
         float *slot = sheaf__floats(sheaf__slot(comm, c->place, step));
@@ -138,7 +138,7 @@ static enum sheaf_status reduce_frames(const struct sheaf__job *j, int n_owners)
     const size_t len = j->counts ? j->counts[c->member] : j->n;
     if (len) memcpy(j->dst, result + at, len * sizeof(float));
     c->self->step++;
-    return sheaf__finished(c, len);
+    return SHEAF_STATUS_SUCCESS;
 }
 
 /* ---- large ---- */
@@ -338,7 +338,6 @@ static enum sheaf_status reduce_chunks(const struct sheaf__job *j) {
             return st;
         }
         if (!in_place(j)) sheaf__store(j, done, step_result(j, done));
-        if ((st = sheaf__step_finished(j, done))) return st;
     }
     c->self->step = j->base + j->steps;
     return SHEAF_STATUS_SUCCESS;

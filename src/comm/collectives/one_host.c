@@ -103,7 +103,6 @@ enum sheaf_status sheaf__all_reduce_here(const struct sheaf__job *j) {
             if ((st = sheaf__await_done(c))) return st;
             sheaf__store(j, k, result);
         }
-        if ((st = sheaf__step_finished(j, k))) return st;
     }
     return SHEAF_STATUS_SUCCESS;
 }

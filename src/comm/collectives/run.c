@@ -1,6 +1,5 @@
 /* The public collectives: each by one table of kinds, and which way a sum goes. */
 #include "comm/collectives/collectives.h"
-#include "comm/transport/epilogue.h"
 
 enum {
     IN_SLOTS_BYTES = 4096, /* up to here also what lies in registered memory: 0.2 us less */
@@ -21,7 +20,7 @@ static enum sheaf_status scatter_sum(struct sheaf__call *c, const float *send, f
 }
 
 static enum sheaf_status all_reduce(struct sheaf__call *c, const struct sheaf_comm_call *call) {
-    return c->comm->n > 1 ? sum_of_all(c, call->recv, call->n) : sheaf__finished(c, call->n);
+    return c->comm->n > 1 ? sum_of_all(c, call->recv, call->n) : SHEAF_STATUS_SUCCESS;
 }
 
 static enum sheaf_status all_gather(struct sheaf__call *c, const struct sheaf_comm_call *call) {
@@ -56,35 +55,16 @@ static enum sheaf_status (*const runs[])(struct sheaf__call *, const struct shea
 };
 static_assert(sizeof runs / sizeof *runs == SHEAF_COMM_KIND_COUNT, "run every kind");
 
-static enum sheaf_status run(struct sheaf_comm *comm, int member,
-                             const struct sheaf_comm_call *call, struct sheaf__epilogue *then) {
+enum sheaf_status sheaf_comm_run(struct sheaf_comm *comm, int member,
+                                 const struct sheaf_comm_call *call) {
     struct sheaf__call c;
     size_t bytes;
     enum sheaf_status st = sheaf__comm_check(comm, call, &bytes);
     if (st) return st;
     if ((st = sheaf__begin_call(&c, comm, member, call, bytes))) return st;
-    c.then = then;
     st = runs[call->kind](&c, call);
     return sheaf__end_call(&c, st,
                            call->kind == SHEAF_COMM_ALL_GATHER ? call->sizes[member] : bytes);
-}
-
-enum sheaf_status sheaf_comm_run(struct sheaf_comm *comm, int member,
-                                 const struct sheaf_comm_call *call) {
-    return run(comm, member, call, NULL);
-}
-
-enum sheaf_status sheaf__comm_all_reduce_then(struct sheaf_comm *comm, int member, float *data,
-                                              size_t n, const struct sheaf_comm_what *what,
-                                              struct sheaf__epilogue *then) {
-    then->took_ns = 0;
-    return run(comm, member,
-               &(struct sheaf_comm_call){.size = sizeof(struct sheaf_comm_call),
-                                         .kind = SHEAF_COMM_ALL_REDUCE,
-                                         .recv = data,
-                                         .n = n,
-                                         .what = *what},
-               then);
 }
 
 /* ---- by kind ---- */
@@ -94,7 +74,7 @@ static enum sheaf_status run_kind(struct sheaf_comm *comm, int member, enum shea
     call.size = sizeof call;
     call.kind = kind;
     if (what) call.what = *what;
-    return run(comm, member, &call, NULL);
+    return sheaf_comm_run(comm, member, &call);
 }
 
 enum sheaf_status sheaf_comm_all_reduce(struct sheaf_comm *comm, int member, float *data, size_t n,

@@ -7,7 +7,6 @@
 #include "base/hash.h"
 #include "comm/diag/events.h"
 #include "comm/diag/recorder.h"
-#include "comm/transport/epilogue.h"
 #include "comm/transport/pending.h"
 
 enum { LATE_NOTE_BYTES = 16 * 1024 /* are copied into a slot within a microsecond */ };
@@ -137,8 +136,7 @@ static void add(_Atomic uint64_t *counter, uint64_t value) {
 enum sheaf_status sheaf__end_call(const struct sheaf__call *c, enum sheaf_status st,
                                   uint64_t bytes) {
     if (st) return st;
-    const uint64_t elsewhere = c->then ? c->then->took_ns : 0,
-                   took = sheaf__time_ns() - c->start - elsewhere;
+    const uint64_t took = sheaf__time_ns() - c->start;
     add(&c->self->stats[c->head.kind].count, 1);
     add(&c->self->stats[c->head.kind].bytes, bytes);
     add(&c->self->stats[c->head.kind].time_ns, took);
@@ -150,13 +148,5 @@ enum sheaf_status sheaf__end_call(const struct sheaf__call *c, enum sheaf_status
     sheaf__trace(SHEAF__TRACE_WIRE, c->tensor, c->start + c->wait_ns,
                  took > c->wait_ns ? took - c->wait_ns : 0);
     sheaf__leave();
-    return st;
-}
-
-enum sheaf_status sheaf__finished(struct sheaf__call *c, size_t end) {
-    if (!c->then || !end) return SHEAF_STATUS_SUCCESS;
-    const uint64_t begin = sheaf__time_ns();
-    const enum sheaf_status st = c->then->ready(c->then->user, end);
-    c->then->took_ns += sheaf__time_ns() - begin;
     return st;
 }

@@ -15,7 +15,6 @@ struct sheaf__call {
     uint64_t region, offset; /* of the data of this step, as in the cell */
     uint64_t start, wait_ns;
     struct sheaf__pending *async; /* whose thread this is; NULL: the member's own */
-    struct sheaf__epilogue *then; /* of an all_reduce, or NULL */
 };
 
 /* A local member; NULL if this rank does not drive it. */
@@ -46,7 +45,5 @@ enum sheaf_status sheaf__begin_call(struct sheaf__call *c, struct sheaf_comm *co
 /* Counts it if it has succeeded. Returns st. */
 enum sheaf_status sheaf__end_call(const struct sheaf__call *c, enum sheaf_status st,
                                   uint64_t bytes);
-/* Elements [0, end) of an all_reduce are final on this member: its epilogue. */
-enum sheaf_status sheaf__finished(struct sheaf__call *c, size_t end);
 
 #endif
