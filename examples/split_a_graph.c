@@ -14,7 +14,7 @@ enum { K = 64, F = 96, M = 32, N = 5 }; /* A [K, F], B [F, M], x [K, N]: columns
 static float value(int i) { return (float)((i * 37 + 11) % 101 - 50) / 50; }
 
 /* How a weight lies over the members: F in parts that are as even as they go. */
-static enum sheaf_status split(const struct sheaf_tensor *t, void *user,
+static enum sheaf_status split(const struct sheaf_tensor *t, const void *user,
                                struct sheaf_split_state **out) {
     const int n = *(const int *)user;
     int64_t *counts = calloc((size_t)n, sizeof *counts);
@@ -95,7 +95,7 @@ int main(void) {
     enum sheaf_status status = sheaf_world_init(&world);
     if (!status) status = sheaf_world_devices(&devices, &n);
     members = (int)n;
-    if (!status) status = sheaf_backend_meta_device(devices, n, split, &members, &meta);
+    if (!status) status = sheaf_backend_meta_device(devices, n, split, &members, NULL, &meta);
     if (!status) status = sheaf_backend_dev_init(meta, NULL, &backend);
     if (!status) status = compute(backend);
     if (status) {

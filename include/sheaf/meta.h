@@ -24,18 +24,38 @@
 extern "C" {
 #endif
 
-/* Must return the same state on every rank. *out is freed by the meta device. */
+/* Must return the same state on every rank; the meta device frees *out. */
 typedef enum sheaf_status (*sheaf_backend_meta_get_split_state_fn)(
-    const struct sheaf_tensor *tensor, void *user, struct sheaf_split_state **out);
+    const struct sheaf_tensor *tensor, const void *user, struct sheaf_split_state **out);
+
+/* Sums between hosts that run while the members compute: one starts when its addends are there, and
+ * is waited for where its result is read. It pays if the graph has other work for that time, as one
+ * of two chunks of a prompt has. The results are the same. Not available to members with device
+ * memory. */
+enum sheaf_backend_meta_overlap {
+    SHEAF_BACKEND_META_OVERLAP_CHEAPER, /* the default: between hosts, where an estimate says so */
+    SHEAF_BACKEND_META_OVERLAP_NEVER,
+    SHEAF_BACKEND_META_OVERLAP_ALWAYS, /* also on one host, and if they are short */
+};
+
+/* How a meta device works; alike on every rank. A field of 0 takes the default. */
+struct sheaf_backend_meta_params {
+    size_t size; /* sizeof */
+    enum sheaf_backend_meta_overlap overlap;
+    enum sheaf_type wire_type; /* of sums between hosts, as in struct sheaf_comm_params */
+};
 
 /* A device around `devs` (of sheaf_world_devices or of the registry), ranks in non-decreasing
- * order. Collective. The device lives until sheaf_backend_meta_device_free, after its backends and
- * buffers are freed. */
+ * order. params may be NULL. Collective. The device lives until sheaf_backend_meta_device_free,
+ * after its backends and buffers are freed. */
 enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, size_t n_devs,
                                             sheaf_backend_meta_get_split_state_fn get_split_state,
-                                            void *user, sheaf_backend_dev_t *out);
+                                            const void *user,
+                                            const struct sheaf_backend_meta_params *params,
+                                            sheaf_backend_dev_t *out);
 void sheaf_backend_meta_device_free(sheaf_backend_dev_t dev); /* accepts NULL */
 bool sheaf_backend_dev_is_meta(sheaf_backend_dev_t dev);
+/* Of another device than a meta device: 0, NULL or, for a member number, SIZE_MAX. */
 size_t sheaf_backend_meta_dev_n_members(sheaf_backend_dev_t dev);
 sheaf_backend_dev_t sheaf_backend_meta_dev_member(sheaf_backend_dev_t dev, size_t i);
 size_t sheaf_backend_meta_dev_n_local(sheaf_backend_dev_t dev);
@@ -50,28 +70,16 @@ const struct sheaf_split_state *sheaf_backend_meta_get_state(const struct sheaf_
  * has none yet. Valid until the next compute of another graph. */
 struct sheaf_tensor *sheaf_backend_meta_get_slice(const struct sheaf_tensor *tensor, size_t i);
 
+/* The calls below return INVALID (transport: NULL), with a text, for a backend of another device.
+ */
+
 /* true: after each compute, and for every mirrored result, hashes are compared over all members (of
  * what devices compute: over members of one kind); a difference fails the compute with the tensor's
  * name. */
-void sheaf_backend_meta_set_check(sheaf_backend_t backend, bool check);
-
-/* Sums between hosts that run while the members compute: one starts when its addends are there, and
- * is waited for where its result is read. It pays if the graph has other work for that time, as one
- * of two chunks of a prompt has. The same results. Members whose memory is not the host's do
- * without. */
-enum sheaf_backend_meta_overlap {
-    SHEAF_BACKEND_META_OVERLAP_CHEAPER, /* the default: between hosts, where an estimate says so */
-    SHEAF_BACKEND_META_OVERLAP_NEVER,
-    SHEAF_BACKEND_META_OVERLAP_ALWAYS, /* also on one host, and if they are short */
-};
-/* For graphs computed from now on; on every rank alike, before the first compute of the device's
- * backends. */
-enum sheaf_status sheaf_backend_meta_dev_set_overlap(sheaf_backend_dev_t dev,
-                                                     enum sheaf_backend_meta_overlap overlap);
+enum sheaf_status sheaf_backend_meta_set_check(sheaf_backend_t backend, bool check);
 
 /* How the members' data meet: "nccl", or "host memory: member 1 (CPU0@1) is a CPU" and other
- * reasons;
- * "" with one member. Owned by the backend. */
+ * reasons; "" with one member. Owned by the backend. */
 const char *sheaf_backend_meta_transport(sheaf_backend_t backend);
 
 struct sheaf_backend_meta_stats {
@@ -88,8 +96,9 @@ struct sheaf_backend_meta_stats {
     uint64_t hidden_ns;   /* of collective_ns: while the first member computed */
     uint64_t n_started;   /* of n_collectives: to run while it computes */
 };
-void sheaf_backend_meta_get_stats(sheaf_backend_t backend, struct sheaf_backend_meta_stats *stats);
-void sheaf_backend_meta_reset_stats(sheaf_backend_t backend);
+enum sheaf_status sheaf_backend_meta_get_stats(sheaf_backend_t backend,
+                                               struct sheaf_backend_meta_stats *stats);
+enum sheaf_status sheaf_backend_meta_reset_stats(sheaf_backend_t backend);
 
 /* ---- plans, described without computing ---- */
 
@@ -125,14 +134,15 @@ typedef bool (*sheaf_backend_meta_step_fn)(const struct sheaf_backend_meta_step 
  * Local: other ranks need not call it. */
 enum sheaf_status
 sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members,
-                                 sheaf_backend_meta_get_split_state_fn get_split_state, void *user,
-                                 sheaf_backend_meta_step_fn visit, void *visit_user);
+                                 sheaf_backend_meta_get_split_state_fn get_split_state,
+                                 const void *user, sheaf_backend_meta_step_fn visit,
+                                 void *visit_user);
 /* Writes which rows of states were considered for a node of the graph, what each would move and
  * compute, and why the one taken won: at most n bytes, always terminated. Local. */
 enum sheaf_status
 sheaf_backend_meta_explain_node(const struct sheaf_cgraph *graph, int n_members,
-                                sheaf_backend_meta_get_split_state_fn get_split_state, void *user,
-                                int node, char *buf, size_t n);
+                                sheaf_backend_meta_get_split_state_fn get_split_state,
+                                const void *user, int node, char *buf, size_t n);
 /* "all-reduce" */
 const char *sheaf_backend_meta_step_name(const struct sheaf_backend_meta_step *step);
 

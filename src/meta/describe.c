@@ -94,7 +94,7 @@ static void free_leaves(struct leaves *l) {
 
 static enum sheaf_status find_leaves(struct leaves *l, int n_members,
                                      sheaf_backend_meta_get_split_state_fn get_split_state,
-                                     void *user) {
+                                     const void *user) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     l->state = calloc((size_t)l->graph->n_leafs + 1, sizeof *l->state);
     if (!l->state)
@@ -111,8 +111,9 @@ static enum sheaf_status find_leaves(struct leaves *l, int n_members,
 
 enum sheaf_status
 sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members,
-                                 sheaf_backend_meta_get_split_state_fn get_split_state, void *user,
-                                 sheaf_backend_meta_step_fn visit, void *visit_user) {
+                                 sheaf_backend_meta_get_split_state_fn get_split_state,
+                                 const void *user, sheaf_backend_meta_step_fn visit,
+                                 void *visit_user) {
     if (!graph || n_members < 1 || !get_split_state || !visit) {
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "describe plan: it wants a graph, at least one member, a function "
@@ -130,8 +131,8 @@ sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members
 
 enum sheaf_status
 sheaf_backend_meta_explain_node(const struct sheaf_cgraph *graph, int n_members,
-                                sheaf_backend_meta_get_split_state_fn get_split_state, void *user,
-                                int node, char *buf, size_t n) {
+                                sheaf_backend_meta_get_split_state_fn get_split_state,
+                                const void *user, int node, char *buf, size_t n) {
     if (!graph || n_members < 1 || !get_split_state || node < 0 || node >= graph->n_nodes)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "explain node: it takes a graph and one of its nodes, at least one "

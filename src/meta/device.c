@@ -107,11 +107,29 @@ static enum sheaf_status check_members(const sheaf_backend_dev_t *devs, size_t n
     return SHEAF_STATUS_SUCCESS;
 }
 
+static enum sheaf_status take_params(const struct sheaf_backend_meta_params *params,
+                                     struct sheaf_backend_meta_params *out) {
+    *out = (struct sheaf_backend_meta_params){.size = sizeof *out};
+    if (!params) return SHEAF_STATUS_SUCCESS;
+    if (params->size < sizeof *params)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "meta device: params.size is %zu, not sizeof",
+                               params->size);
+    *out = *params;
+    if ((unsigned)out->overlap > SHEAF_BACKEND_META_OVERLAP_ALWAYS)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "meta device: there is no overlap %d",
+                               (int)out->overlap);
+    return SHEAF_STATUS_SUCCESS;
+}
+
 enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, size_t n_devs,
                                             sheaf_backend_meta_get_split_state_fn get_split_state,
-                                            void *user, sheaf_backend_dev_t *out) {
+                                            const void *user,
+                                            const struct sheaf_backend_meta_params *params,
+                                            sheaf_backend_dev_t *out) {
+    struct sheaf_backend_meta_params p = {0};
     *out = NULL;
     enum sheaf_status st = check_members(devs, n_devs, get_split_state);
+    if (!st) st = take_params(params, &p);
     st = sheaf_world_agree(st, "meta device");
     if (st) return st;
     struct meta_device *m = calloc(1, sizeof *m);
@@ -151,7 +169,9 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
     m->buft = (struct sheaf_backend_buffer_type){
         .iface = &sheaf__meta_buft_iface, .device = &m->base, .context = m};
     snprintf(m->name, sizeof m->name, "META%d", m->n_members);
-    st = sheaf_comm_new(m->member_rank, m->n_members, NULL, &m->comm);
+    m->overlap = p.overlap;
+    const struct sheaf_comm_params cp = {.size = sizeof cp, .wire_type = p.wire_type};
+    st = sheaf_comm_new(m->member_rank, m->n_members, &cp, &m->comm);
     if (st) goto fail;
     snprintf(m->description, sizeof m->description, "%d members on %d ranks, %s", m->n_members,
              ranks_with_member, sheaf_comm_describe(m->comm));
@@ -177,31 +197,29 @@ void sheaf_backend_meta_device_free(sheaf_backend_dev_t dev) {
     free(m);
 }
 
-enum sheaf_status sheaf_backend_meta_dev_set_overlap(sheaf_backend_dev_t dev,
-                                                     enum sheaf_backend_meta_overlap overlap) {
-    if ((unsigned)overlap > SHEAF_BACKEND_META_OVERLAP_ALWAYS)
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "meta device: there is no overlap %d",
-                               (int)overlap);
-    ((struct meta_device *)dev->context)->overlap = overlap;
-    return SHEAF_STATUS_SUCCESS;
+static const struct meta_device *meta_of(sheaf_backend_dev_t dev) {
+    return sheaf_backend_dev_is_meta(dev) ? dev->context : NULL;
 }
 
 size_t sheaf_backend_meta_dev_n_members(sheaf_backend_dev_t dev) {
-    return (size_t)((struct meta_device *)dev->context)->n_members;
+    const struct meta_device *m = meta_of(dev);
+    return m ? (size_t)m->n_members : 0;
 }
 sheaf_backend_dev_t sheaf_backend_meta_dev_member(sheaf_backend_dev_t dev, size_t i) {
-    const struct meta_device *m = dev->context;
-    return i < (size_t)m->n_members ? m->members[i] : NULL;
+    const struct meta_device *m = meta_of(dev);
+    return m && i < (size_t)m->n_members ? m->members[i] : NULL;
 }
 size_t sheaf_backend_meta_dev_n_local(sheaf_backend_dev_t dev) {
-    return (size_t)((struct meta_device *)dev->context)->n_local;
+    const struct meta_device *m = meta_of(dev);
+    return m ? (size_t)m->n_local : 0;
 }
 size_t sheaf_backend_meta_dev_local_member(sheaf_backend_dev_t dev, size_t i) {
-    const struct meta_device *m = dev->context;
-    return i < (size_t)m->n_local ? (size_t)m->local[i] : SIZE_MAX;
+    const struct meta_device *m = meta_of(dev);
+    return m && i < (size_t)m->n_local ? (size_t)m->local[i] : SIZE_MAX;
 }
 struct sheaf_comm *sheaf_backend_meta_dev_comm(sheaf_backend_dev_t dev) {
-    return ((struct meta_device *)dev->context)->comm;
+    const struct meta_device *m = meta_of(dev);
+    return m ? m->comm : NULL;
 }
 
 static const struct meta_tensor *record_of(const struct sheaf_tensor *tensor) {

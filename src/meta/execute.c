@@ -503,8 +503,17 @@ static enum sheaf_status choose_transport(struct meta_backend *b) {
     return st;
 }
 
+/* NULL, with a text, if it is the backend of another device. */
+static struct meta_backend *meta_of(sheaf_backend_t backend) {
+    if (backend && backend->iface == &backend_iface) return backend->context;
+    sheaf_set_error(SHEAF_STATUS_INVALID, "%s is no backend of a meta device",
+                    backend ? sheaf_backend_name(backend) : "NULL");
+    return NULL;
+}
+
 const char *sheaf_backend_meta_transport(sheaf_backend_t backend) {
-    return ((const struct meta_backend *)backend->context)->transport;
+    const struct meta_backend *b = meta_of(backend);
+    return b ? b->transport : NULL;
 }
 
 enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend_t *out) {
@@ -546,8 +555,11 @@ enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend
     return st;
 }
 
-void sheaf_backend_meta_set_check(sheaf_backend_t backend, bool check) {
-    ((struct meta_backend *)backend->context)->check = check;
+enum sheaf_status sheaf_backend_meta_set_check(sheaf_backend_t backend, bool check) {
+    struct meta_backend *b = meta_of(backend);
+    if (!b) return SHEAF_STATUS_INVALID;
+    b->check = check;
+    return SHEAF_STATUS_SUCCESS;
 }
 
 /* ---- statistics ---- */
@@ -565,8 +577,10 @@ static struct sheaf_comm_stats since_reset(const struct meta_backend *b,
     return s;
 }
 
-void sheaf_backend_meta_get_stats(sheaf_backend_t backend, struct sheaf_backend_meta_stats *stats) {
-    const struct meta_backend *b = backend->context;
+enum sheaf_status sheaf_backend_meta_get_stats(sheaf_backend_t backend,
+                                               struct sheaf_backend_meta_stats *stats) {
+    const struct meta_backend *b = meta_of(backend);
+    if (!b) return SHEAF_STATUS_INVALID;
     struct sheaf_backend_meta_stats s = {
         .size = sizeof s, .n_computes = b->n_computes, .n_plans = b->n_plans};
     for (int kind = 0; kind < SHEAF_COMM_KIND_COUNT; kind++) {
@@ -587,10 +601,12 @@ void sheaf_backend_meta_get_stats(sheaf_backend_t backend, struct sheaf_backend_
     const size_t size = stats->size;
     memcpy(stats, &s, size && size < sizeof s ? size : sizeof s);
     stats->size = size;
+    return SHEAF_STATUS_SUCCESS;
 }
 
-void sheaf_backend_meta_reset_stats(sheaf_backend_t backend) {
-    struct meta_backend *b = backend->context;
+enum sheaf_status sheaf_backend_meta_reset_stats(sheaf_backend_t backend) {
+    struct meta_backend *b = meta_of(backend);
+    if (!b) return SHEAF_STATUS_INVALID;
     b->n_computes = b->n_plans = 0;
     for (int kind = 0; kind < SHEAF_COMM_KIND_COUNT && b->dev->n_local; kind++) {
         sheaf_comm_get_stats(b->dev->comm, b->dev->local[0], (enum sheaf_comm_kind)kind,
@@ -600,4 +616,5 @@ void sheaf_backend_meta_reset_stats(sheaf_backend_t backend) {
         struct meta_member *me = &b->members[m];
         me->compute_ns = me->n_started = 0;
     }
+    return SHEAF_STATUS_SUCCESS;
 }

@@ -40,7 +40,7 @@ struct meta_device {
     struct meta_staging *loading; /* [n_local] for data on their way to a member */
     struct sheaf_split_state *mirrored;
     sheaf_backend_meta_get_split_state_fn get_split_state;
-    void *user;
+    const void *user;
     enum sheaf_backend_meta_overlap overlap;
     size_t static_bytes; /* of this rank, over all buffers */
     uint64_t n_records;  /* meta tensors made so far; numbers them alike on all ranks */

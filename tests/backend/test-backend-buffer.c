@@ -20,7 +20,7 @@ static struct sheaf_context *context(void) {
 }
 
 /* A meta device of one or two members; dimension 1 is cut, if there is one. */
-static enum sheaf_status cut_rows(const struct sheaf_tensor *t, void *user,
+static enum sheaf_status cut_rows(const struct sheaf_tensor *t, const void *user,
                                   struct sheaf_split_state **out) {
     const int n = *(const int *)user;
     if (n == 1 || t->ne[1] < 2) {
@@ -113,7 +113,7 @@ Test(buffer, devices_say_whether_they_wrap_host_memory) {
     cr_assert_null(sheaf_backend_dev_host_buffer_type(cpu()), "its own memory is host memory");
     sheaf_backend_dev_t meta, member = cpu();
     int n = 1;
-    OK(sheaf_backend_meta_device(&member, 1, cut_rows, &n, &meta));
+    OK(sheaf_backend_meta_device(&member, 1, cut_rows, &n, NULL, &meta));
     sheaf_backend_dev_get_props(meta, &props);
     cr_assert(!props.caps.buffer_from_host_ptr);
     sheaf_backend_buffer_t buffer;
@@ -161,7 +161,7 @@ Test(buffer, two_dimensional_transfers) { two_dimensional(cpu()); }
 static sheaf_backend_dev_t meta_of(int *n, sheaf_backend_dev_t *meta) {
     sheaf_backend_dev_t members[2] = {sheaf_backend_dev_get(0), sheaf_backend_dev_get(1)};
     cr_assert_not_null(members[*n - 1]);
-    OK(sheaf_backend_meta_device(members, (size_t)*n, cut_rows, n, meta));
+    OK(sheaf_backend_meta_device(members, (size_t)*n, cut_rows, n, NULL, meta));
     return *meta;
 }
 

@@ -298,7 +298,7 @@ Test(backend_events, copies_between_backends) {
     down(&b);
 }
 
-static enum sheaf_status whole(const struct sheaf_tensor *t, void *user,
+static enum sheaf_status whole(const struct sheaf_tensor *t, const void *user,
                                struct sheaf_split_state **out) {
     (void)t;
     (void)user;
@@ -309,7 +309,7 @@ static enum sheaf_status whole(const struct sheaf_tensor *t, void *user,
 Test(backend_events, devices_without_events_say_so) {
     sheaf_backend_dev_t cpu = sheaf_backend_dev_get(0), meta;
     sheaf_backend_event_t event;
-    OK(sheaf_backend_meta_device(&cpu, 1, whole, NULL, &meta));
+    OK(sheaf_backend_meta_device(&cpu, 1, whole, NULL, NULL, &meta));
     cr_assert_eq(sheaf_backend_event_new(meta, &event), SHEAF_STATUS_UNSUPPORTED);
     cr_assert_null(event);
     cr_assert(strstr(sheaf_last_error(), "META1 has no events"), "%s", sheaf_last_error());

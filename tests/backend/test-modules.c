@@ -1,5 +1,6 @@
 /* Backends in modules: what loading accepts and refuses, which file of several is taken, what keeps
- * a module from being unloaded. The modules are tests/backend/modules/fixture.c in several builds. */
+ * a module from being unloaded. The modules are tests/backend/modules/fixture.c in several builds.
+ */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 #include <pthread.h>
@@ -157,7 +158,7 @@ Test(modules, not_unloaded_while_used) {
     unload("Alpha");
 }
 
-static enum sheaf_status mirrored(const struct sheaf_tensor *tensor, void *user,
+static enum sheaf_status mirrored(const struct sheaf_tensor *tensor, const void *user,
                                   struct sheaf_split_state **out) {
     (void)tensor;
     (void)user;
@@ -168,8 +169,8 @@ static enum sheaf_status mirrored(const struct sheaf_tensor *tensor, void *user,
 Test(modules, not_unloaded_while_a_member) {
     sheaf_backend_reg_t reg = load(ALPHA);
     sheaf_backend_dev_t dev = sheaf_backend_reg_dev_get(reg, 0), meta;
-    cr_assert_eq(sheaf_backend_meta_device(&dev, 1, mirrored, NULL, &meta), SHEAF_STATUS_SUCCESS,
-                 "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_backend_meta_device(&dev, 1, mirrored, NULL, NULL, &meta),
+                 SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
     refuses_unload(reg, "1 of its");
     sheaf_backend_meta_device_free(meta);
     unload("Alpha");

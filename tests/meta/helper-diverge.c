@@ -3,7 +3,7 @@
 #include "meta_scenario.h"
 #include "start_job.h"
 
-static enum sheaf_status state(const struct sheaf_tensor *t, void *user,
+static enum sheaf_status state(const struct sheaf_tensor *t, const void *user,
                                struct sheaf_split_state **out) {
     const bool other = *(const bool *)user;
     (void)t;
@@ -22,7 +22,7 @@ static enum sheaf_status compute(const char *how) {
     sheaf_backend_buffer_t buffer = NULL;
     enum sheaf_status st = sheaf_world_devices(&devices, &n);
     if (!st && n != 2) st = sheaf_set_error(SHEAF_STATUS_FAILED, "%zu devices", n);
-    if (!st) st = sheaf_backend_meta_device(devices, 2, state, &other_cut, &meta);
+    if (!st) st = sheaf_backend_meta_device(devices, 2, state, &other_cut, NULL, &meta);
     if (!st) st = sheaf_backend_dev_init(meta, NULL, &backend);
     if (st) return st;
     struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){

@@ -58,7 +58,7 @@ static void rig_up(struct rig *r, size_t n) {
     memset(r, 0, sizeof *r);
     r->policy = (struct scenario_policy){(int)n, false};
     const sheaf_backend_dev_t *members = cpu_members(n);
-    cr_assert_eq(sheaf_backend_meta_device(members, n, scenario_state, &r->policy, &r->meta),
+    cr_assert_eq(sheaf_backend_meta_device(members, n, scenario_state, &r->policy, NULL, &r->meta),
                  SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf_backend_dev_init(r->meta, NULL, &r->backend), SHEAF_STATUS_SUCCESS);
     cr_assert(scenario_load(&r->model, r->backend, SHEAF_TYPE_F32));
@@ -124,7 +124,7 @@ Test(meta_errors, a_leaf_outside_the_device) {
     rig_down(&r);
 }
 
-static enum sheaf_status state_for_three(const struct sheaf_tensor *t, void *user,
+static enum sheaf_status state_for_three(const struct sheaf_tensor *t, const void *user,
                                          struct sheaf_split_state **out) {
     (void)t;
     (void)user;
@@ -132,7 +132,7 @@ static enum sheaf_status state_for_three(const struct sheaf_tensor *t, void *use
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status state_that_does_not_fit(const struct sheaf_tensor *t, void *user,
+static enum sheaf_status state_that_does_not_fit(const struct sheaf_tensor *t, const void *user,
                                                  struct sheaf_split_state **out) {
     (void)t;
     (void)user;
@@ -149,7 +149,7 @@ Test(meta_errors, a_state_that_does_not_fit) {
                  {state_that_does_not_fit, "weight"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         sheaf_backend_dev_t meta;
-        cr_assert_eq(sheaf_backend_meta_device(members, 2, cases[i].fn, NULL, &meta),
+        cr_assert_eq(sheaf_backend_meta_device(members, 2, cases[i].fn, NULL, NULL, &meta),
                      SHEAF_STATUS_SUCCESS);
         struct sheaf_context *ctx =
             sheaf_init((struct sheaf_init_params){.mem_size = 1 << 12, .no_alloc = true});
@@ -169,16 +169,16 @@ Test(meta_errors, members_out_of_order_or_twice) {
     const sheaf_backend_dev_t *members = cpu_members(2);
     const sheaf_backend_dev_t twice[] = {members[0], members[0]};
     sheaf_backend_dev_t meta;
-    cr_assert_eq(sheaf_backend_meta_device(twice, 2, scenario_state, NULL, &meta),
+    cr_assert_eq(sheaf_backend_meta_device(twice, 2, scenario_state, NULL, NULL, &meta),
                  SHEAF_STATUS_INVALID);
     cr_assert(strstr(sheaf_last_error(), "listed twice"), "%s", sheaf_last_error());
-    cr_assert_eq(sheaf_backend_meta_device(NULL, 0, scenario_state, NULL, &meta),
+    cr_assert_eq(sheaf_backend_meta_device(NULL, 0, scenario_state, NULL, NULL, &meta),
                  SHEAF_STATUS_INVALID);
 }
 
 /* ---- writing into a cache whose cut no row of the op keeps ---- */
 
-static enum sheaf_status cache_by_rows(const struct sheaf_tensor *t, void *user,
+static enum sheaf_status cache_by_rows(const struct sheaf_tensor *t, const void *user,
                                        struct sheaf_split_state **out) {
     (void)t;
     const int n = *(const int *)user;
@@ -241,7 +241,7 @@ Test(meta, a_cache_cut_by_rows_is_written_back) {
     for (int n = 1; n <= 3; n++) {
         sheaf_backend_dev_t meta;
         sheaf_backend_t backend;
-        cr_assert_eq(sheaf_backend_meta_device(members, (size_t)n, cache_by_rows, &n, &meta),
+        cr_assert_eq(sheaf_backend_meta_device(members, (size_t)n, cache_by_rows, &n, NULL, &meta),
                      SHEAF_STATUS_SUCCESS);
         cr_assert_eq(sheaf_backend_dev_init(meta, NULL, &backend), SHEAF_STATUS_SUCCESS);
         memset(got, 0x55, sizeof got);
@@ -255,7 +255,7 @@ Test(meta, a_cache_cut_by_rows_is_written_back) {
 
 /* ---- a whole tensor whose rows lie across, cut to meet a cut one ---- */
 
-static enum sheaf_status plain_cut(const struct sheaf_tensor *t, void *user,
+static enum sheaf_status plain_cut(const struct sheaf_tensor *t, const void *user,
                                    struct sheaf_split_state **out) {
     (void)user;
     *out = strcmp(t->name, "cut")
@@ -270,7 +270,7 @@ Test(meta, a_transposed_operand_is_cut_by_its_strides) {
     const sheaf_backend_dev_t *members = cpu_members(2);
     sheaf_backend_dev_t meta;
     sheaf_backend_t backend;
-    cr_assert_eq(sheaf_backend_meta_device(members, 2, plain_cut, NULL, &meta),
+    cr_assert_eq(sheaf_backend_meta_device(members, 2, plain_cut, NULL, NULL, &meta),
                  SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf_backend_dev_init(meta, NULL, &backend), SHEAF_STATUS_SUCCESS);
     struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){
@@ -312,7 +312,7 @@ Test(meta, a_transposed_operand_is_cut_by_its_strides) {
 
 /* ---- what a meta device says of itself ---- */
 
-static enum sheaf_status mirror_all(const struct sheaf_tensor *t, void *user,
+static enum sheaf_status mirror_all(const struct sheaf_tensor *t, const void *user,
                                     struct sheaf_split_state **out) {
     (void)t, (void)user;
     *out = sheaf_split_state_mirrored(3);
@@ -322,7 +322,7 @@ static enum sheaf_status mirror_all(const struct sheaf_tensor *t, void *user,
 Test(meta, names_its_members) {
     const sheaf_backend_dev_t *members = cpu_members(3);
     sheaf_backend_dev_t meta;
-    cr_assert_eq(sheaf_backend_meta_device(members, 3, mirror_all, NULL, &meta),
+    cr_assert_eq(sheaf_backend_meta_device(members, 3, mirror_all, NULL, NULL, &meta),
                  SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
     cr_assert(sheaf_backend_dev_is_meta(meta) && !sheaf_backend_dev_is_meta(members[0]));
     cr_assert_eq(sheaf_backend_meta_dev_n_members(meta), 3);
@@ -333,4 +333,48 @@ Test(meta, names_its_members) {
     }
     cr_assert_not_null(sheaf_backend_meta_dev_comm(meta));
     sheaf_backend_meta_device_free(meta);
+}
+
+Test(meta, params_are_checked) {
+    const sheaf_backend_dev_t *members = cpu_members(2);
+    struct scenario_policy policy = {.n_members = 2};
+    struct sheaf_backend_meta_params p = {0};
+    sheaf_backend_dev_t meta;
+    cr_assert_eq(sheaf_backend_meta_device(members, 2, scenario_state, &policy, &p, &meta),
+                 SHEAF_STATUS_INVALID);
+    cr_assert(strstr(sheaf_last_error(), "size"), "%s", sheaf_last_error());
+    p.size = sizeof p;
+    p.overlap = (enum sheaf_backend_meta_overlap)3;
+    cr_assert_eq(sheaf_backend_meta_device(members, 2, scenario_state, &policy, &p, &meta),
+                 SHEAF_STATUS_INVALID);
+    cr_assert(strstr(sheaf_last_error(), "overlap 3"), "%s", sheaf_last_error());
+    p.overlap = SHEAF_BACKEND_META_OVERLAP_NEVER;
+    p.wire_type = SHEAF_TYPE_Q4_0;
+    cr_assert_eq(sheaf_backend_meta_device(members, 2, scenario_state, &policy, &p, &meta),
+                 SHEAF_STATUS_INVALID);
+    cr_assert_null(meta);
+}
+
+/* Calls for the meta device that are given a CPU's backend or device. */
+Test(meta, other_backends_are_refused) {
+    const sheaf_backend_dev_t cpu = cpu_members(1)[0];
+    struct sheaf_backend_meta_stats stats = {.size = sizeof stats, .n_plans = 7};
+    sheaf_backend_t backend;
+    cr_assert_eq(sheaf_backend_dev_init(cpu, NULL, &backend), SHEAF_STATUS_SUCCESS);
+    const sheaf_backend_t wrong[] = {backend, NULL};
+    for (int i = 0; i < 2; i++) {
+        cr_expect_null(sheaf_backend_meta_transport(wrong[i]));
+        cr_expect(strstr(sheaf_last_error(), i ? "NULL is no" : "CPU0 is no"), "%s",
+                  sheaf_last_error());
+        cr_expect_eq(sheaf_backend_meta_set_check(wrong[i], true), SHEAF_STATUS_INVALID);
+        cr_expect_eq(sheaf_backend_meta_get_stats(wrong[i], &stats), SHEAF_STATUS_INVALID);
+        cr_expect_eq(sheaf_backend_meta_reset_stats(wrong[i]), SHEAF_STATUS_INVALID);
+    }
+    cr_expect_eq(stats.n_plans, 7);
+    cr_expect_eq(sheaf_backend_meta_dev_n_members(cpu), 0);
+    cr_expect_eq(sheaf_backend_meta_dev_n_local(cpu), 0);
+    cr_expect_eq(sheaf_backend_meta_dev_local_member(cpu, 0), SIZE_MAX);
+    cr_expect_null(sheaf_backend_meta_dev_member(cpu, 0));
+    cr_expect_null(sheaf_backend_meta_dev_comm(cpu));
+    sheaf_backend_free(backend);
 }

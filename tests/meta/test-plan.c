@@ -77,7 +77,7 @@ struct cuts {
     int64_t up[2], down[2];
 };
 
-static enum sheaf_status small_state(const struct sheaf_tensor *t, void *user,
+static enum sheaf_status small_state(const struct sheaf_tensor *t, const void *user,
                                      struct sheaf_split_state **state) {
     const struct cuts *c = user;
     cr_assert(strcmp(t->name, "x") != 0, "inputs are mirrored without being asked for");
@@ -113,7 +113,7 @@ Test(plan_description, a_gather_says_why) {
     sheaf_free(g.ctx);
 }
 
-static enum sheaf_status refuse(const struct sheaf_tensor *t, void *user,
+static enum sheaf_status refuse(const struct sheaf_tensor *t, const void *user,
                                 struct sheaf_split_state **state) {
     (void)user;
     *state = NULL;
@@ -162,7 +162,8 @@ Test(plan_many, what_is_described_is_what_runs) {
         struct scenario_result result;
         struct seen s = {.good = true};
         struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
-        cr_assert_eq(sheaf_backend_meta_device(members, n, scenario_state, &policy, &meta), 0);
+        cr_assert_eq(sheaf_backend_meta_device(members, n, scenario_state, &policy, NULL, &meta),
+                     0);
         cr_assert_eq(sheaf_backend_dev_init(meta, NULL, &backend), 0);
         cr_assert(scenario_load(&model, backend, SHEAF_TYPE_F32));
         cr_assert(scenario_graph(&g, &model, N_TOKENS));

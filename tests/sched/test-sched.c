@@ -748,7 +748,7 @@ Test(sched_meta, results_stay_in_slices) {
     sheaf_backend_dev_t meta;
     sheaf_backend_t two[2];
     cr_assert(!sheaf_world_init(NULL) && !sheaf_world_devices(&devices, &have));
-    cr_assert(!sheaf_backend_meta_device(devices, 2, tf_state, &n, &meta));
+    cr_assert(!sheaf_backend_meta_device(devices, 2, tf_state, &n, NULL, &meta));
     cr_assert(!sheaf_backend_dev_init(meta, NULL, &two[0]));
     cr_assert(!sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &two[1]));
     struct tf_model m;
@@ -790,7 +790,7 @@ Test(sched_meta, results_stay_in_slices) {
     sheaf_backend_meta_device_free(meta);
 }
 
-static enum sheaf_status rows_cut(const struct sheaf_tensor *t, void *user,
+static enum sheaf_status rows_cut(const struct sheaf_tensor *t, const void *user,
                                   struct sheaf_split_state **out) {
     const int64_t counts[2] = {7, 5};
     (void)t;
@@ -813,7 +813,7 @@ Test(sched_meta, strided_writes) {
         enum sheaf_split_axis cut = axis ? SHEAF_SPLIT_AXIS_1 : SHEAF_SPLIT_AXIS_0;
         sheaf_backend_dev_t meta;
         sheaf_backend_t two[2];
-        cr_assert(!sheaf_backend_meta_device(devices, 2, rows_cut, &cut, &meta));
+        cr_assert(!sheaf_backend_meta_device(devices, 2, rows_cut, &cut, NULL, &meta));
         cr_assert(!sheaf_backend_dev_init(meta, NULL, &two[0]));
         cr_assert(!sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &two[1]));
         sheaf_backend_sched_t s = sheaf_backend_sched_new(two, NULL, 2, 16, false, false);

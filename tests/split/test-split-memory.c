@@ -174,7 +174,7 @@ static enum sheaf_status compile_it(void *user) {
     return st;
 }
 /* With words for a failure of its own. */
-static enum sheaf_status state_of(const struct sheaf_tensor *t, void *user,
+static enum sheaf_status state_of(const struct sheaf_tensor *t, const void *user,
                                   struct sheaf_split_state **out) {
     const enum sheaf_status st = scenario_state(t, user, out);
     return st ? sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "the policy is out of memory") : st;
@@ -206,7 +206,7 @@ Test(memory, programs_and_descriptions) {
         struct scenario_graph g;
         sheaf_backend_dev_t meta;
         sheaf_backend_t backend;
-        cr_assert_eq(sheaf_backend_meta_device(members, n, state_of, &policy, &meta),
+        cr_assert_eq(sheaf_backend_meta_device(members, n, state_of, &policy, NULL, &meta),
                      SHEAF_STATUS_SUCCESS);
         cr_assert_eq(sheaf_backend_dev_init(meta, NULL, &backend), SHEAF_STATUS_SUCCESS);
         cr_assert(scenario_load(&model, backend, SHEAF_TYPE_F32));
@@ -244,7 +244,7 @@ Test(memory, a_backend_that_another_rank_cannot_make) {
     sheaf_backend_dev_t meta;
     int failed = 0;
     need_counting();
-    cr_assert_eq(sheaf_backend_meta_device(members, 2, state_of, &policy, &meta),
+    cr_assert_eq(sheaf_backend_meta_device(members, 2, state_of, &policy, NULL, &meta),
                  SHEAF_STATUS_SUCCESS);
     sheaf_backend_t backend;
     cr_assert_eq(sheaf_backend_dev_init(meta, NULL, &backend), SHEAF_STATUS_SUCCESS);

@@ -6,7 +6,7 @@
 #include "split_random.h"
 
 /* Leaves are found again by name in the copy of a graph. */
-static inline enum sheaf_status meta_random_state(const struct sheaf_tensor *t, void *user,
+static inline enum sheaf_status meta_random_state(const struct sheaf_tensor *t, const void *user,
                                                   struct sheaf_split_state **out) {
     const struct split_model *m = *(struct split_model *const *)user;
     const struct sheaf_split_state *found = m->mirrored;
@@ -105,13 +105,13 @@ static inline bool run_meta_random_with(const sheaf_backend_dev_t *members, size
                                         uint64_t first, uint64_t n,
                                         enum sheaf_backend_meta_overlap overlap,
                                         uint64_t *n_started) {
+    const struct sheaf_backend_meta_params params = {.size = sizeof params, .overlap = overlap};
     struct split_model *model = NULL;
     sheaf_backend_dev_t meta;
     sheaf_backend_t backend;
     long n_nodes = 0;
     bool good = true;
-    if (sheaf_backend_meta_device(members, n_members, meta_random_state, &model, &meta) ||
-        sheaf_backend_meta_dev_set_overlap(meta, overlap) ||
+    if (sheaf_backend_meta_device(members, n_members, meta_random_state, &model, &params, &meta) ||
         sheaf_backend_dev_init(meta, NULL, &backend)) {
         fprintf(stderr, "%s\n", sheaf_last_error());
         return false;

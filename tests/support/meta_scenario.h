@@ -50,7 +50,7 @@ struct scenario_policy {
 
 /* By name: gate/up cut by rows, down by columns in blocks of 32, out by vocabulary, fused in two
  * segments. */
-static inline enum sheaf_status scenario_state(const struct sheaf_tensor *t, void *user,
+static inline enum sheaf_status scenario_state(const struct sheaf_tensor *t, const void *user,
                                                struct sheaf_split_state **out) {
     const struct scenario_policy *p = user;
     const int n = p->n_members;
@@ -232,7 +232,7 @@ static inline bool run_meta_scenario(const sheaf_backend_dev_t *members, size_t 
     struct scenario_policy policy = {(int)n_members, hole};
     sheaf_backend_dev_t meta;
     sheaf_backend_t backend, cpu;
-    EXPECT(sheaf_backend_meta_device(members, n_members, scenario_state, &policy, &meta) ==
+    EXPECT(sheaf_backend_meta_device(members, n_members, scenario_state, &policy, NULL, &meta) ==
            SHEAF_STATUS_SUCCESS);
     EXPECT(sheaf_backend_dev_init(meta, NULL, &backend) == SHEAF_STATUS_SUCCESS);
     EXPECT(sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &cpu) ==

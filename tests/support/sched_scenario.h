@@ -16,7 +16,7 @@ static inline bool tf_is(const struct sheaf_tensor *t, const char *prefix) {
 }
 
 /* Heads over the members as evenly as K/V heads allow, feed-forward rows unevenly. */
-static inline enum sheaf_status tf_state(const struct sheaf_tensor *t, void *user,
+static inline enum sheaf_status tf_state(const struct sheaf_tensor *t, const void *user,
                                          struct sheaf_split_state **out) {
     const int n = *(const int *)user;
     int64_t counts[8] = {0};
@@ -305,7 +305,7 @@ static inline bool tf_reserved(const sheaf_backend_dev_t *members, size_t n_memb
     struct tf_model m;
     struct tf_graph largest;
     struct tf_result r;
-    EXPECT(!sheaf_backend_meta_device(members, n_members, tf_state, &n, &meta));
+    EXPECT(!sheaf_backend_meta_device(members, n_members, tf_state, &n, NULL, &meta));
     EXPECT(!sheaf_backend_dev_init(meta, NULL, &backend[0]));
     EXPECT(!sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &backend[1]));
     sheaf_backend_sched_t s = sheaf_backend_sched_new(backend, NULL, 2, TF_NODES, false, false);
@@ -354,7 +354,7 @@ static inline bool run_sched_scenario(const sheaf_backend_dev_t *members, size_t
     sheaf_backend_t backend[2];
     static struct tf_result want[TF_STEPS];
     EXPECT(tf_reference(want));
-    EXPECT(!sheaf_backend_meta_device(members, n_members, tf_state, &n, &meta));
+    EXPECT(!sheaf_backend_meta_device(members, n_members, tf_state, &n, NULL, &meta));
     EXPECT(!sheaf_backend_dev_init(meta, NULL, &backend[0]));
     EXPECT(!sheaf_backend_init_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU, NULL, &backend[1]));
     sheaf_backend_sched_t sched = sheaf_backend_sched_new(backend, NULL, 2, 16, false, false);

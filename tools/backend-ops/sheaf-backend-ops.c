@@ -50,7 +50,7 @@ static void say_error(const char *what) {
 /* ---- placements ---- */
 
 /* A random partition of the axis in whole blocks; members may get none. */
-static enum sheaf_status place(const struct sheaf_tensor *t, void *user,
+static enum sheaf_status place(const struct sheaf_tensor *t, const void *user,
                                struct sheaf_split_state **out) {
     const struct placement *p = user;
     int k = 0;
@@ -368,7 +368,7 @@ static bool add_meta(struct target *targets, int *n, const sheaf_backend_dev_t *
     p->n_members = (int)n_devs;
     p->n_random = o->n_random;
     return n_devs <= MAX_MEMBERS &&
-           sheaf_backend_meta_device(devs, n_devs, place, p, &meta) == SHEAF_STATUS_SUCCESS &&
+           sheaf_backend_meta_device(devs, n_devs, place, p, NULL, &meta) == SHEAF_STATUS_SUCCESS &&
            add_target(targets, n, meta, (int)n_devs, o);
 }
 

@@ -323,7 +323,7 @@ static enum sheaf_status state_of_weight(const struct sheaf__policy *p,
     return *out ? SHEAF_STATUS_SUCCESS : no_memory();
 }
 
-enum sheaf_status sheaf__policy_get_state(const struct sheaf_tensor *tensor, void *user,
+enum sheaf_status sheaf__policy_get_state(const struct sheaf_tensor *tensor, const void *user,
                                           struct sheaf_split_state **out) {
     const struct sheaf__policy *p = user;
     int64_t il;
@@ -346,9 +346,7 @@ enum sheaf_status sheaf__policy_tensor_bytes(const struct sheaf__policy *policy,
                                              const struct sheaf_tensor *tensor, int member,
                                              size_t *bytes) {
     struct sheaf_split_state *state = NULL;
-    struct sheaf__policy *user = NULL; /* the callback's user pointer is not const */
-    memcpy(&user, &policy, sizeof user);
-    enum sheaf_status status = sheaf__policy_get_state(tensor, user, &state);
+    enum sheaf_status status = sheaf__policy_get_state(tensor, policy, &state);
     if (status) return status;
     int64_t ne[SHEAF_MAX_DIMS];
     sheaf_split_state_local_ne(state, tensor->ne, member, ne);

@@ -29,7 +29,7 @@ enum sheaf_status sheaf__policy_cut_experts(struct sheaf__policy *policy, const 
 
 /* State of a weight or cache by its tag; `user` is the policy. Fits
  * sheaf_backend_meta_get_split_state_fn. */
-enum sheaf_status sheaf__policy_get_state(const struct sheaf_tensor *tensor, void *user,
+enum sheaf_status sheaf__policy_get_state(const struct sheaf_tensor *tensor, const void *user,
                                           struct sheaf_split_state **out);
 /* Bytes of the weights that a member holds. */
 enum sheaf_status sheaf__policy_weight_bytes(const struct sheaf__policy *policy, int member,

@@ -295,16 +295,16 @@ static enum sheaf_status make_backend(struct sheaf__session *s,
         const enum sheaf_status set = sheaf_setting_set("SHEAF_COMM_WIRE", p->wire);
         if (set) return set;
     }
-    enum sheaf_status status = sheaf_backend_meta_device(
-        s->members, (size_t)s->n_members, sheaf__policy_get_state, s->policy, &s->meta);
-    enum sheaf_backend_meta_overlap overlap;
-    if (!status) status = sheaf__overlap_parse(p->overlap, &overlap);
-    if (!status) status = sheaf_backend_meta_dev_set_overlap(s->meta, overlap);
+    struct sheaf_backend_meta_params mp = {.size = sizeof mp};
+    enum sheaf_status status = sheaf__overlap_parse(p->overlap, &mp.overlap);
     if (!status)
-        status = sheaf__overlap_choose(overlap, s->model, s->policy, s->meta, s->n_batch,
+        status = sheaf_backend_meta_device(s->members, (size_t)s->n_members,
+                                           sheaf__policy_get_state, s->policy, &mp, &s->meta);
+    if (!status)
+        status = sheaf__overlap_choose(mp.overlap, s->model, s->policy, s->meta, s->n_batch,
                                        &s->min_chunked);
     if (!status) status = sheaf_backend_dev_init(s->meta, NULL, &s->backend);
-    if (!status && p->check) sheaf_backend_meta_set_check(s->backend, true);
+    if (!status && p->check) status = sheaf_backend_meta_set_check(s->backend, true);
     return status;
 }
 

@@ -73,7 +73,7 @@ for name, (result, *arguments) in {
     "world_init": (S, P),
     "world_finalize": (None,),
     "world_devices": (S, c.POINTER(c.POINTER(P)), c.POINTER(SIZE)),
-    "backend_meta_device": (S, c.POINTER(P), SIZE, GetSplitState, P, c.POINTER(P)),
+    "backend_meta_device": (S, c.POINTER(P), SIZE, GetSplitState, P, P, c.POINTER(P)),
     "backend_meta_device_free": (None, P),
     "split_state_mirrored": (P, S),
     "split_state_cut": (P, S, S, c.POINTER(I64), I64),
@@ -250,7 +250,7 @@ devices, n_devices = c.POINTER(P)(), SIZE()
 check(world_devices(c.byref(devices), c.byref(n_devices)), "devices")
 if n_devices.value < 2:
     sys.exit("SHEAF_CPU_DEVICES=2 is wanted")
-meta = out(backend_meta_device, devices, n_devices, split, None)
+meta = out(backend_meta_device, devices, n_devices, split, None, None)
 assert backend_dev_type(meta) == META
 backend = out(backend_dev_init, meta, None)
 run(backend, f"{backend_dev_name(meta).decode()}, {n_devices.value} members")
