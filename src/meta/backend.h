@@ -1,5 +1,5 @@
-/* The meta backend's state, shared by execute.c (program cache, member threads, statistics), key.c,
- * carry.c and check.c. */
+/* The meta backend's state, shared by execute.c, cache.c, members.c, run.c, stats.c, key.c, carry.c
+ * and check.c. */
 #ifndef SHEAF_META_BACKEND_H
 #define SHEAF_META_BACKEND_H
 
@@ -64,6 +64,31 @@ static inline uint64_t sheaf__meta_mix(uint64_t h, uint64_t v) {
     h = (h ^ v) * 0x9E3779B97F4A7C15u;
     return h ^ h >> 32;
 }
+
+/* ---- execute.c ---- */
+/* NULL, with a text, if it is the backend of another device. */
+struct meta_backend *sheaf__meta_backend_of(sheaf_backend_t backend);
+
+/* ---- cache.c ---- */
+/* The program of the graph, compiled if there is none. Collective in that case. */
+enum sheaf_status sheaf__meta_find_program(struct meta_backend *b, const struct sheaf_cgraph *graph,
+                                           struct meta_program **out);
+/* Places the program's tensors in the members' compute buffers, which all programs share. */
+enum sheaf_status sheaf__meta_allocate(struct meta_backend *b, struct meta_program *p);
+
+/* ---- members.c ---- */
+/* Runs all parts; the status and text of the member that failed first. */
+enum sheaf_status sheaf__meta_run_program(struct meta_backend *b, struct meta_program *p);
+/* The thread of a member other than the first; arg is the member. */
+void *sheaf__meta_member_thread(void *arg);
+/* Host memory for the collectives of members that have other memory. */
+enum sheaf_status sheaf__meta_reserve_staging(struct meta_backend *b, const struct meta_program *p);
+
+/* ---- run.c ---- */
+/* On the member's own thread. */
+enum sheaf_status sheaf__meta_run_part(struct meta_member *me, struct meta_part *part);
+/* Waits for a started collective; ticket 0: none. */
+enum sheaf_status sheaf__meta_await_collective(struct meta_member *me, uint64_t ticket);
 
 /* ---- key.c ---- */
 /* A hash of the graph's structure and of which weights it reads; inputs count by their shape alone,

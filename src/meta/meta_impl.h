@@ -1,12 +1,17 @@
 /* The meta device's own structures, shared by the files of src/meta.
  *
- * device.c: the device, its buffer type. buffer.c: meta buffers, slices of weights, caches and
- * inputs; set, get, load. program.c: a planned graph turned into one local graph and a list of
- * instructions per local member. backend.h, execute.c: the backend, program cache, member threads,
- * statistics; key.c, carry.c, check.c serve it. overlap.c: collectives beside spans. support.c:
- * which ops all members run. staging.c: host memory for the values of devices that are not host
- * memory. shared.c: compute buffers that members of a host sum in place. describe.c: plans for
- * people, without a device.
+ *   device    the device, its buffer type, its parameters
+ *   buffer    meta buffers; slices: their tensors' slices; transfer: set, get, load
+ *   program   a planned graph as one local graph and a list of instructions per local member;
+ *             builder: nodes and instructions; steps: what the steps of a plan need
+ *   overlap   which collectives run beside spans
+ *   execute   the backend (backend.h); cache: its programs; key: how they are found; members: the
+ *             threads of this rank's members; run: what one member does; stats: what is counted;
+ *             carry: results kept for later graphs; check: are mirrored results the same?
+ *   support   which ops all members run
+ *   staging   host memory for the values of devices with other memory
+ *   shared    compute buffers that members of a host sum in place
+ *   describe  plans for people, without a device
  *
  * A meta tensor's address (tensor->data) is an address in reserved, inaccessible memory: it orders
  * and identifies tensors for the allocators and is never dereferenced. The data are in the members'

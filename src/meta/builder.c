@@ -1,0 +1,130 @@
+/* The local graph and the instructions of a part under construction, node by node.
+ *
+ * Local descriptors have op NONE where a collective or a zero fill writes them; the allocator
+ * places them like any other node, and devices skip them. */
+#include "meta/builder.h"
+
+#include <stdlib.h>
+
+enum sheaf_status sheaf__meta_no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta program: out of memory");
+}
+
+/* A descriptor; reports failure through b->status and then returns a harmless zeroed one. */
+struct sheaf_tensor *sheaf__meta_descriptor(struct builder *b, enum sheaf_type type,
+                                            const char *name) {
+    struct sheaf_tensor *t = sheaf_new_tensor_1d(b->part->ctx, type, 0);
+    if (!t) {
+        static struct sheaf_tensor dummy;
+        if (!b->status) b->status = SHEAF_STATUS_ALLOC_FAILED;
+        return &dummy;
+    }
+    sheaf_set_name(t, name);
+    return t;
+}
+
+void sheaf__meta_shape_dense(struct sheaf_tensor *t, const int64_t ne[SHEAF_MAX_DIMS]) {
+    memcpy(t->ne, ne, sizeof t->ne);
+    t->nb[0] = sheaf_type_size(t->type);
+    t->nb[1] = sheaf_row_size(t->type, ne[0]);
+    t->nb[2] = t->nb[1] * (size_t)ne[1];
+    t->nb[3] = t->nb[2] * (size_t)ne[2];
+}
+
+struct sheaf_tensor *sheaf__meta_append(struct builder *b, struct sheaf_tensor *t) {
+    struct sheaf_cgraph *g = &b->part->graph;
+    if (g->n_nodes == b->cap_nodes) {
+        const int cap = b->cap_nodes ? b->cap_nodes * 2 : 64;
+        struct sheaf_tensor **p = realloc(g->nodes, (size_t)cap * sizeof *p);
+        if (!p) {
+            b->status = sheaf__meta_no_memory();
+            return t;
+        }
+        g->nodes = p;
+        b->cap_nodes = cap;
+    }
+    g->nodes[g->n_nodes++] = t;
+    return t;
+}
+
+struct meta_instr *sheaf__meta_new_instr(struct builder *b) {
+    static struct meta_instr dummy;
+    if (b->part->n_instrs == b->cap_instrs) {
+        const int cap = b->cap_instrs ? b->cap_instrs * 2 : 16;
+        struct meta_instr *p = realloc(b->part->instrs, (size_t)cap * sizeof *p);
+        if (!p) {
+            b->status = sheaf__meta_no_memory();
+            return &dummy;
+        }
+        b->part->instrs = p;
+        b->cap_instrs = cap;
+    }
+    struct meta_instr *instr = &b->part->instrs[b->part->n_instrs++];
+    memset(instr, 0, sizeof *instr);
+    return instr;
+}
+
+static bool computes(const struct sheaf_tensor *t) {
+    return t->op != SHEAF_OP_NONE && !sheaf_op_is_view(t->op) && !sheaf_is_empty(t);
+}
+
+void sheaf__meta_end_span(struct builder *b) {
+    const int first = b->span_first, last = b->part->graph.n_nodes;
+    b->span_first = last;
+    bool work = false;
+    for (int i = first; i < last; i++) work = work || computes(b->part->graph.nodes[i]);
+    if (!work) return;
+    struct meta_instr *instr = sheaf__meta_new_instr(b);
+    instr->kind = INSTR_SPAN;
+    instr->first = first;
+    instr->last = last;
+}
+
+struct sheaf_tensor *sheaf__meta_placeholder(struct builder *b, enum sheaf_type type,
+                                             const int64_t ne[SHEAF_MAX_DIMS],
+                                             struct sheaf_tensor *after, const char *name) {
+    struct sheaf_tensor *t = sheaf__meta_descriptor(b, type, name);
+    sheaf__meta_shape_dense(t, ne);
+    t->src[0] = after;
+    return sheaf__meta_append(b, t);
+}
+
+struct sheaf_tensor *sheaf__meta_view_of(struct builder *b, struct sheaf_tensor *of,
+                                         const int64_t ne[SHEAF_MAX_DIMS], size_t offset) {
+    struct sheaf_tensor *t = sheaf__meta_descriptor(b, of->type, of->name);
+    t->op = SHEAF_OP_VIEW;
+    t->src[0] = of;
+    t->view_src = of->view_src ? of->view_src : of;
+    t->view_offs = of->view_offs + offset;
+    memcpy(t->ne, ne, sizeof t->ne);
+    memcpy(t->nb, of->nb, sizeof t->nb);
+    return sheaf__meta_append(b, t);
+}
+
+void sheaf__meta_copy_node(struct builder *b, struct sheaf_tensor *from, struct sheaf_tensor *to) {
+    struct sheaf_tensor *t = sheaf__meta_descriptor(b, to->type, to->name);
+    t->op = SHEAF_OP_CPY;
+    t->src[0] = from;
+    t->src[1] = to;
+    t->view_src = to->view_src ? to->view_src : to;
+    t->view_offs = to->view_offs;
+    memcpy(t->ne, to->ne, sizeof t->ne);
+    memcpy(t->nb, to->nb, sizeof t->nb);
+    sheaf__meta_append(b, t);
+}
+
+struct sheaf_tensor *sheaf__meta_dense(struct builder *b, struct sheaf_tensor *t) {
+    if (sheaf_is_contiguous(t)) return t;
+    struct sheaf_tensor *c = sheaf__meta_descriptor(b, t->type, t->name);
+    sheaf__meta_shape_dense(c, t->ne);
+    c->op = SHEAF_OP_CONT;
+    c->src[0] = t;
+    return sheaf__meta_append(b, c);
+}
+
+void sheaf__meta_zero(struct builder *b, struct sheaf_tensor *t) {
+    sheaf__meta_end_span(b);
+    struct meta_instr *instr = sheaf__meta_new_instr(b);
+    instr->kind = INSTR_ZERO;
+    instr->out = t;
+}

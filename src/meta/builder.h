@@ -1,0 +1,54 @@
+/* A part of a program under construction: builder.c makes nodes, steps.c what the steps of a plan
+ * need. */
+#ifndef SHEAF_META_BUILDER_H
+#define SHEAF_META_BUILDER_H
+
+#include "meta/meta_impl.h"
+
+struct builder { /* of one part */
+    struct meta_device *dev;
+    const struct sheaf_cgraph *graph;
+    struct sheaf__split_plan *plan;
+    struct meta_part *part;
+    int member;
+    int cap_nodes, cap_instrs;
+    int span_first; /* nodes from here on are not in an instruction yet */
+    enum sheaf_status status;
+    const int *last_read; /* [plan values] last step that reads the value, -1 if none */
+};
+
+/* ALLOC_FAILED with its text. */
+enum sheaf_status sheaf__meta_no_memory(void);
+
+/* ---- builder.c: failures go to b->status ---- */
+struct sheaf_tensor *sheaf__meta_descriptor(struct builder *b, enum sheaf_type type,
+                                            const char *name);
+void sheaf__meta_shape_dense(struct sheaf_tensor *t, const int64_t ne[SHEAF_MAX_DIMS]);
+/* Adds the node to the local graph; returns it. */
+struct sheaf_tensor *sheaf__meta_append(struct builder *b, struct sheaf_tensor *t);
+struct meta_instr *sheaf__meta_new_instr(struct builder *b);
+/* Ends the running span; an instruction for it only if it has something to compute. */
+void sheaf__meta_end_span(struct builder *b);
+/* A result of shape ne that something other than the device writes, placed after `after` was
+ * computed. */
+struct sheaf_tensor *sheaf__meta_placeholder(struct builder *b, enum sheaf_type type,
+                                             const int64_t ne[SHEAF_MAX_DIMS],
+                                             struct sheaf_tensor *after, const char *name);
+/* A view of `of`: shape ne, its strides kept, `offset` bytes in. */
+struct sheaf_tensor *sheaf__meta_view_of(struct builder *b, struct sheaf_tensor *of,
+                                         const int64_t ne[SHEAF_MAX_DIMS], size_t offset);
+void sheaf__meta_copy_node(struct builder *b, struct sheaf_tensor *from, struct sheaf_tensor *to);
+/* The tensor itself if it is contiguous, else a copy. */
+struct sheaf_tensor *sheaf__meta_dense(struct builder *b, struct sheaf_tensor *t);
+/* An instruction that fills it with zeros. */
+void sheaf__meta_zero(struct builder *b, struct sheaf_tensor *t);
+
+/* ---- steps.c ---- */
+/* Nodes and instructions for all steps of the plan. */
+enum sheaf_status sheaf__meta_build_steps(struct builder *b);
+/* Must every member hold the same bytes after this step? Empty results and views have none of their
+ * own. */
+bool sheaf__meta_is_checked(const struct sheaf__split_plan *plan,
+                            const struct sheaf__split_step *step);
+
+#endif

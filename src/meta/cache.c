@@ -1,0 +1,116 @@
+/* The programs that a meta backend has compiled, and the memory that they share.
+ *
+ * Invariant: every rank finds or compiles the same program in the same call, because the key of a
+ * program depends on nothing that differs between ranks. */
+#include <stdlib.h>
+
+#include "meta/backend.h"
+#include "meta/overlap.h"
+
+/* 64 programs of any size; more if they are small, as those of scheduler splits are. */
+enum { MAX_LARGE_PROGRAMS = 64, MAX_PROGRAM_NODES = 1 << 16 };
+
+/* Every rank must have planned the same graph before the first of its data move. */
+static enum sheaf_status compare_fingerprints(const struct sheaf_cgraph *graph,
+                                              const struct meta_program *p) {
+    const int n = sheaf_world_size();
+    if (n == 1) return SHEAF_STATUS_SUCCESS;
+    const uint64_t mine = sheaf__split_plan_fingerprint(p->plan, graph);
+    uint64_t *all = malloc((size_t)n * sizeof *all);
+    if (!all) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta: out of memory");
+    enum sheaf_status st = sheaf_world_all_gather(&mine, sizeof mine, all, "graph fingerprint");
+    for (int r = 1; r < n && !st; r++) {
+        if (all[r] == all[0]) continue;
+        st = sheaf_set_error(
+            SHEAF_STATUS_PEER,
+            "graph: rank %d (%s) has another graph than rank 0 (%s): %d nodes here, fingerprints "
+            "%016llx and %016llx; start the same program with the same model and options "
+            "everywhere",
+            r, sheaf_world_host_name(r), sheaf_world_host_name(0), graph->n_nodes,
+            (unsigned long long)all[r], (unsigned long long)all[0]);
+    }
+    free(all);
+    return st;
+}
+
+/* Makes room for a program of n_nodes. One whose results are kept stays. */
+static enum sheaf_status make_room(struct meta_backend *b, int n_nodes) {
+    for (;;) {
+        long total = n_nodes;
+        int oldest = -1;
+        for (int i = 0; i < b->n_programs; i++) {
+            total += b->programs[i]->n_nodes;
+            if (b->programs[i]->n_carried) continue;
+            if (oldest < 0 || b->programs[i]->last_use < b->programs[oldest]->last_use) oldest = i;
+        }
+        const bool too_many = b->n_programs == META_MAX_PROGRAMS;
+        if (!too_many && (b->n_programs < MAX_LARGE_PROGRAMS || total <= MAX_PROGRAM_NODES))
+            return SHEAF_STATUS_SUCCESS;
+        if (oldest < 0) {
+            return !too_many ? SHEAF_STATUS_SUCCESS
+                             : sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                                               "meta: a graph of more than %d scheduler splits on "
+                                               "this device; assign more of its ops here",
+                                               META_MAX_PROGRAMS);
+        }
+        sheaf__meta_program_free(b->programs[oldest], b->dev->n_local);
+        b->programs[oldest] = b->programs[--b->n_programs];
+    }
+}
+
+enum sheaf_status sheaf__meta_find_program(struct meta_backend *b, const struct sheaf_cgraph *graph,
+                                           struct meta_program **out) {
+    for (int i = 0; i < b->n_programs; i++) {
+        if (b->programs[i]->uid == graph->uid) {
+            *out = b->programs[i];
+            return SHEAF_STATUS_SUCCESS;
+        }
+    }
+    uint64_t key = 0;
+    enum sheaf_status st = sheaf__meta_graph_key(b, graph, &key);
+    for (int i = 0; i < b->n_programs && !st; i++) {
+        if (b->programs[i]->key == key && b->programs[i]->n_nodes == graph->n_nodes) {
+            *out = b->programs[i];
+            return SHEAF_STATUS_SUCCESS;
+        }
+    }
+    struct meta_program *p = NULL;
+    sheaf_world_enter(SHEAF_PHASE_PLAN,
+                      graph->n_nodes ? graph->nodes[graph->n_nodes - 1]->name : "");
+    if (!st) st = sheaf__meta_program_new(b->dev, graph, &p);
+    st = sheaf_world_agree(st, "graph planning");
+    if (!st) st = compare_fingerprints(graph, p);
+    sheaf_world_enter(SHEAF_PHASE_IDLE, NULL);
+    if (st) {
+        sheaf__meta_program_free(p, b->dev->n_local);
+        return st;
+    }
+    st = make_room(b, graph->n_nodes); /* the same on every rank */
+    if (st) {
+        sheaf__meta_program_free(p, b->dev->n_local);
+        return st;
+    }
+    p->key = key;
+    b->programs[b->n_programs++] = p;
+    b->n_plans++;
+    *out = p;
+    return st;
+}
+
+enum sheaf_status sheaf__meta_allocate(struct meta_backend *b, struct meta_program *p) {
+    if (p->generation == b->generation) return SHEAF_STATUS_SUCCESS;
+    bool grown = false;
+    for (int m = 0; m < b->dev->n_local; m++) {
+        struct sheaf_cgraph *g = &p->parts[m].graph;
+        for (int i = 0; i < g->n_nodes; i++) g->nodes[i]->data = NULL, g->nodes[i]->buffer = NULL;
+        const size_t before = sheaf_gallocr_get_buffer_size(b->members[m].galloc);
+        enum sheaf_status st = sheaf_gallocr_alloc_graph(b->members[m].galloc, g);
+        if (st) return st;
+        if (!b->devcomm && !b->members[m].staged)
+            sheaf__meta_place_waits(b->dev, &p->parts[m], b->members[m].galloc);
+        grown = grown || sheaf_gallocr_get_buffer_size(b->members[m].galloc) != before;
+    }
+    if (grown) b->generation++; /* the other programs' addresses are gone */
+    p->generation = b->generation;
+    return SHEAF_STATUS_SUCCESS;
+}

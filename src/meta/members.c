@@ -1,0 +1,93 @@
+/* The local members of a rank at work: member 0 on the calling thread, each further one on a thread
+ * of its own. They meet only inside collectives. */
+#include <stdio.h>
+
+#include "backend/optional.h"
+#include "meta/backend.h"
+
+enum { SPIN = 2000 };
+
+enum sheaf_status sheaf__meta_reserve_staging(struct meta_backend *b,
+                                              const struct meta_program *p) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int m = 0; m < b->dev->n_local; m++) {
+        struct meta_member *me = &b->members[m];
+        for (int i = 0; me->staged && i < p->parts[m].n_instrs && !st; i++) {
+            const struct meta_instr *instr = &p->parts[m].instrs[i];
+            void *host;
+            if (instr->kind != INSTR_COLLECTIVE) continue;
+            if (instr->in) st = sheaf__meta_stage(&me->in, sheaf_nbytes(instr->in), &host);
+            if (!st) st = sheaf__meta_stage(&me->out, sheaf_nbytes(instr->out), &host);
+        }
+    }
+    return st;
+}
+
+static void run_member(struct meta_member *me) {
+    me->status = sheaf__meta_run_part(me, &me->backend->job->parts[me->local]);
+    if (!me->status) return;
+    snprintf(me->error, sizeof me->error, "%s", sheaf_last_error());
+    /* the other members wait for this one in their next collective: end their waits */
+    sheaf_world_abort(me->error);
+    sheaf__meta_await_collective(me, me->ticket); /* its memory may go */
+}
+
+/* The thread is the first of the device's team: its place is on the device's cores. */
+static void bind_to_device(sheaf_backend_dev_t device) {
+    sheaf_backend_reg_t reg = sheaf_backend_dev_backend_reg(device);
+    void *found = reg ? sheaf_backend_reg_get_proc_address(reg, SHEAF__BIND_THREAD_PROC) : NULL;
+    void (*bind)(sheaf_backend_dev_t);
+    memcpy(&bind, &found, sizeof bind); /* ISO C has no cast from object to function pointers */
+    if (found) bind(device);
+}
+
+void *sheaf__meta_member_thread(void *arg) {
+    struct meta_member *me = arg;
+    struct meta_backend *b = me->backend;
+    bind_to_device(b->dev->members[b->dev->local[me->local]]);
+    uint64_t seen = 0;
+    for (;;) {
+        for (int i = 0;
+             i < SPIN && atomic_load_explicit(&b->job_number, memory_order_acquire) == seen; i++) {
+        }
+        pthread_mutex_lock(&b->lock);
+        while (atomic_load(&b->job_number) == seen && !atomic_load(&b->quit))
+            pthread_cond_wait(&b->start, &b->lock);
+        pthread_mutex_unlock(&b->lock);
+        if (atomic_load(&b->quit)) return NULL;
+        seen = atomic_load(&b->job_number);
+        run_member(me);
+        if (atomic_fetch_sub(&b->n_running, 1) == 1) {
+            pthread_mutex_lock(&b->lock);
+            pthread_cond_signal(&b->done);
+            pthread_mutex_unlock(&b->lock);
+        }
+    }
+}
+
+enum sheaf_status sheaf__meta_run_program(struct meta_backend *b, struct meta_program *p) {
+    const int n = b->dev->n_local;
+    b->job = p;
+    if (n > 1) {
+        atomic_store(&b->n_running, n - 1);
+        pthread_mutex_lock(&b->lock);
+        atomic_fetch_add(&b->job_number, 1);
+        pthread_cond_broadcast(&b->start);
+        pthread_mutex_unlock(&b->lock);
+    }
+    if (n > 0) run_member(&b->members[0]);
+    if (n > 1) {
+        pthread_mutex_lock(&b->lock);
+        while (atomic_load(&b->n_running)) pthread_cond_wait(&b->done, &b->lock);
+        pthread_mutex_unlock(&b->lock);
+    }
+    /* the cause rather than its consequence: PEER only if no member has better to say */
+    const struct meta_member *failed = NULL;
+    for (int m = 0; m < n; m++) {
+        const struct meta_member *me = &b->members[m];
+        if (me->status &&
+            (!failed || (failed->status == SHEAF_STATUS_PEER && me->status != SHEAF_STATUS_PEER)))
+            failed = me;
+    }
+    return failed ? sheaf_set_error(failed->status, "%s", failed->error) : SHEAF_STATUS_SUCCESS;
+}

@@ -1,0 +1,199 @@
+/* What one member does with its part of a program: spans on its device, and collectives by the route
+ * that fits. */
+#include "comm/device/devcomm.h"
+#include "comm/diag/events.h"
+#include "comm/world/board.h"
+#include "meta/backend.h"
+
+static int member_of(const struct meta_member *me) { return me->backend->dev->local[me->local]; }
+
+/* Until the member's queue is empty. */
+static enum sheaf_status drain(struct meta_member *me) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (me->backend->devcomm) st = sheaf__devcomm_wait(me->backend->devcomm, me->local);
+    return st ? st : sheaf_backend_synchronize(me->device_backend);
+}
+
+/* The value of `t` in host memory: its own, or a copy in `staging`. Waits until it is there. */
+static enum sheaf_status host_copy(struct meta_member *me, const struct sheaf_tensor *t,
+                                   struct meta_staging *staging, void **out) {
+    const size_t n = sheaf_nbytes(t);
+    *out = t->data;
+    if (!me->staged) return SHEAF_STATUS_SUCCESS;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (n > staging->size) st = drain(me); /* it moves */
+    if (!st) st = sheaf__meta_stage(staging, n, out);
+    if (!st) st = sheaf_backend_tensor_get_async(me->device_backend, t, *out, 0, n);
+    const enum sheaf_status waited = drain(me);
+    return st ? st : waited;
+}
+
+/* Where a collective writes the value of `t`. */
+static enum sheaf_status host_target(struct meta_member *me, const struct sheaf_tensor *t,
+                                     void **out) {
+    *out = t->data;
+    return me->staged ? sheaf__meta_stage(&me->out, sheaf_nbytes(t), out) : SHEAF_STATUS_SUCCESS;
+}
+
+/* What a collective wrote goes where later spans look for it. The copy is queued: `host` is next
+ * touched after host_copy has waited. */
+static enum sheaf_status write_back(struct meta_member *me, struct sheaf_tensor *t,
+                                    const void *host) {
+    return me->staged
+               ? sheaf_backend_tensor_set_async(me->device_backend, t, host, 0, sheaf_nbytes(t))
+               : SHEAF_STATUS_SUCCESS;
+}
+
+/* The instruction's call, with the memory that it reads and writes. */
+static struct sheaf_comm_call call_on(const struct meta_instr *instr, const void *in, void *out) {
+    struct sheaf_comm_call call = instr->call;
+    call.send = in;
+    call.recv = out;
+    return call;
+}
+
+static struct sheaf_comm_call call_on_slices(const struct meta_instr *instr) {
+    return call_on(instr, instr->in ? instr->in->data : NULL, instr->out->data);
+}
+
+/* ---- the routes of a collective ---- */
+
+/* On the devices' own memory, in their queues. */
+static enum sheaf_status submit_collective(struct meta_member *me, struct meta_instr *instr) {
+    const struct sheaf_comm_call call = call_on_slices(instr);
+    return sheaf__devcomm_run(me->backend->devcomm, me->local, &call);
+}
+
+/* To be waited for before an instruction that touches its memory. */
+static enum sheaf_status start_collective(struct meta_member *me, struct meta_instr *instr) {
+    const struct sheaf_comm_call call = call_on_slices(instr);
+    const enum sheaf_status st =
+        sheaf_comm_start(me->backend->dev->comm, member_of(me), &call, &instr->ticket);
+    if (st) return st;
+    me->ticket = instr->ticket;
+    me->n_started++;
+    return st;
+}
+
+enum sheaf_status sheaf__meta_await_collective(struct meta_member *me, uint64_t ticket) {
+    return ticket ? sheaf_comm_wait(me->backend->dev->comm, member_of(me), ticket)
+                  : SHEAF_STATUS_SUCCESS;
+}
+
+/* Through host memory, at once. */
+static enum sheaf_status make_collective(struct meta_member *me, struct meta_instr *instr) {
+    void *in = NULL, *out = NULL;
+    const uint64_t begin = sheaf__time_ns();
+    enum sheaf_status st = instr->in ? host_copy(me, instr->in, &me->in, &in)
+                                     : host_copy(me, instr->out, &me->out, &out);
+    if (!st && instr->in) st = host_target(me, instr->out, &out);
+    if (me->staged) me->compute_ns += sheaf__time_ns() - begin; /* mostly the span before it */
+    if (st) return st;
+    const struct sheaf_comm_call call = call_on(instr, in, out);
+    st = sheaf_comm_run(me->backend->dev->comm, member_of(me), &call);
+    return st ? st : write_back(me, instr->out, out);
+}
+
+static bool can_start(const struct meta_member *me, const struct meta_instr *instr) {
+    return instr->started && !me->backend->check; /* check mode looks at the result at once */
+}
+static bool can_submit(const struct meta_member *me, const struct meta_instr *instr) {
+    (void)instr;
+    return me->backend->devcomm;
+}
+static bool always(const struct meta_member *me, const struct meta_instr *instr) {
+    (void)me, (void)instr;
+    return true;
+}
+
+/* The first that is open takes the collective. */
+static const struct route {
+    bool (*is_open)(const struct meta_member *me, const struct meta_instr *instr);
+    enum sheaf_status (*take)(struct meta_member *me, struct meta_instr *instr);
+} routes[] = {
+    {can_start, start_collective},
+    {can_submit, submit_collective},
+    {always, make_collective},
+};
+
+static enum sheaf_status run_collective(struct meta_member *me, struct meta_instr *instr) {
+    const struct route *route = routes;
+    instr->ticket = 0;
+    while (!route->is_open(me, instr)) route++;
+    return route->take(me, instr);
+}
+
+static enum sheaf_status run_zero(struct meta_member *me, const struct meta_instr *instr) {
+    enum sheaf_status st = me->staged ? drain(me) : SHEAF_STATUS_SUCCESS; /* it may still be read */
+    return st ? st : sheaf_backend_tensor_memset(instr->out, 0, 0, sheaf_nbytes(instr->out));
+}
+
+static enum sheaf_status check_value(struct meta_member *me, const struct sheaf_tensor *t,
+                                     int flag) {
+    if (!(t->flags & flag)) return SHEAF_STATUS_SUCCESS;
+    void *value;
+    const enum sheaf_status st = host_copy(me, t, &me->in, &value);
+    return st ? st : sheaf__meta_add_hash(me, t, value, flag);
+}
+
+/* Check mode: node by node, so that every result is seen before its memory is used again. */
+static enum sheaf_status run_span_checked(struct meta_member *me, struct meta_instr *instr) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int i = 0; i < instr->span.n_nodes && !st; i++) {
+        struct sheaf_cgraph one = instr->span;
+        one.size = one.n_nodes = 1;
+        one.nodes = instr->span.nodes + i;
+        one.uid = instr->span.uid + (uint64_t)i + 1;
+        st = sheaf_backend_graph_compute(me->device_backend, &one);
+        if (!st) st = check_value(me, one.nodes[0], META_FLAG_CHECK_NODE);
+    }
+    return st;
+}
+
+/* A device with memory of its own has a queue, too: it goes on while the host prepares what
+ * follows. The CPU computes at once, on this thread. */
+static enum sheaf_status run_span(struct meta_member *me, struct meta_instr *instr) {
+    const uint64_t begin = sheaf__time_ns();
+    const char *name = instr->span.nodes[instr->span.n_nodes - 1]->name;
+    sheaf__enter(SHEAF_PHASE_COMPUTE, name, begin);
+    enum sheaf_status st = me->backend->check ? run_span_checked(me, instr)
+                           : me->staged
+                               ? sheaf_backend_graph_compute_async(me->device_backend, &instr->span)
+                               : sheaf_backend_graph_compute(me->device_backend, &instr->span);
+    const uint64_t took = sheaf__time_ns() - begin;
+    me->compute_ns += took;
+    sheaf__leave();
+    sheaf__trace(SHEAF__TRACE_COMPUTE, name, begin, took);
+    return st;
+}
+
+static enum sheaf_status run_instrs(struct meta_member *me, struct meta_part *part) {
+    me->n_hashes = 0;
+    me->ticket = 0;
+    for (int i = 0; i < part->n_instrs; i++) {
+        struct meta_instr *instr = &part->instrs[i];
+        enum sheaf_status st = instr->after ? sheaf__meta_await_collective(me, instr->after->ticket)
+                                            : SHEAF_STATUS_SUCCESS;
+        if (st) return st;
+        if (instr->kind == INSTR_SPAN) {
+            st = run_span(me, instr);
+        } else if (instr->kind == INSTR_ZERO) {
+            st = run_zero(me, instr);
+        } else {
+            st = run_collective(me, instr);
+            if (!st && me->backend->check)
+                st = check_value(me, instr->out, META_FLAG_CHECK_COLLECTIVE);
+        }
+        if (st) return st;
+    }
+    return sheaf__meta_await_collective(me, me->ticket);
+}
+
+enum sheaf_status sheaf__meta_run_part(struct meta_member *me, struct meta_part *part) {
+    enum sheaf_status st = run_instrs(me, part);
+    if (!me->staged) return st;
+    const uint64_t begin = sheaf__time_ns();
+    const enum sheaf_status waited = drain(me);
+    me->compute_ns += sheaf__time_ns() - begin;
+    return st ? st : waited;
+}

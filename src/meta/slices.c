@@ -1,0 +1,170 @@
+/* Slices of tensors in meta buffers: their shapes and memory.
+ *
+ * Tensors of weights and caches get one slice per local member, sized by the split state that the
+ * user's function gives. Leaves of compute buffers (inputs) are mirrored. Everything else in a
+ * compute buffer has no memory here: the programs that compute it hold its slices. */
+#include <stdlib.h>
+
+#include "meta/buffer.h"
+
+void sheaf__meta_free_set(struct slice_set *set, int n_local) {
+    if (!set) return;
+    for (int i = 0; set->buffers && i < n_local; i++) sheaf_backend_buffer_free(set->buffers[i]);
+    sheaf_split_state_free(set->state);
+    free(set->record.slices);
+    free(set->tensors);
+    free(set->buffers);
+    free(set);
+}
+
+struct slice_set *sheaf__meta_new_set(struct meta_buffer *mb) {
+    const size_t n = (size_t)mb->dev->n_local + 1; /* + 1: malloc(0) may be NULL */
+    struct slice_set *set = calloc(1, sizeof *set);
+    if (set) {
+        set->record.slices = calloc(n, sizeof *set->record.slices);
+        set->tensors = calloc(n, sizeof *set->tensors);
+        set->buffers = calloc(n, sizeof(sheaf_backend_buffer_t));
+    }
+    if (mb->n_sets == mb->cap_sets) {
+        const size_t cap = mb->cap_sets ? mb->cap_sets * 2 : 16;
+        struct slice_set **p = realloc(mb->sets, cap * sizeof *p);
+        if (p) {
+            mb->sets = p;
+            mb->cap_sets = cap;
+        }
+    }
+    if (!set || !set->record.slices || !set->tensors || !set->buffers ||
+        mb->n_sets == mb->cap_sets) {
+        sheaf__meta_free_set(set, 0);
+        sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta buffer: out of memory");
+        return NULL;
+    }
+    set->record.serial = ++mb->dev->n_records;
+    mb->sets[mb->n_sets++] = set;
+    return set;
+}
+
+void sheaf__meta_shape_slices(const struct meta_device *dev, struct slice_set *set,
+                              const struct sheaf_split_state *state, const struct sheaf_tensor *t) {
+    set->record.state = state;
+    set->live = true;
+    for (int i = 0; i < dev->n_local; i++) {
+        struct sheaf_tensor *s = &set->tensors[i];
+        memset(s, 0, sizeof *s);
+        s->type = t->type;
+        s->flags = t->flags;
+        sheaf_split_state_local_ne(state, t->ne, dev->local[i], s->ne);
+        s->nb[0] = sheaf_type_size(t->type);
+        s->nb[1] = sheaf_row_size(t->type, s->ne[0]);
+        s->nb[2] = s->nb[1] * (size_t)s->ne[1];
+        s->nb[3] = s->nb[2] * (size_t)s->ne[2];
+        memcpy(s->name, t->name, sizeof s->name);
+        set->record.slices[i] = s;
+    }
+}
+
+sheaf_backend_buffer_type_t sheaf__meta_member_buft(const struct meta_device *dev, int local) {
+    return sheaf_backend_dev_buffer_type(dev->members[dev->local[local]]);
+}
+
+/* A buffer of its own for every slice of the set. */
+static enum sheaf_status alloc_slices(const struct meta_device *dev, struct slice_set *set) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int i = 0; i < dev->n_local && !st; i++) {
+        sheaf_backend_buffer_type_t buft = sheaf__meta_member_buft(dev, i);
+        const size_t need = sheaf_backend_buft_get_alloc_size(buft, &set->tensors[i]);
+        if (!set->buffers[i] || sheaf_backend_buffer_get_size(set->buffers[i]) < need) {
+            sheaf_backend_buffer_free(set->buffers[i]);
+            set->buffers[i] = NULL;
+            st = sheaf_backend_buft_alloc_buffer(buft, need, &set->buffers[i]);
+        }
+        if (!st) {
+            st = sheaf_backend_tensor_alloc(set->buffers[i], &set->tensors[i],
+                                            sheaf_backend_buffer_get_base(set->buffers[i]));
+        }
+    }
+    return st;
+}
+
+/* ---- placing tensors ---- */
+
+enum sheaf_status sheaf__meta_ask_state(struct meta_device *dev, const struct sheaf_tensor *t,
+                                        struct slice_set *set) {
+    enum sheaf_status st = dev->get_split_state(t, dev->user, &set->state);
+    if (st) return st;
+    if (!set->state || set->state->n_members != dev->n_members) {
+        return sheaf_set_error(
+            SHEAF_STATUS_INVALID,
+            "split of '%s': the caller's function gave a state for %d members, the device has %d",
+            t->name, set->state ? set->state->n_members : 0, dev->n_members);
+    }
+    return sheaf_split_state_check(set->state, t);
+}
+
+/* A weight or cache outside alloc_tensors: memory of its own. */
+static enum sheaf_status place_static(struct meta_buffer *mb, struct sheaf_tensor *t) {
+    struct slice_set *set = sheaf__meta_new_set(mb);
+    if (!set) return SHEAF_STATUS_ALLOC_FAILED;
+    enum sheaf_status st = sheaf__meta_ask_state(mb->dev, t, set);
+    if (st) return st;
+    sheaf__meta_shape_slices(mb->dev, set, set->state, t);
+    st = alloc_slices(mb->dev, set);
+    if (st) return st;
+    for (int i = 0; i < mb->dev->n_local; i++) {
+        mb->static_bytes += sheaf_nbytes(&set->tensors[i]);
+        mb->dev->static_bytes += sheaf_nbytes(&set->tensors[i]);
+    }
+    t->extra = &set->record;
+    return st;
+}
+
+/* The unused one that `size` fits best: the smallest that is large enough, else the largest. So
+ * inputs that each need no more than those of an earlier graph find room, in whatever order, and
+ * those of the same graph find their own again. */
+static struct slice_set *best_spare(const struct meta_buffer *mb, size_t size) {
+    struct slice_set *best = NULL;
+    for (size_t i = 0; i < mb->n_sets; i++) {
+        struct slice_set *s = mb->sets[i];
+        if (s->live) continue;
+        const bool fits = s->capacity >= size, had = best && best->capacity >= size;
+        if (!best || (fits != had ? fits
+                      : fits      ? s->capacity < best->capacity
+                                  : s->capacity > best->capacity))
+            best = s;
+    }
+    return best;
+}
+
+/* An input at [offset, offset + size): takes over the record of whatever input stood there before,
+ * or one that no input has any more. Records are never freed before the buffer, so a stale tensor
+ * can be recognised. */
+static enum sheaf_status place_input(struct meta_buffer *mb, struct sheaf_tensor *t) {
+    const size_t offset = (size_t)((char *)t->data - mb->base), size = sheaf_nbytes(t);
+    struct slice_set *set = NULL;
+    for (size_t i = 0; i < mb->n_sets; i++) {
+        struct slice_set *s = mb->sets[i];
+        if (!s->live) continue;
+        if (s->offset == offset && !set) {
+            set = s;
+        } else if (s->offset < offset + size && offset < s->offset + s->size) {
+            s->live = false;
+        }
+    }
+    if (!set) set = best_spare(mb, size);
+    if (!set) set = sheaf__meta_new_set(mb);
+    if (!set) return SHEAF_STATUS_ALLOC_FAILED;
+    set->offset = offset;
+    set->size = size;
+    if (size > set->capacity) set->capacity = size;
+    sheaf__meta_shape_slices(mb->dev, set, mb->dev->mirrored, t);
+    t->extra = &set->record;
+    return alloc_slices(mb->dev, set);
+}
+
+enum sheaf_status sheaf__meta_init_tensor(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t) {
+    struct meta_buffer *mb = buffer->context;
+    t->extra = NULL;
+    if (t->view_src) return SHEAF_STATUS_SUCCESS;
+    if (buffer->usage != SHEAF_BACKEND_BUFFER_USAGE_COMPUTE) return place_static(mb, t);
+    return t->op == SHEAF_OP_NONE ? place_input(mb, t) : SHEAF_STATUS_SUCCESS;
+}

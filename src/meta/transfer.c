@@ -1,0 +1,348 @@
+/* Data between whole tensors and their slices: set, fill, load and get.
+ *
+ * Geometry: a tensor cut along axis a is `outer` = product of ne above a repeats of a run of ne[a]
+ * * nb[a] bytes; an interval of the axis is a piece of every run. */
+#include <stdlib.h>
+
+#include "meta/buffer.h"
+
+/* ---- pieces ---- */
+
+struct piece {                  /* `n` bytes repeated `outer` times */
+    size_t full, full_stride;   /* where in the whole tensor */
+    size_t local, local_stride; /* where in the slice */
+    size_t n, outer;
+};
+
+typedef enum sheaf_status (*piece_fn)(void *user, struct sheaf_tensor *slice,
+                                      const struct piece *piece);
+
+/* Calls fn for every piece of member `m`'s slice of a tensor of this type and shape. */
+static enum sheaf_status for_pieces(const struct sheaf_split_state *state, int m,
+                                    enum sheaf_type type, const int64_t ne[SHEAF_MAX_DIMS],
+                                    struct sheaf_tensor *slice, piece_fn fn, void *user) {
+    const size_t total = sheaf_row_size(type, ne[0]) * (size_t)(ne[1] * ne[2] * ne[3]);
+    if (state->axis > SHEAF_SPLIT_AXIS_3) {
+        const struct piece all = {.n = total, .outer = 1};
+        return total ? fn(user, slice, &all) : SHEAF_STATUS_SUCCESS;
+    }
+    const int a = (int)state->axis;
+    size_t unit = sheaf_type_size(type),
+           outer = 1; /* bytes of one index (of one block on axis 0) */
+    if (a > 0) unit = sheaf_row_size(type, ne[0]);
+    for (int i = 1; i < a; i++) unit *= (size_t)ne[i];
+    for (int i = a + 1; i < SHEAF_MAX_DIMS; i++) outer *= (size_t)ne[i];
+    const int64_t block = a == 0 ? sheaf_blck_size(type) : 1;
+    const int64_t n = sheaf_split_state_intervals(state, m, NULL, 0);
+    if (n == 0 || outer == 0) return SHEAF_STATUS_SUCCESS;
+    int64_t *pairs = malloc((size_t)n * 2 * sizeof *pairs);
+    if (!pairs)
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split: no memory for %lld intervals",
+                               (long long)n);
+    sheaf_split_state_intervals(state, m, pairs, n);
+    const int64_t local_extent = sheaf_split_state_extent(state, m, ne[a]);
+    struct piece p = {.full_stride = (size_t)(ne[a] / block) * unit,
+                      .local_stride = (size_t)(local_extent / block) * unit,
+                      .outer = outer};
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int64_t i = 0; i < n && !st; i++) {
+        p.full = (size_t)(pairs[2 * i] / block) * unit;
+        p.n = (size_t)(pairs[2 * i + 1] / block) * unit;
+        if (p.n) st = fn(user, slice, &p);
+        p.local += p.n;
+    }
+    free(pairs);
+    return st;
+}
+
+/* ---- the record of a tensor, whole or through a view ---- */
+
+struct target {
+    const struct meta_tensor *record;
+    enum sheaf_type type;
+    const int64_t *ne;
+    size_t offset; /* of the tensor's first byte in the recorded one */
+};
+
+/* A view of a weight, cache or input goes through its owner, byte for byte; a view of a computed
+ * tensor has a record of its own. */
+static enum sheaf_status resolve(const struct sheaf_tensor *t, const char *what,
+                                 struct target *out) {
+    const struct sheaf_tensor *owner = t;
+    if (t->view_src && (!t->extra || t->view_src->op == SHEAF_OP_NONE)) owner = t->view_src;
+    if (!owner->extra) {
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s '%s': it has no value yet; compute a graph that holds it first",
+                               what, t->name);
+    }
+    *out = (struct target){owner->extra, owner->type, owner->ne, owner == t ? 0 : t->view_offs};
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- writing ---- */
+
+enum { STAGED_BYTES = 4 << 20 };
+
+enum write_kind { WRITE_DATA, WRITE_FILL, WRITE_READ };
+
+struct write {
+    enum write_kind kind;
+    const char *data; /* of byte `begin` */
+    uint8_t value;
+    sheaf_tensor_read_fn read;
+    void *user;
+    size_t begin, end;            /* bytes of the whole tensor */
+    struct meta_staging *staging; /* of the member that is written to */
+};
+
+static enum sheaf_status write_run(struct write *w, struct sheaf_tensor *slice, size_t full,
+                                   size_t local, size_t n) {
+    switch (w->kind) {
+    case WRITE_DATA:
+        return sheaf_backend_tensor_set(slice, w->data + (full - w->begin), local, n);
+    case WRITE_FILL:
+        return sheaf_backend_tensor_memset(slice, w->value, local, n);
+    case WRITE_READ:
+        break;
+    }
+    if (sheaf_backend_buffer_is_host(slice->buffer))
+        return w->read(w->user, full, (char *)slice->data + local, n);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t at = 0, len; at < n && !st; at += len) {
+        void *block = NULL;
+        len = n - at < STAGED_BYTES ? n - at : STAGED_BYTES;
+        st = sheaf__meta_stage(w->staging, len, &block);
+        if (!st) st = w->read(w->user, full + at, block, len);
+        if (!st) st = sheaf_backend_tensor_set(slice, block, local + at, len);
+    }
+    return st;
+}
+
+/* Short runs for a device that is not host memory: many go over at once, for each transfer costs
+ * as much as thousands of bytes. */
+static enum sheaf_status write_short_runs(struct write *w, struct sheaf_tensor *slice,
+                                          const struct piece *p) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    const size_t most = STAGED_BYTES / p->n;
+    for (size_t o = 0, rows; o < p->outer && !st; o += rows) {
+        void *block = NULL;
+        rows = p->outer - o < most ? p->outer - o : most;
+        st = sheaf__meta_stage(w->staging, rows * p->n, &block);
+        for (size_t i = 0; i < rows && !st; i++)
+            st = w->read(w->user, p->full + (o + i) * p->full_stride, (char *)block + i * p->n,
+                         p->n);
+        if (!st)
+            st = sheaf_backend_tensor_set_2d(slice, block, p->local + o * p->local_stride, p->n,
+                                             rows, p->local_stride, p->n);
+    }
+    return st;
+}
+
+static enum sheaf_status write_piece(void *user, struct sheaf_tensor *slice,
+                                     const struct piece *p) {
+    struct write *w = user;
+    if (w->kind == WRITE_DATA && w->begin == 0 &&
+        w->end >= p->full + (p->outer - 1) * p->full_stride + p->n) {
+        return sheaf_backend_tensor_set_2d(slice, w->data + p->full, p->local, p->n, p->outer,
+                                           p->local_stride, p->full_stride);
+    }
+    if (w->kind == WRITE_READ && p->outer > 1 && p->n < STAGED_BYTES &&
+        !sheaf_backend_buffer_is_host(slice->buffer))
+        return write_short_runs(w, slice, p); /* a reader gives the whole tensor */
+    /* the first run that can reach `begin` */
+    size_t first = 0;
+    if (p->full_stride && w->begin > p->full + p->n)
+        first = (w->begin - p->full - p->n) / p->full_stride;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t o = first; o < p->outer && !st; o++) {
+        const size_t at = p->full + o * p->full_stride;
+        if (at >= w->end) break;
+        const size_t from = at > w->begin ? at : w->begin,
+                     to = at + p->n < w->end ? at + p->n : w->end;
+        if (from < to)
+            st = write_run(w, slice, from, p->local + o * p->local_stride + (from - at), to - from);
+    }
+    return st;
+}
+
+static enum sheaf_status write_slices(struct meta_device *dev, const struct sheaf_tensor *t,
+                                      size_t offset, size_t size, struct write *w) {
+    struct target at = {0};
+    enum sheaf_status st = resolve(t, "set tensor", &at);
+    if (st) return st;
+    w->begin = at.offset + offset;
+    w->end = w->begin + size;
+    for (int i = 0; i < dev->n_local && !st; i++) {
+        struct sheaf_tensor *slice = at.record->slices[i];
+        w->staging = &dev->loading[i];
+        if (at.record->state->axis == SHEAF_SPLIT_AXIS_PARTIAL && dev->local[i] != 0) {
+            /* the value is member 0's addend */
+            st = sheaf_backend_tensor_memset(slice, 0, w->begin, size);
+            continue;
+        }
+        if (w->kind == WRITE_READ && i > 0 && at.record->state->axis == SHEAF_SPLIT_AXIS_MIRRORED) {
+            st = sheaf_backend_tensor_copy(at.record->slices[0], slice); /* read once a rank */
+            continue;
+        }
+        st = for_pieces(at.record->state, dev->local[i], at.type, at.ne, slice, write_piece, w);
+    }
+    return st;
+}
+
+enum sheaf_status sheaf__meta_set_tensor(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t,
+                                         const void *data, size_t offset, size_t size) {
+    struct write w = {.kind = WRITE_DATA, .data = data};
+    return write_slices(((struct meta_buffer *)buffer->context)->dev, t, offset, size, &w);
+}
+
+enum sheaf_status sheaf__meta_memset_tensor(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t,
+                                            uint8_t value, size_t offset, size_t size) {
+    struct write w = {.kind = WRITE_FILL, .value = value};
+    return write_slices(((struct meta_buffer *)buffer->context)->dev, t, offset, size, &w);
+}
+
+enum sheaf_status sheaf__meta_set_tensor_from(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t,
+                                              sheaf_tensor_read_fn read, void *user) {
+    struct write w = {.kind = WRITE_READ, .read = read, .user = user};
+    return write_slices(((struct meta_buffer *)buffer->context)->dev, t, 0, sheaf_nbytes(t), &w);
+}
+
+/* ---- reading ---- */
+
+struct scatter {
+    char *whole;       /* the whole tensor */
+    const char *block; /* the slice's bytes */
+};
+
+static enum sheaf_status scatter_piece(void *user, struct sheaf_tensor *slice,
+                                       const struct piece *p) {
+    (void)slice;
+    const struct scatter *s = user;
+    for (size_t o = 0; o < p->outer; o++) {
+        memcpy(s->whole + p->full + o * p->full_stride, s->block + p->local + o * p->local_stride,
+               p->n);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static size_t slice_bytes(const struct target *at, int member) {
+    int64_t ne[SHEAF_MAX_DIMS];
+    sheaf_split_state_local_ne(at->record->state, at->ne, member, ne);
+    return sheaf_row_size(at->type, ne[0]) * (size_t)(ne[1] * ne[2] * ne[3]);
+}
+
+/* The bytes of a slice in order, also of a slice that is a strided view. */
+static enum sheaf_status pack_slice(const struct sheaf_tensor *s, char *out) {
+    const size_t row = sheaf_row_size(s->type, s->ne[0]);
+    if (sheaf_is_empty(s)) return SHEAF_STATUS_SUCCESS;
+    if (sheaf_is_contiguous(s)) return sheaf_backend_tensor_get(s, out, 0, sheaf_nbytes(s));
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int64_t i3 = 0; i3 < s->ne[3]; i3++) {
+        for (int64_t i2 = 0; i2 < s->ne[2]; i2++) {
+            for (int64_t i1 = 0; i1 < s->ne[1] && !st; i1++) {
+                const size_t at =
+                    (size_t)i3 * s->nb[3] + (size_t)i2 * s->nb[2] + (size_t)i1 * s->nb[1];
+                if (sheaf_is_contiguous_rows(s)) {
+                    st = sheaf_backend_tensor_get(s, out, at, row);
+                } else {
+                    const size_t e = sheaf_type_size(s->type);
+                    st = sheaf_backend_tensor_get_2d(s, out, at, e, row / e, s->nb[0], e);
+                }
+                out += row;
+            }
+        }
+    }
+    return st;
+}
+
+/* Every rank's slices, in member order, on every rank. *blocks owned by the caller. */
+static enum sheaf_status gather_slices(struct meta_device *dev, const struct target *at,
+                                       const char *name, char **blocks) {
+    *blocks = NULL;
+    const int n_ranks = sheaf_world_size();
+    size_t total = 0, mine = 0, *sizes = calloc((size_t)n_ranks, sizeof *sizes);
+    for (int j = 0; sizes && j < dev->n_members; j++) {
+        const size_t n = slice_bytes(at, j);
+        sizes[dev->member_rank[j]] += n;
+        total += n;
+    }
+    if (sizes) mine = sizes[sheaf_world_rank()];
+    char *all = malloc(total ? total : 1), *own = malloc(mine ? mine : 1);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!sizes || !all || !own)
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "get '%s': out of memory", name);
+    size_t packed = 0;
+    for (int i = 0; i < dev->n_local && !st; i++) {
+        st = pack_slice(at->record->slices[i], own + packed);
+        packed += slice_bytes(at, dev->local[i]);
+    }
+    if (!st) st = sheaf_world_all_gather_v(own, all, sizes, name);
+    free(own);
+    free(sizes);
+    if (st) {
+        free(all);
+    } else {
+        *blocks = all;
+    }
+    return st;
+}
+
+static enum sheaf_status get_mirrored(struct meta_device *dev, const struct target *at,
+                                      const char *name, void *data, size_t offset, size_t size) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (dev->n_local) {
+        const struct sheaf_tensor *s = at->record->slices[0];
+        if (sheaf_is_contiguous(s)) {
+            st = sheaf_backend_tensor_get(s, data, offset, size);
+        } else {
+            char *whole = malloc(slice_bytes(at, dev->local[0]));
+            if (!whole)
+                return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "get '%s': out of memory", name);
+            st = pack_slice(s, whole);
+            if (!st) memcpy(data, whole + offset, size);
+            free(whole);
+        }
+    }
+    if (!st && !dev->everywhere) st = sheaf_world_broadcast(data, size, dev->member_rank[0], name);
+    return st;
+}
+
+enum sheaf_status sheaf__meta_get_tensor(sheaf_backend_buffer_t buffer,
+                                         const struct sheaf_tensor *t, void *data, size_t offset,
+                                         size_t size) {
+    struct meta_device *dev = ((struct meta_buffer *)buffer->context)->dev;
+    struct target at = {0};
+    enum sheaf_status st = resolve(t, "get tensor", &at);
+    if (st) return st;
+    offset += at.offset;
+    const enum sheaf_split_axis axis = at.record->state->axis;
+    if (axis == SHEAF_SPLIT_AXIS_MIRRORED)
+        return get_mirrored(dev, &at, t->name, data, offset, size);
+    if (axis == SHEAF_SPLIT_AXIS_PARTIAL && at.type != SHEAF_TYPE_F32) {
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "get tensor '%s': partial sums of type %s",
+                               t->name, sheaf_type_name(at.type));
+    }
+    char *blocks = NULL;
+    const size_t n_bytes =
+        sheaf_row_size(at.type, at.ne[0]) * (size_t)(at.ne[1] * at.ne[2] * at.ne[3]);
+    char *whole = calloc(1, n_bytes ? n_bytes : 1);
+    if (!whole)
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "get '%s': out of memory", t->name);
+    st = gather_slices(dev, &at, t->name, &blocks);
+    size_t done = 0;
+    for (int j = 0; j < dev->n_members && !st; j++) {
+        if (axis == SHEAF_SPLIT_AXIS_PARTIAL) { /* the sum, in member order */
+            float *sum = (float *)(void *)whole;
+            const float *addend = (const float *)(const void *)(blocks + done);
+            for (size_t i = 0; i < n_bytes / sizeof *sum; i++) sum[i] += addend[i];
+        } else {
+            struct scatter s = {whole, blocks + done};
+            st = for_pieces(at.record->state, j, at.type, at.ne, NULL, scatter_piece, &s);
+        }
+        done += slice_bytes(&at, j);
+    }
+    if (!st) memcpy(data, whole + offset, size);
+    free(whole);
+    free(blocks);
+    return st;
+}
