@@ -15,6 +15,11 @@ struct meta_slot { /* of the tensor-to-number map */
     uint64_t number;
 };
 
+struct meta_hash { /* of a tensor's value */
+    uint64_t hash;
+    const char *name;
+};
+
 struct meta_member { /* a local one */
     struct meta_backend *backend;
     int local;
@@ -27,9 +32,8 @@ struct meta_member { /* a local one */
     uint64_t ticket; /* of the collective that was started last; 0: none in this compute */
     enum sheaf_status status;
     char error[1024];
-    uint64_t *hashes; /* check mode */
-    const char **hashed_names;
-    int n_hashes, cap_hashes;
+    struct meta_hash *hashes; /* check mode */
+    size_t n_hashes, cap_hashes;
     pthread_t thread;
     bool has_thread;
 };
@@ -43,7 +47,7 @@ struct meta_backend {
     struct meta_program *programs[META_MAX_PROGRAMS];
     int n_programs;
     struct meta_carry **carries;
-    int n_carries;
+    size_t n_carries, cap_carries;
     uint64_t generation, clock;
     bool check;
     struct meta_slot *map;
@@ -59,11 +63,6 @@ struct meta_backend {
     pthread_mutex_t lock;
     pthread_cond_t start, done;
 };
-
-static inline uint64_t sheaf__meta_mix(uint64_t h, uint64_t v) {
-    h = (h ^ v) * 0x9E3779B97F4A7C15u;
-    return h ^ h >> 32;
-}
 
 /* ---- execute.c ---- */
 /* NULL, with a text, if it is the backend of another device. */

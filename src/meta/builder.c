@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
+
 enum sheaf_status sheaf__meta_no_memory(void) {
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta program: out of memory");
 }
@@ -15,9 +17,9 @@ struct sheaf_tensor *sheaf__meta_descriptor(struct builder *b, enum sheaf_type t
                                             const char *name) {
     struct sheaf_tensor *t = sheaf_new_tensor_1d(b->part->ctx, type, 0);
     if (!t) {
-        static struct sheaf_tensor dummy;
         if (!b->status) b->status = SHEAF_STATUS_ALLOC_FAILED;
-        return &dummy;
+        b->no_tensor = (struct sheaf_tensor){.type = type};
+        return &b->no_tensor;
     }
     sheaf_set_name(t, name);
     return t;
@@ -33,31 +35,20 @@ void sheaf__meta_shape_dense(struct sheaf_tensor *t, const int64_t ne[SHEAF_MAX_
 
 struct sheaf_tensor *sheaf__meta_append(struct builder *b, struct sheaf_tensor *t) {
     struct sheaf_cgraph *g = &b->part->graph;
-    if (g->n_nodes == b->cap_nodes) {
-        const int cap = b->cap_nodes ? b->cap_nodes * 2 : 64;
-        struct sheaf_tensor **p = realloc(g->nodes, (size_t)cap * sizeof *p);
-        if (!p) {
-            b->status = sheaf__meta_no_memory();
-            return t;
-        }
-        g->nodes = p;
-        b->cap_nodes = cap;
+    if (!sheaf__grow(&g->nodes, &b->cap_nodes, (size_t)g->n_nodes + 1, sizeof t)) {
+        b->status = sheaf__meta_no_memory();
+        return t;
     }
     g->nodes[g->n_nodes++] = t;
     return t;
 }
 
 struct meta_instr *sheaf__meta_new_instr(struct builder *b) {
-    static struct meta_instr dummy;
-    if (b->part->n_instrs == b->cap_instrs) {
-        const int cap = b->cap_instrs ? b->cap_instrs * 2 : 16;
-        struct meta_instr *p = realloc(b->part->instrs, (size_t)cap * sizeof *p);
-        if (!p) {
-            b->status = sheaf__meta_no_memory();
-            return &dummy;
-        }
-        b->part->instrs = p;
-        b->cap_instrs = cap;
+    if (!sheaf__grow(&b->part->instrs, &b->cap_instrs, (size_t)b->part->n_instrs + 1,
+                     sizeof *b->part->instrs)) {
+        b->status = sheaf__meta_no_memory();
+        b->no_instr = (struct meta_instr){0};
+        return &b->no_instr;
     }
     struct meta_instr *instr = &b->part->instrs[b->part->n_instrs++];
     memset(instr, 0, sizeof *instr);

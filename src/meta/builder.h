@@ -11,9 +11,11 @@ struct builder { /* of one part */
     struct sheaf__split_plan *plan;
     struct meta_part *part;
     int member;
-    int cap_nodes, cap_instrs;
+    size_t cap_nodes, cap_instrs;
     int span_first; /* nodes from here on are not in an instruction yet */
     enum sheaf_status status;
+    struct sheaf_tensor no_tensor; /* stand in for what there is no memory for */
+    struct meta_instr no_instr;
     const int *last_read; /* [plan values] last step that reads the value, -1 if none */
 };
 

@@ -1,6 +1,7 @@
 /* Results that later graphs read: copies of their slices outside the compute buffers. */
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "meta/backend.h"
 
 struct meta_carry {            /* a result kept for later graphs: copies of its slices */
@@ -21,7 +22,7 @@ static void free_carry(struct meta_carry *c, int n_local) {
 
 void sheaf__meta_release(sheaf_backend_t backend, const struct sheaf_tensor *tensor) {
     struct meta_backend *b = backend->context;
-    for (int i = 0; i < b->n_carries; i++) {
+    for (size_t i = 0; i < b->n_carries; i++) {
         struct meta_carry *c = b->carries[i];
         if (c->key != tensor || !c->program) continue;
         c->program->n_carried--;
@@ -39,7 +40,7 @@ static struct meta_carry *find_carry(struct meta_backend *b, struct sheaf_tensor
     const int n_local = b->dev->n_local;
     struct meta_carry *best = NULL;
     size_t best_lacks = 0, best_has = 0;
-    for (int i = 0; i < b->n_carries; i++) {
+    for (size_t i = 0; i < b->n_carries; i++) {
         struct meta_carry *c = b->carries[i];
         size_t lacks = 0, has = 0;
         for (int m = 0; m < n_local; m++) {
@@ -54,9 +55,9 @@ static struct meta_carry *find_carry(struct meta_backend *b, struct sheaf_tensor
         best_has = has;
     }
     if (best) return best;
-    struct meta_carry **p = realloc(b->carries, ((size_t)b->n_carries + 1) * sizeof *p);
-    if (p) b->carries = p;
-    struct meta_carry *c = p ? calloc(1, sizeof *c) : NULL;
+    if (!sheaf__grow(&b->carries, &b->cap_carries, b->n_carries + 1, sizeof(struct meta_carry *)))
+        return NULL;
+    struct meta_carry *c = calloc(1, sizeof *c);
     if (!c) return NULL;
     const size_t n = (size_t)n_local + 1;
     c->record.carried = true;
@@ -114,6 +115,6 @@ bool sheaf__meta_is_carried(const struct sheaf_tensor *t) {
 }
 
 void sheaf__meta_free_carries(struct meta_backend *b) {
-    for (int i = 0; i < b->n_carries; i++) free_carry(b->carries[i], b->dev->n_local);
-    free(b->carries);
+    for (size_t i = 0; i < b->n_carries; i++) free_carry(b->carries[i], b->dev->n_local);
+    free((void *)b->carries);
 }

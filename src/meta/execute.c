@@ -70,7 +70,6 @@ static void free_backend(sheaf_backend_t backend) {
         sheaf__meta_staging_free(&me->in);
         sheaf__meta_staging_free(&me->out);
         free(me->hashes);
-        free(me->hashed_names);
     }
     pthread_mutex_destroy(&b->lock);
     pthread_cond_destroy(&b->start);

@@ -1,31 +1,30 @@
 /* The key of a graph, by which the meta backend finds the program that it compiled for it. */
 #include <stdlib.h>
 
+#include "base/hash.h"
 #include "meta/backend.h"
 
 static struct meta_slot *find_slot(struct meta_backend *b, const struct sheaf_tensor *t) {
-    size_t i = ((uintptr_t)t >> 4) * 0x9E3779B97F4A7C15u >> 20 & (b->n_map - 1);
+    size_t i = sheaf__hash_address(t, b->n_map);
     while (b->map[i].tensor && b->map[i].tensor != t) i = (i + 1) & (b->n_map - 1);
     return &b->map[i];
 }
 
 static uint64_t mix_shape(uint64_t h, const struct sheaf_tensor *t) {
-    h = sheaf__meta_mix(h, (uint64_t)t->type << 32 | (uint32_t)t->flags);
+    h = sheaf__mix(h, (uint64_t)t->type << 32 | (uint32_t)t->flags);
     for (int i = 0; i < SHEAF_MAX_DIMS; i++)
-        h = sheaf__meta_mix(sheaf__meta_mix(h, (uint64_t)t->ne[i]), t->nb[i]);
+        h = sheaf__mix(sheaf__mix(h, (uint64_t)t->ne[i]), t->nb[i]);
     return h;
 }
 
 static uint64_t mix_state(uint64_t h, const struct sheaf_split_state *s) {
-    h = sheaf__meta_mix(sheaf__meta_mix(h, (uint64_t)s->axis), (uint64_t)s->n_segments);
+    h = sheaf__mix(sheaf__mix(h, (uint64_t)s->axis), (uint64_t)s->n_segments);
     for (int i = 0; i < s->n_segments; i++) {
         const struct sheaf_split_segment *seg = &s->segments[i];
-        h = sheaf__meta_mix(
-            sheaf__meta_mix(sheaf__meta_mix(h, (uint64_t)seg->outer), (uint64_t)seg->inner),
-            (uint64_t)seg->units);
+        h = sheaf__mix(sheaf__mix(sheaf__mix(h, (uint64_t)seg->outer), (uint64_t)seg->inner),
+                       (uint64_t)seg->units);
         for (int j = 0; j < s->n_members; j++)
-            h = sheaf__meta_mix(sheaf__meta_mix(h, (uint64_t)seg->first[j]),
-                                (uint64_t)seg->count[j]);
+            h = sheaf__mix(sheaf__mix(h, (uint64_t)seg->first[j]), (uint64_t)seg->count[j]);
     }
     return h;
 }
@@ -41,23 +40,23 @@ enum sheaf_status sheaf__meta_graph_key(struct meta_backend *b, const struct she
         b->n_map = want;
     }
     memset(b->map, 0, b->n_map * sizeof *b->map);
-    uint64_t h = sheaf__meta_mix(0, (uint64_t)g->n_nodes), number = 0;
+    uint64_t h = sheaf__mix(0, (uint64_t)g->n_nodes), number = 0;
     for (int i = 0; i < g->n_leafs; i++) {
         const struct sheaf_tensor *t = g->leafs[i];
         const struct meta_tensor *record = sheaf__meta_leaf(b->dev, t);
         if (!record) return SHEAF_STATUS_INVALID;
         *find_slot(b, t) = (struct meta_slot){t, ++number};
-        h = mix_shape(sheaf__meta_mix(h, sheaf__meta_leaf_is_input(t) ? 0 : record->serial), t);
+        h = mix_shape(sheaf__mix(h, sheaf__meta_leaf_is_input(t) ? 0 : record->serial), t);
         if (record->carried) h = mix_state(h, record->state);
     }
     for (int i = 0; i < g->n_nodes; i++) {
         const struct sheaf_tensor *t = g->nodes[i];
         *find_slot(b, t) = (struct meta_slot){t, ++number};
-        h = mix_shape(sheaf__meta_mix(h, (uint64_t)t->op), t);
-        h = sheaf__meta_mix(h, t->view_offs);
+        h = mix_shape(sheaf__mix(h, (uint64_t)t->op), t);
+        h = sheaf__mix(h, t->view_offs);
         for (int j = 0; j < SHEAF_MAX_OP_PARAMS; j += 2) {
-            h = sheaf__meta_mix(h, (uint64_t)(uint32_t)t->op_params[j] << 32 |
-                                       (uint32_t)t->op_params[j + 1]);
+            h = sheaf__mix(h, (uint64_t)(uint32_t)t->op_params[j] << 32 |
+                                  (uint32_t)t->op_params[j + 1]);
         }
         for (int j = 0; j < SHEAF_MAX_SRC; j++) {
             if (!t->src[j]) continue;
@@ -69,7 +68,7 @@ enum sheaf_status sheaf__meta_graph_key(struct meta_backend *b, const struct she
                     "computed on a meta device",
                     t->src[j]->name, t->name);
             }
-            h = sheaf__meta_mix(h, s->number << 8 | (uint64_t)j);
+            h = sheaf__mix(h, s->number << 8 | (uint64_t)j);
         }
     }
     *key = h;

@@ -5,6 +5,7 @@
  * compute buffer has no memory here: the programs that compute it hold its slices. */
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "meta/buffer.h"
 
 void sheaf__meta_free_set(struct slice_set *set, int n_local) {
@@ -25,16 +26,8 @@ struct slice_set *sheaf__meta_new_set(struct meta_buffer *mb) {
         set->tensors = calloc(n, sizeof *set->tensors);
         set->buffers = calloc(n, sizeof(sheaf_backend_buffer_t));
     }
-    if (mb->n_sets == mb->cap_sets) {
-        const size_t cap = mb->cap_sets ? mb->cap_sets * 2 : 16;
-        struct slice_set **p = realloc(mb->sets, cap * sizeof *p);
-        if (p) {
-            mb->sets = p;
-            mb->cap_sets = cap;
-        }
-    }
-    if (!set || !set->record.slices || !set->tensors || !set->buffers ||
-        mb->n_sets == mb->cap_sets) {
+    const bool room = sheaf__grow(&mb->sets, &mb->cap_sets, mb->n_sets + 1, sizeof set);
+    if (!set || !set->record.slices || !set->tensors || !set->buffers || !room) {
         sheaf__meta_free_set(set, 0);
         sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta buffer: out of memory");
         return NULL;

@@ -141,6 +141,10 @@ static void collective(struct builder *b, enum sheaf_comm_kind kind, int step,
                        struct sheaf_tensor *in, struct sheaf_tensor *out, size_t *sizes) {
     sheaf__meta_end_span(b);
     struct meta_instr *instr = sheaf__meta_new_instr(b);
+    if (b->status) {
+        free(sizes);
+        return;
+    }
     sheaf_set_name(out, name_for(b->plan, step));
     *instr = (struct meta_instr){
         .kind = INSTR_COLLECTIVE,

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "sheaf/world.h"
 
 enum { ROOM = 8192, MOST_ANSWERS = ROOM / 2 }; /* fixed: all ranks forget at the same time */
@@ -80,8 +81,6 @@ void sheaf__meta_support_free(struct meta_support *s) {
     free(s);
 }
 
-bool sheaf__meta_support_is_local(const struct meta_support *s) { return s->is_local; }
-
 static bool ask_own(const struct meta_support *s, const struct sheaf_tensor *op) {
     for (int i = 0; i < s->n_local; i++) {
         if (!sheaf_backend_dev_supports_op(s->members[s->local[i]], op)) return false;
@@ -89,22 +88,19 @@ static bool ask_own(const struct meta_support *s, const struct sheaf_tensor *op)
     return true;
 }
 
-static uint64_t mix(uint64_t h, uint64_t v) {
-    h = (h ^ v) * 0x9E3779B97F4A7C15u;
-    return h ^ h >> 32;
-}
-
 static uint64_t mix_layout(uint64_t h, const struct sheaf_tensor *t) {
-    h = mix(h, (uint64_t)t->type + 1);
-    for (int i = 0; i < SHEAF_MAX_DIMS; i++) h = mix(mix(h, (uint64_t)t->ne[i]), t->nb[i]);
+    h = sheaf__mix(h, (uint64_t)t->type + 1);
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++)
+        h = sheaf__mix(sheaf__mix(h, (uint64_t)t->ne[i]), t->nb[i]);
     return h;
 }
 
 /* Equal for ops that no device tells apart. */
 static uint64_t key_of(const struct sheaf_tensor *op) {
-    uint64_t h = mix_layout(mix(0, (uint64_t)op->op), op);
-    for (int i = 0; i < SHEAF_MAX_OP_PARAMS; i++) h = mix(h, (uint32_t)op->op_params[i]);
-    for (int i = 0; i < SHEAF_MAX_SRC; i++) h = op->src[i] ? mix_layout(h, op->src[i]) : mix(h, 0);
+    uint64_t h = mix_layout(sheaf__mix(0, (uint64_t)op->op), op);
+    for (int i = 0; i < SHEAF_MAX_OP_PARAMS; i++) h = sheaf__mix(h, (uint32_t)op->op_params[i]);
+    for (int i = 0; i < SHEAF_MAX_SRC; i++)
+        h = op->src[i] ? mix_layout(h, op->src[i]) : sheaf__mix(h, 0);
     return h ? h : 1;
 }
 

@@ -13,8 +13,6 @@ struct meta_support *sheaf__meta_support_new(const sheaf_backend_dev_t *members,
 void sheaf__meta_support_free(struct meta_support *s); /* accepts NULL */
 /* The same answer on every rank. Collective if the ranks' members are of different kinds. */
 bool sheaf__meta_supports(struct meta_support *s, const struct sheaf_tensor *op);
-/* Do all ranks have members of the same kinds, so that each can answer for all? */
-bool sheaf__meta_support_is_local(const struct meta_support *s);
 
 /* Devices of one kind give the same bits for the same op ("CUDA0", "CUDA1@2"; not "CPU0"). */
 bool sheaf__meta_same_kind(sheaf_backend_dev_t a, sheaf_backend_dev_t b);
