@@ -21,10 +21,7 @@
  *
  * The first use of amx asks Linux for the tile registers, for the whole process and for good; Linux
  * refuses, and the next best kernels serve, if a thread has an alternate signal stack too small for
- * them.
- *
- * Consecutive ADD, RMS_NORM and MUL of large tensors are computed together, row by row, with the
- * same bits; SHEAF_FUSE=0 computes them one after the other. */
+ * them. */
 #ifndef SHEAF_CPU_H
 #define SHEAF_CPU_H
 

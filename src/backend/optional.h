@@ -5,7 +5,6 @@
 #ifndef SHEAF_BACKEND_OPTIONAL_H
 #define SHEAF_BACKEND_OPTIONAL_H
 
-#define SHEAF__CHAIN_PROC   "sheaf_chain_1"   /* struct sheaf__chain_i: backend/chain.h */
 #define SHEAF__SUM_PROC     "sheaf_sum_1"     /* sheaf__sum_fn: backend/sum.h */
 #define SHEAF__DEVCOMM_PROC "sheaf_devcomm_2" /* struct sheaf__devcomm_i: backend/devcomm.h */
 /* void (sheaf_backend_dev_t): binds the calling thread, which was made to drive the device, to the

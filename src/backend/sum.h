@@ -1,8 +1,8 @@
 /* Sums of blocks in a device's memory, in a given order: the last step of a collective that brings
  * the addends of all members to each of them (backend/devcomm.h).
  *
- * A registry entry offers it under SHEAF__SUM_PROC, as chains (backend/chain.h), so that a module that
- * moves data needs no kernel, and the device can go on with the sums where they come into being: a
+ * A registry entry offers it under SHEAF__SUM_PROC, so that a module that moves data needs no
+ * kernel, and the device can go on with the sums where they come into being: a
  * sum that is handed over is kept until the backend is given more to do, and computed in one kernel
  * with the residual and the norm if these come next. */
 #ifndef SHEAF_BACKEND_SUM_H

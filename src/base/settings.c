@@ -104,9 +104,6 @@ static const struct setting settings[] = {
     [SHEAF__SET_CUDA_PARAMS] = {"SHEAF_CUDA_PARAMS", TEXT, .default_value = "all on",
                                 .help = "Switches of CUDA backends: graphs=0|1,blas=0|1,fuse=0|1,"
                                         "ahead=0|1."},
-    [SHEAF__SET_FUSE] = {"SHEAF_FUSE", INTEGER(0, 2), .default_value = "2",
-                         .help = "CPU: 0 computes node by node, 1 computes chains of nodes row by "
-                                 "row, 2 also those after a sum."},
     [SHEAF__SET_BACKEND_PATH] = {"SHEAF_BACKEND_PATH", TEXT, .default_value = "unset",
                                  .guarded = true,
                                  .help = "Directories with modules (libsheaf-*.so), joined by "

@@ -33,7 +33,6 @@ enum sheaf__setting {
     SHEAF__SET_CPU_ACTIVATIONS,
     SHEAF__SET_CUDA_DEVICES,
     SHEAF__SET_CUDA_PARAMS,
-    SHEAF__SET_FUSE,
     SHEAF__SET_BACKEND_PATH,
     /* diagnosis */
     SHEAF__SET_BACKEND_DEBUG,

@@ -38,16 +38,16 @@ Test(settings, values_of_the_environment) {
     cr_assert_eq(info("SHEAF_CPU_THREADS=3 SHEAF_COMM_WIRE=bf16", "--settings"), 0, "%s", out);
     shows("SHEAF_CPU_THREADS             3                      environment  1 to 1024\n");
     shows("SHEAF_COMM_WIRE               bf16                   environment  f32, bf16, q8_0\n");
-    shows("SHEAF_FUSE                    2                      default      0 to 2\n");
+    shows("SHEAF_SCHED_DEBUG             0                      default      0 to 2\n");
 }
 
 /* A wrong value fails the call although no world starts, and all others are shown. */
 Test(settings, wrong_values_and_misspelt_names) {
-    cr_assert_eq(info("SHEAF_COMM_WIRE=f8 SHEAF_FUSE=3 SHEAF_CPU_TREADS=2 SHEAF_X=1", "--settings"),
+    cr_assert_eq(info("SHEAF_COMM_WIRE=f8 SHEAF_SCHED_DEBUG=3 SHEAF_CPU_TREADS=2 SHEAF_X=1", "--settings"),
                  1, "%s", out);
     shows("SHEAF_COMM_WIRE               f8                     environment  f32, bf16, q8_0\n");
     shows("error: setting SHEAF_COMM_WIRE is 'f8'; it takes f32, bf16 or q8_0\n");
-    shows("error: setting SHEAF_FUSE is '3'; it takes a whole number from 0 to 2\n");
+    shows("error: setting SHEAF_SCHED_DEBUG is '3'; it takes a whole number from 0 to 2\n");
     shows("warning: SHEAF_CPU_TREADS is no setting; did you mean SHEAF_CPU_THREADS?\n");
     shows("warning: SHEAF_X is no setting\n");
     shows("SHEAF_CACHE ");

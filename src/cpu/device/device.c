@@ -158,7 +158,6 @@ static void *reg_proc(sheaf_backend_reg_t r, const char *name) {
     };
     void *p = NULL;
     (void)r;
-    if (strcmp(name, SHEAF__CHAIN_PROC) == 0) return (void *)(uintptr_t)&sheaf__cpu_chain_i;
     for (size_t i = 0; i < sizeof procs / sizeof *procs; i++) {
         if (strcmp(name, procs[i].name) == 0) memcpy(&p, &procs[i].fn, sizeof p);
     }

@@ -3,7 +3,6 @@
 #ifndef SHEAF_CPU_DEVICE_DEVICE_H
 #define SHEAF_CPU_DEVICE_DEVICE_H
 
-#include "backend/chain.h"
 #include "cpu/device/topology.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/cpu.h"
@@ -37,7 +36,5 @@ enum sheaf_status sheaf__cpu_event_new(sheaf_backend_dev_t dev, sheaf_backend_ev
 void sheaf__cpu_event_free(sheaf_backend_dev_t dev, sheaf_backend_event_t event);
 enum sheaf_status sheaf__cpu_event_synchronize(sheaf_backend_dev_t dev,
                                                sheaf_backend_event_t event);
-/* For SHEAF__CHAIN_PROC. */
-extern const struct sheaf__chain_i sheaf__cpu_chain_i;
 
 #endif

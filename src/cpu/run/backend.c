@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/settings.h"
-#include "cpu/run/chain.h"
 #include "cpu/run/walk.h"
 
 enum {
@@ -94,48 +93,6 @@ static enum sheaf_status plan_compute(sheaf_backend_t base, sheaf_backend_graph_
     }
     return status ? status : sheaf__cpu_run_checked(b, plan->graph, &plan->demand);
 }
-
-/* ---- chains, for others ---- */
-
-static bool chain_begin(sheaf_backend_t base, const struct sheaf_tensor *source,
-                        struct sheaf_tensor *const *nodes, int n) {
-    const struct cpu_backend *b = backend_of(base);
-    const bool small = sheaf_nelements(nodes[0]) <= SHEAF__CPU_SMALL;
-    if (b->profile || (!small && !sheaf__cpu_chain_pays(nodes[0], sheaf__cpu_team_size(b->team))))
-        return false;
-    return sheaf__cpu_chain_is_safe(source, nodes, n) && !synchronize(base);
-}
-
-struct chain_job {
-    struct sheaf_tensor *const *nodes;
-    int n;
-    int64_t first, last;
-};
-
-static void walk_chain(void *user, int ith, int nth, struct sheaf__cpu_sync *sync) {
-    const struct chain_job *job = user;
-    int64_t first, last;
-    (void)sync;
-    sheaf__cpu_share(job->last - job->first, ith, nth, &first, &last);
-    sheaf__cpu_chain_rows(job->nodes, job->n, job->first + first, job->first + last);
-}
-
-static enum sheaf_status chain_rows(sheaf_backend_t base, struct sheaf_tensor *const *nodes, int n,
-                                    int64_t first, int64_t last) {
-    struct chain_job job = {nodes, n, first, last};
-    struct sheaf__cpu_team *team = backend_of(base)->team;
-    if (sheaf__cpu_team_size(team) == 1 || (last - first) * nodes[0]->ne[0] <= SHEAF__CPU_SMALL)
-        walk_chain(&job, 0, 1, NULL);
-    else
-        sheaf__cpu_team_run(team, walk_chain, &job);
-    return SHEAF_STATUS_SUCCESS;
-}
-
-const struct sheaf__chain_i sheaf__cpu_chain_i = {
-    .length = sheaf__cpu_chain_length,
-    .begin = chain_begin,
-    .rows = chain_rows,
-};
 
 /* ---- the queue ---- */
 
@@ -375,13 +332,10 @@ enum sheaf_status sheaf__cpu_backend_new(struct sheaf__cpu_device *device, const
                                          sheaf_backend_t *out) {
     int threads = device->place->n_threads;
     *out = NULL;
-    long fuse = SHEAF__FUSE_COLLECTIVES;
     enum sheaf_status status = parse_params(params, &threads);
-    if (!status) status = sheaf__setting_int(SHEAF__SET_FUSE, &fuse);
     if (status != SHEAF_STATUS_SUCCESS) return status;
     struct cpu_backend *b = calloc(1, sizeof *b);
     if (!b) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory", device->name);
-    b->fuse = fuse != SHEAF__FUSE_OFF;
     b->base.iface = &backend_iface;
     b->base.device = &device->base;
     b->base.context = b;

@@ -1,8 +1,7 @@
 /* A team walks a graph.
  *
  * The whole team walks; between nodes there is a barrier. Small nodes are done by the calling thread
- * alone, and a run of them costs one barrier. Large ones that make a chain (chain.h) are done row by
- * row, also with one barrier. Every member decides the same from the nodes alone, so they never
+ * alone, and a run of them costs one barrier. Every member decides the same from the nodes alone, so they never
  * disagree about a barrier. The work buffer grows to the largest need and is kept: a graph no larger
  * than an earlier one allocates nothing.
  *
@@ -15,8 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "cpu/run/chain.h"
 
 /* ---- the team's part ---- */
 
@@ -38,37 +35,16 @@ static void stop(struct cpu_backend *b, int ith, int phase, enum sheaf_status st
     pthread_mutex_unlock(&f->lock);
 }
 
-/* How many nodes from number i on are computed together: 1, or the length of a chain. Small nodes
- * stay in the cache and need no barrier anyway; an abort callback is asked before every node, and a
- * profile counts every node. */
-static int run_length(const struct cpu_backend *b, const struct sheaf_cgraph *graph, int i,
-                      int nth) {
-    struct sheaf_tensor *const *nodes = graph->nodes + i;
-    if (!b->fuse || b->abort || b->reference || b->profile ||
-        is_small(nodes[0], sheaf__cpu_ops[nodes[0]->op]) || !sheaf__cpu_chain_pays(nodes[0], nth))
-        return 1;
-    const int n = sheaf__cpu_chain_length(NULL, nodes, graph->n_nodes - i);
-    return n > 1 && sheaf__cpu_chain_is_safe(NULL, nodes, n) ? n : 1;
-}
-
-/* n: of run_length */
-static bool run_nodes(struct cpu_backend *b, struct sheaf_tensor *const *nodes, int n, int ith,
-                      int nth, int phase, struct sheaf__cpu_sync *sync) {
-    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    if (n == 1) {
-        const struct sheaf__cpu_op *op = sheaf__cpu_ops[nodes[0]->op];
-        sheaf__cpu_op_fn fn = b->reference && op->reference ? op->reference : op->fn;
-        status = fn(nodes[0], ith, nth, sync, op->product ? b->work : b->work + b->products);
-    } else {
-        int64_t first, last;
-        sheaf__cpu_share(sheaf_nrows(nodes[0]), ith, nth, &first, &last);
-        sheaf__cpu_chain_rows(nodes, n, first, last);
-    }
+static bool run_node(struct cpu_backend *b, struct sheaf_tensor *node, int ith, int nth, int phase,
+                     struct sheaf__cpu_sync *sync) {
+    const struct sheaf__cpu_op *op = sheaf__cpu_ops[node->op];
+    sheaf__cpu_op_fn fn = b->reference && op->reference ? op->reference : op->fn;
+    const enum sheaf_status status =
+        fn(node, ith, nth, sync, op->product ? b->work : b->work + b->products);
     /* columns that a product has packed are good until their source changes */
-    for (int i = 0; i < n && ith == 0 && sync && sync->packed; i++)
-        if (!sheaf__cpu_ops[nodes[i]->op]->product &&
-            sheaf__overlaps(nodes[i], sync->packed->src[1]))
-            sync->packed = NULL;
+    if (ith == 0 && sync && sync->packed && !op->product &&
+        sheaf__overlaps(node, sync->packed->src[1]))
+        sync->packed = NULL;
     if (status == SHEAF_STATUS_SUCCESS) return true;
     stop(b, ith, phase, status, sheaf_last_error());
     return false;
@@ -85,17 +61,15 @@ static void walk_nodes(struct cpu_backend *b, int ith, int nth, struct sheaf__cp
     int phase = 0;
     bool alone = false; /* the caller has worked alone since the last barrier */
     bool stopped = false;
-    for (int i = 0, n; i < graph->n_nodes; i += n) {
-        struct sheaf_tensor *const *nodes = graph->nodes + i;
-        const struct sheaf__cpu_op *op = sheaf__cpu_ops[nodes[0]->op];
-        n = 1;
-        if (!op->fn || sheaf_is_empty(nodes[0])) continue;
-        n = run_length(b, graph, i, nth);
-        if (nth == 1 || is_small(nodes[0], op)) {
+    for (int i = 0; i < graph->n_nodes; i++) {
+        struct sheaf_tensor *node = graph->nodes[i];
+        const struct sheaf__cpu_op *op = sheaf__cpu_ops[node->op];
+        if (!op->fn || sheaf_is_empty(node)) continue;
+        if (nth == 1 || is_small(node, op)) {
             alone = true;
             if (ith == 0 && !stopped)
-                stopped = aborted(b, phase) || !run_nodes(b, nodes, n, 0, 1, phase, sync);
-            if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, nodes[0]);
+                stopped = aborted(b, phase) || !run_node(b, node, 0, 1, phase, sync);
+            if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, node);
             if (nth == 1 && stopped) return;
             continue;
         }
@@ -107,9 +81,9 @@ static void walk_nodes(struct cpu_backend *b, int ith, int nth, struct sheaf__cp
         }
         /* A thread that stops takes part to the end of the node, which may have barriers inside. */
         if (ith == 0) aborted(b, phase);
-        run_nodes(b, nodes, n, ith, nth, phase, sync);
+        run_node(b, node, ith, nth, phase, sync);
         sheaf__cpu_barrier(sync, ith, nth);
-        if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, nodes[0]);
+        if (ith == 0 && b->profile) sheaf__cpu_profile_node(b->profile, node);
         if (atomic_load(&b->stop_phase) <= phase) return;
         phase++;
     }

@@ -25,7 +25,6 @@ struct cpu_backend {
     sheaf_abort_fn abort;
     void *abort_data;
     bool reference;
-    bool fuse; /* nodes that make a chain are computed together */
     char *work;
     size_t work_size;
     size_t products;                    /* bytes of it, the first, that only products use */
@@ -46,11 +45,6 @@ struct cpu_demand {
 /* Elements below which a node is not worth a barrier: a barrier takes about as long as 4096 elements
  * of an elementwise op. */
 enum { SHEAF__CPU_SMALL = 4096 };
-
-/* Each thread should have several rows, or some would wait for others. */
-static inline bool sheaf__cpu_chain_pays(const struct sheaf_tensor *node, int nth) {
-    return nth == 1 || sheaf_nrows(node) >= 2 * nth;
-}
 
 /* Checks every node and tells what the graph demands on nth threads. */
 enum sheaf_status sheaf__cpu_check_graph(const struct cpu_backend *b,
