@@ -14,7 +14,7 @@ struct builder { /* of one part */
     size_t cap_nodes, cap_instrs;
     int span_first; /* nodes from here on are not in an instruction yet */
     enum sheaf_status status;
-    struct sheaf_tensor no_tensor; /* stand in for what there is no memory for */
+    struct sheaf_tensor no_tensor; /* returned when memory is out */
     struct meta_instr no_instr;
     const int *last_read; /* [plan values] last step that reads the value, -1 if none */
 };

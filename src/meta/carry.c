@@ -34,8 +34,8 @@ static size_t bytes_of(const struct meta_carry *c, int m) {
     return c->buffers[m] ? sheaf_backend_buffer_get_size(c->buffers[m]) : 0;
 }
 
-/* A free one: the smallest that has room for `slices` on every member, or else the one that lacks
- * least, or a new one. */
+/* A free carry: the smallest with room for `slices` on every member, else the one that needs the
+ * least additional memory, else a new one. */
 static struct meta_carry *find_carry(struct meta_backend *b, struct sheaf_tensor **slices) {
     const int n_local = b->dev->n_local;
     struct meta_carry *best = NULL;

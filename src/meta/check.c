@@ -17,7 +17,7 @@ enum sheaf_status sheaf__meta_add_hash(struct meta_member *me, const struct shea
         h = sheaf__mix(h, v);
     }
     for (size_t i = n / 8 * 8; i < n; i++) h = sheaf__mix(h, ((const uint8_t *)value)[i]);
-    /* the lowest bit tells what devices computed, each its own, from what a collective wrote */
+    /* the lowest bit tells results of devices from results of collectives */
     me->hashes[me->n_hashes++] =
         (struct meta_hash){(h & ~(uint64_t)1) | (flag == META_FLAG_CHECK_COLLECTIVE), t->name};
     return SHEAF_STATUS_SUCCESS;
@@ -48,7 +48,8 @@ enum sheaf_status sheaf__meta_compare_hashes(struct meta_backend *b, const struc
     }
     st = sheaf_world_all_gather_v(mine, all, sizes, "check of mirrored tensors");
     for (int j = 1; j < dev->n_members && !st; j++) {
-        int like = 0; /* unlike devices round differently; only what they were given is the same */
+        int like =
+            0; /* kinds of devices round differently; only results of collectives are equal */
         while (!sheaf__meta_same_kind(dev->members[like], dev->members[j])) like++;
         for (size_t i = 0; i < n && !st; i++) {
             const int with = all[i] & 1 ? 0 : like;

@@ -81,7 +81,7 @@ enum sheaf_status sheaf__meta_run_program(struct meta_backend *b, struct meta_pr
         while (atomic_load(&b->n_running)) pthread_cond_wait(&b->done, &b->lock);
         pthread_mutex_unlock(&b->lock);
     }
-    /* the cause rather than its consequence: PEER only if no member has better to say */
+    /* report the cause, not its consequence: PEER only if no member has another status */
     const struct meta_member *failed = NULL;
     for (int m = 0; m < n; m++) {
         const struct meta_member *me = &b->members[m];

@@ -1,12 +1,12 @@
 /* Collectives that run while the members compute: which, how early they start, and which
  * instruction has to wait for them.
  *
- * How early is part of the plan, the same on every rank. Whether a collective is started or made
- * directly, and where a member waits, is its own affair: it follows from where its tensors lie. */
+ * How early is part of the plan, the same on every rank. Each member decides on its own whether a
+ * collective is started or run, and where it waits: that follows from its tensors' addresses. */
 #include "meta/overlap.h"
 #include "alloc/gallocr.h"
 
-/* Shorter ones end before a thread that sleeps has well begun. */
+/* A shorter collective ends before a sleeping thread has woken up. */
 static const int64_t LEAST_NS = 200000;
 
 static int64_t least_bytes(const struct meta_device *dev) {
@@ -15,7 +15,7 @@ static int64_t least_bytes(const struct meta_device *dev) {
     if (dev->overlap == SHEAF_BACKEND_META_OVERLAP_NEVER) return INT64_MAX;
     sheaf_comm_get_level(dev->comm, SHEAF_COMM_LEVEL_HOSTS, &hosts);
     if (hosts.link.n < 2 || hosts.link.byte_ps < 1)
-        return INT64_MAX; /* inside a host, cores move the bytes that would have to compute */
+        return INT64_MAX; /* inside a host, the cores that would compute move the bytes */
     return LEAST_NS * 1000 / hosts.link.byte_ps;
 }
 
@@ -97,7 +97,7 @@ void sheaf__meta_place_waits(const struct meta_device *dev, struct meta_part *pa
         bool spans = false;
         while (j < part->n_instrs && !touches(&part->instrs[j], c))
             spans = part->instrs[j++].kind == INSTR_SPAN || spans;
-        if (!spans) continue; /* nothing to do meanwhile */
+        if (!spans) continue; /* no work to overlap with */
         c->started = true;
         /* collectives end in order: what waits for this one waits for those before it */
         if (j < part->n_instrs) part->instrs[j].after = c;

@@ -7,7 +7,7 @@
 
 static int member_of(const struct meta_member *me) { return me->backend->dev->local[me->local]; }
 
-/* Until the member's queue is empty. */
+/* Waits until the member's queue is empty. */
 static enum sheaf_status drain(struct meta_member *me) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     if (me->backend->devcomm) st = sheaf__devcomm_wait(me->backend->devcomm, me->local);
@@ -35,8 +35,8 @@ static enum sheaf_status host_target(struct meta_member *me, const struct sheaf_
     return me->staged ? sheaf__meta_stage(&me->out, sheaf_nbytes(t), out) : SHEAF_STATUS_SUCCESS;
 }
 
-/* What a collective wrote goes where later spans look for it. The copy is queued: `host` is next
- * touched after host_copy has waited. */
+/* Copies the result of a collective to its tensor. The copy is queued; `host` is not touched again
+ * before host_copy has waited. */
 static enum sheaf_status write_back(struct meta_member *me, struct sheaf_tensor *t,
                                     const void *host) {
     return me->staged
@@ -64,7 +64,7 @@ static enum sheaf_status submit_collective(struct meta_member *me, struct meta_i
     return sheaf__devcomm_run(me->backend->devcomm, me->local, &call);
 }
 
-/* To be waited for before an instruction that touches its memory. */
+/* Starts it; an instruction that touches its memory waits for it. */
 static enum sheaf_status start_collective(struct meta_member *me, struct meta_instr *instr) {
     const struct sheaf_comm_call call = call_on_slices(instr);
     const enum sheaf_status st =
@@ -150,8 +150,8 @@ static enum sheaf_status run_span_checked(struct meta_member *me, struct meta_in
     return st;
 }
 
-/* A device with memory of its own has a queue, too: it goes on while the host prepares what
- * follows. The CPU computes at once, on this thread. */
+/* A device with its own memory has a queue and works while the host prepares the next instructions.
+ * The CPU computes at once, on this thread. */
 static enum sheaf_status run_span(struct meta_member *me, struct meta_instr *instr) {
     const uint64_t begin = sheaf__time_ns();
     const char *name = instr->span.nodes[instr->span.n_nodes - 1]->name;

@@ -112,7 +112,7 @@ static enum sheaf_status place_static(struct meta_buffer *mb, struct sheaf_tenso
 }
 
 /* The unused one that `size` fits best: the smallest that is large enough, else the largest. So
- * inputs that each need no more than those of an earlier graph find room, in whatever order, and
+ * inputs that each need no more than those of an earlier graph find room, in any order, and
  * those of the same graph find their own again. */
 static struct slice_set *best_spare(const struct meta_buffer *mb, size_t size) {
     struct slice_set *best = NULL;
@@ -128,8 +128,8 @@ static struct slice_set *best_spare(const struct meta_buffer *mb, size_t size) {
     return best;
 }
 
-/* An input at [offset, offset + size): takes over the record of whatever input stood there before,
- * or one that no input has any more. Records are never freed before the buffer, so a stale tensor
+/* An input at [offset, offset + size): takes over the record of the input that was there before,
+ * or an unused one. Records are never freed before the buffer, so a stale tensor
  * can be recognised. */
 static enum sheaf_status place_input(struct meta_buffer *mb, struct sheaf_tensor *t) {
     const size_t offset = (size_t)((char *)t->data - mb->base), size = sheaf_nbytes(t);

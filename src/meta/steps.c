@@ -119,9 +119,9 @@ static size_t *slice_sizes(struct builder *b, const struct sheaf_split_state *st
     return sizes;
 }
 
-/* Of what a conversion reads. For messages, the same on every member, whose own nodes may differ. A
- * value without a name goes by that of an operand, if it can by one that members do not have in
- * full. */
+/* The name of a conversion's operand, for messages: the same on every member, whose own nodes may
+ * differ. A value without a name gets the name of one of its operands, preferably one that members
+ * do not have in full. */
 static const char *name_for(const struct sheaf__split_plan *plan, int step) {
     const int v = plan->steps[step].in[0];
     const char *name = plan->values[v].tensor->name;
