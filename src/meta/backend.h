@@ -1,4 +1,4 @@
-/* The meta backend's state, shared by execute.c, cache.c, members.c, run.c, stats.c, key.c, carry.c
+/* The meta backend's state, shared by backend.c, cache.c, members.c, run.c, stats.c, key.c, carry.c
  * and check.c. */
 #ifndef SHEAF_META_BACKEND_H
 #define SHEAF_META_BACKEND_H
@@ -64,7 +64,7 @@ struct meta_backend {
     pthread_cond_t start, done;
 };
 
-/* ---- execute.c ---- */
+/* ---- backend.c ---- */
 /* NULL, with a text, if it is the backend of another device. */
 struct meta_backend *sheaf__meta_backend_of(sheaf_backend_t backend);
 

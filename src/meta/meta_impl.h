@@ -5,7 +5,7 @@
  *   program   a planned graph as one local graph and a list of instructions per local member;
  *             builder: nodes and instructions; steps: what the steps of a plan need
  *   overlap   which collectives run beside spans
- *   execute   the backend (backend.h); cache: its programs; key: how they are found; members: the
+ *   backend   the backend; cache: its programs; key: how they are found; members: the
  *             threads of this rank's members; run: what one member does; stats: what is counted;
  *             carry: results kept for later graphs; check: are mirrored results the same?
  *   support   which ops all members run
