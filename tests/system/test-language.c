@@ -194,6 +194,35 @@ static void check_paths(const char *path, const char *text) {
     }
 }
 
+/* The tree as docs/architecture.md lists it: four spaces and a folder, six and what is in it. */
+static void check_tree(const char *path, const char *text) {
+    char folder[200] = "", name[450];
+    int line = 1;
+    for (const char *p = text; p && *p; p = strchr(p, '\n'), p += p != NULL, line++) {
+        const size_t indent = strspn(p, " "), n = strcspn(p + indent, " \n");
+        if (!n || n >= sizeof folder || (indent != 4 && indent != 6)) continue;
+        if (indent == 4) snprintf(folder, sizeof folder, "%.*s", (int)n, p + indent);
+        snprintf(name, sizeof name, "%s%.*s", folder, indent == 4 ? 0 : (int)n, p + indent);
+        if (!in_tree(name)) found("%s:%d: there is no %s\n", path, line, name);
+    }
+}
+
+/* Each folder of src and each folder in it is listed. */
+static void check_listed(const char *path, const char *text, const char *folder, int depth) {
+    char full[1200], name[1000], listed[1010];
+    snprintf(full, sizeof full, "%s/%s", SHEAF_SOURCE_DIR, folder);
+    DIR *dir = opendir(full);
+    if (!dir) return;
+    for (const struct dirent *e; (e = readdir(dir));) {
+        if (e->d_type != DT_DIR || e->d_name[0] == '.') continue;
+        snprintf(name, sizeof name, "%s/%s", folder, e->d_name);
+        snprintf(listed, sizeof listed, "    %s%s/ ", depth ? "  " : "", depth ? e->d_name : name);
+        if (!strstr(text, listed)) found("%s: does not list %s\n", path, name);
+        if (!depth) check_listed(path, text, name, 1);
+    }
+    closedir(dir);
+}
+
 /* The anchor that a heading gets: lower case, spaces to hyphens, no
  * punctuation. */
 static bool has_anchor(const char *text, const char *anchor) {
@@ -358,6 +387,16 @@ Test(language, paths_and_links_of_documents_exist) {
     report_all();
 }
 
+static void check_folders(const char *path, const char *text) {
+    check_tree(path, text);
+    check_listed(path, text, "src", 0);
+}
+
+Test(language, the_tree_in_the_documents_is_the_tree) {
+    cr_assert_eq(each_text("docs/architecture.md", check_folders), 1);
+    report_all();
+}
+
 Test(language, decisions_have_numbers_and_a_status) {
     cr_assert_eq(each_text("docs/decisions.md", check_decisions), 1);
     report_all();
@@ -395,6 +434,9 @@ Test(language, self_check) {
     cr_expect_eq(findings_of(check_paths, "a.md", "`src/nothing.c` and tests/no{t,where}.h"), 2);
     cr_expect_eq(findings_of(check_links, "docs/a.md", "[x](split.md) [y](split.md#rules)"), 0);
     cr_expect_eq(findings_of(check_links, "docs/a.md", "[x](splat.md) [y](split.md#ruler)"), 2);
+    cr_expect_eq(findings_of(check_tree, "a.md", "    src/base/   x\n      status.c  y\n"), 0);
+    cr_expect_eq(findings_of(check_tree, "a.md", "    src/base/   x\n      nothing.c y\n"), 1);
+    cr_expect_gt(findings_of(check_folders, "a.md", "    src/base/   x\n"), 3);
     static const struct {
         const char *text;
         int wrong;
