@@ -23,7 +23,7 @@ for name, (result, *arguments) in {
     "set_input": (None, P), "set_output": (None, P), "mul_mat": (P, P, P, P), "relu": (P, P, P),
     "new_graph": (P, P), "build_forward_expand": (S, P, P), "gallocr_new": (P, P), "gallocr_free": (None, P),
     "gallocr_alloc_graph": (S, P, P), "split_state_cut": (P, S, S, c.POINTER(I64), I64),
-    "backend_meta_device": (S, c.POINTER(P), SIZE, SplitState, P, c.POINTER(P)),
+    "backend_meta_device": (S, c.POINTER(P), SIZE, SplitState, P, P, c.POINTER(P)),
     "backend_meta_device_free": (None, P), "backend_dev_init": (S, P, c.c_char_p, c.POINTER(P)),
     "backend_free": (None, P), "backend_get_default_buffer_type": (P, P), "backend_buffer_free": (None, P),
     "backend_alloc_ctx_tensors": (S, P, P, c.POINTER(P)), "backend_graph_compute": (S, P, P),
@@ -67,7 +67,7 @@ def split(tensor, _user, state):
     return 0
 
 
-meta = out(backend_meta_device, devices, n, split, None)
+meta = out(backend_meta_device, devices, n, split, None, None)
 backend = out(backend_dev_init, meta, None)
 arena = InitParams(16 * tensor_overhead() + graph_overhead(), None, True)
 weights, ctx = init(arena), init(arena)
