@@ -82,7 +82,7 @@ Test(trace, has_a_lane_for_each_rank, .timeout = 60) {
     close(fd);
     int rc = run_mpirun(
         2, NULL, 60, out, sizeof out,
-        "sheaf-run -m " SHEAF_SOURCE_DIR "/models/kjv-f32.gguf -p And -n 4 --trace %s", path);
+        "sheaf-run -m " SHEAF_SOURCE_DIR "/models/kjv-f32.gguf -p And -n 64 --trace %s", path);
     cr_assert_eq(rc, 0, "%s", out);
     snprintf(
         cmd, sizeof cmd,
