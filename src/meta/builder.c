@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "tensor/access.h"
 
 enum sheaf_status sheaf__meta_no_memory(void) {
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta program: out of memory");
@@ -27,10 +28,7 @@ struct sheaf_tensor *sheaf__meta_descriptor(struct builder *b, enum sheaf_type t
 
 void sheaf__meta_shape_dense(struct sheaf_tensor *t, const int64_t ne[SHEAF_MAX_DIMS]) {
     memcpy(t->ne, ne, sizeof t->ne);
-    t->nb[0] = sheaf_type_size(t->type);
-    t->nb[1] = sheaf_row_size(t->type, ne[0]);
-    t->nb[2] = t->nb[1] * (size_t)ne[1];
-    t->nb[3] = t->nb[2] * (size_t)ne[2];
+    sheaf__set_dense_strides(t);
 }
 
 struct sheaf_tensor *sheaf__meta_append(struct builder *b, struct sheaf_tensor *t) {

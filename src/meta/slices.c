@@ -7,6 +7,7 @@
 
 #include "base/array.h"
 #include "meta/buffer.h"
+#include "tensor/access.h"
 
 void sheaf__meta_free_set(struct slice_set *set, int n_local) {
     if (!set) return;
@@ -47,10 +48,7 @@ void sheaf__meta_shape_slices(const struct meta_device *dev, struct slice_set *s
         s->type = t->type;
         s->flags = t->flags;
         sheaf_split_state_local_ne(state, t->ne, dev->local[i], s->ne);
-        s->nb[0] = sheaf_type_size(t->type);
-        s->nb[1] = sheaf_row_size(t->type, s->ne[0]);
-        s->nb[2] = s->nb[1] * (size_t)s->ne[1];
-        s->nb[3] = s->nb[2] * (size_t)s->ne[2];
+        sheaf__set_dense_strides(s);
         memcpy(s->name, t->name, sizeof s->name);
         set->record.slices[i] = s;
     }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "sched/sched.h"
+#include "tensor/access.h"
 
 static struct sched_info *get(struct sched_slot *slot, const struct sheaf_tensor *t) {
     return &slot->info.at[sheaf__sched_map_get(&slot->map, t)];
@@ -83,10 +84,7 @@ static struct sheaf_tensor *new_tensor(struct sched_slot *slot) {
 static void shape_like(struct sheaf_tensor *t, const struct sheaf_tensor *src) {
     t->type = src->type;
     memcpy(t->ne, src->ne, sizeof t->ne);
-    t->nb[0] = sheaf_type_size(t->type);
-    t->nb[1] = sheaf_row_size(t->type, t->ne[0]);
-    t->nb[2] = t->nb[1] * (size_t)t->ne[1];
-    t->nb[3] = t->nb[2] * (size_t)t->ne[2];
+    sheaf__set_dense_strides(t);
     memcpy(t->name, src->name, sizeof t->name);
 }
 

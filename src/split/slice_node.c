@@ -5,6 +5,7 @@
 #include "sheaf/tensor.h"
 #include "split/plan-impl.h"
 #include "split/view.h"
+#include "tensor/access.h"
 #include "tensor/graph.h"
 
 static void local_ne(const struct sheaf_tensor *t, struct sheaf__st st, int member,
@@ -79,10 +80,7 @@ enum sheaf_status sheaf__split_local_node(const struct sheaf__split_plan *plan,
         return SHEAF_STATUS_SUCCESS;
     }
     local->view_offs = 0;
-    local->nb[0] = sheaf_type_size(t->type);
-    local->nb[1] = sheaf_row_size(t->type, local->ne[0]);
-    for (int i = 2; i < SHEAF_MAX_DIMS; i++)
-        local->nb[i] = local->nb[i - 1] * (size_t)local->ne[i - 1];
+    sheaf__set_dense_strides(local);
     return SHEAF_STATUS_SUCCESS;
 }
 

@@ -16,6 +16,13 @@ static inline void sheaf__set_param_f32(struct sheaf_tensor *t, int i, float f) 
     memcpy(&t->op_params[i], &f, sizeof f);
 }
 
+/* Strides of a tensor without gaps, from its type and shape. ne[0] is whole blocks of the type. */
+static inline void sheaf__set_dense_strides(struct sheaf_tensor *t) {
+    t->nb[0] = sheaf_type_size(t->type);
+    t->nb[1] = sheaf_row_size(t->type, t->ne[0]);
+    for (int i = 2; i < SHEAF_MAX_DIMS; i++) t->nb[i] = t->nb[i - 1] * (size_t)t->ne[i - 1];
+}
+
 /* Is there a byte of memory that both have? Tensors without data have none. */
 static inline bool sheaf__overlaps(const struct sheaf_tensor *a, const struct sheaf_tensor *b) {
     const uintptr_t p = (uintptr_t)a->data, q = (uintptr_t)b->data;

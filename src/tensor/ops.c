@@ -345,11 +345,8 @@ static struct sheaf_tensor *reshape(struct sheaf_context *ctx, struct sheaf_tens
         return refuse("RESHAPE", a, NULL, "dimension 0 must be whole blocks of the type");
     struct sheaf_tensor *t = make_view(ctx, SHEAF_OP_RESHAPE, a, 0);
     if (!t) return NULL;
-    t->nb[0] = sheaf_type_size(a->type);
-    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
-        t->ne[i] = ne[i];
-        if (i) t->nb[i] = t->nb[i - 1] * (size_t)(i == 1 ? ne[0] / block : ne[i - 1]);
-    }
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) t->ne[i] = ne[i];
+    sheaf__set_dense_strides(t);
     return t;
 }
 
