@@ -68,9 +68,9 @@ static double run(sheaf_backend_t backend, const struct shape *s, enum sheaf_typ
     for (int i = 0; i < 2 * nodes; i++) fill(kv[i]);
     double best = 1e9;
     for (int i = 0; i < ROUNDS; i++) {
-        const double start = seconds();
+        const double start = sheaf__seconds();
         check(sheaf_backend_graph_compute(backend, graph));
-        const double took = (seconds() - start) / nodes;
+        const double took = (sheaf__seconds() - start) / nodes;
         best = took < best ? took : best;
     }
     sheaf_backend_buffer_free(buffer);

@@ -6,13 +6,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "sheaf/status.h"
-
-static inline double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* p; if it is NULL, prints the library's last error and ends the program. */
 static inline void *must(void *p) {

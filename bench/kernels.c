@@ -44,7 +44,7 @@ typedef uint64_t vector __attribute__((vector_size(16)));
 static double stream(const char *p) {
     static volatile uint64_t sink;
     vector sum[8] = {{0}};
-    const double start = seconds();
+    const double start = sheaf__seconds();
     for (size_t i = 0; i < BYTES; i += sizeof sum) {
         const vector *x = (const vector *)(const void *)(p + i);
         __builtin_prefetch(p + i + 4096);
@@ -54,7 +54,7 @@ static double stream(const char *p) {
     for (int j = 1; j < 8; j++) sum[0] += sum[j];
     sink = sum[0][0] + sum[0][1];
     (void)sink;
-    return BYTES / (seconds() - start) / 1e9;
+    return BYTES / (sheaf__seconds() - start) / 1e9;
 }
 
 /* BYTES of weights, those of `size` bytes at w again and again. */
@@ -68,7 +68,7 @@ static double decode(const struct sheaf__cpu_kernels *kern, enum sheaf_type type
         kern->to_digits(zeros, column, K, kern->digits_order[type]);
         dot = kern->rows_dot_digits[type];
     }
-    const double start = seconds();
+    const double start = sheaf__seconds();
     for (int64_t i = 0; i < times; i++) {
         for (int64_t r = 0; r < rows; r += CHUNK) {
             const void *act = column;
@@ -76,20 +76,20 @@ static double decode(const struct sheaf__cpu_kernels *kern, enum sheaf_type type
             dot(K, w + (size_t)r * row, row, rows - r < CHUNK ? rows - r : CHUNK, &act, 1, &to);
         }
     }
-    return (double)(times * rows) * (double)row / (seconds() - start) / 1e9;
+    return (double)(times * rows) * (double)row / (sheaf__seconds() - start) / 1e9;
 }
 
 static double tiles(const struct sheaf__cpu_panels *p, const char *rows, const char *panels,
                     float *c) {
     const size_t stride = PASS / (size_t)p->unit * p->row_bytes;
     const size_t panel = PASS / (size_t)p->unit * p->panel_bytes;
-    const double start = seconds();
+    const double start = sheaf__seconds();
     for (int64_t q = 0; q < COLUMNS / p->cols; q++) {
         for (int64_t r = 0; r < TILE; r += p->rows)
             p->tile(PASS, rows + (size_t)r * stride, stride, panels + (size_t)q * panel, p->cols, c,
                     false);
     }
-    return 2.0 * TILE * COLUMNS * PASS / (seconds() - start) / 1e9;
+    return 2.0 * TILE * COLUMNS * PASS / (sheaf__seconds() - start) / 1e9;
 }
 
 static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {

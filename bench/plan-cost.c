@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "sheaf/graph.h"
 #include "sheaf/tensor.h"
 #include "split/plan.h"
@@ -113,12 +114,6 @@ static const struct sheaf_split_state *state_of(const T *t, void *user) {
     return NULL;
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 #define HEADER                                                                                     \
     "| members | plan, ms | us a member | fingerprint, ms | steps | collectives |\n"               \
     "|---:|---:|---:|---:|---:|---:|\n"
@@ -130,18 +125,18 @@ static double measure(const struct bench *b) {
     int steps = 0, collectives = 0;
     for (int i = 0; i < ROUNDS; i++) {
         struct sheaf__split_plan *plan;
-        double t = now();
+        double t = sheaf__seconds();
         if (sheaf__split_plan_new(b->graph, n, state_of, (void *)(uintptr_t)b, &plan)) {
             fprintf(stderr, "%s\n", sheaf_last_error());
             return 0;
         }
-        t = now() - t;
+        t = sheaf__seconds() - t;
         if (t < plan_s) plan_s = t;
-        t = now();
+        t = sheaf__seconds();
         static volatile uint64_t sink; /* the hash must be made */
         sink = sheaf__split_plan_fingerprint(plan, b->graph);
         (void)sink;
-        t = now() - t;
+        t = sheaf__seconds() - t;
         if (t < print_s) print_s = t;
         steps = plan->n_steps;
         collectives = 0;

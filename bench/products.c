@@ -58,9 +58,9 @@ static struct product make(sheaf_backend_t backend, enum sheaf_type type, int64_
 static double best_of(sheaf_backend_t backend, const struct product *p) {
     double best = 1e9;
     for (int i = 0; i < ROUNDS; i++) {
-        const double start = seconds();
+        const double start = sheaf__seconds();
         check(sheaf_backend_graph_compute(backend, p->graph));
-        const double took = seconds() - start;
+        const double took = sheaf__seconds() - start;
         best = took < best ? took : best;
     }
     return best;
@@ -84,10 +84,10 @@ static double whole(enum sheaf_type type, int64_t k, const char *w, int64_t m) {
     const void *act = digits ? column : zeros;
     double best = 1e9;
     for (int i = 0; i < ROUNDS; i++) {
-        const double start = seconds();
+        const double start = sheaf__seconds();
         for (int64_t r = 0; r < m; r += CHUNK)
             dot(k, w + (size_t)r * row, row, m - r < CHUNK ? m - r : CHUNK, &act, 1, &to);
-        const double took = seconds() - start;
+        const double took = sheaf__seconds() - start;
         best = took < best ? took : best;
     }
     free(column);

@@ -62,9 +62,9 @@ static double run_us(struct sheaf__cpu_team *team, sheaf__cpu_team_fn fn, void *
     double t[RUNS];
     for (int i = 0; i < RUNS; i++) {
         if (idle_us) usleep(idle_us);
-        const double start = seconds();
+        const double start = sheaf__seconds();
         sheaf__cpu_team_run(team, fn, user);
-        t[i] = 1e6 * (seconds() - start);
+        t[i] = 1e6 * (sheaf__seconds() - start);
     }
     qsort(t, (size_t)RUNS, sizeof *t, by_size);
     return t[RUNS / 2];

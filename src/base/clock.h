@@ -12,6 +12,9 @@ static inline uint64_t sheaf__time_ns(void) {
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+/* The same in seconds. */
+static inline double sheaf__seconds(void) { return 1e-9 * (double)sheaf__time_ns(); }
+
 /* Sleeps for about so long; a signal ends it early. */
 static inline void sheaf__nap(uint64_t ns) {
     const struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};

@@ -85,6 +85,4 @@ void op_rig_down(struct op_rig *rig);
 /* The op's tensor with bare operands, in ctx, for questions of support. */
 struct sheaf_tensor *op_case_build(struct sheaf_context *ctx, const struct op_case *c);
 
-uint64_t op_random(uint64_t *state);
-
 #endif

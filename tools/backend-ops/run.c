@@ -6,15 +6,11 @@
 #include <string.h>
 
 #include "backend_ops.h"
+#include "base/hash.h"
 
-uint64_t op_random(uint64_t *state) {
-    uint64_t x = *state += 0x9E3779B97F4A7C15u;
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-    return x ^ x >> 31;
+static float uniform(uint64_t *state) {
+    return (float)(sheaf__random(state) >> 40) / (float)(1 << 24);
 }
-
-static float uniform(uint64_t *state) { return (float)(op_random(state) >> 40) / (float)(1 << 24); }
 
 const char *op_case_text(const struct op_case *c, char *text, size_t size) {
     static const char *const layouts[] = {"", " gap", " permuted", " transposed"};

@@ -17,6 +17,8 @@
 #include <time.h>
 
 #include "backend_ops.h"
+#include "base/clock.h"
+#include "base/hash.h"
 
 enum { MAX_SHOWN = 20, MAX_MEMBERS = 64, MAX_TARGETS = 16 };
 
@@ -66,7 +68,7 @@ static enum sheaf_status place(const struct sheaf_tensor *t, const void *user,
         /* every member's weight is 0 to 3: holes are common, equal shares too */
         int64_t weights[MAX_MEMBERS], total = 0, given = 0, sum = 0;
         for (int j = 0; j < p->n_members; j++) {
-            weights[j] = (int64_t)(op_random(&seed) % 4);
+            weights[j] = (int64_t)(sheaf__random(&seed) % 4);
             total += weights[j];
         }
         for (int j = 0; j < p->n_members; j++) {
@@ -114,7 +116,7 @@ static bool next_placement(struct placement *p, const struct op_case *c, int i) 
     if (left >= p->n_random) return false;
     uint64_t seed = p->seed * 77;
     for (int k = 0; k < c->n_in; k++) {
-        const int axis = (int)(op_random(&seed) % (SHEAF_MAX_DIMS + 1)) - 1;
+        const int axis = (int)(sheaf__random(&seed) % (SHEAF_MAX_DIMS + 1)) - 1;
         if (axis >= 0 && leaf_units(&c->in[k], axis) > 1) p->axis[k] = axis;
     }
     return true;
@@ -294,12 +296,6 @@ static void support(const struct target *targets, int n_targets, const struct op
 
 /* ---- perf ---- */
 
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static bool perf(struct target *targets, int n_targets, const struct op_list *list,
                  const struct options *o) {
     bool ok = true;
@@ -314,11 +310,11 @@ static bool perf(struct target *targets, int n_targets, const struct op_list *li
             enum sheaf_status st = op_rig_up(&rig, t->backend, c, i);
             if (!st) st = sheaf_backend_graph_compute(t->backend, rig.graph); /* warm */
             int n = 0;
-            double begin = seconds(), spent = 0;
+            double begin = sheaf__seconds(), spent = 0;
             /* a fixed number under mpirun, where ranks must agree */
             while (!st && (sheaf_world_size() > 1 ? n < 50 : n < 3 || spent < 0.2)) {
                 st = sheaf_backend_graph_compute(t->backend, rig.graph);
-                spent = seconds() - begin;
+                spent = sheaf__seconds() - begin;
                 n++;
             }
             if (st) {

@@ -52,7 +52,6 @@ struct bench_load {
 };
 /* Zeros where /proc says nothing. */
 struct bench_load bench_load_now(void);
-double bench_now(void); /* seconds, monotonic */
 void bench_cpu_model(char *text, size_t size);
 size_t bench_peak_resident(void); /* bytes; 0 if unknown */
 void bench_forget_peak(void); /* later peaks count from what is resident now, if /proc lets us */

@@ -6,17 +6,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "bench.h"
 
 /* A pass reads its part several times: long beside the time by which ranks start apart. */
 enum { PASSES = 6, REPEATS = 3, MAX_THREADS = 1024 };
 static const size_t part_bytes = (size_t)128 << 20; /* of a thread: larger than its share of L3 */
-
-double bench_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- streaming read ---- */
 
@@ -61,10 +56,10 @@ static void *read_part(void *arg) {
     if (r->data) memset(r->data, 1, part_bytes);
     for (int pass = 0; pass < PASSES; pass++) {
         pthread_barrier_wait(&all->barrier);
-        r->begin[pass] = bench_now();
+        r->begin[pass] = sheaf__seconds();
         for (int i = 0; r->data && i < REPEATS; i++)
             r->sum += sum_words(r->data, part_bytes / sizeof *r->data);
-        r->end[pass] = bench_now();
+        r->end[pass] = sheaf__seconds();
     }
     free(r->data);
     return NULL;
@@ -141,7 +136,7 @@ enum sheaf_status bench_read_bandwidth(int threads, double *bytes_per_s) {
 static double seconds_of(struct timeval t) { return (double)t.tv_sec + 1e-6 * (double)t.tv_usec; }
 
 struct bench_load bench_load_now(void) {
-    struct bench_load load = {.time = bench_now()};
+    struct bench_load load = {.time = sheaf__seconds()};
     unsigned long long user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0, soft = 0,
                        steal = 0;
     const double tick = 1.0 / (double)sysconf(_SC_CLK_TCK);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/hash.h"
 #include "sheaf/gguf.h"
 #include "sheaf/meta.h"
 #include "sheaf/world.h"
@@ -24,12 +26,7 @@ struct work {
 
 static void random_ids(int32_t *ids, int64_t n, int64_t n_vocab) {
     uint64_t state = 1;
-    for (int64_t i = 0; i < n; i++) { /* splitmix64 (Vigna) */
-        uint64_t z = state += 0x9e3779b97f4a7c15u;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        ids[i] = (int32_t)((z ^ (z >> 31)) % (uint64_t)n_vocab);
-    }
+    for (int64_t i = 0; i < n; i++) ids[i] = (int32_t)(sheaf__random(&state) % (uint64_t)n_vocab);
 }
 
 /* ---- counters ---- */
@@ -129,12 +126,12 @@ static enum sheaf_status once(struct work *w, int64_t n, struct bench_counts *su
     if (depth) status = sheaf_model_prompt(w->model, 0, w->prompt, depth, NULL, NULL);
     if (!status) status = sheaf_world_barrier("start of a test");
     const struct bench_counts before = counts_now(w->b->model);
-    const double start = bench_now();
+    const double start = sheaf__seconds();
     if (!status)
         status = w->test->is_gen
                      ? generate(w, n)
                      : sheaf_model_prompt(w->model, 0, w->prompt + depth, n, NULL, NULL);
-    *seconds = bench_now() - start;
+    *seconds = sheaf__seconds() - start;
     const struct bench_counts after = counts_now(w->b->model);
     sum->wall_s += *seconds;
     add_counts(sum, &before, &after);

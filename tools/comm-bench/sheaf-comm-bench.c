@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "sheaf/comm-bench.h"
 #include "sheaf/sheaf.h"
 
@@ -56,11 +57,7 @@ struct bench {
     bool any_row, kinds[N_KINDS];
 };
 
-static double now_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
+static double now_us(void) { return 1e-3 * (double)sheaf__time_ns(); }
 
 /* The least work of a member for an all-reduce between hosts with several members, as copies: its
  * data to a slot, its parts of the host's sum and of the total, and the result to its data. */

@@ -1,5 +1,6 @@
 /* The check before a job: each rank looks at its host; the facts are gathered and compared. */
 #include "check.h"
+#include "base/clock.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -171,20 +172,14 @@ struct link {
     double us, gb_s;
 };
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static double time_calls(struct sheaf_comm *comm, int member, float *data, size_t n, int calls,
                          enum sheaf_status *st) {
     const struct sheaf_comm_what what = {0, "check of the link"};
     for (int i = 0; i < 2 && !*st; i++) *st = sheaf_comm_all_reduce(comm, member, data, n, &what);
-    const double start = now();
+    const double start = sheaf__seconds();
     for (int i = 0; i < calls && !*st; i++)
         *st = sheaf_comm_all_reduce(comm, member, data, n, &what);
-    return (now() - start) / calls;
+    return (sheaf__seconds() - start) / calls;
 }
 
 /* An all-reduce between the first ranks of two hosts: the exchange of one message. */

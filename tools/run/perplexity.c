@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "sheaf/world.h"
 
 #include "run.h"
@@ -98,7 +99,7 @@ enum sheaf_status run_perplexity(const struct run_options *o, struct sheaf_model
                                  struct run_result *r) {
     int32_t *ids = NULL;
     size_t n = 0;
-    double nll = 0, start = run_now();
+    double nll = 0, start = sheaf__seconds();
     struct sheaf_model_info info = {.size = sizeof info};
     enum sheaf_status status = sheaf_model_get_info(model, &info);
     struct work w = {.model = model,
@@ -120,7 +121,7 @@ enum sheaf_status run_perplexity(const struct run_options *o, struct sheaf_model
         r->ppl_tokens += width - 1;
     }
     r->nll = r->ppl_tokens ? nll / (double)r->ppl_tokens : 0;
-    r->ppl_s = run_now() - start;
+    r->ppl_s = sheaf__seconds() - start;
     free(w.rows);
     free(w.wanted);
     free(ids);

@@ -18,12 +18,6 @@ struct numbers {
     uint64_t compute_ns, collective_ns, wait_ns, hidden_ns, n_collectives, collective_bytes;
 };
 
-double run_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 bool run_progress(void *user, size_t done, size_t total) {
     static int shown = -1;
     (void)user;

@@ -33,6 +33,5 @@ enum sheaf_status run_report(const struct run_options *o, const struct sheaf_mod
 /* Bar on stderr if that is a terminal; fits sheaf_model_progress_fn. */
 bool run_progress(void *user, size_t done, size_t total);
 /* Seconds, monotonic. */
-double run_now(void);
 
 #endif
