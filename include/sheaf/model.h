@@ -46,11 +46,11 @@ struct sheaf_model_params {
     const char *devices; /* "all" or NULL, or names: "CPU0@0,CPU0@1" */
     const char *split;   /* "even" or NULL, "auto" (by measured speed), or shares: "3,1" */
     const char *overlap; /* "auto" or NULL, "on", "off": prompts in two chunks */
-    const char *wire;    /* how sums travel between hosts: "f32", "bf16", "q8_0"; NULL: the
-                            setting SHEAF_COMM_WIRE */
-    const char
-        *experts;    /* how experts are cut: "auto" or NULL, "columns" (each by the columns of its
-                        last matrix), "rows" (by those of all), "whole" (each on one member) */
+    /* How sums travel between hosts: "f32", "bf16", "q8_0"; NULL: the setting SHEAF_COMM_WIRE. */
+    const char *wire;
+    /* How experts are cut: "auto" or NULL, "columns" (each by the columns of its last matrix),
+     * "rows" (by those of all), "whole" (each on one member). */
+    const char *experts;
     int64_t n_ctx;   /* cells of the K/V cache; 0: what the model was trained on, at most 4096 */
     int64_t n_batch; /* tokens evaluated at once, at most; 0: 512 */
     enum sheaf_type kv_type; /* of the K/V cache: F16 (default), Q8_0, F32 */

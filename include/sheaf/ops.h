@@ -247,4 +247,6 @@ struct sheaf_tensor *sheaf_flash_attn_ext(struct sheaf_context *ctx, struct shea
 #ifdef __cplusplus
 }
 #endif
+#include "sheaf/tensor.h" /* which needs the numbers above; programs need the fields of tensors */
+
 #endif
