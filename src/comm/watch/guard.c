@@ -142,9 +142,7 @@ static void check_record(uint64_t now) {
         return;
     }
     if (!guard.torn_at) guard.torn_at = now;
-    if (now < guard.torn_at + TORN_NS || !sheaf__record_release()) return;
-    sheaf__notice("a rank of host %s was lost while it reported a failure",
-                  sheaf_world_host_name(sheaf__world()->rank));
+    if (now >= guard.torn_at + TORN_NS) sheaf__notice_torn();
 }
 
 /* ---- after a failure ---- */

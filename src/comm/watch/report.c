@@ -24,7 +24,10 @@ bool sheaf__permits(int origin) {
 static bool claim(bool met, bool last) {
     struct sheaf__world *w = sheaf__world();
     int none = 0;
-    if (!met) return sheaf__speaker_claim();
+    if (!met) { /* a rank of this share group that came out of the start earlier may have printed it */
+        const int told = atomic_load(&w->failure->told);
+        return (!told || told == w->rank + 1) && sheaf__speaker_claim();
+    }
     if (w->share_of[w->rank] == 0 && !last && !sheaf__permits(w->rank)) return false;
     return atomic_compare_exchange_strong(&w->failure->told, &none, w->rank + 1) ||
            none == w->rank + 1;
@@ -63,6 +66,14 @@ void sheaf__notice(const char *fmt, ...) {
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (sheaf__record_failure(sheaf__world()->rank, text)) atomic_store(&noticed_here, true);
+}
+
+void sheaf__notice_torn(void) {
+    const int me = sheaf__world()->rank;
+    char text[SHEAF__REASON_BYTES];
+    snprintf(text, sizeof text, "a rank of host %s was lost while it reported a failure",
+             sheaf_world_host_name(me));
+    if (sheaf__record_retake(me, text)) atomic_store(&noticed_here, true);
 }
 
 bool sheaf__noticed(void) { return atomic_load(&noticed_here); }

@@ -62,6 +62,8 @@ bool sheaf__report_claim(enum sheaf__teller teller, bool met, bool last);
 bool sheaf__report_tell(bool met, bool last);
 /* The record is complete: its state is marked before its text is written. */
 bool sheaf__report_has_text(void);
+/* The writer of the record was lost before its text was complete: says so in its place. */
+void sheaf__notice_torn(void);
 /* Takes the record; the watch prints it then. */
 void sheaf__notice(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The same about a rank that is gone: "has died (...)" and such. */

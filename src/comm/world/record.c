@@ -13,14 +13,22 @@ static void (*_Atomic spread)(void);
 
 void sheaf__record_spread_by(void (*fn)(void)) { atomic_store(&spread, fn); }
 
-bool sheaf__record_failure(int origin, const char *text) {
+/* Writes the record if this call is the one that moves it from state `from`. */
+static bool write_record(int from, int to, int origin, const char *text) {
     struct sheaf__failure *f = sheaf__world()->failure;
-    int healthy = SHEAF__HEALTHY;
-    if (!atomic_compare_exchange_strong(&f->state, &healthy, SHEAF__FAILING)) return false;
+    if (!atomic_compare_exchange_strong(&f->state, &from, to)) return false;
     f->origin = origin;
     snprintf(f->text, sizeof f->text, "%s", text);
     atomic_store_explicit(&f->state, SHEAF__FAILED, memory_order_release);
     return true;
+}
+
+bool sheaf__record_failure(int origin, const char *text) {
+    return write_record(SHEAF__HEALTHY, SHEAF__FAILING, origin, text);
+}
+
+bool sheaf__record_retake(int origin, const char *text) {
+    return write_record(SHEAF__FAILING, SHEAF__RETAKEN, origin, text);
 }
 
 void sheaf_world_abort(const char *reason) {
@@ -42,12 +50,6 @@ const struct sheaf__failure *sheaf__failure_record(void) {
         sched_yield();
     }
     return NULL;
-}
-
-bool sheaf__record_release(void) {
-    int failing = SHEAF__FAILING;
-    return atomic_compare_exchange_strong(&sheaf__world()->failure->state, &failing,
-                                          SHEAF__HEALTHY);
 }
 
 void sheaf__record_tell_host(void) {

@@ -58,8 +58,8 @@ void sheaf__record_spread_by(void (*fn)(void));
 /* The record after a failure, when its text is complete, which is at once: NULL if its writer was
  * killed before. */
 const struct sheaf__failure *sheaf__failure_record(void);
-/* A writer of the record that does not come back is no writer: the record is free again. */
-bool sheaf__record_release(void);
+/* The same after the writer of the record was lost before its text was complete. */
+bool sheaf__record_retake(int origin, const char *text);
 /* Tells the host program of the failure, once. */
 void sheaf__record_tell_host(void);
 /* A failure that ends the job: marks the world, sets the error, returns `status`. If the world has
