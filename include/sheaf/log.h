@@ -3,7 +3,7 @@
  * A function that fails returns a status and keeps its text for sheaf_last_error(); it prints
  * nothing. A message is for facts that no return value carries: the library falls back to slower
  * kernels, a module cannot be loaded, a rank of the job has failed. Without a log function messages
- * go to the standard error output, each line after "sheaf: ". With one, the library prints nothing
+ * go to the standard error output, each after "sheaf: ". With one, the library prints nothing
  * at all. */
 #ifndef SHEAF_LOG_H
 #define SHEAF_LOG_H

@@ -13,14 +13,22 @@ static_assert((int)SHEAF_MODEL_MAX_SEQUENCES == (int)SHEAF__MAX_SEQUENCES, "a bi
 
 /* ---- structs of the caller ---- */
 
+/* The caller's `size`, the first field of its struct; INVALID if it cannot be that of any version. */
+static enum sheaf_status read_size(const void *caller, size_t own_size, const char *what,
+                                   size_t *size) {
+    memcpy(size, caller, sizeof *size);
+    if (*size < sizeof *size || *size > own_size)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: size is %zu, but the struct has %zu bytes: set size to sizeof",
+                               what, *size, own_size);
+    return SHEAF_STATUS_SUCCESS;
+}
+
 enum sheaf_status sheaf__model_take_params(const void *caller, void *own, size_t own_size,
                                            const char *what) {
     size_t size;
-    memcpy(&size, caller, sizeof size);
-    if (size < sizeof size || size > own_size)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "%s: size is %zu, but the struct has %zu bytes: set size to sizeof",
-                               what, size, own_size);
+    const enum sheaf_status st = read_size(caller, own_size, what, &size);
+    if (st) return st;
     memcpy(own, caller, size);
     memcpy(own, &own_size, sizeof own_size);
     return SHEAF_STATUS_SUCCESS;
@@ -29,11 +37,8 @@ enum sheaf_status sheaf__model_take_params(const void *caller, void *own, size_t
 enum sheaf_status sheaf__model_give_struct(const void *own, size_t own_size, void *caller,
                                            const char *what) {
     size_t size;
-    memcpy(&size, caller, sizeof size);
-    if (size < sizeof size || size > own_size)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "%s: size is %zu, but the struct has %zu bytes: set size to sizeof",
-                               what, size, own_size);
+    const enum sheaf_status st = read_size(caller, own_size, what, &size);
+    if (st) return st;
     memcpy(caller, own, size);
     memcpy(caller, &size, sizeof size);
     return SHEAF_STATUS_SUCCESS;
