@@ -117,6 +117,13 @@ enum sheaf_op_cost sheaf_op_get_cost(enum sheaf_op op);
 /* Does the op only look at its operand's memory in another shape? */
 bool sheaf_op_is_view(enum sheaf_op op);
 
+/* Makes `node`, new and read by no other, write its result over its operand number `operand`: then
+ * the result is that operand's memory, as a view of it. For ops that read an element before they
+ * write the same one: elementwise ops, norms, SOFT_MAX and ROPE over their first operand, and
+ * elementwise ops of two operands over the second, too. Returns node; NULL if the op does not allow
+ * it, or the types or shapes differ. */
+struct sheaf_tensor *sheaf_in_place(struct sheaf_tensor *node, int operand);
+
 /* Elementwise; b is repeated to the shape of a. dst: the shape of a, F32 (or the type of a). */
 struct sheaf_tensor *sheaf_add(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                struct sheaf_tensor *b);

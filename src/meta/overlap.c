@@ -31,7 +31,7 @@ static bool writes(const struct sheaf__split_plan *plan, const struct sheaf__spl
     const struct sheaf_tensor *target = plan->values[step->out].tensor;
     if (step->kind == SHEAF_SPLIT_STEP_NODE) {
         const struct sheaf_tensor *node = graph->nodes[step->node];
-        if (!sheaf__op_info(node->op)->writes_into) return false;
+        if (!sheaf__op_written(node)) return false;
         target = sheaf__op_target(node);
     }
     return owner_of(target) == owner;

@@ -299,7 +299,10 @@ static struct sheaf_tensor *build_node(struct builder *b, const struct sheaf__sp
     t->op = node->op;
     enum sheaf_status st = sheaf__split_local_node(b->plan, step, b->graph, b->member, src, t);
     if (st && !b->status) b->status = st;
-    struct sheaf_tensor *target = sheaf__op_target(t);
+    const int written = sheaf__op_written(node);
+    struct sheaf_tensor *target = written                   ? t->src[written - 1]
+                                  : sheaf_op_is_view(t->op) ? t->src[0]
+                                                            : NULL;
     if (target) {
         t->view_src = target->view_src ? target->view_src : target;
         if (!sheaf_op_is_view(node->op)) {

@@ -176,6 +176,7 @@ enum sheaf_status sheaf__split_considered(const struct sheaf_cgraph *graph, int 
         sheaf__put_rule(&t, rule, expr);
         sheaf__put(&t, "\n");
         for (int i = 0; i < sheaf__n_operands(a.node); i++) {
+            if (!a.node->src[i]) continue;
             sheaf__put(&t, "  src%d ", i);
             sheaf__put_tensor(&t, a.node->src[i]);
             for (int k = 0; k < a.watch.operand[i].n; k++) {

@@ -36,7 +36,7 @@ static bool retractable(struct planner *p, int v) {
         return false;
     const struct planned_step *s = &p->step[x->step];
     return s->s.kind == SHEAF_SPLIT_STEP_NODE && s->addend >= 0 &&
-           *sheaf__plan_epoch(p, x->entry) == 0 && !sheaf__rule_of(e->tensor)->written;
+           *sheaf__plan_epoch(p, x->entry) == 0 && !sheaf__op_written(e->tensor);
 }
 
 /* The reduction of `v` to MIRRORED, done on the smallest tensor of the single-use linear chain that

@@ -54,7 +54,7 @@ static bool consider(void *user, const struct sheaf__row *row) {
     for (int i = 0; i < row->n_operands; i++) {
         const struct sheaf__at_hand *o = &c->operand[i];
         if (i + 1 == c->written) { /* written where it is, never converted */
-            if (!o->native || !sheaf__need_met(&row->need[i], *o->native)) return true;
+            if (!o->native || !sheaf__row_writes(row, i, *o->native)) return true;
             continue;
         }
         int64_t one;
@@ -72,14 +72,14 @@ static bool consider(void *user, const struct sheaf__row *row) {
 
 /* Can the operands be had as the row needs them, without a conversion where none is possible? */
 static bool follows(const struct sheaf__at_hand *operand, const struct sheaf__rule *rule,
-                    const struct sheaf__row *row) {
+                    int written, const struct sheaf__row *row) {
     for (int i = 0; i < row->n_operands; i++) {
         const struct sheaf__need *need = &row->need[i];
         const struct sheaf__at_hand *o = &operand[i];
         bool met = false;
         for (int k = 0; k < o->n; k++) met = met || sheaf__need_met(need, o->st[k]);
-        if (i + 1 == rule->written) {
-            if (!o->native || !sheaf__need_met(need, *o->native)) return false;
+        if (i + 1 == written) {
+            if (!o->native || !sheaf__row_writes(row, i, *o->native)) return false;
         } else if ((need->st.mask || (sheaf__is_view_form(rule) && need->st.kind == SHEAF__S)) &&
                    !met) {
             return false;
@@ -89,15 +89,16 @@ static bool follows(const struct sheaf__at_hand *operand, const struct sheaf__ru
 }
 
 bool sheaf__decide_row(struct sheaf__pool *pool, const struct sheaf_tensor *node,
-                       const struct sheaf__rule *rule, const struct sheaf__row *of_search,
-                       const struct sheaf__at_hand *operand, struct sheaf__row *out) {
-    if (of_search && follows(operand, rule, of_search)) {
+                       const struct sheaf__rule *rule, int written,
+                       const struct sheaf__row *of_search, const struct sheaf__at_hand *operand,
+                       struct sheaf__row *out) {
+    if (of_search && follows(operand, rule, written, of_search)) {
         *out = *of_search;
         return true;
     }
     struct choice best = {.n_members = pool->n_members,
                           .operand = operand,
-                          .written = rule->written,
+                          .written = written,
                           .bytes = sheaf__dense_bytes(node),
                           .row = out};
     struct sheaf__have have[SHEAF__MAX_OPERANDS];

@@ -32,7 +32,8 @@ static const struct sheaf_tensor *source_of(const struct sheaf__plan_impl *impl,
         const struct sheaf__split_step *s = maker(p, value);
         if (!s || s->in[0] < 0) return p->values[value].tensor;
         int next = -1;
-        for (int i = 0; i < SHEAF_MAX_SRC && s->in[i] >= 0; i++) {
+        for (int i = 0; i < SHEAF_MAX_SRC; i++) {
+            if (s->in[i] < 0) continue;
             const struct sheaf__st st = impl->st[s->in[i]];
             if (st.kind != SHEAF__S) continue;
             const bool same = st.cut == impl->st[value].cut;
@@ -49,8 +50,8 @@ static bool is_scattered(const struct sheaf__plan_impl *impl, int value) {
     while (value >= 0 && (s = maker(&impl->plan, value))) {
         if (sheaf__step_is(s, SHEAF_COMM_REDUCE_SCATTER)) return true;
         value = -1;
-        for (int i = 0; i < SHEAF_MAX_SRC && s->in[i] >= 0 && value < 0; i++) {
-            if (impl->st[s->in[i]].kind == SHEAF__S) value = s->in[i];
+        for (int i = 0; i < SHEAF_MAX_SRC && value < 0; i++) {
+            if (s->in[i] >= 0 && impl->st[s->in[i]].kind == SHEAF__S) value = s->in[i];
         }
     }
     return false;
@@ -191,6 +192,8 @@ bool sheaf__split_explain(const struct sheaf__split_plan *plan, const struct she
     int gathered = -1;
     for (int i = 0; i < o.n; i++) {
         const struct sheaf_tensor *s = x->src[i];
+        o.st[i] = sheaf__st_m();
+        if (!s) continue;
         o.value[i] = before_conversions(plan, run->in[i]);
         o.st[i] = impl->st[o.value[i]];
         sheaf__put(&t, "  src%d ", i);

@@ -54,10 +54,10 @@ bool sheaf__expr_parse(const struct sheaf__rule *rule, const char *text, struct 
                     if (*p == '1') {
                         p++;
                     } else {
-                        if (!is_letter(*p) || t->n == SHEAF__MAX_TERMS) return false;
+                        if (!is_letter(*p) || t->n == SHEAF__MAX_PRODUCT) return false;
                         const int f = factor(rule, e, *p++);
                         if (f < 0) return false;
-                        t->factor[t->n++] = f;
+                        t->factor[t->n++] = (int8_t)f;
                     }
                     if (*p != '.') break;
                     p++;
@@ -151,11 +151,9 @@ bool sheaf__expr_of(const struct sheaf_tensor *node, const struct sheaf__rule *r
         return false;
     }
     if (!sheaf__expr_parse(rule, text, e)) return false;
+    static const int64_t lacking[SHEAF_MAX_DIMS] = {1, 1, 1, 1};
     const int64_t *ne[SHEAF__MAX_OPERANDS + 1];
-    for (int i = 0; i < e->n_operands; i++) {
-        if (!node->src[i]) return false;
-        ne[i] = node->src[i]->ne;
-    }
+    for (int i = 0; i < e->n_operands; i++) ne[i] = node->src[i] ? node->src[i]->ne : lacking;
     ne[e->n_operands] = node->ne;
     return sheaf__expr_bind(e, ne);
 }

@@ -34,8 +34,9 @@ uint64_t sheaf__split_plan_fingerprint(const struct sheaf__split_plan *plan,
                               (uint64_t)(uint32_t)step->node);
         h = sheaf__mix(h, (uint64_t)(uint32_t)step->out << 32 | (uint64_t)step->add_once << 8 |
                               (uint64_t)step->once);
-        for (int i = 0; i < SHEAF_MAX_SRC && step->in[i] >= 0; i++)
-            h = sheaf__mix(h, (uint64_t)(uint32_t)step->in[i] + 1);
+        int n = SHEAF_MAX_SRC;
+        while (n > 0 && step->in[n - 1] < 0) n--;
+        for (int i = 0; i < n; i++) h = sheaf__mix(h, (uint64_t)(uint32_t)step->in[i] + 1);
     }
     return h;
 }

@@ -17,8 +17,8 @@ struct matcher {
 };
 
 int sheaf__n_operands(const struct sheaf_tensor *node) {
-    int n = 0;
-    while (n < SHEAF__MAX_OPERANDS && node->src[n]) n++;
+    int n = SHEAF__MAX_OPERANDS;
+    while (n > 0 && !node->src[n - 1]) n--;
     return n;
 }
 
@@ -38,6 +38,11 @@ bool sheaf__need_met(const struct sheaf__need *need, struct sheaf__st st) {
             return false;
     }
     return true;
+}
+
+bool sheaf__row_writes(const struct sheaf__row *row, int operand, struct sheaf__st native) {
+    const struct sheaf__need out = {.st = row->out};
+    return sheaf__need_met(&row->need[operand], native) && sheaf__need_met(&out, native);
 }
 
 bool sheaf__st_fits(struct sheaf__st st, enum sheaf_type type) {
@@ -62,7 +67,8 @@ static struct sheaf__row row_of(const struct matcher *m, const char *name) {
 static bool offer(const struct matcher *m, const struct sheaf__row *row) {
     if (!sheaf__st_fits(row->out, m->node->type)) return true;
     for (int i = 0; i < m->n; i++) {
-        if (!sheaf__st_fits(row->need[i].st, m->node->src[i]->type)) return true;
+        const struct sheaf_tensor *a = m->node->src[i];
+        if (a && !sheaf__st_fits(row->need[i].st, a->type)) return true;
     }
     return m->visit(m->user, row);
 }
@@ -399,7 +405,7 @@ static bool visit_partial(const struct matcher *m) {
 static bool same_columns(const struct matcher *m, int operand) {
     const struct sheaf_tensor *t = m->node, *a = t->src[operand];
     for (int d = 1; d < SHEAF_MAX_DIMS; d++) {
-        if (t->ne[d] != a->ne[d]) return false;
+        if (!a || t->ne[d] != a->ne[d]) return false;
         if (m->rule->form == SHEAF__FORM_VIEW && t->nb[d] != a->nb[d]) return false;
     }
     if (m->rule->form != SHEAF__FORM_VIEW) return true;

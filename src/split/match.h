@@ -46,11 +46,14 @@ void sheaf__rows_visit_by(struct sheaf__pool *pool, const struct sheaf_tensor *n
                           const struct sheaf__have have[SHEAF__MAX_OPERANDS], sheaf__row_fn visit,
                           void *user);
 
-/* Number of operands that the node reads as tensors with states (src without holes at the end). */
+/* Number of operands, counted to the last one that the node has. One before it may be NULL: it is
+ * MIRRORED in every row. */
 int sheaf__n_operands(const struct sheaf_tensor *node);
 /* Do the rows need the same of every operand and give the same? */
 bool sheaf__row_same(const struct sheaf__row *a, const struct sheaf__row *b);
 bool sheaf__need_met(const struct sheaf__need *need, struct sheaf__st st);
+/* Can the row's node write its result over an operand whose own memory is in this state? */
+bool sheaf__row_writes(const struct sheaf__row *row, int operand, struct sheaf__st native);
 /* A slice of this state is whole blocks of the type. */
 bool sheaf__st_fits(struct sheaf__st st, enum sheaf_type type);
 

@@ -30,7 +30,9 @@ struct sheaf__options {
     int shape;
     const struct sheaf_tensor *node;
     const struct sheaf__rule *rule;
-    int n, index, same[SHEAF__MAX_OPERANDS]; /* first operand that is the same tensor */
+    int n, index, written;         /* written: 1 + the operand that takes the result; 0: none */
+    const int *operand;            /* entries */
+    int same[SHEAF__MAX_OPERANDS]; /* first operand that is the same tensor */
     struct sheaf__set set[SHEAF__MAX_OPERANDS];
     int64_t bytes[SHEAF__MAX_OPERANDS];
     bool dense[SHEAF__MAX_OPERANDS];
@@ -76,8 +78,8 @@ static bool note(void *user, const struct sheaf__row *row) {
     for (int i = 0; i < w->n; i++) after[i] = w->set[i];
     for (int i = 0; i < w->n; i++) {
         const struct sheaf__need *need = &row->need[i];
-        if (i + 1 == w->rule->written) { /* written where it is, never converted */
-            if (!w->set[i].native || !sheaf__need_met(need, w->set[i].st[0])) return true;
+        if (i + 1 == w->written) { /* written where it is, never converted */
+            if (!w->set[i].native || !sheaf__row_writes(row, i, w->set[i].st[0])) return true;
             continue;
         }
         cut = cut || need->st.kind == SHEAF__S;
@@ -160,6 +162,10 @@ static uint64_t *put_tensor(uint64_t *w, const struct sheaf_tensor *t) {
     return w;
 }
 
+static const struct sheaf_tensor *operand_of(const struct sheaf__options *w, int i) {
+    return w->of->entry[w->operand[i]].tensor;
+}
+
 /* Number of the node's shape; SHEAF__NO_SET: out of memory. */
 static int shape_of(struct sheaf__options *work) {
     const struct sheaf_tensor *t = work->node;
@@ -168,16 +174,17 @@ static int shape_of(struct sheaf__options *work) {
     for (int i = 0; i < SHEAF_MAX_OP_PARAMS; i += 2)
         *w++ = (uint32_t)t->op_params[i] | (uint64_t)(uint32_t)t->op_params[i + 1] << 32;
     w = put_tensor(w, t);
-    *w++ = work->n ? t->view_offs - t->src[0]->view_offs : 0;
+    *w++ = work->n ? t->view_offs - operand_of(work, 0)->view_offs : 0;
     /* masked results name the mask, and are none if it or they are written over */
     const int mask = work->rule->mask;
     *w++ = mask ? (uint64_t)(uintptr_t)t->src[mask - 1] : 0;
-    *w++ =
-        !sheaf__lasting(work->of, work->index, sheaf__st_masked(NULL, mask ? t->src[mask - 1] : t))
-             .mask;
+    const bool lasts =
+        sheaf__lasting(work->of, work->index, sheaf__st_masked(NULL, mask ? t->src[mask - 1] : t))
+            .mask;
+    *w++ = (uint64_t)lasts | (uint64_t)work->written << 1;
     for (int i = 0; i < work->n; i++) {
         *w++ = (uint64_t)work->same[i];
-        w = put_tensor(w, t->src[i]);
+        w = put_tensor(w, operand_of(work, i));
     }
     const int n = (int)(w - word);
     uint64_t h = 0;
@@ -198,9 +205,12 @@ static int shape_of(struct sheaf__options *work) {
 const struct sheaf__rule *sheaf__options_begin(struct sheaf__options *w, int node) {
     const int *operand = w->of->operand + (size_t)node * SHEAF__MAX_OPERANDS;
     w->node = w->of->graph->nodes[node];
+    w->operand = operand;
     w->index = node;
+    const struct sheaf__entry *self = &w->of->entry[w->of->self[node]];
+    w->written = self->writes;
     w->rule = sheaf__rule_of(w->node);
-    w->n = sheaf__n_operands(w->node);
+    w->n = self->n_operands;
     for (int i = 0; i < w->n; i++) {
         w->same[i] = 0;
         while (operand[w->same[i]] != operand[i]) w->same[i]++;
@@ -213,8 +223,8 @@ int sheaf__options_all(struct sheaf__options *w, const int *set,
                        const struct sheaf__option **option) {
     for (int i = 0; i < w->n; i++) {
         w->set[i] = w->sets->set[set[i]];
-        w->bytes[i] = sheaf__dense_bytes(w->node->src[i]);
-        w->dense[i] = sheaf_is_contiguous(w->node->src[i]);
+        w->bytes[i] = sheaf__dense_bytes(operand_of(w, i));
+        w->dense[i] = sheaf_is_contiguous(operand_of(w, i));
     }
     w->n_options = 0;
     w->fits = w->failed = false;
@@ -235,7 +245,9 @@ const struct sheaf__known *sheaf__options_of(struct sheaf__options *w, const int
     const struct sheaf__option *all;
     const int n = sheaf__options_all(w, set, &all);
     if (n < 0) return NULL;
-    struct sheaf__known *k = malloc(sizeof *k + (size_t)n * sizeof *k->option);
+    size_t kept = 0;
+    for (int a = 0; a < n; a++) kept += !all[a].left_out;
+    struct sheaf__known *k = malloc(sizeof *k + kept * sizeof *k->option);
     if (!k) return NULL;
     *k = (struct sheaf__known){.next = *at, .hash = h, .shape = w->shape};
     memcpy(k->set, set, (size_t)w->n * sizeof *set);

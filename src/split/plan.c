@@ -8,6 +8,7 @@
 
 #include "split/decide.h"
 #include "split/planner.h"
+#include "tensor/access.h"
 #include "tensor/graph.h"
 
 /* ---- leaves ---- */
@@ -15,6 +16,7 @@
 static enum sheaf_status leaf_value(struct planner *p, int e) {
     if (p->entry[e].values != NONE) return SHEAF_STATUS_SUCCESS;
     const struct sheaf_tensor *t = p->entry[e].tensor;
+    if (t == &p->lacking) return SHEAF_STATUS_SUCCESS; /* nothing is made of it */
     const struct sheaf_split_state *given = p->leaf_state(t, p->user);
     if (!given) {
         return sheaf_set_error(SHEAF_STATUS_INVALID,
@@ -63,7 +65,7 @@ enum sheaf_status sheaf__plan_refresh(struct planner *p, struct sheaf_tensor *t,
             if (sheaf__plan_usable(p, v)) return SHEAF_STATUS_SUCCESS;
         }
         if (p->entry[e].node == NONE || p->entry[e].values == NONE) return leaf_value(p, e);
-        const int written = sheaf__rule_of(t)->written;
+        const int written = sheaf__op_written(t);
         if (!written) return plan_node(p, p->entry[e].node); /* a view of an outdated copy */
         t = t->src[written - 1];
     }
@@ -81,13 +83,17 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
         p->node_value[node] = p->entry[self].values;
         return status;
     }
-    const int n = sheaf__n_operands(t);
+    const int n = p->entry[self].n_operands, written = p->entry[self].writes;
     struct planned_operand operand[SHEAF__MAX_OPERANDS];
     for (int i = 0; i < n; i++) {
-        const enum sheaf_status status = sheaf__plan_refresh(p, t->src[i], &operand[i].entry);
+        operand[i] = (struct planned_operand){.n = 1, .st = {sheaf__st_m()}, .native = NONE};
+        const enum sheaf_status status =
+            t->src[i] ? sheaf__plan_refresh(p, t->src[i], &operand[i].entry) : SHEAF_STATUS_SUCCESS;
         if (status != SHEAF_STATUS_SUCCESS) return status;
     }
-    for (int i = 0; i < n; i++) sheaf__plan_list(p, &operand[i], sheaf__is_view_form(rule));
+    for (int i = 0; i < n; i++) {
+        if (t->src[i]) sheaf__plan_list(p, &operand[i], sheaf__is_view_form(rule));
+    }
     struct sheaf__at_hand at_hand[SHEAF__MAX_OPERANDS];
     for (int i = 0; i < n; i++) {
         const struct planned_operand *o = &operand[i];
@@ -96,22 +102,24 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
     }
     struct sheaf__row row;
     const bool back = /* only an in-place write can be without a row */
-        !sheaf__decide_row(p->pool, t, rule, sheaf__search_row(p->search, node), at_hand, &row);
+        !sheaf__decide_row(p->pool, t, rule, written, sheaf__search_row(p->search, node), at_hand,
+                           &row);
     if (p->pool->failed) return sheaf__plan_no_memory();
     if (back) row = (struct sheaf__row){.name = "write back", .n_operands = n, .addend = -1};
 
     int in[SHEAF__MAX_OPERANDS];
     for (int i = 0; i < n; i++) {
         const struct sheaf__need *need = &row.need[i];
+        in[i] = NONE;
+        if (!t->src[i]) continue;
         sheaf__plan_list(
             p, &operand[i],
             sheaf__is_view_form(rule)); /* a conversion of another operand may have changed it */
-        if (i + 1 == rule->written && !back) {
+        if (i + 1 == written && !back) {
             in[i] = operand[i].native;
-        } else if (i + 1 == rule->written ||
-                   (sheaf__is_view_form(rule) && need->st.kind == SHEAF__M)) {
+        } else if (i + 1 == written || (sheaf__is_view_form(rule) && need->st.kind == SHEAF__M)) {
             const enum sheaf_status status = sheaf__plan_mirror(
-                p, operand[i].entry, rule->written ? FOR_WRITE : FOR_VIEW, node, &in[i]);
+                p, operand[i].entry, written ? FOR_WRITE : FOR_VIEW, node, &in[i]);
             if (status != SHEAF_STATUS_SUCCESS) return status;
         } else {
             in[i] = sheaf__plan_obtain(p, &operand[i], need, node);
@@ -120,16 +128,14 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
     }
     const int s = sheaf__plan_step(p, SHEAF_SPLIT_STEP_NODE, node, NONE);
     if (s == NONE) return sheaf__plan_no_memory();
-    const int source = sheaf__is_view_form(rule) ? in[0]
-                       : rule->written           ? in[rule->written - 1]
-                                                 : NONE;
-    if (rule->written) ++*sheaf__plan_epoch(p, self);
+    const int source = sheaf__is_view_form(rule) ? in[0] : written ? in[written - 1] : NONE;
+    if (written) ++*sheaf__plan_epoch(p, self);
     const int v = sheaf__plan_value(p, self, sheaf__lasting(&p->of, node, row.out), s,
                                     source == NONE || p->value[source].native);
     if (v == NONE) return sheaf__plan_no_memory();
     if (source != NONE && !p->value[source].native) {
         p->value[v].copy = p->value[source].copy;
-        if (!rule->written) p->value[v].epoch = p->value[source].epoch;
+        if (!written) p->value[v].epoch = p->value[source].epoch;
     }
     for (int i = 0; i < n; i++) p->step[s].s.in[i] = in[i];
     p->step[s].s.out = v;
@@ -145,6 +151,8 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
 enum sheaf_status sheaf__plan_prepare(struct planner *p) {
     const struct sheaf_cgraph *g = p->graph;
     p->first_step = p->last_step = NONE;
+    p->lacking = (struct sheaf_tensor){.ne = {1, 1, 1, 1}};
+    sheaf__set_dense_strides(&p->lacking);
     p->n_slots = 64;
     while (p->n_slots < 4 * (size_t)(g->n_nodes + g->n_leafs)) p->n_slots *= 2;
     p->slot = calloc(p->n_slots, sizeof *p->slot);
@@ -158,12 +166,15 @@ enum sheaf_status sheaf__plan_prepare(struct planner *p) {
         if (e == NONE) return sheaf__plan_no_memory();
         if (t->op != SHEAF_OP_NONE) p->entry[e].node = i;
         p->node_value[i] = NONE;
-        for (int k = 0; k < SHEAF__MAX_OPERANDS && t->src[k]; k++) {
-            const int used = sheaf__plan_entry(p, t->src[k]);
+        const int n = sheaf__n_operands(t), written = sheaf__op_written(t);
+        p->entry[e].n_operands = (int8_t)n;
+        p->entry[e].writes = (int8_t)written;
+        for (int k = 0; k < n; k++) {
+            const int used = sheaf__plan_entry(p, t->src[k] ? t->src[k] : &p->lacking);
             if (used == NONE) return sheaf__plan_no_memory();
             p->operand[i * SHEAF__MAX_OPERANDS + k] = used;
             p->entry[used].uses++;
-            if (sheaf__rule_of(t)->written == k + 1) p->entry[p->entry[used].owner].written = true;
+            if (written == k + 1) p->entry[p->entry[used].owner].written = true;
         }
     }
     for (int e = 0; e < p->n_entries; e++) {
@@ -205,8 +216,8 @@ static enum sheaf_status finish(struct planner *p) {
     for (int i = 0; i < p->graph->n_nodes; i++) {
         const struct sheaf_tensor *t = p->graph->nodes[i];
         const int e = sheaf__plan_entry(p, p->graph->nodes[i]);
-        const bool read = (t->flags & SHEAF_TENSOR_FLAG_OUTPUT) ||
-                          (p->entry[e].uses == 0 && !sheaf__rule_of(t)->written);
+        const bool read =
+            (t->flags & SHEAF_TENSOR_FLAG_OUTPUT) || (p->entry[e].uses == 0 && !p->entry[e].writes);
         if (!read || p->value[p->node_value[i]].st.kind != SHEAF__P) continue;
         struct planned_operand o = {.entry = e};
         sheaf__plan_list(p, &o, false);
@@ -218,6 +229,39 @@ static enum sheaf_status finish(struct planner *p) {
         if (o.n && v == NONE) return sheaf__plan_no_memory();
     }
     return SHEAF_STATUS_SUCCESS;
+}
+
+static bool is_up_to_date(struct planner *p, int entry) {
+    for (int v = p->entry[entry].values; v != NONE; v = p->value[v].older) {
+        if (sheaf__plan_usable(p, v)) return true;
+    }
+    return false;
+}
+
+/* The value to read after the compute. What wrote into a copy that is out of date by now is read
+ * through the tensor that it wrote over. */
+static int final_value(struct planner *p, int own) {
+    int e = p->value[own].entry, final = own;
+    for (int written; !is_up_to_date(p, e);) {
+        const struct sheaf_tensor *t = p->entry[e].tensor;
+        written = sheaf__op_written(t);
+        if (!written) return own;
+        e = sheaf__plan_entry(p, t->src[written - 1]);
+        final = p->entry[e].values;
+    }
+    if (!sheaf__plan_usable(p, final)) {
+        final = p->entry[e].values;
+        while (!sheaf__plan_usable(p, final)) final = p->value[final].older;
+    }
+    for (int v = p->entry[e].values; v != NONE; v = p->value[v].older) {
+        if (!sheaf__plan_usable(p, v)) continue;
+        if (p->value[v].st.kind == SHEAF__M) {
+            final = v;
+        } else if (p->value[v].st.kind == SHEAF__S && p->value[final].st.kind == SHEAF__P) {
+            final = v;
+        }
+    }
+    return final;
 }
 
 /* Copies what the planner found into the plan, steps in order. */
@@ -244,18 +288,8 @@ static enum sheaf_status publish(struct planner *p, struct sheaf__plan_impl *imp
     for (int s = p->first_step, i = 0; s != NONE; s = p->step[s].next)
         plan->steps[i++] = p->step[s].s;
     for (int i = 0; i < p->graph->n_nodes; i++) {
-        const int own = p->node_value[i];
-        int final = own;
-        for (int v = p->entry[p->value[own].entry].values; v != NONE; v = p->value[v].older) {
-            if (!sheaf__plan_usable(p, v)) continue;
-            if (p->value[v].st.kind == SHEAF__M) {
-                final = v;
-            } else if (p->value[v].st.kind == SHEAF__S && p->value[final].st.kind == SHEAF__P) {
-                final = v;
-            }
-        }
-        plan->node_value[i] = own;
-        plan->node_final[i] = final;
+        plan->node_value[i] = p->node_value[i];
+        plan->node_final[i] = final_value(p, p->node_value[i]);
     }
     return SHEAF_STATUS_SUCCESS;
 }

@@ -47,6 +47,7 @@ struct planner {
     size_t cap_entries, cap_values, cap_steps;
     int *node_value;
     int *self, *operand; /* entries of nodes and of their operands, see struct sheaf__search_of */
+    struct sheaf_tensor lacking; /* stands for operands that are NULL: one element, MIRRORED */
     struct sheaf__search_of of;
     struct sheaf__search *search;
 };

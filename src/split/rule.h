@@ -4,7 +4,7 @@
 #ifndef SHEAF_SPLIT_RULE_H
 #define SHEAF_SPLIT_RULE_H
 
-#include "sheaf/tensor.h"
+#include "tensor/op_info.h"
 
 enum sheaf__rule_form {
     SHEAF__FORM_EXPR,    /* `expr`, or what `build` writes */
@@ -13,12 +13,13 @@ enum sheaf__rule_form {
     SHEAF__FORM_COPY,    /* elements in order into operand 1, whatever its shape */
 };
 
-enum { SHEAF__MAX_EXPR = 96, SHEAF__MAX_LINEAR = 4 };
+enum { SHEAF__MAX_EXPR = 160, SHEAF__MAX_LINEAR = 4 };
 
 struct sheaf__rule {
     enum sheaf__rule_form form;
     /* operands separated by commas, dimensions by spaces (fastest first, missing ones are 1), a
-     * dimension is a sum of products of factors, major to minor: "k m g, k n g.r -> m n g.r" */
+     * dimension is a sum of products of factors, major to minor: "k m g, k n g.r -> m n g.r". An
+     * operand that the node lacks, before one that it has, is written "1". */
     const char *expr;
     void (*build)(const struct sheaf_tensor *node, char expr[static SHEAF__MAX_EXPR]);
     const char *sum;   /* summed: split => PARTIAL */
@@ -34,7 +35,6 @@ struct sheaf__rule {
     bool add_once; /* PARTIAL + MIRRORED => PARTIAL if one member alone adds */
     int mask; /* 1 + the operand that tells for each column of the result which index it is made by,
                  if an operand's `index` dimension makes it: the result of masks is a masked P */
-    int written; /* 1 + the operand that the op writes in place; 0: none */
     /* the index or slope dimension whose base the kernel is told: operand (or -1: the result) and
      * axis; 0 axis 0 means none, because dimension 0 is never one */
     int base_operand, base_axis;
@@ -53,7 +53,12 @@ static inline bool sheaf__is_view_form(const struct sheaf__rule *rule) {
 const struct sheaf__rule *sheaf__rule_row(enum sheaf_op op);
 
 /* ---- expressions with sizes (expr.c) ---- */
-enum { SHEAF__MAX_FACTORS = 12, SHEAF__MAX_TERMS = 3, SHEAF__MAX_OPERANDS = 5 };
+enum {
+    SHEAF__MAX_FACTORS = 12,
+    SHEAF__MAX_TERMS = 5,   /* of a dimension */
+    SHEAF__MAX_PRODUCT = 6, /* factors of a term */
+    SHEAF__MAX_OPERANDS = SHEAF__OP_MAX_SRC
+};
 
 enum sheaf__factor_kind {
     SHEAF__FREE,
@@ -63,12 +68,12 @@ enum sheaf__factor_kind {
     SHEAF__SLOPE,
 };
 
-struct sheaf__term {
-    int n; /* 0: the literal 1 */
-    int factor[SHEAF__MAX_TERMS];
+struct sheaf__term { /* bytes, because an expression is cleared for each node that is planned */
+    int8_t n;        /* 0: the literal 1 */
+    int8_t factor[SHEAF__MAX_PRODUCT];
 };
 struct sheaf__dim {
-    int n;
+    int8_t n;
     struct sheaf__term term[SHEAF__MAX_TERMS];
 };
 struct sheaf__expr {

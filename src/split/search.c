@@ -197,7 +197,7 @@ static const struct sheaf__known *choices(struct sheaf__search *s, int node, con
     const int n = sheaf__options_all(s->options, set, &all);
     if (n < 0) return NULL;
     struct sheaf__known *one = NULL;
-    for (int i = 0; i < SHEAF__MAX_OPERANDS && s->of->graph->nodes[node]->src[i] && !w->n; i++)
+    for (int i = 0; i < sheaf__n_operands(s->of->graph->nodes[node]) && !w->n; i++)
         w->operand[i] = s->sets.set[set[i]];
     if (w->only >= 0) one = sheaf__pool_alloc(s->of->pool, sizeof *one + sizeof *one->option);
     for (int i = 0; i < n; i++) {
@@ -216,9 +216,9 @@ static bool pass(struct sheaf__search *s, int node, int *initial) {
     const struct sheaf__search_of *of = s->of;
     const int *operand = of->operand + (size_t)node * SHEAF__MAX_OPERANDS;
     const int self = of->self[node];
-    const int n = sheaf__n_operands(of->graph->nodes[node]);
-    const struct sheaf__rule *rule = sheaf__options_begin(s->options, node);
-    if (!rule) return false;
+    const int n = of->entry[self].n_operands;
+    const bool written = of->entry[self].writes != 0;
+    if (!sheaf__options_begin(s->options, node)) return false;
     for (int i = 0; i < n; i++) {
         const int k = s->column_of[operand[i]];
         if (k == NONE || s->column_entry[k] == operand[i]) continue;
@@ -251,13 +251,13 @@ static bool pass(struct sheaf__search *s, int node, int *initial) {
             if (option->mirror && pay_mirror(s, path, next, initial, operand[0]) == NONE)
                 return false;
             if (mine != NONE) next[mine] = SHEAF__EMPTY_SET;
-            if (rule->written && !forget_copies(s, next, of->entry[self].owner)) return false;
+            if (written && !forget_copies(s, next, of->entry[self].owner)) return false;
             if (mine != NONE) next[mine] = option->out;
             for (int e = s->dead[node]; e != NONE; e = s->next_dead[e]) {
                 const bool read = of->entry[e].node >= 0 &&
                                   (of->entry[e].tensor->flags & SHEAF_TENSOR_FLAG_OUTPUT);
                 const int last = e == self ? option->out : set_at(s, next, initial, e);
-                if (read || (e == self && !rule->written)) pay_sum(s, path, e, last);
+                if (read || (e == self && !written)) pay_sum(s, path, e, last);
                 if (s->column_of[e] != NONE) next[s->column_of[e]] = SHEAF__EMPTY_SET;
             }
             join(s);
@@ -289,7 +289,7 @@ static bool arrange(struct sheaf__search *s) {
         const struct sheaf_tensor *t = of->graph->nodes[i];
         s->dead[i] = NONE;
         if (s->last_use[of->self[i]] == NONE) s->last_use[of->self[i]] = i;
-        for (int k = 0, m = sheaf__n_operands(t); k < m; k++) {
+        for (int k = 0, m = of->entry[of->self[i]].n_operands; k < m; k++) {
             const int until = sheaf__is_view_form(sheaf__rule_of(t)) ? s->last_use[of->self[i]] : i;
             if (s->last_use[operand[k]] < until) s->last_use[operand[k]] = until;
         }
@@ -302,7 +302,7 @@ static bool arrange(struct sheaf__search *s) {
     int *unused = s->column_entry, n_unused = 0; /* a stack, until the pass begins */
     for (int i = 0; i < n_nodes; i++) {
         const int *operand = of->operand + (size_t)i * SHEAF__MAX_OPERANDS;
-        const int m = sheaf__n_operands(of->graph->nodes[i]);
+        const int m = of->entry[of->self[i]].n_operands;
         for (int k = 0; k <= m; k++) {
             const int e = k < m ? operand[k] : of->self[i];
             if (s->column_of[e] == NONE && s->last_use[e] > i)

@@ -23,6 +23,8 @@ struct sheaf__entry {
     int uses;            /* operands that name it */
     int owner;           /* entry of the tensor whose memory it is */
     bool written;        /* of an owner: by a node of the graph */
+    int8_t n_operands;   /* of a node, as sheaf__n_operands counts them */
+    int8_t writes;       /* of a node: 1 + the operand that it is written over; 0 */
     struct sheaf__st st; /* of a leaf that is used */
     /* the planner's: */
     int epoch;  /* of an owner: in-place writes so far */

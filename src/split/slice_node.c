@@ -73,8 +73,9 @@ enum sheaf_status sheaf__split_local_node(const struct sheaf__split_plan *plan,
         local->view_offs = local_src[0]->view_offs;
         return SHEAF_STATUS_SUCCESS;
     }
-    if (rule->written) {
-        const struct sheaf_tensor *target = local_src[rule->written - 1];
+    const int written = sheaf__op_written(t);
+    if (written) {
+        const struct sheaf_tensor *target = local_src[written - 1];
         memcpy(local->nb, target->nb, sizeof local->nb);
         local->view_offs = target->view_offs;
         return SHEAF_STATUS_SUCCESS;
@@ -89,7 +90,8 @@ bool sheaf__split_contributes_zero(const struct sheaf__split_plan *plan,
                                    const struct sheaf_cgraph *graph, int member) {
     const struct sheaf__plan_impl *impl = sheaf__plan_impl(plan);
     if (step->kind != SHEAF_SPLIT_STEP_NODE || impl->st[step->out].kind != SHEAF__P) return false;
-    for (int i = 0; i < SHEAF_MAX_SRC && graph->nodes[step->node]->src[i]; i++) {
+    for (int i = 0, n = sheaf__n_operands(graph->nodes[step->node]); i < n; i++) {
+        if (step->in[i] < 0) continue;
         const struct sheaf__st st = impl->st[step->in[i]];
         if (st.kind == SHEAF__S && sheaf__cut_count(st.cut, member) == 0) return true;
     }

@@ -201,10 +201,21 @@ const struct sheaf__op_info *sheaf__op_info(enum sheaf_op op) {
     return (unsigned)op < SHEAF_OP_COUNT ? &rows[op] : &unknown;
 }
 
-struct sheaf_tensor *sheaf__op_target(const struct sheaf_tensor *node) {
+int sheaf__op_written(const struct sheaf_tensor *node) {
     const struct sheaf__op_info *info = sheaf__op_info(node->op);
-    if (info->is_view) return node->src[0];
-    return info->writes_into ? node->src[info->writes_into - 1] : NULL;
+    if (!node->view_src || info->writes_into || info->is_view) return info->writes_into;
+    for (int i = 0; i < info->in_place; i++) {
+        const struct sheaf_tensor *a = node->src[i];
+        if (a && (a == node->view_src || a->view_src == node->view_src) &&
+            a->view_offs == node->view_offs && sheaf_are_same_layout(a, node))
+            return i + 1;
+    }
+    return 0;
+}
+
+struct sheaf_tensor *sheaf__op_target(const struct sheaf_tensor *node) {
+    const int written = sheaf__op_written(node);
+    return written ? node->src[written - 1] : sheaf_op_is_view(node->op) ? node->src[0] : NULL;
 }
 
 const char *sheaf_op_name(enum sheaf_op op) { return sheaf__op_info(op)->name; }
@@ -216,5 +227,8 @@ bool sheaf_backend_op_is_valid(const struct sheaf_tensor *op) {
     const struct sheaf__op_info *info = &rows[op->op];
     for (int i = 0; i < info->required; i++)
         if (!op->src[i] || !sheaf_type_is_known(op->src[i]->type)) return false;
+    /* a result in memory that is not its own: over an operand that the op may write over */
+    if (op->view_src && op->op != SHEAF_OP_NONE && !info->is_view && !sheaf__op_written(op))
+        return false;
     return !info->check || info->check(op);
 }

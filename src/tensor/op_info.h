@@ -10,7 +10,7 @@
 
 #include "sheaf/tensor.h"
 
-enum { SHEAF__OP_MAX_SRC = 4 };
+enum { SHEAF__OP_MAX_SRC = 7 };
 
 struct sheaf__op_info {
     const char *name;
@@ -26,7 +26,8 @@ struct sheaf__op_info {
      * a view */
     int writes_into;
     /* How many operands, counted from the first, may lie in the memory of the result: the op reads
-     * an element of them for the last time before it writes the same element of the result. */
+     * an element of them for the last time before it writes the same element of the result. A node
+     * whose view_src is the owner of such an operand writes over it (sheaf_in_place). */
     int in_place;
     /* Weights among its operands are too small to decide on which device it runs. */
     bool small_weights;
@@ -96,7 +97,10 @@ enum { SHEAF__OPS(SHEAF__OP_ROW_NUMBER) SHEAF__OP_ROW_COUNT };
 /* A number outside of the table has the row of NONE, with the name "?". */
 const struct sheaf__op_info *sheaf__op_info(enum sheaf_op op);
 
-/* The operand whose memory takes the result of a node: of SET_ROWS, CPY and views. NULL: none. */
+/* 1 + the operand over which the node writes its result: as the op always does, or because the node
+ * was made so (sheaf_in_place). 0: none. */
+int sheaf__op_written(const struct sheaf_tensor *node);
+/* The operand whose memory takes the result of a node: one that is written, or viewed. NULL: none. */
 struct sheaf_tensor *sheaf__op_target(const struct sheaf_tensor *node);
 
 #endif

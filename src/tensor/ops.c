@@ -10,6 +10,7 @@
 #include "base/arith.h"
 #include "tensor/access.h"
 #include "tensor/context.h"
+#include "tensor/op_info.h"
 
 /* True if an operand is NULL: an earlier constructor failed and its text stands. */
 static bool missing(const struct sheaf_tensor *a, const struct sheaf_tensor *b) {
@@ -64,6 +65,24 @@ static struct sheaf_tensor *make_view(struct sheaf_context *ctx, enum sheaf_op o
 struct sheaf_tensor *sheaf_view_tensor(struct sheaf_context *ctx, struct sheaf_tensor *a) {
     if (missing(a, a)) return NULL;
     return make_view(ctx, SHEAF_OP_VIEW, a, 0);
+}
+
+struct sheaf_tensor *sheaf_in_place(struct sheaf_tensor *node, int operand) {
+    if (!node) return NULL;
+    const struct sheaf__op_info *info = sheaf__op_info(node->op);
+    if (operand < 0 || operand >= info->in_place || !node->src[operand])
+        return refuse(info->name, node, NULL, "it cannot write its result over that operand");
+    struct sheaf_tensor *a = node->src[operand];
+    if (node->view_src || !sheaf_are_same_shape(node, a) || node->type != a->type)
+        return refuse(info->name, node, a,
+                      "a result written over an operand has its type and shape, and no memory yet");
+    memcpy(node->nb, a->nb, sizeof node->nb);
+    node->view_src = a->view_src ? a->view_src : a;
+    node->view_offs = a->view_offs;
+    node->data = a->data;
+    if (!sheaf__op_written(node)) /* the same memory as an operand before it */
+        return refuse(info->name, node, a, "the operand cannot take the result");
+    return node;
 }
 
 static bool is_float_type(enum sheaf_type type) {

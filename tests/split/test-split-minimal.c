@@ -192,7 +192,7 @@ static bool searchable(const struct sheaf_cgraph *g) {
     if (g->n_nodes > MAX_NODES || g->n_leafs + g->n_nodes > MAX_TENSORS) return false;
     for (int i = 0; i < g->n_nodes; i++) {
         const T *t = g->nodes[i];
-        if (sheaf__rule_of(t)->written) return false;
+        if (sheaf__op_written(t)) return false;
         if (sheaf_op_is_view(t->op) && !sheaf_is_contiguous(t->src[0])) return false;
     }
     return true;

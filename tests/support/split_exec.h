@@ -296,10 +296,7 @@ static inline enum sheaf_status split_run_step(struct split_run *r,
             }
             const enum sheaf_status status = sheaf__split_local_node(p, s, r->graph, j, src, t);
             if (status != SHEAF_STATUS_SUCCESS) return status;
-            const int target = node->op == SHEAF_OP_CPY        ? 1
-                               : sheaf_op_is_view(node->op)    ? 0
-                               : node->op == SHEAF_OP_SET_ROWS ? 0
-                                                               : -1;
+            const int target = sheaf_op_is_view(node->op) ? 0 : sheaf__op_written(node) - 1;
             out[j] = t;
             if (target >= 0) {
                 struct sheaf_tensor *of = t->src[target];
@@ -311,7 +308,7 @@ static inline enum sheaf_status split_run_step(struct split_run *r,
                     return sheaf_set_error(SHEAF_STATUS_FAILED, "'%s' is not dense", t->name);
             }
             if (s->add_once && j != 0) {
-                memcpy(t->data, t->src[1 - s->once]->data, sheaf_nbytes(t));
+                memmove(t->data, t->src[1 - s->once]->data, sheaf_nbytes(t));
                 continue;
             }
             if (sheaf__split_contributes_zero(p, s, r->graph, j)) {

@@ -371,6 +371,16 @@ static bool computable(const T *t) {
     return true;
 }
 
+/* Writes the result over an operand, if the op can. */
+static void over_operand(struct maker *k, T *t) {
+    const struct sheaf__op_info *info = sheaf__op_info(t->op);
+    const int i = info->in_place ? (int)below(k, info->in_place) : 0;
+    if (t->view_src || i >= info->in_place || !t->src[i]) return;
+    if (t->type != t->src[i]->type || !sheaf_are_same_shape(t, t->src[i])) return;
+    const T before = *t;
+    if (!sheaf_in_place(t, i) || !computable(t)) *t = before;
+}
+
 /* At most most_nodes more than a few; n_members 0: 2..5. */
 static inline void make_graph_for(struct maker *k, uint64_t seed, int most_nodes, int n_members) {
     memset(k, 0, sizeof *k);
@@ -394,6 +404,7 @@ static inline void make_graph_for(struct maker *k, uint64_t seed, int most_nodes
         for (int s = 0; s < SHEAF_MAX_SRC && t->src[s]; s++)
             inputs = inputs && computable(t->src[s]);
         if (!inputs) continue;
+        if (one_in(k, 6)) over_operand(k, t);
         if (one_in(k, 8)) sheaf_set_output(t);
         if (sheaf_build_forward_expand(k->m.graph, t) != SHEAF_STATUS_SUCCESS) continue;
         k->pool[k->n_pool++] = t;

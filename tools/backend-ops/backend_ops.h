@@ -8,7 +8,7 @@
 
 #include "sheaf/sheaf.h"
 
-enum { MAX_OPERANDS = 4 };
+enum { MAX_OPERANDS = 7 };
 
 /* How an operand lies in its leaf. */
 enum layout {
