@@ -95,11 +95,9 @@ static enum sheaf_status no_memory(void) {
 static void spread_of(const struct generator *g, enum sheaf__weight w, float *mean, float *spread) {
     const enum sheaf__dim *dims = sheaf__weight_infos[w].dims;
     int64_t fan_in = sheaf__dim_extent(&g->hp, dims[0]);
-    bool norm =
-        dims[1] == SHEAF__DIM_NONE && (dims[0] == SHEAF__DIM_EMBD || dims[0] == SHEAF__DIM_HEAD);
-    *mean = norm && w != SHEAF__W_O_BIAS ? 1.0f : 0.0f;
+    *mean = strstr(sheaf__weight_infos[w].name, "norm.weight") ? 1.0f : 0.0f;
     *spread = 0.1f;
-    if (w == SHEAF__W_ROPE_FREQS || w == SHEAF__W_ROPE_FREQS_LAYER) *mean = 1.0f;
+    if (dims[0] == SHEAF__DIM_ROT) *mean = w == SHEAF__W_ROPE_LONG ? 4.0f : 1.0f;
     if (dims[1] != SHEAF__DIM_NONE) *spread = 1.0f / sqrtf((float)fan_in);
     if (dims[1] == SHEAF__DIM_VOCAB) *spread *= 2.0f;
     if (w == SHEAF__W_Q || w == SHEAF__W_K || w == SHEAF__W_QKV) *spread *= 1.5f;
@@ -150,21 +148,30 @@ static enum sheaf_status fill(void *user, int64_t i, const void **data) {
     return status;
 }
 
+static bool bit(uint64_t set, int w) { return set >> (unsigned)w & 1; }
+
+/* What layer il gets: what it must have, with q, k and v in one matrix if so wanted. */
+static uint64_t layer_weights(const struct generator *g, int64_t il) {
+    const uint64_t parts = SHEAF__W_BIT(Q) | SHEAF__W_BIT(K) | SHEAF__W_BIT(V);
+    const uint64_t biases = SHEAF__W_BIT(Q_BIAS) | SHEAF__W_BIT(K_BIAS) | SHEAF__W_BIT(V_BIAS);
+    uint64_t wanted = sheaf__arch_layer_needs(&g->hp, il);
+    if (!g->p->fused_qkv || !(wanted & parts)) return wanted;
+    if (wanted & biases) wanted |= SHEAF__W_BIT(QKV_BIAS);
+    return (wanted & ~(parts | biases)) | SHEAF__W_BIT(QKV);
+}
+
 static enum sheaf_status add_weights(struct generator *g) {
-    uint64_t wanted = g->hp.arch->needs;
-    if (!g->p->tied) wanted |= SHEAF__W_BIT(OUTPUT);
-    if (g->p->fused_qkv) {
-        bool bias = wanted & SHEAF__W_BIT(Q_BIAS);
-        wanted &= ~(SHEAF__W_BIT(Q) | SHEAF__W_BIT(K) | SHEAF__W_BIT(V) | SHEAF__W_BIT(Q_BIAS) |
-                    SHEAF__W_BIT(K_BIAS) | SHEAF__W_BIT(V_BIAS));
-        wanted |= SHEAF__W_BIT(QKV) | (bias ? SHEAF__W_BIT(QKV_BIAS) : 0);
-    }
+    const struct sheaf__arch *arch = g->hp.arch;
+    const uint64_t factors = SHEAF__W_OF_MODEL(ROPE_LONG) | SHEAF__W_OF_MODEL(ROPE_SHORT);
+    uint64_t wanted = arch->model_needs | (arch->model_allows & factors);
+    if (!g->p->tied) wanted |= arch->model_allows & SHEAF__W_OF_MODEL(OUTPUT);
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     for (int w = SHEAF__W_LAYER_COUNT; !status && w < SHEAF__W_COUNT; w++)
-        if (wanted >> (unsigned)w & 1) status = add_weight(g, (enum sheaf__weight)w, -1);
+        if (bit(wanted, w - SHEAF__W_LAYER_COUNT))
+            status = add_weight(g, (enum sheaf__weight)w, -1);
     for (int64_t il = 0; !status && il < g->hp.n_layer; il++)
         for (int w = 0; !status && w < SHEAF__W_LAYER_COUNT; w++)
-            if (wanted >> (unsigned)w & 1) status = add_weight(g, (enum sheaf__weight)w, il);
+            if (bit(layer_weights(g, il), w)) status = add_weight(g, (enum sheaf__weight)w, il);
     return status;
 }
 
@@ -317,6 +324,36 @@ out:
 
 /* ---- metadata ---- */
 
+/* Keys of single architectures, so that their random models use what is particular to them. */
+static const struct {
+    const char *arch, *suffix;
+    double value;
+    bool real; /* otherwise a whole number */
+} extras[] = {
+    {"phi3", "rope.scaling.original_context_length", 64, false},
+    {"phi3", "rope.scaling.attn_factor", 1.2, true},
+    {"granite", "embedding_scale", 3, true},
+    {"granite", "residual_scale", 0.5, true},
+    {"granite", "attention.scale", 0.15, true},
+    {"granite", "logit_scale", 2, true},
+    {"granitemoe", "embedding_scale", 3, true},
+    {"granitemoe", "residual_scale", 0.5, true},
+    {"granitemoe", "attention.scale", 0.15, true},
+    {"granitemoe", "logit_scale", 2, true},
+};
+
+static enum sheaf_status add_extras(struct generator *g) {
+    char key[128];
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    for (size_t i = 0; !status && i < sizeof extras / sizeof *extras; i++) {
+        if (strcmp(extras[i].arch, g->p->arch) != 0) continue;
+        snprintf(key, sizeof key, "%s.%s", g->p->arch, extras[i].suffix);
+        status = extras[i].real ? sheaf_gguf_set_f32(g->gguf, key, (float)extras[i].value)
+                                : sheaf_gguf_set_u32(g->gguf, key, (uint32_t)extras[i].value);
+    }
+    return status;
+}
+
 static enum sheaf_status add_metadata(struct generator *g) {
     const struct sheaf__random_model_params *p = g->p;
     const struct {
@@ -336,6 +373,7 @@ static enum sheaf_status add_metadata(struct generator *g) {
         {"expert_count", p->n_expert},
         {"expert_used_count", p->n_expert_used},
         {"expert_feed_forward_length", p->n_ff},
+        {"expert_shared_feed_forward_length", p->n_ff_shared},
     };
     char key[128];
     enum sheaf_status status = sheaf_gguf_set_str(g->gguf, "general.architecture", p->arch);
@@ -348,6 +386,7 @@ static enum sheaf_status add_metadata(struct generator *g) {
         snprintf(key, sizeof key, "%s.%s", p->arch, ints[i].suffix);
         status = sheaf_gguf_set_u32(g->gguf, key, (uint32_t)ints[i].v);
     }
+    if (!status) status = add_extras(g);
     snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", p->arch);
     if (!status) status = sheaf_gguf_set_f32(g->gguf, key, 1e-5f);
     snprintf(key, sizeof key, "%s.rope.freq_base", p->arch);
@@ -371,6 +410,7 @@ static enum sheaf_status check(const struct sheaf__random_model_params *p) {
         {"window", p->swa_window, 0, 1 << 24},
         {"experts", p->n_expert, 0, 4096},
         {"experts-used", p->n_expert_used, 0, 4096},
+        {"shared-ff", p->n_ff_shared, 0, 1 << 18},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         if (ranges[i].v < ranges[i].min || ranges[i].v > ranges[i].max)

@@ -14,6 +14,7 @@ struct sheaf__random_model_params {
     int64_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_ff, n_vocab, n_ctx;
     int64_t swa_window;              /* gemma3 */
     int64_t n_expert, n_expert_used; /* of architectures with experts, whose n_ff is n_ff; else 0 */
+    int64_t n_ff_shared;             /* of the experts that every token uses, together; or 0 */
     bool fused_qkv;                  /* one attn_qkv.weight */
     bool tied;                       /* no output.weight */
     uint64_t seed;

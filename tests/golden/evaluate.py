@@ -2,15 +2,17 @@
 """Float64 evaluation of a GGUF model with F32 weights, in plain numpy, of any architecture here: an independent account
 of what the graphs of src/model compute. Prints the logits after N tokens, token i being (37 i + 11) mod vocabulary.
 
-    sheaf-make-model --arch NAME --layers 7 --window 8 [--experts 6 --experts-used 3] -o m.gguf
+    sheaf-make-model --arch NAME --layers 7 --window 8 [--experts 6 --experts-used 3 [--shared-ff 96]] -o m.gguf
     evaluate.py m.gguf 20 > arch-NAME.txt
 """
 import struct, sys
 import numpy as np
 
 FORMATS = {0: 'B', 1: 'b', 2: 'H', 3: 'h', 4: 'I', 5: 'i', 6: 'f', 7: '?', 10: 'Q', 11: 'q', 12: 'd'}
-# Of an architecture: how pairs are rotated ('next': 2i, 2i + 1; 'half': i, i + d/2).
-PAIRS = {'llama': 'next', 'qwen2': 'half', 'qwen3': 'half', 'qwen3moe': 'half', 'gemma3': 'half'}
+# Of an architecture: how pairs are rotated ('next': 2i, 2i + 1; 'half': i, i + d/2), and the last of how many layers has
+# no sliding window.
+PAIRS = {'llama': 'next', 'granite': 'next', 'granitemoe': 'next'}
+PERIOD = {'gemma3': 6, 'olmo2': 4}
 
 
 class Reader:
@@ -64,6 +66,8 @@ E, L = key('embedding_length'), key('block_count')
 H, G, D = key('attention.head_count'), key('attention.head_count_kv'), key('attention.key_length')
 EPS, BASE = key('attention.layer_norm_rms_epsilon'), key('rope.freq_base')
 gemma = arch == 'gemma3'
+CONTEXT = 4096  # that the model is run with, or less
+ORIGINAL = key('rope.scaling.original_context_length', key('context_length'))
 
 
 def norm(x, w): return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * w
@@ -79,54 +83,74 @@ def activate(x):
     return x / (1 + np.exp(-x))
 
 
+def is_windowed(layer): return arch in PERIOD and layer % PERIOD[arch] < PERIOD[arch] - 1
+
+
 def rotate(x):  # [tokens, heads, D]
-    angle = np.outer(np.arange(len(x)), BASE ** (-np.arange(0, D, 2) / D))
-    c, s, y = np.cos(angle)[:, None], np.sin(angle)[:, None], np.empty_like(x)
-    a, b = (slice(0, None, 2), slice(1, None, 2)) if PAIRS[arch] == 'next' else (slice(0, D // 2), slice(D // 2, None))
+    longer = min(key('context_length'), CONTEXT) > ORIGINAL
+    factors = W.get('rope_factors_long.weight' if longer else 'rope_factors_short.weight', 1)
+    angle = np.outer(np.arange(len(x)), BASE ** (-np.arange(0, D, 2) / D) / factors)
+    size = key('rope.scaling.attn_factor', 1)
+    c, s, y = size * np.cos(angle)[:, None], size * np.sin(angle)[:, None], np.empty_like(x)
+    pairs = PAIRS.get(arch, 'half')
+    a, b = (slice(0, None, 2), slice(1, None, 2)) if pairs == 'next' else (slice(0, D // 2), slice(D // 2, None))
     y[..., a] = x[..., a] * c - x[..., b] * s
     y[..., b] = x[..., a] * s + x[..., b] * c
     return y
 
 
+def project(x, w):  # the three products
+    if w('attn_qkv.weight') is not None:
+        return np.split(x @ w('attn_qkv.weight').T, [H * D, (H + G) * D], 1)
+    return [x @ w(f'attn_{name}.weight').T for name in 'qkv']
+
+
 def attention(x, layer):
     w = lambda name: W.get(f'blk.{layer}.{name}')
     n, heads = len(x), {}
-    for name, count in (('q', H), ('k', G), ('v', G)):
-        y = x @ w(f'attn_{name}.weight').T
+    for name, count, y in zip('qkv', (H, G, G), project(x, w)):
         if w(f'attn_{name}.bias') is not None: y = y + w(f'attn_{name}.bias')
+        weight = w(f'attn_{name}_norm.weight')
+        if weight is not None and len(weight) != D: y = norm(y, weight)
         y = y.reshape(n, count, D)
-        if w(f'attn_{name}_norm.weight') is not None: y = norm(y, w(f'attn_{name}_norm.weight'))
+        if weight is not None and len(weight) == D: y = norm(y, weight)
         heads[name] = y if name == 'v' else rotate(y)
     k, v = (np.repeat(heads[name], H // G, 1) for name in 'kv')
     i, j = np.arange(n)[:, None], np.arange(n)[None]
     seen = j <= i
-    if gemma and layer % 6 < 5: seen &= i - j < key('attention.sliding_window')
-    scores = np.einsum('ihd,jhd->hij', heads['q'], k) / np.sqrt(D)
+    if is_windowed(layer): seen &= i - j < key('attention.sliding_window')
+    scores = np.einsum('ihd,jhd->hij', heads['q'], k) * key('attention.scale', 1 / np.sqrt(D))
     p = softmax(np.where(seen, scores, -np.inf))
     return np.einsum('hij,jhd->ihd', p, v).reshape(n, H * D) @ w('attn_output.weight').T
 
 
+def gated(x, gate, up, down): return (activate(x @ gate.T) * (x @ up.T)) @ down.T
+
+
 def feed_forward(x, layer):
     w = lambda name: W.get(f'blk.{layer}.ffn_{name}.weight')
-    if w('gate_inp') is None: return (activate(x @ w('gate').T) * (x @ w('up').T)) @ w('down').T
+    if w('gate_inp') is None and w('gate') is None: return gated(x, *np.split(w('up'), 2), w('down'))
+    if w('gate_inp') is None: return gated(x, w('gate'), w('up'), w('down'))
     y, p = np.zeros_like(x), softmax(x @ w('gate_inp').T)
+    if w('gate_shexp') is not None: y += gated(x, w('gate_shexp'), w('up_shexp'), w('down_shexp'))
     for t, row in enumerate(x):
         chosen = np.argsort(-p[t], kind='stable')[:key('expert_used_count')]
         for e in chosen:
-            hidden = activate(w('gate_exps')[e] @ row) * (w('up_exps')[e] @ row)
-            y[t] += p[t][e] / p[t][chosen].sum() * (w('down_exps')[e] @ hidden)
+            y[t] += p[t][e] / p[t][chosen].sum() * gated(row, w('gate_exps')[e], w('up_exps')[e], w('down_exps')[e])
     return y
 
 
 def forward(ids):
-    x = W['token_embd.weight'][ids] * (np.sqrt(E) if gemma else 1)
+    x = W['token_embd.weight'][ids] * (np.sqrt(E) if gemma else key('embedding_scale', 1))
     for layer in range(L):
         w = lambda name: W.get(f'blk.{layer}.{name}.weight')
-        y = attention(norm(x, w('attn_norm')), layer)
-        x = x + (y if w('post_attention_norm') is None else norm(y, w('post_attention_norm')))
-        y = feed_forward(norm(x, w('ffn_norm')), layer)
-        x = x + (y if w('post_ffw_norm') is None else norm(y, w('post_ffw_norm')))
-    return norm(x, W['output_norm.weight']) @ W.get('output.weight', W['token_embd.weight']).T
+        maybe = lambda x, name: x if w(name) is None else norm(x, w(name))
+        y = attention(maybe(x, 'attn_norm'), layer)
+        x = x + key('residual_scale', 1) * maybe(y, 'post_attention_norm')
+        y = feed_forward(maybe(x, 'ffn_norm'), layer)
+        x = x + key('residual_scale', 1) * maybe(y, 'post_ffw_norm')
+    logits = norm(x, W['output_norm.weight']) @ W.get('output.weight', W['token_embd.weight']).T
+    return logits / key('logit_scale', 1)
 
 
 n_vocab = len(W['token_embd.weight'])

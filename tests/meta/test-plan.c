@@ -334,8 +334,20 @@ Test(plan_info, explains_only_what_is_computed) {
 /* Collectives and bytes of the architectures, so that a change of the planner shows its effect on
  * them. SHEAF_TEST_UPDATE_GOLDEN=1 writes the file. */
 Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
-    static const char *const models[] = {"llama", "llama --fused-qkv", "qwen2", "gemma3",
-                                         "gemma3 --tied --kv-heads 1 --heads 6"};
+    static const char *const models[] = {
+        "llama",
+        "llama --fused-qkv",
+        "qwen2",
+        "gemma3",
+        "gemma3 --tied --kv-heads 1 --heads 6",
+        "qwen3moe --experts 8 --experts-used 2",
+        "llama --experts 8 --experts-used 2",
+        "phi3",
+        "granite",
+        "granitemoe --experts 8 --experts-used 2 --shared-ff 256",
+        "olmo2",
+    };
+    const int n_models = sizeof models / sizeof *models;
     static const int members[] = {2, 3, 4, 7, 64}, tokens[] = {1, 64};
     static char all[1 << 15], golden[1 << 15];
     const char *path = SHEAF_SOURCE_DIR "/tests/golden/plans.txt";
@@ -344,7 +356,7 @@ Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
     const int fd = mkstemp(file);
     cr_assert_geq(fd, 0);
     close(fd);
-    for (int i = 0; i < 5 * 5 * 2; i++) {
+    for (int i = 0; i < n_models * 5 * 2; i++) {
         const int m = i / 10, d = members[i / 2 % 5], n = tokens[i % 2];
         if (i % 10 == 0) {
             snprintf(cmd, sizeof cmd,

@@ -1,6 +1,7 @@
 /* Every architecture of archs.def against an independent evaluation of a random model in float64
- * (tests/golden/evaluate.py wrote arch-NAME.txt), on one device and split over 1 to 4 members, and
- * under mpirun. A new architecture is tested once its file is there. */
+ * (tests/golden/evaluate.py wrote arch-NAME.txt), on one device and split over 1 to 5 members, and
+ * under mpirun. A new architecture is tested once its file is there; one that may have experts is
+ * tested with and without them. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,28 +17,50 @@
 #include "mpirun.h"
 #include "temp_dir.h"
 
-enum { VOCAB = 512, N = 20, MAX_MEMBERS = 4 };
+enum { VOCAB = 512, N = 20, MAX_MEMBERS = 5 };
 
-TestSuite(arch, .init = setup, .fini = teardown, .timeout = 600);
+TestSuite(arch, .init = setup, .fini = teardown, .timeout = 900);
 
-/* The model that the golden file is about. */
-static const char *write_model(const struct sheaf__arch *arch) {
+/* A model that a golden file is about. */
+struct model {
+    const struct sheaf__arch *arch;
+    bool mixture;
+    char name[32]; /* of the file */
+};
+
+/* The i-th; false behind the last. */
+static bool get_model(size_t i, struct model *m) {
+    for (size_t k = 0; (m->arch = sheaf__arch_get(k)); k++) {
+        const bool kinds[] = {m->arch->dense != 0, m->arch->mixture != 0};
+        for (int mixture = 0; mixture < 2; mixture++) {
+            if (!kinds[mixture] || i-- > 0) continue;
+            m->mixture = mixture;
+            snprintf(m->name, sizeof m->name, "%s%s", m->arch->name,
+                     mixture && kinds[0] ? "-experts" : "");
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *write_model(const struct model *m) {
     struct sheaf__random_model_params p = sheaf__random_model_default_params();
     const char *path = in_dir("arch.gguf");
-    p.arch = arch->name;
+    p.arch = m->arch->name;
     p.n_layer = 7;
     p.swa_window = 8;
-    if (arch->needs & SHEAF__W_BIT(ROUTER)) {
+    if (m->mixture) {
         p.n_expert = 6;
         p.n_expert_used = 3;
     }
+    if (strcmp(m->name, "granitemoe") == 0) p.n_ff_shared = 96;
     cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
     return path;
 }
 
-static void read_golden(const struct sheaf__arch *arch, double want[VOCAB]) {
+static void read_golden(const struct model *m, double want[VOCAB]) {
     char path[300];
-    snprintf(path, sizeof path, SHEAF_SOURCE_DIR "/tests/golden/arch-%s.txt", arch->name);
+    snprintf(path, sizeof path, SHEAF_SOURCE_DIR "/tests/golden/arch-%s.txt", m->name);
     FILE *f = fopen(path, "r");
     cr_assert_not_null(f, "%s: write it with tests/golden/evaluate.py", path);
     for (int i = 0; i < VOCAB; i++) cr_assert_eq(fscanf(f, "%lf", &want[i]), 1, "%s", path);
@@ -45,18 +68,24 @@ static void read_golden(const struct sheaf__arch *arch, double want[VOCAB]) {
 }
 
 /* A sum for the embedding, one for each half of a layer, of experts cut by rows one more. The
- * logits add a gather, which their reader asked for. */
-static void count_sums(const struct sheaf_model *model, const char *experts) {
+ * norms of olmo2 read whole rows of q and of k. The logits add a gather, which their reader asked
+ * for. */
+static void count_sums(const struct sheaf_model *model, const struct model *m,
+                       const char *experts) {
     struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
-    const uint64_t halves = strcmp(experts, "rows") == 0 ? 3 : 2;
+    uint64_t each = strcmp(experts, "rows") == 0 ? 3 : 2;
+    const bool rows = each == 3;
+    if (strcmp(m->name, "olmo2") == 0) each += 2;
+    if (strcmp(m->name, "granitemoe") == 0 && rows)
+        each++; /* shared experts: no addend of a gather */
     sheaf_backend_meta_get_stats(sheaf_model_backend(model), &stats);
-    cr_assert_eq(stats.n_collectives, 1 + 7 * halves, "%s: %d collectives", experts,
+    cr_assert_eq(stats.n_collectives, 1 + 7 * each, "%s, %s: %d collectives", m->name, experts,
                  (int)stats.n_collectives);
 }
 
 /* Logits after N tokens, which come in batches of n_batch. members 0: without the meta device. */
-static void evaluate(const char *path, int members, const char *experts, int64_t n_batch,
-                     float got[VOCAB]) {
+static void evaluate(const char *path, const struct model *m, int members, const char *split,
+                     const char *experts, int64_t n_batch, float got[VOCAB]) {
     struct sheaf_model_params p = sheaf_model_default_params();
     struct sheaf_model *model;
     int32_t ids[N];
@@ -66,52 +95,72 @@ static void evaluate(const char *path, int members, const char *experts, int64_t
     p.kv_type = SHEAF_TYPE_F32;
     p.n_batch = n_batch;
     p.experts = experts;
+    p.split = split;
     for (int i = 0; i < N; i++) ids[i] = (37 * i + 11) % VOCAB;
     char list[MAX_MEMBERS * 8] = "CPU0@0";
     for (int j = 1; j < members; j++) sprintf(list + strlen(list), ",CPU%d@0", j);
     if (members) p.devices = list;
     cr_assert_eq(sheaf_model_open(&p, &model), 0, "%s", sheaf_last_error());
     cr_assert_eq(sheaf_model_prompt(model, 0, ids, N, NULL, NULL), 0, "%s", sheaf_last_error());
-    if (members > 1 && n_batch > N) count_sums(model, experts);
+    if (members > 1 && n_batch > N && !split) count_sums(model, m, experts);
     cr_assert_eq(sheaf_model_get_logits(model, got), 0, "%s", sheaf_last_error());
     sheaf_model_free(model);
 }
 
 /* Logits reach 6 or so; float32 leaves 1e-5 of that. */
-static void compare(const char *arch, int members, const char *how, const float *got,
+static void compare(const struct model *m, int members, const char *how, const float *got,
                     const double *want) {
     for (int i = 0; i < VOCAB; i++)
         cr_assert_float_eq((double)got[i], want[i], 1e-4,
-                           "%s on %d members, %s: logit %d is %f, not %f", arch, members, how, i,
+                           "%s on %d members, %s: logit %d is %f, not %f", m->name, members, how, i,
                            (double)got[i], want[i]);
 }
 
+/* Of one device, by the mean square of its logits. */
+static void compare_alone(const struct model *m, int members, const char *how, const float *got,
+                          const float *alone) {
+    double e = 0, r = 0;
+    for (int i = 0; i < VOCAB; i++) {
+        e += pow((double)got[i] - (double)alone[i], 2);
+        r += pow((double)alone[i], 2);
+    }
+    cr_assert_leq(e / r, 1e-10, "%s on %d members, %s: %g", m->name, members, how, e / r);
+}
+
 static void start_world(void) {
-    setenv("SHEAF_CPU_DEVICES", "4", 1);
+    setenv("SHEAF_CPU_DEVICES", "5", 1);
     setenv("SHEAF_CPU_THREADS", "1", 1);
     cr_assert_eq(sheaf_world_init(NULL), 0, "%s", sheaf_last_error());
 }
 
 Test(arch, logits_are_those_of_an_independent_evaluation) {
+    static const char *const cuts[] = {"auto", "columns", "rows", "whole"};
+    static const char *const uneven[] = {NULL, NULL, "3,1", "1,0,2", "1,4,1,2", "2,1,3,0,1"};
     static double want[VOCAB];
-    static float got[VOCAB];
+    static float got[VOCAB], alone[VOCAB];
+    struct model m;
     start_world();
-    for (size_t i = 0; sheaf__arch_get(i); i++) {
-        const struct sheaf__arch *arch = sheaf__arch_get(i);
-        const bool mixture = arch->needs & SHEAF__W_BIT(ROUTER);
-        static const char *const cuts[] = {"auto", "columns", "rows", "whole"};
-        const char *path = write_model(arch);
+    for (size_t i = 0; get_model(i, &m); i++) {
+        const char *path = write_model(&m);
         double spread = 0;
-        read_golden(arch, want);
+        read_golden(&m, want);
         for (int k = 0; k < VOCAB; k++) spread = fmax(spread, fabs(want[k]));
-        cr_assert_gt(spread, 0.5, "%s: all logits are near zero", arch->name);
-        for (int members = 0; members <= MAX_MEMBERS; members++)
-            for (int cut = 0; cut < (mixture && members ? 4 : 1); cut++) {
-                evaluate(path, members, members ? cuts[cut] : NULL, 512, got);
-                compare(arch->name, members, cuts[cut], got, want);
+        cr_assert_gt(spread, 0.5, "%s: all logits are near zero", m.name);
+        evaluate(path, &m, 0, NULL, NULL, 512, alone);
+        compare(&m, 0, "alone", alone, want);
+        for (int members = 1; members <= MAX_MEMBERS; members++)
+            for (int cut = 0; cut < (m.mixture ? 4 : 1); cut++) {
+                evaluate(path, &m, members, NULL, cuts[cut], 512, got);
+                compare(&m, members, cuts[cut], got, want);
+                compare_alone(&m, members, cuts[cut], got, alone);
+                if (uneven[members]) {
+                    evaluate(path, &m, members, uneven[members], cuts[cut], 512, got);
+                    compare(&m, members, uneven[members], got, want);
+                    compare_alone(&m, members, uneven[members], got, alone);
+                }
                 if (members != 3) continue;
-                evaluate(path, members, cuts[cut], 1, got); /* token by token */
-                compare(arch->name, members, cuts[cut], got, want);
+                evaluate(path, &m, members, NULL, cuts[cut], 1, got); /* token by token */
+                compare(&m, members, cuts[cut], got, want);
             }
     }
     sheaf_world_finalize();
@@ -119,19 +168,20 @@ Test(arch, logits_are_those_of_an_independent_evaluation) {
 
 /* Greedy tokens of a job are those of one process, however many ranks it has. */
 Test(arch, ranks_write_what_one_writes) {
+    static const char *const splits[] = {"even", "even", "even", "2,1,1", "even", "1,3,1,2,2"};
     char alone[4096], out[4096];
-    for (size_t i = 0; sheaf__arch_get(i); i++) {
-        const struct sheaf__arch *arch = sheaf__arch_get(i);
-        const char *path = write_model(arch);
-        for (int np = 1; np <= 3; np++) {
+    struct model m;
+    for (size_t i = 0; get_model(i, &m); i++) {
+        const char *path = write_model(&m);
+        for (int np = 1; np <= 5; np++) {
             char *got = np == 1 ? alone : out;
             cr_assert_eq(run_mpirun(np, "SHEAF_CPU_DEVICES=1 SHEAF_CPU_THREADS=1", 60, got, 4096,
                                     "sheaf-run -m %s -p 'once upon' -n 12 --temp 0 --ignore-eos "
-                                    "--kv-type f32 2> /dev/null",
-                                    path),
-                         0, "%s on %d ranks: %s", arch->name, np, got);
-            cr_assert_str_eq(got, alone, "%s on %d ranks", arch->name, np);
+                                    "--kv-type f32 --split %s 2> /dev/null",
+                                    path, splits[np]),
+                         0, "%s on %d ranks: %s", m.name, np, got);
+            cr_assert_str_eq(got, alone, "%s on %d ranks", m.name, np);
         }
-        cr_assert_gt(strlen(alone), 12, "%s wrote '%s'", arch->name, alone);
+        cr_assert_gt(strlen(alone), 12, "%s wrote '%s'", m.name, alone);
     }
 }

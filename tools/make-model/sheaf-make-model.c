@@ -22,6 +22,7 @@ static const char usage[] =
     "  --heads N        (4)     --kv-heads N  (2)     --head-dim N (16)\n"
     "  --vocab N        (512)   --ctx N       (256)   --window N (64, gemma3)\n"
     "  --experts N      (0)     --experts-used N (0): experts of each layer, and for a token\n"
+    "  --shared-ff N    (0)     n_ff of the experts that every token uses (granitemoe)\n"
     "  --fused-qkv      q, k and v in one matrix\n"
     "  --tied           the embeddings are the output matrix too\n"
     "  --seed N         (1)\n";
@@ -39,12 +40,19 @@ int main(int argc, char **argv) {
         const char *name;
         int64_t *out;
     } ints[] = {
-        {"--layers", &p.n_layer},    {"--embd", &p.n_embd},
-        {"--heads", &p.n_head},      {"--kv-heads", &p.n_head_kv},
-        {"--head-dim", &p.head_dim}, {"--ff", &p.n_ff},
-        {"--vocab", &p.n_vocab},     {"--ctx", &p.n_ctx},
-        {"--seed", &seed},           {"--window", &p.swa_window},
-        {"--experts", &p.n_expert},  {"--experts-used", &p.n_expert_used},
+        {"--layers", &p.n_layer},
+        {"--embd", &p.n_embd},
+        {"--heads", &p.n_head},
+        {"--kv-heads", &p.n_head_kv},
+        {"--head-dim", &p.head_dim},
+        {"--ff", &p.n_ff},
+        {"--vocab", &p.n_vocab},
+        {"--ctx", &p.n_ctx},
+        {"--seed", &seed},
+        {"--window", &p.swa_window},
+        {"--experts", &p.n_expert},
+        {"--experts-used", &p.n_expert_used},
+        {"--shared-ff", &p.n_ff_shared},
     };
     const size_t n_ints = sizeof ints / sizeof *ints;
     for (int i = 1; i < argc; i++) {

@@ -23,30 +23,39 @@ const struct sheaf__weight_info sheaf__weight_infos[SHEAF__W_COUNT] = {
     [SHEAF__W_QKV_BIAS] = {"attn_qkv.bias", {D(QKV)}, A, false},
     [SHEAF__W_Q_NORM] = {"attn_q_norm.weight", {D(HEAD)}, A, false},
     [SHEAF__W_K_NORM] = {"attn_k_norm.weight", {D(HEAD)}, A, false},
+    [SHEAF__W_Q_NORM_WHOLE] = {"attn_q_norm.weight", {D(Q)}, A, false},
+    [SHEAF__W_K_NORM_WHOLE] = {"attn_k_norm.weight", {D(K)}, A, false},
     [SHEAF__W_O] = {"attn_output.weight", {D(O), D(EMBD)}, A, false},
     [SHEAF__W_O_BIAS] = {"attn_output.bias", {D(EMBD)}, A, false},
     [SHEAF__W_ATTN_POST_NORM] = {"post_attention_norm.weight", {D(EMBD)}, A, false},
     [SHEAF__W_FFN_NORM] = {"ffn_norm.weight", {D(EMBD)}, F, false},
     [SHEAF__W_GATE] = {"ffn_gate.weight", {D(EMBD), D(FF)}, F, false},
     [SHEAF__W_UP] = {"ffn_up.weight", {D(EMBD), D(FF)}, F, false},
+    [SHEAF__W_GATE_UP] = {"ffn_up.weight", {D(EMBD), D(GATE_UP)}, F, false},
     [SHEAF__W_DOWN] = {"ffn_down.weight", {D(FF), D(EMBD)}, F, false},
     [SHEAF__W_ROUTER] = {"ffn_gate_inp.weight", {D(EMBD), D(EXPERT)}, F, true},
     [SHEAF__W_GATE_EXPERTS] = {"ffn_gate_exps.weight", {D(EMBD), D(FF_EXPERT), D(EXPERT)}, F, false},
     [SHEAF__W_UP_EXPERTS] = {"ffn_up_exps.weight", {D(EMBD), D(FF_EXPERT), D(EXPERT)}, F, false},
     [SHEAF__W_DOWN_EXPERTS] = {"ffn_down_exps.weight", {D(FF_EXPERT), D(EMBD), D(EXPERT)}, F, false},
+    [SHEAF__W_GATE_SHARED] = {"ffn_gate_shexp.weight", {D(EMBD), D(FF_SHARED)}, F, false},
+    [SHEAF__W_UP_SHARED] = {"ffn_up_shexp.weight", {D(EMBD), D(FF_SHARED)}, F, false},
+    [SHEAF__W_DOWN_SHARED] = {"ffn_down_shexp.weight", {D(FF_SHARED), D(EMBD)}, F, false},
     [SHEAF__W_FFN_POST_NORM] = {"post_ffw_norm.weight", {D(EMBD)}, F, false},
     [SHEAF__W_ROPE_FREQS_LAYER] = {"rope_freqs.weight", {D(ROT)}, A, false},
     [SHEAF__W_TOKEN_EMBD] = {"token_embd.weight", {D(EMBD), D(VOCAB)}, N, false},
     [SHEAF__W_OUTPUT_NORM] = {"output_norm.weight", {D(EMBD)}, N, false},
     [SHEAF__W_OUTPUT] = {"output.weight", {D(EMBD), D(VOCAB)}, N, false},
     [SHEAF__W_ROPE_FREQS] = {"rope_freqs.weight", {D(ROT)}, N, false},
+    [SHEAF__W_ROPE_LONG] = {"rope_factors_long.weight", {D(ROT)}, N, false},
+    [SHEAF__W_ROPE_SHORT] = {"rope_factors_short.weight", {D(ROT)}, N, false},
 };
 #undef D
 #undef A
 #undef F
 #undef N
 /* clang-format on */
-static_assert(SHEAF__W_COUNT <= 64, "weights are bits of a uint64_t");
+static_assert(SHEAF__W_LAYER_COUNT <= 64 && SHEAF__W_COUNT - SHEAF__W_LAYER_COUNT <= 64,
+              "weights of a layer, and of the model, are bits of a uint64_t");
 
 int sheaf__weight_n_dims(enum sheaf__weight weight) {
     int n = 1;
@@ -59,8 +68,8 @@ bool sheaf__weight_is_of_experts(enum sheaf__weight weight) {
     return sheaf__weight_infos[weight].dims[2] == SHEAF__DIM_EXPERT;
 }
 
-enum sheaf__weight sheaf__weight_find(const char *name, int64_t *layer) {
-    int first = SHEAF__W_LAYER_COUNT, last = SHEAF__W_COUNT;
+enum sheaf__weight sheaf__weight_find(const char *name, uint64_t of_layer, int64_t *layer) {
+    int first = SHEAF__W_LAYER_COUNT, last = SHEAF__W_COUNT, found = SHEAF__W_COUNT;
     *layer = -1;
     if (strncmp(name, "blk.", 4) == 0) {
         char *end;
@@ -72,9 +81,10 @@ enum sheaf__weight sheaf__weight_find(const char *name, int64_t *layer) {
         last = SHEAF__W_LAYER_COUNT;
     }
     for (int w = first; w < last; w++) {
-        if (strcmp(sheaf__weight_infos[w].name, name) == 0) return (enum sheaf__weight)w;
+        if (strcmp(sheaf__weight_infos[w].name, name) != 0) continue;
+        if (found == SHEAF__W_COUNT || (first == 0 && of_layer >> (unsigned)w & 1)) found = w;
     }
-    return SHEAF__W_COUNT;
+    return (enum sheaf__weight)found;
 }
 
 int64_t sheaf__dim_extent(const struct sheaf__hparams *hp, enum sheaf__dim dim) {
@@ -87,7 +97,9 @@ int64_t sheaf__dim_extent(const struct sheaf__hparams *hp, enum sheaf__dim dim) 
         [SHEAF__DIM_QKV] = (hp->n_head + hp->n_head_kv) * hp->head_k + hp->n_head_kv * hp->head_v,
         [SHEAF__DIM_O] = hp->n_head * hp->head_v,
         [SHEAF__DIM_FF] = hp->n_ff,
+        [SHEAF__DIM_GATE_UP] = 2 * hp->n_ff,
         [SHEAF__DIM_FF_EXPERT] = hp->n_ff_expert,
+        [SHEAF__DIM_FF_SHARED] = hp->n_ff_shared,
         [SHEAF__DIM_EXPERT] = hp->n_expert,
         [SHEAF__DIM_VOCAB] = hp->n_vocab,
         [SHEAF__DIM_HEAD] = hp->head_k,
@@ -106,9 +118,16 @@ const struct sheaf__arch *sheaf__arch_get(size_t i) {
     return i < sizeof archs / sizeof *archs ? archs[i] : NULL;
 }
 
+uint64_t sheaf__arch_layer_needs(const struct sheaf__hparams *hp, int64_t il) {
+    const struct sheaf__arch *arch = hp->arch;
+    uint64_t needs = arch->needs;
+    needs |= sheaf__hparams_has_experts(hp, il) ? arch->mixture : arch->dense;
+    return sheaf__hparams_has_experts(hp, il) && hp->n_ff_shared ? needs | SHEAF__W_SHARED : needs;
+}
+
 enum sheaf_status sheaf__arch_find(const char *name, const char *path,
                                    const struct sheaf__arch **out) {
-    char known[128] = "";
+    char known[256] = "";
     size_t n = 0;
     for (size_t i = 0; archs[i] && n < sizeof known; i++) {
         if (strcmp(archs[i]->name, name) == 0) {

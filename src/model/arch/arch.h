@@ -20,7 +20,9 @@ enum sheaf__dim {
     SHEAF__DIM_QKV,       /* the three above, one after the other */
     SHEAF__DIM_O,         /* n_head x head_v */
     SHEAF__DIM_FF,        /* n_ff */
+    SHEAF__DIM_GATE_UP,   /* 2 n_ff: gate, then up */
     SHEAF__DIM_FF_EXPERT, /* n_ff of an expert */
+    SHEAF__DIM_FF_SHARED, /* n_ff of the experts that every token uses, together */
     SHEAF__DIM_EXPERT,    /* n_expert */
     SHEAF__DIM_VOCAB,     /* n_vocab */
     SHEAF__DIM_HEAD,      /* head_k */
@@ -41,17 +43,23 @@ enum sheaf__weight {
     SHEAF__W_QKV_BIAS,
     SHEAF__W_Q_NORM,
     SHEAF__W_K_NORM,
+    SHEAF__W_Q_NORM_WHOLE, /* over all heads of a token */
+    SHEAF__W_K_NORM_WHOLE,
     SHEAF__W_O,
     SHEAF__W_O_BIAS,
     SHEAF__W_ATTN_POST_NORM,
     SHEAF__W_FFN_NORM,
     SHEAF__W_GATE,
     SHEAF__W_UP,
+    SHEAF__W_GATE_UP, /* under the name of up */
     SHEAF__W_DOWN,
     SHEAF__W_ROUTER,
     SHEAF__W_GATE_EXPERTS,
     SHEAF__W_UP_EXPERTS,
     SHEAF__W_DOWN_EXPERTS,
+    SHEAF__W_GATE_SHARED,
+    SHEAF__W_UP_SHARED,
+    SHEAF__W_DOWN_SHARED,
     SHEAF__W_FFN_POST_NORM,
     SHEAF__W_ROPE_FREQS_LAYER,
     SHEAF__W_LAYER_COUNT,
@@ -59,6 +67,8 @@ enum sheaf__weight {
     SHEAF__W_OUTPUT_NORM,
     SHEAF__W_OUTPUT,
     SHEAF__W_ROPE_FREQS,
+    SHEAF__W_ROPE_LONG,  /* factors of contexts longer than n_ctx_orig */
+    SHEAF__W_ROPE_SHORT, /* and of all others */
     SHEAF__W_COUNT,
     /* Of a layer, too, but not in the file: for tags. */
     SHEAF__CACHE_K = SHEAF__W_COUNT,
@@ -78,32 +88,42 @@ struct sheaf__weight_info {
 };
 extern const struct sheaf__weight_info sheaf__weight_infos[SHEAF__W_COUNT];
 
-/* "blk.3.attn_q.weight" -> SHEAF__W_Q, *layer 3; -1 for a weight of the model. COUNT if unknown. */
-enum sheaf__weight sheaf__weight_find(const char *name, int64_t *layer);
+/* Sets of weights: of a layer, and of the model. */
+#define SHEAF__W_BIT(w)      ((uint64_t)1 << SHEAF__W_##w)
+#define SHEAF__W_OF_MODEL(w) ((uint64_t)1 << (SHEAF__W_##w - SHEAF__W_LAYER_COUNT))
+
+/* "blk.3.attn_q.weight" -> SHEAF__W_Q, *layer 3; -1 for a weight of the model. COUNT if unknown. Of
+ * two weights with one name, the one that is in the set `of_layer`, otherwise the first. */
+enum sheaf__weight sheaf__weight_find(const char *name, uint64_t of_layer, int64_t *layer);
 int64_t sheaf__dim_extent(const struct sheaf__hparams *hp, enum sheaf__dim dim);
 /* Dimensions of a weight: 1..SHEAF__MAX_WEIGHT_DIMS. */
 int sheaf__weight_n_dims(enum sheaf__weight weight);
 /* Does the weight hold a matrix for each expert? */
 bool sheaf__weight_is_of_experts(enum sheaf__weight weight);
 
-#define SHEAF__W_BIT(w) ((uint64_t)1 << SHEAF__W_##w)
-/* What every architecture here has, and what a dense one has besides. */
-#define SHEAF__W_BASE                                                                              \
+/* Of attention behind a norm, which most architectures have; a feed-forward, and its mixture. */
+#define SHEAF__W_ATTENTION                                                                         \
     (SHEAF__W_BIT(ATTN_NORM) | SHEAF__W_BIT(Q) | SHEAF__W_BIT(K) | SHEAF__W_BIT(V) |               \
-     SHEAF__W_BIT(O) | SHEAF__W_BIT(FFN_NORM) | SHEAF__W_BIT(TOKEN_EMBD) |                         \
-     SHEAF__W_BIT(OUTPUT_NORM))
+     SHEAF__W_BIT(O))
 #define SHEAF__W_DENSE (SHEAF__W_BIT(GATE) | SHEAF__W_BIT(UP) | SHEAF__W_BIT(DOWN))
 #define SHEAF__W_MIXTURE                                                                           \
     (SHEAF__W_BIT(ROUTER) | SHEAF__W_BIT(GATE_EXPERTS) | SHEAF__W_BIT(UP_EXPERTS) |                \
      SHEAF__W_BIT(DOWN_EXPERTS))
+#define SHEAF__W_SHARED                                                                            \
+    (SHEAF__W_BIT(GATE_SHARED) | SHEAF__W_BIT(UP_SHARED) | SHEAF__W_BIT(DOWN_SHARED))
+#define SHEAF__W_MODEL (SHEAF__W_OF_MODEL(TOKEN_EMBD) | SHEAF__W_OF_MODEL(OUTPUT_NORM))
 
 struct sheaf__builder;
 
 struct sheaf__arch {
     const char *name; /* general.architecture, and prefix of its keys */
-    uint64_t needs;   /* SHEAF__W_BIT; q, k, v may come fused as qkv */
+    /* Sets of a layer's weights; q, k, v may come fused as qkv. */
+    uint64_t needs;   /* in every layer */
+    uint64_t dense;   /* in a layer without experts; 0: every layer has some */
+    uint64_t mixture; /* in a layer with experts; 0: none has any */
     uint64_t allows;
-    bool bpe; /* random models get a byte-level vocabulary */
+    uint64_t model_needs, model_allows; /* SHEAF__W_OF_MODEL */
+    bool bpe;                           /* random models get a byte-level vocabulary */
     /* What differs from the defaults; may be NULL. */
     enum sheaf_status (*read_hparams)(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp);
     /* Layer il in two halves, each from x [n_embd, n] to the x of the next, residual included. NULL
@@ -117,6 +137,8 @@ struct sheaf__arch {
 #undef ARCH
 /* The architectures of archs.def; NULL behind the last. */
 const struct sheaf__arch *sheaf__arch_get(size_t i);
+/* What layer il must have. */
+uint64_t sheaf__arch_layer_needs(const struct sheaf__hparams *hp, int64_t il);
 /* UNSUPPORTED with the list of architectures; `path` for the message. */
 enum sheaf_status sheaf__arch_find(const char *name, const char *path,
                                    const struct sheaf__arch **out);

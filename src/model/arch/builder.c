@@ -31,10 +31,11 @@ void sheaf__build_inputs(struct sheaf__builder *b) {
     }
 }
 
+static bool differs_from_1(float scale) { return scale < 1 || scale > 1; }
+
 struct sheaf_tensor *sheaf__build_embedding(struct sheaf__builder *b) {
     struct sheaf_tensor *x = sheaf_get_rows(b->ctx, b->model->w[SHEAF__W_TOKEN_EMBD], b->ids);
-    if (b->hp->embd_scale < 1 || b->hp->embd_scale > 1)
-        x = sheaf_scale(b->ctx, x, b->hp->embd_scale);
+    if (differs_from_1(b->hp->embd_scale)) x = sheaf_scale(b->ctx, x, b->hp->embd_scale);
     return sheaf_set_name(x, "inp_embd");
 }
 
@@ -61,13 +62,36 @@ static struct sheaf_tensor *take(struct sheaf__builder *b, struct sheaf_tensor *
     return sheaf_reshape_3d(b->ctx, sheaf_cont(b->ctx, part), d, heads, b->n_tokens);
 }
 
+/* The norm of all heads of a token together: x [d, h, n]. */
+static struct sheaf_tensor *norm_heads(struct sheaf__builder *b, struct sheaf_tensor *x,
+                                       struct sheaf_tensor *weight) {
+    if (!x) return NULL;
+    const int64_t d = x->ne[0], h = x->ne[1];
+    x = sheaf__build_norm(b, sheaf_reshape_2d(b->ctx, x, d * h, b->n_tokens), weight);
+    return sheaf_reshape_3d(b->ctx, x, d, h, b->n_tokens);
+}
+
+struct sheaf__rope sheaf__rope_of(const struct sheaf__hparams *hp, enum sheaf_rope_mode mode) {
+    return (struct sheaf__rope){mode, hp->freq_base, hp->freq_scale, hp->ext_factor,
+                                hp->attn_factor};
+}
+
+/* Of the frequencies of layer il; NULL: none. A model for long contexts has two sets. */
+static struct sheaf_tensor *rope_factors(const struct sheaf__builder *b, int64_t il) {
+    struct sheaf_tensor *const *w = b->model->w;
+    const bool longer = b->cache->n_ctx > b->hp->n_ctx_orig;
+    struct sheaf_tensor *factors = b->model->layers[il].w[SHEAF__W_ROPE_FREQS_LAYER];
+    if (!factors) factors = w[SHEAF__W_ROPE_FREQS];
+    return factors ? factors : w[longer ? SHEAF__W_ROPE_LONG : SHEAF__W_ROPE_SHORT];
+}
+
 static struct sheaf_tensor *rotate(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x,
                                    const struct sheaf__rope *rope) {
-    struct sheaf_tensor *factors = b->model->layers[il].w[SHEAF__W_ROPE_FREQS_LAYER];
-    if (!factors) factors = b->model->w[SHEAF__W_ROPE_FREQS];
-    return sheaf_rope_ext(b->ctx, x, b->pos, factors, (int)b->hp->n_rot, (int)rope->mode,
-                          (int)b->hp->n_ctx_train, rope->freq_base, rope->freq_scale, 0.0f, 1.0f,
-                          32.0f, 1.0f);
+    const struct sheaf__hparams *hp = b->hp;
+    if (!rope) return x;
+    return sheaf_rope_ext(b->ctx, x, b->pos, rope_factors(b, il), (int)hp->n_rot, (int)rope->mode,
+                          (int)hp->n_ctx_orig, rope->freq_base, rope->freq_scale, rope->ext_factor,
+                          rope->attn_factor, hp->beta_fast, hp->beta_slow);
 }
 
 /* Writes x [d, g, n] into the cache [d.g, L] and returns its first n_kv rows as [d, t, g]. */
@@ -113,6 +137,8 @@ struct sheaf_tensor *sheaf__build_attention(struct sheaf__builder *b, int64_t il
     for (int i = 0; i < 3 && b->order; i++) sheaf_build_forward_expand(b->order, products[i]);
     if (w[SHEAF__W_Q_NORM]) q = sheaf__build_norm(b, q, w[SHEAF__W_Q_NORM]);
     if (w[SHEAF__W_K_NORM]) k = sheaf__build_norm(b, k, w[SHEAF__W_K_NORM]);
+    if (w[SHEAF__W_Q_NORM_WHOLE]) q = norm_heads(b, q, w[SHEAF__W_Q_NORM_WHOLE]);
+    if (w[SHEAF__W_K_NORM_WHOLE]) k = norm_heads(b, k, w[SHEAF__W_K_NORM_WHOLE]);
     q = rotate(b, il, q, rope);
     k = rotate(b, il, k, rope);
     k = through_cache(b, b->cache->k[il], 0, k, hp->head_k); // [d, t, g]
@@ -127,13 +153,26 @@ struct sheaf_tensor *sheaf__build_attention(struct sheaf__builder *b, int64_t il
     return sheaf_format_name(y, "attn_out-%d", (int)il);
 }
 
+/* down(glu(gate x, up x)) */
+static struct sheaf_tensor *gated(struct sheaf__builder *b, struct sheaf_tensor *x,
+                                  struct sheaf_tensor *gate, struct sheaf_tensor *up,
+                                  struct sheaf_tensor *down, enum sheaf_glu_op glu) {
+    gate = sheaf_mul_mat(b->ctx, gate, x); // [f, n]
+    up = sheaf_mul_mat(b->ctx, up, x);
+    return sheaf_mul_mat(b->ctx, down, sheaf_glu_split(b->ctx, gate, up, glu));
+}
+
 struct sheaf_tensor *sheaf__build_ffn(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x,
                                       enum sheaf_glu_op glu) {
     struct sheaf_tensor *const *w = b->model->layers[il].w;
-    struct sheaf_tensor *gate = sheaf_mul_mat(b->ctx, w[SHEAF__W_GATE], x); // [f, n]
-    struct sheaf_tensor *up = sheaf_mul_mat(b->ctx, w[SHEAF__W_UP], x);
-    struct sheaf_tensor *y = sheaf_glu_split(b->ctx, gate, up, glu);
-    return sheaf_format_name(sheaf_mul_mat(b->ctx, w[SHEAF__W_DOWN], y), "ffn_out-%d", (int)il);
+    struct sheaf_tensor *y;
+    if (w[SHEAF__W_GATE_UP]) {
+        y = sheaf_mul_mat(b->ctx, w[SHEAF__W_GATE_UP], x); // [f + f, n]
+        y = sheaf_mul_mat(b->ctx, w[SHEAF__W_DOWN], sheaf_glu(b->ctx, y, glu, false));
+    } else {
+        y = gated(b, x, w[SHEAF__W_GATE], w[SHEAF__W_UP], w[SHEAF__W_DOWN], glu);
+    }
+    return sheaf_format_name(y, "ffn_out-%d", (int)il);
 }
 
 /* The weights of the chosen experts, [1, u, n], and their numbers, [u, n]. */
@@ -156,6 +195,9 @@ struct sheaf_tensor *sheaf__build_mixture(struct sheaf__builder *b, int64_t il,
     struct sheaf_tensor *const *w = b->model->layers[il].w;
     const int64_t e = b->hp->n_embd, used = b->hp->n_expert_used, n = x ? x->ne[1] : 0;
     struct sheaf_tensor *ids, *weights = route(b, il, x, &ids), *sum = NULL;
+    if (w[SHEAF__W_GATE_SHARED])
+        sum = gated(b, x, w[SHEAF__W_GATE_SHARED], w[SHEAF__W_UP_SHARED], w[SHEAF__W_DOWN_SHARED],
+                    glu);
     x = sheaf_reshape_3d(b->ctx, x, e, 1, n);
     struct sheaf_tensor *gate = sheaf_mul_mat_id(b->ctx, w[SHEAF__W_GATE_EXPERTS], x, ids);
     struct sheaf_tensor *up = sheaf_mul_mat_id(b->ctx, w[SHEAF__W_UP_EXPERTS], x, ids); // [f, u, n]
@@ -174,7 +216,9 @@ struct sheaf_tensor *sheaf__build_logits(struct sheaf__builder *b, struct sheaf_
     x = sheaf__build_norm(b, x, b->model->w[SHEAF__W_OUTPUT_NORM]);
     struct sheaf_tensor *output = b->model->w[SHEAF__W_OUTPUT];
     if (!output) output = b->model->w[SHEAF__W_TOKEN_EMBD]; /* tied */
-    return sheaf_set_name(sheaf_mul_mat(b->ctx, output, x), "logits");
+    x = sheaf_mul_mat(b->ctx, output, x);
+    if (differs_from_1(b->hp->logit_scale)) x = sheaf_scale(b->ctx, x, 1.0f / b->hp->logit_scale);
+    return sheaf_set_name(x, "logits");
 }
 
 /* What the graph lacks shows when it is complete. */
@@ -183,13 +227,19 @@ struct sheaf_tensor *sheaf__build_half(struct sheaf__builder *b, struct sheaf_te
     return x;
 }
 
+struct sheaf_tensor *sheaf__build_residual(struct sheaf__builder *b, struct sheaf_tensor *x,
+                                           struct sheaf_tensor *y) {
+    if (differs_from_1(b->hp->residual_scale)) y = sheaf_scale(b->ctx, y, b->hp->residual_scale);
+    return sheaf_add(b->ctx, x, y);
+}
+
 struct sheaf_tensor *sheaf__build_plain_attention(struct sheaf__builder *b, int64_t il,
                                                   struct sheaf_tensor *x,
                                                   enum sheaf_rope_mode mode) {
-    const struct sheaf__rope rope = {mode, b->hp->freq_base, b->hp->freq_scale};
+    const struct sheaf__rope rope = sheaf__rope_of(b->hp, mode);
     struct sheaf_tensor *y = sheaf__build_norm(b, x, b->model->layers[il].w[SHEAF__W_ATTN_NORM]);
-    y = sheaf__build_attention(b, il, y, &rope, b->mask);
-    return sheaf__build_half(b, sheaf_add(b->ctx, sheaf__build_wanted(b, il, x), y));
+    y = sheaf__build_attention(b, il, y, b->hp->no_rope ? NULL : &rope, b->mask);
+    return sheaf__build_half(b, sheaf__build_residual(b, sheaf__build_wanted(b, il, x), y));
 }
 
 struct sheaf_tensor *sheaf__build_plain_ffn(struct sheaf__builder *b, int64_t il,
@@ -198,7 +248,7 @@ struct sheaf_tensor *sheaf__build_plain_ffn(struct sheaf__builder *b, int64_t il
     struct sheaf_tensor *y = sheaf__build_norm(b, x, w[SHEAF__W_FFN_NORM]);
     y = w[SHEAF__W_ROUTER] ? sheaf__build_mixture(b, il, y, SHEAF_GLU_OP_SWIGLU)
                            : sheaf__build_ffn(b, il, y, SHEAF_GLU_OP_SWIGLU);
-    return sheaf__build_half(b, sheaf_add(b->ctx, x, y));
+    return sheaf__build_half(b, sheaf__build_residual(b, x, y));
 }
 
 struct sheaf_tensor *sheaf__build_model(struct sheaf__builder *chunks, int n_chunks) {

@@ -34,8 +34,10 @@ enum { SHEAF__MAX_CHUNKS = 2 };
 
 struct sheaf__rope {
     enum sheaf_rope_mode mode;
-    float freq_base, freq_scale;
+    float freq_base, freq_scale, ext_factor, attn_factor;
 };
+/* As the model's metadata have it, for layers with full attention. */
+struct sheaf__rope sheaf__rope_of(const struct sheaf__hparams *hp, enum sheaf_rope_mode mode);
 
 void sheaf__build_inputs(struct sheaf__builder *b);
 /* Embeddings of the tokens, scaled: [e, n]. */
@@ -48,15 +50,17 @@ struct sheaf_tensor *sheaf__build_norm(struct sheaf__builder *b, struct sheaf_te
 struct sheaf_tensor *sheaf__build_wanted(struct sheaf__builder *b, int64_t il,
                                          struct sheaf_tensor *x);
 /* Self attention of layer il over x [e, n], cache written and read: what is wanted of [e, n],
- * without residual. */
+ * without residual. rope NULL: positions are not rotated in. */
 struct sheaf_tensor *sheaf__build_attention(struct sheaf__builder *b, int64_t il,
                                             struct sheaf_tensor *x, const struct sheaf__rope *rope,
                                             struct sheaf_tensor *mask);
-/* down(glu(gate x, up x)) of layer il over x [e, n]: [e, n], without residual. */
+/* down(glu(gate x, up x)) of layer il over x [e, n]: [e, n], without residual. Gate and up may be
+ * one matrix. */
 struct sheaf_tensor *sheaf__build_ffn(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x,
                                       enum sheaf_glu_op glu);
 /* The same with experts: a router gives each an F32 score, the n_expert_used best are weighted by
- * the softmax of the scores, divided by the sum of those chosen, and their results added. */
+ * the softmax of the scores, divided by the sum of those chosen, and their results added; with that
+ * of the experts that every token uses, where the layer has some. */
 struct sheaf_tensor *sheaf__build_mixture(struct sheaf__builder *b, int64_t il,
                                           struct sheaf_tensor *x, enum sheaf_glu_op glu);
 /* Final norm and output projection of x [e, n]: [v, n]. */
@@ -64,6 +68,9 @@ struct sheaf_tensor *sheaf__build_logits(struct sheaf__builder *b, struct sheaf_
 /* Ends what half a layer computes without needing a sum over the members: with two chunks, the
  * other one comes next. Returns x. */
 struct sheaf_tensor *sheaf__build_half(struct sheaf__builder *b, struct sheaf_tensor *x);
+/* x, and what a half of a layer adds to it. */
+struct sheaf_tensor *sheaf__build_residual(struct sheaf__builder *b, struct sheaf_tensor *x,
+                                           struct sheaf_tensor *y);
 /* Halves of the layers of llama and qwen2: pre-norms, residuals, SwiGLU; a mixture of experts where
  * the layer has a router. */
 struct sheaf_tensor *sheaf__build_plain_attention(struct sheaf__builder *b, int64_t il,

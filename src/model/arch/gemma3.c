@@ -8,12 +8,10 @@
 #include "model/arch/builder.h"
 
 static enum sheaf_status read_hparams(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp) {
-    hp->swa_period = 6;
     hp->embd_scale = sqrtf((float)hp->n_embd);
     /* 27B is the one model that scales by n_embd / n_head instead of the head size */
     if (hp->n_layer == 62) hp->attn_scale = 1.0f / sqrtf((float)(hp->n_embd / hp->n_head));
-    enum sheaf_status status = sheaf__hparams_int(gguf, hp->arch->name, "attention.sliding_window",
-                                                  0, INT32_MAX, &hp->swa_window);
+    enum sheaf_status status = sheaf__hparams_windows(gguf, hp, 6);
     if (!status)
         status = sheaf__hparams_float(gguf, hp->arch->name, "rope.freq_base_swa", 1, 1e12,
                                       &hp->freq_base_swa);
@@ -23,8 +21,9 @@ static enum sheaf_status read_hparams(const struct sheaf_gguf *gguf, struct shea
 static struct sheaf_tensor *attention(struct sheaf__builder *b, int64_t il,
                                       struct sheaf_tensor *x) {
     const struct sheaf__hparams *hp = b->hp;
-    const struct sheaf__rope full = {SHEAF_ROPE_TYPE_NEOX, hp->freq_base, hp->freq_scale};
-    const struct sheaf__rope local = {SHEAF_ROPE_TYPE_NEOX, hp->freq_base_swa, hp->freq_scale_swa};
+    const struct sheaf__rope full = sheaf__rope_of(hp, SHEAF_ROPE_TYPE_NEOX);
+    const struct sheaf__rope local = {SHEAF_ROPE_TYPE_NEOX, hp->freq_base_swa, hp->freq_scale_swa,
+                                      0, 1};
     struct sheaf_tensor *const *w = b->model->layers[il].w;
     const bool swa = sheaf__hparams_is_swa(hp, il);
     struct sheaf_tensor *y = sheaf__build_norm(b, x, w[SHEAF__W_ATTN_NORM]);
@@ -43,9 +42,12 @@ static struct sheaf_tensor *ffn(struct sheaf__builder *b, int64_t il, struct she
 
 const struct sheaf__arch sheaf__arch_gemma3 = {
     .name = "gemma3",
-    .needs = SHEAF__W_BASE | SHEAF__W_DENSE | SHEAF__W_BIT(Q_NORM) | SHEAF__W_BIT(K_NORM) |
-             SHEAF__W_BIT(ATTN_POST_NORM) | SHEAF__W_BIT(FFN_POST_NORM),
-    .allows = SHEAF__W_BIT(QKV) | SHEAF__W_BIT(OUTPUT),
+    .needs = SHEAF__W_ATTENTION | SHEAF__W_BIT(Q_NORM) | SHEAF__W_BIT(K_NORM) |
+             SHEAF__W_BIT(ATTN_POST_NORM) | SHEAF__W_BIT(FFN_NORM) | SHEAF__W_BIT(FFN_POST_NORM),
+    .dense = SHEAF__W_DENSE,
+    .allows = SHEAF__W_BIT(QKV),
+    .model_needs = SHEAF__W_MODEL,
+    .model_allows = SHEAF__W_OF_MODEL(OUTPUT),
     .read_hparams = read_hparams,
     .attention = attention,
     .ffn = ffn,

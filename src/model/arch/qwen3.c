@@ -9,8 +9,12 @@ static struct sheaf_tensor *attention(struct sheaf__builder *b, int64_t il,
 
 const struct sheaf__arch sheaf__arch_qwen3 = {
     .name = "qwen3",
-    .needs = SHEAF__W_BASE | SHEAF__W_DENSE | SHEAF__W_BIT(Q_NORM) | SHEAF__W_BIT(K_NORM),
-    .allows = SHEAF__W_BIT(QKV) | SHEAF__W_BIT(OUTPUT) | SHEAF__W_BIT(ROPE_FREQS),
+    .needs =
+        SHEAF__W_ATTENTION | SHEAF__W_BIT(FFN_NORM) | SHEAF__W_BIT(Q_NORM) | SHEAF__W_BIT(K_NORM),
+    .dense = SHEAF__W_DENSE,
+    .allows = SHEAF__W_BIT(QKV),
+    .model_needs = SHEAF__W_MODEL,
+    .model_allows = SHEAF__W_OF_MODEL(OUTPUT) | SHEAF__W_OF_MODEL(ROPE_FREQS),
     .bpe = true,
     .attention = attention,
     .ffn = sheaf__build_plain_ffn,

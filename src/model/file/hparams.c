@@ -78,7 +78,18 @@ enum sheaf_status sheaf__hparams_float(const struct sheaf_gguf *gguf, const char
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* Scaling of rotary positions: none and linear; frequency factors come as a tensor. */
+enum sheaf_status sheaf__hparams_bool(const struct sheaf_gguf *gguf, const char *arch,
+                                      const char *suffix, bool *out) {
+    char key[128];
+    make_key(key, arch, suffix);
+    return sheaf_gguf_find_key(gguf, key) < 0 ? SHEAF_STATUS_SUCCESS
+                                              : sheaf_gguf_get_bool(gguf, key, out);
+}
+
+/* ---- rotary positions ---- */
+
+/* none, linear, yarn (arXiv 2309.00071) and longrope, whose frequency factors come as tensors. Of
+ * yarn, the op multiplies by 1 + 0.1 ln(1 / freq_scale) itself. */
 static enum sheaf_status read_rope_scaling(const struct sheaf_gguf *gguf,
                                            struct sheaf__hparams *hp) {
     char key[128];
@@ -88,16 +99,38 @@ static enum sheaf_status read_rope_scaling(const struct sheaf_gguf *gguf,
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     if (sheaf_gguf_find_key(gguf, key) >= 0) status = sheaf_gguf_get_str(gguf, key, &type);
     if (status) return status;
-    if (strcmp(type, "none") == 0) return SHEAF_STATUS_SUCCESS;
-    if (strcmp(type, "linear") != 0)
+    if (strcmp(type, "yarn") == 0)
+        hp->ext_factor = 1;
+    else if (strcmp(type, "none") && strcmp(type, "linear") && strcmp(type, "longrope"))
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
-                               "%s: rope scaling '%s' is not supported (none and linear are)",
-                               sheaf_gguf_path(gguf), type);
+                               "%s: %s '%.60s' is not supported (none, linear, yarn and longrope "
+                               "are)",
+                               sheaf_gguf_path(gguf), key, type);
+    hp->n_ctx_orig = hp->n_ctx_train;
+    status = sheaf__hparams_int(gguf, arch, "rope.scaling.original_context_length", 1, INT32_MAX,
+                                &hp->n_ctx_orig);
+    if (!status)
+        status = sheaf__hparams_float(gguf, arch, "rope.scaling.attn_factor", 1e-3, 1e3,
+                                      &hp->attn_factor);
+    if (status || strcmp(type, "none") == 0) return status;
     status = sheaf__hparams_float(gguf, arch, "rope.scale_linear", 1e-3, 1e6, &factor);
     if (!status) status = sheaf__hparams_float(gguf, arch, "rope.scaling.factor", 0, 1e6, &factor);
     if (!status && factor > 0) hp->freq_scale = 1.0f / factor; /* 0 means none in old files */
     return status;
 }
+
+/* Positions of several dimensions (text, height, width) are not built here. */
+static enum sheaf_status refuse_sections(const struct sheaf_gguf *gguf,
+                                         const struct sheaf__hparams *hp) {
+    char key[128];
+    make_key(key, hp->arch->name, "rope.dimension_sections");
+    if (sheaf_gguf_find_key(gguf, key) < 0) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                           "%s: key '%s': architecture %s has no rotary sections",
+                           sheaf_gguf_path(gguf), key, hp->arch->name);
+}
+
+/* ---- heads, experts, windows ---- */
 
 static enum sheaf_status read_heads(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp) {
     const char *arch = hp->arch->name;
@@ -105,14 +138,14 @@ static enum sheaf_status read_heads(const struct sheaf_gguf *gguf, struct sheaf_
         sheaf__hparams_int(gguf, arch, "attention.head_count", 1, 65536, &hp->n_head);
     hp->n_head_kv = hp->n_head;
     if (!status)
-        status =
-            sheaf__hparams_int(gguf, arch, "attention.head_count_kv", 1, 65536, &hp->n_head_kv);
+        status = sheaf__hparams_int(gguf, arch, "attention.head_count_kv", 1, hp->n_head,
+                                    &hp->n_head_kv);
     if (status) return status;
     if (hp->n_head % hp->n_head_kv)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "%s: %" PRId64 " heads are not a multiple of %" PRId64
-                               " key/value heads",
-                               sheaf_gguf_path(gguf), hp->n_head, hp->n_head_kv);
+                               "%s: %s.attention.head_count is %" PRId64
+                               ", not a multiple of %s.attention.head_count_kv, %" PRId64,
+                               sheaf_gguf_path(gguf), arch, hp->n_head, arch, hp->n_head_kv);
     hp->head_k = hp->head_v = hp->n_embd / hp->n_head;
     status = sheaf__hparams_int(gguf, arch, "attention.key_length", 1, MAX_HEAD, &hp->head_k);
     if (!status)
@@ -121,28 +154,60 @@ static enum sheaf_status read_heads(const struct sheaf_gguf *gguf, struct sheaf_
     if (!status)
         status = sheaf__hparams_int(gguf, arch, "rope.dimension_count", 2, hp->head_k, &hp->n_rot);
     if (!status && hp->n_rot % 2)
-        status = sheaf_set_error(SHEAF_STATUS_INVALID, "%s: %" PRId64 " rotary dimensions: odd",
-                                 sheaf_gguf_path(gguf), hp->n_rot);
+        status =
+            sheaf_set_error(SHEAF_STATUS_INVALID,
+                            "%s: %s.rope.dimension_count is %" PRId64 "; allowed are even numbers",
+                            sheaf_gguf_path(gguf), arch, hp->n_rot);
     return status;
 }
 
 static enum sheaf_status read_experts(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp) {
     const char *arch = hp->arch->name;
-    if (!(hp->arch->needs & SHEAF__W_BIT(ROUTER))) return SHEAF_STATUS_SUCCESS;
+    if (!hp->arch->mixture) return SHEAF_STATUS_SUCCESS;
     hp->n_ff_expert = hp->n_ff;
-    enum sheaf_status status =
-        sheaf__hparams_int(gguf, arch, "expert_count", 1, MAX_EXPERTS, &hp->n_expert);
-    if (!status)
-        status =
-            sheaf__hparams_int(gguf, arch, "expert_used_count", 1, MAX_EXPERTS, &hp->n_expert_used);
+    enum sheaf_status status = sheaf__hparams_int(gguf, arch, "expert_count", !hp->arch->dense,
+                                                  MAX_EXPERTS, &hp->n_expert);
+    if (status || !hp->n_expert) return status;
+    status =
+        sheaf__hparams_int(gguf, arch, "expert_used_count", 1, hp->n_expert, &hp->n_expert_used);
     if (!status)
         status = sheaf__hparams_int(gguf, arch, "expert_feed_forward_length", 1, MAX_WIDTH,
                                     &hp->n_ff_expert);
-    if (!status && (hp->n_expert_used < 1 || hp->n_expert_used > hp->n_expert))
-        status = sheaf_set_error(SHEAF_STATUS_INVALID,
-                                 "%s: %" PRId64 " of %" PRId64 " experts are no choice",
-                                 sheaf_gguf_path(gguf), hp->n_expert_used, hp->n_expert);
     return status;
+}
+
+/* The smallest p so that the last of each p layers, and no other, has full attention; 0: none. */
+static int64_t period_of(const unsigned char *windowed, int64_t n) {
+    for (int64_t p = 1; p <= n; p++) {
+        int64_t il = 0;
+        while (il < n && (windowed[il] != 0) == (il % p < p - 1)) il++;
+        if (il == n) return p;
+    }
+    return 0;
+}
+
+enum sheaf_status sheaf__hparams_windows(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp,
+                                         int64_t period) {
+    const char *arch = hp->arch->name, *suffix = "attention.sliding_window_pattern";
+    char key[128];
+    enum sheaf_status status =
+        sheaf__hparams_int(gguf, arch, "attention.sliding_window", 0, INT32_MAX, &hp->swa_window);
+    if (status) return status;
+    make_key(key, arch, suffix);
+    const int64_t i = sheaf_gguf_find_key(gguf, key);
+    hp->swa_period = period;
+    if (i < 0 || sheaf_gguf_kv_type(gguf, i) != SHEAF_GGUF_TYPE_ARRAY)
+        return sheaf__hparams_int(gguf, arch, suffix, 1, MAX_LAYERS, &hp->swa_period);
+    if (sheaf_gguf_arr_type(gguf, i) == SHEAF_GGUF_TYPE_BOOL &&
+        (int64_t)sheaf_gguf_arr_n(gguf, i) == hp->n_layer)
+        hp->swa_period = period_of(sheaf_gguf_arr_data(gguf, i), hp->n_layer);
+    else
+        hp->swa_period = 0;
+    if (hp->swa_period) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                           "%s: key '%s' must be a number, or a list of %" PRId64
+                           " flags in which the last of every few layers has no window",
+                           sheaf_gguf_path(gguf), key, hp->n_layer);
 }
 
 enum sheaf_status sheaf__hparams_read(const struct sheaf_gguf *gguf, int64_t n_vocab,
@@ -154,7 +219,12 @@ enum sheaf_status sheaf__hparams_read(const struct sheaf_gguf *gguf, int64_t n_v
                                    .freq_scale = 1,
                                    .freq_base_swa = 10000,
                                    .freq_scale_swa = 1,
-                                   .embd_scale = 1};
+                                   .attn_factor = 1,
+                                   .beta_fast = 32,
+                                   .beta_slow = 1,
+                                   .embd_scale = 1,
+                                   .residual_scale = 1,
+                                   .logit_scale = 1};
     enum sheaf_status status = sheaf_gguf_get_str(gguf, "general.architecture", &name);
     if (!status) status = sheaf__arch_find(name, sheaf_gguf_path(gguf), &out->arch);
     if (status) return status;
@@ -178,6 +248,7 @@ enum sheaf_status sheaf__hparams_read(const struct sheaf_gguf *gguf, int64_t n_v
     if (!status)
         status = sheaf__hparams_float(gguf, arch, "rope.freq_base", 1, 1e12, &out->freq_base);
     if (!status) status = read_rope_scaling(gguf, out);
+    if (!status) status = refuse_sections(gguf, out);
     if (status) return status;
     out->n_vocab = n_vocab;
     out->attn_scale = 1.0f / sqrtf((float)out->head_k);
@@ -187,4 +258,9 @@ enum sheaf_status sheaf__hparams_read(const struct sheaf_gguf *gguf, int64_t n_v
 
 bool sheaf__hparams_is_swa(const struct sheaf__hparams *hp, int64_t il) {
     return hp->swa_window > 0 && hp->swa_period > 0 && il % hp->swa_period < hp->swa_period - 1;
+}
+
+bool sheaf__hparams_has_experts(const struct sheaf__hparams *hp, int64_t il) {
+    (void)il;
+    return hp->n_expert > 0;
 }

@@ -11,14 +11,21 @@ struct sheaf__hparams {
     int64_t n_layer, n_embd, n_ff, n_vocab, n_ctx_train;
     int64_t n_expert, n_expert_used; /* 0: no experts; of each layer, and for a token */
     int64_t n_ff_expert;             /* n_ff of an expert */
+    int64_t n_ff_shared;             /* of the experts that every token uses, together; 0: none */
     int64_t n_head, n_head_kv;       /* n_head is a multiple of n_head_kv */
     int64_t head_k, head_v;          /* elements of a head of q and k, and of v */
     int64_t n_rot;                   /* rotated elements of a head, even, <= head_k */
     float rms_eps;
+    int64_t n_ctx_orig;                  /* tokens of training before positions were scaled */
     float freq_base, freq_scale;         /* of layers with full attention */
     float freq_base_swa, freq_scale_swa; /* of layers with a sliding window */
+    float ext_factor, attn_factor;       /* of rotary positions: 1 and YaRN's factor, or 0 and 1 */
+    float beta_fast, beta_slow;          /* YaRN's */
+    bool no_rope;                        /* positions are not rotated in at all */
     float attn_scale;                    /* on q.k */
     float embd_scale;                    /* on token embeddings, 1 if none */
+    float residual_scale;                /* on what a half of a layer adds, 1 if none */
+    float logit_scale;                   /* logits are divided by it, 1 if none */
     int64_t swa_window; /* a token sees itself and swa_window - 1 before it; 0: no windows */
     int64_t swa_period; /* the last of each swa_period layers has full attention */
 };
@@ -29,11 +36,20 @@ enum sheaf_status sheaf__hparams_read(const struct sheaf_gguf *gguf, int64_t n_v
 /* Does layer il attend to a sliding window only? */
 bool sheaf__hparams_is_swa(const struct sheaf__hparams *hp, int64_t il);
 
+/* Does layer il have a mixture of experts? */
+bool sheaf__hparams_has_experts(const struct sheaf__hparams *hp, int64_t il);
+
 /* For the readers of single architectures. `suffix` follows "<arch>."; out keeps its value if the
  * key is absent. An array counts as a number if all its elements are equal. */
 enum sheaf_status sheaf__hparams_int(const struct sheaf_gguf *gguf, const char *arch,
                                      const char *suffix, int64_t min, int64_t max, int64_t *out);
 enum sheaf_status sheaf__hparams_float(const struct sheaf_gguf *gguf, const char *arch,
                                        const char *suffix, double min, double max, float *out);
+enum sheaf_status sheaf__hparams_bool(const struct sheaf_gguf *gguf, const char *arch,
+                                      const char *suffix, bool *out);
+/* swa_window, 0 .. INT32_MAX, and swa_period from the keys of sliding windows; `period` where the
+ * file has none. A list of layers must repeat a period, too. */
+enum sheaf_status sheaf__hparams_windows(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp,
+                                         int64_t period);
 
 #endif

@@ -100,7 +100,7 @@ enum sheaf_type sheaf__mix_fitting(enum sheaf_type type, int64_t ne0) {
 enum sheaf_type sheaf__mix_type(const struct sheaf__mix *mix, const struct sheaf__mix_model *model,
                                 const char *name, int64_t ne0) {
     int64_t layer;
-    const enum sheaf__weight weight = sheaf__weight_find(name, &layer);
+    const enum sheaf__weight weight = sheaf__weight_find(name, 0, &layer);
     /* the last matrices of experts are chosen as that of a dense layer is */
     const enum sheaf__weight like = weight == SHEAF__W_DOWN_EXPERTS ? SHEAF__W_DOWN : weight;
     enum sheaf_type type = mix->base;

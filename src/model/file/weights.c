@@ -147,12 +147,20 @@ static bool type_is_allowed(const struct sheaf__weight_info *info, enum sheaf_ty
     return info->dims[1] != SHEAF__DIM_NONE || type == SHEAF_TYPE_F32;
 }
 
+/* May the model have it, in layer il? */
+static bool belongs(const struct sheaf__hparams *hp, enum sheaf__weight w, int64_t il) {
+    const struct sheaf__arch *arch = hp->arch;
+    if (il >= 0) return bit(sheaf__arch_layer_needs(hp, il) | arch->allows, (int)w);
+    return bit(arch->model_needs | arch->model_allows, (int)w - SHEAF__W_LAYER_COUNT);
+}
+
 static enum sheaf_status add_tensor(struct sheaf__weights *model,
                                     const struct sheaf_gguf_tensor *t) {
     const struct sheaf__arch *arch = model->hp.arch;
     int64_t il;
-    enum sheaf__weight w = sheaf__weight_find(t->name, &il);
-    if (w == SHEAF__W_COUNT || il >= model->hp.n_layer || !bit(arch->needs | arch->allows, (int)w))
+    const enum sheaf__weight w =
+        sheaf__weight_find(t->name, arch->needs | arch->dense | arch->mixture, &il);
+    if (w == SHEAF__W_COUNT || il >= model->hp.n_layer || !belongs(&model->hp, w, il))
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
                                "%s: tensor '%s' is not part of architecture %s as it is built here",
                                sheaf_gguf_path(model->gguf), t->name, arch->name);
@@ -185,7 +193,7 @@ static enum sheaf_status check_complete(const struct sheaf__weights *model) {
     const uint64_t qkv = SHEAF__W_BIT(Q) | SHEAF__W_BIT(K) | SHEAF__W_BIT(V);
     const uint64_t qkv_bias = SHEAF__W_BIT(Q_BIAS) | SHEAF__W_BIT(K_BIAS) | SHEAF__W_BIT(V_BIAS);
     for (int64_t il = 0; il < model->hp.n_layer; il++) {
-        uint64_t needs = model->hp.arch->needs;
+        uint64_t needs = sheaf__arch_layer_needs(&model->hp, il);
         struct sheaf_tensor *const *t = model->layers[il].w;
         if (t[SHEAF__W_QKV]) {
             needs &= ~(qkv | qkv_bias);
@@ -199,7 +207,8 @@ static enum sheaf_status check_complete(const struct sheaf__weights *model) {
         }
     }
     for (int w = SHEAF__W_LAYER_COUNT; w < SHEAF__W_COUNT; w++) {
-        if (bit(model->hp.arch->needs, w) && !model->w[w]) return missing(model, -1, w);
+        if (bit(model->hp.arch->model_needs, w - SHEAF__W_LAYER_COUNT) && !model->w[w])
+            return missing(model, -1, w);
     }
     return SHEAF_STATUS_SUCCESS;
 }

@@ -194,6 +194,22 @@ static enum sheaf_status cut_units(const struct sheaf__policy *p, enum sheaf_spl
     return *out ? SHEAF_STATUS_SUCCESS : no_memory();
 }
 
+/* Two segments of n elements each, cut alike. */
+static enum sheaf_status cut_twice(const struct sheaf__policy *p, enum sheaf_split_axis axis,
+                                   int64_t n, int64_t inner, struct sheaf_split_state **out) {
+    int64_t *counts = calloc(2 * (size_t)p->n, sizeof *counts);
+    *out = counts ? sheaf_split_state_new(axis, p->n, 2) : NULL;
+    if (*out) {
+        int64_t *first = counts + p->n;
+        sheaf__split_units(n / inner, p->shares, p->n, counts);
+        for (int j = 1; j < p->n; j++) first[j] = first[j - 1] + counts[j - 1];
+        for (int i = 0; i < 2; i++)
+            fill(&(*out)->segments[i], p->n, inner, n / inner, first, counts);
+    }
+    free(counts);
+    return *out ? SHEAF_STATUS_SUCCESS : no_memory();
+}
+
 static enum sheaf_status cut_qkv(const struct sheaf__policy *p, enum sheaf_split_axis axis,
                                  struct sheaf_split_state **out) {
     const struct sheaf__hparams *hp = &p->model->hp;
@@ -216,10 +232,16 @@ static int64_t soft_unit(int64_t n, int64_t block, int n_members) {
 
 static int64_t block_of(const struct sheaf_tensor *t) { return t ? sheaf_blck_size(t->type) : 1; }
 
-/* n_ff of layer il in units that are whole blocks of its ffn_down, which is cut on axis 0. */
+/* n_ff of layer il in units that are whole blocks of its ffn_down, which is cut on axis 0; of the
+ * experts that every token uses, likewise. */
 static int64_t ffn_unit(const struct sheaf__policy *p, int64_t il) {
     const struct sheaf_tensor *down = p->model->layers[il].w[SHEAF__W_DOWN];
     return soft_unit(p->model->hp.n_ff, block_of(down), p->n);
+}
+
+static int64_t shared_unit(const struct sheaf__policy *p, int64_t il) {
+    const struct sheaf_tensor *down = p->model->layers[il].w[SHEAF__W_DOWN_SHARED];
+    return soft_unit(p->model->hp.n_ff_shared, block_of(down), p->n);
 }
 
 /* ---- experts ---- */
@@ -298,6 +320,10 @@ static enum sheaf_status cut_dim(const struct sheaf__policy *p, const struct she
         return cut_qkv(p, a, out);
     case SHEAF__DIM_FF:
         return cut_units(p, a, hp->n_ff, ffn_unit(p, il), out);
+    case SHEAF__DIM_GATE_UP:
+        return cut_twice(p, a, hp->n_ff, ffn_unit(p, il), out);
+    case SHEAF__DIM_FF_SHARED:
+        return cut_units(p, a, hp->n_ff_shared, shared_unit(p, il), out);
     case SHEAF__DIM_VOCAB:
         return cut_units(p, a, hp->n_vocab, soft_unit(hp->n_vocab, 1, p->n), out);
     default:

@@ -1,0 +1,130 @@
+/* Hyperparameters that no model has: each is refused with the name of its key and what is allowed.
+ * Random models of each architecture, of which one key is changed. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/file/weights.h"
+#include "model/random_model.h"
+#include "temp_dir.h"
+
+TestSuite(hparams, .init = setup, .fini = teardown, .timeout = 60);
+
+enum kind { INT, FLOAT, TEXT, FLAGS };
+
+struct change {
+    const char *arch, *suffix;
+    enum kind kind;
+    double value;
+    const char *text; /* of TEXT; FLAGS: a digit for each layer */
+    enum sheaf_status status;
+    const char *want; /* in the message */
+};
+
+#define REFUSED SHEAF_STATUS_INVALID
+#define UNKNOWN SHEAF_STATUS_UNSUPPORTED
+
+static const struct change changes[] = {
+    {"llama", "block_count", INT, 0, 0, REFUSED, "llama.block_count is 0; allowed are 1..4096"},
+    {"llama", "block_count", INT, 5000, 0, REFUSED, "allowed are 1..4096"},
+    {"llama", "embedding_length", INT, 1 << 25, 0, REFUSED, "allowed are 1..16777216"},
+    {"llama", "feed_forward_length", INT, 0, 0, REFUSED, "llama.feed_forward_length is 0"},
+    {"llama", "attention.head_count", INT, 0, 0, REFUSED, "head_count is 0; allowed are 1..65536"},
+    {"llama", "attention.head_count", INT, 100000, 0, REFUSED, "allowed are 1..65536"},
+    {"llama", "attention.head_count_kv", INT, 5, 0, REFUSED,
+     "llama.attention.head_count_kv is 5; allowed are 1..4"},
+    {"llama", "attention.head_count_kv", INT, 3, 0, REFUSED,
+     "not a multiple of llama.attention.head_count_kv, 3"},
+    {"llama", "attention.key_length", INT, 5000, 0, REFUSED, "allowed are 1..4096"},
+    {"llama", "rope.dimension_count", INT, 18, 0, REFUSED, "allowed are 2..16"},
+    {"llama", "rope.dimension_count", INT, 7, 0, REFUSED,
+     "llama.rope.dimension_count is 7; allowed are even numbers"},
+    {"llama", "rope.dimension_sections", INT, 8, 0, UNKNOWN, "llama.rope.dimension_sections"},
+    {"llama", "rope.freq_base", FLOAT, 0.5, 0, REFUSED, "llama.rope.freq_base is 0.5"},
+    {"llama", "rope.scaling.type", TEXT, 0, "su", UNKNOWN, "llama.rope.scaling.type 'su'"},
+    {"llama", "rope.scaling.factor", FLOAT, -1, 0, REFUSED, "rope.scaling.factor is -1"},
+    {"llama", "rope.scaling.attn_factor", FLOAT, 0, 0, REFUSED, "rope.scaling.attn_factor is 0"},
+    {"llama", "expert_count", INT, 4097, 0, REFUSED,
+     "llama.expert_count is 4097; allowed are 0..4096"},
+    {"llama", "expert_used_count", INT, 7, 0, REFUSED,
+     "llama.expert_used_count is 7; allowed are 1..6"},
+    {"llama", "expert_used_count", INT, 0, 0, REFUSED, "allowed are 1..6"},
+    {"llama", "expert_feed_forward_length", INT, 0, 0, REFUSED, "expert_feed_forward_length is 0"},
+    {"qwen3moe", "expert_count", INT, 0, 0, REFUSED, "expert_count is 0; allowed are 1..4096"},
+    {"granitemoe", "expert_shared_feed_forward_length", INT, 1 << 25, 0, REFUSED,
+     "expert_shared_feed_forward_length is 33554432"},
+    {"granite", "residual_scale", FLOAT, 0, 0, REFUSED, "granite.residual_scale is 0"},
+    {"granite", "logit_scale", FLOAT, 1e9, 0, REFUSED, "granite.logit_scale is 1e+09"},
+    {"gemma3", "attention.sliding_window", INT, 3e9, 0, REFUSED,
+     "gemma3.attention.sliding_window is 3000000000; allowed are 0..2147483647"},
+    {"gemma3", "attention.sliding_window_pattern", INT, 0, 0, REFUSED,
+     "gemma3.attention.sliding_window_pattern is 0; allowed are 1..4096"},
+    {"olmo2", "attention.sliding_window_pattern", FLAGS, 0, "1011011", UNKNOWN,
+     "olmo2.attention.sliding_window_pattern"},
+    {"olmo2", "attention.sliding_window_pattern", FLAGS, 0, "110", UNKNOWN, "a list of 7 flags"},
+    {"olmo2", "attention.sliding_window_pattern", FLAGS, 0, "1101101", 0, NULL},
+};
+
+static void set(struct sheaf_gguf *g, const struct change *c) {
+    char key[128];
+    unsigned char flags[16];
+    snprintf(key, sizeof key, "%s.%s", c->arch, c->suffix);
+    enum sheaf_status status = 0;
+    if (c->kind == INT) status = sheaf_gguf_set_u32(g, key, (uint32_t)c->value);
+    if (c->kind == FLOAT) status = sheaf_gguf_set_f32(g, key, (float)c->value);
+    if (c->kind == TEXT) status = sheaf_gguf_set_str(g, key, c->text);
+    if (c->kind == FLAGS) {
+        const size_t n = strlen(c->text);
+        for (size_t i = 0; i < n; i++) flags[i] = c->text[i] == '1';
+        status = sheaf_gguf_set_arr(g, key, SHEAF_GGUF_TYPE_BOOL, flags, n);
+    }
+    cr_assert_eq(status, 0, "%s", sheaf_last_error());
+}
+
+Test(hparams, refused_by_the_name_of_the_key) {
+    char path[128];
+    snprintf(path, sizeof path, "%s", in_dir("m.gguf"));
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        const struct change *c = &changes[i];
+        struct sheaf__random_model_params p = sheaf__random_model_default_params();
+        struct sheaf_gguf *in, *out = sheaf_gguf_new();
+        struct sheaf__hparams hp;
+        p.arch = c->arch;
+        p.n_layer = 7;
+        p.n_expert = strstr(c->suffix, "expert") || strstr(c->arch, "moe") ? 6 : 0;
+        p.n_expert_used = p.n_expert ? 3 : 0;
+        cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
+        cr_assert_eq(sheaf_gguf_open(path, &in), 0, "%s", sheaf_last_error());
+        cr_assert_eq(sheaf__hparams_read(in, 512, &hp), 0, "%s", sheaf_last_error());
+        cr_assert_eq(sheaf_gguf_copy_kv(out, in), 0);
+        set(out, c);
+        const enum sheaf_status status = sheaf__hparams_read(out, 512, &hp);
+        cr_expect_eq(status, c->status, "%s.%s: status %d, %s", c->arch, c->suffix, status,
+                     status ? sheaf_last_error() : "");
+        if (c->want)
+            cr_expect(strstr(sheaf_last_error(), c->want), "'%s' lacks '%s'", sheaf_last_error(),
+                      c->want);
+        sheaf_gguf_free(in);
+        sheaf_gguf_free(out);
+    }
+}
+
+Test(hparams, flags_of_windows_are_a_period) {
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
+    struct sheaf_gguf *in, *out = sheaf_gguf_new();
+    struct sheaf__hparams hp;
+    const char *path = in_dir("m.gguf");
+    p.arch = "olmo2";
+    p.n_layer = 7;
+    cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_gguf_open(path, &in), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_gguf_copy_kv(out, in), 0);
+    set(out, &(struct change){.arch = "olmo2",
+                              .suffix = "attention.sliding_window_pattern",
+                              .kind = FLAGS,
+                              .text = "1101101"});
+    cr_assert_eq(sheaf__hparams_read(out, 512, &hp), 0, "%s", sheaf_last_error());
+    cr_assert_eq(hp.swa_period, 3);
+    sheaf_gguf_free(in);
+    sheaf_gguf_free(out);
+}
