@@ -26,13 +26,25 @@ enum sheaf_type {
     SHEAF_TYPE_Q4_K = 12,
     SHEAF_TYPE_Q5_K = 13,
     SHEAF_TYPE_Q6_K = 14,
+    SHEAF_TYPE_IQ2_XXS = 16,
+    SHEAF_TYPE_IQ2_XS = 17,
+    SHEAF_TYPE_IQ3_XXS = 18,
+    SHEAF_TYPE_IQ1_S = 19,
     SHEAF_TYPE_IQ4_NL = 20,
+    SHEAF_TYPE_IQ3_S = 21,
+    SHEAF_TYPE_IQ2_S = 22,
     SHEAF_TYPE_IQ4_XS = 23,
     SHEAF_TYPE_I32 = 26,
     SHEAF_TYPE_I64 = 27,
+    SHEAF_TYPE_IQ1_M = 29,
     SHEAF_TYPE_BF16 = 30,
+    SHEAF_TYPE_TQ1_0 = 34,
+    SHEAF_TYPE_TQ2_0 = 35,
     SHEAF_TYPE_MXFP4 = 39,
-    SHEAF_TYPE_COUNT = 42, /* one past the largest number that GGUF files use */
+    SHEAF_TYPE_NVFP4 = 40,
+    SHEAF_TYPE_Q1_0 = 41,
+    SHEAF_TYPE_Q2_0 = 42,
+    SHEAF_TYPE_COUNT = 43, /* one past the largest number that GGUF files use */
 };
 
 /* True if the library has this type (the numbering has gaps). */
@@ -52,7 +64,8 @@ bool sheaf_is_quantized(enum sheaf_type type);
  * specification that every kernel is compared with. Works for every type except I32 and I64. */
 enum sheaf_status sheaf_to_float(enum sheaf_type type, const void *src, float *dst, int64_t n);
 /* Quantizes / rounds `n` floats (round to nearest even for F16 and BF16). Every float type of the
- * table. */
+ * table; the IQ1, IQ2 and IQ3 types without weights of importance, so worse than tools that have
+ * them do. */
 enum sheaf_status sheaf_from_float(enum sheaf_type type, const float *src, void *dst, int64_t n);
 
 float sheaf_fp16_to_fp32(uint16_t h);

@@ -19,7 +19,33 @@ const struct sheaf__cuda_op *sheaf__cuda_op(enum sheaf_op op) {
     return (unsigned)op < SHEAF_OP_COUNT && table[op]->launch ? table[op] : NULL;
 }
 
+/* Types that no kernel reads or writes: nodes of them are for other devices. */
+static bool is_foreign(const struct sheaf_tensor *t) {
+    switch (t->type) {
+    case SHEAF_TYPE_IQ2_XXS:
+    case SHEAF_TYPE_IQ2_XS:
+    case SHEAF_TYPE_IQ2_S:
+    case SHEAF_TYPE_IQ3_XXS:
+    case SHEAF_TYPE_IQ3_S:
+    case SHEAF_TYPE_IQ1_S:
+    case SHEAF_TYPE_IQ1_M:
+    case SHEAF_TYPE_TQ1_0:
+    case SHEAF_TYPE_TQ2_0:
+    case SHEAF_TYPE_NVFP4:
+    case SHEAF_TYPE_Q1_0:
+    case SHEAF_TYPE_Q2_0:
+        return true;
+    default:
+        return false;
+    }
+}
+
 bool sheaf__cuda_supports_op(const struct sheaf_tensor *op) {
     if (!sheaf_backend_op_is_valid(op)) return false;
+    if (sheaf__cuda_op(op->op)) { /* not a view */
+        if (is_foreign(op)) return false;
+        for (int i = 0; i < SHEAF_MAX_SRC; i++)
+            if (op->src[i] && is_foreign(op->src[i])) return false;
+    }
     return op->op != SHEAF_OP_FLASH_ATTN_EXT || sheaf__cuda_attention_fits(op);
 }

@@ -24,10 +24,8 @@ struct reader {
 
 /* Names of the type numbers that GGUF files use and this library lacks, for the message. */
 static const char *const foreign_types[SHEAF_TYPE_COUNT] = {
-    [4] = "q4_2 (removed)", [5] = "q4_3 (removed)", [9] = "q8_1",     [15] = "q8_K",
-    [16] = "iq2_xxs",       [17] = "iq2_xs",        [18] = "iq3_xxs", [19] = "iq1_s",
-    [21] = "iq3_s",         [22] = "iq2_s",         [24] = "i8",      [25] = "i16",
-    [28] = "f64",           [29] = "iq1_m",         [34] = "tq1_0",   [35] = "tq2_0",
+    [4] = "q4_2 (removed)", [5] = "q4_3 (removed)", [9] = "q8_1", [15] = "q8_K", [24] = "i8",
+    [25] = "i16",           [28] = "f64",
 };
 
 static size_t left(const struct reader *r) { return r->file_size - r->pos; }

@@ -4,7 +4,8 @@
  * Quantizing rounds to nearest with the largest magnitude (or the range) of a block as its scale:
  * plain and predictable, no search for a better scale. Every quantizer accepts any bits, also
  * infinities and NaN, without undefined behaviour; what it stores for them is unspecified. Nothing
- * here needs memory that is aligned to more than two bytes, and MXFP4's not to more than one.
+ * here needs memory that is aligned to more than two bytes, and MXFP4's and NVFP4's not to more than
+ * one.
  *
  * Compiled as C and as C++, without contraction of products in either. */
 #ifndef SHEAF_QUANT_BLOCKS_H
@@ -141,7 +142,79 @@ SHEAF__HD void sheaf__quantize_block_mxfp4(const float *x, struct sheaf__block_m
     sheaf__to_levels(levels, sheaf__inverse(sheaf__mxfp4_scale(b->e)), x, b->qs);
 }
 
+/* ---- 64 and 128 elements ---- */
+
+/* x as an unsigned E4M3, nearest, ties to even; 448 for what is larger. */
+SHEAF__HD uint8_t sheaf__to_e4m3(float x) {
+    if (!(x > 0)) return 0;
+    if (x >= 448) return 0x7e;
+    if (x < 0x1p-6f) return (uint8_t)sheaf__round_to(x * 512, 0, 8); /* subnormal, or 2^-6 */
+    const uint32_t u = sheaf__f32_bits(x);
+    return (uint8_t)(((u + 0x7ffff + (u >> 20 & 1)) >> 20) - (120 << 3));
+}
+
+SHEAF__HD void sheaf__quantize_block_nvfp4(const float *x, struct sheaf__block_nvfp4 *b) {
+    const int8_t levels[16] = SHEAF__FP4_LEVELS;
+    for (int s = 0; s < SHEAF__QK_NVFP4 / 16; s++, x += 16) {
+        b->d[s] = sheaf__to_e4m3(fabsf(sheaf__signed_max(x, 16)) / 6);
+        const float id = sheaf__inverse(sheaf__nvfp4_scale(b->d[s]));
+        for (int j = 0; j < 8; j++)
+            b->qs[8 * s + j] = (uint8_t)(sheaf__nearest(levels, x[j] * id) |
+                                         sheaf__nearest(levels, x[j + 8] * id) << 4);
+    }
+}
+
+/* Signs, and the mean magnitude. */
+SHEAF__HD void sheaf__quantize_block_q1_0(const float *x, struct sheaf__block_q1_0 *b) {
+    float sum = 0;
+    for (int j = 0; j < SHEAF__QK1; j++) sum += fabsf(x[j]);
+    b->d = sheaf__f32_to_f16(sum / SHEAF__QK1);
+    for (int i = 0; i < SHEAF__QK1 / 8; i++) {
+        int bits = 0;
+        for (int j = 0; j < 8; j++) bits |= (x[8 * i + j] >= 0) << j;
+        b->qs[i] = (uint8_t)bits;
+    }
+}
+
+/* -1, 0, 1 times the largest magnitude: what weights of three values are stored by exactly. */
+SHEAF__HD int sheaf__ternary(float x, float id) { return sheaf__round_to(x * id, -1, 1) + 1; }
+
+SHEAF__HD void sheaf__quantize_block_q2_0(const float *x, struct sheaf__block_q2_0 *b) {
+    b->d = sheaf__f32_to_f16(fabsf(sheaf__signed_max(x, SHEAF__QK2)));
+    const float id = sheaf__inverse(sheaf__f16_to_f32(b->d));
+    for (int i = 0; i < SHEAF__QK2 / 4; i++) {
+        int q = 0;
+        for (int j = 0; j < 4; j++) q |= sheaf__ternary(x[4 * i + j], id) << 2 * j;
+        b->qs[i] = (uint8_t)q;
+    }
+}
+
 /* ---- 256 elements ---- */
+
+SHEAF__HD void sheaf__quantize_block_tq2_0(const float *x, struct sheaf__block_tq2_0 *b) {
+    b->d = sheaf__f32_to_f16(fabsf(sheaf__signed_max(x, SHEAF__QK_K)));
+    const float id = sheaf__inverse(sheaf__f16_to_f32(b->d));
+    for (int i = 0; i < SHEAF__QK_K / 4; i++) {
+        int q = 0;
+        for (int t = 0; t < 4; t++)
+            q |= sheaf__ternary(x[i / 32 * 128 + 32 * t + i % 32], id) << 2 * t;
+        b->qs[i] = (uint8_t)q;
+    }
+}
+
+/* n digits, `step` elements apart, as the byte that has them; the fifth of four is 0. */
+SHEAF__HD uint8_t sheaf__tq1_byte(const float *x, int step, int n, float id) {
+    int q = 0;
+    for (int i = 0; i < 5; i++) q = 3 * q + (i < n ? sheaf__ternary(x[step * i], id) : 0);
+    return (uint8_t)((q * 256 + 242) / 243);
+}
+SHEAF__HD void sheaf__quantize_block_tq1_0(const float *x, struct sheaf__block_tq1_0 *b) {
+    b->d = sheaf__f32_to_f16(fabsf(sheaf__signed_max(x, SHEAF__QK_K)));
+    const float id = sheaf__inverse(sheaf__f16_to_f32(b->d));
+    for (int m = 0; m < 32; m++) b->qs[m] = sheaf__tq1_byte(x + m, 32, 5, id);
+    for (int m = 0; m < 16; m++) b->qs[32 + m] = sheaf__tq1_byte(x + 160 + m, 16, 5, id);
+    for (int m = 0; m < 4; m++) b->qh[m] = sheaf__tq1_byte(x + 240 + m, 4, 4, id);
+}
 
 /* Q4_K and Q5_K: the 6-bit scales and mins, packed, and what they stand for. */
 SHEAF__HD void sheaf__quantize_scales(const float *x, int q_max, uint16_t *d, uint16_t *dmin,

@@ -29,15 +29,11 @@ void sheaf__dequantize_q4_1(const void *src, float *dst, int64_t n) {
     }
 }
 
-static uint32_t load_le32(const uint8_t *p) {
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
 void sheaf__dequantize_q5_0(const void *src, float *dst, int64_t n) {
     const struct sheaf__block_q5_0 *b = src;
     for (int64_t i = 0; i < n / SHEAF__QK; i++, b++, dst += SHEAF__QK) {
         float d = sheaf__f16_to_f32(b->d);
-        uint32_t qh = load_le32(b->qh);
+        uint32_t qh = sheaf__load_le32(b->qh);
         for (int j = 0; j < SHEAF__QK / 2; j++) {
             int lo = (b->qs[j] & 15) | (int)(qh >> j & 1) << 4;
             int hi = b->qs[j] >> 4 | (int)(qh >> (j + 16) & 1) << 4;
@@ -51,7 +47,7 @@ void sheaf__dequantize_q5_1(const void *src, float *dst, int64_t n) {
     const struct sheaf__block_q5_1 *b = src;
     for (int64_t i = 0; i < n / SHEAF__QK; i++, b++, dst += SHEAF__QK) {
         float d = sheaf__f16_to_f32(b->d), m = sheaf__f16_to_f32(b->m);
-        uint32_t qh = load_le32(b->qh);
+        uint32_t qh = sheaf__load_le32(b->qh);
         for (int j = 0; j < SHEAF__QK / 2; j++) {
             int lo = (b->qs[j] & 15) | (int)(qh >> j & 1) << 4;
             int hi = b->qs[j] >> 4 | (int)(qh >> (j + 16) & 1) << 4;

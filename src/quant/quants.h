@@ -20,8 +20,11 @@
 #endif
 
 enum {
-    SHEAF__QK = 32,       /* elements of a plain block */
-    SHEAF__QK_K = 256,    /* elements of a super-block of the K formats */
+    SHEAF__QK = 32,    /* elements of a plain block */
+    SHEAF__QK_K = 256, /* elements of a super-block of the K formats */
+    SHEAF__QK_NVFP4 = 64,
+    SHEAF__QK1 = 128,     /* Q1_0 */
+    SHEAF__QK2 = 64,      /* Q2_0 */
     SHEAF__K_SCALES = 12, /* bytes of the 8 packed 6-bit (scale, min) pairs of Q4_K and Q5_K */
 };
 
@@ -113,6 +116,36 @@ struct sheaf__block_mxfp4 {
     uint8_t e;
     uint8_t qs[SHEAF__QK / 2];
 };
+/* 4 sub-blocks of 16: x = sheaf__nvfp4_scale(d[s]) * SHEAF__FP4_LEVELS[nibble]; the low nibbles of
+ * qs[8 s .. 8 s + 7] are the first 8 elements of sub-block s, the high ones the others. */
+struct sheaf__block_nvfp4 {
+    uint8_t d[SHEAF__QK_NVFP4 / 16];
+    uint8_t qs[SHEAF__QK_NVFP4 / 2];
+};
+/* x = d where the bit is set, else -d; bit j % 8 of qs[j / 8] */
+struct sheaf__block_q1_0 {
+    uint16_t d;
+    uint8_t qs[SHEAF__QK1 / 8];
+};
+/* x[j] = d * (q - 1), q of 2 bits at bits 2 (j % 4) of qs[j / 4] */
+struct sheaf__block_q2_0 {
+    uint16_t d;
+    uint8_t qs[SHEAF__QK2 / 4];
+};
+/* x = d * (digit - 1), digits 0, 1, 2: five of base 3 in a byte, which holds their number times 256
+ * / 243, rounded up: its product with 3 has the first digit at bit 8, and so on with what is left.
+ * Digit n of qs[m] is element 32 n + m for m < 32, 160 + 16 n + m - 32 for others; digit n of qh[m],
+ * which has four, is 240 + 4 n + m. */
+struct sheaf__block_tq1_0 {
+    uint8_t qs[48];
+    uint8_t qh[SHEAF__QK_K / 64];
+    uint16_t d;
+};
+/* x = d * (q - 1), q of 2 bits laid out as in Q2_K */
+struct sheaf__block_tq2_0 {
+    uint8_t qs[SHEAF__QK_K / 4];
+    uint16_t d;
+};
 /* Levels of IQ4_NL and IQ4_XS, closer together near zero; and of FP4 (E2M1), doubled. */
 #define SHEAF__IQ4_LEVELS                                                                          \
     { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 }
@@ -124,6 +157,11 @@ static_assert(sizeof(struct sheaf__block_q3_k) == 110, "GGUF layout");
 static_assert(sizeof(struct sheaf__block_iq4_nl) == 18, "GGUF layout");
 static_assert(sizeof(struct sheaf__block_iq4_xs) == 136, "GGUF layout");
 static_assert(sizeof(struct sheaf__block_mxfp4) == 17, "GGUF layout");
+static_assert(sizeof(struct sheaf__block_nvfp4) == 36, "GGUF layout");
+static_assert(sizeof(struct sheaf__block_q1_0) == 18, "GGUF layout");
+static_assert(sizeof(struct sheaf__block_q2_0) == 18, "GGUF layout");
+static_assert(sizeof(struct sheaf__block_tq1_0) == 54, "GGUF layout");
+static_assert(sizeof(struct sheaf__block_tq2_0) == 66, "GGUF layout");
 static_assert(sizeof(struct sheaf__block_q4_0) == 18, "GGUF layout");
 static_assert(sizeof(struct sheaf__block_q4_1) == 20, "GGUF layout");
 static_assert(sizeof(struct sheaf__block_q5_0) == 22, "GGUF layout");
@@ -171,6 +209,25 @@ SHEAF__HD float sheaf__mxfp4_scale(uint8_t e) {
     return sheaf__bits_f32(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
 }
 
+/* Half of an unsigned E4M3 (bias 7, no infinity, 0x7f is 0), which the levels double: NVFP4. The
+ * top bit is not looked at, except that 0xff is no 0x7f. */
+SHEAF__HD float sheaf__nvfp4_scale(uint8_t d) {
+    const uint32_t exponent = d >> 3 & 15, mantissa = d & 7;
+    if (d == 0x7f) return 0;
+    if (exponent == 0) return (float)mantissa * 0x1p-10f;
+    return sheaf__bits_f32((exponent + 119) << 23 | mantissa << 20);
+}
+
+/* Digit n of a byte of TQ1_0. */
+SHEAF__HD int sheaf__tq1_digit(uint8_t byte, int n) {
+    const int power = n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81;
+    return (byte * power & 255) * 3 >> 8;
+}
+
+SHEAF__HD uint32_t sheaf__load_le32(const uint8_t *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
 /* Exact; a signalling NaN becomes quiet, as in hardware. */
 SHEAF__HD float sheaf__f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 31, man = h & 0x3ffu;
@@ -215,6 +272,18 @@ void sheaf__dequantize_q3_k(const void *src, float *dst, int64_t n);
 void sheaf__dequantize_iq4_nl(const void *src, float *dst, int64_t n);
 void sheaf__dequantize_iq4_xs(const void *src, float *dst, int64_t n);
 void sheaf__dequantize_mxfp4(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_nvfp4(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_q1_0(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_q2_0(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_tq1_0(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_tq2_0(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_iq2_xxs(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_iq2_xs(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_iq2_s(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_iq3_xxs(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_iq3_s(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_iq1_s(const void *src, float *dst, int64_t n);
+void sheaf__dequantize_iq1_m(const void *src, float *dst, int64_t n);
 
 void sheaf__quantize_q4_0(const float *src, void *dst, int64_t n);
 void sheaf__quantize_q4_1(const float *src, void *dst, int64_t n);
@@ -229,5 +298,17 @@ void sheaf__quantize_q3_k(const float *src, void *dst, int64_t n);
 void sheaf__quantize_iq4_nl(const float *src, void *dst, int64_t n);
 void sheaf__quantize_iq4_xs(const float *src, void *dst, int64_t n);
 void sheaf__quantize_mxfp4(const float *src, void *dst, int64_t n);
+void sheaf__quantize_nvfp4(const float *src, void *dst, int64_t n);
+void sheaf__quantize_q1_0(const float *src, void *dst, int64_t n);
+void sheaf__quantize_q2_0(const float *src, void *dst, int64_t n);
+void sheaf__quantize_tq1_0(const float *src, void *dst, int64_t n);
+void sheaf__quantize_tq2_0(const float *src, void *dst, int64_t n);
+void sheaf__quantize_iq2_xxs(const float *src, void *dst, int64_t n);
+void sheaf__quantize_iq2_xs(const float *src, void *dst, int64_t n);
+void sheaf__quantize_iq2_s(const float *src, void *dst, int64_t n);
+void sheaf__quantize_iq3_xxs(const float *src, void *dst, int64_t n);
+void sheaf__quantize_iq3_s(const float *src, void *dst, int64_t n);
+void sheaf__quantize_iq1_s(const float *src, void *dst, int64_t n);
+void sheaf__quantize_iq1_m(const float *src, void *dst, int64_t n);
 
 #endif

@@ -1,7 +1,7 @@
 /* The table of element types: names, block geometry, conversions.
  *
- * Adding a type is one row here, its block struct in quants.h, how a block is made in blocks.h,
- * rows in quants.c or quant/tables.c, and a row in each kernel table of src/cpu, or in the portable
+ * Adding a type is one row here, its block struct in quants.h or quant/iq.h, how a block is made in
+ * blocks.h, rows in quants.c, quant/tables.c or quant/iq.c, and a row in each kernel table of src/cpu, or in the portable
  * one only. */
 #include "sheaf/type.h"
 
@@ -58,6 +58,18 @@ static const struct type_traits traits[SHEAF_TYPE_COUNT] = {
     [SHEAF_TYPE_IQ4_NL] = {"iq4_nl", 32, 18, sheaf__dequantize_iq4_nl, sheaf__quantize_iq4_nl},
     [SHEAF_TYPE_IQ4_XS] = {"iq4_xs", 256, 136, sheaf__dequantize_iq4_xs, sheaf__quantize_iq4_xs},
     [SHEAF_TYPE_MXFP4] = {"mxfp4", 32, 17, sheaf__dequantize_mxfp4, sheaf__quantize_mxfp4},
+    [SHEAF_TYPE_NVFP4] = {"nvfp4", 64, 36, sheaf__dequantize_nvfp4, sheaf__quantize_nvfp4},
+    [SHEAF_TYPE_Q1_0] = {"q1_0", 128,  18, sheaf__dequantize_q1_0, sheaf__quantize_q1_0},
+    [SHEAF_TYPE_Q2_0] = {"q2_0",  64,  18, sheaf__dequantize_q2_0, sheaf__quantize_q2_0},
+    [SHEAF_TYPE_TQ1_0] = {"tq1_0", 256, 54, sheaf__dequantize_tq1_0, sheaf__quantize_tq1_0},
+    [SHEAF_TYPE_TQ2_0] = {"tq2_0", 256, 66, sheaf__dequantize_tq2_0, sheaf__quantize_tq2_0},
+    [SHEAF_TYPE_IQ2_XXS] = {"iq2_xxs", 256, 66, sheaf__dequantize_iq2_xxs, sheaf__quantize_iq2_xxs},
+    [SHEAF_TYPE_IQ2_XS] = {"iq2_xs", 256, 74, sheaf__dequantize_iq2_xs, sheaf__quantize_iq2_xs},
+    [SHEAF_TYPE_IQ2_S] = {"iq2_s", 256, 82, sheaf__dequantize_iq2_s, sheaf__quantize_iq2_s},
+    [SHEAF_TYPE_IQ3_XXS] = {"iq3_xxs", 256, 98, sheaf__dequantize_iq3_xxs, sheaf__quantize_iq3_xxs},
+    [SHEAF_TYPE_IQ3_S] = {"iq3_s", 256, 110, sheaf__dequantize_iq3_s, sheaf__quantize_iq3_s},
+    [SHEAF_TYPE_IQ1_S] = {"iq1_s", 256, 50, sheaf__dequantize_iq1_s, sheaf__quantize_iq1_s},
+    [SHEAF_TYPE_IQ1_M] = {"iq1_m", 256, 56, sheaf__dequantize_iq1_m, sheaf__quantize_iq1_m},
     [SHEAF_TYPE_I32]  = {"i32",    1,   4, NULL,                   NULL},
     [SHEAF_TYPE_I64]  = {"i64",    1,   8, NULL,                   NULL},
 };

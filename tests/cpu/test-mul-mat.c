@@ -14,11 +14,15 @@
 #include "sheaf/sheaf.h"
 
 static const enum sheaf_type types[] = {
-    SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16, SHEAF_TYPE_Q8_0,
-    SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1, SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1,
-    SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q5_K, SHEAF_TYPE_Q6_K,
+    SHEAF_TYPE_F32,   SHEAF_TYPE_F16,     SHEAF_TYPE_BF16,   SHEAF_TYPE_Q8_0,   SHEAF_TYPE_Q4_0,
+    SHEAF_TYPE_Q4_1,  SHEAF_TYPE_Q5_0,    SHEAF_TYPE_Q5_1,   SHEAF_TYPE_Q4_K,   SHEAF_TYPE_Q5_K,
+    SHEAF_TYPE_Q6_K,  SHEAF_TYPE_Q2_K,    SHEAF_TYPE_Q3_K,   SHEAF_TYPE_IQ4_NL, SHEAF_TYPE_IQ4_XS,
+    SHEAF_TYPE_MXFP4, SHEAF_TYPE_NVFP4,   SHEAF_TYPE_Q1_0,   SHEAF_TYPE_Q2_0,   SHEAF_TYPE_TQ1_0,
+    SHEAF_TYPE_TQ2_0, SHEAF_TYPE_IQ2_XXS, SHEAF_TYPE_IQ2_XS, SHEAF_TYPE_IQ2_S,  SHEAF_TYPE_IQ3_XXS,
+    SHEAF_TYPE_IQ3_S, SHEAF_TYPE_IQ1_S,   SHEAF_TYPE_IQ1_M,
 };
-enum { N_TYPES = sizeof types / sizeof types[0] };
+/* The first so many have rows by floats in every table, and by 8 bits if they are quantized. */
+enum { N_TYPES = sizeof types / sizeof types[0], N_EVERYWHERE = 11 };
 static const enum sheaf_type cache_types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_BF16,
                                               SHEAF_TYPE_Q8_0};
 
@@ -41,18 +45,45 @@ static void fill(float *x, int64_t n) {
 
 /* ---- kernels ---- */
 
+/* Where a block has its half floats: one, or two side by side. -1: none. */
+static int halves_at(enum sheaf_type type) {
+    switch ((int)type) {
+    case SHEAF_TYPE_MXFP4:
+    case SHEAF_TYPE_NVFP4:
+    case SHEAF_TYPE_IQ1_M: /* in parts */
+        return -1;
+    case SHEAF_TYPE_Q2_K:
+        return 80;
+    case SHEAF_TYPE_Q3_K:
+    case SHEAF_TYPE_Q6_K:
+    case SHEAF_TYPE_TQ1_0:
+    case SHEAF_TYPE_TQ2_0:
+        return (int)sheaf_type_size(type) - 2;
+    default:
+        return 0;
+    }
+}
+static bool has_two_halves(enum sheaf_type type) {
+    return type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_1 || type == SHEAF_TYPE_Q4_K ||
+           type == SHEAF_TYPE_Q5_K || type == SHEAF_TYPE_Q2_K;
+}
+
 /* Random block bytes with sane scales: codes that no quantizer makes (-128 of Q8_0 and of the
  * scales of Q6_K) are included. */
 static void random_blocks(enum sheaf_type type, void *dst, int64_t n) {
-    size_t size = sheaf_type_size(type), bytes = sheaf_row_size(type, n);
+    const size_t size = sheaf_type_size(type), bytes = sheaf_row_size(type, n);
+    const int at = halves_at(type);
     uint8_t *p = dst;
     for (size_t i = 0; i < bytes; i++) p[i] = (uint8_t)random_u32();
     for (size_t b = 0; b < bytes; b += size) {
         uint16_t d = sheaf_fp32_to_fp16(random_float()), m = sheaf_fp32_to_fp16(random_float());
-        memcpy(p + b + (type == SHEAF_TYPE_Q6_K ? 208 : 0), &d, 2);
-        if (type != SHEAF_TYPE_Q8_0 && type != SHEAF_TYPE_Q4_0 && type != SHEAF_TYPE_Q5_0 &&
-            type != SHEAF_TYPE_Q6_K)
-            memcpy(p + b + 2, &m, 2);
+        if (at >= 0) memcpy(p + b + at, &d, 2);
+        if (has_two_halves(type)) memcpy(p + b + at + 2, &m, 2);
+        if (type == SHEAF_TYPE_MXFP4) p[b] = (uint8_t)(120 + p[b] % 8);
+        for (int i = 0; i < 4 && type == SHEAF_TYPE_IQ1_M; i++) { /* the top nibbles are d */
+            uint8_t *high = p + b + 49 + 2 * i;
+            *high = (uint8_t)((*high & 15) | (d >> 4 * i & 15) << 4);
+        }
     }
 }
 
@@ -137,6 +168,7 @@ static int check_kernels(enum way way) {
                 way == BY_DIGITS ? SHEAF__ACT_DIGITS : sheaf__act_for(types[t], way == BY_Q8);
             const sheaf__rows_dot_fn dot = dot_of(kern, way, types[t]);
             if (way == BY_DIGITS && !kern->to_digits) continue;
+            if (t >= N_EVERYWHERE && !dot) continue;
             if (way != BY_FLOATS && !sheaf_is_quantized(types[t])) {
                 cr_assert_null(dot);
                 continue;
@@ -567,10 +599,37 @@ static void check(struct sheaf_tensor *dst, const char *what) {
     free(first);
 }
 
+static bool has_grid(enum sheaf_type type) {
+    const char *name = sheaf_type_name(type);
+    return name[0] == 'i' && name[1] == 'q' && name[2] < '4';
+}
+
+/* Blocks of uniform numbers: a few are quantized, and taken again and again, since some types
+ * search for the nearest point of a grid. */
+static void uniform_blocks(enum sheaf_type type, char *dst, int64_t n) {
+    enum { POOL = 24 };
+    static char pool[POOL * 256];
+    static float x[POOL * 256];
+    static enum sheaf_type in_pool = SHEAF_TYPE_COUNT;
+    const int64_t blck = sheaf_blck_size(type);
+    const size_t size = sheaf_type_size(type);
+    if (in_pool != type) {
+        fill(x, POOL * blck);
+        cr_assert_eq(sheaf_from_float(type, x, pool, POOL * blck), SHEAF_STATUS_SUCCESS);
+        in_pool = type;
+    }
+    for (int64_t b = 0; b < n / blck; b++, dst += size)
+        memcpy(dst, pool + random_u32() % POOL * size, size);
+}
+
 static struct sheaf_tensor *new_random(struct sheaf_context *ctx, enum sheaf_type type, int64_t ne0,
                                        int64_t ne1, int64_t ne2, int64_t ne3) {
     struct sheaf_tensor *t = sheaf_new_tensor_4d(ctx, type, ne0, ne1, ne2, ne3);
     int64_t n = sheaf_nelements(t);
+    if (has_grid(type)) {
+        uniform_blocks(type, t->data, n);
+        return t;
+    }
     float *x = malloc((size_t)(n ? n : 1) * sizeof *x);
     fill(x, n);
     if (n) cr_assert_eq(sheaf_from_float(type, x, t->data, n), SHEAF_STATUS_SUCCESS);
@@ -652,7 +711,7 @@ static void check_mul_mat(void) {
             check(sheaf_mul_mat(ctx, a, b), "f16 transposed");
         }
         /* more columns than a panel has, more elements than a pass */
-        const int64_t more = blck == 1 ? 301 : blck == 32 ? 9 * 32 : 3 * 256;
+        const int64_t more = blck == 1 ? 301 : blck < 256 ? 9 * blck : 3 * 256;
         check(sheaf_mul_mat(ctx, new_random(ctx, type, more, 50, 1, 1),
                             new_random(ctx, SHEAF_TYPE_F32, more, 70, 1, 1)),
               "many columns");
@@ -803,7 +862,7 @@ Test(mul_mat, integers_of_amx_are_those_of_vnni) {
         if (!vnni->panels[SHEAF__PANELS_16].unpack[types[t]]) continue;
         for (int i = 0; i < 4; i++) {
             struct sheaf_context *ctx = new_context();
-            const int64_t k = sheaf_blck_size(types[t]) == 32 ? 9 * 32 : 3 * 256;
+            const int64_t blck = sheaf_blck_size(types[t]), k = blck < 256 ? 9 * blck : 3 * 256;
             struct sheaf_tensor *a = sheaf_new_tensor_2d(ctx, types[t], k, ms[i]);
             struct sheaf_tensor *b = new_random(ctx, SHEAF_TYPE_F32, k, ns[3 - i], 1, 1);
             random_row(types[t], a->data, k * ms[i]);

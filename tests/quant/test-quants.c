@@ -9,10 +9,12 @@
 #include "sheaf/type.h"
 
 static const enum sheaf_type float_types[] = {
-    SHEAF_TYPE_F32,  SHEAF_TYPE_F16,    SHEAF_TYPE_BF16,   SHEAF_TYPE_Q8_0,
-    SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1,   SHEAF_TYPE_Q5_0,   SHEAF_TYPE_Q5_1,
-    SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q5_K,   SHEAF_TYPE_Q6_K,   SHEAF_TYPE_Q2_K,
-    SHEAF_TYPE_Q3_K, SHEAF_TYPE_IQ4_NL, SHEAF_TYPE_IQ4_XS, SHEAF_TYPE_MXFP4,
+    SHEAF_TYPE_F32,   SHEAF_TYPE_F16,     SHEAF_TYPE_BF16,   SHEAF_TYPE_Q8_0,   SHEAF_TYPE_Q4_0,
+    SHEAF_TYPE_Q4_1,  SHEAF_TYPE_Q5_0,    SHEAF_TYPE_Q5_1,   SHEAF_TYPE_Q4_K,   SHEAF_TYPE_Q5_K,
+    SHEAF_TYPE_Q6_K,  SHEAF_TYPE_Q2_K,    SHEAF_TYPE_Q3_K,   SHEAF_TYPE_IQ4_NL, SHEAF_TYPE_IQ4_XS,
+    SHEAF_TYPE_MXFP4, SHEAF_TYPE_NVFP4,   SHEAF_TYPE_Q1_0,   SHEAF_TYPE_Q2_0,   SHEAF_TYPE_TQ1_0,
+    SHEAF_TYPE_TQ2_0, SHEAF_TYPE_IQ2_XXS, SHEAF_TYPE_IQ2_XS, SHEAF_TYPE_IQ2_S,  SHEAF_TYPE_IQ3_XXS,
+    SHEAF_TYPE_IQ3_S, SHEAF_TYPE_IQ1_S,   SHEAF_TYPE_IQ1_M,
 };
 enum { N_FLOAT_TYPES = sizeof float_types / sizeof float_types[0] };
 
@@ -64,6 +66,18 @@ Test(quants, table) {
         {SHEAF_TYPE_IQ4_NL, 20, "iq4_nl", 32, 18},
         {SHEAF_TYPE_IQ4_XS, 23, "iq4_xs", 256, 136},
         {SHEAF_TYPE_MXFP4, 39, "mxfp4", 32, 17},
+        {SHEAF_TYPE_NVFP4, 40, "nvfp4", 64, 36},
+        {SHEAF_TYPE_Q1_0, 41, "q1_0", 128, 18},
+        {SHEAF_TYPE_Q2_0, 42, "q2_0", 64, 18},
+        {SHEAF_TYPE_TQ1_0, 34, "tq1_0", 256, 54},
+        {SHEAF_TYPE_TQ2_0, 35, "tq2_0", 256, 66},
+        {SHEAF_TYPE_IQ2_XXS, 16, "iq2_xxs", 256, 66},
+        {SHEAF_TYPE_IQ2_XS, 17, "iq2_xs", 256, 74},
+        {SHEAF_TYPE_IQ3_XXS, 18, "iq3_xxs", 256, 98},
+        {SHEAF_TYPE_IQ1_S, 19, "iq1_s", 256, 50},
+        {SHEAF_TYPE_IQ3_S, 21, "iq3_s", 256, 110},
+        {SHEAF_TYPE_IQ2_S, 22, "iq2_s", 256, 82},
+        {SHEAF_TYPE_IQ1_M, 29, "iq1_m", 256, 56},
     };
     int known = 0;
     for (int t = -2; t < SHEAF_TYPE_COUNT + 2; t++)
@@ -325,8 +339,47 @@ static double bound(enum sheaf_type type, double a, double r) {
         return a * (14.0 / 127 + 1.0 / 32 + 2 * half_float);
     case SHEAF_TYPE_MXFP4: /* half of the gap from 8 to 12, or from 12 to 16 all of it */
         return a * (4.0 / 16);
+    case SHEAF_TYPE_NVFP4: /* half of the gap from 4 to 6 of 6, and the rounding of E4M3 */
+        return a * (1.0 / 6 + 1.0 / 16) + 6 * ldexp(1, -10);
+    case SHEAF_TYPE_Q2_0: /* half of a step */
+    case SHEAF_TYPE_TQ1_0:
+    case SHEAF_TYPE_TQ2_0:
+        return a * (1.0 / 2 + half_float);
+    case SHEAF_TYPE_Q1_0: /* from 0 to the mean */
+    case SHEAF_TYPE_IQ1_S:
+    case SHEAF_TYPE_IQ1_M:
+    case SHEAF_TYPE_IQ2_XXS: /* a point that fits 7 others may be wrong by a whole level in one */
+    case SHEAF_TYPE_IQ2_XS:
+    case SHEAF_TYPE_IQ2_S:
+    case SHEAF_TYPE_IQ3_XXS:
+    case SHEAF_TYPE_IQ3_S:
+        return a * (1 + 1.0 / 16);
     default:
         return a * (1.0 / 32 + 1.0 / 128 + 2 * half_float);
+    }
+}
+
+/* Largest error says little of some types: the mean square of the error over that of bell-shaped
+ * data, at most. */
+static double mean_bound(enum sheaf_type type) {
+    switch ((int)type) {
+    case SHEAF_TYPE_Q2_0: /* for weights of three values */
+    case SHEAF_TYPE_TQ1_0:
+    case SHEAF_TYPE_TQ2_0:
+        return 0.7;
+    case SHEAF_TYPE_Q1_0: /* 1 - 2 / pi of a normal distribution */
+    case SHEAF_TYPE_IQ1_S:
+        return 0.38;
+    case SHEAF_TYPE_IQ1_M:
+        return 0.3;
+    case SHEAF_TYPE_IQ2_XXS:
+    case SHEAF_TYPE_Q2_K:
+        return 0.15;
+    case SHEAF_TYPE_IQ2_XS:
+    case SHEAF_TYPE_IQ2_S:
+        return 0.1;
+    default:
+        return 0.045;
     }
 }
 
@@ -357,6 +410,81 @@ Test(quants, round_trip_error) {
     }
 }
 
+Test(quants, mean_error) {
+    static float x[N], y[N];
+    static uint8_t q[N * 4];
+    for (int t = 0; t < N_FLOAT_TYPES; t++) {
+        double error = 0, power = 0;
+        fill(x, 0);
+        cr_assert_eq(sheaf_from_float(float_types[t], x, q, N), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_to_float(float_types[t], q, y, N), SHEAF_STATUS_SUCCESS);
+        for (int i = 0; i < N; i++) {
+            error += pow((double)x[i] - (double)y[i], 2);
+            power += pow((double)x[i], 2);
+        }
+        cr_assert_leq(error, mean_bound(float_types[t]) * power, "%s: %g",
+                      sheaf_type_name(float_types[t]), error / power);
+    }
+}
+
+/* No other point of the grid is nearer: in place of each group's, every point whose number has the
+ * same upper bits. */
+Test(quants, points_are_the_nearest) {
+    static const struct {
+        enum sheaf_type type;
+        int first, step, elements; /* byte of the first number, to the next; elements of a point */
+    } grids[] = {{SHEAF_TYPE_IQ2_S, 2, 1, 8},   {SHEAF_TYPE_IQ2_XS, 2, 2, 8},
+                 {SHEAF_TYPE_IQ3_XXS, 2, 1, 4}, {SHEAF_TYPE_IQ3_S, 2, 1, 4},
+                 {SHEAF_TYPE_IQ1_S, 2, 1, 8},   {SHEAF_TYPE_IQ1_M, 0, 1, 8}};
+    static float x[N], y[256];
+    uint8_t q[N * 4];
+    fill(x, 0);
+    for (size_t f = 0; f < sizeof grids / sizeof *grids; f++) {
+        double before = 0;
+        cr_assert_eq(sheaf_from_float(grids[f].type, x, q, 256), SHEAF_STATUS_SUCCESS);
+        for (int v = -1; v < 256 * 256 / grids[f].elements; v++) {
+            uint8_t *at = q + grids[f].first + v / 256 * grids[f].step;
+            const uint8_t keep = *at;
+            double error = 0;
+            if (v >= 0) *at = (uint8_t)v;
+            cr_assert_eq(sheaf_to_float(grids[f].type, q, y, 256), SHEAF_STATUS_SUCCESS);
+            for (int i = 0; i < 256; i++) error += pow((double)x[i] - (double)y[i], 2);
+            if (v < 0) before = error;
+            cr_assert_geq(error, before * (1 - 1e-5), "%s: point %d of number %d is nearer",
+                          sheaf_type_name(grids[f].type), v % 256, v / 256);
+            *at = keep;
+        }
+    }
+}
+
+/* Weights of three values are kept as they are. */
+Test(quants, ternary_weights_are_exact) {
+    static const enum sheaf_type types[] = {SHEAF_TYPE_TQ1_0, SHEAF_TYPE_TQ2_0, SHEAF_TYPE_Q2_0};
+    float x[N], y[N];
+    uint8_t q[N];
+    for (int i = 0; i < N; i++) x[i] = 0.375f * (float)((int)(random_u32() % 3) - 1);
+    for (int t = 0; t < 3; t++) {
+        cr_assert_eq(sheaf_from_float(types[t], x, q, N), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_to_float(types[t], q, y, N), SHEAF_STATUS_SUCCESS);
+        for (int i = 0; i < N; i++) cr_assert_eq(x[i], y[i], "%s", sheaf_type_name(types[t]));
+    }
+}
+
+/* How much a block of ones may lose. */
+static float of_ones(enum sheaf_type type) {
+    switch ((int)type) {
+    case SHEAF_TYPE_NVFP4: /* E4M3 */
+        return 1.0f / 16;
+    case SHEAF_TYPE_IQ2_XXS: /* its grid has no point of eight large coordinates */
+        return 0.82f;
+    case SHEAF_TYPE_IQ3_XXS:
+    case SHEAF_TYPE_IQ3_S:
+        return 0.45f;
+    default:
+        return 0.02f;
+    }
+}
+
 /* Infinities, NaN, huge and tiny values: no undefined conversion (run under UBSan), and a finite
  * neighbour block is not touched. */
 Test(quants, wild_values) {
@@ -368,7 +496,9 @@ Test(quants, wild_values) {
         for (int i = 0; i < 512; i++) x[i] = i < 256 ? wild[i * 7 / 3 % 7] : 1.0f;
         cr_assert_eq(sheaf_from_float(float_types[t], x, q, 512), SHEAF_STATUS_SUCCESS);
         cr_assert_eq(sheaf_to_float(float_types[t], q, y, 512), SHEAF_STATUS_SUCCESS);
-        for (int i = 256; i < 512; i++) cr_assert_float_eq(y[i], 1.0f, 0.02f);
+        for (int i = 256; i < 512; i++)
+            cr_assert_float_eq(y[i], 1.0f, of_ones(float_types[t]), "%s: %g",
+                               sheaf_type_name(float_types[t]), (double)y[i]);
         for (int i = 0; i < blck; i++) x[i] = 1e-44f; /* a scale that rounds to zero */
         cr_assert_eq(sheaf_from_float(float_types[t], x, q, blck), SHEAF_STATUS_SUCCESS);
         cr_assert_eq(sheaf_to_float(float_types[t], q, y, blck), SHEAF_STATUS_SUCCESS);
@@ -410,5 +540,48 @@ Test(quants, dequantize_as_gguf_py) {
         types++;
     }
     fclose(f);
-    cr_assert_eq(types, 13);
+    cr_assert_eq(types, 25);
+}
+
+static uint32_t crc32_of(const uint8_t *p, size_t n) {
+    uint32_t crc = UINT32_MAX;
+    for (size_t i = 0; i < n; i++) {
+        crc ^= p[i];
+        for (int b = 0; b < 8; b++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+    }
+    return ~crc;
+}
+
+/* tests/golden/dequantize-sums.txt: the same of so many blocks that every point of every grid is
+ * met. */
+Test(quants, many_blocks_as_gguf_py) {
+    enum { ELEMENTS = 1 << 19 };
+    FILE *f = fopen(SHEAF_SOURCE_DIR "/tests/golden/dequantize-sums.txt", "re");
+    char name[16];
+    int halves[2], types = 0;
+    unsigned want;
+    float *got = malloc(ELEMENTS * sizeof *got);
+    cr_assert(f && got);
+    while (fscanf(f, " #%*[^\n]") != EOF &&
+           fscanf(f, "%15s %d %d %x", name, &halves[0], &halves[1], &want) == 4) {
+        const enum sheaf_type type = sheaf_type_from_name(name);
+        const size_t bytes = sheaf_row_size(type, ELEMENTS), size = sheaf_type_size(type);
+        uint8_t *blocks = malloc(bytes);
+        uint64_t state = 1;
+        cr_assert_not_null(blocks, "%s", name);
+        for (size_t i = 0; i < bytes; i++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            blocks[i] = (uint8_t)(state >> 56);
+            for (int h = 0; h < 2; h++)
+                if (halves[h] >= 0 && i % size == (size_t)halves[h] + 1) blocks[i] &= 0xbf;
+        }
+        cr_assert_eq(sheaf_to_float(type, blocks, got, ELEMENTS), 0);
+        const uint32_t sum = crc32_of((const uint8_t *)got, ELEMENTS * sizeof *got);
+        cr_assert_eq(sum, want, "%s: %08x, want %08x", name, sum, want);
+        free(blocks);
+        types++;
+    }
+    free(got);
+    fclose(f);
+    cr_assert_eq(types, 25);
 }

@@ -267,6 +267,30 @@ static const char *support_cell(const struct target *t, const struct op_list *li
     return !all ? " " : yes == all ? "yes" : yes ? "some" : "no";
 }
 
+/* The rows of n types; `all`: also of ops that do not exist for them. */
+static void support_table(const struct target *t, const struct op_list *list,
+                          const struct options *o, const enum sheaf_type *types, int n, bool all) {
+    const bool shown = sheaf_world_rank() == 0; /* the other ranks take part in the calls */
+    if (shown) printf("\n|op|");
+    for (int i = 0; i < n && shown; i++) printf("%s|", sheaf_type_name(types[i]));
+    if (shown) printf("\n|---|");
+    for (int i = 0; i < n && shown; i++) printf("---|");
+    if (shown) printf("\n");
+    for (size_t f = 0; f < n_op_families; f++) {
+        const char *cells[SHEAF_TYPE_COUNT];
+        bool any = all;
+        if (o->op && strcasecmp(o->op, op_families[f].name)) continue;
+        for (int i = 0; i < n; i++) {
+            cells[i] = support_cell(t, list, &op_families[f], types[i]);
+            any = any || cells[i][0] != ' ';
+        }
+        if (!shown || !any) continue;
+        printf("| %s |", op_families[f].name);
+        for (int i = 0; i < n; i++) printf(" %s |", cells[i]);
+        printf("\n");
+    }
+}
+
 static void support(const struct target *targets, int n_targets, const struct op_list *list,
                     const struct options *o) {
     static const enum sheaf_type types[] = {
@@ -274,23 +298,14 @@ static void support(const struct target *targets, int n_targets, const struct op
         SHEAF_TYPE_Q4_0,   SHEAF_TYPE_Q4_1,   SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1, SHEAF_TYPE_Q8_0,
         SHEAF_TYPE_Q4_K,   SHEAF_TYPE_Q5_K,   SHEAF_TYPE_Q6_K, SHEAF_TYPE_Q2_K, SHEAF_TYPE_Q3_K,
         SHEAF_TYPE_IQ4_NL, SHEAF_TYPE_IQ4_XS, SHEAF_TYPE_MXFP4};
-    enum { N_TYPES = sizeof types / sizeof *types };
-    const bool shown = sheaf_world_rank() == 0; /* the other ranks take part in the calls */
+    static const enum sheaf_type rarer[] = {SHEAF_TYPE_NVFP4,  SHEAF_TYPE_Q1_0,  SHEAF_TYPE_Q2_0,
+                                            SHEAF_TYPE_TQ1_0,  SHEAF_TYPE_TQ2_0, SHEAF_TYPE_IQ2_XXS,
+                                            SHEAF_TYPE_IQ2_XS, SHEAF_TYPE_IQ2_S, SHEAF_TYPE_IQ3_XXS,
+                                            SHEAF_TYPE_IQ3_S,  SHEAF_TYPE_IQ1_S, SHEAF_TYPE_IQ1_M};
     for (int t = 0; t < n_targets; t++) {
-        if (shown) printf("\n## %s\n\n|op|", sheaf_backend_dev_name(targets[t].dev));
-        for (int i = 0; i < N_TYPES && shown; i++) printf("%s|", sheaf_type_name(types[i]));
-        if (shown) printf("\n|---|");
-        for (int i = 0; i < N_TYPES && shown; i++) printf("---|");
-        if (shown) printf("\n");
-        for (size_t f = 0; f < n_op_families; f++) {
-            if (o->op && strcasecmp(o->op, op_families[f].name)) continue;
-            if (shown) printf("| %s |", op_families[f].name);
-            for (int i = 0; i < N_TYPES; i++) {
-                const char *cell = support_cell(&targets[t], list, &op_families[f], types[i]);
-                if (shown) printf(" %s |", cell);
-            }
-            if (shown) printf("\n");
-        }
+        if (sheaf_world_rank() == 0) printf("\n## %s\n", sheaf_backend_dev_name(targets[t].dev));
+        support_table(&targets[t], list, o, types, sizeof types / sizeof *types, true);
+        support_table(&targets[t], list, o, rarer, sizeof rarer / sizeof *rarer, false);
     }
 }
 

@@ -252,7 +252,7 @@ extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 7 };
+enum { SHEAF__CPU_KERNELS_VERSION = 8 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

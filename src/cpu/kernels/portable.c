@@ -8,7 +8,7 @@
 
 #include "cpu/kernels/kernels.h"
 #include "cpu/kernels/vec.h"
-#include "quant/quants.h"
+#include "quant/iq.h"
 
 enum { LANES = 8 };
 
@@ -334,6 +334,18 @@ ROWS_DOT_FLOATS(q3_k, SHEAF__QK_K)
 ROWS_DOT_FLOATS(iq4_nl, SHEAF__QK)
 ROWS_DOT_FLOATS(iq4_xs, SHEAF__QK_K)
 ROWS_DOT_FLOATS(mxfp4, SHEAF__QK)
+ROWS_DOT_FLOATS(nvfp4, SHEAF__QK_NVFP4)
+ROWS_DOT_FLOATS(q1_0, SHEAF__QK1)
+ROWS_DOT_FLOATS(q2_0, SHEAF__QK2)
+ROWS_DOT_FLOATS(tq1_0, SHEAF__QK_K)
+ROWS_DOT_FLOATS(tq2_0, SHEAF__QK_K)
+ROWS_DOT_FLOATS(iq2_xxs, SHEAF__QK_K)
+ROWS_DOT_FLOATS(iq2_xs, SHEAF__QK_K)
+ROWS_DOT_FLOATS(iq2_s, SHEAF__QK_K)
+ROWS_DOT_FLOATS(iq3_xxs, SHEAF__QK_K)
+ROWS_DOT_FLOATS(iq3_s, SHEAF__QK_K)
+ROWS_DOT_FLOATS(iq1_s, SHEAF__QK_K)
+ROWS_DOT_FLOATS(iq1_m, SHEAF__QK_K)
 
 static void f16_to_f32(const void *px, float *y, int64_t n) {
     const uint16_t *x = px;
@@ -432,22 +444,20 @@ const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable = {
     .name = "portable",
     .rows_dot =
         {
-            [SHEAF_TYPE_F32] = rows_dot_f32,
-            [SHEAF_TYPE_F16] = rows_dot_f16,
-            [SHEAF_TYPE_BF16] = rows_dot_bf16,
-            [SHEAF_TYPE_Q8_0] = rows_dot_q8_0,
-            [SHEAF_TYPE_Q4_0] = rows_dot_q4_0,
-            [SHEAF_TYPE_Q4_1] = rows_dot_q4_1,
-            [SHEAF_TYPE_Q5_0] = rows_dot_q5_0,
-            [SHEAF_TYPE_Q5_1] = rows_dot_q5_1,
-            [SHEAF_TYPE_Q4_K] = rows_dot_q4_k,
-            [SHEAF_TYPE_Q5_K] = rows_dot_q5_k,
-            [SHEAF_TYPE_Q6_K] = rows_dot_q6_k,
-            [SHEAF_TYPE_Q2_K] = rows_dot_q2_k,
-            [SHEAF_TYPE_Q3_K] = rows_dot_q3_k,
-            [SHEAF_TYPE_IQ4_NL] = rows_dot_iq4_nl,
-            [SHEAF_TYPE_IQ4_XS] = rows_dot_iq4_xs,
-            [SHEAF_TYPE_MXFP4] = rows_dot_mxfp4,
+            [SHEAF_TYPE_F32] = rows_dot_f32,         [SHEAF_TYPE_F16] = rows_dot_f16,
+            [SHEAF_TYPE_BF16] = rows_dot_bf16,       [SHEAF_TYPE_Q8_0] = rows_dot_q8_0,
+            [SHEAF_TYPE_Q4_0] = rows_dot_q4_0,       [SHEAF_TYPE_Q4_1] = rows_dot_q4_1,
+            [SHEAF_TYPE_Q5_0] = rows_dot_q5_0,       [SHEAF_TYPE_Q5_1] = rows_dot_q5_1,
+            [SHEAF_TYPE_Q4_K] = rows_dot_q4_k,       [SHEAF_TYPE_Q5_K] = rows_dot_q5_k,
+            [SHEAF_TYPE_Q6_K] = rows_dot_q6_k,       [SHEAF_TYPE_Q2_K] = rows_dot_q2_k,
+            [SHEAF_TYPE_Q3_K] = rows_dot_q3_k,       [SHEAF_TYPE_IQ4_NL] = rows_dot_iq4_nl,
+            [SHEAF_TYPE_IQ4_XS] = rows_dot_iq4_xs,   [SHEAF_TYPE_MXFP4] = rows_dot_mxfp4,
+            [SHEAF_TYPE_NVFP4] = rows_dot_nvfp4,     [SHEAF_TYPE_Q1_0] = rows_dot_q1_0,
+            [SHEAF_TYPE_Q2_0] = rows_dot_q2_0,       [SHEAF_TYPE_TQ1_0] = rows_dot_tq1_0,
+            [SHEAF_TYPE_TQ2_0] = rows_dot_tq2_0,     [SHEAF_TYPE_IQ2_XXS] = rows_dot_iq2_xxs,
+            [SHEAF_TYPE_IQ2_XS] = rows_dot_iq2_xs,   [SHEAF_TYPE_IQ2_S] = rows_dot_iq2_s,
+            [SHEAF_TYPE_IQ3_XXS] = rows_dot_iq3_xxs, [SHEAF_TYPE_IQ3_S] = rows_dot_iq3_s,
+            [SHEAF_TYPE_IQ1_S] = rows_dot_iq1_s,     [SHEAF_TYPE_IQ1_M] = rows_dot_iq1_m,
         },
     .rows_dot_q8 =
         {
