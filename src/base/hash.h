@@ -16,7 +16,7 @@ static inline uint64_t sheaf__mix(uint64_t h, uint64_t x) {
 
 /* h with more bytes in it; h 0 begins a new hash. */
 static inline uint64_t sheaf__hash_bytes(uint64_t h, const void *data, size_t size) {
-    const uint8_t *p = data;
+    const uint8_t *p = (const uint8_t *)data;
     if (!h) h = 0xCBF29CE484222325u;
     for (size_t i = 0; i < size; i++) h = (h ^ p[i]) * 0x100000001B3u;
     return h;

@@ -12,6 +12,8 @@
  * promised. */
 #include <stdlib.h>
 
+#include "base/array.h"
+#include "base/hash.h"
 #include "cuda/device.h"
 #include "sheaf/settings.h"
 
@@ -58,7 +60,7 @@ struct backend {
     cudaEvent_t copied;
     bool graphs, fuse;
     struct record *scratch;
-    int scratch_cap;
+    size_t scratch_cap;
     struct replay *replays[MAX_REPLAYS];
     int n_replays;
     uint64_t clock;
@@ -232,12 +234,7 @@ static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
 }
 
 static bool grow_scratch(struct backend *b, int n) {
-    if (n <= b->scratch_cap) return true;
-    struct record *p = (struct record *)realloc(b->scratch, (size_t)n * sizeof *p);
-    if (!p) return false;
-    b->scratch = p;
-    b->scratch_cap = n;
-    return true;
+    return sheaf__grow(&b->scratch, &b->scratch_cap, (size_t)n, sizeof *b->scratch);
 }
 
 /* Into b->scratch; how many. -1 if a node has more operands than a record. */
@@ -353,7 +350,7 @@ static enum sheaf_status run_nodes(struct backend *b, struct nodes nodes, uint64
     enum sheaf_status st = use_device(b);
     if (st) return st;
     /* members on one GPU add blocks of two places by turns: a record for each */
-    const uint64_t key = uid + 0x9e3779b97f4a7c15u * (uint64_t)(uintptr_t)b->q.sum.block[0];
+    const uint64_t key = sheaf__mix(uid, (uint64_t)(uintptr_t)b->q.sum.block[0]);
     struct replay *r = b->graphs && uid && nodes.n >= MIN_NODES ? replay_of(b, key) : NULL;
     if (r) {
         r->used = ++b->clock;

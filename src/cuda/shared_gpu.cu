@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "backend/devcomm.h"
+#include "base/clock.h"
 #include "cuda/device.h"
 
 namespace {
@@ -121,12 +122,7 @@ enum sheaf_status await_state(struct made *m, uint32_t state, bool (*over)(const
 }
 
 bool group_gives_up(const void *user) { return ((const struct made *)user)->group.give_up(); }
-bool time_is_up(const void *user) {
-    struct timespec now;
-    const struct timespec *end = (const struct timespec *)user;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec > end->tv_sec || (now.tv_sec == end->tv_sec && now.tv_nsec > end->tv_nsec);
-}
+bool time_is_up(const void *user) { return sheaf__time_ns() > *(const uint64_t *)user; }
 
 void say(struct made *m, uint32_t state) {
     for (int i = 0; m->seats && i < m->group.n_local; i++)
@@ -188,13 +184,11 @@ void abort_group(void *made) {
 /* A member's memory must outlive the others' use of it: they are waited for, but not for long. */
 void destroy(void *made) {
     struct made *m = (struct made *)made;
-    struct timespec end;
     for (int i = 0; i < m->group.n; i++)
         if (m->opened[i]) cudaIpcCloseMemHandle(m->places[i]);
     if (m->seats && load(&m->seats[m->group.local[0]].state) != BROKEN) {
         say(m, GONE);
-        clock_gettime(CLOCK_MONOTONIC, &end);
-        end.tv_sec += FAREWELL_S;
+        const uint64_t end = sheaf__time_ns() + FAREWELL_S * UINT64_C(1000000000);
         if (!m->aborted) await_state(m, GONE, time_is_up, &end);
     }
     for (int i = 0; i < m->group.n_local; i++) {

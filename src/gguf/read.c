@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "gguf/gguf_impl.h"
 
 struct reader {
@@ -125,12 +126,8 @@ static enum sheaf_status get_strings(struct reader *r, struct sheaf__gguf_kv *kv
         size_t n = 0;
         enum sheaf_status status = get_count(r, 1, &n, kv->key);
         if (status) return status;
-        if (n + 1 > cap - kv->size) { /* n is at most the file size: no overflow */
-            cap = 2 * cap > kv->size + n + 1 ? 2 * cap : kv->size + n + 1;
-            uint8_t *grown = realloc(kv->data, cap);
-            if (!grown) goto no_memory;
-            kv->data = grown;
-        }
+        /* n is at most the file size: no overflow */
+        if (!sheaf__grow(&kv->data, &cap, kv->size + n + 1, 1)) goto no_memory;
         status = get_bytes(r, kv->data + kv->size, n, kv->key);
         if (status) return status;
         kv->data[kv->size + n] = 0;

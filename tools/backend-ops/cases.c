@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend_ops.h"
+#include "base/array.h"
 
 static const enum sheaf_type floats[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_BF16};
 static const enum sheaf_type all_types[] = {
@@ -27,15 +28,9 @@ static bool out_of_memory;
 
 static struct op_case *add(struct op_list *l, const struct op_family *f, int n_in) {
     static struct op_case spill;
-    if (l->n == l->cap) {
-        const size_t cap = l->cap ? l->cap * 2 : 512;
-        struct op_case *p = realloc(l->cases, cap * sizeof *p);
-        if (!p) {
-            out_of_memory = true;
-            return &spill;
-        }
-        l->cases = p;
-        l->cap = cap;
+    if (!sheaf__grow(&l->cases, &l->cap, l->n + 1, sizeof *l->cases)) {
+        out_of_memory = true;
+        return &spill;
     }
     struct op_case *c = &l->cases[l->n++];
     memset(c, 0, sizeof *c);

@@ -111,12 +111,7 @@ static enum sheaf_status emit_symbols(struct encoder *e, const char *text) {
 }
 
 static enum sheaf_status reserve_text(struct encoder *e, size_t need) {
-    if (need <= e->text_cap) return SHEAF_STATUS_SUCCESS;
-    char *p = realloc(e->text, need);
-    if (!p) return no_memory(need);
-    e->text = p;
-    e->text_cap = need;
-    return SHEAF_STATUS_SUCCESS;
+    return sheaf__grow(&e->text, &e->text_cap, need, 1) ? SHEAF_STATUS_SUCCESS : no_memory(need);
 }
 
 /* Scores in descending order as ascending integers. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "model/text/tokenizer_impl.h"
 #include "model/text/unicode.h"
 
@@ -336,14 +337,9 @@ static enum sheaf_status load_merges(struct sheaf_tokenizer *t, const struct she
                                 j, sheaf_gguf_path(g), s);
             break;
         }
-        if (len > joined_cap) {
-            char *p = realloc(joined, 2 * len);
-            if (!p) {
-                st = no_memory();
-                break;
-            }
-            joined = p;
-            joined_cap = 2 * len;
+        if (!sheaf__grow(&joined, &joined_cap, len, 1)) {
+            st = no_memory();
+            break;
         }
         size_t n_left = (size_t)(space - s), n_right = len - n_left - 1;
         memcpy(joined, s, n_left);
