@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { SHEAF_BACKEND_API_VERSION = 3 };
+enum { SHEAF_BACKEND_API_VERSION = 4 };
 
 /* ---- buffer type ---- */
 struct sheaf_backend_buffer_type_i {
@@ -66,6 +66,8 @@ struct sheaf_backend_buffer_i {
                        struct sheaf_tensor *dst);
     enum sheaf_status (*clear)(sheaf_backend_buffer_t buffer, uint8_t value);
     enum sheaf_status (*reset)(sheaf_backend_buffer_t buffer); /* optional */
+    /* Since version 4; optional. For buffers that consist of others: they are of the same usage. */
+    void (*set_usage)(sheaf_backend_buffer_t buffer, enum sheaf_backend_buffer_usage usage);
 };
 
 struct sheaf_backend_buffer {

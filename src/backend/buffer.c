@@ -10,9 +10,6 @@
 #include "base/arith.h"
 #include "sheaf/backend-impl.h"
 
-void sheaf__multi_buffer_set_usage(sheaf_backend_buffer_t buffer,
-                                   enum sheaf_backend_buffer_usage usage);
-
 /* ---- buffer types ---- */
 
 const char *sheaf_backend_buft_name(sheaf_backend_buffer_type_t buft) {
@@ -127,7 +124,7 @@ bool sheaf_backend_buffer_is_host(sheaf_backend_buffer_t b) {
 void sheaf_backend_buffer_set_usage(sheaf_backend_buffer_t b,
                                     enum sheaf_backend_buffer_usage usage) {
     b->usage = usage;
-    if (sheaf_backend_buffer_is_multi_buffer(b)) sheaf__multi_buffer_set_usage(b, usage);
+    if (b->iface->set_usage) b->iface->set_usage(b, usage);
 }
 enum sheaf_backend_buffer_usage sheaf_backend_buffer_get_usage(sheaf_backend_buffer_t b) {
     return b->usage;

@@ -30,10 +30,17 @@ static enum sheaf_status reset_parts(sheaf_backend_buffer_t buffer) {
     return st;
 }
 
+static void set_usage_of_parts(sheaf_backend_buffer_t buffer,
+                               enum sheaf_backend_buffer_usage usage) {
+    struct parts *p = buffer->context;
+    for (size_t i = 0; i < p->n; i++) sheaf_backend_buffer_set_usage(p->buffers[i], usage);
+}
+
 static const struct sheaf_backend_buffer_i multi_iface = {
     .free_buffer = free_parts,
     .clear = clear_parts,
     .reset = reset_parts,
+    .set_usage = set_usage_of_parts,
 };
 
 bool sheaf_backend_buffer_is_multi_buffer(sheaf_backend_buffer_t buffer) {
@@ -64,13 +71,4 @@ enum sheaf_status sheaf_backend_multi_buffer_alloc_buffer(const sheaf_backend_bu
         sheaf_backend_buffer_init(sheaf_backend_buffer_get_type(buffers[0]), &multi_iface, p, size);
     if (!*out) free(p);
     return *out ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
-}
-
-/* Of buffer.c. */
-void sheaf__multi_buffer_set_usage(sheaf_backend_buffer_t buffer,
-                                   enum sheaf_backend_buffer_usage usage);
-void sheaf__multi_buffer_set_usage(sheaf_backend_buffer_t buffer,
-                                   enum sheaf_backend_buffer_usage usage) {
-    struct parts *p = buffer->context;
-    for (size_t i = 0; i < p->n; i++) sheaf_backend_buffer_set_usage(p->buffers[i], usage);
 }

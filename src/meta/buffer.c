@@ -43,6 +43,14 @@ static enum sheaf_status reset(sheaf_backend_buffer_t buffer) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* Devices may fetch weights before the nodes in front of them have ended (cuda/mul_mat.cu), so the
+ * members' buffers say what they hold, too. */
+static void set_usage(sheaf_backend_buffer_t buffer, enum sheaf_backend_buffer_usage usage) {
+    struct meta_buffer *mb = buffer->context;
+    for (int i = 0; i < mb->dev->n_local; i++)
+        if (mb->bulk[i]) sheaf_backend_buffer_set_usage(mb->bulk[i], usage);
+}
+
 static const struct sheaf_backend_buffer_i buffer_iface = {
     .free_buffer = free_buffer,
     .get_base = get_base,
@@ -53,6 +61,7 @@ static const struct sheaf_backend_buffer_i buffer_iface = {
     .set_tensor_from = sheaf__meta_set_tensor_from,
     .clear = clear,
     .reset = reset,
+    .set_usage = set_usage,
 };
 
 bool sheaf__meta_is_buffer(sheaf_backend_buffer_t buffer) { return buffer->iface == &buffer_iface; }

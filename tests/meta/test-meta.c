@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 
 #include "cpu_members.h"
+#include "meta/buffer.h"
 #include "meta_scenario.h"
 #include "mpirun.h"
 
@@ -308,6 +309,16 @@ Test(meta, a_transposed_operand_is_cut_by_its_strides) {
     sheaf_free(ctx);
     sheaf_backend_free(backend);
     sheaf_backend_meta_device_free(meta);
+}
+
+/* A device may fetch weights early, and only those, so each member's memory is marked as well. */
+Test(meta, usage_reaches_the_members) {
+    struct rig r;
+    rig_up(&r, 3);
+    const struct meta_buffer *mb = r.model.buffer->context;
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(mb->bulk[i]->usage, SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS, "member %d", i);
+    rig_down(&r);
 }
 
 /* ---- what a meta device says of itself ---- */
