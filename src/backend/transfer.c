@@ -202,7 +202,7 @@ void sheaf_backend_event_free(sheaf_backend_event_t event) {
 }
 
 enum sheaf_status sheaf_backend_event_record(sheaf_backend_event_t event, sheaf_backend_t backend) {
-    if (backend->device->iface != event->device->iface || !backend->iface->event_record) {
+    if (backend->device != event->device || !backend->iface->event_record) {
         return sheaf_set_error(
             SHEAF_STATUS_INVALID, "record event: it is of device %s, the backend of %s",
             sheaf_backend_dev_name(event->device), sheaf_backend_dev_name(backend->device));
