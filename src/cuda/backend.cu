@@ -529,7 +529,7 @@ static enum sheaf_status cpy_tensor_async(sheaf_backend_t base_src, sheaf_backen
     if (!st) st = submit_sum(from);
     if (st) return st;
     cudaError_t e =
-        from->device == to->device
+        from->device->ordinal == to->device->ordinal
             ? cudaMemcpyAsync(dst->data, src->data, size, cudaMemcpyDeviceToDevice, from->q.stream)
             : cudaMemcpyPeerAsync(dst->data, to->device->ordinal, src->data, from->device->ordinal,
                                   size, from->q.stream);
@@ -686,8 +686,8 @@ enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, con
     b->graphs = on[GRAPHS];
     b->fuse = on[FUSE];
     b->q.device = device;
-    b->q.ahead = on[AHEAD] && device->capability >= 90;
-    cudaError_t e = cudaSetDevice(device->ordinal);
+    b->q.ahead = on[AHEAD] && device->code >= 90; /* older code does not wait (kernel.cuh) */
+    cudaError_t e = sheaf__cuda_use(device);
     if (!e) e = cudaStreamCreateWithFlags(&b->q.stream, cudaStreamNonBlocking);
     if (!e) e = cudaEventCreateWithFlags(&b->copied, cudaEventDisableTiming);
     if (!e)
@@ -703,6 +703,7 @@ enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, con
         backend_free(&b->base);
         return st;
     }
+    sheaf__cuda_reach_peers(device);
     if (on[BLAS]) sheaf__cuda_blas_new(device, &b->q.blas);
     *out = &b->base;
     return SHEAF_STATUS_SUCCESS;

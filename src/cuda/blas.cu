@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "cuda/device.h"
+#include "sheaf/log.h"
 
 #define FUNCTIONS(X)                                                                               \
     X(cublasLtCreate)                                                                              \
@@ -50,7 +51,8 @@ struct sheaf__cuda_blas {
 #undef MEMBER
 };
 
-/* The version that this was compiled with first; its functions have been the same since 11. */
+/* The version that this was compiled with first; its functions have been the same since 11. The
+ * library stays loaded: it holds a CUDA runtime of its own, which does not survive being unloaded. */
 static void *open_library(void) {
     static const char *const names[] = {SHEAF_CUDA_BLAS_NAME, "libcublasLt.so.13",
                                         "libcublasLt.so.12", NULL};
@@ -72,19 +74,34 @@ static bool find_functions(struct sheaf__cuda_blas *b) {
     return all;
 }
 
+/* Products of prompts are some ten times slower without it, so its absence is said, once. */
+static void report_absence(const char *device, const char *why) {
+    static bool reported;
+    if (__atomic_exchange_n(&reported, true, __ATOMIC_RELAXED)) return;
+    sheaf_log(
+        SHEAF_LOG_WARN,
+        "%s: %s cannot be used (%s): products of long prompts take kernels without tensor cores, "
+        "which are many times slower; install cuBLAS or add its folder to LD_LIBRARY_PATH",
+        device, SHEAF_CUDA_BLAS_NAME, why);
+}
+
 void sheaf__cuda_blas_new(const struct sheaf__cuda_device *device, struct sheaf__cuda_blas **out) {
     struct sheaf__cuda_blas *b = (struct sheaf__cuda_blas *)calloc(1, sizeof *b);
-    (void)device;
+    const char *why = "it does not start";
     *out = NULL;
     if (!b) return;
     b->library = open_library();
-    if (b->library && find_functions(b) &&
-        b->cublasLtCreate_(&b->handle) == CUBLAS_STATUS_SUCCESS &&
-        cudaMalloc(&b->workspace, WORKSPACE) == cudaSuccess) {
+    if (!b->library)
+        why = "the library is not found";
+    else if (!find_functions(b))
+        why = "the library lacks a function";
+    else if (b->cublasLtCreate_(&b->handle) == CUBLAS_STATUS_SUCCESS &&
+             cudaMalloc(&b->workspace, WORKSPACE) == cudaSuccess) {
         *out = b;
         return;
     }
     cudaGetLastError(); /* a failed allocation is no error of the next launch */
+    report_absence(device->name, why);
     sheaf__cuda_blas_free(b);
 }
 
@@ -101,7 +118,6 @@ void sheaf__cuda_blas_free(struct sheaf__cuda_blas *b) {
     for (int i = 0; i < b->n_known; i++) forget(b, &b->known[i]);
     if (b->workspace) cudaFree(b->workspace);
     if (b->handle) b->cublasLtDestroy_(b->handle);
-    if (b->library) dlclose(b->library);
     free(b);
 }
 

@@ -22,7 +22,10 @@ struct sheaf__cuda_device {
     struct sheaf_backend_device base;
     int ordinal;
     int n_sm;
+    size_t total_memory;
     int capability; /* 90 for 9.0 */
+    int code;       /* architecture that the kernels which it runs were compiled for */
+    bool used;      /* this process has a context on it (module.cu) */
     char name[16];  /* "CUDA0" */
     char description[400];
     char buft_name[16];
@@ -32,6 +35,12 @@ struct sheaf__cuda_device {
 /* From an error to a status and a text: "CUDA0: allocating 12 bytes: out of memory". */
 enum sheaf_status sheaf__cuda_error(const char *device, cudaError_t error, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Makes the device the calling thread's current one; this process has a context on it from then on. */
+cudaError_t sheaf__cuda_use(struct sheaf__cuda_device *device);
+/* Lets this device and each other one that this process uses read and write each other's memory
+ * directly, where the hardware can. Without it the driver copies between them through host memory. */
+void sheaf__cuda_reach_peers(struct sheaf__cuda_device *device);
 
 /* The device that owns the type, NULL if it is not one of ours. */
 struct sheaf__cuda_device *sheaf__cuda_device_of_buft(sheaf_backend_buffer_type_t buft);

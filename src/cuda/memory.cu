@@ -109,10 +109,11 @@ static bool buffer_copy(sheaf_backend_buffer_t buffer, const struct sheaf_tensor
     const size_t size = sheaf_nbytes(src);
     cudaError_t e = cudaSetDevice(to->ordinal);
     if (!e)
-        e = from == to ? cudaMemcpyAsync(dst->data, src->data, size, cudaMemcpyDeviceToDevice,
-                                         cudaStreamPerThread)
-                       : cudaMemcpyPeerAsync(dst->data, to->ordinal, src->data, from->ordinal, size,
-                                             cudaStreamPerThread);
+        e = from->ordinal == to->ordinal
+                ? cudaMemcpyAsync(dst->data, src->data, size, cudaMemcpyDeviceToDevice,
+                                  cudaStreamPerThread)
+                : cudaMemcpyPeerAsync(dst->data, to->ordinal, src->data, from->ordinal, size,
+                                      cudaStreamPerThread);
     return finish(to, e, "copying", src->name, size) == SHEAF_STATUS_SUCCESS;
 }
 
@@ -148,7 +149,7 @@ static enum sheaf_status buft_alloc(sheaf_backend_buffer_type_t buft, size_t siz
     if (!sheaf__add_size(size, ROOM_BEHIND, &bytes))
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: a buffer of %zu bytes", d->name,
                                size);
-    cudaError_t e = cudaSetDevice(d->ordinal);
+    cudaError_t e = sheaf__cuda_use(d);
     if (!e) e = cudaMalloc(&p, bytes);
     if (e) {
         size_t available = 0, total = 0;
@@ -225,7 +226,7 @@ static enum sheaf_status host_alloc(sheaf_backend_buffer_type_t buft, size_t siz
     struct sheaf__cuda_device *d = (struct sheaf__cuda_device *)buft->context;
     void *p = NULL;
     *out = NULL;
-    cudaError_t e = cudaSetDevice(d->ordinal);
+    cudaError_t e = sheaf__cuda_use(d);
     if (!e) e = cudaHostAlloc(&p, size ? size : 1, cudaHostAllocPortable);
     if (e) return sheaf__cuda_error(d->name, e, "%zu bytes of pinned host memory", size);
     *out = sheaf_backend_buffer_init(buft, &host_buffer_i, p, size);

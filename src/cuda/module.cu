@@ -35,7 +35,10 @@ enum sheaf_status sheaf__cuda_error(const char *device, cudaError_t error, const
     cudaGetLastError(); /* or the next launch would find it and take it for its own */
     const bool fault = error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure ||
                        error == cudaErrorAssert || error == cudaErrorMisalignedAddress ||
-                       error == cudaErrorIllegalInstruction || error == cudaErrorECCUncorrectable;
+                       error == cudaErrorIllegalInstruction || error == cudaErrorECCUncorrectable ||
+                       error == cudaErrorLaunchTimeout || error == cudaErrorHardwareStackError ||
+                       error == cudaErrorInvalidPc || error == cudaErrorInvalidAddressSpace ||
+                       error == cudaErrorMpsClientTerminated;
     return sheaf_set_error(
         error == cudaErrorMemoryAllocation ? SHEAF_STATUS_ALLOC_FAILED : SHEAF_STATUS_FAILED,
         "%s: %s: %s (%s)%s", device, what, cudaGetErrorString(error), cudaGetErrorName(error),
@@ -44,6 +47,32 @@ enum sheaf_status sheaf__cuda_error(const char *device, cudaError_t error, const
 
 /* ---- device ---- */
 
+cudaError_t sheaf__cuda_use(struct sheaf__cuda_device *device) {
+    const cudaError_t e = cudaSetDevice(device->ordinal);
+    if (!e) __atomic_store_n(&device->used, true, __ATOMIC_RELAXED);
+    return e;
+}
+
+static void reach(int from, int to) {
+    int can = 0;
+    if (cudaSetDevice(from) || cudaDeviceCanAccessPeer(&can, from, to) || !can ||
+        cudaDeviceEnablePeerAccess(to, 0))
+        cudaGetLastError(); /* it was enabled before, or copies go through the host */
+}
+
+void sheaf__cuda_reach_peers(struct sheaf__cuda_device *device) {
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < n_devices; i++) {
+        const struct sheaf__cuda_device *other = &devices[i];
+        if (other->ordinal == device->ordinal || !__atomic_load_n(&other->used, __ATOMIC_RELAXED))
+            continue;
+        reach(device->ordinal, other->ordinal);
+        reach(other->ordinal, device->ordinal);
+    }
+    cudaSetDevice(device->ordinal);
+    pthread_mutex_unlock(&lock);
+}
+
 static struct sheaf__cuda_device *device_of(sheaf_backend_dev_t dev) {
     return (struct sheaf__cuda_device *)dev->context;
 }
@@ -51,9 +80,13 @@ static struct sheaf__cuda_device *device_of(sheaf_backend_dev_t dev) {
 static const char *dev_name(sheaf_backend_dev_t dev) { return device_of(dev)->name; }
 static const char *dev_description(sheaf_backend_dev_t dev) { return device_of(dev)->description; }
 
+/* Asking the driver what is free makes a context, which takes some 0.5 GiB of the GPU and time. So
+ * all memory counts as free until this process uses the device. */
 static void dev_memory(sheaf_backend_dev_t dev, size_t *available, size_t *total) {
-    *available = *total = 0;
-    if (cudaSetDevice(device_of(dev)->ordinal) || cudaMemGetInfo(available, total)) {
+    const struct sheaf__cuda_device *d = device_of(dev);
+    *available = *total = d->total_memory;
+    if (!__atomic_load_n(&d->used, __ATOMIC_RELAXED)) return;
+    if (cudaSetDevice(d->ordinal) || cudaMemGetInfo(available, total)) {
         cudaGetLastError();
         *available = *total = 0;
     }
@@ -122,12 +155,15 @@ static const struct sheaf_backend_device_i device_i = make_device_i();
 
 /* ---- listing ---- */
 
-/* Is there code in this build that a device of this capability runs? */
-static bool has_code_for(int capability) {
+/* The architecture of the code in this build that a device of this capability runs: machine code
+ * of its generation first, then what the driver compiles. 0: none. */
+static int code_for(int capability) {
+    int best = 0;
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
-        if (archs[i] / 10 == capability / 10 && archs[i] <= capability) return true;
+        if (archs[i] / 10 == capability / 10 && archs[i] <= capability && archs[i] > best)
+            best = archs[i];
     }
-    return SHEAF_CUDA_PTX != 0 && SHEAF_CUDA_PTX <= capability;
+    return best ? best : SHEAF_CUDA_PTX <= capability ? SHEAF_CUDA_PTX : 0;
 }
 
 /* A number that the launcher gave this process; -1 if none did. */
@@ -141,13 +177,38 @@ static int number_from(const char *const *names) {
     return -1;
 }
 
+/* Slurm gives the tasks of all nodes of a step in one text: "8(x2),4" is 8, 8 and 4. -1: not given. */
+static int slurm_tasks_here(void) {
+    static const char *const node_names[] = {"SLURM_NODEID", NULL};
+    const char *text = getenv("SLURM_STEP_TASKS_PER_NODE");
+    int node = number_from(node_names), used = 0;
+    for (unsigned n, times; text && node >= 0 && sscanf(text, "%u%n", &n, &used) == 1;) {
+        text += used;
+        used = 0;
+        if (sscanf(text, "(x%u)%n", &times, &used) < 1 || !used) times = 1, used = 0;
+        if ((unsigned)node < times) return n < 1 << 20 ? (int)n : -1;
+        node -= (int)times;
+        text += used;
+        if (*text++ != ',') break;
+    }
+    return -1;
+}
+
 /* GPUs [*first, *last) of n are this rank's. */
 static void share(int n, int *first, int *last) {
-    static const char *const ranks[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-                                        "SLURM_LOCALID", NULL};
+    static const char *const ranks[] = {"OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "MPI_LOCALRANKID",
+                                        "PALS_LOCAL_RANKID",
+                                        "PMI_LOCAL_RANK",
+                                        "SLURM_LOCALID",
+                                        NULL};
     static const char *const sizes[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
-                                        "SLURM_NTASKS_PER_NODE", NULL};
-    const int rank = number_from(ranks), size = number_from(sizes);
+                                        "PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE", NULL};
+    static const char *const per_node[] = {"SLURM_NTASKS_PER_NODE", NULL};
+    const int rank = number_from(ranks);
+    int size = number_from(sizes);
+    if (size < 0) size = slurm_tasks_here();
+    if (size < 0) size = number_from(per_node);
     *first = 0;
     *last = n;
     if (n < 1 || rank < 0 || size < 2 || rank >= size) return;
@@ -164,11 +225,18 @@ static void add_device(int number, int ordinal, const struct cudaDeviceProp *p) 
     d->ordinal = ordinal;
     d->n_sm = p->multiProcessorCount;
     d->capability = p->major * 10 + p->minor;
+    d->code = code_for(d->capability);
+    d->total_memory = p->totalGlobalMem;
     snprintf(d->name, sizeof d->name, "CUDA%d", number);
     snprintf(d->buft_name, sizeof d->buft_name, "CUDA%d", number);
     snprintf(d->description, sizeof d->description,
              "%s, %d multiprocessors, capability %d.%d, %zu MiB", p->name, p->multiProcessorCount,
              p->major, p->minor, p->totalGlobalMem >> 20);
+    if (d->code / 10 < p->major) {
+        const size_t len = strlen(d->description);
+        snprintf(d->description + len, sizeof d->description - len, ", runs code for %d.%d",
+                 d->code / 10, d->code % 10);
+    }
     d->buft.iface = &sheaf__cuda_buft_i;
     d->buft.device = &d->base;
     d->buft.context = d;
@@ -220,7 +288,7 @@ static void list_devices(void) {
             cudaGetLastError();
             snprintf(why_none, sizeof why_none, "no CUDA device: GPU %d: %s", i,
                      cudaGetErrorString(failed));
-        } else if (!has_code_for(p.major * 10 + p.minor)) {
+        } else if (!code_for(p.major * 10 + p.minor)) {
             snprintf(why_none, sizeof why_none,
                      "no CUDA device: this build has no code for GPU %d (%s, capability %d.%d); "
                      "build with -DSHEAF_CUDA_ARCHITECTURES=%d%d",

@@ -162,6 +162,8 @@ enum sheaf_status take_seat(struct made *m, struct local *l) {
 }
 
 enum sheaf_status open_places(struct made *m) {
+    const cudaError_t chosen = cudaSetDevice(m->locals[0].device->ordinal);
+    if (chosen) return sheaf__cuda_error(m->locals[0].device->name, chosen, "choosing the device");
     for (int i = 0; i < m->group.n; i++) {
         if (m->places[i]) continue;
         void *p = NULL;
@@ -184,6 +186,7 @@ void abort_group(void *made) {
 /* A member's memory must outlive the others' use of it: they are waited for, but not for long. */
 void destroy(void *made) {
     struct made *m = (struct made *)made;
+    if (m->locals[0].device) cudaSetDevice(m->locals[0].device->ordinal); /* it opened them */
     for (int i = 0; i < m->group.n; i++)
         if (m->opened[i]) cudaIpcCloseMemHandle(m->places[i]);
     if (m->seats && load(&m->seats[m->group.local[0]].state) != BROKEN) {

@@ -27,6 +27,7 @@ Test(cuda_emu, op_table_without_cublaslt, .timeout = DEADLINE) {
     const char *line = strstr(out, " runs: 0 wrong, 0 refused, 0 unsupported");
     while (line && line > out && line[-1] != ',') line--;
     cr_assert(line && sscanf(line, "%u", &runs) == 1 && runs > 200, "%s", out);
+    cr_assert(strstr(out, "(it does not start)") && strstr(out, "install cuBLAS"), "%s", out);
 }
 
 Test(cuda_emu, spoiled_results_fail, .timeout = DEADLINE) {
@@ -85,6 +86,7 @@ Test(cuda_emu, which_devices_are_listed) {
         {"devices=2", "x", "4", 2, "CUDA0", ""},
         {"devices=2,fail=cudaGetDeviceProperties:1", NULL, NULL, 1, "CUDA1", ""},
     };
+    unsetenv("SLURM_NODEID");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
         unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
@@ -99,6 +101,50 @@ Test(cuda_emu, which_devices_are_listed) {
                   "%s: %s", cases[i].machine, no_device(reg));
         cr_assert_eq(sheaf_backend_unload(reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
     }
+}
+
+/* Slurm gives the number of tasks of all nodes in one text. */
+Test(cuda_emu, shares_of_slurm) {
+    static const struct {
+        const char *tasks, *node, *local;
+        const char *first;
+        size_t n;
+    } cases[] = {
+        {"2(x2),4", "0", "1", "CUDA2", 2}, {"2(x2),4", "1", "0", "CUDA0", 2},
+        {"2(x2),4", "2", "3", "CUDA3", 1}, {"4", "0", "1", "CUDA1", 1},
+        {"2(x2),4", "3", "0", "CUDA0", 4}, {"many", "0", "0", "CUDA0", 4},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv("SLURM_STEP_TASKS_PER_NODE", cases[i].tasks, 1);
+        setenv("SLURM_NODEID", cases[i].node, 1);
+        setenv("SLURM_LOCALID", cases[i].local, 1);
+        sheaf_backend_reg_t reg = load("devices=4");
+        cr_assert_eq(sheaf_backend_reg_dev_count(reg), cases[i].n, "%s", cases[i].tasks);
+        cr_assert_str_eq(sheaf_backend_dev_name(sheaf_backend_reg_dev_get(reg, 0)), cases[i].first);
+        cr_assert_eq(sheaf_backend_unload(reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    }
+}
+
+/* A list of devices asks none of them for its free memory, which would make a context there. */
+Test(cuda_emu, listing_uses_no_device) {
+    sheaf_backend_reg_t reg = load("cc=100,memory=1000000,fail=cudaMemGetInfo:1");
+    sheaf_backend_dev_t dev = sheaf_backend_reg_dev_get(reg, 0);
+    struct sheaf_backend_dev_props props;
+    sheaf_backend_buffer_t buffer;
+    sheaf_backend_dev_get_props(dev, &props);
+    cr_assert_eq(props.memory_free, 1000000);
+    cr_assert_eq(props.memory_total, 1000000);
+    cr_assert(strstr(props.description, "capability 10.0") &&
+                  strstr(props.description, "runs code for 9.0"),
+              "%s", props.description);
+    cr_assert_eq(sheaf_backend_buft_alloc_buffer(sheaf_backend_dev_buffer_type(dev), 1000, &buffer),
+                 SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    sheaf_backend_dev_get_props(dev, &props); /* in use: the driver is asked, and fails */
+    cr_assert_eq(props.memory_free, 0);
+    sheaf_backend_dev_get_props(dev, &props);
+    cr_assert(props.memory_free > 0 && props.memory_free < 1000000);
+    sheaf_backend_buffer_free(buffer);
+    cr_assert_eq(sheaf_backend_unload(reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
 }
 
 /* One GPU as several devices, each with queue and memory objects of its own. */
@@ -231,7 +277,7 @@ static struct sheaf_tensor *five_nodes(struct rig *r, struct sheaf_tensor **x) {
 /* ---- transfers ---- */
 
 Test(cuda_emu, transfers) {
-    struct rig r = rig_up("devices=2", NULL);
+    struct rig r = rig_up("devices=2,peers=1", NULL);
     struct sheaf_tensor *t = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, 8, 4);
     rig_alloc(&r);
     float x[32], y[32], part[8];
@@ -286,6 +332,8 @@ Test(cuda_emu, transfers) {
     cr_assert_eq(sheaf_backend_event_new(sheaf_backend_reg_dev_get(r.reg, 0), &event),
                  SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf_backend_event_record(event, r.backend), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_event_record(event, other), SHEAF_STATUS_INVALID);
+    cr_assert(strstr(sheaf_last_error(), "it is of device CUDA0, the backend of CUDA1"));
     cr_assert_eq(sheaf_backend_event_wait(other, event), SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf_backend_event_wait(cpu, event), SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf_backend_event_synchronize(event), SHEAF_STATUS_SUCCESS);

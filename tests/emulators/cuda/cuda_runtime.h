@@ -11,7 +11,9 @@
  * it cannot show: races between barriers, the memory model, speed, and anything of the real driver.
  *
  * SHEAF_TEST_CUDA_EMU sets up the machine: "devices=2,cc=90,memory=N,fail=NAME:COUNT" (the COUNTth call
- * of the runtime function NAME fails; never=N: from the Nth cudaStreamQuery on, nothing is done).
+ * of the runtime function NAME fails; never=N: from the Nth cudaStreamQuery on, nothing is done;
+ * peers=0: no GPU reaches another's memory; peers=1: copies between GPUs that do not reach each
+ * other fail).
  */
 #ifndef SHEAF_CUDA_EMU_RUNTIME_H
 #define SHEAF_CUDA_EMU_RUNTIME_H
@@ -138,10 +140,16 @@ enum cudaError_t {
     cudaErrorECCUncorrectable = 214,
     cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
+    cudaErrorLaunchTimeout = 702,
     cudaErrorAssert = 710,
     cudaErrorIllegalInstruction = 715,
+    cudaErrorPeerAccessAlreadyEnabled = 704,
+    cudaErrorHardwareStackError = 714,
     cudaErrorMisalignedAddress = 716,
+    cudaErrorInvalidAddressSpace = 717,
+    cudaErrorInvalidPc = 718,
     cudaErrorLaunchFailure = 719,
+    cudaErrorMpsClientTerminated = 807,
     cudaErrorStreamCaptureUnsupported = 900,
 };
 enum cudaMemcpyKind {
@@ -174,6 +182,8 @@ struct cudaDeviceProp {
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device);
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 cudaError_t cudaMalloc(void **p, size_t size);
 cudaError_t cudaFree(void *p);
 cudaError_t cudaHostAlloc(void **p, size_t size, unsigned flags);

@@ -327,7 +327,21 @@ cudaError_t cudaSetDevice(int device) {
     device_now = device;
     return cudaSuccess;
 }
+/* direct[a][b]: device a reaches the memory of b. "peers=0": none can. */
+static bool direct[16][16];
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+    *can = device != peer && setting("peers", 1);
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+    std::lock_guard<std::mutex> hold(lock);
+    if (peer == device_now) return give(cudaErrorInvalidDevice);
+    if (direct[device_now][peer]) return give(cudaErrorPeerAccessAlreadyEnabled);
+    direct[device_now][peer] = true;
+    return cudaSuccess;
+}
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
+    MAY_FAIL("cudaMemGetInfo", cudaErrorMemoryAllocation);
     std::lock_guard<std::mutex> hold(lock);
     *total = (size_t)setting("memory", 1L << 30);
     *available = *total - used[device_now];
@@ -450,7 +464,13 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyK
         return give(cudaErrorInvalidValue);
     return submit(s, [=] { memmove(to, from, size); });
 }
-cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t size, cudaStream_t s) {
+/* Between two GPUs only. With "peers=1" it wants them to reach each other: the real one would go
+ * through host memory in silence. */
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
+                                size_t size, cudaStream_t s) {
+    if (to_device == from_device) return give(cudaErrorInvalidDevice);
+    if (setting("peers", 0) && !(direct[to_device][from_device] && direct[from_device][to_device]))
+        return give(cudaErrorInvalidValue);
     return cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, s);
 }
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_step, const void *from, size_t from_step,
