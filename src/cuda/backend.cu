@@ -18,9 +18,11 @@
 #include "sheaf/settings.h"
 
 enum {
-    MAX_REPLAYS = 512, /* graphs remembered: a meta device has two spans a layer, and two places
-                        * for what they add */
-    MIN_NODES = 4,     /* fewer are launched one by one as fast */
+    MAX_REPLAYS = 512,        /* graphs remembered: a meta device has two spans a layer, and two
+                               * places for what they add */
+    MAX_KEPT_NODES = 1 << 14, /* of all remembered graphs: each captured node takes memory of the
+                               * host and of the device */
+    MIN_NODES = 4,            /* fewer are launched one by one as fast */
 };
 
 /* What the launches of a node depend on. */
@@ -38,6 +40,7 @@ struct record {
 
 struct replay {
     uint64_t uid;
+    uint64_t content;       /* a hash of the records and the sum */
     int n_nodes, n_records; /* views leave no record */
     struct record *records;
     struct sheaf__sum sum; /* before the nodes */
@@ -268,6 +271,39 @@ static bool same_records(const struct backend *b, const struct replay *r, int n_
            !memcmp(r->records, b->scratch, (size_t)n * sizeof *r->records);
 }
 
+/* By words: the records of a graph are some 100 KB. */
+static uint64_t content_of(const struct record *records, int n, const struct sheaf__sum *sum) {
+    uint64_t h = (uint64_t)(uintptr_t)sum->block[0], x;
+    const char *p = (const char *)records;
+    for (size_t at = 0; at + sizeof x <= (size_t)n * sizeof *records; at += sizeof x) {
+        memcpy(&x, p + at, sizeof x);
+        h = sheaf__mix(h, x);
+    }
+    return h;
+}
+
+static void free_replay(struct replay *r) {
+    forget_capture(r);
+    free(r->records);
+    free(r);
+}
+
+/* The least recently used of the remembered graphs go until the others and `r` are within bounds. */
+static void make_room(struct backend *b, const struct replay *r) {
+    for (;;) {
+        int oldest = -1, nodes = 0;
+        for (int i = 0; i < b->n_replays; i++) {
+            nodes += b->replays[i]->n_records;
+            if (b->replays[i] != r &&
+                (oldest < 0 || b->replays[i]->used < b->replays[oldest]->used))
+                oldest = i;
+        }
+        if (oldest < 0 || (nodes <= MAX_KEPT_NODES && b->n_replays < MAX_REPLAYS)) return;
+        free_replay(b->replays[oldest]);
+        b->replays[oldest] = b->replays[--b->n_replays];
+    }
+}
+
 static bool keep_records(struct backend *b, struct replay *r, int n_nodes, int n,
                          const struct sheaf__sum *sum) {
     forget_capture(r);
@@ -279,6 +315,8 @@ static bool keep_records(struct backend *b, struct replay *r, int n_nodes, int n
     r->n_records = n;
     r->n_nodes = n_nodes;
     r->sum = *sum;
+    r->content = content_of(r->records, n, sum);
+    make_room(b, r);
     return true;
 }
 
@@ -322,27 +360,29 @@ static enum sheaf_status run_with(struct backend *b, struct replay *r, struct no
              : SHEAF_STATUS_SUCCESS;
 }
 
-static void free_replay(struct replay *r) {
-    forget_capture(r);
-    free(r->records);
-    free(r);
+/* A graph that was built again, with another uid, has the same records if it lies in the same
+ * memory, as a context that is filled anew makes it. */
+static struct replay *replay_of_content(struct backend *b, struct nodes nodes) {
+    const int n = take_records(b, nodes);
+    if (n < 0) return NULL;
+    const uint64_t content = content_of(b->scratch, n, &b->q.sum);
+    for (int i = 0; i < b->n_replays; i++) {
+        struct replay *r = b->replays[i];
+        if (r->content == content && same_records(b, r, nodes.n, n)) return r;
+    }
+    return NULL;
 }
 
-static struct replay *replay_of(struct backend *b, uint64_t uid) {
-    int oldest = 0;
-    for (int i = 0; i < b->n_replays; i++) {
+static struct replay *replay_of(struct backend *b, uint64_t uid, struct nodes nodes) {
+    for (int i = 0; i < b->n_replays; i++)
         if (b->replays[i]->uid == uid) return b->replays[i];
-        if (b->replays[i]->used < b->replays[oldest]->used) oldest = i;
-    }
-    struct replay *r = (struct replay *)calloc(1, sizeof *r);
-    if (!r) return NULL;
-    r->uid = uid;
-    if (b->n_replays < MAX_REPLAYS) {
+    struct replay *r = replay_of_content(b, nodes);
+    if (!r) {
+        make_room(b, NULL);
+        if (!(r = (struct replay *)calloc(1, sizeof *r))) return NULL;
         b->replays[b->n_replays++] = r;
-    } else {
-        free_replay(b->replays[oldest]);
-        b->replays[oldest] = r;
     }
+    r->uid = uid;
     return r;
 }
 
@@ -351,7 +391,7 @@ static enum sheaf_status run_nodes(struct backend *b, struct nodes nodes, uint64
     if (st) return st;
     /* members on one GPU add blocks of two places by turns: a record for each */
     const uint64_t key = sheaf__mix(uid, (uint64_t)(uintptr_t)b->q.sum.block[0]);
-    struct replay *r = b->graphs && uid && nodes.n >= MIN_NODES ? replay_of(b, key) : NULL;
+    struct replay *r = b->graphs && uid && nodes.n >= MIN_NODES ? replay_of(b, key, nodes) : NULL;
     if (r) {
         r->used = ++b->clock;
         return run_with(b, r, nodes);

@@ -391,6 +391,29 @@ Test(cuda_emu, graphs_are_replayed_until_they_change) {
     fclose(trace);
 }
 
+/* A program that builds its graph anew for each token gets the same addresses, and a graph of another
+ * uid: what was captured serves it at once. */
+Test(cuda_emu, a_graph_is_found_by_what_it_holds) {
+    FILE *trace = tmpfile();
+    cr_assert_not_null(trace);
+    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
+    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    struct rig r = rig_up("", NULL);
+    struct sheaf_tensor *x, *y = five_nodes(&r, &x);
+    struct sheaf_cgraph *again = sheaf_new_graph(r.ctx);
+    cr_assert_eq(sheaf_build_forward_expand(again, y), SHEAF_STATUS_SUCCESS);
+    cr_assert_neq(sheaf_graph_uid(again), sheaf_graph_uid(r.graph));
+    for (int i = 0; i < 6; i++) {
+        set_all(x, (float)i, 0);
+        cr_assert_eq(sheaf_backend_graph_compute(r.backend, i < 2 ? r.graph : again),
+                     SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+        cr_assert_float_eq(first_of(y), (float)i * 10, 0, "%d: %g", i, (double)first_of(y));
+    }
+    cr_assert_eq(replays_of(trace, 5), 5, "%d", replays_of(trace, 5));
+    rig_down(&r);
+    fclose(trace);
+}
+
 /* Nodes in one kernel give the bits of nodes one by one, their intermediate results too. */
 struct fused {
     bool add, norm, rope, set;
