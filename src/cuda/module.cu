@@ -347,6 +347,12 @@ static struct sheaf_backend_reg_i make_reg_i() {
 static const struct sheaf_backend_reg_i reg_i = make_reg_i();
 struct sheaf_backend_reg sheaf__cuda_reg = {SHEAF_BACKEND_API_VERSION, &reg_i, NULL};
 
-sheaf_backend_reg_t sheaf_backend_init(void) { return &sheaf__cuda_reg; }
+/* CUDA loads a kernel at its first launch, by default, and may wait for all work of the device then.
+ * If that work is a collective that waits for another member of this process, neither goes on. So all
+ * kernels are loaded with the context; the runtime has not been called yet. */
+sheaf_backend_reg_t sheaf_backend_init(void) {
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    return &sheaf__cuda_reg;
+}
 /* Also without a device: a list that is empty is no failure. */
 int sheaf_backend_score(void) { return 1; }

@@ -127,10 +127,12 @@ Test(cuda_emu, shares_of_slurm) {
 
 /* A list of devices asks none of them for its free memory, which would make a context there. */
 Test(cuda_emu, listing_uses_no_device) {
+    unsetenv("CUDA_MODULE_LOADING");
     sheaf_backend_reg_t reg = load("cc=100,memory=1000000,fail=cudaMemGetInfo:1");
     sheaf_backend_dev_t dev = sheaf_backend_reg_dev_get(reg, 0);
     struct sheaf_backend_dev_props props;
     sheaf_backend_buffer_t buffer;
+    cr_assert_str_eq(getenv("CUDA_MODULE_LOADING"), "EAGER"); /* no kernel is loaded later */
     sheaf_backend_dev_get_props(dev, &props);
     cr_assert_eq(props.memory_free, 1000000);
     cr_assert_eq(props.memory_total, 1000000);
