@@ -2,7 +2,11 @@
  * on a device (src/cuda): a copy gives the same bytes on both.
  *
  * Quantizing rounds to nearest with the largest magnitude (or the range) of a block as its scale:
- * plain and predictable, no search for a better scale. Every quantizer accepts any bits, also
+ * plain and predictable, no search for a better scale (IQ4_NL takes one step of least squares). The
+ * types of a K/V cache, which are Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL, get the bits that ggml's CPU
+ * writes into its caches, unless a scale is below 2^-14: elements are divided by the scale before it is
+ * rounded to half. Every
+ * quantizer accepts any bits, also
  * infinities and NaN, without undefined behaviour; what it stores for them is unspecified. Nothing
  * here needs memory that is aligned to more than two bytes, and MXFP4's and NVFP4's not to more than
  * one.
@@ -22,6 +26,16 @@ SHEAF__HD int sheaf__round_to(float x, int lo, int hi) {
 }
 
 SHEAF__HD float sheaf__inverse(float d) { return d != 0 ? 1.0f / d : 0.0f; }
+
+/* The integer below x within [0, hi]; 0 for NaN. x is a number of steps, and a half. */
+SHEAF__HD int sheaf__floor_to(float x, int hi) { return x > 0 ? x < (float)hi ? (int)x : hi : 0; }
+
+/* A scale as a half float, and what an element is multiplied by: 1 over the scale as it was, or, where
+ * the half has few bits (it is subnormal), over what it became. */
+SHEAF__HD float sheaf__scale_to(float d, uint16_t *half) {
+    *half = sheaf__f32_to_f16(d);
+    return (*half & 0x7c00) ? 1.0f / d : sheaf__inverse(sheaf__f16_to_f32(*half));
+}
 
 /* The element of largest magnitude, with its sign. */
 SHEAF__HD float sheaf__signed_max(const float *x, int n) {
@@ -48,11 +62,10 @@ SHEAF__HD void sheaf__range(const float *x, int n, float *min, float *max) {
 /* The formats without a min reach one step further on the negative side, so the element of largest
  * magnitude is put there: d has its sign reversed. */
 SHEAF__HD void sheaf__quantize_block_q4_0(const float *x, struct sheaf__block_q4_0 *b) {
-    b->d = sheaf__f32_to_f16(sheaf__signed_max(x, SHEAF__QK) / -8);
-    const float id = sheaf__inverse(sheaf__f16_to_f32(b->d));
+    const float id = sheaf__scale_to(sheaf__signed_max(x, SHEAF__QK) / -8, &b->d);
     for (int j = 0; j < SHEAF__QK / 2; j++) {
-        const int lo = sheaf__round_to(x[j] * id, -8, 7) + 8;
-        const int hi = sheaf__round_to(x[j + SHEAF__QK / 2] * id, -8, 7) + 8;
+        const int lo = sheaf__floor_to(x[j] * id + 8.5f, 15);
+        const int hi = sheaf__floor_to(x[j + SHEAF__QK / 2] * id + 8.5f, 15);
         b->qs[j] = (uint8_t)(lo | hi << 4);
     }
 }
@@ -61,11 +74,10 @@ SHEAF__HD void sheaf__quantize_block_q4_1(const float *x, struct sheaf__block_q4
     float min, max;
     sheaf__range(x, SHEAF__QK, &min, &max);
     b->m = sheaf__f32_to_f16(min);
-    b->d = sheaf__f32_to_f16((max - min) / 15);
-    const float m = sheaf__f16_to_f32(b->m), id = sheaf__inverse(sheaf__f16_to_f32(b->d));
+    const float id = sheaf__scale_to((max - min) / 15, &b->d);
     for (int j = 0; j < SHEAF__QK / 2; j++) {
-        const int lo = sheaf__round_to((x[j] - m) * id, 0, 15);
-        const int hi = sheaf__round_to((x[j + SHEAF__QK / 2] - m) * id, 0, 15);
+        const int lo = sheaf__floor_to((x[j] - min) * id + 0.5f, 15);
+        const int hi = sheaf__floor_to((x[j + SHEAF__QK / 2] - min) * id + 0.5f, 15);
         b->qs[j] = (uint8_t)(lo | hi << 4);
     }
 }
@@ -80,12 +92,11 @@ SHEAF__HD void sheaf__store_le32(uint8_t *p, uint32_t u) {
 }
 
 SHEAF__HD void sheaf__quantize_block_q5_0(const float *x, struct sheaf__block_q5_0 *b) {
-    b->d = sheaf__f32_to_f16(sheaf__signed_max(x, SHEAF__QK) / -16);
-    const float id = sheaf__inverse(sheaf__f16_to_f32(b->d));
+    const float id = sheaf__scale_to(sheaf__signed_max(x, SHEAF__QK) / -16, &b->d);
     uint32_t qh = 0;
     for (int j = 0; j < SHEAF__QK / 2; j++) {
-        const int lo = sheaf__round_to(x[j] * id, -16, 15) + 16;
-        const int hi = sheaf__round_to(x[j + SHEAF__QK / 2] * id, -16, 15) + 16;
+        const int lo = sheaf__floor_to(x[j] * id + 16.5f, 31);
+        const int hi = sheaf__floor_to(x[j + SHEAF__QK / 2] * id + 16.5f, 31);
         b->qs[j] = sheaf__five_bits(j, lo, hi, &qh);
     }
     sheaf__store_le32(b->qh, qh);
@@ -95,20 +106,19 @@ SHEAF__HD void sheaf__quantize_block_q5_1(const float *x, struct sheaf__block_q5
     float min, max;
     sheaf__range(x, SHEAF__QK, &min, &max);
     b->m = sheaf__f32_to_f16(min);
-    b->d = sheaf__f32_to_f16((max - min) / 31);
-    const float m = sheaf__f16_to_f32(b->m), id = sheaf__inverse(sheaf__f16_to_f32(b->d));
+    const float id = sheaf__scale_to((max - min) / 31, &b->d);
     uint32_t qh = 0;
     for (int j = 0; j < SHEAF__QK / 2; j++) {
-        const int lo = sheaf__round_to((x[j] - m) * id, 0, 31);
-        const int hi = sheaf__round_to((x[j + SHEAF__QK / 2] - m) * id, 0, 31);
+        const int lo = sheaf__floor_to((x[j] - min) * id + 0.5f, 31);
+        const int hi = sheaf__floor_to((x[j + SHEAF__QK / 2] - min) * id + 0.5f, 31);
         b->qs[j] = sheaf__five_bits(j, lo, hi, &qh);
     }
     sheaf__store_le32(b->qh, qh);
 }
 
+/* Ties to even, as the vector instructions round. */
 SHEAF__HD void sheaf__quantize_block_q8_0(const float *x, struct sheaf__block_q8_0 *b) {
-    b->d = sheaf__f32_to_f16(fabsf(sheaf__signed_max(x, SHEAF__QK)) / 127);
-    const float id = sheaf__inverse(sheaf__f16_to_f32(b->d));
+    const float id = sheaf__scale_to(fabsf(sheaf__signed_max(x, SHEAF__QK)) / 127, &b->d);
     for (int j = 0; j < SHEAF__QK; j++) b->qs[j] = (int8_t)sheaf__round_to(x[j] * id, -127, 127);
 }
 
@@ -126,10 +136,28 @@ SHEAF__HD void sheaf__to_levels(const int8_t *levels, float id, const float *x, 
                                                                   << 4);
 }
 
+/* The number of the level nearest to x, of two the upper one. Levels rise. */
+SHEAF__HD int sheaf__nearest_rising(const int8_t *levels, float x) {
+    int k = 0;
+    while (k < 15 && !(x - (float)levels[k] < (float)levels[k + 1] - x)) k++;
+    return k;
+}
+
+/* Levels by the element of largest magnitude at -127, then the scale that leaves the smallest squared
+ * error of these, weighted by the squares of the elements. */
 SHEAF__HD void sheaf__quantize_block_iq4_nl(const float *x, struct sheaf__block_iq4_nl *b) {
     const int8_t levels[16] = SHEAF__IQ4_LEVELS;
-    b->d = sheaf__f32_to_f16(sheaf__signed_max(x, SHEAF__QK) / -127);
-    sheaf__to_levels(levels, sheaf__inverse(sheaf__f16_to_f32(b->d)), x, b->qs);
+    const float max = sheaf__signed_max(x, SHEAF__QK);
+    const float id = fabsf(max) < 1e-15f ? 0.0f : 1.0f / (max / -127);
+    float products = 0, squares = 0;
+    for (int j = 0; j < SHEAF__QK; j++) {
+        const int k = sheaf__nearest_rising(levels, x[j] * id);
+        const float q = (float)levels[k], w = x[j] * x[j];
+        products += w * q * x[j];
+        squares += w * q * q;
+        b->qs[j % 16] = (uint8_t)(j < 16 ? k : b->qs[j % 16] | k << 4);
+    }
+    b->d = sheaf__f32_to_f16(squares > 0 ? products / squares : 0.0f);
 }
 
 /* The largest element lies at levels 8 to 12, or is cut down to 12. */

@@ -30,7 +30,7 @@
 
 #include "cpu/kernels/kernels.h"
 #include "cpu/kernels/vec.h"
-#include "quant/quants.h"
+#include "quant/blocks.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)

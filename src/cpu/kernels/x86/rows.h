@@ -112,9 +112,8 @@ static void f32_to_q8_0(const float *x, void *py, int64_t n) {
         float lane[8], m = 0;
         _mm256_storeu_ps(lane, max);
         for (int j = 0; j < 8; j++) m = lane[j] > m ? lane[j] : m;
-        y->d = sheaf__f32_to_f16(m / 127);
-        float d = f16(y->d);
-        __m256i q = round_32(x, d != 0 ? 1.0f / d : 0.0f);
+        const float id = sheaf__scale_to(m / 127, &y->d);
+        __m256i q = round_32(x, id);
         _mm256_storeu_si256((__m256i *)y->qs, _mm256_max_epi8(q, _mm256_set1_epi8(-127)));
     }
 }
