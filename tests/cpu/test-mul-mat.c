@@ -23,8 +23,9 @@ static const enum sheaf_type types[] = {
 };
 /* The first so many have rows by floats in every table, and by 8 bits if they are quantized. */
 enum { N_TYPES = sizeof types / sizeof types[0], N_EVERYWHERE = 11 };
-static const enum sheaf_type cache_types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_BF16,
-                                              SHEAF_TYPE_Q8_0};
+static const enum sheaf_type cache_types[] = {SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16,
+                                              SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1,
+                                              SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1, SHEAF_TYPE_IQ4_NL};
 
 static uint64_t rng = 0x9e3779b97f4a7c15u;
 static uint32_t random_u32(void) {
@@ -328,8 +329,9 @@ Test(mul_mat, rows_of_a_cache) {
     static char x[ROWS * K * 4];
     static float row[K], y[ROWS * (K + 3)];
     FOR_EACH_TABLE(kern) {
-        for (int t = 0; t < 4; t++) {
+        for (size_t t = 0; t < sizeof cache_types / sizeof *cache_types; t++) {
             const enum sheaf_type type = cache_types[t];
+            const bool fused = type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_1; /* d * q + m */
             for (int n = 0; n <= K; n += sheaf_blck_size(type) > 1 ? 32 : 7) {
                 const size_t stride = sheaf_row_size(type, n) + 2 * sheaf_type_size(type);
                 for (int r = 0; r < ROWS; r++) random_row(type, x + (size_t)r * stride, n);
@@ -337,7 +339,11 @@ Test(mul_mat, rows_of_a_cache) {
                 cr_assert(kern->load_rows[type](x, stride, ROWS, n, y, n + 3), "%s", kern->name);
                 for (int r = 0; r < ROWS; r++) {
                     sheaf_to_float(type, x + (size_t)r * stride, row, n);
-                    cr_assert_arr_eq(y + r * (n + 3), row, (size_t)n * sizeof *row);
+                    for (int i = 0; i < n; i++) {
+                        const float got = y[r * (n + 3) + i], off = fused ? 0x1p-20f : 0.0f;
+                        cr_assert_float_eq(got, row[i], off * fmaxf(1, fabsf(row[i])), "%s %s",
+                                           kern->name, sheaf_type_name(type));
+                    }
                     cr_assert_eq(y[r * (n + 3) + n], 77.0f);
                 }
                 for (int bad = 0; bad < n; bad += 5) { /* NaN wherever it stands, as F32 has it */
@@ -348,6 +354,13 @@ Test(mul_mat, rows_of_a_cache) {
                     memcpy(at, &nan, sizeof nan);
                     cr_assert(!kern->load_rows[type](x, stride, ROWS, n, y, n + 3), "%d", bad);
                     memcpy(at, &keep, sizeof keep);
+                }
+                for (int b = 0; b < n / 32 && sheaf_is_quantized(type); b++) { /* a scale */
+                    char *at = x + 2 * stride + (size_t)b * sheaf_type_size(type), keep[2];
+                    memcpy(keep, at, 2);
+                    memcpy(at, &(uint16_t){b % 2 ? 0x7e00 : 0xfc00}, 2);
+                    cr_assert(!kern->load_rows[type](x, stride, ROWS, n, y, n + 3), "%d", b);
+                    memcpy(at, keep, 2);
                 }
             }
         }

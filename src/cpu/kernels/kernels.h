@@ -191,7 +191,7 @@ struct sheaf__cpu_kernels {
 
     struct sheaf__cpu_attention attention;
     /* Rows of n elements, `stride` bytes apart, as floats, y_stride apart: a K/V cache's types F32
-     * F16 BF16 Q8_0; NULL for others. True if all are finite. */
+     * F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL; NULL for others. True if all are finite. */
     bool (*load_rows[SHEAF_TYPE_COUNT])(const void *x, size_t stride, int64_t rows, int64_t n,
                                         float *y, int64_t y_stride);
     /* out[c][j] = row j of x (k floats, `stride` floats apart) . q[c] */

@@ -389,6 +389,11 @@ LOAD_ROWS(load_rows_f32, copy_f32)
 LOAD_ROWS(load_rows_f16, f16_to_f32)
 LOAD_ROWS(load_rows_bf16, bf16_to_f32)
 LOAD_ROWS(load_rows_q8_0, sheaf__dequantize_q8_0)
+LOAD_ROWS(load_rows_q4_0, sheaf__dequantize_q4_0)
+LOAD_ROWS(load_rows_q4_1, sheaf__dequantize_q4_1)
+LOAD_ROWS(load_rows_q5_0, sheaf__dequantize_q5_0)
+LOAD_ROWS(load_rows_q5_1, sheaf__dequantize_q5_1)
+LOAD_ROWS(load_rows_iq4_nl, sheaf__dequantize_iq4_nl)
 
 static void dots(int64_t k, const float *x, int64_t stride, int64_t rows, const float *const *q,
                  int n_q, float *out, int64_t out_stride) {
@@ -478,6 +483,11 @@ const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable = {
             [SHEAF_TYPE_F16] = load_rows_f16,
             [SHEAF_TYPE_BF16] = load_rows_bf16,
             [SHEAF_TYPE_Q8_0] = load_rows_q8_0,
+            [SHEAF_TYPE_Q4_0] = load_rows_q4_0,
+            [SHEAF_TYPE_Q4_1] = load_rows_q4_1,
+            [SHEAF_TYPE_Q5_0] = load_rows_q5_0,
+            [SHEAF_TYPE_Q5_1] = load_rows_q5_1,
+            [SHEAF_TYPE_IQ4_NL] = load_rows_iq4_nl,
         },
     .dots = dots,
     .mix = mix,

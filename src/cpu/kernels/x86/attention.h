@@ -68,6 +68,68 @@ static bool load_rows_q8_0(const void *px, size_t stride, int64_t rows, int64_t 
     return v_sum(acc) == 0.0f;
 }
 
+/* Four numbers of a block that say whether all of its elements are finite: levels and nibbles are. */
+INLINE __m128 block_numbers(enum sheaf_type type, const void *block, float *f) {
+    block_scales(block, has_min(type), type == SHEAF_TYPE_Q4_0 ? -8.0f : -16.0f, f);
+    return _mm_loadu_ps(f);
+}
+
+/* 32 elements of IQ4_NL: levels looked up as bytes. */
+INLINE void levels32(const uint8_t *qs, v_f d, v_f *w) {
+    static const int8_t levels[16] = SHEAF__IQ4_LEVELS;
+    int8_t q[SHEAF__QK];
+    _mm256_storeu_si256((__m256i *)q, _mm256_shuffle_epi8(twice128(levels), nibbles(qs)));
+    UNROLL for (int j = 0; j < PER_32; j++) w[j] = v_mul(d, v_load_i8(q + j * VW));
+}
+
+/* Rows of the other types of 32. Scales come ahead of their use, as in row_32. */
+INLINE bool load_rows_32(enum sheaf_type type, const void *px, size_t stride, int64_t rows,
+                         int64_t n, float *y, int64_t y_stride) {
+    enum { AHEAD = 8 };
+    const char *x = px;
+    const size_t block =
+        type == SHEAF_TYPE_IQ4_NL ? sizeof(struct sheaf__block_iq4_nl) : block_size_32(type);
+    const size_t size = (size_t)(n / SHEAF__QK) * block;
+    __m128 seen = _mm_setzero_ps();
+    for (int64_t r = 0; r < rows; r++, x += stride, y += y_stride) {
+        const char *p = x;
+        for (size_t b = 0; b < size; b += 64)
+            _mm_prefetch(x + ROWS_AHEAD * stride + b, _MM_HINT_T0);
+        for (int64_t first = 0; first < n / SHEAF__QK; first += AHEAD) {
+            const int64_t rest = n / SHEAF__QK - first, few = rest < AHEAD ? rest : AHEAD;
+            float f[AHEAD][4], *to = y + first * SHEAF__QK;
+            for (int64_t b = 0; b < few; b++)
+                seen = _mm_fmadd_ps(block_numbers(type, p + (size_t)b * block, f[b]),
+                                    _mm_setzero_ps(), seen);
+            IN_MEMORY(f);
+            for (int64_t b = 0; b < few; b++, p += block, to += SHEAF__QK) {
+                v_f w[PER_32];
+                if (type == SHEAF_TYPE_IQ4_NL) {
+                    levels32(((const struct sheaf__block_iq4_nl *)(const void *)p)->qs,
+                             v_set1(f[b][0]), w);
+                } else {
+                    weights32(type, p, f[b], w);
+                }
+                UNROLL for (int j = 0; j < PER_32; j++) v_store(to + j * VW, w[j]);
+            }
+        }
+    }
+    float sums[4];
+    _mm_storeu_ps(sums, seen);
+    return sums[0] + sums[1] + sums[2] + sums[3] == 0.0f;
+}
+
+#define LOAD_ROWS_32(NAME, TYPE)                                                                   \
+    static bool NAME(const void *x, size_t stride, int64_t rows, int64_t n, float *y,              \
+                     int64_t y_stride) {                                                           \
+        return load_rows_32(TYPE, x, stride, rows, n, y, y_stride);                                \
+    }
+LOAD_ROWS_32(load_rows_q4_0, SHEAF_TYPE_Q4_0)
+LOAD_ROWS_32(load_rows_q4_1, SHEAF_TYPE_Q4_1)
+LOAD_ROWS_32(load_rows_q5_0, SHEAF_TYPE_Q5_0)
+LOAD_ROWS_32(load_rows_q5_1, SHEAF_TYPE_Q5_1)
+LOAD_ROWS_32(load_rows_iq4_nl, SHEAF_TYPE_IQ4_NL)
+
 /* ---- few queries ---- */
 
 /* Keys [0, VW) by Q queries, n of the keys there: a vector of each is loaded once for both. */
