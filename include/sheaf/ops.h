@@ -221,17 +221,23 @@ struct sheaf_tensor *sheaf_transpose(struct sheaf_context *ctx, struct sheaf_ten
  * type. An id outside [0, v) fails the compute. */
 struct sheaf_tensor *sheaf_get_rows(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                     struct sheaf_tensor *b);
-/* Writes the rows of b F32 [e, n, h, s] into a [e, L, h, s] at the row numbers c (I64 or I32) [n,
- * h|1, s|1], converting to a's type. The result is a view of a. An id outside [0, L) fails the
- * compute. */
+/* Writes the rows of b F32 or F16 [e, n, H.h, S.s] into a [e, L, H.h, S.s] at the row numbers c (I64
+ * or I32) [n, h, s], converting to a's type: lists are repeated over dimensions 2 and 3. The result
+ * is a view of a. An id outside [0, L) fails the compute. */
 struct sheaf_tensor *sheaf_set_rows(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                     struct sheaf_tensor *b, struct sheaf_tensor *c);
 
 struct sheaf_tensor *sheaf_soft_max(struct sheaf_context *ctx, struct sheaf_tensor *a);
-/* softmax(a * scale + slope * mask) over rows: a F32 [k, n, h, s], mask F32 or F16 [k, n, 1|h, 1|s]
- * or NULL; max_bias > 0: ALiBi slopes per head (dimension 2). */
+/* softmax(a * scale + slope * mask) over rows: a F32 [k, n, H.h, S.s], mask F32 or F16 [k, >=n, h, s]
+ * (repeated over dimensions 2 and 3) or NULL; max_bias > 0: ALiBi slopes per head (dimension 2). */
 struct sheaf_tensor *sheaf_soft_max_ext(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                         struct sheaf_tensor *mask, float scale, float max_bias);
+/* The same with sinks F32 [H.h], one for each head: a score that joins the largest value and the sum
+ * of every row of its head, and has no place in the result (Xiao et al., arXiv 2309.17453; gpt-oss).
+ * A row adds up to less than 1. NULL: none. */
+struct sheaf_tensor *sheaf_soft_max_sinks(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                          struct sheaf_tensor *mask, struct sheaf_tensor *sinks,
+                                          float scale, float max_bias);
 
 /* a F32 [d, h, n, s], pos I32 [n], freq_factors F32 [n_dims/2] or NULL. Rotates the first n_dims of
  * d. YaRN when ext_factor != 0 (n_ctx_orig, beta_fast, beta_slow as in the YaRN paper, arXiv
@@ -242,14 +248,22 @@ struct sheaf_tensor *sheaf_rope_ext(struct sheaf_context *ctx, struct sheaf_tens
                                     float freq_scale, float ext_factor, float attn_factor,
                                     float beta_fast, float beta_slow);
 
-/* q F32 [d, n, g.r, s], k [d, t, g, s], v [e, t, g, s] (F32, F16, BF16 or Q8_0; not transposed),
- * mask F16 or F32 [t, >=n, 1|g.r, 1|s] or NULL -> F32 [e, g.r, n, s] (note the order). Query head h
- * reads K/V head h / r. scale on q.k; max_bias > 0: ALiBi; logit_softcap != 0: cap * tanh(score /
- * cap). A row whose scores are all -inf yields zeros. */
+/* q F32 [d, n, g.r, S.s], k [d, t, g, S.s], v [e, t, g, S.s] (any float or block types, of which
+ * F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL are fast; K and V may differ in type and in d and e,
+ * V may be a view of K; rows dense), mask F16 or F32 [t, >=n, h, s], h a divisor of g.r, or NULL ->
+ * F32 [e, g.r, n, S.s] (note the order). Query head i reads K/V head i / r and the mask's i mod h.
+ * scale on q.k; max_bias > 0: ALiBi; logit_softcap != 0: cap * tanh(score / cap). A row whose scores
+ * are all -inf yields zeros. */
 struct sheaf_tensor *sheaf_flash_attn_ext(struct sheaf_context *ctx, struct sheaf_tensor *q,
                                           struct sheaf_tensor *k, struct sheaf_tensor *v,
                                           struct sheaf_tensor *mask, float scale, float max_bias,
                                           float logit_softcap);
+/* The same with sinks F32 [g.r]: a score for each query head that joins the largest value and the sum
+ * of its softmax and has no value (as of sheaf_soft_max_sinks). NULL: none. */
+struct sheaf_tensor *sheaf_flash_attn_sinks(struct sheaf_context *ctx, struct sheaf_tensor *q,
+                                            struct sheaf_tensor *k, struct sheaf_tensor *v,
+                                            struct sheaf_tensor *mask, struct sheaf_tensor *sinks,
+                                            float scale, float max_bias, float logit_softcap);
 
 #ifdef __cplusplus
 }

@@ -79,7 +79,7 @@ static __global__ void attention_kernel(Attention at, float *partial) {
         const Row to = {head, query, s};
         float *out = partial ? partial + (row * gridDim.y + blockIdx.y) * (e + 2)
                              : (float *)(void *)row_data(at.dst, to);
-        const float scale = partial ? 1.0f : total == 0.0f ? 0.0f : 1.0f / total;
+        const float scale = partial ? 1.0f : attention_factor(at, head, best, total);
         for (int64_t i = threadIdx.x; i < e; i += THREADS) {
             float y = 0.0f;
             for (int w = 0; w < WARPS; w++) {
@@ -105,10 +105,11 @@ static __global__ void join_kernel(Attention at, const float *partial, int parts
         float *out = (float *)(void *)row_data(at.dst, to);
         float best = -INFINITY, total = 0.0f;
         for (int j = 0; j < parts; j++) best = fmaxf(best, p[j * (e + 2) + e]);
-        if (best == -INFINITY) best = 0.0f;
+        const bool none = best == -INFINITY;
+        if (none) best = 0.0f;
         for (int j = 0; j < parts; j++)
             total += expf(p[j * (e + 2) + e] - best) * p[j * (e + 2) + e + 1];
-        const float scale = total == 0.0f ? 0.0f : 1.0f / total;
+        const float scale = attention_factor(at, to.i1, none ? -INFINITY : best, total);
         for (int64_t i = threadIdx.x; i < e; i += THREADS) {
             float y = 0.0f;
             for (int j = 0; j < parts; j++) {
@@ -137,7 +138,7 @@ static size_t work_flash_attn(const struct sheaf__cuda_queue *q, const struct sh
 
 static Attention attention_of(const struct sheaf_tensor *dst) {
     const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
-    const struct sheaf_tensor *mask = dst->src[3];
+    const struct sheaf_tensor *mask = dst->src[3], *sinks = dst->src[4];
     Attention at;
     memset(&at, 0, sizeof at);
     at.dst = sheaf__cuda_view(dst);
@@ -145,6 +146,7 @@ static Attention attention_of(const struct sheaf_tensor *dst) {
     at.k = sheaf__cuda_view(dst->src[1]);
     at.v = sheaf__cuda_view(dst->src[2]);
     if (mask) at.mask = sheaf__cuda_view(mask);
+    if (sinks) at.sinks = sheaf__cuda_view(sinks);
     at.scale = sheaf__param_f32(dst, 0);
     at.max_bias = sheaf__param_f32(dst, 1);
     at.softcap = sheaf__param_f32(dst, 2);

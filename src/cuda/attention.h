@@ -5,12 +5,29 @@
 #include "cuda/device.h"
 
 /* q F32 [d, n, g.r, s], k [d, t, g, s], v [e, t, g, s], mask [t, >=n, 1|g.r, 1|s] or data NULL ->
- * dst F32 [e, g.r, n, s] */
+ * dst F32 [e, g.r, n, s]; sinks F32 [g.r] or data NULL */
 struct Attention {
-    View dst, q, k, v, mask;
+    View dst, q, k, v, mask, sinks;
     float scale, max_bias, softcap;
     int64_t base, n_head; /* head h of the slice is head base + h of n_head (ALiBi) */
 };
+
+/* What a row's sum of values is multiplied by: the softmax's largest score and sum, and the sink of
+ * the head, which has no value. */
+static __device__ __forceinline__ float attention_factor(const Attention &at, int64_t head,
+                                                         float max, float sum) {
+    float keep = 1.0f;
+    if (at.sinks.data) {
+        const float sink =
+            *(const float *)(const void *)(at.sinks.data + (size_t)head * at.sinks.nb[0]);
+        const float most = fmaxf(sink, max);
+        if (sink != -INFINITY) {
+            keep = expf(max - most); /* 0 where no key is seen */
+            sum = fmaf(sum, keep, expf(sink - most));
+        }
+    }
+    return sum == 0.0f ? 0.0f : keep / sum;
+}
 
 /* With tensor cores, for many queries of F16 keys and values; false: not for this one. */
 bool sheaf__cuda_attention_tiles(struct sheaf__cuda_queue *q, const struct Attention *at);

@@ -184,7 +184,8 @@ template <int D> static __global__ void attention_tile_kernel(Attention at) {
 #pragma unroll
     for (int i = 0; i < D / 16; i++)
         wmma::store_matrix_sync(o_mine + i * 16, out[i], S::LD_O, wmma::mem_row_major);
-    if (lane % 2 == 0) sh->inv[warp * 16 + r] = sum == 0.0f ? 0.0f : 1.0f / sum;
+    if (lane % 2 == 0 && m < n_rows_all)
+        sh->inv[warp * 16 + r] = attention_factor(at, head, max, sum);
     __syncwarp();
     for (int i = 0; i < 16 && mw + i < n_rows_all; i++) {
         const Row to = {hk * group + (mw + i) % group, (mw + i) / group, s};

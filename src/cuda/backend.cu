@@ -34,7 +34,7 @@ struct record {
         size_t nb[SHEAF_MAX_DIMS];
         void *data;
         int64_t type;
-    } t[5]; /* the node and its operands */
+    } t[1 + SHEAF__OP_MAX_SRC]; /* the node and its operands */
     int64_t op;
 };
 
@@ -252,7 +252,7 @@ static int take_records(struct backend *b, struct nodes nodes) {
         r->node = node;
         r->op = node->op;
         memcpy(r->op_params, node->op_params, sizeof r->op_params);
-        for (int j = 0; j < 5; j++) {
+        for (int j = 0; j <= SHEAF__OP_MAX_SRC; j++) {
             const struct sheaf_tensor *t = j ? node->src[j - 1] : node;
             if (!t) continue;
             memcpy(r->t[j].ne, t->ne, sizeof t->ne);
@@ -260,7 +260,7 @@ static int take_records(struct backend *b, struct nodes nodes) {
             r->t[j].data = t->data;
             r->t[j].type = t->type;
         }
-        if (node->src[4]) return -1;
+        if (node->src[SHEAF__OP_MAX_SRC]) return -1;
     }
     return n;
 }

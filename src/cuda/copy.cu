@@ -215,7 +215,7 @@ static enum sheaf_status launch_get_rows(struct sheaf__cuda_queue *q,
     return sheaf__cuda_launched(q, dst);
 }
 
-/* b [e, n, h, s], ids [n, h|1, s|1] -> rows of dst [e, L, h, s]. Of two rows with the same number
+/* b [e, n, h, s], ids [n, h, s] repeated -> rows of dst [e, L, h, s]. Of two rows with the same number
  * the later is written: a block gives its row up if a later one has its number. */
 static __global__ void set_rows_kernel(View dst, View b, View ids, Unit unit, Rows rows,
                                        Fault *fault) {

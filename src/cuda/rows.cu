@@ -169,15 +169,17 @@ struct Heads { /* head h of the slice is head base + h of n_head */
     int64_t base, n_head;
 };
 
-/* dst F32, a [k, n, h, s], mask [k, >=n, 1|h, 1|s] or data NULL. A row of -inf yields zeros. */
-static __global__ void soft_max_kernel(View dst, View a, View mask, float scale, float max_bias,
-                                       Heads heads) {
+/* dst F32, a [k, n, h, s], mask [k, >=n, h, s] repeated or data NULL, sinks F32 [h] or data NULL. A
+ * row of -inf yields zeros. */
+static __global__ void soft_max_kernel(View dst, View a, View mask, View sinks, float scale,
+                                       float max_bias, Heads heads) {
     __shared__ float scratch[32];
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
         const char *x = row_data(a, at), *m = NULL;
         float *d = (float *)(void *)row_data(dst, at);
-        float slope = 0.0f, max = -INFINITY, sum = 0.0f;
+        float slope = 0.0f, max = -INFINITY, sum = 0.0f, sink = -INFINITY;
+        if (sinks.data) sink = *(const float *)(void *)(sinks.data + (size_t)at.i2 * sinks.nb[0]);
         if (mask.data) {
             const Row from = {at.i1, at.i2 % mask.ne[2], at.i3 % mask.ne[3]};
             m = row_data(mask, from);
@@ -189,14 +191,14 @@ static __global__ void soft_max_kernel(View dst, View a, View mask, float scale,
             d[i] = v;
             max = fmaxf(max, v);
         }
-        max = block_max(max, scratch);
+        max = fmaxf(block_max(max, scratch), sink);
         if (max == -INFINITY) max = 0.0f;
         for (int64_t i = threadIdx.x; i < dst.ne[0]; i += blockDim.x) {
             const float e = expf(d[i] - max);
             d[i] = e;
             sum += e;
         }
-        sum = block_sum(sum, scratch);
+        sum = block_sum(sum, scratch) + expf(sink - max); /* 0 without one */
         if (sum == 0.0f) continue;
         const float inv = 1.0f / sum;
         for (int64_t i = threadIdx.x; i < dst.ne[0]; i += blockDim.x) d[i] *= inv;
@@ -205,15 +207,16 @@ static __global__ void soft_max_kernel(View dst, View a, View mask, float scale,
 
 static enum sheaf_status launch_soft_max(struct sheaf__cuda_queue *q,
                                          const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0], *m = dst->src[1];
+    const struct sheaf_tensor *a = dst->src[0], *m = dst->src[1], *s = dst->src[2];
     const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
     const Heads heads = {dst->op_params[SHEAF_OP_PARAM_BASE], extent ? extent : dst->ne[2]};
-    View mask = sheaf__cuda_view(m ? m : a);
+    View mask = sheaf__cuda_view(m ? m : a), sinks = sheaf__cuda_view(s ? s : a);
     if (!m) mask.data = NULL;
+    if (!s) sinks.data = NULL;
     CUDA_LAUNCH(soft_max_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
                 sheaf__cuda_row_threads(dst->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
-                sheaf__cuda_view(a), mask, sheaf__param_f32(dst, 0), sheaf__param_f32(dst, 1),
-                heads);
+                sheaf__cuda_view(a), mask, sinks, sheaf__param_f32(dst, 0),
+                sheaf__param_f32(dst, 1), heads);
     return sheaf__cuda_launched(q, dst);
 }
 

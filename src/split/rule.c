@@ -23,23 +23,53 @@ static bool negates(const struct sheaf_tensor *t) {
 }
 static bool one_row_of_b(const struct sheaf_tensor *t) { return t->src[1]->ne[1] == 1; }
 static bool has_slopes(const struct sheaf_tensor *t) { return sheaf__param_f32(t, 1) > 0; }
+static const struct sheaf_tensor *mask_of(const struct sheaf_tensor *t) {
+    return t->src[t->op == SHEAF_OP_SOFT_MAX ? 1 : 3];
+}
 /* The mask has more rows than there are queries: a slice of the queries has no slice of the mask.
  */
 static bool padded_mask(const struct sheaf_tensor *t) {
-    const int m = t->op == SHEAF_OP_SOFT_MAX ? 1 : 3;
-    return t->src[m] && t->src[m]->ne[1] != t->src[0]->ne[1];
+    const struct sheaf_tensor *mask = mask_of(t);
+    return mask && mask->ne[1] != t->src[0]->ne[1];
 }
-static bool masked(const struct sheaf_tensor *t) { return has_src1(t) && !padded_mask(t); }
-static bool masked_slopes(const struct sheaf_tensor *t) { return masked(t) && has_slopes(t); }
 static bool padded_slopes(const struct sheaf_tensor *t) { return padded_mask(t) && has_slopes(t); }
+/* Heads take turns with fewer masks: neither one for all nor one for each. Such heads stay whole; no
+ * model has them. */
+static bool turns_of_masks(const struct sheaf_tensor *t) {
+    const struct sheaf_tensor *mask = mask_of(t);
+    return mask && mask->ne[2] != 1 && mask->ne[2] != t->src[0]->ne[2];
+}
+static bool padded_turns(const struct sheaf_tensor *t) {
+    return padded_mask(t) && turns_of_masks(t);
+}
+
+static void soft_max(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    const struct sheaf_tensor *mask = t->src[1], *sinks = t->src[2];
+    const char *h = mask ? "H.h" : "h", *s = mask ? "S.s" : "s";
+    char m[16] = "", x[8] = "";
+    if (mask) snprintf(m, sizeof m, ", k %s h s", padded_mask(t) ? "N" : "n");
+    if (sinks && !mask) snprintf(m, sizeof m, ", 1");
+    if (sinks) snprintf(x, sizeof x, ", %s", h);
+    snprintf(expr, SHEAF__MAX_EXPR, "k n %s %s%s%s -> k n %s %s", h, s, m, x, h, s);
+}
 
 static void attention(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
-    const struct sheaf_tensor *q = t->src[0], *mask = t->src[3];
-    char m[24] = "";
-    if (mask)
-        snprintf(m, sizeof m, ", t %s %s %s", mask->ne[1] == q->ne[1] ? "n" : "N",
-                 mask->ne[2] == 1 ? "1" : "g.r", mask->ne[3] == 1 ? "1" : "s");
-    snprintf(expr, SHEAF__MAX_EXPR, "d n g.r s, d t g s, e t g s%s -> e g.r n s", m);
+    const struct sheaf_tensor *q = t->src[0], *mask = t->src[3], *sinks = t->src[4];
+    const bool turns = turns_of_masks(t); /* h: all heads, H: masks */
+    const char *heads = turns ? "h" : "g.r", *s = "s";
+    char m[24] = "", x[8] = "";
+    if (mask) {
+        if (mask->ne[3] != 1 && mask->ne[3] != q->ne[3]) s = "S.s";
+        snprintf(m, sizeof m, ", t %s %s %s", padded_mask(t) ? "N" : "n",
+                 turns              ? "H"
+                 : mask->ne[2] == 1 ? "1"
+                                    : "g.r",
+                 mask->ne[3] == 1 ? "1" : "s");
+    }
+    if (sinks && !mask) snprintf(m, sizeof m, ", 1");
+    if (sinks) snprintf(x, sizeof x, ", %s", heads);
+    snprintf(expr, SHEAF__MAX_EXPR, "d n %s %s, d t g %s, e t g %s%s%s -> e %s n %s", heads, s, s,
+             s, m, x, heads, s);
 }
 
 static void rotation(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
@@ -100,22 +130,23 @@ static const struct sheaf__rule mul_mat_id_alt[] = {
 };
 static const struct sheaf__rule soft_max_alt[] = {
     {.when = padded_slopes,
-     .expr = "k n H.h S.s, k N h s -> k n H.h S.s",
+     .build = soft_max,
      .whole = "knN",
      .slope = "Hh",
      .base_operand = -1,
      .base_axis = 2},
-    {.when = masked_slopes,
-     .expr = "k n H.h S.s, k n h s -> k n H.h S.s",
+    {.when = has_slopes,
+     .build = soft_max,
      .whole = "k",
      .slope = "Hh",
      .base_operand = -1,
      .base_axis = 2},
-    {.when = padded_mask, .expr = "k n H.h S.s, k N h s -> k n H.h S.s", .whole = "knN"},
-    {.when = masked, .expr = "k n H.h S.s, k n h s -> k n H.h S.s", .whole = "k"},
+    {.when = padded_mask, .build = soft_max, .whole = "knN"},
     {.when = NULL},
 };
 static const struct sheaf__rule attention_alt[] = {
+    {.when = padded_turns, .build = attention, .whole = "dtnNghH", .linear = {OPERANDS_2}},
+    {.when = turns_of_masks, .build = attention, .whole = "dtghH", .linear = {OPERANDS_2}},
     {.when = padded_slopes,
      .build = attention,
      .whole = "dtnN",
@@ -198,7 +229,7 @@ static const struct sheaf__rule rules[] = {
     [SHEAF_OP_SET_ROWS] = {.expr = "e L H.h S.s, e n H.h S.s, n h s -> e L H.h S.s",
                            .whole = "nL",
                            .linear = {OPERANDS_01}},
-    [SHEAF_OP_SOFT_MAX] = {.expr = "k n h s -> k n h s", .whole = "k", .alt = soft_max_alt},
+    [SHEAF_OP_SOFT_MAX] = {.build = soft_max, .whole = "k", .alt = soft_max_alt},
     [SHEAF_OP_ROPE] = {.build = rotation,
                        .whole = "df",
                        .linear = {OPERANDS_0},

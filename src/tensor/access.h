@@ -23,6 +23,9 @@ static inline void sheaf__set_dense_strides(struct sheaf_tensor *t) {
     for (int i = 2; i < SHEAF_MAX_DIMS; i++) t->nb[i] = t->nb[i - 1] * (size_t)t->ne[i - 1];
 }
 
+/* b is whole times a: a dimension of a repeats to one of b. 0 divides 0 only. */
+static inline bool sheaf__divides(int64_t a, int64_t b) { return a == 0 ? b == 0 : b % a == 0; }
+
 /* Is there a byte of memory that both have? Tensors without data have none. */
 static inline bool sheaf__overlaps(const struct sheaf_tensor *a, const struct sheaf_tensor *b) {
     const uintptr_t p = (uintptr_t)a->data, q = (uintptr_t)b->data;

@@ -9,6 +9,7 @@
 #include <assert.h>
 
 #include "sheaf/backend-impl.h"
+#include "tensor/access.h"
 
 /* F32, F16 or BF16: an element can be read and written on its own. */
 static bool is_plain(const struct sheaf_tensor *t) {
@@ -41,7 +42,6 @@ static bool same_from(int first, const struct sheaf_tensor *a, const struct shea
 static bool repeats(const struct sheaf_tensor *t, const struct sheaf_tensor *of, int i) {
     return t->ne[i] == 1 || t->ne[i] == of->ne[i];
 }
-static bool divides(int64_t a, int64_t b) { return a == 0 ? b == 0 : b % a == 0; }
 
 /* ---- elementwise ---- */
 
@@ -92,14 +92,17 @@ static bool check_top_k(const struct sheaf_tensor *dst) {
 /* Masks have at least the rows of what they are added to, and repeat over dimensions 2 and 3. */
 static bool check_mask(const struct sheaf_tensor *mask, int64_t width, int64_t rows, int64_t n2,
                        int64_t n3) {
-    return !mask ||
-           (is_plain(mask) && mask->ne[0] == width && mask->ne[1] >= rows &&
-            (mask->ne[2] == 1 || mask->ne[2] == n2) && (mask->ne[3] == 1 || mask->ne[3] == n3));
+    return !mask || (is_plain(mask) && mask->ne[0] == width && mask->ne[1] >= rows &&
+                     sheaf__divides(mask->ne[2], n2) && sheaf__divides(mask->ne[3], n3));
+}
+
+static bool check_sinks(const struct sheaf_tensor *sinks, int64_t heads) {
+    return !sinks || (is_f32(sinks) && sinks->ne[0] == heads && sheaf_nelements(sinks) == heads);
 }
 
 static bool check_soft_max(const struct sheaf_tensor *dst) {
     const int64_t *ne = dst->ne;
-    return is_dense_f32(dst) && check_map(dst) &&
+    return is_dense_f32(dst) && check_map(dst) && check_sinks(dst->src[2], ne[2]) &&
            check_mask(dst->src[1], ne[0], ne[1], ne[2], ne[3]);
 }
 
@@ -124,8 +127,8 @@ static bool check_product(const struct sheaf_tensor *dst) {
 
 static bool check_mul_mat(const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    return check_product(dst) && same_from(1, b, dst) && divides(a->ne[2], b->ne[2]) &&
-           divides(a->ne[3], b->ne[3]);
+    return check_product(dst) && same_from(1, b, dst) && sheaf__divides(a->ne[2], b->ne[2]) &&
+           sheaf__divides(a->ne[3], b->ne[3]);
 }
 
 static bool check_mul_mat_id(const struct sheaf_tensor *dst) {
@@ -141,10 +144,11 @@ static bool check_flash_attn(const struct sheaf_tensor *dst) {
     if (!is_dense_f32(dst) || !is_f32(q)) return false;
     if (!is_float(k) || !is_dense(k) || !is_float(v) || !is_dense(v)) return false;
     if (q->ne[0] != k->ne[0] || q->ne[3] != k->ne[3] || !same_from(1, k, v)) return false;
-    if (!divides(k->ne[2], q->ne[2]) || dst->ne[0] != v->ne[0] || dst->ne[1] != q->ne[2] ||
+    if (!sheaf__divides(k->ne[2], q->ne[2]) || dst->ne[0] != v->ne[0] || dst->ne[1] != q->ne[2] ||
         dst->ne[2] != q->ne[1] || dst->ne[3] != q->ne[3])
         return false;
-    return check_mask(dst->src[3], k->ne[1], q->ne[1], q->ne[2], q->ne[3]);
+    return check_sinks(dst->src[4], q->ne[2]) &&
+           check_mask(dst->src[3], k->ne[1], q->ne[1], q->ne[2], q->ne[3]);
 }
 
 /* ---- copies ---- */
@@ -181,7 +185,7 @@ static bool check_set_rows(const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *b = dst->src[1], *c = dst->src[2];
     return is_float(dst) && is_plain(b) && is_int(c) && dst->ne[0] == b->ne[0] &&
            same_from(2, dst, b) && c->ne[0] == b->ne[1] && c->ne[3] == 1 &&
-           (c->ne[1] == 1 || c->ne[1] == b->ne[2]) && (c->ne[2] == 1 || c->ne[2] == b->ne[3]);
+           sheaf__divides(c->ne[1], b->ne[2]) && sheaf__divides(c->ne[2], b->ne[3]);
 }
 
 #define ROW(op, ...) [SHEAF_OP_##op] = {.name = #op, __VA_ARGS__},

@@ -73,13 +73,14 @@ struct sheaf__op_info {
         .cost = SHEAF_OP_COST_MOVE)                                                                \
     ROW(SET_ROWS, .operands = {"a", "b", "c"}, .required = 3, .check = check_set_rows,             \
         .cost = SHEAF_OP_COST_MOVE, .writes_into = 1)                                              \
-    ROW(SOFT_MAX, .operands = {"a", "mask"}, .required = 1, .params = "0 f scale, 1 f max_bias",   \
-        .check = check_soft_max, .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                        \
+    ROW(SOFT_MAX, .operands = {"a", "mask", "sinks"}, .required = 1,                               \
+        .params = "0 f scale, 1 f max_bias", .check = check_soft_max, .cost = SHEAF_OP_COST_ROWS,  \
+        .in_place = 1)                                                                             \
     ROW(ROPE, .operands = {"a", "pos", "freq_factors"}, .required = 2,                             \
         .params = "0 i n_dims, 1 i mode, 2 i n_ctx_orig, 3 f freq_base, 4 f freq_scale, "          \
                   "5 f ext_factor, 6 f attn_factor, 7 f beta_fast, 8 f beta_slow",                 \
         .check = check_rope, .cost = SHEAF_OP_COST_ROWS, .in_place = 1, .small_weights = true)     \
-    ROW(FLASH_ATTN_EXT, .operands = {"q", "k", "v", "mask"}, .required = 3,                        \
+    ROW(FLASH_ATTN_EXT, .operands = {"q", "k", "v", "mask", "sinks"}, .required = 3,               \
         .params = "0 f scale, 1 f max_bias, 2 f logit_softcap", .check = check_flash_attn,         \
         .cost = SHEAF_OP_COST_ATTENTION)                                                           \
     ROW(UNARY, .operands = {"a"}, .required = 1, .params = "0 i op", .check = check_unary,         \

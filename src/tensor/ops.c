@@ -502,16 +502,18 @@ struct sheaf_tensor *sheaf_get_rows(struct sheaf_context *ctx, struct sheaf_tens
 struct sheaf_tensor *sheaf_set_rows(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                     struct sheaf_tensor *b, struct sheaf_tensor *c) {
     if (missing(a, b) || missing(c, c)) return NULL;
-    if (b->type != SHEAF_TYPE_F32 || !is_float_type(a->type))
-        return refuse("SET_ROWS", a, b, "rows to write must be f32, the target of a float type");
+    if ((b->type != SHEAF_TYPE_F32 && b->type != SHEAF_TYPE_F16) || !is_float_type(a->type))
+        return refuse("SET_ROWS", a, b,
+                      "rows to write must be f32 or f16, the target of a float type");
     if (c->type != SHEAF_TYPE_I64 && c->type != SHEAF_TYPE_I32)
         return refuse("SET_ROWS", a, c, "ids must be i64 or i32");
     if (a->ne[0] != b->ne[0] || a->ne[2] != b->ne[2] || a->ne[3] != b->ne[3])
         return refuse("SET_ROWS", a, b,
                       "target [e, L, h, s] and rows [e, n, h, s] must agree in e, h, s");
-    if (c->ne[0] != b->ne[1] || c->ne[3] != 1 || (c->ne[1] != 1 && c->ne[1] != b->ne[2]) ||
-        (c->ne[2] != 1 && c->ne[2] != b->ne[3]))
-        return refuse("SET_ROWS", b, c, "rows are [e, n, h, s] and ids [n, h|1, s|1]");
+    if (c->ne[0] != b->ne[1] || c->ne[3] != 1 || !sheaf__divides(c->ne[1], b->ne[2]) ||
+        !sheaf__divides(c->ne[2], b->ne[3]))
+        return refuse("SET_ROWS", b, c,
+                      "rows are [e, n, h, s] and ids [n, divisor of h, divisor of s]");
     struct sheaf_tensor *t = make_view(ctx, SHEAF_OP_SET_ROWS, a, 0);
     if (!t) return NULL;
     t->src[1] = b;
@@ -525,23 +527,46 @@ struct sheaf_tensor *sheaf_soft_max(struct sheaf_context *ctx, struct sheaf_tens
     return sheaf_soft_max_ext(ctx, a, NULL, 1.0f, 0.0f);
 }
 
+/* A mask of scores ne, and sinks for heads: false with the error set if they do not fit. */
+static bool fits_mask(const char *op, const struct sheaf_tensor *a, const struct sheaf_tensor *mask,
+                      const int64_t ne[SHEAF_MAX_DIMS], float max_bias, const char *want) {
+    if (!mask && max_bias > 0)
+        return refuse(op, a, NULL, "head slopes (max_bias > 0) need a mask"), false;
+    if (!mask) return true;
+    if (mask->type != SHEAF_TYPE_F16 && mask->type != SHEAF_TYPE_F32)
+        return refuse(op, a, mask, "the mask must be f16 or f32"), false;
+    if (mask->ne[0] != ne[0] || mask->ne[1] < ne[1] || !sheaf__divides(mask->ne[2], ne[2]) ||
+        !sheaf__divides(mask->ne[3], ne[3]))
+        return refuse(op, a, mask, want), false;
+    return true;
+}
+static bool fits_sinks(const char *op, const struct sheaf_tensor *a,
+                       const struct sheaf_tensor *sinks) {
+    if (!sinks || (sinks->type == SHEAF_TYPE_F32 && sinks->ne[0] == a->ne[2] &&
+                   sheaf_nelements(sinks) == sinks->ne[0]))
+        return true;
+    return refuse(op, a, sinks, "sinks are f32, one for each head (dimension 2)"), false;
+}
+
 struct sheaf_tensor *sheaf_soft_max_ext(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                         struct sheaf_tensor *mask, float scale, float max_bias) {
+    return sheaf_soft_max_sinks(ctx, a, mask, NULL, scale, max_bias);
+}
+
+struct sheaf_tensor *sheaf_soft_max_sinks(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                          struct sheaf_tensor *mask, struct sheaf_tensor *sinks,
+                                          float scale, float max_bias) {
+    if (missing(a, a) ||
+        !fits_mask("SOFT_MAX", a, mask, a->ne, max_bias,
+                   "the mask of [k, n, h, s] is [k, >=n, divisor of h, divisor of s]") ||
+        !fits_sinks("SOFT_MAX", a, sinks))
+        return NULL;
     struct sheaf_tensor *t = map_f32(ctx, SHEAF_OP_SOFT_MAX, a);
     if (!t) return NULL;
-    if (mask) {
-        if (mask->type != SHEAF_TYPE_F16 && mask->type != SHEAF_TYPE_F32)
-            return refuse("SOFT_MAX", a, mask, "the mask must be f16 or f32");
-        if (mask->ne[0] != a->ne[0] || mask->ne[1] < a->ne[1] ||
-            (mask->ne[2] != 1 && mask->ne[2] != a->ne[2]) ||
-            (mask->ne[3] != 1 && mask->ne[3] != a->ne[3]))
-            return refuse("SOFT_MAX", a, mask, "the mask of [k, n, h, s] is [k, >=n, 1|h, 1|s]");
-    } else if (max_bias > 0) {
-        return refuse("SOFT_MAX", a, NULL, "head slopes (max_bias > 0) need a mask");
-    }
-    t->src[1] = mask;
     sheaf__set_param_f32(t, 0, scale);
     sheaf__set_param_f32(t, 1, max_bias);
+    t->src[1] = mask;
+    t->src[2] = sinks;
     return t;
 }
 
@@ -576,6 +601,13 @@ struct sheaf_tensor *sheaf_flash_attn_ext(struct sheaf_context *ctx, struct shea
                                           struct sheaf_tensor *k, struct sheaf_tensor *v,
                                           struct sheaf_tensor *mask, float scale, float max_bias,
                                           float logit_softcap) {
+    return sheaf_flash_attn_sinks(ctx, q, k, v, mask, NULL, scale, max_bias, logit_softcap);
+}
+
+struct sheaf_tensor *sheaf_flash_attn_sinks(struct sheaf_context *ctx, struct sheaf_tensor *q,
+                                            struct sheaf_tensor *k, struct sheaf_tensor *v,
+                                            struct sheaf_tensor *mask, struct sheaf_tensor *sinks,
+                                            float scale, float max_bias, float logit_softcap) {
     if (missing(q, k) || missing(v, v)) return NULL;
     const char *name = "FLASH_ATTN_EXT";
     if (q->type != SHEAF_TYPE_F32 || !is_float_type(k->type) || !is_float_type(v->type))
@@ -584,26 +616,22 @@ struct sheaf_tensor *sheaf_flash_attn_ext(struct sheaf_context *ctx, struct shea
         return refuse(name, q, k, "q and k must have the same head size (dimension 0)");
     if (k->ne[1] != v->ne[1] || k->ne[2] != v->ne[2] || k->ne[3] != v->ne[3])
         return refuse(name, k, v, "k [d, t, g, s] and v [e, t, g, s] must agree in t, g, s");
-    if (k->ne[2] == 0 ? q->ne[2] != 0 : q->ne[2] % k->ne[2])
+    if (!sheaf__divides(k->ne[2], q->ne[2]))
         return refuse(name, q, k, "the query heads must be a multiple of the K/V heads");
     if (q->ne[3] != k->ne[3]) return refuse(name, q, k, "dimension 3 must be equal");
-    if (mask) {
-        if (mask->type != SHEAF_TYPE_F16 && mask->type != SHEAF_TYPE_F32)
-            return refuse(name, q, mask, "the mask must be f16 or f32");
-        if (mask->ne[0] != k->ne[1] || mask->ne[1] < q->ne[1] ||
-            (mask->ne[2] != 1 && mask->ne[2] != q->ne[2]) ||
-            (mask->ne[3] != 1 && mask->ne[3] != q->ne[3]))
-            return refuse(name, q, mask, "the mask is [t, >=n, 1|heads, 1|s]");
-    } else if (max_bias > 0) {
-        return refuse(name, q, NULL, "head slopes (max_bias > 0) need a mask");
-    }
+    const int64_t scores[SHEAF_MAX_DIMS] = {k->ne[1], q->ne[1], q->ne[2], q->ne[3]};
+    if (!fits_mask(name, q, mask, scores, max_bias,
+                   "the mask is [t, >=n, divisor of the heads, divisor of s]") ||
+        !fits_sinks(name, q, sinks))
+        return NULL;
     struct sheaf_tensor *t = make(ctx, SHEAF_OP_FLASH_ATTN_EXT, SHEAF_TYPE_F32,
                                   (int64_t[]){v->ne[0], q->ne[2], q->ne[1], q->ne[3]}, q, k);
     if (!t) return NULL;
     t->src[2] = v;
-    t->src[3] = mask;
     sheaf__set_param_f32(t, 0, scale);
     sheaf__set_param_f32(t, 1, max_bias);
     sheaf__set_param_f32(t, 2, logit_softcap);
+    t->src[3] = mask;
+    t->src[4] = sinks;
     return t;
 }

@@ -23,7 +23,7 @@ struct xcase {
     const char *name;
     int n;
     int64_t ne[MAX_OPERANDS][SHEAF_MAX_DIMS];
-    const char *type; /* a letter an operand: f32, h f16, q8_0, ids */
+    const char *type; /* a letter an operand: f32, h f16, q8_0, ids, - none */
     int below;        /* ids are under this; without a build: the op */
     int max_members;
     T *(*build)(C *ctx, T **a); /* NULL: op_example.h */
@@ -82,6 +82,18 @@ static T *b_flash_cap(C *c, T **a) {
 }
 static T *b_flash_alibi(C *c, T **a) {
     return sheaf_flash_attn_ext(c, a[0], a[1], a[2], a[3], 0.6f, 8, 0);
+}
+static T *b_soft_max_sinks(C *c, T **a) {
+    return sheaf_soft_max_sinks(c, a[0], a[1], a[2], 0.5f, 0);
+}
+static T *b_soft_max_alibi_sinks(C *c, T **a) {
+    return sheaf_soft_max_sinks(c, a[0], a[1], a[2], 0.5f, 8);
+}
+static T *b_flash_sinks(C *c, T **a) {
+    return sheaf_flash_attn_sinks(c, a[0], a[1], a[2], a[3], a[4], 0.6f, 0, 0);
+}
+static T *b_flash_alibi_sinks(C *c, T **a) {
+    return sheaf_flash_attn_sinks(c, a[0], a[1], a[2], a[3], a[4], 0.6f, 8, 0);
 }
 
 static T *b_add_in_place(C *c, T **a) { return sheaf_in_place(sheaf_add(c, a[0], a[1]), 0); }
@@ -159,6 +171,14 @@ static const struct xcase cases[] = {
     {"soft_max mask batch", 2, {{4, 4, 3, 6}, {4, 4, 1, 6}}, "ff", 0, 4, b_soft_max_mask},
     {"soft_max padded mask", 2, {{6, 4, 6, 1}, {6, 9, 1, 1}}, "ff", 0, 4, b_soft_max_mask},
     {"soft_max alibi", 2, {{6, 4, 6, 1}, {6, 4, 1, 1}}, "ff", 0, 4, b_soft_max_alibi},
+    {"soft_max sinks", 3, {{6, 4, 6, 1}, {0}, {6, 1, 1, 1}}, "f-f", 0, 4, b_soft_max_sinks},
+    {"soft_max alibi sinks",
+     3,
+     {{6, 4, 6, 1}, {6, 4, 3, 1}, {6, 1, 1, 1}},
+     "fff",
+     0,
+     3,
+     b_soft_max_alibi_sinks},
     {"rope", 2, {{6, 8, 4, 1}, {4, 1, 1, 1}}, "fi", 50, 4, b_rope},
     {"rope in place", 2, {{6, 8, 4, 1}, {4, 1, 1, 1}}, "fi", 50, 3, b_rope_in_place},
     {"rope freq", 3, {{6, 8, 4, 1}, {4, 1, 1, 1}, {2, 1, 1, 1}}, "fif", 50, 4, b_rope_freq},
@@ -202,6 +222,27 @@ static const struct xcase cases[] = {
      0,
      3,
      b_flash_alibi},
+    {"flash sinks",
+     5,
+     {{4, 4, 8, 1}, {4, 6, 4, 1}, {4, 6, 4, 1}, {0}, {8, 1, 1, 1}},
+     "fff-f",
+     0,
+     3,
+     b_flash_sinks},
+    {"flash alibi sinks",
+     5,
+     {{2, 2, 6, 1}, {2, 3, 2, 1}, {2, 3, 2, 1}, {3, 2, 1, 1}, {6, 1, 1, 1}},
+     "fffff",
+     0,
+     2,
+     b_flash_alibi_sinks},
+    {"flash masks of sequences",
+     4,
+     {{2, 2, 2, 4}, {2, 3, 1, 4}, {2, 3, 1, 4}, {3, 2, 1, 2}},
+     "ffff",
+     0,
+     2,
+     b_flash_mask},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
@@ -230,6 +271,14 @@ struct bench {
     int n_masks; /* expert ids, one tensor for each arrangement of columns */
     T *mask[2 * MAX_OPERANDS];
 };
+
+static T *new_operand(C *ctx, const struct xcase *x, int i) {
+    const enum sheaf_type type = x->type[i] == 'i'   ? SHEAF_TYPE_I32
+                                 : x->type[i] == 'h' ? SHEAF_TYPE_F16
+                                 : x->type[i] == 'q' ? SHEAF_TYPE_Q8_0
+                                                     : SHEAF_TYPE_F32;
+    return x->type[i] == '-' ? NULL : sheaf_new_tensor(ctx, type, SHEAF_MAX_DIMS, x->ne[i]);
+}
 
 static T *fill(T *t, char type, int below, uint64_t *seed) {
     const int64_t n = sheaf_nelements(t);
@@ -312,15 +361,17 @@ static void bench_open(struct bench *b, const struct xcase *x, int d, enum kind 
         (struct sheaf_init_params){.mem_size = 16 * sheaf_tensor_overhead(), .no_alloc = true});
     T *a[MAX_OPERANDS] = {NULL}, *scratch[MAX_OPERANDS] = {NULL};
     for (int i = x->n - 1; i >= 0; i--) { /* expert ids first: they are a mask */
-        const enum sheaf_type type = x->type[i] == 'i'   ? SHEAF_TYPE_I32
-                                     : x->type[i] == 'h' ? SHEAF_TYPE_F16
-                                     : x->type[i] == 'q' ? SHEAF_TYPE_Q8_0
-                                                         : SHEAF_TYPE_F32;
-        a[i] = fill(sheaf_new_tensor(b->ctx, type, 4, x->ne[i]), x->type[i], x->below, &seed);
+        struct operand *o = &b->operand[i];
+        a[i] = new_operand(b->ctx, x, i);
+        if (!a[i]) {
+            o->n = 1;
+            o->st[0] = sheaf__st_m();
+            continue;
+        }
+        fill(a[i], x->type[i], x->below, &seed);
         scratch[i] = sheaf_dup_tensor(b->ctx, a[i]);
         copy_tensor(scratch[i], a[i]);
         if (x->build == b_mul_mat_id && i == 2) b->mask[b->n_masks++] = a[i];
-        struct operand *o = &b->operand[i];
         o->whole = a[i];
         o->n = candidates(&b->pool, a[i], kind, o->st);
         o->n = masked_candidates(b, a[i], kind, o->st, o->n);
@@ -557,7 +608,7 @@ static const char *allowed(struct bench *b, const int *tuple, struct sheaf__st o
     const int mask = b->whole->op == SHEAF_OP_SOFT_MAX         ? 1
                      : b->whole->op == SHEAF_OP_FLASH_ATTN_EXT ? 3
                                                                : 0;
-    if (kind == OVERLAP && mask && mask < b->x->n) {
+    if (kind == OVERLAP && mask && b->whole->src[mask]) {
         const struct sheaf__st st = b->operand[mask].st[tuple[mask]];
         if (st.kind == SHEAF__S && st.axis == 1 && !st.cut->partition)
             return "a mask may have rows to spare, and these slices begin with the rows needed";
@@ -662,11 +713,7 @@ Test(exhaustive, attention) { run_between("flash MHA", NULL); }
 static enum sheaf_op op_of(const struct xcase *x, C *ctx) {
     T *a[MAX_OPERANDS];
     for (int i = 0; i < x->n; i++) {
-        const enum sheaf_type type = x->type[i] == 'i'   ? SHEAF_TYPE_I32
-                                     : x->type[i] == 'h' ? SHEAF_TYPE_F16
-                                     : x->type[i] == 'q' ? SHEAF_TYPE_Q8_0
-                                                         : SHEAF_TYPE_F32;
-        a[i] = sheaf_new_tensor(ctx, type, SHEAF_MAX_DIMS, x->ne[i]);
+        a[i] = new_operand(ctx, x, i);
     }
     T *t = x->build(ctx, a);
     cr_assert_not_null(t, "%s: %s", x->name, sheaf_last_error());
@@ -708,6 +755,15 @@ static void attention_text(const T *t, char expr[static SHEAF__MAX_EXPR]) {
     strcpy(expr, text);
 }
 
+static void sinks_text(const T *t, char expr[static SHEAF__MAX_EXPR]) {
+    (void)t;
+    strcpy(expr, "d n g.r s, d t g s, e t g s, 1, g.r -> e g.r n s");
+}
+static void sinks_by_groups(const T *t, char expr[static SHEAF__MAX_EXPR]) {
+    (void)t;
+    strcpy(expr, "d n g.r s, d t g s, e t g s, 1, r.g -> e g.r n s");
+}
+
 static const struct mutant mutants[] = {
     {"a norm row may be cut", "rms_norm", {.expr = "i j h s -> i j h s"}},
     {"a softmax row may be cut", "soft_max", {.expr = "k n h s -> k n h s"}},
@@ -720,6 +776,15 @@ static const struct mutant mutants[] = {
     {"ALiBi heads need no run of indices",
      "soft_max alibi",
      {.expr = "k n H.h S.s, k n h s -> k n H.h S.s", .whole = "kn", .linear = {1}}},
+    {"sinks are not cut with the heads",
+     "soft_max sinks",
+     {.expr = "k n h s, 1, H -> k n h s", .whole = "kH"}},
+    {"sinks of attention are linear",
+     "flash sinks",
+     {.build = sinks_text, .whole = "dt", .group = "gr", .linear = {16}}},
+    {"sinks of attention go with K/V heads",
+     "flash sinks",
+     {.build = sinks_by_groups, .whole = "dt", .group = "gr"}},
     {"the rotary dimension may be cut", "rope", {.expr = "d h n s, n -> d h n s", .linear = {1}}},
     {"attention sums over positions",
      "flash GQA",

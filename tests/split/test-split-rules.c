@@ -63,6 +63,9 @@ static int examples(struct example *e) {
     EXAMPLE("SOFT_MAX with ALiBi", sheaf_soft_max_ext(ctx, a, f32(6, 4, 1, 1), 1, 8));
     EXAMPLE("SOFT_MAX with ALiBi and a padded mask",
             sheaf_soft_max_ext(ctx, a, f32(6, 9, 1, 1), 1, 8));
+    EXAMPLE("SOFT_MAX with sinks", sheaf_soft_max_sinks(ctx, a, NULL, f32(2, 1, 1, 1), 1, 0));
+    EXAMPLE("SOFT_MAX with a mask and sinks",
+            sheaf_soft_max_sinks(ctx, a, f32(6, 4, 1, 3), f32(2, 1, 1, 1), 1, 0));
     T *x = f32(6, 8, 5, 1);
     EXAMPLE("ROPE", sheaf_rope_ext(ctx, x, i32(5, 1), NULL, 6, 0, 0, 1e4f, 1, 0, 1, 32, 1));
     EXAMPLE("ROPE with frequency factors",
@@ -79,6 +82,17 @@ static int examples(struct example *e) {
             sheaf_flash_attn_ext(ctx, q, k, k, f32(9, 5, 1, 1), 1, 8, 0));
     EXAMPLE("FLASH_ATTN_EXT with ALiBi and a padded mask",
             sheaf_flash_attn_ext(ctx, q, k, k, f32(9, 32, 1, 1), 1, 8, 0));
+    EXAMPLE("FLASH_ATTN_EXT with sinks",
+            sheaf_flash_attn_sinks(ctx, q, k, k, NULL, f32(8, 1, 1, 1), 1, 0, 0));
+    EXAMPLE("FLASH_ATTN_EXT with ALiBi and sinks",
+            sheaf_flash_attn_sinks(ctx, q, k, k, f32(9, 5, 1, 1), f32(8, 1, 1, 1), 1, 8, 0));
+    T *qs = f32(6, 5, 8, 4), *ks = f32(6, 9, 2, 4);
+    EXAMPLE("FLASH_ATTN_EXT, sequences take turns with masks",
+            sheaf_flash_attn_ext(ctx, qs, ks, ks, f32(9, 5, 1, 2), 1, 0, 0));
+    EXAMPLE("FLASH_ATTN_EXT, heads take turns with masks",
+            sheaf_flash_attn_ext(ctx, q, k, k, f32(9, 5, 2, 1), 1, 0, 0));
+    EXAMPLE("FLASH_ATTN_EXT, heads take turns with padded masks",
+            sheaf_flash_attn_ext(ctx, q, k, k, f32(9, 6, 2, 1), 1, 0, 0));
     EXAMPLE("UNARY, 0 of 0", sheaf_silu(ctx, a));
     EXAMPLE("UNARY, other", sheaf_unary(ctx, a, SHEAF_UNARY_OP_EXP));
     EXAMPLE("UNARY NEG", sheaf_unary(ctx, a, SHEAF_UNARY_OP_NEG));

@@ -82,6 +82,8 @@ FORM(view_3d, t[0], p[0], p[1], p[2], (size_t)p[3], (size_t)p[4], 0)
 FORM(soft_max_ext, t[0], t[1], 1.0f, (float)p[0])
 FORM(rope_ext, t[0], t[1], t[2], p[0], p[1], 0, p[2] ? 0.0f : 1e4f, 1, 0, 1, 0, 0)
 FORM(flash_attn_ext, t[0], t[1], t[2], t[3], 1.0f, (float)p[0], 0)
+FORM(soft_max_sinks, t[0], t[1], t[2], 1.0f, (float)p[0])
+FORM(flash_attn_sinks, t[0], t[1], t[2], t[3], t[4], 1.0f, (float)p[0], 0)
 
 #define NAME(name)                                                                                 \
     { #name, c_##name }
@@ -89,29 +91,54 @@ static const struct ctor {
     const char *name;
     T *(*make)(C *c, T **t, const int *p);
 } ctors[] = {
-    NAME(silu),         NAME(gelu),
-    NAME(relu),         NAME(tanh),
-    NAME(sigmoid),      NAME(swiglu),
-    NAME(geglu),        NAME(sum_rows),
-    NAME(argmax),       NAME(cont),
-    NAME(dup),          NAME(transpose),
-    NAME(soft_max),     NAME(view_tensor),
-    NAME(add),          NAME(sub),
-    NAME(mul),          NAME(div),
-    NAME(swiglu_split), NAME(geglu_split),
-    NAME(mul_mat),      NAME(cpy),
-    NAME(reshape),      NAME(get_rows),
-    NAME(mul_mat_id),   NAME(set_rows),
-    NAME(scale),        NAME(scale_bias),
-    NAME(unary),        NAME(glu),
-    NAME(glu_split),    NAME(top_k),
-    NAME(concat),       NAME(rms_norm),
-    NAME(cast),         NAME(reshape_1d),
-    NAME(reshape_2d),   NAME(reshape_3d),
-    NAME(reshape_4d),   NAME(permute),
-    NAME(view_1d),      NAME(view_2d),
-    NAME(view_3d),      NAME(soft_max_ext),
-    NAME(rope_ext),     NAME(flash_attn_ext),
+    NAME(silu),
+    NAME(gelu),
+    NAME(relu),
+    NAME(tanh),
+    NAME(sigmoid),
+    NAME(swiglu),
+    NAME(geglu),
+    NAME(sum_rows),
+    NAME(argmax),
+    NAME(cont),
+    NAME(dup),
+    NAME(transpose),
+    NAME(soft_max),
+    NAME(view_tensor),
+    NAME(add),
+    NAME(sub),
+    NAME(mul),
+    NAME(div),
+    NAME(swiglu_split),
+    NAME(geglu_split),
+    NAME(mul_mat),
+    NAME(cpy),
+    NAME(reshape),
+    NAME(get_rows),
+    NAME(mul_mat_id),
+    NAME(set_rows),
+    NAME(scale),
+    NAME(scale_bias),
+    NAME(unary),
+    NAME(glu),
+    NAME(glu_split),
+    NAME(top_k),
+    NAME(concat),
+    NAME(rms_norm),
+    NAME(cast),
+    NAME(reshape_1d),
+    NAME(reshape_2d),
+    NAME(reshape_3d),
+    NAME(reshape_4d),
+    NAME(permute),
+    NAME(view_1d),
+    NAME(view_2d),
+    NAME(view_3d),
+    NAME(soft_max_ext),
+    NAME(rope_ext),
+    NAME(flash_attn_ext),
+    NAME(soft_max_sinks),
+    NAME(flash_attn_sinks),
 };
 
 static const struct test_case {
@@ -252,11 +279,13 @@ static const struct test_case {
     {"get_rows", "f32 4 9 2; i32 5 3", {0}, "!ids [n, h, s]"},
     {"set_rows", "f16 4 9; f32 4 5; i64 5", {0}, "f16 4 9 1 1"},
     {"set_rows", "q8_0 32 9 2; f32 32 5 2; i32 5", {0}, "q8_0 32 9 2 1"},
-    {"set_rows", "f16 4 9; f16 4 5; i64 5", {0}, "!must be f32"},
+    {"set_rows", "q4_0 32 9 6 2; f16 32 5 6 2; i32 5 3", {0}, "q4_0 32 9 6 2"},
+    {"set_rows", "f16 4 9; bf16 4 5; i64 5", {0}, "!must be f32"},
+    {"set_rows", "f16 4 9 4; f32 4 5 4; i64 5 3", {0}, "!divisor of h"},
     {"set_rows", "f16 4 9; f32 4 5; f32 5", {0}, "!i64 or i32"},
     {"set_rows", "f16 4 9; f32 5 5; i64 5", {0}, "!must agree"},
-    {"set_rows", "f16 4 9; f32 4 5; i64 4", {0}, "!ids [n, h|1, s|1]"},
-    {"set_rows", "f16 4 9 2; f32 4 5 2; i64 5 3", {0}, "!ids [n, h|1, s|1]"},
+    {"set_rows", "f16 4 9; f32 4 5; i64 4", {0}, "!ids [n, divisor of h"},
+    {"set_rows", "f16 4 9 2; f32 4 5 2; i64 5 3", {0}, "!ids [n, divisor of h"},
     /* attention */
     {"soft_max", "f32 4 3 2", {0}, "f32 4 3 2 1"},
     {"soft_max", "f16 4 3 2", {0}, "!SOFT_MAX: "},
@@ -266,6 +295,13 @@ static const struct test_case {
     {"soft_max_ext", "f32 4 3 2; f32 5 3", {0}, "!the mask of [k, n, h, s]"},
     {"soft_max_ext", "f32 4 3 2; f32 4 3 3", {0}, "!the mask of [k, n, h, s]"},
     {"soft_max_ext", "f32 4 3 2; i32 4 3", {0}, "!must be f16 or f32"},
+    {"soft_max_ext", "f32 4 3 6 4; f32 4 3 3 2", {8}, "f32 4 3 6 4"},
+    {"soft_max_ext", "f32 4 3 6 4; f32 4 3 4 2", {8}, "!divisor of h"},
+    {"soft_max_ext", "f32 4 3 6 4; f32 4 3 0 2", {8}, "!divisor of h"},
+    {"soft_max_sinks", "f32 4 3 2; f16 4 8; f32 2", {8}, "f32 4 3 2 1"},
+    {"soft_max_sinks", "f32 4 3 2; f16 4 8; f32 3", {8}, "!sinks are f32, one for each head"},
+    {"soft_max_sinks", "f32 4 3 2; f16 4 8; f16 2", {8}, "!sinks are f32, one for each head"},
+    {"soft_max_sinks", "f32 4 3 2; f16 4 8; f32 2 2", {8}, "!sinks are f32, one for each head"},
     {"rope_ext", "f32 8 2 5; i32 5", {8, SHEAF_ROPE_TYPE_NEOX}, "f32 8 2 5 1"},
     {"rope_ext", "f32 8 2 5; i32 5; f32 4", {8}, "f32 8 2 5 1"},
     {"rope_ext", "f32 8 2 5; i32 5; f32 3", {8}, "!frequency factors"},
@@ -291,15 +327,29 @@ static const struct test_case {
     {"flash_attn_ext", "f32 8 3 4; f16 8 9 2; f16 6 9 2; i32 9 3", {0}, "!must be f16 or f32"},
     {"flash_attn_ext", "f32 8 3 4; f16 8 9 2; f16 6 9 2", {8}, "!need a mask"},
     {"flash_attn_ext", "f16 8 3 4; f16 8 9 2; f16 6 9 2", {0}, "!q must be f32"},
+    {"flash_attn_ext",
+     "f32 32 3 6 4; q4_0 32 9 3 4; iq4_nl 64 9 3 4; f16 9 3 2 2",
+     {8},
+     "f32 64 6 3 4"},
+    {"flash_attn_ext", "f32 8 3 6; f16 8 9 2; f16 6 9 2; f16 9 3 4", {0}, "!divisor of the heads"},
+    {"flash_attn_sinks", "f32 8 3 4; f16 8 9 2; f16 6 9 2; f16 9 3; f32 4", {0}, "f32 6 4 3 1"},
+    {"flash_attn_sinks",
+     "f32 8 3 4; f16 8 9 2; f16 6 9 2; f16 9 3; f32 2",
+     {0},
+     "!sinks are f32, one for each head"},
+    {"flash_attn_sinks",
+     "f32 8 3 4; f16 8 9 2; f16 6 9 2; f16 9 3; i32 4",
+     {0},
+     "!sinks are f32, one for each head"},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
 /* ---- running a case ---- */
 
 /* Makes the operands; returns how many there are. */
-static int make_operands(C *ctx, const char *text, T *t[4]) {
+static int make_operands(C *ctx, const char *text, T *t[5]) {
     int n = 0;
-    t[0] = t[1] = t[2] = t[3] = NULL;
+    t[0] = t[1] = t[2] = t[3] = t[4] = NULL;
     while (*text) {
         char type[16];
         int used = 0, dims = 0;
@@ -344,7 +394,7 @@ Test(core_ops, types_shapes_and_errors) {
     for (int i = 0; i < N_CASES; i++) {
         const struct test_case *k = &cases[i];
         C *ctx = arena(1 << 16, true);
-        T *t[4];
+        T *t[5];
         char got[128];
         const int n = make_operands(ctx, k->operands, t);
         sheaf_clear_error();
@@ -387,22 +437,24 @@ Test(core_ops, every_constructor_is_tried) {
     }
 }
 
-/* The optional operands: soft_max_ext's mask, rope's factors, flash attention's mask. */
+/* The optional operands: masks, sinks, rope's factors. */
 static bool optional(const char *op, int operand) {
     return (!strcmp(op, "soft_max_ext") && operand == 1) ||
            (!strcmp(op, "rope_ext") && operand == 2) ||
-           (!strcmp(op, "flash_attn_ext") && operand == 3);
+           (!strcmp(op, "flash_attn_ext") && operand == 3) ||
+           (!strcmp(op, "soft_max_sinks") && operand >= 1) ||
+           (!strcmp(op, "flash_attn_sinks") && operand >= 3);
 }
 
 Test(core_ops, a_missing_operand_keeps_the_first_error) {
     for (int i = 0; i < N_CASES; i++) {
         const struct test_case *k = &cases[i];
         C *ctx = arena(1 << 16, true);
-        T *t[4];
+        T *t[5];
         const int n = make_operands(ctx, k->operands, t);
         for (int j = 0; j < n && t[n - 1] && k->result[0] != '!'; j++) {
             if (optional(k->op, j)) continue;
-            T *with_hole[4] = {t[0], t[1], t[2], t[3]};
+            T *with_hole[5] = {t[0], t[1], t[2], t[3], t[4]};
             with_hole[j] = NULL;
             sheaf_set_error(SHEAF_STATUS_FAILED, "the first error");
             cr_expect_null(find(k->op)->make(ctx, with_hole, k->p), "case %d: %s", i, k->op);
@@ -419,7 +471,7 @@ Test(core_ops, a_full_arena_is_an_error) {
     for (int i = 0; i < N_CASES; i++) {
         const struct test_case *k = &cases[i];
         if (k->result[0] == '!') continue;
-        T *t[4];
+        T *t[5];
         C *probe = arena(1 << 16, true);
         make_operands(probe, k->operands, t);
         const size_t used = sheaf_used_mem(probe);

@@ -440,6 +440,10 @@ static void gen_set_rows(struct op_list *l, const struct op_family *f) {
                                     i == 5 ? 1 : s, 1),
                               FILL_DISTINCT, 10);
         }
+        struct op_case *c = add(l, f, 3); /* rows of F16, lists that repeat */
+        c->in[0] = shape(all_types[t], 256, 10, 4, 6);
+        c->in[1] = shape(SHEAF_TYPE_F16, 256, 4, 4, 6);
+        c->in[2] = filled(shape(SHEAF_TYPE_I64, 4, 2, 3, 1), FILL_DISTINCT, 10);
     }
 }
 static T *build_set_rows(C *ctx, const struct op_case *c, T **x) {
@@ -466,9 +470,22 @@ static void gen_soft_max(struct op_list *l, const struct op_family *f) {
             }
         }
     }
+    for (int i = 0; i < 4; i++) { /* sinks; masks that repeat */
+        struct op_case *c = add(l, f, i == 1 ? 2 : 3);
+        c->f[0] = 0.5f;
+        c->f[2] = i == 2 ? 8.0f : 0.0f;
+        c->i[0] = 1;
+        c->in[0] = shape(SHEAF_TYPE_F32, 33, 5, 6, i == 3 ? 4 : 2);
+        c->in[1] =
+            filled(shape(SHEAF_TYPE_F16, 33, 5, i == 3 ? 3 : 1, i == 3 ? 2 : 1), FILL_MASK, 0);
+        c->in[c->n_in - 1] = shape(SHEAF_TYPE_F32, 6, 1, 1, 1);
+    }
 }
+/* The last operand is sinks if the case says so (i[0]); the one before it the mask, if it is there. */
 static T *build_soft_max(C *ctx, const struct op_case *c, T **x) {
-    return sheaf_soft_max_ext(ctx, x[0], c->n_in > 1 ? x[1] : NULL, c->f[0], c->f[2]);
+    T *sinks = c->i[0] ? x[c->n_in - 1] : NULL;
+    return sheaf_soft_max_sinks(ctx, x[0], c->n_in > 1 + (sinks != NULL) ? x[1] : NULL, sinks,
+                                c->f[0], c->f[2]);
 }
 
 static void gen_rope(struct op_list *l, const struct op_family *f) {
@@ -493,9 +510,23 @@ static T *build_rope(C *ctx, const struct op_case *c, T **x) {
 }
 
 static void gen_attention(struct op_list *l, const struct op_family *f) {
-    static const enum sheaf_type types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_BF16,
-                                            SHEAF_TYPE_Q8_0};
+    static const enum sheaf_type types[] = {SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16,
+                                            SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1,
+                                            SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1, SHEAF_TYPE_IQ4_NL};
     for (size_t t = 0; t < COUNT(types); t++) {
+        for (int i = 0; i < 6; i++) { /* sinks, with few queries and many; V unlike K */
+            struct op_case *c = add(l, f, i % 3 ? 5 : 4);
+            const int64_t n = i < 3 ? 2 : 33, s = i % 3 == 2 ? 4 : 1;
+            c->i[0] = 1;
+            c->in[0] = shape(SHEAF_TYPE_F32, 64, n, 6, s);
+            c->in[1] = laid(shape(types[t], 64, 70, 2, s), i % 3 == 1 ? LAYOUT_PERMUTED : 0);
+            c->in[2] = shape(types[i % 2 ? t : (t + 4) % COUNT(types)], 96, 70, 2, s);
+            c->in[3] = filled(shape(SHEAF_TYPE_F16, 70, n, 1, i % 3 == 2 ? 2 : 1), FILL_MASK, 0);
+            c->in[c->n_in - 1] = shape(SHEAF_TYPE_F32, 6, 1, 1, 1);
+            c->f[0] = 0.125f;
+            c->f[1] = i % 3 == 1 ? 8.0f : 0.0f;
+            c->f[2] = i == 3 ? 10.0f : 0.0f;
+        }
         for (int i = 0; i < 10; i++) {
             const int64_t n = i == 1 ? 1 : 7, g = 2, r = i == 2 ? 1 : 3, s = i == 3 ? 2 : 1;
             const int64_t keys = i == 4 ? 1 : 40;
@@ -524,6 +555,13 @@ static void gen_attention(struct op_list *l, const struct op_family *f) {
             c->f[1] = i == 1 ? 8.0f : 0.0f;
             c->f[2] = i == 2 ? 10.0f : 0.0f;
         }
+        struct op_case *mla = add(l, f, 4); /* and heads that take turns with masks */
+        mla->in[0] = shape(SHEAF_TYPE_F32, 576, 9, 4, 1);
+        mla->in[1] = shape(types[t], 576, 40, 1, 1);
+        mla->in[2] = shape(types[t], 512, 40, 1, 1);
+        mla->in[3] = filled(shape(SHEAF_TYPE_F16, 40, 9, 2, 1), FILL_MASK, 0);
+        mla->f[0] = 0.05f;
+        if (t > 4) continue;
         struct op_case *c = add(l, f, 3);
         c->in[0] = shape(SHEAF_TYPE_F32, 128, 16, 8, 1);
         c->in[1] = c->in[2] = shape(types[t], 128, 1024, 2, 1);
@@ -532,8 +570,10 @@ static void gen_attention(struct op_list *l, const struct op_family *f) {
     }
 }
 static T *build_attention(C *ctx, const struct op_case *c, T **x) {
-    return sheaf_flash_attn_ext(ctx, x[0], x[1], x[2], c->n_in > 3 ? x[3] : NULL, c->f[0], c->f[1],
-                                c->f[2]);
+    T *sinks = c->i[0] ? x[c->n_in - 1] : NULL;
+    return sheaf_flash_attn_sinks(ctx, x[0], x[1], x[2],
+                                  c->n_in > 3 + (sinks != NULL) ? x[3] : NULL, sinks, c->f[0],
+                                  c->f[1], c->f[2]);
 }
 
 /* Errors: elementwise work is exact to rounding, products quantize their second operand. */

@@ -43,6 +43,20 @@ float sheaf__attn_slope(const struct sheaf__attn *at, struct sheaf__attn_row r) 
     return sheaf__cpu_alibi_slope(at->max_bias, at->base + r.head, at->n_head);
 }
 
+float sheaf__attn_factor(const struct sheaf__attn *at, struct sheaf__attn_row r, float max,
+                         float sum) {
+    float keep = 1.0f;
+    if (at->sinks) {
+        const float sink = *(const float *)(const void *)((const char *)at->sinks->data +
+                                                          (size_t)r.head * at->sinks->nb[0]);
+        if (sink == -INFINITY) return sum == 0.0f ? 0.0f : 1.0f / sum;
+        const float most = sink > max ? sink : max;
+        keep = expf(max - most); /* 0 where no key is seen */
+        sum = sum * keep + expf(sink - most);
+    }
+    return sum == 0.0f ? 0.0f : keep / sum;
+}
+
 bool sheaf__attn_load(const struct sheaf__attn *at, const struct sheaf_tensor *x, int64_t s,
                       int64_t hk, int64_t t0, int64_t n, float *buf, int64_t stride) {
     const int64_t width = x->ne[0];
@@ -281,7 +295,8 @@ static void empty(const struct sheaf__attn *at, float *of) {
 }
 
 static void finish(const struct sheaf__attn *at, struct sheaf__attn_row r, const float *of) {
-    at->kern->scale_f32(at->e, of[1] == 0.0f ? 0.0f : 1.0f / of[1], of + 2, sheaf__attn_dst(at, r));
+    at->kern->scale_f32(at->e, sheaf__attn_factor(at, r, of[0], of[1]), of + 2,
+                        sheaf__attn_dst(at, r));
 }
 /* All parts of a group of rows, one after the other. */
 static void run_group(const struct sheaf__attn *at, const struct shares *s, int64_t group,
@@ -342,6 +357,7 @@ static struct sheaf__attn attn_of(const struct sheaf__cpu_kernels *kern,
         .k = k,
         .v = v,
         .mask = node->src[3],
+        .sinks = node->src[4],
         .dst = node,
         .d = q->ne[0],
         .e = v->ne[0],

@@ -9,10 +9,10 @@
 enum { SHEAF__ATTN_BLOCK = 64 }; /* keys that are floats at a time */
 
 /* q F32 [d, n, g.r, s], k [d, t, g, s], v [e, t, g, s], mask [t, >=n, 1|g.r, 1|s] -> dst F32
- * [e, g.r, n, s] */
+ * [e, g.r, n, s]; sinks F32 [g.r] or NULL */
 struct sheaf__attn {
     const struct sheaf__cpu_kernels *kern;
-    const struct sheaf_tensor *q, *k, *v, *mask;
+    const struct sheaf_tensor *q, *k, *v, *mask, *sinks;
     const struct sheaf_tensor *dst;
     int64_t d, e, t, n, heads_kv, group, n_s; /* group: query heads of one K/V head */
     int64_t rows; /* of a K/V head: group * n; row m is its head m % group,
@@ -33,6 +33,11 @@ static inline struct sheaf__attn_row sheaf__attn_row(const struct sheaf__attn *a
 const float *sheaf__attn_q(const struct sheaf__attn *at, struct sheaf__attn_row r, float *buf);
 float *sheaf__attn_dst(const struct sheaf__attn *at, struct sheaf__attn_row r);
 float sheaf__attn_slope(const struct sheaf__attn *at, struct sheaf__attn_row r);
+
+/* What the row's sum of values is multiplied by: the softmax's largest score and sum, and the sink of
+ * the head, which has no value. */
+float sheaf__attn_factor(const struct sheaf__attn *at, struct sheaf__attn_row r, float max,
+                         float sum);
 
 /* Rows [t0, t0 + n) of head hk of K or V as floats, `stride` apart. True if all are finite. */
 bool sheaf__attn_load(const struct sheaf__attn *at, const struct sheaf_tensor *x, int64_t s,

@@ -151,8 +151,9 @@ static void run_tile(const struct sheaf__attn *at, struct tile *t, const struct 
     if (w->wide > at->e) memset(w->v, 0, (size_t)(BLOCK * w->wide) * sizeof *w->v);
     for (int64_t t0 = 0; t0 < at->t; t0 += BLOCK)
         add_keys(at, t, t0, at->t - t0 < BLOCK ? at->t - t0 : BLOCK, w);
-    float by[MAX_LANES];
-    for (int l = 0; l < kern->lanes; l++) by[l] = t->sum[l] == 0.0f ? 0.0f : 1.0f / t->sum[l];
+    float by[MAX_LANES + 4] = {0}; /* read in fours */
+    for (int l = 0; l < t->n_rows; l++)
+        by[l] = sheaf__attn_factor(at, t->rows[l], t->max[l], t->sum[l]);
     kern->unpack(w->acc, at->e, by, t->n_rows, y);
 }
 

@@ -55,7 +55,7 @@ static enum sheaf_status op_get_rows(struct sheaf_tensor *dst, int ith, int nth,
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* b [e, n, h, s], c [n, h|1, s|1] -> rows of dst [e, L, h, s] (a view of a). Shared out by columns,
+/* b [e, n, h, s], c [n, h, s] repeated -> rows of dst [e, L, h, s] (a view of a). Shared out by columns,
  * so that of two rows with the same number the later wins for any number of threads. */
 static enum sheaf_status op_set_rows(struct sheaf_tensor *dst, int ith, int nth,
                                      struct sheaf__cpu_sync *sync, void *work) {

@@ -1,5 +1,7 @@
 /* SOFT_MAX over rows. A row is scaled and masked into dst, then turned into probabilities there, so
  * dst may be a's memory. A row that is -inf everywhere yields zeros, not NaN. */
+#include <math.h>
+
 #include "cpu/kernels/kernels.h"
 #include "cpu/ops/ops.h"
 
@@ -20,10 +22,10 @@ static void add_mask(const struct sheaf_tensor *mask, struct sheaf__cpu_row at, 
     }
 }
 
-/* dst, a F32 [k, n, h, s], mask [k, >=n, 1|h, 1|s] */
+/* dst, a F32 [k, n, h, s], mask [k, >=n, h, s] repeated, sinks F32 [h] or NULL */
 static void soft_max(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst, int ith,
                      int nth) {
-    const struct sheaf_tensor *a = dst->src[0], *mask = dst->src[1];
+    const struct sheaf_tensor *a = dst->src[0], *mask = dst->src[1], *sinks = dst->src[2];
     const float scale = sheaf__param_f32(dst, 0), max_bias = sheaf__param_f32(dst, 1);
     const int64_t base = dst->op_params[SHEAF_OP_PARAM_BASE];
     const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
@@ -36,11 +38,15 @@ static void soft_max(const struct sheaf__cpu_kernels *kern, const struct sheaf_t
         const float *x = sheaf__cpu_load(a->type, sheaf__cpu_row_data(a, at), a->nb[0], k, d);
         kern->scale_f32(k, scale, x, d);
         if (mask) add_mask(mask, at, sheaf__cpu_alibi_slope(max_bias, base + at.i2, n_head), d, k);
-        float max = kern->max_f32(k, d);
-        if (max == -__builtin_inff()) max = 0.0f;
+        float sink = -INFINITY, max = kern->max_f32(k, d);
+        if (sinks)
+            memcpy(&sink, (const char *)sinks->data + (size_t)at.i2 * sinks->nb[0], sizeof sink);
+        if (sink > max) max = sink;
+        if (max == -INFINITY) max = 0.0f;
         kern->exp_f32(k, d, max, d);
         double sum =
             kern->sum(k, d); /* a row may be a vocabulary: the sum of exp_f32 is of floats */
+        if (sinks) sum += (double)expf(sink - max);
         if (sum == 0.0) continue;
         kern->scale_f32(k, (float)(1.0 / sum), d, d);
     }

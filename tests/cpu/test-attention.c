@@ -1,0 +1,518 @@
+/* Attention on the CPU backend against a plain computation in double: sinks, masks of every shape, all
+ * types of a K/V cache, V unlike K; SOFT_MAX with sinks; rows written into caches.
+ *
+ * A case runs with 1 and 3 threads and as its reference, element by element against the formulas
+ * below; with other threads it must have the same bits. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sheaf/sheaf.h"
+
+typedef struct sheaf_tensor T;
+typedef struct sheaf_context C;
+
+enum { MAX_KEYS = 700 };
+
+static const enum sheaf_type cache_types[] = {SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16,
+                                              SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1,
+                                              SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1, SHEAF_TYPE_IQ4_NL};
+enum { N_TYPES = sizeof cache_types / sizeof *cache_types };
+
+/* ---- data ---- */
+
+static uint64_t seed = 1;
+static double uniform(void) { /* [-1, 1) */
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (double)(seed >> 40) / (double)(1u << 23) - 1;
+}
+
+static void fill(T *t, double size) {
+    const int64_t n = sheaf_nelements(t);
+    float *x = malloc((size_t)(n + 1) * sizeof *x);
+    for (int64_t i = 0; i < n; i++) x[i] = (float)(size * uniform());
+    cr_assert_eq(sheaf_from_float(t->type, x, t->data, n), SHEAF_STATUS_SUCCESS);
+    free(x);
+}
+
+/* A quarter is -inf, but never the first of a row; `closed`: a row is -inf altogether. */
+static void fill_mask(T *t, int64_t closed) {
+    const int64_t n = sheaf_nelements(t);
+    float *x = malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++) {
+        const double u = uniform();
+        const bool shut = (i % t->ne[0] && u < -0.5) || i / t->ne[0] == closed;
+        x[i] = shut ? -INFINITY : (float)u;
+    }
+    cr_assert_eq(sheaf_from_float(t->type, x, t->data, n), SHEAF_STATUS_SUCCESS);
+    free(x);
+}
+
+static double value(const T *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
+    const int64_t block = sheaf_blck_size(t->type);
+    float x[256];
+    const char *p = (const char *)t->data + (size_t)(i0 / block) * t->nb[0] +
+                    (size_t)i1 * t->nb[1] + (size_t)i2 * t->nb[2] + (size_t)i3 * t->nb[3];
+    cr_assert_eq(sheaf_to_float(t->type, p, x, block), SHEAF_STATUS_SUCCESS);
+    return (double)x[i0 % block];
+}
+
+/* ---- running ---- */
+
+static sheaf_backend_t backend_of(int threads, bool reference) {
+    sheaf_backend_t backend;
+    cr_assert_eq(sheaf_backend_init_by_name("CPU0", NULL, &backend), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_cpu_set_n_threads(backend, threads), SHEAF_STATUS_SUCCESS);
+    sheaf_backend_cpu_set_reference(backend, reference);
+    return backend;
+}
+
+/* Computes the node in each way; check sees every result. Results of one kind have the same bits. */
+static void compute(C *c, T *node, void (*check)(const T *, const char *), const char *what) {
+    static const struct {
+        int threads;
+        bool reference;
+    } ways[] = {{1, false}, {3, false}, {1, true}, {3, true}};
+    struct sheaf_cgraph *graph = sheaf_new_graph(c);
+    const size_t bytes = sheaf_nbytes(node);
+    char *first = malloc(bytes + 1);
+    cr_assert_eq(sheaf_build_forward_expand(graph, node), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < 4; i++) {
+        sheaf_backend_t backend = backend_of(ways[i].threads, ways[i].reference);
+        cr_assert(sheaf_backend_supports_op(backend, node), "%s", what);
+        if (!node->view_src) memset(node->data, 0xA5, bytes);
+        cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS, "%s: %s",
+                     what, sheaf_last_error());
+        if (i % 2) {
+            cr_assert_arr_eq(first, node->data, bytes, "%s: other bits with 3 threads", what);
+        } else {
+            memcpy(first, node->data, bytes);
+            check(node, what);
+        }
+        sheaf_backend_free(backend);
+    }
+    free(first);
+}
+
+static C *context(void) {
+    C *c = sheaf_init((struct sheaf_init_params){.mem_size = 16 << 20});
+    cr_assert_not_null(c);
+    return c;
+}
+
+/* ---- formulas ---- */
+
+static double param(const T *t, int i) {
+    float f;
+    memcpy(&f, &t->op_params[i], sizeof f);
+    return (double)f;
+}
+
+static double slope(const T *t, int64_t head, int64_t heads) {
+    const double max_bias = param(t, 1);
+    if (t->op_params[SHEAF_OP_PARAM_EXTENT]) {
+        head += t->op_params[SHEAF_OP_PARAM_BASE];
+        heads = t->op_params[SHEAF_OP_PARAM_EXTENT];
+    }
+    if (max_bias <= 0) return 1;
+    const double n = pow(2, floor(log2((double)heads)));
+    return (double)head < n ? pow(2, -max_bias * (double)(head + 1) / n)
+                            : pow(2, -max_bias / 2 * (2 * ((double)head - n) + 1) / n);
+}
+
+/* Weights of n scores: exp(score - largest) over their sum, in which the sink takes part. */
+static void soften(int64_t n, double *w, const T *sinks, int64_t head) {
+    double most = sinks ? value(sinks, head, 0, 0, 0) : -INFINITY, sum = 0;
+    for (int64_t j = 0; j < n; j++) most = fmax(most, w[j]);
+    for (int64_t j = 0; j < n; j++) {
+        w[j] = most == -INFINITY ? 0 : exp(w[j] - most);
+        sum += w[j];
+    }
+    if (sinks) sum += exp(value(sinks, head, 0, 0, 0) - most);
+    for (int64_t j = 0; j < n && sum > 0; j++) w[j] /= sum;
+}
+
+/* What the test put at its place, not what the node says of its operands. */
+static struct expected {
+    const T *mask, *sinks;
+    double tolerance;
+} expected;
+
+static double mask_at(const T *t, int64_t j, int64_t n, int64_t h, int64_t s, int64_t heads) {
+    const T *m = expected.mask;
+    return m ? slope(t, h, heads) * value(m, j, n, h % m->ne[2], s % m->ne[3]) : 0;
+}
+
+static void close_to(const char *what, double got, double want, int64_t i, int64_t j, int64_t h,
+                     int64_t s) {
+    cr_assert(fabs(got - want) <= expected.tolerance * fmax(1, fabs(want)),
+              "%s [%d %d %d %d]: %.9g, expected %.9g", what, (int)i, (int)j, (int)h, (int)s, got,
+              want);
+}
+
+static void check_attention(const T *t, const char *what) {
+    const T *q = t->src[0], *k = t->src[1], *v = t->src[2];
+    const int64_t heads = q->ne[2];
+    for (int64_t row = 0; row < heads * q->ne[1] * q->ne[3]; row++) {
+        const int64_t h = row % heads, n = row / heads % q->ne[1], s = row / heads / q->ne[1];
+        const int64_t hk = h / (heads / k->ne[2]);
+        double w[MAX_KEYS];
+        for (int64_t j = 0; j < k->ne[1]; j++) {
+            double dot = 0;
+            for (int64_t i = 0; i < q->ne[0]; i++)
+                dot += value(q, i, n, h, s) * value(k, i, j, hk, s);
+            w[j] = dot * param(t, 0);
+            if (param(t, 2) != 0) w[j] = param(t, 2) * tanh(w[j] / param(t, 2));
+            w[j] += mask_at(t, j, n, h, s, heads);
+        }
+        soften(k->ne[1], w, expected.sinks, h);
+        for (int64_t i = 0; i < v->ne[0]; i++) {
+            double want = 0;
+            for (int64_t j = 0; j < k->ne[1]; j++) want += w[j] * value(v, i, j, hk, s);
+            close_to(what, value(t, i, h, n, s), want, i, h, n, s);
+        }
+    }
+}
+
+static void check_soft_max(const T *t, const char *what) {
+    const T *a = t->src[0];
+    for (int64_t row = 0; row < sheaf_nrows(a); row++) {
+        const int64_t n = row % a->ne[1], h = row / a->ne[1] % a->ne[2],
+                      s = row / a->ne[1] / a->ne[2];
+        double w[MAX_KEYS];
+        for (int64_t j = 0; j < a->ne[0]; j++)
+            w[j] = value(a, j, n, h, s) * param(t, 0) + mask_at(t, j, n, h, s, a->ne[2]);
+        soften(a->ne[0], w, expected.sinks, h);
+        for (int64_t j = 0; j < a->ne[0]; j++)
+            close_to(what, value(t, j, n, h, s), w[j], j, n, h, s);
+    }
+}
+
+/* ---- attention ---- */
+
+struct attention {
+    const char *what;
+    int64_t d, e, t, n, heads, heads_kv, s;
+    int k, v;        /* types */
+    int64_t mask[3]; /* rows, heads, sequences; 0: none */
+    bool sinks, v_in_k;
+    float max_bias, softcap;
+    int base, extent;
+    int closed; /* 1 + the row of the mask that is -inf */
+};
+
+static T *make_cache(C *c, int type, int64_t d, const struct attention *a) {
+    /* heads of a position together, as in a cache */
+    T *t = sheaf_new_tensor_4d(c, (enum sheaf_type)type, d, a->heads_kv, a->t, a->s);
+    fill(t, 1);
+    return sheaf_permute(c, t, 0, 2, 1, 3);
+}
+
+static void attend(const struct attention *a) {
+    C *c = context();
+    T *q = sheaf_new_tensor_4d(c, SHEAF_TYPE_F32, a->d, a->n, a->heads, a->s), *mask = NULL;
+    T *sinks = a->sinks ? sheaf_new_tensor_1d(c, SHEAF_TYPE_F32, a->heads) : NULL;
+    fill(q, 2);
+    T *k = make_cache(c, a->k, a->d, a), *v = NULL;
+    if (a->v_in_k) {
+        v = sheaf_view_4d(c, k, a->e, a->t, a->heads_kv, a->s, k->nb[1], k->nb[2], k->nb[3], 0);
+    } else {
+        v = make_cache(c, a->v, a->e, a);
+    }
+    if (a->mask[0]) {
+        mask = sheaf_new_tensor_4d(c, SHEAF_TYPE_F16, a->t, a->mask[0], a->mask[1], a->mask[2]);
+        fill_mask(mask, a->closed - 1);
+    }
+    if (sinks) fill(sinks, 3);
+    T *node = sheaf_flash_attn_sinks(c, q, k, v, mask, sinks, 1 / sqrtf((float)a->d), a->max_bias,
+                                     a->softcap);
+    cr_assert_not_null(node, "%s: %s", a->what, sheaf_last_error());
+    node->op_params[SHEAF_OP_PARAM_BASE] = a->base;
+    node->op_params[SHEAF_OP_PARAM_EXTENT] = a->extent;
+    expected = (struct expected){mask, sinks, 2e-6};
+    compute(c, node, check_attention, a->what);
+    sheaf_free(c);
+}
+
+enum { F32 = SHEAF_TYPE_F32, F16 = SHEAF_TYPE_F16, Q4 = SHEAF_TYPE_Q4_0 };
+
+Test(attention, sinks) {
+    /* one query and few: by parts of the keys; many: by lanes */
+    static const int64_t n[] = {1, 3, 20};
+    for (int i = 0; i < 3; i++) {
+        const struct attention cases[] = {
+            {"sinks", 32, 32, 300, n[i], 6, 2, 1, F16, F16, {n[i], 1, 1}, .sinks = true},
+            {"sinks without a mask", 20, 12, 70, n[i], 4, 4, 2, F32, F16, {0}, .sinks = true},
+            {"sinks, soft cap",
+             16,
+             16,
+             70,
+             n[i],
+             4,
+             1,
+             1,
+             F32,
+             F32,
+             {n[i] + 2, 1, 1},
+             .sinks = true,
+             .softcap = 5},
+            {"sinks, slopes",
+             16,
+             16,
+             70,
+             n[i],
+             6,
+             2,
+             1,
+             F32,
+             F32,
+             {n[i], 1, 1},
+             .sinks = true,
+             .max_bias = 8},
+            {"sinks of a slice",
+             16,
+             16,
+             70,
+             n[i],
+             4,
+             2,
+             1,
+             F32,
+             F32,
+             {n[i], 1, 1},
+             .sinks = true,
+             .max_bias = 8,
+             .base = 2,
+             .extent = 12},
+            {"sinks of a row that sees nothing",
+             16,
+             16,
+             70,
+             n[i],
+             2,
+             2,
+             1,
+             F32,
+             F32,
+             {n[i], 1, 1},
+             .sinks = true,
+             .closed = 1},
+        };
+        for (size_t j = 0; j < sizeof cases / sizeof *cases; j++) attend(&cases[j]);
+    }
+}
+
+/* A sink of -inf is none; one that is larger than all scores leaves almost nothing. */
+Test(attention, extreme_sinks) {
+    for (int n = 1; n <= 16; n += 15) {
+        C *c = context();
+        T *q = sheaf_new_tensor_4d(c, SHEAF_TYPE_F32, 16, n, 2, 1), *y[2];
+        T *k = sheaf_new_tensor_4d(c, SHEAF_TYPE_F16, 16, 300, 1, 1);
+        T *sinks = sheaf_new_tensor_1d(c, SHEAF_TYPE_F32, 2);
+        fill(q, 1);
+        fill(k, 1);
+        ((float *)sinks->data)[0] = -INFINITY;
+        ((float *)sinks->data)[1] = 1000;
+        sheaf_backend_t backend = backend_of(1, false);
+        struct sheaf_cgraph *graph = sheaf_new_graph(c);
+        for (int i = 0; i < 2; i++) {
+            y[i] = sheaf_flash_attn_sinks(c, q, k, k, NULL, i ? sinks : NULL, 1, 0, 0);
+            cr_assert_eq(sheaf_build_forward_expand(graph, y[i]), SHEAF_STATUS_SUCCESS);
+        }
+        cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+        const float *without = y[0]->data, *with = y[1]->data;
+        for (int i = 0; i < 32 * n; i++) { /* heads of a query lie together */
+            if (i / 16 % 2) cr_assert_float_eq(with[i], 0.0f, 1e-30f);
+            if (i / 16 % 2 == 0) cr_assert_eq(with[i], without[i]);
+        }
+        sheaf_backend_free(backend);
+        sheaf_free(c);
+    }
+}
+
+Test(attention, masks_repeat) {
+    const struct attention cases[] = {
+        {"masks of some heads", 16, 16, 70, 3, 6, 2, 4, F32, F32, {3, 3, 2}, .sinks = false},
+        {"masks of some heads, many queries",
+         16,
+         16,
+         70,
+         20,
+         6,
+         3,
+         4,
+         F32,
+         F32,
+         {20, 2, 2},
+         .sinks = false},
+        {"mask of a sequence", 16, 16, 70, 9, 4, 2, 4, F16, F16, {9, 1, 2}, .sinks = true},
+    };
+    for (size_t j = 0; j < sizeof cases / sizeof *cases; j++) attend(&cases[j]);
+}
+
+Test(attention, every_cache_type) {
+    for (int i = 0; i < N_TYPES; i++) {
+        for (int64_t n = 1; n <= 9; n += 8) {
+            const enum sheaf_type k = cache_types[i], v = cache_types[(i + 4) % N_TYPES];
+            const struct attention same = {"one type", 64, 96, 280, n,         6,
+                                           2,          1,  k,  k,   {n, 1, 1}, .sinks = i % 2 == 0};
+            const struct attention other = {"K unlike V",  32, 64, 70, n, 4, 2, 1, k, v, {n, 1, 1},
+                                            .sinks = false};
+            attend(&same);
+            attend(&other);
+        }
+    }
+}
+
+/* MLA: one K/V head of 576, of which the first 512 are V. */
+Test(attention, v_is_a_part_of_k) {
+    for (int64_t n = 1; n <= 10; n += 9) {
+        const struct attention mla = {"MLA", 576, 512, 65,  n,         4,
+                                      1,     1,   F16, F16, {n, 1, 1}, .v_in_k = true};
+        const struct attention blocks = {"MLA in blocks", 96, 64, 65, n, 4, 1, 1, Q4, Q4, {n, 1, 1},
+                                         .v_in_k = true};
+        attend(&mla);
+        attend(&blocks);
+    }
+}
+
+Test(attention, heads_of_any_size) {
+    static const int64_t sizes[][2] = {{1, 1}, {3, 7}, {40, 40}, {65, 67}, {72, 80}, {320, 256}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        for (int64_t n = 2; n <= 11; n += 9) {
+            const struct attention a = {"sizes", sizes[i][0], sizes[i][1],   40, n, 2, 1, 1, F16,
+                                        F16,     {n, 1, 1},   .sinks = false};
+            attend(&a);
+        }
+    }
+}
+
+/* Keys and values behind a mask are never read into a result, whatever the type of the cache. */
+Test(attention, masked_blocks_may_hold_anything) {
+    for (int i = 3; i < N_TYPES; i++) {
+        for (int64_t n = 1; n <= 9; n += 8) {
+            C *c = context();
+            T *q = sheaf_new_tensor_2d(c, SHEAF_TYPE_F32, 64, n);
+            T *k = sheaf_new_tensor_2d(c, cache_types[i], 64, 70);
+            T *mask = sheaf_new_tensor_2d(c, SHEAF_TYPE_F32, 70, n);
+            fill(q, 1);
+            fill(k, 1);
+            for (int64_t j = 0; j < 70 * n; j++)
+                ((float *)mask->data)[j] = j % 70 % 3 ? 0.0f : -INFINITY;
+            for (int j = 0; j < 70; j += 3) /* scales of NaN */
+                memset((char *)k->data + (size_t)j * k->nb[1], 0xff, 4);
+            T *y = sheaf_flash_attn_ext(c, q, k, k, mask, 0.2f, 0, 0);
+            struct sheaf_cgraph *graph = sheaf_new_graph(c);
+            cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
+            sheaf_backend_t backend = backend_of(1, false);
+            cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+            for (int64_t j = 0; j < 64 * n; j++)
+                cr_assert(isfinite(((float *)y->data)[j]), "%s", sheaf_type_name(k->type));
+            ((float *)mask->data)[0] = 0.0f; /* an open one shows */
+            cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+            cr_assert(!isfinite(((float *)y->data)[0]), "%s", sheaf_type_name(k->type));
+            sheaf_backend_free(backend);
+            sheaf_free(c);
+        }
+    }
+}
+
+/* ---- soft_max ---- */
+
+Test(attention, soft_max_with_sinks) {
+    static const struct {
+        const char *what;
+        int64_t ne[4], mask[3];
+        float max_bias;
+    } cases[] = {
+        {"sinks", {65, 5, 6, 2}, {5, 1, 1}, 0},
+        {"no mask", {65, 5, 6, 2}, {0}, 0},
+        {"slopes", {65, 5, 6, 2}, {7, 1, 1}, 8},
+        {"repeated mask", {33, 5, 6, 4}, {5, 3, 2}, 8},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (int with = 0; with < 2; with++) {
+            C *c = context();
+            T *a = sheaf_new_tensor(c, SHEAF_TYPE_F32, 4, cases[i].ne), *mask = NULL;
+            T *sinks = with ? sheaf_new_tensor_1d(c, SHEAF_TYPE_F32, a->ne[2]) : NULL;
+            fill(a, 3);
+            if (cases[i].mask[0]) {
+                mask = sheaf_new_tensor_4d(c, SHEAF_TYPE_F32, a->ne[0], cases[i].mask[0],
+                                           cases[i].mask[1], cases[i].mask[2]);
+                fill_mask(mask, -1);
+            }
+            if (sinks) fill(sinks, 2);
+            T *node = sheaf_soft_max_sinks(c, a, mask, sinks, 0.7f, cases[i].max_bias);
+            cr_assert_not_null(node, "%s", sheaf_last_error());
+            expected = (struct expected){mask, sinks, 1e-6};
+            compute(c, node, check_soft_max, cases[i].what);
+            sheaf_free(c);
+        }
+    }
+}
+
+/* ---- rows into caches ---- */
+
+/* Rows of F32 and F16, lists of ids repeated over dimensions 2 and 3: the bits of the conversion. */
+Test(attention, set_rows_into_every_type) {
+    enum { N = 96, ROWS = 5, L = 9, H = 6, S = 4 };
+    for (int i = 0; i < 2 * N_TYPES; i++) {
+        C *c = context();
+        const enum sheaf_type type = cache_types[i / 2];
+        T *cache = sheaf_new_tensor_4d(c, type, N, L, H, S);
+        T *rows = sheaf_new_tensor_4d(c, i % 2 ? SHEAF_TYPE_F16 : SHEAF_TYPE_F32, N, ROWS, H, S);
+        T *ids = sheaf_new_tensor_3d(c, i % 2 ? SHEAF_TYPE_I32 : SHEAF_TYPE_I64, ROWS, 3, 2);
+        fill(rows, 1);
+        memset(cache->data, 0, sheaf_nbytes(cache));
+        for (int j = 0; j < ROWS * 6; j++) {
+            if (i % 2) ((int32_t *)ids->data)[j] = (j * 2 + j / ROWS) % L;
+            if (i % 2 == 0) ((int64_t *)ids->data)[j] = (j * 2 + j / ROWS) % L;
+        }
+        T *node = sheaf_set_rows(c, cache, rows, ids);
+        cr_assert_not_null(node, "%s", sheaf_last_error());
+        struct sheaf_cgraph *graph = sheaf_new_graph(c);
+        cr_assert_eq(sheaf_build_forward_expand(graph, node), SHEAF_STATUS_SUCCESS);
+        sheaf_backend_t backend = backend_of(2, false);
+        cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+        const size_t bytes = sheaf_row_size(type, N);
+        for (int64_t at = 0; at < ROWS * H * S; at++) {
+            const int64_t r = at % ROWS, h = at / ROWS % H, s = at / ROWS / H;
+            const int j = (int)(r + ROWS * (h % 3 + 3 * (s % 2))), id = (j * 2 + j / ROWS) % L;
+            float x[N];
+            char want[N * 4];
+            for (int e = 0; e < N; e++) x[e] = (float)value(rows, e, r, h, s);
+            cr_assert_eq(sheaf_from_float(type, x, want, N), SHEAF_STATUS_SUCCESS);
+            cr_assert_arr_eq((char *)cache->data + (size_t)id * cache->nb[1] +
+                                 (size_t)h * cache->nb[2] + (size_t)s * cache->nb[3],
+                             want, bytes, "%s", sheaf_type_name(type));
+        }
+        sheaf_backend_free(backend);
+        sheaf_free(c);
+    }
+}
+
+/* Nodes that did not come from a constructor. */
+Test(attention, wrong_sinks_are_refused) {
+    C *c = context();
+    T *q = sheaf_new_tensor_3d(c, SHEAF_TYPE_F32, 16, 2, 4);
+    T *k = sheaf_new_tensor_3d(c, SHEAF_TYPE_F32, 16, 9, 2);
+    T *sinks = sheaf_new_tensor_1d(c, SHEAF_TYPE_F32, 4);
+    T *wrong[] = {sheaf_new_tensor_1d(c, SHEAF_TYPE_F32, 3),
+                  sheaf_new_tensor_1d(c, SHEAF_TYPE_F16, 4),
+                  sheaf_new_tensor_2d(c, SHEAF_TYPE_F32, 4, 2)};
+    T *nodes[] = {sheaf_flash_attn_sinks(c, q, k, k, NULL, sinks, 1, 0, 0),
+                  sheaf_soft_max_sinks(c, q, NULL, sinks, 1, 0)};
+    sheaf_backend_t backend = backend_of(1, false);
+    for (int i = 0; i < 2; i++) {
+        T **at = &nodes[i]->src[i ? 2 : 4];
+        cr_assert_eq(*at, sinks);
+        cr_assert(sheaf_backend_supports_op(backend, nodes[i]));
+        for (int j = 0; j < 3; j++) {
+            *at = wrong[j];
+            cr_assert_not(sheaf_backend_supports_op(backend, nodes[i]), "%d %d", i, j);
+        }
+    }
+    sheaf_backend_free(backend);
+    sheaf_free(c);
+}
