@@ -108,6 +108,10 @@ int sheaf_world_device_rank(sheaf_backend_dev_t dev);
 enum sheaf_status sheaf_world_barrier(const char *what);
 /* Waits for the root only; that ranks name different roots shows in the next exchange of all. */
 enum sheaf_status sheaf_world_broadcast(void *data, size_t size, int root, const char *what);
+/* As broadcast, but the other ranks wait for the root without a limit, and are idle meanwhile: for
+ * the next order of a root that waits for its user. They sleep longer the longer it takes. A root
+ * that has died or was cut off ends the wait as usual. */
+enum sheaf_status sheaf_world_call(void *data, size_t size, int root, const char *what);
 /* recv holds size() * size bytes, in rank order, on every rank. */
 enum sheaf_status sheaf_world_all_gather(const void *send, size_t size, void *recv,
                                          const char *what);

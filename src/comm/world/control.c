@@ -47,6 +47,7 @@ struct exchange {
     size_t send_size;
     uint8_t *recv;       /* block of rank r at offset given by sizes */
     const size_t *sizes; /* [size], or NULL: send_size each; of a broadcast: the one block */
+    bool unlimited;      /* of a broadcast: the root comes when it comes */
 };
 
 static void describe(const void *user, char *text, size_t size) {
@@ -190,6 +191,7 @@ static enum sheaf_status round_trip(const struct exchange *e, bool payloads, uin
         .setting = outer == limit_of(outer) ? sheaf__phase_setting(outer) : NULL,
         .describe = describe,
         .user = e,
+        .unlimited = e->unlimited && !payloads && sheaf__world()->rank != e->root,
     };
     return sheaf__mpi_wait_all(&wait);
 }
@@ -238,6 +240,7 @@ static enum sheaf_status exchange(const struct exchange *e) {
     describe(e, what, sizeof what);
     const enum sheaf_status allowed = sheaf__mpi_allowed(what);
     if (allowed) return allowed;
+    if (e->unlimited && w->rank != e->root) return exchange_in(e, SHEAF_PHASE_IDLE);
     const enum sheaf_phase outer = sheaf__enter_exchange(what, sheaf__time_ns());
     const enum sheaf_status st = exchange_in(e, outer);
     sheaf__leave_exchange(outer);
@@ -248,7 +251,8 @@ enum sheaf_status sheaf_world_barrier(const char *what) {
     return exchange(&(struct exchange){.kind = BARRIER, .what = what ? what : "", .root = -1});
 }
 
-enum sheaf_status sheaf_world_broadcast(void *data, size_t size, int root, const char *what) {
+static enum sheaf_status broadcast(void *data, size_t size, int root, const char *what,
+                                   bool unlimited) {
     if (root < 0 || root >= sheaf_world_size())
         return sheaf_set_error(SHEAF_STATUS_INVALID, "broadcast '%s': there is no rank %d",
                                what ? what : "", root);
@@ -257,7 +261,16 @@ enum sheaf_status sheaf_world_broadcast(void *data, size_t size, int root, const
                                        .root = root,
                                        .send = data,
                                        .send_size = size,
-                                       .recv = data});
+                                       .recv = data,
+                                       .unlimited = unlimited});
+}
+
+enum sheaf_status sheaf_world_broadcast(void *data, size_t size, int root, const char *what) {
+    return broadcast(data, size, root, what, false);
+}
+
+enum sheaf_status sheaf_world_call(void *data, size_t size, int root, const char *what) {
+    return broadcast(data, size, root, what, true);
 }
 
 static enum sheaf_status gather(enum kind kind, const void *send, size_t size, void *recv,

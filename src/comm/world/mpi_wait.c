@@ -93,7 +93,7 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
         if (!napped && spins % 64 && spins < (world->crowded ? 1 : 2000)) continue;
         if (sheaf__has_failed(world)) return sheaf__report_failure();
         const uint64_t now = sheaf__time_ns();
-        if (now >= deadline) {
+        if (!w->unlimited && now >= deadline) {
             char doing[256], missing[320];
             w->describe(w->user, doing, sizeof doing);
             sheaf__mpi_lock();
@@ -114,7 +114,9 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
         }
         if (napped) continue;
         /* Idle ranks may wait for an interactive one: the longer the wait, the longer the sleep. */
-        if (now - w->start > 1000000000u)
+        if (w->unlimited && now - w->start > 5000000000u)
+            sheaf__nap(5000000);
+        else if (now - w->start > 1000000000u)
             sheaf__nap(500000);
         else if (now - w->start > 20000000u)
             sheaf__nap(50000);

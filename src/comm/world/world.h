@@ -97,6 +97,7 @@ struct sheaf__mpi_wait {
     const void *user;
     const char *setting;      /* that lengthens the wait; NULL: SHEAF_TIMEOUT_MS */
     struct sheaf__idle *idle; /* NULL: looks all the time at first */
+    bool unlimited;           /* no deadline; the naps grow to 5 ms */
 };
 enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *wait);
 
