@@ -109,6 +109,16 @@ static const struct setting settings[] = {
                                  .help = "Directories with modules (libsheaf-*.so), joined by "
                                          "colons, searched first."},
 
+    [SHEAF__SET_GGML_SPLIT] = {"SHEAF_GGML_SPLIT", TEXT, .default_value = "auto",
+                               .help = "How the plugin for ggml cuts weights and caches: auto, "
+                                       "mirror, random:SEED or file:PATH."},
+    [SHEAF__SET_SPLIT] = {"SHEAF_SPLIT", TEXT, .default_value = "even",
+                          .help = "Shares of the members for the plugin for ggml: 3,1."},
+    [SHEAF__SET_GGML_ON_FAILURE] = {"SHEAF_GGML_ON_FAILURE", CHOICE("exit|error"),
+                                    .default_value = "exit",
+                                    .help = "After the loss of a rank the plugin for ggml ends "
+                                            "the program, or every later graph is an error."},
+
     [SHEAF__SET_BACKEND_DEBUG] = {"SHEAF_BACKEND_DEBUG", INTEGER(0, 1), .default_value = "0",
                                   .help = "Logs which modules are found, taken and refused."},
     [SHEAF__SET_SCHED_DEBUG] = {"SHEAF_SCHED_DEBUG", INTEGER(0, 2), .default_value = "0",
@@ -120,6 +130,9 @@ static const struct setting settings[] = {
                                        "the job fails."},
     [SHEAF__SET_CACHE] = {"SHEAF_CACHE", TEXT, .default_value = "~/.cache/sheaf",
                           .help = "Directory in which the scripts keep fetched models."},
+    [SHEAF__SET_GGML_SUITE] = {"SHEAF_GGML_SUITE", TEXT, .default_value = "forky",
+                               .help = "Suite of Debian whose llama.cpp scripts/ggml-tree "
+                                       "fetches."},
 };
 static_assert(sizeof settings / sizeof *settings == SHEAF__SETTING_COUNT, "one row a setting");
 

@@ -34,6 +34,10 @@ enum sheaf__setting {
     SHEAF__SET_CUDA_DEVICES,
     SHEAF__SET_CUDA_PARAMS,
     SHEAF__SET_BACKEND_PATH,
+    /* programs of ggml: read by the plugin */
+    SHEAF__SET_GGML_SPLIT,
+    SHEAF__SET_SPLIT,
+    SHEAF__SET_GGML_ON_FAILURE,
     /* diagnosis */
     SHEAF__SET_BACKEND_DEBUG,
     SHEAF__SET_SCHED_DEBUG,
@@ -41,6 +45,7 @@ enum sheaf__setting {
     SHEAF__SET_FLIGHT_DIR,
     /* read by scripts/, not by the library */
     SHEAF__SET_CACHE,
+    SHEAF__SET_GGML_SUITE,
     SHEAF__SETTING_COUNT,
 };
 

@@ -52,7 +52,8 @@ static const struct layer {
     {"src/split/", {"split/", BACKEND}},
     {"src/meta/", {"meta/", "split/", "comm/", "alloc/", BACKEND}},
     {"src/model/", {"model/", "base/"}},
-    {"tools/", {"common/", "model/", "base/"}},
+    {"src/ggml/", {"ggml/", "base/"}},
+    {"tools/", {"common/", "model/", "ggml/", "base/"}},
 };
 
 /* External headers that belong to one folder. */
@@ -240,11 +241,12 @@ static const struct layer *layer_of(const char *path) {
 }
 
 /* May a file use a function of another one (paths below src/)? Within a folder it may; the model
- * library is above all and may use what is public. */
+ * library and the plugin for ggml are above all and may use what is public. */
 static bool may_use(const char *user, const char *owner, const char *name) {
     const struct layer *l = layer_of(user);
     if (!l || starts(owner, l->folder)) return l;
-    if (starts(user, "src/model/") && !starts(name, "sheaf__")) return true;
+    const bool above = starts(user, "src/model/") || starts(user, "src/ggml/");
+    if (above && !starts(name, "sheaf__")) return true;
     for (size_t j = 0; j < MAX_BELOW && l->may[j]; j++)
         if (starts(owner + strlen("src/"), l->may[j])) return true;
     return false;

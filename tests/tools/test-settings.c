@@ -31,7 +31,7 @@ Test(settings, all_of_them_with_default_range_and_help) {
     }
     shows("SHEAF_CPU_THREADS             one a core             default      1 to 1024\n");
     shows("default      f32, bf16, q8_0\n");
-    cr_expect(!strstr(out, "error") && !strstr(out, "warning"), "%s", out);
+    cr_expect(!strstr(out, "error: ") && !strstr(out, "warning: "), "%s", out);
 }
 
 Test(settings, values_of_the_environment) {

@@ -1,0 +1,173 @@
+/* ggml's binary interface, declared here: no header of ggml is needed to build, and one plugin fits
+ * several versions of it. Facts are those of ggml.h and ggml-backend-impl.h, backend API versions 2
+ * (ggml 0.9.4 to 0.25) and 3 (from 0.26): 3 put two functions into the table of a buffer type.
+ *
+ * Invariant: nothing here is believed. host.c finds functions by name, maps ops, unary ops, GLU ops
+ * and types by their names, and checks the layouts on tensors that the host makes. */
+#ifndef SHEAF_GGML_ABI_H
+#define SHEAF_GGML_ABI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { GG_MAX_DIMS = 4, GG_MAX_SRC = 10, GG_MAX_NAME = 64, GG_PARAM_WORDS = 16 };
+enum { GG_FLAG_INPUT = 1, GG_FLAG_OUTPUT = 2, GG_FLAG_COMPUTE = 16 };
+enum gg_status {
+    GG_STATUS_ALLOC_FAILED = -2,
+    GG_STATUS_FAILED = -1,
+    GG_STATUS_SUCCESS = 0,
+};
+enum { GG_USAGE_ANY = 0, GG_USAGE_WEIGHTS = 1, GG_USAGE_COMPUTE = 2 };
+enum { GG_DEVICE_TYPE_GPU = 1 };
+
+struct gg_buffer;
+struct gg_backend;
+struct gg_device;
+struct gg_reg;
+
+struct gg_tensor {
+    int32_t type;
+    struct gg_buffer *buffer;
+    int64_t ne[GG_MAX_DIMS];
+    size_t nb[GG_MAX_DIMS];
+    int32_t op;
+    int32_t op_params[GG_PARAM_WORDS];
+    int32_t flags;
+    struct gg_tensor *src[GG_MAX_SRC];
+    struct gg_tensor *view_src;
+    size_t view_offs;
+    void *data;
+    char name[GG_MAX_NAME];
+    void *extra;
+    char padding[8];
+};
+
+struct gg_hash_set {
+    size_t size;
+    uint32_t *used; /* a bit a key */
+    struct gg_tensor **keys;
+};
+
+struct gg_cgraph {
+    int size, n_nodes, n_leafs;
+    struct gg_tensor **nodes, **grads, **grad_accs, **leafs;
+    int32_t *use_counts; /* by place in visited; of the graph that this one is a part of */
+    struct gg_hash_set visited;
+    int order;
+    uint64_t uid; /* 0: none */
+};
+
+struct gg_init_params {
+    size_t mem_size;
+    void *mem_buffer;
+    bool no_alloc;
+};
+
+/* ---- tables of functions; entries that this plugin leaves empty are void pointers ---- */
+
+typedef void (*gg_fn)(void);
+
+struct gg_buft; /* what lies in it depends on the version */
+struct gg_buft_2 {
+    const char *(*get_name)(struct gg_buft *buft);
+    struct gg_buffer *(*alloc_buffer)(struct gg_buft *buft, size_t size);
+    size_t (*get_alignment)(struct gg_buft *buft);
+    gg_fn get_max_size, get_alloc_size, is_host;
+    struct gg_device *device;
+    void *context;
+};
+struct gg_buft_3 {
+    const char *(*get_name)(struct gg_buft *buft);
+    struct gg_buffer *(*alloc_buffer)(struct gg_buft *buft, size_t size);
+    gg_fn alloc_buffer_n;
+    size_t (*get_alignment)(struct gg_buft *buft);
+    gg_fn get_max_size, get_alloc_size, get_alloc_size_n, is_host;
+    struct gg_device *device;
+    void *context;
+};
+
+struct gg_buffer_i {
+    void (*free_buffer)(struct gg_buffer *buffer);
+    void *(*get_base)(struct gg_buffer *buffer);
+    gg_fn init_tensor;
+    void (*memset_tensor)(struct gg_buffer *buffer, struct gg_tensor *t, uint8_t value,
+                          size_t offset, size_t size);
+    void (*set_tensor)(struct gg_buffer *buffer, struct gg_tensor *t, const void *data,
+                       size_t offset, size_t size);
+    void (*get_tensor)(struct gg_buffer *buffer, const struct gg_tensor *t, void *data,
+                       size_t offset, size_t size);
+    gg_fn set_tensor_2d, get_tensor_2d, cpy_tensor;
+    void (*clear)(struct gg_buffer *buffer, uint8_t value);
+    void (*reset)(struct gg_buffer *buffer);
+};
+struct gg_buffer {
+    struct gg_buffer_i iface;
+    struct gg_buft *buft;
+    void *context;
+    size_t size;
+    int32_t usage;
+};
+
+struct gg_backend_i {
+    const char *(*get_name)(struct gg_backend *backend);
+    void (*free)(struct gg_backend *backend);
+    gg_fn set_tensor_async, get_tensor_async, set_tensor_2d_async, get_tensor_2d_async;
+    gg_fn cpy_tensor_async, synchronize;
+    gg_fn graph_plan_create, graph_plan_free, graph_plan_update, graph_plan_compute;
+    int32_t (*graph_compute)(struct gg_backend *backend, struct gg_cgraph *graph);
+    gg_fn event_record, event_wait, graph_optimize;
+};
+struct gg_backend {
+    uint8_t *guid; /* [16] */
+    struct gg_backend_i iface;
+    struct gg_device *device;
+    void *context;
+};
+
+struct gg_caps {
+    bool async, host_buffer, buffer_from_host_ptr, events, mmap_support;
+};
+struct gg_props {
+    const char *name, *description;
+    size_t memory_free, memory_total;
+    int32_t type;
+    const char *device_id;
+    struct gg_caps caps;
+};
+struct gg_device_i {
+    const char *(*get_name)(struct gg_device *dev);
+    const char *(*get_description)(struct gg_device *dev);
+    void (*get_memory)(struct gg_device *dev, size_t *free_bytes, size_t *total);
+    int32_t (*get_type)(struct gg_device *dev);
+    void (*get_props)(struct gg_device *dev, struct gg_props *props);
+    struct gg_backend *(*init_backend)(struct gg_device *dev, const char *params);
+    struct gg_buft *(*get_buffer_type)(struct gg_device *dev);
+    gg_fn get_host_buffer_type, buffer_from_host_ptr;
+    bool (*supports_op)(struct gg_device *dev, const struct gg_tensor *op);
+    bool (*supports_buft)(struct gg_device *dev, struct gg_buft *buft);
+    gg_fn offload_op, event_new, event_free, event_synchronize;
+};
+struct gg_device {
+    struct gg_device_i iface;
+    struct gg_reg *reg;
+    void *context;
+};
+
+struct gg_reg_i {
+    const char *(*get_name)(struct gg_reg *reg);
+    size_t (*get_device_count)(struct gg_reg *reg);
+    struct gg_device *(*get_device)(struct gg_reg *reg, size_t index);
+    void *(*get_proc_address)(struct gg_reg *reg, const char *name);
+};
+struct gg_reg {
+    int32_t api_version;
+    struct gg_reg_i iface;
+    void *context;
+};
+
+static inline const struct gg_tensor *gg_root(const struct gg_tensor *t) {
+    return t->view_src ? t->view_src : t;
+}
+
+#endif

@@ -1,0 +1,158 @@
+/* Regions become objects: memory on all ranks, cut by split states, and their bytes. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ggml/cut.h"
+#include "ggml/driver_impl.h"
+#include "ggml/file.h"
+
+static enum sheaf_status no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "weights and caches: out of memory");
+}
+
+enum sheaf_status gg_region_bytes(const struct gg_memory *m, const struct gg_region *r,
+                                  size_t offset, void *out, size_t size) {
+    if (!r->path) {
+        memcpy(out, m->base + r->offset + offset, size);
+        return SHEAF_STATUS_SUCCESS;
+    }
+    const int fd = open(r->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return sheaf_set_error(SHEAF_STATUS_IO, "%s cannot be opened any more", r->path);
+    const enum sheaf_status st = gg_file_read(fd, r->file_offset + offset, out, size);
+    close(fd);
+    return st;
+}
+
+/* Memory for all regions of one buffer. */
+static enum sheaf_status make_objects(const struct gg_memory *m, struct gg_region *const *regions,
+                                      size_t n, struct sheaf_split_state *const *states) {
+    struct gg_bytes b = {0};
+    gg_put_u64(&b, n);
+    for (size_t i = 0; i < n; i++) {
+        const struct gg_region *r = regions[i];
+        struct gg_object_shape s = {(uint64_t)r->object, (uint64_t)r->type, {0}};
+        for (int k = 0; k < SHEAF_MAX_DIMS; k++) s.ne[k] = (uint64_t)r->ne[k];
+        gg_put(&b, &s, sizeof s);
+    }
+    for (size_t i = 0; i < n; i++) gg_put_state(&b, states[i]);
+    const enum sheaf_status st =
+        b.failed ? no_memory() : gg_command(GG_COMMAND_BIND, m->group, 0, 0, 0, b.data, b.n, NULL);
+    free(b.data);
+    return st;
+}
+
+/* The bytes go to all ranks; each keeps its slice. */
+static enum sheaf_status send_bytes(const struct gg_memory *m, const struct gg_region *r) {
+    enum { PART = 64 << 20 };
+    uint8_t *part = r->path ? malloc(r->bytes < PART ? r->bytes + 1 : PART) : NULL;
+    if (r->path && !part) return no_memory();
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t at = 0, n; at < r->bytes && !st; at += n) {
+        n = r->bytes - at < PART ? r->bytes - at : PART;
+        if (part) st = gg_region_bytes(m, r, at, part, n);
+        const void *from = part ? (const void *)part : m->base + r->offset + at;
+        if (!st) st = gg_command(GG_COMMAND_SET, (uint64_t)r->object, at, 0, 0, from, n, NULL);
+    }
+    free(part);
+    return st;
+}
+
+/* All regions of one file. UNSUPPORTED: some rank has no copy of it. */
+static enum sheaf_status load_file(struct gg_region *const *regions, size_t n, const char *path) {
+    struct gg_bytes b = {0};
+    uint64_t size = 0, count = 0;
+    const uint64_t hash = gg_file_hash(path, &size);
+    for (size_t i = 0; i < n; i++) count += regions[i]->path == path;
+    gg_put_u64(&b, strlen(path));
+    gg_put(&b, path, strlen(path));
+    gg_put_u64(&b, size);
+    gg_put_u64(&b, hash);
+    gg_put_u64(&b, count);
+    for (size_t i = 0; i < n; i++) {
+        if (regions[i]->path != path) continue;
+        const struct gg_object_place place = {(uint64_t)regions[i]->object,
+                                              regions[i]->file_offset};
+        gg_put(&b, &place, sizeof place);
+    }
+    const enum sheaf_status st =
+        b.failed ? no_memory() : gg_command(GG_COMMAND_LOAD, 0, 0, 0, 0, b.data, b.n, NULL);
+    free(b.data);
+    return st;
+}
+
+static enum sheaf_status load_files(const struct gg_memory *m, struct gg_region *const *regions,
+                                    size_t n) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t i = 0; i < n && !st; i++) {
+        const char *path = regions[i]->path;
+        if (!path || regions[i]->bound) continue;
+        st = load_file(regions, n, path);
+        if (st == SHEAF_STATUS_UNSUPPORTED) {
+            sheaf_log(SHEAF_LOG_WARN, "%s; its weights are sent there", sheaf_last_error());
+            st = SHEAF_STATUS_SUCCESS;
+            for (size_t k = i; k < n && !st; k++)
+                if (regions[k]->path == path) st = send_bytes(m, regions[k]);
+        }
+        for (size_t k = i; k < n; k++)
+            if (regions[k]->path == path) regions[k]->bound = true;
+    }
+    return st;
+}
+
+static enum sheaf_status bind_buffer(struct gg_memory *m, struct gg_region **regions, size_t n,
+                                     struct sheaf_split_state *const *states) {
+    enum sheaf_status st = make_objects(m, regions, n, states);
+    if (!st) st = load_files(m, regions, n);
+    for (size_t i = 0; i < n && !st; i++) {
+        struct gg_region *r = regions[i];
+        if (!r->path && r->written) st = send_bytes(m, r);
+        r->bound = true;
+        r->path = NULL;
+        gg_shadow_drop(m, r->offset, r->bytes);
+    }
+    return st;
+}
+
+enum sheaf_status gg_bind_regions(void) {
+    struct gg_encoder *e = &gg_driver.encoder;
+    const size_t n = e->n_unbound;
+    if (!n) return SHEAF_STATUS_SUCCESS;
+    struct sheaf_split_state **states = calloc(n, sizeof *states);
+    struct gg_region **some = calloc(n, sizeof *some);
+    struct sheaf_split_state **some_states = calloc(n, sizeof *some_states);
+    bool *done = calloc(n, sizeof *done);
+    enum sheaf_status st =
+        states && some && some_states && done ? SHEAF_STATUS_SUCCESS : no_memory();
+    if (!st) st = gg_choose_cuts(e, gg_engine_device(gg_driver.engine), states);
+    for (size_t i = 0; i < n && !st; i++) {
+        size_t k = 0;
+        if (done[i]) continue;
+        for (size_t j = i; j < n; j++) {
+            if (e->unbound_in[j] != e->unbound_in[i]) continue;
+            done[j] = true;
+            some_states[k] = states[j];
+            some[k++] = e->unbound[j];
+        }
+        st = bind_buffer(e->unbound_in[i], some, k, some_states);
+    }
+    for (size_t i = 0; states && i < n; i++) sheaf_split_state_free(states[i]);
+    free(states);
+    free(some);
+    free(some_states);
+    free(done);
+    return st;
+}
+
+enum sheaf_status gg_unbind_region(struct gg_memory *m, struct gg_region *r) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (r->bound)
+        st = gg_command(GG_COMMAND_GET, (uint64_t)r->object, 0, r->bytes, 0, NULL, 0,
+                        m->base + r->offset);
+    r->bound = false;
+    r->object = GG_NO_OBJECT;
+    r->written = true;
+    r->path = NULL;
+    return st;
+}

@@ -1,0 +1,373 @@
+/* The driver thread, and what ggml's calls become. */
+#include "ggml/driver.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ggml/driver_impl.h"
+#include "ggml/file.h"
+#include "ggml/translate.h"
+
+struct gg_driver gg_driver;
+
+/* ---- the thread ---- */
+
+typedef enum sheaf_status (*task_fn)(void *argument);
+
+static struct {
+    pthread_t thread;
+    pthread_mutex_t callers; /* one call at a time */
+    pthread_mutex_t lock;    /* of the fields below */
+    pthread_cond_t changed;
+    task_fn task; /* NULL: idle */
+    void *argument;
+    enum sheaf_status status;
+    bool started, quit;
+    pid_t pid;
+    atomic_bool failed; /* the first failure, for the next graph */
+    char text[1024], description[64];
+} shared = {.callers = PTHREAD_MUTEX_INITIALIZER,
+            .lock = PTHREAD_MUTEX_INITIALIZER,
+            .changed = PTHREAD_COND_INITIALIZER};
+
+static void *work(void *unused) {
+    (void)unused;
+    pthread_mutex_lock(&shared.lock);
+    while (!shared.quit) {
+        if (!shared.task) {
+            pthread_cond_wait(&shared.changed, &shared.lock);
+            continue;
+        }
+        pthread_mutex_unlock(&shared.lock);
+        const enum sheaf_status st = shared.task(shared.argument);
+        char text[sizeof shared.text];
+        snprintf(text, sizeof text, "%s", st ? sheaf_last_error() : "");
+        pthread_mutex_lock(&shared.lock);
+        shared.status = st;
+        memcpy(shared.text, text, sizeof text);
+        shared.task = NULL;
+        pthread_cond_broadcast(&shared.changed);
+    }
+    pthread_mutex_unlock(&shared.lock);
+    return NULL;
+}
+
+/* Runs the task in the driver thread; its status, and its text in this thread. A child of a fork has
+ * no such thread, and the job is not its own. */
+static enum sheaf_status call(task_fn task, void *argument) {
+    if (!shared.started || shared.pid != getpid())
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "SHEAF is not there in this process: the job has ended, or this is "
+                               "a child of the process that belongs to it");
+    pthread_mutex_lock(&shared.callers);
+    pthread_mutex_lock(&shared.lock);
+    shared.task = task;
+    shared.argument = argument;
+    pthread_cond_broadcast(&shared.changed);
+    while (shared.task) pthread_cond_wait(&shared.changed, &shared.lock);
+    const enum sheaf_status st = shared.status;
+    if (st) sheaf_set_error(st, "%s", shared.text);
+    pthread_mutex_unlock(&shared.lock);
+    pthread_mutex_unlock(&shared.callers);
+    return st;
+}
+
+/* ggml's functions that move data return nothing. */
+static void keep_failure(enum sheaf_status st) {
+    if (!st || atomic_exchange(&shared.failed, true)) return;
+    sheaf_log(SHEAF_LOG_ERROR, "%s", sheaf_last_error());
+}
+
+enum sheaf_status gg_command(enum gg_command_kind kind, uint64_t a, uint64_t b, uint64_t c,
+                             uint64_t d, const void *payload, size_t size, void *result) {
+    struct gg_command command = {
+        .kind = (uint32_t)kind, .a = a, .b = b, .c = c, .d = d, .size = size};
+    return gg_engine_do(gg_driver.engine, &command, payload, result);
+}
+
+/* ---- start and end ---- */
+
+static enum sheaf_status start_task(void *unused) {
+    (void)unused;
+    const char *on_failure = sheaf_setting_value("SHEAF_GGML_ON_FAILURE");
+    const bool may_exit = !on_failure || strcmp(on_failure, "error") != 0;
+    const enum sheaf_status st = gg_engine_start(may_exit, &gg_driver.engine);
+    if (st) return st;
+    const size_t n = sheaf_backend_meta_dev_n_members(gg_engine_device(gg_driver.engine));
+    const int hosts = sheaf_world_n_hosts();
+    snprintf(shared.description, sizeof shared.description, "%zu member%s on %d host%s", n,
+             n == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s");
+    return st;
+}
+
+static enum sheaf_status stop_task(void *unused) {
+    (void)unused;
+    if (!sheaf_world_failed()) gg_command(GG_COMMAND_END, 0, 0, 0, 0, NULL, 0, NULL);
+    gg_forget_all();
+    gg_encoder_free(&gg_driver.encoder);
+    gg_engine_stop(gg_driver.engine);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status gg_driver_start(const struct gg_host *host) {
+    sigset_t all, before;
+    gg_driver.host = host;
+    gg_driver.encoder.host = host;
+    gg_driver.encoder.memory_of = gg_plugin_memory_of;
+    gg_driver.encoder.next_object = &gg_driver.next_object;
+    sigfillset(&all); /* signals are the program's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int failed = pthread_create(&shared.thread, NULL, work, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) return sheaf_set_error(SHEAF_STATUS_FAILED, "cannot start a thread");
+    shared.started = true;
+    shared.pid = getpid();
+    return call(start_task, NULL);
+}
+
+void gg_driver_stop(void) {
+    if (!shared.started || shared.pid != getpid()) return;
+    call(stop_task, NULL);
+    shared.started = false;
+    pthread_mutex_lock(&shared.lock);
+    shared.quit = true;
+    pthread_cond_broadcast(&shared.changed);
+    pthread_mutex_unlock(&shared.lock);
+    pthread_join(shared.thread, NULL);
+}
+
+const char *gg_driver_description(void) { return shared.description; }
+
+/* Cuts follow the members' shares, so the job is full when the first member is. */
+void gg_driver_memory(size_t *free_bytes, size_t *total) {
+    sheaf_backend_dev_memory(gg_engine_device(gg_driver.engine), free_bytes, total);
+}
+
+/* ---- memory ---- */
+
+struct transfer {
+    struct gg_memory *m;
+    const struct gg_tensor *t;
+    const void *from;
+    void *to;
+    uint8_t value;
+    size_t offset, size; /* in the region */
+};
+
+struct gg_memory *gg_driver_alloc(size_t size) {
+    static _Atomic uint64_t group = 1;
+    return gg_memory_new(size, group++);
+}
+
+static enum sheaf_status free_task(void *argument) {
+    struct gg_memory *m = argument;
+    gg_forget_group(m->group);
+    return gg_command(GG_COMMAND_FREE, m->group, 0, 0, 0, NULL, 0, NULL);
+}
+
+static bool has_objects(const struct gg_memory *m) {
+    for (size_t i = 0; i < m->n_regions; i++)
+        if (m->regions[i]->bound) return true;
+    return false;
+}
+
+void gg_driver_free(struct gg_memory *m) {
+    if (has_objects(m) && shared.started && !atomic_load(&shared.failed))
+        keep_failure(call(free_task, m));
+    gg_memory_free(m);
+}
+
+/* The object of the region of t's owner; NULL: its bytes are in the shadow. */
+static struct gg_region *bound_region(const struct gg_memory *m, const struct gg_tensor *t) {
+    struct gg_region *r = gg_is_static(t) ? gg_region_find(m, gg_root(t)) : NULL;
+    return r && r->bound ? r : NULL;
+}
+
+static size_t in_region(const struct gg_tensor *t, size_t offset) {
+    return (size_t)((char *)t->data - (char *)gg_root(t)->data) + offset;
+}
+
+/* The part of a file that was recorded is not all of the region's bytes any more. */
+static enum sheaf_status take_out_of_file(struct gg_memory *m, struct gg_region *r) {
+    if (!r->path) return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status st = gg_region_bytes(m, r, 0, m->base + r->offset, r->bytes);
+    r->path = NULL;
+    return st;
+}
+
+/* A mapped file needs no copy: each rank reads its slices from its own. */
+static bool record_file(struct gg_region *r, const void *data, size_t size) {
+    const char *path;
+    if (size != r->bytes || !gg_file_of_address(data, size, &path, &r->file_offset)) return false;
+    static const char *kept[64]; /* of models; a process has few */
+    size_t i = 0;
+    while (i < 64 && kept[i] && strcmp(kept[i], path)) i++;
+    if (i == 64) return false;
+    if (!kept[i]) kept[i] = strdup(path);
+    r->path = kept[i];
+    return r->path;
+}
+
+static enum sheaf_status set_task(void *argument) {
+    const struct transfer *x = argument;
+    struct gg_region *other = NULL;
+    struct gg_region *r = gg_region_of(x->m, gg_driver.host, gg_root(x->t), &other);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!r && other) {
+        st = gg_unbind_region(x->m, other);
+        if (!st) r = gg_region_of(x->m, gg_driver.host, gg_root(x->t), &other);
+    }
+    if (r && r->bound)
+        return gg_command(GG_COMMAND_SET, (uint64_t)r->object, x->offset, 0, 0, x->from, x->size,
+                          NULL);
+    if (r) r->written = true;
+    if (r && x->offset == 0 && record_file(r, x->from, x->size)) return st;
+    if (r && !st) st = take_out_of_file(x->m, r);
+    memcpy((char *)gg_root(x->t)->data + x->offset, x->from, x->size);
+    return st;
+}
+
+void gg_driver_set(struct gg_memory *m, const struct gg_tensor *t, const void *data, size_t offset,
+                   size_t size) {
+    if (!gg_is_static(t)) {
+        memcpy((char *)t->data + offset, data, size);
+        return;
+    }
+    struct transfer x = {
+        .m = m, .t = t, .from = data, .offset = in_region(t, offset), .size = size};
+    keep_failure(call(set_task, &x));
+}
+
+static enum sheaf_status fill_task(void *argument) {
+    const struct transfer *x = argument;
+    const struct gg_region *r = bound_region(x->m, x->t);
+    return gg_command(GG_COMMAND_FILL, (uint64_t)r->object, x->offset, x->size, x->value, NULL, 0,
+                      NULL);
+}
+
+void gg_driver_fill(struct gg_memory *m, const struct gg_tensor *t, uint8_t value, size_t offset,
+                    size_t size) {
+    struct transfer x = {
+        .m = m, .t = t, .value = value, .offset = in_region(t, offset), .size = size};
+    if (bound_region(m, t)) {
+        keep_failure(call(fill_task, &x));
+        return;
+    }
+    struct gg_region *r = gg_is_static(t) ? gg_region_find(m, gg_root(t)) : NULL;
+    if (r) keep_failure(take_out_of_file(m, r));
+    if (r) r->written = true;
+    memset((char *)t->data + offset, value, size);
+}
+
+static enum sheaf_status get_task(void *argument) {
+    const struct transfer *x = argument;
+    const struct gg_region *r = bound_region(x->m, x->t);
+    return gg_command(GG_COMMAND_GET, (uint64_t)r->object, x->offset, x->size, 0, NULL, 0, x->to);
+}
+
+void gg_driver_get(struct gg_memory *m, const struct gg_tensor *t, void *data, size_t offset,
+                   size_t size) {
+    struct transfer x = {.m = m, .t = t, .to = data, .offset = in_region(t, offset), .size = size};
+    if (bound_region(m, t)) {
+        keep_failure(call(get_task, &x));
+        return;
+    }
+    const struct gg_region *r = gg_is_static(t) ? gg_region_find(m, gg_root(t)) : NULL;
+    if (r && r->path)
+        keep_failure(gg_region_bytes(m, r, x.offset, data, size));
+    else
+        memcpy(data, (const char *)t->data + offset, size);
+}
+
+static enum sheaf_status clear_task(void *argument) {
+    const struct transfer *x = argument;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t i = 0; i < x->m->n_regions && !st; i++) {
+        struct gg_region *r = x->m->regions[i];
+        r->path = NULL;
+        r->written = x->value != 0;
+        if (r->bound)
+            st = gg_command(GG_COMMAND_FILL, (uint64_t)r->object, 0, r->bytes, x->value, NULL, 0,
+                            NULL);
+    }
+    return st;
+}
+
+void gg_driver_clear(struct gg_memory *m, uint8_t value) {
+    struct transfer x = {.m = m, .value = value};
+    gg_shadow_drop(m, 0, m->size);
+    const size_t whole = value ? 0 : m->size / 4096 * 4096; /* pages given back are zero */
+    memset(m->base + whole, value, m->size - whole);
+    if (m->n_regions) keep_failure(call(clear_task, &x));
+    m->cleared = value;
+}
+
+/* ---- graphs ---- */
+
+static enum sheaf_status compute_task(void *graph) { return gg_run_graph(graph); }
+
+enum sheaf_status gg_driver_compute(const struct gg_cgraph *graph) {
+    if (atomic_load(&shared.failed)) {
+        const bool over = sheaf_world_failed();
+        if (!over) atomic_store(&shared.failed, false); /* told once; the job goes on */
+        return sheaf_set_error(SHEAF_STATUS_FAILED, "%s",
+                               over ? "the job has failed" : "an earlier call failed");
+    }
+    const enum sheaf_status st = call(compute_task, (void *)(uintptr_t)graph);
+    if (st) sheaf_log(SHEAF_LOG_ERROR, "%s", sheaf_last_error());
+    if (st && sheaf_world_failed()) atomic_store(&shared.failed, true);
+    return st;
+}
+
+/* What a device can do does not depend on where operands lie. */
+static enum sheaf_status supports_task(void *argument) {
+    struct gg_encoder *e = &gg_driver.encoder;
+    const enum sheaf_status st = gg_encode_question(e, argument);
+    return st ? st
+              : gg_command(GG_COMMAND_ASK, 0, e->n_made, 0, 0, e->graph.data, e->graph.n, NULL);
+}
+
+static bool has_known_type(const struct gg_tensor *t) {
+    return t->type >= 0 && t->type < GG_MAX_TYPES && gg_driver.host->type[t->type] >= 0;
+}
+
+static bool is_asked_here(const struct sheaf_tensor *node) {
+    return sheaf_backend_dev_supports_op(gg_engine_device(gg_driver.engine), node);
+}
+
+/* A result that is written over an operand is copied there afterwards. */
+static bool can_copy_into(const struct gg_tensor *t, const struct sheaf_tensor *node) {
+    struct sheaf_tensor from = *node, copy = *node;
+    copy.op = SHEAF_OP_CPY;
+    memset(copy.op_params, 0, sizeof copy.op_params);
+    memset(copy.src, 0, sizeof copy.src);
+    from.op = SHEAF_OP_NONE;
+    copy.src[0] = &from;
+    copy.src[1] = &from;
+    return !t->view_src || is_asked_here(&copy);
+}
+
+bool gg_driver_supports(const struct gg_tensor *t) {
+    struct sheaf_tensor node, operand[SHEAF_MAX_SRC];
+    int8_t order[SHEAF_MAX_SRC];
+    if (t->op == 0) return has_known_type(t);
+    if (!gg_translate(gg_driver.host, t, &node, order)) return false;
+    for (int i = 0; i < SHEAF_MAX_SRC && order[i] >= 0; i++) {
+        const struct gg_tensor *src = t->src[order[i]];
+        if (!src) continue;
+        if (!has_known_type(src)) return false;
+        operand[i] =
+            (struct sheaf_tensor){.type = (enum sheaf_type)gg_driver.host->type[src->type]};
+        memcpy(operand[i].ne, src->ne, sizeof src->ne);
+        memcpy(operand[i].nb, src->nb, sizeof src->nb);
+        node.src[i] = &operand[i];
+    }
+    if (gg_is_view(&node)) return true;
+    if (gg_engine_is_mixed(gg_driver.engine)) return !call(supports_task, (void *)(uintptr_t)t);
+    return is_asked_here(&node) && (gg_writes_operand(&node) || can_copy_into(t, &node));
+}

@@ -1,0 +1,35 @@
+/* Rank 0's side: the one thread that owns MPI and the engine, the programs that it has given to the
+ * job, and what ggml's calls become.
+ *
+ * ggml calls from any of its threads; each call that needs the job is handed to the driver thread
+ * and waited for. The first failure stays: ggml's functions that move data return nothing, so the
+ * next graph reports it. */
+#ifndef SHEAF_GGML_DRIVER_H
+#define SHEAF_GGML_DRIVER_H
+
+#include "ggml/encode.h"
+
+/* Starts the thread, the world and the meta device. Once a process. */
+enum sheaf_status gg_driver_start(const struct gg_host *host);
+/* Tells the workers that the job is over, and ends the thread. At exit; safe to call twice. */
+void gg_driver_stop(void);
+/* Members and hosts, "4 members on 2 hosts"; memory that the members have together. */
+const char *gg_driver_description(void);
+void gg_driver_memory(size_t *free_bytes, size_t *total);
+
+struct gg_memory *gg_driver_alloc(size_t size);
+void gg_driver_free(struct gg_memory *m);
+void gg_driver_set(struct gg_memory *m, const struct gg_tensor *t, const void *data, size_t offset,
+                   size_t size);
+void gg_driver_fill(struct gg_memory *m, const struct gg_tensor *t, uint8_t value, size_t offset,
+                    size_t size);
+void gg_driver_get(struct gg_memory *m, const struct gg_tensor *t, void *data, size_t offset,
+                   size_t size);
+void gg_driver_clear(struct gg_memory *m, uint8_t value);
+enum sheaf_status gg_driver_compute(const struct gg_cgraph *graph);
+bool gg_driver_supports(const struct gg_tensor *op);
+
+/* How buffers of this plugin are recognised; set by plugin.c. */
+struct gg_memory *gg_plugin_memory_of(const struct gg_tensor *root);
+
+#endif

@@ -1,0 +1,65 @@
+/* Shared by driver.c, bind.c and run.c. All of it belongs to the driver thread. */
+#ifndef SHEAF_GGML_DRIVER_IMPL_H
+#define SHEAF_GGML_DRIVER_IMPL_H
+
+#include "ggml/driver.h"
+
+struct gg_input {  /* of a program */
+    uint8_t *sent; /* what the ranks have */
+    size_t bytes;
+    bool is_sent, written; /* written: by the program itself */
+};
+
+struct gg_known { /* a program that all ranks have */
+    uint64_t number, last_use;
+    uint64_t hash;
+    struct gg_bytes message; /* outputs and graph: its identity */
+    size_t n_records, n_results;
+    struct gg_input *inputs;
+    size_t n_inputs;
+    uint64_t *groups; /* [n_groups] that it uses */
+    size_t n_groups;
+};
+
+/* A graph that was computed: its tensors, while ggml has not built another. */
+struct gg_recent {
+    uint64_t uid;
+    const struct gg_tensor *first, *last;
+    int n_nodes;
+    uint64_t program, last_use;
+    const struct gg_tensor **inputs, **results;
+    size_t n_inputs, n_results;
+};
+
+enum { GG_MAX_PROGRAMS = 64, GG_MAX_RECENT = 16 };
+
+struct gg_driver {
+    const struct gg_host *host;
+    struct gg_engine *engine;
+    struct gg_encoder encoder;
+    int64_t next_object;
+    uint64_t next_program, clock;
+    struct gg_known *known[GG_MAX_PROGRAMS];
+    size_t n_known;
+    struct gg_recent recent[GG_MAX_RECENT];
+    struct gg_bytes run; /* payload of RUN */
+    void **addresses;
+    size_t cap_addresses;
+};
+extern struct gg_driver gg_driver;
+
+enum sheaf_status gg_command(enum gg_command_kind kind, uint64_t a, uint64_t b, uint64_t c,
+                             uint64_t d, const void *payload, size_t size, void *result);
+/* Gives the regions of the last encoded graph memory and data on all ranks. */
+enum sheaf_status gg_bind_regions(void);
+/* Brings the object's bytes back into the shadow. */
+enum sheaf_status gg_unbind_region(struct gg_memory *m, struct gg_region *r);
+/* The bytes of an unbound region, from its file or the shadow. */
+enum sheaf_status gg_region_bytes(const struct gg_memory *m, const struct gg_region *r,
+                                  size_t offset, void *out, size_t size);
+enum sheaf_status gg_run_graph(const struct gg_cgraph *graph);
+/* The programs that use the group are gone on all ranks. */
+void gg_forget_group(uint64_t group);
+void gg_forget_all(void);
+
+#endif

@@ -1,0 +1,365 @@
+/* Walks a ggml graph and writes records. Nothing is allocated once the arrays are large enough. */
+#include "ggml/encode.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/hash.h"
+#include "ggml/translate.h"
+
+static enum sheaf_status no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "graph: out of memory");
+}
+
+/* ---- the table of tensors ---- */
+
+static bool grow_slots(struct gg_encoder *e, size_t n) {
+    size_t want = 256;
+    while (want < n) want *= 2;
+    if (want > e->n_slots) {
+        free(e->slots);
+        e->slots = malloc(want * sizeof *e->slots);
+        e->n_slots = e->slots ? want : 0;
+    }
+    if (e->slots) memset(e->slots, 0, e->n_slots * sizeof *e->slots);
+    e->n_used = 0;
+    return e->slots;
+}
+
+/* NULL: more tensors than a graph of so many nodes can have. */
+static struct gg_slot *slot_of(struct gg_encoder *e, const struct gg_tensor *t) {
+    size_t i = sheaf__hash_address(t, e->n_slots);
+    while (e->slots[i].tensor && e->slots[i].tensor != t) i = (i + 1) & (e->n_slots - 1);
+    if (e->slots[i].tensor) return &e->slots[i];
+    if (e->n_used + 1 >= e->n_slots) return NULL;
+    e->n_used++;
+    e->slots[i].tensor = t;
+    return &e->slots[i];
+}
+
+/* ---- records ---- */
+
+/* 1 + record; 0: out of memory. The owner is the record itself unless view_of says another. */
+static uint32_t add_record(struct gg_encoder *e, const struct gg_record *r,
+                           const struct gg_tensor *t) {
+    if (!sheaf__grow(&e->made, &e->cap_made, e->n_made + 1, sizeof *e->made)) return 0;
+    const uint32_t owner = r->view_of ? r->view_of - 1 : (uint32_t)e->n_made;
+    e->made[e->n_made++] = (struct gg_made){*r, t, owner};
+    gg_put_record(&e->graph, r);
+    return e->graph.failed ? 0 : (uint32_t)e->n_made;
+}
+
+static void fill(struct gg_record *r, const struct sheaf_tensor *s, uint32_t kind) {
+    memset(r, 0, sizeof *r);
+    r->kind = kind;
+    r->op = (uint32_t)s->op;
+    r->type = (uint32_t)s->type;
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+        r->ne[i] = (uint64_t)s->ne[i];
+        r->nb[i] = s->nb[i];
+    }
+    memcpy(r->params, s->op_params, sizeof r->params);
+}
+
+static void make_dense(struct gg_record *r) {
+    const enum sheaf_type type = (enum sheaf_type)r->type;
+    r->nb[0] = sheaf_type_size(type);
+    r->nb[1] = sheaf_row_size(type, (int64_t)r->ne[0]);
+    for (int i = 2; i < SHEAF_MAX_DIMS; i++) r->nb[i] = r->nb[i - 1] * r->ne[i - 1];
+}
+
+static enum sheaf_status unknown(const struct gg_tensor *t) {
+    return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                           "graph: '%s' has an op or a type that this device lacks", t->name);
+}
+
+/* ---- leaves ---- */
+
+static enum sheaf_status note_unbound(struct gg_encoder *e, struct gg_memory *m,
+                                      struct gg_region *region) {
+    if (!sheaf__grow(&e->unbound, &e->cap_unbound, e->n_unbound + 1, sizeof *e->unbound) ||
+        !sheaf__grow(&e->unbound_in, &e->cap_unbound_in, e->n_unbound + 1, sizeof *e->unbound_in))
+        return no_memory();
+    if (region->object == GG_NO_OBJECT) region->object = (*e->next_object)++;
+    for (size_t i = 0; i < e->n_unbound; i++)
+        if (e->unbound[i] == region) return SHEAF_STATUS_SUCCESS;
+    e->unbound_in[e->n_unbound] = m;
+    e->unbound[e->n_unbound++] = region;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status object_leaf(struct gg_encoder *e, const struct gg_tensor *t,
+                                     struct gg_record *r) {
+    struct gg_memory *m = e->memory_of(t);
+    struct gg_region *other = NULL, *region = m ? gg_region_of(m, e->host, t, &other) : NULL;
+    if (!region && other) {
+        e->stale = other;
+        e->stale_in = m;
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "graph: '%s' was another tensor before",
+                               t->name);
+    }
+    if (!region)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "graph: '%s' lies in no buffer of SHEAF",
+                               t->name);
+    r->kind = GG_LEAF_OBJECT;
+    const enum sheaf_status st = region->bound ? SHEAF_STATUS_SUCCESS : note_unbound(e, m, region);
+    r->object = (uint32_t)region->object;
+    return st;
+}
+
+static enum sheaf_status input_leaf(struct gg_encoder *e, const struct gg_tensor *t) {
+    if (!sheaf__grow(&e->inputs, &e->cap_inputs, e->n_inputs + 1, sizeof *e->inputs))
+        return no_memory();
+    e->inputs[e->n_inputs++] = t;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status leaf(struct gg_encoder *e, const struct gg_tensor *t, uint32_t *out) {
+    struct sheaf_tensor s = {0};
+    struct gg_record r;
+    const bool known = t->type >= 0 && t->type < GG_MAX_TYPES && e->host->type[t->type] >= 0;
+    if (!known) return unknown(t);
+    s.type = (enum sheaf_type)e->host->type[t->type];
+    memcpy(s.ne, t->ne, sizeof s.ne);
+    fill(&r, &s, GG_LEAF_INPUT);
+    make_dense(&r);
+    enum sheaf_status st = gg_is_static(t) ? object_leaf(e, t, &r) : input_leaf(e, t);
+    if (st) return st;
+    *out = add_record(e, &r, t);
+    return *out ? st : no_memory();
+}
+
+/* ---- nodes ---- */
+
+static enum sheaf_status record_of(struct gg_encoder *e, const struct gg_tensor *t, uint32_t *out);
+
+/* A view of `of`, whose memory t shows: shape, strides and offset are t's. */
+static enum sheaf_status add_view(struct gg_encoder *e, const struct gg_tensor *t,
+                                  struct gg_record *r, uint32_t of, uint32_t *out) {
+    const struct gg_made *source = &e->made[of - 1];
+    const uint64_t from = source->record.view_of ? source->record.view_offs : 0;
+    r->kind = GG_NODE;
+    r->view_of = source->owner + 1;
+    r->view_offs = t->view_offs;
+    memset(r->src, 0, sizeof r->src);
+    r->src[0] = of;
+    if (r->op == SHEAF_OP_VIEW) {
+        const uint64_t offset = r->view_offs - from;
+        if (r->view_offs < from) /* relative to the owner then */
+            return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "graph: view '%s' begins before '%s'",
+                                   t->name, source->tensor->name);
+        memcpy(r->params, &offset, sizeof offset);
+    }
+    *out = add_record(e, r, t);
+    return *out ? SHEAF_STATUS_SUCCESS : no_memory();
+}
+
+/* The memory that t shows, as a view of its root. */
+static enum sheaf_status view_of_root(struct gg_encoder *e, const struct gg_tensor *t,
+                                      uint32_t *out) {
+    struct gg_record r;
+    struct sheaf_tensor s = {.op = SHEAF_OP_VIEW};
+    uint32_t root = 0;
+    enum sheaf_status st = record_of(e, t->view_src, &root);
+    if (st) return st;
+    s.type = (enum sheaf_type)e->host->type[t->type];
+    memcpy(s.ne, t->ne, sizeof s.ne);
+    memcpy(s.nb, t->nb, sizeof s.nb);
+    fill(&r, &s, GG_NODE);
+    return add_view(e, t, &r, root, out);
+}
+
+/* CPY of `from` into the memory that t shows. */
+static enum sheaf_status copy_into(struct gg_encoder *e, const struct gg_tensor *t, uint32_t from,
+                                   uint32_t *out) {
+    uint32_t target = 0;
+    enum sheaf_status st = view_of_root(e, t, &target);
+    if (st) return st;
+    struct gg_record r = e->made[target - 1].record;
+    r.op = SHEAF_OP_CPY;
+    memset(r.params, 0, sizeof r.params);
+    r.src[0] = from;
+    r.src[1] = target;
+    *out = add_record(e, &r, t);
+    return *out ? st : no_memory();
+}
+
+static enum sheaf_status operands(struct gg_encoder *e, const struct gg_tensor *t,
+                                  const int8_t order[SHEAF_MAX_SRC], struct gg_record *r) {
+    for (int i = 0; i < SHEAF_MAX_SRC && order[i] >= 0; i++) {
+        const struct gg_tensor *src = t->src[order[i]];
+        const enum sheaf_status st = src ? record_of(e, src, &r->src[i]) : SHEAF_STATUS_SUCCESS;
+        if (st) return st;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status node(struct gg_encoder *e, const struct gg_tensor *t, uint32_t *out) {
+    struct sheaf_tensor s;
+    struct gg_record r;
+    int8_t order[SHEAF_MAX_SRC];
+    if (!gg_translate(e->host, t, &s, order)) return unknown(t);
+    fill(&r, &s, GG_NODE);
+    if (gg_is_view(&s)) {
+        uint32_t of = 0;
+        const enum sheaf_status st = record_of(e, t->src[0], &of);
+        return st ? st : add_view(e, t, &r, of, out);
+    }
+    enum sheaf_status st = operands(e, t, order, &r);
+    if (st) return st;
+    if (gg_writes_operand(&s)) {
+        const uint32_t target = r.src[s.op == SHEAF_OP_CPY ? 1 : 0];
+        r.view_of = e->made[target - 1].owner + 1;
+        r.view_offs = t->view_offs;
+    } else if (t->view_src) { /* computed in place: compute, then copy to that place */
+        uint32_t fresh;
+        make_dense(&r);
+        fresh = add_record(e, &r, t);
+        return fresh ? copy_into(e, t, fresh, out) : no_memory();
+    }
+    *out = add_record(e, &r, t);
+    return *out ? st : no_memory();
+}
+
+/* The record of an operand. One that is no node of this part was computed before, or is a leaf; the
+ * views that led to it are taken along. */
+static enum sheaf_status record_of(struct gg_encoder *e, const struct gg_tensor *t, uint32_t *out) {
+    struct gg_slot *slot = slot_of(e, t);
+    if (!slot) return no_memory();
+    if (slot->record) {
+        *out = slot->record;
+        return SHEAF_STATUS_SUCCESS;
+    }
+    struct sheaf_tensor s;
+    int8_t order[SHEAF_MAX_SRC];
+    enum sheaf_status st;
+    if (!t->view_src)
+        st = leaf(e, t, out);
+    else if (gg_translate(e->host, t, &s, order) && gg_is_view(&s) && t->src[0])
+        st = node(e, t, out);
+    else if (e->host->type[t->type] < 0)
+        st = unknown(t);
+    else
+        st = view_of_root(e, t, out);
+    if (!st) slot_of(e, t)->record = *out;
+    return st;
+}
+
+/* ---- results ---- */
+
+static enum sheaf_status add_result(struct gg_encoder *e, const struct gg_tensor *root,
+                                    uint32_t record) {
+    struct gg_slot *slot = slot_of(e, root);
+    if (!slot || slot->output) return slot ? SHEAF_STATUS_SUCCESS : no_memory();
+    slot->output = true;
+    if (!sheaf__grow(&e->results, &e->cap_results, e->n_results + 1, sizeof *e->results))
+        return no_memory();
+    e->results[e->n_results++] = root;
+    gg_put_u64(&e->outputs, record);
+    return e->outputs.failed ? no_memory() : SHEAF_STATUS_SUCCESS;
+}
+
+static bool is_read_outside(const struct gg_cgraph *graph, const struct gg_tensor *t,
+                            const struct gg_slot *slot, bool last) {
+    if (t->flags & GG_FLAG_OUTPUT || (last && graph->uid == 0)) return true;
+    const struct gg_tensor *root = gg_root(t);
+    if (root->op != 0 && root->buffer && root->buffer->usage != GG_USAGE_COMPUTE) return true;
+    const int count = gg_use_count(graph, t);
+    return count <= 0 || (uint32_t)count > slot->uses; /* 0: nothing in the graph reads it */
+}
+
+static enum sheaf_status find_result(struct gg_encoder *e, const struct gg_cgraph *graph,
+                                     const struct gg_tensor *t, bool last) {
+    struct gg_slot *slot = slot_of(e, t);
+    const struct gg_made *made = &e->made[slot->record - 1];
+    const struct gg_made *owner = &e->made[made->owner];
+    if (owner->record.kind == GG_LEAF_OBJECT) return SHEAF_STATUS_SUCCESS;
+    const bool writes_input =
+        owner->record.kind == GG_LEAF_INPUT && !sheaf_op_is_view((enum sheaf_op)made->record.op);
+    if (!writes_input &&
+        (owner->record.kind == GG_LEAF_INPUT || !is_read_outside(graph, t, slot, last)))
+        return SHEAF_STATUS_SUCCESS;
+    return add_result(e, gg_root(t), made->owner);
+}
+
+/* ---- graphs ---- */
+
+static bool is_computed(const struct gg_encoder *e, const struct gg_tensor *t) {
+    return t->op != 0 && (!e->host->has_compute_flag || t->flags & GG_FLAG_COMPUTE);
+}
+
+static enum sheaf_status start(struct gg_encoder *e, size_t n_nodes) {
+    e->graph.n = e->outputs.n = 0;
+    e->graph.failed = e->outputs.failed = false;
+    e->n_made = e->n_inputs = e->n_results = e->n_unbound = 0;
+    e->stale = NULL;
+    return grow_slots(e, 8 * n_nodes + 64) ? SHEAF_STATUS_SUCCESS : no_memory();
+}
+
+static enum sheaf_status count_uses(struct gg_encoder *e, const struct gg_cgraph *graph) {
+    for (int i = 0; i < graph->n_nodes; i++) {
+        for (int k = 0; k < GG_MAX_SRC; k++) {
+            struct gg_slot *slot =
+                graph->nodes[i]->src[k] ? slot_of(e, graph->nodes[i]->src[k]) : NULL;
+            if (slot) slot->uses++;
+        }
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status gg_encode(struct gg_encoder *e, const struct gg_cgraph *graph) {
+    enum sheaf_status st = start(e, (size_t)graph->n_nodes);
+    if (!st) st = count_uses(e, graph);
+    for (int i = 0; i < graph->n_nodes && !st; i++) {
+        const struct gg_tensor *t = graph->nodes[i];
+        uint32_t record = 0;
+        if (!is_computed(e, t)) continue;
+        st = node(e, t, &record);
+        struct gg_slot *slot = st ? NULL : slot_of(e, t);
+        if (slot) slot->record = record;
+        if (!st && !slot) st = no_memory();
+    }
+    for (int i = 0; i < graph->n_nodes && !st; i++)
+        if (is_computed(e, graph->nodes[i]))
+            st = find_result(e, graph, graph->nodes[i], i == graph->n_nodes - 1);
+    return st;
+}
+
+enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tensor *t) {
+    struct sheaf_tensor s;
+    struct gg_record r;
+    int8_t order[SHEAF_MAX_SRC];
+    enum sheaf_status st = start(e, 1);
+    if (!st && !gg_translate(e->host, t, &s, order)) st = unknown(t);
+    if (st) return st;
+    fill(&r, &s, GG_NODE);
+    for (int i = 0; i < SHEAF_MAX_SRC && order[i] >= 0; i++) {
+        const struct gg_tensor *src = t->src[order[i]];
+        if (!src) continue;
+        struct sheaf_tensor o = {0};
+        struct gg_record operand;
+        if (src->type < 0 || src->type >= GG_MAX_TYPES || e->host->type[src->type] < 0)
+            return unknown(src);
+        o.type = (enum sheaf_type)e->host->type[src->type];
+        memcpy(o.ne, src->ne, sizeof o.ne);
+        memcpy(o.nb, src->nb, sizeof o.nb);
+        fill(&operand, &o, GG_LEAF_INPUT);
+        make_dense(&operand);
+        r.src[i] = add_record(e, &operand, src);
+    }
+    if (gg_writes_operand(&s)) r.view_of = r.src[s.op == SHEAF_OP_CPY ? 1 : 0];
+    make_dense(&r);
+    return add_record(e, &r, t) ? st : no_memory();
+}
+
+void gg_encoder_free(struct gg_encoder *e) {
+    free(e->graph.data);
+    free(e->outputs.data);
+    free(e->made);
+    free(e->inputs);
+    free(e->results);
+    free(e->unbound);
+    free(e->unbound_in);
+    free(e->slots);
+}

@@ -1,0 +1,56 @@
+/* A graph of ggml, or the part of one that its scheduler gives to this device, as the bytes of
+ * wire.h: the nodes that are to be computed, the leaves that they read, and the results that others
+ * read afterwards.
+ *
+ * A graph of ggml's does not say which results are needed outside of it. The use counts that it
+ * carries are those of the whole graph: a node with more uses than this part has is one that others
+ * read, and so is a node that has no use at all or the flag OUTPUT, one in memory that outlives the
+ * graph, and the last node of a part that stands for no scheduler split (a callback or a test looks
+ * at it). */
+#ifndef SHEAF_GGML_ENCODE_H
+#define SHEAF_GGML_ENCODE_H
+
+#include "ggml/memory.h"
+
+struct gg_slot { /* of the table of tensors met */
+    const struct gg_tensor *tensor;
+    uint32_t record; /* 1 + record; 0: none yet */
+    uint32_t uses;   /* by the nodes of this part */
+    bool node, output;
+};
+
+/* A record, for those that come after it. */
+struct gg_made {
+    struct gg_record record;
+    const struct gg_tensor *tensor;
+    uint32_t owner; /* the record that owns the memory */
+};
+
+struct gg_encoder {
+    const struct gg_host *host;
+    struct gg_bytes graph, outputs; /* results */
+    struct gg_made *made;           /* [n_made] a record each */
+    size_t n_made, cap_made;
+    const struct gg_tensor **inputs;  /* [n_inputs] leaves, in the order of their records */
+    const struct gg_tensor **results; /* [n_results] tensors that others read */
+    size_t n_inputs, cap_inputs, n_results, cap_results;
+    struct gg_region **unbound; /* [n_unbound] regions that are used for the first time */
+    struct gg_memory **unbound_in;
+    size_t n_unbound, cap_unbound, cap_unbound_in;
+    struct gg_slot *slots;
+    size_t n_slots, n_used;
+    /* a region whose object must be given back before the graph can be encoded; NULL: none */
+    struct gg_region *stale;
+    struct gg_memory *stale_in;
+    int64_t *next_object;                                         /* the caller's counter */
+    struct gg_memory *(*memory_of)(const struct gg_tensor *root); /* NULL: not of this plugin */
+};
+
+/* INVALID or UNSUPPORTED with a text. If e->stale is set, give it back and encode again. */
+enum sheaf_status gg_encode(struct gg_encoder *e, const struct gg_cgraph *graph);
+void gg_encoder_free(struct gg_encoder *e);
+
+/* The node alone, its operands as inputs: in e->graph, as e->n_made records. */
+enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tensor *node);
+
+#endif

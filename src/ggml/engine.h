@@ -1,0 +1,68 @@
+/* What every rank of the job keeps for rank 0's program: the meta device over all ranks, objects
+ * (weights and caches, by number), and programs (graphs, by number).
+ *
+ * Invariant: all ranks execute the same commands in the same order, so that every collective inside
+ * them meets. A command that fails on one rank fails on all, unless the job itself is over
+ * (sheaf_world_failed). All calls from one thread. */
+#ifndef SHEAF_GGML_ENGINE_H
+#define SHEAF_GGML_ENGINE_H
+
+#include "ggml/wire.h"
+
+enum gg_command_kind {
+    GG_COMMAND_END,   /* the job is over */
+    GG_COMMAND_BIND,  /* a: group, payload: objects with shapes and states: memory for them */
+    GG_COMMAND_SET,   /* a: object, b: offset, payload: bytes */
+    GG_COMMAND_FILL,  /* a: object, b: offset, c: size, d: value */
+    GG_COMMAND_GET,   /* a: object, b: offset, c: size -> rank 0 */
+    GG_COMMAND_LOAD,  /* payload: path and where objects lie in that file */
+    GG_COMMAND_FREE,  /* a: group: its objects, and the programs that use them */
+    GG_COMMAND_GRAPH, /* a: program, b: records, c: outputs, payload: outputs and graph */
+    GG_COMMAND_DROP,  /* a: program */
+    GG_COMMAND_RUN,   /* a: program, payload: changed inputs -> results on rank 0 */
+    GG_COMMAND_ASK,   /* b: records, payload: graph of one node -> do all ranks' devices run it? */
+    GG_COMMAND_KIND_COUNT,
+};
+
+enum { GG_INLINE_BYTES = 448 };
+/* Travels whole, in one message; a longer payload follows it. */
+struct gg_command {
+    uint32_t magic, kind;
+    uint64_t sequence, a, b, c, d;
+    uint64_t size; /* of the payload */
+    uint8_t data[GG_INLINE_BYTES];
+};
+
+/* The shape of an object in a BIND payload. */
+struct gg_object_shape {
+    uint64_t object;
+    uint64_t type;
+    uint64_t ne[SHEAF_MAX_DIMS];
+};
+/* Where an object's bytes begin, in a LOAD payload. */
+struct gg_object_place {
+    uint64_t object, offset;
+};
+
+struct gg_engine;
+/* Starts the world and the meta device over all its devices. Collective. */
+enum sheaf_status gg_engine_start(bool may_exit, struct gg_engine **out);
+void gg_engine_stop(struct gg_engine *e); /* and the world; accepts NULL */
+
+sheaf_backend_dev_t gg_engine_device(const struct gg_engine *e);
+bool gg_engine_is_mixed(const struct gg_engine *e); /* members of several kinds */
+
+/* Rank 0: sends the command to all and executes it here. `result` takes what GET returns; of RUN, an
+ * array of addresses, one an output. */
+enum sheaf_status gg_engine_do(struct gg_engine *e, struct gg_command *command, const void *payload,
+                               void *result);
+/* Other ranks: executes commands until END or the end of the job. */
+enum sheaf_status gg_engine_serve(struct gg_engine *e);
+
+/* Bytes of objects and of compute buffers that this rank holds. */
+struct gg_engine_stats {
+    uint64_t n_runs, n_graphs, n_inputs, input_bytes;
+};
+void gg_engine_get_stats(const struct gg_engine *e, struct gg_engine_stats *out);
+
+#endif

@@ -1,0 +1,100 @@
+/* Files are recognised by size and sampled content, for a copy on another host has another inode. */
+#include "ggml/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+
+enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
+
+static uint64_t hash_open(int fd, uint64_t *size) {
+    struct stat st;
+    uint8_t block[SAMPLE_BYTES];
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) return 0;
+    *size = (uint64_t)st.st_size;
+    uint64_t h = sheaf__mix(1, *size);
+    for (uint64_t i = 0; i < SAMPLES; i++) {
+        const uint64_t room = *size > SAMPLE_BYTES ? *size - SAMPLE_BYTES : 0;
+        const ssize_t n = pread(fd, block, sizeof block, (off_t)(room / (SAMPLES - 1) * i));
+        if (n < 0) return 0;
+        h = sheaf__hash_bytes(h, block, (size_t)n);
+    }
+    return h ? h : 1;
+}
+
+uint64_t gg_file_hash(const char *path, uint64_t *size) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0) return 0;
+    const uint64_t h = hash_open(fd, size);
+    close(fd);
+    return h;
+}
+
+int gg_file_open(const char *path, uint64_t size, uint64_t hash) {
+    uint64_t own = 0;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0) return -1;
+    if (hash_open(fd, &own) == hash && own == size) return fd;
+    close(fd);
+    return -1;
+}
+
+enum sheaf_status gg_file_read(int fd, uint64_t offset, void *dst, size_t size) {
+    for (size_t at = 0; at < size;) {
+        const ssize_t n = pread(fd, (char *)dst + at, size - at, (off_t)(offset + at));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0)
+            return sheaf_set_error(SHEAF_STATUS_IO, "load: %s",
+                                   n ? strerror(errno) : "the file ends too early");
+        at += (size_t)n;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* The mapping found last: weights of one file follow each other. */
+static struct {
+    uintptr_t begin, end;
+    uint64_t offset;
+    char path[4096];
+} last;
+
+/* "7f00-7f80 r--s 00000000 08:01 123   /path": private mappings too, while they are read-only. */
+static bool read_line(const char *line) {
+    char mode[8] = "";
+    int path_at = 0;
+    if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %" SCNx64 " %*s %*s %n", &last.begin, &last.end,
+               mode, &last.offset, &path_at) < 4)
+        return false;
+    if (mode[0] != 'r' || mode[1] == 'w' || !path_at || line[path_at] != '/') return false;
+    snprintf(last.path, sizeof last.path, "%s", line + path_at);
+    last.path[strcspn(last.path, "\n")] = 0;
+    return true;
+}
+
+static bool covers(uintptr_t at, size_t size) {
+    return at >= last.begin && at < last.end && size <= last.end - at;
+}
+
+bool gg_file_of_address(const void *at, size_t size, const char **path, uint64_t *offset) {
+    const uintptr_t a = (uintptr_t)at;
+    if (!covers(a, size)) {
+        char line[4400];
+        bool found = false;
+        FILE *f = fopen("/proc/self/maps", "re");
+        while (f && !found && fgets(line, sizeof line, f))
+            found = read_line(line) && covers(a, size);
+        if (f) fclose(f);
+        if (!found) last.begin = last.end = 0;
+    }
+    if (!covers(a, size)) return false;
+    *path = last.path;
+    *offset = last.offset + (a - last.begin);
+    return true;
+}

@@ -1,0 +1,239 @@
+/* Finds ggml's functions by name and checks its layouts on tensors that ggml makes itself. */
+#include "ggml/host.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "ggml/translate.h"
+
+/* The functions that the checks need. */
+struct probe {
+    void *(*init)(struct gg_init_params params);
+    void (*free)(void *ctx);
+    struct gg_tensor *(*new_tensor_4d)(void *ctx, int type, int64_t a, int64_t b, int64_t c,
+                                       int64_t d);
+    struct gg_tensor *(*add)(void *ctx, struct gg_tensor *a, struct gg_tensor *b);
+    struct gg_tensor *(*scale)(void *ctx, struct gg_tensor *a, float s);
+    struct gg_tensor *(*view_1d)(void *ctx, struct gg_tensor *a, int64_t n, size_t offset);
+    struct gg_tensor *(*set_name)(struct gg_tensor *t, const char *name);
+    void (*set_output)(struct gg_tensor *t);
+    void *(*get_data)(const struct gg_tensor *t);
+    struct gg_cgraph *(*new_graph)(void *ctx);
+    void (*build_forward_expand)(struct gg_cgraph *graph, struct gg_tensor *t);
+    const char *(*op_name)(int op);
+    const char *(*unary_op_name)(int op);
+    const char *(*glu_op_name)(int op);
+    const char *(*type_name)(int type);
+    int64_t (*blck_size)(int type);
+    size_t (*type_size)(int type);
+    void (*buffer_free)(struct gg_buffer *buffer);
+    void (*buffer_set_usage)(struct gg_buffer *buffer, int usage);
+    size_t (*buffer_get_size)(struct gg_buffer *buffer);
+};
+
+static enum sheaf_status refuse(const char *what) {
+    return sheaf_set_error(SHEAF_STATUS_INVALID, "%s", what);
+}
+
+/* ---- functions ---- */
+
+static void *open_caller(const void *caller) {
+    Dl_info info;
+    if (!dladdr(caller, &info) || !info.dli_fname) return NULL;
+    return dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+}
+
+/* A program that opened ggml itself (Python's ctypes) shows it to the libraries that link to it
+ * only: then it is found through the library that called. */
+static void *find(void *caller, const char *name) {
+    void *p = dlsym(RTLD_DEFAULT, name);
+    return p || !caller ? p : dlsym(caller, name);
+}
+
+static enum sheaf_status find_all(void *caller, struct probe *p, struct gg_host *h) {
+    const struct {
+        const char *name;
+        void *at;
+    } wanted[] = {
+        {"ggml_init", &p->init},
+        {"ggml_free", &p->free},
+        {"ggml_new_tensor_4d", &p->new_tensor_4d},
+        {"ggml_add", &p->add},
+        {"ggml_scale", &p->scale},
+        {"ggml_view_1d", &p->view_1d},
+        {"ggml_set_name", &p->set_name},
+        {"ggml_set_output", &p->set_output},
+        {"ggml_get_data", &p->get_data},
+        {"ggml_new_graph", &p->new_graph},
+        {"ggml_build_forward_expand", &p->build_forward_expand},
+        {"ggml_op_name", &p->op_name},
+        {"ggml_unary_op_name", &p->unary_op_name},
+        {"ggml_glu_op_name", &p->glu_op_name},
+        {"ggml_type_name", &p->type_name},
+        {"ggml_blck_size", &p->blck_size},
+        {"ggml_type_size", &p->type_size},
+        {"ggml_backend_buffer_init", &h->buffer_init},
+        {"ggml_backend_buffer_free", &p->buffer_free},
+        {"ggml_backend_buffer_set_usage", &p->buffer_set_usage},
+        {"ggml_backend_buffer_get_size", &p->buffer_get_size},
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        void *f = find(caller, wanted[i].name);
+        if (!f)
+            return sheaf_set_error(SHEAF_STATUS_INVALID, "this program's ggml has no function %s",
+                                   wanted[i].name);
+        memcpy(wanted[i].at, &f, sizeof f);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Version 3 came with a function that allocates many tensors at once. A later version is refused by
+ * the host itself, which compares the number. */
+static void find_version(void *caller, struct gg_host *h) {
+    const char *(*version)(void) = NULL;
+    void *f = find(caller, "ggml_version");
+    memcpy(&version, &f, sizeof f);
+    snprintf(h->version, sizeof h->version, "%s", version ? version() : "of unknown version");
+    h->api_version = find(caller, "ggml_backend_buft_alloc_buffer_n") ? 3 : 2;
+}
+
+/* ---- numbers ---- */
+
+/* ggml's tables of names end without a mark. The last name that every version has ends the search,
+ * so that nothing behind a table is read; ops that a later version has added there stay unknown. */
+static void map_names(const char *(*name_of)(int), const char *last, int8_t *map, int room,
+                      int (*number)(const char *name)) {
+    memset(map, -1, (size_t)room);
+    for (int i = 0; i < room; i++) {
+        const char *name = name_of(i);
+        if (!name) return;
+        map[i] = (int8_t)number(name);
+        if (!strcmp(name, last)) return;
+    }
+}
+
+static int unary_number(const char *name) {
+    for (int i = 0; i < SHEAF_UNARY_OP_COUNT; i++)
+        if (!strcmp(name, sheaf_unary_op_name((enum sheaf_unary_op)i))) return i;
+    return -1;
+}
+static int glu_number(const char *name) {
+    for (int i = 0; i < SHEAF_GLU_OP_COUNT; i++)
+        if (!strcmp(name, sheaf_glu_op_name((enum sheaf_glu_op)i))) return i;
+    return -1;
+}
+
+static bool is_since(const struct gg_host *h, int want) {
+    int major = 0, minor = 0;
+    return sscanf(h->version, "%d.%d", &major, &minor) == 2 && (major > 0 || minor >= want);
+}
+
+/* A type is the same if name, block and bytes are. Numbers up to 39 (mxfp4) are in every version
+ * that has backend API 2, 40 to 42 since 0.25 at the latest; ggml looks behind its table for more. */
+static void map_types(const struct probe *p, const struct gg_host *h, int8_t *map) {
+    const int n = is_since(h, 25) ? 43 : 40;
+    memset(map, -1, GG_MAX_TYPES);
+    for (int i = 0; i < n; i++) {
+        const char *name = p->type_name(i);
+        const enum sheaf_type type = name ? sheaf_type_from_name(name) : SHEAF_TYPE_COUNT;
+        const bool same = type != SHEAF_TYPE_COUNT && p->blck_size(i) == sheaf_blck_size(type) &&
+                          p->type_size(i) == sheaf_type_size(type);
+        map[i] = same ? (int8_t)type : -1;
+    }
+}
+
+/* ---- layouts ---- */
+
+static bool is_plain(const struct gg_tensor *t, int type) {
+    return t->type == type && t->ne[0] == 3 && t->ne[1] == 5 && t->ne[2] == 7 && t->ne[3] == 2 &&
+           t->nb[0] == 4 && t->nb[1] == 12 && t->nb[2] == 60 && t->nb[3] == 420;
+}
+
+static int f32_number(const struct gg_host *h) {
+    for (int i = 0; i < GG_MAX_TYPES; i++)
+        if (h->type[i] == SHEAF_TYPE_F32) return i;
+    return -1;
+}
+
+static enum sheaf_status probe_tensors(const struct probe *p, struct gg_host *h, void *ctx) {
+    const int f32 = f32_number(h);
+    if (f32 < 0) return refuse("this program's ggml has no type named f32");
+    if (strcmp(p->op_name(0), "NONE")) return refuse("op 0 of this program's ggml is not NONE");
+    struct gg_tensor *a = p->new_tensor_4d(ctx, f32, 3, 5, 7, 2);
+    if (!a || !is_plain(a, f32)) return refuse("type, ne or nb of struct ggml_tensor have moved");
+    p->set_name(a, "sheaf probe");
+    p->set_output(a);
+    if (strcmp(a->name, "sheaf probe")) return refuse("name of struct ggml_tensor has moved");
+    if (!(a->flags & GG_FLAG_OUTPUT)) return refuse("flags of struct ggml_tensor have moved");
+    if (!a->data || a->data != p->get_data(a))
+        return refuse("data of struct ggml_tensor has moved");
+    struct gg_tensor *b = p->scale(ctx, a, 2.5f), *sum = p->add(ctx, b, a);
+    struct gg_tensor *v = p->view_1d(ctx, sum, 4, 8);
+    float factor = 0;
+    memcpy(&factor, b->op_params, sizeof factor);
+    if (factor != 2.5f) return refuse("op_params of struct ggml_tensor have moved");
+    if (b->op < 0 || b->op >= GG_MAX_OPS || strcmp(p->op_name(b->op), "SCALE"))
+        return refuse("op of struct ggml_tensor has moved");
+    if (sum->src[0] != b || sum->src[1] != a || sum->src[2])
+        return refuse("src of struct ggml_tensor has moved");
+    if (v->view_src != sum || v->view_offs != 8)
+        return refuse("view_src or view_offs of struct ggml_tensor have moved");
+
+    struct gg_cgraph *graph = p->new_graph(ctx);
+    p->build_forward_expand(graph, sum);
+    if (graph->n_nodes != 2 || graph->nodes[0] != b || graph->nodes[1] != sum)
+        return refuse("n_nodes or nodes of struct ggml_cgraph have moved");
+    if (gg_use_count(graph, a) != 2 || gg_use_count(graph, b) != 1 || gg_use_count(graph, sum) != 0)
+        return refuse("use_counts or the hash set of struct ggml_cgraph have moved");
+    h->has_compute_flag = sum->flags & GG_FLAG_COMPUTE;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static void probe_free(struct gg_buffer *buffer) { (void)buffer; }
+
+static enum sheaf_status probe_buffer(const struct probe *p, const struct gg_host *h) {
+    static int context;
+    static struct gg_buft_3 buft; /* looked at by nothing that is called here */
+    struct gg_buffer *b = h->buffer_init(
+        (struct gg_buft *)&buft, (struct gg_buffer_i){.free_buffer = probe_free}, &context, 4096);
+    if (!b) return refuse("ggml_backend_buffer_init returned NULL");
+    p->buffer_set_usage(b, GG_USAGE_COMPUTE);
+    const bool fits = b->context == &context && b->size == 4096 && b->usage == GG_USAGE_COMPUTE &&
+                      b->iface.free_buffer == probe_free && p->buffer_get_size(b) == 4096;
+    if (fits) p->buffer_free(b);
+    return fits ? SHEAF_STATUS_SUCCESS : refuse("struct ggml_backend_buffer has another layout");
+}
+
+enum sheaf_status gg_host_find(const void *caller, struct gg_host *h) {
+    struct probe p = {0};
+    void *library = open_caller(caller);
+    memset(h, 0, sizeof *h);
+    enum sheaf_status st = find_all(library, &p, h);
+    find_version(library, h);
+    if (library) dlclose(library); /* the program keeps it */
+    if (st) return st;
+    map_names(p.op_name, "GLU", h->op, GG_MAX_OPS, gg_op_row);
+    map_names(p.unary_op_name, "TRUNC", h->unary, GG_MAX_UNARY, unary_number);
+    map_names(p.glu_op_name, is_since(h, 25) ? "SWIGLU_CLAMP" : "GEGLU_QUICK", h->glu, GG_MAX_GLU,
+              glu_number);
+    map_types(&p, h, h->type);
+    void *ctx = p.init((struct gg_init_params){.mem_size = 1 << 20});
+    if (!ctx) return refuse("ggml_init returned NULL");
+    st = probe_tensors(&p, h, ctx);
+    p.free(ctx);
+    return st ? st : probe_buffer(&p, h);
+}
+
+int gg_use_count(const struct gg_cgraph *graph, const struct gg_tensor *t) {
+    const struct gg_hash_set *set = &graph->visited;
+    if (!graph->use_counts || !set->used || !set->keys || !set->size) return -1;
+    const size_t first = ((size_t)(uintptr_t)t >> 4) % set->size;
+    for (size_t i = first, seen = 0; seen < set->size; seen++, i = (i + 1) % set->size) {
+        if (!(set->used[i / 32] >> (i % 32) & 1)) return -1;
+        if (set->keys[i] == t) return graph->use_counts[i];
+    }
+    return -1;
+}

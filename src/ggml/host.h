@@ -1,0 +1,31 @@
+/* The ggml library of the program that loaded the plugin: its functions, the numbers that it gives
+ * to ops and types, and whether its structures lie as abi.h says. Filled once, before anything else;
+ * read-only afterwards. */
+#ifndef SHEAF_GGML_HOST_H
+#define SHEAF_GGML_HOST_H
+
+#include "ggml/abi.h"
+#include "sheaf/sheaf.h"
+
+enum { GG_MAX_OPS = 160, GG_MAX_UNARY = 48, GG_MAX_GLU = 16, GG_MAX_TYPES = 64 };
+
+struct gg_host {
+    int api_version; /* 2 or 3 */
+    char version[32];
+    struct gg_buffer *(*buffer_init)(struct gg_buft *buft, struct gg_buffer_i iface, void *context,
+                                     size_t size);
+    int8_t op[GG_MAX_OPS];      /* row of translate.c's table; -1: none */
+    int8_t unary[GG_MAX_UNARY]; /* enum sheaf_unary_op; -1: none */
+    int8_t glu[GG_MAX_GLU];     /* enum sheaf_glu_op; -1: none */
+    int8_t type[GG_MAX_TYPES];  /* enum sheaf_type; -1: none */
+    bool has_compute_flag;
+};
+
+/* Looks the host up from `caller`, an address inside of it, and checks it. INVALID, with a text
+ * that names what is missing or has moved. */
+enum sheaf_status gg_host_find(const void *caller, struct gg_host *out);
+
+/* How often the whole graph uses t; -1: the graph does not know t. */
+int gg_use_count(const struct gg_cgraph *graph, const struct gg_tensor *t);
+
+#endif

@@ -1,0 +1,120 @@
+/* Address ranges and the regions in them. */
+#include "ggml/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/arith.h"
+#include "base/array.h"
+
+struct gg_memory *gg_memory_new(size_t size, uint64_t group) {
+    struct gg_memory *m = calloc(1, sizeof *m);
+    if (!m) return NULL;
+    /* pages take memory when they are written */
+    void *base = mmap(NULL, size ? size : 1, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) {
+        free(m);
+        return NULL;
+    }
+    m->base = base;
+    m->size = size;
+    m->group = group;
+    return m;
+}
+
+void gg_memory_free(struct gg_memory *m) {
+    munmap(m->base, m->size ? m->size : 1);
+    for (size_t i = 0; i < m->n_regions; i++) free(m->regions[i]);
+    free(m->regions);
+    free(m->index);
+    free(m);
+}
+
+static size_t slot_of(const struct gg_memory *m, size_t offset) {
+    return (offset / 32 * 0x9E3779B97F4A7C15u >> 16) & (m->n_index - 1);
+}
+
+static struct gg_region *find_at(const struct gg_memory *m, size_t offset) {
+    if (!m->n_index) return NULL;
+    for (size_t i = slot_of(m, offset); m->index[i]; i = (i + 1) & (m->n_index - 1))
+        if (m->regions[m->index[i] - 1]->offset == offset) return m->regions[m->index[i] - 1];
+    return NULL;
+}
+
+static void enter(struct gg_memory *m, size_t region) {
+    size_t i = slot_of(m, m->regions[region]->offset);
+    while (m->index[i]) i = (i + 1) & (m->n_index - 1);
+    m->index[i] = (uint32_t)region + 1;
+}
+
+static struct gg_region *add(struct gg_memory *m, size_t offset) {
+    if (!sheaf__grow(&m->regions, &m->cap_regions, m->n_regions + 1, sizeof *m->regions))
+        return NULL;
+    if (2 * (m->n_regions + 1) > m->n_index) {
+        const size_t n = m->n_index ? 2 * m->n_index : 64;
+        uint32_t *index = calloc(n, sizeof *index);
+        if (!index) return NULL;
+        free(m->index);
+        m->index = index;
+        m->n_index = n;
+        for (size_t i = 0; i < m->n_regions; i++) enter(m, i);
+    }
+    struct gg_region *r = calloc(1, sizeof *r);
+    if (!r) return NULL;
+    r->offset = offset;
+    r->object = GG_NO_OBJECT;
+    r->written = m->cleared != 0;
+    m->regions[m->n_regions++] = r;
+    enter(m, m->n_regions - 1);
+    return r;
+}
+
+static size_t offset_of(const struct gg_memory *m, const struct gg_tensor *root) {
+    return (size_t)((char *)root->data - m->base);
+}
+
+struct gg_region *gg_region_find(const struct gg_memory *m, const struct gg_tensor *root) {
+    return find_at(m, offset_of(m, root));
+}
+
+static size_t bytes_of(enum sheaf_type type, const int64_t *ne) {
+    return sheaf_row_size(type, ne[0]) * (size_t)(ne[1] * ne[2] * ne[3]);
+}
+
+static bool describes(const struct gg_region *r, enum sheaf_type type, const int64_t *ne) {
+    return r->type == type && !memcmp(r->ne, ne, sizeof r->ne);
+}
+
+struct gg_region *gg_region_of(struct gg_memory *m, const struct gg_host *host,
+                               const struct gg_tensor *root, struct gg_region **other) {
+    const int8_t type = root->type >= 0 && root->type < GG_MAX_TYPES ? host->type[root->type] : -1;
+    *other = NULL;
+    if (type < 0 || !root->data || offset_of(m, root) > m->size) return NULL;
+    struct gg_region *r = find_at(m, offset_of(m, root));
+    const bool fresh = !r;
+    if (fresh) r = add(m, offset_of(m, root));
+    if (!r) return NULL;
+    if (!fresh && r->object != GG_NO_OBJECT && !describes(r, (enum sheaf_type)type, root->ne)) {
+        *other = r;
+        return NULL;
+    }
+    r->type = (enum sheaf_type)type;
+    memcpy(r->ne, root->ne, sizeof r->ne);
+    r->bytes = bytes_of(r->type, r->ne);
+    memcpy(r->name, root->name, sizeof r->name);
+    return r;
+}
+
+bool gg_is_static(const struct gg_tensor *t) {
+    const struct gg_tensor *root = gg_root(t);
+    return root->op == 0 && root->buffer && root->buffer->usage != GG_USAGE_COMPUTE;
+}
+
+void gg_shadow_drop(const struct gg_memory *m, size_t offset, size_t bytes) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t first = sheaf__align_up(offset, page), last = (offset + bytes) / page * page;
+    if (first < last) madvise(m->base + first, last - first, MADV_DONTNEED);
+}

@@ -1,0 +1,54 @@
+/* The memory of ggml's buffers: a range of addresses each, with a shadow that holds what the host
+ * has written and what graphs have left for it to read, and the objects of the engine that stand in
+ * the place of weights and caches.
+ *
+ * A region is a tensor that owns its memory. Until a graph uses it, its bytes are in the shadow or
+ * in a file; from then on the object has them. Results of graphs, and leaves of compute buffers, are
+ * never objects: they travel between shadow and ranks with each run. */
+#ifndef SHEAF_GGML_MEMORY_H
+#define SHEAF_GGML_MEMORY_H
+
+#include "ggml/engine.h"
+#include "ggml/host.h"
+
+enum { GG_NO_OBJECT = -1 };
+
+struct gg_region {
+    size_t offset, bytes; /* in the buffer */
+    enum sheaf_type type;
+    int64_t ne[SHEAF_MAX_DIMS];
+    int64_t object; /* GG_NO_OBJECT until a graph uses it */
+    bool bound;     /* the object has memory and data */
+    bool written;
+    const char *path; /* the bytes are in this file; NULL: in the shadow */
+    uint64_t file_offset;
+    char name[GG_MAX_NAME];
+};
+
+struct gg_memory {
+    char *base;
+    size_t size;
+    uint64_t group; /* of the engine */
+    struct gg_region **regions;
+    size_t n_regions, cap_regions;
+    uint32_t *index; /* [n_index] 1 + region, by offset; 0: free */
+    uint8_t cleared; /* what the buffer was filled with last */
+    size_t n_index;
+};
+
+struct gg_memory *gg_memory_new(size_t size, uint64_t group);
+void gg_memory_free(struct gg_memory *m);
+
+/* The region of a tensor without view_src; a new one if there is none at its address. NULL: out of
+ * memory, or its type is unknown here. *other: a region at this address of another type or shape,
+ * which must be given back first; then NULL is returned too. */
+struct gg_region *gg_region_of(struct gg_memory *m, const struct gg_host *host,
+                               const struct gg_tensor *root, struct gg_region **other);
+struct gg_region *gg_region_find(const struct gg_memory *m, const struct gg_tensor *root);
+
+/* Is the root of t such a weight or cache? */
+bool gg_is_static(const struct gg_tensor *t);
+/* Gives the shadow of a region back to the system. */
+void gg_shadow_drop(const struct gg_memory *m, size_t offset, size_t bytes);
+
+#endif

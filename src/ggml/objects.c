@@ -1,0 +1,213 @@
+/* Objects: weights and caches of rank 0's program as tensors of the meta device, by number. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ggml/engine_impl.h"
+#include "ggml/file.h"
+
+enum { MAX_OBJECTS = 1 << 20, MAX_PATH = 4096 };
+
+struct sheaf_tensor *gg_object_tensor(void *engine, uint32_t object) {
+    const struct gg_engine *e = engine;
+    return object < e->n_objects ? e->objects[object].tensor : NULL;
+}
+
+static enum sheaf_status no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "objects: out of memory");
+}
+
+/* ---- memory ---- */
+
+void gg_group_free(struct gg_group *group) {
+    sheaf_backend_buffer_free(group->buffer);
+    sheaf_free(group->ctx);
+}
+
+static enum sheaf_status take_shapes(struct gg_reader *r, uint64_t n, struct gg_group *group,
+                                     struct gg_binding *binding, uint64_t *numbers) {
+    for (uint64_t i = 0; i < n; i++) {
+        struct gg_object_shape s;
+        const uint8_t *p = gg_take(r, sizeof s);
+        if (!p) break;
+        memcpy(&s, p, sizeof s);
+        int64_t ne[SHEAF_MAX_DIMS];
+        for (int k = 0; k < SHEAF_MAX_DIMS; k++) ne[k] = (int64_t)s.ne[k];
+        struct sheaf_tensor *t =
+            s.object < MAX_OBJECTS
+                ? sheaf_new_tensor(group->ctx, (enum sheaf_type)s.type, SHEAF_MAX_DIMS, ne)
+                : NULL;
+        if (!t) return SHEAF_STATUS_INVALID;
+        sheaf_format_name(t, "object_%llu", (unsigned long long)s.object);
+        numbers[i] = s.object;
+        binding[i].tensor = t;
+    }
+    return r->bad ? sheaf_set_error(SHEAF_STATUS_INVALID, "objects: the message is cut off")
+                  : SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status take_states(struct gg_reader *r, int n_members, uint64_t n,
+                                     struct gg_binding *binding) {
+    for (uint64_t i = 0; i < n; i++) {
+        binding[i].state = gg_take_state(r, n_members);
+        if (!binding[i].state)
+            return sheaf_set_error(SHEAF_STATUS_INVALID, "objects: a split state is malformed");
+        const enum sheaf_status st = sheaf_split_state_check(binding[i].state, binding[i].tensor);
+        if (st) return st;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status note_objects(struct gg_engine *e, uint64_t group, uint64_t n,
+                                      const uint64_t *numbers, struct gg_binding *binding) {
+    for (uint64_t i = 0; i < n; i++) {
+        const size_t want = (size_t)numbers[i] + 1;
+        if (!sheaf__grow(&e->objects, &e->cap_objects, want, sizeof *e->objects))
+            return no_memory();
+        while (e->n_objects < want) e->objects[e->n_objects++] = (struct gg_object){0};
+        e->objects[numbers[i]] =
+            (struct gg_object){(struct sheaf_tensor *)(uintptr_t)binding[i].tensor, group};
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status bind(struct gg_engine *e, struct gg_reader *r, struct gg_group *group,
+                              struct gg_binding *binding, uint64_t *numbers, uint64_t n) {
+    enum sheaf_status st = take_shapes(r, n, group, binding, numbers);
+    if (!st) st = take_states(r, e->n_members, n, binding);
+    st = sheaf_world_agree(st, "objects");
+    if (st) return st;
+    e->binding = binding;
+    e->n_binding = (size_t)n;
+    st = sheaf_backend_alloc_ctx_tensors(group->ctx, e->backend, &group->buffer);
+    e->binding = NULL;
+    e->n_binding = 0;
+    if (!st && group->buffer) st = sheaf_backend_buffer_clear(group->buffer, 0);
+    return sheaf_world_agree(st, "memory of weights and caches");
+}
+
+enum sheaf_status gg_execute_bind(struct gg_engine *e, const struct gg_command *c,
+                                  const uint8_t *payload) {
+    struct gg_reader r = {payload, payload + c->size, false};
+    const uint64_t n = gg_take_u64(&r);
+    struct gg_group group = {.number = c->a};
+    struct gg_binding *binding = n < MAX_OBJECTS ? calloc(n + 1, sizeof *binding) : NULL;
+    uint64_t *numbers = n < MAX_OBJECTS ? calloc(n + 1, sizeof *numbers) : NULL;
+    group.ctx = sheaf_init((struct sheaf_init_params){
+        .mem_size = ((size_t)(n < MAX_OBJECTS ? n : 0) + 1) * sheaf_tensor_overhead(),
+        .no_alloc = true});
+    const bool ok = binding && numbers && group.ctx &&
+                    sheaf__grow(&e->groups, &e->cap_groups, e->n_groups + 1, sizeof *e->groups);
+    enum sheaf_status st = sheaf_world_agree(ok ? SHEAF_STATUS_SUCCESS : no_memory(), "objects");
+    if (!st) st = bind(e, &r, &group, binding, numbers, n);
+    if (!st) st = note_objects(e, c->a, n, numbers, binding);
+    for (uint64_t i = 0; binding && i < n; i++) sheaf_split_state_free(binding[i].state);
+    free(binding);
+    free(numbers);
+    if (st)
+        gg_group_free(&group);
+    else
+        e->groups[e->n_groups++] = group;
+    return st;
+}
+
+enum sheaf_status gg_execute_free(struct gg_engine *e, const struct gg_command *c) {
+    gg_programs_forget_group(e, c->a);
+    for (size_t i = 0; i < e->n_objects; i++)
+        if (e->objects[i].tensor && e->objects[i].group == c->a)
+            e->objects[i] = (struct gg_object){0};
+    size_t kept = 0;
+    for (size_t i = 0; i < e->n_groups; i++) {
+        if (e->groups[i].number == c->a)
+            gg_group_free(&e->groups[i]);
+        else
+            e->groups[kept++] = e->groups[i];
+    }
+    e->n_groups = kept;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- data ---- */
+
+/* A local failure here (a device that refuses a copy) would leave ranks apart. */
+static enum sheaf_status or_end(enum sheaf_status st) {
+    if (st && sheaf_world_size() > 1) sheaf_world_abort(sheaf_last_error());
+    return st;
+}
+
+enum sheaf_status gg_execute_transfer(struct gg_engine *e, const struct gg_command *c,
+                                      const uint8_t *payload, void *result) {
+    struct sheaf_tensor *t = c->a < e->n_objects ? gg_object_tensor(e, (uint32_t)c->a) : NULL;
+    const size_t size = c->kind == GG_COMMAND_SET ? (size_t)c->size : (size_t)c->c;
+    if (!t || c->b > sheaf_nbytes(t) || size > sheaf_nbytes(t) - c->b)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "object %llu: a range outside of it",
+                               (unsigned long long)c->a);
+    if (c->kind == GG_COMMAND_SET)
+        return or_end(sheaf_backend_tensor_set(t, payload, (size_t)c->b, size));
+    if (c->kind == GG_COMMAND_FILL)
+        return or_end(sheaf_backend_tensor_memset(t, (uint8_t)c->d, (size_t)c->b, size));
+    void *to = result ? result : malloc(size ? size : 1);
+    enum sheaf_status st = to ? SHEAF_STATUS_SUCCESS : no_memory();
+    if (!st) st = sheaf_backend_tensor_get(t, to, (size_t)c->b, size);
+    if (!result) free(to);
+    return or_end(st);
+}
+
+/* ---- files ---- */
+
+struct source {
+    int fd;
+    uint64_t offset;
+};
+
+static enum sheaf_status read_source(void *user, size_t offset, void *dst, size_t size) {
+    const struct source *s = user;
+    return gg_file_read(s->fd, s->offset + offset, dst, size);
+}
+
+static enum sheaf_status load_all(struct gg_engine *e, int fd, struct gg_reader *r, uint64_t n) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (uint64_t i = 0; i < n && !st; i++) {
+        struct gg_object_place place;
+        const uint8_t *p = gg_take(r, sizeof place);
+        if (!p) return sheaf_set_error(SHEAF_STATUS_INVALID, "load: the message is cut off");
+        memcpy(&place, p, sizeof place);
+        struct sheaf_tensor *t =
+            place.object < e->n_objects ? gg_object_tensor(e, (uint32_t)place.object) : NULL;
+        if (!t) return sheaf_set_error(SHEAF_STATUS_INVALID, "load: an unknown object");
+        sheaf_world_enter(SHEAF_PHASE_LOAD, t->name);
+        struct source s = {fd, place.offset};
+        st = sheaf_backend_tensor_set_from(t, read_source, &s);
+    }
+    sheaf_world_enter(SHEAF_PHASE_IDLE, NULL);
+    return st;
+}
+
+/* UNSUPPORTED on all ranks if one of them has no such file. */
+static enum sheaf_status meet_about(int fd, const char *path) {
+    const uint8_t mine = fd >= 0;
+    uint8_t *all = calloc((size_t)sheaf_world_size(), 1);
+    if (!all) return no_memory();
+    enum sheaf_status st = sheaf_world_all_gather(&mine, 1, all, "which ranks have the file");
+    for (int i = 0; i < sheaf_world_size() && !st; i++)
+        if (!all[i])
+            st = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "rank %d (%s) has no copy of %s", i,
+                                 sheaf_world_host_name(i), path);
+    free(all);
+    return st;
+}
+
+enum sheaf_status gg_execute_load(struct gg_engine *e, const struct gg_command *c,
+                                  const uint8_t *payload) {
+    struct gg_reader r = {payload, payload + c->size, false};
+    char path[MAX_PATH] = "";
+    const uint64_t length = gg_take_u64(&r);
+    const uint8_t *text = length < MAX_PATH ? gg_take(&r, length) : NULL;
+    if (text) memcpy(path, text, length);
+    const uint64_t size = gg_take_u64(&r), hash = gg_take_u64(&r), n = gg_take_u64(&r);
+    const int fd = text && !r.bad ? gg_file_open(path, size, hash) : -1;
+    enum sheaf_status st = meet_about(fd, path);
+    if (!st) st = sheaf_world_agree(load_all(e, fd, &r, n), "load");
+    if (fd >= 0) close(fd);
+    return st;
+}

@@ -1,0 +1,239 @@
+/* The plugin as ggml sees it: one registry entry with one device, SHEAF, over all ranks of the job,
+ * its buffer type, buffers and backends.
+ *
+ * ggml_backend_init may be called several times and from a program that refuses the plugin
+ * afterwards: nothing is started before all checks, everything is started once, and the library is
+ * never unloaded (-z nodelete), for its thread owns MPI. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ggml/driver.h"
+
+#define SHEAF_PUBLIC __attribute__((visibility("default")))
+
+static struct gg_host host;
+static struct gg_reg reg;
+static struct gg_device device;
+static union {
+    struct gg_buft_2 v2;
+    struct gg_buft_3 v3;
+} buft;
+
+static const char *name_of_reg(struct gg_reg *r) {
+    (void)r;
+    return "SHEAF";
+}
+static const char *name_of_device(struct gg_device *dev) {
+    (void)dev;
+    return "SHEAF";
+}
+static const char *name_of_buft(struct gg_buft *b) {
+    (void)b;
+    return "SHEAF";
+}
+static const char *name_of_backend(struct gg_backend *b) {
+    (void)b;
+    return "SHEAF";
+}
+
+/* ---- buffers ---- */
+
+static void free_buffer(struct gg_buffer *b) { gg_driver_free(b->context); }
+static void *get_base(struct gg_buffer *b) { return ((struct gg_memory *)b->context)->base; }
+static void memset_tensor(struct gg_buffer *b, struct gg_tensor *t, uint8_t value, size_t offset,
+                          size_t size) {
+    gg_driver_fill(b->context, t, value, offset, size);
+}
+static void set_tensor(struct gg_buffer *b, struct gg_tensor *t, const void *data, size_t offset,
+                       size_t size) {
+    gg_driver_set(b->context, t, data, offset, size);
+}
+static void get_tensor(struct gg_buffer *b, const struct gg_tensor *t, void *data, size_t offset,
+                       size_t size) {
+    gg_driver_get(b->context, t, data, offset, size);
+}
+static void clear(struct gg_buffer *b, uint8_t value) { gg_driver_clear(b->context, value); }
+
+static const struct gg_buffer_i buffer_iface = {
+    .free_buffer = free_buffer,
+    .get_base = get_base,
+    .memset_tensor = memset_tensor,
+    .set_tensor = set_tensor,
+    .get_tensor = get_tensor,
+    .clear = clear,
+};
+
+struct gg_memory *gg_plugin_memory_of(const struct gg_tensor *t) {
+    return t->buffer && t->buffer->iface.free_buffer == free_buffer ? t->buffer->context : NULL;
+}
+
+static struct gg_buffer *alloc_buffer(struct gg_buft *b, size_t size) {
+    struct gg_memory *m = gg_driver_alloc(size);
+    if (!m) {
+        sheaf_log(SHEAF_LOG_ERROR, "cannot reserve %zu bytes of addresses", size);
+        return NULL;
+    }
+    return host.buffer_init(b, buffer_iface, m, size);
+}
+
+static size_t get_alignment(struct gg_buft *b) {
+    (void)b;
+    return 128;
+}
+
+static void fill_buft(void) {
+    if (host.api_version == 2)
+        buft.v2 = (struct gg_buft_2){.get_name = name_of_buft,
+                                     .alloc_buffer = alloc_buffer,
+                                     .get_alignment = get_alignment,
+                                     .device = &device};
+    else
+        buft.v3 = (struct gg_buft_3){.get_name = name_of_buft,
+                                     .alloc_buffer = alloc_buffer,
+                                     .get_alignment = get_alignment,
+                                     .device = &device};
+}
+
+/* ---- backends ---- */
+
+static void free_backend(struct gg_backend *b) { free(b); }
+
+static int32_t graph_compute(struct gg_backend *b, struct gg_cgraph *graph) {
+    (void)b;
+    switch (gg_driver_compute(graph)) {
+    case SHEAF_STATUS_SUCCESS:
+        return GG_STATUS_SUCCESS;
+    case SHEAF_STATUS_ALLOC_FAILED:
+        return GG_STATUS_ALLOC_FAILED;
+    default:
+        return GG_STATUS_FAILED;
+    }
+}
+
+static struct gg_backend *init_backend(struct gg_device *dev, const char *params) {
+    static uint8_t guid[16] = {0x5a, 0x1c, 0x88, 0x3f, 0x21, 0x7d, 0x4e, 0x0b,
+                               0x9c, 0x46, 0xd2, 0x77, 0x13, 0xe8, 0xf0, 0xa5};
+    (void)params;
+    struct gg_backend *b = calloc(1, sizeof *b);
+    if (!b) return NULL;
+    *b = (struct gg_backend){.guid = guid,
+                             .iface = {.get_name = name_of_backend,
+                                       .free = free_backend,
+                                       .graph_compute = graph_compute},
+                             .device = dev};
+    return b;
+}
+
+/* ---- the device ---- */
+
+static const char *get_description(struct gg_device *dev) {
+    (void)dev;
+    return gg_driver_description();
+}
+static void get_memory(struct gg_device *dev, size_t *free_bytes, size_t *total) {
+    (void)dev;
+    gg_driver_memory(free_bytes, total);
+}
+static int32_t get_type(struct gg_device *dev) {
+    (void)dev;
+    return GG_DEVICE_TYPE_GPU;
+}
+/* A field more came to caps with 0.9.8; a host that lacks it has no memory there. */
+static void get_props(struct gg_device *dev, struct gg_props *props) {
+    props->name = name_of_device(dev);
+    props->description = get_description(dev);
+    get_memory(dev, &props->memory_free, &props->memory_total);
+    props->type = GG_DEVICE_TYPE_GPU;
+    props->device_id = NULL;
+    props->caps.async = props->caps.host_buffer = false;
+    props->caps.buffer_from_host_ptr = props->caps.events = false;
+    if (host.api_version >= 3) props->caps.mmap_support = true;
+}
+static struct gg_buft *get_buffer_type(struct gg_device *dev) {
+    (void)dev;
+    return (struct gg_buft *)&buft;
+}
+static bool supports_op(struct gg_device *dev, const struct gg_tensor *op) {
+    (void)dev;
+    return gg_driver_supports(op);
+}
+static bool supports_buft(struct gg_device *dev, struct gg_buft *b) {
+    (void)dev;
+    return b == (struct gg_buft *)&buft;
+}
+
+static void fill_device(void) {
+    device = (struct gg_device){.iface = {.get_name = name_of_device,
+                                          .get_description = get_description,
+                                          .get_memory = get_memory,
+                                          .get_type = get_type,
+                                          .get_props = get_props,
+                                          .init_backend = init_backend,
+                                          .get_buffer_type = get_buffer_type,
+                                          .supports_op = supports_op,
+                                          .supports_buft = supports_buft},
+                                .reg = &reg};
+}
+
+/* ---- the registry entry ---- */
+
+static size_t get_device_count(struct gg_reg *r) {
+    (void)r;
+    return 1;
+}
+static struct gg_device *get_device(struct gg_reg *r, size_t index) {
+    (void)r;
+    return index == 0 ? &device : NULL;
+}
+static void *get_proc_address(struct gg_reg *r, const char *name) {
+    (void)r;
+    (void)name;
+    return NULL;
+}
+
+static void fill_reg(void) {
+    reg = (struct gg_reg){.api_version = host.api_version,
+                          .iface = {.get_name = name_of_reg,
+                                    .get_device_count = get_device_count,
+                                    .get_device = get_device,
+                                    .get_proc_address = get_proc_address}};
+}
+
+/* sheaf-worker, the parent of this process, waits to learn whether it joins the job. */
+static void tell_parent(void) {
+    const char *fd = getenv("GGML_SHEAF_JOINED_FD");
+    if (fd && write(atoi(fd), "j", 1) != 1) return;
+    unsetenv("GGML_SHEAF_JOINED_FD");
+}
+
+static bool start(const void *caller) {
+    enum sheaf_status st = gg_host_find(caller, &host);
+    if (st) {
+        sheaf_log(SHEAF_LOG_WARN,
+                  "SHEAF stays out of this program: %s (ggml %s, plugin for backend API 2 and 3)",
+                  sheaf_last_error(), host.version);
+        return false;
+    }
+    fill_buft();
+    fill_device();
+    fill_reg();
+    tell_parent();
+    st = gg_driver_start(&host);
+    if (st) {
+        sheaf_log(SHEAF_LOG_ERROR, "SHEAF stays out of this program: %s", sheaf_last_error());
+        return false;
+    }
+    atexit(gg_driver_stop);
+    return true;
+}
+
+SHEAF_PUBLIC struct gg_reg *ggml_backend_init(void);
+SHEAF_PUBLIC struct gg_reg *ggml_backend_init(void) {
+    static bool asked, usable;
+    if (!asked) usable = start(__builtin_return_address(0));
+    asked = true;
+    return usable ? &reg : NULL;
+}

@@ -1,0 +1,166 @@
+/* Programs: graphs of rank 0's program, built once on every rank from the same bytes, and run. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ggml/engine_impl.h"
+
+static enum sheaf_status no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "program: out of memory");
+}
+
+void gg_program_free(struct gg_program *p) {
+    if (!p) return;
+    sheaf_gallocr_free(p->galloc);
+    gg_graph_free(&p->g);
+    free(p->inputs);
+    free(p->outputs);
+    free(p->groups);
+    free(p);
+}
+
+static struct gg_program *find(const struct gg_engine *e, uint64_t number, size_t *at) {
+    for (size_t i = 0; i < e->n_programs; i++) {
+        if (e->programs[i]->number != number) continue;
+        if (at) *at = i;
+        return e->programs[i];
+    }
+    sheaf_set_error(SHEAF_STATUS_INVALID, "there is no program %llu", (unsigned long long)number);
+    return NULL;
+}
+
+static void remove_program(struct gg_engine *e, size_t at) {
+    gg_program_free(e->programs[at]);
+    e->programs[at] = e->programs[--e->n_programs];
+}
+
+enum sheaf_status gg_execute_drop(struct gg_engine *e, const struct gg_command *c) {
+    size_t at = 0;
+    if (!find(e, c->a, &at)) return SHEAF_STATUS_INVALID;
+    remove_program(e, at);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+void gg_programs_forget_group(struct gg_engine *e, uint64_t group) {
+    for (size_t i = e->n_programs; i-- > 0;) {
+        const struct gg_program *p = e->programs[i];
+        bool uses = false;
+        for (uint32_t k = 0; k < p->n_objects; k++) uses = uses || p->groups[k] == group;
+        if (uses) remove_program(e, i);
+    }
+}
+
+/* ---- building ---- */
+
+static enum sheaf_status find_inputs(struct gg_engine *e, struct gg_program *p) {
+    p->inputs = calloc((size_t)p->g.n + 1, sizeof *p->inputs);
+    p->groups = calloc((size_t)p->g.n + 1, sizeof *p->groups);
+    if (!p->inputs || !p->groups) return no_memory();
+    for (uint32_t i = 0; i < p->g.n; i++) {
+        const struct sheaf_tensor *t = p->g.tensors[i];
+        if (t->flags & SHEAF_TENSOR_FLAG_INPUT) p->inputs[p->n_inputs++] = p->g.tensors[i];
+        for (size_t k = 0; k < e->n_objects; k++) {
+            if (e->objects[k].tensor != t) continue;
+            p->groups[p->n_objects++] = e->objects[k].group;
+            break;
+        }
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status find_outputs(struct gg_program *p, struct gg_reader *r, uint64_t n) {
+    p->outputs = n <= p->g.n ? calloc(n + 1, sizeof *p->outputs) : NULL;
+    if (!p->outputs) return no_memory();
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t record = gg_take_u64(r);
+        if (r->bad || record >= p->g.n)
+            return sheaf_set_error(SHEAF_STATUS_INVALID, "program: an output is no record");
+        p->outputs[i] = p->g.tensors[record];
+        sheaf_set_output(p->outputs[i]);
+    }
+    p->n_outputs = (uint32_t)n;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status build(struct gg_engine *e, struct gg_program *p,
+                               const struct gg_command *c, const uint8_t *payload) {
+    const size_t head = (size_t)c->c * sizeof(uint64_t);
+    if (c->c > c->size / sizeof(uint64_t) || c->b > UINT32_MAX)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "program: the message is cut off");
+    struct gg_reader r = {payload, payload + head, false};
+    enum sheaf_status st = gg_graph_decode(payload + head, (size_t)c->size - head, (uint32_t)c->b,
+                                           gg_object_tensor, e, &p->g);
+    if (!st) st = find_inputs(e, p);
+    if (!st) st = find_outputs(p, &r, c->c);
+    p->galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(e->backend));
+    if (!st && !p->galloc) st = no_memory();
+    return st ? st : sheaf_gallocr_alloc_graph(p->galloc, p->g.graph);
+}
+
+enum sheaf_status gg_execute_graph(struct gg_engine *e, const struct gg_command *c,
+                                   const uint8_t *payload) {
+    struct gg_program *p = calloc(1, sizeof *p);
+    const bool ok =
+        p && sheaf__grow(&e->programs, &e->cap_programs, e->n_programs + 1, sizeof *e->programs);
+    enum sheaf_status st = ok ? build(e, p, c, payload) : no_memory();
+    st = sheaf_world_agree(st, "program");
+    if (st) {
+        gg_program_free(p);
+        return st;
+    }
+    p->number = c->a;
+    e->programs[e->n_programs++] = p;
+    e->stats.n_graphs++;
+    return st;
+}
+
+/* ---- running ---- */
+
+/* A change: input, offset, size, bytes padded to 8. */
+static enum sheaf_status take_changes(struct gg_engine *e, struct gg_program *p,
+                                      struct gg_reader *r) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (uint64_t n = gg_take_u64(r); n && !st; n--) {
+        const uint64_t input = gg_take_u64(r), offset = gg_take_u64(r), size = gg_take_u64(r);
+        const uint8_t *data = gg_take(r, (size + 7) / 8 * 8);
+        if (!data || input >= p->n_inputs)
+            return sheaf_set_error(SHEAF_STATUS_INVALID, "run: the message is malformed");
+        st = sheaf_backend_tensor_set(p->inputs[input], data, offset, size);
+        e->stats.n_inputs++;
+        e->stats.input_bytes += size;
+    }
+    return st;
+}
+
+static enum sheaf_status give_outputs(struct gg_program *p, void *const *result) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (uint32_t i = 0; i < p->n_outputs && !st; i++) {
+        const size_t size = sheaf_nbytes(p->outputs[i]);
+        void *to = result ? result[i] : malloc(size ? size : 1);
+        if (!to) return no_memory();
+        if (size) st = sheaf_backend_tensor_get(p->outputs[i], to, 0, size);
+        if (!result) free(to);
+    }
+    return st;
+}
+
+enum sheaf_status gg_execute_run(struct gg_engine *e, const struct gg_command *c,
+                                 const uint8_t *payload, void *result) {
+    struct gg_reader r = {payload, payload + c->size, false};
+    struct gg_program *p = find(e, c->a, NULL);
+    enum sheaf_status st = p ? take_changes(e, p, &r) : SHEAF_STATUS_INVALID;
+    if (!st) st = sheaf_backend_graph_compute(e->backend, p->g.graph);
+    if (!st) st = give_outputs(p, result);
+    e->stats.n_runs++;
+    return st;
+}
+
+enum sheaf_status gg_execute_ask(struct gg_engine *e, const struct gg_command *c,
+                                 const uint8_t *payload) {
+    struct gg_graph g;
+    enum sheaf_status st =
+        gg_graph_decode(payload, (size_t)c->size, (uint32_t)c->b, gg_object_tensor, e, &g);
+    if (!st && !sheaf_backend_dev_supports_op(e->device, g.tensors[g.n - 1]))
+        st = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "op");
+    gg_graph_free(&g);
+    return st;
+}

@@ -1,0 +1,264 @@
+/* A graph is computed: its program is found or made, its changed inputs go out with one command, and
+ * its results come back into the shadow. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/hash.h"
+#include "ggml/driver_impl.h"
+
+static enum sheaf_status no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "graph: out of memory");
+}
+
+/* ---- programs that the ranks have ---- */
+
+static void free_known(struct gg_known *k) {
+    if (!k) return;
+    for (size_t i = 0; k->inputs && i < k->n_inputs; i++) free(k->inputs[i].sent);
+    free(k->inputs);
+    free(k->groups);
+    free(k->message.data);
+    free(k);
+}
+
+static void forget_recent(uint64_t program) {
+    for (size_t i = 0; i < GG_MAX_RECENT; i++)
+        if (gg_driver.recent[i].program == program) gg_driver.recent[i].uid = 0;
+}
+
+static void remove_known(size_t at) {
+    forget_recent(gg_driver.known[at]->number);
+    free_known(gg_driver.known[at]);
+    gg_driver.known[at] = gg_driver.known[--gg_driver.n_known];
+}
+
+void gg_forget_group(uint64_t group) {
+    for (size_t i = gg_driver.n_known; i-- > 0;) {
+        const struct gg_known *k = gg_driver.known[i];
+        bool uses = false;
+        for (size_t j = 0; j < k->n_groups; j++) uses = uses || k->groups[j] == group;
+        if (uses) remove_known(i);
+    }
+}
+
+void gg_forget_all(void) {
+    while (gg_driver.n_known) remove_known(gg_driver.n_known - 1);
+    for (size_t i = 0; i < GG_MAX_RECENT; i++) {
+        free(gg_driver.recent[i].inputs);
+        free(gg_driver.recent[i].results);
+    }
+    free(gg_driver.run.data);
+    free(gg_driver.addresses);
+}
+
+static uint64_t hash_of(const struct gg_bytes *a, const struct gg_bytes *b) {
+    uint64_t h = sheaf__mix(a->n, b->n), word;
+    for (size_t i = 0; i + 8 <= a->n; i += 8)
+        h = (memcpy(&word, a->data + i, 8), sheaf__mix(h, word));
+    for (size_t i = 0; i + 4 <= b->n; i += 4) {
+        uint32_t half;
+        memcpy(&half, b->data + i, 4);
+        h = sheaf__mix(h, half);
+    }
+    return h;
+}
+
+static struct gg_known *find_known(uint64_t hash) {
+    const struct gg_encoder *e = &gg_driver.encoder;
+    for (size_t i = 0; i < gg_driver.n_known; i++) {
+        struct gg_known *k = gg_driver.known[i];
+        if (k->hash != hash || k->message.n != e->outputs.n + e->graph.n) continue;
+        if ((!e->outputs.n || !memcmp(k->message.data, e->outputs.data, e->outputs.n)) &&
+            !memcmp(k->message.data + e->outputs.n, e->graph.data, e->graph.n))
+            return k;
+    }
+    return NULL;
+}
+
+static enum sheaf_status drop_oldest(void) {
+    size_t oldest = 0;
+    for (size_t i = 1; i < gg_driver.n_known; i++)
+        if (gg_driver.known[i]->last_use < gg_driver.known[oldest]->last_use) oldest = i;
+    const uint64_t number = gg_driver.known[oldest]->number;
+    remove_known(oldest);
+    return gg_command(GG_COMMAND_DROP, number, 0, 0, 0, NULL, 0, NULL);
+}
+
+static bool is_result(const struct gg_encoder *e, const struct gg_tensor *t) {
+    for (size_t i = 0; i < e->n_results; i++)
+        if (e->results[i] == t) return true;
+    return false;
+}
+
+static enum sheaf_status describe(struct gg_known *k) {
+    const struct gg_encoder *e = &gg_driver.encoder;
+    k->n_records = e->n_made;
+    k->n_results = e->n_results;
+    k->inputs = calloc(e->n_inputs + 1, sizeof *k->inputs);
+    k->groups = calloc(e->n_made + 1, sizeof *k->groups);
+    if (!k->inputs || !k->groups) return no_memory();
+    for (size_t i = 0; i < e->n_made; i++) {
+        const struct gg_made *made = &e->made[i];
+        const enum sheaf_type type = (enum sheaf_type)made->record.type;
+        if (made->record.kind == GG_LEAF_OBJECT) {
+            k->groups[k->n_groups++] = gg_plugin_memory_of(made->tensor)->group;
+        } else if (made->record.kind == GG_LEAF_INPUT) {
+            struct gg_input *in = &k->inputs[k->n_inputs++];
+            const uint64_t *ne = made->record.ne;
+            in->bytes = sheaf_row_size(type, (int64_t)ne[0]) * ne[1] * ne[2] * ne[3];
+            in->sent = malloc(in->bytes ? in->bytes : 1);
+            in->written = is_result(e, made->tensor);
+            if (!in->sent) return no_memory();
+        }
+    }
+    gg_put(&k->message, e->outputs.data, e->outputs.n);
+    gg_put(&k->message, e->graph.data, e->graph.n);
+    return k->message.failed ? no_memory() : SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status make_known(uint64_t hash, struct gg_known **out) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (gg_driver.n_known == GG_MAX_PROGRAMS) st = drop_oldest();
+    struct gg_known *k = calloc(1, sizeof *k);
+    if (!st) st = k ? describe(k) : no_memory();
+    if (!st) st = gg_bind_regions();
+    if (!st) {
+        k->hash = hash;
+        k->number = gg_driver.next_program++;
+        st = gg_command(GG_COMMAND_GRAPH, k->number, k->n_records, k->n_results, 0, k->message.data,
+                        k->message.n, NULL);
+    }
+    if (st) {
+        free_known(k);
+        return st;
+    }
+    gg_driver.known[gg_driver.n_known++] = *out = k;
+    return st;
+}
+
+/* ---- graphs that ggml computes again ---- */
+
+static struct gg_recent *find_recent(const struct gg_cgraph *g) {
+    for (size_t i = 0; i < GG_MAX_RECENT && g->uid; i++) {
+        struct gg_recent *r = &gg_driver.recent[i];
+        if (r->uid == g->uid && r->n_nodes == g->n_nodes && r->first == g->nodes[0] &&
+            r->last == g->nodes[g->n_nodes - 1])
+            return r;
+    }
+    return NULL;
+}
+
+static struct gg_known *known_of(uint64_t number) {
+    for (size_t i = 0; i < gg_driver.n_known; i++)
+        if (gg_driver.known[i]->number == number) return gg_driver.known[i];
+    return NULL;
+}
+
+static bool copy_list(const struct gg_tensor ***to, const struct gg_tensor *const *from, size_t n) {
+    const struct gg_tensor **p = realloc((void *)*to, (n + 1) * sizeof *p);
+    if (!p) return false;
+    if (n) memcpy((void *)p, (const void *)from, n * sizeof *p);
+    *to = p;
+    return true;
+}
+
+static enum sheaf_status remember(const struct gg_cgraph *g, const struct gg_known *k,
+                                  struct gg_recent **out) {
+    const struct gg_encoder *e = &gg_driver.encoder;
+    struct gg_recent *r = &gg_driver.recent[0];
+    for (size_t i = 1; i < GG_MAX_RECENT; i++)
+        if (gg_driver.recent[i].last_use < r->last_use) r = &gg_driver.recent[i];
+    r->uid = 0;
+    if (!copy_list(&r->inputs, e->inputs, e->n_inputs) ||
+        !copy_list(&r->results, e->results, e->n_results))
+        return no_memory();
+    r->uid = g->uid;
+    r->first = g->nodes[0];
+    r->last = g->nodes[g->n_nodes - 1];
+    r->n_nodes = g->n_nodes;
+    r->program = k->number;
+    r->n_inputs = e->n_inputs;
+    r->n_results = e->n_results;
+    *out = r;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status encode(const struct gg_cgraph *g) {
+    struct gg_encoder *e = &gg_driver.encoder;
+    enum sheaf_status st = gg_encode(e, g);
+    while (st && e->stale) {
+        st = gg_unbind_region(e->stale_in, e->stale);
+        if (!st) st = gg_encode(e, g);
+    }
+    return st;
+}
+
+/* ---- a run ---- */
+
+/* Adds what differs from the ranks' copy, from the first to the last byte. */
+static void put_change(struct gg_bytes *b, uint64_t number, struct gg_input *in,
+                       const uint8_t *now) {
+    static const uint8_t zeros[8];
+    size_t first = 0, last = in->bytes;
+    if (in->is_sent && !in->written) {
+        while (first + 8 <= last && !memcmp(now + first, in->sent + first, 8)) first += 8;
+        while (last >= first + 8 && !memcmp(now + last - 8, in->sent + last - 8, 8)) last -= 8;
+    }
+    const size_t n = last - first;
+    if (!n) return;
+    memcpy(in->sent + first, now + first, n);
+    gg_put_u64(b, number);
+    gg_put_u64(b, first);
+    gg_put_u64(b, n);
+    gg_put(b, now + first, n);
+    gg_put(b, zeros, (8 - n % 8) % 8);
+}
+
+static uint64_t put_changes(struct gg_bytes *b, struct gg_known *k, const struct gg_recent *r) {
+    uint64_t n = 0;
+    for (size_t i = 0; i < r->n_inputs; i++) {
+        struct gg_input *in = &k->inputs[i];
+        const uint8_t *now = r->inputs[i]->data;
+        const size_t before = b->n;
+        if (in->bytes && (!in->is_sent || in->written || memcmp(now, in->sent, in->bytes)))
+            put_change(b, i, in, now);
+        in->is_sent = true;
+        n += b->n != before;
+    }
+    return n;
+}
+
+static enum sheaf_status run(struct gg_known *k, const struct gg_recent *r) {
+    struct gg_bytes *b = &gg_driver.run;
+    b->n = 0;
+    gg_put_u64(b, 0);
+    const uint64_t n = put_changes(b, k, r);
+    if (b->failed || !sheaf__grow(&gg_driver.addresses, &gg_driver.cap_addresses, r->n_results + 1,
+                                  sizeof *gg_driver.addresses))
+        return no_memory();
+    memcpy(b->data, &n, sizeof n);
+    for (size_t i = 0; i < r->n_results; i++) gg_driver.addresses[i] = r->results[i]->data;
+    const enum sheaf_status st =
+        gg_command(GG_COMMAND_RUN, k->number, 0, 0, 0, b->data, b->n, gg_driver.addresses);
+    for (size_t i = 0; st && i < k->n_inputs; i++) k->inputs[i].is_sent = false;
+    return st;
+}
+
+enum sheaf_status gg_run_graph(const struct gg_cgraph *g) {
+    if (g->n_nodes == 0) return SHEAF_STATUS_SUCCESS;
+    struct gg_recent *r = find_recent(g);
+    struct gg_known *k = r ? known_of(r->program) : NULL;
+    if (!k) {
+        const struct gg_encoder *e = &gg_driver.encoder;
+        enum sheaf_status st = encode(g);
+        if (st || e->n_made == 0) return st;
+        const uint64_t hash = hash_of(&e->outputs, &e->graph);
+        k = find_known(hash);
+        if (!k) st = make_known(hash, &k);
+        if (!st) st = remember(g, k, &r);
+        if (st) return st;
+    }
+    k->last_use = r->last_use = ++gg_driver.clock;
+    return run(k, r);
+}

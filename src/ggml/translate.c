@@ -1,0 +1,152 @@
+/* The table of ops as ggml lays them out. Source: ggml.h and ggml.c of ggml 0.25.3, the functions
+ * that make nodes. */
+#include "ggml/translate.h"
+
+#include <string.h>
+
+enum { MAX_WORDS = 16 };
+
+/* What a node needs beyond its words. */
+enum special {
+    PLAIN,
+    K_OF_NE0,   /* TOP_K: k is the width of the result */
+    CAST,       /* CPY: a second operand that is the node itself makes it a conversion */
+    UNARY_OP,   /* word 0 is a number of unary ops */
+    GLU_OP,     /* word 0 is a number of GLU ops */
+    ROPE_MODES, /* only the modes and words that the library has */
+};
+
+struct op_row {
+    const char *name;          /* in ggml and here */
+    int8_t src[SHEAF_MAX_SRC]; /* 1 + operand of ggml for each operand here; 0: the list ends */
+    enum special special;
+    /* 1 + word of ggml, 1 + word here; the list ends with 0 */
+    int8_t words[MAX_WORDS][2];
+};
+
+#define W(from, to)                                                                                \
+    { (from) + 1, (to) + 1 }
+static const struct op_row rows[] = {
+    {"NONE", {0}, PLAIN, {{0}}},
+    {"DUP", {1}, PLAIN, {{0}}},
+    {"ADD", {1, 2}, PLAIN, {{0}}},
+    {"SUB", {1, 2}, PLAIN, {{0}}},
+    {"MUL", {1, 2}, PLAIN, {{0}}},
+    {"DIV", {1, 2}, PLAIN, {{0}}},
+    {"SCALE", {1}, PLAIN, {W(0, 0), W(1, 1)}},
+    {"SQR", {1}, PLAIN, {{0}}},
+    {"SUM_ROWS", {1}, PLAIN, {{0}}},
+    {"ARGMAX", {1}, PLAIN, {{0}}},
+    {"TOP_K", {1}, K_OF_NE0, {{0}}},
+    {"CONCAT", {1, 2}, PLAIN, {W(0, 0)}},
+    {"RMS_NORM", {1}, PLAIN, {W(0, 0)}},
+    {"MUL_MAT", {1, 2}, PLAIN, {{0}}},
+    {"MUL_MAT_ID", {1, 2, 3}, PLAIN, {{0}}},
+    {"CPY", {1, 2}, CAST, {{0}}},
+    {"CONT", {1}, PLAIN, {{0}}},
+    {"RESHAPE", {1}, PLAIN, {{0}}},
+    {"VIEW", {1}, PLAIN, {{0}}},
+    {"PERMUTE", {1}, PLAIN, {W(0, 0), W(1, 1), W(2, 2), W(3, 3)}},
+    {"TRANSPOSE", {1}, PLAIN, {{0}}},
+    {"GET_ROWS", {1, 2}, PLAIN, {{0}}},
+    {"SET_ROWS", {3, 1, 2}, PLAIN, {{0}}},
+    {"SOFT_MAX", {1, 2}, PLAIN, {W(0, 0), W(1, 1)}},
+    {"ROPE",
+     {1, 2, 3},
+     ROPE_MODES,
+     {W(1, 0), W(2, 1), W(4, 2), W(5, 3), W(6, 4), W(7, 5), W(8, 6), W(9, 7), W(10, 8)}},
+    {"FLASH_ATTN_EXT", {1, 2, 3, 4}, PLAIN, {W(0, 0), W(1, 1), W(2, 2)}},
+    {"UNARY", {1}, UNARY_OP, {{0}}},
+    {"GLU", {1, 2}, GLU_OP, {W(1, 1), W(2, 2), W(3, 3)}},
+};
+enum { N_ROWS = sizeof rows / sizeof *rows };
+
+int gg_op_row(const char *name) {
+    for (int i = 0; i < N_ROWS; i++)
+        if (!strcmp(rows[i].name, name)) return i;
+    return -1;
+}
+
+/* The library's number of each row; SHEAF_OP_COUNT: it has no such op. */
+static enum sheaf_op op_of_row(int row) {
+    for (int i = 0; i < SHEAF_OP_COUNT; i++)
+        if (!strcmp(sheaf_op_name((enum sheaf_op)i), rows[row].name)) return (enum sheaf_op)i;
+    return SHEAF_OP_COUNT;
+}
+
+static int mapped(const int8_t *map, int room, int32_t number) {
+    return number >= 0 && number < room ? map[number] : -1;
+}
+
+static bool translate_special(const struct gg_host *host, const struct op_row *row,
+                              const struct gg_tensor *t, struct sheaf_tensor *out,
+                              int8_t order[SHEAF_MAX_SRC]) {
+    int number;
+    switch (row->special) {
+    case PLAIN:
+        return true;
+    case K_OF_NE0:
+        out->op_params[0] = (int32_t)t->ne[0];
+        return t->ne[0] <= INT32_MAX;
+    case CAST:
+        if (t->src[1] != t) return true;
+        out->op = SHEAF_OP_DUP;
+        order[1] = -1;
+        return true;
+    case UNARY_OP:
+        number = mapped(host->unary, GG_MAX_UNARY, t->op_params[0]);
+        out->op_params[0] = number;
+        return number >= 0;
+    case GLU_OP:
+        number = mapped(host->glu, GG_MAX_GLU, t->op_params[0]);
+        out->op_params[0] = number;
+        return number >= 0;
+    case ROPE_MODES: /* 15: offset of the rotated dimensions */
+        return t->op_params[15] == 0;
+    }
+    return false;
+}
+
+/* ggml searches for the scales of K-quants and their like; the library takes the nearest, so a copy
+ * into such a type would be another one. */
+static bool is_search_type(enum sheaf_type type) {
+    static const enum sheaf_type simple[] = {SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1, SHEAF_TYPE_Q5_0,
+                                             SHEAF_TYPE_Q5_1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_IQ4_NL};
+    for (size_t i = 0; i < sizeof simple / sizeof *simple; i++)
+        if (simple[i] == type) return false;
+    return sheaf_is_quantized(type);
+}
+
+bool gg_translate(const struct gg_host *host, const struct gg_tensor *t, struct sheaf_tensor *out,
+                  int8_t order[SHEAF_MAX_SRC]) {
+    const int n = mapped(host->op, GG_MAX_OPS, t->op);
+    const int type = mapped(host->type, GG_MAX_TYPES, t->type);
+    memset(out, 0, sizeof *out);
+    memset(order, -1, SHEAF_MAX_SRC);
+    if (n < 0 || type < 0) return false;
+    const struct op_row *row = &rows[n];
+    out->op = op_of_row(n);
+    out->type = (enum sheaf_type)type;
+    if (out->op == SHEAF_OP_COUNT) return false;
+    memcpy(out->ne, t->ne, sizeof out->ne);
+    memcpy(out->nb, t->nb, sizeof out->nb);
+    for (int i = 0; i < MAX_WORDS && row->words[i][0]; i++)
+        out->op_params[row->words[i][1] - 1] = t->op_params[row->words[i][0] - 1];
+    int used = 0;
+    for (int i = 0; i < SHEAF_MAX_SRC && row->src[i]; i++) {
+        order[i] = (int8_t)(row->src[i] - 1);
+        used += t->src[order[i]] != NULL;
+    }
+    for (int i = 0; i < GG_MAX_SRC && t->op != 0; i++) used -= t->src[i] != NULL;
+    if (used) return false; /* an operand that the row does not know */
+    if (is_search_type(out->type) && !sheaf_op_is_view(out->op) && out->op != SHEAF_OP_NONE &&
+        t->src[0] && t->src[0]->type != t->type)
+        return false;
+    return translate_special(host, row, t, out, order);
+}
+
+bool gg_is_view(const struct sheaf_tensor *node) { return sheaf_op_is_view(node->op); }
+
+bool gg_writes_operand(const struct sheaf_tensor *node) {
+    return node->op == SHEAF_OP_CPY || node->op == SHEAF_OP_SET_ROWS;
+}

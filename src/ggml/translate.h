@@ -1,0 +1,23 @@
+/* One ggml node as one sheaf node: which op, which operands in which order, which parameters. The
+ * table knows ops by name, so a row may name an op that this build of the library lacks; nodes of it
+ * are declined. */
+#ifndef SHEAF_GGML_TRANSLATE_H
+#define SHEAF_GGML_TRANSLATE_H
+
+#include "ggml/host.h"
+
+/* Row of the table for the op that ggml calls so; -1: none. */
+int gg_op_row(const char *name);
+
+/* Fills type, op, ne, nb, flags and op_params of `out`, and `order`: operand i of the sheaf node is
+ * operand order[i] of the ggml node; -1: none. Operands themselves are the caller's. False: there is
+ * no such op or type here, or the node uses something of it that the library lacks. */
+bool gg_translate(const struct gg_host *host, const struct gg_tensor *t, struct sheaf_tensor *out,
+                  int8_t order[SHEAF_MAX_SRC]);
+
+/* Does the node only look at its operand's memory? */
+bool gg_is_view(const struct sheaf_tensor *node);
+/* CPY, SET_ROWS: does the op write into memory of an operand? */
+bool gg_writes_operand(const struct sheaf_tensor *node);
+
+#endif

@@ -1,0 +1,253 @@
+/* A program of ggml's in small: loads a library that stands for ggml and the plugin, and computes on
+ * the device SHEAF.
+ *     helper-ggml-host LIBRARY PLUGIN API [idle | close]
+ * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
+ * signal after the first graph. close: as a host of another API does, unloads the plugin at once. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ggml/abi.h"
+
+enum { N = 96, M = 4, THREADS = 4 };
+static int api, failures;
+static struct gg_device *dev;
+static struct gg_backend *backend;
+
+static void *function(const char *name) {
+    void *f = dlsym(RTLD_DEFAULT, name);
+    if (!f) exit(3);
+    return f;
+}
+#define CALL(type, name) ((type)(uintptr_t)function(name))
+
+static void expect(int ok, const char *what) {
+    if (ok) return;
+    printf("wrong: %s\n", what);
+    failures++;
+}
+
+/* ---- what ggml does with the tables ---- */
+
+static struct gg_buffer *alloc(size_t size) {
+    struct gg_buft *b = dev->iface.get_buffer_type(dev);
+    struct gg_buft_2 *v2 = (struct gg_buft_2 *)b;
+    struct gg_buft_3 *v3 = (struct gg_buft_3 *)b;
+    expect((api == 2 ? v2->device : v3->device) == dev, "device of the buffer type");
+    expect((api == 2 ? v2->get_alignment(b) : v3->get_alignment(b)) % 32 == 0, "alignment");
+    return api == 2 ? v2->alloc_buffer(b, size) : v3->alloc_buffer(b, size);
+}
+
+static struct gg_tensor *tensor(void *ctx, int64_t n, int64_t m, const char *name) {
+    typedef struct gg_tensor *(*make_fn)(void *, int, int64_t, int64_t, int64_t, int64_t);
+    typedef struct gg_tensor *(*name_fn)(struct gg_tensor *, const char *);
+    return CALL(name_fn, "ggml_set_name")(CALL(make_fn, "ggml_new_tensor_4d")(ctx, 0, n, m, 1, 1),
+                                          name);
+}
+static struct gg_tensor *add(void *ctx, struct gg_tensor *a, struct gg_tensor *b) {
+    typedef struct gg_tensor *(*fn)(void *, struct gg_tensor *, struct gg_tensor *);
+    return CALL(fn, "ggml_add")(ctx, a, b);
+}
+static struct gg_tensor *scale(void *ctx, struct gg_tensor *a, float s) {
+    typedef struct gg_tensor *(*fn)(void *, struct gg_tensor *, float);
+    return CALL(fn, "ggml_scale")(ctx, a, s);
+}
+static struct gg_tensor *view(void *ctx, struct gg_tensor *a, int64_t n, size_t offset) {
+    typedef struct gg_tensor *(*fn)(void *, struct gg_tensor *, int64_t, size_t);
+    return CALL(fn, "ggml_view_1d")(ctx, a, n, offset);
+}
+static struct gg_cgraph *graph_of(void *ctx, struct gg_tensor *t, uint64_t uid) {
+    typedef struct gg_cgraph *(*new_fn)(void *);
+    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
+    struct gg_cgraph *g = CALL(new_fn, "ggml_new_graph")(ctx);
+    CALL(expand_fn, "ggml_build_forward_expand")(g, t);
+    g->uid = uid;
+    return g;
+}
+
+/* Places t in b, as ggml's allocators do. */
+static void put_at(struct gg_buffer *b, struct gg_tensor *t, size_t *at) {
+    t->buffer = b;
+    t->data = (char *)b->iface.get_base(b) + *at;
+    *at += (t->nb[3] * (size_t)t->ne[3] + 127) / 128 * 128;
+}
+static void set(struct gg_tensor *t, const void *data, size_t offset, size_t size) {
+    t->buffer->iface.set_tensor(t->buffer, t, data, offset, size);
+}
+static void get(const struct gg_tensor *t, void *data, size_t size) {
+    t->buffer->iface.get_tensor(t->buffer, t, data, 0, size);
+}
+static int compute(struct gg_cgraph *g) { return backend->iface.graph_compute(backend, g); }
+
+/* ---- checks ---- */
+
+struct model {
+    void *ctx;
+    struct gg_buffer *weights, *work;
+    struct gg_tensor *w, *x, *sum, *out;
+    float values[N * M];
+};
+
+static void make(struct model *m) {
+    typedef void *(*init_fn)(struct gg_init_params);
+    typedef void (*usage_fn)(struct gg_buffer *, int);
+    size_t at = 0, at_work = 0;
+    m->ctx = CALL(init_fn, "ggml_init")((struct gg_init_params){.mem_size = 1 << 20});
+    m->weights = alloc(8192);
+    m->work = alloc(16384);
+    CALL(usage_fn, "ggml_backend_buffer_set_usage")(m->weights, GG_USAGE_WEIGHTS);
+    CALL(usage_fn, "ggml_backend_buffer_set_usage")(m->work, GG_USAGE_COMPUTE);
+    m->w = tensor(m->ctx, N, M, "w");
+    m->x = tensor(m->ctx, N, M, "x");
+    put_at(m->weights, m->w, &at);
+    put_at(m->work, m->x, &at_work);
+    m->sum = add(m->ctx, m->w, m->x);
+    m->out = scale(m->ctx, m->sum, 3);
+    put_at(m->work, m->sum, &at_work);
+    put_at(m->work, m->out, &at_work);
+    for (int i = 0; i < N * M; i++) m->values[i] = (float)i / 7;
+    set(m->w, m->values, 0, sizeof m->values);
+    set(m->x, m->values, 0, sizeof m->values);
+}
+
+static void check_sum(const struct model *m, float w_add, float x_add, const char *what) {
+    float got[N * M];
+    int wrong = 0;
+    get(m->out, got, sizeof got);
+    for (int i = 0; i < N * M; i++)
+        wrong += got[i] != (m->values[i] + w_add + (m->values[i] + x_add)) * 3;
+    expect(!wrong, what);
+}
+
+static void check_graphs(struct model *m) {
+    float moved[N * M];
+    struct gg_cgraph *g = graph_of(m->ctx, m->out, 11);
+    expect(compute(g) == GG_STATUS_SUCCESS, "status of a graph");
+    check_sum(m, 0, 0, "the first result");
+    for (int i = 0; i < N * M; i++) moved[i] = m->values[i] + 2;
+    set(m->x, moved, 0, sizeof moved);
+    expect(compute(g) == GG_STATUS_SUCCESS, "status of the graph again");
+    check_sum(m, 0, 2, "the result of a changed input");
+    set(m->w, moved, 0, sizeof moved);
+    g->uid = 12; /* built anew, the same */
+    expect(compute(g) == GG_STATUS_SUCCESS, "status of a graph like the first");
+    check_sum(m, 2, 2, "the result of a changed weight");
+    float back[N * M];
+    get(m->w, back, sizeof back);
+    expect(!memcmp(back, moved, sizeof back), "a weight read back");
+    set(m->w, m->values, sizeof(float) * N, sizeof(float) * N);
+    get(m->w, back, sizeof back);
+    expect(!memcmp(back + N, m->values, sizeof(float) * N) && back[0] == moved[0],
+           "a part of a weight written");
+}
+
+/* A node that writes over a part of a weight, as caches are cleared. */
+static void check_in_place(struct model *m) {
+    float before[N * M], after[N * M];
+    get(m->w, before, sizeof before);
+    struct gg_tensor *row = view(m->ctx, m->w, N, sizeof(float) * N * 2);
+    struct gg_tensor *half = scale(m->ctx, row, 0.5f);
+    half->view_src = m->w;
+    half->view_offs = row->view_offs;
+    half->data = row->data;
+    half->buffer = m->w->buffer;
+    expect(compute(graph_of(m->ctx, half, 13)) == GG_STATUS_SUCCESS, "status of a node in place");
+    get(m->w, after, sizeof after);
+    for (int i = 0; i < N * M; i++)
+        if (i / N == 2) before[i] *= 0.5f;
+    expect(!memcmp(before, after, sizeof after), "a row written in place");
+    m->weights->iface.clear(m->weights, 0);
+    get(m->w, after, sizeof after);
+    expect(after[0] == 0 && after[N * M - 1] == 0, "a cleared buffer");
+}
+
+/* Nodes one by one, as tests and callbacks do it: each result is read by the next part. */
+static void check_parts(struct model *m) {
+    struct gg_cgraph *g = graph_of(m->ctx, m->out, 0), part = *g;
+    set(m->w, m->values, 0, sizeof m->values);
+    set(m->x, m->values, 0, sizeof m->values);
+    part.n_nodes = 1;
+    expect(compute(&part) == GG_STATUS_SUCCESS, "status of the first part");
+    part.nodes = g->nodes + 1;
+    expect(compute(&part) == GG_STATUS_SUCCESS, "status of the second part");
+    check_sum(m, 0, 0, "the result of two parts");
+}
+
+static void check_refusals(struct model *m) {
+    struct gg_tensor *t = scale(m->ctx, m->w, 1);
+    expect(dev->iface.supports_op(dev, t), "SCALE is supported");
+    t->op = 6; /* a name that no table has */
+    expect(!dev->iface.supports_op(dev, t), "an unknown op is not supported");
+    expect(compute(graph_of(m->ctx, t, 14)) == GG_STATUS_FAILED, "an unknown op fails the graph");
+}
+
+static void *ask(void *model) {
+    struct model m;
+    (void)model;
+    make(&m);
+    for (int i = 0; i < 8; i++) {
+        expect(compute(graph_of(m.ctx, m.out, 0)) == GG_STATUS_SUCCESS, "status beside others");
+        check_sum(&m, 0, 0, "the result beside others");
+    }
+    return NULL;
+}
+
+static void check_threads(void) {
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, ask, NULL);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+}
+
+static void check_device(struct gg_reg *reg) {
+    struct gg_props props = {0};
+    expect(reg->api_version == api, "the API's version");
+    expect(!strcmp(reg->iface.get_name(reg), "SHEAF"), "name");
+    expect(reg->iface.get_device_count(reg) == 1 && !reg->iface.get_device(reg, 1), "one device");
+    dev = reg->iface.get_device(reg, 0);
+    dev->iface.get_props(dev, &props);
+    expect(props.type == GG_DEVICE_TYPE_GPU && !props.caps.async && !props.device_id, "properties");
+    printf("%s: %s\n", props.name, props.description);
+    backend = dev->iface.init_backend(dev, NULL);
+    expect(backend && backend->device == dev && backend->guid, "a backend");
+    struct gg_backend *second = dev->iface.init_backend(dev, NULL);
+    second->iface.free(second);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 4 || !dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL)) return 3;
+    void *plugin = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
+    if (!plugin) return puts(dlerror()), 3;
+    const char *mode = argc > 4 ? argv[4] : "";
+    struct gg_reg *(*init)(void) =
+        (struct gg_reg * (*)(void))(uintptr_t)dlsym(plugin, "ggml_backend_init");
+    api = atoi(argv[3]);
+    struct gg_reg *reg = init();
+    expect(init() == reg, "asked twice, one answer");
+    if (!reg || !strcmp(mode, "close")) {
+        dlclose(plugin);
+        puts(reg ? "closed" : "refused");
+        return failures != 0;
+    }
+    struct model m;
+    check_device(reg);
+    make(&m);
+    check_graphs(&m);
+    if (!strcmp(mode, "idle")) {
+        puts("idle");
+        fflush(stdout);
+        for (int i = 0; i < 600; i++) usleep(100000);
+        return 4;
+    }
+    check_in_place(&m);
+    check_parts(&m);
+    check_refusals(&m);
+    check_threads();
+    m.weights->iface.free_buffer(m.weights);
+    m.work->iface.free_buffer(m.work);
+    backend->iface.free(backend);
+    if (!failures) puts("ok");
+    return failures != 0;
+}

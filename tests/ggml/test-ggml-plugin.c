@@ -1,0 +1,83 @@
+/* The plugin for ggml in a host that is not ggml: both versions of the interface, hosts that it must
+ * refuse, and sheaf-worker with 1 to 3 ranks. No package of llama.cpp is needed. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "mpirun.h"
+
+enum { OUT = 1 << 16, TIMEOUT = 120 };
+static char out[OUT];
+
+/* The host with the library `fake` and interface `api`, behind `before`. */
+static int host(const char *before, const char *fake, int api, const char *mode) {
+    char cmd[2048];
+    snprintf(cmd, sizeof cmd,
+             "SHEAF_CPU_THREADS=1 exec %s '%s/bin/helper-ggml-host' '%s/lib/lib%s.so' "
+             "'%s/lib/libggml-sheaf.so' %d %s",
+             before, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, fake, SHEAF_BUILD_DIR, api, mode);
+    return run_command(cmd, TIMEOUT, out, OUT);
+}
+static int ranks(int n, const char *fake, int api, const char *mode) {
+    char before[512];
+    snprintf(before, sizeof before,
+             "mpirun --allow-run-as-root --oversubscribe -np %d '%s/bin/sheaf-worker' --", n,
+             SHEAF_BUILD_DIR);
+    return host(before, fake, api, mode);
+}
+static void shows(const char *text) { cr_expect(strstr(out, text), "no '%s' in: %s", text, out); }
+
+Test(ggml_plugin, interface_2) {
+    cr_expect_eq(host("env", "fake-ggml-2", 2, ""), 0, "%s", out);
+    shows("SHEAF: 1 member on 1 host\n");
+    shows("\nok\n");
+}
+Test(ggml_plugin, interface_3) {
+    cr_expect_eq(host("env", "fake-ggml-3", 3, ""), 0, "%s", out);
+    shows("\nok\n");
+}
+Test(ggml_plugin, a_host_without_a_function) {
+    cr_expect_eq(host("env", "fake-ggml-lacks", 3, ""), 0, "%s", out);
+    shows("SHEAF stays out of this program: this program's ggml has no function ggml_scale");
+    shows("\nrefused\n");
+}
+Test(ggml_plugin, a_host_with_another_layout) {
+    cr_expect_eq(host("env", "fake-ggml-shifted", 3, ""), 0, "%s", out);
+    shows("op_params of struct ggml_tensor have moved");
+    shows("\nrefused\n");
+}
+/* ggml does so with a plugin of a version that it does not have; MPI must not go with it. */
+Test(ggml_plugin, a_host_that_unloads_the_plugin) {
+    cr_expect_eq(host("env", "fake-ggml-3", 3, "close"), 0, "%s", out);
+    shows("closed\n");
+    cr_expect_eq(ranks(2, "fake-ggml-3", 3, "close"), 0, "%s", out);
+    shows("closed\n");
+}
+Test(ggml_plugin, ranks) {
+    for (int n = 1; n <= 3; n++) {
+        char line[64];
+        snprintf(line, sizeof line, "SHEAF: %d member%s on 1 host\n", n, n == 1 ? "" : "s");
+        cr_expect_eq(ranks(n, "fake-ggml-3", 3, ""), 0, "%s", out);
+        shows(line);
+        shows("\nok\n");
+    }
+}
+Test(ggml_plugin, a_program_that_loads_no_backend) {
+    char cmd[512];
+    snprintf(cmd, sizeof cmd,
+             "mpirun --allow-run-as-root --oversubscribe -np 2 '%s/bin/sheaf-worker' -- sh -c "
+             "'exit 5'",
+             SHEAF_BUILD_DIR);
+    run_command(cmd, TIMEOUT, out, OUT);
+    shows("sheaf-worker: sh ended (status 5) without loading a backend\n");
+    cr_expect(!strstr(out, "MPI_ABORT") && !strstr(out, "failed"), "%s", out);
+}
+Test(ggml_plugin, usage) {
+    char cmd[512];
+    snprintf(cmd, sizeof cmd, "'%s/bin/sheaf-worker' nonsense", SHEAF_BUILD_DIR);
+    cr_expect_eq(run_command(cmd, TIMEOUT, out, OUT), 2, "%s", out);
+    shows("usage: mpirun -np N sheaf-worker -- PROGRAM");
+    snprintf(cmd, sizeof cmd, "'%s/bin/sheaf-worker'", SHEAF_BUILD_DIR);
+    cr_expect_eq(run_command(cmd, TIMEOUT, out, OUT), 1, "%s", out);
+    shows("rank 0 runs the program");
+}

@@ -1,0 +1,153 @@
+/* sheaf-worker: the ranks of a llama.cpp program that runs on the whole job.
+ *
+ *     mpirun -np 4 sheaf-worker -- llama-server -m model.gguf
+ *
+ * Rank 0 starts the program with the plugin libggml-sheaf.so; the other ranks serve it. The parent of
+ * the program stays: a program that ends without having loaded backends (--version) has never joined
+ * the job, so the parent joins in its place and ends it, where MPI would abort. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ggml/engine.h"
+#include "sheaf/sheaf.h"
+
+static const char usage[] =
+    "usage: mpirun -np N sheaf-worker -- PROGRAM [ARGUMENTS]\n"
+    "       mpirun -np 1 -x GGML_BACKEND_PATH=.../libggml-sheaf.so PROGRAM ... : -np N-1 "
+    "sheaf-worker\n"
+    "Runs a program of llama.cpp (or another one that uses ggml) on rank 0, with all ranks of the\n"
+    "job as its one device, SHEAF; the other ranks serve it.\n"
+    "  -h, --help    this text\n"
+    "  --version     version of the library\n";
+
+enum { EXIT_BAD_USAGE = 2, EXIT_NO_PROGRAM = 127, PATH_BYTES = PATH_MAX };
+static pid_t program; /* for the signal handler */
+
+static void pass_on(int number) {
+    if (program > 0) kill(program, number);
+}
+
+/* The rank that the launcher gave this process; 0 without one. */
+static int launched_rank(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                        "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (getenv(names[i])) return atoi(getenv(names[i]));
+    return 0;
+}
+
+static int fail(const char *text) {
+    fprintf(stderr, "sheaf-worker: %s\n", text);
+    return EXIT_FAILURE;
+}
+
+/* The environment of the program: this one's and a few more, where it has none of them yet. */
+static char **environment(int joined) {
+    enum { MORE = 3, TEXT_BYTES = PATH_BYTES + 64 };
+    static char more[MORE][TEXT_BYTES];
+    Dl_info info;
+    size_t n = 0, k = 0;
+    while (environ[n]) n++;
+    char **all = calloc(n + MORE + 1, sizeof *all);
+    if (!all) return environ;
+    memcpy(all, environ, n * sizeof *all);
+    snprintf(more[k++], TEXT_BYTES, "GGML_SHEAF_JOINED_FD=%d", joined);
+    /* its threads would spin beside those of the kernels */
+    if (!getenv("OMP_WAIT_POLICY")) snprintf(more[k++], TEXT_BYTES, "OMP_WAIT_POLICY=passive");
+    if (!getenv("GGML_BACKEND_PATH") && dladdr((void *)(uintptr_t)&sheaf_version, &info) &&
+        info.dli_fname) { /* the plugin lies beside the library */
+        const char *slash = strrchr(info.dli_fname, '/');
+        snprintf(more[k++], TEXT_BYTES, "GGML_BACKEND_PATH=%.*slibggml-sheaf.so",
+                 slash ? (int)(slash - info.dli_fname) + 1 : 0, info.dli_fname);
+    }
+    for (size_t i = 0; i < k; i++) all[n + i] = more[i];
+    return all;
+}
+
+/* ---- the other ranks ---- */
+
+static int serve(void) {
+    struct gg_engine *e = NULL;
+    enum sheaf_status st = gg_engine_start(true, &e);
+    if (!st && sheaf_world_rank() == 0)
+        st = sheaf_set_error(SHEAF_STATUS_INVALID,
+                             "rank 0 runs the program: sheaf-worker -- PROGRAM, or as the first of "
+                             "two, PROGRAM : -np N sheaf-worker");
+    if (!st) st = gg_engine_serve(e);
+    char text[1024];
+    snprintf(text, sizeof text, "%s", sheaf_last_error());
+    if (st) sheaf_world_abort(text);
+    if (st && sheaf_world_reports_error()) fail(text);
+    if (e) gg_engine_stop(e);
+    return st ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+/* ---- rank 0 ---- */
+
+/* The workers wait for a program that has ended and never came. */
+static int join_in_its_place(int status) {
+    struct gg_engine *e = NULL;
+    struct gg_command end = {.kind = GG_COMMAND_END};
+    enum sheaf_status st = gg_engine_start(true, &e);
+    if (!st) st = gg_engine_do(e, &end, NULL, NULL);
+    if (st) return fail(sheaf_last_error());
+    gg_engine_stop(e);
+    return status;
+}
+
+static int exit_status(int status) {
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void start_program(char **argv, int joined, pid_t parent) {
+    char **with = environment(joined);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(EXIT_FAILURE);
+    execvpe(argv[0], argv, with);
+    fprintf(stderr, "sheaf-worker: cannot run %s: %s\n", argv[0], strerror(errno));
+    _exit(EXIT_NO_PROGRAM);
+}
+
+static int run_program(char **argv) {
+    int joined[2], status = 0;
+    char byte;
+    if (pipe(joined)) return fail(strerror(errno));
+    fcntl(joined[0], F_SETFD, FD_CLOEXEC);
+    const pid_t parent = getpid();
+    program = fork();
+    if (program < 0) return fail(strerror(errno));
+    if (program == 0) start_program(argv, joined[1], parent);
+    close(joined[1]);
+    const struct sigaction action = {.sa_handler = pass_on};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    while (waitpid(program, &status, 0) < 0 && errno == EINTR) continue;
+    program = 0;
+    fcntl(joined[0], F_SETFL, O_NONBLOCK);
+    if (read(joined[0], &byte, 1) == 1) return exit_status(status);
+    fprintf(stderr, "sheaf-worker: %s ended (status %d) without loading a backend\n", argv[0],
+            exit_status(status));
+    return join_in_its_place(exit_status(status));
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help")))
+        return fputs(usage, stdout) < 0;
+    if (argc > 1 && !strcmp(argv[1], "--version")) return printf("sheaf %s\n", sheaf_version()) < 0;
+    const bool with_program = argc > 2 && !strcmp(argv[1], "--");
+    if (argc > 1 && !with_program) {
+        fputs(usage, stderr);
+        return EXIT_BAD_USAGE;
+    }
+    return with_program && launched_rank() == 0 ? run_program(argv + 2) : serve();
+}
