@@ -1,13 +1,202 @@
-/* Every member has all of every weight and cache. */
+/* The settings of cuts, cuts at random and out of a file, and the report of what stayed whole. */
 #include "ggml/cut.h"
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "model/place/policy.h"
+
+static enum sheaf_status no_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split states: out of memory");
+}
+
+struct sheaf_split_state *gg_cut_axis(const struct gg_cutter *c, int axis, int64_t units,
+                                      int64_t inner) {
+    int64_t *counts = calloc((size_t)c->n_members, sizeof *counts);
+    struct sheaf_split_state *state = NULL;
+    if (counts) {
+        sheaf__split_units(units, c->shares, c->n_members, counts);
+        state = sheaf_split_state_cut((enum sheaf_split_axis)axis, c->n_members, counts, inner);
+    }
+    free(counts);
+    return state;
+}
+
+/* ---- settings ---- */
+
+/* "3,1": a number for each member; members without one get nothing. */
+static enum sheaf_status read_shares(struct gg_cutter *c) {
+    const char *text = sheaf_setting_value("SHEAF_SPLIT"), *at = text;
+    double sum = 0;
+    int n = 0;
+    for (int j = 0; j < c->n_members; j++) c->shares[j] = 1;
+    if (!text || !*text || !strcmp(text, "even")) return SHEAF_STATUS_SUCCESS;
+    for (; n < c->n_members && *at; n++) {
+        char *end;
+        c->shares[n] = strtod(at, &end);
+        if (end == at || c->shares[n] < 0 || c->shares[n] > 1e9) break;
+        sum += c->shares[n];
+        at = *end == ',' ? end + 1 : end;
+        if (*end && *end != ',') break;
+    }
+    if (n == c->n_members && !*at && sum > 0) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "setting SHEAF_SPLIT is '%s'; it takes 'even' or a share for each of "
+                           "the %d members, as 3,1",
+                           text, c->n_members);
+}
+
+/* ---- random ---- */
+
+/* Any axis, any sizes, empty slices too: what an op's rule says must hold for all of them. */
+static struct sheaf_split_state *random_state(const struct gg_cutter *c, const struct gg_region *r,
+                                              uint64_t *seed) {
+    const int axis = (int)(sheaf__random(seed) % (SHEAF_MAX_DIMS + 1));
+    const int64_t inner = axis == 0 ? sheaf_blck_size(r->type) : 1;
+    if (axis == SHEAF_MAX_DIMS || r->ne[axis] <= 0) return sheaf_split_state_mirrored(c->n_members);
+    int64_t left = r->ne[axis] / inner, *counts = calloc((size_t)c->n_members, sizeof *counts);
+    if (!counts) return NULL;
+    for (int j = 0; j < c->n_members - 1; j++) {
+        counts[j] = (int64_t)(sheaf__random(seed) % (uint64_t)(left + 1));
+        left -= counts[j];
+    }
+    counts[c->n_members - 1] = left;
+    struct sheaf_split_state *state =
+        sheaf_split_state_cut((enum sheaf_split_axis)axis, c->n_members, counts, inner);
+    free(counts);
+    return state;
+}
+
+static enum sheaf_status cut_at_random(const struct gg_cutter *c, const char *seed_text,
+                                       struct sheaf_split_state **states) {
+    char *end;
+    const uint64_t seed = strtoull(seed_text, &end, 10);
+    if (end == seed_text || *end)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "setting SHEAF_GGML_SPLIT is 'random:%s'; it wants a number there",
+                               seed_text);
+    for (size_t i = 0; i < c->e->n_unbound; i++) {
+        uint64_t state = sheaf__mix(seed, (uint64_t)c->e->unbound[i]->object);
+        states[i] = random_state(c, c->e->unbound[i], &state);
+        if (!states[i]) return no_memory();
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- a file ---- */
+
+struct line {
+    char pattern[128];
+    int axis;
+    long long inner;
+};
+
+static enum sheaf_status bad_line(const char *path, int number) {
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "%s: line %d is not 'PATTERN AXIS [UNIT]' (blk.*.ffn_up.weight 1 32)",
+                           path, number);
+}
+
+static struct sheaf_split_state *state_of_line(const struct gg_cutter *c, const struct line *l,
+                                               const struct gg_region *r) {
+    const int64_t inner = l->inner;
+    if (l->axis < 0 || l->axis >= SHEAF_MAX_DIMS || inner < 1 || r->ne[l->axis] % inner ||
+        (l->axis == 0 && inner % sheaf_blck_size(r->type)))
+        return NULL;
+    return gg_cut_axis(c, l->axis, r->ne[l->axis] / inner, inner);
+}
+
+static enum sheaf_status cut_by_file(const struct gg_cutter *c, const char *path,
+                                     struct sheaf_split_state **states) {
+    char text[512];
+    int number = 0;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    FILE *f = fopen(path, "re");
+    if (!f) return sheaf_set_error(SHEAF_STATUS_IO, "SHEAF_GGML_SPLIT: cannot read %s", path);
+    while (!st && fgets(text, sizeof text, f)) {
+        struct line l = {.inner = 1};
+        number++;
+        if (text[strspn(text, " \t\r\n")] == 0 || text[0] == '#') continue;
+        if (sscanf(text, "%127s %d %lld", l.pattern, &l.axis, &l.inner) < 2)
+            st = bad_line(path, number);
+        for (size_t i = 0; i < c->e->n_unbound && !st; i++) {
+            if (states[i] || fnmatch(l.pattern, c->e->unbound[i]->name, 0)) continue;
+            states[i] = state_of_line(c, &l, c->e->unbound[i]);
+            if (!states[i])
+                st = sheaf_set_error(SHEAF_STATUS_INVALID,
+                                     "%s: line %d cannot cut '%s': no such axis, or no whole units "
+                                     "of its type",
+                                     path, number, c->e->unbound[i]->name);
+        }
+    }
+    fclose(f);
+    return st;
+}
+
+/* ---- the report ---- */
+
+/* "attn_q" of "blk.7.attn_q.weight", "cache_k" of "cache_k_l7". */
+static void kind_of_name(const char *name, char kind[GG_MAX_NAME]) {
+    size_t n = 0;
+    for (const char *p = name; *p && n < GG_MAX_NAME - 1; p++)
+        if (*p < '0' || *p > '9') kind[n++] = *p;
+    kind[n] = 0;
+}
+
+static void report(const struct gg_cutter *c, struct sheaf_split_state *const *states,
+                   const char *const *why) {
+    const struct gg_encoder *e = c->e;
+    double total = 0;
+    for (size_t i = 0; i < e->n_unbound; i++) total += (double)e->unbound[i]->bytes;
+    for (size_t i = 0; i < e->n_unbound; i++) {
+        char kind[GG_MAX_NAME], other[GG_MAX_NAME];
+        double bytes = 0;
+        bool first = !states[i];
+        kind_of_name(e->unbound[i]->name, kind);
+        for (size_t k = 0; k < e->n_unbound && first; k++) {
+            kind_of_name(e->unbound[k]->name, other);
+            if (states[k] || strcmp(kind, other)) continue;
+            first = k >= i;
+            bytes += (double)e->unbound[k]->bytes;
+        }
+        if (first && bytes > 0.01 * total)
+            sheaf_log(SHEAF_LOG_INFO, "%s: %.1f %% of the bytes are on every member: %s", kind,
+                      100 * bytes / total, why[i] ? why[i] : "no cut is known for this name");
+    }
+}
+
+/* ---- all ---- */
+
+static enum sheaf_status choose(struct gg_cutter *c, struct sheaf_split_state **states,
+                                const char **why) {
+    const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
+    const enum sheaf_status st = read_shares(c);
+    if (st || (how && !strcmp(how, "mirror"))) return st;
+    if (!how || !*how || !strcmp(how, "auto")) return gg_cut_by_names(c, states, why);
+    if (!strncmp(how, "random:", 7)) return cut_at_random(c, how + 7, states);
+    if (!strncmp(how, "file:", 5)) return cut_by_file(c, how + 5, states);
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "setting SHEAF_GGML_SPLIT is '%s'; it takes auto, mirror, random:SEED "
+                           "or file:PATH",
+                           how);
+}
 
 enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, sheaf_backend_dev_t device,
                                  struct sheaf_split_state **states) {
-    const int n_members = (int)sheaf_backend_meta_dev_n_members(device);
-    for (size_t i = 0; i < e->n_unbound; i++) {
-        states[i] = sheaf_split_state_mirrored(n_members);
-        if (!states[i])
-            return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split states: out of memory");
+    const int n = (int)sheaf_backend_meta_dev_n_members(device);
+    const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
+    struct gg_cutter c = {e, n, calloc((size_t)n, sizeof(double))};
+    const char **why = calloc(e->n_unbound + 1, sizeof *why);
+    enum sheaf_status st = c.shares && why ? choose(&c, states, why) : no_memory();
+    if (!st && n > 1 && (!how || !strcmp(how, "auto"))) report(&c, states, why);
+    for (size_t i = 0; i < e->n_unbound && !st; i++) {
+        if (!states[i]) states[i] = sheaf_split_state_mirrored(n);
+        if (!states[i]) st = no_memory();
     }
-    return SHEAF_STATUS_SUCCESS;
+    free(c.shares);
+    free(why);
+    return st;
 }

@@ -1,11 +1,29 @@
-/* How weights and caches are cut when the first graph that uses them is known. */
+/* How weights and caches are cut when the first graph that uses them is known.
+ *
+ * Names say what a weight is for, the graph says in which units it may be cut: head sizes are those
+ * of the views behind a product, and a fused matrix has the parts that the graph takes out of it.
+ * A name that is unknown costs speed, never the result: the weight is on every member, or the plan
+ * gathers what it needs. Once an object has memory its cut stays. */
 #ifndef SHEAF_GGML_CUT_H
 #define SHEAF_GGML_CUT_H
 
 #include "ggml/encode.h"
 
-/* states[i]: of e->unbound[i]; the caller frees them. */
+/* states[i]: of e->unbound[i]; the caller frees them. As SHEAF_GGML_SPLIT and SHEAF_SPLIT say. */
 enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, sheaf_backend_dev_t device,
                                  struct sheaf_split_state **states);
+
+/* ---- between the files of cuts ---- */
+struct gg_cutter {
+    const struct gg_encoder *e;
+    int n_members;
+    double *shares; /* [n_members] */
+};
+/* By names and graph; NULL in states[i]: on every member, because of why[i]. */
+enum sheaf_status gg_cut_by_names(const struct gg_cutter *c, struct sheaf_split_state **states,
+                                  const char **why);
+/* n units of `inner` elements along an axis, by shares. NULL: out of memory. */
+struct sheaf_split_state *gg_cut_axis(const struct gg_cutter *c, int axis, int64_t units,
+                                      int64_t inner);
 
 #endif

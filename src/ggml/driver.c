@@ -107,6 +107,7 @@ static enum sheaf_status start_task(void *unused) {
 
 static enum sheaf_status stop_task(void *unused) {
     (void)unused;
+    gg_engine_log(gg_driver.engine);
     if (!sheaf_world_failed()) gg_command(GG_COMMAND_END, 0, 0, 0, 0, NULL, 0, NULL);
     gg_forget_all();
     gg_encoder_free(&gg_driver.encoder);

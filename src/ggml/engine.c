@@ -69,8 +69,17 @@ void gg_engine_stop(struct gg_engine *e) {
 
 sheaf_backend_dev_t gg_engine_device(const struct gg_engine *e) { return e->device; }
 bool gg_engine_is_mixed(const struct gg_engine *e) { return e->mixed; }
-void gg_engine_get_stats(const struct gg_engine *e, struct gg_engine_stats *out) {
-    *out = e->stats;
+
+void gg_engine_log(const struct gg_engine *e) {
+    const char *debug = sheaf_setting_value("SHEAF_BACKEND_DEBUG");
+    struct sheaf_backend_meta_stats m = {.size = sizeof m};
+    if (!debug || strcmp(debug, "1") != 0 || sheaf_backend_meta_get_stats(e->backend, &m)) return;
+    sheaf_log(SHEAF_LOG_DEBUG,
+              "SHEAF: %llu runs of %llu programs, %llu inputs of %llu bytes sent, %llu collectives "
+              "of %llu bytes",
+              (unsigned long long)e->n_runs, (unsigned long long)e->n_graphs,
+              (unsigned long long)e->n_inputs, (unsigned long long)e->input_bytes,
+              (unsigned long long)m.n_collectives, (unsigned long long)m.collective_bytes);
 }
 
 /* ---- execution ---- */

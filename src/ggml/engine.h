@@ -59,10 +59,7 @@ enum sheaf_status gg_engine_do(struct gg_engine *e, struct gg_command *command, 
 /* Other ranks: executes commands until END or the end of the job. */
 enum sheaf_status gg_engine_serve(struct gg_engine *e);
 
-/* Bytes of objects and of compute buffers that this rank holds. */
-struct gg_engine_stats {
-    uint64_t n_runs, n_graphs, n_inputs, input_bytes;
-};
-void gg_engine_get_stats(const struct gg_engine *e, struct gg_engine_stats *out);
+/* With SHEAF_BACKEND_DEBUG=1: what was run and what travelled. */
+void gg_engine_log(const struct gg_engine *e);
 
 #endif

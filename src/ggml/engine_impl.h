@@ -47,7 +47,7 @@ struct gg_engine {
     size_t n_binding;
     uint8_t *payload;
     size_t payload_cap;
-    struct gg_engine_stats stats;
+    uint64_t n_runs, n_graphs, n_inputs, input_bytes;
 };
 
 void gg_group_free(struct gg_group *group);

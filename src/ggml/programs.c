@@ -109,7 +109,7 @@ enum sheaf_status gg_execute_graph(struct gg_engine *e, const struct gg_command 
     }
     p->number = c->a;
     e->programs[e->n_programs++] = p;
-    e->stats.n_graphs++;
+    e->n_graphs++;
     return st;
 }
 
@@ -125,8 +125,8 @@ static enum sheaf_status take_changes(struct gg_engine *e, struct gg_program *p,
         if (!data || input >= p->n_inputs)
             return sheaf_set_error(SHEAF_STATUS_INVALID, "run: the message is malformed");
         st = sheaf_backend_tensor_set(p->inputs[input], data, offset, size);
-        e->stats.n_inputs++;
-        e->stats.input_bytes += size;
+        e->n_inputs++;
+        e->input_bytes += size;
     }
     return st;
 }
@@ -150,7 +150,7 @@ enum sheaf_status gg_execute_run(struct gg_engine *e, const struct gg_command *c
     enum sheaf_status st = p ? take_changes(e, p, &r) : SHEAF_STATUS_INVALID;
     if (!st) st = sheaf_backend_graph_compute(e->backend, p->g.graph);
     if (!st) st = give_outputs(p, result);
-    e->stats.n_runs++;
+    e->n_runs++;
     return st;
 }
 
