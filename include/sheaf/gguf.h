@@ -31,7 +31,9 @@ enum sheaf_gguf_type {
 
 struct sheaf_gguf;
 
-/* Reads header, metadata and tensor directory (not the tensor data). *out owned by the caller. */
+/* Reads header, metadata and tensor directory (not the tensor data). *out owned by the caller. The
+ * file stays open until sheaf_gguf_free, for sheaf_gguf_read. A name or key with control characters
+ * is refused: no model has one, and messages show names to terminals. */
 enum sheaf_status sheaf_gguf_open(const char *path, struct sheaf_gguf **out);
 void sheaf_gguf_free(struct sheaf_gguf *gguf); /* accepts NULL */
 
@@ -76,6 +78,15 @@ struct sheaf_gguf_tensor {
 int64_t sheaf_gguf_n_tensors(const struct sheaf_gguf *gguf);
 int64_t sheaf_gguf_find_tensor(const struct sheaf_gguf *gguf, const char *name); /* -1 if absent */
 const struct sheaf_gguf_tensor *sheaf_gguf_tensor(const struct sheaf_gguf *gguf, int64_t i);
+/* Bytes [offset, offset + size) of the data of a tensor of this GGUF, from the file that was opened:
+ * one that has taken its name since is not read. IO: the file became shorter, or cannot be read. Any
+ * thread. */
+enum sheaf_status sheaf_gguf_read(const struct sheaf_gguf *gguf,
+                                  const struct sheaf_gguf_tensor *tensor, size_t offset, void *dst,
+                                  size_t size);
+/* IO if the file was written to since it was opened (by its length and time of modification): what
+ * was read may be of two versions. To be asked after the last read. */
+enum sheaf_status sheaf_gguf_check_unchanged(const struct sheaf_gguf *gguf);
 
 /* ---- writing: collect, then write in one go ---- */
 struct sheaf_gguf *sheaf_gguf_new(void); /* an empty one, version 3; NULL if out of memory */

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/array.h"
 #include "gguf/gguf_impl.h"
@@ -153,6 +154,7 @@ bool sheaf__gguf_tensor_size(enum sheaf_type type, const int64_t ne[SHEAF_MAX_DI
 
 void sheaf_gguf_free(struct sheaf_gguf *gguf) {
     if (!gguf) return;
+    if (gguf->fd >= 0) close(gguf->fd);
     for (size_t i = 0; i < gguf->n_kv; i++) sheaf__gguf_kv_clear(&gguf->kv[i]);
     for (size_t i = 0; i < gguf->n_tensors; i++) {
         char *name; /* owned; const only for readers of the public struct */

@@ -4,6 +4,8 @@
 #ifndef SHEAF_GGUF_GGUF_IMPL_H
 #define SHEAF_GGUF_GGUF_IMPL_H
 
+#include <time.h>
+
 #include "sheaf/gguf.h"
 
 struct sheaf__gguf_kv {
@@ -24,6 +26,8 @@ struct sheaf__gguf_index {
 
 struct sheaf_gguf {
     char *path;
+    int fd;                   /* the file, open for reading; -1: none, it is being written */
+    struct timespec modified; /* when it was opened */
     uint32_t version;
     size_t alignment, data_offset, file_size;
     size_t n_kv, cap_kv;

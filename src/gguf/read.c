@@ -15,7 +15,7 @@
 #include "gguf/gguf_impl.h"
 
 struct reader {
-    int fd;
+    int fd; /* of the sheaf_gguf */
     const char *path;
     size_t file_size;
     size_t pos; /* of the next byte to hand out */
@@ -106,9 +106,16 @@ static enum sheaf_status get_name(struct reader *r, size_t max, char **out, cons
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory for %s", r->path, what);
     status = get_bytes(r, s, n, what);
     s[n] = 0;
-    if (!status && memchr(s, 0, n))
-        status = sheaf_set_error(SHEAF_STATUS_INVALID, "%s: %s '%s' holds a zero byte", r->path,
-                                 what, s);
+    for (size_t i = 0; !status && i < n; i++) {
+        const unsigned char c = (unsigned char)s[i];
+        if (c >= 0x20 && c != 0x7f) continue;
+        s[i] = 0; /* the message shows what is before it */
+        status = c ? sheaf_set_error(SHEAF_STATUS_INVALID,
+                                     "%s: %s '%s...' holds the control character 0x%02x", r->path,
+                                     what, s, c)
+                   : sheaf_set_error(SHEAF_STATUS_INVALID, "%s: %s '%s' holds a zero byte", r->path,
+                                     what, s);
+    }
     if (status) {
         free(s);
         return status;
@@ -316,17 +323,18 @@ static enum sheaf_status read_all(struct reader *r, struct sheaf_gguf *gguf) {
     return status;
 }
 
-static enum sheaf_status open_file(const char *path, int *fd, size_t *size) {
+static enum sheaf_status open_file(const char *path, struct sheaf_gguf *gguf) {
     /* O_NONBLOCK: opening a pipe must not wait for its writer */
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (*fd < 0)
+    gguf->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (gguf->fd < 0)
         return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path, strerror(errno));
     struct stat st;
-    if (fstat(*fd, &st) < 0)
+    if (fstat(gguf->fd, &st) < 0)
         return sheaf_set_error(SHEAF_STATUS_IO, "cannot stat %s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s is not a regular file", path);
-    *size = (size_t)st.st_size;
+    gguf->file_size = (size_t)st.st_size;
+    gguf->modified = st.st_mtim;
     return SHEAF_STATUS_SUCCESS;
 }
 
@@ -335,7 +343,7 @@ enum sheaf_status sheaf_gguf_open(const char *path, struct sheaf_gguf **out) {
     struct reader *r = malloc(sizeof *r);
     struct sheaf_gguf *gguf = calloc(1, sizeof *gguf);
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    if (r) r->fd = -1;
+    if (gguf) gguf->fd = -1;
     if (gguf) gguf->path = strdup(path);
     if (!r || !gguf || !gguf->path) {
         status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory to read it", path);
@@ -343,16 +351,50 @@ enum sheaf_status sheaf_gguf_open(const char *path, struct sheaf_gguf **out) {
     }
     r->path = gguf->path;
     r->pos = r->buf_pos = r->buf_n = 0;
-    status = open_file(path, &r->fd, &r->file_size);
+    status = open_file(path, gguf);
     if (status) goto out;
-    gguf->file_size = r->file_size;
+    r->fd = gguf->fd;
+    r->file_size = gguf->file_size;
     status = read_all(r, gguf);
 out:
-    if (r && r->fd >= 0) close(r->fd);
     free(r);
     if (status)
         sheaf_gguf_free(gguf);
     else
         *out = gguf;
     return status;
+}
+
+enum sheaf_status sheaf_gguf_read(const struct sheaf_gguf *gguf,
+                                  const struct sheaf_gguf_tensor *tensor, size_t offset, void *dst,
+                                  size_t size) {
+    char *p = dst;
+    if (offset > tensor->size || size > tensor->size - offset)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: bytes %zu+%zu of tensor '%s' do not exist", gguf->path, offset,
+                               size, tensor->name);
+    for (size_t done = 0; done < size;) {
+        const ssize_t got =
+            pread(gguf->fd, p + done, size - done, (off_t)(tensor->offset + offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0)
+            return sheaf_set_error(SHEAF_STATUS_IO, "%s: cannot read tensor '%s': %s", gguf->path,
+                                   tensor->name,
+                                   got < 0 ? strerror(errno) : "the file became shorter");
+        done += (size_t)got;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf_gguf_check_unchanged(const struct sheaf_gguf *gguf) {
+    struct stat st;
+    if (fstat(gguf->fd, &st) < 0)
+        return sheaf_set_error(SHEAF_STATUS_IO, "cannot stat %s: %s", gguf->path, strerror(errno));
+    if ((size_t)st.st_size == gguf->file_size && st.st_mtim.tv_sec == gguf->modified.tv_sec &&
+        st.st_mtim.tv_nsec == gguf->modified.tv_nsec)
+        return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_IO,
+                           "%s was written to while it was read: what was loaded may be of two "
+                           "versions; load it again when it is complete",
+                           gguf->path);
 }

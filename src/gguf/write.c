@@ -17,6 +17,7 @@ struct sheaf_gguf *sheaf_gguf_new(void) {
         return NULL;
     }
     gguf->version = 3;
+    gguf->fd = -1;
     gguf->alignment = SHEAF__GGUF_ALIGNMENT;
     return gguf;
 }

@@ -1,5 +1,6 @@
 /* GGUF files: what is written can be read back, and no file, however damaged, is trusted. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -336,6 +337,57 @@ Test(gguf, absurd_counts) {
         number(&b, counts[i] + 20, 8);
         refused(&b, "count");
     }
+}
+
+/* Names come into messages, and these go to terminals. */
+Test(gguf, control_characters_in_names) {
+    struct bytes b = {.n = 0};
+    header(&b, 3, 0, 1);
+    string(&b, "a\033]0;title\a");
+    pad(&b, b.n + 20);
+    refused(&b, "a key 'a...' holds the control character 0x1b");
+    b.n = 0;
+    header(&b, 3, 1, 0);
+    tensor(&b, "w\nsheaf: all is well", 1, 32, 1, 0, 0);
+    pad(&b, b.n + 1000);
+    refused(&b, "a tensor name 'w...' holds the control character 0x0a");
+}
+
+static void tensor_of_bytes(struct bytes *b, uint8_t value) {
+    b->n = 0;
+    header(b, 3, 1, 0);
+    tensor(b, "t", 1, 8, 1, 0, 0);
+    pad(b, (b->n + 31) / 32 * 32);
+    for (int i = 0; i < 32; i++) put(b, &value, 1);
+}
+
+/* A loader reads the file that it has checked, whatever has its name by then. */
+Test(gguf, a_file_that_is_replaced_or_changed) {
+    struct bytes b = {.n = 0};
+    struct sheaf_gguf *g;
+    uint8_t got[32];
+    tensor_of_bytes(&b, 1);
+    save(b.data, b.n);
+    cr_assert_eq(sheaf_gguf_open(path, &g), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(g, 0);
+    cr_assert_eq(unlink(path), 0);
+    tensor_of_bytes(&b, 2);
+    save(b.data, b.n);
+    cr_assert_eq(sheaf_gguf_read(g, t, 4, got, 28), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    cr_assert(got[0] == 1 && got[27] == 1);
+    cr_assert_eq(sheaf_gguf_check_unchanged(g), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_gguf_read(g, t, 8, got, 28), SHEAF_STATUS_INVALID);
+    sheaf_gguf_free(g);
+
+    cr_assert_eq(sheaf_gguf_open(path, &g), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    const struct timespec later[2] = {{.tv_sec = 2000000000}, {.tv_sec = 2000000000}};
+    cr_assert_eq(utimensat(AT_FDCWD, path, later, 0), 0);
+    cr_assert_eq(sheaf_gguf_check_unchanged(g), SHEAF_STATUS_IO);
+    cr_assert(strstr(sheaf_last_error(), "was written to while it was read"));
+    cr_assert_eq(truncate(path, (off_t)(b.n - 1)), 0);
+    cr_assert_eq(sheaf_gguf_read(g, sheaf_gguf_tensor(g, 0), 0, got, 32), SHEAF_STATUS_IO);
+    cr_assert(strstr(sheaf_last_error(), "the file became shorter"), "%s", sheaf_last_error());
+    sheaf_gguf_free(g);
 }
 
 Test(gguf, bad_keys_and_values) {

@@ -2,7 +2,6 @@
  *
  * One tensor is in memory at a time. Vectors and tensors of integers are copied, and so is all
  * metadata except the file type. Exit codes: 0 done, 1 failed, 2 bad command line. */
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -30,7 +29,6 @@ struct quantizer {
     int64_t n;
     int threads;
     bool dry_run;
-    FILE *file;          /* IN */
     char *data, *result; /* of one tensor */
 };
 
@@ -140,10 +138,9 @@ static enum sheaf_status give(void *user, int64_t i, const void **data) {
     q->data = malloc(t->size + 1);
     q->result = malloc(sheaf_row_size(q->types[i], t->ne[0]) * rows + 1);
     if (!q->data || !q->result) return no_memory();
-    if (fseeko(q->file, (off_t)t->offset, SEEK_SET) ||
-        fread(q->data, 1, t->size, q->file) != t->size)
-        return sheaf_set_error(SHEAF_STATUS_IO, "cannot read tensor '%s' of %s", t->name,
-                               q->in_path);
+    enum sheaf_status status = sheaf_gguf_read(q->in, t, 0, q->data, t->size);
+    if (!status && i == q->n - 1) status = sheaf_gguf_check_unchanged(q->in);
+    if (status) return status;
     *data = q->types[i] == t->type ? q->data : q->result;
     return q->types[i] == t->type ? SHEAF_STATUS_SUCCESS : convert_all(q, t, q->types[i]);
 }
@@ -175,9 +172,6 @@ static enum sheaf_status quantize(struct quantizer *q) {
     q->n = sheaf_gguf_n_tensors(q->in);
     q->types = calloc((size_t)q->n + 1, sizeof *q->types);
     q->out = sheaf_gguf_new();
-    q->file = fopen(q->in_path, "rbe");
-    if (!q->file)
-        return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", q->in_path, strerror(errno));
     if (!q->types || !q->out) return no_memory();
     find_types(q);
     for (int64_t i = 0; i < q->n; i++) {
@@ -251,7 +245,6 @@ int main(int argc, char **argv) {
     if (!q.mix) return bad("there is no type ", words[2]);
     const enum sheaf_status status = quantize(&q);
     if (status) fprintf(stderr, "sheaf-quantize: %s\n", sheaf_last_error());
-    if (q.file) fclose(q.file);
     free(q.types);
     free(q.data);
     free(q.result);

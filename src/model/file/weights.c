@@ -5,13 +5,10 @@
 #include "model/file/weights.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "sheaf/alloc.h"
 #include "sheaf/world.h"
@@ -257,28 +254,12 @@ struct reader {
     struct sheaf__weights *model;
     const struct sheaf_gguf *gguf;
     const struct sheaf_gguf_tensor *tensor;
-    int fd;
 };
 
 static enum sheaf_status read_range(void *user, size_t offset, void *dst, size_t size) {
     struct reader *r = user;
-    char *p = dst;
-    if (offset > r->tensor->size || size > r->tensor->size - offset)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "%s: bytes %zu+%zu of tensor '%s' do not exist",
-                               sheaf_gguf_path(r->gguf), offset, size, r->tensor->name);
-    for (size_t done = 0; done < size;) {
-        ssize_t got =
-            pread(r->fd, p + done, size - done, (off_t)(r->tensor->offset + offset + done));
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0)
-            return sheaf_set_error(SHEAF_STATUS_IO, "%s: cannot read tensor '%s': %s",
-                                   sheaf_gguf_path(r->gguf), r->tensor->name,
-                                   got < 0 ? strerror(errno) : "the file became shorter");
-        done += (size_t)got;
-    }
     r->model->bytes_read += size;
-    return SHEAF_STATUS_SUCCESS;
+    return sheaf_gguf_read(r->gguf, r->tensor, offset, dst, size);
 }
 
 static enum sheaf_status load_file(struct sheaf__weights *model, int file,
@@ -286,9 +267,6 @@ static enum sheaf_status load_file(struct sheaf__weights *model, int file,
     struct reader r = {.model = model, .gguf = model->files[file]};
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     const char *path = sheaf_gguf_path(r.gguf);
-    r.fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (r.fd < 0)
-        return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path, strerror(errno));
     for (int64_t k = 0; !status && k < sheaf_gguf_n_tensors(r.gguf); k++) {
         r.tensor = sheaf_gguf_tensor(r.gguf, k);
         struct sheaf_tensor *t = sheaf_get_tensor(model->ctx, r.tensor->name);
@@ -299,8 +277,7 @@ static enum sheaf_status load_file(struct sheaf__weights *model, int file,
         if (!status && progress && !progress(user, *done, model->total_bytes))
             status = sheaf_set_error(SHEAF_STATUS_ABORTED, "%s: loading was stopped", path);
     }
-    close(r.fd);
-    return status;
+    return status ? status : sheaf_gguf_check_unchanged(r.gguf);
 }
 
 enum sheaf_status sheaf__weights_load(struct sheaf__weights *model,
@@ -357,17 +334,17 @@ static uint64_t hash_kv(uint64_t h, const struct sheaf_gguf *gguf, int64_t i) {
 /* Some bytes from the middle of each tensor: files of one shape may hold other weights, and one
  * that was not copied to its end differs there. Unreadable bytes count too. */
 static uint64_t hash_samples(uint64_t h, const struct sheaf_gguf *gguf) {
-    const int fd = open(sheaf_gguf_path(gguf), O_RDONLY | O_CLOEXEC);
     for (int64_t i = 0; i < sheaf_gguf_n_tensors(gguf); i++) {
         const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(gguf, i);
         unsigned char sample[64];
         const size_t n = t->size < sizeof sample ? t->size : sizeof sample;
-        const ssize_t got =
-            fd < 0 ? -1 : pread(fd, sample, n, (off_t)(t->offset + (t->size - n) / 2));
-        h = sheaf__hash_bytes(h, &got, sizeof got);
-        if (got > 0) h = sheaf__hash_bytes(h, sample, (size_t)got);
+        const bool read = !sheaf_gguf_read(gguf, t, (t->size - n) / 2, sample, n);
+        h = sheaf__hash_bytes(h, &read, sizeof read);
+        if (read)
+            h = sheaf__hash_bytes(h, sample, n);
+        else
+            sheaf_clear_error();
     }
-    if (fd >= 0) close(fd);
     return h;
 }
 
