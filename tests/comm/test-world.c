@@ -176,6 +176,23 @@ Test(world_ranks, take_a_torn_record_over, .timeout = 120) {
     }
 }
 
+/* Any user of a host can take the name first. That neither stops nor silences a job that fails. */
+static void speaker(const char *holder, const char *want) {
+    char command[512], text[1024];
+    double seconds = 0;
+    snprintf(command, sizeof command, "exec '%s/bin/helper-speaker' %s", SHEAF_BUILD_DIR, holder);
+    const int status = run_command(command, 30, text, sizeof text);
+    cr_assert_eq(status, 0, "%s: status %d: %s", holder, status, text);
+    cr_assert(!strncmp(text, want, strlen(want)), "%s: %s", holder, text);
+    cr_assert(sscanf(text + strlen(want), " after %lf s", &seconds) == 1 && seconds < 12, "%s", text);
+}
+Test(world, of_one_job_has_one_speaker, .timeout = 60) { speaker("own", "silent"); }
+Test(world, speaks_past_other_users, .timeout = 90) {
+    if (geteuid() != 0) cr_skip_test("only root can start the process of another user");
+    speaker("stranger", "speaks");
+    speaker("full", "speaks");
+}
+
 Test(world_ranks, hear_of_one_rank_s_bad_setting, .timeout = 60) {
     char cmd[1024];
     snprintf(cmd, sizeof cmd,

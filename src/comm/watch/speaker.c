@@ -21,6 +21,25 @@ enum { UNDECIDED, DECIDING, SPEAKS, SILENT };
 static _Atomic int state;
 static _Atomic bool launcher_knows; /* which rank speaks */
 
+enum holder { HOLDER_UNKNOWN, HOLDER_OF_JOB, HOLDER_STRANGER };
+
+/* Asks who listens on the name. Any user of the host may have taken it, and a full queue of a listener
+ * makes connect wait: so the call does not block, and only a process of the same user is believed. */
+static enum holder ask_holder(const struct sockaddr_un *a, socklen_t size) {
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct ucred peer;
+    socklen_t n = sizeof peer;
+    enum holder holder = HOLDER_UNKNOWN;
+    if (fd < 0) return holder;
+    if (!connect(fd, (const struct sockaddr *)a, size) &&
+        !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n))
+        holder = peer.uid == geteuid() ? HOLDER_OF_JOB : HOLDER_STRANGER;
+    close(fd);
+    return holder;
+}
+
+/* true: this process is to speak. A stranger's hold of the name is as none: the message may come
+ * twice then, and is not lost. */
 static bool take_name(void) {
     const char *job = getenv("PMIX_NAMESPACE");
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -31,10 +50,9 @@ static bool take_name(void) {
     const int fd = job ? socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
     if (fd < 0) return true;
     while (bind(fd, (struct sockaddr *)&a, size) && sheaf__time_ns() < end) {
-        const int other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        const bool told = other >= 0 && !connect(other, (struct sockaddr *)&a, size);
-        if (other >= 0) close(other);
-        if (told) {
+        const enum holder holder = ask_holder(&a, size);
+        if (holder == HOLDER_STRANGER) break;
+        if (holder == HOLDER_OF_JOB) {
             close(fd);
             return false;
         }
