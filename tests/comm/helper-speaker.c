@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "comm/watch/watch_impl.h"
 
-enum { NOBODY = 65534, QUEUE = 8 };
+enum { OTHER_USER = 65534, QUEUE = 8 };
 
 static socklen_t name_of_job(struct sockaddr_un *a, unsigned user) {
     *a = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -26,7 +26,7 @@ static void hold(const char *how, unsigned user, int ready) {
     struct sockaddr_un a;
     const socklen_t size = name_of_job(&a, user);
     prctl(PR_SET_PDEATHSIG, 9);
-    if (strcmp(how, "own") && setuid(NOBODY)) _exit(1);
+    if (strcmp(how, "own") && setuid(OTHER_USER)) _exit(1);
     const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     if (bind(fd, (struct sockaddr *)&a, size) || listen(fd, 0)) _exit(1);
     for (int i = 0; i < QUEUE && !strcmp(how, "full"); i++) {

@@ -19,6 +19,7 @@
 #include "backend_ops.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "common/output.h"
 
 enum { MAX_SHOWN = 20, MAX_MEMBERS = 64, MAX_TARGETS = 16 };
 
@@ -510,5 +511,5 @@ out:
     free(list.cases);
     free(targets);
     sheaf_world_finalize();
-    return ok ? 0 : 1;
+    return output_end(ok ? 0 : 1);
 }

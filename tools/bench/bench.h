@@ -104,7 +104,7 @@ struct bench {
 enum sheaf_status bench_test_run(const struct bench *b, const struct bench_test *test,
                                  struct bench_result *out);
 /* Rank 0 alone, to standard output. */
-enum sheaf_status bench_report(const struct bench *b);
+void bench_report(const struct bench *b);
 
 /* SHA-256 (FIPS 180-4) as 64 hexadecimal digits. */
 void bench_sha256(const void *data, size_t n, char text[BENCH_SHA_TEXT]);

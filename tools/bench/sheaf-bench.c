@@ -13,6 +13,7 @@
 #include "sheaf/world.h"
 
 #include "bench.h"
+#include "common/output.h"
 
 enum { EXIT_BAD_USAGE = 2 };
 
@@ -156,7 +157,8 @@ static enum sheaf_status bench(struct bench *b) {
         mine.compute_bytes = stats.compute_bytes;
     }
     status = exchange(b, &mine);
-    return status || sheaf_world_rank() ? status : bench_report(b);
+    if (!status && !sheaf_world_rank()) bench_report(b);
+    return status;
 }
 
 static void bench_free(struct bench *b) {
@@ -212,5 +214,5 @@ int main(int argc, char **argv) {
     free(usage_error);
     bench_free(&b);
     sheaf_world_finalize();
-    return code;
+    return output_end(code);
 }

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "common/output.h"
 #include "sheaf/comm-bench.h"
 #include "sheaf/sheaf.h"
 
@@ -364,5 +365,5 @@ out:
     free(b.all);
     sheaf_comm_free(b.comm);
     sheaf_world_finalize();
-    return exit_code;
+    return output_end(exit_code);
 }

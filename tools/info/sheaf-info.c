@@ -9,6 +9,7 @@
 #include "sheaf/sheaf.h"
 
 #include "check.h"
+#include "common/output.h"
 #include "plan.h"
 #include "postmortem.h"
 #include "settings.h"
@@ -337,7 +338,7 @@ static int show_settings(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc == 2 && !strcmp(argv[1], "--settings")) return show_settings();
+    if (argc == 2 && !strcmp(argv[1], "--settings")) return output_end(show_settings());
     struct options o = {.params = {.size = sizeof o.params}};
     int code = EXIT_SUCCESS;
     enum sheaf_status status = sheaf_world_init(
@@ -368,5 +369,5 @@ int main(int argc, char **argv) {
         if (sheaf_world_reports_error()) fprintf(stderr, "sheaf-info: %s\n", text);
     }
     sheaf_world_finalize();
-    return code || !sheaf_world_failed() ? code : EXIT_FAILURE;
+    return output_end(code || !sheaf_world_failed() ? code : EXIT_FAILURE);
 }

@@ -8,6 +8,7 @@
 
 #include "sheaf/sheaf.h"
 
+#include "common/output.h"
 #include "model/random_model.h"
 
 static const char usage[] =
@@ -59,7 +60,7 @@ int main(int argc, char **argv) {
         size_t k = 0;
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             fputs(usage, stdout);
-            return 0;
+            return output_end(0);
         }
         if (strcmp(argv[i], "--fused-qkv") == 0) {
             p.fused_qkv = true;
@@ -100,5 +101,5 @@ int main(int argc, char **argv) {
         fprintf(stderr, "sheaf-make-model: %s\n", sheaf_last_error());
         return 1;
     }
-    return 0;
+    return output_end(0);
 }

@@ -12,6 +12,7 @@
 
 #include "sheaf/sheaf.h"
 
+#include "common/output.h"
 #include "model/file/mix.h"
 
 enum { EXIT_BAD_USAGE = 2, MAX_THREADS = 256 };
@@ -219,7 +220,7 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             print_usage(stdout);
-            return 0;
+            return output_end(0);
         }
         if (strcmp(argv[i], "--dry-run") == 0) {
             q.dry_run = true;
@@ -250,5 +251,5 @@ int main(int argc, char **argv) {
     free(q.result);
     sheaf_gguf_free(q.in);
     sheaf_gguf_free(q.out);
-    return status ? EXIT_FAILURE : EXIT_SUCCESS;
+    return output_end(status ? EXIT_FAILURE : EXIT_SUCCESS);
 }

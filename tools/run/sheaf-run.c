@@ -15,6 +15,7 @@
 #include "sheaf/version.h"
 #include "sheaf/world.h"
 
+#include "common/output.h"
 #include "run.h"
 
 enum { EXIT_BAD_USAGE = 2, EXIT_INTERRUPTED = 130 };
@@ -388,5 +389,5 @@ int main(int argc, char **argv) {
     }
     run_free(&r);
     sheaf_world_finalize();
-    return code || !sheaf_world_failed() ? code : EXIT_FAILURE;
+    return output_end(code || !sheaf_world_failed() ? code : EXIT_FAILURE);
 }
