@@ -17,13 +17,24 @@
  *   ROPE             0 i n_dims, 1 i mode, 2 i n_ctx_orig, 3 f freq_base, 4 f freq_scale,
  *                    5 f ext_factor, 6 f attn_factor, 7 f beta_fast, 8 f beta_slow
  *   FLASH_ATTN_EXT   0 f scale, 1 f max_bias, 2 f logit_softcap
- *   UNARY            0 i op
- *   GLU              0 i op, 1 i swapped
+ *   UNARY            0 i op; XIELU: 1 f alpha_n, 2 f alpha_p, 3 f beta, 4 f eps
+ *   GLU              0 i op, 1 i swapped; SWIGLU_OAI: 2 f alpha; it and SWIGLU_CLAMP: 3 f limit
+ *   NORM             0 f eps
+ *   L2_NORM          0 f eps
+ *   GROUP_NORM       0 i groups, 1 f eps, 2 i channels of a group
+ *   ARGSORT          0 i order
+ *   CLAMP            0 f min, 1 f max
+ *   LEAKY_RELU       0 f slope
+ *   FILL             0 f value
+ *   PAD              0 i left, 1 i right of dimension 0, 2 i, 3 i of dimension 1, 4 i, 5 i of
+ *                    dimension 2, 6 i, 7 i of dimension 3, 8 i circular
  * Words 14 and 15 (SHEAF_OP_PARAM_BASE, SHEAF_OP_PARAM_EXTENT) are 0, except on a slice of an
  * indexed dimension, where the meta device sets them. extent != 0 says "this operand holds indices
  * [base, base + its ne) of extent":
  *   GET_ROWS         rows of a: an id outside yields a row of zeros
  *   MUL_MAT_ID       experts: an id outside yields zeros
+ *   ADD_ID           rows of b: an id outside yields zeros
+ *   MEAN             elements of a row: the sum of the slice is divided by extent
  *   SOFT_MAX, FLASH_ATTN_EXT   heads: head h of the slice is head base + h of extent (ALiBi slopes) */
 #ifndef SHEAF_OPS_H
 #define SHEAF_OPS_H
@@ -66,6 +77,22 @@ enum sheaf_op {
     SHEAF_OP_UNARY,
     SHEAF_OP_GLU,
     SHEAF_OP_SQR,
+    SHEAF_OP_SQRT,
+    SHEAF_OP_SIN,
+    SHEAF_OP_COS,
+    SHEAF_OP_LOG,
+    SHEAF_OP_CLAMP,
+    SHEAF_OP_LEAKY_RELU,
+    SHEAF_OP_FILL,
+    SHEAF_OP_NORM,
+    SHEAF_OP_L2_NORM,
+    SHEAF_OP_GROUP_NORM,
+    SHEAF_OP_SUM,
+    SHEAF_OP_MEAN,
+    SHEAF_OP_ARGSORT,
+    SHEAF_OP_ADD_ID,
+    SHEAF_OP_REPEAT,
+    SHEAF_OP_PAD,
     SHEAF_OP_COUNT,
 };
 
@@ -77,14 +104,38 @@ enum sheaf_unary_op {
     SHEAF_UNARY_OP_SIGMOID,
     SHEAF_UNARY_OP_NEG,
     SHEAF_UNARY_OP_EXP,
+    SHEAF_UNARY_OP_ABS,
+    SHEAF_UNARY_OP_SGN,         /* -1, 0 or 1 */
+    SHEAF_UNARY_OP_STEP,        /* x > 0 ? 1 : 0 */
+    SHEAF_UNARY_OP_ELU,         /* x > 0 ? x : exp(x) - 1 */
+    SHEAF_UNARY_OP_GELU_QUICK,  /* x * sigmoid(1.702 x) */
+    SHEAF_UNARY_OP_GELU_ERF,    /* x/2 * (1 + erf(x / sqrt(2))) */
+    SHEAF_UNARY_OP_HARDSWISH,   /* x * hardsigmoid(x) */
+    SHEAF_UNARY_OP_HARDSIGMOID, /* min(1, max(0, (x + 3) / 6)) */
+    SHEAF_UNARY_OP_EXPM1,       /* exp(x) - 1 */
+    SHEAF_UNARY_OP_SOFTPLUS,    /* log(1 + exp(x)) */
+    SHEAF_UNARY_OP_XIELU,       /* sheaf_xielu */
+    SHEAF_UNARY_OP_FLOOR,
+    SHEAF_UNARY_OP_CEIL,
+    SHEAF_UNARY_OP_ROUND, /* halves away from 0 */
+    SHEAF_UNARY_OP_TRUNC,
     SHEAF_UNARY_OP_COUNT,
 };
 
 enum sheaf_glu_op {
-    SHEAF_GLU_OP_SWIGLU, /* silu(a) * b */
-    SHEAF_GLU_OP_GEGLU,  /* gelu(a) * b */
-    SHEAF_GLU_OP_REGLU,  /* relu(a) * b */
+    SHEAF_GLU_OP_SWIGLU,       /* silu(a) * b */
+    SHEAF_GLU_OP_GEGLU,        /* gelu(a) * b */
+    SHEAF_GLU_OP_REGLU,        /* relu(a) * b */
+    SHEAF_GLU_OP_GEGLU_ERF,    /* gelu_erf(a) * b */
+    SHEAF_GLU_OP_GEGLU_QUICK,  /* gelu_quick(a) * b */
+    SHEAF_GLU_OP_SWIGLU_OAI,   /* sheaf_swiglu_oai */
+    SHEAF_GLU_OP_SWIGLU_CLAMP, /* sheaf_swiglu_clamp */
     SHEAF_GLU_OP_COUNT,
+};
+
+enum sheaf_sort_order {
+    SHEAF_SORT_ORDER_ASC,
+    SHEAF_SORT_ORDER_DESC,
 };
 
 enum {
@@ -137,9 +188,24 @@ struct sheaf_tensor *sheaf_scale(struct sheaf_context *ctx, struct sheaf_tensor 
 struct sheaf_tensor *sheaf_scale_bias(struct sheaf_context *ctx, struct sheaf_tensor *a, float s,
                                       float b);
 
-/* a * a, element by element: F32 in and out. */
+/* Of each element; dst has the shape and type of a, which is F32, F16 or BF16. */
 struct sheaf_tensor *sheaf_sqr(struct sheaf_context *ctx, struct sheaf_tensor *a);
+struct sheaf_tensor *sheaf_sqrt(struct sheaf_context *ctx, struct sheaf_tensor *a);
+struct sheaf_tensor *sheaf_sin(struct sheaf_context *ctx, struct sheaf_tensor *a);
+struct sheaf_tensor *sheaf_cos(struct sheaf_context *ctx, struct sheaf_tensor *a);
+struct sheaf_tensor *sheaf_ln(struct sheaf_context *ctx, struct sheaf_tensor *a); /* LOG */
+/* min where a is less, max where it is more; NaN stays. min must not be above max. */
+struct sheaf_tensor *sheaf_clamp(struct sheaf_context *ctx, struct sheaf_tensor *a, float min,
+                                 float max);
+/* a > 0 ? a : slope * a */
+struct sheaf_tensor *sheaf_leaky_relu(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                      float slope);
+/* F32 of the shape of `shape_of`, every element `value`. shape_of is not read and is no operand. */
+struct sheaf_tensor *sheaf_fill(struct sheaf_context *ctx, struct sheaf_tensor *shape_of,
+                                float value);
 
+/* Of each element; dst has the shape and type of a, which is F32, F16 or BF16. XIELU has parameters
+ * and a constructor of its own. */
 struct sheaf_tensor *sheaf_unary(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                  enum sheaf_unary_op op);
 struct sheaf_tensor *sheaf_silu(struct sheaf_context *ctx, struct sheaf_tensor *a);
@@ -147,6 +213,10 @@ struct sheaf_tensor *sheaf_gelu(struct sheaf_context *ctx, struct sheaf_tensor *
 struct sheaf_tensor *sheaf_relu(struct sheaf_context *ctx, struct sheaf_tensor *a);
 struct sheaf_tensor *sheaf_tanh(struct sheaf_context *ctx, struct sheaf_tensor *a);
 struct sheaf_tensor *sheaf_sigmoid(struct sheaf_context *ctx, struct sheaf_tensor *a);
+/* x > 0: p x^2 + beta x, else n (exp(min(x, eps)) - 1 - x) + beta x, where p = softplus(alpha_p) and
+ * n = beta + softplus(alpha_n): arXiv 2411.13010. The words hold n and p. */
+struct sheaf_tensor *sheaf_xielu(struct sheaf_context *ctx, struct sheaf_tensor *a, float alpha_n,
+                                 float alpha_p, float beta, float eps);
 
 /* act(first half of a's rows) * second half: a [f+f, n] -> [f, n]. `swapped`: the halves change
  * places. */
@@ -161,16 +231,51 @@ struct sheaf_tensor *sheaf_swiglu_split(struct sheaf_context *ctx, struct sheaf_
 struct sheaf_tensor *sheaf_geglu(struct sheaf_context *ctx, struct sheaf_tensor *a);
 struct sheaf_tensor *sheaf_geglu_split(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                        struct sheaf_tensor *b);
+/* With x = min(a, limit), y = b held in [-limit, limit], limit >= 0: x sigmoid(alpha x) (y + 1), the
+ * unit of gpt-oss; and silu(x) y. */
+struct sheaf_tensor *sheaf_swiglu_oai(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                      struct sheaf_tensor *b, float alpha, float limit);
+struct sheaf_tensor *sheaf_swiglu_clamp(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                        struct sheaf_tensor *b, float limit);
 
 /* [i,j,h,s] -> [1,j,h,s] */
 struct sheaf_tensor *sheaf_sum_rows(struct sheaf_context *ctx, struct sheaf_tensor *a);
+/* The sum of all elements: [1], F32. a is F32, F16 or BF16. */
+struct sheaf_tensor *sheaf_sum(struct sheaf_context *ctx, struct sheaf_tensor *a);
+/* The mean of each row: [i,j,h,s] -> [1,j,h,s]; NaN if i is 0. */
+struct sheaf_tensor *sheaf_mean(struct sheaf_context *ctx, struct sheaf_tensor *a);
 /* [i,j] -> I32 [j]; the lowest index on a tie. */
 struct sheaf_tensor *sheaf_argmax(struct sheaf_context *ctx, struct sheaf_tensor *a);
 /* The k largest of each row, best first, ties by lower index: [i,j] -> I32 [k,j]. */
 struct sheaf_tensor *sheaf_top_k(struct sheaf_context *ctx, struct sheaf_tensor *a, int k);
+/* The positions of the elements of each row in order: F32 [i,j,h,s] -> I32 [i,j,h,s]. Of equal
+ * elements the lower position comes first, NaN comes last in either order. */
+struct sheaf_tensor *sheaf_argsort(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                   enum sheaf_sort_order order);
+/* What sheaf_top_k yields, as a view of the sorted rows: I32 [k,j,h,s] with rows i apart. */
+struct sheaf_tensor *sheaf_argsort_top_k(struct sheaf_context *ctx, struct sheaf_tensor *a, int k);
 struct sheaf_tensor *sheaf_concat(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                   struct sheaf_tensor *b, int dim);
+/* a again and again in each dimension, to a shape whose dimensions are multiples of a's. dst has
+ * the type of a: F32, F16, BF16, I32 or I64. */
+struct sheaf_tensor *sheaf_repeat(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                  struct sheaf_tensor *shape_of);
+struct sheaf_tensor *sheaf_repeat_4d(struct sheaf_context *ctx, struct sheaf_tensor *a, int64_t ne0,
+                                     int64_t ne1, int64_t ne2, int64_t ne3);
+/* F32 with left[d] and right[d] more elements before and after those of dimension d: zeros, or, if
+ * circular, a again from its other end. */
+struct sheaf_tensor *sheaf_pad(struct sheaf_context *ctx, struct sheaf_tensor *a, const int left[4],
+                               const int right[4], bool circular);
+
+/* Rows of a F32 [i, j, h, s], eps >= 0: x / sqrt(mean of x^2 + eps); (x - mean) / sqrt(variance +
+ * eps); x / max(sqrt(sum of x^2), eps). */
 struct sheaf_tensor *sheaf_rms_norm(struct sheaf_context *ctx, struct sheaf_tensor *a, float eps);
+struct sheaf_tensor *sheaf_norm(struct sheaf_context *ctx, struct sheaf_tensor *a, float eps);
+struct sheaf_tensor *sheaf_l2_norm(struct sheaf_context *ctx, struct sheaf_tensor *a, float eps);
+/* As sheaf_norm, over the planes [w, h] of a group of channels at a time: a F32 [w, h, c, s]. A group
+ * has ceil(c / n_groups) channels, the last one what is left. arXiv 1803.08494. */
+struct sheaf_tensor *sheaf_group_norm(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                      int n_groups, float eps);
 
 /* a [k, m, g, s], b [k, n, g.r, s.t] -> F32 [m, n, g.r, s.t]; a of any float or block type, b F32
  * (or F16 for F16 a). */
@@ -180,6 +285,11 @@ struct sheaf_tensor *sheaf_mul_mat(struct sheaf_context *ctx, struct sheaf_tenso
  * expert ids[u,n]. */
 struct sheaf_tensor *sheaf_mul_mat_id(struct sheaf_context *ctx, struct sheaf_tensor *as,
                                       struct sheaf_tensor *b, struct sheaf_tensor *ids);
+
+/* A bias for each expert: a F32 [m, u, n] plus row ids[u, n] of b F32 [m, x], ids I32 [u, n] -> F32
+ * [m, u, n]. An id outside [0, x) fails the compute. */
+struct sheaf_tensor *sheaf_add_id(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                  struct sheaf_tensor *b, struct sheaf_tensor *ids);
 
 /* Copies (and converts) a into b; the result is a view of b. Same number of elements. */
 struct sheaf_tensor *sheaf_cpy(struct sheaf_context *ctx, struct sheaf_tensor *a,
@@ -217,8 +327,8 @@ struct sheaf_tensor *sheaf_permute(struct sheaf_context *ctx, struct sheaf_tenso
                                    int axis1, int axis2, int axis3);
 struct sheaf_tensor *sheaf_transpose(struct sheaf_context *ctx, struct sheaf_tensor *a);
 
-/* Rows of a [e, v, h, s] picked by b I32 [n, h, s] -> F32 [e, n, h, s]; a of any float or block
- * type. An id outside [0, v) fails the compute. */
+/* Rows of a [e, v, h, s] picked by b I32 [n, h, s] -> F32 [e, n, h, s], a of any float or block
+ * type; of a I32 -> I32. An id outside [0, v) fails the compute. */
 struct sheaf_tensor *sheaf_get_rows(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                     struct sheaf_tensor *b);
 /* Writes the rows of b F32 or F16 [e, n, H.h, S.s] into a [e, L, H.h, S.s] at the row numbers c (I64

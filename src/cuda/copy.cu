@@ -183,7 +183,7 @@ struct Rows {
     uint64_t node;
 };
 
-/* a [e, v, h, s], ids [n, h, s] -> dst F32 [e, n, h, s]; rows that others hold are zeros. grid: x
+/* a [e, v, h, s], ids [n, h, s] -> dst F32, or I32 if a is, [e, n, h, s]; rows that others hold are zeros. grid: x
  * rows of dst, y pieces of a row */
 static __global__ void get_rows_kernel(View dst, View a, View ids, Rows rows, Fault *fault) {
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
@@ -197,8 +197,13 @@ static __global__ void get_rows_kernel(View dst, View a, View ids, Rows rows, Fa
         const char *x = row_data(a, from);
         float *d = (float *)(void *)row_data(dst, at);
         for (int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x; i < dst.ne[0];
-             i += (int64_t)gridDim.y * THREADS)
-            d[i] = zero ? 0.0f : load_any(a.type, x, a.nb[0], i);
+             i += (int64_t)gridDim.y * THREADS) {
+            if (a.type == SHEAF_TYPE_I32 && !zero) {
+                ((int *)(void *)d)[i] = *(const int *)(const void *)(x + (size_t)i * a.nb[0]);
+            } else {
+                d[i] = zero ? 0.0f : load_any(a.type, x, a.nb[0], i);
+            }
+        }
     }
 }
 
@@ -212,6 +217,35 @@ static enum sheaf_status launch_get_rows(struct sheaf__cuda_queue *q,
                     sheaf__cuda_blocks_y((dst->ne[0] + 4 * THREADS - 1) / (4 * THREADS)));
     CUDA_LAUNCH_PLAIN(get_rows_kernel, grid, THREADS, 0, q->stream, sheaf__cuda_view(dst),
                       sheaf__cuda_view(a), sheaf__cuda_view(dst->src[1]), rows, q->fault);
+    return sheaf__cuda_launched(q, dst);
+}
+
+/* a F32 [m, u, n], b F32 [m, x], ids [u, n] -> dst F32 [m, u, n]; 0 where the row is another's */
+static __global__ void add_id_kernel(View dst, View a, View b, View ids, Rows rows, Fault *fault) {
+    for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
+        const Row at = row_at(dst.ne, row);
+        int64_t id = load_id(ids, at.i1, at.i2, 0);
+        const bool bad = id < 0 || id >= rows.limit;
+        if (bad && threadIdx.x == 0) report(fault, rows.node, id);
+        id -= rows.base;
+        const bool zero = bad || id < 0 || id >= b.ne[1];
+        const Row from = {zero ? 0 : id, 0, 0};
+        const float *x = (const float *)(const void *)row_data(a, at);
+        const float *y = (const float *)(const void *)row_data(b, from);
+        float *d = (float *)(void *)row_data(dst, at);
+        for (int64_t i = threadIdx.x; i < dst.ne[0]; i += THREADS) d[i] = zero ? 0.0f : x[i] + y[i];
+    }
+}
+
+static enum sheaf_status launch_add_id(struct sheaf__cuda_queue *q,
+                                       const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *b = dst->src[1];
+    const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
+    const Rows rows = {dst->op_params[SHEAF_OP_PARAM_BASE], extent ? extent : b->ne[1],
+                       (uint64_t)(uintptr_t)dst};
+    CUDA_LAUNCH_PLAIN(add_id_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1), THREADS, 0, q->stream,
+                      sheaf__cuda_view(dst), sheaf__cuda_view(dst->src[0]), sheaf__cuda_view(b),
+                      sheaf__cuda_view(dst->src[2]), rows, q->fault);
     return sheaf__cuda_launched(q, dst);
 }
 
@@ -265,4 +299,5 @@ SHEAF__CUDA_OP(CPY) = {launch_copy, NULL};
 SHEAF__CUDA_OP(CONT) = {launch_copy, NULL};
 SHEAF__CUDA_OP(CONCAT) = {launch_concat, NULL};
 SHEAF__CUDA_OP(GET_ROWS) = {launch_get_rows, NULL};
+SHEAF__CUDA_OP(ADD_ID) = {launch_add_id, NULL};
 SHEAF__CUDA_OP(SET_ROWS) = {launch_set_rows, NULL};

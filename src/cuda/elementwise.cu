@@ -1,40 +1,12 @@
-/* ADD SUB MUL DIV, SCALE, UNARY, GLU: one result element from one element of each operand, computed
- * in F32. dst may be the memory of an operand of the same layout: a thread reads what it writes.
+/* ADD SUB MUL DIV, UNARY, GLU and the ops that map an element by a function of functions.cuh: one
+ * result element from one element of each operand, computed in F32. dst may be the memory of an operand of the same layout: a thread reads what it writes.
  *
  * A block takes a piece of a row; tensors that are dense throughout count as one row. */
+#include "cuda/functions.cuh"
 #include "cuda/product.h"
 
 enum { THREADS = 256, PER_THREAD = 4, PIECE = THREADS * PER_THREAD };
 
-/* ---- functions ---- */
-
-HD float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
-/* By its tanh approximation, as x * sigmoid(2u). */
-HD float gelu_of(float x) {
-    float u = 0.79788456080286535588f * x * (1.0f + 0.044715f * x * x);
-    return x / (1.0f + expf(-2.0f * u));
-}
-HD float relu_of(float x) { return x < 0.0f ? 0.0f : x; }
-HD float silu_of(float x) { return x / (1.0f + expf(-x)); }
-
-HD float unary_of(int op, float x) {
-    switch (op) {
-    case SHEAF_UNARY_OP_SILU:
-        return silu_of(x);
-    case SHEAF_UNARY_OP_GELU:
-        return gelu_of(x);
-    case SHEAF_UNARY_OP_RELU:
-        return relu_of(x);
-    case SHEAF_UNARY_OP_TANH:
-        return tanhf(x);
-    case SHEAF_UNARY_OP_SIGMOID:
-        return sigmoid_of(x);
-    case SHEAF_UNARY_OP_NEG:
-        return -x;
-    default:
-        return expf(x);
-    }
-}
 HD float binary_of(int op, float a, float b) {
     switch (op) {
     case SHEAF_OP_ADD:
@@ -47,17 +19,6 @@ HD float binary_of(int op, float a, float b) {
         return a / b;
     }
 }
-HD float glu_of(int op, float a, float b) {
-    switch (op) {
-    case SHEAF_GLU_OP_SWIGLU:
-        return silu_of(a) * b;
-    case SHEAF_GLU_OP_GEGLU:
-        return gelu_of(a) * b;
-    default:
-        return relu_of(a) * b;
-    }
-}
-
 /* ---- kernels ---- */
 
 struct Pieces { /* of the rows of dst */
@@ -82,11 +43,7 @@ static __global__ void binary_kernel(View dst, View a, View b, int op, Pieces pi
     }
 }
 
-enum { SCALED = -1, SQUARED = -2 }; /* beside the numbers of enum sheaf_unary_op */
-
-/* SCALED: x * factor + bias */
-static __global__ void unary_kernel(View dst, View a, int op, float factor, float bias,
-                                    Pieces pieces) {
+static __global__ void unary_kernel(View dst, View a, Function f, Pieces pieces) {
     for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
         const Row at = row_at(dst.ne, piece / pieces.per_row);
         char *d = row_data(dst, at);
@@ -95,15 +52,14 @@ static __global__ void unary_kernel(View dst, View a, int op, float factor, floa
         for (int k = 0; k < PER_THREAD; k++) {
             const int64_t i = first + k * THREADS + threadIdx.x;
             if (i >= dst.ne[0]) break;
-            float v = load_plain(a.type, x + (size_t)i * a.nb[0]);
-            v = op == SCALED ? v * factor + bias : op == SQUARED ? v * v : unary_of(op, v);
+            const float v = map_of(f, load_plain(a.type, x + (size_t)i * a.nb[0]));
             store_plain(dst.type, v, d + (size_t)i * dst.nb[0]);
         }
     }
 }
 
 /* a, b: the gate and the value, both of dst's shape */
-static __global__ void glu_kernel(View dst, View a, View b, int op, Pieces pieces) {
+static __global__ void glu_kernel(View dst, View a, View b, Function f, Pieces pieces) {
     previous_done();
     next_may_start();
     for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
@@ -114,7 +70,7 @@ static __global__ void glu_kernel(View dst, View a, View b, int op, Pieces piece
         for (int k = 0; k < PER_THREAD; k++) {
             const int64_t i = first + k * THREADS + threadIdx.x;
             if (i >= dst.ne[0]) break;
-            const float v = glu_of(op, load_plain(a.type, x + (size_t)i * a.nb[0]),
+            const float v = glu_of(f, load_plain(a.type, x + (size_t)i * a.nb[0]),
                                    load_plain(b.type, y + (size_t)i * b.nb[0]));
             store_plain(dst.type, v, d + (size_t)i * dst.nb[0]);
         }
@@ -123,7 +79,7 @@ static __global__ void glu_kernel(View dst, View a, View b, int op, Pieces piece
 
 /* The same for dense F32 rows, with the result as columns of integers, too. A warp makes a block of
  * 32, those behind the last are zeros. */
-static __global__ void glu_rounded_kernel(View dst, View a, View b, int op, Product p) {
+static __global__ void glu_rounded_kernel(View dst, View a, View b, Function f, Product p) {
     previous_done();
     next_may_start();
     const int64_t per_row = p.chunks * 32, n = n_rows(dst) * per_row;
@@ -134,7 +90,7 @@ static __global__ void glu_rounded_kernel(View dst, View a, View b, int op, Prod
         const Row at = row_at(dst.ne, column);
         float v = 0.0f;
         if (i < dst.ne[0]) {
-            v = glu_of(op, ((const float *)(const void *)row_data(a, at))[i],
+            v = glu_of(f, ((const float *)(const void *)row_data(a, at))[i],
                        ((const float *)(const void *)row_data(b, at))[i]);
             ((float *)(void *)row_data(dst, at))[i] = v;
         }
@@ -175,17 +131,14 @@ static enum sheaf_status launch_binary(struct sheaf__cuda_queue *q,
 
 static enum sheaf_status launch_unary(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
-    const bool scale = dst->op == SHEAF_OP_SCALE;
-    const int op = scale ? SCALED : dst->op == SHEAF_OP_SQR ? SQUARED : dst->op_params[0];
     View d = sheaf__cuda_view(dst), x = sheaf__cuda_view(a);
     if (sheaf_is_contiguous(dst) && sheaf_is_contiguous(a)) {
         flatten(&d, sheaf_nelements(dst));
         flatten(&x, sheaf_nelements(dst));
     }
     const Pieces p = pieces_of(d);
-    CUDA_LAUNCH_PLAIN(unary_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream, d, x, op,
-                      scale ? sheaf__param_f32(dst, 0) : 1.0f,
-                      scale ? sheaf__param_f32(dst, 1) : 0.0f, p);
+    CUDA_LAUNCH_PLAIN(unary_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream, d, x,
+                      function_of(dst), p);
     return sheaf__cuda_launched(q, dst);
 }
 
@@ -204,7 +157,7 @@ static enum sheaf_status launch_glu(struct sheaf__cuda_queue *q, const struct sh
     }
     const Pieces p = pieces_of(d);
     CUDA_LAUNCH_AHEAD(q->ahead, glu_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream, d, x,
-                      y, dst->op_params[0], p);
+                      y, function_of(dst), p);
     return sheaf__cuda_launched(q, dst);
 }
 
@@ -220,7 +173,7 @@ int sheaf__cuda_launch_glu_rounded(struct sheaf__cuda_queue *q,
     const int64_t blocks = sheaf_nrows(dst) * p.chunks * 32;
     CUDA_LAUNCH_AHEAD(q->ahead, glu_rounded_kernel, sheaf__cuda_blocks(blocks, THREADS / 32),
                       THREADS, 0, q->stream, sheaf__cuda_view(dst), sheaf__cuda_view(a),
-                      sheaf__cuda_view(b), dst->op_params[0], p);
+                      sheaf__cuda_view(b), function_of(dst), p);
     q->rounds = dst;
     *st = sheaf__cuda_launched(q, dst);
     return 1;
@@ -232,5 +185,11 @@ SHEAF__CUDA_OP(MUL) = {launch_binary, NULL};
 SHEAF__CUDA_OP(DIV) = {launch_binary, NULL};
 SHEAF__CUDA_OP(SCALE) = {launch_unary, NULL};
 SHEAF__CUDA_OP(SQR) = {launch_unary, NULL};
+SHEAF__CUDA_OP(SQRT) = {launch_unary, NULL};
+SHEAF__CUDA_OP(SIN) = {launch_unary, NULL};
+SHEAF__CUDA_OP(COS) = {launch_unary, NULL};
+SHEAF__CUDA_OP(LOG) = {launch_unary, NULL};
+SHEAF__CUDA_OP(CLAMP) = {launch_unary, NULL};
+SHEAF__CUDA_OP(LEAKY_RELU) = {launch_unary, NULL};
 SHEAF__CUDA_OP(UNARY) = {launch_unary, NULL};
 SHEAF__CUDA_OP(GLU) = {launch_glu, NULL};

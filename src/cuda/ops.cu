@@ -42,10 +42,10 @@ static bool is_foreign(const struct sheaf_tensor *t) {
 
 bool sheaf__cuda_supports_op(const struct sheaf_tensor *op) {
     if (!sheaf_backend_op_is_valid(op)) return false;
-    if (sheaf__cuda_op(op->op)) { /* not a view */
-        if (is_foreign(op)) return false;
-        for (int i = 0; i < SHEAF_MAX_SRC; i++)
-            if (op->src[i] && is_foreign(op->src[i])) return false;
-    }
+    if (!table[op->op]->launch) return sheaf_op_get_cost(op->op) == SHEAF_OP_COST_FREE;
+    if (is_foreign(op)) return false;
+    for (int i = 0; i < SHEAF_MAX_SRC; i++)
+        if (op->src[i] && is_foreign(op->src[i])) return false;
+    if (op->op == SHEAF_OP_ARGSORT) return sheaf__cuda_sort_fits(op);
     return op->op != SHEAF_OP_FLASH_ATTN_EXT || sheaf__cuda_attention_fits(op);
 }

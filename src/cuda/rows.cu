@@ -1,5 +1,5 @@
-/* Ops over whole rows: RMS_NORM, SUM_ROWS, SOFT_MAX, ARGMAX, TOP_K. A block takes a row; what it
- * sums is summed in an order that only the size of the row decides. dst of RMS_NORM and SOFT_MAX
+/* Ops over whole rows: norms, SUM_ROWS, MEAN, SOFT_MAX, ARGMAX, TOP_K. A block takes a row; what it
+ * sums is summed in an order that only the size of the row decides. dst of a norm and of SOFT_MAX
  * may be a's memory: a thread writes the elements that it reads. */
 #include "cuda/product.h"
 
@@ -28,6 +28,74 @@ static enum sheaf_status launch_rms_norm(struct sheaf__cuda_queue *q,
     CUDA_LAUNCH(rms_norm_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
                 sheaf__cuda_row_threads(dst->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
                 sheaf__cuda_view(dst->src[0]), sheaf__param_f32(dst, 0));
+    return sheaf__cuda_launched(q, dst);
+}
+
+/* The same; `center`: NORM, else L2_NORM */
+static __global__ void norm_kernel(View dst, View a, float eps, bool center) {
+    __shared__ float scratch[32];
+    for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
+        const Row at = row_at(dst.ne, row);
+        const char *x = row_data(a, at);
+        float *d = (float *)(void *)row_data(dst, at), mean = 0.0f, sum = 0.0f;
+        if (center) {
+            for (int64_t i = threadIdx.x; i < dst.ne[0]; i += blockDim.x)
+                mean += load_plain(a.type, x + (size_t)i * a.nb[0]);
+            mean = block_sum(mean, scratch) / (float)dst.ne[0];
+        }
+        for (int64_t i = threadIdx.x; i < dst.ne[0]; i += blockDim.x) {
+            const float v = load_plain(a.type, x + (size_t)i * a.nb[0]) - mean;
+            sum = fmaf(v, v, sum);
+        }
+        sum = block_sum(sum, scratch);
+        const float scale =
+            center ? 1.0f / sqrtf(sum / (float)dst.ne[0] + eps) : 1.0f / fmaxf(sqrtf(sum), eps);
+        for (int64_t i = threadIdx.x; i < dst.ne[0]; i += blockDim.x)
+            d[i] = (load_plain(a.type, x + (size_t)i * a.nb[0]) - mean) * scale;
+    }
+}
+
+static enum sheaf_status launch_norm(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
+    CUDA_LAUNCH(norm_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
+                sheaf__cuda_row_threads(dst->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
+                sheaf__cuda_view(dst->src[0]), sheaf__param_f32(dst, 0), dst->op == SHEAF_OP_NORM);
+    return sheaf__cuda_launched(q, dst);
+}
+
+/* A block has a group: rows and channels of one index of dimension 3. */
+static __global__ void group_norm_kernel(View dst, View a, int64_t each, float eps) {
+    __shared__ float scratch[32];
+    const int64_t groups = (dst.ne[2] + each - 1) / each;
+    for (int64_t item = blockIdx.x; item < groups * dst.ne[3]; item += gridDim.x) {
+        const int64_t first = item % groups * each;
+        const int64_t channels = dst.ne[2] - first < each ? dst.ne[2] - first : each;
+        const int64_t plane = dst.ne[0] * dst.ne[1], n = plane * channels;
+        float mean = 0.0f, square = 0.0f;
+        for (int pass = 0; pass < 3; pass++) {
+            const float scale = 1.0f / sqrtf(square / (float)n + eps);
+            float sum = 0.0f;
+            for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+                const Row at = {i % plane / dst.ne[0], first + i / plane, item / groups};
+                const size_t column = (size_t)(i % dst.ne[0]);
+                const float v = load_plain(a.type, row_data(a, at) + column * a.nb[0]);
+                if (pass == 0) sum += v;
+                if (pass == 1) sum = fmaf(v - mean, v - mean, sum);
+                if (pass == 2) ((float *)(void *)row_data(dst, at))[column] = (v - mean) * scale;
+            }
+            sum = block_sum(sum, scratch);
+            if (pass == 0) mean = sum / (float)n;
+            if (pass == 1) square = sum;
+        }
+    }
+}
+
+static enum sheaf_status launch_group_norm(struct sheaf__cuda_queue *q,
+                                           const struct sheaf_tensor *dst) {
+    const int64_t each = dst->op_params[2];
+    CUDA_LAUNCH(
+        group_norm_kernel, sheaf__cuda_blocks((dst->ne[2] + each - 1) / each * dst->ne[3], 1),
+        sheaf__cuda_row_threads(dst->ne[0] * dst->ne[1] * each), 0, q->stream,
+        sheaf__cuda_view(dst), sheaf__cuda_view(dst->src[0]), each, sheaf__param_f32(dst, 1));
     return sheaf__cuda_launched(q, dst);
 }
 
@@ -140,8 +208,8 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
     return nodes;
 }
 
-/* a [i, j, h, s] -> dst F32 [1, j, h, s] */
-static __global__ void sum_rows_kernel(View dst, View a) {
+/* a [i, j, h, s] -> dst F32 [1, j, h, s], divided by count */
+static __global__ void sum_rows_kernel(View dst, View a, float count) {
     __shared__ float scratch[32];
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
@@ -150,16 +218,37 @@ static __global__ void sum_rows_kernel(View dst, View a) {
         for (int64_t i = threadIdx.x; i < a.ne[0]; i += blockDim.x)
             sum += load_plain(a.type, x + (size_t)i * a.nb[0]);
         sum = block_sum(sum, scratch);
-        if (threadIdx.x == 0) *(float *)(void *)row_data(dst, at) = sum;
+        if (threadIdx.x == 0) *(float *)(void *)row_data(dst, at) = sum / count;
     }
 }
 
 static enum sheaf_status launch_sum_rows(struct sheaf__cuda_queue *q,
                                          const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
+    const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
+    const float count = dst->op != SHEAF_OP_MEAN ? 1.0f : (float)(extent ? extent : a->ne[0]);
     CUDA_LAUNCH(sum_rows_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
                 sheaf__cuda_row_threads(a->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
-                sheaf__cuda_view(a));
+                sheaf__cuda_view(a), count);
+    return sheaf__cuda_launched(q, dst);
+}
+
+/* a -> dst F32 [1]: one block has all rows */
+static __global__ void sum_kernel(View dst, View a) {
+    __shared__ float scratch[32];
+    float sum = 0.0f;
+    for (int64_t row = 0; row < n_rows(a); row++) {
+        const char *x = row_data(a, row_at(a.ne, row));
+        for (int64_t i = threadIdx.x; i < a.ne[0]; i += blockDim.x)
+            sum += load_plain(a.type, x + (size_t)i * a.nb[0]);
+    }
+    sum = block_sum(sum, scratch);
+    if (threadIdx.x == 0) *(float *)(void *)dst.data = sum;
+}
+
+static enum sheaf_status launch_sum(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
+    CUDA_LAUNCH(sum_kernel, 1, 1024, 0, q->stream, sheaf__cuda_view(dst),
+                sheaf__cuda_view(dst->src[0]));
     return sheaf__cuda_launched(q, dst);
 }
 
@@ -300,8 +389,54 @@ static enum sheaf_status launch_top_k(struct sheaf__cuda_queue *q, const struct 
     return launch_select(q, dst, dst->ne[0]);
 }
 
+/* ---- argsort: a thread counts the elements before its own, which is the place of it ---- */
+
+HD bool is_before(const Candidate &a, const Candidate &b, bool descending) {
+    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    if (a_nan != b_nan) return b_nan;
+    if (a.value > b.value) return descending;
+    if (a.value < b.value) return !descending;
+    return a.index < b.index;
+}
+
+static __global__ void argsort_kernel(View dst, View a, bool descending) {
+    for (int64_t row = blockIdx.x; row < n_rows(a); row += gridDim.x) {
+        const Row at = row_at(a.ne, row);
+        const char *x = row_data(a, at);
+        int *d = (int *)(void *)row_data(dst, at);
+        for (int i = (int)threadIdx.x; i < (int)a.ne[0]; i += (int)blockDim.x) {
+            const Candidate own = {load_plain(a.type, x + (size_t)i * a.nb[0]), i};
+            int place = 0;
+            for (int j = 0; j < (int)a.ne[0]; j++) {
+                const Candidate other = {load_plain(a.type, x + (size_t)j * a.nb[0]), j};
+                place += is_before(other, own, descending) ? 1 : 0;
+            }
+            d[place] = i;
+        }
+    }
+}
+
+bool sheaf__cuda_sort_fits(const struct sheaf_tensor *dst) { return dst->ne[0] <= 4096; }
+
+static enum sheaf_status launch_argsort(struct sheaf__cuda_queue *q,
+                                        const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    unsigned threads = 32;
+    while (threads < 512 && (int64_t)threads < a->ne[0]) threads *= 2;
+    CUDA_LAUNCH_PLAIN(argsort_kernel, sheaf__cuda_blocks(sheaf_nrows(a), 1), threads, 0, q->stream,
+                      sheaf__cuda_view(dst), sheaf__cuda_view(a),
+                      dst->op_params[0] == SHEAF_SORT_ORDER_DESC);
+    return sheaf__cuda_launched(q, dst);
+}
+
 SHEAF__CUDA_OP(RMS_NORM) = {launch_rms_norm, NULL};
+SHEAF__CUDA_OP(NORM) = {launch_norm, NULL};
+SHEAF__CUDA_OP(L2_NORM) = {launch_norm, NULL};
+SHEAF__CUDA_OP(GROUP_NORM) = {launch_group_norm, NULL};
+SHEAF__CUDA_OP(SUM) = {launch_sum, NULL};
 SHEAF__CUDA_OP(SUM_ROWS) = {launch_sum_rows, NULL};
+SHEAF__CUDA_OP(MEAN) = {launch_sum_rows, NULL};
+SHEAF__CUDA_OP(ARGSORT) = {launch_argsort, NULL};
 SHEAF__CUDA_OP(SOFT_MAX) = {launch_soft_max, NULL};
 SHEAF__CUDA_OP(ARGMAX) = {launch_argmax, NULL};
 SHEAF__CUDA_OP(TOP_K) = {launch_top_k, NULL};

@@ -11,6 +11,7 @@ int sheaf__expr_factor(const struct sheaf__expr *e, char letter) {
     return -1;
 }
 
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 static bool in(const char *set, char c) { return set && strchr(set, c); }
 
@@ -20,11 +21,27 @@ static int factor(const struct sheaf__rule *rule, struct sheaf__expr *e, char le
     if (e->n_factors == SHEAF__MAX_FACTORS) return -1;
     const int f = e->n_factors++;
     e->letter[f] = letter;
+    e->number[f] = -1;
     e->kind[f] = in(rule->sum, letter)     ? SHEAF__SUM
                  : in(rule->whole, letter) ? SHEAF__WHOLE
                  : in(rule->index, letter) ? SHEAF__INDEX
                  : in(rule->slope, letter) ? SHEAF__SLOPE
                                            : SHEAF__FREE;
+    return f;
+}
+
+/* A number from 0 on, 1 aside: a factor of its own. *p is moved behind it. */
+static int number(struct sheaf__expr *e, const char **p) {
+    int64_t n = 0;
+    for (; is_digit(**p); ++*p) {
+        if (n > (INT64_MAX - 9) / 10) return -1;
+        n = n * 10 + (**p - '0');
+    }
+    if (e->n_factors == SHEAF__MAX_FACTORS) return -1;
+    const int f = e->n_factors++;
+    e->letter[f] = '#';
+    e->number[f] = n;
+    e->kind[f] = SHEAF__WHOLE;
     return f;
 }
 
@@ -51,11 +68,12 @@ bool sheaf__expr_parse(const struct sheaf__rule *rule, const char *text, struct 
                 if (d->n == SHEAF__MAX_TERMS) return false;
                 struct sheaf__term *t = &d->term[d->n++];
                 for (;;) { /* factors */
-                    if (*p == '1') {
+                    if (*p == '1' && !is_digit(p[1])) {
                         p++;
                     } else {
-                        if (!is_letter(*p) || t->n == SHEAF__MAX_PRODUCT) return false;
-                        const int f = factor(rule, e, *p++);
+                        if ((!is_letter(*p) && !is_digit(*p)) || t->n == SHEAF__MAX_PRODUCT)
+                            return false;
+                        const int f = is_digit(*p) ? number(e, &p) : factor(rule, e, *p++);
                         if (f < 0) return false;
                         t->factor[t->n++] = (int8_t)f;
                     }
@@ -123,7 +141,7 @@ static bool solve(struct sheaf__expr *e, const struct sheaf__dim *d, int64_t ne,
 }
 
 bool sheaf__expr_bind(struct sheaf__expr *e, const int64_t *const ne[]) {
-    for (int f = 0; f < e->n_factors; f++) e->size[f] = UNKNOWN;
+    for (int f = 0; f < e->n_factors; f++) e->size[f] = e->number[f]; /* UNKNOWN of letters */
     for (bool progress = true; progress;) {
         progress = false;
         for (int i = 0; i <= e->n_operands; i++) {

@@ -372,6 +372,7 @@ static bool any_partial(const struct matcher *m) {
 static bool visit_partial(const struct matcher *m) {
     if (m->rule->add_once) {
         for (int once = 1; once >= 0; once--) {
+            if (!(m->rule->add_once >> once & 1)) continue;
             struct sheaf__row row = row_of(m, "add once");
             row.need[1 - once].st = row.out = sheaf__st_p();
             row.add_once = true;
@@ -441,10 +442,11 @@ static bool visit_masked(const struct matcher *m) {
                 if (good && !offer(m, &row)) return false;
             }
             /* weights cut as the mask was, and chosen by the same ids: what a member lacks is 0 */
-            if (m->rule->mask && i == 1 && m->node->src[m->rule->mask - 1] == st.mask) {
+            const int weights = m->rule->base_operand;
+            if (m->rule->mask && i == 1 - weights && m->node->src[m->rule->mask - 1] == st.mask) {
                 struct sheaf__row row = row_of(m, "mask");
-                row.need[0].st = sheaf__st_s(m->rule->base_axis, st.cut);
-                row.need[1].st = row.out = st;
+                row.need[weights].st = sheaf__st_s(m->rule->base_axis, st.cut);
+                row.need[i].st = row.out = st;
                 if (!offer(m, &row)) return false;
             }
         }

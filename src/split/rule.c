@@ -8,14 +8,26 @@
 #include <assert.h>
 #include <stdio.h>
 
+#include "base/text.h"
 #include "tensor/access.h"
 
 static bool has_src1(const struct sheaf_tensor *t) { return t->src[1] != NULL; }
 static bool biased_scale(const struct sheaf_tensor *t) { return sheaf__param_f32(t, 1) != 0; }
 static bool of_zero_is_zero(const struct sheaf_tensor *t) {
     const int32_t op = t->op_params[0];
-    return op == (int32_t)SHEAF_UNARY_OP_SILU || op == (int32_t)SHEAF_UNARY_OP_GELU ||
-           op == (int32_t)SHEAF_UNARY_OP_RELU || op == (int32_t)SHEAF_UNARY_OP_TANH;
+    if (op == (int32_t)SHEAF_UNARY_OP_XIELU) return sheaf__param_f32(t, 4) >= 0;
+    return op != (int32_t)SHEAF_UNARY_OP_SIGMOID && op != (int32_t)SHEAF_UNARY_OP_HARDSIGMOID &&
+           op != (int32_t)SHEAF_UNARY_OP_EXP && op != (int32_t)SHEAF_UNARY_OP_SOFTPLUS;
+}
+static bool leaves_out_zero(const struct sheaf_tensor *t) {
+    return sheaf__param_f32(t, 0) > 0 || sheaf__param_f32(t, 1) < 0;
+}
+/* The value enters other than as a factor. */
+static bool oai(const struct sheaf_tensor *t) {
+    return has_src1(t) && t->op_params[0] == (int32_t)SHEAF_GLU_OP_SWIGLU_OAI;
+}
+static bool clamped(const struct sheaf_tensor *t) {
+    return has_src1(t) && t->op_params[0] == (int32_t)SHEAF_GLU_OP_SWIGLU_CLAMP;
 }
 static bool no_epsilon(const struct sheaf_tensor *t) { return !(sheaf__param_f32(t, 0) > 0); }
 static bool negates(const struct sheaf_tensor *t) {
@@ -76,6 +88,32 @@ static void rotation(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_E
     snprintf(expr, SHEAF__MAX_EXPR, "d h n s, n%s -> d h n s", t->src[2] ? ", f" : "");
 }
 
+/* Channels of a group stay together; groups of unequal size are not cut. */
+static void groups(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    struct sheaf__text text = {expr, SHEAF__MAX_EXPR, 0};
+    const long long c = t->ne[2], each = t->op_params[2];
+    for (int side = 0; side < 2; side++) {
+        sheaf__put(&text, side ? " -> i j " : "i j ");
+        sheaf__put(&text, c % each ? "%lld s" : "g.%lld s", c % each ? c : each);
+    }
+}
+
+/* A dimension that changes is whole, and has its extents for letters. */
+static void padded(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    struct sheaf__text text = {expr, SHEAF__MAX_EXPR, 0};
+    const struct sheaf_tensor *side[] = {t->src[0], t};
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+            if (t->ne[i] == t->src[0]->ne[i]) {
+                sheaf__put(&text, "%c ", "ijhs"[i]);
+            } else {
+                sheaf__put(&text, "%lld ", (long long)side[k]->ne[i]);
+            }
+        }
+        if (k == 0) sheaf__put(&text, "-> ");
+    }
+}
+
 static void concat(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
     char part[3][4][4];
     for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
@@ -105,11 +143,19 @@ static const struct sheaf__rule unary_alt[] = {
     {.when = of_zero_is_zero, .expr = "i j h s -> i j h s", .zero = {OPERANDS_0}},
     {.when = NULL},
 };
+static const struct sheaf__rule clamp_alt[] = {
+    {.when = leaves_out_zero, .expr = "i j h s -> i j h s"},
+    {.when = NULL},
+};
 static const struct sheaf__rule rms_norm_alt[] = {
     {.when = no_epsilon, .expr = "i j h s -> i j h s", .whole = "i"},
     {.when = NULL},
 };
 static const struct sheaf__rule glu_alt[] = {
+    {.when = oai, .expr = "f j h s, f j h s -> f j h s", .zero = {OPERANDS_0, OPERANDS_01}},
+    {.when = clamped,
+     .expr = "f j h s, f j h s -> f j h s",
+     .zero = {OPERANDS_0, OPERANDS_1, OPERANDS_01}},
     {.when = has_src1,
      .expr = "f j h s, f j h s -> f j h s",
      .linear = {OPERANDS_1},
@@ -177,7 +223,7 @@ static const struct sheaf__rule rules[] = {
     [SHEAF_OP_ADD] = {.expr = ELEMENTWISE,
                       .linear = {OPERANDS_01},
                       .zero = {OPERANDS_01},
-                      .add_once = true},
+                      .add_once = 3},
     [SHEAF_OP_SUB] = {.expr = ELEMENTWISE, .linear = {OPERANDS_01}, .zero = {OPERANDS_01}},
     [SHEAF_OP_MUL] = {.expr = ELEMENTWISE,
                       .linear = {OPERANDS_0, OPERANDS_1},
@@ -242,6 +288,43 @@ static const struct sheaf__rule rules[] = {
     [SHEAF_OP_UNARY] = {.expr = "i j h s -> i j h s", .alt = unary_alt},
     [SHEAF_OP_GLU] = {.expr = "f+f j h s -> f j h s", .zero = {OPERANDS_0}, .alt = glu_alt},
     [SHEAF_OP_SQR] = {.expr = "i j h s -> i j h s", .zero = {OPERANDS_0}},
+    [SHEAF_OP_SQRT] = {.expr = "i j h s -> i j h s", .zero = {OPERANDS_0}},
+    [SHEAF_OP_SIN] = {.expr = "i j h s -> i j h s", .zero = {OPERANDS_0}},
+    [SHEAF_OP_COS] = {.expr = "i j h s -> i j h s"},
+    [SHEAF_OP_LOG] = {.expr = "i j h s -> i j h s"},
+    [SHEAF_OP_CLAMP] = {.expr = "i j h s -> i j h s", .zero = {OPERANDS_0}, .alt = clamp_alt},
+    [SHEAF_OP_LEAKY_RELU] = {.expr = "i j h s -> i j h s", .zero = {OPERANDS_0}},
+    [SHEAF_OP_FILL] = {.none = "it has no operands: every member makes all of it"},
+    [SHEAF_OP_NORM] = {.expr = "i j h s -> i j h s",
+                       .whole = "i",
+                       .zero = {OPERANDS_0},
+                       .alt = rms_norm_alt},
+    [SHEAF_OP_L2_NORM] = {.expr = "i j h s -> i j h s",
+                          .whole = "i",
+                          .zero = {OPERANDS_0},
+                          .alt = rms_norm_alt},
+    [SHEAF_OP_GROUP_NORM] = {.build = groups, .whole = "ij"},
+    [SHEAF_OP_SUM] = {.expr = "i j h s -> 1",
+                      .sum = "ijhs",
+                      .linear = {OPERANDS_0},
+                      .zero = {OPERANDS_0}},
+    [SHEAF_OP_MEAN] = {.expr = "k j h s -> 1 j h s",
+                       .sum = "k",
+                       .linear = {OPERANDS_0},
+                       .zero = {OPERANDS_0},
+                       .extent = true},
+    [SHEAF_OP_ARGSORT] = {.expr = "i j h s -> i j h s", .whole = "i"},
+    [SHEAF_OP_ADD_ID] = {.expr = "m u n, m x, u n -> m u n",
+                         .index = "x",
+                         .linear = {OPERANDS_01},
+                         .add_once = 2,
+                         .mask = 3,
+                         .base_operand = 1,
+                         .base_axis = 1},
+    [SHEAF_OP_REPEAT] = {.expr = "i j h s -> I.i J.j H.h S.s",
+                         .linear = {OPERANDS_0},
+                         .zero = {OPERANDS_0}},
+    [SHEAF_OP_PAD] = {.build = padded, .linear = {OPERANDS_0}, .zero = {OPERANDS_0}},
 };
 static_assert(sizeof rules / sizeof *rules == SHEAF_OP_COUNT, "every op has a rule or a reason");
 

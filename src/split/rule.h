@@ -18,8 +18,9 @@ enum { SHEAF__MAX_EXPR = 160, SHEAF__MAX_LINEAR = 4 };
 struct sheaf__rule {
     enum sheaf__rule_form form;
     /* operands separated by commas, dimensions by spaces (fastest first, missing ones are 1), a
-     * dimension is a sum of products of factors, major to minor: "k m g, k n g.r -> m n g.r". An
-     * operand that the node lacks, before one that it has, is written "1". */
+     * dimension is a sum of products of factors, major to minor: "k m g, k n g.r -> m n g.r". A
+     * number is a factor of that size, never split; an operand that the node lacks, before one that
+     * it has, is written "1". */
     const char *expr;
     void (*build)(const struct sheaf_tensor *node, char expr[static SHEAF__MAX_EXPR]);
     const char *sum;   /* summed: split => PARTIAL */
@@ -32,7 +33,9 @@ struct sheaf__rule {
     uint16_t linear[SHEAF__MAX_LINEAR];
     /* operand sets: a column of the result is 0 where those of all of a set are 0 */
     uint16_t zero[SHEAF__MAX_LINEAR];
-    bool add_once; /* PARTIAL + MIRRORED => PARTIAL if one member alone adds */
+    unsigned add_once; /* bit i: PARTIAL + MIRRORED => PARTIAL if one member alone adds operand i,
+                          0 or 1 */
+    bool extent;       /* the kernel is told the extent of dimension 0 of operand 0 */
     int mask; /* 1 + the operand that tells for each column of the result which index it is made by,
                  if an operand's `index` dimension makes it: the result of masks is a masked P */
     /* the index or slope dimension whose base the kernel is told: operand (or -1: the result) and
@@ -79,7 +82,8 @@ struct sheaf__dim {
 struct sheaf__expr {
     int n_operands, n_factors;
     struct sheaf__dim dim[SHEAF__MAX_OPERANDS + 1][SHEAF_MAX_DIMS]; /* the result is [n_operands] */
-    char letter[SHEAF__MAX_FACTORS];
+    char letter[SHEAF__MAX_FACTORS];                                /* '#': a number */
+    int64_t number[SHEAF__MAX_FACTORS];                             /* its size; -1: a letter */
     enum sheaf__factor_kind kind[SHEAF__MAX_FACTORS];
     int64_t size[SHEAF__MAX_FACTORS];
 };

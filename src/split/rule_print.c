@@ -46,9 +46,13 @@ static void put_row(struct sheaf__text *t, const char *name, const struct sheaf_
 }
 
 static void put_linear(struct sheaf__text *t, const struct sheaf__rule *rule, int n_operands) {
-    if (rule->add_once) {
-        sheaf__put(t, "  once     P, M -> P   (one member adds operand 1)\n");
-        sheaf__put(t, "  once     M, P -> P   (one member adds operand 0; equal shapes)\n");
+    for (int once = 1; once >= 0; once--) {
+        if (!(rule->add_once >> once & 1)) continue;
+        sheaf__put(t, "  once     ");
+        for (int i = 0; i < n_operands; i++)
+            sheaf__put(t, "%s%s", i ? ", " : "", i == 1 - once ? "P" : "M");
+        sheaf__put(t, " -> P   (one member adds operand %d%s)\n", once,
+                   once ? "" : "; equal shapes");
     }
     for (int l = 0; l < SHEAF__MAX_LINEAR && rule->linear[l]; l++) {
         sheaf__put(t, "  linear   ");
@@ -57,9 +61,11 @@ static void put_linear(struct sheaf__text *t, const struct sheaf__rule *rule, in
         sheaf__put(t, " -> P\n");
     }
     /* m: a masked P */
-    if (rule->mask)
-        sheaf__put(t,
-                   "  mask     masks of x give m; S2, m, M -> m if cut and ids are those of m\n");
+    if (rule->mask) {
+        sheaf__put(t, "  mask     masks of x give m; ");
+        sheaf__put(t, rule->base_operand ? "m, S%d" : "S%d, m", rule->base_axis);
+        sheaf__put(t, ", M -> m if cut and ids are those of m\n");
+    }
     for (int l = 0; l < SHEAF__MAX_LINEAR && rule->zero[l]; l++) {
         sheaf__put(t, "  mask     ");
         for (int i = 0; i < n_operands; i++)

@@ -34,6 +34,19 @@ static enum sheaf_status local_view(const struct sheaf_tensor *t, struct sheaf__
     return SHEAF_STATUS_SUCCESS;
 }
 
+static enum sheaf_status tell_slice(const struct sheaf_tensor *t, const struct sheaf__cut *cut,
+                                    int member, struct sheaf_tensor *local) {
+    const int first = cut->begin[member];
+    const bool any = first < cut->begin[member + 1];
+    if (cut->extent > INT32_MAX)
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                               "split: '%s': an indexed dimension of %" PRId64 " cannot be cut",
+                               t->name, cut->extent);
+    local->op_params[SHEAF_OP_PARAM_BASE] = any ? (int32_t)cut->interval[first].lo : 0;
+    local->op_params[SHEAF_OP_PARAM_EXTENT] = (int32_t)cut->extent;
+    return SHEAF_STATUS_SUCCESS;
+}
+
 enum sheaf_status sheaf__split_local_node(const struct sheaf__split_plan *plan,
                                           const struct sheaf__split_step *step,
                                           const struct sheaf_cgraph *graph, int member,
@@ -47,19 +60,12 @@ enum sheaf_status sheaf__split_local_node(const struct sheaf__split_plan *plan,
     memcpy(local->op_params, t->op_params, sizeof local->op_params);
     local_ne(t, out, member, local->ne);
 
-    if (rule->base_axis) { /* the kernel is told where its slice of an index begins */
+    if (rule->base_axis || rule->extent) { /* the kernel is told which slice of an index it has */
         const struct sheaf__st st =
             rule->base_operand < 0 ? out : impl->st[step->in[rule->base_operand]];
         if (st.kind == SHEAF__S && st.axis == rule->base_axis) {
-            const int first = st.cut->begin[member];
-            const bool any = first < st.cut->begin[member + 1];
-            if (st.cut->extent > INT32_MAX)
-                return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
-                                       "split: '%s': an indexed dimension of %" PRId64
-                                       " cannot be cut",
-                                       t->name, st.cut->extent);
-            local->op_params[SHEAF_OP_PARAM_BASE] = any ? (int32_t)st.cut->interval[first].lo : 0;
-            local->op_params[SHEAF_OP_PARAM_EXTENT] = (int32_t)st.cut->extent;
+            const enum sheaf_status status = tell_slice(t, st.cut, member, local);
+            if (status != SHEAF_STATUS_SUCCESS) return status;
         }
     }
 

@@ -59,9 +59,17 @@ static bool check_binary(const struct sheaf_tensor *dst) {
     return check_map(dst) && is_plain(b) && sheaf_can_repeat(b, a);
 }
 
+static bool check_clamp(const struct sheaf_tensor *dst) {
+    return sheaf__param_f32(dst, 0) <= sheaf__param_f32(dst, 1) && check_map(dst);
+}
+
 static bool check_glu(const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    if ((uint32_t)dst->op_params[0] >= SHEAF_GLU_OP_COUNT) return false;
+    const int32_t op = dst->op_params[0];
+    if ((uint32_t)op >= SHEAF_GLU_OP_COUNT) return false;
+    if ((op == (int32_t)SHEAF_GLU_OP_SWIGLU_OAI || op == (int32_t)SHEAF_GLU_OP_SWIGLU_CLAMP) &&
+        !(sheaf__param_f32(dst, 3) >= 0))
+        return false;
     if (b) return check_map(dst) && is_plain(b) && sheaf_are_same_shape(dst, b);
     return is_plain(dst) && is_plain(a) && a->ne[0] == 2 * dst->ne[0] && same_from(1, a, dst);
 }
@@ -87,6 +95,49 @@ static bool check_top_k(const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
     return dst->type == SHEAF_TYPE_I32 && is_dense(dst) && is_plain(a) && a->ne[0] <= INT32_MAX &&
            dst->ne[0] <= a->ne[0] && same_from(1, dst, a);
+}
+
+static bool check_sum(const struct sheaf_tensor *dst) {
+    return is_f32(dst) && sheaf_nelements(dst) == 1 && is_plain(dst->src[0]);
+}
+
+static bool check_group_norm(const struct sheaf_tensor *dst) {
+    return dst->op_params[2] > 0 && check_rms_norm(dst);
+}
+
+static bool check_argsort(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    return dst->type == SHEAF_TYPE_I32 && is_dense(dst) && is_plain(a) && a->ne[0] <= INT32_MAX &&
+           sheaf_are_same_shape(dst, a) && (uint32_t)dst->op_params[0] <= 1;
+}
+
+static bool check_add_id(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1], *ids = dst->src[2];
+    return is_dense_f32(dst) && is_dense_f32(a) && is_dense_f32(b) &&
+           sheaf_are_same_shape(dst, a) && dst->ne[3] == 1 && b->ne[0] == dst->ne[0] &&
+           b->ne[2] == 1 && b->ne[3] == 1 && ids->type == SHEAF_TYPE_I32 &&
+           ids->ne[0] == dst->ne[1] && ids->ne[1] == dst->ne[2] && ids->ne[2] == 1 &&
+           ids->ne[3] == 1;
+}
+
+/* ---- places ---- */
+
+static bool check_fill(const struct sheaf_tensor *dst) { return is_dense_f32(dst); }
+
+static bool check_repeat(const struct sheaf_tensor *dst) {
+    return dst->type == dst->src[0]->type && !sheaf_is_quantized(dst->type) &&
+           sheaf_can_repeat(dst->src[0], dst);
+}
+
+static bool check_pad(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    const int32_t *p = dst->op_params;
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+        const int64_t more = (int64_t)p[2 * i] + p[2 * i + 1];
+        if (p[2 * i] < 0 || p[2 * i + 1] < 0 || dst->ne[i] - more != a->ne[i]) return false;
+        if (p[8] && more > 0 && a->ne[i] == 0) return false;
+    }
+    return is_dense_f32(dst) && is_f32(a);
 }
 
 /* Masks have at least the rows of what they are added to, and repeat over dimensions 2 and 3. */
@@ -176,9 +227,10 @@ static bool check_concat(const struct sheaf_tensor *dst) {
 
 static bool check_get_rows(const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    return is_dense_f32(dst) && is_float(a) && is_int(b) && dst->ne[0] == a->ne[0] &&
-           dst->ne[1] == b->ne[0] && same_from(2, dst, a) && a->ne[2] == b->ne[1] &&
-           a->ne[3] == b->ne[2] && b->ne[3] == 1;
+    const bool types = a->type == SHEAF_TYPE_I32 ? dst->type == SHEAF_TYPE_I32 && is_dense(dst)
+                                                 : is_dense_f32(dst) && is_float(a);
+    return types && is_int(b) && dst->ne[0] == a->ne[0] && dst->ne[1] == b->ne[0] &&
+           same_from(2, dst, a) && a->ne[2] == b->ne[1] && a->ne[3] == b->ne[2] && b->ne[3] == 1;
 }
 
 static bool check_set_rows(const struct sheaf_tensor *dst) {

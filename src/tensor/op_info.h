@@ -83,12 +83,47 @@ struct sheaf__op_info {
     ROW(FLASH_ATTN_EXT, .operands = {"q", "k", "v", "mask", "sinks"}, .required = 3,               \
         .params = "0 f scale, 1 f max_bias, 2 f logit_softcap", .check = check_flash_attn,         \
         .cost = SHEAF_OP_COST_ATTENTION)                                                           \
-    ROW(UNARY, .operands = {"a"}, .required = 1, .params = "0 i op", .check = check_unary,         \
-        .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                                                 \
-    ROW(GLU, .operands = {"a", "b"}, .required = 1, .params = "0 i op, 1 i swapped",               \
+    ROW(UNARY, .operands = {"a"}, .required = 1,                                                   \
+        .params = "0 i op; XIELU: 1 f alpha_n, 2 f alpha_p, 3 f beta, 4 f eps",                    \
+        .check = check_unary, .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                           \
+    ROW(GLU, .operands = {"a", "b"}, .required = 1,                                                \
+        .params = "0 i op, 1 i swapped; SWIGLU_OAI: 2 f alpha; it and SWIGLU_CLAMP: 3 f limit",    \
         .check = check_glu, .cost = SHEAF_OP_COST_ROWS)                                            \
     ROW(SQR, .operands = {"a"}, .required = 1, .check = check_map, .cost = SHEAF_OP_COST_ROWS,     \
-        .in_place = 1)
+        .in_place = 1)                                                                             \
+    ROW(SQRT, .operands = {"a"}, .required = 1, .check = check_map, .cost = SHEAF_OP_COST_ROWS,    \
+        .in_place = 1)                                                                             \
+    ROW(SIN, .operands = {"a"}, .required = 1, .check = check_map, .cost = SHEAF_OP_COST_ROWS,     \
+        .in_place = 1)                                                                             \
+    ROW(COS, .operands = {"a"}, .required = 1, .check = check_map, .cost = SHEAF_OP_COST_ROWS,     \
+        .in_place = 1)                                                                             \
+    ROW(LOG, .operands = {"a"}, .required = 1, .check = check_map, .cost = SHEAF_OP_COST_ROWS,     \
+        .in_place = 1)                                                                             \
+    ROW(CLAMP, .operands = {"a"}, .required = 1, .params = "0 f min, 1 f max",                     \
+        .check = check_clamp, .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                           \
+    ROW(LEAKY_RELU, .operands = {"a"}, .required = 1, .params = "0 f slope", .check = check_map,   \
+        .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                                                 \
+    ROW(FILL, .params = "0 f value", .check = check_fill, .cost = SHEAF_OP_COST_MOVE)              \
+    ROW(NORM, .operands = {"a"}, .required = 1, .params = "0 f eps", .check = check_rms_norm,      \
+        .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                                                 \
+    ROW(L2_NORM, .operands = {"a"}, .required = 1, .params = "0 f eps", .check = check_rms_norm,   \
+        .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                                                 \
+    ROW(GROUP_NORM, .operands = {"a"}, .required = 1,                                              \
+        .params = "0 i groups, 1 f eps, 2 i channels of a group", .check = check_group_norm,       \
+        .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                                                 \
+    ROW(SUM, .operands = {"a"}, .required = 1, .check = check_sum, .cost = SHEAF_OP_COST_ROWS)     \
+    ROW(MEAN, .operands = {"a"}, .required = 1, .check = check_sum_rows,                           \
+        .cost = SHEAF_OP_COST_ROWS)                                                                \
+    ROW(ARGSORT, .operands = {"a"}, .required = 1, .params = "0 i order", .check = check_argsort,  \
+        .cost = SHEAF_OP_COST_ROWS)                                                                \
+    ROW(ADD_ID, .operands = {"a", "b", "ids"}, .required = 3, .check = check_add_id,               \
+        .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                                                 \
+    ROW(REPEAT, .operands = {"a"}, .required = 1, .check = check_repeat,                           \
+        .cost = SHEAF_OP_COST_MOVE)                                                                \
+    ROW(PAD, .operands = {"a"}, .required = 1,                                                     \
+        .params = "0 i left, 1 i right of dimension 0, 2 i, 3 i of dimension 1, 4 i, 5 i of "      \
+                  "dimension 2, 6 i, 7 i of dimension 3, 8 i circular",                            \
+        .check = check_pad, .cost = SHEAF_OP_COST_MOVE)
 
 /* Counts the rows; an op that is not listed, or listed in another place, breaks the build. */
 #define SHEAF__OP_ROW_NUMBER(op, ...) SHEAF__OP_ROW_##op,

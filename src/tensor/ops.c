@@ -3,64 +3,8 @@
  * Invariant: a returned tensor is one that every backend may be asked about: shapes fit, sizes are
  * in range, view_src is never itself a view. Every constructor starts with `if (missing(...))
  * return NULL`, which keeps the first error. */
-#include "sheaf/ops.h"
-
-#include <stdio.h>
-
-#include "base/arith.h"
-#include "tensor/access.h"
-#include "tensor/context.h"
+#include "tensor/construct.h"
 #include "tensor/op_info.h"
-
-/* True if an operand is NULL: an earlier constructor failed and its text stands. */
-static bool missing(const struct sheaf_tensor *a, const struct sheaf_tensor *b) {
-    if (a && b) return false;
-    if (!*sheaf_last_error()) sheaf_set_error(SHEAF_STATUS_INVALID, "op: an operand is NULL");
-    return true;
-}
-
-static char *shape(const struct sheaf_tensor *t, char buf[static 160]) {
-    snprintf(buf, 160, "'%.40s' %s [%lld %lld %lld %lld]", t->name, sheaf_type_name(t->type),
-             (long long)t->ne[0], (long long)t->ne[1], (long long)t->ne[2], (long long)t->ne[3]);
-    return buf;
-}
-
-/* Returns NULL; the text names the op, its operands, and what it wants. */
-static struct sheaf_tensor *refuse(const char *op, const struct sheaf_tensor *a,
-                                   const struct sheaf_tensor *b, const char *want) {
-    char sa[160], sb[160];
-    sheaf_set_error(SHEAF_STATUS_INVALID, "%s: %s%s%s: %s", op, shape(a, sa), b ? " and " : "",
-                    b ? shape(b, sb) : "", want);
-    return NULL;
-}
-
-static struct sheaf_tensor *make(struct sheaf_context *ctx, enum sheaf_op op, enum sheaf_type type,
-                                 const int64_t *ne, struct sheaf_tensor *a,
-                                 struct sheaf_tensor *b) {
-    struct sheaf_tensor *t = sheaf_new_tensor(ctx, type, SHEAF_MAX_DIMS, ne);
-    if (!t) return NULL;
-    t->op = op;
-    t->src[0] = a;
-    t->src[1] = b;
-    return t;
-}
-
-/* A tensor over the memory of a, `offset` bytes after a's first element, shaped by the caller. */
-static struct sheaf_tensor *make_view(struct sheaf_context *ctx, enum sheaf_op op,
-                                      struct sheaf_tensor *a, size_t offset) {
-    struct sheaf_tensor *t = sheaf__new_tensor_raw(ctx);
-    if (!t) return NULL;
-    t->type = a->type;
-    t->op = op;
-    t->src[0] = a;
-    t->view_src = a->view_src ? a->view_src : a;
-    t->view_offs = a->view_offs + offset;
-    memcpy(t->ne, a->ne, sizeof t->ne);
-    memcpy(t->nb, a->nb, sizeof t->nb);
-    if (t->view_src->data) t->data = (char *)t->view_src->data + t->view_offs;
-    if (a->name[0]) sheaf_format_name(t, "%.50s (view)", a->name);
-    return t;
-}
 
 struct sheaf_tensor *sheaf_view_tensor(struct sheaf_context *ctx, struct sheaf_tensor *a) {
     if (missing(a, a)) return NULL;
@@ -83,10 +27,6 @@ struct sheaf_tensor *sheaf_in_place(struct sheaf_tensor *node, int operand) {
     if (!sheaf__op_written(node)) /* the same memory as an operand before it */
         return refuse(info->name, node, a, "the operand cannot take the result");
     return node;
-}
-
-static bool is_float_type(enum sheaf_type type) {
-    return type != SHEAF_TYPE_I32 && type != SHEAF_TYPE_I64;
 }
 
 /* ---- elementwise ---- */
@@ -121,15 +61,6 @@ struct sheaf_tensor *sheaf_div(struct sheaf_context *ctx, struct sheaf_tensor *a
     return binary(ctx, SHEAF_OP_DIV, a, b);
 }
 
-/* Ops that map F32 to F32 of the same shape. */
-static struct sheaf_tensor *map_f32(struct sheaf_context *ctx, enum sheaf_op op,
-                                    struct sheaf_tensor *a) {
-    if (missing(a, a)) return NULL;
-    if (a->type != SHEAF_TYPE_F32)
-        return refuse(sheaf_op_name(op), a, NULL, "the operand must be f32");
-    return make(ctx, op, SHEAF_TYPE_F32, a->ne, a, NULL);
-}
-
 struct sheaf_tensor *sheaf_scale(struct sheaf_context *ctx, struct sheaf_tensor *a, float s) {
     return sheaf_scale_bias(ctx, a, s, 0);
 }
@@ -142,16 +73,14 @@ struct sheaf_tensor *sheaf_scale_bias(struct sheaf_context *ctx, struct sheaf_te
     return t;
 }
 
-struct sheaf_tensor *sheaf_sqr(struct sheaf_context *ctx, struct sheaf_tensor *a) {
-    return map_f32(ctx, SHEAF_OP_SQR, a);
-}
-
 struct sheaf_tensor *sheaf_unary(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                  enum sheaf_unary_op op) {
     if (missing(a, a)) return NULL;
     if ((unsigned)op >= SHEAF_UNARY_OP_COUNT)
         return refuse("UNARY", a, NULL, "the unary op's number is unknown");
-    struct sheaf_tensor *t = map_f32(ctx, SHEAF_OP_UNARY, a);
+    if (op == SHEAF_UNARY_OP_XIELU)
+        return refuse("UNARY", a, NULL, "XIELU has parameters; use sheaf_xielu");
+    struct sheaf_tensor *t = map_plain(ctx, SHEAF_OP_UNARY, a);
     if (t) t->op_params[0] = (int32_t)op;
     return t;
 }
@@ -177,8 +106,8 @@ static struct sheaf_tensor *glu(struct sheaf_context *ctx, struct sheaf_tensor *
     if ((unsigned)op >= SHEAF_GLU_OP_COUNT)
         return refuse("GLU", a, b, "the glu op's number is unknown");
     const char *name = sheaf_glu_op_name(op);
-    if (a->type != SHEAF_TYPE_F32 || (b && b->type != SHEAF_TYPE_F32))
-        return refuse(name, a, b, "operands must be f32");
+    if (!is_plain_type(a->type) || (b && b->type != a->type))
+        return refuse(name, a, b, "operands must be f32, f16 or bf16, both of one type");
     int64_t ne[SHEAF_MAX_DIMS];
     memcpy(ne, a->ne, sizeof ne);
     if (b) {
@@ -189,21 +118,48 @@ static struct sheaf_tensor *glu(struct sheaf_context *ctx, struct sheaf_tensor *
             return refuse(name, a, NULL, "dimension 0 must be even: gate and value side by side");
         ne[0] /= 2;
     }
-    struct sheaf_tensor *t = make(ctx, SHEAF_OP_GLU, SHEAF_TYPE_F32, ne, a, b);
+    struct sheaf_tensor *t = make(ctx, SHEAF_OP_GLU, a->type, ne, a, b);
     if (!t) return NULL;
     t->op_params[0] = (int32_t)op;
     t->op_params[1] = swapped;
     return t;
 }
 
+/* Those with parameters have constructors of their own. */
+static bool limited(enum sheaf_glu_op op) {
+    return op == SHEAF_GLU_OP_SWIGLU_OAI || op == SHEAF_GLU_OP_SWIGLU_CLAMP;
+}
+static const char use_own[] =
+    "it has parameters; use sheaf_swiglu_oai or sheaf_swiglu_clamp of two operands";
+
 struct sheaf_tensor *sheaf_glu(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                enum sheaf_glu_op op, bool swapped) {
-    return glu(ctx, a, NULL, op, swapped);
+    if (missing(a, a)) return NULL;
+    return limited(op) ? refuse(sheaf_glu_op_name(op), a, NULL, use_own)
+                       : glu(ctx, a, NULL, op, swapped);
 }
 struct sheaf_tensor *sheaf_glu_split(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                      struct sheaf_tensor *b, enum sheaf_glu_op op) {
     if (missing(a, b)) return NULL;
-    return glu(ctx, a, b, op, false);
+    return limited(op) ? refuse(sheaf_glu_op_name(op), a, b, use_own) : glu(ctx, a, b, op, false);
+}
+struct sheaf_tensor *sheaf_swiglu_oai(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                      struct sheaf_tensor *b, float alpha, float limit) {
+    if (missing(a, b)) return NULL;
+    if (!(limit >= 0)) return refuse("SWIGLU_OAI", a, b, "the limit must not be negative");
+    struct sheaf_tensor *t = glu(ctx, a, b, SHEAF_GLU_OP_SWIGLU_OAI, false);
+    if (!t) return NULL;
+    sheaf__set_param_f32(t, 2, alpha);
+    sheaf__set_param_f32(t, 3, limit);
+    return t;
+}
+struct sheaf_tensor *sheaf_swiglu_clamp(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                        struct sheaf_tensor *b, float limit) {
+    if (missing(a, b)) return NULL;
+    if (!(limit >= 0)) return refuse("SWIGLU_CLAMP", a, b, "the limit must not be negative");
+    struct sheaf_tensor *t = glu(ctx, a, b, SHEAF_GLU_OP_SWIGLU_CLAMP, false);
+    if (t) sheaf__set_param_f32(t, 3, limit);
+    return t;
 }
 struct sheaf_tensor *sheaf_swiglu(struct sheaf_context *ctx, struct sheaf_tensor *a) {
     return sheaf_glu(ctx, a, SHEAF_GLU_OP_SWIGLU, false);
@@ -221,13 +177,6 @@ struct sheaf_tensor *sheaf_geglu_split(struct sheaf_context *ctx, struct sheaf_t
 }
 
 /* ---- rows ---- */
-
-struct sheaf_tensor *sheaf_sum_rows(struct sheaf_context *ctx, struct sheaf_tensor *a) {
-    if (missing(a, a)) return NULL;
-    if (a->type != SHEAF_TYPE_F32) return refuse("SUM_ROWS", a, NULL, "the operand must be f32");
-    return make(ctx, SHEAF_OP_SUM_ROWS, SHEAF_TYPE_F32,
-                (int64_t[]){1, a->ne[1], a->ne[2], a->ne[3]}, a, NULL);
-}
 
 struct sheaf_tensor *sheaf_argmax(struct sheaf_context *ctx, struct sheaf_tensor *a) {
     if (missing(a, a)) return NULL;
@@ -263,14 +212,6 @@ struct sheaf_tensor *sheaf_concat(struct sheaf_context *ctx, struct sheaf_tensor
         return refuse("CONCAT", a, b, "the sum overflows");
     struct sheaf_tensor *t = make(ctx, SHEAF_OP_CONCAT, a->type, ne, a, b);
     if (t) t->op_params[0] = dim;
-    return t;
-}
-
-struct sheaf_tensor *sheaf_rms_norm(struct sheaf_context *ctx, struct sheaf_tensor *a, float eps) {
-    struct sheaf_tensor *t = map_f32(ctx, SHEAF_OP_RMS_NORM, a);
-    if (!t) return NULL;
-    if (!(eps >= 0)) return refuse("RMS_NORM", a, NULL, "eps must not be negative");
-    sheaf__set_param_f32(t, 0, eps);
     return t;
 }
 
@@ -491,11 +432,12 @@ struct sheaf_tensor *sheaf_get_rows(struct sheaf_context *ctx, struct sheaf_tens
                                     struct sheaf_tensor *b) {
     if (missing(a, b)) return NULL;
     if (b->type != SHEAF_TYPE_I32) return refuse("GET_ROWS", a, b, "the ids must be i32");
-    if (!is_float_type(a->type))
-        return refuse("GET_ROWS", a, b, "the rows must be of a float type");
+    const bool whole_numbers = a->type == SHEAF_TYPE_I32;
+    if (!is_float_type(a->type) && !whole_numbers)
+        return refuse("GET_ROWS", a, b, "the rows must be of a float type or i32");
     if (b->ne[3] != 1 || b->ne[1] != a->ne[2] || b->ne[2] != a->ne[3])
         return refuse("GET_ROWS", a, b, "rows are [e, v, h, s] and ids [n, h, s]");
-    return make(ctx, SHEAF_OP_GET_ROWS, SHEAF_TYPE_F32,
+    return make(ctx, SHEAF_OP_GET_ROWS, whole_numbers ? SHEAF_TYPE_I32 : SHEAF_TYPE_F32,
                 (int64_t[]){a->ne[0], b->ne[0], b->ne[1], b->ne[2]}, a, b);
 }
 

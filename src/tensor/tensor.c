@@ -289,17 +289,39 @@ bool sheaf_can_repeat(const struct sheaf_tensor *a, const struct sheaf_tensor *b
 }
 
 static const char *const unary_names[] = {
-    [SHEAF_UNARY_OP_SILU] = "SILU",       [SHEAF_UNARY_OP_GELU] = "GELU",
-    [SHEAF_UNARY_OP_RELU] = "RELU",       [SHEAF_UNARY_OP_TANH] = "TANH",
-    [SHEAF_UNARY_OP_SIGMOID] = "SIGMOID", [SHEAF_UNARY_OP_NEG] = "NEG",
+    [SHEAF_UNARY_OP_SILU] = "SILU",
+    [SHEAF_UNARY_OP_GELU] = "GELU",
+    [SHEAF_UNARY_OP_RELU] = "RELU",
+    [SHEAF_UNARY_OP_TANH] = "TANH",
+    [SHEAF_UNARY_OP_SIGMOID] = "SIGMOID",
+    [SHEAF_UNARY_OP_NEG] = "NEG",
     [SHEAF_UNARY_OP_EXP] = "EXP",
+    [SHEAF_UNARY_OP_ABS] = "ABS",
+    [SHEAF_UNARY_OP_SGN] = "SGN",
+    [SHEAF_UNARY_OP_STEP] = "STEP",
+    [SHEAF_UNARY_OP_ELU] = "ELU",
+    [SHEAF_UNARY_OP_GELU_QUICK] = "GELU_QUICK",
+    [SHEAF_UNARY_OP_GELU_ERF] = "GELU_ERF",
+    [SHEAF_UNARY_OP_HARDSWISH] = "HARDSWISH",
+    [SHEAF_UNARY_OP_HARDSIGMOID] = "HARDSIGMOID",
+    [SHEAF_UNARY_OP_EXPM1] = "EXPM1",
+    [SHEAF_UNARY_OP_SOFTPLUS] = "SOFTPLUS",
+    [SHEAF_UNARY_OP_XIELU] = "XIELU",
+    [SHEAF_UNARY_OP_FLOOR] = "FLOOR",
+    [SHEAF_UNARY_OP_CEIL] = "CEIL",
+    [SHEAF_UNARY_OP_ROUND] = "ROUND",
+    [SHEAF_UNARY_OP_TRUNC] = "TRUNC",
 };
 static_assert(sizeof unary_names / sizeof *unary_names == SHEAF_UNARY_OP_COUNT,
               "a unary op has no name");
 
 static const char *const glu_names[] = {[SHEAF_GLU_OP_SWIGLU] = "SWIGLU",
                                         [SHEAF_GLU_OP_GEGLU] = "GEGLU",
-                                        [SHEAF_GLU_OP_REGLU] = "REGLU"};
+                                        [SHEAF_GLU_OP_REGLU] = "REGLU",
+                                        [SHEAF_GLU_OP_GEGLU_ERF] = "GEGLU_ERF",
+                                        [SHEAF_GLU_OP_GEGLU_QUICK] = "GEGLU_QUICK",
+                                        [SHEAF_GLU_OP_SWIGLU_OAI] = "SWIGLU_OAI",
+                                        [SHEAF_GLU_OP_SWIGLU_CLAMP] = "SWIGLU_CLAMP"};
 static_assert(sizeof glu_names / sizeof *glu_names == SHEAF_GLU_OP_COUNT, "a glu op has no name");
 
 const char *sheaf_unary_op_name(enum sheaf_unary_op op) {

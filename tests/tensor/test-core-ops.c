@@ -81,6 +81,27 @@ FORM(view_2d, t[0], p[0], p[1], (size_t)p[2], (size_t)p[3])
 FORM(view_3d, t[0], p[0], p[1], p[2], (size_t)p[3], (size_t)p[4], 0)
 FORM(soft_max_ext, t[0], t[1], 1.0f, (float)p[0])
 FORM(rope_ext, t[0], t[1], t[2], p[0], p[1], 0, p[2] ? 0.0f : 1e4f, 1, 0, 1, 0, 0)
+ONE(sqr)
+ONE(sqrt)
+ONE(sin)
+ONE(cos)
+ONE(ln)
+ONE(sum)
+ONE(mean)
+TWO(repeat)
+THREE(add_id)
+FORM(clamp, t[0], (float)p[0], (float)p[1])
+FORM(leaky_relu, t[0], 0.1f)
+FORM(fill, t[0], 1.0f)
+FORM(xielu, t[0], 1, 1, 1, 0)
+FORM(swiglu_oai, t[0], t[1], 1.7f, (float)p[0])
+FORM(swiglu_clamp, t[0], t[1], (float)p[0])
+FORM(norm, t[0], (float)p[0])
+FORM(l2_norm, t[0], (float)p[0])
+FORM(group_norm, t[0], p[0], (float)p[1])
+FORM(argsort, t[0], (enum sheaf_sort_order)p[0])
+FORM(repeat_4d, t[0], p[0], p[1], p[2], p[3])
+FORM(pad, t[0], (const int[]){p[0], 0, p[1], 0}, (const int[]){0, p[2], 0, p[3]}, p[4] != 0)
 FORM(flash_attn_ext, t[0], t[1], t[2], t[3], 1.0f, (float)p[0], 0)
 FORM(soft_max_sinks, t[0], t[1], t[2], 1.0f, (float)p[0])
 FORM(flash_attn_sinks, t[0], t[1], t[2], t[3], t[4], 1.0f, (float)p[0], 0)
@@ -139,6 +160,27 @@ static const struct ctor {
     NAME(flash_attn_ext),
     NAME(soft_max_sinks),
     NAME(flash_attn_sinks),
+    NAME(sqr),
+    NAME(sqrt),
+    NAME(sin),
+    NAME(cos),
+    NAME(ln),
+    NAME(sum),
+    NAME(mean),
+    NAME(repeat),
+    NAME(add_id),
+    NAME(clamp),
+    NAME(leaky_relu),
+    NAME(fill),
+    NAME(xielu),
+    NAME(swiglu_oai),
+    NAME(swiglu_clamp),
+    NAME(norm),
+    NAME(l2_norm),
+    NAME(group_norm),
+    NAME(argsort),
+    NAME(repeat_4d),
+    NAME(pad),
 };
 
 static const struct test_case {
@@ -181,7 +223,27 @@ static const struct test_case {
     {"glu", "f32 7 3", {0}, "!dimension 0 must be even"},
     {"glu", "f32 8 3", {SHEAF_GLU_OP_COUNT}, "!the glu op's number is unknown"},
     {"swiglu", "f32 8", {0}, "f32 4 1 1 1"},
-    {"swiglu", "f16 8", {0}, "!SWIGLU: "},
+    {"swiglu", "i32 8", {0}, "!SWIGLU: "},
+    {"swiglu", "f16 8", {0}, "f16 4 1 1 1"},
+    {"swiglu_split", "f32 8 3; f16 8 3", {0}, "!both of one type"},
+    {"glu", "f32 8 3", {SHEAF_GLU_OP_SWIGLU_OAI}, "!use sheaf_swiglu_oai"},
+    {"glu_split", "f32 8; f32 8", {SHEAF_GLU_OP_SWIGLU_CLAMP}, "!use sheaf_swiglu_oai"},
+    {"swiglu_oai", "f32 8 3; f32 8 3", {7}, "f32 8 3 1 1"},
+    {"swiglu_oai", "f32 8 3; f32 8 3", {-1}, "!the limit must not be negative"},
+    {"swiglu_clamp", "f32 8 3; f32 8 3", {0}, "f32 8 3 1 1"},
+    {"swiglu_clamp", "f32 8 3; f32 8 3", {-1}, "!the limit must not be negative"},
+    {"unary", "bf16 4 3", {SHEAF_UNARY_OP_GELU_ERF}, "bf16 4 3 1 1"},
+    {"unary", "f32 4", {SHEAF_UNARY_OP_XIELU}, "!use sheaf_xielu"},
+    {"xielu", "f32 4 3", {0}, "f32 4 3 1 1"},
+    {"sqr", "f16 4 3", {0}, "f16 4 3 1 1"},
+    {"sqrt", "q8_0 32", {0}, "!SQRT: '' q8_0 [32 1 1 1]: the operand must be f32, f16 or bf16"},
+    {"sin", "f32 4", {0}, "f32 4 1 1 1"},
+    {"cos", "f32 4", {0}, "f32 4 1 1 1"},
+    {"ln", "i32 4", {0}, "!LOG: "},
+    {"clamp", "bf16 4", {-1, 1}, "bf16 4 1 1 1"},
+    {"clamp", "f32 4", {1, -1}, "!min must not be above max"},
+    {"leaky_relu", "f32 4", {0}, "f32 4 1 1 1"},
+    {"fill", "i64 4 3 2", {0}, "f32 4 3 2 1"},
     {"geglu", "f32 8", {0}, "f32 4 1 1 1"},
     {"glu_split", "f32 8 3; f32 8 3", {0}, "f32 8 3 1 1"},
     {"swiglu_split", "f32 8 3; f32 8 2", {0}, "!the operands must have the same shape"},
@@ -207,6 +269,36 @@ static const struct test_case {
     {"rms_norm", "f32 4 3", {0}, "f32 4 3 1 1"},
     {"rms_norm", "f32 4 3", {-1}, "!eps must not be negative"},
     {"rms_norm", "f16 4 3", {0}, "!RMS_NORM: "},
+    {"norm", "f32 4 3", {0}, "f32 4 3 1 1"},
+    {"norm", "f32 4 3", {-1}, "!NORM: '' f32 [4 3 1 1]: eps must not be negative"},
+    {"l2_norm", "f32 4 3", {0}, "f32 4 3 1 1"},
+    {"l2_norm", "i32 4 3", {0}, "!L2_NORM: "},
+    {"group_norm", "f32 4 3 7", {3, 0}, "f32 4 3 7 1"},
+    {"group_norm", "f32 4 3 0", {3, 0}, "f32 4 3 0 1"},
+    {"group_norm", "f32 4 3 7", {0, 0}, "!a group or more"},
+    {"group_norm", "f32 4 3 7", {3, -1}, "!eps must not be negative"},
+    {"sum", "f16 4 3", {0}, "f32 1 1 1 1"},
+    {"sum", "i32 4 3", {0}, "!SUM: "},
+    {"mean", "f32 4 3 2", {0}, "f32 1 3 2 1"},
+    {"mean", "f16 4 3 2", {0}, "!MEAN: "},
+    {"argsort", "f32 9 3", {1}, "i32 9 3 1 1"},
+    {"argsort", "f32 9 3", {2}, "!ascending or descending"},
+    {"argsort", "i32 9 3", {0}, "!ARGSORT: "},
+    {"repeat", "f32 4 3; i32 8 3 2", {0}, "f32 8 3 2 1"},
+    {"repeat", "f32 4 3; f32 6 3", {0}, "!must be multiples"},
+    {"repeat_4d", "i64 4 3", {4, 9, 1, 2}, "i64 4 9 1 2"},
+    {"repeat_4d", "f32 4 3", {4, -3, 1, 1}, "!must be multiples"},
+    {"repeat_4d", "f32 0 3", {4, 3, 1, 1}, "!must be multiples"},
+    {"repeat_4d", "q8_0 32", {64, 1, 1, 1}, "!must not be of a block type"},
+    {"pad", "f32 4 3 2", {1, 2, 5, 1}, "f32 5 8 4 2"},
+    {"pad", "f32 4 3", {-1}, "!must not be negative"},
+    {"pad", "f32 0 3", {1, 0, 0, 0, 1}, "!no elements to repeat"},
+    {"pad", "f16 4 3", {1}, "!PAD: "},
+    {"add_id", "f32 4 2 5; f32 4 8; i32 2 5", {0}, "f32 4 2 5 1"},
+    {"add_id", "f32 4 2 5; f32 5 8; i32 2 5", {0}, "!operands are [m, u, n], [m, x]"},
+    {"add_id", "f32 4 2 5; f32 4 8; i32 2 4", {0}, "!ids [u, n]"},
+    {"add_id", "f32 4 2 5; f32 4 8; i64 2 5", {0}, "!ids must be i32"},
+    {"add_id", "f32 4 2 5; f16 4 8; i32 2 5", {0}, "!must be f32"},
     /* products */
     {"mul_mat", "f32 4 3; f32 4 5", {0}, "f32 3 5 1 1"},
     {"mul_mat", "q4_0 32 3; f32 32 5", {0}, "f32 3 5 1 1"},
@@ -275,7 +367,8 @@ static const struct test_case {
     {"get_rows", "q4_K 256 9; i32 5", {0}, "f32 256 5 1 1"},
     {"get_rows", "f16 4 9 2 3; i32 5 2 3", {0}, "f32 4 5 2 3"},
     {"get_rows", "f32 4 9; i64 5", {0}, "!the ids must be i32"},
-    {"get_rows", "i32 4 9; i32 5", {0}, "!of a float type"},
+    {"get_rows", "i32 4 9; i32 5", {0}, "i32 4 5 1 1"},
+    {"get_rows", "i64 4 9; i32 5", {0}, "!of a float type"},
     {"get_rows", "f32 4 9 2; i32 5 3", {0}, "!ids [n, h, s]"},
     {"set_rows", "f16 4 9; f32 4 5; i64 5", {0}, "f16 4 9 1 1"},
     {"set_rows", "q8_0 32 9 2; f32 32 5 2; i32 5", {0}, "q8_0 32 9 2 1"},
@@ -415,13 +508,15 @@ Test(core_ops, types_shapes_and_errors) {
                              k->operands, got);
             cr_expect_str_empty(sheaf_last_error());
             cr_expect(r->view_src ? !r->view_src->view_src : sheaf_is_contiguous(r), "case %d", i);
-            bool reads_all = true; /* every operand is a source (reshape only borrows a shape) */
+            bool reads_all = true; /* every operand is a source, unless only its shape is asked */
             for (int j = 0; j < n; j++) {
                 bool found = r->view_src == t[j];
                 for (int s = 0; s < SHEAF_MAX_SRC; s++) found = found || r->src[s] == t[j];
                 reads_all = reads_all && found;
             }
-            cr_expect(reads_all || !strcmp(k->op, "reshape"), "case %d: an operand is lost", i);
+            const bool of_shapes =
+                !strcmp(k->op, "reshape") || !strcmp(k->op, "repeat") || !strcmp(k->op, "fill");
+            cr_expect(reads_all || of_shapes, "case %d: an operand is lost", i);
         }
         sheaf_free(ctx);
     }
@@ -491,6 +586,20 @@ Test(core_ops, a_full_arena_is_an_error) {
         cr_expect_not_null(find(k->op)->make(ctx, t, k->p), "case %d: %s", i, k->op);
         sheaf_free(ctx);
     }
+}
+
+/* The first k of the sorted rows are a view of these. */
+Test(core_ops, argsort_top_k_is_a_view) {
+    C *ctx = arena(1 << 16, true);
+    T *a = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, 9, 3), *v = sheaf_argsort_top_k(ctx, a, 4);
+    cr_assert(v && v->op == SHEAF_OP_VIEW && v->src[0]->op == SHEAF_OP_ARGSORT);
+    cr_expect_eq(v->src[0]->op_params[0], (int32_t)SHEAF_SORT_ORDER_DESC);
+    cr_expect(v->ne[0] == 4 && v->ne[1] == 3 && v->nb[1] == 36 && v->type == SHEAF_TYPE_I32);
+    cr_expect_null(sheaf_argsort_top_k(ctx, a, 10));
+    cr_expect(strstr(sheaf_last_error(), "k must be from 1"), "%s", sheaf_last_error());
+    cr_expect_null(sheaf_argsort_top_k(ctx, a, 0));
+    cr_expect_null(sheaf_argsort_top_k(ctx, NULL, 1));
+    sheaf_free(ctx);
 }
 
 /* Strides and places of views: bytes, and the chain of owners is always one link long. */

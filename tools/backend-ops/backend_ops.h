@@ -1,6 +1,6 @@
 /* Shared by the files of sheaf-backend-ops: the description of a case and how to run one.
  *
- *   cases.c  the table of families and their cases
+ *   cases*.c  the table of families and their cases
  *   run.c    one case on one backend: operands, data, graph, result
  *   sheaf-backend-ops.c  the modes: test, support, perf */
 #ifndef SHEAF_TOOLS_BACKEND_OPS_H
@@ -46,6 +46,8 @@ struct op_case {
 struct op_list {
     struct op_case *cases;
     size_t n, cap;
+    bool full; /* out of memory: cases are missing */
+    struct op_case spill;
 };
 
 struct op_family {

@@ -1,12 +1,7 @@
 /* The table: every op with its cases. A case is data, so that it can be built on any backend, cut
  * along any axis, and printed. A new op is a new line of `op_families` and a generator. */
-#include <stdlib.h>
-#include <string.h>
+#include "cases.h"
 
-#include "backend_ops.h"
-#include "base/array.h"
-
-static const enum sheaf_type floats[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_BF16};
 static const enum sheaf_type all_types[] = {
     SHEAF_TYPE_F32,   SHEAF_TYPE_F16,     SHEAF_TYPE_BF16,   SHEAF_TYPE_Q4_0,   SHEAF_TYPE_Q4_1,
     SHEAF_TYPE_Q5_0,  SHEAF_TYPE_Q5_1,    SHEAF_TYPE_Q8_0,   SHEAF_TYPE_Q4_K,   SHEAF_TYPE_Q5_K,
@@ -19,50 +14,10 @@ enum { COPIED_ACROSS = 16 };
 static bool copied(size_t from, size_t to) {
     return (from < COPIED_ACROSS && to < COPIED_ACROSS) || from == to || !from || !to;
 }
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-
-typedef struct sheaf_tensor T;
-typedef struct sheaf_context C;
-
-static bool out_of_memory;
-
-static struct op_case *add(struct op_list *l, const struct op_family *f, int n_in) {
-    static struct op_case spill;
-    if (!sheaf__grow(&l->cases, &l->cap, l->n + 1, sizeof *l->cases)) {
-        out_of_memory = true;
-        return &spill;
-    }
-    struct op_case *c = &l->cases[l->n++];
-    memset(c, 0, sizeof *c);
-    c->family = f;
-    c->n_in = n_in;
-    return c;
-}
-
-static struct operand shape(enum sheaf_type type, int64_t a, int64_t b, int64_t c, int64_t d) {
-    return (struct operand){.type = type, .ne = {a, b, c, d}};
-}
-static struct operand laid(struct operand o, enum layout layout) {
-    o.layout = layout;
-    return o;
-}
-static struct operand filled(struct operand o, enum fill fill, int64_t limit) {
-    o.fill = fill;
-    o.limit = limit;
-    return o;
-}
 
 /* ---- elementwise ---- */
 
-static void one(struct op_list *l, const struct op_family *f, struct operand x, float f0,
-                float f1) {
-    struct op_case *c = add(l, f, 1);
-    c->in[0] = x;
-    c->f[0] = f0;
-    c->f[1] = f1;
-}
-
-static void gen_map(struct op_list *l, const struct op_family *f) {
+void gen_map(struct op_list *l, const struct op_family *f) {
     for (int layout = 0; layout <= LAYOUT_TRANSPOSED; layout++)
         one(l, f, laid(shape(SHEAF_TYPE_F32, 12, 5, 4, 3), (enum layout)layout), 0.7f, 0);
     one(l, f, shape(SHEAF_TYPE_F32, 1, 1, 1, 1), -2, 0.25f);
@@ -143,10 +98,6 @@ static T *build_div(C *ctx, const struct op_case *c, T **x) {
 }
 static T *build_scale(C *ctx, const struct op_case *c, T **x) {
     return sheaf_scale_bias(ctx, x[0], c->f[0], c->f[1]);
-}
-static T *build_sqr(C *ctx, const struct op_case *c, T **x) {
-    (void)c;
-    return sheaf_sqr(ctx, x[0]);
 }
 static T *build_unary(C *ctx, const struct op_case *c, T **x) {
     return sheaf_unary(ctx, x[0], (enum sheaf_unary_op)c->family->number);
@@ -406,6 +357,9 @@ static T *build_view(C *ctx, const struct op_case *c, T **x) {
 /* ---- gather and scatter ---- */
 
 static void gen_get_rows(struct op_list *l, const struct op_family *f) {
+    struct op_case *whole = add(l, f, 2);
+    whole->in[0] = filled(shape(SHEAF_TYPE_I32, 8, 10, 2, 3), FILL_INDEX, 999);
+    whole->in[1] = filled(shape(SHEAF_TYPE_I32, 4, 2, 3, 1), FILL_INDEX, 10);
     for (size_t t = 0; t < COUNT(all_types); t++) {
         for (int i = 0; i < 5; i++) {
             struct op_case *c = add(l, f, 2);
@@ -578,7 +532,7 @@ static T *build_attention(C *ctx, const struct op_case *c, T **x) {
 
 /* Errors: elementwise work is exact to rounding, products quantize their second operand. */
 #define UNARY(name)                                                                                \
-    { #name, gen_map, build_unary, 1e-10, SHEAF_UNARY_OP_##name, 0 }
+    { #name, gen_types, build_unary, 1e-10, SHEAF_UNARY_OP_##name, 0 }
 #define GLU(name)                                                                                  \
     { #name, gen_glu, build_glu, 1e-10, SHEAF_GLU_OP_##name, 0 }
 const struct op_family op_families[] = {
@@ -587,7 +541,14 @@ const struct op_family op_families[] = {
     {"MUL", gen_binary, build_mul, 1e-10, 0, 0},
     {"DIV", gen_binary, build_div, 1e-10, 0, 0},
     {"SCALE", gen_map, build_scale, 1e-10, 0, 0},
-    {"SQR", gen_map, build_sqr, 1e-10, 0, 0},
+    {"SQR", gen_types, build_map, 1e-10, SHEAF_OP_SQR, 0},
+    {"SQRT", gen_positive, build_map, 1e-10, SHEAF_OP_SQRT, 0},
+    {"SIN", gen_map, build_map, 1e-10, SHEAF_OP_SIN, 0},
+    {"COS", gen_map, build_map, 1e-10, SHEAF_OP_COS, 0},
+    {"LOG", gen_positive, build_map, 1e-10, SHEAF_OP_LOG, 0},
+    {"CLAMP", gen_types, build_map, 1e-10, SHEAF_OP_CLAMP, 0},
+    {"LEAKY_RELU", gen_map, build_map, 1e-10, SHEAF_OP_LEAKY_RELU, 0},
+    {"FILL", gen_map, build_map, 0, SHEAF_OP_FILL, 0},
     UNARY(SILU),
     UNARY(GELU),
     UNARY(RELU),
@@ -595,11 +556,39 @@ const struct op_family op_families[] = {
     UNARY(SIGMOID),
     UNARY(NEG),
     UNARY(EXP),
+    UNARY(ABS),
+    UNARY(SGN),
+    UNARY(STEP),
+    UNARY(ELU),
+    UNARY(GELU_QUICK),
+    UNARY(GELU_ERF),
+    UNARY(HARDSWISH),
+    UNARY(HARDSIGMOID),
+    UNARY(EXPM1),
+    UNARY(SOFTPLUS),
+    {"XIELU", gen_map, build_xielu, 1e-10, 0, 0},
+    UNARY(FLOOR),
+    UNARY(CEIL),
+    UNARY(ROUND),
+    UNARY(TRUNC),
     GLU(SWIGLU),
     GLU(GEGLU),
     GLU(REGLU),
+    GLU(GEGLU_ERF),
+    GLU(GEGLU_QUICK),
+    {"SWIGLU_OAI", gen_limited, build_limited, 1e-10, SHEAF_GLU_OP_SWIGLU_OAI, 0},
+    {"SWIGLU_CLAMP", gen_limited, build_limited, 1e-10, SHEAF_GLU_OP_SWIGLU_CLAMP, 0},
     {"SUM_ROWS", gen_map, build_sum_rows, 1e-9, 0, 0},
     {"RMS_NORM", gen_map, build_rms_norm, 1e-9, 0, 0},
+    {"NORM", gen_map, build_map, 1e-9, SHEAF_OP_NORM, 0},
+    {"L2_NORM", gen_map, build_map, 1e-9, SHEAF_OP_L2_NORM, 0},
+    {"GROUP_NORM", gen_group_norm, build_map, 1e-9, SHEAF_OP_GROUP_NORM, 0},
+    {"SUM", gen_map, build_map, 1e-9, SHEAF_OP_SUM, 0},
+    {"MEAN", gen_mean, build_map, 1e-9, SHEAF_OP_MEAN, 0},
+    {"ARGSORT", gen_argsort, build_map, 0, SHEAF_OP_ARGSORT, 0},
+    {"ADD_ID", gen_add_id, build_add_id, 1e-10, 0, 0},
+    {"REPEAT", gen_repeat, build_map, 0, SHEAF_OP_REPEAT, 0},
+    {"PAD", gen_pad, build_pad, 0, 0, 0},
     {"ARGMAX", gen_argmax, build_argmax, 0, 0, 0},
     {"TOP_K", gen_top_k, build_top_k, 0, 0, 0},
     {"CONCAT", gen_concat, build_concat, 0, 0, 0},
@@ -621,7 +610,6 @@ const struct op_family op_families[] = {
 const size_t n_op_families = COUNT(op_families);
 
 bool op_list_all(struct op_list *list) {
-    out_of_memory = false;
     for (size_t i = 0; i < n_op_families; i++) op_families[i].generate(list, &op_families[i]);
-    return !out_of_memory;
+    return !list->full;
 }

@@ -1,11 +1,9 @@
-/* ADD SUB MUL DIV, SCALE, SQR, UNARY, GLU: one result element from one element of each operand.
+/* ADD SUB MUL DIV, UNARY, GLU and the ops that map an element by a function of functions.c: one
+ * result element from one element of each operand.
  *
  * Work is cut into chunks of at most CHUNK elements of a row, computed in F32. dst may be the
  * memory of an operand of the same layout: a chunk is read before it is written. */
-#include <math.h>
-
-#include "cpu/kernels/kernels.h"
-#include "cpu/kernels/vec.h"
+#include "cpu/ops/functions.h"
 #include "cpu/ops/ops.h"
 
 enum { CHUNK = 512 };
@@ -84,54 +82,11 @@ static enum sheaf_status op_binary(struct sheaf_tensor *dst, int ith, int nth,
 
 /* ---- one operand ---- */
 
-/* y may be x */
-typedef void (*unary_fn)(int64_t n, const float *x, float *y);
-
-static void relu_f32(int64_t n, const float *x, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] < 0.0f ? 0.0f : x[i];
-}
-static void tanh_f32(int64_t n, const float *x, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = tanhf(x[i]);
-}
-static void sigmoid_f32(int64_t n, const float *x, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = sheaf__sigmoidf(x[i]);
-}
-static void neg_f32(int64_t n, const float *x, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = -x[i];
-}
-static void exp_f32(int64_t n, const float *x, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = sheaf__expf(x[i]);
-}
-
-static void sqr_f32(int64_t n, const float *x, float *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] * x[i];
-}
-
-/* NULL: a kernel */
-static const unary_fn unary_fns[] = {
-    [SHEAF_UNARY_OP_SILU] = NULL,           [SHEAF_UNARY_OP_GELU] = NULL,
-    [SHEAF_UNARY_OP_RELU] = relu_f32,       [SHEAF_UNARY_OP_TANH] = tanh_f32,
-    [SHEAF_UNARY_OP_SIGMOID] = sigmoid_f32, [SHEAF_UNARY_OP_NEG] = neg_f32,
-    [SHEAF_UNARY_OP_EXP] = exp_f32,
-};
-_Static_assert(sizeof unary_fns / sizeof *unary_fns == SHEAF_UNARY_OP_COUNT,
-               "a unary op is missing");
-
-static unary_fn unary_of(const struct sheaf__cpu_kernels *kern, enum sheaf_unary_op op) {
-    if (op == SHEAF_UNARY_OP_SILU) return kern->silu_f32;
-    return op == SHEAF_UNARY_OP_GELU ? kern->gelu_f32 : unary_fns[op];
-}
-
 /* dst, a [i, j, h, s] */
 static void unary(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst, int ith,
                   int nth) {
     const struct sheaf_tensor *a = dst->src[0];
-    const bool scale = dst->op == SHEAF_OP_SCALE;
-    const float factor = scale ? sheaf__param_f32(dst, 0) : 1.0f;
-    const float bias = scale ? sheaf__param_f32(dst, 1) : 0.0f;
-    const unary_fn fn = scale                     ? NULL
-                        : dst->op == SHEAF_OP_SQR ? sqr_f32
-                                                  : unary_of(kern, sheaf_get_unary_op(dst));
+    const struct sheaf__cpu_function f = sheaf__cpu_function_of(kern, dst);
     float abuf[CHUNK], dbuf[CHUNK];
     struct chunks c = chunks_of(dst, ith, nth);
     for (int64_t item = c.first; item < c.last; item++) {
@@ -142,10 +97,10 @@ static void unary(const struct sheaf__cpu_kernels *kern, const struct sheaf_tens
         const char *ap = sheaf__cpu_row_data(a, at) + (size_t)i0 * a->nb[0];
         const float *av = sheaf__cpu_load(a->type, ap, a->nb[0], n, abuf);
         float *dv = out_buffer(dst, dp, dbuf);
-        if (scale) {
-            for (int64_t i = 0; i < n; i++) dv[i] = av[i] * factor + bias;
+        if (f.plain) {
+            f.plain(n, av, dv);
         } else {
-            fn(n, av, dv);
+            f.with(n, av, f.p, dv);
         }
         sheaf__cpu_store(dst->type, dv, dp, dst->nb[0], n);
     }
@@ -167,25 +122,13 @@ static enum sheaf_status op_unary_ref(struct sheaf_tensor *dst, int ith, int nth
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status op_scale(struct sheaf_tensor *dst, int ith, int nth,
-                                  struct sheaf__cpu_sync *sync, void *work) {
-    return op_unary(dst, ith, nth, sync, work);
-}
-
 /* ---- gated ---- */
-
-static const enum sheaf_unary_op gates[] = {
-    [SHEAF_GLU_OP_SWIGLU] = SHEAF_UNARY_OP_SILU,
-    [SHEAF_GLU_OP_GEGLU] = SHEAF_UNARY_OP_GELU,
-    [SHEAF_GLU_OP_REGLU] = SHEAF_UNARY_OP_RELU,
-};
-_Static_assert(sizeof gates / sizeof *gates == SHEAF_GLU_OP_COUNT, "a glu op is missing");
 
 /* a [f+f, n] -> dst [f, n], or a, b [f, n] -> dst [f, n] */
 static void glu(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst, int ith,
                 int nth) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1] ? dst->src[1] : a;
-    const unary_fn fn = unary_of(kern, gates[sheaf_get_glu_op(dst)]);
+    const struct sheaf__cpu_gate g = sheaf__cpu_gate_of(kern, dst);
     const bool fused = !dst->src[1], swapped = fused && dst->op_params[1] != 0;
     const int64_t a0 = swapped ? dst->ne[0] : 0, b0 = fused && !swapped ? dst->ne[0] : 0;
     float abuf[CHUNK], bbuf[CHUNK], dbuf[CHUNK], gate[CHUNK];
@@ -200,8 +143,12 @@ static void glu(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor
         const float *av = sheaf__cpu_load(a->type, ap, a->nb[0], n, abuf);
         const float *bv = sheaf__cpu_load(b->type, bp, b->nb[0], n, bbuf);
         float *dv = out_buffer(dst, dp, dbuf);
-        fn(n, av, gate);
-        sheaf__cpu_mul_row(n, dv, gate, bv);
+        if (g.plain) {
+            g.plain(n, av, gate);
+            sheaf__cpu_mul_row(n, dv, gate, bv);
+        } else {
+            g.with(n, av, bv, g.p, dv);
+        }
         sheaf__cpu_store(dst->type, dv, dp, dst->nb[0], n);
     }
 }
@@ -226,7 +173,13 @@ SHEAF__CPU_OP(ADD) = {.fn = op_binary};
 SHEAF__CPU_OP(SUB) = {.fn = op_binary};
 SHEAF__CPU_OP(MUL) = {.fn = op_binary};
 SHEAF__CPU_OP(DIV) = {.fn = op_binary};
-SHEAF__CPU_OP(SCALE) = {.fn = op_scale};
-SHEAF__CPU_OP(SQR) = {.fn = op_unary, .reference = op_unary_ref};
+SHEAF__CPU_OP(SCALE) = {.fn = op_unary};
+SHEAF__CPU_OP(SQR) = {.fn = op_unary};
+SHEAF__CPU_OP(SQRT) = {.fn = op_unary};
+SHEAF__CPU_OP(SIN) = {.fn = op_unary};
+SHEAF__CPU_OP(COS) = {.fn = op_unary};
+SHEAF__CPU_OP(LOG) = {.fn = op_unary};
+SHEAF__CPU_OP(CLAMP) = {.fn = op_unary};
+SHEAF__CPU_OP(LEAKY_RELU) = {.fn = op_unary};
 SHEAF__CPU_OP(UNARY) = {.fn = op_unary, .reference = op_unary_ref};
 SHEAF__CPU_OP(GLU) = {.fn = op_glu, .reference = op_glu_ref};

@@ -1,4 +1,4 @@
-/* GET_ROWS and SET_ROWS: rows picked by number. Numbers come from the model's input and are checked
+/* GET_ROWS, SET_ROWS and ADD_ID: rows picked by number. Numbers come from the model's input and are checked
  * in every build; an invalid one fails the compute and nothing of the node's result is promised. */
 #include <inttypes.h>
 
@@ -25,7 +25,12 @@ static enum sheaf_status bad_id(const struct sheaf_tensor *dst, const struct she
                            sheaf_op_name(dst->op), dst->name, id, at, ids->name, limit);
 }
 
-/* a [e, v, h, s], b [n, h, s] -> dst F32 [e, n, h, s]. With EXTENT, a holds rows [BASE, BASE + v)
+/* n elements of 4 bytes, nb0 bytes apart */
+static void copy_words(char *to, const char *from, size_t nb0, int64_t n) {
+    for (int64_t i = 0; i < n; i++) memcpy(to + 4 * i, from + (size_t)i * nb0, 4);
+}
+
+/* a [e, v, h, s], b [n, h, s] -> dst F32, or I32 if a is, [e, n, h, s]. With EXTENT, a holds rows [BASE, BASE + v)
  * of EXTENT and the rows of others are zeros. */
 static enum sheaf_status op_get_rows(struct sheaf_tensor *dst, int ith, int nth,
                                      struct sheaf__cpu_sync *sync, void *work) {
@@ -49,6 +54,10 @@ static enum sheaf_status op_get_rows(struct sheaf_tensor *dst, int ith, int nth,
             continue;
         }
         struct sheaf__cpu_row from = {id, at.i2, at.i3};
+        if (a->type == SHEAF_TYPE_I32) {
+            copy_words((char *)d, sheaf__cpu_row_data(a, from), a->nb[0], n);
+            continue;
+        }
         const float *x = sheaf__cpu_load(a->type, sheaf__cpu_row_data(a, from), a->nb[0], n, d);
         sheaf__cpu_store(SHEAF_TYPE_F32, x, d, sizeof *d, n);
     }
@@ -93,5 +102,35 @@ static enum sheaf_status op_set_rows(struct sheaf_tensor *dst, int ith, int nth,
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* a F32 [m, u, n], b F32 [m, x], ids [u, n] -> dst F32 [m, u, n]. With EXTENT, b holds rows [BASE,
+ * BASE + x) of EXTENT and the result is 0 where the row is another's. */
+static enum sheaf_status op_add_id(struct sheaf_tensor *dst, int ith, int nth,
+                                   struct sheaf__cpu_sync *sync, void *work) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1], *ids = dst->src[2];
+    const int64_t base = dst->op_params[SHEAF_OP_PARAM_BASE];
+    const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
+    const int64_t limit = extent != 0 ? extent : b->ne[1];
+    int64_t first, last;
+    sheaf__cpu_share(sheaf_nrows(dst), ith, nth, &first, &last);
+    (void)sync;
+    (void)work;
+    for (int64_t row = first; row < last; row++) {
+        const struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, row);
+        const int64_t id = id_at(ids, at.i1, at.i2, 0);
+        if (id < 0 || id >= limit) return bad_id(dst, ids, id, row, limit);
+        const struct sheaf__cpu_row from = {id - base, 0, 0};
+        float *d = (float *)(void *)sheaf__cpu_row_data(dst, at);
+        if (from.i1 < 0 || from.i1 >= b->ne[1]) {
+            memset(d, 0, (size_t)dst->ne[0] * sizeof *d);
+        } else {
+            sheaf__cpu_add_row(dst->ne[0], d,
+                               (const float *)(const void *)sheaf__cpu_row_data(a, at),
+                               (const float *)(const void *)sheaf__cpu_row_data(b, from));
+        }
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
 SHEAF__CPU_OP(GET_ROWS) = {.fn = op_get_rows};
 SHEAF__CPU_OP(SET_ROWS) = {.fn = op_set_rows, .measure = 2};
+SHEAF__CPU_OP(ADD_ID) = {.fn = op_add_id};

@@ -1,6 +1,6 @@
 /* ARGMAX and TOP_K: positions of the largest elements of a row. A larger value is better; of equal
  * values the lower position; NaN is worse than everything else, so a result never depends on order.
- */
+ * ARGSORT: all positions in that order, or in that of growing values, with NaN last as well. */
 #include "cpu/ops/ops.h"
 
 struct row {
@@ -108,5 +108,85 @@ static enum sheaf_status op_top_k(struct sheaf_tensor *dst, int ith, int nth,
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* ---- sorting ---- */
+
+struct key {
+    uint32_t key;
+    int32_t at;
+};
+
+/* Unsigned numbers in the order of the values; NaN is the largest, both zeros are one. */
+static uint32_t key_of(float x, bool descending) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (x != x) return UINT32_MAX;
+    if (x == 0.0f) bits = 0;
+    bits = bits >> 31 ? ~bits : bits | 0x80000000u;
+    return descending ? ~bits : bits;
+}
+
+static void insertion_sort(struct key *k, int64_t n) {
+    for (int64_t i = 1; i < n; i++) {
+        const struct key x = k[i];
+        int64_t j = i;
+        for (; j > 0 && k[j - 1].key > x.key; j--) k[j] = k[j - 1];
+        k[j] = x;
+    }
+}
+
+/* By bytes from the least on, each pass keeping the order of the one before. A byte that all keys
+ * have in common needs no pass. The result is in k or in other; returned is where. */
+static struct key *radix_sort(struct key *k, struct key *other, int64_t n) {
+    uint32_t count[4][256] = {{0}};
+    for (int64_t i = 0; i < n; i++) {
+        for (int b = 0; b < 4; b++) count[b][k[i].key >> (8 * b) & 255]++;
+    }
+    for (int b = 0; b < 4; b++) {
+        if ((int64_t)count[b][k[0].key >> (8 * b) & 255] == n) continue;
+        for (uint32_t v = 0, at = 0, c; v < 256; v++, at += c) {
+            c = count[b][v];
+            count[b][v] = at;
+        }
+        for (int64_t i = 0; i < n; i++) other[count[b][k[i].key >> (8 * b) & 255]++] = k[i];
+        struct key *const swap = k;
+        k = other;
+        other = swap;
+    }
+    return k;
+}
+
+static size_t argsort_work(const struct sheaf_tensor *dst, int nth) {
+    return (size_t)nth * 2 * (size_t)dst->ne[0] * sizeof(struct key);
+}
+
+/* a [i, j, h, s] -> dst I32 [i, j, h, s] */
+static enum sheaf_status op_argsort(struct sheaf_tensor *dst, int ith, int nth,
+                                    struct sheaf__cpu_sync *sync, void *work) {
+    enum { FEW = 24 }; /* below, counting costs more than it saves */
+    const struct sheaf_tensor *a = dst->src[0];
+    const int64_t n = dst->ne[0];
+    const bool descending = dst->op_params[0] == (int32_t)SHEAF_SORT_ORDER_DESC;
+    struct key *own = (struct key *)work + (size_t)ith * 2 * (size_t)n;
+    int64_t first, last;
+    sheaf__cpu_share(sheaf_nrows(dst), ith, nth, &first, &last);
+    (void)sync;
+    for (int64_t r = first; r < last; r++) {
+        struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, r);
+        const struct row row = row_of(a, sheaf__cpu_row_data(a, at));
+        int32_t *d = (int32_t *)(void *)sheaf__cpu_row_data(dst, at);
+        struct key *k = own;
+        for (int32_t i = 0; i < n; i++)
+            k[i] = (struct key){key_of(value_at(&row, i), descending), i};
+        if (n <= FEW) {
+            insertion_sort(k, n);
+        } else {
+            k = radix_sort(k, own + n, n);
+        }
+        for (int64_t i = 0; i < n; i++) d[i] = k[i].at;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
 SHEAF__CPU_OP(ARGMAX) = {.fn = op_argmax, .measure = 1};
 SHEAF__CPU_OP(TOP_K) = {.fn = op_top_k, .measure = 1};
+SHEAF__CPU_OP(ARGSORT) = {.fn = op_argsort, .work_size = argsort_work};

@@ -1,0 +1,96 @@
+/* Ops that only place elements: FILL, REPEAT, PAD. A thread writes an element of dst. */
+#include "cuda/device.h"
+
+enum { THREADS = 256 };
+
+/* Element number i of v, dimension 0 first. */
+HD char *element_at(const View &v, int64_t i, int64_t at[4]) {
+    size_t offset = 0;
+    for (int d = 0; d < 4; d++) {
+        at[d] = i % v.ne[d];
+        i /= v.ne[d];
+        offset += (size_t)at[d] * v.nb[d];
+    }
+    return v.data + offset;
+}
+
+/* dst F32 */
+static __global__ void fill_kernel(View dst, float value, int64_t n) {
+    int64_t at[4];
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS)
+        *(float *)(void *)element_at(dst, i, at) = value;
+}
+
+static enum sheaf_status launch_fill(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
+    const int64_t n = sheaf_nelements(dst);
+    CUDA_LAUNCH_PLAIN(fill_kernel, sheaf__cuda_blocks(n, THREADS), THREADS, 0, q->stream,
+                      sheaf__cuda_view(dst), sheaf__param_f32(dst, 0), n);
+    return sheaf__cuda_launched(q, dst);
+}
+
+/* a -> dst of multiples of its dimensions, elements of `size` bytes: 2, 4 or 8 */
+static __global__ void repeat_kernel(View dst, View a, int size, int64_t n) {
+    int64_t at[4];
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS) {
+        void *to = element_at(dst, i, at);
+        const char *p = a.data;
+        for (int d = 0; d < 4; d++) p += (size_t)(at[d] % a.ne[d]) * a.nb[d];
+        const void *from = p;
+        if (size == 2) {
+            *(uint16_t *)to = *(const uint16_t *)from;
+        } else if (size == 4) {
+            *(uint32_t *)to = *(const uint32_t *)from;
+        } else {
+            *(uint64_t *)to = *(const uint64_t *)from;
+        }
+    }
+}
+
+static enum sheaf_status launch_repeat(struct sheaf__cuda_queue *q,
+                                       const struct sheaf_tensor *dst) {
+    const int64_t n = sheaf_nelements(dst);
+    CUDA_LAUNCH_PLAIN(repeat_kernel, sheaf__cuda_blocks(n, THREADS), THREADS, 0, q->stream,
+                      sheaf__cuda_view(dst), sheaf__cuda_view(dst->src[0]),
+                      (int)sheaf_type_size(dst->type), n);
+    return sheaf__cuda_launched(q, dst);
+}
+
+struct Pads {
+    int64_t left[4];
+    bool circular;
+};
+
+/* a F32 -> dst F32 with more elements on both sides of each dimension */
+static __global__ void pad_kernel(View dst, View a, Pads pads, int64_t n) {
+    int64_t at[4];
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS) {
+        float *to = (float *)(void *)element_at(dst, i, at);
+        const char *p = a.data;
+        bool added = false;
+        for (int d = 0; d < 4; d++) {
+            int64_t j = at[d] - pads.left[d];
+            const bool outside = j < 0 || j >= a.ne[d];
+            if (outside) j = pads.circular ? (j % a.ne[d] + a.ne[d]) % a.ne[d] : 0;
+            added = added || (outside && !pads.circular);
+            p += (size_t)j * a.nb[d];
+        }
+        *to = added ? 0.0f : *(const float *)(const void *)p;
+    }
+}
+
+static enum sheaf_status launch_pad(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
+    const int64_t n = sheaf_nelements(dst);
+    Pads pads;
+    for (int d = 0; d < 4; d++) pads.left[d] = dst->op_params[2 * d];
+    pads.circular = dst->op_params[8] != 0;
+    CUDA_LAUNCH_PLAIN(pad_kernel, sheaf__cuda_blocks(n, THREADS), THREADS, 0, q->stream,
+                      sheaf__cuda_view(dst), sheaf__cuda_view(dst->src[0]), pads, n);
+    return sheaf__cuda_launched(q, dst);
+}
+
+SHEAF__CUDA_OP(FILL) = {launch_fill, NULL};
+SHEAF__CUDA_OP(REPEAT) = {launch_repeat, NULL};
+SHEAF__CUDA_OP(PAD) = {launch_pad, NULL};

@@ -1,0 +1,119 @@
+/* Cases of test-split-exhaustive by theme: ops of each element, of rows, and of places. Included by
+ * that suite alone, behind its struct xcase. */
+#ifndef SHEAF_TESTS_SPLIT_CASES_H
+#define SHEAF_TESTS_SPLIT_CASES_H
+
+#define MAP(name, call)                                                                            \
+    static T *b_##name(C *c, T **a) { return sheaf_##call; }
+MAP(sqr, sqr(c, a[0]))
+MAP(sqrt, sqrt(c, a[0]))
+MAP(sin, sin(c, a[0]))
+MAP(cos, cos(c, a[0]))
+MAP(log, ln(c, a[0]))
+MAP(clamp, clamp(c, a[0], -0.5f, 0.6f))
+MAP(clamp_out, clamp(c, a[0], 0.3f, 0.6f))
+MAP(leaky_relu, leaky_relu(c, a[0], 0.1f))
+MAP(abs, unary(c, a[0], SHEAF_UNARY_OP_ABS))
+MAP(sgn, unary(c, a[0], SHEAF_UNARY_OP_SGN))
+MAP(step, unary(c, a[0], SHEAF_UNARY_OP_STEP))
+MAP(elu, unary(c, a[0], SHEAF_UNARY_OP_ELU))
+MAP(gelu_quick, unary(c, a[0], SHEAF_UNARY_OP_GELU_QUICK))
+MAP(gelu_erf, unary(c, a[0], SHEAF_UNARY_OP_GELU_ERF))
+MAP(hardswish, unary(c, a[0], SHEAF_UNARY_OP_HARDSWISH))
+MAP(hardsigmoid, unary(c, a[0], SHEAF_UNARY_OP_HARDSIGMOID))
+MAP(expm1, unary(c, a[0], SHEAF_UNARY_OP_EXPM1))
+MAP(softplus, unary(c, a[0], SHEAF_UNARY_OP_SOFTPLUS))
+MAP(xielu, xielu(c, a[0], 0.8f, 0.3f, 0.5f, -0.1f))
+MAP(xielu_of_zero, xielu(c, a[0], 0.8f, 0.3f, 0.5f, 0))
+MAP(floor, unary(c, a[0], SHEAF_UNARY_OP_FLOOR))
+MAP(ceil, unary(c, a[0], SHEAF_UNARY_OP_CEIL))
+MAP(round, unary(c, a[0], SHEAF_UNARY_OP_ROUND))
+MAP(trunc, unary(c, a[0], SHEAF_UNARY_OP_TRUNC))
+MAP(geglu_erf, glu_split(c, a[0], a[1], SHEAF_GLU_OP_GEGLU_ERF))
+MAP(geglu_quick, glu(c, a[0], SHEAF_GLU_OP_GEGLU_QUICK, false))
+MAP(swiglu_oai, swiglu_oai(c, a[0], a[1], 1.7f, 0.8f))
+MAP(swiglu_clamp, swiglu_clamp(c, a[0], a[1], 0.8f))
+MAP(norm, norm(c, a[0], 1e-5f))
+MAP(l2_norm, l2_norm(c, a[0], 1e-5f))
+MAP(sum, sum(c, a[0]))
+MAP(mean, mean(c, a[0]))
+MAP(argsort, argsort(c, a[0], SHEAF_SORT_ORDER_ASC))
+MAP(add_id, add_id(c, a[0], a[1], a[2]))
+MAP(repeat, repeat_4d(c, a[0], a[0]->ne[0] * 2, a[0]->ne[1] * 3, a[0]->ne[2], a[0]->ne[3] * 2))
+MAP(pad, pad(c, a[0], (const int[]){1, 0, 0, 0}, (const int[]){2, 0, 1, 0}, false))
+MAP(pad_round, pad(c, a[0], (const int[]){0, 3, 0, 0}, (const int[]){0, 2, 0, 0}, true))
+#undef MAP
+
+/* Groups of two channels, as the slices of a node have them. */
+static T *b_group_norm(C *c, T **a) {
+    T *t = sheaf_group_norm(c, a[0], 1, 1e-5f);
+    if (t) t->op_params[2] = 2;
+    return t;
+}
+static T *b_fill(C *c, T **a) {
+    (void)a;
+    return sheaf_fill(c, sheaf_new_tensor_2d(c, SHEAF_TYPE_F32, 6, 4), 2.5f);
+}
+
+#define ONE(name, type)                                                                            \
+    { #name, 1, {{6, 4, 3, 5 } }, type, 0, 3, b_##name }
+#define MAP_AND_ROW_CASES                                                                          \
+    ONE(sqr, "f"), ONE(sqrt, "p"), ONE(sin, "f"), ONE(cos, "f"), ONE(log, "p"), ONE(clamp, "f"),   \
+        ONE(clamp_out, "f"), ONE(leaky_relu, "f"), ONE(abs, "f"), ONE(sgn, "f"), ONE(step, "f"),   \
+        ONE(elu, "f"), ONE(gelu_quick, "f"), ONE(gelu_erf, "f"), ONE(hardswish, "f"),              \
+        ONE(hardsigmoid, "f"), ONE(expm1, "f"), ONE(softplus, "f"), ONE(xielu, "f"),               \
+        ONE(xielu_of_zero, "f"), ONE(floor, "f"), ONE(ceil, "f"), ONE(round, "f"),                 \
+        ONE(trunc, "f"), {"silu f16", 1, {{6, 4, 3, 5}}, "h", 0, 3, b_silu},                       \
+        {"geglu_erf", 2, {{6, 4, 3, 1}, {6, 4, 3, 1}}, "ff", 0, 3, b_geglu_erf},                   \
+        {"geglu_quick fused", 1, {{12, 4, 3, 1}}, "f", 0, 3, b_geglu_quick},                       \
+        {"swiglu_oai", 2, {{6, 4, 3, 1}, {6, 4, 3, 1}}, "ff", 0, 4, b_swiglu_oai},                 \
+        {"swiglu_clamp", 2, {{6, 4, 3, 1}, {6, 4, 3, 1}}, "ff", 0, 4, b_swiglu_clamp},             \
+        {"fill", 0, {{0}}, "", 0, 3, b_fill}, ONE(norm, "f"), ONE(l2_norm, "f"),                   \
+        {"group_norm", 1, {{3, 4, 8, 6}}, "f", 0, 4, b_group_norm},                                \
+        {"group_norm uneven", 1, {{3, 4, 7, 6}}, "f", 0, 3, b_group_norm}, ONE(sum, "f"),          \
+        {"sum of a vector", 1, {{6, 1, 1, 1}}, "f", 0, 4, b_sum},                                  \
+        {"mean", 1, {{6, 4, 3, 5}}, "f", 0, 4, b_mean}, ONE(argsort, "f"),                         \
+        {"add_id", 3, {{6, 4, 3, 1}, {6, 6, 1, 1}, {4, 3, 1, 1}}, "ffi", 6, 4, b_add_id},          \
+        {"repeat", 1, {{4, 2, 3, 6}}, "f", 0, 4, b_repeat},                                        \
+        {"repeat f16", 1, {{4, 1, 3, 1}}, "h", 0, 3, b_repeat},                                    \
+        {"pad", 1, {{6, 4, 6, 2}}, "f", 0, 4, b_pad},                                              \
+        {"pad circular", 1, {{6, 4, 6, 2}}, "f", 0, 3, b_pad_round},                               \
+        {"get_rows i32", 2, {{6, 8, 1, 1}, {9, 1, 1, 1}}, "ii", 8, 4, b_get_rows}, {               \
+        "add_id square", 3, {{4, 6, 1, 1}, {4, 6, 1, 1}, {6, 1, 1, 1}}, "ffi", 6, 3, b_add_id      \
+    }
+
+#define MAP_AND_ROW_MUTANTS                                                                        \
+    {"the row of a mean-free norm may be cut", "norm", {.expr = "i j h s -> i j h s"}},            \
+        {"a length is taken of parts", "l2_norm", {.expr = "i j h s -> i j h s"}},                 \
+        {"channels of a group may part",                                                           \
+         "group_norm",                                                                             \
+         {.expr = "i j h s -> i j h s", .whole = "ij"}},                                           \
+        {"a group outlives a mask",                                                                \
+         "group_norm",                                                                             \
+         {.expr = "i j h s -> i j h s", .whole = "ijh", .zero = {1}}},                             \
+        {"means of parts are summed", "mean", {.expr = "k j h s -> 1 j h s", .sum = "k"}},         \
+        {"a sorted row may be cut", "argsort", {.expr = "i j h s -> i j h s"}},                    \
+        {"a clamp of 0 is always 0", "clamp_out", {.expr = "i j h s -> i j h s", .zero = {1}}},    \
+        {"a cosine of 0 is 0", "cos", {.expr = "i j h s -> i j h s", .zero = {1}}},                \
+        {"a softplus of 0 is 0", "softplus", {.expr = "i j h s -> i j h s", .zero = {1}}},         \
+        {"abs of P is P", "abs", {.expr = "i j h s -> i j h s", .linear = {1}}},                   \
+        {"gpt-oss's unit is 0 where its value is",                                                 \
+         "swiglu_oai",                                                                             \
+         {.expr = "f j h s, f j h s -> f j h s", .zero = {2}}},                                    \
+        {"a clamped value is a factor",                                                            \
+         "swiglu_clamp",                                                                           \
+         {.expr = "f j h s, f j h s -> f j h s", .linear = {2}}},                                  \
+        {"biases of experts need no base",                                                         \
+         "add_id",                                                                                 \
+         {.expr = "m u n, m x, u n -> m u n", .sum = "x"}},                                        \
+        {"a bias is linear alone",                                                                 \
+         "add_id",                                                                                 \
+         {.expr = "m u n, m x, u n -> m u n", .whole = "x", .linear = {2}}},                       \
+        {"a table of biases is an addend",                                                         \
+         "add_id square",                                                                          \
+         {.expr = "m u n, m x, u n -> m u n", .whole = "x", .add_once = 1}},                       \
+        {"repeats lie side by side", "repeat", {.expr = "i j h s -> i.I j.J h.H s.S"}}, {          \
+        "a padded dimension is summed", "pad", { .expr = "i j h s -> 9 j 7 s", .sum = "ih" }       \
+    }
+
+#endif
