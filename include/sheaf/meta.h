@@ -70,6 +70,11 @@ const struct sheaf_split_state *sheaf_backend_meta_get_state(const struct sheaf_
  * has none yet. Valid until the next compute of another graph. */
 struct sheaf_tensor *sheaf_backend_meta_get_slice(const struct sheaf_tensor *tensor, size_t i);
 
+/* sheaf_backend_tensor_get for one rank: the others bring their slices and may give data NULL. Of
+ * mirrored tensors no message is needed where every rank drives a member. Collective. */
+enum sheaf_status sheaf_backend_meta_tensor_get_at(const struct sheaf_tensor *tensor, int rank,
+                                                   void *data, size_t offset, size_t size);
+
 /* The calls below return INVALID (transport: NULL), with a text, for a backend of another device.
  */
 

@@ -118,6 +118,10 @@ enum sheaf_status sheaf_world_all_gather(const void *send, size_t size, void *re
 /* As all_gather but with sizes[rank] bytes a rank. */
 enum sheaf_status sheaf_world_all_gather_v(const void *send, void *recv, const size_t *sizes,
                                            const char *what);
+/* As all_gather_v, but only `root` receives; recv may be NULL on the others, which return when the
+ * root has taken their block or a deadline has passed. */
+enum sheaf_status sheaf_world_gather_v(const void *send, void *recv, const size_t *sizes, int root,
+                                       const char *what);
 /* Every rank brings its status. If all are SUCCESS, returns SUCCESS. Otherwise all return the
  * status of the lowest failing rank, with sheaf_last_error "rank 2 (hostname): its text". The way
  * to turn one rank's failure into a failure of all. */

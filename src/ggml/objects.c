@@ -146,11 +146,7 @@ enum sheaf_status gg_execute_transfer(struct gg_engine *e, const struct gg_comma
         return or_end(sheaf_backend_tensor_set(t, payload, (size_t)c->b, size));
     if (c->kind == GG_COMMAND_FILL)
         return or_end(sheaf_backend_tensor_memset(t, (uint8_t)c->d, (size_t)c->b, size));
-    void *to = result ? result : malloc(size ? size : 1);
-    enum sheaf_status st = to ? SHEAF_STATUS_SUCCESS : no_memory();
-    if (!st) st = sheaf_backend_tensor_get(t, to, (size_t)c->b, size);
-    if (!result) free(to);
-    return or_end(st);
+    return or_end(sheaf_backend_meta_tensor_get_at(t, 0, result, (size_t)c->b, size));
 }
 
 /* ---- files ---- */

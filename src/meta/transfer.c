@@ -255,8 +255,9 @@ static enum sheaf_status pack_slice(const struct sheaf_tensor *s, char *out) {
     return st;
 }
 
-/* Every rank's slices, in member order, on every rank. *blocks owned by the caller. */
-static enum sheaf_status gather_slices(struct meta_device *dev, const struct target *at,
+/* Every rank's slices, in member order, on every rank (root -1) or on one; NULL on the others.
+ * *blocks owned by the caller. */
+static enum sheaf_status gather_slices(struct meta_device *dev, const struct target *at, int root,
                                        const char *name, char **blocks) {
     *blocks = NULL;
     const int n_ranks = sheaf_world_size();
@@ -267,16 +268,19 @@ static enum sheaf_status gather_slices(struct meta_device *dev, const struct tar
         total += n;
     }
     if (sizes) mine = sizes[sheaf_world_rank()];
-    char *all = malloc(total ? total : 1), *own = malloc(mine ? mine : 1);
+    const bool receives = root < 0 || root == sheaf_world_rank();
+    char *all = receives ? malloc(total ? total : 1) : NULL, *own = malloc(mine ? mine : 1);
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (!sizes || !all || !own)
+    if (!sizes || (receives && !all) || !own)
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "get '%s': out of memory", name);
     size_t packed = 0;
     for (int i = 0; i < dev->n_local && !st; i++) {
         st = pack_slice(at->record->slices[i], own + packed);
         packed += slice_bytes(at, dev->local[i]);
     }
-    if (!st) st = sheaf_world_all_gather_v(own, all, sizes, name);
+    if (!st)
+        st = root < 0 ? sheaf_world_all_gather_v(own, all, sizes, name)
+                      : sheaf_world_gather_v(own, all, sizes, root, name);
     free(own);
     free(sizes);
     if (st) {
@@ -307,17 +311,24 @@ static enum sheaf_status get_mirrored(struct meta_device *dev, const struct targ
     return st;
 }
 
-enum sheaf_status sheaf__meta_get_tensor(sheaf_backend_buffer_t buffer,
-                                         const struct sheaf_tensor *t, void *data, size_t offset,
-                                         size_t size) {
-    struct meta_device *dev = ((struct meta_buffer *)buffer->context)->dev;
+/* On every rank (root -1) or on one. */
+static enum sheaf_status get_tensor(struct meta_device *dev, const struct sheaf_tensor *t, int root,
+                                    void *data, size_t offset, size_t size) {
     struct target at = {0};
     enum sheaf_status st = resolve(t, "get tensor", &at);
     if (st) return st;
     offset += at.offset;
     const enum sheaf_split_axis axis = at.record->state->axis;
-    if (axis == SHEAF_SPLIT_AXIS_MIRRORED)
-        return get_mirrored(dev, &at, t->name, data, offset, size);
+    const bool receives = root < 0 || root == sheaf_world_rank();
+    if (axis == SHEAF_SPLIT_AXIS_MIRRORED) {
+        if (!receives && dev->everywhere) return SHEAF_STATUS_SUCCESS;
+        void *to = receives ? data : malloc(size ? size : 1);
+        if (!to)
+            return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "get '%s': out of memory", t->name);
+        st = get_mirrored(dev, &at, t->name, to, offset, size);
+        if (!receives) free(to);
+        return st;
+    }
     if (axis == SHEAF_SPLIT_AXIS_PARTIAL && at.type != SHEAF_TYPE_F32) {
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "get tensor '%s': partial sums of type %s",
                                t->name, sheaf_type_name(at.type));
@@ -325,12 +336,12 @@ enum sheaf_status sheaf__meta_get_tensor(sheaf_backend_buffer_t buffer,
     char *blocks = NULL;
     const size_t n_bytes =
         sheaf_row_size(at.type, at.ne[0]) * (size_t)(at.ne[1] * at.ne[2] * at.ne[3]);
-    char *whole = calloc(1, n_bytes ? n_bytes : 1);
+    char *whole = calloc(1, receives && n_bytes ? n_bytes : 1);
     if (!whole)
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "get '%s': out of memory", t->name);
-    st = gather_slices(dev, &at, t->name, &blocks);
+    st = gather_slices(dev, &at, root, t->name, &blocks);
     size_t done = 0;
-    for (int j = 0; j < dev->n_members && !st; j++) {
+    for (int j = 0; j < dev->n_members && !st && receives; j++) {
         if (axis == SHEAF_SPLIT_AXIS_PARTIAL) { /* the sum, in member order */
             float *sum = (float *)(void *)whole;
             const float *addend = (const float *)(const void *)(blocks + done);
@@ -341,8 +352,28 @@ enum sheaf_status sheaf__meta_get_tensor(sheaf_backend_buffer_t buffer,
         }
         done += slice_bytes(&at, j);
     }
-    if (!st) memcpy(data, whole + offset, size);
+    if (!st && receives) memcpy(data, whole + offset, size);
     free(whole);
     free(blocks);
     return st;
+}
+
+enum sheaf_status sheaf__meta_get_tensor(sheaf_backend_buffer_t buffer,
+                                         const struct sheaf_tensor *t, void *data, size_t offset,
+                                         size_t size) {
+    return get_tensor(((struct meta_buffer *)buffer->context)->dev, t, -1, data, offset, size);
+}
+
+enum sheaf_status sheaf_backend_meta_tensor_get_at(const struct sheaf_tensor *t, int rank,
+                                                   void *data, size_t offset, size_t size) {
+    const sheaf_backend_buffer_t buffer = t->view_src ? t->view_src->buffer : t->buffer;
+    const size_t all = sheaf_nbytes(t);
+    if (!buffer || !sheaf__meta_is_buffer(buffer) || rank < 0 || rank >= sheaf_world_size() ||
+        offset > all || size > all - offset)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "get '%s' at rank %d: it is not on a meta device, there is no such "
+                               "rank, or the range is outside",
+                               t->name, rank);
+    if (!size) return SHEAF_STATUS_SUCCESS;
+    return get_tensor(((struct meta_buffer *)buffer->context)->dev, t, rank, data, offset, size);
 }

@@ -63,6 +63,18 @@ static bool control(void) {
         for (int r = 0; r < n; r++)
             for (size_t i = 0; i < each[r]; i++, at++)
                 if (recv[at] != value(i, r)) return wrong("all_gather_v values");
+        const int root = (int)(s % (size_t)n);
+        memset(recv, 0, at);
+        if (sheaf_world_gather_v(send, me == root ? recv : NULL, each, root, "to one"))
+            return wrong("gather_v");
+        at = 0;
+        for (int r = 0; r < n && me == root; r++)
+            for (size_t i = 0; i < each[r]; i++, at++)
+                if (recv[at] != value(i, r)) return wrong("gather_v values");
+        for (size_t i = 0; i < size; i++) recv[i] = me == root ? value(i, root) : 0;
+        if (sheaf_world_call(recv, size, root, "call")) return wrong("call");
+        for (size_t i = 0; i < size; i++)
+            if (recv[i] != value(i, root)) return wrong("call values");
         if (sheaf_world_barrier("step")) return wrong("barrier");
     }
     for (int i = 0; i < 2000; i++) {

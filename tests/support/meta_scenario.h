@@ -125,6 +125,15 @@ static inline bool scenario_load_tensor(struct sheaf_tensor *t, unsigned seed, s
     const size_t from = sheaf_nbytes(t) / 5, len = sheaf_nbytes(t) / 2;
     EXPECT(sheaf_backend_tensor_get(t, back, from, len) == SHEAF_STATUS_SUCCESS);
     EXPECT(!memcmp(back, data + from, len));
+    /* the same at the last rank only */
+    const int last = sheaf_world_size() - 1;
+    const bool here = sheaf_world_rank() == last;
+    const bool meta = sheaf_backend_dev_is_meta(
+        sheaf_backend_buft_get_device(sheaf_backend_buffer_get_type(t->buffer)));
+    memset(back, 0, len);
+    EXPECT(sheaf_backend_meta_tensor_get_at(t, last, here ? back : NULL, from, len) ==
+           (meta ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_INVALID));
+    EXPECT(!meta || !here || !memcmp(back, data + from, len));
     free(values);
     free(data);
     free(back);

@@ -26,8 +26,8 @@ enum {
     FRAME_BYTES = HEADER_BYTES + INLINE_BYTES,
 };
 
-enum kind { BARRIER, BROADCAST, ALL_GATHER, AGREE, KIND_COUNT };
-static const char *const kind_names[] = {"barrier", "broadcast", "all_gather", "agree"};
+enum kind { BARRIER, BROADCAST, ALL_GATHER, AGREE, GATHER, KIND_COUNT };
+static const char *const kind_names[] = {"barrier", "broadcast", "all_gather", "agree", "gather"};
 static_assert(sizeof kind_names / sizeof *kind_names == KIND_COUNT, "a name for each kind");
 
 static struct {
@@ -42,7 +42,7 @@ static struct {
 struct exchange {
     enum kind kind;
     const char *what;
-    int root; /* of a broadcast, else -1 */
+    int root; /* of a broadcast or gather, else -1 */
     const void *send;
     size_t send_size;
     uint8_t *recv;       /* block of rank r at offset given by sizes */
@@ -77,9 +77,11 @@ void sheaf__control_stop(void) {
     memset(&control, 0, sizeof control);
 }
 
-static bool sends(const struct exchange *e, int me) { return e->root < 0 || e->root == me; }
+static bool sends(const struct exchange *e, int me) {
+    return e->root < 0 || (e->root == me) != (e->kind == GATHER);
+}
 static bool takes(const struct exchange *e, int me, int from) {
-    return from != me && (e->root < 0 || e->root == from);
+    return from != me && (e->root < 0 || e->root == (e->kind == GATHER ? me : from));
 }
 
 static size_t block_size(const struct exchange *e, int rank) {
@@ -87,7 +89,7 @@ static size_t block_size(const struct exchange *e, int rank) {
 }
 
 static size_t block_offset(const struct exchange *e, int rank) {
-    if (e->root >= 0) return 0;
+    if (e->kind == BROADCAST) return 0;
     if (!e->sizes) return (size_t)rank * e->send_size;
     size_t at = 0;
     for (int r = 0; r < rank; r++) at += e->sizes[r];
@@ -156,6 +158,7 @@ static int post(const struct exchange *e, bool payloads, int *code) {
     for (int i = 1; i < w->size && !rc; i++) {
         const int r = (w->rank + i) % w->size;
         if (!sends(e, w->rank) || (payloads && with_header)) continue;
+        if (e->kind == GATHER && r != e->root) continue;
         control.peers[n] = r;
         rc = payloads ? MPI_Isend(e->send, (int)e->send_size, MPI_BYTE, r, TAG_PAYLOAD, w->control,
                                   &control.requests[n])
@@ -273,8 +276,8 @@ enum sheaf_status sheaf_world_call(void *data, size_t size, int root, const char
     return broadcast(data, size, root, what, true);
 }
 
-static enum sheaf_status gather(enum kind kind, const void *send, size_t size, void *recv,
-                                const size_t *sizes, const char *what) {
+static enum sheaf_status all_gather(enum kind kind, const void *send, size_t size, void *recv,
+                                    const size_t *sizes, const char *what) {
     const struct exchange e = {.kind = kind,
                                .what = what ? what : "",
                                .root = -1,
@@ -289,12 +292,30 @@ static enum sheaf_status gather(enum kind kind, const void *send, size_t size, v
 
 enum sheaf_status sheaf_world_all_gather(const void *send, size_t size, void *recv,
                                          const char *what) {
-    return gather(ALL_GATHER, send, size, recv, NULL, what);
+    return all_gather(ALL_GATHER, send, size, recv, NULL, what);
 }
 
 enum sheaf_status sheaf_world_all_gather_v(const void *send, void *recv, const size_t *sizes,
                                            const char *what) {
-    return gather(ALL_GATHER, send, sizes[sheaf_world_rank()], recv, sizes, what);
+    return all_gather(ALL_GATHER, send, sizes[sheaf_world_rank()], recv, sizes, what);
+}
+
+enum sheaf_status sheaf_world_gather_v(const void *send, void *recv, const size_t *sizes, int root,
+                                       const char *what) {
+    const int me = sheaf_world_rank();
+    if (root < 0 || root >= sheaf_world_size())
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "gather '%s': there is no rank %d",
+                               what ? what : "", root);
+    const struct exchange e = {.kind = GATHER,
+                               .what = what ? what : "",
+                               .root = root,
+                               .send = send,
+                               .send_size = sizes[me],
+                               .recv = recv,
+                               .sizes = sizes};
+    const enum sheaf_status st = exchange(&e);
+    if (!st && me == root && sizes[me]) memmove(e.recv + block_offset(&e, me), send, sizes[me]);
+    return st;
 }
 
 enum sheaf_status sheaf_world_agree(enum sheaf_status mine, const char *what) {
@@ -308,7 +329,7 @@ enum sheaf_status sheaf_world_agree(enum sheaf_status mine, const char *what) {
         snprintf((char *)vote + STATUS_BYTES, TEXT_BYTES, "%s",
                  sheaf_last_error()[0] ? sheaf_last_error() : sheaf_status_to_string(mine));
     if (!votes) return sheaf__fail(SHEAF_STATUS_ALLOC_FAILED, "agree '%s': out of memory", what);
-    enum sheaf_status st = gather(AGREE, vote, VOTE_BYTES, votes, NULL, what);
+    enum sheaf_status st = all_gather(AGREE, vote, VOTE_BYTES, votes, NULL, what);
     if (!st) w->reporter = -1;
     for (int r = 0; r < w->size && !st; r++) {
         const uint8_t *v = votes + (size_t)r * VOTE_BYTES;
