@@ -14,6 +14,8 @@ enum special {
     UNARY_OP,   /* word 0 is a number of unary ops */
     GLU_OP,     /* word 0 is a number of GLU ops */
     ROPE_MODES, /* only the modes and words that the library has */
+    GROUPS,     /* GROUP_NORM: word 2 is the channels of a group */
+    NO_OPERAND, /* FILL: the operand gives its shape only */
 };
 
 struct op_row {
@@ -56,22 +58,46 @@ static const struct op_row rows[] = {
      ROPE_MODES,
      {W(1, 0), W(2, 1), W(4, 2), W(5, 3), W(6, 4), W(7, 5), W(8, 6), W(9, 7), W(10, 8)}},
     {"FLASH_ATTN_EXT", {1, 2, 3, 4}, PLAIN, {W(0, 0), W(1, 1), W(2, 2)}},
-    {"UNARY", {1}, UNARY_OP, {{0}}},
+    {"UNARY", {1}, UNARY_OP, {W(1, 1), W(2, 2), W(3, 3), W(4, 4)}},
+    {"SQRT", {1}, PLAIN, {{0}}},
+    {"SIN", {1}, PLAIN, {{0}}},
+    {"COS", {1}, PLAIN, {{0}}},
+    {"LOG", {1}, PLAIN, {{0}}},
+    {"CLAMP", {1}, PLAIN, {W(0, 0), W(1, 1)}},
+    {"LEAKY_RELU", {1}, PLAIN, {W(0, 0)}},
+    {"FILL", {0}, NO_OPERAND, {W(0, 0)}},
+    {"NORM", {1}, PLAIN, {W(0, 0)}},
+    {"L2_NORM", {1}, PLAIN, {W(0, 0)}},
+    {"GROUP_NORM", {1}, GROUPS, {W(0, 0), W(1, 1)}},
+    {"SUM", {1}, PLAIN, {{0}}},
+    {"MEAN", {1}, PLAIN, {{0}}},
+    {"ARGSORT", {1}, PLAIN, {W(0, 0)}},
+    {"ADD_ID", {1, 2, 3}, PLAIN, {{0}}},
+    {"REPEAT", {1}, PLAIN, {{0}}},
+    {"PAD",
+     {1},
+     PLAIN,
+     {W(0, 0), W(1, 1), W(2, 2), W(3, 3), W(4, 4), W(5, 5), W(6, 6), W(7, 7), W(8, 8)}},
     {"GLU", {1, 2}, GLU_OP, {W(1, 1), W(2, 2), W(3, 3)}},
 };
 enum { N_ROWS = sizeof rows / sizeof *rows };
 
-int gg_op_row(const char *name) {
-    for (int i = 0; i < N_ROWS; i++)
-        if (!strcmp(rows[i].name, name)) return i;
-    return -1;
+/* The library's number of each row that the host's names have led to. */
+static enum sheaf_op op_of_row[N_ROWS];
+
+static enum sheaf_op find_op(const char *name) {
+    for (int i = 0; i < SHEAF_OP_COUNT; i++)
+        if (!strcmp(sheaf_op_name((enum sheaf_op)i), name)) return (enum sheaf_op)i;
+    return SHEAF_OP_COUNT;
 }
 
-/* The library's number of each row; SHEAF_OP_COUNT: it has no such op. */
-static enum sheaf_op op_of_row(int row) {
-    for (int i = 0; i < SHEAF_OP_COUNT; i++)
-        if (!strcmp(sheaf_op_name((enum sheaf_op)i), rows[row].name)) return (enum sheaf_op)i;
-    return SHEAF_OP_COUNT;
+int gg_op_row(const char *name) {
+    for (int i = 0; i < N_ROWS; i++) {
+        if (strcmp(rows[i].name, name)) continue;
+        op_of_row[i] = find_op(name);
+        return op_of_row[i] == SHEAF_OP_COUNT ? -1 : i;
+    }
+    return -1;
 }
 
 static int mapped(const int8_t *map, int room, int32_t number) {
@@ -101,6 +127,12 @@ static bool translate_special(const struct gg_host *host, const struct op_row *r
         number = mapped(host->glu, GG_MAX_GLU, t->op_params[0]);
         out->op_params[0] = number;
         return number >= 0;
+    case GROUPS:
+        out->op_params[2] =
+            t->op_params[0] > 0 ? (int32_t)((t->ne[2] - 1) / t->op_params[0] + 1) : 0;
+        return t->op_params[0] > 0;
+    case NO_OPERAND:
+        return true;
     case ROPE_MODES: /* 15: offset of the rotated dimensions */
         return t->op_params[15] == 0;
     }
@@ -125,9 +157,8 @@ bool gg_translate(const struct gg_host *host, const struct gg_tensor *t, struct 
     memset(order, -1, SHEAF_MAX_SRC);
     if (n < 0 || type < 0) return false;
     const struct op_row *row = &rows[n];
-    out->op = op_of_row(n);
+    out->op = op_of_row[n];
     out->type = (enum sheaf_type)type;
-    if (out->op == SHEAF_OP_COUNT) return false;
     memcpy(out->ne, t->ne, sizeof out->ne);
     memcpy(out->nb, t->nb, sizeof out->nb);
     for (int i = 0; i < MAX_WORDS && row->words[i][0]; i++)
@@ -138,7 +169,8 @@ bool gg_translate(const struct gg_host *host, const struct gg_tensor *t, struct 
         used += t->src[order[i]] != NULL;
     }
     for (int i = 0; i < GG_MAX_SRC && t->op != 0; i++) used -= t->src[i] != NULL;
-    if (used) return false; /* an operand that the row does not know */
+    if (used && row->special != NO_OPERAND)
+        return false; /* an operand that the row does not know */
     if (is_search_type(out->type) && !sheaf_op_is_view(out->op) && out->op != SHEAF_OP_NONE &&
         t->src[0] && t->src[0]->type != t->type)
         return false;

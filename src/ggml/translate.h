@@ -6,7 +6,8 @@
 
 #include "ggml/host.h"
 
-/* Row of the table for the op that ggml calls so; -1: none. */
+/* Row of the table for the op that ggml calls so; -1: there is none, or the library lacks the op.
+ * To be asked for every name before the first node. */
 int gg_op_row(const char *name);
 
 /* Fills type, op, ne, nb, flags and op_params of `out`, and `order`: operand i of the sheaf node is
