@@ -279,7 +279,7 @@ enum sheaf_status sheaf_gguf_write_from(const struct sheaf_gguf *gguf, const cha
                                         sheaf_gguf_source_fn source, void *user) {
     char *part = NULL;
     if (asprintf(&part, "%s.part-%ld", path, (long)getpid()) < 0) return no_memory(path);
-    struct writer w = {.file = fopen(part, "wbe")};
+    struct writer w = {.file = fopen(part, "wbxe")};
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     if (!w.file) {
         status = sheaf_set_error(SHEAF_STATUS_IO, "cannot create %s: %s", part, strerror(errno));
@@ -288,6 +288,8 @@ enum sheaf_status sheaf_gguf_write_from(const struct sheaf_gguf *gguf, const cha
     errno = 0;
     write_head(&w, gguf);
     status = write_tensors(&w, gguf, source, user);
+    /* on the disk before it takes the name: a power cut must not leave an empty file there */
+    if (!status && !w.failed && (fflush(w.file) || fsync(fileno(w.file)))) w.failed = true;
     if (fclose(w.file) != 0) w.failed = true;
     if (!status && (w.failed || rename(part, path) != 0))
         status = sheaf_set_error(SHEAF_STATUS_IO, "cannot write %s: %s", path, strerror(errno));

@@ -234,8 +234,10 @@ static int fault(const char *kind, int culprit, size_t n) {
                 break;
             }
             if (!strcmp(kind, "abort")) {
-                sheaf_world_abort("the cat sat on the keyboard");
-                st = sheaf_set_error(SHEAF_STATUS_FAILED, "the cat sat on the keyboard");
+                const char *given = getenv("SHEAF_TEST_REASON");
+                const char *reason = given ? given : "the cat sat on the keyboard";
+                sheaf_world_abort(reason);
+                st = sheaf_set_error(SHEAF_STATUS_FAILED, "%s", reason);
                 break;
             }
         }

@@ -7,9 +7,9 @@
 static char out[1 << 17];
 
 Test(drill, jobs_end_as_they_should, .timeout = 400) {
-    const int rc =
-        run_command("exec python3 '" SHEAF_SOURCE_DIR "/tests/system/drill.py' '" SHEAF_BUILD_DIR "' -j 5",
-                    380, out, sizeof out);
+    const int rc = run_command("exec python3 '" SHEAF_SOURCE_DIR
+                               "/tests/system/drill.py' '" SHEAF_BUILD_DIR "' -j 5",
+                               380, out, sizeof out);
     cr_assert_eq(rc, 0, "status %d\n%s", rc, out);
 }
 
@@ -50,6 +50,12 @@ Test(postmortem, names_the_late_rank, .timeout = 120) {
         cr_expect_null(strstr(out, "late: rank 0"), "%s: %s", modes[i], out);
         cr_expect_null(strstr(out, "first divergence"), "%s: %s", modes[i], out);
     }
+}
+
+/* The reason of a failure may hold the name of a tensor out of a file. */
+Test(postmortem, reads_reasons_of_any_bytes, .timeout = 60) {
+    postmortem("abort", "SHEAF_TEST_REASON=\"$(printf 'two\\nlines \\033[31m')\"");
+    cr_expect(strstr(out, "two?lines ?[31m"), "%s", out);
 }
 
 Test(postmortem, refuses_what_is_no_dump) {

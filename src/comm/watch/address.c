@@ -1,5 +1,6 @@
 /* The addresses that control connections use. Never a wildcard; a public address only if the user
  * names it. */
+#include "base/clock.h"
 #include "base/settings.h"
 #include "base/text.h"
 #include "comm/watch/watch_impl.h"
@@ -172,6 +173,18 @@ int sheaf__address_listen(uint32_t address, uint16_t *port) {
     return fd;
 }
 
+/* Signals do not shorten the wait. */
+static bool await_connection(int fd) {
+    const uint64_t end = sheaf__time_ns() + (uint64_t)CONNECT_MS * 1000000;
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    int n;
+    do {
+        const uint64_t now = sheaf__time_ns();
+        n = poll(&p, 1, now < end ? (int)((end - now) / 1000000) : 0);
+    } while (n < 0 && errno == EINTR);
+    return n == 1;
+}
+
 int sheaf__address_connect(uint32_t address, uint16_t port) {
     const struct sockaddr_in in = socket_address(address, port);
     int error = 0;
@@ -179,9 +192,8 @@ int sheaf__address_connect(uint32_t address, uint16_t port) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -1;
     if (connect(fd, (const struct sockaddr *)&in, sizeof in)) {
-        struct pollfd p = {.fd = fd, .events = POLLOUT};
         error = errno;
-        if (error == EINPROGRESS && poll(&p, 1, CONNECT_MS) == 1)
+        if (error == EINPROGRESS && await_connection(fd))
             getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
         else if (error == EINPROGRESS)
             error = ETIMEDOUT;
