@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
+#include "comm/world/world.h"
 #include "mpirun.h"
 #include "sheaf/world.h"
 
@@ -107,6 +108,21 @@ static void expect_ok(const char *env, int np, const char *mode) {
     cr_assert_eq(count("ok rank"), np, "%s np %d\n%s", mode, np, out);
 }
 
+/* A number that another process has by now may be any file. */
+Test(world, opens_only_what_was_shared) {
+    const uint64_t me = (uint64_t)getpid();
+    const int fd = sheaf__shared_file(8192);
+    FILE *file = tmpfile();
+    cr_assert(fd >= 0 && file && !ftruncate(fileno(file), 8192));
+    cr_assert_neq(ftruncate(fd, 4096), 0, "nothing may take memory away that others have mapped");
+    cr_assert_geq(sheaf__shared_open(me, (uint64_t)fd, 8192), 0);
+    cr_assert_eq(sheaf__shared_open(me, (uint64_t)fd, 8193), -1);
+    cr_assert_eq(sheaf__shared_open(me, (uint64_t)fileno(file), 8192), -1);
+    cr_assert_eq(sheaf__shared_open(me, 9999, 8192), -1);
+    fclose(file);
+    close(fd);
+}
+
 Test(world_ranks, know_their_places, .timeout = 120) {
     expect_ok(NULL, 3, "info");
     cr_assert_not_null(strstr(out, "ok rank 2 of 3, host 0 of 1, local 2 of 3, name known"), "%s",
@@ -184,7 +200,8 @@ static void speaker(const char *holder, const char *want) {
     const int status = run_command(command, 30, text, sizeof text);
     cr_assert_eq(status, 0, "%s: status %d: %s", holder, status, text);
     cr_assert(!strncmp(text, want, strlen(want)), "%s: %s", holder, text);
-    cr_assert(sscanf(text + strlen(want), " after %lf s", &seconds) == 1 && seconds < 12, "%s", text);
+    cr_assert(sscanf(text + strlen(want), " after %lf s", &seconds) == 1 && seconds < 12, "%s",
+              text);
 }
 Test(world, of_one_job_has_one_speaker, .timeout = 60) { speaker("own", "silent"); }
 Test(world, speaks_past_other_users, .timeout = 90) {

@@ -52,8 +52,7 @@ enum sheaf_status sheaf_comm_alloc(struct sheaf_comm *comm, int member, size_t b
     const size_t size = whole_pages(bytes);
     int fd = -1;
     if (!single_process(comm)) {
-        fd = memfd_create("sheaf", MFD_CLOEXEC);
-        if (fd < 0 || ftruncate(fd, (off_t)size)) goto fail;
+        if ((fd = sheaf__shared_file(size)) < 0) goto fail;
     }
     void *p = mmap(NULL, size, PROT_READ | PROT_WRITE,
                    fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
@@ -127,7 +126,7 @@ static __attribute__((noinline)) bool map_view(struct sheaf__call *c, int place,
     char path[64], doing[256];
     snprintf(path, sizeof path, "/proc/%llu/fd/%llu", (unsigned long long)r->pid,
              (unsigned long long)r->fd);
-    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    const int fd = sheaf__shared_open(r->pid, r->fd, r->bytes);
     void *p = fd < 0 ? MAP_FAILED : mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     const int why = errno;
     if (fd >= 0) close(fd);

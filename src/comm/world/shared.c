@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "comm/world/world.h"
@@ -18,6 +19,32 @@ enum { OFFER_PID = 0, OFFER_FD = 8, OFFER_TOKEN = 16, OFFER_SIZE = 24, OFFER_BYT
 
 static size_t whole_pages(size_t bytes) {
     return sheaf__align_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
+}
+
+int sheaf__shared_file(size_t bytes) {
+    const int fd = memfd_create("sheaf", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || (!ftruncate(fd, (off_t)bytes) && !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)))
+        return fd;
+    const int why = errno;
+    close(fd);
+    errno = why;
+    return -1;
+}
+
+int sheaf__shared_open(uint64_t pid, uint64_t number, size_t bytes) {
+    char path[64];
+    struct stat st;
+    snprintf(path, sizeof path, "/proc/%llu/fd/%llu", (unsigned long long)pid,
+             (unsigned long long)number);
+    const int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return -1;
+    const int seals = fcntl(fd, F_GET_SEALS); /* -1: not of memory */
+    if (seals >= 0 && seals & F_SEAL_SHRINK && !fstat(fd, &st) && st.st_size >= 0 &&
+        (uint64_t)st.st_size >= bytes)
+        return fd;
+    close(fd);
+    errno = EBADF;
+    return -1;
 }
 
 void sheaf__shared_unmap(void *memory, size_t bytes) {
@@ -37,8 +64,7 @@ static enum sheaf_status map(int fd, size_t bytes, const char *what, void **out)
 static enum sheaf_status offer(size_t bytes, const char *what, int *fd, void **memory,
                                uint8_t *msg) {
     uint64_t token = 0;
-    *fd = memfd_create("sheaf", MFD_CLOEXEC);
-    if (*fd < 0 || ftruncate(*fd, (off_t)whole_pages(bytes)))
+    if ((*fd = sheaf__shared_file(whole_pages(bytes))) < 0)
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: cannot make %zu bytes to share: %s",
                                what, bytes, strerror(errno));
     enum sheaf_status st = map(*fd, bytes, what, memory);
@@ -62,7 +88,8 @@ static enum sheaf_status take(size_t bytes, const uint8_t *msg, int from, const 
         return sheaf_set_error(SHEAF_STATUS_PEER, "%s: %s offers %llu bytes to share, not %zu",
                                what, sheaf__rank_text(from),
                                (unsigned long long)sheaf__get_le(msg + OFFER_SIZE, 8), bytes);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
+    const int fd = sheaf__shared_open(sheaf__get_le(msg + OFFER_PID, 8),
+                                      sheaf__get_le(msg + OFFER_FD, 8), whole_pages(bytes));
     if (fd < 0)
         return sheaf_set_error(SHEAF_STATUS_IO,
                                "%s: cannot open the shared memory of %s (%s: %s); run all ranks of "

@@ -115,6 +115,11 @@ void sheaf__devices_free(void);
 enum sheaf_status sheaf__shared_map(size_t bytes, int group_first, int n_parts, const char *what,
                                     void **out);
 void sheaf__shared_unmap(void *memory, size_t bytes);
+/* A file without a name of that many bytes, which nothing can make shorter; -1 and errno. */
+int sheaf__shared_file(size_t bytes);
+/* That file of another process. -1 and errno if it cannot be opened or is not such a file: reading
+ * memory that is mapped beyond a file's end would be a fault. */
+int sheaf__shared_open(uint64_t pid, uint64_t fd, size_t bytes);
 
 static inline void sheaf__pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
