@@ -28,6 +28,9 @@
  *   FILL             0 f value
  *   PAD              0 i left, 1 i right of dimension 0, 2 i, 3 i of dimension 1, 4 i, 5 i of
  *                    dimension 2, 6 i, 7 i of dimension 3, 8 i circular
+ *   SSM_SCAN         0 i kept
+ *   GATED_DELTA_NET  0 i kept
+ *   GATED_LINEAR_ATTN  0 f scale
  * Words 14 and 15 (SHEAF_OP_PARAM_BASE, SHEAF_OP_PARAM_EXTENT) are 0, except on a slice of an
  * indexed dimension, where the meta device sets them. extent != 0 says "this operand holds indices
  * [base, base + its ne) of extent":
@@ -93,6 +96,12 @@ enum sheaf_op {
     SHEAF_OP_ADD_ID,
     SHEAF_OP_REPEAT,
     SHEAF_OP_PAD,
+    SHEAF_OP_SSM_CONV,
+    SHEAF_OP_SSM_SCAN,
+    SHEAF_OP_GATED_DELTA_NET,
+    SHEAF_OP_RWKV_WKV6,
+    SHEAF_OP_RWKV_WKV7,
+    SHEAF_OP_GATED_LINEAR_ATTN,
     SHEAF_OP_COUNT,
 };
 
@@ -374,6 +383,56 @@ struct sheaf_tensor *sheaf_flash_attn_sinks(struct sheaf_context *ctx, struct sh
                                             struct sheaf_tensor *k, struct sheaf_tensor *v,
                                             struct sheaf_tensor *mask, struct sheaf_tensor *sinks,
                                             float scale, float max_bias, float logit_softcap);
+
+/* ---- layers with a state: formulas as ggml computes them ----
+ *
+ * All operands but ids are F32, rows (dimension 0) dense. The results but that of SSM_CONV are
+ * one flat tensor [N]: what the tokens read, shaped as said, then the states that they leave. Views
+ * take them apart. (ggml gives three of them two dimensions; the memory is the same.) */
+
+/* A causal convolution of each channel: sx [t + k - 1, c, s], its k - 1 values before the tokens
+ * first, and w [k, c] -> F32 [c, t, s]: element (c, t, s) is the sum of sx[t + i, c, s] w[i, c]. */
+struct sheaf_tensor *sheaf_ssm_conv(struct sheaf_context *ctx, struct sheaf_tensor *sx,
+                                    struct sheaf_tensor *w);
+/* The selective scan of Mamba (arXiv 2312.00752) and Mamba-2 (2405.21060): states s
+ * [k, d, g.r, S], x [d, g.r, t, s], dt [g.r, t, s], a [k, g.r] (Mamba) or [1, g.r] (Mamba-2), b and
+ * c [k, g, t, s], ids I32 [s]: sequence s begins with state ids[s], which must be in [0, S).
+ * -> y [d, g.r, t, s] ++ states [k, d, g.r, s, kept], newest first; of more than t states the older
+ * are 0. dt' = log(1 + exp(dt)); state = state exp(dt' a) + x dt' b; y = sum over k of state c. Head
+ * h reads b and c of group h / r. kept >= 1; 1 for Mamba. */
+struct sheaf_tensor *sheaf_ssm_scan(struct sheaf_context *ctx, struct sheaf_tensor *s,
+                                    struct sheaf_tensor *x, struct sheaf_tensor *dt,
+                                    struct sheaf_tensor *a, struct sheaf_tensor *b,
+                                    struct sheaf_tensor *c, struct sheaf_tensor *ids, int kept);
+/* The gated delta rule (arXiv 2412.06464): q and k [i, g, t, s], v [i, r.g, t, s], gate
+ * [1 or i, r.g, t, s], beta [1, r.g, t, s], state [i, i, r.g, s] -> y [i, r.g, t, s] ++ states
+ * [i, i, r.g, s, kept] as SSM_SCAN keeps them. With M the state, its dimension 0 that of k: M =
+ * M exp(gate); M = M + beta (v - M k) k; y = M q / sqrt(i). Head h reads head h % g of q and k. */
+struct sheaf_tensor *sheaf_gated_delta_net(struct sheaf_context *ctx, struct sheaf_tensor *q,
+                                           struct sheaf_tensor *k, struct sheaf_tensor *v,
+                                           struct sheaf_tensor *gate, struct sheaf_tensor *beta,
+                                           struct sheaf_tensor *state, int kept);
+/* RWKV 6 (arXiv 2404.05892): k, v, r, td [i, h, s.t], tf [i, h], state [h.i.i, s], for each of whose
+ * sequences there are t tokens -> y [i, h, s.t] ++ state. For M[j, i] of a head, j the faster
+ * dimension: y[j] = sum over i of r[i] (tf[i] k[i] v[j] + M[j, i]); M = M td[i] + k[i] v[j]. */
+struct sheaf_tensor *sheaf_rwkv_wkv6(struct sheaf_context *ctx, struct sheaf_tensor *k,
+                                     struct sheaf_tensor *v, struct sheaf_tensor *r,
+                                     struct sheaf_tensor *tf, struct sheaf_tensor *td,
+                                     struct sheaf_tensor *state);
+/* RWKV 7 (arXiv 2503.14456): r, w, k, v, a, b [i, h, s.t], state [h.i.i, s] -> y [i, h, s.t] ++
+ * state. For M[i, j] of a head, i the faster dimension: M = M w[i] + v[j] k[i] + (sum over i of
+ * M[i, j] a[i]) b[i]; y[j] = sum over i of M[i, j] r[i]. */
+struct sheaf_tensor *sheaf_rwkv_wkv7(struct sheaf_context *ctx, struct sheaf_tensor *r,
+                                     struct sheaf_tensor *w, struct sheaf_tensor *k,
+                                     struct sheaf_tensor *v, struct sheaf_tensor *a,
+                                     struct sheaf_tensor *b, struct sheaf_tensor *state);
+/* Gated linear attention (arXiv 2312.06635): k, v, q, g [i, h, s.t], state [h.i.i, s] -> y
+ * [i, h, s.t] ++ state. For M[j, i] of a head, j the faster dimension: M = M g[i] + k[i] v[j]; y[j]
+ * = scale * sum over i of M[j, i] q[i]. */
+struct sheaf_tensor *sheaf_gated_linear_attn(struct sheaf_context *ctx, struct sheaf_tensor *k,
+                                             struct sheaf_tensor *v, struct sheaf_tensor *q,
+                                             struct sheaf_tensor *g, struct sheaf_tensor *state,
+                                             float scale);
 
 #ifdef __cplusplus
 }

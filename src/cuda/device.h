@@ -96,6 +96,8 @@ SHEAF__OPS(DECLARE)
 bool sheaf__cuda_attention_fits(const struct sheaf_tensor *dst);
 /* A row is sorted by counting, whose work is the square of its elements: up to 4096 of them. */
 bool sheaf__cuda_sort_fits(const struct sheaf_tensor *dst);
+/* Do a warp's registers hold a row of the state, if the op has one? */
+bool sheaf__cuda_state_fits(const struct sheaf_tensor *op);
 
 /* Nodes that one kernel computes together, with the bits of one after another; all results are
  * written. next [n]: nodes to come, views left out. How many were submitted; 0: not such nodes, or

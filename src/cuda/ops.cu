@@ -47,5 +47,6 @@ bool sheaf__cuda_supports_op(const struct sheaf_tensor *op) {
     for (int i = 0; i < SHEAF_MAX_SRC; i++)
         if (op->src[i] && is_foreign(op->src[i])) return false;
     if (op->op == SHEAF_OP_ARGSORT) return sheaf__cuda_sort_fits(op);
-    return op->op != SHEAF_OP_FLASH_ATTN_EXT || sheaf__cuda_attention_fits(op);
+    return (op->op != SHEAF_OP_FLASH_ATTN_EXT || sheaf__cuda_attention_fits(op)) &&
+           sheaf__cuda_state_fits(op);
 }

@@ -320,6 +320,47 @@ const struct sheaf__cut *sheaf__cut_groups(struct sheaf__pool *pool, const struc
     return sheaf__cut_end(pool, cut->extent / r);
 }
 
+/* Adds the residues of the member; false if they do not come round as they must. */
+static bool add_residues(struct sheaf__pool *pool, const struct sheaf__cut *cut, int member,
+                         int64_t g) {
+    const int first = cut->begin[member], last = cut->begin[member + 1];
+    int64_t period = 0, n = 0, before = -1;
+    for (int i = first; i < last && !period; i++) { /* the first round */
+        for (int64_t at = cut->interval[i].lo; at < cut->interval[i].hi && !period; at++, n++) {
+            if (at % g <= before) period = n;
+            if (!period) sheaf__cut_add(pool, at % g, at % g + 1);
+            before = at % g;
+        }
+    }
+    if (!period) return true;
+    const size_t begin = (size_t)pool->build_begin[member];
+    int64_t in_round = 0;
+    size_t v = begin;
+    for (int i = first; i < last; i++) {
+        for (int64_t at = cut->interval[i].lo; at < cut->interval[i].hi; at++) {
+            const int64_t expect = pool->build[v].lo + in_round;
+            if (at % g != expect) return false;
+            in_round++;
+            if (expect + 1 < pool->build[v].hi) continue;
+            in_round = 0;
+            if (++v == pool->n_build) v = begin;
+        }
+    }
+    return v == begin && in_round == 0;
+}
+
+const struct sheaf__cut *sheaf__cut_residues(struct sheaf__pool *pool, const struct sheaf__cut *cut,
+                                             int64_t g) {
+    if (g < 1 || cut->extent % g) return NULL;
+    if (cut->extent == g) return cut;
+    sheaf__cut_begin(pool);
+    for (int j = 0; j < pool->n_members; j++) {
+        if (!add_residues(pool, cut, j, g) || pool->build_refused) return NULL;
+        sheaf__cut_next_member(pool);
+    }
+    return sheaf__cut_end(pool, g);
+}
+
 bool sheaf__cut_serves(const struct sheaf__cut *a, const struct sheaf__cut *b,
                        const struct sheaf__cut *readers) {
     if (a == b) return true;

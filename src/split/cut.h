@@ -112,6 +112,11 @@ const struct sheaf__cut *sheaf__cut_concat(struct sheaf__pool *pool, const struc
  * heads / local groups). */
 const struct sheaf__cut *sheaf__cut_groups(struct sheaf__pool *pool, const struct sheaf__cut *cut,
                                            int64_t r);
+/* For a cut of r.g: the residues modulo g that each member needs. Exists if every member's indices
+ * go through its residues in ascending order, again and again, because a kernel finds the group of
+ * its local index i as i modulo its residues. */
+const struct sheaf__cut *sheaf__cut_residues(struct sheaf__pool *pool, const struct sheaf__cut *cut,
+                                             int64_t g);
 /* Does a serve where b is needed: do both give the same to each member to which `readers` gives
  * something? */
 bool sheaf__cut_serves(const struct sheaf__cut *a, const struct sheaf__cut *b,

@@ -218,56 +218,126 @@ static bool visit_factors(const struct matcher *m, uint32_t set) {
     return true;
 }
 
-/* Dimension is exactly the product g.r, or exactly g. */
-static bool is_product(const struct sheaf__dim *d, int g, int r) {
-    if (d->n != 1) return false;
-    const struct sheaf__term *t = &d->term[0];
-    if (r < 0) return t->n == 1 && t->factor[0] == g;
-    return t->n == 2 && t->factor[0] == g && t->factor[1] == r;
+/* A pair of factors whose product is cut: "gr", or "rg" of a minor group. */
+struct pair {
+    int first, second; /* the product, major to minor */
+    int group;         /* that operands hold alone */
+    bool is_minor;
+};
+
+/* The piece of the term that a cut of the pair cuts: factors [*at, *at + n). 0: none. */
+static int piece_of(const struct sheaf__term *t, const struct pair *p, int *at) {
+    for (*at = 0; *at < t->n; ++*at) {
+        const bool product =
+            *at + 1 < t->n && t->factor[*at] == p->first && t->factor[*at + 1] == p->second;
+        if (product) return 2;
+        if (t->factor[*at] == p->group) return 1;
+    }
+    return 0;
 }
 
-/* The row of a pair g.r: a cut of the product; operands with g alone follow. */
-static bool visit_group(const struct matcher *m, int g, int r) {
+/* Sizes of what lies left and right of factors [at, at + n) of a term. */
+static void around(const struct sheaf__expr *e, const struct sheaf__term *t, int at, int n,
+                   int64_t *left, int64_t *right) {
+    *left = *right = 1;
+    for (int k = 0; k < t->n; k++) {
+        if (k < at) *left *= e->size[t->factor[k]];
+        if (k >= at + n) *right *= e->size[t->factor[k]];
+    }
+}
+
+/* The cut of the product that a cut of the dimension means; NULL: none. */
+static const struct sheaf__cut *pair_cut(const struct matcher *m, const struct sheaf__dim *d,
+                                         const struct pair *p, const struct sheaf__cut *cut) {
+    const struct sheaf__cut *all = NULL;
+    int64_t base = 0;
+    for (int i = 0; i < d->n; i++) {
+        const struct sheaf__term *t = &d->term[i];
+        const int64_t size = sheaf__expr_term_size(&m->e, t);
+        const int64_t first = m->e.size[p->first], second = m->e.size[p->second];
+        int at;
+        int64_t left, right;
+        const int n = piece_of(t, p, &at);
+        if (!n) return NULL;
+        around(&m->e, t, at, n, &left, &right);
+        const struct sheaf__cut *c = sheaf__cut_sub(m->pool, cut, base, size);
+        if (c)
+            c = sheaf__cut_extract(m->pool, c, left, n == 2 ? first * second : m->e.size[p->group],
+                                   right);
+        if (c && n == 1)
+            c = p->is_minor ? sheaf__cut_embed(m->pool, c, first, 1)
+                            : sheaf__cut_embed(m->pool, c, 1, second);
+        if (!c || (all && all != c)) return NULL;
+        all = c;
+        base += size;
+    }
+    return all;
+}
+
+/* What a row of the pair needs of a dimension: product is cut, the group alone follows. */
+static bool pair_need(const struct matcher *m, const struct sheaf__dim *d, int axis,
+                      const struct pair *p, const struct sheaf__cut *product,
+                      const struct sheaf__cut *groups, struct sheaf__need *need) {
+    const struct sheaf__cut *all = NULL;
+    int n_cut = 0, at;
+    for (int i = 0; i < d->n; i++) {
+        int64_t left, right;
+        const int n = piece_of(&d->term[i], p, &at);
+        if (!n) continue;
+        if (n_cut++ != i || need->st.kind == SHEAF__S) return false;
+        around(&m->e, &d->term[i], at, n, &left, &right);
+        const struct sheaf__cut *c =
+            sheaf__cut_embed(m->pool, n == 2 ? product : groups, left, right);
+        if (c && all) c = sheaf__cut_concat(m->pool, all, c);
+        if (!c) return false;
+        all = c;
+        if (n == 1) need->readers = product;
+    }
+    if (n_cut != 0 && n_cut != d->n) return false;
+    if (n_cut) need->st = sheaf__st_s(axis, all);
+    return true;
+}
+
+static bool offer_pair(const struct matcher *m, const struct pair *p, const struct sheaf__cut *c) {
     const struct sheaf__expr *e = &m->e;
-    const bool sloped = e->kind[g] == SHEAF__SLOPE;
+    const struct sheaf__cut *groups = p->is_minor
+                                          ? sheaf__cut_residues(m->pool, c, e->size[p->group])
+                                          : sheaf__cut_groups(m->pool, c, e->size[p->second]);
+    if (!groups) return true;
+    struct sheaf__row row = row_of(m, "group");
+    row.factor[0] = e->letter[p->first];
+    row.factor[1] = '.';
+    row.factor[2] = e->letter[p->second];
+    for (int o = 0; o <= m->n; o++) {
+        struct sheaf__need need = {.st = sheaf__st_m()};
+        for (int a = 0; a < SHEAF_MAX_DIMS; a++) {
+            if (!pair_need(m, &e->dim[o][a], a, p, c, groups, &need)) return true;
+        }
+        if (o < m->n) {
+            row.need[o] = need;
+        } else {
+            row.out = need.st;
+        }
+    }
+    return offer(m, &row);
+}
+
+/* The rows of a pair: a cut of the product, as some operand suggests it; operands with the group
+ * alone follow. */
+static bool visit_pair(const struct matcher *m, const struct pair *p) {
+    const bool sloped = m->e.kind[p->group] == SHEAF__SLOPE;
     const struct sheaf__cut *seen[8];
     int n_seen = 0;
     for (int i = 0; i < m->n; i++) {
         for (int h = 0; h < m->have[i].n; h++) {
             const struct sheaf__st st = m->have[i].st[h];
             if (st.kind != SHEAF__S) continue;
-            const struct sheaf__cut *c = NULL;
-            if (is_product(&e->dim[i][st.axis], g, r)) {
-                c = st.cut;
-            } else if (is_product(&e->dim[i][st.axis], g, -1)) {
-                c = sheaf__cut_embed(m->pool, st.cut, 1, e->size[r]);
-            }
+            const struct sheaf__cut *c = pair_cut(m, &m->e.dim[i][st.axis], p, st.cut);
             bool again = !c || (sloped && !c->contiguous);
             for (int s = 0; s < n_seen; s++) again = again || seen[s] == c;
             if (again) continue;
             if (n_seen < (int)(sizeof seen / sizeof *seen)) seen[n_seen++] = c;
-            const struct sheaf__cut *groups = sheaf__cut_groups(m->pool, c, e->size[r]);
-            if (!groups) continue;
-            struct sheaf__row row = row_of(m, "group");
-            row.factor[0] = e->letter[g];
-            row.factor[1] = '.';
-            row.factor[2] = e->letter[r];
-            for (int o = 0; o <= m->n; o++) {
-                struct sheaf__need need = {.st = sheaf__st_m()};
-                for (int a = 0; a < SHEAF_MAX_DIMS; a++) {
-                    if (is_product(&e->dim[o][a], g, r)) {
-                        need.st = sheaf__st_s(a, c);
-                    } else if (is_product(&e->dim[o][a], g, -1)) {
-                        need = (struct sheaf__need){sheaf__st_s(a, groups), c};
-                    }
-                }
-                if (o < m->n) {
-                    row.need[o] = need;
-                } else {
-                    row.out = need.st;
-                }
-            }
-            if (!offer(m, &row)) return false;
+            if (!offer_pair(m, p, c)) return false;
         }
     }
     return true;
@@ -282,10 +352,14 @@ static bool visit_expr(struct matcher *m) {
         if (in(m->rule->joint, e->letter[f])) joint |= 1u << f;
     }
     for (int f = 0; f < e->n_factors; f++) {
-        const char *pair = m->rule->group ? strchr(m->rule->group, e->letter[f]) : NULL;
+        const char *pairs = in(m->rule->minor, e->letter[f]) ? m->rule->minor : m->rule->group;
+        const char *pair = pairs ? strchr(pairs, e->letter[f]) : NULL;
         if (pair) {
-            if ((pair - m->rule->group) % 2) continue; /* r: the row of its g covers it */
-            if (!visit_group(m, f, sheaf__expr_factor(e, pair[1]))) return false;
+            if ((pair - pairs) % 2) continue; /* the row of the first covers it */
+            const int second = sheaf__expr_factor(e, pair[1]);
+            const bool is_minor = pairs == m->rule->minor;
+            const struct pair p = {f, second, is_minor ? second : f, is_minor};
+            if (!visit_pair(m, &p)) return false;
             continue;
         }
         if (joint >> f & 1) {

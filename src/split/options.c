@@ -170,8 +170,10 @@ static const struct sheaf_tensor *operand_of(const struct sheaf__options *w, int
 static int shape_of(struct sheaf__options *work) {
     const struct sheaf_tensor *t = work->node;
     uint64_t word[MAX_WORDS], *w = word;
-    *w++ = (uint64_t)t->op;
-    for (int i = 0; i < SHEAF_MAX_OP_PARAMS; i += 2)
+    int n_params = SHEAF_MAX_OP_PARAMS; /* to the last that is not 0 */
+    while (n_params > 0 && !t->op_params[n_params - 1]) n_params--;
+    *w++ = (uint64_t)t->op | (uint64_t)n_params << 32;
+    for (int i = 0; i < n_params; i += 2)
         *w++ = (uint32_t)t->op_params[i] | (uint64_t)(uint32_t)t->op_params[i + 1] << 32;
     w = put_tensor(w, t);
     *w++ = work->n ? t->view_offs - operand_of(work, 0)->view_offs : 0;

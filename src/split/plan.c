@@ -86,9 +86,11 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
     const int n = p->entry[self].n_operands, written = p->entry[self].writes;
     struct planned_operand operand[SHEAF__MAX_OPERANDS];
     for (int i = 0; i < n; i++) {
-        operand[i] = (struct planned_operand){.n = 1, .st = {sheaf__st_m()}, .native = NONE};
-        const enum sheaf_status status =
-            t->src[i] ? sheaf__plan_refresh(p, t->src[i], &operand[i].entry) : SHEAF_STATUS_SUCCESS;
+        if (!t->src[i]) {
+            operand[i] = (struct planned_operand){.n = 1, .st = {sheaf__st_m()}, .native = NONE};
+            continue;
+        }
+        const enum sheaf_status status = sheaf__plan_refresh(p, t->src[i], &operand[i].entry);
         if (status != SHEAF_STATUS_SUCCESS) return status;
     }
     for (int i = 0; i < n; i++) {
@@ -242,14 +244,13 @@ static bool is_up_to_date(struct planner *p, int entry) {
  * through the tensor that it wrote over. */
 static int final_value(struct planner *p, int own) {
     int e = p->value[own].entry, final = own;
-    for (int written; !is_up_to_date(p, e);) {
-        const struct sheaf_tensor *t = p->entry[e].tensor;
-        written = sheaf__op_written(t);
-        if (!written) return own;
-        e = sheaf__plan_entry(p, t->src[written - 1]);
-        final = p->entry[e].values;
-    }
-    if (!sheaf__plan_usable(p, final)) {
+    if (!sheaf__plan_usable(p, own)) {
+        for (int written; !is_up_to_date(p, e);) {
+            const struct sheaf_tensor *t = p->entry[e].tensor;
+            written = sheaf__op_written(t);
+            if (!written) return own;
+            e = sheaf__plan_entry(p, t->src[written - 1]);
+        }
         final = p->entry[e].values;
         while (!sheaf__plan_usable(p, final)) final = p->value[final].older;
     }

@@ -2,7 +2,8 @@
  *
  * Letters: i j h s dimensions of elementwise ops (capitals: how often the other operand repeats),
  * k summed, m n rows and columns, d e head sizes, t positions, g K/V heads, r query heads a K/V
- * head, v vocabulary rows, L cache rows, x experts, u experts used. */
+ * head, v vocabulary rows, L cache rows, x experts, u experts used; of states S rows of the cache,
+ * K kept, a what is one or as many as another. */
 #include "split/rule.h"
 
 #include <assert.h>
@@ -128,11 +129,19 @@ static void concat(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXP
              part[2][0], part[2][1], part[2][2], part[2][3]);
 }
 
+/* What the tokens read, then the states that they leave. */
+#define SCAN "k d g.r S, d g.r t s, g.r t s, a g.r, k g t s, k g t s, s -> s.t.g.r.d+K.s.g.r.d.k"
+#define DELTA_NET                                                                                  \
+    "i g t s, i g t s, j r.g t s, a r.g t s, 1 r.g t s, i j r.g s -> s.t.r.g.j+K.s.r.g.j.i"
+#define WKV6        "i h s.t, j h s.t, i h s.t, i h, i h s.t, h.i.j s -> s.t.h.j+s.h.i.j"
+#define WKV7        "i h s.t, i h s.t, i h s.t, j h s.t, i h s.t, i h s.t, h.j.i s -> s.t.h.j+s.h.j.i"
+#define LINEAR_ATTN "i h s.t, j h s.t, i h s.t, i h s.t, h.i.j s -> s.t.h.j+s.h.i.j"
 #define ELEMENTWISE "I.i J.j H.h S.s, i j h s -> I.i J.j H.h S.s"
 #define OPERANDS_0  (1u << 0)
 #define OPERANDS_1  (1u << 1)
 #define OPERANDS_2  (1u << 2)
 #define OPERANDS_01 (OPERANDS_0 | OPERANDS_1)
+#define PAIR(a, b)  (1u << (a) | 1u << (b))
 
 static const struct sheaf__rule scale_alt[] = {
     {.when = biased_scale, .expr = "i j h s -> i j h s"},
@@ -287,6 +296,22 @@ static const struct sheaf__rule rules[] = {
                                  .alt = attention_alt},
     [SHEAF_OP_UNARY] = {.expr = "i j h s -> i j h s", .alt = unary_alt},
     [SHEAF_OP_GLU] = {.expr = "f+f j h s -> f j h s", .zero = {OPERANDS_0}, .alt = glu_alt},
+    [SHEAF_OP_SSM_CONV] = {.expr = "T c s, k c -> c t s",
+                           .whole = "Tkt",
+                           .linear = {OPERANDS_0, OPERANDS_1}},
+    [SHEAF_OP_SSM_SCAN] = {.expr = SCAN,
+                           .whole = "ktSaK",
+                           .group = "gr",
+                           .linear = {PAIR(0, 1), PAIR(0, 4)}},
+    [SHEAF_OP_GATED_DELTA_NET] = {.expr = DELTA_NET,
+                                  .whole = "ijtaK",
+                                  .minor = "rg",
+                                  .linear = {PAIR(2, 5)}},
+    [SHEAF_OP_RWKV_WKV6] = {.expr = WKV6, .whole = "ijt", .linear = {PAIR(0, 5), PAIR(1, 5)}},
+    [SHEAF_OP_RWKV_WKV7] = {.expr = WKV7, .whole = "ijt", .linear = {PAIR(2, 6), PAIR(3, 6)}},
+    [SHEAF_OP_GATED_LINEAR_ATTN] = {.expr = LINEAR_ATTN,
+                                    .whole = "ijt",
+                                    .linear = {PAIR(0, 4), PAIR(1, 4)}},
     [SHEAF_OP_SQR] = {.expr = "i j h s -> i j h s", .zero = {OPERANDS_0}},
     [SHEAF_OP_SQRT] = {.expr = "i j h s -> i j h s", .zero = {OPERANDS_0}},
     [SHEAF_OP_SIN] = {.expr = "i j h s -> i j h s", .zero = {OPERANDS_0}},

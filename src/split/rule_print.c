@@ -124,14 +124,17 @@ size_t sheaf__rows_print(const struct sheaf__rule *rule, const char *expr, char 
     }
     for (int f = 0; f < e.n_factors; f++) {
         const char name[] = {e.letter[f], 0};
-        const char *pair = rule->group ? strchr(rule->group, e.letter[f]) : NULL;
+        const bool minor = in(rule->minor, e.letter[f]);
+        const char *pairs = minor ? rule->minor : rule->group;
+        const char *pair = pairs ? strchr(pairs, e.letter[f]) : NULL;
         const bool sloped = e.kind[f] == SHEAF__SLOPE;
         if (pair) {
-            if ((pair - rule->group) % 2) continue;
+            if ((pair - pairs) % 2) continue;
             const int r = sheaf__expr_factor(&e, pair[1]);
             put_row(&t, (const char[]){e.letter[f], '.', pair[1], 0}, &e, 1u << f | 1u << r, false,
-                    sloped ? "   (equal shares of the groups touched; a run, with its base)"
-                           : "   (equal shares of the groups touched)");
+                    minor    ? "   (its residues, round after round)"
+                    : sloped ? "   (equal shares of the groups touched; a run, with its base)"
+                             : "   (equal shares of the groups touched)");
         } else if (joint >> f & 1) {
             if (!(joint & ((1u << f) - 1)))
                 put_row(&t, rule->joint, &e, joint, false, "   (each its own cut)");

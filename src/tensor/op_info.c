@@ -240,6 +240,91 @@ static bool check_set_rows(const struct sheaf_tensor *dst) {
            sheaf__divides(c->ne[1], b->ne[2]) && sheaf__divides(c->ne[2], b->ne[3]);
 }
 
+/* ---- layers with a state ---- */
+
+static bool is_shape(const struct sheaf_tensor *t, int64_t a, int64_t b, int64_t c, int64_t d) {
+    return is_f32(t) && has_dense_rows(t) && t->ne[0] == a && t->ne[1] == b && t->ne[2] == c &&
+           t->ne[3] == d;
+}
+/* Dimensions 0 to 2 without gaps. */
+static bool has_dense_cubes(const struct sheaf_tensor *t) {
+    return t->nb[1] == t->nb[0] * (size_t)t->ne[0] && t->nb[2] == t->nb[1] * (size_t)t->ne[1];
+}
+/* The product of n factors; -1 if it is too large. */
+static int64_t product(int n, const int64_t *factor) {
+    int64_t all = 1;
+    for (int i = 0; i < n; i++) {
+        if (__builtin_mul_overflow(all, factor[i], &all)) return -1;
+    }
+    return all;
+}
+/* y ++ states, one after another. */
+static bool is_flat(const struct sheaf_tensor *dst, int64_t y, int64_t states) {
+    int64_t n;
+    return is_f32(dst) && is_dense(dst) && sheaf_nrows(dst) == 1 && states >= 0 &&
+           !__builtin_add_overflow(y, states, &n) && dst->ne[0] == n;
+}
+
+static bool check_ssm_conv(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *x = dst->src[0], *w = dst->src[1];
+    const int64_t k = w->ne[0], c = w->ne[1];
+    return k > 0 && is_shape(w, k, c, 1, 1) && is_shape(x, dst->ne[1] + k - 1, c, dst->ne[2], 1) &&
+           is_f32(dst) && has_dense_rows(dst) && dst->ne[0] == c && dst->ne[3] == 1;
+}
+
+static bool check_ssm_scan(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *s = dst->src[0], *x = dst->src[1], *dt = dst->src[2],
+                              *a = dst->src[3], *b = dst->src[4], *c = dst->src[5],
+                              *ids = dst->src[6];
+    const int64_t k = s->ne[0], d = x->ne[0], h = x->ne[1], t = x->ne[2], n = x->ne[3];
+    const int64_t kept = dst->op_params[0];
+    if (!is_shape(s, k, d, h, s->ne[3]) || !has_dense_cubes(s) || !is_shape(x, d, h, t, n))
+        return false;
+    if (!is_shape(dt, h, t, n, 1) || !(a->ne[0] == 1 || a->ne[0] == k)) return false;
+    if (!is_shape(a, a->ne[0], h, 1, 1) || !is_shape(b, k, b->ne[1], t, n) ||
+        !is_shape(c, k, b->ne[1], t, n) || !sheaf__divides(b->ne[1], h))
+        return false;
+    if (ids->type != SHEAF_TYPE_I32 || ids->ne[0] != n || sheaf_nrows(ids) != 1) return false;
+    return kept >= 1 && (kept == 1 || a->ne[0] == 1) &&
+           is_flat(dst, sheaf_nelements(x), product(5, (const int64_t[]){kept, k, d, h, n}));
+}
+
+static bool check_gated_delta_net(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2],
+                              *gate = dst->src[3], *beta = dst->src[4], *state = dst->src[5];
+    const int64_t n = v->ne[0], h = v->ne[1], t = v->ne[2], s = v->ne[3], g = k->ne[1];
+    const int64_t kept = dst->op_params[0];
+    return is_shape(q, n, g, t, s) && is_shape(k, n, g, t, s) && is_shape(v, n, h, t, s) &&
+           sheaf__divides(g, h) && (gate->ne[0] == 1 || gate->ne[0] == n) &&
+           is_shape(gate, gate->ne[0], h, t, s) && is_shape(beta, 1, h, t, s) &&
+           is_shape(state, n, n, h, s) && has_dense_cubes(state) && kept >= 1 &&
+           is_flat(dst, sheaf_nelements(v), product(5, (const int64_t[]){kept, n, n, h, s}));
+}
+
+/* The first n_inputs operands are [n, h, s.t] (number `but` only [n, h]), the state is [h.n.n, s]. */
+static bool check_heads(const struct sheaf_tensor *dst, int n_inputs, int but,
+                        const struct sheaf_tensor *state) {
+    const int64_t *ne = dst->src[0]->ne;
+    for (int i = 0; i < n_inputs; i++) {
+        const int64_t tokens = i == but ? 1 : ne[2];
+        if (!is_shape(dst->src[i], ne[0], ne[1], tokens, 1)) return false;
+    }
+    const int64_t s = state->ne[1];
+    return is_shape(state, product(3, (const int64_t[]){ne[1], ne[0], ne[0]}), s, 1, 1) &&
+           sheaf__divides(s, ne[2]) &&
+           is_flat(dst, sheaf_nelements(dst->src[0]), sheaf_nelements(state));
+}
+enum { NO_OPERAND = -1 };
+static bool check_rwkv_wkv6(const struct sheaf_tensor *dst) {
+    return check_heads(dst, 5, 3, dst->src[5]);
+}
+static bool check_rwkv_wkv7(const struct sheaf_tensor *dst) {
+    return check_heads(dst, 6, NO_OPERAND, dst->src[6]);
+}
+static bool check_gated_linear_attn(const struct sheaf_tensor *dst) {
+    return check_heads(dst, 4, NO_OPERAND, dst->src[4]);
+}
+
 #define ROW(op, ...) [SHEAF_OP_##op] = {.name = #op, __VA_ARGS__},
 static const struct sheaf__op_info rows[] = {SHEAF__OPS(ROW)};
 #undef ROW

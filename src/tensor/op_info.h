@@ -123,7 +123,19 @@ struct sheaf__op_info {
     ROW(PAD, .operands = {"a"}, .required = 1,                                                     \
         .params = "0 i left, 1 i right of dimension 0, 2 i, 3 i of dimension 1, 4 i, 5 i of "      \
                   "dimension 2, 6 i, 7 i of dimension 3, 8 i circular",                            \
-        .check = check_pad, .cost = SHEAF_OP_COST_MOVE)
+        .check = check_pad, .cost = SHEAF_OP_COST_MOVE)                                            \
+    ROW(SSM_CONV, .operands = {"sx", "w"}, .required = 2, .check = check_ssm_conv,                 \
+        .cost = SHEAF_OP_COST_ROWS)                                                                \
+    ROW(SSM_SCAN, .operands = {"s", "x", "dt", "a", "b", "c", "ids"}, .required = 7,               \
+        .params = "0 i kept", .check = check_ssm_scan, .cost = SHEAF_OP_COST_ROWS)                 \
+    ROW(GATED_DELTA_NET, .operands = {"q", "k", "v", "gate", "beta", "state"}, .required = 6,      \
+        .params = "0 i kept", .check = check_gated_delta_net, .cost = SHEAF_OP_COST_ROWS)          \
+    ROW(RWKV_WKV6, .operands = {"k", "v", "r", "tf", "td", "state"}, .required = 6,                \
+        .check = check_rwkv_wkv6, .cost = SHEAF_OP_COST_ROWS)                                      \
+    ROW(RWKV_WKV7, .operands = {"r", "w", "k", "v", "a", "b", "state"}, .required = 7,             \
+        .check = check_rwkv_wkv7, .cost = SHEAF_OP_COST_ROWS)                                      \
+    ROW(GATED_LINEAR_ATTN, .operands = {"k", "v", "q", "g", "state"}, .required = 5,               \
+        .params = "0 f scale", .check = check_gated_linear_attn, .cost = SHEAF_OP_COST_ROWS)
 
 /* Counts the rows; an op that is not listed, or listed in another place, breaks the build. */
 #define SHEAF__OP_ROW_NUMBER(op, ...) SHEAF__OP_ROW_##op,

@@ -13,11 +13,9 @@
 #include "op_example.h"
 #include "split/match.h"
 #include "split_cuts.h"
+#include "split_state_cases.h"
 
 enum { MAX_OPERANDS = SHEAF__MAX_OPERANDS };
-
-typedef struct sheaf_tensor T;
-typedef struct sheaf_context C;
 
 struct xcase {
     const char *name;
@@ -95,11 +93,6 @@ static T *b_flash_sinks(C *c, T **a) {
 static T *b_flash_alibi_sinks(C *c, T **a) {
     return sheaf_flash_attn_sinks(c, a[0], a[1], a[2], a[3], a[4], 0.6f, 8, 0);
 }
-
-static T *b_add_in_place(C *c, T **a) { return sheaf_in_place(sheaf_add(c, a[0], a[1]), 0); }
-static T *b_sub_into_b(C *c, T **a) { return sheaf_in_place(sheaf_sub(c, a[0], a[1]), 1); }
-static T *b_scale_in_place(C *c, T **a) { return sheaf_in_place(b_scale(c, a), 0); }
-static T *b_rope_in_place(C *c, T **a) { return sheaf_in_place(b_rope(c, a), 0); }
 #include "split_cases.h"
 
 static const struct xcase cases[] = {
@@ -245,7 +238,7 @@ static const struct xcase cases[] = {
      2,
      b_flash_mask},
     MAP_AND_ROW_CASES,
-};
+    STATE_CASES};
 enum { N_CASES = sizeof cases / sizeof *cases };
 
 static T *build(const struct xcase *x, C *ctx, T **a) {
@@ -377,8 +370,12 @@ static void bench_open(struct bench *b, const struct xcase *x, int d, enum kind 
         if ((x->build == b_mul_mat_id || x->build == b_add_id) && i == 2)
             b->mask[b->n_masks++] = a[i];
         o->whole = a[i];
-        o->n = candidates(&b->pool, a[i], kind, o->st);
-        o->n = masked_candidates(b, a[i], kind, o->st, o->n);
+        if (is_flat_case(x->build)) {
+            o->n = few_candidates(&b->pool, a[i], kind, o->st);
+        } else {
+            o->n = candidates(&b->pool, a[i], kind, o->st);
+            o->n = masked_candidates(b, a[i], kind, o->st, o->n);
+        }
         for (int s = 0; s < o->n; s++) {
             if (o->st[s].mask) {
                 split_masked(a[i], o->st[s], o->slice[s]);
@@ -623,21 +620,58 @@ static const char *allowed(struct bench *b, const int *tuple, struct sheaf__st o
     return NULL;
 }
 
+static bool next_tuple(const struct bench *b, int *tuple) {
+    for (int i = 0; i < b->x->n; i++) {
+        if (++tuple[i] < b->operand[i].n) return true;
+        tuple[i] = 0;
+    }
+    return false;
+}
+
+static void offers_of(struct bench *b, const struct sheaf__rule *rule, const int *tuple,
+                      struct sheaf__have *have, struct offers *o) {
+    *o = (struct offers){.have = have, .rule = rule};
+    for (int i = 0; i < b->x->n; i++)
+        have[i] = (struct sheaf__have){1, &b->operand[i].st[tuple[i]]};
+    sheaf__rows_visit_by(&b->pool, b->whole, rule, have, collect, o);
+}
+
+/* States of a flat result: those that some row of some tuple gives. */
+static int offered_results(struct bench *b, const struct sheaf__rule *rule, struct sheaf__st *out) {
+    int n = 0, tuple[MAX_OPERANDS] = {0};
+    out[n++] = sheaf__st_m();
+    out[n++] = sheaf__st_p();
+    do {
+        struct sheaf__have have[SHEAF__MAX_OPERANDS] = {{0}};
+        struct offers o;
+        offers_of(b, rule, tuple, have, &o);
+        for (int i = 0; i < o.n; i++) {
+            bool known = false;
+            for (int k = 0; k < n; k++) known = known || same(out[k], o.offer[i].out);
+            if (!known && n < MAX_CANDIDATES) out[n++] = o.offer[i].out;
+        }
+    } while (next_tuple(b, tuple));
+    return n;
+}
+
 static void run_case(const struct xcase *x, int d, enum kind kind, const struct sheaf__rule *mutant,
                      struct count *c) {
     struct bench b;
     bench_open(&b, x, d, kind, 1234 + (uint64_t)d);
     const struct sheaf__rule *rule = mutant ? mutant : sheaf__rule_of(b.whole);
     struct sheaf__st result[MAX_CANDIDATES];
-    int n_result = candidates(&b.pool, b.whole, kind, result);
-    n_result = masked_candidates(&b, b.whole, kind, result, n_result);
+    int n_result = 0;
+    if (is_flat_case(x->build)) {
+        n_result = offered_results(&b, rule, result);
+    } else {
+        n_result = candidates(&b.pool, b.whole, kind, result);
+        n_result = masked_candidates(&b, b.whole, kind, result, n_result);
+    }
     int tuple[MAX_OPERANDS] = {0};
-    for (bool more = true; more;) {
+    do {
         struct sheaf__have have[SHEAF__MAX_OPERANDS] = {{0}};
-        struct offers o = {.have = have, .rule = rule};
-        for (int i = 0; i < x->n; i++)
-            have[i] = (struct sheaf__have){1, &b.operand[i].st[tuple[i]]};
-        sheaf__rows_visit_by(&b.pool, b.whole, rule, have, collect, &o);
+        struct offers o;
+        offers_of(&b, rule, tuple, have, &o);
         c->tuples++;
         c->offered += o.n;
         bool found[MAX_CANDIDATES] = {false};
@@ -672,12 +706,7 @@ static void run_case(const struct xcase *x, int d, enum kind kind, const struct 
             }
         }
         c->claims += n_result;
-        more = false;
-        for (int i = 0; i < x->n && !more; i++) {
-            more = ++tuple[i] < b.operand[i].n;
-            if (!more) tuple[i] = 0;
-        }
-    }
+    } while (next_tuple(&b, tuple));
     bench_close(&b);
 }
 
@@ -717,6 +746,9 @@ Test(exhaustive, soft_max_and_rope) { run_between("soft_max", "flash MHA"); }
 Test(exhaustive, attention) { run_between("flash MHA", "sqr"); }
 /* "add_id square" is for a mutant: its few ids make claims true by luck. */
 Test(exhaustive, maps_and_rows) { run_between("sqr", "add_id square"); }
+Test(exhaustive, scans) { run_between("ssm_conv", "delta net heads"); }
+Test(exhaustive, delta_nets) { run_between("delta net heads", "wkv6"); }
+Test(exhaustive, linear_attention) { run_between("wkv6", NULL); }
 
 /* The op of a case, whose operands are not filled. */
 static enum sheaf_op op_of(const struct xcase *x, C *ctx) {
@@ -737,7 +769,7 @@ Test(exhaustive, every_other_op) {
     for (int op = 0; op < SHEAF_OP_COUNT; op++) {
         const struct sheaf__op_info *info = sheaf__op_info((enum sheaf_op)op);
         if (named[op] || info->cost == SHEAF_OP_COST_FREE) continue;
-        struct xcase x = {.name = info->name, .type = "ffff", .below = op, .max_members = 4};
+        struct xcase x = {.name = info->name, .type = "fffffff", .below = op, .max_members = 4};
         x.n = op_example_operands((enum sheaf_op)op);
         for (int i = 0; i < x.n; i++) memcpy(x.ne[i], (int64_t[]){6, 4, 3, 5}, sizeof x.ne[i]);
         T *a[MAX_OPERANDS];
@@ -844,7 +876,7 @@ static const struct mutant mutants[] = {
      "mul_mat_id",
      {.expr = "k m x, k u n, u n -> m u n", .sum = "kx", .mask = 3}},
     MAP_AND_ROW_MUTANTS,
-};
+    STATE_MUTANTS};
 
 static struct count judge(const struct mutant *m) {
     struct count c = {0};

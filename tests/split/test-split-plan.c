@@ -6,57 +6,18 @@
 #include "base/clock.h"
 #include "split_graphs.h"
 
-struct tally {
-    int kind[SHEAF_SPLIT_STEP_KIND_COUNT], collective[SHEAF_COMM_KIND_COUNT];
-    int once;
-};
-
-static struct tally count(const struct sheaf__split_plan *p) {
-    struct tally t = {.once = 0};
-    for (int s = 0; s < p->n_steps; s++) {
-        t.kind[p->steps[s].kind]++;
-        if (p->steps[s].kind == SHEAF_SPLIT_STEP_COLLECTIVE) t.collective[p->steps[s].collective]++;
-        t.once += p->steps[s].add_once;
-    }
-    return t;
-}
-
 static void must(enum sheaf_status status) {
     cr_assert_eq(status, SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
 }
 
-/* Plans and runs the model's graph, compares every node that has a final value. Returns the worst
- * error. */
-static double run_and_compare(struct split_model *m, const struct sheaf__split_plan *plan) {
-    struct split_run r = {.graph = m->graph, .plan = plan};
-    r.slice = split_alloc((size_t)plan->n_values * (size_t)plan->n_members * sizeof *r.slice);
-    split_run_leaves(&r, m->seed);
-    if (split_run_all(&r) != SHEAF_STATUS_SUCCESS) {
-        split_print_plan(plan, m->graph);
-        cr_assert(false, "%s", sheaf_last_error());
-    }
-    for (int i = 0; i < m->graph->n_nodes; i++) must(split_run_node(m->graph->nodes[i]));
-    double worst = 0;
-    for (int i = 0; i < m->graph->n_nodes; i++) {
-        const double e = split_nmse(split_run_join(&r, plan->node_final[i]), m->graph->nodes[i]);
-        if (e > 1e-10) {
-            if (worst <= 1e-10)
-                fprintf(stderr, "node %d %s '%s' differs: %g\n", i,
-                        sheaf_op_desc(m->graph->nodes[i]), m->graph->nodes[i]->name, e);
-        }
-        worst = fmax(worst, e);
-    }
-    return worst;
-}
-
-static struct tally plan_shape(const struct split_shape *c, int n_members) {
+static struct split_tally plan_shape(const struct split_shape *c, int n_members) {
     struct split_model m;
     split_model_init(&m, n_members, 42);
     split_transformer(&m, c);
     struct sheaf__split_plan *plan;
     must(sheaf__split_plan_new(m.graph, n_members, split_model_state, &m, &plan));
-    const struct tally t = count(plan);
-    const double error = run_and_compare(&m, plan);
+    const struct split_tally t = split_count(plan);
+    const double error = split_run_and_compare(&m, plan);
     if (error > 1e-10) split_print_plan(plan, m.graph);
     cr_expect(error <= 1e-10, "NMSE %g with %d members", error, n_members);
     sheaf__split_plan_free(plan);
@@ -76,7 +37,7 @@ Test(plan, llama_layer_needs_two_reductions) {
         for (int uneven = 0; uneven < 2; uneven++) {
             struct split_shape c = split_llama;
             c.uneven = uneven;
-            const struct tally t = plan_shape(&c, d);
+            const struct split_tally t = plan_shape(&c, d);
             cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers);
             NO_OTHER_COLLECTIVES(t);
         }
@@ -84,18 +45,18 @@ Test(plan, llama_layer_needs_two_reductions) {
 }
 
 Test(plan, one_member_needs_nothing) {
-    const struct tally t = plan_shape(&split_llama, 1);
+    const struct split_tally t = plan_shape(&split_llama, 1);
     cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 0);
     NO_OTHER_COLLECTIVES(t);
 }
 
 Test(plan, more_members_than_heads) {
     struct split_shape c = split_llama;
-    const struct tally t = plan_shape(&c, 7); /* some own nothing */
+    const struct split_tally t = plan_shape(&c, 7); /* some own nothing */
     cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers);
     NO_OTHER_COLLECTIVES(t);
     c.overlap = true; /* 8 query heads on 8 members, 4 K/V heads copied */
-    const struct tally u = plan_shape(&c, 8);
+    const struct split_tally u = plan_shape(&c, 8);
     cr_expect_eq(u.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers);
     NO_OTHER_COLLECTIVES(u);
 }
@@ -103,7 +64,7 @@ Test(plan, more_members_than_heads) {
 Test(plan, bias_on_a_partial_is_added_once) {
     struct split_shape c = split_llama;
     c.bias = true;
-    const struct tally t = plan_shape(&c, 3);
+    const struct split_tally t = plan_shape(&c, 3);
     cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers);
     cr_expect_eq(t.once, 3 * c.n_layers); /* bias, and two residuals */
     NO_OTHER_COLLECTIVES(t);
@@ -112,7 +73,7 @@ Test(plan, bias_on_a_partial_is_added_once) {
 Test(plan, parallel_attention_and_ffn_need_one_reduction) {
     struct split_shape c = split_llama;
     c.parallel = true;
-    const struct tally t = plan_shape(&c, 3);
+    const struct split_tally t = plan_shape(&c, 3);
     cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], c.n_layers);
     NO_OTHER_COLLECTIVES(t);
 }
@@ -122,7 +83,7 @@ Test(plan, fused_qkv_is_viewed_without_moving) {
     c.fused_qkv = true;
     for (int uneven = 0; uneven < 2; uneven++) {
         c.uneven = uneven;
-        const struct tally t = plan_shape(&c, 3);
+        const struct split_tally t = plan_shape(&c, 3);
         cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers);
         NO_OTHER_COLLECTIVES(t);
     }
@@ -131,7 +92,7 @@ Test(plan, fused_qkv_is_viewed_without_moving) {
 Test(plan, attention_without_flash) {
     struct split_shape c = split_llama;
     c.flash = false;
-    const struct tally t = plan_shape(&c, 4);
+    const struct split_tally t = plan_shape(&c, 4);
     cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers);
     NO_OTHER_COLLECTIVES(t);
 }
@@ -151,7 +112,7 @@ Test(plan, experts_are_reduced_once_and_small) {
         split_transformer(&m, &c);
         struct sheaf__split_plan *plan;
         must(sheaf__split_plan_new(m.graph, m.n_members, split_model_state, &m, &plan));
-        const struct tally t = count(plan);
+        const struct split_tally t = split_count(plan);
         cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers, "by_expert %d: %d",
                      c.by_expert, t.collective[SHEAF_COMM_ALL_REDUCE]);
         NO_OTHER_COLLECTIVES(t);
@@ -159,7 +120,7 @@ Test(plan, experts_are_reduced_once_and_small) {
             if (sheaf__step_is(&plan->steps[s], SHEAF_COMM_ALL_REDUCE))
                 cr_expect_eq(plan->steps[s].bytes, c.n_embd * c.n_tokens * (int64_t)sizeof(float));
         }
-        cr_expect(run_and_compare(&m, plan) <= 1e-10);
+        cr_expect(split_run_and_compare(&m, plan) <= 1e-10);
         sheaf__split_plan_free(plan);
         split_model_free(&m);
         split_free_all();
@@ -186,8 +147,8 @@ Test(plan, ids_that_are_written_mask_nothing) {
     must(sheaf_build_forward_expand(m.graph, f));
     struct sheaf__split_plan *plan;
     must(sheaf__split_plan_new(m.graph, 3, split_model_state, &m, &plan));
-    cr_expect_eq(count(plan).collective[SHEAF_COMM_ALL_REDUCE], 2);
-    cr_expect(run_and_compare(&m, plan) <= 1e-10);
+    cr_expect_eq(split_count(plan).collective[SHEAF_COMM_ALL_REDUCE], 2);
+    cr_expect(split_run_and_compare(&m, plan) <= 1e-10);
     sheaf__split_plan_free(plan);
     split_model_free(&m);
     split_free_all();
@@ -201,7 +162,7 @@ Test(plan, policies_combine) {
     c.overlap = true;
     c.embd_by_vocab = true;
     for (c.by_expert = 0; c.by_expert <= 2; c.by_expert++) {
-        const struct tally t = plan_shape(&c, 8);
+        const struct split_tally t = plan_shape(&c, 8);
         cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers + 1, "%d: %d", c.by_expert,
                      t.collective[SHEAF_COMM_ALL_REDUCE]);
         NO_OTHER_COLLECTIVES(t);
@@ -211,7 +172,7 @@ Test(plan, policies_combine) {
 Test(plan, vocabulary_rows_are_gathered_by_masks) {
     struct split_shape c = split_llama;
     c.embd_by_vocab = true;
-    const struct tally t = plan_shape(&c, 3);
+    const struct split_tally t = plan_shape(&c, 3);
     cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers + 1);
     NO_OTHER_COLLECTIVES(t);
 }
@@ -245,13 +206,13 @@ Test(plan, reduction_slides_back_to_the_smallest_tensor) {
     must(sheaf_build_forward_expand(m.graph, out));
     struct sheaf__split_plan *plan;
     must(sheaf__split_plan_new(m.graph, 2, split_model_state, &m, &plan));
-    const struct tally t = count(plan);
+    const struct split_tally t = split_count(plan);
     cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 1);
     for (int s = 0; s < plan->n_steps; s++) {
         if (sheaf__step_is(&plan->steps[s], SHEAF_COMM_ALL_REDUCE))
             cr_expect_eq(plan->steps[s].bytes, 4 * 3 * 4);
     }
-    cr_expect(run_and_compare(&m, plan) <= 1e-10);
+    cr_expect(split_run_and_compare(&m, plan) <= 1e-10);
     sheaf__split_plan_free(plan);
     split_model_free(&m);
     split_free_all();
@@ -273,7 +234,7 @@ Test(plan, write_into_a_cut_that_no_row_keeps) {
     must(sheaf_build_forward_expand(m.graph, sheaf_scale(m.ctx, cache, 2)));
     struct sheaf__split_plan *plan;
     must(sheaf__split_plan_new(m.graph, 3, split_model_state, &m, &plan));
-    cr_expect(run_and_compare(&m, plan) <= 1e-10);
+    cr_expect(split_run_and_compare(&m, plan) <= 1e-10);
     sheaf__split_plan_free(plan);
     split_model_free(&m);
     split_free_all();
@@ -301,7 +262,7 @@ Test(plan, write_through_a_view_of_scattered_addends) {
         must(sheaf_build_forward_expand(m.graph, sheaf_silu(m.ctx, cache)));
         struct sheaf__split_plan *plan;
         must(sheaf__split_plan_new(m.graph, m.n_members, split_model_state, &m, &plan));
-        cr_expect(run_and_compare(&m, plan) <= 1e-10, "case %d", i);
+        cr_expect(split_run_and_compare(&m, plan) <= 1e-10, "case %d", i);
         sheaf__split_plan_free(plan);
         split_model_free(&m);
         split_free_all();
@@ -324,8 +285,8 @@ Test(plan, copies_go_stale_when_their_source_is_written) {
     must(sheaf_build_forward_expand(m.graph, after));
     struct sheaf__split_plan *plan;
     must(sheaf__split_plan_new(m.graph, 2, split_model_state, &m, &plan));
-    cr_expect_eq(count(plan).collective[SHEAF_COMM_ALL_GATHER], 2);
-    cr_expect(run_and_compare(&m, plan) <= 1e-10);
+    cr_expect_eq(split_count(plan).collective[SHEAF_COMM_ALL_GATHER], 2);
+    cr_expect(split_run_and_compare(&m, plan) <= 1e-10);
     sheaf__split_plan_free(plan);
     split_model_free(&m);
     split_free_all();
@@ -344,7 +305,7 @@ Test(plan, outputs_and_unread_nodes_are_never_partial) {
     must(sheaf__split_plan_new(m.graph, 2, split_model_state, &m, &plan));
     for (int i = 0; i < m.graph->n_nodes; i++)
         cr_expect_neq(plan->values[plan->node_final[i]].state->axis, SHEAF_SPLIT_AXIS_PARTIAL);
-    cr_expect(run_and_compare(&m, plan) <= 1e-10);
+    cr_expect(split_run_and_compare(&m, plan) <= 1e-10);
     sheaf__split_plan_free(plan);
     split_model_free(&m);
     split_free_all();

@@ -118,6 +118,17 @@ static int examples(struct example *e) {
     EXAMPLE("ADD_ID", sheaf_add_id(ctx, f32(6, 2, 5, 1), f32(6, 8, 1, 1), i32(2, 5)));
     EXAMPLE("REPEAT", sheaf_repeat_4d(ctx, a, 12, 4, 2, 6));
     EXAMPLE("PAD", sheaf_pad(ctx, a, (const int[]){0, 0, 1, 0}, (const int[]){2, 0, 0, 0}, false));
+    T *dt = f32(4, 5, 2, 1), *bc = f32(3, 2, 5, 2), *heads = f32(2, 4, 5, 2);
+    EXAMPLE("SSM_CONV", sheaf_ssm_conv(ctx, f32(8, 4, 2, 1), f32(4, 4, 1, 1)));
+    EXAMPLE("SSM_SCAN",
+            sheaf_ssm_scan(ctx, f32(3, 2, 4, 6), heads, dt, f32(1, 4, 1, 1), bc, bc, i32(2, 1), 2));
+    T *q2 = f32(2, 2, 5, 2), *beta = f32(1, 4, 5, 2);
+    EXAMPLE("GATED_DELTA_NET",
+            sheaf_gated_delta_net(ctx, q2, q2, heads, beta, beta, f32(2, 2, 4, 2), 1));
+    T *w = f32(2, 4, 6, 1), *state = f32(16, 2, 1, 1);
+    EXAMPLE("RWKV_WKV6", sheaf_rwkv_wkv6(ctx, w, w, w, f32(2, 4, 1, 1), w, state));
+    EXAMPLE("RWKV_WKV7", sheaf_rwkv_wkv7(ctx, w, w, w, w, w, w, state));
+    EXAMPLE("GATED_LINEAR_ATTN", sheaf_gated_linear_attn(ctx, w, w, w, w, state, 1));
 #undef EXAMPLE
     return n;
 }
@@ -140,7 +151,7 @@ Test(rules, every_op_has_a_rule_or_a_reason) {
 static int all_examples(struct example *e) {
     int n = examples(e);
     bool seen[SHEAF_OP_COUNT] = {false};
-    T *a = f32(6, 4, 2, 3), *operands[] = {a, a, a, a};
+    T *a = f32(6, 4, 2, 3), *operands[] = {a, a, a, a, a, a, a};
     for (int i = 0; i < n; i++) seen[e[i].t ? e[i].t->op : SHEAF_OP_NONE] = true;
     for (int op = 1; op < SHEAF_OP_COUNT; op++) {
         if (seen[op] || !op_example_operands((enum sheaf_op)op)) continue;

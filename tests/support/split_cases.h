@@ -3,6 +3,11 @@
 #ifndef SHEAF_TESTS_SPLIT_CASES_H
 #define SHEAF_TESTS_SPLIT_CASES_H
 
+static T *b_add_in_place(C *c, T **a) { return sheaf_in_place(sheaf_add(c, a[0], a[1]), 0); }
+static T *b_sub_into_b(C *c, T **a) { return sheaf_in_place(sheaf_sub(c, a[0], a[1]), 1); }
+static T *b_scale_in_place(C *c, T **a) { return sheaf_in_place(b_scale(c, a), 0); }
+static T *b_rope_in_place(C *c, T **a) { return sheaf_in_place(b_rope(c, a), 0); }
+
 #define MAP(name, call)                                                                            \
     static T *b_##name(C *c, T **a) { return sheaf_##call; }
 MAP(sqr, sqr(c, a[0]))

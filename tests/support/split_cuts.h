@@ -5,7 +5,7 @@
 #include "split/match.h"
 #include "split_exec.h"
 
-enum { MAX_CANDIDATES = 28, MAX_MEMBERS = 4 };
+enum { MAX_CANDIDATES = 32, MAX_MEMBERS = 4 };
 
 enum kind { EVEN, UNEVEN, REVERSED, HOLE, OVERLAP, N_KINDS };
 static const char *const kind_names[] = {"even", "uneven", "reversed", "hole", "overlap"};
@@ -58,6 +58,25 @@ static inline int candidates(struct sheaf__pool *pool, const struct sheaf_tensor
             for (int i = 0; i < n; i++) known = known || (out[i].cut == cut && out[i].axis == a);
             if (!known && sheaf__st_fits(sheaf__st_s(a, cut), t->type))
                 out[n++] = sheaf__st_s(a, cut);
+        }
+    }
+    return n;
+}
+
+/* Fewer than candidates() has: units of one, rounds of half, the state of a head of 2. */
+static inline int few_candidates(struct sheaf__pool *pool, const struct sheaf_tensor *t,
+                                 enum kind kind, struct sheaf__st *out) {
+    static const int64_t form[][2] = {{1, 1}, {1, 2}, {4, 1}};
+    int n = 0;
+    out[n++] = sheaf__st_m();
+    if (t->type == SHEAF_TYPE_F32) out[n++] = sheaf__st_p();
+    for (int a = 0; a < SHEAF_MAX_DIMS; a++) {
+        for (int f = 0; f < 3; f++) {
+            const struct sheaf__cut *cut = make_cut(pool, kind, t->ne[a], form[f][0], form[f][1]);
+            bool known = !cut;
+            for (int i = 0; i < n && cut; i++)
+                known = known || (out[i].cut == cut && out[i].axis == a);
+            if (!known) out[n++] = sheaf__st_s(a, cut);
         }
     }
     return n;

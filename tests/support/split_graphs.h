@@ -323,4 +323,49 @@ static inline struct sheaf_tensor *split_transformer(struct split_model *m,
     return logits;
 }
 
+/* ---- what a plan does ---- */
+
+struct split_tally {
+    int kind[SHEAF_SPLIT_STEP_KIND_COUNT], collective[SHEAF_COMM_KIND_COUNT];
+    int once;
+};
+
+static inline struct split_tally split_count(const struct sheaf__split_plan *p) {
+    struct split_tally t = {.once = 0};
+    for (int s = 0; s < p->n_steps; s++) {
+        t.kind[p->steps[s].kind]++;
+        if (p->steps[s].kind == SHEAF_SPLIT_STEP_COLLECTIVE) t.collective[p->steps[s].collective]++;
+        t.once += p->steps[s].add_once;
+    }
+    return t;
+}
+
+/* Runs the plan of the model's graph, compares every node that has a final value. Returns the worst
+ * error. */
+static inline double split_run_and_compare(struct split_model *m,
+                                           const struct sheaf__split_plan *plan) {
+    struct split_run r = {.graph = m->graph, .plan = plan};
+    r.slice = split_alloc((size_t)plan->n_values * (size_t)plan->n_members * sizeof *r.slice);
+    split_run_leaves(&r, m->seed);
+    if (split_run_all(&r) != SHEAF_STATUS_SUCCESS) {
+        split_print_plan(plan, m->graph);
+        fprintf(stderr, "%s\n", sheaf_last_error());
+        return 1e30;
+    }
+    for (int i = 0; i < m->graph->n_nodes; i++) {
+        if (split_run_node(m->graph->nodes[i]) != SHEAF_STATUS_SUCCESS) return 1e30;
+    }
+    double worst = 0;
+    for (int i = 0; i < m->graph->n_nodes; i++) {
+        const double e = split_nmse(split_run_join(&r, plan->node_final[i]), m->graph->nodes[i]);
+        if (e > 1e-10) {
+            if (worst <= 1e-10)
+                fprintf(stderr, "node %d %s '%s' differs: %g\n", i,
+                        sheaf_op_desc(m->graph->nodes[i]), m->graph->nodes[i]->name, e);
+        }
+        worst = fmax(worst, e);
+    }
+    return worst;
+}
+
 #endif

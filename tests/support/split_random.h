@@ -276,12 +276,79 @@ static T *random_write(struct maker *k, T *a) {
     return one_in(k, 2) ? written : random_view(k, cache);
 }
 
+/* A part of a flat result, from element `first` on. */
+static T *part_of(struct maker *k, T *flat, int64_t first, int64_t a, int64_t b, int64_t c,
+                  int64_t d) {
+    const size_t one = sizeof(float);
+    if (!flat || one_in(k, 4)) return flat;
+    return sheaf_view_4d(k->m.ctx, flat, a, b, c, d, (size_t)a * one, (size_t)(a * b) * one,
+                         (size_t)(a * b * c) * one, (size_t)first * one);
+}
+
+static int64_t divisor(struct maker *k, int64_t n) {
+    int64_t g = 1 + below(k, n);
+    while (n % g) g--;
+    return g;
+}
+
+static T *random_scan(struct maker *k, T *x) {
+    struct sheaf_context *c = k->m.ctx;
+    const int64_t d = x->ne[0], h = x->ne[1], t = x->ne[2], s = x->ne[3];
+    const int64_t n = 1 + below(k, 4), g = divisor(k, h), seqs = s + below(k, 3);
+    const bool each = one_in(k, 2);
+    const int kept = each ? 1 : 1 + (int)below(k, 2);
+    T *y = sheaf_ssm_scan(c, leaf(k, n, d, h, seqs), x, leaf(k, h, t, s, 1),
+                          leaf(k, each ? n : 1, h, 1, 1), leaf(k, n, g, t, s), leaf(k, n, g, t, s),
+                          ids(k, s, 1, seqs), kept);
+    return one_in(k, 2) ? part_of(k, y, 0, d, h, t, s)
+                        : part_of(k, y, d * h * t * s, n, d, h, s * kept);
+}
+
+static T *random_delta_net(struct maker *k, T *v) {
+    const int64_t n = v->ne[0], h = v->ne[1], t = v->ne[2], s = v->ne[3], g = divisor(k, h);
+    const int kept = 1 + (int)below(k, 2);
+    if (n > 6) return NULL;
+    T *y = sheaf_gated_delta_net(k->m.ctx, leaf(k, n, g, t, s), leaf(k, n, g, t, s), v,
+                                 leaf(k, one_in(k, 2) ? n : 1, h, t, s), leaf(k, 1, h, t, s),
+                                 leaf(k, n, n, h, s), kept);
+    return one_in(k, 2) ? part_of(k, y, 0, n, h, t, s)
+                        : part_of(k, y, n * h * t * s, n, n, h, s * kept);
+}
+
+static T *random_heads(struct maker *k, T *v) {
+    struct sheaf_context *c = k->m.ctx;
+    const int64_t n = v->ne[0], h = v->ne[1], t = v->ne[2], s = divisor(k, t);
+    if (v->ne[3] != 1 || n > 6) return NULL;
+    T *x[4], *state = leaf(k, n * n * h, s, 1, 1), *y;
+    for (int i = 0; i < 4; i++) x[i] = leaf_like(k, v);
+    if (one_in(k, 3)) {
+        y = sheaf_rwkv_wkv6(c, x[0], v, x[1], leaf(k, n, h, 1, 1), x[2], state);
+    } else if (one_in(k, 2)) {
+        y = sheaf_rwkv_wkv7(c, x[0], x[1], x[2], v, x[3], x[1], state);
+    } else {
+        y = sheaf_gated_linear_attn(c, x[0], v, x[1], x[2], state, 0.5f);
+    }
+    return one_in(k, 2) ? part_of(k, y, 0, n, h, t, 1) : part_of(k, y, n * h * t, n * n, h, s, 1);
+}
+
+static T *random_convolution(struct maker *k, T *x) {
+    if (x->ne[3] != 1) return NULL;
+    return sheaf_ssm_conv(k->m.ctx, x, leaf(k, 1 + below(k, x->ne[0]), x->ne[1], 1, 1));
+}
+
+static T *random_state_layer(struct maker *k, T *a) {
+    static T *(*const make[])(struct maker *, T *) = {random_scan, random_delta_net, random_heads,
+                                                      random_convolution};
+    return make[below(k, 4)](k, a);
+}
+
 static T *random_node(struct maker *k) {
     struct sheaf_context *c = k->m.ctx;
     T *a = pick(k);
     for (int i = 0; i < 8 && !is_f32(a); i++) a = pick(k);
     if (!is_f32(a)) return NULL;
     if (one_in(k, 6)) a = sheaf_cont(c, a);
+    if (one_in(k, 10)) return random_state_layer(k, a);
     switch (below(k, 29)) {
     case 0:
         return sheaf_add(c, a, partner(k, a));

@@ -535,6 +535,104 @@ static T *build_attention(C *ctx, const struct op_case *c, T **x) {
     { #name, gen_types, build_unary, 1e-10, SHEAF_UNARY_OP_##name, 0 }
 #define GLU(name)                                                                                  \
     { #name, gen_glu, build_glu, 1e-10, SHEAF_GLU_OP_##name, 0 }
+/* ---- layers with a state ---- */
+
+/* Layouts that a token meets: operand k of the case as a view with gaps. */
+static struct op_case *state_case(struct op_list *l, const struct op_family *f, int n_in,
+                                  const int64_t (*ne)[SHEAF_MAX_DIMS], int gap, bool large) {
+    struct op_case *c = add(l, f, n_in);
+    for (int k = 0; k < n_in; k++) {
+        c->in[k] = shape(SHEAF_TYPE_F32, ne[k][0], ne[k][1], ne[k][2], ne[k][3]);
+        if (k == gap) c->in[k].layout = LAYOUT_GAP;
+    }
+    c->large = large;
+    return c;
+}
+
+static void gen_ssm_conv(struct op_list *l, const struct op_family *f) {
+    static const int64_t size[][4] = {{4, 12, 1, 1},    {4, 40, 7, 2}, {3, 6, 70, 1},
+                                      {1, 5, 2, 3},     {4, 8, 0, 1},  {4, 4096, 1, 1},
+                                      {4, 4096, 128, 1}};
+    for (size_t i = 0; i < COUNT(size); i++) {
+        const int64_t k = size[i][0], c = size[i][1], t = size[i][2], s = size[i][3];
+        const int64_t ne[][4] = {{t + k - 1, c, s, 1}, {k, c, 1, 1}};
+        state_case(l, f, 2, ne, i == 1 ? 0 : -1, c == 4096);
+    }
+}
+static T *build_ssm_conv(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_ssm_conv(ctx, x[0], x[1]);
+}
+
+/* k, d, g, r, t, s, kept; k < 0: Mamba, decays of its own for each of -k */
+static void gen_ssm_scan(struct op_list *l, const struct op_family *f) {
+    static const int64_t size[][7] = {{16, 6, 2, 2, 1, 1, 1},     {16, 8, 1, 5, 5, 3, 1},
+                                      {5, 40, 3, 1, 4, 2, 3},     {7, 3, 2, 4, 2, 2, 4},
+                                      {-16, 1, 1, 12, 1, 1, 1},   {-16, 1, 2, 35, 6, 2, 1},
+                                      {-5, 3, 1, 4, 3, 1, 1},     {128, 64, 1, 32, 1, 1, 1},
+                                      {128, 64, 1, 32, 64, 1, 1}, {-16, 1, 1, 4096, 1, 1, 1}};
+    for (size_t i = 0; i < COUNT(size); i++) {
+        const int64_t *z = size[i], k = z[0] < 0 ? -z[0] : z[0], h = z[2] * z[3];
+        const int64_t ne[][4] = {{k, z[1], h, z[5] + 1}, {z[1], h, z[4], z[5]},
+                                 {h, z[4], z[5], 1},     {z[0] < 0 ? k : 1, h, 1, 1},
+                                 {k, z[2], z[4], z[5]},  {k, z[2], z[4], z[5]},
+                                 {z[5], 1, 1, 1}};
+        struct op_case *c = state_case(l, f, 7, ne, i == 1 ? 1 : i == 2 ? 4 : -1, h * z[1] >= 2048);
+        c->in[6] = filled(shape(SHEAF_TYPE_I32, z[5], 1, 1, 1), FILL_INDEX, z[5] + 1);
+        c->i[0] = (int)z[6];
+    }
+}
+static T *build_ssm_scan(C *ctx, const struct op_case *c, T **x) {
+    return sheaf_ssm_scan(ctx, x[0], x[1], x[2], x[3], x[4], x[5], x[6], c->i[0]);
+}
+
+/* i, g, r, t, s, kept, size of the gate */
+static void gen_delta_net(struct op_list *l, const struct op_family *f) {
+    static const int64_t size[][7] = {{16, 2, 2, 1, 1, 1, 1},   {16, 2, 3, 5, 2, 1, 16},
+                                      {5, 4, 1, 3, 2, 2, 1},    {40, 1, 4, 2, 1, 4, 40},
+                                      {128, 16, 2, 1, 1, 1, 1}, {128, 16, 2, 64, 1, 1, 1}};
+    for (size_t i = 0; i < COUNT(size); i++) {
+        const int64_t *z = size[i], h = z[1] * z[2];
+        const int64_t ne[][4] = {{z[0], z[1], z[3], z[4]}, {z[0], z[1], z[3], z[4]},
+                                 {z[0], h, z[3], z[4]},    {z[6], h, z[3], z[4]},
+                                 {1, h, z[3], z[4]},       {z[0], z[0], h, z[4]}};
+        struct op_case *c = state_case(l, f, 6, ne, i == 1 ? 2 : -1, z[0] == 128);
+        c->i[0] = (int)z[5];
+    }
+}
+static T *build_delta_net(C *ctx, const struct op_case *c, T **x) {
+    return sheaf_gated_delta_net(ctx, x[0], x[1], x[2], x[3], x[4], x[5], c->i[0]);
+}
+
+/* RWKV and gated linear attention: n_in operands, of which `but` has no tokens */
+static void heads(struct op_list *l, const struct op_family *f, int n_in, int but) {
+    static const int64_t size[][4] = {{8, 3, 1, 1},  {16, 4, 3, 2},  {5, 2, 4, 3},
+                                      {40, 2, 1, 2}, {64, 32, 1, 1}, {64, 32, 64, 1}};
+    for (size_t i = 0; i < COUNT(size); i++) {
+        const int64_t *z = size[i];
+        int64_t ne[MAX_OPERANDS][SHEAF_MAX_DIMS];
+        for (int k = 0; k < n_in; k++)
+            memcpy(ne[k], (int64_t[]){z[0], z[1], k == but ? 1 : z[2] * z[3], 1}, sizeof ne[k]);
+        memcpy(ne[n_in - 1], (int64_t[]){z[0] * z[0] * z[1], z[3], 1, 1}, sizeof *ne);
+        state_case(l, f, n_in, (const int64_t(*)[SHEAF_MAX_DIMS])ne, i == 1 ? 1 : -1, z[0] == 64)
+            ->f[0] = 0.5f;
+    }
+}
+static void gen_wkv6(struct op_list *l, const struct op_family *f) { heads(l, f, 6, 3); }
+static void gen_wkv7(struct op_list *l, const struct op_family *f) { heads(l, f, 7, -1); }
+static void gen_gla(struct op_list *l, const struct op_family *f) { heads(l, f, 5, -1); }
+static T *build_wkv6(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_rwkv_wkv6(ctx, x[0], x[1], x[2], x[3], x[4], x[5]);
+}
+static T *build_wkv7(C *ctx, const struct op_case *c, T **x) {
+    (void)c;
+    return sheaf_rwkv_wkv7(ctx, x[0], x[1], x[2], x[3], x[4], x[5], x[6]);
+}
+static T *build_gla(C *ctx, const struct op_case *c, T **x) {
+    return sheaf_gated_linear_attn(ctx, x[0], x[1], x[2], x[3], x[4], c->f[0]);
+}
+
 const struct op_family op_families[] = {
     {"ADD", gen_binary, build_add, 1e-10, 0, 0},
     {"SUB", gen_binary, build_sub, 1e-10, 0, 0},
@@ -606,6 +704,12 @@ const struct op_family op_families[] = {
     {"SOFT_MAX", gen_soft_max, build_soft_max, 1e-9, 0, 0},
     {"ROPE", gen_rope, build_rope, 1e-8, 0, 0},
     {"FLASH_ATTN_EXT", gen_attention, build_attention, 5e-4, 0, 1},
+    {"SSM_CONV", gen_ssm_conv, build_ssm_conv, 1e-10, 0, 0},
+    {"SSM_SCAN", gen_ssm_scan, build_ssm_scan, 1e-10, 0, 0},
+    {"GATED_DELTA_NET", gen_delta_net, build_delta_net, 1e-10, 0, 0},
+    {"RWKV_WKV6", gen_wkv6, build_wkv6, 1e-10, 0, 0},
+    {"RWKV_WKV7", gen_wkv7, build_wkv7, 1e-10, 0, 0},
+    {"GATED_LINEAR_ATTN", gen_gla, build_gla, 1e-10, 0, 0},
 };
 const size_t n_op_families = COUNT(op_families);
 

@@ -170,6 +170,30 @@ struct sheaf__cpu_attention {
     void (*scale)(int64_t n, int lanes, const float *by, float *c); /* c[r] *= by, n rows */
 };
 
+/* A step of a state whose rows each meet one value: to[r] = from[r] * w[r] + v[r] * k
+ * + (from[r] . a) * b, y[r] = to[r] . q, element by element; no a: without the last addend. */
+struct sheaf__state_rows {
+    const float *w; /* rows w_stride apart; 0: one for all */
+    int64_t w_stride;
+    const float *a, *b; /* [n] or both NULL */
+    const float *k, *q; /* [n] */
+    const float *v;     /* [rows] */
+    const float *from;  /* [rows][n] */
+    float *to;          /* as from; may be from */
+    float *y;           /* [rows] */
+};
+/* A step of a state whose columns each meet one value: to[r][j] = from[r][j] * w[r] + v[j] * k[r],
+ * y[j] = c * v[j] + sum over r of from[r][j] * u[r]. */
+struct sheaf__state_cols {
+    const float *w, *k, *u; /* [rows] */
+    const float *v;         /* [n] */
+    float c;
+    const float *from; /* rows `stride` floats apart */
+    float *to;         /* as from; may be from */
+    int64_t stride;
+    float *y; /* [n] */
+};
+
 struct sheaf__cpu_kernels {
     const char *name;
     struct sheaf__cpu_panels panels[SHEAF__PANELS_KINDS];
@@ -220,6 +244,16 @@ struct sheaf__cpu_kernels {
     float (*exp_f32)(int64_t n, const float *x, float max, float *y);
     void (*silu_f32)(int64_t n, const float *x, float *y);
     void (*gelu_f32)(int64_t n, const float *x, float *y); /* tanh approximation */
+
+    /* The same bits from every table (kernels/recurrent.h). */
+    void (*state_rows)(int64_t n, int64_t rows, const struct sheaf__state_rows *x);
+    void (*state_cols)(int64_t n, int64_t rows, const struct sheaf__state_cols *x);
+    /* y[r][i] = exp(x[r] * a[r][i]), rows of a a_stride apart */
+    void (*exp_products)(int64_t n, int64_t rows, const float *x, const float *a, int64_t a_stride,
+                         float *y);
+    /* y[t][c] = sum over k < taps of x[c][t + k] * w[c][k], in order; strides in floats */
+    void (*conv_rows)(int64_t n_t, int64_t rows, int64_t taps, const float *x, int64_t x_stride,
+                      const float *w, int64_t w_stride, float *y, int64_t y_stride);
 };
 
 /* The format that goes with a type of weights: floats, or of 8 bits where there is one. */

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "cpu/kernels/kernels.h"
+#include "cpu/kernels/recurrent.h"
 #include "cpu/kernels/vec.h"
 #include "quant/iq.h"
 
@@ -511,4 +512,8 @@ const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable = {
     .exp_f32 = exp_f32,
     .silu_f32 = silu_f32,
     .gelu_f32 = gelu_f32,
+    .state_rows = state_rows,
+    .state_cols = state_cols,
+    .exp_products = exp_products,
+    .conv_rows = conv_rows,
 };
