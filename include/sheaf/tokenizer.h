@@ -1,10 +1,11 @@
 /* Text to token ids and back, from the metadata of a GGUF file.
  *
- * Two families: SentencePiece-style (`llama`: pairs joined by best score, byte tokens for what is
- * not in the vocabulary) and byte-level BPE (`gpt2`: words cut by a pre-tokenizer, pairs joined by
- * rank). Keys read: tokenizer.ggml.{model, pre, tokens, scores, token_type, merges, bos_token_id,
- * eos_token_id, eot_token_id, eom_token_id, unknown_token_id, add_bos_token, add_eos_token,
- * add_space_prefix}.
+ * Three families: SentencePiece-style (`llama`: pairs joined by best score, byte tokens for what is
+ * not in the vocabulary), byte-level BPE (`gpt2`: words cut by a pre-tokenizer, pairs joined by
+ * rank), and WordPiece (`bert`: the longest tokens that words begin with). Keys read:
+ * tokenizer.ggml.{model, pre, tokens, scores, token_type, merges, bos_token_id, eos_token_id,
+ * eot_token_id, eom_token_id, unknown_token_id, cls_token_id, seperator_token_id, add_bos_token,
+ * add_eos_token, add_space_prefix, normalizer.lowercase}.
  *
  * Text is bytes with a length: it may hold zeros and need not be UTF-8. A tokenizer is immutable
  * after creation (any number of threads) and keeps nothing of the GGUF reader. Metadata that

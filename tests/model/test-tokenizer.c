@@ -588,7 +588,7 @@ Test(metadata, refused) {
     } cases[] = {
         {'b', "model", 's', "bert", 0, 0, SHEAF_STATUS_UNSUPPORTED, "is \"bert\""},
         {'b', "model", 'u', "", 1, 0, SHEAF_STATUS_INVALID, "tokenizer.ggml.model"},
-        {'b', "pre", 's', "tekken", 0, 0, SHEAF_STATUS_UNSUPPORTED, "known are default, gpt-2"},
+        {'b', "pre", 's', "deepseek-llm", 0, 0, SHEAF_STATUS_UNSUPPORTED, "known are default, gpt-2"},
         {'b', "pre", 'u', "", 1, 0, SHEAF_STATUS_INVALID, "tokenizer.ggml.pre"},
         {'b', "tokens", 't', "", 0, 0, SHEAF_STATUS_INVALID, "has 0 elements"},
         {'b', "tokens", 't', "a", 0, 3, SHEAF_STATUS_INVALID, "for 3 tokens"},

@@ -14,6 +14,9 @@ enum sheaf__pre {
     SHEAF__PRE_SMOLLM, /* every number character alone, GPT-2's expression between them */
     SHEAF__PRE_LLAMA3, /* numbers in groups of up to three */
     SHEAF__PRE_QWEN2,  /* as Llama 3's, numbers one by one */
+    SHEAF__PRE_GPT4O,  /* o200k: words end where a capital follows; "don't" is one word */
+    SHEAF__PRE_TEKKEN, /* the same without contractions, numbers one by one */
+    SHEAF__PRE_DEEPSEEK3,
     SHEAF__PRE_COUNT,
 };
 

@@ -13,6 +13,7 @@
 #include "model/text/merge.h"
 #include "model/text/tokenizer_impl.h"
 #include "model/text/unicode.h"
+#include "model/text/wordpiece.h"
 
 #define MAX_TEXT ((size_t)1 << 28) /* three bytes a space still fit 32-bit indices */
 
@@ -203,6 +204,16 @@ static enum sheaf_status encode_bpe(struct encoder *e, const char *s, size_t len
     return st;
 }
 
+/* Fits sheaf__emit_fn. */
+static enum sheaf_status emit_to(void *user, int32_t id) { return emit(user, id); }
+
+/* Text between special tokens. fresh: behind one, or at the start. */
+static enum sheaf_status encode_plain(struct encoder *e, const char *s, size_t len, bool fresh) {
+    if (e->t->wordpiece) return sheaf__wordpiece_encode(e->t, s, len, emit_to, e);
+    if (e->t->bpe) return encode_bpe(e, s, len);
+    return encode_spm(e, s, len, fresh && e->t->add_space_prefix);
+}
+
 /* The longest special token spelled at s, or -1. User-defined tokens are text of a kind and always
  * count; control tokens only if asked for. */
 static int32_t special_at(const struct sheaf_tokenizer *t, const char *s, size_t len,
@@ -257,8 +268,7 @@ enum sheaf_status sheaf_tokenizer_encode(const struct sheaf_tokenizer *t, const 
         int32_t id = pos < len ? special_at(t, text + pos, len - pos, control) : -1;
         if (id < 0 && pos < len) continue;
         if (pos > start) {
-            st = t->bpe ? encode_bpe(&e, text + start, pos - start)
-                        : encode_spm(&e, text + start, pos - start, fresh && t->add_space_prefix);
+            st = encode_plain(&e, text + start, pos - start, fresh);
             fresh = false;
         }
         if (st || id < 0) break;

@@ -18,7 +18,9 @@ enum sheaf__token_type {
 };
 
 struct sheaf_tokenizer {
-    bool bpe; /* else SentencePiece-style */
+    bool bpe;       /* else SentencePiece-style, or */
+    bool wordpiece; /* BERT's */
+    bool lowercase; /* of WordPiece: text is read in lower case, without accents */
     const struct sheaf__pre_info *pre;
     char describe[64];
 

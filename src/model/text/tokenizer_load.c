@@ -106,12 +106,18 @@ static enum sheaf_status load_family(struct sheaf_tokenizer *t, const struct she
     const char *model, *pre = "default";
     enum sheaf_status st = sheaf_gguf_get_str(g, KEY("model"), &model);
     if (st) return st;
-    if (strcmp(model, "llama") != 0 && strcmp(model, "gpt2") != 0)
+    if (strcmp(model, "llama") != 0 && strcmp(model, "gpt2") != 0 && strcmp(model, "bert") != 0)
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
-                               "tokenizer: " KEY("model") " is \"%s\" in %s; known are llama and "
-                                                          "gpt2",
+                               "tokenizer: " KEY("model") " is \"%s\" in %s; known are llama, gpt2 "
+                                                          "and bert",
                                model, sheaf_gguf_path(g));
     t->bpe = model[0] == 'g';
+    t->wordpiece = model[0] == 'b';
+    if (t->wordpiece) {
+        t->add_bos = t->add_eos = t->lowercase = t->add_space_prefix = true;
+        snprintf(t->describe, sizeof t->describe, "bert");
+        return get_flag(g, KEY("normalizer.lowercase"), &t->lowercase);
+    }
     if (!t->bpe) {
         t->add_bos = t->add_space_prefix = true;
         snprintf(t->describe, sizeof t->describe, "llama");
@@ -143,15 +149,16 @@ static enum sheaf_status load_tokens(struct sheaf_tokenizer *t, const struct she
     t->n_vocab = (int32_t)tokens.n;
     st = get_array(g, KEY("token_type"), SHEAF_GGUF_TYPE_INT32, false, &types);
     if (!st) st = same_length(g, &types, t->n_vocab);
-    if (!st) st = get_array(g, KEY("scores"), SHEAF_GGUF_TYPE_FLOAT32, !t->bpe, &scores);
-    if (!st && !t->bpe) st = same_length(g, &scores, t->n_vocab);
+    const bool scored = !t->bpe && !t->wordpiece;
+    if (!st) st = get_array(g, KEY("scores"), SHEAF_GGUF_TYPE_FLOAT32, scored, &scores);
+    if (!st && scored) st = same_length(g, &scores, t->n_vocab);
     if (st) return st;
 
     size_t n = tokens.n;
     t->type = malloc(n);
     t->eog = calloc(n, sizeof *t->eog);
-    t->score = t->bpe ? NULL : malloc(n * sizeof *t->score);
-    if (!t->type || !t->eog || (!t->bpe && !t->score)) return no_memory();
+    t->score = scored ? malloc(n * sizeof *t->score) : NULL;
+    if (!t->type || !t->eog || (scored && !t->score)) return no_memory();
     for (size_t j = 0; j < n; j++) {
         size_t len;
         const char *s = sheaf_gguf_arr_str(g, tokens.i, j, &len);
@@ -165,7 +172,7 @@ static enum sheaf_status load_tokens(struct sheaf_tokenizer *t, const struct she
                                                                    "known",
                                    j, sheaf_gguf_path(g), (int)type, SHEAF__TOKEN_BYTE);
         t->type[j] = (uint8_t)(type ? type : SHEAF__TOKEN_NORMAL);
-        if (t->bpe) continue;
+        if (!scored) continue;
         uint32_t bits = element_u32(g, &scores, j);
         memcpy(&t->score[j], &bits, sizeof bits);
         if (t->score[j] != t->score[j])
@@ -195,6 +202,30 @@ static const char *const eog_names[] = {
      "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"),
 };
 
+/* WordPiece puts its class token before and its separator behind a text, whatever other keys say.
+ * The numbers are those of BERT's own vocabulary; the key's spelling is GGUF's. */
+static enum sheaf_status load_wordpiece_ids(struct sheaf_tokenizer *t, const struct sheaf_gguf *g) {
+    const struct {
+        const char *key;
+        int32_t otherwise, *id;
+    } ids[] = {
+        {KEY("cls_token_id"), 101, &t->bos},
+        {KEY("seperator_token_id"), 102, &t->eos},
+        {KEY("unknown_token_id"), 100, &t->unk},
+    };
+    t->add_bos = t->add_eos = true;
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        enum sheaf_status st = get_id(g, ids[i].key, t->n_vocab, ids[i].id);
+        if (st) return st;
+        if (*ids[i].id < 0 && ids[i].otherwise < t->n_vocab) *ids[i].id = ids[i].otherwise;
+        if (*ids[i].id < 0)
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "tokenizer: %s is missing in %s, whose vocabulary is not BERT's",
+                                   ids[i].key, sheaf_gguf_path(g));
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
 static enum sheaf_status load_ids(struct sheaf_tokenizer *t, const struct sheaf_gguf *g) {
     const struct {
         const char *key;
@@ -222,6 +253,10 @@ static enum sheaf_status load_ids(struct sheaf_tokenizer *t, const struct sheaf_
         if (st) return st;
     }
     if (t->bpe) t->add_space_prefix = false; /* files of this family carry the key for nothing */
+    if (t->wordpiece) {
+        enum sheaf_status st = load_wordpiece_ids(t, g);
+        if (st) return st;
+    }
     const struct {
         bool flag;
         int32_t id;

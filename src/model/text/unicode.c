@@ -75,15 +75,65 @@ size_t sheaf__utf8_unfinished(const char *s, size_t len) {
     return 0;
 }
 
-enum sheaf__char_class sheaf__char_class(uint32_t cp) {
-    if (cp > 0x10FFFF) return SHEAF__CHAR_OTHER;
+enum sheaf__char_kind sheaf__char_kind(uint32_t cp) {
+    if (cp > 0x10FFFF) return SHEAF__KIND_OTHER;
     size_t lo = 0, hi = sheaf__unicode_n_ranges; /* ranges[lo] <= cp < ranges[hi] */
     while (hi - lo > 1) {
         size_t mid = lo + (hi - lo) / 2;
-        if (sheaf__unicode_ranges[mid] >> 2 <= cp)
+        if (sheaf__unicode_ranges[mid] >> 4 <= cp)
             lo = mid;
         else
             hi = mid;
     }
-    return (enum sheaf__char_class)(sheaf__unicode_ranges[lo] & 3);
+    return (enum sheaf__char_kind)(sheaf__unicode_ranges[lo] & 15);
+}
+
+enum sheaf__char_class sheaf__char_class(uint32_t cp) {
+    static const enum sheaf__char_class classes[SHEAF__KIND_COUNT] = {
+        [SHEAF__KIND_UPPER] = SHEAF__CHAR_LETTER,  [SHEAF__KIND_LOWER] = SHEAF__CHAR_LETTER,
+        [SHEAF__KIND_LETTER] = SHEAF__CHAR_LETTER, [SHEAF__KIND_NUMBER] = SHEAF__CHAR_NUMBER,
+        [SHEAF__KIND_SPACE] = SHEAF__CHAR_SPACE,
+    };
+    return classes[sheaf__char_kind(cp)];
+}
+
+/* ---- lower case without accents ---- */
+
+/* The row of table [n][4] with the greatest row[0] <= cp; NULL: none. */
+static const int32_t *find_row(const int32_t (*table)[4], size_t n, uint32_t cp) {
+    size_t lo = 0, hi = n; /* table[lo - 1] <= cp < table[hi] */
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (table[mid][0] <= (int32_t)cp)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo ? table[lo - 1] : NULL;
+}
+
+/* A Hangul syllable is a leading consonant, a vowel, and maybe a trailing consonant: the Unicode
+ * standard, section 3.12. */
+static size_t split_hangul(uint32_t cp, uint32_t out[3]) {
+    const uint32_t s = cp - 0xAC00;
+    out[0] = 0x1100 + s / (21 * 28);
+    out[1] = 0x1161 + s / 28 % 21;
+    out[2] = 0x11A7 + s % 28;
+    return s % 28 ? 3 : 2;
+}
+
+size_t sheaf__char_fold(uint32_t cp, uint32_t out[3]) {
+    out[0] = cp;
+    if (cp > 0x10FFFF) return 1;
+    if (cp >= 0xAC00 && cp <= 0xD7A3) return split_hangul(cp, out);
+    const int32_t *row = find_row(sheaf__fold_several, sheaf__fold_n_several, cp);
+    if (row && row[0] == (int32_t)cp) {
+        for (int i = 0; i < 3; i++) out[i] = (uint32_t)row[i + 1];
+        return row[3] ? 3 : 2;
+    }
+    row = find_row(sheaf__fold_runs, sheaf__fold_n_runs, cp);
+    if (!row || (int32_t)cp > row[1] || ((int32_t)cp - row[0]) % row[2]) return 1;
+    if (row[3] == -row[0]) return 0;
+    out[0] = (uint32_t)((int32_t)cp + row[3]);
+    return 1;
 }
