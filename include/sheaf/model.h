@@ -146,6 +146,19 @@ enum sheaf_status sheaf_model_get_candidates(struct sheaf_model *model, int64_t 
                                              bool with_sum, bool *stop,
                                              const struct sheaf_candidates **out);
 
+/* What one embedding is made of the tokens' results. */
+enum sheaf_model_pooling {
+    SHEAF_MODEL_POOLING_DEFAULT, /* as the file says, or the mean */
+    SHEAF_MODEL_POOLING_MEAN,
+    SHEAF_MODEL_POOLING_CLS, /* that of the first token */
+    SHEAF_MODEL_POOLING_LAST,
+};
+/* The embedding of a text of n tokens by an encoder (bert): dst [n_embd] on every rank, of length 1.
+ * Texts do not see each other, nor the cache. UNSUPPORTED if the model writes text instead, INVALID
+ * if there is no token, or there are more than n_ctx_train or n_batch. Collective. */
+enum sheaf_status sheaf_model_embed(struct sheaf_model *model, const int32_t *tokens, int64_t n,
+                                    enum sheaf_model_pooling pooling, float *dst);
+
 /* ---- the K/V cache ---- */
 
 /* These change which cells are in use, without moving data; call them on all ranks alike, between

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -201,6 +202,35 @@ enum sheaf_status sheaf_model_get_candidates(struct sheaf_model *model, int64_t 
     if (status) return status;
     return sheaf__logits_select(model->logits, sheaf__evaluator_logits(model->session->context),
                                 row, with_sum, stop, out);
+}
+
+/* ---- embeddings ---- */
+
+static enum sheaf__pooling choose_pooling(const struct sheaf_model *model,
+                                          enum sheaf_model_pooling pooling) {
+    const enum sheaf__pooling own = model->session->model->hp.pooling;
+    switch (pooling) {
+    case SHEAF_MODEL_POOLING_MEAN:
+        return SHEAF__POOLING_MEAN;
+    case SHEAF_MODEL_POOLING_CLS:
+        return SHEAF__POOLING_CLS;
+    case SHEAF_MODEL_POOLING_LAST:
+        return SHEAF__POOLING_LAST;
+    default:
+        return own == SHEAF__POOLING_NONE ? SHEAF__POOLING_MEAN : own;
+    }
+}
+
+enum sheaf_status sheaf_model_embed(struct sheaf_model *model, const int32_t *tokens, int64_t n,
+                                    enum sheaf_model_pooling pooling, float *dst) {
+    const int64_t n_embd = model->session->model->hp.n_embd;
+    const enum sheaf_status status = sheaf__evaluator_embed(model->session->context, tokens, n,
+                                                            choose_pooling(model, pooling), dst);
+    double sum = 0;
+    if (status) return status;
+    for (int64_t i = 0; i < n_embd; i++) sum += (double)dst[i] * (double)dst[i];
+    for (int64_t i = 0; i < n_embd && sum > 0; i++) dst[i] = (float)((double)dst[i] / sqrt(sum));
+    return SHEAF_STATUS_SUCCESS;
 }
 
 /* ---- the cache ---- */

@@ -96,7 +96,7 @@ static void spread_of(const struct generator *g, enum sheaf__weight w, float *me
     const enum sheaf__dim *dims = sheaf__weight_infos[w].dims;
     int64_t fan_in = sheaf__dim_extent(&g->hp, dims[0]);
     *mean = strstr(sheaf__weight_infos[w].name, "norm.weight") ? 1.0f : 0.0f;
-    *spread = 0.1f;
+    *spread = w == SHEAF__W_SINKS ? 1.0f : 0.1f;
     if (dims[0] == SHEAF__DIM_ROT) *mean = w == SHEAF__W_ROPE_LONG ? 4.0f : 1.0f;
     if (dims[1] != SHEAF__DIM_NONE) *spread = 1.0f / sqrtf((float)fan_in);
     if (dims[1] == SHEAF__DIM_VOCAB) *spread *= 2.0f;
@@ -119,8 +119,7 @@ static enum sheaf_status add_weight(struct generator *g, enum sheaf__weight w, i
     struct entry e = {.weight = w};
     for (int i = 0; i < SHEAF__MAX_WEIGHT_DIMS; i++)
         e.ne[i] = sheaf__dim_extent(&g->hp, info->dims[i]);
-    const bool vector = info->dims[1] == SHEAF__DIM_NONE;
-    e.type = vector || info->exact ? SHEAF_TYPE_F32 : type_of(g, name, e.ne[0]);
+    e.type = sheaf__weight_is_f32(w) || info->exact ? SHEAF_TYPE_F32 : type_of(g, name, e.ne[0]);
     if (!sheaf__grow(&g->entries, &g->cap_entries, g->n_entries + 1, sizeof e)) return no_memory();
     g->entries[g->n_entries++] = e;
     return sheaf_gguf_add_tensor(g->gguf, name, e.type, sheaf__weight_n_dims(w), e.ne, NULL);
@@ -154,7 +153,9 @@ static bool bit(uint64_t set, int w) { return set >> (unsigned)w & 1; }
 static uint64_t layer_weights(const struct generator *g, int64_t il) {
     const uint64_t parts = SHEAF__W_BIT(Q) | SHEAF__W_BIT(K) | SHEAF__W_BIT(V);
     const uint64_t biases = SHEAF__W_BIT(Q_BIAS) | SHEAF__W_BIT(K_BIAS) | SHEAF__W_BIT(V_BIAS);
+    const uint64_t fused = SHEAF__W_BIT(QKV) | SHEAF__W_BIT(QKV_BIAS);
     uint64_t wanted = sheaf__arch_layer_needs(&g->hp, il);
+    if (g->hp.arch->encoder) wanted |= g->hp.arch->allows & ~fused;
     if (!g->p->fused_qkv || !(wanted & parts)) return wanted;
     if (wanted & biases) wanted |= SHEAF__W_BIT(QKV_BIAS);
     return (wanted & ~(parts | biases)) | SHEAF__W_BIT(QKV);
@@ -252,6 +253,28 @@ static void fill_spm(struct vocab *v) {
     }
 }
 
+/* WordPiece: characters and pairs of letters, at the start of a word and inside. */
+static void fill_wordpiece(struct vocab *v) {
+    static const char mark[] = "\xe2\x96\x81";
+    char text[16], left[8], right[8];
+    put_token(v, "[PAD]", 0, TOKEN_CONTROL);
+    put_token(v, "[UNK]", 0, TOKEN_UNKNOWN);
+    put_token(v, "[CLS]", 0, TOKEN_CONTROL);
+    put_token(v, "[SEP]", 0, TOKEN_CONTROL);
+    put_token(v, "[MASK]", 0, TOKEN_CONTROL);
+    for (char c = '!'; c <= '~'; c++) {
+        snprintf(text, sizeof text, "%s%c", mark, c);
+        put_token(v, text, 0, TOKEN_NORMAL);
+        put_token(v, text + 3, 0, TOKEN_NORMAL);
+    }
+    for (int64_t k = 0; v->i < v->n; k++) {
+        pair(k, left, right);
+        snprintf(text, sizeof text, "%s%.5s%.5s", mark, left, right);
+        put_token(v, text, 0, TOKEN_NORMAL);
+        put_token(v, text + 3, 0, TOKEN_NORMAL);
+    }
+}
+
 static void fill_bpe(struct vocab *v, char (*merges)[16], int64_t *n_merges) {
     char text[16], left[8], right[8];
     for (unsigned b = 0; b < N_BYTES; b++) {
@@ -279,7 +302,25 @@ static enum sheaf_status add_strings(struct sheaf_gguf *gguf, const char *key, c
     return status;
 }
 
-static enum sheaf_status add_vocab(struct generator *g, bool bpe) {
+static enum sheaf_status add_numbers(struct sheaf_gguf *out, const char *const keys[],
+                                     const uint32_t *values, size_t n) {
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    for (size_t i = 0; !status && i < n; i++) status = sheaf_gguf_set_u32(out, keys[i], values[i]);
+    return status;
+}
+
+static enum sheaf_status add_wordpiece_keys(struct sheaf_gguf *out) {
+    static const char *const keys[] = {
+        "tokenizer.ggml.padding_token_id", "tokenizer.ggml.unknown_token_id",
+        "tokenizer.ggml.cls_token_id",     "tokenizer.ggml.bos_token_id",
+        "tokenizer.ggml.eos_token_id",     "tokenizer.ggml.seperator_token_id",
+        "tokenizer.ggml.mask_token_id",    "tokenizer.ggml.token_type_count"};
+    static const uint32_t values[] = {0, 1, 2, 2, 3, 3, 4, 2};
+    return add_numbers(out, keys, values, sizeof values / sizeof *values);
+}
+
+static enum sheaf_status add_vocab(struct generator *g) {
+    const bool bpe = g->hp.arch->bpe, wordpiece = g->hp.arch->encoder;
     size_t n = (size_t)g->hp.n_vocab;
     int64_t n_merges = 0;
     struct vocab v = {.text = calloc(n, sizeof v.text[0]),
@@ -293,9 +334,14 @@ static enum sheaf_status add_vocab(struct generator *g, bool bpe) {
     if (status) goto out;
     if (bpe)
         fill_bpe(&v, merges, &n_merges);
+    else if (wordpiece)
+        fill_wordpiece(&v);
     else
         fill_spm(&v);
-    status = sheaf_gguf_set_str(out, "tokenizer.ggml.model", bpe ? "gpt2" : "llama");
+    status = sheaf_gguf_set_str(out, "tokenizer.ggml.model",
+                                bpe         ? "gpt2"
+                                : wordpiece ? "bert"
+                                            : "llama");
     if (!status) status = add_strings(out, "tokenizer.ggml.tokens", v.text, v.n);
     if (!status)
         status =
@@ -305,7 +351,7 @@ static enum sheaf_status add_vocab(struct generator *g, bool bpe) {
         if (!status) status = add_strings(out, "tokenizer.ggml.merges", merges, n_merges);
         if (!status) status = sheaf_gguf_set_u32(out, "tokenizer.ggml.eos_token_id", N_BYTES);
         if (!status) status = sheaf_gguf_set_bool(out, "tokenizer.ggml.add_bos_token", false);
-    } else {
+    } else if (!wordpiece) {
         if (!status)
             status = sheaf_gguf_set_arr(out, "tokenizer.ggml.scores", SHEAF_GGUF_TYPE_FLOAT32,
                                         v.scores, n);
@@ -325,32 +371,81 @@ out:
 /* ---- metadata ---- */
 
 /* Keys of single architectures, so that their random models use what is particular to them. */
+enum kind { NUMBER, REAL, FLAG };
+
 static const struct {
     const char *arch, *suffix;
+    enum kind kind;
     double value;
-    bool real; /* otherwise a whole number */
 } extras[] = {
-    {"phi3", "rope.scaling.original_context_length", 64, false},
-    {"phi3", "rope.scaling.attn_factor", 1.2, true},
-    {"granite", "embedding_scale", 3, true},
-    {"granite", "residual_scale", 0.5, true},
-    {"granite", "attention.scale", 0.15, true},
-    {"granite", "logit_scale", 2, true},
-    {"granitemoe", "embedding_scale", 3, true},
-    {"granitemoe", "residual_scale", 0.5, true},
-    {"granitemoe", "attention.scale", 0.15, true},
-    {"granitemoe", "logit_scale", 2, true},
+    {"phi3", "rope.scaling.original_context_length", NUMBER, 64},
+    {"phi3", "rope.scaling.attn_factor", REAL, 1.2},
+    {"granite", "embedding_scale", REAL, 3},
+    {"granite", "residual_scale", REAL, 0.5},
+    {"granite", "attention.scale", REAL, 0.15},
+    {"granite", "logit_scale", REAL, 2},
+    {"granitemoe", "embedding_scale", REAL, 3},
+    {"granitemoe", "residual_scale", REAL, 0.5},
+    {"granitemoe", "attention.scale", REAL, 0.15},
+    {"granitemoe", "logit_scale", REAL, 2},
+    {"gpt-oss", "rope.scaling.factor", REAL, 4},
+    {"gpt-oss", "rope.scaling.original_context_length", NUMBER, 64},
+    {"deepseek2", "rope.scaling.factor", REAL, 4},
+    {"deepseek2", "rope.scaling.original_context_length", NUMBER, 64},
+    {"deepseek2", "rope.scaling.yarn_log_multiplier", REAL, 0.0707},
+    {"deepseek2", "leading_dense_block_count", NUMBER, 1},
+    {"deepseek2", "expert_shared_count", NUMBER, 1},
+    {"deepseek2", "expert_gating_func", NUMBER, 2},
+    {"deepseek2", "expert_weights_norm", FLAG, 1},
+    {"deepseek2", "expert_weights_scale", REAL, 2.5},
+    {"bert", "attention.layer_norm_epsilon", REAL, 1e-12},
+    {"bert", "attention.causal", FLAG, 0},
+    {"bert", "pooling_type", NUMBER, 1},
 };
 
+static enum sheaf_status add_key(struct generator *g, const char *suffix, enum kind kind,
+                                 double value) {
+    char key[128];
+    snprintf(key, sizeof key, "%s.%s", g->p->arch, suffix);
+    if (kind == REAL) return sheaf_gguf_set_f32(g->gguf, key, (float)value);
+    return kind == FLAG ? sheaf_gguf_set_bool(g->gguf, key, value > 0)
+                        : sheaf_gguf_set_u32(g->gguf, key, (uint32_t)value);
+}
+
+/* Latent attention in the proportions of DeepSeek V3: of heads of 128 + 64 elements. */
+static enum sheaf_status add_latent(struct generator *g) {
+    const int64_t d = g->p->head_dim, rot = d / 2, latent = 4 * d, experts = g->p->n_expert;
+    const bool groups = experts >= 8 && experts % 4 == 0;
+    const struct {
+        const char *suffix;
+        int64_t v;
+    } ints[] = {
+        {"attention.head_count_kv", 1},         {"attention.q_lora_rank", 12 * d},
+        {"attention.kv_lora_rank", latent},     {"attention.key_length", latent + rot},
+        {"attention.value_length", latent},     {"attention.key_length_mla", d + rot},
+        {"attention.value_length_mla", d},      {"rope.dimension_count", rot},
+        {"expert_group_count", groups ? 4 : 0}, {"expert_group_used_count", groups ? 2 : 0},
+    };
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    for (size_t i = 0; !status && i < sizeof ints / sizeof *ints; i++)
+        status = add_key(g, ints[i].suffix, NUMBER, (double)ints[i].v);
+    return status;
+}
+
 static enum sheaf_status add_extras(struct generator *g) {
+    const char *arch = g->p->arch;
     char key[128];
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    for (size_t i = 0; !status && i < sizeof extras / sizeof *extras; i++) {
-        if (strcmp(extras[i].arch, g->p->arch) != 0) continue;
-        snprintf(key, sizeof key, "%s.%s", g->p->arch, extras[i].suffix);
-        status = extras[i].real ? sheaf_gguf_set_f32(g->gguf, key, (float)extras[i].value)
-                                : sheaf_gguf_set_u32(g->gguf, key, (uint32_t)extras[i].value);
+    for (size_t i = 0; !status && i < sizeof extras / sizeof *extras; i++)
+        if (strcmp(extras[i].arch, arch) == 0)
+            status = add_key(g, extras[i].suffix, extras[i].kind, extras[i].value);
+    snprintf(key, sizeof key, "%s.rope.scaling.factor", arch);
+    if (!status && sheaf_gguf_find_key(g->gguf, key) >= 0) {
+        snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
+        status = sheaf_gguf_set_str(g->gguf, key, "yarn");
     }
+    if (!status && strcmp(arch, "deepseek2") == 0) status = add_latent(g);
+    if (!status && strcmp(arch, "bert") == 0) status = add_wordpiece_keys(g->gguf);
     return status;
 }
 
@@ -439,7 +534,7 @@ enum sheaf_status sheaf__random_model_write(const struct sheaf__random_model_par
     status = add_metadata(&g);
     /* read back what was written, so that shapes follow the loader's own rules */
     if (!status) status = sheaf__hparams_read(g.gguf, params->n_vocab, &g.hp);
-    if (!status) status = add_vocab(&g, g.hp.arch->bpe);
+    if (!status) status = add_vocab(&g);
     if (!status) status = add_weights(&g);
     if (!status) status = sheaf_gguf_write_from(g.gguf, path, fill, &g);
     free(g.entries);

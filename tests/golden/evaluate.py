@@ -11,8 +11,8 @@ import numpy as np
 FORMATS = {0: 'B', 1: 'b', 2: 'H', 3: 'h', 4: 'I', 5: 'i', 6: 'f', 7: '?', 10: 'Q', 11: 'q', 12: 'd'}
 # Of an architecture: how pairs are rotated ('next': 2i, 2i + 1; 'half': i, i + d/2), and the last of how many layers has
 # no sliding window.
-PAIRS = {'llama': 'next', 'granite': 'next', 'granitemoe': 'next'}
-PERIOD = {'gemma3': 6, 'olmo2': 4}
+PAIRS = {'llama': 'next', 'granite': 'next', 'granitemoe': 'next', 'deepseek2': 'next'}
+PERIOD = {'gemma3': 6, 'olmo2': 4, 'gpt-oss': 2}
 
 
 class Reader:
@@ -65,6 +65,7 @@ key = lambda name, default=None: keys.get(f'{arch}.{name}', default)
 E, L = key('embedding_length'), key('block_count')
 H, G, D = key('attention.head_count'), key('attention.head_count_kv'), key('attention.key_length')
 EPS, BASE = key('attention.layer_norm_rms_epsilon'), key('rope.freq_base')
+bert = arch == 'bert'
 gemma = arch == 'gemma3'
 CONTEXT = 4096  # that the model is run with, or less
 ORIGINAL = key('rope.scaling.original_context_length', key('context_length'))
@@ -79,21 +80,33 @@ def softmax(x):
 
 
 def activate(x):
-    if gemma: return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)))
+    if gemma or bert: return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)))
     return x / (1 + np.exp(-x))
 
 
 def is_windowed(layer): return arch in PERIOD and layer % PERIOD[arch] < PERIOD[arch] - 1
 
 
-def rotate(x):  # [tokens, heads, D]
+def frequencies(n):  # of the pairs of n elements, and the size of what is rotated
     longer = min(key('context_length'), CONTEXT) > ORIGINAL
-    factors = W.get('rope_factors_long.weight' if longer else 'rope_factors_short.weight', 1)
-    angle = np.outer(np.arange(len(x)), BASE ** (-np.arange(0, D, 2) / D) / factors)
-    size = key('rope.scaling.attn_factor', 1)
+    f = BASE ** (-np.arange(0, n, 2) / n)
+    f = f / W.get('rope_factors_long.weight' if longer else 'rope_factors_short.weight', 1)
+    size, factor = key('rope.scaling.attn_factor', 1), key('rope.scaling.factor', 1)
+    if key('rope.scaling.type') != 'yarn': return f / factor, size
+    # YaRN: pairs that turn more than 32 times in the original context stay, fewer than once are slowed
+    low, high = (n * np.log(ORIGINAL / (turns * 2 * np.pi)) / (2 * np.log(BASE)) for turns in (32, 1))
+    low, high = max(0, np.floor(low)), min(n - 1, np.ceil(high))
+    stays = 1 - np.clip((np.arange(n // 2) - low) / max(0.001, high - low), 0, 1)
+    return f * (stays + (1 - stays) / factor), size * (1 if arch == 'deepseek2' else 1 + 0.1 * np.log(factor))
+
+
+def rotate(x):  # [tokens, heads, n]
+    n = x.shape[-1]
+    f, size = frequencies(n)
+    angle = np.outer(np.arange(len(x)), f)
     c, s, y = size * np.cos(angle)[:, None], size * np.sin(angle)[:, None], np.empty_like(x)
     pairs = PAIRS.get(arch, 'half')
-    a, b = (slice(0, None, 2), slice(1, None, 2)) if pairs == 'next' else (slice(0, D // 2), slice(D // 2, None))
+    a, b = (slice(0, None, 2), slice(1, None, 2)) if pairs == 'next' else (slice(0, n // 2), slice(n // 2, None))
     y[..., a] = x[..., a] * c - x[..., b] * s
     y[..., b] = x[..., a] * s + x[..., b] * c
     return y
@@ -114,29 +127,76 @@ def attention(x, layer):
         if weight is not None and len(weight) != D: y = norm(y, weight)
         y = y.reshape(n, count, D)
         if weight is not None and len(weight) == D: y = norm(y, weight)
-        heads[name] = y if name == 'v' else rotate(y)
+        heads[name] = y if name == 'v' or bert else rotate(y)
     k, v = (np.repeat(heads[name], H // G, 1) for name in 'kv')
+    y = mix(heads['q'], k, v, key('attention.scale', 1 / np.sqrt(D)), layer) @ w('attn_output.weight').T
+    return y if w('attn_output.bias') is None else y + w('attn_output.bias')
+
+
+def mix(q, k, v, scale, layer):  # q, k [tokens, heads, d], v [tokens, heads, e] -> [tokens, heads * e]
+    n, sinks = len(q), W.get(f'blk.{layer}.attn_sinks.weight')
     i, j = np.arange(n)[:, None], np.arange(n)[None]
-    seen = j <= i
+    seen = (j <= i) | bert
     if is_windowed(layer): seen &= i - j < key('attention.sliding_window')
-    scores = np.einsum('ihd,jhd->hij', heads['q'], k) * key('attention.scale', 1 / np.sqrt(D))
-    p = softmax(np.where(seen, scores, -np.inf))
-    return np.einsum('hij,jhd->ihd', p, v).reshape(n, H * D) @ w('attn_output.weight').T
+    scores = np.where(seen, np.einsum('ihd,jhd->hij', q, k) * scale, -np.inf)
+    if sinks is not None: scores = np.concatenate([scores, np.repeat(sinks[:, None, None], n, 1)], 2)
+    return np.einsum('hij,jhd->ihd', softmax(scores)[..., :n], v).reshape(n, -1)
 
 
-def gated(x, gate, up, down): return (activate(x @ gate.T) * (x @ up.T)) @ down.T
+def latent_attention(x, layer):  # not absorbed: keys and values of each head are made
+    w = lambda name: W.get(f'blk.{layer}.attn_{name}.weight')
+    n, latent, rot = len(x), key('attention.kv_lora_rank'), key('rope.dimension_count')
+    q = norm(x @ w('q_a').T, w('q_a_norm')) @ w('q_b').T
+    q = q.reshape(n, H, -1)
+    both = x @ w('kv_a_mqa').T
+    c = norm(both[:, :latent], w('kv_a_norm'))
+    k_rot = np.repeat(rotate(both[:, None, latent:]), H, 1)
+    k = np.concatenate([np.einsum('tc,hcd->thd', c, w('k_b')), k_rot], 2)
+    v = np.einsum('tc,hdc->thd', c, w('v_b'))
+    q = np.concatenate([q[..., :-rot], rotate(q[..., -rot:])], 2)
+    factor = np.log(key('rope.scaling.factor', 1))
+    scale = (1 + key('rope.scaling.yarn_log_multiplier', 0) * factor) ** 2 / np.sqrt(q.shape[-1])
+    return mix(q, k, v, scale, layer) @ w('output').T
+
+
+def unit(gate, up):
+    if arch != 'gpt-oss': return activate(gate) * up
+    gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+    return gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
+
+
+def gated(x, gate, up, down): return unit(x @ gate.T, x @ up.T) @ down.T
+
+
+def choose(scores):  # of one token: the experts, best first; of the best groups, if there are some
+    groups = key('expert_group_count', 0)
+    if groups > 1:
+        each = scores.reshape(groups, -1)
+        good = np.argsort(-np.sort(each)[:, -2:].sum(1), kind='stable')[:key('expert_group_used_count')]
+        kept = np.isin(np.arange(groups), good)[:, None]
+        scores = np.where(kept, each, -np.inf).ravel()
+    return np.argsort(-scores, kind='stable')[:key('expert_used_count')]
+
+
+def weigh(p, raw):  # p: of all experts, raw: scores, both of those chosen
+    if arch == 'gpt-oss': return softmax(raw)
+    return (p / p.sum() if key('expert_weights_norm', arch != 'deepseek2') else p) * key('expert_weights_scale', 1)
 
 
 def feed_forward(x, layer):
-    w = lambda name: W.get(f'blk.{layer}.ffn_{name}.weight')
+    w = lambda name, kind='weight': W.get(f'blk.{layer}.ffn_{name}.{kind}')
     if w('gate_inp') is None and w('gate') is None: return gated(x, *np.split(w('up'), 2), w('down'))
     if w('gate_inp') is None: return gated(x, w('gate'), w('up'), w('down'))
-    y, p = np.zeros_like(x), softmax(x @ w('gate_inp').T)
+    raw = x @ w('gate_inp').T + (0 if w('gate_inp', 'bias') is None else w('gate_inp', 'bias'))
+    p = 1 / (1 + np.exp(-raw)) if key('expert_gating_func') == 2 else softmax(raw)
+    y = np.zeros_like(x)
     if w('gate_shexp') is not None: y += gated(x, w('gate_shexp'), w('up_shexp'), w('down_shexp'))
+    bias = lambda name, e: 0 if w(name, 'bias') is None else w(name, 'bias')[e]
     for t, row in enumerate(x):
-        chosen = np.argsort(-p[t], kind='stable')[:key('expert_used_count')]
-        for e in chosen:
-            y[t] += p[t][e] / p[t][chosen].sum() * gated(row, w('gate_exps')[e], w('up_exps')[e], w('down_exps')[e])
+        chosen = choose((raw if arch == 'gpt-oss' else p)[t])
+        for e, share in zip(chosen, weigh(p[t][chosen], raw[t][chosen])):
+            hidden = unit(*(w(name)[e] @ row + bias(name, e) for name in ('gate_exps', 'up_exps')))
+            y[t] += share * (w('down_exps')[e] @ hidden + bias('down_exps', e))
     return y
 
 
@@ -145,14 +205,34 @@ def forward(ids):
     for layer in range(L):
         w = lambda name: W.get(f'blk.{layer}.{name}.weight')
         maybe = lambda x, name: x if w(name) is None else norm(x, w(name))
-        y = attention(maybe(x, 'attn_norm'), layer)
-        x = x + key('residual_scale', 1) * maybe(y, 'post_attention_norm')
-        y = feed_forward(maybe(x, 'ffn_norm'), layer)
+        y = (latent_attention if w('attn_kv_a_mqa') is not None else attention)(maybe(x, 'attn_norm'), layer)
+        before_ffn = 'post_attention_norm' if arch == 'gpt-oss' else 'ffn_norm'  # what the converter calls it
+        x = x + key('residual_scale', 1) * (y if arch == 'gpt-oss' else maybe(y, 'post_attention_norm'))
+        y = feed_forward(maybe(x, before_ffn), layer)
         x = x + key('residual_scale', 1) * maybe(y, 'post_ffw_norm')
     logits = norm(x, W['output_norm.weight']) @ W.get('output.weight', W['token_embd.weight']).T
     return logits / key('logit_scale', 1)
 
 
+def embed(ids):  # of BERT: the mean of the tokens' results, of length 1
+    def norm_bias(x, name):
+        x = x - x.mean(-1, keepdims=True)
+        x = x / np.sqrt((x * x).mean(-1, keepdims=True) + key('attention.layer_norm_epsilon'))
+        return x * W[name + '.weight'] + W[name + '.bias']
+    x = W['token_embd.weight'][ids] + W['position_embd.weight'][:len(ids)] + W['token_types.weight'][0]
+    x = norm_bias(x, 'token_embd_norm')
+    for layer in range(L):
+        w = lambda name: W[f'blk.{layer}.{name}']
+        x = norm_bias(x + attention(x, layer), f'blk.{layer}.attn_output_norm')
+        y = activate(x @ w('ffn_up.weight').T + w('ffn_up.bias')) @ w('ffn_down.weight').T + w('ffn_down.bias')
+        x = norm_bias(x + y, f'blk.{layer}.layer_output_norm')
+    x = x.mean(0)
+    return x / np.sqrt(x @ x)
+
+
 n_vocab = len(W['token_embd.weight'])
+if bert:
+    print(*('%.8f' % v for v in embed([(37 * i + 11) % n_vocab for i in range(int(sys.argv[2]))])))
+    sys.exit()
 logits = forward([(37 * i + 11) % n_vocab for i in range(int(sys.argv[2]))])[-1]
 for i in range(0, n_vocab, 8): print(*('%.6f' % v for v in logits[i:i + 8]))

@@ -346,10 +346,13 @@ Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
         "granite",
         "granitemoe --experts 8 --experts-used 2 --shared-ff 256",
         "olmo2",
+        "gpt-oss --experts 8 --experts-used 2",
+        "deepseek2 --experts 8 --experts-used 2",
+        "bert",
     };
     const int n_models = sizeof models / sizeof *models;
     static const int members[] = {2, 3, 4, 7, 64}, tokens[] = {1, 64};
-    static char all[1 << 15], golden[1 << 15];
+    static char all[1 << 16], golden[1 << 16];
     const char *path = SHEAF_SOURCE_DIR "/tests/golden/plans.txt";
     char file[] = "/tmp/sheaf-test-plans-XXXXXX", cmd[512];
     size_t at = 0;

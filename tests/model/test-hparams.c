@@ -59,6 +59,25 @@ static const struct change changes[] = {
      "gemma3.attention.sliding_window is 3000000000; allowed are 0..2147483647"},
     {"gemma3", "attention.sliding_window_pattern", INT, 0, 0, REFUSED,
      "gemma3.attention.sliding_window_pattern is 0; allowed are 1..4096"},
+    {"gpt-oss", "attention.sliding_window", INT, 3e9, 0, REFUSED,
+     "gpt-oss.attention.sliding_window"},
+    {"gpt-oss", "expert_used_count", INT, 0, 0, REFUSED, "gpt-oss.expert_used_count is 0"},
+    {"deepseek2", "expert_group_count", INT, 7, 0, REFUSED,
+     "deepseek2.expert_group_count is 7; allowed are 0..6"},
+    {"deepseek2", "expert_group_count", INT, 4, 0, REFUSED,
+     "deepseek2.expert_group_count is 4; deepseek2.expert_count, 6, must be a multiple"},
+    {"deepseek2", "expert_group_count", INT, 3, 0, REFUSED,
+     "deepseek2.expert_group_used_count is 0; allowed are 1..3"},
+    {"deepseek2", "expert_gating_func", INT, 4, 0, REFUSED, "gating_func is 4; allowed are 1..3"},
+    {"deepseek2", "expert_shared_count", INT, 0, 0, REFUSED, "expert_shared_count is 0"},
+    {"deepseek2", "leading_dense_block_count", INT, 8, 0, REFUSED, "is 8; allowed are 0..7"},
+    {"deepseek2", "attention.kv_lora_rank", INT, 5000, 0, REFUSED, "allowed are 1..4096"},
+    {"deepseek2", "attention.key_length_mla", INT, 8, 0, REFUSED, "is 8; allowed are 9..4096"},
+    {"deepseek2", "rope.scaling.yarn_log_multiplier", FLOAT, 11, 0, REFUSED, "is 11; allowed are"},
+    {"bert", "pooling_type", INT, 4, 0, REFUSED, "bert.pooling_type is 4; allowed are 0..3"},
+    {"bert", "attention.layer_norm_epsilon", FLOAT, -1, 0, REFUSED, "layer_norm_epsilon is -1"},
+    {"bert", "tokenizer.ggml.token_type_count", INT, 0, 0, REFUSED,
+     "tokenizer.ggml.token_type_count is 0; allowed are 1..65536"},
     {"olmo2", "attention.sliding_window_pattern", FLAGS, 0, "1011011", UNKNOWN,
      "olmo2.attention.sliding_window_pattern"},
     {"olmo2", "attention.sliding_window_pattern", FLAGS, 0, "110", UNKNOWN, "a list of 7 flags"},
@@ -69,6 +88,7 @@ static void set(struct sheaf_gguf *g, const struct change *c) {
     char key[128];
     unsigned char flags[16];
     snprintf(key, sizeof key, "%s.%s", c->arch, c->suffix);
+    if (strncmp(c->suffix, "tokenizer.", 10) == 0) snprintf(key, sizeof key, "%s", c->suffix);
     enum sheaf_status status = 0;
     if (c->kind == INT) status = sheaf_gguf_set_u32(g, key, (uint32_t)c->value);
     if (c->kind == FLOAT) status = sheaf_gguf_set_f32(g, key, (float)c->value);
@@ -91,7 +111,10 @@ Test(hparams, refused_by_the_name_of_the_key) {
         struct sheaf__hparams hp;
         p.arch = c->arch;
         p.n_layer = 7;
-        p.n_expert = strstr(c->suffix, "expert") || strstr(c->arch, "moe") ? 6 : 0;
+        p.n_expert = strstr(c->suffix, "expert") || strstr(c->arch, "moe") ||
+                             strcmp(c->arch, "gpt-oss") == 0 || strcmp(c->arch, "deepseek2") == 0
+                         ? 6
+                         : 0;
         p.n_expert_used = p.n_expert ? 3 : 0;
         cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
         cr_assert_eq(sheaf_gguf_open(path, &in), 0, "%s", sheaf_last_error());

@@ -586,9 +586,10 @@ Test(metadata, refused) {
         enum sheaf_status status;
         const char *words;
     } cases[] = {
-        {'b', "model", 's', "bert", 0, 0, SHEAF_STATUS_UNSUPPORTED, "is \"bert\""},
+        {'b', "model", 's', "t5", 0, 0, SHEAF_STATUS_UNSUPPORTED, "is \"t5\""},
         {'b', "model", 'u', "", 1, 0, SHEAF_STATUS_INVALID, "tokenizer.ggml.model"},
-        {'b', "pre", 's', "deepseek-llm", 0, 0, SHEAF_STATUS_UNSUPPORTED, "known are default, gpt-2"},
+        {'b', "pre", 's', "deepseek-llm", 0, 0, SHEAF_STATUS_UNSUPPORTED,
+         "known are default, gpt-2"},
         {'b', "pre", 'u', "", 1, 0, SHEAF_STATUS_INVALID, "tokenizer.ggml.pre"},
         {'b', "tokens", 't', "", 0, 0, SHEAF_STATUS_INVALID, "has 0 elements"},
         {'b', "tokens", 't', "a", 0, 3, SHEAF_STATUS_INVALID, "for 3 tokens"},

@@ -19,6 +19,8 @@ const char run_usage[] =
     "      --chat [SYSTEM]    the prompt is a message of a chat; SYSTEM replaces the model's own\n"
     "                         system message\n"
     "      --ignore-eos       go on after the end-of-text token\n"
+    "      --embedding        print the text's embedding instead, by a model such as BERT\n"
+    "      --pooling P        mean, cls or last: of which tokens it is made (the model's own)\n"
     "sampling\n"
     "      --temp T           temperature, 0: always the best token (0.8)\n"
     "      --top-k K          0: off (40)          --top-p P  1: off (0.95)\n"
@@ -61,6 +63,8 @@ static const struct option options[] = {
     {"--predict", "-n", OPTION_INT, AT(n_predict), 0, -1, 1 << 24},
     {"--n-predict", NULL, OPTION_INT, AT(n_predict), 0, -1, 1 << 24}, /* as llama.cpp calls it */
     {"--chat", NULL, OPTION_OPTIONAL_TEXT, AT(system), AT(chat), 0, 0},
+    {"--embedding", NULL, OPTION_FLAG, AT(embedding), 0, 0, 0},
+    {"--pooling", NULL, OPTION_TEXT, AT(pooling), 0, 0, 0},
     {"--ignore-eos", NULL, OPTION_FLAG, AT(ignore_eos), 0, 0, 0},
     {"--temp", NULL, OPTION_REAL, AT(sampler.temperature), 0, 0, 1000},
     {"--top-k", NULL, OPTION_INT32, AT(sampler.top_k), 0, 0, 1 << 24},
@@ -98,6 +102,14 @@ static enum sheaf_status check(const struct run_options *o) {
     if (o->wire && strcmp(o->wire, "f32") && strcmp(o->wire, "bf16") && strcmp(o->wire, "q8_0"))
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--wire is f32, bf16 or q8_0, not '%.60s'",
                                o->wire);
+    if (o->embedding && (o->perplexity || o->logits || o->chat))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "--embedding writes no text: leave out "
+                                                     "--perplexity, --logits, --chat");
+    if (o->pooling && (!o->embedding || (strcmp(o->pooling, "mean") && strcmp(o->pooling, "cls") &&
+                                         strcmp(o->pooling, "last"))))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "--pooling is mean, cls or last, and wants --embedding, not '%.60s'",
+                               o->pooling);
     if (o->single && (o->devices || o->split || o->check || o->overlap))
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--single has no members: leave out --split, "
                                                      "--devices, --check, --overlap");

@@ -27,11 +27,12 @@ enum sheaf_status run_share_ids(int32_t **ids, size_t *n);
 enum sheaf_status run_perplexity(const struct run_options *o, struct sheaf_model *model,
                                  enum sheaf_status (*before)(void *), void *user,
                                  struct run_result *r);
+/* Prints the embedding of text [len] (of o->prompt if NULL) on rank 0. Collective. */
+enum sheaf_status run_embedding(const struct run_options *o, struct sheaf_model *model,
+                                const char *text, size_t len);
 /* Summary (stderr) or JSON (stdout) by rank 0. Collective. */
 enum sheaf_status run_report(const struct run_options *o, const struct sheaf_model *model,
                              const struct run_result *r);
 /* Bar on stderr if that is a terminal; fits sheaf_model_progress_fn. */
 bool run_progress(void *user, size_t done, size_t total);
-/* Seconds, monotonic. */
-
 #endif

@@ -326,6 +326,7 @@ static enum sheaf_status run(struct run *r) {
     if (status) return status;
     warn(&info);
     if (o->trace && (status = sheaf_trace_start(0))) return status;
+    if (o->embedding) return run_embedding(o, r->model, r->text, r->text_len);
     status = o->perplexity ? run_perplexity(o, r->model, check_interrupt, NULL, &r->result)
                            : generate_text(r);
     if (!status && o->trace) status = sheaf_trace_write(o->trace);

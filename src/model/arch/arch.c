@@ -25,6 +25,14 @@ const struct sheaf__weight_info sheaf__weight_infos[SHEAF__W_COUNT] = {
     [SHEAF__W_K_NORM] = {"attn_k_norm.weight", {D(HEAD)}, A, false},
     [SHEAF__W_Q_NORM_WHOLE] = {"attn_q_norm.weight", {D(Q)}, A, false},
     [SHEAF__W_K_NORM_WHOLE] = {"attn_k_norm.weight", {D(K)}, A, false},
+    [SHEAF__W_Q_A] = {"attn_q_a.weight", {D(EMBD), D(LORA_Q)}, A, false},
+    [SHEAF__W_Q_A_NORM] = {"attn_q_a_norm.weight", {D(LORA_Q)}, A, false},
+    [SHEAF__W_Q_B] = {"attn_q_b.weight", {D(LORA_Q), D(Q)}, A, false},
+    [SHEAF__W_KV_A] = {"attn_kv_a_mqa.weight", {D(EMBD), D(LORA_KV_ROT)}, A, false},
+    [SHEAF__W_KV_A_NORM] = {"attn_kv_a_norm.weight", {D(LORA_KV)}, A, false},
+    [SHEAF__W_K_B] = {"attn_k_b.weight", {D(NOPE), D(LORA_KV), D(HEADS)}, A, false},
+    [SHEAF__W_V_B] = {"attn_v_b.weight", {D(LORA_KV), D(HEAD_V), D(HEADS)}, A, false},
+    [SHEAF__W_SINKS] = {"attn_sinks.weight", {D(HEADS)}, A, false},
     [SHEAF__W_O] = {"attn_output.weight", {D(O), D(EMBD)}, A, false},
     [SHEAF__W_O_BIAS] = {"attn_output.bias", {D(EMBD)}, A, false},
     [SHEAF__W_ATTN_POST_NORM] = {"post_attention_norm.weight", {D(EMBD)}, A, false},
@@ -34,13 +42,24 @@ const struct sheaf__weight_info sheaf__weight_infos[SHEAF__W_COUNT] = {
     [SHEAF__W_GATE_UP] = {"ffn_up.weight", {D(EMBD), D(GATE_UP)}, F, false},
     [SHEAF__W_DOWN] = {"ffn_down.weight", {D(FF), D(EMBD)}, F, false},
     [SHEAF__W_ROUTER] = {"ffn_gate_inp.weight", {D(EMBD), D(EXPERT)}, F, true},
+    [SHEAF__W_ROUTER_BIAS] = {"ffn_gate_inp.bias", {D(EXPERT)}, F, false},
+    [SHEAF__W_CHOICE_BIAS] = {"exp_probs_b.bias", {D(EXPERT)}, F, false},
     [SHEAF__W_GATE_EXPERTS] = {"ffn_gate_exps.weight", {D(EMBD), D(FF_EXPERT), D(EXPERT)}, F, false},
     [SHEAF__W_UP_EXPERTS] = {"ffn_up_exps.weight", {D(EMBD), D(FF_EXPERT), D(EXPERT)}, F, false},
     [SHEAF__W_DOWN_EXPERTS] = {"ffn_down_exps.weight", {D(FF_EXPERT), D(EMBD), D(EXPERT)}, F, false},
+    [SHEAF__W_GATE_EXPERTS_BIAS] = {"ffn_gate_exps.bias", {D(FF_EXPERT), D(EXPERT)}, F, true},
+    [SHEAF__W_UP_EXPERTS_BIAS] = {"ffn_up_exps.bias", {D(FF_EXPERT), D(EXPERT)}, F, true},
+    [SHEAF__W_DOWN_EXPERTS_BIAS] = {"ffn_down_exps.bias", {D(EMBD), D(EXPERT)}, F, true},
     [SHEAF__W_GATE_SHARED] = {"ffn_gate_shexp.weight", {D(EMBD), D(FF_SHARED)}, F, false},
     [SHEAF__W_UP_SHARED] = {"ffn_up_shexp.weight", {D(EMBD), D(FF_SHARED)}, F, false},
     [SHEAF__W_DOWN_SHARED] = {"ffn_down_shexp.weight", {D(FF_SHARED), D(EMBD)}, F, false},
     [SHEAF__W_FFN_POST_NORM] = {"post_ffw_norm.weight", {D(EMBD)}, F, false},
+    [SHEAF__W_UP_BIAS] = {"ffn_up.bias", {D(FF)}, F, false},
+    [SHEAF__W_DOWN_BIAS] = {"ffn_down.bias", {D(EMBD)}, F, false},
+    [SHEAF__W_ATTN_OUT_NORM] = {"attn_output_norm.weight", {D(EMBD)}, A, false},
+    [SHEAF__W_ATTN_OUT_NORM_BIAS] = {"attn_output_norm.bias", {D(EMBD)}, A, false},
+    [SHEAF__W_LAYER_OUT_NORM] = {"layer_output_norm.weight", {D(EMBD)}, F, false},
+    [SHEAF__W_LAYER_OUT_NORM_BIAS] = {"layer_output_norm.bias", {D(EMBD)}, F, false},
     [SHEAF__W_ROPE_FREQS_LAYER] = {"rope_freqs.weight", {D(ROT)}, A, false},
     [SHEAF__W_TOKEN_EMBD] = {"token_embd.weight", {D(EMBD), D(VOCAB)}, N, false},
     [SHEAF__W_OUTPUT_NORM] = {"output_norm.weight", {D(EMBD)}, N, false},
@@ -48,6 +67,10 @@ const struct sheaf__weight_info sheaf__weight_infos[SHEAF__W_COUNT] = {
     [SHEAF__W_ROPE_FREQS] = {"rope_freqs.weight", {D(ROT)}, N, false},
     [SHEAF__W_ROPE_LONG] = {"rope_factors_long.weight", {D(ROT)}, N, false},
     [SHEAF__W_ROPE_SHORT] = {"rope_factors_short.weight", {D(ROT)}, N, false},
+    [SHEAF__W_POSITIONS] = {"position_embd.weight", {D(EMBD), D(POSITIONS)}, N, true},
+    [SHEAF__W_TOKEN_KINDS] = {"token_types.weight", {D(EMBD), D(KINDS)}, N, true},
+    [SHEAF__W_EMBD_NORM] = {"token_embd_norm.weight", {D(EMBD)}, N, false},
+    [SHEAF__W_EMBD_NORM_BIAS] = {"token_embd_norm.bias", {D(EMBD)}, N, false},
 };
 #undef D
 #undef A
@@ -65,7 +88,15 @@ int sheaf__weight_n_dims(enum sheaf__weight weight) {
 }
 
 bool sheaf__weight_is_of_experts(enum sheaf__weight weight) {
-    return sheaf__weight_infos[weight].dims[2] == SHEAF__DIM_EXPERT;
+    const int last = sheaf__weight_n_dims(weight) - 1;
+    return last > 0 && weight != SHEAF__W_ROUTER &&
+           sheaf__weight_infos[weight].dims[last] == SHEAF__DIM_EXPERT;
+}
+
+bool sheaf__weight_is_f32(enum sheaf__weight weight) {
+    const struct sheaf__weight_info *info = &sheaf__weight_infos[weight];
+    return info->dims[1] == SHEAF__DIM_NONE || strstr(info->name, ".bias") != NULL ||
+           weight == SHEAF__W_TOKEN_KINDS;
 }
 
 enum sheaf__weight sheaf__weight_find(const char *name, uint64_t of_layer, int64_t *layer) {
@@ -103,7 +134,15 @@ int64_t sheaf__dim_extent(const struct sheaf__hparams *hp, enum sheaf__dim dim) 
         [SHEAF__DIM_EXPERT] = hp->n_expert,
         [SHEAF__DIM_VOCAB] = hp->n_vocab,
         [SHEAF__DIM_HEAD] = hp->head_k,
+        [SHEAF__DIM_HEADS] = hp->n_head,
+        [SHEAF__DIM_LORA_Q] = hp->n_lora_q,
+        [SHEAF__DIM_LORA_KV] = hp->n_lora_kv,
+        [SHEAF__DIM_LORA_KV_ROT] = hp->n_lora_kv + hp->n_rot,
+        [SHEAF__DIM_NOPE] = hp->head_k - hp->n_rot,
+        [SHEAF__DIM_HEAD_V] = hp->head_v,
         [SHEAF__DIM_ROT] = hp->n_rot / 2,
+        [SHEAF__DIM_POSITIONS] = hp->n_ctx_train,
+        [SHEAF__DIM_KINDS] = hp->n_token_kinds,
     };
     return extents[dim];
 }
@@ -122,6 +161,9 @@ uint64_t sheaf__arch_layer_needs(const struct sheaf__hparams *hp, int64_t il) {
     const struct sheaf__arch *arch = hp->arch;
     uint64_t needs = arch->needs;
     needs |= sheaf__hparams_has_experts(hp, il) ? arch->mixture : arch->dense;
+    if (hp->n_lora_kv)
+        needs |= hp->n_lora_q ? SHEAF__W_BIT(Q_A) | SHEAF__W_BIT(Q_A_NORM) | SHEAF__W_BIT(Q_B)
+                              : SHEAF__W_BIT(Q);
     return sheaf__hparams_has_experts(hp, il) && hp->n_ff_shared ? needs | SHEAF__W_SHARED : needs;
 }
 

@@ -54,13 +54,21 @@ struct sheaf_tensor *sheaf__build_wanted(struct sheaf__builder *b, int64_t il,
 struct sheaf_tensor *sheaf__build_attention(struct sheaf__builder *b, int64_t il,
                                             struct sheaf_tensor *x, const struct sheaf__rope *rope,
                                             struct sheaf_tensor *mask);
+/* Multi-head latent attention (arXiv 2405.04434) of layer il, as sheaf__build_attention: K and V of
+ * a token stay the n_lora_kv elements that they are made of, and queries and results are projected
+ * to and from them. */
+struct sheaf_tensor *sheaf__build_latent_attention(struct sheaf__builder *b, int64_t il,
+                                                   struct sheaf_tensor *x,
+                                                   const struct sheaf__rope *rope,
+                                                   struct sheaf_tensor *mask);
 /* down(glu(gate x, up x)) of layer il over x [e, n]: [e, n], without residual. Gate and up may be
  * one matrix. */
 struct sheaf_tensor *sheaf__build_ffn(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x,
                                       enum sheaf_glu_op glu);
-/* The same with experts: a router gives each an F32 score, the n_expert_used best are weighted by
- * the softmax of the scores, divided by the sum of those chosen, and their results added; with that
- * of the experts that every token uses, where the layer has some. */
+/* The same with experts: a router gives each an F32 score, the n_expert_used best are weighted (by
+ * the softmax of the scores, divided by the sum of those chosen, where the metadata say nothing
+ * else), and their results added; with that of the experts that every token uses, where the layer
+ * has some. */
 struct sheaf_tensor *sheaf__build_mixture(struct sheaf__builder *b, int64_t il,
                                           struct sheaf_tensor *x, enum sheaf_glu_op glu);
 /* Final norm and output projection of x [e, n]: [v, n]. */
@@ -78,8 +86,12 @@ struct sheaf_tensor *sheaf__build_plain_attention(struct sheaf__builder *b, int6
                                                   enum sheaf_rope_mode mode);
 struct sheaf_tensor *sheaf__build_plain_ffn(struct sheaf__builder *b, int64_t il,
                                             struct sheaf_tensor *x);
-/* Logits [n_vocab, n_out] of the last of n chunks, NULL on error. Two chunks take turns, half a
- * layer each: while the sums of one chunk travel, the other has work. */
+/* The result of an encoder's last layer, x [e, n], pooled: [e], or [e, n] without pooling. */
+struct sheaf_tensor *sheaf__build_pooled(struct sheaf__builder *b, struct sheaf_tensor *x,
+                                         enum sheaf__pooling pooling);
+/* Logits [n_vocab, n_out] of the last of n chunks, of an encoder its result [n_embd, n]; NULL on
+ * error. Two chunks take turns, half a layer each: while the sums of one chunk travel, the other has
+ * work. */
 struct sheaf_tensor *sheaf__build_model(struct sheaf__builder *chunks, int n_chunks);
 
 #endif

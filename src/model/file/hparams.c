@@ -176,6 +176,31 @@ static enum sheaf_status read_experts(const struct sheaf_gguf *gguf, struct shea
     return status;
 }
 
+enum sheaf_status sheaf__hparams_gating(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp) {
+    const char *arch = hp->arch->name;
+    int64_t gating = hp->gating;
+    enum sheaf_status status =
+        sheaf__hparams_int(gguf, arch, "expert_gating_func", SHEAF__GATING_SOFTMAX,
+                           SHEAF__GATING_SOFTMAX_OF_CHOSEN, &gating);
+    hp->gating = (enum sheaf__gating)gating;
+    if (!status) status = sheaf__hparams_bool(gguf, arch, "expert_weights_norm", &hp->expert_norm);
+    if (!status)
+        status =
+            sheaf__hparams_float(gguf, arch, "expert_weights_scale", 0, 1e6, &hp->expert_scale);
+    if (hp->expert_scale <= 0) hp->expert_scale = 1; /* 0 means none */
+    if (!status)
+        status =
+            sheaf__hparams_int(gguf, arch, "expert_group_count", 0, hp->n_expert, &hp->n_groups);
+    if (status || hp->n_groups <= 1) return status;
+    if (hp->n_expert % hp->n_groups || hp->n_expert / hp->n_groups < 2)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: %s.expert_group_count is %" PRId64 "; %s.expert_count, %" PRId64
+                               ", must be a multiple of it, and at least 2 for each",
+                               sheaf_gguf_path(gguf), arch, hp->n_groups, arch, hp->n_expert);
+    return sheaf__hparams_int(gguf, arch, "expert_group_used_count", 1, hp->n_groups,
+                              &hp->n_groups_used);
+}
+
 /* The smallest p so that the last of each p layers, and no other, has full attention; 0: none. */
 static int64_t period_of(const unsigned char *windowed, int64_t n) {
     for (int64_t p = 1; p <= n; p++) {
@@ -215,10 +240,15 @@ enum sheaf_status sheaf__hparams_read(const struct sheaf_gguf *gguf, int64_t n_v
     const char *name = NULL;
     *out = (struct sheaf__hparams){.n_ctx_train = 2048,
                                    .rms_eps = 1e-5f,
+                                   .norm_eps = 1e-5f,
+                                   .pooling = SHEAF__POOLING_MEAN,
                                    .freq_base = 10000,
                                    .freq_scale = 1,
                                    .freq_base_swa = 10000,
                                    .freq_scale_swa = 1,
+                                   .gating = SHEAF__GATING_SOFTMAX,
+                                   .expert_norm = true,
+                                   .expert_scale = 1,
                                    .attn_factor = 1,
                                    .beta_fast = 32,
                                    .beta_slow = 1,
@@ -261,6 +291,13 @@ bool sheaf__hparams_is_swa(const struct sheaf__hparams *hp, int64_t il) {
 }
 
 bool sheaf__hparams_has_experts(const struct sheaf__hparams *hp, int64_t il) {
-    (void)il;
-    return hp->n_expert > 0;
+    return hp->n_expert > 0 && il >= hp->n_layer_dense;
+}
+
+int64_t sheaf__hparams_cache_k(const struct sheaf__hparams *hp) {
+    return hp->n_lora_kv ? hp->n_lora_kv + hp->n_rot : hp->n_head_kv * hp->head_k;
+}
+
+int64_t sheaf__hparams_cache_v(const struct sheaf__hparams *hp) {
+    return hp->n_lora_kv ? 0 : hp->n_head_kv * hp->head_v;
 }

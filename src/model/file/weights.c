@@ -138,10 +138,9 @@ static enum sheaf_status check_shape(const struct sheaf__weights *model,
                            t->ne[3], want);
 }
 
-/* Norms, biases and factors are operands of F32 arithmetic. */
-static bool type_is_allowed(const struct sheaf__weight_info *info, enum sheaf_type type) {
+static bool type_is_allowed(enum sheaf__weight w, enum sheaf_type type) {
     if (type == SHEAF_TYPE_I32 || type == SHEAF_TYPE_I64) return false;
-    return info->dims[1] != SHEAF__DIM_NONE || type == SHEAF_TYPE_F32;
+    return !sheaf__weight_is_f32(w) || type == SHEAF_TYPE_F32;
 }
 
 /* May the model have it, in layer il? */
@@ -161,10 +160,9 @@ static enum sheaf_status add_tensor(struct sheaf__weights *model,
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
                                "%s: tensor '%s' is not part of architecture %s as it is built here",
                                sheaf_gguf_path(model->gguf), t->name, arch->name);
-    const struct sheaf__weight_info *info = &sheaf__weight_infos[w];
     enum sheaf_status status = check_shape(model, t, w);
     if (status) return status;
-    if (!type_is_allowed(info, t->type))
+    if (!type_is_allowed(w, t->type))
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "%s: tensor '%s' cannot be of type %s",
                                sheaf_gguf_path(model->gguf), t->name, sheaf_type_name(t->type));
     struct sheaf_tensor **slot = il >= 0 ? &model->layers[il].w[w] : &model->w[w];

@@ -266,19 +266,28 @@ static enum experts experts_of(const struct sheaf__policy *p, int64_t il) {
     return hp->n_expert >= wanted ? EXPERTS_WHOLE : EXPERTS_ROWS;
 }
 
-/* The cut of a weight of experts [k, m, n_expert]. NULL state and success: leave it whole. */
+/* The dimension of a weight that means `dim`; -1: none. */
+static int axis_of(enum sheaf__weight w, enum sheaf__dim dim) {
+    int axis = SHEAF__MAX_WEIGHT_DIMS - 1;
+    while (axis >= 0 && sheaf__weight_infos[w].dims[axis] != dim) axis--;
+    return axis;
+}
+
+/* The cut of a weight of experts, [k, m, n_expert] or a bias [m, n_expert]. NULL state and success:
+ * leave it whole, as the bias on the sum of columns. */
 static enum sheaf_status cut_experts(const struct sheaf__policy *p, const struct sheaf_tensor *t,
                                      enum sheaf__weight w, int64_t il,
                                      struct sheaf_split_state **out) {
     const struct sheaf__hparams *hp = &p->model->hp;
     const enum experts how = experts_of(p, il);
-    const bool down = sheaf__weight_infos[w].dims[0] == SHEAF__DIM_FF_EXPERT;
-    if (how == EXPERTS_WHOLE) return cut_units(p, SHEAF_SPLIT_AXIS_2, hp->n_expert, 1, out);
-    if (how == EXPERTS_ROWS && down)
+    const int experts = axis_of(w, SHEAF__DIM_EXPERT), ff = axis_of(w, SHEAF__DIM_FF_EXPERT);
+    if (how == EXPERTS_WHOLE)
+        return cut_units(p, (enum sheaf_split_axis)experts, hp->n_expert, 1, out);
+    if (how == EXPERTS_ROWS && w == SHEAF__W_DOWN_EXPERTS)
         return cut_units(p, SHEAF_SPLIT_AXIS_1, t->ne[1], soft_unit(t->ne[1], 1, p->n), out);
     const int64_t unit = expert_unit(p, how, il);
-    if (!unit) return SHEAF_STATUS_SUCCESS;
-    return cut_units(p, down ? SHEAF_SPLIT_AXIS_0 : SHEAF_SPLIT_AXIS_1, hp->n_ff_expert, unit, out);
+    if (!unit || ff < 0) return SHEAF_STATUS_SUCCESS;
+    return cut_units(p, (enum sheaf_split_axis)ff, hp->n_ff_expert, unit, out);
 }
 
 enum sheaf_status sheaf__policy_cut_experts(struct sheaf__policy *policy, const char *how) {
@@ -318,6 +327,8 @@ static enum sheaf_status cut_dim(const struct sheaf__policy *p, const struct she
         return cut_heads(p, a, true, hp->head_v, block, out);
     case SHEAF__DIM_QKV:
         return cut_qkv(p, a, out);
+    case SHEAF__DIM_HEADS:
+        return cut_heads(p, a, false, 1, block, out);
     case SHEAF__DIM_FF:
         return cut_units(p, a, hp->n_ff, ffn_unit(p, il), out);
     case SHEAF__DIM_GATE_UP:
@@ -337,7 +348,7 @@ static enum sheaf_status state_of_weight(const struct sheaf__policy *p,
     const struct sheaf__weight_info *info = &sheaf__weight_infos[w];
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     if (sheaf__weight_is_of_experts(w)) status = cut_experts(p, t, w, il, out);
-    for (int axis = 0; axis < 2 && !*out && !status; axis++)
+    for (int axis = 0; axis < SHEAF__MAX_WEIGHT_DIMS && !*out && !status; axis++)
         status = cut_dim(p, t, axis, info->dims[axis], il, out);
     if (status) return status;
     if (!*out && info->dims[0] == SHEAF__DIM_O) {
@@ -360,6 +371,10 @@ enum sheaf_status sheaf__policy_get_state(const struct sheaf_tensor *tensor, con
                                "the split policy does not know the tensor '%s'", tensor->name);
     if (kind < SHEAF__W_COUNT) return state_of_weight(p, tensor, (enum sheaf__weight)kind, il, out);
     const enum sheaf__dim dim = kind == SHEAF__CACHE_K ? SHEAF__DIM_K : SHEAF__DIM_V;
+    if (p->model->hp.n_lora_kv) { /* all heads read the same */
+        *out = sheaf_split_state_mirrored(p->n);
+        return *out ? SHEAF_STATUS_SUCCESS : no_memory();
+    }
     enum sheaf_status status = cut_dim(p, tensor, 0, dim, 0, out);
     if (!status && !*out)
         status = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,

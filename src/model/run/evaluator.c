@@ -211,20 +211,30 @@ static enum sheaf_status set_inputs(struct sheaf__evaluator *ctx, const struct s
 
 /* ---- batches ---- */
 
+static enum sheaf_status check_token(const struct sheaf__evaluator *ctx, int32_t id) {
+    if (id >= 0 && id < ctx->model->hp.n_vocab) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "token id %" PRId32 " is not in the vocabulary of %" PRId64, id,
+                           ctx->model->hp.n_vocab);
+}
+
 static enum sheaf_status check(const struct sheaf__evaluator *ctx,
                                const struct sheaf_model_batch *batch) {
     const int64_t n = batch->n_tokens, n_used = ctx->cells.n_used;
+    if (ctx->model->hp.arch->encoder)
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                               "a model of architecture %s writes no text; it makes embeddings "
+                               "(sheaf_model_embed, sheaf-run --embedding)",
+                               ctx->model->hp.arch->name);
     if (n < 1 || n > ctx->n_batch || n > ctx->n_ctx - n_used)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "%" PRId64 " tokens after %" PRId64 " do not fit the context of "
                                "%" PRId64 " (batch %" PRId64 "): give a larger --ctx",
                                n, n_used, ctx->n_ctx, ctx->n_batch);
     for (int64_t i = 0; i < n; i++) {
-        const int32_t id = batch->token[i], seq = batch->seq ? batch->seq[i] : 0;
-        if (id < 0 || id >= ctx->model->hp.n_vocab)
-            return sheaf_set_error(SHEAF_STATUS_INVALID,
-                                   "token id %" PRId32 " is not in the vocabulary of %" PRId64, id,
-                                   ctx->model->hp.n_vocab);
+        const int32_t seq = batch->seq ? batch->seq[i] : 0;
+        const enum sheaf_status status = check_token(ctx, batch->token[i]);
+        if (status) return status;
         if (seq < 0 || seq >= SHEAF__MAX_SEQUENCES)
             return sheaf_set_error(SHEAF_STATUS_INVALID, "sequence %" PRId32 " is not one of 0..%d",
                                    seq, SHEAF__MAX_SEQUENCES - 1);
@@ -279,6 +289,59 @@ enum sheaf_status sheaf__evaluator_eval_batch(struct sheaf__evaluator *ctx,
     if (status) return status;
     ctx->have_logits = true;
     return SHEAF_STATUS_SUCCESS;
+}
+
+/* ---- encoders ---- */
+
+static enum sheaf_status check_text(const struct sheaf__evaluator *ctx, const int32_t *ids,
+                                    int64_t n) {
+    const struct sheaf__hparams *hp = &ctx->model->hp;
+    const int64_t most = hp->n_ctx_train < ctx->n_batch ? hp->n_ctx_train : ctx->n_batch;
+    if (!hp->arch->encoder)
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                               "a model of architecture %s writes text: embeddings are those of an "
+                               "encoder (bert)",
+                               hp->arch->name);
+    if (n < 1 || n > most)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "a text of %" PRId64 " tokens has no embedding: 1 to %" PRId64
+                               " are possible (the model's context is %" PRId64
+                               ", the batch %" PRId64 ")",
+                               n, most, hp->n_ctx_train, ctx->n_batch);
+    for (int64_t i = 0; i < n; i++) {
+        const enum sheaf_status status = check_token(ctx, ids[i]);
+        if (status) return status;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__evaluator_embed(struct sheaf__evaluator *ctx, const int32_t *ids,
+                                         int64_t n, enum sheaf__pooling pooling, float *dst) {
+    enum sheaf_status status = check_text(ctx, ids, n);
+    if (status) return status;
+    ctx->n_chunks = 0;
+    ctx->have_logits = false;
+    sheaf_reset(ctx->arena);
+    ctx->graph = sheaf_new_graph_custom(ctx->arena, max_nodes(ctx));
+    if (!ctx->graph) return SHEAF_STATUS_ALLOC_FAILED;
+    struct sheaf__builder b = {.model = ctx->model,
+                               .hp = &ctx->model->hp,
+                               .cache = ctx->cache,
+                               .ctx = ctx->arena,
+                               .n_tokens = n,
+                               .n_wanted = n,
+                               .order = ctx->graph};
+    sheaf__build_inputs(&b);
+    struct sheaf_tensor *result = sheaf__build_pooled(&b, sheaf__build_model(&b, 1), pooling);
+    if (result) sheaf_set_output(result);
+    status = sheaf_build_forward_expand(ctx->graph, result);
+    if (!status) status = sheaf_gallocr_alloc_graph(ctx->galloc, ctx->graph);
+    for (int64_t i = 0; i < n; i++) ctx->pos[i] = (int32_t)i;
+    if (!status) status = set_ints(b.ids, ids);
+    if (!status) status = set_ints(b.pos, ctx->pos);
+    if (!status) status = sheaf_backend_graph_compute(ctx->backend, ctx->graph);
+    if (status) return status;
+    return sheaf_backend_tensor_get(result, dst, 0, sheaf_nbytes(result));
 }
 
 enum sheaf_status sheaf__evaluator_eval(struct sheaf__evaluator *ctx, const int32_t *ids, int64_t n,

@@ -49,6 +49,11 @@ enum sheaf_status sheaf__evaluator_eval(struct sheaf__evaluator *ctx, const int3
 enum sheaf_status sheaf__evaluator_prompt(struct sheaf__evaluator *ctx, int seq, const int32_t *ids,
                                           int64_t n, enum sheaf_status (*before)(void *user),
                                           void *user);
+/* The embedding of a text of n tokens, of an encoder: dst [n_embd]. Independent of what was evaluated
+ * before, and of the cache. UNSUPPORTED if the model is no encoder, INVALID if the text is empty or
+ * longer than the model's context or n_batch. Collective on a meta device. */
+enum sheaf_status sheaf__evaluator_embed(struct sheaf__evaluator *ctx, const int32_t *ids,
+                                         int64_t n, enum sheaf__pooling pooling, float *dst);
 /* The result of the last evaluation: [n_vocab, n_rows], F32; NULL before. A row is a token whose
  * logits were asked for, in the order of the batch. Valid until the next evaluation. */
 const struct sheaf_tensor *sheaf__evaluator_logits(const struct sheaf__evaluator *ctx);

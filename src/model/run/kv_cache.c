@@ -24,11 +24,13 @@ enum sheaf_status sheaf__kv_cache_new(const struct sheaf__hparams *hp, int64_t n
                                       struct sheaf__kv_cache **out) {
     *out = NULL;
     int64_t block = sheaf_blck_size(type);
-    if (block <= 0 || hp->head_k % block || hp->head_v % block)
+    const int64_t k = hp->n_lora_kv ? hp->n_lora_kv + hp->n_rot : hp->head_k;
+    const int64_t v = hp->n_lora_kv ? hp->n_lora_kv : hp->head_v;
+    if (!hp->arch->encoder && (block <= 0 || k % block || v % block))
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
                                "a K/V cache of type %s needs heads of whole blocks of %" PRId64
                                "; this model's have %" PRId64 " and %" PRId64 ": use --kv-type f16",
-                               sheaf_type_name(type), block, hp->head_k, hp->head_v);
+                               sheaf_type_name(type), block, k, v);
     size_t n = (size_t)hp->n_layer;
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     struct sheaf__kv_cache *cache = calloc(1, sizeof *cache);
@@ -43,18 +45,20 @@ enum sheaf_status sheaf__kv_cache_new(const struct sheaf__hparams *hp, int64_t n
         sheaf__kv_cache_free(cache);
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to describe the K/V cache");
     }
-    for (int64_t il = 0; il < hp->n_layer; il++) {
-        cache->k[il] = sheaf_new_tensor_2d(cache->ctx, type, hp->n_head_kv * hp->head_k, n_ctx);
-        cache->v[il] = sheaf_new_tensor_2d(cache->ctx, type, hp->n_head_kv * hp->head_v, n_ctx);
+    for (int64_t il = 0; il < hp->n_layer && !hp->arch->encoder; il++) {
+        const int64_t v_row = sheaf__hparams_cache_v(hp);
+        cache->k[il] = sheaf_new_tensor_2d(cache->ctx, type, sheaf__hparams_cache_k(hp), n_ctx);
+        if (v_row) cache->v[il] = sheaf_new_tensor_2d(cache->ctx, type, v_row, n_ctx);
         sheaf_format_name(cache->k[il], "cache_k-%d", (int)il);
         sheaf_format_name(cache->v[il], "cache_v-%d", (int)il);
         if (cache->k[il]) sheaf__tag_set(cache->k[il], SHEAF__CACHE_K, il);
         if (cache->v[il]) sheaf__tag_set(cache->v[il], SHEAF__CACHE_V, il);
-        if (!cache->k[il] || !cache->v[il]) status = SHEAF_STATUS_ALLOC_FAILED;
+        if (!cache->k[il] || (v_row && !cache->v[il])) status = SHEAF_STATUS_ALLOC_FAILED;
     }
-    if (!status && buft)
+    const bool allocate = buft && !hp->arch->encoder;
+    if (!status && allocate)
         status = sheaf_backend_alloc_ctx_tensors_from_buft(cache->ctx, buft, &cache->buffer);
-    if (!status && buft) status = sheaf_backend_buffer_clear(cache->buffer, 0);
+    if (!status && allocate) status = sheaf_backend_buffer_clear(cache->buffer, 0);
     if (status)
         sheaf__kv_cache_free(cache);
     else

@@ -1,4 +1,5 @@
-/* Keys and values of the tokens seen so far: per layer two tensors [heads x size, n_ctx]. */
+/* Keys and values of the tokens seen so far: per layer two tensors [heads x size, n_ctx]; with
+ * latent attention one, [n_lora_kv + n_rot, n_ctx], of which V is the first part. An encoder has none. */
 #ifndef SHEAF_MODEL_KV_CACHE_H
 #define SHEAF_MODEL_KV_CACHE_H
 
@@ -10,7 +11,7 @@ struct sheaf__kv_cache {
     struct sheaf_context *ctx;
     struct sheaf_backend_buffer *buffer;
     int64_t n_ctx;
-    struct sheaf_tensor **k, **v; /* [n_layer]: "cache_k-3" [n_head_kv * head_k, n_ctx] */
+    struct sheaf_tensor **k, **v; /* [n_layer]: "cache_k-3"; v may be NULL */
 };
 
 /* On buft, zeroed; buft NULL: shapes without memory. UNSUPPORTED if a head is not whole blocks of

@@ -158,13 +158,15 @@ static enum sheaf_status compare_fingerprints(const struct sheaf__weights *model
 static enum sheaf_status cache_bytes(const struct sheaf__session *s, int j, enum sheaf_type kv,
                                      size_t *bytes) {
     const struct sheaf__hparams *hp = &s->model->hp;
-    struct sheaf_tensor k = {.type = kv, .ne = {hp->n_head_kv * hp->head_k, s->n_ctx, 1, 1}};
-    struct sheaf_tensor v = {.type = kv, .ne = {hp->n_head_kv * hp->head_v, s->n_ctx, 1, 1}};
+    *bytes = 0;
+    if (hp->arch->encoder) return SHEAF_STATUS_SUCCESS;
+    struct sheaf_tensor k = {.type = kv, .ne = {sheaf__hparams_cache_k(hp), s->n_ctx, 1, 1}};
+    struct sheaf_tensor v = {.type = kv, .ne = {sheaf__hparams_cache_v(hp), s->n_ctx, 1, 1}};
     size_t k_bytes = 0, v_bytes = 0;
     sheaf__tag_set(&k, SHEAF__CACHE_K, 0);
     sheaf__tag_set(&v, SHEAF__CACHE_V, 0);
     enum sheaf_status status = sheaf__policy_tensor_bytes(s->policy, &k, j, &k_bytes);
-    if (!status) status = sheaf__policy_tensor_bytes(s->policy, &v, j, &v_bytes);
+    if (!status && v.ne[0]) status = sheaf__policy_tensor_bytes(s->policy, &v, j, &v_bytes);
     *bytes = k_bytes + v_bytes;
     return status;
 }
