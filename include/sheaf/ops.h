@@ -388,7 +388,7 @@ struct sheaf_tensor *sheaf_flash_attn_sinks(struct sheaf_context *ctx, struct sh
  *
  * All operands but ids are F32, rows (dimension 0) dense. The results but that of SSM_CONV are
  * one flat tensor [N]: what the tokens read, shaped as said, then the states that they leave. Views
- * take them apart. (ggml gives three of them two dimensions; the memory is the same.) */
+ * take them apart. (ggml gives four of them two dimensions; the memory is the same.) */
 
 /* A causal convolution of each channel: sx [t + k - 1, c, s], its k - 1 values before the tokens
  * first, and w [k, c] -> F32 [c, t, s]: element (c, t, s) is the sum of sx[t + i, c, s] w[i, c]. */

@@ -22,19 +22,27 @@ int sheaf__n_operands(const struct sheaf_tensor *node) {
     return n;
 }
 
+/* Has the member all of the tensor? */
+static bool has_all(struct sheaf__st st, int member) {
+    return st.kind == SHEAF__M ||
+           (st.kind == SHEAF__S && sheaf__cut_count(st.cut, member) == st.cut->extent);
+}
+/* A cut whose members all own everything is MIRRORED by another name. */
+static bool is_everywhere(struct sheaf__st st) {
+    return st.kind == SHEAF__M || (st.kind == SHEAF__S && st.cut->everywhere);
+}
+
 bool sheaf__need_met(const struct sheaf__need *need, struct sheaf__st st) {
     if (sheaf__st_equal(need->st, st)) return true;
-    if (need->st.kind == SHEAF__P && st.kind == SHEAF__P) return !need->st.mask;
-    /* a cut whose members all own everything is MIRRORED by another name */
-    if (need->st.kind == SHEAF__M && st.kind == SHEAF__S) return st.cut->everywhere;
-    if (st.kind == SHEAF__M && need->st.kind == SHEAF__S && need->st.cut->everywhere) return true;
+    if (st.kind == SHEAF__P) return need->st.kind == SHEAF__P && !need->st.mask;
+    if (is_everywhere(need->st)) return is_everywhere(st);
     if (!need->readers || need->st.kind != SHEAF__S) return false;
-    if (st.kind == SHEAF__S)
-        return st.axis == need->st.axis && sheaf__cut_serves(st.cut, need->st.cut, need->readers);
-    if (st.kind != SHEAF__M) return false;
+    if (st.kind == SHEAF__S && st.axis == need->st.axis &&
+        sheaf__cut_serves(st.cut, need->st.cut, need->readers))
+        return true;
+    /* all or nothing, whatever the axis is that says so */
     for (int j = 0; j < need->readers->n_members; j++) {
-        if (sheaf__cut_count(need->readers, j) &&
-            sheaf__cut_count(need->st.cut, j) != need->st.cut->extent)
+        if (sheaf__cut_count(need->readers, j) && (!has_all(need->st, j) || !has_all(st, j)))
             return false;
     }
     return true;

@@ -360,12 +360,23 @@ static inline enum sheaf_status split_run_all(struct split_run *r) {
 /* Prints steps and values, for failing tests. */
 static inline void split_print_plan(const struct sheaf__split_plan *p,
                                     const struct sheaf_cgraph *graph) {
-    static const char *const names[] = {"node",       "all-reduce", "reduce-scatter",
-                                        "all-gather", "slice",      "keep-one"};
+    static const char *const names[] = {
+        [SHEAF_SPLIT_STEP_NODE] = "node",
+        [SHEAF_SPLIT_STEP_SLICE] = "slice",
+        [SHEAF_SPLIT_STEP_KEEP_ONE] = "keep one",
+        [SHEAF_SPLIT_STEP_COLLECTIVE] = "collective",
+    };
+    static const char *const collectives[] = {
+        [SHEAF_COMM_ALL_REDUCE] = "all-reduce",
+        [SHEAF_COMM_ALL_GATHER] = "all-gather",
+        [SHEAF_COMM_REDUCE_SCATTER] = "reduce-scatter",
+    };
     for (int s = 0; s < p->n_steps; s++) {
         const struct sheaf__split_step *st = &p->steps[s];
         char text[160];
-        fprintf(stderr, "%3d %-14s %-14s", s, names[st->kind],
+        fprintf(stderr, "%3d %-14s %-14s", s,
+                st->kind == SHEAF_SPLIT_STEP_COLLECTIVE ? collectives[st->collective]
+                                                        : names[st->kind],
                 st->kind == SHEAF_SPLIT_STEP_NODE ? sheaf_op_desc(graph->nodes[st->node]) : "");
         for (int i = 0; i < SHEAF_MAX_SRC && st->in[i] >= 0; i++) {
             fprintf(stderr, " %d:%s", st->in[i],

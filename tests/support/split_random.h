@@ -68,6 +68,10 @@ static struct sheaf_split_state *random_state(struct maker *k, const T *t) {
     const int64_t part = n == 1 ? t->ne[axis] : t->ne[axis] / 2;
     random_segment(k, &s->segments[0], part, overlap);
     if (n == 2) random_segment(k, &s->segments[1], t->ne[axis] - part, overlap);
+    for (int j = 0; n == 2 && j < d && overlap; j++) { /* which all members have */
+        s->segments[1].first[j] = 0;
+        s->segments[1].count[j] = s->segments[1].units;
+    }
     return s;
 }
 
