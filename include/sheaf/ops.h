@@ -31,6 +31,14 @@
  *   SSM_SCAN         0 i kept
  *   GATED_DELTA_NET  0 i kept
  *   GATED_LINEAR_ATTN  0 f scale
+ *   SET              0 i, 1 i, 2 i, 3 i start
+ *   ACC              0 i, 1 i, 2 i, 3 i start
+ *   TRI              0 i type
+ *   DIAG_MASK_INF    0 i n_past
+ *   DIAG_MASK_ZERO   0 i n_past
+ *   ARANGE           0 f start, 1 f stop, 2 f step
+ *   DSV4_HC_COMB     0 f eps, 1 i n_iter
+ *   DSV4_HC_PRE      0 f scale, 1 i gated
  * Words 14 and 15 (SHEAF_OP_PARAM_BASE, SHEAF_OP_PARAM_EXTENT) are 0, except on a slice of an
  * indexed dimension, where the meta device sets them. extent != 0 says "this operand holds indices
  * [base, base + its ne) of extent":
@@ -102,6 +110,19 @@ enum sheaf_op {
     SHEAF_OP_RWKV_WKV6,
     SHEAF_OP_RWKV_WKV7,
     SHEAF_OP_GATED_LINEAR_ATTN,
+    SHEAF_OP_SET,
+    SHEAF_OP_ACC,
+    SHEAF_OP_CUMSUM,
+    SHEAF_OP_TRI,
+    SHEAF_OP_DIAG,
+    SHEAF_OP_DIAG_MASK_INF,
+    SHEAF_OP_DIAG_MASK_ZERO,
+    SHEAF_OP_SOLVE_TRI,
+    SHEAF_OP_ARANGE,
+    SHEAF_OP_LIGHTNING_INDEXER,
+    SHEAF_OP_DSV4_HC_COMB,
+    SHEAF_OP_DSV4_HC_PRE,
+    SHEAF_OP_DSV4_HC_POST,
     SHEAF_OP_COUNT,
 };
 
@@ -141,6 +162,16 @@ enum sheaf_glu_op {
     SHEAF_GLU_OP_SWIGLU_CLAMP, /* sheaf_swiglu_clamp */
     SHEAF_GLU_OP_COUNT,
 };
+
+/* What stays of a square matrix; the rest becomes 0. */
+enum sheaf_tri_type {
+    SHEAF_TRI_TYPE_UPPER_DIAG, /* the diagonal and above */
+    SHEAF_TRI_TYPE_UPPER,      /* above the diagonal */
+    SHEAF_TRI_TYPE_LOWER_DIAG,
+    SHEAF_TRI_TYPE_LOWER,
+};
+
+enum { SHEAF_HC_MAX = 8 }; /* most streams of hyper-connections */
 
 enum sheaf_sort_order {
     SHEAF_SORT_ORDER_ASC,
@@ -299,6 +330,65 @@ struct sheaf_tensor *sheaf_mul_mat_id(struct sheaf_context *ctx, struct sheaf_te
  * [m, u, n]. An id outside [0, x) fails the compute. */
 struct sheaf_tensor *sheaf_add_id(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                   struct sheaf_tensor *b, struct sheaf_tensor *ids);
+
+/* ---- windows, triangles, lists: all F32 ---- */
+
+/* a + b, b of one element: an ADD */
+struct sheaf_tensor *sheaf_add1(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                struct sheaf_tensor *b);
+/* a with a part replaced by b, and with b added to a part: b's element 0 meets a's at start, and b
+ * lies inside a. */
+struct sheaf_tensor *sheaf_set(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                               struct sheaf_tensor *b, const int64_t start[4]);
+struct sheaf_tensor *sheaf_acc(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                               struct sheaf_tensor *b, const int64_t start[4]);
+/* Element i of a row: the sum of those up to it. */
+struct sheaf_tensor *sheaf_cumsum(struct sheaf_context *ctx, struct sheaf_tensor *a);
+/* a [n, n, h, s] with zeros outside of a triangle */
+struct sheaf_tensor *sheaf_tri(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                               enum sheaf_tri_type type);
+/* [n, 1, h, s] -> [n, n, h, s] with a on the diagonals, zeros elsewhere */
+struct sheaf_tensor *sheaf_diag(struct sheaf_context *ctx, struct sheaf_tensor *a);
+/* a [i, j, h, s] with -inf, or 0, where the number of the column is more than n_past and that of the
+ * row */
+struct sheaf_tensor *sheaf_diag_mask_inf(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                         int n_past);
+struct sheaf_tensor *sheaf_diag_mask_zero(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                          int n_past);
+/* x of a x = b: a [n, n, h, s] a lower triangle with its diagonal (the rest is not read), b and x
+ * [m, n, h, s]: m right sides. */
+struct sheaf_tensor *sheaf_solve_tri(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                     struct sheaf_tensor *b);
+/* start, start + step, .. as long as it is below stop (above, if step is negative) */
+struct sheaf_tensor *sheaf_arange(struct sheaf_context *ctx, float start, float stop, float step);
+
+/* ---- DeepSeek ---- */
+
+/* Scores by which a token picks the rows that it attends to (DeepSeek-V3.2): sum over heads of w
+ * relu(q . k), plus the mask. q F32 [d, h, n, s], k [d, 1, t, s] of any float or block type, w F32
+ * [h, n, 1, s], mask F16 or F32 [t, n, 1, 1|s] -> F32 [t, n, 1, s] */
+struct sheaf_tensor *sheaf_lightning_indexer(struct sheaf_context *ctx, struct sheaf_tensor *q,
+                                             struct sheaf_tensor *k, struct sheaf_tensor *w,
+                                             struct sheaf_tensor *mask);
+/* Hyper-connections (arXiv 2512.24880) of c streams, 1 to SHEAF_HC_MAX, all F32. How streams are
+ * mixed: mixes [(2 + c) c, n], of which elements from 2c on are c rows of c, scale [3], base [(2 + c)
+ * c] -> [c, c, n]: mixes scale[2] + base, the softmax of each row plus eps, then n_iter times
+ * divided by column sums, before each but the first time by row sums, each plus eps. */
+struct sheaf_tensor *sheaf_dsv4_hc_comb(struct sheaf_context *ctx, struct sheaf_tensor *mixes,
+                                        struct sheaf_tensor *scale, struct sheaf_tensor *base,
+                                        float eps, int n_iter);
+/* The sum of streams times their weights: x [e, c, n], weights [c, n] -> [e, n]; or, gated, times
+ * scale and the sigmoid of gate [e, c, n] */
+struct sheaf_tensor *sheaf_dsv4_hc_pre(struct sheaf_context *ctx, struct sheaf_tensor *x,
+                                       struct sheaf_tensor *weights);
+struct sheaf_tensor *sheaf_dsv4_hc_pre_gated(struct sheaf_context *ctx, struct sheaf_tensor *x,
+                                             struct sheaf_tensor *gate, float scale);
+/* Streams after a block: stream i of d is x [e, n] times post[i, n], plus the sum over streams s of
+ * residual [e, c, n] times comb[i, s, n], post [d, n], comb [d, c, n] -> [e, d, n]; without comb
+ * (NULL), where d is c, plus stream i of the residual */
+struct sheaf_tensor *sheaf_dsv4_hc_post(struct sheaf_context *ctx, struct sheaf_tensor *x,
+                                        struct sheaf_tensor *residual, struct sheaf_tensor *post,
+                                        struct sheaf_tensor *comb);
 
 /* Copies (and converts) a into b; the result is a view of b. Same number of elements. */
 struct sheaf_tensor *sheaf_cpy(struct sheaf_context *ctx, struct sheaf_tensor *a,

@@ -9,6 +9,21 @@ SHEAF__CUDA_OP(VIEW) = {NULL, NULL};
 SHEAF__CUDA_OP(PERMUTE) = {NULL, NULL};
 SHEAF__CUDA_OP(TRANSPOSE) = {NULL, NULL};
 
+/* Left to the host: few graphs have them, and none on the path of a token. */
+SHEAF__CUDA_OP(SET) = {NULL, NULL};
+SHEAF__CUDA_OP(ACC) = {NULL, NULL};
+SHEAF__CUDA_OP(CUMSUM) = {NULL, NULL};
+SHEAF__CUDA_OP(TRI) = {NULL, NULL};
+SHEAF__CUDA_OP(DIAG) = {NULL, NULL};
+SHEAF__CUDA_OP(DIAG_MASK_INF) = {NULL, NULL};
+SHEAF__CUDA_OP(DIAG_MASK_ZERO) = {NULL, NULL};
+SHEAF__CUDA_OP(SOLVE_TRI) = {NULL, NULL};
+SHEAF__CUDA_OP(ARANGE) = {NULL, NULL};
+SHEAF__CUDA_OP(LIGHTNING_INDEXER) = {NULL, NULL};
+SHEAF__CUDA_OP(DSV4_HC_COMB) = {NULL, NULL};
+SHEAF__CUDA_OP(DSV4_HC_PRE) = {NULL, NULL};
+SHEAF__CUDA_OP(DSV4_HC_POST) = {NULL, NULL};
+
 /* In the order of enum sheaf_op, which tensor/op_info.c holds the rows to. */
 #define ENTRY(op, ...) &sheaf__cuda_op_##op,
 static const struct sheaf__cuda_op *const table[] = {SHEAF__OPS(ENTRY)};

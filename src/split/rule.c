@@ -115,6 +115,27 @@ static void padded(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXP
     }
 }
 
+/* A dimension of which operand 1 covers a part is whole. */
+static void window(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    struct sheaf__text text = {expr, SHEAF__MAX_EXPR, 0};
+    const struct sheaf_tensor *side[] = {t->src[0], t->src[1], t};
+    for (int k = 0; k < 3; k++) {
+        for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+            if (t->ne[i] == t->src[1]->ne[i]) {
+                sheaf__put(&text, "%c ", "ijhs"[i]);
+            } else {
+                sheaf__put(&text, "%lld ", (long long)side[k]->ne[i]);
+            }
+        }
+        if (k < 2) sheaf__put(&text, k ? "-> " : ", ");
+    }
+}
+
+static void indexer(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    snprintf(expr, SHEAF__MAX_EXPR, "d h n s, d 1 t s, h n 1 s, t n 1 %s -> t n 1 s",
+             t->src[3]->ne[3] == 1 ? "1" : "s");
+}
+
 static void concat(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
     char part[3][4][4];
     for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
@@ -140,9 +161,22 @@ static void concat(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXP
 #define OPERANDS_0  (1u << 0)
 #define OPERANDS_1  (1u << 1)
 #define OPERANDS_2  (1u << 2)
+#define OPERANDS_3  (1u << 3)
 #define OPERANDS_01 (OPERANDS_0 | OPERANDS_1)
 #define PAIR(a, b)  (1u << (a) | 1u << (b))
 
+static bool gated(const struct sheaf_tensor *t) { return t->op_params[1] != 0; }
+static bool unmixed(const struct sheaf_tensor *t) { return !t->src[3]; }
+static const struct sheaf__rule hc_pre_alt[] = {
+    {.when = gated, .expr = "e c n, e c n -> e n", .sum = "c", .linear = {OPERANDS_0}},
+    {.when = NULL},
+};
+static const struct sheaf__rule hc_post_alt[] = {
+    {.when = unmixed,
+     .expr = "e n, e c n, c n -> e c n",
+     .linear = {OPERANDS_01, OPERANDS_1 | OPERANDS_2}},
+    {.when = NULL},
+};
 static const struct sheaf__rule scale_alt[] = {
     {.when = biased_scale, .expr = "i j h s -> i j h s"},
     {.when = NULL},
@@ -350,6 +384,49 @@ static const struct sheaf__rule rules[] = {
                          .linear = {OPERANDS_0},
                          .zero = {OPERANDS_0}},
     [SHEAF_OP_PAD] = {.build = padded, .linear = {OPERANDS_0}, .zero = {OPERANDS_0}},
+    [SHEAF_OP_SET] = {.build = window, .linear = {OPERANDS_01}, .zero = {OPERANDS_01}},
+    [SHEAF_OP_ACC] = {.build = window,
+                      .linear = {OPERANDS_01},
+                      .zero = {OPERANDS_01},
+                      .add_once = 3},
+    [SHEAF_OP_CUMSUM] = {.expr = "i j h s -> i j h s",
+                         .whole = "i",
+                         .linear = {OPERANDS_0},
+                         .zero = {OPERANDS_0}},
+    [SHEAF_OP_TRI] = {.expr = "i j h s -> i j h s",
+                      .whole = "ij",
+                      .linear = {OPERANDS_0},
+                      .zero = {OPERANDS_0}},
+    [SHEAF_OP_DIAG] = {.expr = "n 1 h s -> n n h s",
+                       .whole = "n",
+                       .linear = {OPERANDS_0},
+                       .zero = {OPERANDS_0}},
+    [SHEAF_OP_DIAG_MASK_INF] = {.expr = "i j h s -> i j h s",
+                                .whole = "ij",
+                                .linear = {OPERANDS_0}},
+    [SHEAF_OP_DIAG_MASK_ZERO] = {.expr = "i j h s -> i j h s",
+                                 .whole = "ij",
+                                 .linear = {OPERANDS_0},
+                                 .zero = {OPERANDS_0}},
+    [SHEAF_OP_SOLVE_TRI] = {.expr = "k n h s, m n h s -> m n h s",
+                            .whole = "kn",
+                            .linear = {OPERANDS_1}},
+    [SHEAF_OP_ARANGE] = {.none = "it has no operands: every member makes all of it"},
+    [SHEAF_OP_LIGHTNING_INDEXER] = {.build = indexer,
+                                    .whole = "dh",
+                                    .linear = {OPERANDS_2 | OPERANDS_3},
+                                    .zero = {OPERANDS_2 | OPERANDS_3}},
+    [SHEAF_OP_DSV4_HC_COMB] = {.expr = "m n, x, m -> c d n", .whole = "mxcd"},
+    [SHEAF_OP_DSV4_HC_PRE] = {.expr = "e c n, c n -> e n",
+                              .sum = "c",
+                              .linear = {OPERANDS_0, OPERANDS_1},
+                              .zero = {OPERANDS_1},
+                              .alt = hc_pre_alt},
+    [SHEAF_OP_DSV4_HC_POST] = {.expr = "e n, e c n, d n, d c n -> e d n",
+                               .whole = "c",
+                               .linear = {OPERANDS_01, OPERANDS_2 | OPERANDS_3,
+                                          OPERANDS_0 | OPERANDS_3, OPERANDS_1 | OPERANDS_2},
+                               .alt = hc_post_alt},
 };
 static_assert(sizeof rules / sizeof *rules == SHEAF_OP_COUNT, "every op has a rule or a reason");
 

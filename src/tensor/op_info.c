@@ -140,6 +140,81 @@ static bool check_pad(const struct sheaf_tensor *dst) {
     return is_dense_f32(dst) && is_f32(a);
 }
 
+/* ---- windows, triangles, lists ---- */
+
+static bool check_window(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+        if (dst->op_params[i] < 0 || b->ne[i] > dst->ne[i] - dst->op_params[i]) return false;
+    }
+    return is_dense_f32(dst) && is_f32(a) && is_f32(b) && sheaf_are_same_shape(dst, a);
+}
+
+static bool check_matrix(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    if (dst->op == SHEAF_OP_TRI && (uint32_t)dst->op_params[0] > SHEAF_TRI_TYPE_LOWER) return false;
+    if (dst->op != SHEAF_OP_CUMSUM && dst->op_params[0] < 0) return false;
+    return is_dense_f32(dst) && is_f32(a) && sheaf_are_same_shape(dst, a);
+}
+
+static bool check_diag(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    return is_dense_f32(dst) && is_f32(a) && a->ne[1] == 1 && dst->ne[0] == a->ne[0] &&
+           dst->ne[1] == a->ne[0] && same_from(2, dst, a);
+}
+
+static bool check_solve(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    return is_dense_f32(dst) && is_f32(a) && is_f32(b) && sheaf_are_same_shape(dst, b) &&
+           a->ne[0] == a->ne[1] && same_from(1, a, b);
+}
+
+static bool check_arange(const struct sheaf_tensor *dst) {
+    return is_dense_f32(dst) && sheaf_nrows(dst) == 1;
+}
+
+/* ---- DeepSeek ---- */
+
+static bool has_shape(const struct sheaf_tensor *t, int64_t a, int64_t b, int64_t c, int64_t d) {
+    return t->ne[0] == a && t->ne[1] == b && t->ne[2] == c && t->ne[3] == d;
+}
+
+static bool check_indexer(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *q = dst->src[0], *k = dst->src[1], *w = dst->src[2];
+    const struct sheaf_tensor *mask = dst->src[3];
+    const int64_t d = q->ne[0], h = q->ne[1], n = q->ne[2], s = q->ne[3], t = k->ne[2];
+    return is_f32(dst) && has_shape(dst, t, n, 1, s) && is_dense_f32(q) &&
+           q->nb[1] % sizeof(float) == 0 && is_float(k) && has_shape(k, d, 1, t, s) && is_f32(w) &&
+           has_shape(w, h, n, 1, s) && is_plain(mask) &&
+           (has_shape(mask, t, n, 1, s) || has_shape(mask, t, n, 1, 1));
+}
+
+static bool check_hc_comb(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *mixes = dst->src[0], *scale = dst->src[1], *base = dst->src[2];
+    const int64_t c = dst->ne[0];
+    return is_dense_f32(dst) && c >= 1 && c <= SHEAF_HC_MAX &&
+           has_shape(dst, c, c, mixes->ne[1], 1) && is_f32(mixes) &&
+           has_shape(mixes, (2 + c) * c, mixes->ne[1], 1, 1) && is_f32(scale) &&
+           scale->ne[0] >= 3 && is_f32(base) && base->ne[0] == mixes->ne[0];
+}
+
+static bool check_hc_pre(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *x = dst->src[0], *w = dst->src[1];
+    const bool weighted =
+        dst->op_params[1] ? sheaf_are_same_shape(w, x) : has_shape(w, x->ne[1], x->ne[2], 1, 1);
+    return is_dense_f32(dst) && is_f32(x) && is_f32(w) && weighted && x->ne[3] == 1 &&
+           has_shape(dst, x->ne[0], x->ne[2], 1, 1);
+}
+
+static bool check_hc_post(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *x = dst->src[0], *res = dst->src[1], *post = dst->src[2];
+    const struct sheaf_tensor *comb = dst->src[3];
+    const int64_t e = dst->ne[0], d = dst->ne[1], n = dst->ne[2], c = res->ne[1];
+    return is_dense_f32(dst) && is_f32(x) && is_f32(res) && is_f32(post) && dst->ne[3] == 1 &&
+           has_shape(x, e, n, 1, 1) && has_shape(res, e, c, n, 1) && has_shape(post, d, n, 1, 1) &&
+           (comb ? is_f32(comb) && has_shape(comb, d, c, n, 1) : d == c);
+}
+
 /* Masks have at least the rows of what they are added to, and repeat over dimensions 2 and 3. */
 static bool check_mask(const struct sheaf_tensor *mask, int64_t width, int64_t rows, int64_t n2,
                        int64_t n3) {

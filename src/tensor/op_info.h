@@ -135,7 +135,32 @@ struct sheaf__op_info {
     ROW(RWKV_WKV7, .operands = {"r", "w", "k", "v", "a", "b", "state"}, .required = 7,             \
         .check = check_rwkv_wkv7, .cost = SHEAF_OP_COST_ROWS)                                      \
     ROW(GATED_LINEAR_ATTN, .operands = {"k", "v", "q", "g", "state"}, .required = 5,               \
-        .params = "0 f scale", .check = check_gated_linear_attn, .cost = SHEAF_OP_COST_ROWS)
+        .params = "0 f scale", .check = check_gated_linear_attn, .cost = SHEAF_OP_COST_ROWS)       \
+    ROW(SET, .operands = {"a", "b"}, .required = 2, .params = "0 i, 1 i, 2 i, 3 i start",          \
+        .check = check_window, .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                          \
+    ROW(ACC, .operands = {"a", "b"}, .required = 2, .params = "0 i, 1 i, 2 i, 3 i start",          \
+        .check = check_window, .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                          \
+    ROW(CUMSUM, .operands = {"a"}, .required = 1, .check = check_matrix,                           \
+        .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                                                 \
+    ROW(TRI, .operands = {"a"}, .required = 1, .params = "0 i type", .check = check_matrix,        \
+        .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                                                 \
+    ROW(DIAG, .operands = {"a"}, .required = 1, .check = check_diag, .cost = SHEAF_OP_COST_MOVE)   \
+    ROW(DIAG_MASK_INF, .operands = {"a"}, .required = 1, .params = "0 i n_past",                   \
+        .check = check_matrix, .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                          \
+    ROW(DIAG_MASK_ZERO, .operands = {"a"}, .required = 1, .params = "0 i n_past",                  \
+        .check = check_matrix, .cost = SHEAF_OP_COST_ROWS, .in_place = 1)                          \
+    ROW(SOLVE_TRI, .operands = {"a", "b"}, .required = 2, .check = check_solve,                    \
+        .cost = SHEAF_OP_COST_PRODUCT)                                                             \
+    ROW(ARANGE, .params = "0 f start, 1 f stop, 2 f step", .check = check_arange,                  \
+        .cost = SHEAF_OP_COST_MOVE)                                                                \
+    ROW(LIGHTNING_INDEXER, .operands = {"q", "k", "w", "mask"}, .required = 4,                     \
+        .check = check_indexer, .cost = SHEAF_OP_COST_PRODUCT)                                     \
+    ROW(DSV4_HC_COMB, .operands = {"mixes", "scale", "base"}, .required = 3,                       \
+        .params = "0 f eps, 1 i n_iter", .check = check_hc_comb, .cost = SHEAF_OP_COST_ROWS)       \
+    ROW(DSV4_HC_PRE, .operands = {"x", "weights"}, .required = 2,                                  \
+        .params = "0 f scale, 1 i gated", .check = check_hc_pre, .cost = SHEAF_OP_COST_ROWS)       \
+    ROW(DSV4_HC_POST, .operands = {"x", "residual", "post", "comb"}, .required = 3,                \
+        .check = check_hc_post, .cost = SHEAF_OP_COST_ROWS)
 
 /* Counts the rows; an op that is not listed, or listed in another place, breaks the build. */
 #define SHEAF__OP_ROW_NUMBER(op, ...) SHEAF__OP_ROW_##op,

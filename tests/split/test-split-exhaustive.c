@@ -238,6 +238,7 @@ static const struct xcase cases[] = {
      2,
      b_flash_mask},
     MAP_AND_ROW_CASES,
+    MATRIX_CASES,
     STATE_CASES};
 enum { N_CASES = sizeof cases / sizeof *cases };
 
@@ -587,7 +588,7 @@ static char *print_st(struct bench *b, struct sheaf__st st, char *buf, size_t n)
 static void report(struct bench *b, const char *what, const int *tuple, struct sheaf__st out,
                    enum kind kind) {
     static int reports;
-    if (reports++ > 40) return;
+    if (reports++ > 40 && strcmp(what, "wrong")) return;
     char text[200];
     fprintf(stderr, "%s: %s, %d members, %s:", what, b->x->name, b->d, kind_names[kind]);
     for (int i = 0; i < b->x->n; i++)
@@ -609,6 +610,17 @@ static const char *allowed(struct bench *b, const int *tuple, struct sheaf__st o
     }
     if (b->whole->op == SHEAF_OP_GROUP_NORM && b->whole->ne[2] % b->whole->op_params[2])
         return "channels are not cut where the last group is smaller than the others";
+    const enum sheaf_op op = b->whole->op;
+    if ((op == SHEAF_OP_LIGHTNING_INDEXER || op == SHEAF_OP_DSV4_HC_PRE ||
+         op == SHEAF_OP_DSV4_HC_POST) &&
+        out.kind == SHEAF__P) {
+        for (int i = 0; i < b->x->n; i++) {
+            const struct sheaf__st st = b->operand[i].st[tuple[i]];
+            if (st.mask) return "columns with a mask are summed, so the mask is not of the result";
+            if (st.kind == SHEAF__S && op != SHEAF_OP_DSV4_HC_PRE)
+                return "what is summed over parts meets an addend: no row has both";
+        }
+    }
     const int mask = b->whole->op == SHEAF_OP_SOFT_MAX         ? 1
                      : b->whole->op == SHEAF_OP_FLASH_ATTN_EXT ? 3
                                                                : 0;
@@ -746,6 +758,7 @@ Test(exhaustive, soft_max_and_rope) { run_between("soft_max", "flash MHA"); }
 Test(exhaustive, attention) { run_between("flash MHA", "sqr"); }
 /* "add_id square" is for a mutant: its few ids make claims true by luck. */
 Test(exhaustive, maps_and_rows) { run_between("sqr", "add_id square"); }
+Test(exhaustive, matrices) { run_between("set", "ssm_conv"); }
 Test(exhaustive, scans) { run_between("ssm_conv", "delta net heads"); }
 Test(exhaustive, delta_nets) { run_between("delta net heads", "wkv6"); }
 Test(exhaustive, linear_attention) { run_between("wkv6", NULL); }
@@ -876,6 +889,7 @@ static const struct mutant mutants[] = {
      "mul_mat_id",
      {.expr = "k m x, k u n, u n -> m u n", .sum = "kx", .mask = 3}},
     MAP_AND_ROW_MUTANTS,
+    MATRIX_MUTANTS,
     STATE_MUTANTS};
 
 static struct count judge(const struct mutant *m) {

@@ -117,6 +117,24 @@ static int examples(struct example *e) {
     EXAMPLE("ARGSORT", sheaf_argsort(ctx, a, SHEAF_SORT_ORDER_DESC));
     EXAMPLE("ADD_ID", sheaf_add_id(ctx, f32(6, 2, 5, 1), f32(6, 8, 1, 1), i32(2, 5)));
     EXAMPLE("REPEAT", sheaf_repeat_4d(ctx, a, 12, 4, 2, 6));
+    EXAMPLE("SET", sheaf_set(ctx, a, f32(3, 4, 2, 3), (const int64_t[]){2, 0, 0, 0}));
+    EXAMPLE("ACC", sheaf_acc(ctx, a, f32(6, 2, 2, 3), (const int64_t[]){0, 1, 0, 0}));
+    EXAMPLE("CUMSUM", sheaf_cumsum(ctx, a));
+    EXAMPLE("TRI", sheaf_tri(ctx, f32(6, 6, 2, 3), SHEAF_TRI_TYPE_LOWER));
+    EXAMPLE("DIAG", sheaf_diag(ctx, f32(6, 1, 2, 3)));
+    EXAMPLE("DIAG_MASK_INF", sheaf_diag_mask_inf(ctx, a, 0));
+    EXAMPLE("DIAG_MASK_ZERO", sheaf_diag_mask_zero(ctx, a, 0));
+    EXAMPLE("SOLVE_TRI", sheaf_solve_tri(ctx, f32(4, 4, 2, 3), a));
+    EXAMPLE("ARANGE", sheaf_arange(ctx, 0, 5, 1));
+    EXAMPLE("LIGHTNING_INDEXER", sheaf_lightning_indexer(ctx, f32(6, 4, 2, 3), f32(6, 1, 9, 3),
+                                                         f32(4, 2, 1, 3), f32(9, 2, 1, 1)));
+    EXAMPLE("DSV4_HC_COMB",
+            sheaf_dsv4_hc_comb(ctx, f32(24, 5, 1, 1), f32(3, 1, 1, 1), f32(24, 1, 1, 1), 0, 3));
+    T *stream = f32(6, 4, 5, 1), *post = f32(4, 5, 1, 1), *block = f32(6, 5, 1, 1);
+    EXAMPLE("DSV4_HC_PRE", sheaf_dsv4_hc_pre(ctx, stream, post));
+    EXAMPLE("DSV4_HC_PRE with a gate", sheaf_dsv4_hc_pre_gated(ctx, stream, stream, 1));
+    EXAMPLE("DSV4_HC_POST", sheaf_dsv4_hc_post(ctx, block, stream, post, f32(4, 4, 5, 1)));
+    EXAMPLE("DSV4_HC_POST without a mixture", sheaf_dsv4_hc_post(ctx, block, stream, post, NULL));
     EXAMPLE("PAD", sheaf_pad(ctx, a, (const int[]){0, 0, 1, 0}, (const int[]){2, 0, 0, 0}, false));
     T *dt = f32(4, 5, 2, 1), *bc = f32(3, 2, 5, 2), *heads = f32(2, 4, 5, 2);
     EXAMPLE("SSM_CONV", sheaf_ssm_conv(ctx, f32(8, 4, 2, 1), f32(4, 4, 1, 1)));

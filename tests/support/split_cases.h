@@ -47,13 +47,38 @@ MAP(add_id, add_id(c, a[0], a[1], a[2]))
 MAP(repeat, repeat_4d(c, a[0], a[0]->ne[0] * 2, a[0]->ne[1] * 3, a[0]->ne[2], a[0]->ne[3] * 2))
 MAP(pad, pad(c, a[0], (const int[]){1, 0, 0, 0}, (const int[]){2, 0, 1, 0}, false))
 MAP(pad_round, pad(c, a[0], (const int[]){0, 3, 0, 0}, (const int[]){0, 2, 0, 0}, true))
+MAP(cumsum, cumsum(c, a[0]))
+MAP(tri, tri(c, a[0], SHEAF_TRI_TYPE_LOWER_DIAG))
+MAP(diag, diag(c, a[0]))
+MAP(diag_mask_inf, diag_mask_inf(c, a[0], 1))
+MAP(diag_mask_zero, diag_mask_zero(c, a[0], 1))
+MAP(solve_tri, solve_tri(c, a[0], a[1]))
+MAP(indexer, lightning_indexer(c, a[0], a[1], a[2], a[3]))
+MAP(hc_comb, dsv4_hc_comb(c, a[0], a[1], a[2], 1e-3f, 3))
+MAP(hc_pre, dsv4_hc_pre(c, a[0], a[1]))
+MAP(hc_pre_gated, dsv4_hc_pre_gated(c, a[0], a[1], 0.5f))
+MAP(hc_post, dsv4_hc_post(c, a[0], a[1], a[2], a[3]))
+MAP(hc_post_apart, dsv4_hc_post(c, a[0], a[1], a[2], NULL))
 #undef MAP
+
+/* A window at the place that it has in the whole: none where it covers a dimension. */
+static T *window_at(C *c, T **a, bool add) {
+    int64_t at[4] = {0, 0, 0, 0};
+    for (int i = 0; i < 4; i++) at[i] = a[0]->ne[i] > a[1]->ne[i];
+    return add ? sheaf_acc(c, a[0], a[1], at) : sheaf_set(c, a[0], a[1], at);
+}
+static T *b_set(C *c, T **a) { return window_at(c, a, false); }
+static T *b_acc(C *c, T **a) { return window_at(c, a, true); }
 
 /* Groups of two channels, as the slices of a node have them. */
 static T *b_group_norm(C *c, T **a) {
     T *t = sheaf_group_norm(c, a[0], 1, 1e-5f);
     if (t) t->op_params[2] = 2;
     return t;
+}
+static T *b_arange(C *c, T **a) {
+    (void)a;
+    return sheaf_arange(c, 1, 7, 1);
 }
 static T *b_fill(C *c, T **a) {
     (void)a;
@@ -85,6 +110,63 @@ static T *b_fill(C *c, T **a) {
         {"pad circular", 1, {{6, 4, 6, 2}}, "f", 0, 3, b_pad_round},                               \
         {"get_rows i32", 2, {{6, 8, 1, 1}, {9, 1, 1, 1}}, "ii", 8, 4, b_get_rows}, {               \
         "add_id square", 3, {{4, 6, 1, 1}, {4, 6, 1, 1}, {6, 1, 1, 1}}, "ffi", 6, 3, b_add_id      \
+    }
+
+#define MATRIX_CASES                                                                               \
+    {"set", 2, {{6, 4, 3, 2}, {3, 4, 3, 2}}, "ff", 0, 3, b_set},                                   \
+        {"set rows", 2, {{6, 4, 6, 1}, {6, 2, 6, 1}}, "ff", 0, 3, b_set},                          \
+        {"acc", 2, {{6, 4, 3, 2}, {3, 4, 3, 2}}, "ff", 0, 3, b_acc},                               \
+        {"acc all", 2, {{6, 4, 3, 1}, {6, 4, 3, 1}}, "ff", 0, 3, b_acc}, ONE(cumsum, "f"),         \
+        {"tri", 1, {{6, 6, 4, 3}}, "f", 0, 3, b_tri},                                              \
+        {"diag", 1, {{6, 1, 4, 3}}, "f", 0, 3, b_diag}, ONE(diag_mask_inf, "f"),                   \
+        ONE(diag_mask_zero, "f"),                                                                  \
+        {"solve_tri", 2, {{4, 4, 3, 2}, {6, 4, 3, 2}}, "pf", 0, 3, b_solve_tri},                   \
+        {"arange", 0, {{0}}, "", 0, 3, b_arange},                                                  \
+        {"indexer", 4,        {{4, 3, 4, 2}, {4, 1, 6, 2}, {3, 4, 1, 2}, {6, 4, 1, 2}}, "ffff", 0, \
+         2,         b_indexer},                                                                    \
+        {"indexer one mask",                                                                       \
+         4,                                                                                        \
+         {{4, 3, 4, 2}, {4, 1, 6, 2}, {3, 4, 1, 2}, {6, 4, 1, 1}},                                 \
+         "fhfh",                                                                                   \
+         0,                                                                                        \
+         2,                                                                                        \
+         b_indexer},                                                                               \
+        {"hc_comb", 3, {{24, 6, 1, 1}, {3, 1, 1, 1}, {24, 1, 1, 1}}, "fff", 0, 3, b_hc_comb},      \
+        {"hc_pre", 2, {{6, 4, 3, 1}, {4, 3, 1, 1}}, "ff", 0, 4, b_hc_pre},                         \
+        {"hc_pre gated", 2, {{6, 4, 3, 1}, {6, 4, 3, 1}}, "ff", 0, 4, b_hc_pre_gated},             \
+        {"hc_post", 4,        {{6, 3, 1, 1}, {6, 4, 3, 1}, {4, 3, 1, 1}, {4, 4, 3, 1}}, "ffff", 0, \
+         2,         b_hc_post},                                                                    \
+    {                                                                                              \
+        "hc_post apart", 3, {{6, 3, 1, 1}, {6, 4, 3, 1}, {4, 3, 1, 1}}, "fff", 0, 3,               \
+            b_hc_post_apart                                                                        \
+    }
+
+#define MATRIX_MUTANTS                                                                             \
+    {"a window may be cut", "set rows", {.expr = "i j h s, i J h s -> i j h s", .linear = {3}}},   \
+        {"what is replaced is an addend",                                                          \
+         "set",                                                                                    \
+         {.expr = "6 j h s, 3 j h s -> 6 j h s", .linear = {1}}},                                  \
+        {"sums along a row start anew", "cumsum", {.expr = "i j h s -> i j h s"}},                 \
+        {"a triangle's rows are alike", "tri", {.expr = "i j h s -> i j h s", .whole = "i"}},      \
+        {"a mask outlives -inf",                                                                   \
+         "diag_mask_inf",                                                                          \
+         {.expr = "i j h s -> i j h s", .whole = "ij", .zero = {1}}},                              \
+        {"a system is linear in its matrix",                                                       \
+         "solve_tri",                                                                              \
+         {.expr = "k n h s, m n h s -> m n h s", .whole = "kn", .linear = {1}}},                   \
+        {"the indexer adds its mask on each member",                                               \
+         "indexer",                                                                                \
+         {.expr = "d h n s, d 1 t s, h n 1 s, t n 1 s -> t n 1 s", .whole = "d", .sum = "h"}},     \
+        {"the indexer is linear in q",                                                             \
+         "indexer",                                                                                \
+         {.expr = "d h n s, d 1 t s, h n 1 s, t n 1 s -> t n 1 s", .whole = "dh", .linear = {9}}}, \
+        {"a gate is linear",                                                                       \
+         "hc_pre gated",                                                                           \
+         {.expr = "e c n, e c n -> e n", .sum = "c", .linear = {2}}},                              \
+    {                                                                                              \
+        "streams are summed beside an addend", "hc_post", {                                        \
+            .expr = "e n, e c n, d n, d c n -> e d n", .sum = "c"                                  \
+        }                                                                                          \
     }
 
 #define MAP_AND_ROW_MUTANTS                                                                        \

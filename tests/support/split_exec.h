@@ -192,7 +192,8 @@ static inline void split_addends(const struct sheaf_tensor *whole, int n, uint64
     } while (split_next(&x, whole->ne));
 }
 
-/* Largest difference between two tensors of one shape, relative to the largest value of b. */
+/* Largest difference between two tensors of one shape, relative to the largest finite value of b;
+ * infinities must be the same. */
 static inline double split_distance(const struct sheaf_tensor *a, const struct sheaf_tensor *b) {
     if (sheaf_is_empty(b)) return 0;
     double worst = 0, scale = 1e-30;
@@ -200,6 +201,10 @@ static inline double split_distance(const struct sheaf_tensor *a, const struct s
     do {
         const double u = (double)split_get(a, &x), v = (double)split_get(b, &x);
         if (isnan(u) || isnan(v)) return 1e30;
+        if (isinf(u) || isinf(v)) {
+            if (isinf(u) != isinf(v) || (u > 0) != (v > 0)) return 1e30;
+            continue;
+        }
         worst = fmax(worst, fabs(u - v));
         scale = fmax(scale, fabs(v));
     } while (split_next(&x, b->ne));

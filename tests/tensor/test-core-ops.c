@@ -4,6 +4,7 @@
  * the transposed view of a tensor of that shape; the result in the same form, or "!" and words that
  * the error must hold. Further tests run over the same cases: missing operands, a full arena. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +102,20 @@ FORM(l2_norm, t[0], (float)p[0])
 FORM(group_norm, t[0], p[0], (float)p[1])
 FORM(argsort, t[0], (enum sheaf_sort_order)p[0])
 FORM(repeat_4d, t[0], p[0], p[1], p[2], p[3])
+ONE(cumsum)
+ONE(diag)
+TWO(add1)
+TWO(solve_tri)
+TWO(dsv4_hc_pre)
+FORM(set, t[0], t[1], (const int64_t[]){p[0], p[1], p[2], p[3]})
+FORM(acc, t[0], t[1], (const int64_t[]){p[0], p[1], p[2], p[3]})
+FORM(tri, t[0], (enum sheaf_tri_type)p[0])
+FORM(diag_mask_inf, t[0], p[0])
+FORM(diag_mask_zero, t[0], p[0])
+FORM(lightning_indexer, t[0], t[1], t[2], t[3])
+FORM(dsv4_hc_comb, t[0], t[1], t[2], (float)p[0], p[1])
+FORM(dsv4_hc_pre_gated, t[0], t[1], 2.0f)
+FORM(dsv4_hc_post, t[0], t[1], t[2], t[3])
 FORM(pad, t[0], (const int[]){p[0], 0, p[1], 0}, (const int[]){0, p[2], 0, p[3]}, p[4] != 0)
 FORM(flash_attn_ext, t[0], t[1], t[2], t[3], 1.0f, (float)p[0], 0)
 FORM(soft_max_sinks, t[0], t[1], t[2], 1.0f, (float)p[0])
@@ -181,6 +196,20 @@ static const struct ctor {
     NAME(argsort),
     NAME(repeat_4d),
     NAME(pad),
+    NAME(cumsum),
+    NAME(diag),
+    NAME(add1),
+    NAME(solve_tri),
+    NAME(dsv4_hc_pre),
+    NAME(set),
+    NAME(acc),
+    NAME(tri),
+    NAME(diag_mask_inf),
+    NAME(diag_mask_zero),
+    NAME(lightning_indexer),
+    NAME(dsv4_hc_comb),
+    NAME(dsv4_hc_pre_gated),
+    NAME(dsv4_hc_post),
 };
 
 static const struct test_case {
@@ -294,6 +323,55 @@ static const struct test_case {
     {"pad", "f32 4 3", {-1}, "!must not be negative"},
     {"pad", "f32 0 3", {1, 0, 0, 0, 1}, "!no elements to repeat"},
     {"pad", "f16 4 3", {1}, "!PAD: "},
+    {"cumsum", "f32 4 3", {0}, "f32 4 3 1 1"},
+    {"cumsum", "f16 4 3", {0}, "!CUMSUM: "},
+    {"add1", "f32 4 3; f32 1", {0}, "f32 4 3 1 1"},
+    {"add1", "f32 4 3; f32 2", {0}, "!must have one element"},
+    {"set", "f32 4 3; f32 2 2", {2, 1}, "f32 4 3 1 1"},
+    {"set", "f32 4 3; f32 2 2", {3, 1}, "!does not lie inside the first"},
+    {"set", "f32 4 3; f32 2 2", {-1, 1}, "!does not lie inside the first"},
+    {"set", "f16 4 3; f16 2 2", {0}, "!SET: "},
+    {"acc", "f32 4 3; f32 0 3", {4}, "f32 4 3 1 1"},
+    {"acc", "f32 4 3; f32 4 4", {0}, "!ACC: "},
+    {"tri", "f32 4 4 3", {3}, "f32 4 4 3 1"},
+    {"tri", "f32 4 4 3", {4}, "!the number of the triangle is unknown"},
+    {"tri", "f32 4 3", {0}, "!must be square"},
+    {"diag", "f32 4 1 3 2", {0}, "f32 4 4 3 2"},
+    {"diag", "f32 4 2 3 2", {0}, "!f32 [n, 1, h, s]"},
+    {"diag_mask_inf", "f32 4 3", {2}, "f32 4 3 1 1"},
+    {"diag_mask_inf", "f32 4 3", {-2}, "!DIAG_MASK_INF: '' f32 [4 3 1 1]: n_past"},
+    {"diag_mask_zero", "f32 4 3", {0}, "f32 4 3 1 1"},
+    {"diag_mask_zero", "i32 4 3", {0}, "!DIAG_MASK_ZERO: "},
+    {"solve_tri", "f32 4 4 2; f32 9 4 2", {0}, "f32 9 4 2 1"},
+    {"solve_tri", "f32 4 3 2; f32 9 3 2", {0}, "![n, n, h, s] and [m, n, h, s]"},
+    {"solve_tri", "f32 4 4; f16 9 4", {0}, "!must be f32"},
+    {"lightning_indexer", "f32 8 4 5 2; q8_0 8 1 9 2", {0}, "!operands"},
+    {"lightning_indexer", "f32 32 4 5 2; q8_0 32 1 9 2; f32 4 5 1 2; f16 9 5", {0}, "f32 9 5 1 2"},
+    {"lightning_indexer", "f32 8 4 5; f32 8 2 9; f32 4 5; f32 9 5", {0}, "!is [d, 1, t, s]"},
+    {"lightning_indexer", "f32 8 4 5; f32 8 1 9; f32 5 4; f32 9 5", {0}, "!are [h, n, 1, s]"},
+    {"lightning_indexer", "f32 8 4 5; f32 8 1 9; f32 4 5; f32 9 4", {0}, "!is [t, n, 1, 1|s]"},
+    {"lightning_indexer", "f32 8 4 5; f32 8 1 9; f32 4 5; i32 9 5", {0}, "!must be f16 or f32"},
+    {"lightning_indexer", "f16 8 4 5; f32 8 1 9; f32 4 5; f32 9 5", {0}, "!must be f32, k of"},
+    {"dsv4_hc_comb", "f32 24 7; f32 3; f32 24", {0, 20}, "f32 4 4 7 1"},
+    {"dsv4_hc_comb", "f32 3 7; f32 3; f32 3", {0, 1}, "f32 1 1 7 1"},
+    {"dsv4_hc_comb", "f32 25 7; f32 3; f32 25", {0, 1}, "!1 to 8 streams"},
+    {"dsv4_hc_comb", "f32 99 7; f32 3; f32 99", {0, 1}, "!1 to 8 streams"},
+    {"dsv4_hc_comb", "f32 24 7; f32 3; f32 8", {0, 1}, "!base of mixes"},
+    {"dsv4_hc_comb", "f32 24 7; f32 2; f32 24", {0, 1}, "!scale has 3 elements"},
+    {"dsv4_hc_comb", "f32 24 7; f32 3; f32 24", {0, 0}, "!an iteration or more"},
+    {"dsv4_hc_comb", "f16 24 7; f32 3; f32 24", {0, 1}, "!must be f32"},
+    {"dsv4_hc_pre", "f32 9 4 7; f32 4 7", {0}, "f32 9 7 1 1"},
+    {"dsv4_hc_pre", "f32 9 4 7; f32 7 4", {0}, "!weights [c, n]"},
+    {"dsv4_hc_pre_gated", "f32 9 4 7; f32 9 4 7", {0}, "f32 9 7 1 1"},
+    {"dsv4_hc_pre_gated", "f32 9 4 7; f32 4 7", {0}, "!and so is the gate"},
+    {"dsv4_hc_post", "f32 9 7; f32 9 4 7; f32 4 7; f32 4 4 7", {0}, "f32 9 4 7 1"},
+    {"dsv4_hc_post", "f32 9 7; f32 9 4 7; f32 4 7", {0}, "f32 9 4 7 1"},
+    {"dsv4_hc_post", "f32 9 7; f32 9 4 7; f32 2 7; f32 2 4 7", {0}, "f32 9 2 7 1"},
+    {"dsv4_hc_post", "f32 9 7; f32 9 4 7; f32 3 7", {0}, "!d is c without comb"},
+    {"dsv4_hc_post", "f32 8 7; f32 9 4 7; f32 4 7", {0}, "!x is [e, n]"},
+    {"dsv4_hc_post", "f32 9 7; f32 9 4 7; f32 7 4", {0}, "!post is [d, n]"},
+    {"dsv4_hc_post", "f32 9 7; f32 9 4 7; f32 4 7; f32 4 7", {0}, "!comb is [d, c, n]"},
+    {"dsv4_hc_post", "f32 9 7; f32 9 4 7; f16 4 7", {0}, "!must be f32"},
     {"add_id", "f32 4 2 5; f32 4 8; i32 2 5", {0}, "f32 4 2 5 1"},
     {"add_id", "f32 4 2 5; f32 5 8; i32 2 5", {0}, "!operands are [m, u, n], [m, x]"},
     {"add_id", "f32 4 2 5; f32 4 8; i32 2 4", {0}, "!ids [u, n]"},
@@ -536,6 +614,7 @@ Test(core_ops, every_constructor_is_tried) {
 static bool optional(const char *op, int operand) {
     return (!strcmp(op, "soft_max_ext") && operand == 1) ||
            (!strcmp(op, "rope_ext") && operand == 2) ||
+           (!strcmp(op, "dsv4_hc_post") && operand == 3) ||
            (!strcmp(op, "flash_attn_ext") && operand == 3) ||
            (!strcmp(op, "soft_max_sinks") && operand >= 1) ||
            (!strcmp(op, "flash_attn_sinks") && operand >= 3);
@@ -586,6 +665,22 @@ Test(core_ops, a_full_arena_is_an_error) {
         cr_expect_not_null(find(k->op)->make(ctx, t, k->p), "case %d: %s", i, k->op);
         sheaf_free(ctx);
     }
+}
+
+Test(core_ops, arange_counts_its_numbers) {
+    static const struct {
+        float start, stop, step;
+        int64_t n; /* -1: refused */
+    } cases_[] = {{0, 5, 1, 5},  {0, 5, 2, 3},  {5, 0, -2, 3},     {1, 1, 1, 0},   {0, 5, -1, -1},
+                  {0, 5, 0, -1}, {0, 0, 0, -1}, {0, 1e30f, 1, -1}, {NAN, 1, 1, -1}};
+    C *ctx = arena(1 << 16, true);
+    for (size_t i = 0; i < sizeof cases_ / sizeof *cases_; i++) {
+        sheaf_clear_error();
+        const T *t = sheaf_arange(ctx, cases_[i].start, cases_[i].stop, cases_[i].step);
+        cr_expect_eq(t ? t->ne[0] : -1, cases_[i].n, "case %zu", i);
+        cr_expect(t || strstr(sheaf_last_error(), "ARANGE: "), "%s", sheaf_last_error());
+    }
+    sheaf_free(ctx);
 }
 
 /* The first k of the sorted rows are a view of these. */
