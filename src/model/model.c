@@ -251,10 +251,22 @@ static enum sheaf_status check_range(int64_t from, int64_t to) {
 
 void sheaf_model_cache_clear(struct sheaf_model *model) { sheaf__cells_clear(cells_of(model)); }
 
+/* A state has no parts: only a whole sequence can be forgotten, and none copied. */
+static enum sheaf_status check_state(const struct sheaf_model *model, bool whole) {
+    const struct sheaf__arch *arch = model->session->model->hp.arch;
+    if (!arch->scans || whole) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                           "a model of architecture %s keeps a state instead of its tokens: a "
+                           "sequence can be forgotten as a whole, but not in part, nor copied",
+                           arch->name);
+}
+
 enum sheaf_status sheaf_model_cache_remove(struct sheaf_model *model, int seq, int64_t from,
                                            int64_t to) {
     enum sheaf_status status = check_sequence(seq, -1);
     if (!status) status = check_range(from, to);
+    if (!status)
+        status = check_state(model, from == 0 && (to == -1 || to >= cells_of(model)->next[0]));
     if (!status) sheaf__cells_remove(cells_of(model), seq, position(from), position(to));
     return status;
 }
@@ -264,6 +276,7 @@ enum sheaf_status sheaf_model_cache_copy(struct sheaf_model *model, int seq, int
     enum sheaf_status status = check_sequence(seq, 0);
     if (!status) status = check_sequence(to_seq, 0);
     if (!status) status = check_range(from, to);
+    if (!status) status = check_state(model, false);
     if (status) return status;
     return sheaf__cells_copy(cells_of(model), seq, to_seq, position(from), position(to));
 }

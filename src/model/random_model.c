@@ -97,8 +97,11 @@ static void spread_of(const struct generator *g, enum sheaf__weight w, float *me
     int64_t fan_in = sheaf__dim_extent(&g->hp, dims[0]);
     *mean = strstr(sheaf__weight_infos[w].name, "norm.weight") ? 1.0f : 0.0f;
     *spread = w == SHEAF__W_SINKS ? 1.0f : 0.1f;
+    if (w == SHEAF__W_SSM_A) *mean = -1.0f;
+    if (w == SHEAF__W_SSM_D) *mean = 1.0f;
     if (dims[0] == SHEAF__DIM_ROT) *mean = w == SHEAF__W_ROPE_LONG ? 4.0f : 1.0f;
-    if (dims[1] != SHEAF__DIM_NONE) *spread = 1.0f / sqrtf((float)fan_in);
+    if (dims[1] != SHEAF__DIM_NONE && dims[0] != SHEAF__DIM_ONE)
+        *spread = 1.0f / sqrtf((float)fan_in);
     if (dims[1] == SHEAF__DIM_VOCAB) *spread *= 2.0f;
     if (w == SHEAF__W_Q || w == SHEAF__W_K || w == SHEAF__W_QKV) *spread *= 1.5f;
 }
@@ -432,6 +435,28 @@ static enum sheaf_status add_latent(struct generator *g) {
     return status;
 }
 
+/* States in the proportions of Mamba-2: twice as wide as the model, in heads of head_dim. */
+static enum sheaf_status add_state(struct generator *g) {
+    const int64_t inner = 2 * g->p->n_embd;
+    const struct {
+        const char *suffix;
+        int64_t v;
+    } ints[] = {
+        {"attention.head_count", 0},
+        {"attention.head_count_kv", 0},
+        {"feed_forward_length", 0},
+        {"ssm.conv_kernel", 4},
+        {"ssm.inner_size", inner},
+        {"ssm.state_size", 2 * g->p->head_dim},
+        {"ssm.time_step_rank", inner / g->p->head_dim},
+        {"ssm.group_count", g->p->n_head_kv},
+    };
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    for (size_t i = 0; !status && i < sizeof ints / sizeof *ints; i++)
+        status = add_key(g, ints[i].suffix, NUMBER, (double)ints[i].v);
+    return status;
+}
+
 static enum sheaf_status add_extras(struct generator *g) {
     const char *arch = g->p->arch;
     char key[128];
@@ -445,6 +470,7 @@ static enum sheaf_status add_extras(struct generator *g) {
         status = sheaf_gguf_set_str(g->gguf, key, "yarn");
     }
     if (!status && strcmp(arch, "deepseek2") == 0) status = add_latent(g);
+    if (!status && strcmp(arch, "mamba2") == 0) status = add_state(g);
     if (!status && strcmp(arch, "bert") == 0) status = add_wordpiece_keys(g->gguf);
     return status;
 }

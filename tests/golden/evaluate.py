@@ -165,6 +165,29 @@ def unit(gate, up):
     return gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
 
 
+def state_layer(x, layer):  # Mamba-2, token by token
+    w = lambda name: W[f'blk.{layer}.ssm_{name}']
+    inner, k, heads = key('ssm.inner_size'), key('ssm.state_size'), key('ssm.time_step_rank')
+    groups, taps, d = key('ssm.group_count'), key('ssm.conv_kernel'), inner // heads
+    z, xbc, dt = np.split(x @ w('in.weight').T, [inner, 2 * inner + 2 * groups * k], 1)
+    padded = np.concatenate([np.zeros((taps - 1, xbc.shape[1])), xbc])
+    xbc = sum(padded[i:i + len(x)] * w('conv1d.weight')[:, i] for i in range(taps)) + w('conv1d.bias')
+    xbc = xbc / (1 + np.exp(-xbc))
+    u, b, c = np.split(xbc, [inner, inner + groups * k], 1)
+    dt = np.log1p(np.exp(dt + w('dt.bias')))
+    state, y = np.zeros((heads, d, k)), np.zeros((len(x), heads, d))
+    each = heads // groups
+    for t in range(len(x)):
+        bt, ct = (np.repeat(v[t].reshape(groups, k), each, 0) for v in (b, c))
+        ut = u[t].reshape(heads, d)
+        state *= np.exp(dt[t] * w('a')[:, 0])[:, None, None]
+        state += (dt[t][:, None] * ut)[:, :, None] * bt[:, None]
+        y[t] = (state * ct[:, None]).sum(2) + w('d') * ut
+    y = y.reshape(len(x), inner) * z / (1 + np.exp(-z))
+    y = norm(y.reshape(len(x), groups, -1), w('norm.weight').reshape(groups, -1)).reshape(len(x), inner)
+    return y @ w('out.weight').T
+
+
 def gated(x, gate, up, down): return unit(x @ gate.T, x @ up.T) @ down.T
 
 
@@ -204,6 +227,9 @@ def forward(ids):
     x = W['token_embd.weight'][ids] * (np.sqrt(E) if gemma else key('embedding_scale', 1))
     for layer in range(L):
         w = lambda name: W.get(f'blk.{layer}.{name}.weight')
+        if arch == 'mamba2':
+            x = x + state_layer(norm(x, w('attn_norm')), layer)
+            continue
         maybe = lambda x, name: x if w(name) is None else norm(x, w(name))
         y = (latent_attention if w('attn_kv_a_mqa') is not None else attention)(maybe(x, 'attn_norm'), layer)
         before_ffn = 'post_attention_norm' if arch == 'gpt-oss' else 'ffn_norm'  # what the converter calls it

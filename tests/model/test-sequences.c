@@ -232,3 +232,43 @@ Test(sequences, structs_may_be_shorter) {
     cr_assert_eq(info.n_ctx, 0x5555555555555555);
     sheaf_model_free(model);
 }
+
+/* A model with states: the same logits in one batch, token by token, and again after it forgot; other
+ * sequences, parts of one and copies are refused. */
+Test(sequences, of_a_model_with_states) {
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
+    struct sheaf_model_params mp = sheaf_model_default_params();
+    static float want[512], got[512];
+    int32_t ids[20], seqs[1] = {1};
+    struct sheaf_model *model;
+    p.arch = "mamba2";
+    for (int i = 0; i < 20; i++) ids[i] = (37 * i + 11) % 512;
+    cr_assert_eq(sheaf__random_model_write(&p, in_dir("state.gguf")), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_world_init(NULL), 0, "%s", sheaf_last_error());
+    mp.path = in_dir("state.gguf");
+    cr_assert_eq(sheaf_model_open(&mp, &model), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_model_prompt(model, 0, ids, 20, NULL, NULL), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_model_get_logits(model, want), 0);
+    for (int round = 0; round < 2; round++) {
+        if (round)
+            sheaf_model_cache_clear(model);
+        else
+            cr_assert_eq(sheaf_model_cache_remove(model, 0, 0, -1), 0, "%s", sheaf_last_error());
+        for (int i = 0; i < 20; i++) {
+            const struct sheaf_model_batch b = {.size = sizeof b, .n_tokens = 1, .token = &ids[i]};
+            cr_assert_eq(sheaf_model_eval(model, &b), 0, "%s", sheaf_last_error());
+        }
+        cr_assert_eq(sheaf_model_get_logits(model, got), 0);
+        for (int k = 0; k < 512; k++)
+            cr_assert_float_eq((double)got[k], (double)want[k], 1e-4, "round %d", round);
+    }
+    const struct sheaf_model_batch other = {
+        .size = sizeof other, .n_tokens = 1, .token = ids, .seq = seqs};
+    cr_assert_eq(sheaf_model_eval(model, &other), SHEAF_STATUS_UNSUPPORTED);
+    cr_assert(strstr(sheaf_last_error(), "the state of one sequence"), "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_model_cache_remove(model, 0, 5, -1), SHEAF_STATUS_UNSUPPORTED);
+    cr_assert_eq(sheaf_model_cache_copy(model, 0, 1, 0, -1), SHEAF_STATUS_UNSUPPORTED);
+    cr_assert(strstr(sheaf_last_error(), "keeps a state"), "%s", sheaf_last_error());
+    sheaf_model_free(model);
+    sheaf_world_finalize();
+}

@@ -99,3 +99,19 @@ Test(mixed_run, auto_gives_the_slow_one_less, .timeout = 300) {
     }
     cr_assert(far > 0 && 2 * far < cpu, "CPU %f, slowed %f", cpu, far);
 }
+
+/* A device that lacks an op: the message names the node, the op, the weight with its type, and the
+ * devices, before anything is loaded. */
+Test(mixed_run, an_op_that_no_device_has) {
+    char cmd[2048];
+    snprintf(cmd, sizeof cmd,
+             "exec env " FAR "SHEAF_TEST_FAR_REFUSES=MUL_MAT '%s'/bin/sheaf-run -m %s -p x 2>&1",
+             SHEAF_BUILD_DIR, models[1]);
+    cr_assert_neq(run_command(cmd, 60, out, sizeof out), 0, "%s", out);
+    cr_expect(strstr(out, "kjv-q8_0.gguf: MUL_MAT '"), "%s", out);
+    cr_expect(
+        strstr(out, "with 'blk.0.attn_q.weight' of type q8_0 is not computed by every device"),
+        "%s", out);
+    cr_expect(strstr(out, "asked: CPU0@0"), "%s", out);
+    cr_expect(strstr(out, "@0. Leave devices out with --devices"), "%s", out);
+}

@@ -61,6 +61,14 @@ const struct sheaf__weight_info sheaf__weight_infos[SHEAF__W_COUNT] = {
     [SHEAF__W_LAYER_OUT_NORM] = {"layer_output_norm.weight", {D(EMBD)}, F, false},
     [SHEAF__W_LAYER_OUT_NORM_BIAS] = {"layer_output_norm.bias", {D(EMBD)}, F, false},
     [SHEAF__W_ROPE_FREQS_LAYER] = {"rope_freqs.weight", {D(ROT)}, A, false},
+    [SHEAF__W_SSM_IN] = {"ssm_in.weight", {D(EMBD), D(SSM_IN)}, A, false},
+    [SHEAF__W_SSM_CONV] = {"ssm_conv1d.weight", {D(TAPS), D(CHANNELS)}, A, true},
+    [SHEAF__W_SSM_CONV_BIAS] = {"ssm_conv1d.bias", {D(CHANNELS)}, A, false},
+    [SHEAF__W_SSM_DT_BIAS] = {"ssm_dt.bias", {D(SSM_HEADS)}, A, false},
+    [SHEAF__W_SSM_A] = {"ssm_a", {D(ONE), D(SSM_HEADS)}, A, true},
+    [SHEAF__W_SSM_D] = {"ssm_d", {D(ONE), D(SSM_HEADS)}, A, true},
+    [SHEAF__W_SSM_NORM] = {"ssm_norm.weight", {D(SSM_GROUP), D(SSM_GROUPS)}, A, true},
+    [SHEAF__W_SSM_OUT] = {"ssm_out.weight", {D(INNER), D(EMBD)}, A, false},
     [SHEAF__W_TOKEN_EMBD] = {"token_embd.weight", {D(EMBD), D(VOCAB)}, N, false},
     [SHEAF__W_OUTPUT_NORM] = {"output_norm.weight", {D(EMBD)}, N, false},
     [SHEAF__W_OUTPUT] = {"output.weight", {D(EMBD), D(VOCAB)}, N, false},
@@ -96,7 +104,8 @@ bool sheaf__weight_is_of_experts(enum sheaf__weight weight) {
 bool sheaf__weight_is_f32(enum sheaf__weight weight) {
     const struct sheaf__weight_info *info = &sheaf__weight_infos[weight];
     return info->dims[1] == SHEAF__DIM_NONE || strstr(info->name, ".bias") != NULL ||
-           weight == SHEAF__W_TOKEN_KINDS;
+           weight == SHEAF__W_TOKEN_KINDS ||
+           (info->exact && SHEAF__W_STATE >> (unsigned)weight & 1);
 }
 
 enum sheaf__weight sheaf__weight_find(const char *name, uint64_t of_layer, int64_t *layer) {
@@ -143,6 +152,14 @@ int64_t sheaf__dim_extent(const struct sheaf__hparams *hp, enum sheaf__dim dim) 
         [SHEAF__DIM_ROT] = hp->n_rot / 2,
         [SHEAF__DIM_POSITIONS] = hp->n_ctx_train,
         [SHEAF__DIM_KINDS] = hp->n_token_kinds,
+        [SHEAF__DIM_TAPS] = hp->n_taps,
+        [SHEAF__DIM_INNER] = hp->d_inner,
+        [SHEAF__DIM_CHANNELS] = sheaf__hparams_channels(hp),
+        [SHEAF__DIM_SSM_IN] = hp->d_inner + sheaf__hparams_channels(hp) + hp->n_ssm_head,
+        [SHEAF__DIM_SSM_HEADS] = hp->n_ssm_head,
+        [SHEAF__DIM_SSM_GROUPS] = hp->n_ssm_group,
+        [SHEAF__DIM_SSM_GROUP] = hp->n_ssm_group ? hp->d_inner / hp->n_ssm_group : 0,
+        [SHEAF__DIM_ONE] = 1,
     };
     return extents[dim];
 }
@@ -161,6 +178,7 @@ uint64_t sheaf__arch_layer_needs(const struct sheaf__hparams *hp, int64_t il) {
     const struct sheaf__arch *arch = hp->arch;
     uint64_t needs = arch->needs;
     needs |= sheaf__hparams_has_experts(hp, il) ? arch->mixture : arch->dense;
+    needs |= arch->scans;
     if (hp->n_lora_kv)
         needs |= hp->n_lora_q ? SHEAF__W_BIT(Q_A) | SHEAF__W_BIT(Q_A_NORM) | SHEAF__W_BIT(Q_B)
                               : SHEAF__W_BIT(Q);

@@ -35,6 +35,17 @@ enum sheaf__dim {
     SHEAF__DIM_ROT,         /* n_rot / 2 */
     SHEAF__DIM_POSITIONS,   /* n_ctx_train */
     SHEAF__DIM_KINDS,       /* n_token_kinds */
+    /* Of layers with a state (Mamba-2): taps of the convolution, heads x size, its channels (x, B
+     * and C), the rows of the matrix before it (z, x, B, C, dt), heads, groups, elements of a group,
+     * and 1. */
+    SHEAF__DIM_TAPS,
+    SHEAF__DIM_INNER,
+    SHEAF__DIM_CHANNELS,
+    SHEAF__DIM_SSM_IN,
+    SHEAF__DIM_SSM_HEADS,
+    SHEAF__DIM_SSM_GROUPS,
+    SHEAF__DIM_SSM_GROUP,
+    SHEAF__DIM_ONE,
     SHEAF__DIM_COUNT,
 };
 
@@ -89,6 +100,14 @@ enum sheaf__weight {
     SHEAF__W_LAYER_OUT_NORM,
     SHEAF__W_LAYER_OUT_NORM_BIAS,
     SHEAF__W_ROPE_FREQS_LAYER,
+    SHEAF__W_SSM_IN,
+    SHEAF__W_SSM_CONV,
+    SHEAF__W_SSM_CONV_BIAS,
+    SHEAF__W_SSM_DT_BIAS,
+    SHEAF__W_SSM_A,
+    SHEAF__W_SSM_D,
+    SHEAF__W_SSM_NORM,
+    SHEAF__W_SSM_OUT,
     SHEAF__W_LAYER_COUNT,
     SHEAF__W_TOKEN_EMBD = SHEAF__W_LAYER_COUNT,
     SHEAF__W_OUTPUT_NORM,
@@ -104,6 +123,8 @@ enum sheaf__weight {
     /* Of a layer, too, but not in the file: for tags. */
     SHEAF__CACHE_K = SHEAF__W_COUNT,
     SHEAF__CACHE_V,
+    SHEAF__CACHE_CONV,  /* the last inputs of a convolution */
+    SHEAF__CACHE_STATE, /* of a layer with a state */
 };
 
 /* Which half of a layer a weight belongs to. */
@@ -148,6 +169,10 @@ bool sheaf__weight_is_f32(enum sheaf__weight weight);
 #define SHEAF__W_LATENT                                                                            \
     (SHEAF__W_BIT(ATTN_NORM) | SHEAF__W_BIT(KV_A) | SHEAF__W_BIT(KV_A_NORM) | SHEAF__W_BIT(K_B) |  \
      SHEAF__W_BIT(V_B) | SHEAF__W_BIT(O))
+#define SHEAF__W_STATE                                                                             \
+    (SHEAF__W_BIT(SSM_IN) | SHEAF__W_BIT(SSM_CONV) | SHEAF__W_BIT(SSM_CONV_BIAS) |                 \
+     SHEAF__W_BIT(SSM_DT_BIAS) | SHEAF__W_BIT(SSM_A) | SHEAF__W_BIT(SSM_D) |                       \
+     SHEAF__W_BIT(SSM_NORM) | SHEAF__W_BIT(SSM_OUT))
 #define SHEAF__W_MODEL (SHEAF__W_OF_MODEL(TOKEN_EMBD) | SHEAF__W_OF_MODEL(OUTPUT_NORM))
 
 struct sheaf__builder;
@@ -158,6 +183,7 @@ struct sheaf__arch {
     uint64_t needs;   /* in every layer */
     uint64_t dense;   /* in a layer without experts; 0: every layer has some */
     uint64_t mixture; /* in a layer with experts; 0: none has any */
+    uint64_t scans;   /* in a layer with a state in place of attention; 0: none has one */
     uint64_t allows;
     uint64_t model_needs, model_allows; /* SHEAF__W_OF_MODEL */
     /* Every token sees all others, there is no cache, and the results of the last layer are what is
@@ -171,6 +197,7 @@ struct sheaf__arch {
     /* Layer il in two halves, each from x [n_embd, n] to the x of the next, residual included. NULL
      * on error. */
     struct sheaf_tensor *(*attention)(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x);
+    /* ffn may be NULL: a layer is its first half. */
     struct sheaf_tensor *(*ffn)(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x);
 };
 

@@ -13,12 +13,14 @@ void sheaf__build_inputs(struct sheaf__builder *b) {
         {&b->ids, "inp_ids", true},
         {&b->pos, "inp_pos", true},
         {&b->rows, "inp_rows", true},
+        {&b->slot, "inp_slot", b->hp->arch->scans != 0},
         {&b->out_ids, "inp_out_ids", b->n_wanted < b->n_tokens && !b->hp->arch->encoder},
     };
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         *ids[i].t = NULL;
         if (!ids[i].wanted) continue;
         int64_t n = ids[i].t == &b->out_ids ? b->n_wanted : b->n_tokens;
+        if (ids[i].t == &b->slot) n = 1;
         *ids[i].t = sheaf_set_name(sheaf_new_tensor_1d(b->ctx, SHEAF_TYPE_I32, n), ids[i].name);
         if (*ids[i].t) sheaf_set_input(*ids[i].t);
     }
@@ -116,7 +118,7 @@ struct sheaf_tensor *sheaf__build_model(struct sheaf__builder *chunks, int n_chu
             for (int c = 0; c < n_chunks - 1; c++) chunks[c].order = NULL;
         for (int c = 0; c < n_chunks; c++) x[c] = hp->arch->attention(&chunks[c], il, x[c]);
         for (int c = 0; c < n_chunks; c++) {
-            x[c] = hp->arch->ffn(&chunks[c], il, x[c]);
+            if (hp->arch->ffn) x[c] = hp->arch->ffn(&chunks[c], il, x[c]);
             sheaf_format_name(x[c], "layer-%d", (int)il);
         }
     }

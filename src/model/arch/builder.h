@@ -21,6 +21,7 @@ struct sheaf__builder {
     int64_t n_wanted;                /* tokens whose logits are wanted, >= 1 */
     struct sheaf_tensor *ids;        /* I32 [n] token ids */
     struct sheaf_tensor *pos;        /* I32 [n] positions */
+    struct sheaf_tensor *slot;       /* I32 [1] where the states of the sequence are; or NULL */
     struct sheaf_tensor *rows;       /* I32 [n] rows of the cache to write */
     struct sheaf_tensor *mask;       /* F16 [t, n]: 0 or -inf */
     struct sheaf_tensor *mask_swa;   /* the same for sliding windows; NULL if there are none */
@@ -61,6 +62,9 @@ struct sheaf_tensor *sheaf__build_latent_attention(struct sheaf__builder *b, int
                                                    struct sheaf_tensor *x,
                                                    const struct sheaf__rope *rope,
                                                    struct sheaf_tensor *mask);
+/* The layer's state, read and written, over x [e, n]: what is wanted of [e, n], without residual. */
+struct sheaf_tensor *sheaf__build_state(struct sheaf__builder *b, int64_t il,
+                                        struct sheaf_tensor *x);
 /* down(glu(gate x, up x)) of layer il over x [e, n]: [e, n], without residual. Gate and up may be
  * one matrix. */
 struct sheaf_tensor *sheaf__build_ffn(struct sheaf__builder *b, int64_t il, struct sheaf_tensor *x,

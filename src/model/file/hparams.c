@@ -134,6 +134,11 @@ static enum sheaf_status refuse_sections(const struct sheaf_gguf *gguf,
 
 static enum sheaf_status read_heads(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp) {
     const char *arch = hp->arch->name;
+    if (hp->arch->scans) { /* no attention: one head, so that there is something to divide by */
+        hp->n_head = hp->n_head_kv = 1;
+        hp->head_k = hp->head_v = hp->n_rot = 2;
+        return SHEAF_STATUS_SUCCESS;
+    }
     enum sheaf_status status =
         sheaf__hparams_int(gguf, arch, "attention.head_count", 1, 65536, &hp->n_head);
     hp->n_head_kv = hp->n_head;
@@ -201,6 +206,31 @@ enum sheaf_status sheaf__hparams_gating(const struct sheaf_gguf *gguf, struct sh
                               &hp->n_groups_used);
 }
 
+enum sheaf_status sheaf__hparams_state(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp) {
+    const char *arch = hp->arch->name;
+    const struct {
+        const char *suffix;
+        int64_t min, max, *out;
+    } ints[] = {
+        {"ssm.conv_kernel", 2, 64, &hp->n_taps},
+        {"ssm.inner_size", 1, MAX_WIDTH, &hp->d_inner},
+        {"ssm.state_size", 1, MAX_HEAD, &hp->d_state},
+        {"ssm.time_step_rank", 1, 65536, &hp->n_ssm_head},
+        {"ssm.group_count", 1, 65536, &hp->n_ssm_group},
+    };
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    for (size_t i = 0; !status && i < sizeof ints / sizeof *ints; i++)
+        status =
+            sheaf__hparams_int(gguf, arch, ints[i].suffix, ints[i].min, ints[i].max, ints[i].out);
+    if (!status && (hp->d_inner % hp->n_ssm_head || hp->n_ssm_head % hp->n_ssm_group))
+        status = sheaf_set_error(
+            SHEAF_STATUS_INVALID,
+            "%s: %s.ssm.inner_size, %" PRId64 ", must be a multiple of "
+            "ssm.time_step_rank, %" PRId64 ", and that of ssm.group_count, %" PRId64,
+            sheaf_gguf_path(gguf), arch, hp->d_inner, hp->n_ssm_head, hp->n_ssm_group);
+    return status;
+}
+
 /* The smallest p so that the last of each p layers, and no other, has full attention; 0: none. */
 static int64_t period_of(const unsigned char *windowed, int64_t n) {
     for (int64_t p = 1; p <= n; p++) {
@@ -261,15 +291,16 @@ enum sheaf_status sheaf__hparams_read(const struct sheaf_gguf *gguf, int64_t n_v
     const char *arch = out->arch->name;
     const struct {
         const char *suffix;
-        int64_t max, *out;
+        int64_t min, max, *out;
     } ints[] = {
-        {"block_count", MAX_LAYERS, &out->n_layer},
-        {"embedding_length", MAX_WIDTH, &out->n_embd},
-        {"feed_forward_length", MAX_WIDTH, &out->n_ff},
-        {"context_length", INT32_MAX, &out->n_ctx_train},
+        {"block_count", 1, MAX_LAYERS, &out->n_layer},
+        {"embedding_length", 1, MAX_WIDTH, &out->n_embd},
+        {"feed_forward_length", out->arch->ffn ? 1 : 0, MAX_WIDTH, &out->n_ff},
+        {"context_length", 1, INT32_MAX, &out->n_ctx_train},
     };
     for (size_t i = 0; !status && i < sizeof ints / sizeof *ints; i++)
-        status = sheaf__hparams_int(gguf, arch, ints[i].suffix, 1, ints[i].max, ints[i].out);
+        status =
+            sheaf__hparams_int(gguf, arch, ints[i].suffix, ints[i].min, ints[i].max, ints[i].out);
     if (!status) status = read_heads(gguf, out);
     if (!status) status = read_experts(gguf, out);
     if (!status)
@@ -290,14 +321,19 @@ bool sheaf__hparams_is_swa(const struct sheaf__hparams *hp, int64_t il) {
     return hp->swa_window > 0 && hp->swa_period > 0 && il % hp->swa_period < hp->swa_period - 1;
 }
 
+int64_t sheaf__hparams_channels(const struct sheaf__hparams *hp) {
+    return hp->d_inner + 2 * hp->n_ssm_group * hp->d_state;
+}
+
 bool sheaf__hparams_has_experts(const struct sheaf__hparams *hp, int64_t il) {
     return hp->n_expert > 0 && il >= hp->n_layer_dense;
 }
 
 int64_t sheaf__hparams_cache_k(const struct sheaf__hparams *hp) {
+    if (hp->arch->scans) return 0;
     return hp->n_lora_kv ? hp->n_lora_kv + hp->n_rot : hp->n_head_kv * hp->head_k;
 }
 
 int64_t sheaf__hparams_cache_v(const struct sheaf__hparams *hp) {
-    return hp->n_lora_kv ? 0 : hp->n_head_kv * hp->head_v;
+    return hp->n_lora_kv || hp->arch->scans ? 0 : hp->n_head_kv * hp->head_v;
 }

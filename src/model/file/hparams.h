@@ -53,6 +53,9 @@ struct sheaf__hparams {
     float embd_scale;                    /* on token embeddings, 1 if none */
     float residual_scale;                /* on what a half of a layer adds, 1 if none */
     float logit_scale;                   /* logits are divided by it, 1 if none */
+    /* Layers with a state: heads of d_inner / n_ssm_head elements, n_ssm_group groups of which share
+     * their inputs, a state of d_state for each element; a convolution over n_taps tokens. 0: none */
+    int64_t n_taps, d_inner, d_state, n_ssm_head, n_ssm_group;
     int64_t swa_window; /* a token sees itself and swa_window - 1 before it; 0: no windows */
     int64_t swa_period; /* the last of each swa_period layers has full attention */
 };
@@ -66,6 +69,8 @@ bool sheaf__hparams_is_swa(const struct sheaf__hparams *hp, int64_t il);
 /* Elements of a row of the K cache, and of the V cache; V is part of K with latent attention. */
 int64_t sheaf__hparams_cache_k(const struct sheaf__hparams *hp);
 int64_t sheaf__hparams_cache_v(const struct sheaf__hparams *hp);
+/* Channels of the convolution of a layer with a state. */
+int64_t sheaf__hparams_channels(const struct sheaf__hparams *hp);
 /* Does layer il have a mixture of experts? */
 bool sheaf__hparams_has_experts(const struct sheaf__hparams *hp, int64_t il);
 
@@ -79,6 +84,8 @@ enum sheaf_status sheaf__hparams_bool(const struct sheaf_gguf *gguf, const char 
                                       const char *suffix, bool *out);
 /* What a file says of the choice of experts: gating, expert_norm, expert_scale, groups. */
 enum sheaf_status sheaf__hparams_gating(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp);
+/* The keys of layers with a state. */
+enum sheaf_status sheaf__hparams_state(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp);
 /* swa_window, 0 .. INT32_MAX, and swa_period from the keys of sliding windows; `period` where the
  * file has none. A list of layers must repeat a period, too. */
 enum sheaf_status sheaf__hparams_windows(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp,

@@ -20,9 +20,11 @@ struct sheaf__policy {
     enum experts experts;
     int n;
     double *shares;
-    int64_t *q_first, *q_count;   /* query heads */
-    int64_t *kv_first, *kv_count; /* key/value heads; may overlap */
-    int64_t *numbers;             /* the block that the four live in */
+    int64_t *q_first, *q_count;         /* query heads */
+    int64_t *kv_first, *kv_count;       /* key/value heads; may overlap */
+    int64_t *ssm_first, *ssm_count;     /* heads of layers with a state */
+    int64_t *group_first, *group_count; /* their groups; may overlap */
+    int64_t *numbers;                   /* the block that the eight live in */
 };
 
 /* ---- arithmetic ---- */
@@ -160,13 +162,11 @@ static int64_t unit_of_blocks(const struct sheaf__policy *p, const int64_t *firs
     return step * inner % block == 0 ? step * inner : 0;
 }
 
-/* One segment of heads, `inner` elements each; NULL state and success if blocks forbid it. */
-static enum sheaf_status cut_heads(const struct sheaf__policy *p, enum sheaf_split_axis axis,
-                                   bool kv, int64_t inner, int64_t block,
-                                   struct sheaf_split_state **out) {
-    const struct sheaf__hparams *hp = &p->model->hp;
-    const int64_t *first = kv ? p->kv_first : p->q_first, *count = kv ? p->kv_count : p->q_count;
-    int64_t units = kv ? hp->n_head_kv : hp->n_head;
+/* One segment of `units` units of `inner` elements, which members own as first and count say; NULL
+ * state and success if blocks forbid it. */
+static enum sheaf_status cut_ranges(const struct sheaf__policy *p, enum sheaf_split_axis axis,
+                                    const int64_t *first, const int64_t *count, int64_t units,
+                                    int64_t inner, int64_t block, struct sheaf_split_state **out) {
     int64_t unit = unit_of_blocks(p, first, count, units, inner, block);
     *out = NULL;
     if (unit == 0) return SHEAF_STATUS_SUCCESS;
@@ -180,6 +180,15 @@ static enum sheaf_status cut_heads(const struct sheaf__policy *p, enum sheaf_spl
     }
     *out = state;
     return SHEAF_STATUS_SUCCESS;
+}
+
+/* One segment of heads, `inner` elements each; NULL state and success if blocks forbid it. */
+static enum sheaf_status cut_heads(const struct sheaf__policy *p, enum sheaf_split_axis axis,
+                                   bool kv, int64_t inner, int64_t block,
+                                   struct sheaf_split_state **out) {
+    const struct sheaf__hparams *hp = &p->model->hp;
+    const int64_t *first = kv ? p->kv_first : p->q_first, *count = kv ? p->kv_count : p->q_count;
+    return cut_ranges(p, axis, first, count, kv ? hp->n_head_kv : hp->n_head, inner, block, out);
 }
 
 /* n elements in units of `inner`, by the shares. */
@@ -242,6 +251,60 @@ static int64_t ffn_unit(const struct sheaf__policy *p, int64_t il) {
 static int64_t shared_unit(const struct sheaf__policy *p, int64_t il) {
     const struct sheaf_tensor *down = p->model->layers[il].w[SHEAF__W_DOWN_SHARED];
     return soft_unit(p->model->hp.n_ff_shared, block_of(down), p->n);
+}
+
+/* ---- layers with a state ---- */
+
+/* Segments x, B and C, each element `wide` times. */
+static void fill_channels(const struct sheaf__policy *p, struct sheaf_split_segment *s,
+                          int64_t wide) {
+    const struct sheaf__hparams *hp = &p->model->hp;
+    fill(s, p->n, hp->d_inner / hp->n_ssm_head * wide, hp->n_ssm_head, p->ssm_first, p->ssm_count);
+    for (int i = 1; i <= 2; i++)
+        fill(s + i, p->n, hp->d_state * wide, hp->n_ssm_group, p->group_first, p->group_count);
+}
+
+static enum sheaf_status cut_channels(const struct sheaf__policy *p, enum sheaf_split_axis axis,
+                                      int64_t wide, struct sheaf_split_state **out) {
+    *out = sheaf_split_state_new(axis, p->n, 3);
+    if (!*out) return no_memory();
+    fill_channels(p, (*out)->segments, wide);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Rows z, x, B, C, dt. */
+static enum sheaf_status cut_ssm_in(const struct sheaf__policy *p, enum sheaf_split_axis axis,
+                                    struct sheaf_split_state **out) {
+    const struct sheaf__hparams *hp = &p->model->hp;
+    *out = sheaf_split_state_new(axis, p->n, 5);
+    if (!*out) return no_memory();
+    struct sheaf_split_segment *s = (*out)->segments;
+    fill(&s[0], p->n, hp->d_inner / hp->n_ssm_head, hp->n_ssm_head, p->ssm_first, p->ssm_count);
+    fill_channels(p, &s[1], 1);
+    fill(&s[4], p->n, 1, hp->n_ssm_head, p->ssm_first, p->ssm_count);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Heads of `inner` elements each; NULL state and success if blocks forbid it. */
+static enum sheaf_status cut_ssm_heads(const struct sheaf__policy *p, enum sheaf_split_axis axis,
+                                       int64_t inner, int64_t block,
+                                       struct sheaf_split_state **out) {
+    const int64_t units = p->model->hp.n_ssm_head;
+    return cut_ranges(p, axis, p->ssm_first, p->ssm_count, units, inner, block, out);
+}
+
+/* A norm's weight [elements of a group, groups]: whole groups, or heads of the only group. */
+static enum sheaf_status cut_ssm_groups(const struct sheaf__policy *p, int axis,
+                                        struct sheaf_split_state **out) {
+    const struct sheaf__hparams *hp = &p->model->hp;
+    const int64_t each = hp->n_ssm_head / hp->n_ssm_group;
+    if (hp->n_ssm_group == 1 && axis == 0)
+        return cut_ssm_heads(p, SHEAF_SPLIT_AXIS_0, hp->d_inner / hp->n_ssm_head, 1, out);
+    for (int j = 0; j < p->n; j++)
+        if (p->ssm_first[j] % each || p->ssm_count[j] % each) return SHEAF_STATUS_SUCCESS;
+    if (hp->n_ssm_group == 1 || axis == 0) return SHEAF_STATUS_SUCCESS;
+    return cut_ranges(p, SHEAF_SPLIT_AXIS_1, p->group_first, p->group_count, hp->n_ssm_group, 1, 1,
+                      out);
 }
 
 /* ---- experts ---- */
@@ -329,6 +392,17 @@ static enum sheaf_status cut_dim(const struct sheaf__policy *p, const struct she
         return cut_qkv(p, a, out);
     case SHEAF__DIM_HEADS:
         return cut_heads(p, a, false, 1, block, out);
+    case SHEAF__DIM_CHANNELS:
+        return cut_channels(p, a, 1, out);
+    case SHEAF__DIM_SSM_IN:
+        return cut_ssm_in(p, a, out);
+    case SHEAF__DIM_SSM_HEADS:
+        return cut_ssm_heads(p, a, 1, block, out);
+    case SHEAF__DIM_INNER:
+        return cut_ssm_heads(p, a, hp->d_inner / hp->n_ssm_head, block, out);
+    case SHEAF__DIM_SSM_GROUP:
+    case SHEAF__DIM_SSM_GROUPS:
+        return cut_ssm_groups(p, axis, out);
     case SHEAF__DIM_FF:
         return cut_units(p, a, hp->n_ff, ffn_unit(p, il), out);
     case SHEAF__DIM_GATE_UP:
@@ -370,6 +444,12 @@ enum sheaf_status sheaf__policy_get_state(const struct sheaf_tensor *tensor, con
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "the split policy does not know the tensor '%s'", tensor->name);
     if (kind < SHEAF__W_COUNT) return state_of_weight(p, tensor, (enum sheaf__weight)kind, il, out);
+    if (kind == SHEAF__CACHE_CONV)
+        return cut_channels(p, SHEAF_SPLIT_AXIS_0, p->model->hp.n_taps - 1, out);
+    if (kind == SHEAF__CACHE_STATE)
+        return cut_ssm_heads(
+            p, SHEAF_SPLIT_AXIS_0,
+            p->model->hp.d_state * (p->model->hp.d_inner / p->model->hp.n_ssm_head), 1, out);
     const enum sheaf__dim dim = kind == SHEAF__CACHE_K ? SHEAF__DIM_K : SHEAF__DIM_V;
     if (p->model->hp.n_lora_kv) { /* all heads read the same */
         *out = sheaf_split_state_mirrored(p->n);
@@ -438,7 +518,7 @@ enum sheaf_status sheaf__policy_new(const struct sheaf__weights *model, const do
         p->model = model;
         p->n = n_members;
         p->shares = calloc(n, sizeof *p->shares);
-        p->numbers = calloc(4 * n, sizeof *p->numbers);
+        p->numbers = calloc(8 * n, sizeof *p->numbers);
     }
     if (!p || !p->shares || !p->numbers) {
         sheaf__policy_free(p);
@@ -449,9 +529,17 @@ enum sheaf_status sheaf__policy_new(const struct sheaf__weights *model, const do
     p->q_count = p->numbers + n;
     p->kv_first = p->numbers + 2 * n;
     p->kv_count = p->numbers + 3 * n;
+    p->ssm_first = p->numbers + 4 * n;
+    p->ssm_count = p->numbers + 5 * n;
+    p->group_first = p->numbers + 6 * n;
+    p->group_count = p->numbers + 7 * n;
     enum sheaf_status status =
         sheaf__split_heads(model->hp.n_head_kv, model->hp.n_head / model->hp.n_head_kv, p->shares,
                            p->n, p->q_first, p->q_count, p->kv_first, p->kv_count);
+    if (!status && model->hp.n_ssm_head)
+        status = sheaf__split_heads(model->hp.n_ssm_group,
+                                    model->hp.n_ssm_head / model->hp.n_ssm_group, p->shares, p->n,
+                                    p->ssm_first, p->ssm_count, p->group_first, p->group_count);
     if (status)
         sheaf__policy_free(p);
     else

@@ -161,6 +161,7 @@ static enum sheaf_status build(struct sheaf__evaluator *ctx, int64_t n, int64_t 
                                                  .n_kv = n_kv[c],
                                                  .n_wanted = ctx->n_wanted,
                                                  .before = c ? &ctx->chunks[c - 1] : NULL,
+                                                 .graph = ctx->graph,
                                                  .order = ctx->graph};
         sheaf__build_inputs(&ctx->chunks[c]);
     }
@@ -202,6 +203,7 @@ static enum sheaf_status set_inputs(struct sheaf__evaluator *ctx, const struct s
     const int32_t last = (int32_t)b->n_tokens - 1;
     enum sheaf_status status = set_ints(b->ids, ids + first);
     if (!status) status = set_ints(b->pos, ctx->pos + first);
+    if (!status) status = set_ints(b->slot, &(const int32_t){0});
     if (!status) status = set_ints(b->rows, ctx->rows + first);
     if (!status) status = set_ints(b->out_ids, ctx->n_chunks > 1 ? &last : ctx->wanted);
     if (!status) status = set_mask(ctx, b->mask, first, 0);
@@ -234,6 +236,11 @@ static enum sheaf_status check(const struct sheaf__evaluator *ctx,
     for (int64_t i = 0; i < n; i++) {
         const int32_t seq = batch->seq ? batch->seq[i] : 0;
         const enum sheaf_status status = check_token(ctx, batch->token[i]);
+        if (!status && seq != 0 && ctx->model->hp.arch->scans)
+            return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                                   "sequence %" PRId32 ": a model of architecture %s has the state "
+                                   "of one sequence, 0",
+                                   seq, ctx->model->hp.arch->name);
         if (status) return status;
         if (seq < 0 || seq >= SHEAF__MAX_SEQUENCES)
             return sheaf_set_error(SHEAF_STATUS_INVALID, "sequence %" PRId32 " is not one of 0..%d",
@@ -284,6 +291,8 @@ enum sheaf_status sheaf__evaluator_eval_batch(struct sheaf__evaluator *ctx,
         status = set_inputs(ctx, &ctx->chunks[c], batch->token, first);
         first += ctx->chunks[c].n_tokens;
     }
+    if (!status && ctx->model->hp.arch->scans && ctx->pos[0] == 0)
+        status = sheaf__kv_cache_restart(ctx->cache);
     if (!status) status = sheaf_backend_graph_compute(ctx->backend, ctx->graph);
     if (status) release(ctx, batch->n_tokens);
     if (status) return status;

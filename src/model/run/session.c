@@ -12,6 +12,7 @@
 
 #include "model/arch/tag.h"
 #include "model/place/overlap.h"
+#include "model/place/runnable.h"
 #include "model/place/speed.h"
 
 enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 512 };
@@ -154,12 +155,30 @@ static enum sheaf_status compare_fingerprints(const struct sheaf__weights *model
     return status;
 }
 
-/* Bytes of member j's part of the K/V cache of one layer. */
+/* Bytes of member j's part of the states of one layer. */
+static enum sheaf_status state_bytes(const struct sheaf__session *s, int j, size_t *bytes) {
+    const struct sheaf__hparams *hp = &s->model->hp;
+    const int64_t conv = (hp->n_taps - 1) * sheaf__hparams_channels(hp);
+    struct sheaf_tensor t[2] = {
+        {.type = SHEAF_TYPE_F32, .ne = {conv, 1, 1, 1}},
+        {.type = SHEAF_TYPE_F32, .ne = {hp->d_state * hp->d_inner, 1, 1, 1}}};
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    for (int i = 0; !status && i < 2; i++) {
+        size_t part = 0;
+        sheaf__tag_set(&t[i], i ? SHEAF__CACHE_STATE : SHEAF__CACHE_CONV, 0);
+        status = sheaf__policy_tensor_bytes(s->policy, &t[i], j, &part);
+        *bytes += part;
+    }
+    return status;
+}
+
+/* Bytes of member j's part of the K/V cache, or the states, of one layer. */
 static enum sheaf_status cache_bytes(const struct sheaf__session *s, int j, enum sheaf_type kv,
                                      size_t *bytes) {
     const struct sheaf__hparams *hp = &s->model->hp;
     *bytes = 0;
     if (hp->arch->encoder) return SHEAF_STATUS_SUCCESS;
+    if (hp->arch->scans) return state_bytes(s, j, bytes);
     struct sheaf_tensor k = {.type = kv, .ne = {sheaf__hparams_cache_k(hp), s->n_ctx, 1, 1}};
     struct sheaf_tensor v = {.type = kv, .ne = {sheaf__hparams_cache_v(hp), s->n_ctx, 1, 1}};
     size_t k_bytes = 0, v_bytes = 0;
@@ -197,7 +216,8 @@ enum sheaf_status sheaf__session_token_bytes(const struct sheaf__session *s, int
         *bytes += (double)part * sheaf__weights_read_share(s->model, w);
     }
     enum sheaf_status status = cache_bytes(s, j, kv_type, &part);
-    *bytes += (double)part / (double)s->n_ctx * n_past * (double)s->model->hp.n_layer;
+    const double used = s->model->hp.arch->scans ? 1 : n_past / (double)s->n_ctx;
+    *bytes += (double)part * used * (double)s->model->hp.n_layer;
     return status;
 }
 
@@ -313,6 +333,10 @@ static enum sheaf_status make_backend(struct sheaf__session *s,
 static enum sheaf_status load(struct sheaf__session *s, const struct sheaf_model_params *p) {
     enum sheaf_status status = sheaf_world_agree(make_backend(s, p), "making the meta device");
     if (status) return status;
+    status = sheaf__runnable_check(s->model, p->single ? s->members[0] : s->meta, s->members,
+                                   s->n_members, p->kv_type);
+    status = sheaf_world_agree(status, "asking the devices for the model's ops");
+    if (status) return status;
     status = sheaf__weights_load(s->model, sheaf_backend_get_default_buffer_type(s->backend),
                                  p->progress, p->user);
     status = sheaf_world_agree(status, "loading the weights");
@@ -321,7 +345,8 @@ static enum sheaf_status load(struct sheaf__session *s, const struct sheaf_model
                                                .n_ctx = s->n_ctx,
                                                .n_batch = s->n_batch,
                                                .type = p->kv_type,
-                                               .min_chunked = s->min_chunked};
+                                               .min_chunked =
+                                                   s->model->hp.arch->scans ? 0 : s->min_chunked};
     status = sheaf__evaluator_new(s->model, s->backend, &cp, &s->context);
     return sheaf_world_agree(status, "making the K/V cache");
 }
