@@ -92,11 +92,29 @@ enum sheaf_status gg_command(enum gg_command_kind kind, uint64_t a, uint64_t b, 
 
 /* ---- start and end ---- */
 
+/* The program may be idle, so that no call tells it: it is asked to end, as by its user, when the
+ * ranks have had the time to agree on the one that prints the failure. What does not follow is ended
+ * by the library after the limit of the end (SHEAF_TIMEOUT_FINALIZE_MS). */
+static void *ask_to_end(void *unused) {
+    (void)unused;
+    usleep(1500000);
+    kill(getpid(), SIGTERM);
+    return NULL;
+}
+static void end_program(int rank, const char *text, void *user) {
+    pthread_t thread;
+    (void)rank;
+    (void)text;
+    (void)user;
+    if (!pthread_create(&thread, NULL, ask_to_end, NULL)) pthread_detach(thread);
+}
+
 static enum sheaf_status start_task(void *unused) {
     (void)unused;
     const char *on_failure = sheaf_setting_value("SHEAF_GGML_ON_FAILURE");
     const bool may_exit = !on_failure || strcmp(on_failure, "error") != 0;
-    const enum sheaf_status st = gg_engine_start(may_exit, &gg_driver.engine);
+    const enum sheaf_status st =
+        gg_engine_start(may_exit, may_exit ? end_program : NULL, &gg_driver.engine);
     if (st) return st;
     const size_t n = sheaf_backend_meta_dev_n_members(gg_engine_device(gg_driver.engine));
     const int hosts = sheaf_world_n_hosts();

@@ -31,7 +31,7 @@ struct gg_recent {
     size_t n_inputs, n_results;
 };
 
-enum { GG_MAX_PROGRAMS = 64, GG_MAX_RECENT = 16 };
+enum { GG_MAX_PROGRAMS = 64, GG_MAX_RECENT = 16, GG_MAX_INPUT_BYTES = 256 << 20 };
 
 struct gg_driver {
     const struct gg_host *host;

@@ -33,8 +33,10 @@ static bool is_mixed(sheaf_backend_dev_t meta) {
     return false;
 }
 
-enum sheaf_status gg_engine_start(bool may_exit, struct gg_engine **out) {
-    const struct sheaf_world_params params = {.size = sizeof params, .may_exit = may_exit};
+enum sheaf_status gg_engine_start(bool may_exit, sheaf_failure_fn on_failure,
+                                  struct gg_engine **out) {
+    const struct sheaf_world_params params = {
+        .size = sizeof params, .may_exit = may_exit, .on_failure = on_failure};
     const sheaf_backend_dev_t *devices = NULL;
     size_t n = 0;
     struct gg_engine *e = calloc(1, sizeof *e);

@@ -45,8 +45,10 @@ struct gg_object_place {
 };
 
 struct gg_engine;
-/* Starts the world and the meta device over all its devices. Collective. */
-enum sheaf_status gg_engine_start(bool may_exit, struct gg_engine **out);
+/* Starts the world and the meta device over all its devices. may_exit, on_failure: as in struct
+ * sheaf_world_params. Collective. */
+enum sheaf_status gg_engine_start(bool may_exit, sheaf_failure_fn on_failure,
+                                  struct gg_engine **out);
 void gg_engine_stop(struct gg_engine *e); /* and the world; accepts NULL */
 
 sheaf_backend_dev_t gg_engine_device(const struct gg_engine *e);

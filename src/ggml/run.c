@@ -85,6 +85,26 @@ static enum sheaf_status drop_oldest(void) {
     return gg_command(GG_COMMAND_DROP, number, 0, 0, 0, NULL, 0, NULL);
 }
 
+static size_t input_bytes(const struct gg_known *k) {
+    size_t n = 0;
+    for (size_t i = 0; i < k->n_inputs; i++) n += k->inputs[i].bytes;
+    return n;
+}
+
+/* Room for one more: programs keep their inputs on all ranks. */
+static enum sheaf_status make_room(const struct gg_known *added) {
+    size_t bytes = input_bytes(added);
+    for (size_t i = 0; i < gg_driver.n_known; i++) bytes += input_bytes(gg_driver.known[i]);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    while (!st && gg_driver.n_known &&
+           (gg_driver.n_known == GG_MAX_PROGRAMS || bytes > GG_MAX_INPUT_BYTES)) {
+        for (size_t i = 0; i < gg_driver.n_known; i++) bytes -= input_bytes(gg_driver.known[i]);
+        st = drop_oldest();
+        for (size_t i = 0; i < gg_driver.n_known; i++) bytes += input_bytes(gg_driver.known[i]);
+    }
+    return st;
+}
+
 static bool is_result(const struct gg_encoder *e, const struct gg_tensor *t) {
     for (size_t i = 0; i < e->n_results; i++)
         if (e->results[i] == t) return true;
@@ -118,10 +138,9 @@ static enum sheaf_status describe(struct gg_known *k) {
 }
 
 static enum sheaf_status make_known(uint64_t hash, struct gg_known **out) {
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (gg_driver.n_known == GG_MAX_PROGRAMS) st = drop_oldest();
     struct gg_known *k = calloc(1, sizeof *k);
-    if (!st) st = k ? describe(k) : no_memory();
+    enum sheaf_status st = k ? describe(k) : no_memory();
+    if (!st) st = make_room(k);
     if (!st) st = gg_bind_regions();
     if (!st) {
         k->hash = hash;

@@ -62,6 +62,35 @@ Test(ggml_plugin, ranks) {
         shows("\nok\n");
     }
 }
+/* Starts two ranks whose program is idle after its first graph, waits for that, and sends `signal` to
+ * the worker, the one of the two that has no child. The last line is mpirun's status. */
+static void lose_the_worker(const char *settings, const char *signal) {
+    char cmd[4096];
+    snprintf(
+        cmd, sizeof cmd,
+        "f=$(mktemp); export SHEAF_CPU_THREADS=1 %s\n"
+        "mpirun --allow-run-as-root --oversubscribe -np 2 '%s/bin/sheaf-worker' -- "
+        "'%s/bin/helper-ggml-host' '%s/lib/libfake-ggml-3.so' '%s/lib/libggml-sheaf.so' 3 idle "
+        ">$f 2>&1 & m=$!\n"
+        "for i in $(seq 300); do grep -q '^idle' $f && break; sleep 0.1; done\n"
+        "for p in $(pgrep -P $m); do [ -n \"$(pgrep -P $p)\" ] || kill -%s $p; done\n"
+        "wait $m; s=$?; cat $f; rm $f; echo status $s",
+        settings, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, signal);
+    cr_expect_eq(run_command(cmd, TIMEOUT, out, OUT), 0, "%s", out);
+}
+Test(ggml_plugin, a_worker_that_dies_ends_an_idle_program) {
+    lose_the_worker("", "KILL");
+    shows("idle\n");
+    cr_expect(!strstr(out, "status 0\n") && !strstr(out, "status 4\n"), "%s", out);
+}
+/* mpirun sees nothing wrong here. */
+Test(ggml_plugin, a_worker_that_is_stopped_ends_an_idle_program) {
+    lose_the_worker("SHEAF_TIMEOUT_HEARTBEAT_MS=1000", "STOP");
+    shows("idle\n");
+    shows("rank 1");
+    cr_expect(!strstr(out, "status 0\n") && !strstr(out, "status 4\n"), "%s", out);
+}
+
 Test(ggml_plugin, a_program_that_loads_no_backend) {
     char cmd[512];
     snprintf(cmd, sizeof cmd,
