@@ -1,8 +1,6 @@
 /* Regions become objects: memory on all ranks, cut by split states, and their bytes. */
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ggml/cut.h"
 #include "ggml/driver_impl.h"
@@ -14,15 +12,9 @@ static enum sheaf_status no_memory(void) {
 
 enum sheaf_status gg_region_bytes(const struct gg_memory *m, const struct gg_region *r,
                                   size_t offset, void *out, size_t size) {
-    if (!r->path) {
-        memcpy(out, m->base + r->offset + offset, size);
-        return SHEAF_STATUS_SUCCESS;
-    }
-    const int fd = open(r->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return sheaf_set_error(SHEAF_STATUS_IO, "%s cannot be opened any more", r->path);
-    const enum sheaf_status st = gg_file_read(fd, r->file_offset + offset, out, size);
-    close(fd);
-    return st;
+    if (r->file) return gg_file_read(r->file->fd, r->file_offset + offset, out, size);
+    memcpy(out, m->base + r->offset + offset, size);
+    return SHEAF_STATUS_SUCCESS;
 }
 
 /* Memory for all regions of one buffer. */
@@ -46,8 +38,8 @@ static enum sheaf_status make_objects(const struct gg_memory *m, struct gg_regio
 /* The bytes go to all ranks; each keeps its slice. */
 static enum sheaf_status send_bytes(const struct gg_memory *m, const struct gg_region *r) {
     enum { PART = 64 << 20 };
-    uint8_t *part = r->path ? malloc(r->bytes < PART ? r->bytes + 1 : PART) : NULL;
-    if (r->path && !part) return no_memory();
+    uint8_t *part = r->file ? malloc(r->bytes < PART ? r->bytes + 1 : PART) : NULL;
+    if (r->file && !part) return no_memory();
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (size_t at = 0, n; at < r->bytes && !st; at += n) {
         n = r->bytes - at < PART ? r->bytes - at : PART;
@@ -60,18 +52,19 @@ static enum sheaf_status send_bytes(const struct gg_memory *m, const struct gg_r
 }
 
 /* All regions of one file. UNSUPPORTED: some rank has no copy of it. */
-static enum sheaf_status load_file(struct gg_region *const *regions, size_t n, const char *path) {
+static enum sheaf_status load_file(struct gg_region *const *regions, size_t n,
+                                   const struct gg_file *file) {
     struct gg_bytes b = {0};
     uint64_t size = 0, count = 0;
-    const uint64_t hash = gg_file_hash(path, &size);
-    for (size_t i = 0; i < n; i++) count += regions[i]->path == path;
-    gg_put_u64(&b, strlen(path));
-    gg_put(&b, path, strlen(path));
+    const uint64_t hash = gg_file_hash(file->fd, &size);
+    for (size_t i = 0; i < n; i++) count += regions[i]->file == file;
+    gg_put_u64(&b, strlen(file->path));
+    gg_put(&b, file->path, strlen(file->path));
     gg_put_u64(&b, size);
     gg_put_u64(&b, hash);
     gg_put_u64(&b, count);
     for (size_t i = 0; i < n; i++) {
-        if (regions[i]->path != path) continue;
+        if (regions[i]->file != file) continue;
         const struct gg_object_place place = {(uint64_t)regions[i]->object,
                                               regions[i]->file_offset};
         gg_put(&b, &place, sizeof place);
@@ -86,17 +79,17 @@ static enum sheaf_status load_files(const struct gg_memory *m, struct gg_region 
                                     size_t n) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (size_t i = 0; i < n && !st; i++) {
-        const char *path = regions[i]->path;
-        if (!path || regions[i]->bound) continue;
-        st = load_file(regions, n, path);
+        const struct gg_file *file = regions[i]->file;
+        if (!file || regions[i]->bound) continue;
+        st = load_file(regions, n, file);
         if (st == SHEAF_STATUS_UNSUPPORTED) {
             sheaf_log(SHEAF_LOG_WARN, "%s; its weights are sent there", sheaf_last_error());
             st = SHEAF_STATUS_SUCCESS;
             for (size_t k = i; k < n && !st; k++)
-                if (regions[k]->path == path) st = send_bytes(m, regions[k]);
+                if (regions[k]->file == file) st = send_bytes(m, regions[k]);
         }
         for (size_t k = i; k < n; k++)
-            if (regions[k]->path == path) regions[k]->bound = true;
+            if (regions[k]->file == file) regions[k]->bound = true;
     }
     return st;
 }
@@ -107,9 +100,9 @@ static enum sheaf_status bind_buffer(struct gg_memory *m, struct gg_region **reg
     if (!st) st = load_files(m, regions, n);
     for (size_t i = 0; i < n && !st; i++) {
         struct gg_region *r = regions[i];
-        if (!r->path && r->written) st = send_bytes(m, r);
+        if (!r->file && r->written) st = send_bytes(m, r);
         r->bound = true;
-        r->path = NULL;
+        r->file = NULL;
         gg_shadow_drop(m, r->offset, r->bytes);
     }
     return st;
@@ -153,6 +146,6 @@ enum sheaf_status gg_unbind_region(struct gg_memory *m, struct gg_region *r) {
     r->bound = false;
     r->object = GG_NO_OBJECT;
     r->written = true;
-    r->path = NULL;
+    r->file = NULL;
     return st;
 }

@@ -213,23 +213,19 @@ static size_t in_region(const struct gg_tensor *t, size_t offset) {
 
 /* The part of a file that was recorded is not all of the region's bytes any more. */
 static enum sheaf_status take_out_of_file(struct gg_memory *m, struct gg_region *r) {
-    if (!r->path) return SHEAF_STATUS_SUCCESS;
+    if (!r->file) return SHEAF_STATUS_SUCCESS;
     const enum sheaf_status st = gg_region_bytes(m, r, 0, m->base + r->offset, r->bytes);
-    r->path = NULL;
+    r->file = NULL;
     return st;
 }
 
-/* A mapped file needs no copy: each rank reads its slices from its own. */
+/* A mapped file needs no copy: each rank reads its slices from its own. Small tensors are no weights
+ * worth a look at the process's mappings. */
 static bool record_file(struct gg_region *r, const void *data, size_t size) {
-    const char *path;
-    if (size != r->bytes || !gg_file_of_address(data, size, &path, &r->file_offset)) return false;
-    static const char *kept[64]; /* of models; a process has few */
-    size_t i = 0;
-    while (i < 64 && kept[i] && strcmp(kept[i], path)) i++;
-    if (i == 64) return false;
-    if (!kept[i]) kept[i] = strdup(path);
-    r->path = kept[i];
-    return r->path;
+    enum { LEAST_BYTES = 4096 };
+    if (size != r->bytes || size < LEAST_BYTES) return false;
+    r->file = gg_file_of_address(data, size, &r->file_offset);
+    return r->file;
 }
 
 static enum sheaf_status set_task(void *argument) {
@@ -297,7 +293,7 @@ void gg_driver_get(struct gg_memory *m, const struct gg_tensor *t, void *data, s
         return;
     }
     const struct gg_region *r = gg_is_static(t) ? gg_region_find(m, gg_root(t)) : NULL;
-    if (r && r->path)
+    if (r && r->file)
         keep_failure(gg_region_bytes(m, r, x.offset, data, size));
     else
         memcpy(data, (const char *)t->data + offset, size);
@@ -308,7 +304,7 @@ static enum sheaf_status clear_task(void *argument) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (size_t i = 0; i < x->m->n_regions && !st; i++) {
         struct gg_region *r = x->m->regions[i];
-        r->path = NULL;
+        r->file = NULL;
         r->written = x->value != 0;
         if (r->bound)
             st = gg_command(GG_COMMAND_FILL, (uint64_t)r->object, 0, r->bytes, x->value, NULL, 0,

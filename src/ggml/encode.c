@@ -271,8 +271,10 @@ static bool is_read_outside(const struct gg_cgraph *graph, const struct gg_tenso
 
 static enum sheaf_status find_result(struct gg_encoder *e, const struct gg_cgraph *graph,
                                      const struct gg_tensor *t, bool last) {
-    struct gg_slot *slot = slot_of(e, t);
-    const struct gg_made *made = &e->made[slot->record - 1];
+    struct gg_slot *slot = slot_of(e, t), *root = slot_of(e, gg_root(t));
+    const uint32_t record = slot->record ? slot->record : root->record;
+    if (!record) return SHEAF_STATUS_SUCCESS; /* a view of another device's tensor */
+    const struct gg_made *made = &e->made[record - 1];
     const struct gg_made *owner = &e->made[made->owner];
     if (owner->record.kind == GG_LEAF_OBJECT) return SHEAF_STATUS_SUCCESS;
     const bool writes_input =
@@ -287,6 +289,13 @@ static enum sheaf_status find_result(struct gg_encoder *e, const struct gg_cgrap
 
 static bool is_computed(const struct gg_encoder *e, const struct gg_tensor *t) {
     return t->op != 0 && (!e->host->has_compute_flag || t->flags & GG_FLAG_COMPUTE);
+}
+
+/* The scheduler leaves views of other devices' tensors between the nodes of this one. */
+static bool is_view(const struct gg_encoder *e, const struct gg_tensor *t) {
+    struct sheaf_tensor s;
+    int8_t order[SHEAF_MAX_SRC];
+    return t->view_src && gg_translate(e->host, t, &s, order) && gg_is_view(&s);
 }
 
 static enum sheaf_status start(struct gg_encoder *e, size_t n_nodes) {
@@ -314,7 +323,7 @@ enum sheaf_status gg_encode(struct gg_encoder *e, const struct gg_cgraph *graph)
     for (int i = 0; i < graph->n_nodes && !st; i++) {
         const struct gg_tensor *t = graph->nodes[i];
         uint32_t record = 0;
-        if (!is_computed(e, t)) continue;
+        if (!is_computed(e, t) || is_view(e, t)) continue; /* views come with what reads them */
         st = node(e, t, &record);
         struct gg_slot *slot = st ? NULL : slot_of(e, t);
         if (slot) slot->record = record;

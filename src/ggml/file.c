@@ -29,13 +29,7 @@ static uint64_t hash_open(int fd, uint64_t *size) {
     return h ? h : 1;
 }
 
-uint64_t gg_file_hash(const char *path, uint64_t *size) {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    if (fd < 0) return 0;
-    const uint64_t h = hash_open(fd, size);
-    close(fd);
-    return h;
-}
+uint64_t gg_file_hash(int fd, uint64_t *size) { return hash_open(fd, size); }
 
 int gg_file_open(const char *path, uint64_t size, uint64_t hash) {
     uint64_t own = 0;
@@ -58,19 +52,22 @@ enum sheaf_status gg_file_read(int fd, uint64_t offset, void *dst, size_t size) 
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* ---- mappings ---- */
+
 /* The mapping found last: weights of one file follow each other. */
 static struct {
     uintptr_t begin, end;
-    uint64_t offset;
+    uint64_t offset, inode;
     char path[4096];
+    const struct gg_file *file;
 } last;
 
 /* "7f00-7f80 r--s 00000000 08:01 123   /path": private mappings too, while they are read-only. */
 static bool read_line(const char *line) {
     char mode[8] = "";
     int path_at = 0;
-    if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %" SCNx64 " %*s %*s %n", &last.begin, &last.end,
-               mode, &last.offset, &path_at) < 4)
+    if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %" SCNx64 " %*s %" SCNu64 " %n", &last.begin,
+               &last.end, mode, &last.offset, &last.inode, &path_at) < 5)
         return false;
     if (mode[0] != 'r' || mode[1] == 'w' || !path_at || line[path_at] != '/') return false;
     snprintf(last.path, sizeof last.path, "%s", line + path_at);
@@ -82,19 +79,43 @@ static bool covers(uintptr_t at, size_t size) {
     return at >= last.begin && at < last.end && size <= last.end - at;
 }
 
-bool gg_file_of_address(const void *at, size_t size, const char **path, uint64_t *offset) {
-    const uintptr_t a = (uintptr_t)at;
-    if (!covers(a, size)) {
-        char line[4400];
-        bool found = false;
-        FILE *f = fopen("/proc/self/maps", "re");
-        while (f && !found && fgets(line, sizeof line, f))
-            found = read_line(line) && covers(a, size);
-        if (f) fclose(f);
-        if (!found) last.begin = last.end = 0;
+/* The open file of `last`; a name that stands for another file now is none. */
+static const struct gg_file *keep(void) {
+    enum { MAX_FILES = 256 }; /* of models; a process has few */
+    static struct gg_file files[MAX_FILES];
+    static size_t n;
+    struct stat st;
+    const int fd = open(last.path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0) return NULL;
+    const bool same = !fstat(fd, &st) && S_ISREG(st.st_mode) && (uint64_t)st.st_ino == last.inode;
+    for (size_t i = 0; same && i < n; i++) {
+        if (files[i].inode != last.inode || files[i].device != (uint64_t)st.st_dev) continue;
+        close(fd);
+        return &files[i];
     }
-    if (!covers(a, size)) return false;
-    *path = last.path;
+    if (!same || n == MAX_FILES || !(files[n].path = strdup(last.path))) {
+        close(fd);
+        return NULL;
+    }
+    files[n].fd = fd;
+    files[n].device = (uint64_t)st.st_dev;
+    files[n].inode = last.inode;
+    return &files[n++];
+}
+
+static void find_mapping(uintptr_t at, size_t size) {
+    char line[4400];
+    bool found = false;
+    FILE *f = fopen("/proc/self/maps", "re");
+    while (f && !found && fgets(line, sizeof line, f)) found = read_line(line) && covers(at, size);
+    if (f) fclose(f);
+    last.file = found ? keep() : NULL;
+}
+
+const struct gg_file *gg_file_of_address(const void *at, size_t size, uint64_t *offset) {
+    const uintptr_t a = (uintptr_t)at;
+    if (!last.file || !covers(a, size)) find_mapping(a, size);
+    if (!last.file) return NULL;
     *offset = last.offset + (a - last.begin);
-    return true;
+    return last.file;
 }

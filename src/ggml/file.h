@@ -5,14 +5,21 @@
 #include "sheaf/sheaf.h"
 
 /* A number of the file's size and of samples of its bytes; 0: it cannot be read. */
-uint64_t gg_file_hash(const char *path, uint64_t *size);
+uint64_t gg_file_hash(int fd, uint64_t *size);
 /* For reading; -1: there is no file there with this size and hash. */
 int gg_file_open(const char *path, uint64_t size, uint64_t hash);
 /* Exactly `size` bytes at `offset`. */
 enum sheaf_status gg_file_read(int fd, uint64_t offset, void *dst, size_t size);
 
+/* A file that stays open: it may be deleted or replaced while its bytes are still wanted. */
+struct gg_file {
+    char *path;
+    int fd;
+    uint64_t device, inode;
+};
 /* The file that this process has mapped at `at`, if all of [at, at + size) is of one mapping that
- * cannot be written. *path: valid until the next call. */
-bool gg_file_of_address(const void *at, size_t size, const char **path, uint64_t *offset);
+ * cannot be written, and the file is still there under its name. NULL: no such file. One thread at a
+ * time. */
+const struct gg_file *gg_file_of_address(const void *at, size_t size, uint64_t *offset);
 
 #endif

@@ -9,6 +9,7 @@
 #define SHEAF_GGML_MEMORY_H
 
 #include "ggml/engine.h"
+#include "ggml/file.h"
 #include "ggml/host.h"
 
 enum { GG_NO_OBJECT = -1 };
@@ -20,7 +21,7 @@ struct gg_region {
     int64_t object; /* GG_NO_OBJECT until a graph uses it */
     bool bound;     /* the object has memory and data */
     bool written;
-    const char *path; /* the bytes are in this file; NULL: in the shadow */
+    const struct gg_file *file; /* the bytes are there; NULL: in the shadow */
     uint64_t file_offset;
     char name[GG_MAX_NAME];
 };

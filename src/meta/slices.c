@@ -132,9 +132,10 @@ static struct slice_set *best_spare(const struct meta_buffer *mb, size_t size) {
 static enum sheaf_status place_input(struct meta_buffer *mb, struct sheaf_tensor *t) {
     const size_t offset = (size_t)((char *)t->data - mb->base), size = sheaf_nbytes(t);
     struct slice_set *set = NULL;
-    for (size_t i = 0; i < mb->n_sets; i++) {
+    for (size_t i = 0; i < mb->n_sets && size;
+         i++) { /* an empty one may lie where another begins */
         struct slice_set *s = mb->sets[i];
-        if (!s->live) continue;
+        if (!s->live || !s->size) continue;
         if (s->offset == offset && !set) {
             set = s;
         } else if (s->offset < offset + size && offset < s->offset + s->size) {
