@@ -108,8 +108,11 @@ struct gg_region *gg_region_of(struct gg_memory *m, const struct gg_host *host,
     return r;
 }
 
+/* An empty one may lie where another begins, and needs no object. */
 bool gg_is_static(const struct gg_tensor *t) {
     const struct gg_tensor *root = gg_root(t);
+    for (int i = 0; i < GG_MAX_DIMS; i++)
+        if (root->ne[i] == 0) return false;
     return root->op == 0 && root->buffer && root->buffer->usage != GG_USAGE_COMPUTE;
 }
 

@@ -203,10 +203,13 @@ static enum sheaf_status remember(const struct gg_cgraph *g, const struct gg_kno
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* Memory that was another tensor's before. Two shapes of one place in a graph would go on for ever.
+ */
 static enum sheaf_status encode(const struct gg_cgraph *g) {
+    enum { MAX_STALE = 4096 };
     struct gg_encoder *e = &gg_driver.encoder;
     enum sheaf_status st = gg_encode(e, g);
-    while (st && e->stale) {
+    for (size_t i = 0; st && e->stale && i < MAX_STALE; i++) {
         st = gg_unbind_region(e->stale_in, e->stale);
         if (!st) st = gg_encode(e, g);
     }
