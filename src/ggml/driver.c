@@ -93,8 +93,8 @@ enum sheaf_status gg_command(enum gg_command_kind kind, uint64_t a, uint64_t b, 
 /* ---- start and end ---- */
 
 /* The program may be idle, so that no call tells it: it is asked to end, as by its user, when the
- * ranks have had the time to agree on the one that prints the failure. What does not follow is ended
- * by the library after the limit of the end (SHEAF_TIMEOUT_FINALIZE_MS). */
+ * ranks have had the time to agree on the one that prints the failure. A program that stays is ended by
+ * the library after the limit of the end (SHEAF_TIMEOUT_FINALIZE_MS). */
 static void *ask_to_end(void *unused) {
     (void)unused;
     usleep(1500000);

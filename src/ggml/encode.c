@@ -45,7 +45,7 @@ static uint32_t add_record(struct gg_encoder *e, const struct gg_record *r,
                            const struct gg_tensor *t) {
     if (!sheaf__grow(&e->made, &e->cap_made, e->n_made + 1, sizeof *e->made)) return 0;
     const uint32_t owner = r->view_of ? r->view_of - 1 : (uint32_t)e->n_made;
-    e->made[e->n_made++] = (struct gg_made){*r, t, owner};
+    e->made[e->n_made++] = (struct gg_made){*r, t, owner, false};
     gg_put_record(&e->graph, r);
     return e->graph.failed ? 0 : (uint32_t)e->n_made;
 }
@@ -137,6 +137,7 @@ static enum sheaf_status record_of(struct gg_encoder *e, const struct gg_tensor 
 /* A view of `of`, whose memory t shows: shape, strides and offset are t's. */
 static enum sheaf_status add_view(struct gg_encoder *e, const struct gg_tensor *t,
                                   struct gg_record *r, uint32_t of, uint32_t *out) {
+    if (r->op == SHEAF_OP_VIEW && e->made[of - 1].unflat) of = e->made[of - 1].owner + 1;
     const struct gg_made *source = &e->made[of - 1];
     const uint64_t from = source->record.view_of ? source->record.view_offs : 0;
     r->kind = GG_NODE;
@@ -195,6 +196,19 @@ static enum sheaf_status operands(struct gg_encoder *e, const struct gg_tensor *
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* What reads the result by views does so from the flat one (add_view). */
+static enum sheaf_status unflatten(struct gg_encoder *e, const struct gg_tensor *t, uint32_t of,
+                                   uint32_t *out) {
+    struct gg_record r = e->made[of - 1].record;
+    r.op = SHEAF_OP_RESHAPE;
+    memset(r.params, 0, sizeof r.params);
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) r.ne[i] = (uint64_t)t->ne[i];
+    make_dense(&r);
+    const enum sheaf_status st = add_view(e, t, &r, of, out);
+    if (!st) e->made[*out - 1].unflat = true;
+    return st;
+}
+
 static enum sheaf_status node(struct gg_encoder *e, const struct gg_tensor *t, uint32_t *out) {
     struct sheaf_tensor s;
     struct gg_record r;
@@ -219,7 +233,8 @@ static enum sheaf_status node(struct gg_encoder *e, const struct gg_tensor *t, u
         return fresh ? copy_into(e, t, fresh, out) : no_memory();
     }
     *out = add_record(e, &r, t);
-    return *out ? st : no_memory();
+    if (!*out) return no_memory();
+    return memcmp(s.ne, t->ne, sizeof s.ne) ? unflatten(e, t, *out, out) : st;
 }
 
 /* The record of an operand. One that is no node of this part was computed before, or is a leaf; the

@@ -24,6 +24,7 @@ struct gg_made {
     struct gg_record record;
     const struct gg_tensor *tensor;
     uint32_t owner; /* the record that owns the memory */
+    bool unflat;    /* a flat result in the shape that ggml gives it */
 };
 
 struct gg_encoder {

@@ -16,6 +16,7 @@ enum special {
     ROPE_MODES, /* only the modes and words that the library has */
     GROUPS,     /* GROUP_NORM: word 2 is the channels of a group */
     NO_OPERAND, /* FILL: the operand gives its shape only */
+    FLAT,       /* two results one behind the other: of two dimensions in ggml, of one here */
 };
 
 struct op_row {
@@ -61,10 +62,10 @@ static const struct op_row rows[] = {
     {"UNARY", {1}, UNARY_OP, {W(1, 1), W(2, 2), W(3, 3), W(4, 4)}},
     {"SSM_CONV", {1, 2}, PLAIN, {{0}}},
     {"SSM_SCAN", {1, 2, 3, 4, 5, 6, 7}, PLAIN, {W(0, 0)}},
-    {"GATED_DELTA_NET", {1, 2, 3, 4, 5, 6}, PLAIN, {W(0, 0)}},
-    {"RWKV_WKV6", {1, 2, 3, 4, 5, 6}, PLAIN, {{0}}},
-    {"RWKV_WKV7", {1, 2, 3, 4, 5, 6, 7}, PLAIN, {{0}}},
-    {"GATED_LINEAR_ATTN", {1, 2, 3, 4, 5}, PLAIN, {W(0, 0)}},
+    {"GATED_DELTA_NET", {1, 2, 3, 4, 5, 6}, FLAT, {W(0, 0)}},
+    {"RWKV_WKV6", {1, 2, 3, 4, 5, 6}, FLAT, {{0}}},
+    {"RWKV_WKV7", {1, 2, 3, 4, 5, 6, 7}, FLAT, {{0}}},
+    {"GATED_LINEAR_ATTN", {1, 2, 3, 4, 5}, FLAT, {W(0, 0)}},
     {"SQRT", {1}, PLAIN, {{0}}},
     {"SIN", {1}, PLAIN, {{0}}},
     {"COS", {1}, PLAIN, {{0}}},
@@ -138,6 +139,13 @@ static bool translate_special(const struct gg_host *host, const struct op_row *r
             t->op_params[0] > 0 ? (int32_t)((t->ne[2] - 1) / t->op_params[0] + 1) : 0;
         return t->op_params[0] > 0;
     case NO_OPERAND:
+        return true;
+    case FLAT:
+        out->ne[0] = t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
+        for (int i = 1; i < SHEAF_MAX_DIMS; i++) {
+            out->ne[i] = 1;
+            out->nb[i] = out->nb[0] * (size_t)out->ne[0];
+        }
         return true;
     case ROPE_MODES: /* 15: offset of the rotated dimensions */
         return t->op_params[15] == 0;

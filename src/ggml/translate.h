@@ -11,7 +11,8 @@
 int gg_op_row(const char *name);
 
 /* Fills type, op, ne, nb, flags and op_params of `out`, and `order`: operand i of the sheaf node is
- * operand order[i] of the ggml node; -1: none. Operands themselves are the caller's. False: there is
+ * operand order[i] of the ggml node; -1: none. Operands themselves are the caller's. A result that is
+ * flat here and has two dimensions in ggml gets its own ne. False: there is
  * no such op or type here, or the node uses something of it that the library lacks. */
 bool gg_translate(const struct gg_host *host, const struct gg_tensor *t, struct sheaf_tensor *out,
                   int8_t order[SHEAF_MAX_SRC]);
