@@ -138,6 +138,8 @@ enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct 
              i++) { /* a leaf is read before a step writes it, if any does */
             if (step->in[i] >= 0 && !made[step->in[i]]) leaf[step->in[i]] = true;
         }
+        if (made[step->out])
+            last_read[step->out] = s; /* a write-back: the memory must be its own */
         made[step->out] = true;
         p->n_checked += sheaf__meta_is_checked(p->plan, step);
         for (int i = 0; i < SHEAF_MAX_SRC; i++) {

@@ -318,12 +318,15 @@ static bool check_set_rows(const struct sheaf_tensor *dst) {
 /* ---- layers with a state ---- */
 
 static bool is_shape(const struct sheaf_tensor *t, int64_t a, int64_t b, int64_t c, int64_t d) {
-    return is_f32(t) && has_dense_rows(t) && t->ne[0] == a && t->ne[1] == b && t->ne[2] == c &&
+    return is_f32(t) && is_dense(t) && t->ne[0] == a && t->ne[1] == b && t->ne[2] == c &&
            t->ne[3] == d;
 }
-/* Dimensions 0 to 2 without gaps. */
+/* Dimensions 0 to 2 without gaps; one of a single index has any stride. */
 static bool has_dense_cubes(const struct sheaf_tensor *t) {
-    return t->nb[1] == t->nb[0] * (size_t)t->ne[0] && t->nb[2] == t->nb[1] * (size_t)t->ne[1];
+    size_t next = sizeof(float) * (size_t)t->ne[0];
+    if (t->ne[1] > 1 && t->nb[1] != next) return false;
+    next *= (size_t)t->ne[1];
+    return t->ne[2] <= 1 || t->nb[2] == next;
 }
 /* The product of n factors; -1 if it is too large. */
 static int64_t product(int n, const int64_t *factor) {
