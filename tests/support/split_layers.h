@@ -103,7 +103,8 @@ split_mamba_layer(struct split_model *m, const struct split_mamba *c, struct she
     for (int64_t i = 0; i < c->seqs; i++) ((int32_t *)ids->data)[i] = (int32_t)(c->seqs - i);
 
     const size_t one = sizeof(float);
-    struct sheaf_tensor *zx = sheaf_mul_mat(ctx, w_in, in); /* [width, n] */
+    struct sheaf_tensor *zx =
+        sheaf_mul_mat(ctx, w_in, sheaf_rms_norm(ctx, in, 1e-5f)); /* [width, n] */
     const size_t row = zx->nb[1], seq = row * (size_t)c->tokens;
     struct sheaf_tensor *z = sheaf_view_4d(ctx, zx, c->head_size, c->heads, c->tokens, c->seqs,
                                            (size_t)c->head_size * one, row, seq, 0);
