@@ -391,6 +391,10 @@ static const struct {
     {"granitemoe", "residual_scale", REAL, 0.5},
     {"granitemoe", "attention.scale", REAL, 0.15},
     {"granitemoe", "logit_scale", REAL, 2},
+    {"granitehybrid", "embedding_scale", REAL, 3},
+    {"granitehybrid", "residual_scale", REAL, 0.5},
+    {"granitehybrid", "attention.scale", REAL, 0.15},
+    {"granitehybrid", "logit_scale", REAL, 2},
     {"gpt-oss", "rope.scaling.factor", REAL, 4},
     {"gpt-oss", "rope.scaling.original_context_length", NUMBER, 64},
     {"deepseek2", "rope.scaling.factor", REAL, 4},
@@ -442,9 +446,6 @@ static enum sheaf_status add_state(struct generator *g) {
         const char *suffix;
         int64_t v;
     } ints[] = {
-        {"attention.head_count", 0},
-        {"attention.head_count_kv", 0},
-        {"feed_forward_length", 0},
         {"ssm.conv_kernel", 4},
         {"ssm.inner_size", inner},
         {"ssm.state_size", 2 * g->p->head_dim},
@@ -455,6 +456,25 @@ static enum sheaf_status add_state(struct generator *g) {
     for (size_t i = 0; !status && i < sizeof ints / sizeof *ints; i++)
         status = add_key(g, ints[i].suffix, NUMBER, (double)ints[i].v);
     return status;
+}
+
+/* Without attention or feed-forward. */
+static enum sheaf_status add_no_attention(struct generator *g) {
+    enum sheaf_status status = add_key(g, "attention.head_count", NUMBER, 0);
+    if (!status) status = add_key(g, "attention.head_count_kv", NUMBER, 0);
+    if (!status) status = add_key(g, "feed_forward_length", NUMBER, 0);
+    return status ? status : add_state(g);
+}
+
+/* Attention in every third layer. */
+static enum sheaf_status add_hybrid(struct generator *g) {
+    int32_t heads[1024] = {0};
+    char key[128];
+    for (int64_t il = 1; il < g->p->n_layer; il += 3) heads[il] = (int32_t)g->p->n_head_kv;
+    snprintf(key, sizeof key, "%s.attention.head_count_kv", g->p->arch);
+    const enum sheaf_status status =
+        sheaf_gguf_set_arr(g->gguf, key, SHEAF_GGUF_TYPE_INT32, heads, (size_t)g->p->n_layer);
+    return status ? status : add_state(g);
 }
 
 static enum sheaf_status add_extras(struct generator *g) {
@@ -470,7 +490,8 @@ static enum sheaf_status add_extras(struct generator *g) {
         status = sheaf_gguf_set_str(g->gguf, key, "yarn");
     }
     if (!status && strcmp(arch, "deepseek2") == 0) status = add_latent(g);
-    if (!status && strcmp(arch, "mamba2") == 0) status = add_state(g);
+    if (!status && strcmp(arch, "mamba2") == 0) status = add_no_attention(g);
+    if (!status && strcmp(arch, "granitehybrid") == 0) status = add_hybrid(g);
     if (!status && strcmp(arch, "bert") == 0) status = add_wordpiece_keys(g->gguf);
     return status;
 }

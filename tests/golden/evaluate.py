@@ -11,7 +11,7 @@ import numpy as np
 FORMATS = {0: 'B', 1: 'b', 2: 'H', 3: 'h', 4: 'I', 5: 'i', 6: 'f', 7: '?', 10: 'Q', 11: 'q', 12: 'd'}
 # Of an architecture: how pairs are rotated ('next': 2i, 2i + 1; 'half': i, i + d/2), and the last of how many layers has
 # no sliding window.
-PAIRS = {'llama': 'next', 'granite': 'next', 'granitemoe': 'next', 'deepseek2': 'next'}
+PAIRS = {'llama': 'next', 'granite': 'next', 'granitemoe': 'next', 'granitehybrid': 'next', 'deepseek2': 'next'}
 PERIOD = {'gemma3': 6, 'olmo2': 4, 'gpt-oss': 2}
 
 
@@ -64,6 +64,7 @@ arch = keys['general.architecture']
 key = lambda name, default=None: keys.get(f'{arch}.{name}', default)
 E, L = key('embedding_length'), key('block_count')
 H, G, D = key('attention.head_count'), key('attention.head_count_kv'), key('attention.key_length')
+if isinstance(G, list): G = max(G)  # 0 in layers with a state
 EPS, BASE = key('attention.layer_norm_rms_epsilon'), key('rope.freq_base')
 bert = arch == 'bert'
 gemma = arch == 'gemma3'
@@ -231,7 +232,8 @@ def forward(ids):
             x = x + state_layer(norm(x, w('attn_norm')), layer)
             continue
         maybe = lambda x, name: x if w(name) is None else norm(x, w(name))
-        y = (latent_attention if w('attn_kv_a_mqa') is not None else attention)(maybe(x, 'attn_norm'), layer)
+        first = latent_attention if w('attn_kv_a_mqa') is not None else attention
+        y = (first if w('ssm_in') is None else state_layer)(maybe(x, 'attn_norm'), layer)
         before_ffn = 'post_attention_norm' if arch == 'gpt-oss' else 'ffn_norm'  # what the converter calls it
         x = x + key('residual_scale', 1) * (y if arch == 'gpt-oss' else maybe(y, 'post_attention_norm'))
         y = feed_forward(maybe(x, before_ffn), layer)

@@ -56,7 +56,7 @@ static const char *write_model(const struct model *m) {
         p.n_expert = is(m, "deepseek2-experts") ? 8 : 6; /* in groups */
         p.n_expert_used = 3;
     }
-    if (is(m, "granitemoe")) p.n_ff_shared = 96;
+    if (is(m, "granitemoe") || is(m, "granitehybrid-experts")) p.n_ff_shared = 96;
     cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
     return path;
 }
@@ -81,12 +81,14 @@ static void count_sums(const struct sheaf_model *model, const struct model *m, i
     uint64_t want = 1 + 7 * 2;
     if (strcmp(experts, "rows") == 0) {
         want += mixtures;
-        if (is(m, "granitemoe") || is(m, "deepseek2-experts")) want += mixtures;
+        if (is(m, "granitemoe") || is(m, "deepseek2-experts") || is(m, "granitehybrid-experts"))
+            want += mixtures;
         /* the sum of the last attention is scattered, then gathered: the same bytes */
         if (is(m, "deepseek2-experts")) want++;
     }
     if (is(m, "mamba2"))
         want = members > 2 ? 1 + 7 * 2 : 1 + 7; /* 2 groups, whose norms are whole */
+    if (strncmp(m->name, "granitehybrid", 13) == 0 && members > 2) want += 5; /* such layers */
     if (is(m, "olmo2")) want += members > 2 ? 7 * 2 : 7;
     sheaf_backend_meta_get_stats(sheaf_model_backend(model), &stats);
     cr_assert_eq(stats.n_collectives, want, "%s, %s: %d collectives, not %d", m->name, experts,

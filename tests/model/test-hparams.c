@@ -83,6 +83,8 @@ static const struct change changes[] = {
     {"mamba2", "ssm.group_count", INT, 3, 0, REFUSED, "and that of ssm.group_count, 3"},
     {"mamba2", "ssm.time_step_rank", INT, 7, 0, REFUSED,
      "must be a multiple of ssm.time_step_rank, 7"},
+    {"granitehybrid", "attention.head_count_kv", INT, 2, 0, REFUSED,
+     "granitehybrid.attention.head_count_kv' must be a list of 7 numbers, 0 or one of 1..4"},
     {"bert", "pooling_type", INT, 4, 0, REFUSED, "bert.pooling_type is 4; allowed are 0..3"},
     {"bert", "attention.layer_norm_epsilon", FLOAT, -1, 0, REFUSED, "layer_norm_epsilon is -1"},
     {"bert", "tokenizer.ggml.token_type_count", INT, 0, 0, REFUSED,

@@ -178,7 +178,7 @@ uint64_t sheaf__arch_layer_needs(const struct sheaf__hparams *hp, int64_t il) {
     const struct sheaf__arch *arch = hp->arch;
     uint64_t needs = arch->needs;
     needs |= sheaf__hparams_has_experts(hp, il) ? arch->mixture : arch->dense;
-    needs |= arch->scans;
+    needs |= sheaf__hparams_is_recurrent(hp, il) ? arch->scans : arch->attends;
     if (hp->n_lora_kv)
         needs |= hp->n_lora_q ? SHEAF__W_BIT(Q_A) | SHEAF__W_BIT(Q_A_NORM) | SHEAF__W_BIT(Q_B)
                               : SHEAF__W_BIT(Q);

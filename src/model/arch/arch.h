@@ -183,6 +183,7 @@ struct sheaf__arch {
     uint64_t needs;   /* in every layer */
     uint64_t dense;   /* in a layer without experts; 0: every layer has some */
     uint64_t mixture; /* in a layer with experts; 0: none has any */
+    uint64_t attends; /* in a layer with attention, where others have a state */
     uint64_t scans;   /* in a layer with a state in place of attention; 0: none has one */
     uint64_t allows;
     uint64_t model_needs, model_allows; /* SHEAF__W_OF_MODEL */

@@ -10,7 +10,6 @@
 #include "model/arch/arch.h"
 
 enum {
-    MAX_LAYERS = 4096,
     MAX_WIDTH = 1 << 24, /* n_embd, n_ff, n_vocab, heads x head size */
     MAX_HEAD = 4096,
     MAX_EXPERTS = 4096,
@@ -132,19 +131,51 @@ static enum sheaf_status refuse_sections(const struct sheaf_gguf *gguf,
 
 /* ---- heads, experts, windows ---- */
 
+/* Of a model in which some layers have attention: a list of K/V heads, 0 where a layer has a state. */
+static enum sheaf_status read_layer_kinds(const struct sheaf_gguf *gguf,
+                                          struct sheaf__hparams *hp) {
+    char key[128];
+    make_key(key, hp->arch->name, "attention.head_count_kv");
+    const int64_t i = sheaf_gguf_find_key(gguf, key);
+    const bool list = i >= 0 && sheaf_gguf_kv_type(gguf, i) == SHEAF_GGUF_TYPE_ARRAY &&
+                      (sheaf_gguf_arr_type(gguf, i) == SHEAF_GGUF_TYPE_INT32 ||
+                       sheaf_gguf_arr_type(gguf, i) == SHEAF_GGUF_TYPE_UINT32) &&
+                      (int64_t)sheaf_gguf_arr_n(gguf, i) == hp->n_layer;
+    const unsigned char *p = list ? sheaf_gguf_arr_data(gguf, i) : NULL;
+    int64_t found = 0;
+    for (int64_t il = 0; p && il < hp->n_layer; il++, p += 4) {
+        const int64_t v = (int64_t)((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
+                                    (uint32_t)p[3] << 24);
+        if (v == 0) hp->recurrent[il / 64] |= (uint64_t)1 << (il % 64);
+        if (v && found && v != found) p = NULL;
+        if (v) found = v;
+        if (!p) break;
+    }
+    if (!p || found < 1 || found > hp->n_head)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s: key '%s' must be a list of %" PRId64
+                               " numbers, 0 or one of 1..%" PRId64,
+                               sheaf_gguf_path(gguf), key, hp->n_layer, hp->n_head);
+    hp->n_head_kv = found;
+    return SHEAF_STATUS_SUCCESS;
+}
+
 static enum sheaf_status read_heads(const struct sheaf_gguf *gguf, struct sheaf__hparams *hp) {
     const char *arch = hp->arch->name;
-    if (hp->arch->scans) { /* no attention: one head, so that there is something to divide by */
+    if (hp->arch->scans &&
+        !hp->arch->attends) { /* no attention: one head, so that there is something to divide by */
         hp->n_head = hp->n_head_kv = 1;
         hp->head_k = hp->head_v = hp->n_rot = 2;
+        memset(hp->recurrent, 0xff, sizeof hp->recurrent);
         return SHEAF_STATUS_SUCCESS;
     }
     enum sheaf_status status =
         sheaf__hparams_int(gguf, arch, "attention.head_count", 1, 65536, &hp->n_head);
     hp->n_head_kv = hp->n_head;
     if (!status)
-        status = sheaf__hparams_int(gguf, arch, "attention.head_count_kv", 1, hp->n_head,
-                                    &hp->n_head_kv);
+        status = hp->arch->attends ? read_layer_kinds(gguf, hp)
+                                   : sheaf__hparams_int(gguf, arch, "attention.head_count_kv", 1,
+                                                        hp->n_head, &hp->n_head_kv);
     if (status) return status;
     if (hp->n_head % hp->n_head_kv)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
@@ -252,7 +283,7 @@ enum sheaf_status sheaf__hparams_windows(const struct sheaf_gguf *gguf, struct s
     const int64_t i = sheaf_gguf_find_key(gguf, key);
     hp->swa_period = period;
     if (i < 0 || sheaf_gguf_kv_type(gguf, i) != SHEAF_GGUF_TYPE_ARRAY)
-        return sheaf__hparams_int(gguf, arch, suffix, 1, MAX_LAYERS, &hp->swa_period);
+        return sheaf__hparams_int(gguf, arch, suffix, 1, SHEAF__MAX_LAYERS, &hp->swa_period);
     if (sheaf_gguf_arr_type(gguf, i) == SHEAF_GGUF_TYPE_BOOL &&
         (int64_t)sheaf_gguf_arr_n(gguf, i) == hp->n_layer)
         hp->swa_period = period_of(sheaf_gguf_arr_data(gguf, i), hp->n_layer);
@@ -293,7 +324,7 @@ enum sheaf_status sheaf__hparams_read(const struct sheaf_gguf *gguf, int64_t n_v
         const char *suffix;
         int64_t min, max, *out;
     } ints[] = {
-        {"block_count", 1, MAX_LAYERS, &out->n_layer},
+        {"block_count", 1, SHEAF__MAX_LAYERS, &out->n_layer},
         {"embedding_length", 1, MAX_WIDTH, &out->n_embd},
         {"feed_forward_length", out->arch->ffn ? 1 : 0, MAX_WIDTH, &out->n_ff},
         {"context_length", 1, INT32_MAX, &out->n_ctx_train},
@@ -321,6 +352,16 @@ bool sheaf__hparams_is_swa(const struct sheaf__hparams *hp, int64_t il) {
     return hp->swa_window > 0 && hp->swa_period > 0 && il % hp->swa_period < hp->swa_period - 1;
 }
 
+bool sheaf__hparams_is_recurrent(const struct sheaf__hparams *hp, int64_t il) {
+    return hp->recurrent[il / 64] >> (il % 64) & 1;
+}
+
+int64_t sheaf__hparams_n_recurrent(const struct sheaf__hparams *hp) {
+    int64_t n = 0;
+    for (int64_t il = 0; il < hp->n_layer; il++) n += sheaf__hparams_is_recurrent(hp, il);
+    return n;
+}
+
 int64_t sheaf__hparams_channels(const struct sheaf__hparams *hp) {
     return hp->d_inner + 2 * hp->n_ssm_group * hp->d_state;
 }
@@ -330,10 +371,11 @@ bool sheaf__hparams_has_experts(const struct sheaf__hparams *hp, int64_t il) {
 }
 
 int64_t sheaf__hparams_cache_k(const struct sheaf__hparams *hp) {
-    if (hp->arch->scans) return 0;
+    if (hp->arch->scans && !hp->arch->attends) return 0;
     return hp->n_lora_kv ? hp->n_lora_kv + hp->n_rot : hp->n_head_kv * hp->head_k;
 }
 
 int64_t sheaf__hparams_cache_v(const struct sheaf__hparams *hp) {
-    return hp->n_lora_kv || hp->arch->scans ? 0 : hp->n_head_kv * hp->head_v;
+    if (hp->n_lora_kv || (hp->arch->scans && !hp->arch->attends)) return 0;
+    return hp->n_head_kv * hp->head_v;
 }

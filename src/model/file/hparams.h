@@ -6,6 +6,8 @@
 
 struct sheaf__arch;
 
+enum { SHEAF__MAX_LAYERS = 4096 };
+
 /* How scores of experts become weights; numbers of the key expert_gating_func. */
 enum sheaf__gating {
     SHEAF__GATING_SOFTMAX = 1,
@@ -55,6 +57,7 @@ struct sheaf__hparams {
     float logit_scale;                   /* logits are divided by it, 1 if none */
     /* Layers with a state: heads of d_inner / n_ssm_head elements, n_ssm_group groups of which share
      * their inputs, a state of d_state for each element; a convolution over n_taps tokens. 0: none */
+    uint64_t recurrent[SHEAF__MAX_LAYERS / 64]; /* bit il: layer il has a state, not attention */
     int64_t n_taps, d_inner, d_state, n_ssm_head, n_ssm_group;
     int64_t swa_window; /* a token sees itself and swa_window - 1 before it; 0: no windows */
     int64_t swa_period; /* the last of each swa_period layers has full attention */
@@ -71,6 +74,9 @@ int64_t sheaf__hparams_cache_k(const struct sheaf__hparams *hp);
 int64_t sheaf__hparams_cache_v(const struct sheaf__hparams *hp);
 /* Channels of the convolution of a layer with a state. */
 int64_t sheaf__hparams_channels(const struct sheaf__hparams *hp);
+/* Has layer il a state in place of attention? */
+bool sheaf__hparams_is_recurrent(const struct sheaf__hparams *hp, int64_t il);
+int64_t sheaf__hparams_n_recurrent(const struct sheaf__hparams *hp);
 /* Does layer il have a mixture of experts? */
 bool sheaf__hparams_has_experts(const struct sheaf__hparams *hp, int64_t il);
 

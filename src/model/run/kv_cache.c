@@ -33,6 +33,7 @@ static enum sheaf_status add_states(struct sheaf__kv_cache *cache,
                                     const struct sheaf__hparams *hp) {
     const int64_t conv = (hp->n_taps - 1) * sheaf__hparams_channels(hp);
     for (int64_t il = 0; il < hp->n_layer; il++) {
+        if (!sheaf__hparams_is_recurrent(hp, il)) continue;
         cache->conv[il] = add_state(cache, conv, SHEAF__CACHE_CONV, "cache_conv", il);
         cache->state[il] =
             add_state(cache, hp->d_state * hp->d_inner, SHEAF__CACHE_STATE, "cache_state", il);
@@ -52,7 +53,7 @@ enum sheaf_status sheaf__kv_cache_new(const struct sheaf__hparams *hp, int64_t n
     int64_t block = sheaf_blck_size(type);
     const int64_t k = hp->n_lora_kv ? hp->n_lora_kv + hp->n_rot : hp->head_k;
     const int64_t v = hp->n_lora_kv ? hp->n_lora_kv : hp->head_v;
-    const bool attends = !hp->arch->encoder && !hp->arch->scans;
+    const bool attends = !hp->arch->encoder && (!hp->arch->scans || hp->arch->attends);
     if (attends && (block <= 0 || k % block || v % block))
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
                                "a K/V cache of type %s needs heads of whole blocks of %" PRId64
@@ -75,6 +76,7 @@ enum sheaf_status sheaf__kv_cache_new(const struct sheaf__hparams *hp, int64_t n
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to describe the K/V cache");
     }
     for (int64_t il = 0; il < hp->n_layer && attends; il++) {
+        if (sheaf__hparams_is_recurrent(hp, il)) continue;
         const int64_t v_row = sheaf__hparams_cache_v(hp);
         cache->k[il] = sheaf_new_tensor_2d(cache->ctx, type, sheaf__hparams_cache_k(hp), n_ctx);
         if (v_row) cache->v[il] = sheaf_new_tensor_2d(cache->ctx, type, v_row, n_ctx);

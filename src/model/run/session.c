@@ -172,13 +172,12 @@ static enum sheaf_status state_bytes(const struct sheaf__session *s, int j, size
     return status;
 }
 
-/* Bytes of member j's part of the K/V cache, or the states, of one layer. */
-static enum sheaf_status cache_bytes(const struct sheaf__session *s, int j, enum sheaf_type kv,
+/* Bytes of member j's part of the K/V cache of one layer. */
+static enum sheaf_status layer_bytes(const struct sheaf__session *s, int j, enum sheaf_type kv,
                                      size_t *bytes) {
     const struct sheaf__hparams *hp = &s->model->hp;
     *bytes = 0;
     if (hp->arch->encoder) return SHEAF_STATUS_SUCCESS;
-    if (hp->arch->scans) return state_bytes(s, j, bytes);
     struct sheaf_tensor k = {.type = kv, .ne = {sheaf__hparams_cache_k(hp), s->n_ctx, 1, 1}};
     struct sheaf_tensor v = {.type = kv, .ne = {sheaf__hparams_cache_v(hp), s->n_ctx, 1, 1}};
     size_t k_bytes = 0, v_bytes = 0;
@@ -190,13 +189,26 @@ static enum sheaf_status cache_bytes(const struct sheaf__session *s, int j, enum
     return status;
 }
 
+/* Of all layers: what grows with the tokens that are kept, at its full size, and states. */
+static enum sheaf_status cache_bytes(const struct sheaf__session *s, int j, enum sheaf_type kv,
+                                     double *tokens, double *states) {
+    const int64_t n = sheaf__hparams_n_recurrent(&s->model->hp);
+    size_t layer = 0, state = 0;
+    enum sheaf_status status =
+        n < s->model->hp.n_layer ? layer_bytes(s, j, kv, &layer) : SHEAF_STATUS_SUCCESS;
+    if (!status && n) status = state_bytes(s, j, &state);
+    *tokens = (double)layer * (double)(s->model->hp.n_layer - n);
+    *states = (double)state * (double)n;
+    return status;
+}
+
 /* Bytes of weights and cache of member j. */
 static enum sheaf_status member_bytes(const struct sheaf__session *s, int j, enum sheaf_type kv,
                                       size_t *bytes) {
-    size_t layer = 0;
+    double tokens = 0, states = 0;
     enum sheaf_status status = sheaf__policy_weight_bytes(s->policy, j, bytes);
-    if (!status) status = cache_bytes(s, j, kv, &layer);
-    *bytes += (size_t)s->model->hp.n_layer * layer;
+    if (!status) status = cache_bytes(s, j, kv, &tokens, &states);
+    *bytes += (size_t)(tokens + states);
     return status;
 }
 
@@ -215,9 +227,9 @@ enum sheaf_status sheaf__session_token_bytes(const struct sheaf__session *s, int
         if (status) return status;
         *bytes += (double)part * sheaf__weights_read_share(s->model, w);
     }
-    enum sheaf_status status = cache_bytes(s, j, kv_type, &part);
-    const double used = s->model->hp.arch->scans ? 1 : n_past / (double)s->n_ctx;
-    *bytes += (double)part * used * (double)s->model->hp.n_layer;
+    double tokens = 0, states = 0;
+    enum sheaf_status status = cache_bytes(s, j, kv_type, &tokens, &states);
+    *bytes += tokens / (double)s->n_ctx * n_past + states;
     return status;
 }
 
