@@ -32,18 +32,34 @@ struct sheaf__random_model_params sheaf__random_model_default_params(void) {
 }
 
 static const struct {
-    const char *name;
+    const char *name, *arch;
     int64_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_ff, n_vocab;
+    int64_t n_expert, n_expert_used, n_ff_shared, swa_window;
 } presets[] = {
-    {"tinyllama-1.1b", 22, 2048, 32, 4, 64, 5632, 32000},
-    {"llama-8b", 32, 4096, 32, 8, 128, 14336, 128256},
+    {"tinyllama-1.1b", "llama", 22, 2048, 32, 4, 64, 5632, 32000, 0, 0, 0, 64},
+    {"llama-8b", "llama", 32, 4096, 32, 8, 128, 14336, 128256, 0, 0, 0, 64},
+    {"mixtral-8x7b", "llama", 32, 4096, 32, 8, 128, 14336, 32000, 8, 2, 0, 64},
+    {"qwen3-30b-a3b", "qwen3moe", 48, 2048, 32, 4, 128, 768, 151936, 128, 8, 0, 64},
+    {"olmo2-7b", "olmo2", 32, 4096, 32, 32, 128, 11008, 100352, 0, 0, 0, 0},
+    {"phi3-mini", "phi3", 32, 3072, 32, 32, 96, 8192, 32064, 0, 0, 0, 0},
+    {"granite-3b-a800m", "granitemoe", 32, 1536, 24, 8, 64, 512, 49155, 40, 8, 0, 0},
+    {"gpt-oss-20b", "gpt-oss", 24, 2880, 64, 8, 64, 2880, 201088, 32, 4, 0, 128},
+    {"deepseek-v2-lite", "deepseek2", 27, 2048, 16, 1, 128, 1408, 102400, 64, 6, 0, 0},
+    {"mamba2-2.7b", "mamba2", 64, 2560, 32, 1, 64, 1, 50288, 0, 0, 0, 0},
+    {"granite-4-tiny", "granitehybrid", 40, 1536, 12, 4, 128, 512, 100352, 64, 6, 1024, 0},
+    {"bge-base", "bert", 12, 768, 12, 12, 64, 3072, 30522, 0, 0, 0, 0},
 };
 
 enum sheaf_status sheaf__random_model_preset(const char *name,
                                              struct sheaf__random_model_params *p) {
+    char known[256] = "";
+    size_t n = 0;
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        if (n < sizeof known)
+            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "",
+                                  presets[i].name);
         if (strcmp(name, presets[i].name) != 0) continue;
-        p->arch = "llama";
+        p->arch = presets[i].arch;
         p->n_layer = presets[i].n_layer;
         p->n_embd = presets[i].n_embd;
         p->n_head = presets[i].n_head;
@@ -51,11 +67,15 @@ enum sheaf_status sheaf__random_model_preset(const char *name,
         p->head_dim = presets[i].head_dim;
         p->n_ff = presets[i].n_ff;
         p->n_vocab = presets[i].n_vocab;
+        p->n_expert = presets[i].n_expert;
+        p->n_expert_used = presets[i].n_expert_used;
+        p->n_ff_shared = presets[i].n_ff_shared;
+        p->swa_window = presets[i].swa_window;
         p->n_ctx = 2048;
         return SHEAF_STATUS_SUCCESS;
     }
-    return sheaf_set_error(SHEAF_STATUS_INVALID,
-                           "there is no preset '%.40s': give tinyllama-1.1b or llama-8b", name);
+    return sheaf_set_error(SHEAF_STATUS_INVALID, "there is no preset '%.40s': give one of %s", name,
+                           known);
 }
 
 /* A tensor of the file. */

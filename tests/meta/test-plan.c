@@ -349,6 +349,9 @@ Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
         "gpt-oss --experts 8 --experts-used 2",
         "deepseek2 --experts 8 --experts-used 2",
         "bert",
+        "mamba2",
+        "mamba2 --kv-heads 1",
+        "granitehybrid --experts 8 --experts-used 2 --shared-ff 256",
     };
     const int n_models = sizeof models / sizeof *models;
     static const int members[] = {2, 3, 4, 7, 64}, tokens[] = {1, 64};
