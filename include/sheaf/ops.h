@@ -37,6 +37,16 @@
  *   DIAG_MASK_INF    0 i n_past
  *   DIAG_MASK_ZERO   0 i n_past
  *   ARANGE           0 f start, 1 f stop, 2 f step
+ *   IM2COL           0 i, 1 i size, 2 i, 3 i stride, 4 i, 5 i pad, 6 i, 7 i dilation
+ *   CONV_2D          0 i, 1 i size, 2 i, 3 i stride, 4 i, 5 i pad, 6 i, 7 i dilation
+ *   CONV_2D_DW       0 i, 1 i size, 2 i, 3 i stride, 4 i, 5 i pad, 6 i, 7 i dilation
+ *   CONV_TRANSPOSE_1D  0 i stride
+ *   POOL_1D          0 i, 1 i size, 2 i, 3 i stride, 4 i, 5 i pad, 6 i, 7 i dilation, 8 i kind
+ *   POOL_2D          0 i, 1 i size, 2 i, 3 i stride, 4 i, 5 i pad, 6 i, 7 i dilation, 8 i kind
+ *   UPSCALE          0 i mode, 1 i align_corners
+ *   PAD_REFLECT_1D   0 i left, 1 i right
+ *   ROLL             0 i, 1 i, 2 i, 3 i shift
+ *   TIMESTEP_EMBEDDING  0 i dim, 1 i max_period
  *   DSV4_HC_COMB     0 f eps, 1 i n_iter
  *   DSV4_HC_PRE      0 f scale, 1 i gated
  * Words 14 and 15 (SHEAF_OP_PARAM_BASE, SHEAF_OP_PARAM_EXTENT) are 0, except on a slice of an
@@ -123,6 +133,16 @@ enum sheaf_op {
     SHEAF_OP_DSV4_HC_COMB,
     SHEAF_OP_DSV4_HC_PRE,
     SHEAF_OP_DSV4_HC_POST,
+    SHEAF_OP_IM2COL,
+    SHEAF_OP_CONV_2D,
+    SHEAF_OP_CONV_2D_DW,
+    SHEAF_OP_CONV_TRANSPOSE_1D,
+    SHEAF_OP_POOL_1D,
+    SHEAF_OP_POOL_2D,
+    SHEAF_OP_UPSCALE,
+    SHEAF_OP_PAD_REFLECT_1D,
+    SHEAF_OP_ROLL,
+    SHEAF_OP_TIMESTEP_EMBEDDING,
     SHEAF_OP_COUNT,
 };
 
@@ -169,6 +189,22 @@ enum sheaf_tri_type {
     SHEAF_TRI_TYPE_UPPER,      /* above the diagonal */
     SHEAF_TRI_TYPE_LOWER_DIAG,
     SHEAF_TRI_TYPE_LOWER,
+};
+
+enum sheaf_pool {
+    SHEAF_POOL_MAX,
+    SHEAF_POOL_AVG,
+};
+
+enum sheaf_scale_mode {
+    SHEAF_SCALE_MODE_NEAREST,
+    SHEAF_SCALE_MODE_BILINEAR, /* along dimensions 0 and 1; the others by the nearest */
+};
+
+/* A window that moves over dimensions 0 and 1: its elements lie `dilation` apart, its places
+ * `stride` apart, and `pad` elements of 0 surround the image. */
+struct sheaf_window {
+    int size[2], stride[2], pad[2], dilation[2];
 };
 
 enum { SHEAF_HC_MAX = 8 }; /* most streams of hyper-connections */
@@ -361,6 +397,45 @@ struct sheaf_tensor *sheaf_solve_tri(struct sheaf_context *ctx, struct sheaf_ten
                                      struct sheaf_tensor *b);
 /* start, start + step, .. as long as it is below stop (above, if step is negative) */
 struct sheaf_tensor *sheaf_arange(struct sheaf_context *ctx, float start, float stop, float step);
+
+/* ---- images and signals ---- */
+
+/* The elements under each place of the window, as columns: x [i, j, c, n] of F32, F16 or BF16 -> F32 or
+ * F16 [c.w.v, I, J, n] for a window of v w elements and I J places. Of signals [i, c, n]: as images
+ * [i, 1, c, n], with a window of v 1. */
+struct sheaf_tensor *sheaf_im2col(struct sheaf_context *ctx, struct sheaf_tensor *x,
+                                  const struct sheaf_window *window, enum sheaf_type type);
+/* Kernel a [v, w, k, m] of F32, F16 or BF16, image b F32 [i, j, k, n] -> F32 [I, J, m, n]; the size
+ * of the window is that of the kernel. Depthwise: a [v, w, 1, c], b [i, j, c, n] -> [I, J, c, n]. */
+struct sheaf_tensor *sheaf_conv_2d(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                   struct sheaf_tensor *b, const struct sheaf_window *window);
+struct sheaf_tensor *sheaf_conv_2d_dw(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                      struct sheaf_tensor *b, const struct sheaf_window *window);
+/* Kernel a [w, m, k], signal b F32 [i, k] -> F32 [(i - 1) stride + w, m] */
+struct sheaf_tensor *sheaf_conv_transpose_1d(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                             struct sheaf_tensor *b, int stride);
+/* The largest element, or the mean, under each place: a [i, j, c, n] -> F32 [I, j, c, n], or [I, J,
+ * c, n]. Pads are smaller than the window. A mean of POOL_1D is of the elements inside, of POOL_2D
+ * their sum over the window's size. The window's dilation is not used. */
+struct sheaf_tensor *sheaf_pool_1d(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                   enum sheaf_pool kind, int size, int stride, int pad);
+struct sheaf_tensor *sheaf_pool_2d(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                   enum sheaf_pool kind, const struct sheaf_window *window);
+/* F32 of another shape. align_corners: the first and the last elements of dimensions 0 and 1 stay at
+ * the ends; else elements are the middles of equal parts. */
+struct sheaf_tensor *sheaf_upscale(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                   const int64_t ne[4], enum sheaf_scale_mode mode,
+                                   bool align_corners);
+/* F32 [left + i + right, j, h, s] whose added elements mirror those inside; both are below i. */
+struct sheaf_tensor *sheaf_pad_reflect_1d(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                          int left, int right);
+/* Element i of dimension d goes to i + shift[d], around the end; F32. */
+struct sheaf_tensor *sheaf_roll(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                const int shift[4]);
+/* Of each number t of a F32 [n], dim / 2 cosines and as many sines of t max_period^(-i / (dim / 2)),
+ * and 0 behind them if dim is odd: F32 [dim, n] */
+struct sheaf_tensor *sheaf_timestep_embedding(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                              int dim, int max_period);
 
 /* ---- DeepSeek ---- */
 

@@ -131,6 +131,72 @@ static void window(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXP
     }
 }
 
+/* Space is whole, unless windows lie side by side: then whole windows may be cut. */
+static void pooled(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    struct sheaf__text text = {expr, SHEAF__MAX_EXPR, 0};
+    const struct sheaf_tensor *side[] = {t->src[0], t};
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < 2; i++) {
+            const int32_t size = t->op_params[i];
+            const bool apart = t->op_params[2 + i] == size && t->op_params[4 + i] == 0 &&
+                               t->src[0]->ne[i] == size * t->ne[i];
+            if (!apart) {
+                sheaf__put(&text, "%lld ", (long long)side[k]->ne[i]);
+            } else if (k) {
+                sheaf__put(&text, "%c ", "ij"[i]);
+            } else {
+                sheaf__put(&text, "%c.%d ", "ij"[i], size);
+            }
+        }
+        sheaf__put(&text, k ? "h s" : "h s -> ");
+    }
+}
+
+/* Elements that are repeated side by side keep a cut; what is interpolated is whole. */
+static void scaled(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    struct sheaf__text text = {expr, SHEAF__MAX_EXPR, 0};
+    const bool nearest = t->op_params[0] == (int32_t)SHEAF_SCALE_MODE_NEAREST && !t->op_params[1];
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+            const int64_t from = t->src[0]->ne[i], to = t->ne[i];
+            if (from == to || (from && to % from == 0 && (nearest || i > 1))) {
+                sheaf__put(&text, "%c", "ijhs"[i]);
+                if (k && from != to) sheaf__put(&text, ".%lld", (long long)(to / from));
+            } else {
+                sheaf__put(&text, "%lld", (long long)(k ? to : from));
+            }
+            sheaf__put(&text, " ");
+        }
+        if (k == 0) sheaf__put(&text, "-> ");
+    }
+}
+
+static void columns(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    snprintf(expr, SHEAF__MAX_EXPR, "i j c n -> c.%lld I J n",
+             (long long)t->op_params[0] * t->op_params[1]);
+}
+
+/* A dimension that is shifted is whole. */
+static void rolled(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    struct sheaf__text text = {expr, SHEAF__MAX_EXPR, 0};
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+            if (t->ne[i] && t->op_params[i] % t->ne[i]) {
+                sheaf__put(&text, "%lld ", (long long)t->ne[i]);
+            } else {
+                sheaf__put(&text, "%c ", "ijhs"[i]);
+            }
+        }
+        if (k == 0) sheaf__put(&text, "-> ");
+    }
+}
+static bool moves_columns(const struct sheaf_tensor *t) {
+    for (int i = 1; i < SHEAF_MAX_DIMS; i++) {
+        if (t->ne[i] && t->op_params[i] % t->ne[i]) return true;
+    }
+    return false;
+}
+
 static void indexer(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
     snprintf(expr, SHEAF__MAX_EXPR, "d h n s, d 1 t s, h n 1 s, t n 1 %s -> t n 1 s",
              t->src[3]->ne[3] == 1 ? "1" : "s");
@@ -165,6 +231,24 @@ static void concat(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXP
 #define OPERANDS_01 (OPERANDS_0 | OPERANDS_1)
 #define PAIR(a, b)  (1u << (a) | 1u << (b))
 
+/* A mean is linear, a maximum is not; a row of zeros stays one in both. */
+static bool mean_of_rows(const struct sheaf_tensor *t) {
+    return t->op == SHEAF_OP_POOL_1D && t->op_params[8] == (int32_t)SHEAF_POOL_AVG;
+}
+static bool mean(const struct sheaf_tensor *t) {
+    return t->op_params[8] == (int32_t)SHEAF_POOL_AVG;
+}
+static bool of_rows(const struct sheaf_tensor *t) { return t->op == SHEAF_OP_POOL_1D; }
+static const struct sheaf__rule pool_alt[] = {
+    {.when = mean_of_rows, .build = pooled, .linear = {OPERANDS_0}, .zero = {OPERANDS_0}},
+    {.when = of_rows, .build = pooled, .zero = {OPERANDS_0}},
+    {.when = mean, .build = pooled, .linear = {OPERANDS_0}},
+    {.when = NULL},
+};
+static const struct sheaf__rule roll_alt[] = {
+    {.when = moves_columns, .build = rolled, .linear = {OPERANDS_0}},
+    {.when = NULL},
+};
 static bool gated(const struct sheaf_tensor *t) { return t->op_params[1] != 0; }
 static bool unmixed(const struct sheaf_tensor *t) { return !t->src[3]; }
 static const struct sheaf__rule hc_pre_alt[] = {
@@ -427,6 +511,28 @@ static const struct sheaf__rule rules[] = {
                                .linear = {OPERANDS_01, OPERANDS_2 | OPERANDS_3,
                                           OPERANDS_0 | OPERANDS_3, OPERANDS_1 | OPERANDS_2},
                                .alt = hc_post_alt},
+    [SHEAF_OP_IM2COL] = {.build = columns, .whole = "ijIJ", .linear = {OPERANDS_0}},
+    [SHEAF_OP_CONV_2D] = {.expr = "v w k m, i j k n -> I J m n",
+                          .sum = "k",
+                          .whole = "vwijIJ",
+                          .linear = {OPERANDS_0, OPERANDS_1}},
+    [SHEAF_OP_CONV_2D_DW] = {.expr = "v w 1 c, i j c n -> I J c n",
+                             .whole = "vwijIJ",
+                             .linear = {OPERANDS_0, OPERANDS_1}},
+    [SHEAF_OP_CONV_TRANSPOSE_1D] = {.expr = "w m k, i k -> I m",
+                                    .sum = "k",
+                                    .whole = "wiI",
+                                    .linear = {OPERANDS_0, OPERANDS_1},
+                                    .zero = {OPERANDS_0}},
+    [SHEAF_OP_POOL_1D] = {.build = pooled, .alt = pool_alt},
+    [SHEAF_OP_POOL_2D] = {.build = pooled, .alt = pool_alt},
+    [SHEAF_OP_UPSCALE] = {.build = scaled, .linear = {OPERANDS_0}, .zero = {OPERANDS_0}},
+    [SHEAF_OP_PAD_REFLECT_1D] = {.build = padded, .linear = {OPERANDS_0}, .zero = {OPERANDS_0}},
+    [SHEAF_OP_ROLL] = {.build = rolled,
+                       .linear = {OPERANDS_0},
+                       .zero = {OPERANDS_0},
+                       .alt = roll_alt},
+    [SHEAF_OP_TIMESTEP_EMBEDDING] = {.expr = "n -> d n", .whole = "d"},
 };
 static_assert(sizeof rules / sizeof *rules == SHEAF_OP_COUNT, "every op has a rule or a reason");
 

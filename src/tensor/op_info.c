@@ -215,6 +215,78 @@ static bool check_hc_post(const struct sheaf_tensor *dst) {
            (comb ? is_f32(comb) && has_shape(comb, d, c, n, 1) : d == c);
 }
 
+/* ---- images and signals ---- */
+
+/* The places of a window over x are dimensions `first` and the next of dst. */
+static bool check_places(const struct sheaf_tensor *dst, const struct sheaf_tensor *x, int first) {
+    const int32_t *p = dst->op_params;
+    for (int i = 0; i < 2; i++) {
+        const int64_t size = p[i], stride = p[2 + i], pad = p[4 + i], apart = p[6 + i];
+        if (size < 1 || stride < 1 || pad < 0 || apart < 1) return false;
+        const int64_t left = x->ne[i] + 2 * pad - apart * (size - 1) - 1;
+        if (x->ne[i] + 2 * pad == 0 && dst->ne[first + i] == 0) continue;
+        if (left < 0 || dst->ne[first + i] != left / stride + 1) return false;
+    }
+    return true;
+}
+
+static bool check_im2col(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *x = dst->src[0];
+    const int32_t *p = dst->op_params;
+    return is_plain(dst) && is_dense(dst) && is_plain(x) && check_places(dst, x, 1) &&
+           dst->ne[0] == (int64_t)p[0] * p[1] * x->ne[2] && dst->ne[3] == x->ne[3];
+}
+
+static bool check_conv(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    const bool deep = dst->op == SHEAF_OP_CONV_2D_DW;
+    return is_dense_f32(dst) && is_plain(a) && is_f32(b) && check_places(dst, b, 0) &&
+           a->ne[0] == dst->op_params[0] && a->ne[1] == dst->op_params[1] &&
+           dst->ne[2] == a->ne[3] && dst->ne[3] == b->ne[3] &&
+           (deep ? a->ne[2] == 1 && a->ne[3] == b->ne[2] : a->ne[2] == b->ne[2]);
+}
+
+static bool check_transposed(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    const int64_t stride = dst->op_params[0];
+    return is_dense_f32(dst) && is_plain(a) && is_f32(b) && stride > 0 && b->ne[0] > 0 &&
+           b->ne[0] <= INT32_MAX &&
+           has_shape(dst, (b->ne[0] - 1) * stride + a->ne[0], a->ne[1], 1, 1) &&
+           has_shape(b, b->ne[0], a->ne[2], 1, 1) && a->ne[3] == 1;
+}
+
+static bool check_pool(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    return is_dense_f32(dst) && is_plain(a) && check_places(dst, a, 0) && same_from(2, dst, a) &&
+           (uint32_t)dst->op_params[8] <= SHEAF_POOL_AVG;
+}
+
+static bool check_upscale(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+        if ((a->ne[i] == 0) != (dst->ne[i] == 0)) return false;
+    }
+    return is_dense_f32(dst) && is_f32(a) &&
+           (uint32_t)dst->op_params[0] <= SHEAF_SCALE_MODE_BILINEAR;
+}
+
+static bool check_reflect(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    const int64_t left = dst->op_params[0], right = dst->op_params[1];
+    return is_dense_f32(dst) && is_f32(a) && left >= 0 && right >= 0 && left < a->ne[0] &&
+           right < a->ne[0] && dst->ne[0] == left + a->ne[0] + right && same_from(1, dst, a);
+}
+
+static bool check_roll(const struct sheaf_tensor *dst) {
+    return is_dense_f32(dst) && is_f32(dst->src[0]) && sheaf_are_same_shape(dst, dst->src[0]);
+}
+
+static bool check_timestep(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    return is_dense_f32(dst) && is_f32(a) && dst->op_params[0] > 0 && dst->op_params[1] > 0 &&
+           has_shape(dst, dst->op_params[0], a->ne[0], 1, 1) && sheaf_nrows(a) == 1;
+}
+
 /* Masks have at least the rows of what they are added to, and repeat over dimensions 2 and 3. */
 static bool check_mask(const struct sheaf_tensor *mask, int64_t width, int64_t rows, int64_t n2,
                        int64_t n3) {

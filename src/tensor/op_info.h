@@ -160,7 +160,32 @@ struct sheaf__op_info {
     ROW(DSV4_HC_PRE, .operands = {"x", "weights"}, .required = 2,                                  \
         .params = "0 f scale, 1 i gated", .check = check_hc_pre, .cost = SHEAF_OP_COST_ROWS)       \
     ROW(DSV4_HC_POST, .operands = {"x", "residual", "post", "comb"}, .required = 3,                \
-        .check = check_hc_post, .cost = SHEAF_OP_COST_ROWS)
+        .check = check_hc_post, .cost = SHEAF_OP_COST_ROWS)                                        \
+    ROW(IM2COL, .operands = {"x"}, .required = 1,                                                  \
+        .params = "0 i, 1 i size, 2 i, 3 i stride, 4 i, 5 i pad, 6 i, 7 i dilation",               \
+        .check = check_im2col, .cost = SHEAF_OP_COST_MOVE)                                         \
+    ROW(CONV_2D, .operands = {"a", "b"}, .required = 2,                                            \
+        .params = "0 i, 1 i size, 2 i, 3 i stride, 4 i, 5 i pad, 6 i, 7 i dilation",               \
+        .check = check_conv, .cost = SHEAF_OP_COST_PRODUCT)                                        \
+    ROW(CONV_2D_DW, .operands = {"a", "b"}, .required = 2,                                         \
+        .params = "0 i, 1 i size, 2 i, 3 i stride, 4 i, 5 i pad, 6 i, 7 i dilation",               \
+        .check = check_conv, .cost = SHEAF_OP_COST_ROWS)                                           \
+    ROW(CONV_TRANSPOSE_1D, .operands = {"a", "b"}, .required = 2, .params = "0 i stride",          \
+        .check = check_transposed, .cost = SHEAF_OP_COST_PRODUCT)                                  \
+    ROW(POOL_1D, .operands = {"a"}, .required = 1,                                                 \
+        .params = "0 i, 1 i size, 2 i, 3 i stride, 4 i, 5 i pad, 6 i, 7 i dilation, 8 i kind",     \
+        .check = check_pool, .cost = SHEAF_OP_COST_ROWS)                                           \
+    ROW(POOL_2D, .operands = {"a"}, .required = 1,                                                 \
+        .params = "0 i, 1 i size, 2 i, 3 i stride, 4 i, 5 i pad, 6 i, 7 i dilation, 8 i kind",     \
+        .check = check_pool, .cost = SHEAF_OP_COST_ROWS)                                           \
+    ROW(UPSCALE, .operands = {"a"}, .required = 1, .params = "0 i mode, 1 i align_corners",        \
+        .check = check_upscale, .cost = SHEAF_OP_COST_MOVE)                                        \
+    ROW(PAD_REFLECT_1D, .operands = {"a"}, .required = 1, .params = "0 i left, 1 i right",         \
+        .check = check_reflect, .cost = SHEAF_OP_COST_MOVE)                                        \
+    ROW(ROLL, .operands = {"a"}, .required = 1, .params = "0 i, 1 i, 2 i, 3 i shift",              \
+        .check = check_roll, .cost = SHEAF_OP_COST_MOVE)                                           \
+    ROW(TIMESTEP_EMBEDDING, .operands = {"a"}, .required = 1, .params = "0 i dim, 1 i max_period", \
+        .check = check_timestep, .cost = SHEAF_OP_COST_MOVE)
 
 /* Counts the rows; an op that is not listed, or listed in another place, breaks the build. */
 #define SHEAF__OP_ROW_NUMBER(op, ...) SHEAF__OP_ROW_##op,

@@ -27,7 +27,9 @@ Test(cuda_emu, op_table, .timeout = DEADLINE) {
 Test(cuda_emu, ops_of_the_host, .timeout = DEADLINE) {
     static const char expected[] = "SET ACC CUMSUM TRI DIAG DIAG_MASK_INF DIAG_MASK_ZERO "
                                    "SOLVE_TRI ARANGE LIGHTNING_INDEXER DSV4_HC_COMB DSV4_HC_PRE "
-                                   "DSV4_HC_POST ";
+                                   "DSV4_HC_POST IM2COL CONV_2D CONV_2D_DW CONV_TRANSPOSE_1D "
+                                   "POOL_1D POOL_2D UPSCALE PAD_REFLECT_1D ROLL "
+                                   "TIMESTEP_EMBEDDING ";
     static char out[CAP];
     char found[sizeof expected + 256] = "";
     cr_assert_eq(ops(ENV, "support -b CUDA0", out), 0, "%s", out);

@@ -239,6 +239,7 @@ static const struct xcase cases[] = {
      b_flash_mask},
     MAP_AND_ROW_CASES,
     MATRIX_CASES,
+    IMAGE_CASES,
     STATE_CASES};
 enum { N_CASES = sizeof cases / sizeof *cases };
 
@@ -758,7 +759,8 @@ Test(exhaustive, soft_max_and_rope) { run_between("soft_max", "flash MHA"); }
 Test(exhaustive, attention) { run_between("flash MHA", "sqr"); }
 /* "add_id square" is for a mutant: its few ids make claims true by luck. */
 Test(exhaustive, maps_and_rows) { run_between("sqr", "add_id square"); }
-Test(exhaustive, matrices) { run_between("set", "ssm_conv"); }
+Test(exhaustive, matrices) { run_between("set", "im2col"); }
+Test(exhaustive, images) { run_between("im2col", "ssm_conv"); }
 Test(exhaustive, scans) { run_between("ssm_conv", "delta net heads"); }
 Test(exhaustive, delta_nets) { run_between("delta net heads", "wkv6"); }
 Test(exhaustive, linear_attention) { run_between("wkv6", NULL); }
@@ -890,6 +892,7 @@ static const struct mutant mutants[] = {
      {.expr = "k m x, k u n, u n -> m u n", .sum = "kx", .mask = 3}},
     MAP_AND_ROW_MUTANTS,
     MATRIX_MUTANTS,
+    IMAGE_MUTANTS,
     STATE_MUTANTS};
 
 static struct count judge(const struct mutant *m) {

@@ -135,6 +135,22 @@ static int examples(struct example *e) {
     EXAMPLE("DSV4_HC_PRE with a gate", sheaf_dsv4_hc_pre_gated(ctx, stream, stream, 1));
     EXAMPLE("DSV4_HC_POST", sheaf_dsv4_hc_post(ctx, block, stream, post, f32(4, 4, 5, 1)));
     EXAMPLE("DSV4_HC_POST without a mixture", sheaf_dsv4_hc_post(ctx, block, stream, post, NULL));
+    const struct sheaf_window around = {{2, 2}, {1, 1}, {1, 1}, {1, 1}};
+    T *image = f32(4, 3, 6, 2);
+    EXAMPLE("IM2COL", sheaf_im2col(ctx, image, &around, SHEAF_TYPE_F32));
+    EXAMPLE("CONV_2D", sheaf_conv_2d(ctx, f32(2, 2, 6, 5), image, &around));
+    EXAMPLE("CONV_2D_DW", sheaf_conv_2d_dw(ctx, f32(2, 2, 1, 6), image, &around));
+    EXAMPLE("CONV_TRANSPOSE_1D", sheaf_conv_transpose_1d(ctx, f32(3, 5, 6, 1), f32(4, 6, 1, 1), 2));
+    EXAMPLE("POOL_1D, maximum", sheaf_pool_1d(ctx, image, SHEAF_POOL_MAX, 2, 2, 0));
+    EXAMPLE("POOL_1D, mean", sheaf_pool_1d(ctx, image, SHEAF_POOL_AVG, 2, 2, 0));
+    EXAMPLE("POOL_2D, maximum", sheaf_pool_2d(ctx, image, SHEAF_POOL_MAX, &around));
+    EXAMPLE("POOL_2D, mean", sheaf_pool_2d(ctx, image, SHEAF_POOL_AVG, &around));
+    EXAMPLE("UPSCALE", sheaf_upscale(ctx, image, (const int64_t[]){8, 6, 6, 2},
+                                     SHEAF_SCALE_MODE_NEAREST, false));
+    EXAMPLE("PAD_REFLECT_1D", sheaf_pad_reflect_1d(ctx, image, 1, 2));
+    EXAMPLE("ROLL", sheaf_roll(ctx, image, (const int[]){0, 1, 0, 0}));
+    EXAMPLE("ROLL of rows", sheaf_roll(ctx, image, (const int[]){1, 0, 0, 0}));
+    EXAMPLE("TIMESTEP_EMBEDDING", sheaf_timestep_embedding(ctx, f32(6, 1, 1, 1), 8, 100));
     EXAMPLE("PAD", sheaf_pad(ctx, a, (const int[]){0, 0, 1, 0}, (const int[]){2, 0, 0, 0}, false));
     T *dt = f32(4, 5, 2, 1), *bc = f32(3, 2, 5, 2), *heads = f32(2, 4, 5, 2);
     EXAMPLE("SSM_CONV", sheaf_ssm_conv(ctx, f32(8, 4, 2, 1), f32(4, 4, 1, 1)));
@@ -150,7 +166,7 @@ static int examples(struct example *e) {
 #undef EXAMPLE
     return n;
 }
-enum { MAX_EXAMPLES = 64 + SHEAF_OP_COUNT };
+enum { MAX_EXAMPLES = 96 + SHEAF_OP_COUNT };
 
 static void open_ctx(void) {
     ctx = sheaf_init((struct sheaf_init_params){.mem_size = 1 << 20, .no_alloc = true});

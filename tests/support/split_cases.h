@@ -61,6 +61,37 @@ MAP(hc_post, dsv4_hc_post(c, a[0], a[1], a[2], a[3]))
 MAP(hc_post_apart, dsv4_hc_post(c, a[0], a[1], a[2], NULL))
 #undef MAP
 
+#define IMAGE_WINDOW                                                                               \
+    &(const struct sheaf_window) {                                                                 \
+        {2, 2}, {1, 1}, {1, 0}, { 1, 1 }                                                           \
+    }
+#define POOL_WINDOW                                                                                \
+    &(const struct sheaf_window) {                                                                 \
+        {3, 3}, {1, 1}, {1, 1}, { 1, 1 }                                                           \
+    }
+#define IMAGE(name, call)                                                                          \
+    static T *b_##name(C *c, T **a) { return sheaf_##call; }
+IMAGE(im2col, im2col(c, a[0], IMAGE_WINDOW, SHEAF_TYPE_F32))
+IMAGE(im2col_f16, im2col(c, a[0], IMAGE_WINDOW, SHEAF_TYPE_F16))
+IMAGE(conv_2d, conv_2d(c, a[0], a[1], IMAGE_WINDOW))
+IMAGE(conv_2d_dw, conv_2d_dw(c, a[0], a[1], IMAGE_WINDOW))
+IMAGE(conv_transpose_1d, conv_transpose_1d(c, a[0], a[1], 2))
+IMAGE(pool_1d_max, pool_1d(c, a[0], SHEAF_POOL_MAX, 2, 1, 1))
+IMAGE(pool_1d_avg, pool_1d(c, a[0], SHEAF_POOL_AVG, 2, 2, 0))
+IMAGE(pool_2d_max, pool_2d(c, a[0], SHEAF_POOL_MAX, POOL_WINDOW))
+IMAGE(pool_2d_avg, pool_2d(c, a[0], SHEAF_POOL_AVG, POOL_WINDOW))
+IMAGE(pad_reflect_1d, pad_reflect_1d(c, a[0], 1, 2))
+IMAGE(roll, roll(c, a[0], (const int[]){1, 0, 2, 0}))
+IMAGE(roll_rows, roll(c, a[0], (const int[]){-1, 0, 0, 0}))
+IMAGE(timestep_embedding, timestep_embedding(c, a[0], 7, 100))
+#undef IMAGE
+static T *upscaled(C *c, T *a, enum sheaf_scale_mode mode) {
+    const int64_t ne[] = {a->ne[0] * 2, a->ne[1], a->ne[2], a->ne[3] * 2};
+    return sheaf_upscale(c, a, ne, mode, false);
+}
+static T *b_upscale(C *c, T **a) { return upscaled(c, a[0], SHEAF_SCALE_MODE_NEAREST); }
+static T *b_upscale_bilinear(C *c, T **a) { return upscaled(c, a[0], SHEAF_SCALE_MODE_BILINEAR); }
+
 /* A window at the place that it has in the whole: none where it covers a dimension. */
 static T *window_at(C *c, T **a, bool add) {
     int64_t at[4] = {0, 0, 0, 0};
@@ -139,6 +170,46 @@ static T *b_fill(C *c, T **a) {
     {                                                                                              \
         "hc_post apart", 3, {{6, 3, 1, 1}, {6, 4, 3, 1}, {4, 3, 1, 1}}, "fff", 0, 3,               \
             b_hc_post_apart                                                                        \
+    }
+
+#define IMAGE_CASES                                                                                \
+    {"im2col", 1, {{4, 3, 6, 4}}, "f", 0, 3, b_im2col},                                            \
+        {"im2col f16", 1, {{4, 3, 6, 1}}, "h", 0, 3, b_im2col_f16},                                \
+        {"conv_2d", 2, {{2, 2, 4, 6}, {4, 3, 4, 3}}, "ff", 0, 3, b_conv_2d},                       \
+        {"conv_2d f16", 2, {{2, 2, 4, 6}, {4, 3, 4, 1}}, "hf", 0, 3, b_conv_2d},                   \
+        {"conv_2d_dw", 2, {{2, 2, 1, 6}, {4, 3, 6, 3}}, "ff", 0, 3, b_conv_2d_dw},                 \
+        {"conv_transpose_1d", 2, {{3, 6, 4, 1}, {5, 4, 1, 1}}, "ff", 0, 3, b_conv_transpose_1d},   \
+        {"conv_transpose_1d of one", 2, {{3, 6, 1, 1}, {5, 1, 1, 1}}, "ff", 0, 3,                  \
+         b_conv_transpose_1d},                                                                     \
+        {"pool_1d max", 1, {{6, 4, 3, 2}}, "f", 0, 3, b_pool_1d_max},                              \
+        {"pool_1d avg", 1, {{6, 4, 3, 2}}, "f", 0, 3, b_pool_1d_avg},                              \
+        {"pool_2d max", 1, {{5, 4, 6, 2}}, "f", 0, 3, b_pool_2d_max},                              \
+        {"pool_2d avg", 1, {{5, 4, 6, 2}}, "f", 0, 3, b_pool_2d_avg},                              \
+        {"upscale", 1, {{4, 3, 6, 2}}, "f", 0, 3, b_upscale},                                      \
+        {"upscale bilinear", 1, {{4, 3, 6, 2}}, "f", 0, 3, b_upscale_bilinear},                    \
+        {"pad_reflect_1d", 1, {{5, 4, 6, 2}}, "f", 0, 3, b_pad_reflect_1d},                        \
+        {"roll", 1, {{6, 4, 6, 2}}, "f", 0, 3, b_roll},                                            \
+        {"roll rows", 1, {{6, 4, 6, 2}}, "f", 0, 3, b_roll_rows}, {                                \
+        "timestep_embedding", 1, {{6, 1, 1, 1}}, "f", 0, 4, b_timestep_embedding                   \
+    }
+
+#define IMAGE_MUTANTS                                                                              \
+    {"channels lie apart in a column",                                                             \
+     "im2col",                                                                                     \
+     {.expr = "i j c n -> 4.c I J n", .whole = "ijIJ"}},                                           \
+        {"each channel makes its own result",                                                      \
+         "conv_2d",                                                                                \
+         {.expr = "v w k m, i j k n -> I J m n", .whole = "vwijIJk", .linear = {3}}},              \
+        {"a pool's rows may be cut", "pool_2d max", {.expr = "i j h s -> i j h s", .whole = "i"}}, \
+        {"a maximum of P is P", "pool_1d max", {.expr = "6 j h s -> 7 j h s", .linear = {1}}},     \
+        {"what rolls may be cut", "roll", {.expr = "i j h s -> i j h s", .whole = "i"}},           \
+        {"a mask rolls along",                                                                     \
+         "roll",                                                                                   \
+         {.expr = "i j h s -> i j h s", .whole = "ih", .zero = {1}}},                              \
+    {                                                                                              \
+        "an angle's sine is linear", "timestep_embedding", {                                       \
+            .expr = "n -> d n", .linear = { 1 }                                                    \
+        }                                                                                          \
     }
 
 #define MATRIX_MUTANTS                                                                             \

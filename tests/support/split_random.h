@@ -346,6 +346,97 @@ static T *random_state_layer(struct maker *k, T *a) {
     return make[below(k, 4)](k, a);
 }
 
+/* Experts cut alike with biases. */
+static T *random_bias(struct maker *k, T *a) {
+    struct sheaf_context *c = k->m.ctx;
+    if (a->ne[3] != 1 || sheaf_is_transposed(a)) return NULL;
+    const int64_t x = 2 + below(k, 5), u = a->ne[1] == 1 ? 1 + below(k, 3) : a->ne[1];
+    int64_t counts[64], n = x;
+    for (int j = 0; j < k->m.n_members; j++) {
+        counts[j] = j == k->m.n_members - 1 ? n : below(k, n + 1);
+        n -= counts[j];
+    }
+    T *at = split_ids(&k->m, "experts used", u, a->ne[2], x);
+    T *bias = split_new(&k->m, "biases", 2 + below(k, 6), x, 1, 1);
+    split_give(&k->m, bias,
+               one_in(k, 4) ? random_state(k, bias)
+                            : sheaf_split_state_cut(SHEAF_SPLIT_AXIS_1, k->m.n_members, counts, 1));
+    T *w = expert_weight(k, a->ne[0], bias->ne[0], x, one_in(k, 4) ? NULL : counts);
+    return sheaf_add_id(c, sheaf_mul_mat_id(c, w, a, at), bias, at);
+}
+
+static T *random_place(struct maker *k, T *a) {
+    struct sheaf_context *c = k->m.ctx;
+    int ends[2][4];
+    int64_t ne[4], start[4];
+    for (int i = 0; i < 4; i++) {
+        ends[0][i] = one_in(k, 4) ? (int)below(k, 3) : 0;
+        ends[1][i] = one_in(k, 4) ? (int)below(k, 3) : 0;
+        ne[i] = one_in(k, 2) ? a->ne[i] : 1 + below(k, a->ne[i]);
+        start[i] = below(k, a->ne[i] - ne[i] + 1);
+    }
+    switch (below(k, 6)) {
+    case 0:
+        return sheaf_repeat_4d(c, a, a->ne[0] * (1 + below(k, 2)), a->ne[1] * (1 + below(k, 2)),
+                               a->ne[2] * (1 + below(k, 2)), a->ne[3] * (1 + below(k, 2)));
+    case 1:
+        return sheaf_pad(c, a, ends[0], ends[1], one_in(k, 4));
+    case 2:
+        return sheaf_set(c, a, leaf(k, ne[0], ne[1], ne[2], ne[3]), start);
+    case 3:
+        return sheaf_acc(c, a, leaf(k, ne[0], ne[1], ne[2], ne[3]), start);
+    case 4:
+        return sheaf_roll(c, a, ends[0]);
+    default:
+        return sheaf_add(c, a, sheaf_fill(c, a, 0.5f));
+    }
+}
+
+/* Ops whose results do not jump where an operand moves by a rounding. */
+static T *random_map_or_row(struct maker *k, T *a) {
+    struct sheaf_context *c = k->m.ctx;
+    const int64_t n = a->ne[0];
+    switch (below(k, 17)) {
+    case 0:
+        return sheaf_norm(c, a, 0.1f);
+    case 1:
+        return sheaf_l2_norm(c, a, 0.1f);
+    case 2:
+        return sheaf_group_norm(c, a, (int)divisor(k, a->ne[2]), 0.1f);
+    case 3:
+        return sheaf_mean(c, a);
+    case 4:
+        return sheaf_sum(c, a);
+    case 5:
+        return sheaf_clamp(c, a, -0.5f, one_in(k, 2) ? 0.75f : -0.25f);
+    case 6:
+        return sheaf_leaky_relu(c, a, 0.1f);
+    case 7:
+        return sheaf_sin(c, a);
+    case 8:
+        return sheaf_unary(c, a, SHEAF_UNARY_OP_SOFTPLUS);
+    case 9:
+        return sheaf_unary(c, a, SHEAF_UNARY_OP_GELU_ERF);
+    case 10:
+        return sheaf_swiglu_oai(c, a, partner(k, a), 1.7f, 3.0f);
+    case 11:
+        return sheaf_swiglu_clamp(c, a, partner(k, a), 3.0f);
+    case 12:
+        return sheaf_cumsum(c, a);
+    case 13:
+        return sheaf_diag_mask_zero(c, a, (int)below(k, 3));
+    case 14:
+        return a->ne[1] > 6
+                   ? NULL
+                   : sheaf_solve_tri(c, leaf(k, a->ne[1], a->ne[1], a->ne[2], a->ne[3]), a);
+    case 15:
+        return n % 2 ? NULL
+                     : sheaf_pool_1d(c, a, one_in(k, 2) ? SHEAF_POOL_MAX : SHEAF_POOL_AVG, 2, 2, 0);
+    default:
+        return sheaf_sqr(c, a);
+    }
+}
+
 static T *random_node(struct maker *k) {
     struct sheaf_context *c = k->m.ctx;
     T *a = pick(k);
@@ -353,6 +444,9 @@ static T *random_node(struct maker *k) {
     if (!is_f32(a)) return NULL;
     if (one_in(k, 6)) a = sheaf_cont(c, a);
     if (one_in(k, 10)) return random_state_layer(k, a);
+    if (one_in(k, 8)) return random_map_or_row(k, a);
+    if (one_in(k, 16)) return random_place(k, a);
+    if (one_in(k, 30)) return random_bias(k, a);
     switch (below(k, 29)) {
     case 0:
         return sheaf_add(c, a, partner(k, a));

@@ -74,6 +74,12 @@ struct sheaf_tensor *build_pad(struct sheaf_context *ctx, const struct op_case *
                                struct sheaf_tensor **x);
 void gen_group_norm(struct op_list *l, const struct op_family *f);
 
+/* ---- cases_image.c ---- */
+
+void gen_image(struct op_list *l, const struct op_family *f);
+struct sheaf_tensor *build_image(struct sheaf_context *ctx, const struct op_case *c,
+                                 struct sheaf_tensor **x);
+
 /* ---- cases_matrix.c ---- */
 
 void gen_matrix(struct op_list *l, const struct op_family *f);
