@@ -2,7 +2,8 @@
  * of weights, beside the same rows in one go of the kernel (mul_mat.c cuts them in parts); and of
  * experts, a token and a prompt. Prints the figures of docs/performance.md.
  *
- *   bench-products [THREADS]    1 thread, or as many as given */
+ *   bench-products [THREADS]         1 thread, or as many as given
+ *   bench-products [THREADS] types   one matrix of each type: a token and a prompt */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +25,30 @@ enum { LENGTHS = sizeof lengths / sizeof *lengths, EXPERT_K = 512, EXPERT_M = 28
 static const enum sheaf_type types[] = {SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q8_0,
                                         SHEAF_TYPE_Q6_K, SHEAF_TYPE_F16};
 enum { TYPES = sizeof types / sizeof *types };
+static const enum sheaf_type all[] = {
+    SHEAF_TYPE_F32,     SHEAF_TYPE_F16,   SHEAF_TYPE_BF16,    SHEAF_TYPE_Q8_0,   SHEAF_TYPE_Q4_0,
+    SHEAF_TYPE_Q4_1,    SHEAF_TYPE_Q5_0,  SHEAF_TYPE_Q5_1,    SHEAF_TYPE_Q4_K,   SHEAF_TYPE_Q5_K,
+    SHEAF_TYPE_Q6_K,    SHEAF_TYPE_MXFP4, SHEAF_TYPE_NVFP4,   SHEAF_TYPE_IQ4_NL, SHEAF_TYPE_IQ4_XS,
+    SHEAF_TYPE_Q2_K,    SHEAF_TYPE_Q3_K,  SHEAF_TYPE_IQ2_XXS, SHEAF_TYPE_IQ2_XS, SHEAF_TYPE_IQ2_S,
+    SHEAF_TYPE_IQ3_XXS, SHEAF_TYPE_IQ3_S, SHEAF_TYPE_IQ1_S,   SHEAF_TYPE_IQ1_M,  SHEAF_TYPE_TQ1_0,
+    SHEAF_TYPE_TQ2_0,   SHEAF_TYPE_Q1_0,  SHEAF_TYPE_Q2_0};
+enum { ALL = sizeof all / sizeof *all, ALL_K = 4096, ALL_M = 2048, PROMPT = 128 };
 
-/* A graph of one product; weights are zeros, whose products take as long as others'. */
+/* Any blocks will do, but points of grids are to lie anywhere. */
+static void fill(struct sheaf_tensor *w) {
+    uint8_t *p = w->data;
+    uint32_t x = 1;
+    if (!sheaf_is_quantized(w->type)) {
+        memset(p, 0, sheaf_nbytes(w));
+        return;
+    }
+    for (size_t i = 0; i < sheaf_nbytes(w); i++) {
+        x = x * 1664525 + 1013904223;
+        p[i] = (uint8_t)(x >> 24);
+    }
+}
+
+/* A graph of one product. */
 struct product {
     struct sheaf_context *ctx;
     struct sheaf_cgraph *graph;
@@ -44,7 +67,7 @@ static struct product make(sheaf_backend_t backend, enum sheaf_type type, int64_
     check(sheaf_build_forward_expand(p.graph, experts ? sheaf_mul_mat_id(p.ctx, p.w, p.x, p.ids)
                                                       : sheaf_mul_mat(p.ctx, p.w, p.x)));
     check(sheaf_backend_alloc_ctx_tensors(p.ctx, backend, &p.buffer));
-    memset(p.w->data, 0, sheaf_nbytes(p.w));
+    fill(p.w);
     float *x = p.x->data;
     for (int64_t i = 0; i < k * tokens; i++) x[i] = (float)(i % 255 - 127);
     if (experts) {
@@ -132,15 +155,55 @@ static void experts(sheaf_backend_t backend) {
     }
 }
 
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_of(sheaf_backend_t backend, const struct product *p) {
+    double took[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) {
+        const double start = sheaf__seconds();
+        check(sheaf_backend_graph_compute(backend, p->graph));
+        took[i] = sheaf__seconds() - start;
+    }
+    qsort(took, ROUNDS, sizeof *took, by_value);
+    return took[ROUNDS / 2];
+}
+
+static void each_type(sheaf_backend_t backend) {
+    printf("\n%d -> %d\n\n| type | bits | 1 token us | GB/s | %d tokens ms | GFLOP/s |\n"
+           "|---|---:|---:|---:|---:|---:|\n",
+           ALL_K, ALL_M, PROMPT);
+    for (int t = 0; t < ALL; t++) {
+        double took[2], bytes = 0;
+        for (int i = 0; i < 2; i++) {
+            struct product p = make(backend, all[t], ALL_K, ALL_M, 0, i ? PROMPT : 1);
+            bytes = (double)sheaf_nbytes(p.w);
+            took[i] = median_of(backend, &p);
+            drop(&p);
+        }
+        printf("| %s | %.4g | %.0f | %.1f | %.1f | %.0f |\n", sheaf_type_name(all[t]),
+               8 * bytes / ALL_K / ALL_M, 1e6 * took[0], 1e-9 * bytes / took[0], 1e3 * took[1],
+               2e-9 * ALL_K * ALL_M * PROMPT / took[1]);
+        fflush(stdout);
+    }
+}
+
 int main(int argc, char **argv) {
+    const bool types_only = argc > 2 && !strcmp(argv[2], "types");
     const int threads = argc > 1 ? atoi(argv[1]) : 1;
     char params[32];
     snprintf(params, sizeof params, "threads=%d", threads);
     sheaf_backend_t backend;
     check(sheaf_backend_init_by_name("CPU0", params, &backend));
     printf("%d thread%s, %s\n", threads, threads > 1 ? "s" : "", sheaf_cpu_isa_name());
-    long_rows(backend, threads == 1);
-    experts(backend);
+    if (types_only) {
+        each_type(backend);
+    } else {
+        long_rows(backend, threads == 1);
+        experts(backend);
+    }
     sheaf_backend_free(backend);
     return 0;
 }

@@ -61,7 +61,8 @@ struct sheaf__act_digits {
         int16_t word[2][256]; /* SHEAF__DIGITS_WORDS: h, and m and l as one number */
     };
     float d[8], sums32[8]; /* of 32 elements each */
-    float sums16[16];      /* SHEAF__DIGITS_PLAIN: of 16; SHEAF__DIGITS_6K: the same, as lane_d */
+    float
+        sums16[16]; /* SHEAF__DIGITS_PLAIN, _WORDS: of 16; SHEAF__DIGITS_6K: the same, as lane_d */
 };
 static_assert(sizeof(struct sheaf__act_digits) % 64 == 0, "no padding");
 
@@ -82,7 +83,7 @@ enum sheaf__digits_order {
     SHEAF__DIGITS_PAIRS,
     /* Each 8 bytes are of 16 elements, those that come out of the low (the high) nibbles: Q6_K */
     SHEAF__DIGITS_6K,
-    SHEAF__DIGITS_WORDS, /* integers of 16 bits: Q8_0 */
+    SHEAF__DIGITS_WORDS, /* integers of 16 bits: Q8_0, and types that become bytes */
 };
 /* Digits of an element: h and m, or all. */
 static inline int sheaf__digits_used(enum sheaf__digits_order order) {
@@ -204,7 +205,8 @@ struct sheaf__cpu_kernels {
     /* By sheaf__act_for(type, true). Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; NULL for others */
     sheaf__rows_dot_fn rows_dot_q8[SHEAF_TYPE_COUNT];
     /* By columns in digits, in the order of the type. A table has all of these for Q8_0 Q4_0 Q4_1
-     * Q5_0 Q5_1 Q4_K Q5_K Q6_K or none; where it has them they are used for plain floats. */
+     * Q5_0 Q5_1 Q4_K Q5_K Q6_K or none, and maybe for others; where it has them they are used for
+     * plain floats. */
     sheaf__rows_dot_fn rows_dot_digits[SHEAF_TYPE_COUNT];
     enum sheaf__digits_order digits_order[SHEAF_TYPE_COUNT];
     /* n % 32 == 0. d is not finite if an element is not. */

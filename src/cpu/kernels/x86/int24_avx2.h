@@ -322,6 +322,8 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
         to->d[b] = d;
         to->sums32[b] = d * (float)hsum8_i32(_mm256_add_epi32(first, second));
         if (order == SHEAF__DIGITS_WORDS) {
+            to->sums16[2 * b] = d * (float)hsum8_i32(first);
+            to->sums16[2 * b + 1] = d * (float)hsum8_i32(second);
             UNROLL for (int j = 0; j < 2; j++) {
                 const __m256i *p = &q[2 * j], half = _mm256_set1_epi32(32768);
                 const __m256i h0 = _mm256_srai_epi32(_mm256_add_epi32(p[0], half), 16);
@@ -360,10 +362,12 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
     }
 }
 
+#define IN_WORDS(TYPE) [SHEAF_TYPE_##TYPE] = SHEAF__DIGITS_WORDS,
 #define DIGITS_ORDER                                                                               \
     {                                                                                              \
         [SHEAF_TYPE_Q8_0] = SHEAF__DIGITS_WORDS, [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_OCTS,           \
         [SHEAF_TYPE_Q4_1] = SHEAF__DIGITS_OCTS, [SHEAF_TYPE_Q5_0] = SHEAF__DIGITS_OCTS,            \
         [SHEAF_TYPE_Q5_1] = SHEAF__DIGITS_OCTS, [SHEAF_TYPE_Q4_K] = SHEAF__DIGITS_PAIRS,           \
         [SHEAF_TYPE_Q5_K] = SHEAF__DIGITS_PAIRS, [SHEAF_TYPE_Q6_K] = SHEAF__DIGITS_6K,             \
+        BYTES_BY_32(IN_WORDS) BYTES_BY_16(IN_WORDS)                                                \
     }

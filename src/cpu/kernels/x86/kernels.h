@@ -19,9 +19,9 @@
  *                      every table, so that sums have the same bits
  *   dot_i8(u, s)       8 i32 = sums of 4 products of unsigned with signed bytes
  *   madd_acc(acc, a, b)   acc + pairwise sums of i16 products, 8 i32
- * The parts below (f32.h, rows.h, panels.h, q8.h, int24.h or int24_avx2.h, panels16.h, bf16.h,
- * amx.h, attention.h) use these and each other in the order in which they are included. Bytes of blocks
- * are unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
+ * The parts below (f32.h, rows.h, panels.h, q8.h, int24.h or int24_avx2.h, panels16.h, bytes.h,
+ * bf16.h, amx.h, attention.h) use these and each other in the order in which they are included.
+ * Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
  *
  * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may
  * change freely without changing a bit of the result. */
@@ -32,6 +32,7 @@
 #include "cpu/kernels/recurrent.h"
 #include "cpu/kernels/vec.h"
 #include "quant/blocks.h"
+#include "quant/iq.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
@@ -249,6 +250,7 @@ ROWS_DOT(rows_dot_bf16, tile_plain, SHEAF_TYPE_BF16, 1, 1, 1)
 #else
 #include "cpu/kernels/x86/int24_avx2.h"
 #endif
+#include "cpu/kernels/x86/bytes.h"
 #if defined(KERNELS_BF16)
 #include "cpu/kernels/x86/bf16.h"
 #endif
@@ -294,6 +296,11 @@ ROWS_DIGITS(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K,
             k / 256 * (int64_t)sizeof(struct sheaf__block_q5_k))
 ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K,
             k / 256 * (int64_t)sizeof(struct sheaf__block_q6_k))
+#define ROWS_BYTES(TYPE)                                                                           \
+    ROWS_DIGITS(rows_bytes_##TYPE, digits_bytes, SHEAF_TYPE_##TYPE,                                \
+                k *(int64_t)size_256(SHEAF_TYPE_##TYPE) / SHEAF__QK_K)
+BYTES_BY_32(ROWS_BYTES)
+BYTES_BY_16(ROWS_BYTES)
 
 #include "cpu/kernels/x86/attention.h"
 
@@ -323,6 +330,8 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                             [SHEAF_TYPE_Q4_K] = floats_q4_k,
                             [SHEAF_TYPE_Q5_K] = floats_q5_k,
                             [SHEAF_TYPE_Q6_K] = floats_q6_k,
+                            ENTRIES_BY_32(floats_bytes),
+                            ENTRIES_BY_16(floats_bytes),
                         },
                 },
 #if defined(KERNELS_VNNI_512)
@@ -350,6 +359,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                             [SHEAF_TYPE_Q5_1] = blocks_q5_1,
                             [SHEAF_TYPE_Q4_K] = blocks_q4_k,
                             [SHEAF_TYPE_Q5_K] = blocks_q5_k,
+                            ENTRIES_BY_32(blocks_bytes),
                         },
                 },
 #endif
@@ -415,6 +425,8 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_Q4_K] = rows_digits_q4_k,
             [SHEAF_TYPE_Q5_K] = rows_digits_q5_k,
             [SHEAF_TYPE_Q6_K] = rows_digits_q6_k,
+            ENTRIES_BY_32(rows_bytes),
+            ENTRIES_BY_16(rows_bytes),
         },
     .digits_order = DIGITS_ORDER,
     .to_digits = to_digits,
