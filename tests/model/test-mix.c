@@ -1,5 +1,6 @@
 /* Types of the tensors of mixes: what llama-quantize of llama.cpp 0.7.0 (Debian's llama.cpp-tools)
- * gave a model of 24 layers on 2026-11-21; and presets written as files. */
+ * gave a model of 24 layers on 2026-11-21, the types of few bits by its source; and presets written
+ * as files. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +31,7 @@ static const struct {
 enum { N_LAYERS = 24, WIDTH = 512 };
 
 static const char *type_of(const struct sheaf__mix *mix, bool tied, const char *name, int64_t ne0) {
-    const struct sheaf__mix_model model = {N_LAYERS, tied};
+    const struct sheaf__mix_model model = {N_LAYERS, tied, 1};
     return sheaf_type_name(sheaf__mix_type(mix, &model, name, ne0));
 }
 
@@ -62,6 +63,53 @@ Test(mix, types_are_those_of_llama_quantize) {
         }
     }
     cr_assert_null(sheaf__mix_find("Q4_K_XXL"));
+}
+
+/* Mixes with more exceptions: the types of layers 0, 1, 2 and 23. */
+Test(mix, types_of_few_bits) {
+    static const struct {
+        const char *mix, *name, *types[4];
+        int64_t gqa;
+    } rows[] = {
+        {"Q2_K", "attn_v", {"q3_K", "q3_K", "q3_K", "q3_K"}, 3},
+        {"Q2_K", "attn_v", {"q4_K", "q4_K", "q4_K", "q4_K"}, 4},
+        {"Q2_K", "attn_output", {"q3_K", "q3_K", "q3_K", "q3_K"}, 1},
+        {"Q2_K", "attn_q", {"q2_K", "q2_K", "q2_K", "q2_K"}, 8},
+        {"Q3_K", "attn_v", {"q5_K", "q5_K", "q4_K", "q4_K"}, 1},
+        {"Q3_K_M", "ffn_down", {"q5_K", "q4_K", "q4_K", "q4_K"}, 1},
+        {"Q3_K_L", "ffn_down", {"q5_K", "q5_K", "q5_K", "q5_K"}, 1},
+        {"Q3_K_S", "ffn_down", {"q3_K", "q3_K", "q3_K", "q3_K"}, 1},
+        {"IQ4_XS", "ffn_down", {"q5_K", "q5_K", "q5_K", "iq4_xs"}, 1},
+        {"IQ4_NL", "attn_v", {"q5_K", "q5_K", "q5_K", "q5_K"}, 4},
+        {"IQ4_NL", "attn_v", {"iq4_nl", "iq4_nl", "iq4_nl", "iq4_nl"}, 2},
+        {"MXFP4_MOE", "ffn_down_exps", {"mxfp4", "mxfp4", "mxfp4", "mxfp4"}, 1},
+        {"MXFP4_MOE", "ffn_gate_exps", {"mxfp4", "mxfp4", "mxfp4", "mxfp4"}, 1},
+        {"MXFP4_MOE", "attn_q", {"q8_0", "q8_0", "q8_0", "q8_0"}, 1},
+        {"MXFP4", "ffn_up", {"mxfp4", "mxfp4", "mxfp4", "mxfp4"}, 1},
+        {"NVFP4", "ffn_up", {"nvfp4", "nvfp4", "nvfp4", "nvfp4"}, 1},
+        {"TQ1_0", "ffn_up", {"tq1_0", "tq1_0", "tq1_0", "tq1_0"}, 1},
+        {"Q2_0", "ffn_down", {"q2_0", "q2_0", "q2_0", "q2_0"}, 1},
+        {"Q1_0", "attn_k", {"q1_0", "q1_0", "q1_0", "q1_0"}, 1},
+    };
+    static const int layers[4] = {0, 1, 2, 23};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct sheaf__mix *mix = sheaf__mix_find(rows[i].mix);
+        const struct sheaf__mix_model model = {N_LAYERS, false, rows[i].gqa};
+        cr_assert_not_null(mix, "%s", rows[i].mix);
+        for (int l = 0; l < 4; l++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.%d.%s.weight", layers[l], rows[i].name);
+            cr_expect_str_eq(sheaf_type_name(sheaf__mix_type(mix, &model, name, WIDTH)),
+                             rows[i].types[l], "%s %s", rows[i].mix, name);
+        }
+    }
+    cr_expect_str_eq(type_of(sheaf__mix_find("TQ2_0"), false, "token_embd.weight", WIDTH), "q4_K");
+    cr_expect_str_eq(type_of(sheaf__mix_find("TQ2_0"), true, "token_embd.weight", WIDTH), "q6_K");
+    cr_expect_str_eq(type_of(sheaf__mix_find("MXFP4_MOE"), false, "output.weight", WIDTH), "q8_0");
+    cr_expect_str_eq(type_of(sheaf__mix_find("IQ4_XS"), false, "blk.3.ffn_up.weight", 320),
+                     "iq4_nl");
+    cr_expect_str_eq(type_of(sheaf__mix_find("TQ1_0"), false, "blk.3.ffn_up.weight", 320), "q4_0");
+    cr_assert_null(sheaf__mix_find("IQ2_XS"), "it needs an importance matrix");
 }
 
 /* Rows of 320 are whole blocks of 32, rows of 40 of nothing. */

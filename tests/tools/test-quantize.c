@@ -39,8 +39,9 @@ Test(quantize, loses_as_little_as_its_bits_allow) {
     static const struct {
         const char *type;
         double worse; /* at most, a factor of perplexity */
-    } cases[] = {{"F16", 1.001},   {"Q8_0", 1.01}, {"Q6_K", 1.02}, {"Q5_K_M", 1.05},
-                 {"Q4_K_M", 1.15}, {"Q4_1", 1.2},  {"Q4_0", 1.25}};
+    } cases[] = {{"F16", 1.001},   {"Q8_0", 1.01},  {"Q6_K", 1.02},   {"Q5_K_M", 1.05},
+                 {"Q4_K_M", 1.15}, {"Q4_1", 1.2},   {"Q4_0", 1.25},   {"IQ4_NL", 1.15},
+                 {"MXFP4", 1.25},  {"NVFP4", 1.25}, {"Q3_K_M", 1.25}, {"Q2_K", 1.5}};
     const double want = perplexity(F32);
     char args[512], path[128];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -39,6 +39,15 @@ static enum sheaf_status no_memory(void) {
 
 /* ---- the plan ---- */
 
+/* A number of the model, 1 if the file does not have it as one number. */
+static uint64_t of_model(const struct quantizer *q, const char *arch, const char *what) {
+    char key[128];
+    uint64_t n = 0;
+    snprintf(key, sizeof key, "%.60s.%.40s", arch, what);
+    if (sheaf_gguf_find_key(q->in, key) < 0 || sheaf_gguf_get_u64(q->in, key, &n)) n = 0;
+    return n ? n : 1;
+}
+
 static void find_types(struct quantizer *q) {
     const char *arch = "";
     char key[128];
@@ -47,7 +56,9 @@ static void find_types(struct quantizer *q) {
     snprintf(key, sizeof key, "%.60s.block_count", arch);
     if (sheaf_gguf_find_key(q->in, key) >= 0) sheaf_gguf_get_u64(q->in, key, &layers);
     q->model = (struct sheaf__mix_model){(int64_t)layers,
-                                         sheaf_gguf_find_tensor(q->in, "output.weight") < 0};
+                                         sheaf_gguf_find_tensor(q->in, "output.weight") < 0,
+                                         (int64_t)(of_model(q, arch, "attention.head_count") /
+                                                   of_model(q, arch, "attention.head_count_kv"))};
     for (int64_t i = 0; i < q->n; i++) {
         const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(q->in, i);
         const bool floats = t->type != SHEAF_TYPE_I32 && t->type != SHEAF_TYPE_I64;

@@ -204,9 +204,8 @@ struct sheaf__cpu_kernels {
     sheaf__rows_dot_fn rows_dot[SHEAF_TYPE_COUNT];
     /* By sheaf__act_for(type, true). Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; NULL for others */
     sheaf__rows_dot_fn rows_dot_q8[SHEAF_TYPE_COUNT];
-    /* By columns in digits, in the order of the type. A table has all of these for Q8_0 Q4_0 Q4_1
-     * Q5_0 Q5_1 Q4_K Q5_K Q6_K or none, and maybe for others; where it has them they are used for
-     * plain floats. */
+    /* By columns in digits, in the order of the type. A table has all of these for quantized types
+     * or none; where it has them they are used for plain floats. */
     sheaf__rows_dot_fn rows_dot_digits[SHEAF_TYPE_COUNT];
     enum sheaf__digits_order digits_order[SHEAF_TYPE_COUNT];
     /* n % 32 == 0. d is not finite if an element is not. */

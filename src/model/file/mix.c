@@ -14,6 +14,9 @@ enum where {
     SOME,         /* the first and the last eighth, and every third between */
     FIRST_4,      /* layers */
     FIRST_EIGHTH, /* of the layers */
+    FIRST_2,
+    FIRST_SIXTEENTH,
+    GROUPED, /* everywhere, if a K/V head has 4 query heads or more */
 };
 
 struct exception {
@@ -22,7 +25,7 @@ struct exception {
     enum sheaf_type type;
 };
 
-enum { MAX_EXCEPTIONS = 4 };
+enum { MAX_EXCEPTIONS = 6 };
 
 struct sheaf__mix {
     const char *name;
@@ -35,6 +38,13 @@ struct sheaf__mix {
 #define V       SHEAF__W_V
 #define QKV     SHEAF__W_QKV
 #define DOWN    SHEAF__W_DOWN
+#define O       SHEAF__W_O
+#define EMBD    SHEAF__W_TOKEN_EMBD
+/* the experts; of SHEAF__W_DOWN_EXPERTS, see sheaf__mix_type */
+#define EXPERTS                                                                                    \
+    {SHEAF__W_GATE_EXPERTS, EVERYWHERE, T(MXFP4)}, {SHEAF__W_UP_EXPERTS, EVERYWHERE, T(MXFP4)}, {  \
+        SHEAF__W_DOWN_EXPERTS, EVERYWHERE, T(MXFP4)                                                \
+    }
 
 /* clang-format off */
 static const struct sheaf__mix mixes[] = {
@@ -53,6 +63,23 @@ static const struct sheaf__mix mixes[] = {
     {"Q5_K_M", 17, T(Q5_K), T(Q6_K), {{V, SOME, T(Q6_K)}, {DOWN, SOME, T(Q6_K)},
                                       {QKV, EVERYWHERE, T(Q6_K)}}},
     {"Q6_K",   18, T(Q6_K), T(Q6_K), {{0}}},
+    {"Q2_K",   10, T(Q2_K), T(Q6_K), {{V, GROUPED, T(Q4_K)}, {V, EVERYWHERE, T(Q3_K)},
+                                      {DOWN, EVERYWHERE, T(Q3_K)}, {O, EVERYWHERE, T(Q3_K)}}},
+    {"Q3_K_S", 11, T(Q3_K), T(Q6_K), {{0}}},
+    {"Q3_K_M", 12, T(Q3_K), T(Q6_K), {{V, FIRST_2, T(Q5_K)}, {V, EVERYWHERE, T(Q4_K)},
+                                      {DOWN, FIRST_SIXTEENTH, T(Q5_K)}, {DOWN, EVERYWHERE, T(Q4_K)},
+                                      {O, EVERYWHERE, T(Q4_K)}, {QKV, EVERYWHERE, T(Q4_K)}}},
+    {"Q3_K_L", 13, T(Q3_K), T(Q6_K), {{V, EVERYWHERE, T(Q5_K)}, {DOWN, EVERYWHERE, T(Q5_K)},
+                                      {O, EVERYWHERE, T(Q5_K)}, {QKV, EVERYWHERE, T(Q4_K)}}},
+    {"IQ4_NL", 25, T(IQ4_NL), T(Q6_K), {{V, GROUPED, T(Q5_K)}, {DOWN, FIRST_EIGHTH, T(Q5_K)}}},
+    {"IQ4_XS", 30, T(IQ4_XS), T(Q6_K), {{V, GROUPED, T(Q5_K)}, {DOWN, FIRST_EIGHTH, T(Q5_K)}}},
+    {"MXFP4_MOE", 38, T(Q8_0), T(Q8_0), {EXPERTS}},
+    {"MXFP4",  38, T(MXFP4), T(Q8_0), {{0}}}, /* dense models too: no name of llama-quantize */
+    {"NVFP4",  39, T(NVFP4), T(Q6_K), {{0}}},
+    {"TQ1_0",  36, T(TQ1_0), T(Q6_K), {{EMBD, EVERYWHERE, T(Q4_K)}}},
+    {"TQ2_0",  37, T(TQ2_0), T(Q6_K), {{EMBD, EVERYWHERE, T(Q4_K)}}},
+    {"Q1_0",   40, T(Q1_0), T(Q6_K), {{0}}},
+    {"Q2_0",   41, T(Q2_0), T(Q6_K), {{EMBD, EVERYWHERE, T(Q4_K)}}},
 };
 /* clang-format on */
 enum { N_MIXES = sizeof mixes / sizeof *mixes };
@@ -69,12 +96,20 @@ const struct sheaf__mix *sheaf__mix_find(const char *name) {
     /* what people call the medium mix */
     if (strcasecmp(name, "Q4_K") == 0) return sheaf__mix_find("Q4_K_M");
     if (strcasecmp(name, "Q5_K") == 0) return sheaf__mix_find("Q5_K_M");
+    if (strcasecmp(name, "Q3_K") == 0) return sheaf__mix_find("Q3_K_M");
     return NULL;
 }
 
-/* In layer `layer` of n? */
-static bool holds(enum where where, int64_t layer, int64_t n) {
+/* In layer `layer` of the model? */
+static bool holds(enum where where, int64_t layer, const struct sheaf__mix_model *model) {
+    const int64_t n = model->n_layer;
     switch (where) {
+    case GROUPED:
+        return model->gqa >= 4;
+    case FIRST_2:
+        return layer < 2;
+    case FIRST_SIXTEENTH:
+        return layer < n / 16;
     case EVERYWHERE:
         return true;
     case SOME:
@@ -91,7 +126,9 @@ static bool holds(enum where where, int64_t layer, int64_t n) {
 
 enum sheaf_type sheaf__mix_fitting(enum sheaf_type type, int64_t ne0) {
     static const enum sheaf_type larger[SHEAF_TYPE_COUNT] = {
-        [T(Q4_K)] = T(Q5_0), [T(Q5_K)] = T(Q5_1), [T(Q6_K)] = T(Q8_0)};
+        [T(Q4_K)] = T(Q5_0),     [T(Q5_K)] = T(Q5_1),  [T(Q6_K)] = T(Q8_0),  [T(Q2_K)] = T(Q4_0),
+        [T(Q3_K)] = T(Q4_0),     [T(TQ1_0)] = T(Q4_0), [T(TQ2_0)] = T(Q4_0), [T(Q2_0)] = T(Q4_0),
+        [T(IQ4_XS)] = T(IQ4_NL), [T(Q1_0)] = T(Q4_0),  [T(NVFP4)] = T(MXFP4)};
     if (ne0 % sheaf_blck_size(type) == 0) return type;
     if (larger[type] && ne0 % sheaf_blck_size(larger[type]) == 0) return larger[type];
     return T(F16);
@@ -107,10 +144,11 @@ enum sheaf_type sheaf__mix_type(const struct sheaf__mix *mix, const struct sheaf
     if (weight == SHEAF__W_OUTPUT || (weight == SHEAF__W_TOKEN_EMBD && model->tied))
         type = mix->output;
     if (weight != SHEAF__W_COUNT && sheaf__weight_infos[weight].exact) return T(F32);
-    for (int i = 0; i < MAX_EXCEPTIONS && layer >= 0; i++) {
+    const bool is_output = weight == SHEAF__W_TOKEN_EMBD && model->tied;
+    for (int i = 0; i < MAX_EXCEPTIONS && !is_output; i++) {
         const struct exception *e = &mix->exceptions[i];
         if (e->where == NOWHERE) break;
-        if (e->weight != like || !holds(e->where, layer, model->n_layer)) continue;
+        if ((e->weight != like && e->weight != weight) || !holds(e->where, layer, model)) continue;
         type = e->type;
         break;
     }

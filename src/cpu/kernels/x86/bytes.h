@@ -1,111 +1,16 @@
-/* A part of kernels.h: types whose weights are looked up, or lie in three or fewer bits. They become
+/* A part of kernels.h: types whose weights are looked up, or have three bits or fewer. They become
  * signed bytes with a scale for each 16, and are multiplied by activations in digits as these.
  *
- * One form for all keeps twelve formats short: 32 weights in their own order are a vector (bytes_32),
- * the 16 scales of 256 weights two (scales_256). Types of 32 and 64 are taken 256 weights at a time;
- * the rest of a row is copied, with zeros after it, whose scales are 0.
+ * One form for all keeps the formats short: 32 weights in their own order are a vector (bytes_32),
+ * the 16 scales of 256 weights two (scales_256). Types of fewer than 256 are taken 256 weights at a
+ * time; the rest of a row is copied, with zeros after it, whose scales meet activations of 0.
  *
- * With VNNI bytes meet three digits as int24.h has them, an offset making them unsigned. Without it
- * they meet integers of 16 bits: h and l of a lane sum to less than 2^31 (127 * 2 * 127.5 * 2^16),
- * so one conversion serves 16 weights.
+ * With VNNI bytes meet three digits as int24.h has them, an offset making them unsigned; where 32
+ * weights have one scale in nibbles or points of 4, four blocks are a vector (digits_quads), which
+ * is twice as fast. Without VNNI they meet integers of 16 bits: h and l of a lane sum to less than
+ * 2^31 (127 * 2 * 127.5 * 2^16), so one conversion serves 16 weights; MXFP4 goes with Q5_0.
  *
- * Grids are looked up weight by weight of a point, as general registers have it: a vector of
- * gathered loads takes as long. */
-
-/* ---- grids, as bytes ---- */
-
-#define COORD2(p, j, zero, one, two)                                                               \
-    (uint64_t)(uint8_t)(((p) >> 2 * (j)&3) == 0   ? (zero)                                         \
-                        : ((p) >> 2 * (j)&3) == 1 ? (one)                                          \
-                                                  : (two))                                         \
-        << 8 * (j)
-#define POINT2(p)                                                                                  \
-    COORD2(p, 0, 8, 25, 43) | COORD2(p, 1, 8, 25, 43) | COORD2(p, 2, 8, 25, 43) |                  \
-        COORD2(p, 3, 8, 25, 43) | COORD2(p, 4, 8, 25, 43) | COORD2(p, 5, 8, 25, 43) |              \
-        COORD2(p, 6, 8, 25, 43) | COORD2(p, 7, 8, 25, 43)
-#define POINTS2(a, b, c, d, e, f, g, h)                                                            \
-    POINT2(a), POINT2(b), POINT2(c), POINT2(d), POINT2(e), POINT2(f), POINT2(g), POINT2(h),
-static const uint64_t iq2_xxs_grid[] = {SHEAF__IQ2_XXS_GRID(POINTS2)};
-static const uint64_t iq2_xs_grid[] = {SHEAF__IQ2_XS_GRID(POINTS2)};
-static const uint64_t iq2_s_grid[] = {SHEAF__IQ2_S_GRID(POINTS2)};
-
-/* Levels 4, 12, .. 52, 62 and 1, 3, .. 15 */
-#define LEVEL_XXS(n)        ((n) == 7 ? 62u : 8u * (n) + 4)
-#define LEVEL_S(n)          (2u * (n) + 1)
-#define COORD3(p, j, LEVEL) LEVEL((unsigned)((p) >> 4 * (j)&7)) << 8 * (j)
-#define POINT3(p, LEVEL)                                                                           \
-    COORD3(p, 0, LEVEL) | COORD3(p, 1, LEVEL) | COORD3(p, 2, LEVEL) | COORD3(p, 3, LEVEL)
-#define POINTS3_XXS(a, b, c, d, e, f, g, h)                                                        \
-    POINT3(a, LEVEL_XXS), POINT3(b, LEVEL_XXS), POINT3(c, LEVEL_XXS), POINT3(d, LEVEL_XXS),        \
-        POINT3(e, LEVEL_XXS), POINT3(f, LEVEL_XXS), POINT3(g, LEVEL_XXS), POINT3(h, LEVEL_XXS),
-#define POINTS3_S(a, b, c, d, e, f, g, h)                                                          \
-    POINT3(a, LEVEL_S), POINT3(b, LEVEL_S), POINT3(c, LEVEL_S), POINT3(d, LEVEL_S),                \
-        POINT3(e, LEVEL_S), POINT3(f, LEVEL_S), POINT3(g, LEVEL_S), POINT3(h, LEVEL_S),
-static const uint32_t iq3_xxs_grid[] = {SHEAF__IQ3_XXS_GRID(POINTS3_XXS)};
-static const uint32_t iq3_s_grid[] = {SHEAF__IQ3_S_GRID(POINTS3_S)};
-
-/* 4 points of 8, or 8 points of 4. */
-INLINE __m256i points_4(const uint64_t *grid, unsigned a, unsigned b, unsigned c, unsigned d) {
-    return _mm256_set_epi64x((int64_t)grid[d], (int64_t)grid[c], (int64_t)grid[b],
-                             (int64_t)grid[a]);
-}
-INLINE __m256i points_8(const uint32_t *grid, const uint8_t *q, unsigned high) {
-#define POINT(i) (int)grid[q[i] | (high << (8 - (i)) & 256)]
-    return _mm256_setr_epi32(POINT(0), POINT(1), POINT(2), POINT(3), POINT(4), POINT(5), POINT(6),
-                             POINT(7));
-#undef POINT
-}
-
-/* ---- signs: a bit for each weight, a dword for 32 ---- */
-
-/* Seven bits in each byte, and the eighth that makes their number even. */
-INLINE __m256i even_signs(__m256i seven) {
-    __m256i odd = _mm256_xor_si256(seven, _mm256_srli_epi32(seven, 4));
-    odd = _mm256_xor_si256(odd, _mm256_srli_epi32(odd, 2));
-    odd = _mm256_xor_si256(odd, _mm256_srli_epi32(odd, 1));
-    odd = _mm256_and_si256(odd, _mm256_set1_epi8(1));
-    return _mm256_or_si256(seven, _mm256_slli_epi32(odd, 7));
-}
-/* 4 times 7 bits of each dword to its bytes. */
-INLINE __m256i spread_sevens(__m256i x) {
-    __m256i y = _mm256_and_si256(x, _mm256_set1_epi32(0x7f));
-    y = _mm256_or_si256(y, _mm256_and_si256(_mm256_slli_epi32(x, 1), _mm256_set1_epi32(0x7f00)));
-    y = _mm256_or_si256(y, _mm256_and_si256(_mm256_slli_epi32(x, 2), _mm256_set1_epi32(0x7f0000)));
-    return _mm256_or_si256(
-        y, _mm256_and_si256(_mm256_slli_epi32(x, 3), _mm256_set1_epi32(0x7f000000)));
-}
-
-/* The dwords of IQ2_XXS: points, and signs with the scale, in turn. */
-INLINE __m256i iq2_xxs_rests(const uint8_t *qs) {
-    const __m256 a = _mm256_loadu_ps((const float *)(const void *)qs);
-    const __m256 b = _mm256_loadu_ps((const float *)(const void *)(qs + 32));
-    const __m256i odd = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd));
-    return _mm256_permute4x64_epi64(odd, 0xd8);
-}
-
-/* Signs of 256 weights, for types of which they are packed: to s[8]. */
-INLINE void signs_256(enum sheaf_type type, const char *w, uint32_t *s) {
-    __m256i x;
-    if (type == SHEAF_TYPE_IQ2_XXS) {
-        x = spread_sevens(
-            iq2_xxs_rests(((const struct sheaf__block_iq2_xxs *)(const void *)w)->qs));
-    } else if (type == SHEAF_TYPE_IQ2_XS) {
-        const struct sheaf__block_iq2_xs *b = (const void *)w;
-        x = _mm256_packus_epi16(_mm256_srli_epi16(load256(b->qs), 9),
-                                _mm256_srli_epi16(load256(b->qs + 32), 9));
-        x = _mm256_permute4x64_epi64(x, 0xd8);
-    } else {
-        x = spread_sevens(
-            load256(((const struct sheaf__block_iq3_xxs *)(const void *)w)->signs_scales));
-    }
-    _mm256_storeu_si256((__m256i *)s, even_signs(x));
-}
-
-/* q where the bit is not set, else -q. */
-INLINE __m256i with_signs(__m256i q, const void *bits) {
-    const __m256i minus = spread_bits(bits, -1, 0);
-    return _mm256_sub_epi8(_mm256_xor_si256(q, minus), minus);
-}
+ * Invariant: as in int24.h. */
 
 /* ---- weights ---- */
 
@@ -121,7 +26,13 @@ INLINE size_t size_256(enum sheaf_type type) {
            : type == SHEAF_TYPE_IQ2_XS  ? sizeof(struct sheaf__block_iq2_xs)
            : type == SHEAF_TYPE_IQ2_S   ? sizeof(struct sheaf__block_iq2_s)
            : type == SHEAF_TYPE_IQ3_XXS ? sizeof(struct sheaf__block_iq3_xxs)
-                                        : sizeof(struct sheaf__block_iq3_s);
+           : type == SHEAF_TYPE_IQ3_S   ? sizeof(struct sheaf__block_iq3_s)
+           : type == SHEAF_TYPE_IQ1_S   ? sizeof(struct sheaf__block_iq1_s)
+           : type == SHEAF_TYPE_IQ1_M   ? sizeof(struct sheaf__block_iq1_m)
+           : type == SHEAF_TYPE_TQ1_0   ? sizeof(struct sheaf__block_tq1_0)
+           : type == SHEAF_TYPE_TQ2_0   ? sizeof(struct sheaf__block_tq2_0)
+           : type == SHEAF_TYPE_Q1_0    ? 2 * sizeof(struct sheaf__block_q1_0)
+                                        : 4 * sizeof(struct sheaf__block_q2_0);
 }
 
 /* 32 numbers of levels to these. */
@@ -129,6 +40,45 @@ INLINE __m256i levels_of(enum sheaf_type type, __m256i q) {
     static const int8_t iq4[16] = SHEAF__IQ4_LEVELS, fp4[16] = SHEAF__FP4_LEVELS;
     const bool of_fp4 = type == SHEAF_TYPE_MXFP4 || type == SHEAF_TYPE_NVFP4;
     return _mm256_shuffle_epi8(twice128(of_fp4 ? fp4 : iq4), q);
+}
+
+/* Digit n (constant) of 32 bytes of TQ1_0, less 1: the upper part of 3 times what is left of it. */
+INLINE __m256i ternary(__m256i x, int n) {
+    const __m256i by = _mm256_set1_epi16(n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81);
+    const __m256i even = _mm256_mullo_epi16(x, by);
+    const __m256i odd = _mm256_mullo_epi16(_mm256_srli_epi16(x, 8), by);
+    x = _mm256_blendv_epi8(even, _mm256_slli_epi16(odd, 8), _mm256_set1_epi16((int16_t)0xff00));
+    const __m256i one = _mm256_set1_epi8(86), two = _mm256_set1_epi8((char)171); /* 256 / 3 .. */
+    const __m256i least = _mm256_add_epi8(_mm256_cmpeq_epi8(_mm256_max_epu8(x, one), x),
+                                          _mm256_cmpeq_epi8(_mm256_max_epu8(x, two), x));
+    return _mm256_sub_epi8(_mm256_set1_epi8(-1), least);
+}
+/* The same of 16 bytes: digit a, then b. */
+INLINE __m256i ternary_16(__m128i x, __m128i y, int a, int b) {
+    const __m256i lo = ternary(_mm256_castsi128_si256(x), a);
+    return _mm256_inserti128_si256(
+        lo, _mm256_castsi256_si128(ternary(_mm256_castsi128_si256(y), b)), 1);
+}
+INLINE __m256i tq1_0_32(const struct sheaf__block_tq1_0 *b, int s) {
+    const __m128i last = load128(b->qs + 32);
+    if (s < 5) return ternary(load256(b->qs), s);
+    if (s < 7) return ternary_16(last, last, 2 * s - 10, 2 * s - 9);
+    int32_t four;
+    memcpy(&four, b->qh, sizeof four);
+    __m256i x = _mm256_set_m128i(_mm_set1_epi32(four), last);
+    /* digit 4 of `last`; 0, 1, 2, 3 of the four bytes */
+    const __m256i by = _mm256_setr_epi16(81, 81, 81, 81, 81, 81, 81, 81, 1, 1, 3, 3, 9, 9, 27, 27);
+    const __m256i even = _mm256_mullo_epi16(x, by);
+    const __m256i odd = _mm256_mullo_epi16(_mm256_srli_epi16(x, 8), by);
+    x = _mm256_blendv_epi8(even, _mm256_slli_epi16(odd, 8), _mm256_set1_epi16((int16_t)0xff00));
+    return ternary(x, 0);
+}
+
+/* 8 bytes to 32 numbers of 2 bits. */
+INLINE __m256i quarters_of(const uint8_t *p) {
+    const __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+    const __m256i y = _mm256_or_si256(x, _mm256_slli_epi32(x, 6));
+    return _mm256_and_si256(_mm256_or_si256(y, _mm256_slli_epi32(y, 12)), _mm256_set1_epi8(3));
 }
 
 /* Weights 32 s .. of the 256 at w; signs: of signs_256, for types of which they are packed. */
@@ -186,6 +136,41 @@ INLINE __m256i bytes_32(enum sheaf_type type, const char *w, int s, const uint32
             points_8(iq3_xxs_grid,
                      ((const struct sheaf__block_iq3_xxs *)(const void *)w)->qs + 8 * s, 0),
             &signs[s]);
+    case SHEAF_TYPE_TQ1_0:
+        return tq1_0_32((const void *)w, s);
+    case SHEAF_TYPE_TQ2_0: {
+        const struct sheaf__block_tq2_0 *b = (const void *)w;
+        const __m256i q = _mm256_srli_epi16(load256(b->qs + s / 4 * 32), s % 4 * 2);
+        return _mm256_sub_epi8(_mm256_and_si256(q, _mm256_set1_epi8(3)), _mm256_set1_epi8(1));
+    }
+    case SHEAF_TYPE_Q1_0: {
+        const struct sheaf__block_q1_0 *b = (const struct sheaf__block_q1_0 *)(const void *)w;
+        return spread_bits(b[s / 4].qs + s % 4 * 4, 1, -1);
+    }
+    case SHEAF_TYPE_Q2_0: {
+        const struct sheaf__block_q2_0 *b = (const struct sheaf__block_q2_0 *)(const void *)w;
+        return _mm256_sub_epi8(quarters_of(b[s / 2].qs + s % 2 * 8), _mm256_set1_epi8(1));
+    }
+    case SHEAF_TYPE_IQ1_S: {
+        const struct sheaf__block_iq1_s *b = (const void *)w;
+        const uint8_t *q = b->qs + 4 * s;
+        const unsigned h = b->qh[2 * s] | (unsigned)b->qh[2 * s + 1] << 8;
+        const __m256i x = points_4(iq1_grid, q[0] | (h << 8 & 0x700), q[1] | (h << 5 & 0x700),
+                                   q[2] | (h << 2 & 0x700), q[3] | (h >> 1 & 0x700));
+        return _mm256_add_epi8(x, _mm256_set1_epi8(h >> 15 ? -1 : 1));
+    }
+    case SHEAF_TYPE_IQ1_M: {
+        const struct sheaf__block_iq1_m *b = (const void *)w;
+        const uint8_t *q = b->qs + 4 * s;
+        const unsigned h = b->qh[2 * s] | (unsigned)b->qh[2 * s + 1] << 8;
+        const __m256i x = points_4(iq1_grid, q[0] | (h << 8 & 0x700), q[1] | (h << 4 & 0x700),
+                                   q[2] | (h & 0x700), q[3] | (h >> 4 & 0x700));
+        const __m256i bit = _mm256_setr_epi64x(8, 0x80, 0x800, 0x8000);
+        const __m256i plus = _mm256_cmpeq_epi64(_mm256_and_si256(_mm256_set1_epi64x(h), bit),
+                                                _mm256_setzero_si256());
+        return _mm256_add_epi8(x, _mm256_or_si256(_mm256_andnot_si256(plus, _mm256_set1_epi8(-1)),
+                                                  _mm256_and_si256(plus, _mm256_set1_epi8(1))));
+    }
     default: {
         const struct sheaf__block_iq3_s *b = (const void *)w;
         return with_signs(points_8(iq3_s_grid, b->qs + 8 * s, b->qh[s]), b->signs + 4 * s);
@@ -205,6 +190,9 @@ INLINE struct scales scaled(__m128i bytes, float d) {
     const __m256i hi = _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(bytes, bytes));
     return (struct scales){_mm256_mul_ps(_mm256_cvtepi32_ps(lo), by),
                            _mm256_mul_ps(_mm256_cvtepi32_ps(hi), by)};
+}
+INLINE struct scales all_of(float d) {
+    return (struct scales){_mm256_set1_ps(d), _mm256_set1_ps(d)};
 }
 INLINE struct scales each_twice(__m256 x) {
     return (struct scales){_mm256_permutevar8x32_ps(x, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)),
@@ -239,19 +227,17 @@ INLINE __m128i q3_k_scales(const uint8_t *scales) {
     return _mm_sub_epi8(_mm_or_si128(l, h), _mm_set1_epi8(32));
 }
 
-INLINE __m128i iq4_xs_scales(const struct sheaf__block_iq4_xs *b) {
+/* The 8 scales of IQ4_XS, before d. */
+INLINE __m256i iq4_xs_scales(const struct sheaf__block_iq4_xs *b) {
     uint32_t low;
     memcpy(&low, b->scales_l, sizeof low);
     const __m256i at = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
     const __m256i twice = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
-    __m256i l =
+    const __m256i l =
         _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32((int)low), at), _mm256_set1_epi32(15));
-    __m256i h = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(b->scales_h), twice),
-                                 _mm256_set1_epi32(3));
-    l = _mm256_or_si256(l, _mm256_slli_epi32(h, 4));
-    const __m128i w = _mm_packus_epi32(_mm256_castsi256_si128(l), _mm256_extracti128_si256(l, 1));
-    const __m128i x = _mm_sub_epi8(_mm_packus_epi16(w, w), _mm_set1_epi8(32));
-    return _mm_unpacklo_epi8(x, x);
+    const __m256i h = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(b->scales_h), twice),
+                                       _mm256_set1_epi32(3));
+    return _mm256_sub_epi32(_mm256_or_si256(l, _mm256_slli_epi32(h, 4)), _mm256_set1_epi32(32));
 }
 
 /* d of 8 blocks of IQ4_NL. */
@@ -259,17 +245,6 @@ INLINE __m256 iq4_nl_scales(const struct sheaf__block_iq4_nl *b) {
     uint16_t d[8];
     UNROLL_12 for (int i = 0; i < 8; i++) d[i] = b[i].d;
     return _mm256_cvtph_ps(load128(d));
-}
-
-/* 2^(e - 128) of 8 blocks of MXFP4. */
-INLINE __m256 mxfp4_scales(const struct sheaf__block_mxfp4 *b) {
-    uint64_t e = 0;
-    UNROLL_12 for (int i = 0; i < 8; i++) e |= (uint64_t)b[i].e << 8 * i;
-    const __m256i x = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((int64_t)e));
-    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(x, _mm256_set1_epi32(1)), 23);
-    const __m256i tiny_one = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), x);
-    const __m256i is_normal = _mm256_cmpgt_epi32(x, _mm256_set1_epi32(1));
-    return _mm256_castsi256_ps(_mm256_blendv_epi8(tiny_one, normal, is_normal));
 }
 
 /* 8 scales of NVFP4: the bits of E4M3 as those of a float are 2^-119 times it, half of it; also
@@ -282,23 +257,42 @@ INLINE __m256 nvfp4_scales(__m128i d) {
                          _mm256_set1_ps(0x1p119f));
 }
 
+/* 8 scales of 4 bits, 2 x + 1 times d. */
+INLINE __m256 odd_scales(__m256i x, float d) {
+    x = _mm256_add_epi32(_mm256_slli_epi32(x, 1), _mm256_set1_epi32(1));
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(x), _mm256_set1_ps(d));
+}
+
+/* The scales of each 32 of 256 weights, of IQ4, IQ3 and MXFP4. */
+INLINE __m256 scales_32(enum sheaf_type type, const char *w) {
+    if (type == SHEAF_TYPE_IQ4_NL) return iq4_nl_scales((const void *)w);
+    if (type == SHEAF_TYPE_MXFP4) return mxfp4_scales((const void *)w);
+    if (type == SHEAF_TYPE_IQ3_XXS) {
+        const struct sheaf__block_iq3_xxs *b = (const void *)w;
+        return odd_scales(_mm256_srli_epi32(load256(b->signs_scales), 28), f16(b->d) * 0.25f);
+    }
+    if (type == SHEAF_TYPE_IQ3_S) {
+        const struct sheaf__block_iq3_s *b = (const void *)w;
+        const __m256i at = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+        int32_t all;
+        memcpy(&all, b->scales, sizeof all);
+        return odd_scales(
+            _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(all), at), _mm256_set1_epi32(15)),
+            f16(b->d));
+    }
+    const struct sheaf__block_iq4_xs *b = (const void *)w;
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(iq4_xs_scales(b)), _mm256_set1_ps(f16(b->d)));
+}
+
 /* The scales of each 16 of 256 weights. */
 INLINE struct scales scales_256(enum sheaf_type type, const char *w) {
     switch ((int)type) {
-    case SHEAF_TYPE_IQ4_NL:
-        return each_twice(iq4_nl_scales((const void *)w));
-    case SHEAF_TYPE_MXFP4:
-        return each_twice(mxfp4_scales((const void *)w));
     case SHEAF_TYPE_NVFP4: {
         const struct sheaf__block_nvfp4 *b = (const void *)w;
         uint32_t d[4];
         UNROLL for (int i = 0; i < 4; i++) memcpy(&d[i], b[i].d, sizeof d[i]);
         const __m128i x = _mm_setr_epi32((int)d[0], (int)d[1], (int)d[2], (int)d[3]);
         return (struct scales){nvfp4_scales(x), nvfp4_scales(_mm_unpackhi_epi64(x, x))};
-    }
-    case SHEAF_TYPE_IQ4_XS: {
-        const struct sheaf__block_iq4_xs *b = (const void *)w;
-        return scaled(iq4_xs_scales(b), f16(b->d));
     }
     case SHEAF_TYPE_Q2_K: {
         const struct sheaf__block_q2_k *b = (const void *)w;
@@ -320,17 +314,38 @@ INLINE struct scales scales_256(enum sheaf_type type, const char *w) {
         const struct sheaf__block_iq2_s *b = (const void *)w;
         return scaled(odd_of(nibbles_8(b->scales)), f16(b->d) * 0.125f);
     }
-    case SHEAF_TYPE_IQ3_XXS: {
-        const struct sheaf__block_iq3_xxs *b = (const void *)w;
-        return scaled(top_nibbles(load256(b->signs_scales)), f16(b->d) * 0.25f);
+    case SHEAF_TYPE_TQ1_0:
+        return all_of(f16(((const struct sheaf__block_tq1_0 *)(const void *)w)->d));
+    case SHEAF_TYPE_TQ2_0:
+        return all_of(f16(((const struct sheaf__block_tq2_0 *)(const void *)w)->d));
+    case SHEAF_TYPE_Q1_0: {
+        const struct sheaf__block_q1_0 *b = (const void *)w;
+        return (struct scales){_mm256_set1_ps(f16(b[0].d)), _mm256_set1_ps(f16(b[1].d))};
     }
-    default: {
-        const struct sheaf__block_iq3_s *b = (const void *)w;
-        uint8_t s[8] = {0};
-        memcpy(s, b->scales, sizeof b->scales);
-        const __m128i x = nibbles_8(s);
-        return scaled(odd_of(_mm_unpacklo_epi8(x, x)), f16(b->d));
+    case SHEAF_TYPE_Q2_0: {
+        const struct sheaf__block_q2_0 *b = (const void *)w;
+        return (struct scales){_mm256_set_m128(_mm_set1_ps(f16(b[1].d)), _mm_set1_ps(f16(b[0].d))),
+                               _mm256_set_m128(_mm_set1_ps(f16(b[3].d)), _mm_set1_ps(f16(b[2].d)))};
     }
+    case SHEAF_TYPE_IQ1_S: {
+        const struct sheaf__block_iq1_s *b = (const void *)w;
+        const __m128i h = _mm_and_si128(_mm_srli_epi16(load128(b->qh), 12), _mm_set1_epi16(7));
+        const __m128i x = _mm_packus_epi16(h, h);
+        return scaled(odd_of(_mm_unpacklo_epi8(x, x)), f16(b->d) * 0.125f);
+    }
+    case SHEAF_TYPE_IQ1_M: {
+        const struct sheaf__block_iq1_m *b = (const void *)w;
+        uint64_t all, s[2];
+        memcpy(&all, b->scales, sizeof all);
+        for (int i = 0; i < 2; i++, all >>= 32) /* 3 bits of 12 in each 16 to a byte */
+            s[i] = (all & 7) | (all & 0x38) << 5 | (all & 0x1c0) << 10 | (all & 0xe00) << 15 |
+                   (all & 0x70000) << 16 | (all & 0x380000) << 21 | (all & 0x1c00000) << 26 |
+                   (all & 0xe000000) << 31;
+        return scaled(odd_of(_mm_set_epi64x((int64_t)s[1], (int64_t)s[0])),
+                      f16(sheaf__iq1_m_d(b->scales)) * 0.125f);
+    }
+    default:
+        return each_twice(scales_32(type, w));
     }
 }
 
@@ -345,7 +360,7 @@ INLINE bool signs_are_packed(enum sheaf_type type) {
     return type == SHEAF_TYPE_IQ2_XXS || type == SHEAF_TYPE_IQ2_XS || type == SHEAF_TYPE_IQ3_XXS;
 }
 
-enum { MOST_256 = 8 * sizeof(struct sheaf__block_iq4_nl) }; /* of the types of 32 and 64 */
+enum { MOST_256 = 8 * sizeof(struct sheaf__block_iq4_nl) }; /* of the types of less than 256 */
 
 /* The 256 weights at w, of which `left` are there. */
 INLINE const char *whole_256(enum sheaf_type type, const char *w, int64_t left, char *rest) {
@@ -362,16 +377,17 @@ INLINE const char *whole_256(enum sheaf_type type, const char *w, int64_t left, 
 INLINE int bits_of_bytes(enum sheaf_type type) {
     switch ((int)type) {
     case SHEAF_TYPE_Q2_K:
+    case SHEAF_TYPE_Q1_0:
+    case SHEAF_TYPE_Q2_0:
+    case SHEAF_TYPE_TQ1_0:
+    case SHEAF_TYPE_TQ2_0:
         return 2;
     case SHEAF_TYPE_Q3_K:
         return 3;
-    case SHEAF_TYPE_MXFP4:
     case SHEAF_TYPE_NVFP4:
-    case SHEAF_TYPE_IQ3_S:
+    case SHEAF_TYPE_IQ1_S:
+    case SHEAF_TYPE_IQ1_M:
         return 5;
-    case SHEAF_TYPE_IQ4_NL:
-    case SHEAF_TYPE_IQ4_XS:
-        return 8;
     default:
         return 7;
     }
@@ -420,6 +436,130 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t 
     }
     UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm512_add_ps(acc[c][0], acc[c][1]));
 }
+/* Lanes of 8 products of 128 weights of 8 bits with two vectors of a column. */
+INLINE __m512 dot_digits_twice_8(__m512i q0, __m512i q1, const int8_t (*x)[3][64]) {
+    const __m512i zero = _mm512_setzero_si512();
+    __m512i a = _mm512_dpbusd_epi32(zero, q0, load512(x[0][0]));
+    a = _mm512_slli_epi32(_mm512_dpbusd_epi32(a, q1, load512(x[1][0])), 8);
+    a = _mm512_dpbusd_epi32(a, q0, load512(x[0][1]));
+    a = _mm512_dpbusd_epi32(a, q1, load512(x[1][1]));
+    const __m512i l = _mm512_dpbusd_epi32(zero, q0, load512(x[0][2]));
+    const __m512 low = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(l, q1, load512(x[1][2])));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), _mm512_set1_ps(256.0f), low);
+}
+
+/* Nibbles of blocks 4 h .. of the 8 at w, a block in each 16 bytes. */
+INLINE __m512i four_blocks(enum sheaf_type type, const char *w, int h) {
+    if (type == SHEAF_TYPE_IQ4_XS)
+        return load512(((const struct sheaf__block_iq4_xs *)(const void *)w)->qs + 64 * h);
+    const size_t block = size_256(type) / 8;
+    const char *p = w + (size_t)(4 * h + 1) * block - 16;
+    __m512i x = _mm512_castsi128_si512(load128(p));
+    x = _mm512_mask_broadcast_i32x4(x, 0x00f0, load128(p + block));
+    x = _mm512_mask_broadcast_i32x4(x, 0x0f00, load128(p + 2 * block));
+    return _mm512_mask_broadcast_i32x4(x, 0xf000, load128(p + 3 * block));
+}
+
+/* Number at[i] of n, a multiple of 64, in a table. */
+INLINE __m512i words_at(const uint16_t *table, int n, __m512i at) {
+    __m512i x[8];
+    UNROLL_12 for (int i = 0; i < n / 64; i++) x[i] =
+        _mm512_permutex2var_epi16(load512(table + 64 * i), at, load512(table + 64 * i + 32));
+    for (int bit = 64; bit < n; bit *= 2) {
+        const __mmask32 upper = _mm512_test_epi16_mask(at, _mm512_set1_epi16((int16_t)bit));
+        UNROLL_12 for (int i = 0; i < n / bit / 2; i++) x[i] =
+            _mm512_mask_blend_epi16(upper, x[2 * i], x[2 * i + 1]);
+    }
+    return x[0];
+}
+
+/* Half h of the 256 weights at w, unsigned by an offset: first halves of blocks of 32, and second
+ * ones. */
+INLINE void quad_of_points(enum sheaf_type type, const char *w, int h, const uint32_t *signs,
+                           int offset, __m512i *lo, __m512i *hi) {
+    static const _Alignas(64) uint16_t of_xxs[] = {SHEAF__IQ3_XXS_GRID(SHEAF__IQ_POINTS)};
+    static const _Alignas(64) uint16_t of_s[] = {SHEAF__IQ3_S_GRID(SHEAF__IQ_POINTS)};
+    const struct sheaf__block_iq3_xxs *xxs = (const void *)w;
+    const struct sheaf__block_iq3_s *s = (const void *)w;
+    const __m128i words = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m512i off = _mm512_set1_epi8((char)offset), three_bits = _mm512_set1_epi8(7);
+    __m512i x, levels;
+    __m128i minus;
+    if (type == SHEAF_TYPE_IQ3_XXS) {
+        x = words_at(of_xxs, 256, _mm512_cvtepu8_epi16(load256(xxs->qs + 32 * h)));
+        levels = _mm512_set1_epi64(0x3e342c241c140c04);
+        minus = load128(signs + 4 * h);
+    } else {
+        __mmask32 high;
+        memcpy(&high, s->qh + 4 * h, sizeof high);
+        x = _mm512_cvtepu8_epi16(load256(s->qs + 32 * h));
+        x = words_at(of_s, 512, _mm512_mask_add_epi16(x, high, x, _mm512_set1_epi16(256)));
+        levels = _mm512_set1_epi64(0x0f0d0b0907050301);
+        minus = load128(s->signs + 16 * h);
+    }
+    const __m512i even = _mm512_shuffle_epi8(levels, _mm512_and_si512(x, three_bits));
+    const __m512i odd =
+        _mm512_shuffle_epi8(levels, _mm512_and_si512(_mm512_srli_epi16(x, 4), three_bits));
+    minus = _mm_shuffle_epi8(minus, words);
+    *lo = _mm512_unpacklo_epi8(even, odd);
+    *hi = _mm512_unpackhi_epi8(even, odd);
+    *lo = _mm512_mask_sub_epi8(_mm512_add_epi8(*lo, off), (__mmask64)_mm_cvtsi128_si64(minus), off,
+                               *lo);
+    *hi = _mm512_mask_sub_epi8(_mm512_add_epi8(*hi, off), (__mmask64)_mm_extract_epi64(minus, 1),
+                               off, *hi);
+}
+
+/* The same of types of 16 levels. */
+INLINE void quad_of_levels(enum sheaf_type type, const char *w, int h, __m512i levels, __m512i *lo,
+                           __m512i *hi) {
+    const __m512i x = four_blocks(type, w, h);
+    *lo = _mm512_shuffle_epi8(levels, and15_512(x));
+    *hi = _mm512_shuffle_epi8(levels, and15_512(_mm512_srli_epi16(x, 4)));
+}
+
+/* IQ4, IQ3, MXFP4: as digits_quad of int24.h. */
+INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                         const struct sheaf__act_digits *const *act, int C, float *sum) {
+    const bool points = type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S;
+    const int offset = type == SHEAF_TYPE_MXFP4     ? 12
+                       : type == SHEAF_TYPE_IQ3_S   ? 16
+                       : type == SHEAF_TYPE_IQ3_XXS ? 64
+                                                    : 128;
+    const __m256i plain =
+        levels_of(type, _mm256_broadcastsi128_si256(
+                            _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)));
+    const __m512i levels =
+        _mm512_add_epi8(_mm512_broadcast_i64x4(plain), _mm512_set1_epi8((char)offset));
+    const __m512i each_4_times = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    __m512 acc[SHEAF__TILE_COLS][2], mins[SHEAF__TILE_COLS];
+    UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = mins[c] = _mm512_setzero_ps();
+    for (int64_t i = 0; i < k; i += SHEAF__QK_K, w += size_256(type)) {
+        _Alignas(8) char rest[MOST_256];
+        const char *p = whole_256(type, w, k - i, rest);
+        const __m512 s = _mm512_castps256_ps512(scales_32(type, p));
+        uint32_t signs[8];
+        if (signs_are_packed(type)) signs_256(type, p, signs);
+        if (C == 1) prefetch(w + ahead, size_256(type));
+        UNROLL for (int h = 0; h < 2; h++) {
+            __m512i lo, hi;
+            if (points)
+                quad_of_points(type, p, h, signs, offset, &lo, &hi);
+            else
+                quad_of_levels(type, p, h, levels, &lo, &hi);
+            const __m512 d =
+                _mm512_permutexvar_ps(_mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * h)), s);
+            UNROLL for (int c = 0; c < C; c++) {
+                const struct sheaf__act_digits *y = &act[c][i / SHEAF__QK_K];
+                const __m512 dot = offset <= 16 ? dot_digits_twice(lo, hi, &y->digit[2 * h])
+                                                : dot_digits_twice_8(lo, hi, &y->digit[2 * h]);
+                acc[c][h] = _mm512_fmadd_ps(dot, _mm512_mul_ps(d, v_load(y->lane_d[h])), acc[c][h]);
+                mins[c] = _mm512_fmadd_ps(d, v_load(y->lane_sums[h]), mins[c]);
+            }
+        }
+    }
+    UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm512_fnmadd_ps(
+        _mm512_set1_ps((float)offset), mins[c], _mm512_add_ps(acc[c][0], acc[c][1])));
+}
 #else
 /* 16 weights by the integers h, and l, of a column: h * 2^16 + l. */
 INLINE __m256 dot_words(__m256i q, const int16_t *h, const int16_t *l) {
@@ -465,7 +605,24 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t 
     }
     UNROLL for (int c = 0; c < C; c++) sum[c] = hsum8(_mm256_add_ps(acc[c][0], acc[c][1]));
 }
+
+INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                         const struct sheaf__act_digits *const *act, int C, float *sum) {
+    if (type == SHEAF_TYPE_MXFP4)
+        digits_32(type, k, w, ahead, act, C, sum);
+    else
+        digits_bytes(type, k, w, ahead, act, C, sum);
+}
 #endif
+
+INLINE void digits_any(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                       const struct sheaf__act_digits *const *act, int C, float *sum) {
+    if (type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS || type == SHEAF_TYPE_MXFP4 ||
+        type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S)
+        digits_quads(type, k, w, ahead, act, C, sum);
+    else
+        digits_bytes(type, k, w, ahead, act, C, sum);
+}
 
 /* ---- panels ---- */
 
@@ -521,15 +678,20 @@ INLINE void blocks_bytes(enum sheaf_type type, const void *src, struct panel_blo
 /* ---- the functions of the table ---- */
 
 /* Types with one scale for 32 weights, and for 16: X for each, and their entries in a table. */
-#define BYTES_BY_32(X) X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(IQ2_XXS) X(IQ3_XXS) X(IQ3_S)
-#define BYTES_BY_16(X) X(Q2_K) X(Q3_K) X(NVFP4) X(IQ2_XS) X(IQ2_S)
+#define BYTES_BY_32(X)                                                                             \
+    X(IQ4_NL)                                                                                      \
+    X(IQ4_XS) X(MXFP4) X(IQ2_XXS) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(TQ1_0) X(TQ2_0) X(Q1_0) X(Q2_0)
+#define BYTES_BY_16(X) X(Q2_K) X(Q3_K) X(NVFP4) X(IQ2_XS) X(IQ2_S) X(IQ1_M)
 #define ENTRIES_BY_32(FN)                                                                          \
     [SHEAF_TYPE_IQ4_NL] = FN##_IQ4_NL, [SHEAF_TYPE_IQ4_XS] = FN##_IQ4_XS,                          \
     [SHEAF_TYPE_MXFP4] = FN##_MXFP4, [SHEAF_TYPE_IQ2_XXS] = FN##_IQ2_XXS,                          \
-    [SHEAF_TYPE_IQ3_XXS] = FN##_IQ3_XXS, [SHEAF_TYPE_IQ3_S] = FN##_IQ3_S
+    [SHEAF_TYPE_IQ3_XXS] = FN##_IQ3_XXS, [SHEAF_TYPE_IQ3_S] = FN##_IQ3_S,                          \
+    [SHEAF_TYPE_IQ1_S] = FN##_IQ1_S, [SHEAF_TYPE_TQ1_0] = FN##_TQ1_0,                              \
+    [SHEAF_TYPE_TQ2_0] = FN##_TQ2_0, [SHEAF_TYPE_Q1_0] = FN##_Q1_0, [SHEAF_TYPE_Q2_0] = FN##_Q2_0
 #define ENTRIES_BY_16(FN)                                                                          \
     [SHEAF_TYPE_Q2_K] = FN##_Q2_K, [SHEAF_TYPE_Q3_K] = FN##_Q3_K, [SHEAF_TYPE_NVFP4] = FN##_NVFP4, \
-    [SHEAF_TYPE_IQ2_XS] = FN##_IQ2_XS, [SHEAF_TYPE_IQ2_S] = FN##_IQ2_S
+    [SHEAF_TYPE_IQ2_XS] = FN##_IQ2_XS, [SHEAF_TYPE_IQ2_S] = FN##_IQ2_S,                            \
+    [SHEAF_TYPE_IQ1_M] = FN##_IQ1_M
 
 #define FLOATS_BYTES(TYPE)                                                                         \
     static void floats_bytes_##TYPE(const void *src, void *y, int64_t n) {                         \
@@ -545,3 +707,24 @@ BYTES_BY_16(FLOATS_BYTES)
     }
 BYTES_BY_32(BLOCKS_BYTES)
 #endif
+
+/* One column, or four, of which some may be the first again: these functions are many. */
+#define ROWS_BYTES(TYPE)                                                                           \
+    static void rows_bytes_##TYPE(int64_t k, const void *w, size_t w_stride, int64_t nr,           \
+                                  const void *const *act, int nc, float *const *out) {             \
+        const size_t row = (size_t)k * size_256(SHEAF_TYPE_##TYPE) / SHEAF__QK_K;                  \
+        const size_t ahead = prefetch_ahead(row, w_stride);                                        \
+        const struct sheaf__act_digits *col[SHEAF__TILE_COLS];                                     \
+        float sum[SHEAF__TILE_COLS];                                                               \
+        for (int c = 0; c < SHEAF__TILE_COLS; c++) col[c] = act[c < nc ? c : 0];                   \
+        for (int64_t r = 0; r < nr; r++) {                                                         \
+            const char *p = (const char *)w + (size_t)r * w_stride;                                \
+            if (nc == 1)                                                                           \
+                digits_any(SHEAF_TYPE_##TYPE, k, p, ahead, col, 1, sum);                           \
+            else                                                                                   \
+                digits_any(SHEAF_TYPE_##TYPE, k, p, ahead, col, SHEAF__TILE_COLS, sum);            \
+            for (int c = 0; c < nc; c++) out[c][r] = sum[c];                                       \
+        }                                                                                          \
+    }
+BYTES_BY_32(ROWS_BYTES)
+BYTES_BY_16(ROWS_BYTES)

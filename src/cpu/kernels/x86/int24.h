@@ -387,4 +387,7 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
         [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_Q4_1] = SHEAF__DIGITS_QUADS,          \
         [SHEAF_TYPE_Q5_0] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_Q5_1] = SHEAF__DIGITS_QUADS,          \
         [SHEAF_TYPE_Q4_K] = SHEAF__DIGITS_K, [SHEAF_TYPE_Q5_K] = SHEAF__DIGITS_K,                  \
+        [SHEAF_TYPE_IQ4_NL] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_IQ4_XS] = SHEAF__DIGITS_QUADS,      \
+        [SHEAF_TYPE_IQ3_XXS] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_IQ3_S] = SHEAF__DIGITS_QUADS,      \
+        [SHEAF_TYPE_MXFP4] = SHEAF__DIGITS_QUADS,                                                  \
     }

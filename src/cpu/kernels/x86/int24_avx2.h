@@ -73,6 +73,10 @@ INLINE __m256i dwords_8(const char *p, size_t block) {
 /* d, and m where the type has it, of 8 blocks. */
 INLINE void scales_8(enum sheaf_type type, const char *w, __m256 *d, __m256 *m) {
     const size_t block = block_size_32(type);
+    if (type == SHEAF_TYPE_MXFP4) {
+        *d = *m = mxfp4_scales((const void *)w);
+        return;
+    }
     if (!has_min(type)) {
         *d = *m = halves_8(w, block);
         return;
@@ -90,6 +94,7 @@ INLINE void digits_oct(enum sheaf_type type, const char *w, size_t ahead,
                        const struct sheaf__act_digits *const *act, int C, int64_t g, __m256 *acc,
                        __m256 *mins) {
     const bool five = type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1;
+    const int bits = five || type == SHEAF_TYPE_MXFP4 ? 5 : 4;
     const size_t block = block_size_32(type), at = block - 16;
     __m256i x[4], y[4], q[8];
     if (C == 1) prefetch(w + ahead, 8 * block);
@@ -106,6 +111,11 @@ INLINE void digits_oct(enum sheaf_type type, const char *w, size_t ahead,
     UNROLL for (int i = 0; i < 4; i++) {
         q[i] = and15(x[i]);
         q[4 + i] = high15(x[i]);
+    }
+    if (type == SHEAF_TYPE_MXFP4) { /* its levels, and 12 */
+        static const int8_t fp4[16] = SHEAF__FP4_LEVELS;
+        const __m256i levels = _mm256_add_epi8(twice128(fp4), _mm256_set1_epi8(12));
+        UNROLL_12 for (int i = 0; i < 8; i++) q[i] = _mm256_shuffle_epi8(levels, q[i]);
     }
     if (five) {
         /* bits 4i .. 4i + 3 are those of vector i: byte i / 2 of each lane, one of its nibbles */
@@ -126,7 +136,7 @@ INLINE void digits_oct(enum sheaf_type type, const char *w, size_t ahead,
     UNROLL for (int c = 0; c < C; c++) {
         const struct sheaf__act_digits *a = &act[c][g];
         const __m256 t = _mm256_mul_ps(d, _mm256_load_ps(a->d));
-        acc[c] = _mm256_fmadd_ps(dot_lanes(five ? 5 : 4, 8, q, a, 0), t, acc[c]);
+        acc[c] = _mm256_fmadd_ps(dot_lanes(bits, 8, q, a, 0), t, acc[c]);
         mins[c] = _mm256_fmadd_ps(m, _mm256_load_ps(a->sums32), mins[c]);
     }
 }
@@ -159,10 +169,11 @@ INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t ahe
     const size_t block = block_size_32(type);
     const int64_t blocks = k / SHEAF__QK;
     const bool words = type == SHEAF_TYPE_Q8_0;
-    const float factor = words                     ? 65536.0f
-                         : has_min(type)           ? 1.0f
-                         : type == SHEAF_TYPE_Q4_0 ? -8.0f
-                                                   : -16.0f;
+    const float factor = words                      ? 65536.0f
+                         : has_min(type)            ? 1.0f
+                         : type == SHEAF_TYPE_Q4_0  ? -8.0f
+                         : type == SHEAF_TYPE_MXFP4 ? -12.0f
+                                                    : -16.0f;
     __m256 acc[SHEAF__TILE_COLS], other[SHEAF__TILE_COLS];
     UNROLL for (int c = 0; c < C; c++) acc[c] = other[c] = _mm256_setzero_ps();
     int64_t b = 0;
@@ -362,7 +373,9 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
     }
 }
 
-#define IN_WORDS(TYPE) [SHEAF_TYPE_##TYPE] = SHEAF__DIGITS_WORDS,
+#define IN_WORDS(TYPE)                                                                             \
+    [SHEAF_TYPE_##TYPE] =                                                                          \
+        SHEAF_TYPE_##TYPE == SHEAF_TYPE_MXFP4 ? SHEAF__DIGITS_OCTS : SHEAF__DIGITS_WORDS,
 #define DIGITS_ORDER                                                                               \
     {                                                                                              \
         [SHEAF_TYPE_Q8_0] = SHEAF__DIGITS_WORDS, [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_OCTS,           \

@@ -19,9 +19,10 @@
  *                      every table, so that sums have the same bits
  *   dot_i8(u, s)       8 i32 = sums of 4 products of unsigned with signed bytes
  *   madd_acc(acc, a, b)   acc + pairwise sums of i16 products, 8 i32
- * The parts below (f32.h, rows.h, panels.h, q8.h, int24.h or int24_avx2.h, panels16.h, bytes.h,
- * bf16.h, amx.h, attention.h) use these and each other in the order in which they are included.
- * Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
+ * The parts below (f32.h, rows.h, panels.h, q8.h, points.h, int24.h or int24_avx2.h, panels16.h,
+ * bytes.h, bf16.h, amx.h, attention.h) use these and each other in the order in which they are
+ * included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when
+ * unpacked.
  *
  * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may
  * change freely without changing a bit of the result. */
@@ -197,7 +198,8 @@ INLINE size_t block_size_32(enum sheaf_type type) {
            : type == SHEAF_TYPE_Q4_0 ? sizeof(struct sheaf__block_q4_0)
            : type == SHEAF_TYPE_Q4_1 ? sizeof(struct sheaf__block_q4_1)
            : type == SHEAF_TYPE_Q5_0 ? sizeof(struct sheaf__block_q5_0)
-                                     : sizeof(struct sheaf__block_q5_1);
+           : type == SHEAF_TYPE_Q5_1 ? sizeof(struct sheaf__block_q5_1)
+                                     : sizeof(struct sheaf__block_mxfp4);
 }
 
 INLINE bool has_min(enum sheaf_type t) { return t == SHEAF_TYPE_Q4_1 || t == SHEAF_TYPE_Q5_1; }
@@ -243,6 +245,7 @@ ROWS_DOT(rows_dot_bf16, tile_plain, SHEAF_TYPE_BF16, 1, 1, 1)
 #include "cpu/kernels/x86/rows.h"
 
 #include "cpu/kernels/x86/panels.h"
+#include "cpu/kernels/x86/points.h"
 #include "cpu/kernels/x86/q8.h"
 #if defined(KERNELS_VNNI_512)
 #include "cpu/kernels/x86/int24.h"
@@ -296,11 +299,6 @@ ROWS_DIGITS(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K,
             k / 256 * (int64_t)sizeof(struct sheaf__block_q5_k))
 ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K,
             k / 256 * (int64_t)sizeof(struct sheaf__block_q6_k))
-#define ROWS_BYTES(TYPE)                                                                           \
-    ROWS_DIGITS(rows_bytes_##TYPE, digits_bytes, SHEAF_TYPE_##TYPE,                                \
-                k *(int64_t)size_256(SHEAF_TYPE_##TYPE) / SHEAF__QK_K)
-BYTES_BY_32(ROWS_BYTES)
-BYTES_BY_16(ROWS_BYTES)
 
 #include "cpu/kernels/x86/attention.h"
 
