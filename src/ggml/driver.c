@@ -367,6 +367,13 @@ static bool can_copy_into(const struct gg_tensor *t, const struct sheaf_tensor *
     return !t->view_src || is_asked_here(&copy);
 }
 
+/* A result in another device's memory: the scheduler copies views of it before this device has
+ * written them. */
+static bool is_written_here(const struct gg_tensor *root) {
+    if (root->buffer && !gg_plugin_memory_of(root)) return false;
+    return root->op == 0 || gg_driver_supports(root);
+}
+
 bool gg_driver_supports(const struct gg_tensor *t) {
     struct sheaf_tensor node, operand[SHEAF_MAX_SRC];
     int8_t order[SHEAF_MAX_SRC];
@@ -383,6 +390,7 @@ bool gg_driver_supports(const struct gg_tensor *t) {
         node.src[i] = &operand[i];
     }
     if (gg_is_view(&node)) return true;
+    if (t->view_src && !is_written_here(t->view_src)) return false;
     if (gg_engine_is_mixed(gg_driver.engine)) return !call(supports_task, (void *)(uintptr_t)t);
     return is_asked_here(&node) && (gg_writes_operand(&node) || can_copy_into(t, &node));
 }
