@@ -5,18 +5,38 @@
 #include "base/hash.h"
 #include "meta/backend.h"
 
+static uint64_t hash_bytes(uint64_t h, const char *p, size_t n) {
+    for (size_t i = 0; i + 8 <= n; i += 8) {
+        uint64_t v;
+        memcpy(&v, p + i, 8);
+        h = sheaf__mix(h, v);
+    }
+    for (size_t i = n / 8 * 8; i < n; i++) h = sheaf__mix(h, (uint8_t)p[i]);
+    return h;
+}
+
+/* Of the elements in order: between the rows of a view may lie bytes that members do not share. */
+static uint64_t hash_elements(const struct sheaf_tensor *t, const char *value) {
+    const size_t size = sheaf_type_size(t->type);
+    const bool dense = t->nb[0] == size;
+    const int64_t blocks = t->ne[0] / sheaf_blck_size(t->type);
+    uint64_t h = (uint64_t)sheaf_nelements(t);
+    for (int64_t row = 0; row < sheaf_nrows(t) && blocks; row++) {
+        const char *p = value + (size_t)(row % t->ne[1]) * t->nb[1] +
+                        (size_t)(row / t->ne[1] % t->ne[2]) * t->nb[2] +
+                        (size_t)(row / t->ne[1] / t->ne[2]) * t->nb[3];
+        if (dense) h = hash_bytes(h, p, (size_t)blocks * size);
+        for (int64_t i = 0; i < blocks && !dense; i++)
+            h = hash_bytes(h, p + (size_t)i * t->nb[0], size);
+    }
+    return h;
+}
+
 enum sheaf_status sheaf__meta_add_hash(struct meta_member *me, const struct sheaf_tensor *t,
                                        const void *value, int flag) {
     if (!sheaf__grow(&me->hashes, &me->cap_hashes, me->n_hashes + 1, sizeof *me->hashes))
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "check: out of memory");
-    const size_t n = sheaf_nbytes(t);
-    uint64_t h = n;
-    for (size_t i = 0; i + 8 <= n; i += 8) {
-        uint64_t v;
-        memcpy(&v, (const char *)value + i, 8);
-        h = sheaf__mix(h, v);
-    }
-    for (size_t i = n / 8 * 8; i < n; i++) h = sheaf__mix(h, ((const uint8_t *)value)[i]);
+    const uint64_t h = hash_elements(t, value);
     /* the lowest bit tells results of devices from results of collectives */
     me->hashes[me->n_hashes++] =
         (struct meta_hash){(h & ~(uint64_t)1) | (flag == META_FLAG_CHECK_COLLECTIVE), t->name};
