@@ -15,7 +15,11 @@
  *   PERMUTE          0 i axis0, 1 i axis1, 2 i axis2, 3 i axis3
  *   SOFT_MAX         0 f scale, 1 f max_bias
  *   ROPE             0 i n_dims, 1 i mode, 2 i n_ctx_orig, 3 f freq_base, 4 f freq_scale,
- *                    5 f ext_factor, 6 f attn_factor, 7 f beta_fast, 8 f beta_slow
+ *                    5 f ext_factor, 6 f attn_factor, 7 f beta_fast, 8 f beta_slow, 9 i section0,
+ *                    10 i section1, 11 i section2, 12 i section3, 13 i offset
+ *   ROPE_BACK        0 i n_dims, 1 i mode, 2 i n_ctx_orig, 3 f freq_base, 4 f freq_scale,
+ *                    5 f ext_factor, 6 f attn_factor, 7 f beta_fast, 8 f beta_slow, 9 i section0,
+ *                    10 i section1, 11 i section2, 12 i section3, 13 i offset
  *   FLASH_ATTN_EXT   0 f scale, 1 f max_bias, 2 f logit_softcap
  *   UNARY            0 i op; XIELU: 1 f alpha_n, 2 f alpha_p, 3 f beta, 4 f eps
  *   GLU              0 i op, 1 i swapped; SWIGLU_OAI: 2 f alpha; it and SWIGLU_CLAMP: 3 f limit
@@ -114,6 +118,7 @@ enum sheaf_op {
     SHEAF_OP_ADD_ID,
     SHEAF_OP_REPEAT,
     SHEAF_OP_PAD,
+    SHEAF_OP_ROPE_BACK,
     SHEAF_OP_SSM_CONV,
     SHEAF_OP_SSM_SCAN,
     SHEAF_OP_GATED_DELTA_NET,
@@ -222,6 +227,10 @@ enum {
 enum sheaf_rope_mode {
     SHEAF_ROPE_TYPE_NORMAL = 0, /* rotates pairs (2i, 2i+1): Llama */
     SHEAF_ROPE_TYPE_NEOX = 2,   /* rotates pairs (i, i + n_dims/2): Qwen, Gemma */
+    /* Four positions a token, which sections of the pairs take turns with; pairs as NEOX. */
+    SHEAF_ROPE_TYPE_MROPE = 8,   /* Qwen2-VL */
+    SHEAF_ROPE_TYPE_VISION = 24, /* pairs (i, i + n_dims), n_dims half of a row: its encoder */
+    SHEAF_ROPE_TYPE_IMROPE = 40, /* sections interleaved: Qwen3-VL */
 };
 
 const char *sheaf_op_name(enum sheaf_op op); /* "MUL_MAT" */
@@ -523,14 +532,28 @@ struct sheaf_tensor *sheaf_soft_max_sinks(struct sheaf_context *ctx, struct shea
                                           struct sheaf_tensor *mask, struct sheaf_tensor *sinks,
                                           float scale, float max_bias);
 
-/* a F32 [d, h, n, s], pos I32 [n], freq_factors F32 [n_dims/2] or NULL. Rotates the first n_dims of
- * d. YaRN when ext_factor != 0 (n_ctx_orig, beta_fast, beta_slow as in the YaRN paper, arXiv
- * 2309.00071). */
+/* a F32 or F16 [d, h, n, s], pos I32 [n], freq_factors F32 [n_dims/2] or NULL -> the type of a.
+ * Rotates the first n_dims of d. mode: NORMAL or NEOX. YaRN when ext_factor != 0 (n_ctx_orig,
+ * beta_fast, beta_slow as in the YaRN paper, arXiv 2309.00071). */
 struct sheaf_tensor *sheaf_rope_ext(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                     struct sheaf_tensor *pos, struct sheaf_tensor *freq_factors,
                                     int n_dims, int mode, int n_ctx_orig, float freq_base,
                                     float freq_scale, float ext_factor, float attn_factor,
                                     float beta_fast, float beta_slow);
+/* The same with four positions a token, pos I32 [4 n]: those of all n by time, then by height, by
+ * width, and one more. mode: MROPE, IMROPE, or VISION, where n_dims is d / 2, all of d is rotated, and
+ * freq_factors are [n_dims]. sections: how many pairs of a round go by each position; their sum is
+ * from 1 to d. (arXiv 2409.12191) */
+struct sheaf_tensor *sheaf_rope_multi(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                      struct sheaf_tensor *pos, struct sheaf_tensor *freq_factors,
+                                      int n_dims, const int sections[4], int mode, int n_ctx_orig,
+                                      float freq_base, float freq_scale, float ext_factor,
+                                      float attn_factor, float beta_fast, float beta_slow);
+/* Change `rope`, a node that one of the two above made and no other reads, and return it; NULL if it
+ * does not fit. The dimensions [offset, offset + n_dims) are rotated, not the first ones; not with
+ * VISION. And: turned by the negative angle, which undoes ROPE (op ROPE_BACK). */
+struct sheaf_tensor *sheaf_rope_set_offset(struct sheaf_tensor *rope, int offset);
+struct sheaf_tensor *sheaf_rope_back(struct sheaf_tensor *rope);
 
 /* q F32 [d, n, g.r, S.s], k [d, t, g, S.s], v [e, t, g, S.s] (any float or block types, of which
  * F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL are fast; K and V may differ in type and in d and e,

@@ -1,25 +1,25 @@
-/* ROPE: pairs of a row turned by an angle that grows with the position; also together with the norm
+/* ROPE and ROPE_BACK: pairs of a row turned by an angle that grows with the position, or back; also together with the norm
  * of the heads before it and the write into the K cache behind it.
  *
  * As on the CPU the angle is kept in double until it is reduced. A thread turns the same pair of
  * HEADS heads, so that sine and cosine are taken once for all of them. dst may be a's memory: a
  * thread reads a pair before it writes it. YaRN: Peng et al., arXiv 2309.00071. */
 #include "cuda/device.h"
+#include "tensor/rope.h"
 
 enum { THREADS = 128, HEADS = 4 };
 static_assert(THREADS == 32 * HEADS, "turn_kernel has a warp for each head");
 
 struct Rope {
-    int64_t n_pairs;
-    int neox;
-    double log2_step; /* power of pair i: 2^(i * log2_step) */
+    struct sheaf__rope_shape shape;
+    double log2_step; /* power of a pair: 2^(exponent * log2_step) */
     double freq_scale, ext_factor, low, high;
-    float magnitude;
+    float magnitude, sign; /* of the angle */
 };
 
 /* Angle of pair i per position. */
-HD double frequency(const Rope &r, int64_t i, float factor) {
-    const double extrapolated = exp2((double)i * r.log2_step) / (double)factor;
+HD double frequency(const Rope &r, int64_t i, int64_t exponent, float factor) {
+    const double extrapolated = exp2((double)exponent * r.log2_step) / (double)factor;
     const double interpolated = r.freq_scale * extrapolated;
     if (r.ext_factor == 0.0) return interpolated;
     const double ramp = ((double)i - r.low) / fmax(0.001, r.high - r.low);
@@ -35,44 +35,35 @@ HD void sine_cosine(double t, float *s, float *c) {
     *c = cosf(r);
 }
 
-/* The elements that are turned together, or, from n_pairs on, the one that is copied. */
-struct Pair {
-    int64_t e0, e1;
-};
-HD Pair pair_at(const Rope &r, int64_t i) {
-    Pair p;
-    const bool turn = i < r.n_pairs;
-    p.e0 = !turn ? i + r.n_pairs : r.neox ? i : 2 * i;
-    p.e1 = !turn ? p.e0 : r.neox ? i + r.n_pairs : 2 * i + 1;
-    return p;
+HD float factor_at(const View &factors, int64_t i) {
+    return factors.data ? *(const float *)(void *)(factors.data + (size_t)i * factors.nb[0]) : 1.0f;
 }
 
-HD double frequency_at(const Rope &r, const View &factors, int64_t i) {
-    return frequency(
-        r, i,
-        factors.data ? *(const float *)(void *)(factors.data + (size_t)i * factors.nb[0]) : 1.0f);
+/* Sine and cosine of pair i at token i2 of n. */
+HD void turn_of(const Rope &r, const View &pos, const View &factors, int64_t i, int64_t i2,
+                int64_t n, float *s, float *c) {
+    int64_t exponent;
+    const int64_t at = i2 + sheaf__rope_position(&r.shape, i, &exponent) * n;
+    const int p = *(const int *)(void *)(pos.data + (size_t)at * pos.nb[0]);
+    sine_cosine((double)p * frequency(r, i, exponent, factor_at(factors, i)), s, c);
+    *s *= r.sign * r.magnitude;
+    *c *= r.magnitude;
 }
 
-/* dst, a [d, h, n, s], pos I32 [n], factors F32 [n_dims/2] or data NULL. grid: x pairs and what is
+/* dst, a [d, h, n, s], pos I32 [n] or [4 n], factors F32 [pairs] or data NULL. grid: x pairs and what is
  * not turned, y groups of heads, z positions and sequences */
 static __global__ void rope_kernel(View dst, View a, View pos, View factors, Rope r) {
     previous_done();
     next_may_start();
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    const int64_t rest = dst.ne[0] - 2 * r.n_pairs;
-    if (i >= r.n_pairs + rest) return;
-    const bool turn = i < r.n_pairs;
-    const int64_t e0 = pair_at(r, i).e0, e1 = pair_at(r, i).e1;
-    const double freq = turn ? frequency_at(r, factors, i) : 0.0;
+    if (i >= dst.ne[0] - r.shape.n_pairs) return;
+    const bool turn = i < r.shape.n_pairs;
+    const struct sheaf__rope_pair e = sheaf__rope_pair(&r.shape, i);
+    const int64_t e0 = e.e0, e1 = e.e1;
     for (int64_t z = blockIdx.z; z < dst.ne[2] * dst.ne[3]; z += gridDim.z) {
         const int64_t i2 = z % dst.ne[2], i3 = z / dst.ne[2];
         float s = 0.0f, c = 0.0f;
-        if (turn) {
-            const int p = *(const int *)(void *)(pos.data + (size_t)i2 * pos.nb[0]);
-            sine_cosine((double)p * freq, &s, &c);
-            s *= r.magnitude;
-            c *= r.magnitude;
-        }
+        if (turn) turn_of(r, pos, factors, i, i2, dst.ne[2], &s, &c);
         for (int64_t h0 = (int64_t)blockIdx.y * HEADS; h0 < dst.ne[1];
              h0 += (int64_t)gridDim.y * HEADS) {
             for (int64_t h = h0; h < h0 + HEADS && h < dst.ne[1]; h++) {
@@ -98,9 +89,9 @@ static Rope rope_of(const struct sheaf_tensor *dst) {
     const double base = (double)sheaf__param_f32(dst, 3);
     Rope r;
     memset(&r, 0, sizeof r);
-    r.n_pairs = n_dims / 2;
-    r.neox = dst->op_params[1] == SHEAF_ROPE_TYPE_NEOX;
-    r.log2_step = -log2(base) / (double)r.n_pairs;
+    r.shape = sheaf__rope_shape(dst);
+    r.sign = dst->op == SHEAF_OP_ROPE_BACK ? -1.0f : 1.0f;
+    r.log2_step = -log2(base) / (double)r.shape.half;
     r.freq_scale = (double)sheaf__param_f32(dst, 4);
     r.ext_factor = (double)sheaf__param_f32(dst, 5);
     double magnitude = (double)sheaf__param_f32(dst, 6);
@@ -120,7 +111,7 @@ static enum sheaf_status launch_rope(struct sheaf__cuda_queue *q, const struct s
     const Rope r = rope_of(dst);
     View f = sheaf__cuda_view(factors ? factors : a);
     if (!factors) f.data = NULL;
-    const dim3 grid(sheaf__cuda_blocks(dst->ne[0] - r.n_pairs, THREADS),
+    const dim3 grid(sheaf__cuda_blocks(dst->ne[0] - r.shape.n_pairs, THREADS),
                     sheaf__cuda_blocks_y((dst->ne[1] + HEADS - 1) / HEADS),
                     sheaf__cuda_blocks_y(dst->ne[2] * dst->ne[3]));
     CUDA_LAUNCH_AHEAD(q->ahead, rope_kernel, grid, THREADS, 0, q->stream, sheaf__cuda_view(dst),
@@ -167,12 +158,9 @@ static __global__ void turn_kernel(Turn t) {
     const Rope &r = t.rope;
     const int64_t lane = threadIdx.x % 32, d = t.a.ne[0], n = t.a.ne[2], i2 = blockIdx.x;
     int64_t id = -1;
-    const int p = *(const int *)(void *)(t.pos.data + (size_t)i2 * t.pos.nb[0]);
-    for (int64_t i = threadIdx.x; i < r.n_pairs; i += THREADS) {
+    for (int64_t i = threadIdx.x; i < r.shape.n_pairs; i += THREADS) {
         float2 x;
-        sine_cosine((double)p * frequency_at(r, t.factors, i), &x.x, &x.y);
-        x.x *= r.magnitude;
-        x.y *= r.magnitude;
+        turn_of(r, t.pos, t.factors, i, i2, n, &x.x, &x.y);
         angle[i] = x;
     }
     if (t.cache.data) { /* of two rows with the same number the later is written */
@@ -201,9 +189,9 @@ static __global__ void turn_kernel(Turn t) {
         mul = (float *)(void *)row_data(t.mul, at);
         scale = 1.0f / sqrtf(sum_of_squares(x, d, t.norm_threads) / (float)d + t.eps);
     }
-    for (int64_t i = lane; i < d - r.n_pairs; i += 32) {
-        const bool turn = i < r.n_pairs;
-        const Pair e = pair_at(r, i);
+    for (int64_t i = lane; i < d - r.shape.n_pairs; i += 32) {
+        const bool turn = i < r.shape.n_pairs;
+        const struct sheaf__rope_pair e = sheaf__rope_pair(&r.shape, i);
         float x0 = x[e.e0], x1 = x[e.e1];
         if (norm) {
             x0 *= scale;
@@ -262,7 +250,7 @@ int sheaf__cuda_launch_turn(struct sheaf__cuda_queue *q, const struct sheaf_tens
     Turn t;
     memset(&t, 0, sizeof t);
     t.rope = rope_of(rope);
-    if (t.rope.n_pairs * (int64_t)sizeof(float2) > 32 * 1024) return 0;
+    if (t.rope.shape.n_pairs * (int64_t)sizeof(float2) > 32 * 1024) return 0;
     t.a = sheaf__cuda_view(a);
     if (normed) {
         t.norm = sheaf__cuda_view(next[0]);
@@ -281,10 +269,11 @@ int sheaf__cuda_launch_turn(struct sheaf__cuda_queue *q, const struct sheaf_tens
         t.fault = q->fault;
     }
     const dim3 grid((unsigned)rope->ne[2], (unsigned)((rope->ne[1] + HEADS - 1) / HEADS));
-    CUDA_LAUNCH_AHEAD(q->ahead, turn_kernel, grid, THREADS, (size_t)t.rope.n_pairs * sizeof(float2),
-                      q->stream, t);
+    CUDA_LAUNCH_AHEAD(q->ahead, turn_kernel, grid, THREADS,
+                      (size_t)t.rope.shape.n_pairs * sizeof(float2), q->stream, t);
     *st = sheaf__cuda_launched(q, rope);
     return first + 1 + (set ? 1 : 0);
 }
 
 SHEAF__CUDA_OP(ROPE) = {launch_rope, NULL};
+SHEAF__CUDA_OP(ROPE_BACK) = {launch_rope, NULL};

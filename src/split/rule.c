@@ -85,8 +85,13 @@ static void attention(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_
              s, m, x, heads, s);
 }
 
+static bool has_sections(const struct sheaf_tensor *t) {
+    return (t->op_params[1] & SHEAF_ROPE_TYPE_MROPE) != 0;
+}
+/* With sections the positions p are four lists of n, one after another: a cut of n is none of p. */
 static void rotation(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
-    snprintf(expr, SHEAF__MAX_EXPR, "d h n s, n%s -> d h n s", t->src[2] ? ", f" : "");
+    snprintf(expr, SHEAF__MAX_EXPR, "d h n s, %s%s -> d h n s", has_sections(t) ? "p" : "n",
+             t->src[2] ? ", f" : "");
 }
 
 /* Channels of a group stay together; groups of unequal size are not cut. */
@@ -344,6 +349,20 @@ static const struct sheaf__rule attention_alt[] = {
     {.when = NULL},
 };
 
+static const struct sheaf__rule rotation_alt[] = {
+    {.when = has_sections,
+     .build = rotation,
+     .whole = "dfnp",
+     .linear = {OPERANDS_0},
+     .zero = {OPERANDS_0}},
+    {.when = NULL},
+};
+#define ROTATION                                                                                   \
+    {                                                                                              \
+        .build = rotation, .whole = "df", .linear = {OPERANDS_0}, .zero = {OPERANDS_0},            \
+        .alt = rotation_alt                                                                        \
+    }
+
 static const struct sheaf__rule rules[] = {
     [SHEAF_OP_NONE] = {.none = "a leaf: its state is given"},
     [SHEAF_OP_DUP] = {.expr = "i j h s -> i j h s", .linear = {OPERANDS_0}, .zero = {OPERANDS_0}},
@@ -403,10 +422,8 @@ static const struct sheaf__rule rules[] = {
                            .whole = "nL",
                            .linear = {OPERANDS_01}},
     [SHEAF_OP_SOFT_MAX] = {.build = soft_max, .whole = "k", .alt = soft_max_alt},
-    [SHEAF_OP_ROPE] = {.build = rotation,
-                       .whole = "df",
-                       .linear = {OPERANDS_0},
-                       .zero = {OPERANDS_0}},
+    [SHEAF_OP_ROPE] = ROTATION,
+    [SHEAF_OP_ROPE_BACK] = ROTATION,
     [SHEAF_OP_FLASH_ATTN_EXT] = {.build = attention,
                                  .whole = "dt",
                                  .group = "gr",

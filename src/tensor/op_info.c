@@ -10,6 +10,7 @@
 
 #include "sheaf/backend-impl.h"
 #include "tensor/access.h"
+#include "tensor/rope.h"
 
 /* F32, F16 or BF16: an element can be read and written on its own. */
 static bool is_plain(const struct sheaf_tensor *t) {
@@ -304,13 +305,32 @@ static bool check_soft_max(const struct sheaf_tensor *dst) {
            check_mask(dst->src[1], ne[0], ne[1], ne[2], ne[3]);
 }
 
+/* Sections are not negative, and some pairs are in them. */
+static bool check_sections(const struct sheaf_tensor *dst) {
+    int64_t round = 0;
+    for (int i = 0; i < SHEAF__ROPE_SECTIONS; i++) {
+        if (dst->op_params[9 + i] < 0) return false;
+        round += dst->op_params[9 + i];
+    }
+    return round > 0 && round <= dst->ne[0];
+}
+
 static bool check_rope(const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0], *pos = dst->src[1], *factors = dst->src[2];
-    const int n_dims = dst->op_params[0], mode = dst->op_params[1];
+    const int n_dims = dst->op_params[0], mode = dst->op_params[1], offset = dst->op_params[13];
     if (!check_map(dst) || n_dims < 2 || n_dims % 2 || n_dims > dst->ne[0]) return false;
-    if (mode != SHEAF_ROPE_TYPE_NORMAL && mode != SHEAF_ROPE_TYPE_NEOX) return false;
-    if (pos->type != SHEAF_TYPE_I32 || pos->ne[0] < a->ne[2]) return false;
-    return !factors || (is_f32(factors) && factors->ne[0] >= n_dims / 2);
+    if (offset < 0 || offset > dst->ne[0] - n_dims) return false;
+    const bool vision = mode == SHEAF_ROPE_TYPE_VISION;
+    int64_t n = a->ne[2];
+    if (mode == SHEAF_ROPE_TYPE_MROPE || mode == SHEAF_ROPE_TYPE_IMROPE || vision) {
+        if (!check_sections(dst) || n > INT64_MAX / 4) return false;
+        n *= SHEAF__ROPE_SECTIONS;
+    } else if (mode != SHEAF_ROPE_TYPE_NORMAL && mode != SHEAF_ROPE_TYPE_NEOX) {
+        return false;
+    }
+    if (vision && (offset || dst->ne[0] != 2 * (int64_t)n_dims)) return false;
+    if (pos->type != SHEAF_TYPE_I32 || pos->ne[0] < n) return false;
+    return !factors || (is_f32(factors) && factors->ne[0] >= (vision ? n_dims : n_dims / 2));
 }
 
 /* ---- products ---- */

@@ -33,6 +33,11 @@ struct sheaf__op_info {
     bool small_weights;
 };
 
+#define SHEAF__ROPE_PARAMS                                                                         \
+    "0 i n_dims, 1 i mode, 2 i n_ctx_orig, 3 f freq_base, 4 f freq_scale, 5 f ext_factor, "        \
+    "6 f attn_factor, 7 f beta_fast, 8 f beta_slow, 9 i section0, 10 i section1, "                 \
+    "11 i section2, 12 i section3, 13 i offset"
+
 #define SHEAF__OPS(ROW)                                                                            \
     ROW(NONE, .cost = SHEAF_OP_COST_FREE)                                                          \
     ROW(DUP, .operands = {"a"}, .required = 1, .check = check_copy, .cost = SHEAF_OP_COST_ROWS)    \
@@ -77,9 +82,8 @@ struct sheaf__op_info {
         .params = "0 f scale, 1 f max_bias", .check = check_soft_max, .cost = SHEAF_OP_COST_ROWS,  \
         .in_place = 1)                                                                             \
     ROW(ROPE, .operands = {"a", "pos", "freq_factors"}, .required = 2,                             \
-        .params = "0 i n_dims, 1 i mode, 2 i n_ctx_orig, 3 f freq_base, 4 f freq_scale, "          \
-                  "5 f ext_factor, 6 f attn_factor, 7 f beta_fast, 8 f beta_slow",                 \
-        .check = check_rope, .cost = SHEAF_OP_COST_ROWS, .in_place = 1, .small_weights = true)     \
+        .params = SHEAF__ROPE_PARAMS, .check = check_rope, .cost = SHEAF_OP_COST_ROWS,             \
+        .in_place = 1, .small_weights = true)                                                      \
     ROW(FLASH_ATTN_EXT, .operands = {"q", "k", "v", "mask", "sinks"}, .required = 3,               \
         .params = "0 f scale, 1 f max_bias, 2 f logit_softcap", .check = check_flash_attn,         \
         .cost = SHEAF_OP_COST_ATTENTION)                                                           \
@@ -124,6 +128,9 @@ struct sheaf__op_info {
         .params = "0 i left, 1 i right of dimension 0, 2 i, 3 i of dimension 1, 4 i, 5 i of "      \
                   "dimension 2, 6 i, 7 i of dimension 3, 8 i circular",                            \
         .check = check_pad, .cost = SHEAF_OP_COST_MOVE)                                            \
+    ROW(ROPE_BACK, .operands = {"a", "pos", "freq_factors"}, .required = 2,                        \
+        .params = SHEAF__ROPE_PARAMS, .check = check_rope, .cost = SHEAF_OP_COST_ROWS,             \
+        .in_place = 1, .small_weights = true)                                                      \
     ROW(SSM_CONV, .operands = {"sx", "w"}, .required = 2, .check = check_ssm_conv,                 \
         .cost = SHEAF_OP_COST_ROWS)                                                                \
     ROW(SSM_SCAN, .operands = {"s", "x", "dt", "a", "b", "c", "ids"}, .required = 7,               \

@@ -512,6 +512,30 @@ struct sheaf_tensor *sheaf_soft_max_sinks(struct sheaf_context *ctx, struct shea
     return t;
 }
 
+/* ROPE with the parameters 0 to 8; sections are the caller's. */
+static struct sheaf_tensor *rope(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                 struct sheaf_tensor *pos, struct sheaf_tensor *freq_factors,
+                                 const int32_t i[3], const float f[6]) {
+    const bool vision = i[1] == SHEAF_ROPE_TYPE_VISION;
+    const int n_dims = i[0], pairs = vision ? n_dims : n_dims / 2;
+    if (a->type != SHEAF_TYPE_F32 && a->type != SHEAF_TYPE_F16)
+        return refuse("ROPE", a, NULL, "the operand must be f32 or f16");
+    if (n_dims < 2 || n_dims % 2 || n_dims > a->ne[0])
+        return refuse("ROPE", a, NULL, "n_dims must be even, from 2 to dimension 0");
+    if (vision && a->ne[0] != 2 * (int64_t)n_dims)
+        return refuse("ROPE", a, NULL, "n_dims must be half of dimension 0 with VISION");
+    if (freq_factors && (freq_factors->type != SHEAF_TYPE_F32 || freq_factors->ne[0] < pairs))
+        return refuse("ROPE", a, freq_factors,
+                      "frequency factors are f32, one a pair: [n_dims / 2]");
+    if (!(f[0] > 0)) return refuse("ROPE", a, NULL, "freq_base must be positive");
+    struct sheaf_tensor *t = make(ctx, SHEAF_OP_ROPE, a->type, a->ne, a, pos);
+    if (!t) return NULL;
+    t->src[2] = freq_factors;
+    memcpy(t->op_params, i, 3 * sizeof *i);
+    for (int k = 0; k < 6; k++) sheaf__set_param_f32(t, 3 + k, f[k]);
+    return t;
+}
+
 struct sheaf_tensor *sheaf_rope_ext(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                     struct sheaf_tensor *pos, struct sheaf_tensor *freq_factors,
                                     int n_dims, int mode, int n_ctx_orig, float freq_base,
@@ -522,21 +546,53 @@ struct sheaf_tensor *sheaf_rope_ext(struct sheaf_context *ctx, struct sheaf_tens
         return refuse("ROPE", a, pos, "the mode must be NORMAL or NEOX");
     if (pos->type != SHEAF_TYPE_I32 || pos->ne[0] != a->ne[2] || sheaf_nelements(pos) != pos->ne[0])
         return refuse("ROPE", a, pos, "positions are i32 [n] for [d, h, n, s]");
-    if (n_dims < 2 || n_dims % 2 || n_dims > a->ne[0])
-        return refuse("ROPE", a, NULL, "n_dims must be even, from 2 to dimension 0");
-    if (freq_factors && (freq_factors->type != SHEAF_TYPE_F32 || freq_factors->ne[0] < n_dims / 2))
-        return refuse("ROPE", a, freq_factors, "frequency factors are f32 [n_dims / 2]");
-    if (!(freq_base > 0)) return refuse("ROPE", a, NULL, "freq_base must be positive");
-    struct sheaf_tensor *t = map_f32(ctx, SHEAF_OP_ROPE, a);
-    if (!t) return NULL;
-    t->src[1] = pos;
-    t->src[2] = freq_factors;
-    t->op_params[0] = n_dims;
-    t->op_params[1] = mode;
-    t->op_params[2] = n_ctx_orig;
-    const float f[] = {freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow};
-    for (int i = 0; i < 6; i++) sheaf__set_param_f32(t, 3 + i, f[i]);
+    return rope(ctx, a, pos, freq_factors, (int32_t[]){n_dims, mode, n_ctx_orig},
+                (float[]){freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow});
+}
+
+struct sheaf_tensor *sheaf_rope_multi(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                      struct sheaf_tensor *pos, struct sheaf_tensor *freq_factors,
+                                      int n_dims, const int sections[4], int mode, int n_ctx_orig,
+                                      float freq_base, float freq_scale, float ext_factor,
+                                      float attn_factor, float beta_fast, float beta_slow) {
+    if (missing(a, pos)) return NULL;
+    if (mode != SHEAF_ROPE_TYPE_MROPE && mode != SHEAF_ROPE_TYPE_VISION &&
+        mode != SHEAF_ROPE_TYPE_IMROPE)
+        return refuse("ROPE", a, pos, "the mode must be MROPE, VISION or IMROPE");
+    if (pos->type != SHEAF_TYPE_I32 || pos->ne[0] / 4 != a->ne[2] || pos->ne[0] % 4 ||
+        sheaf_nelements(pos) != pos->ne[0])
+        return refuse("ROPE", a, pos, "positions are i32 [4 n] for [d, h, n, s] with sections");
+    int64_t round = 0;
+    for (int i = 0; i < 4; i++) {
+        if (sections[i] < 0) return refuse("ROPE", a, NULL, "a section is negative");
+        round += sections[i];
+    }
+    if (round < 1 || round > a->ne[0])
+        return refuse("ROPE", a, NULL, "the sum of the sections must be from 1 to dimension 0");
+    struct sheaf_tensor *t =
+        rope(ctx, a, pos, freq_factors, (int32_t[]){n_dims, mode, n_ctx_orig},
+             (float[]){freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow});
+    for (int i = 0; i < 4 && t; i++) t->op_params[9 + i] = sections[i];
     return t;
+}
+
+struct sheaf_tensor *sheaf_rope_set_offset(struct sheaf_tensor *rope, int offset) {
+    if (missing(rope, rope)) return NULL;
+    if (rope->op != SHEAF_OP_ROPE && rope->op != SHEAF_OP_ROPE_BACK)
+        return refuse("ROPE", rope, NULL, "only a ROPE has an offset");
+    const bool vision = rope->op_params[1] == SHEAF_ROPE_TYPE_VISION;
+    if (offset < 0 || offset > rope->ne[0] - rope->op_params[0] || (vision && offset))
+        return refuse("ROPE", rope, NULL,
+                      "the offset plus n_dims must be within dimension 0, and 0 with VISION");
+    rope->op_params[13] = offset;
+    return rope;
+}
+
+struct sheaf_tensor *sheaf_rope_back(struct sheaf_tensor *rope) {
+    if (missing(rope, rope)) return NULL;
+    if (rope->op != SHEAF_OP_ROPE) return refuse("ROPE_BACK", rope, NULL, "only a ROPE is undone");
+    rope->op = SHEAF_OP_ROPE_BACK;
+    return rope;
 }
 
 struct sheaf_tensor *sheaf_flash_attn_ext(struct sheaf_context *ctx, struct sheaf_tensor *q,

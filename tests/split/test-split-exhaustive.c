@@ -69,6 +69,14 @@ static T *b_rope(C *c, T **a) {
     return rope(c, a, NULL, SHEAF_ROPE_TYPE_NORMAL, (int)(a[0]->ne[0] / 2 * 2));
 }
 static T *b_rope_freq(C *c, T **a) { return rope(c, a, a[2], SHEAF_ROPE_TYPE_NEOX, 4); }
+static T *b_rope_back(C *c, T **a) { return sheaf_rope_back(b_rope_freq(c, a)); }
+static T *b_rope_sections(C *c, T **a) {
+    const int sections[] = {1, 1, 1, 0};
+    return sheaf_rope_set_offset(sheaf_rope_multi(c, a[0], a[1], NULL, 4, sections,
+                                                  SHEAF_ROPE_TYPE_MROPE, 64, 10000.0f, 1, 0.5f, 1,
+                                                  32, 1),
+                                 2);
+}
 static T *b_flash(C *c, T **a) {
     return sheaf_flash_attn_ext(c, a[0], a[1], a[2], NULL, 0.6f, 0, 0);
 }
@@ -176,6 +184,8 @@ static const struct xcase cases[] = {
     {"rope", 2, {{6, 8, 4, 1}, {4, 1, 1, 1}}, "fi", 50, 4, b_rope},
     {"rope in place", 2, {{6, 8, 4, 1}, {4, 1, 1, 1}}, "fi", 50, 3, b_rope_in_place},
     {"rope freq", 3, {{6, 8, 4, 1}, {4, 1, 1, 1}, {2, 1, 1, 1}}, "fif", 50, 4, b_rope_freq},
+    {"rope back", 3, {{6, 8, 4, 1}, {4, 1, 1, 1}, {2, 1, 1, 1}}, "fif", 50, 3, b_rope_back},
+    {"rope sections", 2, {{6, 6, 4, 2}, {16, 1, 1, 1}}, "fi", 50, 4, b_rope_sections},
     {"rope batch", 2, {{4, 3, 4, 6}, {4, 1, 1, 1}}, "fi", 50, 4, b_rope},
     {"flash MHA", 3, {{4, 4, 6, 1}, {4, 8, 6, 1}, {6, 8, 6, 1}}, "fff", 0, 4, b_flash},
     {"flash GQA", 3, {{4, 4, 8, 1}, {4, 8, 4, 1}, {4, 8, 4, 1}}, "fff", 0, 4, b_flash},

@@ -71,6 +71,11 @@ static int examples(struct example *e) {
     EXAMPLE("ROPE", sheaf_rope_ext(ctx, x, i32(5, 1), NULL, 6, 0, 0, 1e4f, 1, 0, 1, 32, 1));
     EXAMPLE("ROPE with frequency factors",
             sheaf_rope_ext(ctx, x, i32(5, 1), f32(3, 1, 1, 1), 6, 0, 0, 1e4f, 1, 0, 1, 32, 1));
+    EXAMPLE("ROPE_BACK", sheaf_rope_back(sheaf_rope_ext(ctx, x, i32(5, 1), NULL, 6, 0, 0, 1e4f, 1,
+                                                        0, 1, 32, 1)));
+    const int sections[] = {1, 1, 1, 0};
+    EXAMPLE("ROPE with sections",
+            sheaf_rope_multi(ctx, x, i32(20, 1), NULL, 6, sections, 8, 0, 1e4f, 1, 0, 1, 32, 1));
     T *q = f32(6, 5, 8, 1), *k = f32(6, 9, 2, 1);
     EXAMPLE("FLASH_ATTN_EXT", sheaf_flash_attn_ext(ctx, q, k, k, NULL, 1, 0, 0));
     EXAMPLE("FLASH_ATTN_EXT with a mask",

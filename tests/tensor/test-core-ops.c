@@ -133,6 +133,7 @@ FORM(roll, t[0], p)
 FORM(timestep_embedding, t[0], p[0], p[1])
 FORM(pad, t[0], (const int[]){p[0], 0, p[1], 0}, (const int[]){0, p[2], 0, p[3]}, p[4] != 0)
 FORM(flash_attn_ext, t[0], t[1], t[2], t[3], 1.0f, (float)p[0], 0)
+FORM(rope_multi, t[0], t[1], t[2], p[0], (const int[4]){2, 1, 1, 0}, p[1], 0, 1e4f, 1, 0, 1, 0, 0)
 FORM(soft_max_sinks, t[0], t[1], t[2], 1.0f, (float)p[0])
 FORM(flash_attn_sinks, t[0], t[1], t[2], t[3], t[4], 1.0f, (float)p[0], 0)
 
@@ -188,6 +189,7 @@ static const struct ctor {
     NAME(soft_max_ext),
     NAME(rope_ext),
     NAME(flash_attn_ext),
+    NAME(rope_multi),
     NAME(soft_max_sinks),
     NAME(flash_attn_sinks),
     NAME(sqr),
@@ -541,7 +543,11 @@ static const struct test_case {
     {"rope_ext", "f32 8 2 5; i32 5", {0}, "!n_dims must be even"},
     {"rope_ext", "f32 8 2 5; i32 5", {8, 1}, "!NORMAL or NEOX"},
     {"rope_ext", "f32 8 2 5; i32 5", {8, 0, 1}, "!freq_base must be positive"},
-    {"rope_ext", "f16 8 2 5; i32 5", {8}, "!the operand must be f32"},
+    {"rope_ext", "f16 8 2 5; i32 5", {8}, "f16 8 2 5 1"},
+    {"rope_ext", "bf16 8 2 5; i32 5", {8}, "!the operand must be f32 or f16"},
+    {"rope_multi", "f32 8 2 5; i32 20", {8, SHEAF_ROPE_TYPE_MROPE}, "f32 8 2 5 1"},
+    {"rope_multi", "f32 8 2 5; i32 20; f32 4", {8, SHEAF_ROPE_TYPE_IMROPE}, "f32 8 2 5 1"},
+    {"rope_multi", "f32 8 2 5; i32 5", {8, SHEAF_ROPE_TYPE_MROPE}, "!positions are i32 [4 n]"},
     {"flash_attn_ext", "f32 8 3 4; f16 8 9 2; f16 6 9 2", {0}, "f32 6 4 3 1"},
     {"flash_attn_ext", "f32 32 3 4; q8_0 32 9 2; q8_0 32 9 2; f16 9 8", {8}, "f32 32 4 3 1"},
     {"flash_attn_ext", "f32 8 3 4; f16 8 0 2; f16 6 0 2", {0}, "f32 6 4 3 1"},
@@ -671,7 +677,7 @@ Test(core_ops, every_constructor_is_tried) {
 /* The optional operands: masks, sinks, rope's factors. */
 static bool optional(const char *op, int operand) {
     return (!strcmp(op, "soft_max_ext") && operand == 1) ||
-           (!strcmp(op, "rope_ext") && operand == 2) ||
+           (!strncmp(op, "rope", 4) && operand == 2) ||
            (!strcmp(op, "dsv4_hc_post") && operand == 3) ||
            (!strcmp(op, "flash_attn_ext") && operand == 3) ||
            (!strcmp(op, "soft_max_sinks") && operand >= 1) ||

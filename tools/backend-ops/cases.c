@@ -455,12 +455,40 @@ static void gen_rope(struct op_list *l, const struct op_family *f) {
             c->i[1] = mode;
             c->f[0] = i == 6 ? 1.0f : 0.0f; /* YaRN */
         }
+        for (int i = 0; i < 3; i++) { /* an offset, halves */
+            struct op_case *c = add(l, f, 2);
+            c->in[0] = laid(shape(i ? SHEAF_TYPE_F16 : SHEAF_TYPE_F32, 64, 6, 5, 2),
+                            i == 2 ? LAYOUT_PERMUTED : LAYOUT_PLAIN);
+            c->in[1] = filled(shape(SHEAF_TYPE_I32, 5, 1, 1, 1), FILL_INDEX, 1000);
+            c->i[0] = i ? 64 : 24;
+            c->i[1] = mode;
+            c->i[2] = i ? 0 : 10;
+        }
+    }
+    static const int modes[] = {SHEAF_ROPE_TYPE_MROPE, SHEAF_ROPE_TYPE_VISION,
+                                SHEAF_ROPE_TYPE_IMROPE};
+    for (int i = 0; i < 9; i++) { /* four positions a token */
+        struct op_case *c = add(l, f, i % 3 ? 3 : 2);
+        c->in[0] = shape(i / 3 == 1 ? SHEAF_TYPE_F16 : SHEAF_TYPE_F32, 64, 6, 5, 2);
+        c->in[1] = filled(shape(SHEAF_TYPE_I32, 20, 1, 1, 1), FILL_INDEX, 1000);
+        c->in[2] = filled(shape(SHEAF_TYPE_F32, 32, 1, 1, 1), FILL_POSITIVE, 0);
+        c->i[1] = modes[i % 3];
+        c->i[0] = c->i[1] == SHEAF_ROPE_TYPE_VISION ? 32 : i / 3 == 2 ? 40 : 64;
+        c->i[2] = i == 6 ? 24 : 0;
+        c->f[0] = i / 3 == 2 ? 0.5f : 0.0f;
     }
 }
 static T *build_rope(C *ctx, const struct op_case *c, T **x) {
-    const bool yarn = c->f[0] != 0;
-    return sheaf_rope_ext(ctx, x[0], x[1], c->n_in > 2 ? x[2] : NULL, c->i[0], c->i[1], 4096,
-                          10000.0f, yarn ? 0.25f : 1.0f, c->f[0], 1.0f, 32.0f, 1.0f);
+    static const int sections[] = {7, 6, 5, 2};
+    const float yarn = c->f[0] != 0 ? 0.25f : 1.0f;
+    T *factors = c->n_in > 2 ? x[2] : NULL;
+    T *t = c->i[1] & SHEAF_ROPE_TYPE_MROPE
+               ? sheaf_rope_multi(ctx, x[0], x[1], factors, c->i[0], sections, c->i[1], 4096,
+                                  10000.0f, yarn, c->f[0], 1.0f, 32.0f, 1.0f)
+               : sheaf_rope_ext(ctx, x[0], x[1], factors, c->i[0], c->i[1], 4096, 10000.0f, yarn,
+                                c->f[0], 1.0f, 32.0f, 1.0f);
+    t = sheaf_rope_set_offset(t, c->i[2]);
+    return c->family->number ? sheaf_rope_back(t) : t;
 }
 
 static void gen_attention(struct op_list *l, const struct op_family *f) {
@@ -725,7 +753,8 @@ const struct op_family op_families[] = {
     {"GET_ROWS", gen_get_rows, build_get_rows, 0, 0, 0},
     {"SET_ROWS", gen_set_rows, build_set_rows, 1e-7, 0, 0},
     {"SOFT_MAX", gen_soft_max, build_soft_max, 1e-9, 0, 0},
-    {"ROPE", gen_rope, build_rope, 1e-8, 0, 0},
+    {"ROPE", gen_rope, build_rope, 1e-7, 0, 0},
+    {"ROPE_BACK", gen_rope, build_rope, 1e-7, 1, 0},
     {"FLASH_ATTN_EXT", gen_attention, build_attention, 5e-4, 0, 1},
     {"SSM_CONV", gen_ssm_conv, build_ssm_conv, 1e-10, 0, 0},
     {"SSM_SCAN", gen_ssm_scan, build_ssm_scan, 1e-10, 0, 0},
