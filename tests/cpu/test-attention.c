@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu/kernels/kernels.h"
 #include "sheaf/sheaf.h"
 
 typedef struct sheaf_tensor T;
@@ -414,6 +415,30 @@ Test(attention, masked_blocks_may_hold_anything) {
             cr_assert(!isfinite(((float *)y->data)[0]), "%s", sheaf_type_name(k->type));
             sheaf_backend_free(backend);
             sheaf_free(c);
+        }
+    }
+}
+
+/* Every table, also where cap * tanh(x / cap) is x, where it is cap, and in tails of vectors. */
+Test(attention, soft_caps) {
+    enum { K = 1003 };
+    static float x[K], y[K + 1];
+    static const float caps[] = {50, 5, -30};
+    const struct sheaf__cpu_kernels *kern;
+    for (int i = 0; i < K - 3; i++) x[i] = (float)(uniform() * pow(10, i % 12 - 8));
+    x[K - 3] = INFINITY;
+    x[K - 2] = -INFINITY;
+    x[K - 1] = NAN;
+    for (int table = 0; (kern = sheaf__cpu_kernels_at(table)); table++) {
+        for (int i = 0; i < 3; i++) {
+            y[K] = 77;
+            kern->softcap_f32(K, caps[i], x, y);
+            for (int j = 0; j < K - 1; j++) {
+                const double cap = (double)caps[i], want = cap * tanh((double)x[j] / cap);
+                cr_assert_float_eq((double)y[j], want, 1e-6 * fabs(want), "%s: %g of %g",
+                                   kern->name, (double)x[j], cap);
+            }
+            cr_assert(isnan(y[K - 1]) && y[K] == 77.0f, "%s", kern->name);
         }
     }
 }

@@ -226,6 +226,8 @@ struct sheaf__cpu_kernels {
      * stride apart; weights w_stride apart */
     void (*mix)(int64_t rows, const float *x, int64_t stride, int64_t n, const float *w,
                 int64_t w_stride, int64_t n_y, float *y, int64_t y_stride);
+    /* y = cap * tanh(x / cap), relative error below 1e-6; y may be x; cap is not 0 */
+    void (*softcap_f32)(int64_t n, float cap, const float *x, float *y);
     /* The conversions of sheaf_to_float and sheaf_from_float, the same bits: F16 BF16 Q8_0 */
     void (*to_float[SHEAF_TYPE_COUNT])(const void *x, float *y, int64_t n);
     void (*from_float[SHEAF_TYPE_COUNT])(const float *x, void *y, int64_t n);
@@ -287,7 +289,7 @@ extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 8 };
+enum { SHEAF__CPU_KERNELS_VERSION = 9 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

@@ -306,6 +306,10 @@ static void quantize_q8k(const float *x, struct sheaf__act_q8k *y, int64_t n) {
     }
 }
 
+static void softcap_f32(int64_t n, float cap, const float *x, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = cap * tanhf(x[i] / cap);
+}
+
 /* ---- rows ---- */
 
 /* A row of a format that has no kernel: a super-block at a time to floats, once for all columns. */
@@ -492,6 +496,7 @@ const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable = {
         },
     .dots = dots,
     .mix = mix,
+    .softcap_f32 = softcap_f32,
     .to_float =
         {
             [SHEAF_TYPE_F16] = f16_to_f32,

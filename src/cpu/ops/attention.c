@@ -16,8 +16,9 @@
 
 enum {
     BLOCK = SHEAF__ATTN_BLOCK,
-    PART = 256,    /* keys */
-    MAX_ROWS = 16, /* that are computed together */
+    PART = 256,          /* keys */
+    MAX_ROWS = 16,       /* that are computed together */
+    BLOCK_FLOATS = 4096, /* of keys or values that are read several times: half of a first cache */
     ITEMS_PER_THREAD =
         2,              /* at least, if need be by reading keys and values for fewer rows at once */
     MAX_KEPT = 4 << 20, /* floats of states that are folded later */
@@ -133,6 +134,12 @@ struct scratch {
 
 static int64_t state_size(const struct sheaf__attn *at) { return at->e + 2; }
 
+/* Keys that are floats at a time, whole vectors; the bits do not depend on it. */
+static int64_t keys_of(int64_t width) {
+    const int64_t n = width > 0 ? BLOCK_FLOATS / width / 16 * 16 : BLOCK;
+    return n < 16 ? 16 : n < BLOCK ? n : BLOCK;
+}
+
 static size_t take(float **p, float *base, size_t at, int64_t n) {
     *p = base ? base + at : NULL;
     return at + (size_t)round_up(n, 64 / (int64_t)sizeof(float));
@@ -219,9 +226,7 @@ static void load_masks(const struct sheaf__attn *at, const struct item *item, in
 static void finish_scores(const struct sheaf__attn *at, float slope, const float *mask, int64_t n,
                           float *scores) {
     at->kern->scale_f32(n, at->scale, scores, scores);
-    if (at->softcap != 0.0f) {
-        for (int64_t j = 0; j < n; j++) scores[j] = at->softcap * tanhf(scores[j] / at->softcap);
-    }
+    if (at->softcap != 0.0f) at->kern->softcap_f32(n, at->softcap, scores, scores);
     if (!mask) return;
     for (int64_t j = 0; j < n; j++) {
         const float x = scores[j] + slope * mask[j];
@@ -242,8 +247,8 @@ static void run_part(const struct sheaf__attn *at, const struct item *item, cons
         out[i * out_stride] = -INFINITY;
         out[i * out_stride + 1] = 0.0f;
     }
-    for (int64_t j = 0; j < n; j += BLOCK) {
-        const int64_t len = min_i64(BLOCK, n - j);
+    for (int64_t j = 0; j < n; j += keys_of(at->d)) {
+        const int64_t len = min_i64(keys_of(at->d), n - j);
         sheaf__attn_load(at, at->k, item->s, item->hk, t0 + j, len, w->block, at->d);
         kern->dots(at->d, w->block, at->d, len, q, item->n, w->scores + j, PART);
     }
@@ -256,8 +261,8 @@ static void run_part(const struct sheaf__attn *at, const struct item *item, cons
         state[1] = kern->exp_f32(n, scores, state[0] == -INFINITY ? 0.0f : state[0], scores);
         memset(state + 2, 0, (size_t)at->e * sizeof *state);
     }
-    for (int64_t j = 0; j < n; j += BLOCK) {
-        const int64_t len = min_i64(BLOCK, n - j);
+    for (int64_t j = 0; j < n; j += keys_of(at->e)) {
+        const int64_t len = min_i64(keys_of(at->e), n - j);
         const bool finite =
             sheaf__attn_load(at, at->v, item->s, item->hk, t0 + j, len, w->block, at->e);
         if (finite) {

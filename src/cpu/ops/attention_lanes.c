@@ -123,8 +123,8 @@ static void add_keys(const struct sheaf__attn *at, struct tile *t, int64_t t0, i
     memset(w->k + n * at->d, 0, (size_t)((whole - n) * at->d) * sizeof *w->k);
     kern->scores(at->d, w->k, at->d, whole, w->q, t->n_rows, w->scores);
     if (at->softcap != 0.0f) {
-        for (int64_t i = 0; i < n * lanes; i++)
-            w->scores[i] = at->softcap * tanhf(w->scores[i] * scale / at->softcap);
+        at->kern->scale_f32(n * lanes, scale, w->scores, w->scores);
+        at->kern->softcap_f32(n * lanes, at->softcap, w->scores, w->scores);
         scale = 1.0f;
     }
     kern->soften(n, t->n_rows, scale, mask, t->slope, w->scores, t->max, t->sum, t->shrink);

@@ -132,13 +132,16 @@ LOAD_ROWS_32(load_rows_iq4_nl, SHEAF_TYPE_IQ4_NL)
 
 /* ---- few queries ---- */
 
-/* Keys [0, VW) by Q queries, n of the keys there: a vector of each is loaded once for both. */
+/* As many as there are registers for their sums. */
+enum { DOT_QUERIES = VW == 16 ? 4 : 2 };
+
+/* Keys [0, VW) by Q queries, n of the keys there: a vector of each is loaded once for all. */
 INLINE void dots_vector(int64_t k, const float *x, int64_t stride, int64_t n, const float *const *q,
                         int Q, float *const *out) {
-    v_f quads[2][VW / 4];
+    v_f quads[DOT_QUERIES][VW / 4];
     UNROLL for (int g = 0; g < VW / 4; g++) {
         const float *row[4];
-        v_f acc[2][4];
+        v_f acc[DOT_QUERIES][4];
         UNROLL for (int j = 0; j < 4; j++) {
             /* a row that is not there is computed from another and not used */
             row[j] = x + (4 * g + j < n ? 4 * g + j : 0) * stride;
@@ -146,7 +149,7 @@ INLINE void dots_vector(int64_t k, const float *x, int64_t stride, int64_t n, co
         }
         int64_t i = 0;
         for (; i + VW <= k; i += VW) {
-            v_f y[2];
+            v_f y[DOT_QUERIES];
             UNROLL for (int c = 0; c < Q; c++) y[c] = v_load(q[c] + i);
             UNROLL for (int j = 0; j < 4; j++) {
                 v_f v = v_load(row[j] + i);
@@ -175,12 +178,14 @@ static void dots(int64_t k, const float *x, int64_t stride, int64_t rows, const 
                  int n_q, float *out, int64_t out_stride) {
     for (int64_t j = 0; j < rows; j += VW) {
         const float *key = x + j * stride;
-        for (int c = 0; c < n_q; c += 2) {
-            float *const to[2] = {out + c * out_stride + j, out + (c + 1) * out_stride + j};
-            if (c + 1 < n_q)
-                dots_vector(k, key, stride, rows - j, q + c, 2, to);
-            else
-                dots_vector(k, key, stride, rows - j, q + c, 1, to);
+        for (int c = 0; c < n_q; c += DOT_QUERIES) {
+            float *to[4];
+            for (int i = 0; i < 4; i++) to[i] = out + (c + i) * out_stride + j;
+            const int some = n_q - c < DOT_QUERIES ? n_q - c : DOT_QUERIES;
+            if (some == 4) dots_vector(k, key, stride, rows - j, q + c, DOT_QUERIES, to);
+            if (some == 3) dots_vector(k, key, stride, rows - j, q + c, DOT_QUERIES - 1, to);
+            if (some == 2) dots_vector(k, key, stride, rows - j, q + c, 2, to);
+            if (some == 1) dots_vector(k, key, stride, rows - j, q + c, 1, to);
         }
     }
 }
@@ -332,6 +337,34 @@ static void lanes_soften(int64_t n, int lanes, float scale, const float *mask, c
         v_store(sum + l, total);
         v_store(shrink + l, less);
     }
+}
+
+/* exp(x) - 1 for |x| <= 30, as v_exp, without its loss near 0. */
+INLINE v_f v_expm1(v_f x) {
+    v_f n = v_round(v_mul(x, v_set1(1.44269504f)));
+    v_f r = v_fnma(n, v_set1(0x1.62e4p-1f), x);
+    r = v_fnma(n, v_set1(0x1.7f7d1cp-20f), r);
+    v_f p = v_set1(1.0f / 5040);
+    p = v_fma(p, r, v_set1(1.0f / 720));
+    p = v_fma(p, r, v_set1(1.0f / 120));
+    p = v_fma(p, r, v_set1(1.0f / 24));
+    p = v_fma(p, r, v_set1(1.0f / 6));
+    p = v_fma(p, r, v_set1(0.5f));
+    p = v_fma(v_mul(p, r), r, r);
+    return v_add(v_ldexp(p, n), v_sub(v_ldexp(v_set1(1.0f), n), v_set1(1.0f)));
+}
+
+/* cap * tanh(x / cap), with tanh(u) = e / (e + 2) of e = exp(2 u) - 1. NaN passes. */
+INLINE v_f v_softcap(v_f x, v_f cap, v_f twice_by) {
+    x = v_max(v_set1(-30.0f), v_min(v_set1(30.0f), v_mul(x, twice_by)));
+    v_f e = v_expm1(x);
+    return v_mul(cap, v_div(e, v_add(e, v_set1(2.0f))));
+}
+static void softcap_f32(int64_t n, float cap, const float *x, float *y) {
+    v_f c = v_set1(cap), by = v_set1(2.0f / cap);
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) v_store(y + i, v_softcap(v_load(x + i), c, by));
+    if (i < n) v_store_n(y + i, v_softcap(v_load_n(x + i, n - i), c, by), n - i);
 }
 
 /* Rows of acc times `by`. */

@@ -455,6 +455,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
         },
     .dots = dots,
     .mix = mix,
+    .softcap_f32 = softcap_f32,
     .to_float =
         {
             [SHEAF_TYPE_F16] = f16_to_f32,
