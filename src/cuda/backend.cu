@@ -100,8 +100,8 @@ enum sheaf_status sheaf__cuda_launched(const struct sheaf__cuda_queue *q,
 /* ---- checks ---- */
 
 static bool computes(const struct sheaf_tensor *node) {
-    return !sheaf_is_empty(node) &&
-           ((unsigned)node->op >= SHEAF_OP_COUNT || sheaf__cuda_op(node->op));
+    return !sheaf_is_empty(node) && ((unsigned)node->op >= SHEAF_OP_COUNT ||
+                                     sheaf_op_get_cost(node->op) != SHEAF_OP_COST_FREE);
 }
 
 static enum sheaf_status check_place(const struct backend *b, const struct sheaf_tensor *t,

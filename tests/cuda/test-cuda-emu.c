@@ -371,6 +371,19 @@ Test(cuda_emu, transfers) {
     rig_down(&r);
 }
 
+/* An op without a kernel here is left to the scheduler; a graph that has one all the same is refused. */
+Test(cuda_emu, an_op_without_a_kernel) {
+    struct rig r = rig_up("", NULL);
+    struct sheaf_tensor *x = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_F32, 30);
+    struct sheaf_tensor *y = sheaf_set_name(sheaf_cumsum(r.ctx, x), "sums");
+    cr_assert_eq(sheaf_build_forward_expand(r.graph, y), SHEAF_STATUS_SUCCESS);
+    rig_alloc(&r);
+    cr_assert_not(sheaf_backend_dev_supports_op(sheaf_backend_get_device(r.backend), y));
+    cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_UNSUPPORTED);
+    cr_assert(strstr(sheaf_last_error(), "cannot compute CUMSUM 'sums'"), "%s", sheaf_last_error());
+    rig_down(&r);
+}
+
 /* ---- replayed graphs ---- */
 
 /* Counts lines "replays a graph of N" on standard error, which is a file meanwhile. */

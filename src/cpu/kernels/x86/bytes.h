@@ -467,7 +467,8 @@ INLINE __m512i words_at(const uint16_t *table, int n, __m512i at) {
         _mm512_permutex2var_epi16(load512(table + 64 * i), at, load512(table + 64 * i + 32));
     for (int bit = 64; bit < n; bit *= 2) {
         const __mmask32 upper = _mm512_test_epi16_mask(at, _mm512_set1_epi16((int16_t)bit));
-        UNROLL_12 for (int i = 0; i < n / bit / 2; i++) x[i] =
+        const int pairs = n / bit / 2;
+        UNROLL_12 for (int i = 0; i < pairs; i++) x[i] =
             _mm512_mask_blend_epi16(upper, x[2 * i], x[2 * i + 1]);
     }
     return x[0];
