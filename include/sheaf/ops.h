@@ -53,6 +53,14 @@
  *   TIMESTEP_EMBEDDING  0 i dim, 1 i max_period
  *   DSV4_HC_COMB     0 f eps, 1 i n_iter
  *   DSV4_HC_PRE      0 f scale, 1 i gated
+ *   CONV_TRANSPOSE_2D  0 i stride
+ *   COL2IM_1D        0 i size, 1 i stride, 2 i pad
+ *   IM2COL_3D        0 i, 1 i, 2 i size, 3 i, 4 i, 5 i stride, 6 i, 7 i, 8 i pad, 9 i, 10 i, 11 i
+ *                    dilation
+ *   CONV_3D          0 i, 1 i, 2 i size, 3 i, 4 i, 5 i stride, 6 i, 7 i, 8 i pad, 9 i, 10 i, 11 i
+ *                    dilation
+ *   WIN_PART         0 i size
+ *   WIN_UNPART       0 i size
  * Words 14 and 15 (SHEAF_OP_PARAM_BASE, SHEAF_OP_PARAM_EXTENT) are 0, except on a slice of an
  * indexed dimension, where the meta device sets them. extent != 0 says "this operand holds indices
  * [base, base + its ne) of extent":
@@ -148,6 +156,15 @@ enum sheaf_op {
     SHEAF_OP_PAD_REFLECT_1D,
     SHEAF_OP_ROLL,
     SHEAF_OP_TIMESTEP_EMBEDDING,
+    SHEAF_OP_COUNT_EQUAL,
+    SHEAF_OP_CONV_TRANSPOSE_2D,
+    SHEAF_OP_COL2IM_1D,
+    SHEAF_OP_IM2COL_3D,
+    SHEAF_OP_CONV_3D,
+    SHEAF_OP_WIN_PART,
+    SHEAF_OP_WIN_UNPART,
+    SHEAF_OP_GET_REL_POS,
+    SHEAF_OP_ADD_REL_POS,
     SHEAF_OP_COUNT,
 };
 
@@ -204,12 +221,20 @@ enum sheaf_pool {
 enum sheaf_scale_mode {
     SHEAF_SCALE_MODE_NEAREST,
     SHEAF_SCALE_MODE_BILINEAR, /* along dimensions 0 and 1; the others by the nearest */
+    SHEAF_SCALE_MODE_BICUBIC,  /* the same over 4 x 4 elements: convolution with a = -0.75 */
+    /* BILINEAR whose triangles widen where a dimension shrinks, so that every element counts */
+    SHEAF_SCALE_MODE_ANTIALIAS,
+    SHEAF_SCALE_MODE_COUNT,
 };
 
 /* A window that moves over dimensions 0 and 1: its elements lie `dilation` apart, its places
  * `stride` apart, and `pad` elements of 0 surround the image. */
 struct sheaf_window {
     int size[2], stride[2], pad[2], dilation[2];
+};
+/* The same over dimensions 0, 1 and 2. */
+struct sheaf_window_3d {
+    int size[3], stride[3], pad[3], dilation[3];
 };
 
 enum { SHEAF_HC_MAX = 8 }; /* most streams of hyper-connections */
@@ -327,6 +352,9 @@ struct sheaf_tensor *sheaf_swiglu_clamp(struct sheaf_context *ctx, struct sheaf_
 struct sheaf_tensor *sheaf_sum_rows(struct sheaf_context *ctx, struct sheaf_tensor *a);
 /* The sum of all elements: [1], F32. a is F32, F16 or BF16. */
 struct sheaf_tensor *sheaf_sum(struct sheaf_context *ctx, struct sheaf_tensor *a);
+/* How many elements of a and b are equal, both I32 of one shape: [1], I64. */
+struct sheaf_tensor *sheaf_count_equal(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                       struct sheaf_tensor *b);
 /* The mean of each row: [i,j,h,s] -> [1,j,h,s]; NaN if i is 0. */
 struct sheaf_tensor *sheaf_mean(struct sheaf_context *ctx, struct sheaf_tensor *a);
 /* [i,j] -> I32 [j]; the lowest index on a tie. */
@@ -420,18 +448,37 @@ struct sheaf_tensor *sheaf_conv_2d(struct sheaf_context *ctx, struct sheaf_tenso
                                    struct sheaf_tensor *b, const struct sheaf_window *window);
 struct sheaf_tensor *sheaf_conv_2d_dw(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                       struct sheaf_tensor *b, const struct sheaf_window *window);
-/* Kernel a [w, m, k], signal b F32 [i, k] -> F32 [(i - 1) stride + w, m] */
+/* Of volumes. A fourth dimension is taken, so channels are the faster factor of dimension 3: x [i, j,
+ * l, n.c] -> F32 or F16 [c.u.w.v, I, J, n.L]; kernel a [v, w, u, m.k], image b F32 [i, j, l, n.k] ->
+ * F32 [I, J, L, n.m]. channels: c, or k. */
+struct sheaf_tensor *sheaf_im2col_3d(struct sheaf_context *ctx, struct sheaf_tensor *x,
+                                     int64_t channels, const struct sheaf_window_3d *window,
+                                     enum sheaf_type type);
+struct sheaf_tensor *sheaf_conv_3d(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                   struct sheaf_tensor *b, int64_t channels,
+                                   const struct sheaf_window_3d *window);
+/* Kernel a [w, m, k], signal b F32 [i, k] -> F32 [(i - 1) stride + w, m]; kernel a [v, w, m, k], image
+ * b F32 [i, j, k, n] -> F32 [(i - 1) stride + v, (j - 1) stride + w, m, n] */
 struct sheaf_tensor *sheaf_conv_transpose_1d(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                              struct sheaf_tensor *b, int stride);
+struct sheaf_tensor *sheaf_conv_transpose_2d(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                             struct sheaf_tensor *b, int stride);
+/* Columns added up to a signal, the second half of a CONV_TRANSPOSE_1D: a [m.w, i] of F32, F16 or
+ * BF16, w = size elements of each of m channels -> [(i - 1) stride + w - 2 pad, m] of a's type: column
+ * i lies at i stride, and pad elements are cut from both ends. */
+struct sheaf_tensor *sheaf_col2im_1d(struct sheaf_context *ctx, struct sheaf_tensor *a, int size,
+                                     int stride, int pad);
 /* The largest element, or the mean, under each place: a [i, j, c, n] -> F32 [I, j, c, n], or [I, J,
- * c, n]. Pads are smaller than the window. A mean of POOL_1D is of the elements inside, of POOL_2D
- * their sum over the window's size. The window's dilation is not used. */
+ * c, n]. A mean of POOL_1D is of the elements inside, of POOL_2D their sum over the window's size. A
+ * place with no element, which pads as large as the window leave, has the mean 0 and the maximum
+ * -FLT_MAX. The window's dilation is not used. */
 struct sheaf_tensor *sheaf_pool_1d(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                    enum sheaf_pool kind, int size, int stride, int pad);
 struct sheaf_tensor *sheaf_pool_2d(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                    enum sheaf_pool kind, const struct sheaf_window *window);
 /* F32 of another shape. align_corners: the first and the last elements of dimensions 0 and 1 stay at
- * the ends; else elements are the middles of equal parts. */
+ * the ends, not with ANTIALIAS; else elements are the middles of equal parts. Beyond the ends the last
+ * element goes on. */
 struct sheaf_tensor *sheaf_upscale(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                    const int64_t ne[4], enum sheaf_scale_mode mode,
                                    bool align_corners);
@@ -445,6 +492,19 @@ struct sheaf_tensor *sheaf_roll(struct sheaf_context *ctx, struct sheaf_tensor *
  * and 0 behind them if dim is odd: F32 [dim, n] */
 struct sheaf_tensor *sheaf_timestep_embedding(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                               int dim, int max_period);
+/* Attention inside windows, with places relative to each other (segment-anything, arXiv 2304.02643;
+ * ViTDet, 2203.16527), all F32; GET_REL_POS takes F16 and BF16 as well, and gives the same type.
+ * WIN_PART: a [e, i, j] -> [e, w, w, q.p]: q rows of p windows that cover i and j, zeros beyond their
+ * ends. WIN_UNPART undoes it for given i and j. GET_REL_POS: a [e, 2 n - 1] -> [e, n, n]: row (k, q) is
+ * row n - 1 - k + q of a. ADD_REL_POS: a [n.n, u.t, b], pw and ph [n, t, u, b]: element (y.x, r, b) plus
+ * pw (x, r, b) and ph (y, r, b). */
+struct sheaf_tensor *sheaf_win_part(struct sheaf_context *ctx, struct sheaf_tensor *a, int w);
+struct sheaf_tensor *sheaf_win_unpart(struct sheaf_context *ctx, struct sheaf_tensor *a, int64_t i,
+                                      int64_t j, int w);
+struct sheaf_tensor *sheaf_get_rel_pos(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                       int64_t n);
+struct sheaf_tensor *sheaf_add_rel_pos(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                       struct sheaf_tensor *pw, struct sheaf_tensor *ph);
 
 /* ---- DeepSeek ---- */
 

@@ -30,19 +30,34 @@ static int factor(const struct sheaf__rule *rule, struct sheaf__expr *e, char le
     return f;
 }
 
-/* A number from 0 on, 1 aside: a factor of its own. *p is moved behind it. */
-static int number(struct sheaf__expr *e, const char **p) {
+/* -1: it is too large. *p is moved behind the digits. */
+static int64_t digits(const char **p) {
     int64_t n = 0;
     for (; is_digit(**p); ++*p) {
         if (n > (INT64_MAX - 9) / 10) return -1;
         n = n * 10 + (**p - '0');
     }
-    if (e->n_factors == SHEAF__MAX_FACTORS) return -1;
+    return n;
+}
+
+/* A number from 0 on, 1 aside: a factor of its own. */
+static int number(struct sheaf__expr *e, const char **p) {
+    const int64_t n = digits(p);
+    if (n < 0 || e->n_factors == SHEAF__MAX_FACTORS) return -1;
     const int f = e->n_factors++;
     e->letter[f] = '#';
     e->number[f] = n;
     e->kind[f] = SHEAF__WHOLE;
     return f;
+}
+
+/* A letter, with its size behind it where shapes do not tell: "k" or "k=8". */
+static int named(const struct sheaf__rule *rule, struct sheaf__expr *e, const char **p) {
+    const int f = factor(rule, e, *(*p)++);
+    if (f < 0 || **p != '=') return f;
+    ++*p;
+    e->number[f] = is_digit(**p) ? digits(p) : -1;
+    return e->number[f] < 0 ? -1 : f;
 }
 
 bool sheaf__expr_parse(const struct sheaf__rule *rule, const char *text, struct sheaf__expr *e) {
@@ -73,7 +88,7 @@ bool sheaf__expr_parse(const struct sheaf__rule *rule, const char *text, struct 
                     } else {
                         if ((!is_letter(*p) && !is_digit(*p)) || t->n == SHEAF__MAX_PRODUCT)
                             return false;
-                        const int f = is_digit(*p) ? number(e, &p) : factor(rule, e, *p++);
+                        const int f = is_digit(*p) ? number(e, &p) : named(rule, e, &p);
                         if (f < 0) return false;
                         t->factor[t->n++] = (int8_t)f;
                     }
@@ -141,7 +156,7 @@ static bool solve(struct sheaf__expr *e, const struct sheaf__dim *d, int64_t ne,
 }
 
 bool sheaf__expr_bind(struct sheaf__expr *e, const int64_t *const ne[]) {
-    for (int f = 0; f < e->n_factors; f++) e->size[f] = e->number[f]; /* UNKNOWN of letters */
+    for (int f = 0; f < e->n_factors; f++) e->size[f] = e->number[f]; /* or UNKNOWN */
     for (bool progress = true; progress;) {
         progress = false;
         for (int i = 0; i <= e->n_operands; i++) {

@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "tensor/access.h"
+#include "tensor/volume.h"
 
 static bool has_src1(const struct sheaf_tensor *t) { return t->src[1] != NULL; }
 static bool biased_scale(const struct sheaf_tensor *t) { return sheaf__param_f32(t, 1) != 0; }
@@ -180,6 +181,39 @@ static void columns(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EX
     snprintf(expr, SHEAF__MAX_EXPR, "i j c n -> c.%lld I J n",
              (long long)t->op_params[0] * t->op_params[1]);
 }
+static void volume_columns(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    const int32_t *p = t->op_params;
+    snprintf(expr, SHEAF__MAX_EXPR, "i j l n.c -> c.%lld I J n.L", (long long)p[0] * p[1] * p[2]);
+}
+static void volume(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    const int64_t k = sheaf__summed_channels(t->src[0]->ne[3], t->src[1]->ne[3], t->ne[3]);
+    snprintf(expr, SHEAF__MAX_EXPR, "v w u m.k=%lld, i j l n.k -> I J L n.m", (long long)k);
+}
+static void signals(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    snprintf(expr, SHEAF__MAX_EXPR, "m.%d i -> I m", t->op_params[0]);
+}
+
+/* Whole windows may be cut along a dimension that they fill: q rows of p windows. */
+static void windows(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
+    const bool part = t->op == SHEAF_OP_WIN_PART;
+    const struct sheaf_tensor *image = part ? t->src[0] : t;
+    const int w = t->op_params[0];
+    char side[2][40], n[2][24];
+    for (int i = 0; i < 2; i++) {
+        const long long ne = image->ne[i + 1];
+        if (ne % w) {
+            snprintf(side[i], sizeof side[i], "%lld", ne);
+            snprintf(n[i], sizeof n[i], "%lld", (ne + w - 1) / w);
+        } else {
+            snprintf(side[i], sizeof side[i], "%c.%d", "pq"[i], w);
+            snprintf(n[i], sizeof n[i], "%c", "pq"[i]);
+        }
+    }
+    struct sheaf__text text = {expr, SHEAF__MAX_EXPR, 0};
+    if (part) sheaf__put(&text, "e %s %s -> ", side[0], side[1]);
+    sheaf__put(&text, "e %d %d %s.%s", w, w, n[1], n[0]);
+    if (!part) sheaf__put(&text, " -> e %s %s", side[0], side[1]);
+}
 
 /* A dimension that is shifted is whole. */
 static void rolled(const struct sheaf_tensor *t, char expr[static SHEAF__MAX_EXPR]) {
@@ -243,7 +277,9 @@ static bool mean_of_rows(const struct sheaf_tensor *t) {
 static bool mean(const struct sheaf_tensor *t) {
     return t->op_params[8] == (int32_t)SHEAF_POOL_AVG;
 }
-static bool of_rows(const struct sheaf_tensor *t) { return t->op == SHEAF_OP_POOL_1D; }
+static bool of_rows(const struct sheaf_tensor *t) {
+    return t->op == SHEAF_OP_POOL_1D && t->op_params[4] < t->op_params[0]; /* no place is empty */
+}
 static const struct sheaf__rule pool_alt[] = {
     {.when = mean_of_rows, .build = pooled, .linear = {OPERANDS_0}, .zero = {OPERANDS_0}},
     {.when = of_rows, .build = pooled, .zero = {OPERANDS_0}},
@@ -550,6 +586,28 @@ static const struct sheaf__rule rules[] = {
                        .zero = {OPERANDS_0},
                        .alt = roll_alt},
     [SHEAF_OP_TIMESTEP_EMBEDDING] = {.expr = "n -> d n", .whole = "d"},
+    [SHEAF_OP_COUNT_EQUAL] = {.expr = "i j h s, i j h s -> 1", .whole = "ijhs"},
+    [SHEAF_OP_CONV_TRANSPOSE_2D] = {.expr = "v w m k, i j k n -> I J m n",
+                                    .sum = "k",
+                                    .whole = "vwijIJ",
+                                    .linear = {OPERANDS_0, OPERANDS_1}},
+    [SHEAF_OP_COL2IM_1D] = {.build = signals, .whole = "iI", .linear = {OPERANDS_0}},
+    [SHEAF_OP_IM2COL_3D] = {.build = volume_columns, .whole = "ijlIJL", .linear = {OPERANDS_0}},
+    [SHEAF_OP_CONV_3D] = {.build = volume,
+                          .sum = "k",
+                          .whole = "vwuijlIJL",
+                          .linear = {OPERANDS_0, OPERANDS_1}},
+    [SHEAF_OP_WIN_PART] = {.build = windows, .linear = {OPERANDS_0}, .zero = {OPERANDS_0}},
+    [SHEAF_OP_WIN_UNPART] = {.build = windows, .linear = {OPERANDS_0}, .zero = {OPERANDS_0}},
+    [SHEAF_OP_GET_REL_POS] = {.expr = "e p -> e k q",
+                              .whole = "pkq",
+                              .linear = {OPERANDS_0},
+                              .zero = {OPERANDS_0}},
+    [SHEAF_OP_ADD_REL_POS] = {.expr = "N u.t b, n t u b, n t u b -> N u.t b",
+                              .whole = "Nn",
+                              .linear = {OPERANDS_01 | OPERANDS_2},
+                              .zero = {OPERANDS_01 | OPERANDS_2},
+                              .add_once = 2},
 };
 static_assert(sizeof rules / sizeof *rules == SHEAF_OP_COUNT, "every op has a rule or a reason");
 

@@ -19,8 +19,8 @@ struct sheaf__rule {
     enum sheaf__rule_form form;
     /* operands separated by commas, dimensions by spaces (fastest first, missing ones are 1), a
      * dimension is a sum of products of factors, major to minor: "k m g, k n g.r -> m n g.r". A
-     * number is a factor of that size, never split; an operand that the node lacks, before one that
-     * it has, is written "1". */
+     * number is a factor of that size, never split; "k=8" is factor k whose size the shapes do not
+     * tell; an operand that the node lacks, before one that it has, is written "1". */
     const char *expr;
     void (*build)(const struct sheaf_tensor *node, char expr[static SHEAF__MAX_EXPR]);
     const char *sum;   /* summed: split => PARTIAL */
@@ -85,7 +85,7 @@ struct sheaf__expr {
     int n_operands, n_factors;
     struct sheaf__dim dim[SHEAF__MAX_OPERANDS + 1][SHEAF_MAX_DIMS]; /* the result is [n_operands] */
     char letter[SHEAF__MAX_FACTORS];                                /* '#': a number */
-    int64_t number[SHEAF__MAX_FACTORS];                             /* its size; -1: a letter */
+    int64_t number[SHEAF__MAX_FACTORS]; /* the size in the text; -1: shapes tell it */
     enum sheaf__factor_kind kind[SHEAF__MAX_FACTORS];
     int64_t size[SHEAF__MAX_FACTORS];
 };

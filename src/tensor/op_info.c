@@ -11,6 +11,7 @@
 #include "sheaf/backend-impl.h"
 #include "tensor/access.h"
 #include "tensor/rope.h"
+#include "tensor/volume.h"
 
 /* F32, F16 or BF16: an element can be read and written on its own. */
 static bool is_plain(const struct sheaf_tensor *t) {
@@ -42,6 +43,15 @@ static bool same_from(int first, const struct sheaf_tensor *a, const struct shea
 /* Dimension i of t is one, or that of `of`. */
 static bool repeats(const struct sheaf_tensor *t, const struct sheaf_tensor *of, int i) {
     return t->ne[i] == 1 || t->ne[i] == of->ne[i];
+}
+
+/* The product of n factors; -1 if it is too large. */
+static int64_t product(int n, const int64_t *factor) {
+    int64_t all = 1;
+    for (int i = 0; i < n; i++) {
+        if (__builtin_mul_overflow(all, factor[i], &all)) return -1;
+    }
+    return all;
 }
 
 /* ---- elementwise ---- */
@@ -96,6 +106,12 @@ static bool check_top_k(const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
     return dst->type == SHEAF_TYPE_I32 && is_dense(dst) && is_plain(a) && a->ne[0] <= INT32_MAX &&
            dst->ne[0] <= a->ne[0] && same_from(1, dst, a);
+}
+
+static bool check_count_equal(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    return dst->type == SHEAF_TYPE_I64 && sheaf_nelements(dst) == 1 && a->type == SHEAF_TYPE_I32 &&
+           b->type == SHEAF_TYPE_I32 && sheaf_are_same_shape(a, b);
 }
 
 static bool check_sum(const struct sheaf_tensor *dst) {
@@ -218,17 +234,23 @@ static bool check_hc_post(const struct sheaf_tensor *dst) {
 
 /* ---- images and signals ---- */
 
-/* The places of a window over x are dimensions `first` and the next of dst. */
-static bool check_places(const struct sheaf_tensor *dst, const struct sheaf_tensor *x, int first) {
+/* The places of a window over the first n dimensions of x; false: the window's words allow none. */
+static bool places(const struct sheaf_tensor *dst, const struct sheaf_tensor *x, int n,
+                   int64_t out[]) {
     const int32_t *p = dst->op_params;
-    for (int i = 0; i < 2; i++) {
-        const int64_t size = p[i], stride = p[2 + i], pad = p[4 + i], apart = p[6 + i];
+    for (int i = 0; i < n; i++) {
+        const int64_t size = p[i], stride = p[n + i], pad = p[2 * n + i], apart = p[3 * n + i];
         if (size < 1 || stride < 1 || pad < 0 || apart < 1) return false;
         const int64_t left = x->ne[i] + 2 * pad - apart * (size - 1) - 1;
-        if (x->ne[i] + 2 * pad == 0 && dst->ne[first + i] == 0) continue;
-        if (left < 0 || dst->ne[first + i] != left / stride + 1) return false;
+        out[i] = x->ne[i] + 2 * pad == 0 ? 0 : left / stride + 1; /* an empty slice has none */
+        if (out[i] && left < 0) return false;
     }
     return true;
+}
+/* The places of a window over x are dimensions `first` and the next of dst. */
+static bool check_places(const struct sheaf_tensor *dst, const struct sheaf_tensor *x, int first) {
+    int64_t out[2];
+    return places(dst, x, 2, out) && dst->ne[first] == out[0] && dst->ne[first + 1] == out[1];
 }
 
 static bool check_im2col(const struct sheaf_tensor *dst) {
@@ -247,13 +269,57 @@ static bool check_conv(const struct sheaf_tensor *dst) {
            (deep ? a->ne[2] == 1 && a->ne[3] == b->ne[2] : a->ne[2] == b->ne[2]);
 }
 
+static bool check_im2col_3d(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *x = dst->src[0];
+    const int32_t *p = dst->op_params;
+    int64_t out[3];
+    if (!is_plain(dst) || !is_dense(dst) || !is_plain(x) || !places(dst, x, 3, out)) return false;
+    const int64_t size = product(3, (const int64_t[]){p[0], p[1], p[2]});
+    if (size < 0 || dst->ne[0] % size || dst->ne[1] != out[0] || dst->ne[2] != out[1]) return false;
+    const int64_t channels = dst->ne[0] / size;
+    if (channels == 0) return x->ne[3] == 0;
+    return x->ne[3] % channels == 0 &&
+           dst->ne[3] == product(2, (const int64_t[]){x->ne[3] / channels, out[2]});
+}
+
+static bool check_conv_3d(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    int64_t out[3];
+    if (!is_dense_f32(dst) || !is_plain(a) || !is_f32(b) || !places(dst, b, 3, out)) return false;
+    for (int i = 0; i < 3; i++) {
+        if (a->ne[i] != dst->op_params[i] || dst->ne[i] != out[i]) return false;
+    }
+    return sheaf__summed_channels(a->ne[3], b->ne[3], dst->ne[3]) >= 0;
+}
+
+/* n is what i elements, `stride` apart, become when each is spread over w. */
+static bool is_spread(int64_t n, int64_t i, int64_t w, int64_t stride) {
+    return stride > 0 && w > 0 && i > 0 && i <= INT32_MAX && n == (i - 1) * stride + w;
+}
+
 static bool check_transposed(const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    const int64_t stride = dst->op_params[0];
-    return is_dense_f32(dst) && is_plain(a) && is_f32(b) && stride > 0 && b->ne[0] > 0 &&
-           b->ne[0] <= INT32_MAX &&
-           has_shape(dst, (b->ne[0] - 1) * stride + a->ne[0], a->ne[1], 1, 1) &&
-           has_shape(b, b->ne[0], a->ne[2], 1, 1) && a->ne[3] == 1;
+    return is_dense_f32(dst) && is_plain(a) && is_f32(b) &&
+           is_spread(dst->ne[0], b->ne[0], a->ne[0], dst->op_params[0]) &&
+           has_shape(dst, dst->ne[0], a->ne[1], 1, 1) && has_shape(b, b->ne[0], a->ne[2], 1, 1) &&
+           a->ne[3] == 1;
+}
+
+static bool check_transposed_2d(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    return is_dense_f32(dst) && is_plain(a) && is_f32(b) &&
+           is_spread(dst->ne[0], b->ne[0], a->ne[0], dst->op_params[0]) &&
+           is_spread(dst->ne[1], b->ne[1], a->ne[1], dst->op_params[0]) && dst->ne[2] == a->ne[2] &&
+           dst->ne[3] == b->ne[3] && a->ne[3] == b->ne[2];
+}
+
+static bool check_col2im(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    const int64_t size = dst->op_params[0], pad = dst->op_params[2];
+    return is_plain(dst) && is_dense(dst) && a->type == dst->type && size > 0 && pad >= 0 &&
+           is_spread(dst->ne[0] + 2 * pad, a->ne[1], size, dst->op_params[1]) &&
+           a->ne[0] % size == 0 && has_shape(dst, dst->ne[0], a->ne[0] / size, 1, 1) &&
+           has_shape(a, a->ne[0], a->ne[1], 1, 1);
 }
 
 static bool check_pool(const struct sheaf_tensor *dst) {
@@ -267,8 +333,7 @@ static bool check_upscale(const struct sheaf_tensor *dst) {
     for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
         if ((a->ne[i] == 0) != (dst->ne[i] == 0)) return false;
     }
-    return is_dense_f32(dst) && is_f32(a) &&
-           (uint32_t)dst->op_params[0] <= SHEAF_SCALE_MODE_BILINEAR;
+    return is_dense_f32(dst) && is_f32(a) && (uint32_t)dst->op_params[0] < SHEAF_SCALE_MODE_COUNT;
 }
 
 static bool check_reflect(const struct sheaf_tensor *dst) {
@@ -286,6 +351,37 @@ static bool check_timestep(const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
     return is_dense_f32(dst) && is_f32(a) && dst->op_params[0] > 0 && dst->op_params[1] > 0 &&
            has_shape(dst, dst->op_params[0], a->ne[0], 1, 1) && sheaf_nrows(a) == 1;
+}
+
+/* Windows of w that cover i and j, in as many as dimension 3 of `windows` has. */
+static bool are_windows(const struct sheaf_tensor *windows, const struct sheaf_tensor *image,
+                        int64_t w) {
+    if (w < 1 || image->ne[1] > INT64_MAX - w || image->ne[2] > INT64_MAX - w) return false;
+    const int64_t n[] = {(image->ne[1] + w - 1) / w, (image->ne[2] + w - 1) / w};
+    return is_f32(windows) && is_f32(image) && image->ne[3] == 1 &&
+           has_shape(windows, image->ne[0], w, w, product(2, n));
+}
+static bool check_win_part(const struct sheaf_tensor *dst) {
+    return is_dense(dst) && are_windows(dst, dst->src[0], dst->op_params[0]);
+}
+static bool check_win_unpart(const struct sheaf_tensor *dst) {
+    return is_dense(dst) && are_windows(dst->src[0], dst, dst->op_params[0]);
+}
+
+static bool check_get_rel_pos(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0];
+    const int64_t n = dst->ne[1];
+    return is_plain(dst) && a->type == dst->type && n > 0 && n <= INT32_MAX &&
+           has_shape(a, dst->ne[0], 2 * n - 1, 1, 1) && has_shape(dst, dst->ne[0], n, n, 1);
+}
+
+static bool check_add_rel_pos(const struct sheaf_tensor *dst) {
+    const struct sheaf_tensor *a = dst->src[0], *pw = dst->src[1], *ph = dst->src[2];
+    return is_dense_f32(dst) && is_f32(a) && is_f32(pw) && is_f32(ph) &&
+           sheaf_are_same_shape(dst, a) && sheaf_are_same_shape(pw, ph) && a->ne[3] == 1 &&
+           pw->ne[3] == a->ne[2] &&
+           a->ne[0] == product(2, (const int64_t[]){pw->ne[0], pw->ne[0]}) &&
+           a->ne[1] == product(2, (const int64_t[]){pw->ne[1], pw->ne[2]});
 }
 
 /* Masks have at least the rows of what they are added to, and repeat over dimensions 2 and 3. */
@@ -419,14 +515,6 @@ static bool has_dense_cubes(const struct sheaf_tensor *t) {
     if (t->ne[1] > 1 && t->nb[1] != next) return false;
     next *= (size_t)t->ne[1];
     return t->ne[2] <= 1 || t->nb[2] == next;
-}
-/* The product of n factors; -1 if it is too large. */
-static int64_t product(int n, const int64_t *factor) {
-    int64_t all = 1;
-    for (int i = 0; i < n; i++) {
-        if (__builtin_mul_overflow(all, factor[i], &all)) return -1;
-    }
-    return all;
 }
 /* y ++ states, one after another. */
 static bool is_flat(const struct sheaf_tensor *dst, int64_t y, int64_t states) {

@@ -38,6 +38,9 @@ struct sheaf__op_info {
     "6 f attn_factor, 7 f beta_fast, 8 f beta_slow, 9 i section0, 10 i section1, "                 \
     "11 i section2, 12 i section3, 13 i offset"
 
+#define SHEAF__VOLUME_PARAMS                                                                       \
+    "0 i, 1 i, 2 i size, 3 i, 4 i, 5 i stride, 6 i, 7 i, 8 i pad, 9 i, 10 i, 11 i dilation"
+
 #define SHEAF__OPS(ROW)                                                                            \
     ROW(NONE, .cost = SHEAF_OP_COST_FREE)                                                          \
     ROW(DUP, .operands = {"a"}, .required = 1, .check = check_copy, .cost = SHEAF_OP_COST_ROWS)    \
@@ -192,7 +195,25 @@ struct sheaf__op_info {
     ROW(ROLL, .operands = {"a"}, .required = 1, .params = "0 i, 1 i, 2 i, 3 i shift",              \
         .check = check_roll, .cost = SHEAF_OP_COST_MOVE)                                           \
     ROW(TIMESTEP_EMBEDDING, .operands = {"a"}, .required = 1, .params = "0 i dim, 1 i max_period", \
-        .check = check_timestep, .cost = SHEAF_OP_COST_MOVE)
+        .check = check_timestep, .cost = SHEAF_OP_COST_MOVE)                                       \
+    ROW(COUNT_EQUAL, .operands = {"a", "b"}, .required = 2, .check = check_count_equal,            \
+        .cost = SHEAF_OP_COST_ROWS)                                                                \
+    ROW(CONV_TRANSPOSE_2D, .operands = {"a", "b"}, .required = 2, .params = "0 i stride",          \
+        .check = check_transposed_2d, .cost = SHEAF_OP_COST_PRODUCT)                               \
+    ROW(COL2IM_1D, .operands = {"a"}, .required = 1, .params = "0 i size, 1 i stride, 2 i pad",    \
+        .check = check_col2im, .cost = SHEAF_OP_COST_ROWS)                                         \
+    ROW(IM2COL_3D, .operands = {"x"}, .required = 1, .params = SHEAF__VOLUME_PARAMS,               \
+        .check = check_im2col_3d, .cost = SHEAF_OP_COST_MOVE)                                      \
+    ROW(CONV_3D, .operands = {"a", "b"}, .required = 2, .params = SHEAF__VOLUME_PARAMS,            \
+        .check = check_conv_3d, .cost = SHEAF_OP_COST_PRODUCT)                                     \
+    ROW(WIN_PART, .operands = {"a"}, .required = 1, .params = "0 i size", .check = check_win_part, \
+        .cost = SHEAF_OP_COST_MOVE)                                                                \
+    ROW(WIN_UNPART, .operands = {"a"}, .required = 1, .params = "0 i size",                        \
+        .check = check_win_unpart, .cost = SHEAF_OP_COST_MOVE)                                     \
+    ROW(GET_REL_POS, .operands = {"a"}, .required = 1, .check = check_get_rel_pos,                 \
+        .cost = SHEAF_OP_COST_MOVE)                                                                \
+    ROW(ADD_REL_POS, .operands = {"a", "pw", "ph"}, .required = 3, .check = check_add_rel_pos,     \
+        .cost = SHEAF_OP_COST_ROWS, .in_place = 1)
 
 /* Counts the rows; an op that is not listed, or listed in another place, breaks the build. */
 #define SHEAF__OP_ROW_NUMBER(op, ...) SHEAF__OP_ROW_##op,

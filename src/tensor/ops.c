@@ -185,6 +185,14 @@ struct sheaf_tensor *sheaf_argmax(struct sheaf_context *ctx, struct sheaf_tensor
     return make(ctx, SHEAF_OP_ARGMAX, SHEAF_TYPE_I32, (int64_t[]){a->ne[1], 1, 1, 1}, a, NULL);
 }
 
+struct sheaf_tensor *sheaf_count_equal(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                       struct sheaf_tensor *b) {
+    if (missing(a, b)) return NULL;
+    if (a->type != SHEAF_TYPE_I32 || b->type != SHEAF_TYPE_I32 || !sheaf_are_same_shape(a, b))
+        return refuse("COUNT_EQUAL", a, b, "both operands must be i32 of one shape");
+    return make(ctx, SHEAF_OP_COUNT_EQUAL, SHEAF_TYPE_I64, (int64_t[]){1, 1, 1, 1}, a, b);
+}
+
 struct sheaf_tensor *sheaf_top_k(struct sheaf_context *ctx, struct sheaf_tensor *a, int k) {
     if (missing(a, a)) return NULL;
     if (a->type != SHEAF_TYPE_F32) return refuse("TOP_K", a, NULL, "the operand must be f32");

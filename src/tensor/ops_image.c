@@ -14,20 +14,30 @@ static int64_t places(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d) {
 static const char no_place[] =
     "the window has no place: sizes, strides and dilations are from 1 on, pads from 0 on";
 
-/* Words from `first` on: the numbers of the window. */
-static void set_window(struct sheaf_tensor *t, const struct sheaf_window *w) {
-    for (int i = 0; i < 2 && t; i++) {
-        t->op_params[i] = w->size[i];
-        t->op_params[2 + i] = w->stride[i];
-        t->op_params[4 + i] = w->pad[i];
-        t->op_params[6 + i] = w->dilation[i];
+/* The first words: the numbers of a window over n dimensions. */
+static void set_words(struct sheaf_tensor *t, int n, const int *size, const int *stride,
+                      const int *pad, const int *dilation) {
+    for (int i = 0; i < n && t; i++) {
+        t->op_params[i] = size[i];
+        t->op_params[n + i] = stride[i];
+        t->op_params[2 * n + i] = pad[i];
+        t->op_params[3 * n + i] = dilation[i];
     }
+}
+static void set_window(struct sheaf_tensor *t, const struct sheaf_window *w) {
+    set_words(t, 2, w->size, w->stride, w->pad, w->dilation);
 }
 
 static bool placed(const struct sheaf_tensor *x, const struct sheaf_window *w, int64_t out[2]) {
     for (int i = 0; i < 2; i++)
         out[i] = places(x->ne[i], w->size[i], w->stride[i], w->pad[i], w->dilation[i]);
     return out[0] >= 0 && out[1] >= 0;
+}
+static bool placed_3d(const struct sheaf_tensor *x, const struct sheaf_window_3d *w,
+                      int64_t out[3]) {
+    for (int i = 0; i < 3; i++)
+        out[i] = places(x->ne[i], w->size[i], w->stride[i], w->pad[i], w->dilation[i]);
+    return out[0] >= 0 && out[1] >= 0 && out[2] >= 0;
 }
 
 struct sheaf_tensor *sheaf_im2col(struct sheaf_context *ctx, struct sheaf_tensor *x,
@@ -80,6 +90,106 @@ struct sheaf_tensor *sheaf_conv_2d_dw(struct sheaf_context *ctx, struct sheaf_te
                 "the kernel is [v, w, 1, c] and the image [i, j, c, n]");
 }
 
+/* ---- volumes ---- */
+
+struct sheaf_tensor *sheaf_im2col_3d(struct sheaf_context *ctx, struct sheaf_tensor *x,
+                                     int64_t channels, const struct sheaf_window_3d *window,
+                                     enum sheaf_type type) {
+    if (missing(x, x)) return NULL;
+    const char *name = "IM2COL_3D";
+    int64_t out[3], n = channels;
+    if (!is_plain_type(x->type) || (type != SHEAF_TYPE_F32 && type != SHEAF_TYPE_F16))
+        return refuse(name, x, NULL, "images are f32, f16 or bf16, columns f32 or f16");
+    if (channels < 1 || x->ne[3] % channels)
+        return refuse(name, x, NULL,
+                      "dimension 3 is whole times the channels, which are from 1 on");
+    if (!placed_3d(x, window, out)) return refuse(name, x, NULL, no_place);
+    for (int i = 0; i < 3; i++) {
+        if (__builtin_mul_overflow(n, (int64_t)window->size[i], &n))
+            return refuse(name, x, NULL, "a column is too long");
+    }
+    if (__builtin_mul_overflow(out[2], x->ne[3] / channels, &out[2]))
+        return refuse(name, x, NULL, "there are too many places");
+    struct sheaf_tensor *t =
+        make(ctx, SHEAF_OP_IM2COL_3D, type, (int64_t[]){n, out[0], out[1], out[2]}, x, NULL);
+    set_words(t, 3, window->size, window->stride, window->pad, window->dilation);
+    return t;
+}
+
+struct sheaf_tensor *sheaf_conv_3d(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                   struct sheaf_tensor *b, int64_t channels,
+                                   const struct sheaf_window_3d *window) {
+    if (missing(a, b)) return NULL;
+    const char *name = "CONV_3D";
+    int64_t out[3];
+    struct sheaf_window_3d w = *window;
+    for (int i = 0; i < 3; i++) {
+        if (a->ne[i] > INT32_MAX) return refuse(name, a, b, "the kernel is too large");
+        w.size[i] = (int)a->ne[i];
+    }
+    if (!is_plain_type(a->type) || b->type != SHEAF_TYPE_F32)
+        return refuse(name, a, b, "the kernel is f32, f16 or bf16, the image f32");
+    if (a->ne[3] > INT32_MAX || b->ne[3] > INT32_MAX || channels < 1 || a->ne[3] % channels ||
+        b->ne[3] % channels)
+        return refuse(name, a, b,
+                      "the kernel is [v, w, u, m.k] and the image [i, j, l, n.k] with k channels");
+    if (!placed_3d(b, &w, out)) return refuse(name, a, b, no_place);
+    const int64_t nm = a->ne[3] / channels * (b->ne[3] / channels);
+    if (nm > INT32_MAX) return refuse(name, a, b, "there are too many channels and images");
+    struct sheaf_tensor *t =
+        make(ctx, SHEAF_OP_CONV_3D, SHEAF_TYPE_F32, (int64_t[]){out[0], out[1], out[2], nm}, a, b);
+    set_words(t, 3, w.size, w.stride, w.pad, w.dilation);
+    return t;
+}
+
+/* ---- transposed convolutions ---- */
+
+/* (i - 1) stride + w; false: an extent or the stride is below 1, or the result too long. */
+static bool spread(int64_t i, int64_t w, int stride, int64_t *n) {
+    return stride >= 1 && w >= 1 && i >= 1 && i <= INT32_MAX &&
+           !__builtin_mul_overflow(i - 1, (int64_t)stride, n) && !__builtin_add_overflow(*n, w, n);
+}
+static const char no_spread[] = "stride, kernel and signal are from 1 on";
+
+struct sheaf_tensor *sheaf_conv_transpose_2d(struct sheaf_context *ctx, struct sheaf_tensor *a,
+                                             struct sheaf_tensor *b, int stride) {
+    if (missing(a, b)) return NULL;
+    const char *name = "CONV_TRANSPOSE_2D";
+    if (!is_plain_type(a->type) || b->type != SHEAF_TYPE_F32)
+        return refuse(name, a, b, "the kernel is f32, f16 or bf16, the image f32");
+    if (a->ne[3] != b->ne[2])
+        return refuse(name, a, b, "the kernel is [v, w, m, k] and the image [i, j, k, n]");
+    int64_t out[2];
+    for (int i = 0; i < 2; i++) {
+        if (!spread(b->ne[i], a->ne[i], stride, &out[i])) return refuse(name, a, b, no_spread);
+    }
+    struct sheaf_tensor *t = make(ctx, SHEAF_OP_CONV_TRANSPOSE_2D, SHEAF_TYPE_F32,
+                                  (int64_t[]){out[0], out[1], a->ne[2], b->ne[3]}, a, b);
+    if (t) t->op_params[0] = stride;
+    return t;
+}
+
+struct sheaf_tensor *sheaf_col2im_1d(struct sheaf_context *ctx, struct sheaf_tensor *a, int size,
+                                     int stride, int pad) {
+    if (missing(a, a)) return NULL;
+    const char *name = "COL2IM_1D";
+    int64_t n;
+    if (!is_plain_type(a->type))
+        return refuse(name, a, NULL, "the operand must be f32, f16 or bf16");
+    if (a->ne[2] != 1 || a->ne[3] != 1 || size < 1 || a->ne[0] % size)
+        return refuse(name, a, NULL, "columns are [m.w, i] with w, the size, from 1 on");
+    if (pad < 0 || !spread(a->ne[1], size, stride, &n) || n <= 2 * (int64_t)pad)
+        return refuse(name, a, NULL, "stride and columns are from 1 on, pads leave an element");
+    struct sheaf_tensor *t =
+        make(ctx, SHEAF_OP_COL2IM_1D, a->type,
+             (int64_t[]){n - 2 * (int64_t)pad, a->ne[0] / size, 1, 1}, a, NULL);
+    if (!t) return NULL;
+    t->op_params[0] = size;
+    t->op_params[1] = stride;
+    t->op_params[2] = pad;
+    return t;
+}
+
 struct sheaf_tensor *sheaf_conv_transpose_1d(struct sheaf_context *ctx, struct sheaf_tensor *a,
                                              struct sheaf_tensor *b, int stride) {
     if (missing(a, b)) return NULL;
@@ -89,10 +199,7 @@ struct sheaf_tensor *sheaf_conv_transpose_1d(struct sheaf_context *ctx, struct s
     if (a->ne[2] != b->ne[1] || a->ne[3] != 1 || b->ne[2] != 1 || b->ne[3] != 1)
         return refuse(name, a, b, "the kernel is [w, m, k] and the signal [i, k]");
     int64_t n;
-    if (stride < 1 || a->ne[0] < 1 || b->ne[0] < 1 ||
-        __builtin_mul_overflow(b->ne[0] - 1, (int64_t)stride, &n) ||
-        __builtin_add_overflow(n, a->ne[0], &n))
-        return refuse(name, a, b, "stride, kernel and signal are from 1 on");
+    if (!spread(b->ne[0], a->ne[0], stride, &n)) return refuse(name, a, b, no_spread);
     struct sheaf_tensor *t =
         make(ctx, SHEAF_OP_CONV_TRANSPOSE_1D, SHEAF_TYPE_F32, (int64_t[]){n, a->ne[1], 1, 1}, a, b);
     if (t) t->op_params[0] = stride;
@@ -109,8 +216,7 @@ static struct sheaf_tensor *pool(struct sheaf_context *ctx, enum sheaf_op op,
         return refuse(name, a, NULL, "the operand must be f32, f16 or bf16");
     if (kind != SHEAF_POOL_MAX && kind != SHEAF_POOL_AVG)
         return refuse(name, a, NULL, "the kind must be the maximum or the mean");
-    if (!placed(a, &w, out) || w.pad[0] >= w.size[0] || w.pad[1] >= w.size[1])
-        return refuse(name, a, NULL, "the window has no place, or pads are not smaller than it");
+    if (!placed(a, &w, out)) return refuse(name, a, NULL, no_place);
     struct sheaf_tensor *t =
         make(ctx, op, SHEAF_TYPE_F32, (int64_t[]){out[0], out[1], a->ne[2], a->ne[3]}, a, NULL);
     set_window(t, &w);
@@ -134,8 +240,11 @@ struct sheaf_tensor *sheaf_upscale(struct sheaf_context *ctx, struct sheaf_tenso
                                    bool align_corners) {
     if (missing(a, a)) return NULL;
     if (a->type != SHEAF_TYPE_F32) return refuse("UPSCALE", a, NULL, "the operand must be f32");
-    if (mode != SHEAF_SCALE_MODE_NEAREST && mode != SHEAF_SCALE_MODE_BILINEAR)
-        return refuse("UPSCALE", a, NULL, "the mode must be NEAREST or BILINEAR");
+    if ((unsigned)mode >= SHEAF_SCALE_MODE_COUNT)
+        return refuse("UPSCALE", a, NULL,
+                      "the mode must be NEAREST, BILINEAR, BICUBIC or ANTIALIAS");
+    if (mode == SHEAF_SCALE_MODE_ANTIALIAS && align_corners)
+        return refuse("UPSCALE", a, NULL, "ANTIALIAS has no aligned corners");
     for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
         if (ne[i] < 0 || (ne[i] == 0) != (a->ne[i] == 0))
             return refuse("UPSCALE", a, NULL,

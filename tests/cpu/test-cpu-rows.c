@@ -117,6 +117,12 @@ static double meaning(const T *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3
         return padded(t, (int64_t[]){i0, i1, i2, i3});
     case SHEAF_OP_FILL:
         return param(t, 0);
+    case SHEAF_OP_COUNT_EQUAL:
+        for (int64_t i = 0, n = 0; i <= sheaf_nelements(a); i++) {
+            if (i == sheaf_nelements(a)) return (double)n;
+            n += flat(a, i) == flat(b, i);
+        }
+        return 0;
     default:
         cr_assert_fail("no meaning for %s", sheaf_op_name(t->op));
         return 0;
@@ -133,6 +139,9 @@ static T *sort(C *c, T *a, bool down) {
 
 /* clang-format off */
 #define CASES                                                                                      \
+    K(count_equal, 0, sheaf_count_equal(c, L(I32, "ids 3", 77, 9, 2, 3), L(I32, "ids 3", 77, 9, 2, 3)))\
+    K(count_equal_turned, 0, sheaf_count_equal(c, turned(c, I32, "ids 2", 7, 9, 2, 1), L(I32, "ids 2", 7, 9, 2, 1)))\
+    K(count_equal_none, 0, sheaf_count_equal(c, L(I32, "ids 2", 0, 9, 2, 1), L(I32, "ids 2", 0, 9, 2, 1)))\
     K(norm, 2e-6, sheaf_norm(c, X(F32, 77, 9, 2, 3), 1e-5f))                                       \
     K(norm_off_center, 2e-6, sheaf_norm(c, L(F32, "one+", 576, 40, 1, 1), 1e-5f))                  \
     K(norm_turned, 2e-6, sheaf_norm(c, TURNED(F32, 33, 9, 2, 3), 0.1f))                            \

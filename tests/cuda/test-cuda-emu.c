@@ -29,7 +29,8 @@ Test(cuda_emu, ops_of_the_host, .timeout = DEADLINE) {
                                    "SOLVE_TRI ARANGE LIGHTNING_INDEXER DSV4_HC_COMB DSV4_HC_PRE "
                                    "DSV4_HC_POST IM2COL CONV_2D CONV_2D_DW CONV_TRANSPOSE_1D "
                                    "POOL_1D POOL_2D UPSCALE PAD_REFLECT_1D ROLL "
-                                   "TIMESTEP_EMBEDDING ";
+                                   "TIMESTEP_EMBEDDING CONV_TRANSPOSE_2D COL2IM_1D IM2COL_3D "
+                                   "CONV_3D WIN_PART WIN_UNPART GET_REL_POS ADD_REL_POS ";
     static char out[CAP];
     char found[sizeof expected + 256] = "";
     cr_assert_eq(ops(ENV, "support -b CUDA0", out), 0, "%s", out);

@@ -156,6 +156,19 @@ static int examples(struct example *e) {
     EXAMPLE("ROLL", sheaf_roll(ctx, image, (const int[]){0, 1, 0, 0}));
     EXAMPLE("ROLL of rows", sheaf_roll(ctx, image, (const int[]){1, 0, 0, 0}));
     EXAMPLE("TIMESTEP_EMBEDDING", sheaf_timestep_embedding(ctx, f32(6, 1, 1, 1), 8, 100));
+    const struct sheaf_window_3d within = {{2, 2, 2}, {1, 1, 1}, {0, 1, 1}, {1, 1, 1}};
+    T *volume = f32(4, 3, 5, 12), *rel = f32(3, 5, 4, 2);
+    EXAMPLE("IM2COL_3D", sheaf_im2col_3d(ctx, volume, 6, &within, SHEAF_TYPE_F32));
+    EXAMPLE("CONV_3D", sheaf_conv_3d(ctx, f32(2, 2, 2, 18), volume, 6, &within));
+    EXAMPLE("CONV_TRANSPOSE_2D", sheaf_conv_transpose_2d(ctx, f32(3, 2, 5, 6), image, 2));
+    EXAMPLE("COL2IM_1D", sheaf_col2im_1d(ctx, f32(12, 5, 1, 1), 4, 2, 1));
+    EXAMPLE("WIN_PART", sheaf_win_part(ctx, f32(6, 4, 8, 1), 2));
+    EXAMPLE("WIN_PART over the end", sheaf_win_part(ctx, f32(6, 5, 8, 1), 2));
+    EXAMPLE("WIN_UNPART", sheaf_win_unpart(ctx, f32(6, 2, 2, 8), 4, 8, 2));
+    EXAMPLE("GET_REL_POS", sheaf_get_rel_pos(ctx, f32(6, 7, 1, 1), 4));
+    EXAMPLE("ADD_REL_POS", sheaf_add_rel_pos(ctx, f32(9, 20, 2, 1), rel, rel));
+    EXAMPLE("COUNT_EQUAL", sheaf_count_equal(ctx, i32(6, 4), i32(6, 4)));
+    EXAMPLE("POOL_1D, maximum of empty places", sheaf_pool_1d(ctx, image, SHEAF_POOL_MAX, 1, 1, 1));
     EXAMPLE("PAD", sheaf_pad(ctx, a, (const int[]){0, 0, 1, 0}, (const int[]){2, 0, 0, 0}, false));
     T *dt = f32(4, 5, 2, 1), *bc = f32(3, 2, 5, 2), *heads = f32(2, 4, 5, 2);
     EXAMPLE("SSM_CONV", sheaf_ssm_conv(ctx, f32(8, 4, 2, 1), f32(4, 4, 1, 1)));
@@ -267,7 +280,10 @@ Test(rules, bad_strings_do_not_parse) {
                          "a.b.c.d.e.f.h -> a",
                          "a+b+c+d+e+f -> a",
                          "i -> ",
-                         "99999999999999999999 -> i"};
+                         "99999999999999999999 -> i",
+                         "i= -> i",
+                         "i=j -> i",
+                         "i=99999999999999999999 -> i"};
     const struct sheaf__rule none = {.expr = NULL};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct sheaf__expr e;
@@ -290,6 +306,11 @@ Test(rules, sizes_come_from_shapes) {
     cr_assert(sheaf__expr_bind(&e, (const int64_t *const[]){wide, narrow}));
     cr_expect_eq(e.size[sheaf__expr_factor(&e, 'g')], 3);
     cr_expect_not(sheaf__expr_bind(&e, (const int64_t *const[]){wide, other}));
+    cr_assert(sheaf__expr_parse(&r, "m.k=4, n.k -> n.m", &e));
+    const int64_t mk[] = {12, 1, 1, 1}, nk[] = {20, 1, 1, 1}, nm[] = {15, 1, 1, 1};
+    cr_assert(sheaf__expr_bind(&e, (const int64_t *const[]){mk, nk, nm}));
+    cr_expect_eq(e.size[sheaf__expr_factor(&e, 'n')], 5);
+    cr_expect_not(sheaf__expr_bind(&e, (const int64_t *const[]){mk, nk, mk}));
     cr_assert(sheaf__expr_parse(&r, "f+f n -> f n", &e));
     const int64_t two[] = {12, 3, 1, 1}, one[] = {6, 3, 1, 1};
     cr_assert(sheaf__expr_bind(&e, (const int64_t *const[]){two, one}));

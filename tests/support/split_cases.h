@@ -92,6 +92,47 @@ static T *upscaled(C *c, T *a, enum sheaf_scale_mode mode) {
 static T *b_upscale(C *c, T **a) { return upscaled(c, a[0], SHEAF_SCALE_MODE_NEAREST); }
 static T *b_upscale_bilinear(C *c, T **a) { return upscaled(c, a[0], SHEAF_SCALE_MODE_BILINEAR); }
 
+static T *b_upscale_bicubic(C *c, T **a) { return upscaled(c, a[0], SHEAF_SCALE_MODE_BICUBIC); }
+static T *b_upscale_antialias(C *c, T **a) {
+    const int64_t ne[] = {a[0]->ne[0], 2, a[0]->ne[2], a[0]->ne[3]};
+    return sheaf_upscale(c, a[0], ne, SHEAF_SCALE_MODE_ANTIALIAS, false);
+}
+
+/* ---- volumes and windows: a slice has fewer of one factor, which its extents tell ---- */
+
+#define VOLUME_WINDOW                                                                              \
+    &(const struct sheaf_window_3d) {                                                              \
+        {2, 2, 2}, {1, 1, 1}, {1, 0, 0}, { 1, 1, 1 }                                               \
+    }
+/* 3 images of 4 channels. */
+static T *b_im2col_3d(C *c, T **a) {
+    const int64_t n = a[0]->ne[3], channels = n % 4 ? n / 3 : 4;
+    return n % 4 && n % 3 ? NULL
+                          : sheaf_im2col_3d(c, a[0], channels, VOLUME_WINDOW, SHEAF_TYPE_F32);
+}
+/* 4 summed channels; 2 results of 2 images. */
+static T *b_conv_3d(C *c, T **a) {
+    const int64_t mk = a[0]->ne[3], nk = a[1]->ne[3];
+    return sheaf_conv_3d(c, a[0], a[1],
+                         mk == 8 || nk == 8 ? 4
+                         : mk == nk         ? mk / 2
+                                            : 0,
+                         VOLUME_WINDOW);
+}
+static T *b_conv_transpose_2d(C *c, T **a) { return sheaf_conv_transpose_2d(c, a[0], a[1], 1); }
+static T *b_col2im_1d(C *c, T **a) { return sheaf_col2im_1d(c, a[0], 3, 2, 0); }
+static T *b_win_part(C *c, T **a) { return sheaf_win_part(c, a[0], 2); }
+/* 3 columns and 2 rows of windows; those of a slice. */
+static T *b_win_unpart(C *c, T **a) {
+    const int64_t n = a[0]->ne[3];
+    return n % 3 ? sheaf_win_unpart(c, a[0], n, 4, 2) : sheaf_win_unpart(c, a[0], 6, n / 3 * 2, 2);
+}
+/* An image that its windows exceed. */
+static T *b_win_unpart_over(C *c, T **a) { return sheaf_win_unpart(c, a[0], 5, 3, 2); }
+static T *b_get_rel_pos(C *c, T **a) { return sheaf_get_rel_pos(c, a[0], 3); }
+static T *b_add_rel_pos(C *c, T **a) { return sheaf_add_rel_pos(c, a[0], a[1], a[2]); }
+static T *b_count_equal(C *c, T **a) { return sheaf_count_equal(c, a[0], a[1]); }
+
 /* A window at the place that it has in the whole: none where it covers a dimension. */
 static T *window_at(C *c, T **a, bool add) {
     int64_t at[4] = {0, 0, 0, 0};
@@ -172,25 +213,45 @@ static T *b_fill(C *c, T **a) {
             b_hc_post_apart                                                                        \
     }
 
-#define IMAGE_CASES                                                                                \
-    {"im2col", 1, {{4, 3, 6, 4}}, "f", 0, 3, b_im2col},                                            \
-        {"im2col f16", 1, {{4, 3, 6, 1}}, "h", 0, 3, b_im2col_f16},                                \
-        {"conv_2d", 2, {{2, 2, 4, 6}, {4, 3, 4, 3}}, "ff", 0, 3, b_conv_2d},                       \
-        {"conv_2d f16", 2, {{2, 2, 4, 6}, {4, 3, 4, 1}}, "hf", 0, 3, b_conv_2d},                   \
-        {"conv_2d_dw", 2, {{2, 2, 1, 6}, {4, 3, 6, 3}}, "ff", 0, 3, b_conv_2d_dw},                 \
-        {"conv_transpose_1d", 2, {{3, 6, 4, 1}, {5, 4, 1, 1}}, "ff", 0, 3, b_conv_transpose_1d},   \
-        {"conv_transpose_1d of one", 2, {{3, 6, 1, 1}, {5, 1, 1, 1}}, "ff", 0, 3,                  \
-         b_conv_transpose_1d},                                                                     \
-        {"pool_1d max", 1, {{6, 4, 3, 2}}, "f", 0, 3, b_pool_1d_max},                              \
-        {"pool_1d avg", 1, {{6, 4, 3, 2}}, "f", 0, 3, b_pool_1d_avg},                              \
-        {"pool_2d max", 1, {{5, 4, 6, 2}}, "f", 0, 3, b_pool_2d_max},                              \
-        {"pool_2d avg", 1, {{5, 4, 6, 2}}, "f", 0, 3, b_pool_2d_avg},                              \
-        {"upscale", 1, {{4, 3, 6, 2}}, "f", 0, 3, b_upscale},                                      \
-        {"upscale bilinear", 1, {{4, 3, 6, 2}}, "f", 0, 3, b_upscale_bilinear},                    \
-        {"pad_reflect_1d", 1, {{5, 4, 6, 2}}, "f", 0, 3, b_pad_reflect_1d},                        \
-        {"roll", 1, {{6, 4, 6, 2}}, "f", 0, 3, b_roll},                                            \
-        {"roll rows", 1, {{6, 4, 6, 2}}, "f", 0, 3, b_roll_rows}, {                                \
-        "timestep_embedding", 1, {{6, 1, 1, 1}}, "f", 0, 4, b_timestep_embedding                   \
+#define IMAGE_CASES                                                                                  \
+    {"im2col", 1, {{4, 3, 6, 4}}, "f", 0, 3, b_im2col},                                              \
+        {"im2col f16", 1, {{4, 3, 6, 1}}, "h", 0, 3, b_im2col_f16},                                  \
+        {"conv_2d", 2, {{2, 2, 4, 6}, {4, 3, 4, 3}}, "ff", 0, 3, b_conv_2d},                         \
+        {"conv_2d f16", 2, {{2, 2, 4, 6}, {4, 3, 4, 1}}, "hf", 0, 3, b_conv_2d},                     \
+        {"conv_2d_dw", 2, {{2, 2, 1, 6}, {4, 3, 6, 3}}, "ff", 0, 3, b_conv_2d_dw},                   \
+        {"conv_transpose_1d", 2, {{3, 6, 4, 1}, {5, 4, 1, 1}}, "ff", 0, 3, b_conv_transpose_1d},     \
+        {"conv_transpose_1d of one", 2, {{3, 6, 1, 1}, {5, 1, 1, 1}}, "ff", 0, 3,                    \
+         b_conv_transpose_1d},                                                                       \
+        {"pool_1d max", 1, {{6, 4, 3, 2}}, "f", 0, 3, b_pool_1d_max},                                \
+        {"pool_1d avg", 1, {{6, 4, 3, 2}}, "f", 0, 3, b_pool_1d_avg},                                \
+        {"pool_2d max", 1, {{5, 4, 6, 2}}, "f", 0, 3, b_pool_2d_max},                                \
+        {"pool_2d avg", 1, {{5, 4, 6, 2}}, "f", 0, 3, b_pool_2d_avg},                                \
+        {"upscale", 1, {{4, 3, 6, 2}}, "f", 0, 3, b_upscale},                                        \
+        {"upscale bilinear", 1, {{4, 3, 6, 2}}, "f", 0, 3, b_upscale_bilinear},                      \
+        {"pad_reflect_1d", 1, {{5, 4, 6, 2}}, "f", 0, 3, b_pad_reflect_1d},                          \
+        {"roll", 1, {{6, 4, 6, 2}}, "f", 0, 3, b_roll},                                              \
+        {"roll rows", 1, {{6, 4, 6, 2}}, "f", 0, 3, b_roll_rows},                                    \
+        {"timestep_embedding", 1, {{6, 1, 1, 1}}, "f", 0, 4, b_timestep_embedding},                  \
+        {"upscale bicubic", 1, {{4, 3, 6, 2}}, "f", 0, 3, b_upscale_bicubic},                        \
+        {"upscale antialias", 1, {{4, 5, 6, 2}}, "f", 0, 3, b_upscale_antialias},                    \
+        {"im2col_3d", 1, {{3, 4, 3, 12}}, "f", 0, 2, b_im2col_3d},                                   \
+        {"conv_3d", 2, {{2, 2, 2, 8}, {3, 3, 3, 8}}, "ff", 0, 2, b_conv_3d},                         \
+        {"conv_3d f16", 2, {{2, 2, 2, 8}, {3, 3, 3, 8}}, "hf", 0, 2, b_conv_3d},                     \
+        {"conv_transpose_2d", 2, {{2, 2, 6, 4}, {3, 4, 4, 3}}, "ff", 0, 3, b_conv_transpose_2d},     \
+        {"col2im_1d", 1, {{18, 4, 1, 1}}, "f", 0, 3, b_col2im_1d},                                   \
+        {"col2im_1d f16", 1, {{18, 4, 1, 1}}, "h", 0, 3, b_col2im_1d},                               \
+        {"win_part", 1, {{6, 8, 4, 1}}, "f", 0, 3, b_win_part},                                      \
+        {"win_part over", 1, {{6, 5, 8, 1}}, "f", 0, 3, b_win_part},                                 \
+        {"win_part of one", 1, {{6, 2, 2, 1}}, "f", 0, 3, b_win_part},                               \
+        {"win_unpart", 1, {{6, 2, 2, 6}}, "f", 0, 2, b_win_unpart},                                  \
+        {"win_unpart over", 1, {{6, 2, 2, 6}}, "f", 0, 2, b_win_unpart_over},                        \
+        {"get_rel_pos", 1, {{6, 5, 1, 1}}, "f", 0, 3, b_get_rel_pos},                                \
+        {"get_rel_pos f16", 1, {{6, 5, 1, 1}}, "h", 0, 3, b_get_rel_pos},                            \
+        {"add_rel_pos", 3, {{9, 12, 4, 1}, {3, 4, 3, 4}, {3, 4, 3, 4}}, "fff", 0, 2, b_add_rel_pos}, \
+        {"add_rel_pos of one", 3, {{9, 6, 1, 1}, {3, 6, 1, 1}, {3, 6, 1, 1}}, "fff", 0, 3,           \
+         b_add_rel_pos},                                                                             \
+    {                                                                                                \
+        "count_equal", 2, {{6, 4, 3, 1}, {6, 4, 3, 1}}, "ii", 5, 3, b_count_equal                    \
     }
 
 #define IMAGE_MUTANTS                                                                              \
@@ -206,6 +267,25 @@ static T *b_fill(C *c, T **a) {
         {"a mask rolls along",                                                                     \
          "roll",                                                                                   \
          {.expr = "i j h s -> i j h s", .whole = "ih", .zero = {1}}},                              \
+        {"a kernel's channels are its minor factor",                                               \
+         "conv_3d",                                                                                \
+         {.expr = "v w u k=4.m, i j l n.k -> I J L n.m", .whole = "vwuijlIJL", .sum = "k"}},       \
+        {"images are the minor factor",                                                            \
+         "im2col_3d",                                                                              \
+         {.expr = "i j l c=4.n -> c.8 I J n.L", .whole = "ijlIJL"}},                               \
+        {"kernels of many channels are alike",                                                     \
+         "conv_transpose_2d",                                                                      \
+         {.expr = "v w m k, i j k n -> I J m n", .whole = "vwijIJk", .linear = {3}}},              \
+        {"columns are added where they lie",                                                       \
+         "col2im_1d",                                                                              \
+         {.expr = "m.3 i -> I m", .whole = "I", .sum = "i"}},                                      \
+        {"rows of windows are the minor factor", "win_part", {.expr = "e p.2 q.2 -> e 2 2 p.q"}},  \
+        {"relative places are rows",                                                               \
+         "get_rel_pos",                                                                            \
+         {.expr = "e p -> e k q", .whole = "kq", .sum = "p"}},                                     \
+        {"a place is added by each member",                                                        \
+         "add_rel_pos",                                                                            \
+         {.expr = "N u.t b, n t u b, n t u b -> N u.t b", .whole = "Nn", .linear = {1}}},          \
     {                                                                                              \
         "an angle's sine is linear", "timestep_embedding", {                                       \
             .expr = "n -> d n", .linear = { 1 }                                                    \

@@ -124,6 +124,11 @@ static inline float split_get(const struct sheaf_tensor *t, const struct split_i
         memcpy(&i, p, sizeof i);
         return (float)i;
     }
+    case SHEAF_TYPE_I64: {
+        int64_t i;
+        memcpy(&i, p, sizeof i);
+        return (float)i;
+    }
     default:
         fprintf(stderr, "split_get: type %s\n", sheaf_type_name(t->type));
         abort();

@@ -127,6 +127,21 @@ FORM(conv_2d_dw, t[0], t[1], window_of(p))
 FORM(conv_transpose_1d, t[0], t[1], p[0])
 FORM(pool_1d, t[0], (enum sheaf_pool)p[0], p[1], p[2], p[3])
 FORM(pool_2d, t[0], (enum sheaf_pool)p[4], window_of(p))
+static const struct sheaf_window_3d *volume_of(const int *p) {
+    static struct sheaf_window_3d w;
+    w = (struct sheaf_window_3d){
+        {p[1], p[1], p[1]}, {p[2], p[2], p[2]}, {p[3], p[3], p[3]}, {1, 1, 1}};
+    return &w;
+}
+FORM(im2col_3d, t[0], p[0], volume_of(p), (enum sheaf_type)p[4])
+FORM(conv_3d, t[0], t[1], p[0], volume_of(p))
+FORM(conv_transpose_2d, t[0], t[1], p[0])
+FORM(col2im_1d, t[0], p[0], p[1], p[2])
+FORM(win_part, t[0], p[0])
+FORM(win_unpart, t[0], p[0], p[1], p[2])
+FORM(get_rel_pos, t[0], p[0])
+THREE(add_rel_pos)
+TWO(count_equal)
 FORM(upscale, t[0], (const int64_t[]){p[0], p[1], p[2], p[3]}, (enum sheaf_scale_mode)p[4], false)
 FORM(pad_reflect_1d, t[0], p[0], p[1])
 FORM(roll, t[0], p)
@@ -237,7 +252,18 @@ static const struct ctor {
     NAME(pad_reflect_1d),
     NAME(roll),
     NAME(timestep_embedding),
+    NAME(im2col_3d),
+    NAME(conv_3d),
+    NAME(conv_transpose_2d),
+    NAME(col2im_1d),
+    NAME(win_part),
+    NAME(win_unpart),
+    NAME(get_rel_pos),
+    NAME(add_rel_pos),
+    NAME(count_equal),
 };
+
+#include "image_shapes.h"
 
 static const struct test_case {
     const char *op, *operands;
@@ -399,40 +425,7 @@ static const struct test_case {
     {"dsv4_hc_post", "f32 9 7; f32 9 4 7; f32 7 4", {0}, "!post is [d, n]"},
     {"dsv4_hc_post", "f32 9 7; f32 9 4 7; f32 4 7; f32 4 7", {0}, "!comb is [d, c, n]"},
     {"dsv4_hc_post", "f32 9 7; f32 9 4 7; f16 4 7", {0}, "!must be f32"},
-    {"im2col", "f32 9 7 4 2", {3, 2, 1, 1, SHEAF_TYPE_F16}, "f16 36 5 4 2"},
-    {"im2col", "f32 9 7 4 2", {8, 1, 0, 1, SHEAF_TYPE_F32}, "!the window has no place"},
-    {"im2col", "f32 9 7 4 2", {3, 0, 0, 1, SHEAF_TYPE_F32}, "!the window has no place"},
-    {"im2col", "f32 9 7 4 2", {3, 1, -1, 1, SHEAF_TYPE_F32}, "!the window has no place"},
-    {"im2col", "i32 9 7 4 2", {3, 1, 0, 1, SHEAF_TYPE_F32}, "!IM2COL: "},
-    {"conv_2d", "f16 3 3 4 6; f32 9 7 4 2", {0, 2, 1, 1}, "f32 5 4 6 2"},
-    {"conv_2d", "f16 3 3 5 6; f32 9 7 4 2", {0, 2, 1, 1}, "!the kernel is [v, w, k, m]"},
-    {"conv_2d", "f16 3 3 4 6; f16 9 7 4 2", {0, 2, 1, 1}, "!the image f32"},
-    {"conv_2d", "f16 10 3 4 6; f32 9 7 4 2", {0, 1, 0, 1}, "!the window has no place"},
-    {"conv_2d_dw", "f32 3 3 1 6; f32 9 7 6", {0, 1, 1, 1}, "f32 9 7 6 1"},
-    {"conv_2d_dw", "f32 3 3 6; f32 9 7 6", {0, 1, 1, 1}, "!the kernel is [v, w, 1, c]"},
-    {"conv_transpose_1d", "f16 5 4 6; f32 9 6", {3}, "f32 29 4 1 1"},
-    {"conv_transpose_1d", "f16 5 4 6; f32 9 5", {3}, "!the signal [i, k]"},
-    {"conv_transpose_1d", "f16 5 4 6; f32 9 6", {0}, "!are from 1 on"},
-    {"conv_transpose_1d", "i32 5 4 6; f32 9 6", {1}, "!the signal f32"},
-    {"pool_1d", "f32 9 7", {SHEAF_POOL_AVG, 2, 2, 0}, "f32 4 7 1 1"},
-    {"pool_1d", "f32 9 7", {2, 2, 2, 0}, "!the maximum or the mean"},
-    {"pool_1d", "f32 9 7", {0, 2, 2, 2}, "!pads are not smaller"},
-    {"pool_1d", "i64 9 7", {0, 2, 2, 0}, "!POOL_1D: "},
-    {"pool_2d", "f16 9 7 3", {3, 2, 1, 0, 0}, "f32 5 4 3 1"},
-    {"pool_2d", "f16 9 7 3", {8, 2, 0, 0, 0}, "!the window has no place"},
-    {"upscale", "f32 4 3 2", {8, 9, 2, 1, 0}, "f32 8 9 2 1"},
-    {"upscale", "f32 4 3 2", {8, 9, 2, 1, 2}, "!NEAREST or BILINEAR"},
-    {"upscale", "f32 4 3 2", {8, 0, 2, 1, 0}, "!both before and after"},
-    {"upscale", "f16 4 3 2", {8, 9, 2, 1, 0}, "!UPSCALE: "},
-    {"pad_reflect_1d", "f32 4 3", {3, 2}, "f32 9 3 1 1"},
-    {"pad_reflect_1d", "f32 4 3", {4, 2}, "!below dimension 0"},
-    {"pad_reflect_1d", "f16 4 3", {1, 2}, "!PAD_REFLECT_1D: "},
-    {"roll", "f32 4 3", {9, -9}, "f32 4 3 1 1"},
-    {"roll", "f16 4 3", {1}, "!ROLL: "},
-    {"timestep_embedding", "f32 5", {8, 100}, "f32 8 5 1 1"},
-    {"timestep_embedding", "f32 5 2", {8, 100}, "!must be f32 [n]"},
-    {"timestep_embedding", "f32 5", {0, 100}, "!from 1 on"},
-    {"add_id", "f32 4 2 5; f32 4 8; i32 2 5", {0}, "f32 4 2 5 1"},
+    IMAGE_SHAPES{"add_id", "f32 4 2 5; f32 4 8; i32 2 5", {0}, "f32 4 2 5 1"},
     {"add_id", "f32 4 2 5; f32 5 8; i32 2 5", {0}, "!operands are [m, u, n], [m, x]"},
     {"add_id", "f32 4 2 5; f32 4 8; i32 2 4", {0}, "!ids [u, n]"},
     {"add_id", "f32 4 2 5; f32 4 8; i64 2 5", {0}, "!ids must be i32"},

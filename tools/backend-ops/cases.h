@@ -80,6 +80,13 @@ void gen_image(struct op_list *l, const struct op_family *f);
 struct sheaf_tensor *build_image(struct sheaf_context *ctx, const struct op_case *c,
                                  struct sheaf_tensor **x);
 
+void gen_volume(struct op_list *l, const struct op_family *f);
+struct sheaf_tensor *build_volume(struct sheaf_context *ctx, const struct op_case *c,
+                                  struct sheaf_tensor **x);
+void gen_count(struct op_list *l, const struct op_family *f);
+struct sheaf_tensor *build_count(struct sheaf_context *ctx, const struct op_case *c,
+                                 struct sheaf_tensor **x);
+
 /* ---- cases_matrix.c ---- */
 
 void gen_matrix(struct op_list *l, const struct op_family *f);

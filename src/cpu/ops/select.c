@@ -1,6 +1,7 @@
 /* ARGMAX and TOP_K: positions of the largest elements of a row. A larger value is better; of equal
  * values the lower position; NaN is worse than everything else, so a result never depends on order.
- * ARGSORT: all positions in that order, or in that of growing values, with NaN last as well. */
+ * ARGSORT: all positions in that order, or in that of growing values, with NaN last as well.
+ * COUNT_EQUAL: at how many positions two tensors are equal. */
 #include "cpu/ops/ops.h"
 
 struct row {
@@ -187,6 +188,37 @@ static enum sheaf_status op_argsort(struct sheaf_tensor *dst, int ith, int nth,
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* ---- counting ---- */
+
+static int32_t int_at(const struct sheaf_tensor *t, struct sheaf__cpu_row row, int64_t i) {
+    int32_t x;
+    memcpy(&x, sheaf__cpu_row_data(t, row) + (size_t)i * t->nb[0], sizeof x);
+    return x;
+}
+
+static size_t count_work(const struct sheaf_tensor *dst, int nth) {
+    (void)dst;
+    return (size_t)nth * sizeof(int64_t);
+}
+
+/* a and b I32 [i, j, h, s] -> dst I64 [1] */
+static enum sheaf_status op_count_equal(struct sheaf_tensor *dst, int ith, int nth,
+                                        struct sheaf__cpu_sync *sync, void *work) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
+    int64_t *counts = work, first, last, n = 0;
+    sheaf__cpu_share(sheaf_nrows(a), ith, nth, &first, &last);
+    for (int64_t r = first; r < last; r++) {
+        const struct sheaf__cpu_row at = sheaf__cpu_row_at(a->ne, r);
+        for (int64_t i = 0; i < a->ne[0]; i++) n += int_at(a, at, i) == int_at(b, at, i);
+    }
+    counts[ith] = n;
+    sheaf__cpu_barrier(sync, ith, nth);
+    for (int j = 1; j < nth && ith == 0; j++) n += counts[j];
+    if (ith == 0) memcpy(dst->data, &n, sizeof n);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+SHEAF__CPU_OP(COUNT_EQUAL) = {.fn = op_count_equal, .work_size = count_work, .measure = 1};
 SHEAF__CPU_OP(ARGMAX) = {.fn = op_argmax, .measure = 1};
 SHEAF__CPU_OP(TOP_K) = {.fn = op_top_k, .measure = 1};
 SHEAF__CPU_OP(ARGSORT) = {.fn = op_argsort, .work_size = argsort_work};
