@@ -69,6 +69,16 @@ bool op_list_all(struct op_list *list);
 /* "a f32 [10,5,4,3] gap, b f16 [10,1,1,1], i 0 2, f 1" */
 const char *op_case_text(const struct op_case *c, char *text, size_t size);
 
+/* The operands of a case, each in the type and order of its leaf. Every run of the case takes the same: to encode
+ * random values costs more than most ops. */
+struct op_data {
+    void *bytes[MAX_OPERANDS];
+};
+
+/* On an error nothing is to be freed. */
+enum sheaf_status op_data_make(struct op_data *data, const struct op_case *c, uint64_t seed);
+void op_data_free(struct op_data *data);
+
 /* A case made on a backend: graph allocated, operands filled. Leaves are named "x0".. and have a
  * buffer of their own that is no compute buffer, so a meta device asks for their split states. */
 struct op_rig {
@@ -80,7 +90,7 @@ struct op_rig {
 };
 /* UNSUPPORTED if the device does not support the op. */
 enum sheaf_status op_rig_up(struct op_rig *rig, sheaf_backend_t backend, const struct op_case *c,
-                            uint64_t seed);
+                            const struct op_data *data);
 /* The whole result as floats; for a view, the whole tensor behind it. The caller frees it. */
 enum sheaf_status op_rig_result(const struct op_rig *rig, float **values, size_t *n);
 void op_rig_down(struct op_rig *rig);

@@ -97,35 +97,32 @@ static void make_values(const struct operand *o, uint64_t seed, float *v, int64_
     }
 }
 
-static enum sheaf_status fill_leaf(const struct operand *o, struct sheaf_tensor *leaf,
-                                   uint64_t seed) {
+/* The bytes of a leaf; NULL: out of memory. */
+static void *make_bytes(const struct operand *o, const struct sheaf_tensor *leaf, uint64_t seed) {
     const int64_t n = sheaf_nelements(leaf);
-    if (!n) return SHEAF_STATUS_SUCCESS;
-    float *v = malloc((size_t)n * sizeof *v);
-    char *data = malloc(sheaf_nbytes(leaf));
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (!v || !data) {
-        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for operand %s", leaf->name);
-    } else {
-        make_values(o, seed, v, n, leaf->ne[0]);
-        if (o->type == SHEAF_TYPE_I32) {
-            for (int64_t i = 0; i < n; i++) {
-                const int32_t x = (int32_t)v[i];
-                memcpy(data + (size_t)i * sizeof x, &x, sizeof x);
-            }
-        } else if (o->type == SHEAF_TYPE_I64) {
-            for (int64_t i = 0; i < n; i++) {
-                const int64_t x = (int64_t)v[i];
-                memcpy(data + (size_t)i * sizeof x, &x, sizeof x);
-            }
-        } else {
-            st = sheaf_from_float(o->type, v, data, n);
+    float *v = malloc(((size_t)n + 1) * sizeof *v);
+    char *data = malloc(sheaf_nbytes(leaf) + 1);
+    if (!v || !data) goto fail;
+    make_values(o, seed, v, n, leaf->ne[0]);
+    if (o->type == SHEAF_TYPE_I32) {
+        for (int64_t i = 0; i < n; i++) {
+            const int32_t x = (int32_t)v[i];
+            memcpy(data + (size_t)i * sizeof x, &x, sizeof x);
         }
-        if (!st) st = sheaf_backend_tensor_set(leaf, data, 0, sheaf_nbytes(leaf));
+    } else if (o->type == SHEAF_TYPE_I64) {
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t x = (int64_t)v[i];
+            memcpy(data + (size_t)i * sizeof x, &x, sizeof x);
+        }
+    } else if (sheaf_from_float(o->type, v, data, n)) {
+        goto fail;
     }
     free(v);
+    return data;
+fail:
+    free(v);
     free(data);
-    return st;
+    return NULL;
 }
 
 /* ---- the graph ---- */
@@ -144,8 +141,29 @@ struct sheaf_tensor *op_case_build(struct sheaf_context *ctx, const struct op_ca
     return c->family->build(ctx, c, x);
 }
 
+enum sheaf_status op_data_make(struct op_data *d, const struct op_case *c, uint64_t seed) {
+    memset(d, 0, sizeof *d);
+    struct sheaf_context *ctx = new_context();
+    if (!ctx) return SHEAF_STATUS_ALLOC_FAILED;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int k = 0; k < c->n_in && !st; k++) {
+        const struct sheaf_tensor *leaf = make_leaf(ctx, &c->in[k], k);
+        d->bytes[k] = leaf ? make_bytes(&c->in[k], leaf, seed * 31 + (uint64_t)k) : NULL;
+        if (!d->bytes[k])
+            st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for operand %d", k);
+    }
+    sheaf_free(ctx);
+    if (st) op_data_free(d);
+    return st;
+}
+
+void op_data_free(struct op_data *d) {
+    for (int k = 0; k < MAX_OPERANDS; k++) free(d->bytes[k]);
+    memset(d, 0, sizeof *d);
+}
+
 enum sheaf_status op_rig_up(struct op_rig *r, sheaf_backend_t backend, const struct op_case *c,
-                            uint64_t seed) {
+                            const struct op_data *data) {
     struct sheaf_tensor *leafs[MAX_OPERANDS] = {NULL}, *x[MAX_OPERANDS] = {NULL};
     enum sheaf_status st = SHEAF_STATUS_ALLOC_FAILED;
     memset(r, 0, sizeof *r);
@@ -175,8 +193,10 @@ enum sheaf_status op_rig_up(struct op_rig *r, sheaf_backend_t backend, const str
     if (!r->graph || !r->galloc) goto out;
     st = sheaf_build_forward_expand(r->graph, r->result);
     if (!st) st = sheaf_gallocr_alloc_graph(r->galloc, r->graph);
-    for (int k = 0; k < c->n_in && !st; k++)
-        st = fill_leaf(&c->in[k], leafs[k], seed * 31 + (uint64_t)k);
+    for (int k = 0; k < c->n_in && !st; k++) {
+        const size_t size = sheaf_nbytes(leafs[k]);
+        if (size) st = sheaf_backend_tensor_set(leafs[k], data->bytes[k], 0, size);
+    }
 out:
     return st;
 }

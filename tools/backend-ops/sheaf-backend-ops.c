@@ -160,12 +160,12 @@ static void report(const struct target *t, const struct op_case *c, const char *
            placement_text(t, where, sizeof where), what);
 }
 
-static void run_one(struct target *t, const struct op_case *c, uint64_t seed, const float *want,
-                    size_t n_want, const struct options *o) {
+static void run_one(struct target *t, const struct op_case *c, const struct op_data *data,
+                    const float *want, size_t n_want, const struct options *o) {
     struct op_rig rig;
     float *got = NULL;
     size_t n = 0;
-    enum sheaf_status st = op_rig_up(&rig, t->backend, c, seed);
+    enum sheaf_status st = op_rig_up(&rig, t->backend, c, data);
     const bool shown = t->n_wrong + t->n_refused < MAX_SHOWN;
     char text[600];
     t->n_runs++;
@@ -192,15 +192,15 @@ static void run_one(struct target *t, const struct op_case *c, uint64_t seed, co
     op_rig_down(&rig);
 }
 
-static void run_case(struct target *t, const struct op_case *c, uint64_t seed, const float *want,
-                     size_t n, const struct options *o) {
+static void run_case(struct target *t, const struct op_case *c, const struct op_data *data,
+                     const float *want, size_t n, const struct options *o) {
     t->n_cases++;
     if (!t->meta) {
-        run_one(t, c, seed, want, n, o);
+        run_one(t, c, data, want, n, o);
         return;
     }
     for (int i = 0; next_placement(&t->placement, c, i) && !sheaf_world_failed(); i++)
-        run_one(t, c, seed, want, n, o);
+        run_one(t, c, data, want, n, o);
 }
 
 static bool chosen(const struct options *o, const struct op_case *c) {
@@ -215,13 +215,15 @@ static bool test(struct target *targets, int n_targets, sheaf_backend_t referenc
         const struct op_case *c = &list->cases[i];
         if (!chosen(o, c)) continue;
         n_chosen++;
-        struct op_rig rig;
+        struct op_rig rig = {NULL};
+        struct op_data data;
         float *want = NULL;
         size_t n = 0;
         char text[256];
         if (o->verbose && sheaf_world_rank() == 0)
             fprintf(stderr, "%s(%s)\n", c->family->name, op_case_text(c, text, sizeof text));
-        enum sheaf_status st = op_rig_up(&rig, reference, c, i);
+        enum sheaf_status st = op_data_make(&data, c, i);
+        if (!st) st = op_rig_up(&rig, reference, c, &data);
         if (!st) st = sheaf_backend_graph_compute(reference, rig.graph);
         if (!st) st = op_rig_result(&rig, &want, &n);
         if (st) {
@@ -229,9 +231,10 @@ static bool test(struct target *targets, int n_targets, sheaf_backend_t referenc
                    sheaf_last_error());
             ok = false;
         }
-        for (int t = 0; t < n_targets && !st; t++) run_case(&targets[t], c, i, want, n, o);
+        for (int t = 0; t < n_targets && !st; t++) run_case(&targets[t], c, &data, want, n, o);
         free(want);
         op_rig_down(&rig);
+        op_data_free(&data);
     }
     if (sheaf_world_failed()) {
         printf("rank %d stopped: %s\n", sheaf_world_rank(), sheaf_last_error());
@@ -317,13 +320,18 @@ static bool perf(struct target *targets, int n_targets, const struct op_list *li
     bool ok = true;
     for (size_t i = 0; i < list->n && !sheaf_world_failed(); i++) {
         const struct op_case *c = &list->cases[i];
+        struct op_data data;
         if (!c->large || !chosen(o, c)) continue;
+        if (op_data_make(&data, c, i)) {
+            say_error(c->family->name);
+            return false;
+        }
         for (int k = 0; k < n_targets; k++) {
             struct target *t = &targets[k];
-            struct op_rig rig;
+            struct op_rig rig = {NULL};
             char text[256];
             next_placement(&t->placement, c, 0);
-            enum sheaf_status st = op_rig_up(&rig, t->backend, c, i);
+            enum sheaf_status st = op_rig_up(&rig, t->backend, c, &data);
             if (!st) st = sheaf_backend_graph_compute(t->backend, rig.graph); /* warm */
             int n = 0;
             double begin = sheaf__seconds(), spent = 0;
@@ -354,6 +362,7 @@ static bool perf(struct target *targets, int n_targets, const struct op_list *li
             }
             op_rig_down(&rig);
         }
+        op_data_free(&data);
     }
     return ok;
 }
