@@ -51,7 +51,9 @@ struct sheaf_model_params {
     /* How experts are cut: "auto" or NULL, "columns" (each by the columns of its last matrix),
      * "rows" (by those of all), "whole" (each on one member). */
     const char *experts;
-    int64_t n_ctx;   /* cells of the K/V cache; 0: what the model was trained on, at most 4096 */
+    /* Cells of the K/V cache; 0: what the model was trained on, at most 4096; -1: all of that. More
+     * is logged as a warning. */
+    int64_t n_ctx;
     int64_t n_batch; /* tokens evaluated at once, at most; 0: 512 */
     enum sheaf_type kv_type; /* of the K/V cache: F16 (default), Q8_0, F32 */
     bool single;             /* the first local device, without the meta device; one rank only */
@@ -191,9 +193,10 @@ enum sheaf_model_stop {
     SHEAF_MODEL_STOP_CONTEXT,     /* no free cell is left */
     SHEAF_MODEL_STOP_INTERRUPTED, /* the callback returned SHEAF_STATUS_ABORTED */
     SHEAF_MODEL_STOP_FAILED,
+    SHEAF_MODEL_STOP_TEXT, /* one of params.stop occurred */
     SHEAF_MODEL_STOP_COUNT,
 };
-/* "length", "end of text", "context full", "interrupted", "failed" */
+/* "length", "end of text", "context full", "interrupted", "failed", "stop text" */
 const char *sheaf_model_stop_name(enum sheaf_model_stop stop);
 
 struct sheaf_model_generate_params {
@@ -203,8 +206,18 @@ struct sheaf_model_generate_params {
     const char *system; /* with chat: system message; NULL or "": the template's own */
     size_t prompt_len;  /* bytes of the prompt; 0: up to its terminating zero */
     int seq;            /* the sequence that is continued. 0 */
-    bool chat;          /* the prompt is a user's message, put into the model's chat format */
-    bool ignore_eos;    /* go on after the end-of-text token */
+    /* The prompt is a user's message, put into the model's chat format. Behind earlier turns of the
+     * sequence it is the next one, without the system message. */
+    bool chat;
+    bool ignore_eos; /* go on after the end-of-text token */
+    /* Texts [n_stop], none empty, that end the generation and are not passed on; rank 0's count.
+     * Tokens up to the one that completed the text are in the cache. */
+    const char *const *stop;
+    int n_stop;
+    /* Put before the prompt [n_first]: of an answer that ended otherwise than by the end of the
+     * text, the last token, which is not in the cache. Rank 0's count. */
+    const int32_t *first;
+    size_t n_first;
 };
 struct sheaf_model_generate_params sheaf_model_generate_default_params(void);
 
@@ -239,6 +252,7 @@ struct sheaf_model_result {
     size_t n_prompt, n_ids;      /* tokens of the prompt, and chosen */
     size_t n_evals;              /* of chosen tokens: the last one is not evaluated */
     double prompt_s, generate_s; /* seconds in evaluations */
+    double first_token_s;        /* from the evaluation of the prompt to the first token; 0: none */
 };
 
 /* Evaluates the prompt behind what params->seq holds, then chooses tokens one by one: every rank

@@ -146,6 +146,19 @@ Test(chat, wrong_messages) {
     cr_expect_null(prompt);
 }
 
+/* first + answer + turn is the prompt of all three messages. */
+static void expect_next_turn(const struct sheaf_chat *chat, const char *first) {
+    static const struct sheaf_chat_message talk[] = {
+        {"user", "Hi"}, {"assistant", "Hello"}, {"user", " Bye"}};
+    char *turn, *all, joined[768];
+    ok(sheaf_chat_format_turn(chat, " Bye", &turn));
+    ok(sheaf_chat_format_messages(chat, talk, 3, true, &all));
+    snprintf(joined, sizeof joined, "%sHello%s", first, turn);
+    cr_expect_str_eq(joined, all);
+    free(turn);
+    free(all);
+}
+
 /* The prompt for the next turn, fed piecewise, is the prompt of the whole talk. */
 Test(chat, after_answer) {
     static const struct sheaf_chat_message talk[] = {{"user", "Hi"}, {"assistant", "Hello"}};
@@ -157,6 +170,7 @@ Test(chat, after_answer) {
         ok(sheaf_chat_from_template(templates[i], &chat));
         ok(sheaf_chat_format_messages(&chat, talk, 1, true, &first));
         ok(sheaf_chat_format_messages(&chat, talk, 2, false, &both));
+        expect_next_turn(&chat, first);
         snprintf(joined, sizeof joined, "%sHello%s%s", first, ends[i],
                  sheaf_chat_after_answer(&chat));
         cr_expect_str_eq(joined, both);

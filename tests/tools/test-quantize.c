@@ -102,7 +102,7 @@ Test(quantize, dry_run_and_bad_input) {
         {HELDOUT " /tmp/never.gguf Q4_0", "heldout.txt", 1},
         {F32 " /tmp/never.gguf Q9", "there is no type Q9", 2},
         {F32 " /tmp/never.gguf", "give IN.gguf OUT.gguf TYPE", 2},
-        {"--frob " F32 " /tmp/never.gguf Q8_0", "unknown option --frob", 2},
+        {"--frob " F32 " /tmp/never.gguf Q8_0", "unknown option '--frob'", 2},
         {"--threads 0 " F32 " /tmp/never.gguf Q8_0", "--threads wants", 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -252,6 +252,98 @@ Test(run, options_are_suggested_and_standard_input_is_read) {
     cr_assert(strstr(out, "'--tempp' (is it --temp? see --help)"), "%s", out);
 }
 
+/* A copy of a model with another metadata text. */
+static void copy_with(const char *from, const char *key, const char *value, const char *to) {
+    struct sheaf_gguf *in, *g = sheaf_gguf_new();
+    void *data[256] = {0};
+    cr_assert_eq(sheaf_gguf_open(from, &in), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_gguf_copy_kv(g, in), 0);
+    cr_assert_eq(sheaf_gguf_set_str(g, key, value), 0);
+    for (int64_t i = 0; i < sheaf_gguf_n_tensors(in); i++) {
+        const struct sheaf_gguf_tensor *t = sheaf_gguf_tensor(in, i);
+        data[i] = malloc(t->size);
+        cr_assert_eq(sheaf_gguf_read(in, t, 0, data[i], t->size), 0);
+        cr_assert_eq(sheaf_gguf_add_tensor(g, t->name, t->type, t->n_dims, t->ne, data[i]), 0);
+    }
+    cr_assert_eq(sheaf_gguf_write(g, to), 0, "%s", sheaf_last_error());
+    for (size_t i = 0; i < 256; i++) free(data[i]);
+    sheaf_gguf_free(g);
+    sheaf_gguf_free(in);
+}
+
+/* A model with a chat template is chatted with; the prompt then is longer, and not shown. */
+Test(run, chat_is_the_default_of_a_model_with_a_template) {
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
+    char path[128], chat[128], args[512], prompt[8192];
+    p.arch = "qwen2";
+    snprintf(path, sizeof path, "%s/plain.gguf", dir);
+    snprintf(chat, sizeof chat, "%s/chat.gguf", dir);
+    random_model(path, p);
+    copy_with(path, "tokenizer.chat_template", "{{ '<|im_start|>' + message['role'] }}", chat);
+    snprintf(args, sizeof args, "-m %s -p hello -n 4 --temp 0 --ids", path);
+    cr_assert_eq(sheaf_run(0, NULL, args), 0, "%s", out);
+    snprintf(prompt, sizeof prompt, "%s", line_of("prompt_ids: "));
+    cr_expect_not(strstr(out, "as messages"), "%s", out);
+    snprintf(args, sizeof args, "-m %s -p hello -n 4 --temp 0 --ids", chat);
+    cr_assert_eq(sheaf_run(2, NULL, args), 0, "%s", out);
+    cr_expect_gt(strlen(line_of("prompt_ids: ")), strlen(prompt), "%s", out);
+    cr_expect(strstr(out, "as messages (ChatML; --no-chat: raw text)"), "%s", out);
+    snprintf(args, sizeof args, "-m %s -p hello -n 4 --temp 0 --ids --no-chat", chat);
+    cr_assert_eq(sheaf_run(0, NULL, args), 0, "%s", out);
+    cr_expect_str_eq(line_of("prompt_ids: "), prompt, "%s", out);
+    copy_with(path, "tokenizer.chat_template", "no known format", chat);
+    snprintf(args, sizeof args, "-m %s -p hello -n 4 --temp 0 --ids", chat);
+    cr_assert_eq(sheaf_run(0, NULL, args), 0, "%s", out);
+    cr_expect_str_eq(line_of("prompt_ids: "), prompt, "%s", out);
+    cr_expect(strstr(out, "none of the known formats; the prompt is taken as raw text"), "%s", out);
+}
+
+/* Messages come from the standard input, on one process and on ranks that wait meanwhile; the same
+ * answers come out. */
+Test(run, conversation) {
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
+    char path[128], cmd[1024];
+    static char want[OUT];
+    p.arch = "qwen2";
+    snprintf(path, sizeof path, "%s/talk.gguf", dir);
+    random_model(path, p);
+    for (int np = 0; np <= 2; np += 2) {
+        char launch[128] = "";
+        if (np)
+            snprintf(launch, sizeof launch,
+                     "mpirun --allow-run-as-root --oversubscribe -np %d env SHEAF_CPU_THREADS=1",
+                     np);
+        snprintf(cmd, sizeof cmd,
+                 "printf 'one \\\\\nmore\n\ntwo\n/clear\none \\\\\nmore\n/exit\nnever\n' | %s "
+                 "'%s'/bin/sheaf-run -m %s -cnv -n 12 --temp 0 --ignore-eos 2> %s/err",
+                 launch, SHEAF_BUILD_DIR, path, dir);
+        cr_assert_eq(run_command(cmd, 60, out, OUT), 0, "%s", out);
+        char *line[3], *at = out;
+        for (int i = 0; i < 3; i++) line[i] = strsep(&at, "\n");
+        cr_assert(at && !*at, "not three answers: %s", out);
+        cr_expect_str_eq(line[0], line[2], "/clear has not forgotten");
+        cr_expect_str_neq(line[0], line[1]);
+        if (np) cr_expect_str_eq(line[1], want);
+        snprintf(want, sizeof want, "%s", line[1]);
+    }
+}
+
+/* A text that the program never writes: the prompt is missing, or the answer. */
+Test(run, nothing_is_explained) {
+    cr_assert_eq(sheaf_run(0, NULL, "-m " F32), 1, "%s", out);
+    cr_expect(strstr(out, "there is no prompt: give one with -p TEXT"), "%s", out);
+    char cmd[600];
+    snprintf(cmd, sizeof cmd,
+             "printf 'In the beginning\n' | '%s'/bin/sheaf-run -m " F32 " --temp 0 -n 8 --json "
+             "--stop world 2> /dev/null",
+             SHEAF_BUILD_DIR);
+    cr_assert_eq(run_command(cmd, 60, out, OUT), 0, "%s", out);
+    cr_expect(strstr(out, "\"text\": \" of the \", \"stop\": \"stop text\""), "%s", out);
+    cr_assert_eq(sheaf_run(0, NULL, "-m " F32 " -p x -n 2 -s -1 -c 0"), 0, "%s", out);
+    cr_expect(strstr(out, "sampling    --seed "), "%s", out);
+    cr_expect(strstr(out, "loading     ") && strstr(out, "first token "), "%s", out);
+}
+
 /* A context beyond what the model was trained on is said. */
 Test(run, long_contexts_are_noticed) {
     cr_assert_eq(sheaf_run(0, NULL, "-m " F32 " -p x -n 1 -c 257"), 0, "%s", out);
@@ -330,6 +422,7 @@ Test(run, bad_files) {
     fails(2, "-m " F32 " -f /nonexistent/prompt", "cannot open /nonexistent/prompt");
     fails(2, "-m " F32 " --perplexity /nonexistent/text", "cannot open /nonexistent/text");
     fails(2, "-m " F32 " -p x --logits /nonexistent/l", "cannot create /nonexistent/l");
+    fails(2, "-m " F32 " -p x --trace /nonexistent/t", "cannot create /nonexistent/t");
     struct sheaf_gguf *in, *g = sheaf_gguf_new();
     cr_assert_eq(sheaf_gguf_open(F32, &in), 0);
     cr_assert_eq(sheaf_gguf_copy_kv(g, in), 0);

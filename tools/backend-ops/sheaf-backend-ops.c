@@ -10,6 +10,7 @@
  * is a failure, as is a result that differs. Under mpirun every rank makes the same calls, so no
  * rank takes a decision of its own. */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,14 +20,15 @@
 #include "backend_ops.h"
 #include "base/clock.h"
 #include "base/hash.h"
-#include "common/output.h"
+#include "common/tool.h"
 
 enum { MAX_SHOWN = 20, MAX_MEMBERS = 64, MAX_TARGETS = 16 };
 
 struct options {
-    const char *mode, *op, *device, *members;
-    int n_random; /* placements at random for each case */
-    bool verbose, tamper;
+    const char *mode[1], *op, *device, *members;
+    int n_modes;
+    int32_t n_random; /* placements at random for each case */
+    bool verbose, tamper, help, version;
 };
 
 /* How a meta device lays the operands of the case that runs. */
@@ -249,7 +251,7 @@ static bool test(struct target *targets, int n_targets, sheaf_backend_t referenc
                    x->n_unsupported);
         }
     }
-    if (!n_chosen) printf("no op is named '%s'\n", o->op);
+    if (!n_chosen) fprintf(stderr, "sheaf-backend-ops: no op is named '%s'\n", o->op);
     return ok && n_chosen;
 }
 
@@ -429,89 +431,87 @@ static bool add_targets(struct target *targets, int *n, const struct options *o)
     return true;
 }
 
-static int usage(void) {
-    fprintf(stderr,
-            "usage: sheaf-backend-ops test|support|perf [-o OP] [-b DEVICE] [-m LIST] [-r N] [-v]\n"
-            "                         [--tamper]\n"
-            "  -o OP      this op alone, as in the tables of `support`\n"
-            "  -b DEVICE  this device alone: CPU0, META1 to META4 (METAn under mpirun)\n"
-            "  -m LIST    one meta device over the devices whose names begin so: CPU0,CUDA\n"
-            "  -r N       placements at random for each case on a meta device, 3 by default\n"
-            "  -v         name each case on standard error\n"
-            "  --tamper   spoil every result of test: it must fail\n"
-            "SHEAF_CPU_DEVICES (default here 4) gives the members.\n");
-    return 2;
+/* ---- the command line ---- */
+
+static const char synopsis[] = "usage: sheaf-backend-ops test|support|perf [options]\n"
+                               "Every op of every device against the portable reference.\n";
+static const char notes[] = "SHEAF_CPU_DEVICES (default here 4) gives the members.\n";
+
+#define AT(field) offsetof(struct options, field)
+static const struct option option_table[] = {
+    {"test, support or perf", NULL, OPTION_WORDS, AT(mode), AT(n_modes), 0, 1, NULL, NULL, NULL},
+    {"--op", "-o", OPTION_TEXT, AT(op), 0, 0, 0, "OP", "this op alone, as in the tables of support",
+     NULL},
+    {"--backend", "-b", OPTION_TEXT, AT(device), 0, 0, 0, "DEVICE",
+     "this device alone: CPU0, META1 to META4 (METAn under mpirun)", NULL},
+    {"--members", "-m", OPTION_TEXT, AT(members), 0, 0, 0, "LIST",
+     "one meta device over the devices whose names begin so: CPU0,CUDA", NULL},
+    {"--random", "-r", OPTION_INT32, AT(n_random), 0, 0, 1000000, "N",
+     "placements at random for each case on a meta device (3)", NULL},
+    {"--verbose", "-v", OPTION_FLAG, AT(verbose), 0, 0, 0, NULL, "name each case on standard error",
+     NULL},
+    {"--tamper", NULL, OPTION_FLAG, AT(tamper), 0, 0, 0, NULL,
+     "spoil every result of test: it must fail", NULL},
+    {"--help", "-h", OPTION_FLAG, AT(help), 0, 0, 0, NULL, "this text", NULL},
+    {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, 0, NULL,
+     "version, commit and compiler of the library, kernels of this CPU", NULL},
+};
+#undef AT
+
+static const struct tool tool = {"sheaf-backend-ops", synopsis, notes, option_table,
+                                 sizeof option_table / sizeof *option_table};
+
+static enum sheaf_status parse(int argc, char **argv, struct options *o) {
+    static const char *const modes[] = {"test", "support", "perf"};
+    const enum sheaf_status status = options_parse(&tool, argc, argv, o);
+    if (status || o->help || o->version) return status;
+    for (int i = 0; o->n_modes && i < 3; i++)
+        if (!strcmp(*o->mode, modes[i])) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_INVALID, "say test, support or perf (see --help)");
 }
 
-static bool parse(int argc, char **argv, struct options *o) {
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "-v")) {
-            o->verbose = true;
-        } else if (!strcmp(argv[i], "--tamper")) {
-            o->tamper = true;
-        } else if (!strcmp(argv[i], "-o") && i + 1 < argc) {
-            o->op = argv[++i];
-        } else if (!strcmp(argv[i], "-b") && i + 1 < argc) {
-            o->device = argv[++i];
-        } else if (!strcmp(argv[i], "-m") && i + 1 < argc) {
-            o->members = argv[++i];
-        } else if (!strcmp(argv[i], "-r") && i + 1 < argc) {
-            char *end;
-            const long r = strtol(argv[++i], &end, 10);
-            if (*end || r < 0 || r > 1000000) return false;
-            o->n_random = (int)r;
-        } else if (argv[i][0] != '-' && !o->mode) {
-            o->mode = argv[i];
-        } else {
-            return false;
-        }
+/* Devices of four parts, unless the user or a launcher divides the machine. */
+static enum sheaf_status divide(void) {
+    if (getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") ||
+        sheaf_setting_value("SHEAF_CPU_DEVICES"))
+        return SHEAF_STATUS_SUCCESS;
+    return sheaf_setting_set("SHEAF_CPU_DEVICES", "4");
+}
+
+static bool run(const struct options *o, struct target *targets, int *n, struct op_list *list,
+                sheaf_backend_t *reference) {
+    sheaf_backend_dev_t cpu = sheaf_backend_dev_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU);
+    if (!add_targets(targets, n, o) || !cpu || sheaf_backend_dev_init(cpu, NULL, reference)) {
+        say_error("devices");
+        return false;
     }
-    return o->mode &&
-           (!strcmp(o->mode, "test") || !strcmp(o->mode, "support") || !strcmp(o->mode, "perf"));
+    sheaf_backend_cpu_set_reference(*reference, true);
+    if (!op_list_all(list)) {
+        fprintf(stderr, "sheaf-backend-ops: no memory for the cases\n");
+        return false;
+    }
+    if (!*n) {
+        fprintf(stderr, "sheaf-backend-ops: no device is named '%s'\n", o->device);
+        return false;
+    }
+    if (!strcmp(*o->mode, "perf")) return perf(targets, *n, list, o);
+    if (!strcmp(*o->mode, "test")) return test(targets, *n, *reference, list, o);
+    support(targets, *n, list, o);
+    return true;
 }
 
 int main(int argc, char **argv) {
     struct options o = {.n_random = 3};
-    struct target *targets = calloc(MAX_TARGETS, sizeof *targets);
     struct op_list list = {0};
     sheaf_backend_t reference = NULL;
     int n = 0;
-    bool ok = false;
-    if (!parse(argc, argv, &o)) {
-        free(targets);
-        return usage();
-    }
-    const bool launched = getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE");
-    const bool divide = !launched && !sheaf_setting_value("SHEAF_CPU_DEVICES");
-    if (!targets || (divide && sheaf_setting_set("SHEAF_CPU_DEVICES", "4")) ||
-        sheaf_world_init(&(struct sheaf_world_params){.size = sizeof(struct sheaf_world_params),
-                                                      .may_exit = true})) {
-        say_error("start");
-        goto out;
-    }
-    if (sheaf_backend_load_all()) say_error("modules");
-    sheaf_backend_dev_t cpu = sheaf_backend_dev_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU);
-    if (!add_targets(targets, &n, &o) || !cpu || sheaf_backend_dev_init(cpu, NULL, &reference)) {
-        say_error("devices");
-        goto out;
-    }
-    sheaf_backend_cpu_set_reference(reference, true);
-    if (!op_list_all(&list)) {
-        fprintf(stderr, "sheaf-backend-ops: no memory for the cases\n");
-        goto out;
-    }
-    if (!n) {
-        fprintf(stderr, "sheaf-backend-ops: no device is named '%s'\n", o.device);
-        goto out;
-    }
-    if (!strcmp(o.mode, "support")) {
-        ok = true;
-        support(targets, n, &list, &o);
-    } else {
-        ok = !strcmp(o.mode, "perf") ? perf(targets, n, &list, &o)
-                                     : test(targets, n, reference, &list, &o);
-    }
-out:
+    enum sheaf_status parsed = parse(argc, argv, &o);
+    if (!parsed && (o.help || o.version)) return tool_answer(&tool, o.help);
+    if (!parsed) parsed = divide();
+    const int code = tool_start(&tool, parsed);
+    if (code) return code;
+    struct target *targets = calloc(MAX_TARGETS, sizeof *targets);
+    const bool ok = targets && run(&o, targets, &n, &list, &reference);
     for (int i = 0; i < n; i++) {
         sheaf_backend_free(targets[i].backend);
         if (targets[i].meta) sheaf_backend_meta_device_free(targets[i].dev);
@@ -519,6 +519,5 @@ out:
     sheaf_backend_free(reference);
     free(list.cases);
     free(targets);
-    sheaf_world_finalize();
-    return output_end(ok ? 0 : 1);
+    return tool_end(ok ? 0 : TOOL_FAILED);
 }

@@ -16,14 +16,17 @@
 #include "sheaf/comm.h"
 #include "sheaf/model.h"
 
-#include "common/options.h"
+#include "common/progress.h"
+#include "common/tool.h"
 
 enum { BENCH_MAX_REPEATS = 1000, BENCH_SHA_TEXT = 65 };
 
 enum bench_format { BENCH_MD, BENCH_CSV, BENCH_JSON };
 
 struct bench_options {
-    const char *model, *split, *devices, *overlap, *output;
+    const char *models[OPTION_MAX_LIST]; /* exactly one */
+    int n_models;
+    const char *split, *devices, *overlap, *output;
     int64_t n_prompt[OPTION_MAX_LIST], n_gen[OPTION_MAX_LIST], depth[OPTION_MAX_LIST];
     int n_prompts, n_gens, n_depths; /* entries of the lists */
     int64_t repeats, n_batch, threads;
@@ -34,7 +37,7 @@ struct bench_options {
 
 /* Strings stay those of argv. INVALID with a text that names the option. */
 enum sheaf_status bench_options_parse(int argc, char **argv, struct bench_options *out);
-extern const char bench_usage[];
+extern const struct tool bench_tool;
 
 /* ---- the machine ---- */
 
@@ -79,6 +82,7 @@ struct bench_result {
     int32_t *ids;                      /* [test.n] generated in the last repeat; else unused */
     char sha256[BENCH_SHA_TEXT];       /* of ids as little-endian int32; "" for prompts */
     bool same_ids;                     /* every repeat generated the same */
+    double steal, foreign;             /* of the CPU time of rank 0's host meanwhile, 0..1 */
 };
 
 /* What the machine of each rank is. */
@@ -95,7 +99,9 @@ struct bench {
     struct sheaf_model *model;
     struct sheaf_model_info info; /* of the model */
     struct bench_rank *ranks;     /* [world size] */
-    struct sheaf_comm *links;     /* measured; NULL: nothing to measure */
+    struct progress progress;     /* of the load */
+    double load_s;
+    struct sheaf_comm *links; /* measured; NULL: nothing to measure */
     struct bench_result *results;
     int n_results;
 };
@@ -103,8 +109,11 @@ struct bench {
 /* Runs a test; *out is zeroed by the caller, its arrays are freed by it. Collective. */
 enum sheaf_status bench_test_run(const struct bench *b, const struct bench_test *test,
                                  struct bench_result *out);
-/* Rank 0 alone, to standard output. */
-void bench_report(const struct bench *b);
+/* Rank 0 alone, to standard output: what comes before the tests, a test that has ended, what comes
+ * after all. */
+void bench_report_begin(const struct bench *b);
+void bench_report_test(const struct bench *b, const struct bench_result *r);
+void bench_report_end(const struct bench *b);
 
 /* SHA-256 (FIPS 180-4) as 64 hexadecimal digits. */
 void bench_sha256(const void *data, size_t n, char text[BENCH_SHA_TEXT]);

@@ -3,32 +3,18 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "sheaf/settings.h"
+
 #include "bench.h"
 
-const char bench_usage[] =
+static const char synopsis[] =
     "usage: sheaf-bench -m MODEL.gguf [options]\n"
     "       mpirun -np 4 sheaf-bench -m MODEL.gguf [options]\n"
     "Measures prompt processing (pp) and generation (tg) as llama-bench does, and says where the\n"
     "time goes: computing, collectives, waiting; beside the bound that memory and links set.\n"
-    "\n"
-    "  -m, --model FILE       GGUF model (of split files: the first)\n"
-    "  -p, --n-prompt N,..    tokens of a prompt, 0: no such test (512)\n"
-    "  -n, --n-gen N,..       tokens to generate, greedily, 0: no such test (128)\n"
-    "  -d, --n-depth N,..     tokens in the cache before each (0)\n"
-    "  -r, --repetitions N    timed repeats of each test, 1 to 1000 (5)\n"
-    "  -t, --threads N        of each device (its cores)\n"
-    "  -b, --batch N          prompt tokens evaluated at once (512)\n"
-    "  -o, --output FORMAT    md, csv or json (md)\n"
-    "      --split S          even, auto, or shares: 3,1 (even)\n"
-    "      --devices LIST     as sheaf-info prints them: CPU0@0,CPU0@1 (all)\n"
-    "      --overlap O        auto, on, off: two chunks of a prompt, computing while sums travel\n"
-    "                         (auto: where measured links and products promise a gain)\n"
-    "      --single           the first device alone, without the meta device (one rank)\n"
-    "      --kv-type TYPE     f16, q8_0 or f32 (f16)\n"
-    "      --no-warmup        time the first run too\n"
-    "  -h, --help             this text\n"
-    "      --version          version of the library\n"
-    "\n"
+    "Rows appear as the tests end.\n\n";
+
+static const char notes[] =
     "Columns: compute, comm and wait are shares of the time (wait is a part of comm); hidden is\n"
     "the share of the collectives' time that went by beside computing (--overlap); us/coll is\n"
     "the mean time in a collective, skew how long a rank waits in it for the slowest one; bound "
@@ -39,23 +25,45 @@ const char bench_usage[] =
 #define AT(field) offsetof(struct bench_options, field)
 enum { MOST_TOKENS = 1 << 20 };
 static const struct option options[] = {
-    {"--model", "-m", OPTION_TEXT, AT(model), 0, 0, 0},
-    {"--n-prompt", "-p", OPTION_LIST, AT(n_prompt), AT(n_prompts), 0, MOST_TOKENS},
-    {"--n-gen", "-n", OPTION_LIST, AT(n_gen), AT(n_gens), 0, MOST_TOKENS},
-    {"--n-depth", "-d", OPTION_LIST, AT(depth), AT(n_depths), 0, MOST_TOKENS},
-    {"--repetitions", "-r", OPTION_INT, AT(repeats), 0, 1, BENCH_MAX_REPEATS},
-    {"--threads", "-t", OPTION_INT, AT(threads), 0, 1, 4096},
-    {"--batch", "-b", OPTION_INT, AT(n_batch), 0, 1, 1 << 16},
-    {"--output", "-o", OPTION_TEXT, AT(output), 0, 0, 0},
-    {"--split", NULL, OPTION_TEXT, AT(split), 0, 0, 0},
-    {"--devices", NULL, OPTION_TEXT, AT(devices), 0, 0, 0},
-    {"--overlap", NULL, OPTION_TEXT, AT(overlap), 0, 0, 0},
-    {"--single", NULL, OPTION_FLAG, AT(single), 0, 0, 0},
-    {"--kv-type", NULL, OPTION_KV_TYPE, AT(kv_type), 0, 0, 0},
-    {"--no-warmup", NULL, OPTION_FLAG, AT(no_warmup), 0, 0, 0},
-    {"--help", "-h", OPTION_FLAG, AT(help), 0, 0, 0},
-    {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, 0},
+    {"--model", "-m", OPTION_TEXTS, AT(models), AT(n_models), 0, 0, "FILE",
+     "GGUF model (of split files: the first)", NULL},
+    {"--n-prompt", "-p", OPTION_LIST, AT(n_prompt), AT(n_prompts), 0, MOST_TOKENS, "N,..",
+     "tokens of a prompt, 0: no such test (512)", NULL},
+    {"--n-gen", "-n", OPTION_LIST, AT(n_gen), AT(n_gens), 0, MOST_TOKENS, "N,..",
+     "tokens to generate, greedily, 0: no such test (128)", NULL},
+    {"--n-depth", "-d", OPTION_LIST, AT(depth), AT(n_depths), 0, MOST_TOKENS, "N,..",
+     "tokens in the cache before each (0)", NULL},
+    {"--repetitions", "-r", OPTION_INT, AT(repeats), 0, 1, BENCH_MAX_REPEATS, "N",
+     "timed repeats of each test, 1 to 1000 (5)", NULL},
+    {"--threads", "-t", OPTION_INT, AT(threads), 0, 1, 4096, "N", "of each device (its cores)",
+     NULL},
+    {"--batch", "-b --batch-size", OPTION_INT, AT(n_batch), 0, 1, 1 << 16, "N",
+     "prompt tokens evaluated at once (512)", NULL},
+    {"--output", "-o", OPTION_TEXT, AT(output), 0, 0, 0, "FORMAT", "md, csv or json (md)", NULL},
+    {"--split", "-ts --tensor-split", OPTION_TEXT, AT(split), 0, 0, 0, "S",
+     "even, auto, or shares: 3,1 (even)", NULL},
+    {"--devices", "-dev --device", OPTION_TEXT, AT(devices), 0, 0, 0, "LIST",
+     "as sheaf-info prints them: CPU0@0,CPU0@1 (all)", NULL},
+    {"--overlap", NULL, OPTION_TEXT, AT(overlap), 0, 0, 0, "O",
+     "auto, on, off: two chunks of a prompt, computing while sums travel (auto: where measured "
+     "links and products promise a gain)",
+     NULL},
+    {"--single", NULL, OPTION_FLAG, AT(single), 0, 0, 0, NULL,
+     "the first device alone, without the meta device (one rank)", NULL},
+    {"--kv-type", "-ctk --cache-type-k", OPTION_TYPE, AT(kv_type), 0, 0, 0, "TYPE",
+     "f16, q8_0 or f32 (f16)", "f16|q8_0|f32"},
+    {"--no-warmup", NULL, OPTION_FLAG, AT(no_warmup), 0, 0, 0, NULL, "time the first run too",
+     NULL},
+    {"--help", "-h", OPTION_FLAG, AT(help), 0, 0, 0, NULL, "this text", NULL},
+    {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, 0, NULL,
+     "version, commit and compiler of the library, kernels of this CPU", NULL},
+    {"--n-gpu-layers", "-ngl", OPTION_IGNORED, 0, 0, 0, 0, "N",
+     "all layers lie on the devices that --devices names", NULL},
 };
+#undef AT
+
+const struct tool bench_tool = {"sheaf-bench", synopsis, notes, options,
+                                sizeof options / sizeof *options};
 
 static enum sheaf_status set_format(struct bench_options *o) {
     static const char *const formats[] = {
@@ -71,8 +79,8 @@ static enum sheaf_status set_format(struct bench_options *o) {
 
 static enum sheaf_status check(const struct bench_options *o) {
     bool any = false;
-    if (o->help || o->version) return SHEAF_STATUS_SUCCESS;
-    if (!o->model) return sheaf_set_error(SHEAF_STATUS_INVALID, "give a model with -m FILE");
+    if (!o->n_models) return sheaf_set_error(SHEAF_STATUS_INVALID, "give a model with -m FILE");
+    if (o->n_models > 1) return sheaf_set_error(SHEAF_STATUS_INVALID, "-m: one model a run");
     for (int i = 0; i < o->n_prompts; i++) any = any || o->n_prompt[i];
     for (int i = 0; i < o->n_gens; i++) any = any || o->n_gen[i];
     if (!any)
@@ -81,6 +89,14 @@ static enum sheaf_status check(const struct bench_options *o) {
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "--single has no members: leave out --split, --devices, --overlap");
     return SHEAF_STATUS_SUCCESS;
+}
+
+/* Before the world, which makes the CPU devices. */
+static enum sheaf_status set_threads(const struct bench_options *o) {
+    char threads[24];
+    if (!o->threads) return SHEAF_STATUS_SUCCESS;
+    snprintf(threads, sizeof threads, "%lld", (long long)o->threads);
+    return sheaf_setting_set("SHEAF_CPU_THREADS", threads);
 }
 
 enum sheaf_status bench_options_parse(int argc, char **argv, struct bench_options *out) {
@@ -93,8 +109,9 @@ enum sheaf_status bench_options_parse(int argc, char **argv, struct bench_option
                                   .n_batch = 512,
                                   .output = "md",
                                   .kv_type = SHEAF_TYPE_F16};
-    enum sheaf_status status =
-        options_parse(options, sizeof options / sizeof *options, argc, argv, out);
-    if (!status) status = set_format(out);
-    return status ? status : check(out);
+    enum sheaf_status status = options_parse(&bench_tool, argc, argv, out);
+    if (status || out->help || out->version) return status;
+    status = set_format(out);
+    if (!status) status = check(out);
+    return status ? status : set_threads(out);
 }

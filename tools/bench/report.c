@@ -1,4 +1,5 @@
-/* What sheaf-bench prints: a table for people (md), a row a test (csv), everything (json). */
+/* What sheaf-bench prints: a table for people (md), a row a test (csv), everything (json). Each test
+ * appears as it ends, so that a job that is stopped keeps those before. */
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
@@ -149,29 +150,34 @@ static void md_kinds(const struct bench *b) {
         }
 }
 
-static void md(const struct bench *b) {
-    const int n = sheaf_world_size();
+static void md_begin(const struct bench *b) {
+    (void)b;
     puts("| model | size | ranks | threads | test | t/s | compute | comm | wait | hidden | "
          "coll/token | "
          "KiB/token | us/coll | skew us | bound t/s | of bound |\n"
          "|---|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
-    for (int i = 0; i < b->n_results; i++) {
-        const struct summary s = summarise(&b->results[i]);
-        printf("| %s | %.2f MiB | %d | %d | %s | %.2f ± %.2f |", file_name(b),
-               mib((double)b->info.total_bytes), n, b->ranks[0].threads, s.name, s.mean,
-               s.deviation);
-        cell(s.compute, "%.1f %%", 100);
-        cell(s.comm, "%.1f %%", 100);
-        cell(s.wait, "%.1f %%", 100);
-        cell(s.hidden, "%.1f %%", 100);
-        cell(s.collectives, "%.2f", 1);
-        cell(s.bytes, "%.2f", 1.0 / 1024);
-        cell(s.us, "%.2f", 1);
-        cell(s.skew_us, "%.2f", 1);
-        cell(s.bound, "%.2f", 1);
-        cell(s.bound_share, "%.0f %%", 100);
-        putchar('\n');
-    }
+}
+
+static void md_test(const struct bench *b, const struct bench_result *r) {
+    const struct summary s = summarise(r);
+    printf("| %s | %.2f MiB | %d | %d | %s | %.2f ± %.2f |", file_name(b),
+           mib((double)b->info.total_bytes), sheaf_world_size(), b->ranks[0].threads, s.name,
+           s.mean, s.deviation);
+    cell(s.compute, "%.1f %%", 100);
+    cell(s.comm, "%.1f %%", 100);
+    cell(s.wait, "%.1f %%", 100);
+    cell(s.hidden, "%.1f %%", 100);
+    cell(s.collectives, "%.2f", 1);
+    cell(s.bytes, "%.2f", 1.0 / 1024);
+    cell(s.us, "%.2f", 1);
+    cell(s.skew_us, "%.2f", 1);
+    cell(s.bound, "%.2f", 1);
+    cell(s.bound_share, "%.0f %%", 100);
+    putchar('\n');
+}
+
+static void md_end(const struct bench *b) {
+    const int n = sheaf_world_size();
     md_kinds(b);
     putchar('\n');
     for (int i = 0; i < b->n_results; i++)
@@ -237,32 +243,35 @@ static void csv_text(const char *text) {
     putchar('"');
 }
 
-static void csv(const struct bench *b) {
+static void csv_begin(const struct bench *b) {
+    (void)b;
     fputs("model,model_bytes,ranks,hosts,threads,kv_type,batch,test,n,depth,repeats", stdout);
     for (int c = 0; c < N_COLUMNS; c++) printf(",%s", columns[c].name);
     puts(",read_bytes_per_s,latency_us,us_per_mb,steal,foreign,sha256");
-    for (int i = 0; i < b->n_results; i++) {
-        const struct bench_result *r = &b->results[i];
-        const struct summary s = summarise(r);
-        csv_text(b->info.path);
-        printf(",%zu,%d,%d,%d,%s,%" PRId64 ",%s%" PRId64 ",%" PRId64 ",%" PRId64 ",%d",
-               b->info.total_bytes, sheaf_world_size(), sheaf_world_n_hosts(), b->ranks[0].threads,
-               sheaf_type_name(b->o->kv_type), b->info.n_batch, r->test.is_gen ? "tg" : "pp",
-               r->test.n, r->test.n, r->test.depth, r->n_repeats);
-        for (int c = 0; c < N_COLUMNS; c++)
-            printf(",%.*f", columns[c].digits, value(&s, &columns[c]));
-        printf(",%.0f,%.3f,%.3f,%.4f,%.4f,%s\n", b->ranks[0].bandwidth, latency_us(b), us_per_mb(b),
-               b->ranks[0].steal, b->ranks[0].foreign, r->sha256);
-    }
 }
+
+static void csv_test(const struct bench *b, const struct bench_result *r) {
+    const struct summary s = summarise(r);
+    csv_text(b->info.path);
+    printf(",%zu,%d,%d,%d,%s,%" PRId64 ",%s%" PRId64 ",%" PRId64 ",%" PRId64 ",%d",
+           b->info.total_bytes, sheaf_world_size(), sheaf_world_n_hosts(), b->ranks[0].threads,
+           sheaf_type_name(b->o->kv_type), b->info.n_batch, r->test.is_gen ? "tg" : "pp", r->test.n,
+           r->test.n, r->test.depth, r->n_repeats);
+    for (int c = 0; c < N_COLUMNS; c++) printf(",%.*f", columns[c].digits, value(&s, &columns[c]));
+    printf(",%.0f,%.3f,%.3f,%.4f,%.4f,%s\n", b->ranks[0].bandwidth, latency_us(b), us_per_mb(b),
+           r->steal, r->foreign, r->sha256);
+}
+
+static void csv_end(const struct bench *b) { (void)b; }
 
 static void json_key(const char *key, const char *text) {
     printf("\"%s\": ", key);
     json_string(stdout, text, strlen(text));
 }
 
-static void json_test(const struct bench_result *r) {
+static void json_test(const struct bench *b, const struct bench_result *r) {
     const struct summary s = summarise(r);
+    if (r != b->results) printf(",\n  ");
     printf("{\"test\": \"%s%" PRId64 "\", \"n\": %" PRId64 ", \"depth\": %" PRId64,
            r->test.is_gen ? "tg" : "pp", r->test.n, r->test.n, r->test.depth);
     for (int c = 0; c < N_COLUMNS; c++)
@@ -290,10 +299,12 @@ static void json_test(const struct bench_result *r) {
     printf("]}");
 }
 
-static void json(const struct bench *b) {
+static void json_begin(const struct bench *b) {
     char cut[512];
     putchar('{');
     json_key("sheaf", sheaf_version());
+    printf(", ");
+    json_key("build", sheaf_build_info());
     printf(", ");
     json_key("model", b->info.path);
     printf(", \"model_bytes\": %zu, \"hosts\": %d, \"isa\": \"%s\", \"kv_type\": \"%s\", "
@@ -308,7 +319,12 @@ static void json(const struct bench *b) {
                us_per_mb(b));
     else
         printf(", \"link\": null");
-    printf(", \"min_chunked\": %" PRId64 ",\n \"ranks\": [", b->info.min_chunked);
+    printf(", \"load_s\": %.4f, \"min_chunked\": %" PRId64 ",\n \"tests\": [", b->load_s,
+           b->info.min_chunked);
+}
+
+static void json_end(const struct bench *b) {
+    printf("],\n \"ranks\": [");
     for (int i = 0; i < sheaf_world_size(); i++) {
         const struct bench_rank *r = &b->ranks[i];
         printf("%s{\"rank\": %d, ", i ? ",\n  " : "", i);
@@ -321,16 +337,25 @@ static void json(const struct bench *b) {
                r->threads, r->bandwidth, r->weight_bytes, r->compute_bytes, r->peak_bytes, r->steal,
                r->foreign);
     }
-    printf("],\n \"tests\": [");
-    for (int i = 0; i < b->n_results; i++) {
-        if (i) printf(",\n  ");
-        json_test(&b->results[i]);
-    }
     puts("]}");
 }
 
-void bench_report(const struct bench *b) {
-    static void (*const reports[])(const struct bench *) = {
-        [BENCH_MD] = md, [BENCH_CSV] = csv, [BENCH_JSON] = json};
-    reports[b->o->format](b);
+static const struct {
+    void (*begin)(const struct bench *);
+    void (*test)(const struct bench *, const struct bench_result *);
+    void (*end)(const struct bench *);
+} reports[] = {[BENCH_MD] = {md_begin, md_test, md_end},
+               [BENCH_CSV] = {csv_begin, csv_test, csv_end},
+               [BENCH_JSON] = {json_begin, json_test, json_end}};
+
+void bench_report_begin(const struct bench *b) {
+    reports[b->o->format].begin(b);
+    fflush(stdout);
 }
+
+void bench_report_test(const struct bench *b, const struct bench_result *r) {
+    reports[b->o->format].test(b, r);
+    fflush(stdout);
+}
+
+void bench_report_end(const struct bench *b) { reports[b->o->format].end(b); }

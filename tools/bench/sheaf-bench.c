@@ -7,15 +7,10 @@
 
 #include "sheaf/cpu.h"
 #include "sheaf/meta.h"
-#include "sheaf/module.h"
-#include "sheaf/settings.h"
-#include "sheaf/version.h"
 #include "sheaf/world.h"
 
+#include "base/clock.h"
 #include "bench.h"
-#include "common/output.h"
-
-enum { EXIT_BAD_USAGE = 2 };
 
 static enum sheaf_status no_memory(void) {
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to measure");
@@ -97,6 +92,19 @@ static enum sheaf_status measure_load(const struct bench_load *from, struct benc
 
 /* ---- all tests ---- */
 
+/* A test, with how much others used the machine meanwhile; its row is printed. */
+static enum sheaf_status run_test(struct bench *b, const struct bench_test *test) {
+    struct bench_result *r = &b->results[b->n_results++];
+    struct bench_rank load = {0};
+    const struct bench_load from = bench_load_now();
+    enum sheaf_status status = bench_test_run(b, test, r);
+    if (!status) status = measure_load(&from, &load);
+    r->steal = load.steal;
+    r->foreign = load.foreign;
+    if (!status && !sheaf_world_rank()) bench_report_test(b, r);
+    return status;
+}
+
 static enum sheaf_status run_tests(struct bench *b) {
     const struct bench_options *o = b->o;
     const struct {
@@ -109,7 +117,7 @@ static enum sheaf_status run_tests(struct bench *b) {
         for (int k = 0; k < 2; k++)
             for (int i = 0; i < kinds[k].n && !status; i++) {
                 const struct bench_test test = {kinds[k].is_gen, kinds[k].list[i], o->depth[d]};
-                if (test.n) status = bench_test_run(b, &test, &b->results[b->n_results++]);
+                if (test.n) status = run_test(b, &test);
             }
     return status;
 }
@@ -121,7 +129,7 @@ static enum sheaf_status open_model(struct bench *b) {
     for (int i = 0; i < o->n_gens; i++) most = o->n_gen[i] > most ? o->n_gen[i] : most;
     for (int i = 0; i < o->n_depths; i++) depth = o->depth[i] > depth ? o->depth[i] : depth;
     struct sheaf_model_params params = sheaf_model_default_params();
-    params.path = o->model;
+    params.path = o->models[0];
     params.devices = o->devices;
     params.split = o->split;
     params.single = o->single;
@@ -129,7 +137,11 @@ static enum sheaf_status open_model(struct bench *b) {
     params.n_ctx = most + depth;
     params.n_batch = o->n_batch;
     params.kv_type = o->kv_type;
+    params.progress = progress_show;
+    params.user = &b->progress;
+    const double start = sheaf__seconds();
     const enum sheaf_status status = sheaf_model_open(&params, &b->model);
+    b->load_s = sheaf__seconds() - start;
     b->info.size = sizeof b->info;
     return status ? status : sheaf_model_get_info(b->model, &b->info);
 }
@@ -144,6 +156,7 @@ static enum sheaf_status bench(struct bench *b) {
     status = sheaf_world_agree(b->ranks && b->results ? 0 : no_memory(), "preparing to measure");
     if (!status) status = measure_machine(b, &mine);
     if (!status) status = exchange(b, &mine); /* the bounds need the bandwidths */
+    if (!status && !sheaf_world_rank()) bench_report_begin(b);
     const struct bench_load from = bench_load_now();
     if (!status) status = run_tests(b);
     if (!status) status = measure_load(&from, &mine);
@@ -157,7 +170,7 @@ static enum sheaf_status bench(struct bench *b) {
         mine.compute_bytes = stats.compute_bytes;
     }
     status = exchange(b, &mine);
-    if (!status && !sheaf_world_rank()) bench_report(b);
+    if (!status && !sheaf_world_rank()) bench_report_end(b);
     return status;
 }
 
@@ -172,47 +185,17 @@ static void bench_free(struct bench *b) {
     sheaf_model_free(b->model);
 }
 
-static void complain(void) {
-    if (sheaf_world_reports_error()) fprintf(stderr, "sheaf-bench: %s\n", sheaf_last_error());
-}
-
 int main(int argc, char **argv) {
     struct bench_options options;
     struct bench b = {.o = &options};
-    char threads[24];
-    int code = EXIT_SUCCESS;
-    enum sheaf_status status = bench_options_parse(argc, argv, &options);
-    if (!status && options.threads) { /* before sheaf_world_init, which makes the CPU devices */
-        snprintf(threads, sizeof threads, "%lld", (long long)options.threads);
-        status = sheaf_setting_set("SHEAF_CPU_THREADS", threads);
+    const enum sheaf_status parsed = bench_options_parse(argc, argv, &options);
+    if (!parsed && (options.help || options.version)) return tool_answer(&bench_tool, options.help);
+    int code = tool_start(&bench_tool, parsed);
+    if (code) return code;
+    if (bench(&b)) {
+        code = TOOL_FAILED;
+        tool_complain(&bench_tool);
     }
-    const bool usable = !status;
-    char *usage_error = usable ? NULL : strdup(sheaf_last_error());
-    status = sheaf_world_init(
-        &(struct sheaf_world_params){.size = sizeof(struct sheaf_world_params), .may_exit = true});
-    if (status) {
-        fprintf(stderr, "sheaf-bench: %s\n", sheaf_last_error());
-        code = EXIT_FAILURE;
-    } else if (!usable) {
-        if (sheaf_world_rank() == 0)
-            fprintf(stderr, "sheaf-bench: %s\n", usage_error ? usage_error : "bad command line");
-        code = EXIT_BAD_USAGE;
-    } else if (options.help || options.version) {
-        if (sheaf_world_rank() == 0 && options.help) fputs(bench_usage, stdout);
-        if (sheaf_world_rank() == 0 && options.version) printf("sheaf %s\n", sheaf_version());
-    } else {
-        if (sheaf_backend_load_all() && sheaf_world_local_rank() == 0)
-            fprintf(stderr, "sheaf-bench: %s\n", sheaf_last_error());
-        status = bench(&b);
-        if (status) {
-            code = EXIT_FAILURE;
-            complain();
-            /* peers that still wait for this rank must not wait for their deadline */
-            sheaf_world_abort(sheaf_last_error());
-        }
-    }
-    free(usage_error);
     bench_free(&b);
-    sheaf_world_finalize();
-    return output_end(code);
+    return tool_end(code);
 }

@@ -9,14 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
-#include "common/output.h"
+#include "common/tool.h"
 #include "sheaf/comm-bench.h"
 #include "sheaf/sheaf.h"
 
-enum { MAX_SIZES = 32, BLOCKS = 5, WARM_UP = 2, MAX_CALLS = 1000000, DEFAULT_CALLS = 2000 };
+enum { BLOCKS = 5, WARM_UP = 2, MAX_CALLS = 1000000, DEFAULT_CALLS = 2000 };
 static const size_t ROW_BYTES = (size_t)128 << 20; /* that a row moves, about */
 
 enum kind {
@@ -53,7 +52,7 @@ struct bench {
     size_t *bytes, *counts; /* even blocks of the current size */
     double *mine, *all;     /* microseconds of each call; [ranks][calls] */
     double *times[N_KINDS]; /* [calls] */
-    int calls;
+    int calls, warm_up;
     enum format format;
     bool any_row, kinds[N_KINDS];
 };
@@ -127,7 +126,7 @@ static void consume(const float *data, size_t size) {
 static enum sheaf_status run_block(struct bench *b, enum kind kind, size_t size, int first, int n) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     float *data = kind == REGISTERED ? b->shared : b->a;
-    for (int i = -WARM_UP; i < n && !st; i++) {
+    for (int i = -b->warm_up; i < n && !st; i++) {
         produce(data, size, i);
         st = sheaf_comm_barrier(b->comm, b->me, NULL);
         const double start = now_us();
@@ -230,95 +229,130 @@ static void print_head(struct bench *b) {
     fputs(heads[b->format], stdout);
 }
 
-static int usage(const char *program) {
-    fprintf(
-        stderr,
-        "usage: mpirun -np N %s [-n CALLS] [-s BYTES,BYTES,...] [-c COLLECTIVE,...]\n"
-        "                       [--format text|md|csv|json] [--wire f32|bf16|q8_0] [--slot BYTES]\n"
-        "Measures each collective over N ranks: microseconds of the slowest rank, bus bandwidth "
-        "of\n"
-        "the median (all_reduce: 2 (N-1)/N times the size a second), and the bound by the "
-        "measured\n"
-        "a and b. -c takes beginnings of names: all_reduce, MPI, all_gather, ...; copies (several "
-        "hosts\n"
-        "of several ranks) is what a rank copies within its host for an all-reduce.\n"
-        "SHEAF_COMM_TRANSPORT=mpi treats every rank as a host; --mca pml ucx measures MPI over "
-        "UCX.\n",
-        program);
-    return 2;
-}
+/* ---- the command line ---- */
 
-static int parse_sizes(const char *text, size_t *sizes) {
-    int n = 0;
-    while (n < MAX_SIZES) {
-        char *end;
-        const long v = strtol(text, &end, 10);
-        if (end == text || v < (long)sizeof(float) || v > 1L << 30 || (*end && *end != ','))
-            return 0;
-        sizes[n++] = (size_t)v / sizeof(float) * sizeof(float);
-        if (!*end) return n;
-        text = end + 1;
-    }
-    return 0;
-}
+struct bench_options {
+    int64_t calls, warm_up, slot; /* 0: the default */
+    int64_t from, to, factor;
+    int64_t sizes[OPTION_MAX_LIST];
+    int n_sizes;
+    const char *collectives, *format;
+    enum sheaf_type wire;
+    bool help, version;
+};
 
-static bool parse_kinds(const char *text, bool *kinds) {
+static const char synopsis[] =
+    "usage: mpirun -np N sheaf-comm-bench [options]\n"
+    "Measures each collective over N ranks: microseconds of the slowest rank, bus bandwidth of "
+    "the\n"
+    "median (all_reduce: 2 (N-1)/N times the size a second), and the bound by the measured a and\n"
+    "b. Sizes take K, M and G (powers of 1024). Rows appear as they are measured.\n\n";
+
+static const char notes[] =
+    "SHEAF_COMM_TRANSPORT=mpi treats every rank as a host; --mca pml ucx measures MPI over UCX.\n";
+
+#define AT(field) offsetof(struct bench_options, field)
+static const struct option options[] = {
+    {"--minbytes", "-b", OPTION_SIZE, AT(from), 0, 4, 1 << 30, "SIZE", "the smallest size (4)",
+     NULL},
+    {"--maxbytes", "-e", OPTION_SIZE, AT(to), 0, 4, 1 << 30, "SIZE", "the largest size (64M)",
+     NULL},
+    {"--stepfactor", "-f", OPTION_INT, AT(factor), 0, 2, 1024, "F",
+     "each size is F times the one before (4)", NULL},
+    {"--sizes", "-s", OPTION_SIZES, AT(sizes), AT(n_sizes), 4, 1 << 30, "SIZE,..",
+     "these sizes instead", NULL},
+    {"--calls", "-n --iters", OPTION_INT, AT(calls), 0, 1, MAX_CALLS, "N",
+     "calls of each collective and size (so many that a row moves 128 MiB, 10 to 2000)", NULL},
+    {"--warmup_iters", "-w", OPTION_INT, AT(warm_up), 0, 0, 1000, "N",
+     "calls before each block that do not count (2)", NULL},
+    {"--collectives", "-c", OPTION_TEXT, AT(collectives), 0, 0, 0, "NAME,..",
+     "beginnings of names: all_reduce, MPI, all_gather, reduce_scatter, broadcast, barrier, copies "
+     "(several hosts of several ranks: what a rank copies within its host for an all-reduce) (all)",
+     NULL},
+    {"--format", "-o --output", OPTION_CHOICE, AT(format), 0, 0, 0, "FORMAT",
+     "text, md, csv or json (text)", "text|md|csv|json"},
+    {"--wire", NULL, OPTION_TYPE, AT(wire), 0, 0, 0, "TYPE",
+     "f32, bf16, q8_0: how sums travel between hosts (SHEAF_COMM_WIRE, or f32)", "f32|bf16|q8_0"},
+    {"--slot", NULL, OPTION_SIZE, AT(slot), 0, 1, 1 << 30, "SIZE",
+     "of a member's slot in shared memory (the library's)", NULL},
+    {"--help", "-h", OPTION_FLAG, AT(help), 0, 0, 0, NULL, "this text", NULL},
+    {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, 0, NULL,
+     "version, commit and compiler of the library, kernels of this CPU", NULL},
+};
+#undef AT
+
+static const struct tool tool = {"sheaf-comm-bench", synopsis, notes, options,
+                                 sizeof options / sizeof *options};
+
+/* "all_reduce,MPI": which of the collectives. */
+static enum sheaf_status parse_kinds(const char *text, bool *kinds) {
     memset(kinds, 0, N_KINDS * sizeof *kinds);
-    while (*text) {
-        const size_t len = strcspn(text, ",");
+    for (const char *p = text; *p;) {
+        const size_t len = strcspn(p, ",");
         bool any = false;
         for (int k = 0; k < N_KINDS; k++)
-            if (len && !strncmp(names[k], text, len)) any = kinds[k] = true;
-        if (!any) return false;
-        text += len + (text[len] == ',');
+            if (len && !strncmp(names[k], p, len)) any = kinds[k] = true;
+        if (!any)
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "-c: no collective begins with '%.*s'; there are all_reduce, "
+                                   "MPI_Allreduce, all_gather, reduce_scatter, broadcast, barrier, "
+                                   "copies",
+                                   (int)(len < 60 ? len : 60), p);
+        p += len + (p[len] == ',');
     }
-    return true;
+    return SHEAF_STATUS_SUCCESS;
 }
 
-static bool parse_format(const char *text, enum format *out) {
-    int i = 0;
-    while (i < N_FORMATS && strcmp(text, format_names[i])) i++;
-    *out = (enum format)i;
-    return i < N_FORMATS;
+/* The sizes by -s, or those from -b to -e; whole floats. */
+static enum sheaf_status find_sizes(struct bench_options *o) {
+    if (o->n_sizes && (o->from || o->to))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "-s names the sizes: leave out -b and -e");
+    const int64_t from = o->from ? o->from : 4, to = o->to ? o->to : 64 << 20;
+    if (from > to) return sheaf_set_error(SHEAF_STATUS_INVALID, "-b is more than -e");
+    if (!o->n_sizes)
+        for (int64_t s = from; s <= to && o->n_sizes < OPTION_MAX_LIST; s *= o->factor)
+            o->sizes[o->n_sizes++] = s;
+    for (int i = 0; i < o->n_sizes; i++) o->sizes[i] = o->sizes[i] / 4 * 4;
+    return SHEAF_STATUS_SUCCESS;
 }
+
+static enum sheaf_status parse(int argc, char **argv, struct bench_options *o, struct bench *b) {
+    *o = (struct bench_options){.factor = 4,
+                                .warm_up = WARM_UP,
+                                .format = "text",
+                                .collectives = "",
+                                .wire = SHEAF_TYPE_COUNT};
+    for (int k = 0; k < N_KINDS; k++) b->kinds[k] = true;
+    enum sheaf_status status = options_parse(&tool, argc, argv, o);
+    if (status || o->help || o->version) return status;
+    if (*o->collectives) status = parse_kinds(o->collectives, b->kinds);
+    if (!status) status = find_sizes(o);
+    while (strcmp(o->format, format_names[b->format])) b->format++;
+    b->warm_up = (int)o->warm_up;
+    return status;
+}
+
+/* ---- the whole ---- */
 
 int main(int argc, char **argv) {
-    size_t sizes[MAX_SIZES];
-    int n_sizes = 0, calls = 0, exit_code = 1;
-    struct sheaf_comm_params params = {.size = sizeof params};
+    struct bench_options o;
     struct bench b = {0};
-    for (size_t s = 4; s <= (size_t)64 << 20; s *= 4) sizes[n_sizes++] = s;
-    for (int k = 0; k < N_KINDS; k++) b.kinds[k] = true;
-    for (int i = 1; i < argc; i += 2) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
-        bool ok = value != NULL;
-        if (ok && !strcmp(name, "-n"))
-            ok = (calls = atoi(value)) > 0 && calls <= MAX_CALLS;
-        else if (ok && !strcmp(name, "-s"))
-            ok = (n_sizes = parse_sizes(value, sizes)) > 0;
-        else if (ok && !strcmp(name, "-c"))
-            ok = parse_kinds(value, b.kinds);
-        else if (ok && !strcmp(name, "--format"))
-            ok = parse_format(value, &b.format);
-        else if (ok && !strcmp(name, "--wire"))
-            params.wire_type = sheaf_type_from_name(value);
-        else if (ok && !strcmp(name, "--slot"))
-            params.slot_bytes = (size_t)atol(value);
-        else
-            ok = false;
-        if (!ok) return usage(argv[0]);
-    }
+    const enum sheaf_status parsed = parse(argc, argv, &o, &b);
+    if (!parsed && (o.help || o.version)) return tool_answer(&tool, o.help);
+    const int code = tool_start(&tool, parsed);
+    if (code) return code;
 
+    struct sheaf_comm_params params = {.size = sizeof params, .slot_bytes = (size_t)o.slot};
+    if (o.wire != SHEAF_TYPE_COUNT) params.wire_type = o.wire;
     int *ranks = NULL;
     size_t largest = 0;
     void *shared = NULL;
-    for (int i = 0; i < n_sizes; i++) largest = sizes[i] > largest ? sizes[i] : largest;
-    enum sheaf_status st = sheaf_world_init(
-        &(struct sheaf_world_params){.size = sizeof(struct sheaf_world_params), .may_exit = true});
-    if (st) goto out;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int i = 0; i < o.n_sizes; i++)
+        if ((size_t)o.sizes[i] > largest) largest = (size_t)o.sizes[i];
     b.n = sheaf_world_size();
     b.me = sheaf_world_rank();
-    const size_t n = (size_t)b.n, most = calls ? (size_t)calls : DEFAULT_CALLS;
+    const size_t n = (size_t)b.n, most = o.calls ? (size_t)o.calls : DEFAULT_CALLS;
     if (b.n == 1) b.kinds[MPI_DEFAULT] = false;
     /* coll/sm is for one host, and where it cannot serve, MPI would take its default */
     if (b.n == 1 || sheaf_world_n_hosts() > 1) b.kinds[MPI_SM] = false;
@@ -344,18 +378,15 @@ int main(int argc, char **argv) {
     sheaf_comm_get_level(b.comm, SHEAF_COMM_LEVEL_HOSTS, &hosts);
     b.n_here = hosts.link.n > 1 ? here.link.n : 0;
     if (b.me == 0) print_head(&b);
-    for (int i = 0; i < n_sizes && !st; i++) {
-        const size_t fair = ROW_BYTES / sizes[i]; /* about as long for each size */
-        b.calls = calls ? calls : (int)(fair > most ? most : fair < 10 ? 10 : fair);
+    for (int i = 0; i < o.n_sizes && !st; i++) {
+        const size_t fair = ROW_BYTES / (size_t)o.sizes[i]; /* about as long for each size */
+        b.calls = o.calls ? (int)o.calls : (int)(fair > most ? most : fair < 10 ? 10 : fair);
         b.calls = (b.calls + BLOCKS - 1) / BLOCKS * BLOCKS;
-        st = measure(&b, sizes[i]);
+        st = measure(&b, (size_t)o.sizes[i]);
     }
     if (!st && b.me == 0 && b.format == JSON) puts("\n  ]\n}");
 out:
-    if (!st)
-        exit_code = 0;
-    else if (sheaf_world_reports_error())
-        fprintf(stderr, "sheaf-comm-bench: %s\n", sheaf_last_error());
+    if (st) tool_complain(&tool);
     for (int k = 0; k < N_KINDS; k++) free(b.times[k]);
     free(ranks);
     free(b.bytes);
@@ -364,6 +395,5 @@ out:
     free(b.b);
     free(b.all);
     sheaf_comm_free(b.comm);
-    sheaf_world_finalize();
-    return output_end(exit_code);
+    return tool_end(st ? TOOL_FAILED : 0);
 }

@@ -1,108 +1,90 @@
 /* sheaf-make-model: writes a model with random weights, for tests, experiments with odd shapes, and
  * measuring. The work is in src/model/random_model.c. */
-#include <errno.h>
-#include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "sheaf/sheaf.h"
 
 #include "common/output.h"
+#include "common/tool.h"
 #include "model/random_model.h"
 
-static const char usage[] =
-    "usage: sheaf-make-model -o FILE [options]\n"
-    "Writes a GGUF model with random weights and a vocabulary that tokenizes any text.\n"
-    "  -o FILE          where to write\n"
-    "  --arch NAME      llama, qwen2, gemma3, ...             (llama)\n"
-    "  --preset NAME    shape of a known model; later options change it: tinyllama-1.1b, "
-    "llama-8b,\n"
-    "                   mixtral-8x7b, qwen3-30b-a3b, olmo2-7b, phi3-mini, granite-3b-a800m,\n"
-    "                   gpt-oss-20b, deepseek-v2-lite, mamba2-2.7b, granite-4-tiny, bge-base\n"
-    "  --type NAME      of the matrices: f32, q8_0, q4_K, ... (f32)\n"
-    "  --mix NAME       types as sheaf-quantize chooses them: Q4_K_M, Q8_0, F16, ...\n"
-    "  --layers N       (2)     --embd N      (64)    --ff N     (128)\n"
-    "  --heads N        (4)     --kv-heads N  (2)     --head-dim N (16)\n"
-    "  --vocab N        (512)   --ctx N       (256)   --window N (64, gemma3)\n"
-    "  --experts N      (0)     --experts-used N (0): experts of each layer, and for a token\n"
-    "  --shared-ff N    (0)     n_ff of the experts that every token uses (granitemoe)\n"
-    "  --fused-qkv      q, k and v in one matrix\n"
-    "  --tied           the embeddings are the output matrix too\n"
-    "  --seed N         (1)\n";
+struct make_options {
+    struct sheaf__random_model_params p;
+    const char *path, *preset;
+    bool help, version;
+};
 
-static int fail(const char *text, const char *what) {
-    fprintf(stderr, "sheaf-make-model: %s%s\n", text, what);
-    return 2;
+static const char synopsis[] =
+    "usage: sheaf-make-model -o FILE [options]\n"
+    "Writes a GGUF model with random weights and a vocabulary that tokenizes any text.\n";
+
+#define AT(field) offsetof(struct make_options, field)
+enum { MOST = 1 << 30 };
+#define COUNT(name, field, help)                                                                   \
+    { name, NULL, OPTION_INT, AT(p.field), 0, 0, MOST, "N", help, NULL }
+static const struct option options[] = {
+    {"--output", "-o", OPTION_TEXT, AT(path), 0, 0, 0, "FILE", "where to write", NULL},
+    {"--arch", NULL, OPTION_TEXT, AT(p.arch), 0, 0, 0, "NAME", "llama, qwen2, gemma3, ... (llama)",
+     NULL},
+    {"--preset", NULL, OPTION_TEXT, AT(preset), 0, 0, 0, "NAME",
+     "shape of a known model, of which other options change parts: tinyllama-1.1b, llama-8b, "
+     "llama-70b, llama-405b, mixtral-8x7b, qwen3-30b-a3b, qwen3-235b-a22b, olmo2-7b, phi3-mini, "
+     "granite-3b-a800m, gpt-oss-20b, deepseek-v2-lite, deepseek-v3, mamba2-2.7b, granite-4-tiny, "
+     "bge-base",
+     NULL},
+    {"--type", NULL, OPTION_TYPE, AT(p.type), 0, 0, 0, "NAME",
+     "of the matrices: f32, q8_0, q4_K, ... (f32)", NULL},
+    {"--mix", NULL, OPTION_TEXT, AT(p.mix), 0, 0, 0, "NAME",
+     "types as sheaf-quantize chooses them: Q4_K_M, Q8_0, F16, ...", NULL},
+    COUNT("--layers", n_layer, "(2)"),
+    COUNT("--embd", n_embd, "(64)"),
+    COUNT("--ff", n_ff, "(128)"),
+    COUNT("--heads", n_head, "(4)"),
+    COUNT("--kv-heads", n_head_kv, "(2)"),
+    COUNT("--head-dim", head_dim, "(16)"),
+    COUNT("--vocab", n_vocab, "(512)"),
+    COUNT("--ctx", n_ctx, "(256)"),
+    COUNT("--window", swa_window, "gemma3 (64)"),
+    COUNT("--experts", n_expert, "experts of each layer (0)"),
+    COUNT("--experts-used", n_expert_used, "of them for a token (0)"),
+    COUNT("--shared-ff", n_ff_shared, "n_ff of the experts that every token uses (0)"),
+    {"--fused-qkv", NULL, OPTION_FLAG, AT(p.fused_qkv), 0, 0, 0, NULL, "q, k and v in one matrix",
+     NULL},
+    {"--tied", NULL, OPTION_FLAG, AT(p.tied), 0, 0, 0, NULL,
+     "the embeddings are the output matrix too", NULL},
+    {"--seed", NULL, OPTION_INT, AT(p.seed), 0, 0, 9e18, "N", "(1)", NULL},
+    {"--help", "-h", OPTION_FLAG, AT(help), 0, 0, 0, NULL, "this text", NULL},
+    {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, 0, NULL,
+     "version, commit and compiler of the library, kernels of this CPU", NULL},
+};
+#undef AT
+#undef COUNT
+
+static const struct tool tool = {"sheaf-make-model", synopsis, NULL, options,
+                                 sizeof options / sizeof *options};
+
+/* Twice: the preset first, wherever it stands, then what changes it. */
+static enum sheaf_status parse(int argc, char **argv, struct make_options *o) {
+    struct make_options first = {.p = sheaf__random_model_default_params()};
+    enum sheaf_status status = options_parse(&tool, argc, argv, &first);
+    *o = first;
+    if (status || o->help || o->version || !first.preset) goto out;
+    o->p = sheaf__random_model_default_params();
+    status = sheaf__random_model_preset(first.preset, &o->p);
+    if (!status) status = options_parse(&tool, argc, argv, o);
+out:
+    if (!status && !o->help && !o->version && !o->path)
+        status = sheaf_set_error(SHEAF_STATUS_INVALID, "give a file with -o FILE (see --help)");
+    return status;
 }
 
 int main(int argc, char **argv) {
-    struct sheaf__random_model_params p = sheaf__random_model_default_params();
-    int64_t seed = 1;
-    const char *path = NULL;
-    const struct {
-        const char *name;
-        int64_t *out;
-    } ints[] = {
-        {"--layers", &p.n_layer},
-        {"--embd", &p.n_embd},
-        {"--heads", &p.n_head},
-        {"--kv-heads", &p.n_head_kv},
-        {"--head-dim", &p.head_dim},
-        {"--ff", &p.n_ff},
-        {"--vocab", &p.n_vocab},
-        {"--ctx", &p.n_ctx},
-        {"--seed", &seed},
-        {"--window", &p.swa_window},
-        {"--experts", &p.n_expert},
-        {"--experts-used", &p.n_expert_used},
-        {"--shared-ff", &p.n_ff_shared},
-    };
-    const size_t n_ints = sizeof ints / sizeof *ints;
-    for (int i = 1; i < argc; i++) {
-        size_t k = 0;
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            fputs(usage, stdout);
-            return output_end(0);
-        }
-        if (strcmp(argv[i], "--fused-qkv") == 0) {
-            p.fused_qkv = true;
-            continue;
-        }
-        if (strcmp(argv[i], "--tied") == 0) {
-            p.tied = true;
-            continue;
-        }
-        while (k < n_ints && strcmp(argv[i], ints[k].name) != 0) k++;
-        bool known = k < n_ints || strcmp(argv[i], "-o") == 0 || strcmp(argv[i], "--arch") == 0 ||
-                     strcmp(argv[i], "--type") == 0 || strcmp(argv[i], "--mix") == 0 ||
-                     strcmp(argv[i], "--preset") == 0;
-        if (!known) return fail("unknown option ", argv[i]);
-        if (i + 1 == argc) return fail("a value is missing after ", argv[i]);
-        const char *value = argv[++i];
-        if (k < n_ints) {
-            char *end;
-            errno = 0;
-            *ints[k].out = strtoll(value, &end, 10);
-            if (errno || end == value || *end) return fail("not a whole number: ", value);
-        } else if (strcmp(argv[i - 1], "-o") == 0) {
-            path = value;
-        } else if (strcmp(argv[i - 1], "--arch") == 0) {
-            p.arch = value;
-        } else if (strcmp(argv[i - 1], "--mix") == 0) {
-            p.mix = value;
-        } else if (strcmp(argv[i - 1], "--preset") == 0) {
-            if (sheaf__random_model_preset(value, &p)) return fail(sheaf_last_error(), "");
-        } else {
-            p.type = sheaf_type_from_name(value);
-            if (p.type == SHEAF_TYPE_COUNT) return fail("unknown type ", value);
-        }
-    }
-    if (!path) return fail("give a file with -o\n", usage);
-    p.seed = (uint64_t)seed;
-    if (sheaf__random_model_write(&p, path)) {
-        fprintf(stderr, "sheaf-make-model: %s\n", sheaf_last_error());
-        return 1;
-    }
-    return output_end(0);
+    struct make_options o;
+    if (parse(argc, argv, &o)) return tool_refuse(&tool);
+    if (o.help || o.version) return tool_answer(&tool, o.help);
+    const enum sheaf_status status = sheaf__random_model_write(&o.p, o.path);
+    if (status) fprintf(stderr, "sheaf-make-model: %s\n", sheaf_last_error());
+    return output_end(status ? TOOL_FAILED : 0);
 }

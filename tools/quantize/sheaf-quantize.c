@@ -12,14 +12,12 @@
 
 #include "sheaf/sheaf.h"
 
+#include "base/text.h"
 #include "common/output.h"
+#include "common/tool.h"
 #include "model/file/mix.h"
 
-enum { EXIT_BAD_USAGE = 2, MAX_THREADS = 256 };
-
-static const char usage[] =
-    "usage: sheaf-quantize [--dry-run] [--threads N] IN.gguf OUT.gguf TYPE\n"
-    "Writes IN with its matrices in other types. TYPE is one of:\n ";
+enum { MAX_THREADS = 256 };
 
 struct quantizer {
     const char *in_path, *out_path;
@@ -209,52 +207,66 @@ static enum sheaf_status quantize(struct quantizer *q) {
     return status;
 }
 
-static void print_usage(FILE *f) {
-    fputs(usage, f);
+/* ---- the command line ---- */
+
+struct quantize_options {
+    const char *words[3]; /* IN OUT TYPE */
+    int n_words;
+    int64_t threads;
+    bool dry_run, help, version;
+};
+
+static const char synopsis[] =
+    "usage: sheaf-quantize [--dry-run] [--threads N] IN.gguf OUT.gguf TYPE\n"
+    "Writes IN with its matrices in other types.\n";
+
+#define AT(field) offsetof(struct quantize_options, field)
+static const struct option options[] = {
+    {"arguments", NULL, OPTION_WORDS, AT(words), AT(n_words), 0, 3, NULL, NULL, NULL},
+    {"--dry-run", NULL, OPTION_FLAG, AT(dry_run), 0, 0, 0, NULL,
+     "print the types and sizes, write nothing", NULL},
+    {"--threads", "-t", OPTION_INT, AT(threads), 0, 1, MAX_THREADS, "N", "(all CPUs)", NULL},
+    {"--help", "-h", OPTION_FLAG, AT(help), 0, 0, 0, NULL, "this text", NULL},
+    {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, 0, NULL,
+     "version, commit and compiler of the library, kernels of this CPU", NULL},
+};
+#undef AT
+
+/* "TYPE is one of: ..." into text. */
+static struct tool describe(char *text, size_t size) {
+    struct sheaf__text t = {text, size, 0};
+    sheaf__put(&t, "TYPE is one of:\n ");
     for (size_t i = 0; i < sheaf__mix_count(); i++)
-        fprintf(f, " %s", sheaf__mix_name(sheaf__mix_get(i)));
-    fputs("\n  --dry-run      print the types and sizes, write nothing\n"
-          "  --threads N    (all CPUs)\n",
-          f);
+        sheaf__put(&t, "%s%s", i && i % 12 == 0 ? "\n  " : " ", sheaf__mix_name(sheaf__mix_get(i)));
+    sheaf__put(&t, "\n");
+    return (struct tool){"sheaf-quantize", synopsis, text, options,
+                         sizeof options / sizeof *options};
 }
 
-static int bad(const char *text, const char *what) {
-    fprintf(stderr, "sheaf-quantize: %s%s\n", text, what);
-    print_usage(stderr);
-    return EXIT_BAD_USAGE;
+static enum sheaf_status parse(const struct tool *tool, int argc, char **argv,
+                               struct quantize_options *o) {
+    const enum sheaf_status status = options_parse(tool, argc, argv, o);
+    if (status || o->help || o->version) return status;
+    if (o->n_words < 3)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "give IN.gguf OUT.gguf TYPE (see --help)");
+    if (!sheaf__mix_find(o->words[2]))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "there is no type %.60s (see --help)",
+                               o->words[2]);
+    return SHEAF_STATUS_SUCCESS;
 }
 
 int main(int argc, char **argv) {
-    struct quantizer q = {.threads = (int)sysconf(_SC_NPROCESSORS_ONLN)};
-    const char *words[3] = {0};
-    int n = 0;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            print_usage(stdout);
-            return output_end(0);
-        }
-        if (strcmp(argv[i], "--dry-run") == 0) {
-            q.dry_run = true;
-        } else if (strcmp(argv[i], "--threads") == 0) {
-            char *end = NULL;
-            const long v = i + 1 < argc ? strtol(argv[++i], &end, 10) : 0;
-            if (!end || *end || v < 1 || v > MAX_THREADS)
-                return bad("--threads wants a number from 1 to 256", "");
-            q.threads = (int)v;
-        } else if (argv[i][0] == '-') {
-            return bad("unknown option ", argv[i]);
-        } else if (n < 3) {
-            words[n++] = argv[i];
-        } else {
-            return bad("too many arguments: ", argv[i]);
-        }
-    }
-    if (n < 3) return bad("give IN.gguf OUT.gguf TYPE", "");
-    if (q.threads > MAX_THREADS) q.threads = MAX_THREADS;
-    q.in_path = words[0];
-    q.out_path = words[1];
-    q.mix = sheaf__mix_find(words[2]);
-    if (!q.mix) return bad("there is no type ", words[2]);
+    struct quantize_options o = {.threads = sysconf(_SC_NPROCESSORS_ONLN)};
+    char types[1024];
+    const struct tool tool = describe(types, sizeof types);
+    const enum sheaf_status parsed = parse(&tool, argc, argv, &o);
+    if (parsed) return tool_refuse(&tool);
+    if (o.help || o.version) return tool_answer(&tool, o.help);
+    struct quantizer q = {.in_path = o.words[0],
+                          .out_path = o.words[1],
+                          .mix = sheaf__mix_find(o.words[2]),
+                          .threads = o.threads > MAX_THREADS ? MAX_THREADS : (int)o.threads,
+                          .dry_run = o.dry_run};
     const enum sheaf_status status = quantize(&q);
     if (status) fprintf(stderr, "sheaf-quantize: %s\n", sheaf_last_error());
     free(q.types);
@@ -262,5 +274,5 @@ int main(int argc, char **argv) {
     free(q.result);
     sheaf_gguf_free(q.in);
     sheaf_gguf_free(q.out);
-    return output_end(status ? EXIT_FAILURE : EXIT_SUCCESS);
+    return output_end(status ? TOOL_FAILED : 0);
 }

@@ -36,9 +36,7 @@ enum sheaf_status run_embedding(const struct run_options *o, struct sheaf_model 
     if (!status && sheaf_world_rank() == 0) {
         status = sheaf_model_tokenizer(model, &tok);
         if (!status)
-            status =
-                sheaf_tokenizer_encode(tok, text ? text : o->prompt, text ? len : strlen(o->prompt),
-                                       SHEAF_TOKENIZE_ADD_SPECIAL, &ids, &n);
+            status = sheaf_tokenizer_encode(tok, text, len, SHEAF_TOKENIZE_ADD_SPECIAL, &ids, &n);
     }
     status = sheaf_world_agree(status, "reading the text");
     if (!status) status = run_share_ids(&ids, &n);

@@ -62,8 +62,6 @@ static double row_nll(const float *row, int64_t n, int32_t target) {
 /* What all windows use. */
 struct work {
     struct sheaf_model *model;
-    enum sheaf_status (*before)(void *);
-    void *user;
     int64_t n_vocab, step;
     float *rows;  /* [step][n_vocab] */
     bool *wanted; /* [step], all true */
@@ -76,7 +74,7 @@ static enum sheaf_status window(const struct work *w, const int32_t *ids, int64_
                                                 .n_tokens = n - at < w->step ? n - at : w->step,
                                                 .token = ids + at,
                                                 .logits = w->wanted};
-        enum sheaf_status status = w->before(w->user);
+        enum sheaf_status status = run_check_interrupt(NULL);
         if (!status) status = sheaf_model_eval(w->model, &batch);
         if (!status) status = sheaf_model_get_logits(w->model, w->rows);
         if (status) return status;
@@ -95,7 +93,6 @@ static enum sheaf_status read_text(const struct run_options *o, struct sheaf_mod
 }
 
 enum sheaf_status run_perplexity(const struct run_options *o, struct sheaf_model *model,
-                                 enum sheaf_status (*before)(void *), void *user,
                                  struct run_result *r) {
     int32_t *ids = NULL;
     size_t n = 0;
@@ -103,8 +100,6 @@ enum sheaf_status run_perplexity(const struct run_options *o, struct sheaf_model
     struct sheaf_model_info info = {.size = sizeof info};
     enum sheaf_status status = sheaf_model_get_info(model, &info);
     struct work w = {.model = model,
-                     .before = before,
-                     .user = user,
                      .n_vocab = info.n_vocab,
                      .step = info.n_batch < MAX_ROWS ? info.n_batch : MAX_ROWS};
     w.rows = malloc(MAX_ROWS * (size_t)info.n_vocab * sizeof *w.rows);

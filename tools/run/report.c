@@ -1,12 +1,11 @@
-/* What sheaf-run prints besides the text: progress, the summary, JSON. Only rank 0 prints. */
+/* What sheaf-run prints besides the text: the summary, JSON. Only rank 0 prints. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "sheaf/meta.h"
+#include "sheaf/version.h"
 #include "sheaf/world.h"
 
 #include "common/json.h"
@@ -17,19 +16,6 @@ struct numbers {
     uint64_t weight_bytes, share_bytes, bytes_read;
     uint64_t compute_ns, collective_ns, wait_ns, hidden_ns, n_collectives, collective_bytes;
 };
-
-bool run_progress(void *user, size_t done, size_t total) {
-    static int shown = -1;
-    (void)user;
-    if (sheaf_world_rank() != 0 || !isatty(STDERR_FILENO) || total == 0) return true;
-    int percent = (int)((double)done * 100 / (double)total);
-    if (percent == shown) return true;
-    shown = percent;
-    fprintf(stderr, "\rloading [%.*s%*s] %3d %%", percent / 4,
-            "=========================", 25 - percent / 4, "", percent);
-    if (done >= total) fputs("\r\033[K", stderr);
-    return true;
-}
 
 /* The model and the numbers of all ranks, to be printed. */
 struct report {
@@ -61,6 +47,13 @@ static enum sheaf_status gather(struct report *p) {
 }
 
 static double per_second(size_t n, double s) { return s > 0 ? (double)n / s : 0; }
+
+/* Of a prompt that was evaluated; an interrupt before its first batch leaves none. */
+static double prompt_seconds(const struct run_result *r) {
+    return r->made.first_token_s > 0 || r->made.stop != SHEAF_MODEL_STOP_INTERRUPTED
+               ? r->made.prompt_s
+               : 0;
+}
 
 static double communication_share(const struct numbers *n) {
     const double waited = (double)n->collective_ns - (double)n->hidden_ns;
@@ -120,12 +113,19 @@ static void summary(const struct report *p) {
     fprintf(f, "split       %s: ", o->split ? o->split : "even");
     print_split(f, p);
     fputc('\n', f);
+    fprintf(f, "loading     %.2f s, %.2f GiB/s", r->load_s,
+            r->load_s > 0 ? (double)all[0].bytes_read / r->load_s / (1024 * mib) : 0.0);
+    if (r->made.first_token_s > 0)
+        fprintf(f, "; first token %.3f s after the prompt", r->made.first_token_s);
+    fputc('\n', f);
     if (o->perplexity) {
         fprintf(f, "perplexity  %zu tokens, %.1f tokens/s\n", r->ppl_tokens,
                 per_second(r->ppl_tokens, r->ppl_s));
     } else {
-        fprintf(f, "prompt      %zu tokens, %.1f tokens/s\n", r->made.n_prompt,
-                per_second(r->made.n_prompt, r->made.prompt_s));
+        fprintf(f, "prompt      %zu tokens, %.1f tokens/s%s%s%s\n", r->made.n_prompt,
+                per_second(r->made.n_prompt, prompt_seconds(r)), r->chat ? ", as messages (" : "",
+                r->chat ? r->chat : "", r->chat ? "; --no-chat: raw text)" : "");
+        if (o->any_seed) fprintf(f, "sampling    --seed %" PRIu64 "\n", o->sampler.seed);
         fprintf(f, "generation  %zu tokens, %.1f tokens/s, ended by: %s\n", r->made.n_ids,
                 per_second(r->made.n_evals, r->made.generate_s),
                 sheaf_model_stop_name(r->made.stop));
@@ -157,17 +157,25 @@ static void json(const struct report *p) {
                 r->ppl_tokens, r->nll, exp(r->nll), per_second(r->ppl_tokens, r->ppl_s));
     } else {
         fputs(", \"prompt_ids\": [", f);
-        print_ids(f, r->prompt, r->made.n_prompt, ", ");
+        print_ids(f, r->prompt, r->n_prompt, ", ");
         fputs("], \"ids\": [", f);
-        print_ids(f, r->ids, r->made.n_ids, ", ");
+        print_ids(f, r->ids, r->n_ids, ", ");
         fputs("], \"text\": ", f);
-        json_string(f, r->text, r->text_len);
+        json_string(f, r->text ? r->text : "", r->text_len);
         fprintf(f,
                 ", \"stop\": \"%s\", \"prompt_tokens_per_s\": %.3f, "
                 "\"generation_tokens_per_s\": %.3f",
-                sheaf_model_stop_name(r->made.stop), per_second(r->made.n_prompt, r->made.prompt_s),
+                sheaf_model_stop_name(r->made.stop),
+                per_second(r->made.n_prompt, prompt_seconds(r)),
                 per_second(r->made.n_evals, r->made.generate_s));
+        fprintf(f, ", \"first_token_s\": %.4f, \"seed\": %" PRIu64 ", \"chat\": ",
+                r->made.first_token_s, o->sampler.seed);
+        if (r->chat)
+            fprintf(f, "\"%s\"", r->chat);
+        else
+            fputs("null", f);
     }
+    fprintf(f, ", \"load_s\": %.4f, \"build\": \"%s\"", r->load_s, sheaf_build_info());
     fprintf(f,
             ", \"communication_share\": %.4f, \"collectives\": %" PRIu64
             ", \"collective_bytes\": %" PRIu64 ", \"hosts\": %d, \"weight_bytes\": %zu",
@@ -205,9 +213,9 @@ enum sheaf_status run_report(const struct run_options *o, const struct sheaf_mod
                        exp(r->nll));
             if (o->ids && !o->perplexity) {
                 fputs("prompt_ids: ", stdout);
-                print_ids(stdout, r->prompt, r->made.n_prompt, " ");
+                print_ids(stdout, r->prompt, r->n_prompt, " ");
                 fputs("\nids: ", stdout);
-                print_ids(stdout, r->ids, r->made.n_ids, " ");
+                print_ids(stdout, r->ids, r->n_ids, " ");
                 fputc('\n', stdout);
             }
             fflush(stdout);

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "model/model.h"
+#include "model/text/stop.h"
 
 enum { MIN_CANDIDATES = 64 };
 
@@ -24,6 +25,8 @@ struct generation {
     struct sheaf_sampler *sampler;
     int32_t *prompt;
     size_t n_candidates;
+    struct sheaf__stop texts; /* rank 0 only */
+    uint64_t start_ns;
     bool stop; /* this rank's callback has asked for an end */
     struct sheaf_model_result result;
 };
@@ -38,7 +41,7 @@ const char *sheaf_model_stop_name(enum sheaf_model_stop stop) {
     static const char *const names[SHEAF_MODEL_STOP_COUNT] = {
         [SHEAF_MODEL_STOP_LENGTH] = "length",        [SHEAF_MODEL_STOP_EOG] = "end of text",
         [SHEAF_MODEL_STOP_CONTEXT] = "context full", [SHEAF_MODEL_STOP_INTERRUPTED] = "interrupted",
-        [SHEAF_MODEL_STOP_FAILED] = "failed",
+        [SHEAF_MODEL_STOP_FAILED] = "failed",        [SHEAF_MODEL_STOP_TEXT] = "stop text",
     };
     return (unsigned)stop < SHEAF_MODEL_STOP_COUNT ? names[stop] : "?";
 }
@@ -81,9 +84,9 @@ static enum sheaf_status before_batch(void *user) {
 
 /* ---- the prompt ---- */
 
-/* The prompt as a message of a chat. */
+/* The prompt as a message of a chat: the first, or one behind other turns. */
 static enum sheaf_status format_chat(const struct generation *g, const char *prompt, size_t len,
-                                     char **out) {
+                                     bool begins, char **out) {
     const char *system = g->p.system ? g->p.system : "";
     struct sheaf_chat chat;
     char *message = strndup(prompt, len);
@@ -92,9 +95,24 @@ static enum sheaf_status format_chat(const struct generation *g, const char *pro
     enum sheaf_status status =
         message ? sheaf_chat_from_gguf(sheaf_model_gguf(g->model), g->tok, &chat)
                 : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the prompt");
-    if (!status) status = sheaf_chat_format_messages(&chat, messages + skip, 2 - skip, true, out);
+    if (!status)
+        status = begins ? sheaf_chat_format_messages(&chat, messages + skip, 2 - skip, true, out)
+                        : sheaf_chat_format_turn(&chat, message, out);
     free(message);
     return status;
+}
+
+/* What the caller wants before the tokens of the prompt. */
+static enum sheaf_status put_first(struct generation *g) {
+    const size_t n = g->p.n_first, all = n + g->result.n_prompt;
+    int32_t *ids = malloc((all + 1) * sizeof *ids);
+    if (!ids) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the prompt");
+    memcpy(ids, g->p.first, n * sizeof *ids);
+    if (g->prompt) memcpy(ids + n, g->prompt, g->result.n_prompt * sizeof *ids);
+    free(g->prompt);
+    g->prompt = ids;
+    g->result.n_prompt = all;
+    return SHEAF_STATUS_SUCCESS;
 }
 
 static enum sheaf_status encode(struct generation *g, const char *prompt) {
@@ -104,7 +122,7 @@ static enum sheaf_status encode(struct generation *g, const char *prompt) {
     unsigned flags = begins ? SHEAF_TOKENIZE_ADD_SPECIAL : 0;
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     if (g->p.chat) {
-        status = format_chat(g, prompt, len, &formatted);
+        status = format_chat(g, prompt, len, begins, &formatted);
         if (!status) len = strlen(formatted);
         flags |= SHEAF_TOKENIZE_PARSE_SPECIAL;
     }
@@ -112,6 +130,7 @@ static enum sheaf_status encode(struct generation *g, const char *prompt) {
         status = sheaf_tokenizer_encode(g->tok, formatted ? formatted : prompt, len, flags,
                                         &g->prompt, &g->result.n_prompt);
     free(formatted);
+    if (!status && g->p.n_first) status = put_first(g);
     if (!status && g->result.n_prompt == 0)
         status = sheaf_set_error(SHEAF_STATUS_INVALID, "the prompt is empty, and this model has no "
                                                        "start token: give some text");
@@ -130,6 +149,10 @@ static enum sheaf_status prepare_root(struct generation *g, const char *prompt) 
     if (!prompt) return sheaf_set_error(SHEAF_STATUS_INVALID, "rank 0 has no prompt");
     enum sheaf_status status = sheaf_model_tokenizer(g->model, &g->tok);
     if (!status) status = encode(g, prompt);
+    for (int i = 0; !status && i < g->p.n_stop; i++)
+        if (!*g->p.stop[i])
+            status = sheaf_set_error(SHEAF_STATUS_INVALID, "stop text %d is empty", i);
+    g->texts = (struct sheaf__stop){.texts = g->p.stop, .n = g->p.n_stop};
     return status ? status : sheaf_detokenizer_new(g->tok, 0, &g->detok);
 }
 
@@ -176,7 +199,9 @@ static enum sheaf_status choose(struct generation *g, struct choice *c) {
         g->model, 0, g->n_candidates, sheaf_sampler_needs_sum(g->sampler), &stop, &candidates);
     if (mine) return mine;
     *c = (struct choice){0, stop ? SHEAF_MODEL_STOP_INTERRUPTED : SHEAF_MODEL_STOP_LENGTH};
-    if (is_root() && !stop) {
+    if (is_root() && g->texts.found) {
+        c->stop = SHEAF_MODEL_STOP_TEXT;
+    } else if (is_root() && !stop) {
         mine = sheaf_sampler_sample(g->sampler, candidates, &c->id);
         if (mine)
             c->stop = SHEAF_MODEL_STOP_FAILED;
@@ -194,7 +219,8 @@ static enum sheaf_status accept(struct generation *g, int32_t id) {
     size_t len = 0;
     enum sheaf_status status =
         is_root() ? sheaf_detokenizer_push(g->detok, id, &text, &len) : SHEAF_STATUS_SUCCESS;
-    g->result.n_ids++;
+    if (!g->result.n_ids++) g->result.first_token_s = seconds_since(g->start_ns);
+    if (!status && g->texts.n) status = sheaf__stop_push(&g->texts, text, len, &text, &len);
     return status ? status : tell(g, SHEAF_MODEL_EVENT_TOKEN, &id, 1, text, len);
 }
 
@@ -212,7 +238,7 @@ static enum sheaf_status evaluate(struct generation *g, int32_t id) {
 static enum sheaf_status evaluate_prompt(struct generation *g) {
     const size_t n = g->result.n_prompt;
     enum sheaf_status status = tell(g, SHEAF_MODEL_EVENT_PROMPT, g->prompt, n, NULL, 0);
-    const uint64_t start = sheaf__time_ns();
+    const uint64_t start = g->start_ns = sheaf__time_ns();
     if (!status)
         status = sheaf_model_prompt(g->model, g->p.seq, g->prompt, (int64_t)n, before_batch, g);
     g->result.prompt_s = seconds_since(start);
@@ -244,8 +270,10 @@ static enum sheaf_status generate(struct generation *g) {
 static enum sheaf_status end(struct generation *g) {
     const char *rest = NULL;
     size_t len = 0;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     if (is_root()) sheaf_detokenizer_flush(g->detok, &rest, &len);
-    const enum sheaf_status status = tell(g, SHEAF_MODEL_EVENT_END, NULL, 0, rest, len);
+    if (g->texts.n) status = sheaf__stop_end(&g->texts, rest, len, &rest, &len);
+    if (!status) status = tell(g, SHEAF_MODEL_EVENT_END, NULL, 0, rest, len);
     return sheaf_world_agree(status, "writing results");
 }
 
@@ -272,6 +300,7 @@ enum sheaf_status sheaf_model_generate(struct sheaf_model *model, const char *pr
             sheaf__model_give_struct(&g.result, sizeof g.result, result, "sheaf_model_result");
         if (!status) status = given;
     }
+    sheaf__stop_free(&g.texts);
     sheaf_detokenizer_free(g.detok);
     sheaf_sampler_free(g.sampler);
     free(g.prompt);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sheaf/log.h"
 #include "sheaf/meta.h"
 #include "sheaf/settings.h"
 #include "sheaf/world.h"
@@ -301,6 +302,18 @@ static enum sheaf_status count_bytes(struct sheaf__session *s) {
 
 /* ---- set-up ---- */
 
+/* Said before the weights are read, since that may take minutes. */
+static int64_t choose_ctx(const struct sheaf__hparams *hp, int64_t wanted) {
+    const int64_t trained = hp->n_ctx_train;
+    if (wanted > trained && sheaf_world_rank() == 0)
+        sheaf_log(SHEAF_LOG_WARN,
+                  "the context has %" PRId64 " tokens, but the model was trained on %" PRId64
+                  ": what it writes behind those may make no sense",
+                  wanted, trained);
+    if (wanted > 0) return wanted;
+    return wanted < 0 || trained < DEFAULT_CTX ? trained : DEFAULT_CTX;
+}
+
 static enum sheaf_status plan(struct sheaf__session *s, const struct sheaf_model_params *p) {
     sheaf_world_enter(SHEAF_PHASE_LOAD, "model file");
     enum sheaf_status status = sheaf__weights_open(p->path, &s->model);
@@ -311,9 +324,7 @@ static enum sheaf_status plan(struct sheaf__session *s, const struct sheaf_model
         status = sheaf_set_error(SHEAF_STATUS_INVALID, "--single works with one rank only");
     if (status) return status;
     if (p->single) s->n_members = 1;
-    s->n_ctx = p->n_ctx ? p->n_ctx
-                        : (s->model->hp.n_ctx_train < DEFAULT_CTX ? s->model->hp.n_ctx_train
-                                                                  : DEFAULT_CTX);
+    s->n_ctx = choose_ctx(&s->model->hp, p->n_ctx);
     s->n_batch = p->n_batch ? p->n_batch : DEFAULT_BATCH;
     status = choose_shares(s, p->single ? NULL : p->split);
     if (!status) status = sheaf__policy_new(s->model, s->shares, s->n_members, &s->policy);

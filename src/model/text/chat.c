@@ -145,6 +145,12 @@ static void put_message(struct text *t, const struct format *f, const char *role
     put_str(t, f->close);
 }
 
+static void put_reply(struct text *t, const struct format *f) {
+    put_str(t, f->open);
+    put_str(t, f->assistant);
+    put_str(t, f->opened);
+}
+
 static void put_all(struct text *t, const struct sheaf_chat *chat,
                     const struct sheaf_chat_message *m, size_t n, bool reply) {
     const struct format *f = &formats[chat->format];
@@ -160,11 +166,17 @@ static void put_all(struct text *t, const struct sheaf_chat *chat,
         put_message(t, f, answer ? f->assistant : m[i].role, answer ? NULL : system, m[i].content);
         if (!answer) system = NULL;
     }
-    if (reply) {
-        put_str(t, f->open);
-        put_str(t, f->assistant);
-        put_str(t, f->opened);
-    }
+    if (reply) put_reply(t, f);
+}
+
+/* After the first pass. */
+static enum sheaf_status make_room(struct text *t) {
+    t->s = malloc(t->n + 1);
+    if (!t->s)
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED,
+                               "chat: cannot allocate %zu bytes for the prompt", t->n + 1);
+    t->n = 0;
+    return SHEAF_STATUS_SUCCESS;
 }
 
 enum sheaf_status sheaf_chat_format_messages(const struct sheaf_chat *chat,
@@ -191,12 +203,28 @@ enum sheaf_status sheaf_chat_format_messages(const struct sheaf_chat *chat,
     }
     struct text t = {NULL, 0};
     put_all(&t, chat, messages, n, reply);
-    t.s = malloc(t.n + 1);
-    if (!t.s)
-        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED,
-                               "chat: cannot allocate %zu bytes for the prompt", t.n + 1);
-    t.n = 0;
+    const enum sheaf_status status = make_room(&t);
+    if (status) return status;
     put_all(&t, chat, messages, n, reply);
+    t.s[t.n] = 0;
+    *out = t.s;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+static void put_turn(struct text *t, const struct format *f, const char *message) {
+    put_str(t, f->close);
+    put_message(t, f, "user", NULL, message);
+    put_reply(t, f);
+}
+
+enum sheaf_status sheaf_chat_format_turn(const struct sheaf_chat *chat, const char *message,
+                                         char **out) {
+    struct text t = {NULL, 0};
+    *out = NULL;
+    put_turn(&t, &formats[chat->format], message);
+    const enum sheaf_status status = make_room(&t);
+    if (status) return status;
+    put_turn(&t, &formats[chat->format], message);
     t.s[t.n] = 0;
     *out = t.s;
     return SHEAF_STATUS_SUCCESS;

@@ -1,0 +1,120 @@
+/* The command lines of all tools: help, version, errors; and the display of a load. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "mpirun.h"
+
+#include "common/progress.c"
+
+static char out[1 << 15];
+
+static int tool(const char *args) {
+    char cmd[1024];
+    snprintf(cmd, sizeof cmd, "exec '%s'/bin/%s", SHEAF_BUILD_DIR, args);
+    return run_command(cmd, 60, out, sizeof out);
+}
+
+static void fails(const char *args, const char *text) {
+    cr_expect_eq(tool(args), 2, "%s: %s", args, out);
+    cr_expect(strstr(out, text), "%s lacks '%s': %s", args, text, out);
+    cr_expect(strchr(out, '\n') == out + strlen(out) - 1, "%s: not one line: %s", args, out);
+}
+
+static const char *const tools[] = {"sheaf-run",        "sheaf-bench",    "sheaf-comm-bench",
+                                    "sheaf-info",       "sheaf-quantize", "sheaf-make-model",
+                                    "sheaf-backend-ops"};
+
+/* To standard output, with status 0, also without a world. */
+Test(options, help_and_version_of_every_tool, .timeout = 120) {
+    for (size_t i = 0; i < sizeof tools / sizeof *tools; i++) {
+        char args[128], want[64];
+        snprintf(args, sizeof args, "%s --help 2> /dev/null", tools[i]);
+        cr_expect_eq(tool(args), 0, "%s: %s", args, out);
+        snprintf(want, sizeof want, "%s", tools[i]);
+        cr_expect(strstr(out, "usage: ") == out && strstr(out, want), "%s: %s", args, out);
+        cr_expect(strstr(out, "--version"), "%s: %s", args, out);
+        snprintf(args, sizeof args, "%s --version 2> /dev/null", tools[i]);
+        cr_expect_eq(tool(args), 0, "%s: %s", args, out);
+        cr_expect(strstr(out, "sheaf 0.") == out && strstr(out, ", commit "), "%s: %s", args, out);
+        snprintf(args, sizeof args, "%s --versoin", tools[i]);
+        fails(args, "unknown option '--versoin' (is it --version? see --help)");
+    }
+}
+
+Test(options, values_in_the_same_argument, .timeout = 60) {
+    fails("sheaf-run -m x --predict=ten", "--predict wants a whole number");
+    fails("sheaf-run -m x -n1x", "-n, --predict wants a whole number");
+    fails("sheaf-run -m x --ids=3", "--ids takes no value");
+    fails("sheaf-run -m x --temp=", "--temp wants a number");
+    fails("sheaf-run --model=x -n12 --temperature=2000", "--temperature, --temp wants a number");
+    fails("sheaf-run -m x -p y -s -2", "-s, --seed wants a whole number >= 0, or -1");
+}
+
+/* Names and habits of other programs: taken, explained, or refused with a reason. */
+Test(options, of_other_programs, .timeout = 60) {
+    fails("sheaf-run -m x -p y --grammar z", "--grammar: answers are not constrained here");
+    fails("sheaf-run -m x -np 4", "-np: one sequence only");
+    fails("sheaf-run -m x -p y -ctk q8_0 -ctv f16", "keys and values have one type");
+    fails("sheaf-run -m x -p y word", "unknown option 'word'");
+    fails("sheaf-run -m x -p y --no-chat --system z", "--no-chat has no messages");
+    fails("sheaf-run -m x -cnv --json", "-cnv has many answers");
+    fails("sheaf-bench -m x -m y", "one model a run");
+    cr_expect_neq(tool("sheaf-run -m /nowhere -p y -ngl 99 -t 1"), 0);
+    cr_expect(strstr(out, "-ngl, --gpu-layers: all layers lie on the devices"), "%s", out);
+    cr_expect_eq(tool("sheaf-run --list-devices"), 0);
+    cr_expect(strstr(out, "CPU0@0"), "%s", out);
+}
+
+Test(options, sizes_of_comm_bench, .timeout = 120) {
+    fails("sheaf-comm-bench -s 1K,2Q", "-s, --sizes wants at most 32 sizes like 4, 8K, 1M");
+    fails("sheaf-comm-bench -s 3", "--sizes wants");
+    fails("sheaf-comm-bench -c foo", "no collective begins with 'foo'");
+    fails("sheaf-comm-bench -b 1M -e 1K", "-b is more than -e");
+    fails("sheaf-comm-bench -s 8 -b 4", "leave out -b and -e");
+    cr_assert_eq(tool("sheaf-comm-bench -b 8 -e 1K -f 4 -n 5 -c all_reduce --format csv"), 0, "%s",
+                 out);
+    static const char *const rows[] = {"all_reduce,8,", "all_reduce,32,", "all_reduce,128,",
+                                       "all_reduce,512,"};
+    for (size_t i = 0; i < 4; i++) cr_expect(strstr(out, rows[i]), "%s: %s", rows[i], out);
+    cr_expect_not(strstr(out, "all_reduce,1024,"), "%s", out);
+}
+
+/* The command line is wrong on all ranks: the job says so once. */
+Test(options, errors_are_told_once_a_job, .timeout = 120) {
+    static const char *const args[] = {"sheaf-comm-bench -c foo", "sheaf-info --frobnicate",
+                                       "sheaf-bench --frobnicate", "sheaf-run --frobnicate"};
+    for (size_t i = 0; i < sizeof args / sizeof *args; i++) {
+        cr_expect_gt(run_mpirun(2, NULL, 60, out, sizeof out, "%s", args[i]), 0);
+        char head[64];
+        snprintf(head, sizeof head, "%.*s: ", (int)strcspn(args[i], " "), args[i]);
+        const char *p = strstr(out, head);
+        cr_expect(p && !strstr(p + 1, head), "%s: %s", args[i], out);
+    }
+}
+
+/* ---- the display of a load ---- */
+
+Test(options, a_load_is_shown) {
+    struct progress bar = {.terminal = true}, lines = {.terminal = false};
+    const size_t gib = (size_t)1 << 30;
+    char text[PROGRESS_LINE];
+    progress_text(&lines, 100, 0, 8 * gib, text);
+    cr_expect_str_eq(text, "");
+    progress_text(&lines, 109.9, gib, 8 * gib, text);
+    cr_expect_str_eq(text, "", "before ten seconds: %s", text);
+    progress_text(&lines, 110, 2 * gib, 8 * gib, text);
+    cr_expect_str_eq(text, "loaded 25 % of 8.00 GiB, 0.20 GiB/s\n");
+    progress_text(&lines, 111, 3 * gib, 8 * gib, text);
+    cr_expect_str_eq(text, "");
+    progress_text(&lines, 130, 8 * gib, 8 * gib, text);
+    cr_expect_str_eq(text, "", "the end needs no line: %s", text);
+    progress_text(&bar, 1, 0, gib, text);
+    cr_expect(strstr(text, "\rloading [") && strstr(text, "  0 %"), "%s", text);
+    progress_text(&bar, 2, gib / 2, gib, text);
+    cr_expect(strstr(text, "[============ ") && strstr(text, " 50 %, 0.50 GiB/s"), "%s", text);
+    progress_text(&bar, 3, gib / 2 + 1, gib, text);
+    cr_expect_str_eq(text, "", "the same percent is shown once: %s", text);
+    progress_text(&bar, 4, gib, gib, text);
+    cr_expect_str_eq(text, "\r\033[K");
+}

@@ -1,0 +1,71 @@
+/* The start and the end of a tool. Owns nothing; the world is the library's. */
+#include "tool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "sheaf/cpu.h"
+#include "sheaf/module.h"
+#include "sheaf/version.h"
+#include "sheaf/world.h"
+
+#include "common/output.h"
+
+bool tool_is_first(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (getenv(names[i])) return atoi(getenv(names[i])) == 0;
+    return true;
+}
+
+int tool_answer(const struct tool *tool, bool help) {
+    if (!tool_is_first()) return 0;
+    if (help)
+        options_help(tool, stdout);
+    else
+        printf("sheaf %s, %s\nkernels of this CPU: %s\n", sheaf_version(), sheaf_build_info(),
+               sheaf_cpu_isa_name());
+    return output_end(0);
+}
+
+static void say(const struct tool *tool, const char *text) {
+    fprintf(stderr, "%s: %s\n", tool->name, text);
+}
+
+int tool_refuse(const struct tool *tool) {
+    say(tool, sheaf_last_error());
+    return TOOL_BAD_USAGE;
+}
+
+void tool_complain(const struct tool *tool) {
+    char text[1024];
+    snprintf(text, sizeof text, "%s", sheaf_last_error());
+    /* first: peers that wait for this rank must not wait for their deadline */
+    sheaf_world_abort(text);
+    if (sheaf_world_reports_error()) say(tool, text);
+}
+
+int tool_start(const struct tool *tool, enum sheaf_status parsed) {
+    char *wrong = parsed ? strdup(sheaf_last_error()) : NULL;
+    const struct sheaf_world_params params = {.size = sizeof params, .may_exit = true};
+    int code = 0;
+    if (sheaf_world_init(&params))
+        code = TOOL_FAILED;
+    else if (parsed)
+        code = TOOL_BAD_USAGE;
+    if (code == TOOL_BAD_USAGE)
+        sheaf_set_error(parsed, "%s", wrong ? wrong : "the command line is wrong");
+    free(wrong);
+    if (code) {
+        tool_complain(tool);
+        sheaf_world_finalize();
+        return code;
+    }
+    if (sheaf_backend_load_all() && sheaf_world_local_rank() == 0) say(tool, sheaf_last_error());
+    return 0;
+}
+
+int tool_end(int code) {
+    sheaf_world_finalize();
+    return output_end(code || !sheaf_world_failed() ? code : TOOL_FAILED);
+}

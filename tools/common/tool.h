@@ -1,0 +1,32 @@
+/* What every tool does alike: --help, --version, the start and the end of the job, one message for
+ * a job. */
+#ifndef SHEAF_TOOLS_TOOL_H
+#define SHEAF_TOOLS_TOOL_H
+
+#include "common/options.h"
+
+enum { TOOL_FAILED = 1, TOOL_BAD_USAGE = 2, TOOL_INTERRUPTED = 130 };
+
+/* Is this process the first of its job? Known before the ranks meet, by the variables of launchers;
+ * true without one. */
+bool tool_is_first(void);
+
+/* --help or --version, to standard output, once a job; the ranks need not have met. Returns the
+ * code for the end of main. */
+int tool_answer(const struct tool *tool, bool help);
+
+/* For tools of one process: says what is wrong with the command line; returns TOOL_BAD_USAGE. */
+int tool_refuse(const struct tool *tool);
+
+/* Starts the world and loads the modules of devices, after the command line was parsed with status
+ * `parsed`, whose text is in sheaf_last_error. Returns 0 or the exit code of a tool that cannot go
+ * on: the command line was bad, or the ranks did not meet; it has been said. */
+int tool_start(const struct tool *tool, enum sheaf_status parsed);
+
+/* The error of this rank: ends the waits of the other ranks, and is printed once a job. */
+void tool_complain(const struct tool *tool);
+
+/* Ends the world and the standard output; for the return of main. */
+int tool_end(int code);
+
+#endif
