@@ -108,6 +108,16 @@ static const struct setting settings[] = {
                                  .guarded = true,
                                  .help = "Directories with modules (libsheaf-*.so), joined by "
                                          "colons, searched first."},
+    [SHEAF__SET_DEVICES] = {"SHEAF_DEVICES", TEXT, .default_value = "all, and none of ggml's",
+                            .help = "Devices of the job, joined by commas: CPU0, CUDA0@1 (of rank "
+                                    "1), ggml:CPU, ggml:*. Devices of a ggml library are there "
+                                    "only if they are named."},
+    [SHEAF__SET_GGML_LIB] = {"SHEAF_GGML_LIB", TEXT, .default_value = "libggml.so.0",
+                             .guarded = true,
+                             .help = "File of the ggml library whose devices are named ggml:..."},
+    [SHEAF__SET_GGML_BACKENDS] = {"SHEAF_GGML_BACKENDS", TEXT,
+                                  .default_value = "where the library looks", .guarded = true,
+                                  .help = "Folder of that library's backends (libggml-cpu-*.so)."},
 
     [SHEAF__SET_GGML_SPLIT] = {"SHEAF_GGML_SPLIT", TEXT, .default_value = "auto",
                                .help = "How the plugin for ggml cuts weights and caches: auto, "

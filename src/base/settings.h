@@ -34,6 +34,9 @@ enum sheaf__setting {
     SHEAF__SET_CUDA_DEVICES,
     SHEAF__SET_CUDA_PARAMS,
     SHEAF__SET_BACKEND_PATH,
+    SHEAF__SET_DEVICES,
+    SHEAF__SET_GGML_LIB,
+    SHEAF__SET_GGML_BACKENDS,
     /* programs of ggml: read by the plugin */
     SHEAF__SET_GGML_SPLIT,
     SHEAF__SET_SPLIT,

@@ -133,7 +133,8 @@ static enum sheaf_status run(const struct options *o) {
     double *shares = NULL;
     struct plan_costs costs = {0};
     struct sheaf_model_params params = o->params;
-    enum sheaf_status status = devices_print();
+    enum sheaf_status status = sheaf__session_name_devices(params.devices);
+    if (!status) status = devices_print();
     if (!status && o->links) status = print_links();
     if (status || !params.path) return status;
     if (o->members) params.split = NULL; /* its shares are those of the imagined members */

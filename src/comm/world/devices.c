@@ -5,8 +5,11 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <strings.h>
 
 #include "backend/registry.h"
+#include "base/settings.h"
 #include "comm/world/world.h"
 #include "sheaf/backend-impl.h"
 
@@ -143,18 +146,74 @@ static void unpack(const uint8_t *in, int rank, struct remote_device *d) {
     d->model = sheaf_backend_dev_by_type(d->props.type);
 }
 
+/* ---- SHEAF_DEVICES ---- */
+
+/* Does the entry [n] of a list mean device `name` of `rank`? "CPU0" is that of every rank, "CPU0@1"
+ * that of rank 1; a star at the end stands for any rest of a name. */
+static bool entry_means(const char *entry, size_t n, const char *name, int rank) {
+    const char *at = memchr(entry, '@', n);
+    const size_t len = strcspn(name, "@");
+    size_t own = at ? (size_t)(at - entry) : n;
+    if (at && strtol(at + 1, NULL, 10) != rank) return false;
+    const bool any = own && entry[own - 1] == '*';
+    own -= any;
+    return (any ? own <= len : own == len) && !strncasecmp(entry, name, own);
+}
+
+static bool is_listed(const char *names, const char *name, int rank) {
+    for (const char *p = names; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
+        if (entry_means(p, strcspn(p, ","), name, rank)) return true;
+    return false;
+}
+
+static const char *wanted_devices(void) {
+    const char *names = sheaf__setting_text(SHEAF__SET_DEVICES);
+    return names && strcmp(names, "all") ? names : NULL;
+}
+
+/* This rank's devices in the list; in `own`, which has room for all. */
+static size_t choose_own(const char *names, size_t n, sheaf_backend_dev_t *own) {
+    size_t used = 0;
+    for (size_t i = 0; i < n; i++) {
+        sheaf_backend_dev_t dev = sheaf_backend_dev_get(i);
+        if (!names || is_listed(names, sheaf_backend_dev_name(dev), sheaf_world_rank()))
+            own[used++] = dev;
+    }
+    return used;
+}
+
+/* An entry that means no device of the job is misspelt. */
+static enum sheaf_status check_entries(const char *names) {
+    for (const char *p = names; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+        const size_t n = strcspn(p, ",");
+        bool found = false;
+        for (size_t i = 0; i < list.n && !found; i++)
+            found = entry_means(p, n, sheaf_backend_dev_name(list.devices[i]), list.ranks[i]);
+        if (!found)
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "SHEAF_DEVICES: no rank has a device '%.*s' (sheaf-info lists "
+                                   "them)",
+                                   (int)n, p);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
 static enum sheaf_status build(void) {
     const int size = sheaf_world_size(), me = sheaf_world_rank();
+    const char *wanted = wanted_devices();
     sheaf_clear_error();
-    const size_t n_own = sheaf_backend_dev_count(); /* says why through the error text alone */
+    const size_t n_all = sheaf_backend_dev_count(); /* says why through the error text alone */
+    size_t n_own = 0;
+    sheaf_backend_dev_t *chosen = calloc(n_all + 1, sizeof(sheaf_backend_dev_t));
     size_t total = 0, at = 0;
     uint8_t count[4], *counts = calloc((size_t)size, sizeof count), *own = NULL, *all = NULL;
     size_t *sizes = calloc((size_t)size, sizeof *sizes);
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     if (*sheaf_last_error())
         st = sheaf_set_error(SHEAF_STATUS_INVALID, "list devices: %s", sheaf_last_error());
+    if (chosen) n_own = choose_own(wanted, n_all, chosen);
     sheaf__put_le(count, n_own, sizeof count);
-    if (!counts || !sizes)
+    if (!counts || !sizes || !chosen)
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "list devices: out of memory");
     if ((st = sheaf_world_agree(st, "list devices"))) goto out;
     if ((st = sheaf_world_all_gather(count, sizeof count, counts, "list devices"))) goto out;
@@ -175,18 +234,20 @@ static enum sheaf_status build(void) {
     if (!own || !all || !list.devices || !list.ranks || !list.remote)
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "list devices: out of memory");
     if ((st = sheaf_world_agree(st, "list devices"))) goto out;
-    for (size_t i = 0; i < n_own; i++) pack(sheaf_backend_dev_get(i), own + i * DEVICE_BYTES);
+    for (size_t i = 0; i < n_own; i++) pack(chosen[i], own + i * DEVICE_BYTES);
     if ((st = sheaf_world_all_gather_v(own, all, sizes, "list devices"))) goto out;
     for (int r = 0; r < size; r++)
         for (size_t i = 0; i < sizes[r] / DEVICE_BYTES; i++, at++) {
             list.ranks[at] = r;
             if (r != me) unpack(all + at * DEVICE_BYTES, r, &list.remote[at]);
-            list.devices[at] = r == me ? sheaf_backend_dev_get(i) : &list.remote[at].base;
+            list.devices[at] = r == me ? chosen[i] : &list.remote[at].base;
             if (r == me) sheaf__registry_retain(list.devices[at]->reg);
         }
     list.n = total;
+    st = sheaf_world_agree(check_entries(wanted), "list devices");
 out:
     if (st) sheaf__devices_free();
+    free(chosen);
     free(counts);
     free(sizes);
     free(own);

@@ -77,10 +77,18 @@ static enum sheaf_status add_entry(struct sheaf__session *s, const char *entry, 
     return SHEAF_STATUS_SUCCESS;
 }
 
+enum sheaf_status sheaf__session_name_devices(const char *list) {
+    const bool of_library = list && strchr(list, ':'); /* "ggml:CPU" */
+    return of_library && !sheaf_setting_value("SHEAF_DEVICES")
+               ? sheaf_setting_set("SHEAF_DEVICES", list)
+               : SHEAF_STATUS_SUCCESS;
+}
+
 static enum sheaf_status choose_devices(struct sheaf__session *s, const char *list) {
     const sheaf_backend_dev_t *devices = NULL;
     size_t n = 0;
-    enum sheaf_status status = sheaf_world_devices(&devices, &n);
+    enum sheaf_status status = sheaf__session_name_devices(list);
+    if (!status) status = sheaf_world_devices(&devices, &n);
     if (status) return status;
     if (n == 0) return sheaf_set_error(SHEAF_STATUS_FAILED, "the job has no devices");
     s->members = calloc(n, sizeof(*s->members));

@@ -42,6 +42,9 @@ enum sheaf_status sheaf__session_token_bytes(const struct sheaf__session *sessio
 
 /* "CPU0@1" of any world device; valid until the thread's next call. */
 const char *sheaf__session_device_name(sheaf_backend_dev_t dev);
+/* Has the devices of libraries that the list names (ggml:CPU) listed with the others, which must not
+ * have been listed yet. */
+enum sheaf_status sheaf__session_name_devices(const char *list);
 /* Parses "3,1": exactly n numbers >= 0. INVALID with a text that names the option. */
 enum sheaf_status sheaf__session_parse_shares(const char *text, int n, double *shares);
 
