@@ -11,4 +11,8 @@
  * device's first core, where a team expects its caller. */
 #define SHEAF__BIND_THREAD_PROC "sheaf_bind_thread_1"
 
+/* A flag of a node that nothing outside of its graph reads: a device may compute it together with
+ * the node that does, and leave its memory as it was. */
+enum { SHEAF__TENSOR_INTERNAL = 1 << 19 };
+
 #endif

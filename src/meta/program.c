@@ -4,8 +4,10 @@
  * that graph, with collectives and zero fills between them (steps.c). */
 #include <stdlib.h>
 
+#include "backend/optional.h"
 #include "meta/builder.h"
 #include "meta/overlap.h"
+#include "sheaf/backend-impl.h"
 
 static const struct sheaf_split_state *leaf_state(const struct sheaf_tensor *leaf, void *user) {
     const struct meta_tensor *record = sheaf__meta_leaf(user, leaf);
@@ -64,16 +66,49 @@ enum sheaf_status sheaf__meta_program_bind(const struct meta_device *dev, struct
     return SHEAF_STATUS_SUCCESS;
 }
 
+enum { IN_THIS_SPAN = 1 << 20 }; /* while marks are made */
+
+static void unmark(struct sheaf_tensor *t) {
+    if (!t) return;
+    if (!(t->flags & IN_THIS_SPAN)) t->flags &= ~SHEAF__TENSOR_INTERNAL;
+    if (t->view_src) unmark(t->view_src);
+}
+
+static void mark_span(const struct sheaf_cgraph *g, int first, int last) {
+    for (int i = first; i < last; i++) g->nodes[i]->flags |= SHEAF__TENSOR_INTERNAL | IN_THIS_SPAN;
+    for (int i = first; i < last; i++)
+        for (int k = 0; k < SHEAF_MAX_SRC; k++) unmark(g->nodes[i]->src[k]);
+    for (int i = first; i < last; i++) g->nodes[i]->flags &= ~IN_THIS_SPAN;
+    for (int i = first; i < last; i++) { /* what is read after the program, or lies elsewhere */
+        struct sheaf_tensor *t = g->nodes[i];
+        const int read = SHEAF_TENSOR_FLAG_OUTPUT | SHEAF_BACKEND_TENSOR_CARRIED;
+        if (t->flags & read || (t->view_src && !sheaf_op_is_view(t->op))) unmark(t);
+    }
+}
+
+/* Marks what nothing but one span reads, for devices that compute several nodes as one. */
+static void mark_internal(const struct meta_part *part) {
+    for (int i = 0; i < part->n_instrs; i++) {
+        const struct meta_instr *instr = &part->instrs[i];
+        if (instr->kind == INSTR_SPAN) {
+            mark_span(&part->graph, instr->first, instr->last);
+        } else {
+            unmark(instr->in);
+            unmark(instr->out);
+        }
+    }
+}
+
 static enum sheaf_status build_part(struct builder *b) {
     const enum sheaf_status st = sheaf__meta_build_steps(b);
     if (st) return st;
     for (int i = 0; i < b->graph->n_nodes; i++) {
-        if (b->graph->nodes[i]->flags & SHEAF_TENSOR_FLAG_OUTPUT) {
-            b->part->value[b->plan->node_final[i]]->flags |= SHEAF_TENSOR_FLAG_OUTPUT;
-        }
+        b->part->value[b->plan->node_final[i]]->flags |=
+            b->graph->nodes[i]->flags & (SHEAF_TENSOR_FLAG_OUTPUT | SHEAF_BACKEND_TENSOR_CARRIED);
     }
     struct sheaf_cgraph *g = &b->part->graph;
     g->size = g->n_nodes;
+    mark_internal(b->part);
     for (int i = 0; i < b->part->n_instrs; i++) {
         struct meta_instr *instr = &b->part->instrs[i];
         if (instr->kind != INSTR_SPAN) continue;
