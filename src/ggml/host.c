@@ -208,12 +208,17 @@ static enum sheaf_status probe_buffer(const struct probe *p, const struct gg_hos
 }
 
 enum sheaf_status gg_host_find(const void *caller, struct gg_host *h) {
-    struct probe p = {0};
     void *library = open_caller(caller);
+    const enum sheaf_status st = gg_host_check(library, h);
+    if (library) dlclose(library); /* the program keeps it */
+    return st;
+}
+
+enum sheaf_status gg_host_check(void *library, struct gg_host *h) {
+    struct probe p = {0};
     memset(h, 0, sizeof *h);
     enum sheaf_status st = find_all(library, &p, h);
     find_version(library, h);
-    if (library) dlclose(library); /* the program keeps it */
     if (st) return st;
     map_names(p.op_name, "GLU", h->op, GG_MAX_OPS, gg_op_row);
     map_names(p.unary_op_name, "TRUNC", h->unary, GG_MAX_UNARY, unary_number);

@@ -24,6 +24,8 @@ struct gg_host {
 /* Looks the host up from `caller`, an address inside of it, and checks it. INVALID, with a text
  * that names what is missing or has moved. */
 enum sheaf_status gg_host_find(const void *caller, struct gg_host *out);
+/* The same for a library that dlopen has opened. */
+enum sheaf_status gg_host_check(void *library, struct gg_host *out);
 
 /* How often the whole graph uses t; -1: the graph does not know t. */
 int gg_use_count(const struct gg_cgraph *graph, const struct gg_tensor *t);

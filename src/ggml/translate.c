@@ -196,3 +196,112 @@ bool gg_is_view(const struct sheaf_tensor *node) { return sheaf_op_is_view(node-
 bool gg_writes_operand(const struct sheaf_tensor *node) {
     return node->op == SHEAF_OP_CPY || node->op == SHEAF_OP_SET_ROWS;
 }
+
+/* ---- the other direction ---- */
+
+static int number_of(const int8_t *map, int room, int ours) {
+    for (int i = 0; i < room && ours >= 0; i++)
+        if (map[i] == ours) return i;
+    return -1;
+}
+
+/* The row of an op, and ggml's number of it; -1: the table or ggml lacks it. */
+static int find_row(const struct gg_host *host, enum sheaf_op op, int *number) {
+    for (int r = 0; r < N_ROWS; r++) {
+        *number = op_of_row[r] == op ? number_of(host->op, GG_MAX_OPS, r) : -1;
+        if (*number >= 0) return r;
+    }
+    return -1;
+}
+
+int gg_type_number(const struct gg_host *host, enum sheaf_type type) {
+    return number_of(host->type, GG_MAX_TYPES, (int)type);
+}
+
+/* ggml's results of two dimensions that are flat here: the first is a row of the values. */
+static bool unflatten(const struct sheaf_tensor *t, struct gg_tensor *out) {
+    const struct sheaf_tensor *values = t->src[t->op == SHEAF_OP_GATED_DELTA_NET ? 2 : 0];
+    const int64_t row = values ? values->ne[0] * values->ne[1] : 0;
+    if (row <= 0 || t->ne[0] % row) return false;
+    out->ne[0] = row;
+    out->ne[1] = t->ne[0] / row;
+    out->nb[1] = out->nb[0] * (size_t)row;
+    out->nb[2] = out->nb[3] = out->nb[1] * (size_t)out->ne[1];
+    return true;
+}
+
+static bool special_back(const struct gg_host *host, enum special special,
+                         const struct sheaf_tensor *t, struct gg_tensor *out) {
+    switch (special) {
+    case UNARY_OP:
+        out->op_params[0] = number_of(host->unary, GG_MAX_UNARY, t->op_params[0]);
+        return out->op_params[0] >= 0;
+    case GLU_OP:
+        out->op_params[0] = number_of(host->glu, GG_MAX_GLU, t->op_params[0]);
+        return out->op_params[0] >= 0;
+    case GROUPS: { /* a slice has fewer groups, of as many channels */
+        const int64_t n = t->op_params[2];
+        if (n <= 0) return false;
+        out->op_params[0] = (int32_t)((t->ne[2] + n - 1) / n);
+        return out->op_params[0] && (t->ne[2] + out->op_params[0] - 1) / out->op_params[0] == n;
+    }
+    case FLAT:
+        return unflatten(t, out);
+    default:
+        return true;
+    }
+}
+
+/* DUP and CONT of another type are conversions, which ggml makes by a CPY to itself. */
+static bool is_conversion(const struct sheaf_tensor *t) {
+    return (t->op == SHEAF_OP_DUP || t->op == SHEAF_OP_CONT) && t->src[0] &&
+           t->src[0]->type != t->type;
+}
+
+/* The words of ours that a special deals with, or that only slices have. */
+static bool is_known_word(enum special special, int word) {
+    if (word == SHEAF_OP_PARAM_BASE || word == SHEAF_OP_PARAM_EXTENT) return true;
+    return special == GROUPS ? word == 2 : word == 0 && (special == UNARY_OP || special == GLU_OP);
+}
+
+/* Does the row, or its special, know every word that is not 0? */
+static bool knows_words(const struct op_row *row, const struct sheaf_tensor *t) {
+    for (int w = 0; w < SHEAF_MAX_OP_PARAMS && !sheaf_op_is_view(t->op); w++) {
+        bool known = !t->op_params[w] || is_known_word(row->special, w);
+        for (int i = 0; i < MAX_WORDS && row->words[i][0] && !known; i++)
+            known = row->words[i][1] == w + 1;
+        if (!known) return false;
+    }
+    return true;
+}
+
+/* As in the other direction: a conversion that ggml makes by another rule. */
+static bool is_search(const struct sheaf_tensor *t) {
+    const struct sheaf_tensor *rows_of = t->src[t->op == SHEAF_OP_SET_ROWS];
+    return is_search_type(t->type) && !sheaf_op_is_view(t->op) && rows_of &&
+           rows_of->type != t->type;
+}
+
+bool gg_translate_back(const struct gg_host *host, const struct sheaf_tensor *t,
+                       struct gg_tensor *out, int8_t order[GG_MAX_SRC]) {
+    int number;
+    const bool conversion = is_conversion(t);
+    const int r = find_row(host, conversion ? SHEAF_OP_CPY : t->op, &number);
+    memset(out, 0, sizeof *out);
+    memset(order, GG_NO_SRC, GG_MAX_SRC);
+    out->type = gg_type_number(host, t->type);
+    memcpy(out->ne, t->ne, sizeof out->ne);
+    memcpy(out->nb, t->nb, sizeof out->nb);
+    memcpy(out->name, t->name, sizeof out->name - 1);
+    if (r < 0 || out->type < 0 || is_search(t) || !knows_words(&rows[r], t)) return false;
+    const struct op_row *row = &rows[r];
+    out->op = number;
+    for (int i = 0; i < MAX_WORDS && row->words[i][0]; i++)
+        out->op_params[row->words[i][0] - 1] = t->op_params[row->words[i][1] - 1];
+    for (int i = 0; i < SHEAF_MAX_SRC && row->src[i]; i++) order[row->src[i] - 1] = (int8_t)i;
+    for (int i = 0; i < SHEAF_MAX_SRC; i++) /* an operand that the row does not know */
+        if (t->src[i] && t->op != SHEAF_OP_NONE && !row->src[i]) return false;
+    if (conversion) order[1] = GG_SELF_SRC;
+    if (row->special == NO_OPERAND) order[0] = GG_SELF_SRC; /* for its shape only */
+    return special_back(host, row->special, t, out);
+}

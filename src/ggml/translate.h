@@ -17,6 +17,16 @@ int gg_op_row(const char *name);
 bool gg_translate(const struct gg_host *host, const struct gg_tensor *t, struct sheaf_tensor *out,
                   int8_t order[SHEAF_MAX_SRC]);
 
+/* The other direction: fills `out`, without memory, from a node of ours, and `order`: operand i of
+ * ggml's node is operand order[i] of ours, GG_SELF_SRC the node itself, GG_NO_SRC none. A node that is
+ * none of the ops of the host, or has parameters that ggml has no words for (slices of an indexed
+ * dimension are the caller's to look at), gives false; type, ne, nb and name are filled nevertheless. */
+enum { GG_NO_SRC = -1, GG_SELF_SRC = -2 };
+bool gg_translate_back(const struct gg_host *host, const struct sheaf_tensor *t,
+                       struct gg_tensor *out, int8_t order[GG_MAX_SRC]);
+/* The host's number of a type; -1: it has none. */
+int gg_type_number(const struct gg_host *host, enum sheaf_type type);
+
 /* Does the node only look at its operand's memory? */
 bool gg_is_view(const struct sheaf_tensor *node);
 /* CPY, SET_ROWS: does the op write into memory of an operand? */

@@ -52,7 +52,7 @@ static const struct layer {
     {"src/split/", {"split/", BACKEND}},
     {"src/meta/", {"meta/", "split/", "comm/", "alloc/", BACKEND}},
     {"src/model/", {"model/", "base/"}},
-    {"src/ggml/", {"ggml/", "model/place/", "base/"}},
+    {"src/ggml/", {"ggml/", "model/place/", "backend/optional.h", "base/"}},
     {"tools/", {"common/", "model/", "ggml/", "base/"}},
 };
 

@@ -1,0 +1,91 @@
+/* What the files of libsheaf-ggml.so share: devices of a ggml library as devices of sheaf.
+ *
+ * A tensor of ours and its descriptor for ggml have one address, one type and one layout; only op,
+ * operands and parameters are translated. Descriptors of weights and caches live as long as their
+ * buffer, because backends of ggml may keep facts in them; those of a graph as long as the graph is
+ * kept. */
+#ifndef SHEAF_GGML_MEMBER_H
+#define SHEAF_GGML_MEMBER_H
+
+#include "ggml/library.h"
+#include "ggml/translate.h"
+#include "sheaf/backend-impl.h"
+
+struct gg_member {
+    struct sheaf_backend_device base; /* context: this struct */
+    struct sheaf_backend_buffer_type buft, host_buft;
+    const struct gg_library *lib;
+    struct gg_device *dev;
+    struct gg_buft *gg_buft, *gg_host_buft; /* the latter NULL: the device has none */
+    int kind;                               /* GG_KIND_... */
+    struct sheaf_backend_dev_caps caps;
+    char name[64], description[192];
+};
+
+static inline struct gg_member *gg_member_of(sheaf_backend_dev_t dev) {
+    return (struct gg_member *)dev->context;
+}
+
+/* ---- member_memory.c ---- */
+
+struct gg_member_buffer {
+    struct gg_member *member;
+    struct gg_buffer *gg;
+    uint64_t serial; /* of this process's buffers: an address may come again, a serial does not */
+    struct gg_tensor **kept; /* descriptors of weights and caches */
+    size_t n_kept, cap_kept;
+};
+
+extern const struct sheaf_backend_buffer_type_i gg_member_buft_i;
+
+/* The buffer that t, or the tensor that it is a view of, lies in; NULL: it has none, or it is not one
+ * of ggml's. */
+const struct gg_member_buffer *gg_member_buffer_of(const struct sheaf_tensor *t);
+/* A descriptor without op of a tensor with memory, for transfers. */
+struct gg_tensor gg_member_describe(const struct gg_member *m, const struct sheaf_tensor *t);
+
+/* ---- member_backend.c ---- */
+
+enum sheaf_status gg_member_backend_new(struct gg_member *m, const char *params,
+                                        sheaf_backend_t *out);
+enum sheaf_status gg_member_event_new(sheaf_backend_dev_t dev, sheaf_backend_event_t *out);
+void gg_member_event_free(sheaf_backend_dev_t dev, sheaf_backend_event_t event);
+enum sheaf_status gg_member_event_synchronize(sheaf_backend_dev_t dev, sheaf_backend_event_t event);
+
+/* ---- member_graph.c ---- */
+
+struct gg_graph; /* of ggml, made of one of ours */
+
+/* The tensors of `graph` are allocated. UNSUPPORTED: a node that the device cannot compute. */
+enum sheaf_status gg_graph_new(struct gg_member *m, const struct sheaf_cgraph *graph,
+                               struct gg_graph **out);
+void gg_graph_free(struct gg_graph *g);
+/* Is it still what `graph` would be translated to? Reads the nodes and operands of `graph` alone. */
+bool gg_graph_fits(const struct gg_graph *g, const struct sheaf_cgraph *graph);
+/* NULL: there is nothing to compute. */
+struct gg_cgraph *gg_graph_get(const struct gg_graph *g);
+/* For a bound on what is kept. */
+size_t gg_graph_n_tensors(const struct gg_graph *g);
+
+/* Does the device compute the node, which needs no memory? */
+bool gg_member_supports(const struct gg_member *m, const struct sheaf_tensor *node);
+
+/* ---- member_lower.c ---- */
+
+enum { GG_MAX_LOWERED = 16 };
+
+/* Nodes of ours that take the place of one which ggml has no op or no parameters for. */
+struct gg_lowered {
+    struct sheaf_tensor t[GG_MAX_LOWERED]; /* nodes in order; op NONE: values, below */
+    int n;
+    bool takes[GG_MAX_LOWERED]; /* lies where the original's result lies */
+    float *values;              /* [ne] of the one tensor with op NONE; NULL: there is none */
+};
+
+/* False: the node stays as it is (out->n 0), or cannot be lowered (out->n -1). */
+bool gg_lower(const struct gg_member *m, const struct sheaf_tensor *node, struct gg_lowered *out);
+void gg_lowered_free(struct gg_lowered *l);
+/* What ggml asserts of a node beyond sheaf_backend_op_is_valid and what its devices say. */
+bool gg_member_accepts(const struct gg_member *m, const struct sheaf_tensor *node);
+
+#endif

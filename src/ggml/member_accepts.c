@@ -1,0 +1,202 @@
+/* What ggml asserts of nodes that its devices nevertheless say they support: its constructors refuse
+ * them, so its kernels never meet them, and end the process if they do. One row an op: layouts of
+ * operands, types, shapes. Ops without a row have no such limits. Source: ggml.c, ggml-cpu/ops.cpp of
+ * ggml 0.25.3. */
+#include "ggml/member.h"
+#include "sheaf/ops.h"
+
+enum layout {
+    ANY,
+    ROWS,  /* elements of a row lie side by side */
+    DENSE, /* all do */
+};
+
+struct limits {
+    bool there;
+    enum layout a, b, result;
+    bool (*check)(const struct sheaf_tensor *node);
+};
+
+static bool is_float(const struct sheaf_tensor *t) {
+    return t->type == SHEAF_TYPE_F32 || t->type == SHEAF_TYPE_F16 || t->type == SHEAF_TYPE_BF16;
+}
+static bool is_f32(const struct sheaf_tensor *t) { return t->type == SHEAF_TYPE_F32; }
+
+static bool lies(const struct sheaf_tensor *t, enum layout layout) {
+    if (!t || layout == ANY) return true;
+    if (layout == DENSE) return sheaf_is_contiguous(t);
+    return t->ne[0] == sheaf_blck_size(t->type) || t->nb[0] == sheaf_type_size(t->type);
+}
+
+static bool all_f32(const struct sheaf_tensor *node) {
+    for (int i = 0; i < SHEAF_MAX_SRC; i++)
+        if (node->src[i] && !is_f32(node->src[i]) && node->src[i]->type != SHEAF_TYPE_I32)
+            return false;
+    return is_f32(node);
+}
+
+/* The result has the type of the first operand; the second has it too, or is F32. */
+static bool binary(const struct sheaf_tensor *n) {
+    const struct sheaf_tensor *a = n->src[0], *b = n->src[1];
+    if (!is_float(a) || n->type != a->type) return false;
+    return b->type == a->type || is_f32(b);
+}
+static bool floats(const struct sheaf_tensor *n) {
+    return is_float(n->src[0]) && n->type == n->src[0]->type;
+}
+static bool unary(const struct sheaf_tensor *n) {
+    return floats(n) &&
+           (n->op_params[0] != SHEAF_UNARY_OP_XIELU || (lies(n->src[0], DENSE) && lies(n, DENSE)));
+}
+static bool halves(const struct sheaf_tensor *n) { return floats(n) && n->type != SHEAF_TYPE_BF16; }
+static bool matrix_f32(const struct sheaf_tensor *n) {
+    return is_f32(n->src[0]) && n->src[0]->ne[2] == 1 && n->src[0]->ne[3] == 1;
+}
+
+static bool product(const struct sheaf_tensor *n) {
+    const struct sheaf_tensor *b = n->src[1];
+    return is_f32(n) && (is_f32(b) || (b->type == n->src[0]->type && is_float(b)));
+}
+
+/* Ids of a batch belong to that batch of rows. */
+static bool get_rows(const struct sheaf_tensor *n) {
+    const struct sheaf_tensor *a = n->src[0], *ids = n->src[1];
+    return ids->type == SHEAF_TYPE_I32 && a->ne[2] == ids->ne[1] && a->ne[3] == ids->ne[2] &&
+           ids->ne[3] == 1 &&
+           n->type == (a->type == SHEAF_TYPE_I32 ? SHEAF_TYPE_I32 : SHEAF_TYPE_F32);
+}
+
+static bool side_by_side(const struct sheaf_tensor *t) { /* rows, too */
+    return lies(t, ROWS) && t->nb[1] == sheaf_row_size(t->type, t->ne[0]);
+}
+
+static bool concat(const struct sheaf_tensor *n) {
+    return lies(n->src[0], ROWS) && lies(n->src[1], ROWS) && n->type == n->src[0]->type &&
+           n->src[1]->type == n->type && !sheaf_is_quantized(n->type);
+}
+
+static bool repeat(const struct sheaf_tensor *n) {
+    return is_float(n) || n->type == SHEAF_TYPE_I32;
+}
+
+/* ggml writes no more states than there are tokens, and leaves the others as they are. */
+static bool ssm_scan(const struct sheaf_tensor *n) {
+    return all_f32(n) && n->op_params[0] <= n->src[1]->ne[2] && side_by_side(n->src[1]) &&
+           side_by_side(n->src[4]) && side_by_side(n->src[5]);
+}
+
+static bool delta_net(const struct sheaf_tensor *n) {
+    return all_f32(n) && n->op_params[0] <= n->src[0]->ne[2];
+}
+
+/* The CPU's kernel steps by 64 elements of a head. */
+static bool wkv7(const struct sheaf_tensor *n) { return all_f32(n) && n->src[0]->ne[0] % 64 == 0; }
+
+static bool set_rows(const struct sheaf_tensor *n) {
+    return is_f32(n->src[1]) &&
+           (n->src[2]->type == SHEAF_TYPE_I64 || n->src[2]->type == SHEAF_TYPE_I32);
+}
+
+/* Conversions: from floats to anything, from blocks to F32; numbers of rows only between their like
+ * and F32. */
+static bool copy(const struct sheaf_tensor *n) {
+    const enum sheaf_type from = n->src[0]->type, to = n->type;
+    if (from == to) return true;
+    if (from == SHEAF_TYPE_I64 || to == SHEAF_TYPE_I64) return false;
+    if (from == SHEAF_TYPE_I32 || to == SHEAF_TYPE_I32)
+        return from == SHEAF_TYPE_F32 || to == SHEAF_TYPE_F32;
+    if (sheaf_is_quantized(from)) return to == SHEAF_TYPE_F32;
+    return !sheaf_is_quantized(to) ||
+           (from == SHEAF_TYPE_F32 && lies(n->src[0], ROWS) && sheaf_is_contiguous(n));
+}
+
+static bool masks(const struct sheaf_tensor *mask, int64_t rows, int64_t heads, int64_t batches) {
+    return !mask || (sheaf_is_contiguous(mask) && mask->ne[1] >= rows && heads % mask->ne[2] == 0 &&
+                     batches % mask->ne[3] == 0);
+}
+
+static bool soft_max(const struct sheaf_tensor *n) {
+    const struct sheaf_tensor *a = n->src[0], *mask = n->src[1];
+    return is_f32(a) && is_f32(n) && masks(mask, a->ne[1], a->ne[2], a->ne[3]) &&
+           (!mask || is_f32(mask) || mask->type == SHEAF_TYPE_F16);
+}
+
+static bool flash_attn(const struct sheaf_tensor *n) {
+    const struct sheaf_tensor *q = n->src[0], *k = n->src[1], *v = n->src[2], *mask = n->src[3];
+    return is_f32(q) && is_f32(n) && masks(mask, q->ne[1], q->ne[2], q->ne[3]) &&
+           (!mask || mask->type == SHEAF_TYPE_F16) && lies(k, ROWS) && lies(v, ROWS) &&
+           q->ne[2] % k->ne[2] == 0 && k->ne[2] == v->ne[2] && q->ne[3] == k->ne[3] &&
+           k->ne[3] == v->ne[3];
+}
+
+static bool rope(const struct sheaf_tensor *n) {
+    enum { SECTIONS = 8, FIRST_SECTION = 9 }; /* a bit of the mode; a word (sheaf/ops.h) */
+    bool sections = !(n->op_params[1] & SECTIONS);
+    for (int i = 0; i < 3; i++) sections = sections || n->op_params[FIRST_SECTION + i] > 0;
+    return halves(n) && sections && sheaf_is_contiguous(n->src[1]);
+}
+
+static bool glu(const struct sheaf_tensor *n) {
+    return halves(n) && (!n->src[1] || (n->src[1]->type == n->type && lies(n->src[1], DENSE)));
+}
+
+#define MAP(c)                                                                                     \
+    { true, DENSE, ANY, DENSE, c }
+#define ROW(c)                                                                                     \
+    { true, ROWS, ANY, ROWS, c }
+static const struct limits limits[SHEAF_OP_COUNT] = {
+    [SHEAF_OP_DUP] = {true, ANY, ANY, ROWS, copy},
+    [SHEAF_OP_CONT] = {true, ANY, ANY, ROWS, copy},
+    [SHEAF_OP_CPY] = {true, ANY, ANY, ANY, copy},
+    [SHEAF_OP_ADD] = ROW(binary),
+    [SHEAF_OP_SUB] = ROW(binary),
+    [SHEAF_OP_MUL] = ROW(binary),
+    [SHEAF_OP_DIV] = ROW(binary),
+    [SHEAF_OP_SCALE] = MAP(all_f32),
+    [SHEAF_OP_SQR] = ROW(floats),
+    [SHEAF_OP_SQRT] = ROW(floats),
+    [SHEAF_OP_SIN] = ROW(floats),
+    [SHEAF_OP_COS] = ROW(floats),
+    [SHEAF_OP_LOG] = ROW(floats),
+    [SHEAF_OP_UNARY] = ROW(unary),
+    [SHEAF_OP_LEAKY_RELU] = MAP(halves),
+    [SHEAF_OP_CLAMP] = ROW(halves),
+    [SHEAF_OP_FILL] = {true, ANY, ANY, DENSE, NULL},
+    [SHEAF_OP_GLU] = {true, DENSE, DENSE, DENSE, glu},
+    [SHEAF_OP_SUM] = {true, ROWS, ANY, DENSE, all_f32},
+    [SHEAF_OP_SUM_ROWS] = ROW(all_f32),
+    [SHEAF_OP_MEAN] = ROW(all_f32),
+    [SHEAF_OP_ARGMAX] = ROW(matrix_f32),
+    [SHEAF_OP_ARGSORT] = {true, DENSE, ANY, DENSE, NULL},
+    [SHEAF_OP_TOP_K] = {true, DENSE, ANY, DENSE, NULL},
+    [SHEAF_OP_NORM] = ROW(all_f32),
+    [SHEAF_OP_RMS_NORM] = ROW(all_f32),
+    [SHEAF_OP_L2_NORM] = ROW(all_f32),
+    [SHEAF_OP_GROUP_NORM] = MAP(all_f32),
+    [SHEAF_OP_SOFT_MAX] = {true, DENSE, ANY, DENSE, soft_max},
+    [SHEAF_OP_ROPE] = ROW(rope),
+    [SHEAF_OP_ROPE_BACK] = ROW(rope),
+    [SHEAF_OP_MUL_MAT] = {true, ROWS, ROWS, DENSE, product},
+    [SHEAF_OP_MUL_MAT_ID] = {true, ROWS, ROWS, DENSE, product},
+    [SHEAF_OP_ADD_ID] = {true, ROWS, ROWS, ROWS, all_f32},
+    [SHEAF_OP_GET_ROWS] = {true, ROWS, ANY, ROWS, get_rows},
+    [SHEAF_OP_SET_ROWS] = {true, ROWS, ROWS, ROWS, set_rows},
+    [SHEAF_OP_FLASH_ATTN_EXT] = {true, ROWS, ROWS, DENSE, flash_attn},
+    [SHEAF_OP_REPEAT] = ROW(repeat),
+    [SHEAF_OP_CONCAT] = ROW(concat),
+    [SHEAF_OP_PAD] = {true, ROWS, ANY, DENSE, all_f32},
+    [SHEAF_OP_SSM_CONV] = {true, DENSE, DENSE, DENSE, all_f32},
+    [SHEAF_OP_SSM_SCAN] = {true, DENSE, ROWS, DENSE, ssm_scan},
+    [SHEAF_OP_GATED_DELTA_NET] = {true, ROWS, ROWS, DENSE, delta_net},
+    [SHEAF_OP_RWKV_WKV6] = {true, DENSE, DENSE, DENSE, all_f32},
+    [SHEAF_OP_RWKV_WKV7] = {true, DENSE, DENSE, DENSE, wkv7},
+    [SHEAF_OP_GATED_LINEAR_ATTN] = {true, DENSE, DENSE, DENSE, all_f32},
+};
+
+bool gg_member_accepts(const struct gg_member *m, const struct sheaf_tensor *node) {
+    const struct limits *l = &limits[node->op];
+    (void)m;
+    if (!l->there) return true;
+    return lies(node->src[0], l->a) && lies(node->src[1], l->b) && lies(node, l->result) &&
+           (!l->check || l->check(node));
+}

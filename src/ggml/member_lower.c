@@ -1,0 +1,293 @@
+/* Nodes that ggml has no op or no parameters for, as several nodes that it has.
+ *
+ * A slice of an indexed dimension holds rows, experts or heads [base, base + n) of more (words 14 and
+ * 15, sheaf/ops.h). ggml takes an index for one of the whole, so a slice that ran as it is would be
+ * wrong in silence: ids become local ones, what belongs to another member is multiplied by 0, and
+ * slopes of ALiBi, which ggml derives from the number of a head, become a mask for each head. What
+ * cannot be lowered is refused. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ggml/member.h"
+#include "sheaf/ops.h"
+
+static float param(const struct sheaf_tensor *t, int word) {
+    float f;
+    memcpy(&f, &t->op_params[word], sizeof f);
+    return f;
+}
+static void set_param(struct sheaf_tensor *t, int word, float f) {
+    memcpy(&t->op_params[word], &f, sizeof f);
+}
+
+static void lay_out(struct sheaf_tensor *t) {
+    t->nb[0] = sheaf_type_size(t->type);
+    t->nb[1] = sheaf_row_size(t->type, t->ne[0]);
+    for (int i = 2; i < SHEAF_MAX_DIMS; i++) t->nb[i] = t->nb[i - 1] * (size_t)t->ne[i - 1];
+}
+
+static struct sheaf_tensor *add(struct gg_lowered *l, enum sheaf_op op, enum sheaf_type type,
+                                const int64_t ne[SHEAF_MAX_DIMS]) {
+    struct sheaf_tensor *t = &l->t[l->n++];
+    memset(t, 0, sizeof *t);
+    t->op = op;
+    t->type = type;
+    memcpy(t->ne, ne, sizeof t->ne);
+    lay_out(t);
+    return t;
+}
+
+/* A node whose result lies where the original's does. */
+static struct sheaf_tensor *add_in_place(struct gg_lowered *l, const struct sheaf_tensor *node,
+                                         enum sheaf_op op) {
+    struct sheaf_tensor *t = &l->t[l->n];
+    l->takes[l->n++] = true;
+    *t = *node;
+    t->op = op;
+    memset(t->src, 0, sizeof t->src);
+    memset(t->op_params, 0, sizeof t->op_params);
+    return t;
+}
+
+static struct sheaf_tensor *map1(struct gg_lowered *l, enum sheaf_op op, struct sheaf_tensor *a,
+                                 float x, float y) {
+    struct sheaf_tensor *t = add(l, op, SHEAF_TYPE_F32, a->ne);
+    t->src[0] = a;
+    if (op == SHEAF_OP_UNARY) {
+        t->op_params[0] = SHEAF_UNARY_OP_STEP;
+    } else {
+        set_param(t, 0, x);
+        set_param(t, 1, y);
+    }
+    return t;
+}
+
+static struct sheaf_tensor *converted(struct gg_lowered *l, struct sheaf_tensor *a,
+                                      enum sheaf_type type) {
+    struct sheaf_tensor *t = add(l, SHEAF_OP_DUP, type, a->ne);
+    t->src[0] = a;
+    return t;
+}
+
+static struct sheaf_tensor *reshaped(struct gg_lowered *l, struct sheaf_tensor *a, int64_t ne0,
+                                     int64_t ne1, int64_t ne2, int64_t ne3) {
+    const int64_t ne[] = {ne0, ne1, ne2, ne3};
+    struct sheaf_tensor *t = add(l, SHEAF_OP_RESHAPE, a->type, ne);
+    t->src[0] = t->view_src = a;
+    return t;
+}
+
+/* ids - base, in floats: whole numbers below 2^24 are exact. */
+static struct sheaf_tensor *shifted(struct gg_lowered *l, struct sheaf_tensor *ids, int64_t base) {
+    return map1(l, SHEAF_OP_SCALE, converted(l, ids, SHEAF_TYPE_F32), 1, -(float)base);
+}
+/* 1 where 0 <= s < n, else 0. */
+static struct sheaf_tensor *inside(struct gg_lowered *l, struct sheaf_tensor *s, int64_t n) {
+    struct sheaf_tensor *low = map1(l, SHEAF_OP_UNARY, map1(l, SHEAF_OP_SCALE, s, 1, 0.5f), 0, 0);
+    struct sheaf_tensor *high =
+        map1(l, SHEAF_OP_UNARY, map1(l, SHEAF_OP_SCALE, s, -1, (float)n - 0.5f), 0, 0);
+    struct sheaf_tensor *both = add(l, SHEAF_OP_MUL, SHEAF_TYPE_F32, s->ne);
+    both->src[0] = low;
+    both->src[1] = high;
+    return both;
+}
+static struct sheaf_tensor *clamped(struct gg_lowered *l, struct sheaf_tensor *s, int64_t n) {
+    return converted(l, map1(l, SHEAF_OP_CLAMP, s, 0, (float)(n - 1)), SHEAF_TYPE_I32);
+}
+
+static bool is_slice(const struct sheaf_tensor *node) {
+    return node->op_params[SHEAF_OP_PARAM_EXTENT] != 0;
+}
+
+/* The rows or experts of `held` that the ids mean, zeros for those of other members. */
+static bool lower_index(struct gg_lowered *l, const struct sheaf_tensor *node, int ids_at,
+                        int64_t held) {
+    struct sheaf_tensor *ids = node->src[ids_at];
+    if (node->type != SHEAF_TYPE_F32 || ids->type != SHEAF_TYPE_I32 ||
+        node->op_params[SHEAF_OP_PARAM_EXTENT] >= 1 << 24)
+        return false;
+    if (!held) {
+        add_in_place(l, node, SHEAF_OP_FILL);
+        return true;
+    }
+    struct sheaf_tensor *s = shifted(l, ids, node->op_params[SHEAF_OP_PARAM_BASE]);
+    struct sheaf_tensor *in = inside(l, s, held), *local = clamped(l, s, held);
+    struct sheaf_tensor *result = add_in_place(l, node, node->op);
+    memcpy(result->src, node->src, sizeof result->src);
+    result->src[ids_at] = local;
+    struct sheaf_tensor *column =
+        reshaped(l, in, 1, in->ne[0], in->ne[1], in->ne[2]); /* ids have 3 dimensions at most */
+    struct sheaf_tensor *masked = add_in_place(l, node, SHEAF_OP_MUL);
+    masked->src[0] = result;
+    masked->src[1] = column;
+    return true;
+}
+
+/* a plus the row of b that the id means; zeros where another member has the row. */
+static bool lower_add_id(struct gg_lowered *l, const struct sheaf_tensor *node) {
+    struct sheaf_tensor *b = node->src[1], *ids = node->src[2];
+    if (node->op_params[SHEAF_OP_PARAM_EXTENT] >= 1 << 24) return false;
+    if (!b->ne[1]) {
+        add_in_place(l, node, SHEAF_OP_FILL);
+        return true;
+    }
+    struct sheaf_tensor *s = shifted(l, ids, node->op_params[SHEAF_OP_PARAM_BASE]);
+    struct sheaf_tensor *in = inside(l, s, b->ne[1]), *local = clamped(l, s, b->ne[1]);
+    struct sheaf_tensor *sum = add_in_place(l, node, SHEAF_OP_ADD_ID);
+    memcpy(sum->src, node->src, sizeof sum->src);
+    sum->src[2] = local;
+    struct sheaf_tensor *column = reshaped(l, in, 1, in->ne[0], in->ne[1], in->ne[2]);
+    struct sheaf_tensor *masked = add_in_place(l, node, SHEAF_OP_MUL);
+    masked->src[0] = sum;
+    masked->src[1] = column;
+    return true;
+}
+
+/* ---- copies of blocks ---- */
+
+/* t as numbers of two bytes, which a copy of blocks may take for what they are. */
+static struct sheaf_tensor *as_halves(struct gg_lowered *l, struct sheaf_tensor *t) {
+    struct sheaf_tensor *v = add(l, SHEAF_OP_VIEW, SHEAF_TYPE_F16, t->ne);
+    v->ne[0] = (int64_t)(sheaf_row_size(t->type, t->ne[0]) / 2);
+    memcpy(v->nb, t->nb, sizeof v->nb);
+    v->nb[0] = 2;
+    v->src[0] = t;
+    v->view_src = t->view_src ? t->view_src : t;
+    v->view_offs = t->view_offs;
+    return v;
+}
+
+/* Copies of types that ggml's devices do not copy. The result is looked at with its own type. */
+static bool lower_block_copy(struct gg_lowered *l, const struct sheaf_tensor *node) {
+    struct sheaf_tensor *from = as_halves(l, node->src[0]);
+    struct sheaf_tensor *to = node->op == SHEAF_OP_CPY ? as_halves(l, node->src[1]) : NULL;
+    struct sheaf_tensor *copy = add_in_place(l, node, node->op);
+    copy->type = SHEAF_TYPE_F16;
+    copy->ne[0] = (int64_t)(sheaf_row_size(node->type, node->ne[0]) / 2);
+    copy->nb[0] = 2;
+    copy->src[0] = from;
+    copy->src[1] = to;
+    struct sheaf_tensor *result = add(l, SHEAF_OP_VIEW, node->type, node->ne);
+    memcpy(result->nb, node->nb, sizeof result->nb);
+    result->src[0] = copy;
+    result->view_src = copy->view_src ? copy->view_src : copy;
+    result->view_offs = copy->view_offs;
+    return true;
+}
+
+static bool is_block_copy(const struct sheaf_tensor *node) {
+    const struct sheaf_tensor *a = node->src[0];
+    return (node->op == SHEAF_OP_CPY || node->op == SHEAF_OP_CONT || node->op == SHEAF_OP_DUP) &&
+           sheaf_is_quantized(node->type) && a->type == node->type &&
+           a->nb[0] == sheaf_type_size(a->type) && sheaf_type_size(a->type) % 2 == 0;
+}
+
+/* ---- others ---- */
+
+/* A mean over a slice is divided by the whole number. */
+static bool lower_mean(struct gg_lowered *l, const struct sheaf_tensor *node) {
+    struct sheaf_tensor *sum = add_in_place(l, node, SHEAF_OP_SUM_ROWS);
+    sum->src[0] = node->src[0];
+    struct sheaf_tensor *mean = add_in_place(l, node, SHEAF_OP_SCALE);
+    mean->src[0] = sum;
+    set_param(mean, 0, 1.0f / (float)node->op_params[SHEAF_OP_PARAM_EXTENT]);
+    return true;
+}
+
+/* The k largest in falling order; ggml's TOP_K has no order. */
+static bool lower_top_k(struct gg_lowered *l, const struct sheaf_tensor *node) {
+    struct sheaf_tensor *order = add(l, SHEAF_OP_ARGSORT, SHEAF_TYPE_I32, node->src[0]->ne);
+    order->src[0] = node->src[0];
+    order->op_params[0] = SHEAF_SORT_ORDER_DESC;
+    struct sheaf_tensor *first = add(l, SHEAF_OP_VIEW, SHEAF_TYPE_I32, node->ne);
+    first->src[0] = first->view_src = order;
+    memcpy(first->nb, order->nb, sizeof first->nb);
+    add_in_place(l, node, SHEAF_OP_CONT)->src[0] = first;
+    return true;
+}
+
+/* The slope of head h of n (Press, Smith and Lewis 2022): 2^(-max_bias * (h + 1) / p) for h < p, the
+ * largest power of 2 that is at most n; the odd powers of twice that between them. */
+static float slope(float max_bias, int64_t h, int64_t n) {
+    int64_t p = 1;
+    while (p * 2 <= n) p *= 2;
+    return h < p ? exp2f(-max_bias * (float)(h + 1) / (float)p)
+                 : exp2f(-max_bias / 2 * (float)(2 * (h - p) + 1) / (float)p);
+}
+
+/* Heads [base, base + n) of more, whose bias is their slope times the mask: as a mask a head. */
+static bool lower_slopes(struct gg_lowered *l, const struct sheaf_tensor *node, int mask_at,
+                         int64_t heads) {
+    struct sheaf_tensor *mask = node->src[mask_at];
+    if (!mask || heads % mask->ne[2]) return false;
+    const int64_t ne[] = {mask->ne[0], mask->ne[1], heads, mask->ne[3]};
+    const int64_t per_head[] = {1, 1, heads, 1};
+    l->values = malloc((size_t)heads * sizeof *l->values);
+    if (!l->values) return false;
+    for (int64_t h = 0; h < heads; h++)
+        l->values[h] = slope(param(node, 1), node->op_params[SHEAF_OP_PARAM_BASE] + h,
+                             node->op_params[SHEAF_OP_PARAM_EXTENT]);
+    struct sheaf_tensor *slopes = add(l, SHEAF_OP_NONE, SHEAF_TYPE_F32, per_head);
+    struct sheaf_tensor *all = add(l, SHEAF_OP_REPEAT, mask->type, ne);
+    all->src[0] = mask;
+    struct sheaf_tensor *bias = add(l, SHEAF_OP_MUL, mask->type, ne);
+    bias->src[0] = all;
+    bias->src[1] = slopes;
+    struct sheaf_tensor *result = add_in_place(l, node, node->op);
+    memcpy(result->src, node->src, sizeof result->src);
+    memcpy(result->op_params, node->op_params, sizeof result->op_params);
+    result->op_params[SHEAF_OP_PARAM_BASE] = result->op_params[SHEAF_OP_PARAM_EXTENT] = 0;
+    result->src[mask_at] = bias;
+    set_param(result, 1, 0);
+    return true;
+}
+
+static bool lower(const struct gg_member *m, const struct sheaf_tensor *node,
+                  struct gg_lowered *out) {
+    switch (node->op) {
+    case SHEAF_OP_GET_ROWS:
+        return lower_index(out, node, 1, node->src[0]->ne[1]);
+    case SHEAF_OP_MUL_MAT_ID: /* GPUs take the ids of a token for distinct; clamped ones are not */
+        return m->kind == GG_KIND_CPU && lower_index(out, node, 2, node->src[0]->ne[2]);
+    case SHEAF_OP_ADD_ID:
+        return lower_add_id(out, node);
+    case SHEAF_OP_CPY:
+    case SHEAF_OP_CONT:
+    case SHEAF_OP_DUP:
+        return lower_block_copy(out, node);
+    case SHEAF_OP_MEAN:
+        return lower_mean(out, node);
+    case SHEAF_OP_SOFT_MAX:
+        return lower_slopes(out, node, 1, node->ne[2]);
+    case SHEAF_OP_FLASH_ATTN_EXT:
+        return lower_slopes(out, node, 3, node->src[0]->ne[2]);
+    case SHEAF_OP_TOP_K:
+        return lower_top_k(out, node);
+    default:
+        return false;
+    }
+}
+
+/* Of the ops that count heads only those with slopes care which heads they have. */
+static bool needs_lowering(const struct sheaf_tensor *node) {
+    if (node->op == SHEAF_OP_TOP_K || is_block_copy(node)) return true;
+    if (node->op == SHEAF_OP_SOFT_MAX || node->op == SHEAF_OP_FLASH_ATTN_EXT)
+        return is_slice(node) && param(node, 1) > 0;
+    return is_slice(node);
+}
+
+bool gg_lower(const struct gg_member *m, const struct sheaf_tensor *node, struct gg_lowered *out) {
+    memset(out->takes, 0, sizeof out->takes);
+    out->n = 0;
+    out->values = NULL;
+    if (!needs_lowering(node)) return false;
+    if (lower(m, node, out)) return true;
+    out->n = -1;
+    return false;
+}
+
+void gg_lowered_free(struct gg_lowered *l) {
+    free(l->values);
+    l->values = NULL;
+}

@@ -1,0 +1,224 @@
+/* A library that stands for ggml with one device, FAKE0, for libsheaf-ggml.so: what fake-ggml.c has,
+ * and as much of the registry, buffers, backends and graphs as the module looks for. The device adds
+ * and scales F32 in memory of its own kind: data of tensors are addresses that cannot be followed. Its
+ * graphs have a number, and it counts how often it saw a number for the first time.
+ *   FAKE_BAD_VERSION     says that its backends have interface version 9 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "fake-ggml.c"
+
+struct fake_props {
+    struct gg_props p;
+};
+size_t ggml_backend_dev_count(void);
+struct gg_device *ggml_backend_dev_get(size_t index);
+const char *ggml_backend_dev_name(struct gg_device *dev);
+const char *ggml_backend_dev_description(struct gg_device *dev);
+void ggml_backend_dev_memory(struct gg_device *dev, size_t *free_bytes, size_t *total);
+void ggml_backend_dev_get_props(struct gg_device *dev, struct gg_props *props);
+struct gg_reg *ggml_backend_dev_backend_reg(struct gg_device *dev);
+struct gg_backend *ggml_backend_dev_init(struct gg_device *dev, const char *params);
+struct gg_buft *ggml_backend_dev_buffer_type(struct gg_device *dev);
+struct gg_buft *ggml_backend_dev_host_buffer_type(struct gg_device *dev);
+bool ggml_backend_dev_supports_op(struct gg_device *dev, const struct gg_tensor *op);
+const char *ggml_backend_reg_name(struct gg_reg *reg);
+void *ggml_backend_reg_get_proc_address(struct gg_reg *reg, const char *name);
+struct gg_buffer *ggml_backend_buft_alloc_buffer(struct gg_buft *buft, size_t size);
+size_t ggml_backend_buft_get_alignment(struct gg_buft *buft);
+size_t ggml_backend_buft_get_max_size(struct gg_buft *buft);
+size_t ggml_backend_buft_get_alloc_size(struct gg_buft *buft, const struct gg_tensor *t);
+bool ggml_backend_buft_is_host(struct gg_buft *buft);
+void *ggml_backend_buffer_get_base(struct gg_buffer *b);
+void ggml_backend_buffer_clear(struct gg_buffer *b, uint8_t value);
+int ggml_backend_tensor_alloc(struct gg_buffer *b, struct gg_tensor *t, void *addr);
+int ggml_backend_view_init(struct gg_tensor *t);
+void ggml_backend_tensor_set(struct gg_tensor *t, const void *data, size_t offset, size_t size);
+void ggml_backend_tensor_get(const struct gg_tensor *t, void *data, size_t offset, size_t size);
+void ggml_backend_free(struct gg_backend *b);
+void ggml_backend_synchronize(struct gg_backend *b);
+int ggml_backend_graph_compute_async(struct gg_backend *b, struct gg_cgraph *g);
+void ggml_backend_tensor_set_async(struct gg_backend *b, struct gg_tensor *t, const void *data,
+                                   size_t offset, size_t size);
+void ggml_backend_tensor_get_async(struct gg_backend *b, const struct gg_tensor *t, void *data,
+                                   size_t offset, size_t size);
+void *ggml_backend_event_new(struct gg_device *dev);
+void ggml_backend_event_free(void *event);
+void ggml_backend_event_record(void *event, struct gg_backend *b);
+void ggml_backend_event_wait(struct gg_backend *b, void *event);
+void ggml_backend_event_synchronize(void *event);
+size_t ggml_graph_overhead_custom(size_t size, bool grads);
+struct gg_cgraph *ggml_new_graph_custom(void *ctx, size_t size, bool grads);
+uint64_t ggml_graph_next_uid(void);
+
+enum { MAX_SEEN = 64 };
+static char reg_object, device_object, buft_object;
+static struct gg_reg reg;
+static uint64_t seen[MAX_SEEN];
+static int n_seen, n_computed, fails;
+
+/* ---- the device ---- */
+
+static struct gg_device *device(void) { return (struct gg_device *)(void *)&device_object; }
+
+size_t ggml_backend_dev_count(void) { return 1; }
+struct gg_device *ggml_backend_dev_get(size_t index) {
+    return index ? NULL : device();
+}
+const char *ggml_backend_dev_name(struct gg_device *dev) { return dev ? "FAKE0" : NULL; }
+const char *ggml_backend_dev_description(struct gg_device *dev) { return dev ? "a fake" : NULL; }
+void ggml_backend_dev_memory(struct gg_device *dev, size_t *free_bytes, size_t *total) {
+    (void)dev;
+    *free_bytes = (size_t)1 << 28;
+    *total = (size_t)1 << 29;
+}
+void ggml_backend_dev_get_props(struct gg_device *dev, struct gg_props *props) {
+    memset(props, 0, sizeof *props);
+    props->name = ggml_backend_dev_name(dev);
+    props->type = GG_DEVICE_TYPE_GPU;
+    props->caps.events = true;
+}
+struct gg_reg *ggml_backend_dev_backend_reg(struct gg_device *dev) {
+    (void)dev;
+    (void)reg_object;
+#ifdef FAKE_BAD_VERSION
+    reg.api_version = 9;
+#else
+    reg.api_version = FAKE_API;
+#endif
+    return &reg;
+}
+const char *ggml_backend_reg_name(struct gg_reg *r) { return r ? "FAKE" : NULL; }
+void *ggml_backend_reg_get_proc_address(struct gg_reg *r, const char *name) {
+    (void)r;
+    (void)name;
+    return NULL;
+}
+struct gg_buft *ggml_backend_dev_buffer_type(struct gg_device *dev) {
+    (void)dev;
+    return (struct gg_buft *)(void *)&buft_object;
+}
+struct gg_buft *ggml_backend_dev_host_buffer_type(struct gg_device *dev) {
+    (void)dev;
+    return NULL;
+}
+bool ggml_backend_dev_supports_op(struct gg_device *dev, const struct gg_tensor *op) {
+    (void)dev;
+    return op->type == TYPE_F32 && (op->op == OP_ADD || op->op == OP_SCALE);
+}
+
+/* ---- memory ---- */
+
+struct memory {
+    char *addresses, *bytes;
+};
+static struct memory *memory_of(const struct gg_buffer *b) { return b->context; }
+static float *values(const struct gg_tensor *t) {
+    struct memory *m = memory_of(t->buffer);
+    return (float *)(void *)(m->bytes + ((char *)t->data - m->addresses));
+}
+static void free_buffer(struct gg_buffer *b) {
+    munmap(memory_of(b)->addresses, b->size);
+    free(memory_of(b)->bytes);
+    free(b->context);
+}
+struct gg_buffer *ggml_backend_buft_alloc_buffer(struct gg_buft *buft, size_t size) {
+    struct memory *m = malloc(sizeof *m);
+    m->bytes = malloc(size);
+    m->addresses = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(m->bytes, 0xFF, size); /* NaN */
+    return ggml_backend_buffer_init(buft, (struct gg_buffer_i){.free_buffer = free_buffer}, m,
+                                    size);
+}
+size_t ggml_backend_buft_get_alignment(struct gg_buft *buft) { return buft ? 64 : 0; }
+size_t ggml_backend_buft_get_max_size(struct gg_buft *buft) { return buft ? SIZE_MAX : 0; }
+size_t ggml_backend_buft_get_alloc_size(struct gg_buft *buft, const struct gg_tensor *t) {
+    size_t n = ggml_type_size(t->type);
+    (void)buft;
+    for (int i = 0; i < GG_MAX_DIMS; i++) n += (size_t)(t->ne[i] - 1) * t->nb[i];
+    return n + 32; /* more than its bytes, as on GPUs */
+}
+bool ggml_backend_buft_is_host(struct gg_buft *buft) { return !buft; }
+void *ggml_backend_buffer_get_base(struct gg_buffer *b) { return memory_of(b)->addresses; }
+void ggml_backend_buffer_clear(struct gg_buffer *b, uint8_t value) {
+    memset(memory_of(b)->bytes, value, b->size);
+}
+int ggml_backend_tensor_alloc(struct gg_buffer *b, struct gg_tensor *t, void *addr) {
+    const size_t offset = (size_t)((char *)addr - memory_of(b)->addresses);
+    if (t->buffer || t->data || t->view_src ||
+        offset + ggml_backend_buft_get_alloc_size(b->buft, t) > b->size)
+        abort();
+    t->buffer = b;
+    t->data = addr;
+    return 0;
+}
+int ggml_backend_view_init(struct gg_tensor *t) {
+    if (t->buffer || !t->view_src || !t->view_src->buffer) abort();
+    t->buffer = t->view_src->buffer;
+    t->data = (char *)t->view_src->data + t->view_offs;
+    return 0;
+}
+void ggml_backend_tensor_set(struct gg_tensor *t, const void *data, size_t offset, size_t size) {
+    memcpy((char *)values(t) + offset, data, size);
+}
+void ggml_backend_tensor_get(const struct gg_tensor *t, void *data, size_t offset, size_t size) {
+    memcpy(data, (char *)values(t) + offset, size);
+}
+
+/* ---- backends ---- */
+
+struct gg_backend *ggml_backend_dev_init(struct gg_device *dev, const char *params) {
+    fails = params && !strcmp(params, "fail");
+    return dev ? calloc(1, sizeof(struct gg_backend)) : NULL;
+}
+void ggml_backend_free(struct gg_backend *b) {
+    printf("FAKE0: %d computes of %d graphs\n", n_computed, n_seen);
+    free(b);
+}
+void ggml_backend_synchronize(struct gg_backend *b) { (void)b; }
+int ggml_backend_graph_compute_async(struct gg_backend *b, struct gg_cgraph *g) {
+    bool known = false;
+    (void)b;
+    if (fails) return GG_STATUS_FAILED;
+    for (int i = 0; i < n_seen; i++) known = known || seen[i] == g->uid;
+    if (!known && n_seen < MAX_SEEN) seen[n_seen++] = g->uid;
+    n_computed++;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct gg_tensor *t = g->nodes[i];
+        float factor = 0;
+        memcpy(&factor, t->op_params, sizeof factor);
+        for (int64_t k = 0; k < t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]; k++) {
+            const float a = values(t->src[0])[k];
+            if (t->op == OP_ADD) values(t)[k] = a + values(t->src[1])[k];
+            if (t->op == OP_SCALE) values(t)[k] = a * factor;
+        }
+    }
+    return GG_STATUS_SUCCESS;
+}
+void ggml_backend_tensor_set_async(struct gg_backend *b, struct gg_tensor *t, const void *data,
+                                   size_t offset, size_t size) {
+    (void)b;
+    ggml_backend_tensor_set(t, data, offset, size);
+}
+void ggml_backend_tensor_get_async(struct gg_backend *b, const struct gg_tensor *t, void *data,
+                                   size_t offset, size_t size) {
+    (void)b;
+    ggml_backend_tensor_get(t, data, offset, size);
+}
+void *ggml_backend_event_new(struct gg_device *dev) { return dev ? malloc(1) : NULL; }
+void ggml_backend_event_free(void *event) { free(event); }
+void ggml_backend_event_record(void *event, struct gg_backend *b) { (void)event, (void)b; }
+void ggml_backend_event_wait(struct gg_backend *b, void *event) { (void)event, (void)b; }
+void ggml_backend_event_synchronize(void *event) { (void)event; }
+
+size_t ggml_graph_overhead_custom(size_t size, bool grads) { return grads ? 0 : size * 64; }
+struct gg_cgraph *ggml_new_graph_custom(void *ctx, size_t size, bool grads) {
+    if (size > MAX_NODES || grads) abort();
+    return ggml_new_graph(ctx);
+}
+uint64_t ggml_graph_next_uid(void) {
+    static uint64_t last = 100;
+    return ++last;
+}

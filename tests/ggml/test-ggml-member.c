@@ -1,0 +1,107 @@
+/* Devices of a ggml library as members: with a library that stands for ggml, and with Debian's where
+ * scripts/ggml-tree has put it. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mpirun.h"
+
+enum { OUT = 1 << 16, TIMEOUT = 300 };
+static char out[OUT];
+
+static int run(const char *format_of_library, const char *devices, const char *command) {
+    char cmd[2048], library[512] = "";
+    if (format_of_library)
+        snprintf(library, sizeof library, "SHEAF_GGML_LIB='%s/lib/lib%s.so'", SHEAF_BUILD_DIR,
+                 format_of_library);
+    snprintf(cmd, sizeof cmd,
+             "export SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=1 %s SHEAF_DEVICES='%s'; cd '%s'; %s",
+             library, devices, SHEAF_BUILD_DIR, command);
+    return run_command(cmd, TIMEOUT, out, OUT);
+}
+static void shows(const char *text) { cr_expect(strstr(out, text), "no '%s' in: %s", text, out); }
+
+Test(ggml_member, is_listed_only_if_it_is_named) {
+    cr_expect_eq(run("fake-device-3", "all", "bin/sheaf-info"), 0, "%s", out);
+    cr_expect(!strstr(out, "ggml:"), "%s", out);
+    cr_expect_eq(run("fake-device-3", "CPU0,ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
+    shows("CPU0@0");
+    shows("ggml:FAKE0@0 GPU, a fake, ggml 0.27.0, 256 of 512 MiB free");
+    cr_expect_eq(run("fake-device-3", "ggml:*", "bin/sheaf-info"), 0, "%s", out);
+    cr_expect(!strstr(out, "CPU0@0"), "%s", out);
+}
+Test(ggml_member, computes) {
+    cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0"), 0, "%s",
+                 out);
+    shows("right\n");
+    shows("adds: 1, softmax: 0\n");
+    shows("FAKE0: 5 computes of 1 graphs\n"); /* translated once, with one number */
+}
+Test(ggml_member, computes_beside_a_cpu) {
+    cr_expect_eq(run("fake-device-2", "CPU0,ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 meta"),
+                 0, "%s", out);
+    shows("members: 2\n");
+    shows("right\n");
+    shows("FAKE0: 5 computes of 1 graphs\n");
+}
+Test(ggml_member, on_other_ranks) {
+    cr_expect_eq(run("fake-device-3", "CPU0@0,ggml:FAKE0@1",
+                     "mpirun --allow-run-as-root --oversubscribe -np 2 bin/sheaf-info"),
+                 0, "%s", out);
+    shows("2 devices");
+    shows("ggml:FAKE0@1");
+}
+Test(ggml_member, a_failure_names_the_library) {
+    cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 fail"), 1,
+                 "%s", out);
+    shows("compute: ggml:FAKE0: computing the graph of");
+    shows("status -1 (ggml 0.27.0, ");
+    shows("libfake-device-3.so)");
+}
+Test(ggml_member, a_library_that_is_not_there) {
+    cr_expect_neq(run("no-such", "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
+    shows("SHEAF_DEVICES names a device of ggml: ");
+    shows("libno-such.so: cannot open shared object file");
+}
+Test(ggml_member, a_library_without_a_function) {
+    cr_expect_neq(run("fake-ggml-lacks", "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
+    shows("has no function ggml_scale");
+    cr_expect_neq(run("fake-ggml-3", "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
+    shows("ggml 0.27.0, ");
+    shows("it has no function ggml_backend_dev_count");
+}
+Test(ggml_member, a_library_that_is_too_new) {
+    cr_expect_neq(run("fake-device-new", "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
+    shows("its backends have interface version 9; this build of sheaf knows 2");
+}
+Test(ggml_member, a_device_that_is_not_there) {
+    cr_expect_neq(run("fake-device-3", "CPU0,ggml:FAKE1", "bin/sheaf-info"), 0, "%s", out);
+    shows("SHEAF_DEVICES: no rank has a device 'ggml:FAKE1'");
+}
+
+/* Debian's ggml, by its own C library. */
+static bool has_tree(void) {
+    return run(NULL, "all", "'" SHEAF_SOURCE_DIR "/scripts/ggml-tree' --path") == 0;
+}
+#define IN_TREE "'" SHEAF_SOURCE_DIR "/scripts/ggml-tree' run "
+
+Test(ggml_member, debians_cpu_device) {
+    if (!has_tree()) {
+        cr_log_warn("no tree of Debian's ggml here (scripts/ggml-tree --install): the fake alone");
+        return;
+    }
+    cr_expect_eq(run(NULL, "ggml:CPU", IN_TREE "bin/helper-ggml-member ggml:CPU run"), 0, "%s",
+                 out);
+    shows("right\n");
+    cr_expect_eq(run(NULL, "CPU0,ggml:CPU", IN_TREE "bin/helper-ggml-member ggml:CPU meta"), 0,
+                 "%s", out);
+    shows("right\n");
+    cr_expect_eq(
+        run(NULL, "CPU0,ggml:CPU", IN_TREE "bin/sheaf-backend-ops test -e 5e-4 -b ggml:CPU"), 0,
+        "%s", out);
+    shows(" 0 wrong, 0 refused");
+    cr_expect_eq(run(NULL, "CPU0,ggml:CPU",
+                     IN_TREE "bin/sheaf-backend-ops test -e 5e-4 -m CPU0,ggml:CPU -o ADD_ID"),
+                 0, "%s", out);
+}
