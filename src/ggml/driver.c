@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "ggml/driver_impl.h"
 #include "ggml/file.h"
 #include "ggml/translate.h"
@@ -106,7 +107,7 @@ static void end_program(int rank, const char *text, void *user) {
     (void)rank;
     (void)text;
     (void)user;
-    if (!pthread_create(&thread, NULL, ask_to_end, NULL)) pthread_detach(thread);
+    if (!sheaf__thread_start(&thread, ask_to_end, NULL)) pthread_detach(thread);
 }
 
 static enum sheaf_status start_task(void *unused) {
@@ -134,16 +135,12 @@ static enum sheaf_status stop_task(void *unused) {
 }
 
 enum sheaf_status gg_driver_start(const struct gg_host *host) {
-    sigset_t all, before;
     gg_driver.host = host;
     gg_driver.encoder.host = host;
     gg_driver.encoder.memory_of = gg_plugin_memory_of;
     gg_driver.encoder.next_object = &gg_driver.next_object;
-    sigfillset(&all); /* signals are the program's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int failed = pthread_create(&shared.thread, NULL, work, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed) return sheaf_set_error(SHEAF_STATUS_FAILED, "cannot start a thread");
+    if (sheaf__thread_start(&shared.thread, work, NULL))
+        return sheaf_set_error(SHEAF_STATUS_FAILED, "cannot start a thread");
     shared.started = true;
     shared.pid = getpid();
     return call(start_task, NULL);

@@ -2,6 +2,7 @@
  * members. */
 #include <stdlib.h>
 
+#include "base/thread.h"
 #include "comm/device/devcomm.h"
 #include "comm/world/board.h"
 #include "meta/backend.h"
@@ -138,7 +139,7 @@ enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend
             sheaf__meta_shared_buft(&me->shared, dev->comm, dev->local[m], device));
         if (!me->galloc) st = SHEAF_STATUS_ALLOC_FAILED;
         if (m == 0 || st) continue;
-        me->has_thread = pthread_create(&me->thread, NULL, sheaf__meta_member_thread, me) == 0;
+        me->has_thread = sheaf__thread_start(&me->thread, sheaf__meta_member_thread, me) == 0;
         if (!me->has_thread)
             st = sheaf_set_error(SHEAF_STATUS_FAILED, "meta backend: cannot start a thread");
     }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "bench.h"
 
 /* A pass reads its part several times: long beside the time by which ranks start apart. */
@@ -90,7 +91,7 @@ static enum sheaf_status read_passes(int n, double *speed) {
     pthread_mutex_lock(&all.gate);
     for (; readers && started < n; started++) {
         readers[started].reading = &all;
-        if (pthread_create(&readers[started].thread, NULL, read_part, &readers[started])) break;
+        if (sheaf__thread_start(&readers[started].thread, read_part, &readers[started])) break;
     }
     all.go = readers && started == n;
     pthread_mutex_unlock(&all.gate);

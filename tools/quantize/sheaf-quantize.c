@@ -13,6 +13,7 @@
 #include "sheaf/sheaf.h"
 
 #include "base/text.h"
+#include "base/thread.h"
 #include "common/output.h"
 #include "common/tool.h"
 #include "model/file/mix.h"
@@ -113,7 +114,7 @@ static enum sheaf_status convert_all(const struct quantizer *q, const struct she
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     for (int k = 0; k < q->threads; k++) {
         parts[k] = (struct part){q, t, to, rows * k / q->threads, rows * (k + 1) / q->threads, 0};
-        started[k] = k > 0 && pthread_create(&threads[k], NULL, convert, &parts[k]) == 0;
+        started[k] = k > 0 && sheaf__thread_start(&threads[k], convert, &parts[k]) == 0;
     }
     for (int k = 0; k < q->threads; k++) /* parts without a thread are done here */
         if (!started[k]) convert(&parts[k]);

@@ -9,7 +9,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -17,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "comm/diag/events.h"
 #include "comm/diag/recorder.h"
 #include "comm/measure/measure.h"
@@ -98,7 +98,6 @@ static void *thread_main(void *arg) {
 static enum sheaf_status make(struct sheaf_comm *comm, struct sheaf__member *self, int member) {
     struct sheaf__pending *a = calloc(1, sizeof *a);
     pthread_condattr_t monotonic;
-    sigset_t all, before;
     if (!a) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start collective: out of memory");
     sheaf__pending_init(a);
     a->comm = comm;
@@ -110,10 +109,7 @@ static enum sheaf_status make(struct sheaf_comm *comm, struct sheaf__member *sel
     pthread_cond_init(&a->ended, NULL);
     pthread_cond_init(&a->hurry, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    sigfillset(&all); /* signals are the main thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int code = pthread_create(&a->thread, NULL, thread_main, a);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int code = sheaf__thread_start(&a->thread, thread_main, a);
     a->runs = code == 0;
     if (!a->runs) {
         sheaf__async_free(a);

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "base/thread.h"
 #include "comm/measure/measure.h"
 #include "comm/transport/transport.h"
 
@@ -87,7 +88,7 @@ static enum sheaf_status measure_shared(struct sheaf_comm *comm) {
         if (place < 2) actors[n++] = (struct actor){comm, place, false};
     }
     if (n == 0) return SHEAF_STATUS_SUCCESS;
-    if (n == 2 && pthread_create(&thread, NULL, act, &actors[1]))
+    if (n == 2 && sheaf__thread_start(&thread, act, &actors[1]))
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: cannot start a thread", WHAT);
     act(&actors[0]);
     if (n == 2) pthread_join(thread, NULL);

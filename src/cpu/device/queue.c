@@ -1,5 +1,6 @@
 /* See queue.h. One lock; the thread holds it except inside tasks. */
 #include "cpu/device/queue.h"
+#include "base/thread.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -82,7 +83,7 @@ enum sheaf_status sheaf__cpu_queue_new(void (*bind)(void *user), void *user,
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->submitted, NULL);
     pthread_cond_init(&q->done, NULL);
-    if (pthread_create(&q->thread, NULL, work, q)) {
+    if (sheaf__thread_start(&q->thread, work, q)) {
         sheaf__cpu_queue_drop(q);
         return sheaf_set_error(SHEAF_STATUS_FAILED,
                                "cpu: the system refuses a thread for a queue; see ulimit -u");

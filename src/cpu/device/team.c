@@ -7,12 +7,12 @@
  * one total order of seq_cst operations: either the waker sees the sleeper or the futex sees the
  * new counter. */
 #include "cpu/device/team.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -124,7 +124,6 @@ enum sheaf_status sheaf__cpu_team_new(const struct sheaf__cpu_team_params *param
                                       struct sheaf__cpu_team **out) {
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     int n = params->n_threads;
-    sigset_t all, before;
     *out = NULL;
     struct sheaf__cpu_team *team = aligned_alloc(CACHE_LINE, sizeof *team);
     if (!team) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "cpu: no memory for a team");
@@ -142,14 +141,11 @@ enum sheaf_status sheaf__cpu_team_new(const struct sheaf__cpu_team_params *param
             goto out;
         }
     }
-    /* Signals are for the application's threads: Ctrl-C must not land in a worker. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
     for (int i = 0; i < n - 1; i++) {
         struct worker *worker = &team->workers[i];
         worker->team = team;
         worker->ith = i + 1;
-        int err = pthread_create(&worker->thread, NULL, worker_main, worker);
+        const int err = sheaf__thread_start(&worker->thread, worker_main, worker);
         if (err != 0) {
             status = sheaf_set_error(SHEAF_STATUS_FAILED,
                                      "cpu: cannot start thread %d of %d: %s; use fewer threads "
@@ -159,7 +155,6 @@ enum sheaf_status sheaf__cpu_team_new(const struct sheaf__cpu_team_params *param
         }
         team->n_workers++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 out:
     if (status != SHEAF_STATUS_SUCCESS) {
         sheaf__cpu_team_free(team);

@@ -1,0 +1,18 @@
+/* Threads of the library: signals are the program's own, so no thread of ours takes any. */
+#ifndef SHEAF_BASE_THREAD_H
+#define SHEAF_BASE_THREAD_H
+
+#include <pthread.h>
+#include <signal.h>
+
+/* As pthread_create, with all signals blocked in the new thread. Returns its error number or 0. */
+static inline int sheaf__thread_start(pthread_t *thread, void *(*run)(void *), void *arg) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int code = pthread_create(thread, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return code;
+}
+
+#endif
