@@ -1,16 +1,23 @@
 /* The one place of the library that writes to the standard error output.
  *
  * Invariant: a message is one write(2), so that messages of ranks and threads do not mix, and no
- * lock is taken that a stopped thread may hold. */
+ * lock is taken that a stopped thread may hold. A full pipe that is not read holds up the caller for
+ * a limited time: the guard of a failing job must not wait for the reader of its message. */
 #include "sheaf/log.h"
 
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+
 enum { MAX_TEXT = 8192 };
+static const uint64_t WRITE_NS = 2000000000; /* for the whole of a message */
 
 static _Atomic(sheaf_log_fn) log_fn;
 static void *_Atomic log_user;
@@ -20,11 +27,22 @@ void sheaf_log_set(sheaf_log_fn fn, void *user) {
     atomic_store(&log_fn, fn);
 }
 
+/* Pipes have room for PIPE_BUF bytes when poll says that they can be written. */
+static void write_all(int fd, const char *line, size_t n) {
+    const uint64_t end = sheaf__time_ns() + WRITE_NS;
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    for (uint64_t now; n && (now = sheaf__time_ns()) < end;) {
+        if (poll(&p, 1, (int)((end - now) / 1000000) + 1) < 1) continue;
+        const ssize_t done = write(fd, line, n < PIPE_BUF ? n : PIPE_BUF);
+        if (done < 0 && errno != EINTR && errno != EAGAIN) return; /* no other place to report it */
+        if (done > 0) line += done, n -= (size_t)done;
+    }
+}
+
 static void print(const char *text) {
     char line[MAX_TEXT + 64];
     const int n = snprintf(line, sizeof line, "sheaf: %s\n", text);
-    if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0)
-        return; /* there is no other place to report it */
+    if (n > 0) write_all(STDERR_FILENO, line, (size_t)n);
 }
 
 void sheaf_log(enum sheaf_log_level level, const char *fmt, ...) {

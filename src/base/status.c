@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 static _Thread_local char last_error[2048];
 
 const char *sheaf_status_to_string(enum sheaf_status status) {
@@ -44,6 +46,7 @@ enum sheaf_status sheaf_set_error(enum sheaf_status status, const char *fmt, ...
     int n = vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (n < 0) text[0] = '\0';
+    sheaf__make_plain(text); /* it may quote a file */
     memcpy(last_error, text, sizeof text);
     return status;
 }

@@ -25,6 +25,12 @@ sheaf__put(struct sheaf__text *text, const char *fmt, ...) {
     if (n > 0) text->n += (size_t)n;
 }
 
+/* Texts out of files and of peers must not command a terminal: control bytes become '?'. */
+static inline void sheaf__make_plain(char *text) {
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
+}
+
 /* Number of insertions, deletions and replacements that make one word the other (Levenshtein), for
  * "did you mean". Words of at most 63 characters; longer ones are compared by those. */
 static inline int sheaf__word_distance(const char *a, const char *b) {

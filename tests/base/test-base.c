@@ -1,8 +1,10 @@
 /* src/base: settings, log, texts, arrays, hashes. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/arith.h"
@@ -10,6 +12,7 @@
 #include "base/hash.h"
 #include "base/settings.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "sheaf/link.h"
 #include "sheaf/log.h"
 
@@ -202,4 +205,47 @@ Test(link, long_times_stay_in_range) {
     cr_expect_eq(sheaf_link_all_reduce_ns(&slow, INT64_MAX), longest);
     cr_expect_eq(sheaf_link_gather_ns(&slow, INT64_MAX), longest);
     cr_expect_eq(sheaf_link_all_reduce_ns(&slow, 0), longest);
+}
+
+/* The guard of a failing job prints its message whatever reads the pipe behind it. */
+Test(log, does_not_wait_for_ever_for_a_full_pipe, .timeout = 60) {
+    int fd[2], status;
+    char block[4096] = "";
+    cr_assert_eq(pipe(fd), 0);
+    const pid_t pid = fork();
+    cr_assert_geq(pid, 0);
+    if (pid == 0) {
+        alarm(30);
+        fcntl(fd[1], F_SETFL, O_NONBLOCK);
+        while (write(fd[1], block, sizeof block) > 0) {
+        }
+        fcntl(fd[1], F_SETFL, 0);
+        dup2(fd[1], STDERR_FILENO);
+        sheaf_log(SHEAF_LOG_ERROR, "no process reads this");
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d", status);
+}
+
+Test(status, shows_no_control_bytes) {
+    sheaf_set_error(SHEAF_STATUS_INVALID, "key '%s'", "a\033]0;title\007\nsheaf: all is well\177");
+    cr_assert_str_eq(sheaf_last_error(), "key 'a?]0;title??sheaf: all is well?'");
+}
+
+static void *blocked_signals(void *out) {
+    pthread_sigmask(SIG_SETMASK, NULL, out);
+    return NULL;
+}
+
+Test(thread, takes_no_signals) {
+    sigset_t there, here;
+    pthread_t thread;
+    cr_assert_eq(sheaf__thread_start(&thread, blocked_signals, &there), 0);
+    pthread_join(thread, NULL);
+    pthread_sigmask(SIG_SETMASK, NULL, &here);
+    for (int s = 1; s < 32; s++) {
+        if (s != SIGKILL && s != SIGSTOP) cr_expect(sigismember(&there, s), "signal %d", s);
+        cr_expect_not(sigismember(&here, s), "signal %d", s);
+    }
 }

@@ -5,6 +5,7 @@
  * milliseconds later. */
 #include "comm/diag/recorder.h"
 #include "base/settings.h"
+#include "base/text.h"
 #include "sheaf/log.h"
 
 #include <errno.h>
@@ -97,12 +98,6 @@ void sheaf__record_end_group(uint32_t group, uint64_t now) {
     }
 }
 
-/* Dumps are read by lines, and shown. */
-static void one_line(char *text) {
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-}
-
 static void write_records(FILE *f, const struct sheaf__recorder *r) {
     const uint64_t n = get(&r->n), first = n > SHEAF__RECORDS ? n - SHEAF__RECORDS : 0;
     fprintf(f, "records %llu\n# sequence group kind node bytes start_us wait_us total_us tensor\n",
@@ -115,7 +110,7 @@ static void write_records(FILE *f, const struct sheaf__recorder *r) {
             const uint64_t word = get(&w[R_NAME + k]);
             memcpy(name + (size_t)k * sizeof word, &word, sizeof word);
         }
-        one_line(name);
+        sheaf__make_plain(name);
         if (total != OPEN) snprintf(time, sizeof time, "%.3f", (double)total * 1e-3);
         fprintf(f, "%llu %llu %s %llu %llu %.3f %.3f %s %s\n",
                 (unsigned long long)get(&w[R_SEQUENCE]), (unsigned long long)(what >> 8 & 0xffffff),
@@ -143,8 +138,8 @@ void sheaf__recorder_dump(int rank, int place) {
     fprintf(f, "sheaf-flight 1\nversion %s\njob %016llx\nrank %d of %d\nhost %s\n", sheaf_version(),
             (unsigned long long)w->job, rank, w->size, sheaf_world_host_name(rank));
     snprintf(failure, sizeof failure, "%.*s", SHEAF__REASON_BYTES, w->failure->text);
-    one_line(doing);
-    one_line(failure);
+    sheaf__make_plain(doing);
+    sheaf__make_plain(failure);
     fprintf(f, "doing %s\nfailure %s\n", doing, failure);
     fprintf(f, "now_us %.3f\n", (double)sheaf__time_ns() * 1e-3);
     write_records(f, recorder(place));
