@@ -101,7 +101,8 @@ static enum sheaf_status start_mpi(const void *mpi_comm, bool initialized) {
     return join(mpi_comm ? *(const MPI_Comm *)mpi_comm : MPI_COMM_WORLD);
 }
 
-/* identity record on the wire: version 24, pad 8, identity 8, host name 64 */
+/* identity record on the wire: version 24, byte order 8, identity 8, host name 64 */
+static const uint64_t BYTE_ORDER_MARK = 0x0102030405060708; /* as the rank has it in memory */
 enum { ID_VERSION = 24, ID_HASH = 32, ID_NAME = 40, ID_BYTES = ID_NAME + SHEAF__HOST_NAME_BYTES };
 
 /* Which ranks of a host may share memory: those with the same number. Tests make several "hosts" of
@@ -130,6 +131,7 @@ static enum sheaf_status find_hosts(const char *transport) {
         goto out;
     }
     snprintf((char *)mine, ID_VERSION, "%s", sheaf_version());
+    memcpy(mine + ID_VERSION, &BYTE_ORDER_MARK, sizeof BYTE_ORDER_MARK);
     gethostname((char *)mine + ID_NAME, SHEAF__HOST_NAME_BYTES - 1);
     sheaf__put_le(mine + ID_HASH, host_identity((const char *)mine + ID_NAME), 8);
     if ((st = sheaf_world_all_gather(mine, ID_BYTES, all, "start"))) goto out;
@@ -155,6 +157,13 @@ static enum sheaf_status find_hosts(const char *transport) {
     }
     w->crowded = w->local_size > sysconf(_SC_NPROCESSORS_ONLN);
     for (size_t r = 1; r < n; r++) {
+        if (memcmp(all + ID_VERSION, all + r * ID_BYTES + ID_VERSION, sizeof BYTE_ORDER_MARK)) {
+            st = sheaf_set_error(SHEAF_STATUS_INVALID,
+                                 "start: %s and %s have different byte orders; numbers travel as "
+                                 "they are, so all hosts of a job need the same",
+                                 sheaf__rank_text(0), sheaf__rank_text((int)r));
+            break;
+        }
         if (!memcmp(all, all + r * ID_BYTES, ID_VERSION)) continue;
         char theirs[ID_VERSION + 1] = {0}, zero[ID_VERSION + 1] = {0};
         memcpy(theirs, all + r * ID_BYTES, ID_VERSION);

@@ -1,7 +1,7 @@
 /* Started by test-drill on two ranks that share no memory. While rank 0 waits for rank 1's control
  * connection, which this program delays, strangers connect to it: one with nonsense, one with a
- * greeting and a wrong secret, one with nothing. All must be closed, the job goes on, and
- * afterwards no rank listens any more. */
+ * greeting and a wrong proof, one with nothing. All must be closed, the job goes on, and afterwards
+ * no rank listens any more. */
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <pthread.h>
@@ -57,15 +57,23 @@ static bool is_closed(int fd) {
     return fd >= 0 && recv(fd, &c, 1, 0) == 0;
 }
 
+/* A greeting of rank 1, and zeros in answer to the number that rank 0 sends. */
+static int liar(void) {
+    const unsigned char hello[8 + 20] = {0x53, 0x41, 0x48, 0x32, 1, 0, 20, 0, 1};
+    const unsigned char proof[8 + 32] = {0x53, 0x41, 0x48, 0x32, 3, 0, 32, 0};
+    char challenge[8 + 48];
+    const int fd = stranger(hello, sizeof hello);
+    if (fd < 0 || recv(fd, challenge, sizeof challenge, MSG_WAITALL) != sizeof challenge) return -1;
+    return send(fd, proof, sizeof proof, MSG_NOSIGNAL) < 0 ? -1 : fd;
+}
+
 static void *strangers(void *arg) {
     (void)arg;
     for (int i = 0; i < 20000 && !find_listener(); i++) usleep(500);
-    /* the header and rank of a greeting, then zeros in place of the secret */
-    unsigned char hello[8 + 20] = {0x53, 0x41, 0x48, 0x42, 1, 0, 20, 0, 1};
     const char nonsense[] = "GET / HTTP/1.0\r\n\r\n";
     silent = stranger(NULL, 0);
     refused += is_closed(stranger(nonsense, sizeof nonsense));
-    refused += is_closed(stranger(hello, sizeof hello));
+    refused += is_closed(liar());
     return NULL;
 }
 

@@ -58,6 +58,20 @@ Test(postmortem, reads_reasons_of_any_bytes, .timeout = 60) {
     cr_expect(strstr(out, "two?lines ?[31m"), "%s", out);
 }
 
+/* Also where a stopped rank leaves the others to end the job, and where mpirun does not. */
+Test(postmortem, does_not_wait_for_its_directory, .timeout = 120) {
+    static const char *const modes[] = {"stop", "kill"};
+    static const char env[] = "SHEAF_TIMEOUT_MS=2000 SHEAF_TIMEOUT_HEARTBEAT_MS=3000 "
+                              "SHEAF_FLIGHT_DIR=/tmp/never-answers "
+                              "OMPI_MCA_orte_enable_recovery=1";
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        const int rc = run_mpirun(3, env, 40, out, sizeof out, "helper-comm %s 1 1 2048", modes[i]);
+        cr_expect(rc >= 0, "%s: the job hangs\n%s", modes[i], out);
+        const char *said = strstr(out, "rank 1 (");
+        cr_expect(said && !strstr(said + 1, "sheaf: rank 1 ("), "%s: %s", modes[i], out);
+    }
+}
+
 Test(postmortem, refuses_what_is_no_dump) {
     static const struct {
         const char *make, *words;
@@ -68,6 +82,7 @@ Test(postmortem, refuses_what_is_no_dump) {
         {"printf 'sheaf-flight 1\\njob 1\\nrank 0 of 1\\n' > $d/a.flight;"
          "printf 'sheaf-flight 1\\njob 2\\nrank 0 of 1\\n' > $d/b.flight",
          "several jobs"},
+        {"mkfifo $d/a.flight", "is no dump"}, /* it does not wait for a writer */
         {"rm -r $d", "cannot open"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

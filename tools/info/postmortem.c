@@ -5,11 +5,16 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-enum { TEXT = 64, MAX_LINE = 4096, MAX_RANKS = 65536 };
+#include "base/text.h"
+
+enum { TEXT = 64, MAX_LINE = 4096, MAX_RANKS = 65536, MAX_RECORDS = 1 << 20 };
 
 struct record {
     unsigned long long sequence, group, node, bytes;
@@ -43,6 +48,7 @@ static bool add_record(struct dump *d, const char *line) {
     struct record r = {0};
     char total[32];
     int at = 0;
+    if (d->n == MAX_RECORDS) return false;
     if (sscanf(line, "%llu %llu %23s %llu %llu %lf %lf %31s %n", &r.sequence, &r.group, r.kind,
                &r.node, &r.bytes, &r.start, &r.wait, total, &at) < 8)
         return false;
@@ -59,12 +65,18 @@ static bool add_record(struct dump *d, const char *line) {
 static enum sheaf_status read_dump(const char *path, struct dump *d) {
     char line[MAX_LINE], text[64];
     bool ok = true;
-    FILE *f = fopen(path, "re");
+    /* a named pipe would wait for its writer */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat st;
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+    if (!f && fd >= 0) close(fd);
     if (!f) return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path, strerror(errno));
     *d = (struct dump){.rank = -1};
-    ok = fgets(line, sizeof line, f) && !strncmp(line, "sheaf-flight 1", 14);
+    ok = !fstat(fd, &st) && S_ISREG(st.st_mode) && fgets(line, sizeof line, f) &&
+         !strncmp(line, "sheaf-flight 1", 14);
     while (ok && fgets(line, sizeof line, f)) {
         line[strcspn(line, "\n")] = 0;
+        sheaf__make_plain(line);
         if (line[0] == '#' || !line[0]) continue;
         if (starts(line, "version ", d->version, sizeof d->version) ||
             starts(line, "host ", d->host, sizeof d->host) ||

@@ -124,7 +124,9 @@ static enum sheaf_status merge(FILE *f) {
         head = mine;
         st = sheaf_world_broadcast(&head, sizeof head, r, WHAT);
         if (st) break;
-        struct sheaf__event *list = me ? own->events : malloc((size_t)head.n * sizeof *list + 1);
+        struct sheaf__event *list = me ? own->events : NULL;
+        if (!me && head.n < SIZE_MAX / 2 / sizeof *list)
+            list = malloc((size_t)head.n * sizeof *list + 1);
         if (!list) st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", WHAT);
         st = sheaf_world_agree(st, WHAT);
         if (!st) st = sheaf_world_broadcast(list, (size_t)head.n * sizeof *list, r, WHAT);

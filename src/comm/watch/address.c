@@ -1,6 +1,5 @@
 /* The addresses that control connections use. Never a wildcard; a public address only if the user
  * names it. */
-#include "base/clock.h"
 #include "base/settings.h"
 #include "base/text.h"
 #include "comm/watch/watch_impl.h"
@@ -11,14 +10,13 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { CONNECT_MS = 3000, BACKLOG = 1024 };
+enum { BACKLOG = 1024 };
 static const char SETTING[] = "SHEAF_CONTROL_ADDRESS";
 
 static const struct network {
@@ -173,32 +171,12 @@ int sheaf__address_listen(uint32_t address, uint16_t *port) {
     return fd;
 }
 
-/* Signals do not shorten the wait. */
-static bool await_connection(int fd) {
-    const uint64_t end = sheaf__time_ns() + (uint64_t)CONNECT_MS * 1000000;
-    struct pollfd p = {.fd = fd, .events = POLLOUT};
-    int n;
-    do {
-        const uint64_t now = sheaf__time_ns();
-        n = poll(&p, 1, now < end ? (int)((end - now) / 1000000) : 0);
-    } while (n < 0 && errno == EINTR);
-    return n == 1;
-}
-
 int sheaf__address_connect(uint32_t address, uint16_t port) {
     const struct sockaddr_in in = socket_address(address, port);
-    int error = 0;
-    socklen_t size = sizeof error;
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) return -1;
-    if (connect(fd, (const struct sockaddr *)&in, sizeof in)) {
-        error = errno;
-        if (error == EINPROGRESS && await_connection(fd))
-            getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
-        else if (error == EINPROGRESS)
-            error = ETIMEDOUT;
-    }
-    if (!error) return fd;
+    if (fd < 0 || !connect(fd, (const struct sockaddr *)&in, sizeof in) || errno == EINPROGRESS)
+        return fd;
+    const int error = errno;
     close(fd);
     errno = error;
     return -1;

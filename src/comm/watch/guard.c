@@ -1,7 +1,8 @@
 /* The guard's thread, and what it does when a job fails.
  *
  * Invariant: the thread never takes a lock that the main thread may hold while it waits for MPI,
- * and calls nothing that can block. */
+ * and calls nothing that can block: files are written by a thread of their own (dumps.c), messages
+ * have a limit (base/log.c). */
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -12,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "comm/diag/recorder.h"
+#include "base/thread.h"
 #include "comm/watch/watch.h"
 #include "comm/watch/watch_impl.h"
 #include "comm/world/world.h"
@@ -36,6 +37,7 @@ static const uint64_t FORCE_NS = 3000000000u; /* for a main thread to come back 
 static const uint64_t SILENT_NS = 1500000000; /* after a failure, a rank silent for this long counts
                                                  as stuck */
 static const uint64_t TORN_NS = 1000000000;   /* for the text of a record */
+static const uint64_t JOIN_NS = 10000000000u; /* for the thread to end */
 static const uint64_t AWAY_NS = 2000000000;   /* without a tick for this long, the process was
                                                  stopped */
 
@@ -45,7 +47,7 @@ static struct {
     int wake;
     int *pidfds, *ranks, n_pidfds; /* of the other ranks of the share group */
     _Atomic bool watching, stop, leaving, spread, farewell;
-    _Atomic bool farewell_sent;
+    _Atomic bool farewell_sent, ended;
     bool forced;        /* the time for the main thread to come back is over */
     uint64_t failed_at; /* 0: not yet */
     uint64_t torn_at;   /* the record was taken, but has no text */
@@ -162,11 +164,16 @@ static bool is_silent(int i, uint64_t now) {
 
 static void dump_records(uint64_t now) {
     const int me = sheaf__world()->rank;
-    if (!watching()) return;
-    sheaf__recorder_dump(me, place_of(me));
-    for (int i = 0; i < guard.n_pidfds; i++)
-        if (guard.pidfds[i] < 0 || is_silent(i, now))
-            sheaf__recorder_dump(guard.ranks[i], place_of(guard.ranks[i]));
+    struct sheaf__dump *list = calloc((size_t)guard.n_pidfds + 1, sizeof *list);
+    int n = 0;
+    if (watching() && list) {
+        list[n++] = (struct sheaf__dump){me, place_of(me)};
+        for (int i = 0; i < guard.n_pidfds; i++)
+            if (guard.pidfds[i] < 0 || is_silent(i, now))
+                list[n++] = (struct sheaf__dump){guard.ranks[i], place_of(guard.ranks[i])};
+        sheaf__dumps_write(list, n);
+    }
+    free(list);
 }
 
 /* A rank of this host that is stopped cannot exit on its own. */
@@ -192,6 +199,7 @@ static void force_exit(uint64_t now) {
     sheaf__nap(500000000);
     if (!sheaf__world()->may_exit) return;
     sheaf__launcher_remove_names();
+    sheaf__dumps_await();
     end_silent_ranks(now);
     if (needs_abort(now)) sheaf__launcher_abort(STATUS_FAILED);
     sheaf__speaker_hold();
@@ -291,6 +299,7 @@ static void *run(void *arg) {
         if (!met || fds) tick(met ? fds : NULL, sheaf__time_ns());
     }
     free(fds);
+    atomic_store(&guard.ended, true);
     return NULL;
 }
 
@@ -306,17 +315,14 @@ static void spread(void) {
 }
 
 static enum sheaf_status start_thread(void) {
-    sigset_t all, before;
     guard.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (guard.wake < 0)
         return sheaf_set_error(SHEAF_STATUS_FAILED, "start: no descriptor for the guard: %s",
                                strerror(errno));
     guard.last_tick = sheaf__time_ns();
     atomic_store(&guard.stop, false); /* an earlier start of the world was refused */
-    sigfillset(&all);                 /* signals are the main thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int code = pthread_create(&guard.thread, NULL, run, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    atomic_store(&guard.ended, false);
+    const int code = sheaf__thread_start(&guard.thread, run, NULL);
     guard.runs = code == 0;
     return guard.runs ? SHEAF_STATUS_SUCCESS
                       : sheaf_set_error(SHEAF_STATUS_FAILED, "start: no thread for the guard: %s",
@@ -355,10 +361,19 @@ out:
     return st;
 }
 
+/* A thread that does not end is left, with the memory that it uses; the process ends if it may. */
 static void stop_thread(void) {
     if (!guard.runs) return;
     atomic_store(&guard.stop, true);
     kick();
+    const uint64_t end = sheaf__time_ns() + JOIN_NS;
+    while (!atomic_load(&guard.ended) && sheaf__time_ns() < end) sheaf__nap(200000);
+    guard.runs = false;
+    if (!atomic_load(&guard.ended)) {
+        if (sheaf__world()->may_exit) _exit(STATUS_FAILED);
+        pthread_detach(guard.thread);
+        return;
+    }
     pthread_join(guard.thread, NULL);
     for (int i = 0; i < guard.n_pidfds; i++)
         if (guard.pidfds[i] >= 0) close(guard.pidfds[i]);
@@ -368,7 +383,6 @@ static void stop_thread(void) {
     guard.pidfds = guard.ranks = NULL;
     guard.n_pidfds = 0;
     guard.wake = -1;
-    guard.runs = false;
     atomic_store(&guard.watching, false);
 }
 
@@ -440,10 +454,12 @@ void sheaf__watch_leave_failed(void) {
     if (guard.runs && sheaf__world()->may_exit) {
         const uint64_t now = sheaf__time_ns();
         sheaf__launcher_remove_names();
+        sheaf__dumps_await();
         end_silent_ranks(now);
         if (sheaf__has_failed(sheaf__world()) && needs_abort(now))
             sheaf__launcher_abort(STATUS_FAILED);
         sheaf__speaker_hold();
     }
     stop_thread(); /* connections end with the process */
+    sheaf__dumps_await();
 }

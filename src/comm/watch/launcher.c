@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 
 /* Of the PMIx standard, 2.0 to 5.0. */
 enum { PMIX_SUCCESS = 0, PMIX_UINT32 = 14 };
@@ -76,7 +77,7 @@ static bool find(void *function, const char *name) {
 /* Returns when *done is set, or the time is over. */
 static void ask(void *(*run)(void *), const _Atomic bool *done, uint64_t limit) {
     pthread_t thread;
-    if (pthread_create(&thread, NULL, run, NULL)) return;
+    if (sheaf__thread_start(&thread, run, NULL)) return;
     pthread_detach(thread);
     const uint64_t end = sheaf__time_ns() + limit;
     while (!atomic_load(done) && sheaf__time_ns() < end) sheaf__nap(5000000);

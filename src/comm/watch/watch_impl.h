@@ -24,9 +24,9 @@ enum sheaf_status sheaf__address_own(bool one_host, struct sheaf__address_list *
 void sheaf__address_text(uint32_t address, char text[SHEAF__ADDRESS_TEXT]);
 /* True for addresses that the internet routes. */
 bool sheaf__address_is_public(uint32_t address);
-/* Both return -1 and errno, or a socket that does not block. */
+/* Both return -1 and errno, or a socket that does not block; a connection may still be under way. */
 int sheaf__address_listen(uint32_t address, uint16_t *port);
-int sheaf__address_connect(uint32_t address, uint16_t port); /* waits at most 3 s */
+int sheaf__address_connect(uint32_t address, uint16_t port);
 
 /* ---- launcher.c: what a failing job asks of its launcher, through the PMIx library that Open MPI
  * has loaded. It works while the main thread is inside MPI_Init. Every call returns in a few
@@ -51,6 +51,16 @@ void sheaf__launcher_remove_names(void);
 bool sheaf__speaker_claim(void);
 /* Before the process ends: others may still look for the claim. */
 void sheaf__speaker_hold(void);
+
+/* ---- dumps.c: the flight records of lost ranks and of this one, as files. A directory that does not
+ * answer holds up a thread of its own, never the guard. ---- */
+struct sheaf__dump {
+    int rank, place; /* in its share group */
+};
+/* Writes them in the background. */
+void sheaf__dumps_write(const struct sheaf__dump *list, int n);
+/* Waits until they are written, or for a limit (2 s). */
+void sheaf__dumps_await(void);
 
 /* ---- report.c: a failure that the watch noticed or heard of, and which rank prints it. `met`: the
  * ranks share a board. ---- */
@@ -82,7 +92,7 @@ bool sheaf__permits(int origin);
  * Two ranks of different share groups are connected if one of them is the first of its group, so
  * every group hears of every rank, also when its first rank or the other group's has died. Sockets
  * listen only while connections are made, on private addresses that the launcher uses, and take
- * only a peer that knows the job's secret. ---- */
+ * only a peer that proves that it knows the job's secret (gate.h). ---- */
 /* Collective; main thread, before the guard serves the connections. */
 enum sheaf_status sheaf__links_start(void);
 void sheaf__links_stop(void);
