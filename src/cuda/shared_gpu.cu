@@ -8,16 +8,17 @@
  * group's deadline. Places are used in turns. A member that has announced step s has read the
  * result of step s - 1, so no member writes to a place that is still read.
  *
- * Shared memory holds numbers and handles only. Its name is in the group's key and is gone once all
- * have opened it. */
+ * Shared memory holds numbers and handles only. It is an anonymous file of the process that makes
+ * the group's key, as in src/comm/world/shared.c: nothing has a name that another user could take, or
+ * that a lost process could leave. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "backend/devcomm.h"
@@ -54,14 +55,13 @@ struct local {
 
 struct made {
     struct sheaf__devcomm_group group;
-    struct seat *seats; /* [n] */
+    struct table *table;
+    struct seat *seats; /* of the table: [n] */
     char *places[SHEAF__SUM_BLOCKS];
     bool opened[SHEAF__SUM_BLOCKS]; /* through IPC */
     uint32_t aborted;
     struct local locals[SHEAF__SUM_BLOCKS];
 };
-
-size_t table_bytes(const struct made *m) { return (size_t)m->group.n * sizeof(struct seat); }
 
 template <typename T> T load(const T *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 template <typename T> void store(T *p, T value) { __atomic_store_n(p, value, __ATOMIC_RELEASE); }
@@ -71,32 +71,51 @@ struct sheaf__cuda_device *device_of(sheaf_backend_dev_t dev) {
     return buft ? sheaf__cuda_device_of_buft(buft) : NULL;
 }
 
-/* Processes that do not see the same /dev/shm are not on one GPU as far as this goes. */
+/* Processes that do not see each other's numbers are not on one GPU as far as this goes. */
 enum sheaf_status identify(sheaf_backend_dev_t dev, uint8_t id[SHEAF__DEVCOMM_ID_BYTES]) {
     const struct sheaf__cuda_device *d = device_of(dev);
     struct cudaDeviceProp p;
-    struct stat shm;
+    struct stat pids;
     if (!d) return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "it is no CUDA device");
     const cudaError_t e = cudaGetDeviceProperties(&p, d->ordinal);
     if (e) return sheaf__cuda_error(d->name, e, "asking for its identity");
-    if (stat("/dev/shm", &shm))
-        return sheaf_set_error(SHEAF_STATUS_IO, "/dev/shm: %s", strerror(errno));
+    if (stat("/proc/self/ns/pid", &pids))
+        return sheaf_set_error(SHEAF_STATUS_IO, "/proc/self/ns/pid: %s", strerror(errno));
     memcpy(id, &p.uuid, SHEAF__DEVCOMM_ID_BYTES);
-    for (size_t i = 0; i < sizeof shm.st_dev; i++)
-        id[i] ^= (uint8_t)((uint64_t)shm.st_dev >> 8 * i);
+    for (size_t i = 0; i < sizeof pids.st_ino; i++)
+        id[i] ^= (uint8_t)((uint64_t)pids.st_ino >> 8 * i);
     return SHEAF_STATUS_SUCCESS;
 }
 
 enum sheaf__devcomm_places places() { return SHEAF__DEVCOMM_ONE; }
 
-enum sheaf_status make_key(uint8_t key[SHEAF__DEVCOMM_KEY_BYTES]) {
-    static uint32_t n;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    memset(key, 0, SHEAF__DEVCOMM_KEY_BYTES);
-    snprintf((char *)key, SHEAF__DEVCOMM_KEY_BYTES, "/sheaf-gpu-%ld-%u-%lx%lx", (long)getpid(),
-             __atomic_add_fetch(&n, 1, __ATOMIC_RELAXED), (unsigned long)now.tv_sec,
-             (unsigned long)now.tv_nsec);
+/* The key of a group: where its table is, and a number that is in the table as well. */
+struct key {
+    uint64_t pid, fd, token;
+};
+static_assert(sizeof(struct key) <= SHEAF__DEVCOMM_KEY_BYTES, "a key has room");
+
+struct table {
+    uint64_t token;
+    struct seat seats[SHEAF__SUM_BLOCKS];
+};
+
+/* The file is whole from the start: to write to a page of it cannot fail later. */
+enum sheaf_status make_key(uint8_t out[SHEAF__DEVCOMM_KEY_BYTES]) {
+    struct key k = {(uint64_t)getpid(), 0, 0};
+    const int fd = memfd_create("sheaf-gpu", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int failed = fd < 0 ? errno : posix_fallocate(fd, 0, sizeof(struct table));
+    if (!failed && (getrandom(&k.token, sizeof k.token, 0) != sizeof k.token ||
+                    pwrite(fd, &k.token, sizeof k.token, 0) != sizeof k.token ||
+                    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)))
+        failed = errno;
+    if (failed) {
+        if (fd >= 0) close(fd);
+        return sheaf_set_error(SHEAF_STATUS_IO, "memory to share: %s", strerror(failed));
+    }
+    k.fd = (uint64_t)fd;
+    memset(out, 0, SHEAF__DEVCOMM_KEY_BYTES);
+    memcpy(out, &k, sizeof k);
     return SHEAF_STATUS_SUCCESS;
 }
 
@@ -129,18 +148,43 @@ void say(struct made *m, uint32_t state) {
         store(&m->seats[m->group.local[i]].state, state);
 }
 
+struct key key_of(const struct made *m) {
+    struct key k;
+    memcpy(&k, m->group.key, sizeof k);
+    return k;
+}
+
+/* A number of another process may have come to mean another file: the size, the seal and the token
+ * tell. */
 enum sheaf_status share_table(struct made *m) {
-    const char *name = (const char *)m->group.key;
-    const int fd = shm_open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    const struct key k = key_of(m);
+    char name[64];
+    struct stat st;
     void *p = MAP_FAILED;
-    if (fd >= 0 && !ftruncate(fd, (off_t)table_bytes(m))) /* all make it the same size, of zeros */
-        p = mmap(NULL, table_bytes(m), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    const int failed = errno;
+    snprintf(name, sizeof name, "/proc/%llu/fd/%llu", (unsigned long long)k.pid,
+             (unsigned long long)k.fd);
+    const int fd = open(name, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    const int seals = fd < 0 ? -1 : fcntl(fd, F_GET_SEALS);
+    int failed = fd < 0 ? errno : EBADF;
+    if (seals >= 0 && seals & F_SEAL_SHRINK && !fstat(fd, &st) &&
+        st.st_size == (off_t)sizeof(struct table)) {
+        p = mmap(NULL, sizeof(struct table), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        failed = errno;
+    }
     if (fd >= 0) close(fd);
     if (p == MAP_FAILED)
         return sheaf_set_error(SHEAF_STATUS_IO, "shared memory %s: %s", name, strerror(failed));
-    m->seats = (struct seat *)p;
+    m->table = (struct table *)p;
+    if (m->table->token != k.token)
+        return sheaf_set_error(SHEAF_STATUS_PEER, "shared memory %s is of another process", name);
+    m->seats = m->table->seats;
     return SHEAF_STATUS_SUCCESS;
+}
+
+/* All have it, or it is of no use. */
+void close_key(const struct made *m) {
+    const struct key k = key_of(m);
+    if (k.pid == (uint64_t)getpid()) close((int)k.fd);
 }
 
 enum sheaf_status take_seat(struct made *m, struct local *l) {
@@ -201,7 +245,7 @@ void destroy(void *made) {
         cudaFree(l->places);
     }
     cudaGetLastError();
-    if (m->seats) munmap(m->seats, table_bytes(m));
+    if (m->table) munmap(m->table, sizeof *m->table);
     free(m);
 }
 
@@ -215,7 +259,7 @@ enum sheaf_status create(const struct sheaf__devcomm_group *group, void **out) {
     enum sheaf_status st = share_table(m);
     if (!st) say(m, OPEN);
     if (!st) st = await_state(m, OPEN, group_gives_up, m);
-    shm_unlink((const char *)m->group.key); /* all have it, or it is of no use */
+    close_key(m);
     for (int i = 0; i < group->n_local && !st; i++) {
         struct local *l = &m->locals[i];
         l->member = group->local[i];
