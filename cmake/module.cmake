@@ -7,6 +7,9 @@ function(sheaf_add_module name)
   set_target_properties(sheaf-${name} PROPERTIES C_VISIBILITY_PRESET hidden)
   target_include_directories(sheaf-${name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(sheaf-${name} PRIVATE sheaf_options)
+  if(SHEAF_HARDENING) # arrays of kernels have constant sizes and indices; they run for every block of a row
+    target_compile_options(sheaf-${name} PRIVATE $<$<COMPILE_LANGUAGE:C>:-fno-stack-protector>)
+  endif()
   add_custom_command(TARGET sheaf-${name} POST_BUILD
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/unhidden
     COMMAND ${CMAKE_COMMAND} -E create_symlink

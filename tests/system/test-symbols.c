@@ -73,3 +73,21 @@ Test(symbols, the_lists_are_complete) {
                         out, sizeof out);
     cr_assert_str_eq(out, "", "%s", out);
 }
+
+/* Position-independent programs, all symbols bound at the start, no writable tables, no executable
+ * stack. What the compiler adds in packages is checked where these are (test-package). */
+Test(symbols, the_files_are_hardened) {
+    char out[8192];
+    const int rc = run_command(
+        "cd '" SHEAF_BUILD_DIR "' || exit 1; d=$(mktemp -d)\n"
+        "for f in lib/libsheaf.so lib/libsheaf-model.so bin/sheaf-info; do\n"
+        "    readelf -hldW $f > $d/elf || exit 1\n"
+        "    grep -q 'Type: *DYN' $d/elf || echo \"$f is not position independent\"\n"
+        "    grep -qE 'BIND_NOW|FLAGS_1.*NOW' $d/elf || echo \"$f binds late\"\n"
+        "    grep -q GNU_RELRO $d/elf || echo \"$f has writable tables\"\n"
+        "    grep 'GNU_STACK' $d/elf | grep -q 'RW ' || echo \"$f: executable stack\"\n"
+        "done; rm -r $d",
+        60, out, sizeof out);
+    cr_assert_eq(rc, 0, "%s", out);
+    cr_assert_str_eq(out, "", "%s", out);
+}
