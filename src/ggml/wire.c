@@ -176,6 +176,7 @@ enum sheaf_status gg_graph_decode(const uint8_t *data, size_t size, uint32_t n,
                                   gg_object_fn objects, void *user, struct gg_graph *g) {
     struct gg_reader r = {data, data + size, false};
     *g = (struct gg_graph){.n = n};
+    if (n == 0) return malformed(n, "is missing");
     if (n > MAX_RECORDS) return malformed(n, "is one too many");
     g->ctx = sheaf_init((struct sheaf_init_params){
         .mem_size = ((size_t)n + 1) * sheaf_tensor_overhead() + sheaf_graph_overhead_custom(n + 1),

@@ -14,9 +14,15 @@ struct maker {
     T *pool[MAX_POOL];
     int n_pool;
     uint64_t seed;
+    const uint8_t *bytes; /* choices, as long as there are any; then the seed makes them */
+    size_t n_bytes;
 };
 
 static int64_t below(struct maker *k, int64_t n) {
+    if (k->n_bytes) {
+        k->n_bytes--;
+        return *k->bytes++ % n;
+    }
     return (int64_t)(split_random(&k->seed) % (uint64_t)n);
 }
 static bool one_in(struct maker *k, int n) { return below(k, n) == 0; }
@@ -546,10 +552,9 @@ static void over_operand(struct maker *k, T *t) {
     if (!sheaf_in_place(t, i) || !computable(t)) *t = before;
 }
 
-/* At most most_nodes more than a few; n_members 0: 2..5. */
-static inline void make_graph_for(struct maker *k, uint64_t seed, int most_nodes, int n_members) {
-    memset(k, 0, sizeof *k);
-    k->seed = seed;
+/* k: its seed and bytes are set, the rest is zero. */
+static inline void grow_graph(struct maker *k, int most_nodes, int n_members) {
+    const uint64_t seed = k->seed;
     const int any = 2 + (int)below(k, 4);
     split_model_init_sized(&k->m, n_members ? n_members : any, seed ^ 0x55, 1 << 20, 256);
     for (int i = 0; i < 3; i++)
@@ -574,6 +579,23 @@ static inline void make_graph_for(struct maker *k, uint64_t seed, int most_nodes
         if (sheaf_build_forward_expand(k->m.graph, t) != SHEAF_STATUS_SUCCESS) continue;
         k->pool[k->n_pool++] = t;
     }
+}
+
+/* At most most_nodes more than a few; n_members 0: 2..5. */
+static inline void make_graph_for(struct maker *k, uint64_t seed, int most_nodes, int n_members) {
+    memset(k, 0, sizeof *k);
+    k->seed = seed;
+    grow_graph(k, most_nodes, n_members);
+}
+
+/* The bytes choose the graph; data are as the number of bytes has it. */
+static inline void make_graph_of(struct maker *k, const uint8_t *bytes, size_t n, int most_nodes,
+                                 int n_members) {
+    memset(k, 0, sizeof *k);
+    k->seed = n;
+    k->bytes = bytes;
+    k->n_bytes = n;
+    grow_graph(k, most_nodes, n_members);
 }
 
 static inline void make_graph(struct maker *k, uint64_t seed, int most_nodes) {
