@@ -1,5 +1,5 @@
-/* Command lines: texts that end at zeros are the arguments of sheaf-run and of sheaf-bench; each is
- * read as --split as well. */
+/* Command lines: texts that end at zeros are the arguments of sheaf-run; each is read as --split as
+ * well. */
 #include "fuzz.h"
 
 #include "model/run/session.h"
@@ -30,6 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (run_options_parse(n + 1, argv, &options)) return 0;
     MUST(options.n_predict >= -1);
     MUST(options.sampler.temperature >= 0 && options.sampler.temperature <= 1000);
-    MUST(options.n_batch >= 0 && options.n_ctx >= 0);
+    MUST(options.n_batch >= 0 && options.n_ctx >= RUN_CTX_DEFAULT);
+    MUST(options.n_stop >= 0 && options.n_stop <= OPTION_MAX_LIST);
     return 0;
 }
