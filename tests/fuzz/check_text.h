@@ -1,4 +1,4 @@
-/* What must hold when a text is encoded and decoded. */
+/* Checks of a text that is encoded and decoded. */
 #ifndef SHEAF_TESTS_CHECK_TEXT_H
 #define SHEAF_TESTS_CHECK_TEXT_H
 

@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What must hold for every input. */
+/* A condition that holds for every input. */
 #define MUST(condition)                                                                            \
     do {                                                                                           \
         if (condition) break;                                                                      \
