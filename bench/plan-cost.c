@@ -3,13 +3,20 @@
  *
  *   bench-plan-cost            the table
  *   bench-plan-cost --check    fails if doubling the members more than doubles the time (with
- *                              a quarter for noise), over the whole range */
+ *                              a quarter for noise), over the whole range
+ *   bench-plan-cost -m FILE    a token's graph of this model, for 2 and 64 members, whose weights are cut
+ *                              as its loader cuts them (which reads none)
+ *
+ * To count instructions: valgrind --tool=callgrind --toggle-collect=sheaf__split_plan_new */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
+#include "model/place/outline.h"
+#include "model/place/policy.h"
 #include "sheaf/graph.h"
 #include "sheaf/tensor.h"
 #include "split/plan.h"
@@ -17,7 +24,7 @@
 typedef struct sheaf_tensor T;
 
 enum { LAYERS = 32, HEADS = 1024, D = 8, EMBD = 4096, FF = 16384, VOCAB = 32768, CTX = 512 };
-enum { MOST = 1024, ROUNDS = 9, MAX_LEAVES = LAYERS * 16 };
+enum { MOST = 1024, ROUNDS = 9, MAX_LEAVES = 4096, SLOTS = 4 * MAX_LEAVES };
 
 struct bench {
     struct sheaf_context *ctx;
@@ -29,15 +36,29 @@ struct bench {
         int64_t units;
         struct sheaf_split_state *state;
     } leaf[MAX_LEAVES];
+    int slot[SLOTS]; /* leaf + 1, by address */
 };
+
+/* The slot of a leaf, or the empty one that it may take. */
+static int *slot_of(struct bench *b, const T *t) {
+    size_t i = sheaf__hash_address(t, SLOTS);
+    while (b->slot[i] && b->leaf[b->slot[i] - 1].t != t) i = (i + 1) % SLOTS;
+    return &b->slot[i];
+}
+
+static int add_leaf(struct bench *b, const T *t) {
+    if (!t || b->n_leaves == MAX_LEAVES) abort();
+    b->leaf[b->n_leaves].t = t;
+    *slot_of(b, t) = b->n_leaves + 1;
+    return b->n_leaves++;
+}
 
 static T *leaf(struct bench *b, enum sheaf_type type, int64_t a, int64_t c, int axis,
                int64_t units) {
     T *t = sheaf_new_tensor_2d(b->ctx, type, a, c);
-    if (!t || b->n_leaves == MAX_LEAVES) abort();
-    b->leaf[b->n_leaves].t = t;
-    b->leaf[b->n_leaves].axis = axis;
-    b->leaf[b->n_leaves++].units = units;
+    const int i = add_leaf(b, t);
+    b->leaf[i].axis = axis;
+    b->leaf[i].units = units;
     return t;
 }
 static T *weight(struct bench *b, int64_t a, int64_t c, int axis, int64_t units) {
@@ -107,11 +128,9 @@ static void cut_all(struct bench *b, int n) {
 }
 
 static const struct sheaf_split_state *state_of(const T *t, void *user) {
-    const struct bench *b = user;
-    for (int i = 0; i < b->n_leaves; i++) {
-        if (b->leaf[i].t == t) return b->leaf[i].state;
-    }
-    return NULL;
+    struct bench *b = user;
+    const int found = *slot_of(b, t);
+    return found ? b->leaf[found - 1].state : NULL;
 }
 
 #define HEADER                                                                                     \
@@ -165,11 +184,54 @@ static void cut_at_random(struct bench *b) {
     }
 }
 
+/* ---- a model ---- */
+
+static bool cut_as_loaded(struct bench *b, const struct sheaf__weights *model, int n) {
+    double shares[MOST];
+    struct sheaf__policy *policy;
+    for (int j = 0; j < n; j++) shares[j] = 1;
+    if (sheaf__policy_new(model, shares, n, &policy)) return false;
+    b->n_members = n;
+    bool good = true;
+    for (int i = 0; i < b->n_leaves && good; i++) {
+        sheaf_split_state_free(b->leaf[i].state);
+        b->leaf[i].state = NULL;
+        if (b->leaf[i].t->flags & SHEAF_TENSOR_FLAG_INPUT) {
+            b->leaf[i].state = sheaf_split_state_mirrored(n);
+        } else {
+            good = !sheaf__policy_get_state(b->leaf[i].t, policy, &b->leaf[i].state);
+        }
+    }
+    sheaf__policy_free(policy);
+    return good;
+}
+
+/* The line of a token's graph for 2 and for 64 members. */
+static bool measure_model(struct bench *b, const char *path) {
+    struct sheaf__weights *model = NULL;
+    struct sheaf__outline *outline = NULL;
+    bool good = !sheaf__weights_open(path, &model) &&
+                !sheaf__outline_new(model, 1, 256, SHEAF_TYPE_F16, &outline);
+    if (good) {
+        b->graph = outline->graph;
+        for (int i = 0; i < sheaf_graph_n_leafs(b->graph); i++)
+            add_leaf(b, sheaf_graph_leaf(b->graph, i));
+        printf("%d nodes\n\n" HEADER, sheaf_graph_n_nodes(b->graph));
+    }
+    for (int n = 2; n <= 64 && good; n *= 32) good = cut_as_loaded(b, model, n) && measure(b) > 0;
+    if (!good) fprintf(stderr, "%s\n", sheaf_last_error());
+    for (int i = 0; i < b->n_leaves; i++) sheaf_split_state_free(b->leaf[i].state);
+    sheaf__outline_free(outline);
+    sheaf__weights_free(model);
+    return good;
+}
+
 int main(int argc, char **argv) {
     const bool check = argc == 2 && !strcmp(argv[1], "--check");
     static struct bench b;
+    if (argc == 3 && !strcmp(argv[1], "-m")) return !measure_model(&b, argv[2]);
     if (argc > 1 && !check) {
-        fprintf(stderr, "usage: bench-plan-cost [--check]\n");
+        fprintf(stderr, "usage: bench-plan-cost [--check | -m FILE]\n");
         return 2;
     }
     b.ctx = sheaf_init((struct sheaf_init_params){.mem_size = (size_t)16 << 20, .no_alloc = true});

@@ -189,8 +189,7 @@ static int shape_of(struct sheaf__options *work) {
         w = put_tensor(w, operand_of(work, i));
     }
     const int n = (int)(w - word);
-    uint64_t h = 0;
-    for (int i = 0; i < n; i++) h = sheaf__mix(h, word[i]);
+    const uint64_t h = sheaf__hash_words(0, word, n);
     struct shape **at = &work->shapes[h & (SLOTS - 1)];
     for (const struct shape *x = *at; x; x = x->next) {
         if (x->hash == h && x->n == n && !memcmp(x->word, word, (size_t)n * sizeof *word))

@@ -5,13 +5,85 @@
 #include "split/plan.h"
 
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/array.h"
+#include "base/hash.h"
 #include "split/decide.h"
 #include "split/planner.h"
 #include "tensor/access.h"
 #include "tensor/graph.h"
 
 /* ---- leaves ---- */
+
+/* Layers are alike, so most leaves have a state that another one had. */
+static struct seen_state *seen_slot(struct planner *p, const struct sheaf_split_state *given,
+                                    const struct sheaf_tensor *t) {
+    uint64_t h =
+        sheaf__mix((uint64_t)given->axis << 8 | (uint64_t)t->type, (uint64_t)given->n_segments);
+    for (int i = 0; i < given->n_segments; i++) {
+        const struct sheaf_split_segment *g = &given->segments[i];
+        h = sheaf__mix(h, (uint64_t)g->units << 32 ^ (uint64_t)g->outer << 16 ^ (uint64_t)g->inner);
+        h = sheaf__mix(h, (uint64_t)g->count[0]);
+    }
+    return &p->seen[h % SEEN_STATES];
+}
+
+/* Was the state checked and cut before, for a dimension of this extent and type? */
+static bool is_seen(const struct planner *p, const struct seen_state *seen,
+                    const struct sheaf_split_state *given, const struct sheaf_tensor *t) {
+    const struct sheaf_split_state *a = seen->given;
+    if (!a || a->axis != given->axis || a->n_segments != given->n_segments ||
+        seen->leaf->type != t->type || seen->leaf->ne[a->axis] != t->ne[a->axis])
+        return false;
+    const size_t bytes = (size_t)p->n_members * sizeof(int64_t);
+    for (int i = 0; i < a->n_segments; i++) {
+        const struct sheaf_split_segment *x = &a->segments[i], *y = &given->segments[i];
+        if (x->outer != y->outer || x->units != y->units || x->inner != y->inner ||
+            memcmp(x->first, y->first, bytes) != 0 || memcmp(x->count, y->count, bytes) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* The state of a leaf as the planner has it. */
+static enum sheaf_status take_state(struct planner *p, const struct sheaf_split_state *given,
+                                    const struct sheaf_tensor *t, struct sheaf__st *st) {
+    *st = sheaf__st_m();
+    if (given->n_members != p->n_members) {
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "split: leaf '%s' has a state for %d members, the plan is for %d",
+                               t->name, given->n_members, p->n_members);
+    }
+    struct seen_state *seen = NULL;
+    if ((unsigned)given->axis < SHEAF_MAX_DIMS) {
+        seen = seen_slot(p, given, t);
+        if (is_seen(p, seen, given, t)) {
+            *st = seen->st;
+            return SHEAF_STATUS_SUCCESS;
+        }
+    }
+    const enum sheaf_status status = sheaf_split_state_check(given, t);
+    if (status != SHEAF_STATUS_SUCCESS) return status;
+    if (p->n_members == 1) {
+        /* one member has everything in any state: no conversions */
+    } else if (given->axis == SHEAF_SPLIT_AXIS_PARTIAL) {
+        *st = sheaf__st_p();
+    } else if (given->axis != SHEAF_SPLIT_AXIS_MIRRORED) {
+        const struct sheaf__cut *cut = sheaf__cut_from_state(p->pool, given);
+        if (!cut && p->pool->failed) return sheaf__plan_no_memory();
+        if (!cut) {
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "split: the cut of leaf '%s' has too many intervals; cut a "
+                                   "slower dimension",
+                                   t->name);
+        }
+        sheaf__cut_show_as(p->pool, cut, given);
+        if (!cut->everywhere) *st = sheaf__st_s((int)given->axis, cut);
+    }
+    if (seen) *seen = (struct seen_state){given, t, *st};
+    return SHEAF_STATUS_SUCCESS;
+}
 
 static enum sheaf_status leaf_value(struct planner *p, int e) {
     if (p->entry[e].values != NONE) return SHEAF_STATUS_SUCCESS;
@@ -26,30 +98,9 @@ static enum sheaf_status leaf_value(struct planner *p, int e) {
                                t->name, sheaf_type_name(t->type), (long long)t->ne[0],
                                (long long)t->ne[1], (long long)t->ne[2], (long long)t->ne[3]);
     }
-    if (given->n_members != p->n_members) {
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "split: leaf '%s' has a state for %d members, the plan is for %d",
-                               t->name, given->n_members, p->n_members);
-    }
-    const enum sheaf_status status = sheaf_split_state_check(given, t);
+    struct sheaf__st st;
+    const enum sheaf_status status = take_state(p, given, t, &st);
     if (status != SHEAF_STATUS_SUCCESS) return status;
-    struct sheaf__st st = sheaf__st_m();
-    if (p->n_members == 1) {
-        /* one member has everything in any state: no conversions */
-    } else if (given->axis == SHEAF_SPLIT_AXIS_PARTIAL) {
-        st = sheaf__st_p();
-    } else if (given->axis != SHEAF_SPLIT_AXIS_MIRRORED) {
-        const struct sheaf__cut *cut = sheaf__cut_from_state(p->pool, given);
-        if (!cut && p->pool->failed) return sheaf__plan_no_memory();
-        if (!cut) {
-            return sheaf_set_error(SHEAF_STATUS_INVALID,
-                                   "split: the cut of leaf '%s' has too many intervals; cut a "
-                                   "slower dimension",
-                                   t->name);
-        }
-        sheaf__cut_show_as(p->pool, cut, given);
-        if (!cut->everywhere) st = sheaf__st_s((int)given->axis, cut);
-    }
     p->entry[e].st = st;
     return sheaf__plan_value(p, e, st, NONE, true) == NONE ? sheaf__plan_no_memory()
                                                            : SHEAF_STATUS_SUCCESS;
@@ -57,13 +108,18 @@ static enum sheaf_status leaf_value(struct planner *p, int e) {
 
 static enum sheaf_status plan_node(struct planner *p, int node);
 
+static bool is_up_to_date(struct planner *p, int entry) {
+    for (int v = p->entry[entry].values; v != NONE; v = p->value[v].older) {
+        if (sheaf__plan_usable(p, v)) return true;
+    }
+    return false;
+}
+
 enum sheaf_status sheaf__plan_refresh(struct planner *p, struct sheaf_tensor *t, int *entry) {
     for (;;) {
         const int e = *entry = sheaf__plan_entry(p, t);
         if (e == NONE) return sheaf__plan_no_memory();
-        for (int v = p->entry[e].values; v != NONE; v = p->value[v].older) {
-            if (sheaf__plan_usable(p, v)) return SHEAF_STATUS_SUCCESS;
-        }
+        if (is_up_to_date(p, e)) return SHEAF_STATUS_SUCCESS;
         if (p->entry[e].node == NONE || p->entry[e].values == NONE) return leaf_value(p, e);
         const int written = sheaf__op_written(t);
         if (!written) return plan_node(p, p->entry[e].node); /* a view of an outdated copy */
@@ -76,8 +132,7 @@ enum sheaf_status sheaf__plan_refresh(struct planner *p, struct sheaf_tensor *t,
 static enum sheaf_status plan_node(struct planner *p, int node) {
     struct sheaf_tensor *t = p->graph->nodes[node];
     const struct sheaf__rule *rule = sheaf__rule_of(t);
-    const int self = sheaf__plan_entry(p, t);
-    if (self == NONE) return sheaf__plan_no_memory();
+    const int self = p->self[node];
     if (t->op == SHEAF_OP_NONE) {
         const enum sheaf_status status = leaf_value(p, self);
         p->node_value[node] = p->entry[self].values;
@@ -90,9 +145,12 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
             operand[i] = (struct planned_operand){.n = 1, .st = {sheaf__st_m()}, .native = NONE};
             continue;
         }
+        operand[i].entry = p->operand[node * SHEAF__MAX_OPERANDS + i];
+        if (is_up_to_date(p, operand[i].entry)) continue;
         const enum sheaf_status status = sheaf__plan_refresh(p, t->src[i], &operand[i].entry);
         if (status != SHEAF_STATUS_SUCCESS) return status;
     }
+    const int n_listed = p->n_values;
     for (int i = 0; i < n; i++) {
         if (t->src[i]) sheaf__plan_list(p, &operand[i], sheaf__is_view_form(rule));
     }
@@ -114,9 +172,8 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
         const struct sheaf__need *need = &row.need[i];
         in[i] = NONE;
         if (!t->src[i]) continue;
-        sheaf__plan_list(
-            p, &operand[i],
-            sheaf__is_view_form(rule)); /* a conversion of another operand may have changed it */
+        if (p->n_values != n_listed) /* a conversion of another operand may have changed it */
+            sheaf__plan_list(p, &operand[i], sheaf__is_view_form(rule));
         if (i + 1 == written && !back) {
             in[i] = operand[i].native;
         } else if (i + 1 == written || (sheaf__is_view_form(rule) && need->st.kind == SHEAF__M)) {
@@ -156,12 +213,18 @@ enum sheaf_status sheaf__plan_prepare(struct planner *p) {
     p->lacking = (struct sheaf_tensor){.ne = {1, 1, 1, 1}};
     sheaf__set_dense_strides(&p->lacking);
     p->n_slots = 64;
-    while (p->n_slots < 4 * (size_t)(g->n_nodes + g->n_leafs)) p->n_slots *= 2;
+    while (p->n_slots <= 2 * (size_t)(g->n_nodes + g->n_leafs)) p->n_slots *= 2;
     p->slot = calloc(p->n_slots, sizeof *p->slot);
     p->node_value = malloc(((size_t)g->n_nodes + 1) * sizeof *p->node_value);
     p->self = malloc(((size_t)g->n_nodes + 1) * sizeof *p->self);
     p->operand = calloc((size_t)g->n_nodes + 1, SHEAF__MAX_OPERANDS * sizeof *p->operand);
-    if (!p->slot || !p->node_value || !p->self || !p->operand) return sheaf__plan_no_memory();
+    /* room for nearly all of them at once: growing moves what is there */
+    const size_t values = (size_t)(g->n_nodes + g->n_leafs) + (size_t)g->n_nodes / 8;
+    if (!p->slot || !p->node_value || !p->self || !p->operand ||
+        !sheaf__grow(&p->entry, &p->cap_entries, values, sizeof *p->entry) ||
+        !sheaf__grow(&p->value, &p->cap_values, values, sizeof *p->value) ||
+        !sheaf__grow(&p->step, &p->cap_steps, values, sizeof *p->step))
+        return sheaf__plan_no_memory();
     for (int i = 0; i < g->n_nodes; i++) {
         struct sheaf_tensor *t = g->nodes[i];
         const int e = p->self[i] = sheaf__plan_entry(p, t);
@@ -210,14 +273,15 @@ void sheaf__plan_end(struct planner *p) {
 static enum sheaf_status finish(struct planner *p) {
     for (int i = 0; i < p->graph->n_nodes; i++) {
         int entry;
-        const bool view = sheaf__is_view_form(sheaf__rule_of(p->graph->nodes[i]));
+        const bool stale = sheaf__is_view_form(sheaf__rule_of(p->graph->nodes[i])) &&
+                           !is_up_to_date(p, p->self[i]);
         const enum sheaf_status status =
-            view ? sheaf__plan_refresh(p, p->graph->nodes[i], &entry) : SHEAF_STATUS_SUCCESS;
+            stale ? sheaf__plan_refresh(p, p->graph->nodes[i], &entry) : SHEAF_STATUS_SUCCESS;
         if (status != SHEAF_STATUS_SUCCESS) return status;
     }
     for (int i = 0; i < p->graph->n_nodes; i++) {
         const struct sheaf_tensor *t = p->graph->nodes[i];
-        const int e = sheaf__plan_entry(p, p->graph->nodes[i]);
+        const int e = p->self[i];
         const bool read =
             (t->flags & SHEAF_TENSOR_FLAG_OUTPUT) || (p->entry[e].uses == 0 && !p->entry[e].writes);
         if (!read || p->value[p->node_value[i]].st.kind != SHEAF__P) continue;
@@ -231,13 +295,6 @@ static enum sheaf_status finish(struct planner *p) {
         if (o.n && v == NONE) return sheaf__plan_no_memory();
     }
     return SHEAF_STATUS_SUCCESS;
-}
-
-static bool is_up_to_date(struct planner *p, int entry) {
-    for (int v = p->entry[entry].values; v != NONE; v = p->value[v].older) {
-        if (sheaf__plan_usable(p, v)) return true;
-    }
-    return false;
 }
 
 /* The value to read after the compute. What wrote into a copy that is out of date by now is read

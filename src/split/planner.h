@@ -10,7 +10,7 @@
 #include "split/plan-impl.h"
 #include "split/search.h"
 
-enum { NONE = -1, MAX_STATES = 8 };
+enum { NONE = -1, MAX_STATES = 8, SEEN_STATES = 64 };
 
 struct planned_value {
     struct sheaf_tensor *tensor;
@@ -28,6 +28,13 @@ struct planned_step {
     struct sheaf__split_step s;
     int next;
     int addend; /* see struct sheaf__row */
+};
+
+/* A cut that was given for a leaf, and what it is to the planner. */
+struct seen_state {
+    const struct sheaf_split_state *given;
+    const struct sheaf_tensor *leaf;
+    struct sheaf__st st;
 };
 
 struct planner {
@@ -48,6 +55,7 @@ struct planner {
     int *node_value;
     int *self, *operand; /* entries of nodes and of their operands, see struct sheaf__search_of */
     struct sheaf_tensor lacking; /* stands for operands that are NULL: one element, MIRRORED */
+    struct seen_state seen[SEEN_STATES];
     struct sheaf__search_of of;
     struct sheaf__search *search;
 };

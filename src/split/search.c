@@ -122,14 +122,26 @@ static bool cheaper(const struct path *a, const struct path *b) {
     return a->cost < b->cost || (a->cost == b->cost && a->collectives < b->collectives);
 }
 
-/* The path made last joins the others; of two that reach the same sets, the cheaper stays. */
+static uint64_t hash_of(const struct sheaf__search *s, int path) {
+    const int *column = s->then.column + (size_t)path * (size_t)s->n_columns;
+    uint64_t even = 0, odd = 1; /* two products at a time */
+    for (int k = 0; k + 1 < s->n_columns; k += 2) {
+        even = sheaf__mix(even, (uint64_t)column[k]);
+        odd = sheaf__mix(odd, (uint64_t)column[k + 1]);
+    }
+    if (s->n_columns % 2) even = sheaf__mix(even, (uint64_t)column[s->n_columns - 1]);
+    return sheaf__mix(even, odd);
+}
+
+/* The path made last joins the others; of two that reach the same sets, the cheaper stays. A path that
+ * stays alone is compared with none. */
 static void join(struct sheaf__search *s) {
     struct paths *t = &s->then;
     const size_t bytes = (size_t)s->n_columns * sizeof *t->column;
     struct path *mine = &t->path[t->n];
-    int *column = t->column + (size_t)t->n * (size_t)s->n_columns;
-    mine->hash = 0;
-    for (int k = 0; k < s->n_columns; k++) mine->hash = sheaf__mix(mine->hash, (uint64_t)column[k]);
+    const int *column = t->column + (size_t)t->n * (size_t)s->n_columns;
+    if (t->n == 1) t->path[0].hash = hash_of(s, 0);
+    if (t->n > 0) mine->hash = hash_of(s, t->n);
     for (int i = 0; i < t->n; i++) {
         if (t->path[i].hash != mine->hash ||
             memcmp(t->column + (size_t)i * (size_t)s->n_columns, column, bytes) != 0)
@@ -140,11 +152,27 @@ static void join(struct sheaf__search *s) {
     t->n++;
 }
 
+/* Writes down what the path did last. */
+static bool keep(struct sheaf__search *s, struct path *w) {
+    if (!sheaf__grow(&s->record, &s->cap_records, (size_t)s->n_records + 1, sizeof *s->record))
+        return false;
+    s->record[s->n_records] = (struct record){w->record, w->option};
+    w->record = s->n_records++;
+    return true;
+}
+
 /* Keeps the cheapest paths, of equals those made first. */
 static bool select_paths(struct sheaf__search *s) {
     struct paths *from = &s->then, *to = &s->now;
     int most = PATHS_NODES / (s->of->graph->n_nodes + 1);
     most = most < PATHS_LEAST ? PATHS_LEAST : most > PATHS_MOST ? PATHS_MOST : most;
+    if (from->n == 1) { /* the common case: nothing to choose, and nothing to copy */
+        if (!keep(s, &from->path[0])) return false;
+        const struct paths swap = *to;
+        *to = *from;
+        *from = swap;
+        return true;
+    }
     if (!room(to, from->n, s->n_columns)) return false;
     to->n = 0;
     while (to->n < most) {
@@ -155,12 +183,9 @@ static bool select_paths(struct sheaf__search *s) {
                 best = i;
         }
         if (best == NONE) break;
-        if (!sheaf__grow(&s->record, &s->cap_records, (size_t)s->n_records + 1, sizeof *s->record))
-            return false;
         struct path *w = &from->path[best];
-        s->record[s->n_records] = (struct record){w->record, w->option};
+        if (!keep(s, w)) return false;
         to->path[to->n] = *w;
-        to->path[to->n].record = s->n_records++;
         memcpy(to->column + (size_t)to->n++ * (size_t)s->n_columns,
                from->column + (size_t)best * (size_t)s->n_columns,
                (size_t)s->n_columns * sizeof *to->column);
