@@ -77,36 +77,57 @@ static __device__ __forceinline__ void next_may_start() {
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
-static __device__ __forceinline__ void prefetch(const void *p) {
-#ifdef SHEAF_CUDA_EMULATED
-    (void)p;
+/* Bytes that a kernel is about to read, to the L2 cache; p and bytes multiples of 16, at most 128. On
+ * 9.0 a single request brings all of them; before, one may bring a sector of 32 bytes. */
+static __device__ __forceinline__ void prefetch(const void *p, unsigned bytes) {
+#if defined(SHEAF_CUDA_EMULATED)
+    volatile char at = ((const char *)p)[bytes - 1]; /* it must be memory */
+    (void)at;
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
 #else
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+    for (unsigned i = 0; i < bytes; i += 32)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)p + i));
 #endif
 }
 
 /* ---- copies to shared memory that run on ---- */
 
-/* 16 bytes, both addresses multiples of 16. */
-static __device__ __forceinline__ void copy_ahead(uint32_t *shared, const uint4 *global) {
+/* BYTES (4, 8 or 16), both addresses multiples of them. */
+template <int BYTES>
+static __device__ __forceinline__ void copy_ahead(void *shared, const void *global) {
 #ifdef SHEAF_CUDA_EMULATED
-    *(uint4 *)(void *)shared = *global;
+    emu_copy_ahead(shared, global, BYTES);
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800 /* no copies that run on: at once */
+    if (BYTES == 16) {
+        *(uint4 *)shared = *(const uint4 *)global;
+    } else {
+        for (int i = 0; i < BYTES; i += 4)
+            *(uint32_t *)((char *)shared + i) = *(const uint32_t *)((const char *)global + i);
+    }
 #else
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(shared)),
-                 "l"(global)
-                 : "memory");
+    const unsigned to = (unsigned)__cvta_generic_to_shared(shared);
+    if (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(BYTES)
+                     : "memory");
+    }
 #endif
 }
 /* The thread's copies since the last call are a group, which may be empty. */
 static __device__ __forceinline__ void copies_begun() {
-#ifndef SHEAF_CUDA_EMULATED
+#ifdef SHEAF_CUDA_EMULATED
+    emu_copies_begun();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 /* All groups but the last RUNNING are there, for the thread that copied. */
 template <int RUNNING> static __device__ __forceinline__ void copies_done() {
-#ifndef SHEAF_CUDA_EMULATED
+#ifdef SHEAF_CUDA_EMULATED
+    emu_copies_done(RUNNING);
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(RUNNING) : "memory");
 #endif
 }
@@ -172,6 +193,19 @@ HD void store_plain(int type, float f, void *p) {
     } else {
         *(uint16_t *)p = type == SHEAF_TYPE_F16 ? f32_to_f16(f) : sheaf__f32_to_bf16(f);
     }
+}
+
+/* ---- blocks as words, which lie in shared memory as they did in a row ---- */
+
+/* The word at an even byte offset of an array of words. */
+HD uint32_t word_at(const uint32_t *w, int offset) {
+    const uint32_t lo = w[offset / 4];
+    if (offset % 4 == 0) return lo;
+    return lo >> 16 | w[offset / 4 + 1] << 16;
+}
+/* The half at such an offset. */
+HD float half_at(const uint32_t *w, int offset) {
+    return f16_to_f32((uint16_t)(w[offset / 4] >> (offset % 4 * 8)));
 }
 
 /* ---- blocks: element j of a block, as src/quant/quants.c computes it ---- */

@@ -54,21 +54,15 @@ void sheaf__cuda_quantize_columns(struct sheaf__cuda_queue *q, const struct Prod
 
 /* ---- sub-blocks of 32 elements ---- */
 
-/* The word at an even byte offset of an array of words. */
-HD uint32_t word_at(const uint32_t *w, int offset) {
-    const uint32_t lo = w[offset / 4];
-    if (offset % 4 == 0) return lo;
-    return lo >> 16 | w[offset / 4 + 1] << 16;
-}
 HD uint32_t word_at_any(const uint32_t *w, int offset) { /* also an odd one */
     const uint64_t two = (uint64_t)w[offset / 4 + 1] << 32 | w[offset / 4];
     return (uint32_t)(two >> (offset % 4 * 8));
 }
-HD float half_at(const uint32_t *w, int offset) {
-    return f16_to_f32((uint16_t)(w[offset / 4] >> (offset % 4 * 8)));
+/* Byte j of three words, which so stay in registers. */
+HD int byte_of(const uint32_t *w, int j) {
+    const uint32_t word = j < 4 ? w[0] : j < 8 ? w[1] : w[2];
+    return (int)(word >> (j % 4 * 8) & 255u);
 }
-/* Byte j of packed words. */
-HD int byte_of(const uint32_t *w, int j) { return (int)(w[j / 4] >> (j % 4 * 8) & 255u); }
 
 /* Bits 0..3 of h to bit 4 of each byte. */
 HD uint32_t spread(uint32_t h) {
@@ -300,7 +294,9 @@ static __device__ __forceinline__ Task task_of(const Product &p, const Which &wh
 
 /* grid: x groups of WARPS * ROWS rows, y groups of N columns or pairs, z matrices */
 template <int TYPE, int N>
-static __global__ void __launch_bounds__(THREADS, N == 1 ? 8 : 1)
+static __global__ void __launch_bounds__(THREADS, N > 1                     ? 1
+                                                  : TYPE == SHEAF_TYPE_Q3_K ? 6
+                                                                            : 8)
     mul_vec_blocks_kernel(Product p, int64_t n_y, int64_t n_z) {
     typedef Format<TYPE> F;
     enum {
@@ -340,7 +336,7 @@ static __global__ void __launch_bounds__(THREADS, N == 1 ? 8 : 1)
         const uint4 *piece = (const uint4 *)(const void *)(from - skew);                           \
         _Pragma("unroll") for (int i = 0; i < PER_LANE;                                            \
                                i++) if (left > 0 && lane + 32 * i < pieces)                        \
-            copy_ahead(&staged[warp][slot][r][(lane + 32 * i) * 4], piece + lane + 32 * i);        \
+            copy_ahead<16>(&staged[warp][slot][r][(lane + 32 * i) * 4], piece + lane + 32 * i);    \
     }                                                                                              \
     copies_begun();
             for (int d = 0; d < SLOTS - 1 && !t.zero; d++) { /* a may be empty */
@@ -416,9 +412,10 @@ static __global__ void mul_vec_plain_kernel(Product p, int64_t n_y, int64_t n_z,
                 for (int c = 0; c < N; c++) sum[r][c] = 0.0f;
             }
             if (p.early) { /* the first 4 KiB of each row */
-                const size_t bytes = (size_t)k * (WIDTH == 4 ? sizeof(float) : sizeof(short));
-                for (int r = 0; r < ROWS; r++)
-                    if ((size_t)lane * 128 < bytes) prefetch(w[r] + (size_t)lane * 128);
+                const int64_t bytes = k * (int64_t)(WIDTH == 4 ? sizeof(float) : sizeof(short));
+                const int64_t left = bytes - (int64_t)lane * 128;
+                for (int r = 0; r < ROWS && wide && left > 0; r++)
+                    prefetch(w[r] + (size_t)lane * 128, left < 128 ? (unsigned)left : 128u);
                 previous_done();
             }
             if (wide && !t.zero) {

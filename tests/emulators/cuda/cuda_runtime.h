@@ -4,16 +4,19 @@
  * A launch runs the kernel's blocks one after another on the caller's thread. Threads of a block
  * are fibers when the kernel has barriers or shuffles: each runs until its next one, and a barrier
  * that not all reach, or a shuffle that a lane of its warp misses, ends the process with a text.
- * Device memory is host memory with an inaccessible page right behind it. Streams do everything at
- * once, except while a graph is captured.
+ * Asynchronous copies to shared memory arrive when they are waited for. Device memory is host memory
+ * with an inaccessible page right behind it. Streams do everything at once, except while a graph is
+ * captured.
  *
- * What this shows: index arithmetic, shapes, strides, barriers, supports_op, the host's logic. What
- * it cannot show: races between barriers, the memory model, speed, and anything of the real driver.
+ * What this shows: index arithmetic, shapes, strides, barriers, supports_op, the host's logic; with
+ * "order=SEED", which takes blocks in any order, warps in any order from shuffle to shuffle, and
+ * bytes of copies early or late, also barriers that are missing. What it cannot show: the memory
+ * model, speed, and anything of the real driver.
  *
  * SHEAF_TEST_CUDA_EMU sets up the machine: "devices=2,cc=90,memory=N,fail=NAME:COUNT" (the COUNTth call
  * of the runtime function NAME fails; never=N: from the Nth cudaStreamQuery on, nothing is done;
  * peers=0: no GPU reaches another's memory; peers=1: copies between GPUs that do not reach each
- * other fail).
+ * other fail; order=SEED: an order by chance, above).
  */
 #ifndef SHEAF_CUDA_EMU_RUNTIME_H
 #define SHEAF_CUDA_EMU_RUNTIME_H
@@ -72,22 +75,27 @@ struct emu_stream {
 };
 typedef struct emu_stream *cudaStream_t;
 void emu_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, bool cooperative,
-                const char *name, const std::function<void()> &kernel);
+                const char *name, const void *function, const std::function<void()> &kernel);
 void *emu_dynamic_shared(void);
 /* Lanes of a warp meet and exchange 32 bits. */
 uint32_t emu_shuffle(uint32_t value, int from_lane);
 void emu_syncthreads(void);
 void emu_syncwarp(void);
+void emu_copy_ahead(void *to, const void *from, size_t size);
+void emu_copies_begun(void);
+void emu_copies_done(int running);
 
 #define CUDA_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
     do {                                                                                           \
         auto fn_ = kernel;                                                                         \
-        emu_launch(grid, block, shared, stream, true, #kernel, std::bind(fn_, __VA_ARGS__));       \
+        emu_launch(grid, block, shared, stream, true, #kernel, (const void *)fn_,                  \
+                   std::bind(fn_, __VA_ARGS__));                                                   \
     } while (0)
 #define CUDA_LAUNCH_PLAIN(kernel, grid, block, shared, stream, ...)                                \
     do {                                                                                           \
         auto fn_ = kernel;                                                                         \
-        emu_launch(grid, block, shared, stream, false, #kernel, std::bind(fn_, __VA_ARGS__));      \
+        emu_launch(grid, block, shared, stream, false, #kernel, (const void *)fn_,                 \
+                   std::bind(fn_, __VA_ARGS__));                                                   \
     } while (0)
 #define CUDA_LAUNCH_AHEAD(ahead, ...)                                                              \
     do {                                                                                           \
@@ -221,8 +229,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s);
 cudaError_t cudaGraphDestroy(cudaGraph_t g);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
-template <class F> cudaError_t cudaFuncSetAttribute(F *, cudaFuncAttribute, int) {
-    return cudaSuccess;
+cudaError_t emu_give_shared(const void *function, int bytes);
+template <class F> cudaError_t cudaFuncSetAttribute(F *f, cudaFuncAttribute, int value) {
+    return emu_give_shared((const void *)f, value);
 }
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorString(cudaError_t e);

@@ -26,12 +26,22 @@ static void die(const char *what) {
 enum { MAX_THREADS = 1024, STACK = 256 << 10 };
 enum state { READY, AT_WARP, AT_BLOCK, DONE };
 
+/* A copy to shared memory that runs on: until its group is waited for, its bytes may not be there. */
+struct copy {
+    void *to;
+    const void *from;
+    size_t size;
+    int group;
+};
+
 struct fiber {
     jmp_buf at;
     enum state state;
     uint32_t slot[2]; /* what its shuffles give, by turns */
     int turn;
     bool made;
+    int group; /* of its copies: the one that is open */
+    std::vector<copy> copies;
 };
 
 struct machine { /* of one OS thread */
@@ -43,8 +53,16 @@ struct machine { /* of one OS thread */
     const std::function<void()> *kernel;
     std::vector<char> shared;
     const char *name;
+    uint64_t seed; /* 0: blocks, warps and lanes in a fixed order */
 };
 static thread_local machine *m;
+
+/* One of n, by chance; with a fixed order the first. */
+static unsigned any_of(unsigned n) {
+    if (!m->seed) return 0;
+    m->seed = m->seed * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)((m->seed >> 33) % n);
+}
 
 static void fiber_main(void) {
     for (;;) {
@@ -90,41 +108,86 @@ uint32_t emu_shuffle(uint32_t value, int from) {
     wait_as(AT_WARP);
     return m->fibers[first + from].slot[turn];
 }
+/* The bytes come when the copy is begun or as late as they may, by chance; without it late. */
+void emu_copy_ahead(void *to, const void *from, size_t size) {
+    fiber *f = &m->fibers[m->current];
+    if ((uintptr_t)to % size || (uintptr_t)from % size)
+        die("a copy to shared memory is not aligned");
+    if (m->seed && any_of(2)) {
+        memcpy(to, from, size);
+    } else {
+        f->copies.push_back(copy{to, from, size, f->group});
+    }
+}
+void emu_copies_begun(void) { m->fibers[m->current].group++; }
+void emu_copies_done(int running) {
+    fiber *f = &m->fibers[m->current];
+    size_t kept = 0;
+    for (const copy &c : f->copies) {
+        if (c.group >= f->group - running) {
+            f->copies[kept++] = c;
+        } else {
+            memcpy(c.to, c.from, c.size);
+        }
+    }
+    f->copies.resize(kept);
+}
 void *emu_dynamic_shared(void) { return (void *)(((uintptr_t)m->shared.data() + 127) / 128 * 128); }
 
-/* Runs the fibers of one block to their ends. */
+/* Lanes of a warp from w to end that are ready run until they wait, then the warp's shuffle is done;
+ * false: it goes no further until the block's barrier. */
+static bool step_warp(int w, int end, int n, int n_x) {
+    int waiting = 0;
+    const int first = (int)any_of((unsigned)(end - w));
+    for (int k = 0; k < end - w; k++) {
+        const int i = w + (first + k) % (end - w);
+        if (m->fibers[i].state == READY) resume(i, n_x);
+    }
+    for (int i = w; i < end; i++) waiting += m->fibers[i].state == AT_WARP;
+    if (!waiting) return false;
+    if (waiting != end - w || n % 32) die("lanes of a warp miss its shuffle");
+    for (int i = w; i < end; i++) m->fibers[i].state = READY;
+    return true;
+}
+
+/* Runs the fibers of one block to their ends: warp by warp from barrier to barrier, or, by chance, a
+ * step of any warp. */
 static void run_block(int n, int n_x) {
     for (int i = 0; i < n; i++) {
         m->fibers[i].state = READY;
         m->fibers[i].turn = 0;
+        m->fibers[i].group = 0;
+        m->fibers[i].copies.clear();
     }
     for (;;) {
-        int at_block = 0, done = 0;
-        for (int w = 0; w < n; w += 32) {
-            const int end = w + 32 < n ? w + 32 : n;
-            for (;;) {
-                int waiting = 0, blocked = 0, finished = 0;
-                for (int i = w; i < end; i++)
-                    if (m->fibers[i].state == READY) resume(i, n_x);
-                for (int i = w; i < end; i++) {
-                    waiting += m->fibers[i].state == AT_WARP;
-                    blocked += m->fibers[i].state == AT_BLOCK;
-                    finished += m->fibers[i].state == DONE;
-                }
-                if (!waiting) {
-                    at_block += blocked;
-                    done += finished;
-                    break;
-                }
-                if (waiting != end - w || n % 32) die("lanes of a warp miss its shuffle");
-                for (int i = w; i < end; i++) m->fibers[i].state = READY;
+        int warps[MAX_THREADS / 32], n_warps = 0, at_block = 0, done = 0;
+        for (int w = 0; w < n; w += 32) warps[n_warps++] = w;
+        while (n_warps) {
+            const int k = (int)any_of((unsigned)n_warps), w = warps[k];
+            if (step_warp(w, w + 32 < n ? w + 32 : n, n, n_x)) continue;
+            if (!m->seed) {
+                memmove(warps, warps + 1, (size_t)--n_warps * sizeof *warps);
+            } else {
+                warps[k] = warps[--n_warps];
             }
+        }
+        for (int i = 0; i < n; i++) {
+            at_block += m->fibers[i].state == AT_BLOCK;
+            done += m->fibers[i].state == DONE;
         }
         if (done == n) return;
         if (at_block != n) die("not all threads reach a barrier");
         for (int i = 0; i < n; i++) m->fibers[i].state = READY;
     }
 }
+
+static long setting(const char *name, long otherwise);
+
+/* Block number i of a grid of n, the last first; or, by chance, all in an order of their own. */
+static uint64_t block_number(uint64_t i, uint64_t n, uint64_t start, uint64_t stride) {
+    return m->seed ? (start + i * stride) % n : n - 1 - i;
+}
+static uint64_t common_divisor(uint64_t a, uint64_t b) { return b ? common_divisor(b, a % b) : a; }
 
 static void run_grid(dim3 grid, dim3 block, size_t shared, bool cooperative, const char *name,
                      const std::function<void()> &kernel) {
@@ -139,20 +202,22 @@ static void run_grid(dim3 grid, dim3 block, size_t shared, bool cooperative, con
     m->name = name;
     emu_now.block_dim = block;
     emu_now.grid_dim = grid;
-    for (unsigned z = 0; z < grid.z; z++) {
-        for (unsigned y = 0; y < grid.y; y++) {
-            for (unsigned x = grid.x; x-- > 0;) { /* the last first: no order is promised */
-                emu_now.block = dim3(x, y, z);
-                if (cooperative) {
-                    m->shared.assign(shared + 256, (char)0xee);
-                    run_block(n, (int)block.x);
-                    continue;
-                }
-                for (int i = 0; i < n; i++) {
-                    emu_now.thread = dim3((unsigned)i, 0, 0);
-                    kernel();
-                }
-            }
+    if (!m->seed) m->seed = (uint64_t)setting("order", 0);
+    const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+    uint64_t start = any_of(1u << 30), stride = 1 + any_of(1u << 30);
+    while (common_divisor(stride, blocks) != 1) stride++;
+    for (uint64_t i = 0; i < blocks; i++) { /* no order is promised */
+        const uint64_t b = block_number(i, blocks, start % blocks, stride);
+        emu_now.block = dim3((unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y),
+                             (unsigned)(b / grid.x / grid.y));
+        if (cooperative) {
+            m->shared.assign(shared + 256, (char)0xee);
+            run_block(n, (int)block.x);
+            continue;
+        }
+        for (int t = 0; t < n; t++) {
+            emu_now.thread = dim3((unsigned)t, 0, 0);
+            kernel();
         }
     }
 }
@@ -202,11 +267,29 @@ static cudaError_t submit(cudaStream_t s, const std::function<void()> &work) {
     return cudaSuccess;
 }
 
+/* Bytes of dynamic shared memory that a kernel may have: 48 KiB, or what it was given. */
+static std::map<const void *, size_t> given_shared;
+static size_t shared_allowed(const void *function) {
+    std::lock_guard<std::mutex> hold(lock);
+    auto it = given_shared.find(function);
+    return it == given_shared.end() ? 48 << 10 : it->second;
+}
+/* At most what the smallest of the devices that the module is built for has: 64 KiB on 7.5, 99 KiB
+ * on 8.6, 227 KiB on 9.0. */
+cudaError_t emu_give_shared(const void *function, int bytes) {
+    const long cc = setting("cc", 90);
+    if (bytes > (cc < 80 ? 64 : cc == 80 ? 163 : cc == 90 || cc == 100 ? 227 : 99) << 10)
+        return give(cudaErrorInvalidValue);
+    std::lock_guard<std::mutex> hold(lock);
+    given_shared[function] = (size_t)bytes;
+    return cudaSuccess;
+}
+
 void emu_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, bool cooperative,
-                const char *name, const std::function<void()> &kernel) {
+                const char *name, const void *function, const std::function<void()> &kernel) {
     const uint64_t threads = (uint64_t)block.x * block.y * block.z;
     if (!threads || threads > MAX_THREADS || !grid.x || !grid.y || !grid.z || grid.y > 65535 ||
-        grid.z > 65535 || grid.x > 0x7fffffff || shared > 227 * 1024) {
+        grid.z > 65535 || grid.x > 0x7fffffff || shared > shared_allowed(function)) {
         give(cudaErrorInvalidValue);
         return;
     }
