@@ -1,9 +1,12 @@
-/* FLASH_ATTN_EXT for any types and shapes: softmax(q.k) v with the softmax taken online.
+/* FLASH_ATTN_EXT: softmax(q.k) v with the softmax taken online, and which kernel computes it.
  *
- * A block takes one query of one head and, when there are few of these, a part of the keys; its
+ *   many queries, F16 keys and values          attention_tile.cu
+ *   F16, BF16, Q8_0, Q4_0, heads up to 576     attention_split.cu
+ *   any types and shapes                       attention_kernel, here
+ *
+ * Here a block takes one query of one head and, when there are few of these, a part of the keys; its
  * warps take keys in turn. What the parts found is put together by a second kernel, in their order.
- * A masked key (-inf) is never read into a result: the cells behind it may hold anything. Prompts
- * with F16 keys and values go to attention_tile.cu. */
+ * A masked key (-inf) is never read into a result: the cells behind it may hold anything. */
 #include "cuda/attention.h"
 
 enum { WARPS = 4, THREADS = 32 * WARPS };
@@ -16,7 +19,7 @@ static size_t shared_bytes(int64_t d, int64_t e) {
 
 /* grid: x queries and heads and sequences, y parts. partial F32 [e + 2, parts, rows], or NULL: dst
  */
-static __global__ void attention_kernel(Attention at, float *partial) {
+static __global__ void __launch_bounds__(THREADS) attention_kernel(Attention at, float *partial) {
     CUDA_DYNAMIC_SHARED(float, shared);
     previous_done();
     next_may_start();
@@ -95,7 +98,8 @@ static __global__ void attention_kernel(Attention at, float *partial) {
 }
 
 /* partial [e + 2, parts, rows] -> dst */
-static __global__ void join_kernel(Attention at, const float *partial, int parts) {
+static __global__ void __launch_bounds__(THREADS)
+    join_kernel(Attention at, const float *partial, int parts) {
     previous_done();
     next_may_start();
     const int64_t e = at.v.ne[0], n = at.q.ne[1], h = at.q.ne[2];
@@ -132,7 +136,9 @@ static int64_t parts_of(const struct sheaf__cuda_queue *q, const struct sheaf_te
 }
 
 static size_t work_flash_attn(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
-    const int64_t parts = parts_of(q, dst), rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
+    const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
+    const int64_t split = sheaf__cuda_attention_split_parts(q, dst), any = parts_of(q, dst);
+    const int64_t parts = split > any ? split : any; /* a plan may come before the addresses */
     return parts == 1 ? 0 : (size_t)(rows * parts * (dst->ne[0] + 2)) * sizeof(float);
 }
 
@@ -158,15 +164,20 @@ static Attention attention_of(const struct sheaf_tensor *dst) {
 static enum sheaf_status launch_flash_attn(struct sheaf__cuda_queue *q,
                                            const struct sheaf_tensor *dst) {
     const Attention at = attention_of(dst);
-    const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3], parts = parts_of(q, dst);
+    const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
+    int64_t parts = sheaf__cuda_attention_split_parts(q, dst);
+    float *work = (float *)(void *)q->work;
     if (sheaf__cuda_attention_tiles(q, &at)) return sheaf__cuda_launched(q, dst);
-    float *partial = parts > 1 ? (float *)(void *)q->work : NULL;
-    const dim3 grid(sheaf__cuda_blocks(rows, 1), (unsigned)parts);
-    CUDA_LAUNCH_AHEAD(q->ahead, attention_kernel, grid, THREADS,
-                      shared_bytes(at.q.ne[0], at.v.ne[0]), q->stream, at, partial);
-    if (partial) {
+    if (!sheaf__cuda_attention_split(q, &at, work)) {
+        parts = parts_of(q, dst);
+        const dim3 grid(sheaf__cuda_blocks(rows, 1), (unsigned)parts);
+        CUDA_LAUNCH_AHEAD(q->ahead, attention_kernel, grid, THREADS,
+                          shared_bytes(at.q.ne[0], at.v.ne[0]), q->stream, at,
+                          parts > 1 ? work : NULL);
+    }
+    if (parts > 1) {
         CUDA_LAUNCH_AHEAD(q->ahead, join_kernel, sheaf__cuda_blocks(rows, 1), THREADS, 0, q->stream,
-                          at, partial, (int)parts);
+                          at, work, (int)parts);
     }
     return sheaf__cuda_launched(q, dst);
 }

@@ -15,6 +15,7 @@
 using namespace nvcuda;
 
 enum { WARPS = 4, THREADS = 32 * WARPS, ROWS = 16 * WARPS, KEYS = 32, LEAST_ROWS = 32 };
+enum { MANY_QUERIES = 16 };
 
 /* Shared memory; every part begins at a multiple of 32 bytes, as do the tiles in it, and rows are
  * a little longer than they need be, so that lanes meet in fewer banks. */
@@ -217,7 +218,11 @@ bool sheaf__cuda_attention_tiles(struct sheaf__cuda_queue *q, const struct Atten
     const View &k = at->k, &v = at->v;
     if (k.type != SHEAF_TYPE_F16 || v.type != SHEAF_TYPE_F16 || k.ne[0] != v.ne[0]) return false;
     if (k.ne[2] < 1 || k.ne[2] > 65535 || at->q.ne[3] > 65535) return false;
-    if (at->q.ne[1] * (at->q.ne[2] / k.ne[2]) < LEAST_ROWS) return false;
+    const int64_t rows = at->q.ne[1] * (at->q.ne[2] / k.ne[2]);
+    const int64_t blocks = (rows + ROWS - 1) / ROWS * k.ne[2] * at->q.ne[3];
+    if (rows < LEAST_ROWS) return false;
+    /* a block has all keys: with fewer blocks than the device wants, parts of the keys are faster */
+    if (at->q.ne[1] < MANY_QUERIES && blocks * 2 < q->device->n_sm) return false;
     if (!in_sixteens(k) || !in_sixteens(v)) return false;
     return k.ne[0] == 64 ? launch<64>(q, at) : k.ne[0] == 128 ? launch<128>(q, at) : false;
 }

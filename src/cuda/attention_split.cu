@@ -1,0 +1,518 @@
+/* FLASH_ATTN_EXT for few queries over many keys: split-K, or flash decoding (Dao et al. 2023).
+ *
+ * The keys are divided into parts. A block takes a part of one K/V head for several rows, where row m
+ * is head hk * group + m % group of query m / group: so K and V are read once for the heads of a
+ * group. Its warps are row_warps times key_warps: each has RT rows and, of every tile, KEYS keys.
+ *
+ * A tile of keys and values is copied to shared memory as it lies, in its own type, while the one
+ * before it is computed with. Then a lane has a key, and makes its scores with the warp's rows; the
+ * softmax is taken online; and the lanes divide the elements of the values among them. What the
+ * key_warps found is put together in shared memory, what the parts found by join_kernel
+ * (attention.cu).
+ *
+ * A masked key (-inf) is never read into a result, nor is one behind the last: what lies in shared
+ * memory for it may be anything, also NaN, and has probability 0, which is left out, not multiplied.
+ *
+ * Rows in shared memory have an odd number of 16-byte units (F16, BF16) or of words (block types), so
+ * that the lanes, each reading its own row, meet in no bank. */
+#include "cuda/attention.h"
+
+enum { WARPS = 4, THREADS = 32 * WARPS, KEYS = 32 };
+static const int64_t LEAST_PART = 64, MOST_PARTS = 256;
+static const size_t MOST_SHARED = 96 << 10; /* two blocks in 227 KiB, one in 99 KiB */
+
+struct Side {          /* K or V */
+    int bytes, stride; /* of a row, and between rows of a tile */
+    int unit;          /* bytes of a copy: 16 or 4 */
+};
+struct Split {
+    Attention at;
+    Side k, v;
+    bool same; /* the values are the first elements of the keys, as in MLA: copied once */
+    int row_warps, key_warps, stages;
+    int64_t per_part;
+    float *partial; /* F32 [e + 2, parts, rows], or NULL: dst */
+};
+
+/* ---- scores: the lane's key times RT rows of q ---- */
+
+HD float half_of(int type, uint32_t word, int i) {
+    const uint16_t h = (uint16_t)(word >> 16 * i);
+    return type == SHEAF_TYPE_F16 ? f16_to_f32(h) : sheaf__bf16_to_f32(h);
+}
+
+template <int RT, int TYPE>
+static __device__ __forceinline__ void halves_times(const char *k, const float *q, int d,
+                                                    float *x) {
+    for (int i = 0; i < d; i += 8) {
+        const uint4 v = *(const uint4 *)(const void *)(k + 2 * i);
+        const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int j = 0; j < 8; j += 4) {
+            const float f0 = half_of(TYPE, w[j / 2], 0), f1 = half_of(TYPE, w[j / 2], 1),
+                        f2 = half_of(TYPE, w[j / 2 + 1], 0), f3 = half_of(TYPE, w[j / 2 + 1], 1);
+#pragma unroll
+            for (int r = 0; r < RT; r++) {
+                const float4 a = *(const float4 *)(const void *)(q + r * d + i + j);
+                x[r] = fmaf(f3, a.w, fmaf(f2, a.z, fmaf(f1, a.y, fmaf(f0, a.x, x[r]))));
+            }
+        }
+    }
+}
+
+/* Four bytes of v as integers, less `minus`, times four elements of each row of q. */
+template <int RT>
+static __device__ __forceinline__ void bytes_times(uint32_t v, int minus, const float *q, int d,
+                                                   float *sum) {
+    const float f0 = (float)((int)(int8_t)v - minus), f1 = (float)((int)(int8_t)(v >> 8) - minus),
+                f2 = (float)((int)(int8_t)(v >> 16) - minus),
+                f3 = (float)((int)(int8_t)(v >> 24) - minus);
+#pragma unroll
+    for (int r = 0; r < RT; r++) {
+        const float4 a = *(const float4 *)(const void *)(q + r * d);
+        sum[r] = fmaf(f3, a.w, fmaf(f2, a.z, fmaf(f1, a.y, fmaf(f0, a.x, sum[r]))));
+    }
+}
+
+template <int RT, int TYPE>
+static __device__ __forceinline__ void blocks_times(const char *k, const float *q, int d,
+                                                    float *x) {
+    const uint32_t *w = (const uint32_t *)(const void *)k;
+    const bool q8 = TYPE == SHEAF_TYPE_Q8_0;
+    int at = 0;
+    for (int b = 0; b < d; b += SHEAF__QK) {
+        float sum[RT];
+        for (int r = 0; r < RT; r++) sum[r] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < (q8 ? 8 : 4); i++) {
+            const uint32_t v = word_at(w, at + 2 + 4 * i);
+            if (q8) {
+                bytes_times<RT>(v, 0, q + b + 4 * i, d, sum);
+            } else {
+                bytes_times<RT>(v & 0x0f0f0f0fu, 8, q + b + 4 * i, d, sum);
+                bytes_times<RT>(v >> 4 & 0x0f0f0f0fu, 8, q + b + 16 + 4 * i, d, sum);
+            }
+        }
+        const float scale = half_at(w, at);
+        for (int r = 0; r < RT; r++) x[r] = fmaf(scale, sum[r], x[r]);
+        at += q8 ? (int)sizeof(sheaf__block_q8_0) : (int)sizeof(sheaf__block_q4_0);
+    }
+}
+
+template <int RT>
+static __device__ __forceinline__ void scores_of(int type, const char *k, const float *q, int d,
+                                                 float *x) {
+    for (int r = 0; r < RT; r++) x[r] = 0.0f;
+    switch (type) {
+    case SHEAF_TYPE_F16:
+        return halves_times<RT, SHEAF_TYPE_F16>(k, q, d, x);
+    case SHEAF_TYPE_BF16:
+        return halves_times<RT, SHEAF_TYPE_BF16>(k, q, d, x);
+    case SHEAF_TYPE_Q8_0:
+        return blocks_times<RT, SHEAF_TYPE_Q8_0>(k, q, d, x);
+    default:
+        return blocks_times<RT, SHEAF_TYPE_Q4_0>(k, q, d, x);
+    }
+}
+
+/* ---- values: elements 64 c + 2 lane and the next of each, c < NC ---- */
+
+template <int TYPE> static __device__ __forceinline__ float2 pair_at(const char *v, int i) {
+    float2 y;
+    if (TYPE == SHEAF_TYPE_F16 || TYPE == SHEAF_TYPE_BF16) {
+        const uint32_t w = *(const uint32_t *)(const void *)(v + 2 * i);
+        y.x = half_of(TYPE, w, 0);
+        y.y = half_of(TYPE, w, 1);
+        return y;
+    }
+    const bool q8 = TYPE == SHEAF_TYPE_Q8_0;
+    const char *b =
+        v + i / SHEAF__QK * (q8 ? (int)sizeof(sheaf__block_q8_0) : (int)sizeof(sheaf__block_q4_0));
+    const int j = i % SHEAF__QK;
+    const float d = f16_to_f32(*(const uint16_t *)(const void *)b);
+    const uint32_t w = *(const uint16_t *)(const void *)(b + 2 + (q8 ? j : j % 16));
+    if (q8) {
+        y.x = d * (float)(int8_t)w;
+        y.y = d * (float)(int8_t)(w >> 8);
+    } else {
+        y.x = d * (float)((int)(w >> j / 16 * 4 & 15) - 8);
+        y.y = d * (float)((int)(w >> (8 + j / 16 * 4) & 15) - 8);
+    }
+    return y;
+}
+
+/* p: probabilities [RT][KEYS] of the warp; v: its rows of the tile */
+template <int RT, int NC, int TYPE>
+static __device__ __forceinline__ void add_values(const float *p, const char *v, int stride, int e,
+                                                  float (*acc)[2 * NC]) {
+    const int lane = threadIdx.x % 32;
+    for (int j = 0; j < KEYS; j++, v += stride) {
+        float w[RT];
+        bool used = false;
+#pragma unroll
+        for (int r = 0; r < RT; r++) {
+            w[r] = p[r * KEYS + j];
+            used = used || w[r] != 0.0f;
+        }
+        if (!used) continue; /* the same for all lanes */
+#pragma unroll
+        for (int c = 0; c < NC; c++) {
+            const int i = 64 * c + 2 * lane;
+            if (i >= e) break;
+            const float2 y = pair_at<TYPE>(v, i);
+#pragma unroll
+            for (int r = 0; r < RT; r++) {
+                if (w[r] == 0.0f) continue; /* y may be NaN for a row that does not see the key */
+                acc[r][2 * c] = fmaf(w[r], y.x, acc[r][2 * c]);
+                acc[r][2 * c + 1] = fmaf(w[r], y.y, acc[r][2 * c + 1]);
+            }
+        }
+    }
+}
+
+template <int RT, int NC>
+static __device__ __forceinline__ void values_of(int type, const float *p, const char *v,
+                                                 int stride, int e, float (*acc)[2 * NC]) {
+    switch (type) {
+    case SHEAF_TYPE_F16:
+        return add_values<RT, NC, SHEAF_TYPE_F16>(p, v, stride, e, acc);
+    case SHEAF_TYPE_BF16:
+        return add_values<RT, NC, SHEAF_TYPE_BF16>(p, v, stride, e, acc);
+    case SHEAF_TYPE_Q8_0:
+        return add_values<RT, NC, SHEAF_TYPE_Q8_0>(p, v, stride, e, acc);
+    default:
+        return add_values<RT, NC, SHEAF_TYPE_Q4_0>(p, v, stride, e, acc);
+    }
+}
+
+/* ---- tiles ---- */
+
+/* n rows, a warp each. */
+static __device__ __forceinline__ void fetch_rows(const Side &side, char *to, const char *from,
+                                                  size_t step, int n, int n_warps) {
+    const int lane = threadIdx.x % 32;
+    for (int row = threadIdx.x / 32; row < n; row += n_warps) {
+        const char *x = from + (size_t)row * step;
+        char *y = to + row * side.stride;
+        if (side.unit == 16) {
+            for (int i = lane * 16; i < side.bytes; i += 32 * 16) copy_ahead<16>(y + i, x + i);
+        } else {
+            for (int i = lane * 4; i < side.bytes; i += 32 * 4) copy_ahead<4>(y + i, x + i);
+        }
+    }
+}
+
+/* What a block has: its K/V head, rows and keys. */
+struct Place {
+    int64_t hk, s, group, n_rows, m0, first, last;
+};
+static __device__ __forceinline__ Place place_of(const Split &sp, int rows) {
+    Place p;
+    p.hk = blockIdx.z % sp.at.k.ne[2];
+    p.s = blockIdx.z / sp.at.k.ne[2];
+    p.group = sp.at.q.ne[2] / sp.at.k.ne[2];
+    p.n_rows = sp.at.q.ne[1] * p.group;
+    p.m0 = (int64_t)blockIdx.x * rows;
+    p.first = blockIdx.y * sp.per_part;
+    p.last = p.first + sp.per_part < sp.at.k.ne[1] ? p.first + sp.per_part : sp.at.k.ne[1];
+    return p;
+}
+/* The head and the query of row m. */
+static __device__ __forceinline__ Row query_of(const Place &p, int64_t m) {
+    const Row at = {m / p.group, p.hk * p.group + m % p.group, p.s};
+    return at;
+}
+
+/* ---- the kernel ---- */
+
+/* found [rows][key_warps][e + 2]: what the warps have, put together for each row of the block */
+static __device__ __forceinline__ void write_rows(const Split &sp, const Place &p,
+                                                  const float *found, int rows) {
+    const int e = (int)sp.at.v.ne[0], lane = threadIdx.x % 32;
+    for (int r = threadIdx.x / 32; r < rows; r += blockDim.x / 32) {
+        const int64_t m = p.m0 + r;
+        if (m >= p.n_rows) break;
+        const Row from = query_of(p, m);
+        const float *x = found + r * sp.key_warps * (e + 2);
+        float best = -INFINITY, total = 0.0f, weight[WARPS];
+        for (int w = 0; w < sp.key_warps; w++) best = fmaxf(best, x[w * (e + 2) + e]);
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            if (w >= sp.key_warps) break;
+            const float max = x[w * (e + 2) + e], sum = x[w * (e + 2) + e + 1];
+            weight[w] = max == -INFINITY ? (sum != 0.0f) : expf(max - best);
+            total += weight[w] * sum;
+        }
+        const int64_t row = (p.s * sp.at.q.ne[1] + from.i1) * sp.at.q.ne[2] + from.i2;
+        const Row to = {from.i2, from.i1, p.s};
+        float *out = sp.partial ? sp.partial + (row * gridDim.y + blockIdx.y) * (e + 2)
+                                : (float *)(void *)row_data(sp.at.dst, to);
+        const float scale = sp.partial ? 1.0f : attention_factor(sp.at, from.i2, best, total);
+        for (int i = lane; i < e; i += 32) {
+            float y = 0.0f;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) {
+                if (w >= sp.key_warps) break;
+                if (weight[w] != 0.0f) y = fmaf(weight[w], x[w * (e + 2) + i], y);
+            }
+            out[i] = y * scale;
+        }
+        if (sp.partial && lane == 0) {
+            out[e] = best;
+            out[e + 1] = total;
+        }
+    }
+}
+
+/* grid: x groups of rows, y parts of the keys, z K/V heads and sequences. Shared: q F32 [rows][d],
+ * probabilities [rows][key_warps][KEYS], the tiles; at the end, in their place, what was found */
+template <int RT, int NC>
+static __global__ void __launch_bounds__(THREADS, RT > 2 || NC > 4 ? 2 : 4) split_kernel(Split sp) {
+    CUDA_DYNAMIC_SHARED(char, shared);
+    previous_done();
+    next_may_start();
+    const Attention &at = sp.at;
+    const int d = (int)at.q.ne[0], e = (int)at.v.ne[0], rows = RT * sp.row_warps;
+    const int lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
+    const int row_warp = threadIdx.x / 32 % sp.row_warps,
+              key_warp = threadIdx.x / 32 / sp.row_warps;
+    const int keys = KEYS * sp.key_warps, tile = keys * (sp.k.stride + (sp.same ? 0 : sp.v.stride));
+    const Place place = place_of(sp, rows);
+    float *q = (float *)(void *)shared, *p = q + rows * d;
+    char *tiles = (char *)(void *)(p + rows * sp.key_warps * KEYS);
+    const Row kv = {0, place.hk, place.s};
+    const char *k_head = row_data(at.k, kv), *v_head = row_data(at.v, kv);
+
+    /* as copies of this thread: they are waited for, then the barrier shows them to all */
+#define FETCH(stage, key)                                                                          \
+    {                                                                                              \
+        const int64_t left_ = place.last - (key);                                                  \
+        const int n_ = left_ < keys ? (int)left_ : keys;                                           \
+        char *to_ = tiles + (stage)*tile;                                                          \
+        fetch_rows(sp.k, to_, k_head + (size_t)(key)*at.k.nb[1], at.k.nb[1], n_, n_warps);         \
+        if (!sp.same)                                                                              \
+            fetch_rows(sp.v, to_ + keys * sp.k.stride, v_head + (size_t)(key)*at.v.nb[1],          \
+                       at.v.nb[1], n_, n_warps);                                                   \
+    }
+    FETCH(0, place.first)
+    copies_begun();
+    for (int r = threadIdx.x / 32; r < rows; r += n_warps) {
+        const bool mine = place.m0 + r < place.n_rows;
+        const char *x = row_data(at.q, query_of(place, mine ? place.m0 + r : 0));
+        for (int i = lane; i < d; i += 32)
+            q[r * d + i] = mine ? *(const float *)(const void *)(x + (size_t)i * at.q.nb[0]) : 0.0f;
+    }
+
+    float max[RT], sum[RT], slope[RT], acc[RT][2 * NC];
+    const char *mask[RT];
+    const int64_t m = place.m0 + row_warp * RT;
+#pragma unroll
+    for (int r = 0; r < RT; r++) {
+        const bool mine = m + r < place.n_rows;
+        const Row from = query_of(place, mine ? m + r : 0);
+        max[r] = -INFINITY;
+        sum[r] = 0.0f;
+        slope[r] = alibi_slope(at.max_bias, at.base + from.i2, at.n_head);
+        mask[r] = NULL;
+        if (at.mask.data) {
+            const Row of = {from.i1, from.i2 % at.mask.ne[2], place.s % at.mask.ne[3]};
+            mask[r] = row_data(at.mask, of);
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * NC; i++) acc[r][i] = 0.0f;
+    }
+    float *p_mine = p + (key_warp * sp.row_warps + row_warp) * RT * KEYS;
+
+    int stage = 0;
+    for (int64_t first = place.first; first < place.last; first += keys) {
+        const bool more = first + keys < place.last;
+        if (sp.stages == 2) {
+            if (more) FETCH(stage ^ 1, first + keys)
+            copies_begun();
+        }
+        const int64_t key = first + key_warp * KEYS + lane;
+        float bias[RT], seen = -INFINITY;
+#pragma unroll
+        for (int r = 0; r < RT; r++) {
+            bias[r] = key < place.last && m + r < place.n_rows ? 0.0f : -INFINITY;
+            if (mask[r] && bias[r] == 0.0f)
+                bias[r] = load_plain(at.mask.type, mask[r] + (size_t)key * at.mask.nb[0]);
+            if (bias[r] != -INFINITY) seen = 0.0f;
+        }
+        if (sp.stages == 2) {
+            copies_done<1>();
+        } else {
+            copies_done<0>();
+        }
+        __syncthreads(); /* the tile is there, and at first q */
+        if (warp_max(seen) == 0.0f) {
+            const char *k_tile = tiles + stage * tile, *v_tile = k_tile;
+            if (!sp.same) v_tile += keys * sp.k.stride;
+            const int v_stride = sp.same ? sp.k.stride : sp.v.stride;
+            float x[RT];
+            scores_of<RT>(at.k.type, k_tile + (key_warp * KEYS + lane) * sp.k.stride,
+                          q + row_warp * RT * d, d, x);
+#pragma unroll
+            for (int r = 0; r < RT; r++) {
+                float score = x[r] * at.scale;
+                if (at.softcap != 0.0f) score = at.softcap * tanhf(score / at.softcap);
+                if (mask[r]) score += slope[r] * bias[r];
+                if (bias[r] == -INFINITY) score = -INFINITY;
+                const float best = fmaxf(max[r], warp_max(score));
+                if (best > max[r]) {
+                    const float shrink = expf(max[r] - best); /* 0 at first */
+                    sum[r] *= shrink;
+#pragma unroll
+                    for (int i = 0; i < 2 * NC; i++) acc[r][i] *= shrink;
+                    max[r] = best;
+                }
+                const float y =
+                    bias[r] == -INFINITY ? 0.0f : expf(score - (best == -INFINITY ? 0.0f : best));
+                sum[r] += y;
+                p_mine[r * KEYS + lane] = y;
+            }
+            __syncwarp(); /* the lanes read each other's */
+            values_of<RT, NC>(at.v.type, p_mine, v_tile + key_warp * KEYS * v_stride, v_stride, e,
+                              acc);
+        }
+        __syncthreads(); /* the tile and the probabilities have been used */
+        if (sp.stages == 1) {
+            if (more) FETCH(0, first + keys)
+            copies_begun();
+        } else {
+            stage ^= 1;
+        }
+    }
+#undef FETCH
+
+    /* all copies that were begun have been waited for: the tiles' place is free */
+    float *found = (float *)(void *)tiles;
+#pragma unroll
+    for (int r = 0; r < RT; r++) {
+        float *to = found + ((row_warp * RT + r) * sp.key_warps + key_warp) * (e + 2);
+        const float total = warp_sum(sum[r]);
+#pragma unroll
+        for (int c = 0; c < NC; c++) {
+            const int i = 64 * c + 2 * lane;
+            if (i >= e) break;
+            to[i] = acc[r][2 * c];
+            to[i + 1] = acc[r][2 * c + 1];
+        }
+        if (lane == 0) {
+            to[e] = max[r];
+            to[e + 1] = total;
+        }
+    }
+    __syncthreads(); /* what all warps found is there */
+    write_rows(sp, place, found, rows);
+}
+
+/* ---- launch ---- */
+
+/* How rows and keys are divided, by shapes alone: what the work memory is counted by. */
+struct Shape {
+    int rt, row_warps, key_warps;
+    int64_t row_groups, per_part, parts;
+};
+static Shape shape_of(const struct sheaf__cuda_queue *q, const int64_t *q_ne, const int64_t *k_ne) {
+    const int64_t rows = k_ne[2] ? q_ne[1] * (q_ne[2] / k_ne[2]) : 0, t = k_ne[1];
+    Shape s;
+    s.rt = rows > 8 ? 4 : rows > 4 ? 2 : 1;
+    s.row_warps = rows > 2 ? 4 : rows > 1 ? 2 : 1;
+    s.key_warps = WARPS / s.row_warps;
+    s.row_groups = (rows + s.rt * s.row_warps - 1) / (s.rt * s.row_warps);
+    const int64_t tile = KEYS * s.key_warps, least = tile > LEAST_PART ? tile : LEAST_PART;
+    const int64_t blocks = s.row_groups * k_ne[2] * q_ne[3], most = (t + least - 1) / least;
+    int64_t parts = blocks > 0 ? (int64_t)q->device->n_sm * 4 / blocks : 1;
+    parts = parts < most ? parts : most;
+    parts = parts < 1 ? 1 : parts > MOST_PARTS ? MOST_PARTS : parts;
+    const int64_t each = (t + parts - 1) / parts;
+    s.per_part = each < tile ? tile : (each + tile - 1) / tile * tile;
+    s.parts = t ? (t + s.per_part - 1) / s.per_part : 1;
+    return s;
+}
+
+int64_t sheaf__cuda_attention_split_parts(const struct sheaf__cuda_queue *q,
+                                          const struct sheaf_tensor *dst) {
+    return shape_of(q, dst->src[0]->ne, dst->src[1]->ne).parts;
+}
+
+/* false: not a type, an alignment or a length that the tiles have. */
+static bool side_of(const View &v, Side *side) {
+    const uintptr_t bits = (uintptr_t)v.data | v.nb[1] | v.nb[2] | v.nb[3];
+    const int64_t n = v.ne[0];
+    int64_t bytes = 2 * n;
+    if (n < 1 || n > 576) return false;
+    if (v.type == SHEAF_TYPE_F16 || v.type == SHEAF_TYPE_BF16) {
+        side->unit = 16;
+        side->stride = (int)(((bytes + 15) / 16) | 1) * 16;
+    } else if (v.type == SHEAF_TYPE_Q8_0 || v.type == SHEAF_TYPE_Q4_0) {
+        bytes = n / SHEAF__QK *
+                (int64_t)(v.type == SHEAF_TYPE_Q8_0 ? sizeof(sheaf__block_q8_0)
+                                                    : sizeof(sheaf__block_q4_0));
+        side->unit = 4;
+        side->stride = (int)((bytes / 4 + 1) | 1) * 4; /* word_at looks at one more */
+    } else {
+        return false;
+    }
+    side->bytes = (int)bytes;
+    return (bits | (uintptr_t)bytes) % (uintptr_t)side->unit == 0;
+}
+
+static size_t shared_of(const Split &sp, int rows) {
+    const size_t keys = (size_t)(KEYS * sp.key_warps);
+    const size_t row = (size_t)(sp.k.stride + (sp.same ? 0 : sp.v.stride));
+    const size_t tiles = (size_t)sp.stages * keys * row;
+    const size_t found =
+        (size_t)(rows * sp.key_warps) * (size_t)(sp.at.v.ne[0] + 2) * sizeof(float);
+    return ((size_t)rows * (size_t)sp.at.q.ne[0] + (size_t)rows * keys) * sizeof(float) +
+           (tiles > found ? tiles : found);
+}
+
+template <int RT, int NC>
+static bool launch(struct sheaf__cuda_queue *q, Split sp, const Shape &shape) {
+    for (sp.key_warps = shape.key_warps; sp.key_warps; sp.key_warps /= 2) {
+        for (sp.stages = 2; sp.stages; sp.stages--) {
+            const size_t bytes = shared_of(sp, RT * shape.row_warps);
+            if (bytes > MOST_SHARED) continue;
+            if (cudaFuncSetAttribute(split_kernel<RT, NC>,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes)) {
+                cudaGetLastError();
+                continue;
+            }
+            const dim3 grid((unsigned)shape.row_groups, (unsigned)shape.parts,
+                            (unsigned)(sp.at.k.ne[2] * sp.at.q.ne[3]));
+            CUDA_LAUNCH_AHEAD(q->ahead, (split_kernel<RT, NC>), grid,
+                              32 * shape.row_warps * sp.key_warps, bytes, q->stream, sp);
+            return true;
+        }
+    }
+    return false;
+}
+
+template <int RT> static bool launch_rows(struct sheaf__cuda_queue *q, Split &sp, const Shape &s) {
+    const int64_t e = sp.at.v.ne[0];
+    return e <= 64    ? launch<RT, 1>(q, sp, s)
+           : e <= 128 ? launch<RT, 2>(q, sp, s)
+           : e <= 256 ? launch<RT, 4>(q, sp, s)
+                      : launch<RT, 9>(q, sp, s);
+}
+
+bool sheaf__cuda_attention_split(struct sheaf__cuda_queue *q, const struct Attention *at,
+                                 float *partial) {
+    const Shape s = shape_of(q, at->q.ne, at->k.ne);
+    Split sp;
+    memset(&sp, 0, sizeof sp);
+    if (!side_of(at->k, &sp.k) || !side_of(at->v, &sp.v) || at->k.ne[0] % 8 || at->v.ne[0] % 2)
+        return false;
+    if (at->k.ne[2] * at->q.ne[3] > 65535 || s.row_groups > 0x7fffffff) return false;
+    sp.at = *at;
+    sp.same = at->k.data == at->v.data && at->k.type == at->v.type && at->v.ne[0] <= at->k.ne[0] &&
+              !memcmp(at->k.nb, at->v.nb, sizeof at->k.nb);
+    sp.row_warps = s.row_warps;
+    sp.per_part = s.per_part;
+    sp.partial = s.parts > 1 ? partial : NULL;
+    return s.rt == 4   ? launch_rows<4>(q, sp, s)
+           : s.rt == 2 ? launch_rows<2>(q, sp, s)
+                       : launch_rows<1>(q, sp, s);
+}

@@ -1,0 +1,187 @@
+/* Attention of the CUDA device against its formula in double: types of the cache, sizes of heads, groups,
+ * parts of the keys, what masks hide, each also with blocks and warps in an order by chance. */
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "rig.h"
+
+enum { HIDDEN_NAN = 1, SINKS = 2, CAUSAL = 4, SAME = 8, NO_MASK = 16 };
+
+static const struct attention {
+    int64_t d, e, t, n, heads, kv, seqs;
+    enum sheaf_type k, v;
+    float max_bias, softcap;
+    int flags;
+} cases[] = {
+    {64, 64, 1, 1, 4, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, NO_MASK},
+    {64, 64, 33, 1, 1, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, 0},
+    {128, 128, 700, 1, 8, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, HIDDEN_NAN},
+    {128, 128, 129, 1, 2, 2, 2, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q8_0, 0, 0, HIDDEN_NAN},
+    {128, 128, 513, 1, 32, 4, 1, SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_0, 0, 0, 0},
+    {64, 64, 300, 3, 6, 2, 1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_0, 0, 0, CAUSAL},
+    {80, 80, 100, 2, 3, 3, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 8, 0, CAUSAL},
+    {96, 96, 65, 5, 4, 4, 1, SHEAF_TYPE_BF16, SHEAF_TYPE_F16, 0, 20, CAUSAL},
+    {192, 128, 97, 1, 5, 5, 1, SHEAF_TYPE_F16, SHEAF_TYPE_Q8_0, 0, 0, SINKS},
+    {256, 256, 260, 2, 4, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_BF16, 4, 30, CAUSAL | SINKS},
+    {256, 256, 130, 1, 16, 1, 1, SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q8_0, 0, 0, 0},
+    {576, 512, 140, 1, 16, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, SAME | HIDDEN_NAN},
+    {576, 512, 70, 2, 9, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, CAUSAL},
+    {576, 576, 40, 1, 2, 1, 1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q8_0, 0, 0, SAME},
+    {96, 96, 70, 1, 3, 1, 1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q8_0, 0, 0, 0}, /* rows of 102 bytes */
+    {128, 128, 300, 40, 4, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, CAUSAL | HIDDEN_NAN},
+    {64, 64, 200, 9, 4, 4, 1, SHEAF_TYPE_F32, SHEAF_TYPE_F32, 0, 0, CAUSAL},
+};
+
+struct made {
+    struct rig r;
+    struct sheaf_tensor *q, *k, *v, *mask, *sinks, *y;
+    float *fq, *fk, *fv, *fm, *fs; /* what the tensors hold */
+};
+
+static bool sees(const struct attention *a, int64_t i, int64_t j) {
+    if (a->flags & CAUSAL) return j <= a->t - a->n + i && j + 150 > a->t - a->n + i; /* a window */
+    return j % 7 != 3;
+}
+
+static float *floats(int64_t n, uint64_t seed, float size) {
+    float *x = malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        x[i] = ((float)(seed >> 40) / (float)(1 << 23) - 1) * size;
+    }
+    return x;
+}
+
+/* Fills t, of rows of `type`, with x, and x with what t can hold; keys that nothing sees become NaN. */
+static void give(struct sheaf_tensor *t, float *x, const bool *hidden) {
+    const size_t row = sheaf_row_size(t->type, t->ne[0]);
+    char *bytes = malloc(sheaf_nbytes(t));
+    for (int64_t i = 0; i < sheaf_nrows(t); i++) {
+        char *to = bytes + (size_t)i * row;
+        float *from = x + i * t->ne[0];
+        if (t->type == SHEAF_TYPE_F32) {
+            memcpy(to, from, row);
+        } else {
+            cr_assert_eq(sheaf_from_float(t->type, from, to, t->ne[0]), SHEAF_STATUS_SUCCESS);
+            cr_assert_eq(sheaf_to_float(t->type, to, from, t->ne[0]), SHEAF_STATUS_SUCCESS);
+        }
+        if (hidden && hidden[i % t->ne[1]]) memset(to, 0x7f, row); /* NaN in F16, BF16 and scales */
+    }
+    cr_assert_eq(sheaf_backend_tensor_set(t, bytes, 0, sheaf_nbytes(t)), SHEAF_STATUS_SUCCESS);
+    free(bytes);
+}
+
+static void make(const struct attention *a, const char *machine, struct made *m) {
+    m->r = rig_up(machine, NULL);
+    struct sheaf_context *ctx = m->r.ctx;
+    m->q = sheaf_new_tensor_4d(ctx, SHEAF_TYPE_F32, a->d, a->n, a->heads, a->seqs);
+    m->k = sheaf_new_tensor_4d(ctx, a->k, a->d, a->t, a->kv, a->seqs);
+    m->v = a->flags & SAME ? sheaf_view_4d(ctx, m->k, a->e, a->t, a->kv, a->seqs, m->k->nb[1],
+                                           m->k->nb[2], m->k->nb[3], 0)
+                           : sheaf_new_tensor_4d(ctx, a->v, a->e, a->t, a->kv, a->seqs);
+    m->mask = a->flags & NO_MASK ? NULL : sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F16, a->t, a->n);
+    m->sinks = a->flags & SINKS ? sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, a->heads) : NULL;
+    m->y = sheaf_flash_attn_sinks(ctx, m->q, m->k, m->v, m->mask, m->sinks, 1 / sqrtf((float)a->d),
+                                  a->max_bias, a->softcap);
+    cr_assert_eq(sheaf_build_forward_expand(m->r.graph, m->y), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    rig_alloc(&m->r);
+    bool *hidden = calloc((size_t)a->t, sizeof *hidden);
+    for (int64_t j = 0; j < a->t && (a->flags & HIDDEN_NAN); j++) {
+        hidden[j] = true;
+        for (int64_t i = 0; i < a->n; i++) hidden[j] = hidden[j] && !sees(a, i, j);
+    }
+    m->fq = floats(sheaf_nelements(m->q), 1, 2);
+    m->fk = floats(sheaf_nelements(m->k), 2, 2);
+    m->fv = floats(sheaf_nelements(m->v), 3, 1);
+    m->fs = m->sinks ? floats(a->heads, 4, 1) : NULL;
+    m->fm = m->mask ? floats(a->t * a->n, 5, 0.5f) : NULL;
+    for (int64_t i = 0; m->fm && i < a->t * a->n; i++)
+        m->fm[i] = sees(a, i / a->t, i % a->t) ? a->max_bias != 0 ? m->fm[i] : 0 : -INFINITY;
+    give(m->q, m->fq, NULL);
+    give(m->k, m->fk, hidden);
+    if (!(a->flags & SAME)) give(m->v, m->fv, hidden);
+    for (int64_t i = 0; (a->flags & SAME) && i < sheaf_nelements(m->v); i++)
+        m->fv[i] = m->fk[i / a->e * a->d + i % a->e];
+    if (m->mask) give(m->mask, m->fm, NULL);
+    if (m->sinks) give(m->sinks, m->fs, NULL);
+    free(hidden);
+}
+
+/* One head of one query, out [e]; e.g. slope of ALiBi from Press et al., arXiv 2108.12409. */
+static void formula(const struct attention *a, const struct made *m, int64_t i, int64_t h,
+                    int64_t s, double *out) {
+    const int64_t hk = h / (a->heads / a->kv);
+    double *p = malloc((size_t)a->t * sizeof *p), max = -INFINITY, sum = 0, slope = 1;
+    int64_t power = 1;
+    while (power * 2 <= a->heads) power *= 2;
+    if (a->max_bias > 0)
+        slope =
+            h < power
+                ? pow(2, -(double)a->max_bias / (double)power * (double)(h + 1))
+                : pow(2, -(double)a->max_bias / 2 / (double)power * (double)(2 * (h - power) + 1));
+    for (int64_t j = 0; j < a->t; j++) {
+        const float *q = m->fq + ((s * a->heads + h) * a->n + i) * a->d;
+        const float *k = m->fk + ((s * a->kv + hk) * a->t + j) * a->d;
+        const double bias = m->fm ? (double)m->fm[i * a->t + j] : 0;
+        double x = 0;
+        for (int64_t c = 0; c < a->d; c++) x += (double)q[c] * (double)k[c];
+        x /= sqrt((double)a->d);
+        if (a->softcap != 0) x = (double)a->softcap * tanh(x / (double)a->softcap);
+        p[j] = bias < -1e30 ? -INFINITY : x + (m->fm ? slope * bias : 0);
+        max = fmax(max, p[j]);
+    }
+    if (m->fs) max = fmax(max, (double)m->fs[h]);
+    for (int64_t c = 0; c < a->e; c++) out[c] = 0;
+    for (int64_t j = 0; j < a->t; j++) {
+        const float *v = m->fv + ((s * a->kv + hk) * a->t + j) * a->e;
+        const double w = p[j] == -INFINITY ? 0 : exp(p[j] - max);
+        sum += w;
+        for (int64_t c = 0; c < a->e && w != 0; c++) out[c] += w * (double)v[c];
+    }
+    if (m->fs) sum += exp((double)m->fs[h] - max);
+    for (int64_t c = 0; c < a->e; c++) out[c] /= sum;
+    free(p);
+}
+
+static void check(size_t number, const char *machine) {
+    const struct attention *a = &cases[number];
+    struct made m = {0};
+    make(a, machine, &m);
+    float *got = malloc(sheaf_nbytes(m.y));
+    double want[576];
+    cr_assert_eq(sheaf_backend_graph_compute(m.r.backend, m.r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    cr_assert_eq(sheaf_backend_tensor_get(m.y, got, 0, sheaf_nbytes(m.y)), SHEAF_STATUS_SUCCESS);
+    for (int64_t row = 0; row < a->seqs * a->n * a->heads; row++) {
+        const int64_t h = row % a->heads, i = row / a->heads % a->n, s = row / a->heads / a->n;
+        formula(a, &m, i, h, s, want);
+        for (int64_t c = 0; c < a->e; c++) {
+            const double x = (double)got[row * a->e + c], bound = a->n >= 32 ? 2e-3 : 2e-5;
+            cr_assert(fabs(x - want[c]) <= bound,
+                      "case %zu, %s: head %ld of query %ld, %ld: %g, not %g", number, machine,
+                      (long)h, (long)i, (long)c, x, want[c]);
+        }
+    }
+    float *const all[] = {got, m.fq, m.fk, m.fv, m.fm, m.fs};
+    for (int i = 0; i < 6; i++) free(all[i]);
+    rig_down(&m.r);
+}
+
+Test(cuda_attention, is_its_formula) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check(i, "");
+}
+
+/* Each time another order, so that a barrier that is missing shows sooner or later. */
+Test(cuda_attention, in_any_order) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char machine[40];
+        snprintf(machine, sizeof machine, "order=%zu", 100 + i);
+        check(i, machine);
+    }
+}
+
+/* A device with less shared memory has smaller tiles, and another kernel where even these do not fit. */
+Test(cuda_attention, with_less_shared_memory) {
+    for (size_t i = 10; i < 14; i++) check(i, "cc=86");
+}
