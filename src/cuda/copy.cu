@@ -30,39 +30,59 @@ HD float load_number(const View &v, int64_t e) {
     return load_any(v.type, row_data(v, row_at(v.ne, e / v.ne[0])), v.nb[0], i0);
 }
 
-/* x: one block of 32 or 256 floats to p, as the host does it. A function of its own, because nvcc
- * needs 10 s for its loops wherever they are inlined. */
-HD_CALLED void store_quantized(int type, const float *x, void *p) {
-    switch (type) {
+/* x: one block of 32 floats to p, as the host does it. Functions of their own, because nvcc needs 10 s
+ * for their loops wherever they are inlined. */
 #define BLOCK(TYPE, name)                                                                          \
     case SHEAF_TYPE_##TYPE:                                                                        \
         sheaf__quantize_block_##name(x, (struct sheaf__block_##name *)p);                          \
         break
+HD_CALLED void store_32(int type, const float *x, void *p) {
+    switch (type) {
         BLOCK(Q4_0, q4_0);
         BLOCK(Q4_1, q4_1);
         BLOCK(Q5_0, q5_0);
         BLOCK(Q5_1, q5_1);
         BLOCK(Q8_0, q8_0);
+        BLOCK(IQ4_NL, iq4_nl);
+        BLOCK(MXFP4, mxfp4);
+    default:
+        break;
+    }
+}
+HD_CALLED void store_256(int type, const float *x, void *p) {
+    switch (type) {
         BLOCK(Q4_K, q4_k);
         BLOCK(Q5_K, q5_k);
         BLOCK(Q6_K, q6_k);
         BLOCK(Q2_K, q2_k);
         BLOCK(Q3_K, q3_k);
-        BLOCK(IQ4_NL, iq4_nl);
         BLOCK(IQ4_XS, iq4_xs);
-        BLOCK(MXFP4, mxfp4);
-#undef BLOCK
     default:
         break;
     }
 }
+#undef BLOCK
 
-/* The same; plain types are blocks of one. */
-HD void store_block(int type, int64_t elements, const float *x, void *p) {
-    if (elements == 1)
+/* The floats of a thread's block lie in shared memory: an array of its own would be local memory,
+ * which the driver reserves for every thread that the device can hold. ELEMENTS: 1, 32, 256. */
+template <int ELEMENTS> HD void store_block(int type, const float *x, void *p) {
+    if (ELEMENTS == 1)
         store_plain(type, *x, p);
+    else if (ELEMENTS == SHEAF__QK)
+        store_32(type, x, p);
     else
-        store_quantized(type, x, p);
+        store_256(type, x, p);
+}
+constexpr unsigned threads_of(int64_t elements) {
+    return elements == 1 ? THREADS : elements == SHEAF__QK ? 128 : 32;
+}
+/* One more than a block has: the threads meet in fewer banks. */
+static size_t shared_of(int64_t elements) {
+    return elements == 1 ? 0 : threads_of(elements) * (size_t)(elements + 1) * sizeof(float);
+}
+template <int ELEMENTS>
+static __device__ __forceinline__ float *own_block(float *shared, float *one) {
+    return ELEMENTS == 1 ? one : shared + threadIdx.x * (ELEMENTS + 1);
 }
 
 HD bool is_int_type(int type) { return type == SHEAF_TYPE_I32 || type == SHEAF_TYPE_I64; }
@@ -88,14 +108,17 @@ static __global__ void move_kernel(View dst, View src, Unit unit, int64_t n) {
     }
 }
 
-/* Floats of any types. */
-static __global__ void convert_kernel(View dst, View src, Unit unit, int64_t n) {
-    float x[SHEAF__QK_K];
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * THREADS) {
-        const int64_t first = i * unit.elements;
-        for (int j = 0; j < unit.elements; j++) x[j] = load_number(src, first + j);
-        store_block(dst.type, unit.elements, x, locate(dst, first, unit.elements, dst.nb[0]));
+/* Floats of any types; n: blocks of dst. */
+template <int ELEMENTS>
+static __global__ void __launch_bounds__(threads_of(ELEMENTS))
+    convert_kernel(View dst, View src, int64_t n) {
+    CUDA_DYNAMIC_SHARED(float, shared);
+    float one, *x = own_block<ELEMENTS>(shared, &one);
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t first = i * ELEMENTS;
+        for (int j = 0; j < ELEMENTS; j++) x[j] = load_number(src, first + j);
+        store_block<ELEMENTS>(dst.type, x, locate(dst, first, ELEMENTS, dst.nb[0]));
     }
 }
 
@@ -133,6 +156,19 @@ static View stepped(const struct sheaf_tensor *t) {
     return v;
 }
 
+static void launch_convert(struct sheaf__cuda_queue *q, int64_t elements, const View &d,
+                           const View &s, int64_t n) {
+    const unsigned threads = threads_of(elements), blocks = sheaf__cuda_blocks(n, threads);
+    const size_t shared = shared_of(elements);
+    if (elements == 1) {
+        CUDA_LAUNCH(convert_kernel<1>, blocks, threads, shared, q->stream, d, s, n);
+    } else if (elements == SHEAF__QK) {
+        CUDA_LAUNCH(convert_kernel<SHEAF__QK>, blocks, threads, shared, q->stream, d, s, n);
+    } else {
+        CUDA_LAUNCH(convert_kernel<SHEAF__QK_K>, blocks, threads, shared, q->stream, d, s, n);
+    }
+}
+
 static enum sheaf_status launch_copy(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *src = dst->src[0];
     const Unit unit = unit_of(dst);
@@ -150,7 +186,7 @@ static enum sheaf_status launch_copy(struct sheaf__cuda_queue *q, const struct s
     } else if (is_int_type(dst->type) || is_int_type(src->type)) {
         CUDA_LAUNCH_PLAIN(integer_kernel, blocks, THREADS, 0, q->stream, d, s, n);
     } else {
-        CUDA_LAUNCH_PLAIN(convert_kernel, blocks, THREADS, 0, q->stream, d, s, unit, n);
+        launch_convert(q, unit.elements, d, s, n);
     }
     return sheaf__cuda_launched(q, dst);
 }
@@ -251,12 +287,14 @@ static enum sheaf_status launch_add_id(struct sheaf__cuda_queue *q,
 
 /* b [e, n, h, s], ids [n, h, s] repeated -> rows of dst [e, L, h, s]. Of two rows with the same number
  * the later is written: a block gives its row up if a later one has its number. */
-static __global__ void set_rows_kernel(View dst, View b, View ids, Unit unit, Rows rows,
-                                       Fault *fault) {
+template <int ELEMENTS>
+static __global__ void __launch_bounds__(threads_of(ELEMENTS))
+    set_rows_kernel(View dst, View b, View ids, Rows rows, Fault *fault) {
+    CUDA_DYNAMIC_SHARED(float, shared);
+    __shared__ int superseded;
+    float one, *x = own_block<ELEMENTS>(shared, &one);
     previous_done();
     next_may_start();
-    __shared__ int superseded;
-    float x[SHEAF__QK_K];
     for (int64_t row = blockIdx.x; row < n_rows(b); row += gridDim.x) {
         const Row at = row_at(b.ne, row);
         const int64_t c1 = at.i2 % ids.ne[1], c2 = at.i3 % ids.ne[2];
@@ -266,7 +304,7 @@ static __global__ void set_rows_kernel(View dst, View b, View ids, Unit unit, Ro
         __syncthreads();
         if (threadIdx.x == 0) superseded = bad;
         __syncthreads();
-        for (int64_t j = at.i1 + 1 + threadIdx.x; j < b.ne[1]; j += THREADS) {
+        for (int64_t j = at.i1 + 1 + threadIdx.x; j < b.ne[1]; j += blockDim.x) {
             if (load_id(ids, j, c1, c2) == id) superseded = 1;
         }
         __syncthreads();
@@ -274,23 +312,35 @@ static __global__ void set_rows_kernel(View dst, View b, View ids, Unit unit, Ro
         const Row to = {id, at.i2, at.i3};
         const char *from = row_data(b, at);
         char *d = row_data(dst, to);
-        const int64_t n = b.ne[0] / unit.elements;
-        for (int64_t i = threadIdx.x; i < n; i += THREADS) {
-            for (int j = 0; j < unit.elements; j++)
-                x[j] = load_plain(b.type, from + (size_t)(i * unit.elements + j) * b.nb[0]);
-            store_block(dst.type, unit.elements, x, d + (size_t)i * dst.nb[0]);
+        const int64_t n = b.ne[0] / ELEMENTS;
+        for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+            for (int j = 0; j < ELEMENTS; j++)
+                x[j] = load_plain(b.type, from + (size_t)(i * ELEMENTS + j) * b.nb[0]);
+            store_block<ELEMENTS>(dst.type, x, d + (size_t)i * dst.nb[0]);
         }
     }
 }
 
-static enum sheaf_status launch_set_rows(struct sheaf__cuda_queue *q,
-                                         const struct sheaf_tensor *dst) {
+template <int ELEMENTS>
+static void launch_set(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *b = dst->src[1];
     const Rows rows = {0, dst->ne[1], (uint64_t)(uintptr_t)dst};
-    if (sheaf_is_empty(b)) return SHEAF_STATUS_SUCCESS;
-    CUDA_LAUNCH_AHEAD(q->ahead, set_rows_kernel, sheaf__cuda_blocks(sheaf_nrows(b), 1), THREADS, 0,
-                      q->stream, stepped(dst), sheaf__cuda_view(b), sheaf__cuda_view(dst->src[2]),
-                      unit_of(dst), rows, q->fault);
+    CUDA_LAUNCH_AHEAD(q->ahead, set_rows_kernel<ELEMENTS>, sheaf__cuda_blocks(sheaf_nrows(b), 1),
+                      threads_of(ELEMENTS), shared_of(ELEMENTS), q->stream, stepped(dst),
+                      sheaf__cuda_view(b), sheaf__cuda_view(dst->src[2]), rows, q->fault);
+}
+
+static enum sheaf_status launch_set_rows(struct sheaf__cuda_queue *q,
+                                         const struct sheaf_tensor *dst) {
+    const int64_t elements = unit_of(dst).elements;
+    if (sheaf_is_empty(dst->src[1])) return SHEAF_STATUS_SUCCESS;
+    if (elements == 1) {
+        launch_set<1>(q, dst);
+    } else if (elements == SHEAF__QK) {
+        launch_set<SHEAF__QK>(q, dst);
+    } else {
+        launch_set<SHEAF__QK_K>(q, dst);
+    }
     return sheaf__cuda_launched(q, dst);
 }
 

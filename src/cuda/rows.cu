@@ -1,12 +1,13 @@
 /* Ops over whole rows: norms, SUM_ROWS, MEAN, SOFT_MAX, ARGMAX, TOP_K. A block takes a row; what it
- * sums is summed in an order that only the size of the row decides. dst of a norm and of SOFT_MAX
+ * sums is summed in an order that only the size of the row decides; it may have 1024 threads, which
+ * is the most that the kernels are compiled for. dst of a norm and of SOFT_MAX
  * may be a's memory: a thread writes the elements that it reads. */
 #include "cuda/product.h"
 
 /* ---- norm and sum ---- */
 
 /* dst F32, a [i, j, h, s] */
-static __global__ void rms_norm_kernel(View dst, View a, float eps) {
+static __global__ void __launch_bounds__(1024) rms_norm_kernel(View dst, View a, float eps) {
     __shared__ float scratch[32];
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
@@ -32,7 +33,8 @@ static enum sheaf_status launch_rms_norm(struct sheaf__cuda_queue *q,
 }
 
 /* The same; `center`: NORM, else L2_NORM */
-static __global__ void norm_kernel(View dst, View a, float eps, bool center) {
+static __global__ void __launch_bounds__(1024)
+    norm_kernel(View dst, View a, float eps, bool center) {
     __shared__ float scratch[32];
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
@@ -63,7 +65,8 @@ static enum sheaf_status launch_norm(struct sheaf__cuda_queue *q, const struct s
 }
 
 /* A block has a group: rows and channels of one index of dimension 3. */
-static __global__ void group_norm_kernel(View dst, View a, int64_t each, float eps) {
+static __global__ void __launch_bounds__(1024)
+    group_norm_kernel(View dst, View a, int64_t each, float eps) {
     __shared__ float scratch[32];
     const int64_t groups = (dst.ne[2] + each - 1) / each;
     for (int64_t item = blockIdx.x; item < groups * dst.ne[3]; item += gridDim.x) {
@@ -113,7 +116,7 @@ struct Chain {      /* all F32 of one shape, dense rows; data NULL: not there */
     int64_t chunks;
 };
 
-static __global__ void chain_kernel(Chain c) {
+static __global__ void __launch_bounds__(1024) chain_kernel(Chain c) {
     __shared__ float scratch[32];
     previous_done();
     next_may_start();
@@ -209,7 +212,7 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
 }
 
 /* a [i, j, h, s] -> dst F32 [1, j, h, s], divided by count */
-static __global__ void sum_rows_kernel(View dst, View a, float count) {
+static __global__ void __launch_bounds__(1024) sum_rows_kernel(View dst, View a, float count) {
     __shared__ float scratch[32];
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
@@ -234,7 +237,7 @@ static enum sheaf_status launch_sum_rows(struct sheaf__cuda_queue *q,
 }
 
 /* a -> dst F32 [1]: one block has all rows */
-static __global__ void sum_kernel(View dst, View a) {
+static __global__ void __launch_bounds__(1024) sum_kernel(View dst, View a) {
     __shared__ float scratch[32];
     float sum = 0.0f;
     for (int64_t row = 0; row < n_rows(a); row++) {
@@ -260,8 +263,9 @@ struct Heads { /* head h of the slice is head base + h of n_head */
 
 /* dst F32, a [k, n, h, s], mask [k, >=n, h, s] repeated or data NULL, sinks F32 [h] or data NULL. A
  * row of -inf yields zeros. */
-static __global__ void soft_max_kernel(View dst, View a, View mask, View sinks, float scale,
-                                       float max_bias, Heads heads) {
+static __global__ void __launch_bounds__(1024)
+    soft_max_kernel(View dst, View a, View mask, View sinks, float scale, float max_bias,
+                    Heads heads) {
     __shared__ float scratch[32];
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
@@ -358,7 +362,8 @@ static __device__ Candidate best_after(const View &a, const char *x, Candidate l
 }
 
 /* a [i, j, h, s] -> the k best positions of each row, as rows of k ints with stride `step` bytes */
-static __global__ void top_k_kernel(View dst, View a, int64_t k, bool argmax) {
+static __global__ void __launch_bounds__(1024)
+    top_k_kernel(View dst, View a, int64_t k, bool argmax) {
     __shared__ Candidate scratch[32];
     for (int64_t row = blockIdx.x; row < n_rows(a); row += gridDim.x) {
         const Row at = row_at(a.ne, row);
@@ -399,7 +404,7 @@ HD bool is_before(const Candidate &a, const Candidate &b, bool descending) {
     return a.index < b.index;
 }
 
-static __global__ void argsort_kernel(View dst, View a, bool descending) {
+static __global__ void __launch_bounds__(1024) argsort_kernel(View dst, View a, bool descending) {
     for (int64_t row = blockIdx.x; row < n_rows(a); row += gridDim.x) {
         const Row at = row_at(a.ne, row);
         const char *x = row_data(a, at);
