@@ -273,6 +273,7 @@ out:
 
 void sheaf__devcomm_free(struct sheaf__devcomm *dc) {
     if (!dc) return;
+    deadline = 0; /* that of the last wait is over; only the end of the job makes it give up */
     if (dc->made) dc->i->destroy(dc->made);
     free((void *)dc->backends);
     free(dc->last);

@@ -8,11 +8,19 @@
  * (NVLS is left out all the same).
  *
  * libnccl is opened when the first device is asked about, so that the module loads where there is
- * none. Communicators are nonblocking; every call is followed until NCCL has taken it. */
+ * none.
+ *
+ * Communicators are blocking: with nonblocking ones NCCL makes a thread for each collective. So what may
+ * wait for a peer runs on a thread of its own, which is waited for with a deadline (aside.h): making
+ * the communicators, the first exchange with every peer, which makes the connections so that later
+ * calls find them, and ending. Between collectives no memory is made or freed, except for a
+ * reduce-scatter larger than the scratch, and then only when the stream is empty.
+ *
+ * Calls of a communicator and its end exclude each other by the member's lock. A member that does not
+ * give it back in time hangs in such a call, which nothing but the abort ends. */
 #include <dlfcn.h>
 #include <nccl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,15 +29,17 @@
 
 #include "backend/devcomm.h"
 #include "backend/sum.h"
+#include "comm/device/nccl/aside.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/settings.h"
 
 enum {
-    OLDEST = 21800,             /* nonblocking communicators that can be relied on */
+    OLDEST = 21800,             /* ncclCommFinalize, and aborts that can be relied on */
     SHARES_FROM = 23000,        /* two members on one GPU, if NCCL_MULTI_RANK_GPU_ENABLE=1 */
     ONE_SHOT_BYTES = 256 << 10, /* up to here a vector is gathered whole */
     CHUNK = 4 << 20,            /* floats of a larger one at once */
     ALIGN = 32,                 /* floats: parts begin on cache lines */
+    FAREWELL_S = 2,             /* that a communicator may take to end */
 };
 
 /* ---- the library ---- */
@@ -40,6 +50,8 @@ enum {
     X(ncclCommInitRankConfig)                                                                      \
     X(ncclCommGetAsyncError)                                                                       \
     X(ncclCommAbort)                                                                               \
+    X(ncclCommFinalize)                                                                            \
+    X(ncclCommDestroy)                                                                             \
     X(ncclGroupStart)                                                                              \
     X(ncclGroupEnd)                                                                                \
     X(ncclSend)                                                                                    \
@@ -149,18 +161,20 @@ struct local {
     sheaf__sum_fn *add;
     float *scratch;
     size_t scratch_floats;
-    atomic_bool aborted; /* its communicator is gone */
+    pthread_mutex_t lock; /* held during calls of the communicator, and its end */
+    atomic_bool aborted;  /* its communicator is gone, or about to be */
 };
 
 struct made {
     struct sheaf__devcomm_group group;
     bool sums_by_nccl;
+    bool left; /* a thread that never returned uses this */
     int n_local;
     struct local locals[];
 };
 
-static enum sheaf_status failed(const struct local *l, ncclResult_t r, const char *what) {
-    const char *more = l->comm && !l->aborted ? nccl.ncclGetLastError(l->comm) : NULL;
+static enum sheaf_status failed(ncclResult_t r, const char *what) {
+    const char *more = nccl.ncclGetLastError(NULL);
     return sheaf_set_error(r == ncclRemoteError ? SHEAF_STATUS_PEER : SHEAF_STATUS_FAILED,
                            "%s: %s%s%s", what, nccl.ncclGetErrorString(r),
                            more && *more ? ": " : "", more ? more : "");
@@ -171,33 +185,88 @@ static enum sheaf_status cuda_failed(cudaError_t e, const char *what) {
     return sheaf_set_error(SHEAF_STATUS_FAILED, "%s: %s", what, cudaGetErrorString(e));
 }
 
-/* Until NCCL has taken the last call. */
-static enum sheaf_status settle(const struct made *m, struct local *l, ncclResult_t r,
-                                const char *what) {
-    while (r == ncclInProgress) {
-        if (l->aborted || m->group.give_up())
-            return sheaf_set_error(SHEAF_STATUS_TIMEOUT, "%s: NCCL did not take it in time", what);
-        sched_yield();
-        const ncclResult_t asked = nccl.ncclCommGetAsyncError(l->comm, &r);
-        if (asked != ncclSuccess) r = asked;
-    }
-    return r == ncclSuccess ? SHEAF_STATUS_SUCCESS : failed(l, r, what);
+static enum sheaf_status was_ended(void) {
+    return sheaf_set_error(SHEAF_STATUS_PEER, "the group was ended");
+}
+
+/* Before calls of the communicator; enter fails, without the lock, once it is gone. */
+static enum sheaf_status enter(struct local *l) {
+    pthread_mutex_lock(&l->lock);
+    if (!l->aborted) return SHEAF_STATUS_SUCCESS;
+    pthread_mutex_unlock(&l->lock);
+    return was_ended();
+}
+static enum sheaf_status leave(struct local *l, ncclResult_t r, const char *what) {
+    pthread_mutex_unlock(&l->lock);
+    if (l->aborted) return was_ended();
+    return r == ncclSuccess ? SHEAF_STATUS_SUCCESS : failed(r, what);
+}
+
+/* ---- the end of a communicator ---- */
+
+static bool time_is_up(const void *user) { return sheaf__time_ns() > *(const uint64_t *)user; }
+
+static uint64_t farewell(void) { return sheaf__time_ns() + FAREWELL_S * UINT64_C(1000000000); }
+
+static void abort_one(void *user) { nccl.ncclCommAbort(user); /* lets the stream go on */ }
+
+struct ending {
+    ncclComm_t comm;
+    int ordinal;
+};
+static void finish_one(void *user) {
+    struct ending *e = user;
+    cudaSetDevice(e->ordinal);
+    if (nccl.ncclCommFinalize(e->comm) == ncclSuccess)
+        nccl.ncclCommDestroy(e->comm);
+    else
+        nccl.ncclCommAbort(e->comm);
+    free(e);
 }
 
 static void end_all(void *made) {
     struct made *m = made;
     for (int i = 0; i < m->n_local; i++) {
         struct local *l = &m->locals[i];
+        bool begun;
         if (atomic_exchange(&l->aborted, true) || !l->comm) continue;
-        nccl.ncclCommAbort(l->comm); /* lets the stream go on */
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += 1;
+        const bool locked = !pthread_mutex_timedlock(&l->lock, &until);
+        const uint64_t end = farewell();
+        if (!sheaf__aside(abort_one, l->comm, time_is_up, &end, &begun)) m->left = true;
+        if (locked) pthread_mutex_unlock(&l->lock);
+    }
+}
+
+/* Every rank finishes what its peers still read, if they come; one that is alone gives up on them. */
+static void finish_all(struct made *m) {
+    for (int i = 0; i < m->n_local; i++) {
+        struct local *l = &m->locals[i];
+        struct ending *e = malloc(sizeof *e);
+        const uint64_t end = farewell();
+        bool begun = false;
+        if (!e || !l->comm || atomic_exchange(&l->aborted, true)) {
+            free(e);
+            continue;
+        }
+        *e = (struct ending){l->comm, l->ordinal};
+        if (!sheaf__aside(finish_one, e, time_is_up, &end, &begun)) m->left = true;
+        if (!begun) free(e);
     }
 }
 
 static void destroy(void *made) {
     struct made *m = made;
-    end_all(m); /* all streams are empty: nothing is lost, and no peer is waited for */
+    if (m->group.give_up())
+        end_all(m);
+    else
+        finish_all(m);   /* all streams are empty */
+    if (m->left) return; /* its memory is in use for as long as the process lives */
     for (int i = 0; i < m->n_local; i++) {
         struct local *l = &m->locals[i];
+        pthread_mutex_destroy(&l->lock);
         if (!l->scratch) continue;
         cudaSetDevice(l->ordinal);
         cudaFree(l->scratch);
@@ -205,30 +274,132 @@ static void destroy(void *made) {
     free(m);
 }
 
-static enum sheaf_status start(struct made *m) {
+/* ---- the start ---- */
+
+static bool group_gives_up(const void *user) {
+    return ((const struct made *)user)->group.give_up();
+}
+
+/* Until the stream is empty, or it is given up. */
+static enum sheaf_status drain(const struct made *m, const struct local *l, const char *what) {
+    cudaError_t e = cudaSetDevice(l->ordinal);
+    while (!e && (e = cudaStreamQuery(l->stream)) == cudaErrorNotReady) {
+        cudaGetLastError(); /* or the next sum would find it */
+        if (l->aborted) return was_ended();
+        if (m->group.give_up())
+            return sheaf_set_error(SHEAF_STATUS_TIMEOUT, "%s: a peer did not come in time", what);
+        sheaf__nap(20000);
+        e = cudaSuccess;
+    }
+    return e ? cuda_failed(e, what) : SHEAF_STATUS_SUCCESS;
+}
+
+static enum sheaf_status grow_scratch(struct made *m, struct local *l, size_t floats) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (floats <= l->scratch_floats) return st;
+    if (l->scratch && (st = drain(m, l, "larger scratch memory"))) return st;
+    cudaError_t e = cudaSetDevice(l->ordinal);
+    if (!e) e = cudaFree(l->scratch);
+    l->scratch = NULL;
+    l->scratch_floats = 0;
+    void *p = NULL;
+    if (!e) e = cudaMalloc(&p, floats * sizeof *l->scratch);
+    if (e) return cuda_failed(e, "scratch memory of a collective");
+    l->scratch = p;
+    l->scratch_floats = floats;
+    return st;
+}
+
+static size_t part_of_members(size_t n, size_t members) {
+    return ((n + members - 1) / members + ALIGN - 1) / ALIGN * ALIGN;
+}
+/* What the largest one-shot all-reduce and a chunk of a larger one need. */
+static size_t first_scratch(const struct made *m) {
+    const size_t n = (size_t)m->group.n;
+    const size_t whole = ONE_SHOT_BYTES / sizeof(float) * n, parts = part_of_members(CHUNK, n) * n;
+    return whole > parts ? whole : parts;
+}
+
+static ncclResult_t make_communicators(struct made *m) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
-    config.blocking = 0;
+    config.blocking = 1;
     memcpy(&id, m->group.key, sizeof id);
     ncclResult_t r = nccl.ncclGroupStart();
     for (int i = 0; i < m->n_local && r == ncclSuccess; i++) {
         struct local *l = &m->locals[i];
-        const cudaError_t e = cudaSetDevice(l->ordinal);
-        if (e) {
-            nccl.ncclGroupEnd();
-            return cuda_failed(e, "use the device");
-        }
-        r = nccl.ncclCommInitRankConfig(&l->comm, m->group.n, id, l->member, &config);
-        if (r == ncclInProgress) r = ncclSuccess;
+        r = cudaSetDevice(l->ordinal)
+                ? ncclUnhandledCudaError
+                : nccl.ncclCommInitRankConfig(&l->comm, m->group.n, id, l->member, &config);
     }
     const ncclResult_t end = nccl.ncclGroupEnd();
-    if (r == ncclSuccess && end != ncclInProgress) r = end;
-    if (r != ncclSuccess) return failed(&m->locals[0], r, "make a communicator");
-    for (int i = 0; i < m->n_local; i++) {
-        enum sheaf_status st = settle(m, &m->locals[i], ncclInProgress, "make a communicator");
-        if (st) return st;
+    return r == ncclSuccess ? end : r;
+}
+
+/* A collective of every kind and of two sizes, which makes the connections; the scratch is sent. */
+static ncclResult_t meet(struct made *m, size_t bytes) {
+    const size_t all = (size_t)m->group.n;
+    ncclResult_t r = nccl.ncclGroupStart();
+    for (int i = 0; i < m->n_local && r == ncclSuccess; i++) {
+        struct local *l = &m->locals[i];
+        char *at = (char *)l->scratch;
+        if (cudaSetDevice(l->ordinal)) return ncclUnhandledCudaError;
+        r = nccl.ncclAllGather(at + (size_t)l->member * bytes, at, bytes, ncclInt8, l->comm,
+                               l->stream);
+        if (r == ncclSuccess && m->sums_by_nccl)
+            r = nccl.ncclAllReduce(at, at, bytes / sizeof(float), ncclFloat32, ncclSum, l->comm,
+                                   l->stream);
+        for (size_t j = 0; j < all && r == ncclSuccess; j++) {
+            if (j == (size_t)l->member) continue;
+            r = nccl.ncclSend(at + (size_t)l->member * bytes, bytes, ncclInt8, (int)j, l->comm,
+                              l->stream);
+            if (r == ncclSuccess)
+                r = nccl.ncclRecv(at + j * bytes, bytes, ncclInt8, (int)j, l->comm, l->stream);
+        }
     }
-    return SHEAF_STATUS_SUCCESS;
+    const ncclResult_t end = nccl.ncclGroupEnd();
+    return r == ncclSuccess ? end : r;
+}
+
+struct starting {
+    struct made *m;
+    ncclResult_t result;
+};
+static void start_aside(void *user) {
+    struct starting *s = user;
+    s->result = make_communicators(s->m);
+    if (s->result == ncclSuccess) s->result = meet(s->m, 1024);
+    if (s->result == ncclSuccess) s->result = meet(s->m, ONE_SHOT_BYTES);
+}
+
+static enum sheaf_status start(struct made *m) {
+    struct starting *s = malloc(sizeof *s);
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    bool begun;
+    if (!s) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "NCCL: out of memory");
+    *s = (struct starting){m, ncclInternalError};
+    for (int i = 0; i < m->n_local && !st; i++) {
+        st = grow_scratch(m, &m->locals[i], first_scratch(m));
+        if (!st &&
+            cudaMemsetAsync(m->locals[i].scratch, 0, m->locals[i].scratch_floats * sizeof(float),
+                            m->locals[i].stream))
+            st = cuda_failed(cudaGetLastError(), "clear scratch memory");
+    }
+    if (st) {
+        free(s);
+        return st;
+    }
+    if (!sheaf__aside(start_aside, s, group_gives_up, m, &begun)) {
+        if (!begun) free(s);
+        m->left = begun;
+        return begun ? sheaf_set_error(SHEAF_STATUS_TIMEOUT,
+                                       "make a communicator: NCCL was not done in time")
+                     : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "NCCL: no thread to start on");
+    }
+    if (s->result != ncclSuccess) st = failed(s->result, "make a communicator");
+    free(s);
+    for (int i = 0; i < m->n_local && !st; i++) st = drain(m, &m->locals[i], "the first exchange");
+    return st;
 }
 
 static enum sheaf_status create(const struct sheaf__devcomm_group *group, void **out) {
@@ -252,6 +423,7 @@ static enum sheaf_status create(const struct sheaf__devcomm_group *group, void *
         l->backend = group->backends[i];
         l->ordinal = ordinal_of(sheaf_backend_get_device(l->backend));
         l->stream = stream_of(l->backend);
+        pthread_mutex_init(&l->lock, NULL);
         void *add = proc_of(sheaf_backend_get_device(l->backend), SHEAF__SUM_PROC);
         memcpy(&l->add, &add, sizeof l->add);
         if (l->ordinal < 0 || !l->stream || !l->add)
@@ -272,26 +444,12 @@ static enum sheaf_status create(const struct sheaf__devcomm_group *group, void *
 /* ---- collectives ---- */
 
 /* Makes the thread use the member's device, with that many floats of unused scratch. */
-static enum sheaf_status prepare(struct local *l, size_t floats) {
-    cudaError_t e = cudaSetDevice(l->ordinal);
+static enum sheaf_status prepare(struct made *m, struct local *l, size_t floats) {
+    const cudaError_t e = cudaSetDevice(l->ordinal);
     if (e) return cuda_failed(e, "use the device");
-    if (l->aborted) return sheaf_set_error(SHEAF_STATUS_PEER, "the group was ended");
+    if (l->aborted) return was_ended();
     const enum sheaf_status st = l->add(l->backend, NULL);
-    if (st) return st;
-    if (floats <= l->scratch_floats) return SHEAF_STATUS_SUCCESS;
-    if (l->scratch) { /* earlier collectives may still use it */
-        e = cudaStreamSynchronize(l->stream);
-        if (!e) e = cudaFree(l->scratch);
-        l->scratch = NULL;
-        l->scratch_floats = 0;
-        if (e) return cuda_failed(e, "free scratch memory");
-    }
-    void *p = NULL;
-    e = cudaMalloc(&p, floats * sizeof *l->scratch);
-    if (e) return cuda_failed(e, "scratch memory of a collective");
-    l->scratch = p;
-    l->scratch_floats = floats;
-    return SHEAF_STATUS_SUCCESS;
+    return st ? st : grow_scratch(m, l, floats);
 }
 
 /* What a member sends to another, and receives from it, in bytes. */
@@ -312,17 +470,18 @@ static enum sheaf_status exchange_all(struct made *m, struct local *l,
                                               cudaMemcpyDeviceToDevice, l->stream);
         if (e) return cuda_failed(e, "copy");
     }
+    const enum sheaf_status st = enter(l);
+    if (st) return st;
     ncclResult_t r = nccl.ncclGroupStart();
-    for (int i = 0; i < m->group.n && (r == ncclSuccess || r == ncclInProgress); i++) {
+    for (int i = 0; i < m->group.n && r == ncclSuccess; i++) {
         if (i == l->member) continue;
         const struct exchange x = with(user, i);
         if (x.send_bytes) r = nccl.ncclSend(x.send, x.send_bytes, ncclInt8, i, l->comm, l->stream);
-        if (x.recv_bytes && (r == ncclSuccess || r == ncclInProgress))
+        if (x.recv_bytes && r == ncclSuccess)
             r = nccl.ncclRecv(x.recv, x.recv_bytes, ncclInt8, i, l->comm, l->stream);
     }
     const ncclResult_t end = nccl.ncclGroupEnd();
-    if (r == ncclSuccess || r == ncclInProgress) r = end;
-    return settle(m, l, r, "exchange");
+    return leave(l, r == ncclSuccess ? end : r, "exchange");
 }
 
 struct scratch { /* the addends of all members there, each `stride` floats */
@@ -380,9 +539,9 @@ static struct exchange gather_with(const void *user, int member) {
 
 static enum sheaf_status reduce_chunk(struct made *m, struct local *l, float *data, size_t n) {
     const size_t members = (size_t)m->group.n;
-    const size_t part = ((n + members - 1) / members + ALIGN - 1) / ALIGN * ALIGN;
+    const size_t part = part_of_members(n, members);
     const struct chunk c = {m, l, data, n, part};
-    enum sheaf_status st = prepare(l, part * members);
+    enum sheaf_status st = prepare(m, l, part * members);
     if (!st) st = exchange_all(m, l, scatter_with, &c);
     if (!st) st = sum(m, l, part, part_of(&c, l->member), part_floats(&c, l->member));
     if (!st) st = l->add(l->backend, NULL);
@@ -395,17 +554,15 @@ static enum sheaf_status all_reduce(void *made, int local, float *data, size_t n
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     if (!n) return st;
     if (m->sums_by_nccl) {
-        if ((st = prepare(l, 0))) return st;
-        return settle(m, l,
-                      nccl.ncclAllReduce(data, data, n, ncclFloat32, ncclSum, l->comm, l->stream),
-                      "all-reduce");
+        if ((st = prepare(m, l, 0)) || (st = enter(l))) return st;
+        return leave(l, nccl.ncclAllReduce(data, data, n, ncclFloat32, ncclSum, l->comm, l->stream),
+                     "all-reduce");
     }
     if (n * sizeof *data <= ONE_SHOT_BYTES) {
-        st = prepare(l, n * (size_t)m->group.n);
-        if (!st)
-            st = settle(m, l,
-                        nccl.ncclAllGather(data, l->scratch, n, ncclFloat32, l->comm, l->stream),
-                        "gather addends");
+        st = prepare(m, l, n * (size_t)m->group.n);
+        if (!st && !(st = enter(l)))
+            st = leave(l, nccl.ncclAllGather(data, l->scratch, n, ncclFloat32, l->comm, l->stream),
+                       "gather addends");
         return st ? st : sum(m, l, n, data, n);
     }
     for (size_t at = 0; at < n && !st; at += CHUNK)
@@ -452,7 +609,7 @@ static enum sheaf_status reduce_scatter(void *made, int local, const float *send
     struct made *m = made;
     struct local *l = &m->locals[local];
     const size_t mine = counts[l->member];
-    enum sheaf_status st = prepare(l, mine * (size_t)m->group.n);
+    enum sheaf_status st = prepare(m, l, mine * (size_t)m->group.n);
     const struct blocks b = {l, (const char *)send, (char *)l->scratch, counts, sizeof *send};
     if (!st) st = exchange_all(m, l, addends_with, &b);
     return st ? st : sum(m, l, mine, recv, mine);
@@ -463,7 +620,7 @@ static enum sheaf_status all_gather(void *made, int local, const void *send, voi
     struct made *m = made;
     struct local *l = &m->locals[local];
     const struct blocks b = {l, send, recv, bytes, 1};
-    enum sheaf_status st = prepare(l, 0);
+    enum sheaf_status st = prepare(m, l, 0);
     return st ? st : exchange_all(m, l, blocks_with, &b);
 }
 
@@ -471,17 +628,17 @@ static enum sheaf_status poll(void *made, int local, bool *done) {
     struct made *m = made;
     struct local *l = &m->locals[local];
     ncclResult_t r = ncclSuccess;
-    if (l->aborted) return sheaf_set_error(SHEAF_STATUS_PEER, "the group was ended");
-    const enum sheaf_status st = l->add(l->backend, NULL);
+    if (l->aborted) return was_ended();
+    enum sheaf_status st = l->add(l->backend, NULL);
     if (st) return st;
     cudaError_t e = cudaSetDevice(l->ordinal);
     if (!e) e = cudaStreamQuery(l->stream);
     *done = !e;
     if (e == cudaErrorNotReady) cudaGetLastError(); /* or the next sum would find it */
     if (e && e != cudaErrorNotReady) return cuda_failed(e, "the stream");
+    if ((st = enter(l))) return st;
     const ncclResult_t asked = nccl.ncclCommGetAsyncError(l->comm, &r);
-    if (asked != ncclSuccess) r = asked;
-    return r == ncclSuccess || r == ncclInProgress ? SHEAF_STATUS_SUCCESS : failed(l, r, "NCCL");
+    return leave(l, asked != ncclSuccess ? asked : r, "NCCL");
 }
 
 static const struct sheaf__devcomm_i devcomm = {.version = SHEAF__DEVCOMM_VERSION,
