@@ -2,7 +2,8 @@
  *
  * A graph that comes again with the same nodes, shapes, parameters and addresses is captured as a
  * CUDA graph and replayed from then on: one submission for all of it. Its description at the
- * capture is kept as bytes (a record a node) and compared each time, so no change is missed.
+ * capture is kept as bytes (a record a node) and compared each time, so no change is missed, unless
+ * the graph has a version (tensor/graph.h), as those of the meta device have: it says the same at once.
  * Captured graphs hold addresses of the work memory: when that moves they are forgotten.
  *
  * A sum of blocks (backend/sum.h) is kept for the graph that comes next and is part of its record.
@@ -23,6 +24,7 @@ enum {
     MAX_KEPT_NODES = 1 << 14, /* of all remembered graphs: each captured node takes memory of the
                                * host and of the device */
     MIN_NODES = 4,            /* fewer are launched one by one as fast */
+    MAX_RETIRED = 32,         /* pieces of work memory that may still be in use */
 };
 
 /* What the launches of a node depend on. */
@@ -43,6 +45,7 @@ struct replay {
     uint64_t content;       /* a hash of the records and the sum */
     int n_nodes, n_records; /* views leave no record */
     struct record *records;
+    uint64_t version;      /* of the graph that the records are of, 0: none (tensor/graph.h) */
     struct sheaf__sum sum; /* before the nodes */
     cudaGraphExec_t exec;  /* NULL: seen once, or not to be captured */
     bool refused;
@@ -53,6 +56,7 @@ struct replay {
 struct nodes {
     struct sheaf_tensor *const *node;
     int n;
+    uint64_t version; /* not 0: graphs of this uid and version are the same */
 };
 
 struct backend {
@@ -66,6 +70,8 @@ struct backend {
     size_t scratch_cap;
     struct replay *replays[MAX_REPLAYS];
     int n_replays;
+    char *retired[MAX_RETIRED]; /* freed when the queue is empty */
+    int n_retired;
     uint64_t clock;
     struct plan *plans;
 };
@@ -145,6 +151,7 @@ static void forget_capture(struct replay *r) {
     if (r->exec) cudaGraphExecDestroy(r->exec);
     r->exec = NULL;
     r->n_nodes = 0; /* matches nothing */
+    r->version = 0;
 }
 
 static void forget_all(struct backend *b) {
@@ -152,16 +159,31 @@ static void forget_all(struct backend *b) {
     for (struct plan *p = b->plans; p; p = p->next) forget_capture(&p->replay);
 }
 
-static enum sheaf_status reserve_work(struct backend *b, size_t need) {
-    if (need <= b->q.work_size) return SHEAF_STATUS_SUCCESS;
-    cudaError_t e = cudaStreamSynchronize(b->q.stream);
+static void free_retired(struct backend *b) {
+    for (int i = 0; i < b->n_retired; i++) cudaFree(b->retired[i]);
+    b->n_retired = 0;
+}
+
+/* A queue may use the old memory, and may hold a collective whose peer is dead, for which no
+ * call may wait without a deadline: the memory stays until a synchronize has found the queue empty.
+ * It grows by a quarter at least, so all that was left is five times the last at most. */
+static void retire_work(struct backend *b) {
     forget_all(b);
-    if (b->q.work) cudaFree(b->q.work);
+    if (b->n_retired == MAX_RETIRED) { /* 1.25^32 is 1262: no run gets here */
+        cudaStreamSynchronize(b->q.stream);
+        free_retired(b);
+    }
+    if (b->q.work) b->retired[b->n_retired++] = b->q.work;
     b->q.work = NULL;
     b->q.work_size = 0;
+}
+
+static enum sheaf_status reserve_work(struct backend *b, size_t need) {
+    if (need <= b->q.work_size) return SHEAF_STATUS_SUCCESS;
+    retire_work(b);
     need = sheaf__align_up(need + need / 4, (size_t)1 << 20); /* room to grow */
     void *p = NULL;
-    if (!e) e = cudaMalloc(&p, need);
+    const cudaError_t e = cudaMalloc(&p, need);
     if (e) return sheaf__cuda_error(b->device->name, e, "%zu bytes of work memory", need);
     b->q.work = (char *)p;
     b->q.work_size = need;
@@ -340,16 +362,24 @@ static void capture(struct backend *b, struct replay *r, struct nodes nodes) {
     sheaf_clear_error();
 }
 
+/* By the graph's version, without a look at its nodes. */
+static bool same_version(const struct backend *b, const struct replay *r, struct nodes nodes) {
+    return nodes.version && r->version == nodes.version && r->n_nodes == nodes.n &&
+           !memcmp(&r->sum, &b->q.sum, sizeof r->sum);
+}
+
 /* Once as it is, then captured, then replayed. */
 static enum sheaf_status run_with(struct backend *b, struct replay *r, struct nodes nodes) {
-    const int n = take_records(b, nodes);
+    const bool known = same_version(b, r, nodes);
+    const int n = known ? r->n_records : take_records(b, nodes);
     const struct sheaf__sum sum = b->q.sum; /* submitting it clears it */
-    if (n < 0 || !same_records(b, r, nodes.n, n)) {
+    if (n < 0 || (!known && !same_records(b, r, nodes.n, n))) {
         enum sheaf_status st = prepare(b, nodes);
         if (!st) st = launch_all(b, nodes);
-        if (!st && n >= 0) keep_records(b, r, nodes.n, n, &sum);
+        if (!st && n >= 0 && keep_records(b, r, nodes.n, n, &sum)) r->version = nodes.version;
         return st;
     }
+    r->version = nodes.version;
     if (!r->exec && !r->refused) capture(b, r, nodes);
     b->q.sum = sum;
     if (!r->exec) return launch_all(b, nodes);
@@ -401,7 +431,7 @@ static enum sheaf_status run_nodes(struct backend *b, struct nodes nodes, uint64
 }
 
 static enum sheaf_status graph_compute_async(sheaf_backend_t base, struct sheaf_cgraph *graph) {
-    const struct nodes nodes = {graph->nodes, graph->n_nodes};
+    const struct nodes nodes = {graph->nodes, graph->n_nodes, graph->version};
     return run_nodes(backend_of(base), nodes, graph->uid);
 }
 
@@ -445,6 +475,7 @@ static enum sheaf_status synchronize(sheaf_backend_t base) {
     if (st) return st;
     const cudaError_t e = cudaStreamSynchronize(b->q.stream);
     if (e) return sheaf__cuda_error(b->device->name, e, "waiting for what was submitted");
+    free_retired(b);
     return take_fault(b);
 }
 
@@ -462,7 +493,7 @@ static struct plan *plan_of(sheaf_backend_graph_plan_t p) { return (struct plan 
 static void plan_free(sheaf_backend_t base, sheaf_backend_graph_plan_t opaque) {
     struct plan *p = plan_of(opaque);
     struct backend *b = backend_of(base);
-    cudaStreamSynchronize(b->q.stream); /* it may be running */
+    /* a captured graph that runs is freed by the driver once it is done */
     for (struct plan **at = &b->plans; *at; at = &(*at)->next) {
         if (*at == p) {
             *at = p->next;
@@ -479,7 +510,7 @@ static enum sheaf_status plan_update(sheaf_backend_t base, sheaf_backend_graph_p
                                      const struct sheaf_cgraph *graph) {
     struct backend *b = backend_of(base);
     struct plan *p = plan_of(opaque);
-    const struct nodes nodes = {graph->nodes, graph->n_nodes};
+    const struct nodes nodes = {graph->nodes, graph->n_nodes, 0};
     enum sheaf_status st = use_device(b);
     if (!st) st = prepare(b, nodes);
     if (st) return st;
@@ -517,7 +548,7 @@ static enum sheaf_status plan_create(sheaf_backend_t base, const struct sheaf_cg
 static enum sheaf_status plan_compute(sheaf_backend_t base, sheaf_backend_graph_plan_t opaque) {
     struct backend *b = backend_of(base);
     struct plan *p = plan_of(opaque);
-    const struct nodes nodes = {p->nodes, p->n};
+    const struct nodes nodes = {p->nodes, p->n, 0};
     enum sheaf_status st = use_device(b);
     if (!st) st = b->graphs ? run_with(b, &p->replay, nodes) : prepare(b, nodes);
     if (!st && !b->graphs) st = launch_all(b, nodes);
@@ -651,6 +682,7 @@ static void backend_free(sheaf_backend_t base) {
     if (b->q.stream) cudaStreamSynchronize(b->q.stream);
     for (int i = 0; i < b->n_replays; i++) free_replay(b->replays[i]);
     sheaf__cuda_blas_free(b->q.blas);
+    free_retired(b);
     if (b->q.work) cudaFree(b->q.work);
     if (b->fault) cudaFreeHost(b->fault);
     if (b->copied) cudaEventDestroy(b->copied);

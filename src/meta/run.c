@@ -144,6 +144,7 @@ static enum sheaf_status run_span_checked(struct meta_member *me, struct meta_in
         one.size = one.n_nodes = 1;
         one.nodes = instr->span.nodes + i;
         one.uid = instr->span.uid + (uint64_t)i + 1;
+        one.version = 0;
         st = sheaf_backend_graph_compute(me->device_backend, &one);
         if (!st) st = check_value(me, one.nodes[0], META_FLAG_CHECK_NODE);
     }

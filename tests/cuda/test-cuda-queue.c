@@ -1,0 +1,80 @@
+/* The queue of a CUDA backend on the CPU: when it waits, what it compares, and how the module for NCCL
+ * waits for calls that may not return. */
+#include <criterion/criterion.h>
+
+#include "comm/device/nccl/aside.h"
+#include "rig.h"
+#include "tensor/graph.h"
+
+/* Work memory that grows while a queue is full waits for nothing: it may hold a collective whose peer is
+ * dead. The first wait, which fails here, is the caller's. */
+Test(cuda_queue, growing_work_memory_waits_for_nothing) {
+    enum { K = 1024 };
+    struct rig r = rig_up("fail=cudaStreamSynchronize:2", NULL);
+    struct sheaf_tensor *w = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_Q8_0, K, 8);
+    struct sheaf_tensor *wide = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, K, 512);
+    struct sheaf_cgraph *graphs[3];
+    for (int i = 0; i < 3; i++) {
+        static const int64_t columns[] = {1, 200, 512};
+        graphs[i] = sheaf_new_graph(r.ctx);
+        struct sheaf_tensor *x = sheaf_view_2d(r.ctx, wide, K, columns[i], wide->nb[1], 0);
+        cr_assert_eq(sheaf_build_forward_expand(graphs[i], sheaf_mul_mat(r.ctx, w, x)),
+                     SHEAF_STATUS_SUCCESS);
+    }
+    rig_alloc(&r);
+    cr_assert_eq(sheaf_backend_buffer_clear(r.buffer, 0), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error()); /* the first */
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(sheaf_backend_graph_compute_async(r.backend, graphs[i]), SHEAF_STATUS_SUCCESS,
+                     "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_backend_synchronize(r.backend), SHEAF_STATUS_FAILED);
+    cr_assert_eq(sheaf_backend_synchronize(r.backend), SHEAF_STATUS_SUCCESS);
+    rig_down(&r);
+}
+
+/* A graph whose owner promises that it is the same is not looked at: here the promise is broken. */
+Test(cuda_queue, a_version_saves_the_comparison) {
+    struct rig r = rig_up("", NULL);
+    struct sheaf_tensor *x, *y = five_nodes(&r, &x);
+    static const struct {
+        uint64_t version;
+        float scale, want;
+    } runs[] = {{7, 0.5f, 10}, {7, 0.5f, 10}, {7, 0.5f, 10}, {7, 1.5f, 10},
+                {0, 1.5f, 30}, {0, 1.5f, 30}, {0, 0.5f, 10}, {8, 0.5f, 10},
+                {8, 0.5f, 10}, {9, 1.5f, 30}, {9, 1.5f, 30}, {9, 0.5f, 30}};
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        r.graph->version = runs[i].version;
+        memcpy(y->op_params, &runs[i].scale, sizeof(float));
+        set_all(x, 1, 0);
+        cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+        cr_assert_float_eq(first_of(y), runs[i].want, 0, "%zu: %g", i, (double)first_of(y));
+    }
+    rig_down(&r);
+}
+
+/* ---- calls that may not return ---- */
+
+struct call {
+    atomic_bool go, done;
+};
+static void wait_for_go(void *user) {
+    struct call *c = user;
+    while (!atomic_load(&c->go)) sheaf__nap(100000);
+    atomic_store(&c->done, true);
+}
+static bool is_late(const void *user) { return sheaf__time_ns() > *(const uint64_t *)user; }
+
+Test(cuda_queue, calls_aside_have_a_deadline) {
+    static struct call returns = {true, false}, hangs;
+    bool begun = false;
+    uint64_t end = sheaf__time_ns() + 20 * UINT64_C(1000000000);
+    cr_assert(sheaf__aside(wait_for_go, &returns, is_late, &end, &begun));
+    cr_assert(begun && returns.done);
+    const uint64_t start = sheaf__time_ns();
+    end = start + 50000000;
+    cr_assert_not(sheaf__aside(wait_for_go, &hangs, is_late, &end, &begun));
+    cr_assert(begun && !hangs.done && sheaf__time_ns() - start < 10 * UINT64_C(1000000000));
+    atomic_store(&hangs.go, true); /* it returns after all, and frees what is its own */
+    while (!atomic_load(&hangs.done)) sheaf__nap(100000);
+}
