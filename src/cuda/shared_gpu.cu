@@ -30,7 +30,8 @@ namespace {
 enum {
     PLACE_BYTES = 8 << 20, /* more is exchanged piece by piece */
     PLACE_FLOATS = PLACE_BYTES / 4,
-    SPINS = 2000,
+    SPINS = 2000, /* of a wait before it yields its core, and SPINS more before it naps */
+    NAP_NS = 20000,
     FAREWELL_S = 1,
 };
 
@@ -295,6 +296,15 @@ cudaError_t query(const struct local *l) {
     return e;
 }
 
+/* Ranks that wait for each other on few cores must not take these from each other. */
+void rest(unsigned spins) {
+    if (spins > 2 * SPINS) {
+        sheaf__nap(NAP_NS);
+    } else if (spins > SPINS) {
+        sched_yield();
+    }
+}
+
 /* `bytes` from `from` to this member's place of the next step; returns once all members' are there.
  */
 enum sheaf_status step(struct made *m, struct local *l, const void *from, size_t bytes) {
@@ -309,14 +319,14 @@ enum sheaf_status step(struct made *m, struct local *l, const void *from, size_t
     if (e) return sheaf__cuda_error(name, e, "giving %zu bytes to the group", bytes);
     for (unsigned spins = 1; (e = query(l)) == cudaErrorNotReady; spins++) {
         if (spins % SPINS == 0 && (st = over(m, l, "its own queue"))) return st;
-        sched_yield();
+        rest(spins + SPINS);
     }
     if (e) return sheaf__cuda_error(name, e, "waiting for the addends of a collective");
     store(&m->seats[l->member].step, l->step);
     for (int i = 0; i < m->group.n; i++) {
         for (unsigned spins = 1; load(&m->seats[i].step) < l->step; spins++) {
             if (spins % SPINS == 0 && (st = over(m, l, "another member"))) return st;
-            if (spins > SPINS) sched_yield();
+            rest(spins);
         }
     }
     return SHEAF_STATUS_SUCCESS;
