@@ -116,9 +116,17 @@ SHEAF__HD void sheaf__quantize_block_q5_1(const float *x, struct sheaf__block_q5
     sheaf__store_le32(b->qh, qh);
 }
 
+/* What an element of Q8_0 is multiplied by: 127 over the largest magnitude, whose product is rounded
+ * once less than that of 1 / (max / 127). Elements that were bf16 lie close to the middle of two
+ * integers often enough that the two are told apart. */
+SHEAF__HD float sheaf__q8_0_scale(float max, uint16_t *half) {
+    const float id = sheaf__scale_to(max / 127, half);
+    return (*half & 0x7c00) && (*half & 0x7c00) != 0x7c00 ? 127 / max : id;
+}
+
 /* Ties to even, as the vector instructions round. */
 SHEAF__HD void sheaf__quantize_block_q8_0(const float *x, struct sheaf__block_q8_0 *b) {
-    const float id = sheaf__scale_to(fabsf(sheaf__signed_max(x, SHEAF__QK)) / 127, &b->d);
+    const float id = sheaf__q8_0_scale(fabsf(sheaf__signed_max(x, SHEAF__QK)), &b->d);
     for (int j = 0; j < SHEAF__QK; j++) b->qs[j] = (int8_t)sheaf__round_to(x[j] * id, -127, 127);
 }
 

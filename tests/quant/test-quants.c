@@ -471,6 +471,20 @@ Test(quants, ternary_weights_are_exact) {
     }
 }
 
+/* Half the largest element, which is 63.5 steps: 127 / max, rounded, says where it goes, as in ggml's
+ * CPU backend on x86; 1 / (max / 127) says the contrary of these. */
+Test(quants, q8_0_halves) {
+    static const float halves[] = {73, 75, 78, 88, 89, 102, 108, 116};
+    static const int want[] = {64, 64, 64, 64, 64, 63, 64, 63};
+    for (int i = 0; i < 8; i++) {
+        uint8_t block[34]; /* the scale, and 32 integers */
+        float x[32] = {halves[i], -halves[i], 2 * halves[i]};
+        cr_assert_eq(sheaf_from_float(SHEAF_TYPE_Q8_0, x, block, 32), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq((int8_t)block[2], want[i], "%g: %d", (double)x[0], (int8_t)block[2]);
+        cr_assert_eq((int8_t)block[3], -want[i], "%g: %d", (double)x[1], (int8_t)block[3]);
+    }
+}
+
 /* How much a block of ones may lose. */
 static float of_ones(enum sheaf_type type) {
     switch ((int)type) {

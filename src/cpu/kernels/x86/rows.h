@@ -112,7 +112,7 @@ static void f32_to_q8_0(const float *x, void *py, int64_t n) {
         float lane[8], m = 0;
         _mm256_storeu_ps(lane, max);
         for (int j = 0; j < 8; j++) m = lane[j] > m ? lane[j] : m;
-        const float id = sheaf__scale_to(m / 127, &y->d);
+        const float id = sheaf__q8_0_scale(m, &y->d);
         __m256i q = round_32(x, id);
         _mm256_storeu_si256((__m256i *)y->qs, _mm256_max_epi8(q, _mm256_set1_epi8(-127)));
     }
