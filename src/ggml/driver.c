@@ -373,17 +373,13 @@ static bool is_written_here(const struct gg_tensor *root) {
 
 bool gg_driver_supports(const struct gg_tensor *t) {
     struct sheaf_tensor node, operand[SHEAF_MAX_SRC];
-    int8_t order[SHEAF_MAX_SRC];
+    struct gg_operands o;
     if (t->op == 0) return has_known_type(t);
-    if (!gg_translate(gg_driver.host, t, &node, order)) return false;
-    for (int i = 0; i < SHEAF_MAX_SRC && order[i] >= 0; i++) {
-        const struct gg_tensor *src = t->src[order[i]];
+    if (!gg_translate(gg_driver.host, t, &node, &o)) return false;
+    for (int i = 0; i < SHEAF_MAX_SRC && o.order[i] >= 0; i++) {
+        const struct gg_tensor *src = t->src[o.order[i]];
         if (!src) continue;
-        if (!has_known_type(src)) return false;
-        operand[i] =
-            (struct sheaf_tensor){.type = (enum sheaf_type)gg_driver.host->type[src->type]};
-        memcpy(operand[i].ne, src->ne, sizeof src->ne);
-        memcpy(operand[i].nb, src->nb, sizeof src->nb);
+        if (!gg_operand(gg_driver.host, &o, i, src, &operand[i])) return false;
         node.src[i] = &operand[i];
     }
     if (gg_is_view(&node)) return true;

@@ -76,6 +76,9 @@ static enum sheaf_status unknown(const struct gg_tensor *t) {
 
 /* ---- leaves ---- */
 
+static enum sheaf_status add_view(struct gg_encoder *e, const struct gg_tensor *t,
+                                  struct gg_record *r, uint32_t of, uint32_t *out);
+
 static enum sheaf_status note_unbound(struct gg_encoder *e, struct gg_memory *m,
                                       struct gg_region *region) {
     if (!sheaf__grow(&e->unbound, &e->cap_unbound, e->n_unbound + 1, sizeof *e->unbound) ||
@@ -115,17 +118,37 @@ static enum sheaf_status input_leaf(struct gg_encoder *e, const struct gg_tensor
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status leaf(struct gg_encoder *e, const struct gg_tensor *t, uint32_t *out) {
-    struct sheaf_tensor s = {0};
+/* The scheduler copies views of other devices' tensors with the strides that they have: such a leaf
+ * is its bytes, and a view of them. */
+static enum sheaf_status strided_leaf(struct gg_encoder *e, const struct gg_tensor *t,
+                                      const struct sheaf_tensor *s, uint32_t *out) {
+    struct sheaf_tensor bytes = {.type = s->type, .ne = {0, 1, 1, 1}};
     struct gg_record r;
-    const bool known = t->type >= 0 && t->type < GG_MAX_TYPES && e->host->type[t->type] >= 0;
-    if (!known) return unknown(t);
-    s.type = (enum sheaf_type)e->host->type[t->type];
-    memcpy(s.ne, t->ne, sizeof s.ne);
+    bytes.ne[0] = (int64_t)(sheaf_nbytes(s) / sheaf_type_size(s->type)) * sheaf_blck_size(s->type);
+    fill(&r, &bytes, GG_LEAF_INPUT);
+    make_dense(&r);
+    const uint32_t all = add_record(e, &r, t);
+    if (!all) return no_memory();
+    fill(&r, s, GG_NODE);
+    r.op = SHEAF_OP_VIEW;
+    return add_view(e, t, &r, all, out);
+}
+
+static enum sheaf_status leaf(struct gg_encoder *e, const struct gg_tensor *t, uint32_t *out) {
+    static const struct gg_operands plain;
+    struct sheaf_tensor s;
+    struct gg_record r;
+    if (!gg_operand(e->host, &plain, 0, t, &s)) return unknown(t);
+    const bool is_object = gg_is_static(t), dense = gg_is_dense(e->host, t);
+    if (is_object && !dense)
+        return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                               "graph: the elements of '%s' do not lie one behind the other",
+                               t->name);
     fill(&r, &s, GG_LEAF_INPUT);
     make_dense(&r);
-    enum sheaf_status st = gg_is_static(t) ? object_leaf(e, t, &r) : input_leaf(e, t);
+    enum sheaf_status st = is_object ? object_leaf(e, t, &r) : input_leaf(e, t);
     if (st) return st;
+    if (!dense) return strided_leaf(e, t, &s, out);
     *out = add_record(e, &r, t);
     return *out ? st : no_memory();
 }
@@ -186,14 +209,28 @@ static enum sheaf_status copy_into(struct gg_encoder *e, const struct gg_tensor 
     return *out ? st : no_memory();
 }
 
+/* Record *of, signals, as images. */
+static enum sheaf_status as_images(struct gg_encoder *e, const struct gg_operands *o,
+                                   const struct gg_tensor *src, uint32_t *of) {
+    static const int32_t axes[SHEAF_MAX_DIMS] = {0, 2, 3, 1};
+    struct sheaf_tensor s;
+    struct gg_record r;
+    if (!gg_operand(e->host, o, 0, src, &s)) return unknown(src);
+    s.op = SHEAF_OP_PERMUTE;
+    memcpy(s.op_params, axes, sizeof axes);
+    fill(&r, &s, GG_NODE);
+    return add_view(e, src, &r, *of, of);
+}
+
 static enum sheaf_status operands(struct gg_encoder *e, const struct gg_tensor *t,
-                                  const int8_t order[SHEAF_MAX_SRC], struct gg_record *r) {
-    for (int i = 0; i < SHEAF_MAX_SRC && order[i] >= 0; i++) {
-        const struct gg_tensor *src = t->src[order[i]];
-        const enum sheaf_status st = src ? record_of(e, src, &r->src[i]) : SHEAF_STATUS_SUCCESS;
-        if (st) return st;
+                                  const struct gg_operands *o, struct gg_record *r) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int i = 0; i < SHEAF_MAX_SRC && o->order[i] >= 0 && !st; i++) {
+        const struct gg_tensor *src = t->src[o->order[i]];
+        if (src) st = record_of(e, src, &r->src[i]);
+        if (!st && i == 0 && o->signals) st = as_images(e, o, src, &r->src[0]);
     }
-    return SHEAF_STATUS_SUCCESS;
+    return st;
 }
 
 /* What reads the result by views does so from the flat one (add_view). */
@@ -212,15 +249,15 @@ static enum sheaf_status unflatten(struct gg_encoder *e, const struct gg_tensor 
 static enum sheaf_status node(struct gg_encoder *e, const struct gg_tensor *t, uint32_t *out) {
     struct sheaf_tensor s;
     struct gg_record r;
-    int8_t order[SHEAF_MAX_SRC];
-    if (!gg_translate(e->host, t, &s, order)) return unknown(t);
+    struct gg_operands o;
+    if (!gg_translate(e->host, t, &s, &o)) return unknown(t);
     fill(&r, &s, GG_NODE);
     if (gg_is_view(&s)) {
         uint32_t of = 0;
         const enum sheaf_status st = record_of(e, t->src[0], &of);
         return st ? st : add_view(e, t, &r, of, out);
     }
-    enum sheaf_status st = operands(e, t, order, &r);
+    enum sheaf_status st = operands(e, t, &o, &r);
     if (st) return st;
     if (gg_writes_operand(&s)) {
         const uint32_t target = r.src[s.op == SHEAF_OP_CPY ? 1 : 0];
@@ -247,11 +284,11 @@ static enum sheaf_status record_of(struct gg_encoder *e, const struct gg_tensor 
         return SHEAF_STATUS_SUCCESS;
     }
     struct sheaf_tensor s;
-    int8_t order[SHEAF_MAX_SRC];
+    struct gg_operands o;
     enum sheaf_status st;
     if (!t->view_src)
         st = leaf(e, t, out);
-    else if (gg_translate(e->host, t, &s, order) && gg_is_view(&s) && t->src[0])
+    else if (gg_translate(e->host, t, &s, &o) && gg_is_view(&s) && t->src[0])
         st = node(e, t, out);
     else if (e->host->type[t->type] < 0)
         st = unknown(t);
@@ -309,8 +346,8 @@ static bool is_computed(const struct gg_encoder *e, const struct gg_tensor *t) {
 /* The scheduler leaves views of other devices' tensors between the nodes of this one. */
 static bool is_view(const struct gg_encoder *e, const struct gg_tensor *t) {
     struct sheaf_tensor s;
-    int8_t order[SHEAF_MAX_SRC];
-    return t->view_src && gg_translate(e->host, t, &s, order) && gg_is_view(&s);
+    struct gg_operands o;
+    return t->view_src && gg_translate(e->host, t, &s, &o) && gg_is_view(&s);
 }
 
 static enum sheaf_status start(struct gg_encoder *e, size_t n_nodes) {
@@ -353,22 +390,18 @@ enum sheaf_status gg_encode(struct gg_encoder *e, const struct gg_cgraph *graph)
 enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tensor *t) {
     struct sheaf_tensor s;
     struct gg_record r;
-    int8_t order[SHEAF_MAX_SRC];
+    struct gg_operands o;
     enum sheaf_status st = start(e, 1);
-    if (!st && !gg_translate(e->host, t, &s, order)) st = unknown(t);
+    if (!st && !gg_translate(e->host, t, &s, &o)) st = unknown(t);
     if (st) return st;
     fill(&r, &s, GG_NODE);
-    for (int i = 0; i < SHEAF_MAX_SRC && order[i] >= 0; i++) {
-        const struct gg_tensor *src = t->src[order[i]];
-        if (!src) continue;
-        struct sheaf_tensor o = {0};
+    for (int i = 0; i < SHEAF_MAX_SRC && o.order[i] >= 0; i++) {
+        const struct gg_tensor *src = t->src[o.order[i]];
+        struct sheaf_tensor shape;
         struct gg_record operand;
-        if (src->type < 0 || src->type >= GG_MAX_TYPES || e->host->type[src->type] < 0)
-            return unknown(src);
-        o.type = (enum sheaf_type)e->host->type[src->type];
-        memcpy(o.ne, src->ne, sizeof o.ne);
-        memcpy(o.nb, src->nb, sizeof o.nb);
-        fill(&operand, &o, GG_LEAF_INPUT);
+        if (!src) continue;
+        if (!gg_operand(e->host, &o, i, src, &shape)) return unknown(src);
+        fill(&operand, &shape, GG_LEAF_INPUT);
         make_dense(&operand);
         r.src[i] = add_record(e, &operand, src);
     }

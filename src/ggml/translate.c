@@ -13,14 +13,19 @@ enum special {
     CAST,       /* CPY: a second operand that is the node itself makes it a conversion */
     UNARY_OP,   /* word 0 is a number of unary ops */
     GLU_OP,     /* word 0 is a number of GLU ops */
-    ROPE_MODES, /* only the modes and words that the library has */
     GROUPS,     /* GROUP_NORM: word 2 is the channels of a group */
     NO_OPERAND, /* FILL: the operand gives its shape only */
     FLAT,       /* two results one behind the other: of two dimensions in ggml, of one here */
+    ROWS_DENSE, /* SUM: ggml reads rows as if they were dense, and gives another sum if not */
+    PART,       /* SET, ACC: strides and an offset are a start for each dimension */
+    KERNEL,     /* CONV_2D: the size of the window is the kernel's */
+    COLUMNS,    /* IM2COL: so it is, and the kernel is no operand; signals are images of height 1 */
+    POOL,       /* no dilation; POOL_1D: a window of height 1 */
+    RESIZE,     /* UPSCALE: flags are in word 0 */
 };
 
 struct op_row {
-    const char *name;          /* in ggml and here */
+    const char *name;          /* in ggml and here; ADD1 is an ADD of one element */
     int8_t src[SHEAF_MAX_SRC]; /* 1 + operand of ggml for each operand here; 0: the list ends */
     enum special special;
     /* 1 + word of ggml, 1 + word here; the list ends with 0 */
@@ -29,6 +34,13 @@ struct op_row {
 
 #define W(from, to)                                                                                \
     { (from) + 1, (to) + 1 }
+#define ROPE_WORDS                                                                                 \
+    {                                                                                              \
+        W(1, 0), W(2, 1), W(4, 2), W(5, 3), W(6, 4), W(7, 5), W(8, 6), W(9, 7), W(10, 8),          \
+            W(11, 9), W(12, 10), W(13, 11), W(14, 12), W(15, 13)                                   \
+    }
+#define WINDOW_WORDS                                                                               \
+    { W(0, 2), W(1, 3), W(2, 4), W(3, 5), W(4, 6), W(5, 7) }
 static const struct op_row rows[] = {
     {"NONE", {0}, PLAIN, {{0}}},
     {"DUP", {1}, PLAIN, {{0}}},
@@ -54,10 +66,8 @@ static const struct op_row rows[] = {
     {"GET_ROWS", {1, 2}, PLAIN, {{0}}},
     {"SET_ROWS", {3, 1, 2}, PLAIN, {{0}}},
     {"SOFT_MAX", {1, 2, 3}, PLAIN, {W(0, 0), W(1, 1)}},
-    {"ROPE",
-     {1, 2, 3},
-     ROPE_MODES,
-     {W(1, 0), W(2, 1), W(4, 2), W(5, 3), W(6, 4), W(7, 5), W(8, 6), W(9, 7), W(10, 8)}},
+    {"ROPE", {1, 2, 3}, PLAIN, ROPE_WORDS},
+    {"ROPE_BACK", {1, 2, 3}, PLAIN, ROPE_WORDS},
     {"FLASH_ATTN_EXT", {1, 2, 3, 4, 5}, PLAIN, {W(0, 0), W(1, 1), W(2, 2)}},
     {"UNARY", {1}, UNARY_OP, {W(1, 1), W(2, 2), W(3, 3), W(4, 4)}},
     {"SSM_CONV", {1, 2}, PLAIN, {{0}}},
@@ -76,7 +86,7 @@ static const struct op_row rows[] = {
     {"NORM", {1}, PLAIN, {W(0, 0)}},
     {"L2_NORM", {1}, PLAIN, {W(0, 0)}},
     {"GROUP_NORM", {1}, GROUPS, {W(0, 0), W(1, 1)}},
-    {"SUM", {1}, PLAIN, {{0}}},
+    {"SUM", {1}, ROWS_DENSE, {{0}}},
     {"MEAN", {1}, PLAIN, {{0}}},
     {"ARGSORT", {1}, PLAIN, {W(0, 0)}},
     {"ADD_ID", {1, 2, 3}, PLAIN, {{0}}},
@@ -86,6 +96,30 @@ static const struct op_row rows[] = {
      PLAIN,
      {W(0, 0), W(1, 1), W(2, 2), W(3, 3), W(4, 4), W(5, 5), W(6, 6), W(7, 7), W(8, 8)}},
     {"GLU", {1, 2}, GLU_OP, {W(1, 1), W(2, 2), W(3, 3)}},
+    {"ADD1", {1, 2}, PLAIN, {{0}}},
+    {"SET", {1, 2}, PART, {{0}}},
+    {"ACC", {1, 2}, PART, {{0}}},
+    {"CUMSUM", {1}, PLAIN, {{0}}},
+    {"TRI", {1}, PLAIN, {W(0, 0)}},
+    {"DIAG", {1}, PLAIN, {{0}}},
+    {"DIAG_MASK_INF", {1}, PLAIN, {W(0, 0)}},
+    {"DIAG_MASK_ZERO", {1}, PLAIN, {W(0, 0)}},
+    {"SOLVE_TRI", {1, 2}, PLAIN, {{0}}},
+    {"ARANGE", {0}, PLAIN, {W(0, 0), W(1, 1), W(2, 2)}},
+    {"LIGHTNING_INDEXER", {1, 2, 3, 4}, PLAIN, {{0}}},
+    {"DSV4_HC_COMB", {1, 2, 3}, PLAIN, {W(0, 0), W(1, 1)}},
+    {"DSV4_HC_PRE", {1, 2}, PLAIN, {W(0, 0), W(1, 1)}},
+    {"DSV4_HC_POST", {1, 2, 3, 4}, PLAIN, {{0}}},
+    {"IM2COL", {2}, COLUMNS, WINDOW_WORDS},
+    {"CONV_2D", {1, 2}, KERNEL, WINDOW_WORDS},
+    {"CONV_2D_DW", {1, 2}, KERNEL, WINDOW_WORDS},
+    {"CONV_TRANSPOSE_1D", {1, 2}, PLAIN, {W(0, 0)}},
+    {"POOL_1D", {1}, POOL, {W(0, 8), W(1, 0), W(2, 2), W(3, 4)}},
+    {"POOL_2D", {1}, POOL, {W(0, 8), W(1, 0), W(2, 1), W(3, 2), W(4, 3), W(5, 4), W(6, 5)}},
+    {"UPSCALE", {1}, RESIZE, {{0}}},
+    {"PAD_REFLECT_1D", {1}, PLAIN, {W(0, 0), W(1, 1)}},
+    {"ROLL", {1}, PLAIN, {W(0, 0), W(1, 1), W(2, 2), W(3, 3)}},
+    {"TIMESTEP_EMBEDDING", {1}, PLAIN, {W(0, 0), W(1, 1)}},
 };
 enum { N_ROWS = sizeof rows / sizeof *rows };
 
@@ -101,7 +135,7 @@ static enum sheaf_op find_op(const char *name) {
 int gg_op_row(const char *name) {
     for (int i = 0; i < N_ROWS; i++) {
         if (strcmp(rows[i].name, name)) continue;
-        op_of_row[i] = find_op(name);
+        op_of_row[i] = find_op(strcmp(name, "ADD1") ? name : "ADD");
         return op_of_row[i] == SHEAF_OP_COUNT ? -1 : i;
     }
     return -1;
@@ -111,12 +145,80 @@ static int mapped(const int8_t *map, int room, int32_t number) {
     return number >= 0 && number < room ? map[number] : -1;
 }
 
+/* ---- what a row's words do not say ---- */
+
+static bool flatten(struct sheaf_tensor *out) {
+    out->ne[0] *= out->ne[1] * out->ne[2] * out->ne[3];
+    for (int i = 1; i < SHEAF_MAX_DIMS; i++) {
+        out->ne[i] = 1;
+        out->nb[i] = out->nb[0] * (size_t)out->ne[0];
+    }
+    return true;
+}
+
+/* The part begins `offset` bytes into a, which is dense, and lies in it with a's strides. */
+static bool find_start(const struct gg_tensor *t, struct sheaf_tensor *out) {
+    const struct gg_tensor *a = t->src[0], *b = t->src[1];
+    size_t rest = (uint32_t)t->op_params[3];
+    for (int i = SHEAF_MAX_DIMS; i-- > 0;) {
+        if (i && b->ne[i] > 1 && (uint32_t)t->op_params[i - 1] != a->nb[i]) return false;
+        if (a->nb[i] == 0) return false;
+        out->op_params[i] = (int32_t)(rest / a->nb[i]);
+        rest %= a->nb[i];
+    }
+    return rest == 0;
+}
+
+static bool set_size(struct sheaf_tensor *out, int64_t width, int64_t height) {
+    out->op_params[0] = (int32_t)width;
+    out->op_params[1] = (int32_t)height;
+    return width <= INT32_MAX && height <= INT32_MAX;
+}
+
+/* Words of dimension 1: stride 1, no pad, dilation 1. */
+static void set_flat_window(struct sheaf_tensor *out) {
+    out->op_params[3] = out->op_params[7] = 1;
+    out->op_params[5] = 0;
+}
+
+/* Columns of signals are [c.w, I, n] in ggml, and [c.w, I, 1, n] here. */
+static bool set_columns(const struct gg_tensor *t, struct sheaf_tensor *out,
+                        struct gg_operands *operands) {
+    const struct gg_tensor *kernel = t->src[0];
+    if (t->op_params[6]) return set_size(out, kernel->ne[0], kernel->ne[1]);
+    set_flat_window(out);
+    operands->signals = true;
+    out->ne[3] = out->ne[2];
+    out->ne[2] = 1;
+    out->nb[3] = out->nb[2];
+    return t->ne[3] == 1 && set_size(out, kernel->ne[0], 1);
+}
+
+static bool set_pool(struct sheaf_tensor *out) {
+    out->op_params[6] = 1;
+    if (out->op == SHEAF_OP_POOL_1D) {
+        set_flat_window(out);
+        out->op_params[1] = 1;
+    }
+    out->op_params[7] = 1;
+    return true;
+}
+
+static bool set_resize(const struct gg_tensor *t, struct sheaf_tensor *out) {
+    enum { MODE = 255, ALIGN_CORNERS = 256 };
+    const int mode = t->op_params[0] & MODE;
+    out->op_params[0] = mode;
+    out->op_params[1] = (t->op_params[0] & ALIGN_CORNERS) != 0;
+    return !(t->op_params[0] & ~(MODE | ALIGN_CORNERS)) && mode <= SHEAF_SCALE_MODE_BILINEAR;
+}
+
 static bool translate_special(const struct gg_host *host, const struct op_row *row,
                               const struct gg_tensor *t, struct sheaf_tensor *out,
-                              int8_t order[SHEAF_MAX_SRC]) {
+                              struct gg_operands *operands) {
     int number;
     switch (row->special) {
     case PLAIN:
+    case NO_OPERAND:
         return true;
     case K_OF_NE0:
         out->op_params[0] = (int32_t)t->ne[0];
@@ -124,7 +226,7 @@ static bool translate_special(const struct gg_host *host, const struct op_row *r
     case CAST:
         if (t->src[1] != t) return true;
         out->op = SHEAF_OP_DUP;
-        order[1] = -1;
+        operands->order[1] = -1;
         return true;
     case UNARY_OP:
         number = mapped(host->unary, GG_MAX_UNARY, t->op_params[0]);
@@ -138,17 +240,22 @@ static bool translate_special(const struct gg_host *host, const struct op_row *r
         out->op_params[2] =
             t->op_params[0] > 0 ? (int32_t)((t->ne[2] - 1) / t->op_params[0] + 1) : 0;
         return t->op_params[0] > 0;
-    case NO_OPERAND:
-        return true;
     case FLAT:
-        out->ne[0] = t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
-        for (int i = 1; i < SHEAF_MAX_DIMS; i++) {
-            out->ne[i] = 1;
-            out->nb[i] = out->nb[0] * (size_t)out->ne[0];
-        }
-        return true;
-    case ROPE_MODES: /* 15: offset of the rotated dimensions */
-        return t->op_params[15] == 0;
+        return flatten(out);
+    case ROWS_DENSE:
+        number = mapped(host->type, GG_MAX_TYPES, t->src[0]->type);
+        return number >= 0 && (t->src[0]->ne[0] <= 1 ||
+                               t->src[0]->nb[0] == sheaf_type_size((enum sheaf_type)number));
+    case PART:
+        return find_start(t, out);
+    case KERNEL:
+        return set_size(out, t->src[0]->ne[0], t->src[0]->ne[1]);
+    case COLUMNS:
+        return set_columns(t, out, operands);
+    case POOL:
+        return set_pool(out);
+    case RESIZE:
+        return set_resize(t, out);
     }
     return false;
 }
@@ -163,12 +270,37 @@ static bool is_search_type(enum sheaf_type type) {
     return sheaf_is_quantized(type);
 }
 
+/* Have the operands gone into the node, all that ggml's node has? */
+static bool takes_all(const struct op_row *row, const struct gg_tensor *t,
+                      struct gg_operands *operands) {
+    int left = 0;
+    for (int i = 0; i < GG_MAX_SRC && t->op != 0; i++) left += t->src[i] != NULL;
+    for (int i = 0; i < SHEAF_MAX_SRC && row->src[i]; i++) {
+        operands->order[i] = (int8_t)(row->src[i] - 1);
+        left -= t->src[operands->order[i]] != NULL;
+    }
+    return left == 0 || row->special == NO_OPERAND || row->special == COLUMNS;
+}
+
+bool gg_is_dense(const struct gg_host *host, const struct gg_tensor *t) {
+    const int type = mapped(host->type, GG_MAX_TYPES, t->type);
+    if (type < 0) return false;
+    size_t next = sheaf_type_size((enum sheaf_type)type);
+    for (int i = 0; i < GG_MAX_DIMS; i++) {
+        if (t->ne[i] == 0) return true;
+        if (t->ne[i] > 1 && t->nb[i] != next) return false;
+        next = i ? next * (size_t)t->ne[i] : sheaf_row_size((enum sheaf_type)type, t->ne[0]);
+    }
+    return true;
+}
+
 bool gg_translate(const struct gg_host *host, const struct gg_tensor *t, struct sheaf_tensor *out,
-                  int8_t order[SHEAF_MAX_SRC]) {
+                  struct gg_operands *operands) {
     const int n = mapped(host->op, GG_MAX_OPS, t->op);
     const int type = mapped(host->type, GG_MAX_TYPES, t->type);
     memset(out, 0, sizeof *out);
-    memset(order, -1, SHEAF_MAX_SRC);
+    memset(operands->order, -1, sizeof operands->order);
+    operands->signals = false;
     if (n < 0 || type < 0) return false;
     const struct op_row *row = &rows[n];
     out->op = op_of_row[n];
@@ -177,18 +309,26 @@ bool gg_translate(const struct gg_host *host, const struct gg_tensor *t, struct 
     memcpy(out->nb, t->nb, sizeof out->nb);
     for (int i = 0; i < MAX_WORDS && row->words[i][0]; i++)
         out->op_params[row->words[i][1] - 1] = t->op_params[row->words[i][0] - 1];
-    int used = 0;
-    for (int i = 0; i < SHEAF_MAX_SRC && row->src[i]; i++) {
-        order[i] = (int8_t)(row->src[i] - 1);
-        used += t->src[order[i]] != NULL;
-    }
-    for (int i = 0; i < GG_MAX_SRC && t->op != 0; i++) used -= t->src[i] != NULL;
-    if (used && row->special != NO_OPERAND)
-        return false; /* an operand that the row does not know */
+    if (!takes_all(row, t, operands)) return false;
+    if (!t->view_src && !gg_is_dense(host, t)) return false;
     if (is_search_type(out->type) && !sheaf_op_is_view(out->op) && out->op != SHEAF_OP_NONE &&
         t->src[0] && t->src[0]->type != t->type)
         return false;
-    return translate_special(host, row, t, out, order);
+    return translate_special(host, row, t, out, operands);
+}
+
+bool gg_operand(const struct gg_host *host, const struct gg_operands *operands, int i,
+                const struct gg_tensor *src, struct sheaf_tensor *out) {
+    static const int8_t of_signals[SHEAF_MAX_DIMS] = {0, 3, 1, 2};
+    const int type = mapped(host->type, GG_MAX_TYPES, src->type);
+    *out = (struct sheaf_tensor){.type = (enum sheaf_type)type};
+    if (type < 0) return false;
+    for (int k = 0; k < SHEAF_MAX_DIMS; k++) {
+        const int from = operands->signals && i == 0 ? of_signals[k] : k;
+        out->ne[k] = src->ne[from];
+        out->nb[k] = src->nb[from];
+    }
+    return true;
 }
 
 bool gg_is_view(const struct sheaf_tensor *node) { return sheaf_op_is_view(node->op); }

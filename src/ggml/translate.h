@@ -10,12 +10,23 @@
  * To be asked for every name before the first node. */
 int gg_op_row(const char *name);
 
-/* Fills type, op, ne, nb, flags and op_params of `out`, and `order`: operand i of the sheaf node is
- * operand order[i] of the ggml node; -1: none. Operands themselves are the caller's. A result that is
- * flat here and has two dimensions in ggml gets its own ne. False: there is
- * no such op or type here, or the node uses something of it that the library lacks. */
+struct gg_operands {
+    int8_t order[SHEAF_MAX_SRC]; /* operand i here is operand order[i] of ggml's node; -1: none */
+    bool signals; /* operand 0 is signals [i, c, n], and read as images [i, 1, c, n] */
+};
+
+/* Fills type, op, ne, nb, flags and op_params of `out`, and `operands`; the tensors of the operands
+ * are the caller's. A result that has other dimensions here than in ggml gets its own ne. False:
+ * there is no such op or type here, or the node uses something of it that the library lacks. */
 bool gg_translate(const struct gg_host *host, const struct gg_tensor *t, struct sheaf_tensor *out,
-                  int8_t order[SHEAF_MAX_SRC]);
+                  struct gg_operands *operands);
+
+/* Type, ne and nb of operand i, which is `src` in ggml. False: its type is unknown here. */
+bool gg_operand(const struct gg_host *host, const struct gg_operands *operands, int i,
+                const struct gg_tensor *src, struct sheaf_tensor *out);
+
+/* Do the strides say that elements lie one behind the other? */
+bool gg_is_dense(const struct gg_host *host, const struct gg_tensor *t);
 
 /* The other direction: fills `out`, without memory, from a node of ours, and `order`: operand i of
  * ggml's node is operand order[i] of ours, GG_SELF_SRC the node itself, GG_NO_SRC none. A node that is

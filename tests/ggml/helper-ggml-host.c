@@ -164,6 +164,27 @@ static void check_in_place(struct model *m) {
     expect(after[0] == 0 && after[N * M - 1] == 0, "a cleared buffer");
 }
 
+/* The scheduler's copy of a view of another device's tensor has the strides of the view. */
+static void check_strided_leaf(struct model *m) {
+    enum { WIDTH = N / 2 };
+    float got[WIDTH * M];
+    int wrong = 0;
+    struct gg_tensor *half = tensor(m->ctx, WIDTH, M, "SHEAF#half#0");
+    half->nb[1] = m->x->nb[1];
+    half->nb[2] = half->nb[3] = half->nb[1] * M;
+    half->data = m->x->data;
+    half->buffer = m->x->buffer;
+    set(m->x, m->values, 0, sizeof m->values);
+    struct gg_tensor *twice = scale(m->ctx, half, 2);
+    twice->data = m->out->data;
+    twice->buffer = m->out->buffer;
+    expect(dev->iface.supports_op(dev, twice), "SCALE of strided rows is supported");
+    expect(compute(graph_of(m->ctx, twice, 15)) == GG_STATUS_SUCCESS, "status of a strided leaf");
+    get(twice, got, sizeof got);
+    for (int i = 0; i < WIDTH * M; i++) wrong += got[i] != 2 * m->values[i / WIDTH * N + i % WIDTH];
+    expect(!wrong, "the result of a strided leaf");
+}
+
 /* Nodes one by one, as tests and callbacks do it: each result is read by the next part. */
 static void check_parts(struct model *m) {
     struct gg_cgraph *g = graph_of(m->ctx, m->out, 0), part = *g;
@@ -243,6 +264,7 @@ int main(int argc, char **argv) {
     }
     check_in_place(&m);
     check_parts(&m);
+    check_strided_leaf(&m);
     check_refusals(&m);
     check_threads();
     m.weights->iface.free_buffer(m.weights);
