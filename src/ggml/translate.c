@@ -19,6 +19,8 @@ enum special {
     ROWS_DENSE, /* SUM: ggml reads rows as if they were dense, and gives another sum if not */
     PART,       /* SET, ACC: strides and an offset are a start for each dimension */
     KERNEL,     /* CONV_2D: the size of the window is the kernel's */
+    VOLUME,     /* CONV_3D, IM2COL_3D: so it is, in three dimensions */
+    CHANNELS,   /* COL2IM_1D: word 1 is their number; here the size of the window */
     COLUMNS,    /* IM2COL: so it is, and the kernel is no operand; signals are images of height 1 */
     POOL,       /* no dilation; POOL_1D: a window of height 1 */
     RESIZE,     /* UPSCALE: flags are in word 0 */
@@ -41,6 +43,8 @@ struct op_row {
     }
 #define WINDOW_WORDS                                                                               \
     { W(0, 2), W(1, 3), W(2, 4), W(3, 5), W(4, 6), W(5, 7) }
+#define VOLUME_WORDS                                                                               \
+    { W(0, 3), W(1, 4), W(2, 5), W(3, 6), W(4, 7), W(5, 8), W(6, 9), W(7, 10), W(8, 11) }
 static const struct op_row rows[] = {
     {"NONE", {0}, PLAIN, {{0}}},
     {"DUP", {1}, PLAIN, {{0}}},
@@ -120,6 +124,15 @@ static const struct op_row rows[] = {
     {"PAD_REFLECT_1D", {1}, PLAIN, {W(0, 0), W(1, 1)}},
     {"ROLL", {1}, PLAIN, {W(0, 0), W(1, 1), W(2, 2), W(3, 3)}},
     {"TIMESTEP_EMBEDDING", {1}, PLAIN, {W(0, 0), W(1, 1)}},
+    {"COUNT_EQUAL", {1, 2}, PLAIN, {{0}}},
+    {"CONV_TRANSPOSE_2D", {1, 2}, PLAIN, {W(0, 0)}},
+    {"COL2IM_1D", {1}, CHANNELS, {W(0, 1), W(2, 2)}},
+    {"IM2COL_3D", {2}, VOLUME, VOLUME_WORDS},
+    {"CONV_3D", {1, 2}, VOLUME, VOLUME_WORDS},
+    {"WIN_PART", {1}, PLAIN, {W(2, 0)}},
+    {"WIN_UNPART", {1}, PLAIN, {W(0, 0)}},
+    {"GET_REL_POS", {1}, PLAIN, {{0}}},
+    {"ADD_REL_POS", {1, 2, 3}, PLAIN, {{0}}},
 };
 enum { N_ROWS = sizeof rows / sizeof *rows };
 
@@ -205,11 +218,12 @@ static bool set_pool(struct sheaf_tensor *out) {
 }
 
 static bool set_resize(const struct gg_tensor *t, struct sheaf_tensor *out) {
-    enum { MODE = 255, ALIGN_CORNERS = 256 };
-    const int mode = t->op_params[0] & MODE;
-    out->op_params[0] = mode;
-    out->op_params[1] = (t->op_params[0] & ALIGN_CORNERS) != 0;
-    return !(t->op_params[0] & ~(MODE | ALIGN_CORNERS)) && mode <= SHEAF_SCALE_MODE_BILINEAR;
+    enum { MODE = 255, ALIGN_CORNERS = 256, ANTIALIAS = 512 };
+    const int mode = t->op_params[0] & MODE, flags = t->op_params[0] & ~MODE;
+    out->op_params[0] = flags & ANTIALIAS ? (int)SHEAF_SCALE_MODE_ANTIALIAS : mode;
+    out->op_params[1] = (flags & ALIGN_CORNERS) != 0;
+    return !(flags & ~(ALIGN_CORNERS | ANTIALIAS)) && mode <= SHEAF_SCALE_MODE_BICUBIC &&
+           (!(flags & ANTIALIAS) || mode == SHEAF_SCALE_MODE_BILINEAR);
 }
 
 static bool translate_special(const struct gg_host *host, const struct op_row *row,
@@ -250,6 +264,13 @@ static bool translate_special(const struct gg_host *host, const struct op_row *r
         return find_start(t, out);
     case KERNEL:
         return set_size(out, t->src[0]->ne[0], t->src[0]->ne[1]);
+    case VOLUME:
+        out->op_params[2] = (int32_t)t->src[0]->ne[2];
+        return t->src[0]->ne[2] <= INT32_MAX && set_size(out, t->src[0]->ne[0], t->src[0]->ne[1]);
+    case CHANNELS:
+        number = t->op_params[1];
+        out->op_params[0] = number > 0 ? (int32_t)(t->src[0]->ne[0] / number) : 0;
+        return number > 0 && t->src[0]->ne[0] <= INT32_MAX;
     case COLUMNS:
         return set_columns(t, out, operands);
     case POOL:
@@ -279,7 +300,9 @@ static bool takes_all(const struct op_row *row, const struct gg_tensor *t,
         operands->order[i] = (int8_t)(row->src[i] - 1);
         left -= t->src[operands->order[i]] != NULL;
     }
-    return left == 0 || row->special == NO_OPERAND || row->special == COLUMNS;
+    const bool has_shape_only = row->special == NO_OPERAND || row->special == COLUMNS ||
+                                (row->special == VOLUME && row->src[0] == 2);
+    return left == 0 || has_shape_only;
 }
 
 bool gg_is_dense(const struct gg_host *host, const struct gg_tensor *t) {
