@@ -367,7 +367,7 @@ static bool can_copy_into(const struct gg_tensor *t, const struct sheaf_tensor *
 /* A result in another device's memory: the scheduler copies views of it before this device has
  * written them. */
 static bool is_written_here(const struct gg_tensor *root) {
-    if (root->buffer && !gg_plugin_memory_of(root)) return false;
+    if (root->buffer && !gg_plugin_is_for_us(root)) return false;
     return root->op == 0 || gg_driver_supports(root);
 }
 

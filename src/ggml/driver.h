@@ -31,5 +31,7 @@ bool gg_driver_supports(const struct gg_tensor *op);
 
 /* How buffers of this plugin are recognised; set by plugin.c. */
 struct gg_memory *gg_plugin_memory_of(const struct gg_tensor *root);
+/* Of the plugin's buffer type, if only in a plan: then there is no gg_memory. root has a buffer. */
+bool gg_plugin_is_for_us(const struct gg_tensor *root);
 
 #endif

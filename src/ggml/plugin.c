@@ -70,6 +70,11 @@ struct gg_memory *gg_plugin_memory_of(const struct gg_tensor *t) {
     return t->buffer && t->buffer->iface.free_buffer == free_buffer ? t->buffer->context : NULL;
 }
 
+/* Memory that is only planned with lies in a buffer of this type that is not alloc_buffer's. */
+bool gg_plugin_is_for_us(const struct gg_tensor *t) {
+    return t->buffer->buft == (struct gg_buft *)&buft;
+}
+
 static struct gg_buffer *alloc_buffer(struct gg_buft *b, size_t size) {
     struct gg_memory *m = gg_driver_alloc(size);
     if (!m) {

@@ -205,6 +205,24 @@ static void check_refusals(struct model *m) {
     expect(compute(graph_of(m->ctx, t, 14)) == GG_STATUS_FAILED, "an unknown op fails the graph");
 }
 
+static void free_nothing(struct gg_buffer *b) { (void)b; }
+
+/* Before it loads a model, llama.cpp plans with caches in empty buffers of this type. A result in a
+ * buffer of another type is the other device's. */
+static void check_plans(struct model *m) {
+    typedef struct gg_buffer *(*init_fn)(struct gg_buft *, struct gg_buffer_i, void *, size_t);
+    static struct gg_buft_3 another;
+    struct gg_buft *types[] = {dev->iface.get_buffer_type(dev), (struct gg_buft *)&another};
+    for (int i = 0; i < 2; i++) {
+        struct gg_tensor *cache = tensor(m->ctx, N, M, "cache"), *t = scale(m->ctx, cache, 1);
+        cache->buffer = CALL(init_fn, "ggml_backend_buffer_init")(
+            types[i], (struct gg_buffer_i){.free_buffer = free_nothing}, NULL, 0);
+        t->view_src = cache;
+        expect(dev->iface.supports_op(dev, t) == (i == 0), "a result in a buffer of a plan");
+        free(cache->buffer);
+    }
+}
+
 static void *ask(void *model) {
     struct model m;
     (void)model;
@@ -266,6 +284,7 @@ int main(int argc, char **argv) {
     check_parts(&m);
     check_strided_leaf(&m);
     check_refusals(&m);
+    check_plans(&m);
     check_threads();
     m.weights->iface.free_buffer(m.weights);
     m.work->iface.free_buffer(m.work);
