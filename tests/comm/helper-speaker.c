@@ -25,8 +25,8 @@ static socklen_t name_of_job(struct sockaddr_un *a, unsigned user) {
 static void hold(const char *how, unsigned user, int ready) {
     struct sockaddr_un a;
     const socklen_t size = name_of_job(&a, user);
-    prctl(PR_SET_PDEATHSIG, 9);
     if (strcmp(how, "own") && setuid(OTHER_USER)) _exit(1);
+    prctl(PR_SET_PDEATHSIG, 9); /* setuid() clears it */
     const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     if (bind(fd, (struct sockaddr *)&a, size) || listen(fd, 0)) _exit(1);
     for (int i = 0; i < QUEUE && !strcmp(how, "full"); i++) {
