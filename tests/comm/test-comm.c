@@ -6,6 +6,7 @@
 
 #include "comm-check.h"
 #include "mpirun.h"
+#include "sanitizer.h"
 
 /* ---- members are threads of this process ---- */
 
@@ -294,7 +295,7 @@ static void run_values(const char *env, int np, const char *members, int n, size
 #define MPI "SHEAF_COMM_TRANSPORT=mpi"
 
 Test(comm_ranks, one_member_a_rank_same_bits_on_both_transports, .timeout = 300) {
-    for (int np = 1; np <= 4; np++) {
+    for (int np = 1; np <= 4; np += SANITIZED ? 2 : 1) {
         char shm[24], mpi[24], text[32] = "self";
         if (np > 1) snprintf(text, sizeof text, "shm(%d)", np);
         run_values(SHM, np, "1", np, 70001, text, shm);
@@ -316,7 +317,7 @@ Test(comm_ranks, several_megabytes, .timeout = 300) {
 
 Test(comm_ranks, two_members_a_rank, .timeout = 300) {
     char hash[24], again[24];
-    for (int np = 1; np <= 3; np++) {
+    for (int np = 1; np <= 3; np += SANITIZED ? 2 : 1) {
         char text[32];
         snprintf(text, sizeof text, "shm(%d)", 2 * np);
         run_values(SHM, np, "2", 2 * np, 16411, text, hash);
@@ -359,7 +360,7 @@ Test(comm_ranks, delayed_messages, .timeout = 300) {
 /* Whether data travel whole or in parts must not matter; nor where the members are. */
 Test(comm_ranks, wire_types_and_algorithms, .timeout = 300) {
     static const char *const types[] = {"f32", "bf16", "q8_0"};
-    for (size_t t = 0; t < 3; t++) {
+    for (size_t t = 0; t < 3; t += SANITIZED ? 2 : 1) {
         char env[160], whole[24], parts[24];
         for (int np = 2; np <= 3; np++) {
             snprintf(env, sizeof env, "SHEAF_COMM_WIRE=%s " MPI, types[t]);
@@ -388,7 +389,7 @@ Test(comm_ranks, wire_types_and_algorithms, .timeout = 300) {
 
 /* A few hosts add for all; parts are uneven, and empty where there are fewer floats than owners. */
 Test(comm_ranks, sums_through_owners, .timeout = 300) {
-    for (int np = 2; np <= 8; np++) {
+    for (int np = 2; np <= 8; np += SANITIZED ? 3 : 1) {
         char env[80], hash[24];
         snprintf(env, sizeof env, "SHEAF_COMM_OWNERS=%d " MPI, 1 + np % 3);
         run_values(env, np, "1", np, np < 5 ? 70001 : 5000, "mpi(", hash);

@@ -161,6 +161,10 @@ static int check_kernels(enum way way) {
     static char w[MAX_ROWS_HERE * (MAX_K * 4 + PAD)];
     static _Alignas(64) char act[SHEAF__TILE_COLS][MAX_K * 5];
     static float row[MAX_K], meant[SHEAF__TILE_COLS][MAX_K], out[SHEAF__TILE_COLS][64];
+    static struct {
+        double sum, scale;
+        float alone;
+    } want[SHEAF__TILE_COLS][MAX_ROWS_HERE];
     static const int64_t ks[] = {0, 1, 7, 8, 15, 16, 17, 32, 33, 64, 96, 256, 288, 512, 576, 1536};
     int compared = 0;
     FOR_EACH_TABLE(kern) {
@@ -187,6 +191,22 @@ static int check_kernels(enum way way) {
                     cols[c] = act[c];
                     outs[c] = out[c];
                 }
+                for (int r = 0; r < MAX_ROWS_HERE; r++) {
+                    const char *row_data = w + (size_t)r * stride;
+                    sheaf_to_float(types[t], row_data, row, k);
+                    for (int c = 0; c < SHEAF__TILE_COLS; c++) {
+                        double sum = 0, scale = 0;
+                        for (int64_t i = 0; i < k; i++) {
+                            const double term = (double)row[i] * (double)meant[c][i];
+                            sum += term;
+                            scale += fabs(term);
+                        }
+                        want[c][r].sum = sum;
+                        want[c][r].scale = scale;
+                        float *one = &want[c][r].alone;
+                        dot(k, row_data, stride, 1, &cols[c], 1, &one);
+                    }
+                }
                 for (int nr = 1; nr <= MAX_ROWS_HERE; nr += nr < 6 ? 1 : 7) {
                     for (int nc = 1; nc <= SHEAF__TILE_COLS; nc++) {
                         for (int c = 0; c < SHEAF__TILE_COLS; c++)
@@ -195,17 +215,9 @@ static int check_kernels(enum way way) {
                         double error = 0, power = 0;
                         for (int c = 0; c < nc; c++) {
                             for (int r = 0; r < nr; r++) {
-                                double want = 0, scale = 0;
-                                sheaf_to_float(types[t], w + (size_t)r * stride, row, k);
-                                for (int64_t i = 0; i < k; i++) {
-                                    double term = (double)row[i] * (double)meant[c][i];
-                                    want += term;
-                                    scale += fabs(term);
-                                }
-                                error += pow((double)out[c][r] - want, 2);
-                                power += scale * scale;
-                                float alone, *one = &alone;
-                                dot(k, w + (size_t)r * stride, stride, 1, &cols[c], 1, &one);
+                                const float alone = want[c][r].alone;
+                                error += pow((double)out[c][r] - want[c][r].sum, 2);
+                                power += pow(want[c][r].scale, 2);
                                 cr_assert(memcmp(&alone, &out[c][r], sizeof alone) == 0,
                                           "%s %s k %d: row %d column %d of a tile %d x %d: %a, "
                                           "alone %a",

@@ -3,6 +3,7 @@
  * graph, SHEAF_TEST_SPLIT_GRAPHS=n that many. */
 #include <criterion/criterion.h>
 
+#include "sanitizer.h"
 #include "split_random.h"
 
 struct totals {
@@ -103,11 +104,7 @@ static void run_graphs(uint64_t n_graphs) {
 }
 
 /* A sanitizer makes a graph twenty times slower and looks for what shows in few. */
-#ifdef __SANITIZE_ADDRESS__
-enum { FEWER = 10 };
-#else
-enum { FEWER = 1 };
-#endif
+enum { FEWER = SANITIZED ? 10 : 1 };
 
 Test(random, graphs_compute_what_the_whole_computes) { run_graphs(10000 / FEWER); }
 

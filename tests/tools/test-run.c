@@ -9,6 +9,7 @@
 
 #include "model/random_model.h"
 #include "mpirun.h"
+#include "sanitizer.h"
 #include "temp_dir.h"
 
 #define F32     SHEAF_SOURCE_DIR "/models/kjv-f32.gguf"
@@ -112,11 +113,7 @@ static void same_as(const char *model, const char *ids, struct world w) {
 
 /* Sanitizers make a run five times slower, and look for what shows in any world: every fourth will
  * do. */
-#ifdef __SANITIZE_ADDRESS__
-enum { WORLD_STEP = 4 };
-#else
-enum { WORLD_STEP = 1 };
-#endif
+enum { WORLD_STEP = SANITIZED ? 4 : 1 };
 
 static void same_everywhere(const char *model, const struct world *worlds, int n) {
     char ids[8192];
