@@ -33,6 +33,13 @@ static bool is_mixed(sheaf_backend_dev_t meta) {
     return false;
 }
 
+/* Members are the CPU devices unless SHEAF_DEVICES names others, which modules may have. One that
+ * cannot be loaded is no error: the devices that are wanted are missed then. */
+static void load_modules(void) {
+    if (sheaf_setting_value("SHEAF_DEVICES") && sheaf_backend_load_all())
+        sheaf_log(SHEAF_LOG_WARN, "%s", sheaf_last_error());
+}
+
 enum sheaf_status gg_engine_start(bool may_exit, sheaf_failure_fn on_failure,
                                   struct gg_engine **out) {
     const struct sheaf_world_params params = {
@@ -42,6 +49,7 @@ enum sheaf_status gg_engine_start(bool may_exit, sheaf_failure_fn on_failure,
     struct gg_engine *e = calloc(1, sizeof *e);
     if (!e) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
     enum sheaf_status st = sheaf_world_init(&params);
+    if (!st) load_modules();
     if (!st) st = sheaf_world_devices(&devices, &n);
     e->n_members = (int)n;
     if (!st) st = sheaf_backend_meta_device(devices, n, state_of, e, NULL, &e->device);

@@ -193,9 +193,42 @@ static const struct limits limits[SHEAF_OP_COUNT] = {
     [SHEAF_OP_GATED_LINEAR_ATTN] = {true, DENSE, DENSE, DENSE, all_f32},
 };
 
+/* Copies that the CPU makes and GPUs do not say that they do not: of whole numbers of 8 bytes, and
+ * conversions of blocks that do not lie side by side. */
+static bool gpu_copies(const struct sheaf_tensor *n) {
+    const struct sheaf_tensor *a = n->src[0];
+    if (n->op != SHEAF_OP_CPY && n->op != SHEAF_OP_DUP && n->op != SHEAF_OP_CONT &&
+        n->op != SHEAF_OP_CONCAT)
+        return true;
+    if (n->type == SHEAF_TYPE_I64 || a->type == SHEAF_TYPE_I64) return false;
+    return !sheaf_is_quantized(a->type) || a->type == n->type || sheaf_is_contiguous(a);
+}
+
+/* Where a view starts must suit a device's bindings; these ops have no words for the rest. */
+static bool gpu_starts(const struct sheaf_tensor *n) {
+    enum { BINDING = 256 };
+    switch (n->op) {
+    case SHEAF_OP_RWKV_WKV6: /* their kernels are made for heads of 64 */
+    case SHEAF_OP_RWKV_WKV7:
+    case SHEAF_OP_GATED_LINEAR_ATTN:
+        if (n->src[0]->ne[0] != 64) return false;
+        break;
+    case SHEAF_OP_ADD_ID:
+    case SHEAF_OP_GATED_DELTA_NET:
+    case SHEAF_OP_SSM_CONV:
+    case SHEAF_OP_SSM_SCAN:
+        break;
+    default:
+        return true;
+    }
+    for (int i = 0; i < SHEAF_MAX_SRC; i++)
+        if (n->src[i] && n->src[i]->view_offs % BINDING) return false;
+    return true;
+}
+
 bool gg_member_accepts(const struct gg_member *m, const struct sheaf_tensor *node) {
     const struct limits *l = &limits[node->op];
-    (void)m;
+    if (m->kind != GG_KIND_CPU && !(gpu_copies(node) && gpu_starts(node))) return false;
     if (!l->there) return true;
     return lies(node->src[0], l->a) && lies(node->src[1], l->b) && lies(node, l->result) &&
            (!l->check || l->check(node));

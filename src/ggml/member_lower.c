@@ -243,8 +243,26 @@ static bool lower_slopes(struct gg_lowered *l, const struct sheaf_tensor *node, 
     return true;
 }
 
+/* A member that holds nothing of an operand adds nothing; GPUs want memory behind every operand. */
+static bool lower_empty(struct gg_lowered *l, const struct sheaf_tensor *node) {
+    if (node->op != SHEAF_OP_CONCAT) {
+        add_in_place(l, node, SHEAF_OP_FILL);
+        return true;
+    }
+    add_in_place(l, node, SHEAF_OP_CONT)->src[0] = node->src[sheaf_is_empty(node->src[0])];
+    return true;
+}
+
+static bool reads_nothing(const struct gg_member *m, const struct sheaf_tensor *node) {
+    const struct sheaf_tensor *a = node->src[0], *b = node->src[1];
+    const bool both = node->op == SHEAF_OP_MUL_MAT || node->op == SHEAF_OP_MUL_MAT_ID ||
+                      node->op == SHEAF_OP_CONCAT;
+    return m->kind != GG_KIND_CPU && a && (sheaf_is_empty(a) || (both && b && sheaf_is_empty(b)));
+}
+
 static bool lower(const struct gg_member *m, const struct sheaf_tensor *node,
                   struct gg_lowered *out) {
+    if (reads_nothing(m, node)) return lower_empty(out, node);
     switch (node->op) {
     case SHEAF_OP_GET_ROWS:
         return lower_index(out, node, 1, node->src[0]->ne[1]);
@@ -270,7 +288,8 @@ static bool lower(const struct gg_member *m, const struct sheaf_tensor *node,
 }
 
 /* Of the ops that count heads only those with slopes care which heads they have. */
-static bool needs_lowering(const struct sheaf_tensor *node) {
+static bool needs_lowering(const struct gg_member *m, const struct sheaf_tensor *node) {
+    if (reads_nothing(m, node)) return true;
     if (node->op == SHEAF_OP_TOP_K || is_block_copy(node)) return true;
     if (node->op == SHEAF_OP_SOFT_MAX || node->op == SHEAF_OP_FLASH_ATTN_EXT)
         return is_slice(node) && param(node, 1) > 0;
@@ -281,7 +300,7 @@ bool gg_lower(const struct gg_member *m, const struct sheaf_tensor *node, struct
     memset(out->takes, 0, sizeof out->takes);
     out->n = 0;
     out->values = NULL;
-    if (!needs_lowering(node)) return false;
+    if (!needs_lowering(m, node)) return false;
     if (lower(m, node, out)) return true;
     out->n = -1;
     return false;

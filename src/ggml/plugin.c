@@ -238,7 +238,9 @@ static bool start(const void *caller) {
 SHEAF_PUBLIC struct gg_reg *ggml_backend_init(void);
 SHEAF_PUBLIC struct gg_reg *ggml_backend_init(void) {
     static bool asked, usable;
-    if (!asked) usable = start(__builtin_return_address(0));
+    /* a rank whose members are devices of ggml opens that library, which may find the plugin here */
+    const bool within = sheaf_backend_reg_by_name("ggml");
+    if (!asked && !within) usable = start(__builtin_return_address(0));
     asked = true;
     return usable ? &reg : NULL;
 }
