@@ -1,6 +1,6 @@
 /* What ggml asserts of nodes that its devices nevertheless say they support: its constructors refuse
  * them, so its kernels never meet them, and end the process if they do. One row an op: layouts of
- * operands, types, shapes. Ops without a row have no such limits. Source: ggml.c, ggml-cpu/ops.cpp of
+ * operands, types, shapes. An op without a row is not given to ggml. Source: ggml.c, ggml-cpu/ops.cpp of
  * ggml 0.25.3. */
 #include "ggml/member.h"
 #include "sheaf/ops.h"
@@ -163,7 +163,7 @@ static const struct limits limits[SHEAF_OP_COUNT] = {
     [SHEAF_OP_CLAMP] = ROW(halves),
     [SHEAF_OP_FILL] = {true, ANY, ANY, DENSE, NULL},
     [SHEAF_OP_GLU] = {true, DENSE, DENSE, DENSE, glu},
-    [SHEAF_OP_SUM] = {true, ROWS, ANY, DENSE, all_f32},
+    [SHEAF_OP_SUM] = {true, DENSE, ANY, DENSE, all_f32},
     [SHEAF_OP_SUM_ROWS] = ROW(all_f32),
     [SHEAF_OP_MEAN] = ROW(all_f32),
     [SHEAF_OP_ARGMAX] = ROW(matrix_f32),
@@ -188,6 +188,17 @@ static const struct limits limits[SHEAF_OP_COUNT] = {
     [SHEAF_OP_SSM_CONV] = {true, DENSE, DENSE, DENSE, all_f32},
     [SHEAF_OP_SSM_SCAN] = {true, DENSE, ROWS, DENSE, ssm_scan},
     [SHEAF_OP_GATED_DELTA_NET] = {true, ROWS, ROWS, DENSE, delta_net},
+    [SHEAF_OP_CUMSUM] = {true, DENSE, ANY, DENSE, all_f32},
+    [SHEAF_OP_TRI] = {true, DENSE, ANY, DENSE, all_f32},
+    [SHEAF_OP_DIAG] = {true, DENSE, ANY, DENSE, all_f32},
+    [SHEAF_OP_DIAG_MASK_INF] = {true, DENSE, ANY, DENSE, all_f32},
+    [SHEAF_OP_DIAG_MASK_ZERO] = {true, DENSE, ANY, DENSE, all_f32},
+    [SHEAF_OP_SOLVE_TRI] = {true, DENSE, DENSE, DENSE, all_f32},
+    [SHEAF_OP_ARANGE] = {true, ANY, ANY, DENSE, all_f32},
+    [SHEAF_OP_UPSCALE] = {true, DENSE, ANY, DENSE, all_f32},
+    [SHEAF_OP_PAD_REFLECT_1D] = {true, DENSE, ANY, DENSE, all_f32},
+    [SHEAF_OP_ROLL] = {true, DENSE, ANY, DENSE, all_f32},
+    [SHEAF_OP_TIMESTEP_EMBEDDING] = {true, DENSE, ANY, DENSE, all_f32},
     [SHEAF_OP_RWKV_WKV6] = {true, DENSE, DENSE, DENSE, all_f32},
     [SHEAF_OP_RWKV_WKV7] = {true, DENSE, DENSE, DENSE, wkv7},
     [SHEAF_OP_GATED_LINEAR_ATTN] = {true, DENSE, DENSE, DENSE, all_f32},
@@ -214,6 +225,7 @@ static bool gpu_starts(const struct sheaf_tensor *n) {
         if (n->src[0]->ne[0] != 64) return false;
         break;
     case SHEAF_OP_ADD_ID:
+    case SHEAF_OP_MUL_MAT_ID:
     case SHEAF_OP_GATED_DELTA_NET:
     case SHEAF_OP_SSM_CONV:
     case SHEAF_OP_SSM_SCAN:
@@ -229,7 +241,7 @@ static bool gpu_starts(const struct sheaf_tensor *n) {
 bool gg_member_accepts(const struct gg_member *m, const struct sheaf_tensor *node) {
     const struct limits *l = &limits[node->op];
     if (m->kind != GG_KIND_CPU && !(gpu_copies(node) && gpu_starts(node))) return false;
-    if (!l->there) return true;
+    if (!l->there) return false;
     return lies(node->src[0], l->a) && lies(node->src[1], l->b) && lies(node, l->result) &&
            (!l->check || l->check(node));
 }

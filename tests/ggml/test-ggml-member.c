@@ -105,3 +105,44 @@ Test(ggml_member, debians_cpu_device) {
                      IN_TREE "bin/sheaf-backend-ops test -e 5e-4 -m CPU0,ggml:CPU -o ADD_ID"),
                  0, "%s", out);
 }
+
+/* The software Vulkan driver that scripts/ggml-tree --vulkan adds: memory that the host cannot address,
+ * a queue, other kernels. */
+Test(ggml_member, debians_vulkan_device) {
+    const char *with =
+        "v=$('" SHEAF_SOURCE_DIR "/scripts/ggml-tree' --path)/vulkan; [ -e $v ] || exit 7;"
+        "export SHEAF_GGML_BACKENDS=$(cat $v); ";
+    char cmd[1024];
+    snprintf(cmd, sizeof cmd, "%s" IN_TREE "bin/helper-ggml-member ggml:Vulkan0 meta", with);
+    const bool tree = has_tree();
+    const int status = tree ? run(NULL, "CPU0,ggml:Vulkan0", cmd) : 7;
+    if (status == 7) {
+        cr_log_warn("no Vulkan in the tree (scripts/ggml-tree --vulkan): the fake alone");
+        return;
+    }
+    cr_expect_eq(status, 0, "%s", out);
+    static const char *const ops[] = {"ADD_ID", "CONT", "ROPE", "SWIGLU", "SUM_ROWS"};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        snprintf(cmd, sizeof cmd,
+                 "%s" IN_TREE "bin/sheaf-backend-ops test -e 5e-4 -b ggml:Vulkan0 -o %s", with,
+                 ops[i]);
+        cr_expect_eq(run(NULL, "CPU0,ggml:Vulkan0", cmd), 0, "%s", out);
+        shows(" 0 wrong, 0 refused");
+    }
+}
+
+/* Members of the plugin's job: in the program its own library's device, in the worker that of a library
+ * which finds the plugin and must leave it alone. */
+Test(ggml_member, in_a_program_of_ggml) {
+    if (!has_tree()) {
+        cr_log_warn("no tree of Debian's ggml here (scripts/ggml-tree --install)");
+        return;
+    }
+    cr_expect_eq(run(NULL, "ggml:CPU",
+                     "export GGML_BACKEND_PATH=$PWD/lib/libggml-sheaf.so; mpirun "
+                     "--allow-run-as-root --oversubscribe "
+                     "-x GGML_BACKEND_PATH -np 1 " IN_TREE "llama-bench --list-devices : "
+                     "-x GGML_BACKEND_PATH -np 1 " IN_TREE "bin/sheaf-worker"),
+                 0, "%s", out);
+    shows("SHEAF: 2 members on 1 host");
+}
