@@ -130,6 +130,12 @@ enum sheaf_status sheaf_world_agree(enum sheaf_status mine, const char *what);
 /* Ends the job from any rank and any thread: marks the world as failed, so that the waits of all
  * ranks end with `reason`. Does not exit. */
 void sheaf_world_abort(const char *reason);
+/* The job is being ended on purpose, by a signal of the launcher or of a batch system: for the next
+ * five seconds this rank takes it for no failure that others go. A launcher that ends a job does not
+ * serve MPI_Finalize; with may_exit a rank that it keeps for a third of a second ends with `status`,
+ * from the thread that watches, so standard output is to be flushed before sheaf_world_finalize.
+ * For a signal handler: async-signal-safe. */
+void sheaf_world_expect_end(int status);
 /* True once this rank knows of a failure anywhere. Any thread. */
 bool sheaf_world_failed(void);
 /* Whether this rank should print the current error, so that a job says it once: the rank that

@@ -308,7 +308,9 @@ static void leave_mpi(bool finalized) {
     if (!finalized) {
         MPI_Comm_free(&w->control);
         MPI_Comm_free(&w->data);
+        atomic_store(&w->finalize_ns, sheaf__time_ns());
         if (w->ends_mpi) MPI_Finalize();
+        atomic_store(&w->finalize_ns, 0);
     }
     sheaf__watch_farewell();
 }

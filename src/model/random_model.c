@@ -34,25 +34,29 @@ struct sheaf__random_model_params sheaf__random_model_default_params(void) {
 static const struct {
     const char *name, *arch;
     int64_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_ff, n_vocab;
-    int64_t n_expert, n_expert_used, n_ff_shared, swa_window;
+    int64_t n_expert, n_expert_used, n_ff_shared, swa_window, n_layer_dense, n_ff_dense;
 } presets[] = {
-    {"tinyllama-1.1b", "llama", 22, 2048, 32, 4, 64, 5632, 32000, 0, 0, 0, 64},
-    {"llama-8b", "llama", 32, 4096, 32, 8, 128, 14336, 128256, 0, 0, 0, 64},
-    {"mixtral-8x7b", "llama", 32, 4096, 32, 8, 128, 14336, 32000, 8, 2, 0, 64},
-    {"qwen3-30b-a3b", "qwen3moe", 48, 2048, 32, 4, 128, 768, 151936, 128, 8, 0, 64},
-    {"olmo2-7b", "olmo2", 32, 4096, 32, 32, 128, 11008, 100352, 0, 0, 0, 0},
-    {"phi3-mini", "phi3", 32, 3072, 32, 32, 96, 8192, 32064, 0, 0, 0, 0},
-    {"granite-3b-a800m", "granitemoe", 32, 1536, 24, 8, 64, 512, 49155, 40, 8, 0, 0},
-    {"gpt-oss-20b", "gpt-oss", 24, 2880, 64, 8, 64, 2880, 201088, 32, 4, 0, 128},
-    {"deepseek-v2-lite", "deepseek2", 27, 2048, 16, 1, 128, 1408, 102400, 64, 6, 0, 0},
-    {"mamba2-2.7b", "mamba2", 64, 2560, 32, 1, 64, 1, 50288, 0, 0, 0, 0},
-    {"granite-4-tiny", "granitehybrid", 40, 1536, 12, 4, 128, 512, 100352, 64, 6, 1024, 0},
-    {"bge-base", "bert", 12, 768, 12, 12, 64, 3072, 30522, 0, 0, 0, 0},
+    {"tinyllama-1.1b", "llama", 22, 2048, 32, 4, 64, 5632, 32000, 0, 0, 0, 64, 0, 0},
+    {"llama-8b", "llama", 32, 4096, 32, 8, 128, 14336, 128256, 0, 0, 0, 64, 0, 0},
+    {"llama-70b", "llama", 80, 8192, 64, 8, 128, 28672, 128256, 0, 0, 0, 64, 0, 0},
+    {"llama-405b", "llama", 126, 16384, 128, 8, 128, 53248, 128256, 0, 0, 0, 64, 0, 0},
+    {"mixtral-8x7b", "llama", 32, 4096, 32, 8, 128, 14336, 32000, 8, 2, 0, 64, 0, 0},
+    {"qwen3-30b-a3b", "qwen3moe", 48, 2048, 32, 4, 128, 768, 151936, 128, 8, 0, 64, 0, 0},
+    {"qwen3-235b-a22b", "qwen3moe", 94, 4096, 64, 4, 128, 1536, 151936, 128, 8, 0, 64, 0, 0},
+    {"olmo2-7b", "olmo2", 32, 4096, 32, 32, 128, 11008, 100352, 0, 0, 0, 0, 0, 0},
+    {"phi3-mini", "phi3", 32, 3072, 32, 32, 96, 8192, 32064, 0, 0, 0, 0, 0, 0},
+    {"granite-3b-a800m", "granitemoe", 32, 1536, 24, 8, 64, 512, 49155, 40, 8, 0, 0, 0, 0},
+    {"gpt-oss-20b", "gpt-oss", 24, 2880, 64, 8, 64, 2880, 201088, 32, 4, 0, 128, 0, 0},
+    {"deepseek-v2-lite", "deepseek2", 27, 2048, 16, 1, 128, 1408, 102400, 64, 6, 0, 0, 0, 0},
+    {"deepseek-v3", "deepseek2", 61, 7168, 128, 1, 128, 2048, 129280, 256, 8, 0, 0, 3, 18432},
+    {"mamba2-2.7b", "mamba2", 64, 2560, 32, 1, 64, 1, 50288, 0, 0, 0, 0, 0, 0},
+    {"granite-4-tiny", "granitehybrid", 40, 1536, 12, 4, 128, 512, 100352, 64, 6, 1024, 0, 0, 0},
+    {"bge-base", "bert", 12, 768, 12, 12, 64, 3072, 30522, 0, 0, 0, 0, 0, 0},
 };
 
 enum sheaf_status sheaf__random_model_preset(const char *name,
                                              struct sheaf__random_model_params *p) {
-    char known[256] = "";
+    char known[512] = "";
     size_t n = 0;
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
         if (n < sizeof known)
@@ -71,6 +75,8 @@ enum sheaf_status sheaf__random_model_preset(const char *name,
         p->n_expert_used = presets[i].n_expert_used;
         p->n_ff_shared = presets[i].n_ff_shared;
         p->swa_window = presets[i].swa_window;
+        p->n_layer_dense = presets[i].n_layer_dense;
+        p->n_ff_dense = presets[i].n_ff_dense;
         p->n_ctx = 2048;
         return SHEAF_STATUS_SUCCESS;
     }
@@ -505,6 +511,8 @@ static enum sheaf_status add_extras(struct generator *g) {
     for (size_t i = 0; !status && i < sizeof extras / sizeof *extras; i++)
         if (strcmp(extras[i].arch, arch) == 0)
             status = add_key(g, extras[i].suffix, extras[i].kind, extras[i].value);
+    if (!status && g->p->n_layer_dense)
+        status = add_key(g, "leading_dense_block_count", NUMBER, (double)g->p->n_layer_dense);
     snprintf(key, sizeof key, "%s.rope.scaling.factor", arch);
     if (!status && sheaf_gguf_find_key(g->gguf, key) >= 0) {
         snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
@@ -526,7 +534,7 @@ static enum sheaf_status add_metadata(struct generator *g) {
         {"context_length", p->n_ctx},
         {"embedding_length", p->n_embd},
         {"block_count", p->n_layer},
-        {"feed_forward_length", p->n_ff},
+        {"feed_forward_length", p->n_ff_dense ? p->n_ff_dense : p->n_ff},
         {"attention.head_count", p->n_head},
         {"attention.head_count_kv", p->n_head_kv},
         {"attention.key_length", p->head_dim},
@@ -589,21 +597,37 @@ static enum sheaf_status check(const struct sheaf__random_model_params *p) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* Metadata, vocabulary and the list of tensors. */
+static enum sheaf_status describe(struct generator *g) {
+    const struct sheaf__random_model_params *params = g->p;
+    enum sheaf_status status = check(params);
+    if (status) return status;
+    if (params->mix && !(g->mix = sheaf__mix_find(params->mix)))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "there is no type or mix '%.40s'",
+                               params->mix);
+    g->gguf = sheaf_gguf_new();
+    if (!g->gguf) return SHEAF_STATUS_ALLOC_FAILED;
+    status = add_metadata(g);
+    /* read back what was written, so that shapes follow the loader's own rules */
+    if (!status) status = sheaf__hparams_read(g->gguf, params->n_vocab, &g->hp);
+    if (!status) status = add_vocab(g);
+    return status ? status : add_weights(g);
+}
+
+enum sheaf_status sheaf__random_model_describe(const struct sheaf__random_model_params *params,
+                                               struct sheaf_gguf **out) {
+    struct generator g = {.p = params};
+    const enum sheaf_status status = describe(&g);
+    *out = status ? NULL : g.gguf;
+    if (status) sheaf_gguf_free(g.gguf);
+    free(g.entries);
+    return status;
+}
+
 enum sheaf_status sheaf__random_model_write(const struct sheaf__random_model_params *params,
                                             const char *path) {
     struct generator g = {.p = params, .state = params->seed};
-    enum sheaf_status status = check(params);
-    if (status) return status;
-    if (params->mix && !(g.mix = sheaf__mix_find(params->mix)))
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "there is no type or mix '%.40s'",
-                               params->mix);
-    g.gguf = sheaf_gguf_new();
-    if (!g.gguf) return SHEAF_STATUS_ALLOC_FAILED;
-    status = add_metadata(&g);
-    /* read back what was written, so that shapes follow the loader's own rules */
-    if (!status) status = sheaf__hparams_read(g.gguf, params->n_vocab, &g.hp);
-    if (!status) status = add_vocab(&g);
-    if (!status) status = add_weights(&g);
+    enum sheaf_status status = describe(&g);
     if (!status) status = sheaf_gguf_write_from(g.gguf, path, fill, &g);
     free(g.entries);
     free(g.row);

@@ -4,7 +4,7 @@
 #ifndef SHEAF_MODEL_RANDOM_MODEL_H
 #define SHEAF_MODEL_RANDOM_MODEL_H
 
-#include "sheaf/type.h"
+#include "sheaf/gguf.h"
 
 struct sheaf__random_model_params {
     size_t size;          /* sizeof */
@@ -15,8 +15,10 @@ struct sheaf__random_model_params {
     int64_t swa_window;              /* gemma3 */
     int64_t n_expert, n_expert_used; /* of architectures with experts, whose n_ff is n_ff; else 0 */
     int64_t n_ff_shared;             /* of the experts that every token uses, together; or 0 */
-    bool fused_qkv;                  /* one attn_qkv.weight */
-    bool tied;                       /* no output.weight */
+    /* deepseek2: the first layers, which have no experts, and their n_ff; 0: one, of n_ff */
+    int64_t n_layer_dense, n_ff_dense;
+    bool fused_qkv; /* one attn_qkv.weight */
+    bool tied;      /* no output.weight */
     uint64_t seed;
 };
 
@@ -30,5 +32,8 @@ enum sheaf_status sheaf__random_model_preset(const char *name,
  * fit. */
 enum sheaf_status sheaf__random_model_write(const struct sheaf__random_model_params *params,
                                             const char *path);
+/* The same model without data, to plan with; *out is the caller's. */
+enum sheaf_status sheaf__random_model_describe(const struct sheaf__random_model_params *params,
+                                               struct sheaf_gguf **out);
 
 #endif

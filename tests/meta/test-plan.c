@@ -436,7 +436,7 @@ Test(plan_info, bad_options) {
         {"-m " MODEL " --plan --layer 4", "the model's layers are 0..3"},
         {"-m " MODEL " --plan --layer x", "--layer wants a whole number"},
         {"-m " MODEL " --plan --tokens 0", "--tokens wants a whole number from 1"},
-        {"-m " MODEL " --plan --members 99999", "--members wants a whole number from 1 to 4096"},
+        {"-m " MODEL " --plan --members 99999", "--members wants at most 32 whole numbers from 1 to 4096"},
         {"-m " MODEL " --plan --members 2 --devices all", "cannot be used together"},
         {"-m " MODEL " --plan --members 2 --split auto", "--split auto measures devices"},
         {"-m " MODEL " --plan --members 2 --split 1,2,3", "there are 2 members"},

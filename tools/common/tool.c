@@ -66,6 +66,7 @@ int tool_start(const struct tool *tool, enum sheaf_status parsed) {
 }
 
 int tool_end(int code) {
+    fflush(stdout); /* a launcher that ends the job may leave no time for it later */
     sheaf_world_finalize();
     return output_end(code || !sheaf_world_failed() ? code : TOOL_FAILED);
 }

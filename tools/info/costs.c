@@ -11,11 +11,11 @@ static const struct {
     const char *name;
     double us, gb_s;
 } links[] = {
-    {"shm", 1, 5},      {"1gbe", 40, 0.117}, {"10gbe", 15, 1.17},
-    {"100gbe", 10, 10}, {"roce", 3, 11.7},   {"hdr", 1.7, 24},
+    {"shm", 1, 5},     {"1gbe", 40, 0.117}, {"10gbe", 15, 1.17}, {"100gbe", 10, 10},
+    {"roce", 3, 11.7}, {"hdr", 1.7, 24},    {"400gbe", 3, 46},
 };
 enum { N_LINKS = sizeof links / sizeof *links };
-static const double assumed_bandwidth = 60e9, assumed_span = 5e-6;
+static const double assumed_bandwidth = 60e9, assumed_flops = 1e12, assumed_span = 5e-6;
 
 static enum sheaf_status measure_link(const struct sheaf__session *s, struct plan_costs *c) {
     enum sheaf_status st = sheaf__speed_links(s->members, s->n_members, &c->links);
@@ -55,10 +55,11 @@ static enum sheaf_status find_link(const struct sheaf__session *s, const struct 
             return SHEAF_STATUS_SUCCESS;
         }
     }
-    return sheaf_set_error(SHEAF_STATUS_INVALID,
-                           "--link is shm, 1gbe, 10gbe, 100gbe, roce, hdr, or US,GB/S like 15,1.17,"
-                           " not '%.60s'",
-                           name);
+    return sheaf_set_error(
+        SHEAF_STATUS_INVALID,
+        "--link is shm, 1gbe, 10gbe, 100gbe, roce, hdr, 400gbe, or US,GB/S like 15,1.17,"
+        " not '%.60s'",
+        name);
 }
 
 static enum sheaf_status find_bandwidth(const struct sheaf__session *s,
@@ -86,7 +87,11 @@ static enum sheaf_status find_bandwidth(const struct sheaf__session *s,
 
 enum sheaf_status plan_costs_find(const struct sheaf__session *s, const struct plan_options *o,
                                   int n_members, struct plan_costs *out) {
-    *out = (struct plan_costs){.span = assumed_span, .link.n = n_members};
+    *out = (struct plan_costs){.span = assumed_span,
+                               .link.n = n_members,
+                               .flops = o->flops > 0 ? o->flops : assumed_flops};
+    snprintf(out->flops_text, sizeof out->flops_text, "%s",
+             o->flops > 0 ? "as given" : "assumed; --gflops gives another");
     enum sheaf_status st = find_bandwidth(s, o, out);
     if (!st && n_members > 1) st = find_link(s, o, out);
     return st;

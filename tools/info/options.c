@@ -6,9 +6,10 @@
 #include <string.h>
 
 static const char synopsis[] =
-    "usage: [mpirun -np N] sheaf-info [--links] [-m MODEL.gguf [--split S] [--devices LIST] "
-    "[--plan]]\n"
-    "Lists hosts, ranks and devices; with a model, how its tensors would be cut.\n\n";
+    "usage: [mpirun -np N] sheaf-info [--links] [-m MODEL.gguf [options]]\n"
+    "       sheaf-info --preset llama-70b --members 1,2,4,8 --link 10gbe\n"
+    "Lists hosts, ranks and devices; with a model, the memory that each member needs, and the\n"
+    "collectives; with members or links that are imagined, the speeds to expect.\n\n";
 
 #define AT(field) offsetof(struct options, field)
 static const struct option option_table[] = {
@@ -17,6 +18,24 @@ static const struct option option_table[] = {
      "even, auto, or shares: 3,1 (even)", NULL},
     {"--devices", "-dev --device", OPTION_TEXT, AT(params.devices), 0, 0, 0, "LIST",
      "all, or names as printed here: CPU0@0,CPU0@1; CPU0 is that of every rank (all)", NULL},
+    {"--preset", NULL, OPTION_TEXT, AT(preset), 0, 0, 0, "NAME",
+     "the shape of a known model instead of a file: llama-8b, llama-70b, llama-405b, mixtral-8x7b, "
+     "qwen3-30b-a3b, qwen3-235b-a22b, deepseek-v3, ... (another name lists all)",
+     NULL},
+    {"--mix", NULL, OPTION_TEXT, AT(mix), 0, 0, 0, "TYPE",
+     "types of the preset's matrices, as sheaf-quantize names them (Q4_K_M)", NULL},
+    {"--members", NULL, OPTION_LIST, AT(members), AT(n_members), 1, 4096, "N,..",
+     "for N members that the job need not have; several: a row each (with --preset 1,2,..1024)",
+     NULL},
+    {"--ctx", "-c --ctx-size", OPTION_INT, AT(n_ctx), 0, 1, 1 << 24, "N",
+     "tokens of context that the cache is made for (the model's, at most 4096)", NULL},
+    {"--batch", "-b --batch-size", OPTION_INT, AT(n_batch), 0, 1, 1 << 16, "N",
+     "prompt tokens evaluated at once (512)", NULL},
+    {"--kv-type", "-ctk --cache-type-k", OPTION_TYPE, AT(params.kv_type), 0, 0, 0, "TYPE",
+     "f16, q8_0 or f32, of keys and values (f16)", "f16|q8_0|f32"},
+    {"--tensors", NULL, OPTION_FLAG, AT(tensors), 0, 0, 0, NULL, "the cut of every tensor", NULL},
+    {"--json", NULL, OPTION_FLAG, AT(json), 0, 0, 0, NULL,
+     "memory, collectives and speeds as one JSON object", NULL},
     {"--links", NULL, OPTION_FLAG, AT(links), 0, 0, 0, NULL,
      "latency and rate of the links between members, as measured now, the least time of an "
      "all-reduce by them, and the algorithms chosen",
@@ -29,8 +48,6 @@ static const struct option option_table[] = {
      NULL},
     {"--plan-dot", NULL, OPTION_TEXT, AT(plan_options.dot), 0, 0, 0, "FILE",
      "the plan of one layer as a Graphviz file (dot -Tsvg FILE)", NULL},
-    {"--members", NULL, OPTION_INT, AT(members), 0, 1, 4096, "N",
-     "plan for N members that the job need not have", NULL},
     {"--layer", NULL, OPTION_INT, AT(layer), 0, 0, 1 << 20, "N",
      "layer that is shown step by step and drawn (0)", NULL},
     {"--tokens", NULL, OPTION_INT, AT(n_tokens), 0, 1, 1 << 20, "N",
@@ -38,10 +55,13 @@ static const struct option option_table[] = {
     {"--past", NULL, OPTION_INT, AT(past), 0, 0, 1 << 22, "N",
      "tokens in the cache before them (255)", NULL},
     {"--link", NULL, OPTION_TEXT, AT(plan_options.link), 0, 0, 0, "L",
-     "shm, 1gbe, 10gbe, 100gbe, roce, hdr, or US,GB/S (measured if the job has ranks, else shm)",
+     "shm, 1gbe, 10gbe, 100gbe, 400gbe, roce, hdr, or US,GB/S (measured if the job has ranks, else "
+     "shm)",
      NULL},
     {"--bandwidth", NULL, OPTION_REAL, AT(bandwidth), 0, -1e6, 1e6, "G",
      "GB/s that a member reads its weights with (measured; 60 with --members)", NULL},
+    {"--gflops", NULL, OPTION_REAL, AT(gflops), 0, 1e-3, 1e9, "G",
+     "GFLOP/s of a member's products (1000)", NULL},
     {"--check", NULL, OPTION_FLAG, AT(check), 0, 0, 0, NULL,
      "is every host fit for the job? With -m also: has each the same file?", NULL},
     {"--postmortem", NULL, OPTION_TEXT, AT(postmortem), 0, 0, 0, "DIR",
@@ -60,10 +80,29 @@ static const struct option option_table[] = {
 const struct tool info_tool = {"sheaf-info", synopsis, NULL, option_table,
                                sizeof option_table / sizeof *option_table};
 
+static enum sheaf_status check_model(const struct options *o) {
+    const bool model = o->params.path || o->preset;
+    if (!o->params.path && o->params.devices)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "--devices wants a model (-m)");
+    if (!model && (o->params.split || o->n_members || o->tensors || o->json || o->n_ctx))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "--split, --members, --tensors, --json and --ctx want a model (-m) "
+                               "or --preset");
+    if (o->params.path && o->preset)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "give one of -m and --preset");
+    if (o->n_members > 1 && (o->plan || o->plan_options.dot || o->tensors))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "--plan and --tensors want one number of --members");
+    if (o->json && (o->plan || o->links || o->tensors || o->check || o->postmortem))
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "--json has memory, collectives and speeds: leave out --plan, "
+                               "--links, --tensors, --check, --postmortem");
+    return SHEAF_STATUS_SUCCESS;
+}
+
 static enum sheaf_status check_plan(struct options *o) {
     struct plan_options *p = &o->plan_options;
-    const bool more = o->layer >= 0 || o->members || o->n_tokens >= 0 || o->past >= 0 ||
-                      !isnan(o->bandwidth) || p->link || p->explain;
+    const bool more = o->layer >= 0 || o->n_tokens >= 0 || p->explain;
     if (!isnan(o->bandwidth) && !(o->bandwidth > 0))
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--bandwidth wants GB/s above 0, not '%g'",
                                (double)o->bandwidth);
@@ -72,17 +111,16 @@ static enum sheaf_status check_plan(struct options *o) {
     p->n_tokens = o->n_tokens >= 0 ? o->n_tokens : 1;
     p->n_kv = (o->past >= 0 ? o->past : 255) + p->n_tokens;
     p->bandwidth = isnan(o->bandwidth) ? 0 : (double)o->bandwidth * 1e9;
-    p->hypothetical = o->members > 0;
+    p->flops = isnan(o->gflops) ? 0 : (double)o->gflops * 1e9;
+    p->hypothetical = o->n_members > 0;
     if (more && !o->plan)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "--layer, --members, --tokens, --past, --link, --explain and "
-                               "--bandwidth want --plan");
-    if (o->plan && !o->params.path)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "--layer, --tokens and --explain want --plan");
+    if (o->plan && !o->params.path && !o->preset)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--plan wants a model (-m)");
-    if (o->members && o->params.devices)
+    if (o->n_members && o->params.devices)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "--members and --devices cannot be used together");
-    if (o->members && o->params.split && strcmp(o->params.split, "auto") == 0)
+    if (o->n_members && o->params.split && strcmp(o->params.split, "auto") == 0)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "--split auto measures devices, and --members are none: give "
                                "shares");
@@ -90,8 +128,11 @@ static enum sheaf_status check_plan(struct options *o) {
 }
 
 enum sheaf_status info_options_parse(int argc, char **argv, struct options *o) {
-    *o = (struct options){.params = {.size = sizeof o->params},
+    *o = (struct options){.params = sheaf_model_default_params(),
                           .bandwidth = NAN,
+                          .gflops = NAN,
+                          .n_batch = 512,
+                          .mix = "Q4_K_M",
                           .past = -1,
                           .n_tokens = -1,
                           .layer = -1};
@@ -99,7 +140,10 @@ enum sheaf_status info_options_parse(int argc, char **argv, struct options *o) {
     if (status || o->help || o->version) return status;
     if (o->settings && argc > 2)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--settings takes no other options");
-    if (!o->params.path && (o->params.split || o->params.devices))
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "--split and --devices want a model (-m)");
+    o->params.n_ctx = o->n_ctx;
+    if (o->preset && !o->n_members)
+        for (int64_t n = 1; n <= 1024; n *= 2) o->members[o->n_members++] = n;
+    const enum sheaf_status checked = check_model(o);
+    if (checked) return checked;
     return check_plan(o);
 }

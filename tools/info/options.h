@@ -8,10 +8,13 @@
 struct options {
     struct sheaf_model_params params;
     struct plan_options plan_options;
-    int64_t members, past, n_tokens, layer; /* past, n_tokens, layer -1: not given */
-    float bandwidth;                        /* GB/s */
-    const char *postmortem;
-    bool links, plan, check, settings, help, version;
+    int64_t members[OPTION_MAX_LIST]; /* numbers of imagined members */
+    int n_members;                    /* 0: the job's devices */
+    int64_t past, n_tokens, layer;    /* -1: not given */
+    int64_t n_ctx, n_batch;           /* n_ctx 0: the model's */
+    float bandwidth, gflops;          /* GB/s, GFLOP/s; NAN: not given */
+    const char *postmortem, *preset, *mix;
+    bool links, plan, check, tensors, json, settings, help, version;
 };
 
 extern const struct tool info_tool;

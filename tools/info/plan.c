@@ -2,7 +2,7 @@
  * layers that are alike are printed once.
  *
  * Invariant: only time is estimated here, and the numbers behind it are printed with it. */
-#include "plan.h"
+#include "sum.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -32,10 +32,7 @@ struct report {
     int span, span_nodes; /* open: nodes so far */
     bool span_open;
     struct section detail;
-    double *read; /* [members] bytes of weights and cache */
-    int n_spans;
-    int64_t count[SHEAF_COMM_KIND_COUNT], bytes[SHEAF_COMM_KIND_COUNT]; /* of collectives */
-    double collective_s;
+    struct plan_sum sum;
     int n_why;
     char why[MAX_WHY][1024];
 };
@@ -53,39 +50,6 @@ static void section_free(struct section *s) {
     free(s->text);
     s->text = NULL;
     s->n = 0;
-}
-
-/* ---- bytes that a member reads ---- */
-
-static bool is_static(const struct sheaf_tensor *t) {
-    if (t->view_src) t = t->view_src;
-    return t->op == SHEAF_OP_NONE && !(t->flags & SHEAF_TENSOR_FLAG_INPUT);
-}
-
-static double local_bytes(const struct sheaf_backend_meta_value *v, int member) {
-    int64_t ne[SHEAF_MAX_DIMS];
-    sheaf_split_state_local_ne(v->state, v->tensor->ne, member, ne);
-    if (ne[0] == 0) return 0;
-    return (double)sheaf_row_size(v->tensor->type, ne[0]) * (double)(ne[1] * ne[2] * ne[3]);
-}
-
-/* Each product reads its weights once; a gather reads the rows that it returns; views and writes
- * into the cache read next to nothing; a product of experts reads those that are used. */
-static void add_read(struct report *r, const struct sheaf_backend_meta_step *step) {
-    const struct sheaf_tensor *t = step->out.tensor;
-    if (step->kind != SHEAF_SPLIT_STEP_NODE) return;
-    const enum sheaf_op_cost cost = sheaf_op_get_cost(t->op);
-    if (cost == SHEAF_OP_COST_FREE || cost == SHEAF_OP_COST_MOVE) return;
-    for (int i = 0; i < SHEAF_MAX_SRC; i++) {
-        const struct sheaf_backend_meta_value *v = &step->in[i];
-        double used = 1;
-        if (v->number < 0 || !is_static(v->tensor)) continue;
-        if (t->op == SHEAF_OP_MUL_MAT_ID && i == 0 && v->tensor->ne[2] > 0) {
-            used = (double)sheaf_nelements(t->src[2]) / (double)v->tensor->ne[2];
-            if (used > 1) used = 1;
-        }
-        for (int j = 0; j < r->n_members; j++) r->read[j] += used * local_bytes(v, j);
-    }
 }
 
 /* ---- layers ---- */
@@ -177,15 +141,11 @@ static bool take(const struct sheaf_backend_meta_step *step, void *user) {
         fprintf(r->now.file, "  %s -> %s  %" PRId64 " bytes\n",
                 sheaf_split_state_print(step->in[0].state, from, sizeof from),
                 sheaf_split_state_print(step->out.state, to, sizeof to), step->bytes);
-        r->collective_s += plan_costs_collective(r->costs, step->collective, step->bytes);
-        r->count[step->collective]++;
-        r->bytes[step->collective] += step->bytes;
     } else {
         r->span_open = true;
         r->span_nodes += step->kind == SHEAF_SPLIT_STEP_NODE;
-        r->n_spans = step->span + 1;
     }
-    add_read(r, step);
+    plan_sum_add(&r->sum, r->costs, step);
     if (step->why && r->n_why++ < MAX_WHY)
         snprintf(r->why[r->n_why - 1], sizeof r->why[0], "%s", step->why);
     if (layer == r->o->layer) {
@@ -206,34 +166,31 @@ static void print_totals(const struct report *r) {
     for (int k = 0; k < SHEAF_COMM_KIND_COUNT; k++) {
         const struct sheaf_backend_meta_step step = {.kind = SHEAF_SPLIT_STEP_COLLECTIVE,
                                                      .collective = (enum sheaf_comm_kind)k};
-        if (!r->count[k]) continue;
-        printf("%s%" PRId64 " %s of %" PRId64 " bytes together", any ? ", " : "", r->count[k],
-               sheaf_backend_meta_step_name(&step), r->bytes[k]);
+        if (!r->sum.count[k]) continue;
+        printf("%s%" PRId64 " %s of %" PRId64 " bytes together", any ? ", " : "", r->sum.count[k],
+               sheaf_backend_meta_step_name(&step), r->sum.bytes[k]);
         any = true;
     }
     printf("%s\n", any ? "" : "none");
-    printf("spans          %d\n", r->n_spans);
+    printf("spans          %d\n", r->sum.n_spans);
     for (int i = 0; i < r->n_why && i < MAX_WHY; i++) printf("\n%s", r->why[i]);
     if (r->n_why > MAX_WHY) printf("and %d more gathers\n", r->n_why - MAX_WHY);
 }
 
 static void print_time(const struct report *r) {
-    int slowest = 0;
-    for (int j = 1; j < r->n_members; j++) {
-        if (r->read[j] > r->read[slowest]) slowest = j;
-    }
+    const int slowest = plan_sum_largest(r->sum.read, r->n_members);
     const int64_t n = r->outline->n_tokens;
-    const double read_s = r->read[slowest] / r->costs->bandwidth;
-    const double span_s = r->n_spans * r->costs->span;
-    const double sum = read_s + span_s + r->collective_s;
+    const double read_s = r->sum.read[slowest] / r->costs->bandwidth;
+    const double span_s = r->sum.n_spans * r->costs->span;
+    const double sum = read_s + span_s + r->sum.collective_s;
     printf("\npredicted time of a graph of %" PRId64 " token%s\n", n, n == 1 ? "" : "s");
     printf("  reading      %10.3f ms   %.2f MiB of weights and cache on member %d at %.2f GB/s "
            "(%s)\n",
-           read_s * 1e3, r->read[slowest] / (1024.0 * 1024), slowest, r->costs->bandwidth * 1e-9,
-           r->costs->bandwidth_text);
+           read_s * 1e3, r->sum.read[slowest] / (1024.0 * 1024), slowest,
+           r->costs->bandwidth * 1e-9, r->costs->bandwidth_text);
     if (r->n_members > 1)
-        printf("  collectives  %10.3f ms   %s\n", r->collective_s * 1e3, r->costs->link_text);
-    printf("  spans        %10.3f ms   %d at %.0f us (assumed)\n", span_s * 1e3, r->n_spans,
+        printf("  collectives  %10.3f ms   %s\n", r->sum.collective_s * 1e3, r->costs->link_text);
+    printf("  spans        %10.3f ms   %d at %.0f us (assumed)\n", span_s * 1e3, r->sum.n_spans,
            r->costs->span * 1e6);
     printf("  sum          %10.3f ms   %.1f tokens a second; sampling, arithmetic and waiting for "
            "the slowest are not in it\n",
@@ -260,8 +217,9 @@ enum sheaf_status plan_print(const struct sheaf__weights *model, struct sheaf__p
         return st;
     }
     r.outline = outline;
-    r.read = calloc((size_t)r.n_members, sizeof *r.read);
-    if (!r.read || !section_open(&r.detail)) {
+    st = plan_sum_new(r.n_members, &r.sum);
+    if (st) goto out;
+    if (!section_open(&r.detail)) {
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to describe the plan");
         goto out;
     }
@@ -293,7 +251,7 @@ out:;
     section_free(&r.detail);
     section_free(&r.now);
     section_free(&r.last);
-    free(r.read);
+    plan_sum_free(&r.sum);
     sheaf__outline_free(outline);
     return st ? st : written;
 }

@@ -16,6 +16,7 @@ struct plan_options {
     int64_t n_tokens;    /* evaluated at once */
     int64_t n_kv;        /* rows of the cache that attention reads */
     double bandwidth;    /* bytes a second that a member reads; 0: measured on the job's devices */
+    double flops;        /* operations a second of a member; 0: assumed */
     const char *link;    /* name of a link, "us,GB/s", or NULL: measured if the job has ranks */
     bool hypothetical;   /* the members are not the job's devices */
 };
@@ -25,8 +26,9 @@ struct plan_costs {
     struct sheaf_comm *links; /* measured, owned; NULL: `link` is assumed */
     struct sheaf_link link;   /* between all members */
     double bandwidth;         /* of a member, bytes a second */
+    double flops;             /* of a member, operations a second */
     double span;              /* to begin and end a span, seconds */
-    char link_text[160], bandwidth_text[160];
+    char link_text[160], bandwidth_text[160], flops_text[64];
 };
 
 /* Collective: measures where options ask for it. The same on every rank. */

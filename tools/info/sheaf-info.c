@@ -1,7 +1,5 @@
-/* sheaf-info: the hosts, ranks and devices of a job; with a model, its hyperparameters and the cut
- * of every tensor. Reads no weights. Rank 0 prints. */
-#include <errno.h>
-#include <inttypes.h>
+/* sheaf-info: the hosts, ranks and devices of a job; with a model, the memory that each member needs,
+ * collectives and speeds to expect, and the cut of every tensor. Reads no weights. Rank 0 prints. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,147 +8,142 @@
 
 #include "check.h"
 #include "common/devices.h"
+#include "common/json.h"
 #include "common/output.h"
-#include "options.h"
+#include "forecast.h"
+#include "model.h"
 #include "postmortem.h"
 #include "settings.h"
 
-static const double mib = 1024.0 * 1024;
+/* ---- members ---- */
 
-static enum sheaf_status print_links(void) {
-    static const char *const names[SHEAF_COMM_LEVEL_COUNT] = {
-        [SHEAF_COMM_LEVEL_SHARED] = "shared memory", [SHEAF_COMM_LEVEL_HOSTS] = "between hosts"};
-    static const size_t sizes[] = {8192, 32768, 1 << 20, 16 << 20};
-    const sheaf_backend_dev_t *devices = NULL;
-    struct sheaf_comm *comm = NULL;
-    size_t n = 0;
-    enum sheaf_status status = sheaf_world_devices(&devices, &n);
-    if (status) return status;
-    int *ranks = calloc(n + 1, sizeof *ranks);
-    if (!ranks) status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "links: out of memory");
-    for (size_t i = 0; i < n && ranks; i++) ranks[i] = sheaf_world_device_rank(devices[i]);
-    status = sheaf_world_agree(status, "links");
-    if (!status) status = sheaf_comm_new(ranks, (int)n, NULL, &comm);
-    if (!status) status = sheaf_comm_measure(comm);
-    if (!status && sheaf_world_rank() == 0) {
-        printf("\nlinks of %zu members (%s)\n", n, sheaf_comm_describe(comm));
-        for (int i = 0; i < SHEAF_COMM_LEVEL_COUNT; i++) {
-            struct sheaf_comm_level l;
-            sheaf_comm_get_level(comm, (enum sheaf_comm_level_kind)i, &l);
-            if (l.link.n < 2) continue;
-            printf("  %-14s %d, latency %.2f us, %.2f GB/s, sums as %s", names[i], l.link.n,
-                   1e-3 * (double)l.link.latency_ns,
-                   l.link.byte_ps > 0 ? 1e3 / (double)l.link.byte_ps : 0.0,
-                   sheaf_type_name(l.wire_type));
-            if (i == SHEAF_COMM_LEVEL_HOSTS) {
-                printf(", whole up to %zu bytes", l.one_shot_bytes);
-                for (int k = 0; k < SHEAF_COMM_OWNERS; k++)
-                    if (l.owners[k].bytes)
-                        printf(", through %d host%s up to %zu", l.owners[k].n,
-                               l.owners[k].n > 1 ? "s" : "", l.owners[k].bytes);
-                printf(", %s above", l.link.n == 2 ? "in chunks" : "in parts");
-            }
-            printf("\n");
-        }
-        printf("  all-reduce     at least");
-        for (size_t i = 0; i < sizeof sizes / sizeof *sizes && n > 1; i++)
-            printf("%s %.1f us for %zu KiB", i ? "," : "",
-                   1e-3 * (double)sheaf_comm_bound_ns(comm, SHEAF_COMM_ALL_REDUCE, sizes[i]),
-                   sizes[i] / 1024);
-        printf(n > 1 ? "\n" : " nothing: one member\n");
-    }
-    sheaf_comm_free(comm);
-    free(ranks);
-    return status;
-}
-
-static void print_hparams(const struct sheaf__session *s) {
-    const struct sheaf__hparams *hp = &s->model->hp;
-    printf("\nmodel          %s\narchitecture   %s\nweights        %.2f MiB in %" PRId64
-           " tensors\n",
-           sheaf_gguf_path(s->model->gguf), hp->arch->name, (double)s->model->total_bytes / mib,
-           sheaf_gguf_n_tensors(s->model->gguf));
-    printf("layers         %" PRId64 "\nn_embd         %" PRId64 "\nn_ff           %" PRId64
-           "\nheads          %" PRId64 " on %" PRId64 " key/value heads, size %" PRId64 "\n",
-           hp->n_layer, hp->n_embd, hp->n_ff, hp->n_head, hp->n_head_kv, hp->head_k);
-    printf("vocabulary     %" PRId64 "%s\ncontext        %" PRId64 "\n", hp->n_vocab,
-           s->model->w[SHEAF__W_OUTPUT] ? "" : " (output tied to the embeddings)", hp->n_ctx_train);
-    if (hp->swa_window)
-        printf("window         %" PRId64 " tokens, full attention in every %" PRId64 "th layer\n",
-               hp->swa_window, hp->swa_period);
-    printf("rotary         %" PRId64 " of %" PRId64 " elements, base %g, scale %g\n", hp->n_rot,
-           hp->head_k, (double)hp->freq_base, (double)hp->freq_scale);
-}
-
-/* members: devices of the job; NULL: the members are hypothetical. */
-static enum sheaf_status print_cuts(const struct sheaf__session *s, struct sheaf__policy *policy,
-                                    const double *shares, const sheaf_backend_dev_t *members) {
-    const int n = sheaf__policy_n_members(policy);
-    double sum = 0;
+/* A policy for n members that the job does not have. */
+static enum sheaf_status imagine(const struct sheaf__weights *model, const char *split, int n,
+                                 struct sheaf__policy **out) {
+    double *shares = calloc((size_t)n, sizeof *shares);
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    for (int j = 0; j < n; j++) sum += shares[j];
-    printf("\n%-8s %-14s %8s %14s %14s\n", "member", "device", "share", "share, MiB",
-           "weights, MiB");
-    for (int j = 0; !status && j < n; j++) {
-        size_t bytes = 0;
-        status = sheaf__policy_weight_bytes(policy, j, &bytes);
-        double share = shares[j] / sum;
-        printf("%-8d %-14s %7.1f%% %14.2f %14.2f\n", j,
-               members ? sheaf__session_device_name(members[j]) : "-", 100 * share,
-               share * (double)s->model->total_bytes / mib, (double)bytes / mib);
-    }
-    printf("\n%-34s %-6s %-16s cut (M: mirrored, Sn: dimension n)\n", "tensor", "type", "shape");
-    for (struct sheaf_tensor *t = sheaf_get_first_tensor(s->model->ctx); !status && t;
-         t = sheaf_get_next_tensor(s->model->ctx, t)) {
-        struct sheaf_split_state *state = NULL;
-        char shape[32], cut[512];
-        status = sheaf__policy_get_state(t, policy, &state);
-        if (status) break;
-        snprintf(shape, sizeof shape, "[%" PRId64 ", %" PRId64 "]", t->ne[0], t->ne[1]);
-        printf("%-34s %-6s %-16s %s\n", t->name, sheaf_type_name(t->type), shape,
-               sheaf_split_state_print(state, cut, sizeof cut));
-        sheaf_split_state_free(state);
-    }
-    return status;
-}
-
-/* A policy for members that the job does not have; *shares is the caller's. */
-static enum sheaf_status imagine(const struct sheaf__session *s, const struct options *o,
-                                 const char *split, double **shares, struct sheaf__policy **out) {
-    const int n = (int)o->members;
-    *shares = calloc((size_t)n, sizeof **shares);
-    if (!*shares) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the shares");
-    for (int j = 0; j < n; j++) (*shares)[j] = 1;
-    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    if (split && strcmp(split, "even") != 0)
-        status = sheaf__session_parse_shares(split, n, *shares);
-    return status ? status : sheaf__policy_new(s->model, *shares, n, out);
-}
-
-static enum sheaf_status run(const struct options *o) {
-    struct sheaf__session *s = NULL;
-    struct sheaf__policy *imagined = NULL;
-    double *shares = NULL;
-    struct plan_costs costs = {0};
-    struct sheaf_model_params params = o->params;
-    enum sheaf_status status = sheaf__session_name_devices(params.devices);
-    if (!status) status = devices_print();
-    if (!status && o->links) status = print_links();
-    if (status || !params.path) return status;
-    if (o->members) params.split = NULL; /* its shares are those of the imagined members */
-    status = sheaf__session_plan(&params, &s);
-    if (!status && o->members) status = imagine(s, o, o->params.split, &shares, &imagined);
-    const int n = o->members ? (int)o->members : status ? 0 : s->n_members;
-    if (!status && o->plan) status = plan_costs_find(s, &o->plan_options, n, &costs);
-    if (!status && sheaf_world_rank() == 0) {
-        struct sheaf__policy *policy = imagined ? imagined : s->policy;
-        print_hparams(s);
-        status = print_cuts(s, policy, imagined ? shares : s->shares, imagined ? NULL : s->members);
-        if (!status && o->plan) status = plan_print(s->model, policy, &o->plan_options, &costs);
-    }
-    plan_costs_free(&costs);
-    sheaf__policy_free(imagined);
+    *out = NULL;
+    if (!shares) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the shares");
+    for (int j = 0; j < n; j++) shares[j] = 1;
+    if (split && strcmp(split, "even") != 0) status = sheaf__session_parse_shares(split, n, shares);
+    if (!status) status = sheaf__policy_new(model, shares, n, out);
     free(shares);
+    return status;
+}
+
+/* ---- forecasts ---- */
+
+static void json_head(const struct sheaf__weights *m, const struct plan_costs *c) {
+    const char *path = sheaf_gguf_path(m->gguf);
+    printf("{\"sheaf\": \"%s\", \"build\": \"%s\", \"model\": ", sheaf_version(),
+           sheaf_build_info());
+    json_string(stdout, path, strlen(path));
+    printf(", \"architecture\": \"%s\", \"weight_bytes\": %zu, \"trained_context\": %lld",
+           m->hp.arch->name, m->total_bytes, (long long)m->hp.n_ctx_train);
+    if (c)
+        printf(", \"bandwidth\": %.0f, \"flops\": %.0f, \"link\": \"%s\"", c->bandwidth, c->flops,
+               c->link_text);
+    fputs(", \"forecasts\": [", stdout);
+}
+
+/* Each of the numbers of members that were asked for: a row, or an object of JSON. */
+static enum sheaf_status many(const struct options *o, const struct sheaf__weights *model,
+                              struct plan_costs *costs) {
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (!o->json) forecast_print_head(costs);
+    for (int i = 0; !status && i < o->n_members; i++) {
+        const int n = (int)o->members[i];
+        struct sheaf__policy *policy = NULL;
+        struct forecast f = {0};
+        costs->link.n = n;
+        status = imagine(model, o->params.split, n, &policy);
+        if (!status) status = forecast_new(model, policy, o, costs, &f);
+        if (!status && o->json) {
+            printf("%s{\"n_members\": %d, ", i ? ", " : "", n);
+            forecast_json(&f, stdout);
+            putchar('}');
+        } else if (!status) {
+            forecast_print_row(&f);
+        }
+        fflush(stdout);
+        forecast_free(&f);
+        sheaf__policy_free(policy);
+    }
+    return status;
+}
+
+/* Of the job's devices, or of one number of imagined members. */
+static enum sheaf_status one(const struct options *o, const struct sheaf__weights *model,
+                             struct sheaf__policy *policy, const sheaf_backend_dev_t *devices,
+                             const struct plan_costs *costs) {
+    struct forecast f = {0};
+    enum sheaf_status status = forecast_new(model, policy, o, costs, &f);
+    if (!status && o->json) {
+        printf("{\"n_members\": %d, ", sheaf__policy_n_members(policy));
+        forecast_json(&f, stdout);
+        putchar('}');
+    } else if (!status) {
+        forecast_print(&f, devices, costs);
+    }
+    forecast_free(&f);
+    if (!status && o->tensors) status = model_print_tensors(model, policy);
+    if (!status && o->plan) status = plan_print(model, policy, &o->plan_options, costs);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+/* The file over the job's devices, or a model without either. */
+static enum sheaf_status open_session(const struct options *o, struct sheaf__session **out) {
+    struct sheaf_model_params params = o->params;
+    if (o->n_members) params.split = NULL; /* its shares are those of the imagined members */
+    if (!o->preset) return sheaf__session_plan(&params, out);
+    struct sheaf__session *s = calloc(1, sizeof *s);
+    if (!s) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a model");
+    const enum sheaf_status status = model_preset(o->preset, o->mix, &s->model);
+    if (status)
+        sheaf__session_free(s);
+    else
+        *out = s;
+    return status;
+}
+
+static enum sheaf_status forecasts(struct options *o, const struct sheaf__session *s,
+                                   struct plan_costs *costs, bool priced) {
+    struct sheaf__policy *imagined = NULL;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (!o->n_ctx) o->n_ctx = s->n_ctx ? s->n_ctx : 4096;
+    if (o->json)
+        json_head(s->model, priced ? costs : NULL);
+    else
+        model_print(s->model);
+    if (o->n_members == 1)
+        status = imagine(s->model, o->params.split, (int)o->members[0], &imagined);
+    if (!status && o->n_members > 1)
+        status = many(o, s->model, costs);
+    else if (!status)
+        status = one(o, s->model, imagined ? imagined : s->policy, imagined ? NULL : s->members,
+                     priced ? costs : NULL);
+    sheaf__policy_free(imagined);
+    if (!status && o->json) puts("]}");
+    return status;
+}
+
+static enum sheaf_status run(struct options *o) {
+    struct sheaf__session *s = NULL;
+    struct plan_costs costs = {0};
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (!o->preset) status = sheaf__session_name_devices(o->params.devices);
+    if (!status && !o->preset && !o->json) status = devices_print();
+    if (!status && o->links) status = links_print();
+    if (status || (!o->params.path && !o->preset)) return status;
+    status = open_session(o, &s);
+    const int n = status ? 0 : o->n_members ? (int)o->members[0] : s->n_members;
+    const struct plan_options *p = &o->plan_options;
+    const bool priced = o->plan || o->n_members || p->link || p->bandwidth > 0 || p->flops > 0;
+    if (!status && priced) status = plan_costs_find(s, p, o->n_members > 1 ? 2 : n, &costs);
+    if (!status && sheaf_world_rank() == 0) status = forecasts(o, s, &costs, priced);
+    plan_costs_free(&costs);
     sheaf__session_free(s);
     return status;
 }
@@ -162,7 +155,7 @@ static int show_settings(void) {
     return TOOL_FAILED;
 }
 
-static enum sheaf_status work(const struct options *o) {
+static enum sheaf_status work(struct options *o) {
     if (o->postmortem)
         return sheaf_world_rank() ? SHEAF_STATUS_SUCCESS : postmortem_print(o->postmortem);
     return o->check ? check_job(o->params.path) : run(o);

@@ -15,6 +15,7 @@ static void on_signal(int sig) {
     static time_t first;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
+    if (sig == SIGTERM) sheaf_world_expect_end(TOOL_INTERRUPTED); /* the launcher ends the job */
     if (!interrupted) {
         first = now.tv_sec;
         interrupted = 1;

@@ -132,7 +132,8 @@ static enum sheaf_status run(struct run *r) {
 }
 
 static int end_of(const struct run *r, enum sheaf_status status) {
-    if (status == SHEAF_STATUS_ABORTED || r->result.made.stop == SHEAF_MODEL_STOP_INTERRUPTED)
+    if (run_interrupted() || status == SHEAF_STATUS_ABORTED ||
+        r->result.made.stop == SHEAF_MODEL_STOP_INTERRUPTED)
         return TOOL_INTERRUPTED;
     return status ? TOOL_FAILED : 0;
 }

@@ -26,7 +26,8 @@ enum {
     GRACE_MS = 3000,
     TOLD_MS = 300, /* for its output to arrive */
 };
-static const uint64_t BEAT_NS = 250000000; /* between signs of life */
+static const uint64_t FINALIZE_NS = 300000000; /* for MPI_Finalize, if the launcher ends the job */
+static const uint64_t BEAT_NS = 250000000;     /* between signs of life */
 /* Several hosts notice a failure at about the same time. The host of rank 0 decides which one
  * prints it: the first host that asks, or itself. The others wait ANSWER_NS for its answer; if it
  * is out of reach, they wait LISTEN_NS for the report of a lower rank. */
@@ -245,6 +246,18 @@ static void on_failure(uint64_t now) {
     }
 }
 
+/* All has been done and said, but the launcher, which ends the job, keeps the main thread in
+ * MPI_Finalize. */
+static void end_as_expected(uint64_t now) {
+    const struct sheaf__world *w = sheaf__world();
+    const uint64_t since = atomic_load(&w->finalize_ns);
+    if (!w->may_exit || !since || now < since + FINALIZE_NS || !sheaf__end_is_expected(now)) return;
+    if (watching()) atomic_store(&sheaf__line(w->rank)->left, 1);
+    sheaf__links_farewell();
+    sheaf__launcher_remove_names();
+    _exit(atomic_load(&w->end_status));
+}
+
 /* ---- the thread ---- */
 
 /* fds: the polled descriptors; NULL if the poll was before the watch began. */
@@ -269,6 +282,7 @@ static void tick(const struct pollfd *fds, uint64_t now) {
         atomic_fetch_add_explicit(&sheaf__line_alone()->since_ns, now - guard.last_tick,
                                   memory_order_relaxed);
     guard.last_tick = now;
+    end_as_expected(now);
     if (!sheaf__has_failed(sheaf__world())) check_phase(now);
     if (sheaf__report_has_text())
         on_failure(now);

@@ -3,9 +3,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/settings.h"
 #include "comm/world/world.h"
 
+static const uint64_t EXPECT_NS =
+    5000000000; /* launchers end a job within seconds of their signal */
 enum { DEFAULT_TIMEOUT_MS = 60000, DEFAULT_HEARTBEAT_MS = 20000 };
 
 static const struct {
@@ -72,6 +75,18 @@ const char *sheaf_world_host_name(int rank) {
 int sheaf_world_host_index(int rank) {
     if (rank < 0 || rank >= world.size) return -1;
     return world.host_of ? world.host_of[rank] : 0;
+}
+
+void sheaf_world_expect_end(int status) {
+    const uint64_t now = sheaf__time_ns();
+    uint64_t none = 0;
+    if (!atomic_compare_exchange_strong(&world.end_ns, &none, now)) return;
+    atomic_store(&world.end_status, status);
+}
+
+bool sheaf__end_is_expected(uint64_t now) {
+    const uint64_t since = atomic_load(&world.end_ns);
+    return since && now < since + EXPECT_NS;
 }
 
 /* srun of Slurm sets SLURM_STEP_ID; a batch script alone has only the job's variables. */

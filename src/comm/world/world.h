@@ -27,6 +27,9 @@ struct sheaf__world {
     char (*host_name)[SHEAF__HOST_NAME_BYTES]; /* [size] */
     bool crowded; /* more ranks than cores on this host: give up the core early */
     uint64_t limit_ns[SHEAF_PHASE_COUNT], heartbeat_ns;
+    /* sheaf_world_expect_end: when it was called, 0: not; and when MPI_Finalize was entered */
+    _Atomic uint64_t end_ns, finalize_ns;
+    _Atomic int end_status;
     uint64_t job; /* a random number that all ranks know */
     MPI_Comm control, data;
     struct sheaf__failure *_Atomic failure; /* never NULL */
@@ -46,6 +49,9 @@ const char *sheaf__phase_setting(enum sheaf_phase phase);
 static inline bool sheaf__has_failed(const struct sheaf__world *w) {
     return atomic_load_explicit(&w->failure->state, memory_order_relaxed) != SHEAF__HEALTHY;
 }
+
+/* Was this rank told that others will go? */
+bool sheaf__end_is_expected(uint64_t now);
 
 /* "rank 2 (hostname)" in a static buffer of the calling thread; four may be alive at once. */
 const char *sheaf__rank_text(int rank);

@@ -246,6 +246,26 @@ enum sheaf_status sheaf__weights_open(const char *path, struct sheaf__weights **
     return status;
 }
 
+enum sheaf_status sheaf__weights_describe(struct sheaf_gguf *gguf, struct sheaf__weights **out) {
+    *out = NULL;
+    struct sheaf__weights *model = calloc(1, sizeof *model);
+    struct sheaf_gguf **files = calloc(1, sizeof(*files));
+    if (!model || !files) {
+        free(model);
+        free(files);
+        sheaf_gguf_free(gguf);
+        return no_memory("a model without a file");
+    }
+    model->files = files;
+    model->files[model->n_files++] = model->gguf = gguf;
+    const enum sheaf_status status = describe(model);
+    if (status)
+        sheaf__weights_free(model);
+    else
+        *out = model;
+    return status;
+}
+
 /* ---- data ---- */
 
 struct reader {

@@ -29,6 +29,9 @@ struct sheaf__weights {
 /* `path` is a file, or the first of split files "name-00001-of-00003.gguf". *out is freed by
  * sheaf__weights_free. */
 enum sheaf_status sheaf__weights_open(const char *path, struct sheaf__weights **out);
+/* Of a GGUF without a file: shapes to plan with, no data. gguf passes to the model, also on failure.
+ */
+enum sheaf_status sheaf__weights_describe(struct sheaf_gguf *gguf, struct sheaf__weights **out);
 void sheaf__weights_free(struct sheaf__weights *model); /* accepts NULL */
 
 /* Allocates the weights on buft and reads them. progress may be NULL. */

@@ -35,6 +35,10 @@ static double sum_of(const double *shares, int n) {
     return sum;
 }
 
+static bool all_equal(const double *shares, int n) {
+    return n > 0 && memcmp(shares, shares + 1, (size_t)(n - 1) * sizeof *shares) == 0;
+}
+
 void sheaf__split_units(int64_t n, const double *shares, int n_members, int64_t *counts) {
     double total = sum_of(shares, n_members);
     int64_t left = n;
@@ -43,6 +47,9 @@ void sheaf__split_units(int64_t n, const double *shares, int n_members, int64_t 
         if (counts[j] > left) counts[j] = left; /* rounding of the quotient */
         left -= counts[j];
     }
+    /* equal remainders: the first members, without a search for each unit */
+    const int equal = left > 0 && total > 0 && all_equal(shares, n_members) ? n_members : 0;
+    for (int j = 0; j < equal && left > 0; j++, left--) counts[j]++;
     /* at most one unit a member is left; a second round only after rounding trouble */
     while (left > 0) {
         int best = -1;

@@ -12,6 +12,7 @@
 #include "sheaf/world.h"
 
 #include "model/arch/tag.h"
+#include "model/place/memory.h"
 #include "model/place/overlap.h"
 #include "model/place/runnable.h"
 #include "model/place/speed.h"
@@ -164,59 +165,13 @@ static enum sheaf_status compare_fingerprints(const struct sheaf__weights *model
     return status;
 }
 
-/* Bytes of member j's part of the states of one layer. */
-static enum sheaf_status state_bytes(const struct sheaf__session *s, int j, size_t *bytes) {
-    const struct sheaf__hparams *hp = &s->model->hp;
-    const int64_t conv = (hp->n_taps - 1) * sheaf__hparams_channels(hp);
-    struct sheaf_tensor t[2] = {
-        {.type = SHEAF_TYPE_F32, .ne = {conv, 1, 1, 1}},
-        {.type = SHEAF_TYPE_F32, .ne = {hp->d_state * hp->d_inner, 1, 1, 1}}};
-    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    for (int i = 0; !status && i < 2; i++) {
-        size_t part = 0;
-        sheaf__tag_set(&t[i], i ? SHEAF__CACHE_STATE : SHEAF__CACHE_CONV, 0);
-        status = sheaf__policy_tensor_bytes(s->policy, &t[i], j, &part);
-        *bytes += part;
-    }
-    return status;
-}
-
-/* Bytes of member j's part of the K/V cache of one layer. */
-static enum sheaf_status layer_bytes(const struct sheaf__session *s, int j, enum sheaf_type kv,
-                                     size_t *bytes) {
-    const struct sheaf__hparams *hp = &s->model->hp;
-    *bytes = 0;
-    if (hp->arch->encoder) return SHEAF_STATUS_SUCCESS;
-    struct sheaf_tensor k = {.type = kv, .ne = {sheaf__hparams_cache_k(hp), s->n_ctx, 1, 1}};
-    struct sheaf_tensor v = {.type = kv, .ne = {sheaf__hparams_cache_v(hp), s->n_ctx, 1, 1}};
-    size_t k_bytes = 0, v_bytes = 0;
-    sheaf__tag_set(&k, SHEAF__CACHE_K, 0);
-    sheaf__tag_set(&v, SHEAF__CACHE_V, 0);
-    enum sheaf_status status = sheaf__policy_tensor_bytes(s->policy, &k, j, &k_bytes);
-    if (!status && v.ne[0]) status = sheaf__policy_tensor_bytes(s->policy, &v, j, &v_bytes);
-    *bytes = k_bytes + v_bytes;
-    return status;
-}
-
-/* Of all layers: what grows with the tokens that are kept, at its full size, and states. */
-static enum sheaf_status cache_bytes(const struct sheaf__session *s, int j, enum sheaf_type kv,
-                                     double *tokens, double *states) {
-    const int64_t n = sheaf__hparams_n_recurrent(&s->model->hp);
-    size_t layer = 0, state = 0;
-    enum sheaf_status status =
-        n < s->model->hp.n_layer ? layer_bytes(s, j, kv, &layer) : SHEAF_STATUS_SUCCESS;
-    if (!status && n) status = state_bytes(s, j, &state);
-    *tokens = (double)layer * (double)(s->model->hp.n_layer - n);
-    *states = (double)state * (double)n;
-    return status;
-}
-
 /* Bytes of weights and cache of member j. */
 static enum sheaf_status member_bytes(const struct sheaf__session *s, int j, enum sheaf_type kv,
                                       size_t *bytes) {
     double tokens = 0, states = 0;
     enum sheaf_status status = sheaf__policy_weight_bytes(s->policy, j, bytes);
-    if (!status) status = cache_bytes(s, j, kv, &tokens, &states);
+    if (!status)
+        status = sheaf__memory_cache(s->model, s->policy, j, s->n_ctx, kv, &tokens, &states);
     *bytes += (size_t)(tokens + states);
     return status;
 }
@@ -237,7 +192,8 @@ enum sheaf_status sheaf__session_token_bytes(const struct sheaf__session *s, int
         *bytes += (double)part * sheaf__weights_read_share(s->model, w);
     }
     double tokens = 0, states = 0;
-    enum sheaf_status status = cache_bytes(s, j, kv_type, &tokens, &states);
+    enum sheaf_status status =
+        sheaf__memory_cache(s->model, s->policy, j, s->n_ctx, kv_type, &tokens, &states);
     *bytes += tokens / (double)s->n_ctx * n_past + states;
     return status;
 }

@@ -1,0 +1,103 @@
+/* sheaf-info's forecasts: memory against what a run takes, models without a file, JSON, order. Plans and
+ * pictures: test-plan.c. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mpirun.h"
+
+#define MODEL SHEAF_SOURCE_DIR "/models/kjv-q8_0.gguf"
+
+static char out[1 << 16];
+
+static int command(const char *cmd) { return run_command(cmd, 120, out, sizeof out); }
+
+static int info(const char *args) {
+    char cmd[1024];
+    snprintf(cmd, sizeof cmd, "exec '%s'/bin/sheaf-info %s", SHEAF_BUILD_DIR, args);
+    return command(cmd);
+}
+
+/* The weights are exact; the results of a batch are estimated to a third or better. */
+Test(info, memory_is_what_a_run_takes, .timeout = 120) {
+    char cmd[2048];
+    snprintf(cmd, sizeof cmd,
+             "cd '%s/bin' && export SHEAF_CPU_DEVICES=2 SHEAF_CPU_THREADS=1 && "
+             "./sheaf-bench -m " MODEL " -p 200 -n 0 -r 1 -b 128 --no-warmup -o json > /tmp/$$.run "
+             "2> /dev/null && ./sheaf-info -m " MODEL " --members 2 --ctx 200 --batch 128 --json > "
+             "/tmp/$$.info 2> /dev/null && python3 -c 'import json, sys; "
+             "r = json.load(open(sys.argv[1]))[\"ranks\"][0]; "
+             "m = json.load(open(sys.argv[2]))[\"forecasts\"][0][\"members\"]; "
+             "w = sum(x[\"weight_bytes\"] for x in m); c = sum(x[\"compute_bytes\"] for x in m); "
+             "assert len(m) == 2 and w == r[\"weight_bytes\"], (w, r); "
+             "assert 0.66 < c / r[\"compute_bytes\"] < 1.5, (c, r); "
+             "assert sum(x[\"cache_bytes\"] for x in m) == 4 * 2 * 4 * 32 * 2 * 200, m' "
+             "/tmp/$$.run /tmp/$$.info; s=$?; rm -f /tmp/$$.run /tmp/$$.info; exit $s",
+             SHEAF_BUILD_DIR);
+    cr_assert_eq(command(cmd), 0, "%s", out);
+}
+
+/* Sizes of known models, and what more members give. Q4_K_M files of these models have 42.5, 243, 142
+ * and 404 GB. */
+Test(info, presets, .timeout = 120) {
+    static const struct {
+        const char *name;
+        double gb;
+    } models[] = {
+        {"llama-70b", 42.5}, {"llama-405b", 243}, {"qwen3-235b-a22b", 142}, {"deepseek-v3", 404}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char cmd[1024];
+        snprintf(cmd, sizeof cmd,
+                 "'%s/bin/sheaf-info' --preset %s --members 1,2,8 --link 100gbe --json | python3 "
+                 "-c 'import json, sys; d = json.load(sys.stdin); f = d[\"forecasts\"]; "
+                 "assert abs(d[\"weight_bytes\"] / 1e9 / %g - 1) < 0.02, d[\"weight_bytes\"]; "
+                 "assert [x[\"n_members\"] for x in f] == [1, 2, 8]; "
+                 "t = [x[\"generation\"][\"tokens_per_s\"] for x in f]; assert t == sorted(t), t; "
+                 "b = [max(m[\"weight_bytes\"] for m in x[\"members\"]) for x in f]; "
+                 "assert b == sorted(b, reverse=True) and b[1] < 0.55 * b[0], b; "
+                 "assert f[0][\"generation\"][\"collectives\"] == 0'",
+                 SHEAF_BUILD_DIR, models[i].name, models[i].gb);
+        cr_expect_eq(command(cmd), 0, "%s: %s", models[i].name, out);
+    }
+    cr_expect_eq(info("--preset nothing"), 1);
+    cr_expect(strstr(out, "there is no preset 'nothing': give one of ") &&
+                  strstr(out, "deepseek-v3"),
+              "%s", out);
+    /* more members than heads */
+    cr_expect_eq(info("--preset llama-8b --members 3,300 --link 10gbe --bandwidth 200"), 0);
+    cr_expect(strstr(out, "\n     300 "), "%s", out);
+}
+
+/* The summary comes first; tensors only if asked for, blk.2 before blk.10. */
+Test(info, summary_first, .timeout = 120) {
+    char cmd[1024];
+    cr_assert_eq(info("-m " MODEL), 0, "%s", out);
+    cr_expect(strstr(out, "\nmember   device ") && strstr(out, " free\n0        CPU0@0"), "%s",
+              out);
+    cr_expect_not(strstr(out, "blk.0."), "%s", out);
+    snprintf(
+        cmd, sizeof cmd,
+        "m=/tmp/$$.gguf; cd '%s/bin' && ./sheaf-make-model -o $m --layers 11 && ./sheaf-info -m "
+        "$m --members 2 --tensors | grep -n attn_q.weight | head -3; s=$?; rm $m; exit $s",
+        SHEAF_BUILD_DIR);
+    cr_assert_eq(command(cmd), 0, "%s", out);
+    const char *a = strstr(out, "blk.0."), *b = strstr(out, "blk.1."), *c = strstr(out, "blk.2.");
+    cr_expect(a && a < b && b < c, "%s", out);
+}
+
+Test(info, what_does_not_go_together, .timeout = 60) {
+    static const char *const cases[][2] = {
+        {"--members 2", "want a model (-m) or --preset"},
+        {"--json", "want a model (-m) or --preset"},
+        {"-m " MODEL " --preset llama-8b", "one of -m and --preset"},
+        {"-m " MODEL " --members 1,2 --plan", "want one number of --members"},
+        {"-m " MODEL " --json --plan", "leave out --plan"},
+        {"-m " MODEL " --members 2 --gflops 0", "--gflops wants a number"},
+        {"-m " MODEL " --members 1,x", "--members wants at most"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cr_expect_eq(info(cases[i][0]), 2, "%s: %s", cases[i][0], out);
+        cr_expect(strstr(out, cases[i][1]), "%s: %s", cases[i][0], out);
+    }
+}
