@@ -118,3 +118,21 @@ Test(docs_ggml, the_ported_program_runs) {
     snprintf(cmd, sizeof cmd, "rm -r %s", dir);
     run_command(cmd, 10, NULL, 0);
 }
+
+/* docs/split.md shows examples/split_a_graph.c, line by line. */
+Test(docs_ggml, the_program_of_split_is_the_example) {
+    char *doc = slurp(SHEAF_SOURCE_DIR "/docs/split.md");
+    char *example = slurp(SHEAF_SOURCE_DIR "/examples/split_a_graph.c");
+    const char *at = strstr(doc, "## A whole program"), *p = strstr(example, "#include <math.h>");
+    cr_assert(at && p);
+    for (size_t n; *p; p += n + 1) {
+        char line[256];
+        n = strcspn(p, "\n");
+        snprintf(line, sizeof line, "\n%s%.*s\n", n ? "    " : "", (int)n, p);
+        const char *found = strstr(at, line);
+        cr_assert(found, "docs/split.md lacks, or has elsewhere: %s", line);
+        at = found + strlen(line) - 1;
+    }
+    free(doc);
+    free(example);
+}

@@ -101,3 +101,15 @@ Test(info, what_does_not_go_together, .timeout = 60) {
         cr_expect(strstr(out, cases[i][1]), "%s: %s", cases[i][0], out);
     }
 }
+
+/* A row of docs/scaling.md is what scripts/scaling-table writes. */
+Test(info, the_tables_in_the_documents, .timeout = 120) {
+    static char doc[1 << 16];
+    cr_assert_eq(command("exec '" SHEAF_SOURCE_DIR "/scripts/scaling-table' llama-8b 10gbe"), 0,
+                 "%s", out);
+    FILE *f = fopen(SHEAF_SOURCE_DIR "/docs/scaling.md", "r");
+    cr_assert_not_null(f);
+    doc[fread(doc, 1, sizeof doc - 1, f)] = 0;
+    fclose(f);
+    cr_expect(strstr(doc, out), "docs/scaling.md is old: run scripts/scaling-table; now: %s", out);
+}

@@ -43,8 +43,9 @@ Test(settings, values_of_the_environment) {
 
 /* A wrong value fails the call although no world starts, and all others are shown. */
 Test(settings, wrong_values_and_misspelt_names) {
-    cr_assert_eq(info("SHEAF_COMM_WIRE=f8 SHEAF_SCHED_DEBUG=3 SHEAF_CPU_TREADS=2 SHEAF_X=1", "--settings"),
-                 1, "%s", out);
+    cr_assert_eq(
+        info("SHEAF_COMM_WIRE=f8 SHEAF_SCHED_DEBUG=3 SHEAF_CPU_TREADS=2 SHEAF_X=1", "--settings"),
+        1, "%s", out);
     shows("SHEAF_COMM_WIRE               f8                     environment  f32, bf16, q8_0\n");
     shows("error: setting SHEAF_COMM_WIRE is 'f8'; it takes f32, bf16 or q8_0\n");
     shows("error: setting SHEAF_SCHED_DEBUG is '3'; it takes a whole number from 0 to 2\n");
@@ -62,4 +63,17 @@ Test(settings, printed_by_one_rank_only) {
 Test(settings, alone) {
     cr_expect_eq(info("", "--settings --links"), 2, "%s", out);
     shows("--settings takes no other options");
+}
+
+/* docs/settings.md is what scripts/settings-page writes. */
+Test(settings, the_page_in_the_documents, .timeout = 60) {
+    static char doc[1 << 16];
+    cr_assert_eq(
+        run_command("exec '" SHEAF_SOURCE_DIR "/scripts/settings-page'", TIMEOUT, out, OUT), 0,
+        "%s", out);
+    FILE *f = fopen(SHEAF_SOURCE_DIR "/docs/settings.md", "r");
+    cr_assert_not_null(f);
+    doc[fread(doc, 1, sizeof doc - 1, f)] = 0;
+    fclose(f);
+    cr_expect(strstr(doc, out), "docs/settings.md is old: run scripts/settings-page --write");
 }

@@ -205,10 +205,6 @@ enum sheaf_status plan_print(const struct sheaf__weights *model, struct sheaf__p
     struct report r = {
         .o = o, .costs = costs, .n_members = sheaf__policy_n_members(policy), .first_alike = -1};
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (o->layer >= model->hp.n_layer)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "--layer %" PRId64 ": the model's layers are 0..%" PRId64, o->layer,
-                               model->hp.n_layer - 1);
     st = sheaf__outline_new(model, o->n_tokens, o->n_kv, SHEAF_TYPE_F16, &outline);
     if (st) return st;
     if (o->explain) {

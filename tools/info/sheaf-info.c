@@ -112,6 +112,10 @@ static enum sheaf_status forecasts(struct options *o, const struct sheaf__sessio
                                    struct plan_costs *costs, bool priced) {
     struct sheaf__policy *imagined = NULL;
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (o->plan && o->plan_options.layer >= s->model->hp.n_layer) /* before anything is printed */
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "--layer %lld: the model's layers are 0..%lld",
+                               (long long)o->plan_options.layer,
+                               (long long)s->model->hp.n_layer - 1);
     if (!o->n_ctx) o->n_ctx = s->n_ctx ? s->n_ctx : 4096;
     if (o->json)
         json_head(s->model, priced ? costs : NULL);

@@ -61,6 +61,12 @@ static double communication_share(const struct numbers *n) {
     return all > 0 ? waited / all : 0;
 }
 
+static bool has_device(const struct report *p, int rank) {
+    for (int j = 0; j < p->info.n_members; j++)
+        if (sheaf_world_device_rank(sheaf_model_member(p->model, j)) == rank) return true;
+    return false;
+}
+
 /* "CPU0@1 CPU1@1" */
 static void print_devices(FILE *f, const struct report *p, int rank, const char *quote,
                           const char *between) {
@@ -105,7 +111,10 @@ static void summary(const struct report *p) {
             p->info.n_members == 1 ? "" : "s", meta ? "" : " without the meta device");
     for (int i = 0; i < sheaf_world_size(); i++) {
         fprintf(f, "  rank %-4d %s, ", i, sheaf_world_host_name(i));
-        print_devices(f, p, i, "", " ");
+        if (has_device(p, i))
+            print_devices(f, p, i, "", " ");
+        else
+            fputs("no device in use", f);
         fprintf(f, ": weights %.2f MiB (share %.2f MiB), read %.2f MiB\n",
                 (double)all[i].weight_bytes / mib, (double)all[i].share_bytes / mib,
                 (double)all[i].bytes_read / mib);
