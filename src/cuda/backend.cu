@@ -66,6 +66,7 @@ struct backend {
     Fault *fault; /* the host's address of q.fault */
     cudaEvent_t copied;
     bool graphs, fuse;
+    struct sheaf__cuda_times *times; /* NULL: not asked for */
     struct record *scratch;
     size_t scratch_cap;
     struct replay *replays[MAX_REPLAYS];
@@ -233,7 +234,9 @@ static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
         const struct sheaf_tensor *next[SHEAF__CUDA_TOGETHER];
         if (!computes(nodes.node[i])) continue;
         const int n = b->fuse ? look_ahead(nodes, i, next, SHEAF__CUDA_TOGETHER) : 0;
+        const int first = i;
         int together = 0;
+        if (b->times) sheaf__cuda_times_begin(b->times, b->q.stream);
         if (b->q.sum.n_blocks) {
             together = n ? sheaf__cuda_launch_chain(&b->q, next, n, &st) : 0;
             if (!together) st = sheaf__cuda_launch_sum(&b->q);
@@ -250,6 +253,8 @@ static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
             keep_rounded(b, nodes.node[i]);
             left--;
         }
+        if (b->times)
+            sheaf__cuda_times_end(b->times, b->q.stream, nodes.node + first, i - first + 1);
         if (!b->q.rounds) continue;
         b->q.rounded = b->q.rounds;
         b->q.rounded_type = SHEAF_TYPE_Q8_0;
@@ -682,6 +687,7 @@ static void backend_free(sheaf_backend_t base) {
     if (b->q.stream) cudaStreamSynchronize(b->q.stream);
     for (int i = 0; i < b->n_replays; i++) free_replay(b->replays[i]);
     sheaf__cuda_blas_free(b->q.blas);
+    sheaf__cuda_times_free(b->times, b->device->name);
     free_retired(b);
     if (b->q.work) cudaFree(b->q.work);
     if (b->fault) cudaFreeHost(b->fault);
@@ -720,10 +726,10 @@ void *sheaf__cuda_backend_stream(sheaf_backend_t backend) {
 
 /* Switches for finding where a fault or the time comes from: "graphs=0,blas=0" in any order; those
  * of SHEAF_CUDA_PARAMS where the caller gives none. */
-enum { GRAPHS, BLAS, FUSE, AHEAD, N_SWITCHES };
+enum { GRAPHS, BLAS, FUSE, AHEAD, TIMES, N_SWITCHES };
 static enum sheaf_status parse_params(const char *device, const char *params, bool on[N_SWITCHES]) {
-    static const char *const names[N_SWITCHES] = {"graphs=", "blas=", "fuse=", "ahead="};
-    for (int i = 0; i < N_SWITCHES; i++) on[i] = true;
+    static const char *const names[N_SWITCHES] = {"graphs=", "blas=", "fuse=", "ahead=", "times="};
+    for (int i = 0; i < N_SWITCHES; i++) on[i] = i != TIMES;
     while (params && *params) {
         int which = 0;
         while (which < N_SWITCHES && strncmp(params, names[which], strlen(names[which]))) which++;
@@ -732,8 +738,9 @@ static enum sheaf_status parse_params(const char *device, const char *params, bo
             return sheaf_set_error(SHEAF_STATUS_INVALID,
                                    "%s: parameters '%s'; they are \"graphs=0|1\" (replay captured "
                                    "graphs), \"blas=0|1\" (use cuBLASLt), \"fuse=0|1\" (several "
-                                   "nodes in a kernel) and \"ahead=0|1\" (kernels start while "
-                                   "others end), joined by commas",
+                                   "nodes in a kernel), \"ahead=0|1\" (kernels start while others "
+                                   "end) and \"times=0|1\" (print the times of launches), joined "
+                                   "by commas",
                                    device, params);
         on[which] = *value == '1';
         params = value + 1 + (value[1] == ',');
@@ -755,10 +762,11 @@ enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, con
     b->base.device = &device->base;
     b->base.context = b;
     b->device = device;
-    b->graphs = on[GRAPHS];
+    b->graphs = on[GRAPHS] && !on[TIMES]; /* a capture has no times of its nodes */
     b->fuse = on[FUSE];
     b->q.device = device;
-    b->q.ahead = on[AHEAD] && device->code >= 90; /* older code does not wait (kernel.cuh) */
+    b->q.ahead =
+        on[AHEAD] && !on[TIMES] && device->code >= 90; /* older code does not wait (kernel.cuh) */
     cudaError_t e = sheaf__cuda_use(device);
     if (!e) e = cudaStreamCreateWithFlags(&b->q.stream, cudaStreamNonBlocking);
     if (!e) e = cudaEventCreateWithFlags(&b->copied, cudaEventDisableTiming);
@@ -775,6 +783,7 @@ enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, con
         backend_free(&b->base);
         return st;
     }
+    if (on[TIMES]) b->times = sheaf__cuda_times_new();
     sheaf__cuda_reach_peers(device);
     if (on[BLAS]) sheaf__cuda_blas_new(device, &b->q.blas);
     *out = &b->base;

@@ -25,7 +25,7 @@ HD char *locate(const View &v, int64_t e, int64_t block, size_t nb0) {
     return row_data(v, row_at(v.ne, e / v.ne[0])) + (size_t)(i0 / block) * nb0;
 }
 
-HD float load_number(const View &v, int64_t e) {
+static __device__ __forceinline__ float load_number(const View &v, int64_t e) {
     const int64_t i0 = e % v.ne[0];
     return load_any(v.type, row_data(v, row_at(v.ne, e / v.ne[0])), v.nb[0], i0);
 }
@@ -117,6 +117,7 @@ static __global__ void __launch_bounds__(threads_of(ELEMENTS))
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * blockDim.x) {
         const int64_t first = i * ELEMENTS;
+#pragma unroll 1
         for (int j = 0; j < ELEMENTS; j++) x[j] = load_number(src, first + j);
         store_block<ELEMENTS>(dst.type, x, locate(dst, first, ELEMENTS, dst.nb[0]));
     }
@@ -314,6 +315,7 @@ static __global__ void __launch_bounds__(threads_of(ELEMENTS))
         char *d = row_data(dst, to);
         const int64_t n = b.ne[0] / ELEMENTS;
         for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+#pragma unroll 1
             for (int j = 0; j < ELEMENTS; j++)
                 x[j] = load_plain(b.type, from + (size_t)(i * ELEMENTS + j) * b.nb[0]);
             store_block<ELEMENTS>(dst.type, x, d + (size_t)i * dst.nb[0]);

@@ -82,6 +82,8 @@ struct sheaf__cuda_op {
 };
 /* NULL for views and leaves, which compute nothing. */
 const struct sheaf__cuda_op *sheaf__cuda_op(enum sheaf_op op);
+/* Types that kernels read, in the plain form only, and do not write. */
+bool sheaf__cuda_is_plain_form(enum sheaf_type type);
 bool sheaf__cuda_supports_op(const struct sheaf_tensor *op);
 
 /* Defines the entry of one op in its family's file: SHEAF__CUDA_OP(ADD) = {launch_binary, NULL}; an
@@ -121,6 +123,17 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
 /* Submits the sum that was kept. A chain that begins with its result takes it along; while there is
  * one, launch_chain submits no other. */
 enum sheaf_status sheaf__cuda_launch_sum(struct sheaf__cuda_queue *q);
+
+/* ---- times of launches (times.cu) ---- */
+
+struct sheaf__cuda_times;
+struct sheaf__cuda_times *sheaf__cuda_times_new(void); /* NULL: not now */
+/* Around a launch of the nodes, which may be views in part. */
+void sheaf__cuda_times_begin(struct sheaf__cuda_times *t, cudaStream_t stream);
+void sheaf__cuda_times_end(struct sheaf__cuda_times *t, cudaStream_t stream,
+                           struct sheaf_tensor *const *nodes, int n);
+/* Prints them on standard error; accepts NULL. */
+void sheaf__cuda_times_free(struct sheaf__cuda_times *t, const char *device);
 
 /* ---- collectives of members on one GPU (shared_gpu.cu) ---- */
 

@@ -297,13 +297,52 @@ HD float element(const sheaf__block_mxfp4 *b, int j) {
     return sheaf__mxfp4_scale(b->e) * level(true, nibble(b->qs, j));
 }
 
+#include "cuda/iq.cuh"
+
+#define BLOCKS_OF(n, name)                                                                         \
+    element((const sheaf__block_##name *)(const void *)row + i / (n), (int)(i % (n)))
+#define BLOCKS(name)   BLOCKS_OF(SHEAF__QK, name)
+#define BLOCKS_K(name) BLOCKS_OF(SHEAF__QK_K, name)
+
+/* Of the types of iq.cuh: a function of its own, or every kernel would have it many times over. */
+#ifdef SHEAF_CUDA_EMULATED
+static __attribute__((noinline)) float
+#else
+static __device__ __noinline__ float
+#endif
+load_plain_form(int type, const char *row, int64_t i) {
+    switch (type) {
+    case SHEAF_TYPE_NVFP4:
+        return BLOCKS_OF(SHEAF__QK_NVFP4, nvfp4);
+    case SHEAF_TYPE_Q1_0:
+        return BLOCKS_OF(SHEAF__QK1, q1_0);
+    case SHEAF_TYPE_Q2_0:
+        return BLOCKS_OF(SHEAF__QK2, q2_0);
+    case SHEAF_TYPE_TQ1_0:
+        return BLOCKS_K(tq1_0);
+    case SHEAF_TYPE_TQ2_0:
+        return BLOCKS_K(tq2_0);
+    case SHEAF_TYPE_IQ2_XXS:
+        return BLOCKS_K(iq2_xxs);
+    case SHEAF_TYPE_IQ2_XS:
+        return BLOCKS_K(iq2_xs);
+    case SHEAF_TYPE_IQ2_S:
+        return BLOCKS_K(iq2_s);
+    case SHEAF_TYPE_IQ3_XXS:
+        return BLOCKS_K(iq3_xxs);
+    case SHEAF_TYPE_IQ3_S:
+        return BLOCKS_K(iq3_s);
+    case SHEAF_TYPE_IQ1_S:
+        return BLOCKS_K(iq1_s);
+    case SHEAF_TYPE_IQ1_M:
+        return BLOCKS_K(iq1_m);
+    default:
+        return 0.0f;
+    }
+}
+
 /* Element i of a row whose blocks (elements of plain types) lie side by side. */
-HD float load_dense(int type, const char *row, int64_t i) {
-#define BLOCKS(name)                                                                               \
-    element((const sheaf__block_##name *)(const void *)row + i / SHEAF__QK, (int)(i % SHEAF__QK))
-#define BLOCKS_K(name)                                                                             \
-    element((const sheaf__block_##name *)(const void *)row + i / SHEAF__QK_K,                      \
-            (int)(i % SHEAF__QK_K))
+static __device__ __forceinline__ float load_dense(int type, const char *row, int64_t i) {
     switch (type) {
     case SHEAF_TYPE_F32:
         return ((const float *)(const void *)row)[i];
@@ -338,10 +377,11 @@ HD float load_dense(int type, const char *row, int64_t i) {
     case SHEAF_TYPE_MXFP4:
         return BLOCKS(mxfp4);
     default:
-        return 0.0f;
+        return load_plain_form(type, row, i);
     }
 #undef BLOCKS
 #undef BLOCKS_K
+#undef BLOCKS_OF
 }
 
 HD bool is_block_type(int type) {
@@ -349,7 +389,7 @@ HD bool is_block_type(int type) {
 }
 
 /* Element i of a row of any float or block type; plain types may be strided. */
-HD float load_any(int type, const char *row, size_t nb0, int64_t i) {
+static __device__ __forceinline__ float load_any(int type, const char *row, size_t nb0, int64_t i) {
     return is_block_type(type) ? load_dense(type, row, i) : load_plain(type, row + (size_t)i * nb0);
 }
 

@@ -1,6 +1,7 @@
 /* MUL_MAT and MUL_MAT_ID: which way a product goes, and what its operands need before.
  *
- *   few columns (up to 8), experts   mul_vec.cu; block types against columns rounded to 8 bits
+ *   few columns (up to 8), experts   mul_vec.cu; block types against columns rounded to 8 bits, those
+ *                                    of iq.cuh against floats
  *   more columns                     cuBLASLt on F16 or BF16, weights converted chunk by chunk
  *   without cuBLASLt, odd shapes     mul_tile.cu
  *
@@ -100,7 +101,7 @@ static int64_t rows_of_chunk(const struct sheaf_tensor *a) {
  * integers (Q8_0 here), halves of a single matrix, or COUNT: nothing that stays. */
 static enum sheaf_type rounded_type(const struct sheaf_tensor *dst, enum Way way) {
     const struct sheaf_tensor *a = dst->src[0];
-    if (way == WAY_VEC && sheaf_is_quantized(a->type)) return SHEAF_TYPE_Q8_0;
+    if (way == WAY_VEC && sheaf__cuda_by_integers(a->type)) return SHEAF_TYPE_Q8_0;
     if (way == WAY_BLAS && dst->ne[2] * dst->ne[3] == 1) return half_type(a);
     return SHEAF_TYPE_COUNT;
 }
@@ -114,7 +115,7 @@ static struct Parts parts_of(const struct sheaf__cuda_queue *q, const struct she
     const enum Way way = way_of(q, dst);
     struct Parts p = {0, 0, 0};
     if (needs_gather(b)) p.gathered = (size_t)sheaf_nelements(b) * sizeof(float);
-    if (way == WAY_VEC && sheaf_is_quantized(a->type))
+    if (way == WAY_VEC && sheaf__cuda_by_integers(a->type))
         p.columns = sheaf__cuda_columns_size(b->ne[0], sheaf_nrows(b));
     if (way == WAY_BLAS) {
         p.columns = (size_t)b->ne[0] * (size_t)b->ne[1] * 2;
@@ -243,7 +244,7 @@ bool sheaf__cuda_joins(const struct sheaf__cuda_queue *q, const struct sheaf_ten
     for (int i = 0; i < 2; i++) {
         const struct sheaf_tensor *t = both[i], *a = t->src[0];
         if (t->op != SHEAF_OP_MUL_MAT || way_of(q, t) != WAY_VEC || t->ne[2] * t->ne[3] != 1 ||
-            (!sheaf_is_quantized(a->type) && ((uintptr_t)a->data | a->nb[1]) % 16 != 0))
+            (!sheaf__cuda_by_integers(a->type) && ((uintptr_t)a->data | a->nb[1]) % 16 != 0))
             return false;
     }
     return first->src[1] == other->src[1] && first->src[0]->type == other->src[0]->type &&
@@ -254,7 +255,7 @@ bool sheaf__cuda_joins(const struct sheaf__cuda_queue *q, const struct sheaf_ten
 bool sheaf__cuda_rounds(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
                         const struct sheaf_tensor *user, struct Product *p) {
     if (!user || user->op != SHEAF_OP_MUL_MAT || user->src[1] != x || needs_gather(x) ||
-        way_of(q, user) != WAY_VEC || !sheaf_is_quantized(user->src[0]->type))
+        way_of(q, user) != WAY_VEC || !sheaf__cuda_by_integers(user->src[0]->type))
         return false;
     memset(p, 0, sizeof *p);
     p->b = sheaf__cuda_view(x);

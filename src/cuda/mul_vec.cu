@@ -292,11 +292,16 @@ static __device__ __forceinline__ Task task_of(const Product &p, const Which &wh
     return t;
 }
 
+/* Blocks that an SM shall hold; those whose scales take more registers would spill with eight. */
+constexpr int blocks_of(int type, int n) {
+    return n > 1                                                                           ? 1
+           : type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K ? 6
+                                                                                           : 8;
+}
+
 /* grid: x groups of WARPS * ROWS rows, y groups of N columns or pairs, z matrices */
 template <int TYPE, int N>
-static __global__ void __launch_bounds__(THREADS, N > 1                     ? 1
-                                                  : TYPE == SHEAF_TYPE_Q3_K ? 6
-                                                                            : 8)
+static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N))
     mul_vec_blocks_kernel(Product p, int64_t n_y, int64_t n_z) {
     typedef Format<TYPE> F;
     enum {
@@ -391,7 +396,7 @@ static __global__ void __launch_bounds__(THREADS, N > 1                     ? 1
 
 /* ---- plain types ---- */
 
-/* wide: rows of a and b begin at multiples of 16 bytes and have whole groups of 8 elements */
+/* TYPE: COUNT is any type, an element at a time. wide: rows of a and b begin at multiples of 16 bytes and have whole groups of 8 elements */
 template <int TYPE, int N>
 static __global__ void mul_vec_plain_kernel(Product p, int64_t n_y, int64_t n_z, bool wide) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -411,7 +416,9 @@ static __global__ void mul_vec_plain_kernel(Product p, int64_t n_y, int64_t n_z,
                 w[r] = t.a + (size_t)(row + r < m ? row + r : row) * which.nb1;
                 for (int c = 0; c < N; c++) sum[r][c] = 0.0f;
             }
-            if (p.early) { /* the first 4 KiB of each row */
+            if (p.early && TYPE == SHEAF_TYPE_COUNT) {
+                previous_done();
+            } else if (p.early) { /* the first 4 KiB of each row */
                 const int64_t bytes = k * (int64_t)(WIDTH == 4 ? sizeof(float) : sizeof(short));
                 const int64_t left = bytes - (int64_t)lane * 128;
                 for (int r = 0; r < ROWS && wide && left > 0; r++)
@@ -459,7 +466,9 @@ static __global__ void mul_vec_plain_kernel(Product p, int64_t n_y, int64_t n_z,
                         const float b =
                             ((const float *)(const void *)(t.b + (size_t)c * t.b_step))[i];
                         for (int r = 0; r < ROWS; r++)
-                            sum[r][c] = fmaf(load_dense(TYPE, w[r], i), b, sum[r][c]);
+                            sum[r][c] = fmaf(
+                                load_dense(TYPE == SHEAF_TYPE_COUNT ? p.a.type : TYPE, w[r], i), b,
+                                sum[r][c]);
                     }
                 }
             }
@@ -490,7 +499,8 @@ static void launch_blocks(struct sheaf__cuda_queue *q, const struct Product *p, 
 template <int TYPE, int N>
 static void launch_plain(struct sheaf__cuda_queue *q, const struct Product *p, dim3 grid,
                          int64_t n_y, int64_t n_z) {
-    const bool wide = p->a.ne[0] % 8 == 0 && in_sixteens(p->a) && in_sixteens(p->b);
+    const bool wide =
+        TYPE != SHEAF_TYPE_COUNT && p->a.ne[0] % 8 == 0 && in_sixteens(p->a) && in_sixteens(p->b);
     CUDA_LAUNCH_AHEAD(q->ahead, (mul_vec_plain_kernel<TYPE, N>), grid, THREADS, 0, q->stream, *p,
                       n_y, n_z, wide);
 }
@@ -529,8 +539,9 @@ template <int N> static void launch(struct sheaf__cuda_queue *q, const struct Pr
         PLAIN(BF16);
 #undef BLOCKS
 #undef PLAIN
-    default:
-        break; /* supports_op has refused it */
+    default: /* of the plain form */
+        launch_plain<SHEAF_TYPE_COUNT, N>(q, p, grid, n_y, n_z);
+        break;
     }
 }
 

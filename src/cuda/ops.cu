@@ -53,9 +53,8 @@ const struct sheaf__cuda_op *sheaf__cuda_op(enum sheaf_op op) {
     return (unsigned)op < SHEAF_OP_COUNT && table[op]->launch ? table[op] : NULL;
 }
 
-/* Types that no kernel reads or writes: nodes of them are for other devices. */
-static bool is_foreign(const struct sheaf_tensor *t) {
-    switch (t->type) {
+bool sheaf__cuda_is_plain_form(enum sheaf_type type) {
+    switch (type) {
     case SHEAF_TYPE_IQ2_XXS:
     case SHEAF_TYPE_IQ2_XS:
     case SHEAF_TYPE_IQ2_S:
@@ -77,9 +76,7 @@ static bool is_foreign(const struct sheaf_tensor *t) {
 bool sheaf__cuda_supports_op(const struct sheaf_tensor *op) {
     if (!sheaf_backend_op_is_valid(op)) return false;
     if (!table[op->op]->launch) return sheaf_op_get_cost(op->op) == SHEAF_OP_COST_FREE;
-    if (is_foreign(op)) return false;
-    for (int i = 0; i < SHEAF_MAX_SRC; i++)
-        if (op->src[i] && is_foreign(op->src[i])) return false;
+    if (sheaf__cuda_is_plain_form(op->type)) return false;
     if (op->op == SHEAF_OP_ARGSORT) return sheaf__cuda_sort_fits(op);
     return (op->op != SHEAF_OP_FLASH_ATTN_EXT || sheaf__cuda_attention_fits(op)) &&
            sheaf__cuda_state_fits(op);

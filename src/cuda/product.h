@@ -33,6 +33,12 @@ struct Product {
 /* Columns that one pass of the vector kernels takes, and up to which they are used at all. */
 enum { SHEAF__CUDA_VEC_COLUMNS = 4, SHEAF__CUDA_VEC_MAX = 8 };
 
+/* Do the vector kernels multiply blocks of the type with columns of integers? The types that are taken
+ * in the plain form (iq.cuh) are multiplied with floats, an element at a time. */
+static inline bool sheaf__cuda_by_integers(enum sheaf_type type) {
+    return sheaf_is_quantized(type) && !sheaf__cuda_is_plain_form(type);
+}
+
 /* May `other` be one of `first`'s launch? */
 bool sheaf__cuda_joins(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *first,
                        const struct sheaf_tensor *other);

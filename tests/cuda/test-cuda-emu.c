@@ -924,31 +924,6 @@ Test(cuda_emu, ids_out_of_range) {
     }
 }
 
-/* What no kernel reads is for other devices: the scheduler asks before it places a node. */
-Test(cuda_emu, types_without_kernels_are_refused) {
-    static const enum sheaf_type types[] = {SHEAF_TYPE_NVFP4,  SHEAF_TYPE_Q1_0,  SHEAF_TYPE_Q2_0,
-                                            SHEAF_TYPE_TQ1_0,  SHEAF_TYPE_TQ2_0, SHEAF_TYPE_IQ2_XXS,
-                                            SHEAF_TYPE_IQ2_XS, SHEAF_TYPE_IQ2_S, SHEAF_TYPE_IQ3_XXS,
-                                            SHEAF_TYPE_IQ3_S,  SHEAF_TYPE_IQ1_S, SHEAF_TYPE_IQ1_M};
-    sheaf_backend_t cpu;
-    cr_assert_eq(sheaf_backend_init_by_name("CPU0", NULL, &cpu), SHEAF_STATUS_SUCCESS);
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        struct rig r = rig_up("", NULL);
-        struct sheaf_tensor *w = sheaf_new_tensor_2d(r.ctx, types[i], 256, 4);
-        struct sheaf_tensor *x = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, 256, 1);
-        struct sheaf_tensor *y = sheaf_mul_mat(r.ctx, w, x);
-        cr_assert_not(sheaf_backend_supports_op(r.backend, y), "%s", sheaf_type_name(types[i]));
-        cr_assert(sheaf_backend_supports_op(cpu, y), "%s", sheaf_type_name(types[i]));
-        cr_assert(sheaf_backend_supports_op(r.backend, sheaf_view_1d(r.ctx, w, 256, 0)));
-        cr_assert_eq(sheaf_build_forward_expand(r.graph, y), SHEAF_STATUS_SUCCESS);
-        rig_alloc(&r);
-        fails_with(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_UNSUPPORTED,
-                   sheaf_type_name(types[i]));
-        rig_down(&r);
-    }
-    sheaf_backend_free(cpu);
-}
-
 Test(cuda_emu, bad_graphs) {
     struct rig r = rig_up("", NULL);
     struct sheaf_tensor *x, *y = five_nodes(&r, &x);

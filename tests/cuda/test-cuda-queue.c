@@ -53,6 +53,35 @@ Test(cuda_queue, a_version_saves_the_comparison) {
     rig_down(&r);
 }
 
+/* Launches that are alike are one line, with their count; the emulated ones take 2 us. */
+Test(cuda_queue, times_of_launches) {
+    FILE *trace = tmpfile();
+    char line[300];
+    int adds = 0, scales = 0;
+    cr_assert_not_null(trace);
+    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    struct rig r = rig_up("", "times=1");
+    struct sheaf_tensor *x, *y = five_nodes(&r, &x);
+    set_all(x, 1, 0);
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS);
+    cr_assert_float_eq(first_of(y), 10, 0);
+    rig_down(&r);
+    rewind(trace);
+    while (fgets(line, sizeof line, trace)) {
+        double us = 0, gbps = 0, share = 0;
+        int count = 0;
+        char op[20] = "";
+        if (sscanf(line, "%lf %d %lf %lf%% %19s", &us, &count, &gbps, &share, op) != 5) continue;
+        cr_assert_float_eq(us, 2, 0.01);
+        cr_assert_float_eq(gbps, strcmp(op, "ADD") ? 1.2 : 1.8, 0.51, "%s", line);
+        if (!strcmp(op, "ADD")) adds += count;
+        if (!strcmp(op, "SCALE")) scales += count;
+    }
+    cr_assert(adds == 6 && scales == 9, "%d, %d", adds, scales);
+    fclose(trace);
+}
+
 /* ---- calls that may not return ---- */
 
 struct call {
