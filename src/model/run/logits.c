@@ -11,8 +11,9 @@
 
 struct sheaf__logits {
     int64_t n_vocab;
-    float *rows;    /* [n_vocab] of a device whose memory is not host memory */
-    int64_t *pairs; /* [2 * max_pairs] intervals of a member */
+    float *rows; /* [n_vocab] of a device whose memory is not host memory; in `pinned`, or malloc */
+    sheaf_backend_buffer_t pinned; /* memory that the device copies to by itself */
+    int64_t *pairs;                /* [2 * max_pairs] intervals of a member */
     struct sheaf_candidates *part, *mine, *all;
     size_t block;  /* bytes of a rank's message: packed candidates, then one byte: stop */
     uint8_t *send; /* [block] */
@@ -26,7 +27,8 @@ void sheaf__logits_free(struct sheaf__logits *l) {
     sheaf_candidates_free(l->part);
     sheaf_candidates_free(l->mine);
     sheaf_candidates_free(l->all);
-    free(l->rows);
+    if (!l->pinned) free(l->rows);
+    sheaf_backend_buffer_free(l->pinned);
     free(l->pairs);
     free(l->send);
     free(l->recv);
@@ -40,11 +42,10 @@ enum sheaf_status sheaf__logits_new(int64_t n_vocab, size_t k, struct sheaf__log
     l->n_vocab = n_vocab;
     if (k > (size_t)n_vocab) k = (size_t)n_vocab;
     l->block = sheaf_candidates_packed_size(k) + 1;
-    l->rows = malloc((size_t)n_vocab * sizeof *l->rows);
     l->pairs = malloc(2 * MAX_PAIRS * sizeof *l->pairs);
     l->send = malloc(l->block);
     l->recv = malloc(l->block * (size_t)sheaf_world_size());
-    if (!l->rows || !l->pairs || !l->send || !l->recv) goto no_memory;
+    if (!l->pairs || !l->send || !l->recv) goto no_memory;
     enum sheaf_status status = sheaf_candidates_new(k, &l->mine);
     if (!status) status = sheaf_candidates_new(k, &l->part);
     if (!status) status = sheaf_candidates_new(k, &l->all);
@@ -58,16 +59,33 @@ no_memory:
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the selection of tokens");
 }
 
+/* Memory for a row, of the kind that the device of the logits reads into fastest. */
+static enum sheaf_status make_rows(struct sheaf__logits *l, const struct sheaf_tensor *t) {
+    const size_t size = (size_t)l->n_vocab * sizeof *l->rows;
+    sheaf_backend_dev_t dev =
+        sheaf_backend_buft_get_device(sheaf_backend_buffer_get_type(t->buffer));
+    sheaf_backend_buffer_type_t host = dev ? sheaf_backend_dev_host_buffer_type(dev) : NULL;
+    if (host && !sheaf_backend_buft_alloc_buffer(host, size, &l->pinned)) {
+        l->rows = sheaf_backend_buffer_get_base(l->pinned);
+        return SHEAF_STATUS_SUCCESS;
+    }
+    l->pinned = NULL;
+    l->rows = malloc(size);
+    return l->rows ? SHEAF_STATUS_SUCCESS
+                   : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a row of logits");
+}
+
 /* A row of a tensor that lies on one device, in host memory. */
 static enum sheaf_status on_host(struct sheaf__logits *l, const struct sheaf_tensor *t, int64_t row,
                                  const float **rows) {
     const size_t size = (size_t)t->ne[0] * sizeof(float), offset = (size_t)row * t->nb[1];
-    *rows = l->rows;
     if (sheaf_backend_buffer_is_host(t->buffer)) {
         *rows = (const float *)(const void *)((const char *)t->data + offset);
         return SHEAF_STATUS_SUCCESS;
     }
-    return sheaf_backend_tensor_get(t, l->rows, offset, size);
+    enum sheaf_status status = l->rows ? SHEAF_STATUS_SUCCESS : make_rows(l, t);
+    *rows = l->rows;
+    return status ? status : sheaf_backend_tensor_get(t, l->rows, offset, size);
 }
 
 /* The result that is selected from. */

@@ -98,13 +98,30 @@ static void sort(struct sheaf_candidates *c) {
     }
 }
 
+/* The first chunk from i on that has a logit above `bar` or a broken one. A chunk at once, so that it is
+ * compared in vectors: once the list is full, next to no chunk has one. */
+enum { CHUNK = 32 };
+static size_t skip_chunks(const float *logits, size_t i, size_t n, float bar) {
+    for (; i + CHUNK <= n; i += CHUNK) {
+        int above = 0;
+        for (size_t j = 0; j < CHUNK; j++) above |= !(logits[i + j] <= bar);
+        if (above) break;
+    }
+    return i;
+}
+
 enum sheaf_status sheaf_candidates_select(struct sheaf_candidates *c, const float *logits, size_t n,
                                           int32_t first_id, bool with_sum) {
     sheaf_candidates_clear(c);
     if (first_id < 0 || n > (size_t)INT32_MAX - (size_t)first_id)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "sampler: ids %ld and %zu more are out of range", (long)first_id, n);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0, look = 0; i < n; i++) {
+        if (i >= look && c->n && c->n == c->cap) { /* the worst of a full list is its first */
+            i = skip_chunks(logits, i, n, c->data[0].logit);
+            look = i + CHUNK;
+            if (i >= n) break;
+        }
         float l = logits[i];
         if (!(l <= FLT_MAX)) {
             sheaf_candidates_clear(c);
