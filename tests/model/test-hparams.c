@@ -1,9 +1,11 @@
 /* Hyperparameters that no model has: each is refused with the name of its key and what is allowed.
  * Random models of each architecture, of which one key is changed. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "model/arch/arch.h"
 #include "model/file/weights.h"
 #include "model/random_model.h"
 #include "temp_dir.h"
@@ -161,4 +163,80 @@ Test(hparams, flags_of_windows_are_a_period) {
     cr_assert_eq(hp.swa_period, 3);
     sheaf_gguf_free(in);
     sheaf_gguf_free(out);
+}
+
+/* ---- absurd numbers in every key ---- */
+
+static bool is_one_of(const char *name, const char *const *list) {
+    while (*list && strcmp(*list, name) != 0) list++;
+    return *list != NULL;
+}
+
+/* Keys that the random models have, but that nothing reads for this architecture. */
+static bool is_unread(const struct sheaf__arch *arch, const char *suffix) {
+    static const char *const windowed[] = {"gemma3", "gpt-oss", "olmo2", NULL};
+    static const char *const shared[] = {"granitemoe", "granitehybrid", NULL};
+    static const char *const never[] = {"vocab_size", "expert_group_used_count", NULL};
+    const bool heads = strncmp(suffix, "attention.", 10) == 0 || strncmp(suffix, "rope.", 5) == 0;
+    if (heads && arch->scans && !arch->attends)
+        return strcmp(suffix, "attention.layer_norm_rms_epsilon") != 0;
+    if (strcmp(suffix, "attention.sliding_window") == 0) return !is_one_of(arch->name, windowed);
+    if (strcmp(suffix, "expert_shared_feed_forward_length") == 0)
+        return !is_one_of(arch->name, shared);
+    return is_one_of(suffix, never);
+}
+
+/* A whole number that no model has, or a number that is none. */
+static void set_absurd(struct sheaf_gguf *g, const char *key, bool whole, int which) {
+    static const uint32_t ints[] = {UINT32_MAX, 1u << 31};
+    const float floats[] = {NAN, -1e30f};
+    const enum sheaf_status status =
+        whole ? sheaf_gguf_set_u32(g, key, ints[which]) : sheaf_gguf_set_f32(g, key, floats[which]);
+    cr_assert_eq(status, 0, "%s", sheaf_last_error());
+}
+
+/* Of one model: each key that belongs to the architecture and is a number, one after another. Returns
+ * how many there are. */
+static int try_absurd(const struct sheaf__arch *arch, const struct sheaf_gguf *in) {
+    const size_t prefix = strlen(arch->name) + 1;
+    int n = 0;
+    for (int64_t i = 0; i < sheaf_gguf_n_kv(in); i++) {
+        const char *key = sheaf_gguf_key(in, i);
+        const enum sheaf_gguf_type type = sheaf_gguf_kv_type(in, i);
+        const bool whole = type == SHEAF_GGUF_TYPE_UINT32 || type == SHEAF_GGUF_TYPE_INT32;
+        if (strncmp(key, arch->name, prefix - 1) != 0 || key[prefix - 1] != '.' ||
+            (!whole && type != SHEAF_GGUF_TYPE_FLOAT32) || is_unread(arch, key + prefix))
+            continue;
+        for (int which = 0; which < 2; which++) {
+            struct sheaf_gguf *out = sheaf_gguf_new();
+            struct sheaf__hparams hp;
+            cr_assert_eq(sheaf_gguf_copy_kv(out, in), 0);
+            set_absurd(out, key, whole, which);
+            sheaf_clear_error();
+            cr_expect_eq(sheaf__hparams_read(out, 512, &hp), SHEAF_STATUS_INVALID, "%s", key);
+            cr_expect(strstr(sheaf_last_error(), key + prefix), "%s: '%s'", key,
+                      sheaf_last_error());
+            sheaf_gguf_free(out);
+        }
+        n++;
+    }
+    return n;
+}
+
+Test(hparams, absurd_numbers_are_refused_by_every_architecture) {
+    const char *path = in_dir("m.gguf");
+    const struct sheaf__arch *arch;
+    for (size_t k = 0; (arch = sheaf__arch_get(k)); k++) {
+        struct sheaf__random_model_params p = sheaf__random_model_default_params();
+        struct sheaf_gguf *in;
+        p.arch = arch->name;
+        p.n_layer = 7;
+        p.swa_window = 8;
+        p.n_expert = arch->mixture ? 6 : 0;
+        p.n_expert_used = arch->mixture ? 3 : 0;
+        cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
+        cr_assert_eq(sheaf_gguf_open(path, &in), 0, "%s", sheaf_last_error());
+        cr_expect_geq(try_absurd(arch, in), 6, "%s", arch->name);
+        sheaf_gguf_free(in);
+    }
 }
