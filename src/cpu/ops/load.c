@@ -1,8 +1,12 @@
 /* Rows as floats: loading any float or block type, storing any of them, and the slope of a head.
- * Conversion itself is core's (sheaf_to_float, sheaf_from_float), so every op rounds alike. */
+ * Conversion itself is core's (sheaf_to_float, sheaf_from_float), or a kernel that gives its bits, so
+ * every op rounds alike. */
 #include <math.h>
 
+#include "cpu/kernels/kernels.h"
 #include "cpu/ops/ops.h"
+
+enum { FEW = 16 }; /* elements for which looking for a kernel does not pay */
 
 static float load_one(enum sheaf_type type, const char *p) {
     uint16_t h;
@@ -28,7 +32,11 @@ const float *sheaf__cpu_load(enum sheaf_type type, const void *p, size_t nb0, in
                              float *buf) {
     if (nb0 == sheaf_type_size(type) || n <= sheaf_blck_size(type)) {
         if (type == SHEAF_TYPE_F32) return p;
-        sheaf_to_float(type, p, buf, n);
+        if (n >= FEW && sheaf__cpu_kernels()->to_float[type]) {
+            sheaf__cpu_kernels()->to_float[type](p, buf, n);
+        } else {
+            sheaf_to_float(type, p, buf, n);
+        }
         return buf;
     }
     for (int64_t i = 0; i < n; i++) buf[i] = load_one(type, (const char *)p + (size_t)i * nb0);
@@ -40,6 +48,8 @@ void sheaf__cpu_store(enum sheaf_type type, const float *src, void *p, size_t nb
     if (nb0 == sheaf_type_size(type) || n <= sheaf_blck_size(type)) {
         if (type == SHEAF_TYPE_F32) {
             memmove(p, src, (size_t)n * sizeof *src);
+        } else if (n >= FEW && sheaf__cpu_kernels()->from_float[type]) {
+            sheaf__cpu_kernels()->from_float[type](src, p, n);
         } else {
             sheaf_from_float(type, src, p, n);
         }

@@ -63,8 +63,18 @@ static enum sheaf_status op_pad(struct sheaf_tensor *dst, int ith, int nth,
                                             unpadded(at.i3, p[6], a->ne[3], circular)};
         const bool added = from.i1 < 0 || from.i2 < 0 || from.i3 < 0;
         const char *x = added ? NULL : sheaf__cpu_row_data(a, from);
+        if (x && !circular && sheaf__cpu_is_dense(a)) { /* zeros, the row, zeros */
+            memset(d, 0, (size_t)p[0] * sizeof *d);
+            memcpy(d + p[0], x, (size_t)a->ne[0] * sizeof *d);
+            memset(d + p[0] + a->ne[0], 0, (size_t)p[1] * sizeof *d);
+            continue;
+        }
+        if (!x) {
+            memset(d, 0, (size_t)dst->ne[0] * sizeof *d);
+            continue;
+        }
         for (int64_t i = 0; i < dst->ne[0]; i++) {
-            const int64_t j = added ? -1 : unpadded(i, p[0], a->ne[0], circular);
+            const int64_t j = unpadded(i, p[0], a->ne[0], circular);
             d[i] = 0.0f;
             if (j >= 0) memcpy(&d[i], x + (size_t)j * a->nb[0], sizeof d[i]);
         }
