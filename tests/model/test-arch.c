@@ -179,21 +179,34 @@ Test(arch, logits_are_those_of_an_independent_evaluation) {
     sheaf_world_finalize();
 }
 
+/* All numbers of ranks: of an architecture of each kind, and of all with SHEAF_TEST_WIDE=1, then also
+ * with experts cut in every way (scripts/check-models ranks). */
+static bool is_wide(void) { return getenv("SHEAF_TEST_WIDE") != NULL; }
+static bool has_all_ranks(const struct model *m) {
+    return is_wide() || is(m, "llama") || is(m, "llama-experts") || is(m, "mamba2") ||
+           is(m, "granitehybrid-experts");
+}
+
 /* Greedy tokens of a job are those of one process, however many ranks it has. */
 Test(arch, ranks_write_what_one_writes) {
     static const char *const splits[] = {"even", "even", "even", "2,1,1", "even", "1,3,1,2,2"};
+    static const char *const cuts[] = {"auto", "columns", "rows", "whole"};
     char alone[4096], out[4096];
     struct model m;
     for (size_t i = 0; get_model(i, &m); i++) {
         const char *path = write_model(&m);
-        for (int np = 1; np <= 5; np += SANITIZED ? 2 : 1) {
-            char *got = np == 1 ? alone : out;
+        const int n_cuts = is_wide() && m.mixture ? 4 : 1;
+        for (int k = 0; k < 5 * n_cuts; k++) {
+            const int np = k % 5 + 1;
+            char *got = k == 0 ? alone : out;
+            if (np != 1 && np != 3 && !has_all_ranks(&m)) continue;
+            if (SANITIZED && np % 2 == 0) continue;
             cr_assert_eq(run_mpirun(np, "SHEAF_CPU_DEVICES=1 SHEAF_CPU_THREADS=1", 60, got, 4096,
                                     "sheaf-run -m %s -p 'once upon' -n 12 --temp 0 --ignore-eos "
-                                    "--kv-type f32 --split %s 2> /dev/null",
-                                    path, splits[np]),
+                                    "--kv-type f32 --split %s --experts %s 2> /dev/null",
+                                    path, splits[np], cuts[k / 5]),
                          0, "%s on %d ranks: %s", m.name, np, got);
-            cr_assert_str_eq(got, alone, "%s on %d ranks", m.name, np);
+            cr_assert_str_eq(got, alone, "%s on %d ranks, %s", m.name, np, cuts[k / 5]);
         }
         cr_assert_gt(strlen(alone), 12, "%s wrote '%s'", m.name, alone);
     }
