@@ -215,6 +215,12 @@ static bool gpu_copies(const struct sheaf_tensor *n) {
     return !sheaf_is_quantized(a->type) || a->type == n->type || sheaf_is_contiguous(a);
 }
 
+/* Vulkan's vision ropes leave the frequency factors out. */
+static bool gpu_rope(const struct sheaf_tensor *n) {
+    const bool is_rope = n->op == SHEAF_OP_ROPE || n->op == SHEAF_OP_ROPE_BACK;
+    return !is_rope || n->op_params[1] != SHEAF_ROPE_TYPE_VISION || !n->src[2];
+}
+
 /* Where a view starts must suit a device's bindings; these ops have no words for the rest. */
 static bool gpu_starts(const struct sheaf_tensor *n) {
     enum { BINDING = 256 };
@@ -240,7 +246,8 @@ static bool gpu_starts(const struct sheaf_tensor *n) {
 
 bool gg_member_accepts(const struct gg_member *m, const struct sheaf_tensor *node) {
     const struct limits *l = &limits[node->op];
-    if (m->kind != GG_KIND_CPU && !(gpu_copies(node) && gpu_starts(node))) return false;
+    if (m->kind != GG_KIND_CPU && !(gpu_copies(node) && gpu_starts(node) && gpu_rope(node)))
+        return false;
     if (!l->there) return false;
     return lies(node->src[0], l->a) && lies(node->src[1], l->b) && lies(node, l->result) &&
            (!l->check || l->check(node));
