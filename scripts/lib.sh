@@ -21,7 +21,13 @@ needs_build=(
     'mpirun --version|openmpi-bin'
     'pkg-config --exists hwloc|libhwloc-dev'
 )
-needs_tests=('pkg-config --exists criterion|libcriterion-dev' 'python3 --version|python3')
+needs_tests=(
+    'pkg-config --exists criterion|libcriterion-dev'
+    'python3 --version|python3'
+    'test -d /usr/lib/python3/dist-packages/numpy|python3-numpy'
+    'test -d /usr/lib/python3/dist-packages/setuptools|python3-setuptools'
+    'dpkg-shlibdeps --version|dpkg-dev'
+)
 needs_model=('python3 -m pip --version|python3-pip')
 needs_netns=('ip -V|iproute2' 'unshare --version|util-linux')
 

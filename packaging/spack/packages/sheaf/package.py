@@ -1,0 +1,34 @@
+# A recipe for Spack: `spack repo add packaging/spack`, then `spack install sheaf`. SHEAF_GIT names the repository.
+import os
+
+from spack.package import *
+
+
+class Sheaf(CMakePackage, CudaPackage):
+    """One backend device out of every CPU and GPU of an MPI job: slices tensors over the members, runs the slices,
+    and sums where the result needs it."""
+
+    git = os.environ.get("SHEAF_GIT", "https://sheaf.invalid/sheaf.git")
+    license("MIT")
+
+    version("main", branch="main")
+
+    depends_on("c", type="build")
+    depends_on("cmake@3.22:", type="build")
+    depends_on("ninja", type="build")
+    depends_on("pkgconfig", type="build")
+    depends_on("python@3:", type="build")
+    depends_on("mpi")
+    depends_on("hwloc@2:")
+
+    generator("ninja")
+
+    def cmake_args(self):
+        args = [
+            self.define("SHEAF_BUILD_TESTS", "OFF"),
+            self.define("SHEAF_HARDENING", True),
+            self.define("SHEAF_CUDA", "ON" if self.spec.satisfies("+cuda") else "OFF"),
+        ]
+        if self.spec.satisfies("+cuda") and "none" not in self.spec.variants["cuda_arch"].value:
+            args.append(self.define("SHEAF_CUDA_ARCHITECTURES", ";".join(self.spec.variants["cuda_arch"].value)))
+        return args
