@@ -29,7 +29,7 @@ needs_tests=(
     'dpkg-shlibdeps --version|dpkg-dev'
 )
 needs_model=('python3 -m pip --version|python3-pip')
-needs_netns=('ip -V|iproute2' 'unshare --version|util-linux')
+needs_netns=('ip -V|iproute2' 'unshare --version|util-linux' 'nft --version|nftables')
 
 # install_missing NEED...: installs the packages of the needs that fail; ends the script if it cannot.
 install_missing() {

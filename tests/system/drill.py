@@ -57,9 +57,11 @@ def cases():
         yield Case("none", "none", hosts, quick=True)
     for recovery in (False, True):
         for place in PLACES[1:-1]:
-            for fault in ("down", "loss"):
+            for fault in ("down", "loss", "oneway"):
                 yield Case(fault, place, 2, recovery, quick=fault == "down" and place == "collective"
                            and not recovery)
+    for place in ("load", "compute", "collective", "awaited"):
+        yield Case("loss30", place, 2)
 
 
 def processes_with(token):
@@ -80,7 +82,7 @@ def processes_with(token):
 
 
 def limit_of(case):
-    if case.fault in ("none", "late") or case.place == "none":
+    if case.fault in ("none", "late", "loss30") or case.place == "none":
         return 60
     if case.fault in ("kill", "exit"):
         # before ranks watch each other, the launcher notices, or the deadline of the start
@@ -96,9 +98,10 @@ def run(case, build, work):
     shm = tempfile.mkdtemp(prefix="test-drill-", dir="/dev/shm")
     env = dict(os.environ, TMPDIR=where, OMPI_MCA_btl_vader_backing_directory=shm, DRILL_DIR=where,
                DRILL_OTHER_MODEL=os.path.join(work, "other.gguf"))
-    late = case.fault in ("late", "none")
+    late = case.fault in ("late", "none", "loss30")
     for name, ms in LIMITS.items():
-        env["SHEAF_TIMEOUT_%s_MS" % name] = str(60000 if late and name != "HEARTBEAT" else ms)
+        slow = case.fault == "loss30" or late and name != "HEARTBEAT"
+        env["SHEAF_TIMEOUT_%s_MS" % name] = str(60000 if slow else ms)
     np = 3 if case.hosts == 1 else 4
     helper = [os.path.join(build, "bin/helper-drill"), case.fault, case.place, str(case.culprit),
               os.path.join(work, "model.gguf"), token]
@@ -187,7 +190,7 @@ def run(case, build, work):
                 if case.hosts > 1 else WORDS.get(case.place, "")
             # Two halves of a job that cannot hear each other may both speak; before ranks watch each
             # other, a launcher that ends them at a death speaks for them.
-            most = 2 if case.fault in ("down", "loss") else 1
+            most = 2 if case.fault in ("down", "loss", "oneway") else 1
             least = 0 if case.place in ("init", "start") and not case.recovery else 1
             if not least <= len(messages) <= most:
                 wrong.append("%d messages" % len(messages))

@@ -56,6 +56,14 @@ static void happen(void) {
     if (!strcmp(fault, "late")) sleep(5);
     /* this process is in the network namespace of its host */
     if (!strcmp(fault, "down")) shell("ip link set eth0 down");
+    if (!strcmp(fault, "oneway")) /* it hears the others, and they do not hear it */
+        shell("nft add table inet drill && nft 'add chain inet drill out { type filter hook output "
+              "priority 0 ; }' && nft add rule inet drill out oifname eth0 drop");
+    if (!strcmp(fault, "loss30"))
+        shell("nft add table inet drill && nft 'add chain inet drill out { type filter hook output "
+              "priority 0 ; }' && nft add rule inet drill out oifname eth0 numgen random mod 100 "
+              "\\< 30 "
+              "drop");
     if (!strcmp(fault, "loss"))
         shell("tc qdisc replace dev eth0 root tbf rate 8kbit burst 1600 limit 1600");
 }

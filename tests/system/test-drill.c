@@ -13,6 +13,14 @@ Test(drill, jobs_end_as_they_should, .timeout = 400) {
     cr_assert_eq(rc, 0, "status %d\n%s", rc, out);
 }
 
+/* Signals and full disks: the quick part of tests/system/drill_wide.py. */
+Test(drill, signals_and_full_disks, .timeout = 300) {
+    const int rc = run_command("exec python3 '" SHEAF_SOURCE_DIR
+                               "/tests/system/drill_wide.py' '" SHEAF_BUILD_DIR "'",
+                               280, out, sizeof out);
+    cr_assert_eq(rc, 0, "status %d\n%s", rc, out);
+}
+
 /* Runs helper-comm's fault `mode` with a flight recorder, then the postmortem. */
 static void postmortem(const char *mode, const char *env) {
     char dir[] = "/tmp/test-drill-XXXXXX", all[512], cmd[1024];

@@ -1,0 +1,397 @@
+#!/usr/bin/env python3
+"""Breaks what is around a job, where drill.py breaks its ranks: signals to each part of it, disks and memory that are
+full, a rank that is slow, very many ranks, starts and tokens.
+
+    tests/system/drill_wide.py BUILD_DIR [--full] [--only REGEX] [--table] [--cycles N] [--tokens N]
+
+Prints a line a case. A case is wrong if the job hangs, ends with the wrong status, says nothing or says something twice,
+or leaves a process or a file. Without --full a choice that takes less than half a minute; --cycles and --tokens say how
+many starts and tokens the cases `starts` and `tokens` have. Exit status 0 if all were right."""
+import os, re, resource, shutil, signal, subprocess, sys, tempfile, time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MODEL = os.path.join(ROOT, "models/kjv-q8_0.gguf")
+FOREVER = ["-n", "100000", "--ignore-eos", "--temp", "0"]
+quick, full = {}, {}
+
+
+def case(in_ci=False):
+    def add(function):
+        full[function.__name__] = function
+        if in_ci:
+            quick[function.__name__] = function
+        return function
+    return add
+
+
+class Job:
+    """mpirun with ranks of a tool, a folder of its own, and what is left of it at the end."""
+
+    def __init__(self, n, tool, arguments, env=None, before=()):
+        self.where = tempfile.mkdtemp(prefix="drill-wide-")
+        self.shm = tempfile.mkdtemp(prefix="test-drill-", dir="/dev/shm")
+        self.out = os.path.join(self.where, "out")
+        env = dict(os.environ, TMPDIR=self.where, OMPI_MCA_btl_vader_backing_directory=self.shm,
+                   **{"SHEAF_TIMEOUT_MS": "20000", **(env or {})})
+        program = list(before) + [os.path.join(BUILD, "bin", tool)] + arguments
+        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1",
+                                "-np", str(n)] + program
+        with open(self.out, "wb") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env,
+                                            stdin=subprocess.DEVNULL, start_new_session=True, cwd=self.where)
+        self.start = time.monotonic()
+
+    def text(self):
+        with open(self.out, errors="replace") as f:
+            return f.read()
+
+    def below(self):
+        """Processes of the job: those of the session."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open("/proc/%s/stat" % pid) as f:
+                    fields = f.read().rsplit(")", 1)[1].split()
+                with open("/proc/%s/environ" % pid, "rb") as f:
+                    ours = self.where.encode() in f.read()
+                with open("/proc/%s/cmdline" % pid, "rb") as f:
+                    line = f.read().split(b"\0")
+            except OSError:
+                continue
+            if ours and fields[0] != "Z":
+                found.append((int(pid), line[0].decode(errors="replace")))
+        return found
+
+    def ranks(self):
+        """By rank: pids."""
+        found = {}
+        for pid, name in self.below():
+            try:
+                with open("/proc/%d/environ" % pid, "rb") as f:
+                    rank = re.search(rb"\0(?:OMPI_COMM_WORLD_RANK|PMI_RANK)=(\d+)", b"\0" + f.read())
+            except OSError:
+                continue
+            if rank and "/bin/sheaf-" in name:
+                found[int(rank.group(1))] = pid
+        return found
+
+    def wait_for(self, condition, seconds=40):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.process.poll() is None:
+            if condition():
+                return True
+            time.sleep(0.02)
+        return False
+
+    def runs(self):
+        return self.wait_for(lambda: len(self.text()) > 40)
+
+    def end(self, seconds):
+        """The status, or None if it had to be ended here."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            for pid, _ in self.below():
+                os.kill(pid, signal.SIGKILL)
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            return None
+
+    def leftovers(self):
+        wrong = []
+        for _ in range(30):
+            left = self.below()
+            if not left:
+                break
+            time.sleep(0.1)
+        if left:
+            wrong.append("processes left: %s" % left[0][1])
+            for pid, _ in left:
+                os.kill(pid, signal.SIGKILL)
+        if os.listdir(self.shm):
+            wrong.append("left in shared memory: " + " ".join(os.listdir(self.shm)))
+        shutil.rmtree(self.where, ignore_errors=True)
+        shutil.rmtree(self.shm, ignore_errors=True)
+        return wrong
+
+
+def messages(text):
+    return [l for l in text.splitlines() if l.startswith("sheaf: ")]
+
+
+def run_job(*arguments, seconds=90, **how):
+    job = Job(*arguments, **how)
+    status = job.end(seconds)
+    text = job.text()
+    return job, status, text
+
+
+# ---- signals ----
+
+def signalled(number, target):
+    job = Job(3, "sheaf-run", ["-m", MODEL, "-p", "And"] + FOREVER)
+    wrong = [] if job.runs() else ["it does not run: " + job.text()[-300:]]
+    ranks = job.ranks()
+    sent = time.monotonic()
+    if target == "group":
+        os.killpg(job.process.pid, number)
+    else:
+        os.kill(job.process.pid if target == "mpirun" else ranks.get(target, job.process.pid), number)
+    status = job.end(20)
+    seconds = time.monotonic() - sent
+    said = messages(job.text())
+    if status is None:
+        wrong.append("it hangs")
+    elif status == 0:
+        wrong.append("status 0")
+    if len(said) > 1:
+        wrong.append("%d messages: %s" % (len(said), " | ".join(said)))
+    return wrong + job.leftovers(), "%.1f s, status %s%s" % (seconds, status, ", " + said[0][:60] if said else "")
+
+
+def add_signals():
+    for name in ("INT", "TERM", "HUP"):
+        for target in (0, 1, "group", "mpirun"):
+            number = getattr(signal, "SIG" + name)
+            label = "%s to %s" % (name, "rank %d" % target if isinstance(target, int) else target)
+
+            def run(number=number, target=target):
+                return signalled(number, target)
+            full[label] = run
+            if (name, target) in (("INT", "mpirun"), ("TERM", 1)):
+                quick[label] = run
+
+
+add_signals()
+
+
+@case(in_ci=True)
+def mpirun_stopped_for_3_s():
+    """Its ranks wait, and go on when it does: nothing is lost, and no rank is accused."""
+    job = Job(2, "sheaf-run", ["-m", MODEL, "-p", "And", "-n", "200", "--ignore-eos", "--temp", "0"])
+    job.runs()
+    os.kill(job.process.pid, signal.SIGSTOP)
+    time.sleep(3)
+    os.kill(job.process.pid, signal.SIGCONT)
+    status = job.end(60)
+    wrong = ["status %s" % status] if status else []
+    wrong += ["a message: " + messages(job.text())[0]] if messages(job.text()) else []
+    return wrong + job.leftovers(), "went on"
+
+
+# ---- memory and disks ----
+
+def in_a_small_world(script):
+    """A mount namespace with a file system of 64 KiB at $DISK; a command follows."""
+    return ["unshare", "-m", "sh", "-c", 'set -e; DISK=$(mktemp -d); export DISK; mount -t tmpfs -o size=64k tmpfs $DISK\n' +
+            script + '\n"$@"; s=$?; umount $DISK; rmdir $DISK; exit $s', "sh"]
+
+
+def disk_full(tool, arguments, n=2):
+    where = tempfile.mkdtemp(prefix="drill-disk-")
+    command = in_a_small_world("head -c 40000 /dev/zero > $DISK/taken") + [
+        "sh", "-c", " ".join((["mpirun --allow-run-as-root --oversubscribe -np %d" % n] if n > 1 else []) +
+                             ["'%s/bin/%s'" % (BUILD, tool)] + arguments) + '; s=$?; ls $DISK > "%s/left"; exit $s' % where]
+    p = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=90,
+                       errors="replace", stdin=subprocess.DEVNULL)
+    with open(os.path.join(where, "left")) as f:
+        left = [name for name in f.read().split() if name.endswith("part") or ".part-" in name]
+    shutil.rmtree(where)
+    said = [l for l in p.stdout.splitlines() if re.search("No space|cannot (be )?writ|cannot create", l)]
+    wrong = []
+    if p.returncode != 1:
+        wrong.append("status %d: %s" % (p.returncode, p.stdout[-300:]))
+    if len(said) != 1:
+        wrong.append("%d messages: %s" % (len(said), p.stdout[-300:]))
+    if left:
+        wrong.append("left: " + " ".join(left))
+    return wrong, said[0][:90] if said else "-"
+
+
+@case(in_ci=True)
+def disk_full_logits():
+    return disk_full("sheaf-run", ["-m", MODEL, "-p And -n 8 --ignore-eos --logits $DISK/logits"])
+
+
+@case()
+def disk_full_trace():
+    return disk_full("sheaf-run", ["-m", MODEL, "-p And -n 64 --ignore-eos --trace $DISK/trace"])
+
+
+@case()
+def disk_full_output():
+    return disk_full("sheaf-run", ["-m", MODEL, "-p And -n 8 --json > /dev/full"], n=1)
+
+
+@case()
+def disk_full_quantized():
+    return disk_full("sheaf-quantize", [MODEL, "$DISK/out.gguf", "Q4_0"], n=1)
+
+
+@case()
+def disk_full_made_model():
+    return disk_full("sheaf-make-model", ["-o", "$DISK/out.gguf"], n=1)
+
+
+@case()
+def disk_full_flight():
+    """The dump of a failing job: it fails for its own reason, and says that the dump is missing."""
+    command = in_a_small_world("head -c 70000 /dev/zero > $DISK/taken || true\nexport SHEAF_FLIGHT_DIR=$DISK SHEAF_TIMEOUT_MS=2000") + [
+        "sh", "-c", "mpirun --allow-run-as-root --oversubscribe -np 3 '%s/bin/helper-comm' never 1 1 2048" % BUILD]
+    p = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=90, errors="replace")
+    said = [l for l in p.stdout.splitlines() if l.startswith("sheaf: ") and "waited" in l]
+    wrong = [] if p.returncode else ["status 0"]
+    wrong += [] if len(said) <= 1 else ["%d messages" % len(said)]
+    return wrong, said[0][:90] if said else "status %d" % p.returncode
+
+
+@case()
+def dev_shm_full():
+    """sheaf's memory has no name there; MPI's own transport does without."""
+    command = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=256k tmpfs /dev/shm; head -c 300000 /dev/zero > /dev/shm/x; "$@"',
+               "sh", "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", os.path.join(BUILD, "bin/sheaf-run"),
+               "-m", MODEL, "-p", "And", "-n", "8", "--temp", "0"]
+    p = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=90, errors="replace")
+    return ["status %d: %s" % (p.returncode, p.stdout[-400:])] if p.returncode else [], "runs"
+
+
+@case()
+def memory_of_one_rank_ends():
+    """The second rank may have no more memory than a start needs."""
+    limit = 'if [ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 1 ]; then ulimit -v %d; fi; exec "$0" "$@"'
+    wrong, said = [], "-"
+    for kib in (260000, 330000, 400000):  # at the start, at the weights, at the cache
+        job, status, text = run_job(3, "sheaf-run", ["-m", os.path.join(ROOT, "models/kjv-f32.gguf"), "-p", "And", "-n", "8",
+                                                    "-c", "4096"], before=["sh", "-c", limit % kib], seconds=60)
+        wrong += job.leftovers()
+        told = messages(text)
+        if status is None:
+            wrong.append("%d KiB: it hangs" % kib)
+        elif status and not re.search("memory|thread|allocat|map|rank 1", text):
+            wrong.append("%d KiB: no reason: %s" % (kib, text[-200:]))
+        if len(told) > 1:
+            wrong.append("%d KiB: %d messages" % (kib, len(told)))
+        if told:
+            said = "%d KiB: %s" % (kib, told[0][:80])
+    return wrong, said
+
+
+# ---- slow, many, long ----
+
+@case()
+def rank_slowed_20_times():
+    """One rank has a twentieth of the time of the others: no alarm, and the postmortem of it names it."""
+    job = Job(2, "sheaf-run", ["-m", MODEL, "-p", "And", "-n", "150", "--ignore-eos", "--temp", "0", "--trace", "trace.json"],
+              env={"SHEAF_TIMEOUT_HEARTBEAT_MS": "5000"})
+    job.wait_for(lambda: len(job.ranks()) == 2)
+    slow = job.ranks().get(1)
+    start = time.monotonic()
+    while job.process.poll() is None and slow and time.monotonic() < start + 50:
+        try:
+            os.kill(slow, signal.SIGSTOP)
+            time.sleep(0.095)
+            os.kill(slow, signal.SIGCONT)
+        except ProcessLookupError:
+            break
+        time.sleep(0.005)
+    status = job.end(30)
+    text = job.text()
+    wrong = ["status %s: %s" % (status, text[-300:])] if status else []
+    wrong += ["an alarm: " + messages(text)[0]] if messages(text) else []
+    waits = {}
+    try:
+        import json
+        with open(os.path.join(job.where, "trace.json")) as f:
+            for e in json.load(f)["traceEvents"]:
+                if e.get("cat") == "wait":
+                    waits[e["tid"]] = waits.get(e["tid"], 0) + e["dur"]
+        if not waits.get(0, 0) > 2 * waits.get(1, 0):
+            wrong.append("the trace does not show that rank 0 waits for rank 1: %s" % waits)
+    except (OSError, ValueError) as e:
+        wrong.append("no trace: %s" % e)
+    return wrong + job.leftovers(), "%.0f s; waits by the trace: rank 0 %.1f s, rank 1 %.1f s" % (
+        time.monotonic() - start, waits.get(0, 0) * 1e-6, waits.get(1, 0) * 1e-6)
+
+
+@case()
+def starts():
+    """Many starts and stops leave nothing in /dev/shm and /tmp."""
+    before = set(os.listdir("/dev/shm")) | set(os.listdir("/tmp"))
+    wrong, start = [], time.monotonic()
+    for i in range(CYCLES):
+        job, status, text = run_job(2, "sheaf-run", ["-m", MODEL, "-p", "And", "-n", "1"], seconds=60)
+        left = job.leftovers()
+        if status or left:
+            wrong.append("start %d: status %s %s" % (i, status, left))
+            break
+    after = {f for f in (set(os.listdir("/dev/shm")) | set(os.listdir("/tmp"))) - before if re.search("drill-wide|vader|sheaf\\.", f)}
+    if after:
+        wrong.append("left: " + " ".join(sorted(after)[:5]))
+    return wrong, "%d starts, %.2f s each" % (CYCLES, (time.monotonic() - start) / max(CYCLES, 1))
+
+
+@case()
+def ranks_64():
+    job, status, text = run_job(64, "sheaf-run", ["-m", MODEL, "-p", "And", "-n", "2", "--temp", "0"],
+                                env={"SHEAF_TIMEOUT_MS": "120000", "SHEAF_CPU_THREADS": "1"}, seconds=240)
+    seconds = time.monotonic() - job.start
+    return (["status %s: %s" % (status, text[-400:])] if status != 0 else []) + job.leftovers(), "%.0f s" % seconds
+
+
+def resident(pid):
+    with open("/proc/%d/statm" % pid) as f:
+        return int(f.read().split()[1]) * resource.getpagesize() // 1024
+
+
+@case()
+def tokens():
+    """Many tokens over 4 ranks: memory is the same after a tenth and at the end."""
+    rounds = max(TOKENS // 200, 10)
+    job = Job(4, "sheaf-bench", ["-m", MODEL, "-p", "0", "-n", "200", "-r", str(rounds)], env={"SHEAF_CPU_THREADS": "1"})
+    job.wait_for(lambda: len(job.ranks()) == 4)
+    start, marks = time.monotonic(), []
+    while job.process.poll() is None and time.monotonic() < start + 7200:
+        try:
+            marks.append(sum(resident(p) for p in job.ranks().values()))
+        except OSError:
+            break
+        time.sleep(0.5)
+    status = job.end(60)
+    seconds = time.monotonic() - start
+    wrong = ["status %s: %s" % (status, job.text()[-300:])] if status else []
+    used = [m for m in marks if m > 0.5 * max(marks)] if marks else []  # without start and end
+    tenth, last = (used[len(used) // 4], used[-2]) if len(used) > 8 else (0, 0)
+    if last > 1.02 * tenth + 1024:
+        wrong.append("memory grew from %d to %d KiB" % (tenth, last))
+    return wrong + job.leftovers(), "%d tokens in %.0f s; %d KiB after a quarter, %d KiB at the end" % (
+        200 * rounds, seconds, tenth, last)
+
+
+def option(name, default):
+    return int(sys.argv[sys.argv.index(name) + 1]) if name in sys.argv else default
+
+
+def main():
+    only = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else None
+    chosen = full if only or "--full" in sys.argv else quick
+    bad, start, rows = 0, time.monotonic(), []
+    for name, run in chosen.items():
+        if only and not re.search(only, name):
+            continue
+        wrong, said = run()
+        rows.append((name, said))
+        bad += bool(wrong)
+        print("%-26s %s%s" % (name, "WRONG: " + "; ".join(wrong) + ": " if wrong else "", said), flush=True)
+    if "--table" in sys.argv:
+        print("| case | result |\n|---|---|")
+        for name, said in rows:
+            print("| %s | %s |" % (name.replace("_", " "), said))
+    print("%d cases in %.0f s, %d wrong" % (len(rows), time.monotonic() - start, bad))
+    return 1 if bad or not rows else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    BUILD, CYCLES, TOKENS = os.path.abspath(sys.argv[1]), option("--cycles", 20), option("--tokens", 20000)
+    sys.exit(main())
