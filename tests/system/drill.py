@@ -246,7 +246,7 @@ def main():
         chosen = [c for c in chosen if c.hosts == 1]
     work = tempfile.mkdtemp(prefix="sheaf-drill-")
     for seed, name in ("1", "model.gguf"), ("2", "other.gguf"):  # same shapes, other weights
-        subprocess.run([os.path.join(build, "bin/sheaf-make-model"), "--layers", "4", "--seed", seed,
+        subprocess.run([os.path.join(build, "bin/sheaf-make-model"), "--layers", "4", "--ctx", "1024", "--seed", seed,
                         "-o", os.path.join(work, name)], check=True, stdout=subprocess.DEVNULL)
     bad, start, results = 0, time.monotonic(), []
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
