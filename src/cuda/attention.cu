@@ -19,7 +19,8 @@ static size_t shared_bytes(int64_t d, int64_t e) {
 
 /* grid: x queries and heads and sequences, y parts. partial F32 [e + 2, parts, rows], or NULL: dst
  */
-static __global__ void __launch_bounds__(THREADS) attention_kernel(Attention at, float *partial) {
+static __global__ void __launch_bounds__(THREADS, 8)
+    attention_kernel(Attention at, float *partial) {
     CUDA_DYNAMIC_SHARED(float, shared);
     previous_done();
     next_may_start();
