@@ -114,15 +114,21 @@ static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
     }
     printf("\n");
     for (int kind = 0; kind < SHEAF__PANELS_KINDS; kind++) {
-        static const char *const names[] = {"floats", "16 bits", "two BF16", "BF16"};
+        static const char *const names[] = {"floats", "16 bits", "two BF16", "BF16", "8 bits"};
         static_assert(sizeof names / sizeof *names == SHEAF__PANELS_KINDS, "a name for each");
-        double speed = 0;
-        if (kern->panels[kind].rows == 0) continue;
-        for (int i = 0; i < 20 * ROUNDS; i++) {
-            best = tiles(&kern->panels[kind], rows, panels, c);
-            speed = best > speed ? best : speed;
+        const struct sheaf__cpu_panels *p = &kern->panels[kind];
+        for (size_t t = 0; t < sizeof types / sizeof *types && p->rows > 0; t++) {
+            const size_t stride = PASS / (size_t)p->unit * p->row_bytes;
+            double speed = 0;
+            if (!p->unpack[types[t]] || (kind == SHEAF__PANELS_FLOATS && t > 0)) continue;
+            for (int r = 0; r < TILE; r++) p->unpack[types[t]](w, rows + (size_t)r * stride, PASS);
+            for (int i = 0; i < 20 * ROUNDS; i++) {
+                best = tiles(p, rows, panels, c);
+                speed = best > speed ? best : speed;
+            }
+            printf("tiles of %s, %s: %.0f GFLOP/s\n", names[kind], sheaf_type_name(types[t]),
+                   speed);
         }
-        printf("tiles of %s: %.0f GFLOP/s\n", names[kind], speed);
     }
     free(column);
     free(panels);

@@ -189,7 +189,7 @@ static double seconds_portable(const struct product *p) {
     const size_t row = sheaf_row_size(type, ALL_K);
     float *sums = must(calloc(ALL_K + ALL_K / 16, sizeof *sums));
     memcpy(sums, x, ALL_K * sizeof *sums);
-    if (sheaf__act_for(type, false) == SHEAF__ACT_F32_SUMS)
+    if (sheaf__act_of(type) == SHEAF__ACT_F32_SUMS)
         sheaf__act_sums(sums, sums + ALL_K, ALL_K);
     x = sums;
     const double start = cpu_seconds();

@@ -94,9 +94,9 @@ static const struct setting settings[] = {
                             .help = "CPU kernels to use: portable, avx2, avx512, avx512bf16, amx."},
     [SHEAF__SET_CPU_ACTIVATIONS] = {"SHEAF_CPU_ACTIVATIONS", CHOICE("f32|bf16|q8"),
                                     .default_value = "f32",
-                                    .help = "Format in which CPU products with quantized weights "
-                                            "read activations; bf16 and q8 are faster and lose "
-                                            "precision."},
+                                    .help = "What CPU products of prompts round activations to; "
+                                            "bf16 (BF16 weights only) and q8 (--fast) are faster "
+                                            "and lose precision."},
     [SHEAF__SET_CUDA_DEVICES] = {"SHEAF_CUDA_DEVICES", INTEGER(1, 16),
                                  .default_value = "one a GPU of this rank",
                                  .help = "Lists so many CUDA devices, GPUs more than once if there "

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "sheaf/cpu.h"
 #include "sheaf/gguf.h"
 
 #include "model/random_model.h"
@@ -68,7 +69,8 @@ static void reference(const char *model, char *ids, size_t cap) {
     cr_assert_neq(ids[0], 0);
 }
 
-static double logits_nmse(void) {
+/* Of one row of 512 logits for each token, at least n of them. */
+static double logits_nmse(size_t tokens) {
     char path[2][128];
     FILE *f[2];
     double e = 0, r = 0;
@@ -86,7 +88,7 @@ static double logits_nmse(void) {
         n++;
     }
     cr_assert_eq(fread(&b, sizeof b, 1, f[1]), 0, "more logits than the reference");
-    cr_assert_geq(n, 128 * 512);
+    cr_assert_geq(n, tokens * 512);
     fclose(f[0]);
     fclose(f[1]);
     return e / r;
@@ -107,7 +109,7 @@ static void same_as(const char *model, const char *ids, struct world w) {
     cr_assert_eq(sheaf_run(w.np, env, args), 0, "%s", out);
     cr_assert_str_eq(line_of("ids: "), ids, "%d ranks x %d, split %s: %s", w.np, w.devices, w.split,
                      out);
-    double e = logits_nmse();
+    double e = logits_nmse(128);
     cr_assert_leq(e, 1e-10, "%d ranks x %d, split %s: NMSE %g", w.np, w.devices, w.split, e);
 }
 
@@ -389,6 +391,27 @@ Test(run, bad_command_lines) {
     fails(2, "-m " F32 " -p x --devices CPU0@0,CPU0", "names CPU0@0 twice");
     fails(2, "-m " F32 " -p x --devices CPU0@1,CPU0@0", "lower ranks first");
     fails(2, "-m " F32 " -p x --single", "one rank only");
+}
+
+/* --fast is the setting, rounds prompts, and is near what it rounds. */
+Test(run, fast) {
+    static const char *const ways[][2] = {
+        {"SHEAF_CPU_ACTIVATIONS=f32", "want"},
+        {"SHEAF_CPU_ACTIVATIONS=q8", "q8"},
+        {"SHEAF_CPU_ACTIVATIONS=f32", "got"},
+    };
+    char args[512];
+    for (int i = 0; i < 3; i++) {
+        snprintf(args, sizeof args,
+                 "-m " Q8_0 " -p 'in the beginning was the word' -n 0 --logits %s/%s.bin%s", dir,
+                 ways[i][1], i == 2 ? " --fast" : "");
+        cr_assert_eq(sheaf_run(0, ways[i][0], args), 0, "%s", out);
+    }
+    snprintf(args, sizeof args, "cmp %s/q8.bin %s/got.bin", dir, dir);
+    cr_assert_eq(system(args), 0, "--fast is not SHEAF_CPU_ACTIVATIONS=q8");
+    const double e = logits_nmse(1);
+    const bool rounds = strcmp(sheaf_cpu_isa_name(), "portable") != 0;
+    cr_assert(rounds ? e > 1e-8 && e < 1e-2 : e == 0, "NMSE %g", e);
 }
 
 /* A setting that leaves no device ends every rank with its own text. */

@@ -32,7 +32,7 @@ struct bench_options {
     int64_t repeats, n_batch, threads;
     enum sheaf_type kv_type;
     enum bench_format format; /* that `output` names */
-    bool single, no_warmup, help, version;
+    bool single, fast, no_warmup, help, version;
 };
 
 /* Strings stay those of argv. INVALID with a text that names the option. */

@@ -50,6 +50,10 @@ static const struct option options[] = {
      NULL},
     {"--single", NULL, OPTION_FLAG, AT(single), 0, 0, 0, NULL,
      "the first device alone, without the meta device (one rank)", NULL},
+    {"--fast", NULL, OPTION_FLAG, AT(fast), 0, 0, 0, NULL,
+     "prompts on CPUs with activations of 8 bits: faster, but results differ a little, and from "
+     "split to split (SHEAF_CPU_ACTIVATIONS=q8)",
+     NULL},
     {"--kv-type", "-ctk --cache-type-k", OPTION_TYPE, AT(kv_type), 0, 0, 0, "TYPE",
      "f16, q8_0 or f32 (f16)", "f16|q8_0|f32"},
     {"--no-warmup", NULL, OPTION_FLAG, AT(no_warmup), 0, 0, 0, NULL, "time the first run too",
@@ -92,9 +96,11 @@ static enum sheaf_status check(const struct bench_options *o) {
 }
 
 /* Before the world, which makes the CPU devices. */
-static enum sheaf_status set_threads(const struct bench_options *o) {
+static enum sheaf_status set_devices(const struct bench_options *o) {
     char threads[24];
-    if (!o->threads) return SHEAF_STATUS_SUCCESS;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (o->fast) status = sheaf_setting_set("SHEAF_CPU_ACTIVATIONS", "q8");
+    if (status || !o->threads) return status;
     snprintf(threads, sizeof threads, "%lld", (long long)o->threads);
     return sheaf_setting_set("SHEAF_CPU_THREADS", threads);
 }
@@ -113,5 +119,5 @@ enum sheaf_status bench_options_parse(int argc, char **argv, struct bench_option
     if (status || out->help || out->version) return status;
     status = set_format(out);
     if (!status) status = check(out);
-    return status ? status : set_threads(out);
+    return status ? status : set_devices(out);
 }

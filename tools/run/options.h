@@ -26,7 +26,7 @@ struct run_options {
     enum sheaf_type kv_type, v_type; /* v_type COUNT: not given */
     bool chat, no_chat; /* asked for; neither: a chat if the model has a format for it */
     bool conversation;
-    bool embedding, ids, json, check, single, verbose, ppl_lines, ignore_eos;
+    bool embedding, ids, json, check, single, fast, verbose, ppl_lines, ignore_eos;
     bool list_devices, help, version;
 };
 

@@ -17,7 +17,7 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const struct sheaf__cpu_kernels *chosen;
-static enum { AS_FLOATS, AS_BF16, AS_Q8, N_FORMATS } format_of_activations;
+static enum sheaf__rounding rounding;
 static char refusal[2048];
 
 static const struct sheaf__module_kind kernel_modules = {.what = "CPU kernels",
@@ -109,11 +109,10 @@ static void choose_kernels(void) {
 }
 
 static void choose(void) {
-    static const int formats[] = {AS_FLOATS, AS_BF16, AS_Q8}; /* the setting's choices */
-    int choice = 0;
+    int choice = 0; /* f32, bf16, q8: as the enum has them */
     choose_kernels();
     if (!sheaf__setting_choice(SHEAF__SET_CPU_ACTIVATIONS, &choice)) {
-        format_of_activations = formats[choice];
+        rounding = (enum sheaf__rounding)choice;
     } else if (chosen) {
         chosen = NULL;
         snprintf(refusal, sizeof refusal, "%s", sheaf_last_error());
@@ -158,42 +157,19 @@ const char *sheaf_cpu_isa_name(void) {
     return k ? k->name : "?";
 }
 
-/* clang-format off */
-static const struct {
-    enum sheaf__act floats, rounded;
-} acts[SHEAF_TYPE_COUNT] = {
-    [SHEAF_TYPE_Q8_0] = {SHEAF__ACT_F32, SHEAF__ACT_Q8},
-    [SHEAF_TYPE_Q4_0] = {SHEAF__ACT_F32, SHEAF__ACT_Q8},
-    [SHEAF_TYPE_Q4_1] = {SHEAF__ACT_F32, SHEAF__ACT_Q8},
-    [SHEAF_TYPE_Q5_0] = {SHEAF__ACT_F32, SHEAF__ACT_Q8},
-    [SHEAF_TYPE_Q5_1] = {SHEAF__ACT_F32, SHEAF__ACT_Q8},
-    [SHEAF_TYPE_Q4_K] = {SHEAF__ACT_F32_SUMS, SHEAF__ACT_Q8K},
-    [SHEAF_TYPE_Q5_K] = {SHEAF__ACT_F32_SUMS, SHEAF__ACT_Q8K},
-    [SHEAF_TYPE_Q6_K] = {SHEAF__ACT_F32_SUMS, SHEAF__ACT_Q8K},
-};
-/* clang-format on */
-
-enum sheaf__act sheaf__act_for(enum sheaf_type weights, bool rounded) {
-    if ((unsigned)weights >= SHEAF_TYPE_COUNT) return SHEAF__ACT_F32;
-    return rounded ? acts[weights].rounded : acts[weights].floats;
-}
-
 enum sheaf__act sheaf__act_of(enum sheaf_type weights) {
-    pthread_once(&once, choose);
-    return sheaf__act_for(weights, format_of_activations == AS_Q8);
+    const bool sums =
+        weights == SHEAF_TYPE_Q4_K || weights == SHEAF_TYPE_Q5_K || weights == SHEAF_TYPE_Q6_K;
+    return sums ? SHEAF__ACT_F32_SUMS : SHEAF__ACT_F32;
 }
 
-bool sheaf__act_bf16(void) {
+enum sheaf__rounding sheaf__rounding(void) {
     pthread_once(&once, choose);
-    return format_of_activations == AS_BF16;
+    return rounding;
 }
 
 size_t sheaf__act_row_size(enum sheaf__act act, int64_t k) {
     switch (act) {
-    case SHEAF__ACT_Q8:
-        return (size_t)(k / 32) * sizeof(struct sheaf__act_q8);
-    case SHEAF__ACT_Q8K:
-        return (size_t)(k / 256) * sizeof(struct sheaf__act_q8k);
     case SHEAF__ACT_F32_SUMS:
         return (size_t)(k + k / 16) * sizeof(float);
     case SHEAF__ACT_DIGITS:

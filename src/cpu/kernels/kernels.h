@@ -19,32 +19,13 @@ enum {
     SHEAF__TILE_COLS = 4, /* most activation columns in one call of rows_dot */
 };
 
-/* What the activations of a product are turned into. Plain floats are the rule: rounding to 8 bits
- * makes a difference in the last bit of an activation a step of 1/127 in a few, and so another
- * split of the same model other tokens. */
+/* What the activations of a product with few columns are turned into. */
 enum sheaf__act {
     SHEAF__ACT_F32,      /* plain floats */
     SHEAF__ACT_F32_SUMS, /* the same, then the sums of each 16: for Q4_K, Q5_K, Q6_K weights */
-    SHEAF__ACT_Q8,       /* blocks of 32: for Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 weights */
-    SHEAF__ACT_Q8K,      /* blocks of 256: for Q4_K, Q5_K, Q6_K weights */
     SHEAF__ACT_DIGITS,   /* integers of 24 or 16 bits; in place of floats where a table has them */
     SHEAF__ACT_COUNT,
 };
-
-/* d = (largest magnitude) / 127, q = x / d to nearest even. d is NaN if an element is: a NaN is not
- * lost. */
-struct sheaf__act_q8 {
-    float d;
-    float s; /* d * sum of qs */
-    int8_t qs[32];
-};
-struct sheaf__act_q8k {
-    float d;
-    int8_t qs[256];
-    int16_t sums[16]; /* of 16 elements each */
-};
-static_assert(sizeof(struct sheaf__act_q8) == 40, "no padding");
-static_assert(sizeof(struct sheaf__act_q8k) == 292, "no padding");
 
 /* 256 activations in digits: x = d * ((h * 256 + m) * 256 + l), where d is the largest magnitude of
  * a block of 32 over 127 * 2^16. That rounds as floats do, but products of digits are exact
@@ -143,8 +124,10 @@ enum sheaf__panels_kind {
     SHEAF__PANELS_16,
     /* BF16 weights, activations as sums of two BF16: 16 bits */
     SHEAF__PANELS_BF16_TWICE,
-    /* The same with one: 8 bits. Only by SHEAF_CPU_ACTIVATIONS=bf16 */
+    /* The same with one: 8 bits. Only with SHEAF__ROUND_BF16 and SHEAF__ROUND_Q8 */
     SHEAF__PANELS_BF16,
+    /* Quantized weights, activations of 8 bits with a scale for each 32. Only with SHEAF__ROUND_Q8 */
+    SHEAF__PANELS_8,
     SHEAF__PANELS_KINDS,
 };
 
@@ -199,11 +182,9 @@ struct sheaf__cpu_kernels {
     const char *name;
     struct sheaf__cpu_panels panels[SHEAF__PANELS_KINDS];
 
-    /* By sheaf__act_for(type, false). F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; the
+    /* By sheaf__act_of(type). F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; the
      * portable table has all types, and stands in where another has NULL */
     sheaf__rows_dot_fn rows_dot[SHEAF_TYPE_COUNT];
-    /* By sheaf__act_for(type, true). Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; NULL for others */
-    sheaf__rows_dot_fn rows_dot_q8[SHEAF_TYPE_COUNT];
     /* By columns in digits, in the order of the type. A table has all of these for quantized types
      * or none; where it has them they are used for plain floats. */
     sheaf__rows_dot_fn rows_dot_digits[SHEAF_TYPE_COUNT];
@@ -211,8 +192,6 @@ struct sheaf__cpu_kernels {
     /* n % 32 == 0. d is not finite if an element is not. */
     void (*to_digits)(const float *x, struct sheaf__act_digits *y, int64_t n,
                       enum sheaf__digits_order order);
-    void (*quantize_q8)(const float *x, struct sheaf__act_q8 *y, int64_t n);   /* n % 32 == 0 */
-    void (*quantize_q8k)(const float *x, struct sheaf__act_q8k *y, int64_t n); /* n % 256 == 0 */
 
     struct sheaf__cpu_attention attention;
     /* Rows of n elements, `stride` bytes apart, as floats, y_stride apart: a K/V cache's types F32
@@ -259,13 +238,12 @@ struct sheaf__cpu_kernels {
                       const float *w, int64_t w_stride, float *y, int64_t y_stride);
 };
 
-/* The format that goes with a type of weights: floats, or of 8 bits where there is one. */
-enum sheaf__act sheaf__act_for(enum sheaf_type weights, bool rounded);
-/* The format in use: rounded with SHEAF_CPU_ACTIVATIONS=q8, floats without. Fixed when
- * sheaf__cpu_kernels is. */
+/* The form of floats that rows_dot of a type wants. */
 enum sheaf__act sheaf__act_of(enum sheaf_type weights);
-/* True with SHEAF_CPU_ACTIVATIONS=bf16: SHEAF__PANELS_BF16 are used. */
-bool sheaf__act_bf16(void);
+/* How products with many columns may round activations: SHEAF_CPU_ACTIVATIONS. Fixed when
+ * sheaf__cpu_kernels is. */
+enum sheaf__rounding { SHEAF__ROUND_NONE, SHEAF__ROUND_BF16, SHEAF__ROUND_Q8 };
+enum sheaf__rounding sheaf__rounding(void);
 /* The sums of n / 16 groups of floats; n % 16 == 0. */
 void sheaf__act_sums(const float *x, float *sums, int64_t n);
 /* Bytes of k activations. */
@@ -289,7 +267,7 @@ extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 9 };
+enum { SHEAF__CPU_KERNELS_VERSION = 10 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

@@ -54,10 +54,9 @@ static struct columns describe_columns(const struct sheaf__cpu_kernels *kern,
                                        const struct sheaf_tensor *a, const struct sheaf_tensor *b,
                                        void *work) {
     struct columns c = {.b = b, .act = sheaf__act_of(a->type), .k = b->ne[0], .data = work};
-    const bool rounded = c.act == SHEAF__ACT_Q8 || c.act == SHEAF__ACT_Q8K;
-    c.rows_dot = (rounded ? kern->rows_dot_q8 : kern->rows_dot)[a->type];
+    c.rows_dot = kern->rows_dot[a->type];
     if (!c.rows_dot) c.rows_dot = sheaf__cpu_kernels_portable.rows_dot[a->type];
-    if (!rounded && kern->rows_dot_digits[a->type]) {
+    if (kern->rows_dot_digits[a->type]) {
         c.act = SHEAF__ACT_DIGITS;
         c.rows_dot = kern->rows_dot_digits[a->type];
     }
@@ -118,11 +117,7 @@ static void convert_columns(const struct sheaf__cpu_kernels *kern, const struct 
         for (int64_t s = first_segment; s < segments; s += step) {
             int64_t i = s * SHEAF__SEGMENT, n = min_i64(SHEAF__SEGMENT, c->k - i);
             const float *x = sheaf__mul_mat_gather(kern, b, src, i, n, tmp);
-            if (c->act == SHEAF__ACT_Q8) {
-                kern->quantize_q8(x, (void *)(dst + sheaf__act_row_size(c->act, i)), n);
-            } else if (c->act == SHEAF__ACT_Q8K) {
-                kern->quantize_q8k(x, (void *)(dst + sheaf__act_row_size(c->act, i)), n);
-            } else if (c->act == SHEAF__ACT_DIGITS) {
+            if (c->act == SHEAF__ACT_DIGITS) {
                 kern->to_digits(x, (void *)(dst + sheaf__act_row_size(c->act, i)), n, c->order);
             } else {
                 float *to = (float *)(void *)dst;

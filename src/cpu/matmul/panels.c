@@ -29,10 +29,8 @@ static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
                               int64_t columns) {
-    const struct sheaf_tensor *a = dst->src[0];
-    const enum sheaf__act act = sheaf__act_of(a->type);
-    return kern->panels[SHEAF__PANELS_FLOATS].rows > 0 && act != SHEAF__ACT_Q8 &&
-           act != SHEAF__ACT_Q8K && a->ne[0] > 0 && columns >= MIN_COLUMNS;
+    return kern->panels[SHEAF__PANELS_FLOATS].rows > 0 && dst->src[0]->ne[0] > 0 &&
+           columns >= MIN_COLUMNS;
 }
 
 struct product {
@@ -67,7 +65,10 @@ static size_t row_bytes(const struct sheaf__cpu_panels *kind, int64_t k) {
 /* Floats are for all types that have nothing better. */
 static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *kern,
                                                enum sheaf_type type) {
-    int kind = sheaf__act_bf16() ? SHEAF__PANELS_BF16 : SHEAF__PANELS_BF16_TWICE;
+    static const int best[] = {[SHEAF__ROUND_NONE] = SHEAF__PANELS_BF16_TWICE,
+                               [SHEAF__ROUND_BF16] = SHEAF__PANELS_BF16,
+                               [SHEAF__ROUND_Q8] = SHEAF__PANELS_8};
+    int kind = best[sheaf__rounding()];
     while (kind > SHEAF__PANELS_FLOATS && !kern->panels[kind].unpack[type]) kind--;
     return &kern->panels[kind];
 }

@@ -70,10 +70,10 @@ INLINE void panel_16_amx(bool mins, int64_t k, const struct panel_block *w, size
         multiply_digits(w, stride, panel->x, first, digits);
         UNROLL_16 for (int r = 0; r < AMX_ROWS; r++) {
             const struct panel_block *row = (const void *)((const char *)w + (size_t)r * stride);
-            __m512i q = _mm512_add_epi32(_mm512_set1_epi32(row->start), load512(digits[0][r]));
+            __m512i q = _mm512_add_epi32(_mm512_set1_epi32(row->start[0]), load512(digits[0][r]));
             q = _mm512_add_epi32(_mm512_slli_epi32(q, 8), load512(digits[1][r]));
-            sum[r] = v_fma(_mm512_cvtepi32_ps(q), v_mul(v_set1(row->d), d), sum[r]);
-            if (mins) sum[r] = v_fma(v_set1(row->m), sums, sum[r]);
+            sum[r] = v_fma(_mm512_cvtepi32_ps(q), v_mul(v_set1(row->d[0]), d), sum[r]);
+            if (mins) sum[r] = v_fma(v_set1(row->m[0]), sums, sum[r]);
         }
     }
     UNROLL_16 for (int r = 0; r < AMX_ROWS; r++) v_store(c + r * PANEL16_COLS, sum[r]);

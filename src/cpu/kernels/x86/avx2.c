@@ -111,12 +111,4 @@ static inline v_f v_ldexp(v_f p, v_f n) {
     return _mm256_mul_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(half)), _mm256_castsi256_ps(rest));
 }
 
-/* Pairs stay below 2^15: 128 * 127 * 2 for the widest operands. */
-static inline __m256i dot_i8(__m256i u, __m256i s) {
-    return _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1));
-}
-static inline __m256i madd_acc(__m256i acc, __m256i a, __m256i b) {
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
-}
-
 #include "cpu/kernels/x86/kernels.h"

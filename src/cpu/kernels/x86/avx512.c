@@ -99,11 +99,4 @@ static inline v_f v_sum_lanes(const v_f *q) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 
-static inline __m256i dot_i8(__m256i u, __m256i s) {
-    return _mm256_dpbusd_epi32(_mm256_setzero_si256(), u, s);
-}
-static inline __m256i madd_acc(__m256i acc, __m256i a, __m256i b) {
-    return _mm256_dpwssd_epi32(acc, a, b);
-}
-
 #include "cpu/kernels/x86/kernels.h"

@@ -655,26 +655,29 @@ INLINE void floats_bytes(enum sheaf_type type, const void *src, float *y, int64_
     }
 }
 
-#if defined(KERNELS_VNNI_512)
-/* Types with one scale for 32. */
 INLINE void blocks_bytes(enum sheaf_type type, const void *src, struct panel_block *to, int64_t n) {
     const char *w = src;
     for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
         const char *p = whole_256(type, w, n - i, rest);
         const struct scales s = scales_256(type, p);
-        float scale[16];
+        const bool mins = type == SHEAF_TYPE_Q2_K;
+        const struct scales m = mins ? mins_256(p) : s;
+        const __m256 zero = _mm256_setzero_ps();
+        float scale[16], min[16];
         uint32_t signs[8];
         _mm256_storeu_ps(scale, s.lo);
         _mm256_storeu_ps(scale + 8, s.hi);
+        _mm256_storeu_ps(min, _mm256_sub_ps(zero, m.lo));
+        _mm256_storeu_ps(min + 8, _mm256_sub_ps(zero, m.hi));
         if (signs_are_packed(type)) signs_256(type, p, signs);
         UNROLL_12 for (int j = 0; j < 8; j++, to++) {
             if (i + 32 * j >= n) break;
-            panel_block(bytes_32(type, p, j, signs), scale[2 * j], 0.0f, false, to);
+            panel_block(type, bytes_32(type, p, j, signs), scale + 2 * j, mins ? min + 2 * j : NULL,
+                        to);
         }
     }
 }
-#endif
 
 /* ---- the functions of the table ---- */
 
@@ -701,13 +704,12 @@ INLINE void blocks_bytes(enum sheaf_type type, const void *src, struct panel_blo
 BYTES_BY_32(FLOATS_BYTES)
 BYTES_BY_16(FLOATS_BYTES)
 
-#if defined(KERNELS_VNNI_512)
 #define BLOCKS_BYTES(TYPE)                                                                         \
     static void blocks_bytes_##TYPE(const void *src, void *to, int64_t n) {                        \
         blocks_bytes(SHEAF_TYPE_##TYPE, src, to, n);                                               \
     }
 BYTES_BY_32(BLOCKS_BYTES)
-#endif
+BYTES_BY_16(BLOCKS_BYTES)
 
 /* One column, or four, of which some may be the first again: these functions are many. */
 #define ROWS_BYTES(TYPE)                                                                           \

@@ -13,6 +13,10 @@
  *
  * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
 
+INLINE __m256i madd_acc(__m256i acc, __m256i a, __m256i b) {
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
+}
+
 INLINE int digits_for(int bits) { return bits <= 5 ? 2 : 3; }
 
 /* The products of n vectors with those of a column from vector v on, summed in each lane, of

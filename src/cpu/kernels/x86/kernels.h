@@ -17,10 +17,8 @@
  *   v_sum_quads v_sum_lanes   sums across vectors, for rows of products
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
- *   dot_i8(u, s)       8 i32 = sums of 4 products of unsigned with signed bytes
- *   madd_acc(acc, a, b)   acc + pairwise sums of i16 products, 8 i32
- * The parts below (f32.h, rows.h, panels.h, q8.h, points.h, int24.h or int24_avx2.h, panels16.h,
- * bytes.h, bf16.h, amx.h, attention.h) use these and each other in the order in which they are
+ * The parts below (f32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
+ * panels16.h, panels8.h, bytes.h, bf16.h, amx.h, attention.h) use these and each other in the order in which they are
  * included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when
  * unpacked.
  *
@@ -244,9 +242,9 @@ ROWS_DOT(rows_dot_bf16, tile_plain, SHEAF_TYPE_BF16, 1, 1, 1)
 #include "cpu/kernels/x86/f32.h"
 #include "cpu/kernels/x86/rows.h"
 
+#include "cpu/kernels/x86/blocks.h"
 #include "cpu/kernels/x86/panels.h"
 #include "cpu/kernels/x86/points.h"
-#include "cpu/kernels/x86/q8.h"
 #if defined(KERNELS_VNNI_512)
 #include "cpu/kernels/x86/int24.h"
 #include "cpu/kernels/x86/panels16.h"
@@ -254,6 +252,7 @@ ROWS_DOT(rows_dot_bf16, tile_plain, SHEAF_TYPE_BF16, 1, 1, 1)
 #include "cpu/kernels/x86/int24_avx2.h"
 #endif
 #include "cpu/kernels/x86/bytes.h"
+#include "cpu/kernels/x86/panels8.h"
 #if defined(KERNELS_BF16)
 #include "cpu/kernels/x86/bf16.h"
 #endif
@@ -302,6 +301,18 @@ ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K,
 
 #include "cpu/kernels/x86/attention.h"
 
+/* Types of few bits with one scale for 32. AMX multiplies two bytes of an activation faster than
+ * VNNI one. */
+#define ENTRIES_FEW_BITS                                                                           \
+    [SHEAF_TYPE_Q4_0] = blocks_q4_0, [SHEAF_TYPE_Q4_1] = blocks_q4_1,                              \
+    [SHEAF_TYPE_Q5_0] = blocks_q5_0, [SHEAF_TYPE_Q5_1] = blocks_q5_1,                              \
+    [SHEAF_TYPE_Q4_K] = blocks_q4_k, [SHEAF_TYPE_Q5_K] = blocks_q5_k, ENTRIES_BY_32(blocks_bytes)
+#if defined(KERNELS_AMX)
+#define FEW_BITS_BY_8 [SHEAF_TYPE_F32] = NULL
+#else
+#define FEW_BITS_BY_8 ENTRIES_FEW_BITS
+#endif
+
 const struct sheaf__cpu_kernels KERNELS_TABLE = {
     .name = KERNELS_NAME,
     .panels =
@@ -349,16 +360,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                     .panel_bytes = sizeof(struct panel16),
                     .row_bytes = sizeof(struct panel_block),
                     .pack = pack_16,
-                    .unpack =
-                        {
-                            [SHEAF_TYPE_Q4_0] = blocks_q4_0,
-                            [SHEAF_TYPE_Q4_1] = blocks_q4_1,
-                            [SHEAF_TYPE_Q5_0] = blocks_q5_0,
-                            [SHEAF_TYPE_Q5_1] = blocks_q5_1,
-                            [SHEAF_TYPE_Q4_K] = blocks_q4_k,
-                            [SHEAF_TYPE_Q5_K] = blocks_q5_k,
-                            ENTRIES_BY_32(blocks_bytes),
-                        },
+                    .unpack = {ENTRIES_FEW_BITS},
                 },
 #endif
 #if defined(KERNELS_BF16)
@@ -387,6 +389,23 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                     .unpack = {[SHEAF_TYPE_BF16] = unpack_bf16},
                 },
 #endif
+            [SHEAF__PANELS_8] =
+                {
+                    .rows = PANEL8_ROWS,
+                    .cols = PANEL8_COLS,
+                    .unit = PANEL8_UNIT,
+                    .panel_bytes = sizeof(struct panel8),
+                    .row_bytes = sizeof(struct panel_block),
+                    .pack = pack_8,
+                    .tile = tile_8,
+                    .unpack =
+                        {
+                            [SHEAF_TYPE_Q8_0] = blocks_q8_0,
+                            [SHEAF_TYPE_Q6_K] = blocks_q6_k,
+                            ENTRIES_BY_16(blocks_bytes),
+                            FEW_BITS_BY_8,
+                        },
+                },
         },
     .rows_dot =
         {
@@ -401,17 +420,6 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_Q4_K] = rows_dot_q4_k,
             [SHEAF_TYPE_Q5_K] = rows_dot_q5_k,
             [SHEAF_TYPE_Q6_K] = rows_dot_q6_k,
-        },
-    .rows_dot_q8 =
-        {
-            [SHEAF_TYPE_Q8_0] = rows_q8_q8_0,
-            [SHEAF_TYPE_Q4_0] = rows_q8_q4_0,
-            [SHEAF_TYPE_Q4_1] = rows_q8_q4_1,
-            [SHEAF_TYPE_Q5_0] = rows_q8_q5_0,
-            [SHEAF_TYPE_Q5_1] = rows_q8_q5_1,
-            [SHEAF_TYPE_Q4_K] = rows_q8_q4_k,
-            [SHEAF_TYPE_Q5_K] = rows_q8_q5_k,
-            [SHEAF_TYPE_Q6_K] = rows_q8_q6_k,
         },
     .rows_dot_digits =
         {
@@ -428,8 +436,6 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
         },
     .digits_order = DIGITS_ORDER,
     .to_digits = to_digits,
-    .quantize_q8 = quantize_q8,
-    .quantize_q8k = quantize_q8k,
     .attention =
         {
             .lanes = LANES,

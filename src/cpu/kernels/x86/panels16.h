@@ -4,7 +4,7 @@
  * Activations are integers of 16 bits times the scale of their block of 32, as two unsigned bytes:
  * q + 2^15 = h * 256 + l. VNNI multiplies the bytes with the integers of the weights exactly, at
  * half the instructions of floats. The 2^15 comes off through the sum of a block's weights, which
- * the accumulators start from.
+ * the accumulators start from. Weights are those of blocks.h, of types with one scale for 32.
  *
  * Rounding to 2^-16 of a block's largest is a 16th of what a K/V cache of F16 does, and a
  * thousandth of what types of 4 and 5 bits do to weights; it is used for those only.
@@ -20,14 +20,6 @@ struct panel16 {
     float sums[PANEL16_COLS];
 };
 static_assert(sizeof(struct panel16) % 64 == 0, "no padding");
-
-/* 32 weights: d * q + m */
-struct panel_block {
-    int8_t q[32];
-    float d, m;
-    int32_t start;   /* -128 * sum of q */
-    int32_t has_min; /* the same for all blocks of a type; m is 0 without */
-};
 
 static void pack_16(const float *const *x, int64_t n, void *panel) {
     struct panel16 *to = panel;
@@ -62,12 +54,6 @@ static void pack_16(const float *const *x, int64_t n, void *panel) {
 }
 
 #if !defined(KERNELS_AMX)
-INLINE __m512i four_bytes(const int8_t *p) {
-    int32_t x;
-    memcpy(&x, p, sizeof x);
-    return _mm512_set1_epi32(x);
-}
-
 /* acc += a digit of 32 elements of the columns . blocks of the rows */
 INLINE void add_digit(int vectors, const uint8_t (*x)[PANEL16_COLS][4], const struct panel_block *w,
                       size_t w_stride, __m512i (*acc)[2]) {
@@ -95,7 +81,7 @@ INLINE void panel_16(int vectors, bool mins, int64_t k, const struct panel_block
         __m512i acc[PANEL16_ROWS][2];
         UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
             UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
-                _mm512_set1_epi32(w[(size_t)r * w_stride].start);
+                _mm512_set1_epi32(w[(size_t)r * w_stride].start[0]);
         }
         add_digit(vectors, panel->x[0], w, w_stride, acc);
         UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
@@ -105,10 +91,10 @@ INLINE void panel_16(int vectors, bool mins, int64_t k, const struct panel_block
         UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
             const struct panel_block *row = &w[(size_t)r * w_stride];
             UNROLL for (int v = 0; v < vectors; v++) {
-                const __m512 d = v_mul(v_set1(row->d), v_load(panel->d + 16 * v));
+                const __m512 d = v_mul(v_set1(row->d[0]), v_load(panel->d + 16 * v));
                 sum[r][v] = v_fma(_mm512_cvtepi32_ps(acc[r][v]), d, sum[r][v]);
                 if (mins)
-                    sum[r][v] = v_fma(v_set1(row->m), v_load(panel->sums + 16 * v), sum[r][v]);
+                    sum[r][v] = v_fma(v_set1(row->m[0]), v_load(panel->sums + 16 * v), sum[r][v]);
             }
         }
     }
@@ -132,60 +118,3 @@ static void tile_16(int64_t k, const void *row, size_t stride, const void *panel
     }
 }
 #endif
-
-/* ---- weights ---- */
-
-INLINE void panel_block(__m256i q, float d, float m, bool min, struct panel_block *to) {
-    _mm256_storeu_si256((__m256i *)to->q, q);
-    to->d = d;
-    to->m = m;
-    to->start = -128 * hsum8_i32(sum_4(q));
-    to->has_min = min;
-}
-
-INLINE void blocks_32(enum sheaf_type type, const void *src, struct panel_block *to, int64_t n) {
-    const char *w = src;
-    for (int64_t b = 0; b < n / 32; b++, w += block_size_32(type), to++) {
-        float d, m = 0;
-        __m256i q = unpack32(type, w, &d, &m);
-        panel_block(q, d, m, has_min(type), to);
-    }
-}
-
-INLINE void blocks_k(enum sheaf_type type, const void *src, struct panel_block *to, int64_t n) {
-    const bool five = type == SHEAF_TYPE_Q5_K;
-    const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
-    const __m256i bit4 = _mm256_set1_epi8(16);
-    const char *w = src;
-    for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += block, to += 8) {
-        const struct sheaf__block_q4_k *b4 = (const void *)w;
-        const struct sheaf__block_q5_k *b5 = (const void *)w;
-        const float d = f16(b4->d), dmin = -f16(b4->dmin);
-        const __m256i high = five ? load256(b5->qh) : _mm256_setzero_si256();
-        int16_t s[16];
-        _mm256_storeu_si256((__m256i *)s, k_scales_mins(b4->scales));
-        UNROLL for (int j = 0; j < 4; j++) {
-            __m256i q = load256((five ? b5->qs : b4->qs) + 32 * j), lo = and15(q), hi = high15(q);
-            if (five) { /* bit 2j to bit 4, and the next one */
-                __m256i x_lo =
-                    j < 2 ? _mm256_slli_epi16(high, 4 - 2 * j) : _mm256_srli_epi16(high, 2 * j - 4);
-                __m256i x_hi =
-                    j < 2 ? _mm256_slli_epi16(high, 3 - 2 * j) : _mm256_srli_epi16(high, 2 * j - 3);
-                lo = _mm256_or_si256(lo, _mm256_and_si256(x_lo, bit4));
-                hi = _mm256_or_si256(hi, _mm256_and_si256(x_hi, bit4));
-            }
-            panel_block(lo, d * (float)s[2 * j], dmin * (float)s[8 + 2 * j], true, to + 2 * j);
-            panel_block(hi, d * (float)s[2 * j + 1], dmin * (float)s[9 + 2 * j], true,
-                        to + 2 * j + 1);
-        }
-    }
-}
-
-#define BLOCKS_16(NAME, BLOCKS, TYPE)                                                              \
-    static void NAME(const void *src, void *to, int64_t n) { BLOCKS(TYPE, src, to, n); }
-BLOCKS_16(blocks_q4_0, blocks_32, SHEAF_TYPE_Q4_0)
-BLOCKS_16(blocks_q4_1, blocks_32, SHEAF_TYPE_Q4_1)
-BLOCKS_16(blocks_q5_0, blocks_32, SHEAF_TYPE_Q5_0)
-BLOCKS_16(blocks_q5_1, blocks_32, SHEAF_TYPE_Q5_1)
-BLOCKS_16(blocks_q4_k, blocks_k, SHEAF_TYPE_Q4_K)
-BLOCKS_16(blocks_q5_k, blocks_k, SHEAF_TYPE_Q5_K)

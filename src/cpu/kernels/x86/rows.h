@@ -35,36 +35,6 @@ INLINE __m256i sum_4(__m256i q) {
 /* Blocks whose largest magnitude is below this are zero: 127 / max would overflow. */
 static const float tiny = 0x1p-116f;
 
-static void quantize_q8(const float *x, struct sheaf__act_q8 *y, int64_t n) {
-    for (int64_t b = 0; b < n / 32; b++, x += 32, y++) {
-        __m256i bits = _mm256_setzero_si256();
-        for (int j = 0; j < 32; j += 8) bits = max_abs_bits(bits, _mm256_loadu_ps(x + j));
-        float max = hmax_bits(bits);
-        __m256i q = round_32(x, max < tiny ? 0.0f : 127.0f / max);
-        y->d = max < tiny ? 0.0f : max / 127.0f;
-        y->s = y->d * (float)hsum8_i32(sum_4(q));
-        _mm256_storeu_si256((__m256i *)y->qs, q);
-    }
-}
-
-static void quantize_q8k(const float *x, struct sheaf__act_q8k *y, int64_t n) {
-    for (int64_t b = 0; b < n / 256; b++, x += 256, y++) {
-        __m256i bits = _mm256_setzero_si256();
-        for (int j = 0; j < 256; j += 8) bits = max_abs_bits(bits, _mm256_loadu_ps(x + j));
-        float max = hmax_bits(bits);
-        float id = max < tiny ? 0.0f : 127.0f / max;
-        y->d = max < tiny ? 0.0f : max / 127.0f;
-        for (int j = 0; j < 8; j++) {
-            __m256i q = round_32(x + 32 * j, id);
-            _mm256_storeu_si256((__m256i *)(y->qs + 32 * j), q);
-            __m256i s = _mm256_hadd_epi32(sum_4(q), _mm256_setzero_si256());
-            s = _mm256_hadd_epi32(s, s);
-            y->sums[2 * j] = (int16_t)_mm256_extract_epi32(s, 0);
-            y->sums[2 * j + 1] = (int16_t)_mm256_extract_epi32(s, 4);
-        }
-    }
-}
-
 /* ---- conversions: the bits of quant/quants.c ---- */
 
 static void f16_to_f32(const void *px, float *y, int64_t n) {

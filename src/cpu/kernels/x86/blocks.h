@@ -1,0 +1,231 @@
+/* A part of kernels.h, in the same terms: rows of quantized weights as bytes with scales, which the
+ * tiles of panels16.h, panels8.h and amx.h multiply.
+ *
+ * Bytes are signed where a table has VNNI, whose other operand is unsigned. Without VNNI it is the
+ * weights that are unsigned, by an offset that a min takes off again.
+ *
+ * Invariant: d * q + m is the value of quant/quants.c to rounding. */
+
+/* 32 weights, a line of the cache. With one scale for all, d[1] and m[1] are those of the first. */
+struct panel_block {
+#if defined(KERNELS_VNNI_512)
+    int8_t q[32];
+#else
+    int8_t q[32], high[32]; /* of 8 bits: the low nibbles, and the high ones */
+#endif
+    float d[2], m[2]; /* of 16 each */
+    int32_t start[2]; /* with VNNI: -128 * sum of q, of 16 each or, with one scale, of all in [0] */
+    /* the same for all blocks of a type */
+    uint8_t by_16;   /* two scales */
+    uint8_t has_min; /* m is 0 without */
+    uint8_t bits;    /* without VNNI: 4, 5, 6 or 8 */
+    uint8_t unused[5];
+};
+static_assert(sizeof(struct panel_block) % 32 == 0, "no padding");
+
+/* The integers of a block of 32, signed without a min, unsigned with one. */
+INLINE __m256i unpack32(enum sheaf_type type, const void *p, float *d, float *m) {
+    if (type == SHEAF_TYPE_Q8_0) {
+        const struct sheaf__block_q8_0 *b = p;
+        *d = f16(b->d);
+        return load256(b->qs);
+    }
+    if (type == SHEAF_TYPE_Q4_0) {
+        const struct sheaf__block_q4_0 *b = p;
+        *d = f16(b->d);
+        return _mm256_sub_epi8(nibbles(b->qs), _mm256_set1_epi8(8));
+    }
+    if (type == SHEAF_TYPE_Q4_1) {
+        const struct sheaf__block_q4_1 *b = p;
+        *d = f16(b->d);
+        *m = f16(b->m);
+        return nibbles(b->qs);
+    }
+    if (type == SHEAF_TYPE_Q5_0) { /* nibble - 16 + 16 bit = nibble | (bit ? 0 : 0xf0) */
+        const struct sheaf__block_q5_0 *b = p;
+        *d = f16(b->d);
+        return _mm256_or_si256(nibbles(b->qs), spread_bits(b->qh, 0, -16));
+    }
+    const struct sheaf__block_q5_1 *b = p;
+    *d = f16(b->d);
+    *m = f16(b->m);
+    return _mm256_or_si256(nibbles(b->qs), spread_bits(b->qh, 16, 0));
+}
+
+INLINE bool panel_by_16(enum sheaf_type type) {
+    return type == SHEAF_TYPE_Q6_K || type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K ||
+           type == SHEAF_TYPE_NVFP4 || type == SHEAF_TYPE_IQ2_XS || type == SHEAF_TYPE_IQ2_S ||
+           type == SHEAF_TYPE_IQ1_M;
+}
+
+INLINE int panel_bits(enum sheaf_type type) {
+    switch ((int)type) {
+    case SHEAF_TYPE_Q4_0:
+    case SHEAF_TYPE_Q4_1:
+    case SHEAF_TYPE_Q4_K:
+    case SHEAF_TYPE_Q2_K:
+    case SHEAF_TYPE_Q3_K:
+    case SHEAF_TYPE_TQ1_0:
+    case SHEAF_TYPE_TQ2_0:
+    case SHEAF_TYPE_Q1_0:
+    case SHEAF_TYPE_Q2_0:
+        return 4;
+    case SHEAF_TYPE_Q5_0:
+    case SHEAF_TYPE_Q5_1:
+    case SHEAF_TYPE_Q5_K:
+    case SHEAF_TYPE_MXFP4:
+    case SHEAF_TYPE_NVFP4:
+        return 5;
+    case SHEAF_TYPE_Q6_K:
+        return 6;
+    default:
+        return 8;
+    }
+}
+/* Added to signed weights where they are to be unsigned. */
+INLINE int panel_offset(enum sheaf_type type) {
+#if defined(KERNELS_VNNI_512)
+    (void)type;
+    return 0;
+#else
+    const bool none = type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_1 ||
+                      type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K || type == SHEAF_TYPE_Q2_K;
+    if (none) return 0;
+    return type == SHEAF_TYPE_MXFP4 || type == SHEAF_TYPE_NVFP4 ? 12 : 1 << (panel_bits(type) - 1);
+#endif
+}
+
+/* The sums of 16 bytes each. */
+INLINE void sums_16(__m256i q, int32_t *sums) {
+    __m256i s = sum_4(q);
+    s = _mm256_hadd_epi32(s, s);
+    s = _mm256_hadd_epi32(s, s);
+    sums[0] = _mm256_extract_epi32(s, 0);
+    sums[1] = _mm256_extract_epi32(s, 4);
+}
+
+/* q: as bytes_32 and unpack32 have them; d and m of 16 each; m is NULL if the type has none. */
+INLINE void panel_block(enum sheaf_type type, __m256i q, const float *d, const float *m,
+                        struct panel_block *to) {
+    const bool by_16 = panel_by_16(type);
+    const int offset = panel_offset(type);
+    if (offset) q = _mm256_add_epi8(q, _mm256_set1_epi8((char)offset));
+#if !defined(KERNELS_VNNI_512)
+    if (panel_bits(type) == 8) {
+        _mm256_storeu_si256((__m256i *)to->high, high15(q));
+        q = and15(q);
+    }
+#endif
+    _mm256_storeu_si256((__m256i *)to->q, q);
+    UNROLL for (int h = 0; h < 2; h++) {
+        to->d[h] = d[h];
+        to->m[h] = (m ? m[h] : 0.0f) - (float)offset * d[h];
+    }
+    to->by_16 = by_16;
+    to->has_min = m || offset;
+    to->bits = (uint8_t)panel_bits(type);
+#if defined(KERNELS_VNNI_512)
+    if (by_16) {
+        int32_t sums[2];
+        sums_16(q, sums);
+        to->start[0] = -128 * sums[0];
+        to->start[1] = -128 * sums[1];
+    } else {
+        to->start[0] = -128 * hsum8_i32(sum_4(q));
+    }
+#endif
+}
+
+INLINE void blocks_32(enum sheaf_type type, const void *src, struct panel_block *to, int64_t n) {
+    const char *w = src;
+    for (int64_t b = 0; b < n / 32; b++, w += block_size_32(type), to++) {
+        float d[2], m[2] = {0, 0};
+        const __m256i q = unpack32(type, w, &d[0], &m[0]);
+        d[1] = d[0];
+        m[1] = m[0];
+        panel_block(type, q, d, has_min(type) ? m : NULL, to);
+    }
+}
+
+/* Q4_K and Q5_K. */
+INLINE void blocks_k(enum sheaf_type type, const void *src, struct panel_block *to, int64_t n) {
+    const bool five = type == SHEAF_TYPE_Q5_K;
+    const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
+    const __m256i bit4 = _mm256_set1_epi8(16);
+    const char *w = src;
+    for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += block, to += 8) {
+        const struct sheaf__block_q4_k *b4 = (const void *)w;
+        const struct sheaf__block_q5_k *b5 = (const void *)w;
+        const float d = f16(b4->d), dmin = -f16(b4->dmin);
+        const __m256i high = five ? load256(b5->qh) : _mm256_setzero_si256();
+        int16_t s[16];
+        _mm256_storeu_si256((__m256i *)s, k_scales_mins(b4->scales));
+        UNROLL for (int j = 0; j < 4; j++) {
+            __m256i q[2];
+            const __m256i x = load256((five ? b5->qs : b4->qs) + 32 * j);
+            q[0] = and15(x);
+            q[1] = high15(x);
+            if (five) { /* bit 2j to bit 4, and the next one */
+                const __m256i lo =
+                    j < 2 ? _mm256_slli_epi16(high, 4 - 2 * j) : _mm256_srli_epi16(high, 2 * j - 4);
+                const __m256i hi =
+                    j < 2 ? _mm256_slli_epi16(high, 3 - 2 * j) : _mm256_srli_epi16(high, 2 * j - 3);
+                q[0] = _mm256_or_si256(q[0], _mm256_and_si256(lo, bit4));
+                q[1] = _mm256_or_si256(q[1], _mm256_and_si256(hi, bit4));
+            }
+            UNROLL for (int h = 0; h < 2; h++) {
+                const float scale = d * (float)s[2 * j + h], min = dmin * (float)s[8 + 2 * j + h];
+                const float ds[2] = {scale, scale}, ms[2] = {min, min};
+                panel_block(type, q[h], ds, ms, to + 2 * j + h);
+            }
+        }
+    }
+}
+
+static void blocks_q6_k(const void *src, void *dst, int64_t n) {
+    const struct sheaf__block_q6_k *b = src;
+    const __m256i two = _mm256_set1_epi8(0x30);
+    struct panel_block *to = dst;
+    for (; n > 0; n -= SHEAF__QK_K, b++) {
+        const float d = f16(b->d);
+        UNROLL for (int g = 0; g < 2; g++) {
+            const __m256i high = load256(b->qh + 32 * g);
+            UNROLL for (int t = 0; t < 4; t++, to++) {
+                const __m256i l = load256(b->ql + 64 * g + t % 2 * 32);
+                /* bits 2t, 2t + 1 to bits 4, 5 */
+                const __m256i u =
+                    t < 2 ? _mm256_slli_epi16(high, 4 - 2 * t) : _mm256_srli_epi16(high, 2 * t - 4);
+                __m256i q = _mm256_or_si256(t < 2 ? and15(l) : high15(l), _mm256_and_si256(u, two));
+                const int at = 8 * g + 2 * t;
+                const float ds[2] = {d * (float)b->scales[at], d * (float)b->scales[at + 1]};
+                q = _mm256_sub_epi8(q, _mm256_set1_epi8(32));
+                panel_block(SHEAF_TYPE_Q6_K, q, ds, NULL, to);
+            }
+        }
+    }
+}
+
+#define BLOCKS(NAME, BLOCKS_OF, TYPE)                                                              \
+    static void NAME(const void *src, void *to, int64_t n) { BLOCKS_OF(TYPE, src, to, n); }
+BLOCKS(blocks_q8_0, blocks_32, SHEAF_TYPE_Q8_0)
+BLOCKS(blocks_q4_0, blocks_32, SHEAF_TYPE_Q4_0)
+BLOCKS(blocks_q4_1, blocks_32, SHEAF_TYPE_Q4_1)
+BLOCKS(blocks_q5_0, blocks_32, SHEAF_TYPE_Q5_0)
+BLOCKS(blocks_q5_1, blocks_32, SHEAF_TYPE_Q5_1)
+BLOCKS(blocks_q4_k, blocks_k, SHEAF_TYPE_Q4_K)
+BLOCKS(blocks_q5_k, blocks_k, SHEAF_TYPE_Q5_K)
+
+/* Four bytes in all lanes. */
+#if defined(KERNELS_VNNI_512)
+INLINE __m512i four_bytes(const int8_t *p) {
+    int32_t x;
+    memcpy(&x, p, sizeof x);
+    return _mm512_set1_epi32(x);
+}
+#else
+INLINE __m256i four_bytes(const int8_t *p) {
+    int32_t x;
+    memcpy(&x, p, sizeof x);
+    return _mm256_set1_epi32(x);
+}
+#endif

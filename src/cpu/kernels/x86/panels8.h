@@ -1,0 +1,234 @@
+/* A part of kernels.h, in the same terms: products with many columns whose activations are rounded
+ * to 8 bits, d = (largest magnitude of 32) / 127. Only where the user asks for it: rounding makes a
+ * difference in the last bit of an activation a step of 1/127 in a few, and so another split of the
+ * same model other tokens.
+ *
+ * Products of bytes are summed exactly in 32 bits, of a block of 32, or of 16 where weights have a
+ * scale for 16; then one conversion joins them to the sums. With VNNI bytes of activations are
+ * unsigned, their 128 comes off through what accumulators start from. Without VNNI the weights are
+ * unsigned: sums of pairs have 16 bits, which hold those of 8 products of weights of 4 bits
+ * (8 * 2 * 15 * 127 < 2^15), 4 of 5 bits, 2 of 6 bits, before they are widened; weights of 8 bits
+ * are two nibbles.
+ *
+ * Invariant: as in panels.h. */
+
+enum { PANEL8_ROWS = VW == 16 ? 6 : 4, PANEL8_COLS = 2 * VW, PANEL8_UNIT = 32 };
+
+/* 32 elements of all columns */
+struct panel8 {
+    int8_t x[8][PANEL8_COLS][4]; /* with VNNI unsigned, plus 128 */
+    float d[PANEL8_COLS];
+    float sums[2][PANEL8_COLS]; /* of 16 each */
+};
+static_assert(sizeof(struct panel8) % 64 == 0, "no padding");
+
+static void pack_8(const float *const *x, int64_t n, void *panel) {
+    struct panel8 *to = panel;
+    for (int64_t b = 0; b < n / 32; b++, to++) {
+        for (int c = 0; c < PANEL8_COLS; c++) {
+            const float *from = x[c] + 32 * b;
+            __m256i bits = _mm256_setzero_si256();
+            UNROLL for (int j = 0; j < 4; j++) bits =
+                max_abs_bits(bits, _mm256_loadu_ps(from + 8 * j));
+            const float max = hmax_bits(bits), d = max < tiny ? 0.0f : max / 127.0f;
+            __m256i q = round_32(from, max < tiny ? 0.0f : 127.0f / max);
+            int32_t sums[2];
+            int8_t bytes[32];
+            sums_16(q, sums);
+            to->d[c] = d;
+            to->sums[0][c] = d * (float)sums[0];
+            to->sums[1][c] = d * (float)sums[1];
+#if defined(KERNELS_VNNI_512)
+            q = _mm256_xor_si256(q, _mm256_set1_epi8((char)0x80));
+#endif
+            _mm256_storeu_si256((__m256i *)bytes, q);
+            for (int j = 0; j < 8; j++) memcpy(to->x[j][c], bytes + 4 * j, 4);
+        }
+    }
+}
+
+#if defined(KERNELS_VNNI_512)
+/* acc += elements 4 j .. of the columns . those of the rows, for n of them from j on */
+INLINE void add_bytes(int vectors, const struct panel8 *panel, int j, int n,
+                      const struct panel_block *w, size_t w_stride, __m512i (*acc)[2]) {
+    UNROLL_12 for (int i = j; i < j + n; i++) {
+        __m512i xs[2];
+        UNROLL for (int v = 0; v < vectors; v++) xs[v] = load512(panel->x[i][16 * v]);
+        UNROLL_12 for (int r = 0; r < PANEL8_ROWS; r++) {
+            const __m512i q = four_bytes(w[(size_t)r * w_stride].q + 4 * i);
+            UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
+                _mm512_dpbusd_epi32(acc[r][v], xs[v], q);
+        }
+        __asm__ volatile("" ::: "memory"); /* as in panels16.h */
+    }
+}
+
+/* The columns of so many vectors. */
+INLINE void panel_8(int vectors, bool by_16, bool mins, int64_t k, const struct panel_block *w,
+                    size_t w_stride, const struct panel8 *panel, float *c, bool add) {
+    const int parts = by_16 ? 2 : 1;
+    __m512 sum[PANEL8_ROWS][2];
+    UNROLL_12 for (int r = 0; r < PANEL8_ROWS; r++) {
+        UNROLL for (int v = 0; v < vectors; v++) sum[r][v] =
+            add ? v_load(c + r * PANEL8_COLS + 16 * v) : v_set1(0.0f);
+    }
+    for (int64_t b = 0; b < k / 32; b++, panel++, w++) {
+        UNROLL for (int h = 0; h < parts; h++) {
+            __m512i acc[PANEL8_ROWS][2];
+            __m512 d[2], sums[2];
+            UNROLL_12 for (int r = 0; r < PANEL8_ROWS; r++) {
+                UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
+                    _mm512_set1_epi32(w[(size_t)r * w_stride].start[h]);
+            }
+            add_bytes(vectors, panel, 8 / parts * h, 8 / parts, w, w_stride, acc);
+            UNROLL for (int v = 0; v < vectors; v++) {
+                d[v] = v_load(panel->d + 16 * v);
+                sums[v] = v_load(panel->sums[h] + 16 * v);
+                if (!by_16) sums[v] = v_add(sums[v], v_load(panel->sums[1] + 16 * v));
+            }
+            UNROLL_12 for (int r = 0; r < PANEL8_ROWS; r++) {
+                const struct panel_block *row = &w[(size_t)r * w_stride];
+                UNROLL for (int v = 0; v < vectors; v++) {
+                    const __m512 scale = v_mul(v_set1(row->d[h]), d[v]);
+                    sum[r][v] = v_fma(_mm512_cvtepi32_ps(acc[r][v]), scale, sum[r][v]);
+                    if (mins) sum[r][v] = v_fma(v_set1(row->m[h]), sums[v], sum[r][v]);
+                }
+            }
+        }
+    }
+    UNROLL_12 for (int r = 0; r < PANEL8_ROWS; r++) {
+        UNROLL for (int v = 0; v < vectors; v++) v_store(c + r * PANEL8_COLS + 16 * v, sum[r][v]);
+    }
+}
+
+#define TILE_8(VECTORS)                                                                            \
+    if (w->by_16 && w->has_min)                                                                    \
+        panel_8(VECTORS, true, true, k, w, stride, panel, c, add);                                 \
+    else if (w->by_16)                                                                             \
+        panel_8(VECTORS, true, false, k, w, stride, panel, c, add);                                \
+    else if (w->has_min)                                                                           \
+        panel_8(VECTORS, false, true, k, w, stride, panel, c, add);                                \
+    else                                                                                           \
+        panel_8(VECTORS, false, false, k, w, stride, panel, c, add)
+#else
+/* acc = elements of the columns . those of the rows, n times 4 of them from 4 j on; in 16 bits if
+ * they hold all sums, else in 32. */
+INLINE void sum_bytes(bool narrow, int vectors, const struct panel8 *panel, int j, int n,
+                      const struct panel_block *w, size_t w_stride, __m256i (*acc)[2]) {
+    const int step = narrow ? 1 : 2; /* those of 6 bits */
+    const __m256i one = _mm256_set1_epi16(1);
+    UNROLL_12 for (int i = j; i < j + n; i += step) {
+        UNROLL for (int r = 0; r < PANEL8_ROWS; r++) {
+            const int8_t *q = w[(size_t)r * w_stride].q + 4 * i;
+            UNROLL for (int v = 0; v < vectors; v++) {
+                __m256i p = _mm256_maddubs_epi16(four_bytes(q), load256(panel->x[i][8 * v]));
+                if (step == 2) {
+                    const __m256i next = load256(panel->x[i + 1][8 * v]);
+                    p = _mm256_add_epi16(p, _mm256_maddubs_epi16(four_bytes(q + 4), next));
+                }
+                if (!narrow) p = _mm256_madd_epi16(p, one);
+                if (i > j)
+                    p = narrow ? _mm256_add_epi16(acc[r][v], p) : _mm256_add_epi32(acc[r][v], p);
+                acc[r][v] = p;
+                __asm__("" : "+x"(acc[r][v])); /* gcc would multiply all first, and spill */
+            }
+        }
+        __asm__ volatile("" ::: "memory");
+    }
+}
+
+/* The same of 8 bits, by nibbles, in 32 bits. */
+INLINE void sum_nibbles(int vectors, const struct panel8 *panel, int j, int n,
+                        const struct panel_block *w, size_t w_stride, __m256i (*acc)[2]) {
+    const __m256i one = _mm256_set1_epi16(1), by_16 = _mm256_set1_epi16(16);
+    UNROLL for (int r = 0; r < PANEL8_ROWS; r += 2) {
+        __m256i sum[2][2][2]; /* low, high */
+        UNROLL_12 for (int i = j; i < j + n; i++) {
+            UNROLL for (int t = 0; t < 2; t++) {
+                const struct panel_block *row = &w[(size_t)(r + t) * w_stride];
+                UNROLL for (int v = 0; v < vectors; v++) {
+                    const __m256i x = load256(panel->x[i][8 * v]);
+                    __m256i lo = _mm256_maddubs_epi16(four_bytes(row->q + 4 * i), x);
+                    __m256i hi = _mm256_maddubs_epi16(four_bytes(row->high + 4 * i), x);
+                    if (i > j) {
+                        lo = _mm256_add_epi16(sum[0][t][v], lo);
+                        hi = _mm256_add_epi16(sum[1][t][v], hi);
+                    }
+                    sum[0][t][v] = lo;
+                    sum[1][t][v] = hi;
+                    __asm__("" : "+x"(sum[0][t][v]), "+x"(sum[1][t][v]));
+                }
+            }
+            __asm__ volatile("" ::: "memory");
+        }
+        UNROLL for (int t = 0; t < 2; t++) {
+            UNROLL for (int v = 0; v < vectors; v++) acc[r + t][v] =
+                madd_acc(_mm256_madd_epi16(sum[0][t][v], one), sum[1][t][v], by_16);
+        }
+    }
+}
+
+/* The columns of so many vectors. Sums stay in memory: registers are for the integers. */
+INLINE void panel_8(int vectors, int bits, bool by_16, int64_t k, const struct panel_block *w,
+                    size_t w_stride, const struct panel8 *panel, float *c, bool add) {
+    const bool narrow = bits <= 5;
+    const int n = by_16 || bits == 5 ? 4 : 8; /* of a part, in fours */
+    const __m256i one = _mm256_set1_epi16(1);
+    for (int r = 0; r < PANEL8_ROWS && !add; r++) {
+        for (int v = 0; v < vectors; v++) v_store(c + r * PANEL8_COLS + VW * v, v_set1(0.0f));
+    }
+    for (int64_t b = 0; b < k / 32; b++, panel++, w++) {
+        UNROLL for (int part = 0; part < 8 / n; part++) {
+            const int h = by_16 ? part : 0;
+            __m256i acc[PANEL8_ROWS][2];
+            __m256 sums[2];
+            if (bits == 8)
+                sum_nibbles(vectors, panel, part * n, n, w, w_stride, acc);
+            else
+                sum_bytes(narrow, vectors, panel, part * n, n, w, w_stride, acc);
+            UNROLL for (int v = 0; v < vectors; v++) {
+                sums[v] = v_load(panel->sums[h] + VW * v);
+                if (!by_16) sums[v] = v_add(sums[v], v_load(panel->sums[1] + VW * v));
+            }
+            UNROLL for (int r = 0; r < PANEL8_ROWS; r++) {
+                const struct panel_block *row = &w[(size_t)r * w_stride];
+                UNROLL for (int v = 0; v < vectors; v++) {
+                    float *to = c + r * PANEL8_COLS + VW * v;
+                    const __m256i q = narrow ? _mm256_madd_epi16(acc[r][v], one) : acc[r][v];
+                    const __m256 scale = v_mul(v_set1(row->d[h]), v_load(panel->d + VW * v));
+                    __m256 sum = v_fma(_mm256_cvtepi32_ps(q), scale, v_load(to));
+                    if (by_16 || part == 0) sum = v_fma(v_set1(row->m[h]), sums[v], sum);
+                    v_store(to, sum);
+                }
+            }
+        }
+    }
+}
+
+#define TILE_8(VECTORS)                                                                            \
+    if (w->bits == 4 && !w->by_16)                                                                 \
+        panel_8(VECTORS, 4, false, k, w, stride, panel, c, add);                                   \
+    else if (w->bits == 4)                                                                         \
+        panel_8(VECTORS, 4, true, k, w, stride, panel, c, add);                                    \
+    else if (w->bits == 5 && !w->by_16)                                                            \
+        panel_8(VECTORS, 5, false, k, w, stride, panel, c, add);                                   \
+    else if (w->bits == 5)                                                                         \
+        panel_8(VECTORS, 5, true, k, w, stride, panel, c, add);                                    \
+    else if (w->bits == 6)                                                                         \
+        panel_8(VECTORS, 6, true, k, w, stride, panel, c, add);                                    \
+    else if (!w->by_16)                                                                            \
+        panel_8(VECTORS, 8, false, k, w, stride, panel, c, add);                                   \
+    else                                                                                           \
+        panel_8(VECTORS, 8, true, k, w, stride, panel, c, add)
+#endif
+
+static void tile_8(int64_t k, const void *row, size_t stride, const void *panel, int used, float *c,
+                   bool add) {
+    const struct panel_block *w = row;
+    stride /= sizeof *w;
+    if (used > VW) {
+        TILE_8(2);
+    } else {
+        TILE_8(1);
+    }
+}
