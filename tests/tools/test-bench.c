@@ -117,6 +117,21 @@ Test(bench, ranks_count_collectives_and_generate_the_same) {
     cr_assert_gt(number("tg24", "bound_tokens_per_s"), 0);
 }
 
+/* Sequences that generate together have the tokens that each has alone; speeds are of all. */
+Test(bench, sequences_together) {
+    cr_assert_eq(bench(0, NULL, "-m " MODEL " -p 8 -n 12 --sequences 1,3 -r 1 -o json 2>/dev/null"),
+                 0, "%s", out);
+    json_holds(
+        "[(t[\"test\"], t[\"sequences\"]) for t in d[\"tests\"]] == "
+        "[(\"pp8\", 1), (\"tg12\", 1), (\"tg12\", 3)] and "
+        "d[\"tests\"][2][\"ids\"][0::3] == d[\"tests\"][1][\"ids\"] and "
+        "d[\"tests\"][2][\"ids\"][1::3] != d[\"tests\"][1][\"ids\"] and "
+        "abs(d[\"tests\"][2][\"tokens_per_s\"] * d[\"tests\"][2][\"samples_s\"][0] / 36 - 1) "
+        "< 1e-3");
+    cr_assert_neq(bench(0, NULL, "-m " MODEL " --sequences 0"), 0);
+    cr_assert(strstr(out, "--sequences wants"), "%s", out);
+}
+
 /* The depth changes what is generated; repeats, threads and batches do not. */
 Test(bench, checksum_follows_the_ids) {
     char a[65], b[65];
@@ -229,12 +244,13 @@ Test(bench, cluster_draws_what_it_measured) {
  * of the test prints `targets`. */
 static int mirror_of(const char *targets) {
     char cmd[2048];
-    snprintf(cmd, sizeof cmd,
-             "d=$(mktemp -d); printf '#!/bin/sh\\nprintf \"%s\"' >$d/apt-get; chmod +x $d/apt-get; "
-             "PATH=$d:$PATH python3 -B -c 'import sys; from importlib.machinery import "
-             "SourceFileLoader as L; print(L(\"peers\", sys.argv[1]).load_module().debian_mirror())' "
-             "'" SHEAF_SOURCE_DIR "/scripts/bench-peers'; s=$?; rm -r $d; exit $s",
-             targets);
+    snprintf(
+        cmd, sizeof cmd,
+        "d=$(mktemp -d); printf '#!/bin/sh\\nprintf \"%s\"' >$d/apt-get; chmod +x $d/apt-get; "
+        "PATH=$d:$PATH python3 -B -c 'import sys; from importlib.machinery import "
+        "SourceFileLoader as L; print(L(\"peers\", sys.argv[1]).load_module().debian_mirror())' "
+        "'" SHEAF_SOURCE_DIR "/scripts/bench-peers'; s=$?; rm -r $d; exit $s",
+        targets);
     return run_command(cmd, TIMEOUT, out, OUT);
 }
 
@@ -263,6 +279,9 @@ Test(bench, scripts_name_what_is_wrong) {
         {"bench-peers --bin /nowhere", "build first"},
         {"bench-peers " BIN "-t 1,x", "wants whole numbers like 1,2"},
         {"bench-peers " BIN "-t 4096", "would measure waiting"},
+        {"bench-peers " BIN "-t 1 -d 0,x", "wants whole numbers like 0,4096"},
+        {"bench-peers " BIN "-t 1 --peer true", "wants NAME=..."},
+        {"bench-peers " BIN "-t 1 --build up=/", "/ is no source tree of llama.cpp"},
         {"bench-peers -m " MODEL " " BIN "-t 1 -p 8 -n 4 --llama-bench /nowhere",
          "there is no program '/nowhere'"},
         {"bench-peers -m " MODEL " " BIN "-t 1 -p 8 -n 4 --llama-bench false",

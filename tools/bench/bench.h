@@ -28,7 +28,8 @@ struct bench_options {
     int n_models;
     const char *split, *devices, *overlap, *output;
     int64_t n_prompt[OPTION_MAX_LIST], n_gen[OPTION_MAX_LIST], depth[OPTION_MAX_LIST];
-    int n_prompts, n_gens, n_depths; /* entries of the lists */
+    int64_t sequences[OPTION_MAX_LIST];
+    int n_prompts, n_gens, n_depths, n_sequences; /* entries of the lists */
     int64_t repeats, n_batch, threads;
     enum sheaf_type kv_type;
     enum bench_format format; /* that `output` names */
@@ -63,8 +64,13 @@ void bench_forget_peak(void); /* later peaks count from what is resident now, if
 
 struct bench_test {
     bool is_gen;
-    int64_t n, depth; /* tokens; tokens already in the cache */
+    int64_t n, depth;  /* tokens; tokens already in the cache; of each sequence */
+    int64_t sequences; /* that generate together; 1 for a prompt */
 };
+/* Tokens of all sequences. */
+static inline int64_t bench_tokens(const struct bench_test *test) {
+    return test->n * test->sequences;
+}
 
 /* Of one rank, over all timed repeats of a test. */
 struct bench_counts {
@@ -79,10 +85,10 @@ struct bench_result {
     double seconds[BENCH_MAX_REPEATS]; /* of rank 0 */
     struct bench_counts *ranks;        /* [world size] */
     double bound_s;                    /* a token at the bound; 0: unknown */
-    int32_t *ids;                      /* [test.n] generated in the last repeat; else unused */
-    char sha256[BENCH_SHA_TEXT];       /* of ids as little-endian int32; "" for prompts */
-    bool same_ids;                     /* every repeat generated the same */
-    double steal, foreign;             /* of the CPU time of rank 0's host meanwhile, 0..1 */
+    int32_t *ids; /* [test.n][test.sequences] generated in the last repeat; else unused */
+    char sha256[BENCH_SHA_TEXT]; /* of ids as little-endian int32; "" for prompts */
+    bool same_ids;               /* every repeat generated the same */
+    double steal, foreign;       /* of the CPU time of rank 0's host meanwhile, 0..1 */
 };
 
 /* What the machine of each rank is. */

@@ -56,7 +56,7 @@ static struct kind_summary summarise_kind(const struct bench_result *r, int kind
         wait += (double)r->ranks[i].kinds[kind].wait_ns;
     }
     times_of(first->count, time, wait, n, &s.us, &s.wire_us, &s.skew_us);
-    s.per_token = over((double)first->count, (double)r->test.n * r->n_repeats);
+    s.per_token = over((double)first->count, (double)bench_tokens(&r->test) * r->n_repeats);
     s.bytes = over((double)first->bytes, (double)first->count);
     return s;
 }
@@ -66,9 +66,9 @@ static struct summary summarise(const struct bench_result *r) {
     double speeds[BENCH_MAX_REPEATS], square = 0;
     double wall = 0, compute = 0, comm = 0, wait = 0, hidden = 0;
     const int n = r->n_repeats, ranks = sheaf_world_size();
-    const double tokens = (double)r->test.n * n;
+    const double tokens = (double)bench_tokens(&r->test) * n;
     for (int i = 0; i < n; i++) {
-        speeds[i] = over((double)r->test.n, r->seconds[i]);
+        speeds[i] = over((double)bench_tokens(&r->test), r->seconds[i]);
         s.mean += speeds[i] / n;
     }
     for (int i = 0; i < n; i++) square += (speeds[i] - s.mean) * (speeds[i] - s.mean);
@@ -93,6 +93,9 @@ static struct summary summarise(const struct bench_result *r) {
     s.bound_share = over(s.median, s.bound);
     int used =
         snprintf(s.name, sizeof s.name, "%s%" PRId64, r->test.is_gen ? "tg" : "pp", r->test.n);
+    if (r->test.sequences > 1)
+        used +=
+            snprintf(s.name + used, sizeof s.name - (size_t)used, " x %" PRId64, r->test.sequences);
     if (r->test.depth)
         snprintf(s.name + used, sizeof s.name - (size_t)used, " @ d%" PRId64, r->test.depth);
     return s;
@@ -245,7 +248,8 @@ static void csv_text(const char *text) {
 
 static void csv_begin(const struct bench *b) {
     (void)b;
-    fputs("model,model_bytes,ranks,hosts,threads,kv_type,batch,test,n,depth,repeats", stdout);
+    fputs("model,model_bytes,ranks,hosts,threads,kv_type,batch,test,n,depth,sequences,repeats",
+          stdout);
     for (int c = 0; c < N_COLUMNS; c++) printf(",%s", columns[c].name);
     puts(",read_bytes_per_s,latency_us,us_per_mb,steal,foreign,sha256");
 }
@@ -253,10 +257,10 @@ static void csv_begin(const struct bench *b) {
 static void csv_test(const struct bench *b, const struct bench_result *r) {
     const struct summary s = summarise(r);
     csv_text(b->info.path);
-    printf(",%zu,%d,%d,%d,%s,%" PRId64 ",%s%" PRId64 ",%" PRId64 ",%" PRId64 ",%d",
+    printf(",%zu,%d,%d,%d,%s,%" PRId64 ",%s%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%d",
            b->info.total_bytes, sheaf_world_size(), sheaf_world_n_hosts(), b->ranks[0].threads,
            sheaf_type_name(b->o->kv_type), b->info.n_batch, r->test.is_gen ? "tg" : "pp", r->test.n,
-           r->test.n, r->test.depth, r->n_repeats);
+           r->test.n, r->test.depth, r->test.sequences, r->n_repeats);
     for (int c = 0; c < N_COLUMNS; c++) printf(",%.*f", columns[c].digits, value(&s, &columns[c]));
     printf(",%.0f,%.3f,%.3f,%.4f,%.4f,%s\n", b->ranks[0].bandwidth, latency_us(b), us_per_mb(b),
            r->steal, r->foreign, r->sha256);
@@ -272,8 +276,9 @@ static void json_key(const char *key, const char *text) {
 static void json_test(const struct bench *b, const struct bench_result *r) {
     const struct summary s = summarise(r);
     if (r != b->results) printf(",\n  ");
-    printf("{\"test\": \"%s%" PRId64 "\", \"n\": %" PRId64 ", \"depth\": %" PRId64,
-           r->test.is_gen ? "tg" : "pp", r->test.n, r->test.n, r->test.depth);
+    printf("{\"test\": \"%s%" PRId64 "\", \"n\": %" PRId64 ", \"depth\": %" PRId64
+           ", \"sequences\": %" PRId64,
+           r->test.is_gen ? "tg" : "pp", r->test.n, r->test.n, r->test.depth, r->test.sequences);
     for (int c = 0; c < N_COLUMNS; c++)
         printf(", \"%s\": %.*f", columns[c].name, columns[c].digits, value(&s, &columns[c]));
     printf(", \"samples_s\": [");
@@ -295,7 +300,8 @@ static void json_test(const struct bench *b, const struct bench_result *r) {
         return;
     }
     printf("\"%s\", \"same_ids\": %s, \"ids\": [", r->sha256, r->same_ids ? "true" : "false");
-    for (int64_t i = 0; i < r->test.n; i++) printf("%s%" PRId32, i ? ", " : "", r->ids[i]);
+    for (int64_t i = 0; i < bench_tokens(&r->test); i++)
+        printf("%s%" PRId32, i ? ", " : "", r->ids[i]);
     printf("]}");
 }
 

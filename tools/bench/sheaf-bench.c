@@ -115,26 +115,30 @@ static enum sheaf_status run_tests(struct bench *b) {
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     for (int d = 0; d < o->n_depths; d++)
         for (int k = 0; k < 2; k++)
-            for (int i = 0; i < kinds[k].n && !status; i++) {
-                const struct bench_test test = {kinds[k].is_gen, kinds[k].list[i], o->depth[d]};
-                if (test.n) status = run_test(b, &test);
-            }
+            for (int i = 0; i < kinds[k].n; i++)
+                for (int s = 0; s < (kinds[k].is_gen ? o->n_sequences : 1) && !status; s++) {
+                    const struct bench_test test = {kinds[k].is_gen, kinds[k].list[i], o->depth[d],
+                                                    kinds[k].is_gen ? o->sequences[s] : 1};
+                    if (test.n) status = run_test(b, &test);
+                }
     return status;
 }
 
 static enum sheaf_status open_model(struct bench *b) {
     const struct bench_options *o = b->o;
-    int64_t most = 0, depth = 0;
+    int64_t most = 0, depth = 0, sequences = 1;
     for (int i = 0; i < o->n_prompts; i++) most = o->n_prompt[i] > most ? o->n_prompt[i] : most;
     for (int i = 0; i < o->n_gens; i++) most = o->n_gen[i] > most ? o->n_gen[i] : most;
     for (int i = 0; i < o->n_depths; i++) depth = o->depth[i] > depth ? o->depth[i] : depth;
+    for (int i = 0; i < o->n_sequences; i++)
+        sequences = o->sequences[i] > sequences ? o->sequences[i] : sequences;
     struct sheaf_model_params params = sheaf_model_default_params();
     params.path = o->models[0];
     params.devices = o->devices;
     params.split = o->split;
     params.single = o->single;
     params.overlap = o->overlap;
-    params.n_ctx = most + depth;
+    params.n_ctx = (most + depth) * sequences;
     params.n_batch = o->n_batch;
     params.kv_type = o->kv_type;
     params.progress = progress_show;
@@ -152,7 +156,8 @@ static enum sheaf_status bench(struct bench *b) {
     if (status) return status;
     b->ranks = calloc((size_t)sheaf_world_size(), sizeof *b->ranks);
     b->results =
-        calloc((size_t)(b->o->n_depths * (b->o->n_prompts + b->o->n_gens)), sizeof *b->results);
+        calloc((size_t)(b->o->n_depths * (b->o->n_prompts + b->o->n_gens * b->o->n_sequences)),
+               sizeof *b->results);
     status = sheaf_world_agree(b->ranks && b->results ? 0 : no_memory(), "preparing to measure");
     if (!status) status = measure_machine(b, &mine);
     if (!status) status = exchange(b, &mine); /* the bounds need the bandwidths */

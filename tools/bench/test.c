@@ -20,7 +20,7 @@ struct work {
     const struct bench_test *test;
     struct sheaf_model *model;
     int32_t *prompt; /* [depth + n] random ids */
-    int32_t *ids;    /* [n] generated */
+    int32_t *ids;    /* [n][sequences] generated */
     int32_t first;   /* id that begins a text */
 };
 
@@ -74,18 +74,20 @@ static void add_counts(struct bench_counts *sum, const struct bench_counts *befo
  * cost alone. 0 if a part is unknown. */
 static enum sheaf_status find_bound(const struct bench *b, struct bench_result *r) {
     const struct bench_counts *c = &r->ranks[0];
-    const double tokens = (double)r->test.n * r->n_repeats;
+    const double n_seq = (double)r->test.sequences;
+    const double tokens = (double)bench_tokens(&r->test) * r->n_repeats;
     double slowest = 0;
     if (!r->test.is_gen) return SHEAF_STATUS_SUCCESS;
     for (int rank = 0; rank < sheaf_world_size(); rank++) {
         double bytes = 0;
         for (int j = 0; j < b->info.n_members; j++) {
-            double part;
+            double part, weights;
             if (sheaf_world_device_rank(sheaf_model_member(b->model, j)) != rank) continue;
             enum sheaf_status status = sheaf_model_token_bytes(
                 b->model, j, (double)r->test.depth + 0.5 * (double)r->test.n, &part);
+            if (!status) status = sheaf_model_token_bytes(b->model, j, 0, &weights);
             if (status) return status;
-            bytes += part;
+            bytes += weights / n_seq + (part - weights); /* weights once for all sequences */
         }
         if (bytes > 0 && !(b->ranks[rank].bandwidth > 0)) return SHEAF_STATUS_SUCCESS;
         if (bytes > 0 && bytes / b->ranks[rank].bandwidth > slowest)
@@ -102,17 +104,27 @@ static enum sheaf_status find_bound(const struct bench *b, struct bench_result *
 
 /* ---- running ---- */
 
+/* Sequences differ from their first token on. */
 static enum sheaf_status generate(struct work *w, int64_t n) {
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    int32_t id = w->first;
+    const int64_t n_seq = w->test->sequences;
+    int32_t id[SHEAF_MODEL_MAX_SEQUENCES], seq[SHEAF_MODEL_MAX_SEQUENCES];
+    bool logits[SHEAF_MODEL_MAX_SEQUENCES];
+    for (int64_t s = 0; s < n_seq; s++) {
+        id[s] = (int32_t)((w->first + s) % w->b->info.n_vocab);
+        seq[s] = (int32_t)s;
+        logits[s] = true;
+    }
+    const struct sheaf_model_batch batch = {
+        .size = sizeof batch, .n_tokens = n_seq, .token = id, .seq = seq, .logits = logits};
     for (int64_t i = 0; i < n && !status; i++) {
-        const struct sheaf_candidates *best = NULL;
-        bool stop = false;
-        const struct sheaf_model_batch batch = {.size = sizeof batch, .n_tokens = 1, .token = &id};
         status = sheaf_model_eval(w->model, &batch);
-        if (!status)
-            status = sheaf_model_get_candidates(w->model, 0, CANDIDATES, false, &stop, &best);
-        if (!status) w->ids[i] = id = best->data[0].id;
+        for (int64_t s = 0; s < n_seq && !status; s++) {
+            const struct sheaf_candidates *best = NULL;
+            bool stop = false;
+            status = sheaf_model_get_candidates(w->model, s, CANDIDATES, false, &stop, &best);
+            if (!status) w->ids[i * n_seq + s] = id[s] = best->data[0].id;
+        }
     }
     return status;
 }
@@ -123,7 +135,8 @@ static enum sheaf_status once(struct work *w, int64_t n, struct bench_counts *su
     const int64_t depth = w->test->depth;
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     sheaf_model_cache_clear(w->model);
-    if (depth) status = sheaf_model_prompt(w->model, 0, w->prompt, depth, NULL, NULL);
+    for (int s = 0; s < w->test->sequences && depth && !status; s++)
+        status = sheaf_model_prompt(w->model, s, w->prompt, depth, NULL, NULL);
     if (!status) status = sheaf_world_barrier("start of a test");
     const struct bench_counts before = counts_now(w->b->model);
     const double start = sheaf__seconds();
@@ -141,7 +154,7 @@ static enum sheaf_status once(struct work *w, int64_t n, struct bench_counts *su
 static enum sheaf_status measure(struct work *w, struct bench_result *out,
                                  struct bench_counts *mine) {
     const struct bench *b = w->b;
-    const size_t size = (size_t)w->test->n * sizeof(int32_t);
+    const size_t size = (size_t)bench_tokens(w->test) * sizeof(int32_t);
     struct bench_counts untimed = {0};
     char sha[BENCH_SHA_TEXT];
     double seconds;
@@ -178,7 +191,7 @@ enum sheaf_status bench_test_run(const struct bench *b, const struct bench_test 
                      .first = first_id(sheaf_model_gguf(b->model), n_vocab),
                      .prompt = calloc(n_ids, sizeof *w.prompt)};
     out->test = *test;
-    out->ids = w.ids = calloc((size_t)test->n, sizeof *w.ids);
+    out->ids = w.ids = calloc((size_t)bench_tokens(test), sizeof *w.ids);
     out->ranks = calloc((size_t)sheaf_world_size(), sizeof *out->ranks);
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     if (!w.prompt || !w.ids || !out->ranks)
