@@ -248,22 +248,21 @@ static void csv_text(const char *text) {
 
 static void csv_begin(const struct bench *b) {
     (void)b;
-    fputs("model,model_bytes,ranks,hosts,threads,kv_type,batch,test,n,depth,sequences,repeats",
-          stdout);
+    fputs("model,model_bytes,ranks,hosts,threads,kv_type,batch,test,n,depth,repeats", stdout);
     for (int c = 0; c < N_COLUMNS; c++) printf(",%s", columns[c].name);
-    puts(",read_bytes_per_s,latency_us,us_per_mb,steal,foreign,sha256");
+    puts(",read_bytes_per_s,latency_us,us_per_mb,steal,foreign,sha256,sequences");
 }
 
 static void csv_test(const struct bench *b, const struct bench_result *r) {
     const struct summary s = summarise(r);
     csv_text(b->info.path);
-    printf(",%zu,%d,%d,%d,%s,%" PRId64 ",%s%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%d",
+    printf(",%zu,%d,%d,%d,%s,%" PRId64 ",%s%" PRId64 ",%" PRId64 ",%" PRId64 ",%d",
            b->info.total_bytes, sheaf_world_size(), sheaf_world_n_hosts(), b->ranks[0].threads,
            sheaf_type_name(b->o->kv_type), b->info.n_batch, r->test.is_gen ? "tg" : "pp", r->test.n,
-           r->test.n, r->test.depth, r->test.sequences, r->n_repeats);
+           r->test.n, r->test.depth, r->n_repeats);
     for (int c = 0; c < N_COLUMNS; c++) printf(",%.*f", columns[c].digits, value(&s, &columns[c]));
-    printf(",%.0f,%.3f,%.3f,%.4f,%.4f,%s\n", b->ranks[0].bandwidth, latency_us(b), us_per_mb(b),
-           r->steal, r->foreign, r->sha256);
+    printf(",%.0f,%.3f,%.3f,%.4f,%.4f,%s,%" PRId64 "\n", b->ranks[0].bandwidth, latency_us(b),
+           us_per_mb(b), r->steal, r->foreign, r->sha256, r->test.sequences);
 }
 
 static void csv_end(const struct bench *b) { (void)b; }
