@@ -3,7 +3,7 @@
  * A graph that comes again with the same nodes, shapes, parameters and addresses is captured as a
  * CUDA graph and replayed from then on: one submission for all of it. Its description at the
  * capture is kept as bytes (a record a node) and compared each time, so no change is missed, unless
- * the graph has a version (tensor/graph.h), as those of the meta device have: it says the same at once.
+ * the graph has a version (tensor/graph.h): it says the same at once.
  * Captured graphs hold addresses of the work memory: when that moves they are forgotten.
  *
  * A sum of blocks (backend/sum.h) is kept for the graph that comes next and is part of its record.

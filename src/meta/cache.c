@@ -97,13 +97,6 @@ enum sheaf_status sheaf__meta_find_program(struct meta_backend *b, const struct 
     return st;
 }
 
-/* Until they are allocated anew nothing of the spans changes. */
-static void promise_spans(struct meta_part *part) {
-    for (int i = 0; i < part->n_instrs; i++)
-        if (part->instrs[i].kind == INSTR_SPAN)
-            part->instrs[i].span.version = sheaf__graph_next_uid();
-}
-
 enum sheaf_status sheaf__meta_allocate(struct meta_backend *b, struct meta_program *p) {
     if (p->generation == b->generation) return SHEAF_STATUS_SUCCESS;
     bool grown = false;
@@ -116,7 +109,6 @@ enum sheaf_status sheaf__meta_allocate(struct meta_backend *b, struct meta_progr
         if (!b->devcomm && !b->members[m].staged)
             sheaf__meta_place_waits(b->dev, &p->parts[m], b->members[m].galloc);
         grown = grown || sheaf_gallocr_get_buffer_size(b->members[m].galloc) != before;
-        promise_spans(&p->parts[m]);
     }
     if (grown) b->generation++; /* the other programs' addresses are gone */
     p->generation = b->generation;
