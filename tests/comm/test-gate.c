@@ -32,11 +32,13 @@ static void put_address(uint8_t *offer, uint32_t address, uint16_t port) {
 }
 
 /* Rank 1 in a process of its own, with the secret that it believes in. Its exit status is 0 if it
- * met rank 0, and reads its first frame. */
-static pid_t start_peer(const uint8_t *offer, const uint8_t *key) {
+ * met rank 0, and reads its first frame. It keeps nothing of rank 0's gate: a listener that it had
+ * inherited would hold its connection open when rank 0 has closed its own. */
+static pid_t start_peer(struct sheaf__gate *of_rank_0, const uint8_t *offer, const uint8_t *key) {
     const pid_t pid = fork();
     cr_assert_geq(pid, 0);
     if (pid) return pid;
+    sheaf__gate_free(of_rank_0);
     struct sheaf__peer zero;
     uint8_t offers[2 * SHEAF__OFFER_BYTES] = {0};
     size_t size = 0;
@@ -84,7 +86,7 @@ static void meets(bool silent, bool refusing) {
         put_address(offer + 8 * n++, 0x7f000001, port);
     }
     memcpy(offer + 8 * n, own, 8);
-    const pid_t peer = start_peer(offer, secret);
+    const pid_t peer = start_peer(g, offer, secret);
     cr_assert_eq(sheaf__gate_meet(g, offers, secret), SHEAF_STATUS_SUCCESS, "%s",
                  sheaf_last_error());
     sheaf__gate_free(g);
@@ -106,7 +108,7 @@ Test(gate, wants_the_same_secret, .timeout = 60) {
     uint8_t own[SHEAF__OFFER_BYTES] = {0}, offers[64] = {0};
     struct sheaf__gate *g = gate_of(0, &one);
     cr_assert_eq(sheaf__gate_open(g, own), SHEAF_STATUS_SUCCESS);
-    const pid_t stranger = start_peer(own, wrong), peer = start_peer(own, secret);
+    const pid_t stranger = start_peer(g, own, wrong), peer = start_peer(g, own, secret);
     cr_assert_eq(sheaf__gate_meet(g, offers, secret), SHEAF_STATUS_SUCCESS, "%s",
                  sheaf_last_error());
     sheaf__frame_send(&one, SHEAF__TOLD, NULL, 0);
