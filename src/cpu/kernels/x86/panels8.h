@@ -178,7 +178,7 @@ INLINE void panel_8(int vectors, int bits, bool by_16, int64_t k, const struct p
         for (int v = 0; v < vectors; v++) v_store(c + r * PANEL8_COLS + VW * v, v_set1(0.0f));
     }
     for (int64_t b = 0; b < k / 32; b++, panel++, w++) {
-        UNROLL for (int part = 0; part < 8 / n; part++) {
+        for (int part = 0; part < 8 / n; part++) {
             const int h = by_16 ? part : 0;
             __m256i acc[PANEL8_ROWS][2];
             __m256 sums[2];
