@@ -282,7 +282,7 @@ enum sheaf_status sheaf_world_init(const struct sheaf_world_params *given) {
     sheaf__board_own();
     if ((st = sheaf__watch_start())) return st;
     if ((st = start_mpi(params.mpi_comm, initialized))) {
-        sheaf__watch_stop();
+        (void)sheaf__watch_stop();
         sheaf__leave();
         return st;
     }
@@ -310,14 +310,14 @@ static void leave_mpi(bool finalized) {
         MPI_Comm_free(&w->data);
         atomic_store(&w->finalize_ns, sheaf__time_ns());
         if (w->ends_mpi) MPI_Finalize();
-        atomic_store(&w->finalize_ns, 0);
     }
     sheaf__watch_farewell();
+    atomic_store(&w->finalize_ns, 0);
 }
 
 static void forget_world(void) {
     struct sheaf__world *w = sheaf__world();
-    sheaf__watch_stop();
+    if (!sheaf__watch_stop()) return; /* the guard still reads all of it */
     unshare_board();
     free(w->host_of);
     free(w->share_of);

@@ -166,7 +166,7 @@ static void free_retired(struct backend *b) {
 }
 
 /* A queue may use the old memory, and may hold a collective whose peer is dead, for which no
- * call may wait without a deadline: the memory stays until a synchronize has found the queue empty.
+ * call may wait without a deadline: the memory stays until the queue is found empty.
  * It grows by a quarter at least, so all that was left is five times the last at most. */
 static void retire_work(struct backend *b) {
     forget_all(b);
@@ -177,6 +177,9 @@ static void retire_work(struct backend *b) {
     if (b->q.work) b->retired[b->n_retired++] = b->q.work;
     b->q.work = NULL;
     b->q.work_size = 0;
+    const cudaError_t e = b->n_retired ? cudaStreamQuery(b->q.stream) : cudaErrorNotReady;
+    if (e == cudaSuccess) free_retired(b);
+    if (e == cudaErrorNotReady) cudaGetLastError(); /* or the next launch would find it */
 }
 
 static enum sheaf_status reserve_work(struct backend *b, size_t need) {

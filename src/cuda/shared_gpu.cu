@@ -182,12 +182,6 @@ enum sheaf_status share_table(struct made *m) {
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* All have it, or it is of no use. */
-void close_key(const struct made *m) {
-    const struct key k = key_of(m);
-    if (k.pid == (uint64_t)getpid()) close((int)k.fd);
-}
-
 enum sheaf_status take_seat(struct made *m, struct local *l) {
     struct seat *s = &m->seats[l->member];
     const char *name = l->device->name;
@@ -250,7 +244,7 @@ void destroy(void *made) {
     free(m);
 }
 
-enum sheaf_status create(const struct sheaf__devcomm_group *group, void **out) {
+enum sheaf_status join(const struct sheaf__devcomm_group *group, void **out) {
     if (group->n > SHEAF__SUM_BLOCKS)
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "%d members; it takes at most %d",
                                group->n, SHEAF__SUM_BLOCKS);
@@ -260,7 +254,6 @@ enum sheaf_status create(const struct sheaf__devcomm_group *group, void **out) {
     enum sheaf_status st = share_table(m);
     if (!st) say(m, OPEN);
     if (!st) st = await_state(m, OPEN, group_gives_up, m);
-    close_key(m);
     for (int i = 0; i < group->n_local && !st; i++) {
         struct local *l = &m->locals[i];
         l->member = group->local[i];
@@ -278,6 +271,19 @@ enum sheaf_status create(const struct sheaf__devcomm_group *group, void **out) {
     }
     say(m, BROKEN);
     destroy(m);
+    return st;
+}
+
+/* All have it, or it is of no use. */
+void close_key(const struct sheaf__devcomm_group *group) {
+    struct key k;
+    memcpy(&k, group->key, sizeof k);
+    if (k.pid == (uint64_t)getpid()) close((int)k.fd);
+}
+
+enum sheaf_status create(const struct sheaf__devcomm_group *group, void **out) {
+    const enum sheaf_status st = join(group, out);
+    close_key(group);
     return st;
 }
 

@@ -152,7 +152,7 @@ uint8_t *sheaf__data_of(struct sheaf__call *c, int place, uint64_t step) {
     const uint64_t serial = atomic_load_explicit(&r->serial, memory_order_acquire);
     struct sheaf__view *v = &c->self->views[(size_t)place * SHEAF__REGIONS + region - 1];
     if (v->serial != serial && !map_view(c, place, r, serial, v)) return NULL;
-    if (offset < v->bytes) return v->base + offset;
+    if (offset <= v->bytes) return v->base + offset; /* the end: of an empty vector */
     char doing[256];
     sheaf__describe_call(c, doing, sizeof doing);
     sheaf__fail(SHEAF_STATUS_PEER, "%s: %s names byte %llu of a region of %zu", doing,

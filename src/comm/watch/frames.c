@@ -51,9 +51,7 @@ int sheaf__frame_next(const struct sheaf__peer *p, size_t *size) {
     return p->n_in < SHEAF__LINK_HEADER + *size ? 0 : type;
 }
 
-const uint8_t *sheaf__frame_data(const struct sheaf__peer *p) {
-    return p->in + SHEAF__LINK_HEADER;
-}
+const uint8_t *sheaf__frame_data(const struct sheaf__peer *p) { return p->in + SHEAF__LINK_HEADER; }
 
 void sheaf__frame_drop(struct sheaf__peer *p, size_t size) {
     p->n_in -= SHEAF__LINK_HEADER + size;

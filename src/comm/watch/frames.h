@@ -32,7 +32,8 @@ enum sheaf__frame {
 struct sheaf__peer {
     int rank, fd;
     _Atomic bool left,
-        lost; /* these and `heard`: the guard writes, the main thread reads at the end */
+        lost;  /* these and `heard`: the guard writes, the main thread reads at the end */
+    bool told; /* the loss has been noticed as a failure; of the guard */
     _Atomic uint64_t heard;
     size_t n_in, n_out;
     uint8_t in[SHEAF__LINK_BYTES], out[SHEAF__LINK_BYTES];

@@ -74,7 +74,9 @@ static void tell(bool last) {
 
 /* ---- what the guard notices ---- */
 
-static void check_deaths(const struct pollfd *fds) {
+/* While an end is expected deaths are left unread: one that is still there afterwards counts. */
+static void check_deaths(const struct pollfd *fds, uint64_t now) {
+    if (sheaf__end_is_expected(now)) return;
     for (int i = 0; i < guard.n_pidfds; i++) {
         if (guard.pidfds[i] < 0 || !fds[i].revents) continue;
         close(guard.pidfds[i]);
@@ -247,7 +249,7 @@ static void on_failure(uint64_t now) {
 }
 
 /* All has been done and said, but the launcher, which ends the job, keeps the main thread in
- * MPI_Finalize. */
+ * MPI_Finalize, or has killed a rank that the others wait for behind it. */
 static void end_as_expected(uint64_t now) {
     const struct sheaf__world *w = sheaf__world();
     const uint64_t since = atomic_load(&w->finalize_ns);
@@ -267,7 +269,7 @@ static void tick(const struct pollfd *fds, uint64_t now) {
         const bool away = now - guard.last_tick > w->heartbeat_ns / 2;
         atomic_store_explicit(&sheaf__line(w->rank)->heard_ns, now, memory_order_relaxed);
         sheaf__links_serve(fds + 1 + guard.n_pidfds, now);
-        check_deaths(fds + 1);
+        check_deaths(fds + 1, now);
         if (now >= guard.last_beat + BEAT_NS || guard.failed_at) {
             sheaf__links_beat();
             guard.last_beat = now;
@@ -299,8 +301,9 @@ static void *run(void *arg) {
         if (met && !fds) fds = calloc((size_t)n, sizeof *fds);
         struct pollfd *at = met && fds ? fds : &one;
         at[0] = one;
+        const bool deaths = !sheaf__end_is_expected(sheaf__time_ns());
         for (int i = 0; at == fds && i < guard.n_pidfds; i++)
-            at[1 + i] = (struct pollfd){.fd = guard.pidfds[i], .events = POLLIN};
+            at[1 + i] = (struct pollfd){.fd = deaths ? guard.pidfds[i] : -1, .events = POLLIN};
         if (at == fds) sheaf__links_fds(fds + 1 + guard.n_pidfds);
         if (poll(at, at == fds ? (nfds_t)n : 1, TICK_MS) < 0 && errno != EINTR)
             sheaf__nap(10000000);
@@ -375,9 +378,9 @@ out:
     return st;
 }
 
-/* A thread that does not end is left, with the memory that it uses; the process ends if it may. */
-static void stop_thread(void) {
-    if (!guard.runs) return;
+/* False: the thread does not end, and is left with what it uses; the process ends if it may. */
+static bool stop_thread(void) {
+    if (!guard.runs) return true;
     atomic_store(&guard.stop, true);
     kick();
     const uint64_t end = sheaf__time_ns() + JOIN_NS;
@@ -386,7 +389,7 @@ static void stop_thread(void) {
     if (!atomic_load(&guard.ended)) {
         if (sheaf__world()->may_exit) _exit(STATUS_FAILED);
         pthread_detach(guard.thread);
-        return;
+        return false;
     }
     pthread_join(guard.thread, NULL);
     for (int i = 0; i < guard.n_pidfds; i++)
@@ -398,6 +401,7 @@ static void stop_thread(void) {
     guard.n_pidfds = 0;
     guard.wake = -1;
     atomic_store(&guard.watching, false);
+    return true;
 }
 
 static bool all_left(void) {
@@ -426,9 +430,10 @@ enum sheaf_status sheaf__watch_connect(void) {
     return st ? st : watch_neighbours();
 }
 
-void sheaf__watch_stop(void) {
-    stop_thread();
+bool sheaf__watch_stop(void) {
+    if (!stop_thread()) return false;
     sheaf__links_stop();
+    return true;
 }
 
 bool sheaf_world_reports_error(void) {

@@ -123,6 +123,10 @@ static void take_frames(struct sheaf__peer *p, uint64_t now) {
     }
 }
 
+static bool say_died(const struct sheaf__peer *p) {
+    return sheaf__notice_lost(p->rank, "has died (it was killed or ended without notice)");
+}
+
 void sheaf__links_serve(const struct pollfd *fds, uint64_t now) {
     for (int i = 0; i < n_peers; i++) {
         struct sheaf__peer *p = &peers[i];
@@ -138,9 +142,10 @@ void sheaf__links_serve(const struct pollfd *fds, uint64_t now) {
         p->lost = !p->left;
         if (p->left) continue;
         if (error && error != ECONNRESET)
-            sheaf__notice_lost(p->rank, "cannot be reached any more (%s)", strerror(error));
+            p->told =
+                sheaf__notice_lost(p->rank, "cannot be reached any more (%s)", strerror(error));
         else
-            sheaf__notice_lost(p->rank, "has died (it was killed or ended without notice)");
+            p->told = say_died(p);
     }
 }
 
@@ -196,6 +201,8 @@ void sheaf__links_check(uint64_t now, uint64_t limit, bool forgive) {
     for (int i = 0; i < n_peers; i++) {
         struct sheaf__peer *p = &peers[i];
         if (forgive) p->heard = now;
+        if (p->lost && p->fd < 0 && !p->told)
+            p->told = say_died(p); /* no end came of what was expected */
         if (p->fd < 0 || p->left || now < p->heard + limit) continue;
         sheaf__notice_lost(p->rank,
                            "has not been heard of for %.1f s, so it is stopped, or its host or the "

@@ -78,8 +78,8 @@ void sheaf__notice_torn(void) {
 
 bool sheaf__noticed(void) { return atomic_load(&noticed_here); }
 
-void sheaf__notice_lost(int rank, const char *fmt, ...) {
-    if (sheaf__end_is_expected(sheaf__time_ns())) return;
+bool sheaf__notice_lost(int rank, const char *fmt, ...) {
+    if (sheaf__end_is_expected(sheaf__time_ns())) return false;
     const int me = sheaf__world()->rank;
     struct sheaf__activity mine, theirs;
     char why[192], here[160], there[160];
@@ -93,6 +93,7 @@ void sheaf__notice_lost(int rank, const char *fmt, ...) {
     sheaf__activity_text(&mine, here, sizeof here);
     sheaf__notice("%s %s; it was last seen in %s, and %s is in %s", sheaf__rank_text(rank), why,
                   there, sheaf__rank_text(me), here);
+    return true;
 }
 
 /* ---- what it hears ---- */

@@ -5,6 +5,8 @@
 #ifndef SHEAF_COMM_WATCH_H
 #define SHEAF_COMM_WATCH_H
 
+#include <stdbool.h>
+
 #include "sheaf/status.h"
 
 /* Starts the thread; before MPI starts, which may take as long as SHEAF_PHASE_START. */
@@ -17,7 +19,8 @@ void sheaf__watch_farewell(void);
 /* The way out after a failure: one rank prints it, the others give it the time; what the job would
  * leave is removed, ranks that cannot end themselves are ended. */
 void sheaf__watch_leave_failed(void);
-/* Ends the thread and the connections; may be called without a start. */
-void sheaf__watch_stop(void);
+/* Ends the thread and the connections; may be called without a start. False: the thread does not end, and what it
+ * uses must stay: the connections, the board, the names of hosts. */
+bool sheaf__watch_stop(void);
 
 #endif

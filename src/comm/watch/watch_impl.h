@@ -76,8 +76,8 @@ bool sheaf__report_has_text(void);
 void sheaf__notice_torn(void);
 /* Takes the record; the watch prints it then. */
 void sheaf__notice(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* The same about a rank that is gone: "has died (...)" and such. */
-void sheaf__notice_lost(int rank, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The same about a rank that is gone: "has died (...)" and such. False: an end is expected, so it is no failure. */
+bool sheaf__notice_lost(int rank, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 bool sheaf__noticed(void);
 /* What other hosts say. */
 void sheaf__hear_failure(int origin, const char *text);

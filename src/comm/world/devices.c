@@ -3,6 +3,7 @@
  * A stand-in answers questions (name, type, memory, what it supports) and refuses work. It judges
  * ops as the first local device of its type does, so that ranks with the same build decide alike.
  */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -154,7 +155,10 @@ static bool entry_means(const char *entry, size_t n, const char *name, int rank)
     const char *at = memchr(entry, '@', n);
     const size_t len = strcspn(name, "@");
     size_t own = at ? (size_t)(at - entry) : n;
-    if (at && strtol(at + 1, NULL, 10) != rank) return false;
+    char *end = NULL;
+    if (at &&
+        (!isdigit((unsigned char)at[1]) || strtol(at + 1, &end, 10) != rank || end != entry + n))
+        return false;
     const bool any = own && entry[own - 1] == '*';
     own -= any;
     return (any ? own <= len : own == len) && !strncasecmp(entry, name, own);

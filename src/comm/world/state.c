@@ -78,10 +78,8 @@ int sheaf_world_host_index(int rank) {
 }
 
 void sheaf_world_expect_end(int status) {
-    const uint64_t now = sheaf__time_ns();
-    uint64_t none = 0;
-    if (!atomic_compare_exchange_strong(&world.end_ns, &none, now)) return;
     atomic_store(&world.end_status, status);
+    atomic_store(&world.end_ns, sheaf__time_ns()); /* last: the guard reads the status after it */
 }
 
 bool sheaf__end_is_expected(uint64_t now) {

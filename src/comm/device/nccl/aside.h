@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 
 struct sheaf__aside {
     void (*call)(void *);
@@ -40,7 +41,7 @@ static inline bool sheaf__aside(void (*call)(void *), void *with, bool (*over)(c
     a->call = call;
     a->with = with;
     atomic_store(&a->owners, 2);
-    if (pthread_create(&thread, NULL, sheaf__aside_main, a)) {
+    if (sheaf__thread_start(&thread, sheaf__aside_main, a)) {
         free(a);
         return false;
     }
