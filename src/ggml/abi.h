@@ -1,6 +1,6 @@
 /* ggml's binary interface, declared here: no header of ggml is needed to build, and one plugin fits
  * several versions of it. Facts are those of ggml.h and ggml-backend-impl.h, backend API versions 2
- * (ggml 0.9.4 to 0.25) and 3 (from 0.26): 3 put two functions into the table of a buffer type.
+ * (ggml 0.9.5 to 0.25) and 3 (from 0.26): 3 put two functions into the table of a buffer type.
  *
  * Invariant: nothing here is believed. host.c finds functions by name, maps ops, unary ops, GLU ops
  * and types by their names, and checks the layouts on tensors that the host makes. */

@@ -126,15 +126,21 @@ static int glu_number(const char *name) {
     return -1;
 }
 
-static bool is_since(const struct gg_host *h, int want) {
+bool gg_is_since(const struct gg_host *h, int want) {
     int major = 0, minor = 0;
     return sscanf(h->version, "%d.%d", &major, &minor) == 2 && (major > 0 || minor >= want);
+}
+
+static bool is_before_0_9_5(const struct gg_host *h) {
+    int major = 0, minor = 0, patch = 0;
+    return sscanf(h->version, "%d.%d.%d", &major, &minor, &patch) == 3 && !major &&
+           (minor < 9 || (minor == 9 && patch < 5));
 }
 
 /* A type is the same if name, block and bytes are. Numbers up to 39 (mxfp4) are in every version
  * that has backend API 2, 40 to 42 since 0.25 at the latest; ggml looks behind its table for more. */
 static void map_types(const struct probe *p, const struct gg_host *h, int8_t *map) {
-    const int n = is_since(h, 25) ? 43 : 40;
+    const int n = gg_is_since(h, 25) ? 43 : 40;
     memset(map, -1, GG_MAX_TYPES);
     for (int i = 0; i < n; i++) {
         const char *name = p->type_name(i);
@@ -220,10 +226,11 @@ enum sheaf_status gg_host_check(void *library, struct gg_host *h) {
     enum sheaf_status st = find_all(library, &p, h);
     find_version(library, h);
     if (st) return st;
+    if (is_before_0_9_5(h)) return refuse("ggml before 0.9.5 lacks names that are looked for");
     map_names(p.op_name, "GLU", h->op, GG_MAX_OPS, gg_op_row);
     map_names(p.unary_op_name, "TRUNC", h->unary, GG_MAX_UNARY, unary_number);
-    map_names(p.glu_op_name, is_since(h, 25) ? "SWIGLU_CLAMP" : "GEGLU_QUICK", h->glu, GG_MAX_GLU,
-              glu_number);
+    map_names(p.glu_op_name, gg_is_since(h, 25) ? "SWIGLU_CLAMP" : "GEGLU_QUICK", h->glu,
+              GG_MAX_GLU, glu_number);
     map_types(&p, h, h->type);
     void *ctx = p.init((struct gg_init_params){.mem_size = 1 << 20});
     if (!ctx) return refuse("ggml_init returned NULL");

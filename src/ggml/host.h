@@ -26,6 +26,8 @@ struct gg_host {
 enum sheaf_status gg_host_find(const void *caller, struct gg_host *out);
 /* The same for a library that dlopen has opened. */
 enum sheaf_status gg_host_check(void *library, struct gg_host *out);
+/* Is the host's version 0.`minor` or later? No, if it does not say. */
+bool gg_is_since(const struct gg_host *host, int minor);
 
 /* How often the whole graph uses t; -1: the graph does not know t. */
 int gg_use_count(const struct gg_cgraph *graph, const struct gg_tensor *t);

@@ -196,7 +196,7 @@ static enum sheaf_status check_devices(const struct gg_library *l) {
     if (version == 2 || version == 3) return SHEAF_STATUS_SUCCESS;
     return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
                            "its backends have interface version %d; this build of sheaf knows 2 "
-                           "(ggml 0.9.4 to 0.25) and 3 (from 0.26)",
+                           "(ggml 0.9.5 to 0.25) and 3 (from 0.26)",
                            version);
 }
 
@@ -218,6 +218,7 @@ static enum sheaf_status open_library(struct gg_library *l) {
     if (st) return st;
     map_types(l);
     load_backends(l);
+    gg_library_last_error(); /* a backend that did not load is no reason of later failures */
     return check_devices(l);
 }
 

@@ -35,6 +35,13 @@ static bool all_f32(const struct sheaf_tensor *node) {
     return is_f32(node);
 }
 
+/* Kernels that read operands from the first on as plain arrays. */
+static bool dense_from(const struct sheaf_tensor *n, int first) {
+    for (int i = first; i < SHEAF_MAX_SRC; i++)
+        if (!lies(n->src[i], DENSE)) return false;
+    return true;
+}
+
 /* The result has the type of the first operand; the second has it too, or is F32. */
 static bool binary(const struct sheaf_tensor *n) {
     const struct sheaf_tensor *a = n->src[0], *b = n->src[1];
@@ -81,16 +88,20 @@ static bool repeat(const struct sheaf_tensor *n) {
 
 /* ggml writes no more states than there are tokens, and leaves the others as they are. */
 static bool ssm_scan(const struct sheaf_tensor *n) {
-    return all_f32(n) && n->op_params[0] <= n->src[1]->ne[2] && side_by_side(n->src[1]) &&
+    return all_f32(n) && lies(n->src[2], DENSE) && lies(n->src[3], DENSE) &&
+           n->op_params[0] <= n->src[1]->ne[2] && side_by_side(n->src[1]) &&
            side_by_side(n->src[4]) && side_by_side(n->src[5]);
 }
 
 static bool delta_net(const struct sheaf_tensor *n) {
-    return all_f32(n) && n->op_params[0] <= n->src[0]->ne[2];
+    return all_f32(n) && n->op_params[0] <= n->src[0]->ne[2] && lies(n->src[2], ROWS) &&
+           dense_from(n, 3);
 }
 
+static bool linear(const struct sheaf_tensor *n) { return all_f32(n) && dense_from(n, 2); }
+
 /* The CPU's kernel steps by 64 elements of a head. */
-static bool wkv7(const struct sheaf_tensor *n) { return all_f32(n) && n->src[0]->ne[0] % 64 == 0; }
+static bool wkv7(const struct sheaf_tensor *n) { return linear(n) && n->src[0]->ne[0] % 64 == 0; }
 
 static bool set_rows(const struct sheaf_tensor *n) {
     return is_f32(n->src[1]) &&
@@ -199,9 +210,9 @@ static const struct limits limits[SHEAF_OP_COUNT] = {
     [SHEAF_OP_PAD_REFLECT_1D] = {true, DENSE, ANY, DENSE, all_f32},
     [SHEAF_OP_ROLL] = {true, DENSE, ANY, DENSE, all_f32},
     [SHEAF_OP_TIMESTEP_EMBEDDING] = {true, DENSE, ANY, DENSE, all_f32},
-    [SHEAF_OP_RWKV_WKV6] = {true, DENSE, DENSE, DENSE, all_f32},
+    [SHEAF_OP_RWKV_WKV6] = {true, DENSE, DENSE, DENSE, linear},
     [SHEAF_OP_RWKV_WKV7] = {true, DENSE, DENSE, DENSE, wkv7},
-    [SHEAF_OP_GATED_LINEAR_ATTN] = {true, DENSE, DENSE, DENSE, all_f32},
+    [SHEAF_OP_GATED_LINEAR_ATTN] = {true, DENSE, DENSE, DENSE, linear},
 };
 
 /* Copies that the CPU makes and GPUs do not say that they do not: of whole numbers of 8 bytes, and
@@ -244,11 +255,27 @@ static bool gpu_starts(const struct sheaf_tensor *n) {
     return true;
 }
 
+/* Parameters that earlier versions do not read: they would compute something else. */
+static bool reads_words(const struct gg_host *h, const struct sheaf_tensor *n) {
+    enum { ROPE_OFFSET = 13, KEPT = 0 }; /* words (sheaf/ops.h) */
+    switch (n->op) {
+    case SHEAF_OP_GATED_DELTA_NET:
+        return gg_is_since(h, 16);
+    case SHEAF_OP_SSM_SCAN:
+        return n->op_params[KEPT] <= 1 || gg_is_since(h, 20);
+    case SHEAF_OP_ROPE:
+    case SHEAF_OP_ROPE_BACK:
+        return !n->op_params[ROPE_OFFSET] || gg_is_since(h, 21);
+    default:
+        return true;
+    }
+}
+
 bool gg_member_accepts(const struct gg_member *m, const struct sheaf_tensor *node) {
     const struct limits *l = &limits[node->op];
     if (m->kind != GG_KIND_CPU && !(gpu_copies(node) && gpu_starts(node) && gpu_rope(node)))
         return false;
-    if (!l->there) return false;
+    if (!l->there || !reads_words(&m->lib->host, node)) return false;
     return lies(node->src[0], l->a) && lies(node->src[1], l->b) && lies(node, l->result) &&
            (!l->check || l->check(node));
 }

@@ -201,6 +201,7 @@ static struct gg_tensor *emit_plain(struct build *b, const struct sheaf_tensor *
     for (int i = 0; i < GG_MAX_SRC; i++) {
         const struct sheaf_tensor *src = order[i] >= 0 ? node->src[order[i]] : NULL;
         item->gg.src[i] = order[i] == GG_SELF_SRC ? &item->gg : src ? descriptor(b, src) : NULL;
+        if (src && item->gg.src[i]->type < 0) return NULL; /* a type that this ggml lacks */
     }
     if (node->view_src) {
         item->gg.view_src = descriptor(b, node->view_src);
