@@ -12,7 +12,8 @@ Test(backend_ops, cpu_with_three_threads, .timeout = DEADLINE) {
 }
 Test(backend_ops, spoiled_results_fail, .timeout = DEADLINE) {
     static char out[CAP];
-    static const char *const args[] = {"test --tamper -b CPU0", "test --tamper -b META2 -o ADD"};
+    static const char *const args[] = {"test --tamper -b CPU0 -o NORM",
+                                       "test --tamper -b META2 -o ADD"};
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(ops("", args[i], out), 1, "%s", out);
         cr_assert(strstr(out, "wrong: error"), "%s", out);
