@@ -279,8 +279,8 @@ static void write_back(struct builder *b, const struct sheaf__split_step *step) 
         copy_intervals(b, b->plan->values[step->out].state, b->member, in, out, WHOLE_TO_SLICE);
     } else if (b->member == 0) {
         sheaf__meta_copy_node(b, in, out);
-    } else {
-        sheaf__meta_zero(b, out);
+    } else { /* the view keeps the memory of `out` from other nodes until then */
+        sheaf__meta_zero(b, sheaf__meta_view_of(b, out, out->ne, 0));
     }
 }
 
