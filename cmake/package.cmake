@@ -7,7 +7,8 @@ if(TARGET sheaf-cuda)
   list(APPEND CPACK_COMPONENTS_ALL cuda)
 endif()
 
-# Manual pages and the completion come from what the programs print (scripts/make-man).
+# Manual pages come from what the programs print (scripts/make-man); a build without Python has none.
+find_package(Python3 COMPONENTS Interpreter)
 file(GLOB mains RELATIVE ${PROJECT_SOURCE_DIR}/tools CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/*/sheaf-*.c)
 set(pages)
 set(programs)
@@ -18,25 +19,21 @@ foreach(main ${mains})
   set(component tools)
   if(name STREQUAL "sheaf-worker")
     set(component ggml)
+  else() # the arguments of sheaf-worker are another program
+    install(FILES ${PROJECT_SOURCE_DIR}/packaging/completion.bash DESTINATION share/bash-completion/completions
+            RENAME ${name} COMPONENT tools)
   endif()
-  install(FILES ${PROJECT_BINARY_DIR}/man/${name}.1.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT ${component})
+  if(Python3_FOUND)
+    install(FILES ${PROJECT_BINARY_DIR}/man/${name}.1.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT ${component})
+  endif()
 endforeach()
-find_package(Python3 COMPONENTS Interpreter)
-if(NOT Python3_FOUND)
-  set(Python3_EXECUTABLE python3)
+if(Python3_FOUND)
+  add_custom_command(OUTPUT ${pages}
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/make-man ${PROJECT_BINARY_DIR}/bin ${PROJECT_BINARY_DIR}/man
+    DEPENDS ${PROJECT_SOURCE_DIR}/scripts/make-man ${programs} COMMENT "Manual pages" VERBATIM)
+  add_custom_target(sheaf_man ALL DEPENDS ${pages})
+  add_dependencies(sheaf_installed sheaf_man)
 endif()
-add_custom_command(OUTPUT ${pages}
-  COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/make-man ${PROJECT_BINARY_DIR}/bin ${PROJECT_BINARY_DIR}/man
-  DEPENDS ${PROJECT_SOURCE_DIR}/scripts/make-man ${programs} COMMENT "Manual pages" VERBATIM)
-add_custom_target(sheaf_man ALL DEPENDS ${pages})
-add_dependencies(sheaf_installed sheaf_man)
-foreach(name ${programs})
-  if(name STREQUAL "sheaf-worker")
-    continue() # its arguments are another program
-  endif()
-  install(FILES ${PROJECT_SOURCE_DIR}/packaging/completion.bash DESTINATION share/bash-completion/completions RENAME ${name}
-          COMPONENT tools)
-endforeach()
 
 # Licence, notices and a changelog for each package.
 find_program(SHEAF_GZIP gzip)
@@ -66,6 +63,9 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${doc}/sheaf-tools/doc
 install(FILES ${PROJECT_SOURCE_DIR}/examples/generate.c ${PROJECT_SOURCE_DIR}/examples/split_a_graph.c
         DESTINATION ${doc}/libsheaf-dev/examples COMPONENT dev)
 
+if(NOT PROJECT_IS_TOP_LEVEL) # the packages are those of the project around
+  return()
+endif()
 set(CPACK_PACKAGE_NAME sheaf)
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
 set(CPACK_PACKAGE_VENDOR "the sheaf authors")

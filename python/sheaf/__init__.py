@@ -239,7 +239,7 @@ class Model:
         how = _s.GenerateParams(_c.sizeof(_s.GenerateParams), n, sampler, system.encode() if system else None, 0, seq,
                                 chat, ignore_eos)
         callback = _s.EventFunction(take)
-        status = _lib.sheaf_model_generate(self._model, prompt.encode(), _c.byref(how), callback, None, None)
+        status = _lib.sheaf_model_generate(self._model, prompt and prompt.encode(), _c.byref(how), callback, None, None)
         if failed:
             raise failed[0]
         _check(status)

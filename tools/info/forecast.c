@@ -71,13 +71,14 @@ enum sheaf_status forecast_new(const struct sheaf__weights *model, struct sheaf_
     const int64_t past = o->past >= 0 ? o->past : 255;
     const enum sheaf_type kv = o->params.kv_type;
     const int n = sheaf__policy_n_members(policy);
+    const int64_t n_batch = o->n_batch < o->n_ctx ? o->n_batch : o->n_ctx; /* as when it is run */
     *f = (struct forecast){.n_members = n,
                            .n_ctx = o->n_ctx,
-                           .n_batch = o->n_batch,
+                           .n_batch = n_batch,
                            .token.n_tokens = 1,
                            .encoder = model->hp.arch->encoder,
                            .priced = costs != NULL};
-    f->prompt.n_tokens = o->n_batch;
+    f->prompt.n_tokens = n_batch;
     f->member = calloc((size_t)n, sizeof *f->member);
     double *compute = calloc((size_t)n, sizeof *compute);
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
@@ -123,11 +124,13 @@ int64_t forecast_count(const struct forecast_graph *g) {
 
 /* ---- words ---- */
 
+/* CPU devices of a host share its memory, so one of them may take more than its part of what is free. */
 static void print_free(sheaf_backend_dev_t dev, double need) {
     size_t free_bytes = 0, total = 0;
     sheaf_backend_dev_memory(dev, &free_bytes, &total);
     printf(" %12.2f%s", (double)free_bytes / mib,
-           free_bytes && need > (double)free_bytes ? "  TOO MUCH" : "");
+           free_bytes && need > (double)free_bytes && !sheaf_backend_dev_is_cpu(dev) ? "  TOO MUCH"
+                                                                                     : "");
 }
 
 static void print_members(const struct forecast *f, const sheaf_backend_dev_t *devices) {

@@ -93,7 +93,8 @@ static enum sheaf_status check_model(const struct options *o) {
     if (o->n_members > 1 && (o->plan || o->plan_options.dot || o->tensors))
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "--plan and --tensors want one number of --members");
-    if (o->json && (o->plan || o->links || o->tensors || o->check || o->postmortem))
+    if (o->json &&
+        (o->plan || o->plan_options.dot || o->links || o->tensors || o->check || o->postmortem))
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "--json has memory, collectives and speeds: leave out --plan, "
                                "--links, --tensors, --check, --postmortem");
@@ -112,6 +113,7 @@ static enum sheaf_status check_plan(struct options *o) {
     p->n_kv = (o->past >= 0 ? o->past : 255) + p->n_tokens;
     p->bandwidth = isnan(o->bandwidth) ? 0 : (double)o->bandwidth * 1e9;
     p->flops = isnan(o->gflops) ? 0 : (double)o->gflops * 1e9;
+    p->kv_type = o->params.kv_type;
     p->hypothetical = o->n_members > 0;
     if (more && !o->plan)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--layer, --tokens and --explain want --plan");

@@ -205,7 +205,7 @@ enum sheaf_status plan_print(const struct sheaf__weights *model, struct sheaf__p
     struct report r = {
         .o = o, .costs = costs, .n_members = sheaf__policy_n_members(policy), .first_alike = -1};
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    st = sheaf__outline_new(model, o->n_tokens, o->n_kv, SHEAF_TYPE_F16, &outline);
+    st = sheaf__outline_new(model, o->n_tokens, o->n_kv, o->kv_type, &outline);
     if (st) return st;
     if (o->explain) {
         st = plan_explain(outline->graph, policy, o->explain);

@@ -15,10 +15,11 @@ struct plan_options {
     int64_t layer;       /* shown step by step and drawn */
     int64_t n_tokens;    /* evaluated at once */
     int64_t n_kv;        /* rows of the cache that attention reads */
-    double bandwidth;    /* bytes a second that a member reads; 0: measured on the job's devices */
-    double flops;        /* operations a second of a member; 0: assumed */
-    const char *link;    /* name of a link, "us,GB/s", or NULL: measured if the job has ranks */
-    bool hypothetical;   /* the members are not the job's devices */
+    enum sheaf_type kv_type; /* of the cache */
+    double bandwidth;  /* bytes a second that a member reads; 0: measured on the job's devices */
+    double flops;      /* operations a second of a member; 0: assumed */
+    const char *link;  /* name of a link, "us,GB/s", or NULL: measured if the job has ranks */
+    bool hypothetical; /* the members are not the job's devices */
 };
 
 /* Times of messages and spans, and the source of each. */

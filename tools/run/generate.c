@@ -124,7 +124,7 @@ static enum sheaf_status choose_chat(struct answer *a) {
     const struct sheaf_gguf *gguf = sheaf_model_gguf(a->model);
     const struct sheaf_tokenizer *tok;
     struct sheaf_chat chat;
-    const bool wanted = o->chat || *o->system || o->conversation;
+    const bool wanted = o->chat || *o->system || o->asked_conversation;
     if (!is_root() || o->no_chat) return SHEAF_STATUS_SUCCESS;
     const bool has = sheaf_gguf_find_key(gguf, "tokenizer.chat_template") >= 0;
     if (!wanted && !has) return SHEAF_STATUS_SUCCESS;

@@ -25,7 +25,8 @@ struct run_options {
     bool any_seed;                   /* a new one each run */
     enum sheaf_type kv_type, v_type; /* v_type COUNT: not given */
     bool chat, no_chat; /* asked for; neither: a chat if the model has a format for it */
-    bool conversation;
+    bool conversation;  /* asked for, or because the prompt comes from a terminal */
+    bool asked_conversation;
     bool embedding, ids, json, check, single, fast, verbose, ppl_lines, ignore_eos;
     bool list_devices, help, version;
 };

@@ -41,7 +41,8 @@ static enum sheaf_status check_trace(const struct run_options *o) {
 
 static enum sheaf_status prepare(struct run *r) {
     struct run_options *o = r->o;
-    unsigned char talk = o->conversation;
+    unsigned char talk;
+    o->asked_conversation = o->conversation;
     enum sheaf_status status = check_trace(o);
     if (!status) status = run_read_prompt(o, &r->text, &r->text_len, &o->conversation);
     if (o->any_seed && getrandom(&o->sampler.seed, sizeof o->sampler.seed, 0) < 0 && !status)

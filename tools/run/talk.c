@@ -123,7 +123,9 @@ enum sheaf_status run_talk(const struct run_options *o, struct sheaf_model *mode
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     bool given = o->prompt != NULL;
     if (given && is_root()) {
-        take_line(&t, text, len, &status);
+        t.message = strndup(text, len);
+        t.len = len;
+        if (!t.message) status = no_memory();
         status = sheaf_world_agree(status, "reading a message");
     } else if (given) {
         status = sheaf_world_agree(status, "reading a message");
