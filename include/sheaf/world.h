@@ -108,6 +108,10 @@ int sheaf_world_device_rank(sheaf_backend_dev_t dev);
 enum sheaf_status sheaf_world_barrier(const char *what);
 /* Waits for the root only; that ranks name different roots shows in the next exchange of all. */
 enum sheaf_status sheaf_world_broadcast(void *data, size_t size, int root, const char *what);
+/* As broadcast, to the ranks r with part[r] only; part has size() entries, alike on all ranks. All
+ * ranks call; those that have no part return at once. */
+enum sheaf_status sheaf_world_broadcast_to(const bool *part, void *data, size_t size, int root,
+                                           const char *what);
 /* As broadcast, but the other ranks wait for the root without a limit, and are idle meanwhile: for
  * the next order of a root that waits for its user. They sleep longer the longer it takes. A root
  * that has died or was cut off ends the wait as usual. */
@@ -119,7 +123,7 @@ enum sheaf_status sheaf_world_all_gather(const void *send, size_t size, void *re
 enum sheaf_status sheaf_world_all_gather_v(const void *send, void *recv, const size_t *sizes,
                                            const char *what);
 /* As all_gather_v, but only `root` receives; recv may be NULL on the others, which return when the
- * root has taken their block or a deadline has passed. */
+ * root has taken their block or a deadline has passed; at once if they bring no bytes. */
 enum sheaf_status sheaf_world_gather_v(const void *send, void *recv, const size_t *sizes, int root,
                                        const char *what);
 /* Every rank brings its status. If all are SUCCESS, returns SUCCESS. Otherwise all return the

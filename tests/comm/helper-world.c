@@ -72,6 +72,13 @@ static bool control(void) {
             for (size_t i = 0; i < each[r]; i++, at++)
                 if (recv[at] != value(i, r)) return wrong("gather_v values");
         for (size_t i = 0; i < size; i++) recv[i] = me == root ? value(i, root) : 0;
+        bool part[8] = {0}; /* the root is one of them in half of the steps */
+        for (int r = 0; r < n && r < 8; r++) part[r] = (r + (int)s) % 2;
+        for (size_t i = 0; i < size; i++) recv[i] = me == root ? value(i, root) : 0;
+        if (sheaf_world_broadcast_to(part, recv, size, root, "to some")) return wrong("to some");
+        for (size_t i = 0; i < size; i++)
+            if (recv[i] != (me == root || part[me] ? value(i, root) : 0))
+                return wrong("values for some");
         if (sheaf_world_call(recv, size, root, "call")) return wrong("call");
         for (size_t i = 0; i < size; i++)
             if (recv[i] != value(i, root)) return wrong("call values");

@@ -48,6 +48,7 @@ struct exchange {
     uint8_t *recv;       /* block of rank r at offset given by sizes */
     const size_t *sizes; /* [size], or NULL: send_size each; of a broadcast: the one block */
     bool unlimited;      /* of a broadcast: the root comes when it comes */
+    const bool *part;    /* [size] of a broadcast: the ranks that take it, NULL: all */
 };
 
 static void describe(const void *user, char *text, size_t size) {
@@ -77,15 +78,19 @@ void sheaf__control_stop(void) {
     memset(&control, 0, sizeof control);
 }
 
-static bool sends(const struct exchange *e, int me) {
-    return e->root < 0 || (e->root == me) != (e->kind == GATHER);
-}
-static bool takes(const struct exchange *e, int me, int from) {
-    return from != me && (e->root < 0 || e->root == (e->kind == GATHER ? me : from));
-}
-
 static size_t block_size(const struct exchange *e, int rank) {
     return e->sizes ? e->sizes[rank] : e->send_size;
+}
+
+/* In a gather, a rank without bytes has nothing to say. */
+static bool sends(const struct exchange *e, int me) {
+    if (e->kind == GATHER) return e->root != me && e->send_size;
+    return e->root < 0 || e->root == me;
+}
+static bool takes(const struct exchange *e, int me, int from) {
+    if (e->kind == GATHER && !block_size(e, from)) return false;
+    return from != me && (!e->part || e->part[me]) &&
+           (e->root < 0 || e->root == (e->kind == GATHER ? me : from));
 }
 
 static size_t block_offset(const struct exchange *e, int rank) {
@@ -158,6 +163,7 @@ static int post(const struct exchange *e, bool payloads, int *code) {
     for (int i = 1; i < w->size && !rc; i++) {
         const int r = (w->rank + i) % w->size;
         if (!sends(e, w->rank) || (payloads && with_header)) continue;
+        if (e->part && !e->part[r]) continue;
         if (e->kind == GATHER && r != e->root) continue;
         control.peers[n] = r;
         rc = payloads ? MPI_Isend(e->send, (int)e->send_size, MPI_BYTE, r, TAG_PAYLOAD, w->control,
@@ -254,8 +260,8 @@ enum sheaf_status sheaf_world_barrier(const char *what) {
     return exchange(&(struct exchange){.kind = BARRIER, .what = what ? what : "", .root = -1});
 }
 
-static enum sheaf_status broadcast(void *data, size_t size, int root, const char *what,
-                                   bool unlimited) {
+static enum sheaf_status broadcast(const bool *part, void *data, size_t size, int root,
+                                   const char *what, bool unlimited) {
     if (root < 0 || root >= sheaf_world_size())
         return sheaf_set_error(SHEAF_STATUS_INVALID, "broadcast '%s': there is no rank %d",
                                what ? what : "", root);
@@ -265,15 +271,21 @@ static enum sheaf_status broadcast(void *data, size_t size, int root, const char
                                        .send = data,
                                        .send_size = size,
                                        .recv = data,
-                                       .unlimited = unlimited});
+                                       .unlimited = unlimited,
+                                       .part = part});
 }
 
 enum sheaf_status sheaf_world_broadcast(void *data, size_t size, int root, const char *what) {
-    return broadcast(data, size, root, what, false);
+    return broadcast(NULL, data, size, root, what, false);
+}
+
+enum sheaf_status sheaf_world_broadcast_to(const bool *part, void *data, size_t size, int root,
+                                           const char *what) {
+    return broadcast(part, data, size, root, what, false);
 }
 
 enum sheaf_status sheaf_world_call(void *data, size_t size, int root, const char *what) {
-    return broadcast(data, size, root, what, true);
+    return broadcast(NULL, data, size, root, what, true);
 }
 
 static enum sheaf_status all_gather(enum kind kind, const void *send, size_t size, void *recv,
