@@ -8,8 +8,8 @@
  *
  * tensor_set takes the whole tensor (each rank copies its slices); tensor_set_from asks only for
  * the bytes that the rank holds; tensor_get gathers, so it is collective: every rank must call it.
- * So is sheaf_backend_dev_supports_op where ranks have members of different kinds (a GPU here, a
- * CPU there), since a rank can ask its own only.
+ * So is sheaf_backend_dev_supports_op where a rank has no device of some member's kind (a GPU here,
+ * a CPU there), since a rank can ask its own devices only.
  *
  * Members may be of any kind. Values of those whose memory is not the host's go through their host
  * buffer type (pinned memory) into the collectives. */
@@ -71,7 +71,7 @@ const struct sheaf_split_state *sheaf_backend_meta_get_state(const struct sheaf_
 struct sheaf_tensor *sheaf_backend_meta_get_slice(const struct sheaf_tensor *tensor, size_t i);
 
 /* sheaf_backend_tensor_get for one rank: the others bring their slices and may give data NULL. Of
- * mirrored tensors no message is needed where every rank drives a member. Collective. */
+ * mirrored tensors no message is needed where `rank` drives a member. Collective. */
 enum sheaf_status sheaf_backend_meta_tensor_get_at(const struct sheaf_tensor *tensor, int rank,
                                                    void *data, size_t offset, size_t size);
 
@@ -82,6 +82,12 @@ enum sheaf_status sheaf_backend_meta_tensor_get_at(const struct sheaf_tensor *te
  * what devices compute: over members of one kind); a difference fails the compute with the tensor's
  * name. */
 enum sheaf_status sheaf_backend_meta_set_check(sheaf_backend_t backend, bool check);
+
+/* true: an op that fails on a member (an id outside of its rows) does not end the job. That member
+ * goes on with the collectives, whose values mean nothing then, and graph_compute returns the
+ * failure, on that rank only: the caller tells the others, and throws the results away. Failures of
+ * collectives, and those that a device tells of later, end the job as ever. */
+enum sheaf_status sheaf_backend_meta_set_lives_on(sheaf_backend_t backend, bool lives_on);
 
 /* How the members' data meet: "nccl", or "host memory: member 1 (CPU0@1) is a CPU" and other
  * reasons; "" with one member. Owned by the backend. */

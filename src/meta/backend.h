@@ -30,7 +30,7 @@ struct meta_member { /* a local one */
     struct meta_staging in, out;
     uint64_t compute_ns, n_started;
     uint64_t ticket; /* of the collective that was started last; 0: none in this compute */
-    enum sheaf_status status;
+    enum sheaf_status status, failure; /* of the run; of an op that did not end it */
     char error[1024];
     struct meta_hash *hashes; /* check mode */
     size_t n_hashes, cap_hashes;
@@ -49,7 +49,7 @@ struct meta_backend {
     struct meta_carry **carries;
     size_t n_carries, cap_carries;
     uint64_t generation, clock;
-    bool check;
+    bool check, lives_on;
     struct meta_slot *map;
     size_t n_map;
     uint64_t n_computes, n_plans;

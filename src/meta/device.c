@@ -158,8 +158,7 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
         m->local[m->n_local++] = i;
     }
     m->everywhere = ranks_with_member == sheaf_world_size();
-    m->support =
-        sheaf__meta_support_new(m->members, m->member_rank, m->n_members, m->local, m->n_local);
+    m->support = sheaf__meta_support_new(m->members, m->member_rank, m->n_members);
     st = m->support ? st : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta device: out of memory");
     st = sheaf_world_agree(st, "meta device");
     if (st) goto fail;

@@ -24,8 +24,12 @@ enum sheaf_status sheaf__meta_reserve_staging(struct meta_backend *b,
 }
 
 static void run_member(struct meta_member *me) {
+    me->failure = SHEAF_STATUS_SUCCESS;
     me->status = sheaf__meta_run_part(me, &me->backend->job->parts[me->local]);
-    if (!me->status) return;
+    if (!me->status) {
+        me->status = me->failure;
+        return;
+    }
     snprintf(me->error, sizeof me->error, "%s", sheaf_last_error());
     /* the other members wait for this one in their next collective: end their waits */
     sheaf_world_abort(me->error);

@@ -1,5 +1,7 @@
 /* What one member does with its part of a program: spans on its device, and collectives by the route
  * that fits. */
+#include <stdio.h>
+
 #include "comm/device/devcomm.h"
 #include "comm/diag/events.h"
 #include "comm/world/board.h"
@@ -168,6 +170,14 @@ static enum sheaf_status run_span(struct meta_member *me, struct meta_instr *ins
     return st;
 }
 
+/* The others wait for this member in their collectives, so it comes to them all the same. */
+static enum sheaf_status or_live_on(struct meta_member *me, enum sheaf_status st) {
+    if (!st || !me->backend->lives_on) return st;
+    if (!me->failure) snprintf(me->error, sizeof me->error, "%s", sheaf_last_error());
+    if (!me->failure) me->failure = st;
+    return SHEAF_STATUS_SUCCESS;
+}
+
 static enum sheaf_status run_instrs(struct meta_member *me, struct meta_part *part) {
     me->n_hashes = 0;
     me->ticket = 0;
@@ -177,9 +187,9 @@ static enum sheaf_status run_instrs(struct meta_member *me, struct meta_part *pa
                                             : SHEAF_STATUS_SUCCESS;
         if (st) return st;
         if (instr->kind == INSTR_SPAN) {
-            st = run_span(me, instr);
+            st = or_live_on(me, run_span(me, instr));
         } else if (instr->kind == INSTR_ZERO) {
-            st = run_zero(me, instr);
+            st = or_live_on(me, run_zero(me, instr));
         } else {
             st = run_collective(me, instr);
             if (!st && me->backend->check)

@@ -1,9 +1,9 @@
 /* Owns the answers given so far.
  *
- * A rank can ask its own members only. Where every rank has members of the same kinds, the answer
- * is the same everywhere, for all have the same library. Where kinds differ (a rank with a GPU,
- * another without), each rank asks its own and all agree; else two ranks would cut a graph
- * differently. The scheduler asks for every node of every graph, so answers are kept, by what an op
+ * A rank can ask its own devices only. Where every rank has a device of each member's kind, the
+ * answer is the same everywhere, for all have the same library; a rank that drives no member of a
+ * kind asks its own device of that kind. Where kinds differ (a rank with a GPU, another without),
+ * each rank asks its own and all agree; else two ranks would cut a graph differently. The scheduler asks for every node of every graph, so answers are kept, by what an op
  * is and not by which tensor it is. */
 #include "meta/support.h"
 
@@ -22,9 +22,8 @@ struct answer {
 };
 
 struct meta_support {
-    const sheaf_backend_dev_t *members;
-    const int *local;
-    int n_local;
+    sheaf_backend_dev_t *asked; /* [n_asked] of this rank */
+    int n_asked;
     bool is_local;
     struct answer *answers; /* [ROOM] open addressed; NULL if is_local */
     size_t used;
@@ -44,46 +43,83 @@ bool sheaf__meta_same_kind(sheaf_backend_dev_t a, sheaf_backend_dev_t b) {
     return n == kind_length(y) && !strncmp(x, y, n);
 }
 
-/* Has every rank of the job a member of the kind of member i? Members are listed by rank. */
-static bool is_everywhere(const sheaf_backend_dev_t *members, const int *rank, int n, int i) {
-    int n_ranks = 0, last = -1;
-    for (int j = 0; j < n; j++) {
-        if (rank[j] == last || !sheaf__meta_same_kind(members[i], members[j])) continue;
-        last = rank[j];
-        n_ranks++;
+/* The devices of the members and of the job. */
+struct known {
+    const sheaf_backend_dev_t *members, *devices;
+    const int *member_rank;
+    int n_members;
+    size_t n_devices;
+};
+
+/* One of that rank and of the kind of member i; NULL: it has none. */
+static sheaf_backend_dev_t device_like(const struct known *k, int i, int rank) {
+    for (int j = 0; j < k->n_members; j++)
+        if (k->member_rank[j] == rank && sheaf__meta_same_kind(k->members[i], k->members[j]))
+            return k->members[j];
+    for (size_t j = 0; j < k->n_devices; j++)
+        if (sheaf_world_device_rank(k->devices[j]) == rank &&
+            sheaf__meta_same_kind(k->members[i], k->devices[j]))
+            return k->devices[j];
+    return NULL;
+}
+
+static bool is_everywhere(const struct known *k, int i) {
+    for (int r = 0; r < sheaf_world_size(); r++)
+        if (!device_like(k, i, r)) return false;
+    return true;
+}
+
+static bool is_first_of_its_kind(const struct known *k, int i) {
+    for (int j = 0; j < i; j++)
+        if (sheaf__meta_same_kind(k->members[i], k->members[j])) return false;
+    return true;
+}
+
+/* Own members, and of a kind that only others have as members an own device. */
+static void choose_asked(struct meta_support *s, const struct known *k) {
+    const int me = sheaf_world_rank();
+    for (int i = 0; i < k->n_members; i++) {
+        const bool is_own = k->member_rank[i] == me;
+        sheaf_backend_dev_t like = is_own ? k->members[i] : device_like(k, i, me);
+        bool is_member = false;
+        for (int j = 0; j < k->n_members && like; j++)
+            is_member = is_member || k->members[j] == like;
+        if (like && (is_own || (!is_member && is_first_of_its_kind(k, i))))
+            s->asked[s->n_asked++] = like;
     }
-    return n_ranks == sheaf_world_size();
 }
 
 struct meta_support *sheaf__meta_support_new(const sheaf_backend_dev_t *members, const int *rank,
-                                             int n, const int *local, int n_local) {
+                                             int n) {
+    struct known k = {.members = members, .member_rank = rank, .n_members = n};
     struct meta_support *s = calloc(1, sizeof *s);
-    if (!s) return NULL;
-    *s = (struct meta_support){.members = members, .local = local, .n_local = n_local};
+    if (!s || sheaf_world_devices(&k.devices, &k.n_devices)) goto fail;
+    s->asked = calloc((size_t)n, sizeof(sheaf_backend_dev_t));
+    if (!s->asked) goto fail;
+    choose_asked(s, &k);
     s->is_local = true;
-    for (int i = 0; i < n && s->is_local; i++) {
-        bool seen = false; /* of each kind the first member is enough */
-        for (int j = 0; j < i && !seen; j++) seen = sheaf__meta_same_kind(members[i], members[j]);
-        s->is_local = seen || is_everywhere(members, rank, n, i);
-    }
+    for (int i = 0; i < n && s->is_local; i++)
+        s->is_local = !is_first_of_its_kind(&k, i) || is_everywhere(&k, i);
     if (s->is_local) return s;
     s->answers = calloc(ROOM, sizeof *s->answers);
     s->votes = malloc((size_t)sheaf_world_size());
     if (s->answers && s->votes) return s;
+fail:
     sheaf__meta_support_free(s);
     return NULL;
 }
 
 void sheaf__meta_support_free(struct meta_support *s) {
     if (!s) return;
+    free((void *)s->asked);
     free(s->answers);
     free(s->votes);
     free(s);
 }
 
 static bool ask_own(const struct meta_support *s, const struct sheaf_tensor *op) {
-    for (int i = 0; i < s->n_local; i++) {
-        if (!sheaf_backend_dev_supports_op(s->members[s->local[i]], op)) return false;
+    for (int i = 0; i < s->n_asked; i++) {
+        if (!sheaf_backend_dev_supports_op(s->asked[i], op)) return false;
     }
     return true;
 }

@@ -6,12 +6,11 @@
 
 struct meta_support;
 
-/* members [n] with their ranks; local [n_local] numbers of this rank's. NULL: out of memory. The
- * arrays outlive it. */
+/* members [n] with their ranks. NULL: out of memory. */
 struct meta_support *sheaf__meta_support_new(const sheaf_backend_dev_t *members, const int *rank,
-                                             int n, const int *local, int n_local);
+                                             int n);
 void sheaf__meta_support_free(struct meta_support *s); /* accepts NULL */
-/* The same answer on every rank. Collective if the ranks' members are of different kinds. */
+/* The same answer on every rank. Collective if a rank has no device of some member's kind. */
 bool sheaf__meta_supports(struct meta_support *s, const struct sheaf_tensor *op);
 
 /* Devices of one kind give the same bits for the same op ("CUDA0", "CUDA1@2"; not "CPU0"). */

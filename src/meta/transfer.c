@@ -291,24 +291,57 @@ static enum sheaf_status gather_slices(struct meta_device *dev, const struct tar
     return st;
 }
 
+/* On a rank that drives a member. */
+static enum sheaf_status read_mirrored(struct meta_device *dev, const struct target *at,
+                                       const char *name, void *data, size_t offset, size_t size) {
+    const struct sheaf_tensor *s = at->record->slices[0];
+    if (sheaf_is_contiguous(s)) return sheaf_backend_tensor_get(s, data, offset, size);
+    char *whole = malloc(slice_bytes(at, dev->local[0]));
+    if (!whole) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "get '%s': out of memory", name);
+    const enum sheaf_status st = pack_slice(s, whole);
+    if (!st) memcpy(data, whole + offset, size);
+    free(whole);
+    return st;
+}
+
 static enum sheaf_status get_mirrored(struct meta_device *dev, const struct target *at,
                                       const char *name, void *data, size_t offset, size_t size) {
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (dev->n_local) {
-        const struct sheaf_tensor *s = at->record->slices[0];
-        if (sheaf_is_contiguous(s)) {
-            st = sheaf_backend_tensor_get(s, data, offset, size);
-        } else {
-            char *whole = malloc(slice_bytes(at, dev->local[0]));
-            if (!whole)
-                return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "get '%s': out of memory", name);
-            st = pack_slice(s, whole);
-            if (!st) memcpy(data, whole + offset, size);
-            free(whole);
-        }
-    }
+    enum sheaf_status st =
+        dev->n_local ? read_mirrored(dev, at, name, data, offset, size) : SHEAF_STATUS_SUCCESS;
     if (!st && !dev->everywhere) st = sheaf_world_broadcast(data, size, dev->member_rank[0], name);
     return st;
+}
+
+static bool drives_a_member(const struct meta_device *dev, int rank) {
+    for (int i = 0; i < dev->n_members; i++)
+        if (dev->member_rank[i] == rank) return true;
+    return false;
+}
+
+/* From the first member's rank to a root that drives none. */
+static enum sheaf_status send_mirrored(struct meta_device *dev, const struct target *at, int root,
+                                       const char *name, void *data, size_t offset, size_t size) {
+    const int from = dev->member_rank[0], me = sheaf_world_rank();
+    size_t *sizes = calloc((size_t)sheaf_world_size(), sizeof *sizes);
+    void *own = me == from ? malloc(size) : NULL;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!sizes || (me == from && !own))
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "get '%s': out of memory", name);
+    if (!st && me == from) st = read_mirrored(dev, at, name, own, offset, size);
+    if (!st) {
+        sizes[from] = size;
+        st = sheaf_world_gather_v(own, data, sizes, root, name);
+    }
+    free(sizes);
+    free(own);
+    return st;
+}
+
+static enum sheaf_status get_mirrored_at(struct meta_device *dev, const struct target *at, int root,
+                                         const char *name, void *data, size_t offset, size_t size) {
+    if (!drives_a_member(dev, root)) return send_mirrored(dev, at, root, name, data, offset, size);
+    return root == sheaf_world_rank() ? read_mirrored(dev, at, name, data, offset, size)
+                                      : SHEAF_STATUS_SUCCESS;
 }
 
 /* On every rank (root -1) or on one. */
@@ -320,15 +353,9 @@ static enum sheaf_status get_tensor(struct meta_device *dev, const struct sheaf_
     offset += at.offset;
     const enum sheaf_split_axis axis = at.record->state->axis;
     const bool receives = root < 0 || root == sheaf_world_rank();
-    if (axis == SHEAF_SPLIT_AXIS_MIRRORED) {
-        if (!receives && dev->everywhere) return SHEAF_STATUS_SUCCESS;
-        void *to = receives ? data : malloc(size ? size : 1);
-        if (!to)
-            return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "get '%s': out of memory", t->name);
-        st = get_mirrored(dev, &at, t->name, to, offset, size);
-        if (!receives) free(to);
-        return st;
-    }
+    if (axis == SHEAF_SPLIT_AXIS_MIRRORED)
+        return root < 0 ? get_mirrored(dev, &at, t->name, data, offset, size)
+                        : get_mirrored_at(dev, &at, root, t->name, data, offset, size);
     if (axis == SHEAF_SPLIT_AXIS_PARTIAL && at.type != SHEAF_TYPE_F32) {
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "get tensor '%s': partial sums of type %s",
                                t->name, sheaf_type_name(at.type));

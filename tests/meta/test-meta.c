@@ -92,6 +92,37 @@ Test(meta_errors, check_mode_finds_a_diverged_member) {
     rig_down(&r);
 }
 
+/* A row that does not exist, of a matrix that is cut by rows: the members meet in the sum behind it. */
+Test(meta_errors, an_op_that_fails_without_the_end_of_the_job) {
+    struct rig r;
+    rig_up(&r, 2);
+    cr_assert_eq(sheaf_backend_meta_set_lives_on(r.backend, true), SHEAF_STATUS_SUCCESS);
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 16, .no_alloc = true});
+    struct sheaf_tensor *ids = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_I32, 2);
+    sheaf_set_input(ids);
+    struct sheaf_tensor *y = sheaf_get_rows(ctx, r.model.out, ids);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+    cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_gallocr_alloc_graph(r.galloc, graph), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < 4; i++) {
+        const int32_t rows[] = {1, i % 2 ? 0 : N_VOCAB};
+        float got[2 * N_EMBD], want[N_EMBD];
+        cr_assert_eq(sheaf_backend_tensor_set(ids, rows, 0, sizeof rows), SHEAF_STATUS_SUCCESS);
+        const enum sheaf_status st = sheaf_backend_graph_compute(r.backend, graph);
+        cr_expect_eq(st, i % 2 ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_INVALID);
+        cr_expect(!st || strstr(sheaf_last_error(), "is outside [0,"), "%s", sheaf_last_error());
+        cr_assert(!sheaf_world_failed());
+        cr_assert_eq(sheaf_backend_tensor_get(y, got, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+        if (st) continue;
+        cr_assert_eq(sheaf_backend_tensor_get(r.model.out, want, sizeof want, sizeof want),
+                     SHEAF_STATUS_SUCCESS);
+        cr_expect(!memcmp(got, want, sizeof want));
+    }
+    sheaf_free(ctx);
+    rig_down(&r);
+}
+
 Test(meta_errors, an_input_whose_memory_went_to_another_graph) {
     struct rig r;
     rig_up(&r, 2);
@@ -378,6 +409,7 @@ Test(meta, other_backends_are_refused) {
         cr_expect(strstr(sheaf_last_error(), i ? "NULL is no" : "CPU0 is no"), "%s",
                   sheaf_last_error());
         cr_expect_eq(sheaf_backend_meta_set_check(wrong[i], true), SHEAF_STATUS_INVALID);
+        cr_expect_eq(sheaf_backend_meta_set_lives_on(wrong[i], true), SHEAF_STATUS_INVALID);
         cr_expect_eq(sheaf_backend_meta_get_stats(wrong[i], &stats), SHEAF_STATUS_INVALID);
         cr_expect_eq(sheaf_backend_meta_reset_stats(wrong[i]), SHEAF_STATUS_INVALID);
     }
