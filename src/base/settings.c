@@ -124,6 +124,9 @@ static const struct setting settings[] = {
                                        "mirror, random:SEED or file:PATH."},
     [SHEAF__SET_SPLIT] = {"SHEAF_SPLIT", TEXT, .default_value = "even",
                           .help = "Shares of the members for the plugin for ggml: 3,1."},
+    [SHEAF__SET_GROUPS] = {"SHEAF_GROUPS", TEXT, .default_value = "all",
+                           .help = "Ranks that are one device each in the plugin for ggml: all, "
+                                   "host, or ranges of ranks: 0-1,2-3. Read by rank 0."},
     [SHEAF__SET_GGML_ON_FAILURE] = {"SHEAF_GGML_ON_FAILURE", CHOICE("exit|error"),
                                     .default_value = "exit",
                                     .help = "After the loss of a rank the plugin for ggml ends "

@@ -40,6 +40,7 @@ enum sheaf__setting {
     /* programs of ggml: read by the plugin */
     SHEAF__SET_GGML_SPLIT,
     SHEAF__SET_SPLIT,
+    SHEAF__SET_GROUPS,
     SHEAF__SET_GGML_ON_FAILURE,
     /* diagnosis */
     SHEAF__SET_BACKEND_DEBUG,

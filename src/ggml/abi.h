@@ -26,6 +26,11 @@ struct gg_backend;
 struct gg_device;
 struct gg_reg;
 
+struct gg_event {
+    struct gg_device *device;
+    void *context;
+};
+
 struct gg_tensor {
     int32_t type;
     struct gg_buffer *buffer;
@@ -113,10 +118,13 @@ struct gg_backend_i {
     const char *(*get_name)(struct gg_backend *backend);
     void (*free)(struct gg_backend *backend);
     gg_fn set_tensor_async, get_tensor_async, set_tensor_2d_async, get_tensor_2d_async;
-    gg_fn cpy_tensor_async, synchronize;
+    gg_fn cpy_tensor_async;
+    void (*synchronize)(struct gg_backend *backend);
     gg_fn graph_plan_create, graph_plan_free, graph_plan_update, graph_plan_compute;
     int32_t (*graph_compute)(struct gg_backend *backend, struct gg_cgraph *graph);
-    gg_fn event_record, event_wait, graph_optimize;
+    void (*event_record)(struct gg_backend *backend, struct gg_event *event);
+    void (*event_wait)(struct gg_backend *backend, struct gg_event *event);
+    gg_fn graph_optimize;
 };
 struct gg_backend {
     uint8_t *guid; /* [16] */
@@ -146,7 +154,10 @@ struct gg_device_i {
     gg_fn get_host_buffer_type, buffer_from_host_ptr;
     bool (*supports_op)(struct gg_device *dev, const struct gg_tensor *op);
     bool (*supports_buft)(struct gg_device *dev, struct gg_buft *buft);
-    gg_fn offload_op, event_new, event_free, event_synchronize;
+    gg_fn offload_op;
+    struct gg_event *(*event_new)(struct gg_device *dev);
+    void (*event_free)(struct gg_device *dev, struct gg_event *event);
+    void (*event_synchronize)(struct gg_device *dev, struct gg_event *event);
 };
 struct gg_device {
     struct gg_device_i iface;

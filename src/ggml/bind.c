@@ -30,7 +30,8 @@ static enum sheaf_status make_objects(const struct gg_memory *m, struct gg_regio
     }
     for (size_t i = 0; i < n; i++) gg_put_state(&b, states[i]);
     const enum sheaf_status st =
-        b.failed ? no_memory() : gg_command(GG_COMMAND_BIND, m->group, 0, 0, 0, b.data, b.n, NULL);
+        b.failed ? no_memory()
+                 : gg_command(GG_COMMAND_BIND, m->group, m->device, 0, 0, b.data, b.n, NULL);
     free(b.data);
     return st;
 }
@@ -52,8 +53,8 @@ static enum sheaf_status send_bytes(const struct gg_memory *m, const struct gg_r
 }
 
 /* All regions of one file. UNSUPPORTED: some rank has no copy of it. */
-static enum sheaf_status load_file(struct gg_region *const *regions, size_t n,
-                                   const struct gg_file *file) {
+static enum sheaf_status load_file(const struct gg_memory *m, struct gg_region *const *regions,
+                                   size_t n, const struct gg_file *file) {
     struct gg_bytes b = {0};
     uint64_t size = 0, count = 0;
     const uint64_t hash = gg_file_hash(file->fd, &size);
@@ -70,7 +71,7 @@ static enum sheaf_status load_file(struct gg_region *const *regions, size_t n,
         gg_put(&b, &place, sizeof place);
     }
     const enum sheaf_status st =
-        b.failed ? no_memory() : gg_command(GG_COMMAND_LOAD, 0, 0, 0, 0, b.data, b.n, NULL);
+        b.failed ? no_memory() : gg_command(GG_COMMAND_LOAD, m->device, 0, 0, 0, b.data, b.n, NULL);
     free(b.data);
     return st;
 }
@@ -81,7 +82,7 @@ static enum sheaf_status load_files(const struct gg_memory *m, struct gg_region 
     for (size_t i = 0; i < n && !st; i++) {
         const struct gg_file *file = regions[i]->file;
         if (!file || regions[i]->bound) continue;
-        st = load_file(regions, n, file);
+        st = load_file(m, regions, n, file);
         if (st == SHEAF_STATUS_UNSUPPORTED) {
             sheaf_log(SHEAF_LOG_WARN, "%s; its weights are sent there", sheaf_last_error());
             st = SHEAF_STATUS_SUCCESS;
@@ -118,7 +119,7 @@ enum sheaf_status gg_bind_regions(void) {
     bool *done = calloc(n, sizeof *done);
     enum sheaf_status st =
         states && some && some_states && done ? SHEAF_STATUS_SUCCESS : no_memory();
-    if (!st) st = gg_choose_cuts(e, gg_engine_device(gg_driver.engine), states);
+    if (!st) st = gg_choose_cuts(e, gg_driver.engine, e->unbound_in[0]->device, states);
     for (size_t i = 0; i < n && !st; i++) {
         size_t k = 0;
         if (done[i]) continue;

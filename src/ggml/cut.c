@@ -27,26 +27,37 @@ struct sheaf_split_state *gg_cut_axis(const struct gg_cutter *c, int axis, int64
 
 /* ---- settings ---- */
 
-/* "3,1": a number for each member; members without one get nothing. */
-static enum sheaf_status read_shares(struct gg_cutter *c) {
-    const char *text = sheaf_setting_value("SHEAF_SPLIT"), *at = text;
-    double sum = 0;
-    int n = 0;
-    for (int j = 0; j < c->n_members; j++) c->shares[j] = 1;
-    if (!text || !*text || !strcmp(text, "even")) return SHEAF_STATUS_SUCCESS;
-    for (; n < c->n_members && *at; n++) {
+/* "3,1": a number for each member of the job. False: it is something else. */
+static bool parse_shares(const char *at, double *shares, size_t n) {
+    size_t k = 0;
+    for (; k < n && *at; k++) {
         char *end;
-        c->shares[n] = strtod(at, &end);
-        if (end == at || c->shares[n] < 0 || c->shares[n] > 1e9) break;
-        sum += c->shares[n];
+        shares[k] = strtod(at, &end);
+        if (end == at || shares[k] < 0 || shares[k] > 1e9) break;
         at = *end == ',' ? end + 1 : end;
         if (*end && *end != ',') break;
     }
-    if (n == c->n_members && !*at && sum > 0) return SHEAF_STATUS_SUCCESS;
+    return k == n && !*at;
+}
+
+/* Those of this device's members. */
+static enum sheaf_status read_shares(struct gg_cutter *c, const struct gg_engine *engine,
+                                     size_t device) {
+    const char *text = sheaf_setting_value("SHEAF_SPLIT");
+    const size_t n = gg_engine_n_members(engine);
+    for (int j = 0; j < c->n_members; j++) c->shares[j] = 1;
+    if (!text || !*text || !strcmp(text, "even")) return SHEAF_STATUS_SUCCESS;
+    double sum = 0, *all = calloc(n, sizeof *all);
+    if (!all) return no_memory();
+    const bool ok = parse_shares(text, all, n);
+    for (int j = 0; j < c->n_members && ok; j++)
+        sum += c->shares[j] = all[gg_engine_member(engine, device, (size_t)j)];
+    free(all);
+    if (ok && sum > 0) return SHEAF_STATUS_SUCCESS;
     return sheaf_set_error(SHEAF_STATUS_INVALID,
                            "setting SHEAF_SPLIT is '%s'; it takes 'even' or a share for each of "
-                           "the %d members, as 3,1",
-                           text, c->n_members);
+                           "the %zu members, as 3,1, not all 0 in a group",
+                           text, n);
 }
 
 /* ---- random ---- */
@@ -173,8 +184,7 @@ static void report(const struct gg_cutter *c, struct sheaf_split_state *const *s
 static enum sheaf_status choose(struct gg_cutter *c, struct sheaf_split_state **states,
                                 const char **why) {
     const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
-    const enum sheaf_status st = read_shares(c);
-    if (st || (how && !strcmp(how, "mirror"))) return st;
+    if (how && !strcmp(how, "mirror")) return SHEAF_STATUS_SUCCESS;
     if (!how || !*how || !strcmp(how, "auto")) return gg_cut_by_names(c, states, why);
     if (!strncmp(how, "random:", 7)) return cut_at_random(c, how + 7, states);
     if (!strncmp(how, "file:", 5)) return cut_by_file(c, how + 5, states);
@@ -184,13 +194,14 @@ static enum sheaf_status choose(struct gg_cutter *c, struct sheaf_split_state **
                            how);
 }
 
-enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, sheaf_backend_dev_t device,
-                                 struct sheaf_split_state **states) {
-    const int n = (int)sheaf_backend_meta_dev_n_members(device);
+enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, const struct gg_engine *engine,
+                                 size_t device, struct sheaf_split_state **states) {
+    const int n = (int)sheaf_backend_meta_dev_n_members(gg_engine_device(engine, device));
     const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
     struct gg_cutter c = {e, n, calloc((size_t)n, sizeof(double))};
     const char **why = calloc(e->n_unbound + 1, sizeof *why);
-    enum sheaf_status st = c.shares && why ? choose(&c, states, why) : no_memory();
+    enum sheaf_status st = c.shares && why ? read_shares(&c, engine, device) : no_memory();
+    if (!st) st = choose(&c, states, why);
     if (!st && n > 1 && (!how || !strcmp(how, "auto"))) report(&c, states, why);
     for (size_t i = 0; i < e->n_unbound && !st; i++) {
         if (!states[i]) states[i] = sheaf_split_state_mirrored(n);

@@ -10,8 +10,8 @@
 #include "ggml/encode.h"
 
 /* states[i]: of e->unbound[i]; the caller frees them. As SHEAF_GGML_SPLIT and SHEAF_SPLIT say. */
-enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, sheaf_backend_dev_t device,
-                                 struct sheaf_split_state **states);
+enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, const struct gg_engine *engine,
+                                 size_t device, struct sheaf_split_state **states);
 
 /* ---- between the files of cuts ---- */
 struct gg_cutter {

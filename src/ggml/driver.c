@@ -31,7 +31,7 @@ static struct {
     bool started, quit;
     pid_t pid;
     atomic_bool failed; /* the first failure, for the next graph */
-    char text[1024], description[64];
+    char text[1024], description[GG_MAX_GROUPS][64];
 } shared = {.callers = PTHREAD_MUTEX_INITIALIZER,
             .lock = PTHREAD_MUTEX_INITIALIZER,
             .changed = PTHREAD_COND_INITIALIZER};
@@ -84,8 +84,18 @@ static void keep_failure(enum sheaf_status st) {
     sheaf_log(SHEAF_LOG_ERROR, "%s", sheaf_last_error());
 }
 
+/* Other commands use the memory of a run's results, or all ranks meet in them. */
+static bool goes_beside_runs(enum gg_command_kind kind) {
+    return kind == GG_COMMAND_RUN || kind == GG_COMMAND_FETCH || kind == GG_COMMAND_ASK ||
+           kind == GG_COMMAND_END;
+}
+
 enum sheaf_status gg_command(enum gg_command_kind kind, uint64_t a, uint64_t b, uint64_t c,
                              uint64_t d, const void *payload, size_t size, void *result) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    const size_t n = goes_beside_runs(kind) ? 0 : gg_engine_n_devices(gg_driver.engine);
+    for (size_t i = 0; i < n && !st; i++) st = gg_fetch(i);
+    if (st) return st;
     struct gg_command command = {
         .kind = (uint32_t)kind, .a = a, .b = b, .c = c, .d = d, .size = size};
     return gg_engine_do(gg_driver.engine, &command, payload, result);
@@ -110,17 +120,32 @@ static void end_program(int rank, const char *text, void *user) {
     if (!sheaf__thread_start(&thread, ask_to_end, NULL)) pthread_detach(thread);
 }
 
+static int hosts_of(size_t device) {
+    int n = 0;
+    for (int h = 0; h < sheaf_world_n_hosts(); h++) {
+        bool is_one = false;
+        for (int r = 0; r < sheaf_world_size(); r++)
+            is_one = is_one || (sheaf_world_host_index(r) == h &&
+                                gg_engine_has_rank(gg_driver.engine, device, r));
+        n += is_one;
+    }
+    return n;
+}
+
+static void describe(size_t device) {
+    const size_t n = sheaf_backend_meta_dev_n_members(gg_engine_device(gg_driver.engine, device));
+    const int hosts = hosts_of(device);
+    snprintf(shared.description[device], sizeof shared.description[device],
+             "%zu member%s on %d host%s", n, n == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s");
+}
+
 static enum sheaf_status start_task(void *unused) {
     (void)unused;
     const char *on_failure = sheaf_setting_value("SHEAF_GGML_ON_FAILURE");
     const bool may_exit = !on_failure || strcmp(on_failure, "error") != 0;
     const enum sheaf_status st =
         gg_engine_start(may_exit, may_exit ? end_program : NULL, &gg_driver.engine);
-    if (st) return st;
-    const size_t n = sheaf_backend_meta_dev_n_members(gg_engine_device(gg_driver.engine));
-    const int hosts = sheaf_world_n_hosts();
-    snprintf(shared.description, sizeof shared.description, "%zu member%s on %d host%s", n,
-             n == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s");
+    for (size_t i = 0; !st && i < gg_engine_n_devices(gg_driver.engine); i++) describe(i);
     return st;
 }
 
@@ -157,11 +182,26 @@ void gg_driver_stop(void) {
     pthread_join(shared.thread, NULL);
 }
 
-const char *gg_driver_description(void) { return shared.description; }
+size_t gg_driver_n_devices(void) { return gg_engine_n_devices(gg_driver.engine); }
+const char *gg_driver_description(size_t device) { return shared.description[device]; }
 
-/* Cuts follow the members' shares, so the job is full when the first member is. */
-void gg_driver_memory(size_t *free_bytes, size_t *total) {
-    sheaf_backend_dev_memory(gg_engine_device(gg_driver.engine), free_bytes, total);
+/* Cuts follow the members' shares, so a device is full when the first member is. */
+void gg_driver_memory(size_t device, size_t *free_bytes, size_t *total) {
+    sheaf_backend_dev_memory(gg_engine_device(gg_driver.engine, device), free_bytes, total);
+}
+
+/* ---- runs that go on without rank 0 ---- */
+
+static enum sheaf_status fetch_task(void *device) { return gg_fetch(*(const size_t *)device); }
+
+uint64_t gg_driver_last_run(size_t device) { return gg_driver.pending[device].run; }
+
+void gg_driver_wait(size_t device, uint64_t run) {
+    if (gg_driver.pending[device].fetched < run && shared.started) /* there is one at most */
+        keep_failure(call(fetch_task, &device));
+}
+static void wait_for_last(const struct gg_memory *m) {
+    gg_driver_wait(m->device, gg_driver_last_run(m->device));
 }
 
 /* ---- memory ---- */
@@ -175,9 +215,9 @@ struct transfer {
     size_t offset, size; /* in the region */
 };
 
-struct gg_memory *gg_driver_alloc(size_t size) {
+struct gg_memory *gg_driver_alloc(size_t device, size_t size) {
     static _Atomic uint64_t group = 1;
-    return gg_memory_new(size, group++);
+    return gg_memory_new(size, group++, device);
 }
 
 static enum sheaf_status free_task(void *argument) {
@@ -193,6 +233,7 @@ static bool has_objects(const struct gg_memory *m) {
 }
 
 void gg_driver_free(struct gg_memory *m) {
+    wait_for_last(m);
     if (has_objects(m) && shared.started && !atomic_load(&shared.failed))
         keep_failure(call(free_task, m));
     gg_memory_free(m);
@@ -285,6 +326,7 @@ static enum sheaf_status get_task(void *argument) {
 void gg_driver_get(struct gg_memory *m, const struct gg_tensor *t, void *data, size_t offset,
                    size_t size) {
     struct transfer x = {.m = m, .t = t, .to = data, .offset = in_region(t, offset), .size = size};
+    wait_for_last(m);
     if (bound_region(m, t)) {
         keep_failure(call(get_task, &x));
         return;
@@ -321,39 +363,56 @@ void gg_driver_clear(struct gg_memory *m, uint8_t value) {
 
 /* ---- graphs ---- */
 
-static enum sheaf_status compute_task(void *graph) { return gg_run_graph(graph); }
+struct computation {
+    size_t device;
+    const struct gg_cgraph *graph;
+};
 
-enum sheaf_status gg_driver_compute(const struct gg_cgraph *graph) {
+static enum sheaf_status compute_task(void *argument) {
+    const struct computation *c = argument;
+    return gg_run_graph(c->device, c->graph);
+}
+
+enum sheaf_status gg_driver_compute(size_t device, const struct gg_cgraph *graph) {
     if (atomic_load(&shared.failed)) {
         const bool over = sheaf_world_failed();
         if (!over) atomic_store(&shared.failed, false); /* told once; the job goes on */
         return sheaf_set_error(SHEAF_STATUS_FAILED, "%s",
                                over ? "the job has failed" : "an earlier call failed");
     }
-    const enum sheaf_status st = call(compute_task, (void *)(uintptr_t)graph);
+    struct computation c = {device, graph};
+    const enum sheaf_status st = call(compute_task, &c);
     if (st) sheaf_log(SHEAF_LOG_ERROR, "%s", sheaf_last_error());
     if (st && sheaf_world_failed()) atomic_store(&shared.failed, true);
     return st;
 }
 
+struct question {
+    size_t device;
+    const struct gg_tensor *op;
+};
+
 /* What a device can do does not depend on where operands lie. */
 static enum sheaf_status supports_task(void *argument) {
+    const struct question *q = argument;
     struct gg_encoder *e = &gg_driver.encoder;
-    const enum sheaf_status st = gg_encode_question(e, argument);
+    const enum sheaf_status st = gg_encode_question(e, q->op);
     return st ? st
-              : gg_command(GG_COMMAND_ASK, 0, e->n_made, 0, 0, e->graph.data, e->graph.n, NULL);
+              : gg_command(GG_COMMAND_ASK, q->device, e->n_made, 0, 0, e->graph.data, e->graph.n,
+                           NULL);
 }
 
 static bool has_known_type(const struct gg_tensor *t) {
     return t->type >= 0 && t->type < GG_MAX_TYPES && gg_driver.host->type[t->type] >= 0;
 }
 
-static bool is_asked_here(const struct sheaf_tensor *node) {
-    return sheaf_backend_dev_supports_op(gg_engine_device(gg_driver.engine), node);
+static bool is_asked_here(size_t device, const struct sheaf_tensor *node) {
+    return sheaf_backend_dev_supports_op(gg_engine_device(gg_driver.engine, device), node);
 }
 
 /* A result that is written over an operand is copied there afterwards. */
-static bool can_copy_into(const struct gg_tensor *t, const struct sheaf_tensor *node) {
+static bool can_copy_into(size_t device, const struct gg_tensor *t,
+                          const struct sheaf_tensor *node) {
     struct sheaf_tensor from = *node, copy = *node;
     copy.op = SHEAF_OP_CPY;
     memset(copy.op_params, 0, sizeof copy.op_params);
@@ -361,17 +420,17 @@ static bool can_copy_into(const struct gg_tensor *t, const struct sheaf_tensor *
     from.op = SHEAF_OP_NONE;
     copy.src[0] = &from;
     copy.src[1] = &from;
-    return !t->view_src || is_asked_here(&copy);
+    return !t->view_src || is_asked_here(device, &copy);
 }
 
 /* A result in another device's memory: the scheduler copies views of it before this device has
  * written them. */
-static bool is_written_here(const struct gg_tensor *root) {
-    if (root->buffer && !gg_plugin_is_for_us(root)) return false;
-    return root->op == 0 || gg_driver_supports(root);
+static bool is_written_here(size_t device, const struct gg_tensor *root) {
+    if (root->buffer && !gg_plugin_is_for_us(root, device)) return false;
+    return root->op == 0 || gg_driver_supports(device, root);
 }
 
-bool gg_driver_supports(const struct gg_tensor *t) {
+bool gg_driver_supports(size_t device, const struct gg_tensor *t) {
     struct sheaf_tensor node, operand[SHEAF_MAX_SRC];
     struct gg_operands o;
     if (t->op == 0) return has_known_type(t);
@@ -383,7 +442,9 @@ bool gg_driver_supports(const struct gg_tensor *t) {
         node.src[i] = &operand[i];
     }
     if (gg_is_view(&node)) return true;
-    if (t->view_src && !is_written_here(t->view_src)) return false;
-    if (gg_engine_is_mixed(gg_driver.engine)) return !call(supports_task, (void *)(uintptr_t)t);
-    return is_asked_here(&node) && (gg_writes_operand(&node) || can_copy_into(t, &node));
+    if (t->view_src && !is_written_here(device, t->view_src)) return false;
+    struct question q = {device, t};
+    if (gg_engine_is_mixed(gg_driver.engine, device)) return !call(supports_task, &q);
+    return is_asked_here(device, &node) &&
+           (gg_writes_operand(&node) || can_copy_into(device, t, &node));
 }

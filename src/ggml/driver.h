@@ -1,6 +1,10 @@
 /* Rank 0's side: the one thread that owns MPI and the engine, the programs that it has given to the
  * job, and what ggml's calls become.
  *
+ * A device with rank 0 among its ranks computes inside the call. Another one is told to, and rank 0
+ * goes on; its results are fetched before anything of that device is read, or anything else asked of
+ * it, so that at most one run of a device is under way.
+ *
  * ggml calls from any of its threads; each call that needs the job is handed to the driver thread
  * and waited for. The first failure stays: ggml's functions that move data return nothing, so the
  * next graph reports it. */
@@ -9,15 +13,16 @@
 
 #include "ggml/encode.h"
 
-/* Starts the thread, the world and the meta device. Once a process. */
+/* Starts the thread, the world and the meta devices. Once a process. */
 enum sheaf_status gg_driver_start(const struct gg_host *host);
 /* Tells the workers that the job is over, and ends the thread. At exit; safe to call twice. */
 void gg_driver_stop(void);
+size_t gg_driver_n_devices(void);
 /* Members and hosts, "4 members on 2 hosts"; memory that the members have together. */
-const char *gg_driver_description(void);
-void gg_driver_memory(size_t *free_bytes, size_t *total);
+const char *gg_driver_description(size_t device);
+void gg_driver_memory(size_t device, size_t *free_bytes, size_t *total);
 
-struct gg_memory *gg_driver_alloc(size_t size);
+struct gg_memory *gg_driver_alloc(size_t device, size_t size);
 void gg_driver_free(struct gg_memory *m);
 void gg_driver_set(struct gg_memory *m, const struct gg_tensor *t, const void *data, size_t offset,
                    size_t size);
@@ -26,12 +31,15 @@ void gg_driver_fill(struct gg_memory *m, const struct gg_tensor *t, uint8_t valu
 void gg_driver_get(struct gg_memory *m, const struct gg_tensor *t, void *data, size_t offset,
                    size_t size);
 void gg_driver_clear(struct gg_memory *m, uint8_t value);
-enum sheaf_status gg_driver_compute(const struct gg_cgraph *graph);
-bool gg_driver_supports(const struct gg_tensor *op);
+enum sheaf_status gg_driver_compute(size_t device, const struct gg_cgraph *graph);
+bool gg_driver_supports(size_t device, const struct gg_tensor *op);
+/* The number of the device's last run, and the wait for that run or an earlier one. */
+uint64_t gg_driver_last_run(size_t device);
+void gg_driver_wait(size_t device, uint64_t run);
 
 /* How buffers of this plugin are recognised; set by plugin.c. */
 struct gg_memory *gg_plugin_memory_of(const struct gg_tensor *root);
-/* Of the plugin's buffer type, if only in a plan: then there is no gg_memory. root has a buffer. */
-bool gg_plugin_is_for_us(const struct gg_tensor *root);
+/* Of that device's buffer type, if only in a plan: then there is no gg_memory. root has a buffer. */
+bool gg_plugin_is_for_us(const struct gg_tensor *root, size_t device);
 
 #endif

@@ -2,7 +2,10 @@
 #ifndef SHEAF_GGML_DRIVER_IMPL_H
 #define SHEAF_GGML_DRIVER_IMPL_H
 
+#include <stdatomic.h>
+
 #include "ggml/driver.h"
+#include "ggml/groups.h"
 
 struct gg_input {  /* of a program */
     uint8_t *sent; /* what the ranks have */
@@ -12,6 +15,7 @@ struct gg_input {  /* of a program */
 
 struct gg_known { /* a program that all ranks have */
     uint64_t number, last_use;
+    size_t device;
     uint64_t hash;
     struct gg_bytes message; /* outputs and graph: its identity */
     size_t n_records, n_results;
@@ -31,7 +35,15 @@ struct gg_recent {
     size_t n_inputs, n_results;
 };
 
-enum { GG_MAX_PROGRAMS = 64, GG_MAX_RECENT = 16, GG_MAX_INPUT_BYTES = 256 << 20 };
+/* What a device does that rank 0 has no part in. */
+struct gg_pending {
+    uint64_t program;
+    void **addresses; /* [n] of its results */
+    size_t n, cap;
+    _Atomic uint64_t run, fetched; /* numbers; equal: nothing is under way */
+};
+
+enum { GG_MAX_PROGRAMS = 64, GG_MAX_RECENT = 64, GG_MAX_INPUT_BYTES = 256 << 20 };
 
 struct gg_driver {
     const struct gg_host *host;
@@ -45,6 +57,7 @@ struct gg_driver {
     struct gg_bytes run; /* payload of RUN */
     void **addresses;
     size_t cap_addresses;
+    struct gg_pending pending[GG_MAX_GROUPS];
 };
 extern struct gg_driver gg_driver;
 
@@ -57,7 +70,9 @@ enum sheaf_status gg_unbind_region(struct gg_memory *m, struct gg_region *r);
 /* The bytes of an unbound region, from its file or the shadow. */
 enum sheaf_status gg_region_bytes(const struct gg_memory *m, const struct gg_region *r,
                                   size_t offset, void *out, size_t size);
-enum sheaf_status gg_run_graph(const struct gg_cgraph *graph);
+enum sheaf_status gg_run_graph(size_t device, const struct gg_cgraph *graph);
+/* The results of the device's run that is under way, if there is one. */
+enum sheaf_status gg_fetch(size_t device);
 /* The programs that use the group are gone on all ranks. */
 void gg_forget_group(uint64_t group);
 void gg_forget_all(void);

@@ -1,10 +1,11 @@
-/* Commands: how they reach the other ranks, and what each does. */
+/* Commands: how they reach the other ranks, and what each does; and the devices at the start. */
 #include "ggml/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "ggml/engine_impl.h"
+#include "ggml/groups.h"
 
 enum { MAGIC = 0x53474731, CHUNK = 64 << 20 };
 
@@ -13,11 +14,12 @@ enum { MAGIC = 0x53474731, CHUNK = 64 << 20 };
 /* The state of an object that is being bound; all others are mirrored. */
 static enum sheaf_status state_of(const struct sheaf_tensor *t, const void *user,
                                   struct sheaf_split_state **out) {
-    const struct gg_engine *e = user;
+    const struct gg_ranks *on = user;
+    const struct gg_engine *e = on->engine;
     const struct sheaf_split_state *state = NULL;
     for (size_t i = 0; i < e->n_binding && !state; i++)
         if (e->binding[i].tensor == t) state = e->binding[i].state;
-    *out = state ? sheaf_split_state_copy(state) : sheaf_split_state_mirrored(e->n_members);
+    *out = state ? sheaf_split_state_copy(state) : sheaf_split_state_mirrored(on->n_members);
     return *out ? SHEAF_STATUS_SUCCESS
                 : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split state: out of memory");
 }
@@ -40,35 +42,115 @@ static void load_modules(void) {
         sheaf_log(SHEAF_LOG_WARN, "%s", sheaf_last_error());
 }
 
+/* Members and ranks of group g. */
+static enum sheaf_status gather_group(struct gg_ranks *on, const sheaf_backend_dev_t *devices,
+                                      size_t n, const int *group_of, int g,
+                                      sheaf_backend_dev_t *members) {
+    on->member = calloc(n + 1, sizeof *on->member);
+    on->part = calloc((size_t)sheaf_world_size(), sizeof *on->part);
+    on->report = calloc((size_t)sheaf_world_size(), sizeof *on->report);
+    if (!on->member || !on->part || !on->report)
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
+    for (size_t i = 0; i < n; i++) {
+        const int rank = sheaf_world_device_rank(devices[i]);
+        if (group_of[rank] != g) continue;
+        on->part[rank] = true;
+        on->report[rank] = sizeof(struct gg_report);
+        on->member[on->n_members] = i;
+        members[on->n_members++] = devices[i];
+    }
+    return on->n_members ? SHEAF_STATUS_SUCCESS
+                         : sheaf_set_error(SHEAF_STATUS_INVALID,
+                                           "setting SHEAF_GROUPS: group %d has no device", g);
+}
+
+static enum sheaf_status start_device(struct gg_ranks *on, const sheaf_backend_dev_t *devices,
+                                      size_t n, const int *group_of, int g) {
+    sheaf_backend_dev_t *members = calloc(n + 1, sizeof(sheaf_backend_dev_t));
+    enum sheaf_status st = members
+                               ? gather_group(on, devices, n, group_of, g, members)
+                               : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
+    st = sheaf_world_agree(st, "groups");
+    if (!st)
+        st = sheaf_backend_meta_device(members, (size_t)on->n_members, state_of, on, NULL,
+                                       &on->device);
+    if (!st) st = sheaf_backend_dev_init(on->device, NULL, &on->backend);
+    if (!st) st = sheaf_backend_meta_set_lives_on(on->backend, true);
+    if (!st) on->mixed = is_mixed(on->device);
+    free((void *)members);
+    return st;
+}
+
+/* As rank 0 was told: a launcher need not pass its environment on. */
+static enum sheaf_status read_groups(int *group_of, int *n_groups) {
+    char text[512] = "";
+    const char *mine = sheaf_setting_value("SHEAF_GROUPS");
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (mine && strlen(mine) >= sizeof text && sheaf_world_rank() == 0)
+        st = sheaf_set_error(SHEAF_STATUS_INVALID, "setting SHEAF_GROUPS is too long");
+    else if (mine && strlen(mine) < sizeof text)
+        memcpy(text, mine, strlen(mine));
+    st = sheaf_world_agree(st, "groups");
+    if (!st) st = sheaf_world_broadcast(text, sizeof text, 0, "groups");
+    if (!st)
+        st = sheaf_world_agree(
+            gg_groups_parse(text, sheaf_world_size(), sheaf_world_host_index, group_of, n_groups),
+            "groups");
+    return st;
+}
+
+static enum sheaf_status start_devices(struct gg_engine *e) {
+    const sheaf_backend_dev_t *devices = NULL;
+    const size_t n_ranks = (size_t)sheaf_world_size();
+    int n_groups = 1, *group_of = calloc(n_ranks, sizeof *group_of);
+    enum sheaf_status st = sheaf_world_devices(&devices, &e->n_members);
+    e->reports = calloc(n_ranks, sizeof *e->reports);
+    e->devices = calloc(GG_MAX_GROUPS, sizeof *e->devices);
+    if (!st && (!group_of || !e->reports || !e->devices))
+        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
+    st = sheaf_world_agree(st, "groups");
+    if (!st) st = read_groups(group_of, &n_groups);
+    for (int g = 0; g < n_groups && !st; g++) {
+        e->devices[g].engine = e;
+        e->n_devices++;
+        st = start_device(&e->devices[g], devices, e->n_members, group_of, g);
+    }
+    free(group_of);
+    return st;
+}
+
 enum sheaf_status gg_engine_start(bool may_exit, sheaf_failure_fn on_failure,
                                   struct gg_engine **out) {
     const struct sheaf_world_params params = {
         .size = sizeof params, .may_exit = may_exit, .on_failure = on_failure};
-    const sheaf_backend_dev_t *devices = NULL;
-    size_t n = 0;
     struct gg_engine *e = calloc(1, sizeof *e);
     if (!e) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "start: out of memory");
     enum sheaf_status st = sheaf_world_init(&params);
     if (!st) load_modules();
-    if (!st) st = sheaf_world_devices(&devices, &n);
-    e->n_members = (int)n;
-    if (!st) st = sheaf_backend_meta_device(devices, n, state_of, e, NULL, &e->device);
-    if (!st) st = sheaf_backend_dev_init(e->device, NULL, &e->backend);
+    if (!st) st = start_devices(e);
     if (st) {
         gg_engine_stop(e);
         return st;
     }
-    e->mixed = is_mixed(e->device);
     *out = e;
     return st;
+}
+
+static void stop_device(struct gg_ranks *on) {
+    sheaf_backend_free(on->backend);
+    sheaf_backend_meta_device_free(on->device);
+    free(on->member);
+    free(on->part);
+    free(on->report);
 }
 
 void gg_engine_stop(struct gg_engine *e) {
     if (!e) return;
     for (size_t i = 0; i < e->n_programs; i++) gg_program_free(e->programs[i]);
     for (size_t i = 0; i < e->n_groups; i++) gg_group_free(&e->groups[i]);
-    sheaf_backend_free(e->backend);
-    sheaf_backend_meta_device_free(e->device);
+    for (size_t i = 0; i < e->n_devices; i++) stop_device(&e->devices[i]);
+    free(e->devices);
+    free(e->reports);
     free(e->programs);
     free(e->groups);
     free(e->objects);
@@ -77,25 +159,52 @@ void gg_engine_stop(struct gg_engine *e) {
     sheaf_world_finalize();
 }
 
-sheaf_backend_dev_t gg_engine_device(const struct gg_engine *e) { return e->device; }
-bool gg_engine_is_mixed(const struct gg_engine *e) { return e->mixed; }
+size_t gg_engine_n_devices(const struct gg_engine *e) { return e->n_devices; }
+sheaf_backend_dev_t gg_engine_device(const struct gg_engine *e, size_t device) {
+    return e->devices[device].device;
+}
+bool gg_engine_is_mixed(const struct gg_engine *e, size_t device) {
+    return e->devices[device].mixed;
+}
+bool gg_engine_has_rank(const struct gg_engine *e, size_t device, int rank) {
+    return e->devices[device].part[rank];
+}
+size_t gg_engine_member(const struct gg_engine *e, size_t device, size_t member) {
+    return e->devices[device].member[member];
+}
+size_t gg_engine_n_members(const struct gg_engine *e) { return e->n_members; }
 
 void gg_engine_log(const struct gg_engine *e) {
     const char *debug = sheaf_setting_value("SHEAF_BACKEND_DEBUG");
-    struct sheaf_backend_meta_stats m = {.size = sizeof m};
-    if (!debug || strcmp(debug, "1") != 0 || sheaf_backend_meta_get_stats(e->backend, &m)) return;
+    struct sheaf_backend_meta_stats m = {.size = sizeof m}, sum = m;
+    if (!debug || strcmp(debug, "1") != 0) return;
+    for (size_t i = 0; i < e->n_devices; i++) {
+        if (sheaf_backend_meta_get_stats(e->devices[i].backend, &m)) return;
+        sum.n_collectives += m.n_collectives;
+        sum.collective_bytes += m.collective_bytes;
+    }
     sheaf_log(SHEAF_LOG_DEBUG,
               "SHEAF: %llu runs of %llu programs, %llu inputs of %llu bytes sent, %llu collectives "
               "of %llu bytes",
               (unsigned long long)e->n_runs, (unsigned long long)e->n_graphs,
               (unsigned long long)e->n_inputs, (unsigned long long)e->input_bytes,
-              (unsigned long long)m.n_collectives, (unsigned long long)m.collective_bytes);
+              (unsigned long long)sum.n_collectives, (unsigned long long)sum.collective_bytes);
 }
 
 /* ---- execution ---- */
 
+/* The device that a command names itself; 0 if it names none. */
+static uint64_t named_device(const struct gg_command *c) {
+    if (c->kind == GG_COMMAND_BIND) return c->b;
+    if (c->kind == GG_COMMAND_GRAPH) return c->d;
+    return c->kind == GG_COMMAND_LOAD || c->kind == GG_COMMAND_ASK ? c->a : 0;
+}
+
 static enum sheaf_status execute(struct gg_engine *e, const struct gg_command *c,
                                  const uint8_t *payload, void *result) {
+    if (named_device(c) >= e->n_devices)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "command: there is no device %llu",
+                               (unsigned long long)named_device(c));
     switch ((enum gg_command_kind)c->kind) {
     case GG_COMMAND_BIND:
         return gg_execute_bind(e, c, payload);
@@ -113,6 +222,8 @@ static enum sheaf_status execute(struct gg_engine *e, const struct gg_command *c
         return gg_execute_drop(e, c);
     case GG_COMMAND_RUN:
         return gg_execute_run(e, c, payload, result);
+    case GG_COMMAND_FETCH:
+        return gg_execute_fetch(e, c, result);
     case GG_COMMAND_ASK:
         return gg_execute_ask(e, c, payload);
     case GG_COMMAND_END:
@@ -124,11 +235,21 @@ static enum sheaf_status execute(struct gg_engine *e, const struct gg_command *c
 
 /* ---- the channel ---- */
 
-static enum sheaf_status broadcast(void *data, size_t size) {
+/* The ranks that a payload is for; NULL: all. */
+static const bool *ranks_of_payload(const struct gg_engine *e, const struct gg_command *c) {
+    const struct gg_program *p = c->kind == GG_COMMAND_RUN ? gg_program_find(e, c->a, NULL) : NULL;
+    if (p) return e->devices[p->device].part;
+    return c->kind == GG_COMMAND_SET && c->a < e->n_objects
+               ? e->devices[e->objects[c->a].device].part
+               : NULL;
+}
+
+static enum sheaf_status broadcast(const bool *part, void *data, size_t size) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    for (size_t at = 0; at < size && !st; at += CHUNK)
-        st = sheaf_world_broadcast((char *)data + at, size - at < CHUNK ? size - at : CHUNK, 0,
-                                   "payload");
+    for (size_t at = 0, n; at < size && !st; at += n) {
+        n = size - at < CHUNK ? size - at : CHUNK;
+        st = sheaf_world_broadcast_to(part, (char *)data + at, n, 0, "payload");
+    }
     return st;
 }
 
@@ -138,8 +259,25 @@ enum sheaf_status gg_engine_do(struct gg_engine *e, struct gg_command *c, const 
     c->sequence = e->sequence++;
     if (c->size <= GG_INLINE_BYTES && c->size) memcpy(c->data, payload, c->size);
     enum sheaf_status st = sheaf_world_call(c, sizeof *c, 0, "command");
-    if (!st && c->size > GG_INLINE_BYTES) st = broadcast((void *)(uintptr_t)payload, c->size);
+    if (!st && c->size > GG_INLINE_BYTES)
+        st = broadcast(ranks_of_payload(e, c), (void *)(uintptr_t)payload, c->size);
     return st ? st : execute(e, c, payload, result);
+}
+
+static enum sheaf_status receive_payload(struct gg_engine *e, const struct gg_command *c,
+                                         const uint8_t **payload) {
+    const bool *part = ranks_of_payload(e, c);
+    const bool is_mine = !part || part[sheaf_world_rank()];
+    if (is_mine && c->size > e->payload_cap) {
+        uint8_t *p = realloc(e->payload, c->size);
+        if (!p)
+            return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "a command of %llu bytes: no memory",
+                                   (unsigned long long)c->size);
+        e->payload = p;
+        e->payload_cap = c->size;
+    }
+    *payload = is_mine ? e->payload : NULL;
+    return broadcast(part, e->payload, c->size);
 }
 
 static enum sheaf_status receive(struct gg_engine *e, struct gg_command *c,
@@ -153,17 +291,7 @@ static enum sheaf_status receive(struct gg_engine *e, struct gg_command *c,
                                "run one build of the plugin and of sheaf-worker");
     e->sequence++;
     *payload = c->data;
-    if (c->size <= GG_INLINE_BYTES) return st;
-    if (c->size > e->payload_cap) {
-        uint8_t *p = realloc(e->payload, c->size);
-        if (!p)
-            return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "a command of %llu bytes: no memory",
-                                   (unsigned long long)c->size);
-        e->payload = p;
-        e->payload_cap = c->size;
-    }
-    *payload = e->payload;
-    return broadcast(e->payload, c->size);
+    return c->size <= GG_INLINE_BYTES ? st : receive_payload(e, c, payload);
 }
 
 enum sheaf_status gg_engine_serve(struct gg_engine *e) {

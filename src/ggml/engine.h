@@ -1,9 +1,13 @@
-/* What every rank of the job keeps for rank 0's program: the meta device over all ranks, objects
- * (weights and caches, by number), and programs (graphs, by number).
+/* What every rank of the job keeps for rank 0's program: meta devices, one for each group of ranks
+ * (SHEAF_GROUPS; one over all ranks without it), objects (weights and caches, by number), and
+ * programs (graphs, by number), each of one device.
  *
  * Invariant: all ranks execute the same commands in the same order, so that every collective inside
  * them meets. A command that fails on one rank fails on all, unless the job itself is over
- * (sheaf_world_failed). All calls from one thread. */
+ * (sheaf_world_failed). Ranks that drive no member of a device take part in what it plans and hold
+ * nothing of it; payloads of SET and RUN go to its group only. A device without rank 0 computes
+ * while rank 0 goes on: its results are fetched by a command of their own. All calls from one
+ * thread. */
 #ifndef SHEAF_GGML_ENGINE_H
 #define SHEAF_GGML_ENGINE_H
 
@@ -11,16 +15,17 @@
 
 enum gg_command_kind {
     GG_COMMAND_END,   /* the job is over */
-    GG_COMMAND_BIND,  /* a: group, payload: objects with shapes and states: memory for them */
+    GG_COMMAND_BIND,  /* a: group of objects, b: device, payload: their shapes and states */
     GG_COMMAND_SET,   /* a: object, b: offset, payload: bytes */
     GG_COMMAND_FILL,  /* a: object, b: offset, c: size, d: value */
     GG_COMMAND_GET,   /* a: object, b: offset, c: size -> rank 0 */
-    GG_COMMAND_LOAD,  /* payload: path and where objects lie in that file */
+    GG_COMMAND_LOAD,  /* a: device, payload: path and where objects lie in that file */
     GG_COMMAND_FREE,  /* a: group: its objects, and the programs that use them */
-    GG_COMMAND_GRAPH, /* a: program, b: records, c: outputs, payload: outputs and graph */
+    GG_COMMAND_GRAPH, /* a: program, b: records, c: outputs, d: device, payload: outputs, graph */
     GG_COMMAND_DROP,  /* a: program */
-    GG_COMMAND_RUN,   /* a: program, payload: changed inputs -> results on rank 0 */
-    GG_COMMAND_ASK,   /* b: records, payload: graph of one node -> do all ranks' devices run it? */
+    GG_COMMAND_RUN,   /* a: program, b: with results?, payload: changed inputs -> results */
+    GG_COMMAND_FETCH, /* a: program -> results of its last run on rank 0 */
+    GG_COMMAND_ASK,   /* a: device, b: records, payload: graph of one node -> does it run that? */
     GG_COMMAND_KIND_COUNT,
 };
 
@@ -45,17 +50,22 @@ struct gg_object_place {
 };
 
 struct gg_engine;
-/* Starts the world and the meta device over all its devices. may_exit, on_failure: as in struct
+/* Starts the world and the meta devices over all its devices. may_exit, on_failure: as in struct
  * sheaf_world_params. Collective. */
 enum sheaf_status gg_engine_start(bool may_exit, sheaf_failure_fn on_failure,
                                   struct gg_engine **out);
 void gg_engine_stop(struct gg_engine *e); /* and the world; accepts NULL */
 
-sheaf_backend_dev_t gg_engine_device(const struct gg_engine *e);
-bool gg_engine_is_mixed(const struct gg_engine *e); /* members of several kinds */
+size_t gg_engine_n_devices(const struct gg_engine *e);
+sheaf_backend_dev_t gg_engine_device(const struct gg_engine *e, size_t device);
+bool gg_engine_is_mixed(const struct gg_engine *e, size_t device); /* members of several kinds */
+bool gg_engine_has_rank(const struct gg_engine *e, size_t device, int rank);
+/* The number of a member among the members of all devices. */
+size_t gg_engine_member(const struct gg_engine *e, size_t device, size_t member);
+size_t gg_engine_n_members(const struct gg_engine *e); /* of all devices */
 
-/* Rank 0: sends the command to all and executes it here. `result` takes what GET returns; of RUN, an
- * array of addresses, one an output. */
+/* Rank 0: sends the command to all and executes it here. `result` takes what GET returns; of RUN and
+ * FETCH, an array of addresses, one an output. */
 enum sheaf_status gg_engine_do(struct gg_engine *e, struct gg_command *command, const void *payload,
                                void *result);
 /* Other ranks: executes commands until END or the end of the job. */

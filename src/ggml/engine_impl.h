@@ -14,6 +14,7 @@ struct gg_group { /* objects that were bound together */
 struct gg_object {
     struct sheaf_tensor *tensor; /* NULL: the number is free */
     uint64_t group;
+    size_t device;
 };
 
 struct gg_binding { /* during BIND */
@@ -21,8 +22,15 @@ struct gg_binding { /* during BIND */
     struct sheaf_split_state *state;
 };
 
+struct gg_report { /* of a rank, about a run */
+    int32_t status;
+    char text[252];
+};
+
 struct gg_program {
     uint64_t number;
+    struct gg_report report; /* of its last run */
+    size_t device;
     struct gg_graph g;
     sheaf_gallocr_t galloc;
     uint32_t n_inputs, n_outputs;
@@ -31,11 +39,21 @@ struct gg_program {
     uint64_t *groups; /* [n_objects] of the objects that it reads and writes */
 };
 
-struct gg_engine {
+struct gg_ranks { /* a group of ranks, as one device */
+    const struct gg_engine *engine;
     sheaf_backend_dev_t device;
     sheaf_backend_t backend;
     int n_members;
+    size_t *member; /* [n_members] among those of all devices */
+    bool *part;     /* [ranks] drives a member */
+    size_t *report; /* [ranks] bytes of its report */
     bool mixed;
+};
+
+struct gg_engine {
+    struct gg_ranks *devices;
+    size_t n_devices, n_members;
+    struct gg_report *reports; /* [ranks] */
     uint64_t sequence;
     struct gg_object *objects;
     size_t n_objects, cap_objects;
@@ -56,6 +74,11 @@ struct sheaf_tensor *gg_object_tensor(void *engine, uint32_t object);
 /* Drops the programs that use objects of the group. */
 void gg_programs_forget_group(struct gg_engine *e, uint64_t group);
 
+/* A local failure where ranks would be apart then. */
+enum sheaf_status gg_or_end(enum sheaf_status st);
+/* NULL: there is none. */
+struct gg_program *gg_program_find(const struct gg_engine *e, uint64_t number, size_t *at);
+/* A payload is NULL on a rank that it is not meant for. */
 enum sheaf_status gg_execute_bind(struct gg_engine *e, const struct gg_command *c,
                                   const uint8_t *payload);
 enum sheaf_status gg_execute_transfer(struct gg_engine *e, const struct gg_command *c,
@@ -68,6 +91,7 @@ enum sheaf_status gg_execute_graph(struct gg_engine *e, const struct gg_command 
 enum sheaf_status gg_execute_drop(struct gg_engine *e, const struct gg_command *c);
 enum sheaf_status gg_execute_run(struct gg_engine *e, const struct gg_command *c,
                                  const uint8_t *payload, void *result);
+enum sheaf_status gg_execute_fetch(struct gg_engine *e, const struct gg_command *c, void *result);
 enum sheaf_status gg_execute_ask(struct gg_engine *e, const struct gg_command *c,
                                  const uint8_t *payload);
 

@@ -102,15 +102,22 @@ static void find_version(void *caller, struct gg_host *h) {
 
 /* ---- numbers ---- */
 
+static void note_unknown(struct gg_host *h, const char *name) {
+    const size_t n = strlen(h->unknown);
+    if (*name && strcmp(name, "NONE"))
+        snprintf(h->unknown + n, sizeof h->unknown - n, "%s%s", n ? " " : "", name);
+}
+
 /* ggml's tables of names end without a mark. The last name that every version has ends the search,
  * so that nothing behind a table is read; ops that a later version has added there stay unknown. */
-static void map_names(const char *(*name_of)(int), const char *last, int8_t *map, int room,
-                      int (*number)(const char *name)) {
+static void map_names(struct gg_host *h, const char *(*name_of)(int), const char *last, int8_t *map,
+                      int room, int (*number)(const char *name)) {
     memset(map, -1, (size_t)room);
     for (int i = 0; i < room; i++) {
         const char *name = name_of(i);
         if (!name) return;
         map[i] = (int8_t)number(name);
+        if (map[i] < 0) note_unknown(h, name);
         if (!strcmp(name, last)) return;
     }
 }
@@ -139,7 +146,7 @@ static bool is_before_0_9_5(const struct gg_host *h) {
 
 /* A type is the same if name, block and bytes are. Numbers up to 39 (mxfp4) are in every version
  * that has backend API 2, 40 to 42 since 0.25 at the latest; ggml looks behind its table for more. */
-static void map_types(const struct probe *p, const struct gg_host *h, int8_t *map) {
+static void map_types(const struct probe *p, struct gg_host *h, int8_t *map) {
     const int n = gg_is_since(h, 25) ? 43 : 40;
     memset(map, -1, GG_MAX_TYPES);
     for (int i = 0; i < n; i++) {
@@ -148,6 +155,7 @@ static void map_types(const struct probe *p, const struct gg_host *h, int8_t *ma
         const bool same = type != SHEAF_TYPE_COUNT && p->blck_size(i) == sheaf_blck_size(type) &&
                           p->type_size(i) == sheaf_type_size(type);
         map[i] = same ? (int8_t)type : -1;
+        if (!same && name) note_unknown(h, name);
     }
 }
 
@@ -227,9 +235,9 @@ enum sheaf_status gg_host_check(void *library, struct gg_host *h) {
     find_version(library, h);
     if (st) return st;
     if (is_before_0_9_5(h)) return refuse("ggml before 0.9.5 lacks names that are looked for");
-    map_names(p.op_name, "GLU", h->op, GG_MAX_OPS, gg_op_row);
-    map_names(p.unary_op_name, "TRUNC", h->unary, GG_MAX_UNARY, unary_number);
-    map_names(p.glu_op_name, gg_is_since(h, 25) ? "SWIGLU_CLAMP" : "GEGLU_QUICK", h->glu,
+    map_names(h, p.op_name, "GLU", h->op, GG_MAX_OPS, gg_op_row);
+    map_names(h, p.unary_op_name, "TRUNC", h->unary, GG_MAX_UNARY, unary_number);
+    map_names(h, p.glu_op_name, gg_is_since(h, 25) ? "SWIGLU_CLAMP" : "GEGLU_QUICK", h->glu,
               GG_MAX_GLU, glu_number);
     map_types(&p, h, h->type);
     void *ctx = p.init((struct gg_init_params){.mem_size = 1 << 20});

@@ -19,6 +19,7 @@ struct gg_host {
     int8_t glu[GG_MAX_GLU];     /* enum sheaf_glu_op; -1: none */
     int8_t type[GG_MAX_TYPES];  /* enum sheaf_type; -1: none */
     bool has_compute_flag;
+    char unknown[1024]; /* names of ops and types that have no counterpart here, with spaces */
 };
 
 /* Looks the host up from `caller`, an address inside of it, and checks it. INVALID, with a text

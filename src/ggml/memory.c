@@ -9,7 +9,7 @@
 #include "base/arith.h"
 #include "base/array.h"
 
-struct gg_memory *gg_memory_new(size_t size, uint64_t group) {
+struct gg_memory *gg_memory_new(size_t size, uint64_t group, size_t device) {
     struct gg_memory *m = calloc(1, sizeof *m);
     if (!m) return NULL;
     /* pages take memory when they are written */
@@ -22,6 +22,7 @@ struct gg_memory *gg_memory_new(size_t size, uint64_t group) {
     m->base = base;
     m->size = size;
     m->group = group;
+    m->device = device;
     return m;
 }
 

@@ -30,6 +30,7 @@ struct gg_memory {
     char *base;
     size_t size;
     uint64_t group; /* of the engine */
+    size_t device;  /* whose it is */
     struct gg_region **regions;
     size_t n_regions, cap_regions;
     uint32_t *index; /* [n_index] 1 + region, by offset; 0: free */
@@ -37,7 +38,7 @@ struct gg_memory {
     size_t n_index;
 };
 
-struct gg_memory *gg_memory_new(size_t size, uint64_t group);
+struct gg_memory *gg_memory_new(size_t size, uint64_t group, size_t device);
 void gg_memory_free(struct gg_memory *m);
 
 /* The region of a tensor without view_src; a new one if there is none at its address. NULL: out of

@@ -58,28 +58,29 @@ static enum sheaf_status take_states(struct gg_reader *r, int n_members, uint64_
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status note_objects(struct gg_engine *e, uint64_t group, uint64_t n,
+static enum sheaf_status note_objects(struct gg_engine *e, const struct gg_command *c, uint64_t n,
                                       const uint64_t *numbers, struct gg_binding *binding) {
     for (uint64_t i = 0; i < n; i++) {
         const size_t want = (size_t)numbers[i] + 1;
         if (!sheaf__grow(&e->objects, &e->cap_objects, want, sizeof *e->objects))
             return no_memory();
         while (e->n_objects < want) e->objects[e->n_objects++] = (struct gg_object){0};
-        e->objects[numbers[i]] =
-            (struct gg_object){(struct sheaf_tensor *)(uintptr_t)binding[i].tensor, group};
+        e->objects[numbers[i]] = (struct gg_object){
+            (struct sheaf_tensor *)(uintptr_t)binding[i].tensor, c->a, (size_t)c->b};
     }
     return SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status bind(struct gg_engine *e, struct gg_reader *r, struct gg_group *group,
-                              struct gg_binding *binding, uint64_t *numbers, uint64_t n) {
+static enum sheaf_status bind(struct gg_engine *e, const struct gg_ranks *on, struct gg_reader *r,
+                              struct gg_group *group, struct gg_binding *binding, uint64_t *numbers,
+                              uint64_t n) {
     enum sheaf_status st = take_shapes(r, n, group, binding, numbers);
-    if (!st) st = take_states(r, e->n_members, n, binding);
+    if (!st) st = take_states(r, on->n_members, n, binding);
     st = sheaf_world_agree(st, "objects");
     if (st) return st;
     e->binding = binding;
     e->n_binding = (size_t)n;
-    st = sheaf_backend_alloc_ctx_tensors(group->ctx, e->backend, &group->buffer);
+    st = sheaf_backend_alloc_ctx_tensors(group->ctx, on->backend, &group->buffer);
     e->binding = NULL;
     e->n_binding = 0;
     if (!st && group->buffer) st = sheaf_backend_buffer_clear(group->buffer, 0);
@@ -99,8 +100,8 @@ enum sheaf_status gg_execute_bind(struct gg_engine *e, const struct gg_command *
     const bool ok = binding && numbers && group.ctx &&
                     sheaf__grow(&e->groups, &e->cap_groups, e->n_groups + 1, sizeof *e->groups);
     enum sheaf_status st = sheaf_world_agree(ok ? SHEAF_STATUS_SUCCESS : no_memory(), "objects");
-    if (!st) st = bind(e, &r, &group, binding, numbers, n);
-    if (!st) st = note_objects(e, c->a, n, numbers, binding);
+    if (!st) st = bind(e, &e->devices[c->b], &r, &group, binding, numbers, n);
+    if (!st) st = note_objects(e, c, n, numbers, binding);
     for (uint64_t i = 0; binding && i < n; i++) sheaf_split_state_free(binding[i].state);
     free(binding);
     free(numbers);
@@ -130,7 +131,7 @@ enum sheaf_status gg_execute_free(struct gg_engine *e, const struct gg_command *
 /* ---- data ---- */
 
 /* A local failure here (a device that refuses a copy) would leave ranks apart. */
-static enum sheaf_status or_end(enum sheaf_status st) {
+enum sheaf_status gg_or_end(enum sheaf_status st) {
     if (st && sheaf_world_size() > 1) sheaf_world_abort(sheaf_last_error());
     return st;
 }
@@ -142,11 +143,12 @@ enum sheaf_status gg_execute_transfer(struct gg_engine *e, const struct gg_comma
     if (!t || c->b > sheaf_nbytes(t) || size > sheaf_nbytes(t) - c->b)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "object %llu: a range outside of it",
                                (unsigned long long)c->a);
+    if (c->kind == GG_COMMAND_SET && !payload) return SHEAF_STATUS_SUCCESS;
     if (c->kind == GG_COMMAND_SET)
-        return or_end(sheaf_backend_tensor_set(t, payload, (size_t)c->b, size));
+        return gg_or_end(sheaf_backend_tensor_set(t, payload, (size_t)c->b, size));
     if (c->kind == GG_COMMAND_FILL)
-        return or_end(sheaf_backend_tensor_memset(t, (uint8_t)c->d, (size_t)c->b, size));
-    return or_end(sheaf_backend_meta_tensor_get_at(t, 0, result, (size_t)c->b, size));
+        return gg_or_end(sheaf_backend_tensor_memset(t, (uint8_t)c->d, (size_t)c->b, size));
+    return gg_or_end(sheaf_backend_meta_tensor_get_at(t, 0, result, (size_t)c->b, size));
 }
 
 /* ---- files ---- */
@@ -179,14 +181,14 @@ static enum sheaf_status load_all(struct gg_engine *e, int fd, struct gg_reader 
     return st;
 }
 
-/* UNSUPPORTED on all ranks if one of them has no such file. */
-static enum sheaf_status meet_about(int fd, const char *path) {
+/* UNSUPPORTED on all ranks if one of the device's has no such file. */
+static enum sheaf_status meet_about(const struct gg_ranks *on, int fd, const char *path) {
     const uint8_t mine = fd >= 0;
     uint8_t *all = calloc((size_t)sheaf_world_size(), 1);
     if (!all) return no_memory();
     enum sheaf_status st = sheaf_world_all_gather(&mine, 1, all, "which ranks have the file");
     for (int i = 0; i < sheaf_world_size() && !st; i++)
-        if (!all[i])
+        if (!all[i] && on->part[i])
             st = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "rank %d (%s) has no copy of %s", i,
                                  sheaf_world_host_name(i), path);
     free(all);
@@ -202,8 +204,9 @@ enum sheaf_status gg_execute_load(struct gg_engine *e, const struct gg_command *
     if (text) memcpy(path, text, length);
     const uint64_t size = gg_take_u64(&r), hash = gg_take_u64(&r), n = gg_take_u64(&r);
     const int fd = text && !r.bad ? gg_file_open(path, size, hash) : -1;
-    enum sheaf_status st = meet_about(fd, path);
-    if (!st) st = sheaf_world_agree(load_all(e, fd, &r, n), "load");
+    enum sheaf_status st = meet_about(&e->devices[c->a], fd, path);
+    if (!st)
+        st = sheaf_world_agree(fd >= 0 ? load_all(e, fd, &r, n) : SHEAF_STATUS_SUCCESS, "load");
     if (fd >= 0) close(fd);
     return st;
 }

@@ -1,5 +1,8 @@
 /* The plugin as ggml sees it: one registry entry with one device, SHEAF, over all ranks of the job,
- * its buffer type, buffers and backends.
+ * or with one a group of ranks, SHEAF0, SHEAF1 and so on; their buffer types, buffers and backends.
+ *
+ * Groups are asynchronous devices with events, so that a program computes on all of them at once; one
+ * device for the whole job is not, for a failure has its place there: the call that computes.
  *
  * ggml_backend_init may be called several times and from a program that refuses the plugin
  * afterwards: nothing is started before all checks, everything is started once, and the library is
@@ -11,33 +14,35 @@
 #include <unistd.h>
 
 #include "ggml/driver.h"
+#include "ggml/groups.h"
 
 #define SHEAF_PUBLIC __attribute__((visibility("default")))
 
 static struct gg_host host;
 static struct gg_reg reg;
-static struct gg_device device;
+static size_t n_devices;
+static struct gg_device devices[GG_MAX_GROUPS];
+static char names[GG_MAX_GROUPS][16];
 static union {
     struct gg_buft_2 v2;
     struct gg_buft_3 v3;
-} buft;
+} bufts[GG_MAX_GROUPS];
+
+static size_t number_of(const struct gg_device *dev) { return (size_t)(dev - devices); }
+static struct gg_device *device_of_buft(const struct gg_buft *b) {
+    const struct gg_buft_2 *v2 = (const struct gg_buft_2 *)b;
+    const struct gg_buft_3 *v3 = (const struct gg_buft_3 *)b;
+    return host.api_version == 2 ? v2->device : v3->device;
+}
+static struct gg_buft *buft_of(size_t device) { return (struct gg_buft *)&bufts[device]; }
 
 static const char *name_of_reg(struct gg_reg *r) {
     (void)r;
     return "SHEAF";
 }
-static const char *name_of_device(struct gg_device *dev) {
-    (void)dev;
-    return "SHEAF";
-}
-static const char *name_of_buft(struct gg_buft *b) {
-    (void)b;
-    return "SHEAF";
-}
-static const char *name_of_backend(struct gg_backend *b) {
-    (void)b;
-    return "SHEAF";
-}
+static const char *name_of_device(struct gg_device *dev) { return names[number_of(dev)]; }
+static const char *name_of_buft(struct gg_buft *b) { return name_of_device(device_of_buft(b)); }
+static const char *name_of_backend(struct gg_backend *b) { return name_of_device(b->device); }
 
 /* ---- buffers ---- */
 
@@ -71,12 +76,12 @@ struct gg_memory *gg_plugin_memory_of(const struct gg_tensor *t) {
 }
 
 /* Memory that is only planned with lies in a buffer of this type that is not alloc_buffer's. */
-bool gg_plugin_is_for_us(const struct gg_tensor *t) {
-    return t->buffer->buft == (struct gg_buft *)&buft;
+bool gg_plugin_is_for_us(const struct gg_tensor *t, size_t device) {
+    return t->buffer->buft == buft_of(device);
 }
 
 static struct gg_buffer *alloc_buffer(struct gg_buft *b, size_t size) {
-    struct gg_memory *m = gg_driver_alloc(size);
+    struct gg_memory *m = gg_driver_alloc(number_of(device_of_buft(b)), size);
     if (!m) {
         sheaf_log(SHEAF_LOG_ERROR, "cannot reserve %zu bytes of addresses", size);
         return NULL;
@@ -89,17 +94,17 @@ static size_t get_alignment(struct gg_buft *b) {
     return 128;
 }
 
-static void fill_buft(void) {
+static void fill_buft(size_t i) {
     if (host.api_version == 2)
-        buft.v2 = (struct gg_buft_2){.get_name = name_of_buft,
-                                     .alloc_buffer = alloc_buffer,
-                                     .get_alignment = get_alignment,
-                                     .device = &device};
+        bufts[i].v2 = (struct gg_buft_2){.get_name = name_of_buft,
+                                         .alloc_buffer = alloc_buffer,
+                                         .get_alignment = get_alignment,
+                                         .device = &devices[i]};
     else
-        buft.v3 = (struct gg_buft_3){.get_name = name_of_buft,
-                                     .alloc_buffer = alloc_buffer,
-                                     .get_alignment = get_alignment,
-                                     .device = &device};
+        bufts[i].v3 = (struct gg_buft_3){.get_name = name_of_buft,
+                                         .alloc_buffer = alloc_buffer,
+                                         .get_alignment = get_alignment,
+                                         .device = &devices[i]};
 }
 
 /* ---- backends ---- */
@@ -107,8 +112,7 @@ static void fill_buft(void) {
 static void free_backend(struct gg_backend *b) { free(b); }
 
 static int32_t graph_compute(struct gg_backend *b, struct gg_cgraph *graph) {
-    (void)b;
-    switch (gg_driver_compute(graph)) {
+    switch (gg_driver_compute(number_of(b->device), graph)) {
     case SHEAF_STATUS_SUCCESS:
         return GG_STATUS_SUCCESS;
     case SHEAF_STATUS_ALLOC_FAILED:
@@ -116,6 +120,38 @@ static int32_t graph_compute(struct gg_backend *b, struct gg_cgraph *graph) {
     default:
         return GG_STATUS_FAILED;
     }
+}
+
+/* ---- what goes on while the program does ---- */
+
+struct event {
+    struct gg_event base;
+    uint64_t run; /* of the device */
+};
+
+static void synchronize(struct gg_backend *b) {
+    const size_t i = number_of(b->device);
+    gg_driver_wait(i, gg_driver_last_run(i));
+}
+static struct gg_event *event_new(struct gg_device *dev) {
+    struct event *e = calloc(1, sizeof *e);
+    if (!e) return NULL;
+    e->base.device = dev;
+    return &e->base;
+}
+static void event_free(struct gg_device *dev, struct gg_event *event) {
+    (void)dev;
+    free(event);
+}
+static void event_record(struct gg_backend *b, struct gg_event *event) {
+    ((struct event *)event)->run = gg_driver_last_run(number_of(b->device));
+}
+static void event_synchronize(struct gg_device *dev, struct gg_event *event) {
+    gg_driver_wait(number_of(dev), ((const struct event *)event)->run);
+}
+/* Commands reach a device in their order, and inputs are read when they are sent. */
+static void event_wait(struct gg_backend *b, struct gg_event *event) {
+    if (event->device != b->device) event_synchronize(event->device, event);
 }
 
 static struct gg_backend *init_backend(struct gg_device *dev, const char *params) {
@@ -129,18 +165,21 @@ static struct gg_backend *init_backend(struct gg_device *dev, const char *params
                                        .free = free_backend,
                                        .graph_compute = graph_compute},
                              .device = dev};
+    if (n_devices > 1) {
+        b->iface.synchronize = synchronize;
+        b->iface.event_record = event_record;
+        b->iface.event_wait = event_wait;
+    }
     return b;
 }
 
 /* ---- the device ---- */
 
 static const char *get_description(struct gg_device *dev) {
-    (void)dev;
-    return gg_driver_description();
+    return gg_driver_description(number_of(dev));
 }
 static void get_memory(struct gg_device *dev, size_t *free_bytes, size_t *total) {
-    (void)dev;
-    gg_driver_memory(free_bytes, total);
+    gg_driver_memory(number_of(dev), free_bytes, total);
 }
 static int32_t get_type(struct gg_device *dev) {
     (void)dev;
@@ -153,45 +192,48 @@ static void get_props(struct gg_device *dev, struct gg_props *props) {
     get_memory(dev, &props->memory_free, &props->memory_total);
     props->type = GG_DEVICE_TYPE_GPU;
     props->device_id = NULL;
-    props->caps.async = props->caps.host_buffer = false;
-    props->caps.buffer_from_host_ptr = props->caps.events = false;
+    props->caps.async = props->caps.events = n_devices > 1;
+    props->caps.host_buffer = props->caps.buffer_from_host_ptr = false;
     if (host.api_version >= 3) props->caps.mmap_support = true;
 }
-static struct gg_buft *get_buffer_type(struct gg_device *dev) {
-    (void)dev;
-    return (struct gg_buft *)&buft;
-}
+static struct gg_buft *get_buffer_type(struct gg_device *dev) { return buft_of(number_of(dev)); }
 static bool supports_op(struct gg_device *dev, const struct gg_tensor *op) {
-    (void)dev;
-    return gg_driver_supports(op);
+    return gg_driver_supports(number_of(dev), op);
 }
 static bool supports_buft(struct gg_device *dev, struct gg_buft *b) {
-    (void)dev;
-    return b == (struct gg_buft *)&buft;
+    return b == buft_of(number_of(dev));
 }
 
-static void fill_device(void) {
-    device = (struct gg_device){.iface = {.get_name = name_of_device,
-                                          .get_description = get_description,
-                                          .get_memory = get_memory,
-                                          .get_type = get_type,
-                                          .get_props = get_props,
-                                          .init_backend = init_backend,
-                                          .get_buffer_type = get_buffer_type,
-                                          .supports_op = supports_op,
-                                          .supports_buft = supports_buft},
-                                .reg = &reg};
+static void fill_device(size_t i) {
+    devices[i] = (struct gg_device){.iface = {.get_name = name_of_device,
+                                              .get_description = get_description,
+                                              .get_memory = get_memory,
+                                              .get_type = get_type,
+                                              .get_props = get_props,
+                                              .init_backend = init_backend,
+                                              .get_buffer_type = get_buffer_type,
+                                              .supports_op = supports_op,
+                                              .supports_buft = supports_buft},
+                                    .reg = &reg};
+    if (n_devices > 1) {
+        devices[i].iface.event_new = event_new;
+        devices[i].iface.event_free = event_free;
+        devices[i].iface.event_synchronize = event_synchronize;
+        snprintf(names[i], sizeof names[i], "SHEAF%zu", i);
+    } else {
+        snprintf(names[i], sizeof names[i], "SHEAF");
+    }
 }
 
 /* ---- the registry entry ---- */
 
 static size_t get_device_count(struct gg_reg *r) {
     (void)r;
-    return 1;
+    return n_devices;
 }
 static struct gg_device *get_device(struct gg_reg *r, size_t index) {
     (void)r;
-    return index == 0 ? &device : NULL;
+    return index < n_devices ? &devices[index] : NULL;
 }
 static void *get_proc_address(struct gg_reg *r, const char *name) {
     (void)r;
@@ -214,6 +256,13 @@ static void tell_parent(void) {
     unsetenv("GGML_SHEAF_JOINED_FD");
 }
 
+static void log_host(void) {
+    const char *debug = sheaf_setting_value("SHEAF_BACKEND_DEBUG");
+    if (debug && !strcmp(debug, "1"))
+        sheaf_log(SHEAF_LOG_DEBUG, "SHEAF: ggml %s, backend API %d; not known here: %s",
+                  host.version, host.api_version, host.unknown[0] ? host.unknown : "nothing");
+}
+
 static bool start(const void *caller) {
     enum sheaf_status st = gg_host_find(caller, &host);
     if (st) {
@@ -222,14 +271,18 @@ static bool start(const void *caller) {
                   sheaf_last_error(), host.version);
         return false;
     }
-    fill_buft();
-    fill_device();
+    log_host();
     fill_reg();
     tell_parent();
     st = gg_driver_start(&host);
     if (st) {
         sheaf_log(SHEAF_LOG_ERROR, "SHEAF stays out of this program: %s", sheaf_last_error());
         return false;
+    }
+    n_devices = gg_driver_n_devices();
+    for (size_t i = 0; i < n_devices; i++) {
+        fill_buft(i);
+        fill_device(i);
     }
     atexit(gg_driver_stop);
     return true;

@@ -1,4 +1,5 @@
 /* Programs: graphs of rank 0's program, built once on every rank from the same bytes, and run. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +19,7 @@ void gg_program_free(struct gg_program *p) {
     free(p);
 }
 
-static struct gg_program *find(const struct gg_engine *e, uint64_t number, size_t *at) {
+struct gg_program *gg_program_find(const struct gg_engine *e, uint64_t number, size_t *at) {
     for (size_t i = 0; i < e->n_programs; i++) {
         if (e->programs[i]->number != number) continue;
         if (at) *at = i;
@@ -35,7 +36,7 @@ static void remove_program(struct gg_engine *e, size_t at) {
 
 enum sheaf_status gg_execute_drop(struct gg_engine *e, const struct gg_command *c) {
     size_t at = 0;
-    if (!find(e, c->a, &at)) return SHEAF_STATUS_INVALID;
+    if (!gg_program_find(e, c->a, &at)) return SHEAF_STATUS_INVALID;
     remove_program(e, at);
     return SHEAF_STATUS_SUCCESS;
 }
@@ -91,7 +92,9 @@ static enum sheaf_status build(struct gg_engine *e, struct gg_program *p,
                                            gg_object_tensor, e, &p->g);
     if (!st) st = find_inputs(e, p);
     if (!st) st = find_outputs(p, &r, c->c);
-    p->galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(e->backend));
+    p->device = (size_t)c->d;
+    p->galloc =
+        sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(e->devices[p->device].backend));
     if (!st && !p->galloc) st = no_memory();
     return st ? st : sheaf_gallocr_alloc_graph(p->galloc, p->g.graph);
 }
@@ -140,15 +143,48 @@ static enum sheaf_status give_outputs(struct gg_program *p, void *const *result)
     return st;
 }
 
+/* Rank 0 learns how the run went on each rank of the device, which all have computed to the end. */
+static enum sheaf_status meet_after(struct gg_engine *e, const struct gg_program *p) {
+    const struct gg_ranks *on = &e->devices[p->device];
+    const struct gg_report *r = e->reports;
+    enum sheaf_status st = sheaf_world_gather_v(&p->report, e->reports, on->report, 0, "run");
+    if (st || sheaf_world_rank() != 0) return st;
+    if (sheaf_world_size() == 1)
+        return p->report.status
+                   ? sheaf_set_error((enum sheaf_status)p->report.status, "%s", p->report.text)
+                   : st;
+    for (int rank = 0; rank < sheaf_world_size() && !st; rank++) {
+        if (!on->part[rank]) continue;
+        if (r->status)
+            st = sheaf_set_error((enum sheaf_status)r->status, "rank %d (%s): %.*s", rank,
+                                 sheaf_world_host_name(rank), (int)sizeof r->text - 1, r->text);
+        r++;
+    }
+    return st;
+}
+
+static enum sheaf_status finish(struct gg_engine *e, struct gg_program *p, void *result) {
+    const enum sheaf_status st = give_outputs(p, result);
+    return sheaf_world_failed() || (st && !p->report.status) ? gg_or_end(st) : meet_after(e, p);
+}
+
 enum sheaf_status gg_execute_run(struct gg_engine *e, const struct gg_command *c,
                                  const uint8_t *payload, void *result) {
-    struct gg_reader r = {payload, payload + c->size, false};
-    struct gg_program *p = find(e, c->a, NULL);
-    enum sheaf_status st = p ? take_changes(e, p, &r) : SHEAF_STATUS_INVALID;
-    if (!st) st = sheaf_backend_graph_compute(e->backend, p->g.graph);
-    if (!st) st = give_outputs(p, result);
+    struct gg_reader r = {payload, payload ? payload + c->size : NULL, false};
+    struct gg_program *p = gg_program_find(e, c->a, NULL);
+    if (!p) return SHEAF_STATUS_INVALID;
+    enum sheaf_status st = payload ? gg_or_end(take_changes(e, p, &r)) : SHEAF_STATUS_SUCCESS;
+    if (!st) st = sheaf_backend_graph_compute(e->devices[p->device].backend, p->g.graph);
     e->n_runs++;
-    return st;
+    if (sheaf_world_failed()) return st;
+    p->report.status = st;
+    snprintf(p->report.text, sizeof p->report.text, "%s", st ? sheaf_last_error() : "");
+    return c->b ? finish(e, p, result) : SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status gg_execute_fetch(struct gg_engine *e, const struct gg_command *c, void *result) {
+    struct gg_program *p = gg_program_find(e, c->a, NULL);
+    return p ? finish(e, p, result) : SHEAF_STATUS_INVALID;
 }
 
 enum sheaf_status gg_execute_ask(struct gg_engine *e, const struct gg_command *c,
@@ -156,7 +192,7 @@ enum sheaf_status gg_execute_ask(struct gg_engine *e, const struct gg_command *c
     struct gg_graph g;
     enum sheaf_status st =
         gg_graph_decode(payload, (size_t)c->size, (uint32_t)c->b, gg_object_tensor, e, &g);
-    if (!st && !sheaf_backend_dev_supports_op(e->device, g.tensors[g.n - 1]))
+    if (!st && !sheaf_backend_dev_supports_op(e->devices[c->a].device, g.tensors[g.n - 1]))
         st = sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "op");
     gg_graph_free(&g);
     return st;

@@ -48,6 +48,7 @@ void gg_forget_all(void) {
         free(gg_driver.recent[i].inputs);
         free(gg_driver.recent[i].results);
     }
+    for (size_t i = 0; i < GG_MAX_GROUPS; i++) free(gg_driver.pending[i].addresses);
     free(gg_driver.run.data);
     free(gg_driver.addresses);
 }
@@ -64,11 +65,12 @@ static uint64_t hash_of(const struct gg_bytes *a, const struct gg_bytes *b) {
     return h;
 }
 
-static struct gg_known *find_known(uint64_t hash) {
+static struct gg_known *find_known(size_t device, uint64_t hash) {
     const struct gg_encoder *e = &gg_driver.encoder;
     for (size_t i = 0; i < gg_driver.n_known; i++) {
         struct gg_known *k = gg_driver.known[i];
-        if (k->hash != hash || k->message.n != e->outputs.n + e->graph.n) continue;
+        if (k->device != device || k->hash != hash || k->message.n != e->outputs.n + e->graph.n)
+            continue;
         if ((!e->outputs.n || !memcmp(k->message.data, e->outputs.data, e->outputs.n)) &&
             !memcmp(k->message.data + e->outputs.n, e->graph.data, e->graph.n))
             return k;
@@ -137,16 +139,17 @@ static enum sheaf_status describe(struct gg_known *k) {
     return k->message.failed ? no_memory() : SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status make_known(uint64_t hash, struct gg_known **out) {
+static enum sheaf_status make_known(size_t device, uint64_t hash, struct gg_known **out) {
     struct gg_known *k = calloc(1, sizeof *k);
     enum sheaf_status st = k ? describe(k) : no_memory();
     if (!st) st = make_room(k);
     if (!st) st = gg_bind_regions();
     if (!st) {
         k->hash = hash;
+        k->device = device;
         k->number = gg_driver.next_program++;
-        st = gg_command(GG_COMMAND_GRAPH, k->number, k->n_records, k->n_results, 0, k->message.data,
-                        k->message.n, NULL);
+        st = gg_command(GG_COMMAND_GRAPH, k->number, k->n_records, k->n_results, device,
+                        k->message.data, k->message.n, NULL);
     }
     if (st) {
         free_known(k);
@@ -251,6 +254,25 @@ static uint64_t put_changes(struct gg_bytes *b, struct gg_known *k, const struct
     return n;
 }
 
+/* The run goes on without rank 0; its results come with a FETCH. */
+static enum sheaf_status leave_running(const struct gg_known *k, size_t n_results) {
+    struct gg_pending *p = &gg_driver.pending[k->device];
+    if (!sheaf__grow(&p->addresses, &p->cap, n_results + 1, sizeof *p->addresses))
+        return no_memory();
+    if (n_results) memcpy(p->addresses, gg_driver.addresses, n_results * sizeof *p->addresses);
+    p->n = n_results;
+    p->program = k->number;
+    return gg_command(GG_COMMAND_RUN, k->number, false, 0, 0, gg_driver.run.data, gg_driver.run.n,
+                      NULL);
+}
+
+enum sheaf_status gg_fetch(size_t device) {
+    struct gg_pending *p = &gg_driver.pending[device];
+    if (p->fetched == p->run) return SHEAF_STATUS_SUCCESS;
+    p->fetched = p->run;
+    return gg_command(GG_COMMAND_FETCH, p->program, 0, 0, 0, NULL, 0, p->addresses);
+}
+
 static enum sheaf_status run(struct gg_known *k, const struct gg_recent *r) {
     struct gg_bytes *b = &gg_driver.run;
     b->n = 0;
@@ -261,23 +283,28 @@ static enum sheaf_status run(struct gg_known *k, const struct gg_recent *r) {
         return no_memory();
     memcpy(b->data, &n, sizeof n);
     for (size_t i = 0; i < r->n_results; i++) gg_driver.addresses[i] = r->results[i]->data;
+    const bool here = gg_engine_has_rank(gg_driver.engine, k->device, 0);
     const enum sheaf_status st =
-        gg_command(GG_COMMAND_RUN, k->number, 0, 0, 0, b->data, b->n, gg_driver.addresses);
+        here ? gg_command(GG_COMMAND_RUN, k->number, true, 0, 0, b->data, b->n, gg_driver.addresses)
+             : leave_running(k, r->n_results);
+    if (!here && !st) gg_driver.pending[k->device].run++;
     for (size_t i = 0; st && i < k->n_inputs; i++) k->inputs[i].is_sent = false;
     return st;
 }
 
-enum sheaf_status gg_run_graph(const struct gg_cgraph *g) {
+enum sheaf_status gg_run_graph(size_t device, const struct gg_cgraph *g) {
     if (g->n_nodes == 0) return SHEAF_STATUS_SUCCESS;
     struct gg_recent *r = find_recent(g);
     struct gg_known *k = r ? known_of(r->program) : NULL;
+    const enum sheaf_status before = gg_fetch(device); /* its inputs may be in the results */
+    if (before) return before;
     if (!k) {
         const struct gg_encoder *e = &gg_driver.encoder;
         enum sheaf_status st = encode(g);
         if (st || e->n_made == 0) return st;
         const uint64_t hash = hash_of(&e->outputs, &e->graph);
-        k = find_known(hash);
-        if (!k) st = make_known(hash, &k);
+        k = find_known(device, hash);
+        if (!k) st = make_known(device, hash, &k);
         if (!st) st = remember(g, k, &r);
         if (st) return st;
     }

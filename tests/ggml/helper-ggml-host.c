@@ -1,5 +1,5 @@
 /* A program of ggml's in small: loads a library that stands for ggml and the plugin, and computes on
- * the device SHEAF.
+ * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
  *     helper-ggml-host LIBRARY PLUGIN API [idle | close]
  * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
  * signal after the first graph. close: as a host of another API does, unloads the plugin at once. */
@@ -12,8 +12,9 @@
 
 #include "ggml/abi.h"
 
-enum { N = 96, M = 4, THREADS = 4 };
+enum { N = 96, M = 4, THREADS = 4, MAX_DEVICES = 8 };
 static int api, failures;
+static size_t n_devices;
 static struct gg_device *dev;
 static struct gg_backend *backend;
 
@@ -80,7 +81,13 @@ static void set(struct gg_tensor *t, const void *data, size_t offset, size_t siz
 static void get(const struct gg_tensor *t, void *data, size_t size) {
     t->buffer->iface.get_tensor(t->buffer, t, data, 0, size);
 }
-static int compute(struct gg_cgraph *g) { return backend->iface.graph_compute(backend, g); }
+/* As ggml_backend_graph_compute and _graph_compute_async. */
+static int start(struct gg_cgraph *g) { return backend->iface.graph_compute(backend, g); }
+static int compute(struct gg_cgraph *g) {
+    const int status = start(g);
+    if (backend->iface.synchronize) backend->iface.synchronize(backend);
+    return status;
+}
 
 /* ---- checks ---- */
 
@@ -205,6 +212,41 @@ static void check_refusals(struct model *m) {
     expect(compute(graph_of(m->ctx, t, 14)) == GG_STATUS_FAILED, "an unknown op fails the graph");
 }
 
+/* An op that fails while it is computed, here for a row that the weight does not have, fails the graph
+ * and not the job. */
+static void check_failure(struct model *m) {
+    typedef struct gg_tensor *(*make_fn)(void *, int, int64_t, int64_t, int64_t, int64_t);
+    enum { SET_ROWS = 8, I64 = 27 };
+    int64_t rows[M] = {3, 2, 99, 0};
+    float got[N * M];
+    int wrong = 0;
+    struct gg_tensor *t = scale(m->ctx, m->x, 1);
+    struct gg_tensor *ids = CALL(make_fn, "ggml_new_tensor_4d")(m->ctx, I64, M, 1, 1, 1);
+    size_t at = 12288;
+    put_at(m->work, ids, &at);
+    t->op = SET_ROWS;
+    memset(t->op_params, 0, sizeof t->op_params);
+    t->src[1] = ids;
+    t->src[2] = t->view_src = m->w;
+    t->data = m->w->data;
+    t->buffer = m->w->buffer;
+    struct gg_cgraph *g = graph_of(m->ctx, t, 21);
+    set(m->w, m->values, 0, sizeof m->values);
+    set(m->x, m->values, 0, sizeof m->values);
+    set(ids, rows, 0, sizeof rows);
+    const int status = compute(g);
+    if (n_devices == 1)
+        expect(status == GG_STATUS_FAILED, "status of an op that fails");
+    else /* known when its device was waited for, or at once */
+        expect(status == GG_STATUS_FAILED || compute(g) == GG_STATUS_FAILED, "a failure is told");
+    rows[2] = 1;
+    set(ids, rows, 0, sizeof rows);
+    expect(compute(g) == GG_STATUS_SUCCESS, "status of the graph after the failure");
+    get(m->w, got, sizeof got);
+    for (int i = 0; i < N * M; i++) wrong += got[i] != m->values[rows[i / N] * N + i % N];
+    expect(!wrong, "the result after the failure");
+}
+
 static void free_nothing(struct gg_buffer *b) { (void)b; }
 
 /* Before it loads a model, llama.cpp plans with caches in empty buffers of this type. A result in a
@@ -240,19 +282,84 @@ static void check_threads(void) {
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
 }
 
-static void check_device(struct gg_reg *reg) {
-    struct gg_props props = {0};
+static void check_reg(struct gg_reg *reg) {
     expect(reg->api_version == api, "the API's version");
     expect(!strcmp(reg->iface.get_name(reg), "SHEAF"), "name");
-    expect(reg->iface.get_device_count(reg) == 1 && !reg->iface.get_device(reg, 1), "one device");
-    dev = reg->iface.get_device(reg, 0);
+    n_devices = reg->iface.get_device_count(reg);
+    expect(!reg->iface.get_device(reg, n_devices), "a device more than there are");
+}
+
+static void check_device(struct gg_reg *reg, size_t i) {
+    struct gg_props props = {0};
+    dev = reg->iface.get_device(reg, i);
     dev->iface.get_props(dev, &props);
-    expect(props.type == GG_DEVICE_TYPE_GPU && !props.caps.async && !props.device_id, "properties");
+    expect(props.type == GG_DEVICE_TYPE_GPU && !props.device_id, "properties");
+    expect(props.caps.async == (n_devices > 1) && props.caps.events == (n_devices > 1),
+           "groups work while the program does");
     printf("%s: %s\n", props.name, props.description);
     backend = dev->iface.init_backend(dev, NULL);
     expect(backend && backend->device == dev && backend->guid, "a backend");
     struct gg_backend *second = dev->iface.init_backend(dev, NULL);
     second->iface.free(second);
+}
+
+struct on {
+    struct gg_device *dev;
+    struct gg_backend *backend;
+    struct model m;
+};
+
+static void check_all(struct model *m) {
+    check_in_place(m);
+    check_parts(m);
+    check_strided_leaf(m);
+    check_refusals(m);
+    check_failure(m);
+    check_plans(m);
+    check_threads();
+}
+
+static void use(const struct on *o) {
+    dev = o->dev;
+    backend = o->backend;
+}
+
+/* Runs are started on all devices, some with a second run behind the first, and waited for by events
+ * in another order. */
+static void check_beside(struct on *o) {
+    float moved[N * M];
+    struct gg_event *event[MAX_DEVICES];
+    for (size_t i = 0; i < n_devices; i++) {
+        use(&o[i]);
+        set(o[i].m.w, o[i].m.values, 0, sizeof moved);
+    }
+    for (int round = 0; round < 20; round++) {
+        for (size_t i = 0; i < n_devices; i++) {
+            use(&o[i]);
+            for (int k = 0; k < N * M; k++) moved[k] = o[i].m.values[k] + (float)(round + (int)i);
+            set(o[i].m.x, o[i].m.values, 0, sizeof moved);
+            if (round % 2)
+                expect(start(graph_of(o[i].m.ctx, o[i].m.out, 0)) == GG_STATUS_SUCCESS, "a run");
+            set(o[i].m.x, moved, 0, sizeof moved);
+            expect(start(graph_of(o[i].m.ctx, o[i].m.out, 0)) == GG_STATUS_SUCCESS, "started");
+            event[i] = dev->iface.event_new(dev);
+            backend->iface.event_record(backend, event[i]);
+        }
+        for (size_t i = n_devices; i-- > 0;) {
+            use(&o[i]);
+            if (round % 3) o[0].backend->iface.event_wait(o[0].backend, event[i]);
+            if (round % 3 == 1) dev->iface.event_synchronize(dev, event[i]);
+            check_sum(&o[i].m, 0, (float)(round + (int)i), "a result of devices side by side");
+            dev->iface.event_free(dev, event[i]);
+        }
+    }
+}
+
+static void free_on(struct on *o) {
+    use(o);
+    o->m.weights->iface.free_buffer(o->m.weights);
+    o->m.work->iface.free_buffer(o->m.work);
+    backend->iface.free(backend);
 }
 
 int main(int argc, char **argv) {
@@ -270,25 +377,27 @@ int main(int argc, char **argv) {
         puts(reg ? "closed" : "refused");
         return failures != 0;
     }
-    struct model m;
-    check_device(reg);
-    make(&m);
-    check_graphs(&m);
+    static struct on on[MAX_DEVICES];
+    check_reg(reg);
+    for (size_t i = 0; i < n_devices && i < MAX_DEVICES; i++) {
+        check_device(reg, i);
+        on[i].dev = dev;
+        on[i].backend = backend;
+        make(&on[i].m);
+        check_graphs(&on[i].m);
+    }
     if (!strcmp(mode, "idle")) {
         puts("idle");
         fflush(stdout);
         for (int i = 0; i < 600; i++) usleep(100000);
         return 4;
     }
-    check_in_place(&m);
-    check_parts(&m);
-    check_strided_leaf(&m);
-    check_refusals(&m);
-    check_plans(&m);
-    check_threads();
-    m.weights->iface.free_buffer(m.weights);
-    m.work->iface.free_buffer(m.work);
-    backend->iface.free(backend);
+    if (n_devices > 1) check_beside(on);
+    for (size_t i = 0; i < n_devices; i++) {
+        use(&on[i]);
+        check_all(&on[i].m);
+    }
+    for (size_t i = 0; i < n_devices; i++) free_on(&on[i]);
     if (!failures) puts("ok");
     return failures != 0;
 }

@@ -32,6 +32,11 @@ Test(ggml_plugin, interface_2) {
     shows("SHEAF: 1 member on 1 host\n");
     shows("\nok\n");
 }
+Test(ggml_plugin, what_is_not_known) {
+    setenv("SHEAF_BACKEND_DEBUG", "1", 1);
+    cr_expect_eq(host("env", "fake-ggml-3", 3, ""), 0, "%s", out);
+    shows("backend API 3; not known here: SQR?");
+}
 Test(ggml_plugin, interface_3) {
     cr_expect_eq(host("env", "fake-ggml-3", 3, ""), 0, "%s", out);
     shows("\nok\n");
@@ -60,6 +65,44 @@ Test(ggml_plugin, ranks) {
         cr_expect_eq(ranks(n, "fake-ggml-3", 3, ""), 0, "%s", out);
         shows(line);
         shows("\nok\n");
+    }
+}
+/* Every way to group the ranks, also without rank 0's in front. */
+Test(ggml_plugin, groups) {
+    static const struct {
+        int n;
+        const char *groups, *line[3];
+    } cases[] = {
+        {2, "0,1", {"SHEAF0: 1 member on 1 host\n", "SHEAF1: 1 member on 1 host\n"}},
+        {3, "0-1,2", {"SHEAF0: 2 members on 1 host\n", "SHEAF1: 1 member on 1 host\n"}},
+        {3, "1-2,0", {"SHEAF0: 2 members on 1 host\n", "SHEAF1: 1 member on 1 host\n"}},
+        {4, "0,1-2,3", {"SHEAF0: 1 member", "SHEAF1: 2 members", "SHEAF2: 1 member"}},
+        {3, "host", {"SHEAF: 3 members on 1 host\n"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv("SHEAF_GROUPS", cases[i].groups, 1);
+        cr_expect_eq(ranks(cases[i].n, "fake-ggml-3", 3, ""), 0, "%s: %s", cases[i].groups, out);
+        for (int k = 0; k < 3; k++)
+            if (cases[i].line[k]) shows(cases[i].line[k]);
+        shows("\nok\n");
+    }
+}
+Test(ggml_plugin, groups_that_are_none) {
+    static const struct {
+        const char *groups, *why;
+    } cases[] = {
+        {"0-1,1-2", "a rank is in two groups"},
+        {"0,1", "a rank is in no group"},
+        {"0-3", "the job has no such ranks"},
+        {"0;1-2", "that is no list of ranges"},
+        {"0-2,", "that is no list of ranges"},
+        {"2-0", "the job has no such ranks"},
+        {"each", "it takes 'all', 'host', or ranges of ranks as 0-1,2-3"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv("SHEAF_GROUPS", cases[i].groups, 1);
+        ranks(3, "fake-ggml-3", 3, "");
+        shows(cases[i].why);
     }
 }
 /* Starts two ranks whose program is idle after its first graph, waits for that, and sends `signal` to
