@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { SHEAF_BACKEND_API_VERSION = 4 };
+enum { SHEAF_BACKEND_API_VERSION = 5 };
 
 /* ---- buffer type ---- */
 struct sheaf_backend_buffer_type_i {
@@ -129,6 +129,9 @@ struct sheaf_backend_i {
      * graph needs besides that of its tensors, and keeps it. For backends with release_tensor,
      * whose results have memory of their own; the graph is placed as for a compute. */
     enum sheaf_status (*graph_reserve)(sheaf_backend_t backend, struct sheaf_cgraph *graph);
+    /* Since version 5. sheaf_backend_tensors_set, of tensors that have memory and are not empty. */
+    enum sheaf_status (*set_tensors)(sheaf_backend_t backend,
+                                     const struct sheaf_tensor_write *writes, size_t n);
 };
 
 /* The first member of a backend's own event. */

@@ -159,6 +159,16 @@ enum sheaf_status sheaf_backend_tensor_get_2d_async(sheaf_backend_t backend,
                                                     const struct sheaf_tensor *tensor, void *data,
                                                     size_t offset, size_t size, size_t n_copies,
                                                     size_t stride_tensor, size_t stride_data);
+/* Inputs of a graph, each whole, before work that is submitted later: like sheaf_backend_tensor_set
+ * of each behind the queue, but the data may change when it returns, and a device with a queue takes
+ * all of them at once, without a wait. The tensors stay valid until sheaf_backend_synchronize. On a
+ * meta device the tensors are of that device. After a failure some may have been written. */
+struct sheaf_tensor_write {
+    struct sheaf_tensor *tensor;
+    const void *data; /* [sheaf_nbytes(tensor)] */
+};
+enum sheaf_status sheaf_backend_tensors_set(sheaf_backend_t backend,
+                                            const struct sheaf_tensor_write *writes, size_t n);
 /* Two tensors of the same layout, src of backend_src and dst of backend_dst (which may be the same
  * backend). The copy runs after all that was submitted to backend_src; work submitted to
  * backend_dst later waits for it. Nothing holds back work submitted to backend_dst before: if that

@@ -70,6 +70,10 @@ const struct sheaf_split_state *sheaf_backend_meta_get_state(const struct sheaf_
  * has none yet. Valid until the next compute of another graph. */
 struct sheaf_tensor *sheaf_backend_meta_get_slice(const struct sheaf_tensor *tensor, size_t i);
 
+/* The backend that local member i computes with, owned by `backend` of the meta device: for graphs over
+ * its slices between computes. NULL if there is no such member. */
+sheaf_backend_t sheaf_backend_meta_member_backend(sheaf_backend_t backend, size_t i);
+
 /* sheaf_backend_tensor_get for one rank: the others bring their slices and may give data NULL. Of
  * mirrored tensors no message is needed where `rank` drives a member. Collective. */
 enum sheaf_status sheaf_backend_meta_tensor_get_at(const struct sheaf_tensor *tensor, int rank,

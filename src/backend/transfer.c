@@ -25,6 +25,28 @@ enum sheaf_status sheaf_backend_tensor_set_async(sheaf_backend_t backend, struct
     return st ? st : b->iface->set_tensor(b, t, data, offset, size);
 }
 
+/* Tensors without elements left out, the others in pieces of the array. */
+enum sheaf_status sheaf_backend_tensors_set(sheaf_backend_t backend,
+                                            const struct sheaf_tensor_write *writes, size_t n) {
+    sheaf_backend_buffer_t b;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (size_t i = 0; i < n && !st; i++)
+        st = sheaf__tensor_locate(writes[i].tensor, "set tensor", 0, sheaf_nbytes(writes[i].tensor),
+                                  1, 0, &b);
+    const bool together = backend->iface->set_tensors;
+    if (!st && !together) st = sheaf_backend_synchronize(backend);
+    for (size_t i = 0, from = 0; i < n && !st; from = i) {
+        while (i < n && !sheaf_is_empty(writes[i].tensor)) i++;
+        if (i > from && together)
+            st = backend->iface->set_tensors(backend, writes + from, i - from);
+        for (size_t j = from; j < i && !st && !together; j++)
+            st = sheaf_backend_tensor_set(writes[j].tensor, writes[j].data, 0,
+                                          sheaf_nbytes(writes[j].tensor));
+        i += i < n; /* an empty one */
+    }
+    return st;
+}
+
 enum sheaf_status sheaf_backend_tensor_get_async(sheaf_backend_t backend,
                                                  const struct sheaf_tensor *t, void *data,
                                                  size_t offset, size_t size) {

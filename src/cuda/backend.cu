@@ -66,7 +66,8 @@ struct backend {
     Fault *fault; /* the host's address of q.fault */
     cudaEvent_t copied;
     bool graphs, fuse;
-    struct sheaf__cuda_times *times; /* NULL: not asked for */
+    struct sheaf__cuda_times *times;   /* NULL: not asked for */
+    struct sheaf__cuda_inputs *inputs; /* NULL: not needed yet */
     struct record *scratch;
     size_t scratch_cap;
     struct replay *replays[MAX_REPLAYS];
@@ -226,7 +227,8 @@ static void keep_rounded(struct backend *b, const struct sheaf_tensor *node) {
     const struct sheaf__cuda_op *op = sheaf__cuda_op(node->op);
     const char *from = (const char *)x->data, *to = (const char *)node->data;
     const bool apart = to + sheaf_nbytes(node) <= from || from + sheaf_nbytes(x) <= to;
-    const bool scratch = op->work_size && op->launch != sheaf__cuda_op_MUL_MAT.launch;
+    const bool scratch = op->work_size && op->launch != sheaf__cuda_op_MUL_MAT.launch &&
+                         op->work_size(&b->q, node) > 0;
     if (!b->fuse || !apart || scratch) b->q.rounded = NULL;
 }
 
@@ -589,6 +591,21 @@ static enum sheaf_status get_tensor_async(sheaf_backend_t base, const struct she
                       cudaMemcpyDeviceToHost, "reading", t->name);
 }
 
+static enum sheaf_status set_tensors(sheaf_backend_t base, const struct sheaf_tensor_write *writes,
+                                     size_t n) {
+    struct backend *b = backend_of(base);
+    bool done = false;
+    enum sheaf_status st = use_device(b);
+    if (!st) st = submit_sum(b);
+    if (!st) st = sheaf__cuda_inputs_write(&b->inputs, &b->q, writes, n, &done);
+    if (st || done) return st;
+    st = synchronize(base);
+    for (size_t i = 0; i < n && !st; i++)
+        st = sheaf_backend_tensor_set(writes[i].tensor, writes[i].data, 0,
+                                      sheaf_nbytes(writes[i].tensor));
+    return st;
+}
+
 static const struct sheaf_backend_i *backend_iface(void);
 
 /* In the queue of the source; that of the target waits for it. */
@@ -691,6 +708,7 @@ static void backend_free(sheaf_backend_t base) {
     for (int i = 0; i < b->n_replays; i++) free_replay(b->replays[i]);
     sheaf__cuda_blas_free(b->q.blas);
     sheaf__cuda_times_free(b->times, b->device->name);
+    sheaf__cuda_inputs_free(b->inputs);
     free_retired(b);
     if (b->q.work) cudaFree(b->q.work);
     if (b->fault) cudaFreeHost(b->fault);
@@ -718,6 +736,7 @@ static struct sheaf_backend_i make_backend_i() {
     i.graph_plan_compute = plan_compute;
     i.event_record = event_record;
     i.event_wait = event_wait;
+    i.set_tensors = set_tensors;
     return i;
 }
 static const struct sheaf_backend_i backend_i = make_backend_i();

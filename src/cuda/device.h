@@ -124,6 +124,17 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
  * one, launch_chain submits no other. */
 enum sheaf_status sheaf__cuda_launch_sum(struct sheaf__cuda_queue *q);
 
+/* ---- inputs in one upload (inputs.cu) ---- */
+
+struct sheaf__cuda_inputs;
+/* Queues them, after which their data may change. *block: made when it is first needed; freed when
+ * the queue is empty. *done false: not in this way, nothing was submitted. */
+enum sheaf_status sheaf__cuda_inputs_write(struct sheaf__cuda_inputs **block,
+                                           const struct sheaf__cuda_queue *q,
+                                           const struct sheaf_tensor_write *writes, size_t n,
+                                           bool *done);
+void sheaf__cuda_inputs_free(struct sheaf__cuda_inputs *in); /* accepts NULL */
+
 /* ---- times of launches (times.cu) ---- */
 
 struct sheaf__cuda_times;

@@ -90,6 +90,7 @@ static const struct sheaf_backend_i backend_iface = {
     .graph_compute = graph_compute,
     .release_tensor = sheaf__meta_release,
     .graph_reserve = graph_reserve,
+    .set_tensors = sheaf__meta_set_tensors,
 };
 
 static enum sheaf_status choose_transport(struct meta_backend *b) {
@@ -111,6 +112,11 @@ struct meta_backend *sheaf__meta_backend_of(sheaf_backend_t backend) {
     sheaf_set_error(SHEAF_STATUS_INVALID, "%s is no backend of a meta device",
                     backend ? sheaf_backend_name(backend) : "NULL");
     return NULL;
+}
+
+sheaf_backend_t sheaf_backend_meta_member_backend(sheaf_backend_t backend, size_t i) {
+    const struct meta_backend *b = sheaf__meta_backend_of(backend);
+    return b && i < (size_t)b->dev->n_local ? b->members[i].device_backend : NULL;
 }
 
 const char *sheaf_backend_meta_transport(sheaf_backend_t backend) {

@@ -89,6 +89,10 @@ enum sheaf_status sheaf__meta_run_part(struct meta_member *me, struct meta_part 
 /* Waits for a started collective; ticket 0: none. */
 enum sheaf_status sheaf__meta_await_collective(struct meta_member *me, uint64_t ticket);
 
+/* ---- inputs.c ---- */
+enum sheaf_status sheaf__meta_set_tensors(sheaf_backend_t backend,
+                                          const struct sheaf_tensor_write *writes, size_t n);
+
 /* ---- key.c ---- */
 /* A hash of the graph's structure and of which weights it reads; inputs count by their shape alone,
  * earlier results also by their state. The same graph has other keys in other processes. */

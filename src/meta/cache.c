@@ -109,6 +109,7 @@ enum sheaf_status sheaf__meta_allocate(struct meta_backend *b, struct meta_progr
         if (!b->devcomm && !b->members[m].staged)
             sheaf__meta_place_waits(b->dev, &p->parts[m], b->members[m].galloc);
         grown = grown || sheaf_gallocr_get_buffer_size(b->members[m].galloc) != before;
+        sheaf__meta_renew_spans(&p->parts[m]);
     }
     if (grown) b->generation++; /* the other programs' addresses are gone */
     p->generation = b->generation;

@@ -8,6 +8,7 @@
  *   backend   the backend; cache: its programs; key: how they are found; members: the
  *             threads of this rank's members; run: what one member does; stats: what is counted;
  *             carry: results kept for later graphs; check: are mirrored results the same?
+ *             inputs: several written at once
  *   support   which ops all members run
  *   staging   host memory for the values of devices with other memory
  *   shared    compute buffers that members of a host sum in place
@@ -132,6 +133,8 @@ struct meta_program {
 enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct sheaf_cgraph *graph,
                                           struct meta_program **out);
 void sheaf__meta_program_free(struct meta_program *program, int n_local);
+/* Spans of a part are no longer what they were when they ran last (tensor/graph.h, version). */
+void sheaf__meta_renew_spans(struct meta_part *part);
 /* Points the input descriptors, and the views of them, at the leaves' present memory. */
 enum sheaf_status sheaf__meta_program_bind(const struct meta_device *dev,
                                            struct meta_program *program,

@@ -44,6 +44,12 @@ static enum sheaf_status bind_leaves(struct meta_device *dev, struct meta_progra
     return SHEAF_STATUS_SUCCESS;
 }
 
+void sheaf__meta_renew_spans(struct meta_part *part) {
+    for (int i = 0; i < part->n_instrs; i++)
+        if (part->instrs[i].kind == INSTR_SPAN)
+            part->instrs[i].span.version = sheaf__graph_next_uid();
+}
+
 enum sheaf_status sheaf__meta_program_bind(const struct meta_device *dev, struct meta_program *p,
                                            const struct sheaf_cgraph *graph) {
     for (int i = 0; i < p->n_inputs; i++) {
@@ -55,6 +61,7 @@ enum sheaf_status sheaf__meta_program_bind(const struct meta_device *dev, struct
                 continue;
             own->data = record->slices[m]->data;
             own->buffer = record->slices[m]->buffer;
+            sheaf__meta_renew_spans(&p->parts[m]);
             const struct sheaf_cgraph *g = &p->parts[m].graph;
             for (int k = 0; k < g->n_nodes; k++) {
                 if (g->nodes[k]->view_src != own) continue;

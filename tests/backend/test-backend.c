@@ -134,6 +134,34 @@ Test(backend_async, transfers_keep_the_order_of_submission) {
     down(&r);
 }
 
+Test(backend_async, inputs_are_written_behind_the_queue) {
+    struct rig r;
+    float a[N], b[N], y[N] = {0};
+    up(&r);
+    fill(a, 1);
+    fill(b, 100);
+    char *large = calloc(1, sheaf_nbytes(r.big));
+    OK(sheaf_backend_tensor_set_async(r.backend, r.x, a, 0, sizeof a));
+    OK(sheaf_backend_graph_compute_async(r.backend, r.graph));
+    OK(sheaf_backend_tensor_get_async(r.backend, r.y, y, 0, sizeof y));
+    const struct sheaf_tensor_write w[] = {{r.x, b}, {r.big, large}};
+    OK(sheaf_backend_tensors_set(r.backend, w, 2));
+    fill(b, 7); /* it is the caller's again */
+    OK(sheaf_backend_synchronize(r.backend));
+    cr_assert(is(y, 1, 2));
+    OK(sheaf_backend_graph_compute(r.backend, r.graph));
+    OK(sheaf_backend_tensor_get(r.y, y, 0, sizeof y));
+    cr_assert(is(y, 100, 2));
+    struct sheaf_tensor nowhere = *r.x;
+    nowhere.buffer = NULL;
+    nowhere.data = NULL;
+    const struct sheaf_tensor_write bad[] = {{&nowhere, b}};
+    cr_assert_eq(sheaf_backend_tensors_set(r.backend, bad, 1), SHEAF_STATUS_INVALID);
+    OK(sheaf_backend_tensors_set(r.backend, NULL, 0));
+    free(large);
+    down(&r);
+}
+
 Test(backend_async, large_transfers_of_an_idle_backend) {
     struct rig r;
     up(&r);

@@ -82,6 +82,77 @@ Test(cuda_queue, times_of_launches) {
     fclose(trace);
 }
 
+/* ---- inputs ---- */
+
+/* Inputs of any number and size, of which the caller's memory changes at once: all are there before the graph
+ * that is submitted next, and behind the one before. */
+Test(cuda_queue, inputs_are_written_together) {
+    enum { N = 24, FEWER = 11, LARGEST = 300000 };
+    static const int sizes[] = {1, 3, 256, 4096, 0, 5, 70, 16384, 17, 33};
+    static float values[LARGEST + N], got[LARGEST];
+    for (int large = 0; large < 2; large++) { /* one that does not fit the pinned memory */
+        struct rig r = rig_up("", NULL);
+        struct sheaf_tensor *t[N], *twice[N];
+        struct sheaf_tensor_write w[N];
+        const int n = large ? FEWER : N;
+        for (int i = 0; i < N; i++) {
+            t[i] = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_F32,
+                                       large && i == 9        ? LARGEST
+                                       : i > 4 && i % 10 == 4 ? 2
+                                                              : sizes[i % 10]);
+            twice[i] = sheaf_scale(r.ctx, t[i], 2);
+            cr_assert_eq(sheaf_build_forward_expand(r.graph, twice[i]), SHEAF_STATUS_SUCCESS);
+            w[i] = (struct sheaf_tensor_write){t[i], values + i};
+        }
+        rig_alloc(&r);
+        for (int round = 1; round < 5; round++) {
+            for (int i = 0; i < LARGEST + N; i++) values[i] = (float)(i * round);
+            cr_assert_eq(sheaf_backend_tensors_set(r.backend, w, (size_t)n), SHEAF_STATUS_SUCCESS,
+                         "%s", sheaf_last_error());
+            memset(values, 0xff, sizeof values);
+            cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS,
+                         "%s", sheaf_last_error());
+            for (int i = 0; i < n; i++) {
+                cr_assert_eq(sheaf_backend_tensor_get(twice[i], got, 0, sheaf_nbytes(t[i])),
+                             SHEAF_STATUS_SUCCESS);
+                for (int j = 0; j < (int)t[i]->ne[0]; j++)
+                    cr_assert_eq(got[j], (float)(2 * (i + j) * round), "%d: %d", i, j);
+            }
+        }
+        rig_down(&r);
+    }
+}
+
+/* They go with one launch and no copy; half words at the end of an odd mask, too. */
+Test(cuda_queue, short_inputs_take_no_copy) {
+    FILE *trace = tmpfile();
+    char line[200];
+    int copies = 0;
+    cr_assert_not_null(trace);
+    struct rig r = rig_up("", NULL);
+    struct sheaf_tensor *ids = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_I32, 7);
+    struct sheaf_tensor *mask = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F16, 301, 3);
+    uint16_t halves[903], got[903];
+    int32_t id[7], got_id[7];
+    for (int i = 0; i < 903; i++) halves[i] = (uint16_t)(i * 71);
+    for (int i = 0; i < 7; i++) id[i] = -i;
+    rig_alloc(&r);
+    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
+    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    const struct sheaf_tensor_write w[] = {{ids, id}, {mask, halves}};
+    cr_assert_eq(sheaf_backend_tensors_set(r.backend, w, 2), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    rewind(trace);
+    while (fgets(line, sizeof line, trace)) copies += !!strstr(line, "copies");
+    cr_assert_eq(copies, 0);
+    cr_assert_eq(sheaf_backend_synchronize(r.backend), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_get(ids, got_id, 0, sizeof id), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_get(mask, got, 0, sizeof halves), SHEAF_STATUS_SUCCESS);
+    cr_assert(!memcmp(id, got_id, sizeof id) && !memcmp(halves, got, sizeof halves));
+    fclose(trace);
+    rig_down(&r);
+}
+
 /* ---- calls that may not return ---- */
 
 struct call {

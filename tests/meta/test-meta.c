@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 
 #include "cpu_members.h"
+#include "meta/backend.h"
 #include "meta/buffer.h"
 #include "meta_scenario.h"
 #include "mpirun.h"
@@ -120,6 +121,39 @@ Test(meta_errors, an_op_that_fails_without_the_end_of_the_job) {
         cr_expect(!memcmp(got, want, sizeof want));
     }
     sheaf_free(ctx);
+    rig_down(&r);
+}
+
+static uint64_t first_version(sheaf_backend_t backend) {
+    const struct meta_backend *b = sheaf__meta_backend_of(backend);
+    const struct meta_program *p = b->programs[0];
+    for (int i = 0; i < p->parts[0].n_instrs; i++)
+        if (p->parts[0].instrs[i].kind == INSTR_SPAN) return p->parts[0].instrs[i].span.version;
+    return 0;
+}
+
+/* Devices compare nothing as long as a version stands, so it must not outlive an address. */
+Test(meta, spans_keep_their_version_until_memory_moves) {
+    struct rig r;
+    rig_up(&r, 2);
+    struct scenario_graph a, b;
+    struct scenario_result result;
+    uint64_t versions[5];
+    cr_assert(scenario_graph(&a, &r.model, 1) && scenario_graph(&b, &r.model, N_TOKENS));
+    for (int i = 0; i < 3; i++) {
+        cr_assert(scenario_compute(&a, r.backend, r.galloc, (unsigned)i, &result));
+        versions[i] = first_version(r.backend);
+    }
+    cr_assert(scenario_compute(&b, r.backend, r.galloc, 1, &result)); /* takes larger inputs */
+    for (int i = 3; i < 5; i++) {
+        cr_assert(scenario_compute(&a, r.backend, r.galloc, (unsigned)i, &result));
+        versions[i] = first_version(r.backend);
+    }
+    cr_assert_neq(versions[0], 0);
+    cr_assert(versions[1] == versions[0] && versions[2] == versions[0]);
+    cr_assert(versions[3] != versions[0] && versions[4] == versions[3]);
+    sheaf_free(a.ctx);
+    sheaf_free(b.ctx);
     rig_down(&r);
 }
 

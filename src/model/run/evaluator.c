@@ -32,7 +32,8 @@ struct sheaf__evaluator {
     bool have_logits;
     int64_t n_ctx, n_batch;
     int64_t min_chunked; /* tokens of an evaluation in two chunks; 0: none is */
-    uint16_t *masks;     /* [n_batch * n_ctx] */
+    uint16_t *masks;     /* [n_batch * n_ctx], twice with windows */
+    int32_t last[SHEAF__MAX_CHUNKS];
     /* of the batch that is evaluated, [n_batch] each */
     int32_t *pos, *seq, *rows, *wanted; /* rows: cells; wanted: [n_wanted] tokens with logits */
     int64_t n_wanted;
@@ -78,7 +79,8 @@ enum sheaf_status sheaf__evaluator_new(const struct sheaf__weights *model, sheaf
     sheaf_backend_buffer_type_t buft = sheaf_backend_get_default_buffer_type(backend);
     ctx->galloc = sheaf_gallocr_new(buft);
     ctx->pos = calloc(4 * (size_t)ctx->n_batch, sizeof *ctx->pos);
-    ctx->masks = calloc((size_t)ctx->n_batch * (size_t)ctx->n_ctx, sizeof *ctx->masks);
+    const size_t mask_sets = model->hp.swa_window > 0 ? 2 : 1;
+    ctx->masks = calloc(mask_sets * (size_t)ctx->n_batch * (size_t)ctx->n_ctx, sizeof *ctx->masks);
     if (!ctx->arena || !ctx->galloc || !ctx->pos || !ctx->masks) goto no_memory;
     ctx->seq = ctx->pos + ctx->n_batch;
     ctx->rows = ctx->seq + ctx->n_batch;
@@ -175,40 +177,56 @@ static enum sheaf_status build(struct sheaf__evaluator *ctx, int64_t n, int64_t 
 
 /* ---- inputs; one that no layer reads has no memory (few layers may all have windows) ---- */
 
-static enum sheaf_status set_ints(struct sheaf_tensor *t, const int32_t *values) {
-    if (!t || !t->buffer) return SHEAF_STATUS_SUCCESS;
-    return sheaf_backend_tensor_set(t, values, 0, (size_t)t->ne[0] * sizeof *values);
+/* Those of a graph, which a device takes in one upload. */
+struct inputs {
+    struct sheaf_tensor_write write[SHEAF__MAX_CHUNKS * 7];
+    size_t n;
+    uint16_t *masks; /* where the next one begins */
+};
+
+static void add_input(struct inputs *in, struct sheaf_tensor *t, const void *values) {
+    if (t && t->buffer) in->write[in->n++] = (struct sheaf_tensor_write){t, values};
 }
 
 /* Of tokens first, first + 1, ... of the batch: which cells each sees. */
-static enum sheaf_status set_mask(struct sheaf__evaluator *ctx, struct sheaf_tensor *t,
-                                  int64_t first, int64_t window) {
-    if (!t || !t->buffer) return SHEAF_STATUS_SUCCESS;
+static void add_mask(struct sheaf__evaluator *ctx, struct inputs *in, struct sheaf_tensor *t,
+                     int64_t first, int64_t window) {
+    if (!t || !t->buffer) return;
     const uint16_t minus_inf = 0xfc00; /* F16 */
     const int64_t n_kv = t->ne[0];
-    for (int64_t i = 0; i < t->ne[1]; i++) {
+    add_input(in, t, in->masks);
+    for (int64_t i = 0; i < t->ne[1]; i++, in->masks += n_kv) {
         const int64_t pos = ctx->pos[first + i];
         const int seq = ctx->seq[first + i];
-        uint16_t *row = ctx->masks + i * n_kv;
         for (int64_t j = 0; j < n_kv; j++)
-            row[j] = sheaf__cells_sees(&ctx->cells, j, seq, pos, window) ? 0 : minus_inf;
+            in->masks[j] = sheaf__cells_sees(&ctx->cells, j, seq, pos, window) ? 0 : minus_inf;
     }
-    return sheaf_backend_tensor_set(t, ctx->masks, 0, sheaf_nbytes(t));
 }
 
-/* Inputs of a chunk that begins with token `first` of the batch. Two chunks want the last token
+/* Inputs of chunk c, which begins with token `first` of the batch. Two chunks want the last token
  * alone, which is the last of either. */
-static enum sheaf_status set_inputs(struct sheaf__evaluator *ctx, const struct sheaf__builder *b,
-                                    const int32_t *ids, int64_t first) {
-    const int32_t last = (int32_t)b->n_tokens - 1;
-    enum sheaf_status status = set_ints(b->ids, ids + first);
-    if (!status) status = set_ints(b->pos, ctx->pos + first);
-    if (!status) status = set_ints(b->slot, &(const int32_t){0});
-    if (!status) status = set_ints(b->rows, ctx->rows + first);
-    if (!status) status = set_ints(b->out_ids, ctx->n_chunks > 1 ? &last : ctx->wanted);
-    if (!status) status = set_mask(ctx, b->mask, first, 0);
-    if (!status) status = set_mask(ctx, b->mask_swa, first, ctx->model->hp.swa_window);
-    return status;
+static void add_inputs(struct sheaf__evaluator *ctx, struct inputs *in, int c, const int32_t *ids,
+                       int64_t first) {
+    static const int32_t zero = 0;
+    const struct sheaf__builder *b = &ctx->chunks[c];
+    ctx->last[c] = (int32_t)b->n_tokens - 1;
+    add_input(in, b->ids, ids + first);
+    add_input(in, b->pos, ctx->pos + first);
+    add_input(in, b->slot, &zero);
+    add_input(in, b->rows, ctx->rows + first);
+    add_input(in, b->out_ids, ctx->n_chunks > 1 ? &ctx->last[c] : ctx->wanted);
+    add_mask(ctx, in, b->mask, first, 0);
+    add_mask(ctx, in, b->mask_swa, first, ctx->model->hp.swa_window);
+}
+
+static enum sheaf_status set_inputs(struct sheaf__evaluator *ctx, const int32_t *ids) {
+    struct inputs in = {.masks = ctx->masks};
+    int64_t first = 0;
+    for (int c = 0; c < ctx->n_chunks; c++) {
+        add_inputs(ctx, &in, c, ids, first);
+        first += ctx->chunks[c].n_tokens;
+    }
+    return sheaf_backend_tensors_set(ctx->backend, in.write, in.n);
 }
 
 /* ---- batches ---- */
@@ -286,11 +304,7 @@ enum sheaf_status sheaf__evaluator_eval_batch(struct sheaf__evaluator *ctx,
     if (!status) status = place(ctx, batch);
     if (status) return status;
     status = build(ctx, batch->n_tokens, end);
-    int64_t first = 0;
-    for (int c = 0; c < ctx->n_chunks && !status; c++) {
-        status = set_inputs(ctx, &ctx->chunks[c], batch->token, first);
-        first += ctx->chunks[c].n_tokens;
-    }
+    if (!status) status = set_inputs(ctx, batch->token);
     if (!status && ctx->model->hp.arch->scans && ctx->pos[0] == 0)
         status = sheaf__kv_cache_restart(ctx->cache);
     if (!status) status = sheaf_backend_graph_compute(ctx->backend, ctx->graph);
@@ -346,8 +360,10 @@ enum sheaf_status sheaf__evaluator_embed(struct sheaf__evaluator *ctx, const int
     status = sheaf_build_forward_expand(ctx->graph, result);
     if (!status) status = sheaf_gallocr_alloc_graph(ctx->galloc, ctx->graph);
     for (int64_t i = 0; i < n; i++) ctx->pos[i] = (int32_t)i;
-    if (!status) status = set_ints(b.ids, ids);
-    if (!status) status = set_ints(b.pos, ctx->pos);
+    struct inputs in = {.n = 0};
+    add_input(&in, b.ids, ids);
+    add_input(&in, b.pos, ctx->pos);
+    if (!status) status = sheaf_backend_tensors_set(ctx->backend, in.write, in.n);
     if (!status) status = sheaf_backend_graph_compute(ctx->backend, ctx->graph);
     if (status) return status;
     return sheaf_backend_tensor_get(result, dst, 0, sheaf_nbytes(result));

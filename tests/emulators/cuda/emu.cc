@@ -151,7 +151,7 @@ static bool step_warp(int w, int end, int n, int n_x) {
 }
 
 /* Runs the fibers of one block to their ends: warp by warp from barrier to barrier, or, by chance, a
- * step of any warp. */
+ * step of any warp, or all steps of a warp while the others have not begun. */
 static void run_block(int n, int n_x) {
     for (int i = 0; i < n; i++) {
         m->fibers[i].state = READY;
@@ -162,9 +162,13 @@ static void run_block(int n, int n_x) {
     for (;;) {
         int warps[MAX_THREADS / 32], n_warps = 0, at_block = 0, done = 0;
         for (int w = 0; w < n; w += 32) warps[n_warps++] = w;
+        const bool goes_on = any_of(2);
         while (n_warps) {
             const int k = (int)any_of((unsigned)n_warps), w = warps[k];
-            if (step_warp(w, w + 32 < n ? w + 32 : n, n, n_x)) continue;
+            bool more;
+            do more = step_warp(w, w + 32 < n ? w + 32 : n, n, n_x);
+            while (more && goes_on);
+            if (more) continue;
             if (!m->seed) {
                 memmove(warps, warps + 1, (size_t)--n_warps * sizeof *warps);
             } else {
@@ -338,6 +342,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) {
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t) {
     *ms = 2e-3f;
     return cudaSuccess;
@@ -549,6 +554,9 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyK
     if (on_device(to, size) != (kind != cudaMemcpyDeviceToHost) ||
         on_device(from, size) != (kind != cudaMemcpyHostToDevice))
         return give(cudaErrorInvalidValue);
+    if (kind != cudaMemcpyDeviceToDevice && getenv("SHEAF_TEST_CUDA_EMU_TRACE"))
+        fprintf(stderr, "cuda-emu: copies %zu bytes to the %s\n", size,
+                kind == cudaMemcpyDeviceToHost ? "host" : "device");
     return submit(s, [=] { memmove(to, from, size); });
 }
 /* Between two GPUs only. With "peers=1" it wants them to reach each other: the real one would go
