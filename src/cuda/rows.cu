@@ -1,7 +1,7 @@
-/* Ops over whole rows: norms, SUM_ROWS, MEAN, SOFT_MAX, ARGMAX, TOP_K. A block takes a row; what it
- * sums is summed in an order that only the size of the row decides; it may have 1024 threads, which
- * is the most that the kernels are compiled for. dst of a norm and of SOFT_MAX
- * may be a's memory: a thread writes the elements that it reads. */
+/* Ops over whole rows: norms, SUM_ROWS, MEAN, SOFT_MAX. A block takes a row; what it sums is summed in
+ * an order that only the size of the row decides; it may have 1024 threads, which is the most that the
+ * kernels are compiled for. dst of a norm and of SOFT_MAX may be a's memory: a thread writes the
+ * elements that it reads. */
 #include "cuda/product.h"
 
 /* ---- norm and sum ---- */
@@ -313,127 +313,6 @@ static enum sheaf_status launch_soft_max(struct sheaf__cuda_queue *q,
     return sheaf__cuda_launched(q, dst);
 }
 
-/* ---- argmax and top_k ----
- *
- * Elements of a row have a strict order: a larger value is better, of equal values the lower
- * position, NaN is worse than all else. TOP_K takes the best, then the best of what is worse than
- * that one, and so on. */
-
-struct Candidate {
-    float value;
-    int index; /* -1: none */
-};
-
-HD bool is_better(const Candidate &a, const Candidate &b) {
-    if (b.index < 0) return a.index >= 0;
-    if (a.index < 0) return false;
-    if (a.value > b.value) return true;
-    if (a.value < b.value) return false;
-    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
-    if (a_nan != b_nan) return b_nan;
-    return a.index < b.index;
-}
-
-static __device__ __forceinline__ Candidate warp_best(Candidate c) {
-    for (int d = 16; d > 0; d /= 2) {
-        Candidate other;
-        other.value = __shfl_xor_sync(FULL_WARP, c.value, d);
-        other.index = __shfl_xor_sync(FULL_WARP, c.index, d);
-        if (is_better(other, c)) c = other;
-    }
-    return c;
-}
-
-/* The best of the row after `last` (index -1: of all), the same for every thread. */
-static __device__ Candidate best_after(const View &a, const char *x, Candidate last,
-                                       Candidate *scratch) {
-    Candidate best = {0.0f, -1};
-    for (int64_t i = threadIdx.x; i < a.ne[0]; i += blockDim.x) {
-        const Candidate c = {load_plain(a.type, x + (size_t)i * a.nb[0]), (int)i};
-        if ((last.index < 0 || is_better(last, c)) && is_better(c, best)) best = c;
-    }
-    best = warp_best(best);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = best;
-    __syncthreads();
-    best.index = -1;
-    if (threadIdx.x % 32 < blockDim.x / 32) best = scratch[threadIdx.x % 32];
-    return warp_best(best);
-}
-
-/* a [i, j, h, s] -> the k best positions of each row, as rows of k ints with stride `step` bytes */
-static __global__ void __launch_bounds__(1024)
-    top_k_kernel(View dst, View a, int64_t k, bool argmax) {
-    __shared__ Candidate scratch[32];
-    for (int64_t row = blockIdx.x; row < n_rows(a); row += gridDim.x) {
-        const Row at = row_at(a.ne, row);
-        const char *x = row_data(a, at);
-        char *d = argmax ? dst.data + (size_t)row * dst.nb[0] : row_data(dst, at);
-        Candidate last = {0.0f, -1};
-        for (int64_t j = 0; j < k; j++) {
-            last = best_after(a, x, last, scratch);
-            if (threadIdx.x == 0) *(int *)(void *)(d + (size_t)j * dst.nb[0]) = last.index;
-        }
-    }
-}
-
-static enum sheaf_status launch_select(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst,
-                                       int64_t k) {
-    const struct sheaf_tensor *a = dst->src[0];
-    CUDA_LAUNCH(top_k_kernel, sheaf__cuda_blocks(sheaf_nrows(a), 1),
-                sheaf__cuda_row_threads(a->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
-                sheaf__cuda_view(a), k, dst->op == SHEAF_OP_ARGMAX);
-    return sheaf__cuda_launched(q, dst);
-}
-
-static enum sheaf_status launch_argmax(struct sheaf__cuda_queue *q,
-                                       const struct sheaf_tensor *dst) {
-    return launch_select(q, dst, 1);
-}
-static enum sheaf_status launch_top_k(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
-    return launch_select(q, dst, dst->ne[0]);
-}
-
-/* ---- argsort: a thread counts the elements before its own, which is the place of it ---- */
-
-HD bool is_before(const Candidate &a, const Candidate &b, bool descending) {
-    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
-    if (a_nan != b_nan) return b_nan;
-    if (a.value > b.value) return descending;
-    if (a.value < b.value) return !descending;
-    return a.index < b.index;
-}
-
-static __global__ void __launch_bounds__(1024) argsort_kernel(View dst, View a, bool descending) {
-    for (int64_t row = blockIdx.x; row < n_rows(a); row += gridDim.x) {
-        const Row at = row_at(a.ne, row);
-        const char *x = row_data(a, at);
-        int *d = (int *)(void *)row_data(dst, at);
-        for (int i = (int)threadIdx.x; i < (int)a.ne[0]; i += (int)blockDim.x) {
-            const Candidate own = {load_plain(a.type, x + (size_t)i * a.nb[0]), i};
-            int place = 0;
-            for (int j = 0; j < (int)a.ne[0]; j++) {
-                const Candidate other = {load_plain(a.type, x + (size_t)j * a.nb[0]), j};
-                place += is_before(other, own, descending) ? 1 : 0;
-            }
-            d[place] = i;
-        }
-    }
-}
-
-bool sheaf__cuda_sort_fits(const struct sheaf_tensor *dst) { return dst->ne[0] <= 4096; }
-
-static enum sheaf_status launch_argsort(struct sheaf__cuda_queue *q,
-                                        const struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *a = dst->src[0];
-    unsigned threads = 32;
-    while (threads < 512 && (int64_t)threads < a->ne[0]) threads *= 2;
-    CUDA_LAUNCH_PLAIN(argsort_kernel, sheaf__cuda_blocks(sheaf_nrows(a), 1), threads, 0, q->stream,
-                      sheaf__cuda_view(dst), sheaf__cuda_view(a),
-                      dst->op_params[0] == SHEAF_SORT_ORDER_DESC);
-    return sheaf__cuda_launched(q, dst);
-}
-
 SHEAF__CUDA_OP(RMS_NORM) = {launch_rms_norm, NULL};
 SHEAF__CUDA_OP(NORM) = {launch_norm, NULL};
 SHEAF__CUDA_OP(L2_NORM) = {launch_norm, NULL};
@@ -441,7 +320,4 @@ SHEAF__CUDA_OP(GROUP_NORM) = {launch_group_norm, NULL};
 SHEAF__CUDA_OP(SUM) = {launch_sum, NULL};
 SHEAF__CUDA_OP(SUM_ROWS) = {launch_sum_rows, NULL};
 SHEAF__CUDA_OP(MEAN) = {launch_sum_rows, NULL};
-SHEAF__CUDA_OP(ARGSORT) = {launch_argsort, NULL};
 SHEAF__CUDA_OP(SOFT_MAX) = {launch_soft_max, NULL};
-SHEAF__CUDA_OP(ARGMAX) = {launch_argmax, NULL};
-SHEAF__CUDA_OP(TOP_K) = {launch_top_k, NULL};
