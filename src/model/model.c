@@ -200,8 +200,9 @@ enum sheaf_status sheaf_model_get_candidates(struct sheaf_model *model, int64_t 
                                row, k);
     enum sheaf_status status = make_scratch(model, k);
     if (status) return status;
-    return sheaf__logits_select(model->logits, sheaf__evaluator_logits(model->session->context),
-                                row, with_sum, stop, out);
+    return sheaf__logits_select(model->logits, model->session->backend,
+                                sheaf__evaluator_logits(model->session->context), row, with_sum,
+                                stop, out);
 }
 
 /* ---- embeddings ---- */

@@ -12,8 +12,6 @@
 #include "model/model.h"
 #include "model/text/stop.h"
 
-enum { MIN_CANDIDATES = 64 };
-
 /* Everything that one call owns. */
 struct generation {
     struct sheaf_model *model;
@@ -164,7 +162,6 @@ static enum sheaf_status prepare(struct generation *g, const char *prompt) {
     enum sheaf_status status = sheaf_sampler_new(&g->p.sampler, n_vocab, &g->sampler);
     if (status) return status;
     g->n_candidates = sheaf_sampler_n_candidates(g->sampler);
-    if (g->n_candidates < MIN_CANDIDATES) g->n_candidates = MIN_CANDIDATES;
     return prepare_root(g, prompt);
 }
 

@@ -1,4 +1,5 @@
-/* Owns the scratch of a selection. Invariant: every row of the vocabulary is seen by exactly one
+/* Owns the scratch of a selection. A row in memory of a device is selected from there, where the device
+ * can and the list is short (best.h); the others are read. Invariant: every row of the vocabulary is seen by exactly one
  * rank, so that the normaliser counts it once. */
 #include "model/run/logits.h"
 
@@ -9,12 +10,16 @@
 #include "sheaf/meta.h"
 #include "sheaf/world.h"
 
+#include "model/run/best.h"
+
 struct sheaf__logits {
     int64_t n_vocab;
     float *rows; /* [n_vocab] of a device whose memory is not host memory; in `pinned`, or malloc */
     sheaf_backend_buffer_t pinned; /* memory that the device copies to by itself */
     int64_t *pairs;                /* [2 * max_pairs] intervals of a member */
     struct sheaf_candidates *part, *mine, *all;
+    struct sheaf__best **best; /* [n_best] of this rank's members, for those that are no CPUs */
+    size_t n_best;
     size_t block;  /* bytes of a rank's message: packed candidates, then one byte: stop */
     uint8_t *send; /* [block] */
     uint8_t *recv; /* [ranks * block] */
@@ -24,6 +29,8 @@ enum { MAX_PAIRS = 4096 };
 
 void sheaf__logits_free(struct sheaf__logits *l) {
     if (!l) return;
+    for (size_t i = 0; i < l->n_best; i++) sheaf__best_free(l->best[i]);
+    free((void *)l->best);
     sheaf_candidates_free(l->part);
     sheaf_candidates_free(l->mine);
     sheaf_candidates_free(l->all);
@@ -90,60 +97,93 @@ static enum sheaf_status on_host(struct sheaf__logits *l, const struct sheaf_ten
 
 /* The result that is selected from. */
 struct result {
+    sheaf_backend_t backend; /* that computed it */
     const struct sheaf_tensor *logits;
     int64_t row;
     bool with_sum;
 };
 
+static bool is_meta(const struct result *of) {
+    return sheaf_backend_dev_is_meta(sheaf_backend_get_device(of->backend));
+}
+
+/* The best of a member's row, with the row's positions as ids, into `part`: found by the device, or
+ * the row is brought here. */
+static enum sheaf_status select_row(struct sheaf__logits *l, const struct result *of,
+                                    const struct sheaf_tensor *t, size_t local) {
+    bool done = false;
+    const float *rows;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (!of->with_sum && local < l->n_best && !sheaf_backend_buffer_is_host(t->buffer)) {
+        sheaf_backend_t own =
+            is_meta(of) ? sheaf_backend_meta_member_backend(of->backend, local) : of->backend;
+        status = sheaf__best_select(&l->best[local], own, t, of->row, l->part, &done);
+    }
+    if (status || done) return status;
+    status = on_host(l, t, of->row, &rows);
+    return status ? status
+                  : sheaf_candidates_select(l->part, rows, (size_t)t->ne[0], 0, of->with_sum);
+}
+
+/* From a slice's positions, the interval's of which is [2 * i + 1] long, to ids; ascending, so that the
+ * order stays. */
+static void name_candidates(struct sheaf_candidates *c, const int64_t *pairs, int64_t n) {
+    for (size_t j = 0; j < c->n; j++) {
+        int64_t at = c->data[j].id, i = 0;
+        for (; i < n - 1 && at >= pairs[2 * i + 1]; i++) at -= pairs[2 * i + 1];
+        c->data[j].id = (int32_t)(pairs[2 * i] + at);
+    }
+}
+
 static enum sheaf_status select_slice(struct sheaf__logits *l, const struct result *of,
                                       const struct sheaf_split_state *state, size_t local,
                                       int member) {
-    struct sheaf_tensor *slice = sheaf_backend_meta_get_slice(of->logits, local);
-    const float *rows;
+    const struct sheaf_tensor *slice = sheaf_backend_meta_get_slice(of->logits, local);
+    const bool whole = state->axis == SHEAF_SPLIT_AXIS_MIRRORED;
     if (!slice)
         return sheaf_set_error(SHEAF_STATUS_FAILED, "member %d has no slice of the logits", member);
-    if (sheaf_is_empty(slice)) return SHEAF_STATUS_SUCCESS;
-    enum sheaf_status status = on_host(l, slice, of->row, &rows);
-    if (status) return status;
-    if (state->axis == SHEAF_SPLIT_AXIS_MIRRORED)
-        return member ? SHEAF_STATUS_SUCCESS
-                      : sheaf_candidates_select(l->mine, rows, (size_t)l->n_vocab, 0, of->with_sum);
-    int64_t n = sheaf_split_state_intervals(state, member, l->pairs, MAX_PAIRS), at = 0;
-    if (state->axis != SHEAF_SPLIT_AXIS_0 || n > MAX_PAIRS)
+    if (sheaf_is_empty(slice) || (whole && member)) return SHEAF_STATUS_SUCCESS;
+    const int64_t n = whole ? 0 : sheaf_split_state_intervals(state, member, l->pairs, MAX_PAIRS);
+    if ((!whole && state->axis != SHEAF_SPLIT_AXIS_0) || n > MAX_PAIRS)
         return sheaf_set_error(SHEAF_STATUS_FAILED, "the logits are not cut over the vocabulary");
-    for (int64_t i = 0; !status && i < n; i++) {
-        int64_t first = l->pairs[2 * i], count = l->pairs[2 * i + 1];
-        status = sheaf_candidates_select(l->part, rows + at, (size_t)count, (int32_t)first,
-                                         of->with_sum);
-        if (!status) sheaf_candidates_merge(l->mine, l->part);
-        at += count;
-    }
+    const enum sheaf_status status = select_row(l, of, slice, local);
+    if (status) return status;
+    if (n) name_candidates(l->part, l->pairs, n);
+    sheaf_candidates_merge(l->mine, l->part);
     return status;
 }
 
+static enum sheaf_status make_best(struct sheaf__logits *l, size_t n) {
+    if (l->best) return SHEAF_STATUS_SUCCESS;
+    l->best = calloc(n + 1, sizeof(struct sheaf__best *));
+    l->n_best = l->best ? n : 0;
+    return l->best ? SHEAF_STATUS_SUCCESS
+                   : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for candidates");
+}
+
 static enum sheaf_status select_mine(struct sheaf__logits *l, const struct result *of) {
-    const struct sheaf_tensor *logits = of->logits;
+    sheaf_backend_dev_t dev = sheaf_backend_get_device(of->backend);
+    const size_t n = is_meta(of) ? sheaf_backend_meta_dev_n_local(dev) : 1;
     sheaf_candidates_clear(l->mine);
-    sheaf_backend_dev_t dev =
-        sheaf_backend_buft_get_device(sheaf_backend_buffer_get_type(logits->buffer));
-    if (!sheaf_backend_dev_is_meta(dev)) {
-        const float *rows;
-        enum sheaf_status status = on_host(l, logits, of->row, &rows);
-        return status ? status
-                      : sheaf_candidates_select(l->mine, rows, (size_t)l->n_vocab, 0, of->with_sum);
+    enum sheaf_status status = make_best(l, n);
+    if (status) return status;
+    if (!is_meta(of)) {
+        status = select_row(l, of, of->logits, 0);
+        if (!status) sheaf_candidates_merge(l->mine, l->part);
+        return status;
     }
-    const struct sheaf_split_state *state = sheaf_backend_meta_get_state(logits);
+    const struct sheaf_split_state *state = sheaf_backend_meta_get_state(of->logits);
     if (!state) return sheaf_set_error(SHEAF_STATUS_FAILED, "the logits have no split state");
-    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    for (size_t i = 0; !status && i < sheaf_backend_meta_dev_n_local(dev); i++)
+    for (size_t i = 0; !status && i < n; i++)
         status = select_slice(l, of, state, i, (int)sheaf_backend_meta_dev_local_member(dev, i));
     return status;
 }
 
-enum sheaf_status sheaf__logits_select(struct sheaf__logits *l, const struct sheaf_tensor *logits,
-                                       int64_t row, bool with_sum, bool *stop,
+enum sheaf_status sheaf__logits_select(struct sheaf__logits *l, sheaf_backend_t backend,
+                                       const struct sheaf_tensor *logits, int64_t row,
+                                       bool with_sum, bool *stop,
                                        const struct sheaf_candidates **out) {
-    const struct result of = {logits, row, with_sum};
+    const struct result of = {backend, logits, row, with_sum};
     enum sheaf_status mine = select_mine(l, &of), status;
     *out = l->mine;
     if (sheaf_world_size() == 1) return mine;
