@@ -46,7 +46,7 @@ static __global__ void __launch_bounds__(THREADS, 8)
         for (int64_t i = threadIdx.x; i < d; i += THREADS)
             q[i] = *(const float *)(const void *)(qp + (size_t)i * at.q.nb[0]);
         for (int64_t i = lane; i < e; i += 32) acc[i] = 0.0f;
-        __syncthreads();
+        __syncthreads(); /* q is there */
         for (int64_t j = first + warp; j < last; j += WARPS) {
             const float m = mp ? load_plain(at.mask.type, mp + (size_t)j * at.mask.nb[0]) : 0.0f;
             if (m == -INFINITY) continue;
@@ -73,7 +73,7 @@ static __global__ void __launch_bounds__(THREADS, 8)
             max_of[warp] = max;
             sum_of[warp] = sum;
         }
-        __syncthreads();
+        __syncthreads(); /* what all warps found is there */
         float best = -INFINITY, total = 0.0f, weight[WARPS];
         for (int w = 0; w < WARPS; w++) best = fmaxf(best, max_of[w]);
         for (int w = 0; w < WARPS; w++) {

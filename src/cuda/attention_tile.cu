@@ -88,7 +88,7 @@ template <int D> static __global__ void attention_tile_kernel(Attention at) {
     for (int64_t t0 = 0; t0 < t; t0 += KEYS) {
         __syncthreads(); /* the tile before has been used */
         sh->open[warp][lane] = sees(at, mw, n_rows_all, hk, group, s, t0 + lane);
-        __syncthreads();
+        __syncthreads(); /* it is known which keys are seen */
         bool open = false;
         for (int w = 0; w < WARPS; w++) open = open || sh->open[w][lane];
         if (warp_max(open ? 1.0f : 0.0f) == 0.0f) continue; /* the same for every warp */
@@ -106,7 +106,7 @@ template <int D> static __global__ void attention_tile_kernel(Attention at) {
             *(uint4 *)(void *)(sh->k + row * S::LD + piece * 8) = x;
             *(uint4 *)(void *)(sh->v + row * S::LD + piece * 8) = y;
         }
-        __syncthreads();
+        __syncthreads(); /* the tile is there */
 
         wmma::fragment<wmma::accumulator, 16, 16, 16, float> scores[KEYS / 16];
 #pragma unroll
@@ -125,7 +125,7 @@ template <int D> static __global__ void attention_tile_kernel(Attention at) {
 #pragma unroll
         for (int j = 0; j < KEYS / 16; j++)
             wmma::store_matrix_sync(s_mine + j * 16, scores[j], S::LD_S, wmma::mem_row_major);
-        __syncwarp();
+        __syncwarp(); /* the scores are there */
 
         float x[KEYS / 2], best = -INFINITY;
 #pragma unroll

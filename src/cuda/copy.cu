@@ -304,11 +304,11 @@ static __global__ void __launch_bounds__(threads_of(ELEMENTS))
         if (bad && threadIdx.x == 0) report(fault, rows.node, id);
         __syncthreads();
         if (threadIdx.x == 0) superseded = bad;
-        __syncthreads();
+        __syncthreads(); /* it is set */
         for (int64_t j = at.i1 + 1 + threadIdx.x; j < b.ne[1]; j += blockDim.x) {
             if (load_id(ids, j, c1, c2) == id) superseded = 1;
         }
-        __syncthreads();
+        __syncthreads(); /* later rows were seen */
         if (superseded) continue;
         const Row to = {id, at.i2, at.i3};
         const char *from = row_data(b, at);

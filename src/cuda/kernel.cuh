@@ -433,7 +433,7 @@ static __device__ __forceinline__ float block_sum(float x, float *scratch) {
     x = warp_sum(x);
     __syncthreads(); /* scratch may still be read from the call before */
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
-    __syncthreads();
+    __syncthreads(); /* the sums of all warps are there */
     float sum = threadIdx.x % 32 < blockDim.x / 32 ? scratch[threadIdx.x % 32] : 0.0f;
     return warp_sum(sum);
 }
@@ -441,7 +441,7 @@ static __device__ __forceinline__ float block_max(float x, float *scratch) {
     x = warp_max(x);
     __syncthreads();
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
-    __syncthreads();
+    __syncthreads(); /* the largest of all warps are there */
     float max = threadIdx.x % 32 < blockDim.x / 32 ? scratch[threadIdx.x % 32] : -INFINITY;
     return warp_max(max);
 }

@@ -28,7 +28,7 @@ static __global__ void mul_tile_kernel(Product p, int64_t n_y, int64_t n_z) {
                             ? ((const float *)(const void *)(t.b + (size_t)r * t.b_step))[k0 + kk]
                             : 0.0f;
                 }
-                __syncthreads();
+                __syncthreads(); /* the tiles are there */
 #pragma unroll
                 for (int kk = 0; kk < DEPTH; kk++) {
                     float x[4], v[4];
@@ -41,7 +41,7 @@ static __global__ void mul_tile_kernel(Product p, int64_t n_y, int64_t n_z) {
 #pragma unroll
                         for (int j = 0; j < 4; j++) sum[i][j] = fmaf(x[i], v[j], sum[i][j]);
                 }
-                __syncthreads();
+                __syncthreads(); /* they have been used */
             }
             for (int i = 0; i < 4; i++) {
                 for (int j = 0; j < 4; j++) {

@@ -354,7 +354,7 @@ static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N))
             for (int first = 0; first < subs && !t.zero; first += 32) {
                 FETCH(free, first + 32 * (SLOTS - 1))
                 copies_done<SLOTS - 1>();
-                __syncwarp();
+                __syncwarp(); /* the chunk is there */
                 if (first + lane < subs) {
                     uint4 lo[N], hi[N];
                     float2 ds[N];

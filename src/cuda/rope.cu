@@ -170,12 +170,12 @@ static __global__ void turn_kernel(Turn t) {
             superseded = bad;
             if (bad) report(t.fault, t.node, id);
         }
-        __syncthreads();
+        __syncthreads(); /* `superseded` is set */
         for (int64_t j = i2 + 1 + threadIdx.x; j < n; j += THREADS) {
             if (load_id(t.ids, j, 0, 0) == id) superseded = 1;
         }
     }
-    __syncthreads();
+    __syncthreads(); /* the angles are there, and later rows were seen */
     const bool keep = t.cache.data && !superseded;
     const int64_t h = (int64_t)blockIdx.y * HEADS + threadIdx.x / 32;
     if (h >= t.a.ne[1]) return;
