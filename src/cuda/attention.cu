@@ -98,30 +98,48 @@ static __global__ void __launch_bounds__(THREADS, 8)
     }
 }
 
-/* partial [e + 2, parts, rows] -> dst */
-static __global__ void __launch_bounds__(THREADS)
-    join_kernel(Attention at, const float *partial, int parts) {
+/* The parts of one row. */
+static __device__ __forceinline__ void join_row(const Attention &at, const float *p, int parts,
+                                                const Row &to) {
+    const int64_t e = at.v.ne[0];
+    float *out = (float *)(void *)row_data(at.dst, to);
+    float best = -INFINITY, total = 0.0f;
+    for (int j = 0; j < parts; j++) best = fmaxf(best, p[j * (e + 2) + e]);
+    const bool none = best == -INFINITY;
+    if (none) best = 0.0f;
+    for (int j = 0; j < parts; j++)
+        total += expf(p[j * (e + 2) + e] - best) * p[j * (e + 2) + e + 1];
+    const float scale = attention_factor(at, to.i1, none ? -INFINITY : best, total);
+    for (int64_t i = threadIdx.x; i < e; i += THREADS) {
+        float y = 0.0f;
+        for (int j = 0; j < parts; j++) {
+            const float w = expf(p[j * (e + 2) + e] - best);
+            if (w != 0.0f) y = fmaf(w, p[j * (e + 2) + i], y);
+        }
+        out[i] = y * scale;
+    }
+}
+
+/* partial [e + 2, parts, rows] -> dst. grid: heads, queries, sequences, the last two from `first` on */
+static __global__ void __launch_bounds__(THREADS, 4)
+    join_kernel(Attention at, const float *partial, int parts, Row first) {
     previous_done();
     next_may_start();
-    const int64_t e = at.v.ne[0], n = at.q.ne[1], h = at.q.ne[2];
-    for (int64_t row = blockIdx.x; row < n * h * at.q.ne[3]; row += gridDim.x) {
-        const float *p = partial + row * parts * (e + 2);
-        const Row to = {row % h, row / h % n, row / h / n};
-        float *out = (float *)(void *)row_data(at.dst, to);
-        float best = -INFINITY, total = 0.0f;
-        for (int j = 0; j < parts; j++) best = fmaxf(best, p[j * (e + 2) + e]);
-        const bool none = best == -INFINITY;
-        if (none) best = 0.0f;
-        for (int j = 0; j < parts; j++)
-            total += expf(p[j * (e + 2) + e] - best) * p[j * (e + 2) + e + 1];
-        const float scale = attention_factor(at, to.i1, none ? -INFINITY : best, total);
-        for (int64_t i = threadIdx.x; i < e; i += THREADS) {
-            float y = 0.0f;
-            for (int j = 0; j < parts; j++) {
-                const float w = expf(p[j * (e + 2) + e] - best);
-                if (w != 0.0f) y = fmaf(w, p[j * (e + 2) + i], y);
-            }
-            out[i] = y * scale;
+    const Row to = {blockIdx.x, first.i2 + blockIdx.y, first.i3 + blockIdx.z};
+    const int64_t row = (to.i3 * at.q.ne[1] + to.i2) * at.q.ne[2] + to.i1;
+    join_row(at, partial + row * parts * (at.v.ne[0] + 2), parts, to);
+}
+
+static void launch_join(struct sheaf__cuda_queue *q, const Attention &at, const float *partial,
+                        int parts) {
+    const int64_t n = at.q.ne[1], n_s = at.q.ne[3];
+    for (int64_t s = 0; s < n_s; s += sheaf__cuda_blocks_y(n_s)) {
+        for (int64_t i = 0; i < n; i += sheaf__cuda_blocks_y(n)) {
+            const Row first = {0, i, s};
+            const dim3 grid((unsigned)at.q.ne[2], sheaf__cuda_blocks_y(n - i),
+                            sheaf__cuda_blocks_y(n_s - s));
+            CUDA_LAUNCH_AHEAD(q->ahead, join_kernel, grid, THREADS, 0, q->stream, at, partial,
+                              parts, first);
         }
     }
 }
@@ -176,10 +194,7 @@ static enum sheaf_status launch_flash_attn(struct sheaf__cuda_queue *q,
                           shared_bytes(at.q.ne[0], at.v.ne[0]), q->stream, at,
                           parts > 1 ? work : NULL);
     }
-    if (parts > 1) {
-        CUDA_LAUNCH_AHEAD(q->ahead, join_kernel, sheaf__cuda_blocks(rows, 1), THREADS, 0, q->stream,
-                          at, work, (int)parts);
-    }
+    if (parts > 1) launch_join(q, at, work, (int)parts);
     return sheaf__cuda_launched(q, dst);
 }
 

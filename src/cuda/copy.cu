@@ -287,39 +287,41 @@ static enum sheaf_status launch_add_id(struct sheaf__cuda_queue *q,
 }
 
 /* b [e, n, h, s], ids [n, h, s] repeated -> rows of dst [e, L, h, s]. Of two rows with the same number
- * the later is written: a block gives its row up if a later one has its number. */
+ * the later is written: a block gives its row up if a later one has its number. grid: n, h, s, the last
+ * two from `first` on: no division of 64 bits, whose call costs registers */
 template <int ELEMENTS>
-static __global__ void __launch_bounds__(threads_of(ELEMENTS))
-    set_rows_kernel(View dst, View b, View ids, Rows rows, Fault *fault) {
+static __global__ void __launch_bounds__(threads_of(ELEMENTS), 1)
+    set_rows_kernel(View dst, View b, View ids, Rows rows, Row first, Fault *fault) {
     CUDA_DYNAMIC_SHARED(float, shared);
     __shared__ int superseded;
     float one, *x = own_block<ELEMENTS>(shared, &one);
     previous_done();
     next_may_start();
-    for (int64_t row = blockIdx.x; row < n_rows(b); row += gridDim.x) {
-        const Row at = row_at(b.ne, row);
-        const int64_t c1 = at.i2 % ids.ne[1], c2 = at.i3 % ids.ne[2];
-        const int64_t id = load_id(ids, at.i1, c1, c2);
-        const bool bad = id < 0 || id >= rows.limit;
-        if (bad && threadIdx.x == 0) report(fault, rows.node, id);
-        __syncthreads();
-        if (threadIdx.x == 0) superseded = bad;
-        __syncthreads(); /* it is set */
-        for (int64_t j = at.i1 + 1 + threadIdx.x; j < b.ne[1]; j += blockDim.x) {
-            if (load_id(ids, j, c1, c2) == id) superseded = 1;
-        }
-        __syncthreads(); /* later rows were seen */
-        if (superseded) continue;
-        const Row to = {id, at.i2, at.i3};
-        const char *from = row_data(b, at);
-        char *d = row_data(dst, to);
-        const int64_t n = b.ne[0] / ELEMENTS;
-        for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+    const Row at = {blockIdx.x, first.i2 + blockIdx.y, first.i3 + blockIdx.z};
+    const int64_t c1 = (uint32_t)at.i2 % (uint32_t)ids.ne[1];
+    const int64_t c2 = (uint32_t)at.i3 % (uint32_t)ids.ne[2];
+    const int64_t id = load_id(ids, at.i1, c1, c2);
+    const bool bad = id < 0 || id >= rows.limit;
+    if (threadIdx.x == 0) {
+        superseded = bad;
+        if (bad) report(fault, rows.node, id);
+    }
+    __syncthreads(); /* it is set */
+    for (int64_t j = at.i1 + 1 + threadIdx.x; j < b.ne[1]; j += blockDim.x) {
+        if (load_id(ids, j, c1, c2) == id) superseded = 1;
+    }
+    __syncthreads(); /* later rows were seen */
+    if (superseded) return;
+    const Row to = {id, at.i2, at.i3};
+    const char *from = row_data(b, at) + (size_t)threadIdx.x * ELEMENTS * b.nb[0];
+    char *d = row_data(dst, to) + (size_t)threadIdx.x * dst.nb[0];
+    const unsigned n = (unsigned)(b.ne[0] / ELEMENTS);
+    for (unsigned i = threadIdx.x; i < n; i += blockDim.x) {
 #pragma unroll 1
-            for (int j = 0; j < ELEMENTS; j++)
-                x[j] = load_plain(b.type, from + (size_t)(i * ELEMENTS + j) * b.nb[0]);
-            store_block<ELEMENTS>(dst.type, x, d + (size_t)i * dst.nb[0]);
-        }
+        for (int j = 0; j < ELEMENTS; j++) x[j] = load_plain(b.type, from + (size_t)j * b.nb[0]);
+        store_block<ELEMENTS>(dst.type, x, d);
+        from += (size_t)blockDim.x * ELEMENTS * b.nb[0];
+        d += (size_t)blockDim.x * dst.nb[0];
     }
 }
 
@@ -327,9 +329,16 @@ template <int ELEMENTS>
 static void launch_set(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *b = dst->src[1];
     const Rows rows = {0, dst->ne[1], (uint64_t)(uintptr_t)dst};
-    CUDA_LAUNCH_AHEAD(q->ahead, set_rows_kernel<ELEMENTS>, sheaf__cuda_blocks(sheaf_nrows(b), 1),
-                      threads_of(ELEMENTS), shared_of(ELEMENTS), q->stream, stepped(dst),
-                      sheaf__cuda_view(b), sheaf__cuda_view(dst->src[2]), rows, q->fault);
+    for (int64_t i3 = 0; i3 < b->ne[3]; i3 += sheaf__cuda_blocks_y(b->ne[3])) {
+        for (int64_t i2 = 0; i2 < b->ne[2]; i2 += sheaf__cuda_blocks_y(b->ne[2])) {
+            const Row first = {0, i2, i3};
+            const dim3 grid((unsigned)b->ne[1], sheaf__cuda_blocks_y(b->ne[2] - i2),
+                            sheaf__cuda_blocks_y(b->ne[3] - i3));
+            CUDA_LAUNCH_AHEAD(q->ahead, set_rows_kernel<ELEMENTS>, grid, threads_of(ELEMENTS),
+                              shared_of(ELEMENTS), q->stream, stepped(dst), sheaf__cuda_view(b),
+                              sheaf__cuda_view(dst->src[2]), rows, first, q->fault);
+        }
+    }
 }
 
 static enum sheaf_status launch_set_rows(struct sheaf__cuda_queue *q,

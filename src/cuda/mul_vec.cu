@@ -296,6 +296,7 @@ static __device__ __forceinline__ Task task_of(const Product &p, const Which &wh
 constexpr int blocks_of(int type, int n) {
     return n > 1                                                                           ? 1
            : type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K ? 6
+           : type == SHEAF_TYPE_Q6_K                                                       ? 7
                                                                                            : 8;
 }
 
