@@ -155,7 +155,7 @@ static void map_types(const struct probe *p, struct gg_host *h, int8_t *map) {
         const bool same = type != SHEAF_TYPE_COUNT && p->blck_size(i) == sheaf_blck_size(type) &&
                           p->type_size(i) == sheaf_type_size(type);
         map[i] = same ? (int8_t)type : -1;
-        if (!same && name) note_unknown(h, name);
+        if (!same && name && p->blck_size(i) > 0) note_unknown(h, name); /* others were removed */
     }
 }
 

@@ -13,10 +13,26 @@ enum sheaf_status sheaf__meta_no_memory(void) {
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta program: out of memory");
 }
 
+struct sheaf_tensor *sheaf__meta_part_tensor(struct meta_part *part, enum sheaf_type type) {
+    enum { AT_ONCE = 64 };
+    if (!part->room) {
+        if (!sheaf__grow(&part->ctx, &part->cap_ctx, part->n_ctx + 1,
+                         sizeof(struct sheaf_context *)))
+            return NULL;
+        struct sheaf_context *ctx = sheaf_init((struct sheaf_init_params){
+            .mem_size = AT_ONCE * sheaf_tensor_overhead(), .no_alloc = true});
+        if (!ctx) return NULL;
+        part->ctx[part->n_ctx++] = ctx;
+        part->room = AT_ONCE;
+    }
+    part->room--;
+    return sheaf_new_tensor_1d(part->ctx[part->n_ctx - 1], type, 0);
+}
+
 /* A descriptor; reports failure through b->status and then returns a harmless zeroed one. */
 struct sheaf_tensor *sheaf__meta_descriptor(struct builder *b, enum sheaf_type type,
                                             const char *name) {
-    struct sheaf_tensor *t = sheaf_new_tensor_1d(b->part->ctx, type, 0);
+    struct sheaf_tensor *t = sheaf__meta_part_tensor(b->part, type);
     if (!t) {
         if (!b->status) b->status = SHEAF_STATUS_ALLOC_FAILED;
         b->no_tensor = (struct sheaf_tensor){.type = type};

@@ -22,6 +22,10 @@ struct builder { /* of one part */
 /* ALLOC_FAILED with its text. */
 enum sheaf_status sheaf__meta_no_memory(void);
 
+/* ---- builder.c ---- */
+/* A descriptor that lives as long as the part; NULL: out of memory. */
+struct sheaf_tensor *sheaf__meta_part_tensor(struct meta_part *part, enum sheaf_type type);
+
 /* ---- builder.c: failures go to b->status ---- */
 struct sheaf_tensor *sheaf__meta_descriptor(struct builder *b, enum sheaf_type type,
                                             const char *name);

@@ -106,7 +106,8 @@ struct meta_instr {
 
 /* One local member's share of a program. */
 struct meta_part {
-    struct sheaf_context *ctx;   /* descriptors */
+    struct sheaf_context **ctx;  /* [n_ctx] of the descriptors, made as they are needed */
+    size_t n_ctx, cap_ctx, room; /* for so many more in the last one */
     struct sheaf_cgraph graph;   /* all local nodes, for the allocator; arrays owned by the part */
     struct sheaf_tensor **value; /* [plan values] */
     struct meta_instr *instrs;

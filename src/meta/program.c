@@ -31,7 +31,7 @@ static enum sheaf_status bind_leaves(struct meta_device *dev, struct meta_progra
         for (int m = 0; m < dev->n_local; m++) {
             struct sheaf_tensor *slice = record->slices[m];
             if (sheaf__meta_leaf_is_input(leaf)) {
-                struct sheaf_tensor *own = sheaf_new_tensor_1d(p->parts[m].ctx, slice->type, 0);
+                struct sheaf_tensor *own = sheaf__meta_part_tensor(&p->parts[m], slice->type);
                 if (!own) return SHEAF_STATUS_ALLOC_FAILED;
                 *own = *slice;
                 p->input[p->n_inputs * dev->n_local + m] = own;
@@ -129,23 +129,6 @@ static enum sheaf_status build_part(struct builder *b) {
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* Descriptors that a part may need: one a value, and views and copies for every interval of every
- * conversion. */
-static size_t count_descriptors(const struct sheaf__split_plan *plan, int n_members) {
-    size_t n = (size_t)plan->n_values + (size_t)plan->n_steps * 4;
-    for (int s = 0; s < plan->n_steps; s++) {
-        const struct sheaf__split_step *step = &plan->steps[s];
-        if (step->kind == SHEAF_SPLIT_STEP_NODE) continue;
-        const struct sheaf_split_state *state = plan->values[step->in[0]].state;
-        if (state->axis > SHEAF_SPLIT_AXIS_3) state = plan->values[step->out].state;
-        if (state->axis > SHEAF_SPLIT_AXIS_3) continue;
-        for (int j = 0; j < n_members; j++) {
-            n += 3 * (size_t)sheaf_split_state_intervals(state, j, NULL, 0) + 2;
-        }
-    }
-    return n;
-}
-
 enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct sheaf_cgraph *graph,
                                           struct meta_program **out) {
     *out = NULL;
@@ -188,13 +171,9 @@ enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct 
             if (step->in[i] >= 0) last_read[step->in[i]] = s;
         }
     }
-    const size_t n_descriptors =
-        count_descriptors(p->plan, dev->n_members) + (size_t)graph->n_leafs;
     for (size_t m = 0; m < n_local; m++) {
-        p->parts[m].ctx = sheaf_init((struct sheaf_init_params){
-            .mem_size = n_descriptors * sheaf_tensor_overhead(), .no_alloc = true});
         p->parts[m].value = calloc(n_values, sizeof *p->parts[m].value);
-        if (!p->parts[m].ctx || !p->parts[m].value) goto out;
+        if (!p->parts[m].value) goto out;
     }
     for (size_t v = 0; v < n_values; v++) leaf[v] = leaf[v] || !made[v];
     st = bind_leaves(dev, p, graph, leaf);
@@ -234,7 +213,8 @@ void sheaf__meta_program_free(struct meta_program *p, int n_local) {
         free(part->instrs);
         free(part->graph.nodes);
         free(part->value);
-        sheaf_free(part->ctx);
+        for (size_t i = 0; i < part->n_ctx; i++) sheaf_free(part->ctx[i]);
+        free((void *)part->ctx);
     }
     sheaf__split_plan_free(p->plan);
     free(p->parts);

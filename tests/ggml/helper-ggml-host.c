@@ -1,9 +1,11 @@
 /* A program of ggml's in small: loads a library that stands for ggml and the plugin, and computes on
  * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
- *     helper-ggml-host LIBRARY PLUGIN API [idle | close]
+ *     helper-ggml-host LIBRARY PLUGIN API [idle | close | many]
  * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
- * signal after the first graph. close: as a host of another API does, unloads the plugin at once. */
+ * signal after the first graph. close: as a host of another API does, unloads the plugin at once. many:
+ * thousands of graphs, and whether memory is lost. */
 #include <dlfcn.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -362,6 +364,38 @@ static void free_on(struct on *o) {
     backend->iface.free(backend);
 }
 
+/* Ever new graphs, as a server's batches make them: old ones are forgotten, here and, after 1024, by
+ * the meta device. */
+static void check_many(void) {
+    enum { GRAPHS = 4200, NODES = 40 };
+    size_t used[3] = {0};
+    struct gg_buffer *work = alloc(1 << 20);
+    CALL(void (*)(struct gg_buffer *, int), "ggml_backend_buffer_set_usage")
+    (work, GG_USAGE_COMPUTE);
+    for (int i = 0; i < GRAPHS; i++) {
+        struct gg_init_params params = {.mem_size = 1 << 20};
+        void *ctx = CALL(void *(*)(struct gg_init_params), "ggml_init")(params);
+        size_t end = 0;
+        float x = 1, got = 0;
+        struct gg_tensor *t = tensor(ctx, N, M, "x");
+        put_at(work, t, &end);
+        set(t, &x, 0, sizeof x);
+        for (int k = 0; k < NODES; k++) {
+            t = scale(ctx, t, k ? 1 : (float)i);
+            put_at(work, t, &end);
+        }
+        expect(compute(graph_of(ctx, t, (uint64_t)i + 100)) == GG_STATUS_SUCCESS, "one of many");
+        get(t, &got, sizeof got);
+        expect(got == (float)i, "the result of one of many");
+        CALL(void (*)(void *), "ggml_free")(ctx);
+        if (i % (GRAPHS / 3) == GRAPHS / 3 - 1) used[i / (GRAPHS / 3)] = mallinfo2().uordblks;
+    }
+    work->iface.free_buffer(work);
+    printf("%zu, %zu, %zu bytes are used after thirds of %d graphs\n", used[0], used[1], used[2],
+           GRAPHS);
+    expect(used[2] < used[1] + 65536, "no memory is lost");
+}
+
 int main(int argc, char **argv) {
     if (argc < 4 || !dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL)) return 3;
     void *plugin = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
@@ -392,6 +426,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 600; i++) usleep(100000);
         return 4;
     }
+    if (!strcmp(mode, "many")) check_many();
     if (n_devices > 1) check_beside(on);
     for (size_t i = 0; i < n_devices; i++) {
         use(&on[i]);

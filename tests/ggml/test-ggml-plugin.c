@@ -51,6 +51,11 @@ Test(ggml_plugin, a_host_with_another_layout) {
     shows("op_params of struct ggml_tensor have moved");
     shows("\nrefused\n");
 }
+Test(ggml_plugin, graphs_that_are_forgotten) {
+    cr_expect_eq(host("env", "fake-ggml-3", 3, "many"), 0, "%s", out);
+    shows("bytes are used after thirds of ");
+    shows("\nok\n");
+}
 /* ggml does so with a plugin of a version that it does not have; MPI must not go with it. */
 Test(ggml_plugin, a_host_that_unloads_the_plugin) {
     cr_expect_eq(host("env", "fake-ggml-3", 3, "close"), 0, "%s", out);
