@@ -139,6 +139,13 @@ Test(ggml_plugin, a_worker_that_is_stopped_ends_an_idle_program) {
     cr_expect(!strstr(out, "status 0\n") && !strstr(out, "status 4\n"), "%s", out);
 }
 
+Test(ggml_plugin, a_stopped_group_ends_an_idle_program) {
+    lose_the_worker("SHEAF_GROUPS=0,1 SHEAF_TIMEOUT_HEARTBEAT_MS=1000", "STOP");
+    shows("SHEAF1: 1 member");
+    shows("rank 1");
+    cr_expect(!strstr(out, "status 0\n") && !strstr(out, "status 4\n"), "%s", out);
+}
+
 Test(ggml_plugin, a_program_that_loads_no_backend) {
     char cmd[512];
     snprintf(cmd, sizeof cmd,
