@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "sheaf/ops.h"
 #include "sheaf/type.h"
 
 enum {
@@ -36,14 +37,15 @@ struct sheaf__act_digits {
             int8_t digit[4][3][64]; /* h, m, l of 64 elements each, see sheaf__digits_place */
             /* SHEAF__DIGITS_QUADS, of 128 elements each: for each 4 bytes of 64, d of their block,
              * and the sum of their elements in both vectors; SHEAF__DIGITS_6K: d in the order of
-             * sheaf__digits_6k_lane, of 128 elements each */
+             * sheaf__digits_6k_lane, of 128 elements each; SHEAF__DIGITS_PIECES: d of each 16 in
+             * lane_d[0] */
             float lane_d[2][16], lane_sums[2][16];
         };
         int16_t word[2][256]; /* SHEAF__DIGITS_WORDS: h, and m and l as one number */
     };
     float d[8], sums32[8]; /* of 32 elements each */
-    float
-        sums16[16]; /* SHEAF__DIGITS_PLAIN, _WORDS: of 16; SHEAF__DIGITS_6K: the same, as lane_d */
+    float sums16
+        [16]; /* SHEAF__DIGITS_PLAIN, _WORDS, _PIECES: of 16; SHEAF__DIGITS_6K: the same, as lane_d */
 };
 static_assert(sizeof(struct sheaf__act_digits) % 64 == 0, "no padding");
 
@@ -57,6 +59,9 @@ enum sheaf__digits_order {
     /* The first (the second) pieces of the even blocks of 256, then of the odd ones: Q4_K, Q5_K,
      * whose low nibbles are even blocks */
     SHEAF__DIGITS_K,
+    /* Vector v has elements 4 v .. 4 v + 3 of the 16 pieces of 16, a piece a lane of 4 bytes: Q2_K,
+     * Q3_K, Q6_K, TQ1_0, TQ2_0 */
+    SHEAF__DIGITS_PIECES,
     /* Orders for vectors of 32. Each lane of 4 bytes has a block of 32 of its own; of two digits, x
      * = d * (h * 256 + m): Q4_0, Q4_1, Q5_0, Q5_1. */
     SHEAF__DIGITS_OCTS,
@@ -78,6 +83,8 @@ static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
         return ((b / 4 * 2 + e / 16) * 4 + b % 4) * 16 + e % 16;
     case SHEAF__DIGITS_K:
         return ((b % 2 * 2 + e / 16) * 4 + b / 2) * 16 + e % 16;
+    case SHEAF__DIGITS_PIECES:
+        return e % 16 / 4 * 64 + i / 16 * 4 + e % 4;
     case SHEAF__DIGITS_OCTS:
         return e / 4 * 32 + b * 4 + e % 4;
     case SHEAF__DIGITS_PAIRS:
@@ -178,6 +185,24 @@ struct sheaf__state_cols {
     float *y; /* [n] */
 };
 
+/* Rows of elements; y may be an operand; p: parameters, two floats at least. */
+typedef void (*sheaf__cpu_unary_fn)(int64_t n, const float *x, float *y);
+typedef void (*sheaf__cpu_map_fn)(int64_t n, const float *x, const float *p, float *y);
+typedef void (*sheaf__cpu_pair_fn)(int64_t n, const float *a, const float *b, float *y);
+typedef void (*sheaf__cpu_gate_fn)(int64_t n, const float *a, const float *b, const float *p,
+                                   float *y);
+
+/* The same bits from every table (kernels/elements.h). */
+struct sheaf__cpu_elements {
+    sheaf__cpu_pair_fn add, sub, mul, div;
+    sheaf__cpu_unary_fn unary[SHEAF_UNARY_OP_COUNT]; /* NULL: those that need the C library */
+    sheaf__cpu_unary_fn sqr, sqrt;
+    sheaf__cpu_map_fn scale, clamp, leaky_relu; /* p: factor, addend; least, most; slope */
+    sheaf__cpu_gate_fn swiglu_oai, swiglu_clamp;
+    /* below[i] = how many of n keys are below key i */
+    void (*below)(int64_t n, const int32_t *keys, int32_t *below);
+};
+
 struct sheaf__cpu_kernels {
     const char *name;
     struct sheaf__cpu_panels panels[SHEAF__PANELS_KINDS];
@@ -207,7 +232,9 @@ struct sheaf__cpu_kernels {
                 int64_t w_stride, int64_t n_y, float *y, int64_t y_stride);
     /* y = cap * tanh(x / cap), relative error below 1e-6; y may be x; cap is not 0 */
     void (*softcap_f32)(int64_t n, float cap, const float *x, float *y);
-    /* The conversions of sheaf_to_float and sheaf_from_float, the same bits: F16 BF16 Q8_0 */
+    /* The conversions of sheaf_to_float and sheaf_from_float, the same bits, NULL for types that have
+     * none here: F16 BF16 Q8_0, where a table has vectors all quantized types, and from floats Q4_0
+     * Q4_1 Q5_0 Q5_1 */
     void (*to_float[SHEAF_TYPE_COUNT])(const void *x, float *y, int64_t n);
     void (*from_float[SHEAF_TYPE_COUNT])(const float *x, void *y, int64_t n);
 
@@ -226,6 +253,9 @@ struct sheaf__cpu_kernels {
     float (*exp_f32)(int64_t n, const float *x, float max, float *y);
     void (*silu_f32)(int64_t n, const float *x, float *y);
     void (*gelu_f32)(int64_t n, const float *x, float *y); /* tanh approximation */
+    /* y = silu(a) * b, as silu_f32 and a product give it; y may be an operand */
+    void (*swiglu_f32)(int64_t n, const float *a, const float *b, float *y);
+    struct sheaf__cpu_elements elements;
 
     /* The same bits from every table (kernels/recurrent.h). */
     void (*state_rows)(int64_t n, int64_t rows, const struct sheaf__state_rows *x);
@@ -267,7 +297,7 @@ extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 10 };
+enum { SHEAF__CPU_KERNELS_VERSION = 11 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

@@ -6,6 +6,7 @@
  * block after block. */
 #include <math.h>
 
+#include "cpu/kernels/elements.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/kernels/recurrent.h"
 #include "cpu/kernels/vec.h"
@@ -234,6 +235,10 @@ static void gelu_f32(int64_t n, const float *x, float *y) {
     for (int64_t i = 0; i < n; i++) y[i] = sheaf__geluf(x[i]);
 }
 
+static void swiglu_f32(int64_t n, const float *a, const float *b, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = sheaf__siluf(a[i]) * b[i];
+}
+
 const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable = {
     .name = "portable",
     .rows_dot =
@@ -288,6 +293,8 @@ const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable = {
     .exp_f32 = exp_f32,
     .silu_f32 = silu_f32,
     .gelu_f32 = gelu_f32,
+    .swiglu_f32 = swiglu_f32,
+    .elements = ELEMENTS,
     .state_rows = state_rows,
     .state_cols = state_cols,
     .exp_products = exp_products,

@@ -9,6 +9,9 @@
 
 #include "cpu/kernels/kernels.h"
 #include "cpu/kernels/vec.h"
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
 
 /* 16 lanes in the registers that there are: vectors wider than those are slow. */
 #if defined(__AVX512F__)
@@ -22,78 +25,131 @@ enum { STATE_LANES = 16, STATE_PARTS = STATE_LANES / STATE_WIDE };
 typedef float state_vec __attribute__((vector_size(STATE_WIDE * sizeof(float))));
 #define STATE_LOAD(v, p) memcpy(&(v), (p), sizeof(v))
 
-static float state_sum(const float *lane) {
-    float half[STATE_LANES / 2];
+/* Rows at a time, which share what is loaded; as many as registers hold sums of. Vectors of columns at
+ * a time: the sum of one waits for itself from row to row. */
+enum { STATE_ROWS = STATE_WIDE == 4 ? 1 : 4, STATE_COLS = 4 };
+#define STATE_INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define STATE_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define STATE_UNROLL _Pragma("GCC unroll 4")
+#endif
+
+/* Lane i + 8 to lane i, then 4, 2, 1. */
+#if defined(__AVX__)
+STATE_INLINE float state_sum(const state_vec *v) {
+#if defined(__AVX512F__)
+    const __m512 x = (__m512)v[0];
+    const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1));
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(x), high);
+#else
+    const __m256 half = _mm256_add_ps((__m256)v[0], (__m256)v[1]);
+#endif
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+#else
+STATE_INLINE float state_sum(const state_vec *v) {
+    float lane[STATE_LANES], half[STATE_LANES / 2];
+    memcpy(lane, v, sizeof lane);
     for (int i = 0; i < STATE_LANES / 2; i++) half[i] = lane[i] + lane[i + STATE_LANES / 2];
     return ((half[0] + half[4]) + (half[2] + half[6])) +
            ((half[1] + half[5]) + (half[3] + half[7]));
 }
+#endif
 
-static float state_dot(int64_t n, const float *x, const float *y) {
-    float lane[STATE_LANES];
+STATE_INLINE float state_dot(int64_t n, const float *x, const float *y) {
     state_vec sum[STATE_PARTS] = {{0}};
     int64_t i = 0;
     for (; i + STATE_LANES <= n; i += STATE_LANES) {
-        for (int p = 0; p < STATE_PARTS; p++) {
+        STATE_UNROLL for (int p = 0; p < STATE_PARTS; p++) {
             state_vec a, b;
             STATE_LOAD(a, x + i + p * STATE_WIDE);
             STATE_LOAD(b, y + i + p * STATE_WIDE);
             sum[p] += a * b;
         }
     }
-    memcpy(lane, sum, sizeof lane);
-    for (int l = 0; i < n; i++, l++) lane[l] += x[i] * y[i];
-    return state_sum(lane);
+    if (i < n) {
+        float lane[STATE_LANES];
+        memcpy(lane, sum, sizeof lane);
+        for (int l = 0; i < n; i++, l++) lane[l] += x[i] * y[i];
+        memcpy(sum, lane, sizeof lane);
+    }
+    return state_sum(sum);
 }
 
-/* One row: to = from * w + v * k + sa * b, and the sum of to * q. `with`: there is a sa. */
-static inline float state_row(int64_t n, bool with, const struct sheaf__state_rows *x,
-                              const float *w, float v, const float *from, float *to) {
-    const float sa = with ? state_dot(n, from, x->a) : 0;
-    const float *k = x->k, *q = x->q, *b = x->b;
-    float lane[STATE_LANES];
-    state_vec sum[STATE_PARTS] = {{0}};
-    int64_t i = 0;
-    for (; i + STATE_LANES <= n; i += STATE_LANES) {
-        for (int p = 0; p < STATE_PARTS; p++) {
-            const int64_t at = i + p * STATE_WIDE;
-            state_vec t, c;
-            STATE_LOAD(t, from + at);
-            STATE_LOAD(c, w + at);
-            t *= c;
-            STATE_LOAD(c, k + at);
-            t += c * v;
-            if (with) {
-                STATE_LOAD(c, b + at);
-                t += c * sa;
-            }
-            memcpy(to + at, &t, sizeof t);
-            STATE_LOAD(c, q + at);
-            sum[p] += t * c;
-        }
-    }
+/* Elements [i, n) of row r, fewer than there are lanes. */
+static inline void state_rest(int64_t n, int64_t i, int64_t r, float sa,
+                              const struct sheaf__state_rows *x, state_vec *sum) {
+    const float *w = x->w + r * x->w_stride, *from = x->from + r * n;
+    float lane[STATE_LANES], *to = x->to + r * n;
     memcpy(lane, sum, sizeof lane);
     for (int l = 0; i < n; i++, l++) {
-        float t = from[i] * w[i] + k[i] * v;
-        if (with) t += b[i] * sa;
+        float t = from[i] * w[i] + x->k[i] * x->v[r];
+        if (x->a) t += x->b[i] * sa;
         to[i] = t;
-        lane[l] += t * q[i];
+        lane[l] += t * x->q[i];
     }
-    return state_sum(lane);
+    memcpy(sum, lane, sizeof lane);
+}
+
+/* Rows [r, r + R): to = from * w + v * k + sa * b, and the sums of to * q. `with`: there is a sa; `one`:
+ * one w for all. */
+STATE_INLINE void state_step(int R, bool with, bool one, int64_t n, int64_t r,
+                             const struct sheaf__state_rows *x) {
+    const float *w = x->w + r * x->w_stride, *k = x->k, *q = x->q, *b = x->b, *v = x->v + r;
+    const float *from = x->from + r * n;
+    const int64_t w_stride = one ? 0 : x->w_stride;
+    float *to = x->to + r * n, sa[STATE_ROWS] = {0};
+    state_vec sum[STATE_ROWS][STATE_PARTS] = {{{0}}};
+    int64_t i = 0;
+    STATE_UNROLL for (int j = 0; j < R; j++) sa[j] = with ? state_dot(n, from + j * n, x->a) : 0;
+    for (; i + STATE_LANES <= n; i += STATE_LANES) {
+        STATE_UNROLL for (int p = 0; p < STATE_PARTS; p++) {
+            const int64_t at = i + p * STATE_WIDE;
+            state_vec t, wi, ki, qi, bi = {0};
+            STATE_LOAD(wi, w + at);
+            STATE_LOAD(ki, k + at);
+            STATE_LOAD(qi, q + at);
+            if (with) STATE_LOAD(bi, b + at);
+            STATE_UNROLL for (int j = 0; j < R; j++) {
+                if (!one && j > 0) STATE_LOAD(wi, w + j * w_stride + at);
+                STATE_LOAD(t, from + j * n + at);
+                t = t * wi + ki * v[j];
+                if (with) t += bi * sa[j];
+                memcpy(to + j * n + at, &t, sizeof t);
+                sum[j][p] += t * qi;
+            }
+        }
+    }
+    STATE_UNROLL for (int j = 0; j < R; j++) {
+        if (i < n) state_rest(n, i, r + j, sa[j], x, sum[j]);
+        x->y[r + j] = state_sum(sum[j]);
+    }
+}
+
+STATE_INLINE void state_all(bool with, bool one, int64_t n, int64_t rows,
+                            const struct sheaf__state_rows *x) {
+    int64_t r = 0;
+    for (; r + STATE_ROWS <= rows; r += STATE_ROWS) state_step(STATE_ROWS, with, one, n, r, x);
+    for (; r < rows; r++) state_step(1, with, one, n, r, x);
 }
 
 static void state_rows(int64_t n, int64_t rows, const struct sheaf__state_rows *x) {
-    for (int64_t r = 0; r < rows; r++) {
-        const float *w = x->w + r * x->w_stride, *from = x->from + r * n;
-        x->y[r] = x->a ? state_row(n, true, x, w, x->v[r], from, x->to + r * n)
-                       : state_row(n, false, x, w, x->v[r], from, x->to + r * n);
-    }
+    if (x->a && x->w_stride == 0)
+        state_all(true, true, n, rows, x);
+    else if (x->a)
+        state_all(true, false, n, rows, x);
+    else if (x->w_stride == 0)
+        state_all(false, true, n, rows, x);
+    else
+        state_all(false, false, n, rows, x);
 }
 
-/* Columns [j, j + width) of all rows, their sums in registers. */
-static inline void state_block(int64_t rows, int64_t j, int64_t width,
-                               const struct sheaf__state_cols *x) {
-    for (int64_t c = j; c < j + width; c++) {
+/* Columns [j, n) of all rows, a column at a time. */
+static void state_last_cols(int64_t n, int64_t rows, int64_t j, const struct sheaf__state_cols *x) {
+    for (int64_t c = j; c < n; c++) {
         float y = x->c * x->v[c];
         for (int64_t r = 0; r < rows; r++) {
             const float t = x->from[r * x->stride + c];
@@ -104,29 +160,35 @@ static inline void state_block(int64_t rows, int64_t j, int64_t width,
     }
 }
 
+/* V vectors of columns from column j on, their sums in registers. */
+STATE_INLINE void state_some_cols(int V, int64_t rows, int64_t j,
+                                  const struct sheaf__state_cols *x) {
+    const float *from = x->from + j, *us = x->u, *ws = x->w, *ks = x->k;
+    float *to = x->to + j;
+    state_vec v[STATE_COLS], y[STATE_COLS];
+    STATE_UNROLL for (int p = 0; p < V; p++) {
+        STATE_LOAD(v[p], x->v + j + p * STATE_WIDE);
+        y[p] = v[p] * x->c;
+    }
+    for (int64_t r = 0; r < rows; r++, from += x->stride, to += x->stride) {
+        const float u = us[r], w = ws[r], k = ks[r];
+        STATE_UNROLL for (int p = 0; p < V; p++) {
+            state_vec t;
+            STATE_LOAD(t, from + p * STATE_WIDE);
+            y[p] += t * u;
+            t = t * w + v[p] * k;
+            memcpy(to + p * STATE_WIDE, &t, sizeof t);
+        }
+    }
+    STATE_UNROLL for (int p = 0; p < V; p++) memcpy(x->y + j + p * STATE_WIDE, &y[p], sizeof y[p]);
+}
+
 static void state_cols(int64_t n, int64_t rows, const struct sheaf__state_cols *x) {
     int64_t j = 0;
-    for (; j + STATE_LANES <= n; j += STATE_LANES) {
-        state_vec v[STATE_PARTS], y[STATE_PARTS];
-        for (int p = 0; p < STATE_PARTS; p++) {
-            STATE_LOAD(v[p], x->v + j + p * STATE_WIDE);
-            y[p] = v[p] * x->c;
-        }
-        for (int64_t r = 0; r < rows; r++) {
-            const float u = x->u[r], w = x->w[r], k = x->k[r];
-            const float *from = x->from + r * x->stride + j;
-            float *to = x->to + r * x->stride + j;
-            for (int p = 0; p < STATE_PARTS; p++) {
-                state_vec t;
-                STATE_LOAD(t, from + p * STATE_WIDE);
-                y[p] += t * u;
-                t = t * w + v[p] * k;
-                memcpy(to + p * STATE_WIDE, &t, sizeof t);
-            }
-        }
-        memcpy(x->y + j, y, sizeof y);
-    }
-    state_block(rows, j, n - j, x);
+    for (; j + STATE_COLS * STATE_WIDE <= n; j += STATE_COLS * STATE_WIDE)
+        state_some_cols(STATE_COLS, rows, j, x);
+    for (; j + STATE_WIDE <= n; j += STATE_WIDE) state_some_cols(1, rows, j, x);
+    state_last_cols(n, rows, j, x);
 }
 
 static void exp_products(int64_t n, int64_t rows, const float *x, const float *a, int64_t a_stride,

@@ -49,6 +49,18 @@ static inline float sheaf__geluf(float x) {
     return x / (1.0f + sheaf__expf(-2.0f * u));
 }
 
+/* tanh to about 2 ulp. Near 0, Cephes' polynomial of tanhf; elsewhere 1 - 2 / (exp(2 |x|) + 1). */
+static inline float sheaf__tanhf(float x) {
+    const float a = __builtin_fabsf(x), z = x * x;
+    float p = -5.70498872745e-3f;
+    p = p * z + 2.06390887954e-2f;
+    p = p * z - 5.37397155531e-2f;
+    p = p * z + 1.33314422036e-1f;
+    p = p * z - 3.33332819422e-1f;
+    const float near = a + a * z * p, far = 1.0f - 2.0f / (sheaf__expf(2.0f * a) + 1.0f);
+    return __builtin_copysignf(a < 0.625f ? near : far, x);
+}
+
 /* sin and cos of an angle in radians, |t| < 2^30: reduced in double (a position times a frequency
  * has more digits than a float), then Cephes' polynomials for sinf and cosf on [-pi/4, pi/4]. */
 static inline void sheaf__sincosf(double t, float *s, float *c) {

@@ -62,10 +62,26 @@ static void move_strided(char *d, size_t dstep, const char *s, size_t sstep, siz
     }
 }
 
+/* Bytes of a tensor lie in the order of its elements; strides of dimensions of 1 do not matter. */
+static bool is_one_run(const struct sheaf_tensor *t) {
+    size_t next = sheaf_row_size(t->type, t->ne[0]);
+    if (!sheaf__cpu_is_dense(t)) return false;
+    for (int i = 1; i < SHEAF_MAX_DIMS; i++) {
+        if (t->ne[i] != 1 && t->nb[i] != next) return false;
+        next *= (size_t)t->ne[i];
+    }
+    return true;
+}
+
 static void copy_same(const struct sheaf_tensor *dst, const struct sheaf_tensor *src, int64_t first,
                       int64_t last) {
     const size_t size = sheaf_type_size(dst->type);
     const int64_t block = sheaf_blck_size(dst->type);
+    if (is_one_run(dst) && is_one_run(src)) {
+        const size_t at = (size_t)(first / block) * size, end = (size_t)(last / block) * size;
+        memcpy((char *)dst->data + at, (const char *)src->data + at, end - at);
+        return;
+    }
     struct cursor d = cursor_at(dst, first), s = cursor_at(src, first);
     while (first < last) {
         int64_t n = cursor_run(&s, cursor_run(&d, last - first));

@@ -19,63 +19,90 @@ static struct chunks chunks_of(const struct sheaf_tensor *dst, int ith, int nth)
     return c;
 }
 
+/* Elements [i0, i0 + n) of a row. */
+struct span {
+    struct sheaf__cpu_row at;
+    int64_t i0, n;
+};
+
+/* Takes a chunk, or, if elements need no buffer, all those that are left of a row. */
+static struct span next_span(const struct sheaf_tensor *dst, struct chunks *c, bool plain) {
+    const int64_t row = c->per_row == 1 ? c->first : c->first / c->per_row;
+    const int64_t in_row = c->first - row * c->per_row, ends = (row + 1) * c->per_row;
+    const int64_t next = !plain ? c->first + 1 : ends < c->last ? ends : c->last;
+    const int64_t i0 = in_row * CHUNK, end = (next - row * c->per_row) * CHUNK;
+    c->first = next;
+    return (struct span){.at = sheaf__cpu_row_at(dst->ne, row),
+                         .i0 = i0,
+                         .n = (end < dst->ne[0] ? end : dst->ne[0]) - i0};
+}
+
+static bool is_plain(const struct sheaf_tensor *t) {
+    return t->type == SHEAF_TYPE_F32 && sheaf__cpu_is_dense(t);
+}
 static float *out_buffer(const struct sheaf_tensor *dst, char *p, float *buf) {
-    return dst->type == SHEAF_TYPE_F32 && sheaf__cpu_is_dense(dst) ? (float *)p : buf;
+    return is_plain(dst) ? (float *)(void *)p : buf;
 }
 
 /* ---- two operands ---- */
 
-typedef void (*binary_fn)(int64_t n, float *d, const float *a, const float *b);
-
 void sheaf__cpu_add_row(int64_t n, float *y, const float *a, const float *b) {
-    for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
-}
-static void sub_f32(int64_t n, float *d, const float *a, const float *b) {
-    for (int64_t i = 0; i < n; i++) d[i] = a[i] - b[i];
-}
-void sheaf__cpu_mul_row(int64_t n, float *y, const float *a, const float *b) {
-    for (int64_t i = 0; i < n; i++) y[i] = a[i] * b[i];
-}
-static void div_f32(int64_t n, float *d, const float *a, const float *b) {
-    for (int64_t i = 0; i < n; i++) d[i] = a[i] / b[i];
+    sheaf__cpu_kernels()->elements.add(n, a, b, y);
 }
 
-static const binary_fn binary_fns[SHEAF_OP_COUNT] = {
-    [SHEAF_OP_ADD] = sheaf__cpu_add_row,
-    [SHEAF_OP_SUB] = sub_f32,
-    [SHEAF_OP_MUL] = sheaf__cpu_mul_row,
-    [SHEAF_OP_DIV] = div_f32,
-};
+static sheaf__cpu_pair_fn pair_of(enum sheaf_op op) {
+    const struct sheaf__cpu_elements *e = &sheaf__cpu_kernels()->elements;
+    switch (op) {
+    case SHEAF_OP_ADD:
+        return e->add;
+    case SHEAF_OP_SUB:
+        return e->sub;
+    case SHEAF_OP_MUL:
+        return e->mul;
+    default:
+        return e->div;
+    }
+}
+
+/* n elements of a row of b, which repeats from element i0 on. */
+static const float *repeated(const struct sheaf_tensor *b, const char *row, int64_t i0, int64_t n,
+                             float *buf) {
+    float one;
+    if (b->ne[0] == 1) {
+        one = *sheaf__cpu_load(b->type, row, b->nb[0], 1, &one);
+        for (int64_t i = 0; i < n; i++) buf[i] = one;
+        return buf;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const char *p = row + (size_t)((i0 + i) % b->ne[0]) * b->nb[0];
+        buf[i] = *sheaf__cpu_load(b->type, p, b->nb[0], 1, &one);
+    }
+    return buf;
+}
 
 /* dst, a [i, j, h, s], b repeated to it */
 static enum sheaf_status op_binary(struct sheaf_tensor *dst, int ith, int nth,
                                    struct sheaf__cpu_sync *sync, void *work) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    const binary_fn fn = binary_fns[dst->op];
+    const sheaf__cpu_pair_fn fn = pair_of(dst->op);
+    const bool repeats = b->ne[0] != dst->ne[0];
+    const bool plain = is_plain(dst) && is_plain(a) && is_plain(b) && !repeats;
     float abuf[CHUNK], bbuf[CHUNK], dbuf[CHUNK];
     struct chunks c = chunks_of(dst, ith, nth);
     (void)sync;
     (void)work;
-    for (int64_t item = c.first; item < c.last; item++) {
-        struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, item / c.per_row);
-        int64_t i0 = item % c.per_row * CHUNK;
-        int64_t n = dst->ne[0] - i0 < CHUNK ? dst->ne[0] - i0 : CHUNK;
-        char *dp = sheaf__cpu_row_data(dst, at) + (size_t)i0 * dst->nb[0];
-        const char *ap = sheaf__cpu_row_data(a, at) + (size_t)i0 * a->nb[0];
-        const char *brow = sheaf__cpu_row_repeat(b, at);
-        const float *av = sheaf__cpu_load(a->type, ap, a->nb[0], n, abuf), *bv = bbuf;
-        if (b->ne[0] == dst->ne[0]) {
-            bv = sheaf__cpu_load(b->type, brow + (size_t)i0 * b->nb[0], b->nb[0], n, bbuf);
-        } else {
-            for (int64_t i = 0; i < n; i++) {
-                float one;
-                const char *p = brow + (size_t)((i0 + i) % b->ne[0]) * b->nb[0];
-                bbuf[i] = *sheaf__cpu_load(b->type, p, b->nb[0], 1, &one);
-            }
-        }
+    while (c.first < c.last) {
+        const struct span s = next_span(dst, &c, plain);
+        char *dp = sheaf__cpu_row_data(dst, s.at) + (size_t)s.i0 * dst->nb[0];
+        const char *ap = sheaf__cpu_row_data(a, s.at) + (size_t)s.i0 * a->nb[0];
+        const char *brow = sheaf__cpu_row_repeat(b, s.at);
+        const float *av = sheaf__cpu_load(a->type, ap, a->nb[0], s.n, abuf);
+        const float *bv =
+            repeats ? repeated(b, brow, s.i0, s.n, bbuf)
+                    : sheaf__cpu_load(b->type, brow + (size_t)s.i0 * b->nb[0], b->nb[0], s.n, bbuf);
         float *dv = out_buffer(dst, dp, dbuf);
-        fn(n, dv, av, bv);
-        sheaf__cpu_store(dst->type, dv, dp, dst->nb[0], n);
+        fn(s.n, av, bv, dv);
+        sheaf__cpu_store(dst->type, dv, dp, dst->nb[0], s.n);
     }
     return SHEAF_STATUS_SUCCESS;
 }
@@ -87,22 +114,21 @@ static void unary(const struct sheaf__cpu_kernels *kern, const struct sheaf_tens
                   int nth) {
     const struct sheaf_tensor *a = dst->src[0];
     const struct sheaf__cpu_function f = sheaf__cpu_function_of(kern, dst);
+    const bool plain = is_plain(dst) && is_plain(a);
     float abuf[CHUNK], dbuf[CHUNK];
     struct chunks c = chunks_of(dst, ith, nth);
-    for (int64_t item = c.first; item < c.last; item++) {
-        struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, item / c.per_row);
-        int64_t i0 = item % c.per_row * CHUNK;
-        int64_t n = dst->ne[0] - i0 < CHUNK ? dst->ne[0] - i0 : CHUNK;
-        char *dp = sheaf__cpu_row_data(dst, at) + (size_t)i0 * dst->nb[0];
-        const char *ap = sheaf__cpu_row_data(a, at) + (size_t)i0 * a->nb[0];
-        const float *av = sheaf__cpu_load(a->type, ap, a->nb[0], n, abuf);
+    while (c.first < c.last) {
+        const struct span s = next_span(dst, &c, plain);
+        char *dp = sheaf__cpu_row_data(dst, s.at) + (size_t)s.i0 * dst->nb[0];
+        const char *ap = sheaf__cpu_row_data(a, s.at) + (size_t)s.i0 * a->nb[0];
+        const float *av = sheaf__cpu_load(a->type, ap, a->nb[0], s.n, abuf);
         float *dv = out_buffer(dst, dp, dbuf);
         if (f.plain) {
-            f.plain(n, av, dv);
+            f.plain(s.n, av, dv);
         } else {
-            f.with(n, av, f.p, dv);
+            f.with(s.n, av, f.p, dv);
         }
-        sheaf__cpu_store(dst->type, dv, dp, dst->nb[0], n);
+        sheaf__cpu_store(dst->type, dv, dp, dst->nb[0], s.n);
     }
 }
 
@@ -131,25 +157,26 @@ static void glu(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor
     const struct sheaf__cpu_gate g = sheaf__cpu_gate_of(kern, dst);
     const bool fused = !dst->src[1], swapped = fused && dst->op_params[1] != 0;
     const int64_t a0 = swapped ? dst->ne[0] : 0, b0 = fused && !swapped ? dst->ne[0] : 0;
+    const bool plain = is_plain(dst) && is_plain(a) && is_plain(b) && !g.plain;
     float abuf[CHUNK], bbuf[CHUNK], dbuf[CHUNK], gate[CHUNK];
     struct chunks c = chunks_of(dst, ith, nth);
-    for (int64_t item = c.first; item < c.last; item++) {
-        struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, item / c.per_row);
-        int64_t i0 = item % c.per_row * CHUNK;
-        int64_t n = dst->ne[0] - i0 < CHUNK ? dst->ne[0] - i0 : CHUNK;
-        char *dp = sheaf__cpu_row_data(dst, at) + (size_t)i0 * dst->nb[0];
-        const char *ap = sheaf__cpu_row_data(a, at) + (size_t)(a0 + i0) * a->nb[0];
-        const char *bp = sheaf__cpu_row_data(b, at) + (size_t)(b0 + i0) * b->nb[0];
-        const float *av = sheaf__cpu_load(a->type, ap, a->nb[0], n, abuf);
-        const float *bv = sheaf__cpu_load(b->type, bp, b->nb[0], n, bbuf);
+    while (c.first < c.last) {
+        const struct span s = next_span(dst, &c, plain);
+        char *dp = sheaf__cpu_row_data(dst, s.at) + (size_t)s.i0 * dst->nb[0];
+        const char *ap = sheaf__cpu_row_data(a, s.at) + (size_t)(a0 + s.i0) * a->nb[0];
+        const char *bp = sheaf__cpu_row_data(b, s.at) + (size_t)(b0 + s.i0) * b->nb[0];
+        const float *av = sheaf__cpu_load(a->type, ap, a->nb[0], s.n, abuf);
+        const float *bv = sheaf__cpu_load(b->type, bp, b->nb[0], s.n, bbuf);
         float *dv = out_buffer(dst, dp, dbuf);
-        if (g.plain) {
-            g.plain(n, av, gate);
-            sheaf__cpu_mul_row(n, dv, gate, bv);
+        if (g.both) {
+            g.both(s.n, av, bv, dv);
+        } else if (g.with) {
+            g.with(s.n, av, bv, g.p, dv);
         } else {
-            g.with(n, av, bv, g.p, dv);
+            g.plain(s.n, av, gate);
+            kern->elements.mul(s.n, gate, bv, dv);
         }
-        sheaf__cpu_store(dst->type, dv, dp, dst->nb[0], n);
+        sheaf__cpu_store(dst->type, dv, dp, dst->nb[0], s.n);
     }
 }
 

@@ -7,11 +7,6 @@
 #include "cpu/kernels/kernels.h"
 #include "sheaf/tensor.h"
 
-typedef void (*sheaf__cpu_unary_fn)(int64_t n, const float *x, float *y);
-typedef void (*sheaf__cpu_map_fn)(int64_t n, const float *x, const float *p, float *y);
-typedef void (*sheaf__cpu_gate_fn)(int64_t n, const float *a, const float *b, const float *p,
-                                   float *y);
-
 /* Either of the two is set. */
 struct sheaf__cpu_function {
     sheaf__cpu_unary_fn plain;
@@ -23,9 +18,10 @@ struct sheaf__cpu_function {
 struct sheaf__cpu_function sheaf__cpu_function_of(const struct sheaf__cpu_kernels *kern,
                                                   const struct sheaf_tensor *node);
 
-/* Of GLU: `plain` of the gate is multiplied by the value, or `with` computes both. */
+/* Of GLU: `plain` of the gate is multiplied by the value, or `both` or `with` computes the whole. */
 struct sheaf__cpu_gate {
     sheaf__cpu_unary_fn plain;
+    sheaf__cpu_pair_fn both;
     sheaf__cpu_gate_fn with;
     float p[2];
 };

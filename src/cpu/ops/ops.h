@@ -44,16 +44,18 @@ extern const struct sheaf__cpu_op *const sheaf__cpu_ops[];
 
 /* Items [*first, *last) of n belong to member ith of nth. */
 static inline void sheaf__cpu_share(int64_t n, int ith, int nth, int64_t *first, int64_t *last) {
-    *first = n * ith / nth;
-    *last = n * (ith + 1) / nth;
+    *first = ith == 0 ? 0 : n * ith / nth;
+    *last = ith + 1 == nth ? n : n * (ith + 1) / nth;
 }
 
-/* Row number -> indices of dimensions 1, 2, 3 of a tensor of shape ne. */
+/* Row number -> indices of dimensions 1, 2, 3 of a tensor of shape ne. Divisions are what small nodes
+ * cost, so the first rows go without. */
 struct sheaf__cpu_row {
     int64_t i1, i2, i3;
 };
 static inline struct sheaf__cpu_row sheaf__cpu_row_at(const int64_t *ne, int64_t row) {
-    struct sheaf__cpu_row at;
+    struct sheaf__cpu_row at = {row, 0, 0};
+    if (row < ne[1]) return at;
     at.i1 = row % ne[1];
     at.i2 = row / ne[1] % ne[2];
     at.i3 = row / ne[1] / ne[2];
@@ -63,11 +65,13 @@ static inline char *sheaf__cpu_row_data(const struct sheaf_tensor *t, struct she
     return (char *)t->data + (size_t)at.i1 * t->nb[1] + (size_t)at.i2 * t->nb[2] +
            (size_t)at.i3 * t->nb[3];
 }
+/* Index i of a dimension that repeats after n. */
+static inline int64_t sheaf__cpu_wrap(int64_t i, int64_t n) { return i < n ? i : i % n; }
 /* The row of t that repeats onto row `at` of a larger tensor. */
 static inline char *sheaf__cpu_row_repeat(const struct sheaf_tensor *t, struct sheaf__cpu_row at) {
-    at.i1 %= t->ne[1];
-    at.i2 %= t->ne[2];
-    at.i3 %= t->ne[3];
+    at.i1 = sheaf__cpu_wrap(at.i1, t->ne[1]);
+    at.i2 = sheaf__cpu_wrap(at.i2, t->ne[2]);
+    at.i3 = sheaf__cpu_wrap(at.i3, t->ne[3]);
     return sheaf__cpu_row_data(t, at);
 }
 
@@ -87,7 +91,6 @@ void sheaf__cpu_store(enum sheaf_type type, const float *src, void *p, size_t nb
  * may be an operand. */
 void sheaf__cpu_rms_norm_row(int64_t n, const float *x, float eps, float *y);
 void sheaf__cpu_add_row(int64_t n, float *y, const float *a, const float *b);
-void sheaf__cpu_mul_row(int64_t n, float *y, const float *a, const float *b);
 
 /* ALiBi slope of head h (of the whole tensor, op_params BASE and EXTENT applied by the caller). */
 float sheaf__cpu_alibi_slope(float max_bias, int64_t h, int64_t n_head);

@@ -8,11 +8,14 @@
 #include <math.h>
 
 #include "cpu/kernels/kernels.h"
+#include "cpu/kernels/vec.h"
 #include "cpu/ops/ops.h"
 
-enum { BLOCK = 32 }; /* rows (columns) of a state in one piece of work */
+/* Rows, and columns, of a state in one piece of work. */
+enum { BLOCK = 32, COLUMNS = 64 };
 
-static int64_t blocks_of(int64_t n) { return (n + BLOCK - 1) / BLOCK; }
+static int64_t pieces_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
+static int64_t blocks_of(int64_t n) { return pieces_of(n, BLOCK); }
 static int64_t at_most(int64_t n, int64_t most) { return n < most ? n : most; }
 
 /* Row (i1, i2, i3) of floats. */
@@ -126,19 +129,17 @@ static size_t ssm_scan_work(const struct sheaf_tensor *dst, int nth) {
 static void scan_inputs(const struct scan *p, int64_t s, int64_t t, int64_t row, int64_t n,
                         float *decay, float *xdt) {
     const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
-    float dt = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t h = (row + i) / p->d, d = (row + i) % p->d;
-        const bool next = i == 0 || d == 0; /* head */
-        const float *a = row_of(p->a, h, 0, 0);
-        if (next) dt = softplus(element(p->dt, h, t, s));
-        xdt[i] = row_of(p->x, h, t, s)[d] * dt;
-        if (!p->scalar) {
-            kern->exp_products(p->k, 1, &dt, a, 0, decay + i * p->k);
-        } else if (next) {
-            decay[0] = expf(dt * a[0]);
-            for (int64_t k = 1; k < p->k; k++) decay[k] = decay[0];
-        }
+    for (int64_t i = 0, many; i < n; i += many) { /* rows of one head */
+        const int64_t h = (row + i) / p->d, d = row + i - h * p->d;
+        const float *a = row_of(p->a, h, 0, 0), *x = row_of(p->x, h, t, s) + d;
+        const float dt = softplus(element(p->dt, h, t, s));
+        many = at_most(n - i, p->d - d);
+        for (int64_t j = 0; j < many; j++) xdt[i + j] = x[j] * dt;
+        for (int64_t j = 0; j < many && !p->scalar; j++)
+            kern->exp_products(p->k, 1, &dt, a, 0, decay + (i + j) * p->k);
+        if (!p->scalar) continue;
+        decay[0] = expf(dt * a[0]);
+        for (int64_t k = 1; k < p->k; k++) decay[k] = decay[0];
     }
 }
 
@@ -287,12 +288,13 @@ static struct heads heads_of(const struct sheaf_tensor *dst, const struct sheaf_
 struct piece {
     int64_t s, h, j, m;
 };
-static struct piece piece_at(const struct heads *p, int64_t u) {
-    const int64_t n_blocks = blocks_of(p->n), j = u % n_blocks * BLOCK;
-    return (struct piece){u / n_blocks / p->h, u / n_blocks % p->h, j, at_most(p->n - j, BLOCK)};
+static struct piece piece_at(const struct heads *p, int64_t block, int64_t u) {
+    const int64_t n_blocks = pieces_of(p->n, block), j = u % n_blocks * block;
+    return (struct piece){u / n_blocks / p->h, u / n_blocks % p->h, j, at_most(p->n - j, block)};
 }
-static void share_pieces(const struct heads *p, int ith, int nth, int64_t *first, int64_t *last) {
-    sheaf__cpu_share(blocks_of(p->n) * p->h * p->s, ith, nth, first, last);
+static void share_pieces(const struct heads *p, int64_t block, int ith, int nth, int64_t *first,
+                         int64_t *last) {
+    sheaf__cpu_share(pieces_of(p->n, block) * p->h * p->s, ith, nth, first, last);
 }
 
 /* The state [j, i]: state = state w + v[j] k + (state . a) b, y[j] = state . r. */
@@ -302,11 +304,11 @@ static enum sheaf_status op_rwkv_wkv7(struct sheaf_tensor *dst, int ith, int nth
                               *v = dst->src[3], *a = dst->src[4], *b = dst->src[5];
     const struct heads p = heads_of(dst, k, dst->src[6]);
     int64_t first, last;
-    share_pieces(&p, ith, nth, &first, &last);
+    share_pieces(&p, BLOCK, ith, nth, &first, &last);
     (void)sync;
     (void)work;
     for (int64_t u = first; u < last; u++) {
-        const struct piece at = piece_at(&p, u);
+        const struct piece at = piece_at(&p, BLOCK, u);
         const int64_t offset = (at.h * p.n + at.j) * p.n;
         const float *from = row_of(p.state, at.s, 0, 0) + offset;
         float *to = p.states + at.s * p.h * p.n * p.n + offset;
@@ -328,6 +330,17 @@ static enum sheaf_status op_rwkv_wkv7(struct sheaf_tensor *dst, int ith, int nth
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* In double, in the lanes of vec.h. */
+static double sum_of_products(int64_t n, const float *x, const float *y) {
+    double lanes[SHEAF__LANES] = {0};
+    int64_t i = 0;
+    for (; i + SHEAF__LANES <= n; i += SHEAF__LANES) {
+        for (int j = 0; j < SHEAF__LANES; j++) lanes[j] += (double)x[i + j] * (double)y[i + j];
+    }
+    for (int j = 0; i < n; i++, j++) lanes[j] += (double)x[i] * (double)y[i];
+    return sheaf__lanes_sum(lanes);
+}
+
 /* The state [i, j], row i: y[j] = sum over i of (state u[i]) + c v[j], state = state w[i] + v[j]
  * k[i]. RWKV 6: u = r, c = sum of r f k. GLA: u = scale q w, c = scale * (q . k). */
 static enum sheaf_status columns(struct sheaf_tensor *dst, const struct sheaf_tensor *q,
@@ -337,9 +350,9 @@ static enum sheaf_status columns(struct sheaf_tensor *dst, const struct sheaf_te
     const struct sheaf_tensor *k = dst->src[0], *v = dst->src[1];
     const struct heads p = heads_of(dst, k, state);
     int64_t first, last;
-    share_pieces(&p, ith, nth, &first, &last);
+    share_pieces(&p, COLUMNS, ith, nth, &first, &last);
     for (int64_t u = first; u < last; u++) {
-        const struct piece at = piece_at(&p, u);
+        const struct piece at = piece_at(&p, COLUMNS, u);
         const int64_t offset = at.h * p.n * p.n + at.j;
         const float *from = row_of(state, at.s, 0, 0) + offset;
         float *to = p.states + at.s * p.h * p.n * p.n + offset;
@@ -348,11 +361,10 @@ static enum sheaf_status columns(struct sheaf_tensor *dst, const struct sheaf_te
         for (int64_t t = at.s * p.t; t < (at.s + 1) * p.t; t++) {
             const float *kt = row_of(k, at.h, t, 0), *qt = row_of(q, at.h, t, 0);
             const float *wt = row_of(w, at.h, t, 0), *ft = f ? row_of(f, at.h, 0, 0) : NULL;
-            double c = 0;
-            for (int64_t i = 0; i < p.n; i++) {
-                c += (double)(qt[i] * (ft ? ft[i] : 1)) * (double)kt[i];
-                reads[i] = ft ? qt[i] : qt[i] * scale * wt[i];
-            }
+            if (ft)
+                for (int64_t i = 0; i < p.n; i++) reads[i] = qt[i] * ft[i];
+            const double c = sum_of_products(p.n, ft ? reads : qt, kt);
+            for (int64_t i = 0; i < p.n; i++) reads[i] = ft ? qt[i] : qt[i] * scale * wt[i];
             const struct sheaf__state_cols step = {.w = wt,
                                                    .k = kt,
                                                    .u = reads,

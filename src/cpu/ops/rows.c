@@ -72,7 +72,9 @@ static enum sheaf_status op_set_rows(struct sheaf_tensor *dst, int ith, int nth,
     const struct sheaf_tensor *b = dst->src[1], *c = dst->src[2];
     const int64_t blck = sheaf_blck_size(dst->type);
     const size_t step = sheaf__cpu_is_dense(dst) ? sheaf_type_size(dst->type) : dst->nb[0];
-    const int64_t per_row = (b->ne[0] + COLUMNS - 1) / COLUMNS;
+    /* one thread takes whole rows, if they need no buffer */
+    const bool whole = nth == 1 && b->type == SHEAF_TYPE_F32 && sheaf__cpu_is_dense(b);
+    const int64_t per_row = whole ? 1 : (b->ne[0] + COLUMNS - 1) / COLUMNS;
     float buf[COLUMNS];
     int64_t first, last;
     (void)sync;
@@ -87,12 +89,13 @@ static enum sheaf_status op_set_rows(struct sheaf_tensor *dst, int ith, int nth,
     }
     sheaf__cpu_share(per_row * b->ne[2] * b->ne[3], ith, nth, &first, &last);
     for (int64_t item = first; item < last; item++) {
-        int64_t i0 = item % per_row * COLUMNS;
-        int64_t i2 = item / per_row % b->ne[2], i3 = item / per_row / b->ne[2];
-        int64_t n = b->ne[0] - i0 < COLUMNS ? b->ne[0] - i0 : COLUMNS;
+        const int64_t row = whole ? item : item / per_row, i0 = (item - row * per_row) * COLUMNS;
+        const int64_t i2 = sheaf__cpu_wrap(row, b->ne[2]), i3 = row == i2 ? 0 : row / b->ne[2];
+        const int64_t n = whole || b->ne[0] - i0 < COLUMNS ? b->ne[0] - i0 : COLUMNS;
         for (int64_t i1 = 0; i1 < b->ne[1]; i1++) {
             struct sheaf__cpu_row from = {i1, i2, i3};
-            struct sheaf__cpu_row to = {id_at(c, i1, i2 % c->ne[1], i3 % c->ne[2]), i2, i3};
+            struct sheaf__cpu_row to = {
+                id_at(c, i1, sheaf__cpu_wrap(i2, c->ne[1]), sheaf__cpu_wrap(i3, c->ne[2])), i2, i3};
             const char *bp = sheaf__cpu_row_data(b, from) + (size_t)i0 * b->nb[0];
             char *dp = sheaf__cpu_row_data(dst, to) + (size_t)(i0 / blck) * step;
             sheaf__cpu_store(dst->type, sheaf__cpu_load(b->type, bp, b->nb[0], n, buf), dp, step,

@@ -2,6 +2,7 @@
  * values the lower position; NaN is worse than everything else, so a result never depends on order.
  * ARGSORT: all positions in that order, or in that of growing values, with NaN last as well.
  * COUNT_EQUAL: at how many positions two tensors are equal. */
+#include "cpu/kernels/kernels.h"
 #include "cpu/ops/ops.h"
 
 struct row {
@@ -156,6 +157,18 @@ static struct key *radix_sort(struct key *k, struct key *other, int64_t n) {
     return k;
 }
 
+/* Positions by counting for each key those below it: with vectors that is the fastest for a router's
+ * few hundred. Of equal keys the first comes first: `taken` counts those that were placed. */
+static void sort_by_counts(const struct row *row, int64_t n, bool descending, int32_t *work,
+                           int32_t *d) {
+    int32_t *const keys = work, *const below = keys + n, *const taken = below + n;
+    for (int32_t i = 0; i < n; i++)
+        keys[i] = (int32_t)(key_of(value_at(row, i), descending) ^ 0x80000000u);
+    sheaf__cpu_kernels()->elements.below(n, keys, below);
+    memset(taken, 0, (size_t)n * sizeof *taken);
+    for (int32_t i = 0; i < n; i++) d[below[i] + taken[below[i]]++] = i;
+}
+
 static size_t argsort_work(const struct sheaf_tensor *dst, int nth) {
     return (size_t)nth * 2 * (size_t)dst->ne[0] * sizeof(struct key);
 }
@@ -163,7 +176,7 @@ static size_t argsort_work(const struct sheaf_tensor *dst, int nth) {
 /* a [i, j, h, s] -> dst I32 [i, j, h, s] */
 static enum sheaf_status op_argsort(struct sheaf_tensor *dst, int ith, int nth,
                                     struct sheaf__cpu_sync *sync, void *work) {
-    enum { FEW = 24 }; /* below, counting costs more than it saves */
+    enum { FEW = 24, MANY = 256 }; /* up to so many, radix_sort costs more than it saves */
     const struct sheaf_tensor *a = dst->src[0];
     const int64_t n = dst->ne[0];
     const bool descending = dst->op_params[0] == (int32_t)SHEAF_SORT_ORDER_DESC;
@@ -175,6 +188,10 @@ static enum sheaf_status op_argsort(struct sheaf_tensor *dst, int ith, int nth,
         struct sheaf__cpu_row at = sheaf__cpu_row_at(dst->ne, r);
         const struct row row = row_of(a, sheaf__cpu_row_data(a, at));
         int32_t *d = (int32_t *)(void *)sheaf__cpu_row_data(dst, at);
+        if (n > FEW && n <= MANY) {
+            sort_by_counts(&row, n, descending, (int32_t *)(void *)own, d);
+            continue;
+        }
         struct key *k = own;
         for (int32_t i = 0; i < n; i++)
             k[i] = (struct key){key_of(value_at(&row, i), descending), i};

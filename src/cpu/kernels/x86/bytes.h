@@ -7,7 +7,7 @@
  *
  * With VNNI bytes meet three digits as int24.h has them, an offset making them unsigned; where 32
  * weights have one scale in nibbles or points of 4, four blocks are a vector (digits_quads), which
- * is twice as fast. Without VNNI they meet integers of 16 bits: h and l of a lane sum to less than
+ * is twice as fast, and so are Q2_K, Q3_K, TQ1_0 and TQ2_0, of which a lane is a piece (pieces.h). Without VNNI they meet integers of 16 bits: h and l of a lane sum to less than
  * 2^31 (127 * 2 * 127.5 * 2^16), so one conversion serves 16 weights; MXFP4 goes with Q5_0.
  *
  * Invariant: as in int24.h. */
@@ -373,17 +373,14 @@ INLINE const char *whole_256(enum sheaf_type type, const char *w, int64_t left, 
 /* ---- rows ---- */
 
 #if defined(KERNELS_VNNI_512)
+#include "cpu/kernels/x86/pieces.h"
+
 /* Bits of a weight with its offset; the offset. */
 INLINE int bits_of_bytes(enum sheaf_type type) {
     switch ((int)type) {
-    case SHEAF_TYPE_Q2_K:
     case SHEAF_TYPE_Q1_0:
     case SHEAF_TYPE_Q2_0:
-    case SHEAF_TYPE_TQ1_0:
-    case SHEAF_TYPE_TQ2_0:
         return 2;
-    case SHEAF_TYPE_Q3_K:
-        return 3;
     case SHEAF_TYPE_NVFP4:
     case SHEAF_TYPE_IQ1_S:
     case SHEAF_TYPE_IQ1_M:
@@ -400,7 +397,7 @@ INLINE __m512 joined(struct scales s) {
 INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
                          const struct sheaf__act_digits *const *act, int C, float *sum) {
     const int bits = bits_of_bytes(type);
-    const int offset = type == SHEAF_TYPE_Q2_K ? 0 : 1 << (bits - 1);
+    const int offset = 1 << (bits - 1);
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     const __m512i each_4_times = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     __m512 acc[SHEAF__TILE_COLS][2];
@@ -409,9 +406,7 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t 
         _Alignas(8) char rest[MOST_256];
         const char *p = whole_256(type, w, k - i, rest);
         const __m512 s = joined(scales_256(type, p));
-        const __m512 m = type == SHEAF_TYPE_Q2_K
-                             ? _mm512_sub_ps(_mm512_setzero_ps(), joined(mins_256(p)))
-                             : _mm512_mul_ps(s, _mm512_set1_ps((float)-offset));
+        const __m512 m = _mm512_mul_ps(s, _mm512_set1_ps((float)-offset));
         uint32_t signs[8];
         __m512 t[SHEAF__TILE_COLS];
         if (signs_are_packed(type)) signs_256(type, p, signs);
@@ -425,7 +420,7 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t 
         UNROLL for (int j = 0; j < 4; j++) {
             __m512i q = _mm512_castsi256_si512(bytes_32(type, p, 2 * j, signs));
             q = _mm512_inserti64x4(q, bytes_32(type, p, 2 * j + 1, signs), 1);
-            if (offset) q = _mm512_add_epi8(q, _mm512_set1_epi8((char)offset));
+            q = _mm512_add_epi8(q, _mm512_set1_epi8((char)offset));
             const __m512i pick = _mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * j));
             UNROLL for (int c = 0; c < C; c++) {
                 const struct sheaf__act_digits *y = &act[c][i / SHEAF__QK_K];
@@ -711,23 +706,40 @@ BYTES_BY_16(FLOATS_BYTES)
 BYTES_BY_32(BLOCKS_BYTES)
 BYTES_BY_16(BLOCKS_BYTES)
 
+#if defined(KERNELS_VNNI_512)
+INLINE bool by_pieces(enum sheaf_type type) {
+    return type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_TQ1_0 ||
+           type == SHEAF_TYPE_TQ2_0;
+}
+#endif
+
 /* One column, or four, of which some may be the first again: these functions are many. */
+INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
+                       const void *const *act, int nc, float *const *out) {
+    const size_t row = (size_t)k * size_256(type) / SHEAF__QK_K;
+    const size_t ahead = prefetch_ahead(row, w_stride);
+    const struct sheaf__act_digits *col[SHEAF__TILE_COLS];
+    float sum[SHEAF__TILE_COLS];
+    for (int c = 0; c < SHEAF__TILE_COLS; c++) col[c] = act[c < nc ? c : 0];
+#if defined(KERNELS_VNNI_512)
+    if (by_pieces(type)) {
+        rows_pieces(type, k, w, w_stride, nr, col, nc, ahead, out);
+        return;
+    }
+#endif
+    for (int64_t r = 0; r < nr; r++) {
+        const char *p = (const char *)w + (size_t)r * w_stride;
+        if (nc == 1)
+            digits_any(type, k, p, ahead, col, 1, sum);
+        else
+            digits_any(type, k, p, ahead, col, SHEAF__TILE_COLS, sum);
+        for (int c = 0; c < nc; c++) out[c][r] = sum[c];
+    }
+}
 #define ROWS_BYTES(TYPE)                                                                           \
     static void rows_bytes_##TYPE(int64_t k, const void *w, size_t w_stride, int64_t nr,           \
                                   const void *const *act, int nc, float *const *out) {             \
-        const size_t row = (size_t)k * size_256(SHEAF_TYPE_##TYPE) / SHEAF__QK_K;                  \
-        const size_t ahead = prefetch_ahead(row, w_stride);                                        \
-        const struct sheaf__act_digits *col[SHEAF__TILE_COLS];                                     \
-        float sum[SHEAF__TILE_COLS];                                                               \
-        for (int c = 0; c < SHEAF__TILE_COLS; c++) col[c] = act[c < nc ? c : 0];                   \
-        for (int64_t r = 0; r < nr; r++) {                                                         \
-            const char *p = (const char *)w + (size_t)r * w_stride;                                \
-            if (nc == 1)                                                                           \
-                digits_any(SHEAF_TYPE_##TYPE, k, p, ahead, col, 1, sum);                           \
-            else                                                                                   \
-                digits_any(SHEAF_TYPE_##TYPE, k, p, ahead, col, SHEAF__TILE_COLS, sum);            \
-            for (int c = 0; c < nc; c++) out[c][r] = sum[c];                                       \
-        }                                                                                          \
+        rows_bytes(SHEAF_TYPE_##TYPE, k, w, w_stride, nr, act, nc, out);                           \
     }
 BYTES_BY_32(ROWS_BYTES)
 BYTES_BY_16(ROWS_BYTES)

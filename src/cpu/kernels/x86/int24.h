@@ -290,45 +290,6 @@ INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t ahea
         v_sum(_mm512_add_ps(acc[c][0], acc[c][1])) - hsum8(_mm512_extractf32x8_ps(mins[c], 1));
 }
 
-/* Q6_K: 6-bit integers unsigned, their offset of 32 as a min. */
-INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
-                      const struct sheaf__act_digits *const *act, int C, float *sum) {
-    const __m512i shift = _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2);
-    const __m512i each_twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    const __m512i each_4_times = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    __m512 acc[SHEAF__TILE_COLS][2];
-    (void)type;
-    UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = _mm512_setzero_ps();
-    for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += sizeof(struct sheaf__block_q6_k)) {
-        const struct sheaf__block_q6_k *x = (const void *)w;
-        if (C == 1) prefetch(w + ahead, sizeof *x);
-        __m512 s = _mm512_mul_ps(v_load_i8(x->scales), _mm512_set1_ps(f16(x->d)));
-        __m512 mins = _mm512_mul_ps(s, _mm512_set1_ps(-32.0f)), t[SHEAF__TILE_COLS];
-        UNROLL for (int c = 0; c < C; c++) {
-            __m512 dx = _mm512_castps256_ps512(_mm256_load_ps(act[c][b].d));
-            t[c] = _mm512_mul_ps(s, _mm512_permutexvar_ps(each_twice, dx));
-            acc[c][1] = _mm512_fmadd_ps(mins, v_load(act[c][b].sums16), acc[c][1]);
-        }
-        UNROLL for (int g = 0; g < 2; g++) {
-            __m512i l = load512(x->ql + 64 * g), u = twice256(x->qh + 32 * g);
-            UNROLL for (int h = 0; h < 2; h++) { /* quarters 0 and 1, then 2 and 3 */
-                __m512i lo = and15_512(h ? _mm512_srli_epi16(l, 4) : l);
-                /* bits 2t, 2t + 1 to bits 4, 5 */
-                __m512i hi =
-                    h ? _mm512_srlv_epi64(u, shift)
-                      : _mm512_sllv_epi64(u, _mm512_sub_epi64(_mm512_set1_epi64(4), shift));
-                __m512i q = _mm512_ternarylogic_epi64(lo, hi, _mm512_set1_epi8(0x30), 0xf8);
-                const int j = 2 * g + h;
-                const __m512i pick = _mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * j));
-                UNROLL for (int c = 0; c < C; c++) acc[c][h] =
-                    _mm512_fmadd_ps(dot_digits(6, q, act[c][b].digit[j]),
-                                    _mm512_permutexvar_ps(pick, t[c]), acc[c][h]);
-            }
-        }
-    }
-    UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm512_add_ps(acc[c][0], acc[c][1]));
-}
-
 /* ---- activations ---- */
 
 /* Sums of each 4 lanes, in the first. */
@@ -364,9 +325,16 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             __m512i digits[3] = {q2, _mm512_sub_epi32(q1, _mm512_slli_epi32(q2, 8)),
                                  _mm512_sub_epi32(q[h], _mm512_slli_epi32(q1, 8))};
             const int at = sheaf__digits_place(order, 32 * b + 16 * h);
-            for (int j = 0; j < 3; j++)
-                _mm_storeu_si128((__m128i *)(to->digit[at / 64][j] + at % 64),
-                                 _mm512_cvtepi32_epi8(digits[j]));
+            for (int j = 0; j < 3; j++) {
+                const __m128i bytes = _mm512_cvtepi32_epi8(digits[j]);
+                if (order != SHEAF__DIGITS_PIECES) {
+                    _mm_storeu_si128((__m128i *)(to->digit[at / 64][j] + at % 64), bytes);
+                    continue;
+                }
+                int32_t four[4]; /* to the four vectors */
+                _mm_storeu_si128((__m128i *)four, bytes);
+                for (int p = 0; p < 4; p++) memcpy(to->digit[p][j] + at, &four[p], sizeof *four);
+            }
         }
         to->d[b] = d;
         if (order == SHEAF__DIGITS_QUADS) {
@@ -375,6 +343,7 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             _mm_storeu_ps(to->lane_sums[b / 4] + b % 4 * 4, _mm_mul_ps(sums, _mm_set1_ps(d)));
             continue;
         }
+        to->lane_d[0][2 * b] = to->lane_d[0][2 * b + 1] = d;
         const int sums[2] = {_mm512_reduce_add_epi32(q[0]), _mm512_reduce_add_epi32(q[1])};
         to->sums16[2 * b] = d * (float)sums[0];
         to->sums16[2 * b + 1] = d * (float)sums[1];
@@ -389,5 +358,7 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
         [SHEAF_TYPE_Q4_K] = SHEAF__DIGITS_K, [SHEAF_TYPE_Q5_K] = SHEAF__DIGITS_K,                  \
         [SHEAF_TYPE_IQ4_NL] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_IQ4_XS] = SHEAF__DIGITS_QUADS,      \
         [SHEAF_TYPE_IQ3_XXS] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_IQ3_S] = SHEAF__DIGITS_QUADS,      \
-        [SHEAF_TYPE_MXFP4] = SHEAF__DIGITS_QUADS,                                                  \
+        [SHEAF_TYPE_MXFP4] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_Q2_K] = SHEAF__DIGITS_PIECES,        \
+        [SHEAF_TYPE_Q3_K] = SHEAF__DIGITS_PIECES, [SHEAF_TYPE_Q6_K] = SHEAF__DIGITS_PIECES,        \
+        [SHEAF_TYPE_TQ1_0] = SHEAF__DIGITS_PIECES, [SHEAF_TYPE_TQ2_0] = SHEAF__DIGITS_PIECES,      \
     }

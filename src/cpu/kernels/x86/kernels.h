@@ -18,7 +18,7 @@
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
  * The parts below (f32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
- * panels16.h, panels8.h, bytes.h, bf16.h, amx.h, attention.h) use these and each other in the order in which they are
+ * panels16.h, bytes.h, convert.h, panels8.h, bf16.h, amx.h, attention.h) use these and each other in the order in which they are
  * included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when
  * unpacked.
  *
@@ -27,6 +27,7 @@
 #include <immintrin.h>
 #include <math.h>
 
+#include "cpu/kernels/elements.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/kernels/recurrent.h"
 #include "cpu/kernels/vec.h"
@@ -252,6 +253,7 @@ ROWS_DOT(rows_dot_bf16, tile_plain, SHEAF_TYPE_BF16, 1, 1, 1)
 #include "cpu/kernels/x86/int24_avx2.h"
 #endif
 #include "cpu/kernels/x86/bytes.h"
+#include "cpu/kernels/x86/convert.h"
 #include "cpu/kernels/x86/panels8.h"
 #if defined(KERNELS_BF16)
 #include "cpu/kernels/x86/bf16.h"
@@ -296,8 +298,18 @@ ROWS_DIGITS(rows_digits_q4_k, digits_k, SHEAF_TYPE_Q4_K,
             k / 256 * (int64_t)sizeof(struct sheaf__block_q4_k))
 ROWS_DIGITS(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K,
             k / 256 * (int64_t)sizeof(struct sheaf__block_q5_k))
+#if defined(KERNELS_VNNI_512)
+static void rows_digits_q6_k(int64_t k, const void *w, size_t w_stride, int64_t nr,
+                             const void *const *act, int nc, float *const *out) {
+    const size_t row = (size_t)k / SHEAF__QK_K * sizeof(struct sheaf__block_q6_k);
+    const struct sheaf__act_digits *col[SHEAF__TILE_COLS];
+    for (int c = 0; c < SHEAF__TILE_COLS; c++) col[c] = act[c < nc ? c : 0];
+    rows_pieces(SHEAF_TYPE_Q6_K, k, w, w_stride, nr, col, nc, prefetch_ahead(row, w_stride), out);
+}
+#else
 ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K,
             k / 256 * (int64_t)sizeof(struct sheaf__block_q6_k))
+#endif
 
 #include "cpu/kernels/x86/attention.h"
 
@@ -467,12 +479,25 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_F16] = f16_to_f32,
             [SHEAF_TYPE_BF16] = bf16_to_f32,
             [SHEAF_TYPE_Q8_0] = q8_0_to_f32,
+            [SHEAF_TYPE_Q4_0] = exact_q4_0,
+            [SHEAF_TYPE_Q4_1] = exact_q4_1,
+            [SHEAF_TYPE_Q5_0] = exact_q5_0,
+            [SHEAF_TYPE_Q5_1] = exact_q5_1,
+            [SHEAF_TYPE_Q4_K] = exact_q4_k,
+            [SHEAF_TYPE_Q5_K] = exact_q5_k,
+            [SHEAF_TYPE_Q6_K] = exact_q6_k,
+            ENTRIES_BY_32(exact_bytes),
+            ENTRIES_BY_16(exact_bytes),
         },
     .from_float =
         {
             [SHEAF_TYPE_F16] = f32_to_f16,
             [SHEAF_TYPE_BF16] = f32_to_bf16,
             [SHEAF_TYPE_Q8_0] = f32_to_q8_0,
+            [SHEAF_TYPE_Q4_0] = f32_to_q4_0,
+            [SHEAF_TYPE_Q4_1] = f32_to_q4_1,
+            [SHEAF_TYPE_Q5_0] = f32_to_q5_0,
+            [SHEAF_TYPE_Q5_1] = f32_to_q5_1,
         },
     .sum = sum,
     .sum_sq = sum_sq,
@@ -482,8 +507,10 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
     .exp_f32 = exp_f32,
     .silu_f32 = silu_f32,
     .gelu_f32 = gelu_f32,
+    .swiglu_f32 = swiglu_f32,
+    .elements = ELEMENTS,
     .state_rows = state_rows,
     .state_cols = state_cols,
     .exp_products = exp_products,
-    .conv_rows = conv_rows,
+    .conv_rows = conv_few,
 };

@@ -147,23 +147,21 @@ static void scale_f32(int64_t n, float a, const float *x, float *y) {
     for (; i < n; i++) y[i] = a * x[i];
 }
 
-/* exp(x) = 2^n exp(r), |r| <= ln(2) / 2; exp(r) by its Taylor series up to r^7 / 7!, whose
- * remainder is 5e-9. ln(2) is split so that n times the first part is exact in the fma. NaN passes:
+/* exp(x) = 2^n exp(r), |r| <= ln(2) / 2; exp(r) = 1 + r + r^2 q(r), q of degree 4 through five
+ * Chebyshev points, to 1e-8, its terms by twos so that few wait for each other. Adding 1.5 * 2^23
+ * rounds to an integer. ln(2) is split so that n times the first part is exact in the fma. NaN passes:
  * v_min and v_max return their second operand then. */
 INLINE v_f v_exp(v_f x) {
+    const v_f magic = v_set1(0x1.8p23f);
     x = v_max(v_set1(-104.5f), v_min(v_set1(89.0f), x));
-    v_f n = v_round(v_mul(x, v_set1(1.44269504f)));
+    const v_f n = v_sub(v_fma(x, v_set1(1.44269504f), magic), magic);
     v_f r = v_fnma(n, v_set1(0x1.62e4p-1f), x);
     r = v_fnma(n, v_set1(0x1.7f7d1cp-20f), r);
-    v_f p = v_set1(1.0f / 5040);
-    p = v_fma(p, r, v_set1(1.0f / 720));
-    p = v_fma(p, r, v_set1(1.0f / 120));
-    p = v_fma(p, r, v_set1(1.0f / 24));
-    p = v_fma(p, r, v_set1(1.0f / 6));
-    p = v_fma(p, r, v_set1(0.5f));
-    p = v_fma(p, r, v_set1(1.0f));
-    p = v_fma(p, r, v_set1(1.0f));
-    return v_ldexp(p, n);
+    const v_f r2 = v_mul(r, r);
+    const v_f low = v_fma(v_set1(0x1.5554dep-3f), r, v_set1(0.5f));
+    v_f q = v_fma(v_set1(0x1.120b62p-7f), r, v_set1(0x1.55551ap-5f));
+    q = v_fma(v_fma(v_set1(0x1.6d10fcp-10f), r2, q), r2, low);
+    return v_ldexp(v_add(v_fma(q, r2, r), v_set1(1.0f)), n);
 }
 
 static float exp_f32(int64_t n, const float *x, float max, float *y) {
@@ -204,4 +202,40 @@ static void gelu_f32(int64_t n, const float *x, float *y) {
     int64_t i = 0;
     for (; i + VW <= n; i += VW) v_store(y + i, v_gelu(v_load(x + i)));
     if (i < n) v_store_n(y + i, v_gelu(v_load_n(x + i, n - i)), n - i);
+}
+
+static void swiglu_f32(int64_t n, const float *a, const float *b, float *y) {
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) v_store(y + i, v_mul(v_silu(v_load(a + i)), v_load(b + i)));
+    if (i < n)
+        v_store_n(y + i, v_mul(v_silu(v_load_n(a + i, n - i)), v_load_n(b + i, n - i)), n - i);
+}
+
+/* Four taps of so few tokens that vectors lie along channels: four rows are turned. The order of sums
+ * is that of conv_rows. */
+static void conv_channels(int64_t n_t, int64_t rows, const float *x, int64_t x_stride,
+                          const float *w, int64_t w_stride, float *y, int64_t y_stride) {
+    for (int64_t c = 0; c < rows; c += 4, x += 4 * x_stride, w += 4 * w_stride) {
+        __m128 w0 = _mm_loadu_ps(w), w1 = _mm_loadu_ps(w + w_stride);
+        __m128 w2 = _mm_loadu_ps(w + 2 * w_stride), w3 = _mm_loadu_ps(w + 3 * w_stride);
+        _MM_TRANSPOSE4_PS(w0, w1, w2, w3);
+        for (int64_t t = 0; t < n_t; t++) {
+            const float *from = x + t;
+            __m128 x0 = _mm_loadu_ps(from), x1 = _mm_loadu_ps(from + x_stride);
+            __m128 x2 = _mm_loadu_ps(from + 2 * x_stride), x3 = _mm_loadu_ps(from + 3 * x_stride);
+            _MM_TRANSPOSE4_PS(x0, x1, x2, x3);
+            __m128 sum = _mm_add_ps(_mm_setzero_ps(), _mm_mul_ps(x0, w0));
+            sum = _mm_add_ps(sum, _mm_mul_ps(x1, w1));
+            sum = _mm_add_ps(sum, _mm_mul_ps(x2, w2));
+            _mm_storeu_ps(y + t * y_stride + c, _mm_add_ps(sum, _mm_mul_ps(x3, w3)));
+        }
+    }
+}
+
+static void conv_few(int64_t n_t, int64_t rows, int64_t taps, const float *x, int64_t x_stride,
+                     const float *w, int64_t w_stride, float *y, int64_t y_stride) {
+    const int64_t by_4 = taps == 4 && n_t < STATE_LANES ? rows - rows % 4 : 0;
+    conv_channels(n_t, by_4, x, x_stride, w, w_stride, y, y_stride);
+    conv_rows(n_t, rows - by_4, taps, x + by_4 * x_stride, x_stride, w + by_4 * w_stride, w_stride,
+              y + by_4, y_stride);
 }
