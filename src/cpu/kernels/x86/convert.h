@@ -161,8 +161,7 @@ INLINE void store_fifths(__m256i q, uint8_t *to) {
     memcpy(to, &bits, sizeof bits);
 }
 
-/* Blocks with an offset: Q4_0 and Q5_0; x less 0 is x, but for the sign of a zero, which the addend
- * takes away. */
+/* Blocks with an offset: Q4_0 and Q5_0. x less 0 is x; a zero's sign is lost in the addend. */
 INLINE __m256i around_zero(struct block32 b, const float *x, int top, uint16_t *d) {
     const float id = sheaf__scale_to(signed_max_32(b, x) / (float)-top, d);
     return floors_32(b, 0, id, (float)top + 0.5f, 2 * top - 1);
