@@ -784,6 +784,7 @@ static void check_ops(const char *isa, const char *activations) {
         return;
     }
     const bool rounded = activations && strcmp(activations, "q8") == 0;
+    few = few || (SANITIZED && rounded); /* weights are read as with activations that are not */
     cr_assert_eq(sheaf__rounding() == SHEAF__ROUND_Q8, rounded);
     check_mul_mat();
     check_mul_mat_id();

@@ -11,6 +11,7 @@
 #include <criterion/criterion.h>
 
 #include "op_example.h"
+#include "sanitizer.h"
 #include "split/match.h"
 #include "split_cuts.h"
 #include "split_state_cases.h"
@@ -916,12 +917,13 @@ static struct count judge(const struct mutant *m) {
 
 Test(mutants, are_all_caught) {
     const int n = (int)(sizeof mutants / sizeof *mutants);
+    const int step = SANITIZED ? 8 : 1;
     int caught = 0;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i += step) {
         const struct count c = judge(&mutants[i]);
         caught += c.wrong > 0;
         if (!c.wrong) fprintf(stderr, "not caught: %s (%ld rows)\n", mutants[i].name, c.offered);
     }
-    printf("mutants: %d of %d caught\n", caught, n);
-    cr_expect_eq(caught, n);
+    printf("mutants: %d of %d caught\n", caught, (n + step - 1) / step);
+    cr_expect_eq(caught, (n + step - 1) / step);
 }

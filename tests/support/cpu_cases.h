@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sanitizer.h"
 #include "sheaf/sheaf.h"
 #include "tensor/access.h"
 
@@ -196,20 +197,21 @@ static inline void verify(const char *name, const T *t, double tolerance, cpu_me
 }
 
 /* Every case with 1, 2 and 3 threads and as its reference, against `expect`, and the runs with one
- * another bit by bit. */
+ * another bit by bit. Under a sanitizer with 3 threads only: what it looks for does not lie in bits. */
 static inline void run_cpu_cases(const struct cpu_case *cases, size_t n, cpu_meaning expect) {
     const struct {
         int threads;
         bool reference;
-    } modes[] = {{1, false}, {2, false}, {3, false}, {1, true}, {3, true}};
+    } modes[] = {{3, false}, {3, true}, {1, false}, {2, false}, {1, true}};
+    const int n_modes = SANITIZED ? 2 : 5;
     sheaf_backend_t backends[5];
-    for (int m = 0; m < 5; m++) {
+    for (int m = 0; m < n_modes; m++) {
         backends[m] = new_backend(modes[m].threads);
         sheaf_backend_cpu_set_reference(backends[m], modes[m].reference);
     }
     for (size_t i = 0; i < n; i++) {
         char *first[2] = {NULL, NULL};
-        for (int m = 0; m < 5; m++) {
+        for (int m = 0; m < n_modes; m++) {
             struct run r = prepare(backends[m], cases[i].build);
             const T *o = owner(r.node);
             size_t bytes = sheaf_nbytes(o);
@@ -229,7 +231,7 @@ static inline void run_cpu_cases(const struct cpu_case *cases, size_t n, cpu_mea
                 memcpy(*base, o->data ? o->data : before, bytes);
             } else if (bytes > 0) {
                 cr_assert_eq(memcmp(*base, o->data, bytes), 0,
-                             "%s: other bits with %d threads than with 1", cases[i].name,
+                             "%s: other bits with %d threads than with 3", cases[i].name,
                              modes[m].threads);
             }
             free(before);
@@ -238,7 +240,7 @@ static inline void run_cpu_cases(const struct cpu_case *cases, size_t n, cpu_mea
         free(first[0]);
         free(first[1]);
     }
-    for (int m = 0; m < 5; m++) sheaf_backend_free(backends[m]);
+    for (int m = 0; m < n_modes; m++) sheaf_backend_free(backends[m]);
 }
 
 #endif

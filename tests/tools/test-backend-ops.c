@@ -3,7 +3,10 @@
  * test-backend-ops-meta.c. */
 #include "backend-ops.h"
 
+#if !defined __SANITIZE_ADDRESS__ &&                                                               \
+    !defined __SANITIZE_THREAD__ /* three threads run the same code */
 Test(backend_ops, cpu_best_instructions, .timeout = DEADLINE) { on_device("", "CPU0", 1900); }
+#endif
 Test(backend_ops, cpu_portable, .timeout = DEADLINE) {
     on_device("SHEAF_CPU_ISA=portable", "CPU0", 1900);
 }
