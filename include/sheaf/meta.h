@@ -110,6 +110,7 @@ struct sheaf_backend_meta_stats {
     size_t compute_bytes; /* compute buffers of this rank */
     uint64_t hidden_ns;   /* of collective_ns: while the first member computed */
     uint64_t n_started;   /* of n_collectives: to run while it computes */
+    size_t input_bytes;   /* inputs of graphs, of this rank's members */
 };
 enum sheaf_status sheaf_backend_meta_get_stats(sheaf_backend_t backend,
                                                struct sheaf_backend_meta_stats *stats);
@@ -152,6 +153,14 @@ sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members
                                  sheaf_backend_meta_get_split_state_fn get_split_state,
                                  const void *user, sheaf_backend_meta_step_fn visit,
                                  void *visit_user);
+/* Bytes that each of n_members takes to compute the graph, bytes [n_members]: its compute buffer and
+ * the inputs, placed as for a run on devices whose buffers are aligned to 64 bytes (CPUs), or a
+ * little less elsewhere. Sums that run beside spans (sheaf_backend_meta_overlap) keep their addends
+ * longer, which is not counted. Needs no device. Local. */
+enum sheaf_status
+sheaf_backend_meta_measure_graph(const struct sheaf_cgraph *graph, int n_members,
+                                 sheaf_backend_meta_get_split_state_fn get_split_state,
+                                 const void *user, size_t *bytes);
 /* Writes which rows of states were considered for a node of the graph, what each would move and
  * compute, and why the one taken won: at most n bytes, always terminated. Local. */
 enum sheaf_status

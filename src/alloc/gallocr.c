@@ -345,6 +345,13 @@ enum sheaf_status sheaf__gallocr_fits(struct sheaf_gallocr *g, const struct shea
     return st;
 }
 
+enum sheaf_status sheaf__gallocr_measure(struct sheaf_gallocr *g, const struct sheaf_cgraph *graph,
+                                         size_t *bytes) {
+    const enum sheaf_status st = plan(g, graph, NULL, NULL);
+    *bytes = g->pools[0].peak;
+    return st;
+}
+
 enum sheaf_status sheaf_gallocr_reserve_n(sheaf_gallocr_t g, struct sheaf_cgraph *graph,
                                           const int *node_buffer_ids, const int *leaf_buffer_ids) {
     enum sheaf_status st = plan(g, graph, node_buffer_ids, leaf_buffer_ids);

@@ -1,4 +1,4 @@
-/* What the scheduler asks a graph allocator beyond sheaf/alloc.h. */
+/* What the scheduler and the meta device ask a graph allocator beyond sheaf/alloc.h. */
 #ifndef SHEAF_ALLOC_GALLOCR_H
 #define SHEAF_ALLOC_GALLOCR_H
 
@@ -11,5 +11,10 @@ bool sheaf__gallocr_owns(const struct sheaf_gallocr *galloc, const struct sheaf_
 enum sheaf_status sheaf__gallocr_fits(struct sheaf_gallocr *galloc,
                                       const struct sheaf_cgraph *graph, const int *node_buffer_ids,
                                       const int *leaf_buffer_ids, bool *fits);
+
+/* Bytes of the buffer in which the graph would be placed, the first buffer type's; nothing is
+ * allocated in it. */
+enum sheaf_status sheaf__gallocr_measure(struct sheaf_gallocr *galloc,
+                                         const struct sheaf_cgraph *graph, size_t *bytes);
 
 #endif

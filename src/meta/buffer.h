@@ -22,7 +22,7 @@ struct meta_buffer {
     size_t n_sets, cap_sets;
     sheaf_backend_buffer_t
         *bulk; /* [n_local] memory of all tensors placed in one go; NULL entries possible */
-    size_t static_bytes;
+    size_t static_bytes, input_bytes;
 };
 
 /* ---- slices.c ---- */

@@ -26,6 +26,20 @@ enum sheaf_status sheaf__meta_no_memory(void);
 /* A descriptor that lives as long as the part; NULL: out of memory. */
 struct sheaf_tensor *sheaf__meta_part_tensor(struct meta_part *part, enum sheaf_type type);
 
+/* ---- program.c ---- */
+void sheaf__meta_part_free(struct meta_part *part); /* what it points to */
+/* Of the values of a plan: is it a leaf's, and the last step that reads it (-1: none does). Freed
+ * by sheaf__meta_free_uses, also after a failure. */
+struct meta_uses {
+    bool *leaf;     /* [plan values + 1] */
+    int *last_read; /* [plan values + 1] */
+};
+enum sheaf_status sheaf__meta_find_uses(const struct sheaf__split_plan *plan,
+                                        struct meta_uses *uses);
+void sheaf__meta_free_uses(struct meta_uses *uses);
+/* The local graph and the instructions of b->part, whose values of leaves are set. */
+enum sheaf_status sheaf__meta_build_part(struct builder *b);
+
 /* ---- builder.c: failures go to b->status ---- */
 struct sheaf_tensor *sheaf__meta_descriptor(struct builder *b, enum sheaf_type type,
                                             const char *name);

@@ -49,6 +49,7 @@ struct meta_device {
     const void *user;
     enum sheaf_backend_meta_overlap overlap;
     size_t static_bytes; /* of this rank, over all buffers */
+    size_t input_bytes;  /* the same, of inputs in compute buffers */
     uint64_t n_records;  /* meta tensors made so far; numbers them alike on all ranks */
 };
 

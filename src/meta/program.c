@@ -106,7 +106,7 @@ static void mark_internal(const struct meta_part *part) {
     }
 }
 
-static enum sheaf_status build_part(struct builder *b) {
+enum sheaf_status sheaf__meta_build_part(struct builder *b) {
     const enum sheaf_status st = sheaf__meta_build_steps(b);
     if (st) return st;
     for (int i = 0; i < b->graph->n_nodes; i++) {
@@ -129,12 +129,54 @@ static enum sheaf_status build_part(struct builder *b) {
     return SHEAF_STATUS_SUCCESS;
 }
 
+void sheaf__meta_part_free(struct meta_part *part) {
+    for (int i = 0; i < part->n_instrs; i++) free(part->instrs[i].sizes);
+    free(part->instrs);
+    free(part->graph.nodes);
+    free(part->value);
+    for (size_t i = 0; i < part->n_ctx; i++) sheaf_free(part->ctx[i]);
+    free((void *)part->ctx);
+}
+
+enum sheaf_status sheaf__meta_find_uses(const struct sheaf__split_plan *plan,
+                                        struct meta_uses *uses) {
+    const size_t n = (size_t)plan->n_values + 1;
+    bool *made = calloc(n, sizeof *made);
+    uses->leaf = calloc(n, sizeof *uses->leaf);
+    uses->last_read = malloc(n * sizeof *uses->last_read);
+    if (!made || !uses->leaf || !uses->last_read) {
+        free(made);
+        return sheaf__meta_no_memory();
+    }
+    for (size_t v = 0; v < n; v++) uses->last_read[v] = -1;
+    for (int s = 0; s < plan->n_steps; s++) {
+        const struct sheaf__split_step *step = &plan->steps[s];
+        for (int i = 0; i < SHEAF_MAX_SRC;
+             i++) { /* a leaf is read before a step writes it, if any does */
+            if (step->in[i] >= 0 && !made[step->in[i]]) uses->leaf[step->in[i]] = true;
+        }
+        if (made[step->out])
+            uses->last_read[step->out] = s; /* a write-back: the memory must be its own */
+        made[step->out] = true;
+        for (int i = 0; i < SHEAF_MAX_SRC; i++) {
+            if (step->in[i] >= 0) uses->last_read[step->in[i]] = s;
+        }
+    }
+    for (size_t v = 0; v < n; v++) uses->leaf[v] = uses->leaf[v] || !made[v];
+    free(made);
+    return SHEAF_STATUS_SUCCESS;
+}
+
+void sheaf__meta_free_uses(struct meta_uses *uses) {
+    free(uses->leaf);
+    free(uses->last_read);
+}
+
 enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct sheaf_cgraph *graph,
                                           struct meta_program **out) {
     *out = NULL;
     struct meta_program *p = calloc(1, sizeof *p);
-    bool *made = NULL, *leaf = NULL;
-    int *last_read = NULL;
+    struct meta_uses uses = {0};
     enum sheaf_status st = SHEAF_STATUS_ALLOC_FAILED;
     if (!p) return sheaf__meta_no_memory();
     const size_t n_local = (size_t)dev->n_local;
@@ -143,48 +185,30 @@ enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct 
     if (st) goto out;
     sheaf__meta_hoist(dev, p->plan, graph);
 
-    const size_t n_values = (size_t)p->plan->n_values + 1;
-    made = calloc(n_values, sizeof *made);
-    leaf = calloc(n_values, sizeof *leaf);
-    last_read = malloc(n_values * sizeof *last_read);
+    st = sheaf__meta_find_uses(p->plan, &uses);
+    if (st) goto out;
+    for (int s = 0; s < p->plan->n_steps; s++)
+        p->n_checked += sheaf__meta_is_checked(p->plan, &p->plan->steps[s]);
     p->parts = calloc(n_local + 1, sizeof *p->parts);
     p->node_record = calloc((size_t)graph->n_nodes + 1, sizeof *p->node_record);
     p->slices = calloc(((size_t)graph->n_nodes + 1) * (n_local + 1), sizeof *p->slices);
     p->input_leaf = calloc((size_t)graph->n_leafs + 1, sizeof *p->input_leaf);
     p->input = calloc(((size_t)graph->n_leafs + 1) * (n_local + 1), sizeof *p->input);
     st = sheaf__meta_no_memory();
-    if (!made || !leaf || !last_read || !p->parts || !p->node_record || !p->slices ||
-        !p->input_leaf || !p->input)
-        goto out;
-    for (size_t v = 0; v < n_values; v++) last_read[v] = -1;
-    for (int s = 0; s < p->plan->n_steps; s++) {
-        const struct sheaf__split_step *step = &p->plan->steps[s];
-        for (int i = 0; i < SHEAF_MAX_SRC;
-             i++) { /* a leaf is read before a step writes it, if any does */
-            if (step->in[i] >= 0 && !made[step->in[i]]) leaf[step->in[i]] = true;
-        }
-        if (made[step->out])
-            last_read[step->out] = s; /* a write-back: the memory must be its own */
-        made[step->out] = true;
-        p->n_checked += sheaf__meta_is_checked(p->plan, step);
-        for (int i = 0; i < SHEAF_MAX_SRC; i++) {
-            if (step->in[i] >= 0) last_read[step->in[i]] = s;
-        }
-    }
+    if (!p->parts || !p->node_record || !p->slices || !p->input_leaf || !p->input) goto out;
     for (size_t m = 0; m < n_local; m++) {
-        p->parts[m].value = calloc(n_values, sizeof *p->parts[m].value);
+        p->parts[m].value = calloc((size_t)p->plan->n_values + 1, sizeof *p->parts[m].value);
         if (!p->parts[m].value) goto out;
     }
-    for (size_t v = 0; v < n_values; v++) leaf[v] = leaf[v] || !made[v];
-    st = bind_leaves(dev, p, graph, leaf);
+    st = bind_leaves(dev, p, graph, uses.leaf);
     for (size_t m = 0; m < n_local && !st; m++) {
         struct builder b = {.dev = dev,
                             .graph = graph,
                             .plan = p->plan,
                             .part = &p->parts[m],
                             .member = dev->local[m],
-                            .last_read = last_read};
-        st = build_part(&b);
+                            .last_read = uses.last_read};
+        st = sheaf__meta_build_part(&b);
     }
     for (int i = 0; i < graph->n_nodes && !st; i++) {
         const int v = p->plan->node_final[i];
@@ -194,9 +218,7 @@ enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct 
             (struct meta_tensor){.state = p->plan->values[v].state, .slices = slices};
     }
 out:
-    free(made);
-    free(leaf);
-    free(last_read);
+    sheaf__meta_free_uses(&uses);
     if (st) {
         sheaf__meta_program_free(p, dev->n_local);
     } else {
@@ -207,15 +229,7 @@ out:
 
 void sheaf__meta_program_free(struct meta_program *p, int n_local) {
     if (!p) return;
-    for (int m = 0; p->parts && m < n_local; m++) {
-        struct meta_part *part = &p->parts[m];
-        for (int i = 0; i < part->n_instrs; i++) free(part->instrs[i].sizes);
-        free(part->instrs);
-        free(part->graph.nodes);
-        free(part->value);
-        for (size_t i = 0; i < part->n_ctx; i++) sheaf_free(part->ctx[i]);
-        free((void *)part->ctx);
-    }
+    for (int m = 0; p->parts && m < n_local; m++) sheaf__meta_part_free(&p->parts[m]);
     sheaf__split_plan_free(p->plan);
     free(p->parts);
     free(p->node_record);

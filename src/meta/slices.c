@@ -77,6 +77,14 @@ static enum sheaf_status alloc_slices(const struct meta_device *dev, struct slic
     return st;
 }
 
+/* Of the slices' own buffers. */
+static size_t bytes_of(const struct meta_device *dev, const struct slice_set *set) {
+    size_t bytes = 0;
+    for (int i = 0; i < dev->n_local; i++)
+        if (set->buffers[i]) bytes += sheaf_backend_buffer_get_size(set->buffers[i]);
+    return bytes;
+}
+
 /* ---- placing tensors ---- */
 
 enum sheaf_status sheaf__meta_ask_state(struct meta_device *dev, const struct sheaf_tensor *t,
@@ -150,7 +158,12 @@ static enum sheaf_status place_input(struct meta_buffer *mb, struct sheaf_tensor
     if (size > set->capacity) set->capacity = size;
     sheaf__meta_shape_slices(mb->dev, set, mb->dev->mirrored, t);
     t->extra = &set->record;
-    return alloc_slices(mb->dev, set);
+    const size_t before = bytes_of(mb->dev, set);
+    const enum sheaf_status st = alloc_slices(mb->dev, set);
+    const size_t grown = bytes_of(mb->dev, set) - before; /* also where it shrank, modulo 2^n */
+    mb->input_bytes += grown;
+    mb->dev->input_bytes += grown;
+    return st;
 }
 
 enum sheaf_status sheaf__meta_init_tensor(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t) {

@@ -35,6 +35,7 @@ enum sheaf_status sheaf_backend_meta_get_stats(sheaf_backend_t backend,
     for (int m = 0; m < b->dev->n_local; m++)
         s.compute_bytes += sheaf_gallocr_get_buffer_size(b->members[m].galloc);
     s.static_bytes = b->dev->static_bytes;
+    s.input_bytes = b->dev->input_bytes;
     const size_t size = stats->size;
     memcpy(stats, &s, size && size < sizeof s ? size : sizeof s);
     stats->size = size;

@@ -31,10 +31,10 @@ static void price(struct forecast_graph *g, const struct plan_costs *costs) {
                  s->n_spans * costs->span;
 }
 
-/* The graph of n_tokens behind n_past; `compute`, if wanted, the results of its members. */
+/* The graph of n_tokens behind n_past. */
 static enum sheaf_status count(const struct sheaf__weights *model, struct sheaf__policy *policy,
                                int64_t n_past, enum sheaf_type kv, const struct plan_costs *costs,
-                               double *compute, struct forecast_graph *g) {
+                               struct forecast_graph *g) {
     static const struct plan_costs none = {.bandwidth = 1, .flops = 1};
     const int n = sheaf__policy_n_members(policy);
     struct sheaf__outline *outline = NULL;
@@ -45,23 +45,41 @@ static enum sheaf_status count(const struct sheaf__weights *model, struct sheaf_
     if (!status)
         status = sheaf_backend_meta_describe_plan(outline->graph, n, sheaf__policy_get_state,
                                                   policy, add, &v);
-    if (!status && compute) status = sheaf__memory_compute(outline->graph, policy, compute);
     sheaf__outline_free(outline);
     if (!status && costs) price(g, costs);
     return status;
 }
 
+/* The largest graph of a run: a batch at the end of the context, whose mask has a row of the whole
+ * context for each token. compute [members]. */
+static enum sheaf_status count_compute(const struct sheaf__weights *model,
+                                       struct sheaf__policy *policy, enum sheaf_type kv,
+                                       const struct forecast *f, size_t *compute) {
+    struct sheaf__outline *outline = NULL;
+    enum sheaf_status status = sheaf__outline_new(model, f->n_batch, f->n_ctx, kv, &outline);
+    if (!status)
+        status = sheaf_backend_meta_measure_graph(outline->graph, f->n_members,
+                                                  sheaf__policy_get_state, policy, compute);
+    sheaf__outline_free(outline);
+    return status;
+}
+
 static enum sheaf_status count_memory(const struct sheaf__weights *model,
                                       struct sheaf__policy *policy, enum sheaf_type kv,
-                                      const double *compute, struct forecast *f) {
-    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+                                      struct forecast *f) {
+    size_t *compute = calloc((size_t)f->n_members, sizeof *compute);
+    enum sheaf_status status =
+        compute ? count_compute(model, policy, kv, f, compute)
+                : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a forecast");
     for (int j = 0; !status && j < f->n_members; j++) {
         size_t weights = 0;
         double tokens = 0, states = 0;
         status = sheaf__policy_weight_bytes(policy, j, &weights);
         if (!status) status = sheaf__memory_cache(model, policy, j, f->n_ctx, kv, &tokens, &states);
-        f->member[j] = (struct forecast_member){(double)weights, tokens + states, compute[j]};
+        f->member[j] =
+            (struct forecast_member){(double)weights, tokens + states, (double)compute[j]};
     }
+    free(compute);
     return status;
 }
 
@@ -75,19 +93,19 @@ enum sheaf_status forecast_new(const struct sheaf__weights *model, struct sheaf_
     *f = (struct forecast){.n_members = n,
                            .n_ctx = o->n_ctx,
                            .n_batch = n_batch,
+                           .n_masks = model->hp.arch->encoder    ? 0
+                                      : model->hp.swa_window > 0 ? 2
+                                                                 : 1,
                            .token.n_tokens = 1,
                            .encoder = model->hp.arch->encoder,
                            .priced = costs != NULL};
     f->prompt.n_tokens = n_batch;
     f->member = calloc((size_t)n, sizeof *f->member);
-    double *compute = calloc((size_t)n, sizeof *compute);
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    if (!f->member || !compute)
-        status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a forecast");
-    if (!status && !f->encoder) status = count(model, policy, past, kv, costs, NULL, &f->token);
-    if (!status) status = count(model, policy, 0, kv, costs, compute, &f->prompt);
-    if (!status) status = count_memory(model, policy, kv, compute, f);
-    free(compute);
+    if (!f->member) status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a forecast");
+    if (!status && !f->encoder) status = count(model, policy, past, kv, costs, &f->token);
+    if (!status) status = count(model, policy, 0, kv, costs, &f->prompt);
+    if (!status) status = count_memory(model, policy, kv, f);
     return status;
 }
 
@@ -133,11 +151,16 @@ static void print_free(sheaf_backend_dev_t dev, double need) {
                                                                                      : "");
 }
 
+/* Of a process, not of its members: its libraries and MPI, and the masks of a batch on their way. */
+static double process_mib(const struct forecast *f) {
+    return 60 + 2.0 * f->n_masks * (double)f->n_batch * (double)f->n_ctx / mib;
+}
+
 static void print_members(const struct forecast *f, const sheaf_backend_dev_t *devices) {
     printf("\nmemory, MiB, with a context of %" PRId64 " and batches of %" PRId64
-           " tokens; a process takes some 60 more\n%-8s %-14s %12s %12s %12s %12s%s\n",
-           f->n_ctx, f->n_batch, "member", "device", "weights", "cache", "compute", "sum",
-           devices ? "         free" : "");
+           " tokens; a process takes some %.0f more\n%-8s %-14s %12s %12s %12s %12s%s\n",
+           f->n_ctx, f->n_batch, process_mib(f), "member", "device", "weights", "cache", "compute",
+           "sum", devices ? "         free" : "");
     for (int j = 0; j < f->n_members; j++) {
         const struct forecast_member *m = &f->member[j];
         printf("%-8d %-14s %12.2f %12.2f %12.2f %12.2f", j,

@@ -5,7 +5,7 @@
 #include "options.h"
 #include "sum.h"
 
-/* Bytes. */
+/* Bytes; compute: results and inputs of the largest graph, a batch at the end of the context. */
 struct forecast_member {
     double weights, cache, compute;
 };
@@ -18,7 +18,7 @@ struct forecast_graph {
 };
 
 struct forecast {
-    int n_members;
+    int n_members, n_masks; /* masks of a batch: one more with windows */
     int64_t n_ctx, n_batch;
     struct forecast_member *member; /* [n_members] */
     /* One token behind --past others, and a prompt of n_batch tokens. An encoder has no token. */

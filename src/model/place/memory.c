@@ -1,8 +1,6 @@
 /* Counts bytes by split states. Pure: nothing is allocated on a device. */
 #include "model/place/memory.h"
 
-#include <stdlib.h>
-
 #include "sheaf/meta.h"
 
 #include "model/arch/tag.h"
@@ -57,109 +55,11 @@ enum sheaf_status sheaf__memory_cache(const struct sheaf__weights *model,
     return status;
 }
 
-/* ---- results ---- */
-
-/* Values that a plan computes, by their numbers. */
-struct value {
-    int owner;    /* the value whose memory it lies in; itself unless it is a view */
-    int last_use; /* the step that reads the owner last */
-    bool computed;
-};
-
-struct count {
-    int n_members, n_values, cap;
-    struct value *values;
-    double *live, *peak; /* [n_members] bytes; live NULL: uses are collected */
-    double *sizes;       /* [n_values][n_members] */
-    enum sheaf_status status;
-};
+/* ---- values ---- */
 
 double sheaf__memory_value(const struct sheaf_backend_meta_value *v, int member) {
     int64_t ne[SHEAF_MAX_DIMS];
     sheaf_split_state_local_ne(v->state, v->tensor->ne, member, ne);
     if (ne[0] == 0) return 0;
     return (double)sheaf_row_size(v->tensor->type, ne[0]) * (double)(ne[1] * ne[2] * ne[3]);
-}
-
-static struct value *value_at(struct count *c, int number) {
-    while (number >= c->cap) {
-        const int cap = c->cap ? 2 * c->cap : 1024;
-        struct value *grown = realloc(c->values, (size_t)cap * sizeof *grown);
-        if (!grown) {
-            c->status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to count results");
-            return NULL;
-        }
-        for (int i = c->cap; i < cap; i++) grown[i] = (struct value){.owner = i, .last_use = -1};
-        c->values = grown;
-        c->cap = cap;
-    }
-    if (number >= c->n_values) c->n_values = number + 1;
-    return &c->values[number];
-}
-
-/* Fits sheaf_backend_meta_step_fn: notes views and last uses. */
-static bool note_uses(const struct sheaf_backend_meta_step *step, void *user) {
-    struct count *c = user;
-    const bool node = step->kind == SHEAF_SPLIT_STEP_NODE;
-    struct value *out = value_at(c, step->out.number);
-    if (!out) return false;
-    const bool view =
-        node && (sheaf_op_is_view(step->out.tensor->op) || step->out.tensor->view_src);
-    out->computed = true;
-    for (int i = 0; i < SHEAF_MAX_SRC; i++) {
-        if (step->in[i].number < 0) continue;
-        struct value *in = value_at(c, step->in[i].number);
-        if (!in) return false;
-        if (view && i == 0) c->values[step->out.number].owner = in->owner;
-        c->values[in->owner].last_use = step->index;
-    }
-    return true;
-}
-
-/* Fits sheaf_backend_meta_step_fn: follows what is alive. An op that writes rows may write over an
- * operand that dies with it. */
-static bool follow(const struct sheaf_backend_meta_step *step, void *user) {
-    struct count *c = user;
-    const int number = step->out.number;
-    const bool own = c->values[number].owner == number;
-    const bool rows = step->kind == SHEAF_SPLIT_STEP_NODE &&
-                      sheaf_op_get_cost(step->out.tensor->op) == SHEAF_OP_COST_ROWS;
-    for (int j = 0; j < c->n_members; j++) {
-        double dying = 0;
-        const double size = own ? sheaf__memory_value(&step->out, j) : 0;
-        c->sizes[(size_t)number * (size_t)c->n_members + (size_t)j] = size;
-        for (int i = 0; i < SHEAF_MAX_SRC; i++) {
-            if (step->in[i].number < 0) continue;
-            const int owner = c->values[step->in[i].number].owner;
-            double *held = &c->sizes[(size_t)owner * (size_t)c->n_members + (size_t)j];
-            if (!c->values[owner].computed || c->values[owner].last_use != step->index) continue;
-            dying += *held;
-            *held = 0;
-        }
-        const double over = rows && dying >= size ? 0 : size;
-        if (c->live[j] + over > c->peak[j]) c->peak[j] = c->live[j] + over;
-        c->live[j] += size - dying;
-    }
-    return true;
-}
-
-enum sheaf_status sheaf__memory_compute(const struct sheaf_cgraph *graph,
-                                        const struct sheaf__policy *policy, double *bytes) {
-    struct count c = {.n_members = sheaf__policy_n_members(policy), .peak = bytes};
-    const size_t n = (size_t)c.n_members;
-    enum sheaf_status status = sheaf_backend_meta_describe_plan(
-        graph, c.n_members, sheaf__policy_get_state, policy, note_uses, &c);
-    if (!status) status = c.status;
-    for (size_t j = 0; j < n; j++) bytes[j] = 0;
-    c.live = calloc(n, sizeof *c.live);
-    c.sizes = calloc(((size_t)c.n_values + 1) * n, sizeof *c.sizes);
-    if (!status && (!c.live || !c.sizes))
-        status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to count results");
-    if (!status)
-        status = sheaf_backend_meta_describe_plan(graph, c.n_members, sheaf__policy_get_state,
-                                                  policy, follow, &c);
-    free(c.values);
-    free(c.live);
-    free(c.sizes);
-    return status;
 }

@@ -1,4 +1,4 @@
-/* How much memory a model takes: the caches of a member, and the results of a graph. */
+/* How much memory a model takes: the caches of a member, and the values of a plan. */
 #ifndef SHEAF_MODEL_MEMORY_H
 #define SHEAF_MODEL_MEMORY_H
 
@@ -12,11 +12,6 @@
 enum sheaf_status sheaf__memory_cache(const struct sheaf__weights *model,
                                       const struct sheaf__policy *policy, int member, int64_t n_ctx,
                                       enum sheaf_type kv, double *tokens, double *states);
-
-/* An estimate of the compute buffer that each member needs for a graph: the largest sum of results
- * that are alive at once. bytes [members of the policy]. */
-enum sheaf_status sheaf__memory_compute(const struct sheaf_cgraph *graph,
-                                        const struct sheaf__policy *policy, double *bytes);
 
 /* Bytes of a member's part of a value of a plan. */
 double sheaf__memory_value(const struct sheaf_backend_meta_value *value, int member);

@@ -77,6 +77,7 @@ static enum sheaf_status build(struct sheaf__outline *o, const struct sheaf__wei
                                .cache = o->cache,
                                .ctx = o->ctx,
                                .graph = o->graph,
+                               .order = o->graph,
                                .n_tokens = o->n_tokens,
                                .n_kv = o->n_kv,
                                .n_wanted = 1};
