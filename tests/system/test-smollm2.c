@@ -81,3 +81,25 @@ Test(smollm2, same_perplexity_on_any_number_of_ranks) {
         cr_expect_float_eq(perplexity / first, 1, 5e-5, "%s, one rank: %f", line, first);
     }
 }
+
+/* sheaf-info's forecast for two members, of which the first has 6 heads and the second 3, against
+ * what the ranks of a job allocate. */
+Test(smollm2, memory_is_what_was_forecast) {
+    static const int contexts[] = {256, 1024};
+    static char out[1 << 16];
+    for (int i = 0; i < 2; i++) {
+        char cmd[2048];
+        snprintf(cmd, sizeof cmd,
+                 "cd '%s/bin' && m='%s' && export SHEAF_CPU_THREADS=1 && mpirun "
+                 "--allow-run-as-root --oversubscribe -np 2 ./sheaf-bench -m $m -p %d -n 0 -r 1 "
+                 "--no-warmup -o json > /tmp/$$.run 2> /dev/null && ./sheaf-info -m $m --members 2 "
+                 "--ctx %d --json > /tmp/$$.info 2> /dev/null && python3 -c 'import json, sys; "
+                 "r = json.load(open(sys.argv[1]))[\"ranks\"]; "
+                 "m = json.load(open(sys.argv[2]))[\"forecasts\"][0][\"members\"]; "
+                 "q = [(x[\"compute_bytes\"], y[\"compute_bytes\"]) for x, y in zip(m, r)]; "
+                 "assert len(q) == 2 and all(1 <= x / y < 1.01 for x, y in q), q' /tmp/$$.run "
+                 "/tmp/$$.info; s=$?; rm -f /tmp/$$.run /tmp/$$.info; exit $s",
+                 SHEAF_BUILD_DIR, model(), contexts[i], contexts[i]);
+        cr_expect_eq(run_command(cmd, 200, out, sizeof out), 0, "%d: %s", contexts[i], out);
+    }
+}

@@ -223,6 +223,25 @@ Test(run, json_and_summary) {
         cr_assert(strstr(out, words[i]), "the summary lacks '%s': %s", words[i], out);
 }
 
+/* The one with most of the work; of one rank there is none. */
+Test(run, names_the_straggler) {
+    static const char long_text[] = " -f " SHEAF_SOURCE_DIR "/LICENSE -c 4096 -n 0";
+    char args[1024];
+    snprintf(args, sizeof args, "-m " F32 "%s --split 7,1", long_text);
+    cr_assert_eq(sheaf_run(2, "SHEAF_CPU_THREADS=1", args), 0, "%s", out);
+    cr_assert(strstr(out, "\nstraggler   rank 0 ("), "%s", out);
+    snprintf(args, sizeof args,
+             "-m " F32 "%s --split 1,7 --json 2>/dev/null | python3 -c 'import json, sys; o = "
+             "json.load(sys.stdin); r = o[\"ranks\"]; print(\"ok\" if o[\"straggler\"][\"rank\"] "
+             "== 1 and r[0][\"wait_s\"] > r[1][\"wait_s\"] and r[1][\"compute_s\"] > "
+             "r[0][\"compute_s\"] > 0 else o)'",
+             long_text);
+    cr_assert_eq(sheaf_run(2, "SHEAF_CPU_THREADS=1", args), 0, "%s", out);
+    cr_assert(strstr(out, "ok"), "%s", out);
+    cr_assert_eq(sheaf_run(0, NULL, "-m " F32 " -p x -n 1"), 0, "%s", out);
+    cr_assert_not(strstr(out, "straggler"), "%s", out);
+}
+
 /* Each rank reads its share of the file and a little more for what is mirrored. */
 Test(run, ranks_read_their_share) {
     cr_assert_eq(sheaf_run(4, "SHEAF_CPU_THREADS=1",
@@ -471,7 +490,7 @@ static int on_ranks(int np, const char *script) {
     char cmd[4096];
     snprintf(cmd, sizeof cmd,
              "exec env SHEAF_CPU_THREADS=1 RUN='%s/bin/sheaf-run' mpirun --allow-run-as-root "
-             "--oversubscribe -np %d sh -c 'R=$OMPI_COMM_WORLD_RANK; %s'",
+             "--oversubscribe -np %d sh -c 'R=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; %s'",
              SHEAF_BUILD_DIR, np, script);
     return run_command(cmd, 60, out, OUT);
 }

@@ -13,6 +13,7 @@
 
 #include "bench.h"
 #include "common/json.h"
+#include "common/straggler.h"
 
 /* Of one test, derived from what the ranks counted. */
 struct summary {
@@ -98,6 +99,23 @@ static struct summary summarise(const struct bench_result *r) {
             snprintf(s.name + used, sizeof s.name - (size_t)used, " x %" PRId64, r->test.sequences);
     if (r->test.depth)
         snprintf(s.name + used, sizeof s.name - (size_t)used, " @ d%" PRId64, r->test.depth);
+    return s;
+}
+
+static bool has_device(const struct bench *b, int rank) {
+    for (int j = 0; j < b->info.n_members; j++)
+        if (sheaf_world_device_rank(sheaf_model_member(b->model, j)) == rank) return true;
+    return false;
+}
+
+static struct straggler find_straggler(const struct bench *b, const struct bench_result *r) {
+    const int n = sheaf_world_size();
+    struct straggler s = {.rank = -1};
+    double *wait_s = calloc((size_t)n, sizeof *wait_s);
+    for (int i = 0; wait_s && i < n; i++)
+        wait_s[i] = has_device(b, i) ? 1e-9 * (double)r->ranks[i].wait_ns : -1;
+    if (wait_s) s = straggler_find(wait_s, n, r->ranks[0].wall_s);
+    free(wait_s);
     return s;
 }
 
@@ -187,6 +205,13 @@ static void md_end(const struct bench *b) {
         if (b->results[i].sha256[0])
             printf("ids of %s: sha256 %s%s\n", summarise(&b->results[i]).name, b->results[i].sha256,
                    b->results[i].same_ids ? "" : " (NOT THE SAME IN EVERY REPEAT)");
+    for (int i = 0; i < b->n_results; i++) {
+        const struct straggler slow = find_straggler(b, &b->results[i]);
+        if (slow.rank < 0) continue;
+        printf("straggler of %s: rank %d (%s); the others waited for it %.0f %% of the time\n",
+               summarise(&b->results[i]).name, slow.rank, sheaf_world_host_name(slow.rank),
+               100 * slow.share);
+    }
     for (int i = 0; i < n; i++)
         printf("rank %d: %s, %s, %s, %d thread%s, reads %.2f GB/s; weights %.1f MiB, compute %.1f "
                "MiB, peak resident %.1f MiB; of its host's time stolen %.1f %%, used by others "
@@ -282,7 +307,12 @@ static void json_test(const struct bench *b, const struct bench_result *r) {
         printf(", \"%s\": %.*f", columns[c].name, columns[c].digits, value(&s, &columns[c]));
     printf(", \"samples_s\": [");
     for (int i = 0; i < r->n_repeats; i++) printf("%s%.9f", i ? ", " : "", r->seconds[i]);
-    printf("], \"collectives\": [");
+    const struct straggler slow = find_straggler(b, r);
+    if (slow.rank >= 0)
+        printf("], \"straggler\": {\"rank\": %d, \"share\": %.4f}, \"collectives\": [", slow.rank,
+               slow.share);
+    else
+        printf("], \"straggler\": null, \"collectives\": [");
     bool first = true;
     for (int k = 0; k < SHEAF_COMM_KIND_COUNT; k++) {
         const struct kind_summary ks = summarise_kind(r, k);

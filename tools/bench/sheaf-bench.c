@@ -172,7 +172,7 @@ static enum sheaf_status bench(struct bench *b) {
     if (sheaf_model_meta(b->model)) {
         struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
         sheaf_backend_meta_get_stats(sheaf_model_backend(b->model), &stats);
-        mine.compute_bytes = stats.compute_bytes;
+        mine.compute_bytes = stats.compute_bytes + stats.input_bytes;
     }
     status = exchange(b, &mine);
     if (!status && !sheaf_world_rank()) bench_report_end(b);

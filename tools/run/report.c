@@ -9,11 +9,12 @@
 #include "sheaf/world.h"
 
 #include "common/json.h"
+#include "common/straggler.h"
 #include "run.h"
 
 /* Of one rank, exchanged for the summary. */
 struct numbers {
-    uint64_t weight_bytes, share_bytes, bytes_read;
+    uint64_t weight_bytes, share_bytes, bytes_read, graph_bytes;
     uint64_t compute_ns, collective_ns, wait_ns, hidden_ns, n_collectives, collective_bytes;
 };
 
@@ -33,6 +34,7 @@ static enum sheaf_status gather(struct report *p) {
     if (sheaf_model_meta(p->model)) {
         struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
         sheaf_backend_meta_get_stats(sheaf_model_backend(p->model), &stats);
+        mine.graph_bytes = stats.compute_bytes + stats.input_bytes;
         mine.compute_ns = stats.compute_ns;
         mine.collective_ns = stats.collective_ns;
         mine.wait_ns = stats.wait_ns;
@@ -65,6 +67,24 @@ static bool has_device(const struct report *p, int rank) {
     for (int j = 0; j < p->info.n_members; j++)
         if (sheaf_world_device_rank(sheaf_model_member(p->model, j)) == rank) return true;
     return false;
+}
+
+/* Computing, and in collectives that were waited for. */
+static double busy_seconds(const struct numbers *n) {
+    return 1e-9 * ((double)n->compute_ns + (double)n->collective_ns - (double)n->hidden_ns);
+}
+
+static struct straggler find_straggler(const struct report *p) {
+    const int n = sheaf_world_size();
+    struct straggler s = {.rank = -1};
+    double seconds = 0, *wait_s = calloc((size_t)n, sizeof *wait_s);
+    for (int i = 0; wait_s && i < n; i++) {
+        wait_s[i] = has_device(p, i) ? 1e-9 * (double)p->all[i].wait_ns : -1;
+        if (busy_seconds(&p->all[i]) > seconds) seconds = busy_seconds(&p->all[i]);
+    }
+    if (wait_s) s = straggler_find(wait_s, n, seconds);
+    free(wait_s);
+    return s;
 }
 
 /* "CPU0@1 CPU1@1" */
@@ -115,9 +135,9 @@ static void summary(const struct report *p) {
             print_devices(f, p, i, "", " ");
         else
             fputs("no device in use", f);
-        fprintf(f, ": weights %.2f MiB (share %.2f MiB), read %.2f MiB\n",
+        fprintf(f, ": weights %.2f MiB (share %.2f MiB), read %.2f MiB, results %.2f MiB\n",
                 (double)all[i].weight_bytes / mib, (double)all[i].share_bytes / mib,
-                (double)all[i].bytes_read / mib);
+                (double)all[i].bytes_read / mib, (double)all[i].graph_bytes / mib);
     }
     fprintf(f, "split       %s: ", o->split ? o->split : "even");
     print_split(f, p);
@@ -147,6 +167,11 @@ static void summary(const struct report *p) {
                 all[0].collective_ns ? 100 * (double)all[0].wait_ns / (double)all[0].collective_ns
                                      : 0.0,
                 all[0].n_collectives, (double)all[0].collective_bytes / mib);
+    const struct straggler slow = find_straggler(p);
+    if (slow.rank >= 0)
+        fprintf(f,
+                "straggler   rank %d (%s): the others waited %.2f s for it, %.0f %% of the time\n",
+                slow.rank, sheaf_world_host_name(slow.rank), slow.wait_s, 100 * slow.share);
     if (fclose(f) == 0) fwrite(text, 1, len, stderr);
     free(text);
 }
@@ -191,6 +216,12 @@ static void json(const struct report *p) {
             communication_share(&all[0]), all[0].n_collectives, all[0].collective_bytes,
             sheaf_world_n_hosts(), p->info.total_bytes);
     char cut[512];
+    const struct straggler slow = find_straggler(p);
+    if (slow.rank >= 0)
+        fprintf(f, ", \"straggler\": {\"rank\": %d, \"wait_s\": %.4f, \"share\": %.4f}", slow.rank,
+                slow.wait_s, slow.share);
+    else
+        fprintf(f, ", \"straggler\": null");
     fprintf(f, ", \"cut\": \"%s\", \"ranks\": [",
             sheaf_model_print_split(p->model, cut, sizeof cut));
     for (int i = 0; i < sheaf_world_size(); i++) {
@@ -200,8 +231,11 @@ static void json(const struct report *p) {
         print_devices(f, p, i, "\"", ", ");
         fprintf(f,
                 "], \"weight_bytes\": %" PRIu64 ", \"share_bytes\": %" PRIu64
-                ", \"bytes_read\": %" PRIu64 "}",
-                all[i].weight_bytes, all[i].share_bytes, all[i].bytes_read);
+                ", \"bytes_read\": %" PRIu64 ", \"compute_bytes\": %" PRIu64
+                ", \"compute_s\": %.4f, \"collective_s\": %.4f, \"wait_s\": %.4f}",
+                all[i].weight_bytes, all[i].share_bytes, all[i].bytes_read, all[i].graph_bytes,
+                1e-9 * (double)all[i].compute_ns, 1e-9 * (double)all[i].collective_ns,
+                1e-9 * (double)all[i].wait_ns);
     }
     fputs("]}\n", f);
 }
