@@ -99,13 +99,16 @@ describe(lib libsheaf0 libs "" "one device out of all CPUs and GPUs of an MPI jo
          "The libraries, and the CPU's kernels as modules.")
 describe(dev libsheaf-dev libdevel "${same}" "one device out of all CPUs and GPUs of an MPI job, headers"
          "Headers, and descriptions for CMake and pkg-config.")
-describe(tools sheaf-tools science "${same}, openmpi-bin | mpich" "language models on all CPUs and GPUs of an MPI job"
+set(launcher openmpi-bin) # of the MPI that the library was built with: another one's starts jobs of one rank each
+if(MPI_C_LIBRARIES MATCHES mpich)
+  set(launcher mpich)
+endif()
+describe(tools sheaf-tools science "${same}, ${launcher}" "language models on all CPUs and GPUs of an MPI job"
          "Programs that run, measure, convert and examine GGUF models.")
 describe(ggml ggml-backend-sheaf science "${same}" "all ranks of an MPI job as a device of ggml"
          "A backend that programs of llama.cpp load, and the worker for\n the other ranks.")
 describe(cuda sheaf-cuda libs "${same}" "CUDA devices for libsheaf"
          "The module that drives GPUs, for any driver of its CUDA generation.")
-set(CPACK_DEBIAN_TOOLS_PACKAGE_RECOMMENDS openmpi-bin)
 # Plugins, not libraries that programs link: the shlibs file has the two libraries only.
 set(CPACK_DEBIAN_LIB_PACKAGE_CONTROL_EXTRA
     "${PROJECT_SOURCE_DIR}/packaging/debian/triggers;${PROJECT_BINARY_DIR}/package/shlibs")

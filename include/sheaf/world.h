@@ -95,6 +95,13 @@ int sheaf_world_host_index(int rank);
 int sheaf_world_local_rank(void); /* number among the ranks of this host */
 int sheaf_world_local_size(void);
 
+/* "Open MPI v4.1.4": name and version of the MPI library in use. Also before sheaf_world_init. Owned
+ * by the library. */
+const char *sheaf_world_mpi(void);
+/* The i-th thing that sheaf does without under this MPI and its launcher, a sentence; NULL: there are
+ * no more. Under Open MPI's mpirun there is none. Everything else works with any MPI-3 library. */
+const char *sheaf_world_mpi_lacks(size_t i);
+
 /* All devices of the job, in the same order on every rank: by rank, then as the registry of that
  * rank lists them. Local ones are the registry's own objects, remote ones are stand-ins with name,
  * memory and type ("CPU0@1"). The first call is collective; the array is owned by the world.

@@ -57,6 +57,18 @@ static enum sheaf_status duplicate(MPI_Comm from, MPI_Comm *out) {
     return sheaf_set_error(SHEAF_STATUS_FAILED, "start: MPI_Comm_dup failed (code %d)", code);
 }
 
+/* Of a launcher that is another MPI's, every process is a world of one. */
+static enum sheaf_status check_launcher(void) {
+    int size = 1;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size > 1 || sheaf__launcher_size() == 1) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(
+        SHEAF_STATUS_INVALID,
+        "start: the launcher has started %d ranks, but each is alone: sheaf uses "
+        "%s, and the launcher is another MPI's; use that one's mpirun or mpiexec",
+        sheaf__launcher_size(), sheaf_world_mpi());
+}
+
 /* Every rank sees the same settings here, so no rank is left behind in a dup. */
 static enum sheaf_status join(MPI_Comm from) {
     struct sheaf__world *w = sheaf__world();
@@ -98,6 +110,8 @@ static enum sheaf_status start_mpi(const void *mpi_comm, bool initialized) {
                                "sheaf_world_init from the thread that did it, or initialize MPI "
                                "with MPI_THREAD_SERIALIZED (%d)",
                                level, MPI_THREAD_SERIALIZED);
+    const enum sheaf_status status = initialized ? SHEAF_STATUS_SUCCESS : check_launcher();
+    if (status) return status;
     return join(mpi_comm ? *(const MPI_Comm *)mpi_comm : MPI_COMM_WORLD);
 }
 

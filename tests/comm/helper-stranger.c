@@ -79,7 +79,7 @@ static void *strangers(void *arg) {
 
 int main(void) {
     pthread_t thread;
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    const char *rank = launched_rank();
     const bool root = rank && rank[0] == '0';
     if (root && pthread_create(&thread, NULL, strangers, NULL)) return 2;
     if (start_job()) {

@@ -9,7 +9,7 @@
 enum { MOST = 16, RANKS = 8 };
 
 static int my_rank(void) {
-    const char *text = getenv("OMPI_COMM_WORLD_RANK");
+    const char *text = launched_rank();
     return text ? atoi(text) : 0;
 }
 

@@ -106,7 +106,7 @@ def run(case, build, work):
     helper = [os.path.join(build, "bin/helper-drill"), case.fault, case.place, str(case.culprit),
               os.path.join(work, "model.gguf"), token]
     if case.recovery:  # mpirun then says 0 whatever happens: each rank's own status counts
-        helper = ["sh", "-c", '"$@"; echo $? > "$DRILL_DIR/status.$OMPI_COMM_WORLD_RANK"', token] + helper
+        helper = ["sh", "-c", '"$@"; echo $? > "$DRILL_DIR/status.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"', token] + helper
     exports = []
     for name in env:
         if name.startswith(("SHEAF_", "DRILL_", "OMPI_MCA_btl")) or name == "TMPDIR":

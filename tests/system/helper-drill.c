@@ -145,7 +145,7 @@ static enum sheaf_status generate(struct sheaf__session *s) {
 }
 
 int main(int argc, char **argv) {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    const char *rank = launched_rank();
     struct sheaf__session *session = NULL;
     if (argc < 5 || !rank) return 2;
     fault = argv[1];

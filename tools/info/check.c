@@ -30,7 +30,7 @@ struct net {
 };
 
 struct facts { /* of one rank; plain numbers, because they travel as they are */
-    char kernel[64], build[64], model_error[200];
+    char kernel[64], build[64], mpi[64], model_error[200];
     uint64_t memory, memory_free, shm_free, model_bytes, model_print;
     double clock; /* seconds since 1970, when all came out of a barrier */
     int32_t n_nets, pad;
@@ -93,6 +93,7 @@ static void find_facts(const char *path, struct facts *f) {
     struct statvfs shm;
     if (!uname(&u)) snprintf(f->kernel, sizeof f->kernel, "%.63s", u.release);
     snprintf(f->build, sizeof f->build, "%.63s", sheaf_build_info());
+    snprintf(f->mpi, sizeof f->mpi, "%.63s", sheaf_world_mpi());
     f->memory = meminfo("MemTotal");
     f->memory_free = meminfo("MemAvailable");
     if (!statvfs("/dev/shm", &shm)) f->shm_free = (uint64_t)shm.f_bavail * shm.f_frsize;
@@ -158,11 +159,21 @@ static void compare(const struct facts *all, const char *path) {
         if (strcmp(f->build, zero->build))
             problem(r, "another build: %s; host %s has %s", f->build, sheaf_world_host_name(0),
                     zero->build);
+        if (strcmp(f->mpi, zero->mpi))
+            problem(r, "another MPI: %s; host %s has %s", f->mpi, sheaf_world_host_name(0),
+                    zero->mpi);
         if (f->model_error[0])
             problem(r, "%s", f->model_error);
         else if (path && !zero->model_error[0] && f->model_print != zero->model_print)
             problem(r, "another model under %s than on host %s", path, sheaf_world_host_name(0));
     }
+}
+
+/* A missing feature is no problem of a host: jobs run without it. */
+static void print_mpi(void) {
+    printf("MPI: %s\n", sheaf_world_mpi());
+    const char *text;
+    for (size_t i = 0; (text = sheaf_world_mpi_lacks(i)); i++) printf("without  %s\n", text);
 }
 
 /* ---- links ---- */
@@ -272,7 +283,10 @@ enum sheaf_status check_job(const char *path) {
     if (!st && sheaf_world_size() == 1) *all = *mine;
     if (!st && sheaf_world_size() > 1)
         st = sheaf_world_all_gather(mine, sizeof *mine, all, "check");
-    if (!st && sheaf_world_rank() == 0) compare(all, path);
+    if (!st && sheaf_world_rank() == 0) {
+        print_mpi();
+        compare(all, path);
+    }
     if (!st) st = check_links();
     if (!st) st = sheaf_world_broadcast(&n_problems, sizeof n_problems, 0, "result of the check");
     if (!st && n_problems)

@@ -104,7 +104,8 @@ static void check_silence(uint64_t now, bool forgive) {
 
 /* Before MPI is initialized, the variables of the launcher tell the rank. */
 static void name_self(char *text, size_t size) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"};
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                        "SLURM_PROCID"};
     const char *rank = NULL;
     char host[SHEAF__HOST_NAME_BYTES] = "";
     for (size_t i = 0; i < sizeof names / sizeof *names && !rank; i++) rank = getenv(names[i]);

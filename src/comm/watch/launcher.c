@@ -1,8 +1,10 @@
 /* PMIx by dlsym: the library does not depend on it, and a process that PMIx started has it loaded.
  * Each request runs on a thread of its own, because it may never return. */
+#include "comm/watch/watch.h"
 #include "comm/watch/watch_impl.h"
 
 #include <dlfcn.h>
+#include <mpi.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -13,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "sheaf/world.h"
 
 /* Of the PMIx standard, 2.0 to 5.0. */
 enum { PMIX_SUCCESS = 0, PMIX_UINT32 = 14 };
@@ -173,4 +176,52 @@ void sheaf__launcher_remove_names(void) {
                  geteuid(), id, r);
         unlink(path);
     }
+}
+
+/* ---- which MPI it is ---- */
+
+const char *sheaf_world_mpi(void) {
+    static char name[64];
+    char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int n = 0;
+    if (name[0]) return name;
+    if (MPI_Get_library_version(text, &n) != MPI_SUCCESS || !text[0]) return "unknown";
+    text[strcspn(text, ",\n")] = 0; /* "MPICH Version:\t4.0.2", "Open MPI v4.1.4, package: ..." */
+    for (char *p = text; *p; p++)
+        if (*p == '\t') *p = ' ';
+    snprintf(name, sizeof name, "%s", text);
+    return name;
+}
+
+static bool has_claims(void) {
+    publish_fn *put = NULL;
+    return getenv("PMIX_RANK") && find(&put, "PMIx_Publish");
+}
+static bool has_daemons(void) { return getenv("OMPI_MCA_orte_local_daemon_uri"); }
+static bool is_open_mpi(void) { return !strncmp(sheaf_world_mpi(), "Open MPI", 8); }
+
+const char *sheaf_world_mpi_lacks(size_t i) {
+    static const struct {
+        bool (*has)(void);
+        const char *text;
+    } wants[] = {
+        {has_claims, "the launcher has no PMIx publish and lookup: a job that fails before its "
+                     "ranks have met may be reported by one rank of each host"},
+        {has_daemons, "the launcher's addresses are unknown: control connections between hosts use "
+                      "those of the host's name, or SHEAF_CONTROL_ADDRESS"},
+        {is_open_mpi,
+         "names that MPI leaves in /dev/shm when its ranks are killed are not removed"},
+        {is_open_mpi, "sheaf-comm-bench compares with MPI's default collectives alone: components "
+                      "are Open MPI's"},
+    };
+    for (size_t k = 0; k < sizeof wants / sizeof *wants; k++)
+        if (!wants[k].has() && i-- == 0) return wants[k].text;
+    return NULL;
+}
+
+int sheaf__launcher_size(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (getenv(names[i])) return (int)strtol(getenv(names[i]), NULL, 10);
+    return 1;
 }

@@ -23,4 +23,7 @@ void sheaf__watch_leave_failed(void);
  * uses must stay: the connections, the board, the names of hosts. */
 bool sheaf__watch_stop(void);
 
+/* Ranks that the launcher has started, as its variables say; 1 if they say nothing. */
+int sheaf__launcher_size(void);
+
 #endif
