@@ -123,8 +123,15 @@ Test(trace, has_a_lane_for_each_rank, .timeout = 60) {
         "    assert {e[\"cat\"] for e in lane} == {\"compute\", \"wait\", \"wire\"}, rank\n"
         "    for a, b in zip(lane, lane[1:]):  # a rank does one thing at a time\n"
         "        assert a[\"ts\"] + a[\"dur\"] <= b[\"ts\"] + 0.002, (a, b)\n"
-        "'; s=$?; rm -f %s; exit $s",
-        path, path);
+        "' && '%s/scripts/draw-trace' %s %s.svg --ms 1e9 && python3 -c '\n"
+        "import xml.etree.ElementTree as tree\n"
+        "root = tree.parse(\"%s.svg\").getroot()\n"
+        "text = [e.text for e in root.iter() if e.text]\n"
+        "kinds = {t.split()[0] for t in text if t.endswith(\" us\") and \",\" in t}\n"
+        "assert kinds == {\"compute\", \"wait\", \"wire\"}, kinds\n"
+        "assert \"rank 0\" in text and \"rank 1\" in text, text[:9]\n"
+        "'; s=$?; rm -f %s %s.svg; exit $s",
+        path, SHEAF_SOURCE_DIR, path, path, path, path, path);
     rc = run_command(cmd, 20, out, sizeof out);
     cr_assert_eq(rc, 0, "%s", out);
     rc = run_mpirun(2, NULL, 60, out, sizeof out,
@@ -140,6 +147,9 @@ Test(check, finds_the_odd_host, .timeout = 120) {
                         "sheaf-info --check -m " SHEAF_SOURCE_DIR "/models/kjv-f32.gguf");
     cr_assert_eq(rc, 0, "%s", out);
     cr_assert_not_null(strstr(out, "fit: 2 ranks on 1 host"), "%s", out);
+    cr_expect_not_null(strstr(out, "MPI: "), "%s", out);
+    cr_expect((strstr(out, "MPI: Open MPI v") != NULL) == (strstr(out, "\nwithout ") == NULL),
+              "%s", out); /* it is the one with everything */
     /* rank 1 has another file under the same name */
     snprintf(
         cmd, sizeof cmd,
