@@ -37,7 +37,7 @@ struct sheaf__act_digits {
             int8_t digit[4][3][64]; /* h, m, l of 64 elements each, see sheaf__digits_place */
             /* SHEAF__DIGITS_QUADS, of 128 elements each: for each 4 bytes of 64, d of their block,
              * and the sum of their elements in both vectors; SHEAF__DIGITS_6K: d in the order of
-             * sheaf__digits_6k_lane, of 128 elements each; SHEAF__DIGITS_PIECES: d of each 16 in
+             * sheaf__digits_6k_lane, of 128 elements each; SHEAF__DIGITS_PIECES, _HALVES: d of each 16 in
              * lane_d[0] */
             float lane_d[2][16], lane_sums[2][16];
         };
@@ -45,7 +45,7 @@ struct sheaf__act_digits {
     };
     float d[8], sums32[8]; /* of 32 elements each */
     float sums16
-        [16]; /* SHEAF__DIGITS_PLAIN, _WORDS, _PIECES: of 16; SHEAF__DIGITS_6K: the same, as lane_d */
+        [16]; /* SHEAF__DIGITS_PLAIN, _WORDS, _PIECES, _HALVES: of 16; SHEAF__DIGITS_6K: the same, as lane_d */
 };
 static_assert(sizeof(struct sheaf__act_digits) % 64 == 0, "no padding");
 
@@ -69,6 +69,9 @@ enum sheaf__digits_order {
     SHEAF__DIGITS_PAIRS,
     /* Each 8 bytes are of 16 elements, those that come out of the low (the high) nibbles: Q6_K */
     SHEAF__DIGITS_6K,
+    /* Vectors 4 h + v have elements 4 v .. 4 v + 3 of the 8 pieces of 16 in half h, a piece a lane:
+     * Q2_K, Q3_K, TQ1_0, TQ2_0 */
+    SHEAF__DIGITS_HALVES,
     SHEAF__DIGITS_WORDS, /* integers of 16 bits: Q8_0, and types that become bytes */
 };
 /* Digits of an element: h and m, or all. */
@@ -85,6 +88,8 @@ static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
         return ((b % 2 * 2 + e / 16) * 4 + b / 2) * 16 + e % 16;
     case SHEAF__DIGITS_PIECES:
         return e % 16 / 4 * 64 + i / 16 * 4 + e % 4;
+    case SHEAF__DIGITS_HALVES:
+        return i / 128 * 128 + e % 16 / 4 * 32 + i / 16 % 8 * 4 + e % 4;
     case SHEAF__DIGITS_OCTS:
         return e / 4 * 32 + b * 4 + e % 4;
     case SHEAF__DIGITS_PAIRS:

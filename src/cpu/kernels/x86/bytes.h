@@ -7,8 +7,10 @@
  *
  * With VNNI bytes meet three digits as int24.h has them, an offset making them unsigned; where 32
  * weights have one scale in nibbles or points of 4, four blocks are a vector (digits_quads), which
- * is twice as fast, and so are Q2_K, Q3_K, TQ1_0 and TQ2_0, of which a lane is a piece (pieces.h). Without VNNI they meet integers of 16 bits: h and l of a lane sum to less than
- * 2^31 (127 * 2 * 127.5 * 2^16), so one conversion serves 16 weights; MXFP4 goes with Q5_0.
+ * is twice as fast, and so are Q2_K, Q3_K, TQ1_0 and TQ2_0, of which a lane is a piece (pieces.h).
+ * Without VNNI these have lanes for pieces as well (halves.h), the others meet integers of 16 bits: h and
+ * l of a lane sum to less than 2^31 (127 * 2 * 127.5 * 2^16), so one conversion serves 16 weights;
+ * MXFP4 goes with Q5_0.
  *
  * Invariant: as in int24.h. */
 
@@ -580,10 +582,6 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t 
             const struct scales dx = each_twice(_mm256_load_ps(y->d));
             _mm256_storeu_ps(t[c], _mm256_mul_ps(s.lo, dx.lo));
             _mm256_storeu_ps(t[c] + 8, _mm256_mul_ps(s.hi, dx.hi));
-            if (type != SHEAF_TYPE_Q2_K) continue;
-            const struct scales m = mins_256(p);
-            acc[c][0] = _mm256_fnmadd_ps(m.lo, _mm256_load_ps(y->sums16), acc[c][0]);
-            acc[c][1] = _mm256_fnmadd_ps(m.hi, _mm256_load_ps(y->sums16 + 8), acc[c][1]);
         }
         UNROLL_12 for (int j = 0; j < 8; j++) {
             const __m256i q = bytes_32(type, p, j, signs);
@@ -609,6 +607,8 @@ INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, size_t 
     else
         digits_bytes(type, k, w, ahead, act, C, sum);
 }
+
+#include "cpu/kernels/x86/halves.h"
 #endif
 
 INLINE void digits_any(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
@@ -616,6 +616,10 @@ INLINE void digits_any(enum sheaf_type type, int64_t k, const char *w, size_t ah
     if (type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS || type == SHEAF_TYPE_MXFP4 ||
         type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S)
         digits_quads(type, k, w, ahead, act, C, sum);
+#if !defined(KERNELS_VNNI_512)
+    else if (BY_HALVES(type))
+        digits_halves(type, k, w, ahead, act, C, sum);
+#endif
     else
         digits_bytes(type, k, w, ahead, act, C, sum);
 }

@@ -353,6 +353,11 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             }
             continue;
         }
+        if (order == SHEAF__DIGITS_HALVES) {
+            to->lane_d[0][2 * b] = to->lane_d[0][2 * b + 1] = d;
+            to->sums16[2 * b] = d * (float)hsum8_i32(first);
+            to->sums16[2 * b + 1] = d * (float)hsum8_i32(second);
+        }
         if (order == SHEAF__DIGITS_6K) {
             const int p[2] = {sheaf__digits_6k_lane(b, 0), sheaf__digits_6k_lane(b, 1)};
             to->lane_d[0][p[0]] = to->lane_d[0][p[1]] = d;
@@ -377,9 +382,13 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
     }
 }
 
+#define BY_HALVES(TYPE)                                                                            \
+    ((TYPE) == SHEAF_TYPE_Q2_K || (TYPE) == SHEAF_TYPE_Q3_K || (TYPE) == SHEAF_TYPE_TQ1_0 ||       \
+     (TYPE) == SHEAF_TYPE_TQ2_0)
 #define IN_WORDS(TYPE)                                                                             \
-    [SHEAF_TYPE_##TYPE] =                                                                          \
-        SHEAF_TYPE_##TYPE == SHEAF_TYPE_MXFP4 ? SHEAF__DIGITS_OCTS : SHEAF__DIGITS_WORDS,
+    [SHEAF_TYPE_##TYPE] = SHEAF_TYPE_##TYPE == SHEAF_TYPE_MXFP4 ? SHEAF__DIGITS_OCTS               \
+                          : BY_HALVES(SHEAF_TYPE_##TYPE)        ? SHEAF__DIGITS_HALVES             \
+                                                                : SHEAF__DIGITS_WORDS,
 #define DIGITS_ORDER                                                                               \
     {                                                                                              \
         [SHEAF_TYPE_Q8_0] = SHEAF__DIGITS_WORDS, [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_OCTS,           \

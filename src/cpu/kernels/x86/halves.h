@@ -1,0 +1,116 @@
+/* A part of kernels.h, of tables with vectors of 32 bytes: what pieces.h is with AVX-512, for Q2_K, Q3_K,
+ * TQ1_0, TQ2_0.
+ *
+ * A lane is a piece of 16 weights of one half of a block of 256 (SHEAF__DIGITS_HALVES). With weights of
+ * up to 3 bits the sums of four vectors by one digit stay below 2^15, 4 * 2 * 7 * 128, and those of a
+ * lane by all three digits below 2^31, 16 * 7 * (127 * 2^16 + 127 * 2^8 + 127).
+ *
+ * Invariant: as in int24_avx2.h. */
+
+#define LANES_OF(F) _mm256_setr_epi32(F(0), F(1), F(2), F(3), F(4), F(5), F(6), F(7))
+INLINE __m256i lane_dwords(__m256i x, __m256i at, int v) {
+    return _mm256_permutevar8x32_epi32(x, _mm256_add_epi32(at, _mm256_set1_epi32(v)));
+}
+
+/* Pieces 2 s and 2 s + 1 of a half are bits 2 s of its 32 bytes. */
+#define LANE_DWORD(L) ((L) % 2 * 4)
+#define LANE_TWICE(L) ((L) / 2 * 2)
+#define LANE_PAIR(L)  ((L) / 2)
+INLINE void half_of_2(const uint8_t *qs, __m256i *q) {
+    const __m256i x = load256(qs), three = _mm256_set1_epi8(3);
+    UNROLL for (int v = 0; v < 4; v++) q[v] = _mm256_and_si256(
+        _mm256_srlv_epi32(lane_dwords(x, LANES_OF(LANE_DWORD), v), LANES_OF(LANE_TWICE)), three);
+}
+/* Bit 4 half + s of hmask to bit 2. */
+INLINE void half_of_3(const struct sheaf__block_q3_k *b, int half, __m256i *q) {
+    const __m256i mask = load256(b->hmask), bit2 = _mm256_set1_epi8(4);
+    const __m256i high = half ? _mm256_srli_epi32(mask, 2) : _mm256_slli_epi32(mask, 2);
+    half_of_2(b->qs + 32 * half, q);
+    UNROLL for (int v = 0; v < 4; v++) {
+        const __m256i h =
+            _mm256_srlv_epi32(lane_dwords(high, LANES_OF(LANE_DWORD), v), LANES_OF(LANE_PAIR));
+        q[v] = _mm256_or_si256(q[v], _mm256_and_si256(h, bit2));
+    }
+}
+
+/* TQ1_0, as pieces.h has it. */
+#define LANE_THREES(L) (((L) / 2 == 0 ? 1 : (L) / 2 == 1 ? 3 : (L) / 2 == 2 ? 9 : 27) * 0x10001)
+INLINE __m256i ternary_bytes(__m256i x, __m256i by) {
+    const __m256i three = _mm256_set1_epi16(3);
+    const __m256i even = _mm256_mullo_epi16(_mm256_slli_epi16(x, 8), by);
+    const __m256i odd =
+        _mm256_mullo_epi16(_mm256_and_si256(x, _mm256_set1_epi16((int16_t)0xff00)), by);
+    return _mm256_or_si256(_mm256_mulhi_epu16(even, three),
+                           _mm256_slli_epi16(_mm256_mulhi_epu16(odd, three), 8));
+}
+INLINE void half_of_ternary(const struct sheaf__block_tq1_0 *b, int half, __m256i *q) {
+    const __m256i x = load256(b->qs);
+    int32_t four;
+    memcpy(&four, b->qh, sizeof four);
+    const __m256i rest = _mm256_inserti128_si256(_mm256_castsi128_si256(load128(b->qs + 32)),
+                                                 _mm_cvtsi32_si128(four), 1);
+    UNROLL for (int v = 0; v < 4; v++) {
+        const __m256i bytes = lane_dwords(x, LANES_OF(LANE_DWORD), v);
+        const int last = (v == 0 ? 1 : v == 1 ? 3 : v == 2 ? 9 : 27) * 0x10001, k = 0x10001;
+        const __m256i at = _mm256_setr_epi32(0, 0, v, v, v, v, v, 4);
+        if (!half)
+            q[v] = ternary_bytes(bytes, LANES_OF(LANE_THREES));
+        else
+            q[v] = ternary_bytes(
+                _mm256_blend_epi32(_mm256_permutevar8x32_epi32(rest, at), bytes, 0x03),
+                _mm256_setr_epi32(81 * k, 81 * k, k, 3 * k, 9 * k, 27 * k, 81 * k, last));
+    }
+}
+
+INLINE void unpack_half(enum sheaf_type type, const char *w, int half, __m256i *q) {
+    if (type == SHEAF_TYPE_Q3_K)
+        half_of_3((const void *)w, half, q);
+    else if (type == SHEAF_TYPE_TQ1_0)
+        half_of_ternary((const void *)w, half, q);
+    else if (type == SHEAF_TYPE_TQ2_0)
+        half_of_2(((const struct sheaf__block_tq2_0 *)(const void *)w)->qs + 32 * half, q);
+    else
+        half_of_2(((const struct sheaf__block_q2_k *)(const void *)w)->qs + 32 * half, q);
+}
+
+/* Lanes of 16 products with the three digits of a column. */
+INLINE __m256 dot_half(const __m256i *q, const struct sheaf__act_digits *y, int half) {
+    const __m256i one = _mm256_set1_epi16(1);
+    __m256i s[3];
+    UNROLL for (int j = 0; j < 3; j++) {
+        UNROLL for (int v = 0; v < 4; v++) {
+            const int8_t *x = y->digit[2 * half + v / 2][j] + v % 2 * 32;
+            const __m256i p = _mm256_maddubs_epi16(q[v], load256(x));
+            s[j] = v == 0 ? p : _mm256_add_epi16(s[j], p);
+        }
+    }
+    __m256i a = _mm256_madd_epi16(s[0], _mm256_set1_epi16(256));
+    a = _mm256_slli_epi32(_mm256_add_epi32(a, _mm256_madd_epi16(s[1], one)), 8);
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(a, _mm256_madd_epi16(s[2], one)));
+}
+
+INLINE void digits_halves(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                          const struct sheaf__act_digits *const *act, int C, float *sum) {
+    const __m256 offset = _mm256_set1_ps(type == SHEAF_TYPE_Q3_K ? 4.0f : 1.0f);
+    __m256 acc[SHEAF__TILE_COLS][2], mins[SHEAF__TILE_COLS];
+    UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = mins[c] = _mm256_setzero_ps();
+    for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += size_256(type)) {
+        const struct scales s = scales_256(type, w);
+        const struct scales m = type == SHEAF_TYPE_Q2_K ? mins_256(w) : s;
+        if (C == 1) prefetch(w + ahead, size_256(type));
+        UNROLL for (int half = 0; half < 2; half++) {
+            __m256i q[4];
+            unpack_half(type, w, half, q);
+            UNROLL for (int c = 0; c < C; c++) {
+                const struct sheaf__act_digits *y = &act[c][b];
+                const __m256 dx = _mm256_load_ps(y->lane_d[0] + 8 * half);
+                const __m256 t = _mm256_mul_ps(half ? s.hi : s.lo, dx);
+                acc[c][half] = _mm256_fmadd_ps(dot_half(q, y, half), t, acc[c][half]);
+                mins[c] = _mm256_fmadd_ps(half ? m.hi : m.lo, _mm256_load_ps(y->sums16 + 8 * half),
+                                          mins[c]);
+            }
+        }
+    }
+    UNROLL for (int c = 0; c < C; c++) sum[c] =
+        hsum8(_mm256_fnmadd_ps(offset, mins[c], _mm256_add_ps(acc[c][0], acc[c][1])));
+}
