@@ -74,6 +74,16 @@ struct sheaf_tensor *sheaf_backend_meta_get_slice(const struct sheaf_tensor *ten
  * its slices between computes. NULL if there is no such member. */
 sheaf_backend_t sheaf_backend_meta_member_backend(sheaf_backend_t backend, size_t i);
 
+/* Called for local member i, on its thread, in a compute of a graph with the tensor, when all of the
+ * member's part was submitted to its backend and before that is waited for: it may submit more, which
+ * is done when the compute returns. slice: the tensor's, valid during the call. Not called for members
+ * in host memory, which have no queue, and not in check mode. */
+typedef void (*sheaf_backend_meta_follow_fn)(void *user, size_t i, sheaf_backend_t member_backend,
+                                             const struct sheaf_tensor *slice);
+/* One tensor of a backend is followed; fn NULL: none. Between computes. */
+void sheaf_backend_meta_follow(sheaf_backend_t backend, const struct sheaf_tensor *tensor,
+                               sheaf_backend_meta_follow_fn fn, void *user);
+
 /* sheaf_backend_tensor_get for one rank: the others bring their slices and may give data NULL. Of
  * mirrored tensors no message is needed where `rank` drives a member. Collective. */
 enum sheaf_status sheaf_backend_meta_tensor_get_at(const struct sheaf_tensor *tensor, int rank,

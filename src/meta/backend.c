@@ -7,6 +7,13 @@
 #include "comm/world/board.h"
 #include "meta/backend.h"
 
+/* From the end, where results are. -1: it is not there. */
+static int number_of_node(const struct sheaf_cgraph *graph, const struct sheaf_tensor *t) {
+    int i = graph->n_nodes - 1;
+    while (i >= 0 && graph->nodes[i] != t) i--;
+    return i;
+}
+
 /* dry: everything but the numbers. */
 static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *graph, bool dry) {
     struct meta_program *p = NULL;
@@ -17,6 +24,7 @@ static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *
     if (st) return st;
     p->uid = graph->uid;
     p->last_use = ++b->clock;
+    b->follow.node = b->follow.fn && !b->check ? number_of_node(graph, b->follow.tensor) : -1;
     st = dry ? sheaf__meta_reserve_staging(b, p) : sheaf__meta_run_program(b, p);
     const enum sheaf_status failure =
         b->lives_on && !sheaf_world_failed() ? st : SHEAF_STATUS_SUCCESS;
@@ -117,6 +125,15 @@ struct meta_backend *sheaf__meta_backend_of(sheaf_backend_t backend) {
 sheaf_backend_t sheaf_backend_meta_member_backend(sheaf_backend_t backend, size_t i) {
     const struct meta_backend *b = sheaf__meta_backend_of(backend);
     return b && i < (size_t)b->dev->n_local ? b->members[i].device_backend : NULL;
+}
+
+void sheaf_backend_meta_follow(sheaf_backend_t backend, const struct sheaf_tensor *tensor,
+                               sheaf_backend_meta_follow_fn fn, void *user) {
+    struct meta_backend *b = sheaf__meta_backend_of(backend);
+    if (!b) return;
+    b->follow.tensor = tensor;
+    b->follow.fn = fn;
+    b->follow.user = user;
 }
 
 const char *sheaf_backend_meta_transport(sheaf_backend_t backend) {

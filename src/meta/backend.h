@@ -50,6 +50,12 @@ struct meta_backend {
     size_t n_carries, cap_carries;
     uint64_t generation, clock;
     bool check, lives_on;
+    struct { /* what a tensor's slices are given to */
+        const struct sheaf_tensor *tensor;
+        int node; /* its number in the graph that is computed; -1: it is not there */
+        sheaf_backend_meta_follow_fn fn;
+        void *user;
+    } follow;
     struct meta_slot *map;
     size_t n_map;
     uint64_t n_computes, n_plans;

@@ -200,9 +200,19 @@ static enum sheaf_status run_instrs(struct meta_member *me, struct meta_part *pa
     return sheaf__meta_await_collective(me, me->ticket);
 }
 
+/* What follows the graph goes to the queue before it is waited for. */
+static void submit_followers(const struct meta_member *me) {
+    const struct meta_backend *b = me->backend;
+    if (b->follow.node < 0) return;
+    const size_t at = (size_t)b->follow.node * (size_t)b->dev->n_local + (size_t)me->local;
+    const struct sheaf_tensor *slice = b->job->slices[at];
+    if (slice) b->follow.fn(b->follow.user, (size_t)me->local, me->device_backend, slice);
+}
+
 enum sheaf_status sheaf__meta_run_part(struct meta_member *me, struct meta_part *part) {
     enum sheaf_status st = run_instrs(me, part);
     if (!me->staged) return st;
+    if (!st && !me->failure) submit_followers(me);
     const uint64_t begin = sheaf__time_ns();
     const enum sheaf_status waited = drain(me);
     me->compute_ns += sheaf__time_ns() - begin;

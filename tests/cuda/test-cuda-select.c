@@ -123,6 +123,7 @@ static struct sheaf_model *open_on(const char *devices) {
     struct sheaf_model_params p = sheaf_model_default_params();
     struct sheaf_model *model;
     shape.n_vocab = VOCAB;
+    shape.n_ctx = 512;
     p.path = in_dir("random.gguf");
     p.devices = devices;
     cr_assert_eq(sheaf__random_model_write(&shape, p.path), 0, "%s", sheaf_last_error());
@@ -178,6 +179,35 @@ static void chosen_on(const char *devices, FILE *trace) {
     sheaf_model_free(model);
 }
 
+/* From the second token on the selection comes with the graph: nothing is left to be brought. */
+static void follows_the_graph(const char *devices, FILE *trace) {
+    static float row[VOCAB];
+    struct sheaf_model *model = open_on(devices);
+    struct sheaf_candidates *want;
+    int32_t id = 5;
+    cr_assert_eq(sheaf_candidates_new(1, &want), SHEAF_STATUS_SUCCESS);
+    for (int round = 0; round < 260; round++) { /* the graph's shape changes at 256 */
+        const struct sheaf_model_batch batch = {.size = sizeof batch, .n_tokens = 1, .token = &id};
+        const struct sheaf_candidates *got;
+        bool stop = false;
+        cr_assert_eq(sheaf_model_eval(model, &batch), 0, "%s", sheaf_last_error());
+        bytes_to_the_host(trace);
+        if (round % 50 == 49) continue; /* not asked for, so the next one is not prepared */
+        cr_assert_eq(sheaf_model_get_candidates(model, 0, 1, false, &stop, &got), 0);
+        const size_t bytes = bytes_to_the_host(trace);
+        const bool behind = round % 50 != 0 && round != 256;
+        cr_assert_eq(bytes == 0, behind, "%s: token %d: %zu bytes", devices, round, bytes);
+        if (round % 10 == 0 || round > 250) {
+            cr_assert_eq(sheaf_model_get_logits(model, row), 0);
+            cr_assert_eq(sheaf_candidates_select(want, row, VOCAB, 0, false), 0);
+            cr_assert_eq(got->data[0].id, want->data[0].id, "%s: token %d", devices, round);
+        }
+        id = got->data[0].id;
+    }
+    sheaf_candidates_free(want);
+    sheaf_model_free(model);
+}
+
 /* On one GPU, cut over two, and over a CPU and a GPU. */
 Test(cuda_select, only_candidates_come_to_the_host, .init = setup, .fini = teardown) {
     FILE *trace = tmpfile();
@@ -193,5 +223,6 @@ Test(cuda_select, only_candidates_come_to_the_host, .init = setup, .fini = teard
     chosen_on("CUDA0", trace);
     chosen_on("CUDA0,CUDA1", trace);
     chosen_on("CPU0,CUDA0", trace);
+    follows_the_graph("CUDA0", trace);
     fclose(trace);
 }

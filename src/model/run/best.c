@@ -26,6 +26,8 @@ struct sheaf__best {
     sheaf_backend_t backend;
     struct key key;
     bool possible; /* for this key */
+    bool taken;    /* what was found last was asked for */
+    bool follows;  /* it was submitted behind what was computed last */
     struct sheaf_context *ctx;
     struct sheaf_cgraph *graph;
     struct sheaf_tensor *positions, *values, *sums, *rest; /* rest: NULL if n is k pieces */
@@ -138,6 +140,7 @@ static void build(struct sheaf__best *b, const struct key *key) {
     else
         sheaf_reset(b->ctx);
     b->key = *key;
+    b->follows = b->taken = false;
     b->graph = b->ctx ? sheaf_new_graph_custom(b->ctx, N_TENSORS) : NULL;
     b->possible = b->graph && make_nodes(b) && !place_results(b) && !place_views(b);
     if (!b->possible) sheaf_clear_error(); /* the row itself remains */
@@ -171,18 +174,20 @@ static bool take(const struct sheaf__best *b, struct sheaf_candidates *c) {
     return true;
 }
 
+static enum sheaf_status submit(struct sheaf__best *b) {
+    const enum sheaf_status status = sheaf_backend_graph_compute_async(b->backend, b->graph);
+    return status ? status
+                  : sheaf_backend_tensor_get_async(b->backend, b->all, b->host, 0,
+                                                   sheaf_nbytes(b->all));
+}
+
 static enum sheaf_status run(struct sheaf__best *b) {
-    enum sheaf_status status = sheaf_backend_graph_compute_async(b->backend, b->graph);
-    if (!status)
-        status =
-            sheaf_backend_tensor_get_async(b->backend, b->all, b->host, 0, sheaf_nbytes(b->all));
-    const enum sheaf_status waited = sheaf_backend_synchronize(b->backend);
+    if (b->follows) return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status status = submit(b), waited = sheaf_backend_synchronize(b->backend);
     return status ? status : waited;
 }
 
-enum sheaf_status sheaf__best_select(struct sheaf__best **best, sheaf_backend_t backend,
-                                     const struct sheaf_tensor *t, int64_t row,
-                                     struct sheaf_candidates *c, bool *done) {
+static struct key key_of(const struct sheaf_tensor *t, int64_t row, size_t cap) {
     struct key key;
     memset(&key, 0, sizeof key); /* compared by its bytes */
     key.t = t;
@@ -190,7 +195,21 @@ enum sheaf_status sheaf__best_select(struct sheaf__best **best, sheaf_backend_t 
     key.buffer = t->view_src ? t->view_src->buffer : t->buffer;
     key.row = row;
     key.n = t->ne[0];
-    key.cap = c->cap < (size_t)t->ne[0] ? c->cap : (size_t)t->ne[0];
+    key.cap = cap < (size_t)t->ne[0] ? cap : (size_t)t->ne[0];
+    return key;
+}
+
+void sheaf__best_follow(struct sheaf__best *b, const struct sheaf_tensor *t) {
+    if (!b) return;
+    const struct key key = key_of(t, b->key.row, b->key.cap);
+    b->follows = b->possible && b->taken && memcmp(&b->key, &key, sizeof key) == 0 && !submit(b);
+    b->taken = false;
+}
+
+enum sheaf_status sheaf__best_select(struct sheaf__best **best, sheaf_backend_t backend,
+                                     const struct sheaf_tensor *t, int64_t row,
+                                     struct sheaf_candidates *c, bool *done) {
+    const struct key key = key_of(t, row, c->cap);
     *done = false;
     if (key.cap < 1 || key.cap > SHEAF__BEST_MOST || t->nb[0] != sizeof(float))
         return SHEAF_STATUS_SUCCESS;
@@ -201,6 +220,8 @@ enum sheaf_status sheaf__best_select(struct sheaf__best **best, sheaf_backend_t 
     if (memcmp(&b->key, &key, sizeof key) != 0) build(b, &key);
     if (!b->possible) return SHEAF_STATUS_SUCCESS;
     const enum sheaf_status status = run(b);
+    b->follows = false;
+    b->taken = !status;
     if (!status) *done = all_are_numbers(b, b->sums) && all_are_numbers(b, b->rest) && take(b, c);
     return status;
 }

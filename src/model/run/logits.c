@@ -20,6 +20,7 @@ struct sheaf__logits {
     struct sheaf_candidates *part, *mine, *all;
     struct sheaf__best **best; /* [n_best] of this rank's members, for those that are no CPUs */
     size_t n_best;
+    sheaf_backend_t followed; /* of a meta device, whose members go on to the selection */
     size_t block;  /* bytes of a rank's message: packed candidates, then one byte: stop */
     uint8_t *send; /* [block] */
     uint8_t *recv; /* [ranks * block] */
@@ -29,6 +30,7 @@ enum { MAX_PAIRS = 4096 };
 
 void sheaf__logits_free(struct sheaf__logits *l) {
     if (!l) return;
+    if (l->followed) sheaf_backend_meta_follow(l->followed, NULL, NULL, NULL);
     for (size_t i = 0; i < l->n_best; i++) sheaf__best_free(l->best[i]);
     free((void *)l->best);
     sheaf_candidates_free(l->part);
@@ -153,6 +155,14 @@ static enum sheaf_status select_slice(struct sheaf__logits *l, const struct resu
     return status;
 }
 
+/* The next token's selection is submitted behind its graph, without a wait between them. */
+static void follow(void *user, size_t local, sheaf_backend_t member_backend,
+                   const struct sheaf_tensor *slice) {
+    const struct sheaf__logits *l = user;
+    (void)member_backend; /* the one that the selection was made for */
+    if (local < l->n_best) sheaf__best_follow(l->best[local], slice);
+}
+
 static enum sheaf_status make_best(struct sheaf__logits *l, size_t n) {
     if (l->best) return SHEAF_STATUS_SUCCESS;
     l->best = calloc(n + 1, sizeof(struct sheaf__best *));
@@ -172,6 +182,8 @@ static enum sheaf_status select_mine(struct sheaf__logits *l, const struct resul
         if (!status) sheaf_candidates_merge(l->mine, l->part);
         return status;
     }
+    l->followed = of->backend;
+    sheaf_backend_meta_follow(of->backend, of->logits, follow, l);
     const struct sheaf_split_state *state = sheaf_backend_meta_get_state(of->logits);
     if (!state) return sheaf_set_error(SHEAF_STATUS_FAILED, "the logits have no split state");
     for (size_t i = 0; !status && i < n; i++)
