@@ -200,7 +200,7 @@ static enum sheaf_status run_instrs(struct meta_member *me, struct meta_part *pa
     return sheaf__meta_await_collective(me, me->ticket);
 }
 
-/* What follows the graph goes to the queue before it is waited for. */
+/* Work that others add goes to the queue before that is waited for. */
 static void submit_followers(const struct meta_member *me) {
     const struct meta_backend *b = me->backend;
     if (b->follow.node < 0) return;
