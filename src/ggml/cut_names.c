@@ -52,11 +52,15 @@ static const struct {
     {"token_embd", ROLE_VOCABULARY},
 };
 
-struct leaf { /* of e->unbound */
+struct leaf { /* of e->objects or e->unbound */
     enum role role;
     bool bias;
     char layer[GG_MAX_NAME]; /* "blk.7." */
     const char *family;      /* "_exps", "_shexp" or "": feed-forwards of one layer */
+};
+
+struct leaves {
+    struct leaf *all, *unbound; /* of e->objects, e->unbound */
 };
 
 struct heads { /* of a layer */
@@ -99,12 +103,14 @@ static void read_name(const char *name, struct leaf *l) {
     }
 }
 
-static const struct gg_region *find(const struct gg_cutter *c, const struct leaf *leaves,
+/* Also one that has its cut already: the caches of a second context follow the weights. */
+static const struct gg_region *find(const struct gg_cutter *c, const struct leaves *leaves,
                                     const char *layer, enum role role, const char *family) {
-    for (size_t i = 0; i < c->e->n_unbound; i++)
-        if (leaves[i].role == role && !leaves[i].bias && !strcmp(leaves[i].layer, layer) &&
-            !strcmp(leaves[i].family, family))
-            return c->e->unbound[i];
+    for (size_t i = 0; i < c->e->n_objects; i++) {
+        const struct leaf *l = &leaves->all[i];
+        if (l->role == role && !l->bias && !strcmp(l->layer, layer) && !strcmp(l->family, family))
+            return c->e->objects[i];
+    }
     return NULL;
 }
 
@@ -228,7 +234,7 @@ static struct sheaf_split_state *by_inner(const struct gg_cutter *c, int axis, i
 
 /* ---- layers ---- */
 
-static bool find_heads(const struct gg_cutter *c, const struct leaf *leaves, const char *layer,
+static bool find_heads(const struct gg_cutter *c, const struct leaves *leaves, const char *layer,
                        struct heads *h) {
     const struct gg_region *q = find(c, leaves, layer, ROLE_Q, "");
     const struct gg_region *k = find(c, leaves, layer, ROLE_K, "");
@@ -276,7 +282,7 @@ static struct sheaf_split_state *attention_state(const struct gg_cutter *c, cons
 
 static bool is_attention(enum role role) { return role >= ROLE_Q && role <= ROLE_CACHE_V; }
 
-static enum sheaf_status cut_attention(const struct gg_cutter *c, const struct leaf *leaves,
+static enum sheaf_status cut_attention(const struct gg_cutter *c, const struct leaves *leaves,
                                        const char *layer, struct sheaf_split_state **states,
                                        const char **why) {
     const size_t n = (size_t)c->n_members;
@@ -291,8 +297,9 @@ static enum sheaf_status cut_attention(const struct gg_cutter *c, const struct l
                                                       h.q_first, h.q_count, h.kv_first, h.kv_count)
                                  : SHEAF_STATUS_SUCCESS;
     for (size_t i = 0; i < c->e->n_unbound && !st; i++) {
-        if (!is_attention(leaves[i].role) || strcmp(leaves[i].layer, layer)) continue;
-        if (known) states[i] = attention_state(c, &leaves[i], c->e->unbound[i], &h);
+        const struct leaf *l = &leaves->unbound[i];
+        if (!is_attention(l->role) || strcmp(l->layer, layer)) continue;
+        if (known) states[i] = attention_state(c, l, c->e->unbound[i], &h);
         if (!states[i]) why[i] = "the graph does not say how many heads it has";
         if (states[i] &&
             sheaf_split_state_check(
@@ -310,9 +317,9 @@ static enum sheaf_status cut_attention(const struct gg_cutter *c, const struct l
 }
 
 static struct sheaf_split_state *feed_forward_state(const struct gg_cutter *c,
-                                                    const struct leaf *leaves, size_t i,
+                                                    const struct leaves *leaves, size_t i,
                                                     const char **why) {
-    const struct leaf *l = &leaves[i];
+    const struct leaf *l = &leaves->unbound[i];
     const struct gg_region *r = c->e->unbound[i];
     const struct gg_region *down = find(c, leaves, l->layer, ROLE_FFN_OUT, l->family);
     const int rows = l->bias ? 0 : 1;
@@ -330,21 +337,26 @@ static struct sheaf_split_state *feed_forward_state(const struct gg_cutter *c,
 
 enum sheaf_status gg_cut_by_names(const struct gg_cutter *c, struct sheaf_split_state **states,
                                   const char **why) {
-    const size_t n = c->e->n_unbound;
-    struct leaf *leaves = calloc(n + 1, sizeof *leaves);
-    enum sheaf_status st = leaves ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
-    for (size_t i = 0; i < n && !st; i++) read_name(c->e->unbound[i]->name, &leaves[i]);
+    const struct gg_encoder *e = c->e;
+    const size_t n = e->n_unbound;
+    struct leaves leaves = {calloc(e->n_objects + 1, sizeof *leaves.all),
+                            calloc(n + 1, sizeof *leaves.unbound)};
+    enum sheaf_status st =
+        leaves.all && leaves.unbound ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
+    for (size_t i = 0; i < e->n_objects && !st; i++) read_name(e->objects[i]->name, &leaves.all[i]);
+    for (size_t i = 0; i < n && !st; i++) read_name(e->unbound[i]->name, &leaves.unbound[i]);
     for (size_t i = 0; i < n && !st; i++) {
-        const struct gg_region *r = c->e->unbound[i];
-        const enum role role = leaves[i].role;
+        const struct gg_region *r = e->unbound[i];
+        const struct leaf *l = &leaves.unbound[i];
         if (states[i] || why[i]) continue;
-        if (is_attention(role))
-            st = cut_attention(c, leaves, leaves[i].layer, states, why);
-        else if (role == ROLE_FFN_IN || role == ROLE_FFN_OUT)
-            states[i] = feed_forward_state(c, leaves, i, &why[i]);
-        else if (role == ROLE_VOCABULARY)
-            states[i] = gg_cut_axis(c, leaves[i].bias ? 0 : 1, r->ne[leaves[i].bias ? 0 : 1], 1);
+        if (is_attention(l->role))
+            st = cut_attention(c, &leaves, l->layer, states, why);
+        else if (l->role == ROLE_FFN_IN || l->role == ROLE_FFN_OUT)
+            states[i] = feed_forward_state(c, &leaves, i, &why[i]);
+        else if (l->role == ROLE_VOCABULARY)
+            states[i] = gg_cut_axis(c, l->bias ? 0 : 1, r->ne[l->bias ? 0 : 1], 1);
     }
-    free(leaves);
+    free(leaves.all);
+    free(leaves.unbound);
     return st;
 }
