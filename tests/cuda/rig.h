@@ -17,8 +17,8 @@
 
 static inline sheaf_backend_reg_t load(const char *machine) {
     sheaf_backend_reg_t reg;
-    setenv("SHEAF_TEST_CUDA_EMU", machine, 1);
     const char *other = getenv("SHEAF_TEST_CUDA_MODULE"); /* of scripts/cuda-mutants */
+    setenv("SHEAF_TEST_CUDA_EMU", other && !*machine ? "order=7" : machine, 1);
     cr_assert_eq(sheaf_backend_load(other ? other : MODULE, &reg), SHEAF_STATUS_SUCCESS, "%s",
                  sheaf_last_error());
     return reg;
