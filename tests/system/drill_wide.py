@@ -336,8 +336,8 @@ def rank_slowed_20_times():
 
 @case()
 def rank_slowed_20_times_in_sheaf_bench():
-    job, wrong, said = slowed("sheaf-bench", ["-m", MODEL, "-p", "0", "-n", "100", "-r", "2", "--no-warmup"], "| model",
-                              r"straggler of tg100: rank 1 \(.*")
+    job, wrong, said = slowed("sheaf-bench", ["-m", MODEL, "-p", "0", "-n", "1000", "-r", "3", "--no-warmup"], "| model",
+                              r"straggler of tg1000: rank 1 \(.*")
     return wrong + job.leftovers(), said
 
 
