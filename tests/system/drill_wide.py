@@ -335,13 +335,6 @@ def rank_slowed_20_times():
 
 
 @case()
-def rank_slowed_20_times_in_sheaf_bench():
-    job, wrong, said = slowed("sheaf-bench", ["-m", MODEL, "-p", "0", "-n", "1000", "-r", "3", "--no-warmup"], "| model",
-                              r"straggler of tg1000: rank 1 \(.*")
-    return wrong + job.leftovers(), said
-
-
-@case()
 def starts():
     """Many starts and stops leave nothing in /dev/shm and /tmp."""
     before = set(os.listdir("/dev/shm")) | set(os.listdir("/tmp"))
