@@ -61,6 +61,9 @@ sheaf_backend_dev_t sheaf_backend_meta_dev_member(sheaf_backend_dev_t dev, size_
 size_t sheaf_backend_meta_dev_n_local(sheaf_backend_dev_t dev);
 size_t sheaf_backend_meta_dev_local_member(sheaf_backend_dev_t dev,
                                            size_t i); /* member number of local member i */
+/* true: some rank of the job has no device of a member's kind, and sheaf_backend_dev_supports_op of this
+ * device is collective over all ranks. */
+bool sheaf_backend_meta_dev_asks_all(sheaf_backend_dev_t dev);
 struct sheaf_comm *sheaf_backend_meta_dev_comm(sheaf_backend_dev_t dev);
 
 /* State of a tensor: for static tensors always, for computed ones after the graph was computed.
@@ -94,13 +97,13 @@ enum sheaf_status sheaf_backend_meta_tensor_get_at(const struct sheaf_tensor *te
 
 /* true: after each compute, and for every mirrored result, hashes are compared over all members (of
  * what devices compute: over members of one kind); a difference fails the compute with the tensor's
- * name. */
+ * name. INVALID if the backend lives on (below): a rank that has failed compares nothing. */
 enum sheaf_status sheaf_backend_meta_set_check(sheaf_backend_t backend, bool check);
 
 /* true: an op that fails on a member (an id outside of its rows) does not end the job. That member
  * goes on with the collectives, whose values mean nothing then, and graph_compute returns the
  * failure, on that rank only: the caller tells the others, and throws the results away. Failures of
- * collectives, and those that a device tells of later, end the job as ever. */
+ * collectives, and those that a device tells of later, end the job as ever. INVALID in check mode. */
 enum sheaf_status sheaf_backend_meta_set_lives_on(sheaf_backend_t backend, bool lives_on);
 
 /* How the members' data meet: "nccl", or "host memory: member 1 (CPU0@1) is a CPU" and other

@@ -216,6 +216,10 @@ size_t sheaf_backend_meta_dev_local_member(sheaf_backend_dev_t dev, size_t i) {
     const struct meta_device *m = meta_of(dev);
     return m && i < (size_t)m->n_local ? (size_t)m->local[i] : SIZE_MAX;
 }
+bool sheaf_backend_meta_dev_asks_all(sheaf_backend_dev_t dev) {
+    const struct meta_device *m = meta_of(dev);
+    return m && sheaf__meta_asks_all(m->support);
+}
 struct sheaf_comm *sheaf_backend_meta_dev_comm(sheaf_backend_dev_t dev) {
     const struct meta_device *m = meta_of(dev);
     return m ? m->comm : NULL;

@@ -146,6 +146,8 @@ static struct answer *find(const struct meta_support *s, uint64_t key) {
     return &s->answers[i];
 }
 
+bool sheaf__meta_asks_all(const struct meta_support *s) { return !s->is_local; }
+
 bool sheaf__meta_supports(struct meta_support *s, const struct sheaf_tensor *op) {
     const uint8_t mine = ask_own(s, op);
     if (s->is_local) return mine;
