@@ -14,14 +14,26 @@ static int number_of_node(const struct sheaf_cgraph *graph, const struct sheaf_t
     return i;
 }
 
+static enum sheaf_status prepare(struct meta_backend *b, struct meta_program *p,
+                                 const struct sheaf_cgraph *graph) {
+    const enum sheaf_status st = sheaf__meta_allocate(b, p);
+    return st ? st : sheaf__meta_program_bind(b->dev, p, graph);
+}
+
+/* This rank alone has failed, and the others go on to their collectives. */
+static enum sheaf_status end_apart(enum sheaf_status st) {
+    if (sheaf_world_size() > 1) sheaf_world_abort(sheaf_last_error());
+    return st;
+}
+
 /* dry: everything but the numbers. */
 static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *graph, bool dry) {
     struct meta_program *p = NULL;
     sheaf__next_step();
     enum sheaf_status st = sheaf__meta_find_program(b, graph, &p);
-    if (!st) st = sheaf__meta_allocate(b, p);
-    if (!st) st = sheaf__meta_program_bind(b->dev, p, graph);
     if (st) return st;
+    st = prepare(b, p, graph);
+    if (st) return dry ? st : end_apart(st);
     p->uid = graph->uid;
     p->last_use = ++b->clock;
     b->follow.node = b->follow.fn && !b->check ? number_of_node(graph, b->follow.tensor) : -1;
@@ -180,9 +192,16 @@ enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend
     return st;
 }
 
+static enum sheaf_status refuse_both(void) {
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "meta backend: check mode compares what all ranks have computed, so a "
+                           "backend that lives on after a failure has no check mode");
+}
+
 enum sheaf_status sheaf_backend_meta_set_lives_on(sheaf_backend_t backend, bool lives_on) {
     struct meta_backend *b = sheaf__meta_backend_of(backend);
     if (!b) return SHEAF_STATUS_INVALID;
+    if (lives_on && b->check) return refuse_both();
     b->lives_on = lives_on;
     return SHEAF_STATUS_SUCCESS;
 }
@@ -190,6 +209,7 @@ enum sheaf_status sheaf_backend_meta_set_lives_on(sheaf_backend_t backend, bool 
 enum sheaf_status sheaf_backend_meta_set_check(sheaf_backend_t backend, bool check) {
     struct meta_backend *b = sheaf__meta_backend_of(backend);
     if (!b) return SHEAF_STATUS_INVALID;
+    if (check && b->lives_on) return refuse_both();
     b->check = check;
     return SHEAF_STATUS_SUCCESS;
 }

@@ -105,10 +105,13 @@ enum sheaf_status sheaf__meta_allocate(struct meta_backend *b, struct meta_progr
         for (int i = 0; i < g->n_nodes; i++) g->nodes[i]->data = NULL, g->nodes[i]->buffer = NULL;
         const size_t before = sheaf_gallocr_get_buffer_size(b->members[m].galloc);
         enum sheaf_status st = sheaf_gallocr_alloc_graph(b->members[m].galloc, g);
-        if (st) return st;
+        grown = grown || sheaf_gallocr_get_buffer_size(b->members[m].galloc) != before;
+        if (st) {
+            b->generation += grown;
+            return st;
+        }
         if (!b->devcomm && !b->members[m].staged)
             sheaf__meta_place_waits(b->dev, &p->parts[m], b->members[m].galloc);
-        grown = grown || sheaf_gallocr_get_buffer_size(b->members[m].galloc) != before;
         sheaf__meta_renew_spans(&p->parts[m]);
     }
     if (grown) b->generation++; /* the other programs' addresses are gone */

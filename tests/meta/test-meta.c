@@ -124,6 +124,56 @@ Test(meta_errors, an_op_that_fails_without_the_end_of_the_job) {
     rig_down(&r);
 }
 
+/* One member has a wrong id, the other waits in the sum behind its rows. */
+Test(meta_errors, a_member_that_fails_alone) {
+    struct rig r;
+    sheaf_backend_buffer_t buffer = NULL;
+    rig_up(&r, 2);
+    cr_assert_eq(sheaf_backend_meta_set_lives_on(r.backend, true), SHEAF_STATUS_SUCCESS);
+    struct sheaf_context *leaves =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 12, .no_alloc = true});
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 16, .no_alloc = true});
+    struct sheaf_tensor *ids = sheaf_new_tensor_1d(leaves, SHEAF_TYPE_I32, 1);
+    cr_assert_eq(sheaf_backend_alloc_ctx_tensors(leaves, r.backend, &buffer), SHEAF_STATUS_SUCCESS);
+    struct sheaf_tensor *y = sheaf_get_rows(ctx, r.model.out, ids);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+    cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_gallocr_alloc_graph(r.galloc, graph), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < 6; i++) { /* member 0 fails, member 1, none, ... */
+        const int32_t row = 1, outside = N_VOCAB;
+        float got[N_EMBD], want[N_EMBD];
+        cr_assert_eq(sheaf_backend_tensor_set(ids, &row, 0, sizeof row), SHEAF_STATUS_SUCCESS);
+        struct sheaf_tensor *one = sheaf_backend_meta_get_slice(ids, (size_t)(i % 3 % 2));
+        if (i % 3 < 2)
+            cr_assert_eq(sheaf_backend_tensor_set(one, &outside, 0, sizeof outside),
+                         SHEAF_STATUS_SUCCESS);
+        const enum sheaf_status st = sheaf_backend_graph_compute(r.backend, graph);
+        cr_assert_eq(st, i % 3 < 2 ? SHEAF_STATUS_INVALID : SHEAF_STATUS_SUCCESS);
+        cr_assert(!sheaf_world_failed());
+        if (st) continue;
+        cr_assert_eq(sheaf_backend_tensor_get(y, got, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_tensor_get(r.model.out, want, sizeof want, sizeof want),
+                     SHEAF_STATUS_SUCCESS);
+        cr_expect(!memcmp(got, want, sizeof want));
+    }
+    sheaf_free(ctx);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(leaves);
+    rig_down(&r);
+}
+
+Test(meta_errors, check_mode_needs_ranks_that_go_together) {
+    struct rig r;
+    rig_up(&r, 2);
+    cr_expect_eq(sheaf_backend_meta_set_check(r.backend, true), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(sheaf_backend_meta_set_lives_on(r.backend, true), SHEAF_STATUS_INVALID);
+    cr_expect_eq(sheaf_backend_meta_set_check(r.backend, false), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(sheaf_backend_meta_set_lives_on(r.backend, true), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(sheaf_backend_meta_set_check(r.backend, true), SHEAF_STATUS_INVALID);
+    rig_down(&r);
+}
+
 static uint64_t first_version(sheaf_backend_t backend) {
     const struct meta_backend *b = sheaf__meta_backend_of(backend);
     const struct meta_program *p = b->programs[0];
