@@ -95,17 +95,30 @@ static enum sheaf_status load_files(const struct gg_memory *m, struct gg_region 
     return st;
 }
 
+/* The ranks give the memory of a failed load back, unless objects of other graphs are in it. */
+static void give_back(const struct gg_memory *m) {
+    for (size_t i = 0; i < m->n_regions; i++)
+        if (m->regions[i]->bound) return;
+    if (sheaf_world_failed()) return;
+    gg_forget_group(m->group);
+    gg_command(GG_COMMAND_FREE, m->group, 0, 0, 0, NULL, 0, NULL);
+}
+
+/* All or none: until the ranks have all bytes, they stay here. */
 static enum sheaf_status bind_buffer(struct gg_memory *m, struct gg_region **regions, size_t n,
                                      struct sheaf_split_state *const *states) {
     enum sheaf_status st = make_objects(m, regions, n, states);
     if (!st) st = load_files(m, regions, n);
-    for (size_t i = 0; i < n && !st; i++) {
+    for (size_t i = 0; i < n && !st; i++)
+        if (!regions[i]->file && regions[i]->written) st = send_bytes(m, regions[i]);
+    for (size_t i = 0; i < n; i++) {
         struct gg_region *r = regions[i];
-        if (!r->file && r->written) st = send_bytes(m, r);
-        r->bound = true;
+        r->bound = !st;
+        if (st) continue;
         r->file = NULL;
         gg_shadow_drop(m, r->offset, r->bytes);
     }
+    if (st) give_back(m);
     return st;
 }
 
@@ -144,6 +157,7 @@ enum sheaf_status gg_unbind_region(struct gg_memory *m, struct gg_region *r) {
     if (r->bound)
         st = gg_command(GG_COMMAND_GET, (uint64_t)r->object, 0, r->bytes, 0, NULL, 0,
                         m->base + r->offset);
+    if (st) return st;
     r->bound = false;
     r->object = GG_NO_OBJECT;
     r->written = true;

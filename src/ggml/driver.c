@@ -92,10 +92,12 @@ static bool goes_beside_runs(enum gg_command_kind kind) {
 
 enum sheaf_status gg_command(enum gg_command_kind kind, uint64_t a, uint64_t b, uint64_t c,
                              uint64_t d, const void *payload, size_t size, void *result) {
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     const size_t n = goes_beside_runs(kind) ? 0 : gg_engine_n_devices(gg_driver.engine);
-    for (size_t i = 0; i < n && !st; i++) st = gg_fetch(i);
-    if (st) return st;
+    for (size_t i = 0; i < n; i++) {
+        const enum sheaf_status st = gg_fetch(i);
+        if (st && sheaf_world_failed()) return st;
+        keep_failure(st); /* of that run, not of this command */
+    }
     struct gg_command command = {
         .kind = (uint32_t)kind, .a = a, .b = b, .c = c, .d = d, .size = size};
     return gg_engine_do(gg_driver.engine, &command, payload, result);
@@ -234,8 +236,7 @@ static bool has_objects(const struct gg_memory *m) {
 
 void gg_driver_free(struct gg_memory *m) {
     wait_for_last(m);
-    if (has_objects(m) && shared.started && !atomic_load(&shared.failed))
-        keep_failure(call(free_task, m));
+    if (has_objects(m) && shared.started && !sheaf_world_failed()) keep_failure(call(free_task, m));
     gg_memory_free(m);
 }
 
@@ -273,14 +274,15 @@ static enum sheaf_status set_task(void *argument) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     if (!r && other) {
         st = gg_unbind_region(x->m, other);
-        if (!st) r = gg_region_of(x->m, gg_driver.host, gg_root(x->t), &other);
+        if (st) return st;
+        r = gg_region_of(x->m, gg_driver.host, gg_root(x->t), &other);
     }
     if (r && r->bound)
         return gg_command(GG_COMMAND_SET, (uint64_t)r->object, x->offset, 0, 0, x->from, x->size,
                           NULL);
     if (r) r->written = true;
     if (r && x->offset == 0 && record_file(r, x->from, x->size)) return st;
-    if (r && !st) st = take_out_of_file(x->m, r);
+    if (r) st = take_out_of_file(x->m, r);
     memcpy((char *)gg_root(x->t)->data + x->offset, x->from, x->size);
     return st;
 }
@@ -444,7 +446,7 @@ bool gg_driver_supports(size_t device, const struct gg_tensor *t) {
     if (gg_is_view(&node)) return true;
     if (t->view_src && !is_written_here(device, t->view_src)) return false;
     struct question q = {device, t};
-    if (gg_engine_is_mixed(gg_driver.engine, device)) return !call(supports_task, &q);
+    if (gg_engine_asks_all(gg_driver.engine, device)) return !call(supports_task, &q);
     return is_asked_here(device, &node) &&
            (gg_writes_operand(&node) || can_copy_into(device, t, &node));
 }

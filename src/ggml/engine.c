@@ -24,17 +24,6 @@ static enum sheaf_status state_of(const struct sheaf_tensor *t, const void *user
                 : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split state: out of memory");
 }
 
-static bool is_mixed(sheaf_backend_dev_t meta) {
-    const size_t n = sheaf_backend_meta_dev_n_members(meta);
-    const char *first = sheaf_backend_dev_name(sheaf_backend_meta_dev_member(meta, 0));
-    const size_t kind = strcspn(first, "0123456789@");
-    for (size_t i = 1; i < n; i++) {
-        const char *name = sheaf_backend_dev_name(sheaf_backend_meta_dev_member(meta, i));
-        if (strncmp(first, name, kind) || strcspn(name, "0123456789@") != kind) return true;
-    }
-    return false;
-}
-
 /* Members are the CPU devices unless SHEAF_DEVICES names others, which modules may have. One that
  * cannot be loaded is no error: the devices that are wanted are missed then. */
 static void load_modules(void) {
@@ -76,7 +65,6 @@ static enum sheaf_status start_device(struct gg_ranks *on, const sheaf_backend_d
                                        &on->device);
     if (!st) st = sheaf_backend_dev_init(on->device, NULL, &on->backend);
     if (!st) st = sheaf_backend_meta_set_lives_on(on->backend, true);
-    if (!st) on->mixed = is_mixed(on->device);
     free((void *)members);
     return st;
 }
@@ -163,8 +151,8 @@ size_t gg_engine_n_devices(const struct gg_engine *e) { return e->n_devices; }
 sheaf_backend_dev_t gg_engine_device(const struct gg_engine *e, size_t device) {
     return e->devices[device].device;
 }
-bool gg_engine_is_mixed(const struct gg_engine *e, size_t device) {
-    return e->devices[device].mixed;
+bool gg_engine_asks_all(const struct gg_engine *e, size_t device) {
+    return sheaf_backend_meta_dev_asks_all(e->devices[device].device);
 }
 bool gg_engine_has_rank(const struct gg_engine *e, size_t device, int rank) {
     return e->devices[device].part[rank];
@@ -261,7 +249,10 @@ enum sheaf_status gg_engine_do(struct gg_engine *e, struct gg_command *c, const 
     enum sheaf_status st = sheaf_world_call(c, sizeof *c, 0, "command");
     if (!st && c->size > GG_INLINE_BYTES)
         st = broadcast(ranks_of_payload(e, c), (void *)(uintptr_t)payload, c->size);
-    return st ? st : execute(e, c, payload, result);
+    if (!st) st = execute(e, c, payload, result);
+    if (st && result && (c->kind == GG_COMMAND_RUN || c->kind == GG_COMMAND_FETCH))
+        gg_spoil_results(e, c->a, result);
+    return st;
 }
 
 static enum sheaf_status receive_payload(struct gg_engine *e, const struct gg_command *c,

@@ -58,7 +58,8 @@ void gg_engine_stop(struct gg_engine *e); /* and the world; accepts NULL */
 
 size_t gg_engine_n_devices(const struct gg_engine *e);
 sheaf_backend_dev_t gg_engine_device(const struct gg_engine *e, size_t device);
-bool gg_engine_is_mixed(const struct gg_engine *e, size_t device); /* members of several kinds */
+/* Is its supports_op collective? Then rank 0 asks by a command. */
+bool gg_engine_asks_all(const struct gg_engine *e, size_t device);
 bool gg_engine_has_rank(const struct gg_engine *e, size_t device, int rank);
 /* The number of a member among the members of all devices. */
 size_t gg_engine_member(const struct gg_engine *e, size_t device, size_t member);

@@ -47,7 +47,6 @@ struct gg_ranks { /* a group of ranks, as one device */
     size_t *member; /* [n_members] among those of all devices */
     bool *part;     /* [ranks] drives a member */
     size_t *report; /* [ranks] bytes of its report */
-    bool mixed;
 };
 
 struct gg_engine {
@@ -92,6 +91,8 @@ enum sheaf_status gg_execute_drop(struct gg_engine *e, const struct gg_command *
 enum sheaf_status gg_execute_run(struct gg_engine *e, const struct gg_command *c,
                                  const uint8_t *payload, void *result);
 enum sheaf_status gg_execute_fetch(struct gg_engine *e, const struct gg_command *c, void *result);
+/* Makes NaN of the F32 results, at rank 0's addresses. */
+void gg_spoil_results(const struct gg_engine *e, uint64_t program, void *const *result);
 enum sheaf_status gg_execute_ask(struct gg_engine *e, const struct gg_command *c,
                                  const uint8_t *payload);
 

@@ -177,7 +177,6 @@ static enum sheaf_status load_all(struct gg_engine *e, int fd, struct gg_reader 
         struct source s = {fd, place.offset};
         st = sheaf_backend_tensor_set_from(t, read_source, &s);
     }
-    sheaf_world_enter(SHEAF_PHASE_IDLE, NULL);
     return st;
 }
 
@@ -205,8 +204,11 @@ enum sheaf_status gg_execute_load(struct gg_engine *e, const struct gg_command *
     const uint64_t size = gg_take_u64(&r), hash = gg_take_u64(&r), n = gg_take_u64(&r);
     const int fd = text && !r.bad ? gg_file_open(path, size, hash) : -1;
     enum sheaf_status st = meet_about(&e->devices[c->a], fd, path);
-    if (!st)
+    if (!st) {
+        sheaf_world_enter(SHEAF_PHASE_LOAD, path); /* to wait for the others takes as long */
         st = sheaf_world_agree(fd >= 0 ? load_all(e, fd, &r, n) : SHEAF_STATUS_SUCCESS, "load");
+        sheaf_world_enter(SHEAF_PHASE_IDLE, NULL);
+    }
     if (fd >= 0) close(fd);
     return st;
 }

@@ -1,4 +1,5 @@
 /* Programs: graphs of rank 0's program, built once on every rank from the same bytes, and run. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,9 +164,15 @@ static enum sheaf_status meet_after(struct gg_engine *e, const struct gg_program
     return st;
 }
 
+/* A run can come to its end while another rank is lost. */
+static enum sheaf_status job_failed(void) {
+    return sheaf_set_error(SHEAF_STATUS_PEER, "the job has failed");
+}
+
 static enum sheaf_status finish(struct gg_engine *e, struct gg_program *p, void *result) {
     const enum sheaf_status st = give_outputs(p, result);
-    return sheaf_world_failed() || (st && !p->report.status) ? gg_or_end(st) : meet_after(e, p);
+    if (sheaf_world_failed()) return st ? st : job_failed();
+    return st && !p->report.status ? gg_or_end(st) : meet_after(e, p);
 }
 
 enum sheaf_status gg_execute_run(struct gg_engine *e, const struct gg_command *c,
@@ -176,7 +183,7 @@ enum sheaf_status gg_execute_run(struct gg_engine *e, const struct gg_command *c
     enum sheaf_status st = payload ? gg_or_end(take_changes(e, p, &r)) : SHEAF_STATUS_SUCCESS;
     if (!st) st = sheaf_backend_graph_compute(e->devices[p->device].backend, p->g.graph);
     e->n_runs++;
-    if (sheaf_world_failed()) return st;
+    if (sheaf_world_failed()) return st ? st : job_failed();
     p->report.status = st;
     snprintf(p->report.text, sizeof p->report.text, "%s", st ? sheaf_last_error() : "");
     return c->b ? finish(e, p, result) : SHEAF_STATUS_SUCCESS;
@@ -185,6 +192,17 @@ enum sheaf_status gg_execute_run(struct gg_engine *e, const struct gg_command *c
 enum sheaf_status gg_execute_fetch(struct gg_engine *e, const struct gg_command *c, void *result) {
     struct gg_program *p = gg_program_find(e, c->a, NULL);
     return p ? finish(e, p, result) : SHEAF_STATUS_INVALID;
+}
+
+/* ggml does not ask for the status of a run that it has started, and would take old values of its
+ * memory for results. */
+void gg_spoil_results(const struct gg_engine *e, uint64_t program, void *const *result) {
+    const struct gg_program *p = gg_program_find(e, program, NULL);
+    for (uint32_t i = 0; p && i < p->n_outputs; i++) {
+        const size_t n = sheaf_nbytes(p->outputs[i]) / sizeof(float);
+        float *y = result[i];
+        for (size_t k = 0; p->outputs[i]->type == SHEAF_TYPE_F32 && k < n; k++) y[k] = NAN;
+    }
 }
 
 enum sheaf_status gg_execute_ask(struct gg_engine *e, const struct gg_command *c,

@@ -214,7 +214,8 @@ static enum sheaf_status encode(const struct gg_cgraph *g) {
     enum sheaf_status st = gg_encode(e, g);
     for (size_t i = 0; st && e->stale && i < MAX_STALE; i++) {
         st = gg_unbind_region(e->stale_in, e->stale);
-        if (!st) st = gg_encode(e, g);
+        if (st) return st;
+        st = gg_encode(e, g);
     }
     return st;
 }
@@ -269,8 +270,10 @@ static enum sheaf_status leave_running(const struct gg_known *k, size_t n_result
 enum sheaf_status gg_fetch(size_t device) {
     struct gg_pending *p = &gg_driver.pending[device];
     if (p->fetched == p->run) return SHEAF_STATUS_SUCCESS;
-    p->fetched = p->run;
-    return gg_command(GG_COMMAND_FETCH, p->program, 0, 0, 0, NULL, 0, p->addresses);
+    const enum sheaf_status st =
+        gg_command(GG_COMMAND_FETCH, p->program, 0, 0, 0, NULL, 0, p->addresses);
+    p->fetched = p->run; /* other threads take it for the end of the copies */
+    return st;
 }
 
 static enum sheaf_status run(struct gg_known *k, const struct gg_recent *r) {

@@ -72,6 +72,17 @@ Test(ggml_plugin, ranks) {
         shows("\nok\n");
     }
 }
+/* Which ops run is then asked of all ranks, by a command. */
+Test(ggml_plugin, a_rank_without_a_device) {
+    setenv("SHEAF_DEVICES", "CPU0@0,CPU0@1", 1);
+    cr_expect_eq(ranks(3, "fake-ggml-3", 3, ""), 0, "%s", out);
+    shows("SHEAF: 2 members on 1 host\n");
+    shows("\nok\n");
+    setenv("SHEAF_GROUPS", "0,1-2", 1);
+    cr_expect_eq(ranks(3, "fake-ggml-3", 3, ""), 0, "%s", out);
+    shows("SHEAF1: 1 member on 1 host\n");
+    shows("\nok\n");
+}
 /* Every way to group the ranks, also without rank 0's in front. */
 Test(ggml_plugin, groups) {
     static const struct {
@@ -96,17 +107,14 @@ Test(ggml_plugin, groups_that_are_none) {
     static const struct {
         const char *groups, *why;
     } cases[] = {
-        {"0-1,1-2", "a rank is in two groups"},
-        {"0,1", "a rank is in no group"},
-        {"0-3", "the job has no such ranks"},
-        {"0;1-2", "that is no list of ranges"},
-        {"0-2,", "that is no list of ranges"},
-        {"2-0", "the job has no such ranks"},
-        {"each", "it takes 'all', 'host', or ranges of ranks as 0-1,2-3"},
+        {"0-1,1-2", "a rank is in two groups"}, {"0,1", "a rank is in no group"},
+        {"0-3", "the job has no such ranks"},   {"0;1-2", "that is no list of ranges"},
+        {"0-2,", "that is no list of ranges"},  {"2-0", "the job has no such ranks"},
+        {"each", "that is no list of ranges"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         setenv("SHEAF_GROUPS", cases[i].groups, 1);
-        ranks(3, "fake-ggml-3", 3, "");
+        cr_expect_neq(ranks(3, "fake-ggml-3", 3, ""), 0, "%s", cases[i].groups);
         shows(cases[i].why);
     }
 }
