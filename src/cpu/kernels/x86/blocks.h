@@ -147,6 +147,7 @@ INLINE void blocks_32(enum sheaf_type type, const void *src, struct panel_block 
     }
 }
 
+#if !defined(KERNELS_VNNI_512)
 /* Q4_K and Q5_K. */
 INLINE void blocks_k(enum sheaf_type type, const void *src, struct panel_block *to, int64_t n) {
     const bool five = type == SHEAF_TYPE_Q5_K;
@@ -181,6 +182,7 @@ INLINE void blocks_k(enum sheaf_type type, const void *src, struct panel_block *
         }
     }
 }
+#endif
 
 static void blocks_q6_k(const void *src, void *dst, int64_t n) {
     const struct sheaf__block_q6_k *b = src;
@@ -208,12 +210,14 @@ static void blocks_q6_k(const void *src, void *dst, int64_t n) {
 #define BLOCKS(NAME, BLOCKS_OF, TYPE)                                                              \
     static void NAME(const void *src, void *to, int64_t n) { BLOCKS_OF(TYPE, src, to, n); }
 BLOCKS(blocks_q8_0, blocks_32, SHEAF_TYPE_Q8_0)
+#if !defined(KERNELS_VNNI_512) /* panels16.h has these for four blocks at a time */
 BLOCKS(blocks_q4_0, blocks_32, SHEAF_TYPE_Q4_0)
 BLOCKS(blocks_q4_1, blocks_32, SHEAF_TYPE_Q4_1)
 BLOCKS(blocks_q5_0, blocks_32, SHEAF_TYPE_Q5_0)
 BLOCKS(blocks_q5_1, blocks_32, SHEAF_TYPE_Q5_1)
 BLOCKS(blocks_q4_k, blocks_k, SHEAF_TYPE_Q4_K)
 BLOCKS(blocks_q5_k, blocks_k, SHEAF_TYPE_Q5_K)
+#endif
 
 /* Four bytes in all lanes. */
 #if defined(KERNELS_VNNI_512)

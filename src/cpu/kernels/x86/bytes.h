@@ -426,8 +426,10 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t 
             const __m512i pick = _mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * j));
             UNROLL for (int c = 0; c < C; c++) {
                 const struct sheaf__act_digits *y = &act[c][i / SHEAF__QK_K];
-                acc[c][j % 2] = _mm512_fmadd_ps(dot_digits(bits, q, y->digit[j]),
-                                                _mm512_permutexvar_ps(pick, t[c]), acc[c][j % 2]);
+                __m512 dot;
+                dot_digits(bits, 1, &q, y->digit[j], &dot);
+                acc[c][j % 2] =
+                    _mm512_fmadd_ps(dot, _mm512_permutexvar_ps(pick, t[c]), acc[c][j % 2]);
             }
         }
     }
@@ -603,7 +605,7 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t 
 INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
                          const struct sheaf__act_digits *const *act, int C, float *sum) {
     if (type == SHEAF_TYPE_MXFP4)
-        digits_32(type, k, w, ahead, act, C, sum);
+        digits_32(type, k, w, ahead, act, C, NULL, NULL, sum);
     else
         digits_bytes(type, k, w, ahead, act, C, sum);
 }

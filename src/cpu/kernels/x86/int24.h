@@ -24,15 +24,29 @@ INLINE __m512i halves(int a, int b) {
     return _mm512_inserti64x4(_mm512_set1_epi32(a), _mm256_set1_epi32(b), 1);
 }
 
-/* Lanes of 4 products of 64 weights of up to `bits` bits with the three digits of a column. */
-INLINE __m512 dot_digits(int bits, __m512i q, const int8_t (*x)[64]) {
+/* Rows by several columns: a load of digits, which may come from the second cache, serves both. What
+ * fits the first cache goes row by row, as memory is read in order then. */
+enum { DIGITS_ROWS = 2 };
+
+/* Lanes of 4 products of 64 weights of up to `bits` bits of R rows with the three digits of a
+ * column. */
+INLINE void dot_digits(int bits, int R, const __m512i *q, const int8_t (*x)[64], __m512 *dot) {
     const __m512i zero = _mm512_setzero_si512();
-    __m512i a = _mm512_dpbusd_epi32(zero, q, load512(x[0]));
-    a = _mm512_dpbusd_epi32(_mm512_slli_epi32(a, 8), q, load512(x[1]));
-    if (bits <= 6)
-        return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_slli_epi32(a, 8), q, load512(x[2])));
-    __m512 low = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(zero, q, load512(x[2])));
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), _mm512_set1_ps(256.0f), low);
+    __m512i a[DIGITS_ROWS], digit = load512(x[0]);
+    UNROLL for (int r = 0; r < R; r++) a[r] = _mm512_dpbusd_epi32(zero, q[r], digit);
+    digit = load512(x[1]);
+    UNROLL for (int r = 0; r < R; r++) a[r] =
+        _mm512_dpbusd_epi32(_mm512_slli_epi32(a[r], 8), q[r], digit);
+    digit = load512(x[2]);
+    UNROLL for (int r = 0; r < R; r++) {
+        if (bits <= 6) {
+            a[r] = _mm512_dpbusd_epi32(_mm512_slli_epi32(a[r], 8), q[r], digit);
+            dot[r] = _mm512_cvtepi32_ps(a[r]);
+            continue;
+        }
+        const __m512 low = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(zero, q[r], digit));
+        dot[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a[r]), _mm512_set1_ps(256.0f), low);
+    }
 }
 
 /* ---- blocks of 32 ---- */
@@ -63,58 +77,93 @@ INLINE __m256 gather_halves(const char *p, size_t block, int n) {
     return _mm256_cvtph_ps(_mm_set_epi64x((int64_t)h[1], (int64_t)h[0]));
 }
 
-/* n <= 8 blocks of Q8_0 at w, by number g of the columns. */
-INLINE void digits_group(const char *w, int64_t g, int n, size_t ahead,
-                         const struct sheaf__act_digits *const *act, int C, __m512 (*acc)[2],
-                         __m256 *mins) {
+/* n <= 8 blocks of Q8_0 at w and of the next rows, by number g of the columns. */
+INLINE void digits_group(const char *w, size_t stride, int R, int64_t g, int n, size_t ahead,
+                         const struct sheaf__act_digits *const *act, int C,
+                         __m512 (*acc)[SHEAF__TILE_COLS][2], __m256 (*mins)[SHEAF__TILE_COLS]) {
     const size_t block = sizeof(struct sheaf__block_q8_0);
-    __m256 scale[SHEAF__TILE_COLS];
-    const __m256 d = gather_halves(w, block, n), m = _mm256_mul_ps(d, _mm256_set1_ps(-128.0f));
-    UNROLL for (int c = 0; c < C; c++) {
-        scale[c] = _mm256_mul_ps(d, _mm256_load_ps(act[c][g].d));
-        mins[c] = _mm256_fmadd_ps(m, _mm256_load_ps(act[c][g].sums32), mins[c]);
+    __m256 scale[DIGITS_ROWS][SHEAF__TILE_COLS];
+    UNROLL for (int r = 0; r < R; r++) {
+        const __m256 d = gather_halves(w + (size_t)r * stride, block, n);
+        const __m256 m = _mm256_mul_ps(d, _mm256_set1_ps(-128.0f));
+        UNROLL for (int c = 0; c < C; c++) {
+            scale[r][c] = _mm256_mul_ps(d, _mm256_load_ps(act[c][g].d));
+            mins[r][c] = _mm256_fmadd_ps(m, _mm256_load_ps(act[c][g].sums32), mins[r][c]);
+        }
     }
     UNROLL for (int j = 0; j < 4; j++, w += 2 * block) {
+        __m512i q[DIGITS_ROWS];
         if (2 * j >= n) break;
-        if (C == 1) prefetch(w + ahead, 2 * block);
-        /* the scale of a block that is not there is 0 */
-        __m512i q = pair_8(w, 2 * j + 1 < n ? w + block : w);
+        UNROLL for (int r = 0; r < R; r++) {
+            const char *p = w + (size_t)r * stride;
+            prefetch(p + ahead, 2 * block);
+            /* the scale of a block that is not there is 0 */
+            q[r] = pair_8(p, 2 * j + 1 < n ? p + block : p);
+        }
         UNROLL for (int c = 0; c < C; c++) {
-            __m512 dot = dot_digits(8, q, act[c][g].digit[j]);
-            acc[c][j % 2] = _mm512_fmadd_ps(dot, spread_8(scale[c], j), acc[c][j % 2]);
+            __m512 dot[DIGITS_ROWS];
+            dot_digits(8, R, q, act[c][g].digit[j], dot);
+            UNROLL for (int r = 0; r < R; r++) acc[r][c][j % 2] =
+                _mm512_fmadd_ps(dot[r], spread_8(scale[r][c], j), acc[r][c][j % 2]);
         }
     }
 }
 
-INLINE void digits_8(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
-                     const struct sheaf__act_digits *const *act, int C, float *sum) {
+INLINE void digits_8(enum sheaf_type type, int64_t k, const char *w, size_t stride, int R,
+                     size_t ahead, const struct sheaf__act_digits *const *act, int C, float *sum) {
     const size_t block = sizeof(struct sheaf__block_q8_0);
     const int64_t blocks = k / SHEAF__QK;
-    __m512 acc[SHEAF__TILE_COLS][2];
-    __m256 mins[SHEAF__TILE_COLS];
+    __m512 acc[DIGITS_ROWS][SHEAF__TILE_COLS][2];
+    __m256 mins[DIGITS_ROWS][SHEAF__TILE_COLS];
     (void)type;
-    UNROLL for (int c = 0; c < C; c++) {
-        acc[c][0] = acc[c][1] = _mm512_setzero_ps();
-        mins[c] = _mm256_setzero_ps();
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int c = 0; c < C; c++) {
+            acc[r][c][0] = acc[r][c][1] = _mm512_setzero_ps();
+            mins[r][c] = _mm256_setzero_ps();
+        }
     }
     int64_t b = 0;
     for (; b + 8 <= blocks; b += 8, w += 8 * block)
-        digits_group(w, b / 8, 8, ahead, act, C, acc, mins);
-    if (b < blocks) digits_group(w, b / 8, (int)(blocks - b), ahead, act, C, acc, mins);
-    UNROLL for (int c = 0; c < C; c++) sum[c] =
-        v_sum(_mm512_add_ps(acc[c][0], acc[c][1])) + hsum8(mins[c]);
+        digits_group(w, stride, R, b / 8, 8, ahead, act, C, acc, mins);
+    if (b < blocks) digits_group(w, stride, R, b / 8, (int)(blocks - b), ahead, act, C, acc, mins);
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int c = 0; c < C; c++) sum[r * C + c] =
+            v_sum(_mm512_add_ps(acc[r][c][0], acc[r][c][1])) + hsum8(mins[r][c]);
+    }
 }
 
 /* ---- four blocks of 32 at a time ---- */
 
-/* Lanes of 8 products of 128 weights of up to 5 bits with two vectors of a column. */
+/* Lanes of 8 products of 128 weights of up to 5 bits of R rows with two vectors of a column. */
+INLINE void dot_rows_twice(int R, const __m512i *q0, const __m512i *q1, const int8_t (*x)[3][64],
+                           __m512 *dot) {
+    __m512i a[DIGITS_ROWS];
+    UNROLL for (int j = 0; j < 3; j++) {
+        const __m512i first = load512(x[0][j]), second = load512(x[1][j]);
+        UNROLL for (int r = 0; r < R; r++) {
+            a[r] = j ? _mm512_slli_epi32(a[r], 8) : _mm512_setzero_si512();
+            a[r] = _mm512_dpbusd_epi32(a[r], q0[r], first);
+            a[r] = _mm512_dpbusd_epi32(a[r], q1[r], second);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++) dot[r] = _mm512_cvtepi32_ps(a[r]);
+}
 INLINE __m512 dot_digits_twice(__m512i q0, __m512i q1, const int8_t (*x)[3][64]) {
-    __m512i a = _mm512_dpbusd_epi32(_mm512_setzero_si512(), q0, load512(x[0][0]));
-    a = _mm512_slli_epi32(_mm512_dpbusd_epi32(a, q1, load512(x[1][0])), 8);
-    a = _mm512_dpbusd_epi32(a, q0, load512(x[0][1]));
-    a = _mm512_slli_epi32(_mm512_dpbusd_epi32(a, q1, load512(x[1][1])), 8);
-    a = _mm512_dpbusd_epi32(a, q0, load512(x[0][2]));
-    return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(a, q1, load512(x[1][2])));
+    __m512 dot;
+    dot_rows_twice(1, &q0, &q1, x, &dot);
+    return dot;
+}
+
+/* Scales, which each column has four times for each of 4 blocks, those of column c in lanes 4 i + c:
+ * what is done with them is done once for all columns. of_column: those of column c as they were. */
+INLINE __m512 by_columns(const float *const *x, int C) {
+    __m512 all = v_load(x[0]);
+    UNROLL for (int c = 1; c < C; c++) all =
+        _mm512_mask_loadu_ps(all, (__mmask16)(0x1111 << c), x[c]);
+    return all;
+}
+INLINE __m512 of_column(__m512 all, int c, int C) {
+    return C == 1 ? all : _mm512_permutevar_ps(all, _mm512_set1_epi32(c));
 }
 
 /* Where the first 64 bytes of 4 blocks have the nibbles of three (of Q4_0, half of the fourth's),
@@ -192,47 +241,64 @@ INLINE void unpack_quad_5(enum sheaf_type type, const char *w, int n, __m512i *l
                                bit4);
 }
 
-/* n <= 4 blocks at w, by half h of number g of the columns. */
-INLINE void digits_quad(enum sheaf_type type, const char *w, int n, size_t ahead,
-                        const struct sheaf__act_digits *const *act, int C, int64_t g, int h,
-                        __m512 *acc, __m512 *mins) {
+/* n <= 4 blocks at w and of the next rows, by half h of number g of the columns. */
+INLINE void digits_quad(enum sheaf_type type, const char *w, size_t stride, int R, int n,
+                        size_t ahead, const struct sheaf__act_digits *const *act, int C, int64_t g,
+                        int h, __m512 (*acc)[SHEAF__TILE_COLS], __m512 (*mins)[SHEAF__TILE_COLS]) {
     const bool five = type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1;
-    __m512i lo, hi, s;
-    if (C == 1) prefetch(w + ahead, 4 * block_size_32(type));
-    if (five)
-        unpack_quad_5(type, w, n, &lo, &hi, &s);
-    else
-        unpack_quad_4(type, w, n, &lo, &hi, &s);
-    const __m512 d = _mm512_cvtph_ps(_mm512_castsi512_si256(s));
-    const __m512 m = has_min(type) ? _mm512_cvtph_ps(_mm512_extracti64x4_epi64(s, 1)) : d;
+    const float *dx[SHEAF__TILE_COLS];
+    __m512i lo[DIGITS_ROWS], hi[DIGITS_ROWS], s;
+    __m512 scale[DIGITS_ROWS], m[DIGITS_ROWS];
+    UNROLL for (int c = 0; c < C; c++) dx[c] = act[c][g].lane_d[h];
+    const __m512 all_d = by_columns(dx, C);
+    UNROLL for (int r = 0; r < R; r++) {
+        const char *p = w + (size_t)r * stride;
+        prefetch(p + ahead, 4 * block_size_32(type));
+        if (five)
+            unpack_quad_5(type, p, n, &lo[r], &hi[r], &s);
+        else
+            unpack_quad_4(type, p, n, &lo[r], &hi[r], &s);
+        const __m512 d = _mm512_cvtph_ps(_mm512_castsi512_si256(s));
+        m[r] = has_min(type) ? _mm512_cvtph_ps(_mm512_extracti64x4_epi64(s, 1)) : d;
+        scale[r] = _mm512_mul_ps(d, all_d);
+    }
     UNROLL for (int c = 0; c < C; c++) {
-        const struct sheaf__act_digits *y = &act[c][g];
-        acc[c] = _mm512_fmadd_ps(dot_digits_twice(lo, hi, &y->digit[2 * h]),
-                                 _mm512_mul_ps(d, v_load(y->lane_d[h])), acc[c]);
-        mins[c] = _mm512_fmadd_ps(m, v_load(y->lane_sums[h]), mins[c]);
+        const __m512 sums = v_load(act[c][g].lane_sums[h]);
+        __m512 dot[DIGITS_ROWS];
+        dot_rows_twice(R, lo, hi, &act[c][g].digit[2 * h], dot);
+        UNROLL for (int r = 0; r < R; r++) {
+            acc[r][c] = _mm512_fmadd_ps(dot[r], of_column(scale[r], c, C), acc[r][c]);
+            mins[r][c] = _mm512_fmadd_ps(m[r], sums, mins[r][c]);
+        }
     }
 }
 
 /* Types of 32 of few bits. */
-INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
-                      const struct sheaf__act_digits *const *act, int C, float *sum) {
+INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t stride, int R,
+                      size_t ahead, const struct sheaf__act_digits *const *act, int C, float *sum) {
     const size_t quad = 4 * block_size_32(type);
     const int64_t blocks = k / SHEAF__QK;
     const __m512 offset = v_set1(has_min(type) ? 1.0f : type == SHEAF_TYPE_Q4_0 ? -8.0f : -16.0f);
-    __m512 acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
-    UNROLL for (int c = 0; c < C; c++) acc[c] = mins[c] = _mm512_setzero_ps();
+    __m512 acc[DIGITS_ROWS][SHEAF__TILE_COLS], mins[DIGITS_ROWS][SHEAF__TILE_COLS];
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int c = 0; c < C; c++) acc[r][c] = mins[r][c] = _mm512_setzero_ps();
+    }
     int64_t b = 0;
     for (; b + 8 <= blocks; b += 8, w += 2 * quad) {
-        digits_quad(type, w, 4, ahead, act, C, b / 8, 0, acc, mins);
-        digits_quad(type, w + quad, 4, ahead, act, C, b / 8, 1, acc, mins);
+        digits_quad(type, w, stride, R, 4, ahead, act, C, b / 8, 0, acc, mins);
+        digits_quad(type, w + quad, stride, R, 4, ahead, act, C, b / 8, 1, acc, mins);
     }
     if (b + 4 <= blocks) {
-        digits_quad(type, w, 4, ahead, act, C, b / 8, 0, acc, mins);
+        digits_quad(type, w, stride, R, 4, ahead, act, C, b / 8, 0, acc, mins);
         b += 4, w += quad;
     }
     if (b < blocks)
-        digits_quad(type, w, (int)(blocks - b), ahead, act, C, b / 8, (int)(b % 8 / 4), acc, mins);
-    UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm512_fmadd_ps(offset, mins[c], acc[c]));
+        digits_quad(type, w, stride, R, (int)(blocks - b), ahead, act, C, b / 8, (int)(b % 8 / 4),
+                    acc, mins);
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int c = 0; c < C; c++) sum[r * C + c] =
+            v_sum(_mm512_fmadd_ps(offset, mins[r][c], acc[r][c]));
+    }
 }
 
 /* ---- blocks of 256 ---- */
@@ -246,49 +312,104 @@ INLINE __m512 k_scales(const char *w) {
     return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(all)), d);
 }
 
-/* Q4_K and Q5_K. */
-INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
-                     const struct sheaf__act_digits *const *act, int C, float *sum) {
+/* The 256 integers of a block of Q4_K or Q5_K: low and high nibbles, the first and the second 16
+ * bytes of each 32. */
+INLINE void unpack_k(enum sheaf_type type, const char *w, __m512i (*lo)[DIGITS_ROWS],
+                     __m512i (*hi)[DIGITS_ROWS], int r) {
     const bool five = type == SHEAF_TYPE_Q5_K;
     const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
     const __m512i bit4 = _mm512_set1_epi8(16);
+    const __m512i to_bit4 = _mm512_setr_epi64(4, 4, 2, 2, 0, 0, 62, 62); /* from 0, 2, 4, 6 */
+    const char *qs = w + block - SHEAF__QK_K / 2;
+    const __m512i x0 = load512(qs), x1 = load512(qs + 64);
+    const __m512i q[2] = {_mm512_shuffle_i64x2(x0, x1, 0x88), _mm512_shuffle_i64x2(x0, x1, 0xdd)};
+    UNROLL for (int i = 0; i < 2; i++) {
+        lo[i][r] = and15_512(q[i]);
+        hi[i][r] = and15_512(_mm512_srli_epi16(q[i], 4));
+        if (!five) continue;
+        const struct sheaf__block_q5_k *b5 = (const void *)w;
+        __m512i h = _mm512_broadcast_i32x4(load128(b5->qh + 16 * i));
+        h = _mm512_rolv_epi64(h, to_bit4);
+        lo[i][r] = _mm512_ternarylogic_epi64(lo[i][r], h, bit4, 0xf8); /* lo | h & 16 */
+        hi[i][r] = _mm512_ternarylogic_epi64(hi[i][r], _mm512_srli_epi16(h, 1), bit4, 0xf8);
+    }
+}
+
+/* Q4_K and Q5_K. */
+INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t stride, int R,
+                     size_t ahead, const struct sheaf__act_digits *const *act, int C, float *sum) {
+    const size_t block = type == SHEAF_TYPE_Q5_K ? sizeof(struct sheaf__block_q5_k)
+                                                 : sizeof(struct sheaf__block_q4_k);
     const __m512i even = _mm512_cvtepi8_epi32(_mm_setr_epi8(FOUR(0), FOUR(2), FOUR(4), FOUR(6)));
     const __m512i odd = _mm512_cvtepi8_epi32(_mm_setr_epi8(FOUR(1), FOUR(3), FOUR(5), FOUR(7)));
-    const __m512i to_bit4 = _mm512_setr_epi64(4, 4, 2, 2, 0, 0, 62, 62); /* from 0, 2, 4, 6 */
-    __m512 acc[SHEAF__TILE_COLS][2], mins[SHEAF__TILE_COLS];
-    UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = mins[c] = _mm512_setzero_ps();
+    __m512 acc[DIGITS_ROWS][SHEAF__TILE_COLS][2], mins[DIGITS_ROWS][SHEAF__TILE_COLS];
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int c = 0; c < C; c++) acc[r][c][0] = acc[r][c][1] = mins[r][c] =
+            _mm512_setzero_ps();
+    }
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += block) {
-        if (C == 1) prefetch(w + ahead, block);
-        const __m512 s = k_scales(w);
-        const char *qs = w + block - SHEAF__QK_K / 2;
-        const __m512i x0 = load512(qs), x1 = load512(qs + 64);
-        /* the first and the second 16 bytes of each 32 */
-        const __m512i q[2] = {_mm512_shuffle_i64x2(x0, x1, 0x88),
-                              _mm512_shuffle_i64x2(x0, x1, 0xdd)};
-        __m512i lo[2], hi[2];
-        UNROLL for (int i = 0; i < 2; i++) {
-            lo[i] = and15_512(q[i]);
-            hi[i] = and15_512(_mm512_srli_epi16(q[i], 4));
-            if (!five) continue;
-            const struct sheaf__block_q5_k *b5 = (const void *)w;
-            __m512i h = _mm512_broadcast_i32x4(load128(b5->qh + 16 * i));
-            h = _mm512_rolv_epi64(h, to_bit4);
-            lo[i] = _mm512_ternarylogic_epi64(lo[i], h, bit4, 0xf8); /* lo | h & 16 */
-            hi[i] = _mm512_ternarylogic_epi64(hi[i], _mm512_srli_epi16(h, 1), bit4, 0xf8);
+        __m512 s[DIGITS_ROWS];
+        __m512i lo[2][DIGITS_ROWS], hi[2][DIGITS_ROWS];
+        UNROLL for (int r = 0; r < R; r++) {
+            const char *p = w + (size_t)r * stride;
+            prefetch(p + ahead, block);
+            s[r] = k_scales(p);
+            unpack_k(type, p, lo, hi, r);
         }
         UNROLL for (int c = 0; c < C; c++) {
             const struct sheaf__act_digits *y = &act[c][b];
-            const __m512 t = _mm512_mul_ps(s, v_load(y->d)); /* sums32 follow d */
-            mins[c] = _mm512_add_ps(mins[c], t);             /* its upper half */
-            acc[c][0] = _mm512_fmadd_ps(dot_digits_twice(lo[0], lo[1], &y->digit[0]),
-                                        _mm512_permutexvar_ps(even, t), acc[c][0]);
-            acc[c][1] = _mm512_fmadd_ps(dot_digits_twice(hi[0], hi[1], &y->digit[2]),
-                                        _mm512_permutexvar_ps(odd, t), acc[c][1]);
+            const __m512 d = v_load(y->d); /* sums32 follow d */
+            __m512 t[DIGITS_ROWS], dot[DIGITS_ROWS];
+            UNROLL for (int r = 0; r < R; r++) {
+                t[r] = _mm512_mul_ps(s[r], d);
+                mins[r][c] = _mm512_add_ps(mins[r][c], t[r]); /* its upper half */
+            }
+            dot_rows_twice(R, lo[0], lo[1], &y->digit[0], dot);
+            UNROLL for (int r = 0; r < R; r++) acc[r][c][0] =
+                _mm512_fmadd_ps(dot[r], _mm512_permutexvar_ps(even, t[r]), acc[r][c][0]);
+            dot_rows_twice(R, hi[0], hi[1], &y->digit[2], dot);
+            UNROLL for (int r = 0; r < R; r++) acc[r][c][1] =
+                _mm512_fmadd_ps(dot[r], _mm512_permutexvar_ps(odd, t[r]), acc[r][c][1]);
         }
     }
-    UNROLL for (int c = 0; c < C; c++) sum[c] =
-        v_sum(_mm512_add_ps(acc[c][0], acc[c][1])) - hsum8(_mm512_extractf32x8_ps(mins[c], 1));
+    UNROLL for (int r = 0; r < R; r++) {
+        UNROLL for (int c = 0; c < C; c++) sum[r * C + c] =
+            v_sum(_mm512_add_ps(acc[r][c][0], acc[r][c][1])) -
+            hsum8(_mm512_extractf32x8_ps(mins[r][c], 1));
+    }
 }
+
+/* ---- rows ---- */
+
+/* R rows together by C columns: what R is does not show in the bits. */
+#define DIGITS_TILE(ROW_FN, TYPE, R, C)                                                            \
+    for (; r + (R) <= nr; r += (R)) {                                                              \
+        float sum[(R) * (C)];                                                                      \
+        ROW_FN(TYPE, k, (const char *)w + (size_t)r * w_stride, w_stride, R, ahead, col, C, sum);  \
+        UNROLL for (int i = 0; i < (R); i++) {                                                     \
+            UNROLL for (int c = 0; c < (C); c++) out[c][r + i] = sum[i * (C) + c];                 \
+        }                                                                                          \
+    }
+#define DIGITS_TILES(ROW_FN, TYPE, C)                                                              \
+    if ((C)*k > MOST_WHOLE) DIGITS_TILE(ROW_FN, TYPE, DIGITS_ROWS, C)                              \
+    DIGITS_TILE(ROW_FN, TYPE, 1, C)
+#define ROWS_DIGITS(NAME, ROW_FN, TYPE, PER, BLOCK)                                                \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        const size_t ahead = prefetch_ahead((size_t)(k / (PER)) * sizeof(BLOCK), w_stride);        \
+        const struct sheaf__act_digits *col[SHEAF__TILE_COLS];                                     \
+        int64_t r = 0;                                                                             \
+        for (int c = 0; c < nc; c++) col[c] = act[c];                                              \
+        if (nc == 1) {                                                                             \
+            DIGITS_TILE(ROW_FN, TYPE, 1, 1)                                                        \
+        } else if (nc == 2) {                                                                      \
+            DIGITS_TILES(ROW_FN, TYPE, 2)                                                          \
+        } else if (nc == 3) {                                                                      \
+            DIGITS_TILES(ROW_FN, TYPE, 3)                                                          \
+        } else {                                                                                   \
+            DIGITS_TILES(ROW_FN, TYPE, 4)                                                          \
+        }                                                                                          \
+    }
 
 /* ---- activations ---- */
 

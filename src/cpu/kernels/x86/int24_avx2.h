@@ -45,6 +45,23 @@ INLINE __m256 dot_lanes(int bits, int n, const __m256i *q, const struct sheaf__a
     return _mm256_fmadd_ps(sum, _mm256_set1_ps(256.0f), _mm256_cvtepi32_ps(low));
 }
 
+/* ---- a row by parts of k: sums as they are carried in memory ---- */
+
+INLINE void take_sums(const v_f *from, int C, v_f *acc, v_f *other) {
+    UNROLL for (int c = 0; c < C; c++) {
+        acc[c] = carried(from, 2 * c);
+        other[c] = carried(from, 2 * c + 1);
+    }
+}
+/* False if this was the last part. */
+INLINE bool keep_sums(v_f *to, int C, const v_f *acc, const v_f *other) {
+    UNROLL for (int c = 0; c < C && to; c++) {
+        to[2 * c] = acc[c];
+        to[2 * c + 1] = other[c];
+    }
+    return to != NULL;
+}
+
 /* ---- blocks of 32 ---- */
 
 /* The halves at p, p + block .. of 8 blocks; up to the end of the last block's 16th byte is read.
@@ -101,7 +118,7 @@ INLINE void digits_oct(enum sheaf_type type, const char *w, size_t ahead,
     const int bits = five || type == SHEAF_TYPE_MXFP4 ? 5 : 4;
     const size_t block = block_size_32(type), at = block - 16;
     __m256i x[4], y[4], q[8];
-    if (C == 1) prefetch(w + ahead, 8 * block);
+    prefetch(w + ahead, 8 * block);
     UNROLL for (size_t i = 0; i < 4; i++) x[i] = _mm256_inserti128_si256(
         _mm256_castsi128_si256(load128(w + i * block + at)), load128(w + (i + 4) * block + at), 1);
     UNROLL for (int i = 0; i < 2; i++) {
@@ -152,7 +169,7 @@ INLINE void digits_words(const char *w, size_t ahead, const struct sheaf__act_di
     const __m256 d = halves_8(w, BLOCK);
     __m256 t[SHEAF__TILE_COLS];
     UNROLL for (int c = 0; c < C; c++) t[c] = _mm256_mul_ps(d, _mm256_load_ps(act[c][g].d));
-    if (C == 1) prefetch(w + ahead, 8 * BLOCK);
+    prefetch(w + ahead, 8 * BLOCK);
     UNROLL_12 for (int i = 0; i < 8; i++, w += BLOCK) {
         const __m256i q0 = _mm256_cvtepi8_epi16(load128(w + 2));
         const __m256i q1 = _mm256_cvtepi8_epi16(load128(w + 18));
@@ -169,7 +186,8 @@ INLINE void digits_words(const char *w, size_t ahead, const struct sheaf__act_di
 
 /* Types of 32. The rest of a row is copied, with zeros after it: d of a column is 0 there. */
 INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
-                      const struct sheaf__act_digits *const *act, int C, float *sum) {
+                      const struct sheaf__act_digits *const *act, int C, const v_f *from, v_f *to,
+                      float *sum) {
     const size_t block = block_size_32(type);
     const int64_t blocks = k / SHEAF__QK;
     const bool words = type == SHEAF_TYPE_Q8_0;
@@ -179,7 +197,7 @@ INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t ahe
                          : type == SHEAF_TYPE_MXFP4 ? -12.0f
                                                     : -16.0f;
     __m256 acc[SHEAF__TILE_COLS], other[SHEAF__TILE_COLS];
-    UNROLL for (int c = 0; c < C; c++) acc[c] = other[c] = _mm256_setzero_ps();
+    take_sums(from, C, acc, other);
     int64_t b = 0;
     for (; b + 8 <= blocks; b += 8, w += 8 * block) {
         if (words)
@@ -195,12 +213,14 @@ INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t ahe
         else
             digits_oct(type, rest, 0, act, C, b / 8, acc, other);
     }
+    if (keep_sums(to, C, acc, other)) return;
     UNROLL for (int c = 0; c < C; c++) sum[c] =
         hsum8(_mm256_fmadd_ps(other[c], _mm256_set1_ps(factor), acc[c]));
 }
 INLINE void digits_8(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
-                     const struct sheaf__act_digits *const *act, int C, float *sum) {
-    digits_32(type, k, w, ahead, act, C, sum);
+                     const struct sheaf__act_digits *const *act, int C, const v_f *from, v_f *to,
+                     float *sum) {
+    digits_32(type, k, w, ahead, act, C, from, to, sum);
 }
 
 /* ---- blocks of 256 ---- */
@@ -219,17 +239,18 @@ INLINE void k_scales(const char *w, __m256 *scales, __m256 *mins) {
 
 /* Q4_K and Q5_K: 8 bytes of each pair of blocks are a vector. */
 INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
-                     const struct sheaf__act_digits *const *act, int C, float *sum) {
+                     const struct sheaf__act_digits *const *act, int C, const v_f *from, v_f *to,
+                     float *sum) {
     const bool five = type == SHEAF_TYPE_Q5_K;
     const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
     const __m256i bit4 = _mm256_set1_epi8(16), pair = _mm256_setr_epi64x(0, 2, 4, 6);
     __m256 acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
-    UNROLL for (int c = 0; c < C; c++) acc[c] = mins[c] = _mm256_setzero_ps();
+    take_sums(from, C, acc, mins);
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += block) {
         const char *qs = w + block - SHEAF__QK_K / 2;
         __m256i x[4], lo[4], hi[4];
         __m256 scales, ms;
-        if (C == 1) prefetch(w + ahead, block);
+        prefetch(w + ahead, block);
         UNROLL for (int i = 0; i < 2; i++) {
             const char *p = qs + 16 * i;
             const __m256i even =
@@ -260,24 +281,26 @@ INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t ahea
                                      acc[c]);
         }
     }
+    if (keep_sums(to, C, acc, mins)) return;
     UNROLL for (int c = 0; c < C; c++) sum[c] = hsum8(_mm256_sub_ps(acc[c], mins[c]));
 }
 
 /* Q6_K: 6-bit integers unsigned, their offset of 32 as a min. */
 INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
-                      const struct sheaf__act_digits *const *act, int C, float *sum) {
+                      const struct sheaf__act_digits *const *act, int C, const v_f *from, v_f *to,
+                      float *sum) {
     const __m256i up = _mm256_setr_epi64x(4, 2, 4, 2), down = _mm256_setr_epi64x(0, 2, 0, 2);
     const __m256i bits45 = _mm256_set1_epi8(0x30);
     const __m128i order = /* as sheaf__digits_6k_lane has it */
         _mm_setr_epi8(0, 4, 2, 6, 1, 5, 3, 7, 8, 12, 10, 14, 9, 13, 11, 15);
     __m256 acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
     (void)type;
-    UNROLL for (int c = 0; c < C; c++) acc[c] = mins[c] = _mm256_setzero_ps();
+    take_sums(from, C, acc, mins);
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += sizeof(struct sheaf__block_q6_k)) {
         const struct sheaf__block_q6_k *x = (const void *)w;
         const __m128i sc = _mm_shuffle_epi8(load128(x->scales), order);
         const __m256 d = _mm256_set1_ps(f16(x->d));
-        if (C == 1) prefetch(w + ahead, sizeof *x);
+        prefetch(w + ahead, sizeof *x);
         UNROLL for (int n = 0; n < 2; n++) {
             const __m256i l0 = load256(x->ql + 64 * n), l1 = load256(x->ql + 64 * n + 32);
             const __m256i h = load256(x->qh + 32 * n);
@@ -303,9 +326,49 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, size_t ahe
             }
         }
     }
+    if (keep_sums(to, C, acc, mins)) return;
     UNROLL for (int c = 0; c < C; c++) sum[c] =
         hsum8(_mm256_fmadd_ps(mins[c], _mm256_set1_ps(-32.0f), acc[c]));
 }
+
+/* ---- rows ---- */
+
+#define DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, C)                                                  \
+    for (int64_t r0 = 0; r0 < nr; r0 += PART_ROWS) {                                               \
+        const int64_t rows = nr - r0 < PART_ROWS ? nr - r0 : PART_ROWS;                            \
+        v_f sums[PART_ROWS][2 * (C)];                                                              \
+        int64_t i = 0;                                                                             \
+        do {                                                                                       \
+            const bool last = i + part >= k;                                                       \
+            const char *p = (const char *)w + (size_t)r0 * w_stride;                               \
+            const struct sheaf__act_digits *col[C];                                                \
+            p += (size_t)(i / (PER)) * sizeof(BLOCK);                                              \
+            UNROLL for (int c = 0; c < (C); c++) col[c] =                                          \
+                (const struct sheaf__act_digits *)act[c] + i / 256;                                \
+            for (int64_t r = 0; r < rows; r++, p += w_stride) {                                    \
+                float sum[C] = {0};                                                                \
+                ROW_FN(TYPE, last ? k - i : part, p, ahead, col, C, i ? sums[r] : NULL,            \
+                       last ? NULL : sums[r], sum);                                                \
+                UNROLL for (int c = 0; c < (C) && last; c++) out[c][r0 + r] = sum[c];              \
+            }                                                                                      \
+            i += part;                                                                             \
+        } while (i < k);                                                                           \
+    }
+#define ROWS_DIGITS(NAME, ROW_FN, TYPE, PER, BLOCK)                                                \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        const int64_t part = part_of(k, nc);                                                       \
+        const size_t ahead = prefetch_ahead((size_t)(part / (PER)) * sizeof(BLOCK), w_stride);     \
+        if (nc == 1) {                                                                             \
+            DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, 1)                                              \
+        } else if (nc == 2) {                                                                      \
+            DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, 2)                                              \
+        } else if (nc == 3) {                                                                      \
+            DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, 3)                                              \
+        } else {                                                                                   \
+            DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, 4)                                              \
+        }                                                                                          \
+    }
 
 /* ---- activations ---- */
 

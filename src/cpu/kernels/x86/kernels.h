@@ -45,8 +45,6 @@
 #define UNROLL_16 _Pragma("GCC unroll 16")
 #endif
 
-enum { MAX_ROWS = 4 }; /* of a tile */
-
 /* ---- small vectors ---- */
 
 INLINE float hsum8(__m256 v) {
@@ -66,8 +64,9 @@ INLINE float f16(uint16_t h) { return _cvtsh_ss(h); }
 /* How far ahead of what is read now weights are fetched, for rows of `row` bytes that are read.
  * Rows mostly lie one after the other, and the hardware does not look across pages: without it a
  * core read Q4_0 at 28 GB/s from memory, with 4 KiB at 31, with 8 KiB at 34, and Q8_0 at 37 and 40
- * with 4 and 8 KiB (AMD EPYC, Zen 5, November 2026). If parts of longer rows are read, what comes
- * next are the same parts of the next rows. */
+ * with 4 and 8 KiB (AMD EPYC, Zen 5, November 2026). They are fetched to the second cache: to the
+ * first a core has too few requests under way, and a Zen 4 read F16 at 12 to 19 GB/s instead of 23.
+ * If parts of longer rows are read, what comes next are the same parts of the next rows. */
 enum { PREFETCH_AHEAD = 8192 };
 INLINE size_t prefetch_ahead(size_t row, size_t w_stride) {
     const size_t bytes = PREFETCH_AHEAD;
@@ -75,7 +74,7 @@ INLINE size_t prefetch_ahead(size_t row, size_t w_stride) {
     return (bytes + row - 1) / row * w_stride;
 }
 INLINE void prefetch(const char *p, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T0);
+    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
 }
 
 INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
@@ -117,58 +116,59 @@ INLINE v_f load_plain_n(enum sheaf_type type, const void *p, int64_t i, int64_t 
     return load_plain(type, t, 0);
 }
 
-/* ---- tiles: R rows by C columns, both constants after inlining ---- */
+/* ---- a row by C columns, a constant after inlining ---- */
+
+/* Several columns that do not stay in the first cache beside the weights are multiplied in parts, for
+ * PART_ROWS rows each: sums wait in memory meanwhile, in the lanes that they have, so that parts do
+ * not show in the bits. Four columns of 5632 came from the second cache at half the speed. */
+enum { PART = 1024, PART_ROWS = 8, MOST_WHOLE = 4096 /* elements of all columns */ };
+INLINE int64_t part_of(int64_t k, int nc) { return nc == 1 || nc * k <= MOST_WHOLE ? k : PART; }
+
+/* Sums before a part: zeros where `from` is NULL. */
+INLINE v_f carried(const v_f *from, int i) { return from ? from[i] : v_set1(0.0f); }
 
 /* Vector number j of k goes to accumulator j mod ACCS: a row alone, which reads memory in order,
  * would wait for one. (Four rows at a time read F16 at 25 GB/s where one reads it at 36: rows of 4
  * KiB meet in the same sets of the cache. AMD EPYC, Zen 5, November 2026.) */
-enum { ACCS = 4 };
+enum { ACCS = 4, PLAIN_COLS = VW == 16 ? 4 : 2 };
 
-INLINE void tile_plain(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int R,
-                       const void *const *act, int C, float *const *out, int64_t r0) {
-    const size_t step = (type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t)) * VW;
-    const size_t ahead = prefetch_ahead((size_t)k * step / VW, w_stride);
-    v_f acc[MAX_ROWS][SHEAF__TILE_COLS][ACCS], x[MAX_ROWS];
-    UNROLL for (int r = 0; r < R; r++) {
-        UNROLL for (int c = 0; c < C; c++) {
-            UNROLL for (int j = 0; j < ACCS; j++) acc[r][c][j] = v_set1(0.0f);
-        }
+/* out[c][r], or the sums so far to `to`. k is whole rounds of all accumulators but for the last part. */
+INLINE void row_plain(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+                      const float *const *act, int C, const v_f *from, v_f *to, float *const *out,
+                      int64_t r) {
+    const size_t size = type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const char *fetch = w + ahead;
+    v_f acc[PLAIN_COLS][ACCS];
+    UNROLL for (int c = 0; c < C; c++) {
+        UNROLL for (int j = 0; j < ACCS; j++) acc[c][j] = carried(from, c * ACCS + j);
     }
     int64_t i = 0;
     for (; i + ACCS * VW <= k; i += ACCS * VW) {
         UNROLL for (int j = 0; j < ACCS; j++) {
-            UNROLL for (int r = 0; r < R; r++) {
-                const char *row = w + (size_t)(r0 + r) * w_stride;
-                if (C == 1 && (size_t)j * step % 64 == 0)
-                    prefetch(row + (size_t)i * step / VW + (size_t)j * step + ahead, 64);
-                x[r] = load_plain(type, row, i + j * VW);
-            }
-            UNROLL for (int c = 0; c < C; c++) {
-                v_f y = v_load((const float *)act[c] + i + j * VW);
-                UNROLL for (int r = 0; r < R; r++) acc[r][c][j] = v_fma(x[r], y, acc[r][c][j]);
-            }
+            if ((size_t)(j * VW) * size % 64 == 0)
+                prefetch(fetch + (size_t)(i + j * VW) * size, 64);
+            const v_f x = load_plain(type, w, i + j * VW);
+            UNROLL for (int c = 0; c < C; c++) acc[c][j] =
+                v_fma(x, v_load(act[c] + i + j * VW), acc[c][j]);
         }
     }
     UNROLL for (int j = 0; j < ACCS; j++) {
         const int64_t at = i + j * VW, n = k - at;
         if (n <= 0) break;
-        UNROLL for (int r = 0; r < R; r++) {
-            const char *row = w + (size_t)(r0 + r) * w_stride;
-            x[r] = n >= VW ? load_plain(type, row, at) : load_plain_n(type, row, at, n);
-        }
+        const v_f x = n >= VW ? load_plain(type, w, at) : load_plain_n(type, w, at, n);
         UNROLL for (int c = 0; c < C; c++) {
-            const float *p = (const float *)act[c] + at;
-            v_f y = n >= VW ? v_load(p) : v_load_n(p, n);
-            UNROLL for (int r = 0; r < R; r++) acc[r][c][j] = v_fma(x[r], y, acc[r][c][j]);
+            const float *p = act[c] + at;
+            acc[c][j] = v_fma(x, n >= VW ? v_load(p) : v_load_n(p, n), acc[c][j]);
         }
     }
-    UNROLL for (int r = 0; r < R; r++) {
-        UNROLL for (int c = 0; c < C; c++) {
-            v_f sum = v_add(acc[r][c][0], acc[r][c][1]);
-            UNROLL for (int j = 2; j < ACCS; j += 2) sum =
-                v_add(sum, v_add(acc[r][c][j], acc[r][c][(j + 1) % ACCS]));
-            out[c][r0 + r] = v_sum(sum);
-        }
+    UNROLL for (int c = 0; c < C && to; c++) {
+        UNROLL for (int j = 0; j < ACCS; j++) to[c * ACCS + j] = acc[c][j];
+    }
+    UNROLL for (int c = 0; c < C && !to; c++) {
+        v_f sum = v_add(acc[c][0], acc[c][1]);
+        UNROLL for (int j = 2; j < ACCS; j += 2) sum =
+            v_add(sum, v_add(acc[c][j], acc[c][(j + 1) % ACCS]));
+        out[c][r] = v_sum(sum);
     }
 }
 
@@ -216,29 +216,48 @@ INLINE __m256i k_scales_mins(const uint8_t *packed) {
         _mm_set_epi32((int)min_hi, (int)(b & 0x3f3f3f3fu), (int)scale_hi, (int)(a & 0x3f3f3f3fu)));
 }
 
-/* All rows by tiles of R rows, R depending on the number of columns so that the accumulators stay
- * in registers. One column of blocks is bound by memory or by unpacking: one row at a time reads
- * memory in order (15 GB/s of Q4_K; two rows at a time 13). */
-#define TILES(TILE, TYPE, R, C)                                                                    \
-    for (; r + R <= nr; r += R) TILE(TYPE, k, w, w_stride, R, act, C, out, r);                     \
-    for (; r < nr; r++) TILE(TYPE, k, w, w_stride, 1, act, C, out, r)
-#define ROWS_DOT(NAME, TILE, TYPE, R1, R2, R4)                                                     \
+/* One row at a time reads memory in order (15 GB/s of Q4_K; two rows at a time 13). */
+INLINE void rows_plain(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int64_t nr,
+                       const void *const *act, int C, float *const *out) {
+    const size_t size = type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const int64_t part = part_of(k, C);
+    const size_t ahead = prefetch_ahead((size_t)part * size, w_stride);
+    v_f sums[PART_ROWS][PLAIN_COLS * ACCS];
+    if (part == k) {
+        const float *at[PLAIN_COLS];
+        UNROLL for (int c = 0; c < C; c++) at[c] = act[c];
+        for (int64_t r = 0; r < nr; r++, w += w_stride)
+            row_plain(type, k, w, ahead, at, C, NULL, NULL, out, r);
+        return;
+    }
+    for (int64_t r0 = 0; r0 < nr; r0 += PART_ROWS) {
+        const int64_t rows = nr - r0 < PART_ROWS ? nr - r0 : PART_ROWS;
+        int64_t i = 0;
+        do {
+            const bool last = i + part >= k;
+            const float *at[PLAIN_COLS];
+            UNROLL for (int c = 0; c < C; c++) at[c] = (const float *)act[c] + i;
+            for (int64_t r = 0; r < rows; r++) {
+                const char *p = w + (size_t)(r0 + r) * w_stride + (size_t)i * size;
+                row_plain(type, last ? k - i : part, p, ahead, at, C, i ? sums[r] : NULL,
+                          last ? NULL : sums[r], out, r0 + r);
+            }
+            i += part;
+        } while (i < k);
+    }
+}
+#define ROWS_DOT(NAME, TYPE)                                                                       \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
-        int64_t r = 0;                                                                             \
-        if (nc == 1) {                                                                             \
-            TILES(TILE, TYPE, R1, 1);                                                              \
-        } else if (nc == 2) {                                                                      \
-            TILES(TILE, TYPE, R2, 2);                                                              \
-        } else if (nc == 3) {                                                                      \
-            TILES(TILE, TYPE, R4, 3);                                                              \
-        } else {                                                                                   \
-            TILES(TILE, TYPE, R4, 4);                                                              \
-        }                                                                                          \
+        for (; nc >= PLAIN_COLS; nc -= PLAIN_COLS, act += PLAIN_COLS, out += PLAIN_COLS)           \
+            rows_plain(TYPE, k, w, w_stride, nr, act, PLAIN_COLS, out);                            \
+        if (nc == 3) rows_plain(TYPE, k, w, w_stride, nr, act, PLAIN_COLS - 1, out);               \
+        if (nc == 2) rows_plain(TYPE, k, w, w_stride, nr, act, 2, out);                            \
+        if (nc == 1) rows_plain(TYPE, k, w, w_stride, nr, act, 1, out);                            \
     }
-ROWS_DOT(rows_dot_f32, tile_plain, SHEAF_TYPE_F32, 1, 1, 1)
-ROWS_DOT(rows_dot_f16, tile_plain, SHEAF_TYPE_F16, 1, 1, 1)
-ROWS_DOT(rows_dot_bf16, tile_plain, SHEAF_TYPE_BF16, 1, 1, 1)
+ROWS_DOT(rows_dot_f32, SHEAF_TYPE_F32)
+ROWS_DOT(rows_dot_f16, SHEAF_TYPE_F16)
+ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
 
 #include "cpu/kernels/x86/f32.h"
 #include "cpu/kernels/x86/rows.h"
@@ -262,42 +281,13 @@ ROWS_DOT(rows_dot_bf16, tile_plain, SHEAF_TYPE_BF16, 1, 1, 1)
 #include "cpu/kernels/x86/amx.h"
 #endif
 
-#define DIGITS_TILE(ROW_FN, TYPE, C)                                                               \
-    for (int64_t r = 0; r < nr; r++) {                                                             \
-        float sum[C];                                                                              \
-        ROW_FN(TYPE, k, (const char *)w + (size_t)r * w_stride, ahead, col, C, sum);               \
-        UNROLL for (int c = 0; c < C; c++) out[c][r] = sum[c];                                     \
-    }
-#define ROWS_DIGITS(NAME, ROW_FN, TYPE, ROW)                                                       \
-    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
-                     const void *const *act, int nc, float *const *out) {                          \
-        const size_t ahead = prefetch_ahead((size_t)(ROW), w_stride);                              \
-        const struct sheaf__act_digits *col[SHEAF__TILE_COLS];                                     \
-        for (int c = 0; c < nc; c++) col[c] = act[c];                                              \
-        if (nc == 1) {                                                                             \
-            DIGITS_TILE(ROW_FN, TYPE, 1)                                                           \
-        } else if (nc == 2) {                                                                      \
-            DIGITS_TILE(ROW_FN, TYPE, 2)                                                           \
-        } else if (nc == 3) {                                                                      \
-            DIGITS_TILE(ROW_FN, TYPE, 3)                                                           \
-        } else {                                                                                   \
-            DIGITS_TILE(ROW_FN, TYPE, 4)                                                           \
-        }                                                                                          \
-    }
-ROWS_DIGITS(rows_digits_q8_0, digits_8, SHEAF_TYPE_Q8_0,
-            k / 32 * (int64_t)sizeof(struct sheaf__block_q8_0))
-ROWS_DIGITS(rows_digits_q4_0, digits_32, SHEAF_TYPE_Q4_0,
-            k / 32 * (int64_t)sizeof(struct sheaf__block_q4_0))
-ROWS_DIGITS(rows_digits_q4_1, digits_32, SHEAF_TYPE_Q4_1,
-            k / 32 * (int64_t)sizeof(struct sheaf__block_q4_1))
-ROWS_DIGITS(rows_digits_q5_0, digits_32, SHEAF_TYPE_Q5_0,
-            k / 32 * (int64_t)sizeof(struct sheaf__block_q5_0))
-ROWS_DIGITS(rows_digits_q5_1, digits_32, SHEAF_TYPE_Q5_1,
-            k / 32 * (int64_t)sizeof(struct sheaf__block_q5_1))
-ROWS_DIGITS(rows_digits_q4_k, digits_k, SHEAF_TYPE_Q4_K,
-            k / 256 * (int64_t)sizeof(struct sheaf__block_q4_k))
-ROWS_DIGITS(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K,
-            k / 256 * (int64_t)sizeof(struct sheaf__block_q5_k))
+ROWS_DIGITS(rows_digits_q8_0, digits_8, SHEAF_TYPE_Q8_0, 32, struct sheaf__block_q8_0)
+ROWS_DIGITS(rows_digits_q4_0, digits_32, SHEAF_TYPE_Q4_0, 32, struct sheaf__block_q4_0)
+ROWS_DIGITS(rows_digits_q4_1, digits_32, SHEAF_TYPE_Q4_1, 32, struct sheaf__block_q4_1)
+ROWS_DIGITS(rows_digits_q5_0, digits_32, SHEAF_TYPE_Q5_0, 32, struct sheaf__block_q5_0)
+ROWS_DIGITS(rows_digits_q5_1, digits_32, SHEAF_TYPE_Q5_1, 32, struct sheaf__block_q5_1)
+ROWS_DIGITS(rows_digits_q4_k, digits_k, SHEAF_TYPE_Q4_K, 256, struct sheaf__block_q4_k)
+ROWS_DIGITS(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K, 256, struct sheaf__block_q5_k)
 #if defined(KERNELS_VNNI_512)
 static void rows_digits_q6_k(int64_t k, const void *w, size_t w_stride, int64_t nr,
                              const void *const *act, int nc, float *const *out) {
@@ -307,8 +297,7 @@ static void rows_digits_q6_k(int64_t k, const void *w, size_t w_stride, int64_t 
     rows_pieces(SHEAF_TYPE_Q6_K, k, w, w_stride, nr, col, nc, prefetch_ahead(row, w_stride), out);
 }
 #else
-ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K,
-            k / 256 * (int64_t)sizeof(struct sheaf__block_q6_k))
+ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K, 256, struct sheaf__block_q6_k)
 #endif
 
 #include "cpu/kernels/x86/attention.h"

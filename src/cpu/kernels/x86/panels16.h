@@ -53,44 +53,126 @@ static void pack_16(const float *const *x, int64_t n, void *panel) {
     }
 }
 
+/* ---- weights ---- */
+
+/* Four blocks, the first and second halves of each in lo and hi, its scale and its min in its four
+ * lanes of d and m: as panel_block of blocks.h has them, `step` apart. */
+INLINE void panel_quad(enum sheaf_type type, __m512i lo, __m512i hi, __m512 d, __m512 m,
+                       struct panel_block *to, int step) {
+    const bool min = has_min(type) || type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K;
+    const struct panel_block like = {.has_min = min, .bits = (uint8_t)panel_bits(type)};
+    const __m512i one = _mm512_set1_epi8(1);
+    int64_t flags;
+    memcpy(&flags, &like.by_16, sizeof flags);
+    if (!min) {
+        const __m512i offset = _mm512_set1_epi8(type == SHEAF_TYPE_Q4_0 ? 8 : 16);
+        lo = _mm512_sub_epi8(lo, offset);
+        hi = _mm512_sub_epi8(hi, offset);
+        m = _mm512_setzero_ps();
+    }
+    __m512i sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), one, lo);
+    sum = _mm512_dpbusd_epi32(sum, one, hi);
+    sum = _mm512_add_epi32(sum, _mm512_shuffle_epi32(sum, _MM_PERM_BADC));
+    sum = _mm512_add_epi32(sum, _mm512_shuffle_epi32(sum, _MM_PERM_CDAB));
+    sum = _mm512_slli_epi32(_mm512_sub_epi32(_mm512_setzero_si512(), sum), 7);
+    const __m512i dm = _mm512_castps_si512(_mm512_mask_blend_ps(0xcccc, d, m));
+    const __m512i end = _mm512_mask_blend_epi64(0xaa, sum, _mm512_set1_epi64(flags));
+    /* lane b of each is for block b */
+    const __m512i q01 = _mm512_shuffle_i32x4(lo, hi, 0x44),
+                  q23 = _mm512_shuffle_i32x4(lo, hi, 0xee);
+    const __m512i r01 = _mm512_shuffle_i32x4(dm, end, 0x44);
+    const __m512i r23 = _mm512_shuffle_i32x4(dm, end, 0xee);
+    _mm512_storeu_si512(to, _mm512_shuffle_i32x4(q01, r01, 0x88));
+    _mm512_storeu_si512(to + step, _mm512_shuffle_i32x4(q01, r01, 0xdd));
+    _mm512_storeu_si512(to + 2 * step, _mm512_shuffle_i32x4(q23, r23, 0x88));
+    _mm512_storeu_si512(to + 3 * step, _mm512_shuffle_i32x4(q23, r23, 0xdd));
+}
+static_assert(sizeof(struct panel_block) == 64 && offsetof(struct panel_block, d) == 32 &&
+                  offsetof(struct panel_block, start) == 48 &&
+                  offsetof(struct panel_block, by_16) == 56,
+              "the order of panel_quad");
+
+INLINE void quads_32(enum sheaf_type type, const void *src, struct panel_block *to, int64_t n) {
+    const bool five = type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1;
+    const char *w = src;
+    int64_t b = 0;
+    for (; b + 4 <= n / SHEAF__QK; b += 4, w += 4 * block_size_32(type), to += 4) {
+        __m512i lo, hi, s;
+        if (five)
+            unpack_quad_5(type, w, 4, &lo, &hi, &s);
+        else
+            unpack_quad_4(type, w, 4, &lo, &hi, &s);
+        panel_quad(type, lo, hi, _mm512_cvtph_ps(_mm512_castsi512_si256(s)),
+                   _mm512_cvtph_ps(_mm512_extracti64x4_epi64(s, 1)), to, 1);
+    }
+    blocks_32(type, w, to, n - b * SHEAF__QK);
+}
+
+/* Q4_K and Q5_K: the even blocks of 256, then the odd ones. */
+INLINE void quads_k(enum sheaf_type type, const void *src, struct panel_block *to, int64_t n) {
+    const size_t block = type == SHEAF_TYPE_Q5_K ? sizeof(struct sheaf__block_q5_k)
+                                                 : sizeof(struct sheaf__block_q4_k);
+    const __m512i even = _mm512_cvtepi8_epi32(_mm_setr_epi8(FOUR(0), FOUR(2), FOUR(4), FOUR(6)));
+    const char *w = src;
+    for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += block, to += 8) {
+        const __m512 s = k_scales(w), m = _mm512_mul_ps(s, _mm512_set1_ps(-1.0f));
+        __m512i lo[2][DIGITS_ROWS], hi[2][DIGITS_ROWS];
+        unpack_k(type, w, lo, hi, 0);
+        UNROLL for (int h = 0; h < 2; h++) {
+            const __m512i at = _mm512_add_epi32(even, _mm512_set1_epi32(h));
+            const __m512i min_at = _mm512_add_epi32(at, _mm512_set1_epi32(8));
+            panel_quad(type, h ? hi[0][0] : lo[0][0], h ? hi[1][0] : lo[1][0],
+                       _mm512_permutexvar_ps(at, s), _mm512_permutexvar_ps(min_at, m), to + h, 2);
+        }
+    }
+}
+
+BLOCKS(blocks_q4_0, quads_32, SHEAF_TYPE_Q4_0)
+BLOCKS(blocks_q4_1, quads_32, SHEAF_TYPE_Q4_1)
+BLOCKS(blocks_q5_0, quads_32, SHEAF_TYPE_Q5_0)
+BLOCKS(blocks_q5_1, quads_32, SHEAF_TYPE_Q5_1)
+BLOCKS(blocks_q4_k, quads_k, SHEAF_TYPE_Q4_K)
+BLOCKS(blocks_q5_k, quads_k, SHEAF_TYPE_Q5_K)
+
+/* ---- tiles ---- */
+
 #if !defined(KERNELS_AMX)
 /* acc += a digit of 32 elements of the columns . blocks of the rows */
-INLINE void add_digit(int vectors, const uint8_t (*x)[PANEL16_COLS][4], const struct panel_block *w,
+INLINE void add_digit(const uint8_t (*x)[PANEL16_COLS][4], const struct panel_block *w,
                       size_t w_stride, __m512i (*acc)[2]) {
     UNROLL_12 for (int j = 0; j < 8; j++) {
         __m512i xs[2];
-        UNROLL for (int v = 0; v < vectors; v++) xs[v] = load512(x[j][16 * v]);
+        UNROLL for (int v = 0; v < 2; v++) xs[v] = load512(x[j][16 * v]);
         UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
             const __m512i q = four_bytes(w[(size_t)r * w_stride].q + 4 * j);
-            UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
-                _mm512_dpbusd_epi32(acc[r][v], xs[v], q);
+            UNROLL for (int v = 0; v < 2; v++) acc[r][v] = _mm512_dpbusd_epi32(acc[r][v], xs[v], q);
         }
         __asm__ volatile("" ::: "memory"); /* a value loaded twice is not worth a register */
     }
 }
 
-/* The columns of so many vectors. */
-INLINE void panel_16(int vectors, bool mins, int64_t k, const struct panel_block *w,
-                     size_t w_stride, const struct panel16 *panel, float *c, bool add) {
+/* All columns. */
+INLINE void panel_16(bool mins, int64_t k, const struct panel_block *w, size_t w_stride,
+                     const struct panel16 *panel, float *c, bool add) {
     __m512 sum[PANEL16_ROWS][2];
     UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-        UNROLL for (int v = 0; v < vectors; v++) sum[r][v] =
+        UNROLL for (int v = 0; v < 2; v++) sum[r][v] =
             add ? v_load(c + r * PANEL16_COLS + 16 * v) : v_set1(0.0f);
     }
     for (int64_t b = 0; b < k / 32; b++, panel++, w++) {
         __m512i acc[PANEL16_ROWS][2];
         UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-            UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
+            UNROLL for (int v = 0; v < 2; v++) acc[r][v] =
                 _mm512_set1_epi32(w[(size_t)r * w_stride].start[0]);
         }
-        add_digit(vectors, panel->x[0], w, w_stride, acc);
+        add_digit(panel->x[0], w, w_stride, acc);
         UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-            UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = _mm512_slli_epi32(acc[r][v], 8);
+            UNROLL for (int v = 0; v < 2; v++) acc[r][v] = _mm512_slli_epi32(acc[r][v], 8);
         }
-        add_digit(vectors, panel->x[1], w, w_stride, acc);
+        add_digit(panel->x[1], w, w_stride, acc);
         UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
             const struct panel_block *row = &w[(size_t)r * w_stride];
-            UNROLL for (int v = 0; v < vectors; v++) {
+            UNROLL for (int v = 0; v < 2; v++) {
                 const __m512 d = v_mul(v_set1(row->d[0]), v_load(panel->d + 16 * v));
                 sum[r][v] = v_fma(_mm512_cvtepi32_ps(acc[r][v]), d, sum[r][v]);
                 if (mins)
@@ -99,22 +181,68 @@ INLINE void panel_16(int vectors, bool mins, int64_t k, const struct panel_block
         }
     }
     UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-        UNROLL for (int v = 0; v < vectors; v++) v_store(c + r * PANEL16_COLS + 16 * v, sum[r][v]);
+        UNROLL for (int v = 0; v < 2; v++) v_store(c + r * PANEL16_COLS + 16 * v, sum[r][v]);
     }
 }
+
+/* Sums of both digits apart, so that a block of weights is loaded once for both: 16 columns, or 8 in
+ * half a vector. */
+#define FEW_COLUMNS(NAME, V, I, PS, SI, LOAD)                                                      \
+    INLINE void NAME(bool mins, int64_t k, const struct panel_block *w, size_t w_stride,           \
+                     const struct panel16 *panel, float *c, bool add) {                            \
+        V sum[PANEL16_ROWS];                                                                       \
+        UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) sum[r] =                                  \
+            add ? PS(loadu_ps)(c + r * PANEL16_COLS) : PS(setzero_ps)();                           \
+        for (int64_t b = 0; b < k / 32; b++, panel++, w++) {                                       \
+            I h[PANEL16_ROWS], l[PANEL16_ROWS];                                                    \
+            UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {                                     \
+                h[r] = PS(set1_epi32)(w[(size_t)r * w_stride].start[0]);                           \
+                l[r] = PS(SI)();                                                                   \
+            }                                                                                      \
+            UNROLL_12 for (int j = 0; j < 8; j++) {                                                \
+                const I xh = LOAD(panel->x[0][j]), xl = LOAD(panel->x[1][j]);                      \
+                UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {                                 \
+                    int32_t four;                                                                  \
+                    memcpy(&four, w[(size_t)r * w_stride].q + 4 * j, sizeof four);                 \
+                    const I q = PS(set1_epi32)(four);                                              \
+                    h[r] = PS(dpbusd_epi32)(h[r], xh, q);                                          \
+                    l[r] = PS(dpbusd_epi32)(l[r], xl, q);                                          \
+                }                                                                                  \
+            }                                                                                      \
+            UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {                                     \
+                const struct panel_block *row = &w[(size_t)r * w_stride];                          \
+                const V d = PS(mul_ps)(PS(set1_ps)(row->d[0]), PS(loadu_ps)(panel->d));            \
+                const I all = PS(add_epi32)(PS(slli_epi32)(h[r], 8), l[r]);                        \
+                sum[r] = PS(fmadd_ps)(PS(cvtepi32_ps)(all), d, sum[r]);                            \
+                if (mins)                                                                          \
+                    sum[r] =                                                                       \
+                        PS(fmadd_ps)(PS(set1_ps)(row->m[0]), PS(loadu_ps)(panel->sums), sum[r]);   \
+            }                                                                                      \
+        }                                                                                          \
+        UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++)                                           \
+            PS(storeu_ps)(c + r * PANEL16_COLS, sum[r]);                                           \
+    }
+#define IN_512(FN) _mm512_##FN
+#define IN_256(FN) _mm256_##FN
+FEW_COLUMNS(columns_16, __m512, __m512i, IN_512, setzero_si512, load512)
+FEW_COLUMNS(columns_8, __m256, __m256i, IN_256, setzero_si256, load256)
 
 static void tile_16(int64_t k, const void *row, size_t stride, const void *panel, int used,
                     float *c, bool add) {
     const struct panel_block *w = row;
     stride /= sizeof *w;
     if (used > 16 && w->has_min) {
-        panel_16(2, true, k, w, stride, panel, c, add);
+        panel_16(true, k, w, stride, panel, c, add);
     } else if (used > 16) {
-        panel_16(2, false, k, w, stride, panel, c, add);
+        panel_16(false, k, w, stride, panel, c, add);
+    } else if (used > 8 && w->has_min) {
+        columns_16(true, k, w, stride, panel, c, add);
+    } else if (used > 8) {
+        columns_16(false, k, w, stride, panel, c, add);
     } else if (w->has_min) {
-        panel_16(1, true, k, w, stride, panel, c, add);
+        columns_8(true, k, w, stride, panel, c, add);
     } else {
-        panel_16(1, false, k, w, stride, panel, c, add);
+        columns_8(false, k, w, stride, panel, c, add);
     }
 }
 #endif

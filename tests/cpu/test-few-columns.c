@@ -1,0 +1,69 @@
+/* Kernels for few columns have the bits of those for many: tiles of panels that leave out columns. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cpu/kernels/kernels.h"
+#include "sheaf/type.h"
+
+enum { PASS = 256, MAX_TILE = 16, MAX_COLS = 32 };
+
+static uint32_t seed = 7;
+static uint32_t random_u32(void) {
+    seed = seed * 1664525u + 1013904223u;
+    return seed >> 8;
+}
+static void fill(float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = (float)random_u32() / 8388608.0f - 1.0f;
+}
+/* Any halves below 1 and any bytes below 0x30, which are finite weights of every type here. */
+static void fill_rows(void *x, size_t bytes) {
+    for (size_t i = 0; i + 2 <= bytes; i += 2)
+        memcpy((char *)x + i, &(uint16_t){random_u32() & 0x2fff}, 2);
+}
+
+/* Tile of `used` columns and of all: two passes, the second added. */
+static void compare_tiles(const struct sheaf__cpu_kernels *kern, const struct sheaf__cpu_panels *p,
+                          enum sheaf_type type) {
+    static _Alignas(64) char rows[MAX_TILE * PASS * 8], panel[PASS * MAX_COLS * 8];
+    static _Alignas(64) float all[MAX_TILE * MAX_COLS], few[MAX_TILE * MAX_COLS];
+    static char w[MAX_TILE * PASS * 4];
+    static float x[MAX_COLS][PASS];
+    const float *cols[MAX_COLS];
+    const size_t stride = PASS / (size_t)p->unit * p->row_bytes, size = sheaf_row_size(type, PASS);
+    cr_assert(p->rows <= MAX_TILE && p->cols <= MAX_COLS);
+    for (int c = 0; c < p->cols; c++) fill(x[c], PASS), cols[c] = x[c];
+    fill_rows(w, sizeof w);
+    p->pack(cols, PASS, panel);
+    for (int r = 0; r < p->rows; r++)
+        p->unpack[type](w + (size_t)r * size, rows + (size_t)r * stride, PASS);
+    if (p->begin) p->begin();
+    for (int pass = 0; pass < 2; pass++) p->tile(PASS, rows, stride, panel, p->cols, all, pass > 0);
+    for (int used = 1; used <= p->cols; used++) {
+        for (int pass = 0; pass < 2; pass++)
+            p->tile(PASS, rows, stride, panel, used, few, pass > 0);
+        for (int r = 0; r < p->rows; r++)
+            cr_assert_arr_eq(all + r * p->cols, few + r * p->cols, (size_t)used * sizeof *all,
+                             "%s %s: row %d of %d columns", kern->name, sheaf_type_name(type), r,
+                             used);
+    }
+    if (p->end) p->end();
+}
+
+Test(few_columns, tiles_of_any_number_have_the_same_bits) {
+    const struct sheaf__cpu_kernels *kern;
+    int compared = 0, tables = 0;
+    for (int i = 0; (kern = sheaf__cpu_kernels_at(i)); i++) {
+        tables += kern->panels[SHEAF__PANELS_FLOATS].rows > 0;
+        for (int kind = 0; kind < SHEAF__PANELS_KINDS; kind++) {
+            const struct sheaf__cpu_panels *p = &kern->panels[kind];
+            for (int t = 0; t < SHEAF_TYPE_COUNT && p->rows > 0; t++) {
+                if (!p->unpack[t]) continue;
+                compare_tiles(kern, p, (enum sheaf_type)t);
+                compared++;
+            }
+        }
+    }
+    if (!tables) printf("not run: tiles, no table that runs here has them\n");
+    cr_assert_geq(compared, 20 * tables);
+}
