@@ -1,4 +1,5 @@
-/* Kernels for few columns have the bits of those for many: tiles of panels that leave out columns. */
+/* Kernels for few columns and few queries have the bits of those for many: tiles of panels that
+ * leave out columns, and attention by rows of a cache as they lie. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,4 +67,51 @@ Test(few_columns, tiles_of_any_number_have_the_same_bits) {
     }
     if (!tables) printf("not run: tiles, no table that runs here has them\n");
     cr_assert_geq(compared, 20 * tables);
+}
+
+enum { WIDEST = SHEAF__DIRECT_WIDTH, KEYS = 37, QUERIES = 9 };
+
+static void compare_direct(const struct sheaf__cpu_kernels *kern, enum sheaf_type type, int64_t k,
+                           int64_t rows, int n_q) {
+    static char cache[KEYS * (WIDEST + 32) * 4];
+    static float floats[KEYS * WIDEST], qs[QUERIES * WIDEST];
+    static float want[QUERIES * (KEYS + 1)], got[QUERIES * (KEYS + 1)];
+    static float mixed[QUERIES * WIDEST], direct[QUERIES * WIDEST];
+    const size_t stride = sheaf_row_size(type, k) + sheaf_row_size(type, 32);
+    const float *q[QUERIES];
+    fill_rows(cache, sizeof cache);
+    fill(qs, QUERIES * WIDEST);
+    for (int c = 0; c < QUERIES; c++) q[c] = qs + c * k;
+    for (int i = 0; i < QUERIES * (KEYS + 1); i++) want[i] = got[i] = 77;
+    kern->load_rows[type](cache, stride, rows, k, floats, k);
+    kern->dots(k, floats, k, rows, q, n_q, want, KEYS + 1);
+    kern->dots_of[type](k, cache, stride, rows, q, n_q, got, KEYS + 1);
+    cr_assert_arr_eq(want, got, sizeof want, "%s %s: %d keys by %d queries of %d", kern->name,
+                     sheaf_type_name(type), (int)rows, n_q, (int)k);
+    fill(mixed, QUERIES * WIDEST);
+    memcpy(direct, mixed, sizeof mixed);
+    kern->mix(rows, floats, k, k, want, KEYS + 1, n_q, mixed, k);
+    kern->mix_of[type](rows, cache, stride, k, want, KEYS + 1, n_q, direct, k);
+    cr_assert_arr_eq(mixed, direct, sizeof mixed, "%s %s: %d values by %d rows of %d", kern->name,
+                     sheaf_type_name(type), (int)rows, n_q, (int)k);
+}
+
+Test(few_columns, attention_by_rows_of_a_cache_has_the_same_bits) {
+    static const int64_t widths[] = {32, 64, 96, 128, 160, 256};
+    const struct sheaf__cpu_kernels *kern;
+    int compared = 0, tables = 0;
+    for (int i = 0; (kern = sheaf__cpu_kernels_at(i)); i++) {
+        tables += kern->dots_of[SHEAF_TYPE_F16] != NULL;
+        for (int t = 0; t < SHEAF_TYPE_COUNT; t++) {
+            cr_assert_eq(kern->dots_of[t] != NULL, kern->mix_of[t] != NULL, "%s", kern->name);
+            for (size_t w = 0; kern->dots_of[t] && w < sizeof widths / sizeof *widths; w++) {
+                for (int64_t rows = 1; rows <= KEYS; rows += rows < 20 ? 3 : 1) {
+                    for (int n_q = 1; n_q <= QUERIES; n_q++, compared++)
+                        compare_direct(kern, (enum sheaf_type)t, widths[w], rows, n_q);
+                }
+            }
+        }
+    }
+    if (!tables) printf("not run: attention by rows, no table that runs here has it\n");
+    cr_assert_geq(compared, 4000 * tables);
 }

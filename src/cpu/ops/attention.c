@@ -234,6 +234,69 @@ static void finish_scores(const struct sheaf__attn *at, float slope, const float
     }
 }
 
+static const char *cache_row(const struct sheaf_tensor *x, const struct item *item, int64_t t) {
+    return (const char *)x->data + (size_t)t * x->nb[1] + (size_t)item->hk * x->nb[2] +
+           (size_t)item->s * x->nb[3];
+}
+
+/* True if the kernel, which is there or not, takes rows as they lie. */
+static bool direct(const struct sheaf_tensor *x, bool there) {
+    return there && x->ne[0] > 0 && x->ne[0] % 32 == 0 && x->ne[0] <= SHEAF__DIRECT_WIDTH;
+}
+
+/* Dot products of keys [t0, t0 + n) with the rows' queries. */
+static void score_keys(const struct sheaf__attn *at, const struct item *item,
+                       const struct scratch *w, int64_t t0, int64_t n, const float *const *q) {
+    const struct sheaf__cpu_kernels *kern = at->kern;
+    if (direct(at->k, kern->dots_of[at->k->type] != NULL)) {
+        kern->dots_of[at->k->type](at->d, cache_row(at->k, item, t0), at->k->nb[1], n, q, item->n,
+                                   w->scores, PART);
+        return;
+    }
+    for (int64_t j = 0; j < n; j += keys_of(at->d)) {
+        const int64_t len = min_i64(keys_of(at->d), n - j);
+        sheaf__attn_load(at, at->k, item->s, item->hk, t0 + j, len, w->block, at->d);
+        kern->dots(at->d, w->block, at->d, len, q, item->n, w->scores + j, PART);
+    }
+}
+
+static bool finite_rows(const float *y, int64_t stride, int64_t n, int rows) {
+    uint32_t worst = 0;
+    for (int r = 0; r < rows; r++, y += stride) {
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t bits;
+            memcpy(&bits, &y[i], sizeof bits);
+            bits &= 0x7f800000;
+            worst = bits > worst ? bits : worst;
+        }
+    }
+    return worst < 0x7f800000;
+}
+
+/* y[i], zeros, += weights of row i . values [t0, t0 + n). A value that is not finite shows in every
+ * sum that it enters, with a weight of 0 too: then all is done again without those of weight 0. */
+static void mix_values(const struct sheaf__attn *at, const struct item *item,
+                       const struct scratch *w, int64_t t0, int64_t n, float *y, int64_t y_stride) {
+    const struct sheaf__cpu_kernels *kern = at->kern;
+    if (n > 0 && direct(at->v, kern->mix_of[at->v->type] != NULL)) {
+        kern->mix_of[at->v->type](n, cache_row(at->v, item, t0), at->v->nb[1], at->e, w->scores,
+                                  PART, item->n, y, y_stride);
+        if (finite_rows(y, y_stride, at->e, item->n)) return;
+        for (int i = 0; i < item->n; i++) memset(y + i * y_stride, 0, (size_t)at->e * sizeof *y);
+    }
+    for (int64_t j = 0; j < n; j += keys_of(at->e)) {
+        const int64_t len = min_i64(keys_of(at->e), n - j);
+        const bool finite =
+            sheaf__attn_load(at, at->v, item->s, item->hk, t0 + j, len, w->block, at->e);
+        if (finite) {
+            kern->mix(len, w->block, at->e, at->e, w->scores + j, PART, item->n, y, y_stride);
+        } else {
+            sheaf__attn_mix_carefully(at, w->block, at->e, len, w->scores + j, PART, item->n, y,
+                                      y_stride);
+        }
+    }
+}
+
 /* The rows' states after this part of the keys alone. */
 static void run_part(const struct sheaf__attn *at, const struct item *item, const struct scratch *w,
                      float *out, int64_t out_stride) {
@@ -247,11 +310,7 @@ static void run_part(const struct sheaf__attn *at, const struct item *item, cons
         out[i * out_stride] = -INFINITY;
         out[i * out_stride + 1] = 0.0f;
     }
-    for (int64_t j = 0; j < n; j += keys_of(at->d)) {
-        const int64_t len = min_i64(keys_of(at->d), n - j);
-        sheaf__attn_load(at, at->k, item->s, item->hk, t0 + j, len, w->block, at->d);
-        kern->dots(at->d, w->block, at->d, len, q, item->n, w->scores + j, PART);
-    }
+    score_keys(at, item, w, t0, n, q);
     for (int i = 0; i < item->n && n > 0; i++) {
         const struct sheaf__attn_row r = sheaf__attn_row(at, item->s, item->hk, item->first + i);
         float *scores = w->scores + i * PART, *state = out + i * out_stride;
@@ -261,18 +320,7 @@ static void run_part(const struct sheaf__attn *at, const struct item *item, cons
         state[1] = kern->exp_f32(n, scores, state[0] == -INFINITY ? 0.0f : state[0], scores);
         memset(state + 2, 0, (size_t)at->e * sizeof *state);
     }
-    for (int64_t j = 0; j < n; j += keys_of(at->e)) {
-        const int64_t len = min_i64(keys_of(at->e), n - j);
-        const bool finite =
-            sheaf__attn_load(at, at->v, item->s, item->hk, t0 + j, len, w->block, at->e);
-        if (finite) {
-            kern->mix(len, w->block, at->e, at->e, w->scores + j, PART, item->n, out + 2,
-                      out_stride);
-        } else {
-            sheaf__attn_mix_carefully(at, w->block, at->e, len, w->scores + j, PART, item->n,
-                                      out + 2, out_stride);
-        }
-    }
+    mix_values(at, item, w, t0, n, out + 2, out_stride);
 }
 
 /* Takes the state of the next part into that of those before it. */

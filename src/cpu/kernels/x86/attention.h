@@ -21,8 +21,7 @@ INLINE bool load_rows(enum sheaf_type type, const void *px, size_t stride, int64
     v_f acc[4] = {v_set1(0.0f), v_set1(0.0f), v_set1(0.0f), v_set1(0.0f)};
     for (int64_t r = 0; r < rows; r++, x += stride, y += y_stride) {
         int64_t i = 0;
-        for (size_t b = 0; b < (size_t)n * size; b += 64)
-            _mm_prefetch(x + ROWS_AHEAD * stride + b, _MM_HINT_T0);
+        prefetch(x + ROWS_AHEAD * stride, (size_t)n * size);
         for (; i + 4 * VW <= n; i += 4 * VW) {
             UNROLL for (int j = 0; j < 4; j++) {
                 v_f v = load_plain(type, x, i + j * VW);
@@ -56,8 +55,7 @@ static bool load_rows_q8_0(const void *px, size_t stride, int64_t rows, int64_t 
     v_f acc = v_set1(0.0f);
     for (int64_t r = 0; r < rows; r++, x += stride, y += y_stride) {
         const struct sheaf__block_q8_0 *block = (const void *)x;
-        for (size_t b = 0; b < size; b += 64)
-            _mm_prefetch(x + ROWS_AHEAD * stride + b, _MM_HINT_T0);
+        prefetch(x + ROWS_AHEAD * stride, size);
         for (int64_t b = 0; b < n / 32; b++) {
             v_f d = v_set1(f16(block[b].d));
             acc = finite_so_far(acc, d); /* bytes are */
@@ -93,8 +91,7 @@ INLINE bool load_rows_32(enum sheaf_type type, const void *px, size_t stride, in
     __m128 seen = _mm_setzero_ps();
     for (int64_t r = 0; r < rows; r++, x += stride, y += y_stride) {
         const char *p = x;
-        for (size_t b = 0; b < size; b += 64)
-            _mm_prefetch(x + ROWS_AHEAD * stride + b, _MM_HINT_T0);
+        prefetch(x + ROWS_AHEAD * stride, size);
         for (int64_t first = 0; first < n / SHEAF__QK; first += AHEAD) {
             const int64_t rest = n / SHEAF__QK - first, few = rest < AHEAD ? rest : AHEAD;
             float f[AHEAD][4], *to = y + first * SHEAF__QK;
@@ -190,7 +187,15 @@ static void dots(int64_t k, const float *x, int64_t stride, int64_t rows, const 
     }
 }
 
+#if defined(__clang__)
+#define UNROLL_8 UNROLL
+#else
+#define UNROLL_8 _Pragma("GCC unroll 8")
+#endif
+
 enum { MIX_VECTORS = VW == 16 ? 4 : 2, MIX_ROWS = 4 };
+/* Rows that mix_direct takes at once: 8 by half the vectors, so that they share what is converted. */
+enum { MIX_DIRECT = VW == 16 ? 8 : 4 };
 
 /* R rows of y from element i on, vectors of them */
 INLINE void mix_piece(int64_t rows, const float *x, int64_t stride, const float *w,
@@ -235,15 +240,167 @@ static void mix(int64_t rows, const float *x, int64_t stride, int64_t n, const f
     if (n_y == 1) mix_rows(rows, x, stride, n, w, w_stride, 1, y, y_stride);
 }
 
+/* ---- few queries by rows of a cache as they lie ----
+ *
+ * Converting in registers keeps the float units at work while rows come; the bits are those of
+ * load_rows, then dots or mix. */
+
+/* Vector number i / VW of a row: its elements from i on. */
+INLINE v_f vector_of(enum sheaf_type type, const char *row, int64_t i) {
+    if (type != SHEAF_TYPE_Q8_0) return load_plain(type, row, i);
+    const struct sheaf__block_q8_0 *b =
+        (const struct sheaf__block_q8_0 *)(const void *)row + i / 32;
+    return v_mul(v_set1(f16(b->d)), v_load_i8(b->qs + i % 32));
+}
+/* Bytes of n elements: whole blocks, also for half of one (Q8_0). */
+INLINE size_t bytes_of_elements(enum sheaf_type type, int64_t n) {
+    if (type == SHEAF_TYPE_Q8_0) return (size_t)(n + 31) / 32 * sizeof(struct sheaf__block_q8_0);
+    return (size_t)n * (type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t));
+}
+
+/* Four keys by Q queries. With `keep` the keys are left there as floats. */
+INLINE void dots_four(enum sheaf_type type, int64_t k, const char *const *row,
+                      const float *const *q, int Q, float *keep, v_f (*acc)[4]) {
+    enum { STEP = 32 };
+    UNROLL for (int c = 0; c < Q; c++) {
+        UNROLL for (int j = 0; j < 4; j++) acc[c][j] = v_set1(0.0f);
+    }
+    for (int64_t i = 0; i < k; i += STEP) {
+        UNROLL for (int v = 0; v < STEP; v += VW) {
+            v_f x[4];
+            UNROLL for (int j = 0; j < 4; j++) x[j] = vector_of(type, row[j], i + v);
+            if (keep) {
+                UNROLL for (int j = 0; j < 4; j++) v_store(keep + j * k + i + v, x[j]);
+            }
+            UNROLL for (int c = 0; c < Q; c++) {
+                const v_f y = v_load(q[c] + i + v);
+                UNROLL for (int j = 0; j < 4; j++) acc[c][j] = v_fma(x[j], y, acc[c][j]);
+            }
+        }
+    }
+}
+
+/* Keys [0, VW) by Q queries, n of the keys there; the first call for them fetches those to come. */
+INLINE void dots_keys(enum sheaf_type type, int64_t k, const char *x, size_t stride, int64_t n,
+                      const float *const *q, int Q, bool first, float *keep, float *const *out) {
+    v_f quads[DOT_QUERIES][VW / 4];
+    for (int g = 0; g < VW / 4; g++) {
+        const char *row[4];
+        v_f acc[DOT_QUERIES][4];
+        UNROLL for (int j = 0; j < 4; j++) {
+            /* a row that is not there is computed from another and not used */
+            row[j] = x + (size_t)(4 * g + j < n ? 4 * g + j : 0) * stride;
+            if (first) prefetch(row[j] + ROWS_AHEAD * stride, bytes_of_elements(type, k));
+        }
+        dots_four(type, k, row, q, Q, keep ? keep + 4 * g * k : NULL, acc);
+        UNROLL for (int c = 0; c < Q; c++) quads[c][g] = v_sum_quads(acc[c]);
+    }
+    UNROLL for (int c = 0; c < Q; c++) {
+        const v_f sums = v_sum_lanes(quads[c]);
+        if (n >= VW) {
+            v_store(out[c], sums);
+        } else {
+            v_store_n(out[c], sums, n);
+        }
+    }
+}
+
+INLINE void dots_rows(enum sheaf_type type, int64_t k, const char *x, size_t stride, int64_t rows,
+                      const float *const *q, int n_q, float *out, int64_t out_stride) {
+    float floats[VW * SHEAF__DIRECT_WIDTH];
+    for (int64_t j = 0; j < rows; j += VW, x += VW * stride) {
+        for (int c = 0; c < n_q; c += DOT_QUERIES) {
+            const int some = n_q - c < DOT_QUERIES ? n_q - c : DOT_QUERIES;
+            float *to[4];
+            for (int i = 0; i < 4; i++) to[i] = out + (c + i) * out_stride + j;
+            if (c > 0) {
+                const int64_t n = rows - j;
+                const size_t width = (size_t)k * sizeof *floats;
+                const char *f = (const char *)floats;
+                const enum sheaf_type as = SHEAF_TYPE_F32;
+                if (some == 4) dots_keys(as, k, f, width, n, q + c, DOT_QUERIES, false, NULL, to);
+                if (some == 3)
+                    dots_keys(as, k, f, width, n, q + c, DOT_QUERIES - 1, false, NULL, to);
+                if (some == 2) dots_keys(as, k, f, width, n, q + c, 2, false, NULL, to);
+                if (some == 1) dots_keys(as, k, f, width, n, q + c, 1, false, NULL, to);
+            } else if (n_q > DOT_QUERIES) {
+                dots_keys(type, k, x, stride, rows - j, q, DOT_QUERIES, true, floats, to);
+            } else {
+                if (some == 4)
+                    dots_keys(type, k, x, stride, rows - j, q, DOT_QUERIES, true, NULL, to);
+                if (some == 3)
+                    dots_keys(type, k, x, stride, rows - j, q, DOT_QUERIES - 1, true, NULL, to);
+                if (some == 2) dots_keys(type, k, x, stride, rows - j, q, 2, true, NULL, to);
+                if (some == 1) dots_keys(type, k, x, stride, rows - j, q, 1, true, NULL, to);
+            }
+        }
+    }
+}
+
+/* R rows of y from element i on, so many vectors of them. */
+INLINE void mix_direct(enum sheaf_type type, int64_t rows, const char *x, size_t stride, int64_t i,
+                       const float *w, int64_t w_stride, int R, int vectors, bool first, float *y,
+                       int64_t y_stride) {
+    v_f acc[MIX_DIRECT][MIX_VECTORS], v[MIX_VECTORS];
+    const size_t at = bytes_of_elements(type, i), bytes = bytes_of_elements(type, vectors * VW);
+    UNROLL_8 for (int r = 0; r < R; r++) {
+        UNROLL for (int j = 0; j < vectors; j++) acc[r][j] = v_load(y + r * y_stride + i + j * VW);
+    }
+    for (int64_t j = 0; j < rows; j++, x += stride) {
+        if (first) prefetch(x + ROWS_AHEAD * stride + at, bytes);
+        UNROLL for (int u = 0; u < vectors; u++) v[u] = vector_of(type, x, i + u * VW);
+        UNROLL_8 for (int r = 0; r < R; r++) {
+            v_f a = v_set1(w[r * w_stride + j]);
+            UNROLL for (int u = 0; u < vectors; u++) acc[r][u] = v_fma(a, v[u], acc[r][u]);
+        }
+    }
+    UNROLL_8 for (int r = 0; r < R; r++) {
+        UNROLL for (int j = 0; j < vectors; j++) v_store(y + r * y_stride + i + j * VW, acc[r][j]);
+    }
+}
+
+INLINE void mix_some(enum sheaf_type type, int64_t rows, const char *x, size_t stride, int64_t n,
+                     const float *w, int64_t w_stride, int R, bool first, float *y,
+                     int64_t y_stride) {
+    const int vectors = R > 4 ? MIX_VECTORS / 2 : MIX_VECTORS;
+    int64_t i = 0;
+    for (; i + vectors * VW <= n; i += vectors * VW)
+        mix_direct(type, rows, x, stride, i, w, w_stride, R, vectors, first, y, y_stride);
+    for (; i < n; i += VW)
+        mix_direct(type, rows, x, stride, i, w, w_stride, R, 1, first, y, y_stride);
+}
+
+INLINE void mix_typed(enum sheaf_type type, int64_t rows, const char *x, size_t stride, int64_t n,
+                      const float *w, int64_t w_stride, int64_t n_y, float *y, int64_t y_stride) {
+    bool first = true;
+    for (; n_y >= MIX_DIRECT; n_y -= MIX_DIRECT, first = false) {
+        mix_some(type, rows, x, stride, n, w, w_stride, MIX_DIRECT, first, y, y_stride);
+        w += MIX_DIRECT * w_stride, y += MIX_DIRECT * y_stride;
+    }
+    for (; n_y >= 4; n_y -= 4, w += 4 * w_stride, y += 4 * y_stride, first = false)
+        mix_some(type, rows, x, stride, n, w, w_stride, 4, first, y, y_stride);
+    if (n_y == 3) mix_some(type, rows, x, stride, n, w, w_stride, 3, first, y, y_stride);
+    if (n_y == 2) mix_some(type, rows, x, stride, n, w, w_stride, 2, first, y, y_stride);
+    if (n_y == 1) mix_some(type, rows, x, stride, n, w, w_stride, 1, first, y, y_stride);
+}
+
+#define DIRECT(TYPE, NAME)                                                                         \
+    static void dots_##NAME(int64_t k, const void *x, size_t stride, int64_t rows,                 \
+                            const float *const *q, int n_q, float *out, int64_t out_stride) {      \
+        dots_rows(TYPE, k, x, stride, rows, q, n_q, out, out_stride);                              \
+    }                                                                                              \
+    static void mix_##NAME(int64_t rows, const void *x, size_t stride, int64_t n, const float *w,  \
+                           int64_t w_stride, int64_t n_y, float *y, int64_t y_stride) {            \
+        mix_typed(TYPE, rows, x, stride, n, w, w_stride, n_y, y, y_stride);                        \
+    }
+DIRECT(SHEAF_TYPE_F32, f32)
+DIRECT(SHEAF_TYPE_F16, f16)
+DIRECT(SHEAF_TYPE_BF16, bf16)
+DIRECT(SHEAF_TYPE_Q8_0, q8_0)
+
 /* ---- many queries: a lane each ---- */
 
 enum { LANE_VECTORS = 3, LANES = LANE_VECTORS * VW, LANE_ROWS = VW == 16 ? 8 : 4 };
-
-#if defined(__clang__)
-#define UNROLL_8 UNROLL
-#else
-#define UNROLL_8 _Pragma("GCC unroll 8")
-#endif
 
 static void pack_lanes(const float *const *x, int64_t n, float *panel) {
     pack_columns(x, n, LANES, panel);

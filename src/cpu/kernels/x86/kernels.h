@@ -132,7 +132,7 @@ INLINE v_f carried(const v_f *from, int i) { return from ? from[i] : v_set1(0.0f
  * KiB meet in the same sets of the cache. AMD EPYC, Zen 5, November 2026.) */
 enum { ACCS = 4, PLAIN_COLS = VW == 16 ? 4 : 2 };
 
-/* out[c][r], or the sums so far to `to`. k is whole rounds of all accumulators but for the last part. */
+/* out[c][r], or the sums so far to `to`. k of all parts except the last is whole rounds. */
 INLINE void row_plain(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
                       const float *const *act, int C, const v_f *from, v_f *to, float *const *out,
                       int64_t r) {
@@ -462,6 +462,20 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
         },
     .dots = dots,
     .mix = mix,
+    .dots_of =
+        {
+            [SHEAF_TYPE_F32] = dots_f32,
+            [SHEAF_TYPE_F16] = dots_f16,
+            [SHEAF_TYPE_BF16] = dots_bf16,
+            [SHEAF_TYPE_Q8_0] = dots_q8_0,
+        },
+    .mix_of =
+        {
+            [SHEAF_TYPE_F32] = mix_f32,
+            [SHEAF_TYPE_F16] = mix_f16,
+            [SHEAF_TYPE_BF16] = mix_bf16,
+            [SHEAF_TYPE_Q8_0] = mix_q8_0,
+        },
     .softcap_f32 = softcap_f32,
     .to_float =
         {
