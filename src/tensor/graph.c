@@ -53,6 +53,7 @@ struct sheaf_cgraph *sheaf_new_graph_custom(struct sheaf_context *ctx, size_t si
 void sheaf_graph_clear(struct sheaf_cgraph *g) {
     g->n_nodes = g->n_leafs = 0;
     g->overflowed = false;
+    g->version = 0;
     if (g->visited) memset(g->visited, 0, g->n_visited * sizeof *g->visited);
     g->uid = sheaf__graph_next_uid();
 }

@@ -350,6 +350,21 @@ Test(core_graph, views_lookup_and_identity) {
     sheaf_free(ctx);
 }
 
+/* Memory of an arena holds anything; a version that is not 0 would promise that nothing changed. */
+Test(core_graph, promises_nothing) {
+    static char memory[1 << 18];
+    memset(memory, 0xff, sizeof memory);
+    C *ctx = sheaf_init((struct sheaf_init_params){
+        .mem_buffer = memory, .mem_size = sizeof memory, .no_alloc = true});
+    struct sheaf_cgraph *g = sheaf_new_graph_custom(ctx, 8);
+    cr_assert_not_null(g);
+    cr_assert_eq(g->version, 0);
+    g->version = 7;
+    sheaf_graph_clear(g);
+    cr_assert_eq(g->version, 0);
+    sheaf_free(ctx);
+}
+
 Test(core_graph, a_failed_constructor_is_reported_by_expand) {
     C *ctx = arena(1 << 18, true);
     struct sheaf_cgraph *g = sheaf_new_graph(ctx);
