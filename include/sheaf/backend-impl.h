@@ -88,6 +88,9 @@ sheaf_backend_buffer_t sheaf_backend_buffer_init(sheaf_backend_buffer_type_t buf
 /* A flag of a node whose result a later graph reads; the scheduler sets it for backends with
  * release_tensor. */
 enum { SHEAF_BACKEND_TENSOR_CARRIED = 1 << 18 };
+/* A flag of ARGMAX and TOP_K: their order of ties (sheaf/ops.h) is needed, since the choice is
+ * compared with those of other devices. A device with another order does not support the node. */
+enum { SHEAF_BACKEND_TENSOR_TIES_BY_INDEX = 1 << 20 };
 
 struct sheaf_backend_i {
     const char *(*get_name)(sheaf_backend_t backend);

@@ -275,6 +275,7 @@ bool gg_member_accepts(const struct gg_member *m, const struct sheaf_tensor *nod
     const struct limits *l = &limits[node->op];
     if (m->kind != GG_KIND_CPU && !(gpu_copies(node) && gpu_starts(node) && gpu_rope(node)))
         return false;
+    if (node->flags & SHEAF_BACKEND_TENSOR_TIES_BY_INDEX) return false; /* ggml leaves it open */
     if (!l->there || !reads_words(&m->lib->host, node)) return false;
     return lies(node->src[0], l->a) && lies(node->src[1], l->b) && lies(node, l->result) &&
            (!l->check || l->check(node));

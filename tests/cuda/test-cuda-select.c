@@ -6,6 +6,7 @@
 #include "model/random_model.h"
 #include "model/run/best.h"
 #include "rig.h"
+#include "sheaf/backend-impl.h"
 #include "sheaf/model.h"
 #include "temp_dir.h"
 
@@ -112,6 +113,48 @@ Test(cuda_select, candidates_are_those_of_the_row) {
     x[1000] = NAN; /* the memory is the same, the values are not */
     cr_assert_eq(sheaf_backend_tensor_set(small, x, 0, sheaf_nbytes(small)), SHEAF_STATUS_SUCCESS);
     select_both(&r, &best, small, 0, 1, x, false);
+    sheaf__best_free(best);
+    rig_down(&r);
+}
+
+static bool has_other_ties(sheaf_backend_dev_t dev, const struct sheaf_tensor *op) {
+    (void)dev;
+    return !(op->flags & SHEAF_BACKEND_TENSOR_TIES_BY_INDEX);
+}
+/* The first two change places. */
+static enum sheaf_status get_swapped(sheaf_backend_t backend, const struct sheaf_tensor *t,
+                                     void *data, size_t offset, size_t size) {
+    (void)backend;
+    const enum sheaf_status st = sheaf_backend_tensor_get(t, data, offset, size);
+    int32_t *id = data, first = id[0];
+    id[0] = id[1];
+    id[1] = first;
+    return st;
+}
+
+/* A device says that its order of ties is another; or does not say it. */
+Test(cuda_select, another_order_of_ties_is_not_taken) {
+    static float x[VOCAB];
+    struct rig r = rig_up("", NULL);
+    struct sheaf_tensor *t = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, VOCAB, 1);
+    sheaf_backend_dev_t dev = sheaf_backend_get_device(r.backend);
+    const struct sheaf_backend_device_i *own_dev = dev->iface;
+    const struct sheaf_backend_i *own = r.backend->iface;
+    struct sheaf_backend_device_i other_dev = *own_dev;
+    struct sheaf_backend_i other = *own;
+    struct sheaf__best *best = NULL;
+    other_dev.supports_op = has_other_ties;
+    other.get_tensor_async = get_swapped;
+    rig_alloc(&r);
+    cr_assert_eq(sheaf_backend_tensor_set(t, x, 0, sheaf_nbytes(t)), SHEAF_STATUS_SUCCESS);
+    dev->iface = &other_dev;
+    select_both(&r, &best, t, 0, 1, x, false);
+    select_both(&r, &best, t, 0, 40, x, false);
+    dev->iface = own_dev;
+    r.backend->iface = &other;
+    select_both(&r, &best, t, 0, 8, x, false);
+    r.backend->iface = own;
+    select_both(&r, &best, t, 0, 8, x, true);
     sheaf__best_free(best);
     rig_down(&r);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sheaf/backend-impl.h"
 #include "sheaf/sheaf.h"
 
 enum { ROWS = 6, COLUMNS = 32, N = ROWS * COLUMNS, TIMES = 5 };
@@ -65,15 +66,18 @@ static int run(sheaf_backend_t backend) {
     return wrong != 0;
 }
 
-/* More ops than the device has. */
+/* More ops than the device has, and what ggml does not promise. */
 static int refuses(sheaf_backend_dev_t dev) {
     struct sheaf_context *ctx = context();
     struct sheaf_tensor *a = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, COLUMNS, ROWS);
     const bool one = sheaf_backend_dev_supports_op(dev, sheaf_add(ctx, a, a));
     const bool two = sheaf_backend_dev_supports_op(dev, sheaf_soft_max(ctx, a));
+    struct sheaf_tensor *ordered = sheaf_add(ctx, a, a);
+    ordered->flags |= SHEAF_BACKEND_TENSOR_TIES_BY_INDEX;
+    const bool ties = sheaf_backend_dev_supports_op(dev, ordered);
     sheaf_free(ctx);
-    printf("adds: %d, softmax: %d\n", one, two);
-    return !one || two;
+    printf("adds: %d, softmax: %d, an order of ties: %d\n", one, two, ties);
+    return !one || two || ties;
 }
 
 static int events(sheaf_backend_dev_t dev, sheaf_backend_t backend) {

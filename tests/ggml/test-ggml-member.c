@@ -35,7 +35,7 @@ Test(ggml_member, computes) {
     cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0"), 0, "%s",
                  out);
     shows("right\n");
-    shows("adds: 1, softmax: 0\n");
+    shows("adds: 1, softmax: 0, an order of ties: 0\n");
     shows("FAKE0: 5 computes of 1 graphs\n"); /* translated once, with one number */
 }
 Test(ggml_member, computes_beside_a_cpu) {

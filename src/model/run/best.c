@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sheaf/backend-impl.h"
 #include "sheaf/graph.h"
 #include "sheaf/ops.h"
 
@@ -65,9 +66,12 @@ static enum sheaf_status reserve(struct sheaf__best *b, size_t size) {
         b->host = sheaf_backend_buffer_get_base(b->pinned);
     else
         b->host = malloc(size);
+    if (!b->host) {
+        free_memory(b);
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for candidates");
+    }
     b->size = size;
-    return b->host ? SHEAF_STATUS_SUCCESS
-                   : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for candidates");
+    return SHEAF_STATUS_SUCCESS;
 }
 
 static size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -82,6 +86,7 @@ static bool make_nodes(struct sheaf__best *b) {
     row->data = (char *)b->key.t->data + (size_t)b->key.row * b->key.t->nb[1];
     b->positions =
         b->key.cap == 1 ? sheaf_argmax(ctx, row) : sheaf_top_k(ctx, row, (int)b->key.cap);
+    if (b->positions) b->positions->flags |= SHEAF_BACKEND_TENSOR_TIES_BY_INDEX;
     b->values = sheaf_get_rows(ctx, sheaf_reshape_2d(ctx, row, 1, n), b->positions);
     b->sums = b->rest = NULL;
     if (pieces)
@@ -159,7 +164,11 @@ static bool all_are_numbers(const struct sheaf__best *b, const struct sheaf_tens
     return true;
 }
 
-/* false: a position or a value is impossible. */
+static bool is_before(const struct sheaf_candidate *a, const struct sheaf_candidate *b) {
+    return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
+}
+
+/* false: a position or a value is impossible, or the list is out of order. */
 static bool take(const struct sheaf__best *b, struct sheaf_candidates *c) {
     sheaf_candidates_clear(c);
     for (size_t i = 0; i < b->key.cap; i++) {
@@ -167,6 +176,7 @@ static bool take(const struct sheaf__best *b, struct sheaf_candidates *c) {
         memcpy(&e->id, b->host + offset_of(b, b->positions) + 4 * i, sizeof e->id);
         memcpy(&e->logit, b->host + offset_of(b, b->values) + 4 * i, sizeof e->logit);
         if (!(e->logit <= FLT_MAX) || e->id < 0 || e->id >= b->key.n) return false;
+        if (i && !is_before(&e[-1], e)) return false;
     }
     c->n = b->key.cap;
     c->n_seen = (size_t)b->key.n;
