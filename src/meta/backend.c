@@ -38,6 +38,7 @@ static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *
     p->last_use = ++b->clock;
     b->follow.node = b->follow.fn && !b->check ? number_of_node(graph, b->follow.tensor) : -1;
     st = dry ? sheaf__meta_reserve_staging(b, p) : sheaf__meta_run_program(b, p);
+    if (!dry && !st) b->uploads = false;
     const enum sheaf_status failure =
         b->lives_on && !sheaf_world_failed() ? st : SHEAF_STATUS_SUCCESS;
     if (failure)
@@ -108,6 +109,7 @@ static const struct sheaf_backend_i backend_iface = {
     .get_name = get_name,
     .free = free_backend,
     .graph_compute = graph_compute,
+    .synchronize = sheaf__meta_synchronize,
     .release_tensor = sheaf__meta_release,
     .graph_reserve = graph_reserve,
     .set_tensors = sheaf__meta_set_tensors,

@@ -56,6 +56,7 @@ struct meta_backend {
         sheaf_backend_meta_follow_fn fn;
         void *user;
     } follow;
+    bool uploads; /* of inputs may be under way: some were submitted, and no run has ended since */
     struct meta_slot *map;
     size_t n_map;
     uint64_t n_computes, n_plans;
@@ -92,12 +93,16 @@ enum sheaf_status sheaf__meta_reserve_staging(struct meta_backend *b, const stru
 /* ---- run.c ---- */
 /* On the member's own thread. */
 enum sheaf_status sheaf__meta_run_part(struct meta_member *me, struct meta_part *part);
+/* Waits until the member's queue is empty. */
+enum sheaf_status sheaf__meta_drain(struct meta_member *me);
 /* Waits for a started collective; ticket 0: none. */
 enum sheaf_status sheaf__meta_await_collective(struct meta_member *me, uint64_t ticket);
 
 /* ---- inputs.c ---- */
 enum sheaf_status sheaf__meta_set_tensors(sheaf_backend_t backend,
                                           const struct sheaf_tensor_write *writes, size_t n);
+/* Until no upload of inputs is under way. A run ends with empty queues. */
+enum sheaf_status sheaf__meta_synchronize(sheaf_backend_t backend);
 
 /* ---- key.c ---- */
 /* A hash of the graph's structure and of which weights it reads; inputs count by their shape alone,

@@ -9,8 +9,7 @@
 
 static int member_of(const struct meta_member *me) { return me->backend->dev->local[me->local]; }
 
-/* Waits until the member's queue is empty. */
-static enum sheaf_status drain(struct meta_member *me) {
+enum sheaf_status sheaf__meta_drain(struct meta_member *me) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     if (me->backend->devcomm) st = sheaf__devcomm_wait(me->backend->devcomm, me->local);
     return st ? st : sheaf_backend_synchronize(me->device_backend);
@@ -23,10 +22,10 @@ static enum sheaf_status host_copy(struct meta_member *me, const struct sheaf_te
     *out = t->data;
     if (!me->staged) return SHEAF_STATUS_SUCCESS;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (n > staging->size) st = drain(me); /* it moves */
+    if (n > staging->size) st = sheaf__meta_drain(me); /* it moves */
     if (!st) st = sheaf__meta_stage(staging, n, out);
     if (!st) st = sheaf_backend_tensor_get_async(me->device_backend, t, *out, 0, n);
-    const enum sheaf_status waited = drain(me);
+    const enum sheaf_status waited = sheaf__meta_drain(me);
     return st ? st : waited;
 }
 
@@ -126,7 +125,8 @@ static enum sheaf_status run_collective(struct meta_member *me, struct meta_inst
 }
 
 static enum sheaf_status run_zero(struct meta_member *me, const struct meta_instr *instr) {
-    enum sheaf_status st = me->staged ? drain(me) : SHEAF_STATUS_SUCCESS; /* it may still be read */
+    enum sheaf_status st =
+        me->staged ? sheaf__meta_drain(me) : SHEAF_STATUS_SUCCESS; /* it may still be read */
     return st ? st : sheaf_backend_tensor_memset(instr->out, 0, 0, sheaf_nbytes(instr->out));
 }
 
@@ -214,7 +214,7 @@ enum sheaf_status sheaf__meta_run_part(struct meta_member *me, struct meta_part 
     if (!me->staged) return st;
     if (!st && !me->failure) submit_followers(me);
     const uint64_t begin = sheaf__time_ns();
-    const enum sheaf_status waited = drain(me);
+    const enum sheaf_status waited = sheaf__meta_drain(me);
     me->compute_ns += sheaf__time_ns() - begin;
     return st ? st : waited;
 }

@@ -216,8 +216,53 @@ Test(meta_errors, an_input_whose_memory_went_to_another_graph) {
     cr_assert_eq(sheaf_gallocr_alloc_graph(r.galloc, b.graph), SHEAF_STATUS_SUCCESS);
     cr_assert_eq(sheaf_backend_graph_compute(r.backend, a.graph), SHEAF_STATUS_INVALID);
     cr_assert(strstr(sheaf_last_error(), "allocate this graph again"), "%s", sheaf_last_error());
+    /* its record has the slices of the other, which are larger than its data */
+    cr_assert_eq(sheaf_gallocr_alloc_graph(r.galloc, b.graph), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_gallocr_alloc_graph(r.galloc, a.graph), SHEAF_STATUS_SUCCESS);
+    void *data = calloc(1, sheaf_nbytes(b.x));
+    const struct sheaf_tensor_write stale = {b.x, data};
+    cr_assert_eq(sheaf_backend_tensors_set(r.backend, &stale, 1), SHEAF_STATUS_INVALID);
+    cr_assert(strstr(sheaf_last_error(), "allocate this graph again"), "%s", sheaf_last_error());
+    free(data);
     sheaf_free(a.ctx);
     sheaf_free(b.ctx);
+    rig_down(&r);
+}
+
+static int n_waits;
+static enum sheaf_status count_wait(sheaf_backend_t backend) {
+    (void)backend;
+    n_waits++;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Members may queue them; a run leaves nothing in their queues. */
+Test(meta, uploads_of_inputs_are_waited_for) {
+    struct rig r;
+    rig_up(&r, 3);
+    struct scenario_graph g;
+    struct scenario_result result;
+    cr_assert(scenario_graph(&g, &r.model, 1));
+    cr_assert(scenario_compute(&g, r.backend, r.galloc, 1, &result));
+    void *data = calloc(1, sheaf_nbytes(g.x));
+    const struct sheaf_tensor_write input = {g.x, data};
+    cr_assert_eq(sheaf_backend_tensors_set(r.backend, &input, 1), SHEAF_STATUS_SUCCESS);
+    struct sheaf_backend_i counts[3];
+    const struct sheaf_backend_i *own[3];
+    for (size_t i = 0; i < 3; i++) {
+        sheaf_backend_t member = sheaf_backend_meta_member_backend(r.backend, i);
+        own[i] = member->iface;
+        counts[i] = *own[i];
+        counts[i].synchronize = count_wait;
+        member->iface = &counts[i];
+    }
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(sheaf_backend_synchronize(r.backend), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(n_waits, 3, "%d", n_waits); /* not again */
+    }
+    for (size_t i = 0; i < 3; i++) sheaf_backend_meta_member_backend(r.backend, i)->iface = own[i];
+    free(data);
+    sheaf_free(g.ctx);
     rig_down(&r);
 }
 
