@@ -60,11 +60,12 @@ static struct sheaf__cuda_inputs *new_block() {
     return NULL;
 }
 
-/* Do they fit, and is the block free? A query, since a wait would have no deadline. */
-static bool is_possible(const struct sheaf__cuda_inputs *in,
+/* Are they here, do they fit, and is the block free? A query, since a wait would have no deadline. */
+static bool is_possible(const struct sheaf__cuda_inputs *in, const struct sheaf__cuda_device *own,
                         const struct sheaf_tensor_write *writes, size_t n) {
     size_t total = 0;
     for (size_t i = 0; i < n; i++) {
+        if (sheaf__cuda_device_of_tensor(writes[i].tensor) != own) return false;
         if ((uintptr_t)writes[i].tensor->data % 4) return false;
         const size_t size = sheaf_nbytes(writes[i].tensor);
         if (size > BLOCK) return false;
@@ -108,9 +109,9 @@ static cudaError_t submit(struct sheaf__cuda_inputs *in, cudaStream_t stream,
     }
     launch(stream, all, n_short, longest);
     if (!e) e = cudaGetLastError();
-    if (!e) e = cudaEventRecord(in->read, stream);
+    const cudaError_t recorded = cudaEventRecord(in->read, stream); /* others may be under way */
     in->recorded = true;
-    return e;
+    return e ? e : recorded;
 }
 
 enum sheaf_status sheaf__cuda_inputs_write(struct sheaf__cuda_inputs **block,
@@ -119,7 +120,7 @@ enum sheaf_status sheaf__cuda_inputs_write(struct sheaf__cuda_inputs **block,
                                            bool *done) {
     *done = false;
     if (!*block) *block = new_block();
-    if (!*block || !is_possible(*block, writes, n)) return SHEAF_STATUS_SUCCESS;
+    if (!*block || !is_possible(*block, q->device, writes, n)) return SHEAF_STATUS_SUCCESS;
     *done = true;
     const cudaError_t e = submit(*block, q->stream, writes, n);
     return e ? sheaf__cuda_error(q->device->name, e, "writing '%s' and %zu more",

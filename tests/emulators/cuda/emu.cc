@@ -9,6 +9,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -260,6 +261,7 @@ static cudaError_t give(cudaError_t e) {
 
 struct emu_event {
     int recorded;
+    long waits; /* that had ended by then */
 };
 
 static cudaError_t submit(cudaStream_t s, const std::function<void()> &work) {
@@ -316,9 +318,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
     delete s;
     return cudaSuccess;
 }
+static std::atomic<long> n_waits;
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     MAY_FAIL("cudaStreamSynchronize", cudaErrorIllegalAddress);
     if (s != cudaStreamPerThread && s && s->capture) return give(cudaErrorStreamCaptureUnsupported);
+    n_waits++;
     return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
@@ -339,10 +343,14 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) {
     e->recorded++;
+    e->waits = n_waits;
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+/* With "busy=1" what was recorded is done when a stream was waited for since. */
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+    return setting("busy", 0) && e->waits == n_waits ? give(cudaErrorNotReady) : cudaSuccess;
+}
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t) {
     *ms = 2e-3f;
     return cudaSuccess;
