@@ -54,7 +54,7 @@ struct sheaf_model_params {
     /* Cells of the K/V cache; 0: what the model was trained on, at most 4096; -1: all of that. More
      * is logged as a warning. */
     int64_t n_ctx;
-    int64_t n_batch; /* tokens evaluated at once, at most; 0: 512 */
+    int64_t n_batch;         /* tokens evaluated at once, at most; 0: 512 */
     enum sheaf_type kv_type; /* of the K/V cache: F16 (default), Q8_0, F32 */
     bool single;             /* the first local device, without the meta device; one rank only */
     bool check;              /* compare the results of all members after every evaluation */
@@ -143,7 +143,7 @@ enum sheaf_status sheaf_model_get_logits(struct sheaf_model *model, float *dst);
  * the vocabulary that it holds, and only these lists travel. with_sum: also the normaliser
  * (sheaf/candidates.h). *stop is this rank's wish to stop, and becomes true if any rank has it.
  * *out is owned by the model and valid until the next call. Collective; allocates only when k
- * changes. */
+ * changes, or result, row or shape where a device with memory of its own selects. */
 enum sheaf_status sheaf_model_get_candidates(struct sheaf_model *model, int64_t row, size_t k,
                                              bool with_sum, bool *stop,
                                              const struct sheaf_candidates **out);
