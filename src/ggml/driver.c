@@ -141,12 +141,16 @@ static void describe(size_t device) {
              "%zu member%s on %d host%s", n, n == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s");
 }
 
+static void stay_out(const char *text) {
+    sheaf_log(SHEAF_LOG_ERROR, "SHEAF stays out of this program: %s", text);
+}
+
 static enum sheaf_status start_task(void *unused) {
     (void)unused;
     const char *on_failure = sheaf_setting_value("SHEAF_GGML_ON_FAILURE");
     const bool may_exit = !on_failure || strcmp(on_failure, "error") != 0;
     const enum sheaf_status st =
-        gg_engine_start(may_exit, may_exit ? end_program : NULL, &gg_driver.engine);
+        gg_engine_start(may_exit, may_exit ? end_program : NULL, stay_out, &gg_driver.engine);
     for (size_t i = 0; !st && i < gg_engine_n_devices(gg_driver.engine); i++) describe(i);
     return st;
 }
@@ -166,8 +170,10 @@ enum sheaf_status gg_driver_start(const struct gg_host *host) {
     gg_driver.encoder.host = host;
     gg_driver.encoder.memory_of = gg_plugin_memory_of;
     gg_driver.encoder.next_object = &gg_driver.next_object;
-    if (sheaf__thread_start(&shared.thread, work, NULL))
+    if (sheaf__thread_start(&shared.thread, work, NULL)) {
+        stay_out("cannot start a thread");
         return sheaf_set_error(SHEAF_STATUS_FAILED, "cannot start a thread");
+    }
     shared.started = true;
     shared.pid = getpid();
     return call(start_task, NULL);

@@ -13,7 +13,7 @@
 
 #include "ggml/encode.h"
 
-/* Starts the thread, the world and the meta devices. Once a process. */
+/* Starts the thread, the world and the meta devices; logs why not. Once a process. */
 enum sheaf_status gg_driver_start(const struct gg_host *host);
 /* Tells the workers that the job is over, and ends the thread. At exit; safe to call twice. */
 void gg_driver_stop(void);

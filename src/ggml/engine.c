@@ -108,7 +108,7 @@ static enum sheaf_status start_devices(struct gg_engine *e) {
 }
 
 enum sheaf_status gg_engine_start(bool may_exit, sheaf_failure_fn on_failure,
-                                  struct gg_engine **out) {
+                                  void (*tell)(const char *text), struct gg_engine **out) {
     const struct sheaf_world_params params = {
         .size = sizeof params, .may_exit = may_exit, .on_failure = on_failure};
     struct gg_engine *e = calloc(1, sizeof *e);
@@ -117,6 +117,7 @@ enum sheaf_status gg_engine_start(bool may_exit, sheaf_failure_fn on_failure,
     if (!st) load_modules();
     if (!st) st = start_devices(e);
     if (st) {
+        if (tell) tell(sheaf_last_error());
         gg_engine_stop(e);
         return st;
     }

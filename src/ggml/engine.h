@@ -51,9 +51,10 @@ struct gg_object_place {
 
 struct gg_engine;
 /* Starts the world and the meta devices over all its devices. may_exit, on_failure: as in struct
- * sheaf_world_params. Collective. */
+ * sheaf_world_params. tell (may be NULL) gets the text of an error while the ranks are still there: a
+ * launcher ends the job when the first of them has gone. Collective. */
 enum sheaf_status gg_engine_start(bool may_exit, sheaf_failure_fn on_failure,
-                                  struct gg_engine **out);
+                                  void (*tell)(const char *text), struct gg_engine **out);
 void gg_engine_stop(struct gg_engine *e); /* and the world; accepts NULL */
 
 size_t gg_engine_n_devices(const struct gg_engine *e);

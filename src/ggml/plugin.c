@@ -274,11 +274,7 @@ static bool start(const void *caller) {
     log_host();
     fill_reg();
     tell_parent();
-    st = gg_driver_start(&host);
-    if (st) {
-        sheaf_log(SHEAF_LOG_ERROR, "SHEAF stays out of this program: %s", sheaf_last_error());
-        return false;
-    }
+    if (gg_driver_start(&host)) return false;
     n_devices = gg_driver_n_devices();
     for (size_t i = 0; i < n_devices; i++) {
         fill_buft(i);

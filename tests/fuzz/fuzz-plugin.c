@@ -16,7 +16,7 @@ static void command(enum gg_command_kind kind, uint64_t a, uint64_t b, uint64_t 
 static void start(void) {
     setenv("SHEAF_CPU_DEVICES", "2", 1);
     setenv("SHEAF_CPU_THREADS", "1", 1);
-    MUST(!gg_engine_start(false, NULL, &engine));
+    MUST(!gg_engine_start(false, NULL, NULL, &engine));
 }
 
 /* Memory for what BIND asks for is not what is tested. */

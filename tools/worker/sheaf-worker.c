@@ -77,7 +77,7 @@ static char **environment(int joined) {
 
 static int serve(void) {
     struct gg_engine *e = NULL;
-    enum sheaf_status st = gg_engine_start(true, NULL, &e);
+    enum sheaf_status st = gg_engine_start(true, NULL, NULL, &e);
     if (!st && sheaf_world_rank() == 0)
         st = sheaf_set_error(SHEAF_STATUS_INVALID,
                              "rank 0 runs the program: sheaf-worker -- PROGRAM, or as the first of "
@@ -97,7 +97,7 @@ static int serve(void) {
 static int join_in_its_place(int status) {
     struct gg_engine *e = NULL;
     struct gg_command end = {.kind = GG_COMMAND_END};
-    enum sheaf_status st = gg_engine_start(true, NULL, &e);
+    enum sheaf_status st = gg_engine_start(true, NULL, NULL, &e);
     if (!st) st = gg_engine_do(e, &end, NULL, NULL);
     if (st) return fail(sheaf_last_error());
     gg_engine_stop(e);
