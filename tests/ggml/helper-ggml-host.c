@@ -1,9 +1,9 @@
 /* A program of ggml's in small: loads a library that stands for ggml and the plugin, and computes on
  * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
- *     helper-ggml-host LIBRARY PLUGIN API [idle | close | many]
+ *     helper-ggml-host LIBRARY PLUGIN API [idle | close | many | fault]
  * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
  * signal after the first graph. close: as a host of another API does, unloads the plugin at once. many:
- * thousands of graphs, and whether memory is lost. */
+ * thousands of graphs, and whether memory is lost. fault: an op that fails on one rank. */
 #include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -249,6 +249,27 @@ static void check_failure(struct model *m) {
     expect(!wrong, "the result after the failure");
 }
 
+/* A fake device is a member on one rank only, and fails to scale by 13. */
+static void check_fault(struct model *m) {
+    float got[N * M];
+    int numbers = 0;
+    size_t at = 8192;
+    struct gg_tensor *t = scale(m->ctx, m->sum, 13);
+    put_at(m->work, t, &at);
+    set(m->w, m->values, 0, sizeof m->values);
+    set(m->x, m->values, 0, sizeof m->values);
+    expect(dev->iface.supports_op(dev, m->sum), "ADD on a device that rank 0 lacks");
+    const int status = compute(graph_of(m->ctx, t, 31));
+    expect(status == (n_devices == 1 ? GG_STATUS_FAILED : GG_STATUS_SUCCESS), "status of a fault");
+    get(t, got, sizeof got);
+    for (int i = 0; i < N * M; i++) numbers += got[i] == got[i];
+    expect(!numbers, "the results of a failed graph are NaN");
+    if (n_devices > 1)
+        expect(compute(graph_of(m->ctx, m->out, 32)) == GG_STATUS_FAILED, "the fault is told");
+    expect(compute(graph_of(m->ctx, m->out, 33)) == GG_STATUS_SUCCESS, "status after the fault");
+    check_sum(m, 0, 0, "the result after the fault");
+}
+
 static void free_nothing(struct gg_buffer *b) { (void)b; }
 
 /* Before it loads a model, llama.cpp plans with caches in empty buffers of this type. A result in a
@@ -425,6 +446,11 @@ int main(int argc, char **argv) {
         fflush(stdout);
         for (int i = 0; i < 600; i++) usleep(100000);
         return 4;
+    }
+    if (!strcmp(mode, "fault")) { /* of the last device, which is in use */
+        check_fault(&on[n_devices - 1].m);
+        if (!failures) puts("ok");
+        return failures != 0;
     }
     if (!strcmp(mode, "many")) check_many();
     if (n_devices > 1) check_beside(on);

@@ -83,6 +83,19 @@ Test(ggml_plugin, a_rank_without_a_device) {
     shows("SHEAF1: 1 member on 1 host\n");
     shows("\nok\n");
 }
+/* Known at once, and where rank 0 has no part in the graph when its device is waited for. */
+Test(ggml_plugin, a_fault_on_one_rank) {
+    setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
+    setenv("SHEAF_DEVICES", "CPU0@0,ggml:FAKE0@1", 1);
+    for (int groups = 0; groups < 2; groups++) {
+        if (groups) setenv("SHEAF_GROUPS", "0,1", 1);
+        cr_expect_eq(ranks(2, "fake-ggml-3", 3, "fault"), 0, "%s", out);
+        shows(groups ? "SHEAF1: 1 member on 1 host\n" : "SHEAF: 2 members on 1 host\n");
+        shows("rank 1 (");
+        shows("ggml:FAKE0: computing the graph of");
+        shows("\nok\n");
+    }
+}
 /* Every way to group the ranks, also without rank 0's in front. */
 Test(ggml_plugin, groups) {
     static const struct {
