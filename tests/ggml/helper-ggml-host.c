@@ -378,6 +378,24 @@ static void check_beside(struct on *o) {
     }
 }
 
+/* What another device is told meanwhile is not lost. */
+static void check_fault_beside(struct on *o) {
+    float moved[N * M], got[N * M];
+    struct model *m = &o[n_devices - 1].m;
+    size_t at = 8192;
+    struct gg_tensor *t = scale(m->ctx, m->sum, 13);
+    put_at(m->work, t, &at);
+    for (int i = 0; i < N * M; i++) moved[i] = m->values[i] + 5;
+    use(&o[n_devices - 1]);
+    expect(start(graph_of(m->ctx, t, 34)) == GG_STATUS_SUCCESS, "a fault that is started");
+    set(o[0].m.w, moved, 0, sizeof moved);
+    get(o[0].m.w, got, sizeof got);
+    expect(!memcmp(got, moved, sizeof got), "a weight of another device, written after a fault");
+    expect(start(graph_of(m->ctx, m->out, 35)) == GG_STATUS_FAILED, "the second fault is told");
+    expect(compute(graph_of(m->ctx, m->out, 36)) == GG_STATUS_SUCCESS, "status after two faults");
+    check_sum(m, 0, 0, "the result after two faults");
+}
+
 static void free_on(struct on *o) {
     use(o);
     o->m.weights->iface.free_buffer(o->m.weights);
@@ -449,6 +467,7 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(mode, "fault")) { /* of the last device, which is in use */
         check_fault(&on[n_devices - 1].m);
+        if (n_devices > 1) check_fault_beside(on);
         if (!failures) puts("ok");
         return failures != 0;
     }
