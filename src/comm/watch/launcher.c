@@ -189,7 +189,7 @@ const char *sheaf_world_mpi(void) {
     text[strcspn(text, ",\n")] = 0; /* "MPICH Version:\t4.0.2", "Open MPI v4.1.4, package: ..." */
     for (char *p = text; *p; p++)
         if (*p == '\t') *p = ' ';
-    snprintf(name, sizeof name, "%s", text);
+    snprintf(name, sizeof name, "%.*s", (int)sizeof name - 1, text);
     return name;
 }
 
