@@ -22,7 +22,7 @@ static struct gg_host host;
 static struct gg_reg reg;
 static size_t n_devices;
 static struct gg_device devices[GG_MAX_GROUPS];
-static char names[GG_MAX_GROUPS][16];
+static char names[GG_MAX_GROUPS][32];
 static union {
     struct gg_buft_2 v2;
     struct gg_buft_3 v3;
