@@ -3,8 +3,9 @@
  * A rank can ask its own devices only. Where every rank has a device of each member's kind, the
  * answer is the same everywhere, for all have the same library; a rank that drives no member of a
  * kind asks its own device of that kind. Where kinds differ (a rank with a GPU, another without),
- * each rank asks its own and all agree; else two ranks would cut a graph differently. The scheduler asks for every node of every graph, so answers are kept, by what an op
- * is and not by which tensor it is. */
+ * each rank asks its own and all agree; else two ranks would cut a graph differently. The scheduler
+ * asks for every node of every graph, so answers are kept, by what an op is and not by which tensor
+ * it is. */
 #include "meta/support.h"
 
 #include <ctype.h>
@@ -93,7 +94,9 @@ struct meta_support *sheaf__meta_support_new(const sheaf_backend_dev_t *members,
                                              int n) {
     struct known k = {.members = members, .member_rank = rank, .n_members = n};
     struct meta_support *s = calloc(1, sizeof *s);
-    if (!s || sheaf_world_devices(&k.devices, &k.n_devices)) goto fail;
+    if (!s) goto fail;
+    /* one rank drives all members; the job's list would keep every module loaded */
+    if (sheaf_world_size() > 1 && sheaf_world_devices(&k.devices, &k.n_devices)) goto fail;
     s->asked = calloc((size_t)n, sizeof(sheaf_backend_dev_t));
     if (!s->asked) goto fail;
     choose_asked(s, &k);

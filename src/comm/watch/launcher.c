@@ -221,7 +221,12 @@ const char *sheaf_world_mpi_lacks(size_t i) {
 
 int sheaf__launcher_size(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (getenv(names[i])) return (int)strtol(getenv(names[i]), NULL, 10);
-    return 1;
+    int size = 1;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *text = getenv(names[i]);
+        const long n = text ? strtol(text, NULL, 10) : 0;
+        if (n == 1) return 1; /* a launcher inside another one's rank */
+        if (n > 1 && n < INT32_MAX) size = (int)n;
+    }
+    return size;
 }
