@@ -79,7 +79,8 @@ static void copy_same(const struct sheaf_tensor *dst, const struct sheaf_tensor 
     const int64_t block = sheaf_blck_size(dst->type);
     if (is_one_run(dst) && is_one_run(src)) {
         const size_t at = (size_t)(first / block) * size, end = (size_t)(last / block) * size;
-        memcpy((char *)dst->data + at, (const char *)src->data + at, end - at);
+        memmove((char *)dst->data + at, (const char *)src->data + at,
+                end - at); /* rows may move down */
         return;
     }
     struct cursor d = cursor_at(dst, first), s = cursor_at(src, first);
