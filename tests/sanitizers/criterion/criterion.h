@@ -91,6 +91,7 @@ __attribute__((format(printf, 6, 7))) static inline void tsan_check(bool fatal, 
 #define cr_expect_null(a, ...)          TSAN_CHECK(false, !(a), #a " is null", __VA_ARGS__)
 #define cr_expect_not_null(a, ...)      TSAN_CHECK(false, (a) != NULL, #a " is not null", __VA_ARGS__)
 #define cr_expect_str_eq(a, b, ...)     TSAN_CHECK(false, !strcmp(a, b), #a " is " #b, __VA_ARGS__)
+#define cr_expect_str_neq(a, b, ...)    TSAN_CHECK(false, strcmp(a, b), #a " is not " #b, __VA_ARGS__)
 #define cr_expect_str_empty(a, ...)     TSAN_CHECK(false, !*(a), #a " is empty", __VA_ARGS__)
 #define cr_expect_str_not_empty(a, ...) TSAN_CHECK(false, *(a), #a " is not empty", __VA_ARGS__)
 #define cr_expect_arr_eq(a, b, n, ...)                                                             \
