@@ -7,16 +7,8 @@
 #include <string.h>
 
 #include "cpu/kernels/kernels.h"
+#include "random_numbers.h"
 #include "sheaf/sheaf.h"
-
-static uint64_t rng = 0x9e3779b97f4a7c15u;
-static uint32_t random_u32(void) {
-    rng ^= rng << 13;
-    rng ^= rng >> 7;
-    rng ^= rng << 17;
-    return (uint32_t)(rng >> 32);
-}
-static float uniform(void) { return (float)random_u32() / 2147483648.0f - 1.0f; }
 
 #define FOR_EACH_TABLE(kern)                                                                       \
     for (int table_ = 0; table_ >= 0; table_ = -1)                                                 \
@@ -40,8 +32,8 @@ static void fill_rows(void) {
     static const float special[] = {0.0f,      -0.0f,      INFINITY, -INFINITY, NAN,
                                     0x1p-149f, -0x1p-130f, 3e38f,    -89.0f,    0.625f};
     for (int i = 0; i < MOST; i++) {
-        a[i] = i < 10 ? special[i] : 8 * uniform();
-        b[i] = i % 9 == 8 ? special[i % 10] : 8 * uniform();
+        a[i] = i < 10 ? special[i] : 8 * random_float();
+        b[i] = i % 9 == 8 ? special[i % 10] : 8 * random_float();
     }
 }
 
@@ -178,13 +170,13 @@ static void fill_block(int kind, float *x) {
     const float size = ldexpf(1, (int)(random_u32() % 60) - 40);
     for (int i = 0; i < 32; i++) {
         const float few = (float)((int)(random_u32() % 33) - 16) / 2;
-        x[i] = kind == 0   ? size * uniform()
+        x[i] = kind == 0   ? size * random_float()
                : kind == 1 ? few
                : kind == 2 ? size * few
                : kind == 3 ? (random_u32() % 2 ? 0.0f : -0.0f)
                : kind == 4 ? 0x1p-140f * few
                : kind == 5 ? fabsf(few) + 1
-                           : uniform();
+                           : random_float();
     }
     if (kind > 6) x[random_u32() % 32] = kind == 7 ? INFINITY : kind == 8 ? -INFINITY : NAN;
 }

@@ -10,6 +10,7 @@
 #include "cpu/kernels/kernels.h"
 #include "cpu/matmul/mul_mat.h"
 #include "quant/quants.h"
+#include "random_numbers.h"
 #include "sanitizer.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/sheaf.h"
@@ -28,14 +29,6 @@ static const enum sheaf_type cache_types[] = {SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  
                                               SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1,
                                               SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1, SHEAF_TYPE_IQ4_NL};
 
-static uint64_t rng = 0x9e3779b97f4a7c15u;
-static uint32_t random_u32(void) {
-    rng ^= rng << 13;
-    rng ^= rng >> 7;
-    rng ^= rng << 17;
-    return (uint32_t)(rng >> 32);
-}
-static float random_float(void) { return (float)random_u32() / 2147483648.0f - 1.0f; }
 static void fill(float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] = random_float();
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "random_numbers.h"
 #include "sheaf/type.h"
 
 static const enum sheaf_type float_types[] = {
@@ -18,13 +19,6 @@ static const enum sheaf_type float_types[] = {
 };
 enum { N_FLOAT_TYPES = sizeof float_types / sizeof float_types[0] };
 
-static uint64_t rng = 0x9e3779b97f4a7c15u;
-static uint32_t random_u32(void) {
-    rng ^= rng << 13;
-    rng ^= rng >> 7;
-    rng ^= rng << 17;
-    return (uint32_t)(rng >> 32);
-}
 /* Sum of four uniform numbers: bell-shaped, variance 1. */
 static float random_bell(void) {
     double s = 0;
