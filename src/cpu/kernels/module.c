@@ -1,6 +1,8 @@
 /* The entry of a module of kernels: built once with each of x86/ISA.c, for any CPU. The build
- * defines KERNELS_TABLE, KERNELS_SCORE and KERNELS_NEEDS, the CPU features that the flags of the
- * table stand for: HAS(avx2)&&HAS(fma). */
+ * defines KERNELS_NAME, KERNELS_SCORE, KERNELS_NEEDS, the CPU features that the flags of the table
+ * stand for: HAS(avx2)&&HAS(fma), and KERNELS_TABLE: the table of the module or, with
+ * KERNELS_EXTENDS, the one whose copy it extends. */
+#include <pthread.h>
 #include <stdbool.h>
 
 #include "cpu/kernels/kernels.h"
@@ -38,15 +40,30 @@ __attribute__((unused)) static bool tiles_granted(void) {
 
 extern const struct sheaf__cpu_kernels KERNELS_TABLE;
 
+#if defined(KERNELS_EXTENDS)
+static struct sheaf__cpu_kernels extended;
+#define TABLE extended
+static void extend(void) {
+    extended = KERNELS_TABLE;
+    extended.name = KERNELS_NAME;
+    sheaf__cpu_kernels_extend(&extended);
+}
+#else
+#define TABLE KERNELS_TABLE
+static void extend(void) {}
+#endif
+
 #pragma GCC visibility push(default)
 int sheaf_cpu_kernels_score(void) { return baseline() && KERNELS_NEEDS ? KERNELS_SCORE : 0; }
 
 const struct sheaf__cpu_kernels_module *sheaf_cpu_kernels_init(void) {
     static const struct sheaf__cpu_kernels_module module = {
         .version = SHEAF__CPU_KERNELS_VERSION,
-        .table_size = sizeof KERNELS_TABLE,
-        .kernels = &KERNELS_TABLE,
+        .table_size = sizeof TABLE,
+        .kernels = &TABLE,
     };
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, extend);
     return &module;
 }
 #pragma GCC visibility pop

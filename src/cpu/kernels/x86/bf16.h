@@ -1,4 +1,4 @@
-/* A part of kernels.h, of the tables with BF16 products: BF16 weights with many columns.
+/* Panels of BF16 for the tables that multiply BF16: BF16 weights with many columns.
  *
  * Weights are multiplied as they are. Activations are rounded to BF16, one term of 8 bits, or are
  * the sum of two terms, the second what rounding to the first left: 16 bits. A product of two BF16
@@ -6,6 +6,10 @@
  * line of the cache and one row of a tile of AMX.
  *
  * Invariant: as in panels.h. */
+
+#include <math.h>
+
+#include "cpu/kernels/x86/vector.h"
 
 enum { BF16_COLS = 32, BF16_UNIT = 32 };
 
@@ -61,57 +65,27 @@ static void unpack_bf16(const void *w, void *row, int64_t n) {
     memset((char *)row + (size_t)n * sizeof(uint16_t), 0, (size_t)tail * sizeof(uint16_t));
 }
 
-#if !defined(KERNELS_AMX)
-enum { BF16_ROWS = 12 };
-#define BEGIN_BF16 .begin = NULL, .end = NULL
+typedef void (*tile_fn)(int64_t k, const void *row, size_t stride, const void *panel, int used,
+                        float *c, bool add);
 
-INLINE __m512bh two_weights(const char *row, int64_t i) {
-    int32_t x;
-    memcpy(&x, row + (size_t)i * sizeof(uint16_t), sizeof x);
-    return (__m512bh)_mm512_set1_epi32(x);
+/* Adds the panels of BF16 of one term and of two to a table: what their tiles are. */
+static void use_panels_bf16(struct sheaf__cpu_kernels *table, int rows, tile_fn one, tile_fn two,
+                            void (*begin)(void), void (*end)(void)) {
+    struct sheaf__cpu_panels p = {
+        .rows = rows,
+        .cols = BF16_COLS,
+        .unit = BF16_UNIT,
+        .panel_bytes = sizeof(struct panel_bf16),
+        .row_bytes = BF16_UNIT * sizeof(uint16_t),
+        .pack = pack_bf16,
+        .unpack = {[SHEAF_TYPE_BF16] = unpack_bf16},
+        .tile = one,
+        .begin = begin,
+        .end = end,
+    };
+    table->panels[SHEAF__PANELS_BF16] = p;
+    p.panel_bytes *= 2;
+    p.pack = pack_bf16_twice;
+    p.tile = two;
+    table->panels[SHEAF__PANELS_BF16_TWICE] = p;
 }
-INLINE __m512bh pairs_of(const uint16_t (*x)[2]) {
-    __m512bh v;
-    memcpy(&v, x, sizeof v);
-    return v;
-}
-
-/* The columns of so many vectors. */
-INLINE void panel_bf16(int vectors, int terms, int64_t k, const char *row, size_t stride,
-                       const struct panel_bf16 *panel, float *c, bool add) {
-    v_f acc[BF16_ROWS][2];
-    UNROLL_12 for (int r = 0; r < BF16_ROWS; r++) {
-        UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
-            add ? v_load(c + r * BF16_COLS + v * VW) : v_set1(0.0f);
-    }
-    for (int64_t i = 0; i < k; i += BF16_UNIT, panel += terms) {
-        for (int j = 0; j < BF16_UNIT / 2; j++) {
-            __m512bh x[2][2];
-            UNROLL for (int t = 0; t < terms; t++) {
-                UNROLL for (int v = 0; v < vectors; v++) x[t][v] = pairs_of(panel[t].x[j] + v * VW);
-            }
-            UNROLL_12 for (int r = 0; r < BF16_ROWS; r++) {
-                const __m512bh w = two_weights(row + (size_t)r * stride, i + 2 * j);
-                UNROLL for (int t = 0; t < terms; t++) {
-                    UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
-                        _mm512_dpbf16_ps(acc[r][v], w, x[t][v]);
-                }
-            }
-        }
-    }
-    UNROLL_12 for (int r = 0; r < BF16_ROWS; r++) {
-        UNROLL for (int v = 0; v < vectors; v++) v_store(c + r * BF16_COLS + v * VW, acc[r][v]);
-    }
-}
-#define TILE_BF16(NAME, TERMS)                                                                     \
-    static void NAME(int64_t k, const void *row, size_t stride, const void *panel, int used,       \
-                     float *c, bool add) {                                                         \
-        if (used > VW) {                                                                           \
-            panel_bf16(2, TERMS, k, row, stride, panel, c, add);                                   \
-        } else {                                                                                   \
-            panel_bf16(1, TERMS, k, row, stride, panel, c, add);                                   \
-        }                                                                                          \
-    }
-TILE_BF16(tile_bf16, 1)
-TILE_BF16(tile_bf16_twice, 2)
-#endif

@@ -6,23 +6,6 @@
  *
  * Invariant: d * q + m is the value of quant/quants.c to rounding. */
 
-/* 32 weights, a line of the cache. With one scale for all, d[1] and m[1] are those of the first. */
-struct panel_block {
-#if defined(KERNELS_VNNI_512)
-    int8_t q[32];
-#else
-    int8_t q[32], high[32]; /* of 8 bits: the low nibbles, and the high ones */
-#endif
-    float d[2], m[2]; /* of 16 each */
-    int32_t start[2]; /* with VNNI: -128 * sum of q, of 16 each or, with one scale, of all in [0] */
-    /* the same for all blocks of a type */
-    uint8_t by_16;   /* two scales */
-    uint8_t has_min; /* m is 0 without */
-    uint8_t bits;    /* without VNNI: 4, 5, 6 or 8 */
-    uint8_t unused[5];
-};
-static_assert(sizeof(struct panel_block) % 32 == 0, "no padding");
-
 /* The integers of a block of 32, signed without a min, unsigned with one. */
 INLINE __m256i unpack32(enum sheaf_type type, const void *p, float *d, float *m) {
     if (type == SHEAF_TYPE_Q8_0) {

@@ -15,7 +15,6 @@
  *
  * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
 
-INLINE __m512i load512(const void *p) { return _mm512_loadu_si512(p); }
 INLINE __m512i twice256(const void *p) { return _mm512_broadcast_i64x4(load256(p)); }
 INLINE __m512i and15_512(__m512i q) { return _mm512_and_si512(q, _mm512_set1_epi8(15)); }
 

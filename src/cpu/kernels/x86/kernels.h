@@ -1,15 +1,12 @@
-/* The body of all x86 kernel tables: a template by inclusion. avx2.c and avx512.c define what is
- * listed here and then include this file; avx512bf16.c and amx.c define macros, include avx512.c.
+/* The body of the x86 kernel tables: a template by inclusion. avx2.c and avx512.c define what is
+ * listed here and then include this file; avx512bf16.c and amx.c extend the table of avx512.c.
  *
- * Defined by the build (src/cpu/CMakeLists.txt) for each module:
+ * Defined by the build (src/cpu/CMakeLists.txt) for each table:
  *   KERNELS_NAME       the name of the instruction set, a string
  *   KERNELS_TABLE      the name of the table that this file defines (struct sheaf__cpu_kernels)
- *   KERNELS_SCORE, KERNELS_NEEDS   for kernels/module.c only
  * Defined by the including file, where the instruction set has it:
  *   KERNELS_VNNI_512   products of bytes in 512 bits (VNNI): int24.h and panels16.h; without it
  *                      int24_avx2.h
- *   KERNELS_BF16       products of BF16 pairs (VDPBF16PS): bf16.h; without it BF16 becomes floats
- *   KERNELS_AMX        products of tiles: amx.h takes over those of bytes and of BF16
  * Primitives that the including file gives as static inline functions:
  *   v_f, VW            a vector of VW floats; v_load v_store v_set1 v_add v_sub v_mul v_div v_fma
  *                      v_fnma v_min v_max v_round v_ldexp v_sum v_if_equal v_swap v_turn v_twice
@@ -18,32 +15,22 @@
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
  * The parts below (f32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
- * panels16.h, bytes.h, convert.h, panels8.h, bf16.h, amx.h, attention.h) use these and each other in the order in which they are
- * included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when
- * unpacked.
+ * panels16.h, bytes.h, convert.h, panels8.h, attention.h) use these and each other in the order in
+ * which they are included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32
+ * bytes when unpacked.
  *
  * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may
  * change freely without changing a bit of the result. */
-#include <immintrin.h>
 #include <math.h>
 
 #include "cpu/kernels/elements.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/kernels/recurrent.h"
 #include "cpu/kernels/vec.h"
+#include "cpu/kernels/x86/units.h"
+#include "cpu/kernels/x86/vector.h"
 #include "quant/blocks.h"
 #include "quant/iq.h"
-
-#define INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLL    _Pragma("clang loop unroll(full)")
-#define UNROLL_12 UNROLL
-#define UNROLL_16 UNROLL
-#else
-#define UNROLL    _Pragma("GCC unroll 4")
-#define UNROLL_12 _Pragma("GCC unroll 12")
-#define UNROLL_16 _Pragma("GCC unroll 16")
-#endif
 
 /* ---- small vectors ---- */
 
@@ -90,18 +77,6 @@ INLINE __m128i k_scale_bytes(__m128i x) {
     const __m128i take = _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f);
     const __m128i add = _mm_setr_epi32(0, 0x30303030, 0, 0x30303030);
     return _mm_or_si128(_mm_and_si128(low, take), _mm_and_si128(top, add));
-}
-
-/* The first n < VW elements, zeros after them. */
-INLINE v_f v_load_n(const float *p, int64_t n) {
-    float t[VW] = {0};
-    memcpy(t, p, (size_t)n * sizeof *p);
-    return v_load(t);
-}
-INLINE void v_store_n(float *p, v_f v, int64_t n) {
-    float t[VW];
-    v_store(t, v);
-    memcpy(p, t, (size_t)n * sizeof *p);
 }
 
 INLINE v_f load_plain(enum sheaf_type type, const void *p, int64_t i) {
@@ -274,12 +249,6 @@ ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
 #include "cpu/kernels/x86/bytes.h"
 #include "cpu/kernels/x86/convert.h"
 #include "cpu/kernels/x86/panels8.h"
-#if defined(KERNELS_BF16)
-#include "cpu/kernels/x86/bf16.h"
-#endif
-#if defined(KERNELS_AMX)
-#include "cpu/kernels/x86/amx.h"
-#endif
 
 ROWS_DIGITS(rows_digits_q8_0, digits_8, SHEAF_TYPE_Q8_0, 32, struct sheaf__block_q8_0)
 ROWS_DIGITS(rows_digits_q4_0, digits_32, SHEAF_TYPE_Q4_0, 32, struct sheaf__block_q4_0)
@@ -302,17 +271,11 @@ ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K, 256, struct sheaf__blo
 
 #include "cpu/kernels/x86/attention.h"
 
-/* Types of few bits with one scale for 32. AMX multiplies two bytes of an activation faster than
- * VNNI one. */
+/* Types of few bits with one scale for 32. */
 #define ENTRIES_FEW_BITS                                                                           \
     [SHEAF_TYPE_Q4_0] = blocks_q4_0, [SHEAF_TYPE_Q4_1] = blocks_q4_1,                              \
     [SHEAF_TYPE_Q5_0] = blocks_q5_0, [SHEAF_TYPE_Q5_1] = blocks_q5_1,                              \
     [SHEAF_TYPE_Q4_K] = blocks_q4_k, [SHEAF_TYPE_Q5_K] = blocks_q5_k, ENTRIES_BY_32(blocks_bytes)
-#if defined(KERNELS_AMX)
-#define FEW_BITS_BY_8 [SHEAF_TYPE_F32] = NULL
-#else
-#define FEW_BITS_BY_8 ENTRIES_FEW_BITS
-#endif
 
 const struct sheaf__cpu_kernels KERNELS_TABLE = {
     .name = KERNELS_NAME,
@@ -347,47 +310,14 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
 #if defined(KERNELS_VNNI_512)
             [SHEAF__PANELS_16] =
                 {
-#if defined(KERNELS_AMX)
-                    .rows = AMX_ROWS,
-                    .tile = tile_16_amx,
-                    .begin = begin_16,
-                    .end = end_tiles,
-#else
                     .rows = PANEL16_ROWS,
-                    .tile = tile_16,
-#endif
                     .cols = PANEL16_COLS,
                     .unit = PANEL16_UNIT,
                     .panel_bytes = sizeof(struct panel16),
                     .row_bytes = sizeof(struct panel_block),
                     .pack = pack_16,
+                    .tile = tile_16,
                     .unpack = {ENTRIES_FEW_BITS},
-                },
-#endif
-#if defined(KERNELS_BF16)
-            [SHEAF__PANELS_BF16_TWICE] =
-                {
-                    .rows = BF16_ROWS,
-                    .cols = BF16_COLS,
-                    .unit = BF16_UNIT,
-                    .panel_bytes = 2 * sizeof(struct panel_bf16),
-                    .row_bytes = BF16_UNIT * sizeof(uint16_t),
-                    .pack = pack_bf16_twice,
-                    .tile = tile_bf16_twice,
-                    BEGIN_BF16,
-                    .unpack = {[SHEAF_TYPE_BF16] = unpack_bf16},
-                },
-            [SHEAF__PANELS_BF16] =
-                {
-                    .rows = BF16_ROWS,
-                    .cols = BF16_COLS,
-                    .unit = BF16_UNIT,
-                    .panel_bytes = sizeof(struct panel_bf16),
-                    .row_bytes = BF16_UNIT * sizeof(uint16_t),
-                    .pack = pack_bf16,
-                    .tile = tile_bf16,
-                    BEGIN_BF16,
-                    .unpack = {[SHEAF_TYPE_BF16] = unpack_bf16},
                 },
 #endif
             [SHEAF__PANELS_8] =
@@ -404,7 +334,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                             [SHEAF_TYPE_Q8_0] = blocks_q8_0,
                             [SHEAF_TYPE_Q6_K] = blocks_q6_k,
                             ENTRIES_BY_16(blocks_bytes),
-                            FEW_BITS_BY_8,
+                            ENTRIES_FEW_BITS,
                         },
                 },
         },

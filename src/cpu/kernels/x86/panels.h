@@ -10,26 +10,6 @@
 
 enum { PANEL_ROWS = VW == 16 ? 12 : 6, PANEL_COLS = 2 * VW };
 
-/* panel[i][c] = x[c][i], i < n, c < cols */
-INLINE void pack_columns(const float *const *x, int64_t n, int cols, float *panel) {
-    int64_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        for (int c = 0; c < cols; c += 4) {
-            __m128 r0 = _mm_loadu_ps(x[c] + i), r1 = _mm_loadu_ps(x[c + 1] + i);
-            __m128 r2 = _mm_loadu_ps(x[c + 2] + i), r3 = _mm_loadu_ps(x[c + 3] + i);
-            float *to = panel + i * cols + c;
-            _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
-            _mm_storeu_ps(to, r0);
-            _mm_storeu_ps(to + cols, r1);
-            _mm_storeu_ps(to + 2 * cols, r2);
-            _mm_storeu_ps(to + 3 * cols, r3);
-        }
-    }
-    for (; i < n; i++) {
-        for (int c = 0; c < cols; c++) panel[i * cols + c] = x[c][i];
-    }
-}
-
 static void pack_f32(const float *const *x, int64_t n, void *panel) {
     pack_columns(x, n, PANEL_COLS, panel);
 }

@@ -11,16 +11,6 @@
  *
  * Invariant: as in panels.h. */
 
-enum { PANEL16_ROWS = 6, PANEL16_COLS = 32, PANEL16_UNIT = 32 };
-
-/* 32 elements of 32 columns */
-struct panel16 {
-    uint8_t x[2][8][PANEL16_COLS][4]; /* h, l */
-    float d[PANEL16_COLS];
-    float sums[PANEL16_COLS];
-};
-static_assert(sizeof(struct panel16) % 64 == 0, "no padding");
-
 static void pack_16(const float *const *x, int64_t n, void *panel) {
     struct panel16 *to = panel;
     for (int64_t b = 0; b < n / 32; b++, to++) {
@@ -136,7 +126,6 @@ BLOCKS(blocks_q5_k, quads_k, SHEAF_TYPE_Q5_K)
 
 /* ---- tiles ---- */
 
-#if !defined(KERNELS_AMX)
 /* acc += a digit of 32 elements of the columns . blocks of the rows */
 INLINE void add_digit(const uint8_t (*x)[PANEL16_COLS][4], const struct panel_block *w,
                       size_t w_stride, __m512i (*acc)[2]) {
@@ -245,4 +234,3 @@ static void tile_16(int64_t k, const void *row, size_t stride, const void *panel
         columns_8(false, k, w, stride, panel, c, add);
     }
 }
-#endif

@@ -1,0 +1,98 @@
+/* The primitives of kernels.h in 16 floats, for AVX-512 (F, BW, VL, DQ, VNNI). */
+#include "cpu/kernels/kernels.h"
+
+#include <immintrin.h>
+
+#define KERNELS_VNNI_512
+
+typedef __m512 v_f;
+enum { VW = 16 };
+
+static inline v_f v_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void v_store(float *p, v_f v) { _mm512_storeu_ps(p, v); }
+static inline v_f v_set1(float a) { return _mm512_set1_ps(a); }
+static inline v_f v_add(v_f a, v_f b) { return _mm512_add_ps(a, b); }
+static inline v_f v_sub(v_f a, v_f b) { return _mm512_sub_ps(a, b); }
+static inline v_f v_mul(v_f a, v_f b) { return _mm512_mul_ps(a, b); }
+static inline v_f v_div(v_f a, v_f b) { return _mm512_div_ps(a, b); }
+static inline v_f v_fma(v_f a, v_f b, v_f c) { return _mm512_fmadd_ps(a, b, c); }
+static inline v_f v_fnma(v_f a, v_f b, v_f c) { return _mm512_fnmadd_ps(a, b, c); }
+/* The second operand if either is NaN. */
+static inline v_f v_min(v_f a, v_f b) { return _mm512_min_ps(a, b); }
+static inline v_f v_max(v_f a, v_f b) { return _mm512_max_ps(a, b); }
+/* Only asked for |a| < 2^31. (The macro of _mm512_roundscale_ps warns of its own mask at -O0.) */
+static inline v_f v_round(v_f a) { return _mm512_cvtepi32_ps(_mm512_cvtps_epi32(a)); }
+/* p * 2^n, any n */
+static inline v_f v_ldexp(v_f p, v_f n) { return _mm512_scalef_ps(p, n); }
+
+static inline v_f v_load_f16(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+static inline v_f v_load_bf16(const uint16_t *p) {
+    __m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
+}
+static inline v_f v_load_i8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+/* The 16 unsigned bytes that both halves of q hold; i = 0. */
+static inline v_f v_bytes(__m256i q, int i) {
+    (void)i;
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm256_castsi256_si128(q)));
+}
+/* The low nibbles of 16 bytes, and 16 times the high ones: masking is cheaper than shifting. */
+static inline void v_nibbles(const uint8_t *p, v_f *lo, v_f *hi_16) {
+    __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    *lo = _mm512_cvtepi32_ps(_mm512_and_si512(x, _mm512_set1_epi32(0x0f)));
+    *hi_16 = _mm512_cvtepi32_ps(_mm512_and_si512(x, _mm512_set1_epi32(0xf0)));
+}
+
+/* 8 floats, each twice; the two of each pair swapped; with the sign of the first of each turned. */
+static inline v_f v_twice(const float *p) {
+    const __m512i at = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return _mm512_permutexvar_ps(at, _mm512_castps256_ps512(_mm256_loadu_ps(p)));
+}
+static inline v_f v_swap(v_f v) { return _mm512_permute_ps(v, 0xb1); }
+static inline v_f v_turn(v_f v) {
+    return _mm512_xor_ps(v, _mm512_castsi512_ps(_mm512_set1_epi64(0x80000000)));
+}
+
+/* 8 doubles, plus 8 floats, or their squares: exact in double, so the fma rounds as a sum does. */
+typedef __m512d v_d;
+static inline v_d v_zeros(void) { return _mm512_setzero_pd(); }
+static inline v_d v_add_8(v_d acc, const float *p) {
+    return _mm512_add_pd(acc, _mm512_cvtps_pd(_mm256_loadu_ps(p)));
+}
+static inline v_d v_add_sq_8(v_d acc, const float *p) {
+    v_d x = _mm512_cvtps_pd(_mm256_loadu_ps(p));
+    return _mm512_fmadd_pd(x, x, acc);
+}
+static inline void v_lanes(double *lanes, v_d acc) { _mm512_storeu_pd(lanes, acc); }
+
+static inline float v_sum(v_f v) {
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+static inline v_f v_if_equal(v_f a, v_f b, v_f x, v_f otherwise) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ), otherwise, x);
+}
+
+/* Vectors of sums to sums: first, of 4 vectors, each 128 bits to one of 4 floats; then those of VW
+ * vectors to VW floats. */
+static inline v_f v_sum_quads(const v_f *v) {
+    __m512 a = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+    __m512 b = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+    __m512d c = _mm512_castps_pd(a), d = _mm512_castps_pd(b);
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(c, d)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
+}
+static inline v_f v_sum_lanes(const v_f *q) {
+    __m512 a = _mm512_add_ps(_mm512_shuffle_f32x4(q[0], q[1], 0x44),
+                             _mm512_shuffle_f32x4(q[0], q[1], 0xee));
+    __m512 b = _mm512_add_ps(_mm512_shuffle_f32x4(q[2], q[3], 0x44),
+                             _mm512_shuffle_f32x4(q[2], q[3], 0xee));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
