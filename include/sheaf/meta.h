@@ -45,6 +45,13 @@ struct sheaf_backend_meta_params {
     enum sheaf_type wire_type; /* of sums between hosts, as in struct sheaf_comm_params */
 };
 
+/* A flag of VIEW nodes of weights and caches: their place is a number of each compute and not of the
+ * graph. Between computes the caller may change the offset (in op_params, in view_offs and data of the
+ * view and of all nodes that show its memory). The compiled program is kept wherever the members own
+ * the same parts of the view as before, at the same distances; elsewhere the graph is compiled again,
+ * and both programs are kept. */
+enum { SHEAF_BACKEND_META_TENSOR_MOVES = 1 << 21 };
+
 /* A device around `devs` (of sheaf_world_devices or of the registry), ranks in non-decreasing
  * order. params may be NULL. Collective. The device lives until sheaf_backend_meta_device_free,
  * after its backends and buffers are freed. */

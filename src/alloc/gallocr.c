@@ -217,6 +217,7 @@ static enum sheaf_status place(struct sheaf_gallocr *g, const struct sheaf_tenso
         if (p->view_src) { /* the whole of an owner that nothing else looks at */
             owner = find(g, p->view_src);
             if (owner->n_children != 0 || owner->n_views != 1 || p->view_offs != 0 ||
+                sheaf_nbytes(p) != sheaf_nbytes(p->view_src) ||
                 p->view_src->flags & SHEAF_TENSOR_FLAG_OUTPUT)
                 continue;
         }

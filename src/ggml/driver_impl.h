@@ -23,6 +23,9 @@ struct gg_known { /* a program that all ranks have */
     size_t n_inputs;
     uint64_t *groups; /* [n_groups] that it uses */
     size_t n_groups;
+    uint64_t *offsets; /* [n_offsets] of its views, as the ranks have them */
+    size_t n_offsets;
+    bool offsets_unsure; /* a run has failed */
 };
 
 /* A graph that was computed: its tensors, while ggml has not built another. */
@@ -32,7 +35,8 @@ struct gg_recent {
     int n_nodes;
     uint64_t program, last_use;
     const struct gg_tensor **inputs, **results;
-    size_t n_inputs, n_results;
+    uint64_t *offsets; /* of its views, as many as the program has */
+    size_t n_inputs, n_results, cap_inputs, cap_results, cap_offsets;
 };
 
 /* What a device does that rank 0 has no part in. */

@@ -40,14 +40,46 @@ static struct gg_slot *slot_of(struct gg_encoder *e, const struct gg_tensor *t) 
 
 /* ---- records ---- */
 
+/* The record of a node that shows an object's memory, without its place there. */
+static bool put_placeless(struct gg_encoder *e, struct gg_record r) {
+    r.view_offs = 0;
+    if (r.op == SHEAF_OP_VIEW) {
+        if (!sheaf__grow(&e->offsets, &e->cap_offsets, e->n_offsets + 1, sizeof *e->offsets))
+            return false;
+        memcpy(&e->offsets[e->n_offsets++], r.params, sizeof *e->offsets);
+        memset(r.params, 0, sizeof *e->offsets);
+        r.moves = 1;
+    }
+    gg_put_record(&e->graph, &r);
+    return true;
+}
+
 /* 1 + record; 0: out of memory. The owner is the record itself unless view_of says another. */
 static uint32_t add_record(struct gg_encoder *e, const struct gg_record *r,
                            const struct gg_tensor *t) {
     if (!sheaf__grow(&e->made, &e->cap_made, e->n_made + 1, sizeof *e->made)) return 0;
     const uint32_t owner = r->view_of ? r->view_of - 1 : (uint32_t)e->n_made;
     e->made[e->n_made++] = (struct gg_made){*r, t, owner, false};
-    gg_put_record(&e->graph, r);
+    if (!r->view_of || e->made[owner].record.kind != GG_LEAF_OBJECT)
+        gg_put_record(&e->graph, r);
+    else if (!put_placeless(e, *r))
+        return 0;
     return e->graph.failed ? 0 : (uint32_t)e->n_made;
+}
+
+/* The ranks check views against offset 0 only when they make a program. */
+static bool fits_owner(const struct gg_record *view, const struct gg_record *owner) {
+    const struct gg_record *record[] = {view, owner};
+    struct sheaf_tensor t[2] = {{0}};
+    for (int k = 0; k < 2; k++) {
+        t[k].type = (enum sheaf_type)record[k]->type;
+        for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+            t[k].ne[i] = (int64_t)record[k]->ne[i];
+            t[k].nb[i] = (size_t)record[k]->nb[i];
+        }
+    }
+    const size_t bytes = sheaf_nbytes(&t[0]), all = sheaf_nbytes(&t[1]);
+    return sheaf_is_empty(&t[0]) || (view->view_offs <= all && bytes <= all - view->view_offs);
 }
 
 static void fill(struct gg_record *r, const struct sheaf_tensor *s, uint32_t kind) {
@@ -178,6 +210,9 @@ static enum sheaf_status add_view(struct gg_encoder *e, const struct gg_tensor *
                                    t->name, source->tensor->name);
         memcpy(r->params, &offset, sizeof offset);
     }
+    if (!fits_owner(r, &e->made[source->owner].record))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "graph: view '%s' ends outside of '%s'",
+                               t->name, e->made[source->owner].tensor->name);
     *out = add_record(e, r, t);
     return *out ? SHEAF_STATUS_SUCCESS : no_memory();
 }
@@ -263,7 +298,7 @@ static enum sheaf_status node(struct gg_encoder *e, const struct gg_tensor *t, u
     enum sheaf_status st = operands(e, t, &o, &r);
     if (st) return st;
     if (gg_writes_operand(&s)) {
-        const uint32_t target = r.src[s.op == SHEAF_OP_CPY ? 1 : 0];
+        const uint32_t target = r.src[gg_shown_operand(&s)];
         r.view_of = e->made[target - 1].owner + 1;
         r.view_offs = t->view_offs;
     } else if (t->view_src) { /* computed in place: compute, then copy to that place */
@@ -356,7 +391,7 @@ static bool is_view(const struct gg_encoder *e, const struct gg_tensor *t) {
 static enum sheaf_status start(struct gg_encoder *e, size_t n_nodes) {
     e->graph.n = e->outputs.n = 0;
     e->graph.failed = e->outputs.failed = false;
-    e->n_made = e->n_inputs = e->n_results = e->n_unbound = e->n_objects = 0;
+    e->n_made = e->n_inputs = e->n_results = e->n_unbound = e->n_objects = e->n_offsets = 0;
     e->stale = NULL;
     return grow_slots(e, 8 * n_nodes + 64) ? SHEAF_STATUS_SUCCESS : no_memory();
 }
@@ -408,7 +443,7 @@ enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tenso
         make_dense(&operand);
         r.src[i] = add_record(e, &operand, src);
     }
-    if (gg_writes_operand(&s)) r.view_of = r.src[s.op == SHEAF_OP_CPY ? 1 : 0];
+    if (gg_writes_operand(&s)) r.view_of = r.src[gg_shown_operand(&s)];
     make_dense(&r);
     return add_record(e, &r, t) ? st : no_memory();
 }
@@ -416,6 +451,7 @@ enum sheaf_status gg_encode_question(struct gg_encoder *e, const struct gg_tenso
 void gg_encoder_free(struct gg_encoder *e) {
     free(e->graph.data);
     free(e->outputs.data);
+    free(e->offsets);
     free(e->made);
     free(e->inputs);
     free(e->results);

@@ -6,7 +6,10 @@
  * carries are those of the whole graph: a node with more uses than this part has is one that others
  * read, and so is a node that has no use at all or the flag OUTPUT, one in memory that outlives the
  * graph, and the last node of a part that stands for no scheduler split (a callback or a test looks
- * at it). */
+ * at it).
+ *
+ * Offsets of views of weights and caches are no part of the bytes: graphs that differ in nothing else
+ * are one program. */
 #ifndef SHEAF_GGML_ENCODE_H
 #define SHEAF_GGML_ENCODE_H
 
@@ -30,7 +33,9 @@ struct gg_made {
 struct gg_encoder {
     const struct gg_host *host;
     struct gg_bytes graph, outputs; /* results */
-    struct gg_made *made;           /* [n_made] a record each */
+    uint64_t *offsets;              /* [n_offsets] of the views that move (wire.h) */
+    size_t n_offsets, cap_offsets;
+    struct gg_made *made; /* [n_made] a record each */
     size_t n_made, cap_made;
     const struct gg_tensor **inputs;  /* [n_inputs] leaves, in the order of their records */
     const struct gg_tensor **results; /* [n_results] tensors that others read */

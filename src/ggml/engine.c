@@ -169,15 +169,18 @@ void gg_engine_log(const struct gg_engine *e) {
     if (!debug || strcmp(debug, "1") != 0) return;
     for (size_t i = 0; i < e->n_devices; i++) {
         if (sheaf_backend_meta_get_stats(e->devices[i].backend, &m)) return;
+        sum.n_plans += m.n_plans;
         sum.n_collectives += m.n_collectives;
         sum.collective_bytes += m.collective_bytes;
     }
-    sheaf_log(SHEAF_LOG_DEBUG,
-              "SHEAF: %llu runs of %llu programs, %llu inputs of %llu bytes sent, %llu collectives "
-              "of %llu bytes",
-              (unsigned long long)e->n_runs, (unsigned long long)e->n_graphs,
-              (unsigned long long)e->n_inputs, (unsigned long long)e->input_bytes,
-              (unsigned long long)sum.n_collectives, (unsigned long long)sum.collective_bytes);
+    sheaf_log(
+        SHEAF_LOG_DEBUG,
+        "SHEAF: %llu runs of %llu programs, %llu inputs of %llu bytes sent, %llu views moved, "
+        "%llu plans, %llu collectives of %llu bytes",
+        (unsigned long long)e->n_runs, (unsigned long long)e->n_graphs,
+        (unsigned long long)e->n_inputs, (unsigned long long)e->input_bytes,
+        (unsigned long long)e->n_moves, (unsigned long long)sum.n_plans,
+        (unsigned long long)sum.n_collectives, (unsigned long long)sum.collective_bytes);
 }
 
 /* ---- execution ---- */
@@ -224,9 +227,10 @@ static enum sheaf_status execute(struct gg_engine *e, const struct gg_command *c
 
 /* ---- the channel ---- */
 
-/* The ranks that a payload is for; NULL: all. */
+/* The ranks that a payload is for; NULL: all. Where views move all may have to plan again. */
 static const bool *ranks_of_payload(const struct gg_engine *e, const struct gg_command *c) {
-    const struct gg_program *p = c->kind == GG_COMMAND_RUN ? gg_program_find(e, c->a, NULL) : NULL;
+    const struct gg_program *p =
+        c->kind == GG_COMMAND_RUN && !c->c ? gg_program_find(e, c->a, NULL) : NULL;
     if (p) return e->devices[p->device].part;
     return c->kind == GG_COMMAND_SET && c->a < e->n_objects
                ? e->devices[e->objects[c->a].device].part

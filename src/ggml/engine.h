@@ -5,7 +5,7 @@
  * Invariant: all ranks execute the same commands in the same order, so that every collective inside
  * them meets. A command that fails on one rank fails on all, unless the job itself is over
  * (sheaf_world_failed). Ranks that drive no member of a device take part in what it plans and hold
- * nothing of it; payloads of SET and RUN go to its group only. A device without rank 0 computes
+ * nothing of it; payloads of SET and RUN go to its group only, unless views move. A device without rank 0 computes
  * while rank 0 goes on: its results are fetched by a command of their own. All calls from one
  * thread. */
 #ifndef SHEAF_GGML_ENGINE_H
@@ -23,7 +23,8 @@ enum gg_command_kind {
     GG_COMMAND_FREE,  /* a: group: its objects, and the programs that use them */
     GG_COMMAND_GRAPH, /* a: program, b: records, c: outputs, d: device, payload: outputs, graph */
     GG_COMMAND_DROP,  /* a: program */
-    GG_COMMAND_RUN,   /* a: program, b: with results?, payload: changed inputs -> results */
+    /* a: program, b: with results?, c: views that move, payload: changed inputs, offsets -> results */
+    GG_COMMAND_RUN,
     GG_COMMAND_FETCH, /* a: program -> results of its last run on rank 0 */
     GG_COMMAND_ASK,   /* a: device, b: records, payload: graph of one node -> does it run that? */
     GG_COMMAND_KIND_COUNT,

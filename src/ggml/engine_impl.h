@@ -64,7 +64,7 @@ struct gg_engine {
     size_t n_binding;
     uint8_t *payload;
     size_t payload_cap;
-    uint64_t n_runs, n_graphs, n_inputs, input_bytes;
+    uint64_t n_runs, n_graphs, n_inputs, input_bytes, n_moves;
 };
 
 void gg_group_free(struct gg_group *group);

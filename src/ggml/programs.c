@@ -181,6 +181,8 @@ enum sheaf_status gg_execute_run(struct gg_engine *e, const struct gg_command *c
     struct gg_program *p = gg_program_find(e, c->a, NULL);
     if (!p) return SHEAF_STATUS_INVALID;
     enum sheaf_status st = payload ? gg_or_end(take_changes(e, p, &r)) : SHEAF_STATUS_SUCCESS;
+    if (!st && c->c) st = gg_or_end(gg_graph_move(&p->g, c->c, &r));
+    e->n_moves += c->c;
     if (!st) st = sheaf_backend_graph_compute(e->devices[p->device].backend, p->g.graph);
     e->n_runs++;
     if (sheaf_world_failed()) return st ? st : job_failed();

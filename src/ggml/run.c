@@ -18,6 +18,7 @@ static void free_known(struct gg_known *k) {
     for (size_t i = 0; k->inputs && i < k->n_inputs; i++) free(k->inputs[i].sent);
     free(k->inputs);
     free(k->groups);
+    free(k->offsets);
     free(k->message.data);
     free(k);
 }
@@ -47,6 +48,7 @@ void gg_forget_all(void) {
     for (size_t i = 0; i < GG_MAX_RECENT; i++) {
         free(gg_driver.recent[i].inputs);
         free(gg_driver.recent[i].results);
+        free(gg_driver.recent[i].offsets);
     }
     for (size_t i = 0; i < GG_MAX_GROUPS; i++) free(gg_driver.pending[i].addresses);
     free(gg_driver.run.data);
@@ -119,7 +121,9 @@ static enum sheaf_status describe(struct gg_known *k) {
     k->n_results = e->n_results;
     k->inputs = calloc(e->n_inputs + 1, sizeof *k->inputs);
     k->groups = calloc(e->n_made + 1, sizeof *k->groups);
-    if (!k->inputs || !k->groups) return no_memory();
+    k->n_offsets = e->n_offsets;
+    k->offsets = calloc(e->n_offsets + 1, sizeof *k->offsets);
+    if (!k->inputs || !k->groups || !k->offsets) return no_memory();
     for (size_t i = 0; i < e->n_made; i++) {
         const struct gg_made *made = &e->made[i];
         const enum sheaf_type type = (enum sheaf_type)made->record.type;
@@ -177,31 +181,34 @@ static struct gg_known *known_of(uint64_t number) {
     return NULL;
 }
 
-static bool copy_list(const struct gg_tensor ***to, const struct gg_tensor *const *from, size_t n) {
-    const struct gg_tensor **p = realloc((void *)*to, (n + 1) * sizeof *p);
-    if (!p) return false;
-    if (n) memcpy((void *)p, (const void *)from, n * sizeof *p);
-    *to = p;
-    return true;
+/* The lists of the last encoded graph. */
+static enum sheaf_status copy_lists(struct gg_recent *r) {
+    const struct gg_encoder *e = &gg_driver.encoder;
+    if (!sheaf__grow(&r->inputs, &r->cap_inputs, e->n_inputs, sizeof *r->inputs) ||
+        !sheaf__grow(&r->results, &r->cap_results, e->n_results, sizeof *r->results) ||
+        !sheaf__grow(&r->offsets, &r->cap_offsets, e->n_offsets, sizeof *r->offsets))
+        return no_memory();
+    r->n_inputs = e->n_inputs;
+    r->n_results = e->n_results;
+    for (size_t i = 0; i < e->n_inputs; i++) r->inputs[i] = e->inputs[i];
+    for (size_t i = 0; i < e->n_results; i++) r->results[i] = e->results[i];
+    for (size_t i = 0; i < e->n_offsets; i++) r->offsets[i] = e->offsets[i];
+    return SHEAF_STATUS_SUCCESS;
 }
 
 static enum sheaf_status remember(const struct gg_cgraph *g, const struct gg_known *k,
                                   struct gg_recent **out) {
-    const struct gg_encoder *e = &gg_driver.encoder;
     struct gg_recent *r = &gg_driver.recent[0];
     for (size_t i = 1; i < GG_MAX_RECENT; i++)
         if (gg_driver.recent[i].last_use < r->last_use) r = &gg_driver.recent[i];
     r->uid = 0;
-    if (!copy_list(&r->inputs, e->inputs, e->n_inputs) ||
-        !copy_list(&r->results, e->results, e->n_results))
-        return no_memory();
+    const enum sheaf_status st = copy_lists(r);
+    if (st) return st;
     r->uid = g->uid;
     r->first = g->nodes[0];
     r->last = g->nodes[g->n_nodes - 1];
     r->n_nodes = g->n_nodes;
     r->program = k->number;
-    r->n_inputs = e->n_inputs;
-    r->n_results = e->n_results;
     *out = r;
     return SHEAF_STATUS_SUCCESS;
 }
@@ -255,16 +262,36 @@ static uint64_t put_changes(struct gg_bytes *b, struct gg_known *k, const struct
     return n;
 }
 
+/* Offsets that are others than those of the program's last run; how many. */
+static uint64_t put_offsets(struct gg_bytes *b, struct gg_known *k, const struct gg_recent *r) {
+    static const uint8_t zeros[8];
+    uint64_t n = 0, stay = 0;
+    for (size_t i = 0; i < k->n_offsets; i++) {
+        if (k->offsets[i] == r->offsets[i] && !k->offsets_unsure) {
+            stay++;
+            continue;
+        }
+        k->offsets[i] = r->offsets[i];
+        gg_put_short(b, stay);
+        gg_put_short(b, r->offsets[i]);
+        stay = 0;
+        n++;
+    }
+    k->offsets_unsure = false;
+    gg_put(b, zeros, (8 - b->n % 8) % 8);
+    return n;
+}
+
 /* The run goes on without rank 0; its results come with a FETCH. */
-static enum sheaf_status leave_running(const struct gg_known *k, size_t n_results) {
+static enum sheaf_status leave_running(const struct gg_known *k, size_t n_results, uint64_t moves) {
     struct gg_pending *p = &gg_driver.pending[k->device];
     if (!sheaf__grow(&p->addresses, &p->cap, n_results + 1, sizeof *p->addresses))
         return no_memory();
     if (n_results) memcpy(p->addresses, gg_driver.addresses, n_results * sizeof *p->addresses);
     p->n = n_results;
     p->program = k->number;
-    return gg_command(GG_COMMAND_RUN, k->number, false, 0, 0, gg_driver.run.data, gg_driver.run.n,
-                      NULL);
+    return gg_command(GG_COMMAND_RUN, k->number, false, moves, 0, gg_driver.run.data,
+                      gg_driver.run.n, NULL);
 }
 
 enum sheaf_status gg_fetch(size_t device) {
@@ -280,18 +307,19 @@ static enum sheaf_status run(struct gg_known *k, const struct gg_recent *r) {
     struct gg_bytes *b = &gg_driver.run;
     b->n = 0;
     gg_put_u64(b, 0);
-    const uint64_t n = put_changes(b, k, r);
+    const uint64_t n = put_changes(b, k, r), moves = put_offsets(b, k, r);
     if (b->failed || !sheaf__grow(&gg_driver.addresses, &gg_driver.cap_addresses, r->n_results + 1,
                                   sizeof *gg_driver.addresses))
         return no_memory();
     memcpy(b->data, &n, sizeof n);
     for (size_t i = 0; i < r->n_results; i++) gg_driver.addresses[i] = r->results[i]->data;
     const bool here = gg_engine_has_rank(gg_driver.engine, k->device, 0);
-    const enum sheaf_status st =
-        here ? gg_command(GG_COMMAND_RUN, k->number, true, 0, 0, b->data, b->n, gg_driver.addresses)
-             : leave_running(k, r->n_results);
+    const enum sheaf_status st = here ? gg_command(GG_COMMAND_RUN, k->number, true, moves, 0,
+                                                   b->data, b->n, gg_driver.addresses)
+                                      : leave_running(k, r->n_results, moves);
     if (!here && !st) gg_driver.pending[k->device].run++;
     for (size_t i = 0; st && i < k->n_inputs; i++) k->inputs[i].is_sent = false;
+    if (st) k->offsets_unsure = true;
     return st;
 }
 

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sheaf/meta.h"
+
 enum { RECORD_WORDS = sizeof(struct gg_record) / 4, MAX_SEGMENTS = 4096, MAX_RECORDS = 1 << 20 };
 static_assert(sizeof(struct gg_record) % 4 == 0 && RECORD_WORDS <= 64, "a bit of a u64 each");
 
@@ -26,6 +28,14 @@ void gg_put(struct gg_bytes *b, const void *data, size_t n) {
 }
 void gg_put_u64(struct gg_bytes *b, uint64_t v) { gg_put(b, &v, sizeof v); }
 
+void gg_put_short(struct gg_bytes *b, uint64_t v) {
+    uint8_t byte[10];
+    size_t n = 0;
+    for (; v > 127; v >>= 7) byte[n++] = (uint8_t)(v | 128);
+    byte[n++] = (uint8_t)v;
+    gg_put(b, byte, n);
+}
+
 const uint8_t *gg_take(struct gg_reader *r, size_t n) {
     if (r->bad || (size_t)(r->end - r->at) < n) {
         r->bad = true;
@@ -39,6 +49,18 @@ uint64_t gg_take_u64(struct gg_reader *r) {
     const uint8_t *p = gg_take(r, sizeof v);
     if (p) memcpy(&v, p, sizeof v);
     return v;
+}
+
+uint64_t gg_take_short(struct gg_reader *r) {
+    uint64_t v = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+        const uint8_t *p = gg_take(r, 1);
+        if (!p) return 0;
+        v |= (uint64_t)(*p & 127) << shift;
+        if (*p < 128) return v;
+    }
+    r->bad = true;
+    return 0;
 }
 
 /* ---- tensors ---- */
@@ -129,6 +151,20 @@ static bool shape_is_sane(const struct gg_record *r) {
     return n < INT64_MAX / 8;
 }
 
+int gg_shown_operand(const struct sheaf_tensor *node) {
+    if (node->op == SHEAF_OP_CPY) return 1;
+    return sheaf_op_is_view(node->op) || node->op == SHEAF_OP_SET_ROWS ? 0 : -1;
+}
+
+/* Views of objects lie at 0 until the first run. */
+static void note_moving(struct gg_graph *g, struct sheaf_tensor *t, bool is_view) {
+    const int shown = t->view_src ? gg_shown_operand(t) : -1;
+    const struct sheaf_tensor *of = shown < 0 ? NULL : t->src[shown];
+    if (!of || !(is_view || of->flags & SHEAF_BACKEND_META_TENSOR_MOVES)) return;
+    t->flags |= SHEAF_BACKEND_META_TENSOR_MOVES;
+    g->moving[g->n_moving++] = (struct gg_moving){t, of, t->view_offs - of->view_offs, is_view};
+}
+
 static enum sheaf_status decode_one(struct gg_graph *g, uint32_t i, const struct gg_record *r,
                                     gg_object_fn objects, void *user) {
     if (r->kind >= GG_KIND_COUNT || !sheaf_type_is_known((enum sheaf_type)r->type) ||
@@ -168,6 +204,10 @@ static enum sheaf_status decode_one(struct gg_graph *g, uint32_t i, const struct
     }
     if (sheaf_op_is_view(t->op) && (!t->view_src || !t->src[0]))
         return malformed(i, "is a view of nothing");
+    if (r->moves && (t->op != SHEAF_OP_VIEW || t->view_src->op != SHEAF_OP_NONE ||
+                     t->view_src->flags & SHEAF_TENSOR_FLAG_INPUT))
+        return malformed(i, "moves and is no view of an object");
+    note_moving(g, t, r->moves);
     return t->op == SHEAF_OP_NONE ? malformed(i, "is a node without an op")
                                   : sheaf_build_forward_expand(g->graph, t);
 }
@@ -182,9 +222,10 @@ enum sheaf_status gg_graph_decode(const uint8_t *data, size_t size, uint32_t n,
         .mem_size = ((size_t)n + 1) * sheaf_tensor_overhead() + sheaf_graph_overhead_custom(n + 1),
         .no_alloc = true});
     g->tensors = calloc((size_t)n + 1, sizeof *g->tensors);
+    g->moving = calloc((size_t)n + 1, sizeof *g->moving);
     g->graph = g->ctx ? sheaf_new_graph_custom(g->ctx, n + 1) : NULL;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (!g->ctx || !g->tensors || !g->graph)
+    if (!g->ctx || !g->tensors || !g->moving || !g->graph)
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "graph message: out of memory");
     for (uint32_t i = 0; i < n && !st; i++) {
         struct gg_record record;
@@ -196,8 +237,38 @@ enum sheaf_status gg_graph_decode(const uint8_t *data, size_t size, uint32_t n,
     return st;
 }
 
+static enum sheaf_status take_offsets(struct gg_graph *g, uint64_t n, struct gg_reader *r) {
+    uint32_t at = 0;
+    for (; n; n--) {
+        uint64_t skip = gg_take_short(r);
+        const uint64_t offset = gg_take_short(r);
+        while (at < g->n_moving && (!g->moving[at].is_view || skip))
+            skip -= g->moving[at++].is_view;
+        if (r->bad || at == g->n_moving || offset > INT64_MAX / 2)
+            return sheaf_set_error(SHEAF_STATUS_INVALID, "run: an offset is of no view");
+        g->moving[at++].offset = offset;
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status gg_graph_move(struct gg_graph *g, uint64_t n, struct gg_reader *r) {
+    enum sheaf_status st = take_offsets(g, n, r);
+    for (uint32_t i = 0; i < g->n_moving && !st; i++) {
+        const struct gg_moving *m = &g->moving[i];
+        struct sheaf_tensor *t = m->tensor;
+        if (m->is_view) memcpy(t->op_params, &m->offset, sizeof m->offset);
+        t->view_offs = m->of->view_offs + (size_t)m->offset;
+        if (!fits_owner(t, t->view_src))
+            return sheaf_set_error(SHEAF_STATUS_INVALID, "run: '%s' ends outside of its owner",
+                                   t->name);
+        if (t->buffer) st = sheaf_backend_view_init(t);
+    }
+    return st;
+}
+
 void gg_graph_free(struct gg_graph *g) {
     sheaf_free(g->ctx);
     free(g->tensors);
+    free(g->moving);
     *g = (struct gg_graph){0};
 }

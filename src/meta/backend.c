@@ -14,12 +14,6 @@ static int number_of_node(const struct sheaf_cgraph *graph, const struct sheaf_t
     return i;
 }
 
-static enum sheaf_status prepare(struct meta_backend *b, struct meta_program *p,
-                                 const struct sheaf_cgraph *graph) {
-    const enum sheaf_status st = sheaf__meta_allocate(b, p);
-    return st ? st : sheaf__meta_program_bind(b->dev, p, graph);
-}
-
 /* This rank alone has failed, and the others go on to their collectives. */
 static enum sheaf_status end_apart(enum sheaf_status st) {
     if (sheaf_world_size() > 1) sheaf_world_abort(sheaf_last_error());
@@ -32,7 +26,7 @@ static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *
     sheaf__next_step();
     enum sheaf_status st = sheaf__meta_find_program(b, graph, &p);
     if (st) return st;
-    st = prepare(b, p, graph);
+    st = sheaf__meta_prepare(b, p, graph);
     if (st) return dry ? st : end_apart(st);
     p->uid = graph->uid;
     p->last_use = ++b->clock;

@@ -79,8 +79,9 @@ struct meta_backend *sheaf__meta_backend_of(sheaf_backend_t backend);
 /* The program of the graph, compiled if there is none. Collective in that case. */
 enum sheaf_status sheaf__meta_find_program(struct meta_backend *b, const struct sheaf_cgraph *graph,
                                            struct meta_program **out);
-/* Places the program's tensors in the members' compute buffers, which all programs share. */
-enum sheaf_status sheaf__meta_allocate(struct meta_backend *b, struct meta_program *p);
+/* Gives the program memory, and points it at the graph's inputs and at where its views are. */
+enum sheaf_status sheaf__meta_prepare(struct meta_backend *b, struct meta_program *p,
+                                      const struct sheaf_cgraph *graph);
 
 /* ---- members.c ---- */
 /* Runs all parts; the status and text of the member that failed first. */
@@ -106,7 +107,7 @@ enum sheaf_status sheaf__meta_synchronize(sheaf_backend_t backend);
 
 /* ---- key.c ---- */
 /* A hash of the graph's structure and of which weights it reads; inputs count by their shape alone,
- * earlier results also by their state. The same graph has other keys in other processes. */
+ * earlier results also by their state, views that move not by their offsets. The same graph has other keys in other processes. */
 enum sheaf_status sheaf__meta_graph_key(struct meta_backend *b, const struct sheaf_cgraph *g,
                                         uint64_t *key);
 

@@ -47,8 +47,23 @@ void sheaf__meta_shape_dense(struct sheaf_tensor *t, const int64_t ne[SHEAF_MAX_
     sheaf__set_dense_strides(t);
 }
 
+static void note_moving(struct builder *b, struct sheaf_tensor *t) {
+    struct meta_part *part = b->part;
+    struct sheaf_tensor *of = t->view_src ? sheaf__op_target(t) : NULL;
+    const bool is_view = t->flags & META_FLAG_MOVES;
+    if (!of || !(is_view || of->flags & META_FLAG_MOVES)) return;
+    if (!sheaf__grow(&part->moving, &part->cap_moving, part->n_moving + 1, sizeof *part->moving)) {
+        b->status = sheaf__meta_no_memory();
+        return;
+    }
+    t->flags |= META_FLAG_MOVES;
+    part->moving[part->n_moving++] =
+        (struct meta_moving){t, of, t->view_offs - of->view_offs, is_view ? b->n_views++ : -1};
+}
+
 struct sheaf_tensor *sheaf__meta_append(struct builder *b, struct sheaf_tensor *t) {
     struct sheaf_cgraph *g = &b->part->graph;
+    note_moving(b, t);
     if (!sheaf__grow(&g->nodes, &b->cap_nodes, (size_t)g->n_nodes + 1, sizeof t)) {
         b->status = sheaf__meta_no_memory();
         return t;

@@ -12,6 +12,7 @@ struct builder { /* of one part */
     struct meta_part *part;
     int member;
     size_t cap_nodes, cap_instrs;
+    int n_views;    /* moving views made so far */
     int span_first; /* nodes from here on are not in an instruction yet */
     enum sheaf_status status;
     struct sheaf_tensor no_tensor; /* returned when memory is out */
@@ -44,7 +45,8 @@ enum sheaf_status sheaf__meta_build_part(struct builder *b);
 struct sheaf_tensor *sheaf__meta_descriptor(struct builder *b, enum sheaf_type type,
                                             const char *name);
 void sheaf__meta_shape_dense(struct sheaf_tensor *t, const int64_t ne[SHEAF_MAX_DIMS]);
-/* Adds the node to the local graph; returns it. */
+/* Adds the node to the local graph; returns it. If it shows memory of a descriptor that moves, it
+ * moves, too. */
 struct sheaf_tensor *sheaf__meta_append(struct builder *b, struct sheaf_tensor *t);
 struct meta_instr *sheaf__meta_new_instr(struct builder *b);
 /* Ends the running span; an instruction for it only if it has something to compute. */

@@ -61,7 +61,7 @@ static enum sheaf_status make_room(struct meta_backend *b, int n_nodes) {
 enum sheaf_status sheaf__meta_find_program(struct meta_backend *b, const struct sheaf_cgraph *graph,
                                            struct meta_program **out) {
     for (int i = 0; i < b->n_programs; i++) {
-        if (b->programs[i]->uid == graph->uid) {
+        if (b->programs[i]->uid == graph->uid && sheaf__meta_can_move(b->programs[i], graph)) {
             *out = b->programs[i];
             return SHEAF_STATUS_SUCCESS;
         }
@@ -69,7 +69,8 @@ enum sheaf_status sheaf__meta_find_program(struct meta_backend *b, const struct 
     uint64_t key = 0;
     enum sheaf_status st = sheaf__meta_graph_key(b, graph, &key);
     for (int i = 0; i < b->n_programs && !st; i++) {
-        if (b->programs[i]->key == key && b->programs[i]->n_nodes == graph->n_nodes) {
+        if (b->programs[i]->key == key && b->programs[i]->n_nodes == graph->n_nodes &&
+            sheaf__meta_can_move(b->programs[i], graph)) {
             *out = b->programs[i];
             return SHEAF_STATUS_SUCCESS;
         }
@@ -97,7 +98,13 @@ enum sheaf_status sheaf__meta_find_program(struct meta_backend *b, const struct 
     return st;
 }
 
-enum sheaf_status sheaf__meta_allocate(struct meta_backend *b, struct meta_program *p) {
+static void place_waits(const struct meta_backend *b, struct meta_program *p, int m) {
+    if (!b->devcomm && !b->members[m].staged)
+        sheaf__meta_place_waits(b->dev, &p->parts[m], b->members[m].galloc);
+}
+
+/* Places the program's tensors in the members' compute buffers, which all programs share. */
+static enum sheaf_status allocate(struct meta_backend *b, struct meta_program *p) {
     if (p->generation == b->generation) return SHEAF_STATUS_SUCCESS;
     bool grown = false;
     for (int m = 0; m < b->dev->n_local; m++) {
@@ -110,11 +117,20 @@ enum sheaf_status sheaf__meta_allocate(struct meta_backend *b, struct meta_progr
             b->generation += grown;
             return st;
         }
-        if (!b->devcomm && !b->members[m].staged)
-            sheaf__meta_place_waits(b->dev, &p->parts[m], b->members[m].galloc);
+        place_waits(b, p, m);
         sheaf__meta_renew_spans(&p->parts[m]);
     }
     if (grown) b->generation++; /* the other programs' addresses are gone */
     p->generation = b->generation;
     return SHEAF_STATUS_SUCCESS;
+}
+
+enum sheaf_status sheaf__meta_prepare(struct meta_backend *b, struct meta_program *p,
+                                      const struct sheaf_cgraph *graph) {
+    bool moved = false;
+    enum sheaf_status st = allocate(b, p);
+    if (!st) st = sheaf__meta_program_bind(b->dev, p, graph);
+    if (!st) st = sheaf__meta_move(b->dev, p, graph, &moved);
+    for (int m = 0; m < b->dev->n_local && moved; m++) place_waits(b, p, m);
+    return st;
 }

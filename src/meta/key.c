@@ -29,6 +29,18 @@ static uint64_t mix_state(uint64_t h, const struct sheaf_split_state *s) {
     return h;
 }
 
+/* Parameters, and where in its operand a node lies that shows its memory. Of a view that moves, the
+ * first two words are its place. */
+static uint64_t mix_params(uint64_t h, const struct sheaf_tensor *t) {
+    const bool moves = sheaf__meta_is_moving(t);
+    const struct sheaf_tensor *of = t->view_src ? sheaf__op_target(t) : NULL;
+    if (!moves) h = sheaf__mix(h, t->view_offs - (of ? of->view_offs : 0));
+    for (int j = moves ? 2 : 0; j < SHEAF_MAX_OP_PARAMS; j += 2)
+        h = sheaf__mix(h,
+                       (uint64_t)(uint32_t)t->op_params[j] << 32 | (uint32_t)t->op_params[j + 1]);
+    return h;
+}
+
 enum sheaf_status sheaf__meta_graph_key(struct meta_backend *b, const struct sheaf_cgraph *g,
                                         uint64_t *key) {
     size_t want = 64;
@@ -53,11 +65,7 @@ enum sheaf_status sheaf__meta_graph_key(struct meta_backend *b, const struct she
         const struct sheaf_tensor *t = g->nodes[i];
         *find_slot(b, t) = (struct meta_slot){t, ++number};
         h = mix_shape(sheaf__mix(h, (uint64_t)t->op), t);
-        h = sheaf__mix(h, t->view_offs);
-        for (int j = 0; j < SHEAF_MAX_OP_PARAMS; j += 2) {
-            h = sheaf__mix(h, (uint64_t)(uint32_t)t->op_params[j] << 32 |
-                                  (uint32_t)t->op_params[j + 1]);
-        }
+        h = mix_params(h, t);
         for (int j = 0; j < SHEAF_MAX_SRC; j++) {
             if (!t->src[j]) continue;
             const struct meta_slot *s = find_slot(b, t->src[j]);

@@ -5,6 +5,7 @@
  *   program   a planned graph as one local graph and a list of instructions per local member;
  *             builder: nodes and instructions; steps: what the steps of a plan need
  *   overlap   which collectives run beside spans
+ *   moving    views whose offsets change from compute to compute
  *   backend   the backend; cache: its programs; key: how they are found; members: the
  *             threads of this rank's members; run: what one member does; stats: what is counted;
  *             carry: results kept for later graphs; check: are mirrored results the same?
@@ -64,6 +65,8 @@ struct meta_tensor {
 /* Local descriptors whose value every member must have alike: check mode compares it when the
  * device has computed the node, or when a collective has written it. */
 enum { META_FLAG_CHECK_NODE = 1 << 16, META_FLAG_CHECK_COLLECTIVE = 1 << 17 };
+/* Local descriptors that show what a moving view shows. */
+enum { META_FLAG_MOVES = 1 << 22 };
 
 extern const struct sheaf_backend_buffer_type_i sheaf__meta_buft_iface;
 bool sheaf__meta_is_buffer(sheaf_backend_buffer_t buffer);
@@ -105,6 +108,13 @@ struct meta_instr {
     uint64_t ticket;             /* of a started one */
 };
 
+/* A local descriptor with META_FLAG_MOVES. */
+struct meta_moving {
+    struct sheaf_tensor *tensor, *of; /* it shows memory of `of` */
+    size_t offset;                    /* from there */
+    int view;                         /* of the program's views; -1: the offset stays */
+};
+
 /* One local member's share of a program. */
 struct meta_part {
     struct sheaf_context **ctx;  /* [n_ctx] of the descriptors, made as they are needed */
@@ -113,6 +123,15 @@ struct meta_part {
     struct sheaf_tensor **value; /* [plan values] */
     struct meta_instr *instrs;
     int n_instrs;
+    struct meta_moving *moving; /* [n_moving] operands before what shows them */
+    size_t n_moving, cap_moving;
+};
+
+/* A VIEW with SHEAF_BACKEND_META_TENSOR_MOVES. */
+struct meta_view {
+    int step;       /* of the plan */
+    int64_t offset; /* in its operand, as the parts have it */
+    bool moved;     /* while the parts are changed */
 };
 
 struct meta_program {
@@ -128,6 +147,8 @@ struct meta_program {
     struct meta_tensor *node_record; /* [n_nodes] */
     struct sheaf_tensor **slices;    /* [n_nodes * n_local], storage of the records */
     int n_inputs;
+    struct meta_view *views; /* [n_views] in the order of steps */
+    int n_views;
     int *input_leaf;             /* [n_inputs] index into the graph's leafs */
     struct sheaf_tensor **input; /* [n_inputs * n_local] the parts' own descriptors */
 };
@@ -141,6 +162,17 @@ void sheaf__meta_renew_spans(struct meta_part *part);
 enum sheaf_status sheaf__meta_program_bind(const struct meta_device *dev,
                                            struct meta_program *program,
                                            const struct sheaf_cgraph *graph);
+/* ---- moving.c ---- */
+bool sheaf__meta_is_moving(const struct sheaf_tensor *node);
+/* Fills p->views, when the plan's steps are in their order. */
+enum sheaf_status sheaf__meta_find_views(struct meta_program *p, const struct sheaf_cgraph *graph);
+/* Is the program right for where the graph's views are now? The same on every rank. */
+bool sheaf__meta_can_move(const struct meta_program *p, const struct sheaf_cgraph *graph);
+/* Moves the parts' views there; sheaf__meta_can_move said yes, and the parts have memory. Other
+ * instructions may have to wait for collectives then: *moved says so. */
+enum sheaf_status sheaf__meta_move(const struct meta_device *dev, struct meta_program *p,
+                                   const struct sheaf_cgraph *graph, bool *moved);
+
 enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend_t *out);
 
 #endif

@@ -132,6 +132,7 @@ enum sheaf_status sheaf__meta_build_part(struct builder *b) {
 void sheaf__meta_part_free(struct meta_part *part) {
     for (int i = 0; i < part->n_instrs; i++) free(part->instrs[i].sizes);
     free(part->instrs);
+    free(part->moving);
     free(part->graph.nodes);
     free(part->value);
     for (size_t i = 0; i < part->n_ctx; i++) sheaf_free(part->ctx[i]);
@@ -186,6 +187,7 @@ enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct 
     sheaf__meta_hoist(dev, p->plan, graph);
 
     st = sheaf__meta_find_uses(p->plan, &uses);
+    if (!st) st = sheaf__meta_find_views(p, graph);
     if (st) goto out;
     for (int s = 0; s < p->plan->n_steps; s++)
         p->n_checked += sheaf__meta_is_checked(p->plan, &p->plan->steps[s]);
@@ -232,6 +234,7 @@ void sheaf__meta_program_free(struct meta_program *p, int n_local) {
     for (int m = 0; p->parts && m < n_local; m++) sheaf__meta_part_free(&p->parts[m]);
     sheaf__split_plan_free(p->plan);
     free(p->parts);
+    free(p->views);
     free(p->node_record);
     free(p->slices);
     free(p->input_leaf);

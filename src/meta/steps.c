@@ -303,6 +303,7 @@ static struct sheaf_tensor *build_node(struct builder *b, const struct sheaf__sp
     struct sheaf_tensor *target = written                   ? t->src[written - 1]
                                   : sheaf_op_is_view(t->op) ? t->src[0]
                                                             : NULL;
+    if (sheaf__meta_is_moving(node)) t->flags |= META_FLAG_MOVES;
     if (target) {
         t->view_src = target->view_src ? target->view_src : target;
         if (!sheaf_op_is_view(node->op)) {

@@ -73,6 +73,12 @@ enum sheaf_status sheaf__split_local_node(const struct sheaf__split_plan *plan,
                                           const struct sheaf_cgraph *graph, int member,
                                           const struct sheaf_tensor *const local_src[SHEAF_MAX_SRC],
                                           struct sheaf_tensor *local);
+/* A VIEW node of the graph was at `was`, bytes from its operand's first element, when the plan was
+ * made, or at another offset of which this was true: does the plan hold for where it is now, with
+ * other offsets from sheaf__split_local_node and nothing else? The same on every rank. */
+bool sheaf__split_view_moves(const struct sheaf__split_plan *plan,
+                             const struct sheaf__split_step *step, const struct sheaf_tensor *view,
+                             int64_t was);
 /* True if the member contributes nothing to the step's partial result (its part of the summed
  * dimension is empty): the result must be zeroed instead of computed. */
 bool sheaf__split_contributes_zero(const struct sheaf__split_plan *plan,

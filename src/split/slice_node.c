@@ -34,6 +34,16 @@ static enum sheaf_status local_view(const struct sheaf_tensor *t, struct sheaf__
     return SHEAF_STATUS_SUCCESS;
 }
 
+bool sheaf__split_view_moves(const struct sheaf__split_plan *plan,
+                             const struct sheaf__split_step *step, const struct sheaf_tensor *t,
+                             int64_t was) {
+    const struct sheaf__plan_impl *impl = sheaf__plan_impl(plan);
+    const struct sheaf__layout from = sheaf__layout_of(t->src[0]), to = sheaf__layout_of(t);
+    const int64_t now = (int64_t)t->view_offs - (int64_t)t->src[0]->view_offs;
+    return sheaf__view_moves(&from, &to, was, now, impl->st[step->in[0]], impl->st[step->out],
+                             plan->n_members);
+}
+
 static enum sheaf_status tell_slice(const struct sheaf_tensor *t, const struct sheaf__cut *cut,
                                     int member, struct sheaf_tensor *local) {
     const int first = cut->begin[member];

@@ -427,3 +427,72 @@ bool sheaf__view_local(const struct sheaf__layout *from, const struct sheaf__lay
     }
     return true;
 }
+
+/* ---- views that move ---- */
+
+static bool is_dense(const struct sheaf__layout *l) {
+    int64_t nb = l->nb[0];
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+        if (l->ne[i] != 1 && l->nb[i] != nb) return false;
+        nb *= l->ne[i];
+    }
+    return true;
+}
+
+/* Do the views step along the same digits, whatever their offsets? */
+static bool same_walks(const struct map *a, const struct map *b) {
+    if (a->n != b->n) return false;
+    for (int k = 0; k < a->n; k++) {
+        const struct digit *x = &a->digit[k], *y = &b->digit[k];
+        if (x->n_src != y->n_src || x->extent != y->extent || x->n != y->n) return false;
+        for (int i = 0; i < x->n; i++)
+            if (x->walk[i].dim != y->walk[i].dim || x->walk[i].step != y->walk[i].step)
+                return false;
+    }
+    return true;
+}
+
+/* The view sees one position of the digit that holds the cut, and so all or nothing of it. */
+static bool same_owners(const struct digit *d, const struct owners *o, const struct sheaf__cut *cut,
+                        int n_members) {
+    for (int j = 0; j < n_members; j++) {
+        const int64_t n = sheaf__cut_count(cut, j);
+        const enum share s = share(o, j, d->offset, reach(d) + 1);
+        if (s != (n ? ALL : NONE) || (n && n != cut->extent)) return false;
+    }
+    return true;
+}
+
+static bool same_steps(const struct candidate *was, const struct candidate *now,
+                       const struct owners *o, const struct sheaf__cut *cut, int64_t scale,
+                       int n_members) {
+    for (int j = 0; j < n_members; j++) {
+        int64_t a[SHEAF_MAX_DIMS], b[SHEAF_MAX_DIMS], at;
+        if (!local_steps(was, o, j, cut, scale, a, &at) ||
+            !local_steps(now, o, j, cut, scale, b, &at) ||
+            memcmp(a, b, (size_t)now->d->n * sizeof *a))
+            return false;
+    }
+    return true;
+}
+
+bool sheaf__view_moves(const struct sheaf__layout *from, const struct sheaf__layout *to,
+                       int64_t was, int64_t now, struct sheaf__st from_st, struct sheaf__st to_st,
+                       int n_members) {
+    struct map a, b;
+    if (from_st.kind != SHEAF__S) {
+        if (from_st.mask) return false;  /* which columns are 0 depends on the place */
+        if (is_dense(from)) return true; /* every member's operand is laid out as the whole */
+    }
+    if (!build(&a, from, to, was) || !build(&b, from, to, now) || !same_walks(&a, &b)) return false;
+    if (from_st.kind != SHEAF__S) return true;
+    const struct digit *d = digit_of(&b, from_st.axis), *d_was = digit_of(&a, from_st.axis);
+    if (!d) return true;
+    const struct owners o = owners_of(d, from, from_st.axis, from_st.cut);
+    if (d->n == 0) return same_owners(d, &o, to_st.cut, n_members);
+    int w = d->n - 1;
+    while (w >= 0 && d->walk[w].dim != to_st.axis) w--;
+    if (w < 0) return false;
+    const struct candidate c_was = candidate_of(d_was, w), c_now = candidate_of(d, w);
+    return same_steps(&c_was, &c_now, &o, to_st.cut, to_st.axis == 0 ? to->block : 1, n_members);
+}

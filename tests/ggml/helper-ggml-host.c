@@ -4,92 +4,13 @@
  * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
  * signal after the first graph. close: as a host of another API does, unloads the plugin at once. many:
  * thousands of graphs, and whether memory is lost. fault: an op that fails on one rank. */
-#include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "ggml/abi.h"
+#include "ggml_host.h"
 
 enum { N = 96, M = 4, THREADS = 4, MAX_DEVICES = 8 };
-static int api, failures;
-static size_t n_devices;
-static struct gg_device *dev;
-static struct gg_backend *backend;
-
-static void *function(const char *name) {
-    void *f = dlsym(RTLD_DEFAULT, name);
-    if (!f) exit(3);
-    return f;
-}
-#define CALL(type, name) ((type)(uintptr_t)function(name))
-
-static void expect(int ok, const char *what) {
-    if (ok) return;
-    printf("wrong: %s\n", what);
-    failures++;
-}
-
-/* ---- what ggml does with the tables ---- */
-
-static struct gg_buffer *alloc(size_t size) {
-    struct gg_buft *b = dev->iface.get_buffer_type(dev);
-    struct gg_buft_2 *v2 = (struct gg_buft_2 *)b;
-    struct gg_buft_3 *v3 = (struct gg_buft_3 *)b;
-    expect((api == 2 ? v2->device : v3->device) == dev, "device of the buffer type");
-    expect((api == 2 ? v2->get_alignment(b) : v3->get_alignment(b)) % 32 == 0, "alignment");
-    return api == 2 ? v2->alloc_buffer(b, size) : v3->alloc_buffer(b, size);
-}
-
-static struct gg_tensor *tensor(void *ctx, int64_t n, int64_t m, const char *name) {
-    typedef struct gg_tensor *(*make_fn)(void *, int, int64_t, int64_t, int64_t, int64_t);
-    typedef struct gg_tensor *(*name_fn)(struct gg_tensor *, const char *);
-    return CALL(name_fn, "ggml_set_name")(CALL(make_fn, "ggml_new_tensor_4d")(ctx, 0, n, m, 1, 1),
-                                          name);
-}
-static struct gg_tensor *add(void *ctx, struct gg_tensor *a, struct gg_tensor *b) {
-    typedef struct gg_tensor *(*fn)(void *, struct gg_tensor *, struct gg_tensor *);
-    return CALL(fn, "ggml_add")(ctx, a, b);
-}
-static struct gg_tensor *scale(void *ctx, struct gg_tensor *a, float s) {
-    typedef struct gg_tensor *(*fn)(void *, struct gg_tensor *, float);
-    return CALL(fn, "ggml_scale")(ctx, a, s);
-}
-static struct gg_tensor *view(void *ctx, struct gg_tensor *a, int64_t n, size_t offset) {
-    typedef struct gg_tensor *(*fn)(void *, struct gg_tensor *, int64_t, size_t);
-    return CALL(fn, "ggml_view_1d")(ctx, a, n, offset);
-}
-static struct gg_cgraph *graph_of(void *ctx, struct gg_tensor *t, uint64_t uid) {
-    typedef struct gg_cgraph *(*new_fn)(void *);
-    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
-    struct gg_cgraph *g = CALL(new_fn, "ggml_new_graph")(ctx);
-    CALL(expand_fn, "ggml_build_forward_expand")(g, t);
-    g->uid = uid;
-    return g;
-}
-
-/* Places t in b, as ggml's allocators do. */
-static void put_at(struct gg_buffer *b, struct gg_tensor *t, size_t *at) {
-    t->buffer = b;
-    t->data = (char *)b->iface.get_base(b) + *at;
-    *at += (t->nb[3] * (size_t)t->ne[3] + 127) / 128 * 128;
-}
-static void set(struct gg_tensor *t, const void *data, size_t offset, size_t size) {
-    t->buffer->iface.set_tensor(t->buffer, t, data, offset, size);
-}
-static void get(const struct gg_tensor *t, void *data, size_t size) {
-    t->buffer->iface.get_tensor(t->buffer, t, data, 0, size);
-}
-/* As ggml_backend_graph_compute and _graph_compute_async. */
-static int start(struct gg_cgraph *g) { return backend->iface.graph_compute(backend, g); }
-static int compute(struct gg_cgraph *g) {
-    const int status = start(g);
-    if (backend->iface.synchronize) backend->iface.synchronize(backend);
-    return status;
-}
 
 /* ---- checks ---- */
 
@@ -436,15 +357,10 @@ static void check_many(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 4 || !dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL)) return 3;
-    void *plugin = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
-    if (!plugin) return puts(dlerror()), 3;
+    void *plugin = argc < 4 ? NULL : load(argv);
+    if (!plugin) return 3;
     const char *mode = argc > 4 ? argv[4] : "";
-    struct gg_reg *(*init)(void) =
-        (struct gg_reg * (*)(void))(uintptr_t)dlsym(plugin, "ggml_backend_init");
-    api = atoi(argv[3]);
-    struct gg_reg *reg = init();
-    expect(init() == reg, "asked twice, one answer");
+    struct gg_reg *reg = registry(plugin);
     if (!reg || !strcmp(mode, "close")) {
         dlclose(plugin);
         puts(reg ? "closed" : "refused");

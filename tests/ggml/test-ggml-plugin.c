@@ -2,28 +2,37 @@
  * refuse, and sheaf-worker with 1 to 3 ranks. No package of llama.cpp is needed. */
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "mpirun.h"
 
 enum { OUT = 1 << 16, TIMEOUT = 120 };
 static char out[OUT];
 
-/* The host with the library `fake` and interface `api`, behind `before`. */
-static int host(const char *before, const char *fake, int api, const char *mode) {
+/* The helper with the library `fake` and interface `api`, behind `before`. */
+static int start(const char *before, const char *helper, const char *fake, int api,
+                 const char *mode) {
     char cmd[2048];
     snprintf(cmd, sizeof cmd,
-             "SHEAF_CPU_THREADS=1 exec %s '%s/bin/helper-ggml-host' '%s/lib/lib%s.so' "
+             "SHEAF_CPU_THREADS=1 exec %s '%s/bin/%s' '%s/lib/lib%s.so' "
              "'%s/lib/libggml-sheaf.so' %d %s",
-             before, SHEAF_BUILD_DIR, SHEAF_BUILD_DIR, fake, SHEAF_BUILD_DIR, api, mode);
+             before, SHEAF_BUILD_DIR, helper, SHEAF_BUILD_DIR, fake, SHEAF_BUILD_DIR, api, mode);
     return run_command(cmd, TIMEOUT, out, OUT);
 }
-static int ranks(int n, const char *fake, int api, const char *mode) {
+static int start_ranks(int n, const char *helper, const char *fake, int api, const char *mode) {
     char before[512];
     snprintf(before, sizeof before,
              "mpirun --allow-run-as-root --oversubscribe -np %d '%s/bin/sheaf-worker' --", n,
              SHEAF_BUILD_DIR);
-    return host(before, fake, api, mode);
+    return start(before, helper, fake, api, mode);
+}
+static int host(const char *before, const char *fake, int api, const char *mode) {
+    return start(before, "helper-ggml-host", fake, api, mode);
+}
+static int ranks(int n, const char *fake, int api, const char *mode) {
+    return start_ranks(n, "helper-ggml-host", fake, api, mode);
 }
 static void shows(const char *text) { cr_expect(strstr(out, text), "no '%s' in: %s", text, out); }
 
@@ -95,6 +104,62 @@ Test(ggml_plugin, a_fault_on_one_rank) {
         shows("ggml:FAKE0: computing the graph of");
         shows("\nok\n");
     }
+}
+static void shows_one_program(bool with_one_plan) {
+    shows("\nok\n");
+    shows(" runs of 1 programs, ");
+    cr_expect_eq(strstr(out, " views moved, 1 plans, ") != NULL, with_one_plan, "%s", out);
+}
+/* Views of caches that are at another place for every token, in caches that are whole, cut across their
+ * cells (one plan serves all tokens), and by cells (a plan for each owner). */
+Test(ggml_plugin, views_that_move) {
+    static const struct {
+        const char *cuts; /* lines of a file */
+        bool by_cells;
+    } cases[] = {
+        {"", false},
+        {"rows 0 4\ncolumns 1 3\n", false},
+        {"rows 1\nflat 0 24\ncolumns 0\n", true},
+    };
+    char path[] = "/tmp/sheaf-cuts-XXXXXX", split[64];
+    close(mkstemp(path));
+    snprintf(split, sizeof split, "file:%s", path);
+    setenv("SHEAF_GGML_SPLIT", split, 1);
+    setenv("SHEAF_BACKEND_DEBUG", "1", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        FILE *f = fopen(path, "w");
+        fputs(cases[i].cuts, f);
+        fclose(f);
+        for (int n = 1; n <= 3; n++) {
+            const char *fake = n == 2 ? "fake-ggml-2" : "fake-ggml-3";
+            cr_expect_eq(start_ranks(n, "helper-ggml-moves", fake, n == 2 ? 2 : 3, ""), 0, "%s",
+                         out);
+            shows_one_program(n == 1 || !cases[i].by_cells);
+        }
+    }
+    unlink(path);
+    unsetenv("SHEAF_GGML_SPLIT");
+    cr_expect_eq(start("env", "helper-ggml-moves", "fake-ggml-3", 3, "count"), 0, "%s", out);
+    shows_one_program(true);
+}
+Test(ggml_plugin, views_that_move_at_random) {
+    char split[64];
+    setenv("SHEAF_BACKEND_DEBUG", "1", 1);
+    for (int seed = 1; seed <= 4; seed++) {
+        snprintf(split, sizeof split, "random:%d", seed);
+        setenv("SHEAF_GGML_SPLIT", split, 1);
+        cr_expect_eq(start_ranks(2 + seed % 2, "helper-ggml-moves", "fake-ggml-3", 3, ""), 0, "%s",
+                     out);
+        shows("\nok\n");
+        shows(" runs of 1 programs, ");
+    }
+}
+/* Ranks without a part in a graph plan it, too. */
+Test(ggml_plugin, views_that_move_in_groups) {
+    setenv("SHEAF_GROUPS", "0,1-2", 1);
+    setenv("SHEAF_GGML_SPLIT", "random:5", 1);
+    cr_expect_eq(start_ranks(3, "helper-ggml-moves", "fake-ggml-3", 3, ""), 0, "%s", out);
+    shows("\nok\n");
 }
 /* Every way to group the ranks, also without rank 0's in front. */
 Test(ggml_plugin, groups) {

@@ -133,6 +133,35 @@ static bool addressable(const struct view_case *v, const int64_t *from_ne, const
     return true;
 }
 
+/* The operand and the view; from_nb: strides of the operand, in elements. */
+static void make_tensors(const struct view_case *v, T *from, T *to, int64_t from_nb[4]) {
+    T plain = {.type = SHEAF_TYPE_F32};
+    *from = *to = plain;
+    memcpy(plain.ne, v->from, sizeof plain.ne);
+    split_dense(&plain);
+    for (int i = 0; i < 4; i++) {
+        from->ne[v->permute[i]] = plain.ne[i];
+        from->nb[v->permute[i]] = plain.nb[i];
+        to->ne[i] = v->to[i];
+        to->nb[i] = (size_t)v->nb[i] * 4;
+    }
+    for (int i = 0; i < 4; i++) from_nb[i] = (int64_t)from->nb[i] / 4;
+}
+
+/* Strides of the member's slice of the operand, in bytes and in elements. */
+static void slice_strides(const struct view_case *v, struct sheaf__st st, int member, size_t nb[4],
+                          int64_t local_nb[4]) {
+    T local = {.type = SHEAF_TYPE_F32};
+    memcpy(local.ne, v->from, sizeof local.ne);
+    for (int a = 0; a < 4; a++)
+        if (v->permute[a] == st.axis) local.ne[a] = sheaf__cut_count(st.cut, member);
+    split_dense(&local);
+    for (int a = 0; a < 4; a++) {
+        nb[v->permute[a]] = local.nb[a];
+        local_nb[v->permute[a]] = (int64_t)local.nb[a] / 4;
+    }
+}
+
 Test(exhaustive, views) {
     struct count c = {0};
     for (int n = 0; n < N_VIEWS; n++) {
@@ -141,17 +170,9 @@ Test(exhaustive, views) {
             for (int k = 0; k < N_KINDS; k++) {
                 struct sheaf__pool pool;
                 cr_assert_eq(sheaf__pool_init(&pool, d), SHEAF_STATUS_SUCCESS);
-                T from = {.type = SHEAF_TYPE_F32}, to = {.type = SHEAF_TYPE_F32}, plain = from;
-                memcpy(plain.ne, v->from, sizeof plain.ne);
-                split_dense(&plain);
+                T from, to;
                 int64_t from_nb[4];
-                for (int i = 0; i < 4; i++) {
-                    from.ne[v->permute[i]] = plain.ne[i];
-                    from.nb[v->permute[i]] = plain.nb[i];
-                    to.ne[i] = v->to[i];
-                    to.nb[i] = (size_t)v->nb[i] * 4;
-                }
-                for (int i = 0; i < 4; i++) from_nb[i] = (int64_t)from.nb[i] / 4;
+                make_tensors(v, &from, &to, from_nb);
                 const struct sheaf__layout lf = sheaf__layout_of(&from), lt = sheaf__layout_of(&to);
                 struct sheaf__st st[MAX_CANDIDATES], out[MAX_CANDIDATES + 1];
                 const int n_st = candidates(&pool, &from, (enum kind)k, st);
@@ -180,19 +201,9 @@ Test(exhaustive, views) {
                         c.claims++;
                         bool fits = true;
                         for (int j = 0; j < d && fits; j++) {
-                            T local = plain;
-                            int64_t local_nb[4];
-                            for (int a = 0; a < 4; a++) {
-                                if (v->permute[a] == st[i].axis)
-                                    local.ne[a] = sheaf__cut_count(st[i].cut, j);
-                            }
-                            split_dense(&local);
+                            int64_t local_nb[4], offset = 0, stride[4];
                             size_t nb[4];
-                            for (int a = 0; a < 4; a++) {
-                                nb[v->permute[a]] = local.nb[a];
-                                local_nb[v->permute[a]] = (int64_t)local.nb[a] / 4;
-                            }
-                            int64_t offset = 0, stride[4];
+                            slice_strides(v, st[i], j, nb, local_nb);
                             fits = addressable(v, from.ne, from_nb, local_nb, st[i], out[o], j,
                                                &offset, stride);
                             if (!fits || !offered || o != n_try - 1) continue;
@@ -236,4 +247,92 @@ Test(exhaustive, views) {
            c.tuples, c.claims, c.is_true, c.offered, c.wrong, c.missing);
     cr_expect_eq(c.wrong, 0);
     cr_expect_eq(c.missing, 0);
+}
+
+/* ---- views that move ---- */
+
+/* The last element that the view shows, from its first one. */
+static int64_t extent_of(const struct view_case *v) {
+    int64_t last = 0;
+    for (int d = 0; d < 4; d++) last += (v->to[d] - 1) * v->nb[d];
+    return last;
+}
+
+/* Does each member own the same part of both views, at the same strides? */
+static bool same_parts(const struct view_case *was, const struct view_case *now, const T *from,
+                       const int64_t *from_nb, struct sheaf__st st, struct sheaf__st to, int d,
+                       int64_t offset[MAX_MEMBERS]) {
+    for (int j = 0; j < d; j++) {
+        size_t nb[4];
+        int64_t local_nb[4], a[4], b[4], at;
+        slice_strides(was, st, j, nb, local_nb);
+        if (!addressable(was, from->ne, from_nb, local_nb, st, to, j, &at, a) ||
+            !addressable(now, from->ne, from_nb, local_nb, st, to, j, &offset[j], b) ||
+            memcmp(a, b, sizeof a))
+            return false;
+    }
+    return true;
+}
+
+struct moves {
+    long all, yes, wrong, possible;
+};
+
+static void check_move(const struct view_case *v, const struct view_case *now, struct sheaf__st st,
+                       struct sheaf__st to_st, int d, struct moves *c) {
+    T from, to;
+    int64_t from_nb[4], offset[MAX_MEMBERS];
+    make_tensors(v, &from, &to, from_nb);
+    const struct sheaf__layout lf = sheaf__layout_of(&from), lt = sheaf__layout_of(&to);
+    const bool yes = sheaf__view_moves(&lf, &lt, v->offset * 4, now->offset * 4, st, to_st, d);
+    const bool can = same_parts(v, now, &from, from_nb, st, to_st, d, offset);
+    c->all++;
+    c->yes += yes;
+    c->possible += can;
+    c->wrong += yes && !can;
+    for (int j = 0; j < d && yes && can; j++) {
+        size_t nb[4], mine[4];
+        int64_t local_nb[4], ne[4], at = -1;
+        slice_strides(v, st, j, nb, local_nb);
+        memcpy(ne, to.ne, sizeof ne);
+        ne[to_st.axis] = sheaf__cut_count(to_st.cut, j);
+        cr_expect(sheaf__view_local(&lf, &lt, now->offset * 4, st, to_st, j, nb, ne, mine, &at));
+        if (ne[to_st.axis]) cr_expect_eq(at, offset[j] * 4, "%s moved: offset", v->name);
+    }
+}
+
+/* To every other place in the operand: what is said to be the same must be. Not all that is must be
+ * said to be (a row that ends where the next begins has other digits), but most of it. */
+Test(exhaustive, moves) {
+    struct moves c = {0};
+    for (int n = 0; n < N_VIEWS; n++) {
+        const struct view_case *v = &view_cases[n];
+        const int64_t size = v->from[0] * v->from[1] * v->from[2] * v->from[3];
+        for (int d = 2; d <= MAX_MEMBERS; d++) {
+            for (int k = 0; k < N_KINDS; k++) {
+                struct sheaf__pool pool;
+                T from, to;
+                int64_t from_nb[4];
+                struct sheaf__st st[MAX_CANDIDATES], got = {0};
+                cr_assert_eq(sheaf__pool_init(&pool, d), SHEAF_STATUS_SUCCESS);
+                make_tensors(v, &from, &to, from_nb);
+                const struct sheaf__layout lf = sheaf__layout_of(&from), lt = sheaf__layout_of(&to);
+                const int n_in = candidates(&pool, &from, (enum kind)k, st);
+                for (int i = 0; i < n_in; i++) {
+                    if (st[i].kind != SHEAF__S ||
+                        !sheaf__view_transfer(&pool, &lf, &lt, v->offset * 4, st[i].axis, st[i].cut,
+                                              &got))
+                        continue;
+                    struct view_case now = *v;
+                    for (now.offset = 0; now.offset + extent_of(v) < size; now.offset++)
+                        check_move(v, &now, st[i], got, d, &c);
+                }
+                sheaf__pool_free(&pool);
+            }
+        }
+    }
+    printf("moves: %ld, %ld kept, %ld of these wrong, %ld could be kept\n", c.all, c.yes, c.wrong,
+           c.possible);
+    cr_expect_eq(c.wrong, 0);
+    cr_expect_gt(c.yes * 4, c.possible * 3);
 }

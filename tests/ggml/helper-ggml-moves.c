@@ -1,0 +1,230 @@
+/* Graphs whose views of caches move from token to token, as those of whisper.cpp and of old llama.cpp:
+ * keys go to a row of one cache and a stretch of another, values to a column of a third, and attention
+ * reads a window of them.
+ *     helper-ggml-moves LIBRARY PLUGIN API [count]
+ * Prints "ok" when all results were right. count: allocations are counted, too, after the first tokens.
+ */
+#include <stdatomic.h>
+
+#include "ggml_host.h"
+#include "sanitizer.h"
+
+enum { N = 24, CELLS = 8, WINDOW = 2, TOKENS = 90, WARM = 70, MAX_WORK = 1 << 16 };
+enum { CPY = 5 }; /* of the fake ggml */
+
+/* ---- allocations ---- */
+
+static atomic_bool counting;
+static atomic_long n_allocations;
+
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+void *__libc_memalign(size_t alignment, size_t n);
+static void count(void) { n_allocations += counting; }
+void *malloc(size_t n) { return count(), __libc_malloc(n); }
+void *calloc(size_t n, size_t size) { return count(), __libc_calloc(n, size); }
+void *realloc(void *p, size_t n) { return count(), __libc_realloc(p, n); }
+void *aligned_alloc(size_t alignment, size_t n) { return count(), __libc_memalign(alignment, n); }
+#endif
+
+static int counted(struct gg_cgraph *g, bool count_them) {
+    counting = count_them;
+    const int status = compute(g);
+    counting = false;
+    return status;
+}
+
+/* ---- the caches and what must be in them ---- */
+
+struct caches {
+    void *ctx;
+    struct gg_buffer *buffer, *work;
+    struct gg_tensor *rows, *flat, *columns; /* [N, CELLS], [N.CELLS], [CELLS, N] */
+    float keys[CELLS][N], values[CELLS][N];
+};
+
+static void *new_ctx(void) {
+    return CALL(void *(*)(struct gg_init_params),
+                "ggml_init")((struct gg_init_params){.mem_size = 1 << 20});
+}
+
+static void make(struct caches *c) {
+    static const float zeros[CELLS * N];
+    typedef void (*usage_fn)(struct gg_buffer *, int);
+    size_t at = 0;
+    memset(c, 0, sizeof *c);
+    c->ctx = new_ctx();
+    c->buffer = alloc(1 << 14);
+    c->work = alloc(MAX_WORK);
+    CALL(usage_fn, "ggml_backend_buffer_set_usage")(c->work, GG_USAGE_COMPUTE);
+    c->rows = tensor(c->ctx, N, CELLS, "rows");
+    c->flat = tensor(c->ctx, N * CELLS, 1, "flat");
+    c->columns = tensor(c->ctx, CELLS, N, "columns");
+    struct gg_tensor *all[] = {c->rows, c->flat, c->columns};
+    for (int i = 0; i < 3; i++) {
+        put_at(c->buffer, all[i], &at);
+        set(all[i], zeros, 0, sizeof zeros);
+    }
+}
+
+/* A view of ne[0] x ne[1] whose rows lie nb1 bytes apart. */
+static struct gg_tensor *window(void *ctx, struct gg_tensor *a, int64_t n, int64_t m, size_t nb1,
+                                size_t offset) {
+    struct gg_tensor *t = view(ctx, a, n, offset);
+    t->ne[1] = m;
+    t->nb[1] = nb1;
+    t->nb[2] = t->nb[3] = nb1 * (size_t)m;
+    return t;
+}
+
+static struct gg_tensor *copy(void *ctx, struct gg_tensor *from, struct gg_tensor *to) {
+    struct gg_tensor *t = window(ctx, to, to->ne[0], to->ne[1], to->nb[1], 0);
+    t->op = CPY;
+    t->src[0] = from;
+    t->src[1] = to;
+    return t;
+}
+
+struct token {
+    void *ctx;
+    struct gg_tensor *key, *value, *result[3];
+    struct gg_cgraph *graph;
+};
+
+/* The graph of a token at cell `at`, which reads the cells from `first`. */
+static void build(const struct caches *c, int at, int first, uint64_t uid, struct token *t) {
+    typedef void (*expand_fn)(struct gg_cgraph *, struct gg_tensor *);
+    const size_t row = N * sizeof(float), cell = sizeof(float);
+    struct gg_tensor *a[6], *plain[2];
+    size_t end = 0;
+    t->ctx = new_ctx();
+    t->key = tensor(t->ctx, N, 1, "key");
+    t->value = tensor(t->ctx, 1, N, "value");
+    plain[0] = scale(t->ctx, t->key, 2);
+    plain[1] = scale(t->ctx, t->value, 3);
+    struct gg_tensor *mine[] = {t->key, t->value, plain[0], plain[1]};
+    for (int i = 0; i < 4; i++) put_at(c->work, mine[i], &end);
+    a[0] = copy(t->ctx, plain[0], view(t->ctx, c->rows, N, (size_t)at * row));
+    a[1] = copy(t->ctx, plain[0], view(t->ctx, c->flat, N, (size_t)at * row));
+    a[2] =
+        copy(t->ctx, plain[1], window(t->ctx, c->columns, 1, N, CELLS * cell, (size_t)at * cell));
+    a[3] = window(t->ctx, c->rows, N, WINDOW, row, (size_t)first * row);
+    a[4] = view(t->ctx, c->flat, N * WINDOW, (size_t)first * row);
+    a[5] = window(t->ctx, c->columns, WINDOW, N, CELLS * cell, (size_t)first * cell);
+    t->graph = graph_of(t->ctx, a[0], uid);
+    for (int i = 1; i < 6; i++) {
+        struct gg_tensor *node = i < 3 ? a[i] : scale(t->ctx, a[i], (float)i);
+        if (i >= 3) { /* dense, unlike its operand */
+            node->nb[1] = cell * (size_t)node->ne[0];
+            node->nb[2] = node->nb[3] = node->nb[1] * (size_t)node->ne[1];
+            put_at(c->work, t->result[i - 3] = node, &end);
+        }
+        CALL(expand_fn, "ggml_build_forward_expand")(t->graph, node);
+    }
+}
+
+static void run(struct caches *c, const struct token *t, int at, int first, int number,
+                bool count_them) {
+    float x[N], got[3][WINDOW * N];
+    int wrong = 0;
+    for (int i = 0; i < N; i++) {
+        x[i] = (float)(number * 100 + i);
+        c->keys[at][i] = 2 * x[i];
+        c->values[at][i] = 3 * x[i];
+    }
+    set(t->key, x, 0, sizeof x);
+    set(t->value, x, 0, sizeof x);
+    expect(counted(t->graph, count_them) == GG_STATUS_SUCCESS, "status of a token");
+    for (int k = 0; k < 3; k++) get(t->result[k], got[k], sizeof got[k]);
+    for (int w = 0; w < WINDOW; w++) {
+        for (int i = 0; i < N; i++) {
+            wrong += got[0][w * N + i] != 3 * c->keys[first + w][i];
+            wrong += got[1][w * N + i] != 4 * c->keys[first + w][i];
+            wrong += got[2][i * WINDOW + w] != 5 * c->values[first + w][i];
+        }
+    }
+    expect(!wrong, "what attention reads");
+}
+
+static void check_caches(const struct caches *c) {
+    float rows[CELLS][N], flat[CELLS][N], columns[N][CELLS];
+    int wrong = 0;
+    get(c->rows, rows, sizeof rows);
+    get(c->flat, flat, sizeof flat);
+    get(c->columns, columns, sizeof columns);
+    for (int k = 0; k < CELLS; k++)
+        for (int i = 0; i < N; i++)
+            wrong += rows[k][i] != c->keys[k][i] || flat[k][i] != c->keys[k][i] ||
+                     columns[i][k] != c->values[k][i];
+    expect(!wrong, "the caches");
+}
+
+static void free_token(const struct token *t) { CALL(void (*)(void *), "ggml_free")(t->ctx); }
+
+/* The first cell that a token reads: often its own or the one before, not always. */
+static int first_of(int number, int at) {
+    const int first = number % 5 == 4 ? at / 3 : at - number % 2;
+    return first < 0 ? 0 : first > CELLS - WINDOW ? CELLS - WINDOW : first;
+}
+
+static void check_tokens(struct caches *c, bool count_all) {
+    for (int i = 0; i < TOKENS; i++) {
+        const int at = i * 3 % CELLS, first = first_of(i, at);
+        struct token t;
+        build(c, at, first, (uint64_t)i + 100, &t);
+        run(c, &t, at, first, i, count_all && i >= WARM);
+        free_token(&t);
+    }
+    check_caches(c);
+}
+
+/* A graph that is computed again has its own offsets again. */
+static void check_turns(struct caches *c) {
+    struct token a, b;
+    build(c, 1, 0, 1001, &a);
+    build(c, 6, 5, 1002, &b);
+    for (int i = 0; i < 4; i++) {
+        run(c, &a, 1, 0, 50 + 2 * i, false);
+        run(c, &b, 6, 5, 51 + 2 * i, false);
+    }
+    free_token(&a);
+    free_token(&b);
+    check_caches(c);
+}
+
+static void check_outside(struct caches *c) {
+    struct token t;
+    build(c, CELLS, 0, 1003, &t);
+    expect(compute(t.graph) == GG_STATUS_FAILED, "a view that ends outside of its cache");
+    free_token(&t);
+    build(c, 2, 1, 1004, &t);
+    run(c, &t, 2, 1, 70, false);
+    free_token(&t);
+    check_caches(c);
+}
+
+int main(int argc, char **argv) {
+    void *plugin = argc < 4 ? NULL : load(argv);
+    const bool count_all = argc > 4 && !strcmp(argv[4], "count") && !SANITIZED;
+    struct gg_reg *reg = plugin ? registry(plugin) : NULL;
+    if (!reg) return 3;
+    n_devices = reg->iface.get_device_count(reg);
+    for (size_t i = 0; i < n_devices; i++) {
+        struct caches c;
+        dev = reg->iface.get_device(reg, i);
+        backend = dev->iface.init_backend(dev, NULL);
+        make(&c);
+        check_tokens(&c, count_all);
+        check_turns(&c);
+        check_outside(&c);
+        c.buffer->iface.free_buffer(c.buffer);
+        c.work->iface.free_buffer(c.work);
+        backend->iface.free(backend);
+    }
+    printf("%ld allocations\n", (long)n_allocations);
+    expect(n_allocations == 0, "a token allocates nothing");
+    if (!failures) puts("ok");
+    return failures != 0;
+}
