@@ -119,8 +119,8 @@ enum sheaf_status sheaf_world_broadcast(void *data, size_t size, int root, const
  * ranks call; those that have no part return at once. */
 enum sheaf_status sheaf_world_broadcast_to(const bool *part, void *data, size_t size, int root,
                                            const char *what);
-/* As broadcast, but the other ranks wait for the root without a limit, and are idle meanwhile: for
- * the next order of a root that waits for its user. They sleep longer the longer it takes. A root
+/* As broadcast, but the ranks wait for the root, and it for ranks that still compute, without a limit:
+ * for the next order of a root that waits for its user. They sleep longer the longer it takes. A rank
  * that has died or was cut off ends the wait as usual. */
 enum sheaf_status sheaf_world_call(void *data, size_t size, int root, const char *what);
 /* recv holds size() * size bytes, in rank order, on every rank. */

@@ -2,12 +2,13 @@
  * and as much of the registry, buffers, backends and graphs as the module looks for. The device adds
  * and scales F32 in memory of its own kind: data of tensors are addresses that cannot be followed. Its
  * graphs have a number, and it counts how often it saw a number for the first time.
- * It does not scale by 13: that graph fails.
+ * It does not scale by 13: that graph fails. Scaling by 17 takes 2.5 s.
  *   FAKE_BAD_VERSION     says that its backends have interface version 9 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "fake-ggml.c"
 
@@ -195,6 +196,7 @@ int ggml_backend_graph_compute_async(struct gg_backend *b, struct gg_cgraph *g) 
             if (t->op == OP_ADD) values(t)[k] = a + values(t->src[1])[k];
             if (t->op == OP_SCALE) values(t)[k] = a * factor;
             if (t->op == OP_SCALE && factor == 13) return GG_STATUS_FAILED;
+            if (t->op == OP_SCALE && factor == 17 && k == 0) usleep(2500000);
         }
     }
     return GG_STATUS_SUCCESS;

@@ -1,9 +1,10 @@
 /* A program of ggml's in small: loads a library that stands for ggml and the plugin, and computes on
  * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
- *     helper-ggml-host LIBRARY PLUGIN API [idle | close | many | fault]
+ *     helper-ggml-host LIBRARY PLUGIN API [idle | close | many | fault | slow]
  * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
  * signal after the first graph. close: as a host of another API does, unloads the plugin at once. many:
- * thousands of graphs, and whether memory is lost. fault: an op that fails on one rank. */
+ * thousands of graphs, and whether memory is lost. fault: an op that fails on one rank. slow: an op that
+ * takes longer than the limit of a collective. */
 #include <malloc.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -189,6 +190,21 @@ static void check_fault(struct model *m) {
         expect(compute(graph_of(m->ctx, m->out, 32)) == GG_STATUS_FAILED, "the fault is told");
     expect(compute(graph_of(m->ctx, m->out, 33)) == GG_STATUS_SUCCESS, "status after the fault");
     check_sum(m, 0, 0, "the result after the fault");
+}
+
+/* Longer than a collective may take. */
+static void check_slow(struct model *m) {
+    float got[N * M];
+    int wrong = 0;
+    size_t at = 8192;
+    struct gg_tensor *t = scale(m->ctx, m->sum, 17);
+    put_at(m->work, t, &at);
+    set(m->w, m->values, 0, sizeof m->values);
+    set(m->x, m->values, 0, sizeof m->values);
+    expect(compute(graph_of(m->ctx, t, 37)) == GG_STATUS_SUCCESS, "status of a slow graph");
+    get(t, got, sizeof got);
+    for (int i = 0; i < N * M; i++) wrong += got[i] != 2 * m->values[i] * 17;
+    expect(!wrong, "the result of a slow graph");
 }
 
 static void free_nothing(struct gg_buffer *b) { (void)b; }
@@ -384,6 +400,11 @@ int main(int argc, char **argv) {
     if (!strcmp(mode, "fault")) { /* of the last device, which is in use */
         check_fault(&on[n_devices - 1].m);
         if (n_devices > 1) check_fault_beside(on);
+        if (!failures) puts("ok");
+        return failures != 0;
+    }
+    if (!strcmp(mode, "slow")) {
+        check_slow(&on[n_devices - 1].m);
         if (!failures) puts("ok");
         return failures != 0;
     }

@@ -105,6 +105,15 @@ Test(ggml_plugin, a_fault_on_one_rank) {
         shows("\nok\n");
     }
 }
+/* Rank 0 waits for the results of another group as long as it takes. */
+Test(ggml_plugin, a_slow_group) {
+    setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
+    setenv("SHEAF_DEVICES", "CPU0@0,ggml:FAKE0@1", 1);
+    setenv("SHEAF_GROUPS", "0,1", 1);
+    setenv("SHEAF_TIMEOUT_COLLECTIVE_MS", "1000", 1);
+    cr_expect_eq(ranks(2, "fake-ggml-3", 3, "slow"), 0, "%s", out);
+    shows("\nok\n");
+}
 static void shows_one_program(bool with_one_plan) {
     shows("\nok\n");
     shows(" runs of 1 programs, ");

@@ -47,7 +47,7 @@ struct exchange {
     size_t send_size;
     uint8_t *recv;       /* block of rank r at offset given by sizes */
     const size_t *sizes; /* [size], or NULL: send_size each; of a broadcast: the one block */
-    bool unlimited;      /* of a broadcast: the root comes when it comes */
+    bool unlimited;      /* of a broadcast: each rank comes when it comes */
     const bool *part;    /* [size] of a broadcast: the ranks that take it, NULL: all */
 };
 
@@ -200,7 +200,7 @@ static enum sheaf_status round_trip(const struct exchange *e, bool payloads, uin
         .setting = outer == limit_of(outer) ? sheaf__phase_setting(outer) : NULL,
         .describe = describe,
         .user = e,
-        .unlimited = e->unlimited && !payloads && sheaf__world()->rank != e->root,
+        .unlimited = e->unlimited && !payloads,
     };
     return sheaf__mpi_wait_all(&wait);
 }
@@ -249,7 +249,7 @@ static enum sheaf_status exchange(const struct exchange *e) {
     describe(e, what, sizeof what);
     const enum sheaf_status allowed = sheaf__mpi_allowed(what);
     if (allowed) return allowed;
-    if (e->unlimited && w->rank != e->root) return exchange_in(e, SHEAF_PHASE_IDLE);
+    if (e->unlimited) return exchange_in(e, SHEAF_PHASE_IDLE);
     const enum sheaf_phase outer = sheaf__enter_exchange(what, sheaf__time_ns());
     const enum sheaf_status st = exchange_in(e, outer);
     sheaf__leave_exchange(outer);
