@@ -103,7 +103,7 @@ static const struct setting settings[] = {
                                          "are fewer. For tests."},
     [SHEAF__SET_CUDA_PARAMS] = {"SHEAF_CUDA_PARAMS", TEXT, .default_value = "all on",
                                 .help = "Switches of CUDA backends: graphs=0|1,blas=0|1,fuse=0|1,"
-                                        "ahead=0|1."},
+                                        "ahead=0|1; times=1 and counts=1 print what ran."},
     [SHEAF__SET_BACKEND_PATH] = {"SHEAF_BACKEND_PATH", TEXT, .default_value = "unset",
                                  .guarded = true,
                                  .help = "Directories with modules (libsheaf-*.so), joined by "

@@ -11,6 +11,7 @@
  * Ids that are out of range are noted by kernels in pinned memory and become the error of the next
  * synchronize. Unlike on the CPU the work submitted behind them still runs: its results are not
  * promised. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/array.h"
@@ -65,7 +66,7 @@ struct backend {
     struct sheaf__cuda_queue q;
     Fault *fault; /* the host's address of q.fault */
     cudaEvent_t copied;
-    bool graphs, fuse;
+    bool graphs, fuse, says_counts;
     struct sheaf__cuda_times *times;   /* NULL: not asked for */
     struct sheaf__cuda_inputs *inputs; /* NULL: not needed yet */
     struct record *scratch;
@@ -268,6 +269,11 @@ static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
     return st;
 }
 
+static enum sheaf_status launch_nodes(struct backend *b, struct nodes nodes) {
+    b->q.counts.node_by_node++;
+    return launch_all(b, nodes);
+}
+
 static bool grow_scratch(struct backend *b, int n) {
     return sheaf__grow(&b->scratch, &b->scratch_cap, (size_t)n, sizeof *b->scratch);
 }
@@ -364,6 +370,7 @@ static void capture(struct backend *b, struct replay *r, struct nodes nodes) {
     const cudaError_t e = cudaStreamEndCapture(b->q.stream, &graph);
     if (!st && !e && graph && !cudaGraphInstantiate(&r->exec, graph, 0)) {
         r->refused = false;
+        b->q.counts.captured++;
     } else {
         r->exec = NULL;
     }
@@ -385,16 +392,20 @@ static enum sheaf_status run_with(struct backend *b, struct replay *r, struct no
     const struct sheaf__sum sum = b->q.sum; /* submitting it clears it */
     if (n < 0 || (!known && !same_records(b, r, nodes.n, n))) {
         enum sheaf_status st = prepare(b, nodes);
-        if (!st) st = launch_all(b, nodes);
+        if (!st) st = launch_nodes(b, nodes);
         if (!st && n >= 0 && keep_records(b, r, nodes.n, n, &sum)) r->version = nodes.version;
         return st;
     }
     r->version = nodes.version;
-    if (!r->exec && !r->refused) capture(b, r, nodes);
+    if (!r->exec && !r->refused) {
+        capture(b, r, nodes);
+        b->q.counts.refused += r->refused;
+    }
     b->q.sum = sum;
-    if (!r->exec) return launch_all(b, nodes);
+    if (!r->exec) return launch_nodes(b, nodes);
     memset(&b->q.sum, 0, sizeof b->q.sum);
     const cudaError_t e = cudaGraphLaunch(r->exec, b->q.stream);
+    b->q.counts.replayed += !e;
     return e ? sheaf__cuda_error(b->device->name, e, "starting a captured graph of %d nodes",
                                  nodes.n)
              : SHEAF_STATUS_SUCCESS;
@@ -437,7 +448,7 @@ static enum sheaf_status run_nodes(struct backend *b, struct nodes nodes, uint64
         return run_with(b, r, nodes);
     }
     st = prepare(b, nodes);
-    return st ? st : launch_all(b, nodes);
+    return st ? st : launch_nodes(b, nodes);
 }
 
 static enum sheaf_status graph_compute_async(sheaf_backend_t base, struct sheaf_cgraph *graph) {
@@ -561,7 +572,7 @@ static enum sheaf_status plan_compute(sheaf_backend_t base, sheaf_backend_graph_
     const struct nodes nodes = {p->nodes, p->n, 0};
     enum sheaf_status st = use_device(b);
     if (!st) st = b->graphs ? run_with(b, &p->replay, nodes) : prepare(b, nodes);
-    if (!st && !b->graphs) st = launch_all(b, nodes);
+    if (!st && !b->graphs) st = launch_nodes(b, nodes);
     if (!st) return synchronize(base);
     synchronize(base);
     return st;
@@ -701,8 +712,24 @@ static const uint8_t *backend_guid(sheaf_backend_t base) {
     return guid;
 }
 
+/* A line that scripts/gpu-check reads. Backends that computed nothing print none. */
+static void say_counts(const struct backend *b) {
+    const struct sheaf__cuda_counts *c = &b->q.counts;
+    if (!b->says_counts || !(c->replayed + c->node_by_node)) return;
+    fprintf(
+        stderr,
+        "%s: graphs: %llu captured, %llu replayed, %llu refused, %llu node by node; products as "
+        "launched: %llu of few columns, %llu with weights ahead, %llu by cuBLASLt, %llu in "
+        "tiles\n",
+        b->device->name, (unsigned long long)c->captured, (unsigned long long)c->replayed,
+        (unsigned long long)c->refused, (unsigned long long)c->node_by_node,
+        (unsigned long long)c->few, (unsigned long long)c->early, (unsigned long long)c->blas,
+        (unsigned long long)c->tiles);
+}
+
 static void backend_free(sheaf_backend_t base) {
     struct backend *b = backend_of(base);
+    say_counts(b);
     cudaSetDevice(b->device->ordinal);
     if (b->q.stream) cudaStreamSynchronize(b->q.stream);
     for (int i = 0; i < b->n_replays; i++) free_replay(b->replays[i]);
@@ -748,10 +775,11 @@ void *sheaf__cuda_backend_stream(sheaf_backend_t backend) {
 
 /* Switches for finding where a fault or the time comes from: "graphs=0,blas=0" in any order; those
  * of SHEAF_CUDA_PARAMS where the caller gives none. */
-enum { GRAPHS, BLAS, FUSE, AHEAD, TIMES, N_SWITCHES };
+enum { GRAPHS, BLAS, FUSE, AHEAD, TIMES, COUNTS, N_SWITCHES };
 static enum sheaf_status parse_params(const char *device, const char *params, bool on[N_SWITCHES]) {
-    static const char *const names[N_SWITCHES] = {"graphs=", "blas=", "fuse=", "ahead=", "times="};
-    for (int i = 0; i < N_SWITCHES; i++) on[i] = i != TIMES;
+    static const char *const names[N_SWITCHES] = {
+        "graphs=", "blas=", "fuse=", "ahead=", "times=", "counts="};
+    for (int i = 0; i < N_SWITCHES; i++) on[i] = i != TIMES && i != COUNTS;
     while (params && *params) {
         int which = 0;
         while (which < N_SWITCHES && strncmp(params, names[which], strlen(names[which]))) which++;
@@ -761,8 +789,9 @@ static enum sheaf_status parse_params(const char *device, const char *params, bo
                                    "%s: parameters '%s'; they are \"graphs=0|1\" (replay captured "
                                    "graphs), \"blas=0|1\" (use cuBLASLt), \"fuse=0|1\" (several "
                                    "nodes in a kernel), \"ahead=0|1\" (kernels start while others "
-                                   "end) and \"times=0|1\" (print the times of launches), joined "
-                                   "by commas",
+                                   "end), \"times=0|1\" (print the times of launches) and "
+                                   "\"counts=0|1\" (print how graphs and products ran), joined by "
+                                   "commas",
                                    device, params);
         on[which] = *value == '1';
         params = value + 1 + (value[1] == ',');
@@ -786,6 +815,7 @@ enum sheaf_status sheaf__cuda_backend_new(struct sheaf__cuda_device *device, con
     b->device = device;
     b->graphs = on[GRAPHS] && !on[TIMES]; /* a capture has no times of its nodes */
     b->fuse = on[FUSE];
+    b->says_counts = on[COUNTS];
     b->q.device = device;
     b->q.ahead =
         on[AHEAD] && !on[TIMES] && device->code >= 90; /* older code does not wait (kernel.cuh) */

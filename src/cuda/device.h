@@ -58,6 +58,16 @@ enum sheaf_status sheaf__cuda_event_synchronize(sheaf_backend_dev_t dev,
 
 /* ---- ops ---- */
 
+/* How graphs ran and which way products went ("counts=1"). What a captured graph holds counts once, where
+ * it was launched for the capture, not in each replay. */
+struct sheaf__cuda_counts {
+    uint64_t captured, replayed;
+    uint64_t refused;      /* captures that failed: such a graph runs node by node for ever */
+    uint64_t node_by_node; /* runs of graphs */
+    uint64_t few, early;   /* products of few columns, and those that fetch weights ahead */
+    uint64_t blas, tiles;  /* products of more columns */
+};
+
 /* Where the nodes of a graph run. */
 struct sheaf__cuda_queue {
     const struct sheaf__cuda_device *device;
@@ -73,6 +83,7 @@ struct sheaf__cuda_queue {
     enum sheaf_type rounded_type;
     const struct sheaf_tensor *rounds; /* what the kernels of a launch wrote as integers, too */
     struct sheaf__sum sum;             /* kept for the nodes that come next (backend/sum.h) */
+    struct sheaf__cuda_counts counts;
 };
 
 /* One op: exact support, scratch bytes, launch. A launch only submits. */

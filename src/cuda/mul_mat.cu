@@ -224,13 +224,20 @@ static enum sheaf_status launch_nodes(struct sheaf__cuda_queue *q,
         if (parts.columns) sheaf__cuda_place_columns(&p, columns);
         if (parts.columns && !rounded) sheaf__cuda_quantize_columns(q, &p);
         sheaf__cuda_mul_vec(q, &p);
+        q->counts.few++;
+        q->counts.early += p.early && q->ahead;
         break;
     case WAY_BLAS:
-        if (through_blas(q, dst, &p, columns, weights, rounded)) break;
+        if (through_blas(q, dst, &p, columns, weights, rounded)) {
+            q->counts.blas++;
+            break;
+        }
         sheaf__cuda_mul_tile(q, &p);
+        q->counts.tiles++;
         break;
     case WAY_TILE:
         sheaf__cuda_mul_tile(q, &p);
+        q->counts.tiles++;
         break;
     }
     return sheaf__cuda_launched(q, dst);

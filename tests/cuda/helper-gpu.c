@@ -4,6 +4,7 @@
  *                                         CPU, all types; extents divided, for the emulation
  *   helper-gpu memory DEVICE MODEL [N]    free bytes of the device before, with the model, behind its first token and
  *                                         behind N (300) graphs; what is too large is refused, and the model goes on
+ *   helper-gpu why KIND                   why there is no device of the kind; status 1 if nothing is known
  *
  * The last line says what was found; the status is 0 if it is right. */
 #include <math.h>
@@ -174,6 +175,20 @@ static void products(const sheaf_backend_t *on) {
     }
 }
 
+/* Taken an element at a time; making them takes the host long. */
+static void plain_products(const sheaf_backend_t *on) {
+    static const enum sheaf_type types[] = {SHEAF_TYPE_NVFP4,  SHEAF_TYPE_Q1_0,  SHEAF_TYPE_Q2_0,
+                                            SHEAF_TYPE_TQ1_0,  SHEAF_TYPE_TQ2_0, SHEAF_TYPE_IQ2_XXS,
+                                            SHEAF_TYPE_IQ2_XS, SHEAF_TYPE_IQ2_S, SHEAF_TYPE_IQ3_XXS,
+                                            SHEAF_TYPE_IQ3_S,  SHEAF_TYPE_IQ1_S, SHEAF_TYPE_IQ1_M};
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        for (int64_t n = 1; n < 10; n += 8) {
+            const int64_t shape[4] = {part(96, 8) + 1, part(4096, 256), n, 1};
+            judge(on, build_product, "a product", shape, types[t]);
+        }
+    }
+}
+
 static void attention(const sheaf_backend_t *on) {
     static const enum sheaf_type types[] = {SHEAF_TYPE_F16, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_0};
     static const int64_t heads[] = {64, 128, 256}, keys[] = {1, 255, 4096, 33000};
@@ -188,6 +203,7 @@ static void attention(const sheaf_backend_t *on) {
 
 static int shapes(const sheaf_backend_t *on) {
     products(on);
+    plain_products(on);
     attention(on);
     printf("%d shapes, %d wrong; error at most %g, of one element %g\n", n_compared, n_wrong,
            worst.mean, worst.largest);
@@ -258,6 +274,20 @@ static int memory(sheaf_backend_dev_t dev, const char *path, int n) {
 
 /* ---- */
 
+static int why(const char *kind) {
+    const char *(*reason)(void);
+    if (sheaf_backend_load_all()) return 1;
+    for (size_t i = 0; i < sheaf_backend_reg_count(); i++) {
+        sheaf_backend_reg_t reg = sheaf_backend_reg_get(i);
+        void *p = sheaf_backend_reg_get_proc_address(reg, "sheaf_backend_cuda_no_device");
+        if (!p || strcmp(sheaf_backend_reg_name(reg), kind) != 0) continue;
+        memcpy(&reason, &p, sizeof reason);
+        printf("%s\n", reason());
+        return 0;
+    }
+    return 1;
+}
+
 static sheaf_backend_dev_t find(const char *name) {
     const sheaf_backend_dev_t *devices;
     size_t n = 0;
@@ -271,8 +301,10 @@ static sheaf_backend_dev_t find(const char *name) {
 int main(int argc, char **argv) {
     const bool of_shapes = argc >= 3 && !strcmp(argv[1], "shapes");
     const int number = argc > 3 ? atoi(argv[argc - 1]) : 0;
+    if (argc == 3 && !strcmp(argv[1], "why")) return why(argv[2]);
     if (!of_shapes && (argc < 4 || strcmp(argv[1], "memory") != 0)) {
-        fprintf(stderr, "usage: helper-gpu shapes DEVICE [DIVISOR] | memory DEVICE MODEL [N]\n");
+        fprintf(stderr,
+                "usage: helper-gpu shapes DEVICE [DIVISOR] | memory DEVICE MODEL [N] | why KIND\n");
         return 2;
     }
     sheaf_backend_dev_t dev = find(argv[2]);

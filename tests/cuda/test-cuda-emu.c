@@ -1023,10 +1023,10 @@ Test(cuda_emu, parameters) {
     static const struct {
         const char *params;
         bool good;
-    } cases[] = {{"", true},           {"graphs=0", true},  {"blas=0,graphs=1", true},
-                 {"graphs=2", false},  {"graphs=", false},  {"graphs=0;", false},
-                 {"nothing=1", false}, {"blas=0,", true},   {"fuse=0,graphs=0", true},
-                 {"fuse", false},      {"graphs=00", false}};
+    } cases[] = {{"", true},           {"graphs=0", true},   {"blas=0,graphs=1", true},
+                 {"graphs=2", false},  {"graphs=", false},   {"graphs=0;", false},
+                 {"nothing=1", false}, {"blas=0,", true},    {"fuse=0,graphs=0", true},
+                 {"fuse", false},      {"graphs=00", false}, {"counts=1,times=0", true}};
     sheaf_backend_reg_t reg = load("");
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
         const char *params = cases[i / 2].params;

@@ -82,6 +82,33 @@ Test(cuda_queue, times_of_launches) {
     fclose(trace);
 }
 
+/* Six runs of a graph: one node by node, then, if the capture is refused, all others too. */
+Test(cuda_queue, counts_of_graphs) {
+    static const struct {
+        const char *machine, *want;
+    } cases[] = {{"", "CUDA0: graphs: 1 captured, 5 replayed, 0 refused, 1 node by node; "},
+                 {"fail=cudaStreamBeginCapture:1",
+                  "CUDA0: graphs: 0 captured, 0 replayed, 1 refused, 6 node by node; "}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        FILE *trace = tmpfile();
+        char line[300] = "";
+        cr_assert_not_null(trace);
+        cr_assert_geq(dup2(fileno(trace), 2), 0);
+        struct rig r = rig_up(cases[i].machine, "counts=1");
+        struct sheaf_tensor *x;
+        five_nodes(&r, &x);
+        set_all(x, 1, 0);
+        for (int run = 0; run < 6; run++)
+            cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS);
+        rig_down(&r);
+        rewind(trace);
+        cr_assert(fgets(line, sizeof line, trace) &&
+                      !strncmp(line, cases[i].want, strlen(cases[i].want)),
+                  "%s", line);
+        fclose(trace);
+    }
+}
+
 /* ---- inputs ---- */
 
 /* Inputs of any number and size, of which the caller's memory changes at once: all are there before the graph

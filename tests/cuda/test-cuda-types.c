@@ -1,5 +1,5 @@
 /* Types that the CUDA device takes an element at a time: rows have the host's bits, products are those of
- * these rows, and what it does not write is refused. */
+ * these rows, and what it does not write is refused. Rows written by number, in the types of caches. */
 #include <criterion/criterion.h>
 #include <math.h>
 
@@ -69,6 +69,43 @@ Test(cuda_types, products_are_of_the_rows) {
         product_is_of_the_rows(types[i], 3, NULL);
         product_is_of_the_rows(types[i], MOST, NULL);
         product_is_of_the_rows(types[i], MOST, "blas=0");
+    }
+}
+
+static void the_last_is_kept(enum sheaf_type type, int n) {
+    enum { WIDTH = 256, ROWS = 8, MOST_ROWS = 300 };
+    static float f[WIDTH * MOST_ROWS];
+    static uint8_t rows[WIDTH * ROWS * 4], last[WIDTH * ROWS * 4];
+    int32_t id[MOST_ROWS];
+    struct rig r = rig_up("", NULL);
+    struct sheaf_tensor *a = sheaf_new_tensor_2d(r.ctx, type, WIDTH, ROWS);
+    struct sheaf_tensor *b = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, WIDTH, n);
+    struct sheaf_tensor *ids = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_I32, n);
+    cr_assert_eq(sheaf_build_forward_expand(r.graph, sheaf_set_rows(r.ctx, a, b, ids)),
+                 SHEAF_STATUS_SUCCESS);
+    rig_alloc(&r);
+    for (int j = 0; j < n; j++) id[j] = j % ROWS;
+    for (int j = 0; j < WIDTH * n; j++) f[j] = (float)((j / WIDTH + j * 7) % 301 - 150);
+    cr_assert_eq(sheaf_backend_tensor_set(b, f, 0, sheaf_nbytes(b)), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_set(ids, id, 0, sheaf_nbytes(ids)), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    cr_assert_eq(sheaf_backend_tensor_get(a, rows, 0, sheaf_nbytes(a)), SHEAF_STATUS_SUCCESS);
+    for (int row = 0; row < ROWS; row++)
+        cr_assert_eq(sheaf_from_float(type, f + WIDTH * ((n - 1 - row) / ROWS * ROWS + row),
+                                      last + a->nb[1] * (size_t)row, WIDTH),
+                     SHEAF_STATUS_SUCCESS);
+    cr_assert(!memcmp(rows, last, sheaf_nbytes(a)), "%s, %d rows", sheaf_type_name(type), n);
+    rig_down(&r);
+}
+
+/* Of many rows with one number, which all warps of a block look for, the last is kept. */
+Test(cuda_types, the_last_of_many_rows_is_kept) {
+    static const enum sheaf_type caches[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_Q8_0,
+                                             SHEAF_TYPE_Q4_K};
+    for (size_t i = 0; i < sizeof caches / sizeof *caches; i++) {
+        the_last_is_kept(caches[i], 300);
+        for (int n = 17; n < 33; n += 5) the_last_is_kept(caches[i], n);
     }
 }
 

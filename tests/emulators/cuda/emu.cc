@@ -410,6 +410,10 @@ cudaError_t cudaGetDeviceCount(int *n) {
     if (devices < 0) return give(cudaErrorInsufficientDriver);
     if (devices == 0) return give(cudaErrorNoDevice);
     *n = (int)devices;
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES"); /* a list of numbers: the first so many */
+    int listed = visible && *visible;
+    for (const char *p = visible; p && *p; p++) listed += *p == ',';
+    if (listed && listed < *n) *n = listed;
     return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
