@@ -138,9 +138,11 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
         m->member_rank = malloc(n_devs * sizeof *m->member_rank);
         m->local = malloc(n_devs * sizeof *m->local);
         m->loading = calloc(n_devs, sizeof *m->loading);
+        m->reading.sizes = calloc((size_t)sheaf_world_size(), sizeof *m->reading.sizes);
         m->mirrored = sheaf_split_state_mirrored((int)n_devs);
     }
-    const bool ok = m && m->members && m->member_rank && m->local && m->loading && m->mirrored;
+    const bool ok = m && m->members && m->member_rank && m->local && m->loading && m->mirrored &&
+                    m->reading.sizes;
     st = ok ? SHEAF_STATUS_SUCCESS
             : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta device: out of memory");
     st = sheaf_world_agree(st, "meta device");
@@ -189,6 +191,10 @@ void sheaf_backend_meta_device_free(sheaf_backend_dev_t dev) {
     sheaf_split_state_free(m->mirrored);
     for (int i = 0; m->loading && i < m->n_local; i++) sheaf__meta_staging_free(&m->loading[i]);
     for (int i = 0; i < m->n_members; i++) sheaf__registry_release(m->members[i]->reg);
+    sheaf__meta_staging_free(&m->reading.own);
+    sheaf__meta_staging_free(&m->reading.all);
+    sheaf__meta_staging_free(&m->reading.whole);
+    free(m->reading.sizes);
     free(m->loading);
     free(m->members);
     free(m->member_rank);

@@ -45,6 +45,10 @@ struct meta_device {
     struct sheaf_comm *comm;
     struct meta_support *support;
     struct meta_staging *loading; /* [n_local] for data on their way to a member */
+    struct { /* of slices on their way to a reader: kept from one result to the next */
+        struct meta_staging own, all, whole;
+        size_t *sizes; /* [ranks] */
+    } reading;
     struct sheaf_split_state *mirrored;
     sheaf_backend_meta_get_split_state_fn get_split_state;
     const void *user;

@@ -35,7 +35,9 @@ static enum sheaf_status for_pieces(const struct sheaf_split_state *state, int m
     const int64_t block = a == 0 ? sheaf_blck_size(type) : 1;
     const int64_t n = sheaf_split_state_intervals(state, m, NULL, 0);
     if (n == 0 || outer == 0) return SHEAF_STATUS_SUCCESS;
-    int64_t *pairs = malloc((size_t)n * 2 * sizeof *pairs);
+    enum { FEW = 8 };
+    int64_t few[2 * FEW], *many = n > FEW ? malloc((size_t)n * 2 * sizeof *many) : NULL;
+    int64_t *pairs = n > FEW ? many : few;
     if (!pairs)
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split: no memory for %lld intervals",
                                (long long)n);
@@ -51,7 +53,7 @@ static enum sheaf_status for_pieces(const struct sheaf_split_state *state, int m
         if (p.n) st = fn(user, slice, &p);
         p.local += p.n;
     }
-    free(pairs);
+    free(many);
     return st;
 }
 
@@ -255,24 +257,39 @@ static enum sheaf_status pack_slice(const struct sheaf_tensor *s, char *out) {
     return st;
 }
 
+/* Memory for slices of that many bytes in `own`, `all` or `whole`. */
+static enum sheaf_status make_room(struct meta_staging *s, size_t want, const char *name,
+                                   char **out) {
+    void *p = NULL;
+    if (sheaf__meta_stage(s, want, &p))
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "get '%s': out of memory", name);
+    *out = p;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* What a weight or a cache has taken is given back; logits find their memory again. */
+static void give_room_back(struct meta_device *dev) {
+    enum { KEPT = 16 << 20 };
+    struct meta_staging *all[] = {&dev->reading.own, &dev->reading.all, &dev->reading.whole};
+    for (int i = 0; i < 3; i++)
+        if (all[i]->size > KEPT) sheaf__meta_staging_free(all[i]);
+}
+
 /* Every rank's slices, in member order, on every rank (root -1) or on one; NULL on the others.
- * *blocks owned by the caller. */
+ * *blocks is there until the next call. */
 static enum sheaf_status gather_slices(struct meta_device *dev, const struct target *at, int root,
                                        const char *name, char **blocks) {
-    *blocks = NULL;
-    const int n_ranks = sheaf_world_size();
-    size_t total = 0, mine = 0, *sizes = calloc((size_t)n_ranks, sizeof *sizes);
-    for (int j = 0; sizes && j < dev->n_members; j++) {
+    size_t total = 0, *sizes = dev->reading.sizes;
+    memset(sizes, 0, (size_t)sheaf_world_size() * sizeof *sizes);
+    for (int j = 0; j < dev->n_members; j++) {
         const size_t n = slice_bytes(at, j);
         sizes[dev->member_rank[j]] += n;
         total += n;
     }
-    if (sizes) mine = sizes[sheaf_world_rank()];
     const bool receives = root < 0 || root == sheaf_world_rank();
-    char *all = receives ? malloc(total ? total : 1) : NULL, *own = malloc(mine ? mine : 1);
-    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (!sizes || (receives && !all) || !own)
-        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "get '%s': out of memory", name);
+    char *all = NULL, *own = NULL;
+    enum sheaf_status st = make_room(&dev->reading.own, sizes[sheaf_world_rank()], name, &own);
+    if (!st && receives) st = make_room(&dev->reading.all, total, name, &all);
     size_t packed = 0;
     for (int i = 0; i < dev->n_local && !st; i++) {
         st = pack_slice(at->record->slices[i], own + packed);
@@ -281,13 +298,7 @@ static enum sheaf_status gather_slices(struct meta_device *dev, const struct tar
     if (!st)
         st = root < 0 ? sheaf_world_all_gather_v(own, all, sizes, name)
                       : sheaf_world_gather_v(own, all, sizes, root, name);
-    free(own);
-    free(sizes);
-    if (st) {
-        free(all);
-    } else {
-        *blocks = all;
-    }
+    *blocks = all;
     return st;
 }
 
@@ -322,19 +333,15 @@ static bool drives_a_member(const struct meta_device *dev, int rank) {
 static enum sheaf_status send_mirrored(struct meta_device *dev, const struct target *at, int root,
                                        const char *name, void *data, size_t offset, size_t size) {
     const int from = dev->member_rank[0], me = sheaf_world_rank();
-    size_t *sizes = calloc((size_t)sheaf_world_size(), sizeof *sizes);
-    void *own = me == from ? malloc(size) : NULL;
+    size_t *sizes = dev->reading.sizes;
+    char *own = NULL;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (!sizes || (me == from && !own))
-        st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "get '%s': out of memory", name);
+    if (me == from) st = make_room(&dev->reading.own, size, name, &own);
     if (!st && me == from) st = read_mirrored(dev, at, name, own, offset, size);
-    if (!st) {
-        sizes[from] = size;
-        st = sheaf_world_gather_v(own, data, sizes, root, name);
-    }
-    free(sizes);
-    free(own);
-    return st;
+    if (st) return st;
+    memset(sizes, 0, (size_t)sheaf_world_size() * sizeof *sizes);
+    sizes[from] = size;
+    return sheaf_world_gather_v(own, data, sizes, root, name);
 }
 
 static enum sheaf_status get_mirrored_at(struct meta_device *dev, const struct target *at, int root,
@@ -342,6 +349,41 @@ static enum sheaf_status get_mirrored_at(struct meta_device *dev, const struct t
     if (!drives_a_member(dev, root)) return send_mirrored(dev, at, root, name, data, offset, size);
     return root == sheaf_world_rank() ? read_mirrored(dev, at, name, data, offset, size)
                                       : SHEAF_STATUS_SUCCESS;
+}
+
+/* The members' blocks as a tensor, or their sum in member order. */
+static enum sheaf_status join(const struct meta_device *dev, const struct target *at, char *whole,
+                              size_t n_bytes, const char *blocks) {
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    if (!sheaf_split_state_is_partition(at->record->state)) memset(whole, 0, n_bytes);
+    for (int j = 0; j < dev->n_members && !st; j++) {
+        if (at->record->state->axis == SHEAF_SPLIT_AXIS_PARTIAL) {
+            float *sum = (float *)(void *)whole;
+            const float *addend = (const float *)(const void *)blocks;
+            for (size_t i = 0; i < n_bytes / sizeof *sum; i++) sum[i] += addend[i];
+        } else {
+            struct scatter s = {whole, blocks};
+            st = for_pieces(at->record->state, j, at->type, at->ne, NULL, scatter_piece, &s);
+        }
+        blocks += slice_bytes(at, j);
+    }
+    return st;
+}
+
+/* On a rank that receives: straight to the reader if all is read. */
+static enum sheaf_status get_cut(struct meta_device *dev, const struct target *at, int root,
+                                 const char *name, void *data, size_t offset, size_t size) {
+    const size_t n_bytes =
+        sheaf_row_size(at->type, at->ne[0]) * (size_t)(at->ne[1] * at->ne[2] * at->ne[3]);
+    const bool all = offset == 0 && size == n_bytes;
+    char *blocks = NULL, *whole = data;
+    enum sheaf_status st =
+        all ? SHEAF_STATUS_SUCCESS : make_room(&dev->reading.whole, n_bytes, name, &whole);
+    if (st) return st;
+    st = gather_slices(dev, at, root, name, &blocks);
+    if (!st) st = join(dev, at, whole, n_bytes, blocks);
+    if (!st && !all) memcpy(data, whole + offset, size);
+    return st;
 }
 
 /* On every rank (root -1) or on one. */
@@ -360,28 +402,9 @@ static enum sheaf_status get_tensor(struct meta_device *dev, const struct sheaf_
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "get tensor '%s': partial sums of type %s",
                                t->name, sheaf_type_name(at.type));
     }
-    char *blocks = NULL;
-    const size_t n_bytes =
-        sheaf_row_size(at.type, at.ne[0]) * (size_t)(at.ne[1] * at.ne[2] * at.ne[3]);
-    char *whole = calloc(1, receives && n_bytes ? n_bytes : 1);
-    if (!whole)
-        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "get '%s': out of memory", t->name);
-    st = gather_slices(dev, &at, root, t->name, &blocks);
-    size_t done = 0;
-    for (int j = 0; j < dev->n_members && !st && receives; j++) {
-        if (axis == SHEAF_SPLIT_AXIS_PARTIAL) { /* the sum, in member order */
-            float *sum = (float *)(void *)whole;
-            const float *addend = (const float *)(const void *)(blocks + done);
-            for (size_t i = 0; i < n_bytes / sizeof *sum; i++) sum[i] += addend[i];
-        } else {
-            struct scatter s = {whole, blocks + done};
-            st = for_pieces(at.record->state, j, at.type, at.ne, NULL, scatter_piece, &s);
-        }
-        done += slice_bytes(&at, j);
-    }
-    if (!st && receives) memcpy(data, whole + offset, size);
-    free(whole);
-    free(blocks);
+    st = receives ? get_cut(dev, &at, root, t->name, data, offset, size)
+                  : gather_slices(dev, &at, root, t->name, &(char *){NULL});
+    give_room_back(dev);
     return st;
 }
 

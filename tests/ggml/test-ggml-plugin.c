@@ -146,10 +146,16 @@ Test(ggml_plugin, views_that_move) {
             shows_one_program(n == 1 || !cases[i].by_cells);
         }
     }
+    for (int members = 1; members <= 2; members++) {
+        FILE *f = fopen(path, "w");
+        fputs(cases[1].cuts, f);
+        fclose(f);
+        cr_expect_eq(start(members == 1 ? "env" : "env SHEAF_CPU_DEVICES=2", "helper-ggml-moves",
+                           "fake-ggml-3", 3, "count"),
+                     0, "%s", out);
+        shows_one_program(true);
+    }
     unlink(path);
-    unsetenv("SHEAF_GGML_SPLIT");
-    cr_expect_eq(start("env", "helper-ggml-moves", "fake-ggml-3", 3, "count"), 0, "%s", out);
-    shows_one_program(true);
 }
 Test(ggml_plugin, views_that_move_at_random) {
     char split[64];
