@@ -30,7 +30,7 @@ Test(backend_ops, arguments, .timeout = DEADLINE) {
     cr_assert_eq(ops("", "", out), 2);
     cr_assert_eq(ops("", "test -r many", out), 2);
     cr_assert_eq(ops("", "test -o NOTHING", out), 1);
-    cr_assert(strstr(out, "no op is named 'NOTHING'"), "%s", out);
+    cr_assert_str_eq(out, "sheaf-backend-ops: no op is named 'NOTHING'\n", "%s", out);
     cr_assert_eq(ops("", "test -b NOTHING", out), 1);
     cr_assert(strstr(out, "no device is named 'NOTHING'"), "%s", out);
 }

@@ -73,6 +73,7 @@ Test(info, presets, .timeout = 120) {
     /* more members than heads */
     cr_expect_eq(info("--preset llama-8b --members 3,300 --link 10gbe --bandwidth 200"), 0);
     cr_expect(strstr(out, "\n     300 "), "%s", out);
+    cr_expect(strstr(out, "model          llama-8b\n"), "%s", out);
 }
 
 /* The summary comes first; tensors only if asked for, blk.2 before blk.10. */
@@ -101,11 +102,21 @@ Test(info, what_does_not_go_together, .timeout = 60) {
         {"-m " MODEL " --json --plan", "leave out --plan"},
         {"-m " MODEL " --members 2 --gflops 0", "--gflops wants a number"},
         {"-m " MODEL " --members 1,x", "--members wants at most"},
+        {"-m " MODEL " --link foo", "--link is shm, 1gbe"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cr_expect_eq(info(cases[i][0]), 2, "%s: %s", cases[i][0], out);
         cr_expect(strstr(out, cases[i][1]), "%s: %s", cases[i][0], out);
     }
+}
+
+/* A mistake is not looked for under what the devices print. */
+Test(info, says_nothing_before_a_wrong_name, .timeout = 60) {
+    static const char error[] = "sheaf-info: --layer 99: the model's layers are 0..3\n";
+    cr_expect_eq(info("-m " MODEL " --plan --layer 99"), 1);
+    cr_expect_str_eq(out, error, "%s", out);
+    cr_expect_eq(info("-m /nowhere.gguf"), 1);
+    cr_expect(strstr(out, "sheaf-info: cannot open /nowhere.gguf") == out, "%s", out);
 }
 
 /* A row of docs/scaling.md is what scripts/scaling-table writes. */

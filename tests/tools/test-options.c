@@ -21,9 +21,9 @@ static void fails(const char *args, const char *text) {
     cr_expect(strchr(out, '\n') == out + strlen(out) - 1, "%s: not one line: %s", args, out);
 }
 
-static const char *const tools[] = {"sheaf-run",        "sheaf-bench",    "sheaf-comm-bench",
-                                    "sheaf-info",       "sheaf-quantize", "sheaf-make-model",
-                                    "sheaf-backend-ops"};
+static const char *const tools[] = {"sheaf-run",         "sheaf-bench",    "sheaf-comm-bench",
+                                    "sheaf-info",        "sheaf-quantize", "sheaf-make-model",
+                                    "sheaf-backend-ops", "sheaf-worker"};
 
 /* To standard output, with status 0, also without a world. */
 Test(options, help_and_version_of_every_tool, .timeout = 120) {
@@ -60,6 +60,8 @@ Test(options, of_other_programs, .timeout = 60) {
     fails("sheaf-run -m x -p y --no-chat --system z", "--no-chat has no messages");
     fails("sheaf-run -m x -cnv --json", "-cnv has many answers");
     fails("sheaf-bench -m x -m y", "one model a run");
+    fails("sheaf-worker llama-cli", "the program stands behind --: sheaf-worker -- llama-cli");
+    fails("sheaf-worker --", "no program stands behind --");
     cr_expect_neq(tool("sheaf-run -m /nowhere -p y -ngl 99 -t 1"), 0);
     cr_expect(strstr(out, "-ngl, --gpu-layers: all layers lie on the devices"), "%s", out);
     cr_expect_eq(tool("sheaf-run --list-devices"), 0);

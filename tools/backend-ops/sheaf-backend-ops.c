@@ -229,11 +229,9 @@ static bool chosen(const struct options *o, const struct op_case *c) {
 static bool test(struct target *targets, int n_targets, sheaf_backend_t reference,
                  const struct op_list *list, const struct options *o) {
     bool ok = true;
-    size_t n_chosen = 0;
     for (size_t i = 0; i < list->n && !sheaf_world_failed(); i++) {
         const struct op_case *c = &list->cases[i];
         if (!chosen(o, c)) continue;
-        n_chosen++;
         struct op_rig rig = {NULL};
         struct op_data data;
         float *want = NULL;
@@ -268,8 +266,7 @@ static bool test(struct target *targets, int n_targets, sheaf_backend_t referenc
                    x->n_unsupported);
         }
     }
-    if (!n_chosen) fprintf(stderr, "sheaf-backend-ops: no op is named '%s'\n", o->op);
-    return ok && n_chosen;
+    return ok;
 }
 
 /* ---- support ---- */
@@ -497,6 +494,12 @@ static enum sheaf_status divide(void) {
     return sheaf_setting_set("SHEAF_CPU_DEVICES", "4");
 }
 
+static bool has_chosen(const struct op_list *list, const struct options *o) {
+    size_t i = 0;
+    while (i < list->n && !chosen(o, &list->cases[i])) i++;
+    return i < list->n;
+}
+
 static bool run(const struct options *o, struct target *targets, int *n, struct op_list *list,
                 sheaf_backend_t *reference) {
     sheaf_backend_dev_t cpu = sheaf_backend_dev_by_type(SHEAF_BACKEND_DEVICE_TYPE_CPU);
@@ -509,8 +512,10 @@ static bool run(const struct options *o, struct target *targets, int *n, struct 
         fprintf(stderr, "sheaf-backend-ops: no memory for the cases\n");
         return false;
     }
-    if (!*n) {
-        fprintf(stderr, "sheaf-backend-ops: no device is named '%s'\n", o->device);
+    if (!*n || !has_chosen(list, o)) {
+        if (sheaf_world_rank() == 0)
+            fprintf(stderr, "sheaf-backend-ops: no %s is named '%s'\n", *n ? "op" : "device",
+                    *n ? o->op : o->device);
         return false;
     }
     if (!strcmp(*o->mode, "perf")) return perf(targets, *n, list, o);

@@ -36,30 +36,37 @@ static void assume_link(struct plan_costs *c, const char *name, double us, doubl
              source);
 }
 
-static enum sheaf_status find_link(const struct sheaf__session *s, const struct plan_options *o,
-                                   struct plan_costs *c) {
-    if (!o->link && !o->hypothetical && sheaf_world_size() > 1) return measure_link(s, c);
-    const char *name = o->link ? o->link : sheaf_world_n_hosts() > 1 ? "10gbe" : "shm";
+/* A name of the table, or microseconds and GB/s. */
+static bool name_link(const char *name, struct plan_costs *c) {
     for (int i = 0; i < N_LINKS; i++) {
         if (strcmp(name, links[i].name) != 0) continue;
         assume_link(c, name, links[i].us, links[i].gb_s, "assumed");
-        return SHEAF_STATUS_SUCCESS;
+        return true;
     }
-    char *end;
+    char *end, *last;
     const double us = strtod(name, &end);
-    if (end != name && *end == ',' && us >= 0 && us < 1e9) {
-        const char *p = end + 1;
-        const double gb_s = strtod(p, &end);
-        if (end != p && !*end && gb_s > 1e-9 && gb_s < 1e9) {
-            assume_link(c, "link", us, gb_s, "as given");
-            return SHEAF_STATUS_SUCCESS;
-        }
-    }
+    if (end == name || *end != ',' || !(us >= 0 && us < 1e9)) return false;
+    const double gb_s = strtod(end + 1, &last);
+    if (last == end + 1 || *last || !(gb_s > 1e-9 && gb_s < 1e9)) return false;
+    assume_link(c, "link", us, gb_s, "as given");
+    return true;
+}
+
+enum sheaf_status plan_costs_check_link(const char *name) {
+    struct plan_costs c;
+    if (name_link(name, &c)) return SHEAF_STATUS_SUCCESS;
     return sheaf_set_error(
         SHEAF_STATUS_INVALID,
         "--link is shm, 1gbe, 10gbe, 100gbe, roce, hdr, 400gbe, or US,GB/S like 15,1.17,"
         " not '%.60s'",
         name);
+}
+
+static enum sheaf_status find_link(const struct sheaf__session *s, const struct plan_options *o,
+                                   struct plan_costs *c) {
+    if (!o->link && !o->hypothetical && sheaf_world_size() > 1) return measure_link(s, c);
+    const char *name = o->link ? o->link : sheaf_world_n_hosts() > 1 ? "10gbe" : "shm";
+    return name_link(name, c) ? SHEAF_STATUS_SUCCESS : plan_costs_check_link(name);
 }
 
 static enum sheaf_status find_bandwidth(const struct sheaf__session *s,

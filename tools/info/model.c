@@ -8,11 +8,11 @@
 
 #include "model/random_model.h"
 
-void model_print(const struct sheaf__weights *m) {
+void model_print(const struct sheaf__weights *m, const char *name) {
     const struct sheaf__hparams *hp = &m->hp;
     printf("\nmodel          %s\narchitecture   %s\nweights        %.2f MiB in %" PRId64
            " tensors\n",
-           sheaf_gguf_path(m->gguf), hp->arch->name, (double)m->total_bytes / (1024.0 * 1024),
+           name, hp->arch->name, (double)m->total_bytes / (1024.0 * 1024),
            sheaf_gguf_n_tensors(m->gguf));
     printf("layers         %" PRId64 "\nn_embd         %" PRId64 "\nn_ff           %" PRId64
            "\nheads          %" PRId64 " on %" PRId64 " key/value heads, size %" PRId64 "\n",

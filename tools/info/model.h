@@ -7,8 +7,8 @@
 /* Collective. */
 enum sheaf_status links_print(void);
 
-/* Hyperparameters. */
-void model_print(const struct sheaf__weights *model);
+/* Hyperparameters; `name`: the file or the preset. */
+void model_print(const struct sheaf__weights *model, const char *name);
 /* The cut of every tensor, in natural order of the names. */
 enum sheaf_status model_print_tensors(const struct sheaf__weights *model,
                                       struct sheaf__policy *policy);

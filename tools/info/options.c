@@ -107,6 +107,7 @@ static enum sheaf_status check_plan(struct options *o) {
     if (!isnan(o->bandwidth) && !(o->bandwidth > 0))
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--bandwidth wants GB/s above 0, not '%g'",
                                (double)o->bandwidth);
+    if (p->link && plan_costs_check_link(p->link)) return SHEAF_STATUS_INVALID;
     o->plan = o->plan || p->dot;
     p->layer = o->layer >= 0 ? o->layer : 0;
     p->n_tokens = o->n_tokens >= 0 ? o->n_tokens : 1;

@@ -36,6 +36,8 @@ struct plan_costs {
 enum sheaf_status plan_costs_find(const struct sheaf__session *s, const struct plan_options *o,
                                   int n_members, struct plan_costs *out);
 void plan_costs_free(struct plan_costs *c);
+/* INVALID if it is no name of a link and no pair of latency and rate. */
+enum sheaf_status plan_costs_check_link(const char *name);
 /* Seconds of one collective of `bytes` (the whole tensor). */
 double plan_costs_collective(const struct plan_costs *c, enum sheaf_comm_kind kind, int64_t bytes);
 

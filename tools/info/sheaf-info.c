@@ -33,11 +33,11 @@ static enum sheaf_status imagine(const struct sheaf__weights *model, const char 
 
 /* ---- forecasts ---- */
 
-static void json_head(const struct sheaf__weights *m, const struct plan_costs *c) {
-    const char *path = sheaf_gguf_path(m->gguf);
+static void json_head(const struct sheaf__weights *m, const char *name,
+                      const struct plan_costs *c) {
     printf("{\"sheaf\": \"%s\", \"build\": \"%s\", \"model\": ", sheaf_version(),
            sheaf_build_info());
-    json_string(stdout, path, strlen(path));
+    json_string(stdout, name, strlen(name));
     printf(", \"architecture\": \"%s\", \"weight_bytes\": %zu, \"trained_context\": %lld",
            m->hp.arch->name, m->total_bytes, (long long)m->hp.n_ctx_train);
     if (c)
@@ -110,17 +110,14 @@ static enum sheaf_status open_session(const struct options *o, struct sheaf__ses
 
 static enum sheaf_status forecasts(struct options *o, const struct sheaf__session *s,
                                    struct plan_costs *costs, bool priced) {
+    const char *name = o->preset ? o->preset : sheaf_gguf_path(s->model->gguf);
     struct sheaf__policy *imagined = NULL;
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    if (o->plan && o->plan_options.layer >= s->model->hp.n_layer) /* before anything is printed */
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "--layer %lld: the model's layers are 0..%lld",
-                               (long long)o->plan_options.layer,
-                               (long long)s->model->hp.n_layer - 1);
     if (!o->n_ctx) o->n_ctx = s->n_ctx ? s->n_ctx : 4096;
     if (o->json)
-        json_head(s->model, priced ? costs : NULL);
+        json_head(s->model, name, priced ? costs : NULL);
     else
-        model_print(s->model);
+        model_print(s->model, name);
     if (o->n_members == 1)
         status = imagine(s->model, o->params.split, (int)o->members[0], &imagined);
     if (!status && o->n_members > 1)
@@ -133,20 +130,26 @@ static enum sheaf_status forecasts(struct options *o, const struct sheaf__sessio
     return status;
 }
 
+/* Hosts and devices, the links between them, and a model; nothing is printed if a name is wrong. */
 static enum sheaf_status run(struct options *o) {
     struct sheaf__session *s = NULL;
     struct plan_costs costs = {0};
+    const bool model = o->params.path || o->preset;
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     if (!o->preset) status = sheaf__session_name_devices(o->params.devices);
+    if (!status && model) status = open_session(o, &s);
+    if (!status && o->plan && o->plan_options.layer >= s->model->hp.n_layer)
+        status =
+            sheaf_set_error(SHEAF_STATUS_INVALID, "--layer %lld: the model's layers are 0..%lld",
+                            (long long)o->plan_options.layer, (long long)s->model->hp.n_layer - 1);
     if (!status && !o->preset && !o->json) status = devices_print();
     if (!status && o->links) status = links_print();
-    if (status || (!o->params.path && !o->preset)) return status;
-    status = open_session(o, &s);
-    const int n = status ? 0 : o->n_members ? (int)o->members[0] : s->n_members;
+    const int n = !s ? 0 : o->n_members ? (int)o->members[0] : s->n_members;
     const struct plan_options *p = &o->plan_options;
     const bool priced = o->plan || o->n_members || p->link || p->bandwidth > 0 || p->flops > 0;
-    if (!status && priced) status = plan_costs_find(s, p, o->n_members > 1 ? 2 : n, &costs);
-    if (!status && sheaf_world_rank() == 0) status = forecasts(o, s, &costs, priced);
+    if (!status && model && priced)
+        status = plan_costs_find(s, p, o->n_members > 1 ? 2 : n, &costs);
+    if (!status && model && sheaf_world_rank() == 0) status = forecasts(o, s, &costs, priced);
     plan_costs_free(&costs);
     sheaf__session_free(s);
     return status;

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,19 +18,33 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/tool.h"
 #include "ggml/engine.h"
 #include "sheaf/sheaf.h"
 
-static const char usage[] =
+static const char synopsis[] =
     "usage: mpirun -np N sheaf-worker -- PROGRAM [ARGUMENTS]\n"
     "       mpirun -np 1 -x GGML_BACKEND_PATH=.../libggml-sheaf.so PROGRAM ... : -np N-1 "
     "sheaf-worker\n"
     "Runs a program of llama.cpp (or another one that uses ggml) on rank 0, with all ranks of the\n"
-    "job as its one device, SHEAF; the other ranks serve it.\n"
-    "  -h, --help    this text\n"
-    "  --version     version of the library\n";
+    "job as its one device, SHEAF; the other ranks serve it.\n";
 
-enum { EXIT_BAD_USAGE = 2, EXIT_NO_PROGRAM = 127, PATH_BYTES = PATH_MAX };
+struct options {
+    bool help, version;
+};
+
+#define AT(field) offsetof(struct options, field)
+static const struct option option_table[] = {
+    {"--help", "-h", OPTION_FLAG, AT(help), 0, 0, 0, NULL, "this text", NULL},
+    {"--version", NULL, OPTION_FLAG, AT(version), 0, 0, 0, NULL,
+     "version, commit and compiler of the library, kernels of this CPU", NULL},
+};
+#undef AT
+
+static const struct tool tool = {"sheaf-worker", synopsis, NULL, option_table,
+                                 sizeof option_table / sizeof *option_table};
+
+enum { EXIT_NO_PROGRAM = 127, PATH_BYTES = PATH_MAX };
 static pid_t program; /* for the signal handler */
 
 static void pass_on(int number) {
@@ -140,14 +155,22 @@ static int run_program(char **argv) {
     return join_in_its_place(exit_status(status));
 }
 
+/* What stands before the program: --help, --version, or nothing. */
+static int answer(int argc, char **argv) {
+    struct options o = {false, false};
+    enum sheaf_status status = SHEAF_STATUS_INVALID;
+    if (!strcmp(argv[1], "--"))
+        sheaf_set_error(status, "no program stands behind --");
+    else if (argv[1][0] != '-')
+        sheaf_set_error(status, "the program stands behind --: sheaf-worker -- %s", argv[1]);
+    else
+        status = options_parse(&tool, argc, argv, &o);
+    if (!status) return tool_answer(&tool, o.help);
+    return tool_is_first() ? tool_refuse(&tool) : TOOL_BAD_USAGE;
+}
+
 int main(int argc, char **argv) {
-    if (argc > 1 && (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help")))
-        return fputs(usage, stdout) < 0;
-    if (argc > 1 && !strcmp(argv[1], "--version")) return printf("sheaf %s\n", sheaf_version()) < 0;
     const bool with_program = argc > 2 && !strcmp(argv[1], "--");
-    if (argc > 1 && !with_program) {
-        fputs(usage, stderr);
-        return EXIT_BAD_USAGE;
-    }
+    if (argc > 1 && !with_program) return answer(argc, argv);
     return with_program && launched_rank() == 0 ? run_program(argv + 2) : serve();
 }
