@@ -9,6 +9,16 @@ die() {
     exit 1
 }
 
+# help_if_asked ARGUMENT...: for --help the head of the script, up to the line that sets its options.
+help_if_asked() {
+    case ${1:-} in
+    -h | --help)
+        sed -n '2,/^set/{/^#/!d;s/^# \{0,1\}//;p}' "$0"
+        exit 0
+        ;;
+    esac
+}
+
 # Needs of a build and of the tests: a command that succeeds when the need is met, and the Debian package
 # that meets it. Asking by capability keeps other distributions and hand-made installations working.
 needs_build=(

@@ -424,6 +424,13 @@ Test(plan_info, draws_a_layer) {
     } else {
         printf("no dot here (package graphviz): its reading of the file was not tried\n");
     }
+    /* heads that two members hold show as such, and not as a partition */
+    snprintf(cmd, sizeof cmd, "-m " MODEL " --members 8 --layer 1 --plan-dot %s", file);
+    cr_assert_eq(info(cmd), 0, "%s", out);
+    snprintf(cmd, sizeof cmd,
+             "grep -F 'attn_k.weight\\n[256 128] S1 {0:1,0:1,1:1,1:1,2:1,2:1,3:1,3:1}x32' %s",
+             file);
+    cr_expect_eq(run_command(cmd, 9, out, OUT), 0, "%s", out);
     unlink(file);
 }
 
@@ -436,7 +443,8 @@ Test(plan_info, bad_options) {
         {"-m " MODEL " --plan --layer 4", "the model's layers are 0..3"},
         {"-m " MODEL " --plan --layer x", "--layer wants a whole number"},
         {"-m " MODEL " --plan --tokens 0", "--tokens wants a whole number from 1"},
-        {"-m " MODEL " --plan --members 99999", "--members wants at most 32 whole numbers from 1 to 4096"},
+        {"-m " MODEL " --plan --members 99999",
+         "--members wants at most 32 whole numbers from 1 to 4096"},
         {"-m " MODEL " --plan --members 2 --devices all", "cannot be used together"},
         {"-m " MODEL " --plan --members 2 --split auto", "--split auto measures devices"},
         {"-m " MODEL " --plan --members 2 --split 1,2,3", "there are 2 members"},

@@ -29,11 +29,23 @@ static const char *color_of(const struct sheaf_split_state *state) {
                                                      : "#d0e4ff";
 }
 
-/* "S0 16,16": elements of each member; many members are abbreviated. */
+/* Several members may hold the same units, as heads that are fewer than members. */
+static bool is_replicated(const struct sheaf_split_state *s, int64_t ne) {
+    int64_t sum = 0;
+    for (int j = 0; j < s->n_members; j++) sum += sheaf_split_state_extent(s, j, ne);
+    return sum > ne;
+}
+
+/* "S0 16,16": elements of each member; many members are abbreviated. Of members that hold the same
+ * elements the units are named as in the tables: "S0 {0:1,1:1,1:1}x16". */
 static void state_text(const struct sheaf_backend_meta_value *v, char *buf, size_t n) {
     const struct sheaf_split_state *s = v->state;
     if (s->axis > SHEAF_SPLIT_AXIS_3) {
         snprintf(buf, n, "%s", s->axis == SHEAF_SPLIT_AXIS_MIRRORED ? "M" : "P");
+        return;
+    }
+    if (s->n_members <= 8 && is_replicated(s, v->tensor->ne[s->axis])) {
+        sheaf_split_state_print(s, buf, n);
         return;
     }
     size_t at = (size_t)snprintf(buf, n, "S%d ", (int)s->axis);
