@@ -59,7 +59,8 @@ foreach(pair ${PACKAGES})
   endif()
 endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${doc}/sheaf-tools COMPONENT tools)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${doc}/sheaf-tools/docs COMPONENT tools FILES_MATCHING PATTERN *.md)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${doc}/sheaf-tools/docs COMPONENT tools
+        FILES_MATCHING PATTERN *.md PATTERN *.svg)
 install(FILES ${PROJECT_SOURCE_DIR}/examples/generate.c ${PROJECT_SOURCE_DIR}/examples/split_a_graph.c
         DESTINATION ${doc}/libsheaf-dev/examples COMPONENT dev)
 

@@ -1,5 +1,5 @@
-/* scripts/bench-cluster and scripts/bench-peers: what they draw, where they take packages from, and
- * bad input. */
+/* scripts/bench-cluster, bench-peers and draw-scaling: what they draw, where they take packages from,
+ * and bad input. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,6 +45,36 @@ Test(bench_scripts, cluster_draws_what_it_measured) {
     cr_assert_eq(system(args), 0);
 }
 
+/* The picture of docs/scaling.md is that of its table. */
+Test(bench_scripts, scaling_is_drawn_from_its_table) {
+    const char *const docs = SHEAF_SOURCE_DIR "/docs";
+    char cmd[1024];
+    snprintf(cmd, sizeof cmd,
+             "set -e; d=$(mktemp -d); trap 'rm -r $d' EXIT; "
+             "'%s/../scripts/draw-scaling' '%s/scaling.md' $d/out.svg; "
+             "cmp $d/out.svg '%s/scaling.svg'; "
+             "test $(grep -c '<polyline' $d/out.svg) = 20; "
+             "sed 's/| 1 | /| 1 | 9/' '%s/scaling.md' >$d/other.md; "
+             "'%s/../scripts/draw-scaling' $d/other.md $d/other.svg; "
+             "! cmp -s $d/other.svg $d/out.svg",
+             docs, docs, docs, docs, docs);
+    cr_assert_eq(run_command(cmd, TIMEOUT, out, OUT), 0, "%s", out);
+}
+
+/* Those two that give their arguments to a program print that program's help. */
+Test(bench_scripts, all_tell_their_use) {
+    cr_assert_eq(
+        run_command(
+            "cd '" SHEAF_SOURCE_DIR "/scripts'; for s in *; do [ -x $s ] || continue; case $s in "
+            "run | run-llama) continue ;; esac; ./$s --help >/tmp/$$.help 2>&1 </dev/null || echo "
+            "$s: status $?; [ $(grep -c \"$s\" /tmp/$$.help) -gt 0 ] || echo $s: no use of it; "
+            "done; "
+            "rm /tmp/$$.help",
+            TIMEOUT, out, OUT),
+        0, "%s", out);
+    cr_expect_str_eq(out, "", "%s", out);
+}
+
 /* bench-peers --install takes Debian packages from where this machine's apt takes them; the apt-get
  * of the test prints `targets`. */
 static int mirror_of(const char *targets) {
@@ -79,6 +109,9 @@ Test(bench_scripts, name_what_is_wrong) {
         {"bench-cluster -m " MODEL " " BIN "--ranks 1 -- -p x", "--n-prompt wants"},
         {"bench-cluster -m " MODEL " " BIN "--ranks 2 --launch env",
          "asked for 2 ranks, measured 1"},
+        {"draw-scaling " SHEAF_SOURCE_DIR "/LICENSE /dev/null", "has no table"},
+        {"draw-scaling /nowhere.md /dev/null", "No such file"},
+        {"scaling-check -m /nowhere.gguf", "give a model"},
         {"bench-peers -m /nowhere.gguf " BIN "--llama-bench true",
          "there is no file /nowhere.gguf"},
         {"bench-peers --bin /nowhere", "build first"},

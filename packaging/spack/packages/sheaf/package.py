@@ -3,6 +3,12 @@ import os
 
 from spack.package import *
 
+try:  # from Spack 1.0 on the build systems are part of the repository of packages
+    from spack_repo.builtin.build_systems.cmake import CMakePackage, generator
+    from spack_repo.builtin.build_systems.cuda import CudaPackage
+except ImportError:
+    pass
+
 
 class Sheaf(CMakePackage, CudaPackage):
     """One backend device out of every CPU and GPU of an MPI job: slices tensors over the members, runs the slices,
@@ -14,6 +20,7 @@ class Sheaf(CMakePackage, CudaPackage):
     version("main", branch="main")
 
     depends_on("c", type="build")
+    depends_on("cxx", type="build", when="+cuda")  # nvcc calls it
     depends_on("cmake@3.22:", type="build")
     depends_on("ninja", type="build")
     depends_on("pkgconfig", type="build")
