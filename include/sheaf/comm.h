@@ -152,11 +152,12 @@ void sheaf_comm_get_level(const struct sheaf_comm *comm, enum sheaf_comm_level_k
 int64_t sheaf_comm_bound_ns(const struct sheaf_comm *comm, enum sheaf_comm_kind kind, size_t bytes);
 
 struct sheaf_comm_stats {
-    uint64_t count;     /* collectives done */
-    uint64_t bytes;     /* payload bytes of this member */
-    uint64_t time_ns;   /* inside the collective */
-    uint64_t wait_ns;   /* of that: waiting for the slowest to arrive */
-    uint64_t hidden_ns; /* of time_ns: while the member did something else (sheaf_comm_start) */
+    uint64_t count;      /* collectives done */
+    uint64_t bytes;      /* payload bytes of this member */
+    uint64_t time_ns;    /* inside the collective */
+    uint64_t wait_ns;    /* of that: waiting for the slowest to arrive */
+    uint64_t hidden_ns;  /* of time_ns: while the member did something else (sheaf_comm_start) */
+    uint64_t stalled_ns; /* of wait_ns: while the member did nothing else */
 };
 /* Of one local member; may be read while it works (values may be a collective old). */
 void sheaf_comm_get_stats(const struct sheaf_comm *comm, int member, enum sheaf_comm_kind kind,

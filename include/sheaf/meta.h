@@ -131,6 +131,9 @@ struct sheaf_backend_meta_stats {
     uint64_t hidden_ns;   /* of collective_ns: while the first member computed */
     uint64_t n_started;   /* of n_collectives: to run while it computes */
     size_t input_bytes;   /* inputs of graphs, of this rank's members */
+    /* This rank stood still for others: waits in which a member did nothing else, of its member that
+     * waited least (its other members waited for that one). */
+    uint64_t stalled_ns;
 };
 enum sheaf_status sheaf_backend_meta_get_stats(sheaf_backend_t backend,
                                                struct sheaf_backend_meta_stats *stats);

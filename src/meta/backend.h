@@ -29,7 +29,8 @@ struct meta_member { /* a local one */
     bool staged; /* its memory is not the host's: spans and transfers go through its queue */
     struct meta_staging in, out;
     uint64_t compute_ns, n_started;
-    uint64_t ticket; /* of the collective that was started last; 0: none in this compute */
+    uint64_t stalled_before; /* the group's counter at the last reset */
+    uint64_t ticket;         /* of the collective that was started last; 0: none in this compute */
     enum sheaf_status status, failure; /* of the run; of an op that did not end it */
     char error[1024];
     struct meta_hash *hashes; /* check mode */

@@ -14,6 +14,27 @@ static struct sheaf_comm_stats since_reset(const struct meta_backend *b,
     return s;
 }
 
+/* In all kinds of collectives, since the group was made. */
+static uint64_t stalled_ever(const struct meta_backend *b, int local) {
+    struct sheaf_comm_stats s;
+    uint64_t sum = 0;
+    for (int kind = 0; kind < SHEAF_COMM_KIND_COUNT; kind++) {
+        sheaf_comm_get_stats(b->dev->comm, b->dev->local[local], (enum sheaf_comm_kind)kind, &s);
+        sum += s.stalled_ns;
+    }
+    return sum;
+}
+
+/* Members of a rank wait for each other, too: the last of them waits for other ranks only. */
+static uint64_t least_stalled(const struct meta_backend *b) {
+    uint64_t least = 0;
+    for (int m = 0; m < b->dev->n_local; m++) {
+        const uint64_t ns = stalled_ever(b, m) - b->members[m].stalled_before;
+        if (!m || ns < least) least = ns;
+    }
+    return least;
+}
+
 enum sheaf_status sheaf_backend_meta_get_stats(sheaf_backend_t backend,
                                                struct sheaf_backend_meta_stats *stats) {
     const struct meta_backend *b = sheaf__meta_backend_of(backend);
@@ -36,6 +57,7 @@ enum sheaf_status sheaf_backend_meta_get_stats(sheaf_backend_t backend,
         s.compute_bytes += sheaf_gallocr_get_buffer_size(b->members[m].galloc);
     s.static_bytes = b->dev->static_bytes;
     s.input_bytes = b->dev->input_bytes;
+    s.stalled_ns = least_stalled(b);
     const size_t size = stats->size;
     memcpy(stats, &s, size && size < sizeof s ? size : sizeof s);
     stats->size = size;
@@ -53,6 +75,7 @@ enum sheaf_status sheaf_backend_meta_reset_stats(sheaf_backend_t backend) {
     for (int m = 0; m < b->dev->n_local; m++) {
         struct meta_member *me = &b->members[m];
         me->compute_ns = me->n_started = 0;
+        me->stalled_before = stalled_ever(b, m);
     }
     return SHEAF_STATUS_SUCCESS;
 }

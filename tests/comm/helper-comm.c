@@ -118,6 +118,43 @@ static int many(long n) {
     return quit(true);
 }
 
+/* So long has this member waited in collectives. */
+static uint64_t waited_ns(int me) {
+    struct sheaf_comm_stats s;
+    uint64_t sum = 0;
+    for (int k = 0; k < SHEAF_COMM_KIND_COUNT; k++) {
+        sheaf_comm_get_stats(comm, me, (enum sheaf_comm_kind)k, &s);
+        sum += s.wait_ns;
+    }
+    return sum;
+}
+
+/* Each rank in turn comes 250 ms late to a short sum, a long one and a gather: all others wait for it,
+ * it waits for none. */
+static int waits(void) {
+    enum { LATE_US = 250000, MUST_NS = 150000000, MAY_NS = 100000000, LONG = 400000, KINDS = 3 };
+    static float x[LONG], all[CHECK_MAX_MEMBERS];
+    size_t bytes[CHECK_MAX_MEMBERS];
+    const int me = sheaf_comm_local_member(comm, 0), rank = sheaf_world_rank();
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    for (int m = 0; m < n_members; m++) bytes[m] = sizeof *x;
+    for (int i = 0; i < sheaf_world_size() * KINDS && !st; i++) {
+        const int late = i / KINDS, kind = i % KINDS;
+        if ((st = sheaf_world_barrier("before"))) break;
+        const uint64_t before = waited_ns(me);
+        if (rank == late) usleep(LATE_US);
+        st = kind == 2 ? sheaf_comm_all_gather(comm, me, x, all, bytes, NULL)
+                       : sheaf_comm_all_reduce(comm, me, x, kind ? LONG : 16, NULL);
+        const uint64_t ns = waited_ns(me) - before;
+        if (!st && (rank == late ? ns > MAY_NS : ns < MUST_NS))
+            printf("WRONG: collective %d, rank %d late: rank %d waited %.0f ms\n", kind, late, rank,
+                   1e-6 * (double)ns);
+    }
+    if (!st) printf("ok rank %d\n", rank);
+    fflush(stdout);
+    return quit(!st);
+}
+
 /* What this host has sent over eth0 so far; -1 if it has none. */
 static long long sent_bytes(void) {
     char line[512];
@@ -271,6 +308,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "list") && sheaf_world_rank() == 1) n_members--;
     if (sheaf_comm_new(member_rank, n_members, &params, &comm)) return quit(false);
     if (!strcmp(argv[1], "many")) return many(argc > 3 ? atol(argv[3]) : 100000);
+    if (!strcmp(argv[1], "waits")) return waits();
     if (!strcmp(argv[1], "queue")) return queue(argc > 4 ? atoi(argv[4]) : 0);
     if (!strcmp(argv[1], "crossings")) return crossings(argc > 3 ? (size_t)atol(argv[3]) : 240000);
     if (!strcmp(argv[1], "wrap")) { /* numbers of steps and collectives pass their largest value */

@@ -143,6 +143,10 @@ Test(comm, started_time_is_hidden_until_it_is_waited_for) {
     cr_assert_gt(s.wait_ns, 300000000u);
     cr_assert_gt(s.hidden_ns, 55000000u);
     cr_assert_lt(s.hidden_ns, s.time_ns - 20000000u);
+    /* hidden waits cost nothing */
+    cr_assert_eq(s.stalled_ns, s.wait_ns - s.hidden_ns);
+    sheaf_comm_get_stats(comm, 1, SHEAF_COMM_ALL_GATHER, &s);
+    cr_assert_eq(s.stalled_ns, s.wait_ns); /* it was not started */
     sheaf_comm_free(comm);
 }
 
@@ -417,6 +421,18 @@ Test(comm_ranks, eight_ranks_on_both_transports, .timeout = 120) {
     run_values(SHM, 8, "1", 8, 5000, "shm(8)", shm);
     run_values(MPI, 8, "1", 8, 5000, "mpi(8 hosts)", mpi);
     cr_assert_str_eq(shm, mpi);
+}
+
+/* Each rank counts what it waits, also those that do not talk to other hosts themselves. */
+Test(comm_ranks, all_but_the_late_one_wait, .timeout = 120) {
+    static const char *const hosts[] = {"SHEAF_COMM_TRANSPORT=hosts:0,0,1,1",
+                                        "SHEAF_COMM_OWNERS=1 SHEAF_COMM_TRANSPORT=hosts:0,1,0,1"};
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+        const int rc = run_mpirun(4, hosts[i], 60, out, sizeof out, "helper-comm waits 1");
+        cr_assert_eq(rc, 0, "%s: status %d\n%s", hosts[i], rc, out);
+        cr_assert_null(strstr(out, "WRONG"), "%s\n%s", hosts[i], out);
+        cr_assert_not_null(strstr(out, "ok rank 3"), "%s\n%s", hosts[i], out);
+    }
 }
 
 /* ---- tools ---- */

@@ -1,4 +1,5 @@
-/* The command lines of all tools: help, version, errors; and the display of a load. */
+/* The command lines of all tools: help, version, errors; the display of a load; which rank a report names
+ * as the straggler. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,6 +7,7 @@
 #include "mpirun.h"
 
 #include "common/progress.c"
+#include "common/straggler.c"
 
 static char out[1 << 15];
 
@@ -119,4 +121,38 @@ Test(options, a_load_is_shown) {
     cr_expect_str_eq(text, "", "the same percent is shown once: %s", text);
     progress_text(&bar, 4, gib, gib, text);
     cr_expect_str_eq(text, "\r\033[K");
+}
+
+/* In milliseconds, of three ranks: computing, in collectives, of that waiting, standing still. */
+Test(options, straggler_is_the_rank_that_stood_still_least) {
+    static const struct {
+        const char *what;
+        int rank;
+        double share;
+        struct {
+            uint64_t compute, collective, stalled, n;
+        } ranks[3];
+    } cases[] = {
+        {"the last", 2, 0.5, {{500, 500, 500, 9}, {500, 500, 500, 9}, {1000, 0, 0, 9}}},
+        {"waits that cost nothing", -1, 0, {{950, 50, 50, 9}, {950, 50, 0, 9}, {1000, 0, 0, 9}}},
+        {"all wait for the link",
+         -1,
+         0,
+         {{500, 500, 450, 9}, {500, 500, 450, 9}, {500, 500, 400, 9}}},
+        {"a rank without devices", 1, 0.4, {{0, 0, 0, 0}, {1000, 100, 100, 9}, {500, 540, 540, 9}}},
+        {"one that takes part", -1, 0, {{0, 0, 0, 0}, {0, 0, 0, 0}, {1000, 0, 0, 9}}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct rank_times t[3] = {0};
+        for (int r = 0; r < 3; r++)
+            t[r] = (struct rank_times){.compute_ns = cases[i].ranks[r].compute * 1000000,
+                                       .collective_ns = cases[i].ranks[r].collective * 1000000 + 7,
+                                       .hidden_ns = 7,
+                                       .wait_ns = 2000000000,
+                                       .stalled_ns = cases[i].ranks[r].stalled * 1000000,
+                                       .n_collectives = cases[i].ranks[r].n};
+        const struct straggler s = straggler_find(t, sizeof *t, 3);
+        cr_expect_eq(s.rank, cases[i].rank, "%s: rank %d", cases[i].what, s.rank);
+        cr_expect_float_eq(s.share, cases[i].share, 1e-3, "%s: %f", cases[i].what, s.share);
+    }
 }

@@ -233,7 +233,7 @@ Test(run, names_the_straggler) {
     snprintf(args, sizeof args,
              "-m " F32 "%s --split 1,7 --json 2>/dev/null | python3 -c 'import json, sys; o = "
              "json.load(sys.stdin); r = o[\"ranks\"]; print(\"ok\" if o[\"straggler\"][\"rank\"] "
-             "== 1 and r[0][\"wait_s\"] > r[1][\"wait_s\"] and r[1][\"compute_s\"] > "
+             "== 1 and r[0][\"stalled_s\"] > r[1][\"stalled_s\"] and r[1][\"compute_s\"] > "
              "r[0][\"compute_s\"] > 0 else o)'",
              long_text);
     cr_assert_eq(sheaf_run(2, "SHEAF_CPU_THREADS=1", args), 0, "%s", out);

@@ -17,6 +17,7 @@
 #include "sheaf/model.h"
 
 #include "common/progress.h"
+#include "common/straggler.h"
 #include "common/tool.h"
 
 enum { BENCH_MAX_REPEATS = 1000, BENCH_SHA_TEXT = 65 };
@@ -75,7 +76,7 @@ static inline int64_t bench_tokens(const struct bench_test *test) {
 /* Of one rank, over all timed repeats of a test. */
 struct bench_counts {
     double wall_s;
-    uint64_t compute_ns, collective_ns, wait_ns, hidden_ns, n_collectives, collective_bytes;
+    struct rank_times times;
     struct sheaf_comm_stats kinds[SHEAF_COMM_KIND_COUNT];
 };
 

@@ -13,7 +13,6 @@
 
 #include "bench.h"
 #include "common/json.h"
-#include "common/straggler.h"
 
 /* Of one test, derived from what the ranks counted. */
 struct summary {
@@ -65,7 +64,7 @@ static struct kind_summary summarise_kind(const struct bench_result *r, int kind
 static struct summary summarise(const struct bench_result *r) {
     struct summary s = {0};
     double speeds[BENCH_MAX_REPEATS], square = 0;
-    double wall = 0, compute = 0, comm = 0, wait = 0, hidden = 0;
+    double wall = 0, compute = 0, comm = 0, wait = 0, hidden = 0, stalled = 0;
     const int n = r->n_repeats, ranks = sheaf_world_size();
     const double tokens = (double)bench_tokens(&r->test) * n;
     for (int i = 0; i < n; i++) {
@@ -78,18 +77,20 @@ static struct summary summarise(const struct bench_result *r) {
     s.median = 0.5 * (speeds[(n - 1) / 2] + speeds[n / 2]);
     for (int i = 0; i < ranks; i++) {
         wall += 1e9 * r->ranks[i].wall_s;
-        compute += (double)r->ranks[i].compute_ns;
-        comm += (double)r->ranks[i].collective_ns;
-        wait += (double)r->ranks[i].wait_ns;
-        hidden += (double)r->ranks[i].hidden_ns;
+        const struct rank_times *t = &r->ranks[i].times;
+        compute += (double)t->compute_ns;
+        comm += (double)t->collective_ns;
+        wait += (double)t->wait_ns;
+        hidden += (double)t->hidden_ns;
+        stalled += (double)t->stalled_ns;
     }
     s.compute = over(compute, wall);
     s.comm = over(comm - hidden, wall);
-    s.wait = wait > hidden ? over(wait - hidden, wall) : 0; /* they begin with it */
+    s.wait = over(stalled, wall);
     s.hidden = over(hidden, comm);
-    s.collectives = over((double)r->ranks[0].n_collectives, tokens);
-    s.bytes = over((double)r->ranks[0].collective_bytes, tokens);
-    times_of(r->ranks[0].n_collectives, comm, wait, ranks, &s.us, &s.wire_us, &s.skew_us);
+    s.collectives = over((double)r->ranks[0].times.n_collectives, tokens);
+    s.bytes = over((double)r->ranks[0].times.collective_bytes, tokens);
+    times_of(r->ranks[0].times.n_collectives, comm, wait, ranks, &s.us, &s.wire_us, &s.skew_us);
     s.bound = r->bound_s > 0 ? 1 / r->bound_s : 0;
     s.bound_share = over(s.median, s.bound);
     int used =
@@ -102,21 +103,8 @@ static struct summary summarise(const struct bench_result *r) {
     return s;
 }
 
-static bool has_device(const struct bench *b, int rank) {
-    for (int j = 0; j < b->info.n_members; j++)
-        if (sheaf_world_device_rank(sheaf_model_member(b->model, j)) == rank) return true;
-    return false;
-}
-
-static struct straggler find_straggler(const struct bench *b, const struct bench_result *r) {
-    const int n = sheaf_world_size();
-    struct straggler s = {.rank = -1};
-    double *wait_s = calloc((size_t)n, sizeof *wait_s);
-    for (int i = 0; wait_s && i < n; i++)
-        wait_s[i] = has_device(b, i) ? 1e-9 * (double)r->ranks[i].wait_ns : -1;
-    if (wait_s) s = straggler_find(wait_s, n, r->ranks[0].wall_s);
-    free(wait_s);
-    return s;
+static struct straggler find_straggler(const struct bench_result *r) {
+    return straggler_find(&r->ranks[0].times, sizeof *r->ranks, sheaf_world_size());
 }
 
 static const char *file_name(const struct bench *b) {
@@ -206,7 +194,7 @@ static void md_end(const struct bench *b) {
             printf("ids of %s: sha256 %s%s\n", summarise(&b->results[i]).name, b->results[i].sha256,
                    b->results[i].same_ids ? "" : " (NOT THE SAME IN EVERY REPEAT)");
     for (int i = 0; i < b->n_results; i++) {
-        const struct straggler slow = find_straggler(b, &b->results[i]);
+        const struct straggler slow = find_straggler(&b->results[i]);
         if (slow.rank < 0) continue;
         printf("straggler of %s: rank %d (%s); the others waited for it %.0f %% of the time\n",
                summarise(&b->results[i]).name, slow.rank, sheaf_world_host_name(slow.rank),
@@ -307,7 +295,7 @@ static void json_test(const struct bench *b, const struct bench_result *r) {
         printf(", \"%s\": %.*f", columns[c].name, columns[c].digits, value(&s, &columns[c]));
     printf(", \"samples_s\": [");
     for (int i = 0; i < r->n_repeats; i++) printf("%s%.9f", i ? ", " : "", r->seconds[i]);
-    const struct straggler slow = find_straggler(b, r);
+    const struct straggler slow = find_straggler(r);
     if (slow.rank >= 0)
         printf("], \"straggler\": {\"rank\": %d, \"share\": %.4f}, \"collectives\": [", slow.rank,
                slow.share);

@@ -31,18 +31,14 @@ static void random_ids(int32_t *ids, int64_t n, int64_t n_vocab) {
 
 /* ---- counters ---- */
 
+/* times: since the last reset */
 static struct bench_counts counts_now(const struct sheaf_model *model) {
     struct bench_counts c = {0};
     struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
     const sheaf_backend_dev_t meta = sheaf_model_meta(model);
     if (!meta) return c;
     sheaf_backend_meta_get_stats(sheaf_model_backend(model), &stats);
-    c.compute_ns = stats.compute_ns;
-    c.collective_ns = stats.collective_ns;
-    c.wait_ns = stats.wait_ns;
-    c.hidden_ns = stats.hidden_ns;
-    c.n_collectives = stats.n_collectives;
-    c.collective_bytes = stats.collective_bytes;
+    c.times = rank_times_of(&stats);
     const struct sheaf_comm *comm = sheaf_backend_meta_dev_comm(meta);
     if (comm && sheaf_comm_n_local(comm) > 0)
         for (int k = 0; k < SHEAF_COMM_KIND_COUNT; k++)
@@ -51,15 +47,10 @@ static struct bench_counts counts_now(const struct sheaf_model *model) {
     return c;
 }
 
-/* sum += after - before */
+/* sum += after - before, whose times are those since then */
 static void add_counts(struct bench_counts *sum, const struct bench_counts *before,
                        const struct bench_counts *after) {
-    sum->compute_ns += after->compute_ns - before->compute_ns;
-    sum->collective_ns += after->collective_ns - before->collective_ns;
-    sum->wait_ns += after->wait_ns - before->wait_ns;
-    sum->hidden_ns += after->hidden_ns - before->hidden_ns;
-    sum->n_collectives += after->n_collectives - before->n_collectives;
-    sum->collective_bytes += after->collective_bytes - before->collective_bytes;
+    rank_times_add(&sum->times, &after->times);
     for (int k = 0; k < SHEAF_COMM_KIND_COUNT; k++) {
         sum->kinds[k].count += after->kinds[k].count - before->kinds[k].count;
         sum->kinds[k].bytes += after->kinds[k].bytes - before->kinds[k].bytes;
@@ -73,7 +64,7 @@ static void add_counts(struct bench_counts *sum, const struct bench_counts *befo
 /* Seconds of a token if every rank only read, at its bandwidth, and the collectives cost what they
  * cost alone. 0 if a part is unknown. */
 static enum sheaf_status find_bound(const struct bench *b, struct bench_result *r) {
-    const struct bench_counts *c = &r->ranks[0];
+    const struct rank_times *c = &r->ranks[0].times;
     const double n_seq = (double)r->test.sequences;
     const double tokens = (double)bench_tokens(&r->test) * r->n_repeats;
     double slowest = 0;
@@ -138,6 +129,8 @@ static enum sheaf_status once(struct work *w, int64_t n, struct bench_counts *su
     for (int s = 0; s < w->test->sequences && depth && !status; s++)
         status = sheaf_model_prompt(w->model, s, w->prompt, depth, NULL, NULL);
     if (!status) status = sheaf_world_barrier("start of a test");
+    if (sheaf_model_meta(w->b->model))
+        sheaf_backend_meta_reset_stats(sheaf_model_backend(w->b->model));
     const struct bench_counts before = counts_now(w->b->model);
     const double start = sheaf__seconds();
     if (!status)

@@ -15,7 +15,7 @@
 /* Of one rank, exchanged for the summary. */
 struct numbers {
     uint64_t weight_bytes, share_bytes, bytes_read, graph_bytes;
-    uint64_t compute_ns, collective_ns, wait_ns, hidden_ns, n_collectives, collective_bytes;
+    struct rank_times times;
 };
 
 /* The model and the numbers of all ranks, to be printed. */
@@ -35,12 +35,7 @@ static enum sheaf_status gather(struct report *p) {
         struct sheaf_backend_meta_stats stats = {.size = sizeof stats};
         sheaf_backend_meta_get_stats(sheaf_model_backend(p->model), &stats);
         mine.graph_bytes = stats.compute_bytes + stats.input_bytes;
-        mine.compute_ns = stats.compute_ns;
-        mine.collective_ns = stats.collective_ns;
-        mine.wait_ns = stats.wait_ns;
-        mine.hidden_ns = stats.hidden_ns;
-        mine.n_collectives = stats.n_collectives;
-        mine.collective_bytes = stats.collective_bytes;
+        mine.times = rank_times_of(&stats);
     }
     p->all[0] = mine;
     return sheaf_world_size() == 1
@@ -57,10 +52,14 @@ static double prompt_seconds(const struct run_result *r) {
                : 0;
 }
 
-static double communication_share(const struct numbers *n) {
-    const double waited = (double)n->collective_ns - (double)n->hidden_ns;
-    const double all = (double)n->compute_ns + waited;
-    return all > 0 ? waited / all : 0;
+static double share(double part, double all) { return all > 0 ? part / all : 0; }
+
+/* Of the time of the work, that in communication, and of that the time of waiting. */
+static double communication_share(const struct rank_times *t) {
+    return share(rank_times_communication(t), rank_times_busy(t));
+}
+static double wait_share(const struct rank_times *t) {
+    return share(1e-9 * (double)t->stalled_ns, rank_times_communication(t));
 }
 
 static bool has_device(const struct report *p, int rank) {
@@ -69,22 +68,8 @@ static bool has_device(const struct report *p, int rank) {
     return false;
 }
 
-/* Computing, and in collectives that were waited for. */
-static double busy_seconds(const struct numbers *n) {
-    return 1e-9 * ((double)n->compute_ns + (double)n->collective_ns - (double)n->hidden_ns);
-}
-
 static struct straggler find_straggler(const struct report *p) {
-    const int n = sheaf_world_size();
-    struct straggler s = {.rank = -1};
-    double seconds = 0, *wait_s = calloc((size_t)n, sizeof *wait_s);
-    for (int i = 0; wait_s && i < n; i++) {
-        wait_s[i] = has_device(p, i) ? 1e-9 * (double)p->all[i].wait_ns : -1;
-        if (busy_seconds(&p->all[i]) > seconds) seconds = busy_seconds(&p->all[i]);
-    }
-    if (wait_s) s = straggler_find(wait_s, n, seconds);
-    free(wait_s);
-    return s;
+    return straggler_find(&p->all[0].times, sizeof *p->all, sheaf_world_size());
 }
 
 /* "CPU0@1 CPU1@1" */
@@ -163,10 +148,8 @@ static void summary(const struct report *p) {
         fprintf(f,
                 "time        %.1f %% in communication, of that %.1f %% waiting; %" PRIu64
                 " collectives, %.2f MiB\n",
-                100 * communication_share(&all[0]),
-                all[0].collective_ns ? 100 * (double)all[0].wait_ns / (double)all[0].collective_ns
-                                     : 0.0,
-                all[0].n_collectives, (double)all[0].collective_bytes / mib);
+                100 * communication_share(&all[0].times), 100 * wait_share(&all[0].times),
+                all[0].times.n_collectives, (double)all[0].times.collective_bytes / mib);
     const struct straggler slow = find_straggler(p);
     if (slow.rank >= 0)
         fprintf(f,
@@ -213,8 +196,8 @@ static void json(const struct report *p) {
     fprintf(f,
             ", \"communication_share\": %.4f, \"collectives\": %" PRIu64
             ", \"collective_bytes\": %" PRIu64 ", \"hosts\": %d, \"weight_bytes\": %zu",
-            communication_share(&all[0]), all[0].n_collectives, all[0].collective_bytes,
-            sheaf_world_n_hosts(), p->info.total_bytes);
+            communication_share(&all[0].times), all[0].times.n_collectives,
+            all[0].times.collective_bytes, sheaf_world_n_hosts(), p->info.total_bytes);
     char cut[512];
     const struct straggler slow = find_straggler(p);
     if (slow.rank >= 0)
@@ -232,10 +215,11 @@ static void json(const struct report *p) {
         fprintf(f,
                 "], \"weight_bytes\": %" PRIu64 ", \"share_bytes\": %" PRIu64
                 ", \"bytes_read\": %" PRIu64 ", \"compute_bytes\": %" PRIu64
-                ", \"compute_s\": %.4f, \"collective_s\": %.4f, \"wait_s\": %.4f}",
+                ", \"compute_s\": %.4f, \"collective_s\": %.4f, \"wait_s\": %.4f, "
+                "\"stalled_s\": %.4f}",
                 all[i].weight_bytes, all[i].share_bytes, all[i].bytes_read, all[i].graph_bytes,
-                1e-9 * (double)all[i].compute_ns, 1e-9 * (double)all[i].collective_ns,
-                1e-9 * (double)all[i].wait_ns);
+                1e-9 * (double)all[i].times.compute_ns, 1e-9 * (double)all[i].times.collective_ns,
+                1e-9 * (double)all[i].times.wait_ns, 1e-9 * (double)all[i].times.stalled_ns);
     }
     fputs("]}\n", f);
 }

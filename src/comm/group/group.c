@@ -325,4 +325,5 @@ void sheaf_comm_get_stats(const struct sheaf_comm *comm, int member, enum sheaf_
     stats->time_ns = atomic_load_explicit(&self->stats[kind].time_ns, memory_order_relaxed);
     stats->wait_ns = atomic_load_explicit(&self->stats[kind].wait_ns, memory_order_relaxed);
     stats->hidden_ns = atomic_load_explicit(&self->stats[kind].hidden_ns, memory_order_relaxed);
+    stats->stalled_ns = atomic_load_explicit(&self->stats[kind].stalled_ns, memory_order_relaxed);
 }

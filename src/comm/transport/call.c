@@ -141,8 +141,10 @@ enum sheaf_status sheaf__end_call(const struct sheaf__call *c, enum sheaf_status
     add(&c->self->stats[c->head.kind].bytes, bytes);
     add(&c->self->stats[c->head.kind].time_ns, took);
     add(&c->self->stats[c->head.kind].wait_ns, c->wait_ns);
-    if (c->async)
-        add(&c->self->stats[c->head.kind].hidden_ns, sheaf__pending_hidden(c->start, took));
+    const uint64_t hidden = c->async ? sheaf__pending_hidden(c->start, took) : 0;
+    add(&c->self->stats[c->head.kind].hidden_ns, hidden);
+    /* a call begins with its wait */
+    add(&c->self->stats[c->head.kind].stalled_ns, c->wait_ns > hidden ? c->wait_ns - hidden : 0);
     sheaf__record_end(c->wait_ns, took);
     sheaf__trace(SHEAF__TRACE_WAIT, c->tensor, c->start, c->wait_ns < took ? c->wait_ns : took);
     sheaf__trace(SHEAF__TRACE_WIRE, c->tensor, c->start + c->wait_ns,

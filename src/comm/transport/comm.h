@@ -53,6 +53,7 @@ struct sheaf__cell {
     } line[2];
     _Alignas(SHEAF__LINE) _Atomic uint64_t done;   /* its part of the host's sum is written */
     _Alignas(SHEAF__LINE) _Atomic uint64_t result; /* of the leader: the result is written */
+    uint64_t hosts_ns[2]; /* of the leader, by step & 1: its wait for other hosts; near `result` */
 };
 
 /* Memory of a member that the others of its host may map, as the member tells them. */
@@ -84,7 +85,7 @@ struct sheaf__member {
     uint64_t n_regions;
     struct sheaf__pending *async; /* NULL until something was started */
     struct {
-        _Atomic uint64_t count, bytes, time_ns, wait_ns, hidden_ns;
+        _Atomic uint64_t count, bytes, time_ns, wait_ns, hidden_ns, stalled_ns;
     } stats[SHEAF_COMM_KIND_COUNT];
 };
 

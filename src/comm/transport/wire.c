@@ -224,11 +224,17 @@ void sheaf__wire_frames_post(struct sheaf__call *c, size_t bytes) {
 }
 void sheaf__wire_frames_post_each(struct sheaf__call *c) { post_frames(c, -1, 0); }
 
+static void count_wait(struct sheaf__call *c, uint64_t begin) {
+    const uint64_t took = sheaf__time_ns() - begin;
+    c->wait_ns += took;
+    c->hosts_ns += took;
+}
+
 enum sheaf_status sheaf__wire_frames_wait(struct sheaf__call *c) {
     struct sheaf_comm *comm = c->comm;
     const uint64_t before = sheaf__time_ns();
     enum sheaf_status st = sheaf__wire_wait(c, SHEAF__FRAME_LANE);
-    c->wait_ns += sheaf__time_ns() - before;
+    count_wait(c, before);
     for (int h = 0, i = 0; h < comm->n_hosts && !st; h++) {
         if (h == comm->here) continue;
         st = check_frame(c, h, &comm->lane[SHEAF__FRAME_LANE].statuses[i++], comm->take[h]);
@@ -268,7 +274,7 @@ static enum sheaf_status through_owners(struct sheaf__call *c, int n, bool back)
     for (int h = 0, i = 0; h < comm->n_hosts && !st; h++)
         if (h != here && (back ? owns(comm, n, h) : own))
             st = check_frame(c, h, &comm->lane[lane].statuses[i++], comm->take[back ? h : here]);
-    c->wait_ns += sheaf__time_ns() - begin;
+    count_wait(c, begin);
     return st;
 }
 
