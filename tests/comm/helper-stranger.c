@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/launcher.h"
 #include "comm/watch/watch_impl.h"
 #include "sheaf/world.h"
 #include "start_job.h"
@@ -79,7 +80,7 @@ static void *strangers(void *arg) {
 
 int main(void) {
     pthread_t thread;
-    const char *rank = launched_rank();
+    const char *rank = sheaf__launcher_rank();
     const bool root = rank && rank[0] == '0';
     if (root && pthread_create(&thread, NULL, strangers, NULL)) return 2;
     if (start_job()) {

@@ -228,9 +228,18 @@ static bool devices(void) {
     return true;
 }
 
+/* A start that is refused leaves no MPI behind that the process would have to end. */
+static int refused(void) {
+    int initialized = 0, finalized = 0;
+    MPI_Initialized(&initialized);
+    MPI_Finalized(&finalized);
+    printf("%s\n", initialized && finalized ? "ok" : "WRONG: MPI is not finalized");
+    return quit(false);
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
-    if (start_job()) return quit(false);
+    if (start_job()) return !strcmp(argv[1], "refused") ? refused() : quit(false);
     if (!strcmp(argv[1], "info")) return quit(info());
     if (!strcmp(argv[1], "control")) return quit(control());
     if (!strcmp(argv[1], "agree")) return quit(agree());

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
+#include "comm/watch/watch.h"
 #include "comm/world/world.h"
 #include "mpirun.h"
 #include "sheaf/world.h"
@@ -90,6 +91,64 @@ Test(world, refuses_bad_settings) {
     setenv("SHEAF_COMM_TRANSPORT", "pigeon", 1);
     cr_assert_eq(sheaf_world_init(NULL), SHEAF_STATUS_INVALID);
     cr_assert_not_null(strstr(sheaf_last_error(), "pigeon"));
+}
+
+static void set_all(const char *variables, bool set) {
+    char text[256], *save = NULL;
+    snprintf(text, sizeof text, "%s", variables);
+    for (char *p = strtok_r(text, " ", &save); p; p = strtok_r(NULL, " ", &save)) {
+        char *value = strchr(p, '=');
+        *value++ = 0;
+        if (set)
+            setenv(p, value, 1);
+        else
+            unsetenv(p);
+    }
+}
+
+#define SLURM_PMIX "PMIX_RANK=0 PMIX_NAMESPACE=slurm.pmix.7.0 SLURM_STEP_NUM_TASKS=4"
+
+Test(world, counts_ranks_by_the_launchers_variables) {
+    static const struct {
+        const char *variables;
+        int size;
+        const char *missed;
+    } cases[] = {
+        {"SHEAF_TEST_NOTHING=1", 1, ""},
+        {"PMI_SIZE=3", 3, "another MPI's"},
+        {"OMPI_COMM_WORLD_SIZE=2", 2, "another MPI's"},
+        {"OMPI_COMM_WORLD_SIZE=1 PMI_SIZE=3", 1, ""}, /* mpirun inside a rank of MPICH */
+        {"PMI_SIZE=many", 1, ""},
+        {SLURM_PMIX, 4, "srun --mpi=list"},
+        {SLURM_PMIX " OMPI_COMM_WORLD_SIZE=1", 1, ""}, /* mpirun -n 1 inside a task */
+        {SLURM_PMIX " PMI_SIZE=2", 2, "another MPI's"},
+        {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4", 1, ""},       /* four programs of one, perhaps */
+        {"PMIX_NAMESPACE=811.1 SLURM_STEP_NUM_TASKS=4", 1, ""}, /* Open MPI's daemons are tasks */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *missed;
+        set_all(cases[i].variables, true);
+        cr_expect_eq(sheaf__launcher_size(&missed), cases[i].size, "%s", cases[i].variables);
+        cr_expect_not_null(strstr(missed, cases[i].missed), "%s: %s", cases[i].variables, missed);
+        set_all(cases[i].variables, false);
+    }
+}
+
+static bool lacks(const char *what) {
+    const char *text;
+    for (size_t i = 0; (text = sheaf_world_mpi_lacks(i)); i++)
+        if (strstr(text, what)) return true;
+    return false;
+}
+
+/* Slurm's PMIx has the functions, which do nothing. */
+Test(world, knows_what_slurm_lacks) {
+    static const char claims[] = "PMIx publish and lookup";
+    cr_expect(lacks(claims), "there is no PMIx");
+    set_all("PMIX_RANK=0 PMIX_NAMESPACE=811.1", true);
+    cr_expect_not(lacks(claims), "mpirun has them");
+    set_all(SLURM_PMIX, true);
+    cr_expect(lacks(claims), "Slurm's plugin has not");
 }
 
 /* ---- under mpirun ---- */
@@ -208,6 +267,18 @@ Test(world, speaks_past_other_users, .timeout = 90) {
     if (geteuid() != 0) cr_skip_test("only root can start the process of another user");
     speaker("stranger", "speaks");
     speaker("full", "speaks");
+}
+
+/* A launcher of another MPI: three processes, each alone in its world. */
+Test(world, of_a_foreign_launcher_is_refused_once, .timeout = 60) {
+    const int rc = run_command("for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r '" SHEAF_BUILD_DIR
+                               "/bin/helper-world' refused & done; wait",
+                               30, out, sizeof out);
+    cr_assert_eq(rc, 0, "status %d\n%s", rc, out);
+    cr_assert_eq(count("ok\n"), 3, "%s", out);
+    cr_assert_eq(count("error: start: the launcher has started 3 ranks, but each is alone"), 1,
+                 "%s", out);
+    cr_assert_eq(count("error: "), 1, "%s", out);
 }
 
 Test(world_ranks, hear_of_one_rank_s_bad_setting, .timeout = 60) {

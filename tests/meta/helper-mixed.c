@@ -1,6 +1,7 @@
 /* Runs the scenarios of unlike members on ranks, started under mpirun by test-mixed.c. Argument r
  * is "CPUS,FARS": the devices that rank r brings; a rank that brings no CPU device has one all the
  * same, outside the group. Prints "ok N members on R ranks" on rank 0. */
+#include "base/launcher.h"
 #include "meta_random.h"
 #include "mixed_members.h"
 #include "sched_scenario.h"
@@ -9,7 +10,7 @@
 enum { MOST = 16, RANKS = 8 };
 
 static int my_rank(void) {
-    const char *text = launched_rank();
+    const char *text = sheaf__launcher_rank();
     return text ? atoi(text) : 0;
 }
 

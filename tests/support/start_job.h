@@ -2,19 +2,11 @@
 #ifndef SHEAF_TESTS_START_JOB_H
 #define SHEAF_TESTS_START_JOB_H
 
-#include <stdlib.h>
-
 #include "sheaf/world.h"
 
 static inline enum sheaf_status start_job(void) {
     const struct sheaf_world_params params = {.size = sizeof params, .may_exit = true};
     return sheaf_world_init(&params);
-}
-
-/* The rank that the launcher has given, before MPI is initialized; NULL: there is no launcher. */
-static inline const char *launched_rank(void) {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-    return rank ? rank : getenv("PMI_RANK");
 }
 
 #endif

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/launcher.h"
 #include "comm/testing.h"
 #include "model/run/evaluator.h"
 #include "model/run/session.h"
@@ -145,7 +146,7 @@ static enum sheaf_status generate(struct sheaf__session *s) {
 }
 
 int main(int argc, char **argv) {
-    const char *rank = launched_rank();
+    const char *rank = sheaf__launcher_rank();
     struct sheaf__session *session = NULL;
     if (argc < 5 || !rank) return 2;
     fault = argv[1];

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/launcher.h"
 #include "sheaf/cpu.h"
 #include "sheaf/module.h"
 #include "sheaf/version.h"
@@ -12,10 +13,8 @@
 #include "common/output.h"
 
 bool tool_is_first(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (getenv(names[i])) return atoi(getenv(names[i])) == 0;
-    return true;
+    const char *rank = sheaf__launcher_rank();
+    return !rank || atoi(rank) == 0;
 }
 
 int tool_answer(const struct tool *tool, bool help) {

@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/launcher.h"
 #include "base/thread.h"
 #include "comm/watch/watch.h"
 #include "comm/watch/watch_impl.h"
@@ -104,11 +105,8 @@ static void check_silence(uint64_t now, bool forgive) {
 
 /* Before MPI is initialized, the variables of the launcher tell the rank. */
 static void name_self(char *text, size_t size) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
-                                        "SLURM_PROCID"};
-    const char *rank = NULL;
+    const char *rank = sheaf__launcher_rank();
     char host[SHEAF__HOST_NAME_BYTES] = "";
-    for (size_t i = 0; i < sizeof names / sizeof *names && !rank; i++) rank = getenv(names[i]);
     gethostname(host, sizeof host - 1);
     if (watching() || !rank)
         snprintf(text, size, "%s", sheaf__rank_text(sheaf__world()->rank));
@@ -439,6 +437,8 @@ bool sheaf__watch_stop(void) {
 
 bool sheaf_world_reports_error(void) {
     const struct sheaf__world *w = sheaf__world();
+    const char *rank = w->refused ? sheaf__launcher_rank() : NULL;
+    if (rank) return atoi(rank) == 0;
     if (w->size == 1) return true;
     /* ranks that do not share a record yet go by what they agreed on */
     if (w->failure == &sheaf__own_failure && w->reporter >= 0) return w->reporter == w->rank;

@@ -193,9 +193,17 @@ const char *sheaf_world_mpi(void) {
     return name;
 }
 
+/* Slurm's plugin names the job "slurm.pmix.JOB.STEP", and answers PMIx_Publish and PMIx_Lookup with
+ * PMIX_ERR_NOT_SUPPORTED (src/plugins/mpi/pmix/pmixp_info.c, pmixp_client_v2.c of Slurm). */
+static bool is_slurm_pmix(void) {
+    static const char slurm[] = "slurm.pmix.";
+    const char *job = getenv("PMIX_NAMESPACE");
+    return job && !strncmp(job, slurm, sizeof slurm - 1);
+}
+
 static bool has_claims(void) {
     publish_fn *put = NULL;
-    return getenv("PMIX_RANK") && find(&put, "PMIx_Publish");
+    return getenv("PMIX_RANK") && !is_slurm_pmix() && find(&put, "PMIx_Publish");
 }
 static bool has_daemons(void) { return getenv("OMPI_MCA_orte_local_daemon_uri"); }
 static bool is_open_mpi(void) { return !strncmp(sheaf_world_mpi(), "Open MPI", 8); }
@@ -219,14 +227,26 @@ const char *sheaf_world_mpi_lacks(size_t i) {
     return NULL;
 }
 
-int sheaf__launcher_size(void) {
+/* 0: the variable is not set, or no number of ranks */
+static int number_from(const char *name) {
+    const char *text = getenv(name);
+    const long n = text ? strtol(text, NULL, 10) : 0;
+    return n > 0 && n < INT32_MAX ? (int)n : 0;
+}
+
+int sheaf__launcher_size(const char **missed) {
     static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
     int size = 1;
+    *missed = "the launcher is another MPI's; use that one's mpirun or mpiexec";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *text = getenv(names[i]);
-        const long n = text ? strtol(text, NULL, 10) : 0;
+        const int n = number_from(names[i]);
         if (n == 1) return 1; /* a launcher inside another one's rank */
-        if (n > 1 && n < INT32_MAX) size = (int)n;
+        if (n > 1) size = n;
     }
-    return size;
+    if (size > 1 || !is_slurm_pmix()) return size;
+    /* PMIx has no variable for the size. Tasks of a step without --mpi may be programs of one. */
+    const int n = number_from("SLURM_STEP_NUM_TASKS");
+    *missed = "it has not joined srun's PMIx; use that MPI's mpirun or mpiexec, or another kind of "
+              "srun --mpi (srun --mpi=list names them)";
+    return n > 1 ? n : 1;
 }

@@ -23,7 +23,8 @@ void sheaf__watch_leave_failed(void);
  * uses must stay: the connections, the board, the names of hosts. */
 bool sheaf__watch_stop(void);
 
-/* Ranks that the launcher has started, as its variables say; 1 if they say nothing. */
-int sheaf__launcher_size(void);
+/* Ranks that the launcher has started, as its variables say; 1 if they say nothing. *missed: why an
+ * MPI library may not have joined it, and what to do, as the end of a sentence. */
+int sheaf__launcher_size(const char **missed);
 
 #endif
