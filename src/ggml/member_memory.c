@@ -55,15 +55,25 @@ static void *buffer_base(sheaf_backend_buffer_t buffer) {
     return lib_of(b)->buffer_get_base(b->gg);
 }
 
-/* Where a descriptor for this address is kept already, it is used again. */
-static struct gg_tensor *kept_at(struct gg_member_buffer *b, const void *data) {
-    for (size_t i = 0; i < b->n_kept; i++)
-        if (b->kept[i]->data == data) return b->kept[i];
-    struct gg_tensor *t = calloc(1, sizeof *t);
+/* Graphs point to kept descriptors, so none changes: another layout at the same address gets its own. */
+static struct gg_tensor *kept_like(const struct gg_member_buffer *b, const struct gg_tensor *like,
+                                   const void *data) {
+    for (size_t i = 0; i < b->n_kept; i++) {
+        struct gg_tensor *k = b->kept[i];
+        if (k->data == data && k->type == like->type && !memcmp(k->ne, like->ne, sizeof k->ne) &&
+            !memcmp(k->nb, like->nb, sizeof k->nb))
+            return k;
+    }
+    return NULL;
+}
+
+static struct gg_tensor *keep(struct gg_member_buffer *b, const struct gg_tensor *like) {
+    struct gg_tensor *t = malloc(sizeof *t);
     if (!t || !sheaf__grow(&b->kept, &b->cap_kept, b->n_kept + 1, sizeof *b->kept)) {
         free(t);
         return NULL;
     }
+    *t = *like;
     return b->kept[b->n_kept++] = t;
 }
 
@@ -72,12 +82,15 @@ static enum sheaf_status buffer_init_tensor(sheaf_backend_buffer_t buffer, struc
     if (t->view_src || t->op != SHEAF_OP_NONE || !t->data || sheaf_is_empty(t) ||
         buffer->usage == SHEAF_BACKEND_BUFFER_USAGE_COMPUTE)
         return SHEAF_STATUS_SUCCESS;
-    struct gg_tensor *kept = kept_at(b, t->data);
+    struct gg_tensor once = describe_shape(lib_of(b), t);
+    struct gg_tensor *kept = kept_like(b, &once, t->data), *placed = &once;
+    if (!kept) placed = kept = keep(b, &once);
     if (!kept)
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory to describe '%s'",
                                b->member->name, t->name);
-    *kept = describe_shape(lib_of(b), t);
-    if (lib_of(b)->tensor_alloc(b->gg, kept, t->data))
+    /* also where one is kept: a device may clear what lies behind a tensor, and another tensor may
+     * have written there since */
+    if (lib_of(b)->tensor_alloc(b->gg, placed, t->data))
         return sheaf_set_error(SHEAF_STATUS_FAILED, "%s: cannot place '%s' (%s)", b->member->name,
                                t->name, gg_library_text(lib_of(b)));
     t->extra = kept;

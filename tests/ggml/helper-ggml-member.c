@@ -1,10 +1,11 @@
 /* Computes (a + b) * 2.5 on a device of ggml, alone or beside CPU devices, and compares.
- *   helper-ggml-member DEVICE [alone|run|meta|fail]
+ *   helper-ggml-member DEVICE [alone|run|meta|fail|share]
  * SHEAF_DEVICES names the device. The last line says what happened. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ggml/abi.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/sheaf.h"
 
@@ -66,6 +67,30 @@ static int run(sheaf_backend_t backend) {
     return wrong != 0;
 }
 
+/* Three tensors at one address, the last with the layout of the first: what graphs of the first point to
+ * stays as it was. */
+static int share(sheaf_backend_t backend) {
+    struct sheaf_context *ctx = context(), *others = context();
+    sheaf_backend_buffer_t buffer = NULL;
+    struct sheaf_tensor *a = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, COLUMNS, ROWS);
+    struct sheaf_tensor *b = sheaf_new_tensor_2d(others, SHEAF_TYPE_F32, ROWS, COLUMNS);
+    struct sheaf_tensor *c = sheaf_new_tensor_2d(others, SHEAF_TYPE_F32, COLUMNS, ROWS);
+    if (sheaf_backend_alloc_ctx_tensors(ctx, backend, &buffer)) return fail("memory");
+    const struct gg_tensor *first = a->extra;
+    const struct gg_tensor before = *first;
+    if (sheaf_backend_tensor_alloc(buffer, b, a->data) ||
+        sheaf_backend_tensor_alloc(buffer, c, a->data))
+        return fail("place");
+    const struct gg_tensor *second = b->extra;
+    const bool kept = !memcmp(first, &before, sizeof before) && c->extra == first;
+    const bool own = second != first && second->ne[0] == ROWS && second->data == a->data;
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+    sheaf_free(others);
+    printf("the first is kept: %d, the second has its own: %d\n", kept, own);
+    return !kept || !own;
+}
+
 /* More ops than the device has, and what ggml does not promise. */
 static int refuses(sheaf_backend_dev_t dev) {
     struct sheaf_context *ctx = context();
@@ -112,7 +137,7 @@ int main(int argc, char **argv) {
     } else {
         if (sheaf_backend_dev_init(dev, !strcmp(mode, "fail") ? "fail" : NULL, &backend))
             return fail("start");
-        status = run(backend);
+        status = strcmp(mode, "share") != 0 ? run(backend) : share(backend);
         if (!status && !strcmp(mode, "alone")) status = refuses(dev) || events(dev, backend);
     }
     sheaf_backend_free(backend);

@@ -45,6 +45,11 @@ Test(ggml_member, computes_beside_a_cpu) {
     shows("right\n");
     shows("FAKE0: 5 computes of 1 graphs\n");
 }
+Test(ggml_member, tensors_share_an_address) {
+    cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 share"), 0,
+                 "%s", out);
+    shows("the first is kept: 1, the second has its own: 1\n");
+}
 Test(ggml_member, on_other_ranks) {
     cr_expect_eq(run("fake-device-3", "CPU0@0,ggml:FAKE0@1",
                      "mpirun --allow-run-as-root --oversubscribe -np 2 bin/sheaf-info"),
