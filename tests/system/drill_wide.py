@@ -299,18 +299,19 @@ def slow_down(job, rank, seconds=60):
         time.sleep(0.005)
 
 
-def slowed(tool, arguments, begins, names):
+def slowed(tool, arguments, begins, names, n=2, rank=1, hosts="auto"):
     """No alarm, and the report names the slow rank: `names`."""
-    job = Job(2, tool, arguments, env={"SHEAF_TIMEOUT_HEARTBEAT_MS": "5000", "SHEAF_CPU_THREADS": "1"})
+    job = Job(n, tool, arguments, env={"SHEAF_TIMEOUT_HEARTBEAT_MS": "5000", "SHEAF_CPU_THREADS": "1",
+                                       "SHEAF_COMM_TRANSPORT": hosts})
     wrong = [] if job.wait_for(lambda: begins in job.text() and len(job.text()) > 40) else ["it does not run: " + job.text()[-300:]]
     start = time.monotonic()
-    slow_down(job, 1)
+    slow_down(job, rank)
     status = job.end(30)
     text = job.text()
     wrong += ["status %s (None: it was killed at its deadline): %s" % (status, text[-300:])] if status != 0 else []
     wrong += ["an alarm: " + messages(text)[0]] if messages(text) else []
     said = re.search(names, text)
-    wrong += [] if said else ["the report does not name rank 1: " + text[-500:]]
+    wrong += [] if said else ["the report does not name rank %d: " % rank + text[-500:]]
     return job, wrong, "%.0f s; %s" % (time.monotonic() - start, said.group(0) if said else "-")
 
 
@@ -332,6 +333,14 @@ def rank_slowed_20_times():
         wrong.append("no trace: %s" % e)
     return wrong + job.leftovers(), "%s; by the trace rank 0 waits %.1f s, rank 1 %.1f s" % (
         said, waits.get(0, 0) * 1e-6, waits.get(1, 0) * 1e-6)
+
+
+@case()
+def second_of_a_host_slowed_20_times():
+    """Of two hosts with two ranks each: the rank that talks to no other host is the slow one."""
+    job, wrong, said = slowed("sheaf-run", ["-m", MODEL, "-p", "And", "-n", "200", "-c", "1000", "--ignore-eos", "--temp", "0"],
+                              "", r"straggler   rank 3 \(.*", n=4, rank=3, hosts="hosts:0,0,1,1")
+    return wrong + job.leftovers(), said
 
 
 @case()
@@ -364,32 +373,46 @@ def resident(pid):
         return int(f.read().split()[1]) * resource.getpagesize() // 1024
 
 
-@case()
-def tokens():
-    """Many tokens of a model of one layer over 4 ranks: memory is the same after a quarter and at the end."""
-    rounds = min(max(TOKENS // 1000, 10), 1000)
-    model = os.path.join(tempfile.gettempdir(), "drill-wide-%d.gguf" % os.getpid())
-    subprocess.run([os.path.join(BUILD, "bin/sheaf-make-model"), "--layers", "1", "--kv-heads", "4", "--ctx", "1024", "-o", model],
-                   check=True, stdout=subprocess.DEVNULL)
-    job = Job(4, "sheaf-bench", ["-m", model, "-p", "0", "-n", "1000", "-r", str(rounds)], env={"SHEAF_CPU_THREADS": "1"})
-    job.wait_for(lambda: len(job.ranks()) == 4)
-    start, marks = time.monotonic(), []
-    while job.process.poll() is None and time.monotonic() < start + 7200:
+def memory_while_it_runs(job, seconds):
+    """KiB of all ranks together, ten times a second, from when there are 4 until the first of them ends."""
+    marks, end = [], time.monotonic() + seconds
+    if not job.wait_for(lambda: len(job.ranks()) == 4):
+        return marks
+    while job.process.poll() is None and time.monotonic() < end:
         try:
             marks.append(sum(resident(p) for p in job.ranks().values()))
         except OSError:
             break
-        time.sleep(0.5)
-    status = job.end(60)
-    os.unlink(model)
+        time.sleep(0.1)
+    return [m for m in marks if m > 0.5 * max(marks)]  # without start and end
+
+
+@case()
+def tokens():
+    """Many tokens of a model of one layer over 4 ranks: memory is the same after a quarter and at the end."""
+    rounds, few = min(max(TOKENS // 1000, 10), 1000), 9
+    model = os.path.join(tempfile.mkdtemp(prefix="drill-wide-"), "model.gguf")
+    job, start = None, time.monotonic()
+    try:
+        subprocess.run([os.path.join(BUILD, "bin/sheaf-make-model"), "--layers", "1", "--kv-heads", "4", "--ctx", "1024", "-o",
+                        model], check=True, stdout=subprocess.DEVNULL)
+        job = Job(4, "sheaf-bench", ["-m", model, "-p", "0", "-n", "1000", "-r", str(rounds)], env={"SHEAF_CPU_THREADS": "1"})
+        used = memory_while_it_runs(job, 7200)
+        status = job.end(60)
+    finally:
+        if job and job.process.poll() is None:
+            job.end(0)
+        shutil.rmtree(os.path.dirname(model))
     seconds = time.monotonic() - start
     wrong = ["status %s (None: it was killed at its deadline): %s" % (status, job.text()[-300:])] if status != 0 else []
-    used = [m for m in marks if m > 0.5 * max(marks)] if marks else []  # without start and end
-    tenth, last = (used[len(used) // 4], used[-2]) if len(used) > 8 else (0, 0)
-    if last > 1.02 * tenth + 1024:
-        wrong.append("memory grew from %d to %d KiB" % (tenth, last))
+    if len(used) < few:
+        wrong.append("only %d looks at its memory, too few to see it grow (--tokens)" % len(used))
+        return wrong + job.leftovers(), "%d tokens in %.0f s" % (1000 * rounds, seconds)
+    quarter, last = used[len(used) // 4], used[-2]
+    if last > 1.02 * quarter + 1024:
+        wrong.append("memory grew from %d to %d KiB" % (quarter, last))
     return wrong + job.leftovers(), "%d tokens in %.0f s; %d KiB after a quarter, %d KiB at the end" % (
-        1000 * rounds, seconds, tenth, last)
+        1000 * rounds, seconds, quarter, last)
 
 
 def option(name, default):
