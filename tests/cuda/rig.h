@@ -54,6 +54,20 @@ static inline void rig_down(struct rig *r) {
     cr_assert_eq(sheaf_backend_unload(r->reg), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
 }
 
+/* Standard error goes to the file from now on, and what the emulation traces with it. */
+static inline FILE *rig_trace(void) {
+    FILE *trace = tmpfile();
+    cr_assert_not_null(trace);
+    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
+    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    return trace;
+}
+static inline void rig_trace_clear(FILE *trace) {
+    cr_assert_eq(ftruncate(fileno(trace), 0), 0);
+    rewind(trace);
+    cr_assert_eq(lseek(fileno(trace), 0, SEEK_SET), 0); /* standard error has the same position */
+}
+
 /* What all nodes hold, one after another, *size bytes for the caller to free; the rig goes. */
 static inline char *rig_results(struct rig *r, size_t *size) {
     char *all = malloc(1 << 16);

@@ -311,16 +311,12 @@ Test(cuda_emu, an_op_without_a_kernel) {
 /* ---- replayed graphs ---- */
 
 Test(cuda_emu, graphs_are_replayed_until_they_change) {
-    FILE *trace = tmpfile();
-    cr_assert_not_null(trace);
-    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
-    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    FILE *trace = rig_trace();
     for (int way = 0; way < 4; way++) { /* graphs, a plan, both switched off */
         struct rig r = rig_up("", way < 2 ? NULL : "graphs=0,blas=1");
         struct sheaf_tensor *x, *y = five_nodes(&r, &x);
         sheaf_backend_graph_plan_t plan = NULL;
-        cr_assert_eq(ftruncate(fileno(trace), 0), 0);
-        cr_assert_eq(lseek(fileno(trace), 0, SEEK_SET), 0);
+        rig_trace_clear(trace);
         if (way % 2)
             cr_assert_eq(sheaf_backend_graph_plan_create(r.backend, r.graph, &plan),
                          SHEAF_STATUS_SUCCESS);
@@ -345,10 +341,7 @@ Test(cuda_emu, graphs_are_replayed_until_they_change) {
 /* A program that builds its graph anew for each token gets the same addresses, and a graph of another
  * uid: what was captured serves it at once. */
 Test(cuda_emu, a_graph_is_found_by_what_it_holds) {
-    FILE *trace = tmpfile();
-    cr_assert_not_null(trace);
-    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
-    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    FILE *trace = rig_trace();
     struct rig r = rig_up("", NULL);
     struct sheaf_tensor *x, *y = five_nodes(&r, &x);
     struct sheaf_cgraph *again = sheaf_new_graph(r.ctx);
@@ -436,18 +429,14 @@ Test(cuda_emu, fused_nodes_are_the_nodes) {
         {false, false, true, true, 64, 4, 1, 20, SHEAF_ROPE_TYPE_NEOX, SHEAF_TYPE_F16, 1},
         {false, false, true, true, 64, 4, 3, 64, SHEAF_ROPE_TYPE_NEOX, SHEAF_TYPE_Q8_0, 2},
     };
-    FILE *trace = tmpfile();
-    cr_assert_not_null(trace);
-    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
-    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    FILE *trace = rig_trace();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct fused *f = &cases[i];
         const int nodes = f->add + 2 * f->norm + f->rope + f->set;
         size_t size[2];
         char *all[2];
         for (int on = 0; on < 2; on++) {
-            cr_assert_eq(ftruncate(fileno(trace), 0), 0);
-            cr_assert_eq(lseek(fileno(trace), 0, SEEK_SET), 0);
+            rig_trace_clear(trace);
             all[on] = results_of(f, on ? "" : "fuse=0", &size[on]);
             cr_assert_eq(replays_of(trace, (on ? f->launches : nodes) + 3), 2, "case %zu", i);
         }
@@ -502,16 +491,12 @@ Test(cuda_emu, launches_of_a_layer) {
                  {SHEAF_TYPE_Q8_0, 7, {16, 5}},
                  {SHEAF_TYPE_F16, 3, {10, 5}},
                  {SHEAF_TYPE_BF16, 1, {10, 5}}};
-    FILE *trace = tmpfile();
-    cr_assert_not_null(trace);
-    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
-    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    FILE *trace = rig_trace();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t size[2];
         char *all[2];
         for (int on = 0; on < 2; on++) {
-            cr_assert_eq(ftruncate(fileno(trace), 0), 0);
-            cr_assert_eq(lseek(fileno(trace), 0, SEEK_SET), 0);
+            rig_trace_clear(trace);
             all[on] = layer_of(cases[i].type, cases[i].n, on ? "" : "fuse=0", &size[on]);
             cr_assert_eq(replays_of(trace, cases[i].launches[on]), 2, "case %zu", i);
         }
@@ -586,16 +571,12 @@ Test(cuda_emu, sums_go_with_what_follows) {
                                           [SUM_THEN_NORM] = {5, 3},
                                           [SUM_THEN_SCALE] = {6, 5},
                                           [SUM_THEN_GET] = {4, 3}};
-    FILE *trace = tmpfile();
-    cr_assert_not_null(trace);
-    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
-    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    FILE *trace = rig_trace();
     for (int next = 0; next < NEXT; next++) {
         size_t size[2];
         char *all[2];
         for (int on = 0; on < 2; on++) {
-            cr_assert_eq(ftruncate(fileno(trace), 0), 0);
-            cr_assert_eq(lseek(fileno(trace), 0, SEEK_SET), 0);
+            rig_trace_clear(trace);
             all[on] = sums_of((enum next)next, on ? "" : "fuse=0", &size[on]);
             cr_assert_eq(replays_of(trace, launches[next][on]), 3, "case %d", next);
         }
@@ -610,11 +591,8 @@ Test(cuda_emu, sums_go_with_what_follows) {
 /* Products of one x convert it once, as long as it stays what it was. */
 Test(cuda_emu, columns_are_rounded_once) {
     enum { K = 64, M = 8, N = 12 };
-    FILE *trace = tmpfile();
+    FILE *trace = rig_trace();
     static float got[2][4 * M * N];
-    cr_assert_not_null(trace);
-    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
-    cr_assert_geq(dup2(fileno(trace), 2), 0);
     for (int way = 0; way < 4; way++) { /* one column: integers; twelve: halves, by cuBLASLt */
         const int on = way % 2, n_columns = way < 2 ? 1 : N, n_y = M * n_columns;
         struct rig r = rig_up("", on ? "" : "fuse=0");
@@ -630,8 +608,7 @@ Test(cuda_emu, columns_are_rounded_once) {
         for (size_t i = 0; i < 6; i++)
             cr_assert_eq(sheaf_build_forward_expand(r.graph, order[i]), SHEAF_STATUS_SUCCESS);
         rig_alloc(&r);
-        cr_assert_eq(ftruncate(fileno(trace), 0), 0);
-        cr_assert_eq(lseek(fileno(trace), 0, SEEK_SET), 0);
+        rig_trace_clear(trace);
         for (int n = 0; n < 3; n++) {
             fill(x, 5);
             for (int i = 0; i < 4; i++) {

@@ -156,15 +156,12 @@ static int copies_of(FILE *trace) {
     int copies = 0;
     rewind(trace);
     while (fgets(line, sizeof line, trace)) copies += !!strstr(line, "copies");
-    cr_assert_eq(ftruncate(fileno(trace), 0), 0);
-    rewind(trace);
+    rig_trace_clear(trace);
     return copies;
 }
 
 /* They go with one launch and no copy; half words at the end of an odd mask, too. */
 Test(cuda_queue, short_inputs_take_no_copy) {
-    FILE *trace = tmpfile();
-    cr_assert_not_null(trace);
     struct rig r = rig_up("", NULL);
     struct sheaf_tensor *ids = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_I32, 7);
     struct sheaf_tensor *mask = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F16, 301, 3);
@@ -173,8 +170,7 @@ Test(cuda_queue, short_inputs_take_no_copy) {
     for (int i = 0; i < 903; i++) halves[i] = (uint16_t)(i * 71);
     for (int i = 0; i < 7; i++) id[i] = -i;
     rig_alloc(&r);
-    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
-    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    FILE *trace = rig_trace();
     const struct sheaf_tensor_write w[] = {{ids, id}, {mask, halves}};
     cr_assert_eq(sheaf_backend_tensors_set(r.backend, w, 2), SHEAF_STATUS_SUCCESS, "%s",
                  sheaf_last_error());
@@ -189,13 +185,10 @@ Test(cuda_queue, short_inputs_take_no_copy) {
 
 /* Not while the device reads it: these go the ordinary way, which waits. */
 Test(cuda_queue, a_block_that_is_read_is_left_alone) {
-    FILE *trace = tmpfile();
-    cr_assert_not_null(trace);
     struct rig r = rig_up("busy=1", NULL);
     struct sheaf_tensor *x = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_F32, 100);
     rig_alloc(&r);
-    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
-    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    FILE *trace = rig_trace();
     for (int i = 0; i < 5; i++) {
         float values[100] = {(float)i};
         const struct sheaf_tensor_write w = {x, values};
@@ -211,8 +204,6 @@ Test(cuda_queue, a_block_that_is_read_is_left_alone) {
 
 /* The queue's kernel may not reach them. */
 Test(cuda_queue, inputs_on_another_device_go_the_ordinary_way) {
-    FILE *trace = tmpfile();
-    cr_assert_not_null(trace);
     struct rig r = rig_up("devices=2", NULL);
     struct sheaf_tensor *x = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_F32, 100);
     float values[100] = {7};
@@ -220,8 +211,7 @@ Test(cuda_queue, inputs_on_another_device_go_the_ordinary_way) {
         sheaf_backend_dev_buffer_type(sheaf_backend_reg_dev_get(r.reg, 1));
     cr_assert_eq(sheaf_backend_alloc_ctx_tensors_from_buft(r.ctx, other, &r.buffer),
                  SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
-    setenv("SHEAF_TEST_CUDA_EMU_TRACE", "1", 1);
-    cr_assert_geq(dup2(fileno(trace), 2), 0);
+    FILE *trace = rig_trace();
     const struct sheaf_tensor_write w = {x, values};
     cr_assert_eq(sheaf_backend_tensors_set(r.backend, &w, 1), SHEAF_STATUS_SUCCESS, "%s",
                  sheaf_last_error());
