@@ -54,68 +54,74 @@ enum sheaf_status gg_file_read(int fd, uint64_t offset, void *dst, size_t size) 
 
 /* ---- mappings ---- */
 
-/* The mapping found last: weights of one file follow each other. */
-static struct {
+struct mapping {
     uintptr_t begin, end;
     uint64_t offset, inode;
     char path[4096];
-    const struct gg_file *file;
-} last;
+};
+
+/* The heap grows at its end only, and holds no file. It is where most programs have what they write to
+ * small tensors, and the list of mappings takes a tenth of a millisecond and more. */
+static uintptr_t heap_begin;
+
+static bool is_heap(uintptr_t at) {
+    return heap_begin && at >= heap_begin && at < (uintptr_t)sbrk(0);
+}
 
 /* "7f00-7f80 r--s 00000000 08:01 123   /path": private mappings too, while they are read-only. */
-static bool read_line(const char *line) {
+static bool read_line(const char *line, struct mapping *m) {
     char mode[8] = "";
     int path_at = 0;
-    if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %" SCNx64 " %*s %" SCNu64 " %n", &last.begin,
-               &last.end, mode, &last.offset, &last.inode, &path_at) < 5)
+    if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %" SCNx64 " %*s %" SCNu64 " %n", &m->begin,
+               &m->end, mode, &m->offset, &m->inode, &path_at) < 5)
         return false;
+    if (!heap_begin && !strncmp(line + path_at, "[heap]", 6)) heap_begin = m->begin;
     if (mode[0] != 'r' || mode[1] == 'w' || !path_at || line[path_at] != '/') return false;
-    snprintf(last.path, sizeof last.path, "%s", line + path_at);
-    last.path[strcspn(last.path, "\n")] = 0;
+    snprintf(m->path, sizeof m->path, "%s", line + path_at);
+    m->path[strcspn(m->path, "\n")] = 0;
     return true;
 }
 
-static bool covers(uintptr_t at, size_t size) {
-    return at >= last.begin && at < last.end && size <= last.end - at;
+static bool covers(const struct mapping *m, uintptr_t at, size_t size) {
+    return at >= m->begin && at < m->end && size <= m->end - at;
 }
 
-/* The open file of `last`; a name that stands for another file now is none. */
-static const struct gg_file *keep(void) {
+/* The open file; a name that stands for another file now is none. */
+static const struct gg_file *keep(const struct mapping *m) {
     enum { MAX_FILES = 256 }; /* of models; a process has few */
     static struct gg_file files[MAX_FILES];
     static size_t n;
     struct stat st;
-    const int fd = open(last.path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    const int fd = open(m->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0) return NULL;
-    const bool same = !fstat(fd, &st) && S_ISREG(st.st_mode) && (uint64_t)st.st_ino == last.inode;
+    const bool same = !fstat(fd, &st) && S_ISREG(st.st_mode) && (uint64_t)st.st_ino == m->inode;
     for (size_t i = 0; same && i < n; i++) {
-        if (files[i].inode != last.inode || files[i].device != (uint64_t)st.st_dev) continue;
+        if (files[i].inode != m->inode || files[i].device != (uint64_t)st.st_dev) continue;
         close(fd);
         return &files[i];
     }
-    if (!same || n == MAX_FILES || !(files[n].path = strdup(last.path))) {
+    if (!same || n == MAX_FILES || !(files[n].path = strdup(m->path))) {
         close(fd);
         return NULL;
     }
     files[n].fd = fd;
     files[n].device = (uint64_t)st.st_dev;
-    files[n].inode = last.inode;
+    files[n].inode = m->inode;
     return &files[n++];
 }
 
-static void find_mapping(uintptr_t at, size_t size) {
+/* Asked anew each time: another file may have been mapped there since. */
+const struct gg_file *gg_file_of_address(const void *address, size_t size, uint64_t *offset) {
+    const uintptr_t at = (uintptr_t)address;
+    struct mapping m = {0};
     char line[4400];
     bool found = false;
+    if (is_heap(at)) return NULL;
     FILE *f = fopen("/proc/self/maps", "re");
-    while (f && !found && fgets(line, sizeof line, f)) found = read_line(line) && covers(at, size);
+    while (f && !found && fgets(line, sizeof line, f))
+        found = read_line(line, &m) && covers(&m, at, size);
     if (f) fclose(f);
-    last.file = found ? keep() : NULL;
-}
-
-const struct gg_file *gg_file_of_address(const void *at, size_t size, uint64_t *offset) {
-    const uintptr_t a = (uintptr_t)at;
-    if (!last.file || !covers(a, size)) find_mapping(a, size);
-    if (!last.file) return NULL;
-    *offset = last.offset + (a - last.begin);
-    return last.file;
+    const struct gg_file *file = found ? keep(&m) : NULL;
+    if (file) *offset = m.offset + (at - m.begin);
+    return file;
 }

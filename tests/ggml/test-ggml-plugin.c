@@ -65,6 +65,12 @@ Test(ggml_plugin, graphs_that_are_forgotten) {
     shows("bytes are used after thirds of ");
     shows("\nok\n");
 }
+Test(ggml_plugin, files_that_change_places) {
+    for (int n = 1; n <= 2; n++) {
+        cr_expect_eq(start_ranks(n, "helper-ggml-files", "fake-ggml-3", 3, ""), 0, "%s", out);
+        shows("ok\n");
+    }
+}
 /* ggml does so with a plugin of a version that it does not have; MPI must not go with it. */
 Test(ggml_plugin, a_host_that_unloads_the_plugin) {
     cr_expect_eq(host("env", "fake-ggml-3", 3, "close"), 0, "%s", out);

@@ -1,0 +1,74 @@
+/* Weights that a program maps from files: a file that is mapped where another was before, and memory
+ * where a file was.
+ *     helper-ggml-files LIBRARY PLUGIN API
+ * Prints "ok" when every weight had the bytes that were there when it was set. */
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "ggml_host.h"
+
+enum { N = 64, M = 64, BYTES = N * M * 4, FILES = 2 };
+static char path[FILES][32] = {"/tmp/sheaf-weights-XXXXXX", "/tmp/sheaf-weights-XXXXXX"};
+
+static float value_of(int content, int i) { return (float)(i * 7 % 1000 + 10000 * content); }
+static void fill(float *values, int content) {
+    for (int i = 0; i < N * M; i++) values[i] = value_of(content, i);
+}
+
+/* At the address `at`, where nothing is lost; NULL: anywhere. */
+static void *map_file(int k, void *at) {
+    static float values[N * M];
+    const int fd = mkstemp(path[k]);
+    fill(values, k);
+    expect(fd >= 0 && write(fd, values, sizeof values) == (ssize_t)sizeof values, "a file");
+    void *p = mmap(at, BYTES, PROT_READ, MAP_SHARED | (at ? MAP_FIXED : 0), fd, 0);
+    close(fd);
+    return p;
+}
+static void *map_memory(int content, void *at) {
+    void *p =
+        mmap(at, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    fill(p, content);
+    return p;
+}
+
+static void check_weight(const void *data, int content, uint64_t uid) {
+    static float got[N * M];
+    struct gg_buffer *weights = alloc(BYTES), *work = alloc(BYTES);
+    typedef void (*usage_fn)(struct gg_buffer *, int);
+    size_t at = 0, at_work = 0;
+    int wrong = 0;
+    void *ctx = CALL(void *(*)(struct gg_init_params),
+                     "ggml_init")((struct gg_init_params){.mem_size = 1 << 20});
+    CALL(usage_fn, "ggml_backend_buffer_set_usage")(weights, GG_USAGE_WEIGHTS);
+    CALL(usage_fn, "ggml_backend_buffer_set_usage")(work, GG_USAGE_COMPUTE);
+    struct gg_tensor *w = tensor(ctx, N, M, "w"), *t;
+    put_at(weights, w, &at);
+    put_at(work, t = scale(ctx, w, 2), &at_work);
+    set(w, data, 0, BYTES);
+    expect(compute(graph_of(ctx, t, uid)) == GG_STATUS_SUCCESS, "status of a graph");
+    get(t, got, sizeof got);
+    for (int i = 0; i < N * M; i++) wrong += got[i] != 2 * value_of(content, i);
+    expect(!wrong, content < FILES ? "a weight of a file" : "a weight in memory");
+    weights->iface.free_buffer(weights);
+    work->iface.free_buffer(work);
+    CALL(void (*)(void *), "ggml_free")(ctx);
+}
+
+int main(int argc, char **argv) {
+    void *plugin = argc < 4 ? NULL : load(argv);
+    struct gg_reg *reg = plugin ? registry(plugin) : NULL;
+    if (!reg) return 3;
+    n_devices = reg->iface.get_device_count(reg);
+    expect(n_devices == 1, "one device");
+    dev = reg->iface.get_device(reg, 0);
+    backend = dev->iface.init_backend(dev, NULL);
+    void *at = map_file(0, NULL);
+    check_weight(at, 0, 1);
+    check_weight(map_file(1, at), 1, 2);
+    check_weight(map_memory(2, at), 2, 3);
+    for (int k = 0; k < FILES; k++) unlink(path[k]);
+    backend->iface.free(backend);
+    if (!failures) puts("ok");
+    return failures != 0;
+}
