@@ -2,6 +2,7 @@
  * end the process with SIGBUS in the dynamic linker, not with an error. */
 #include "backend/module_search.h"
 #include "base/array.h"
+#include "base/format.h"
 #include "base/settings.h"
 #include "sheaf/log.h"
 
@@ -148,7 +149,7 @@ static void try_file(struct sheaf__module_search *s, const char *dir, const char
     char *path = NULL;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     if (!sheaf__grow(&s->found, &s->cap, s->n + 1, sizeof *s->found)) goto full;
-    if (asprintf(&path, "%s/%s", dir, file) < 0) goto full;
+    if (!(path = sheaf__format("%s/%s", dir, file))) goto full;
     st = sheaf__module_open(s->kind, path, &m);
     free(path);
     if (st) {

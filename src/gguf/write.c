@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/format.h"
 #include "gguf/gguf_impl.h"
 
 struct sheaf_gguf *sheaf_gguf_new(void) {
@@ -277,8 +278,8 @@ enum sheaf_status sheaf_gguf_write(const struct sheaf_gguf *gguf, const char *pa
 
 enum sheaf_status sheaf_gguf_write_from(const struct sheaf_gguf *gguf, const char *path,
                                         sheaf_gguf_source_fn source, void *user) {
-    char *part = NULL;
-    if (asprintf(&part, "%s.part-%ld", path, (long)getpid()) < 0) return no_memory(path);
+    char *part = sheaf__format("%s.part-%ld", path, (long)getpid());
+    if (!part) return no_memory(path);
     struct writer w = {.file = fopen(part, "wbxe")};
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     if (!w.file) {

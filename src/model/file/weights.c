@@ -13,6 +13,7 @@
 #include "sheaf/alloc.h"
 #include "sheaf/world.h"
 
+#include "base/format.h"
 #include "base/hash.h"
 #include "base/text.h"
 #include "model/arch/tag.h"
@@ -46,11 +47,8 @@ static enum sheaf_status split_path(const char *first, int i, int n, char **out)
                                "%s is one of %d split files, but its name does not end in '%s': "
                                "give the first file, under its original name",
                                first, n, expected);
-    if (asprintf(out, "%.*s-%05d-of-%05d.gguf", (int)(len - tail), first, i + 1, n) < 0) {
-        *out = NULL;
-        return no_memory(first);
-    }
-    return SHEAF_STATUS_SUCCESS;
+    *out = sheaf__format("%.*s-%05d-of-%05d.gguf", (int)(len - tail), first, i + 1, n);
+    return *out ? SHEAF_STATUS_SUCCESS : no_memory(first);
 }
 
 static enum sheaf_status optional_int(const struct sheaf_gguf *gguf, const char *key, int64_t *v) {
