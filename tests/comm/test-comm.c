@@ -311,12 +311,14 @@ Test(comm_ranks, one_member_a_rank_same_bits_on_both_transports, .timeout = 300)
 
 Test(comm_ranks, several_megabytes, .timeout = 300) {
     char shm[24], mpi[24];
-    run_values(SHM, 2, "1", 2, 1048576, "shm(2)", shm);
     run_values(MPI, 2, "1", 2, 1048576, "mpi(2 hosts)", mpi);
-    cr_assert_str_eq(shm, mpi);
     run_values(SHM, 3, "1", 3, 300007, "shm(3)", shm);
-    run_values(MPI, 3, "1", 3, 300007, "mpi(3 hosts)", mpi);
-    cr_assert_str_eq(shm, mpi);
+    if (SANITIZED) return; /* the same bits are no question for it */
+    char other[24];
+    run_values(SHM, 2, "1", 2, 1048576, "shm(2)", other);
+    cr_assert_str_eq(other, mpi);
+    run_values(MPI, 3, "1", 3, 300007, "mpi(3 hosts)", other);
+    cr_assert_str_eq(shm, other);
 }
 
 Test(comm_ranks, two_members_a_rank, .timeout = 300) {
@@ -366,7 +368,7 @@ Test(comm_ranks, wire_types_and_algorithms, .timeout = 300) {
     static const char *const types[] = {"f32", "bf16", "q8_0"};
     for (size_t t = 0; t < 3; t += SANITIZED ? 2 : 1) {
         char env[160], whole[24], parts[24];
-        for (int np = 2; np <= 3; np++) {
+        for (int np = SANITIZED ? 3 : 2; np <= 3; np++) {
             snprintf(env, sizeof env, "SHEAF_COMM_WIRE=%s " MPI, types[t]);
             run_values(env, np, "1", np, 16411, "mpi(", whole);
             snprintf(env, sizeof env, "SHEAF_COMM_ONE_SHOT=1 SHEAF_COMM_WIRE=%s " MPI, types[t]);

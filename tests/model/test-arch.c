@@ -163,6 +163,8 @@ Test(arch, logits_are_those_of_an_independent_evaluation) {
         compare(&m, 0, "alone", alone, want);
         for (int members = 1; members <= MAX_MEMBERS; members += SANITIZED ? 2 : 1)
             for (int cut = 0; cut < (m.mixture ? 4 : 1); cut++) {
+                /* under a sanitizer half of them, others for the next model and number */
+                if (SANITIZED && m.mixture && (i + (size_t)(members / 2 + cut)) % 2) continue;
                 evaluate(path, &m, members, NULL, cuts[cut], 512, got);
                 compare(&m, members, cuts[cut], got, want);
                 compare_alone(&m, members, cuts[cut], got, alone);

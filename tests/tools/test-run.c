@@ -185,13 +185,13 @@ static void perplexity(const char *model, int np, const char *split, double want
 }
 
 Test(run, perplexity_f32) {
-    perplexity(F32, 0, "even", 24.135845, 1e-5);
+    if (!SANITIZED) perplexity(F32, 0, "even", 24.135845, 1e-5);
     perplexity(F32, 2, "3,1", 24.135845, 1e-5);
 }
 
 Test(run, perplexity_q8_0) {
     perplexity(Q8_0, 0, "even", 24.116918, 1e-4);
-    perplexity(Q8_0, 3, "even", 24.116918, 1e-4);
+    if (!SANITIZED) perplexity(Q8_0, 3, "even", 24.116918, 1e-4);
 }
 
 Test(run, sampling_is_the_same_on_any_number_of_ranks) {
@@ -386,20 +386,21 @@ static void fails(int np, const char *args, const char *text) {
 
 static void fails_everywhere(const char *args, const char *text) {
     fails(0, args, text);
-    fails(2, args, text);
+    if (!SANITIZED) fails(2, args, text);
     fails(3, args, text);
 }
 
 Test(run, bad_command_lines) {
+    const int np = SANITIZED ? 0 : 2; /* for what is refused before the ranks meet */
     fails_everywhere("", "-m FILE");
-    fails(2, "-m " F32, "-p TEXT");
-    fails(2, "-m " F32 " -p x -f y", "one of");
-    fails(2, "-m " F32 " -p x --frobnicate", "unknown option '--frobnicate'");
-    fails(2, "-m " F32 " -p x -n", "value is missing after -n");
-    fails(2, "-m " F32 " -p x -n ten", "--predict wants a whole number");
-    fails(2, "-m " F32 " -p x --temp hot", "--temp wants a number");
-    fails(2, "-m " F32 " -p x --top-p 2", "--top-p wants a number from 0 to 1");
-    fails(2, "-m " F32 " -p x --kv-type q4_0", "--kv-type is f16, q8_0 or f32");
+    fails(np, "-m " F32, "-p TEXT");
+    fails(np, "-m " F32 " -p x -f y", "one of");
+    fails(np, "-m " F32 " -p x --frobnicate", "unknown option '--frobnicate'");
+    fails(np, "-m " F32 " -p x -n", "value is missing after -n");
+    fails(np, "-m " F32 " -p x -n ten", "--predict wants a whole number");
+    fails(np, "-m " F32 " -p x --temp hot", "--temp wants a number");
+    fails(np, "-m " F32 " -p x --top-p 2", "--top-p wants a number from 0 to 1");
+    fails(np, "-m " F32 " -p x --kv-type q4_0", "--kv-type is f16, q8_0 or f32");
     fails(2, "-m " F32 " -p x --split 1", "1 numbers, but there are 2 members");
     fails(2, "-m " F32 " -p x --split 1,2,3", "3 numbers, but there are 2 members");
     fails(2, "-m " F32 " -p x --split 0,0", "--split 0,0");
