@@ -11,6 +11,9 @@ import sys
 P, S, I64, SIZE = c.c_void_p, c.c_int, c.c_int64, c.c_size_t
 F32, SUCCESS, INVALID, CPU, META = 0, 0, -3, 0, 3
 AXIS_1, WEIGHTS = 1, 1
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
+os.environ.setdefault("SHEAF_CPU_DEVICES", "2")  # two devices on any machine; read when the library lists them
 lib = c.CDLL(sys.argv[1])
 os.chdir("/")  # the library finds its modules all the same
 
