@@ -32,8 +32,9 @@ enum sheaf__frame {
 struct sheaf__peer {
     int rank, fd;
     _Atomic bool left,
-        lost;  /* these and `heard`: the guard writes, the main thread reads at the end */
-    bool told; /* the loss has been noticed as a failure; of the guard */
+        lost;    /* these and `heard`: the guard writes, the main thread reads at the end */
+    bool told;   /* the loss has been noticed as a failure; of the guard */
+    bool parted; /* the farewell was sent; of the guard */
     _Atomic uint64_t heard;
     size_t n_in, n_out;
     uint8_t in[SHEAF__LINK_BYTES], out[SHEAF__LINK_BYTES];

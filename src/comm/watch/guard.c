@@ -20,7 +20,7 @@
 #include "comm/world/world.h"
 #include "sheaf/log.h"
 
-enum { TICK_MS = 100, STATUS_FAILED = 1 };
+enum { TICK_MS = 100, PARTING_MS = 2, STATUS_FAILED = 1 };
 enum {
     /* After a failure the rank that reports it has this long to print it: several times as long as
      * the permission takes to arrive. The launcher mostly ends the job earlier. */
@@ -49,7 +49,7 @@ static struct {
     int wake;
     int *pidfds, *ranks, n_pidfds; /* of the other ranks of the share group */
     _Atomic bool watching, stop, leaving, spread, farewell;
-    _Atomic bool farewell_sent, ended;
+    _Atomic bool farewell_arrived, ended;
     bool forced;        /* the time for the main thread to come back is over */
     uint64_t failed_at; /* 0: not yet */
     uint64_t torn_at;   /* the record was taken, but has no text */
@@ -57,6 +57,11 @@ static struct {
 } guard = {.wake = -1};
 
 static bool watching(void) { return atomic_load(&guard.watching); }
+
+/* The farewell of this rank is under way. */
+static bool parting(void) {
+    return atomic_load(&guard.farewell) && !atomic_load(&guard.farewell_arrived);
+}
 
 static void kick(void) {
     const uint64_t one = 1;
@@ -269,7 +274,9 @@ static void tick(const struct pollfd *fds, uint64_t now) {
         atomic_store_explicit(&sheaf__line(w->rank)->heard_ns, now, memory_order_relaxed);
         sheaf__links_serve(fds + 1 + guard.n_pidfds, now);
         check_deaths(fds + 1, now);
-        if (now >= guard.last_beat + BEAT_NS || guard.failed_at) {
+        /* not behind a farewell, whose arrival they would hide */
+        if ((now >= guard.last_beat + BEAT_NS && !atomic_load(&guard.farewell)) ||
+            guard.failed_at) {
             sheaf__links_beat();
             guard.last_beat = now;
         }
@@ -304,14 +311,11 @@ static void *run(void *arg) {
         for (int i = 0; at == fds && i < guard.n_pidfds; i++)
             at[1 + i] = (struct pollfd){.fd = deaths ? guard.pidfds[i] : -1, .events = POLLIN};
         if (at == fds) sheaf__links_fds(fds + 1 + guard.n_pidfds);
-        if (poll(at, at == fds ? (nfds_t)n : 1, TICK_MS) < 0 && errno != EINTR)
-            sheaf__nap(10000000);
+        const int wait = parting() ? PARTING_MS : TICK_MS;
+        if (poll(at, at == fds ? (nfds_t)n : 1, wait) < 0 && errno != EINTR) sheaf__nap(10000000);
         uint64_t count;
         if (at[0].revents && read(guard.wake, &count, sizeof count) < 0) sheaf__nap(1000000);
-        if (atomic_load(&guard.farewell) && !atomic_load(&guard.farewell_sent)) {
-            sheaf__links_farewell();
-            atomic_store(&guard.farewell_sent, true);
-        }
+        if (parting() && sheaf__links_farewell()) atomic_store(&guard.farewell_arrived, true);
         if (!met || fds) tick(met ? fds : NULL, sheaf__time_ns());
     }
     free(fds);
@@ -406,7 +410,7 @@ static bool stop_thread(void) {
 static bool all_left(void) {
     for (int i = 0; i < guard.n_pidfds; i++)
         if (!atomic_load(&sheaf__line(guard.ranks[i])->left)) return false;
-    return atomic_load(&guard.farewell_sent) && sheaf__links_all_left();
+    return atomic_load(&guard.farewell_arrived) && sheaf__links_all_left();
 }
 
 void sheaf__watch_farewell(void) {

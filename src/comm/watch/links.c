@@ -2,8 +2,10 @@
 #include "comm/watch/watch_impl.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -187,8 +189,21 @@ void sheaf__links_told(void) {
     for (int i = 0; i < n_peers; i++) sheaf__frame_send(&peers[i], SHEAF__TOLD, NULL, 0);
 }
 
-void sheaf__links_farewell(void) {
-    for (int i = 0; i < n_peers; i++) sheaf__frame_send(&peers[i], SHEAF__BYE, NULL, 0);
+bool sheaf__links_farewell(void) {
+    bool arrived = true;
+    for (int i = 0; i < n_peers; i++) {
+        struct sheaf__peer *p = &peers[i];
+        int unanswered = 0;
+        sheaf__frame_flush(p);
+        if (!p->parted && !p->n_out) {
+            sheaf__frame_send(p, SHEAF__BYE, NULL, 0);
+            p->parted = true;
+        }
+        if (p->fd < 0) continue;
+        const bool known = !ioctl(p->fd, SIOCOUTQ, &unanswered);
+        arrived = arrived && p->parted && !p->n_out && !(known && unanswered);
+    }
+    return arrived;
 }
 
 bool sheaf__links_all_left(void) {

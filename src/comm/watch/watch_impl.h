@@ -104,7 +104,10 @@ void sheaf__links_alarm(int origin, const char *text);
 /* The same again to rank 0's host, for its answer. False if none of its ranks can be reached. */
 bool sheaf__links_ask(int origin, const char *text);
 void sheaf__links_told(void); /* this host has printed the failure */
-void sheaf__links_farewell(void);
+/* Says farewell to each peer once; true when the hosts of all that are still connected have
+ * acknowledged it. A connection that is closed before is reset by the peer's next sign of life, and
+ * what is not acknowledged is lost: the peer takes the end for a death. */
+bool sheaf__links_farewell(void);
 bool sheaf__links_all_left(void); /* any thread */
 /* Silent for `limit`: ends the job. `forgive`: this process itself was away; start again. */
 void sheaf__links_check(uint64_t now, uint64_t limit, bool forgive);
