@@ -10,11 +10,12 @@
  * Primitives that the including file gives as static inline functions:
  *   v_f, VW            a vector of VW floats; v_load v_store v_set1 v_add v_sub v_mul v_div v_fma
  *                      v_fnma v_min v_max v_round v_ldexp v_sum v_if_equal v_swap v_turn v_twice
+ *   v_ldexp_near, v_all_within, V_LDEXP_COSTS   2^n for a normal result, and whether to ask for it
  *   v_load_f16 v_load_bf16 v_load_i8 v_bytes v_nibbles   VW values of another type as floats
  *   v_sum_quads v_sum_lanes   sums across vectors, for rows of products
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
- * The parts below (f32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
+ * The parts below (pairs.h, f32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
  * panels16.h, bytes.h, convert.h, panels8.h, attention.h) use these and each other in the order in
  * which they are included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32
  * bytes when unpacked.
@@ -107,6 +108,30 @@ INLINE v_f carried(const v_f *from, int i) { return from ? from[i] : v_set1(0.0f
  * KiB meet in the same sets of the cache. AMD EPYC, Zen 5, November 2026.) */
 enum { ACCS = 4, PLAIN_COLS = VW == 16 ? 4 : 2 };
 
+/* Elements of a row from i on, less than a round, and what becomes of the sums. */
+INLINE void row_plain_end(enum sheaf_type type, int64_t k, int64_t i, const char *w,
+                          const float *const *act, int C, v_f (*acc)[ACCS], v_f *to,
+                          float *const *out, int64_t r) {
+    UNROLL for (int j = 0; j < ACCS; j++) {
+        const int64_t at = i + j * VW, n = k - at;
+        if (n <= 0) break;
+        const v_f x = n >= VW ? load_plain(type, w, at) : load_plain_n(type, w, at, n);
+        UNROLL for (int c = 0; c < C; c++) {
+            const float *p = act[c] + at;
+            acc[c][j] = v_fma(x, n >= VW ? v_load(p) : v_load_n(p, n), acc[c][j]);
+        }
+    }
+    UNROLL for (int c = 0; c < C && to; c++) {
+        UNROLL for (int j = 0; j < ACCS; j++) to[c * ACCS + j] = acc[c][j];
+    }
+    UNROLL for (int c = 0; c < C && !to; c++) {
+        v_f sum = v_add(acc[c][0], acc[c][1]);
+        UNROLL for (int j = 2; j < ACCS; j += 2) sum =
+            v_add(sum, v_add(acc[c][j], acc[c][(j + 1) % ACCS]));
+        out[c][r] = v_sum(sum);
+    }
+}
+
 /* out[c][r], or the sums so far to `to`. k of all parts except the last is whole rounds. */
 INLINE void row_plain(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
                       const float *const *act, int C, const v_f *from, v_f *to, float *const *out,
@@ -127,24 +152,7 @@ INLINE void row_plain(enum sheaf_type type, int64_t k, const char *w, size_t ahe
                 v_fma(x, v_load(act[c] + i + j * VW), acc[c][j]);
         }
     }
-    UNROLL for (int j = 0; j < ACCS; j++) {
-        const int64_t at = i + j * VW, n = k - at;
-        if (n <= 0) break;
-        const v_f x = n >= VW ? load_plain(type, w, at) : load_plain_n(type, w, at, n);
-        UNROLL for (int c = 0; c < C; c++) {
-            const float *p = act[c] + at;
-            acc[c][j] = v_fma(x, n >= VW ? v_load(p) : v_load_n(p, n), acc[c][j]);
-        }
-    }
-    UNROLL for (int c = 0; c < C && to; c++) {
-        UNROLL for (int j = 0; j < ACCS; j++) to[c * ACCS + j] = acc[c][j];
-    }
-    UNROLL for (int c = 0; c < C && !to; c++) {
-        v_f sum = v_add(acc[c][0], acc[c][1]);
-        UNROLL for (int j = 2; j < ACCS; j += 2) sum =
-            v_add(sum, v_add(acc[c][j], acc[c][(j + 1) % ACCS]));
-        out[c][r] = v_sum(sum);
-    }
+    row_plain_end(type, k, i, w, act, C, acc, to, out, r);
 }
 
 /* 16 bytes to 32 nibbles: the low ones first. */
@@ -233,6 +241,11 @@ INLINE void rows_plain(enum sheaf_type type, int64_t k, const char *w, size_t w_
 ROWS_DOT(rows_dot_f32, SHEAF_TYPE_F32)
 ROWS_DOT(rows_dot_f16, SHEAF_TYPE_F16)
 ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
+#if defined(KERNELS_VNNI_512)
+#include "cpu/kernels/x86/pairs.h"
+#else
+#define ROWS_DOT_BF16 rows_dot_bf16
+#endif
 
 #include "cpu/kernels/x86/f32.h"
 #include "cpu/kernels/x86/rows.h"
@@ -342,7 +355,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
         {
             [SHEAF_TYPE_F32] = rows_dot_f32,
             [SHEAF_TYPE_F16] = rows_dot_f16,
-            [SHEAF_TYPE_BF16] = rows_dot_bf16,
+            [SHEAF_TYPE_BF16] = ROWS_DOT_BF16,
             [SHEAF_TYPE_Q8_0] = rows_dot_q8_0,
             [SHEAF_TYPE_Q4_0] = rows_dot_q4_0,
             [SHEAF_TYPE_Q4_1] = rows_dot_q4_1,
