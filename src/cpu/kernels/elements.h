@@ -104,10 +104,9 @@ static void each_swiglu_clamp(int64_t n, const float *a, const float *b, const f
 
 /* ---- places in an order ---- */
 
-/* As many keys at a time as registers hold with their counts. */
-#if defined(__AVX512F__)
-enum { KEYS_WIDE = 16 };
-#elif defined(__AVX__)
+/* As many keys at a time as registers hold with their counts; not 16 with AVX-512, whose comparisons give
+ * masks, not vectors to add. */
+#if defined(__AVX__)
 enum { KEYS_WIDE = 8 };
 #else
 enum { KEYS_WIDE = 4 };
@@ -115,18 +114,22 @@ enum { KEYS_WIDE = 4 };
 enum { KEYS_PARTS = 4, KEYS_TOGETHER = KEYS_WIDE * KEYS_PARTS };
 typedef int32_t keys_vec __attribute__((vector_size(KEYS_WIDE * sizeof(int32_t))));
 
-/* For KEYS_TOGETHER of n keys, how many of all are below each. */
+/* For KEYS_TOGETHER of n keys, how many of all are below each. The counts have names since gcc 12 keeps an
+ * array of them in memory, where each waits for its store (AVX2, 128 keys: 1.8 us instead of 0.5). */
 static inline void count_below(int64_t n, const int32_t *keys, const int32_t *of, int32_t *below) {
-    keys_vec count[KEYS_PARTS] = {{0}}, key[KEYS_PARTS];
+    keys_vec key[KEYS_PARTS], a = {0}, b = {0}, c = {0}, d = {0};
     memcpy(key, of, sizeof key);
     for (int64_t j = 0; j < n; j++) {
         const keys_vec other = keys[j] - (keys_vec){0}; /* in all lanes */
-        count[0] -= (keys_vec)(other < key[0]);
-        count[1] -= (keys_vec)(other < key[1]);
-        count[2] -= (keys_vec)(other < key[2]);
-        count[3] -= (keys_vec)(other < key[3]);
+        a -= (keys_vec)(other < key[0]);
+        b -= (keys_vec)(other < key[1]);
+        c -= (keys_vec)(other < key[2]);
+        d -= (keys_vec)(other < key[3]);
     }
-    memcpy(below, count, sizeof count);
+    memcpy(below, &a, sizeof a);
+    memcpy(below + KEYS_WIDE, &b, sizeof b);
+    memcpy(below + 2 * KEYS_WIDE, &c, sizeof c);
+    memcpy(below + 3 * KEYS_WIDE, &d, sizeof d);
 }
 
 static void each_below(int64_t n, const int32_t *keys, int32_t *below) {

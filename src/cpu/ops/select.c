@@ -157,13 +157,31 @@ static struct key *radix_sort(struct key *k, struct key *other, int64_t n) {
     return k;
 }
 
+enum {
+    FEW = 24,
+    MANY = 256
+}; /* between them keys are counted; up to FEW, radix_sort does not pay */
+
+/* key_of as signed numbers, without branches. */
+static void signed_keys(int64_t n, const float *x, bool descending, int32_t *keys) {
+    const uint32_t turn = descending ? UINT32_MAX : 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        const uint32_t size = bits & 0x7fffffffu, minus = size ? bits >> 31 : 0;
+        const uint32_t key = (size ^ (0 - minus)) ^ turn;
+        keys[i] = (int32_t)(size > 0x7f800000u ? 0x7fffffffu : key);
+    }
+}
+
 /* Positions by counting for each key those below it: with vectors that is the fastest for a router's
  * few hundred. Of equal keys the first comes first: `taken` counts those that were placed. */
 static void sort_by_counts(const struct row *row, int64_t n, bool descending, int32_t *work,
                            int32_t *d) {
     int32_t *const keys = work, *const below = keys + n, *const taken = below + n;
-    for (int32_t i = 0; i < n; i++)
-        keys[i] = (int32_t)(key_of(value_at(row, i), descending) ^ 0x80000000u);
+    float values[MANY];
+    for (int32_t i = 0; i < n && !row->plain; i++) values[i] = value_at(row, i);
+    signed_keys(n, row->plain ? row->plain : values, descending, keys);
     sheaf__cpu_kernels()->elements.below(n, keys, below);
     memset(taken, 0, (size_t)n * sizeof *taken);
     for (int32_t i = 0; i < n; i++) d[below[i] + taken[below[i]]++] = i;
@@ -176,7 +194,6 @@ static size_t argsort_work(const struct sheaf_tensor *dst, int nth) {
 /* a [i, j, h, s] -> dst I32 [i, j, h, s] */
 static enum sheaf_status op_argsort(struct sheaf_tensor *dst, int ith, int nth,
                                     struct sheaf__cpu_sync *sync, void *work) {
-    enum { FEW = 24, MANY = 256 }; /* up to so many, radix_sort costs more than it saves */
     const struct sheaf_tensor *a = dst->src[0];
     const int64_t n = dst->ne[0];
     const bool descending = dst->op_params[0] == (int32_t)SHEAF_SORT_ORDER_DESC;

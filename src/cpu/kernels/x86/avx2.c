@@ -111,4 +111,16 @@ static inline v_f v_ldexp(v_f p, v_f n) {
     return _mm256_mul_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(half)), _mm256_castsi256_ps(rest));
 }
 
+/* v_ldexp is 8 instructions. Where the result is a normal number, its exponent is that of p and n, which
+ * the low bits of t = n + 1.5 * 2^23 are: the same bits by two. */
+enum { V_LDEXP_COSTS = 1 };
+static inline bool v_all_within(v_f a, float b) { /* of the absolute values; false for NaN */
+    const __m256 size = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a);
+    return _mm256_movemask_ps(_mm256_cmp_ps(size, _mm256_set1_ps(b), _CMP_LE_OQ)) == 0xff;
+}
+static inline v_f v_ldexp_near(v_f p, v_f t) {
+    const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), n));
+}
+
 #include "cpu/kernels/x86/kernels.h"

@@ -24,6 +24,11 @@ static inline v_f v_max(v_f a, v_f b) { return _mm512_max_ps(a, b); }
 static inline v_f v_round(v_f a) { return _mm512_cvtepi32_ps(_mm512_cvtps_epi32(a)); }
 /* p * 2^n, any n */
 static inline v_f v_ldexp(v_f p, v_f n) { return _mm512_scalef_ps(p, n); }
+enum { V_LDEXP_COSTS = 0 };
+static inline bool v_all_within(v_f a, float b) {
+    return _mm512_cmp_ps_mask(_mm512_abs_ps(a), _mm512_set1_ps(b), _CMP_LE_OQ) == 0xffff;
+}
+static inline v_f v_ldexp_near(v_f p, v_f t) { return v_ldexp(p, v_sub(t, v_set1(0x1.8p23f))); }
 
 static inline v_f v_load_f16(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));

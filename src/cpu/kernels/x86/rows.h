@@ -149,19 +149,26 @@ static void scale_f32(int64_t n, float a, const float *x, float *y) {
 
 /* exp(x) = 2^n exp(r), |r| <= ln(2) / 2; exp(r) = 1 + r + r^2 q(r), q of degree 4 through five
  * Chebyshev points, to 1e-8, its terms by twos so that few wait for each other. Adding 1.5 * 2^23
- * rounds to an integer. ln(2) is split so that n times the first part is exact in the fma. NaN passes:
- * v_min and v_max return their second operand then. */
-INLINE v_f v_exp(v_f x) {
+ * rounds to an integer. ln(2) is split so that n times the first part is exact in the fma. `near`: |x| is
+ * at most EXP_NEAR, so 2^n and the result are normal numbers. */
+#define EXP_NEAR 86.0f
+INLINE v_f v_exp_of(v_f x, bool near) {
     const v_f magic = v_set1(0x1.8p23f);
-    x = v_max(v_set1(-104.5f), v_min(v_set1(89.0f), x));
-    const v_f n = v_sub(v_fma(x, v_set1(1.44269504f), magic), magic);
+    const v_f t = v_fma(x, v_set1(1.44269504f), magic), n = v_sub(t, magic);
     v_f r = v_fnma(n, v_set1(0x1.62e4p-1f), x);
     r = v_fnma(n, v_set1(0x1.7f7d1cp-20f), r);
     const v_f r2 = v_mul(r, r);
     const v_f low = v_fma(v_set1(0x1.5554dep-3f), r, v_set1(0.5f));
     v_f q = v_fma(v_set1(0x1.120b62p-7f), r, v_set1(0x1.55551ap-5f));
     q = v_fma(v_fma(v_set1(0x1.6d10fcp-10f), r2, q), r2, low);
-    return v_ldexp(v_add(v_fma(q, r2, r), v_set1(1.0f)), n);
+    const v_f p = v_add(v_fma(q, r2, r), v_set1(1.0f));
+    return near ? v_ldexp_near(p, t) : v_ldexp(p, n);
+}
+
+/* NaN passes: v_min and v_max return their second operand then. */
+INLINE v_f v_exp(v_f x) {
+    if (V_LDEXP_COSTS && v_all_within(x, EXP_NEAR)) return v_exp_of(x, true);
+    return v_exp_of(v_max(v_set1(-104.5f), v_min(v_set1(89.0f), x)), false);
 }
 
 static float exp_f32(int64_t n, const float *x, float max, float *y) {
