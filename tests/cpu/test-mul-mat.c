@@ -109,6 +109,7 @@ static void make_column(const struct sheaf__cpu_kernels *kern, enum sheaf__act f
             int q = digit[0][at % 64] * 256 + digit[1][at % 64];
             if (sheaf__digits_used(order) == 3) q = q * 256 + digit[2][at % 64];
             if (order == SHEAF__DIGITS_WORDS) q = x->word[0][at] * 65536 + x->word[1][at];
+            if (order == SHEAF__DIGITS_SHORTS) q = x->word[0][at];
             float back = x->d[b] * (float)q;
             cr_assert_float_eq(back, meant[i], 3.0f * x->d[b]);
             meant[i] = back;

@@ -30,54 +30,65 @@ enum sheaf__act {
 };
 
 /* 256 activations in digits: x = d * ((h * 256 + m) * 256 + l), where d is the largest magnitude of
- * a block of 32 over 127 * 2^16. That rounds as floats do, but products of digits are exact
- * integers. A column of k is as many of these as it takes, 64-byte aligned, zeros beyond k. */
+ * a block of 32 over 127 * 2^16, which rounds as floats do; or, for weights of fewer than 6 bits, x =
+ * d * (h * 256 + m), and d that magnitude over 127 * 2^8. Products of digits are exact integers. A
+ * column of k is as many of these as it takes, 64-byte aligned, zeros beyond k. */
 struct sheaf__act_digits {
     union {
         struct {
             int8_t digit[4][3][64]; /* h, m, l of 64 elements each, see sheaf__digits_place */
             /* SHEAF__DIGITS_QUADS, of 128 elements each: for each 4 bytes of 64, d of their block,
              * and the sum of their elements in both vectors; SHEAF__DIGITS_6K: d in the order of
-             * sheaf__digits_6k_lane, of 128 elements each; SHEAF__DIGITS_PIECES, _HALVES: d of each 16 in
-             * lane_d[0] */
+             * sheaf__digits_6k_lane, of 128 elements each; SHEAF__DIGITS_PIECES, _PIECES_24, _HALVES: d
+             * of each 16 in lane_d[0] */
             float lane_d[2][16], lane_sums[2][16];
         };
-        int16_t word[2][256]; /* SHEAF__DIGITS_WORDS: h, and m and l as one number */
+        /* SHEAF__DIGITS_WORDS: h, and m and l as one number; SHEAF__DIGITS_SHORTS: h and m as one */
+        int16_t word[2][256];
     };
     float d[8], sums32[8]; /* of 32 elements each */
-    float sums16
-        [16]; /* SHEAF__DIGITS_PLAIN, _WORDS, _PIECES, _HALVES: of 16; SHEAF__DIGITS_6K: the same, as lane_d */
+    /* SHEAF__DIGITS_PLAIN, _WORDS, _PIECES, _PIECES_24, _HALVES: of 16; _6K: the same, as lane_d */
+    float sums16[16];
 };
 static_assert(sizeof(struct sheaf__act_digits) % 64 == 0, "no padding");
 
 /* Where elements lie, 4 of them together at least, so that they meet the weights as these are
  * read. */
 enum sheaf__digits_order {
-    SHEAF__DIGITS_PLAIN,
+    SHEAF__DIGITS_PLAIN, /* three digits */
     /* A vector has the first (the second) pieces of 4 blocks of 32 in a row: Q4_0, Q4_1, Q5_0,
-     * Q5_1, whose low nibbles are the first halves of blocks */
+     * Q5_1, whose low nibbles are the first halves of blocks; types of levels in nibbles */
     SHEAF__DIGITS_QUADS,
     /* The first (the second) pieces of the even blocks of 256, then of the odd ones: Q4_K, Q5_K,
      * whose low nibbles are even blocks */
     SHEAF__DIGITS_K,
     /* Vector v has elements 4 v .. 4 v + 3 of the 16 pieces of 16, a piece a lane of 4 bytes: Q2_K,
-     * Q3_K, Q6_K, TQ1_0, TQ2_0 */
+     * Q3_K, TQ1_0, TQ2_0; with three digits Q6_K */
     SHEAF__DIGITS_PIECES,
-    /* Orders for vectors of 32. Each lane of 4 bytes has a block of 32 of its own; of two digits, x
-     * = d * (h * 256 + m): Q4_0, Q4_1, Q5_0, Q5_1. */
+    SHEAF__DIGITS_PIECES_24,
+    /* Orders for vectors of 32. Each lane of 4 bytes has a block of 32 of its own: Q4_0, Q4_1, Q5_0,
+     * Q5_1, MXFP4 */
     SHEAF__DIGITS_OCTS,
-    /* Each 8 bytes are of one even (odd) block of 256; of two digits: Q4_K, Q5_K */
+    /* Each 8 bytes are of one even (odd) block of 256: Q4_K, Q5_K */
     SHEAF__DIGITS_PAIRS,
-    /* Each 8 bytes are of 16 elements, those that come out of the low (the high) nibbles: Q6_K */
+    /* Each 8 bytes are of 16 elements, those that come out of the low (the high) nibbles, of three
+     * digits: Q6_K */
     SHEAF__DIGITS_6K,
     /* Vectors 4 h + v have elements 4 v .. 4 v + 3 of the 8 pieces of 16 in half h, a piece a lane:
      * Q2_K, Q3_K, TQ1_0, TQ2_0 */
     SHEAF__DIGITS_HALVES,
-    SHEAF__DIGITS_WORDS, /* integers of 16 bits: Q8_0, and types that become bytes */
+    SHEAF__DIGITS_WORDS,  /* two integers of 16 bits: Q8_0 */
+    SHEAF__DIGITS_SHORTS, /* one: other types that become bytes */
 };
 /* Digits of an element: h and m, or all. */
 static inline int sheaf__digits_used(enum sheaf__digits_order order) {
-    return order == SHEAF__DIGITS_OCTS || order == SHEAF__DIGITS_PAIRS ? 2 : 3;
+    return order == SHEAF__DIGITS_PLAIN || order == SHEAF__DIGITS_PIECES_24 ||
+                   order == SHEAF__DIGITS_6K || order == SHEAF__DIGITS_WORDS
+               ? 3
+               : 2;
+}
+static inline float sheaf__digits_top(enum sheaf__digits_order order) {
+    return sheaf__digits_used(order) == 3 ? 127.0f * 256.0f * 256.0f : 127.0f * 256.0f;
 }
 /* The place of element i of 256, unless they are words, which are not moved. */
 static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
@@ -88,6 +99,7 @@ static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
     case SHEAF__DIGITS_K:
         return ((b % 2 * 2 + e / 16) * 4 + b / 2) * 16 + e % 16;
     case SHEAF__DIGITS_PIECES:
+    case SHEAF__DIGITS_PIECES_24:
         return e % 16 / 4 * 64 + i / 16 * 4 + e % 4;
     case SHEAF__DIGITS_HALVES:
         return i / 128 * 128 + e % 16 / 4 * 32 + i / 16 % 8 * 4 + e % 4;
@@ -311,7 +323,7 @@ extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 12 };
+enum { SHEAF__CPU_KERNELS_VERSION = 13 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

@@ -6,11 +6,10 @@
  * time; the rest of a row is copied, with zeros after it, whose scales meet activations of 0.
  *
  * With VNNI bytes meet three digits as int24.h has them, an offset making them unsigned; where 32
- * weights have one scale in nibbles or points of 4, four blocks are a vector (digits_quads), which
- * is twice as fast, and so are Q2_K, Q3_K, TQ1_0 and TQ2_0, of which a lane is a piece (pieces.h).
- * Without VNNI these have lanes for pieces as well (halves.h), the others meet integers of 16 bits: h and
- * l of a lane sum to less than 2^31 (127 * 2 * 127.5 * 2^16), so one conversion serves 16 weights;
- * MXFP4 goes with Q5_0.
+ * weights have one scale in nibbles or points of 4, four blocks are a vector (digits_quads) and meet two,
+ * which is twice as fast, and so are Q2_K, Q3_K, TQ1_0 and TQ2_0, of which a lane is a piece (pieces.h).
+ * Without VNNI these have lanes for pieces as well (halves.h), MXFP4 goes with Q5_0, and the others meet
+ * integers of 16 bits.
  *
  * Invariant: as in int24.h. */
 
@@ -435,17 +434,6 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t 
     }
     UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm512_add_ps(acc[c][0], acc[c][1]));
 }
-/* Lanes of 8 products of 128 weights of 8 bits with two vectors of a column. */
-INLINE __m512 dot_digits_twice_8(__m512i q0, __m512i q1, const int8_t (*x)[3][64]) {
-    const __m512i zero = _mm512_setzero_si512();
-    __m512i a = _mm512_dpbusd_epi32(zero, q0, load512(x[0][0]));
-    a = _mm512_slli_epi32(_mm512_dpbusd_epi32(a, q1, load512(x[1][0])), 8);
-    a = _mm512_dpbusd_epi32(a, q0, load512(x[0][1]));
-    a = _mm512_dpbusd_epi32(a, q1, load512(x[1][1]));
-    const __m512i l = _mm512_dpbusd_epi32(zero, q0, load512(x[0][2]));
-    const __m512 low = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(l, q1, load512(x[1][2])));
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), _mm512_set1_ps(256.0f), low);
-}
 
 /* Nibbles of blocks 4 h .. of the 8 at w, a block in each 16 bytes. */
 INLINE __m512i four_blocks(enum sheaf_type type, const char *w, int h) {
@@ -550,8 +538,7 @@ INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, size_t 
                 _mm512_permutexvar_ps(_mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * h)), s);
             UNROLL for (int c = 0; c < C; c++) {
                 const struct sheaf__act_digits *y = &act[c][i / SHEAF__QK_K];
-                const __m512 dot = offset <= 16 ? dot_digits_twice(lo, hi, &y->digit[2 * h])
-                                                : dot_digits_twice_8(lo, hi, &y->digit[2 * h]);
+                const __m512 dot = dot_digits_twice(lo, hi, &y->digit[2 * h]);
                 acc[c][h] = _mm512_fmadd_ps(dot, _mm512_mul_ps(d, v_load(y->lane_d[h])), acc[c][h]);
                 mins[c] = _mm512_fmadd_ps(d, v_load(y->lane_sums[h]), mins[c]);
             }
@@ -561,10 +548,11 @@ INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, size_t 
         _mm512_set1_ps((float)offset), mins[c], _mm512_add_ps(acc[c][0], acc[c][1])));
 }
 #else
-/* 16 weights by the integers h, and l, of a column: h * 2^16 + l. */
-INLINE __m256 dot_words(__m256i q, const int16_t *h, const int16_t *l) {
-    const __m256i high = _mm256_slli_epi32(_mm256_madd_epi16(q, load256(h)), 16);
-    return _mm256_cvtepi32_ps(_mm256_add_epi32(high, _mm256_madd_epi16(q, load256(l))));
+/* One scale for all 32 weights. */
+INLINE bool by_32(enum sheaf_type type) {
+    return type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS || type == SHEAF_TYPE_IQ2_XXS ||
+           type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S || type == SHEAF_TYPE_IQ1_S ||
+           type == SHEAF_TYPE_Q1_0 || type == SHEAF_TYPE_Q2_0;
 }
 
 INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
@@ -590,12 +578,18 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t 
             const __m256i q0 = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q));
             const __m256i q1 = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(q, 1));
             UNROLL for (int c = 0; c < C; c++) {
-                const struct sheaf__act_digits *y = &act[c][i / SHEAF__QK_K];
-                const int16_t *h = y->word[0] + 32 * j, *l = y->word[1] + 32 * j;
-                acc[c][0] =
-                    _mm256_fmadd_ps(dot_words(q0, h, l), _mm256_set1_ps(t[c][2 * j]), acc[c][0]);
-                acc[c][1] = _mm256_fmadd_ps(dot_words(q1, h + 16, l + 16),
-                                            _mm256_set1_ps(t[c][2 * j + 1]), acc[c][1]);
+                const int16_t *x = act[c][i / SHEAF__QK_K].word[0] + 32 * j;
+                const __m256i a = _mm256_madd_epi16(q0, load256(x));
+                const __m256i b = _mm256_madd_epi16(q1, load256(x + 16));
+                const __m256 first = _mm256_set1_ps(t[c][2 * j]);
+                if (by_32(type)) {
+                    const __m256 dot = _mm256_cvtepi32_ps(_mm256_add_epi32(a, b));
+                    acc[c][j % 2] = _mm256_fmadd_ps(dot, first, acc[c][j % 2]);
+                    continue;
+                }
+                acc[c][0] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(a), first, acc[c][0]);
+                acc[c][1] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(b), _mm256_set1_ps(t[c][2 * j + 1]),
+                                            acc[c][1]);
             }
         }
     }

@@ -2,8 +2,7 @@
  * TQ1_0, TQ2_0.
  *
  * A lane is a piece of 16 weights of one half of a block of 256 (SHEAF__DIGITS_HALVES). With weights of
- * up to 3 bits the sums of four vectors by one digit stay below 2^15, 4 * 2 * 7 * 128, and those of a
- * lane by all three digits below 2^31, 16 * 7 * (127 * 2^16 + 127 * 2^8 + 127).
+ * up to 3 bits the sums of four vectors by one digit stay below 2^15, 4 * 2 * 7 * 128.
  *
  * Invariant: as in int24_avx2.h. */
 
@@ -73,20 +72,19 @@ INLINE void unpack_half(enum sheaf_type type, const char *w, int half, __m256i *
         half_of_2(((const struct sheaf__block_q2_k *)(const void *)w)->qs + 32 * half, q);
 }
 
-/* Lanes of 16 products with the three digits of a column. */
+/* Lanes of 16 products with the two digits of a column. */
 INLINE __m256 dot_half(const __m256i *q, const struct sheaf__act_digits *y, int half) {
     const __m256i one = _mm256_set1_epi16(1);
-    __m256i s[3];
-    UNROLL for (int j = 0; j < 3; j++) {
+    __m256i s[2];
+    UNROLL for (int j = 0; j < 2; j++) {
         UNROLL for (int v = 0; v < 4; v++) {
             const int8_t *x = y->digit[2 * half + v / 2][j] + v % 2 * 32;
             const __m256i p = _mm256_maddubs_epi16(q[v], load256(x));
             s[j] = v == 0 ? p : _mm256_add_epi16(s[j], p);
         }
     }
-    __m256i a = _mm256_madd_epi16(s[0], _mm256_set1_epi16(256));
-    a = _mm256_slli_epi32(_mm256_add_epi32(a, _mm256_madd_epi16(s[1], one)), 8);
-    return _mm256_cvtepi32_ps(_mm256_add_epi32(a, _mm256_madd_epi16(s[2], one)));
+    const __m256i high = _mm256_madd_epi16(s[0], _mm256_set1_epi16(256));
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(high, _mm256_madd_epi16(s[1], one)));
 }
 
 INLINE void digits_halves(enum sheaf_type type, int64_t k, const char *w, size_t ahead,

@@ -7,9 +7,9 @@
  * their scale first: of types of 32, dword j of eight blocks is a vector, lane b block b; then one
  * vector of scales and one conversion serve 256 weights.
  *
- * Weights of 4 and 5 bits meet two digits, h and m, as they do in panels (panels16.h);
- * those of 6 bits three. Q8_0 needs all of a byte, and is multiplied as 16 bits: by h, and by m and
- * l as one number.
+ * Weights of fewer than 6 bits meet two digits, h and m, as they do in panels (panels16.h); those of 6
+ * bits three. Weights that need all of a byte are multiplied as 16 bits: Q8_0 by h, and by m and l as
+ * one number, types of levels by h and m as one (bytes.h).
  *
  * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
 
@@ -379,10 +379,12 @@ INLINE __m256i bytes_of(const __m256i *q) {
     return _mm256_permutevar8x32_epi32(p, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
+INLINE void store256(void *p, __m256i x) { _mm256_storeu_si256((__m256i *)p, x); }
+
 static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
                       enum sheaf__digits_order order) {
     const int used = sheaf__digits_used(order);
-    const float top = used == 2 ? 127.0f * 256.0f : 127.0f * 256.0f * 256.0f;
+    const float top = sheaf__digits_top(order);
     if (n % 256) memset(&y[n / 256], 0, sizeof *y);
     for (int64_t i = 0; i < n / 32; i++, x += 32) {
         struct sheaf__act_digits *to = &y[i / 8];
@@ -399,6 +401,12 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
         const __m256i first = _mm256_add_epi32(q[0], q[1]), second = _mm256_add_epi32(q[2], q[3]);
         to->d[b] = d;
         to->sums32[b] = d * (float)hsum8_i32(_mm256_add_epi32(first, second));
+        if (order == SHEAF__DIGITS_SHORTS) {
+            const __m256i lo = _mm256_packs_epi32(q[0], q[1]), hi = _mm256_packs_epi32(q[2], q[3]);
+            store256(to->word[0] + 32 * b, _mm256_permute4x64_epi64(lo, 0xd8));
+            store256(to->word[0] + 32 * b + 16, _mm256_permute4x64_epi64(hi, 0xd8));
+            continue;
+        }
         if (order == SHEAF__DIGITS_WORDS) {
             to->sums16[2 * b] = d * (float)hsum8_i32(first);
             to->sums16[2 * b + 1] = d * (float)hsum8_i32(second);
@@ -409,10 +417,10 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
                 const __m256i l0 = _mm256_sub_epi32(p[0], _mm256_slli_epi32(h0, 16));
                 const __m256i l1 = _mm256_sub_epi32(p[1], _mm256_slli_epi32(h1, 16));
                 const int at = 32 * b + 16 * j;
-                _mm256_storeu_si256((__m256i *)(to->word[0] + at),
-                                    _mm256_permute4x64_epi64(_mm256_packs_epi32(h0, h1), 0xd8));
-                _mm256_storeu_si256((__m256i *)(to->word[1] + at),
-                                    _mm256_permute4x64_epi64(_mm256_packs_epi32(l0, l1), 0xd8));
+                store256(to->word[0] + at,
+                         _mm256_permute4x64_epi64(_mm256_packs_epi32(h0, h1), 0xd8));
+                store256(to->word[1] + at,
+                         _mm256_permute4x64_epi64(_mm256_packs_epi32(l0, l1), 0xd8));
             }
             continue;
         }
@@ -451,7 +459,7 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
 #define IN_WORDS(TYPE)                                                                             \
     [SHEAF_TYPE_##TYPE] = SHEAF_TYPE_##TYPE == SHEAF_TYPE_MXFP4 ? SHEAF__DIGITS_OCTS               \
                           : BY_HALVES(SHEAF_TYPE_##TYPE)        ? SHEAF__DIGITS_HALVES             \
-                                                                : SHEAF__DIGITS_WORDS,
+                                                                : SHEAF__DIGITS_SHORTS,
 #define DIGITS_ORDER                                                                               \
     {                                                                                              \
         [SHEAF_TYPE_Q8_0] = SHEAF__DIGITS_WORDS, [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_OCTS,           \

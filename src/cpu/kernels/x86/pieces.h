@@ -4,8 +4,8 @@
  * A lane is a piece of 16 weights: vector v has elements 4 v .. 4 v + 3 of each of the 16 pieces
  * (SHEAF__DIGITS_PIECES). So the scales of a block are one vector as they are, one conversion and one
  * fma serve 256 weights, and unpacking is to fetch a dword for each lane and to shift it. A lane sums 16
- * products: of 3 bits they are below 2^31 with all three digits, 16 * 7 * (127 * 2^16 + 127 * 2^8 +
- * 127); of 6 bits with two, and the third has a sum of its own.
+ * products by two digits, below 2^31 also of 6 bits; the third digit, which Q6_K alone has, has a sum of
+ * its own.
  *
  * Invariant: as in int24.h. */
 
@@ -128,7 +128,7 @@ INLINE void dot_pieces(int R, __m512i (*q)[4], const struct sheaf__act_digits *y
     }
 }
 
-/* Two rows at a time if there is one column: loads of the column's digits, 12 for 256 weights, are what
+/* Two rows at a time if there is one column: loads of the column's digits, 8 or 12 for 256 weights, are what
  * bounds one row. */
 enum { PIECE_ROWS = 2 };
 INLINE void digits_pieces(enum sheaf_type type, int R, int64_t k, const char *w, size_t w_stride,
@@ -152,15 +152,12 @@ INLINE void digits_pieces(enum sheaf_type type, int R, int64_t k, const char *w,
             __m512i high[PIECE_ROWS], mid[PIECE_ROWS], low[PIECE_ROWS];
             dot_pieces(R, q, y, 0, high);
             dot_pieces(R, q, y, 1, mid);
-            dot_pieces(R, q, y, 2, low);
+            if (type == SHEAF_TYPE_Q6_K) dot_pieces(R, q, y, 2, low);
             UNROLL for (int r = 0; r < R; r++) {
                 const __m512i a = _mm512_add_epi32(_mm512_slli_epi32(high[r], 8), mid[r]);
-                __m512 dot;
+                __m512 dot = _mm512_cvtepi32_ps(a);
                 if (type == SHEAF_TYPE_Q6_K)
-                    dot = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), v_set1(256.0f),
-                                          _mm512_cvtepi32_ps(low[r]));
-                else
-                    dot = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(a, 8), low[r]));
+                    dot = _mm512_fmadd_ps(dot, v_set1(256.0f), _mm512_cvtepi32_ps(low[r]));
                 acc[r][c] =
                     _mm512_fmadd_ps(dot, _mm512_mul_ps(s[r], v_load(y->lane_d[0])), acc[r][c]);
                 mins[r][c] = _mm512_fmadd_ps(m[r], v_load(y->sums16), mins[r][c]);
