@@ -26,6 +26,28 @@ static inline bool inside(const struct sheaf_tensor *t, int axis, int64_t i) {
     return i >= 0 && i < t->ne[axis];
 }
 
+/* Adds element v of a window's line to a row of places: `weight` times what lies under it in row `from`
+ * of the image, operand 1. */
+static inline void add_line(const struct sheaf_tensor *dst, int n, float weight, int64_t v,
+                            struct sheaf__cpu_row from, float *d) {
+    const struct sheaf_tensor *b = dst->src[1];
+    const int64_t step = dst->op_params[n], at = in_image(dst, n, 0, 0, v);
+    const int64_t first = at < 0 ? (step - 1 - at) / step : 0;
+    int64_t last = at < b->ne[0] ? (b->ne[0] - 1 - at) / step + 1 : 0;
+    if (last > dst->ne[0]) last = dst->ne[0];
+    if (b->type != SHEAF_TYPE_F32 || b->nb[0] != sizeof(float)) {
+        for (int64_t i = first; i < last; i++)
+            d[i] += weight * element(b, at + i * step, from.i1, from.i2, from.i3);
+        return;
+    }
+    const float *x = (const float *)(const void *)sheaf__cpu_row_data(b, from);
+    if (step == 1) {
+        for (int64_t i = first; i < last; i++) d[i] += weight * x[at + i];
+    } else {
+        for (int64_t i = first; i < last; i++) d[i] += weight * x[at + i * step];
+    }
+}
+
 typedef void (*row_fn)(const struct sheaf_tensor *dst, struct sheaf__cpu_row to, float *d);
 
 /* Work memory of rows(). */

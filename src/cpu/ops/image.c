@@ -27,13 +27,9 @@ static void conv_row(const struct sheaf_tensor *dst, struct sheaf__cpu_row to, f
         for (int64_t w = 0; w < a->ne[1]; w++) {
             const int64_t x1 = in_image(dst, 2, 1, to.i1, w);
             if (!inside(b, 1, x1)) continue;
-            for (int64_t v = 0; v < a->ne[0]; v++) {
-                const float weight = element(a, v, w, k, to.i2);
-                for (int64_t i = 0; i < dst->ne[0]; i++) {
-                    const int64_t x0 = in_image(dst, 2, 0, i, v);
-                    if (inside(b, 0, x0)) d[i] += weight * element(b, x0, x1, first + k, to.i3);
-                }
-            }
+            const struct sheaf__cpu_row from = {x1, first + k, to.i3};
+            for (int64_t v = 0; v < a->ne[0]; v++)
+                add_line(dst, 2, element(a, v, w, k, to.i2), v, from, d);
         }
     }
 }

@@ -18,16 +18,6 @@ static void im2col_3d_row(const struct sheaf_tensor *dst, struct sheaf__cpu_row 
     }
 }
 
-/* One element of the kernel for a row of places: b's row (x1, x2, n) times it. */
-static void add_row(const struct sheaf_tensor *dst, float weight, int64_t v, int64_t x1, int64_t x2,
-                    int64_t n, float *d) {
-    const struct sheaf_tensor *b = dst->src[1];
-    for (int64_t i = 0; i < dst->ne[0]; i++) {
-        const int64_t x0 = in_image(dst, 3, 0, i, v);
-        if (inside(b, 0, x0)) d[i] += weight * element(b, x0, x1, x2, n);
-    }
-}
-
 /* a [v, w, u, m.k], b [i, j, l, n.k] -> row (J, L, n.m) */
 static void conv_3d_row(const struct sheaf_tensor *dst, struct sheaf__cpu_row to, float *d) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
@@ -41,7 +31,8 @@ static void conv_3d_row(const struct sheaf_tensor *dst, struct sheaf__cpu_row to
             for (int64_t w = 0; w < a->ne[1] && inside(b, 2, x2); w++) {
                 const int64_t x1 = in_image(dst, 3, 1, to.i1, w);
                 for (int64_t v = 0; v < a->ne[0] && inside(b, 1, x1); v++)
-                    add_row(dst, element(a, v, w, u, from), v, x1, x2, n, d);
+                    add_line(dst, 3, element(a, v, w, u, from), v,
+                             (struct sheaf__cpu_row){x1, x2, n}, d);
             }
         }
     }
