@@ -11,12 +11,15 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "sheaf/world.h"
 
 enum { RUN_TIMED_OUT = -1, RUN_CANNOT_START = -2 };
 
@@ -113,6 +116,13 @@ run_mpirun(int np, const char *env, int timeout_s, char *out, size_t cap, const 
              "--mca odls_base_sigkill_timeout 0 -np %d '%s'/bin/%s",
              env ? env : "", np, SHEAF_BUILD_DIR, line);
     return run_command(cmd, timeout_s, out, cap);
+}
+
+/* Is rc what the launcher returns for a job of which a rank has failed with status `own` (128 + the
+ * signal that ended it)? Open MPI's mpirun returns that status. MPICH's mpiexec ends the other ranks
+ * and returns the statuses of all together, one number or-ed with the next, a signal as its number. */
+static inline bool run_returns(int rc, int own) {
+    return strncmp(sheaf_world_mpi(), "MPICH", 5) != 0 ? rc == own : rc > 0;
 }
 
 #endif
