@@ -24,6 +24,9 @@ static inline v_f v_round(v_f a) { return _mm256_round_ps(a, 8); /* nearest, no 
 static inline v_f v_load_f16(const uint16_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
+static inline void v_store_f16(uint16_t *p, v_f v) {
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, 0));
+}
 static inline v_f v_load_bf16(const uint16_t *p) {
     __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));

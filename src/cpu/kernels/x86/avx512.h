@@ -33,6 +33,9 @@ static inline v_f v_ldexp_near(v_f p, v_f t) { return v_ldexp(p, v_sub(t, v_set1
 static inline v_f v_load_f16(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
+static inline void v_store_f16(uint16_t *p, v_f v) {
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, 0));
+}
 static inline v_f v_load_bf16(const uint16_t *p) {
     __m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));

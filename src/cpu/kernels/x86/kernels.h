@@ -11,7 +11,7 @@
  *   v_f, VW            a vector of VW floats; v_load v_store v_set1 v_add v_sub v_mul v_div v_fma
  *                      v_fnma v_min v_max v_round v_ldexp v_sum v_if_equal v_swap v_turn v_twice
  *   v_ldexp_near, v_all_within, V_LDEXP_COSTS   2^n for a normal result, and whether to ask for it
- *   v_load_f16 v_load_bf16 v_load_i8 v_bytes v_nibbles   VW values of another type as floats
+ *   v_load_f16 v_store_f16 v_load_bf16 v_load_i8 v_bytes v_nibbles   VW values of another type as floats
  *   v_sum_quads v_sum_lanes   sums across vectors, for rows of products
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits

@@ -47,8 +47,10 @@ static void f16_to_f32(const void *px, float *y, int64_t n) {
 static void f32_to_f16(const float *x, void *py, int64_t n) {
     uint16_t *y = py;
     int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        _mm_storeu_si128((__m128i *)(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0));
+    for (; i + 4 * VW <= n; i += 4 * VW) {
+        UNROLL for (int j = 0; j < 4; j++) v_store_f16(y + i + j * VW, v_load(x + i + j * VW));
+    }
+    for (; i + VW <= n; i += VW) v_store_f16(y + i, v_load(x + i));
     for (; i < n; i++) y[i] = sheaf__f32_to_f16(x[i]);
 }
 
