@@ -1,11 +1,11 @@
 /* Kernels for few columns and few queries have the bits of those for many: tiles of panels that
- * leave out columns, and attention by rows of a cache as they lie. */
+ * leave out columns, products of up to 12 columns, and attention by rows of a cache as they lie. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cpu/kernels/kernels.h"
-#include "sheaf/type.h"
+#include "sheaf/sheaf.h"
 
 enum { PASS = 256, MAX_TILE = 16, MAX_COLS = 32 };
 
@@ -114,4 +114,47 @@ Test(few_columns, attention_by_rows_of_a_cache_has_the_same_bits) {
     }
     if (!tables) printf("not run: attention by rows, no table that runs here has it\n");
     cr_assert_geq(compared, 4000 * tables);
+}
+
+/* A product of a random matrix by the first n of the columns x, to y. */
+static void multiply(sheaf_backend_t backend, enum sheaf_type type, int64_t k, int64_t m, int64_t n,
+                     const float *x, float *y) {
+    const struct sheaf_init_params params = {.mem_size = 1 << 20, .no_alloc = true};
+    struct sheaf_context *ctx = sheaf_init(params);
+    struct sheaf_cgraph *graph = sheaf_new_graph(ctx);
+    struct sheaf_tensor *w = sheaf_new_tensor_2d(ctx, type, k, m);
+    struct sheaf_tensor *b = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, k, n);
+    struct sheaf_tensor *product = sheaf_mul_mat(ctx, w, b);
+    sheaf_backend_buffer_t buffer = NULL;
+    cr_assert_eq(sheaf_build_forward_expand(graph, product), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_alloc_ctx_tensors(ctx, backend, &buffer), SHEAF_STATUS_SUCCESS);
+    seed = 11;
+    fill_rows(w->data, sheaf_nbytes(w));
+    memcpy(b->data, x, (size_t)(k * n) * sizeof *x);
+    cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+    memcpy(y, product->data, (size_t)(m * n) * sizeof *y);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+}
+
+Test(few_columns, up_to_12_have_the_bits_of_one) {
+    enum { K = 512, M = 40, MOST = 12 };
+    static const enum sheaf_type types[] = {SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16,
+                                            SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_K,
+                                            SHEAF_TYPE_Q6_K, SHEAF_TYPE_Q2_K, SHEAF_TYPE_IQ4_NL};
+    static float x[MOST * K], alone[MOST * M], all[MOST * M];
+    sheaf_backend_t backend = NULL;
+    cr_assert_eq(sheaf_backend_init_by_name("CPU0", NULL, &backend), SHEAF_STATUS_SUCCESS);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        seed = 3;
+        fill(x, MOST * K);
+        for (int c = 0; c < MOST; c++)
+            multiply(backend, types[t], K, M, 1, x + c * K, alone + c * M);
+        for (int n = 2; n <= MOST; n += 5) {
+            multiply(backend, types[t], K, M, n, x, all);
+            cr_assert_arr_eq(all, alone, (size_t)(n * M) * sizeof *all, "%s, %d columns",
+                             sheaf_type_name(types[t]), n);
+        }
+    }
+    sheaf_backend_free(backend);
 }

@@ -15,9 +15,10 @@
 #include "sheaf/tensor.h"
 
 enum {
-    CHUNKS_PER_THREAD = 8, /* so that a late thread costs an eighth of its share at most */
-    MIN_CHUNK = 16,        /* rows; 16 floats of dst are a cache line */
-    MAX_CHUNK = 64,        /* rows; 64 rows of 4-bit weights of k = 4096 fit half of a small L2 */
+    CHUNKS_PER_THREAD = 8,   /* so that a late thread costs an eighth of its share at most */
+    MIN_CHUNK = 16,          /* rows; 16 floats of dst are a cache line */
+    MAX_CHUNK = 64,          /* rows; 64 rows of 4-bit weights of k = 4096 fit half of a small L2 */
+    CHUNK_BYTES = 256 << 10, /* of weights that are read again for the next TILE_COLS columns */
     /* rows that are read once only, for up to TILE_COLS columns: what counts then is that each
      * thread reads on in memory. Two threads read F16 at 49 GB/s in chunks of 64 rows, at 54 in
      * these (AMD EPYC, Zen 5, November 2026). */
@@ -159,8 +160,14 @@ static void multiply(const struct columns *c, const struct sheaf_tensor *a, cons
     }
 }
 
-static int64_t chunk_rows(int64_t rows, int64_t batches, int64_t columns, int nth) {
-    const int64_t most = columns <= SHEAF__TILE_COLS ? MAX_CHUNK_ONCE : MAX_CHUNK;
+static int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t chunk_rows(int64_t rows, int64_t batches, int64_t columns, size_t row_size,
+                          int nth) {
+    const int64_t fit = max_i64(CHUNK_BYTES / ((int64_t)row_size + 1), MIN_CHUNK);
+    const int64_t most = columns <= SHEAF__TILE_COLS
+                             ? MAX_CHUNK_ONCE
+                             : min_i64(fit / MIN_CHUNK * MIN_CHUNK, MAX_CHUNK);
     int64_t share = rows * batches / ((int64_t)nth * CHUNKS_PER_THREAD);
     share = (share + MIN_CHUNK - 1) / MIN_CHUNK * MIN_CHUNK;
     return share < MIN_CHUNK ? MIN_CHUNK : min_i64(share, most);
@@ -196,7 +203,8 @@ enum sheaf_status sheaf__mul_mat(const struct sheaf_tensor *dst, int ith, int nt
 
     int64_t m = a->ne[1], batches = a->ne[2] * a->ne[3], n = sheaf__mul_mat_columns(a, b);
     const bool once = batches == 1 && n <= SHEAF__TILE_COLS;
-    int64_t chunk = chunk_rows(m, batches, n, nth), chunks = (m + chunk - 1) / chunk;
+    int64_t chunk = chunk_rows(m, batches, n, sheaf_row_size(a->type, cols.k), nth),
+            chunks = (m + chunk - 1) / chunk;
     for (;;) {
         const int64_t t = sheaf__mul_mat_take(sync), batch = once ? 0 : t / chunks;
         int64_t first = t % chunks * chunk, rows = min_i64(chunk, m - first);
@@ -338,7 +346,8 @@ enum sheaf_status sheaf__mul_mat_id(const struct sheaf_tensor *dst, int ith, int
         int64_t p = route->pairs[i];
         memset(dst_row(dst, p % n_u, p / n_u), 0, (size_t)m * sizeof(float));
     }
-    int64_t chunk = chunk_rows(m, route->n_few, cols.n, nth), chunks = (m + chunk - 1) / chunk;
+    int64_t chunk = chunk_rows(m, route->n_few, cols.n, sheaf_row_size(a->type, cols.k), nth),
+            chunks = (m + chunk - 1) / chunk;
     for (int64_t t = sheaf__mul_mat_take(sync); t < chunks * route->n_few;
          t = sheaf__mul_mat_take(sync)) {
         int64_t e = route->groups[route->n_many + t / chunks].expert;

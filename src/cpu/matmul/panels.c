@@ -15,7 +15,7 @@
 #include "sheaf/graph.h"
 
 enum {
-    /* Below it unpacking weights costs more than rows_dot loses by going over them again. */
+    /* From so many columns on, at the earliest; sheaf__mul_mat_by_panels */
     MIN_COLUMNS = 8,
     PASS = SHEAF__SEGMENT, /* elements of k; 32 columns of them are 32 KiB */
     CHUNK = 48, /* rows at most, whole tiles of every table: 48 KiB as floats of a pass */
@@ -30,12 +30,6 @@ enum {
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-
-bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
-                              int64_t columns) {
-    return kern->panels[SHEAF__PANELS_FLOATS].rows > 0 && dst->src[0]->ne[0] > 0 &&
-           columns >= MIN_COLUMNS;
-}
 
 struct product {
     const struct sheaf__cpu_kernels *kern;
@@ -75,6 +69,23 @@ static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *
     int kind = best[sheaf__rounding()];
     while (kind > SHEAF__PANELS_FLOATS && !kern->panels[kind].unpack[type]) kind--;
     return &kern->panels[kind];
+}
+
+/* rows_dot goes over the weights once for each SHEAF__TILE_COLS columns; panels unpack them, and cost the same
+ * for 9 columns as for 16. So many passes are faster than panels: four where activations have two digits
+ * and panels are of floats. */
+static int passes_by_rows(const struct sheaf__cpu_kernels *kern, enum sheaf_type type) {
+    const bool few_bits =
+        kern->rows_dot_digits[type] && sheaf__digits_used(kern->digits_order[type]) == 2;
+    return few_bits && kind_of(kern, type) == &kern->panels[SHEAF__PANELS_FLOATS] ? 4 : 3;
+}
+
+/* Where activations are to be rounded, panels do it. */
+bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
+                              int64_t columns) {
+    if (kern->panels[SHEAF__PANELS_FLOATS].rows == 0 || dst->src[0]->ne[0] == 0) return false;
+    if (sheaf__rounding() != SHEAF__ROUND_NONE) return columns >= MIN_COLUMNS;
+    return columns > SHEAF__TILE_COLS * passes_by_rows(kern, dst->src[0]->type);
 }
 
 static struct product product_of(const struct sheaf__cpu_kernels *kern,
