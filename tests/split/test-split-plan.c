@@ -2,8 +2,9 @@
  * slice, computes what the whole graph does (T2: also for random graphs with random leaf states).
  */
 #include <criterion/criterion.h>
+#include <time.h>
 
-#include "base/clock.h"
+#include "sanitizer.h"
 #include "split_graphs.h"
 
 static void must(enum sheaf_status status) {
@@ -391,7 +392,12 @@ Test(plan, unequal_cuts_are_explained) {
 
 /* ---- speed ---- */
 
-static double seconds(void) { return (double)sheaf__time_ns() * 1e-9; }
+/* Of this thread's processor, which others of the machine do not lengthen. */
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 /* A loose bound, so that a slow machine does not fail: the aim is under 1 ms with 4 members. */
 Test(plan, a_32_layer_plan_is_quick) {
@@ -411,7 +417,7 @@ Test(plan, a_32_layer_plan_is_quick) {
             sheaf__split_plan_free(plan);
         }
         printf("plan of %d nodes for %d members: %.3f ms\n", m.graph->n_nodes, d, best * 1e3);
-        cr_expect(best < 0.05);
+        cr_expect_lt(best, SANITIZED ? 0.5 : 0.05, "%g s", best);
         split_model_free(&m);
     }
 }
