@@ -151,6 +151,28 @@ static bool glu(const struct sheaf_tensor *n) {
     return halves(n) && (!n->src[1] || (n->src[1]->type == n->type && lies(n->src[1], DENSE)));
 }
 
+/* The kernels of images take dense operands; ggml's CPU kernels read filters of F32 or F16. */
+static bool filter(const struct sheaf_tensor *n) {
+    const enum sheaf_type type = n->src[0]->type;
+    return (type == SHEAF_TYPE_F32 || type == SHEAF_TYPE_F16) && is_f32(n->src[1]) && is_f32(n);
+}
+static bool pool_1d(const struct sheaf_tensor *n) { /* windows side by side, none beyond the ends */
+    return all_f32(n) && n->op_params[4] == 0 && n->op_params[0] == n->op_params[2];
+}
+static bool part_f32(const struct sheaf_tensor *n) {
+    return all_f32(n) && n->src[0]->type == SHEAF_TYPE_F32 && n->src[1]->type == SHEAF_TYPE_F32;
+}
+static bool relative(const struct sheaf_tensor *n) {
+    return n->type == n->src[0]->type && (n->type == SHEAF_TYPE_F16 || n->type == SHEAF_TYPE_BF16);
+}
+static bool dense_f32(const struct sheaf_tensor *n) { return all_f32(n) && dense_from(n, 0); }
+static bool equal_numbers(const struct sheaf_tensor *n) {
+    return n->src[0]->type == SHEAF_TYPE_I32 && n->src[1]->type == SHEAF_TYPE_I32;
+}
+static bool indexer(const struct sheaf_tensor *n) {
+    return is_f32(n) && is_f32(n->src[0]) && is_f32(n->src[2]) && dense_from(n, 0);
+}
+
 #define MAP(c)                                                                                     \
     { true, DENSE, ANY, DENSE, c }
 #define ROW(c)                                                                                     \
@@ -210,6 +232,24 @@ static const struct limits limits[SHEAF_OP_COUNT] = {
     [SHEAF_OP_PAD_REFLECT_1D] = {true, DENSE, ANY, DENSE, all_f32},
     [SHEAF_OP_ROLL] = {true, DENSE, ANY, DENSE, all_f32},
     [SHEAF_OP_TIMESTEP_EMBEDDING] = {true, DENSE, ANY, DENSE, all_f32},
+    [SHEAF_OP_SET] = {true, DENSE, ROWS, DENSE, part_f32},
+    [SHEAF_OP_ACC] = {true, DENSE, ROWS, DENSE, part_f32},
+    [SHEAF_OP_CONV_2D] = {true, DENSE, DENSE, DENSE, filter},
+    [SHEAF_OP_CONV_2D_DW] = {true, DENSE, DENSE, DENSE, all_f32},
+    [SHEAF_OP_CONV_TRANSPOSE_1D] = {true, DENSE, DENSE, DENSE, filter},
+    [SHEAF_OP_CONV_TRANSPOSE_2D] = {true, DENSE, DENSE, DENSE, filter},
+    [SHEAF_OP_COL2IM_1D] = {true, DENSE, ANY, DENSE, all_f32},
+    [SHEAF_OP_POOL_1D] = {true, DENSE, ANY, DENSE, pool_1d},
+    [SHEAF_OP_POOL_2D] = {true, DENSE, ANY, DENSE, all_f32},
+    [SHEAF_OP_WIN_PART] = {true, DENSE, ANY, DENSE, all_f32},
+    [SHEAF_OP_WIN_UNPART] = {true, DENSE, ANY, DENSE, all_f32},
+    [SHEAF_OP_GET_REL_POS] = {true, DENSE, ANY, DENSE, relative},
+    [SHEAF_OP_ADD_REL_POS] = {true, DENSE, DENSE, DENSE, dense_f32},
+    [SHEAF_OP_COUNT_EQUAL] = {true, DENSE, DENSE, DENSE, equal_numbers},
+    [SHEAF_OP_LIGHTNING_INDEXER] = {true, DENSE, DENSE, DENSE, indexer},
+    [SHEAF_OP_DSV4_HC_COMB] = {true, DENSE, DENSE, DENSE, dense_f32},
+    [SHEAF_OP_DSV4_HC_PRE] = {true, DENSE, DENSE, DENSE, dense_f32},
+    [SHEAF_OP_DSV4_HC_POST] = {true, DENSE, DENSE, DENSE, dense_f32},
     [SHEAF_OP_RWKV_WKV6] = {true, DENSE, DENSE, DENSE, linear},
     [SHEAF_OP_RWKV_WKV7] = {true, DENSE, DENSE, DENSE, wkv7},
     [SHEAF_OP_GATED_LINEAR_ATTN] = {true, DENSE, DENSE, DENSE, linear},

@@ -24,7 +24,9 @@ enum special {
     COLUMNS,    /* IM2COL: so it is, and the kernel is no operand; signals are images of height 1 */
     POOL,       /* no dilation; POOL_1D: a window of height 1 */
     RESIZE,     /* UPSCALE: flags are in word 0 */
+    WINDOWS,    /* WIN_PART: words 0 and 1 are how many windows there are */
 };
+enum { SCALE_MODE = 255, ALIGN_CORNERS = 256, ANTIALIAS = 512 }; /* of word 0 of UPSCALE */
 
 struct op_row {
     const char *name;          /* in ggml and here; ADD1 is an ADD of one element */
@@ -129,7 +131,7 @@ static const struct op_row rows[] = {
     {"COL2IM_1D", {1}, CHANNELS, {W(0, 1), W(2, 2)}},
     {"IM2COL_3D", {2}, VOLUME, VOLUME_WORDS},
     {"CONV_3D", {1, 2}, VOLUME, VOLUME_WORDS},
-    {"WIN_PART", {1}, PLAIN, {W(2, 0)}},
+    {"WIN_PART", {1}, WINDOWS, {W(2, 0)}},
     {"WIN_UNPART", {1}, PLAIN, {W(0, 0)}},
     {"GET_REL_POS", {1}, PLAIN, {{0}}},
     {"ADD_REL_POS", {1, 2, 3}, PLAIN, {{0}}},
@@ -218,8 +220,7 @@ static bool set_pool(struct sheaf_tensor *out) {
 }
 
 static bool set_resize(const struct gg_tensor *t, struct sheaf_tensor *out) {
-    enum { MODE = 255, ALIGN_CORNERS = 256, ANTIALIAS = 512 };
-    const int mode = t->op_params[0] & MODE, flags = t->op_params[0] & ~MODE;
+    const int mode = t->op_params[0] & SCALE_MODE, flags = t->op_params[0] & ~SCALE_MODE;
     out->op_params[0] = flags & ANTIALIAS ? (int)SHEAF_SCALE_MODE_ANTIALIAS : mode;
     out->op_params[1] = (flags & ALIGN_CORNERS) != 0;
     return !(flags & ~(ALIGN_CORNERS | ANTIALIAS)) && mode <= SHEAF_SCALE_MODE_BICUBIC &&
@@ -233,6 +234,7 @@ static bool translate_special(const struct gg_host *host, const struct op_row *r
     switch (row->special) {
     case PLAIN:
     case NO_OPERAND:
+    case WINDOWS:
         return true;
     case K_OF_NE0:
         out->op_params[0] = (int32_t)t->ne[0];
@@ -393,6 +395,45 @@ static bool unflatten(const struct sheaf_tensor *t, struct gg_tensor *out) {
     return true;
 }
 
+/* The strides of a, which is dense, and where the part begins in it, in bytes; a is copied first. */
+static bool part_back(const struct sheaf_tensor *t, struct gg_tensor *out) {
+    const struct sheaf_tensor *a = t->src[0];
+    uint64_t offset = 0;
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+        offset += (uint64_t)t->op_params[i] * a->nb[i];
+        if (i && a->nb[i] > INT32_MAX) return false;
+        if (i) out->op_params[i - 1] = (int32_t)a->nb[i];
+    }
+    out->op_params[3] = (int32_t)offset;
+    return offset <= INT32_MAX;
+}
+
+/* Words 0 and 1 are the kernel's own. */
+static bool is_of_kernel(const struct sheaf_tensor *t) {
+    const struct sheaf_tensor *kernel = t->src[0];
+    return t->op_params[0] == kernel->ne[0] && t->op_params[1] == kernel->ne[1];
+}
+
+static bool is_plain_window(const struct sheaf_tensor *t) {
+    const bool flat = t->op_params[1] == 1 && t->op_params[3] == 1 && t->op_params[5] == 0;
+    return t->op_params[6] == 1 && t->op_params[7] == 1 && (t->op == SHEAF_OP_POOL_2D || flat);
+}
+
+static bool resize_back(const struct sheaf_tensor *t, struct gg_tensor *out) {
+    const bool antialias = t->op_params[0] == (int32_t)SHEAF_SCALE_MODE_ANTIALIAS;
+    out->op_params[0] =
+        (antialias ? (int32_t)SHEAF_SCALE_MODE_BILINEAR | ANTIALIAS : t->op_params[0]) |
+        (t->op_params[1] ? ALIGN_CORNERS : 0);
+    return true;
+}
+
+static bool windows_back(const struct sheaf_tensor *t, struct gg_tensor *out) {
+    const int32_t w = t->op_params[0];
+    if (w < 1) return false;
+    for (int i = 0; i < 2; i++) out->op_params[i] = (int32_t)((t->src[0]->ne[i + 1] + w - 1) / w);
+    return true;
+}
+
 static bool special_back(const struct gg_host *host, enum special special,
                          const struct sheaf_tensor *t, struct gg_tensor *out) {
     switch (special) {
@@ -410,6 +451,20 @@ static bool special_back(const struct gg_host *host, enum special special,
     }
     case FLAT:
         return unflatten(t, out);
+    case PART:
+        return part_back(t, out);
+    case KERNEL:
+        return is_of_kernel(t);
+    case POOL:
+        return is_plain_window(t);
+    case RESIZE:
+        return resize_back(t, out);
+    case WINDOWS:
+        return windows_back(t, out);
+    case CHANNELS:
+        if (t->op_params[0] < 1) return false;
+        out->op_params[1] = (int32_t)(t->src[0]->ne[0] / t->op_params[0]);
+        return true;
     default:
         return true;
     }
@@ -424,7 +479,23 @@ static bool is_conversion(const struct sheaf_tensor *t) {
 /* The words of ours that a special deals with, or that only slices have. */
 static bool is_known_word(enum special special, int word) {
     if (word == SHEAF_OP_PARAM_BASE || word == SHEAF_OP_PARAM_EXTENT) return true;
-    return special == GROUPS ? word == 2 : word == 0 && (special == UNARY_OP || special == GLU_OP);
+    switch (special) {
+    case UNARY_OP:
+    case GLU_OP:
+    case CHANNELS:
+        return word == 0;
+    case GROUPS:
+        return word == 2;
+    case PART:
+        return word < SHEAF_MAX_DIMS;
+    case KERNEL:
+    case RESIZE:
+        return word < 2;
+    case POOL:
+        return word < 8;
+    default:
+        return false;
+    }
 }
 
 /* Does the row, or its special, know every word that is not 0? */

@@ -111,6 +111,31 @@ Test(ggml_member, debians_cpu_device) {
                  0, "%s", out);
 }
 
+/* Graphs by chance, their leaves cut by chance, over members of ggml alone and beside a CPU of ours. */
+Test(ggml_member, random_graphs) {
+    static const struct {
+        const char *devices, *start;
+        int members, ranks;
+    } cases[] = {
+        {"ggml:CPU", "", 1, 1},
+        {"ggml:CPU", "mpirun --allow-run-as-root --oversubscribe -np 2 ", 2, 2},
+        {"ggml:CPU", "mpirun --allow-run-as-root --oversubscribe -np 3 ", 3, 3},
+        {"CPU0,ggml:CPU", "", 2, 1},
+    };
+    if (!has_tree()) {
+        cr_log_warn("no tree of Debian's ggml here (scripts/ggml-tree --install)");
+        return;
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char cmd[512], want[40];
+        snprintf(cmd, sizeof cmd, "%s" IN_TREE "bin/helper-mixed -m %s -e 5e-4", cases[i].start,
+                 cases[i].devices);
+        snprintf(want, sizeof want, "ok %d members on %d ranks", cases[i].members, cases[i].ranks);
+        cr_expect_eq(run(NULL, cases[i].devices, cmd), 0, "%s", out);
+        shows(want);
+    }
+}
+
 /* The software Vulkan driver that scripts/ggml-tree --vulkan adds: memory that the host cannot address,
  * a queue, other kernels. */
 Test(ggml_member, debians_vulkan_device) {

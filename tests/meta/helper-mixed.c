@@ -1,6 +1,11 @@
 /* Runs the scenarios of unlike members on ranks, started under mpirun by test-mixed.c. Argument r
  * is "CPUS,FARS": the devices that rank r brings; a rank that brings no CPU device has one all the
- * same, outside the group. Prints "ok N members on R ranks" on rank 0. */
+ * same, outside the group. Prints "ok N members on R ranks" on rank 0.
+ *
+ *   helper-mixed -m CPU0,CUDA [-e BOUND]
+ *
+ * runs on the devices whose names begin so, of all modules of the search path. With a bound on the NMSE of
+ * a node, for members that round activations, it runs the random graphs alone. */
 #include "base/launcher.h"
 #include "meta_random.h"
 #include "mixed_members.h"
@@ -14,7 +19,6 @@ static int my_rank(void) {
     return text ? atoi(text) : 0;
 }
 
-/* "-m CPU0,CUDA": the devices whose names begin so, of all modules of the search path. */
 static bool is_listed(const char *list, sheaf_backend_dev_t dev) {
     for (const char *p = list, *end; *p; p = end + (*end == ',')) {
         end = p + strcspn(p, ",");
@@ -25,8 +29,9 @@ static bool is_listed(const char *list, sheaf_backend_dev_t dev) {
 
 static bool prepare(int argc, char **argv, int *cpus, int *fars, const char **list) {
     const int rank = my_rank();
-    if (argc == 3 && !strcmp(argv[1], "-m")) {
+    if ((argc == 3 || (argc == 5 && !strcmp(argv[3], "-e"))) && !strcmp(argv[1], "-m")) {
         *list = argv[2];
+        if (argc == 5) meta_random_bound = atof(argv[4]);
         return true;
     }
     for (int r = 0; r + 1 < argc && r < RANKS; r++) {
@@ -60,13 +65,13 @@ int main(int argc, char **argv) {
     bool ok = used > 0;
     if (!ok) fprintf(stderr, "no members: %s\n", sheaf_last_error());
     /* without a scheduler nothing takes over an op that a member refuses */
-    const bool all_ops = !getenv("SHEAF_TEST_FAR_REFUSES");
-    for (int hole = 0; hole < 2 && ok && all_ops; hole++)
+    const bool all_ops = !getenv("SHEAF_TEST_FAR_REFUSES"), rounds = list && argc == 5;
+    for (int hole = 0; hole < 2 && ok && all_ops && !rounds; hole++)
         /* devices of modules may round activations for products with quantized weights */
         ok =
             run_meta_scenario(members, used, hole || list ? SHEAF_TYPE_F32 : SHEAF_TYPE_Q8_0, hole);
-    ok = ok && (!all_ops || run_meta_random(members, used, 1000, list ? 25 : 60));
-    ok = ok && run_sched_scenario(members, used, all_ops ? 1 : 0);
+    ok = ok && (!all_ops || run_meta_random(members, used, 1000, list && !rounds ? 25 : 60));
+    ok = ok && (rounds || run_sched_scenario(members, used, all_ops ? 1 : 0));
     if (ok && !list && fars[my_rank()] && far_counted("pinned") < 100) {
         fprintf(stderr, "rank %d: no transfer through pinned memory\n", my_rank());
         ok = false;
