@@ -5,7 +5,7 @@
 
 #include "rig.h"
 
-enum { HIDDEN_NAN = 1, SINKS = 2, CAUSAL = 4, SAME = 8, NO_MASK = 16 };
+enum { HIDDEN_NAN = 1, SINKS = 2, CAUSAL = 4, SAME = 8, NO_MASK = 16, TILES = 32 };
 
 static const struct attention {
     int64_t d, e, t, n, heads, kv, seqs;
@@ -29,6 +29,7 @@ static const struct attention {
     {576, 576, 40, 1, 2, 1, 1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q8_0, 0, 0, SAME},
     {96, 96, 70, 1, 3, 1, 1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q8_0, 0, 0, 0}, /* rows of 102 bytes */
     {128, 128, 300, 40, 4, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, CAUSAL | HIDDEN_NAN},
+    {64, 64, 352, 40, 2, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, TILES | HIDDEN_NAN},
     {64, 64, 200, 9, 4, 4, 1, SHEAF_TYPE_F32, SHEAF_TYPE_F32, 0, 0, CAUSAL},
 };
 
@@ -40,6 +41,7 @@ struct made {
 
 static bool sees(const struct attention *a, int64_t i, int64_t j) {
     if (a->flags & CAUSAL) return j <= a->t - a->n + i && j + 150 > a->t - a->n + i; /* a window */
+    if (a->flags & TILES) return j / 32 % 2; /* every other tile is left out */
     return j % 7 != 3;
 }
 

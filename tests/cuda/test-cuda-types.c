@@ -72,6 +72,49 @@ Test(cuda_types, products_are_of_the_rows) {
     }
 }
 
+/* Rows so long that the slots of their chunks are filled again, with columns rounded to 8 bits. */
+static void a_long_product(enum sheaf_type type, int n) {
+    enum { LONG = 9216, ROWS = 4, COLUMNS = 3 };
+    static float f[LONG * ROWS], columns[LONG * COLUMNS];
+    static uint8_t blocks[LONG * ROWS * 2];
+    struct rig r = rig_up("", NULL);
+    struct sheaf_tensor *w = sheaf_new_tensor_2d(r.ctx, type, LONG, ROWS);
+    struct sheaf_tensor *b = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, LONG, n);
+    struct sheaf_tensor *y = sheaf_mul_mat(r.ctx, w, b);
+    cr_assert_eq(sheaf_build_forward_expand(r.graph, y), SHEAF_STATUS_SUCCESS);
+    rig_alloc(&r);
+    for (int i = 0; i < LONG * ROWS; i++) f[i] = (float)(i * 37 % 101 - 50) / 16;
+    for (int i = 0; i < LONG * n; i++) columns[i] = (float)(i * 53 % 97 - 48) / 8;
+    cr_assert_eq(sheaf_from_float(type, f, blocks, LONG * ROWS), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_to_float(type, blocks, f, LONG * ROWS), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_set(w, blocks, 0, sheaf_nbytes(w)), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_set(b, columns, 0, sheaf_nbytes(b)), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    cr_assert_eq(sheaf_backend_tensor_get(y, got, 0, sheaf_nbytes(y)), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < ROWS * n; i++) {
+        double sum = 0, size = 0;
+        for (int k = 0; k < LONG; k++) {
+            const double p = (double)f[i % ROWS * LONG + k] * (double)columns[i / ROWS * LONG + k];
+            sum += p;
+            size += fabs(p);
+        }
+        cr_assert(fabs((double)got[i] - sum) <= size * 1e-4,
+                  "%s, %d columns: %d: %g, not %g, of %g", sheaf_type_name(type), n, i,
+                  (double)got[i], sum, size);
+    }
+    rig_down(&r);
+}
+
+Test(cuda_types, products_of_long_rows) {
+    static const enum sheaf_type longer[] = {SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_K,
+                                             SHEAF_TYPE_Q6_K};
+    for (size_t i = 0; i < sizeof longer / sizeof *longer; i++) {
+        a_long_product(longer[i], 1);
+        a_long_product(longer[i], 3);
+    }
+}
+
 static void the_last_is_kept(enum sheaf_type type, int n) {
     enum { WIDTH = 256, ROWS = 8, MOST_ROWS = 300 };
     static float f[WIDTH * MOST_ROWS];
