@@ -26,6 +26,18 @@ static inline struct gg_member *gg_member_of(sheaf_backend_dev_t dev) {
     return (struct gg_member *)dev->context;
 }
 
+/* Extents and strides. A dimension of one element has the stride of a dense tensor: a slice keeps
+ * those of the whole, no address depends on them, but kernels of ggml step by them to further states. */
+static inline void gg_lay_out(const struct sheaf_tensor *t, struct gg_tensor *out) {
+    for (int i = 0; i < GG_MAX_DIMS; i++) {
+        const size_t dense = !i       ? sheaf_type_size(t->type)
+                             : i == 1 ? sheaf_row_size(t->type, t->ne[0])
+                                      : out->nb[i - 1] * (size_t)t->ne[i - 1];
+        out->ne[i] = t->ne[i];
+        out->nb[i] = t->ne[i] == (i ? 1 : sheaf_blck_size(t->type)) ? dense : t->nb[i];
+    }
+}
+
 /* ---- member_memory.c ---- */
 
 struct gg_member_buffer {

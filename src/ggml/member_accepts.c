@@ -140,8 +140,14 @@ static bool flash_attn(const struct sheaf_tensor *n) {
            k->ne[3] == v->ne[3];
 }
 
+/* Elements that are not rotated are copied in pairs, beyond the end of an odd row. */
 static bool rope(const struct sheaf_tensor *n) {
-    enum { SECTIONS = 8, FIRST_SECTION = 9 }; /* a bit of the mode; a word (sheaf/ops.h) */
+    enum {
+        SECTIONS = 8,
+        FIRST_SECTION = 9,
+        OFFSET = 13
+    }; /* a bit of the mode; words (sheaf/ops.h) */
+    if (n->ne[0] % 2 || n->op_params[OFFSET] % 2) return false;
     bool sections = !(n->op_params[1] & SECTIONS);
     for (int i = 0; i < 3; i++) sections = sections || n->op_params[FIRST_SECTION + i] > 0;
     return halves(n) && sections && sheaf_is_contiguous(n->src[1]);
@@ -166,11 +172,21 @@ static bool relative(const struct sheaf_tensor *n) {
     return n->type == n->src[0]->type && (n->type == SHEAF_TYPE_F16 || n->type == SHEAF_TYPE_BF16);
 }
 static bool dense_f32(const struct sheaf_tensor *n) { return all_f32(n) && dense_from(n, 0); }
+/* ggml 0.27 finds rows of the fourth dimension in the wrong place. */
 static bool equal_numbers(const struct sheaf_tensor *n) {
-    return n->src[0]->type == SHEAF_TYPE_I32 && n->src[1]->type == SHEAF_TYPE_I32;
+    return n->src[0]->ne[3] == 1 && n->src[0]->type == SHEAF_TYPE_I32 &&
+           n->src[1]->type == SHEAF_TYPE_I32;
 }
 static bool indexer(const struct sheaf_tensor *n) {
-    return is_f32(n) && is_f32(n->src[0]) && is_f32(n->src[2]) && dense_from(n, 0);
+    return is_f32(n) && is_f32(n->src[0]) && is_f32(n->src[2]) && dense_from(n, 0) && n->src[3] &&
+           n->src[3]->type == SHEAF_TYPE_F16;
+}
+
+/* ggml wraps an index once. */
+static bool roll(const struct sheaf_tensor *n) {
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++)
+        if (n->op_params[i] >= n->ne[i] || -n->op_params[i] >= n->ne[i]) return false;
+    return all_f32(n);
 }
 
 #define MAP(c)                                                                                     \
@@ -230,7 +246,7 @@ static const struct limits limits[SHEAF_OP_COUNT] = {
     [SHEAF_OP_ARANGE] = {true, ANY, ANY, DENSE, all_f32},
     [SHEAF_OP_UPSCALE] = {true, DENSE, ANY, DENSE, all_f32},
     [SHEAF_OP_PAD_REFLECT_1D] = {true, DENSE, ANY, DENSE, all_f32},
-    [SHEAF_OP_ROLL] = {true, DENSE, ANY, DENSE, all_f32},
+    [SHEAF_OP_ROLL] = {true, DENSE, ANY, DENSE, roll},
     [SHEAF_OP_TIMESTEP_EMBEDDING] = {true, DENSE, ANY, DENSE, all_f32},
     [SHEAF_OP_SET] = {true, DENSE, ROWS, DENSE, part_f32},
     [SHEAF_OP_ACC] = {true, DENSE, ROWS, DENSE, part_f32},

@@ -139,10 +139,12 @@ static void remember(struct build *b, const struct sheaf_tensor *t) {
 /* The descriptor that the buffer of a weight keeps, if there is one of this very layout. */
 static struct gg_tensor *kept_of(const struct sheaf_tensor *t) {
     const struct gg_member_buffer *m = t->extra ? gg_member_buffer_of(t) : NULL;
+    struct gg_tensor own;
+    gg_lay_out(t, &own);
     for (size_t i = 0; m && i < m->n_kept; i++) {
         struct gg_tensor *k = m->kept[i];
         if (k == t->extra && k->data == t->data && k->type == m->member->lib->type[t->type] &&
-            !memcmp(k->ne, t->ne, sizeof k->ne) && !memcmp(k->nb, t->nb, sizeof k->nb))
+            !memcmp(k->ne, own.ne, sizeof k->ne) && !memcmp(k->nb, own.nb, sizeof k->nb))
             return k;
     }
     return NULL;
@@ -151,8 +153,7 @@ static struct gg_tensor *kept_of(const struct sheaf_tensor *t) {
 static void shape(const struct gg_library *lib, const struct sheaf_tensor *t,
                   struct gg_tensor *out) {
     out->type = lib->type[t->type];
-    memcpy(out->ne, t->ne, sizeof out->ne);
-    memcpy(out->nb, t->nb, sizeof out->nb);
+    gg_lay_out(t, out);
     memcpy(out->name, t->name, sizeof out->name);
 }
 
@@ -191,6 +192,21 @@ static bool add_node(struct build *b, struct gg_tensor *gg) {
     return true;
 }
 
+/* Results of two dimensions in ggml that are flat here (translate.c): nodes that read them see them so. NULL: no
+ * such node. */
+static struct gg_tensor *emit_flat(struct build *b, const struct sheaf_tensor *node,
+                                   struct gg_tensor *gg) {
+    struct sheaf_tensor flat = *node;
+    int8_t order[GG_MAX_SRC];
+    struct item *item = new_item(b);
+    flat.op = SHEAF_OP_RESHAPE;
+    memset(flat.op_params, 0, sizeof flat.op_params);
+    memset(flat.src, 0, sizeof flat.src);
+    if (!gg_translate_back(&b->lib->host, &flat, &item->gg, order)) return NULL;
+    item->gg.src[0] = item->gg.view_src = gg;
+    return &item->gg;
+}
+
 /* One node that ggml has. NULL: it has not. */
 static struct gg_tensor *emit_plain(struct build *b, const struct sheaf_tensor *node) {
     int8_t order[GG_MAX_SRC];
@@ -210,9 +226,13 @@ static struct gg_tensor *emit_plain(struct build *b, const struct sheaf_tensor *
         item->from = node;
     }
     if (!(node->flags & SHEAF__TENSOR_INTERNAL)) item->gg.flags |= GG_FLAG_OUTPUT;
-    map(b, node, &item->gg);
+    const bool same = !memcmp(item->gg.ne, node->ne, sizeof node->ne);
+    if (same) gg_lay_out(node, &item->gg);
+    struct gg_tensor *seen = same ? &item->gg : emit_flat(b, node, &item->gg);
+    if (!seen) return NULL;
+    map(b, node, seen);
     if (!sheaf_op_is_view(node->op)) add_node(b, &item->gg);
-    return &item->gg;
+    return seen;
 }
 
 static struct gg_tensor *emit_values(struct build *b, const struct sheaf_tensor *t,

@@ -21,8 +21,7 @@ static void as_bytes(const struct gg_library *lib, const struct sheaf_tensor *t,
 
 static struct gg_tensor describe_shape(const struct gg_library *lib, const struct sheaf_tensor *t) {
     struct gg_tensor out = {.type = lib->type[t->type]};
-    memcpy(out.ne, t->ne, sizeof out.ne);
-    memcpy(out.nb, t->nb, sizeof out.nb);
+    gg_lay_out(t, &out);
     memcpy(out.name, t->name, sizeof out.name);
     if (out.type < 0) as_bytes(lib, t, &out);
     return out;
