@@ -118,8 +118,8 @@ Test(comm, starts_refuse_bad_calls) {
     cr_assert_not(sheaf_world_failed());
 }
 
-/* The other member comes 400 ms later; this one has work for 60 ms of them, or a few more where
- * others load the machine. */
+/* The other member comes 400 ms later; this one has work for 200 ms of them. Where others load the
+ * machine its thread starts some of these later. */
 Test(comm, started_time_is_hidden_until_it_is_waited_for) {
     struct sheaf_comm *comm;
     struct sheaf_comm_stats s;
@@ -135,13 +135,13 @@ Test(comm, started_time_is_hidden_until_it_is_waited_for) {
     cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
     pthread_create(&thread, NULL, gather_thread, comm);
     cr_assert_eq(sheaf_comm_start(comm, 0, &call, &ticket), SHEAF_STATUS_SUCCESS);
-    usleep(60000);
+    usleep(200000);
     cr_assert_eq(sheaf_comm_wait(comm, 0, ticket), SHEAF_STATUS_SUCCESS);
     pthread_join(thread, NULL);
     sheaf_comm_get_stats(comm, 0, SHEAF_COMM_ALL_GATHER, &s);
     cr_assert_eq(s.count, 1);
     cr_assert_gt(s.wait_ns, 300000000u);
-    cr_assert_gt(s.hidden_ns, 55000000u);
+    cr_assert_gt(s.hidden_ns, 100000000u);
     cr_assert_lt(s.hidden_ns, s.time_ns - 20000000u);
     /* hidden waits cost nothing */
     cr_assert_eq(s.stalled_ns, s.wait_ns - s.hidden_ns);

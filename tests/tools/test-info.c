@@ -46,7 +46,7 @@ Test(info, memory_is_what_a_run_takes, .timeout = 120) {
 
 /* Sizes of known models, and what more members give. Q4_K_M files of these models have 42.5, 243, 142
  * and 404 GB. */
-Test(info, presets, .timeout = 120) {
+Test(info, presets, .timeout = 600) {
     static const struct {
         const char *name;
         double gb;
