@@ -9,12 +9,11 @@
 
 enum { FILES = 3 };
 
-/* The output is dropped: only its making is tested. */
+/* The folder's name; the first call drops the standard output, since only its making is tested. */
 static const char *folder(void) {
     static char path[64];
     if (path[0]) return path;
     snprintf(path, sizeof path, "/dev/shm/fuzz-postmortem-%ld", (long)getpid());
-    MUST(!mkdir(path, 0700));
     MUST(freopen("/dev/null", "w", stdout));
     return path;
 }
@@ -28,6 +27,7 @@ static void write_file(const char *path, const uint8_t *data, size_t n) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char path[FILES][128];
     int n = 0;
+    MUST(!mkdir(folder(), 0700)); /* for each input anew: the fuzzer may end behind any of them */
     for (const uint8_t *end; n < FILES && size; n++) {
         snprintf(path[n], sizeof path[n], "%s/%d.flight", folder(), n);
         end = memchr(data, 0, size);
@@ -38,7 +38,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     postmortem_print(folder());
     for (int i = 0; i < n; i++) unlink(path[i]);
-    rmdir(folder());
-    MUST(!mkdir(folder(), 0700)); /* atexit is the fuzzer's: it may go at any time */
+    MUST(!rmdir(folder()));
     return 0;
 }
