@@ -37,6 +37,7 @@ needs_tests=(
     'test -d /usr/lib/python3/dist-packages/numpy|python3-numpy'
     'test -d /usr/lib/python3/dist-packages/setuptools|python3-setuptools'
     'dpkg-shlibdeps --version|dpkg-dev'
+    'test -d /usr/lib/debug/.build-id|libc6-dbg' # AddressSanitizer: tests/sanitizers/lsan.supp names vasprintf
 )
 needs_model=('python3 -m pip --version|python3-pip')
 needs_netns=('ip -V|iproute2' 'unshare --version|util-linux' 'nft --version|nftables')
