@@ -60,17 +60,16 @@ static enum sheaf_status duplicate(MPI_Comm from, MPI_Comm *out) {
 /* Of a launcher that is another MPI's, every process is a world of one, which ends here. */
 static enum sheaf_status check_launcher(void) {
     int size = 1;
-    const char *missed;
-    const int launched = sheaf__launcher_size(&missed);
+    const struct sheaf__launch job = sheaf__launcher_job();
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (size > 1 || launched == 1) return SHEAF_STATUS_SUCCESS;
+    if (size > 1 || job.size == 1) return SHEAF_STATUS_SUCCESS;
     MPI_Finalize();
     sheaf__world()->ends_mpi = false;
-    sheaf__world()->refused = true;
+    sheaf__world()->mute = job.rank != 0;
     return sheaf_set_error(
         SHEAF_STATUS_INVALID,
         "start: the launcher has started %d ranks, but each is alone: sheaf uses %s, and %s",
-        launched, sheaf_world_mpi(), missed);
+        job.size, sheaf_world_mpi(), job.missed);
 }
 
 /* Every rank sees the same settings here, so no rank is left behind in a dup. */

@@ -112,25 +112,30 @@ static void set_all(const char *variables, bool set) {
 Test(world, counts_ranks_by_the_launchers_variables) {
     static const struct {
         const char *variables;
-        int size;
+        int size, rank;
         const char *missed;
     } cases[] = {
-        {"SHEAF_TEST_NOTHING=1", 1, ""},
-        {"PMI_SIZE=3", 3, "another MPI's"},
-        {"OMPI_COMM_WORLD_SIZE=2", 2, "another MPI's"},
-        {"OMPI_COMM_WORLD_SIZE=1 PMI_SIZE=3", 1, ""}, /* mpirun inside a rank of MPICH */
-        {"PMI_SIZE=many", 1, ""},
-        {SLURM_PMIX, 4, "srun --mpi=list"},
-        {SLURM_PMIX " OMPI_COMM_WORLD_SIZE=1", 1, ""}, /* mpirun -n 1 inside a task */
-        {SLURM_PMIX " PMI_SIZE=2", 2, "another MPI's"},
-        {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4", 1, ""},       /* four programs of one, perhaps */
-        {"PMIX_NAMESPACE=811.1 SLURM_STEP_NUM_TASKS=4", 1, ""}, /* Open MPI's daemons are tasks */
+        {"SHEAF_TEST_NOTHING=1", 1, 0, ""},
+        {"PMI_SIZE=3", 3, 0, "another MPI's"},
+        {"OMPI_COMM_WORLD_SIZE=2", 2, 0, "another MPI's"},
+        {"OMPI_COMM_WORLD_SIZE=1 PMI_SIZE=3", 1, 0, ""}, /* mpirun inside a rank of MPICH */
+        {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=2 PMI_SIZE=3 PMI_RANK=1", 3, 1, "another"},
+        {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=2", 4, 2, "another MPI's"},
+        {"PMI_SIZE=many", 1, 0, ""},
+        {SLURM_PMIX, 4, 0, "srun --mpi=list"},
+        {SLURM_PMIX " OMPI_COMM_WORLD_SIZE=1", 1, 0, ""}, /* mpirun -n 1 inside a task */
+        {SLURM_PMIX " PMI_SIZE=2", 2, 0, "another MPI's"},
+        {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4", 1, 0, ""}, /* four programs of one, perhaps */
+        {"PMIX_NAMESPACE=811.1 SLURM_STEP_NUM_TASKS=4", 1, 0,
+         ""}, /* Open MPI's daemons are tasks */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *missed;
         set_all(cases[i].variables, true);
-        cr_expect_eq(sheaf__launcher_size(&missed), cases[i].size, "%s", cases[i].variables);
-        cr_expect_not_null(strstr(missed, cases[i].missed), "%s: %s", cases[i].variables, missed);
+        const struct sheaf__launch job = sheaf__launcher_job();
+        cr_expect_eq(job.size, cases[i].size, "%s", cases[i].variables);
+        cr_expect_eq(job.rank, cases[i].rank, "%s", cases[i].variables);
+        cr_expect_not_null(strstr(job.missed, cases[i].missed), "%s: %s", cases[i].variables,
+                           job.missed);
         set_all(cases[i].variables, false);
     }
 }
@@ -274,15 +279,23 @@ Test(world, speaks_past_other_users, .timeout = 90) {
 }
 
 /* A launcher of another MPI: three processes, each alone in its world. */
-Test(world, of_a_foreign_launcher_is_refused_once, .timeout = 60) {
-    const int rc = run_command("for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r '" SHEAF_BUILD_DIR
-                               "/bin/helper-world' refused & done; wait",
-                               30, out, sizeof out);
+static void refused_once(const char *around) {
+    char cmd[1024];
+    snprintf(cmd, sizeof cmd,
+             "%s for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r '" SHEAF_BUILD_DIR
+             "/bin/helper-world' refused & done; wait",
+             around);
+    const int rc = run_command(cmd, 30, out, sizeof out);
     cr_assert_eq(rc, 0, "status %d\n%s", rc, out);
     cr_assert_eq(count("ok\n"), 3, "%s", out);
     cr_assert_eq(count("error: start: the launcher has started 3 ranks, but each is alone"), 1,
                  "%s", out);
     cr_assert_eq(count("error: "), 1, "%s", out);
+}
+Test(world, of_a_foreign_launcher_is_refused_once, .timeout = 60) { refused_once(""); }
+/* Its mpiexec runs inside rank 2 of Open MPI's mpirun, whose variables its processes inherit. */
+Test(world, of_a_foreign_launcher_in_a_rank_is_refused_once, .timeout = 60) {
+    refused_once("export OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=2;");
 }
 
 Test(world_ranks, hear_of_one_rank_s_bad_setting, .timeout = 60) {

@@ -28,6 +28,7 @@ enum {
     TOLD_MS = 300, /* for its output to arrive */
 };
 static const uint64_t FINALIZE_NS = 300000000; /* for MPI_Finalize, if the launcher ends the job */
+static const uint64_t ARRIVE_NS = 400000000;   /* and then for the farewell to arrive */
 static const uint64_t BEAT_NS = 250000000;     /* between signs of life */
 /* Several hosts notice a failure at about the same time. The host of rank 0 decides which one
  * prints it: the first host that asks, or itself. The others wait ANSWER_NS for its answer; if it
@@ -52,6 +53,7 @@ static struct {
     _Atomic bool farewell_arrived, ended;
     bool forced;        /* the time for the main thread to come back is over */
     uint64_t failed_at; /* 0: not yet */
+    uint64_t ends_at;   /* the same: the farewell before an expected end has its time until then */
     uint64_t torn_at;   /* the record was taken, but has no text */
     uint64_t last_tick, last_beat;
 } guard = {.wake = -1};
@@ -258,8 +260,10 @@ static void end_as_expected(uint64_t now) {
     const struct sheaf__world *w = sheaf__world();
     const uint64_t since = atomic_load(&w->finalize_ns);
     if (!w->may_exit || !since || now < since + FINALIZE_NS || !sheaf__end_is_expected(now)) return;
+    if (!guard.ends_at) guard.ends_at = now + ARRIVE_NS;
     if (watching()) atomic_store(&sheaf__line(w->rank)->left, 1);
-    sheaf__links_farewell();
+    atomic_store(&guard.farewell, true); /* the thread goes on with it, and beats no more */
+    if (!sheaf__links_farewell() && now < guard.ends_at) return;
     sheaf__launcher_remove_names();
     _exit(atomic_load(&w->end_status));
 }
@@ -441,9 +445,7 @@ bool sheaf__watch_stop(void) {
 
 bool sheaf_world_reports_error(void) {
     const struct sheaf__world *w = sheaf__world();
-    const char *rank = w->refused ? sheaf__launcher_rank() : NULL;
-    if (rank) return atoi(rank) == 0;
-    if (w->size == 1) return true;
+    if (w->size == 1) return !w->mute;
     /* ranks that do not share a record yet go by what they agreed on */
     if (w->failure == &sheaf__own_failure && w->reporter >= 0) return w->reporter == w->rank;
     if (sheaf__has_failed(w)) {

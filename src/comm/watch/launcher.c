@@ -234,19 +234,27 @@ static int number_from(const char *name) {
     return n > 0 && n < INT32_MAX ? (int)n : 0;
 }
 
-int sheaf__launcher_size(const char **missed) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
-    int size = 1;
-    *missed = "the launcher is another MPI's; use that one's mpirun or mpiexec";
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const int n = number_from(names[i]);
-        if (n == 1) return 1; /* a launcher inside another one's rank */
-        if (n > 1) size = n;
+static int rank_from(const char *name) {
+    const char *text = getenv(name);
+    return text ? atoi(text) : 0;
+}
+
+struct sheaf__launch sheaf__launcher_job(void) {
+    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+    static const char *const ranks[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK"};
+    static const char other[] = "the launcher is another MPI's; use that one's mpirun or mpiexec";
+    const struct sheaf__launch one = {1, 0, other};
+    struct sheaf__launch job = one;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const int n = number_from(sizes[i]);
+        if (n == 1) return one; /* a launcher inside another one's rank */
+        if (n > 1) job = (struct sheaf__launch){n, rank_from(ranks[i]), other};
     }
-    if (size > 1 || !is_slurm_pmix()) return size;
+    if (job.size > 1 || !is_slurm_pmix()) return job;
     /* PMIx has no variable for the size. Tasks of a step without --mpi may be programs of one. */
     const int n = number_from("SLURM_STEP_NUM_TASKS");
-    *missed = "it has not joined srun's PMIx; use that MPI's mpirun or mpiexec, or another kind of "
-              "srun --mpi (srun --mpi=list names them)";
-    return n > 1 ? n : 1;
+    return (struct sheaf__launch){
+        n > 1 ? n : 1, n > 1 ? rank_from("PMIX_RANK") : 0,
+        "it has not joined srun's PMIx; use that MPI's mpirun or mpiexec, or another kind of "
+        "srun --mpi (srun --mpi=list names them)"};
 }

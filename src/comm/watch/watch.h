@@ -23,8 +23,12 @@ void sheaf__watch_leave_failed(void);
  * uses must stay: the connections, the board, the names of hosts. */
 bool sheaf__watch_stop(void);
 
-/* Ranks that the launcher has started, as its variables say; 1 if they say nothing. *missed: why an
- * MPI library may not have joined it, and what to do, as the end of a sentence. */
-int sheaf__launcher_size(const char **missed);
+/* The job that the launcher has started, as its variables say. */
+struct sheaf__launch {
+    int size, rank;     /* 1 and 0 if they say nothing; both of the same launcher */
+    const char *missed; /* why an MPI library may not have joined it, and what to do, as the end of
+                           a sentence */
+};
+struct sheaf__launch sheaf__launcher_job(void);
 
 #endif

@@ -106,7 +106,7 @@ bool sheaf__links_ask(int origin, const char *text);
 void sheaf__links_told(void); /* this host has printed the failure */
 /* Says farewell to each peer once; true when the hosts of all that are still connected have
  * acknowledged it. A connection that is closed before is reset by the peer's next sign of life, and
- * what is not acknowledged is lost: the peer takes the end for a death. */
+ * bytes without an acknowledgement are lost: the peer takes the end for a death. */
 bool sheaf__links_farewell(void);
 bool sheaf__links_all_left(void); /* any thread */
 /* Silent for `limit`: ends the job. `forgive`: this process itself was away; start again. */

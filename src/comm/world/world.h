@@ -30,7 +30,8 @@ struct sheaf__world {
     /* sheaf_world_expect_end: when it was called, 0: not; and when MPI_Finalize was entered */
     _Atomic uint64_t end_ns, finalize_ns;
     _Atomic int end_status;
-    bool refused; /* the launcher is another MPI's: each of its ranks is a world of one */
+    bool mute;    /* the launcher is another MPI's, each of its ranks a world of one, and its rank 0
+                  reports that */
     uint64_t job; /* a random number that all ranks know */
     MPI_Comm control, data;
     struct sheaf__failure *_Atomic failure; /* never NULL */
