@@ -4,14 +4,20 @@
 
 #include <stdlib.h>
 
-/* The rank that the launcher gave this process, as text; NULL: no launcher started it. Open MPI's
- * mpirun, PMIx (Slurm's srun --mpi=pmix), PMI (hydra of MPICH, srun --mpi=pmi2), any srun. */
-static inline const char *sheaf__launcher_rank(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
-                                        "SLURM_PROCID"};
+/* The rank in a launcher's job of MPI, as text; NULL: in none. Open MPI's mpirun, PMIx (Slurm's srun
+ * --mpi=pmix), PMI (hydra of MPICH, srun --mpi=pmi2). Tasks of another srun may be programs of one. */
+static inline const char *sheaf__launcher_mpi_rank(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
     const char *rank = NULL;
     for (size_t i = 0; i < sizeof names / sizeof *names && !rank; i++) rank = getenv(names[i]);
     return rank;
+}
+
+/* The rank that the launcher gave this process, as text; NULL: no launcher started it. As above,
+ * and of any srun. */
+static inline const char *sheaf__launcher_rank(void) {
+    const char *rank = sheaf__launcher_mpi_rank();
+    return rank ? rank : getenv("SLURM_PROCID");
 }
 
 #endif

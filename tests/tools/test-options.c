@@ -44,6 +44,19 @@ Test(options, help_and_version_of_every_tool, .timeout = 120) {
     }
 }
 
+/* Tasks of srun without PMI or PMIx may be programs of one: each answers. Of ranks, the first does. */
+Test(options, tasks_of_srun_answer_each, .timeout = 60) {
+    setenv("SLURM_PROCID", "1", 1);
+    cr_expect_eq(tool("sheaf-info --help"), 0);
+    cr_expect(strstr(out, "usage: ") == out, "%s", out);
+    fails("sheaf-worker --versoin", "unknown option '--versoin'");
+    setenv("PMI_RANK", "1", 1);
+    cr_expect_eq(tool("sheaf-info --help"), 0);
+    cr_expect_str_eq(out, "", "%s", out);
+    unsetenv("PMI_RANK");
+    unsetenv("SLURM_PROCID");
+}
+
 Test(options, values_in_the_same_argument, .timeout = 60) {
     fails("sheaf-run -m x --predict=ten", "--predict wants a whole number");
     fails("sheaf-run -m x -n1x", "-n, --predict wants a whole number");

@@ -13,7 +13,7 @@
 #include "common/output.h"
 
 bool tool_is_first(void) {
-    const char *rank = sheaf__launcher_rank();
+    const char *rank = sheaf__launcher_mpi_rank();
     return !rank || atoi(rank) == 0;
 }
 

@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/launcher.h"
 #include "common/tool.h"
 #include "ggml/engine.h"
 #include "sheaf/sheaf.h"
@@ -51,13 +52,9 @@ static void pass_on(int number) {
     if (program > 0) kill(program, number);
 }
 
-/* The rank that the launcher gave this process; 0 without one. */
-static int launched_rank(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
-                                        "SLURM_PROCID"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (getenv(names[i])) return atoi(getenv(names[i]));
-    return 0;
+static bool is_rank_0(void) {
+    const char *rank = sheaf__launcher_rank();
+    return !rank || atoi(rank) == 0;
 }
 
 static int fail(const char *text) {
@@ -172,5 +169,5 @@ static int answer(int argc, char **argv) {
 int main(int argc, char **argv) {
     const bool with_program = argc > 2 && !strcmp(argv[1], "--");
     if (argc > 1 && !with_program) return answer(argc, argv);
-    return with_program && launched_rank() == 0 ? run_program(argv + 2) : serve();
+    return with_program && is_rank_0() ? run_program(argv + 2) : serve();
 }
