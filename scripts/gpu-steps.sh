@@ -150,8 +150,9 @@ on_one() {
     ranks "$@"
 }
 
-# ops NAME MIN_RUNS COMMAND...: sheaf-backend-ops; the line of device NAME must show that many runs, and
-# nothing wrong or refused. What is unsupported is the host's: a test of the CUDA module lists these ops.
+# ops NAME LEAST COMMAND...: sheaf-backend-ops; the line of device NAME must show that many runs beside the unsupported
+# ones, and nothing wrong or refused. Unsupported ops are the host's: a test of the CUDA module lists them. On the
+# emulation 3974 runs of CUDA0 count, 412 of them of MUL_MAT, and 30138 of two members.
 ops() {
     local name=$1 least=$2
     shift 2
@@ -159,7 +160,7 @@ ops() {
     "$@" | tee "$work/ops.$$"
     local status=${PIPESTATUS[0]}
     awk -v name="$name" -v least="$least" -v s=$((SECONDS - begin)) '
-        $1 == name && $3 == "cases," { n++; runs = $4; bad = $6 + $8; line = $0 }
+        $1 == name && $3 == "cases," { n++; runs = $4 - $10; bad = $6 + $8; line = $0 }
         END { if (!n) { print "no line of " name; exit 1 }
               printf "%s, %d runs/s\n", line, s ? runs / s : runs; exit !(runs >= least && bad == 0) }' "$work/ops.$$" || status=1
     rm -f "$work/ops.$$"
@@ -508,7 +509,7 @@ older() {
         -DSHEAF_CUDA_ARCHITECTURES=80 >/dev/null 2>&1 && cmake --build "$work/older" -j "$cores" --target sheaf-cuda >/dev/null || exit 1
     export SHEAF_BACKEND_PATH=$work/older/lib
     "$bin/sheaf-info" | grep -q 'runs code for 8.0' || echo "note: sheaf-info names no older code"
-    (ops "${kind}0" 1900 "$o" test -b "${kind}0") || exit 1
+    (ops "${kind}0" 3900 "$o" test -b "${kind}0") || exit 1
     switches 8B-Q4_0
 }
 

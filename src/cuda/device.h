@@ -58,8 +58,8 @@ enum sheaf_status sheaf__cuda_event_synchronize(sheaf_backend_dev_t dev,
 
 /* ---- ops ---- */
 
-/* How graphs ran and which way products went ("counts=1"). What a captured graph holds counts once, where
- * it was launched for the capture, not in each replay. */
+/* How graphs ran and which way products went ("counts=1"). Launches of a captured graph count once, in
+ * the capture, not in each replay. */
 struct sheaf__cuda_counts {
     uint64_t captured, replayed;
     uint64_t refused;      /* captures that failed: such a graph runs node by node for ever */

@@ -172,6 +172,28 @@ Test(gpu_check, steps_on_the_emulation, .timeout = TIMEOUT) {
     cr_expect_gt(atoi(row_of("a killed rank").gpu), 0, "both GPUs are half busy: %s", report);
 }
 
+/* Runs that are not supported do not count. */
+Test(gpu_check, ops_that_are_not_supported, .timeout = TIMEOUT) {
+    static const struct {
+        const char *line;
+        int status;
+    } cases[] = {
+        {"CUDA0 4516 cases, 4516 runs: 0 wrong, 0 refused, 542 unsupported", 0},
+        {"CUDA0 4516 cases, 4516 runs: 0 wrong, 0 refused, 4000 unsupported", 1},
+        {"CUDA0 4516 cases, 4516 runs: 1 wrong, 0 refused, 542 unsupported", 1},
+        {"CPU0 4516 cases, 4516 runs: 0 wrong, 0 refused, 0 unsupported", 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char cmd[1024];
+        snprintf(cmd, sizeof cmd,
+                 "bash -c 'work=$(mktemp -d); . \"%s/scripts/gpu-steps.sh\"; (ops CUDA0 3900 echo "
+                 "%s); s=$?; rm -r $work; exit $s'",
+                 SHEAF_SOURCE_DIR, cases[i].line);
+        cr_expect_eq(run_command(cmd, TIMEOUT, out, OUT), cases[i].status, "%s: %s", cases[i].line,
+                     out);
+    }
+}
+
 /* Without a ggml library there is nothing to compare with; the row says which was looked for. */
 Test(gpu_check, without_a_ggml_library, .timeout = TIMEOUT) {
     cr_expect_eq(check_build(MACHINE "export SHEAF_GGML_LIB=/nowhere/libggml.so;",
