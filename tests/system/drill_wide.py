@@ -393,7 +393,10 @@ def memory_while_it_runs(job, seconds):
         return marks
     while job.process.poll() is None and time.monotonic() < end:
         try:
-            marks.append(sum(resident(p) for p in job.ranks().values()))
+            ranks = job.ranks()
+            if len(ranks) != 4:  # one of them ends
+                break
+            marks.append(sum(resident(p) for p in ranks.values()))
         except OSError:
             break
         time.sleep(0.1)

@@ -64,13 +64,13 @@ Test(bench_scripts, scaling_is_drawn_from_its_table) {
 /* Those two that give their arguments to a program print that program's help. */
 Test(bench_scripts, all_tell_their_use) {
     cr_assert_eq(
-        run_command(
-            "cd '" SHEAF_SOURCE_DIR "/scripts'; for s in *; do [ -x $s ] || continue; case $s in "
-            "run | run-llama) continue ;; esac; ./$s --help >/tmp/$$.help 2>&1 </dev/null || echo "
-            "$s: status $?; [ $(grep -c \"$s\" /tmp/$$.help) -gt 0 ] || echo $s: no use of it; "
-            "done; "
-            "rm /tmp/$$.help",
-            TIMEOUT, out, OUT),
+        run_command("H=$(mktemp) || exit 1; cd '" SHEAF_SOURCE_DIR
+                    "/scripts'; for s in *; do [ -x $s ] || continue; case $s in "
+                    "run | run-llama) continue ;; esac; ./$s --help >$H 2>&1 </dev/null || echo "
+                    "$s: status $?; [ $(grep -c \"$s\" $H) -gt 0 ] || echo $s: no use of it; "
+                    "done; "
+                    "rm $H",
+                    TIMEOUT, out, OUT),
         0, "%s", out);
     cr_expect_str_eq(out, "", "%s", out);
 }
