@@ -84,15 +84,16 @@ static void keep_failure(enum sheaf_status st) {
     sheaf_log(SHEAF_LOG_ERROR, "%s", sheaf_last_error());
 }
 
-/* Other commands use the memory of a run's results, or all ranks meet in them. */
-static bool goes_beside_runs(enum gg_command_kind kind) {
-    return kind == GG_COMMAND_RUN || kind == GG_COMMAND_FETCH || kind == GG_COMMAND_ASK ||
+/* Other commands use the memory of a run's results, or all ranks meet in them, as in a run whose views
+ * move (c of them): they get its payload, and may plan again. */
+static bool goes_beside_runs(enum gg_command_kind kind, uint64_t c) {
+    return (kind == GG_COMMAND_RUN && !c) || kind == GG_COMMAND_FETCH || kind == GG_COMMAND_ASK ||
            kind == GG_COMMAND_END;
 }
 
 enum sheaf_status gg_command(enum gg_command_kind kind, uint64_t a, uint64_t b, uint64_t c,
                              uint64_t d, const void *payload, size_t size, void *result) {
-    const size_t n = goes_beside_runs(kind) ? 0 : gg_engine_n_devices(gg_driver.engine);
+    const size_t n = goes_beside_runs(kind, c) ? 0 : gg_engine_n_devices(gg_driver.engine);
     for (size_t i = 0; i < n; i++) {
         const enum sheaf_status st = gg_fetch(i);
         if (st && sheaf_world_failed()) return st;

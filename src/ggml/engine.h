@@ -4,10 +4,10 @@
  *
  * Invariant: all ranks execute the same commands in the same order, so that every collective inside
  * them meets. A command that fails on one rank fails on all, unless the job itself is over
- * (sheaf_world_failed). Ranks that drive no member of a device take part in what it plans and hold
- * nothing of it; payloads of SET and RUN go to its group only, unless views move. A device without rank 0 computes
- * while rank 0 goes on: its results are fetched by a command of their own. All calls from one
- * thread. */
+ * (sheaf_world_failed). Ranks that drive no member of a device take part in its plans and hold
+ * nothing of it; payloads of SET and RUN go to its group only, unless views move. A device without
+ * rank 0 computes while rank 0 goes on: its results are fetched by a command of their own. All calls
+ * from one thread. */
 #ifndef SHEAF_GGML_ENGINE_H
 #define SHEAF_GGML_ENGINE_H
 
