@@ -15,6 +15,14 @@ enum sheaf_status sheaf__meta_drain(struct meta_member *me) {
     return st ? st : sheaf_backend_synchronize(me->device_backend);
 }
 
+/* As one more span: the queue may hold work that never ends. */
+static enum sheaf_status drain_spans(struct meta_member *me, const char *name) {
+    sheaf__enter(SHEAF_PHASE_COMPUTE, name, sheaf__time_ns());
+    const enum sheaf_status st = sheaf__meta_drain(me);
+    sheaf__leave();
+    return st;
+}
+
 /* The value of `t` in host memory: its own, or a copy in `staging`. Waits until it is there. */
 static enum sheaf_status host_copy(struct meta_member *me, const struct sheaf_tensor *t,
                                    struct meta_staging *staging, void **out) {
@@ -25,7 +33,7 @@ static enum sheaf_status host_copy(struct meta_member *me, const struct sheaf_te
     if (n > staging->size) st = sheaf__meta_drain(me); /* it moves */
     if (!st) st = sheaf__meta_stage(staging, n, out);
     if (!st) st = sheaf_backend_tensor_get_async(me->device_backend, t, *out, 0, n);
-    const enum sheaf_status waited = sheaf__meta_drain(me);
+    const enum sheaf_status waited = drain_spans(me, t->name);
     return st ? st : waited;
 }
 
@@ -213,8 +221,10 @@ enum sheaf_status sheaf__meta_run_part(struct meta_member *me, struct meta_part 
     enum sheaf_status st = run_instrs(me, part);
     if (!me->staged) return st;
     if (!st && !me->failure) submit_followers(me);
+    const struct sheaf_cgraph *g = &part->graph;
     const uint64_t begin = sheaf__time_ns();
-    const enum sheaf_status waited = sheaf__meta_drain(me);
+    const enum sheaf_status waited =
+        drain_spans(me, g->n_nodes ? g->nodes[g->n_nodes - 1]->name : "");
     me->compute_ns += sheaf__time_ns() - begin;
     return st ? st : waited;
 }

@@ -1,10 +1,11 @@
 /* A program of ggml's in small: loads a library that stands for ggml and the plugin, and computes on
  * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
- *     helper-ggml-host LIBRARY PLUGIN API [idle | close | many | fault | slow]
+ *     helper-ggml-host LIBRARY PLUGIN API [idle | close | many | fault | slow | queue]
  * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
  * signal after the first graph. close: as a host of another API does, unloads the plugin at once. many:
  * thousands of graphs, and whether memory is lost. fault: an op that fails on one rank. slow: an op that
- * takes longer than the limit of a collective. */
+ * takes longer than the limit of a collective. queue: one whose device is still at it when its queue is
+ * waited for. */
 #include <malloc.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -193,17 +194,17 @@ static void check_fault(struct model *m) {
 }
 
 /* Longer than a collective may take. */
-static void check_slow(struct model *m) {
+static void check_slow(struct model *m, float factor) {
     float got[N * M];
     int wrong = 0;
     size_t at = 8192;
-    struct gg_tensor *t = scale(m->ctx, m->sum, 17);
+    struct gg_tensor *t = scale(m->ctx, m->sum, factor);
     put_at(m->work, t, &at);
     set(m->w, m->values, 0, sizeof m->values);
     set(m->x, m->values, 0, sizeof m->values);
     expect(compute(graph_of(m->ctx, t, 37)) == GG_STATUS_SUCCESS, "status of a slow graph");
     get(t, got, sizeof got);
-    for (int i = 0; i < N * M; i++) wrong += got[i] != 2 * m->values[i] * 17;
+    for (int i = 0; i < N * M; i++) wrong += got[i] != 2 * m->values[i] * factor;
     expect(!wrong, "the result of a slow graph");
 }
 
@@ -403,8 +404,8 @@ int main(int argc, char **argv) {
         if (!failures) puts("ok");
         return failures != 0;
     }
-    if (!strcmp(mode, "slow")) {
-        check_slow(&on[n_devices - 1].m);
+    if (!strcmp(mode, "slow") || !strcmp(mode, "queue")) {
+        check_slow(&on[n_devices - 1].m, !strcmp(mode, "slow") ? 17 : 19);
         if (!failures) puts("ok");
         return failures != 0;
     }

@@ -120,6 +120,17 @@ Test(ggml_plugin, a_slow_group) {
     cr_expect_eq(ranks(2, "fake-ggml-3", 3, "slow"), 0, "%s", out);
     shows("\nok\n");
 }
+/* The limit of a span holds for the device's queue, too. */
+Test(ggml_plugin, a_queue_that_does_not_end) {
+    setenv("SHEAF_GGML_LIB", SHEAF_BUILD_DIR "/lib/libfake-device-3.so", 1);
+    setenv("SHEAF_DEVICES", "CPU0@0,ggml:FAKE0@1", 1);
+    setenv("SHEAF_GROUPS", "0,1", 1);
+    setenv("SHEAF_TIMEOUT_COMPUTE_MS", "1000", 1);
+    cr_expect_neq(ranks(2, "fake-ggml-3", 3, "queue"), 0, "%s", out);
+    shows("rank 1");
+    shows("SHEAF_TIMEOUT_COMPUTE_MS");
+    cr_expect(!strstr(out, "\nok\n"), "%s", out);
+}
 static void shows_one_program(bool with_one_plan) {
     shows("\nok\n");
     shows(" runs of 1 programs, ");
