@@ -303,21 +303,34 @@ enum sheaf_status gg_fetch(size_t device) {
     return st;
 }
 
+static enum sheaf_status send_run(const struct gg_known *k, const struct gg_recent *r,
+                                  uint64_t moves) {
+    const struct gg_bytes *b = &gg_driver.run;
+    for (size_t i = 0; i < r->n_results; i++) gg_driver.addresses[i] = r->results[i]->data;
+    if (!gg_engine_has_rank(gg_driver.engine, k->device, 0)) {
+        const enum sheaf_status st = leave_running(k, r->n_results, moves);
+        if (!st) gg_driver.pending[k->device].run++;
+        return st;
+    }
+    return gg_command(GG_COMMAND_RUN, k->number, true, moves, 0, b->data, b->n,
+                      gg_driver.addresses);
+}
+
+/* After a failure the ranks may not have what was recorded as sent. */
 static enum sheaf_status run(struct gg_known *k, const struct gg_recent *r) {
     struct gg_bytes *b = &gg_driver.run;
+    enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     b->n = 0;
+    b->failed = false;
     gg_put_u64(b, 0);
     const uint64_t n = put_changes(b, k, r), moves = put_offsets(b, k, r);
     if (b->failed || !sheaf__grow(&gg_driver.addresses, &gg_driver.cap_addresses, r->n_results + 1,
                                   sizeof *gg_driver.addresses))
-        return no_memory();
-    memcpy(b->data, &n, sizeof n);
-    for (size_t i = 0; i < r->n_results; i++) gg_driver.addresses[i] = r->results[i]->data;
-    const bool here = gg_engine_has_rank(gg_driver.engine, k->device, 0);
-    const enum sheaf_status st = here ? gg_command(GG_COMMAND_RUN, k->number, true, moves, 0,
-                                                   b->data, b->n, gg_driver.addresses)
-                                      : leave_running(k, r->n_results, moves);
-    if (!here && !st) gg_driver.pending[k->device].run++;
+        st = no_memory();
+    if (!st) {
+        memcpy(b->data, &n, sizeof n);
+        st = send_run(k, r, moves);
+    }
     for (size_t i = 0; st && i < k->n_inputs; i++) k->inputs[i].is_sent = false;
     if (st) k->offsets_unsure = true;
     return st;
