@@ -267,7 +267,7 @@ static enum sheaf_status make_room(struct meta_staging *s, size_t want, const ch
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* What a weight or a cache has taken is given back; logits find their memory again. */
+/* The memory of a weight or a cache is given back; logits find theirs again. */
 static void give_room_back(struct meta_device *dev) {
     enum { KEPT = 16 << 20 };
     struct meta_staging *all[] = {&dev->reading.own, &dev->reading.all, &dev->reading.whole};
@@ -370,19 +370,21 @@ static enum sheaf_status join(const struct meta_device *dev, const struct target
     return st;
 }
 
-/* On a rank that receives: straight to the reader if all is read. */
+/* On a rank that receives: slices go straight to the reader if all is read. Its memory need not be
+ * aligned for sums. */
 static enum sheaf_status get_cut(struct meta_device *dev, const struct target *at, int root,
                                  const char *name, void *data, size_t offset, size_t size) {
     const size_t n_bytes =
         sheaf_row_size(at->type, at->ne[0]) * (size_t)(at->ne[1] * at->ne[2] * at->ne[3]);
-    const bool all = offset == 0 && size == n_bytes;
+    const bool straight =
+        offset == 0 && size == n_bytes && at->record->state->axis != SHEAF_SPLIT_AXIS_PARTIAL;
     char *blocks = NULL, *whole = data;
     enum sheaf_status st =
-        all ? SHEAF_STATUS_SUCCESS : make_room(&dev->reading.whole, n_bytes, name, &whole);
+        straight ? SHEAF_STATUS_SUCCESS : make_room(&dev->reading.whole, n_bytes, name, &whole);
     if (st) return st;
     st = gather_slices(dev, at, root, name, &blocks);
     if (!st) st = join(dev, at, whole, n_bytes, blocks);
-    if (!st && !all) memcpy(data, whole + offset, size);
+    if (!st && !straight) memcpy(data, whole + offset, size);
     return st;
 }
 
@@ -395,15 +397,16 @@ static enum sheaf_status get_tensor(struct meta_device *dev, const struct sheaf_
     offset += at.offset;
     const enum sheaf_split_axis axis = at.record->state->axis;
     const bool receives = root < 0 || root == sheaf_world_rank();
-    if (axis == SHEAF_SPLIT_AXIS_MIRRORED)
-        return root < 0 ? get_mirrored(dev, &at, t->name, data, offset, size)
-                        : get_mirrored_at(dev, &at, root, t->name, data, offset, size);
     if (axis == SHEAF_SPLIT_AXIS_PARTIAL && at.type != SHEAF_TYPE_F32) {
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "get tensor '%s': partial sums of type %s",
                                t->name, sheaf_type_name(at.type));
     }
-    st = receives ? get_cut(dev, &at, root, t->name, data, offset, size)
-                  : gather_slices(dev, &at, root, t->name, &(char *){NULL});
+    if (axis == SHEAF_SPLIT_AXIS_MIRRORED)
+        st = root < 0 ? get_mirrored(dev, &at, t->name, data, offset, size)
+                      : get_mirrored_at(dev, &at, root, t->name, data, offset, size);
+    else
+        st = receives ? get_cut(dev, &at, root, t->name, data, offset, size)
+                      : gather_slices(dev, &at, root, t->name, &(char *){NULL});
     give_room_back(dev);
     return st;
 }
