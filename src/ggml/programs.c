@@ -191,19 +191,19 @@ enum sheaf_status gg_execute_run(struct gg_engine *e, const struct gg_command *c
     return c->b ? finish(e, p, result) : SHEAF_STATUS_SUCCESS;
 }
 
-/* A group computes for as long as it computes: its ranks have limits among each other, and the wait for
- * them has none. Every rank tells the others that it is here. */
-static enum sheaf_status wait_for_groups(void) {
+/* Limits hold inside the group that computes; the wait for it has none. Each of its ranks tells all
+ * others that it is here. */
+static enum sheaf_status wait_for_group(const struct gg_ranks *on) {
     uint64_t here = 0;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int rank = 1; rank < sheaf_world_size() && !st; rank++)
-        st = sheaf_world_call(&here, sizeof here, rank, "results");
+        if (on->part[rank]) st = sheaf_world_call(&here, sizeof here, rank, "results");
     return st;
 }
 
 enum sheaf_status gg_execute_fetch(struct gg_engine *e, const struct gg_command *c, void *result) {
     struct gg_program *p = gg_program_find(e, c->a, NULL);
-    const enum sheaf_status st = p ? wait_for_groups() : SHEAF_STATUS_INVALID;
+    const enum sheaf_status st = p ? wait_for_group(&e->devices[p->device]) : SHEAF_STATUS_INVALID;
     return st ? st : finish(e, p, result);
 }
 
