@@ -153,6 +153,7 @@ struct meta_program {
     int n_inputs;
     struct meta_view *views; /* [n_views] in the order of steps */
     int n_views;
+    bool views_unsure;           /* a move has failed: parts may lie anywhere */
     int *input_leaf;             /* [n_inputs] index into the graph's leafs */
     struct sheaf_tensor **input; /* [n_inputs * n_local] the parts' own descriptors */
 };

@@ -73,8 +73,10 @@ static enum sheaf_status move_part(const struct meta_program *p, struct meta_par
         if (m->view >= 0 && p->views[m->view].moved) st = move_view(p, member, m, graph);
         const size_t at = m->of->view_offs + m->offset;
         if (st || m->tensor->view_offs == at) continue;
+        const size_t before = m->tensor->view_offs;
         m->tensor->view_offs = at;
         if (m->tensor->view_src->buffer) st = sheaf_backend_view_init(m->tensor);
+        if (st) m->tensor->view_offs = before;
     }
     sheaf__meta_renew_spans(part);
     return st;
@@ -85,13 +87,13 @@ enum sheaf_status sheaf__meta_move(const struct meta_device *dev, struct meta_pr
     *moved = false;
     for (int i = 0; i < p->n_views; i++) {
         struct meta_view *v = &p->views[i];
-        const int64_t offset = offset_of(now(p, i, graph));
-        v->moved = offset != v->offset;
-        v->offset = offset;
+        v->moved = p->views_unsure || offset_of(now(p, i, graph)) != v->offset;
         *moved = *moved || v->moved;
     }
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int m = 0; m < dev->n_local && *moved && !st; m++)
         st = move_part(p, &p->parts[m], dev->local[m], graph);
+    p->views_unsure = st != SHEAF_STATUS_SUCCESS;
+    for (int i = 0; i < p->n_views && !st; i++) p->views[i].offset = offset_of(now(p, i, graph));
     return st;
 }
