@@ -70,7 +70,7 @@ static uint32_t add_record(struct gg_encoder *e, const struct gg_record *r,
 /* The ranks check views against offset 0 only when they make a program. */
 static bool fits_owner(const struct gg_record *view, const struct gg_record *owner) {
     const struct gg_record *record[] = {view, owner};
-    struct sheaf_tensor t[2] = {{0}};
+    struct sheaf_tensor t[2] = {{.view_offs = (size_t)view->view_offs}};
     for (int k = 0; k < 2; k++) {
         t[k].type = (enum sheaf_type)record[k]->type;
         for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
@@ -78,8 +78,7 @@ static bool fits_owner(const struct gg_record *view, const struct gg_record *own
             t[k].nb[i] = (size_t)record[k]->nb[i];
         }
     }
-    const size_t bytes = sheaf_nbytes(&t[0]), all = sheaf_nbytes(&t[1]);
-    return sheaf_is_empty(&t[0]) || (view->view_offs <= all && bytes <= all - view->view_offs);
+    return gg_fits_owner(&t[0], &t[1]);
 }
 
 static void fill(struct gg_record *r, const struct sheaf_tensor *s, uint32_t kind) {

@@ -133,8 +133,7 @@ static enum sheaf_status malformed(uint32_t record, const char *what) {
     return sheaf_set_error(SHEAF_STATUS_INVALID, "graph message: record %u %s", record, what);
 }
 
-/* Bytes from the start of the owner to the end of the last element. */
-static bool fits_owner(const struct sheaf_tensor *t, const struct sheaf_tensor *owner) {
+bool gg_fits_owner(const struct sheaf_tensor *t, const struct sheaf_tensor *owner) {
     const size_t bytes = sheaf_nbytes(t), all = sheaf_nbytes(owner);
     return sheaf_is_empty(t) || (t->view_offs <= all && bytes <= all - t->view_offs);
 }
@@ -200,7 +199,7 @@ static enum sheaf_status decode_one(struct gg_graph *g, uint32_t i, const struct
             return malformed(i, "is a view of a view or of a later tensor");
         t->view_src = g->tensors[r->view_of - 1];
         t->view_offs = (size_t)r->view_offs;
-        if (!fits_owner(t, t->view_src)) return malformed(i, "ends outside of its owner");
+        if (!gg_fits_owner(t, t->view_src)) return malformed(i, "ends outside of its owner");
     }
     if (sheaf_op_is_view(t->op) && (!t->view_src || !t->src[0]))
         return malformed(i, "is a view of nothing");
@@ -258,7 +257,7 @@ enum sheaf_status gg_graph_move(struct gg_graph *g, uint64_t n, struct gg_reader
         struct sheaf_tensor *t = m->tensor;
         if (m->is_view) memcpy(t->op_params, &m->offset, sizeof m->offset);
         t->view_offs = m->of->view_offs + (size_t)m->offset;
-        if (!fits_owner(t, t->view_src))
+        if (!gg_fits_owner(t, t->view_src))
             return sheaf_set_error(SHEAF_STATUS_INVALID, "run: '%s' ends outside of its owner",
                                    t->name);
         if (t->buffer) st = sheaf_backend_view_init(t);

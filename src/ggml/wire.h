@@ -52,6 +52,9 @@ void gg_put_state(struct gg_bytes *b, const struct sheaf_split_state *state);
 struct sheaf_split_state *gg_take_state(struct gg_reader *r, int n_members);
 
 /* ---- graphs ---- */
+/* Do the bytes from t->view_offs to the end of t's last element lie inside of the owner? Reads types,
+ * shapes, strides and that offset. */
+bool gg_fits_owner(const struct sheaf_tensor *t, const struct sheaf_tensor *owner);
 /* The operand whose memory a view shows, or a node writes into; -1: it is neither. */
 int gg_shown_operand(const struct sheaf_tensor *node);
 
