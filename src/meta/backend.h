@@ -108,7 +108,8 @@ enum sheaf_status sheaf__meta_synchronize(sheaf_backend_t backend);
 
 /* ---- key.c ---- */
 /* A hash of the graph's structure and of which weights it reads; inputs count by their shape alone,
- * earlier results also by their state, views that move not by their offsets. The same graph has other keys in other processes. */
+ * earlier results also by their state, views that move not by their offsets. The same graph has other
+ * keys in other processes. */
 enum sheaf_status sheaf__meta_graph_key(struct meta_backend *b, const struct sheaf_cgraph *g,
                                         uint64_t *key);
 

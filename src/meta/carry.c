@@ -93,6 +93,8 @@ enum sheaf_status sheaf__meta_carry(struct meta_backend *b, struct meta_program 
             sheaf_backend_buffer_free(c->buffers[m]);
             c->buffers[m] = NULL;
             st = sheaf_backend_buft_alloc_buffer(buft, need, &c->buffers[m]);
+            if (!st)
+                sheaf_backend_buffer_set_usage(c->buffers[m], SHEAF_BACKEND_BUFFER_USAGE_COMPUTE);
         }
         if (!st)
             st = sheaf_backend_tensor_alloc(c->buffers[m], t,

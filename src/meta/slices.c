@@ -59,7 +59,8 @@ sheaf_backend_buffer_type_t sheaf__meta_member_buft(const struct meta_device *de
 }
 
 /* A buffer of its own for every slice of the set. */
-static enum sheaf_status alloc_slices(const struct meta_device *dev, struct slice_set *set) {
+static enum sheaf_status alloc_slices(const struct meta_device *dev, struct slice_set *set,
+                                      enum sheaf_backend_buffer_usage usage) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int i = 0; i < dev->n_local && !st; i++) {
         sheaf_backend_buffer_type_t buft = sheaf__meta_member_buft(dev, i);
@@ -68,6 +69,7 @@ static enum sheaf_status alloc_slices(const struct meta_device *dev, struct slic
             sheaf_backend_buffer_free(set->buffers[i]);
             set->buffers[i] = NULL;
             st = sheaf_backend_buft_alloc_buffer(buft, need, &set->buffers[i]);
+            if (!st) sheaf_backend_buffer_set_usage(set->buffers[i], usage);
         }
         if (!st) {
             st = sheaf_backend_tensor_alloc(set->buffers[i], &set->tensors[i],
@@ -107,7 +109,7 @@ static enum sheaf_status place_static(struct meta_buffer *mb, struct sheaf_tenso
     enum sheaf_status st = sheaf__meta_ask_state(mb->dev, t, set);
     if (st) return st;
     sheaf__meta_shape_slices(mb->dev, set, set->state, t);
-    st = alloc_slices(mb->dev, set);
+    st = alloc_slices(mb->dev, set, SHEAF_BACKEND_BUFFER_USAGE_ANY);
     if (st) return st;
     for (int i = 0; i < mb->dev->n_local; i++) {
         mb->static_bytes += sheaf_nbytes(&set->tensors[i]);
@@ -159,7 +161,8 @@ static enum sheaf_status place_input(struct meta_buffer *mb, struct sheaf_tensor
     sheaf__meta_shape_slices(mb->dev, set, mb->dev->mirrored, t);
     t->extra = &set->record;
     const size_t before = bytes_of(mb->dev, set);
-    const enum sheaf_status st = alloc_slices(mb->dev, set);
+    /* a device that keeps descriptors of static tensors would keep one for each shape */
+    const enum sheaf_status st = alloc_slices(mb->dev, set, SHEAF_BACKEND_BUFFER_USAGE_COMPUTE);
     const size_t grown = bytes_of(mb->dev, set) - before; /* also where it shrank, modulo 2^n */
     mb->input_bytes += grown;
     mb->dev->input_bytes += grown;
