@@ -35,6 +35,30 @@ INLINE __m256i unpack32(enum sheaf_type type, const void *p, float *d, float *m)
     return _mm256_or_si256(nibbles(b->qs), spread_bits(b->qh, 16, 0));
 }
 
+/* The integers of 32, number j of the eight at w, of Q4_K or Q5_K; unsigned, since these have mins.
+ * fifth: the upper bits of Q5_K, those of j in bit j of each byte. */
+INLINE __m256i unpack32_k(bool five, const void *w, __m256i fifth, int j) {
+    const struct sheaf__block_q4_k *b4 = w;
+    const struct sheaf__block_q5_k *b5 = w;
+    const __m256i x = load256((five ? b5->qs : b4->qs) + j / 2 * 32);
+    const __m256i q = j % 2 ? high15(x) : and15(x);
+    if (!five) return q;
+    /* to bit 4 */
+    const __m256i bit = j < 4 ? _mm256_slli_epi16(fifth, 4 - j) : _mm256_srli_epi16(fifth, j - 4);
+    return _mm256_or_si256(q, _mm256_and_si256(bit, _mm256_set1_epi8(16)));
+}
+
+/* The integers of 32, number j of the eight of *b: quarter t of half g; signed. */
+INLINE __m256i unpack32_q6_k(const struct sheaf__block_q6_k *b, int j) {
+    const int g = j / 4, t = j % 4;
+    const __m256i l = load256(b->ql + 64 * g + t % 2 * 32), h = load256(b->qh + 32 * g);
+    /* bits 2t, 2t + 1 to bits 4, 5 */
+    const __m256i u = t < 2 ? _mm256_slli_epi16(h, 4 - 2 * t) : _mm256_srli_epi16(h, 2 * t - 4);
+    const __m256i high = _mm256_and_si256(u, _mm256_set1_epi8(0x30));
+    const __m256i q = _mm256_or_si256(t < 2 ? and15(l) : high15(l), high);
+    return _mm256_sub_epi8(q, _mm256_set1_epi8(32));
+}
+
 INLINE bool panel_by_16(enum sheaf_type type) {
     return type == SHEAF_TYPE_Q6_K || type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K ||
            type == SHEAF_TYPE_NVFP4 || type == SHEAF_TYPE_IQ2_XS || type == SHEAF_TYPE_IQ2_S ||
@@ -135,7 +159,6 @@ INLINE void blocks_32(enum sheaf_type type, const void *src, struct panel_block 
 INLINE void blocks_k(enum sheaf_type type, const void *src, struct panel_block *to, int64_t n) {
     const bool five = type == SHEAF_TYPE_Q5_K;
     const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
-    const __m256i bit4 = _mm256_set1_epi8(16);
     const char *w = src;
     for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += block, to += 8) {
         const struct sheaf__block_q4_k *b4 = (const void *)w;
@@ -144,24 +167,10 @@ INLINE void blocks_k(enum sheaf_type type, const void *src, struct panel_block *
         const __m256i high = five ? load256(b5->qh) : _mm256_setzero_si256();
         int16_t s[16];
         _mm256_storeu_si256((__m256i *)s, k_scales_mins(b4->scales));
-        UNROLL for (int j = 0; j < 4; j++) {
-            __m256i q[2];
-            const __m256i x = load256((five ? b5->qs : b4->qs) + 32 * j);
-            q[0] = and15(x);
-            q[1] = high15(x);
-            if (five) { /* bit 2j to bit 4, and the next one */
-                const __m256i lo =
-                    j < 2 ? _mm256_slli_epi16(high, 4 - 2 * j) : _mm256_srli_epi16(high, 2 * j - 4);
-                const __m256i hi =
-                    j < 2 ? _mm256_slli_epi16(high, 3 - 2 * j) : _mm256_srli_epi16(high, 2 * j - 3);
-                q[0] = _mm256_or_si256(q[0], _mm256_and_si256(lo, bit4));
-                q[1] = _mm256_or_si256(q[1], _mm256_and_si256(hi, bit4));
-            }
-            UNROLL for (int h = 0; h < 2; h++) {
-                const float scale = d * (float)s[2 * j + h], min = dmin * (float)s[8 + 2 * j + h];
-                const float ds[2] = {scale, scale}, ms[2] = {min, min};
-                panel_block(type, q[h], ds, ms, to + 2 * j + h);
-            }
+        UNROLL_12 for (int j = 0; j < 8; j++) {
+            const float scale = d * (float)s[j], min = dmin * (float)s[8 + j];
+            const float ds[2] = {scale, scale}, ms[2] = {min, min};
+            panel_block(type, unpack32_k(five, w, high, j), ds, ms, to + j);
         }
     }
 }
@@ -169,23 +178,12 @@ INLINE void blocks_k(enum sheaf_type type, const void *src, struct panel_block *
 
 static void blocks_q6_k(const void *src, void *dst, int64_t n) {
     const struct sheaf__block_q6_k *b = src;
-    const __m256i two = _mm256_set1_epi8(0x30);
     struct panel_block *to = dst;
-    for (; n > 0; n -= SHEAF__QK_K, b++) {
+    for (; n > 0; n -= SHEAF__QK_K, b++, to += 8) {
         const float d = f16(b->d);
-        UNROLL for (int g = 0; g < 2; g++) {
-            const __m256i high = load256(b->qh + 32 * g);
-            UNROLL for (int t = 0; t < 4; t++, to++) {
-                const __m256i l = load256(b->ql + 64 * g + t % 2 * 32);
-                /* bits 2t, 2t + 1 to bits 4, 5 */
-                const __m256i u =
-                    t < 2 ? _mm256_slli_epi16(high, 4 - 2 * t) : _mm256_srli_epi16(high, 2 * t - 4);
-                __m256i q = _mm256_or_si256(t < 2 ? and15(l) : high15(l), _mm256_and_si256(u, two));
-                const int at = 8 * g + 2 * t;
-                const float ds[2] = {d * (float)b->scales[at], d * (float)b->scales[at + 1]};
-                q = _mm256_sub_epi8(q, _mm256_set1_epi8(32));
-                panel_block(SHEAF_TYPE_Q6_K, q, ds, NULL, to);
-            }
+        UNROLL_12 for (int j = 0; j < 8; j++) {
+            const float ds[2] = {d * (float)b->scales[2 * j], d * (float)b->scales[2 * j + 1]};
+            panel_block(SHEAF_TYPE_Q6_K, unpack32_q6_k(b, j), ds, NULL, to + j);
         }
     }
 }

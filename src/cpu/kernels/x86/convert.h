@@ -31,7 +31,6 @@ INLINE void exact_of_32(enum sheaf_type type, const void *src, float *y, int64_t
 INLINE void exact_k(enum sheaf_type type, const void *src, float *y, int64_t n) {
     const bool five = type == SHEAF_TYPE_Q5_K;
     const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
-    const __m256i bit4 = _mm256_set1_epi8(16);
     const char *w = src;
     for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += block, y += SHEAF__QK_K) {
         const struct sheaf__block_q4_k *b4 = (const void *)w;
@@ -41,33 +40,19 @@ INLINE void exact_k(enum sheaf_type type, const void *src, float *y, int64_t n) 
         int16_t s[16];
         _mm256_storeu_si256((__m256i *)s, k_scales_mins(b4->scales));
         UNROLL_12 for (int j = 0; j < 8; j++) {
-            const __m256i x = load256((five ? b5->qs : b4->qs) + j / 2 * 32);
             const float m = dmin * (float)s[8 + j];
-            __m256i q = j % 2 ? high15(x) : and15(x);
-            if (five) { /* bit j to bit 4 */
-                const __m256i fifth =
-                    j < 4 ? _mm256_slli_epi16(high, 4 - j) : _mm256_srli_epi16(high, j - 4);
-                q = _mm256_or_si256(q, _mm256_and_si256(fifth, bit4));
-            }
-            exact_32(q, d * (float)s[j], &m, y + 32 * j);
+            exact_32(unpack32_k(five, w, high, j), d * (float)s[j], &m, y + 32 * j);
         }
     }
 }
 
 static void exact_q6_k(const void *src, float *y, int64_t n) {
     const struct sheaf__block_q6_k *b = src;
-    const __m256i two = _mm256_set1_epi8(0x30);
     for (; n > 0; n -= SHEAF__QK_K, b++, y += SHEAF__QK_K) {
         const float d = f16(b->d);
-        UNROLL_12 for (int j = 0; j < 8; j++) { /* quarter t of half g */
-            const int g = j / 4, t = j % 4;
-            const __m256i l = load256(b->ql + 64 * g + t % 2 * 32), h = load256(b->qh + 32 * g);
-            const __m256i u =
-                t < 2 ? _mm256_slli_epi16(h, 4 - 2 * t) : _mm256_srli_epi16(h, 2 * t - 4);
-            const __m256i q =
-                _mm256_or_si256(t < 2 ? and15(l) : high15(l), _mm256_and_si256(u, two));
+        UNROLL_12 for (int j = 0; j < 8; j++) {
             int8_t bytes[32];
-            _mm256_storeu_si256((__m256i *)bytes, _mm256_sub_epi8(q, _mm256_set1_epi8(32)));
+            _mm256_storeu_si256((__m256i *)bytes, unpack32_q6_k(b, j));
             UNROLL for (int v = 0; v < PER_32; v++) {
                 const float s = d * (float)b->scales[2 * j + v * VW / 16];
                 v_store(y + 32 * j + v * VW, v_mul(v_set1(s), v_load_i8(bytes + v * VW)));
