@@ -95,7 +95,7 @@ static void choose_kernels(void) {
                  wanted, wanted, *SHEAF_CPU_KERNELS ? ", " SHEAF_CPU_KERNELS : "");
     }
     /* Not an error, but the log says why it is slow. */
-    if (!wanted && none && *SHEAF_CPU_KERNELS) {
+    if (!wanted && none && SHEAF_CPU_KERNELS[0] != '\0') {
         sheaf_log(SHEAF_LOG_WARN,
                   "no libsheaf-cpu-*.so beside libsheaf, beside the program or in "
                   "SHEAF_BACKEND_PATH: the portable kernels are used, which are several times "
