@@ -143,7 +143,11 @@ void sheaf__recorder_dump(int rank, int place) {
     fprintf(f, "doing %s\nfailure %s\n", doing, failure);
     fprintf(f, "now_us %.3f\n", (double)sheaf__time_ns() * 1e-3);
     write_records(f, recorder(place));
-    if (fclose(f) == 0) return;
+    const bool cut = ferror(f) != 0;
+    if (fclose(f) == 0 && !cut) return;
+    const int why = errno;
+    unlink(path); /* cut off, it would be refused as damaged */
+    errno = why;
 fail:
     sheaf_log(SHEAF_LOG_WARN, "cannot write %s: %s", path, strerror(errno));
 }
