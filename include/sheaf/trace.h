@@ -1,7 +1,7 @@
 /* The activities of each rank over time: a file for trace viewers (chrome://tracing,
  * ui.perfetto.dev), with one lane a rank. Events are compute (a span between collectives, named
- * after its last tensor), wait (for the slowest member of a collective) and wire (the rest of the
- * collective). They are those of the thread that called sheaf_world_init. */
+ * after its last tensor, or that one's op), wait (for the slowest member of a collective) and wire
+ * (the rest of the collective). They are those of the thread that called sheaf_world_init. */
 #ifndef SHEAF_TRACE_H
 #define SHEAF_TRACE_H
 

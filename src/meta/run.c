@@ -6,6 +6,7 @@
 #include "comm/diag/events.h"
 #include "comm/world/board.h"
 #include "meta/backend.h"
+#include "sheaf/ops.h"
 
 static int member_of(const struct meta_member *me) { return me->backend->dev->local[me->local]; }
 
@@ -165,7 +166,8 @@ static enum sheaf_status run_span_checked(struct meta_member *me, struct meta_in
  * The CPU computes at once, on this thread. */
 static enum sheaf_status run_span(struct meta_member *me, struct meta_instr *instr) {
     const uint64_t begin = sheaf__time_ns();
-    const char *name = instr->span.nodes[instr->span.n_nodes - 1]->name;
+    const struct sheaf_tensor *last = instr->span.nodes[instr->span.n_nodes - 1];
+    const char *name = last->name[0] ? last->name : sheaf_op_desc(last);
     sheaf__enter(SHEAF_PHASE_COMPUTE, name, begin);
     enum sheaf_status st = me->backend->check ? run_span_checked(me, instr)
                            : me->staged

@@ -141,6 +141,27 @@ Test(trace, has_a_lane_for_each_rank, .timeout = 60) {
     cr_assert_not_null(strstr(out, "cannot create /nonexistent/x"), "%s", out);
 }
 
+/* A model with spans that end in a node without a name. */
+Test(trace, names_every_event, .timeout = 60) {
+    char dir[] = "/tmp/test-drill-XXXXXX", cmd[1024];
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(cmd, sizeof cmd, "exec '%s/bin/sheaf-make-model' --arch granitehybrid -o %s/m.gguf",
+             SHEAF_BUILD_DIR, dir);
+    cr_assert_eq(run_command(cmd, 20, out, sizeof out), 0, "%s", out);
+    const int rc = run_mpirun(2, NULL, 60, out, sizeof out,
+                              "sheaf-run -m %s/m.gguf -p And -n 4 --trace %s/trace", dir, dir);
+    cr_expect_eq(rc, 0, "%s", out);
+    snprintf(cmd, sizeof cmd,
+             "python3 -c '\n"
+             "import json\n"
+             "events = json.load(open(\"%s/trace\"))[\"traceEvents\"]\n"
+             "names = [e[\"name\"] for e in events if e[\"ph\"] == \"X\"]\n"
+             "assert len(names) > 50 and all(names), names\n"
+             "'; s=$?; rm -r %s; exit $s",
+             dir, dir);
+    cr_assert_eq(run_command(cmd, 20, out, sizeof out), 0, "%s", out);
+}
+
 Test(check, finds_the_odd_host, .timeout = 120) {
     char cmd[2048];
     int rc = run_mpirun(2, NULL, 60, out, sizeof out,
@@ -148,8 +169,8 @@ Test(check, finds_the_odd_host, .timeout = 120) {
     cr_assert_eq(rc, 0, "%s", out);
     cr_assert_not_null(strstr(out, "fit: 2 ranks on 1 host"), "%s", out);
     cr_expect_not_null(strstr(out, "MPI: "), "%s", out);
-    cr_expect((strstr(out, "MPI: Open MPI v") != NULL) == (strstr(out, "\nwithout ") == NULL),
-              "%s", out); /* it is the one with everything */
+    cr_expect((strstr(out, "MPI: Open MPI v") != NULL) == (strstr(out, "\nwithout ") == NULL), "%s",
+              out); /* it is the one with everything */
     /* rank 1 has another file under the same name */
     snprintf(
         cmd, sizeof cmd,

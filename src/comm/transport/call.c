@@ -137,6 +137,8 @@ enum sheaf_status sheaf__end_call(const struct sheaf__call *c, enum sheaf_status
                                   uint64_t bytes) {
     if (st) return st;
     const uint64_t took = sheaf__time_ns() - c->start;
+    const char *name =
+        c->tensor[0] ? c->tensor : sheaf_comm_kind_name((enum sheaf_comm_kind)c->head.kind);
     add(&c->self->stats[c->head.kind].count, 1);
     add(&c->self->stats[c->head.kind].bytes, bytes);
     add(&c->self->stats[c->head.kind].time_ns, took);
@@ -146,8 +148,8 @@ enum sheaf_status sheaf__end_call(const struct sheaf__call *c, enum sheaf_status
     /* a call begins with its wait */
     add(&c->self->stats[c->head.kind].stalled_ns, c->wait_ns > hidden ? c->wait_ns - hidden : 0);
     sheaf__record_end(c->wait_ns, took);
-    sheaf__trace(SHEAF__TRACE_WAIT, c->tensor, c->start, c->wait_ns < took ? c->wait_ns : took);
-    sheaf__trace(SHEAF__TRACE_WIRE, c->tensor, c->start + c->wait_ns,
+    sheaf__trace(SHEAF__TRACE_WAIT, name, c->start, c->wait_ns < took ? c->wait_ns : took);
+    sheaf__trace(SHEAF__TRACE_WIRE, name, c->start + c->wait_ns,
                  took > c->wait_ns ? took - c->wait_ns : 0);
     sheaf__leave();
     return st;
