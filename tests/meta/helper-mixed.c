@@ -2,10 +2,11 @@
  * is "CPUS,FARS": the devices that rank r brings; a rank that brings no CPU device has one all the
  * same, outside the group. Prints "ok N members on R ranks" on rank 0.
  *
- *   helper-mixed -m CPU0,CUDA [-e BOUND]
+ *   helper-mixed -m CPU0,CUDA [-e BOUND [FIRST N]]
  *
  * runs on the devices whose names begin so, of all modules of the search path. With a bound on the NMSE of
- * a node, for members that round activations, it runs the random graphs alone. */
+ * a node, for members that round activations, it runs the random graphs alone: 60 of them from 1000 on, or N from FIRST
+ * on. */
 #include "base/launcher.h"
 #include "meta_random.h"
 #include "mixed_members.h"
@@ -27,11 +28,16 @@ static bool is_listed(const char *list, sheaf_backend_dev_t dev) {
     return false;
 }
 
+static uint64_t first_graph = 1000, n_graphs = 60;
+
 static bool prepare(int argc, char **argv, int *cpus, int *fars, const char **list) {
     const int rank = my_rank();
-    if ((argc == 3 || (argc == 5 && !strcmp(argv[3], "-e"))) && !strcmp(argv[1], "-m")) {
+    const bool bound = (argc == 5 || argc == 7) && !strcmp(argv[3], "-e");
+    if ((argc == 3 || bound) && !strcmp(argv[1], "-m")) {
         *list = argv[2];
-        if (argc == 5) meta_random_bound = atof(argv[4]);
+        if (bound) meta_random_bound = atof(argv[4]);
+        if (argc == 7) first_graph = strtoull(argv[5], NULL, 10);
+        if (argc == 7) n_graphs = strtoull(argv[6], NULL, 10);
         return true;
     }
     for (int r = 0; r + 1 < argc && r < RANKS; r++) {
@@ -65,12 +71,13 @@ int main(int argc, char **argv) {
     bool ok = used > 0;
     if (!ok) fprintf(stderr, "no members: %s\n", sheaf_last_error());
     /* without a scheduler nothing takes over an op that a member refuses */
-    const bool all_ops = !getenv("SHEAF_TEST_FAR_REFUSES"), rounds = list && argc == 5;
+    const bool all_ops = !getenv("SHEAF_TEST_FAR_REFUSES"), rounds = list && argc >= 5;
     for (int hole = 0; hole < 2 && ok && all_ops && !rounds; hole++)
         /* devices of modules may round activations for products with quantized weights */
         ok =
             run_meta_scenario(members, used, hole || list ? SHEAF_TYPE_F32 : SHEAF_TYPE_Q8_0, hole);
-    ok = ok && (!all_ops || run_meta_random(members, used, 1000, list && !rounds ? 25 : 60));
+    ok = ok &&
+         (!all_ops || run_meta_random(members, used, first_graph, list && !rounds ? 25 : n_graphs));
     ok = ok && (rounds || run_sched_scenario(members, used, all_ops ? 1 : 0));
     if (ok && !list && fars[my_rank()] && far_counted("pinned") < 100) {
         fprintf(stderr, "rank %d: no transfer through pinned memory\n", my_rank());
