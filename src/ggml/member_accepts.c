@@ -182,13 +182,6 @@ static bool indexer(const struct sheaf_tensor *n) {
            n->src[3]->type == SHEAF_TYPE_F16;
 }
 
-/* ggml wraps an index once. */
-static bool roll(const struct sheaf_tensor *n) {
-    for (int i = 0; i < SHEAF_MAX_DIMS; i++)
-        if (n->op_params[i] >= n->ne[i] || -n->op_params[i] >= n->ne[i]) return false;
-    return all_f32(n);
-}
-
 #define MAP(c)                                                                                     \
     { true, DENSE, ANY, DENSE, c }
 #define ROW(c)                                                                                     \
@@ -246,7 +239,7 @@ static const struct limits limits[SHEAF_OP_COUNT] = {
     [SHEAF_OP_ARANGE] = {true, ANY, ANY, DENSE, all_f32},
     [SHEAF_OP_UPSCALE] = {true, DENSE, ANY, DENSE, all_f32},
     [SHEAF_OP_PAD_REFLECT_1D] = {true, DENSE, ANY, DENSE, all_f32},
-    [SHEAF_OP_ROLL] = {true, DENSE, ANY, DENSE, roll},
+    [SHEAF_OP_ROLL] = {true, DENSE, ANY, DENSE, all_f32},
     [SHEAF_OP_TIMESTEP_EMBEDDING] = {true, DENSE, ANY, DENSE, all_f32},
     [SHEAF_OP_SET] = {true, DENSE, ROWS, DENSE, part_f32},
     [SHEAF_OP_ACC] = {true, DENSE, ROWS, DENSE, part_f32},

@@ -207,6 +207,22 @@ static bool lower_top_k(struct gg_lowered *l, const struct sheaf_tensor *node) {
     return true;
 }
 
+/* ggml wraps an index once, so a shift must be less than the extent. */
+static bool is_far_roll(const struct sheaf_tensor *node) {
+    bool far = false;
+    for (int i = 0; i < SHEAF_MAX_DIMS && node->op == SHEAF_OP_ROLL; i++)
+        far = far || node->op_params[i] >= node->ne[i] || -node->op_params[i] >= node->ne[i];
+    return far;
+}
+
+static bool lower_roll(struct gg_lowered *l, const struct sheaf_tensor *node) {
+    struct sheaf_tensor *near = add_in_place(l, node, SHEAF_OP_ROLL);
+    near->src[0] = node->src[0];
+    for (int i = 0; i < SHEAF_MAX_DIMS; i++)
+        near->op_params[i] = node->ne[i] ? (int32_t)(node->op_params[i] % node->ne[i]) : 0;
+    return true;
+}
+
 /* The slope of head h of n (Press, Smith and Lewis 2022): 2^(-max_bias * (h + 1) / p) for h < p, the
  * largest power of 2 that is at most n; the odd powers of twice that between them. */
 static float slope(float max_bias, int64_t h, int64_t n) {
@@ -282,6 +298,8 @@ static bool lower(const struct gg_member *m, const struct sheaf_tensor *node,
         return lower_slopes(out, node, 3, node->src[0]->ne[2]);
     case SHEAF_OP_TOP_K:
         return lower_top_k(out, node);
+    case SHEAF_OP_ROLL:
+        return lower_roll(out, node);
     default:
         return false;
     }
@@ -290,7 +308,7 @@ static bool lower(const struct gg_member *m, const struct sheaf_tensor *node,
 /* Of the ops that count heads only those with slopes care which heads they have. */
 static bool needs_lowering(const struct gg_member *m, const struct sheaf_tensor *node) {
     if (reads_nothing(m, node)) return true;
-    if (node->op == SHEAF_OP_TOP_K || is_block_copy(node)) return true;
+    if (node->op == SHEAF_OP_TOP_K || is_block_copy(node) || is_far_roll(node)) return true;
     if (node->op == SHEAF_OP_SOFT_MAX || node->op == SHEAF_OP_FLASH_ATTN_EXT)
         return is_slice(node) && param(node, 1) > 0;
     return is_slice(node);
