@@ -18,6 +18,9 @@ struct builder { /* of one part */
     struct sheaf_tensor no_tensor; /* returned when memory is out */
     struct meta_instr no_instr;
     const int *last_read; /* [plan values] last step that reads the value, -1 if none */
+    /* SHEAF__TAKES_SLICE_PROC of the member's device; NULL: it takes all */
+    bool (*takes)(sheaf_backend_dev_t, const struct sheaf_tensor *);
+    uint8_t *refused; /* [graph nodes] 1: the device does not take the member's slice */
 };
 
 /* ALLOC_FAILED with its text. */

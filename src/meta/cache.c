@@ -10,26 +10,75 @@
 /* 64 programs of any size; more if they are small, as those of scheduler splits are. */
 enum { MAX_LARGE_PROGRAMS = 64, MAX_PROGRAM_NODES = 1 << 16 };
 
-/* Every rank must have planned the same graph before the first of its data move. */
-static enum sheaf_status compare_fingerprints(const struct sheaf_cgraph *graph,
-                                              const struct meta_program *p) {
+static enum sheaf_status out_of_memory(void) {
+    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta: out of memory");
+}
+
+/* What ranks tell each other of a program. */
+struct told {
+    uint64_t fingerprint, n_refused; /* nodes of which a device does not take a slice */
+};
+
+/* Every rank must have planned the same graph before the first of its data move. *refused: is there a
+ * node that `whole` lacks and a device of any rank does not take? */
+static enum sheaf_status compare_programs(const struct sheaf_cgraph *graph,
+                                          const struct meta_program *p, const uint8_t *whole,
+                                          bool *refused) {
     const int n = sheaf_world_size();
+    struct told mine = {0}, *all;
+    for (int i = 0; i < graph->n_nodes; i++) mine.n_refused += p->refused[i] && !whole[i];
+    *refused = mine.n_refused;
     if (n == 1) return SHEAF_STATUS_SUCCESS;
-    const uint64_t mine = sheaf__split_plan_fingerprint(p->plan, graph);
-    uint64_t *all = malloc((size_t)n * sizeof *all);
-    if (!all) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta: out of memory");
+    mine.fingerprint = sheaf__split_plan_fingerprint(p->plan, graph);
+    all = malloc((size_t)n * sizeof *all);
+    if (!all) return out_of_memory();
     enum sheaf_status st = sheaf_world_all_gather(&mine, sizeof mine, all, "graph fingerprint");
+    for (int r = 0; r < n && !st; r++) *refused = *refused || all[r].n_refused;
     for (int r = 1; r < n && !st; r++) {
-        if (all[r] == all[0]) continue;
+        if (all[r].fingerprint == all[0].fingerprint) continue;
         st = sheaf_set_error(
             SHEAF_STATUS_PEER,
             "graph: rank %d (%s) has another graph than rank 0 (%s): %d nodes here, fingerprints "
             "%016llx and %016llx; start the same program with the same model and options "
             "everywhere",
             r, sheaf_world_host_name(r), sheaf_world_host_name(0), graph->n_nodes,
-            (unsigned long long)all[r], (unsigned long long)all[0]);
+            (unsigned long long)all[r].fingerprint, (unsigned long long)all[0].fingerprint);
     }
     free(all);
+    return st;
+}
+
+/* Adds the nodes that a device of any rank does not take as slices. */
+static enum sheaf_status add_refused(const struct meta_program *p, uint8_t *whole) {
+    const size_t n = (size_t)p->n_nodes, n_ranks = (size_t)sheaf_world_size();
+    uint8_t *all = malloc(n * n_ranks + 1);
+    enum sheaf_status st =
+        sheaf_world_agree(all ? SHEAF_STATUS_SUCCESS : out_of_memory(), "graph planning");
+    if (!st) st = sheaf_world_all_gather(p->refused, n, all, "slices that devices refuse");
+    for (size_t i = 0; i < n * n_ranks && !st; i++) whole[i % n] |= all[i];
+    free(all);
+    return st;
+}
+
+/* A node that a device does not take as the slice which a plan has for it is whole in the next plan. What
+ * is refused even so, or after many plans, fails with words when it is computed. st: of this rank so far. */
+static enum sheaf_status plan_program(struct meta_backend *b, const struct sheaf_cgraph *graph,
+                                      enum sheaf_status st, struct meta_program **out) {
+    enum { MOST_PLANS = 16 };
+    uint8_t *whole = calloc((size_t)graph->n_nodes + 1, sizeof *whole);
+    bool refused = true;
+    if (!st && !whole) st = out_of_memory();
+    for (int i = 0; i < MOST_PLANS && refused; i++) {
+        struct meta_program *p = NULL;
+        if (!st) st = sheaf__meta_program_new(b->dev, graph, whole, &p);
+        st = sheaf_world_agree(st, "graph planning");
+        if (!st) st = compare_programs(graph, p, whole, &refused);
+        if (!st && refused) st = add_refused(p, whole);
+        sheaf__meta_program_free(*out, b->dev->n_local);
+        *out = p;
+        if (st) break;
+    }
+    free(whole);
     return st;
 }
 
@@ -78,9 +127,7 @@ enum sheaf_status sheaf__meta_find_program(struct meta_backend *b, const struct 
     struct meta_program *p = NULL;
     sheaf_world_enter(SHEAF_PHASE_PLAN,
                       graph->n_nodes ? graph->nodes[graph->n_nodes - 1]->name : "");
-    if (!st) st = sheaf__meta_program_new(b->dev, graph, &p);
-    st = sheaf_world_agree(st, "graph planning");
-    if (!st) st = compare_fingerprints(graph, p);
+    st = plan_program(b, graph, st, &p);
     sheaf_world_enter(SHEAF_PHASE_IDLE, NULL);
     if (st) {
         sheaf__meta_program_free(p, b->dev->n_local);

@@ -145,7 +145,8 @@ struct meta_program {
     uint64_t generation; /* of the compute buffers when it was allocated */
     int n_carried;       /* results kept now, whose states are the plan's */
     int n_nodes;
-    int n_checked; /* flagged results of a part, the same for every member */
+    int n_checked;    /* flagged results of a part, the same for every member */
+    uint8_t *refused; /* [n_nodes] 1: a local member's device does not take its slice */
     struct sheaf__split_plan *plan;
     struct meta_part *parts;         /* [n_local] */
     struct meta_tensor *node_record; /* [n_nodes] */
@@ -158,8 +159,9 @@ struct meta_program {
     struct sheaf_tensor **input; /* [n_inputs * n_local] the parts' own descriptors */
 };
 
+/* whole: see sheaf__split_plan_new_with. */
 enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct sheaf_cgraph *graph,
-                                          struct meta_program **out);
+                                          const uint8_t *whole, struct meta_program **out);
 void sheaf__meta_program_free(struct meta_program *program, int n_local);
 /* Spans of a part are no longer what they were when they ran last (tensor/graph.h, version). */
 void sheaf__meta_renew_spans(struct meta_part *part);

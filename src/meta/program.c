@@ -173,8 +173,16 @@ void sheaf__meta_free_uses(struct meta_uses *uses) {
     free(uses->last_read);
 }
 
+/* How to ask the device of a member about slices. */
+static void find_takes(struct builder *b) {
+    sheaf_backend_reg_t reg = sheaf_backend_dev_backend_reg(b->dev->members[b->member]);
+    void *found = reg ? sheaf_backend_reg_get_proc_address(reg, SHEAF__TAKES_SLICE_PROC) : NULL;
+    memcpy(&b->takes, &found,
+           sizeof found); /* ISO C has no cast from object to function pointers */
+}
+
 enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct sheaf_cgraph *graph,
-                                          struct meta_program **out) {
+                                          const uint8_t *whole, struct meta_program **out) {
     *out = NULL;
     struct meta_program *p = calloc(1, sizeof *p);
     struct meta_uses uses = {0};
@@ -182,7 +190,7 @@ enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct 
     if (!p) return sheaf__meta_no_memory();
     const size_t n_local = (size_t)dev->n_local;
     p->n_nodes = graph->n_nodes;
-    st = sheaf__split_plan_new(graph, dev->n_members, leaf_state, dev, &p->plan);
+    st = sheaf__split_plan_new_with(graph, dev->n_members, leaf_state, dev, whole, &p->plan);
     if (st) goto out;
     sheaf__meta_hoist(dev, p->plan, graph);
 
@@ -192,12 +200,14 @@ enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct 
     for (int s = 0; s < p->plan->n_steps; s++)
         p->n_checked += sheaf__meta_is_checked(p->plan, &p->plan->steps[s]);
     p->parts = calloc(n_local + 1, sizeof *p->parts);
+    p->refused = calloc((size_t)graph->n_nodes + 1, sizeof *p->refused);
     p->node_record = calloc((size_t)graph->n_nodes + 1, sizeof *p->node_record);
     p->slices = calloc(((size_t)graph->n_nodes + 1) * (n_local + 1), sizeof *p->slices);
     p->input_leaf = calloc((size_t)graph->n_leafs + 1, sizeof *p->input_leaf);
     p->input = calloc(((size_t)graph->n_leafs + 1) * (n_local + 1), sizeof *p->input);
     st = sheaf__meta_no_memory();
-    if (!p->parts || !p->node_record || !p->slices || !p->input_leaf || !p->input) goto out;
+    if (!p->parts || !p->refused || !p->node_record || !p->slices || !p->input_leaf || !p->input)
+        goto out;
     for (size_t m = 0; m < n_local; m++) {
         p->parts[m].value = calloc((size_t)p->plan->n_values + 1, sizeof *p->parts[m].value);
         if (!p->parts[m].value) goto out;
@@ -209,7 +219,9 @@ enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct 
                             .plan = p->plan,
                             .part = &p->parts[m],
                             .member = dev->local[m],
-                            .last_read = uses.last_read};
+                            .last_read = uses.last_read,
+                            .refused = p->refused};
+        find_takes(&b);
         st = sheaf__meta_build_part(&b);
     }
     for (int i = 0; i < graph->n_nodes && !st; i++) {
@@ -234,6 +246,7 @@ void sheaf__meta_program_free(struct meta_program *p, int n_local) {
     for (int m = 0; p->parts && m < n_local; m++) sheaf__meta_part_free(&p->parts[m]);
     sheaf__split_plan_free(p->plan);
     free(p->parts);
+    free(p->refused);
     free(p->views);
     free(p->node_record);
     free(p->slices);

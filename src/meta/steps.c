@@ -284,6 +284,12 @@ static void write_back(struct builder *b, const struct sheaf__split_step *step) 
     }
 }
 
+static void ask_device(struct builder *b, const struct sheaf__split_step *step,
+                       const struct sheaf_tensor *t) {
+    if (!b->takes || b->status || sheaf_is_empty(t) || sheaf_op_is_view(t->op)) return;
+    if (!b->takes(b->dev->members[b->member], t)) b->refused[step->node] = 1;
+}
+
 static struct sheaf_tensor *build_node(struct builder *b, const struct sheaf__split_step *step) {
     const struct sheaf_tensor *node = b->graph->nodes[step->node];
     struct sheaf_tensor *const *value = b->part->value;
@@ -320,6 +326,7 @@ static struct sheaf_tensor *build_node(struct builder *b, const struct sheaf__sp
             return t;
         }
     }
+    ask_device(b, step, t);
     return sheaf__meta_append(b, t);
 }
 

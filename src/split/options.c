@@ -31,6 +31,7 @@ struct sheaf__options {
     const struct sheaf_tensor *node;
     const struct sheaf__rule *rule;
     int n, index, written;         /* written: 1 + the operand that takes the result; 0: none */
+    bool whole;                    /* nothing may be cut */
     const int *operand;            /* entries */
     int same[SHEAF__MAX_OPERANDS]; /* first operand that is the same tensor */
     struct sheaf__set set[SHEAF__MAX_OPERANDS];
@@ -70,8 +71,15 @@ static void acquire(const struct sheaf__options *w, int i, struct sheaf__set *x,
     }
 }
 
+static bool cuts(const struct sheaf__row *row, int n) {
+    bool cut = row->out.kind != SHEAF__M;
+    for (int i = 0; i < n; i++) cut = cut || row->need[i].st.kind != SHEAF__M;
+    return cut;
+}
+
 static bool note(void *user, const struct sheaf__row *row) {
     struct sheaf__options *w = user;
+    if (w->whole && cuts(row, w->n)) return true;
     struct sheaf__option o = {.row = *row};
     bool is_free = true, cut = false, native = true;
     struct sheaf__set after[SHEAF__MAX_OPERANDS];
@@ -183,7 +191,7 @@ static int shape_of(struct sheaf__options *work) {
     const bool lasts =
         sheaf__lasting(work->of, work->index, sheaf__st_masked(NULL, mask ? t->src[mask - 1] : t))
             .mask;
-    *w++ = (uint64_t)lasts | (uint64_t)work->written << 1;
+    *w++ = (uint64_t)lasts | (uint64_t)work->whole << 1 | (uint64_t)work->written << 2;
     for (int i = 0; i < work->n; i++) {
         *w++ = (uint64_t)work->same[i];
         w = put_tensor(w, operand_of(work, i));
@@ -210,6 +218,7 @@ const struct sheaf__rule *sheaf__options_begin(struct sheaf__options *w, int nod
     w->index = node;
     const struct sheaf__entry *self = &w->of->entry[w->of->self[node]];
     w->written = self->writes;
+    w->whole = w->of->whole && w->of->whole[node] && !w->written;
     w->rule = sheaf__rule_of(w->node);
     w->n = self->n_operands;
     for (int i = 0; i < w->n; i++) {

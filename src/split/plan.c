@@ -253,6 +253,7 @@ enum sheaf_status sheaf__plan_prepare(struct planner *p) {
                                       .n_entries = p->n_entries,
                                       .self = p->self,
                                       .operand = p->operand,
+                                      .whole = p->whole,
                                       .watch = p->of.watch};
     return sheaf__search_new(&p->of, &p->search);
 }
@@ -352,9 +353,9 @@ static enum sheaf_status publish(struct planner *p, struct sheaf__plan_impl *imp
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum sheaf_status sheaf__split_plan_new(const struct sheaf_cgraph *graph, int n_members,
-                                        sheaf__leaf_state_fn leaf_state, void *user,
-                                        struct sheaf__split_plan **out) {
+enum sheaf_status sheaf__split_plan_new_with(const struct sheaf_cgraph *graph, int n_members,
+                                             sheaf__leaf_state_fn leaf_state, void *user,
+                                             const uint8_t *whole, struct sheaf__split_plan **out) {
     *out = NULL;
     if (n_members < 1)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
@@ -370,6 +371,7 @@ enum sheaf_status sheaf__split_plan_new(const struct sheaf_cgraph *graph, int n_
                         .n_members = n_members,
                         .leaf_state = leaf_state,
                         .user = user,
+                        .whole = whole,
                         .pool = &impl->pool};
     status = sheaf__plan_prepare(&p);
     for (int i = 0; i < graph->n_nodes && status == SHEAF_STATUS_SUCCESS; i++)
@@ -383,6 +385,12 @@ enum sheaf_status sheaf__split_plan_new(const struct sheaf_cgraph *graph, int n_
         sheaf__split_plan_free(&impl->plan);
     }
     return status;
+}
+
+enum sheaf_status sheaf__split_plan_new(const struct sheaf_cgraph *graph, int n_members,
+                                        sheaf__leaf_state_fn leaf_state, void *user,
+                                        struct sheaf__split_plan **out) {
+    return sheaf__split_plan_new_with(graph, n_members, leaf_state, user, NULL, out);
 }
 
 void sheaf__split_plan_free(struct sheaf__split_plan *plan) {

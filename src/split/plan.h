@@ -58,6 +58,11 @@ typedef const struct sheaf_split_state *(*sheaf__leaf_state_fn)(const struct she
 enum sheaf_status sheaf__split_plan_new(const struct sheaf_cgraph *graph, int n_members,
                                         sheaf__leaf_state_fn leaf_state, void *user,
                                         struct sheaf__split_plan **out);
+/* whole [nodes], or NULL: nodes that are not 0 there, and are not written over an operand, are computed
+ * whole by every member, because a member's device does not take a slice of them. */
+enum sheaf_status sheaf__split_plan_new_with(const struct sheaf_cgraph *graph, int n_members,
+                                             sheaf__leaf_state_fn leaf_state, void *user,
+                                             const uint8_t *whole, struct sheaf__split_plan **out);
 void sheaf__split_plan_free(struct sheaf__split_plan *plan);
 /* 64-bit hash of everything that must agree between ranks: ops, parameters, shapes, types, states,
  * steps. */

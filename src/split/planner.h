@@ -42,6 +42,7 @@ struct planner {
     int n_members;
     sheaf__leaf_state_fn leaf_state;
     void *user;
+    const uint8_t *whole; /* see struct sheaf__search_of */
     struct sheaf__pool *pool;
     struct sheaf__entry *entry;
     int n_entries;

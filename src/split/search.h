@@ -37,8 +37,9 @@ struct sheaf__search_of {
     struct sheaf__pool *pool;
     const struct sheaf__entry *entry;
     int n_entries;
-    const int *self;            /* [nodes] entries */
-    const int *operand;         /* [nodes][SHEAF__MAX_OPERANDS] entries */
+    const int *self;      /* [nodes] entries */
+    const int *operand;   /* [nodes][SHEAF__MAX_OPERANDS] entries */
+    const uint8_t *whole; /* [nodes] 1: only the row in which nothing is cut; NULL: none is so */
     struct sheaf__watch *watch; /* NULL: none */
 };
 

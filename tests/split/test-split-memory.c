@@ -168,7 +168,7 @@ struct program_work {
 static enum sheaf_status compile_it(void *user) {
     const struct program_work *w = user;
     struct meta_program *p = NULL;
-    const enum sheaf_status st = sheaf__meta_program_new(w->dev, w->graph, &p);
+    const enum sheaf_status st = sheaf__meta_program_new(w->dev, w->graph, NULL, &p);
     if (st && p) abort();
     sheaf__meta_program_free(p, w->dev->n_local);
     return st;
