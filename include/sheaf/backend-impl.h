@@ -92,6 +92,12 @@ enum { SHEAF_BACKEND_TENSOR_CARRIED = 1 << 18 };
  * compared with those of other devices. A device with another order does not support the node. */
 enum { SHEAF_BACKEND_TENSOR_TIES_BY_INDEX = 1 << 20 };
 
+/* A flag of a weight that only MUL_MAT and MUL_MAT_ID read, as their first operand, that is written
+ * before the first of them is computed, and not read back: a device may keep it in a layout of its own,
+ * and in no other. A meta device gives the flag to the slices of a weight that it cuts, and to that of
+ * its only member. */
+enum { SHEAF_BACKEND_TENSOR_FACTOR = 1 << 23 };
+
 struct sheaf_backend_i {
     const char *(*get_name)(sheaf_backend_t backend);
     void (*free)(sheaf_backend_t backend); /* frees the backend object too */

@@ -47,6 +47,8 @@ void sheaf__meta_shape_slices(const struct meta_device *dev, struct slice_set *s
         memset(s, 0, sizeof *s);
         s->type = t->type;
         s->flags = t->flags;
+        if (dev->n_members > 1 && state->axis == SHEAF_SPLIT_AXIS_MIRRORED)
+            s->flags &= ~SHEAF_BACKEND_TENSOR_FACTOR; /* plans may take slices of it */
         sheaf_split_state_local_ne(state, t->ne, dev->local[i], s->ne);
         sheaf__set_dense_strides(s);
         memcpy(s->name, t->name, sizeof s->name);

@@ -137,10 +137,20 @@ static const char *name_for(const struct sheaf__split_plan *plan, int step) {
     return name;
 }
 
+/* A collective reads memory past the device, so a weight must lie there as it was written: the device
+ * that has it in a layout of its own says so when it is read. */
+static void take_as_written(struct builder *b, struct sheaf_tensor *t) {
+    uint8_t byte;
+    if (!t || !(t->flags & SHEAF_BACKEND_TENSOR_FACTOR) || sheaf_is_empty(t) || b->status) return;
+    b->status = sheaf_backend_tensor_get(t, &byte, 0, 1);
+    t->flags &= ~SHEAF_BACKEND_TENSOR_FACTOR;
+}
+
 static void collective(struct builder *b, enum sheaf_comm_kind kind, int step,
                        struct sheaf_tensor *in, struct sheaf_tensor *out, size_t *sizes) {
     sheaf__meta_end_span(b);
     struct meta_instr *instr = sheaf__meta_new_instr(b);
+    take_as_written(b, in);
     if (b->status) {
         free(sizes);
         return;

@@ -101,6 +101,11 @@ bool sheaf__weight_is_of_experts(enum sheaf__weight weight) {
            sheaf__weight_infos[weight].dims[last] == SHEAF__DIM_EXPERT;
 }
 
+bool sheaf__weight_is_factor(enum sheaf__weight weight) {
+    return sheaf__weight_n_dims(weight) > 1 && !sheaf__weight_infos[weight].exact &&
+           weight != SHEAF__W_TOKEN_EMBD;
+}
+
 bool sheaf__weight_is_f32(enum sheaf__weight weight) {
     const struct sheaf__weight_info *info = &sheaf__weight_infos[weight];
     return info->dims[1] == SHEAF__DIM_NONE || strstr(info->name, ".bias") != NULL ||

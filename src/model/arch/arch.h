@@ -152,6 +152,9 @@ int64_t sheaf__dim_extent(const struct sheaf__hparams *hp, enum sheaf__dim dim);
 int sheaf__weight_n_dims(enum sheaf__weight weight);
 /* Does the weight hold a matrix, or a bias, for each expert? */
 bool sheaf__weight_is_of_experts(enum sheaf__weight weight);
+/* Is it the first operand of products and nothing else? (Not of embeddings, which may be the output
+ * matrix, too.) */
+bool sheaf__weight_is_factor(enum sheaf__weight weight);
 /* Vectors, and the biases of experts: operands of F32 arithmetic. */
 bool sheaf__weight_is_f32(enum sheaf__weight weight);
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "sheaf/alloc.h"
+#include "sheaf/backend-impl.h"
 #include "sheaf/world.h"
 
 #include "base/format.h"
@@ -171,6 +172,7 @@ static enum sheaf_status add_tensor(struct sheaf__weights *model,
     if (!*slot) return SHEAF_STATUS_ALLOC_FAILED;
     sheaf_set_name(*slot, t->name);
     sheaf__tag_set(*slot, (int)w, il);
+    if (sheaf__weight_is_factor(w)) (*slot)->flags |= SHEAF_BACKEND_TENSOR_FACTOR;
     model->total_bytes += t->size; /* at most the files' sizes */
     return SHEAF_STATUS_SUCCESS;
 }
