@@ -118,6 +118,9 @@ static const struct setting settings[] = {
     [SHEAF__SET_GGML_BACKENDS] = {"SHEAF_GGML_BACKENDS", TEXT,
                                   .default_value = "where the library looks", .guarded = true,
                                   .help = "Folder of that library's backends (libggml-cpu-*.so)."},
+    [SHEAF__SET_GGML_REPACK] = {"SHEAF_GGML_REPACK", INTEGER(0, 1), .default_value = "1",
+                                .help = "0: weights stay as the file has them on ggml's devices, "
+                                        "also where a layout of the device is faster."},
 
     [SHEAF__SET_GGML_SPLIT] = {"SHEAF_GGML_SPLIT", TEXT, .default_value = "auto",
                                .help = "How the plugin for ggml cuts weights and caches: auto, "

@@ -37,6 +37,7 @@ enum sheaf__setting {
     SHEAF__SET_DEVICES,
     SHEAF__SET_GGML_LIB,
     SHEAF__SET_GGML_BACKENDS,
+    SHEAF__SET_GGML_REPACK,
     /* programs of ggml: read by the plugin */
     SHEAF__SET_GGML_SPLIT,
     SHEAF__SET_SPLIT,

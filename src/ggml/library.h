@@ -48,6 +48,7 @@ struct gg_library {
     int (*view_init)(struct gg_tensor *t);
     void (*tensor_set)(struct gg_tensor *t, const void *data, size_t offset, size_t size);
     void (*tensor_get)(const struct gg_tensor *t, void *data, size_t offset, size_t size);
+    void (*tensor_copy)(const struct gg_tensor *src, struct gg_tensor *dst);
     /* backends */
     void (*backend_free)(struct gg_backend *backend);
     void (*synchronize)(struct gg_backend *backend);
@@ -56,6 +57,8 @@ struct gg_library {
                              size_t offset, size_t size);
     void (*tensor_get_async)(struct gg_backend *backend, const struct gg_tensor *t, void *data,
                              size_t offset, size_t size);
+    void (*tensor_copy_async)(struct gg_backend *from, struct gg_backend *to,
+                              const struct gg_tensor *src, struct gg_tensor *dst);
     struct gg_event *(*event_new)(struct gg_device *dev);
     void (*event_free)(struct gg_event *event);
     void (*event_record)(struct gg_event *event, struct gg_backend *backend);

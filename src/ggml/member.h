@@ -11,6 +11,14 @@
 #include "ggml/translate.h"
 #include "sheaf/backend-impl.h"
 
+enum { GG_MAX_LAYOUTS = 4 };
+
+/* A layout that the device may want weights in. */
+struct gg_layout {
+    struct gg_buft *buft;
+    struct gg_buffer *nothing; /* without memory: tensors in it are for questions */
+};
+
 struct gg_member {
     struct sheaf_backend_device base; /* context: this struct */
     struct sheaf_backend_buffer_type buft, host_buft;
@@ -19,6 +27,8 @@ struct gg_member {
     struct gg_buft *gg_buft, *gg_host_buft; /* the latter NULL: the device has none */
     int kind;                               /* GG_KIND_... */
     struct sheaf_backend_dev_caps caps;
+    struct gg_layout layouts[GG_MAX_LAYOUTS];
+    int n_layouts;
     char name[64], description[192];
 };
 
@@ -40,11 +50,19 @@ static inline void gg_lay_out(const struct sheaf_tensor *t, struct gg_tensor *ou
 
 /* ---- member_memory.c ---- */
 
+/* Of a weight or a cache. */
+struct gg_kept {
+    struct gg_tensor gg;         /* as it was written; its tensor's `extra` */
+    struct gg_tensor packed;     /* in a layout of the device */
+    struct gg_buffer *packed_in; /* NULL: it is not */
+    bool read_as_written;        /* something reads it so: it must stay */
+};
+
 struct gg_member_buffer {
     struct gg_member *member;
     struct gg_buffer *gg;
     uint64_t serial; /* of this process's buffers: an address may come again, a serial does not */
-    struct gg_tensor **kept; /* descriptors of weights and caches */
+    struct gg_kept **kept;
     size_t n_kept, cap_kept;
 };
 
@@ -53,8 +71,24 @@ extern const struct sheaf_backend_buffer_type_i gg_member_buft_i;
 /* The buffer that t, or the tensor that it is a view of, lies in; NULL: it has none, or it is not one
  * of ggml's. */
 const struct gg_member_buffer *gg_member_buffer_of(const struct sheaf_tensor *t);
+/* What the buffer of t, or of the tensor that it is a view of, keeps of it; NULL: nothing. */
+struct gg_kept *gg_member_kept(const struct sheaf_tensor *t);
 /* A descriptor without op of a tensor with memory, for transfers. */
 struct gg_tensor gg_member_describe(const struct gg_member *m, const struct sheaf_tensor *t);
+
+/* ---- member_pack.c ---- */
+
+void gg_find_layouts(struct gg_member *m);
+/* The descriptor, in a layout of the device, of a weight that is operand 0 of `node`; NULL: the weight
+ * stays as it was written. The first call for a weight rearranges it. */
+struct gg_tensor *gg_pack(const struct sheaf_tensor *weight, const struct gg_tensor *node);
+void gg_packed_free(const struct gg_library *lib, struct gg_kept *k);
+/* t, or the weight that it is a view of, is read as it was written. UNSUPPORTED: it lies there no more;
+ * `what` is done with it, for the text. */
+enum sheaf_status gg_read_as_written(const struct sheaf_tensor *t, const char *what);
+/* *done: t was packed and written anew. UNSUPPORTED: a part of one that is packed. */
+enum sheaf_status gg_write_packed(const struct sheaf_tensor *t, const void *data, size_t offset,
+                                  size_t size, bool *done);
 
 /* ---- member_backend.c ---- */
 
@@ -79,8 +113,10 @@ struct gg_cgraph *gg_graph_get(const struct gg_graph *g);
 /* For a bound on what is kept. */
 size_t gg_graph_n_tensors(const struct gg_graph *g);
 
-/* Does the device compute the node, which needs no memory? */
+/* Does the device compute the node, which needs no memory? The second, which may be a slice, is one
+ * that its op is defined for. */
 bool gg_member_supports(const struct gg_member *m, const struct sheaf_tensor *node);
+bool gg_member_takes(const struct gg_member *m, const struct sheaf_tensor *node);
 
 /* ---- member_lower.c ---- */
 

@@ -24,6 +24,7 @@ struct backend {
     struct kept *buckets[BUCKETS];
     size_t n_tensors;
     uint64_t n_uses;
+    struct gg_event *reached; /* for copies to other streams; NULL: none was made */
 };
 
 static struct backend *backend_of(sheaf_backend_t base) { return (struct backend *)(void *)base; }
@@ -137,15 +138,54 @@ static enum sheaf_status set_async(sheaf_backend_t base, struct sheaf_tensor *t,
                                    size_t offset, size_t size) {
     const struct backend *b = backend_of(base);
     struct gg_tensor gg = gg_member_describe(b->m, t);
-    b->m->lib->tensor_set_async(b->gg, &gg, data, offset, size);
-    return SHEAF_STATUS_SUCCESS;
+    bool done;
+    const enum sheaf_status st = gg_write_packed(t, data, offset, size, &done);
+    if (!st && !done) b->m->lib->tensor_set_async(b->gg, &gg, data, offset, size);
+    return st;
 }
 static enum sheaf_status get_async(sheaf_backend_t base, const struct sheaf_tensor *t, void *data,
                                    size_t offset, size_t size) {
     const struct backend *b = backend_of(base);
     const struct gg_tensor gg = gg_member_describe(b->m, t);
-    b->m->lib->tensor_get_async(b->gg, &gg, data, offset, size);
-    return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status st = gg_read_as_written(t, "read");
+    if (!st) b->m->lib->tensor_get_async(b->gg, &gg, data, offset, size);
+    return st;
+}
+
+/* Later work of b waits for the work that is in the queue of `other`: by an event where the devices make
+ * them, else now. */
+static void wait_for(struct backend *b, struct backend *other) {
+    const struct gg_library *lib = b->m->lib;
+    if (b == other) return;
+    if (!other->reached && other->m->caps.events && b->m->caps.events)
+        other->reached = lib->event_new(other->m->dev);
+    if (!other->reached || b->m != other->m) {
+        lib->synchronize(other->gg);
+        return;
+    }
+    lib->event_record(other->reached, other->gg);
+    lib->event_wait(b->gg, other->reached);
+}
+
+static const struct sheaf_backend_i *backend_iface(void);
+
+/* In the queue of the target. ggml's devices do not all wait for the source by themselves. */
+static enum sheaf_status cpy_async(sheaf_backend_t base_src, sheaf_backend_t base_dst,
+                                   struct sheaf_tensor *src, struct sheaf_tensor *dst, bool *done) {
+    struct backend *to = backend_of(base_dst), *from;
+    const struct gg_member_buffer *a = gg_member_buffer_of(src), *b = gg_member_buffer_of(dst);
+    *done = base_src->iface == backend_iface() && a && b && sheaf_is_contiguous(src);
+    if (!*done) return SHEAF_STATUS_SUCCESS;
+    from = backend_of(base_src);
+    const struct gg_tensor gg_src = gg_member_describe(a->member, src);
+    struct gg_tensor gg_dst = gg_member_describe(b->member, dst);
+    enum sheaf_status st = gg_read_as_written(src, "copy");
+    if (!st) st = gg_read_as_written(dst, "write");
+    if (st) return st;
+    wait_for(to, from);
+    to->m->lib->tensor_copy_async(from->gg, to->gg, &gg_src, &gg_dst);
+    wait_for(from, to);
+    return st;
 }
 
 /* ---- events ---- */
@@ -196,6 +236,7 @@ static void backend_free(sheaf_backend_t base) {
     struct backend *b = backend_of(base);
     b->m->lib->synchronize(b->gg);
     drop_all(b);
+    if (b->reached) b->m->lib->event_free(b->reached);
     b->m->lib->backend_free(b->gg);
     free(b);
 }
@@ -229,9 +270,12 @@ static const struct sheaf_backend_i backend_i = {
     .graph_compute_async = graph_compute_async,
     .set_tensor_async = set_async,
     .get_tensor_async = get_async,
+    .cpy_tensor_async = cpy_async,
     .event_record = event_record,
     .event_wait = event_wait,
 };
+
+static const struct sheaf_backend_i *backend_iface(void) { return &backend_i; }
 
 enum sheaf_status gg_member_backend_new(struct gg_member *m, const char *params,
                                         sheaf_backend_t *out) {

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "backend/optional.h"
 #include "ggml/member.h"
 
 enum { MAX_DEVICES = 32 };
@@ -120,6 +121,7 @@ static void add(const struct gg_library *lib, struct gg_device *dev) {
     snprintf(m->name, sizeof m->name, "ggml:%s", lib->dev_name(dev));
     snprintf(m->description, sizeof m->description, "%s, ggml %s", lib->dev_description(dev),
              lib->host.version);
+    gg_find_layouts(m);
     m->base = (struct sheaf_backend_device){m->caps.events ? &device_with_events_i : &device_i,
                                             &entry, m};
     m->buft = (struct sheaf_backend_buffer_type){&gg_member_buft_i, &m->base, m->gg_buft};
@@ -162,10 +164,22 @@ static sheaf_backend_dev_t reg_device(sheaf_backend_reg_t reg, size_t index) {
     return index < reg_device_count(reg) ? &members[index].base : NULL;
 }
 
+static bool dev_takes(sheaf_backend_dev_t dev, const struct sheaf_tensor *slice) {
+    return gg_member_takes(gg_member_of(dev), slice);
+}
+static void *reg_proc(sheaf_backend_reg_t reg, const char *name) {
+    bool (*takes)(sheaf_backend_dev_t, const struct sheaf_tensor *) = dev_takes;
+    void *p = NULL;
+    (void)reg;
+    if (!strcmp(name, SHEAF__TAKES_SLICE_PROC)) memcpy(&p, &takes, sizeof p);
+    return p;
+}
+
 static const struct sheaf_backend_reg_i reg_i = {
     .get_name = reg_name,
     .get_device_count = reg_device_count,
     .get_device = reg_device,
+    .get_proc_address = reg_proc,
 };
 static struct sheaf_backend_reg entry = {SHEAF_BACKEND_API_VERSION, &reg_i, NULL};
 

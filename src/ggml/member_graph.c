@@ -65,6 +65,7 @@ struct build {
     struct gg_lowered **lowered;
     size_t n_lowered, cap_lowered;
     bool with_memory, no_memory; /* the latter: out of it */
+    enum sheaf_status refused;   /* with its text */
 };
 
 static struct slot *slot_of(const struct build *b, const struct sheaf_tensor *key) {
@@ -138,16 +139,12 @@ static void remember(struct build *b, const struct sheaf_tensor *t) {
 
 /* The descriptor that the buffer of a weight keeps, if there is one of this very layout. */
 static struct gg_tensor *kept_of(const struct sheaf_tensor *t) {
-    const struct gg_member_buffer *m = t->extra ? gg_member_buffer_of(t) : NULL;
-    struct gg_tensor own;
+    struct gg_kept *kept = gg_member_kept(t);
+    struct gg_tensor own, *k = kept ? &kept->gg : NULL;
     gg_lay_out(t, &own);
-    for (size_t i = 0; m && i < m->n_kept; i++) {
-        struct gg_tensor *k = m->kept[i];
-        if (k == t->extra && k->data == t->data && k->type == m->member->lib->type[t->type] &&
-            !memcmp(k->ne, own.ne, sizeof k->ne) && !memcmp(k->nb, own.nb, sizeof k->nb))
-            return k;
-    }
-    return NULL;
+    const bool same = k && k->type == gg_member_buffer_of(t)->member->lib->type[t->type] &&
+                      !memcmp(k->ne, own.ne, sizeof k->ne) && !memcmp(k->nb, own.nb, sizeof k->nb);
+    return same ? k : NULL;
 }
 
 static void shape(const struct gg_library *lib, const struct sheaf_tensor *t,
@@ -207,6 +204,22 @@ static struct gg_tensor *emit_flat(struct build *b, const struct sheaf_tensor *n
     return &item->gg;
 }
 
+/* Weights that the device has, or now gets, in a layout of its own. False: something else reads one. */
+static bool take_packed(struct build *b, struct gg_tensor *gg, const int8_t order[GG_MAX_SRC],
+                        const struct sheaf_tensor *node) {
+    for (int i = 0; i < GG_MAX_SRC && b->with_memory && b->g->m->n_layouts; i++) {
+        const struct sheaf_tensor *src = order[i] >= 0 ? node->src[order[i]] : NULL;
+        struct gg_tensor *packed = src && !i ? gg_pack(src, gg) : NULL;
+        if (packed)
+            gg->src[i] = packed;
+        else if (src && gg_read_as_written(src, "compute with")) {
+            b->refused = SHEAF_STATUS_UNSUPPORTED;
+            return false;
+        }
+    }
+    return true;
+}
+
 /* One node that ggml has. NULL: it has not. */
 static struct gg_tensor *emit_plain(struct build *b, const struct sheaf_tensor *node) {
     int8_t order[GG_MAX_SRC];
@@ -219,6 +232,7 @@ static struct gg_tensor *emit_plain(struct build *b, const struct sheaf_tensor *
         item->gg.src[i] = order[i] == GG_SELF_SRC ? &item->gg : src ? descriptor(b, src) : NULL;
         if (src && item->gg.src[i]->type < 0) return NULL; /* a type that this ggml lacks */
     }
+    if (!take_packed(b, &item->gg, order, node)) return NULL;
     if (node->view_src) {
         item->gg.view_src = descriptor(b, node->view_src);
         item->gg.view_offs = node->view_offs;
@@ -292,9 +306,9 @@ static bool runs(const struct build *b, const struct gg_tensor *gg) {
     return b->lib->dev_supports_op(b->g->m->dev, gg);
 }
 
-bool gg_member_supports(const struct gg_member *m, const struct sheaf_tensor *node) {
+bool gg_member_takes(const struct gg_member *m, const struct sheaf_tensor *node) {
     if (node->op == SHEAF_OP_NONE || sheaf_op_is_view(node->op)) return true;
-    if (!sheaf_backend_op_is_valid(node) || !gg_member_accepts(m, node)) return false;
+    if (!gg_member_accepts(m, node)) return false;
     struct gg_graph g = {.m = (struct gg_member *)(uintptr_t)m};
     struct build b = {.g = &g, .lib = m->lib};
     bool yes = emit(&b, node) && !b.no_memory;
@@ -305,6 +319,11 @@ bool gg_member_supports(const struct gg_member *m, const struct sheaf_tensor *no
         free(c);
     }
     return yes;
+}
+
+bool gg_member_supports(const struct gg_member *m, const struct sheaf_tensor *node) {
+    const bool works = node->op != SHEAF_OP_NONE && !sheaf_op_is_view(node->op);
+    return !works || (sheaf_backend_op_is_valid(node) && gg_member_takes(m, node));
 }
 
 /* ---- memory ---- */
@@ -404,6 +423,7 @@ static enum sheaf_status emit_nodes(struct build *b, const struct sheaf_cgraph *
         if (node->op == SHEAF_OP_NONE || sheaf_is_empty(node)) continue; /* a leaf, if anything */
         bool ok = emit(b, node);
         if (b->no_memory) return no_memory(b->g->m);
+        if (b->refused) return b->refused;
         if (ok && !sheaf_op_is_view(node->op)) ok = gg_member_accepts(b->g->m, node);
         for (size_t k = before; k < b->n_nodes && ok; k++) ok = runs(b, b->nodes[k]);
         if (!ok) return refuse(b, node);

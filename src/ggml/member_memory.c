@@ -44,7 +44,10 @@ static struct gg_member_buffer *context_of(sheaf_backend_buffer_t buffer) {
 static void buffer_free(sheaf_backend_buffer_t buffer) {
     struct gg_member_buffer *b = context_of(buffer);
     lib_of(b)->buffer_free(b->gg);
-    for (size_t i = 0; i < b->n_kept; i++) free(b->kept[i]);
+    for (size_t i = 0; i < b->n_kept; i++) {
+        gg_packed_free(lib_of(b), b->kept[i]);
+        free(b->kept[i]);
+    }
     free(b->kept);
     free(b);
 }
@@ -58,7 +61,7 @@ static void *buffer_base(sheaf_backend_buffer_t buffer) {
 static struct gg_tensor *kept_like(const struct gg_member_buffer *b, const struct gg_tensor *like,
                                    const void *data) {
     for (size_t i = 0; i < b->n_kept; i++) {
-        struct gg_tensor *k = b->kept[i];
+        struct gg_tensor *k = &b->kept[i]->gg;
         if (k->data == data && k->type == like->type && !memcmp(k->ne, like->ne, sizeof k->ne) &&
             !memcmp(k->nb, like->nb, sizeof k->nb))
             return k;
@@ -67,13 +70,23 @@ static struct gg_tensor *kept_like(const struct gg_member_buffer *b, const struc
 }
 
 static struct gg_tensor *keep(struct gg_member_buffer *b, const struct gg_tensor *like) {
-    struct gg_tensor *t = malloc(sizeof *t);
-    if (!t || !sheaf__grow(&b->kept, &b->cap_kept, b->n_kept + 1, sizeof *b->kept)) {
-        free(t);
+    struct gg_kept *k = calloc(1, sizeof *k);
+    if (!k || !sheaf__grow(&b->kept, &b->cap_kept, b->n_kept + 1, sizeof *b->kept)) {
+        free(k);
         return NULL;
     }
-    *t = *like;
-    return b->kept[b->n_kept++] = t;
+    k->gg = *like;
+    b->kept[b->n_kept++] = k;
+    return &k->gg;
+}
+
+/* A tensor may name one of another buffer, or of none any more. */
+struct gg_kept *gg_member_kept(const struct sheaf_tensor *t) {
+    const struct sheaf_tensor *root = t->view_src ? t->view_src : t;
+    const struct gg_member_buffer *b = root->extra ? gg_member_buffer_of(root) : NULL;
+    for (size_t i = 0; b && i < b->n_kept; i++)
+        if (&b->kept[i]->gg == root->extra && b->kept[i]->gg.data == root->data) return b->kept[i];
+    return NULL;
 }
 
 static enum sheaf_status buffer_init_tensor(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t) {
@@ -100,16 +113,19 @@ static enum sheaf_status buffer_set(sheaf_backend_buffer_t buffer, struct sheaf_
                                     const void *data, size_t offset, size_t size) {
     const struct gg_member_buffer *b = context_of(buffer);
     struct gg_tensor gg = gg_member_describe(b->member, t);
-    lib_of(b)->tensor_set(&gg, data, offset, size);
-    return SHEAF_STATUS_SUCCESS;
+    bool done;
+    const enum sheaf_status st = gg_write_packed(t, data, offset, size, &done);
+    if (!st && !done) lib_of(b)->tensor_set(&gg, data, offset, size);
+    return st;
 }
 
 static enum sheaf_status buffer_get(sheaf_backend_buffer_t buffer, const struct sheaf_tensor *t,
                                     void *data, size_t offset, size_t size) {
     const struct gg_member_buffer *b = context_of(buffer);
     const struct gg_tensor gg = gg_member_describe(b->member, t);
-    lib_of(b)->tensor_get(&gg, data, offset, size);
-    return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status st = gg_read_as_written(t, "read");
+    if (!st) lib_of(b)->tensor_get(&gg, data, offset, size);
+    return st;
 }
 
 static enum sheaf_status buffer_memset(sheaf_backend_buffer_t buffer, struct sheaf_tensor *t,
@@ -117,6 +133,8 @@ static enum sheaf_status buffer_memset(sheaf_backend_buffer_t buffer, struct she
     enum { PART = 1 << 16 };
     const struct gg_member_buffer *b = context_of(buffer);
     struct gg_tensor gg = gg_member_describe(b->member, t);
+    const enum sheaf_status st = gg_read_as_written(t, "fill");
+    if (st) return st;
     if (b->gg->iface.memset_tensor) {
         b->gg->iface.memset_tensor(b->gg, &gg, value, offset, size);
         return SHEAF_STATUS_SUCCESS;
@@ -131,8 +149,27 @@ static enum sheaf_status buffer_memset(sheaf_backend_buffer_t buffer, struct she
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* Between memories of the library's devices; what may lie between strided rows is another's. */
+static bool buffer_copy(sheaf_backend_buffer_t buffer, const struct sheaf_tensor *src,
+                        struct sheaf_tensor *dst) {
+    const struct gg_member_buffer *to = context_of(buffer), *from = gg_member_buffer_of(src);
+    if (!from || !sheaf_is_contiguous(src) || gg_read_as_written(src, "copy") ||
+        gg_read_as_written(dst, "write"))
+        return false;
+    const struct gg_tensor gg_src = gg_member_describe(from->member, src);
+    struct gg_tensor gg_dst = gg_member_describe(to->member, dst);
+    lib_of(to)->tensor_copy(&gg_src, &gg_dst);
+    return true;
+}
+
 static enum sheaf_status buffer_clear(sheaf_backend_buffer_t buffer, uint8_t value) {
     const struct gg_member_buffer *b = context_of(buffer);
+    for (size_t i = 0; i < b->n_kept; i++)
+        if (b->kept[i]->packed_in)
+            return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                                   "%s: clear: the device has '%s' in a layout of its own; "
+                                   "SHEAF_GGML_REPACK=0 keeps weights as they are",
+                                   b->member->name, b->kept[i]->gg.name);
     lib_of(b)->buffer_clear(b->gg, value);
     return SHEAF_STATUS_SUCCESS;
 }
@@ -149,6 +186,7 @@ static const struct sheaf_backend_buffer_i buffer_i = {
     .memset_tensor = buffer_memset,
     .set_tensor = buffer_set,
     .get_tensor = buffer_get,
+    .cpy_tensor = buffer_copy,
     .clear = buffer_clear,
     .set_usage = buffer_set_usage,
 };

@@ -2,8 +2,10 @@
  * and as much of the registry, buffers, backends and graphs as the module looks for. The device adds
  * and scales F32 in memory of its own kind: data of tensors are addresses that cannot be followed. Its
  * graphs have a number, and it counts how often it saw a number for the first time.
- * It does not scale by 13: that graph fails. Scaling by 17 takes 2.5 s.
- *   FAKE_BAD_VERSION     says that its backends have interface version 9 */
+ * It takes no slice of six rows that are scaled by 23. It does not scale by 13: that graph fails. Scaling by 17 takes 2.5 s.
+ *   FAKE_BAD_VERSION     says that its backends have interface version 9
+ *   FAKE_PACKS           memory of the host; multiplies, and by weights of a multiple of 4 rows also in a
+ *                        layout of its own, which holds the negative of what is written */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,8 +57,17 @@ size_t ggml_graph_overhead_custom(size_t size, bool grads);
 struct gg_cgraph *ggml_new_graph_custom(void *ctx, size_t size, bool grads);
 uint64_t ggml_graph_next_uid(void);
 
-enum { MAX_SEEN = 64 };
-static char reg_object, device_object, buft_object;
+void ggml_backend_tensor_copy(const struct gg_tensor *src, struct gg_tensor *dst);
+void ggml_backend_tensor_copy_async(struct gg_backend *from, struct gg_backend *to,
+                                    const struct gg_tensor *src, struct gg_tensor *dst);
+
+#ifdef FAKE_PACKS
+enum { PACKS = 1 };
+#else
+enum { PACKS = 0 };
+#endif
+enum { MAX_SEEN = 64, OP_MUL_MAT = 4 };
+static char reg_object, device_object, buft_object, packed_object;
 static struct gg_reg reg;
 static uint64_t seen[MAX_SEEN];
 static int n_seen, n_computed, fails;
@@ -79,7 +90,7 @@ void ggml_backend_dev_memory(struct gg_device *dev, size_t *free_bytes, size_t *
 void ggml_backend_dev_get_props(struct gg_device *dev, struct gg_props *props) {
     memset(props, 0, sizeof *props);
     props->name = ggml_backend_dev_name(dev);
-    props->type = GG_DEVICE_TYPE_GPU;
+    props->type = PACKS ? 0 : GG_DEVICE_TYPE_GPU;
     props->caps.events = true;
 }
 struct gg_reg *ggml_backend_dev_backend_reg(struct gg_device *dev) {
@@ -93,10 +104,18 @@ struct gg_reg *ggml_backend_dev_backend_reg(struct gg_device *dev) {
     return &reg;
 }
 const char *ggml_backend_reg_name(struct gg_reg *r) { return r ? "FAKE" : NULL; }
+static struct gg_buft *packed_type(void) { return (struct gg_buft *)(void *)&packed_object; }
+static struct gg_buft **extra_bufts(struct gg_device *dev) {
+    static struct gg_buft *list[2];
+    list[0] = dev ? packed_type() : NULL;
+    return list;
+}
 void *ggml_backend_reg_get_proc_address(struct gg_reg *r, const char *name) {
+    struct gg_buft **(*f)(struct gg_device * dev) = extra_bufts;
+    void *p = NULL;
     (void)r;
-    (void)name;
-    return NULL;
+    if (PACKS && !strcmp(name, "ggml_backend_dev_get_extra_bufts")) memcpy(&p, &f, sizeof p);
+    return p;
 }
 struct gg_buft *ggml_backend_dev_buffer_type(struct gg_device *dev) {
     (void)dev;
@@ -106,8 +125,16 @@ struct gg_buft *ggml_backend_dev_host_buffer_type(struct gg_device *dev) {
     (void)dev;
     return NULL;
 }
+static bool is_packed(const struct gg_tensor *t) {
+    return t && t->buffer && t->buffer->buft == packed_type();
+}
 bool ggml_backend_dev_supports_op(struct gg_device *dev, const struct gg_tensor *op) {
     (void)dev;
+    if (is_packed(op->src[0])) return op->op == OP_MUL_MAT && op->src[0]->ne[1] % 4 == 0;
+    if (PACKS && op->op == OP_MUL_MAT) return op->type == TYPE_F32;
+    float factor;
+    memcpy(&factor, op->op_params, sizeof factor);
+    if (op->op == OP_SCALE && factor == 23 && op->ne[1] < 6) return false;
     return op->type == TYPE_F32 && (op->op == OP_ADD || op->op == OP_SCALE);
 }
 
@@ -123,13 +150,15 @@ static float *values(const struct gg_tensor *t) {
 }
 static void free_buffer(struct gg_buffer *b) {
     munmap(memory_of(b)->addresses, b->size);
-    free(memory_of(b)->bytes);
+    if (!PACKS) free(memory_of(b)->bytes);
     free(b->context);
 }
 struct gg_buffer *ggml_backend_buft_alloc_buffer(struct gg_buft *buft, size_t size) {
     struct memory *m = malloc(sizeof *m);
-    m->bytes = malloc(size);
-    m->addresses = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const int may = PACKS ? PROT_READ | PROT_WRITE : PROT_NONE;
+    if (!size) size = 1; /* to ask about */
+    m->addresses = mmap(NULL, size, may, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    m->bytes = PACKS ? m->addresses : malloc(size);
     memset(m->bytes, 0xFF, size); /* NaN */
     return ggml_backend_buffer_init(buft, (struct gg_buffer_i){.free_buffer = free_buffer}, m,
                                     size);
@@ -142,7 +171,7 @@ size_t ggml_backend_buft_get_alloc_size(struct gg_buft *buft, const struct gg_te
     for (int i = 0; i < GG_MAX_DIMS; i++) n += (size_t)(t->ne[i] - 1) * t->nb[i];
     return n + 32; /* more than its bytes, as on GPUs */
 }
-bool ggml_backend_buft_is_host(struct gg_buft *buft) { return !buft; }
+bool ggml_backend_buft_is_host(struct gg_buft *buft) { return PACKS && buft != packed_type(); }
 void *ggml_backend_buffer_get_base(struct gg_buffer *b) { return memory_of(b)->addresses; }
 void ggml_backend_buffer_clear(struct gg_buffer *b, uint8_t value) {
     memset(memory_of(b)->bytes, value, b->size);
@@ -164,8 +193,16 @@ int ggml_backend_view_init(struct gg_tensor *t) {
 }
 void ggml_backend_tensor_set(struct gg_tensor *t, const void *data, size_t offset, size_t size) {
     memcpy((char *)values(t) + offset, data, size);
+    if (!is_packed(t)) return;
+    if (offset || size != (size_t)(t->ne[0] * t->ne[1]) * sizeof(float)) abort();
+    for (int64_t i = 0; i < t->ne[0] * t->ne[1]; i++) values(t)[i] *= -1;
+    printf("FAKE0: %lld rows are packed\n", (long long)t->ne[1]);
+}
+void ggml_backend_tensor_copy(const struct gg_tensor *src, struct gg_tensor *dst) {
+    memcpy(values(dst), values(src), src->nb[3] * (size_t)src->ne[3]);
 }
 void ggml_backend_tensor_get(const struct gg_tensor *t, void *data, size_t offset, size_t size) {
+    if (is_packed(t)) abort();
     memcpy(data, (char *)values(t) + offset, size);
 }
 
@@ -185,6 +222,16 @@ void ggml_backend_synchronize(struct gg_backend *b) {
     if (has_long_work) usleep(8000000);
     has_long_work = false;
 }
+static void multiply(const struct gg_tensor *t) {
+    const struct gg_tensor *a = t->src[0], *b = t->src[1];
+    for (int64_t k = 0; k < t->ne[0] * t->ne[1]; k++) {
+        const float *x = values(a) + k % t->ne[0] * a->ne[0];
+        const float *y = values(b) + k / t->ne[0] * a->ne[0];
+        float sum = 0;
+        for (int64_t i = 0; i < a->ne[0]; i++) sum += x[i] * y[i];
+        values(t)[k] = is_packed(a) ? -sum : sum;
+    }
+}
 int ggml_backend_graph_compute_async(struct gg_backend *b, struct gg_cgraph *g) {
     bool known = false;
     (void)b;
@@ -195,6 +242,11 @@ int ggml_backend_graph_compute_async(struct gg_backend *b, struct gg_cgraph *g) 
     for (int i = 0; i < g->n_nodes; i++) {
         const struct gg_tensor *t = g->nodes[i];
         float factor = 0;
+        if (t->op == OP_MUL_MAT) {
+            multiply(t);
+            continue;
+        }
+        if (is_packed(t->src[0])) abort();
         memcpy(&factor, t->op_params, sizeof factor);
         for (int64_t k = 0; k < t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]; k++) {
             const float a = values(t->src[0])[k];
@@ -216,6 +268,12 @@ void ggml_backend_tensor_get_async(struct gg_backend *b, const struct gg_tensor 
                                    size_t offset, size_t size) {
     (void)b;
     ggml_backend_tensor_get(t, data, offset, size);
+}
+void ggml_backend_tensor_copy_async(struct gg_backend *from, struct gg_backend *to,
+                                    const struct gg_tensor *src, struct gg_tensor *dst) {
+    if (from == to) abort();
+    ggml_backend_tensor_copy(src, dst);
+    printf("FAKE0: a copy between streams\n");
 }
 void *ggml_backend_event_new(struct gg_device *dev) { return dev ? malloc(1) : NULL; }
 void ggml_backend_event_free(void *event) { free(event); }

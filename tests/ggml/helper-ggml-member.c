@@ -1,5 +1,8 @@
 /* Computes (a + b) * 2.5 on a device of ggml, alone or beside CPU devices, and compares.
  *   helper-ggml-member DEVICE [alone|run|meta|fail|share]
+ *   helper-ggml-member DEVICE whole   as meta, with 23, of which a device may take no slice
+ *   helper-ggml-member DEVICE copy    results of one stream go to another
+ *   helper-ggml-member DEVICE packs|packs-q4_0   weights that the device may have in a layout of its own
  * SHEAF_DEVICES names the device. The last line says what happened. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +13,8 @@
 #include "sheaf/sheaf.h"
 
 enum { ROWS = 6, COLUMNS = 32, N = ROWS * COLUMNS, TIMES = 5 };
+
+static float factor = 2.5f;
 
 static int fail(const char *what) {
     printf("%s: %s\n", what, sheaf_last_error());
@@ -40,7 +45,7 @@ static int run(sheaf_backend_t backend) {
     struct sheaf_tensor *tb = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_F32, COLUMNS, ROWS);
     if (sheaf_backend_alloc_ctx_tensors(leaves, backend, &buffer)) return fail("memory");
     sheaf_backend_buffer_set_usage(buffer, SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS);
-    struct sheaf_tensor *ty = sheaf_scale(nodes, sheaf_add(nodes, ta, tb), 2.5f);
+    struct sheaf_tensor *ty = sheaf_scale(nodes, sheaf_add(nodes, ta, tb), factor);
     sheaf_set_output(ty);
     struct sheaf_cgraph *graph = sheaf_new_graph(nodes);
     sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
@@ -57,7 +62,7 @@ static int run(sheaf_backend_t backend) {
             return fail("set");
         if (sheaf_backend_graph_compute(backend, graph)) return fail("compute");
         if (sheaf_backend_tensor_get(ty, y, 0, sizeof y)) return fail("get");
-        for (int i = 0; i < N; i++) wrong += y[i] != (a[i] + b[i]) * 2.5f;
+        for (int i = 0; i < N; i++) wrong += y[i] != (a[i] + b[i]) * factor;
     }
     sheaf_gallocr_free(galloc);
     sheaf_backend_buffer_free(buffer);
@@ -89,6 +94,147 @@ static int share(sheaf_backend_t backend) {
     sheaf_free(others);
     printf("the first is kept: %d, the second has its own: %d\n", kept, own);
     return !kept || !own;
+}
+
+/* Results of one stream, copied to another, which goes on with them; five times without a wait. */
+static int copy(sheaf_backend_dev_t dev, sheaf_backend_t first) {
+    static float x[N], y[N];
+    sheaf_backend_t streams[] = {first, NULL};
+    struct sheaf_context *ctx = context(), *nodes[] = {context(), context()};
+    struct sheaf_tensor *in[2], *out[2];
+    struct sheaf_cgraph *graphs[2];
+    sheaf_gallocr_t galloc[2];
+    sheaf_backend_buffer_t buffer = NULL;
+    int wrong = 0;
+    if (sheaf_backend_dev_init(dev, NULL, &streams[1])) return fail("start");
+    for (int i = 0; i < 2; i++) in[i] = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, COLUMNS, ROWS);
+    if (sheaf_backend_alloc_ctx_tensors(ctx, first, &buffer)) return fail("memory");
+    for (int i = 0; i < 2; i++) {
+        out[i] = sheaf_scale(nodes[i], in[i], 2.5f);
+        sheaf_set_output(out[i]);
+        graphs[i] = sheaf_new_graph(nodes[i]);
+        galloc[i] = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(first));
+        if (sheaf_build_forward_expand(graphs[i], out[i]) ||
+            sheaf_gallocr_alloc_graph(galloc[i], graphs[i]))
+            return fail("graph");
+    }
+    for (int time = 0; time < TIMES; time++) {
+        for (int i = 0; i < N; i++) x[i] = (float)(i * (time + 1));
+        if (sheaf_backend_tensor_set_async(first, in[0], x, 0, sizeof x) ||
+            sheaf_backend_graph_compute_async(first, graphs[0]) ||
+            sheaf_backend_tensor_copy_async(first, streams[1], out[0], in[1]) ||
+            sheaf_backend_graph_compute_async(streams[1], graphs[1]) ||
+            sheaf_backend_tensor_get_async(streams[1], out[1], y, 0, sizeof y) ||
+            sheaf_backend_synchronize(streams[1]) || sheaf_backend_synchronize(first))
+            return fail("copy");
+        for (int i = 0; i < N; i++) wrong += y[i] != x[i] * 2.5f * 2.5f;
+    }
+    if (sheaf_backend_tensor_copy(in[0], in[1]) || sheaf_backend_tensor_get(in[1], y, 0, sizeof y))
+        return fail("copy at once");
+    for (int i = 0; i < N; i++) wrong += y[i] != x[i];
+    for (int i = 0; i < 2; i++) {
+        sheaf_gallocr_free(galloc[i]);
+        sheaf_free(nodes[i]);
+    }
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+    sheaf_backend_free(streams[1]);
+    printf(wrong ? "%d values are wrong\n" : "right\n", wrong);
+    return wrong != 0;
+}
+
+/* ---- weights in a layout of the device ---- */
+
+enum {
+    WIDTH = 256,
+    PACKED_ROWS = 256,
+    ODD_ROWS = 3,
+    TOKENS = 2,
+    MOST_BYTES = PACKED_ROWS * WIDTH * 4
+};
+
+/* Normalized mean squared error of y = w x. Products round activations to 8 bits. */
+static double error_of(const struct sheaf_tensor *y, const float *w, const float *x, int rows) {
+    float got[PACKED_ROWS * TOKENS];
+    double squares = 0, errors = 0;
+    if (sheaf_backend_tensor_get(y, got, 0, sheaf_nbytes(y))) return 1;
+    for (int i = 0; i < rows * TOKENS; i++) {
+        double sum = 0;
+        for (int k = 0; k < WIDTH; k++)
+            sum += (double)w[i % rows * WIDTH + k] * (double)x[i / rows * WIDTH + k];
+        squares += sum * sum;
+        errors += (sum - (double)got[i]) * (sum - (double)got[i]);
+    }
+    return errors / squares;
+}
+
+/* Is the memory of a large tensor the system's again? It reads as zeros then. */
+static bool is_given_back(const struct sheaf_tensor *t) {
+    const char *p = (const char *)t->data + sheaf_nbytes(t) / 2;
+    for (int i = 0; i < 64; i++)
+        if (p[i]) return false;
+    return true;
+}
+
+static void show(const char *what, enum sheaf_status st) {
+    printf("%s: %s\n", what, st ? sheaf_last_error() : "done");
+}
+
+/* A weight of a number of rows that the layout takes and one of another, both read by products; then
+ * what the first must refuse, and what it must not. */
+static int packs(sheaf_backend_t backend, enum sheaf_type type) {
+    static float w[PACKED_ROWS * WIDTH], x[TOKENS * WIDTH];
+    static char raw[MOST_BYTES], back[MOST_BYTES];
+    struct sheaf_context *leaves = context(), *nodes = context(), *others = context();
+    sheaf_backend_buffer_t buffer = NULL;
+    struct sheaf_tensor *tw = sheaf_new_tensor_2d(leaves, type, WIDTH, PACKED_ROWS);
+    struct sheaf_tensor *odd = sheaf_new_tensor_2d(leaves, type, WIDTH, ODD_ROWS);
+    struct sheaf_tensor *tx = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_F32, WIDTH, TOKENS);
+    sheaf_set_name(tw, "factor");
+    tw->flags |= SHEAF_BACKEND_TENSOR_FACTOR;
+    odd->flags |= SHEAF_BACKEND_TENSOR_FACTOR;
+    if (sheaf_backend_alloc_ctx_tensors(leaves, backend, &buffer)) return fail("memory");
+    sheaf_backend_buffer_set_usage(buffer, SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS);
+    struct sheaf_tensor *y = sheaf_mul_mat(nodes, tw, tx), *z = sheaf_mul_mat(nodes, odd, tx);
+    struct sheaf_tensor *half = sheaf_view_2d(others, tw, WIDTH, PACKED_ROWS / 2, tw->nb[1], 0);
+    struct sheaf_tensor *part = sheaf_mul_mat(others, half, tx);
+    struct sheaf_cgraph *graph = sheaf_new_graph(nodes), *other = sheaf_new_graph(others);
+    sheaf_gallocr_t galloc[2];
+    for (int i = 0; i < 2; i++)
+        galloc[i] = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
+    sheaf_set_output(y);
+    sheaf_set_output(z);
+    if (sheaf_build_forward_expand(graph, y) || sheaf_build_forward_expand(graph, z) ||
+        sheaf_build_forward_expand(other, part) || sheaf_gallocr_alloc_graph(galloc[0], graph) ||
+        sheaf_gallocr_alloc_graph(galloc[1], other))
+        return fail("graph");
+    double most = 0;
+    for (int time = 0; time < TIMES; time++) {
+        for (int i = 0; i < PACKED_ROWS * WIDTH && time % 2 == 0; i++)
+            w[i] = (float)((i * 7 + i / 32 + time) % 13 - 6);
+        for (int i = 0; i < TOKENS * WIDTH; i++) x[i] = (float)((i * 3 + time) % 17 - 8);
+        if (time % 2 == 0 && (sheaf_from_float(type, w, raw, PACKED_ROWS * WIDTH) ||
+                              sheaf_to_float(type, raw, w, PACKED_ROWS * WIDTH) ||
+                              sheaf_backend_tensor_set(tw, raw, 0, sheaf_nbytes(tw)) ||
+                              sheaf_backend_tensor_set(odd, raw, 0, sheaf_nbytes(odd))))
+            return fail("set");
+        if (sheaf_backend_tensor_set(tx, x, 0, sizeof x)) return fail("set");
+        if (sheaf_backend_graph_compute(backend, graph)) return fail("compute");
+        const double one = error_of(y, w, x, PACKED_ROWS), two = error_of(z, w, x, ODD_ROWS);
+        most = one > most ? one : two > most ? two : most;
+    }
+    printf("given back: %d\n", is_given_back(tw));
+    show("a part", sheaf_backend_tensor_set(tw, w, 4, 8));
+    show("a view", sheaf_backend_graph_compute(backend, other));
+    show("back", sheaf_backend_tensor_get(tw, back, 0, sheaf_nbytes(tw)));
+    show("clear", sheaf_backend_buffer_clear(buffer, 0));
+    printf(most < 5e-4 ? "right\n" : "NMSE %g\n", most);
+    for (int i = 0; i < 2; i++) sheaf_gallocr_free(galloc[i]);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(leaves);
+    sheaf_free(nodes);
+    sheaf_free(others);
+    return !(most < 5e-4);
 }
 
 /* More ops than the device has, and what ggml does not promise. */
@@ -127,7 +273,8 @@ int main(int argc, char **argv) {
     sheaf_backend_dev_t dev = sheaf_backend_dev_by_name(name);
     if (!dev) return printf("no device %s\n", name), 1;
     printf("%s: %s\n", sheaf_backend_dev_name(dev), sheaf_backend_dev_description(dev));
-    if (!strcmp(mode, "meta")) {
+    if (!strcmp(mode, "whole")) factor = 23;
+    if (!strcmp(mode, "meta") || !strcmp(mode, "whole")) {
         const int members = (int)n;
         status = sheaf_backend_meta_device(devices, n, cut, &members, NULL, &meta) ||
                  sheaf_backend_dev_init(meta, NULL, &backend);
@@ -137,7 +284,11 @@ int main(int argc, char **argv) {
     } else {
         if (sheaf_backend_dev_init(dev, !strcmp(mode, "fail") ? "fail" : NULL, &backend))
             return fail("start");
-        status = strcmp(mode, "share") != 0 ? run(backend) : share(backend);
+        status = !strcmp(mode, "share")        ? share(backend)
+                 : !strcmp(mode, "copy")       ? copy(dev, backend)
+                 : !strcmp(mode, "packs")      ? packs(backend, SHEAF_TYPE_F32)
+                 : !strcmp(mode, "packs-q4_0") ? packs(backend, SHEAF_TYPE_Q4_0)
+                                               : run(backend);
         if (!status && !strcmp(mode, "alone")) status = refuses(dev) || events(dev, backend);
     }
     sheaf_backend_free(backend);

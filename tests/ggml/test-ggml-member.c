@@ -45,10 +45,50 @@ Test(ggml_member, computes_beside_a_cpu) {
     shows("right\n");
     shows("FAKE0: 5 computes of 1 graphs\n");
 }
+/* The device has the op, but not for the slice of rows that the first plan gives it. */
+Test(ggml_member, takes_no_slice) {
+    cr_expect_eq(run("fake-device-2", "CPU0,ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 whole"),
+                 0, "%s", out);
+    shows("members: 2\n");
+    shows("right\n");
+    cr_expect_eq(run("fake-device-2", "CPU0@0,ggml:FAKE0@1",
+                     "mpirun --allow-run-as-root --oversubscribe -np 2 "
+                     "bin/helper-ggml-member ggml:FAKE0 whole"),
+                 0, "%s", out);
+    shows("right\n");
+}
 Test(ggml_member, tensors_share_an_address) {
     cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 share"), 0,
                  "%s", out);
     shows("the first is kept: 1, the second has its own: 1\n");
+}
+Test(ggml_member, copies_between_streams) {
+    cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 copy"), 0,
+                 "%s", out);
+    shows("FAKE0: a copy between streams\n");
+    shows("right\n");
+}
+/* A weight lies in the layout of the device once a product has read it: written whole it goes there, and
+ * nothing else can be done with it. */
+Test(ggml_member, packs_weights) {
+    cr_expect_eq(run("fake-device-packs", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 packs"),
+                 0, "%s", out);
+    shows("right\n");
+    shows("given back: 1\n");
+    shows("FAKE0: 256 rows are packed\n");
+    cr_expect(!strstr(out, "3 rows are packed"), "%s", out);
+    shows("a part: ggml:FAKE0: write a part of 'factor': the device has the weight in a layout of "
+          "its own since the first product; SHEAF_GGML_REPACK=0 keeps weights as they are\n");
+    shows("a view: ggml:FAKE0: compute with 'factor': the device has");
+    shows("back: ggml:FAKE0: read 'factor': the device has");
+    shows("clear: ggml:FAKE0: clear: the device has 'factor' in a layout of its own;");
+    cr_expect_eq(run("fake-device-packs", "ggml:FAKE0",
+                     "export SHEAF_GGML_REPACK=0; bin/helper-ggml-member ggml:FAKE0 packs"),
+                 0, "%s", out);
+    shows("right\n");
+    shows("given back: 0\n");
+    shows("a part: done\na view: done\nback: done\nclear: done\n");
+    cr_expect(!strstr(out, "are packed"), "%s", out);
 }
 Test(ggml_member, on_other_ranks) {
     cr_expect_eq(run("fake-device-3", "CPU0@0,ggml:FAKE0@1",
@@ -102,6 +142,17 @@ Test(ggml_member, debians_cpu_device) {
     cr_expect_eq(run(NULL, "CPU0,ggml:CPU", IN_TREE "bin/helper-ggml-member ggml:CPU meta"), 0,
                  "%s", out);
     shows("right\n");
+    cr_expect_eq(run(NULL, "ggml:CPU", IN_TREE "bin/helper-ggml-member ggml:CPU copy"), 0, "%s",
+                 out);
+    cr_expect_eq(run(NULL, "ggml:CPU", IN_TREE "bin/helper-ggml-member ggml:CPU packs-q4_0"), 0,
+                 "%s", out);
+    shows("given back: 1\n");
+    shows("back: ggml:CPU: read 'factor': the device has the weight in a layout of its own");
+    cr_expect_eq(run(NULL, "ggml:CPU",
+                     "export SHEAF_GGML_REPACK=0;" IN_TREE
+                     "bin/helper-ggml-member ggml:CPU packs-q4_0"),
+                 0, "%s", out);
+    shows("back: done\n");
     cr_expect_eq(
         run(NULL, "CPU0,ggml:CPU", IN_TREE "bin/sheaf-backend-ops test -e 5e-4 -b ggml:CPU"), 0,
         "%s", out);
@@ -151,6 +202,9 @@ Test(ggml_member, debians_vulkan_device) {
         return;
     }
     cr_expect_eq(status, 0, "%s", out);
+    snprintf(cmd, sizeof cmd, "%s" IN_TREE "bin/helper-ggml-member ggml:Vulkan0 copy", with);
+    cr_expect_eq(run(NULL, "ggml:Vulkan0", cmd), 0, "%s", out);
+    shows("right\n");
     static const char *const ops[] = {"ADD_ID", "CONT", "ROPE", "SWIGLU", "SUM_ROWS"};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         snprintf(cmd, sizeof cmd,

@@ -1,0 +1,122 @@
+/* Weights in a layout of the device.
+ *
+ * ggml's CPU device multiplies faster by some types whose rows are interleaved. It has types of buffers
+ * for them, which rearrange a tensor that is written whole and cannot be read. A weight is complete when
+ * the first graph multiplies by it: it is then written into such a buffer, and the pages where it lay go
+ * back to the system, so that it is in memory once. This is done to weights that only products read
+ * (SHEAF_BACKEND_TENSOR_FACTOR), if the device says of the very node that it computes it so.
+ *
+ * Invariant: a weight that is packed stays packed, since graphs point to its descriptor; what would read
+ * it as it was written is refused with words, and so is what would write a part of it. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "ggml/member.h"
+#include "sheaf/settings.h"
+
+/* ---- the device's layouts ---- */
+
+static bool is_off(void) {
+    const char *value = sheaf_setting_value("SHEAF_GGML_REPACK");
+    return value && !strcmp(value, "0");
+}
+
+void gg_find_layouts(struct gg_member *m) {
+    struct gg_buft **(*list)(struct gg_device * dev) = NULL;
+    struct gg_reg *reg = m->lib->dev_backend_reg(m->dev);
+    void *f = m->lib->reg_get_proc_address(reg, "ggml_backend_dev_get_extra_bufts");
+    memcpy(&list, &f, sizeof list);
+    m->n_layouts = 0;
+    if (!f || is_off() || !m->lib->buft_is_host(m->gg_buft)) return;
+    struct gg_buft **bufts = list(m->dev);
+    for (; bufts && *bufts && m->n_layouts < GG_MAX_LAYOUTS; bufts++) {
+        struct gg_layout *l = &m->layouts[m->n_layouts];
+        l->buft = *bufts;
+        l->nothing = m->lib->buft_alloc_buffer(*bufts, 0);
+        m->n_layouts += l->nothing != NULL;
+    }
+}
+
+/* The one in which the device computes `node` with a weight like `like`; NULL: none. */
+static const struct gg_layout *layout_for(const struct gg_member *m, const struct gg_tensor *like,
+                                          const struct gg_tensor *node) {
+    for (int i = 0; i < m->n_layouts; i++) {
+        struct gg_tensor weight = *like, with = *node;
+        weight.buffer = m->layouts[i].nothing;
+        weight.data = weight.extra = NULL;
+        with.src[0] = &weight;
+        if (m->lib->dev_supports_op(m->dev, &with)) return &m->layouts[i];
+    }
+    return NULL;
+}
+
+/* ---- packing ---- */
+
+/* The whole pages between two addresses, which nothing reads any more. */
+static void give_back(void *data, size_t size) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), at = (size_t)data;
+    const size_t first = (at + page - 1) / page * page, end = (at + size) / page * page;
+    if (first < end) madvise((char *)data + (first - at), end - first, MADV_DONTNEED);
+}
+
+static bool pack(const struct gg_member *m, struct gg_kept *k, const struct gg_layout *l,
+                 size_t size) {
+    const struct gg_library *lib = m->lib;
+    k->packed = k->gg;
+    k->packed.buffer = NULL;
+    k->packed.data = k->packed.extra = NULL;
+    struct gg_buffer *buffer =
+        lib->buft_alloc_buffer(l->buft, lib->buft_get_alloc_size(l->buft, &k->packed));
+    if (!buffer) return false;
+    lib->buffer_set_usage(buffer, GG_USAGE_WEIGHTS);
+    if (lib->tensor_alloc(buffer, &k->packed, lib->buffer_get_base(buffer))) {
+        lib->buffer_free(buffer);
+        return false;
+    }
+    lib->tensor_set(&k->packed, k->gg.data, 0, size);
+    k->packed_in = buffer;
+    give_back(k->gg.data, size);
+    return true;
+}
+
+struct gg_tensor *gg_pack(const struct sheaf_tensor *weight, const struct gg_tensor *node) {
+    struct gg_kept *k = gg_member_kept(weight);
+    const bool may = k && (k->packed_in || !k->read_as_written) && !weight->view_src &&
+                     weight->flags & SHEAF_BACKEND_TENSOR_FACTOR && sheaf_is_contiguous(weight);
+    if (!may) return NULL;
+    const struct gg_member *m = gg_member_buffer_of(weight)->member;
+    const struct gg_layout *l = layout_for(m, &k->gg, node);
+    if (!l || (k->packed_in && l->buft != k->packed_in->buft)) return NULL;
+    if (!k->packed_in && !pack(m, k, l, sheaf_nbytes(weight))) return NULL;
+    return &k->packed;
+}
+
+void gg_packed_free(const struct gg_library *lib, struct gg_kept *k) {
+    if (k->packed_in) lib->buffer_free(k->packed_in);
+    k->packed_in = NULL;
+}
+
+/* ---- other readers and writers ---- */
+
+enum sheaf_status gg_read_as_written(const struct sheaf_tensor *t, const char *what) {
+    const struct sheaf_tensor *root = t->view_src ? t->view_src : t;
+    struct gg_kept *k = root->flags & SHEAF_BACKEND_TENSOR_FACTOR ? gg_member_kept(root) : NULL;
+    if (!k) return SHEAF_STATUS_SUCCESS;
+    k->read_as_written = true; /* from now on it is not packed */
+    if (!k->packed_in) return SHEAF_STATUS_SUCCESS;
+    return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                           "%s: %s '%s': the device has the weight in a layout of its own since "
+                           "the first product; SHEAF_GGML_REPACK=0 keeps weights as they are",
+                           gg_member_buffer_of(root)->member->name, what, root->name);
+}
+
+enum sheaf_status gg_write_packed(const struct sheaf_tensor *t, const void *data, size_t offset,
+                                  size_t size, bool *done) {
+    struct gg_kept *k = t->flags & SHEAF_BACKEND_TENSOR_FACTOR ? gg_member_kept(t) : NULL;
+    *done = k && k->packed_in && !t->view_src && !offset && size == sheaf_nbytes(t);
+    if (*done) gg_member_buffer_of(t)->member->lib->tensor_set(&k->packed, data, 0, size);
+    return *done || !k || !k->packed_in ? SHEAF_STATUS_SUCCESS
+                                        : gg_read_as_written(t, "write a part of");
+}
