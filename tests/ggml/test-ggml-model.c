@@ -1,0 +1,99 @@
+/* Models on ggml's CPU device, where scripts/ggml-tree has put Debian's: their text and their perplexity
+ * do not depend on the number of ranks, nor on whether weights lie in the device's own layout. The
+ * device rounds activations to 8 bits in blocks; cuts by heads and by blocks of the feed-forward keep
+ * the blocks whole, so sums differ in their order only. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mpirun.h"
+#include "temp_dir.h"
+
+enum { OUT = 1 << 16, TIMEOUT = 300 };
+static char out[OUT];
+
+static int run(const char *env, int np, const char *program, const char *args) {
+    char cmd[2048], start[128] = "";
+    if (np > 1)
+        snprintf(start, sizeof start, "mpirun --allow-run-as-root --oversubscribe -np %d", np);
+    snprintf(cmd, sizeof cmd,
+             "export SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=1 SHEAF_DEVICES=ggml:CPU %s; cd '%s'; "
+             "%s '" SHEAF_SOURCE_DIR "/scripts/ggml-tree' run %s %s",
+             env, SHEAF_BUILD_DIR, start, program, args);
+    return run_command(cmd, TIMEOUT, out, OUT);
+}
+
+static bool has_tree(void) {
+    char cmd[512];
+    snprintf(cmd, sizeof cmd, "'" SHEAF_SOURCE_DIR "/scripts/ggml-tree' --path");
+    if (!run_command(cmd, TIMEOUT, out, OUT)) return true;
+    cr_log_warn("no tree of Debian's ggml here (scripts/ggml-tree --install)");
+    return false;
+}
+
+static void line_of(const char *head, char *line, size_t cap) {
+    const char *p = strstr(out, head);
+    cr_assert_not_null(p, "no line '%s': %s", head, out);
+    snprintf(line, cap, "%.*s", (int)strcspn(p, "\n"), p);
+}
+
+static const struct {
+    int np;
+    const char *env;
+} worlds[] = {{1, ""}, {2, ""}, {1, "SHEAF_GGML_REPACK=0"}, {2, "SHEAF_GGML_REPACK=0"}};
+enum { TWO = 2, ALL = sizeof worlds / sizeof *worlds };
+
+static void same_text(const char *model, const char *prompt, int n) {
+    char args[1024], want[4096], got[4096];
+    snprintf(args, sizeof args, "-m '%s' %s --temp 0 --ignore-eos --ids 2>&1", model, prompt);
+    for (int w = 0; w < n; w++) {
+        cr_assert_eq(run(worlds[w].env, worlds[w].np, "bin/sheaf-run", args), 0, "%s", out);
+        line_of("ids: ", w ? got : want, sizeof want);
+        if (w) cr_expect_str_eq(got, want, "%d ranks, %s", worlds[w].np, worlds[w].env);
+    }
+}
+
+/* Within a thousandth. */
+static void same_perplexity(const char *model, const char *more, int n) {
+    char args[1024], line[512];
+    double first = 0, p = 0;
+    snprintf(args, sizeof args,
+             "-m '%s' --perplexity '" SHEAF_SOURCE_DIR "/tests/golden/heldout.txt' %s 2>&1", model,
+             more);
+    for (int w = 0; w < n; w++) {
+        cr_assert_eq(run(worlds[w].env, worlds[w].np, "bin/sheaf-run", args), 0, "%s", out);
+        line_of("perplexity_tokens ", line, sizeof line);
+        fprintf(stderr, "%d ranks, %s: %s\n", worlds[w].np, worlds[w].env, line);
+        cr_assert_eq(sscanf(line, "perplexity_tokens %*d nll %*f perplexity %lf", &p), 1, "%s",
+                     line);
+        if (!w) first = p;
+        cr_expect_float_eq(p / first, 1, 1e-3, "%d ranks: %s; one rank: %f", worlds[w].np, line,
+                           first);
+    }
+}
+
+TestSuite(ggml_model, .init = setup, .fini = teardown, .timeout = 600);
+
+/* In a type whose rows the device interleaves. */
+Test(ggml_model, bundled) {
+    char model[128], cmd[512];
+    if (!has_tree()) return;
+    snprintf(model, sizeof model, "%s", in_dir("q4_0.gguf"));
+    snprintf(cmd, sizeof cmd,
+             "'" SHEAF_BUILD_DIR "/bin/sheaf-quantize' '" SHEAF_SOURCE_DIR
+             "/models/kjv-f32.gguf' '%s' Q4_0",
+             model);
+    cr_assert_eq(run_command(cmd, TIMEOUT, out, OUT), 0, "%s", out);
+    same_text(model, "-p 'the old man and the sea' -n 48", ALL);
+    same_perplexity(model, "--ppl-lines --ppl-tokens 512", ALL);
+}
+
+/* Q4_1 has no other layout. */
+Test(ggml_model, smollm2) {
+    const char *path = getenv("SHEAF_TEST_SMOLLM2");
+    if (!path) cr_skip("SHEAF_TEST_SMOLLM2 does not name the file of SmolLM2-135M-Instruct");
+    if (!has_tree()) return;
+    same_text(path, "--chat -p 'Explain why the sky is blue.' -n 32", TWO);
+    same_perplexity(path, "--ppl-tokens 258 -c 129", TWO);
+}
