@@ -248,8 +248,9 @@ struct sheaf__cpu_kernels {
      * stride apart; weights w_stride apart */
     void (*mix)(int64_t rows, const float *x, int64_t stride, int64_t n, const float *w,
                 int64_t w_stride, int64_t n_y, float *y, int64_t y_stride);
-    /* dots and mix by rows as they lie in a cache, `stride` bytes apart, k and n a multiple of 32 and
-     * at most SHEAF__DIRECT_WIDTH: the bits of load_rows and them. F32 F16 BF16 Q8_0 or NULL */
+    /* dots and mix by rows as they lie in a cache, `stride` bytes apart, k and n a multiple of 16,
+     * with Q8_0 of 32, and at most SHEAF__DIRECT_WIDTH: the bits of load_rows and them. F32 F16
+     * BF16 Q8_0 or NULL */
     void (*dots_of[SHEAF_TYPE_COUNT])(int64_t k, const void *x, size_t stride, int64_t rows,
                                       const float *const *q, int n_q, float *out,
                                       int64_t out_stride);
@@ -323,7 +324,7 @@ extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 13 };
+enum { SHEAF__CPU_KERNELS_VERSION = 14 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

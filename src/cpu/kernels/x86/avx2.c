@@ -90,18 +90,41 @@ static inline v_f v_if_equal(v_f a, v_f b, v_f x, v_f otherwise) {
     return _mm256_blendv_ps(otherwise, x, _mm256_cmp_ps(a, b, _CMP_EQ_OQ));
 }
 
-/* Vectors of sums to sums: first, of 4 vectors, each 128 bits to one of 4 floats; then those of VW
- * vectors to VW floats. */
-static inline v_f v_sum_quads(const v_f *v) {
-    __m256 a = _mm256_add_ps(_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]));
-    __m256 b = _mm256_add_ps(_mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3]));
-    __m256d c = _mm256_castps_pd(a), d = _mm256_castps_pd(b);
+/* Eight elements of a row: a vector has one. */
+static inline v_f v_eight(const float *p) { return v_load(p); }
+static inline v_f v_eights(const float *a, const float *b) {
+    (void)b;
+    return v_load(a);
+}
+static inline v_f v_eights_f16(const uint16_t *a, const uint16_t *b) {
+    (void)b;
+    return v_load_f16(a);
+}
+static inline v_f v_eights_bf16(const uint16_t *a, const uint16_t *b) {
+    (void)b;
+    return v_load_bf16(a);
+}
+static inline v_f v_eights_i8(const int8_t *a, const int8_t *b) {
+    (void)b;
+    return v_load_i8(a);
+}
+static inline v_f v_eights_set1(float a, float b) {
+    (void)b;
+    return v_set1(a);
+}
+
+/* Eight vectors of partial sums, each of a row, to a sum in each lane: in 128 bits, then of the two
+ * halves. */
+static inline v_f v_sum_twos(v_f a, v_f b) {
+    return _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+}
+static inline v_f v_sum_fours(v_f a, v_f b) {
+    const __m256d c = _mm256_castps_pd(a), d = _mm256_castps_pd(b);
     return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(c, d)),
                          _mm256_castpd_ps(_mm256_unpackhi_pd(c, d)));
 }
-static inline v_f v_sum_lanes(const v_f *q) {
-    return _mm256_add_ps(_mm256_permute2f128_ps(q[0], q[1], 0x20),
-                         _mm256_permute2f128_ps(q[0], q[1], 0x31));
+static inline v_f v_sum_eights(v_f a, v_f b) {
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
 
 /* p * 2^n for integer n in [-151, 129], in two steps so that each factor is a normal number. */

@@ -88,19 +88,39 @@ static inline v_f v_if_equal(v_f a, v_f b, v_f x, v_f otherwise) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ), otherwise, x);
 }
 
-/* Vectors of sums to sums: first, of 4 vectors, each 128 bits to one of 4 floats; then those of VW
- * vectors to VW floats. */
-static inline v_f v_sum_quads(const v_f *v) {
-    __m512 a = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
-    __m512 b = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
-    __m512d c = _mm512_castps_pd(a), d = _mm512_castps_pd(b);
+/* Eight elements of each of two rows; the same eight twice. */
+static inline __m256i two128(const void *a, const void *b) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)a)),
+                                   _mm_loadu_si128((const __m128i *)b), 1);
+}
+static inline v_f v_eight(const float *p) { return _mm512_broadcast_f32x8(_mm256_loadu_ps(p)); }
+static inline v_f v_eights(const float *a, const float *b) {
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(a)), _mm256_loadu_ps(b), 1);
+}
+static inline v_f v_eights_f16(const uint16_t *a, const uint16_t *b) {
+    return _mm512_cvtph_ps(two128(a, b));
+}
+static inline v_f v_eights_bf16(const uint16_t *a, const uint16_t *b) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(two128(a, b)), 16));
+}
+static inline v_f v_eights_i8(const int8_t *a, const int8_t *b) {
+    const __m128i x = _mm_loadl_epi64((const __m128i *)a), y = _mm_loadl_epi64((const __m128i *)b);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_unpacklo_epi64(x, y)));
+}
+static inline v_f v_eights_set1(float a, float b) {
+    return _mm512_mask_broadcastss_ps(_mm512_set1_ps(a), 0xff00, _mm_set_ss(b));
+}
+
+/* Eight vectors of partial sums, eight of each of two rows, to a sum in each lane: in 128 bits, then of
+ * the two halves. Vectors 0 to 3 hold rows 0 to 3 and 4 to 7, the others rows 8 to 11 and 12 to 15. */
+static inline v_f v_sum_twos(v_f a, v_f b) {
+    return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+}
+static inline v_f v_sum_fours(v_f a, v_f b) {
+    const __m512d c = _mm512_castps_pd(a), d = _mm512_castps_pd(b);
     return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(c, d)),
                          _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
 }
-static inline v_f v_sum_lanes(const v_f *q) {
-    __m512 a = _mm512_add_ps(_mm512_shuffle_f32x4(q[0], q[1], 0x44),
-                             _mm512_shuffle_f32x4(q[0], q[1], 0xee));
-    __m512 b = _mm512_add_ps(_mm512_shuffle_f32x4(q[2], q[3], 0x44),
-                             _mm512_shuffle_f32x4(q[2], q[3], 0xee));
+static inline v_f v_sum_eights(v_f a, v_f b) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }

@@ -12,11 +12,13 @@
  *                      v_fnma v_min v_max v_round v_ldexp v_sum v_if_equal v_swap v_turn v_twice
  *   v_ldexp_near, v_all_within, V_LDEXP_COSTS   2^n for a normal result, and whether to ask for it
  *   v_load_f16 v_store_f16 v_load_bf16 v_load_i8 v_bytes v_nibbles   VW values of another type as floats
- *   v_sum_quads v_sum_lanes   sums across vectors, for rows of products
+ *   v_eights v_eights_f16 v_eights_bf16 v_eights_i8 v_eights_set1   eight elements, or one for them, of
+ *                      each of VW / 8 rows; v_eight: the same eight for all
+ *   v_sum_twos v_sum_fours v_sum_eights   sums across eight vectors of such rows
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
  * The parts below (pairs.h, f32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
- * panels16.h, bytes.h, convert.h, panels8.h, attention.h) use these and each other in the order in
+ * panels16.h, bytes.h, convert.h, panels8.h, attention.h, attention_few.h) use these and each other in the order in
  * which they are included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32
  * bytes when unpacked.
  *
@@ -283,6 +285,7 @@ ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K, 256, struct sheaf__blo
 #endif
 
 #include "cpu/kernels/x86/attention.h"
+#include "cpu/kernels/x86/attention_few.h"
 
 /* Types of few bits with one scale for 32. */
 #define ENTRIES_FEW_BITS                                                                           \

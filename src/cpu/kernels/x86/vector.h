@@ -6,10 +6,12 @@
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define UNROLL    _Pragma("clang loop unroll(full)")
+#define UNROLL_8  UNROLL
 #define UNROLL_12 UNROLL
 #define UNROLL_16 UNROLL
 #else
 #define UNROLL    _Pragma("GCC unroll 4")
+#define UNROLL_8  _Pragma("GCC unroll 8")
 #define UNROLL_12 _Pragma("GCC unroll 12")
 #define UNROLL_16 _Pragma("GCC unroll 16")
 #endif
