@@ -366,6 +366,100 @@ Test(attention, every_cache_type) {
     }
 }
 
+/* Heads that share a K/V head, by rows of a cache as they lie; parts that end amid a vector. */
+Test(attention, heads_that_share) {
+    static const int64_t sizes[] = {64, 80, 96, 128, 256}, shared[] = {1, 3, 4, 7, 8, 11};
+    static const int types[] = {F16, SHEAF_TYPE_Q8_0, SHEAF_TYPE_BF16, F32};
+    for (int i = 0; i < 30; i++) {
+        const int64_t d = sizes[i / 6];
+        const struct attention a = {"shared",
+                                    d,
+                                    d,
+                                    273,
+                                    1,
+                                    shared[i % 6],
+                                    1,
+                                    1,
+                                    d % 32 ? F16 : types[i % 4],
+                                    d % 32 ? SHEAF_TYPE_BF16 : types[(i + i / 4) % 4],
+                                    {1, 1, 1},
+                                    .sinks = i % 3 == 0,
+                                    .max_bias = i % 5 == 2 ? 8 : 0,
+                                    .softcap = i % 4 == 1 ? 20 : 0};
+        attend(&a);
+    }
+}
+
+/* A head has the bits that it has alone: heads of one K/V head may be split over devices. */
+Test(attention, heads_that_share_have_the_bits_of_one) {
+    enum { D = 64, HEADS = 11, KEYS = 300 };
+    for (int i = 0; i < N_TYPES; i++) {
+        for (int64_t n = 1; n <= 9; n += 4) {
+            C *c = context();
+            T *q = sheaf_new_tensor_3d(c, SHEAF_TYPE_F32, D, n, HEADS), *y[HEADS + 1];
+            T *k = sheaf_new_tensor_3d(c, cache_types[i], D, KEYS, 1);
+            T *v = sheaf_new_tensor_3d(c, cache_types[i], D, KEYS, 1);
+            T *mask = sheaf_new_tensor_2d(c, SHEAF_TYPE_F16, KEYS, n);
+            struct sheaf_cgraph *graph = sheaf_new_graph(c);
+            fill(q, 2);
+            fill(k, 1);
+            fill(v, 1);
+            fill_mask(mask, -1);
+            for (int h = 0; h <= HEADS; h++) {
+                T *some = h == HEADS ? q
+                                     : sheaf_view_3d(c, q, D, n, 1, q->nb[1], q->nb[2],
+                                                     (size_t)h * q->nb[2]);
+                y[h] = sheaf_flash_attn_ext(c, some, k, v, mask, 0.125f, 0, 0);
+                cr_assert_eq(sheaf_build_forward_expand(graph, y[h]), SHEAF_STATUS_SUCCESS);
+            }
+            sheaf_backend_t backend = backend_of(2, false);
+            cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+            const float *all = y[HEADS]->data;
+            for (int64_t r = 0; r < n * HEADS; r++) /* heads of a query lie together */
+                cr_assert_arr_eq(all + r * D, (float *)y[r % HEADS]->data + r / HEADS * D,
+                                 D * sizeof *all, "%s: head %d of query %d",
+                                 sheaf_type_name(k->type), (int)(r % HEADS), (int)(r / HEADS));
+            sheaf_backend_free(backend);
+            sheaf_free(c);
+        }
+    }
+}
+
+/* Rows whose masks begin and end at other keys are computed together or not: the same bits. */
+Test(attention, windows_that_differ) {
+    enum { D = 64, N = 7, KEYS = 290, WINDOW = 35 };
+    for (int i = 0; i < 2; i++) {
+        C *c = context();
+        T *q = sheaf_new_tensor_3d(c, SHEAF_TYPE_F32, D, N, 6);
+        T *k = sheaf_new_tensor_3d(c, i ? SHEAF_TYPE_Q4_0 : SHEAF_TYPE_F16, D, KEYS, 2);
+        T *mask = sheaf_new_tensor_2d(c, SHEAF_TYPE_F32, KEYS, N);
+        fill(q, 2);
+        fill(k, 1);
+        for (int j = 0; j < KEYS * N; j++) {
+            const int last = 60 + j / KEYS * 38, key = j % KEYS;
+            ((float *)mask->data)[j] = key <= last && key > last - WINDOW ? 0.0f : -INFINITY;
+        }
+        expected = (struct expected){mask, NULL, 2e-6};
+        compute(c, sheaf_flash_attn_ext(c, q, k, k, mask, 0.125f, 0, 0), check_attention,
+                "windows");
+        for (int64_t n = 0; n < N; n++) { /* alone */
+            T *y[2], *one = sheaf_view_3d(c, q, D, 1, 6, q->nb[1], q->nb[2], (size_t)n * q->nb[1]);
+            T *open = sheaf_view_2d(c, mask, KEYS, 1, mask->nb[1], (size_t)n * mask->nb[1]);
+            struct sheaf_cgraph *graph = sheaf_new_graph(c);
+            y[0] = sheaf_flash_attn_ext(c, q, k, k, mask, 0.125f, 0, 0);
+            y[1] = sheaf_flash_attn_ext(c, one, k, k, open, 0.125f, 0, 0);
+            cr_assert_eq(sheaf_build_forward_expand(graph, y[0]), SHEAF_STATUS_SUCCESS);
+            cr_assert_eq(sheaf_build_forward_expand(graph, y[1]), SHEAF_STATUS_SUCCESS);
+            sheaf_backend_t backend = backend_of(1, false);
+            cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+            cr_assert_arr_eq((char *)y[0]->data + (size_t)n * y[0]->nb[2], y[1]->data,
+                             6 * D * sizeof(float), "query %d", (int)n);
+            sheaf_backend_free(backend);
+        }
+        sheaf_free(c);
+    }
+}
+
 /* MLA: one K/V head of 576, of which the first 512 are V. */
 Test(attention, v_is_a_part_of_k) {
     for (int64_t n = 1; n <= 10; n += 9) {

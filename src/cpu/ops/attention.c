@@ -4,11 +4,11 @@
  * A row (one query of one head) meets the keys in parts of PART from the first. A part gives its
  * largest score, the sum of its weights and the sum of its values, and parts are folded in order at
  * the end, so heads may be fewer than threads. (Where that would take much memory, as in a prompt
- * with the portable kernels, the thread that computes a row folds its parts as they come.) All
- * heads of a part are computed before the next: heads of a position lie together in a cache. Rows
- * that share a K/V head are computed together while its keys and values are in the first cache. So
- * the result depends neither on the number of threads nor on what else is computed. A masked key
- * (-inf) is never read into a result: the cells behind it may hold anything. */
+ * with the portable kernels, the thread that computes a row folds its parts as they come.) Rows
+ * that share a K/V head are computed together, and heads take turns every few keys: heads of a
+ * position lie together in a cache, so that it is read in the order of memory. Nothing of this
+ * shows in the result: it depends neither on the number of threads nor on what else is computed. A
+ * masked key (-inf) is never read into a result: the cells behind it may hold anything. */
 #include <math.h>
 
 #include "cpu/matmul/mul_mat.h"
@@ -16,8 +16,14 @@
 
 enum {
     BLOCK = SHEAF__ATTN_BLOCK,
-    PART = 256,          /* keys */
-    MAX_ROWS = 16,       /* that are computed together */
+    PART = 256,     /* keys */
+    MAX_ROWS = 16,  /* of a K/V head, that are computed together */
+    ITEM_ROWS = 64, /* of all heads that take turns: their scores stay in a second cache */
+    /* Keys and values of a head, then those of the next one. One core of a Zen 4 reads 8 heads of 128
+     * in F16 at 15 GB/s, where it goes over 256 keys of each at 10 (26 of plain memory; 2026-11-23).
+     * Sums of values are stored after each turn. */
+    TURN = 16,
+    VALUE_TURN = 64,
     BLOCK_FLOATS = 4096, /* of keys or values that are read several times: half of a first cache */
     ITEMS_PER_THREAD =
         2,              /* at least, if need be by reading keys and values for fewer rows at once */
@@ -124,15 +130,23 @@ void sheaf__attn_mix_carefully(const struct sheaf__attn *at, const float *v, int
 
 /* ---- by parts ---- */
 
+/* Of rows of some heads: values [e], largest score, sum of weights. */
+struct states {
+    float *first;
+    int64_t head, row; /* floats from one to the next */
+};
+static float *state_of(const struct states *s, int64_t head, int64_t row) {
+    return s->first + head * s->head + row * s->row;
+}
+static int64_t state_size(const struct sheaf__attn *at) { return round_up(at->e + 2, 16); }
+
 struct scratch {
     float *block;     /* [BLOCK][max(d, e)] */
-    float *q;         /* [MAX_ROWS][d], where q is not dense */
-    float *scores;    /* [MAX_ROWS][PART] */
-    float *mask;      /* [MAX_ROWS][PART] */
-    float *part, *of; /* [MAX_ROWS][2 + e]: largest score, sum of weights, values */
+    float *q;         /* [rows][d], where q is not dense */
+    float *scores;    /* [rows][PART] */
+    float *mask;      /* [rows][PART] */
+    float *part, *of; /* [rows][state_size] */
 };
-
-static int64_t state_size(const struct sheaf__attn *at) { return at->e + 2; }
 
 /* Keys that are floats at a time, whole vectors; the bits do not depend on it. */
 static int64_t keys_of(int64_t width) {
@@ -145,58 +159,74 @@ static size_t take(float **p, float *base, size_t at, int64_t n) {
     return at + (size_t)round_up(n, 64 / (int64_t)sizeof(float));
 }
 
-/* Floats of one thread. */
-static size_t scratch_at(const struct sheaf__attn *at, float *base, struct scratch *w) {
+/* Floats of one thread, whose items have at most so many rows. */
+static size_t scratch_at(const struct sheaf__attn *at, int64_t rows, float *base,
+                         struct scratch *w) {
     size_t n = 0;
     n = take(&w->block, base, n, BLOCK * (at->d > at->e ? at->d : at->e));
-    n = take(&w->q, base, n, MAX_ROWS * at->d);
-    n = take(&w->scores, base, n, MAX_ROWS * PART);
-    n = take(&w->mask, base, n, MAX_ROWS * PART);
-    n = take(&w->part, base, n, MAX_ROWS * state_size(at));
-    return take(&w->of, base, n, MAX_ROWS * state_size(at));
+    n = take(&w->q, base, n, rows * at->d);
+    n = take(&w->scores, base, n, rows * PART);
+    n = take(&w->mask, base, n, rows * PART);
+    n = take(&w->part, base, n, rows * state_size(at));
+    return take(&w->of, base, n, rows * state_size(at));
 }
 
 /* How a node is shared out; nothing of it shows in the result. */
 struct shares {
-    int64_t parts;       /* of the keys */
-    int64_t group;       /* rows computed together */
-    int64_t groups, all; /* of a K/V head; of the node */
-    bool apart;          /* parts are items of their own, kept in memory until all are done */
+    int64_t parts;          /* of the keys */
+    int64_t heads, group;   /* K/V heads of an item, rows of each */
+    int64_t ranges, groups; /* of heads, of the rows of a head */
+    int64_t all;            /* items of a part */
+    bool apart;             /* parts are items of their own, kept in memory until all are done */
 };
 
 static int64_t all_rows(const struct sheaf__attn *at) { return at->rows * at->heads_kv * at->n_s; }
 
 static struct shares shares_of(const struct sheaf__attn *at, int nth) {
     struct shares s = {.parts = (at->t + PART - 1) / PART, .group = min_i64(at->rows, MAX_ROWS)};
-    const int64_t heads = at->heads_kv * at->n_s, wanted = (int64_t)nth * ITEMS_PER_THREAD;
+    const int64_t wanted = (int64_t)nth * ITEMS_PER_THREAD;
     s.apart = s.parts > 1 && all_rows(at) * s.parts <= MAX_KEPT / state_size(at);
     if (s.group < 1) s.group = 1;
-    for (;; s.group = (s.group + 1) / 2) {
+    s.heads = min_i64(at->heads_kv, ITEM_ROWS / s.group);
+    if (s.heads < 1) s.heads = 1;
+    for (;;) {
         s.groups = (at->rows + s.group - 1) / s.group;
-        s.all = heads * s.groups;
-        if (nth == 1 || s.group <= 2 || s.all * (s.apart ? s.parts : 1) >= wanted) return s;
+        s.ranges = (at->heads_kv + s.heads - 1) / s.heads;
+        s.all = s.ranges * s.groups * at->n_s;
+        if (nth == 1 || s.all * (s.apart ? s.parts : 1) >= wanted) return s;
+        if (s.heads == 1 && s.group <= 2) return s;
+        if (s.heads > 1) {
+            s.heads = (s.heads + 1) / 2;
+        } else {
+            s.group = (s.group + 1) / 2;
+        }
     }
 }
 
 static size_t kept_floats(const struct sheaf__attn *at, const struct shares *s) {
-    if (!s->apart) return 0;
-    return (size_t)round_up(all_rows(at) * s->parts * state_size(at), 64 / (int64_t)sizeof(float));
+    return s->apart ? (size_t)(all_rows(at) * s->parts * state_size(at)) : 0;
 }
 
-/* Rows [first, first + n) of a K/V head, and a part of its keys. */
+/* Rows [first, first + rows) of K/V heads [hk, hk + heads), and a part of their keys. Row i of them
+ * all is that of head i / rows. */
 struct item {
-    int64_t s, hk, first, part;
-    int n;
+    int64_t s, hk, first, part, heads, rows;
 };
+static int64_t rows_of(const struct item *item) { return item->heads * item->rows; }
+static struct sheaf__attn_row row_of(const struct sheaf__attn *at, const struct item *item,
+                                     int64_t i) {
+    return sheaf__attn_row(at, item->s, item->hk + i / item->rows, item->first + i % item->rows);
+}
 
 /* Loads the masks of the rows: mask[i] is that of row i, NULL if it is zeros. Shortens the part
- * [*t0, *t0 + *n) to the keys that some row sees. */
+ * [*t0, *t0 + *n) to the keys that some row sees; it still begins at a whole vector, since the
+ * place of a key decides which sums it enters. */
 static void load_masks(const struct sheaf__attn *at, const struct item *item, int64_t *t0,
                        int64_t *n, const struct scratch *w, const float **mask) {
     int64_t first = at->mask ? *n : 0, last = at->mask ? 0 : *n;
     int64_t id = -1;
-    for (int i = 0; i < item->n; i++) {
-        const struct sheaf__attn_row r = sheaf__attn_row(at, item->s, item->hk, item->first + i);
+    for (int64_t i = 0; i < rows_of(item); i++) {
+        const struct sheaf__attn_row r = row_of(at, item, i);
         mask[i] = NULL;
         if (!at->mask) continue;
         if (sheaf__attn_mask_id(at, r) == id) {
@@ -214,10 +244,10 @@ static void load_masks(const struct sheaf__attn *at, const struct item *item, in
         int64_t from = 0, to = *n;
         while (buf[from] == -INFINITY) from++;
         while (buf[to - 1] == -INFINITY) to--;
-        first = min_i64(first, from);
+        first = min_i64(first, from / 16 * 16);
         last = last > to ? last : to;
     }
-    for (int i = 0; i < item->n; i++) mask[i] = mask[i] ? mask[i] + first : NULL;
+    for (int64_t i = 0; i < rows_of(item); i++) mask[i] = mask[i] ? mask[i] + first : NULL;
     *t0 += first;
     *n = last > first ? last - first : 0;
 }
@@ -234,135 +264,170 @@ static void finish_scores(const struct sheaf__attn *at, float slope, const float
     }
 }
 
-static const char *cache_row(const struct sheaf_tensor *x, const struct item *item, int64_t t) {
-    return (const char *)x->data + (size_t)t * x->nb[1] + (size_t)item->hk * x->nb[2] +
-           (size_t)item->s * x->nb[3];
+static const char *cache_row(const struct sheaf_tensor *x, int64_t s, int64_t hk, int64_t t) {
+    return (const char *)x->data + (size_t)t * x->nb[1] + (size_t)hk * x->nb[2] +
+           (size_t)s * x->nb[3];
 }
 
 /* True if the kernel, which is there or not, takes rows as they lie. */
 static bool direct(const struct sheaf_tensor *x, bool there) {
-    return there && x->ne[0] > 0 && x->ne[0] % 32 == 0 && x->ne[0] <= SHEAF__DIRECT_WIDTH;
+    const int64_t of = sheaf_is_quantized(x->type) ? 32 : 16;
+    return there && x->ne[0] > 0 && x->ne[0] % of == 0 && x->ne[0] <= SHEAF__DIRECT_WIDTH;
 }
 
-/* Dot products of keys [t0, t0 + n) with the rows' queries. */
-static void score_keys(const struct sheaf__attn *at, const struct item *item,
-                       const struct scratch *w, int64_t t0, int64_t n, const float *const *q) {
+/* Keys of a head before it is the next one's turn: all n where rows become floats in memory. */
+static int64_t turn(const struct sheaf_tensor *x, bool there, int64_t n) {
+    return direct(x, there) ? TURN : n;
+}
+
+/* Dot products of keys [t0, t0 + n) of a head with the queries of its rows. */
+static void score_keys(const struct sheaf__attn *at, const struct item *item, int64_t hk,
+                       const struct scratch *w, int64_t t0, int64_t n, const float *const *q,
+                       float *scores) {
     const struct sheaf__cpu_kernels *kern = at->kern;
+    const int rows = (int)item->rows;
     if (direct(at->k, kern->dots_of[at->k->type] != NULL)) {
-        kern->dots_of[at->k->type](at->d, cache_row(at->k, item, t0), at->k->nb[1], n, q, item->n,
-                                   w->scores, PART);
+        kern->dots_of[at->k->type](at->d, cache_row(at->k, item->s, hk, t0), at->k->nb[1], n, q,
+                                   rows, scores, PART);
         return;
     }
     for (int64_t j = 0; j < n; j += keys_of(at->d)) {
         const int64_t len = min_i64(keys_of(at->d), n - j);
-        sheaf__attn_load(at, at->k, item->s, item->hk, t0 + j, len, w->block, at->d);
-        kern->dots(at->d, w->block, at->d, len, q, item->n, w->scores + j, PART);
+        sheaf__attn_load(at, at->k, item->s, hk, t0 + j, len, w->block, at->d);
+        kern->dots(at->d, w->block, at->d, len, q, rows, scores + j, PART);
     }
 }
 
-static bool finite_rows(const float *y, int64_t stride, int64_t n, int rows) {
-    uint32_t worst = 0;
-    for (int r = 0; r < rows; r++, y += stride) {
+static void score_heads(const struct sheaf__attn *at, const struct item *item,
+                        const struct scratch *w, int64_t t0, int64_t n, const float *const *q) {
+    const int64_t some = turn(at->k, at->kern->dots_of[at->k->type] != NULL, n);
+    for (int64_t j = 0; j < n; j += some) {
+        for (int64_t h = 0; h < item->heads; h++)
+            score_keys(at, item, item->hk + h, w, t0 + j, min_i64(some, n - j), q + h * item->rows,
+                       w->scores + h * item->rows * PART + j);
+    }
+}
+
+static bool finite_rows(const float *y, int64_t stride, int64_t n, int64_t rows) {
+    const uint32_t exponent = 0x7f800000;
+    uint32_t bad = 0;
+    for (int64_t r = 0; r < rows; r++, y += stride) {
         for (int64_t i = 0; i < n; i++) {
             uint32_t bits;
             memcpy(&bits, &y[i], sizeof bits);
-            bits &= 0x7f800000;
-            worst = bits > worst ? bits : worst;
+            bad |= (bits & exponent) == exponent;
         }
     }
-    return worst < 0x7f800000;
+    return !bad;
 }
 
-/* y[i], zeros, += weights of row i . values [t0, t0 + n). A value that is not finite shows in every
- * sum that it enters, with a weight of 0 too: then all is done again without those of weight 0. */
-static void mix_values(const struct sheaf__attn *at, const struct item *item,
-                       const struct scratch *w, int64_t t0, int64_t n, float *y, int64_t y_stride) {
-    const struct sheaf__cpu_kernels *kern = at->kern;
-    if (n > 0 && direct(at->v, kern->mix_of[at->v->type] != NULL)) {
-        kern->mix_of[at->v->type](n, cache_row(at->v, item, t0), at->v->nb[1], at->e, w->scores,
-                                  PART, item->n, y, y_stride);
-        if (finite_rows(y, y_stride, at->e, item->n)) return;
-        for (int i = 0; i < item->n; i++) memset(y + i * y_stride, 0, (size_t)at->e * sizeof *y);
-    }
+/* The same through floats in memory, without values of weight 0 if some are not finite. */
+static void mix_floats(const struct sheaf__attn *at, const struct item *item, int64_t hk,
+                       const struct scratch *w, int64_t t0, int64_t n, const float *weights,
+                       float *y, int64_t y_stride) {
     for (int64_t j = 0; j < n; j += keys_of(at->e)) {
         const int64_t len = min_i64(keys_of(at->e), n - j);
-        const bool finite =
-            sheaf__attn_load(at, at->v, item->s, item->hk, t0 + j, len, w->block, at->e);
-        if (finite) {
-            kern->mix(len, w->block, at->e, at->e, w->scores + j, PART, item->n, y, y_stride);
+        if (sheaf__attn_load(at, at->v, item->s, hk, t0 + j, len, w->block, at->e)) {
+            at->kern->mix(len, w->block, at->e, at->e, weights + j, PART, item->rows, y, y_stride);
         } else {
-            sheaf__attn_mix_carefully(at, w->block, at->e, len, w->scores + j, PART, item->n, y,
+            sheaf__attn_mix_carefully(at, w->block, at->e, len, weights + j, PART, item->rows, y,
                                       y_stride);
         }
     }
 }
 
+/* Values of the states, zeros, += weights of rows . values [t0, t0 + n). A value that is not finite
+ * shows in every sum that it enters, with a weight of 0 too: then a head's are done again. */
+static void mix_heads(const struct sheaf__attn *at, const struct item *item,
+                      const struct scratch *w, int64_t t0, int64_t n, const struct states *to) {
+    const enum sheaf_type type = at->v->type;
+    const bool there = at->kern->mix_of[type] != NULL, as_they_lie = direct(at->v, there);
+    for (int64_t j = 0; as_they_lie && j < n; j += VALUE_TURN) {
+        for (int64_t h = 0; h < item->heads; h++)
+            at->kern->mix_of[type](min_i64(VALUE_TURN, n - j),
+                                   cache_row(at->v, item->s, item->hk + h, t0 + j), at->v->nb[1],
+                                   at->e, w->scores + h * item->rows * PART + j, PART, item->rows,
+                                   state_of(to, h, 0), to->row);
+    }
+    for (int64_t h = 0; h < item->heads; h++) {
+        float *y = state_of(to, h, 0);
+        if (as_they_lie && finite_rows(y, to->row, at->e, item->rows)) continue;
+        for (int64_t i = 0; as_they_lie && i < item->rows; i++)
+            memset(y + i * to->row, 0, (size_t)at->e * sizeof *y);
+        mix_floats(at, item, item->hk + h, w, t0, n, w->scores + h * item->rows * PART, y, to->row);
+    }
+}
+
 /* The rows' states after this part of the keys alone. */
 static void run_part(const struct sheaf__attn *at, const struct item *item, const struct scratch *w,
-                     float *out, int64_t out_stride) {
+                     const struct states *to) {
     const struct sheaf__cpu_kernels *kern = at->kern;
-    const float *mask[MAX_ROWS], *q[MAX_ROWS];
+    const float *mask[ITEM_ROWS], *q[ITEM_ROWS];
     int64_t t0 = item->part * PART, n = min_i64(PART, at->t - t0);
     load_masks(at, item, &t0, &n, w, mask);
-    for (int i = 0; i < item->n; i++) {
-        const struct sheaf__attn_row r = sheaf__attn_row(at, item->s, item->hk, item->first + i);
-        q[i] = sheaf__attn_q(at, r, w->q + i * at->d);
-        out[i * out_stride] = -INFINITY;
-        out[i * out_stride + 1] = 0.0f;
+    for (int64_t i = 0; i < rows_of(item); i++) {
+        float *state = state_of(to, i / item->rows, i % item->rows);
+        q[i] = sheaf__attn_q(at, row_of(at, item, i), w->q + i * at->d);
+        memset(state, 0, (size_t)(at->e + 2) * sizeof *state);
+        state[at->e] = -INFINITY;
     }
-    score_keys(at, item, w, t0, n, q);
-    for (int i = 0; i < item->n && n > 0; i++) {
-        const struct sheaf__attn_row r = sheaf__attn_row(at, item->s, item->hk, item->first + i);
-        float *scores = w->scores + i * PART, *state = out + i * out_stride;
-        finish_scores(at, sheaf__attn_slope(at, r), mask[i], n, scores);
+    if (n == 0) return;
+    score_heads(at, item, w, t0, n, q);
+    for (int64_t i = 0; i < rows_of(item); i++) {
+        float *scores = w->scores + i * PART;
+        float *state = state_of(to, i / item->rows, i % item->rows) + at->e;
+        finish_scores(at, sheaf__attn_slope(at, row_of(at, item, i)), mask[i], n, scores);
         state[0] = kern->max_f32(n, scores);
         /* all -inf: exp(-inf - 0) is 0, and a NaN stays one */
         state[1] = kern->exp_f32(n, scores, state[0] == -INFINITY ? 0.0f : state[0], scores);
-        memset(state + 2, 0, (size_t)at->e * sizeof *state);
     }
-    mix_values(at, item, w, t0, n, out + 2, out_stride);
+    mix_heads(at, item, w, t0, n, to);
 }
 
 /* Takes the state of the next part into that of those before it. */
 static void fold(const struct sheaf__attn *at, const float *part, float *of) {
-    if (part[0] == -INFINITY && part[1] == 0.0f) return; /* no key, and no NaN */
-    const float max = part[0] > of[0] ? part[0] : of[0];
-    const float keep = expf(of[0] - max), join = expf(part[0] - max);
-    of[0] = max;
-    of[1] = of[1] * keep + part[1] * join;
-    for (int64_t i = 0; i < at->e; i++) of[2 + i] = of[2 + i] * keep + part[2 + i] * join;
+    const float *p = part + at->e;
+    float *f = of + at->e;
+    if (p[0] == -INFINITY && p[1] == 0.0f) return; /* no key, and no NaN */
+    const float max = p[0] > f[0] ? p[0] : f[0];
+    const float keep = expf(f[0] - max), join = expf(p[0] - max);
+    f[0] = max;
+    f[1] = f[1] * keep + p[1] * join;
+    for (int64_t i = 0; i < at->e; i++) of[i] = of[i] * keep + part[i] * join;
 }
 
-static struct item item_of(const struct sheaf__attn *at, const struct shares *s, int64_t group,
+static struct item item_of(const struct sheaf__attn *at, const struct shares *s, int64_t i,
                            int64_t part) {
-    struct item item = {.part = part, .first = group % s->groups * s->group};
-    item.hk = group / s->groups % at->heads_kv;
-    item.s = group / s->groups / at->heads_kv;
-    item.n = (int)min_i64(s->group, at->rows - item.first);
+    struct item item = {.part = part, .first = i % s->groups * s->group};
+    item.hk = i / s->groups % s->ranges * s->heads;
+    item.s = i / s->groups / s->ranges;
+    item.heads = min_i64(s->heads, at->heads_kv - item.hk);
+    item.rows = min_i64(s->group, at->rows - item.first);
     return item;
 }
 
 static void empty(const struct sheaf__attn *at, float *of) {
     memset(of, 0, (size_t)state_size(at) * sizeof *of);
-    of[0] = -INFINITY;
+    of[at->e] = -INFINITY;
 }
 
 static void finish(const struct sheaf__attn *at, struct sheaf__attn_row r, const float *of) {
-    at->kern->scale_f32(at->e, sheaf__attn_factor(at, r, of[0], of[1]), of + 2,
+    at->kern->scale_f32(at->e, sheaf__attn_factor(at, r, of[at->e], of[at->e + 1]), of,
                         sheaf__attn_dst(at, r));
 }
-/* All parts of a group of rows, one after the other. */
-static void run_group(const struct sheaf__attn *at, const struct shares *s, int64_t group,
+
+/* All parts of an item's rows, one after the other. */
+static void run_parts(const struct sheaf__attn *at, const struct shares *s, int64_t i,
                       const struct scratch *w) {
     const int64_t size = state_size(at);
-    struct item item = item_of(at, s, group, 0);
-    for (int i = 0; i < item.n; i++) empty(at, w->of + i * size);
+    struct item item = item_of(at, s, i, 0);
+    const struct states to = {w->part, item.rows * size, size};
+    for (int64_t r = 0; r < rows_of(&item); r++) empty(at, w->of + r * size);
     for (; item.part < s->parts; item.part++) {
-        run_part(at, &item, w, w->part, size);
-        for (int i = 0; i < item.n; i++) fold(at, w->part + i * size, w->of + i * size);
+        run_part(at, &item, w, &to);
+        for (int64_t r = 0; r < rows_of(&item); r++) fold(at, w->part + r * size, w->of + r * size);
     }
-    for (int i = 0; i < item.n; i++)
-        finish(at, sheaf__attn_row(at, item.s, item.hk, item.first + i), w->of + i * size);
+    for (int64_t r = 0; r < rows_of(&item); r++) finish(at, row_of(at, &item, r), w->of + r * size);
 }
 
 static void by_parts(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync, int ith, int nth,
@@ -371,17 +436,19 @@ static void by_parts(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync,
     const int64_t size = state_size(at), stride = s.parts * size; /* kept: [row][part][size] */
     float *kept = work;
     struct scratch w;
-    const size_t each = scratch_at(at, NULL, &w);
-    scratch_at(at, work + kept_floats(at, &s) + (size_t)ith * each, &w);
+    const size_t each = scratch_at(at, s.heads * s.group, NULL, &w);
+    scratch_at(at, s.heads * s.group, work + kept_floats(at, &s) + (size_t)ith * each, &w);
     sheaf__mul_mat_start(sync, ith, nth);
     const int64_t n = s.all * (s.apart ? s.parts : 1);
     for (int64_t i = sheaf__mul_mat_take(sync); i < n; i = sheaf__mul_mat_take(sync)) {
         if (s.apart) {
             const struct item item = item_of(at, &s, i % s.all, i / s.all);
             const int64_t row = (item.s * at->heads_kv + item.hk) * at->rows + item.first;
-            run_part(at, &item, &w, kept + row * stride + item.part * size, stride);
+            const struct states to = {kept + row * stride + item.part * size, at->rows * stride,
+                                      stride};
+            run_part(at, &item, &w, &to);
         } else {
-            run_group(at, &s, i, &w);
+            run_parts(at, &s, i, &w);
         }
     }
     if (!s.apart) return;
@@ -435,7 +502,8 @@ static size_t work_size(const struct sheaf__cpu_kernels *kern, const struct shea
     struct scratch w;
     if (sheaf__attn_by_lanes(&at)) return sheaf__attn_lanes_size(&at) * (size_t)nth;
     const struct shares s = shares_of(&at, nth);
-    return (kept_floats(&at, &s) + scratch_at(&at, NULL, &w) * (size_t)nth) * sizeof(float);
+    const size_t each = scratch_at(&at, s.heads * s.group, NULL, &w);
+    return (kept_floats(&at, &s) + each * (size_t)nth) * sizeof(float);
 }
 
 static size_t flash_attn_work(const struct sheaf_tensor *dst, int nth) {
