@@ -439,10 +439,14 @@ static void by_parts(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync,
     const size_t each = scratch_at(at, s.heads * s.group, NULL, &w);
     scratch_at(at, s.heads * s.group, work + kept_floats(at, &s) + (size_t)ith * each, &w);
     sheaf__mul_mat_start(sync, ith, nth);
-    const int64_t n = s.all * (s.apart ? s.parts : 1);
+    const int64_t each_part = s.apart ? (s.parts + nth - 1) / nth : 0;
+    const int64_t n = s.all * (s.apart ? each_part * nth : 1);
     for (int64_t i = sheaf__mul_mat_take(sync); i < n; i = sheaf__mul_mat_take(sync)) {
         if (s.apart) {
-            const struct item item = item_of(at, &s, i % s.all, i / s.all);
+            /* a thread goes on where it was: what it has fetched ahead is for itself */
+            const int64_t turn = i / s.all, part = turn % nth * each_part + turn / nth;
+            if (part >= s.parts) continue;
+            const struct item item = item_of(at, &s, i % s.all, part);
             const int64_t row = (item.s * at->heads_kv + item.hk) * at->rows + item.first;
             const struct states to = {kept + row * stride + item.part * size, at->rows * stride,
                                       stride};
