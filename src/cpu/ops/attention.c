@@ -275,9 +275,10 @@ static bool direct(const struct sheaf_tensor *x, bool there) {
     return there && x->ne[0] > 0 && x->ne[0] % of == 0 && x->ne[0] <= SHEAF__DIRECT_WIDTH;
 }
 
-/* Keys of a head before it is the next one's turn: all n where rows become floats in memory. */
-static int64_t turn(const struct sheaf_tensor *x, bool there, int64_t n) {
-    return direct(x, there) ? TURN : n;
+/* Keys of a head before it is the next one's turn: all n of one head alone, and where rows become
+ * floats in memory. */
+static int64_t turn(const struct sheaf_tensor *x, bool there, int64_t heads, int64_t n) {
+    return direct(x, there) && heads > 1 ? TURN : n;
 }
 
 /* Dot products of keys [t0, t0 + n) of a head with the queries of its rows. */
@@ -300,7 +301,7 @@ static void score_keys(const struct sheaf__attn *at, const struct item *item, in
 
 static void score_heads(const struct sheaf__attn *at, const struct item *item,
                         const struct scratch *w, int64_t t0, int64_t n, const float *const *q) {
-    const int64_t some = turn(at->k, at->kern->dots_of[at->k->type] != NULL, n);
+    const int64_t some = turn(at->k, at->kern->dots_of[at->k->type] != NULL, item->heads, n);
     for (int64_t j = 0; j < n; j += some) {
         for (int64_t h = 0; h < item->heads; h++)
             score_keys(at, item, item->hk + h, w, t0 + j, min_i64(some, n - j), q + h * item->rows,
