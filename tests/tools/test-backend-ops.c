@@ -31,6 +31,15 @@ Test(backend_ops, arguments, .timeout = DEADLINE) {
     cr_assert_eq(ops("", "test -r many", out), 2);
     cr_assert_eq(ops("", "test -o NOTHING", out), 1);
     cr_assert_str_eq(out, "sheaf-backend-ops: no op is named 'NOTHING'\n", "%s", out);
+    cr_assert_eq(ops("", "test -o GET_ROWS -t nothing", out), 1);
+    cr_assert_str_eq(out, "sheaf-backend-ops: no type of the op's cases is named 'nothing'\n", "%s",
+                     out);
+    cr_assert_eq(ops("", "test -b CPU0 -o GET_ROWS", out), 0, "%s", out);
+    int all = 0, some = 0;
+    cr_assert_eq(sscanf(out, "CPU0 %d cases", &all), 1, "%s", out);
+    cr_assert_eq(ops("", "test -b CPU0 -o GET_ROWS -t q4_0", out), 0, "%s", out);
+    cr_assert_eq(sscanf(out, "CPU0 %d cases", &some), 1, "%s", out);
+    cr_expect(some > 0 && some < all, "%d of %d", some, all);
     cr_assert_eq(ops("", "test -b NOTHING", out), 1);
     cr_assert(strstr(out, "no device is named 'NOTHING'"), "%s", out);
 }

@@ -25,7 +25,7 @@
 enum { MAX_SHOWN = 20, MAX_MEMBERS = 64, MAX_TARGETS = 16 };
 
 struct options {
-    const char *mode[1], *op, *device, *members;
+    const char *mode[1], *op, *type, *device, *members;
     int n_modes;
     int32_t n_random; /* placements at random for each case */
     float error;      /* allowed of every op, where its own limit is less */
@@ -223,7 +223,8 @@ static void run_case(struct target *t, const struct op_case *c, const struct op_
 }
 
 static bool chosen(const struct options *o, const struct op_case *c) {
-    return !o->op || !strcasecmp(o->op, c->family->name);
+    return (!o->op || !strcasecmp(o->op, c->family->name)) &&
+           (!o->type || (c->n_in && !strcasecmp(o->type, sheaf_type_name(c->in[0].type))));
 }
 
 static bool test(struct target *targets, int n_targets, sheaf_backend_t reference,
@@ -456,6 +457,8 @@ static const struct option option_table[] = {
     {"test, support or perf", NULL, OPTION_WORDS, AT(mode), AT(n_modes), 0, 1, NULL, NULL, NULL},
     {"--op", "-o", OPTION_TEXT, AT(op), 0, 0, 0, "OP", "this op alone, as in the tables of support",
      NULL},
+    {"--type", "-t", OPTION_TEXT, AT(type), 0, 0, 0, "TYPE",
+     "cases whose first operand has this type alone: q4_0", NULL},
     {"--backend", "-b", OPTION_TEXT, AT(device), 0, 0, 0, "DEVICE",
      "this device alone: CPU0, META1 to META4 (METAn under mpirun)", NULL},
     {"--members", "-m", OPTION_TEXT, AT(members), 0, 0, 0, "LIST",
@@ -514,8 +517,13 @@ static bool run(const struct options *o, struct target *targets, int *n, struct 
     }
     if (!*n || !has_chosen(list, o)) {
         if (sheaf_world_rank() == 0)
-            fprintf(stderr, "sheaf-backend-ops: no %s is named '%s'\n", *n ? "op" : "device",
-                    *n ? o->op : o->device);
+            fprintf(stderr, "sheaf-backend-ops: no %s is named '%s'\n",
+                    !*n       ? "device"
+                    : o->type ? "type of the op's cases"
+                              : "op",
+                    !*n       ? o->device
+                    : o->type ? o->type
+                              : o->op);
         return false;
     }
     if (!strcmp(*o->mode, "perf")) return perf(targets, *n, list, o);
