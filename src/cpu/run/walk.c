@@ -39,8 +39,8 @@ static bool run_node(struct cpu_backend *b, struct sheaf_tensor *node, int ith, 
                      struct sheaf__cpu_sync *sync) {
     const struct sheaf__cpu_op *op = sheaf__cpu_ops[node->op];
     sheaf__cpu_op_fn fn = b->reference && op->reference ? op->reference : op->fn;
-    const enum sheaf_status status =
-        fn(node, ith, nth, sync, op->product ? b->work : b->work + b->products);
+    char *work = op->product || !b->work ? b->work : b->work + b->products;
+    const enum sheaf_status status = fn(node, ith, nth, sync, work);
     /* columns that a product has packed are good until their source changes */
     if (ith == 0 && sync && sync->packed && !op->product &&
         sheaf__overlaps(node, sync->packed->src[1]))
