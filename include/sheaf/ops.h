@@ -68,7 +68,10 @@
  *   MUL_MAT_ID       experts: an id outside yields zeros
  *   ADD_ID           rows of b: an id outside yields zeros
  *   MEAN             elements of a row: the sum of the slice is divided by extent
- *   SOFT_MAX, FLASH_ATTN_EXT   heads: head h of the slice is head base + h of extent (ALiBi slopes) */
+ *   SOFT_MAX, FLASH_ATTN_EXT   heads: head h of the slice is head base + h of extent (ALiBi slopes)
+ * Word 13 of FLASH_ATTN_EXT (SHEAF_OP_PARAM_GROUP) is 0, except on a slice that begins or ends inside of
+ * a group of query heads: then it is r, the query heads of a K/V head, and head h of the slice reads
+ * K/V head (base % r + h) / r of the slice, whose K/V heads are those that its query heads read. */
 #ifndef SHEAF_OPS_H
 #define SHEAF_OPS_H
 
@@ -245,6 +248,7 @@ enum sheaf_sort_order {
 };
 
 enum {
+    SHEAF_OP_PARAM_GROUP = 13,
     SHEAF_OP_PARAM_BASE = 14,
     SHEAF_OP_PARAM_EXTENT = 15,
 };

@@ -32,7 +32,7 @@ static __global__ void __launch_bounds__(THREADS, 8)
     const int64_t first = blockIdx.y * per_part, last = first + per_part < t ? first + per_part : t;
     for (int64_t row = blockIdx.x; row < n * h * at.q.ne[3]; row += gridDim.x) {
         const int64_t head = row % h, query = row / h % n, s = row / h / n,
-                      hk = head / (h / at.k.ne[2]);
+                      hk = (at.groups.skip + head) / at.groups.each;
         const Row from = {query, head, s}, kv = {0, hk, s};
         const char *qp = row_data(at.q, from), *kp = row_data(at.k, kv), *vp = row_data(at.v, kv);
         const char *mp = NULL;
@@ -177,6 +177,8 @@ static Attention attention_of(const struct sheaf_tensor *dst) {
     at.softcap = sheaf__param_f32(dst, 2);
     at.base = dst->op_params[SHEAF_OP_PARAM_BASE];
     at.n_head = extent ? extent : dst->src[0]->ne[2];
+    at.groups = sheaf__head_groups(dst);
+    at.group = at.groups.each < at.q.ne[2] ? at.groups.each : at.q.ne[2];
     return at;
 }
 

@@ -10,7 +10,15 @@ struct Attention {
     View dst, q, k, v, mask, sinks;
     float scale, max_bias, softcap;
     int64_t base, n_head; /* head h of the slice is head base + h of n_head (ALiBi) */
+    struct sheaf__head_groups groups;
+    int64_t group; /* most query heads that a K/V head has */
 };
+
+/* The first query head that reads K/V head hk; up to that of hk + 1 they are its group. */
+HD int64_t first_head(const Attention &at, int64_t hk) {
+    const int64_t head = hk * at.groups.each - at.groups.skip;
+    return head < 0 ? 0 : head < at.q.ne[2] ? head : at.q.ne[2];
+}
 
 /* What a row's sum of values is multiplied by: the softmax's largest score and sum, and the sink of
  * the head, which has no value. */

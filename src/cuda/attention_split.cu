@@ -1,8 +1,8 @@
 /* FLASH_ATTN_EXT for few queries over many keys: split-K, or flash decoding (Dao et al. 2023).
  *
  * The keys are divided into parts. A block takes a part of one K/V head for several rows, where row m
- * is head hk * group + m % group of query m / group: so K and V are read once for the heads of a
- * group. Its warps are row_warps times key_warps: each has RT rows and, of every tile, KEYS keys.
+ * is head m % group of the K/V head's group, of query m / group: so K and V are read once for the heads
+ * of a group. Its warps are row_warps times key_warps: each has RT rows and, of every tile, KEYS keys.
  *
  * A tile of keys and values is copied to shared memory as it lies, in its own type, while the one
  * before it is computed with. Then a lane has a key, and makes its scores with the warp's rows; the
@@ -204,13 +204,14 @@ static __device__ __forceinline__ void fetch_rows(const Side &side, char *to, co
 
 /* What a block has: its K/V head, rows and keys. */
 struct Place {
-    int64_t hk, s, group, n_rows, m0, first, last;
+    int64_t hk, s, head, group, n_rows, m0, first, last;
 };
 static __device__ __forceinline__ Place place_of(const Split &sp, int rows) {
     Place p;
     p.hk = blockIdx.z % sp.at.k.ne[2];
     p.s = blockIdx.z / sp.at.k.ne[2];
-    p.group = sp.at.q.ne[2] / sp.at.k.ne[2];
+    p.head = first_head(sp.at, p.hk);
+    p.group = first_head(sp.at, p.hk + 1) - p.head;
     p.n_rows = sp.at.q.ne[1] * p.group;
     p.m0 = (int64_t)blockIdx.x * rows;
     p.first = blockIdx.y * sp.per_part;
@@ -219,7 +220,7 @@ static __device__ __forceinline__ Place place_of(const Split &sp, int rows) {
 }
 /* The head and the query of row m. */
 static __device__ __forceinline__ Row query_of(const Place &p, int64_t m) {
-    const Row at = {m / p.group, p.hk * p.group + m % p.group, p.s};
+    const Row at = {m / p.group, p.head + m % p.group, p.s};
     return at;
 }
 
@@ -414,8 +415,9 @@ struct Shape {
     int rt, row_warps, key_warps;
     int64_t row_groups, per_part, parts;
 };
-static Shape shape_of(const struct sheaf__cuda_queue *q, const int64_t *q_ne, const int64_t *k_ne) {
-    const int64_t rows = k_ne[2] ? q_ne[1] * (q_ne[2] / k_ne[2]) : 0, t = k_ne[1];
+static Shape shape_of(const struct sheaf__cuda_queue *q, const int64_t *q_ne, const int64_t *k_ne,
+                      int64_t group) {
+    const int64_t rows = q_ne[1] * group, t = k_ne[1];
     Shape s;
     s.rt = rows > 8 ? 4 : rows > 4 ? 2 : 1;
     s.row_warps = rows > 2 ? 4 : rows > 1 ? 2 : 1;
@@ -434,7 +436,8 @@ static Shape shape_of(const struct sheaf__cuda_queue *q, const int64_t *q_ne, co
 
 int64_t sheaf__cuda_attention_split_parts(const struct sheaf__cuda_queue *q,
                                           const struct sheaf_tensor *dst) {
-    return shape_of(q, dst->src[0]->ne, dst->src[1]->ne).parts;
+    const int64_t each = sheaf__head_groups(dst).each, heads = dst->src[0]->ne[2];
+    return shape_of(q, dst->src[0]->ne, dst->src[1]->ne, each < heads ? each : heads).parts;
 }
 
 /* false: not a type, an alignment or a length that the tiles have. */
@@ -500,7 +503,7 @@ template <int RT> static bool launch_rows(struct sheaf__cuda_queue *q, Split &sp
 
 bool sheaf__cuda_attention_split(struct sheaf__cuda_queue *q, const struct Attention *at,
                                  float *partial) {
-    const Shape s = shape_of(q, at->q.ne, at->k.ne);
+    const Shape s = shape_of(q, at->q.ne, at->k.ne, at->group);
     Split sp;
     memset(&sp, 0, sizeof sp);
     if (!side_of(at->k, &sp.k) || !side_of(at->v, &sp.v) || at->k.ne[0] % 8 || at->v.ne[0] % 2)

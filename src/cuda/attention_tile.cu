@@ -1,6 +1,6 @@
 /* FLASH_ATTN_EXT with tensor cores: F16 keys and values, heads of 64 or 128, many queries.
  *
- * A block takes ROWS rows of one K/V head: row m is head hk * group + m % group, query m / group,
+ * A block takes ROWS rows of one K/V head: row m is head m % group of its group, query m / group,
  * so that the heads of a group share what is loaded. It meets the keys in tiles of KEYS. Each of
  * its warps has 16 rows: scores = q k^T by tensor cores into shared memory, two lanes a row turn
  * them into probabilities, and these times v are added up in fragments. The fragments are scaled
@@ -36,11 +36,11 @@ static __device__ __forceinline__ const half *halves(const uint16_t *p) {
 
 /* Which keys of the tile some of the warp's rows see. Lane: key. */
 static __device__ __forceinline__ bool sees(const Attention &at, int64_t m0, int64_t n_rows,
-                                            int64_t hk, int64_t group, int64_t s, int64_t key) {
+                                            int64_t first, int64_t group, int64_t s, int64_t key) {
     if (key >= at.k.ne[1]) return false;
     if (!at.mask.data) return m0 < n_rows;
     for (int64_t m = m0; m < m0 + 16 && m < n_rows; m++) {
-        const Row from = {m / group, (hk * group + m % group) % at.mask.ne[2], s % at.mask.ne[3]};
+        const Row from = {m / group, (first + m % group) % at.mask.ne[2], s % at.mask.ne[3]};
         const char *p = row_data(at.mask, from) + (size_t)key * at.mask.nb[0];
         if (load_plain(at.mask.type, p) != -INFINITY) return true;
     }
@@ -52,7 +52,8 @@ template <int D> static __global__ void attention_tile_kernel(Attention at) {
     typedef Shared<D> S;
     CUDA_DYNAMIC_SHARED(S, sh);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int64_t hk = blockIdx.y, s = blockIdx.z, t = at.k.ne[1], group = at.q.ne[2] / at.k.ne[2];
+    const int64_t hk = blockIdx.y, s = blockIdx.z, t = at.k.ne[1];
+    const int64_t first = first_head(at, hk), group = first_head(at, hk + 1) - first;
     const int64_t n_rows_all = at.q.ne[1] * group, m0 = (int64_t)blockIdx.x * ROWS,
                   mw = m0 + warp * 16;
     const Row kv = {0, hk, s};
@@ -62,7 +63,7 @@ template <int D> static __global__ void attention_tile_kernel(Attention at) {
 
     for (int r = 0; r < 16; r++) {
         const int64_t m = mw + r;
-        const Row from = {m / group, hk * group + m % group, s};
+        const Row from = {m / group, first + m % group, s};
         const char *x = row_data(at.q, from);
         for (int i = lane; i < D; i += 32)
             q_mine[r * S::LD + i] =
@@ -73,7 +74,7 @@ template <int D> static __global__ void attention_tile_kernel(Attention at) {
 
     /* the row of this lane (with its neighbour) */
     const int r = lane / 2, side = lane % 2 * (KEYS / 2);
-    const int64_t m = mw + r, head = hk * group + m % group, query = m / group;
+    const int64_t m = mw + r, head = first + m % group, query = m / group;
     const float slope = alibi_slope(at.max_bias, at.base + head, at.n_head);
     const char *mask = NULL;
     if (at.mask.data && m < n_rows_all) {
@@ -87,7 +88,7 @@ template <int D> static __global__ void attention_tile_kernel(Attention at) {
 
     for (int64_t t0 = 0; t0 < t; t0 += KEYS) {
         __syncthreads(); /* the tile before has been used */
-        sh->open[warp][lane] = sees(at, mw, n_rows_all, hk, group, s, t0 + lane);
+        sh->open[warp][lane] = sees(at, mw, n_rows_all, first, group, s, t0 + lane);
         __syncthreads(); /* it is known which keys are seen */
         bool open = false;
         for (int w = 0; w < WARPS; w++) open = open || sh->open[w][lane];
@@ -189,7 +190,7 @@ template <int D> static __global__ void attention_tile_kernel(Attention at) {
         sh->inv[warp * 16 + r] = attention_factor(at, head, max, sum);
     __syncwarp();
     for (int i = 0; i < 16 && mw + i < n_rows_all; i++) {
-        const Row to = {hk * group + (mw + i) % group, (mw + i) / group, s};
+        const Row to = {first + (mw + i) % group, (mw + i) / group, s};
         float *y = (float *)(void *)row_data(at.dst, to);
         for (int j = lane; j < D; j += 32) y[j] = o_mine[i * S::LD_O + j] * sh->inv[warp * 16 + i];
     }
@@ -202,7 +203,7 @@ static bool in_sixteens(const View &v) {
 }
 
 template <int D> static bool launch(struct sheaf__cuda_queue *q, const struct Attention *at) {
-    const int64_t rows = at->q.ne[1] * (at->q.ne[2] / at->k.ne[2]);
+    const int64_t rows = at->q.ne[1] * at->group;
     const dim3 grid(sheaf__cuda_blocks(rows, ROWS), (unsigned)at->k.ne[2], (unsigned)at->q.ne[3]);
     /* more than the 48 KiB that need no asking; every device from 8.0 on has 99 */
     if (cudaFuncSetAttribute(attention_tile_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -218,7 +219,7 @@ bool sheaf__cuda_attention_tiles(struct sheaf__cuda_queue *q, const struct Atten
     const View &k = at->k, &v = at->v;
     if (k.type != SHEAF_TYPE_F16 || v.type != SHEAF_TYPE_F16 || k.ne[0] != v.ne[0]) return false;
     if (k.ne[2] < 1 || k.ne[2] > 65535 || at->q.ne[3] > 65535) return false;
-    const int64_t rows = at->q.ne[1] * (at->q.ne[2] / k.ne[2]);
+    const int64_t rows = at->q.ne[1] * at->group;
     const int64_t blocks = (rows + ROWS - 1) / ROWS * k.ne[2] * at->q.ne[3];
     if (rows < LEAST_ROWS) return false;
     /* a block has all keys: with fewer blocks than the device wants, parts of the keys are faster */

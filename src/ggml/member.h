@@ -120,7 +120,7 @@ bool gg_member_takes(const struct gg_member *m, const struct sheaf_tensor *node)
 
 /* ---- member_lower.c ---- */
 
-enum { GG_MAX_LOWERED = 16 };
+enum { GG_MAX_LOWERED = 24 };
 
 /* Nodes of ours that take the place of one which ggml has no op or no parameters for. */
 struct gg_lowered {

@@ -136,8 +136,8 @@ static bool flash_attn(const struct sheaf_tensor *n) {
     const struct sheaf_tensor *q = n->src[0], *k = n->src[1], *v = n->src[2], *mask = n->src[3];
     return is_f32(q) && is_f32(n) && masks(mask, q->ne[1], q->ne[2], q->ne[3]) &&
            (!mask || mask->type == SHEAF_TYPE_F16) && lies(k, ROWS) && lies(v, ROWS) &&
-           q->ne[2] % k->ne[2] == 0 && k->ne[2] == v->ne[2] && q->ne[3] == k->ne[3] &&
-           k->ne[3] == v->ne[3];
+           (n->op_params[SHEAF_OP_PARAM_GROUP] || q->ne[2] % k->ne[2] == 0) &&
+           k->ne[2] == v->ne[2] && q->ne[3] == k->ne[3] && k->ne[3] == v->ne[3];
 }
 
 /* Elements that are not rotated are copied in pairs, beyond the end of an odd row. */

@@ -3,8 +3,9 @@
  * A slice of an indexed dimension holds rows, experts or heads [base, base + n) of more (words 14 and
  * 15, sheaf/ops.h). ggml takes an index for one of the whole, so a slice that ran as it is would be
  * wrong in silence: ids become local ones, what belongs to another member is multiplied by 0, and
- * slopes of ALiBi, which ggml derives from the number of a head, become a mask for each head. What
- * cannot be lowered is refused. */
+ * slopes of ALiBi, which ggml derives from the number of a head, become a mask for each head. Heads that
+ * divide a group (word 13) become up to three nodes, whose groups are of one size. Other nodes are
+ * refused. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -232,15 +233,15 @@ static float slope(float max_bias, int64_t h, int64_t n) {
                  : exp2f(-max_bias / 2 * (float)(2 * (h - p) + 1) / (float)p);
 }
 
-/* Heads [base, base + n) of more, whose bias is their slope times the mask: as a mask a head. */
-static bool lower_slopes(struct gg_lowered *l, const struct sheaf_tensor *node, int mask_at,
-                         int64_t heads) {
+/* The slopes of heads [base, base + n) of more times the mask: a mask a head. NULL: cannot be. */
+static struct sheaf_tensor *masks_of_slopes(struct gg_lowered *l, const struct sheaf_tensor *node,
+                                            int mask_at, int64_t heads) {
     struct sheaf_tensor *mask = node->src[mask_at];
-    if (!mask || heads % mask->ne[2]) return false;
+    if (!mask || heads % mask->ne[2]) return NULL;
     const int64_t ne[] = {mask->ne[0], mask->ne[1], heads, mask->ne[3]};
     const int64_t per_head[] = {1, 1, heads, 1};
     l->values = malloc((size_t)heads * sizeof *l->values);
-    if (!l->values) return false;
+    if (!l->values) return NULL;
     for (int64_t h = 0; h < heads; h++)
         l->values[h] = slope(param(node, 1), node->op_params[SHEAF_OP_PARAM_BASE] + h,
                              node->op_params[SHEAF_OP_PARAM_EXTENT]);
@@ -250,12 +251,83 @@ static bool lower_slopes(struct gg_lowered *l, const struct sheaf_tensor *node, 
     struct sheaf_tensor *bias = add(l, SHEAF_OP_MUL, mask->type, ne);
     bias->src[0] = all;
     bias->src[1] = slopes;
+    return bias;
+}
+
+static bool lower_slopes(struct gg_lowered *l, const struct sheaf_tensor *node, int mask_at,
+                         int64_t heads) {
+    struct sheaf_tensor *bias = masks_of_slopes(l, node, mask_at, heads);
+    if (!bias) return false;
     struct sheaf_tensor *result = add_in_place(l, node, node->op);
     memcpy(result->src, node->src, sizeof result->src);
     memcpy(result->op_params, node->op_params, sizeof result->op_params);
     result->op_params[SHEAF_OP_PARAM_BASE] = result->op_params[SHEAF_OP_PARAM_EXTENT] = 0;
     result->src[mask_at] = bias;
     set_param(result, 1, 0);
+    return true;
+}
+
+/* Indices [first, first + n) of dimension `axis`. */
+static struct sheaf_tensor *part(struct gg_lowered *l, struct sheaf_tensor *t, int axis,
+                                 int64_t first, int64_t n) {
+    if (!t || t->ne[axis] == n) return t;
+    struct sheaf_tensor *v = add(l, SHEAF_OP_VIEW, t->type, t->ne);
+    v->ne[axis] = n;
+    memcpy(v->nb, t->nb, sizeof v->nb);
+    v->src[0] = t;
+    v->view_src = t->view_src ? t->view_src : t;
+    v->view_offs = t->view_offs + (size_t)first * t->nb[axis];
+    return v;
+}
+
+/* Heads [first, first + n), which read K/V heads [kv, kv + n_kv) in groups of one size. */
+struct heads {
+    int64_t first, n, kv, n_kv;
+};
+static struct sheaf_tensor *attend(struct gg_lowered *l, const struct sheaf_tensor *node,
+                                   struct sheaf_tensor *mask, struct heads h) {
+    struct sheaf_tensor *q = part(l, node->src[0], 2, h.first, h.n);
+    struct sheaf_tensor *k = part(l, node->src[1], 2, h.kv, h.n_kv);
+    struct sheaf_tensor *v = part(l, node->src[2], 2, h.kv, h.n_kv);
+    struct sheaf_tensor *m = mask && mask->ne[2] > 1 ? part(l, mask, 2, h.first, h.n) : mask;
+    struct sheaf_tensor *sinks = part(l, node->src[4], 0, h.first, h.n);
+    const int64_t ne[] = {node->ne[0], h.n, node->ne[2], node->ne[3]};
+    struct sheaf_tensor *t = add(l, SHEAF_OP_FLASH_ATTN_EXT, SHEAF_TYPE_F32, ne);
+    struct sheaf_tensor *const src[] = {q, k, v, m, sinks};
+    memcpy(t->src, src, sizeof src);
+    set_param(t, 0, param(node, 0));
+    set_param(t, 2, param(node, 2));
+    return t;
+}
+
+/* Heads that begin or end inside of a group of r: those of the first K/V head, of whole groups and of
+ * the last one each by a node, side by side. */
+static bool lower_groups(struct gg_lowered *l, const struct sheaf_tensor *node) {
+    const int64_t heads = node->src[0]->ne[2], n_kv = node->src[1]->ne[2];
+    const int64_t r = node->op_params[SHEAF_OP_PARAM_GROUP];
+    const int64_t skip = node->op_params[SHEAF_OP_PARAM_BASE] % r, begin = skip ? r - skip : 0;
+    const int64_t end = (skip + heads) % r, whole = heads - begin - end;
+    struct sheaf_tensor *mask = node->src[3], *all = NULL;
+    if (mask && mask->ne[2] != 1 && (mask->ne[2] != heads || mask->ne[3] != 1)) return false;
+    if (param(node, 1) > 0 && !(mask = masks_of_slopes(l, node, 3, heads))) return false;
+    const struct heads parts[] = {
+        {0, begin, 0, 1}, {begin, whole, begin > 0, whole / r}, {begin + whole, end, n_kv - 1, 1}};
+    for (int i = 0, left = (begin > 0) + (whole > 0) + (end > 0); i < 3; i++) {
+        if (!parts[i].n) continue;
+        struct sheaf_tensor *t = attend(l, node, mask, parts[i]);
+        left--;
+        if (all) {
+            struct sheaf_tensor *a = all;
+            const int64_t ne[] = {t->ne[0], a->ne[1] + t->ne[1], t->ne[2], t->ne[3]};
+            all = left ? add(l, SHEAF_OP_CONCAT, SHEAF_TYPE_F32, ne)
+                       : add_in_place(l, node, SHEAF_OP_CONCAT);
+            all->op_params[0] = 1;
+            all->src[0] = a;
+            all->src[1] = t;
+        } else {
+            all = t;
+        }
+    }
     return true;
 }
 
@@ -295,7 +367,9 @@ static bool lower(const struct gg_member *m, const struct sheaf_tensor *node,
     case SHEAF_OP_SOFT_MAX:
         return lower_slopes(out, node, 1, node->ne[2]);
     case SHEAF_OP_FLASH_ATTN_EXT:
-        return lower_slopes(out, node, 3, node->src[0]->ne[2]);
+        return node->op_params[SHEAF_OP_PARAM_GROUP]
+                   ? lower_groups(out, node)
+                   : lower_slopes(out, node, 3, node->src[0]->ne[2]);
     case SHEAF_OP_TOP_K:
         return lower_top_k(out, node);
     case SHEAF_OP_ROLL:
@@ -309,6 +383,7 @@ static bool lower(const struct gg_member *m, const struct sheaf_tensor *node,
 static bool needs_lowering(const struct gg_member *m, const struct sheaf_tensor *node) {
     if (reads_nothing(m, node)) return true;
     if (node->op == SHEAF_OP_TOP_K || is_block_copy(node) || is_far_roll(node)) return true;
+    if (node->op == SHEAF_OP_FLASH_ATTN_EXT && node->op_params[SHEAF_OP_PARAM_GROUP]) return true;
     if (node->op == SHEAF_OP_SOFT_MAX || node->op == SHEAF_OP_FLASH_ATTN_EXT)
         return is_slice(node) && param(node, 1) > 0;
     return is_slice(node);

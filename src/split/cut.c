@@ -287,34 +287,49 @@ const struct sheaf__cut *sheaf__cut_concat(struct sheaf__pool *pool, const struc
     return sheaf__cut_end(pool, a->extent + b->extent);
 }
 
+/* Adds the groups of the member; false if it does not take equally many of each. */
+static bool add_groups(struct sheaf__pool *pool, const struct sheaf__cut *cut, int member,
+                       int64_t r) {
+    int64_t last = -1, have = 0, share = -1;
+    for (int i = cut->begin[member]; i < cut->begin[member + 1]; i++) {
+        int64_t at = cut->interval[i].lo;
+        while (at < cut->interval[i].hi) {
+            const int64_t g = at / r, end = (g + 1) * r;
+            const int64_t upto = end < cut->interval[i].hi ? end : cut->interval[i].hi;
+            if (g != last) {
+                if (last >= 0) {
+                    if (share < 0) share = have;
+                    if (share != have) return false;
+                }
+                sheaf__cut_add(pool, g, g + 1);
+                last = g;
+                have = 0;
+            }
+            have += upto - at;
+            at = upto;
+        }
+    }
+    return share < 0 || share == have;
+}
+
+bool sheaf__cut_divides_groups(const struct sheaf__cut *cut, int member, int64_t r) {
+    if (cut->begin[member + 1] - cut->begin[member] != 1) return false;
+    const struct sheaf__interval *v = &cut->interval[cut->begin[member]];
+    return (v->lo % r || v->hi % r) && v->lo / r != (v->hi - 1) / r;
+}
+
 const struct sheaf__cut *sheaf__cut_groups(struct sheaf__pool *pool, const struct sheaf__cut *cut,
-                                           int64_t r) {
+                                           int64_t r, bool parts) {
     if (r == 1) return cut;
     if (r < 1 || cut->extent % r) return NULL;
     sheaf__cut_begin(pool);
     for (int j = 0; j < pool->n_members; j++) {
-        int64_t last = -1, have = 0, share = -1;
-        bool fits = true;
-        for (int i = cut->begin[j]; i < cut->begin[j + 1]; i++) {
-            int64_t at = cut->interval[i].lo;
-            while (at < cut->interval[i].hi) {
-                const int64_t g = at / r, end = (g + 1) * r;
-                const int64_t upto = end < cut->interval[i].hi ? end : cut->interval[i].hi;
-                if (g != last) {
-                    if (last >= 0) {
-                        if (share < 0) share = have;
-                        fits = fits && share == have;
-                    }
-                    sheaf__cut_add(pool, g, g + 1);
-                    last = g;
-                    have = 0;
-                }
-                have += upto - at;
-                at = upto;
-            }
+        if (parts && sheaf__cut_divides_groups(cut, j, r)) {
+            const struct sheaf__interval *v = &cut->interval[cut->begin[j]];
+            sheaf__cut_add(pool, v->lo / r, (v->hi - 1) / r + 1);
+        } else if (!add_groups(pool, cut, j, r)) {
+            return NULL;
         }
-        if (share >= 0 && share != have) fits = false;
-        if (!fits) return NULL;
         sheaf__cut_next_member(pool);
     }
     return sheaf__cut_end(pool, cut->extent / r);

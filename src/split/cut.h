@@ -109,9 +109,12 @@ const struct sheaf__cut *sheaf__cut_concat(struct sheaf__pool *pool, const struc
                                            const struct sheaf__cut *b);
 /* For a cut of g.r: the groups that each member needs. Exists if every member takes equally many of
  * each group that it touches, because a kernel finds the group of its local head h as h / (local
- * heads / local groups). */
+ * heads / local groups). With `parts`, a member may have any run of indices too: its kernel is told
+ * where in a group the run begins. */
 const struct sheaf__cut *sheaf__cut_groups(struct sheaf__pool *pool, const struct sheaf__cut *cut,
-                                           int64_t r);
+                                           int64_t r, bool parts);
+/* Does the member have one run of indices that divides a group of r, and indices of another group? */
+bool sheaf__cut_divides_groups(const struct sheaf__cut *cut, int member, int64_t r);
 /* For a cut of r.g: the residues modulo g that each member needs. Exists if every member's indices
  * go through its residues in ascending order, again and again, because a kernel finds the group of
  * its local index i as i modulo its residues. */

@@ -308,9 +308,9 @@ static bool pair_need(const struct matcher *m, const struct sheaf__dim *d, int a
 
 static bool offer_pair(const struct matcher *m, const struct pair *p, const struct sheaf__cut *c) {
     const struct sheaf__expr *e = &m->e;
-    const struct sheaf__cut *groups = p->is_minor
-                                          ? sheaf__cut_residues(m->pool, c, e->size[p->group])
-                                          : sheaf__cut_groups(m->pool, c, e->size[p->second]);
+    const struct sheaf__cut *groups =
+        p->is_minor ? sheaf__cut_residues(m->pool, c, e->size[p->group])
+                    : sheaf__cut_groups(m->pool, c, e->size[p->second], m->rule->parts);
     if (!groups) return true;
     struct sheaf__row row = row_of(m, "group");
     row.factor[0] = e->letter[p->first];

@@ -28,6 +28,7 @@ struct sheaf__rule {
     const char *index; /* as summed, if each member gets a run of indices and its base */
     const char *slope; /* free, if each member gets a run of indices and its base */
     const char *group; /* pairs "gr": operands with g alone follow operands with g.r */
+    bool parts;        /* groups may be divided: SHEAF_OP_PARAM_GROUP tells the kernel */
     const char *minor; /* pairs "rg": operands with g alone follow operands with r.g: index i goes
                           with i modulo g */
     const char *joint; /* free factors that are only split together, each with its own cut */

@@ -132,9 +132,10 @@ size_t sheaf__rows_print(const struct sheaf__rule *rule, const char *expr, char 
             if ((pair - pairs) % 2) continue;
             const int r = sheaf__expr_factor(&e, pair[1]);
             put_row(&t, (const char[]){e.letter[f], '.', pair[1], 0}, &e, 1u << f | 1u << r, false,
-                    minor    ? "   (its residues, round after round)"
-                    : sloped ? "   (equal shares of the groups touched; a run, with its base)"
-                             : "   (equal shares of the groups touched)");
+                    minor         ? "   (its residues, round after round)"
+                    : sloped      ? "   (a run, with its base)"
+                    : rule->parts ? "   (a run, or equal shares of the groups touched)"
+                                  : "   (equal shares of the groups touched)");
         } else if (joint >> f & 1) {
             if (!(joint & ((1u << f) - 1)))
                 put_row(&t, rule->joint, &e, joint, false, "   (each its own cut)");

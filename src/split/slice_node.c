@@ -57,6 +57,19 @@ static enum sheaf_status tell_slice(const struct sheaf_tensor *t, const struct s
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* Where a member has heads that divide a group, shapes do not tell which head reads which K/V head. */
+static enum sheaf_status tell_group(const struct sheaf_tensor *t, const struct sheaf__rule *rule,
+                                    struct sheaf__st out, int member, struct sheaf_tensor *local) {
+    struct sheaf__expr e;
+    if (out.kind != SHEAF__S || !sheaf__expr_of(t, rule, &e, NULL)) return SHEAF_STATUS_SUCCESS;
+    const int r = sheaf__expr_factor(&e, rule->group[1]);
+    if (r < 0 || sheaf__expr_axis(&e, e.n_operands, r) != out.axis ||
+        !sheaf__cut_divides_groups(out.cut, member, e.size[r]))
+        return SHEAF_STATUS_SUCCESS;
+    local->op_params[SHEAF_OP_PARAM_GROUP] = (int32_t)e.size[r];
+    return tell_slice(t, out.cut, member, local);
+}
+
 enum sheaf_status sheaf__split_local_node(const struct sheaf__split_plan *plan,
                                           const struct sheaf__split_step *step,
                                           const struct sheaf_cgraph *graph, int member,
@@ -79,6 +92,10 @@ enum sheaf_status sheaf__split_local_node(const struct sheaf__split_plan *plan,
         }
     }
 
+    if (rule->parts) {
+        const enum sheaf_status status = tell_group(t, rule, out, member, local);
+        if (status != SHEAF_STATUS_SUCCESS) return status;
+    }
     if (rule->form == SHEAF__FORM_VIEW)
         return local_view(t, impl->st[step->in[0]], out, member, local_src[0], local);
     if (rule->form == SHEAF__FORM_PERMUTE) {

@@ -16,6 +16,24 @@ static inline void sheaf__set_param_f32(struct sheaf_tensor *t, int i, float f) 
     memcpy(&t->op_params[i], &f, sizeof f);
 }
 
+/* Which K/V heads the query heads of a FLASH_ATTN_EXT read: head h reads K/V head (skip + h) / each. */
+struct sheaf__head_groups {
+    int64_t each, skip;
+};
+static inline struct sheaf__head_groups sheaf__head_groups(const struct sheaf_tensor *t) {
+    const int64_t heads = t->src[0]->ne[2], kv = t->src[1]->ne[2];
+    const int64_t each = t->op_params[SHEAF_OP_PARAM_GROUP];
+    const struct sheaf__head_groups by_shape = {kv ? heads / kv : 0, 0};
+    const struct sheaf__head_groups told = {each,
+                                            each ? t->op_params[SHEAF_OP_PARAM_BASE] % each : 0};
+    return each ? told : by_shape;
+}
+/* The first of `heads` query heads that reads K/V head hk; the next K/V head's ends its group. */
+static inline int64_t sheaf__first_head(struct sheaf__head_groups g, int64_t heads, int64_t hk) {
+    const int64_t head = hk * g.each - g.skip;
+    return head < 0 ? 0 : head < heads ? head : heads;
+}
+
 /* Strides of a tensor without gaps, from its type and shape. ne[0] is whole blocks of the type. */
 static inline void sheaf__set_dense_strides(struct sheaf_tensor *t) {
     t->nb[0] = sheaf_type_size(t->type);

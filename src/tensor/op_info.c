@@ -452,14 +452,23 @@ static bool check_mul_mat_id(const struct sheaf_tensor *dst) {
            a->ne[3] == 1 && b->ne[3] == 1 && dst->ne[3] == 1;
 }
 
+/* h query heads read h_kv K/V heads, in groups of one size or as the slice says. */
+static bool check_head_groups(const struct sheaf_tensor *dst, int64_t h, int64_t h_kv) {
+    const int64_t each = dst->op_params[SHEAF_OP_PARAM_GROUP];
+    if (!each) return sheaf__divides(h_kv, h);
+    if (each < 0 || dst->op_params[SHEAF_OP_PARAM_BASE] < 0 || h < 1) return false;
+    const struct sheaf__head_groups g = sheaf__head_groups(dst);
+    return (g.skip + h + g.each - 1) / g.each == h_kv;
+}
+
 /* q [d, n, h, s], k [d, m, h_kv, s], v [dv, m, h_kv, s] -> dst [dv, h, n, s] */
 static bool check_flash_attn(const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *q = dst->src[0], *k = dst->src[1], *v = dst->src[2];
     if (!is_dense_f32(dst) || !is_f32(q)) return false;
     if (!is_float(k) || !is_dense(k) || !is_float(v) || !is_dense(v)) return false;
     if (q->ne[0] != k->ne[0] || q->ne[3] != k->ne[3] || !same_from(1, k, v)) return false;
-    if (!sheaf__divides(k->ne[2], q->ne[2]) || dst->ne[0] != v->ne[0] || dst->ne[1] != q->ne[2] ||
-        dst->ne[2] != q->ne[1] || dst->ne[3] != q->ne[3])
+    if (!check_head_groups(dst, q->ne[2], k->ne[2]) || dst->ne[0] != v->ne[0] ||
+        dst->ne[1] != q->ne[2] || dst->ne[2] != q->ne[1] || dst->ne[3] != q->ne[3])
         return false;
     return check_sinks(dst->src[4], q->ne[2]) &&
            check_mask(dst->src[3], k->ne[1], q->ne[1], q->ne[2], q->ne[3]);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention_part.h"
 #include "cpu/kernels/kernels.h"
 #include "sheaf/sheaf.h"
 
@@ -138,6 +139,7 @@ static void soften(int64_t n, double *w, const T *sinks, int64_t head) {
 static struct expected {
     const T *mask, *sinks;
     double tolerance;
+    int64_t base, group;
 } expected;
 
 static double mask_at(const T *t, int64_t j, int64_t n, int64_t h, int64_t s, int64_t heads) {
@@ -157,7 +159,8 @@ static void check_attention(const T *t, const char *what) {
     const int64_t heads = q->ne[2];
     for (int64_t row = 0; row < heads * q->ne[1] * q->ne[3]; row++) {
         const int64_t h = row % heads, n = row / heads % q->ne[1], s = row / heads / q->ne[1];
-        const int64_t hk = h / (heads / k->ne[2]);
+        const int64_t hk = expected.group ? (expected.base % expected.group + h) / expected.group
+                                          : h / (heads / k->ne[2]);
         double w[MAX_KEYS];
         for (int64_t j = 0; j < k->ne[1]; j++) {
             double dot = 0;
@@ -199,8 +202,8 @@ struct attention {
     int64_t mask[3]; /* rows, heads, sequences; 0: none */
     bool sinks, v_in_k;
     float max_bias, softcap;
-    int base, extent;
-    int closed; /* 1 + the row of the mask that is -inf */
+    int base, extent, group; /* of a slice */
+    int closed;              /* 1 + the row of the mask that is -inf */
 };
 
 static T *make_cache(C *c, int type, int64_t d, const struct attention *a) {
@@ -226,17 +229,20 @@ static void attend(const struct attention *a) {
         fill_mask(mask, a->closed - 1);
     }
     if (sinks) fill(sinks, 3);
-    T *node = sheaf_flash_attn_sinks(c, q, k, v, mask, sinks, 1 / sqrtf((float)a->d), a->max_bias,
-                                     a->softcap);
+    const float params[] = {1 / sqrtf((float)a->d), a->max_bias, a->softcap};
+    T *const src[] = {q, k, v, mask, sinks};
+    T *node = a->group ? attention_part(c, src, params, a->base, a->extent, a->group)
+                       : sheaf_flash_attn_sinks(c, q, k, v, mask, sinks, params[0], a->max_bias,
+                                                a->softcap);
     cr_assert_not_null(node, "%s: %s", a->what, sheaf_last_error());
     node->op_params[SHEAF_OP_PARAM_BASE] = a->base;
     node->op_params[SHEAF_OP_PARAM_EXTENT] = a->extent;
-    expected = (struct expected){mask, sinks, 2e-6};
+    expected = (struct expected){mask, sinks, 2e-6, a->base, a->group};
     compute(c, node, check_attention, a->what);
     sheaf_free(c);
 }
 
-enum { F32 = SHEAF_TYPE_F32, F16 = SHEAF_TYPE_F16, Q4 = SHEAF_TYPE_Q4_0 };
+enum { F32 = SHEAF_TYPE_F32, F16 = SHEAF_TYPE_F16, Q4 = SHEAF_TYPE_Q4_0, Q8 = SHEAF_TYPE_Q8_0 };
 
 Test(attention, sinks) {
     /* one query and few: by parts of the keys; many: by lanes */
@@ -302,6 +308,47 @@ Test(attention, sinks) {
         };
         for (size_t j = 0; j < sizeof cases / sizeof *cases; j++) attend(&cases[j]);
     }
+}
+
+/* Heads 0 to 4 and 5 to 8 of nine on three K/V heads, whose middle one both slices have, and others. */
+Test(attention, divided_groups) {
+    static const int64_t n[] = {1, 3, 20};
+    for (int i = 0; i < 3; i++) {
+        const int64_t m = n[i];
+        struct attention cases[] = {
+            {"the first five of nine", 64, 64, 300, m, 5, 2, 1, F16, F16, {m, 1, 1}, .group = 3},
+            {"the last four", 64, 64, 300, m, 4, 2, 1, F16, F16, {m, 1, 1}, .base = 5, .group = 3},
+            {"whole groups between", 20, 12, 70, m, 9, 3, 2, F32, F16, {0}, .base = 3, .group = 4},
+            {"a mask a head", 32, 32, 70, m, 3, 2, 1, Q8, Q8, {m, 3, 1}, .base = 1, .group = 2},
+            {"slopes", 16, 16, 300, m, 7, 3, 1, F32, F32, {m, 1, 1}, .base = 2, .group = 4},
+        };
+        for (size_t j = 0; j < sizeof cases / sizeof *cases; j++) {
+            cases[j].extent = 12;
+            cases[j].sinks = j % 2;
+            cases[j].max_bias = j == 4 ? 8 : 0;
+            attend(&cases[j]);
+        }
+    }
+}
+
+/* The K/V heads of a slice are those that its query heads read; other numbers are refused. */
+Test(attention, groups_that_do_not_fit) {
+    static const struct {
+        int heads, kv, base, group;
+        bool valid;
+    } cases[] = {{5, 2, 0, 3, true},  {5, 2, 1, 3, true},   {5, 2, 2, 3, false}, {5, 3, 2, 3, true},
+                 {5, 3, 0, 3, false}, {5, 2, 0, -3, false}, {5, 2, -1, 3, false}};
+    C *c = context();
+    sheaf_backend_t backend = backend_of(1, false);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        T *q = sheaf_new_tensor_3d(c, SHEAF_TYPE_F32, 8, 1, cases[i].heads);
+        T *k = sheaf_new_tensor_3d(c, SHEAF_TYPE_F32, 8, 4, cases[i].kv);
+        T *const src[] = {q, k, k, NULL, NULL};
+        T *node = attention_part(c, src, (float[]){1, 0, 0}, cases[i].base, 9, cases[i].group);
+        cr_assert_eq(sheaf_backend_supports_op(backend, node), cases[i].valid, "case %zu", i);
+    }
+    sheaf_backend_free(backend);
+    sheaf_free(c);
 }
 
 /* A sink of -inf is none; one that is larger than all scores leaves almost nothing. */
@@ -439,7 +486,7 @@ Test(attention, windows_that_differ) {
             const int last = 60 + j / KEYS * 38, key = j % KEYS;
             ((float *)mask->data)[j] = key <= last && key > last - WINDOW ? 0.0f : -INFINITY;
         }
-        expected = (struct expected){mask, NULL, 2e-6};
+        expected = (struct expected){.mask = mask, .tolerance = 2e-6};
         compute(c, sheaf_flash_attn_ext(c, q, k, k, mask, 0.125f, 0, 0), check_attention,
                 "windows");
         for (int64_t n = 0; n < N; n++) { /* alone */
@@ -564,7 +611,7 @@ Test(attention, soft_max_with_sinks) {
             if (sinks) fill(sinks, 2);
             T *node = sheaf_soft_max_sinks(c, a, mask, sinks, 0.7f, cases[i].max_bias);
             cr_assert_not_null(node, "%s", sheaf_last_error());
-            expected = (struct expected){mask, sinks, 1e-6};
+            expected = (struct expected){.mask = mask, .sinks = sinks, .tolerance = 1e-6};
             compute(c, node, check_soft_max, cases[i].what);
             sheaf_free(c);
         }

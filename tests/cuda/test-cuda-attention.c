@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
+#include "attention_part.h"
 #include "rig.h"
 
 enum { HIDDEN_NAN = 1, SINKS = 2, CAUSAL = 4, SAME = 8, NO_MASK = 16, TILES = 32 };
@@ -12,25 +13,30 @@ static const struct attention {
     enum sheaf_type k, v;
     float max_bias, softcap;
     int flags;
+    int base, group; /* of heads that divide a group */
 } cases[] = {
-    {64, 64, 1, 1, 4, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, NO_MASK},
-    {64, 64, 33, 1, 1, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, 0},
-    {128, 128, 700, 1, 8, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, HIDDEN_NAN},
-    {128, 128, 129, 1, 2, 2, 2, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q8_0, 0, 0, HIDDEN_NAN},
-    {128, 128, 513, 1, 32, 4, 1, SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_0, 0, 0, 0},
-    {64, 64, 300, 3, 6, 2, 1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_0, 0, 0, CAUSAL},
-    {80, 80, 100, 2, 3, 3, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 8, 0, CAUSAL},
-    {96, 96, 65, 5, 4, 4, 1, SHEAF_TYPE_BF16, SHEAF_TYPE_F16, 0, 20, CAUSAL},
-    {192, 128, 97, 1, 5, 5, 1, SHEAF_TYPE_F16, SHEAF_TYPE_Q8_0, 0, 0, SINKS},
-    {256, 256, 260, 2, 4, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_BF16, 4, 30, CAUSAL | SINKS},
-    {256, 256, 130, 1, 16, 1, 1, SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q8_0, 0, 0, 0},
-    {576, 512, 140, 1, 16, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, SAME | HIDDEN_NAN},
-    {576, 512, 70, 2, 9, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, CAUSAL},
-    {576, 576, 40, 1, 2, 1, 1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q8_0, 0, 0, SAME},
-    {96, 96, 70, 1, 3, 1, 1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q8_0, 0, 0, 0}, /* rows of 102 bytes */
-    {128, 128, 300, 40, 4, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, CAUSAL | HIDDEN_NAN},
-    {64, 64, 352, 40, 2, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, TILES | HIDDEN_NAN},
-    {64, 64, 200, 9, 4, 4, 1, SHEAF_TYPE_F32, SHEAF_TYPE_F32, 0, 0, CAUSAL},
+    {64, 64, 1, 1, 4, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, NO_MASK, 0, 0},
+    {64, 64, 33, 1, 1, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, 0, 0, 0},
+    {128, 128, 700, 1, 8, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, HIDDEN_NAN, 0, 0},
+    {128, 128, 129, 1, 2, 2, 2, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q8_0, 0, 0, HIDDEN_NAN, 0, 0},
+    {128, 128, 513, 1, 32, 4, 1, SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_0, 0, 0, 0, 0, 0},
+    {64, 64, 300, 3, 6, 2, 1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_0, 0, 0, CAUSAL, 0, 0},
+    {80, 80, 100, 2, 3, 3, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 8, 0, CAUSAL, 0, 0},
+    {96, 96, 65, 5, 4, 4, 1, SHEAF_TYPE_BF16, SHEAF_TYPE_F16, 0, 20, CAUSAL, 0, 0},
+    {192, 128, 97, 1, 5, 5, 1, SHEAF_TYPE_F16, SHEAF_TYPE_Q8_0, 0, 0, SINKS, 0, 0},
+    {256, 256, 260, 2, 4, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_BF16, 4, 30, CAUSAL | SINKS, 0, 0},
+    {256, 256, 130, 1, 16, 1, 1, SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q8_0, 0, 0, 0, 0, 0},
+    {576, 512, 140, 1, 16, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, SAME | HIDDEN_NAN, 0, 0},
+    {576, 512, 70, 2, 9, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, CAUSAL, 0, 0},
+    {576, 576, 40, 1, 2, 1, 1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q8_0, 0, 0, SAME, 0, 0},
+    {96, 96, 70, 1, 3, 1, 1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q8_0, 0, 0, 0, 0, 0}, /* rows of 102 bytes */
+    {128, 128, 300, 40, 4, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, CAUSAL | HIDDEN_NAN, 0, 0},
+    {64, 64, 352, 40, 2, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, TILES | HIDDEN_NAN, 0, 0},
+    {64, 64, 200, 9, 4, 4, 1, SHEAF_TYPE_F32, SHEAF_TYPE_F32, 0, 0, CAUSAL, 0, 0},
+    {64, 64, 300, 1, 5, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, 0, 0, 3},
+    {64, 64, 130, 3, 4, 2, 1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q8_0, 0, 0, CAUSAL | SINKS, 5, 3},
+    {64, 64, 352, 40, 4, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, TILES | HIDDEN_NAN, 5, 3},
+    {64, 64, 100, 5, 7, 3, 2, SHEAF_TYPE_F32, SHEAF_TYPE_F32, 0, 0, CAUSAL, 2, 4},
 };
 
 struct made {
@@ -83,8 +89,11 @@ static void make(const struct attention *a, const char *machine, struct made *m)
                            : sheaf_new_tensor_4d(ctx, a->v, a->e, a->t, a->kv, a->seqs);
     m->mask = a->flags & NO_MASK ? NULL : sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F16, a->t, a->n);
     m->sinks = a->flags & SINKS ? sheaf_new_tensor_1d(ctx, SHEAF_TYPE_F32, a->heads) : NULL;
-    m->y = sheaf_flash_attn_sinks(ctx, m->q, m->k, m->v, m->mask, m->sinks, 1 / sqrtf((float)a->d),
-                                  a->max_bias, a->softcap);
+    const float params[] = {1 / sqrtf((float)a->d), a->max_bias, a->softcap};
+    struct sheaf_tensor *const src[] = {m->q, m->k, m->v, m->mask, m->sinks};
+    m->y = a->group ? attention_part(ctx, src, params, a->base, (int)(2 * a->heads), a->group)
+                    : sheaf_flash_attn_sinks(ctx, m->q, m->k, m->v, m->mask, m->sinks, params[0],
+                                             a->max_bias, a->softcap);
     cr_assert_eq(sheaf_build_forward_expand(m->r.graph, m->y), SHEAF_STATUS_SUCCESS, "%s",
                  sheaf_last_error());
     rig_alloc(&m->r);
@@ -113,7 +122,7 @@ static void make(const struct attention *a, const char *machine, struct made *m)
 /* One head of one query, out [e]; e.g. slope of ALiBi from Press et al., arXiv 2108.12409. */
 static void formula(const struct attention *a, const struct made *m, int64_t i, int64_t h,
                     int64_t s, double *out) {
-    const int64_t hk = h / (a->heads / a->kv);
+    const int64_t hk = a->group ? (a->base % a->group + h) / a->group : h / (a->heads / a->kv);
     double *p = malloc((size_t)a->t * sizeof *p), max = -INFINITY, sum = 0, slope = 1;
     int64_t power = 1;
     while (power * 2 <= a->heads) power *= 2;

@@ -414,6 +414,64 @@ Test(meta, a_cache_cut_by_rows_is_written_back) {
     sheaf_backend_free(cpu);
 }
 
+/* ---- a cache of three heads of four, whose middle one two members have ---- */
+
+static enum sheaf_status overlapping_heads(const struct sheaf_tensor *t, const void *user,
+                                           struct sheaf_split_state **out) {
+    (void)t, (void)user;
+    *out = sheaf_split_state_new(SHEAF_SPLIT_AXIS_0, 2, 1);
+    if (!*out) return SHEAF_STATUS_ALLOC_FAILED;
+    struct sheaf_split_segment *s = (*out)->segments;
+    s->outer = 1;
+    s->inner = 4;
+    s->units = 3;
+    s->first[1] = 1;
+    s->count[0] = s->count[1] = 2;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+/* Both copies of the middle head are written, whole and in parts, and it is read once. */
+Test(meta, a_head_on_two_members_is_saved_and_restored) {
+    enum { WIDTH = 12, ROWS = 5, LOCAL = 8 };
+    float want[ROWS * WIDTH], got[ROWS * WIDTH], part[9];
+    sheaf_backend_dev_t meta;
+    sheaf_backend_t backend;
+    sheaf_backend_buffer_t buffer;
+    cr_assert_eq(sheaf_backend_meta_device(cpu_members(2), 2, overlapping_heads, NULL, NULL, &meta),
+                 SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_dev_init(meta, NULL, &backend), SHEAF_STATUS_SUCCESS);
+    struct sheaf_context *ctx = sheaf_init(
+        (struct sheaf_init_params){.mem_size = 4 * sheaf_tensor_overhead(), .no_alloc = true});
+    struct sheaf_tensor *cache =
+        sheaf_set_name(sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, WIDTH, ROWS), "cache");
+    cr_assert_eq(sheaf_backend_alloc_ctx_tensors(ctx, backend, &buffer), SHEAF_STATUS_SUCCESS, "%s",
+                 sheaf_last_error());
+    for (size_t i = 0; i < ROWS * WIDTH; i++) want[i] = scenario_value(i, 1);
+    cr_assert_eq(sheaf_backend_tensor_set(cache, want, 0, sizeof want), SHEAF_STATUS_SUCCESS);
+    for (size_t first = 2; first + 9 < ROWS * WIDTH;
+         first += 13) { /* over ends of heads and rows */
+        for (size_t i = 0; i < 9; i++) part[i] = want[first + i] = scenario_value(i, 2);
+        cr_assert_eq(sheaf_backend_tensor_set(cache, part, first * sizeof *part, sizeof part),
+                     SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_tensor_get(cache, got, first * sizeof *got, sizeof part),
+                     SHEAF_STATUS_SUCCESS);
+        cr_assert_arr_eq(got, part, sizeof part);
+    }
+    cr_assert_eq(sheaf_backend_tensor_get(cache, got, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+    cr_assert_arr_eq(got, want, sizeof want);
+    const struct meta_tensor *record = cache->extra;
+    for (size_t m = 0; m < 2; m++) {
+        cr_assert_eq(record->slices[m]->ne[0], LOCAL);
+        for (size_t row = 0; row < ROWS; row++)
+            cr_assert_arr_eq((const float *)record->slices[m]->data + row * LOCAL,
+                             want + row * WIDTH + m * 4, LOCAL * sizeof *want, "member %zu", m);
+    }
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+    sheaf_backend_free(backend);
+    sheaf_backend_meta_device_free(meta);
+}
+
 /* ---- a whole tensor whose rows lie across, cut to meet a cut one ---- */
 
 static enum sheaf_status plain_cut(const struct sheaf_tensor *t, const void *user,

@@ -227,6 +227,42 @@ static void check_ways(struct sheaf__random_model_params p, int members, double 
 
 Test(model, batches_agree_llama) { check_ways(sheaf__random_model_default_params(), 1, 1e-10); }
 
+/* Nine heads on three K/V heads go 5 and 4 on two members, each with the middle K/V head: the logits of
+ * one member, with prompts, small batches and single tokens. */
+static void check_divided_groups(int members, const char *cut) {
+    static float want[512], got[512];
+    int32_t ids[60];
+    char text[256];
+    fill_ids(ids, 60, 512);
+    snprintf(text, sizeof text, "%d", members);
+    setenv("SHEAF_CPU_DEVICES", text, 1); /* the world is made once */
+    for (int fused = 0; fused < 2; fused++) {
+        struct sheaf__random_model_params p = sheaf__random_model_default_params();
+        p.n_head = 9;
+        p.n_head_kv = 3;
+        p.fused_qkv = fused;
+        const char *path = in_dir("nine.gguf");
+        cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
+        struct sheaf__session *s = open_session(path, 0, SHEAF_TYPE_F16, 0);
+        last_logits(s, ids, 60, want);
+        sheaf__session_free(s);
+        for (int batch = 60; batch; batch = batch == 60 ? 5 : batch == 5) {
+            s = open_session(path, members, SHEAF_TYPE_F16, batch);
+            sheaf__policy_print(s->policy, text, sizeof text);
+            cr_assert(strstr(text, cut), "%s", text);
+            last_logits(s, ids, 60, got);
+            sheaf__session_free(s);
+            cr_assert_leq(nmse(got, want, 512), 1e-9, "batches of %d: %g", batch,
+                          nmse(got, want, 512));
+        }
+    }
+}
+
+Test(model, divided_groups_two_members) { check_divided_groups(2, "q heads 5,4, k/v heads 2,2,"); }
+Test(model, divided_groups_four_members) {
+    check_divided_groups(4, "q heads 3,3,2,1, k/v heads 1,1,1,1,");
+}
+
 Test(model, batches_agree_qwen2_fused) {
     struct sheaf__random_model_params p = sheaf__random_model_default_params();
     p.arch = "qwen2";

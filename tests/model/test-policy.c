@@ -1,5 +1,6 @@
 /* The split policy: cuts of heads, and of every tensor of models with odd shapes. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,6 +82,66 @@ Test(policy, heads_of_all_small_models) {
                     for (int j = 0; j < members; j++) sum += sets[s][j];
                     if (sum > 0) heads(g, r, members, sets[s], NULL);
                 }
+}
+
+/* Checks the laws of a cut in runs: all heads in order, on members with a share; K/V heads are those
+ * touched; no member has many more of them by its share than in the cut of whole groups, and where groups
+ * are divided, the slowest member gains. */
+static bool runs(int64_t g, int64_t r, int64_t unit, int members, const double *shares,
+                 const int64_t *want) {
+    int64_t cut[2][4][MAX_MEMBERS], at = 0;
+    double slowest[2] = {0}, most[2] = {0};
+    bool divided = false;
+    cr_assert_eq(
+        sheaf__split_heads(g, r, shares, members, cut[0][0], cut[0][1], cut[0][2], cut[0][3]), 0);
+    cr_assert_eq(sheaf__split_heads_in_runs(g, r, unit, shares, members, cut[1][0], cut[1][1],
+                                            cut[1][2], cut[1][3]),
+                 0);
+    for (int j = 0; j < members; j++) {
+        const int64_t first = cut[1][0][j], n = cut[1][1][j], kf = cut[1][2][j], kn = cut[1][3][j];
+        for (int k = 0; k < 2 && shares[j] > 0; k++) {
+            slowest[k] = fmax(slowest[k], (double)(cut[k][1][j] + cut[k][3][j]) / shares[j]);
+            most[k] = fmax(most[k], (double)cut[k][3][j] / shares[j]);
+        }
+        if (want) cr_assert_eq(n, want[j], "member %d has %ld heads, not %ld", j, n, want[j]);
+        if (!n) cr_assert_eq(kn, 0);
+        if (!n) continue;
+        cr_assert_gt(shares[j], 0);
+        cr_assert_eq(first, at);
+        cr_assert_eq(kf, first / r);
+        cr_assert_eq(kf + kn, (first + n - 1) / r + 1);
+        const bool whole = first % r == 0 && n % r == 0, inside = kn == 1;
+        divided = divided || !(whole || inside);
+        if (!whole && !inside) cr_assert_eq(first % unit + n % unit, 0);
+        at += n;
+    }
+    cr_assert_eq(at, g * r);
+    cr_assert_leq(most[1], most[0] * 9 / 8);
+    cr_assert_leq(slowest[1], divided ? slowest[0] * 15 / 16 : slowest[0]);
+    return divided;
+}
+
+Test(policy, heads_in_runs) {
+    cr_assert(runs(3, 3, 1, 2, (double[]){1, 1}, (int64_t[]){5, 4})); /* SmolLM2 on 2 */
+    cr_assert(runs(3, 3, 1, 2, (double[]){1, 1.1}, (int64_t[]){4, 5}));
+    cr_assert(!runs(3, 3, 3, 2, (double[]){1, 1}, (int64_t[]){6, 3})); /* blocks of three heads */
+    cr_assert(!runs(3, 3, 1, 3, (double[]){1, 1, 1}, (int64_t[]){3, 3, 3}));
+    cr_assert(!runs(8, 4, 1, 2, (double[]){1, 1}, (int64_t[]){16, 16}));
+    /* two K/V heads where whole groups have one: a long context would cost twice as much */
+    cr_assert(!runs(2, 7, 1, 3, (double[]){1, 1, 1}, NULL));
+    cr_assert(!runs(1, 8, 1, 3, (double[]){1, 1, 1}, (int64_t[]){3, 3, 2}));
+}
+
+Test(policy, runs_of_all_small_models) {
+    const double sets[][4] = {{1, 1, 1, 1}, {3, 1, 1, 2}, {1, 0, 2, 1}, {5, 1, 0, 0}, {0, 1, 1, 9}};
+    int divided = 0;
+    for (int64_t g = 1; g <= 6; g++)
+        for (int64_t r = 1; r <= 6; r++)
+            for (int members = 2; members <= 4; members++)
+                for (int s = 0; s < 5; s++)
+                    for (int64_t unit = 1; unit <= 2; unit++)
+                        divided += runs(g, r, unit, members, sets[s], NULL);
+    cr_assert_gt(divided, 20);
 }
 
 /* ---- models ---- */

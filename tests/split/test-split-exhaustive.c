@@ -10,8 +10,10 @@
  * T1m: rules that are wrong on purpose must be found out by the same means. */
 #include <criterion/criterion.h>
 
+#include "attention_part.h"
 #include "op_example.h"
 #include "sanitizer.h"
+#include "sheaf/backend-impl.h"
 #include "split/match.h"
 #include "split_cuts.h"
 #include "split_state_cases.h"
@@ -190,6 +192,7 @@ static const struct xcase cases[] = {
     {"rope batch", 2, {{4, 3, 4, 6}, {4, 1, 1, 1}}, "fi", 50, 4, b_rope},
     {"flash MHA", 3, {{4, 4, 6, 1}, {4, 8, 6, 1}, {6, 8, 6, 1}}, "fff", 0, 4, b_flash},
     {"flash GQA", 3, {{4, 4, 8, 1}, {4, 8, 4, 1}, {4, 8, 4, 1}}, "fff", 0, 4, b_flash},
+    {"flash in threes", 3, {{4, 2, 9, 1}, {4, 5, 3, 1}, {4, 5, 3, 1}}, "fff", 0, 4, b_flash},
     {"flash MQA", 3, {{4, 4, 6, 1}, {4, 8, 1, 1}, {4, 8, 1, 1}}, "fff", 0, 4, b_flash},
     {"flash GQA mask",
      4,
@@ -359,6 +362,28 @@ static void split_masked(const T *whole, struct sheaf__st st, T **out) {
     } while (split_next(&x, whole->ne));
 }
 
+static bool has_groups(const struct xcase *x) {
+    return !strncmp(x->name, "flash", 5) && x->ne[0][2] > x->ne[1][2];
+}
+
+/* The K/V heads that a cut of single query heads touches, behind the other states of k and v. */
+static int group_candidates(struct bench *b, enum kind kind, struct sheaf__st *out, int n) {
+    const int64_t heads = b->x->ne[0][2], r = heads / b->x->ne[1][2];
+    const struct sheaf__cut *cut = make_cut(&b->pool, kind, heads, 1, 1);
+    if (!cut || !cut->contiguous) return n;
+    sheaf__cut_begin(&b->pool);
+    for (int j = 0; j < b->d; j++) {
+        const struct sheaf__interval *v = &cut->interval[cut->begin[j]];
+        if (sheaf__cut_count(cut, j)) sheaf__cut_add(&b->pool, v->lo / r, (v->hi + r - 1) / r);
+        sheaf__cut_next_member(&b->pool);
+    }
+    const struct sheaf__cut *groups = sheaf__cut_end(&b->pool, b->x->ne[1][2]);
+    bool known = groups->everywhere;
+    for (int i = 0; i < n; i++) known = known || (out[i].cut == groups && out[i].axis == 2);
+    if (!known) out[n++] = sheaf__st_s(2, groups);
+    return n;
+}
+
 static void bench_open(struct bench *b, const struct xcase *x, int d, enum kind kind,
                        uint64_t seed) {
     memset(b, 0, sizeof *b);
@@ -388,6 +413,7 @@ static void bench_open(struct bench *b, const struct xcase *x, int d, enum kind 
         } else {
             o->n = candidates(&b->pool, a[i], kind, o->st);
             o->n = masked_candidates(b, a[i], kind, o->st, o->n);
+            if (has_groups(x) && (i == 1 || i == 2)) o->n = group_candidates(b, kind, o->st, o->n);
         }
         for (int s = 0; s < o->n; s++) {
             if (o->st[s].mask) {
@@ -417,9 +443,9 @@ static void bench_close(struct bench *b) {
     split_free_all();
 }
 
-/* How the kernel is helped: not at all, with the base of an indexed slice, or by adding on one
- * member only. */
-enum variant { PLAIN, BASE, ONCE_0, ONCE_1, N_VARIANTS };
+/* How the kernel is helped: not at all, with the base of an indexed slice, with the size of a group
+ * that a slice divides, or by adding on one member only. */
+enum variant { PLAIN, BASE, PARTS, ONCE_0, ONCE_1, N_VARIANTS };
 
 struct results {
     bool valid;             /* every member's op could be made and run */
@@ -459,12 +485,44 @@ static bool base_of(const struct bench *b, const struct sheaf__rule *rule, const
     return true;
 }
 
+/* Has member j query heads [lo, ..) that divide a group? Of any member with j -1. */
+static bool has_parts(const struct bench *b, const int *tuple, int j) {
+    const struct sheaf__st st = b->operand[0].st[tuple[0]];
+    if (b->whole->op != SHEAF_OP_FLASH_ATTN_EXT || st.kind != SHEAF__S || st.axis != 2)
+        return false;
+    const int64_t r = b->x->ne[0][2] / b->x->ne[1][2];
+    for (int i = 0; i < b->d; i++)
+        if ((i == j || j < 0) && sheaf__cut_divides_groups(st.cut, i, r)) return true;
+    return false;
+}
+
+/* Has member j no query heads? Then it computes nothing, whatever K/V heads it has. */
+static bool has_no_heads(const struct bench *b, const int *tuple, int j) {
+    const struct sheaf__st st = b->operand[0].st[tuple[0]];
+    return b->whole->op == SHEAF_OP_FLASH_ATTN_EXT && st.kind == SHEAF__S && st.axis == 2 &&
+           !sheaf__cut_count(st.cut, j);
+}
+
+/* Attention of heads that divide a group, or of none; NULL if shapes do not fit. */
+static T *attend_parts(struct bench *b, T *const *a, const int *tuple, int j) {
+    if (has_no_heads(b, tuple, j)) return attention_part(b->local, a, (const float[3]){0}, 0, 0, 0);
+    const struct sheaf__cut *cut = b->operand[0].st[tuple[0]].cut;
+    const int group = (int)(b->x->ne[0][2] / b->x->ne[1][2]);
+    float params[3];
+    memcpy(params, b->whole->op_params, sizeof params);
+    T *t = attention_part(b->local, a, params, (int)cut->interval[cut->begin[j]].lo,
+                          (int)cut->extent, group);
+    return sheaf_backend_op_is_valid(t) ? t : NULL;
+}
+
 static struct results run_tuple(struct bench *b, const int *tuple, enum variant v,
                                 const struct sheaf__rule *rule) {
     struct results out = {.valid = false};
     const struct xcase *x = b->x;
     arena_used = 0;
+    if (v == PARTS && !has_parts(b, tuple, -1)) return out;
     for (int j = 0; j < b->d; j++) {
+        const bool parts = v == PARTS && has_parts(b, tuple, j);
         T *a[MAX_OPERANDS] = {NULL};
         for (int i = 0; i < x->n; i++) {
             a[i] = b->operand[i].slice[tuple[i]][j];
@@ -473,9 +531,10 @@ static struct results run_tuple(struct bench *b, const int *tuple, enum variant 
         }
         if (b->written) a[b->written - 1] = clone(a[b->written - 1]);
         sheaf_reset(b->local);
-        T *t = build(x, b->local, a);
+        T *t = parts || has_no_heads(b, tuple, j) ? attend_parts(b, a, tuple, j)
+                                                  : build(x, b->local, a);
         if (!t) return out;
-        if (v == BASE) {
+        if (v == BASE || (v == PARTS && rule->base_axis && !parts)) {
             int32_t param[2];
             if (!base_of(b, rule, tuple, j, param)) return out;
             t->op_params[SHEAF_OP_PARAM_BASE] = param[0];
@@ -558,6 +617,8 @@ struct offer {
     enum variant v;
 };
 struct offers {
+    struct bench *b;
+    const int *tuple;
     int n;
     struct offer offer[MAX_CANDIDATES];
     const struct sheaf__have *have;
@@ -577,6 +638,9 @@ static bool collect(void *user, const struct sheaf__row *row) {
             o->rule->base_operand < 0 ? row->out : o->have[o->rule->base_operand].st[0];
         if (st.kind == SHEAF__S && st.axis == o->rule->base_axis) v = BASE;
     }
+    if (o->rule->parts && row->out.kind == SHEAF__S && row->out.axis == 1 &&
+        has_parts(o->b, o->tuple, -1))
+        v = PARTS;
     if (o->n < MAX_CANDIDATES) o->offer[o->n++] = (struct offer){row->out, v};
     return true;
 }
@@ -654,7 +718,7 @@ static bool next_tuple(const struct bench *b, int *tuple) {
 
 static void offers_of(struct bench *b, const struct sheaf__rule *rule, const int *tuple,
                       struct sheaf__have *have, struct offers *o) {
-    *o = (struct offers){.have = have, .rule = rule};
+    *o = (struct offers){.b = b, .tuple = tuple, .have = have, .rule = rule};
     for (int i = 0; i < b->x->n; i++)
         have[i] = (struct sheaf__have){1, &b->operand[i].st[tuple[i]]};
     sheaf__rows_visit_by(&b->pool, b->whole, rule, have, collect, o);
@@ -701,6 +765,7 @@ static void run_case(const struct xcase *x, int d, enum kind kind, const struct 
         bool found[MAX_CANDIDATES] = {false};
         for (int v = 0; v < N_VARIANTS; v++) {
             if (v == BASE && !rule->base_axis && !rule->extent && !mutant) continue;
+            if (v == PARTS && !rule->parts) continue;
             if (v >= ONCE_0 && !(rule->add_once >> (v - ONCE_0) & 1)) continue;
             const struct results res = run_tuple(&b, tuple, (enum variant)v, rule);
             const size_t mark = arena_used;

@@ -62,6 +62,21 @@ Test(plan, more_members_than_heads) {
     NO_OTHER_COLLECTIVES(u);
 }
 
+/* Nine heads on three K/V heads over two members: 4 and 5, and the middle K/V head on both. */
+Test(plan, runs_of_heads_divide_groups) {
+    struct split_shape c = split_llama;
+    c.n_head = 9;
+    c.n_kv = 3;
+    c.overlap = true;
+    for (int d = 2; d <= 5; d++) {
+        const struct split_tally t = plan_shape(&c, d);
+        cr_expect_eq(t.collective[SHEAF_COMM_ALL_REDUCE], 2 * c.n_layers, "%d members", d);
+        NO_OTHER_COLLECTIVES(t);
+    }
+    c.flash = false; /* a product finds its K/V heads by shapes alone */
+    cr_expect_gt(plan_shape(&c, 2).collective[SHEAF_COMM_ALL_GATHER], 0);
+}
+
 Test(plan, bias_on_a_partial_is_added_once) {
     struct split_shape c = split_llama;
     c.bias = true;

@@ -253,11 +253,20 @@ Test(cut, groups_follow_query_heads) {
     cr_assert_eq(sheaf__pool_init(&pool, 3), SHEAF_STATUS_SUCCESS);
     /* 8 query heads on 2 K/V heads (r = 4) over 3 members as 3/3/2: member 1 straddles */
     S *s = sheaf_split_state_cut(SHEAF_SPLIT_AXIS_0, 3, (int64_t[]){3, 3, 2}, 1);
-    cr_expect_null(sheaf__cut_groups(&pool, sheaf__cut_from_state(&pool, s), 4));
+    const struct sheaf__cut *heads = sheaf__cut_from_state(&pool, s);
+    cr_expect_null(sheaf__cut_groups(&pool, heads, 4, false));
+    const struct sheaf__cut *runs = sheaf__cut_groups(&pool, heads, 4, true);
+    cr_assert_not_null(runs);
+    for (int j = 0; j < 3; j++) {
+        cr_expect_eq(sheaf__cut_divides_groups(heads, j, 4), j == 1);
+        cr_expect_eq(runs->interval[j].lo, j == 2);
+        cr_expect_eq(sheaf__cut_count(runs, j), j == 1 ? 2 : 1);
+    }
     sheaf_split_state_free(s);
     /* 4/2/2: member 0 a whole group, the others halves of the second */
     s = sheaf_split_state_cut(SHEAF_SPLIT_AXIS_0, 3, (int64_t[]){4, 2, 2}, 1);
-    const struct sheaf__cut *g = sheaf__cut_groups(&pool, sheaf__cut_from_state(&pool, s), 4);
+    const struct sheaf__cut *g =
+        sheaf__cut_groups(&pool, sheaf__cut_from_state(&pool, s), 4, false);
     cr_assert_not_null(g);
     cr_expect_eq(g->extent, 2);
     cr_expect_not(g->partition);

@@ -525,6 +525,20 @@ static void gen_attention(struct op_list *l, const struct op_family *f) {
             c->f[1] = i == 2 || i == 6 ? 8.0f : 0.0f;
             c->f[2] = i == 3 ? 10.0f : 0.0f;
         }
+        for (int i = 0; i < 6; i++) { /* heads of a member that divide a group of three */
+            struct op_case *c = add(l, f, 5);
+            const int64_t n = i % 3 == 0 ? 1 : i % 3 == 1 ? 7 : 33, heads = i < 3 ? 5 : 8;
+            c->i[0] = 1;
+            c->i[1] = i < 3 ? 0 : 4; /* heads 0 to 4, 4 to 11 */
+            c->i[2] = 3;
+            c->in[0] = laid(shape(SHEAF_TYPE_F32, 64, n, heads, 1), i ? LAYOUT_PERMUTED : 0);
+            c->in[1] = laid(shape(types[t], 64, 70, i < 3 ? 2 : 3, 1), LAYOUT_PERMUTED);
+            c->in[2] = c->in[1];
+            c->in[3] = filled(shape(SHEAF_TYPE_F16, 70, n, i == 2 ? heads : 1, 1), FILL_MASK, 0);
+            c->in[4] = shape(SHEAF_TYPE_F32, heads, 1, 1, 1);
+            c->f[0] = 0.125f;
+            c->f[1] = i == 4 ? 8.0f : 0.0f;
+        }
         for (int i = 0; i < 3; i++) { /* many queries, keys that fill no block */
             struct op_case *c = add(l, f, 4);
             const int64_t d = i == 1 ? 128 : 64;
@@ -551,8 +565,23 @@ static void gen_attention(struct op_list *l, const struct op_family *f) {
         c->large = true;
     }
 }
+/* A member's node, which no constructor makes: heads [base, ..) of more. */
+static T *build_part_of_heads(C *ctx, const struct op_case *c, T **x) {
+    T *t = sheaf_new_tensor_4d(ctx, SHEAF_TYPE_F32, x[2]->ne[0], x[0]->ne[2], x[0]->ne[1],
+                               x[0]->ne[3]);
+    if (!t) return NULL;
+    t->op = SHEAF_OP_FLASH_ATTN_EXT;
+    memcpy(t->src, x, 5 * sizeof *x);
+    memcpy(t->op_params, c->f, 3 * sizeof *c->f);
+    t->op_params[SHEAF_OP_PARAM_GROUP] = (int32_t)c->i[2];
+    t->op_params[SHEAF_OP_PARAM_BASE] = (int32_t)c->i[1];
+    t->op_params[SHEAF_OP_PARAM_EXTENT] = (int32_t)(c->i[1] + x[0]->ne[2]);
+    return t;
+}
+
 static T *build_attention(C *ctx, const struct op_case *c, T **x) {
     T *sinks = c->i[0] ? x[c->n_in - 1] : NULL;
+    if (c->i[2]) return build_part_of_heads(ctx, c, x);
     return sheaf_flash_attn_sinks(ctx, x[0], x[1], x[2],
                                   c->n_in > 3 + (sinks != NULL) ? x[3] : NULL, sinks, c->f[0],
                                   c->f[1], c->f[2]);

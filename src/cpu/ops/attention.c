@@ -188,7 +188,8 @@ static struct shares shares_of(const struct sheaf__attn *at, int nth) {
     s.apart = s.parts > 1 && all_rows(at) * s.parts <= MAX_KEPT / state_size(at);
     if (s.group < 1) s.group = 1;
     s.heads = min_i64(at->heads_kv, ITEM_ROWS / s.group);
-    if (s.heads < 1) s.heads = 1;
+    /* where a slice divides a group, heads have unlike numbers of rows, and take no turns */
+    if (s.heads < 1 || at->rows * at->heads_kv != at->q->ne[2] * at->n) s.heads = 1;
     for (;;) {
         s.groups = (at->rows + s.group - 1) / s.group;
         s.ranges = (at->heads_kv + s.heads - 1) / s.heads;
@@ -403,7 +404,7 @@ static struct item item_of(const struct sheaf__attn *at, const struct shares *s,
     item.hk = i / s->groups % s->ranges * s->heads;
     item.s = i / s->groups / s->ranges;
     item.heads = min_i64(s->heads, at->heads_kv - item.hk);
-    item.rows = min_i64(s->group, at->rows - item.first);
+    item.rows = min_i64(s->group, sheaf__attn_rows(at, item.hk) - item.first); /* may be < 1 */
     return item;
 }
 
@@ -422,6 +423,7 @@ static void run_parts(const struct sheaf__attn *at, const struct shares *s, int6
                       const struct scratch *w) {
     const int64_t size = state_size(at);
     struct item item = item_of(at, s, i, 0);
+    if (item.rows < 1) return;
     const struct states to = {w->part, item.rows * size, size};
     for (int64_t r = 0; r < rows_of(&item); r++) empty(at, w->of + r * size);
     for (; item.part < s->parts; item.part++) {
@@ -448,6 +450,7 @@ static void by_parts(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync,
             const int64_t turn = i / s.all, part = turn % nth * each_part + turn / nth;
             if (part >= s.parts) continue;
             const struct item item = item_of(at, &s, i % s.all, part);
+            if (item.rows < 1) continue;
             const int64_t row = (item.s * at->heads_kv + item.hk) * at->rows + item.first;
             const struct states to = {kept + row * stride + item.part * size, at->rows * stride,
                                       stride};
@@ -461,12 +464,12 @@ static void by_parts(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync,
     int64_t first, last;
     sheaf__cpu_share(all_rows(at), ith, nth, &first, &last);
     for (int64_t row = first; row < last; row++) {
-        const int64_t head = row / at->rows;
+        const int64_t head = row / at->rows, hk = head % at->heads_kv;
+        if (row % at->rows >= sheaf__attn_rows(at, hk)) continue;
         empty(at, w.of);
         for (int64_t part = 0; part < s.parts; part++)
             fold(at, kept + row * stride + part * size, w.of);
-        finish(at, sheaf__attn_row(at, head / at->heads_kv, head % at->heads_kv, row % at->rows),
-               w.of);
+        finish(at, sheaf__attn_row(at, head / at->heads_kv, hk, row % at->rows), w.of);
     }
 }
 
@@ -490,14 +493,14 @@ static struct sheaf__attn attn_of(const struct sheaf__cpu_kernels *kern,
         .n = q->ne[1],
         .heads_kv = k->ne[2],
         .n_s = q->ne[3],
-        .group = k->ne[2] ? q->ne[2] / k->ne[2] : 0,
+        .groups = sheaf__head_groups(node),
         .scale = sheaf__param_f32(node, 0),
         .max_bias = sheaf__param_f32(node, 1),
         .softcap = sheaf__param_f32(node, 2),
         .base = node->op_params[SHEAF_OP_PARAM_BASE],
         .n_head = extent != 0 ? extent : q->ne[2],
     };
-    at.rows = at.group * at.n;
+    at.rows = min_i64(at.groups.each, q->ne[2]) * at.n;
     return at;
 }
 

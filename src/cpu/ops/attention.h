@@ -14,9 +14,9 @@ struct sheaf__attn {
     const struct sheaf__cpu_kernels *kern;
     const struct sheaf_tensor *q, *k, *v, *mask, *sinks;
     const struct sheaf_tensor *dst;
-    int64_t d, e, t, n, heads_kv, group, n_s; /* group: query heads of one K/V head */
-    int64_t rows; /* of a K/V head: group * n; row m is its head m % group,
-                     query m / group */
+    int64_t d, e, t, n, heads_kv, n_s;
+    struct sheaf__head_groups groups; /* query heads of one K/V head */
+    int64_t rows;                     /* most that a K/V head has, see sheaf__attn_rows */
     float scale, softcap, max_bias;
     int64_t base, n_head;
 };
@@ -24,9 +24,18 @@ struct sheaf__attn {
 struct sheaf__attn_row {
     int64_t head, query, s;
 };
+static inline int64_t sheaf__attn_first_head(const struct sheaf__attn *at, int64_t hk) {
+    return sheaf__first_head(at->groups, at->q->ne[2], hk);
+}
+/* Rows of a K/V head, for each query its heads side by side. */
+static inline int64_t sheaf__attn_rows(const struct sheaf__attn *at, int64_t hk) {
+    return (sheaf__attn_first_head(at, hk + 1) - sheaf__attn_first_head(at, hk)) * at->n;
+}
 static inline struct sheaf__attn_row sheaf__attn_row(const struct sheaf__attn *at, int64_t s,
                                                      int64_t hk, int64_t m) {
-    return (struct sheaf__attn_row){hk * at->group + m % at->group, m / at->group, s};
+    const int64_t first = sheaf__attn_first_head(at, hk);
+    const int64_t heads = sheaf__attn_first_head(at, hk + 1) - first;
+    return (struct sheaf__attn_row){first + m % heads, m / heads, s};
 }
 
 /* Where row r of q and of dst lie, and the slope of its mask. */

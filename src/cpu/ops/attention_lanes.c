@@ -168,7 +168,9 @@ void sheaf__attn_lanes(const struct sheaf__attn *at, struct sheaf__cpu_sync *syn
         /* the last queries, which see most, first: what is left at the end is small */
         const int64_t of = at->heads_kv * at->n_s, first = (per_head - 1 - i / of) * lanes;
         struct tile t = {.s = i % of / at->heads_kv, .hk = i % at->heads_kv};
-        t.n_rows = (int)(at->rows - first < lanes ? at->rows - first : lanes);
+        const int64_t left = sheaf__attn_rows(at, t.hk) - first;
+        if (left < 1) continue;
+        t.n_rows = (int)(left < lanes ? left : lanes);
         for (int l = 0; l < t.n_rows; l++) t.rows[l] = sheaf__attn_row(at, t.s, t.hk, first + l);
         run_tile(at, &t, &w);
     }

@@ -4,7 +4,6 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,123 +25,6 @@ struct sheaf__policy {
     int64_t *group_first, *group_count; /* their groups; may overlap */
     int64_t *numbers;                   /* the block that the eight live in */
 };
-
-/* ---- arithmetic ---- */
-
-static double sum_of(const double *shares, int n) {
-    double sum = 0;
-    for (int j = 0; j < n; j++) sum += shares[j];
-    return sum;
-}
-
-static bool all_equal(const double *shares, int n) {
-    return n > 0 && memcmp(shares, shares + 1, (size_t)(n - 1) * sizeof *shares) == 0;
-}
-
-void sheaf__split_units(int64_t n, const double *shares, int n_members, int64_t *counts) {
-    double total = sum_of(shares, n_members);
-    int64_t left = n;
-    for (int j = 0; j < n_members; j++) {
-        counts[j] = total > 0 ? (int64_t)floor((double)n * (shares[j] / total)) : 0;
-        if (counts[j] > left) counts[j] = left; /* rounding of the quotient */
-        left -= counts[j];
-    }
-    /* equal remainders: the first members, without a search for each unit */
-    const int equal = left > 0 && total > 0 && all_equal(shares, n_members) ? n_members : 0;
-    for (int j = 0; j < equal && left > 0; j++, left--) counts[j]++;
-    /* at most one unit a member is left; a second round only after rounding trouble */
-    while (left > 0) {
-        int best = -1;
-        double best_rest = -INFINITY;
-        for (int j = 0; j < n_members; j++) {
-            double rest = (double)n * (shares[j] / total) - (double)counts[j];
-            if (shares[j] > 0 && rest > best_rest) {
-                best = j;
-                best_rest = rest;
-            }
-        }
-        if (best < 0) best = 0; /* no shares at all: excluded by sheaf__policy_new */
-        counts[best]++;
-        left--;
-    }
-}
-
-/* How good a partial assignment is: the slowest member, then the distance from the shares. */
-struct cost {
-    double slowest, distance;
-};
-
-static bool less(struct cost a, struct cost b) {
-    return a.slowest < b.slowest || (a.slowest <= b.slowest && a.distance < b.distance);
-}
-
-static struct cost add_member(struct cost c, int64_t heads, double share, double ideal) {
-    double time = heads == 0 ? 0 : share > 0 ? (double)heads / share : INFINITY;
-    double d = (double)heads - ideal;
-    if (time > c.slowest) c.slowest = time;
-    c.distance += d * d;
-    return c;
-}
-
-/* The best way to give groups [gi, g) to members [j, n): a step covers either one member with
- * `groups` whole groups, or `members` >= 2 members that divide one group. */
-struct step {
-    struct cost cost;
-    int members;
-    int64_t groups;
-};
-
-enum sheaf_status sheaf__split_heads(int64_t g, int64_t r, const double *shares, int n_members,
-                                     int64_t *q_first, int64_t *q_count, int64_t *kv_first,
-                                     int64_t *kv_count) {
-    size_t width = (size_t)g + 1, rows = (size_t)n_members + 1;
-    struct step *steps = calloc(width * rows, sizeof *steps);
-    if (!steps) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory to divide the heads");
-    double per_share = (double)(g * r) / sum_of(shares, n_members);
-#define STEP(j, gi) steps[(size_t)(j)*width + (size_t)(gi)]
-    for (int64_t gi = 0; gi <= g; gi++)
-        STEP(n_members, gi).cost = (struct cost){gi == g ? 0 : INFINITY, 0};
-    for (int j = n_members - 1; j >= 0; j--) {
-        for (int64_t gi = g; gi >= 0; gi--) {
-            struct step best = {.cost = {INFINITY, INFINITY}, .members = 1};
-            for (int64_t k = g - gi; k >= 0; k--) { /* a tie: the lower member gets more */
-                struct cost c =
-                    add_member(STEP(j + 1, gi + k).cost, k * r, shares[j], shares[j] * per_share);
-                if (less(c, best.cost)) best = (struct step){c, 1, k};
-            }
-            for (int m = 2; gi < g && m <= n_members - j; m++) {
-                struct cost c = STEP(j + m, gi + 1).cost;
-                if (sum_of(shares + j, m) <= 0) continue;
-                sheaf__split_units(r, shares + j, m, q_count); /* scratch until the end */
-                for (int i = 0; i < m; i++)
-                    c = add_member(c, q_count[i], shares[j + i], shares[j + i] * per_share);
-                if (less(c, best.cost)) best = (struct step){c, m, 1};
-            }
-            STEP(j, gi) = best;
-        }
-    }
-    int64_t gi = 0;
-    for (int j = 0; j < n_members;) {
-        struct step s = STEP(j, gi);
-        if (s.members == 1)
-            q_count[j] = s.groups * r;
-        else
-            sheaf__split_units(r, shares + j, s.members, q_count + j);
-        int64_t at = gi * r;
-        for (int i = j; i < j + s.members; i++) {
-            q_first[i] = at;
-            at += q_count[i];
-            kv_first[i] = gi;
-            kv_count[i] = q_count[i] ? s.groups : 0;
-        }
-        j += s.members;
-        gi += s.groups;
-    }
-#undef STEP
-    free(steps);
-    return gi == g ? SHEAF_STATUS_SUCCESS
-                   : sheaf_set_error(SHEAF_STATUS_FAILED, "the heads cannot be divided");
-}
 
 /* ---- states ---- */
 
@@ -499,6 +381,30 @@ enum sheaf_status sheaf__policy_weight_bytes(const struct sheaf__policy *policy,
 
 /* ---- life ---- */
 
+/* Query heads that stay together: whole blocks of every output projection. 0: members have whole
+ * groups, because all heads read one latent cache, or because a norm over all K/V heads is a sum, which
+ * K/V heads on two members would enter twice. */
+static int64_t unit_of_heads(const struct sheaf__weights *model) {
+    const struct sheaf__hparams *hp = &model->hp;
+    int64_t unit = 1;
+    if (hp->n_lora_kv) return 0;
+    for (int64_t il = 0; il < hp->n_layer; il++) {
+        struct sheaf_tensor *const *w = model->layers[il].w;
+        if (w[SHEAF__W_K_NORM_WHOLE]) return 0;
+        if (!w[SHEAF__W_O] || hp->head_v < 1) continue;
+        const int64_t block = block_of(w[SHEAF__W_O]), own = block / sheaf__gcd(block, hp->head_v);
+        unit *= own / sheaf__gcd(unit, own);
+    }
+    return unit;
+}
+
+static enum sheaf_status divide_heads(struct sheaf__policy *p) {
+    const struct sheaf__hparams *hp = &p->model->hp;
+    const int64_t g = hp->n_head_kv, r = hp->n_head / g, unit = unit_of_heads(p->model);
+    return sheaf__split_heads_in_runs(g, r, unit ? unit : r, p->shares, p->n, p->q_first,
+                                      p->q_count, p->kv_first, p->kv_count);
+}
+
 void sheaf__policy_free(struct sheaf__policy *policy) {
     if (!policy) return;
     free(policy->shares);
@@ -517,7 +423,7 @@ enum sheaf_status sheaf__policy_new(const struct sheaf__weights *model, const do
                                    "the share of member %d is %g; shares are numbers >= 0", j,
                                    shares[j]);
     }
-    if (n_members < 1 || sum_of(shares, n_members) <= 0)
+    if (n_members < 1 || sheaf__sum_of_shares(shares, n_members) <= 0)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "a split needs a member with a share above 0");
     struct sheaf__policy *p = calloc(1, sizeof *p);
     size_t n = (size_t)n_members;
@@ -540,9 +446,7 @@ enum sheaf_status sheaf__policy_new(const struct sheaf__weights *model, const do
     p->ssm_count = p->numbers + 5 * n;
     p->group_first = p->numbers + 6 * n;
     p->group_count = p->numbers + 7 * n;
-    enum sheaf_status status =
-        sheaf__split_heads(model->hp.n_head_kv, model->hp.n_head / model->hp.n_head_kv, p->shares,
-                           p->n, p->q_first, p->q_count, p->kv_first, p->kv_count);
+    enum sheaf_status status = divide_heads(p);
     if (!status && model->hp.n_ssm_head)
         status = sheaf__split_heads(model->hp.n_ssm_group,
                                     model->hp.n_ssm_head / model->hp.n_ssm_group, p->shares, p->n,

@@ -9,6 +9,7 @@
 #include "sheaf/split.h"
 
 #include "model/file/weights.h"
+#include "model/place/heads.h"
 
 struct sheaf__policy;
 
@@ -40,19 +41,5 @@ enum sheaf_status sheaf__policy_tensor_bytes(const struct sheaf__policy *policy,
                                              size_t *bytes);
 /* "q heads 6,3  k/v heads 2,1  ffn 1024,512  vocab 32768,16384"; always terminated. */
 char *sheaf__policy_print(const struct sheaf__policy *policy, char *buf, size_t n);
-
-/* ---- the arithmetic, for tests ---- */
-
-/* Divides n units in proportion: floors, then the largest remainders get one more (ties: the lower
- * member). Members of share 0 get none. counts [n_members] sum up to n. */
-void sheaf__split_units(int64_t n, const double *shares, int n_members, int64_t *counts);
-
-/* Query heads (r to each of g key/value heads) so that every member has whole groups or lies inside
- * one. Of all such cuts in member order, the one whose slowest member (heads by share) is fastest,
- * then the one nearest to the shares. Members inside one group share its key/value head: their
- * intervals overlap. All arrays [n_members]; kv_count 0 where q_count is 0. */
-enum sheaf_status sheaf__split_heads(int64_t g, int64_t r, const double *shares, int n_members,
-                                     int64_t *q_first, int64_t *q_count, int64_t *kv_first,
-                                     int64_t *kv_count);
 
 #endif
