@@ -79,9 +79,10 @@ struct gg_tensor gg_member_describe(const struct gg_member *m, const struct shea
 /* ---- member_pack.c ---- */
 
 void gg_find_layouts(struct gg_member *m);
-/* The descriptor, in a layout of the device, of a weight that is operand 0 of `node`; NULL: the weight
- * stays as it was written. The first call for a weight rearranges it. */
-struct gg_tensor *gg_pack(const struct sheaf_tensor *weight, const struct gg_tensor *node);
+/* The descriptor, in a layout of the device, of a weight that is operand 0 of `node`, which is `gg` in
+ * the library; NULL: the weight stays as it was written. The first call for a weight rearranges it. */
+struct gg_tensor *gg_pack(const struct sheaf_tensor *weight, const struct sheaf_tensor *node,
+                          const struct gg_tensor *gg);
 void gg_packed_free(const struct gg_library *lib, struct gg_kept *k);
 /* t, or the weight that it is a view of, is read as it was written. UNSUPPORTED: it lies there no more;
  * `what` is done with it, for the text. */

@@ -169,7 +169,7 @@ static void wait_for(struct backend *b, struct backend *other) {
 
 static const struct sheaf_backend_i *backend_iface(void);
 
-/* In the queue of the target. ggml's devices do not all wait for the source by themselves. */
+/* In a queue of the two. ggml's devices do not all wait for the source by themselves. */
 static enum sheaf_status cpy_async(sheaf_backend_t base_src, sheaf_backend_t base_dst,
                                    struct sheaf_tensor *src, struct sheaf_tensor *dst, bool *done) {
     struct backend *to = backend_of(base_dst), *from;

@@ -209,7 +209,7 @@ static bool take_packed(struct build *b, struct gg_tensor *gg, const int8_t orde
                         const struct sheaf_tensor *node) {
     for (int i = 0; i < GG_MAX_SRC && b->with_memory && b->g->m->n_layouts; i++) {
         const struct sheaf_tensor *src = order[i] >= 0 ? node->src[order[i]] : NULL;
-        struct gg_tensor *packed = src && !i ? gg_pack(src, gg) : NULL;
+        struct gg_tensor *packed = src && !i ? gg_pack(src, node, gg) : NULL;
         if (packed)
             gg->src[i] = packed;
         else if (src && gg_read_as_written(src, "compute with")) {

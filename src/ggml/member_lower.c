@@ -212,7 +212,7 @@ static bool lower_top_k(struct gg_lowered *l, const struct sheaf_tensor *node) {
 static bool is_far_roll(const struct sheaf_tensor *node) {
     bool far = false;
     for (int i = 0; i < SHEAF_MAX_DIMS && node->op == SHEAF_OP_ROLL; i++)
-        far = far || node->op_params[i] >= node->ne[i] || -node->op_params[i] >= node->ne[i];
+        far = far || node->op_params[i] >= node->ne[i] || -(int64_t)node->op_params[i] >= node->ne[i];
     return far;
 }
 

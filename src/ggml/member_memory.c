@@ -241,8 +241,10 @@ static size_t buft_alloc_size(sheaf_backend_buffer_type_t buft, const struct she
     const size_t own = sheaf_nbytes(t), n = lib->buft_get_alloc_size(buft_of(buft), &gg);
     return n > own ? n : own;
 }
+/* Memory in which weights may be packed is reached through the functions above alone. */
 static bool buft_is_host(sheaf_backend_buffer_type_t buft) {
-    return gg_member_of(buft->device)->lib->buft_is_host(buft_of(buft));
+    const struct gg_member *m = gg_member_of(buft->device);
+    return m->lib->buft_is_host(buft_of(buft)) && !m->n_layouts;
 }
 
 const struct sheaf_backend_buffer_type_i gg_member_buft_i = {

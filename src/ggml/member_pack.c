@@ -39,6 +39,22 @@ void gg_find_layouts(struct gg_member *m) {
     }
 }
 
+/* Rows side by side, even where there is one: other graphs have more of them. */
+static bool is_dense(const struct sheaf_tensor *t) {
+    for (int i = 1; i < SHEAF_MAX_DIMS; i++)
+        if (t->nb[i] != t->nb[i - 1] * (size_t)t->ne[i - 1]) return false;
+    return true;
+}
+
+/* A library says that it computes views of what it has packed, and products whose columns its packed
+ * kernels take for dense or for those of one matrix. */
+static bool is_plain_product(const struct sheaf_tensor *node) {
+    const struct sheaf_tensor *w = node->src[0], *x = node->src[1];
+    if (node->op == SHEAF_OP_MUL_MAT_ID) return w->ne[3] == 1 && is_dense(x);
+    return node->op == SHEAF_OP_MUL_MAT && is_dense(x) && w->ne[2] * w->ne[3] == 1 &&
+           x->ne[2] * x->ne[3] == 1;
+}
+
 /* The one in which the device computes `node` with a weight like `like`; NULL: none. */
 static const struct gg_layout *layout_for(const struct gg_member *m, const struct gg_tensor *like,
                                           const struct gg_tensor *node) {
@@ -81,13 +97,15 @@ static bool pack(const struct gg_member *m, struct gg_kept *k, const struct gg_l
     return true;
 }
 
-struct gg_tensor *gg_pack(const struct sheaf_tensor *weight, const struct gg_tensor *node) {
+struct gg_tensor *gg_pack(const struct sheaf_tensor *weight, const struct sheaf_tensor *node,
+                          const struct gg_tensor *gg) {
     struct gg_kept *k = gg_member_kept(weight);
-    const bool may = k && (k->packed_in || !k->read_as_written) && !weight->view_src &&
-                     weight->flags & SHEAF_BACKEND_TENSOR_FACTOR && sheaf_is_contiguous(weight);
+    const bool may = is_plain_product(node) && k && (k->packed_in || !k->read_as_written) &&
+                     !weight->view_src && weight->flags & SHEAF_BACKEND_TENSOR_FACTOR &&
+                     sheaf_is_contiguous(weight);
     if (!may) return NULL;
     const struct gg_member *m = gg_member_buffer_of(weight)->member;
-    const struct gg_layout *l = layout_for(m, &k->gg, node);
+    const struct gg_layout *l = layout_for(m, &k->gg, gg);
     if (!l || (k->packed_in && l->buft != k->packed_in->buft)) return NULL;
     if (!k->packed_in && !pack(m, k, l, sheaf_nbytes(weight))) return NULL;
     return &k->packed;

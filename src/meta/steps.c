@@ -143,7 +143,6 @@ static void take_as_written(struct builder *b, struct sheaf_tensor *t) {
     uint8_t byte;
     if (!t || !(t->flags & SHEAF_BACKEND_TENSOR_FACTOR) || sheaf_is_empty(t) || b->status) return;
     b->status = sheaf_backend_tensor_get(t, &byte, 0, 1);
-    t->flags &= ~SHEAF_BACKEND_TENSOR_FACTOR;
 }
 
 static void collective(struct builder *b, enum sheaf_comm_kind kind, int step,

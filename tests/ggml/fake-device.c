@@ -130,7 +130,9 @@ static bool is_packed(const struct gg_tensor *t) {
 }
 bool ggml_backend_dev_supports_op(struct gg_device *dev, const struct gg_tensor *op) {
     (void)dev;
-    if (is_packed(op->src[0])) return op->op == OP_MUL_MAT && op->src[0]->ne[1] % 4 == 0;
+    if (is_packed(
+            op->src[0])) /* of views it says so, as ggml's CPU device does, and computes none */
+        return op->op == OP_VIEW || (op->op == OP_MUL_MAT && op->src[0]->ne[1] % 4 == 0);
     if (PACKS && op->op == OP_MUL_MAT) return op->type == TYPE_F32;
     float factor;
     memcpy(&factor, op->op_params, sizeof factor);

@@ -180,6 +180,41 @@ static void show(const char *what, enum sheaf_status st) {
     printf("%s: %s\n", what, st ? sheaf_last_error() : "done");
 }
 
+/* Reads and writes a weight past its backend: a copy to and from memory of the host. */
+static int copies_to_host(struct sheaf_tensor *tw) {
+    sheaf_backend_t cpu;
+    struct sheaf_context *ctx = context();
+    sheaf_backend_buffer_t buffer = NULL;
+    struct sheaf_tensor *same = sheaf_new_tensor_2d(ctx, tw->type, tw->ne[0], tw->ne[1]);
+    if (sheaf_backend_init_by_name("CPU0", NULL, &cpu)) return fail("CPU0");
+    if (sheaf_backend_alloc_ctx_tensors(ctx, cpu, &buffer)) return fail("memory");
+    show("a copy", sheaf_backend_tensor_copy(tw, same));
+    sheaf_backend_buffer_free(buffer);
+    sheaf_backend_free(cpu);
+    sheaf_free(ctx);
+    return 0;
+}
+
+/* By columns that lie apart. */
+static int strided_product(sheaf_backend_t backend, struct sheaf_tensor *tw) {
+    struct sheaf_context *leaves = context(), *nodes = context();
+    sheaf_backend_buffer_t buffer = NULL;
+    struct sheaf_tensor *wide = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_F32, 2 * WIDTH, TOKENS);
+    if (sheaf_backend_alloc_ctx_tensors(leaves, backend, &buffer)) return fail("memory");
+    struct sheaf_tensor *x = sheaf_view_2d(nodes, wide, WIDTH, TOKENS, wide->nb[1], 0);
+    struct sheaf_cgraph *graph = sheaf_new_graph(nodes);
+    sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
+    if (sheaf_build_forward_expand(graph, sheaf_mul_mat(nodes, tw, x)) ||
+        sheaf_gallocr_alloc_graph(galloc, graph))
+        return fail("graph");
+    show("strided columns", sheaf_backend_graph_compute(backend, graph));
+    sheaf_gallocr_free(galloc);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(leaves);
+    sheaf_free(nodes);
+    return 0;
+}
+
 /* A weight of a number of rows that the layout takes and one of another, both read by products; then
  * what the first must refuse, and what it must not. */
 static int packs(sheaf_backend_t backend, enum sheaf_type type) {
@@ -227,6 +262,7 @@ static int packs(sheaf_backend_t backend, enum sheaf_type type) {
     show("a part", sheaf_backend_tensor_set(tw, w, 4, 8));
     show("a view", sheaf_backend_graph_compute(backend, other));
     show("back", sheaf_backend_tensor_get(tw, back, 0, sheaf_nbytes(tw)));
+    if (copies_to_host(tw) || strided_product(backend, tw)) return 1;
     show("clear", sheaf_backend_buffer_clear(buffer, 0));
     printf(most < 5e-4 ? "right\n" : "NMSE %g\n", most);
     for (int i = 0; i < 2; i++) sheaf_gallocr_free(galloc[i]);

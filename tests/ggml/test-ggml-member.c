@@ -81,13 +81,16 @@ Test(ggml_member, packs_weights) {
           "its own since the first product; SHEAF_GGML_REPACK=0 keeps weights as they are\n");
     shows("a view: ggml:FAKE0: compute with 'factor': the device has");
     shows("back: ggml:FAKE0: read 'factor': the device has");
+    shows("a copy: ggml:FAKE0: read 'factor': the device has");
+    shows("strided columns: ggml:FAKE0: compute with 'factor': the device has");
     shows("clear: ggml:FAKE0: clear: the device has 'factor' in a layout of its own;");
     cr_expect_eq(run("fake-device-packs", "ggml:FAKE0",
                      "export SHEAF_GGML_REPACK=0; bin/helper-ggml-member ggml:FAKE0 packs"),
                  0, "%s", out);
     shows("right\n");
     shows("given back: 0\n");
-    shows("a part: done\na view: done\nback: done\nclear: done\n");
+    shows("a part: done\na view: done\nback: done\na copy: done\nstrided columns: done\n"
+          "clear: done\n");
     cr_expect(!strstr(out, "are packed"), "%s", out);
 }
 Test(ggml_member, on_other_ranks) {

@@ -24,12 +24,11 @@ static int run(const char *env, int np, const char *program, const char *args) {
     return run_command(cmd, TIMEOUT, out, OUT);
 }
 
-static bool has_tree(void) {
+static void need_tree(void) {
     char cmd[512];
     snprintf(cmd, sizeof cmd, "'" SHEAF_SOURCE_DIR "/scripts/ggml-tree' --path");
-    if (!run_command(cmd, TIMEOUT, out, OUT)) return true;
-    cr_log_warn("no tree of Debian's ggml here (scripts/ggml-tree --install)");
-    return false;
+    if (run_command(cmd, TIMEOUT, out, OUT))
+        cr_skip("no tree of Debian's ggml here (scripts/ggml-tree --install)");
 }
 
 static void line_of(const char *head, char *line, size_t cap) {
@@ -78,7 +77,7 @@ TestSuite(ggml_model, .init = setup, .fini = teardown, .timeout = 600);
 /* In a type whose rows the device interleaves. */
 Test(ggml_model, bundled) {
     char model[128], cmd[512];
-    if (!has_tree()) return;
+    need_tree();
     snprintf(model, sizeof model, "%s", in_dir("q4_0.gguf"));
     snprintf(cmd, sizeof cmd,
              "'" SHEAF_BUILD_DIR "/bin/sheaf-quantize' '" SHEAF_SOURCE_DIR
@@ -93,7 +92,7 @@ Test(ggml_model, bundled) {
 Test(ggml_model, smollm2) {
     const char *path = getenv("SHEAF_TEST_SMOLLM2");
     if (!path) cr_skip("SHEAF_TEST_SMOLLM2 does not name the file of SmolLM2-135M-Instruct");
-    if (!has_tree()) return;
+    need_tree();
     same_text(path, "--chat -p 'Explain why the sky is blue.' -n 32", TWO);
     same_perplexity(path, "--ppl-tokens 258 -c 129", TWO);
 }
