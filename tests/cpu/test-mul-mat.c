@@ -657,11 +657,11 @@ static void check_mul_mat(void) {
         for (int ki = 0; ki < 3; ki++) {
             for (int mi = 0; mi < 4; mi++) {
                 for (int ni = 0; ni < 6; ni++) {
-                    if (SANITIZED && (ki + mi + ni) % 3) continue; /* each size still occurs */
                     struct sheaf_context *ctx = new_context();
                     struct sheaf_tensor *a = new_random(ctx, type, ks[ki], ms[mi], 1, 1);
                     struct sheaf_tensor *b = new_random(ctx, SHEAF_TYPE_F32, ks[ki], ns[ni], 1, 1);
-                    check(sheaf_mul_mat(ctx, a, b), "plain");
+                    if (!SANITIZED || (ki + mi + ni) % 3 == 0) /* each size still occurs */
+                        check(sheaf_mul_mat(ctx, a, b), "plain");
                     sheaf_free(ctx);
                 }
             }
