@@ -21,16 +21,22 @@ bool sheaf__permits(int origin) {
     return atomic_compare_exchange_strong(&w->failure->permit, &none, host) || none == host;
 }
 
-static bool claim(bool met, bool last) {
+/* The share group's: true for the rank that takes it first, each time. */
+static bool take_told(void) {
     struct sheaf__world *w = sheaf__world();
     int none = 0;
-    if (!met) { /* a rank of this share group that came out of the start earlier may have printed it */
-        const int told = atomic_load(&w->failure->told);
-        return (!told || told == w->rank + 1) && sheaf__speaker_claim();
-    }
-    if (w->share_of[w->rank] == 0 && !last && !sheaf__permits(w->rank)) return false;
     return atomic_compare_exchange_strong(&w->failure->told, &none, w->rank + 1) ||
            none == w->rank + 1;
+}
+
+static bool claim(bool met, bool last) {
+    struct sheaf__world *w = sheaf__world();
+    if (!met) { /* a rank of this share group that came out of the start earlier may print it */
+        const int told = atomic_load(&w->failure->told);
+        return (!told || told == w->rank + 1) && sheaf__speaker_claim() && take_told();
+    }
+    if (w->share_of[w->rank] == 0 && !last && !sheaf__permits(w->rank)) return false;
+    return take_told();
 }
 
 bool sheaf__report_claim(enum sheaf__teller teller, bool met, bool last) {
