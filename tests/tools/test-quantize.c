@@ -9,6 +9,7 @@
 #include "sheaf/gguf.h"
 
 #include "mpirun.h"
+#include "sanitizer.h"
 #include "temp_dir.h"
 
 #define F32     SHEAF_SOURCE_DIR "/models/kjv-f32.gguf"
@@ -44,7 +45,7 @@ Test(quantize, loses_as_little_as_its_bits_allow) {
                  {"MXFP4", 1.25},  {"NVFP4", 1.25}, {"Q3_K_M", 1.25}, {"Q2_K", 1.5}};
     const double want = perplexity(F32);
     char args[512], path[128];
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += SANITIZED ? 4 : 1) {
         snprintf(path, sizeof path, "%s/%s.gguf", dir, cases[i].type);
         snprintf(args, sizeof args, F32 " %s %s", path, cases[i].type);
         cr_assert_eq(tool("sheaf-quantize", args), 0, "%s", out);
