@@ -5,14 +5,11 @@
 #include <stdlib.h>
 
 #include "meta/backend.h"
+#include "meta/builder.h"
 #include "meta/overlap.h"
 
 /* 64 programs of any size; more if they are small, as those of scheduler splits are. */
 enum { MAX_LARGE_PROGRAMS = 64, MAX_PROGRAM_NODES = 1 << 16 };
-
-static enum sheaf_status out_of_memory(void) {
-    return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta: out of memory");
-}
 
 /* What ranks tell each other of a program. */
 struct told {
@@ -20,18 +17,16 @@ struct told {
 };
 
 /* Every rank must have planned the same graph before the first of its data move. *refused: is there a
- * node that `whole` lacks and a device of any rank does not take? */
+ * node that `whole` lacks and a device of any rank does not take? all: room for what each rank tells. */
 static enum sheaf_status compare_programs(const struct sheaf_cgraph *graph,
                                           const struct meta_program *p, const uint8_t *whole,
-                                          bool *refused) {
+                                          struct told *all, bool *refused) {
     const int n = sheaf_world_size();
-    struct told mine = {0}, *all;
+    struct told mine = {0};
     for (int i = 0; i < graph->n_nodes; i++) mine.n_refused += p->refused[i] && !whole[i];
     *refused = mine.n_refused;
     if (n == 1) return SHEAF_STATUS_SUCCESS;
     mine.fingerprint = sheaf__split_plan_fingerprint(p->plan, graph);
-    all = malloc((size_t)n * sizeof *all);
-    if (!all) return out_of_memory();
     enum sheaf_status st = sheaf_world_all_gather(&mine, sizeof mine, all, "graph fingerprint");
     for (int r = 0; r < n && !st; r++) *refused = *refused || all[r].n_refused;
     for (int r = 1; r < n && !st; r++) {
@@ -44,7 +39,6 @@ static enum sheaf_status compare_programs(const struct sheaf_cgraph *graph,
             r, sheaf_world_host_name(r), sheaf_world_host_name(0), graph->n_nodes,
             (unsigned long long)all[r].fingerprint, (unsigned long long)all[0].fingerprint);
     }
-    free(all);
     return st;
 }
 
@@ -53,7 +47,7 @@ static enum sheaf_status add_refused(const struct meta_program *p, uint8_t *whol
     const size_t n = (size_t)p->n_nodes, n_ranks = (size_t)sheaf_world_size();
     uint8_t *all = malloc(n * n_ranks + 1);
     enum sheaf_status st =
-        sheaf_world_agree(all ? SHEAF_STATUS_SUCCESS : out_of_memory(), "graph planning");
+        sheaf_world_agree(all ? SHEAF_STATUS_SUCCESS : sheaf__meta_no_memory(), "graph planning");
     if (!st) st = sheaf_world_all_gather(p->refused, n, all, "slices that devices refuse");
     for (size_t i = 0; i < n * n_ranks && !st; i++) whole[i % n] |= all[i];
     free(all);
@@ -66,18 +60,20 @@ static enum sheaf_status plan_program(struct meta_backend *b, const struct sheaf
                                       enum sheaf_status st, struct meta_program **out) {
     enum { MOST_PLANS = 16 };
     uint8_t *whole = calloc((size_t)graph->n_nodes + 1, sizeof *whole);
+    struct told *all = calloc((size_t)sheaf_world_size(), sizeof *all);
     bool refused = true;
-    if (!st && !whole) st = out_of_memory();
+    if (!st && (!whole || !all)) st = sheaf__meta_no_memory();
     for (int i = 0; i < MOST_PLANS && refused; i++) {
         struct meta_program *p = NULL;
         if (!st) st = sheaf__meta_program_new(b->dev, graph, whole, &p);
         st = sheaf_world_agree(st, "graph planning");
-        if (!st) st = compare_programs(graph, p, whole, &refused);
+        if (!st) st = compare_programs(graph, p, whole, all, &refused);
         if (!st && refused) st = add_refused(p, whole);
         sheaf__meta_program_free(*out, b->dev->n_local);
         *out = p;
         if (st) break;
     }
+    free(all);
     free(whole);
     return st;
 }
