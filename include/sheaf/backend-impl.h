@@ -95,8 +95,8 @@ enum { SHEAF_BACKEND_TENSOR_TIES_BY_INDEX = 1 << 20 };
 /* A flag of a weight that only MUL_MAT and MUL_MAT_ID read, as their first operand, that is written
  * before the first of them is computed, and not read back: a device may keep it in a layout of its own,
  * and in no other, and then refuse what that layout does not serve, as products of strided columns or
- * with operands of more than two dimensions. A meta device gives the flag to the slices of a weight that it cuts, and to that of
- * its only member. */
+ * with operands of more than two dimensions. A meta device gives the flag to the slices of a weight that
+ * it cuts, and to that of its only member. */
 enum { SHEAF_BACKEND_TENSOR_FACTOR = 1 << 23 };
 
 struct sheaf_backend_i {

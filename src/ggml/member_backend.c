@@ -167,14 +167,12 @@ static void wait_for(struct backend *b, struct backend *other) {
     lib->event_wait(b->gg, other->reached);
 }
 
-static const struct sheaf_backend_i *backend_iface(void);
-
 /* In a queue of the two. ggml's devices do not all wait for the source by themselves. */
 static enum sheaf_status cpy_async(sheaf_backend_t base_src, sheaf_backend_t base_dst,
                                    struct sheaf_tensor *src, struct sheaf_tensor *dst, bool *done) {
     struct backend *to = backend_of(base_dst), *from;
     const struct gg_member_buffer *a = gg_member_buffer_of(src), *b = gg_member_buffer_of(dst);
-    *done = base_src->iface == backend_iface() && a && b && sheaf_is_contiguous(src);
+    *done = base_src->iface == base_dst->iface && a && b && sheaf_is_contiguous(src);
     if (!*done) return SHEAF_STATUS_SUCCESS;
     from = backend_of(base_src);
     const struct gg_tensor gg_src = gg_member_describe(a->member, src);
@@ -274,8 +272,6 @@ static const struct sheaf_backend_i backend_i = {
     .event_record = event_record,
     .event_wait = event_wait,
 };
-
-static const struct sheaf_backend_i *backend_iface(void) { return &backend_i; }
 
 enum sheaf_status gg_member_backend_new(struct gg_member *m, const char *params,
                                         sheaf_backend_t *out) {
