@@ -135,10 +135,7 @@ static bool has_tree(void) {
 #define IN_TREE "'" SHEAF_SOURCE_DIR "/scripts/ggml-tree' run "
 
 Test(ggml_member, debians_cpu_device) {
-    if (!has_tree()) {
-        cr_log_warn("no tree of Debian's ggml here (scripts/ggml-tree --install): the fake alone");
-        return;
-    }
+    if (!has_tree()) cr_skip("no tree of Debian's ggml here (scripts/ggml-tree --install)");
     cr_expect_eq(run(NULL, "ggml:CPU", IN_TREE "bin/helper-ggml-member ggml:CPU run"), 0, "%s",
                  out);
     shows("right\n");
@@ -176,10 +173,7 @@ Test(ggml_member, random_graphs) {
         {"ggml:CPU", "mpirun --allow-run-as-root --oversubscribe -np 3 ", 3, 3},
         {"CPU0,ggml:CPU", "", 2, 1},
     };
-    if (!has_tree()) {
-        cr_log_warn("no tree of Debian's ggml here (scripts/ggml-tree --install)");
-        return;
-    }
+    if (!has_tree()) cr_skip("no tree of Debian's ggml here (scripts/ggml-tree --install)");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char cmd[512], want[40];
         snprintf(cmd, sizeof cmd, "%s" IN_TREE "bin/helper-mixed -m %s -e 5e-4", cases[i].start,
@@ -200,10 +194,7 @@ Test(ggml_member, debians_vulkan_device) {
     snprintf(cmd, sizeof cmd, "%s" IN_TREE "bin/helper-ggml-member ggml:Vulkan0 meta", with);
     const bool tree = has_tree();
     const int status = tree ? run(NULL, "CPU0,ggml:Vulkan0", cmd) : 7;
-    if (status == 7) {
-        cr_log_warn("no Vulkan in the tree (scripts/ggml-tree --vulkan): the fake alone");
-        return;
-    }
+    if (status == 7) cr_skip("no Vulkan in the tree (scripts/ggml-tree --vulkan)");
     cr_expect_eq(status, 0, "%s", out);
     snprintf(cmd, sizeof cmd, "%s" IN_TREE "bin/helper-ggml-member ggml:Vulkan0 copy", with);
     cr_expect_eq(run(NULL, "ggml:Vulkan0", cmd), 0, "%s", out);
@@ -221,10 +212,7 @@ Test(ggml_member, debians_vulkan_device) {
 /* Members of the plugin's job: in the program its own library's device, in the worker that of a library
  * which finds the plugin and must leave it alone. */
 Test(ggml_member, in_a_program_of_ggml) {
-    if (!has_tree()) {
-        cr_log_warn("no tree of Debian's ggml here (scripts/ggml-tree --install)");
-        return;
-    }
+    if (!has_tree()) cr_skip("no tree of Debian's ggml here (scripts/ggml-tree --install)");
     cr_expect_eq(run(NULL, "ggml:CPU",
                      "export GGML_BACKEND_PATH=$PWD/lib/libggml-sheaf.so; mpirun "
                      "--allow-run-as-root --oversubscribe "

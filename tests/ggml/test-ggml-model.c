@@ -32,9 +32,7 @@ static void need_tree(void) {
 }
 
 static void line_of(const char *head, char *line, size_t cap) {
-    const char *p = strstr(out, head);
-    cr_assert_not_null(p, "no line '%s': %s", head, out);
-    snprintf(line, cap, "%.*s", (int)strcspn(p, "\n"), p);
+    cr_assert(run_line_of(out, head, line, cap), "no line '%s': %s", head, out);
 }
 
 static const struct {

@@ -125,4 +125,11 @@ static inline bool run_returns(int rc, int own) {
     return strncmp(sheaf_world_mpi(), "MPICH", 5) != 0 ? rc == own : rc > 0;
 }
 
+/* Copies the line of a program's output that begins where `head` does; false if there is none. */
+static inline bool run_line_of(const char *out, const char *head, char *line, size_t cap) {
+    const char *p = strstr(out, head);
+    if (p) snprintf(line, cap, "%.*s", (int)strcspn(p, "\n"), p);
+    return p != NULL;
+}
+
 #endif

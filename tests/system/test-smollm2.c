@@ -37,9 +37,7 @@ static void run_line(int world, const char *args, const char *head, char *line, 
                    "sheaf-run -m '%s' --split %s %s 2>&1", model(), worlds[world].split, args);
     cr_assert_eq(status, 0, "%d ranks, split %s: status %d: %s", worlds[world].np,
                  worlds[world].split, status, out);
-    const char *p = strstr(out, head);
-    cr_assert_not_null(p, "no line '%s': %s", head, out);
-    snprintf(line, cap, "%.*s", (int)strcspn(p, "\n"), p);
+    cr_assert(run_line_of(out, head, line, cap), "no line '%s': %s", head, out);
 }
 
 TestSuite(smollm2, .timeout = 600);

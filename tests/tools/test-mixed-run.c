@@ -34,9 +34,7 @@ static void run(int np, const char *env, const char *model, const char *args) {
 }
 
 static void line_of(const char *head, char *line, size_t cap) {
-    const char *p = strstr(out, head);
-    cr_assert_not_null(p, "no '%s' in\n%s", head, out);
-    snprintf(line, cap, "%.*s", (int)strcspn(p, "\n"), p);
+    cr_assert(run_line_of(out, head, line, cap), "no line '%s': %s", head, out);
 }
 
 static const struct {
