@@ -222,8 +222,11 @@ static void run_case(struct target *t, const struct op_case *c, const struct op_
         run_one(t, c, data, want, n, o);
 }
 
+static bool chosen_op(const struct options *o, const struct op_case *c) {
+    return !o->op || !strcasecmp(o->op, c->family->name);
+}
 static bool chosen(const struct options *o, const struct op_case *c) {
-    return (!o->op || !strcasecmp(o->op, c->family->name)) &&
+    return chosen_op(o, c) &&
            (!o->type || (c->n_in && !strcasecmp(o->type, sheaf_type_name(c->in[0].type))));
 }
 
@@ -497,10 +500,21 @@ static enum sheaf_status divide(void) {
     return sheaf_setting_set("SHEAF_CPU_DEVICES", "4");
 }
 
-static bool has_chosen(const struct op_list *list, const struct options *o) {
+static bool has_chosen(const struct op_list *list, const struct options *o,
+                       bool (*is_chosen)(const struct options *, const struct op_case *)) {
     size_t i = 0;
-    while (i < list->n && !chosen(o, &list->cases[i])) i++;
+    while (i < list->n && !is_chosen(o, &list->cases[i])) i++;
     return i < list->n;
+}
+
+static void say_nothing_chosen(const struct options *o, bool has_device, bool has_op) {
+    fprintf(stderr, "sheaf-backend-ops: no %s is named '%s'\n",
+            !has_device ? "device"
+            : has_op    ? "type of the op's cases"
+                        : "op",
+            !has_device ? o->device
+            : has_op    ? o->type
+                        : o->op);
 }
 
 static bool run(const struct options *o, struct target *targets, int *n, struct op_list *list,
@@ -515,15 +529,8 @@ static bool run(const struct options *o, struct target *targets, int *n, struct 
         fprintf(stderr, "sheaf-backend-ops: no memory for the cases\n");
         return false;
     }
-    if (!*n || !has_chosen(list, o)) {
-        if (sheaf_world_rank() == 0)
-            fprintf(stderr, "sheaf-backend-ops: no %s is named '%s'\n",
-                    !*n       ? "device"
-                    : o->type ? "type of the op's cases"
-                              : "op",
-                    !*n       ? o->device
-                    : o->type ? o->type
-                              : o->op);
+    if (!*n || !has_chosen(list, o, chosen)) {
+        if (sheaf_world_rank() == 0) say_nothing_chosen(o, *n, has_chosen(list, o, chosen_op));
         return false;
     }
     if (!strcmp(*o->mode, "perf")) return perf(targets, *n, list, o);
