@@ -291,11 +291,11 @@ def answer(text):
 
 
 def peak_of(job, rank):
-    """KiB of addresses that the rank has had when it ends."""
-    peak = 0
+    """KiB of addresses that the rank has had when it ends, or after a minute."""
+    peak, end = 0, time.monotonic() + 60
     job.wait_for(lambda: rank in job.ranks())
     pid = job.ranks().get(rank)
-    while pid and job.process.poll() is None:
+    while pid and job.process.poll() is None and time.monotonic() < end:
         try:
             with open("/proc/%d/status" % pid) as f:
                 peak = max([peak] + [int(kib) for kib in re.findall(r"VmPeak:\s*(\d+)", f.read())])
