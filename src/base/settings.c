@@ -85,8 +85,9 @@ static const struct setting settings[] = {
                                   "nccl leaves the order to NCCL."},
 
     [SHEAF__SET_CPU_DEVICES] = {"SHEAF_CPU_DEVICES", INTEGER(1, 1024),
-                                .default_value = "one a NUMA domain",
-                                .help = "Divides the process's cores into so many CPU devices."},
+                                .default_value = "1",
+                                .help = "Cuts the process's cores in each NUMA domain into so many "
+                                        "CPU devices."},
     [SHEAF__SET_CPU_THREADS] = {"SHEAF_CPU_THREADS", INTEGER(1, 1024),
                                 .default_value = "one a core",
                                 .help = "Threads of each CPU device."},
