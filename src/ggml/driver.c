@@ -2,6 +2,7 @@
 #include "ggml/driver.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/thread.h"
 #include "ggml/driver_impl.h"
 #include "ggml/file.h"
@@ -18,6 +20,11 @@ struct gg_driver gg_driver;
 
 /* ---- the thread ---- */
 
+/* How long the driver thread looks for the next graph, and a caller, on a core that no member needs,
+ * for the end of its own: what a program does between two graphs of a token, and the time of a token
+ * for which a wake-up is much. */
+enum { BETWEEN_GRAPHS_NS = 300000, SHORT_GRAPH_NS = 10000000 };
+
 typedef enum sheaf_status (*task_fn)(void *argument);
 
 static struct {
@@ -25,10 +32,10 @@ static struct {
     pthread_mutex_t callers; /* one call at a time */
     pthread_mutex_t lock;    /* of the fields below */
     pthread_cond_t changed;
-    task_fn task; /* NULL: idle */
+    _Atomic(task_fn) task; /* NULL: idle */
     void *argument;
     enum sheaf_status status;
-    bool started, quit;
+    bool started, quit, has_spare_core;
     pid_t pid;
     atomic_bool failed; /* the first failure, for the next graph */
     char text[1024], description[GG_MAX_GROUPS][64];
@@ -36,12 +43,35 @@ static struct {
             .lock = PTHREAD_MUTEX_INITIALIZER,
             .changed = PTHREAD_COND_INITIALIZER};
 
+static bool is_idle(void) {
+    return atomic_load_explicit(&shared.task, memory_order_acquire) == NULL;
+}
+
+/* Looks for a change instead of sleeping: a core that has to be woken takes 50 to 200 us in a virtual
+ * machine. Stops when another thread has run on this core, which needs it then. */
+static void look(bool while_idle, uint64_t limit_ns) {
+    enum { LOOKS = 32, WANTED_NS = 100000 };
+    const uint64_t start = sheaf__time_ns();
+    for (uint64_t now = start, last = start; now - last < WANTED_NS && now - start < limit_ns;) {
+        for (int i = 0; i < LOOKS; i++) {
+            if (is_idle() != while_idle) return;
+            sheaf__relax();
+        }
+        last = sheaf__time_ns();
+        sched_yield();
+        now = sheaf__time_ns();
+    }
+}
+
 static void *work(void *unused) {
     (void)unused;
     pthread_mutex_lock(&shared.lock);
     while (!shared.quit) {
-        if (!shared.task) {
-            pthread_cond_wait(&shared.changed, &shared.lock);
+        if (is_idle()) {
+            pthread_mutex_unlock(&shared.lock);
+            look(true, BETWEEN_GRAPHS_NS);
+            pthread_mutex_lock(&shared.lock);
+            if (is_idle() && !shared.quit) pthread_cond_wait(&shared.changed, &shared.lock);
             continue;
         }
         pthread_mutex_unlock(&shared.lock);
@@ -70,7 +100,10 @@ static enum sheaf_status call(task_fn task, void *argument) {
     shared.task = task;
     shared.argument = argument;
     pthread_cond_broadcast(&shared.changed);
-    while (shared.task) pthread_cond_wait(&shared.changed, &shared.lock);
+    pthread_mutex_unlock(&shared.lock);
+    if (shared.has_spare_core) look(false, SHORT_GRAPH_NS);
+    pthread_mutex_lock(&shared.lock);
+    while (!is_idle()) pthread_cond_wait(&shared.changed, &shared.lock);
     const enum sheaf_status st = shared.status;
     if (st) sheaf_set_error(st, "%s", shared.text);
     pthread_mutex_unlock(&shared.lock);
@@ -146,6 +179,29 @@ static void stay_out(const char *text) {
     sheaf_log(SHEAF_LOG_ERROR, "SHEAF stays out of this program: %s", text);
 }
 
+static size_t n_cpu_members(void) {
+    size_t n = 0;
+    for (size_t d = 0; d < gg_engine_n_devices(gg_driver.engine); d++) {
+        sheaf_backend_dev_t device = gg_engine_device(gg_driver.engine, d);
+        for (size_t i = 0; i < sheaf_backend_meta_dev_n_members(device); i++)
+            n += sheaf_backend_dev_type(sheaf_backend_meta_dev_member(device, i)) ==
+                 SHEAF_BACKEND_DEVICE_TYPE_CPU;
+    }
+    return n;
+}
+
+/* A core that the members of this host's ranks, threads of CPU members in all, do not compute on. By
+ * default they take all cores. */
+static bool has_spare_core(void) {
+    const char *threads = sheaf_setting_value("SHEAF_CPU_THREADS");
+    const size_t n = (size_t)sheaf_world_size(), cpus = (n_cpu_members() + n - 1) / n;
+    cpu_set_t mine;
+    if (!cpus) return true;
+    if (!threads || sched_getaffinity(0, sizeof mine, &mine)) return false;
+    return (long)CPU_COUNT(&mine) >
+           sheaf_world_local_size() * (long)cpus * strtol(threads, NULL, 10);
+}
+
 static enum sheaf_status start_task(void *unused) {
     (void)unused;
     const char *on_failure = sheaf_setting_value("SHEAF_GGML_ON_FAILURE");
@@ -153,6 +209,7 @@ static enum sheaf_status start_task(void *unused) {
     const enum sheaf_status st =
         gg_engine_start(may_exit, may_exit ? end_program : NULL, stay_out, &gg_driver.engine);
     for (size_t i = 0; !st && i < gg_engine_n_devices(gg_driver.engine); i++) describe(i);
+    if (!st) shared.has_spare_core = has_spare_core();
     return st;
 }
 

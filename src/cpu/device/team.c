@@ -57,14 +57,6 @@ struct sheaf__cpu_team {
     struct worker *workers;
 };
 
-static void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static void word_wait(struct word *word, uint32_t old, bool shared) {
     if (shared) {
         for (int i = 0; i < YIELD_LIMIT; i++) {
@@ -74,7 +66,7 @@ static void word_wait(struct word *word, uint32_t old, bool shared) {
     } else {
         for (int i = 0; i < SPIN_LIMIT; i++) {
             if (atomic_load_explicit(&word->value, memory_order_acquire) != old) return;
-            relax();
+            sheaf__relax();
         }
     }
     atomic_fetch_add(&word->sleepers, 1);
