@@ -119,8 +119,8 @@ Test(bench, ranks_count_collectives_and_generate_the_same) {
 
 static int uneven(const char *split, const char *more) {
     char args[256];
-    snprintf(args, sizeof args, "-m " MODEL " -p 256 -n 0 -r %d --split %s %s", SANITIZED ? 1 : 3,
-             split, more);
+    snprintf(args, sizeof args, "-m " MODEL " -p 256 -n 0 -r %d --bandwidth 10 --split %s %s",
+             SANITIZED ? 1 : 3, split, more);
     return bench(2, "SHEAF_CPU_THREADS=1", args);
 }
 
@@ -137,7 +137,9 @@ Test(bench, names_the_straggler) {
 
 /* Sequences that generate together have the tokens that each has alone; speeds are of all. */
 Test(bench, sequences_together) {
-    cr_assert_eq(bench(0, NULL, "-m " MODEL " -p 8 -n 12 --sequences 1,3 -r 1 -o json 2>/dev/null"),
+    cr_assert_eq(bench(0, NULL,
+                       "-m " MODEL
+                       " -p 8 -n 12 --sequences 1,3 -r 1 --bandwidth 10 -o json 2>/dev/null"),
                  0, "%s", out);
     json_holds(
         "[(t[\"test\"], t[\"sequences\"]) for t in d[\"tests\"]] == "
@@ -150,16 +152,32 @@ Test(bench, sequences_together) {
     cr_assert(strstr(out, "--sequences wants"), "%s", out);
 }
 
+/* The bandwidth that is given, and not measured, is the one of the report and of the bound. */
+Test(bench, bandwidth_as_given) {
+    double bound[2];
+    for (int i = 0; i < 2; i++) {
+        char args[256], want[64];
+        const int tenths = 125 * (i + 1);
+        snprintf(args, sizeof args,
+                 "-m " MODEL " -p 0 -n 8 -r 1 --bandwidth %g -o json 2>/dev/null", 0.1 * tenths);
+        snprintf(want, sizeof want, "\"read_bytes_per_s\": %d00000000,", tenths);
+        cr_assert_eq(bench(0, NULL, args), 0, "%s", out);
+        cr_expect(strstr(out, want), "no %s in %s", want, out);
+        bound[i] = number("tg8", "bound_tokens_per_s");
+    }
+    cr_expect_float_eq(bound[1] / bound[0], 2, 1e-3, "%g and %g", bound[0], bound[1]);
+}
+
 /* The depth changes what is generated; repeats, threads and batches do not. */
 Test(bench, checksum_follows_the_ids) {
+#define GENERATE "-m " MODEL " -p 0 -n 24 --bandwidth 10 -o json "
     char a[65], b[65];
-    cr_assert_eq(bench(0, NULL, "-m " MODEL " -p 0 -n 24 -r 1 -o json"), 0, "%s", out);
+    cr_assert_eq(bench(0, NULL, GENERATE "-r 1"), 0, "%s", out);
     copy_sha(a);
-    cr_assert_eq(bench(0, NULL, "-m " MODEL " -p 0 -n 24 -r 2 -t 1 --no-warmup -b 7 -o json"), 0,
-                 "%s", out);
+    cr_assert_eq(bench(0, NULL, GENERATE "-r 2 -t 1 --no-warmup -b 7"), 0, "%s", out);
     copy_sha(b);
     cr_assert_str_eq(a, b);
-    cr_assert_eq(bench(0, NULL, "-m " MODEL " -p 0 -n 24 -r 1 -d 5 -o json"), 0, "%s", out);
+    cr_assert_eq(bench(0, NULL, GENERATE "-r 1 -d 5"), 0, "%s", out);
     copy_sha(b);
     cr_assert_str_neq(a, b);
 }
@@ -210,6 +228,7 @@ Test(bench, bad_input_is_named) {
         {"-m " MODEL " -p 1,x", "--n-prompt wants", 2},
         {"-m " MODEL " -r 0", "--repetitions wants a whole number from 1", 2},
         {"-m " MODEL " -o xml", "md, csv or json, not 'xml'", 2},
+        {"-m " MODEL " --bandwidth 0", "--bandwidth wants a number", 2},
         {"-m " MODEL " --kv-type q4_0", "--kv-type is", 2},
         {"-m " MODEL " --single --split even", "--single has no members", 2},
         {"-m " MODEL " --frobnicate", "unknown option '--frobnicate'", 2},

@@ -25,7 +25,8 @@ static void memory_is_what_a_run_takes(int n_ctx, int n_batch) {
     char cmd[2048];
     snprintf(cmd, sizeof cmd,
              "cd '%s/bin' && export SHEAF_CPU_DEVICES=2 SHEAF_CPU_THREADS=1 && "
-             "./sheaf-bench -m " MODEL " -p %d -n 0 -r 1 -b %d --no-warmup -o json > /tmp/$$.run "
+             "./sheaf-bench -m " MODEL
+             " -p %d -n 0 -r 1 -b %d --bandwidth 10 --no-warmup -o json > /tmp/$$.run "
              "2> /dev/null && ./sheaf-info -m " MODEL " --members 2 --ctx %d --batch %d --json > "
              "/tmp/$$.info 2> /dev/null && python3 -c 'import json, sys; "
              "r = json.load(open(sys.argv[1]))[\"ranks\"][0]; "

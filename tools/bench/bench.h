@@ -32,6 +32,7 @@ struct bench_options {
     int64_t sequences[OPTION_MAX_LIST];
     int n_prompts, n_gens, n_depths, n_sequences; /* entries of the lists */
     int64_t repeats, n_batch, threads;
+    float bandwidth; /* GB/s of each rank; 0: measured */
     enum sheaf_type kv_type;
     enum bench_format format; /* that `output` names */
     bool single, fast, no_warmup, help, version;
@@ -94,7 +95,7 @@ struct bench_result {
 
 /* What the machine of each rank is. */
 struct bench_rank {
-    double bandwidth; /* bytes a second; 0: not measured */
+    double bandwidth; /* bytes a second; 0: neither given nor measured */
     uint64_t weight_bytes, compute_bytes, peak_bytes;
     double steal, foreign; /* of the CPU time of its host while measuring, 0..1 */
     int threads;

@@ -19,8 +19,9 @@ static const char notes[] =
     "the share of the collectives' time that went by beside computing (--overlap); us/coll is\n"
     "the mean time in a collective, skew how long a rank waits in it for the slowest one; bound "
     "is\n"
-    "the speed at which reading the weights and the cache at the measured bandwidth and the\n"
-    "measured cost of the collectives would be all.\n";
+    "the speed at which reading the weights and the cache at the bandwidth (measured, or given "
+    "with\n"
+    "--bandwidth) and the measured cost of the collectives would be all.\n";
 
 #define AT(field) offsetof(struct bench_options, field)
 enum { MOST_TOKENS = 1 << 20 };
@@ -57,6 +58,8 @@ static const struct option options[] = {
      "prompts on CPUs with activations of 8 bits: faster, but results differ a little, and from "
      "split to split (SHEAF_CPU_ACTIVATIONS=q8)",
      NULL},
+    {"--bandwidth", NULL, OPTION_REAL, AT(bandwidth), 0, 1e-3, 1e6, "G",
+     "GB/s that each rank reads with, for the bound (measured)", NULL},
     {"--kv-type", "-ctk --cache-type-k", OPTION_TYPE, AT(kv_type), 0, 0, 0, "TYPE",
      "f16, q8_0 or f32 (f16)", "f16|q8_0|f32"},
     {"--no-warmup", NULL, OPTION_FLAG, AT(no_warmup), 0, 0, 0, NULL, "time the first run too",

@@ -45,7 +45,7 @@ static enum sheaf_status measure_links(struct bench *b) {
     return status;
 }
 
-/* The bandwidth of a rank that has CPU devices only; of others none is known. */
+/* The bandwidth that was asked for, or of a rank that has CPU devices only; of others none is known. */
 static enum sheaf_status measure_machine(struct bench *b, struct bench_rank *mine) {
     bool cpus = true;
     bench_cpu_model(mine->cpu, sizeof mine->cpu);
@@ -57,9 +57,12 @@ static enum sheaf_status measure_machine(struct bench *b, struct bench_rank *min
     enum sheaf_status status = count_threads(b, &mine->threads);
     status = sheaf_world_agree(status, "counting threads");
     if (status) return status;
-    mine->peak_bytes = bench_peak_resident();
-    status = bench_read_bandwidth(cpus ? mine->threads : 0, &mine->bandwidth);
-    bench_forget_peak(); /* which has the buffers of that measurement in it */
+    mine->bandwidth = 1e9 * (double)b->o->bandwidth;
+    if (b->o->bandwidth <= 0) {
+        mine->peak_bytes = bench_peak_resident();
+        status = bench_read_bandwidth(cpus ? mine->threads : 0, &mine->bandwidth);
+        bench_forget_peak(); /* which has the buffers of that measurement in it */
+    }
     return status || sheaf_world_size() == 1 ? status : measure_links(b);
 }
 
