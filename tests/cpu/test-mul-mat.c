@@ -546,7 +546,7 @@ static double tolerance(const struct sheaf_tensor *dst) {
     return kern->panels[SHEAF__PANELS_BF16_TWICE].unpack[type] ? 1.4e-11 * spread : 1e-12 * spread;
 }
 
-/* Reference, then 1, 2 and 3 threads: close to the reference, equal to each other. */
+/* Reference, then 1, 2 and 3 threads (under a sanitizer 1 and 3): close to the reference, equal to each other. */
 static void check(struct sheaf_tensor *dst, const char *what) {
     size_t bytes = sheaf_nbytes(dst);
     int64_t n = sheaf_nelements(dst);
@@ -555,7 +555,7 @@ static void check(struct sheaf_tensor *dst, const char *what) {
     const float *got = dst->data;
     cr_assert_eq(compute(dst, 2, true), SHEAF_STATUS_SUCCESS);
     memcpy(want, dst->data, bytes);
-    for (int nth = 1; nth <= 3; nth++) {
+    for (int nth = 1; nth <= 3; nth += SANITIZED ? 2 : 1) {
         cr_assert_eq(compute(dst, nth, false), SHEAF_STATUS_SUCCESS);
         if (nth == 1) memcpy(first, dst->data, bytes);
         cr_assert(memcmp(first, dst->data, bytes) == 0, "%s: %d threads, other bits", what, nth);
@@ -597,6 +597,8 @@ static void uniform_blocks(enum sheaf_type type, char *dst, int64_t n) {
         memcpy(dst, pool + random_u32() % POOL * size, size);
 }
 
+/* Whether new_random only draws its numbers, for a tensor that is not read. */
+static bool draws_only;
 static struct sheaf_tensor *new_random(struct sheaf_context *ctx, enum sheaf_type type, int64_t ne0,
                                        int64_t ne1, int64_t ne2, int64_t ne3) {
     struct sheaf_tensor *t = sheaf_new_tensor_4d(ctx, type, ne0, ne1, ne2, ne3);
@@ -607,7 +609,7 @@ static struct sheaf_tensor *new_random(struct sheaf_context *ctx, enum sheaf_typ
     }
     float *x = malloc((size_t)(n ? n : 1) * sizeof *x);
     fill(x, n);
-    if (n) cr_assert_eq(sheaf_from_float(type, x, t->data, n), SHEAF_STATUS_SUCCESS);
+    if (n && !draws_only) cr_assert_eq(sheaf_from_float(type, x, t->data, n), SHEAF_STATUS_SUCCESS);
     free(x);
     return t;
 }
@@ -658,10 +660,11 @@ static void check_mul_mat(void) {
             for (int mi = 0; mi < 4; mi++) {
                 for (int ni = 0; ni < 6; ni++) {
                     struct sheaf_context *ctx = new_context();
+                    draws_only = SANITIZED && (ki + mi + ni) % 3; /* each size still occurs */
                     struct sheaf_tensor *a = new_random(ctx, type, ks[ki], ms[mi], 1, 1);
                     struct sheaf_tensor *b = new_random(ctx, SHEAF_TYPE_F32, ks[ki], ns[ni], 1, 1);
-                    if (!SANITIZED || (ki + mi + ni) % 3 == 0) /* each size still occurs */
-                        check(sheaf_mul_mat(ctx, a, b), "plain");
+                    if (!draws_only) check(sheaf_mul_mat(ctx, a, b), "plain");
+                    draws_only = false;
                     sheaf_free(ctx);
                 }
             }
