@@ -59,7 +59,7 @@ static enum sheaf__devcomm_places places(void) { return SHEAF__DEVCOMM_APART; }
 
 static enum sheaf_status make_key(uint8_t key[SHEAF__DEVCOMM_KEY_BYTES]) {
     static int n;
-    snprintf((char *)key, SHEAF__DEVCOMM_KEY_BYTES, "/sheaf-far-%ld-%d", (long)getpid(), n++);
+    snprintf((char *)key, SHEAF__DEVCOMM_KEY_BYTES, "/far-%ld-%d", (long)getpid(), n++);
     return SHEAF_STATUS_SUCCESS;
 }
 
