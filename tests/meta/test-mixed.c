@@ -87,9 +87,9 @@ static void random_graphs(const char *order, uint64_t n) {
     cr_assert(run_meta_random(g.members, g.n, 1, n), "%s", order);
     cr_assert_gt(far_counted("pinned"), 10);
 }
-Test(mixed, random_graphs_cpu_far) { random_graphs(orders[1], 300); }
-Test(mixed, random_graphs_two_far) { random_graphs(orders[3], 300); }
-Test(mixed, random_graphs_five) { random_graphs(orders[5], 150); }
+Test(mixed, random_graphs_cpu_far) { random_graphs(orders[1], SANITIZED ? 60 : 300); }
+Test(mixed, random_graphs_two_far) { random_graphs(orders[3], SANITIZED ? 60 : 300); }
+Test(mixed, random_graphs_five) { random_graphs(orders[5], SANITIZED ? 30 : 150); }
 
 Test(mixed, scheduler_over_a_mixed_group) {
     const struct group g = up("CPU0 Far0 Far1");
@@ -98,21 +98,15 @@ Test(mixed, scheduler_over_a_mixed_group) {
 
 /* ---- every op ---- */
 
-Test(mixed_ops, far, .timeout = DEADLINE) {
-    on_device("SHEAF_BACKEND_PATH=" FAR_MODULE_DIR, "Far0", 1900);
-}
-static void ops_of_group(const char *env, const char *list, const char *name) {
-    static char out[CAP];
-    char args[64], all_env[512];
-    snprintf(args, sizeof args, "test -r 1 -m %s", list);
-    snprintf(all_env, sizeof all_env, "SHEAF_BACKEND_PATH=" FAR_MODULE_DIR " %s", env);
-    cr_assert_eq(ops(all_env, args, out), 0, "%s", out);
-    all_right(out, name, 15000);
-}
+#define FAR_PATH "SHEAF_BACKEND_PATH=" FAR_MODULE_DIR
+Test(mixed_ops, far, .timeout = DEADLINE) { on_members(0, FAR_PATH, "-b Far0", "Far0", 1900); }
 Test(mixed_ops, cpu_far, .timeout = DEADLINE) {
-    ops_of_group("SHEAF_CPU_DEVICES=1 SHEAF_TEST_FAR_DEVICES=1", "CPU,Far", "META2");
+    on_members(0, FAR_PATH " SHEAF_CPU_DEVICES=1 SHEAF_TEST_FAR_DEVICES=1", "-r 1 -m CPU,Far",
+               "META2", 15000);
 }
-Test(mixed_ops, far_far, .timeout = DEADLINE) { ops_of_group("A=1", "Far", "META2"); }
+Test(mixed_ops, far_far, .timeout = DEADLINE) {
+    on_members(0, FAR_PATH, "-r 1 -m Far", "META2", 15000);
+}
 
 /* ---- the CUDA backend, its kernels run by the emulator ---- */
 
