@@ -100,6 +100,13 @@ enum sheaf_status sheaf__meta_drain(struct meta_member *me);
 /* Waits for a started collective; ticket 0: none. */
 enum sheaf_status sheaf__meta_await_collective(struct meta_member *me, uint64_t ticket);
 
+/* ---- copies.c ---- */
+/* Makes an INSTR_COPY. `in` is the value of instr->in in host memory, with the tensor's strides;
+ * `out` is the memory of instr->out, or room for its value, which then is on its way to the
+ * device. */
+enum sheaf_status sheaf__meta_copy(struct meta_member *me, const struct meta_instr *instr,
+                                   const void *in, void *out);
+
 /* ---- inputs.c ---- */
 enum sheaf_status sheaf__meta_set_tensors(sheaf_backend_t backend,
                                           const struct sheaf_tensor_write *writes, size_t n);
@@ -108,8 +115,8 @@ enum sheaf_status sheaf__meta_synchronize(sheaf_backend_t backend);
 
 /* ---- key.c ---- */
 /* A hash of the graph's structure and of which weights it reads; inputs count by their shape alone,
- * earlier results also by their state, views that move not by their offsets. The same graph has other
- * keys in other processes. */
+ * earlier results also by their state, views that move not by their offsets. The same graph has
+ * other keys in other processes. */
 enum sheaf_status sheaf__meta_graph_key(struct meta_backend *b, const struct sheaf_cgraph *g,
                                         uint64_t *key);
 

@@ -121,6 +121,27 @@ struct sheaf_tensor *sheaf__meta_view_of(struct builder *b, struct sheaf_tensor 
     return sheaf__meta_append(b, t);
 }
 
+bool sheaf__meta_is_taken(const struct builder *b, const struct sheaf_tensor *node) {
+    return !b->takes || b->status || sheaf_is_empty(node) || sheaf_op_is_view(node->op) ||
+           b->takes(b->dev->members[b->member], node);
+}
+
+/* `copy`, of `from` to `to`, is a node if the device takes it. Else it only holds its place for the
+ * allocator. */
+static void append_copy(struct builder *b, struct sheaf_tensor *copy, struct sheaf_tensor *from,
+                        struct sheaf_tensor *to) {
+    const bool taken = sheaf__meta_is_taken(b, copy);
+    if (!taken) copy->op = SHEAF_OP_NONE;
+    sheaf__meta_append(b, copy);
+    if (taken) return;
+    sheaf__meta_end_span(b);
+    struct meta_instr *instr = sheaf__meta_new_instr(b);
+    instr->kind = INSTR_COPY;
+    instr->in = from;
+    instr->out = to;
+    b->n_copies++;
+}
+
 void sheaf__meta_copy_node(struct builder *b, struct sheaf_tensor *from, struct sheaf_tensor *to) {
     struct sheaf_tensor *t = sheaf__meta_descriptor(b, to->type, to->name);
     t->op = SHEAF_OP_CPY;
@@ -130,16 +151,20 @@ void sheaf__meta_copy_node(struct builder *b, struct sheaf_tensor *from, struct 
     t->view_offs = to->view_offs;
     memcpy(t->ne, to->ne, sizeof t->ne);
     memcpy(t->nb, to->nb, sizeof t->nb);
-    sheaf__meta_append(b, t);
+    append_copy(b, t, from, to);
 }
 
-struct sheaf_tensor *sheaf__meta_dense(struct builder *b, struct sheaf_tensor *t) {
-    if (sheaf_is_contiguous(t)) return t;
+struct sheaf_tensor *sheaf__meta_dense_copy(struct builder *b, struct sheaf_tensor *t) {
     struct sheaf_tensor *c = sheaf__meta_descriptor(b, t->type, t->name);
     sheaf__meta_shape_dense(c, t->ne);
     c->op = SHEAF_OP_CONT;
     c->src[0] = t;
-    return sheaf__meta_append(b, c);
+    append_copy(b, c, t, c);
+    return c;
+}
+
+struct sheaf_tensor *sheaf__meta_dense(struct builder *b, struct sheaf_tensor *t) {
+    return sheaf_is_contiguous(t) ? t : sheaf__meta_dense_copy(b, t);
 }
 
 void sheaf__meta_zero(struct builder *b, struct sheaf_tensor *t) {

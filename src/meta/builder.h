@@ -10,7 +10,7 @@ struct builder { /* of one part */
     const struct sheaf_cgraph *graph;
     struct sheaf__split_plan *plan;
     struct meta_part *part;
-    int member;
+    int member, local; /* its number; that among this rank's members */
     size_t cap_nodes, cap_instrs;
     int n_views;    /* moving views made so far */
     int span_first; /* nodes from here on are not in an instruction yet */
@@ -20,7 +20,8 @@ struct builder { /* of one part */
     const int *last_read; /* [plan values] last step that reads the value, -1 if none */
     /* SHEAF__TAKES_SLICE_PROC of the member's device; NULL: it takes all */
     bool (*takes)(sheaf_backend_dev_t, const struct sheaf_tensor *);
-    uint8_t *refused; /* [graph nodes] 1: the device does not take the member's slice */
+    uint8_t *refused;  /* [graph nodes] 1 + local: the device does not take the member's slice */
+    uint64_t n_copies; /* conversions that it does not take, which are INSTR_COPY */
 };
 
 /* ALLOC_FAILED with its text. */
@@ -62,8 +63,12 @@ struct sheaf_tensor *sheaf__meta_placeholder(struct builder *b, enum sheaf_type 
 /* A view of `of`: shape ne, its strides kept, `offset` bytes in. */
 struct sheaf_tensor *sheaf__meta_view_of(struct builder *b, struct sheaf_tensor *of,
                                          const int64_t ne[SHEAF_MAX_DIMS], size_t offset);
+/* Does the member's device compute the node? */
+bool sheaf__meta_is_taken(const struct builder *b, const struct sheaf_tensor *node);
+/* Copies for conversions: by the device, or through the host if the device does not take them. */
 void sheaf__meta_copy_node(struct builder *b, struct sheaf_tensor *from, struct sheaf_tensor *to);
-/* The tensor itself if it is contiguous, else a copy. */
+struct sheaf_tensor *sheaf__meta_dense_copy(struct builder *b, struct sheaf_tensor *t);
+/* The tensor itself if it is contiguous, else a dense copy. */
 struct sheaf_tensor *sheaf__meta_dense(struct builder *b, struct sheaf_tensor *t);
 /* An instruction that fills it with zeros. */
 void sheaf__meta_zero(struct builder *b, struct sheaf_tensor *t);

@@ -7,28 +7,37 @@
 #include "meta/backend.h"
 #include "meta/builder.h"
 #include "meta/overlap.h"
+#include "sheaf/log.h"
 
 /* 64 programs of any size; more if they are small, as those of scheduler splits are. */
 enum { MAX_LARGE_PROGRAMS = 64, MAX_PROGRAM_NODES = 1 << 16 };
 
 /* What ranks tell each other of a program. */
 struct told {
-    uint64_t fingerprint, n_refused; /* nodes of which a device does not take a slice */
+    uint64_t fingerprint;
+    uint64_t n_refused; /* nodes of which a device does not take a slice, and that are cut */
+    uint64_t n_copies;  /* that a device does not make */
 };
 
-/* Every rank must have planned the same graph before the first of its data move. *refused: is there a
- * node that `whole` lacks and a device of any rank does not take? all: room for what each rank tells. */
+/* Nodes that every member computes whole, since a device refuses their slices. */
+struct whole {
+    uint8_t *node;     /* [nodes] 1: it is one */
+    int n;             /* of them */
+    int first, member; /* one of them, and a member whose device refuses its slice */
+};
+
+/* Every rank must have planned the same graph before the first of its data move. all [ranks]: what
+ * each has told. */
 static enum sheaf_status compare_programs(const struct sheaf_cgraph *graph,
-                                          const struct meta_program *p, const uint8_t *whole,
-                                          struct told *all, bool *refused) {
+                                          const struct meta_program *p, const struct whole *whole,
+                                          struct told *all) {
     const int n = sheaf_world_size();
-    struct told mine = {0};
-    for (int i = 0; i < graph->n_nodes; i++) mine.n_refused += p->refused[i] && !whole[i];
-    *refused = mine.n_refused;
+    struct told mine = {.n_copies = p->n_copies};
+    for (int i = 0; i < graph->n_nodes; i++) mine.n_refused += p->refused[i] && !whole->node[i];
+    all[0] = mine;
     if (n == 1) return SHEAF_STATUS_SUCCESS;
     mine.fingerprint = sheaf__split_plan_fingerprint(p->plan, graph);
     enum sheaf_status st = sheaf_world_all_gather(&mine, sizeof mine, all, "graph fingerprint");
-    for (int r = 0; r < n && !st; r++) *refused = *refused || all[r].n_refused;
     for (int r = 1; r < n && !st; r++) {
         if (all[r].fingerprint == all[0].fingerprint) continue;
         st = sheaf_set_error(
@@ -42,39 +51,95 @@ static enum sheaf_status compare_programs(const struct sheaf_cgraph *graph,
     return st;
 }
 
+/* The number of a member of that rank. */
+static int member_of(const struct meta_device *dev, int rank, int local) {
+    for (int j = 0; j < dev->n_members; j++)
+        if (dev->member_rank[j] == rank && !local--) return j;
+    return 0; /* not known to happen */
+}
+
 /* Adds the nodes that a device of any rank does not take as slices. */
-static enum sheaf_status add_refused(const struct meta_program *p, uint8_t *whole) {
+static enum sheaf_status add_refused(const struct meta_device *dev, const struct meta_program *p,
+                                     struct whole *whole) {
     const size_t n = (size_t)p->n_nodes, n_ranks = (size_t)sheaf_world_size();
     uint8_t *all = malloc(n * n_ranks + 1);
     enum sheaf_status st =
         sheaf_world_agree(all ? SHEAF_STATUS_SUCCESS : sheaf__meta_no_memory(), "graph planning");
     if (!st) st = sheaf_world_all_gather(p->refused, n, all, "slices that devices refuse");
-    for (size_t i = 0; i < n * n_ranks && !st; i++) whole[i % n] |= all[i];
+    for (size_t i = 0; i < n * n_ranks && !st; i++) {
+        if (!all[i] || whole->node[i % n]) continue;
+        if (!whole->n++) {
+            whole->first = (int)(i % n);
+            whole->member = member_of(dev, (int)(i / n), all[i] - 1);
+        }
+        whole->node[i % n] = 1;
+    }
     free(all);
     return st;
 }
 
-/* A node that a device does not take as the slice which a plan has for it is whole in the next plan. What
- * is refused even so, or after many plans, fails with words when it is computed. st: of this rank so far. */
+/* That collectives move for nodes that are whole. */
+static int64_t bytes_for(const struct sheaf__split_plan *plan, const struct whole *whole) {
+    int64_t bytes = 0;
+    for (int s = 0; s < plan->n_steps; s++) {
+        const struct sheaf__split_step *step = &plan->steps[s];
+        if (step->kind == SHEAF_SPLIT_STEP_COLLECTIVE && whole->node[step->node])
+            bytes += step->bytes;
+    }
+    return bytes;
+}
+
+/* Said once a program: such nodes take longer, and printed plans, which are made without devices,
+ * do not show them. */
+static void log_refused(const struct meta_device *dev, const struct sheaf_cgraph *graph,
+                        const struct sheaf__split_plan *plan, const struct whole *whole,
+                        uint64_t n_copies) {
+    if (sheaf_world_rank() != 0) return;
+    if (whole->n) {
+        const struct sheaf_tensor *t = graph->nodes[whole->first];
+        sheaf_log(
+            SHEAF_LOG_INFO,
+            "meta: every member computes %d of %d nodes whole, for which %.3f MiB are "
+            "gathered, since a device refuses their slices: %s refuses that of node %d, %s '%s'",
+            whole->n, graph->n_nodes, (double)bytes_for(plan, whole) / (1 << 20),
+            sheaf_backend_dev_name(dev->members[whole->member]), whole->first, sheaf_op_desc(t),
+            t->name);
+    }
+    if (n_copies)
+        sheaf_log(SHEAF_LOG_INFO,
+                  "meta: %llu copies of a graph of %d nodes go through host memory, since a device "
+                  "does not make them",
+                  (unsigned long long)n_copies, graph->n_nodes);
+}
+
+/* A node that a device does not take as the slice which a plan has for it is whole in the next
+ * plan. What is refused even so, or after many plans, fails with words when it is computed. st: of
+ * this rank so far. */
 static enum sheaf_status plan_program(struct meta_backend *b, const struct sheaf_cgraph *graph,
                                       enum sheaf_status st, struct meta_program **out) {
     enum { MOST_PLANS = 16 };
-    uint8_t *whole = calloc((size_t)graph->n_nodes + 1, sizeof *whole);
+    struct whole whole = {.node = calloc((size_t)graph->n_nodes + 1, sizeof *whole.node)};
     struct told *all = calloc((size_t)sheaf_world_size(), sizeof *all);
-    bool refused = true;
-    if (!st && (!whole || !all)) st = sheaf__meta_no_memory();
-    for (int i = 0; i < MOST_PLANS && refused; i++) {
+    uint64_t n_refused = 1, n_copies = 0;
+    if (!st && (!whole.node || !all)) st = sheaf__meta_no_memory();
+    for (int i = 0; i < MOST_PLANS && n_refused; i++) {
         struct meta_program *p = NULL;
-        if (!st) st = sheaf__meta_program_new(b->dev, graph, whole, &p);
+        if (!st) st = sheaf__meta_program_new(b->dev, graph, whole.node, &p);
         st = sheaf_world_agree(st, "graph planning");
-        if (!st) st = compare_programs(graph, p, whole, all, &refused);
-        if (!st && refused) st = add_refused(p, whole);
+        if (!st) st = compare_programs(graph, p, &whole, all);
+        n_refused = n_copies = 0;
+        for (int r = 0; r < sheaf_world_size() && !st; r++) {
+            n_refused += all[r].n_refused;
+            n_copies += all[r].n_copies;
+        }
+        if (!st && n_refused) st = add_refused(b->dev, p, &whole);
         sheaf__meta_program_free(*out, b->dev->n_local);
         *out = p;
         if (st) break;
     }
+    if (!st) log_refused(b->dev, graph, (*out)->plan, &whole, n_copies);
     free(all);
-    free(whole);
+    free(whole.node);
     return st;
 }
 

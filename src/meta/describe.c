@@ -1,8 +1,9 @@
 /* Describes the plan of a graph, step by step, and measures the memory it takes, without a device:
  * for people and tools that want to know what a split will cost before they load a model.
  *
- * Invariant: what is described is what a meta device of as many members would run, because both
- * take their plan from sheaf__split_plan_new, and their local graphs from sheaf__meta_build_part. */
+ * Invariant: what is described is what a meta device of as many members would run if their devices
+ * took every slice, because both take their plan from sheaf__split_plan_new, and their local graphs
+ * from sheaf__meta_build_part. */
 #include <assert.h>
 #include <stdlib.h>
 

@@ -15,7 +15,7 @@ enum sheaf_status sheaf__meta_reserve_staging(struct meta_backend *b,
         for (int i = 0; me->staged && i < p->parts[m].n_instrs && !st; i++) {
             const struct meta_instr *instr = &p->parts[m].instrs[i];
             void *host;
-            if (instr->kind != INSTR_COLLECTIVE) continue;
+            if (instr->kind != INSTR_COLLECTIVE && instr->kind != INSTR_COPY) continue;
             if (instr->in) st = sheaf__meta_stage(&me->in, sheaf_nbytes(instr->in), &host);
             if (!st) st = sheaf__meta_stage(&me->out, sheaf_nbytes(instr->out), &host);
         }

@@ -9,7 +9,7 @@
  *   backend   the backend; cache: its programs; key: how they are found; members: the
  *             threads of this rank's members; run: what one member does; stats: what is counted;
  *             carry: results kept for later graphs; check: are mirrored results the same?
- *             inputs: several written at once
+ *             inputs: several written at once; copies: those that a device does not make
  *   support   which ops all members run
  *   staging   host memory for the values of devices with other memory
  *   shared    compute buffers that members of a host sum in place
@@ -98,6 +98,7 @@ enum meta_instr_kind {
     INSTR_SPAN,       /* compute nodes [first, last) of the local graph */
     INSTR_ZERO,       /* fill `out` with zeros */
     INSTR_COLLECTIVE, /* `call`: of `in`, or of `out` in place, into `out` */
+    INSTR_COPY,       /* of `in` to `out`, alike in type and shape, by the host */
 };
 
 struct meta_instr {
@@ -145,8 +146,9 @@ struct meta_program {
     uint64_t generation; /* of the compute buffers when it was allocated */
     int n_carried;       /* results kept now, whose states are the plan's */
     int n_nodes;
-    int n_checked;    /* flagged results of a part, the same for every member */
-    uint8_t *refused; /* [n_nodes] 1: a local member's device does not take its slice */
+    int n_checked;     /* flagged results of a part, the same for every member */
+    uint8_t *refused;  /* [n_nodes] 1 + a local member whose device does not take its slice; 0 */
+    uint64_t n_copies; /* of local members, through the host */
     struct sheaf__split_plan *plan;
     struct meta_part *parts;         /* [n_local] */
     struct meta_tensor *node_record; /* [n_nodes] */

@@ -1,7 +1,7 @@
 /* Programs: a graph, planned for the members, turned into what each local member of this rank does.
  *
  * A program holds, per local member, a graph of its slices and a list of instructions: spans of
- * that graph, with collectives and zero fills between them (steps.c). */
+ * that graph, with collectives, zero fills and copies between them (steps.c). */
 #include <stdlib.h>
 
 #include "backend/optional.h"
@@ -219,10 +219,12 @@ enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct 
                             .plan = p->plan,
                             .part = &p->parts[m],
                             .member = dev->local[m],
+                            .local = (int)m,
                             .last_read = uses.last_read,
                             .refused = p->refused};
         find_takes(&b);
         st = sheaf__meta_build_part(&b);
+        p->n_copies += b.n_copies;
     }
     for (int i = 0; i < graph->n_nodes && !st; i++) {
         const int v = p->plan->node_final[i];

@@ -1,5 +1,5 @@
-/* What one member does with its part of a program: spans on its device, and collectives by the route
- * that fits. */
+/* What one member does with its part of a program: spans on its device, and collectives by the
+ * route that fits. */
 #include <stdio.h>
 
 #include "comm/device/devcomm.h"
@@ -139,6 +139,14 @@ static enum sheaf_status run_zero(struct meta_member *me, const struct meta_inst
     return st ? st : sheaf_backend_tensor_memset(instr->out, 0, 0, sheaf_nbytes(instr->out));
 }
 
+/* Another device would have it in its queue: here the host waits for the value. */
+static enum sheaf_status run_copy(struct meta_member *me, const struct meta_instr *instr) {
+    void *in = NULL, *out = NULL;
+    enum sheaf_status st = host_copy(me, instr->in, &me->in, &in);
+    if (!st) st = host_target(me, instr->out, &out);
+    return st ? st : sheaf__meta_copy(me, instr, in, out);
+}
+
 static enum sheaf_status check_value(struct meta_member *me, const struct sheaf_tensor *t,
                                      int flag) {
     if (!(t->flags & flag)) return SHEAF_STATUS_SUCCESS;
@@ -200,6 +208,8 @@ static enum sheaf_status run_instrs(struct meta_member *me, struct meta_part *pa
             st = or_live_on(me, run_span(me, instr));
         } else if (instr->kind == INSTR_ZERO) {
             st = or_live_on(me, run_zero(me, instr));
+        } else if (instr->kind == INSTR_COPY) {
+            st = or_live_on(me, run_copy(me, instr));
         } else {
             st = run_collective(me, instr);
             if (!st && me->backend->check)

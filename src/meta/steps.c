@@ -1,6 +1,6 @@
 /* What a member does for each step of a plan. Conversions between split states become nodes too
- * (views and copies, which every device can run), so that only the collectives themselves need
- * other code:
+ * (views and copies), so that only the collectives themselves, and copies that a device does not
+ * take, need other code:
  *
  *   all-reduce      in place on the partial value, or on a copy if the partial value is read again
  *   all-gather      slices -> (scratch in member order -> copies of intervals ->) the whole
@@ -137,8 +137,8 @@ static const char *name_for(const struct sheaf__split_plan *plan, int step) {
     return name;
 }
 
-/* A collective reads memory past the device, so a weight must lie there as it was written: the device
- * that has it in a layout of its own says so when it is read. */
+/* A collective reads memory past the device, so a weight must lie there as it was written: the
+ * device that has it in a layout of its own says so when it is read. */
 static void take_as_written(struct builder *b, struct sheaf_tensor *t) {
     uint8_t byte;
     if (!t || !(t->flags & SHEAF_BACKEND_TENSOR_FACTOR) || sheaf_is_empty(t) || b->status) return;
@@ -192,11 +192,7 @@ static struct sheaf_tensor *build_all_reduce(struct builder *b,
     if (owned && sheaf_is_contiguous(in) && !read_again(b, step->in[0], index)) {
         out = sheaf__meta_view_of(b, in, in->ne, 0);
     } else {
-        out = sheaf__meta_descriptor(b, in->type, in->name);
-        sheaf__meta_shape_dense(out, in->ne);
-        out->op = SHEAF_OP_CONT;
-        out->src[0] = in;
-        sheaf__meta_append(b, out);
+        out = sheaf__meta_dense_copy(b, in);
     }
     collective(b, SHEAF_COMM_ALL_REDUCE, index, NULL, out, NULL);
     return out;
@@ -295,8 +291,8 @@ static void write_back(struct builder *b, const struct sheaf__split_step *step) 
 
 static void ask_device(struct builder *b, const struct sheaf__split_step *step,
                        const struct sheaf_tensor *t) {
-    if (!b->takes || b->status || sheaf_is_empty(t) || sheaf_op_is_view(t->op)) return;
-    if (!b->takes(b->dev->members[b->member], t)) b->refused[step->node] = 1;
+    if (sheaf__meta_is_taken(b, t)) return;
+    b->refused[step->node] = (uint8_t)(1 + (b->local < UINT8_MAX ? b->local : UINT8_MAX - 1));
 }
 
 static struct sheaf_tensor *build_node(struct builder *b, const struct sheaf__split_step *step) {

@@ -26,10 +26,16 @@ bool sheaf__sum_earlier(const struct sheaf_tensor *earlier, const struct sheaf_t
 
 /* ---- one node alone ---- */
 
+bool sheaf__row_cuts(const struct sheaf__row *row) {
+    bool cut = row->out.kind != SHEAF__M;
+    for (int i = 0; i < row->n_operands; i++) cut = cut || row->need[i].st.kind != SHEAF__M;
+    return cut;
+}
+
 struct choice {
+    const struct sheaf__asked *asked;
     int n_members;
     const struct sheaf__at_hand *operand;
-    int written;   /* operand + 1 */
     int64_t bytes; /* of the result */
     int64_t cost;
     bool found;
@@ -51,9 +57,10 @@ static int64_t debt(const struct choice *c, const struct sheaf__row *row) {
 static bool consider(void *user, const struct sheaf__row *row) {
     struct choice *c = user;
     int64_t cost = 0;
+    if (c->asked->whole && sheaf__row_cuts(row)) return true;
     for (int i = 0; i < row->n_operands; i++) {
         const struct sheaf__at_hand *o = &c->operand[i];
-        if (i + 1 == c->written) { /* written where it is, never converted */
+        if (i + 1 == c->asked->written) { /* written where it is, never converted */
             if (!o->native || !sheaf__row_writes(row, i, *o->native)) return true;
             continue;
         }
@@ -71,16 +78,17 @@ static bool consider(void *user, const struct sheaf__row *row) {
 }
 
 /* Can the operands be had as the row needs them, without a conversion where none is possible? */
-static bool follows(const struct sheaf__at_hand *operand, const struct sheaf__rule *rule,
-                    int written, const struct sheaf__row *row) {
+static bool follows(const struct sheaf__at_hand *operand, const struct sheaf__asked *asked,
+                    const struct sheaf__row *row) {
     for (int i = 0; i < row->n_operands; i++) {
         const struct sheaf__need *need = &row->need[i];
         const struct sheaf__at_hand *o = &operand[i];
         bool met = false;
         for (int k = 0; k < o->n; k++) met = met || sheaf__need_met(need, o->st[k]);
-        if (i + 1 == written) {
+        if (i + 1 == asked->written) {
             if (!o->native || !sheaf__row_writes(row, i, *o->native)) return false;
-        } else if ((need->st.mask || (sheaf__is_view_form(rule) && need->st.kind == SHEAF__S)) &&
+        } else if ((need->st.mask ||
+                    (sheaf__is_view_form(asked->rule) && need->st.kind == SHEAF__S)) &&
                    !met) {
             return false;
         }
@@ -88,17 +96,17 @@ static bool follows(const struct sheaf__at_hand *operand, const struct sheaf__ru
     return true;
 }
 
-bool sheaf__decide_row(struct sheaf__pool *pool, const struct sheaf_tensor *node,
-                       const struct sheaf__rule *rule, int written,
+bool sheaf__decide_row(struct sheaf__pool *pool, const struct sheaf__asked *asked,
                        const struct sheaf__row *of_search, const struct sheaf__at_hand *operand,
                        struct sheaf__row *out) {
-    if (of_search && follows(operand, rule, written, of_search)) {
+    const struct sheaf_tensor *node = asked->node;
+    if (of_search && follows(operand, asked, of_search)) {
         *out = *of_search;
         return true;
     }
-    struct choice best = {.n_members = pool->n_members,
+    struct choice best = {.asked = asked,
+                          .n_members = pool->n_members,
                           .operand = operand,
-                          .written = written,
                           .bytes = sheaf__dense_bytes(node),
                           .row = out};
     struct sheaf__have have[SHEAF__MAX_OPERANDS];

@@ -20,13 +20,20 @@ struct sheaf__at_hand { /* an operand: the states that it has */
     const struct sheaf__st *native; /* of the tensor's own memory; NULL: none of use */
     int64_t bytes;
 };
-/* The row of a node that is written over operand `written` - 1 (0: none): that of the search, if there is one and the operands are available as it needs
+struct sheaf__asked { /* a node */
+    const struct sheaf_tensor *node;
+    const struct sheaf__rule *rule;
+    int written; /* it is written over operand `written` - 1; 0: over none */
+    bool whole;  /* only a row in which nothing is cut */
+};
+/* The row of a node: that of the search, if there is one and the operands are available as it needs
  * them, else the cheapest for this node alone. false: there is none (a write in place that no row
  * takes where it lies), or out of memory (pool->failed). */
-bool sheaf__decide_row(struct sheaf__pool *pool, const struct sheaf_tensor *node,
-                       const struct sheaf__rule *rule, int written,
+bool sheaf__decide_row(struct sheaf__pool *pool, const struct sheaf__asked *asked,
                        const struct sheaf__row *of_search, const struct sheaf__at_hand *operand,
                        struct sheaf__row *out);
+/* Is anything in the row not whole on every member? */
+bool sheaf__row_cuts(const struct sheaf__row *row);
 /* Of two tensors of a chain, is the earlier one the better to sum? */
 bool sheaf__sum_earlier(const struct sheaf_tensor *earlier, const struct sheaf_tensor *later);
 

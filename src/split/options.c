@@ -71,15 +71,9 @@ static void acquire(const struct sheaf__options *w, int i, struct sheaf__set *x,
     }
 }
 
-static bool cuts(const struct sheaf__row *row, int n) {
-    bool cut = row->out.kind != SHEAF__M;
-    for (int i = 0; i < n; i++) cut = cut || row->need[i].st.kind != SHEAF__M;
-    return cut;
-}
-
 static bool note(void *user, const struct sheaf__row *row) {
     struct sheaf__options *w = user;
-    if (w->whole && cuts(row, w->n)) return true;
+    if (w->whole && sheaf__row_cuts(row)) return true;
     struct sheaf__option o = {.row = *row};
     bool is_free = true, cut = false, native = true;
     struct sheaf__set after[SHEAF__MAX_OPERANDS];
@@ -218,7 +212,7 @@ const struct sheaf__rule *sheaf__options_begin(struct sheaf__options *w, int nod
     w->index = node;
     const struct sheaf__entry *self = &w->of->entry[w->of->self[node]];
     w->written = self->writes;
-    w->whole = w->of->whole && w->of->whole[node] && !w->written;
+    w->whole = w->of->whole && w->of->whole[node];
     w->rule = sheaf__rule_of(w->node);
     w->n = self->n_operands;
     for (int i = 0; i < w->n; i++) {

@@ -161,9 +161,9 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
             o->n, o->st, o->native == NONE ? NULL : &p->value[o->native].st, o->bytes};
     }
     struct sheaf__row row;
+    const struct sheaf__asked asked = {t, rule, written, p->whole && p->whole[node]};
     const bool back = /* only an in-place write can be without a row */
-        !sheaf__decide_row(p->pool, t, rule, written, sheaf__search_row(p->search, node), at_hand,
-                           &row);
+        !sheaf__decide_row(p->pool, &asked, sheaf__search_row(p->search, node), at_hand, &row);
     if (p->pool->failed) return sheaf__plan_no_memory();
     if (back) row = (struct sheaf__row){.name = "write back", .n_operands = n, .addend = -1};
 

@@ -58,8 +58,9 @@ typedef const struct sheaf_split_state *(*sheaf__leaf_state_fn)(const struct she
 enum sheaf_status sheaf__split_plan_new(const struct sheaf_cgraph *graph, int n_members,
                                         sheaf__leaf_state_fn leaf_state, void *user,
                                         struct sheaf__split_plan **out);
-/* whole [nodes], or NULL: nodes that are not 0 there, and are not written over an operand, are computed
- * whole by every member, because a member's device does not take a slice of them. */
+/* whole [nodes], or NULL: nodes that are not 0 there are computed whole by every member, because a
+ * member's device does not take a slice of them. What they write over is gathered first, unless
+ * every member has it whole, and each member takes its slice of the result back. */
 enum sheaf_status sheaf__split_plan_new_with(const struct sheaf_cgraph *graph, int n_members,
                                              sheaf__leaf_state_fn leaf_state, void *user,
                                              const uint8_t *whole, struct sheaf__split_plan **out);

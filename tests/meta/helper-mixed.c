@@ -4,9 +4,9 @@
  *
  *   helper-mixed -m CPU0,CUDA [-e BOUND [FIRST N]]
  *
- * runs on the devices whose names begin so, of all modules of the search path. With a bound on the NMSE of
- * a node, for members that round activations, it runs the random graphs alone: 60 of them from 1000 on, or N from FIRST
- * on. */
+ * runs on the devices whose names begin so, of all modules of the search path. With a bound on the
+ * NMSE of a node, for members that round activations, it runs the random graphs alone: 60 of them
+ * from 1000 on, or N from FIRST on. */
 #include "base/launcher.h"
 #include "meta_random.h"
 #include "mixed_members.h"
@@ -63,6 +63,7 @@ int main(int argc, char **argv) {
     const char *list = NULL;
     sheaf_backend_dev_t members[MOST];
     if (!prepare(argc, argv, cpus, fars, &list)) return 2;
+    if (getenv("SHEAF_TEST_FAR_SLICES")) sheaf_log_set(mixed_leave_out_info, NULL);
     if (start_job() || (list && sheaf_backend_load_all())) {
         fprintf(stderr, "%s\n", sheaf_last_error());
         return 1;
@@ -71,7 +72,9 @@ int main(int argc, char **argv) {
     bool ok = used > 0;
     if (!ok) fprintf(stderr, "no members: %s\n", sheaf_last_error());
     /* without a scheduler nothing takes over an op that a member refuses */
-    const bool all_ops = !getenv("SHEAF_TEST_FAR_REFUSES"), rounds = list && argc >= 5;
+    const bool all_ops = !getenv("SHEAF_TEST_FAR_REFUSES");
+    /* the random graphs ask about every node */
+    const bool rounds = (list && argc >= 5) || getenv("SHEAF_TEST_FAR_SLICES");
     for (int hole = 0; hole < 2 && ok && all_ops && !rounds; hole++)
         /* devices of modules may round activations for products with quantized weights */
         ok =
@@ -79,7 +82,7 @@ int main(int argc, char **argv) {
     ok = ok &&
          (!all_ops || run_meta_random(members, used, first_graph, list && !rounds ? 25 : n_graphs));
     ok = ok && (rounds || run_sched_scenario(members, used, all_ops ? 1 : 0));
-    if (ok && !list && fars[my_rank()] && far_counted("pinned") < 100) {
+    if (ok && !list && fars[my_rank()] && far_counted("pinned") < (rounds ? 10 : 100)) {
         fprintf(stderr, "rank %d: no transfer through pinned memory\n", my_rank());
         ok = false;
     }

@@ -91,6 +91,19 @@ Test(mixed, random_graphs_cpu_far) { random_graphs(orders[1], SANITIZED ? 60 : 3
 Test(mixed, random_graphs_two_far) { random_graphs(orders[3], SANITIZED ? 60 : 300); }
 Test(mixed, random_graphs_five) { random_graphs(orders[5], SANITIZED ? 30 : 150); }
 
+/* A device that has every op, but not for every slice, and not every copy that a conversion needs:
+ * such nodes are planned otherwise before anything is computed. */
+static void some_slices(const char *order, const char *chosen, uint64_t n) {
+    setenv("SHEAF_TEST_FAR_SLICES", chosen, 1);
+    sheaf_log_set(mixed_leave_out_info, NULL);
+    const struct group g = up(order);
+    cr_assert(run_meta_random(g.members, g.n, 1, n), "%s", order);
+    cr_assert_gt(far_counted("refused"), (long)n / 2);
+}
+Test(mixed, some_slices_cpu_far) { some_slices(orders[1], "1", 150); }
+Test(mixed, some_slices_two_far) { some_slices(orders[3], "2", 150); }
+Test(mixed, some_slices_five) { some_slices(orders[5], "3", 60); }
+
 Test(mixed, scheduler_over_a_mixed_group) {
     const struct group g = up("CPU0 Far0 Far1");
     cr_assert(run_sched_scenario(g.members, g.n, 4));
@@ -139,6 +152,10 @@ static void on_ranks(int np, const char *env, const char *args, const char *want
  * graph elsewhere. */
 Test(mixed_mpirun, an_op_that_one_rank_refuses) {
     on_ranks(2, "SHEAF_TEST_FAR_REFUSES=GLU", "1,0 0,1", "ok 2 members on 2");
+}
+/* All ranks plan anew if the device of one refuses a slice. */
+Test(mixed_mpirun, slices_that_one_rank_refuses) {
+    on_ranks(2, "SHEAF_TEST_FAR_SLICES=4", "1,0 0,1", "ok 2 members on 2");
 }
 Test(mixed_mpirun, both_kinds_on_two_ranks) { on_ranks(2, "A=1", "1,1 1,1", "ok 4 members on 2"); }
 Test(mixed_mpirun, far_here_cpu_there) { on_ranks(2, "A=1", "0,2 1,0", "ok 3 members on 2"); }

@@ -3,6 +3,7 @@
  * graph, SHEAF_TEST_SPLIT_GRAPHS=n that many. */
 #include <criterion/criterion.h>
 
+#include "base/hash.h"
 #include "sanitizer.h"
 #include "split_random.h"
 
@@ -22,24 +23,59 @@ static double largest(const T *t) {
     return most;
 }
 
-static bool run_graph(uint64_t seed, struct totals *totals) {
+/* Some nodes, which every member must compute whole. */
+static uint8_t *choose_whole(const struct sheaf_cgraph *g, uint64_t seed) {
+    uint8_t *whole = split_alloc((size_t)g->n_nodes + 1);
+    for (int i = 0; i < g->n_nodes; i++)
+        whole[i] = !sheaf_op_is_view(g->nodes[i]->op) && sheaf__mix(seed, (uint64_t)i) % 3 == 0;
+    return whole;
+}
+
+/* Is the node computed of whole operands, wherever the plan computes it? */
+static bool is_whole(const struct sheaf__split_plan *plan, int node) {
+    for (int s = 0; s < plan->n_steps; s++) {
+        const struct sheaf__split_step *step = &plan->steps[s];
+        if (step->kind != SHEAF_SPLIT_STEP_NODE || step->node != node) continue;
+        if (plan->values[step->out].state->axis != SHEAF_SPLIT_AXIS_MIRRORED) return false;
+        for (int i = 0; i < SHEAF_MAX_SRC; i++)
+            if (step->in[i] >= 0 &&
+                plan->values[step->in[i]].state->axis != SHEAF_SPLIT_AXIS_MIRRORED)
+                return false;
+    }
+    return true;
+}
+
+static bool are_whole(const struct sheaf__split_plan *plan, const struct sheaf_cgraph *g,
+                      const uint8_t *whole, uint64_t seed) {
+    for (int i = 0; i < g->n_nodes && whole; i++) {
+        if (!whole[i] || is_whole(plan, i)) continue;
+        fprintf(stderr, "seed %llu: node %d %s is cut\n", (unsigned long long)seed, i,
+                sheaf_op_desc(g->nodes[i]));
+        return false;
+    }
+    return true;
+}
+
+static bool run_graph(uint64_t seed, bool some_whole, struct totals *totals) {
     struct maker k;
     make_graph(&k, seed, 14);
     struct sheaf_cgraph *g = k.m.graph;
     struct sheaf__split_plan *plan = NULL;
+    const uint8_t *chosen = some_whole ? choose_whole(g, seed) : NULL;
     bool good = true;
-    if (sheaf__split_plan_new(g, k.m.n_members, split_model_state, &k.m, &plan)) {
+    if (sheaf__split_plan_new_with(g, k.m.n_members, split_model_state, &k.m, chosen, &plan)) {
         fprintf(stderr, "seed %llu: no plan: %s\n", (unsigned long long)seed, sheaf_last_error());
         good = false;
         goto out;
     }
     struct sheaf__split_plan *again = NULL; /* other addresses, as another rank has */
     void *shift = malloc(4096 + seed % 4096);
-    if (sheaf__split_plan_new(g, k.m.n_members, split_model_state, &k.m, &again) ||
+    if (sheaf__split_plan_new_with(g, k.m.n_members, split_model_state, &k.m, chosen, &again) ||
         sheaf__split_plan_fingerprint(again, g) != sheaf__split_plan_fingerprint(plan, g)) {
         fprintf(stderr, "seed %llu: planned twice, two plans\n", (unsigned long long)seed);
         good = false;
     }
+    good = good && are_whole(plan, g, chosen, seed);
     free(shift);
     sheaf__split_plan_free(again);
     struct split_run r = {.graph = g, .plan = plan};
@@ -88,13 +124,14 @@ out:
     return good;
 }
 
-static void run_graphs(uint64_t n_graphs) {
+static void run_graphs(uint64_t n_graphs, bool some_whole) {
     const char *one = getenv("SHEAF_TEST_SPLIT_SEED"), *many = getenv("SHEAF_TEST_SPLIT_GRAPHS");
     const uint64_t first = one ? strtoull(one, NULL, 10) : 1;
     const uint64_t n = one ? 1 : many ? strtoull(many, NULL, 10) : n_graphs;
     struct totals t = {0};
     int failed = 0;
-    for (uint64_t s = first; s < first + n && failed < 10; s++) failed += !run_graph(s, &t);
+    for (uint64_t s = first; s < first + n && failed < 10; s++)
+        failed += !run_graph(s, some_whole, &t);
     printf("random graphs: seeds %llu..%llu: %ld compared, %ld nodes, %ld collectives, %ld "
            "writes back, %ld out of range\n",
            (unsigned long long)first, (unsigned long long)(first + n - 1), t.graphs, t.nodes,
@@ -106,7 +143,8 @@ static void run_graphs(uint64_t n_graphs) {
 /* A sanitizer makes a graph twenty times slower and looks for what shows in few. */
 enum { FEWER = SANITIZED ? 10 : 1 };
 
-Test(random, graphs_compute_what_the_whole_computes) { run_graphs(10000 / FEWER); }
+Test(random, graphs_compute_what_the_whole_computes) { run_graphs(10000 / FEWER, false); }
+Test(random, nodes_that_are_whole) { run_graphs(3000 / FEWER, true); }
 
 /* Of each node that is computed one row is marked as taken, and a reason is given. */
 Test(random, explanations_name_the_row_that_is_taken) {

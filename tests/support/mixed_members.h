@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sheaf/log.h"
 #include "sheaf/module.h"
 #include "sheaf/world.h"
 
@@ -41,6 +42,12 @@ static inline size_t mixed_pick(const char *order, sheaf_backend_dev_t *out, siz
     }
     for (size_t i = 0; !order && i < n && used < cap; i++) out[used++] = devices[i];
     return used;
+}
+
+/* For sheaf_log_set: graphs of which a device refuses slices have a line each. */
+static inline void mixed_leave_out_info(enum sheaf_log_level level, const char *text, void *user) {
+    (void)user;
+    if (level > SHEAF_LOG_INFO) fprintf(stderr, "sheaf: %s\n", text);
 }
 
 static inline long far_counted(const char *what) {

@@ -138,10 +138,22 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static enum sheaf_status check_slices(const struct stream *s, const struct sheaf_cgraph *graph) {
+    for (int i = 0; i < sheaf_graph_n_nodes(graph) && far_takes_some(); i++) {
+        const struct sheaf_tensor *t = sheaf_graph_node((struct sheaf_cgraph *)(uintptr_t)graph, i);
+        if (!far_takes(&s->device->base, t))
+            return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
+                                   "%s was given %s '%s', which it refuses", s->device->name,
+                                   sheaf_op_desc(t), t->name);
+    }
+    return SHEAF_STATUS_SUCCESS;
+}
+
 static enum sheaf_status graph_compute_async(sheaf_backend_t backend, struct sheaf_cgraph *graph) {
     struct stream *s = stream_of(backend);
     struct sheaf_cgraph *copy = NULL;
-    enum sheaf_status st = map_graph(s, graph, &copy);
+    enum sheaf_status st = check_slices(s, graph);
+    if (!st) st = map_graph(s, graph, &copy);
     if (st) return st;
     atomic_fetch_add(&far_counts[FAR_COMPUTES], 1);
     atomic_fetch_add(&far_counts[FAR_NODES], sheaf_graph_n_nodes(copy));
@@ -239,7 +251,9 @@ static sheaf_backend_buffer_type_t dev_host_buft(sheaf_backend_dev_t dev) {
 }
 static bool dev_supports_op(sheaf_backend_dev_t dev, const struct sheaf_tensor *op) {
     (void)dev;
-    return !is_refused(op) && sheaf_backend_dev_supports_op(cpu(), op);
+    const bool yes = !is_refused(op) && sheaf_backend_dev_supports_op(cpu(), op);
+    if (yes && far_takes_some()) far_knows(op);
+    return yes;
 }
 static bool dev_supports_buft(sheaf_backend_dev_t dev, sheaf_backend_buffer_type_t buft) {
     return buft == &device_of(dev)->buft;
@@ -279,6 +293,7 @@ static long far_count(const char *what) {
         [FAR_PINNED] = "pinned",
         [FAR_PAGEABLE] = "pageable",
         [FAR_HOST_BUFFERS] = "host buffers",
+        [FAR_REFUSED] = "refused",
     };
     for (int i = 0; i < FAR_EVENT_COUNT; i++)
         if (!strcmp(what, names[i])) return atomic_load(&far_counts[i]);
@@ -287,8 +302,11 @@ static long far_count(const char *what) {
 
 static void *reg_proc(sheaf_backend_reg_t reg, const char *name) {
     long (*fn)(const char *) = far_count;
+    bool (*takes)(sheaf_backend_dev_t, const struct sheaf_tensor *) = far_takes;
     void *address = NULL;
     (void)reg;
+    if (!strcmp(name, SHEAF__TAKES_SLICE_PROC) && far_takes_some())
+        memcpy(&address, &takes, sizeof address);
     if (!strcmp(name, "far_count")) memcpy(&address, &fn, sizeof address);
     if (!strcmp(name, SHEAF__DEVCOMM_PROC) && getenv("SHEAF_TEST_FAR_COMM"))
         return (void *)(uintptr_t)&far_devcomm;

@@ -2,9 +2,12 @@
  *
  * A module: memory.c is its memory and host buffers, far.c its devices and streams, comm.c
  * collectives on its memory (only with SHEAF_TEST_FAR_COMM, so that groups go through host memory
- * otherwise). It computes with the CPU's kernels, on tensors mapped to where their bytes really
- * are. SHEAF_TEST_FAR_DEVICES (2) devices; SHEAF_TEST_FAR_SLOWDOWN=f makes each compute take f times as long;
- * SHEAF_TEST_FAR_KIND=accel lists them as accelerators instead of GPUs. */
+ * otherwise), slices.c nodes that it refuses. It computes with the CPU's kernels, on tensors mapped
+ * to where their bytes really are. SHEAF_TEST_FAR_DEVICES (2) devices; SHEAF_TEST_FAR_SLOWDOWN=f
+ * makes each compute take f times as long; SHEAF_TEST_FAR_KIND=accel lists them as accelerators
+ * instead of GPUs; SHEAF_TEST_FAR_REFUSES=OP: it lacks that op; SHEAF_TEST_FAR_SLICES=n: it takes
+ * nodes like those that it was asked about whole, and of others, slices and copies, some that n
+ * chooses. Computing any other node fails. */
 #ifndef SHEAF_TESTS_FAR_H
 #define SHEAF_TESTS_FAR_H
 
@@ -27,6 +30,7 @@ enum far_event {
     FAR_PINNED,       /* transfers from or to host buffers of a far device */
     FAR_PAGEABLE,     /* transfers from or to other memory of the host */
     FAR_HOST_BUFFERS, /* made so far */
+    FAR_REFUSED,      /* slices */
     FAR_EVENT_COUNT,
 };
 extern _Atomic long far_counts[FAR_EVENT_COUNT];
@@ -42,6 +46,11 @@ char *far_reach(const struct far_device *device, const void *address);
 /* Collectives between far devices, for SHEAF__DEVCOMM_PROC (comm.c). */
 struct sheaf__devcomm_i;
 extern const struct sheaf__devcomm_i far_devcomm;
+/* A node that was asked about whole, as sheaf_backend_dev_supports_op does. */
+void far_knows(const struct sheaf_tensor *node);
+/* Of SHEAF__TAKES_SLICE_PROC: a node like one that was asked about, or by chance. */
+bool far_takes(sheaf_backend_dev_t dev, const struct sheaf_tensor *node);
+bool far_takes_some(void); /* is SHEAF_TEST_FAR_SLICES set? */
 /* Counts a transfer by where its host end lies. */
 void far_count_transfer(const void *host);
 
