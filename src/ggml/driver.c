@@ -88,8 +88,8 @@ static void *work(void *unused) {
     return NULL;
 }
 
-/* Runs the task in the driver thread; its status, and its text in this thread. A child of a fork has
- * no such thread, and the job is not its own. */
+/* Runs the task in the driver thread; its status, and its text in this thread. A child of a fork
+ * has no such thread, and the job is not its own. */
 static enum sheaf_status call(task_fn task, void *argument) {
     if (!shared.started || shared.pid != getpid())
         return sheaf_set_error(SHEAF_STATUS_INVALID,
@@ -117,8 +117,8 @@ static void keep_failure(enum sheaf_status st) {
     sheaf_log(SHEAF_LOG_ERROR, "%s", sheaf_last_error());
 }
 
-/* Other commands use the memory of a run's results, or all ranks meet in them, as in a run whose views
- * move (c of them): they get its payload, and may plan again. */
+/* Other commands use the memory of a run's results, or all ranks meet in them, as in a run whose
+ * views move (c of them): they get its payload, and may plan again. */
 static bool goes_beside_runs(enum gg_command_kind kind, uint64_t c) {
     return (kind == GG_COMMAND_RUN && !c) || kind == GG_COMMAND_FETCH || kind == GG_COMMAND_ASK ||
            kind == GG_COMMAND_END;
@@ -140,8 +140,8 @@ enum sheaf_status gg_command(enum gg_command_kind kind, uint64_t a, uint64_t b, 
 /* ---- start and end ---- */
 
 /* The program may be idle, so that no call tells it: it is asked to end, as by its user, when the
- * ranks have had the time to agree on the one that prints the failure. A program that stays is ended by
- * the library after the limit of the end (SHEAF_TIMEOUT_FINALIZE_MS). */
+ * ranks have had the time to agree on the one that prints the failure. A program that stays is
+ * ended by the library after the limit of the end (SHEAF_TIMEOUT_FINALIZE_MS). */
 static void *ask_to_end(void *unused) {
     (void)unused;
     usleep(1500000);
@@ -322,8 +322,8 @@ static enum sheaf_status take_out_of_file(struct gg_memory *m, struct gg_region 
     return st;
 }
 
-/* A mapped file needs no copy: each rank reads its slices from its own. Small tensors are no weights
- * worth a look at the process's mappings. */
+/* A mapped file needs no copy: each rank reads its slices from its own. Small tensors are no
+ * weights worth a look at the process's mappings. */
 static bool record_file(struct gg_region *r, const void *data, size_t size) {
     enum { LEAST_BYTES = 4096 };
     if (size != r->bytes || size < LEAST_BYTES) return false;

@@ -2,8 +2,8 @@
  * job, and what ggml's calls become.
  *
  * A device with rank 0 among its ranks computes inside the call. Another one is told to, and rank 0
- * goes on; its results are fetched before anything of that device is read, or anything else asked of
- * it, so that at most one run of a device is under way.
+ * goes on; its results are fetched before anything of that device is read, or anything else asked
+ * of it, so that at most one run of a device is under way.
  *
  * ggml calls from any of its threads; each call that needs the job is handed to the driver thread
  * and waited for. The first failure stays: ggml's functions that move data return nothing, so the
@@ -39,7 +39,8 @@ void gg_driver_wait(size_t device, uint64_t run);
 
 /* How buffers of this plugin are recognised; set by plugin.c. */
 struct gg_memory *gg_plugin_memory_of(const struct gg_tensor *root);
-/* Of that device's buffer type, if only in a plan: then there is no gg_memory. root has a buffer. */
+/* Of that device's buffer type, if only in a plan: then there is no gg_memory. root has a
+ * buffer. */
 bool gg_plugin_is_for_us(const struct gg_tensor *root, size_t device);
 
 #endif

@@ -8,8 +8,8 @@
  * graph, and the last node of a part that stands for no scheduler split (a callback or a test looks
  * at it).
  *
- * Offsets of views of weights and caches are no part of the bytes: graphs that differ in nothing else
- * are one program. */
+ * Offsets of views of weights and caches are no part of the bytes: graphs that differ in nothing
+ * else are one program. */
 #ifndef SHEAF_GGML_ENCODE_H
 #define SHEAF_GGML_ENCODE_H
 

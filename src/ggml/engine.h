@@ -6,8 +6,8 @@
  * them meets. A command that fails on one rank fails on all, unless the job itself is over
  * (sheaf_world_failed). Ranks that drive no member of a device take part in its plans and hold
  * nothing of it; payloads of SET and RUN go to its group only, unless views move. A device without
- * rank 0 computes while rank 0 goes on: its results are fetched by a command of their own. All calls
- * from one thread. */
+ * rank 0 computes while rank 0 goes on: its results are fetched by a command of their own. All
+ * calls from one thread. */
 #ifndef SHEAF_GGML_ENGINE_H
 #define SHEAF_GGML_ENGINE_H
 
@@ -23,7 +23,8 @@ enum gg_command_kind {
     GG_COMMAND_FREE,  /* a: group: its objects, and the programs that use them */
     GG_COMMAND_GRAPH, /* a: program, b: records, c: outputs, d: device, payload: outputs, graph */
     GG_COMMAND_DROP,  /* a: program */
-    /* a: program, b: with results?, c: views that move, payload: changed inputs, offsets -> results */
+    /* a: program, b: with results?, c: views that move, payload: changed inputs, offsets ->
+     * results */
     GG_COMMAND_RUN,
     GG_COMMAND_FETCH, /* a: program -> results of its last run on rank 0 */
     GG_COMMAND_ASK,   /* a: device, b: records, payload: graph of one node -> does it run that? */
@@ -52,8 +53,8 @@ struct gg_object_place {
 
 struct gg_engine;
 /* Starts the world and the meta devices over all its devices. may_exit, on_failure: as in struct
- * sheaf_world_params. tell (may be NULL) gets the text of an error while the ranks are still there: a
- * launcher ends the job when the first of them has gone. Collective. */
+ * sheaf_world_params. tell (may be NULL) gets the text of an error while the ranks are still there:
+ * a launcher ends the job when the first of them has gone. Collective. */
 enum sheaf_status gg_engine_start(bool may_exit, sheaf_failure_fn on_failure,
                                   void (*tell)(const char *text), struct gg_engine **out);
 void gg_engine_stop(struct gg_engine *e); /* and the world; accepts NULL */
@@ -67,8 +68,8 @@ bool gg_engine_has_rank(const struct gg_engine *e, size_t device, int rank);
 size_t gg_engine_member(const struct gg_engine *e, size_t device, size_t member);
 size_t gg_engine_n_members(const struct gg_engine *e); /* of all devices */
 
-/* Rank 0: sends the command to all and executes it here. `result` takes what GET returns; of RUN and
- * FETCH, an array of addresses, one an output. */
+/* Rank 0: sends the command to all and executes it here. `result` takes what GET returns; of RUN
+ * and FETCH, an array of addresses, one an output. */
 enum sheaf_status gg_engine_do(struct gg_engine *e, struct gg_command *command, const void *payload,
                                void *result);
 /* Other ranks: executes commands until END or the end of the job. */

@@ -1,4 +1,5 @@
-/* Files are recognised by size and sampled content, for a copy on another host has another inode. */
+/* Files are recognised by size and sampled content, for a copy on another host has another
+ * inode. */
 #include "ggml/file.h"
 
 #include <errno.h>
@@ -60,8 +61,8 @@ struct mapping {
     char path[4096];
 };
 
-/* The heap grows at its end only, and holds no file. It is where most programs have what they write to
- * small tensors, and the list of mappings takes a tenth of a millisecond and more. */
+/* The heap grows at its end only, and holds no file. It is where most programs have what they write
+ * to small tensors, and the list of mappings takes a tenth of a millisecond and more. */
 static uintptr_t heap_begin;
 
 static bool is_heap(uintptr_t at) {

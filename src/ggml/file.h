@@ -18,8 +18,8 @@ struct gg_file {
     uint64_t device, inode;
 };
 /* The file that this process has mapped at `at`, if all of [at, at + size) is of one mapping that
- * cannot be written, and the file is still there under its name. NULL: no such file. One thread at a
- * time. */
+ * cannot be written, and the file is still there under its name. NULL: no such file. One thread at
+ * a time. */
 const struct gg_file *gg_file_of_address(const void *at, size_t size, uint64_t *offset);
 
 #endif

@@ -10,8 +10,8 @@
 
 enum { GG_MAX_GROUPS = 64 };
 
-/* group_of [n_ranks]: numbers 0 .. *n_groups - 1. host_of: the host number of a rank. INVALID with a
- * text that says what the setting takes. */
+/* group_of [n_ranks]: numbers 0 .. *n_groups - 1. host_of: the host number of a rank. INVALID with
+ * a text that says what the setting takes. */
 enum sheaf_status gg_groups_parse(const char *text, int n_ranks, int (*host_of)(int rank),
                                   int *group_of, int *n_groups);
 

@@ -145,7 +145,8 @@ static bool is_before_0_9_5(const struct gg_host *h) {
 }
 
 /* A type is the same if name, block and bytes are. Numbers up to 39 (mxfp4) are in every version
- * that has backend API 2, 40 to 42 since 0.25 at the latest; ggml looks behind its table for more. */
+ * that has backend API 2, 40 to 42 since 0.25 at the latest; ggml looks behind its table for
+ * more. */
 static void map_types(const struct probe *p, struct gg_host *h, int8_t *map) {
     const int n = gg_is_since(h, 25) ? 43 : 40;
     memset(map, -1, GG_MAX_TYPES);

@@ -1,6 +1,6 @@
 /* The ggml library of the program that loaded the plugin: its functions, the numbers that it gives
- * to ops and types, and whether its structures lie as abi.h says. Filled once, before anything else;
- * read-only afterwards. */
+ * to ops and types, and whether its structures lie as abi.h says. Filled once, before anything
+ * else; read-only afterwards. */
 #ifndef SHEAF_GGML_HOST_H
 #define SHEAF_GGML_HOST_H
 

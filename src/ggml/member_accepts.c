@@ -1,7 +1,7 @@
-/* What ggml asserts of nodes that its devices nevertheless say they support: its constructors refuse
- * them, so its kernels never meet them, and end the process if they do. One row an op: layouts of
- * operands, types, shapes. An op without a row is not given to ggml. Source: ggml.c, ggml-cpu/ops.cpp of
- * ggml 0.25.3. */
+/* What ggml asserts of nodes that its devices nevertheless say they support: its constructors
+ * refuse them, so its kernels never meet them, and end the process if they do. One row an op:
+ * layouts of operands, types, shapes. An op without a row is not given to ggml. Source: ggml.c,
+ * ggml-cpu/ops.cpp of ggml 0.25.3. */
 #include "ggml/member.h"
 #include "sheaf/ops.h"
 

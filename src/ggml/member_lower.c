@@ -1,11 +1,11 @@
 /* Nodes that ggml has no op or no parameters for, as several nodes that it has.
  *
- * A slice of an indexed dimension holds rows, experts or heads [base, base + n) of more (words 14 and
- * 15, sheaf/ops.h). ggml takes an index for one of the whole, so a slice that ran as it is would be
- * wrong in silence: ids become local ones, what belongs to another member is multiplied by 0, and
- * slopes of ALiBi, which ggml derives from the number of a head, become a mask for each head. Heads that
- * divide a group (word 13) become up to three nodes, whose groups are of one size. Other nodes are
- * refused. */
+ * A slice of an indexed dimension holds rows, experts or heads [base, base + n) of more (words 14
+ * and 15, sheaf/ops.h). ggml takes an index for one of the whole, so a slice that ran as it is
+ * would be wrong in silence: ids become local ones, what belongs to another member is multiplied by
+ * 0, and slopes of ALiBi, which ggml derives from the number of a head, become a mask for each
+ * head. Heads that divide a group (word 13) become up to three nodes, whose groups are of one size.
+ * Other nodes are refused. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -212,7 +212,8 @@ static bool lower_top_k(struct gg_lowered *l, const struct sheaf_tensor *node) {
 static bool is_far_roll(const struct sheaf_tensor *node) {
     bool far = false;
     for (int i = 0; i < SHEAF_MAX_DIMS && node->op == SHEAF_OP_ROLL; i++)
-        far = far || node->op_params[i] >= node->ne[i] || -(int64_t)node->op_params[i] >= node->ne[i];
+        far =
+            far || node->op_params[i] >= node->ne[i] || -(int64_t)node->op_params[i] >= node->ne[i];
     return far;
 }
 
@@ -224,8 +225,8 @@ static bool lower_roll(struct gg_lowered *l, const struct sheaf_tensor *node) {
     return true;
 }
 
-/* The slope of head h of n (Press, Smith and Lewis 2022): 2^(-max_bias * (h + 1) / p) for h < p, the
- * largest power of 2 that is at most n; the odd powers of twice that between them. */
+/* The slope of head h of n (Press, Smith and Lewis 2022): 2^(-max_bias * (h + 1) / p) for h < p,
+ * the largest power of 2 that is at most n; the odd powers of twice that between them. */
 static float slope(float max_bias, int64_t h, int64_t n) {
     int64_t p = 1;
     while (p * 2 <= n) p *= 2;
@@ -300,8 +301,8 @@ static struct sheaf_tensor *attend(struct gg_lowered *l, const struct sheaf_tens
     return t;
 }
 
-/* Heads that begin or end inside of a group of r: those of the first K/V head, of whole groups and of
- * the last one each by a node, side by side. */
+/* Heads that begin or end inside of a group of r: those of the first K/V head, of whole groups and
+ * of the last one each by a node, side by side. */
 static bool lower_groups(struct gg_lowered *l, const struct sheaf_tensor *node) {
     const int64_t heads = node->src[0]->ne[2], n_kv = node->src[1]->ne[2];
     const int64_t r = node->op_params[SHEAF_OP_PARAM_GROUP];

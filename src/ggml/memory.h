@@ -3,8 +3,8 @@
  * the place of weights and caches.
  *
  * A region is a tensor that owns its memory. Until a graph uses it, its bytes are in the shadow or
- * in a file; from then on the object has them. Results of graphs, and leaves of compute buffers, are
- * never objects: they travel between shadow and ranks with each run. */
+ * in a file; from then on the object has them. Results of graphs, and leaves of compute buffers,
+ * are never objects: they travel between shadow and ranks with each run. */
 #ifndef SHEAF_GGML_MEMORY_H
 #define SHEAF_GGML_MEMORY_H
 

@@ -1,8 +1,8 @@
 /* The plugin as ggml sees it: one registry entry with one device, SHEAF, over all ranks of the job,
  * or with one a group of ranks, SHEAF0, SHEAF1 and so on; their buffer types, buffers and backends.
  *
- * Groups are asynchronous devices with events, so that a program computes on all of them at once; one
- * device for the whole job is not, for a failure has its place there: the call that computes.
+ * Groups are asynchronous devices with events, so that a program computes on all of them at once;
+ * one device for the whole job is not, for a failure has its place there: the call that computes.
  *
  * ggml_backend_init may be called several times and from a program that refuses the plugin
  * afterwards: nothing is started before all checks, everything is started once, and the library is
@@ -287,7 +287,8 @@ static bool start(const void *caller) {
 SHEAF_PUBLIC struct gg_reg *ggml_backend_init(void);
 SHEAF_PUBLIC struct gg_reg *ggml_backend_init(void) {
     static bool asked, usable;
-    /* a rank whose members are devices of ggml opens that library, which may find the plugin here */
+    /* a rank whose members are devices of ggml opens that library, which may find the plugin
+     * here */
     const bool within = sheaf_backend_reg_by_name("ggml");
     if (!asked && !within) usable = start(__builtin_return_address(0));
     asked = true;

@@ -1,5 +1,5 @@
-/* A graph is computed: its program is found or made, its changed inputs go out with one command, and
- * its results come back into the shadow. */
+/* A graph is computed: its program is found or made, its changed inputs go out with one command,
+ * and its results come back into the shadow. */
 #include <stdlib.h>
 #include <string.h>
 

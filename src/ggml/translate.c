@@ -395,7 +395,8 @@ static bool unflatten(const struct sheaf_tensor *t, struct gg_tensor *out) {
     return true;
 }
 
-/* The strides of a, which is dense, and where the part begins in it, in bytes; a is copied first. */
+/* The strides of a, which is dense, and where the part begins in it, in bytes; a is copied
+ * first. */
 static bool part_back(const struct sheaf_tensor *t, struct gg_tensor *out) {
     const struct sheaf_tensor *a = t->src[0];
     uint64_t offset = 0;

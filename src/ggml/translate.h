@@ -1,6 +1,6 @@
 /* One ggml node as one sheaf node: which op, which operands in which order, which parameters. The
- * table knows ops by name, so a row may name an op that this build of the library lacks; nodes of it
- * are declined. */
+ * table knows ops by name, so a row may name an op that this build of the library lacks; nodes of
+ * it are declined. */
 #ifndef SHEAF_GGML_TRANSLATE_H
 #define SHEAF_GGML_TRANSLATE_H
 
@@ -29,9 +29,10 @@ bool gg_operand(const struct gg_host *host, const struct gg_operands *operands, 
 bool gg_is_dense(const struct gg_host *host, const struct gg_tensor *t);
 
 /* The other direction: fills `out`, without memory, from a node of ours, and `order`: operand i of
- * ggml's node is operand order[i] of ours, GG_SELF_SRC the node itself, GG_NO_SRC none. A node that is
- * none of the ops of the host, or has parameters that ggml has no words for (slices of an indexed
- * dimension are the caller's to look at), gives false; type, ne, nb and name are filled nevertheless. */
+ * ggml's node is operand order[i] of ours, GG_SELF_SRC the node itself, GG_NO_SRC none. A node that
+ * is none of the ops of the host, or has parameters that ggml has no words for (slices of an
+ * indexed dimension are the caller's to look at), gives false; type, ne, nb and name are filled
+ * nevertheless. */
 enum { GG_NO_SRC = -1, GG_SELF_SRC = -2 };
 bool gg_translate_back(const struct gg_host *host, const struct sheaf_tensor *t,
                        struct gg_tensor *out, int8_t order[GG_MAX_SRC]);

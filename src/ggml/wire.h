@@ -52,8 +52,8 @@ void gg_put_state(struct gg_bytes *b, const struct sheaf_split_state *state);
 struct sheaf_split_state *gg_take_state(struct gg_reader *r, int n_members);
 
 /* ---- graphs ---- */
-/* Do the bytes from t->view_offs to the end of t's last element lie inside of the owner? Reads types,
- * shapes, strides and that offset. */
+/* Do the bytes from t->view_offs to the end of t's last element lie inside of the owner? Reads
+ * types, shapes, strides and that offset. */
 bool gg_fits_owner(const struct sheaf_tensor *t, const struct sheaf_tensor *owner);
 /* The operand whose memory a view shows, or a node writes into; -1: it is neither. */
 int gg_shown_operand(const struct sheaf_tensor *node);
@@ -76,8 +76,8 @@ struct gg_graph {
  * bytes are no graph. */
 enum sheaf_status gg_graph_decode(const uint8_t *data, size_t size, uint32_t n,
                                   gg_object_fn objects, void *user, struct gg_graph *out);
-/* Moves views to the offsets that a run brings: n times the number of views that stay and the offset
- * of the next one, filled up to 8 bytes. */
+/* Moves views to the offsets that a run brings: n times the number of views that stay and the
+ * offset of the next one, filled up to 8 bytes. */
 enum sheaf_status gg_graph_move(struct gg_graph *g, uint64_t n, struct gg_reader *r);
 void gg_graph_free(struct gg_graph *g); /* accepts zeroes */
 

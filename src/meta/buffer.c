@@ -1,5 +1,5 @@
-/* Meta buffers: they reserve addresses, and hold the slices of the tensors placed in them (slices.c).
- * Data go in and out through transfer.c. */
+/* Meta buffers: they reserve addresses, and hold the slices of the tensors placed in them
+ * (slices.c). Data go in and out through transfer.c. */
 #include "meta/buffer.h"
 
 #include <stdlib.h>

@@ -1,8 +1,9 @@
 /* Views whose offsets are numbers of a compute: caches that are written at another place for every
  * token.
  *
- * Invariant: a program's parts are right for the offsets in p->views. Whether it can be made right for
- * others follows from its plan alone, so that all ranks keep it or make another one together. */
+ * Invariant: a program's parts are right for the offsets in p->views. Whether it can be made right
+ * for others follows from its plan alone, so that all ranks keep it or make another one
+ * together. */
 #include <stdlib.h>
 
 #include "meta/builder.h"
