@@ -6,11 +6,13 @@
 #include "ggml/library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "ggml/translate.h"
 
 static struct gg_library library;
@@ -141,11 +143,38 @@ static enum sheaf_status find_all(void *handle, struct gg_library *l) {
 
 /* ---- the file ---- */
 
-/* A program that uses ggml has it already: a second copy would have its own devices. */
+struct objects { /* that are loaded */
+    char **name;
+    size_t n, cap;
+};
+
+static int note_object(struct dl_phdr_info *info, size_t size, void *user) {
+    struct objects *o = user;
+    (void)size;
+    if (!*info->dlpi_name || !sheaf__grow(&o->name, &o->cap, o->n + 1, sizeof *o->name)) return 0;
+    o->name[o->n] = strdup(info->dlpi_name);
+    o->n += o->name[o->n] != NULL;
+    return 0;
+}
+
+/* A program that uses ggml has it already: a second copy would have its own devices. It may have it
+ * under any name and for itself alone, as modules of Python have. */
 static void *open_programs(void) {
-    void *own = dlsym(RTLD_DEFAULT, "ggml_backend_dev_count");
-    if (own) return dlopen(NULL, RTLD_NOW);
-    return dlopen("libggml.so.0", RTLD_NOW | RTLD_NOLOAD);
+    static const char wanted[] = "ggml_backend_dev_count";
+    struct objects objects = {0};
+    void *found = NULL;
+    if (dlsym(RTLD_DEFAULT, wanted)) return dlopen(NULL, RTLD_NOW);
+    dl_iterate_phdr(note_object, &objects);
+    for (size_t i = 0; i < objects.n; i++) {
+        void *handle = found ? NULL : dlopen(objects.name[i], RTLD_NOW | RTLD_NOLOAD);
+        if (handle && dlsym(handle, wanted))
+            found = handle;
+        else if (handle)
+            dlclose(handle);
+        free(objects.name[i]);
+    }
+    free(objects.name);
+    return found;
 }
 
 static enum sheaf_status open_file(void **handle) {

@@ -37,7 +37,8 @@ static inline struct gg_member *gg_member_of(sheaf_backend_dev_t dev) {
 }
 
 /* Extents and strides. A dimension of one element has the stride of a dense tensor: a slice keeps
- * those of the whole, no address depends on them, but kernels of ggml step by them to further states. */
+ * those of the whole, no address depends on them, but kernels of ggml step by them to further
+ * states. */
 static inline void gg_lay_out(const struct sheaf_tensor *t, struct gg_tensor *out) {
     for (int i = 0; i < GG_MAX_DIMS; i++) {
         const size_t dense = !i       ? sheaf_type_size(t->type)
@@ -55,7 +56,8 @@ struct gg_kept {
     struct gg_tensor gg;         /* as it was written; its tensor's `extra` */
     struct gg_tensor packed;     /* in a layout of the device */
     struct gg_buffer *packed_in; /* NULL: it is not */
-    bool read_as_written;        /* something reads it so: it must stay */
+    const char *read_as_written; /* what was done with it so: it must stay; NULL: nothing */
+    bool is_told;                /* that it stays was logged */
 };
 
 struct gg_member_buffer {
@@ -68,8 +70,8 @@ struct gg_member_buffer {
 
 extern const struct sheaf_backend_buffer_type_i gg_member_buft_i;
 
-/* The buffer that t, or the tensor that it is a view of, lies in; NULL: it has none, or it is not one
- * of ggml's. */
+/* The buffer that t, or the tensor that it is a view of, lies in; NULL: it has none, or it is not
+ * one of ggml's. */
 const struct gg_member_buffer *gg_member_buffer_of(const struct sheaf_tensor *t);
 /* What the buffer of t, or of the tensor that it is a view of, keeps of it; NULL: nothing. */
 struct gg_kept *gg_member_kept(const struct sheaf_tensor *t);
@@ -79,13 +81,18 @@ struct gg_tensor gg_member_describe(const struct gg_member *m, const struct shea
 /* ---- member_pack.c ---- */
 
 void gg_find_layouts(struct gg_member *m);
-/* The descriptor, in a layout of the device, of a weight that is operand 0 of `node`, which is `gg` in
- * the library; NULL: the weight stays as it was written. The first call for a weight rearranges it. */
+/* The descriptor, in a layout of the device, of a weight that is operand 0 of `node`, which is `gg`
+ * in the library; NULL: the weight stays as it was written. The first call for a weight rearranges
+ * it. */
 struct gg_tensor *gg_pack(const struct sheaf_tensor *weight, const struct sheaf_tensor *node,
                           const struct gg_tensor *gg);
 void gg_packed_free(const struct gg_library *lib, struct gg_kept *k);
-/* t, or the weight that it is a view of, is read as it was written. UNSUPPORTED: it lies there no more;
- * `what` is done with it, for the text. */
+/* Below, t may also be a view of the weight, and `what`, which stays, says for texts what is
+ * done. */
+bool gg_is_packed(const struct sheaf_tensor *t);
+/* UNSUPPORTED: the weight does not lie any more as it was written. */
+enum sheaf_status gg_refuse_packed(const struct sheaf_tensor *t, const char *what);
+/* The same, and it is not packed later: what reads it once may read it again. */
 enum sheaf_status gg_read_as_written(const struct sheaf_tensor *t, const char *what);
 /* *done: t was packed and written anew. UNSUPPORTED: a part of one that is packed. */
 enum sheaf_status gg_write_packed(const struct sheaf_tensor *t, const void *data, size_t offset,
@@ -107,8 +114,16 @@ struct gg_graph; /* of ggml, made of one of ours */
 enum sheaf_status gg_graph_new(struct gg_member *m, const struct sheaf_cgraph *graph,
                                struct gg_graph **out);
 void gg_graph_free(struct gg_graph *g);
-/* Is it still what `graph` would be translated to? Reads the nodes and operands of `graph` alone. */
-bool gg_graph_fits(const struct gg_graph *g, const struct sheaf_cgraph *graph);
+/* Is it still what `graph` would be translated to? Reads the nodes and operands of `graph`
+ * alone. */
+enum gg_fit {
+    GG_FITS_NOT,
+    GG_FITS,
+    GG_FITS_MOVED, /* it is when gg_graph_move has moved its views, which no work may be using */
+};
+enum gg_fit gg_graph_fit(const struct gg_graph *g, const struct sheaf_cgraph *graph);
+/* false: there the device may not take a node, so that the graph is to be made anew. */
+bool gg_graph_move(struct gg_graph *g);
 /* NULL: there is nothing to compute. */
 struct gg_cgraph *gg_graph_get(const struct gg_graph *g);
 /* For a bound on what is kept. */

@@ -1,7 +1,8 @@
 /* A stream of a ggml device: graphs, transfers, events.
  *
- * Graphs are translated once and kept, by the address of their first node and its number, until there
- * are too many; one that has changed is translated anew. */
+ * Graphs are translated once and kept, by the address of their first node and its number, until
+ * there are too many; one that has changed is translated anew, except where its views have
+ * moved. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,8 +87,9 @@ static enum sheaf_status graph_of(struct backend *b, const struct sheaf_cgraph *
     const uint64_t key = sheaf__mix((uint64_t)(uintptr_t)first, sheaf_graph_uid(graph));
     struct kept **at = find(b, key), *k = *at;
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    if (k && !gg_graph_fits(k->graph, graph)) {
-        b->m->lib->synchronize(b->gg); /* it may be at work still */
+    const enum gg_fit fit = k ? gg_graph_fit(k->graph, graph) : GG_FITS;
+    if (fit != GG_FITS) b->m->lib->synchronize(b->gg); /* it may be at work still */
+    if (fit == GG_FITS_NOT || (fit == GG_FITS_MOVED && !gg_graph_move(k->graph))) {
         drop(b, at);
         k = NULL;
     }
@@ -152,8 +154,8 @@ static enum sheaf_status get_async(sheaf_backend_t base, const struct sheaf_tens
     return st;
 }
 
-/* Later work of b waits for the work that is in the queue of `other`: by an event where the devices make
- * them, else now. */
+/* Later work of b waits for the work that is in the queue of `other`: by an event where the devices
+ * make them, else now. */
 static void wait_for(struct backend *b, struct backend *other) {
     const struct gg_library *lib = b->m->lib;
     if (b == other) return;
@@ -172,13 +174,13 @@ static enum sheaf_status cpy_async(sheaf_backend_t base_src, sheaf_backend_t bas
                                    struct sheaf_tensor *src, struct sheaf_tensor *dst, bool *done) {
     struct backend *to = backend_of(base_dst), *from;
     const struct gg_member_buffer *a = gg_member_buffer_of(src), *b = gg_member_buffer_of(dst);
-    *done = base_src->iface == base_dst->iface && a && b && sheaf_is_contiguous(src);
+    *done = base_src->iface == base_dst->iface && a && b && sheaf_is_contiguous(src) &&
+            !gg_is_packed(dst);
     if (!*done) return SHEAF_STATUS_SUCCESS;
     from = backend_of(base_src);
     const struct gg_tensor gg_src = gg_member_describe(a->member, src);
     struct gg_tensor gg_dst = gg_member_describe(b->member, dst);
-    enum sheaf_status st = gg_read_as_written(src, "copy");
-    if (!st) st = gg_read_as_written(dst, "write");
+    const enum sheaf_status st = gg_read_as_written(src, "copy");
     if (st) return st;
     wait_for(to, from);
     to->m->lib->tensor_copy_async(from->gg, to->gg, &gg_src, &gg_dst);
@@ -280,9 +282,10 @@ enum sheaf_status gg_member_backend_new(struct gg_member *m, const char *params,
     if (!b) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: out of memory", m->name);
     b->gg = m->lib->dev_init(m->dev, params && *params ? params : NULL);
     if (!b->gg) {
+        const char *said = gg_library_last_error();
         free(b);
         return sheaf_set_error(SHEAF_STATUS_FAILED, "%s: the device does not start (%s)%s%s",
-                               m->name, gg_library_text(m->lib), ": ", gg_library_last_error());
+                               m->name, gg_library_text(m->lib), *said ? ": " : "", said);
     }
     b->base = (struct sheaf_backend){.iface = &backend_i, .device = &m->base};
     b->m = m;

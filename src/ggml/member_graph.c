@@ -1,13 +1,14 @@
 /* A graph of ours as a graph of ggml, and whether a device computes a node.
  *
- * Both ways use the same steps: a node is lowered if need be, every node of the result is translated,
- * and operands become descriptors. A graph then gives all of them memory: that of our tensors, or
- * scratch of its own for what lowering has added; the question whether a node can be computed does
- * without.
+ * Both ways use the same steps: a node is lowered if need be, every node of the result is
+ * translated, and operands become descriptors. A graph then gives all of them memory: that of our
+ * tensors, or scratch of its own for what lowering has added; the question whether a node can be
+ * computed does without.
  *
  * Invariant: a kept graph holds copies of all tensors it was made of, so that a graph that comes
- * again is known to be the same before anything is computed; no allocation is needed then. A result
- * that is read outside of its graph is an output to ggml, which therefore never fuses it away. */
+ * again is known to be the same, or the same with views that have moved, before anything is
+ * computed; no allocation is needed then. A result that is read outside of its graph is an output
+ * to ggml, which therefore never fuses it away. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +34,8 @@ struct chunk {
 /* A tensor of ours as it was. */
 struct seen {
     const struct sheaf_tensor *tensor;
-    uint64_t serial; /* of the buffer */
+    struct gg_tensor *gg; /* NULL: none */
+    uint64_t serial;      /* of the buffer */
     struct sheaf_tensor copy;
 };
 
@@ -44,6 +46,7 @@ struct gg_graph {
     struct seen *seen; /* the nodes, then what they read */
     size_t n_seen, cap_seen;
     int n_nodes;
+    bool has_lowered;
     void *ctx;
     struct gg_cgraph *graph;
     struct gg_buffer *scratch;
@@ -133,6 +136,7 @@ static void remember(struct build *b, const struct sheaf_tensor *t) {
     }
     struct seen *s = &g->seen[g->n_seen++];
     s->tensor = t;
+    s->gg = NULL;
     s->serial = serial_of(t);
     memcpy(&s->copy, t, sizeof s->copy);
 }
@@ -189,8 +193,8 @@ static bool add_node(struct build *b, struct gg_tensor *gg) {
     return true;
 }
 
-/* Results of two dimensions in ggml that are flat here (translate.c): nodes that read them see them so. NULL: no
- * such node. */
+/* Results of two dimensions in ggml that are flat here (translate.c): nodes that read them see them
+ * so. NULL: no such node. */
 static struct gg_tensor *emit_flat(struct build *b, const struct sheaf_tensor *node,
                                    struct gg_tensor *gg) {
     struct sheaf_tensor flat = *node;
@@ -204,7 +208,8 @@ static struct gg_tensor *emit_flat(struct build *b, const struct sheaf_tensor *n
     return &item->gg;
 }
 
-/* Weights that the device has, or now gets, in a layout of its own. False: something else reads one. */
+/* Weights that the device has, or now gets, in a layout of its own. False: something else reads
+ * one. */
 static bool take_packed(struct build *b, struct gg_tensor *gg, const int8_t order[GG_MAX_SRC],
                         const struct sheaf_tensor *node) {
     for (int i = 0; i < GG_MAX_SRC && b->with_memory && b->g->m->n_layouts; i++) {
@@ -283,6 +288,7 @@ static bool emit(struct build *b, const struct sheaf_tensor *node) {
     }
     if (gg_lower(b->g->m, node, l)) {
         b->lowered[b->n_lowered++] = l; /* its tensors are keys */
+        b->g->has_lowered = true;
         return emit_lowered(b, node, l);
     }
     const bool refused = l->n < 0;
@@ -457,6 +463,8 @@ enum sheaf_status gg_graph_new(struct gg_member *m, const struct sheaf_cgraph *g
     enum sheaf_status st = b.no_memory ? no_memory(m) : emit_nodes(&b, graph);
     if (!st) st = place_all(&b);
     if (!st) st = make_graph(&b);
+    for (size_t i = 0; i < g->n_seen && b.n_slots; i++)
+        g->seen[i].gg = slot_of(&b, g->seen[i].tensor)->gg;
     build_free(&b);
     if (st) {
         gg_graph_free(g);
@@ -478,19 +486,56 @@ void gg_graph_free(struct gg_graph *g) {
     free(g);
 }
 
-static bool is_as_it_was(const struct seen *s) {
-    return !memcmp(s->tensor, &s->copy, SELF_SPAN) && serial_of(s->tensor) == s->serial;
+static bool is_like(const struct seen *s, const struct sheaf_tensor *copy) {
+    return !memcmp(s->tensor, copy, SELF_SPAN) && serial_of(s->tensor) == s->serial;
+}
+
+/* A view that lies elsewhere in its owner. What was lowered has views of its own. */
+static bool has_moved(const struct gg_graph *g, const struct seen *s) {
+    struct sheaf_tensor there;
+    if (g->has_lowered || !s->gg || !s->copy.view_src) return false;
+    memcpy(&there, &s->copy, sizeof there);
+    there.data = s->tensor->data;
+    there.view_offs = s->tensor->view_offs;
+    if (there.op == SHEAF_OP_VIEW)
+        memcpy(there.op_params, s->tensor->op_params, sizeof there.op_params);
+    return is_like(s, &there);
 }
 
 /* An operand is looked at after the node that names it was found to name it still. */
-bool gg_graph_fits(const struct gg_graph *g, const struct sheaf_cgraph *graph) {
-    if (sheaf_graph_n_nodes(graph) != g->n_nodes) return false;
+enum gg_fit gg_graph_fit(const struct gg_graph *g, const struct sheaf_cgraph *graph) {
+    enum gg_fit fit = GG_FITS;
+    if (sheaf_graph_n_nodes(graph) != g->n_nodes) return GG_FITS_NOT;
     for (int i = 0; i < g->n_nodes; i++)
         if (sheaf_graph_node((struct sheaf_cgraph *)(uintptr_t)graph, i) != g->seen[i].tensor)
-            return false;
-    for (size_t i = 0; i < g->n_seen; i++)
-        if (!is_as_it_was(&g->seen[i])) return false;
-    return true;
+            return GG_FITS_NOT;
+    for (size_t i = 0; i < g->n_seen; i++) {
+        if (is_like(&g->seen[i], &g->seen[i].copy)) continue;
+        if (!has_moved(g, &g->seen[i])) return GG_FITS_NOT;
+        fit = GG_FITS_MOVED;
+    }
+    return fit;
+}
+
+/* Kernels of GPUs do not take every offset. */
+static bool takes_still(const struct gg_graph *g, const struct seen *node) {
+    const struct sheaf_tensor *t = node->tensor;
+    if (t->op == SHEAF_OP_NONE || sheaf_op_is_view(t->op) || sheaf_is_empty(t)) return true;
+    return gg_member_accepts(g->m, t) && g->m->lib->dev_supports_op(g->m->dev, node->gg);
+}
+
+bool gg_graph_move(struct gg_graph *g) {
+    bool good = true;
+    for (size_t i = 0; i < g->n_seen; i++) {
+        struct seen *s = &g->seen[i];
+        if (is_like(s, &s->copy)) continue;
+        s->gg->data = s->tensor->data;
+        s->gg->view_offs = s->tensor->view_offs;
+        memcpy(&s->copy, s->tensor, sizeof s->copy);
+    }
+    for (int i = 0; i < g->n_nodes && good; i++) good = takes_still(g, &g->seen[i]);
+    if (g->graph && g->m->lib->graph_next_uid) g->graph->uid = g->m->lib->graph_next_uid();
+    return good;
 }
 
 struct gg_cgraph *gg_graph_get(const struct gg_graph *g) {

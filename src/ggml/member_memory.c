@@ -57,7 +57,8 @@ static void *buffer_base(sheaf_backend_buffer_t buffer) {
     return lib_of(b)->buffer_get_base(b->gg);
 }
 
-/* Graphs point to kept descriptors, so none changes: another layout at the same address gets its own. */
+/* Graphs point to kept descriptors, so none changes: another layout at the same address gets its
+ * own. */
 static struct gg_tensor *kept_like(const struct gg_member_buffer *b, const struct gg_tensor *like,
                                    const void *data) {
     for (size_t i = 0; i < b->n_kept; i++) {
@@ -133,7 +134,7 @@ static enum sheaf_status buffer_memset(sheaf_backend_buffer_t buffer, struct she
     enum { PART = 1 << 16 };
     const struct gg_member_buffer *b = context_of(buffer);
     struct gg_tensor gg = gg_member_describe(b->member, t);
-    const enum sheaf_status st = gg_read_as_written(t, "fill");
+    const enum sheaf_status st = gg_refuse_packed(t, "fill");
     if (st) return st;
     if (b->gg->iface.memset_tensor) {
         b->gg->iface.memset_tensor(b->gg, &gg, value, offset, size);
@@ -153,8 +154,7 @@ static enum sheaf_status buffer_memset(sheaf_backend_buffer_t buffer, struct she
 static bool buffer_copy(sheaf_backend_buffer_t buffer, const struct sheaf_tensor *src,
                         struct sheaf_tensor *dst) {
     const struct gg_member_buffer *to = context_of(buffer), *from = gg_member_buffer_of(src);
-    if (!from || !sheaf_is_contiguous(src) || gg_read_as_written(src, "copy") ||
-        gg_read_as_written(dst, "write"))
+    if (!from || !sheaf_is_contiguous(src) || gg_is_packed(dst) || gg_read_as_written(src, "copy"))
         return false;
     const struct gg_tensor gg_src = gg_member_describe(from->member, src);
     struct gg_tensor gg_dst = gg_member_describe(to->member, dst);

@@ -1,13 +1,14 @@
 /* Weights in a layout of the device.
  *
- * ggml's CPU device multiplies faster by some types whose rows are interleaved. It has types of buffers
- * for them, which rearrange a tensor that is written whole and cannot be read. A weight is complete when
- * the first graph multiplies by it: it is then written into such a buffer, and the pages where it lay go
- * back to the system, so that it is in memory once. This is done to weights that only products read
- * (SHEAF_BACKEND_TENSOR_FACTOR), if the device says of the very node that it computes it so.
+ * ggml's CPU device multiplies faster by some types whose rows are interleaved. It has types of
+ * buffers for them, which rearrange a tensor that is written whole and cannot be read. A weight is
+ * complete when the first graph multiplies by it: it is then written into such a buffer, and the
+ * pages where it lay go back to the system, so that it is in memory once. This is done to weights
+ * that only products read (SHEAF_BACKEND_TENSOR_FACTOR), if the device says of the very node that
+ * it computes it so.
  *
- * Invariant: a weight that is packed stays packed, since graphs point to its descriptor; what would read
- * it as it was written is refused with words, and so is what would write a part of it. */
+ * Invariant: a weight that is packed stays packed, since graphs point to its descriptor; what would
+ * read it as it was written is refused with words, and so is what would write a part of it. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -46,8 +47,8 @@ static bool is_dense(const struct sheaf_tensor *t) {
     return true;
 }
 
-/* A library says that it computes views of what it has packed, and products whose columns its packed
- * kernels take for dense or for those of one matrix. */
+/* A library says that it computes views of what it has packed, and products whose columns its
+ * packed kernels take for dense or for those of one matrix. */
 static bool is_plain_product(const struct sheaf_tensor *node) {
     const struct sheaf_tensor *w = node->src[0], *x = node->src[1];
     if (node->op == SHEAF_OP_MUL_MAT_ID) return w->ne[3] == 1 && is_dense(x);
@@ -97,16 +98,30 @@ static bool pack(const struct gg_member *m, struct gg_kept *k, const struct gg_l
     return true;
 }
 
+static void log_left(const struct gg_member *m, const struct sheaf_tensor *weight,
+                     const struct gg_kept *k) {
+    const char *debug = sheaf_setting_value("SHEAF_BACKEND_DEBUG");
+    if (debug && !strcmp(debug, "1"))
+        sheaf_log(SHEAF_LOG_DEBUG,
+                  "%s: '%s' stays as the file has it: before its first product something had to %s "
+                  "it",
+                  m->name, weight->name, k->read_as_written);
+}
+
 struct gg_tensor *gg_pack(const struct sheaf_tensor *weight, const struct sheaf_tensor *node,
                           const struct gg_tensor *gg) {
     struct gg_kept *k = gg_member_kept(weight);
-    const bool may = is_plain_product(node) && k && (k->packed_in || !k->read_as_written) &&
-                     !weight->view_src && weight->flags & SHEAF_BACKEND_TENSOR_FACTOR &&
-                     sheaf_is_contiguous(weight);
+    const bool may = is_plain_product(node) && k && !weight->view_src &&
+                     weight->flags & SHEAF_BACKEND_TENSOR_FACTOR && sheaf_is_contiguous(weight);
     if (!may) return NULL;
     const struct gg_member *m = gg_member_buffer_of(weight)->member;
     const struct gg_layout *l = layout_for(m, &k->gg, gg);
     if (!l || (k->packed_in && l->buft != k->packed_in->buft)) return NULL;
+    if (!k->packed_in && k->read_as_written) {
+        if (!k->is_told) log_left(m, weight, k);
+        k->is_told = true;
+        return NULL;
+    }
     if (!k->packed_in && !pack(m, k, l, sheaf_nbytes(weight))) return NULL;
     return &k->packed;
 }
@@ -118,23 +133,35 @@ void gg_packed_free(const struct gg_library *lib, struct gg_kept *k) {
 
 /* ---- other readers and writers ---- */
 
-enum sheaf_status gg_read_as_written(const struct sheaf_tensor *t, const char *what) {
+static struct gg_kept *factor_of(const struct sheaf_tensor *t) {
     const struct sheaf_tensor *root = t->view_src ? t->view_src : t;
-    struct gg_kept *k = root->flags & SHEAF_BACKEND_TENSOR_FACTOR ? gg_member_kept(root) : NULL;
-    if (!k) return SHEAF_STATUS_SUCCESS;
-    k->read_as_written = true; /* from now on it is not packed */
-    if (!k->packed_in) return SHEAF_STATUS_SUCCESS;
+    return root->flags & SHEAF_BACKEND_TENSOR_FACTOR ? gg_member_kept(root) : NULL;
+}
+
+bool gg_is_packed(const struct sheaf_tensor *t) {
+    const struct gg_kept *k = factor_of(t);
+    return k && k->packed_in;
+}
+
+enum sheaf_status gg_refuse_packed(const struct sheaf_tensor *t, const char *what) {
+    if (!gg_is_packed(t)) return SHEAF_STATUS_SUCCESS;
     return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
                            "%s: %s '%s': the device has the weight in a layout of its own since "
                            "the first product; SHEAF_GGML_REPACK=0 keeps weights as they are",
-                           gg_member_buffer_of(root)->member->name, what, root->name);
+                           gg_member_buffer_of(t)->member->name, what,
+                           (t->view_src ? t->view_src : t)->name);
+}
+
+enum sheaf_status gg_read_as_written(const struct sheaf_tensor *t, const char *what) {
+    struct gg_kept *k = factor_of(t);
+    if (k && !k->read_as_written) k->read_as_written = what; /* from now on it is not packed */
+    return gg_refuse_packed(t, what);
 }
 
 enum sheaf_status gg_write_packed(const struct sheaf_tensor *t, const void *data, size_t offset,
                                   size_t size, bool *done) {
-    struct gg_kept *k = t->flags & SHEAF_BACKEND_TENSOR_FACTOR ? gg_member_kept(t) : NULL;
+    struct gg_kept *k = factor_of(t);
     *done = k && k->packed_in && !t->view_src && !offset && size == sheaf_nbytes(t);
     if (*done) gg_member_buffer_of(t)->member->lib->tensor_set(&k->packed, data, 0, size);
-    return *done || !k || !k->packed_in ? SHEAF_STATUS_SUCCESS
-                                        : gg_read_as_written(t, "write a part of");
+    return *done ? SHEAF_STATUS_SUCCESS : gg_refuse_packed(t, "write a part of");
 }

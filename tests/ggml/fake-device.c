@@ -1,8 +1,14 @@
-/* A library that stands for ggml with one device, FAKE0, for libsheaf-ggml.so: what fake-ggml.c has,
- * and as much of the registry, buffers, backends and graphs as the module looks for. The device adds
- * and scales F32 in memory of its own kind: data of tensors are addresses that cannot be followed. Its
- * graphs have a number, and it counts how often it saw a number for the first time.
- * It takes no slice of six rows that are scaled by 23. It does not scale by 13: that graph fails. Scaling by 17 takes 2.5 s.
+/* A library that stands for ggml with one device, FAKE0, for libsheaf-ggml.so: what fake-ggml.c
+ * has, and as much of the registry, buffers, backends and graphs as the module looks for. The
+ * device adds and scales F32 in memory of its own kind: data of tensors are addresses that cannot
+ * be followed. Its graphs have a number, and it counts how often it saw a number for the first
+ * time.
+ *
+ * Its streams are lazy: what is submitted runs when something waits for it, and no earlier, so that
+ * a wait that is missing shows in the values.
+ *
+ * It takes no slice of six rows or 32 columns that are scaled by 23. It does not scale by 13: that
+ * graph fails. Scaling by 17 takes 2.5 s, by 19 8 s in the queue.
  *   FAKE_BAD_VERSION     says that its backends have interface version 9
  *   FAKE_PACKS           memory of the host; multiplies, and by weights of a multiple of 4 rows also in a
  *                        layout of its own, which holds the negative of what is written */
@@ -125,6 +131,11 @@ struct gg_buft *ggml_backend_dev_host_buffer_type(struct gg_device *dev) {
     (void)dev;
     return NULL;
 }
+static float factor_of(const struct gg_tensor *t) { /* 0: it does not scale */
+    float factor;
+    memcpy(&factor, t->op_params, sizeof factor);
+    return t->op == OP_SCALE ? factor : 0;
+}
 static bool is_packed(const struct gg_tensor *t) {
     return t && t->buffer && t->buffer->buft == packed_type();
 }
@@ -134,9 +145,7 @@ bool ggml_backend_dev_supports_op(struct gg_device *dev, const struct gg_tensor 
             op->src[0])) /* of views it says so, as ggml's CPU device does, and computes none */
         return op->op == OP_VIEW || (op->op == OP_MUL_MAT && op->src[0]->ne[1] % 4 == 0);
     if (PACKS && op->op == OP_MUL_MAT) return op->type == TYPE_F32;
-    float factor;
-    memcpy(&factor, op->op_params, sizeof factor);
-    if (op->op == OP_SCALE && factor == 23 && op->ne[1] < 6) return false;
+    if (factor_of(op) == 23 && (op->ne[0] < 32 || op->ne[1] < 6)) return false;
     return op->type == TYPE_F32 && (op->op == OP_ADD || op->op == OP_SCALE);
 }
 
@@ -208,22 +217,33 @@ void ggml_backend_tensor_get(const struct gg_tensor *t, void *data, size_t offse
     memcpy(data, (char *)values(t) + offset, size);
 }
 
-/* ---- backends ---- */
+/* ---- streams ---- */
 
-struct gg_backend *ggml_backend_dev_init(struct gg_device *dev, const char *params) {
-    fails = params && !strcmp(params, "fail");
-    return dev ? calloc(1, sizeof(struct gg_backend)) : NULL;
-}
-void ggml_backend_free(struct gg_backend *b) {
-    printf("FAKE0: %d computes of %d graphs\n", n_computed, n_seen);
-    free(b);
-}
-static bool has_long_work; /* in the queue */
-void ggml_backend_synchronize(struct gg_backend *b) {
-    (void)b;
-    if (has_long_work) usleep(8000000);
-    has_long_work = false;
-}
+enum { MAX_STREAMS = 64 };
+struct work {
+    enum { COMPUTE, SET, GET, COPY, WAIT } kind;
+    struct gg_cgraph *graph;
+    struct gg_tensor from, to;
+    const void *data; /* of SET; read when it runs */
+    void *out;        /* of GET */
+    size_t offset, size;
+    struct stream *other; /* of WAIT: until it has done so many */
+    size_t until;
+};
+struct stream {
+    struct gg_backend base;
+    bool used;
+    struct work *work; /* [n] from number `first` on */
+    size_t first, n, cap, done;
+};
+struct event {
+    struct stream *of;
+    size_t at;
+};
+static struct stream streams[MAX_STREAMS]; /* they stay, because events name them */
+
+static struct stream *stream_of(struct gg_backend *b) { return (struct stream *)(void *)b; }
+
 static void multiply(const struct gg_tensor *t) {
     const struct gg_tensor *a = t->src[0], *b = t->src[1];
     for (int64_t k = 0; k < t->ne[0] * t->ne[1]; k++) {
@@ -234,54 +254,101 @@ static void multiply(const struct gg_tensor *t) {
         values(t)[k] = is_packed(a) ? -sum : sum;
     }
 }
+static void compute_node(const struct gg_tensor *t) {
+    if (t->op == OP_MUL_MAT) {
+        multiply(t);
+        return;
+    }
+    if (is_packed(t->src[0])) abort();
+    for (int64_t k = 0; k < t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]; k++) {
+        const float a = values(t->src[0])[k];
+        if (t->op == OP_ADD) values(t)[k] = a + values(t->src[1])[k];
+        if (t->op == OP_SCALE) values(t)[k] = a * factor_of(t);
+    }
+    if (factor_of(t) == 19) usleep(8000000);
+}
+
+static void run_until(struct stream *s, size_t until) {
+    while (s->done < until) {
+        struct work *w = &s->work[s->done++ - s->first];
+        for (int i = 0; w->kind == COMPUTE && i < w->graph->n_nodes; i++)
+            compute_node(w->graph->nodes[i]);
+        if (w->kind == SET) ggml_backend_tensor_set(&w->to, w->data, w->offset, w->size);
+        if (w->kind == GET) ggml_backend_tensor_get(&w->from, w->out, w->offset, w->size);
+        if (w->kind == COPY) ggml_backend_tensor_copy(&w->from, &w->to);
+        if (w->kind == WAIT) run_until(w->other, w->until);
+    }
+}
+static void submit(struct gg_backend *b, struct work w) {
+    struct stream *s = stream_of(b);
+    if (s->n == s->cap) {
+        s->cap = s->cap ? 2 * s->cap : 64;
+        s->work = realloc(s->work, s->cap * sizeof *s->work);
+    }
+    s->work[s->n++] = w;
+    if (PACKS) ggml_backend_synchronize(b); /* a CPU computes at once */
+}
+void ggml_backend_synchronize(struct gg_backend *b) {
+    struct stream *s = stream_of(b);
+    run_until(s, s->first + s->n);
+    s->first = s->done;
+    s->n = 0;
+}
+
+struct gg_backend *ggml_backend_dev_init(struct gg_device *dev, const char *params) {
+    fails = params && !strcmp(params, "fail");
+    for (int i = 0; i < MAX_STREAMS && dev; i++)
+        if (!streams[i].used) return streams[i].used = true, &streams[i].base;
+    return NULL;
+}
+void ggml_backend_free(struct gg_backend *b) {
+    printf("FAKE0: %d computes of %d graphs\n", n_computed, n_seen);
+    ggml_backend_synchronize(b);
+    stream_of(b)->used = false;
+}
 int ggml_backend_graph_compute_async(struct gg_backend *b, struct gg_cgraph *g) {
     bool known = false;
-    (void)b;
     if (fails) return GG_STATUS_FAILED;
     for (int i = 0; i < n_seen; i++) known = known || seen[i] == g->uid;
     if (!known && n_seen < MAX_SEEN) seen[n_seen++] = g->uid;
     n_computed++;
     for (int i = 0; i < g->n_nodes; i++) {
-        const struct gg_tensor *t = g->nodes[i];
-        float factor = 0;
-        if (t->op == OP_MUL_MAT) {
-            multiply(t);
-            continue;
-        }
-        if (is_packed(t->src[0])) abort();
-        memcpy(&factor, t->op_params, sizeof factor);
-        for (int64_t k = 0; k < t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]; k++) {
-            const float a = values(t->src[0])[k];
-            if (t->op == OP_ADD) values(t)[k] = a + values(t->src[1])[k];
-            if (t->op == OP_SCALE) values(t)[k] = a * factor;
-            if (t->op == OP_SCALE && factor == 13) return GG_STATUS_FAILED;
-            if (t->op == OP_SCALE && factor == 17 && k == 0) usleep(2500000);
-            if (t->op == OP_SCALE && factor == 19) has_long_work = true;
-        }
+        if (factor_of(g->nodes[i]) == 13) return GG_STATUS_FAILED;
+        if (factor_of(g->nodes[i]) == 17) usleep(2500000);
     }
+    submit(b, (struct work){.kind = COMPUTE, .graph = g});
     return GG_STATUS_SUCCESS;
 }
 void ggml_backend_tensor_set_async(struct gg_backend *b, struct gg_tensor *t, const void *data,
                                    size_t offset, size_t size) {
-    (void)b;
-    ggml_backend_tensor_set(t, data, offset, size);
+    submit(b, (struct work){.kind = SET, .to = *t, .data = data, .offset = offset, .size = size});
 }
 void ggml_backend_tensor_get_async(struct gg_backend *b, const struct gg_tensor *t, void *data,
                                    size_t offset, size_t size) {
-    (void)b;
-    ggml_backend_tensor_get(t, data, offset, size);
+    submit(b, (struct work){.kind = GET, .from = *t, .out = data, .offset = offset, .size = size});
 }
 void ggml_backend_tensor_copy_async(struct gg_backend *from, struct gg_backend *to,
                                     const struct gg_tensor *src, struct gg_tensor *dst) {
     if (from == to) abort();
-    ggml_backend_tensor_copy(src, dst);
+    submit(to, (struct work){.kind = COPY, .from = *src, .to = *dst});
     printf("FAKE0: a copy between streams\n");
 }
-void *ggml_backend_event_new(struct gg_device *dev) { return dev ? malloc(1) : NULL; }
+void *ggml_backend_event_new(struct gg_device *dev) {
+    return dev ? calloc(1, sizeof(struct event)) : NULL;
+}
 void ggml_backend_event_free(void *event) { free(event); }
-void ggml_backend_event_record(void *event, struct gg_backend *b) { (void)event, (void)b; }
-void ggml_backend_event_wait(struct gg_backend *b, void *event) { (void)event, (void)b; }
-void ggml_backend_event_synchronize(void *event) { (void)event; }
+void ggml_backend_event_record(void *event, struct gg_backend *b) {
+    struct stream *s = stream_of(b);
+    *(struct event *)event = (struct event){s, s->first + s->n};
+}
+void ggml_backend_event_wait(struct gg_backend *b, void *event) {
+    const struct event *e = event;
+    if (e->of) submit(b, (struct work){.kind = WAIT, .other = e->of, .until = e->at});
+}
+void ggml_backend_event_synchronize(void *event) {
+    const struct event *e = event;
+    if (e->of) run_until(e->of, e->at);
+}
 
 size_t ggml_graph_overhead_custom(size_t size, bool grads) { return grads ? 0 : size * 64; }
 struct gg_cgraph *ggml_new_graph_custom(void *ctx, size_t size, bool grads) {

@@ -1,13 +1,19 @@
 /* Computes (a + b) * 2.5 on a device of ggml, alone or beside CPU devices, and compares.
- *   helper-ggml-member DEVICE [alone|run|meta|fail|share]
+ *   helper-ggml-member DEVICE [alone|run|meta|fail|share|moves]
  *   helper-ggml-member DEVICE whole   as meta, with 23, of which a device may take no slice
+ *   helper-ggml-member DEVICE columns as whole, cut by columns, so that gathers take copies;
+ *                             slices, sums: as meta, a is whole, or addends, and must be cut
  *   helper-ggml-member DEVICE copy    results of one stream go to another
- *   helper-ggml-member DEVICE packs|packs-q4_0   weights that the device may have in a layout of its own
- * SHEAF_DEVICES names the device. The last line says what happened. */
+ *   helper-ggml-member DEVICE packs|packs-q4_0   weights that the device may have in a layout of
+ *                                     its own; fills: which are written by copies, too
+ * SHEAF_DEVICES names the device. A library that SHEAF_TEST_HAS names is the program's own. The last
+ * line says what happened. */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "count_allocations.h"
 #include "ggml/abi.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/sheaf.h"
@@ -15,19 +21,23 @@
 enum { ROWS = 6, COLUMNS = 32, N = ROWS * COLUMNS, TIMES = 5 };
 
 static float factor = 2.5f;
+static enum sheaf_split_axis axis = SHEAF_SPLIT_AXIS_1, axis_of_a = SHEAF_SPLIT_AXIS_1;
 
 static int fail(const char *what) {
     printf("%s: %s\n", what, sheaf_last_error());
     return 1;
 }
 
-/* Rows on all members in turn. */
+/* Rows or columns on all members in turn. */
 static enum sheaf_status cut(const struct sheaf_tensor *t, const void *user,
                              struct sheaf_split_state **out) {
+    const enum sheaf_split_axis at = strcmp(t->name, "a") ? axis : axis_of_a;
     const int n = *(const int *)user;
     int64_t counts[16] = {0};
-    for (int64_t i = 0; i < t->ne[1]; i++) counts[i % n]++;
-    *out = sheaf_split_state_cut(SHEAF_SPLIT_AXIS_1, n, counts, 1);
+    for (int64_t i = 0; (int)at < SHEAF_MAX_DIMS && i < t->ne[at]; i++) counts[i % n]++;
+    *out = at == SHEAF_SPLIT_AXIS_MIRRORED  ? sheaf_split_state_mirrored(n)
+           : at == SHEAF_SPLIT_AXIS_PARTIAL ? sheaf_split_state_partial(n)
+                                            : sheaf_split_state_cut(at, n, counts, 1);
     return *out ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;
 }
 
@@ -36,13 +46,14 @@ static struct sheaf_context *context(void) {
         16 * sheaf_tensor_overhead() + 2 * sheaf_graph_overhead(), NULL, true});
 }
 
-/* Twice the same graph in the same memory, then with other inputs. */
+/* The same graph in the same memory with other inputs. Computes after the first allocate nothing. */
 static int run(sheaf_backend_t backend) {
     static float a[N], b[N], y[N];
     struct sheaf_context *leaves = context(), *nodes = context();
     sheaf_backend_buffer_t buffer = NULL;
     struct sheaf_tensor *ta = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_F32, COLUMNS, ROWS);
     struct sheaf_tensor *tb = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_F32, COLUMNS, ROWS);
+    sheaf_set_name(ta, "a");
     if (sheaf_backend_alloc_ctx_tensors(leaves, backend, &buffer)) return fail("memory");
     sheaf_backend_buffer_set_usage(buffer, SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS);
     struct sheaf_tensor *ty = sheaf_scale(nodes, sheaf_add(nodes, ta, tb), factor);
@@ -60,7 +71,9 @@ static int run(sheaf_backend_t backend) {
         if (sheaf_backend_tensor_set(ta, a, 0, sizeof a) ||
             sheaf_backend_tensor_set(tb, b, 0, sizeof b))
             return fail("set");
+        counts_allocations = time > 0;
         if (sheaf_backend_graph_compute(backend, graph)) return fail("compute");
+        counts_allocations = false;
         if (sheaf_backend_tensor_get(ty, y, 0, sizeof y)) return fail("get");
         for (int i = 0; i < N; i++) wrong += y[i] != (a[i] + b[i]) * factor;
     }
@@ -68,12 +81,49 @@ static int run(sheaf_backend_t backend) {
     sheaf_backend_buffer_free(buffer);
     sheaf_free(leaves);
     sheaf_free(nodes);
+    printf("%ld allocations\n", (long)n_allocations);
     printf(wrong ? "%d values are wrong\n" : "right\n", wrong);
     return wrong != 0;
 }
 
-/* Three tensors at one address, the last with the layout of the first: what graphs of the first point to
- * stays as it was. */
+/* Computes a graph of views that lie elsewhere every time. None but the first compute allocates. */
+static int moves(sheaf_backend_t backend) {
+    static float a[N], y[COLUMNS];
+    struct sheaf_context *leaves = context(), *nodes = context();
+    sheaf_backend_buffer_t buffer = NULL;
+    int wrong = 0;
+    struct sheaf_tensor *ta = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_F32, COLUMNS, ROWS);
+    if (sheaf_backend_alloc_ctx_tensors(leaves, backend, &buffer)) return fail("memory");
+    struct sheaf_tensor *row = sheaf_view_1d(nodes, ta, COLUMNS, 0);
+    struct sheaf_tensor *ty = sheaf_scale(nodes, row, factor);
+    struct sheaf_cgraph *graph = sheaf_new_graph(nodes);
+    sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
+    if (sheaf_build_forward_expand(graph, ty) || sheaf_gallocr_alloc_graph(galloc, graph))
+        return fail("graph");
+    for (int i = 0; i < N; i++) a[i] = (float)i;
+    if (sheaf_backend_tensor_set(ta, a, 0, sizeof a)) return fail("set");
+    for (int time = 0; time < ROWS; time++) {
+        const uint64_t offset = (uint64_t)time * ta->nb[1];
+        row->view_offs = offset;
+        row->data = (char *)ta->data + offset;
+        memcpy(row->op_params, &offset, sizeof offset);
+        counts_allocations = time > 0;
+        if (sheaf_backend_graph_compute(backend, graph)) return fail("compute");
+        counts_allocations = false;
+        if (sheaf_backend_tensor_get(ty, y, 0, sizeof y)) return fail("get");
+        for (int i = 0; i < COLUMNS; i++) wrong += y[i] != a[time * COLUMNS + i] * factor;
+    }
+    sheaf_gallocr_free(galloc);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(leaves);
+    sheaf_free(nodes);
+    printf("%ld allocations\n", (long)n_allocations);
+    printf(wrong ? "%d values are wrong\n" : "right\n", wrong);
+    return wrong != 0;
+}
+
+/* Three tensors at one address, the last with the layout of the first: what graphs of the first
+ * point to stays as it was. */
 static int share(sheaf_backend_t backend) {
     struct sheaf_context *ctx = context(), *others = context();
     sheaf_backend_buffer_t buffer = NULL;
@@ -96,9 +146,10 @@ static int share(sheaf_backend_t backend) {
     return !kept || !own;
 }
 
-/* Results of one stream, copied to another, which goes on with them; five times without a wait. */
+/* Results of one stream, copied to another, which goes on with them; five times without a wait, and
+ * then the streams are waited for in that order or the other. */
 static int copy(sheaf_backend_dev_t dev, sheaf_backend_t first) {
-    static float x[N], y[N];
+    static float x[2 * TIMES][N], y[2 * TIMES][N];
     sheaf_backend_t streams[] = {first, NULL};
     struct sheaf_context *ctx = context(), *nodes[] = {context(), context()};
     struct sheaf_tensor *in[2], *out[2];
@@ -118,20 +169,25 @@ static int copy(sheaf_backend_dev_t dev, sheaf_backend_t first) {
             sheaf_gallocr_alloc_graph(galloc[i], graphs[i]))
             return fail("graph");
     }
-    for (int time = 0; time < TIMES; time++) {
-        for (int i = 0; i < N; i++) x[i] = (float)(i * (time + 1));
-        if (sheaf_backend_tensor_set_async(first, in[0], x, 0, sizeof x) ||
+    for (int time = 0; time < 2 * TIMES; time++) {
+        const bool waits = time % TIMES == TIMES - 1;
+        const int earlier = time >= TIMES;
+        for (int i = 0; i < N; i++) x[time][i] = (float)(i * (time + 1));
+        if (sheaf_backend_tensor_set_async(first, in[0], x[time], 0, sizeof x[time]) ||
             sheaf_backend_graph_compute_async(first, graphs[0]) ||
             sheaf_backend_tensor_copy_async(first, streams[1], out[0], in[1]) ||
             sheaf_backend_graph_compute_async(streams[1], graphs[1]) ||
-            sheaf_backend_tensor_get_async(streams[1], out[1], y, 0, sizeof y) ||
-            sheaf_backend_synchronize(streams[1]) || sheaf_backend_synchronize(first))
+            sheaf_backend_tensor_get_async(streams[1], out[1], y[time], 0, sizeof y[time]) ||
+            (waits && (sheaf_backend_synchronize(streams[earlier]) ||
+                       sheaf_backend_synchronize(streams[!earlier]))))
             return fail("copy");
-        for (int i = 0; i < N; i++) wrong += y[i] != x[i] * 2.5f * 2.5f;
     }
-    if (sheaf_backend_tensor_copy(in[0], in[1]) || sheaf_backend_tensor_get(in[1], y, 0, sizeof y))
+    for (int time = 0; time < 2 * TIMES; time++)
+        for (int i = 0; i < N; i++) wrong += y[time][i] != x[time][i] * 2.5f * 2.5f;
+    if (sheaf_backend_tensor_copy(in[0], in[1]) ||
+        sheaf_backend_tensor_get(in[1], y[0], 0, sizeof y[0]))
         return fail("copy at once");
-    for (int i = 0; i < N; i++) wrong += y[i] != x[i];
+    for (int i = 0; i < N; i++) wrong += y[0][i] != x[2 * TIMES - 1][i];
     for (int i = 0; i < 2; i++) {
         sheaf_gallocr_free(galloc[i]);
         sheaf_free(nodes[i]);
@@ -215,8 +271,8 @@ static int strided_product(sheaf_backend_t backend, struct sheaf_tensor *tw) {
     return 0;
 }
 
-/* A weight of a number of rows that the layout takes and one of another, both read by products; then
- * what the first must refuse, and what it must not. */
+/* A weight of a number of rows that the layout takes and one of another, both read by products;
+ * then what the first must refuse, and what it must not. */
 static int packs(sheaf_backend_t backend, enum sheaf_type type) {
     static float w[PACKED_ROWS * WIDTH], x[TOKENS * WIDTH];
     static char raw[MOST_BYTES], back[MOST_BYTES];
@@ -260,6 +316,7 @@ static int packs(sheaf_backend_t backend, enum sheaf_type type) {
     }
     printf("given back: %d\n", is_given_back(tw));
     show("a part", sheaf_backend_tensor_set(tw, w, 4, 8));
+    show("through a view", sheaf_backend_tensor_set(half, w, 0, 8));
     show("a view", sheaf_backend_graph_compute(backend, other));
     show("back", sheaf_backend_tensor_get(tw, back, 0, sheaf_nbytes(tw)));
     if (copies_to_host(tw) || strided_product(backend, tw)) return 1;
@@ -270,6 +327,56 @@ static int packs(sheaf_backend_t backend, enum sheaf_type type) {
     sheaf_free(leaves);
     sheaf_free(nodes);
     sheaf_free(others);
+    return !(most < 5e-4);
+}
+
+/* Weights that are copied to, before their first product and after it. One is filled before, of one
+ * a part is read. */
+static int fills(sheaf_backend_t backend) {
+    enum { COPIED, FILLED, READ, N_WEIGHTS };
+    static const char *const names[] = {"copied", "filled", "read"};
+    static float w[PACKED_ROWS * WIDTH], x[TOKENS * WIDTH];
+    struct sheaf_context *leaves = context(), *nodes = context();
+    struct sheaf_tensor *tw[N_WEIGHTS], *y[N_WEIGHTS];
+    sheaf_backend_buffer_t buffer = NULL;
+    struct sheaf_tensor *from = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_F32, WIDTH, PACKED_ROWS);
+    struct sheaf_tensor *tx = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_F32, WIDTH, TOKENS);
+    struct sheaf_cgraph *graph = sheaf_new_graph(nodes);
+    sheaf_gallocr_t galloc = sheaf_gallocr_new(sheaf_backend_get_default_buffer_type(backend));
+    double most = 0;
+    for (int i = 0; i < N_WEIGHTS; i++) {
+        tw[i] = sheaf_new_tensor_2d(leaves, SHEAF_TYPE_F32, WIDTH, PACKED_ROWS);
+        sheaf_set_name(tw[i], names[i]);
+        tw[i]->flags |= SHEAF_BACKEND_TENSOR_FACTOR;
+    }
+    if (sheaf_backend_alloc_ctx_tensors(leaves, backend, &buffer)) return fail("memory");
+    sheaf_backend_buffer_set_usage(buffer, SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS);
+    for (int i = 0; i < N_WEIGHTS; i++) {
+        y[i] = sheaf_mul_mat(nodes, tw[i], tx);
+        sheaf_set_output(y[i]);
+        if (sheaf_build_forward_expand(graph, y[i])) return fail("graph");
+    }
+    for (int i = 0; i < TOKENS * WIDTH; i++) x[i] = (float)(i * 3 % 17 - 8);
+    if (sheaf_gallocr_alloc_graph(galloc, graph) || sheaf_backend_tensor_set(tx, x, 0, sizeof x) ||
+        sheaf_backend_tensor_memset(tw[FILLED], 0, 0, sizeof w) ||
+        sheaf_backend_tensor_get(tw[READ], w, 0, 4))
+        return fail("graph");
+    for (int time = 0; time < 2; time++) {
+        for (int i = 0; i < PACKED_ROWS * WIDTH; i++) w[i] = (float)((i * 7 + time) % 13 - 6);
+        if (sheaf_backend_tensor_set(from, w, 0, sizeof w)) return fail("set");
+        for (int i = 0; i < N_WEIGHTS; i++)
+            if (sheaf_backend_tensor_copy(from, tw[i])) return fail("copy");
+        if (sheaf_backend_graph_compute(backend, graph)) return fail("compute");
+        for (int i = 0; i < N_WEIGHTS; i++) {
+            const double error = error_of(y[i], w, x, PACKED_ROWS);
+            most = error > most ? error : most;
+        }
+    }
+    printf(most < 5e-4 ? "right\n" : "NMSE %g\n", most);
+    sheaf_gallocr_free(galloc);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(leaves);
+    sheaf_free(nodes);
     return !(most < 5e-4);
 }
 
@@ -303,14 +410,21 @@ int main(int argc, char **argv) {
     sheaf_backend_dev_t meta = NULL;
     size_t n = 0;
     int status;
+    const char *has = getenv("SHEAF_TEST_HAS");
+    if (has && !dlopen(has, RTLD_NOW | RTLD_LOCAL)) return printf("%s\n", dlerror()), 1;
     if (sheaf_world_init(NULL)) return fail("world");
     if (sheaf_backend_load_all()) return fail("modules");
     if (sheaf_world_devices(&devices, &n)) return fail("devices");
     sheaf_backend_dev_t dev = sheaf_backend_dev_by_name(name);
     if (!dev) return printf("no device %s\n", name), 1;
     printf("%s: %s\n", sheaf_backend_dev_name(dev), sheaf_backend_dev_description(dev));
-    if (!strcmp(mode, "whole")) factor = 23;
-    if (!strcmp(mode, "meta") || !strcmp(mode, "whole")) {
+    const bool by_columns =
+        !strcmp(mode, "columns") || !strcmp(mode, "slices") || !strcmp(mode, "sums");
+    if (!strcmp(mode, "whole") || !strcmp(mode, "columns")) factor = 23;
+    if (by_columns) axis = axis_of_a = SHEAF_SPLIT_AXIS_0;
+    if (!strcmp(mode, "slices")) axis_of_a = SHEAF_SPLIT_AXIS_MIRRORED;
+    if (!strcmp(mode, "sums")) axis_of_a = SHEAF_SPLIT_AXIS_PARTIAL;
+    if (!strcmp(mode, "meta") || !strcmp(mode, "whole") || by_columns) {
         const int members = (int)n;
         status = sheaf_backend_meta_device(devices, n, cut, &members, NULL, &meta) ||
                  sheaf_backend_dev_init(meta, NULL, &backend);
@@ -322,8 +436,10 @@ int main(int argc, char **argv) {
             return fail("start");
         status = !strcmp(mode, "share")        ? share(backend)
                  : !strcmp(mode, "copy")       ? copy(dev, backend)
+                 : !strcmp(mode, "moves")      ? moves(backend)
                  : !strcmp(mode, "packs")      ? packs(backend, SHEAF_TYPE_F32)
                  : !strcmp(mode, "packs-q4_0") ? packs(backend, SHEAF_TYPE_Q4_0)
+                 : !strcmp(mode, "fills")      ? fills(backend)
                                                : run(backend);
         if (!status && !strcmp(mode, "alone")) status = refuses(dev) || events(dev, backend);
     }

@@ -1,5 +1,5 @@
-/* Devices of a ggml library as members: with a library that stands for ggml, and with Debian's where
- * scripts/ggml-tree has put it. */
+/* Devices of a ggml library as members: with a library that stands for ggml, and with Debian's
+ * where scripts/ggml-tree has put it. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +21,11 @@ static int run(const char *format_of_library, const char *devices, const char *c
     return run_command(cmd, TIMEOUT, out, OUT);
 }
 static void shows(const char *text) { cr_expect(strstr(out, text), "no '%s' in: %s", text, out); }
+static int times_shown(const char *text) {
+    int n = 0;
+    for (const char *p = out; (p = strstr(p, text)); p += strlen(text)) n++;
+    return n;
+}
 
 Test(ggml_member, is_listed_only_if_it_is_named) {
     cr_expect_eq(run("fake-device-3", "all", "bin/sheaf-info"), 0, "%s", out);
@@ -36,13 +41,14 @@ Test(ggml_member, computes) {
                  out);
     shows("right\n");
     shows("adds: 1, softmax: 0, an order of ties: 0\n");
+    shows("\n0 allocations\n");
     shows("FAKE0: 5 computes of 1 graphs\n"); /* translated once, with one number */
 }
 Test(ggml_member, computes_beside_a_cpu) {
     cr_expect_eq(run("fake-device-2", "CPU0,ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 meta"),
                  0, "%s", out);
     shows("members: 2\n");
-    shows("right\n");
+    shows("\n0 allocations\nright\n");
     shows("FAKE0: 5 computes of 1 graphs\n");
 }
 /* The device has the op, but not for the slice of rows that the first plan gives it. */
@@ -51,11 +57,43 @@ Test(ggml_member, takes_no_slice) {
                  0, "%s", out);
     shows("members: 2\n");
     shows("right\n");
+    cr_expect_eq(times_shown("every member computes"), 1, "%s", out);
+    shows(
+        "meta: every member computes 1 of 2 nodes whole, for which 0.001 MiB are gathered, since a "
+        "device refuses their slices: ggml:FAKE0");
+    shows(" refuses that of node 1, SCALE '");
     cr_expect_eq(run("fake-device-2", "CPU0@0,ggml:FAKE0@1",
                      "mpirun --allow-run-as-root --oversubscribe -np 2 "
                      "bin/helper-ggml-member ggml:FAKE0 whole"),
                  0, "%s", out);
     shows("right\n");
+    cr_expect_eq(times_shown("every member computes"), 1, "%s", out);
+    shows("slices: ggml:FAKE0@1 refuses that of node 1, SCALE '");
+}
+/* The device has no copies at all, which conversions between cuts need: the host makes its
+ * copies. */
+Test(ggml_member, takes_no_copies) {
+    static const char *const modes[] = {"columns", "slices", "sums"};
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        for (int np = 1; np <= 2; np++) {
+            char cmd[256];
+            snprintf(cmd, sizeof cmd, "%s bin/helper-ggml-member ggml:FAKE0 %s",
+                     np == 1 ? "" : "mpirun --allow-run-as-root --oversubscribe -np 2", modes[i]);
+            cr_expect_eq(
+                run("fake-device-3", np == 1 ? "CPU0,ggml:FAKE0" : "CPU0@0,ggml:FAKE0@1", cmd), 0,
+                "%s: %s", modes[i], out);
+            shows("\n0 allocations\nright\n");
+            cr_expect_eq(times_shown("copies of a graph of 2 nodes go through host memory"), 1,
+                         "%s: %s", modes[i], out);
+        }
+    }
+}
+/* The graph is kept, with another number, since the library may compare graphs by that alone. */
+Test(ggml_member, views_move) {
+    cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 moves"), 0,
+                 "%s", out);
+    shows("\n0 allocations\nright\n");
+    shows("FAKE0: 6 computes of 6 graphs\n");
 }
 Test(ggml_member, tensors_share_an_address) {
     cr_expect_eq(run("fake-device-3", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 share"), 0,
@@ -68,8 +106,8 @@ Test(ggml_member, copies_between_streams) {
     shows("FAKE0: a copy between streams\n");
     shows("right\n");
 }
-/* A weight lies in the layout of the device once a product has read it: written whole it goes there, and
- * nothing else can be done with it. */
+/* A weight lies in the layout of the device once a product has read it: written whole it goes
+ * there, and nothing else can be done with it. */
 Test(ggml_member, packs_weights) {
     cr_expect_eq(run("fake-device-packs", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0 packs"),
                  0, "%s", out);
@@ -79,6 +117,7 @@ Test(ggml_member, packs_weights) {
     cr_expect(!strstr(out, "3 rows are packed"), "%s", out);
     shows("a part: ggml:FAKE0: write a part of 'factor': the device has the weight in a layout of "
           "its own since the first product; SHEAF_GGML_REPACK=0 keeps weights as they are\n");
+    shows("through a view: ggml:FAKE0: write a part of 'factor': the device has");
     shows("a view: ggml:FAKE0: compute with 'factor': the device has");
     shows("back: ggml:FAKE0: read 'factor': the device has");
     shows("a copy: ggml:FAKE0: read 'factor': the device has");
@@ -89,9 +128,21 @@ Test(ggml_member, packs_weights) {
                  0, "%s", out);
     shows("right\n");
     shows("given back: 0\n");
-    shows("a part: done\na view: done\nback: done\na copy: done\nstrided columns: done\n"
-          "clear: done\n");
+    shows("a part: done\nthrough a view: done\na view: done\nback: done\na copy: done\n"
+          "strided columns: done\nclear: done\n");
     cr_expect(!strstr(out, "are packed"), "%s", out);
+}
+/* What is written by a copy or filled before its first product is packed by that, and anew by a
+ * copy after it. What is read before it stays as it is. */
+Test(ggml_member, packs_what_is_copied) {
+    cr_expect_eq(run("fake-device-packs", "ggml:FAKE0",
+                     "SHEAF_BACKEND_DEBUG=1 bin/helper-ggml-member ggml:FAKE0 fills"),
+                 0, "%s", out);
+    shows("right\n");
+    cr_expect_eq(times_shown("FAKE0: 256 rows are packed\n"), 4, "%s", out);
+    cr_expect_eq(times_shown("stays as the file has it"), 1, "%s", out);
+    shows("ggml:FAKE0: 'read' stays as the file has it: before its first product something had to "
+          "read it");
 }
 Test(ggml_member, on_other_ranks) {
     cr_expect_eq(run("fake-device-3", "CPU0@0,ggml:FAKE0@1",
@@ -119,6 +170,16 @@ Test(ggml_member, a_library_without_a_function) {
     shows("ggml 0.27.0, ");
     shows("it has no function ggml_backend_dev_count");
 }
+/* Under a name and in a scope of its own, as modules of Python have theirs. */
+Test(ggml_member, the_library_of_the_program) {
+    cr_expect_eq(run("fake-device-2", "ggml:FAKE0",
+                     "SHEAF_TEST_HAS=lib/libfake-device-3.so bin/helper-ggml-member ggml:FAKE0"),
+                 0, "%s", out);
+    shows("ggml:FAKE0: a fake, ggml 0.27.0\n");
+    cr_expect_eq(run("fake-device-2", "ggml:FAKE0", "bin/helper-ggml-member ggml:FAKE0"), 0, "%s",
+                 out);
+    shows("ggml:FAKE0: a fake, ggml 0.21.0\n");
+}
 Test(ggml_member, a_library_that_is_too_new) {
     cr_expect_neq(run("fake-device-new", "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
     shows("its backends have interface version 9; this build of sheaf knows 2");
@@ -144,6 +205,9 @@ Test(ggml_member, debians_cpu_device) {
     shows("right\n");
     cr_expect_eq(run(NULL, "ggml:CPU", IN_TREE "bin/helper-ggml-member ggml:CPU copy"), 0, "%s",
                  out);
+    cr_expect_eq(run(NULL, "ggml:CPU", IN_TREE "bin/helper-ggml-member ggml:CPU moves"), 0, "%s",
+                 out);
+    shows("right\n");
     cr_expect_eq(run(NULL, "ggml:CPU", IN_TREE "bin/helper-ggml-member ggml:CPU packs-q4_0"), 0,
                  "%s", out);
     shows("given back: 1\n");
@@ -162,7 +226,8 @@ Test(ggml_member, debians_cpu_device) {
                  0, "%s", out);
 }
 
-/* Graphs by chance, their leaves cut by chance, over members of ggml alone and beside a CPU of ours. */
+/* Graphs by chance, their leaves cut by chance, over members of ggml alone and beside a CPU of
+ * ours. */
 Test(ggml_member, random_graphs) {
     static const struct {
         const char *devices, *start;
@@ -184,8 +249,8 @@ Test(ggml_member, random_graphs) {
     }
 }
 
-/* The software Vulkan driver that scripts/ggml-tree --vulkan adds: memory that the host cannot address,
- * a queue, other kernels. */
+/* The software Vulkan driver that scripts/ggml-tree --vulkan adds: memory that the host cannot
+ * address, a queue, other kernels. */
 Test(ggml_member, debians_vulkan_device) {
     const char *with =
         "v=$('" SHEAF_SOURCE_DIR "/scripts/ggml-tree' --path)/vulkan; [ -e $v ] || exit 7;"
@@ -209,8 +274,8 @@ Test(ggml_member, debians_vulkan_device) {
     }
 }
 
-/* Members of the plugin's job: in the program its own library's device, in the worker that of a library
- * which finds the plugin and must leave it alone. */
+/* Members of the plugin's job: in the program its own library's device, in the worker that of a
+ * library which finds the plugin and must leave it alone. */
 Test(ggml_member, in_a_program_of_ggml) {
     if (!has_tree()) cr_skip("no tree of Debian's ggml here (scripts/ggml-tree --install)");
     cr_expect_eq(run(NULL, "ggml:CPU",
