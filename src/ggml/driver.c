@@ -20,9 +20,9 @@ struct gg_driver gg_driver;
 
 /* ---- the thread ---- */
 
-/* How long the driver thread looks for the next graph, and a caller, on a core that no member needs,
- * for the end of its own: what a program does between two graphs of a token, and the time of a token
- * for which a wake-up is much. */
+/* How long the driver thread looks for the next graph, and a caller, on a core that no member
+ * needs, for the end of its own: what a program does between two graphs of a token, and the time of
+ * a token for which a wake-up is much. */
 enum { BETWEEN_GRAPHS_NS = 300000, SHORT_GRAPH_NS = 10000000 };
 
 typedef enum sheaf_status (*task_fn)(void *argument);
@@ -47,8 +47,8 @@ static bool is_idle(void) {
     return atomic_load_explicit(&shared.task, memory_order_acquire) == NULL;
 }
 
-/* Looks for a change instead of sleeping: a core that has to be woken takes 50 to 200 us in a virtual
- * machine. Stops when another thread has run on this core, which needs it then. */
+/* Looks for a change instead of sleeping: a core that has to be woken takes 50 to 200 us in a
+ * virtual machine. Stops when another thread has run on this core, which needs it then. */
 static void look(bool while_idle, uint64_t limit_ns) {
     enum { LOOKS = 32, WANTED_NS = 100000 };
     const uint64_t start = sheaf__time_ns();
@@ -190,8 +190,8 @@ static size_t n_cpu_members(void) {
     return n;
 }
 
-/* A core that the members of this host's ranks, threads of CPU members in all, do not compute on. By
- * default they take all cores. */
+/* A core that the members of this host's ranks, threads of CPU members in all, do not compute on.
+ * By default they take all cores. */
 static bool has_spare_core(void) {
     const char *threads = sheaf_setting_value("SHEAF_CPU_THREADS");
     const size_t n = (size_t)sheaf_world_size(), cpus = (n_cpu_members() + n - 1) / n;

@@ -490,7 +490,7 @@ static bool is_like(const struct seen *s, const struct sheaf_tensor *copy) {
     return !memcmp(s->tensor, copy, SELF_SPAN) && serial_of(s->tensor) == s->serial;
 }
 
-/* A view that lies elsewhere in its owner. What was lowered has views of its own. */
+/* A view that lies elsewhere in its owner. A lowered node has views of its own. */
 static bool has_moved(const struct gg_graph *g, const struct seen *s) {
     struct sheaf_tensor there;
     if (g->has_lowered || !s->gg || !s->copy.view_src) return false;

@@ -113,7 +113,7 @@ static void log_refused(const struct meta_device *dev, const struct sheaf_cgraph
 }
 
 /* A node that a device does not take as the slice which a plan has for it is whole in the next
- * plan. What is refused even so, or after many plans, fails with words when it is computed. st: of
+ * plan. A node refused even so, or after many plans, fails with words when it is computed. st: of
  * this rank so far. */
 static enum sheaf_status plan_program(struct meta_backend *b, const struct sheaf_cgraph *graph,
                                       enum sheaf_status st, struct meta_program **out) {

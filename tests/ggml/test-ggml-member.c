@@ -132,8 +132,8 @@ Test(ggml_member, packs_weights) {
           "strided columns: done\nclear: done\n");
     cr_expect(!strstr(out, "are packed"), "%s", out);
 }
-/* What is written by a copy or filled before its first product is packed by that, and anew by a
- * copy after it. What is read before it stays as it is. */
+/* A weight that a copy or a fill writes before its first product is packed by that, and anew by a
+ * copy after it. One that is read before it stays as it is. */
 Test(ggml_member, packs_what_is_copied) {
     cr_expect_eq(run("fake-device-packs", "ggml:FAKE0",
                      "SHEAF_BACKEND_DEBUG=1 bin/helper-ggml-member ggml:FAKE0 fills"),
