@@ -9,6 +9,7 @@
 
 #include "base/arith.h"
 #include "base/array.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/settings.h"
 #include "base/text.h"
@@ -248,4 +249,36 @@ Test(thread, takes_no_signals) {
         if (s != SIGKILL && s != SIGSTOP) cr_expect(sigismember(&there, s), "signal %d", s);
         cr_expect_not(sigismember(&here, s), "signal %d", s);
     }
+}
+
+/* A disk that is full for the first write only, as when another program removes a file. */
+static ssize_t fail_once(void *user, const char *data, size_t n) {
+    int *writes = user;
+    (void)data;
+    if ((*writes)++) return (ssize_t)n;
+    errno = ENOSPC;
+    return 0;
+}
+
+Test(file, tells_at_its_end_that_a_write_was_lost) {
+    static const char line[] = "some words\n";
+    int writes = 0;
+    FILE *f = fopen("/dev/full", "w");
+    cr_assert_not_null(f);
+    fputs(line, f);
+    cr_expect_eq(sheaf__close_written(f), ENOSPC, "what is still buffered");
+
+    f = fopencookie(&writes, "w", (cookie_io_functions_t){.write = fail_once});
+    cr_assert_not_null(f);
+    setvbuf(f, NULL, _IOLBF, 64);
+    for (int i = 0; i < 10; i++) fputs(line, f);
+    cr_expect_gt(writes, 1, "later ones arrived");
+    errno = 0; /* as if another call had succeeded since */
+    cr_expect_eq(sheaf__close_written(f), EIO, "the first one was lost");
+
+    f = fopen("/dev/null", "w");
+    cr_assert_not_null(f);
+    fputs(line, f);
+    errno = EAGAIN;
+    cr_expect_eq(sheaf__close_written(f), 0, "an errno of something else");
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "plan.h"
 
 enum { MAX_SEEN = 4096 };
@@ -187,14 +188,16 @@ enum sheaf_status plan_dot_end(struct plan_dot *d) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     if (!d) return st;
     if (d->file) end_frame(d);
-    bool bad = d->edge_file && fclose(d->edge_file) != 0;
+    int why = d->edge_file ? sheaf__close_written(d->edge_file) : 0;
     if (d->file) {
         if (d->edges) fputs(d->edges, d->file);
         fputs("}\n", d->file);
-        bad = ferror(d->file) || bad;
-        bad = fclose(d->file) != 0 || bad;
+        const int end = sheaf__close_written(d->file);
+        if (end) why = end;
     }
-    if (bad) st = sheaf_set_error(SHEAF_STATUS_IO, "--plan-dot: cannot write %s", d->path);
+    if (why)
+        st = sheaf_set_error(SHEAF_STATUS_IO, "--plan-dot: cannot write %s: %s", d->path,
+                             strerror(why));
     free(d->edges);
     free(d);
     return st;

@@ -4,6 +4,7 @@
  * reader is another thread or process; the order of stores does not matter to a reader that comes
  * milliseconds later. */
 #include "comm/diag/recorder.h"
+#include "base/file.h"
 #include "base/settings.h"
 #include "base/text.h"
 #include "sheaf/log.h"
@@ -98,7 +99,8 @@ void sheaf__record_end_group(uint32_t group, uint64_t now) {
     }
 }
 
-static void write_records(FILE *f, const struct sheaf__recorder *r) {
+/* Returns 0, or the errno of the record that could not be written. */
+static int write_records(FILE *f, const struct sheaf__recorder *r) {
     const uint64_t n = get(&r->n), first = n > SHEAF__RECORDS ? n - SHEAF__RECORDS : 0;
     fprintf(f, "records %llu\n# sequence group kind node bytes start_us wait_us total_us tensor\n",
             (unsigned long long)n);
@@ -112,27 +114,22 @@ static void write_records(FILE *f, const struct sheaf__recorder *r) {
         }
         sheaf__make_plain(name);
         if (total != OPEN) snprintf(time, sizeof time, "%.3f", (double)total * 1e-3);
-        fprintf(f, "%llu %llu %s %llu %llu %.3f %.3f %s %s\n",
+        if (fprintf(
+                f, "%llu %llu %s %llu %llu %.3f %.3f %s %s\n",
                 (unsigned long long)get(&w[R_SEQUENCE]), (unsigned long long)(what >> 8 & 0xffffff),
                 sheaf_comm_kind_name((enum sheaf_comm_kind)(what & 0xff)),
                 (unsigned long long)(what >> 32), (unsigned long long)get(&w[R_BYTES]),
-                (double)get(&w[R_START]) * 1e-3, (double)get(&w[R_WAIT]) * 1e-3, time, name);
+                (double)get(&w[R_START]) * 1e-3, (double)get(&w[R_WAIT]) * 1e-3, time, name) < 0)
+            return errno;
     }
+    return 0;
 }
 
-void sheaf__recorder_dump(int rank, int place) {
+/* The rank that the dump is of; its records lie in `place`. Returns 0 or an errno. */
+static int write_dump(FILE *f, int rank, int place) {
     const struct sheaf__world *w = sheaf__world();
-    const char *dir = sheaf__setting_text(SHEAF__SET_FLIGHT_DIR);
-    char path[4096], doing[160], failure[SHEAF__REASON_BYTES + 1];
+    char doing[160], failure[SHEAF__REASON_BYTES + 1];
     struct sheaf__activity a;
-    if (!dir || !all) return;
-    snprintf(path, sizeof path, "%s/sheaf-%016llx-rank%d.flight", dir, (unsigned long long)w->job,
-             rank);
-    if (mkdir(dir, 0777) && errno != EEXIST) goto fail;
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0 && errno == EEXIST) return;
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!f) goto fail;
     sheaf__read_line(rank, &a);
     sheaf__activity_text(&a, doing, sizeof doing);
     fprintf(f, "sheaf-flight 1\nversion %s\njob %016llx\nrank %d of %d\nhost %s\n", sheaf_version(),
@@ -142,12 +139,23 @@ void sheaf__recorder_dump(int rank, int place) {
     sheaf__make_plain(failure);
     fprintf(f, "doing %s\nfailure %s\n", doing, failure);
     fprintf(f, "now_us %.3f\n", (double)sheaf__time_ns() * 1e-3);
-    write_records(f, recorder(place));
-    const bool cut = ferror(f) != 0;
-    if (fclose(f) == 0 && !cut) return;
-    const int why = errno;
-    unlink(path); /* cut off, it would be refused as damaged */
-    errno = why;
-fail:
-    sheaf_log(SHEAF_LOG_WARN, "cannot write %s: %s", path, strerror(errno));
+    const int why = write_records(f, recorder(place)), end = sheaf__close_written(f);
+    return why ? why : end;
+}
+
+void sheaf__recorder_dump(int rank, int place) {
+    const char *dir = sheaf__setting_text(SHEAF__SET_FLIGHT_DIR);
+    char path[4096];
+    if (!dir || !all) return;
+    snprintf(path, sizeof path, "%s/sheaf-%016llx-rank%d.flight", dir,
+             (unsigned long long)sheaf__world()->job, rank);
+    const bool no_folder = mkdir(dir, 0777) && errno != EEXIST;
+    const int fd = no_folder ? -1 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0 && !no_folder && errno == EEXIST) return;
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+    const int why = f ? write_dump(f, rank, place) : errno;
+    if (!why) return;
+    if (fd >= 0) unlink(path); /* cut off, it would be refused as damaged */
+    if (fd >= 0 && !f) close(fd);
+    sheaf_log(SHEAF_LOG_WARN, "cannot write %s: %s", path, strerror(why));
 }

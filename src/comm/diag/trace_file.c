@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/file.h"
 #include "comm/diag/events.h"
 #include "comm/world/world.h"
 
@@ -151,10 +152,10 @@ enum sheaf_status sheaf_trace_write(const char *path) {
     if (!st) st = merge(f);
     if (f) {
         fputs("\n]}\n", f);
-        const bool bad = ferror(f);
-        if ((fclose(f) || bad) && !st)
+        const int why = sheaf__close_written(f);
+        if (why && !st)
             st = sheaf_set_error(SHEAF_STATUS_IO, "%s: cannot write %s: %s", WHAT, path,
-                                 strerror(errno));
+                                 strerror(why));
     }
     sheaf__events_stop();
     return sheaf_world_failed() ? st : sheaf_world_agree(st, WHAT);
