@@ -1,43 +1,40 @@
-/* Dumps of flight recorders: up to three files, which end at zeros, read together. */
+/* Dumps of flight recorders: up to three texts, which end at zeros, read together. Files, folders and
+ * what is no regular file are test-drill's. */
 #include "fuzz.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "info/postmortem.h"
+#include "info/postmortem.c"
 
 enum { FILES = 3 };
 
-/* The folder's name; the first call drops the standard output, since only its making is tested. */
-static const char *folder(void) {
-    static char path[64];
-    if (path[0]) return path;
-    snprintf(path, sizeof path, "/dev/shm/fuzz-postmortem-%ld", (long)getpid());
-    MUST(freopen("/dev/null", "w", stdout));
-    return path;
+static void start(void) {
+    MUST(freopen("/dev/null", "w", stdout)); /* only its making is tested */
+    setvbuf(stdout, NULL, _IOFBF, 1 << 16);
 }
 
-static void write_file(const char *path, const uint8_t *data, size_t n) {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    MUST(fd >= 0 && write(fd, data, n) == (ssize_t)n);
-    close(fd);
+static bool add(struct dumps *all, const uint8_t *data, size_t n) {
+    FILE *f = n ? fmemopen((void *)(uintptr_t)data, n, "r") : NULL;
+    struct dump *d = next_dump(all);
+    MUST((f || !n) && d);
+    const bool right = !read_dump(f, "a.flight", d);
+    if (f) fclose(f);
+    all->n += right;
+    return right;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    char path[FILES][128];
-    int n = 0;
-    MUST(!mkdir(folder(), 0700)); /* for each input anew: the fuzzer may end behind any of them */
-    for (const uint8_t *end; n < FILES && size; n++) {
-        snprintf(path[n], sizeof path[n], "%s/%d.flight", folder(), n);
-        end = memchr(data, 0, size);
+    static bool started;
+    struct dumps all = {0};
+    bool right = true;
+    if (!started) start();
+    started = true;
+    for (int n = 0; n < FILES && size && right; n++) {
+        const uint8_t *end = memchr(data, 0, size);
         const size_t len = end ? (size_t)(end - data) : size;
-        write_file(path[n], data, len);
+        right = add(&all, data, len);
         data += end ? len + 1 : len;
         size -= end ? len + 1 : len;
     }
-    postmortem_print(folder());
-    for (int i = 0; i < n; i++) unlink(path[i]);
-    MUST(!rmdir(folder()));
+    if (right && !line_up(&all, "dumps")) print_all(&all);
+    release(&all);
     return 0;
 }

@@ -91,6 +91,9 @@ Test(postmortem, refuses_what_is_no_dump) {
          "printf 'sheaf-flight 1\\njob 2\\nrank 0 of 1\\n' > $d/b.flight",
          "several jobs"},
         {"mkfifo $d/a.flight", "is no dump"}, /* it does not wait for a writer */
+        {"{ printf 'sheaf-flight 1\\nrank 0 of 1\\n'; seq -f '%.0f 1 k 1 1 1 1 1 t' 8193; } > "
+         "$d/a.flight",
+         "is no dump"}, /* more than a recorder keeps */
         {"rm -r $d", "cannot open"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -102,6 +105,18 @@ Test(postmortem, refuses_what_is_no_dump) {
         cr_expect_eq(run_command(cmd, 20, out, sizeof out), 1, "%s: %s", cases[i].make, out);
         cr_expect(strstr(out, cases[i].words), "%s: %s", cases[i].make, out);
     }
+}
+
+/* Of a large job few ranks may have written; the others are not a line each. */
+Test(postmortem, names_ranks_without_dumps_together) {
+    cr_assert_eq(run_command("d=$(mktemp -d); for r in 1 2 40000; do printf 'sheaf-flight 1\\nrank "
+                             "%d of 65536\\n' $r > $d/$r.flight; done; '" SHEAF_BUILD_DIR
+                             "/bin/sheaf-info' --postmortem $d; s=$?; rm -rf $d; exit $s",
+                             20, out, sizeof out),
+                 0, "%s", out);
+    cr_expect(strstr(out, "\nrank 0 left no dump: "), "%s", out);
+    cr_expect(strstr(out, "\nranks 3 to 39999 left no dumps: "), "%s", out);
+    cr_expect(strstr(out, "\nranks 40001 to 65535 left no dumps: "), "%s", out);
 }
 
 Test(trace, has_a_lane_for_each_rank, .timeout = 60) {

@@ -14,7 +14,13 @@
 
 #include "base/text.h"
 
-enum { TEXT = 64, MAX_LINE = 4096, MAX_RANKS = 65536, MAX_RECORDS = 1 << 20 };
+enum {
+    TEXT = 64,
+    MAX_LINE = 4096,
+    MAX_RANKS = 65536,
+    MAX_RECORDS =
+        1 << 13, /* of a dump; a recorder keeps 2048. Each is looked for among all of another */
+};
 
 struct record {
     unsigned long long sequence, group, node, bytes;
@@ -62,18 +68,10 @@ static bool add_record(struct dump *d, const char *line) {
     return true;
 }
 
-static enum sheaf_status read_dump(const char *path, struct dump *d) {
+/* The lines behind the first. Returns false if one is none of a dump. */
+static bool read_lines(FILE *f, struct dump *d) {
     char line[MAX_LINE], text[64];
     bool ok = true;
-    /* a named pipe would wait for its writer */
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    struct stat st;
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
-    if (!f && fd >= 0) close(fd);
-    if (!f) return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path, strerror(errno));
-    *d = (struct dump){.rank = -1};
-    ok = !fstat(fd, &st) && S_ISREG(st.st_mode) && fgets(line, sizeof line, f) &&
-         !strncmp(line, "sheaf-flight 1", 14);
     while (ok && fgets(line, sizeof line, f)) {
         line[strcspn(line, "\n")] = 0;
         sheaf__make_plain(line);
@@ -93,8 +91,15 @@ static enum sheaf_status read_dump(const char *path, struct dump *d) {
         else
             ok = add_record(d, line);
     }
-    fclose(f);
-    if (ok && d->rank >= 0 && d->rank < d->size && d->size <= MAX_RANKS)
+    return ok;
+}
+
+/* f: NULL if it is no file that holds a dump. */
+static enum sheaf_status read_dump(FILE *f, const char *path, struct dump *d) {
+    char line[MAX_LINE];
+    *d = (struct dump){.rank = -1};
+    if (f && fgets(line, sizeof line, f) && !strncmp(line, "sheaf-flight 1", 14) &&
+        read_lines(f, d) && d->rank >= 0 && d->rank < d->size && d->size <= MAX_RANKS)
         return SHEAF_STATUS_SUCCESS;
     free(d->records);
     d->records = NULL;
@@ -102,8 +107,47 @@ static enum sheaf_status read_dump(const char *path, struct dump *d) {
                            "%s is no dump of a flight recorder, or is damaged", path);
 }
 
+static enum sheaf_status open_dump(const char *path, struct dump *d) {
+    /* a named pipe would wait for its writer */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat st;
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+    if (!f && fd >= 0) close(fd);
+    if (!f) return sheaf_set_error(SHEAF_STATUS_IO, "cannot open %s: %s", path, strerror(errno));
+    const bool regular = !fstat(fd, &st) && S_ISREG(st.st_mode);
+    const enum sheaf_status status = read_dump(regular ? f : NULL, path, d);
+    fclose(f);
+    return status;
+}
+
+/* A place for one more, which counts when out->n does; NULL without memory. */
+static struct dump *next_dump(struct dumps *out) {
+    struct dump *p = realloc(out->list, ((size_t)out->n + 1) * sizeof *p);
+    if (!p) sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the dumps");
+    if (!p) return NULL;
+    out->list = p;
+    return &p[out->n];
+}
+
 static int by_rank(const void *a, const void *b) {
     return ((const struct dump *)a)->rank - ((const struct dump *)b)->rank;
+}
+
+/* All must be of one job; they get the order of their ranks. */
+static enum sheaf_status line_up(struct dumps *all, const char *dir) {
+    if (!all->n)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "%s holds no *.flight files; a job writes them when it fails and "
+                               "SHEAF_FLIGHT_DIR is set",
+                               dir);
+    for (int i = 1; i < all->n; i++)
+        if (all->list[i].job != all->list[0].job)
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "%s holds dumps of several jobs (%016llx, %016llx): give each "
+                                   "job a directory of its own, or move the old files away",
+                                   dir, all->list[0].job, all->list[i].job);
+    qsort(all->list, (size_t)all->n, sizeof *all->list, by_rank);
+    return SHEAF_STATUS_SUCCESS;
 }
 
 static enum sheaf_status read_all(const char *dir, struct dumps *out) {
@@ -114,30 +158,13 @@ static enum sheaf_status read_all(const char *dir, struct dumps *out) {
         char path[4096];
         const size_t n = strlen(e->d_name);
         if (n < 7 || strcmp(e->d_name + n - 7, ".flight")) continue;
-        struct dump *p = realloc(out->list, ((size_t)out->n + 1) * sizeof *p);
-        if (!p) {
-            st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the dumps");
-            break;
-        }
-        out->list = p;
+        struct dump *p = next_dump(out);
         snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        st = read_dump(path, &out->list[out->n]);
+        st = p ? open_dump(path, p) : SHEAF_STATUS_ALLOC_FAILED;
         if (!st) out->n++;
     }
     closedir(d);
-    if (!st && !out->n)
-        st = sheaf_set_error(SHEAF_STATUS_INVALID,
-                             "%s holds no *.flight files; a job writes them when it fails and "
-                             "SHEAF_FLIGHT_DIR is set",
-                             dir);
-    for (int i = 1; !st && i < out->n; i++)
-        if (out->list[i].job != out->list[0].job)
-            st = sheaf_set_error(SHEAF_STATUS_INVALID,
-                                 "%s holds dumps of several jobs (%016llx, %016llx): give each job "
-                                 "a directory of its own, or move the old files away",
-                                 dir, out->list[0].job, out->list[i].job);
-    if (!st) qsort(out->list, (size_t)out->n, sizeof *out->list, by_rank);
-    return st;
+    return st ? st : line_up(out, dir);
 }
 
 static const struct record *find(const struct dump *d, unsigned long long group,
@@ -159,6 +186,14 @@ static bool same(const struct record *a, const struct record *b) {
 static void print_record(const struct record *r) {
     printf("%s '%s' (node %llu, %llu bytes, collective %llu of group %llu)", r->kind, r->tensor,
            r->node, r->bytes, r->sequence, r->group);
+}
+
+/* Ranks first to last, if there is any. */
+static void print_missing(int first, int last) {
+    if (first == last)
+        printf("rank %d left no dump: no rank of its host survived it\n", first);
+    else if (first < last)
+        printf("ranks %d to %d left no dumps: no rank of their hosts survived them\n", first, last);
 }
 
 static void print_ranks(const struct dumps *all) {
@@ -185,12 +220,13 @@ static void print_ranks(const struct dumps *all) {
         else
             printf(", ended after %.1f us, %.1f of them waiting\n", r->total, r->wait);
     }
-    for (int rank = 0, i = 0; rank < first->size; rank++) {
-        if (i < all->n && all->list[i].rank == rank)
-            i++;
-        else
-            printf("rank %d left no dump: no rank of its host survived it\n", rank);
+    int next = 0;
+    for (int i = 0; i < all->n; i++) {
+        const int rank = all->list[i].rank;
+        print_missing(next, rank - 1);
+        next = rank + 1;
     }
+    print_missing(next, first->size - 1);
 }
 
 /* The first collective of which two ranks have different records. */
@@ -262,15 +298,21 @@ static void print_late(const struct dumps *all) {
                least->wait);
 }
 
+static void print_all(const struct dumps *all) {
+    print_ranks(all);
+    print_divergence(all);
+    print_late(all);
+}
+
+static void release(struct dumps *all) {
+    for (int i = 0; i < all->n; i++) free(all->list[i].records);
+    free(all->list);
+}
+
 enum sheaf_status postmortem_print(const char *dir) {
     struct dumps all = {0};
-    enum sheaf_status st = read_all(dir, &all);
-    if (!st) {
-        print_ranks(&all);
-        print_divergence(&all);
-        print_late(&all);
-    }
-    for (int i = 0; i < all.n; i++) free(all.list[i].records);
-    free(all.list);
+    const enum sheaf_status st = read_all(dir, &all);
+    if (!st) print_all(&all);
+    release(&all);
     return st;
 }
