@@ -91,6 +91,8 @@ enum sheaf_status gg_execute_bind(struct gg_engine *e, const struct gg_command *
                                   const uint8_t *payload) {
     struct gg_reader r = {payload, payload + c->size, false};
     const uint64_t n = gg_take_u64(&r);
+    if (n > c->size / sizeof(struct gg_object_shape)) /* before memory for so many is taken */
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "objects: the message is cut off");
     struct gg_group group = {.number = c->a};
     struct gg_binding *binding = n < MAX_OBJECTS ? calloc(n + 1, sizeof *binding) : NULL;
     uint64_t *numbers = n < MAX_OBJECTS ? calloc(n + 1, sizeof *numbers) : NULL;
@@ -125,6 +127,7 @@ enum sheaf_status gg_execute_free(struct gg_engine *e, const struct gg_command *
             e->groups[kept++] = e->groups[i];
     }
     e->n_groups = kept;
+    while (e->n_objects && !e->objects[e->n_objects - 1].tensor) e->n_objects--;
     return SHEAF_STATUS_SUCCESS;
 }
 

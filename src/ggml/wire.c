@@ -217,6 +217,7 @@ enum sheaf_status gg_graph_decode(const uint8_t *data, size_t size, uint32_t n,
     *g = (struct gg_graph){.n = n};
     if (n == 0) return malformed(n, "is missing");
     if (n > MAX_RECORDS) return malformed(n, "is one too many");
+    if (n > size / sizeof(uint64_t)) return malformed(n, "is cut off"); /* each has a map */
     g->ctx = sheaf_init((struct sheaf_init_params){
         .mem_size = ((size_t)n + 1) * sheaf_tensor_overhead() + sheaf_graph_overhead_custom(n + 1),
         .no_alloc = true});
