@@ -219,9 +219,12 @@ static enum sheaf_status set_value(const struct given *g, const char *text, void
 
 /* The nearer of *best and the names in `words`. */
 static void take_nearest(const char *words, const char *given, int *least, char best[MAX_NAME]) {
+    const int length = (int)strlen(given);
     for (const char *p = words; p && *p; p += strcspn(p, " "), p += *p == ' ') {
         char name[MAX_NAME];
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(p, " "), p);
+        const int n = (int)strcspn(p, " ");
+        if (abs(n - length) >= *least) continue; /* so many letters are too many or missing */
+        snprintf(name, sizeof name, "%.*s", n, p);
         const int d = sheaf__word_distance(given, name);
         if (d >= *least) continue;
         *least = d;
