@@ -31,6 +31,7 @@ static bool is_large(const uint8_t *data, size_t size) {
         for (int k = 0; k < SHEAF_MAX_DIMS; k++)
             if (__builtin_mul_overflow(elements, s.ne[k], &elements)) return true;
         if (elements > 1 << 20 || (bytes += elements) > 1 << 20) return true;
+        if (s.object >> 12 && s.object < 1 << 20) return true; /* the table ends at the highest */
     }
     return false;
 }

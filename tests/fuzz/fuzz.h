@@ -33,13 +33,13 @@ static inline uint8_t fuzz_byte(struct fuzz_bytes *b) {
 
 /* A text of at most size - 1 bytes, which ends at a zero or at the end of the input. */
 static inline char *fuzz_text(struct fuzz_bytes *b, char *out, size_t size) {
-    size_t n = 0;
-    while (b->left && n + 1 < size) {
-        const uint8_t c = fuzz_byte(b);
-        if (!c) break;
-        out[n++] = (char)c;
-    }
+    const size_t room = b->left < size - 1 ? b->left : size - 1;
+    const uint8_t *zero = room ? memchr(b->at, 0, room) : NULL;
+    const size_t n = zero ? (size_t)(zero - b->at) : room;
+    if (n) memcpy(out, b->at, n);
     out[n] = 0;
+    b->at += n + (zero != NULL);
+    b->left -= n + (zero != NULL);
     return out;
 }
 
