@@ -42,7 +42,7 @@ set(CPACK_PACKAGE_CONTACT "the sheaf authors <sheaf@localhost>")
 if(SHEAF_GZIP)
   file(WRITE ${logs}/changelog.Debian "sheaf (${PROJECT_VERSION}-1) unstable; urgency=medium\n\n"
        "  * Packages made by cpack; changelog.gz has the changes.\n\n"
-       " -- ${CPACK_PACKAGE_CONTACT}  Sun, 22 Nov 2026 12:00:00 +0000\n")
+       " -- ${CPACK_PACKAGE_CONTACT}  Mon, 23 Nov 2026 12:00:00 +0000\n")
   execute_process(COMMAND ${SHEAF_GZIP} -9nc ${PROJECT_SOURCE_DIR}/CHANGELOG.md OUTPUT_FILE ${logs}/changelog.gz)
   execute_process(COMMAND ${SHEAF_GZIP} -9nc ${logs}/changelog.Debian OUTPUT_FILE ${logs}/changelog.Debian.gz)
 endif()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks packaging/Containerfile and the recipe for Spack against the tree, without podman and Spack.
+"""Checks packaging/Containerfile, the recipe for Spack and the version against the tree, without podman and Spack.
 
     tests/system/recipes.py               prints what is wrong, a line each; exit status 1 if anything is
     tests/system/recipes.py --self-check  breaks each rule once in a copy of the texts: each must be found
@@ -7,7 +7,8 @@
 Of the image: known instructions; packages of Debian 12 (where apt-cache has their lists); all that scripts/package wants
 to find is installed; the .deb that it installs are among those that cmake/package.cmake makes; CMD is one of our tools.
 Of the recipe: valid Python; its definitions are options of the CMake files, with values that these take; its
-dependencies have the versions and languages that CMakeLists.txt asks for; its licence is that of the tree."""
+dependencies have the versions and languages that CMakeLists.txt asks for; its licence is that of the tree.
+Of the version: the changelog begins with that of CMakeLists.txt, and the Python package has it."""
 import ast, functools, glob, os, re, shlex, subprocess, sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -151,6 +152,26 @@ def check_recipe(text):
     return wrong
 
 
+# ---- the version ----
+
+def project_version():
+    return re.search(r"project\(sheaf VERSION ([\d.]+)", read("CMakeLists.txt")).group(1)
+
+
+def check_changelog(text):
+    heads = [h for h in re.findall(r"^## (.*)$", text, re.M) if h != "Unreleased"]
+    if re.fullmatch(re.escape(project_version()) + r" \(\d{4}-\d\d-\d\d\)", heads[0] if heads else ""):
+        return []
+    return [f"version: the changelog begins with '{heads[:1]}', CMakeLists.txt says {project_version()}"]
+
+
+def check_python(text):
+    version = re.search(r'^version = "([^"]*)"', text, re.M)
+    if version and version.group(1) == project_version():
+        return []
+    return [f"version: pyproject.toml has another one than CMakeLists.txt, {project_version()}"]
+
+
 # ---- each rule broken once ----
 
 BROKEN = [
@@ -159,9 +180,10 @@ BROKEN = [
     ("image", '["sheaf-info"]', '["sheaf-infos"]'), ("image", "FROM docker.io/library/debian:bookworm\n", "FROM docker.io/library/debian:trixie\n"),
     ("recipe", "SHEAF_HARDENING", "SHEAF_HARDNESS"), ("recipe", '"ON" if', '"YES" if'), ("recipe", "@3.22:", "@3.16:"),
     ("recipe", 'depends_on("mpi")', ""), ("recipe", '"MIT"', '"GPL"'), ("recipe", "class Sheaf", "class Sheafs"),
-    ("recipe", "def cmake_args(self):", "def cmake_args(self)"),
+    ("recipe", "def cmake_args(self):", "def cmake_args(self)"), ("changelog", "## 0.", "## 9."), ("python", '= "0.', '= "9.'),
 ]
-CHECKS = {"image": ("packaging/Containerfile", check_image), "recipe": ("packaging/spack/packages/sheaf/package.py", check_recipe)}
+CHECKS = {"image": ("packaging/Containerfile", check_image), "recipe": ("packaging/spack/packages/sheaf/package.py", check_recipe),
+          "changelog": ("CHANGELOG.md", check_changelog), "python": ("python/pyproject.toml", check_python)}
 
 
 def self_check():
