@@ -3,7 +3,8 @@
  * experts, a token and a prompt. Prints the figures of docs/performance.md.
  *
  *   bench-products [THREADS]         1 thread, or as many as given
- *   bench-products 1 types           one matrix of each type: a token and a prompt, in CPU time */
+ *   bench-products 1 types           one matrix of each type: a token and a prompt, in CPU time
+ *   bench-products 1 columns [TYPE]  few columns, weights from memory, in CPU time */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,8 +190,7 @@ static double seconds_portable(const struct product *p) {
     const size_t row = sheaf_row_size(type, ALL_K);
     float *sums = must(calloc(ALL_K + ALL_K / 16, sizeof *sums));
     memcpy(sums, x, ALL_K * sizeof *sums);
-    if (sheaf__act_of(type) == SHEAF__ACT_F32_SUMS)
-        sheaf__act_sums(sums, sums + ALL_K, ALL_K);
+    if (sheaf__act_of(type) == SHEAF__ACT_F32_SUMS) sheaf__act_sums(sums, sums + ALL_K, ALL_K);
     x = sums;
     const double start = cpu_seconds();
     sheaf__cpu_kernels_portable.rows_dot[type](ALL_K, p->w->data, row, ALL_M / 8, &x, 1, &to);
@@ -225,8 +225,40 @@ static void each_type(sheaf_backend_t backend) {
     }
 }
 
+/* Microseconds for a MiB of weights, medians of runs in turns. */
+static void few_columns(sheaf_backend_t backend, int64_t k, const char *only) {
+    static const int64_t counts[] = {1, 4, 8, 12, 16, 24, 32};
+    enum { COUNTS = sizeof counts / sizeof *counts, FEW_BYTES = 64 << 20 };
+    static const enum sheaf_type some[] = {SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q8_0,
+                                           SHEAF_TYPE_Q6_K, SHEAF_TYPE_F16,  SHEAF_TYPE_BF16};
+    printf("\nus a MiB, k = %d\n\n| type |", (int)k);
+    for (int n = 0; n < COUNTS; n++) printf(" %d |", (int)counts[n]);
+    printf("\n|---|");
+    for (int n = 0; n < COUNTS; n++) printf("---:|");
+    for (size_t t = 0; t < sizeof some / sizeof *some; t++) {
+        if (only && strcmp(only, sheaf_type_name(some[t])) != 0) continue;
+        struct product p[COUNTS];
+        double took[COUNTS][ROUNDS];
+        for (int n = 0; n < COUNTS; n++)
+            p[n] = make(backend, some[t], k, FEW_BYTES / (int64_t)sheaf_row_size(some[t], k), 0,
+                        counts[n]);
+        for (int i = 0; i < ROUNDS; i++) {
+            for (int n = 0; n < COUNTS; n++) took[n][i] = seconds_of(backend, &p[n]);
+        }
+        printf("\n| %s |", sheaf_type_name(some[t]));
+        for (int n = 0; n < COUNTS; n++) {
+            const double us = 1e6 * median_of(took[n]);
+            printf(" %.0f |", us * (1 << 20) / (double)sheaf_nbytes(p[n].w));
+            drop(&p[n]);
+        }
+        fflush(stdout);
+    }
+    printf("\n");
+}
+
 int main(int argc, char **argv) {
     const bool types_only = argc > 2 && !strcmp(argv[2], "types");
+    const bool columns_only = argc > 2 && !strcmp(argv[2], "columns");
     const int threads = argc > 1 ? atoi(argv[1]) : 1;
     char params[32];
     snprintf(params, sizeof params, "threads=%d", threads);
@@ -235,6 +267,9 @@ int main(int argc, char **argv) {
     printf("%d thread%s, %s\n", threads, threads > 1 ? "s" : "", sheaf_cpu_isa_name());
     if (types_only) {
         each_type(backend);
+    } else if (columns_only) {
+        few_columns(backend, 2048, argc > 3 ? argv[3] : NULL);
+        few_columns(backend, 5632, argc > 3 ? argv[3] : NULL);
     } else {
         long_rows(backend, threads == 1);
         experts(backend);
