@@ -1,5 +1,6 @@
 /* Kernels for few columns and few queries have the bits of those for many: tiles of panels that
- * leave out columns, products of up to 12 columns, and attention by rows of a cache as they lie. */
+ * leave out columns, products of up to 12 columns, products of one panel, and
+ * attention by rows of a cache as they lie. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,12 +36,13 @@ static void compare_tiles(const struct sheaf__cpu_kernels *kern, const struct sh
     cr_assert(p->rows <= MAX_TILE && p->cols <= MAX_COLS);
     for (int c = 0; c < p->cols; c++) fill(x[c], PASS), cols[c] = x[c];
     fill_rows(w, sizeof w);
-    p->pack(cols, PASS, panel);
+    p->pack(cols, PASS, p->cols, panel);
     for (int r = 0; r < p->rows; r++)
         p->unpack[type](w + (size_t)r * size, rows + (size_t)r * stride, PASS);
     if (p->begin) p->begin();
     for (int pass = 0; pass < 2; pass++) p->tile(PASS, rows, stride, panel, p->cols, all, pass > 0);
     for (int used = 1; used <= p->cols; used++) {
+        p->pack(cols, PASS, used, panel);
         for (int pass = 0; pass < 2; pass++)
             p->tile(PASS, rows, stride, panel, used, few, pass > 0);
         for (int r = 0; r < p->rows; r++)
@@ -138,23 +140,55 @@ static void multiply(sheaf_backend_t backend, enum sheaf_type type, int64_t k, i
     sheaf_free(ctx);
 }
 
+enum { MOST_K = 1325, MOST_M = 43, MOST_N = 70 };
+
+/* Two parts of k, an odd number of rows, ends of rows that are no whole vectors. */
 Test(few_columns, up_to_12_have_the_bits_of_one) {
-    enum { K = 512, M = 40, MOST = 12 };
-    static const enum sheaf_type types[] = {SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16,
-                                            SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_K,
-                                            SHEAF_TYPE_Q6_K, SHEAF_TYPE_Q2_K, SHEAF_TYPE_IQ4_NL};
-    static float x[MOST * K], alone[MOST * M], all[MOST * M];
+    enum { MOST = 12 };
+    static const struct {
+        enum sheaf_type type;
+        int64_t k;
+    } cases[] = {{SHEAF_TYPE_F32, 1325},  {SHEAF_TYPE_F16, 1325},  {SHEAF_TYPE_BF16, 1325},
+                 {SHEAF_TYPE_Q4_0, 1312}, {SHEAF_TYPE_Q8_0, 1312}, {SHEAF_TYPE_Q5_1, 1312},
+                 {SHEAF_TYPE_Q4_K, 1280}, {SHEAF_TYPE_Q6_K, 512},  {SHEAF_TYPE_Q2_K, 512},
+                 {SHEAF_TYPE_IQ4_NL, 512}};
+    static float x[MOST_N * MOST_K], alone[MOST_N * MOST_M], all[MOST_N * MOST_M];
     sheaf_backend_t backend = NULL;
     cr_assert_eq(sheaf_backend_init_by_name("CPU0", NULL, &backend), SHEAF_STATUS_SUCCESS);
-    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+    for (size_t t = 0; t < sizeof cases / sizeof *cases; t++) {
+        const enum sheaf_type type = cases[t].type;
+        const int64_t k = cases[t].k, m = MOST_M;
         seed = 3;
-        fill(x, MOST * K);
-        for (int c = 0; c < MOST; c++)
-            multiply(backend, types[t], K, M, 1, x + c * K, alone + c * M);
-        for (int n = 2; n <= MOST; n += 5) {
-            multiply(backend, types[t], K, M, n, x, all);
-            cr_assert_arr_eq(all, alone, (size_t)(n * M) * sizeof *all, "%s, %d columns",
-                             sheaf_type_name(types[t]), n);
+        fill(x, MOST * k);
+        for (int64_t c = 0; c < MOST; c++)
+            multiply(backend, type, k, m, 1, x + c * k, alone + c * m);
+        for (int64_t n = 2; n <= MOST; n += 5) {
+            multiply(backend, type, k, m, n, x, all);
+            cr_assert_arr_eq(all, alone, (size_t)(n * m) * sizeof *all, "%s, %d columns",
+                             sheaf_type_name(type), (int)n);
+        }
+    }
+    sheaf_backend_free(backend);
+}
+
+/* One panel, half of it or all, whose rows are unpacked tile by tile, has the bits of several. */
+Test(few_columns, by_panels_have_the_bits_of_many) {
+    static const enum sheaf_type types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_Q4_0,
+                                            SHEAF_TYPE_Q5_1, SHEAF_TYPE_Q8_0};
+    static const int64_t some[] = {13, 16, 17, 20, 24, 32, 45};
+    enum { K = 1312 };
+    static float x[MOST_N * MOST_K], few[MOST_N * MOST_M], all[MOST_N * MOST_M];
+    sheaf_backend_t backend = NULL;
+    cr_assert_eq(sheaf_backend_init_by_name("CPU0", NULL, &backend), SHEAF_STATUS_SUCCESS);
+    seed = 5;
+    fill(x, MOST_N * K);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        multiply(backend, types[t], K, MOST_M, MOST_N, x, all);
+        for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+            if (some[i] <= 16 && types[t] != SHEAF_TYPE_Q8_0) continue; /* others may go by rows */
+            multiply(backend, types[t], K, MOST_M, some[i], x, few);
+            cr_assert_arr_eq(all, few, (size_t)(some[i] * MOST_M) * sizeof *all, "%s, %d columns",
+                             sheaf_type_name(types[t]), (int)some[i]);
         }
     }
     sheaf_backend_free(backend);

@@ -130,13 +130,15 @@ struct sheaf__cpu_panels {
     int rows, cols;                /* of a tile; 0: the table has no panels of this kind */
     int unit;                      /* a divisor of 256 */
     size_t panel_bytes, row_bytes; /* of a unit of a panel, and of a row */
-    /* element i of column c is x[c][i], i < n */
-    void (*pack)(const float *const *x, int64_t n, void *panel);
+    /* Element i of column c is x[c][i], i < n. The first `used` columns are packed at least; a kind may
+     * leave out the upper half if they are of the lower one, and use the first half of the bytes. */
+    void (*pack)(const float *const *x, int64_t n, int used, void *panel);
     /* n weights, whole blocks. NULL for types that go by another kind; floats have all types that
      * rows_dot has */
     void (*unpack[SHEAF_TYPE_COUNT])(const void *w, void *row, int64_t n);
     /* c [rows][cols] = rows of k elements, `stride` bytes apart, . the first `used` columns at
-     * least, or added to what c holds */
+     * least, or added to what c holds. The panel was packed with this `used`, in one call that began
+     * with its first element. */
     void (*tile)(int64_t k, const void *row, size_t stride, const void *panel, int used, float *c,
                  bool add);
     /* A thread calls them before its first tile and after its last; NULL if there is nothing to do.
@@ -324,7 +326,7 @@ extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 14 };
+enum { SHEAF__CPU_KERNELS_VERSION = 15 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

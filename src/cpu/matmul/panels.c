@@ -3,8 +3,8 @@
  * First the threads pack the columns of src1 in panels, once, in the work buffer. Then they take
  * chunks of weight rows. A chunk is unpacked, to floats or to integers, PASS elements of k at a
  * time; those, and the sums of the chunk, stay in the second cache, while the piece of one panel
- * that they meet stays in the first. Sums are kept as the tiles leave them and written to dst at
- * the end.
+ * that they meet stays in the first. If there is one panel only, a tile's rows are unpacked at a time,
+ * and stay in the first as well. Sums are kept as the tiles leave them and written to dst at the end.
  *
  * Invariant: a sum runs over k in order (see the tiles), so threads, chunks and blocks of columns
  * do not show in its bits. */
@@ -18,12 +18,8 @@ enum {
     /* From so many columns on, at the earliest; sheaf__mul_mat_by_panels */
     MIN_COLUMNS = 8,
     PASS = SHEAF__SEGMENT, /* elements of k; 32 columns of them are 32 KiB */
-    CHUNK = 48, /* rows at most, whole tiles of every table: 48 KiB as floats of a pass */
-    /* rows for one panel's first half, which leaves unpacked rows more of the first cache: Q4_0 by 8
-     * columns 1.1 times as fast as with 48 (AMD EPYC, Zen 4, November 2026) */
-    FEW_ROWS = 24,
-    FEW_COLUMNS = 16,
-    BLOCK = 512,           /* columns: sums of a chunk are 96 KiB */
+    CHUNK = 48,  /* rows at most, whole tiles of every table: 48 KiB as floats of a pass */
+    BLOCK = 512, /* columns: sums of a chunk are 96 KiB */
     CHUNKS_PER_THREAD = 4, /* at least, where there are as many tiles */
     MAX_PANEL_COLS = 32,
 };
@@ -101,9 +97,7 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.stride = row_bytes(p.kind, PASS);
     p.panel_size = panel_bytes(p.kind, p.k);
     const int64_t share = p.m * p.batches / ((int64_t)nth * CHUNKS_PER_THREAD);
-    const bool few = !dst->src[2] && sheaf__mul_mat_columns(a, b) <= FEW_COLUMNS;
-    const int64_t most = few ? round_up(FEW_ROWS, p.rows) : CHUNK;
-    p.chunk = min_i64(round_up(share > 0 ? share : 1, p.rows), most);
+    p.chunk = min_i64(round_up(share > 0 ? share : 1, p.rows), CHUNK);
     return p;
 }
 
@@ -157,32 +151,40 @@ size_t sheaf__mul_mat_panels_size(const struct sheaf__cpu_kernels *kern,
     return packed_size(&p, p.batches * panels_of(&p, n)) + (size_t)nth * scratch_size(&p, n);
 }
 
+/* Columns of panel q. */
+static int used_of(const struct product *p, const struct matrix *m, int64_t q) {
+    return (int)min_i64(p->cols, m->n - q * p->cols);
+}
+
 /* Segment s of k of panel q. */
 static void pack(const struct product *p, const struct matrix *m, int64_t q, int64_t s) {
+    static const float zeros[SHEAF__SEGMENT];
     float tmp[MAX_PANEL_COLS][SHEAF__SEGMENT];
     const float *x[MAX_PANEL_COLS];
     const int64_t i = s * SHEAF__SEGMENT, n = min_i64(SHEAF__SEGMENT, p->k - i);
-    for (int64_t c = 0; c < p->cols; c++) {
-        const int64_t j = q * p->cols + c;
-        if (j < m->n) {
-            x[c] = sheaf__mul_mat_gather(p->kern, p->b, source(p, m, j), i, n, tmp[c]);
-        } else {
-            memset(tmp[c], 0, (size_t)n * sizeof **tmp);
-            x[c] = tmp[c];
-        }
+    const int used = used_of(p, m, q);
+    for (int c = 0; c < p->cols; c++) {
+        x[c] = zeros;
+        if (c >= used) continue;
+        x[c] = sheaf__mul_mat_gather(p->kern, p->b, source(p, m, q * p->cols + c), i, n, tmp[c]);
     }
-    p->kind->pack(x, n, panel(p, m, q, i));
+    p->kind->pack(x, n, used, panel(p, m, q, i));
 }
 
-/* n weights of `rows` rows at w, unpacked; zeros up to whole tiles. The `next` bytes that follow
- * them in each row are fetched for the next pass, to the second cache (see prefetch_ahead of the
- * kernels): rows lie too far apart for the hardware to see it. */
-static void unpack(const struct product *p, const char *w, int64_t rows, int64_t n, size_t next,
-                   char *pass) {
+/* Weights that are unpacked soon, of rows as far apart as those of a. They are fetched to the second
+ * cache (see prefetch_ahead of the kernels): the hardware does not see where they come from. */
+struct next {
+    const char *w;
+    size_t bytes; /* of a row */
+};
+
+/* n weights of `rows` rows at w, unpacked; zeros up to whole tiles. */
+static void unpack(const struct product *p, const char *w, int64_t rows, int64_t n,
+                   struct next next, char *pass) {
     const enum sheaf_type type = p->a->type;
-    const size_t bytes = sheaf_row_size(type, n);
-    for (int64_t r = 0; r < rows; r++, w += p->a->nb[1], pass += p->stride) {
-        for (size_t i = 0; i < next; i += 64) __builtin_prefetch(w + bytes + i, 0, 2);
+    const size_t stride = p->a->nb[1];
+    for (int64_t r = 0; r < rows; r++, w += stride, next.w += stride, pass += p->stride) {
+        for (size_t i = 0; i < next.bytes; i += 64) __builtin_prefetch(next.w + i, 0, 2);
         if (p->kind->unpack[type]) {
             p->kind->unpack[type](w, pass, n);
         } else {
@@ -201,12 +203,13 @@ static void store(const struct product *p, const struct matrix *m, const float *
     const int64_t wide = floats->cols;
     float turned[MAX_PANEL_COLS * MAX_PANEL_COLS]; /* [cols][wide] */
     for (int64_t j = 0; j < n; j += p->cols, sums += p->chunk * p->cols) {
+        const int64_t cols = min_i64(p->cols, n - j);
         for (int64_t r = 0; r < rows; r += wide) {
             const int64_t len = min_i64(wide, rows - r);
             const float *x[MAX_PANEL_COLS];
             for (int64_t i = 0; i < wide; i++) x[i] = sums + (r + min_i64(i, len - 1)) * p->cols;
-            floats->pack(x, p->cols, turned);
-            for (int64_t c = 0; c < p->cols && j + c < n; c++) {
+            floats->pack(x, round_up(cols, 4), (int)wide, turned);
+            for (int64_t c = 0; c < cols; c++) {
                 memcpy(result(p, m, j0 + j + c) + (size_t)(first + r) * sizeof *sums,
                        turned + c * wide, (size_t)len * sizeof *sums);
             }
@@ -214,27 +217,51 @@ static void store(const struct product *p, const struct matrix *m, const float *
     }
 }
 
-static void multiply(const struct product *p, const struct matrix *m, int64_t first, char *pass) {
+/* n weights of `rows` rows at w, from element i on, by nq panels from q0 on: for several they are
+ * unpacked once, for one a tile at a time, which stays in the first cache. */
+static void multiply_pass(const struct product *p, const struct matrix *m, const char *w,
+                          int64_t rows, int64_t i, struct next next, int64_t q0, int64_t nq,
+                          char *pass, float *sums) {
+    const int64_t n = min_i64(PASS, p->k - i);
+    if (nq > 1) unpack(p, w, rows, n, next, pass);
+    for (int64_t q = 0; q < nq; q++) {
+        const char *columns = panel(p, m, q0 + q, i), *unpacked = pass;
+        const int used = used_of(p, m, q0 + q);
+        for (int64_t r = 0; r < rows; r += p->rows) {
+            const size_t at = (size_t)r * p->a->nb[1];
+            if (nq > 1)
+                unpacked = pass + (size_t)r * p->stride;
+            else
+                unpack(p, w + at, min_i64(rows - r, p->rows), n,
+                       (struct next){next.w + at, next.bytes}, pass);
+            p->kind->tile(n, unpacked, p->stride, columns, used,
+                          sums + (q * p->chunk + r) * p->cols, i > 0);
+        }
+    }
+}
+
+/* A chunk from row `first` on; `ahead` rows after it begins the one that this thread probably takes
+ * next. */
+static void multiply(const struct product *p, const struct matrix *m, int64_t first, int64_t ahead,
+                     char *pass) {
+    const enum sheaf_type type = p->a->type;
     float *sums = (float *)(void *)(pass + pass_size(p));
     const int64_t rows = min_i64(p->chunk, p->m - first), per_block = BLOCK / p->cols;
-    const size_t size = sheaf_type_size(p->a->type), blck = (size_t)sheaf_blck_size(p->a->type);
     const char *w = m->w + (size_t)first * p->a->nb[1];
     if (p->kind->begin) p->kind->begin();
     for (int64_t q0 = 0; q0 < m->panels; q0 += per_block) {
         const int64_t nq = min_i64(per_block, m->panels - q0);
         for (int64_t i = 0; i < p->k; i += PASS) {
-            const int64_t n = min_i64(PASS, p->k - i);
-            const size_t next = (size_t)min_i64(PASS, p->k - i - n) / blck * size;
-            unpack(p, w + (size_t)i / blck * size, rows, n, next, pass);
-            for (int64_t q = 0; q < nq; q++) {
-                const char *columns = panel(p, m, q0 + q, i);
-                const int used = (int)min_i64(p->cols, m->n - (q0 + q) * p->cols);
-                for (int64_t r = 0; r < rows; r += p->rows) {
-                    float *c = sums + (q * p->chunk + r) * p->cols;
-                    p->kind->tile(n, pass + (size_t)r * p->stride, p->stride, columns, used, c,
-                                  i > 0);
-                }
+            const int64_t left = p->k - i - PASS;
+            struct next next = {w, 0};
+            if (left > 0) {
+                next.w = w + sheaf_row_size(type, i + PASS);
+                next.bytes = sheaf_row_size(type, min_i64(PASS, left));
+            } else if (q0 + nq == m->panels && first + ahead < p->m) {
+                next.w = w + (size_t)ahead * p->a->nb[1];
+                next.bytes = sheaf_row_size(type, min_i64(PASS, p->k));
             }
+            multiply_pass(p, m, w + sheaf_row_size(type, i), rows, i, next, q0, nq, pass, sums);
         }
         store(p, m, sums, first, rows, q0 * p->cols, min_i64(nq * p->cols, m->n - q0 * p->cols));
     }
@@ -269,7 +296,7 @@ enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
     for (int64_t t = sheaf__mul_mat_take(sync); t < chunks * p.batches;
          t = sheaf__mul_mat_take(sync)) {
         const struct matrix m = matrix_of(&p, t / chunks, work);
-        multiply(&p, &m, t % chunks * p.chunk, pass);
+        multiply(&p, &m, t % chunks * p.chunk, p.chunk * nth, pass);
     }
     return SHEAF_STATUS_SUCCESS;
 }
@@ -323,6 +350,6 @@ void sheaf__mul_mat_id_panels(const struct sheaf__cpu_kernels *kern, const struc
          t = sheaf__mul_mat_take(sync)) {
         for (; g < t / chunks; g++) at += panels_of(&p, groups[g].n);
         const struct matrix m = expert_of(&p, &groups[g], at, work);
-        multiply(&p, &m, t % chunks * p.chunk, pass);
+        multiply(&p, &m, t % chunks * p.chunk, p.chunk * nth, pass);
     }
 }

@@ -46,31 +46,34 @@ static void end_tiles(void) { _tile_release(); }
 
 /* ---- integers ---- */
 
-/* digits[d] = digit d of 32 elements of 16 columns at x . the blocks of 16 rows */
-INLINE void multiply_digits(const struct panel_block *w, size_t stride,
-                            const uint8_t (*x)[8][PANEL16_COLS][4], int first,
-                            int32_t (*digits)[AMX_ROWS][16]) {
+/* digits[d] = digit d of 32 elements of 16 columns, [2][8] lines of so many bytes from x on, . the blocks
+ * of 16 rows */
+INLINE void multiply_digits(const struct panel_block *w, size_t stride, const uint8_t *x,
+                            size_t line, int32_t (*digits)[AMX_ROWS][16]) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_loadd(4, w->q, stride);
-    _tile_loadd(5, x[0][0][first], sizeof x[0][0]);
+    _tile_loadd(5, x, line);
     _tile_dpbsud(0, 4, 5);
-    _tile_loadd(6, x[1][0][first], sizeof x[1][0]);
+    _tile_loadd(6, x + 8 * line, line);
     _tile_dpbsud(1, 4, 6);
     _tile_stored(0, digits[0], sizeof digits[0][0]);
     _tile_stored(1, digits[1], sizeof digits[1][0]);
 }
 
-/* Columns first to first + 15 of the panel. */
+/* Columns first to first + 15 of a panel, or half a panel, of cols. */
 INLINE void panel_16_amx(bool mins, int64_t k, const struct panel_block *w, size_t stride,
-                         const struct panel16 *panel, int first, float *c, bool add) {
+                         const uint8_t *panel, int cols, int first, float *c, bool add) {
     _Alignas(64) int32_t digits[2][AMX_ROWS][16];
+    const size_t line = (size_t)cols * 4,
+                 size = (size_t)cols * sizeof(struct panel16) / PANEL16_COLS;
     __m512 sum[AMX_ROWS];
     UNROLL_16 for (int r = 0; r < AMX_ROWS; r++) sum[r] =
         add ? v_load(c + r * PANEL16_COLS) : v_set1(0.0f);
-    for (int64_t b = 0; b < k / PANEL16_UNIT; b++, panel++, w++) {
-        const __m512 d = v_load(panel->d + first), sums = v_load(panel->sums + first);
-        multiply_digits(w, stride, panel->x, first, digits);
+    for (int64_t b = 0; b < k / PANEL16_UNIT; b++, panel += size, w++) {
+        const float *scales = (const float *)(const void *)(panel + 16 * line) + first;
+        const __m512 d = v_load(scales), sums = v_load(scales + cols);
+        multiply_digits(w, stride, panel + 4 * first, line, digits);
         UNROLL_16 for (int r = 0; r < AMX_ROWS; r++) {
             const struct panel_block *row = (const void *)((const char *)w + (size_t)r * stride);
             __m512i q = _mm512_add_epi32(_mm512_set1_epi32(row->start[0]), load512(digits[0][r]));
@@ -81,15 +84,19 @@ INLINE void panel_16_amx(bool mins, int64_t k, const struct panel_block *w, size
     }
     UNROLL_16 for (int r = 0; r < AMX_ROWS; r++) v_store(c + r * PANEL16_COLS, sum[r]);
 }
+static_assert(offsetof(struct panel16, d) == 64 * PANEL16_COLS &&
+                  offsetof(struct panel16_half, d) == 64 * PANEL16_HALF,
+              "scales after the digits");
 
 static void tile_16_amx(int64_t k, const void *row, size_t stride, const void *panel, int used,
                         float *c, bool add) {
     const struct panel_block *w = row;
+    const int cols = used > PANEL16_HALF ? PANEL16_COLS : PANEL16_HALF;
     for (int first = 0; first < used; first += 16) {
         if (w->has_min) {
-            panel_16_amx(true, k, w, stride, panel, first, c + first, add);
+            panel_16_amx(true, k, w, stride, panel, cols, first, c + first, add);
         } else {
-            panel_16_amx(false, k, w, stride, panel, first, c + first, add);
+            panel_16_amx(false, k, w, stride, panel, cols, first, c + first, add);
         }
     }
 }

@@ -50,12 +50,14 @@ INLINE void pack_unit(int terms, const float *const *x, int64_t i, int64_t n,
     }
 }
 
-static void pack_bf16(const float *const *x, int64_t n, void *panel) {
+static void pack_bf16(const float *const *x, int64_t n, int used, void *panel) {
     struct panel_bf16 *to = panel;
+    (void)used;
     for (int64_t i = 0; i < n; i += BF16_UNIT, to++) pack_unit(1, x, i, n, to);
 }
-static void pack_bf16_twice(const float *const *x, int64_t n, void *panel) {
+static void pack_bf16_twice(const float *const *x, int64_t n, int used, void *panel) {
     struct panel_bf16 *to = panel;
+    (void)used;
     for (int64_t i = 0; i < n; i += BF16_UNIT, to += 2) pack_unit(2, x, i, n, to);
 }
 

@@ -10,11 +10,13 @@
 
 enum { PANEL_ROWS = VW == 16 ? 12 : 6, PANEL_COLS = 2 * VW };
 
-static void pack_f32(const float *const *x, int64_t n, void *panel) {
-    pack_columns(x, n, PANEL_COLS, panel);
+/* Half a panel lies together: with 16 columns in the first halves of lines of 128 bytes, a pass of k had
+ * half of the first cache's sets and filled it. */
+static void pack_f32(const float *const *x, int64_t n, int used, void *panel) {
+    pack_columns(x, n, used > VW ? PANEL_COLS : VW, panel);
 }
 
-/* c[r][..] = a row r . the columns of so many vectors, or added to what is there */
+/* c[r][..] = a row r . the columns of so many vectors, all of the panel, or added to what is there */
 INLINE void panel_floats(int vectors, int64_t k, const float *a, size_t a_stride,
                          const float *panel, float *c, bool add) {
     v_f acc[PANEL_ROWS][2], b[2];
@@ -22,7 +24,7 @@ INLINE void panel_floats(int vectors, int64_t k, const float *a, size_t a_stride
         UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
             add ? v_load(c + r * PANEL_COLS + v * VW) : v_set1(0.0f);
     }
-    for (int64_t i = 0; i < k; i++, panel += PANEL_COLS) {
+    for (int64_t i = 0; i < k; i++, panel += vectors * VW) {
         UNROLL for (int v = 0; v < vectors; v++) b[v] = v_load(panel + v * VW);
         UNROLL_12 for (int r = 0; r < PANEL_ROWS; r++) {
             v_f x = v_set1(a[(size_t)r * a_stride + (size_t)i]);
@@ -40,7 +42,7 @@ INLINE void panel_floats_8(int64_t k, const float *a, size_t a_stride, const flo
     __m256 acc[PANEL_ROWS];
     UNROLL_12 for (int r = 0; r < PANEL_ROWS; r++) acc[r] =
         add ? _mm256_loadu_ps(c + r * PANEL_COLS) : _mm256_setzero_ps();
-    for (int64_t i = 0; i < k; i++, panel += PANEL_COLS) {
+    for (int64_t i = 0; i < k; i++, panel += VW) {
         const __m256 b = _mm256_loadu_ps(panel);
         UNROLL_12 for (int r = 0; r < PANEL_ROWS; r++) {
             const __m256 x = _mm256_set1_ps(a[(size_t)r * a_stride + (size_t)i]);
@@ -49,12 +51,39 @@ INLINE void panel_floats_8(int64_t k, const float *a, size_t a_stride, const flo
     }
     UNROLL_12 for (int r = 0; r < PANEL_ROWS; r++) _mm256_storeu_ps(c + r * PANEL_COLS, acc[r]);
 }
+/* 24 columns: a vector and half a vector. */
+INLINE void panel_floats_24(int64_t k, const float *a, size_t a_stride, const float *panel,
+                            float *c, bool add) {
+    v_f acc[PANEL_ROWS];
+    __m256 rest[PANEL_ROWS];
+    UNROLL_12 for (int r = 0; r < PANEL_ROWS; r++) {
+        acc[r] = add ? v_load(c + r * PANEL_COLS) : v_set1(0.0f);
+        rest[r] = add ? _mm256_loadu_ps(c + r * PANEL_COLS + VW) : _mm256_setzero_ps();
+    }
+    for (int64_t i = 0; i < k; i++, panel += PANEL_COLS) {
+        const v_f b = v_load(panel);
+        const __m256 half = _mm256_loadu_ps(panel + VW);
+        UNROLL_12 for (int r = 0; r < PANEL_ROWS; r++) {
+            const float x = a[(size_t)r * a_stride + (size_t)i];
+            acc[r] = v_fma(v_set1(x), b, acc[r]);
+            rest[r] = _mm256_fmadd_ps(_mm256_set1_ps(x), half, rest[r]);
+        }
+    }
+    UNROLL_12 for (int r = 0; r < PANEL_ROWS; r++) {
+        v_store(c + r * PANEL_COLS, acc[r]);
+        _mm256_storeu_ps(c + r * PANEL_COLS + VW, rest[r]);
+    }
+}
 #endif
 static void panel_f32(int64_t k, const void *row, size_t stride, const void *panel, int used,
                       float *c, bool add) {
 #if defined(KERNELS_VNNI_512)
     if (used <= 8) {
         panel_floats_8(k, row, stride / sizeof(float), panel, c, add);
+        return;
+    }
+    if (used > VW && used <= 24) {
+        panel_floats_24(k, row, stride / sizeof(float), panel, c, add);
         return;
     }
 #endif

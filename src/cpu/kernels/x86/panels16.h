@@ -11,35 +11,43 @@
  *
  * Invariant: as in panels.h. */
 
-static void pack_16(const float *const *x, int64_t n, void *panel) {
+/* Bytes h of 4 elements of a column, [8][cols][4] at x, then bytes l, and its d and sum. */
+INLINE void pack_block(const float *from, int cols, uint8_t (*x)[4], float *d, float *sum) {
+    const __m512 v[2] = {v_load(from), v_load(from + 16)};
+    /* by their bits, which puts NaN above infinity */
+    __m512i a = _mm512_castps_si512(_mm512_abs_ps(v[0]));
+    a = _mm512_max_epi32(a, _mm512_castps_si512(_mm512_abs_ps(v[1])));
+    const float max =
+        _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(a))));
+    const bool zero = max < tiny;
+    const __m512 id = _mm512_set1_ps(zero ? 0.0f : 32767.0f / max);
+    __m512i sums = _mm512_setzero_si512();
+    uint8_t byte[2][32];
+    for (int g = 0; g < 2; g++) {
+        __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(v[g], id));
+        sums = _mm512_add_epi32(sums, q);
+        q = _mm512_add_epi32(q, _mm512_set1_epi32(1 << 15));
+        _mm_storeu_si128((__m128i *)(byte[0] + 16 * g),
+                         _mm512_cvtepi32_epi8(_mm512_srli_epi32(q, 8)));
+        _mm_storeu_si128((__m128i *)(byte[1] + 16 * g), _mm512_cvtepi32_epi8(q));
+    }
+    for (int j = 0; j < 8; j++) {
+        memcpy(x[j * cols], byte[0] + 4 * j, 4);
+        memcpy(x[(8 + j) * cols], byte[1] + 4 * j, 4);
+    }
+    *d = zero ? 0.0f : max / 32767.0f;
+    *sum = *d * (float)_mm512_reduce_add_epi32(sums);
+}
+
+static void pack_16(const float *const *x, int64_t n, int used, void *panel) {
     struct panel16 *to = panel;
-    for (int64_t b = 0; b < n / 32; b++, to++) {
-        for (int c = 0; c < PANEL16_COLS; c++) {
-            const __m512 v[2] = {v_load(x[c] + 32 * b), v_load(x[c] + 32 * b + 16)};
-            /* by their bits, which puts NaN above infinity */
-            __m512i a = _mm512_castps_si512(_mm512_abs_ps(v[0]));
-            a = _mm512_max_epi32(a, _mm512_castps_si512(_mm512_abs_ps(v[1])));
-            const float max =
-                _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(a))));
-            const bool zero = max < tiny;
-            const __m512 id = _mm512_set1_ps(zero ? 0.0f : 32767.0f / max);
-            __m512i sum = _mm512_setzero_si512();
-            uint8_t byte[2][32];
-            for (int g = 0; g < 2; g++) {
-                __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(v[g], id));
-                sum = _mm512_add_epi32(sum, q);
-                q = _mm512_add_epi32(q, _mm512_set1_epi32(1 << 15));
-                _mm_storeu_si128((__m128i *)(byte[0] + 16 * g),
-                                 _mm512_cvtepi32_epi8(_mm512_srli_epi32(q, 8)));
-                _mm_storeu_si128((__m128i *)(byte[1] + 16 * g), _mm512_cvtepi32_epi8(q));
-            }
-            for (int j = 0; j < 8; j++) {
-                memcpy(to->x[0][j][c], byte[0] + 4 * j, 4);
-                memcpy(to->x[1][j][c], byte[1] + 4 * j, 4);
-            }
-            to->d[c] = zero ? 0.0f : max / 32767.0f;
-            to->sums[c] = to->d[c] * (float)_mm512_reduce_add_epi32(sum);
-        }
+    struct panel16_half *half = panel;
+    for (int64_t b = 0; b < n / 32; b++) {
+        for (int c = 0; used <= PANEL16_HALF && c < PANEL16_HALF; c++)
+            pack_block(x[c] + 32 * b, PANEL16_HALF, &half[b].x[0][0][c], &half[b].d[c],
+                       &half[b].sums[c]);
+        for (int c = 0; used > PANEL16_HALF && c < PANEL16_COLS; c++)
+            pack_block(x[c] + 32 * b, PANEL16_COLS, &to[b].x[0][0][c], &to[b].d[c], &to[b].sums[c]);
     }
 }
 
@@ -174,11 +182,62 @@ INLINE void panel_16(bool mins, int64_t k, const struct panel_block *w, size_t w
     }
 }
 
+/* 24 columns: a vector and half a vector. */
+INLINE void columns_24(bool mins, int64_t k, const struct panel_block *w, size_t w_stride,
+                       const struct panel16 *panel, float *c, bool add) {
+    __m512 sum[PANEL16_ROWS];
+    __m256 rest[PANEL16_ROWS];
+    UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
+        sum[r] = add ? v_load(c + r * PANEL16_COLS) : v_set1(0.0f);
+        rest[r] = add ? _mm256_loadu_ps(c + r * PANEL16_COLS + 16) : _mm256_setzero_ps();
+    }
+    for (int64_t b = 0; b < k / 32; b++, panel++, w++) {
+        __m512i acc[PANEL16_ROWS];
+        __m256i half[PANEL16_ROWS];
+        UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
+            acc[r] = _mm512_set1_epi32(w[(size_t)r * w_stride].start[0]);
+            half[r] = _mm512_castsi512_si256(acc[r]);
+        }
+        UNROLL for (int t = 0; t < 2; t++) {
+            UNROLL_12 for (int r = 0; r < PANEL16_ROWS && t; r++) {
+                acc[r] = _mm512_slli_epi32(acc[r], 8);
+                half[r] = _mm256_slli_epi32(half[r], 8);
+            }
+            UNROLL_12 for (int j = 0; j < 8; j++) {
+                const __m512i x = load512(panel->x[t][j]);
+                const __m256i y = load256(panel->x[t][j][16]);
+                UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
+                    const __m512i q = four_bytes(w[(size_t)r * w_stride].q + 4 * j);
+                    acc[r] = _mm512_dpbusd_epi32(acc[r], x, q);
+                    half[r] = _mm256_dpbusd_epi32(half[r], y, _mm512_castsi512_si256(q));
+                }
+                __asm__ volatile("" ::: "memory"); /* as above */
+            }
+        }
+        UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
+            const struct panel_block *row = &w[(size_t)r * w_stride];
+            const __m512 d = v_mul(v_set1(row->d[0]), v_load(panel->d));
+            const __m256 e =
+                _mm256_mul_ps(_mm256_set1_ps(row->d[0]), _mm256_loadu_ps(panel->d + 16));
+            sum[r] = v_fma(_mm512_cvtepi32_ps(acc[r]), d, sum[r]);
+            rest[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(half[r]), e, rest[r]);
+            if (!mins) continue;
+            sum[r] = v_fma(v_set1(row->m[0]), v_load(panel->sums), sum[r]);
+            rest[r] = _mm256_fmadd_ps(_mm256_set1_ps(row->m[0]), _mm256_loadu_ps(panel->sums + 16),
+                                      rest[r]);
+        }
+    }
+    UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
+        v_store(c + r * PANEL16_COLS, sum[r]);
+        _mm256_storeu_ps(c + r * PANEL16_COLS + 16, rest[r]);
+    }
+}
+
 /* Sums of both digits apart, so that a block of weights is loaded once for both: 16 columns, or 8 in
- * half a vector. */
+ * half a vector, of half a panel. */
 #define FEW_COLUMNS(NAME, V, I, PS, SI, LOAD)                                                      \
     INLINE void NAME(bool mins, int64_t k, const struct panel_block *w, size_t w_stride,           \
-                     const struct panel16 *panel, float *c, bool add) {                            \
+                     const struct panel16_half *panel, float *c, bool add) {                       \
         V sum[PANEL16_ROWS];                                                                       \
         UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) sum[r] =                                  \
             add ? PS(loadu_ps)(c + r * PANEL16_COLS) : PS(setzero_ps)();                           \
@@ -220,9 +279,13 @@ static void tile_16(int64_t k, const void *row, size_t stride, const void *panel
                     float *c, bool add) {
     const struct panel_block *w = row;
     stride /= sizeof *w;
-    if (used > 16 && w->has_min) {
+    if (used > PANEL16_HALF && used <= 24 && w->has_min) {
+        columns_24(true, k, w, stride, panel, c, add);
+    } else if (used > PANEL16_HALF && used <= 24) {
+        columns_24(false, k, w, stride, panel, c, add);
+    } else if (used > PANEL16_HALF && w->has_min) {
         panel_16(true, k, w, stride, panel, c, add);
-    } else if (used > 16) {
+    } else if (used > PANEL16_HALF) {
         panel_16(false, k, w, stride, panel, c, add);
     } else if (used > 8 && w->has_min) {
         columns_16(true, k, w, stride, panel, c, add);

@@ -22,8 +22,9 @@ struct panel8 {
 };
 static_assert(sizeof(struct panel8) % 64 == 0, "no padding");
 
-static void pack_8(const float *const *x, int64_t n, void *panel) {
+static void pack_8(const float *const *x, int64_t n, int used, void *panel) {
     struct panel8 *to = panel;
+    (void)used;
     for (int64_t b = 0; b < n / 32; b++, to++) {
         for (int c = 0; c < PANEL8_COLS; c++) {
             const float *from = x[c] + 32 * b;

@@ -30,4 +30,14 @@ struct panel16 {
     float sums[PANEL16_COLS];
 };
 static_assert(sizeof(struct panel16) % 64 == 0, "no padding");
+
+/* The same of the first 16, if no others are used: every second line of the cache would lie in half of
+ * its sets. */
+enum { PANEL16_HALF = PANEL16_COLS / 2 };
+struct panel16_half {
+    uint8_t x[2][8][PANEL16_HALF][4];
+    float d[PANEL16_HALF];
+    float sums[PANEL16_HALF];
+};
+static_assert(2 * sizeof(struct panel16_half) == sizeof(struct panel16), "no padding");
 #endif
