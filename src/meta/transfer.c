@@ -44,14 +44,16 @@ static enum sheaf_status for_pieces(const struct sheaf_split_state *state, int m
     sheaf_split_state_intervals(state, m, pairs, n);
     const int64_t local_extent = sheaf_split_state_extent(state, m, ne[a]);
     struct piece p = {.full_stride = (size_t)(ne[a] / block) * unit,
-                      .local_stride = (size_t)(local_extent / block) * unit,
-                      .outer = outer};
+                      .local_stride = (size_t)(local_extent / block) * unit};
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int64_t i = 0; i < n && !st; i++) {
         p.full = (size_t)(pairs[2 * i] / block) * unit;
-        p.n = (size_t)(pairs[2 * i + 1] / block) * unit;
+        const size_t run = (size_t)(pairs[2 * i + 1] / block) * unit;
+        const bool one = run == p.full_stride && run == p.local_stride; /* no gaps, on both sides */
+        p.n = one ? run * outer : run;
+        p.outer = one ? 1 : outer;
         if (p.n) st = fn(user, slice, &p);
-        p.local += p.n;
+        p.local += run;
     }
     free(many);
     return st;

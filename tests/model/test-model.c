@@ -371,6 +371,33 @@ Test(model, members_read_their_bytes_only) {
     sheaf__session_free(s);
 }
 
+/* Calls that read, by this process. */
+static long read_calls(void) {
+    char line[64];
+    long n = -1;
+    FILE *f = fopen("/proc/self/io", "r");
+    cr_assert_not_null(f);
+    while (n < 0 && fgets(line, sizeof line, f)) sscanf(line, "syscr: %ld", &n);
+    fclose(f);
+    return n;
+}
+
+/* A weight that is cut along its rows is a part of each row: one call for each would be thousands. */
+static void load_in_few_calls(int members) {
+    start_world();
+    const long before = read_calls();
+    struct sheaf__session *s = open_session(MODELS "kjv-q8_0.gguf", members, SHEAF_TYPE_F16, 0);
+    const long calls = read_calls() - before;
+    const long tensors = (long)sheaf_gguf_n_tensors(s->model->gguf);
+    const long windows = members > 1 ? members * (long)(s->model->total_bytes >> 16) : 0;
+    cr_expect_gt(calls, tensors, "the kernel counts calls");
+    cr_expect_leq(calls, 2 * members * tensors + windows + 300, "%ld calls", calls);
+    sheaf__session_free(s);
+}
+
+Test(model, one_member_loads_in_few_calls) { load_in_few_calls(1); }
+Test(model, three_members_load_in_few_calls) { load_in_few_calls(3); }
+
 /* ---- files that change ---- */
 
 /* A copy of a random model: `arch` replaces the architecture, the tensor `drop` is left out, the

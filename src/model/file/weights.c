@@ -14,6 +14,7 @@
 #include "sheaf/backend-impl.h"
 #include "sheaf/world.h"
 
+#include "base/arith.h"
 #include "base/format.h"
 #include "base/hash.h"
 #include "base/text.h"
@@ -268,25 +269,55 @@ enum sheaf_status sheaf__weights_describe(struct sheaf_gguf *gguf, struct sheaf_
 
 /* ---- data ---- */
 
+enum {
+    WINDOW_BYTES = 256 * 1024, /* less than a second cache has */
+    NEAR_BYTES = 4096,         /* bytes between two parts that cost less than a call does */
+};
+
 struct reader {
     struct sheaf__weights *model;
     const struct sheaf_gguf *gguf;
     const struct sheaf_gguf_tensor *tensor;
+    size_t end;            /* of the last part of this tensor */
+    unsigned char *window; /* [WINDOW_BYTES]; NULL: there is no memory for one */
+    size_t from, to;       /* bytes of the tensor in it */
 };
 
+static void begin_tensor(struct reader *r, const struct sheaf_gguf_tensor *tensor) {
+    r->tensor = tensor;
+    r->end = r->from = r->to = 0;
+}
+
+/* A weight that is cut along its rows is read in thousands of short parts with short gaps: a window
+ * of the file that moves over them takes one call where they would take hundreds. Parts that are
+ * further apart are read alone, so that what lies between them is not. */
 static enum sheaf_status read_range(void *user, size_t offset, void *dst, size_t size) {
     struct reader *r = user;
+    const bool near = offset >= r->end && offset - r->end < NEAR_BYTES && r->end;
     r->model->bytes_read += size;
-    return sheaf_gguf_read(r->gguf, r->tensor, offset, dst, size);
+    r->end = offset + size;
+    if (r->to && offset >= r->from && r->end <= r->to) {
+        memcpy(dst, r->window + (offset - r->from), size);
+        return SHEAF_STATUS_SUCCESS;
+    }
+    if (!near || !r->window || size > WINDOW_BYTES / 4 || r->end > r->tensor->size)
+        return sheaf_gguf_read(r->gguf, r->tensor, offset, dst, size);
+    const size_t n = sheaf__min_size(WINDOW_BYTES, r->tensor->size - offset);
+    r->from = r->to = offset;
+    const enum sheaf_status status = sheaf_gguf_read(r->gguf, r->tensor, offset, r->window, n);
+    if (status) return status;
+    r->to = offset + n;
+    memcpy(dst, r->window, size);
+    return status;
 }
 
 static enum sheaf_status load_file(struct sheaf__weights *model, int file,
                                    sheaf_model_progress_fn progress, void *user, size_t *done) {
-    struct reader r = {.model = model, .gguf = model->files[file]};
+    struct reader r = {.model = model, .gguf = model->files[file], .window = malloc(WINDOW_BYTES)};
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     const char *path = sheaf_gguf_path(r.gguf);
     for (int64_t k = 0; !status && k < sheaf_gguf_n_tensors(r.gguf); k++) {
-        r.tensor = sheaf_gguf_tensor(r.gguf, k);
+        begin_tensor(&r, sheaf_gguf_tensor(r.gguf, k));
         struct sheaf_tensor *t = sheaf_get_tensor(model->ctx, r.tensor->name);
         assert(t);
         sheaf_world_enter(SHEAF_PHASE_LOAD, r.tensor->name);
@@ -295,6 +326,7 @@ static enum sheaf_status load_file(struct sheaf__weights *model, int file,
         if (!status && progress && !progress(user, *done, model->total_bytes))
             status = sheaf_set_error(SHEAF_STATUS_ABORTED, "%s: loading was stopped", path);
     }
+    free(r.window);
     return status ? status : sheaf_gguf_check_unchanged(r.gguf);
 }
 
