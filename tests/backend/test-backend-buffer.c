@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "sheaf/sheaf.h"
 
@@ -64,6 +66,42 @@ Test(buffer, a_multi_buffer_wants_buffers) {
     cr_assert_eq(sheaf_backend_multi_buffer_alloc_buffer(none, 2, &all), SHEAF_STATUS_INVALID);
     cr_assert(strstr(sheaf_last_error(), "buffer 0 is NULL"), "%s", sheaf_last_error());
     cr_assert_null(all);
+}
+
+/* ---- clearing ---- */
+
+static size_t resident(const unsigned char *p, size_t n) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char *in = malloc(n / page);
+    size_t sum = 0;
+    cr_assert(in && !mincore((void *)(uintptr_t)p, n, in));
+    for (size_t i = 0; i < n / page; i++) sum += in[i] & 1;
+    free(in);
+    return sum * page;
+}
+
+/* A cache of a long context is cleared when it is made, and most of it may never be used. */
+Test(buffer, a_new_buffer_is_cleared_without_being_touched) {
+    enum { N = 64 << 20 };
+    sheaf_backend_buffer_t buffer;
+    OK(sheaf_backend_buft_alloc_buffer(sheaf_backend_dev_buffer_type(cpu()), N, &buffer));
+    unsigned char *p = sheaf_backend_buffer_get_base(buffer);
+    memset(p + N / 2, 1, 100); /* used before it is cleared */
+    OK(sheaf_backend_buffer_clear(buffer, 0));
+    cr_assert_eq(resident(p, N), 0);
+    for (size_t i = 0; i < N; i += 64) cr_assert_eq(p[i], 0, "byte %zu", i);
+    for (int value = 0; value < 3; value++) {
+        memset(p, 3, N);
+        OK(sheaf_backend_buffer_clear(buffer, (uint8_t)value));
+        cr_assert_eq(resident(p, N), N, "memory that was used is used again");
+        for (size_t i = 0; i < N; i++) cr_assert_eq(p[i], value, "byte %zu", i);
+    }
+    sheaf_backend_buffer_free(buffer);
+    OK(sheaf_backend_buft_alloc_buffer(sheaf_backend_dev_buffer_type(cpu()), N, &buffer));
+    p = sheaf_backend_buffer_get_base(buffer);
+    OK(sheaf_backend_buffer_clear(buffer, 5));
+    cr_assert(p[0] == 5 && p[N - 1] == 5);
+    sheaf_backend_buffer_free(buffer);
 }
 
 /* ---- memory of the caller's ---- */

@@ -20,6 +20,7 @@ static const size_t HUGE_FROM = (size_t)8 << 20;
 struct memory {
     char *data;
     size_t mapped; /* bytes to unmap; 0: heap */
+    bool cleared;  /* once */
 };
 
 static void buffer_free(sheaf_backend_buffer_t buffer) {
@@ -67,8 +68,13 @@ static bool buffer_copy(sheaf_backend_buffer_t buffer, const struct sheaf_tensor
     return true;
 }
 
+/* The pages of a new mapping are zero when they are touched, and a cache for 100,000 tokens must not
+ * be touched for ten. Later clears write: what was used is used again. */
 static enum sheaf_status buffer_clear(sheaf_backend_buffer_t buffer, uint8_t value) {
-    memset(((struct memory *)buffer->context)->data, value, buffer->size);
+    struct memory *m = buffer->context;
+    const bool first = !m->cleared && m->mapped && !value;
+    m->cleared = true;
+    if (!first || madvise(m->data, m->mapped, MADV_DONTNEED)) memset(m->data, value, buffer->size);
     return SHEAF_STATUS_SUCCESS;
 }
 
