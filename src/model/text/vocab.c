@@ -29,8 +29,8 @@ static uint64_t mix(uint64_t h) {
     return h ^ h >> 29;
 }
 
-static size_t hash_text(const char *s, size_t len) {
-    return (size_t)mix(sheaf__hash_bytes(0, s, len));
+static uint32_t hash_text(const char *s, size_t len) {
+    return (uint32_t)mix(sheaf__hash_bytes(0, s, len));
 }
 
 static size_t hash_pair(uint32_t left, uint32_t right) {
@@ -62,40 +62,49 @@ static bool same(const struct sheaf__vocab *v, uint32_t symbol, const char *s, s
     return v->text[symbol].len == len && memcmp(sheaf__vocab_text(v, symbol), s, len) == 0;
 }
 
-/* The slot that holds the text, or the empty one where it belongs. */
-static uint32_t *slot(const struct sheaf__vocab *v, const char *s, size_t len) {
-    size_t mask = v->n_slots - 1;
-    for (size_t i = hash_text(s, len) & mask;; i = (i + 1) & mask)
-        if (v->slots[i] == 0 || same(v, v->slots[i] - 1, s, len)) return &v->slots[i];
+/* The slot that holds the text, or the empty one where it belongs. Texts are far apart in memory:
+ * only one with the same hash is looked at. */
+static struct sheaf__slot *slot(const struct sheaf__vocab *v, uint32_t hash, const char *s,
+                                size_t len) {
+    const size_t mask = v->n_slots - 1;
+    for (size_t i = hash & mask;; i = (i + 1) & mask) {
+        struct sheaf__slot *p = &v->slots[i];
+        if (p->symbol == 0 || (p->hash == hash && same(v, p->symbol - 1, s, len))) return p;
+    }
+}
+
+static enum sheaf_status double_slots(struct sheaf__vocab *v) {
+    const size_t n = v->n_slots ? 2 * v->n_slots : 1024;
+    struct sheaf__slot *p = calloc(n, sizeof *p);
+    if (!p) return no_memory(n * sizeof *p);
+    for (size_t i = 0; i < v->n_slots; i++) {
+        size_t to = v->slots[i].hash & (n - 1);
+        if (!v->slots[i].symbol) continue;
+        while (p[to].symbol) to = (to + 1) & (n - 1);
+        p[to] = v->slots[i];
+    }
+    free(v->slots);
+    v->slots = p;
+    v->n_slots = n;
+    return SHEAF_STATUS_SUCCESS;
 }
 
 enum sheaf_status sheaf__vocab_index(struct sheaf__vocab *v, uint32_t symbol) {
-    if (2 * (v->n_used + 1) > v->n_slots) {
-        size_t old_n = v->n_slots;
-        uint32_t *old = v->slots;
-        size_t n = old_n ? 2 * old_n : 1024;
-        uint32_t *p = calloc(n, sizeof *p);
-        if (!p) return no_memory(n * sizeof *p);
-        v->slots = p;
-        v->n_slots = n;
-        for (size_t i = 0; i < old_n; i++)
-            if (old[i]) {
-                uint32_t t = old[i] - 1;
-                *slot(v, sheaf__vocab_text(v, t), v->text[t].len) = old[i];
-            }
-        free(old);
-    }
-    uint32_t *p = slot(v, sheaf__vocab_text(v, symbol), v->text[symbol].len);
-    if (*p == 0) {
-        *p = symbol + 1;
-        v->n_used++;
-    }
-    return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status st =
+        2 * (v->n_used + 1) > v->n_slots ? double_slots(v) : SHEAF_STATUS_SUCCESS;
+    if (st) return st;
+    const char *s = sheaf__vocab_text(v, symbol);
+    const uint32_t hash = hash_text(s, v->text[symbol].len);
+    struct sheaf__slot *p = slot(v, hash, s, v->text[symbol].len);
+    if (p->symbol) return st;
+    *p = (struct sheaf__slot){hash, symbol + 1};
+    v->n_used++;
+    return st;
 }
 
 uint32_t sheaf__vocab_find(const struct sheaf__vocab *v, const char *s, size_t len) {
     if (v->n_slots == 0) return SHEAF__NO_SYMBOL;
-    uint32_t found = *slot(v, s, len);
+    const uint32_t found = slot(v, hash_text(s, len), s, len)->symbol;
     return found ? found - 1 : SHEAF__NO_SYMBOL;
 }
 

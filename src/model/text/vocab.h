@@ -24,7 +24,9 @@ struct sheaf__vocab {
     struct sheaf__span *text; /* [n] */
     size_t n, cap;
 
-    uint32_t *slots; /* open-addressed: symbol + 1, 0 if empty; a power of two */
+    struct sheaf__slot {
+        uint32_t hash, symbol; /* of the text; symbol + 1, 0 if empty */
+    } * slots;                 /* open-addressed, a power of two */
     size_t n_slots, n_used;
 
     struct sheaf__pair {
