@@ -37,6 +37,13 @@ static bool info(void) {
     return true;
 }
 
+/* What Open MPI was told of its transports. */
+static bool transport(void) {
+    const char *pml = getenv("OMPI_MCA_pml");
+    printf("ok rank %d, pml %s\n", sheaf_world_rank(), pml ? pml : "unset");
+    return true;
+}
+
 static uint8_t value(size_t i, int rank) { return (uint8_t)(i * 7 + (size_t)rank * 13 + i / 251); }
 
 static bool control(void) {
@@ -241,6 +248,7 @@ int main(int argc, char **argv) {
     if (argc < 2) return 2;
     if (start_job()) return !strcmp(argv[1], "refused") ? refused() : quit(false);
     if (!strcmp(argv[1], "info")) return quit(info());
+    if (!strcmp(argv[1], "transport")) return quit(transport());
     if (!strcmp(argv[1], "control")) return quit(control());
     if (!strcmp(argv[1], "agree")) return quit(agree());
     if (!strcmp(argv[1], "devices")) return quit(devices());
