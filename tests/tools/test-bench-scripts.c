@@ -107,7 +107,8 @@ Test(bench_scripts, name_what_is_wrong) {
         {"bench-cluster -m " MODEL " " BIN "--hostfile /nowhere", "cannot read /nowhere"},
         {"bench-cluster -m " MODEL " " BIN "--hostfile /dev/null", "names no hosts"},
         {"bench-cluster -m " MODEL " " BIN "--ranks 1 -- -p x", "--n-prompt wants"},
-        {"bench-cluster -m " MODEL " " BIN "--ranks 2 --launch env",
+        {"bench-cluster -m " MODEL " " BIN
+         "--ranks 2 --launch env -- -p 8 -n 4 -r 1 --bandwidth 10",
          "asked for 2 ranks, measured 1"},
         {"draw-scaling " SHEAF_SOURCE_DIR "/LICENSE /dev/null", "has no table"},
         {"draw-scaling /nowhere.md /dev/null", "No such file"},
