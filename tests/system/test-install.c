@@ -65,7 +65,7 @@ Test(install, find_package) {
          "cat > CMakeLists.txt <<'C'\n"
          "cmake_minimum_required(VERSION 3.25)\n"
          "project(consumer LANGUAGES C)\n"
-         "find_package(sheaf 0.1 REQUIRED)\n"
+         "find_package(sheaf 0.2 REQUIRED)\n"
          "add_executable(consumer consumer.c)\n"
          "target_compile_definitions(consumer PRIVATE EXPECTED=\"${sheaf_VERSION}\" "
          "BEST=\"${BEST}\")\n"
@@ -78,14 +78,14 @@ Test(install, find_package) {
 }
 
 Test(install, find_package_refuses_another_version) {
-    must("find_package of 0.2", "cat > CMakeLists.txt <<'C'\n"
+    must("find_package of 0.1", "cat > CMakeLists.txt <<'C'\n"
                                 "cmake_minimum_required(VERSION 3.25)\n"
                                 "project(consumer LANGUAGES C)\n"
-                                "find_package(sheaf 0.2 REQUIRED)\n"
+                                "find_package(sheaf 0.1 REQUIRED)\n"
                                 "C\n"
                                 "if cmake -G Ninja -S . -B b -DCMAKE_PREFIX_PATH=\"$PWD/moved\" > "
                                 "log 2>&1; then exit 1; fi\n"
-                                "grep 'version: 0.1' log || { cat log; exit 1; }");
+                                "grep 'version: 0.2' log || { cat log; exit 1; }");
 }
 
 Test(install, pkg_config) {
