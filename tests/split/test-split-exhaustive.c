@@ -799,11 +799,14 @@ static void run_case(const struct xcase *x, int d, enum kind kind, const struct 
     bench_close(&b);
 }
 
+/* Under a sanitizer every other kind, the others with another number of members. */
 static void run_cases(const struct xcase *x, int n) {
+    const int step = SANITIZED ? 2 : 1;
     struct count all = {0};
     for (int i = 0; i < n; i++) {
         for (int d = 2; d <= x[i].max_members; d++) {
-            for (int k = 0; k < N_KINDS; k++) run_case(&x[i], d, (enum kind)k, NULL, &all);
+            for (int k = (i + d) % step; k < N_KINDS; k += step)
+                run_case(&x[i], d, (enum kind)k, NULL, &all);
         }
     }
     printf("%s .. %s: %ld operand tuples, %ld claims; %ld true, %ld rows offered, %ld wrong, "
