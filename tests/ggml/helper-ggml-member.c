@@ -46,6 +46,20 @@ static struct sheaf_context *context(void) {
         16 * sheaf_tensor_overhead() + 2 * sheaf_graph_overhead(), NULL, true});
 }
 
+static void release(sheaf_gallocr_t galloc, sheaf_backend_buffer_t buffer,
+                    struct sheaf_context *leaves, struct sheaf_context *nodes) {
+    sheaf_gallocr_free(galloc);
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(leaves);
+    sheaf_free(nodes);
+}
+
+/* The last line; the exit status. */
+static int say_wrong(int wrong) {
+    printf(wrong ? "%d values are wrong\n" : "right\n", wrong);
+    return wrong != 0;
+}
+
 /* The same graph in the same memory with other inputs. Computes after the first allocate nothing. */
 static int run(sheaf_backend_t backend) {
     static float a[N], b[N], y[N];
@@ -77,13 +91,9 @@ static int run(sheaf_backend_t backend) {
         if (sheaf_backend_tensor_get(ty, y, 0, sizeof y)) return fail("get");
         for (int i = 0; i < N; i++) wrong += y[i] != (a[i] + b[i]) * factor;
     }
-    sheaf_gallocr_free(galloc);
-    sheaf_backend_buffer_free(buffer);
-    sheaf_free(leaves);
-    sheaf_free(nodes);
+    release(galloc, buffer, leaves, nodes);
     printf("%ld allocations\n", (long)n_allocations);
-    printf(wrong ? "%d values are wrong\n" : "right\n", wrong);
-    return wrong != 0;
+    return say_wrong(wrong);
 }
 
 /* Computes a graph of views that lie elsewhere every time. None but the first compute allocates. */
@@ -113,13 +123,9 @@ static int moves(sheaf_backend_t backend) {
         if (sheaf_backend_tensor_get(ty, y, 0, sizeof y)) return fail("get");
         for (int i = 0; i < COLUMNS; i++) wrong += y[i] != a[time * COLUMNS + i] * factor;
     }
-    sheaf_gallocr_free(galloc);
-    sheaf_backend_buffer_free(buffer);
-    sheaf_free(leaves);
-    sheaf_free(nodes);
+    release(galloc, buffer, leaves, nodes);
     printf("%ld allocations\n", (long)n_allocations);
-    printf(wrong ? "%d values are wrong\n" : "right\n", wrong);
-    return wrong != 0;
+    return say_wrong(wrong);
 }
 
 /* Three tensors at one address, the last with the layout of the first: what graphs of the first
@@ -195,8 +201,7 @@ static int copy(sheaf_backend_dev_t dev, sheaf_backend_t first) {
     sheaf_backend_buffer_free(buffer);
     sheaf_free(ctx);
     sheaf_backend_free(streams[1]);
-    printf(wrong ? "%d values are wrong\n" : "right\n", wrong);
-    return wrong != 0;
+    return say_wrong(wrong);
 }
 
 /* ---- weights in a layout of the device ---- */
@@ -264,10 +269,7 @@ static int strided_product(sheaf_backend_t backend, struct sheaf_tensor *tw) {
         sheaf_gallocr_alloc_graph(galloc, graph))
         return fail("graph");
     show("strided columns", sheaf_backend_graph_compute(backend, graph));
-    sheaf_gallocr_free(galloc);
-    sheaf_backend_buffer_free(buffer);
-    sheaf_free(leaves);
-    sheaf_free(nodes);
+    release(galloc, buffer, leaves, nodes);
     return 0;
 }
 
@@ -373,10 +375,7 @@ static int fills(sheaf_backend_t backend) {
         }
     }
     printf(most < 5e-4 ? "right\n" : "NMSE %g\n", most);
-    sheaf_gallocr_free(galloc);
-    sheaf_backend_buffer_free(buffer);
-    sheaf_free(leaves);
-    sheaf_free(nodes);
+    release(galloc, buffer, leaves, nodes);
     return !(most < 5e-4);
 }
 
