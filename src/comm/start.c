@@ -57,13 +57,18 @@ static enum sheaf_status duplicate(MPI_Comm from, MPI_Comm *out) {
     return sheaf_set_error(SHEAF_STATUS_FAILED, "start: MPI_Comm_dup failed (code %d)", code);
 }
 
+static void finalize_mpi(void) {
+    sheaf__keep_mpi_components();
+    MPI_Finalize();
+}
+
 /* Of a launcher that is another MPI's, every process is a world of one, which ends here. */
 static enum sheaf_status check_launcher(void) {
     int size = 1;
     const struct sheaf__launch job = sheaf__launcher_job();
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size > 1 || job.size == 1) return SHEAF_STATUS_SUCCESS;
-    MPI_Finalize();
+    finalize_mpi();
     sheaf__world()->ends_mpi = false;
     sheaf__world()->mute = job.rank != 0;
     return sheaf_set_error(
@@ -337,7 +342,7 @@ static void leave_mpi(bool finalized) {
         MPI_Comm_free(&w->control);
         MPI_Comm_free(&w->data);
         atomic_store(&w->finalize_ns, sheaf__time_ns());
-        if (w->ends_mpi) MPI_Finalize();
+        if (w->ends_mpi) finalize_mpi();
     }
     sheaf__watch_farewell();
     atomic_store(&w->finalize_ns, 0);

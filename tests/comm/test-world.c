@@ -212,6 +212,13 @@ Test(world_ranks, tell_open_mpi_its_transport, .timeout = 120) {
     cr_assert_eq(run_command(cmd, 60, out, sizeof out), 0, "%s", out);
     cr_assert_eq(count("pml unset"), 2, "%s", out);
 }
+/* Of Open MPI: its progress thread outlives them in MPI_Finalize, and may call them. */
+Test(world_ranks, keep_components_to_the_end, .timeout = 120) {
+    const bool open_mpi = strncmp(sheaf_world_mpi(), "MPICH", 5) != 0;
+    expect_ok(NULL, 2, "components");
+    cr_assert_eq(count("WRONG"), 0, "%s", out);
+    cr_assert_eq(count(", component"), open_mpi ? 2 : 0, "%s", out);
+}
 Test(world_ranks, exchange_control_messages, .timeout = 120) {
     for (int np = 1; np <= 4; np += RANKS_STEP) expect_ok(NULL, np, "control");
 }

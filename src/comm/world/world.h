@@ -115,6 +115,9 @@ void sheaf__control_stop(void);
 
 void sheaf__devices_free(void);
 
+/* Before MPI_Finalize. */
+void sheaf__keep_mpi_components(void);
+
 /* Memory shared by the ranks for which share_of is the same. Collective over the world: every rank
  * calls with the same `what`. `bytes` agrees inside a share group; 0 for ranks that take no part.
  * group_first is the lowest taking part rank of the caller's group, n_parts how many take part; a
