@@ -8,6 +8,7 @@
 
 #include "base/arith.h"
 #include "base/array.h"
+#include "base/hash.h"
 
 struct gg_memory *gg_memory_new(size_t size, uint64_t group, size_t device) {
     struct gg_memory *m = calloc(1, sizeof *m);
@@ -35,7 +36,7 @@ void gg_memory_free(struct gg_memory *m) {
 }
 
 static size_t slot_of(const struct gg_memory *m, size_t offset) {
-    return (offset / 32 * 0x9E3779B97F4A7C15u >> 16) & (m->n_index - 1);
+    return (size_t)sheaf__mix(0, offset / 32) & (m->n_index - 1);
 }
 
 static struct gg_region *find_at(const struct gg_memory *m, size_t offset) {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/hash.h"
 #include "gguf/gguf_impl.h"
 
 static const struct {
@@ -42,8 +43,7 @@ const char *sheaf__gguf_type_name(enum sheaf_gguf_type type) {
 /* ---- index by name ---- */
 
 static uint64_t hash_name(const char *name) {
-    uint64_t h = 14695981039346656037u; /* FNV-1a */
-    for (; *name; name++) h = (h ^ (unsigned char)*name) * 1099511628211u;
+    const uint64_t h = sheaf__hash_bytes(0, name, strlen(name));
     return h ^ (h >> 29);
 }
 

@@ -23,18 +23,12 @@ void sheaf__vocab_free(struct sheaf__vocab *v) {
     *v = (struct sheaf__vocab){0};
 }
 
-static uint64_t mix(uint64_t h) {
-    h ^= h >> 32;
-    h *= 0x9E3779B97F4A7C15u;
-    return h ^ h >> 29;
-}
-
 static uint32_t hash_text(const char *s, size_t len) {
-    return (uint32_t)mix(sheaf__hash_bytes(0, s, len));
+    return (uint32_t)sheaf__mix(0, sheaf__hash_bytes(0, s, len));
 }
 
 static size_t hash_pair(uint32_t left, uint32_t right) {
-    return (size_t)mix(mix((uint64_t)left << 32 | right));
+    return (size_t)sheaf__mix(sheaf__mix(0, left), right);
 }
 
 static enum sheaf_status grow(void *array, size_t *cap, size_t need, size_t size) {
