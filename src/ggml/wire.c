@@ -6,22 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "sheaf/meta.h"
 
 enum { RECORD_WORDS = sizeof(struct gg_record) / 4, MAX_SEGMENTS = 4096, MAX_RECORDS = 1 << 20 };
 static_assert(sizeof(struct gg_record) % 4 == 0 && RECORD_WORDS <= 64, "a bit of a u64 each");
 
 void gg_put(struct gg_bytes *b, const void *data, size_t n) {
-    if (b->n + n > b->cap) {
-        size_t cap = b->cap ? b->cap : 4096;
-        while (cap < b->n + n) cap *= 2;
-        uint8_t *p = realloc(b->data, cap);
-        if (!p) {
-            b->failed = true;
-            return;
-        }
-        b->data = p;
-        b->cap = cap;
+    if (!sheaf__grow(&b->data, &b->cap, b->n + n, 1)) {
+        b->failed = true;
+        return;
     }
     if (n) memcpy(b->data + b->n, data, n);
     b->n += n;

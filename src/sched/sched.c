@@ -156,8 +156,8 @@ static void free_slot(struct sched_slot *slot) {
     free((void *)slot->alloc_nodes.at);
     free(slot->node_ids.at);
     free(slot->leaf_ids.at);
-    for (int i = 0; i < slot->n_blocks; i++) free(slot->blocks[i]);
-    free((void *)slot->blocks);
+    for (int i = 0; i < slot->blocks.n; i++) free(slot->blocks.at[i]);
+    free((void *)slot->blocks.at);
 }
 
 void sheaf_backend_sched_free(sheaf_backend_sched_t s) {

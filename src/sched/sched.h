@@ -106,8 +106,8 @@ struct sched_slot {
     SCHED_LIST(struct sheaf_tensor *) alloc_nodes;
     SCHED_LIST(int) node_ids;
     SCHED_LIST(int) leaf_ids;
-    struct sheaf_tensor **blocks; /* descriptors of copies and stand-ins, SCHED_BLOCK each */
-    int n_blocks, n_tensors;
+    SCHED_LIST(struct sheaf_tensor *) blocks; /* SCHED_BLOCK descriptors each: copies, stand-ins */
+    int n_tensors;
     bool direct; /* a split reads another backend's memory where it lies */
     bool patched, in_flight;
     uint64_t n_pieces; /* ever built */

@@ -65,18 +65,16 @@ static enum sheaf_status patch_src(struct sched_slot *slot, struct sheaf_tensor 
 
 static struct sheaf_tensor *new_tensor(struct sched_slot *slot) {
     const int block = slot->n_tensors / SCHED_BLOCK;
-    if (block == slot->n_blocks) {
-        struct sheaf_tensor **p =
-            realloc(slot->blocks, ((size_t)block + 1) * sizeof(struct sheaf_tensor *));
-        if (p) slot->blocks = p;
-        struct sheaf_tensor *tensors = p ? malloc(SCHED_BLOCK * sizeof *tensors) : NULL;
+    if (block == slot->blocks.n) {
+        struct sheaf_tensor *tensors =
+            SCHED_ROOM(slot->blocks, block + 1) ? NULL : malloc(SCHED_BLOCK * sizeof *tensors);
         if (!tensors) {
             sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "scheduler: out of memory");
             return NULL;
         }
-        slot->blocks[slot->n_blocks++] = tensors;
+        slot->blocks.at[slot->blocks.n++] = tensors;
     }
-    struct sheaf_tensor *t = &slot->blocks[block][slot->n_tensors++ % SCHED_BLOCK];
+    struct sheaf_tensor *t = &slot->blocks.at[block][slot->n_tensors++ % SCHED_BLOCK];
     memset(t, 0, sizeof *t);
     return t;
 }

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/text.h"
 
 enum {
@@ -34,11 +35,13 @@ struct dump {
     double now;
     char host[TEXT], version[TEXT], doing[256], failure[1024];
     struct record *records;
+    size_t cap;
 };
 
 struct dumps {
     struct dump *list;
     int n;
+    size_t cap;
 };
 
 static bool starts(const char *line, const char *word, char *rest, size_t size) {
@@ -60,10 +63,7 @@ static bool add_record(struct dump *d, const char *line) {
         return false;
     snprintf(r.tensor, sizeof r.tensor, "%s", line + at);
     r.total = strcmp(total, "open") ? strtod(total, NULL) : -1;
-    struct record *p =
-        d->n % 1024 ? d->records : realloc(d->records, ((size_t)d->n + 1024) * sizeof *p);
-    if (!p) return false;
-    d->records = p;
+    if (!sheaf__grow(&d->records, &d->cap, (size_t)d->n + 1, sizeof *d->records)) return false;
     d->records[d->n++] = r;
     return true;
 }
@@ -122,11 +122,11 @@ static enum sheaf_status open_dump(const char *path, struct dump *d) {
 
 /* A place for one more, which counts when out->n does; NULL without memory. */
 static struct dump *next_dump(struct dumps *out) {
-    struct dump *p = realloc(out->list, ((size_t)out->n + 1) * sizeof *p);
-    if (!p) sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the dumps");
-    if (!p) return NULL;
-    out->list = p;
-    return &p[out->n];
+    if (!sheaf__grow(&out->list, &out->cap, (size_t)out->n + 1, sizeof *out->list)) {
+        sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the dumps");
+        return NULL;
+    }
+    return &out->list[out->n];
 }
 
 static int by_rank(const void *a, const void *b) {

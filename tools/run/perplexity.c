@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "sheaf/world.h"
 
@@ -11,11 +12,11 @@
 
 enum { MAX_ROWS = 64 }; /* logits of a whole vocabulary are large: few rows at a time */
 
-static enum sheaf_status append(int32_t **ids, size_t *n, int32_t *more, size_t n_more) {
-    int32_t *grown = realloc(*ids, (*n + n_more + 1) * sizeof *grown);
-    if (!grown) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the text");
-    memcpy(grown + *n, more, n_more * sizeof *grown);
-    *ids = grown;
+static enum sheaf_status append(int32_t **ids, size_t *n, size_t *cap, const int32_t *more,
+                                size_t n_more) {
+    if (!sheaf__grow(ids, cap, *n + n_more + 1, sizeof **ids))
+        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the text");
+    memcpy(*ids + *n, more, n_more * sizeof **ids);
     *n += n_more;
     return SHEAF_STATUS_SUCCESS;
 }
@@ -23,7 +24,7 @@ static enum sheaf_status append(int32_t **ids, size_t *n, int32_t *more, size_t 
 static enum sheaf_status encode(const struct run_options *o, const struct sheaf_tokenizer *tok,
                                 int32_t **ids, size_t *n) {
     char *text = NULL;
-    size_t len = 0;
+    size_t len = 0, cap = 0;
     enum sheaf_status status = run_read_file(o->perplexity, &text, &len);
     for (size_t at = 0; !status && at < len;) {
         size_t end = len;
@@ -36,7 +37,7 @@ static enum sheaf_status encode(const struct run_options *o, const struct sheaf_
             size_t n_more = 0;
             status = sheaf_tokenizer_encode(tok, text + at, end - at, SHEAF_TOKENIZE_ADD_SPECIAL,
                                             &more, &n_more);
-            if (!status) status = append(ids, n, more, n_more);
+            if (!status) status = append(ids, n, &cap, more, n_more);
             free(more);
         }
         at = end + 1;

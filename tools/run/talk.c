@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "sheaf/world.h"
 
 #include "run.h"
@@ -18,7 +19,7 @@ struct talk {
     struct sheaf_model *model;
     struct run_result *r;
     char *message; /* rank 0 only */
-    size_t len;
+    size_t len, cap;
     int32_t last;  /* token of the last answer that is not in the cache */
     size_t n_last; /* 0 or 1 */
 };
@@ -36,10 +37,10 @@ static bool take_line(struct talk *t, const char *line, size_t n, enum sheaf_sta
     if (n && line[n - 1] == '\n') n--;
     const bool more = n && line[n - 1] == '\\';
     if (more) n--;
-    char *grown = realloc(t->message, t->len + n + 2);
-    if (!grown) *status = no_memory();
-    if (!grown) return false;
-    t->message = grown;
+    if (!sheaf__grow(&t->message, &t->cap, t->len + n + 2, 1)) {
+        *status = no_memory();
+        return false;
+    }
     memcpy(t->message + t->len, line, n);
     t->len += n;
     if (more) t->message[t->len++] = '\n';
