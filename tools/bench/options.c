@@ -3,8 +3,6 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "sheaf/settings.h"
-
 #include "bench.h"
 
 static const char synopsis[] =
@@ -101,16 +99,6 @@ static enum sheaf_status check(const struct bench_options *o) {
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* Before the world, which makes the CPU devices. */
-static enum sheaf_status set_devices(const struct bench_options *o) {
-    char threads[24];
-    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    if (o->fast) status = sheaf_setting_set("SHEAF_CPU_ACTIVATIONS", "q8");
-    if (status || !o->threads) return status;
-    snprintf(threads, sizeof threads, "%lld", (long long)o->threads);
-    return sheaf_setting_set("SHEAF_CPU_THREADS", threads);
-}
-
 enum sheaf_status bench_options_parse(int argc, char **argv, struct bench_options *out) {
     *out = (struct bench_options){.n_prompt = {512},
                                   .n_gen = {128},
@@ -127,5 +115,5 @@ enum sheaf_status bench_options_parse(int argc, char **argv, struct bench_option
     if (status || out->help || out->version) return status;
     status = set_format(out);
     if (!status) status = check(out);
-    return status ? status : set_devices(out);
+    return status ? status : tool_set_cpus(out->threads, out->fast);
 }

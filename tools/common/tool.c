@@ -7,6 +7,7 @@
 #include "base/launcher.h"
 #include "sheaf/cpu.h"
 #include "sheaf/module.h"
+#include "sheaf/settings.h"
 #include "sheaf/version.h"
 #include "sheaf/world.h"
 
@@ -42,6 +43,15 @@ void tool_complain(const struct tool *tool) {
     /* first: peers that wait for this rank must not wait for their deadline */
     sheaf_world_abort(text);
     if (sheaf_world_reports_error()) say(tool, text);
+}
+
+enum sheaf_status tool_set_cpus(int64_t threads, bool fast) {
+    char number[24];
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (fast) status = sheaf_setting_set("SHEAF_CPU_ACTIVATIONS", "q8");
+    if (status || !threads) return status;
+    snprintf(number, sizeof number, "%lld", (long long)threads);
+    return sheaf_setting_set("SHEAF_CPU_THREADS", number);
 }
 
 int tool_start(const struct tool *tool, enum sheaf_status parsed) {

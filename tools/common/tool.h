@@ -18,6 +18,9 @@ int tool_answer(const struct tool *tool, bool help);
 /* For tools of one process: says what is wrong with the command line; returns TOOL_BAD_USAGE. */
 int tool_refuse(const struct tool *tool);
 
+/* Settings of the CPU devices by --threads (0: not given) and --fast. Before tool_start. */
+enum sheaf_status tool_set_cpus(int64_t threads, bool fast);
+
 /* Starts the world and loads the modules of devices, after the command line was parsed with status
  * `parsed`, whose text is in sheaf_last_error. Returns 0 or the exit code of a tool that cannot go
  * on: the command line was bad, or the ranks did not meet; it has been said. */

@@ -2,10 +2,7 @@
 #include "options.h"
 
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
-
-#include "sheaf/settings.h"
 
 static const char synopsis[] =
     "usage: sheaf-run -m MODEL.gguf -p TEXT [options]\n"
@@ -173,16 +170,6 @@ static enum sheaf_status check(const struct run_options *o) {
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* Before the world, which makes the CPU devices. */
-static enum sheaf_status set_devices(const struct run_options *o) {
-    char threads[24];
-    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    if (o->fast) status = sheaf_setting_set("SHEAF_CPU_ACTIVATIONS", "q8");
-    if (status || !o->threads) return status;
-    snprintf(threads, sizeof threads, "%lld", (long long)o->threads);
-    return sheaf_setting_set("SHEAF_CPU_THREADS", threads);
-}
-
 enum sheaf_status run_options_parse(int argc, char **argv, struct run_options *out) {
     *out = (struct run_options){.n_predict = 128,
                                 .n_ctx = RUN_CTX_DEFAULT,
@@ -194,5 +181,5 @@ enum sheaf_status run_options_parse(int argc, char **argv, struct run_options *o
     if (status || out->help || out->version) return status;
     if (!out->list_devices) status = check_text(out);
     if (!status) status = check(out);
-    return status ? status : set_devices(out);
+    return status ? status : tool_set_cpus(out->threads, out->fast);
 }
