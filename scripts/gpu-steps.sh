@@ -348,7 +348,7 @@ counts() {
     model=$(model_of "$1" 2) || exit 1
     SHEAF_CUDA_PARAMS=counts=1 "$bin/sheaf-run" -m "$model" --devices "${kind}0" --temp 0 -n "$tokens" --ignore-eos \
         -p "$(head -c 200 "$root/tests/golden/heldout.txt" | tr '\n' ' ')" >/dev/null 2>"$work/counts.$$" || { cat "$work/counts.$$"; exit 1; }
-    line=$(grep '^CUDA[0-9]*: graphs: ' "$work/counts.$$")
+    line=$(sed -n 's/^sheaf: \(CUDA[0-9]*: graphs: \)/\1/p' "$work/counts.$$")
     rm -f "$work/counts.$$"
     ahead=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -dc 0-9)
     echo "${line:-no counts were printed}" | tee "$work/figures/$(file_of "counts: $1")"

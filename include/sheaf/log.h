@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 enum sheaf_log_level {
-    SHEAF_LOG_DEBUG = 0, /* asked for by a setting: SHEAF_SCHED_DEBUG, SHEAF_CPU_PROFILE */
+    SHEAF_LOG_DEBUG = 0, /* asked for by a setting: SHEAF_SCHED_DEBUG, SHEAF_CUDA_PARAMS */
     SHEAF_LOG_INFO = 1,
     SHEAF_LOG_WARN = 2,  /* the call went on, but not as its caller may expect */
     SHEAF_LOG_ERROR = 3, /* the job ends */

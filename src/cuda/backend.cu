@@ -17,6 +17,7 @@
 #include "base/array.h"
 #include "base/hash.h"
 #include "cuda/device.h"
+#include "sheaf/log.h"
 #include "sheaf/settings.h"
 
 enum {
@@ -716,11 +717,10 @@ static const uint8_t *backend_guid(sheaf_backend_t base) {
 static void say_counts(const struct backend *b) {
     const struct sheaf__cuda_counts *c = &b->q.counts;
     if (!b->says_counts || !(c->replayed + c->node_by_node)) return;
-    fprintf(
-        stderr,
+    sheaf_log(
+        SHEAF_LOG_DEBUG,
         "%s: graphs: %llu captured, %llu replayed, %llu refused, %llu node by node; products as "
-        "launched: %llu of few columns, %llu with weights ahead, %llu by cuBLASLt, %llu in "
-        "tiles\n",
+        "launched: %llu of few columns, %llu with weights ahead, %llu by cuBLASLt, %llu in tiles",
         b->device->name, (unsigned long long)c->captured, (unsigned long long)c->replayed,
         (unsigned long long)c->refused, (unsigned long long)c->node_by_node,
         (unsigned long long)c->few, (unsigned long long)c->early, (unsigned long long)c->blas,

@@ -1,12 +1,14 @@
 /* Times of launches ("times=1"): an event before and behind each, the host waiting for it, so that what is
- * alike (op, type, shape, how many nodes together) is added up. Printed when the backend ends. The
+ * alike (op, type, shape, how many nodes together) is added up. Logged when the backend ends. The
  * waits make everything slower, and each time has some microseconds of the events in it: it shows where
  * the time goes, not how much there is. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "base/text.h"
 #include "cuda/device.h"
+#include "sheaf/log.h"
 
 struct entry {
     char what[80];
@@ -90,22 +92,32 @@ static int by_time(const void *x, const void *y) {
     return a < b ? 1 : a > b ? -1 : 0;
 }
 
+/* In messages of as many lines as the log takes at once. */
+static void say(const struct sheaf__cuda_times *t, const char *device, double all) {
+    char lines[7000];
+    struct sheaf__text text = {lines, sizeof lines, 0};
+    sheaf__put(&text, "%s: microseconds of each kind of launch, and its bytes a second\n", device);
+    sheaf__put(&text, "%9s %8s %7s %6s", "us each", "count", "GB/s", "share");
+    for (size_t i = 0; i < t->n; i++) {
+        const struct entry *e = &t->entries[i];
+        if (text.n > sizeof lines - 200) {
+            sheaf_log(SHEAF_LOG_DEBUG, "%s", lines);
+            text.n = 0;
+            sheaf__put(&text, "%s, continued", device);
+        }
+        sheaf__put(&text, "\n%9.2f %8llu %7.0f %5.1f%%  %s", 1e3 * e->ms / (double)e->count,
+                   (unsigned long long)e->count, e->ms > 0 ? 1e-6 * e->bytes / e->ms : 0.0,
+                   all > 0 ? 100 * e->ms / all : 0.0, e->what);
+    }
+    sheaf_log(SHEAF_LOG_DEBUG, "%s", lines);
+}
+
 void sheaf__cuda_times_free(struct sheaf__cuda_times *t, const char *device) {
     double all = 0;
     if (!t) return;
     if (t->n) qsort(t->entries, t->n, sizeof *t->entries, by_time);
     for (size_t i = 0; i < t->n; i++) all += t->entries[i].ms;
-    if (t->n)
-        fprintf(
-            stderr,
-            "%s: microseconds of each kind of launch, and its bytes a second\n%9s %8s %7s %6s  \n",
-            device, "us each", "count", "GB/s", "share");
-    for (size_t i = 0; i < t->n; i++) {
-        const struct entry *e = &t->entries[i];
-        fprintf(stderr, "%9.2f %8llu %7.0f %5.1f%%  %s\n", 1e3 * e->ms / (double)e->count,
-                (unsigned long long)e->count, e->ms > 0 ? 1e-6 * e->bytes / e->ms : 0.0,
-                all > 0 ? 100 * e->ms / all : 0.0, e->what);
-    }
+    if (t->n) say(t, device, all);
     cudaEventDestroy(t->before);
     cudaEventDestroy(t->behind);
     free(t->entries);

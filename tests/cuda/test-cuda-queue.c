@@ -86,9 +86,9 @@ Test(cuda_queue, times_of_launches) {
 Test(cuda_queue, counts_of_graphs) {
     static const struct {
         const char *machine, *want;
-    } cases[] = {{"", "CUDA0: graphs: 1 captured, 5 replayed, 0 refused, 1 node by node; "},
+    } cases[] = {{"", "sheaf: CUDA0: graphs: 1 captured, 5 replayed, 0 refused, 1 node by node; "},
                  {"fail=cudaStreamBeginCapture:1",
-                  "CUDA0: graphs: 0 captured, 0 replayed, 1 refused, 6 node by node; "}};
+                  "sheaf: CUDA0: graphs: 0 captured, 0 replayed, 1 refused, 6 node by node; "}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         FILE *trace = tmpfile();
         char line[300] = "";
