@@ -8,6 +8,7 @@
 
 #include "base/arith.h"
 #include "base/hash.h"
+#include "base/sort.h"
 
 enum { CHUNK_BYTES = 32 << 10 };
 
@@ -425,11 +426,6 @@ bool sheaf__cut_aligned(const struct sheaf__cut *cut, int64_t unit) {
 
 /* ---- the public form ---- */
 
-static int by_value(const void *a, const void *b) {
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Segments under construction: seg[s] = {outer, length}, and per segment and member {first, count}
  * in elements. */
 struct segments {
@@ -498,7 +494,7 @@ static bool collect(const struct sheaf__cut *cut, struct segments *g, int64_t *e
         edge[n_edge++] = cut->interval[i].lo;
         edge[n_edge++] = cut->interval[i].hi;
     }
-    qsort(edge, n_edge, sizeof *edge, by_value);
+    qsort(edge, n_edge, sizeof *edge, sheaf__by_i64);
     memcpy(at, cut->begin, (size_t)d * sizeof *at);
     if (!open_segment(g)) return false;
     int64_t start = 0;

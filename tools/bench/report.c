@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "sheaf/cpu.h"
 #include "sheaf/meta.h"
 #include "sheaf/version.h"
@@ -28,11 +29,6 @@ struct summary {
 struct kind_summary {
     double per_token, bytes, us, wire_us, skew_us;
 };
-
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static double over(double a, double b) { return b > 0 ? a / b : 0; }
 
@@ -73,7 +69,7 @@ static struct summary summarise(const struct bench_result *r) {
     }
     for (int i = 0; i < n; i++) square += (speeds[i] - s.mean) * (speeds[i] - s.mean);
     s.deviation = n > 1 ? sqrt(square / (n - 1)) : 0;
-    qsort(speeds, (size_t)n, sizeof *speeds, by_value);
+    qsort(speeds, (size_t)n, sizeof *speeds, sheaf__by_double);
     s.median = 0.5 * (speeds[(n - 1) / 2] + speeds[n / 2]);
     for (int i = 0; i < ranks; i++) {
         wall += 1e9 * r->ranks[i].wall_s;

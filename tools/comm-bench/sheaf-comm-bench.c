@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/sort.h"
 #include "common/tool.h"
 #include "sheaf/comm-bench.h"
 #include "sheaf/sheaf.h"
@@ -105,11 +106,6 @@ static bool runs(const struct bench *b, enum kind kind, size_t size) {
            (kind != COPIES || b->n_here > 1);
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Acts as producer and consumer: the data are in this core's cache before the call and (sums only)
  * after it. Otherwise an unwritten buffer would stay in the cache of the core that summed it last.
  */
@@ -172,7 +168,7 @@ static enum sheaf_status report(struct bench *b, enum kind kind, size_t size) {
             const double t = b->all[(size_t)r * (size_t)b->calls + (size_t)i];
             if (t > b->all[i]) b->all[i] = t;
         }
-    qsort(b->all, (size_t)b->calls, sizeof *b->all, by_value);
+    qsort(b->all, (size_t)b->calls, sizeof *b->all, sheaf__by_double);
     const bool sums = kind == ALL_REDUCE || kind == REGISTERED;
     print_row(b, kind, size, b->all,
               sums ? 1e-3 * (double)sheaf_comm_bound_ns(b->comm, SHEAF_COMM_ALL_REDUCE, size)

@@ -1,6 +1,7 @@
 /* The check before a job: each rank looks at its host; the facts are gathered and compared. */
 #include "check.h"
 #include "base/clock.h"
+#include "base/sort.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -217,15 +218,10 @@ static enum sheaf_status measure(struct link *l, float *data) {
     return st;
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(const struct link *links, int n, bool latency) {
     double v[MAX_PAIRS];
     for (int i = 0; i < n; i++) v[i] = latency ? links[i].us : links[i].gb_s;
-    qsort(v, (size_t)n, sizeof *v, by_value);
+    qsort(v, (size_t)n, sizeof *v, sheaf__by_double);
     return v[n / 2];
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/file.h"
+#include "base/sort.h"
 #include "comm/diag/events.h"
 #include "comm/world/world.h"
 
@@ -14,11 +15,6 @@ static const char *const kinds[] = {
     [SHEAF__TRACE_COMPUTE] = "compute", [SHEAF__TRACE_WAIT] = "wait", [SHEAF__TRACE_WIRE] = "wire"};
 
 static int64_t clock_offset; /* to be added for rank 0's clock */
-
-static int by_value(const void *a, const void *b) {
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
 
 /* Ranks leave a barrier at about the same time; the median of several differences. */
 static enum sheaf_status compare_clocks(void) {
@@ -35,7 +31,7 @@ static enum sheaf_status compare_clocks(void) {
         if (!st) differences[i] = all[0] - all[me];
     }
     if (!st) {
-        qsort(differences, CLOCK_ROUNDS, sizeof *differences, by_value);
+        qsort(differences, CLOCK_ROUNDS, sizeof *differences, sheaf__by_i64);
         /* ranks of one host have one clock */
         const bool same = sheaf_world_host_index(me) == sheaf_world_host_index(0);
         clock_offset = same ? 0 : differences[CLOCK_ROUNDS / 2];

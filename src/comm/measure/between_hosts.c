@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/settings.h"
+#include "base/sort.h"
 #include "comm/measure/measure.h"
 #include "comm/transport/transport.h"
 
@@ -64,12 +65,8 @@ struct probe {
     uint64_t times[SIZES + WAYS + SCHEMES * ENDS][MAX_ROUNDS];
 };
 
-static int by_time(const void *a, const void *b) {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
 static uint64_t quantile(uint64_t *times, int n, int k, int of) {
-    qsort(times, (size_t)n, sizeof *times, by_time);
+    qsort(times, (size_t)n, sizeof *times, sheaf__by_u64);
     return times[n * k / of];
 }
 static uint64_t median(uint64_t *times, int n) { return quantile(times, n, 1, 2); }

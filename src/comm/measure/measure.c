@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "base/sort.h"
 #include "base/thread.h"
 #include "comm/measure/measure.h"
 #include "comm/transport/transport.h"
@@ -15,12 +16,8 @@ enum {
 };
 static const char WHAT[] = "measure links";
 
-static int by_time(const void *a, const void *b) {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
 static int64_t median(uint64_t *times, int n) {
-    qsort(times, (size_t)n, sizeof *times, by_time);
+    qsort(times, (size_t)n, sizeof *times, sheaf__by_u64);
     return n ? (int64_t)times[n / 2] : 0;
 }
 
