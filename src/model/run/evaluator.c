@@ -104,7 +104,6 @@ int64_t sheaf__evaluator_n_past(const struct sheaf__evaluator *ctx) { return ctx
 struct sheaf__cells *sheaf__evaluator_cells(struct sheaf__evaluator *ctx) {
     return &ctx->cells;
 }
-int64_t sheaf__evaluator_n_ctx(const struct sheaf__evaluator *ctx) { return ctx->n_ctx; }
 
 const struct sheaf_tensor *sheaf__evaluator_logits(const struct sheaf__evaluator *ctx) {
     return ctx->have_logits ? ctx->logits : NULL;

@@ -32,7 +32,6 @@ void sheaf__evaluator_free(struct sheaf__evaluator *ctx); /* accepts NULL */
 void sheaf__evaluator_clear(struct sheaf__evaluator *ctx);
 /* Tokens of sequence 0. */
 int64_t sheaf__evaluator_n_past(const struct sheaf__evaluator *ctx);
-int64_t sheaf__evaluator_n_ctx(const struct sheaf__evaluator *ctx);
 /* Which positions of which sequences are held; cells may be removed and copied between
  * evaluations, on every rank alike. */
 struct sheaf__cells *sheaf__evaluator_cells(struct sheaf__evaluator *ctx);
