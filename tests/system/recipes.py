@@ -177,7 +177,7 @@ def check_python(text):
 BROKEN = [
     ("image", "RUN apt-get", "RUNN apt-get"), ("image", " libhwloc-dev", ""), ("image", "openssh-client", "openssh-klient"),
     ("image", "sheaf-tools_", "sheaf-tulls_"), ("image", "--from=build /packages/", "--from=build /package/"),
-    ("image", '["sheaf-info"]', '["sheaf-infos"]'), ("image", "FROM docker.io/library/debian:bookworm\n", "FROM docker.io/library/debian:trixie\n"),
+    ("image", '["sheaf-info"]', '["sheaf-infos"]'), ("image", "FROM debian:bookworm\n", "FROM debian:trixie\n"),
     ("recipe", "SHEAF_HARDENING", "SHEAF_HARDNESS"), ("recipe", '"ON" if', '"YES" if'), ("recipe", "@3.22:", "@3.16:"),
     ("recipe", 'depends_on("mpi")', ""), ("recipe", '"MIT"', '"GPL"'), ("recipe", "class Sheaf", "class Sheafs"),
     ("recipe", "def cmake_args(self):", "def cmake_args(self)"), ("changelog", "## 0.", "## 9."), ("python", '= "0.', '= "9.'),
