@@ -58,7 +58,7 @@ enum sheaf_status sheaf__cuda_event_synchronize(sheaf_backend_dev_t dev,
 
 /* ---- ops ---- */
 
-/* How graphs ran and which way products went ("counts=1"). Launches of a captured graph count once, in
+/* How graphs and products ran ("counts=1"). Launches of a captured graph count once, in
  * the capture, not in each replay. */
 struct sheaf__cuda_counts {
     uint64_t captured, replayed;
@@ -139,7 +139,7 @@ enum sheaf_status sheaf__cuda_launch_sum(struct sheaf__cuda_queue *q);
 
 struct sheaf__cuda_inputs;
 /* Queues them, after which their data may change. *block: made when it is first needed; freed when
- * the queue is empty. *done false: not in this way, nothing was submitted. */
+ * the queue is empty. *done false: not so, nothing was submitted. */
 enum sheaf_status sheaf__cuda_inputs_write(struct sheaf__cuda_inputs **block,
                                            const struct sheaf__cuda_queue *q,
                                            const struct sheaf_tensor_write *writes, size_t n,

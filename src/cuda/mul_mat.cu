@@ -1,4 +1,4 @@
-/* MUL_MAT and MUL_MAT_ID: which way a product goes, and what its operands need before.
+/* MUL_MAT and MUL_MAT_ID: by which method a product is computed, and what its operands need before.
  *
  *   few columns (up to 8), experts   mul_vec.cu; block types against columns rounded to 8 bits, those
  *                                    of iq.cuh against floats
@@ -13,7 +13,7 @@
 enum { ALIGN = 256, THREADS = 256 };
 static const size_t CHUNK_BYTES = (size_t)64 << 20; /* of converted weights */
 
-enum Way { WAY_VEC, WAY_BLAS, WAY_TILE };
+enum Method { METHOD_VEC, METHOD_BLAS, METHOD_TILE };
 
 /* ---- conversions ---- */
 
@@ -75,12 +75,12 @@ static bool needs_gather(const struct sheaf_tensor *b) {
     return b->type != SHEAF_TYPE_F32 || !dense_rows(b);
 }
 
-static enum Way way_of(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
+static enum Method method_of(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0];
-    if (dst->op == SHEAF_OP_MUL_MAT_ID || dst->ne[1] <= SHEAF__CUDA_VEC_MAX) return WAY_VEC;
+    if (dst->op == SHEAF_OP_MUL_MAT_ID || dst->ne[1] <= SHEAF__CUDA_VEC_MAX) return METHOD_VEC;
     if (!q->blas || a->type == SHEAF_TYPE_F32 || a->ne[0] % 8 != 0 || a->ne[0] == 0)
-        return WAY_TILE;
-    return WAY_BLAS;
+        return METHOD_TILE;
+    return METHOD_BLAS;
 }
 
 /* F16 weights stay as they are; all others go through BF16, whose range no activation leaves. */
@@ -99,10 +99,10 @@ static int64_t rows_of_chunk(const struct sheaf_tensor *a) {
 
 /* What the columns become in the scratch, where they stay for a product that follows: 8-bit
  * integers (Q8_0 here), halves of a single matrix, or COUNT: nothing that stays. */
-static enum sheaf_type rounded_type(const struct sheaf_tensor *dst, enum Way way) {
+static enum sheaf_type rounded_type(const struct sheaf_tensor *dst, enum Method method) {
     const struct sheaf_tensor *a = dst->src[0];
-    if (way == WAY_VEC && sheaf__cuda_by_integers(a->type)) return SHEAF_TYPE_Q8_0;
-    if (way == WAY_BLAS && dst->ne[2] * dst->ne[3] == 1) return half_type(a);
+    if (method == METHOD_VEC && sheaf__cuda_by_integers(a->type)) return SHEAF_TYPE_Q8_0;
+    if (method == METHOD_BLAS && dst->ne[2] * dst->ne[3] == 1) return half_type(a);
     return SHEAF_TYPE_COUNT;
 }
 
@@ -112,12 +112,12 @@ struct Parts { /* bytes of the work memory */
 
 static struct Parts parts_of(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    const enum Way way = way_of(q, dst);
+    const enum Method method = method_of(q, dst);
     struct Parts p = {0, 0, 0};
     if (needs_gather(b)) p.gathered = (size_t)sheaf_nelements(b) * sizeof(float);
-    if (way == WAY_VEC && sheaf__cuda_by_integers(a->type))
+    if (method == METHOD_VEC && sheaf__cuda_by_integers(a->type))
         p.columns = sheaf__cuda_columns_size(b->ne[0], sheaf_nrows(b));
-    if (way == WAY_BLAS) {
+    if (method == METHOD_BLAS) {
         p.columns = (size_t)b->ne[0] * (size_t)b->ne[1] * 2;
         /* counted also where the weights serve as they are: a plan may come before the addresses */
         p.weights = (size_t)rows_of_chunk(a) * (size_t)a->ne[0] * 2;
@@ -201,8 +201,8 @@ static enum sheaf_status launch_nodes(struct sheaf__cuda_queue *q,
         p.more[p.n_more].dst = (char *)other->data;
         p.more[p.n_more].step = other->nb[1];
     }
-    const enum Way way = way_of(q, dst);
-    const enum sheaf_type as = rounded_type(dst, way);
+    const enum Method method = method_of(q, dst);
+    const enum sheaf_type as = rounded_type(dst, method);
     const bool rounded = as != SHEAF_TYPE_COUNT && q->rounded == b && q->rounded_type == as;
     if (parts.gathered + parts.columns + parts.weights) {
         q->rounded = as != SHEAF_TYPE_COUNT ? b : NULL;
@@ -219,15 +219,15 @@ static enum sheaf_status launch_nodes(struct sheaf__cuda_queue *q,
         for (int i = 1; i < SHEAF_MAX_DIMS; i++) p.b.nb[i] = p.b.nb[i - 1] * (size_t)p.b.ne[i - 1];
     }
     char *columns = q->work + parts.gathered, *weights = columns + parts.columns;
-    switch (way) {
-    case WAY_VEC:
+    switch (method) {
+    case METHOD_VEC:
         if (parts.columns) sheaf__cuda_place_columns(&p, columns);
         if (parts.columns && !rounded) sheaf__cuda_quantize_columns(q, &p);
         sheaf__cuda_mul_vec(q, &p);
         q->counts.few++;
         q->counts.early += p.early && q->ahead;
         break;
-    case WAY_BLAS:
+    case METHOD_BLAS:
         if (through_blas(q, dst, &p, columns, weights, rounded)) {
             q->counts.blas++;
             break;
@@ -235,7 +235,7 @@ static enum sheaf_status launch_nodes(struct sheaf__cuda_queue *q,
         sheaf__cuda_mul_tile(q, &p);
         q->counts.tiles++;
         break;
-    case WAY_TILE:
+    case METHOD_TILE:
         sheaf__cuda_mul_tile(q, &p);
         q->counts.tiles++;
         break;
@@ -250,7 +250,8 @@ bool sheaf__cuda_joins(const struct sheaf__cuda_queue *q, const struct sheaf_ten
     const struct sheaf_tensor *const both[] = {first, other};
     for (int i = 0; i < 2; i++) {
         const struct sheaf_tensor *t = both[i], *a = t->src[0];
-        if (t->op != SHEAF_OP_MUL_MAT || way_of(q, t) != WAY_VEC || t->ne[2] * t->ne[3] != 1 ||
+        if (t->op != SHEAF_OP_MUL_MAT || method_of(q, t) != METHOD_VEC ||
+            t->ne[2] * t->ne[3] != 1 ||
             (!sheaf__cuda_by_integers(a->type) && ((uintptr_t)a->data | a->nb[1]) % 16 != 0))
             return false;
     }
@@ -262,7 +263,7 @@ bool sheaf__cuda_joins(const struct sheaf__cuda_queue *q, const struct sheaf_ten
 bool sheaf__cuda_rounds(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
                         const struct sheaf_tensor *user, struct Product *p) {
     if (!user || user->op != SHEAF_OP_MUL_MAT || user->src[1] != x || needs_gather(x) ||
-        way_of(q, user) != WAY_VEC || !sheaf__cuda_by_integers(user->src[0]->type))
+        method_of(q, user) != METHOD_VEC || !sheaf__cuda_by_integers(user->src[0]->type))
         return false;
     memset(p, 0, sizeof *p);
     p->b = sheaf__cuda_view(x);

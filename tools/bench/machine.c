@@ -41,10 +41,10 @@ struct reader {
  * fastest depends on the core and on its neighbours (Zen 4 on large pages: one stream 23.5 GB/s,
  * two 25.8, with 4 KiB fetched ahead 14 to 24; with fetching ahead quantized rows are read faster),
  * so passes take turns and the best one counts. */
-struct way {
+struct loop {
     size_t streams, ahead;
 };
-static const struct way ways[] = {{1, 0}, {2, 0}, {1, 4096}};
+static const struct loop loops[] = {{1, 0}, {2, 0}, {1, 4096}};
 
 enum { WORDS = 32 }; /* that are summed apart: 4 vectors of 64 bytes */
 
@@ -87,11 +87,11 @@ static void *read_part(void *arg) {
     r->data = new_part();
     r->failed = !r->data;
     for (int pass = 0; pass < PASSES; pass++) {
-        const struct way *way = &ways[(size_t)pass % (sizeof ways / sizeof *ways)];
+        const struct loop *loop = &loops[(size_t)pass % (sizeof loops / sizeof *loops)];
         pthread_barrier_wait(&all->barrier);
         r->begin[pass] = sheaf__seconds();
         for (int i = 0; r->data && i < REPEATS; i++)
-            r->sum += sum_words(r->data, part_bytes / sizeof *r->data, way->streams, way->ahead);
+            r->sum += sum_words(r->data, part_bytes / sizeof *r->data, loop->streams, loop->ahead);
         r->end[pass] = sheaf__seconds();
     }
     free(r->data);

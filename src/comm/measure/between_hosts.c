@@ -14,7 +14,7 @@
 
 enum {
     SIZES = 5,
-    WAYS = 3,    /* of streams */
+    STREAMS = 3, /* kinds of them */
     SCHEMES = 4, /* of small sums */
     MAX_ROUNDS = 15,
     PILOT_PARTS = 4, /* of the first streams, which warm the connections */
@@ -34,13 +34,14 @@ enum { SHORT_BYTES = 24 * 1024 };
 static const struct {
     bool shorter;
     uint64_t ahead;
-} ways[WAYS] = {{false, SHEAF__MIN_AHEAD}, {true, SHEAF__MIN_AHEAD}, {false, SHEAF__MAX_AHEAD}};
-static size_t part_bytes(const struct sheaf_comm *comm, uint64_t way) {
+} streams[STREAMS] = {
+    {false, SHEAF__MIN_AHEAD}, {true, SHEAF__MIN_AHEAD}, {false, SHEAF__MAX_AHEAD}};
+static size_t part_bytes(const struct sheaf_comm *comm, uint64_t which) {
     const size_t most = comm->max_part_bytes;
-    return ways[way].shorter ? sheaf__min_size(SHORT_BYTES, most / 2) : most;
+    return streams[which].shorter ? sheaf__min_size(SHORT_BYTES, most / 2) : most;
 }
-static uint64_t n_parts(const struct sheaf_comm *comm, uint64_t way, uint64_t long_parts) {
-    return long_parts * comm->max_part_bytes / part_bytes(comm, way);
+static uint64_t n_parts(const struct sheaf_comm *comm, uint64_t which, uint64_t long_parts) {
+    return long_parts * comm->max_part_bytes / part_bytes(comm, which);
 }
 
 enum { WHOLE, ONE_OWNER, TWO_OWNERS, IN_PARTS };
@@ -52,7 +53,7 @@ static const size_t ends[ENDS] = {SHEAF__FRAME_HEADER, 32768};
 /* Nanoseconds: medians; of schemes, which are only compared, the lower quartile, as disturbances
  * only add. */
 struct figures {
-    uint64_t exchange[SIZES], stream[WAYS], scheme[SCHEMES][ENDS];
+    uint64_t exchange[SIZES], stream[STREAMS], scheme[SCHEMES][ENDS];
     uint64_t parts;   /* of a stream */
     uint64_t crowded; /* 1: ranks of a host share cores */
 };
@@ -62,7 +63,7 @@ struct probe {
     struct sheaf__call c;
     struct sheaf_comm *comm;
     uint64_t begin;
-    uint64_t times[SIZES + WAYS + SCHEMES * ENDS][MAX_ROUNDS];
+    uint64_t times[SIZES + STREAMS + SCHEMES * ENDS][MAX_ROUNDS];
 };
 
 static uint64_t quantile(uint64_t *times, int n, int k, int of) {
@@ -145,12 +146,12 @@ static enum sheaf_status measure_streams(struct probe *p, struct figures *f) {
     f->parts = f->parts < PILOT_PARTS ? PILOT_PARTS : f->parts > MAX_PARTS ? MAX_PARTS : f->parts;
     if (!st) st = tell(p, &f->parts);
     for (bool more = true; more && !st; round++) {
-        for (int i = 0; i < WAYS && !st; i++)
-            st = stream(p, n_parts(comm, (uint64_t)i, f->parts), ways[i].ahead,
+        for (int i = 0; i < STREAMS && !st; i++)
+            st = stream(p, n_parts(comm, (uint64_t)i, f->parts), streams[i].ahead,
                         part_bytes(comm, (uint64_t)i), &p->times[i][round < 0 ? 0 : round]);
         if (!st) st = go_on(p, round, &more);
     }
-    for (int i = 0; i < WAYS && !st; i++) f->stream[i] = median(p->times[i], round);
+    for (int i = 0; i < STREAMS && !st; i++) f->stream[i] = median(p->times[i], round);
     return st;
 }
 
@@ -204,10 +205,10 @@ static enum sheaf_status measure(struct sheaf_comm *comm, struct probe *p, struc
 /* Short messages cost more calls, so they must gain a tenth. With more in flight, two hosts that
  * are limited by their cores wait less (over veth 256 KiB to 4 MiB take 4 to 10 % less), but where
  * tbf limits the rate they take 2 to 7 % more (2026-11-21): they do it if it gains 3 %. */
-static int choose_way(const struct figures *f, int hosts, bool direct) {
+static int choose_stream(const struct figures *f, int hosts, bool direct) {
     const uint64_t *t = f->stream;
-    const int way = t[1] < t[0] - t[0] / 10;
-    return hosts == 2 && direct && t[2] < t[way] - t[way] / 32 ? 2 : way;
+    const int which = t[1] < t[0] - t[0] / 10;
+    return hosts == 2 && direct && t[2] < t[which] - t[which] / 32 ? 2 : which;
 }
 
 /* Between the ends on a line, and beyond. */
@@ -252,15 +253,15 @@ static int64_t rounded(double x) {
 
 /* Rank 0, from the slowest host's figures. */
 static void decide(const struct figures *f, const struct sheaf_comm *comm, long one_shot,
-                   long owners, struct sheaf_comm_level *out, int *way) {
+                   long owners, struct sheaf_comm_level *out, int *which) {
     const double others = comm->n_hosts - 1;
     double sum = 0;
     size_t limit[IN_PARTS];
-    *way = choose_way(f, comm->n_hosts, comm->direct);
-    double streamed = (double)f->stream[*way] - (double)f->exchange[0];
+    *which = choose_stream(f, comm->n_hosts, comm->direct);
+    double streamed = (double)f->stream[*which] - (double)f->exchange[0];
     if (streamed < 1) streamed = 1;
-    const double sent =
-        (double)n_parts(comm, (uint64_t)*way, f->parts) * (double)part_bytes(comm, (uint64_t)*way);
+    const double sent = (double)n_parts(comm, (uint64_t)*which, f->parts) *
+                        (double)part_bytes(comm, (uint64_t)*which);
     const double byte_ns = streamed / (others * sent);
     for (int i = 0; i < SIZES; i++) {
         const double bytes = (double)sheaf__min_size(sizes[i], comm->max_part_bytes);
@@ -294,7 +295,7 @@ static void get_all(const uint8_t *at, uint64_t *values, int n) {
 }
 
 enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
-    enum { A, B, WAY, CROWDED, ONE_SHOT, OWNERS, RESULTS = OWNERS + 2 * SHEAF_COMM_OWNERS };
+    enum { A, B, STREAM, CROWDED, ONE_SHOT, OWNERS, RESULTS = OWNERS + 2 * SHEAF_COMM_OWNERS };
     const struct sheaf__world *w = sheaf__world();
     struct sheaf_comm_level *level = &comm->levels[SHEAF_COMM_LEVEL_HOSTS], chosen = *level;
     const bool leads = comm->n_local && comm->place[comm->local[0]] == 0;
@@ -304,7 +305,7 @@ enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
     uint8_t mine[8 * FIGURES], told[8 * RESULTS] = {0};
     uint8_t *all = malloc((size_t)w->size * sizeof mine);
     long one_shot = 0, owners = 0;
-    int way = 0;
+    int which = 0;
     enum sheaf_status st = sheaf__setting_int(SHEAF__SET_COMM_ONE_SHOT, &one_shot);
     if (!st) st = sheaf__setting_int(SHEAF__SET_COMM_OWNERS, &owners);
     if (!st && !(all && probe))
@@ -323,10 +324,10 @@ enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
                 slowest[i] = values[i] > slowest[i] ? values[i] : slowest[i];
         }
         memcpy(&f, slowest, sizeof f);
-        decide(&f, comm, one_shot, owners, &chosen, &way);
+        decide(&f, comm, one_shot, owners, &chosen, &which);
         results[A] = (uint64_t)chosen.link.latency_ns;
         results[B] = (uint64_t)chosen.link.byte_ps;
-        results[WAY] = (uint64_t)way;
+        results[STREAM] = (uint64_t)which;
         results[CROWDED] = f.crowded;
         results[ONE_SHOT] = chosen.one_shot_bytes;
         for (int i = 0; i < SHEAF_COMM_OWNERS; i++) {
@@ -343,8 +344,8 @@ enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
     for (int i = 0; i < SHEAF_COMM_OWNERS; i++)
         level->owners[i] = (struct sheaf_comm_owners){(int)results[OWNERS + 2 * i],
                                                       (size_t)results[OWNERS + 2 * i + 1]};
-    comm->part_bytes = part_bytes(comm, results[WAY]);
-    comm->ahead = ways[results[WAY]].ahead;
+    comm->part_bytes = part_bytes(comm, results[STREAM]);
+    comm->ahead = streams[results[STREAM]].ahead;
     comm->crowded = results[CROWDED];
 out:
     free(probe);
