@@ -1,5 +1,5 @@
 /* Backends in modules: shared objects that are loaded while the program runs and add their devices
- * to the registry (sheaf/backend.h). What a module exports is declared in sheaf/backend-impl.h;
+ * to the registry (sheaf/backend.h). sheaf/backend-impl.h declares what a module exports;
  * docs/backends.md shows how to write one.
  *
  * Threads: any. A module must not be unloaded while another thread still uses one of its objects or

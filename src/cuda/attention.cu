@@ -5,7 +5,7 @@
  *   any types and shapes                       attention_kernel, here
  *
  * Here a block takes one query of one head and, when there are few of these, a part of the keys; its
- * warps take keys in turn. What the parts found is put together by a second kernel, in their order.
+ * warps take keys in turn. A second kernel puts the results of the parts together, in their order.
  * A masked key (-inf) is never read into a result: the cells behind it may hold anything. */
 #include "cuda/attention.h"
 

@@ -270,7 +270,7 @@ static enum sheaf_status operands(struct gg_encoder *e, const struct gg_tensor *
     return st;
 }
 
-/* What reads the result by views does so from the flat one (add_view). */
+/* Nodes that read the result by views read the flat one (add_view). */
 static enum sheaf_status unflatten(struct gg_encoder *e, const struct gg_tensor *t, uint32_t of,
                                    uint32_t *out) {
     struct gg_record r = e->made[of - 1].record;

@@ -298,7 +298,7 @@ static enum sheaf_status finish(struct planner *p) {
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* The value to read after the compute. What wrote into a copy that is out of date by now is read
+/* The value to read after the compute. A node that wrote into a copy, out of date by now, is read
  * through the tensor that it wrote over. */
 static int final_value(struct planner *p, int own) {
     int e = p->value[own].entry, final = own;

@@ -39,7 +39,7 @@ struct sheaf__pending {
 };
 
 /* From the member's own thread: waits until `want` calls have ended, or all; the first failure's
- * status and text. What the board shows is the one under way: each has the time of a collective. */
+ * status and text. The board shows the one under way: each has the time of a collective. */
 enum sheaf_status sheaf__pending_await(struct sheaf__pending *async, uint64_t want);
 enum sheaf_status sheaf__pending_settle(struct sheaf__pending *async);
 

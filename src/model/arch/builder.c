@@ -64,7 +64,7 @@ struct sheaf_tensor *sheaf__build_logits(struct sheaf__builder *b, struct sheaf_
     return sheaf_set_name(x, "logits");
 }
 
-/* What the graph lacks shows when it is complete. */
+/* A complete graph shows what it lacks. */
 struct sheaf_tensor *sheaf__build_half(struct sheaf__builder *b, struct sheaf_tensor *x) {
     if (b->order) sheaf_build_forward_expand(b->order, x);
     return x;

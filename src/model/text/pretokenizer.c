@@ -256,7 +256,7 @@ static size_t match_deepseek3(const struct scan *t) {
     return p.class == SHEAF__CHAR_SPACE ? white_space(t, true) : 0;
 }
 
-/* What no expression matches stays together up to the next match. */
+/* Text that no expression matches stays together up to the next match. */
 static size_t next_deepseek3(struct scan t) {
     struct peek p = at(&t, 0);
     size_t pos = 0;

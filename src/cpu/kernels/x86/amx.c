@@ -6,7 +6,7 @@
  * by side, another. Integer products are exact, so their results have the bits of the VNNI tile.
  *
  * The shapes of tiles are a state of the thread: set before a chunk's first tile, released after
- * its last (begin, end). What compilers know of tile loads is that they happen in order, not that
+ * its last (begin, end). Compilers know of tile loads that they happen in order, not that
  * they read memory: each function that loads tiles is called through a pointer.
  *
  * Only ever run by an emulation (tests/emulators/amx); speeds are those of Intel's tables: a product of

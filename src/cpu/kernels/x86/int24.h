@@ -11,8 +11,8 @@
  * of two vectors of whole bytes, 8 * 255 * 127 * 257. It becomes a float and is scaled by the product of
  * both scales; offsets and mins of weights meet the sums of activations.
  *
- * What these loops have too much of is not products but scales and unpacking, so activations lie in
- * the order in which weights of few bits come out of wide loads (enum sheaf__digits_order).
+ * These loops spend their time on scales and unpacking, not on products, so activations lie in the
+ * order in which weights of few bits come out of wide loads (enum sheaf__digits_order).
  *
  * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
 
