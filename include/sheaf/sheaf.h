@@ -1,9 +1,9 @@
 /* All public headers of sheaf. Rules that hold in all of them:
  *
- * Structs that a caller fills and that may grow begin with `size_t size`, which the caller sets to
- * sizeof; members past it count as zero, so a program keeps working with a newer library. Structs
- * that the library fills for a caller to read say so ("set by the library"), and their `size` is
- * what the library knows. Structs without `size` do not grow.
+ * Structs that may grow begin with `size_t size`. In those that a caller passes, the caller sets it
+ * to sizeof: the library reads members past it as zero, and writes none past it, so a program keeps
+ * working with a newer library. In those that a callback gets it is "set by the library", to what
+ * the library knows. Structs without `size` do not grow.
  *
  * Handles that ggml has too are typedefs of pointers with its names (sheaf_backend_t,
  * sheaf_gallocr_t); all others are pointers to structs (struct sheaf_comm *).

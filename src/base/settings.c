@@ -1,7 +1,8 @@
 /* The table of settings, and what is in force.
  *
  * Invariant: no other file of the library reads an environment variable of its own; those of
- * launchers and other libraries (OMPI_..., SLURM_...) are read where they are understood. */
+ * launchers and other libraries (OMPI_..., SLURM_...) are read where they are understood, and the
+ * plugin for ggml reads what its parent process tells it (GGML_SHEAF_JOINED_FD, ggml/plugin.c). */
 #include "base/settings.h"
 
 #include <assert.h>
