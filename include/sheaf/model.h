@@ -127,12 +127,12 @@ struct sheaf_model_batch {
  * out of range or the cache has not enough free cells. */
 enum sheaf_status sheaf_model_eval(struct sheaf_model *model,
                                    const struct sheaf_model_batch *batch);
-/* Any number of tokens behind a sequence, in batches; logits of the last. `before` (may be NULL) is
- * called before each batch, on every rank, and ends the call by returning anything but success.
+/* Called before each batch of a prompt, on every rank. Anything but success ends the prompt. */
+typedef enum sheaf_status (*sheaf_model_before_fn)(void *user);
+/* Any number of tokens behind a sequence, in batches; logits of the last. before: may be NULL.
  * Collective. */
 enum sheaf_status sheaf_model_prompt(struct sheaf_model *model, int seq, const int32_t *tokens,
-                                     int64_t n, enum sheaf_status (*before)(void *user),
-                                     void *user);
+                                     int64_t n, sheaf_model_before_fn before, void *user);
 
 /* Rows of logits that the last evaluation left: one for each token whose logits were wanted, in the
  * order of the batch. 0 before the first. */

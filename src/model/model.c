@@ -165,8 +165,7 @@ static enum sheaf_status check_sequence(int seq, int lowest) {
 }
 
 enum sheaf_status sheaf_model_prompt(struct sheaf_model *model, int seq, const int32_t *tokens,
-                                     int64_t n, enum sheaf_status (*before)(void *user),
-                                     void *user) {
+                                     int64_t n, sheaf_model_before_fn before, void *user) {
     const enum sheaf_status status = check_sequence(seq, 0);
     if (status) return status;
     return sheaf__evaluator_prompt(model->session->context, seq, tokens, n, before, user);
