@@ -342,7 +342,10 @@ static void leave_mpi(bool finalized) {
         MPI_Comm_free(&w->control);
         MPI_Comm_free(&w->data);
         atomic_store(&w->finalize_ns, sheaf__time_ns());
-        if (w->ends_mpi) finalize_mpi();
+        if (w->ends_mpi) {
+            sheaf__launcher_await(w->limit_ns[SHEAF_PHASE_FINALIZE] / 2);
+            finalize_mpi();
+        }
     }
     sheaf__watch_farewell();
     atomic_store(&w->finalize_ns, 0);

@@ -1,5 +1,6 @@
 /* Started by test-world.c under mpirun: `helper-world MODE`. Prints "ok ..." lines, or the error
  * once a job, and exits with 1 after an error. */
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +62,16 @@ static int components(void) {
     if (before && !has_pmix_component()) printf("WRONG: unloaded by MPI_Finalize\n");
     printf("ok rank %d%s\n", rank, before ? ", component" : "");
     return status;
+}
+
+/* The launcher does not run while the ranks end. */
+static bool launcher_away(void) {
+    char wake[128];
+    snprintf(wake, sizeof wake, "(sleep 4; kill -CONT %ld) >/dev/null 2>&1 &", (long)getppid());
+    if (sheaf_world_rank() == 0 && (system(wake) || kill(getppid(), SIGSTOP))) return wrong("stop");
+    if (sheaf_world_barrier("stopped")) return wrong("barrier");
+    printf("ok rank %d\n", sheaf_world_rank());
+    return true;
 }
 
 static uint8_t value(size_t i, int rank) { return (uint8_t)(i * 7 + (size_t)rank * 13 + i / 251); }
@@ -269,6 +280,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "info")) return quit(info());
     if (!strcmp(argv[1], "transport")) return quit(transport());
     if (!strcmp(argv[1], "components")) return components();
+    if (!strcmp(argv[1], "away")) return quit(launcher_away());
     if (!strcmp(argv[1], "control")) return quit(control());
     if (!strcmp(argv[1], "agree")) return quit(agree());
     if (!strcmp(argv[1], "devices")) return quit(devices());

@@ -219,6 +219,10 @@ Test(world_ranks, keep_components_to_the_end, .timeout = 120) {
     cr_assert_eq(count("WRONG"), 0, "%s", out);
     cr_assert_eq(count(", component"), open_mpi ? 2 : 0, "%s", out);
 }
+/* PMIx waits 2 s for it, and then the launcher takes the rank for lost. */
+Test(world_ranks, end_behind_a_launcher_that_is_away, .timeout = 120) {
+    expect_ok(NULL, 2, "away");
+}
 Test(world_ranks, exchange_control_messages, .timeout = 120) {
     for (int np = 1; np <= 4; np += RANKS_STEP) expect_ok(NULL, np, "control");
 }

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "comm/world/world.h"
 #include "sheaf/world.h"
 
 /* Of the PMIx standard, 2.0 to 5.0. */
@@ -61,7 +62,7 @@ static const uint64_t TELL_NS =
 
 static struct {
     int status;
-    _Atomic bool abort_done, claim_done;
+    _Atomic bool abort_done, claim_done, answered;
     _Atomic int claim;
 } request;
 
@@ -156,6 +157,28 @@ static void *run_claim(void *arg) {
 enum sheaf__claim sheaf__launcher_claim(void) {
     ask(run_claim, &request.claim_done, CLAIM_NS);
     return (enum sheaf__claim)atomic_load(&request.claim);
+}
+
+/* ---- is it there? ---- */
+
+static void *run_question(void *arg) {
+    lookup_fn *get = NULL;
+    uint32_t number;
+    (void)arg;
+    if (find(&get, "PMIx_Lookup")) published(get, TOLD, &number); /* any answer will do */
+    atomic_store(&request.answered, true);
+    return NULL;
+}
+
+void sheaf__launcher_await(uint64_t limit_ns) {
+    pthread_t thread;
+    if (!getenv("PMIX_RANK") || sheaf__thread_start(&thread, run_question, NULL)) return;
+    pthread_detach(thread);
+    const uint64_t end = sheaf__time_ns() + limit_ns;
+    for (uint64_t now; !atomic_load(&request.answered); sheaf__nap(100000)) {
+        now = sheaf__time_ns();
+        if (now >= end || sheaf__end_is_expected(now) || sheaf__has_failed(sheaf__world())) return;
+    }
 }
 
 /* ---- what Open MPI leaves ---- */

@@ -6,6 +6,7 @@
 #define SHEAF_COMM_WATCH_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "sheaf/status.h"
 
@@ -30,5 +31,10 @@ struct sheaf__launch {
                            a sentence */
 };
 struct sheaf__launch sheaf__launcher_job(void);
+
+/* Before MPI_Finalize: returns when the launcher answers, at the latest after limit_ns, or when the
+ * job fails or is told to end. PMIx gives a launcher 2 s to hear that a rank has finalized; one that
+ * does not run in that time reports the rank as lost, with status 1 for the job. */
+void sheaf__launcher_await(uint64_t limit_ns);
 
 #endif
