@@ -173,12 +173,15 @@ static void *run_question(void *arg) {
 void sheaf__launcher_await(uint64_t limit_ns) {
     pthread_t thread;
     if (!getenv("PMIX_RANK") || sheaf__thread_start(&thread, run_question, NULL)) return;
-    pthread_detach(thread);
     const uint64_t end = sheaf__time_ns() + limit_ns;
-    for (uint64_t now; !atomic_load(&request.answered); sheaf__nap(100000)) {
+    for (uint64_t now = 0; !atomic_load(&request.answered) && now < end; sheaf__nap(100000)) {
         now = sheaf__time_ns();
-        if (now >= end || sheaf__end_is_expected(now) || sheaf__has_failed(sheaf__world())) return;
+        if (sheaf__end_is_expected(now) || sheaf__has_failed(sheaf__world())) break;
     }
+    if (atomic_load(&request.answered))
+        pthread_join(thread, NULL);
+    else
+        pthread_detach(thread);
 }
 
 /* ---- what Open MPI leaves ---- */
