@@ -70,8 +70,8 @@ static const struct option options[] = {
      "travel (auto: where that should be faster)",
      NULL},
     {"--wire", NULL, OPTION_CHOICE, AT(wire), 0, 0, 0, "TYPE",
-     "f32, bf16, q8_0: how sums travel between hosts; the short ones round (SHEAF_COMM_WIRE, or "
-     "f32)",
+     "f32, bf16, q8_0: how sums travel between hosts; bf16 and q8_0 lose precision "
+     "(SHEAF_COMM_WIRE, or f32)",
      "f32|bf16|q8_0"},
     {"--single", NULL, OPTION_FLAG, AT(single), 0, 0, 0, NULL,
      "the first device alone, without the meta device (one rank)", NULL},
