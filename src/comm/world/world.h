@@ -115,7 +115,8 @@ void sheaf__control_stop(void);
 
 void sheaf__devices_free(void);
 
-/* Before MPI_Finalize. */
+/* Before MPI_Finalize: keeps the components that Open MPI has loaded mapped to the end of the
+ * process. Does nothing under another MPI. */
 void sheaf__keep_mpi_components(void);
 
 /* Memory shared by the ranks for which share_of is the same. Collective over the world: every rank
