@@ -79,6 +79,12 @@ void sheaf_world_enter(enum sheaf_phase phase, const char *what);
  * group over several hosts in which a rank drives several members needs SERIALIZED, since each
  * member has its thread. */
 enum sheaf_status sheaf_world_init(const struct sheaf_world_params *params);
+/* The calling thread takes the place of the one that called sheaf_world_init: phases, limits, traces
+ * and records are about its work from here on, and the other one no longer calls anything that
+ * sends data. For programs whose calls come from several threads, one at a time, each behind a
+ * lock of theirs. INVALID below MPI_THREAD_SERIALIZED, unless the thread has that place. Not
+ * collective; some nanoseconds. */
+enum sheaf_status sheaf_world_move_here(void);
 /* Ends the job, and MPI if sheaf_world_init started it. After an error it waits for no rank and
  * leaves MPI as it is: print, call this, and return non-zero from main; the launcher then ends the
  * other ranks. A rank that gives up alone calls sheaf_world_abort first. Without an error it ends

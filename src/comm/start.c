@@ -13,6 +13,7 @@
 #include "backend/process.h"
 #include "base/hash.h"
 #include "base/settings.h"
+#include "comm/diag/events.h"
 #include "comm/diag/recorder.h"
 #include "comm/watch/watch.h"
 #include "comm/world/world.h"
@@ -331,6 +332,16 @@ enum sheaf_status sheaf_world_init(const struct sheaf_world_params *given) {
 out:
     sheaf__leave();
     return st;
+}
+
+enum sheaf_status sheaf_world_move_here(void) {
+    if (!sheaf__world()->mpi) return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status st = sheaf__mpi_allowed("calls from another thread");
+    if (st) return st;
+    sheaf__board_own();
+    sheaf__set_recording(true);
+    sheaf__events_own();
+    return SHEAF_STATUS_SUCCESS;
 }
 
 /* The watch goes on until every rank has come out of MPI_Finalize. */

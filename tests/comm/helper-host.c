@@ -163,6 +163,7 @@ static void order(const char *level) {
 
 static void *barrier_elsewhere(void *arg) {
     enum sheaf_status *st = arg;
+    if (!sheaf_world_move_here()) wrong("moving to another thread");
     *st = sheaf_world_barrier("elsewhere");
     return NULL;
 }
@@ -181,6 +182,7 @@ static void threads(void) {
     pthread_create(&thread, NULL, barrier_elsewhere, &st);
     pthread_join(thread, NULL);
     if (st != SHEAF_STATUS_INVALID) wrong("barrier on another thread");
+    if (sheaf_world_move_here()) wrong("moving to the thread that it is");
     if (sheaf_world_barrier("here")) wrong("barrier");
     sheaf_world_finalize();
 }

@@ -1,5 +1,6 @@
 /* Started by test-world.c under mpirun: `helper-world MODE`. Prints "ok ..." lines, or the error
  * once a job, and exits with 1 after an error. */
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -8,6 +9,8 @@
 #include <unistd.h>
 
 #include "backend/process.h"
+#include "comm/diag/events.h"
+#include "comm/diag/recorder.h"
 #include "comm/world/world.h"
 #include "sheaf/backend-impl.h"
 #include "sheaf/world.h"
@@ -62,6 +65,34 @@ static int components(void) {
     if (before && !has_pmix_component()) printf("WRONG: unloaded by MPI_Finalize\n");
     printf("ok rank %d%s\n", rank, before ? ", component" : "");
     return status;
+}
+
+/* Calls come from ever other threads, with what belongs to the thread that makes them. */
+static void *call_here(void *ok) {
+    if (sheaf_world_move_here()) return NULL;
+    sheaf__record_begin(1, 0, 2, 3, 4, "elsewhere", 5);
+    sheaf__trace(SHEAF__TRACE_COMPUTE, "elsewhere", 1, 2);
+    sheaf_world_enter(SHEAF_PHASE_LOAD, "elsewhere");
+    *(bool *)ok = sheaf__phase() == SHEAF_PHASE_LOAD && sheaf__recording() && sheaf__tracing() &&
+                  !sheaf_world_barrier("elsewhere");
+    return NULL;
+}
+static bool threads(void) {
+    pthread_t thread;
+    if (sheaf_trace_start(64)) return wrong("trace");
+    for (int i = 0; i < 8; i++) {
+        bool ok = false;
+        if (pthread_create(&thread, NULL, call_here, &ok)) return wrong("thread");
+        pthread_join(thread, NULL);
+        if (!ok) return wrong("a call on another thread");
+        sheaf_world_enter(SHEAF_PHASE_PLAN, "of the thread before");
+        if (sheaf__phase() != SHEAF_PHASE_LOAD) return wrong("the phase of the thread before");
+    }
+    if (sheaf_world_move_here() || sheaf_world_barrier("back")) return wrong("back");
+    sheaf_world_enter(SHEAF_PHASE_PLAN, "of this thread");
+    if (sheaf__phase() != SHEAF_PHASE_PLAN) return wrong("the phase of this thread");
+    printf("ok rank %d, %zu events\n", sheaf_world_rank(), sheaf__events()->n);
+    return true;
 }
 
 /* The launcher does not run while the ranks end. */
@@ -281,6 +312,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "transport")) return quit(transport());
     if (!strcmp(argv[1], "components")) return components();
     if (!strcmp(argv[1], "away")) return quit(launcher_away());
+    if (!strcmp(argv[1], "threads")) return quit(threads());
     if (!strcmp(argv[1], "control")) return quit(control());
     if (!strcmp(argv[1], "agree")) return quit(agree());
     if (!strcmp(argv[1], "devices")) return quit(devices());

@@ -228,6 +228,10 @@ Test(world_ranks, keep_components_to_the_end, .timeout = 120) {
 Test(world_ranks, end_behind_a_launcher_that_is_away, .timeout = 120) {
     expect_ok(NULL, 2, "away");
 }
+Test(world_ranks, call_from_other_threads, .timeout = 60) {
+    for (int np = 1; np <= 2; np++) expect_ok(NULL, np, "threads");
+}
+
 Test(world_ranks, exchange_control_messages, .timeout = 120) {
     for (int np = 1; np <= 4; np += RANKS_STEP) expect_ok(NULL, np, "control");
 }

@@ -7,6 +7,7 @@
 
 static struct sheaf__events list;
 static _Atomic size_t n_asked; /* events, also those that found no place */
+static atomic_bool started;    /* for the main thread */
 static _Thread_local bool active, beside;
 
 void sheaf__trace(enum sheaf__trace_kind kind, const char *name, uint64_t start, uint64_t ns) {
@@ -29,7 +30,8 @@ bool sheaf__events_start(size_t max_events) {
     return true;
 }
 
-void sheaf__events_record(bool on) { active = on; }
+void sheaf__events_record(bool on) { started = active = on; }
+void sheaf__events_own(void) { active = started; }
 
 const struct sheaf__events *sheaf__events(void) {
     list.n_asked = n_asked;
@@ -41,5 +43,5 @@ void sheaf__events_stop(void) {
     free(list.events);
     list = (struct sheaf__events){0};
     n_asked = 0;
-    active = false;
+    started = active = false;
 }

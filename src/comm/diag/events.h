@@ -8,7 +8,8 @@
 
 enum sheaf__trace_kind { SHEAF__TRACE_COMPUTE, SHEAF__TRACE_WAIT, SHEAF__TRACE_WIRE };
 
-/* Nothing happens unless a trace was started by this thread, or it works for one that did. */
+/* Nothing happens unless a trace was started by this thread or one whose place it took, or it works
+ * for one that did. */
 void sheaf__trace(enum sheaf__trace_kind kind, const char *name, uint64_t start, uint64_t ns);
 bool sheaf__tracing(void);
 /* The calling thread's events appear in a lane beside the rank's, or not at all. */
@@ -29,8 +30,9 @@ struct sheaf__events {
 };
 /* Takes memory; false if there is none. */
 bool sheaf__events_start(size_t max_events);
-/* Whether the calling thread's events are kept. */
+/* Whether the calling thread's events are kept; own: as those of the main thread before it. */
 void sheaf__events_record(bool on);
+void sheaf__events_own(void);
 const struct sheaf__events *sheaf__events(void); /* NULL: not started */
 void sheaf__events_stop(void);
 

@@ -39,7 +39,7 @@ struct sheaf__recorder {
 };
 
 static struct sheaf__recorder *all, *mine;
-static _Thread_local bool records;    /* by the thread that placed the recorders, and its helpers */
+static _Thread_local bool records;    /* by the main thread and its helpers */
 static _Thread_local uint64_t number; /* of the thread's open record */
 
 size_t sheaf__recorder_bytes(void) { return sheaf__align_up(sizeof(struct sheaf__recorder), 128); }
@@ -55,6 +55,9 @@ void sheaf__recorders_place(void *recorders, int place) {
     records = all != NULL;
 }
 
+bool sheaf__recording(void) { return records && mine; }
+void sheaf__set_recording(bool on) { records = on; }
+
 static void put(_Atomic uint64_t *word, uint64_t value) {
     atomic_store_explicit(word, value, memory_order_relaxed);
 }
@@ -64,7 +67,7 @@ static uint64_t get(const _Atomic uint64_t *word) {
 
 void sheaf__record_begin(uint32_t group, uint32_t kind, uint32_t node, uint64_t bytes,
                          uint64_t sequence, const char *tensor, uint64_t now) {
-    if (!records) return;
+    if (!sheaf__recording()) return;
     number = atomic_fetch_add_explicit(&mine->n, 1, memory_order_relaxed);
     _Atomic uint64_t *w = mine->words[number % SHEAF__RECORDS];
     uint64_t name[NAME_WORDS] = {0};
@@ -79,17 +82,14 @@ void sheaf__record_begin(uint32_t group, uint32_t kind, uint32_t node, uint64_t 
 }
 
 void sheaf__record_end(uint64_t wait_ns, uint64_t total_ns) {
-    if (!records) return;
+    if (!sheaf__recording()) return;
     _Atomic uint64_t *w = mine->words[number % SHEAF__RECORDS];
     put(&w[R_WAIT], wait_ns);
     put(&w[R_TOTAL], total_ns);
 }
 
-bool sheaf__recording(void) { return records; }
-void sheaf__set_recording(bool on) { records = on; }
-
 void sheaf__record_end_group(uint32_t group, uint64_t now) {
-    if (!records) return;
+    if (!sheaf__recording()) return;
     const uint64_t n = get(&mine->n), first = n > SHEAF__RECORDS ? n - SHEAF__RECORDS : 0;
     for (uint64_t i = n; i-- > first;) {
         _Atomic uint64_t *w = mine->words[i % SHEAF__RECORDS];

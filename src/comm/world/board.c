@@ -10,7 +10,12 @@ void (*sheaf__phase_hook)(enum sheaf_phase phase, const char *what);
 
 static struct sheaf__line own_line = {.kind = SHEAF__KIND_NONE};
 static struct sheaf__board *_Atomic shared; /* the guard looks from its thread */
-static _Thread_local bool is_main;
+static _Thread_local char self;             /* its address is a thread's own */
+static char *_Atomic main_thread;
+
+static bool is_main(void) {
+    return atomic_load_explicit(&main_thread, memory_order_relaxed) == &self;
+}
 
 static struct sheaf__line *mine(void) {
     return shared ? &shared->lines[sheaf__world()->rank] : &own_line;
@@ -19,8 +24,8 @@ struct sheaf__line *sheaf__line(int rank) {
     return shared ? &shared->lines[rank] : rank == sheaf__world()->rank ? &own_line : NULL;
 }
 
-void sheaf__board_own(void) { is_main = true; }
-bool sheaf__board_is_main(void) { return is_main; }
+void sheaf__board_own(void) { atomic_store_explicit(&main_thread, &self, memory_order_relaxed); }
+bool sheaf__board_is_main(void) { return is_main(); }
 
 static void set_name(struct sheaf__line *l, const char *name) {
     uint64_t words[SHEAF__NAME_WORDS] = {0};
@@ -39,7 +44,7 @@ static void change(struct sheaf__line *l, enum sheaf_phase phase, uint64_t now) 
 }
 
 void sheaf__enter(enum sheaf_phase phase, const char *what, uint64_t now) {
-    if (!is_main) return;
+    if (!is_main()) return;
     struct sheaf__line *l = mine();
     SET(kind, SHEAF__KIND_NONE);
     set_name(l, what);
@@ -49,7 +54,7 @@ void sheaf__enter(enum sheaf_phase phase, const char *what, uint64_t now) {
 
 void sheaf__enter_collective(uint32_t kind, uint32_t node, uint64_t bytes, uint64_t sequence,
                              const char *tensor, uint64_t now) {
-    if (!is_main) return;
+    if (!is_main()) return;
     struct sheaf__line *l = mine();
     SET(kind, kind);
     SET(node, node);
@@ -62,7 +67,7 @@ void sheaf__enter_collective(uint32_t kind, uint32_t node, uint64_t bytes, uint6
 
 enum sheaf_phase sheaf__enter_exchange(const char *what, uint64_t now) {
     const enum sheaf_phase outer = sheaf__phase();
-    if (!is_main) return outer;
+    if (!is_main()) return outer;
     struct sheaf__line *l = mine();
     const bool own_phase = outer != SHEAF_PHASE_IDLE && outer != SHEAF_PHASE_COMPUTE;
     SET(kind, SHEAF__KIND_EXCHANGE);
@@ -73,20 +78,20 @@ enum sheaf_phase sheaf__enter_exchange(const char *what, uint64_t now) {
 }
 
 void sheaf__leave_exchange(enum sheaf_phase outer) {
-    if (!is_main) return;
+    if (!is_main()) return;
     struct sheaf__line *l = mine();
     SET(kind, SHEAF__KIND_NONE);
     change(l, outer == SHEAF_PHASE_COMPUTE ? SHEAF_PHASE_IDLE : outer, sheaf__time_ns());
 }
 
 void sheaf__leave(void) {
-    if (!is_main) return;
+    if (!is_main()) return;
     struct sheaf__line *l = mine();
     SET(phase, SHEAF_PHASE_IDLE);
 }
 
 void sheaf__touch(uint64_t now) {
-    if (is_main) sheaf__touch_main(now);
+    if (is_main()) sheaf__touch_main(now);
 }
 
 void sheaf__touch_main(uint64_t now) {
@@ -95,7 +100,7 @@ void sheaf__touch_main(uint64_t now) {
 }
 
 void sheaf__next_step(void) {
-    if (!is_main) return;
+    if (!is_main()) return;
     struct sheaf__line *l = mine();
     SET(step, GET(step) + 1);
 }
