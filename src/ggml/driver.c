@@ -1,8 +1,7 @@
-/* The driver thread, and what ggml's calls become. */
+/* The threads that call the engine, and what ggml's calls become. */
 #include "ggml/driver.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,7 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/thread.h"
 #include "ggml/driver_impl.h"
 #include "ggml/file.h"
@@ -18,12 +16,7 @@
 
 struct gg_driver gg_driver;
 
-/* ---- the thread ---- */
-
-/* How long the driver thread looks for the next graph, and a caller, on a core that no member
- * needs, for the end of its own: what a program does between two graphs of a token, and the time of
- * a token for which a wake-up is much. */
-enum { BETWEEN_GRAPHS_NS = 300000, SHORT_GRAPH_NS = 10000000 };
+/* ---- threads ---- */
 
 typedef enum sheaf_status (*task_fn)(void *argument);
 
@@ -32,46 +25,25 @@ static struct {
     pthread_mutex_t callers; /* one call at a time */
     pthread_mutex_t lock;    /* of the fields below */
     pthread_cond_t changed;
-    _Atomic(task_fn) task; /* NULL: idle */
+    task_fn task; /* NULL: idle */
     void *argument;
     enum sheaf_status status;
-    bool started, quit, has_spare_core;
+    bool quit;
     pid_t pid;
+    atomic_bool started;
     atomic_bool failed; /* the first failure, for the next graph */
     char text[1024], description[GG_MAX_GROUPS][64];
 } shared = {.callers = PTHREAD_MUTEX_INITIALIZER,
             .lock = PTHREAD_MUTEX_INITIALIZER,
             .changed = PTHREAD_COND_INITIALIZER};
-
-static bool is_idle(void) {
-    return atomic_load_explicit(&shared.task, memory_order_acquire) == NULL;
-}
-
-/* Looks for a change instead of sleeping: a core that has to be woken takes 50 to 200 us in a
- * virtual machine. Stops when another thread has run on this core, which needs it then. */
-static void look(bool while_idle, uint64_t limit_ns) {
-    enum { LOOKS = 32, WANTED_NS = 100000 };
-    const uint64_t start = sheaf__time_ns();
-    for (uint64_t now = start, last = start; now - last < WANTED_NS && now - start < limit_ns;) {
-        for (int i = 0; i < LOOKS; i++) {
-            if (is_idle() != while_idle) return;
-            sheaf__relax();
-        }
-        last = sheaf__time_ns();
-        sched_yield();
-        now = sheaf__time_ns();
-    }
-}
+static _Thread_local bool is_inside; /* of a call */
 
 static void *work(void *unused) {
     (void)unused;
     pthread_mutex_lock(&shared.lock);
     while (!shared.quit) {
-        if (is_idle()) {
-            pthread_mutex_unlock(&shared.lock);
-            look(true, BETWEEN_GRAPHS_NS);
-            pthread_mutex_lock(&shared.lock);
-            if (is_idle() && !shared.quit) pthread_cond_wait(&shared.changed, &shared.lock);
+        if (!shared.task) {
+            pthread_cond_wait(&shared.changed, &shared.lock);
             continue;
         }
         pthread_mutex_unlock(&shared.lock);
@@ -88,26 +60,37 @@ static void *work(void *unused) {
     return NULL;
 }
 
-/* Runs the task in the driver thread; its status, and its text in this thread. A child of a fork
- * has no such thread, and the job is not its own. */
-static enum sheaf_status call(task_fn task, void *argument) {
-    if (!shared.started || shared.pid != getpid())
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "SHEAF is not there in this process: the job has ended, or this is "
-                               "a child of the process that belongs to it");
-    pthread_mutex_lock(&shared.callers);
+/* Runs the task in the driver thread; its status, and its text in this thread. */
+static enum sheaf_status hand_over(task_fn task, void *argument) {
     pthread_mutex_lock(&shared.lock);
     shared.task = task;
     shared.argument = argument;
     pthread_cond_broadcast(&shared.changed);
-    pthread_mutex_unlock(&shared.lock);
-    if (shared.has_spare_core) look(false, SHORT_GRAPH_NS);
-    pthread_mutex_lock(&shared.lock);
-    while (!is_idle()) pthread_cond_wait(&shared.changed, &shared.lock);
+    while (shared.task) pthread_cond_wait(&shared.changed, &shared.lock);
     const enum sheaf_status st = shared.status;
     if (st) sheaf_set_error(st, "%s", shared.text);
     pthread_mutex_unlock(&shared.lock);
+    return st;
+}
+
+static enum sheaf_status not_there(void) {
+    return sheaf_set_error(SHEAF_STATUS_INVALID,
+                           "SHEAF is not there in this process: the job has ended, or this is "
+                           "a child of the process that belongs to it");
+}
+
+/* On this thread: to wake another one takes 50 to 200 us in a virtual machine, and to keep it awake
+ * takes a core. On the driver thread if MPI serves no other. A child of a fork has no such thread,
+ * and the job is not its own. */
+static enum sheaf_status call(task_fn task, void *argument) {
+    if (shared.pid != getpid()) return not_there();
+    is_inside = true;
+    pthread_mutex_lock(&shared.callers);
+    const enum sheaf_status st = !shared.started           ? not_there()
+                                 : sheaf_world_move_here() ? hand_over(task, argument)
+                                                           : task(argument);
     pthread_mutex_unlock(&shared.callers);
+    is_inside = false;
     return st;
 }
 
@@ -179,29 +162,6 @@ static void stay_out(const char *text) {
     sheaf_log(SHEAF_LOG_ERROR, "SHEAF stays out of this program: %s", text);
 }
 
-static size_t n_cpu_members(void) {
-    size_t n = 0;
-    for (size_t d = 0; d < gg_engine_n_devices(gg_driver.engine); d++) {
-        sheaf_backend_dev_t device = gg_engine_device(gg_driver.engine, d);
-        for (size_t i = 0; i < sheaf_backend_meta_dev_n_members(device); i++)
-            n += sheaf_backend_dev_type(sheaf_backend_meta_dev_member(device, i)) ==
-                 SHEAF_BACKEND_DEVICE_TYPE_CPU;
-    }
-    return n;
-}
-
-/* A core that the members of this host's ranks, threads of CPU members in all, do not compute on.
- * By default they take all cores. */
-static bool has_spare_core(void) {
-    const char *threads = sheaf_setting_value("SHEAF_CPU_THREADS");
-    const size_t n = (size_t)sheaf_world_size(), cpus = (n_cpu_members() + n - 1) / n;
-    cpu_set_t mine;
-    if (!cpus) return true;
-    if (!threads || sched_getaffinity(0, sizeof mine, &mine)) return false;
-    return (long)CPU_COUNT(&mine) >
-           sheaf_world_local_size() * (long)cpus * strtol(threads, NULL, 10);
-}
-
 static enum sheaf_status start_task(void *unused) {
     (void)unused;
     const char *on_failure = sheaf_setting_value("SHEAF_GGML_ON_FAILURE");
@@ -209,12 +169,13 @@ static enum sheaf_status start_task(void *unused) {
     const enum sheaf_status st =
         gg_engine_start(may_exit, may_exit ? end_program : NULL, stay_out, &gg_driver.engine);
     for (size_t i = 0; !st && i < gg_engine_n_devices(gg_driver.engine); i++) describe(i);
-    if (!st) shared.has_spare_core = has_spare_core();
     return st;
 }
 
 static enum sheaf_status stop_task(void *unused) {
     (void)unused;
+    shared.started = false;
+    sheaf_world_move_here();
     gg_engine_log(gg_driver.engine);
     if (!sheaf_world_failed()) gg_command(GG_COMMAND_END, 0, 0, 0, 0, NULL, 0, NULL);
     gg_forget_all();
@@ -232,20 +193,26 @@ enum sheaf_status gg_driver_start(const struct gg_host *host) {
         stay_out("cannot start a thread");
         return sheaf_set_error(SHEAF_STATUS_FAILED, "cannot start a thread");
     }
-    shared.started = true;
     shared.pid = getpid();
-    return call(start_task, NULL);
+    const enum sheaf_status st = hand_over(start_task, NULL);
+    shared.started = !st;
+    return st;
 }
 
+/* exit() in a handler of a signal comes here on a thread that may be in a call: the other ranks
+ * then see this one go. */
 void gg_driver_stop(void) {
-    if (!shared.started || shared.pid != getpid()) return;
-    call(stop_task, NULL);
-    shared.started = false;
-    pthread_mutex_lock(&shared.lock);
-    shared.quit = true;
-    pthread_cond_broadcast(&shared.changed);
-    pthread_mutex_unlock(&shared.lock);
-    pthread_join(shared.thread, NULL);
+    if (is_inside || shared.pid != getpid()) return;
+    pthread_mutex_lock(&shared.callers);
+    if (shared.started) {
+        hand_over(stop_task, NULL);
+        pthread_mutex_lock(&shared.lock);
+        shared.quit = true;
+        pthread_cond_broadcast(&shared.changed);
+        pthread_mutex_unlock(&shared.lock);
+        pthread_join(shared.thread, NULL);
+    }
+    pthread_mutex_unlock(&shared.callers);
 }
 
 size_t gg_driver_n_devices(void) { return gg_engine_n_devices(gg_driver.engine); }

@@ -1,12 +1,12 @@
-/* Rank 0's side: the one thread that owns MPI and the engine, the programs that it has given to the
- * job, and what ggml's calls become.
+/* Rank 0's side: the programs that it has given to the job, and what ggml's calls become.
  *
  * A device with rank 0 among its ranks computes inside the call. Another one is told to, and rank 0
  * goes on; its results are fetched before anything of that device is read, or anything else asked
  * of it, so that at most one run of a device is under way.
  *
- * ggml calls from any of its threads; each call that needs the job is handed to the driver thread
- * and waited for. The first failure stays: ggml's functions that move data return nothing, so the
+ * ggml calls from any of its threads; a call that needs the job waits for the one before it and works
+ * on its own thread. A thread of the plugin's, the driver thread, starts the world and ends it,
+ * and takes the calls if MPI allows one thread only. The first failure stays: ggml's functions that move data return nothing, so the
  * next graph reports it. */
 #ifndef SHEAF_GGML_DRIVER_H
 #define SHEAF_GGML_DRIVER_H

@@ -1,4 +1,4 @@
-/* Shared by driver.c, bind.c and run.c. All of it belongs to the driver thread. */
+/* Shared by driver.c, bind.c and run.c. All of it belongs to the call that is under way. */
 #ifndef SHEAF_GGML_DRIVER_IMPL_H
 #define SHEAF_GGML_DRIVER_IMPL_H
 

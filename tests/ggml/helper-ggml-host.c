@@ -1,13 +1,15 @@
 /* A program of ggml's in small: loads a library that stands for ggml and the plugin, and computes on
  * its devices: SHEAF, or SHEAF0, SHEAF1, ... if it has several.
- *     helper-ggml-host LIBRARY PLUGIN API [idle | close | many | fault | slow | queue]
+ *     helper-ggml-host LIBRARY PLUGIN API [idle | close | many | fault | slow | queue | exit]
  * Prints "refused" if the plugin stays out, else "ok" when all results were right. idle: waits for a
  * signal after the first graph. close: as a host of another API does, unloads the plugin at once. many:
  * thousands of graphs, and whether memory is lost. fault: an op that fails on one rank. slow: an op that
  * takes longer than the limit of a collective. queue: one whose device is still at it when its queue is
- * waited for. */
+ * waited for. exit: a signal's handler ends the program while a graph is computed. */
 #include <malloc.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "ggml_host.h"
@@ -373,6 +375,24 @@ static void check_many(void) {
     expect(used[2] < used[1] + 65536, "no memory is lost");
 }
 
+/* As llama-server does at the second Ctrl-C, on the thread that computes. */
+static volatile sig_atomic_t is_computing;
+static void end_inside(int number) {
+    (void)number;
+    if (is_computing) exit(5);
+}
+static void check_exit(const struct model *m) {
+    const struct itimerval often = {{0, 1000}, {0, 1000}};
+    struct gg_cgraph *g = graph_of(m->ctx, m->out, 41);
+    signal(SIGALRM, end_inside);
+    setitimer(ITIMER_REAL, &often, NULL);
+    for (;;) {
+        is_computing = 1;
+        compute(g);
+        is_computing = 0;
+    }
+}
+
 int main(int argc, char **argv) {
     void *plugin = argc < 4 ? NULL : load(argv);
     if (!plugin) return 3;
@@ -398,6 +418,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 600; i++) usleep(100000);
         return 4;
     }
+    if (!strcmp(mode, "exit")) check_exit(&on[0].m);
     if (!strcmp(mode, "fault")) { /* of the last device, which is in use */
         check_fault(&on[n_devices - 1].m);
         if (n_devices > 1) check_fault_beside(on);

@@ -60,6 +60,12 @@ Test(ggml_plugin, a_host_with_another_layout) {
     shows("op_params of struct ggml_tensor have moved");
     shows("\nrefused\n");
 }
+/* Inside a call of the plugin's, which its end would wait for. */
+Test(ggml_plugin, a_handler_that_ends_the_program) {
+    cr_expect_eq(host("env", "fake-ggml-3", 3, "exit"), 5, "%s", out);
+    cr_expect_eq(ranks(1, "fake-ggml-3", 3, "exit"), 5, "%s", out);
+    cr_expect_eq(ranks(2, "fake-ggml-3", 3, "exit"), 5, "%s", out);
+}
 Test(ggml_plugin, graphs_that_are_forgotten) {
     cr_expect_eq(host("env", "fake-ggml-3", 3, "many"), 0, "%s", out);
     shows("bytes are used after thirds of ");
