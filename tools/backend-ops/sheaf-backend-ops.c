@@ -227,7 +227,8 @@ static bool chosen_op(const struct options *o, const struct op_case *c) {
 }
 static bool chosen(const struct options *o, const struct op_case *c) {
     return chosen_op(o, c) &&
-           (!o->type || (c->n_in && !strcasecmp(o->type, sheaf_type_name(c->in[0].type))));
+           (!o->type ||
+            (c->n_in && !strcasecmp(o->type, sheaf_type_name(c->in[c->family->typed].type))));
 }
 
 static bool test(struct target *targets, int n_targets, sheaf_backend_t reference,
@@ -461,7 +462,7 @@ static const struct option option_table[] = {
     {"--op", "-o", OPTION_TEXT, AT(op), 0, 0, 0, "OP", "this op alone, as in the tables of support",
      NULL},
     {"--type", "-t", OPTION_TEXT, AT(type), 0, 0, 0, "TYPE",
-     "cases whose first operand has this type alone: q4_0", NULL},
+     "cases of this type alone, as in the tables of support: q4_0", NULL},
     {"--backend", "-b", OPTION_TEXT, AT(device), 0, 0, 0, "DEVICE",
      "this device alone: CPU0, META1 to META4 (METAn under mpirun)", NULL},
     {"--members", "-m", OPTION_TEXT, AT(members), 0, 0, 0, "LIST",
