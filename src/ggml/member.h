@@ -136,7 +136,7 @@ bool gg_member_takes(const struct gg_member *m, const struct sheaf_tensor *node)
 
 /* ---- member_lower.c ---- */
 
-enum { GG_MAX_LOWERED = 24 };
+enum { GG_MAX_LOWERED = 64 };
 
 /* Nodes of ours that take the place of one which ggml has no op or no parameters for. */
 struct gg_lowered {
@@ -149,6 +149,8 @@ struct gg_lowered {
 /* False: the node stays as it is (out->n 0), or cannot be lowered (out->n -1). */
 bool gg_lower(const struct gg_member *m, const struct sheaf_tensor *node, struct gg_lowered *out);
 void gg_lowered_free(struct gg_lowered *l);
+/* May the view be an operand that the device binds as it begins? CPUs take every address. */
+bool gg_member_binds(const struct gg_member *m, const struct sheaf_tensor *view);
 /* What ggml asserts of a node beyond sheaf_backend_op_is_valid and what its devices say. */
 bool gg_member_accepts(const struct gg_member *m, const struct sheaf_tensor *node);
 

@@ -281,9 +281,12 @@ static bool gpu_rope(const struct sheaf_tensor *n) {
     return !is_rope || n->op_params[1] != SHEAF_ROPE_TYPE_VISION || !n->src[2];
 }
 
+bool gg_member_binds(const struct gg_member *m, const struct sheaf_tensor *view) {
+    return m->kind == GG_KIND_CPU || view->view_offs % m->lib->buft_get_alignment(m->gg_buft) == 0;
+}
+
 /* Where a view starts must suit a device's bindings; these ops have no words for the rest. */
-static bool gpu_starts(const struct sheaf_tensor *n) {
-    enum { BINDING = 256 };
+static bool gpu_starts(const struct gg_member *m, const struct sheaf_tensor *n) {
     switch (n->op) {
     case SHEAF_OP_RWKV_WKV6: /* their kernels are made for heads of 64 */
     case SHEAF_OP_RWKV_WKV7:
@@ -291,6 +294,7 @@ static bool gpu_starts(const struct sheaf_tensor *n) {
         if (n->src[0]->ne[0] != 64) return false;
         break;
     case SHEAF_OP_ADD_ID:
+    case SHEAF_OP_FLASH_ATTN_EXT:
     case SHEAF_OP_MUL_MAT_ID:
     case SHEAF_OP_GATED_DELTA_NET:
     case SHEAF_OP_SSM_CONV:
@@ -300,7 +304,7 @@ static bool gpu_starts(const struct sheaf_tensor *n) {
         return true;
     }
     for (int i = 0; i < SHEAF_MAX_SRC; i++)
-        if (n->src[i] && n->src[i]->view_offs % BINDING) return false;
+        if (n->src[i] && !gg_member_binds(m, n->src[i])) return false;
     return true;
 }
 
@@ -322,7 +326,7 @@ static bool reads_words(const struct gg_host *h, const struct sheaf_tensor *n) {
 
 bool gg_member_accepts(const struct gg_member *m, const struct sheaf_tensor *node) {
     const struct limits *l = &limits[node->op];
-    if (m->kind != GG_KIND_CPU && !(gpu_copies(node) && gpu_starts(node) && gpu_rope(node)))
+    if (m->kind != GG_KIND_CPU && !(gpu_copies(node) && gpu_starts(m, node) && gpu_rope(node)))
         return false;
     if (node->flags & SHEAF_BACKEND_TENSOR_TIES_BY_INDEX) return false; /* ggml leaves it open */
     if (!l->there || !reads_words(&m->lib->host, node)) return false;

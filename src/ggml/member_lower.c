@@ -285,13 +285,30 @@ static struct sheaf_tensor *part(struct gg_lowered *l, struct sheaf_tensor *t, i
 struct heads {
     int64_t first, n, kv, n_kv;
 };
-static struct sheaf_tensor *attend(struct gg_lowered *l, const struct sheaf_tensor *node,
-                                   struct sheaf_tensor *mask, struct heads h) {
-    struct sheaf_tensor *q = part(l, node->src[0], 2, h.first, h.n);
-    struct sheaf_tensor *k = part(l, node->src[1], 2, h.kv, h.n_kv);
-    struct sheaf_tensor *v = part(l, node->src[2], 2, h.kv, h.n_kv);
-    struct sheaf_tensor *m = mask && mask->ne[2] > 1 ? part(l, mask, 2, h.first, h.n) : mask;
-    struct sheaf_tensor *sinks = part(l, node->src[4], 0, h.first, h.n);
+
+/* GPUs bind operands of attention where their memory allows it: a part that begins elsewhere is
+ * copied. */
+static struct sheaf_tensor *bound_part(const struct gg_member *m, struct gg_lowered *l,
+                                       struct sheaf_tensor *t, int axis, int64_t first, int64_t n) {
+    struct sheaf_tensor *v = part(l, t, axis, first, n);
+    if (v == t || gg_member_binds(m, v)) return v;
+    if (!sheaf_is_quantized(v->type)) return converted(l, v, v->type);
+    struct sheaf_tensor *halves = as_halves(l, v);
+    struct sheaf_tensor *copy = converted(l, halves, SHEAF_TYPE_F16);
+    struct sheaf_tensor *blocks = add(l, SHEAF_OP_VIEW, v->type, v->ne);
+    blocks->src[0] = blocks->view_src = copy;
+    return blocks;
+}
+
+static struct sheaf_tensor *attend(const struct gg_member *gg, struct gg_lowered *l,
+                                   const struct sheaf_tensor *node, struct sheaf_tensor *mask,
+                                   struct heads h) {
+    struct sheaf_tensor *q = bound_part(gg, l, node->src[0], 2, h.first, h.n);
+    struct sheaf_tensor *k = bound_part(gg, l, node->src[1], 2, h.kv, h.n_kv);
+    struct sheaf_tensor *v = bound_part(gg, l, node->src[2], 2, h.kv, h.n_kv);
+    struct sheaf_tensor *m =
+        mask && mask->ne[2] > 1 ? bound_part(gg, l, mask, 2, h.first, h.n) : mask;
+    struct sheaf_tensor *sinks = bound_part(gg, l, node->src[4], 0, h.first, h.n);
     const int64_t ne[] = {node->ne[0], h.n, node->ne[2], node->ne[3]};
     struct sheaf_tensor *t = add(l, SHEAF_OP_FLASH_ATTN_EXT, SHEAF_TYPE_F32, ne);
     struct sheaf_tensor *const src[] = {q, k, v, m, sinks};
@@ -303,7 +320,8 @@ static struct sheaf_tensor *attend(struct gg_lowered *l, const struct sheaf_tens
 
 /* Heads that begin or end inside of a group of r: those of the first K/V head, of whole groups and
  * of the last one each by a node, side by side. */
-static bool lower_groups(struct gg_lowered *l, const struct sheaf_tensor *node) {
+static bool lower_groups(const struct gg_member *m, struct gg_lowered *l,
+                         const struct sheaf_tensor *node) {
     const int64_t heads = node->src[0]->ne[2], n_kv = node->src[1]->ne[2];
     const int64_t r = node->op_params[SHEAF_OP_PARAM_GROUP];
     const int64_t skip = node->op_params[SHEAF_OP_PARAM_BASE] % r, begin = skip ? r - skip : 0;
@@ -315,7 +333,7 @@ static bool lower_groups(struct gg_lowered *l, const struct sheaf_tensor *node) 
         {0, begin, 0, 1}, {begin, whole, begin > 0, whole / r}, {begin + whole, end, n_kv - 1, 1}};
     for (int i = 0, left = (begin > 0) + (whole > 0) + (end > 0); i < 3; i++) {
         if (!parts[i].n) continue;
-        struct sheaf_tensor *t = attend(l, node, mask, parts[i]);
+        struct sheaf_tensor *t = attend(m, l, node, mask, parts[i]);
         left--;
         if (all) {
             struct sheaf_tensor *a = all;
@@ -369,7 +387,7 @@ static bool lower(const struct gg_member *m, const struct sheaf_tensor *node,
         return lower_slopes(out, node, 1, node->ne[2]);
     case SHEAF_OP_FLASH_ATTN_EXT:
         return node->op_params[SHEAF_OP_PARAM_GROUP]
-                   ? lower_groups(out, node)
+                   ? lower_groups(m, out, node)
                    : lower_slopes(out, node, 3, node->src[0]->ne[2]);
     case SHEAF_OP_TOP_K:
         return lower_top_k(out, node);

@@ -2,7 +2,8 @@
  * its own for ops, so that a plugin that believed in numbers would be found out. Built several times:
  *   FAKE_API 2 or 3      which backend API it has
  *   FAKE_NO_SCALE        lacks the function ggml_scale
- *   FAKE_SHIFTED         keeps op_params one word later */
+ *   FAKE_SHIFTED         keeps op_params one word later
+ *   FAKE_VERSION         which version it says that it is */
 #include <stdlib.h>
 #include <string.h>
 
@@ -168,7 +169,10 @@ int64_t ggml_blck_size(int type) {
     return 1;
 }
 size_t ggml_type_size(int type) { return type == TYPE_I64 ? 8 : 4; }
-const char *ggml_version(void) { return FAKE_API == 3 ? "0.27.0" : "0.21.0"; }
+#ifndef FAKE_VERSION
+#define FAKE_VERSION (FAKE_API == 3 ? "0.27.0" : "0.21.0")
+#endif
+const char *ggml_version(void) { return FAKE_VERSION; }
 
 /* ---- buffers ---- */
 

@@ -158,6 +158,23 @@ Test(ggml_member, a_failure_names_the_library) {
     shows("status -1 (ggml 0.27.0, ");
     shows("libfake-device-3.so)");
 }
+/* Every rank learns which rank's device failed, of which library, and all end. */
+Test(ggml_member, a_failure_on_another_rank_ends_the_job) {
+    static const char start[] = "mpirun --allow-run-as-root --oversubscribe -np 2 "
+                                "bin/helper-ggml-member ggml:FAKE0";
+    char cmd[256];
+    snprintf(cmd, sizeof cmd, "%s fails-on-it", start);
+    cr_expect_neq(run("fake-device-3", "CPU0@0,ggml:FAKE0@1", cmd), 0, "%s", out);
+    shows("rank 1");
+    shows("ggml:FAKE0: computing the graph of");
+    shows("status -1 (ggml 0.27.0, ");
+    cr_expect(!strstr(out, "right\n"), "%s", out);
+    snprintf(cmd, sizeof cmd, "%s gives-up", start);
+    cr_expect_neq(run("fake-device-3", "CPU0@0,ggml:FAKE0@1", cmd), 0, "%s", out);
+    shows("libfake-device-3.so gave up: fake-device.c:1: GGML_ASSERT(false) failed");
+    shows("rank 1");
+    cr_expect(!strstr(out, "right\n"), "%s", out);
+}
 Test(ggml_member, a_library_that_is_not_there) {
     cr_expect_neq(run("no-such", "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
     shows("SHEAF_DEVICES names a device of ggml: ");
@@ -184,6 +201,16 @@ Test(ggml_member, a_library_that_is_too_new) {
     cr_expect_neq(run("fake-device-new", "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
     shows("its backends have interface version 9; this build of sheaf knows 2");
 }
+Test(ggml_member, a_library_that_is_too_old) {
+    cr_expect_neq(run("fake-device-old", "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
+    shows("SHEAF_DEVICES names a device of ggml: ggml 0.9.4, ");
+    shows("libfake-device-old.so: ggml before 0.9.5 lacks names that are looked for");
+}
+Test(ggml_member, a_library_with_another_layout) {
+    cr_expect_neq(run("fake-device-shifted", "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
+    shows("ggml 0.27.0, ");
+    shows("libfake-device-shifted.so: op_params of struct ggml_tensor have moved");
+}
 Test(ggml_member, a_device_that_is_not_there) {
     cr_expect_neq(run("fake-device-3", "CPU0,ggml:FAKE1", "bin/sheaf-info"), 0, "%s", out);
     shows("SHEAF_DEVICES: no rank has a device 'ggml:FAKE1'");
@@ -207,6 +234,9 @@ Test(ggml_member, debians_cpu_device) {
                  out);
     cr_expect_eq(run(NULL, "ggml:CPU", IN_TREE "bin/helper-ggml-member ggml:CPU moves"), 0, "%s",
                  out);
+    shows("right\n");
+    cr_expect_eq(run(NULL, "CPU0,ggml:CPU", IN_TREE "bin/helper-ggml-member ggml:CPU heads"), 0,
+                 "%s", out);
     shows("right\n");
     cr_expect_eq(run(NULL, "ggml:CPU", IN_TREE "bin/helper-ggml-member ggml:CPU packs-q4_0"), 0,
                  "%s", out);
@@ -263,6 +293,9 @@ Test(ggml_member, debians_vulkan_device) {
     cr_expect_eq(status, 0, "%s", out);
     snprintf(cmd, sizeof cmd, "%s" IN_TREE "bin/helper-ggml-member ggml:Vulkan0 copy", with);
     cr_expect_eq(run(NULL, "ggml:Vulkan0", cmd), 0, "%s", out);
+    shows("right\n");
+    snprintf(cmd, sizeof cmd, "%s" IN_TREE "bin/helper-ggml-member ggml:Vulkan0 heads", with);
+    cr_expect_eq(run(NULL, "CPU0,ggml:Vulkan0", cmd), 0, "%s", out);
     shows("right\n");
     static const char *const ops[] = {"ADD_ID", "CONT", "ROPE", "SWIGLU", "SUM_ROWS"};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
