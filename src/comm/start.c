@@ -117,7 +117,9 @@ static enum sheaf_status start_mpi(const void *mpi_comm, bool initialized) {
         if (code == MPI_SUCCESS) code = MPI_Is_thread_main(&main_thread);
     } else {
         prepare_open_mpi();
+        sheaf__crash_before_mpi();
         code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+        sheaf__crash_after_mpi();
     }
     if (code != MPI_SUCCESS)
         return sheaf_set_error(SHEAF_STATUS_FAILED, "start: MPI_Init_thread failed (code %d)",

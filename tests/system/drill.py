@@ -23,6 +23,8 @@ WORDS = {"load": "load", "plan": "plan", "compute": "compute|collective", "colle
          "started": "compute|collective", "awaited": "collective", "finalize": "finalize",
          "mpi_end": "finalize"}
 
+ALL = -1  # the culprit is every rank
+
 
 class Case:
     def __init__(self, fault, place, hosts, recovery=False, culprit=1, quick=False):
@@ -32,7 +34,7 @@ class Case:
     def name(self):
         return "%-8s %-10s %d host%s%s%s" % (self.fault, self.place, self.hosts, "s" * (self.hosts > 1),
                                              " recovery" if self.recovery else "",
-                                             " rank 0" if self.culprit == 0 else "")
+                                             {0: " rank 0", ALL: " all ranks"}.get(self.culprit, ""))
 
 
 def is_open_mpi():
@@ -54,6 +56,12 @@ def cases():
             for place in ("compute", "collective"):
                 for fault in ("kill", "stop"):
                     yield Case(fault, place, hosts, recovery, culprit=0)
+            for place in ("load", "compute", "collective", "finalize"):
+                yield Case("heap", place, hosts, recovery)
+            if not recovery:  # which is for ranks that go on
+                for place in ("compute", "collective"):
+                    for fault in ("heap", "stuck"):
+                        yield Case(fault, place, hosts, culprit=ALL, quick=hosts == 1 and place == "compute")
             for fault in ("graph", "shapes", "model", "version"):
                 yield Case(fault, "none", hosts, recovery, quick=not recovery and hosts == 1)
         for place in PLACES:
@@ -91,6 +99,8 @@ def limit_of(case):
     if case.fault in ("kill", "exit"):
         # before ranks watch each other, the launcher notices, or the deadline of the start
         return LIMITS["START"] / 1000 + 5 if case.place in ("init", "start") else 1
+    if case.fault in ("heap", "stuck"):
+        return 3  # for the message and for what the MPI library prints
     if case.place in ("init", "start"):
         return LIMITS["START"] / 1000 + 5
     return 6
@@ -196,7 +206,7 @@ def run(case, build, work):
             # other, a launcher that ends them at a death speaks for them.
             most = 2 if case.fault in ("down", "loss", "oneway") else 1
             # So does that of MPICH at any death: it kills the others at once.
-            spoken_for = case.place in ("init", "start") or case.fault in ("kill", "exit") and not is_open_mpi()
+            spoken_for = case.place in ("init", "start") or case.fault in ("kill", "exit", "heap", "stuck") and not is_open_mpi()
             least = 0 if spoken_for and not case.recovery else 1
             if not least <= len(messages) <= most:
                 wrong.append("%d messages" % len(messages))
@@ -206,6 +216,10 @@ def run(case, build, work):
                 wrong.append("place not named")
             elif messages and " '' " in messages[0]:
                 wrong.append("tensor not named")
+            elif case.fault in ("heap", "stuck") and is_open_mpi() and "crashed with SIGABRT" not in messages[0]:
+                wrong.append("signal not named")
+            elif case.fault == "heap" and is_open_mpi() and "*** End of error message ***" not in text:
+                wrong.append("no stack")
     files = [f for f in os.listdir(shm)] + [f for f in os.listdir("/dev/shm") if f.startswith("sheaf.")]
     if files and not left:
         wrong.append("left in shared memory: " + " ".join(files))
@@ -232,7 +246,7 @@ def print_table(results):
     print("| fault | hosts | mpirun | " + " | ".join([short.get(p, p) for p in PLACES] + ["-"]) + " |")
     print("|---|---|---|" + "---|" * (len(PLACES) + 1))
     for (fault, hosts, recovery, culprit), cells in rows.items():
-        print("| %s | %d | %s | %s |" % (fault + (" of rank 0" if culprit == 0 else ""), hosts,
+        print("| %s | %d | %s | %s |" % (fault + ({0: " of rank 0", ALL: " of all ranks"}.get(culprit, "")), hosts,
               "recovery" if recovery else "",
               " | ".join("%.1f" % cells[p] if p in cells else "" for p in PLACES + ["none"])))
     print()

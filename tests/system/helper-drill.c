@@ -1,5 +1,5 @@
 /* Started by drill.py under mpirun: `helper-drill FAULT PLACE CULPRIT MODEL [TOKEN]`. Loads a model
- * and generates some tokens; on rank CULPRIT, FAULT happens at PLACE:
+ * and generates some tokens; on rank CULPRIT (-1: on all), FAULT happens at PLACE:
  *
  *   init        on the way into MPI_Init     started     in compute, beside a started collective
  *   start       after it                     awaited     while it waits for a started collective
@@ -10,6 +10,8 @@
  * Prints "drill: error" once a job and returns 1 after an error. Writes the time of the fault to
  * DRILL_DIR/fault. */
 #include <dlfcn.h>
+#include <execinfo.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,8 +50,35 @@ static void shell(const char *command) {
     if (status) fprintf(stderr, "drill cannot: %s (status %d)\n", command, status);
 }
 
+enum { LARGE = 100000 };
+
+/* In place of libc's, with which Open MPI's signal handler prints the stack: with the fault "stuck"
+ * the handler allocates memory. */
+int backtrace(void **frames, int n) {
+    static int (*own)(void **, int);
+    void *found = own ? NULL : dlsym(RTLD_NEXT, __func__);
+    if (!own) memcpy(&own, &found, sizeof own);
+    void *volatile block = strcmp(fault, "stuck") ? NULL : malloc(LARGE);
+    free(block);
+    return own(frames, n);
+}
+
+/* glibc aborts when it finds the damage, and holds the heap's lock then: a signal handler that
+ * allocates memory waits for ever, since the small blocks at hand are taken, too. The last of many
+ * large blocks lies before what was never allocated, whose size follows it. */
+static void damage_heap(void) {
+    enum { SMALL = 1024, STEP = 16, EACH = 16, BLOCKS = 100 };
+    void *volatile block = NULL;
+    for (size_t n = STEP; n <= SMALL; n += STEP)
+        for (int i = 0; i < EACH; i++) block = malloc(n);
+    for (int i = 0; i < BLOCKS; i++) block = malloc(LARGE);
+    memset((char *)block + malloc_usable_size(block), 0xff, sizeof(size_t));
+    for (int i = 0; i < BLOCKS; i++) block = malloc(LARGE);
+}
+
 static void happen(void) {
     note_time();
+    if (!strcmp(fault, "heap") || !strcmp(fault, "stuck")) damage_heap();
     if (!strcmp(fault, "kill")) raise(SIGKILL);
     if (!strcmp(fault, "stop")) raise(SIGSTOP);
     if (!strcmp(fault, "exit")) _exit(0);
@@ -154,7 +183,7 @@ int main(int argc, char **argv) {
     if (argc < 5 || !rank) return 2;
     fault = argv[1];
     place = argv[2];
-    culprit = atoi(rank) == atoi(argv[3]);
+    culprit = atoi(rank) == atoi(argv[3]) || atoi(argv[3]) == -1;
     /* as sheaf-run does: the launcher's signal is no reason to forget the message */
     sigaction(SIGTERM, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
     sheaf__phase_hook = hook;

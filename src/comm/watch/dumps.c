@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/settings.h"
 #include "base/thread.h"
 #include "comm/diag/recorder.h"
 #include "comm/watch/watch_impl.h"
@@ -29,6 +30,7 @@ static void *write_all(void *arg) {
 
 void sheaf__dumps_write(const struct sheaf__dump *list, int n) {
     pthread_t thread;
+    if (!sheaf__setting_text(SHEAF__SET_FLIGHT_DIR)) return; /* a new thread may wait for dlopen */
     struct request *r = malloc(sizeof *r + (size_t)n * sizeof *list);
     if (!r) return;
     r->n = n;

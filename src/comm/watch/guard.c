@@ -121,6 +121,17 @@ static void name_self(char *text, size_t size) {
         snprintf(text, size, "rank %.9s (%s)", rank, host);
 }
 
+/* A thread of this process is in the handler of a crash, which waits for the message. */
+static void check_crash(void) {
+    struct sheaf__activity a;
+    char what[160], self[SHEAF__HOST_NAME_BYTES + 32];
+    if (sheaf__has_failed(sheaf__world())) return;
+    sheaf__read(watching() ? sheaf__line(sheaf__world()->rank) : sheaf__line_alone(), &a);
+    sheaf__activity_text(&a, what, sizeof what);
+    name_self(self, sizeof self);
+    sheaf__notice("%s has crashed with %s in %s", self, sheaf__crash_name(), what);
+}
+
 /* Checks the phase of the main thread. Waits in collectives have their own deadlines, which end
  * first. */
 static void check_phase(uint64_t now) {
@@ -295,11 +306,13 @@ static void tick(const struct pollfd *fds, uint64_t now) {
                                   memory_order_relaxed);
     guard.last_tick = now;
     end_as_expected(now);
+    if (sheaf__crash_name()) check_crash();
     if (!sheaf__has_failed(sheaf__world())) check_phase(now);
     if (sheaf__report_has_text())
         on_failure(now);
     else
         check_record(now);
+    if (sheaf__crash_name() && atomic_load(&sheaf__world()->failure->told)) sheaf__crash_told();
 }
 
 static void *run(void *arg) {
@@ -348,6 +361,7 @@ static enum sheaf_status start_thread(void) {
     atomic_store(&guard.ended, false);
     const int code = sheaf__thread_start(&guard.thread, run, NULL);
     guard.runs = code == 0;
+    sheaf__crash_wakes(kick);
     return guard.runs ? SHEAF_STATUS_SUCCESS
                       : sheaf_set_error(SHEAF_STATUS_FAILED, "start: no thread for the guard: %s",
                                         strerror(code));
@@ -387,6 +401,7 @@ out:
 
 /* False: the thread does not end, and is left with what it uses; the process ends if it may. */
 static bool stop_thread(void) {
+    sheaf__crash_leave();
     if (!guard.runs) return true;
     atomic_store(&guard.stop, true);
     kick();

@@ -24,6 +24,12 @@ void sheaf__watch_leave_failed(void);
  * uses must stay: the connections, the board, the names of hosts. */
 bool sheaf__watch_stop(void);
 
+/* Around an MPI_Init of ours. Signals of a crash for which it has installed handlers: the rank is named
+ * before they run, and ends within 3 s, whatever they do. sheaf__watch_stop and
+ * sheaf__watch_leave_failed put MPI's handlers back. */
+void sheaf__crash_before_mpi(void);
+void sheaf__crash_after_mpi(void);
+
 /* The job that the launcher has started, as its variables say. */
 struct sheaf__launch {
     int size, rank;     /* 1 and 0 if they say nothing; both of the same launcher */

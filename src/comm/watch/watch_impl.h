@@ -86,6 +86,16 @@ void sheaf__hear_permit(bool speak); /* the answer of rank 0's host: may this ho
 /* On rank 0's host: may `origin`'s speak? The first to ask may. */
 bool sheaf__permits(int origin);
 
+/* ---- crash.c: signals of a crash, where MPI handles them. ---- */
+/* "SIGABRT": a thread of this process is in the handler; NULL: none. */
+const char *sheaf__crash_name(void);
+/* The message has been printed, by this rank or another one: the process may end. */
+void sheaf__crash_told(void);
+/* MPI's handlers again. */
+void sheaf__crash_leave(void);
+/* What wakes the guard; called by a signal handler. */
+void sheaf__crash_wakes(void (*fn)(void));
+
 /* ---- links.c: control connections between ranks that share no memory: signs of life, what a
  * rank does, alarms, farewells. TCP, served by the guard's thread, without MPI.
  *
