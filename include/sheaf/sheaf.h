@@ -2,7 +2,8 @@
  *
  * Structs that may grow begin with `size_t size`. In those that a caller passes, the caller sets it
  * to sizeof: the library reads members past it as zero, and writes none past it, so a program keeps
- * working with a newer library. In those that a callback gets it is "set by the library", to what
+ * working with a newer library. A size that no version of the library has had (0, or more than this
+ * one's) is INVALID. In those that a callback gets it is "set by the library", to what
  * the library knows. Structs without `size` do not grow.
  *
  * Handles that ggml has too are typedefs of pointers with its names (sheaf_backend_t,

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sized.h"
 #include "base/text.h"
 
 extern char **environ;
@@ -85,8 +86,7 @@ static const struct setting settings[] = {
                                   "ordered adds in member order, with the same bits everywhere; "
                                   "nccl leaves the order to NCCL."},
 
-    [SHEAF__SET_CPU_DEVICES] = {"SHEAF_CPU_DEVICES", INTEGER(1, 1024),
-                                .default_value = "1",
+    [SHEAF__SET_CPU_DEVICES] = {"SHEAF_CPU_DEVICES", INTEGER(1, 1024), .default_value = "1",
                                 .help = "Cuts the process's cores in each NUMA domain into so many "
                                         "CPU devices."},
     [SHEAF__SET_CPU_THREADS] = {"SHEAF_CPU_THREADS", INTEGER(1, 1024),
@@ -264,15 +264,15 @@ int sheaf_setting_count(void) { return SHEAF__SETTING_COUNT; }
 
 enum sheaf_status sheaf_setting_get(int i, struct sheaf_setting_info *out) {
     static _Thread_local char error[512];
-    if (i < 0 || i >= SHEAF__SETTING_COUNT || !out || out->size < sizeof *out)
+    if (i < 0 || i >= SHEAF__SETTING_COUNT || !out)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "settings: there is no setting %d, or no room "
                                "for what it says",
                                i);
     const struct setting *s = &settings[i];
     const char *value = value_of(i);
-    *out = (struct sheaf_setting_info){
-        .size = out->size,
+    struct sheaf_setting_info info = {
+        .size = sizeof info,
         .name = s->name,
         .type = s->type,
         .min = s->min,
@@ -288,9 +288,9 @@ enum sheaf_status sheaf_setting_get(int i, struct sheaf_setting_info *out) {
     if (value && check(s, value)) {
         snprintf(error, sizeof error, "%s", sheaf_last_error());
         sheaf_clear_error();
-        out->error = error;
+        info.error = error;
     }
-    return SHEAF_STATUS_SUCCESS;
+    return sheaf__sized_give(&info, sizeof info, out, "sheaf_setting_info");
 }
 
 /* The setting with the most similar name; NULL if more than a third of the name would change. */

@@ -4,7 +4,6 @@
  * and never starts MPI. Two ranks share a host only if they have the same host name, boot, and
  * network, UTS and process namespaces: only then can each reach the other's memory. */
 #include <sched.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -13,6 +12,7 @@
 #include "backend/process.h"
 #include "base/hash.h"
 #include "base/settings.h"
+#include "base/sized.h"
 #include "comm/diag/events.h"
 #include "comm/diag/recorder.h"
 #include "comm/watch/watch.h"
@@ -278,11 +278,11 @@ static enum sheaf_status check_call(const struct sheaf_world_params *given,
                                "sheaf_world_init was called after sheaf_world_finalize; a process "
                                "is in one world, once");
     *params = (struct sheaf_world_params){0};
-    if (given && given->size < offsetof(struct sheaf_world_params, mpi_comm))
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "sheaf_world_init: params.size is %zu; set it to sizeof params",
-                               given->size);
-    if (given) memcpy(params, given, sheaf__min_size(given->size, sizeof *params));
+    if (given) {
+        const enum sheaf_status st =
+            sheaf__sized_take(given, params, sizeof *params, "sheaf_world_params");
+        if (st) return st;
+    }
     MPI_Initialized(&started);
     MPI_Finalized(&finalized);
     *initialized = started;

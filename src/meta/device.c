@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "backend/registry.h"
+#include "base/sized.h"
 #include "meta/meta_impl.h"
 
 static const char *get_name(sheaf_backend_dev_t dev) {
@@ -111,10 +112,9 @@ static enum sheaf_status take_params(const struct sheaf_backend_meta_params *par
                                      struct sheaf_backend_meta_params *out) {
     *out = (struct sheaf_backend_meta_params){.size = sizeof *out};
     if (!params) return SHEAF_STATUS_SUCCESS;
-    if (params->size < sizeof *params)
-        return sheaf_set_error(SHEAF_STATUS_INVALID, "meta device: params.size is %zu, not sizeof",
-                               params->size);
-    *out = *params;
+    const enum sheaf_status st =
+        sheaf__sized_take(params, out, sizeof *out, "sheaf_backend_meta_params");
+    if (st) return st;
     if ((unsigned)out->overlap > SHEAF_BACKEND_META_OVERLAP_ALWAYS)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "meta device: there is no overlap %d",
                                (int)out->overlap);

@@ -1,4 +1,5 @@
 /* What a meta backend counts, since it was made or reset. */
+#include "base/sized.h"
 #include "meta/backend.h"
 
 static struct sheaf_comm_stats since_reset(const struct meta_backend *b,
@@ -58,10 +59,7 @@ enum sheaf_status sheaf_backend_meta_get_stats(sheaf_backend_t backend,
     s.static_bytes = b->dev->static_bytes;
     s.input_bytes = b->dev->input_bytes;
     s.stalled_ns = least_stalled(b);
-    const size_t size = stats->size;
-    memcpy(stats, &s, size && size < sizeof s ? size : sizeof s);
-    stats->size = size;
-    return SHEAF_STATUS_SUCCESS;
+    return sheaf__sized_give(&s, sizeof s, stats, "sheaf_backend_meta_stats");
 }
 
 enum sheaf_status sheaf_backend_meta_reset_stats(sheaf_backend_t backend) {

@@ -8,42 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sized.h"
 #include "sheaf/world.h"
 
 static_assert((int)SHEAF_MODEL_MAX_SEQUENCES == (int)SHEAF__MAX_SEQUENCES, "a bit a sequence");
-
-/* ---- structs of the caller ---- */
-
-/* The caller's `size`, the first field of its struct; INVALID if it cannot be that of any version. */
-static enum sheaf_status read_size(const void *caller, size_t own_size, const char *what,
-                                   size_t *size) {
-    memcpy(size, caller, sizeof *size);
-    if (*size < sizeof *size || *size > own_size)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "%s: size is %zu, but the struct has %zu bytes: set size to sizeof",
-                               what, *size, own_size);
-    return SHEAF_STATUS_SUCCESS;
-}
-
-enum sheaf_status sheaf__model_take_params(const void *caller, void *own, size_t own_size,
-                                           const char *what) {
-    size_t size;
-    const enum sheaf_status st = read_size(caller, own_size, what, &size);
-    if (st) return st;
-    memcpy(own, caller, size);
-    memcpy(own, &own_size, sizeof own_size);
-    return SHEAF_STATUS_SUCCESS;
-}
-
-enum sheaf_status sheaf__model_give_struct(const void *own, size_t own_size, void *caller,
-                                           const char *what) {
-    size_t size;
-    const enum sheaf_status st = read_size(caller, own_size, what, &size);
-    if (st) return st;
-    memcpy(caller, own, size);
-    memcpy(caller, &size, sizeof size);
-    return SHEAF_STATUS_SUCCESS;
-}
 
 struct sheaf_model_params sheaf_model_default_params(void) {
     return (struct sheaf_model_params){.size = sizeof(struct sheaf_model_params),
@@ -64,8 +32,7 @@ enum sheaf_status sheaf_model_open(const struct sheaf_model_params *params,
                                    struct sheaf_model **out) {
     struct sheaf_model_params own = sheaf_model_default_params();
     *out = NULL;
-    enum sheaf_status status =
-        sheaf__model_take_params(params, &own, sizeof own, "sheaf_model_params");
+    enum sheaf_status status = sheaf__sized_take(params, &own, sizeof own, "sheaf_model_params");
     if (!status && !own.path)
         status = sheaf_set_error(SHEAF_STATUS_INVALID, "sheaf_model_params: path is NULL");
     struct sheaf_model *model = status ? NULL : calloc(1, sizeof *model);
@@ -104,7 +71,7 @@ enum sheaf_status sheaf_model_get_info(const struct sheaf_model *model,
                                           .share_bytes = s->share_bytes,
                                           .bytes_read = s->model->bytes_read,
                                           .kv_type = model->kv_type};
-    return sheaf__model_give_struct(&info, sizeof info, out, "sheaf_model_info");
+    return sheaf__sized_give(&info, sizeof info, out, "sheaf_model_info");
 }
 
 const struct sheaf_gguf *sheaf_model_gguf(const struct sheaf_model *model) {
@@ -151,8 +118,7 @@ enum sheaf_status sheaf_model_token_bytes(const struct sheaf_model *model, int i
 enum sheaf_status sheaf_model_eval(struct sheaf_model *model,
                                    const struct sheaf_model_batch *batch) {
     struct sheaf_model_batch own = {.size = sizeof own};
-    enum sheaf_status status =
-        sheaf__model_take_params(batch, &own, sizeof own, "sheaf_model_batch");
+    enum sheaf_status status = sheaf__sized_take(batch, &own, sizeof own, "sheaf_model_batch");
     if (!status && !own.token)
         status = sheaf_set_error(SHEAF_STATUS_INVALID, "sheaf_model_batch: token is NULL");
     return status ? status : sheaf__evaluator_eval_batch(model->session->context, &own);

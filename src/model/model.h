@@ -13,12 +13,4 @@ struct sheaf_model {
     enum sheaf_type kv_type;
 };
 
-/* The caller's struct, whose first field says how large it is, over the defaults in *own. INVALID
- * if it is of a later version than this library. `what` for the message. */
-enum sheaf_status sheaf__model_take_params(const void *caller, void *own, size_t own_size,
-                                           const char *what);
-/* The library's struct to the caller's, which may be of an earlier version. INVALID as above. */
-enum sheaf_status sheaf__model_give_struct(const void *own, size_t own_size, void *caller,
-                                           const char *what);
-
 #endif

@@ -83,10 +83,27 @@ Test(settings, all_are_described) {
         cr_expect_eq(s.type == SHEAF_SETTING_INTEGER, s.max > s.min, "%s", s.name);
         cr_expect_eq(s.type == SHEAF_SETTING_CHOICE, s.choices != NULL, "%s", s.name);
     }
-    struct sheaf_setting_info none = {.size = sizeof none}, small = {.size = 8};
+    struct sheaf_setting_info none = {.size = sizeof none};
     cr_expect_eq(sheaf_setting_get(-1, &none), SHEAF_STATUS_INVALID);
     cr_expect_eq(sheaf_setting_get(sheaf_setting_count(), &none), SHEAF_STATUS_INVALID);
-    cr_expect_eq(sheaf_setting_get(0, &small), SHEAF_STATUS_INVALID);
+}
+
+/* A caller of an earlier version, whose struct ends earlier, gets as much. */
+Test(settings, descriptions_may_be_shorter) {
+    struct sheaf_setting_info info;
+    memset(&info, 0x55, sizeof info);
+    info.size = offsetof(struct sheaf_setting_info, help);
+    cr_assert_eq(sheaf_setting_get(0, &info), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    cr_expect_str_eq(info.name, "SHEAF_TIMEOUT_MS");
+    cr_expect_str_eq(info.default_value, "60000");
+    cr_expect_eq(info.size, offsetof(struct sheaf_setting_info, help));
+    cr_expect_eq((uintptr_t)info.help, (uintptr_t)0x5555555555555555);
+    for (int i = 0; i < 2; i++) {
+        info.size = i ? sizeof info + 8 : 0;
+        cr_expect_eq(sheaf_setting_get(0, &info), SHEAF_STATUS_INVALID);
+        cr_expect(strstr(sheaf_last_error(), "sheaf_setting_info: size is"), "%s",
+                  sheaf_last_error());
+    }
 }
 
 Test(settings, misspelt_variables_are_found) {

@@ -146,7 +146,7 @@ static void order(const char *level) {
     refuse(&p, "no intracommunicator");
     p.mpi_comm = NULL;
     p.size = 4;
-    refuse(&p, "sizeof params");
+    refuse(&p, "size is 4");
     p.size = sizeof p;
     if (!strcmp(level, "funneled")) {
         pthread_t thread;

@@ -260,6 +260,27 @@ Test(sampler, parameters) {
     struct sheaf_sampler_params p = {0};
     struct sheaf_sampler *s;
     cr_expect_eq(sheaf_sampler_new(&p, 10, &s), SHEAF_STATUS_INVALID);
+    p.size = sizeof p + 8;
+    cr_expect_eq(sheaf_sampler_new(&p, 10, &s), SHEAF_STATUS_INVALID);
+    cr_expect(strstr(sheaf_last_error(), "sheaf_sampler_params: size is"), "%s",
+              sheaf_last_error());
+}
+
+/* Members that an earlier version did not have are 0, which switches them off. */
+Test(sampler, parameters_may_be_shorter) {
+    struct sheaf_sampler_params p = sheaf_sampler_default_params();
+    struct sheaf_sampler *s;
+    p.top_p = 1;
+    p.min_p = 0;
+    p.top_k = 1; /* greedy, if it counts */
+    p.size = offsetof(struct sheaf_sampler_params, top_k);
+    cr_assert_eq(sheaf_sampler_new(&p, 10, &s), SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    cr_expect_eq(sheaf_sampler_n_candidates(s), 10);
+    sheaf_sampler_free(s);
+    p.size = sizeof p;
+    cr_assert_eq(sheaf_sampler_new(&p, 10, &s), SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(sheaf_sampler_n_candidates(s), 1);
+    sheaf_sampler_free(s);
 }
 
 Test(sampler, what_it_needs) {

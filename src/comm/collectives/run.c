@@ -58,8 +58,9 @@ static_assert(sizeof runs / sizeof *runs == SHEAF_COMM_KIND_COUNT, "run every ki
 enum sheaf_status sheaf_comm_run(struct sheaf_comm *comm, int member,
                                  const struct sheaf_comm_call *call) {
     struct sheaf__call c;
+    struct sheaf_comm_call room;
     size_t bytes;
-    enum sheaf_status st = sheaf__comm_check(comm, call, &bytes);
+    enum sheaf_status st = sheaf__comm_check(comm, &call, &room, &bytes);
     if (st) return st;
     if ((st = sheaf__begin_call(&c, comm, member, call, bytes))) return st;
     st = runs[call->kind](&c, call);

@@ -336,8 +336,9 @@ static enum sheaf_status submit(struct sheaf__devcomm *dc, int local,
 
 enum sheaf_status sheaf__devcomm_run(struct sheaf__devcomm *dc, int local,
                                      const struct sheaf_comm_call *call) {
+    struct sheaf_comm_call room;
     size_t bytes;
-    const enum sheaf_status st = sheaf__comm_check(dc->comm, call, &bytes);
+    const enum sheaf_status st = sheaf__comm_check(dc->comm, &call, &room, &bytes);
     if (st) return st;
     if (!sheaf__comm_may_start(call->kind))
         return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED, "%s: devices have no %s", WHAT,

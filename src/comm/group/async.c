@@ -145,8 +145,9 @@ enum sheaf_status sheaf_comm_start(struct sheaf_comm *comm, int member,
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "start collective: member %d is not driven by rank %d", member,
                                sheaf_world_rank());
+    struct sheaf_comm_call room;
     size_t bytes;
-    if ((st = sheaf__comm_check(comm, call, &bytes))) return st;
+    if ((st = sheaf__comm_check(comm, &call, &room, &bytes))) return st;
     if (!sheaf__comm_may_start(call->kind))
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "start collective: a %s cannot be started, only run",

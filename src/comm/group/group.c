@@ -9,6 +9,7 @@
 
 #include "base/hash.h"
 #include "base/settings.h"
+#include "base/sized.h"
 #include "comm/group/async.h"
 #include "comm/measure/measure.h"
 #include "comm/testing.h"
@@ -53,15 +54,13 @@ static enum sheaf_status check_list(const int *member_rank, int n,
                                    "members by rank",
                                    WHAT, i, member_rank[i], member_rank[i - 1]);
     }
-    *slot = params && params->slot_bytes ? params->slot_bytes : DEFAULT_SLOT;
+    *slot = params->slot_bytes ? params->slot_bytes : DEFAULT_SLOT;
     if (*slot < MIN_SLOT || *slot > MAX_SLOT)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: slots of %zu bytes; they take %d to %d",
                                WHAT, *slot, MIN_SLOT, MAX_SLOT);
     if (*slot < (size_t)n * SLOT_A_MEMBER) *slot = (size_t)n * SLOT_A_MEMBER;
     *slot = sheaf__align_up(*slot, SHEAF__LINE);
-    const size_t with_wire = offsetof(struct sheaf_comm_params, wire_type) + sizeof *wire;
-    return sheaf__wire_type(
-        params && params->size >= with_wire ? params->wire_type : SHEAF_TYPE_F32, wire);
+    return sheaf__wire_type(params->wire_type, wire);
 }
 
 /* All ranks passed the same: compares a hash with rank 0's. */
@@ -244,13 +243,16 @@ static void write_text(struct sheaf_comm *comm) {
 
 enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
                                  const struct sheaf_comm_params *params, struct sheaf_comm **out) {
+    struct sheaf_comm_params p = {.size = sizeof p};
     struct sheaf__world *w = sheaf__world();
     struct sheaf_comm *comm = NULL;
     size_t slot = 0;
     long delay = 0;
     *out = NULL;
     enum sheaf_type wire = SHEAF_TYPE_F32;
-    enum sheaf_status st = check_list(member_rank, n_members, params, &slot, &wire);
+    enum sheaf_status st = params ? sheaf__sized_take(params, &p, sizeof p, "sheaf_comm_params")
+                                  : SHEAF_STATUS_SUCCESS;
+    if (!st) st = check_list(member_rank, n_members, &p, &slot, &wire);
     if (!st) st = sheaf__setting_int(SHEAF__SET_COMM_DELAY, &delay);
     if ((st = same_everywhere(st, member_rank, n_members, slot, wire))) return st;
 
@@ -263,9 +265,8 @@ enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
         comm->wire_type = wire;
         comm->id = id;
         comm->delay_ns = (uint64_t)delay * 1000u;
-        comm->timeout_ns = params && params->timeout_ms > 0
-                               ? (uint64_t)params->timeout_ms * 1000000u
-                               : w->limit_ns[SHEAF_PHASE_COLLECTIVE];
+        comm->timeout_ns = p.timeout_ms > 0 ? (uint64_t)p.timeout_ms * 1000000u
+                                            : w->limit_ns[SHEAF_PHASE_COLLECTIVE];
         st = place_members(comm, member_rank);
         if (!st) st = check_threads(comm);
         choose_chunks(comm);

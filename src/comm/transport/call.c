@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/hash.h"
+#include "base/sized.h"
 #include "comm/diag/events.h"
 #include "comm/diag/recorder.h"
 #include "comm/transport/pending.h"
@@ -25,11 +26,18 @@ static const struct kind {
 static_assert(sizeof kinds / sizeof *kinds == SHEAF_COMM_KIND_COUNT, "describe every kind");
 
 enum sheaf_status sheaf__comm_check(const struct sheaf_comm *comm,
-                                    const struct sheaf_comm_call *call, size_t *bytes) {
+                                    const struct sheaf_comm_call **given,
+                                    struct sheaf_comm_call *room, size_t *bytes) {
     *bytes = 0;
-    if (!call || call->size < sizeof *call || (unsigned)call->kind >= SHEAF_COMM_KIND_COUNT)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "collective: a call has its own size, and a kind below %d",
+    if (*given && (*given)->size != sizeof *room) {
+        const enum sheaf_status st =
+            sheaf__sized_take(*given, room, sizeof *room, "sheaf_comm_call");
+        if (st) return st;
+        *given = room;
+    }
+    const struct sheaf_comm_call *call = *given;
+    if (!call || (unsigned)call->kind >= SHEAF_COMM_KIND_COUNT)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "collective: a call has a kind below %d",
                                SHEAF_COMM_KIND_COUNT);
     const struct kind *k = &kinds[call->kind];
     const char *name = sheaf_comm_kind_name(call->kind);

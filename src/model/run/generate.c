@@ -9,6 +9,7 @@
 #include "sheaf/world.h"
 
 #include "base/clock.h"
+#include "base/sized.h"
 #include "model/model.h"
 #include "model/text/stop.h"
 
@@ -284,8 +285,7 @@ enum sheaf_status sheaf_model_generate(struct sheaf_model *model, const char *pr
                            .user = user,
                            .result = {.size = sizeof g.result}};
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    if (params)
-        status = sheaf__model_take_params(params, &g.p, sizeof g.p, "sheaf_model_generate_params");
+    if (params) status = sheaf__sized_take(params, &g.p, sizeof g.p, "sheaf_model_generate_params");
     if (!status) status = prepare(&g, prompt);
     status = sheaf_world_agree(status, "preparing to generate");
     if (!status) status = share_prompt(&g);
@@ -294,7 +294,7 @@ enum sheaf_status sheaf_model_generate(struct sheaf_model *model, const char *pr
     if (status) g.result.stop = SHEAF_MODEL_STOP_FAILED;
     if (result) {
         const enum sheaf_status given =
-            sheaf__model_give_struct(&g.result, sizeof g.result, result, "sheaf_model_result");
+            sheaf__sized_give(&g.result, sizeof g.result, result, "sheaf_model_result");
         if (!status) status = given;
     }
     sheaf__stop_free(&g.texts);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/hash.h"
+#include "base/sized.h"
 #include "model/text/exp.h"
 
 struct sheaf_sampler {
@@ -52,20 +53,18 @@ static double next_uniform(uint64_t s[4]) { return (double)(next_u64(s) >> 11) *
 
 enum sheaf_status sheaf_sampler_new(const struct sheaf_sampler_params *params, int32_t n_vocab,
                                     struct sheaf_sampler **out) {
+    struct sheaf_sampler_params p;
     *out = NULL;
-    if (params->size != sizeof *params)
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "sampler: parameters of %zu bytes, %zu are expected; start from "
-                               "sheaf_sampler_default_params",
-                               params->size, sizeof *params);
+    const enum sheaf_status st = sheaf__sized_take(params, &p, sizeof p, "sheaf_sampler_params");
+    if (st) return st;
     const struct {
         const char *name;
         double value, low, high;
     } ranges[] = {
-        {"temperature", (double)params->temperature, 0, 1000},
-        {"top-p", (double)params->top_p, 0, 1},
-        {"min-p", (double)params->min_p, 0, 1},
-        {"top-k", (double)params->top_k, 0, INT32_MAX},
+        {"temperature", (double)p.temperature, 0, 1000},
+        {"top-p", (double)p.top_p, 0, 1},
+        {"min-p", (double)p.min_p, 0, 1},
+        {"top-k", (double)p.top_k, 0, INT32_MAX},
         {"vocabulary", (double)n_vocab, 1, INT32_MAX},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
@@ -74,8 +73,8 @@ enum sheaf_status sheaf_sampler_new(const struct sheaf_sampler_params *params, i
                                    ranges[i].name, ranges[i].value, ranges[i].low, ranges[i].high);
     struct sheaf_sampler *s = malloc(sizeof *s);
     if (!s) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "sampler: out of memory");
-    *s = (struct sheaf_sampler){.params = *params, .n_vocab = n_vocab};
-    sheaf_sampler_reset(s, params->seed);
+    *s = (struct sheaf_sampler){.params = p, .n_vocab = n_vocab};
+    sheaf_sampler_reset(s, p.seed);
     *out = s;
     return SHEAF_STATUS_SUCCESS;
 }
