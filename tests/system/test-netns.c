@@ -116,6 +116,27 @@ Test(netns, nothing_is_left_after_a_signal) {
     cr_expect_eq(status, 0, "%s", out);
 }
 
+/* One rank is told to end by SIGTERM and keeps its connections for 0.4 s at most; the other one is not
+ * told, and takes a connection that ends without a farewell for a death. */
+Test(netns, farewells_arrive_though_packets_are_lost, .timeout = 400) {
+    enum { RUNS = 3 };
+    char cmd[1000], out[4000];
+    if (!possible()) return;
+    if (run_command("command -v nft", 20, NULL, 0)) {
+        cr_skip_test("no nft here");
+        return;
+    }
+    for (int told = 0; told < 2; told++) {
+        for (int i = 0; i < RUNS; i++) {
+            snprintf(cmd, sizeof cmd, NETNS "-H 2" HELPER "part %d", told);
+            cr_expect_eq(run_clean(cmd, out, sizeof out), 130, "rank %d: %s", told, out);
+            cr_expect(strstr(out, "hosts 2"), "%s", out);
+            cr_expect_null(strstr(out, "sheaf: "), "rank %d: %s", told, out);
+            cr_expect_null(strstr(out, "cannot lose packets"), "%s", out);
+        }
+    }
+}
+
 /* Every byte that another host needs leaves its host once for each host that needs it, however many
  * members a host has: counted on the hosts' interfaces. Headers and acknowledgements come on top.
  */
