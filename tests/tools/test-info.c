@@ -94,6 +94,17 @@ Test(info, summary_first, .timeout = 120) {
     cr_expect(a && a < b && b < c, "%s", out);
 }
 
+/* One process plans for as many members as --split has shares. */
+Test(info, members_of_the_shares, .timeout = 60) {
+    cr_assert_eq(info("-m " MODEL " --split 3,1 --plan"), 0, "%s", out);
+    cr_expect(strstr(out, "over a cache of 256, 2 members"), "%s", out);
+    cr_assert_eq(info("-m " MODEL " --split 3,1,0,2"), 0, "%s", out);
+    cr_expect(strstr(out, "\n3        - ") && !strstr(out, "\n4        - "), "%s", out);
+    cr_expect_eq(info("-m " MODEL " --devices CPU0 --split 3,1"), 1, "%s", out);
+    cr_expect(strstr(out, "2 numbers, but there are 1 members"), "%s", out);
+    cr_expect_eq(info("-m " MODEL " --split 3,x"), 1, "%s", out);
+}
+
 Test(info, what_does_not_go_together, .timeout = 60) {
     static const char *const cases[][2] = {
         {"--members 2", "want a model (-m) or --preset"},

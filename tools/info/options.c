@@ -24,8 +24,9 @@ static const struct option option_table[] = {
      NULL},
     {"--mix", NULL, OPTION_TEXT, AT(mix), 0, 0, 0, "TYPE",
      "types of the preset's matrices, as sheaf-quantize names them (Q4_K_M)", NULL},
-    {"--members", NULL, OPTION_LIST, AT(members), AT(n_members), 1, 4096, "N,..",
-     "for N members that the job need not have; several: a row each (with --preset 1,2,..1024)",
+    {"--members", NULL, OPTION_LIST, AT(members), AT(n_members), 1, MAX_MEMBERS, "N,..",
+     "for N members that the job need not have (one process with --split 3,1: 2); several: a row "
+     "each (with --preset 1,2,..1024)",
      NULL},
     {"--ctx", "-c --ctx-size", OPTION_INT, AT(n_ctx), 0, 1, 1 << 24, "N",
      "tokens of context that the cache is made for (the model's, at most 4096)", NULL},

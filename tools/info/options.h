@@ -5,6 +5,8 @@
 #include "common/tool.h"
 #include "plan.h"
 
+enum { MAX_MEMBERS = 4096 }; /* that are imagined */
+
 struct options {
     struct sheaf_model_params params;
     struct plan_options plan_options;

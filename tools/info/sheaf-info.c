@@ -130,13 +130,29 @@ static enum sheaf_status forecasts(struct options *o, const struct sheaf__sessio
     return status;
 }
 
+/* Shares for other than the devices of a single process are those of imagined members. */
+static enum sheaf_status count_shares(struct options *o) {
+    const sheaf_backend_dev_t *devices;
+    size_t n = 0;
+    int64_t shares = 1;
+    if (!o->params.split || !strchr(o->params.split, ',') || o->n_members || o->params.devices ||
+        sheaf_world_size() > 1)
+        return SHEAF_STATUS_SUCCESS;
+    for (const char *c = o->params.split; *c; c++) shares += *c == ',';
+    const enum sheaf_status status = sheaf_world_devices(&devices, &n);
+    if (status || shares == (int64_t)n || shares > MAX_MEMBERS) return status;
+    o->members[o->n_members++] = shares;
+    o->plan_options.hypothetical = true;
+    return status;
+}
+
 /* Hosts and devices, the links between them, and a model; nothing is printed if a name is wrong. */
 static enum sheaf_status run(struct options *o) {
     struct sheaf__session *s = NULL;
     struct plan_costs costs = {0};
     const bool model = o->params.path || o->preset;
-    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
-    if (!o->preset) status = sheaf__session_name_devices(o->params.devices);
+    enum sheaf_status status = count_shares(o);
+    if (!status && !o->preset) status = sheaf__session_name_devices(o->params.devices);
     if (!status && model) status = open_session(o, &s);
     if (!status && o->plan && o->plan_options.layer >= s->model->hp.n_layer)
         status =
