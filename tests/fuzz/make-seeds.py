@@ -171,9 +171,16 @@ def bind(number, ne):
     return struct.pack("<Q", 1) + shape + struct.pack("<QQ", 4, 0)  # mirrored
 
 
+def bind_cut(number, ne, axis, *words):  # with one segment: outer, inner, units, then first and count of each member
+    shape = struct.pack("<QQ4Q", number, 0, *(list(ne) + [1] * (4 - len(ne))))
+    return struct.pack("<Q", 1) + shape + struct.pack("<QQ", axis, 1) + struct.pack("<%dq" % len(words), *words)
+
+
 leaf = record(w0=0, w4=3)
 save("plugin", "bind", command(0, 1, 0, bind(3, (16, 8))) + command(1, 3, 4, b"\1" * 64) + command(2, 3, 0, b"\0" * 64) +
      command(3, 1, 0, b""))
+# Counts whose sum no number holds: the state is refused, and printed in the error.
+save("plugin", "counts", command(0, 1, 0, bind_cut(3, (16, 8), 1, 1, 1, 8, 0, 1 << 62, 1 << 62, 1 << 62)))
 graph = record(w0=1, w24=16, w26=8, w28=1, w30=1, w32=4, w34=64, w36=512, w38=512)
 node = record(w0=2, w1=2, w5=1, w6=1, w24=16, w26=8, w28=1, w30=1, w32=4, w34=64, w36=512, w38=512)
 save("plugin", "ask", command(0, 2, 0, bind(3, (16, 8))) + command(4, 2, 0, graph + node) + command(4, 2, 0, leaf + node))

@@ -148,6 +148,8 @@ Test(state, check_refuses_what_does_not_fit) {
         {"negative", "outside", SHEAF_TYPE_F32, 8, 1, 4, -4, 4, 8},
         {"blocks", "whole quantization blocks", SHEAF_TYPE_Q8_0, 128, 16, 3, 3, 5, 8},
         {"no units", "inner >= 1", SHEAF_TYPE_F32, 8, 0, 4, 4, 4, 8},
+        {"sum beyond int64", "outside", SHEAF_TYPE_F32, 8, 1, INT64_C(1) << 62, INT64_C(1) << 62,
+         INT64_C(1) << 62, 8},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const struct sheaf_tensor t = tensor(bad[i].type, bad[i].ne0, 3);
