@@ -236,9 +236,9 @@ INLINE __m256i iq4_xs_scales(const struct sheaf__block_iq4_xs *b) {
     const __m256i twice = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
     const __m256i l =
         _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32((int)low), at), _mm256_set1_epi32(15));
-    const __m256i h = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(b->scales_h), twice),
-                                       _mm256_set1_epi32(3));
-    return _mm256_sub_epi32(_mm256_or_si256(l, _mm256_slli_epi32(h, 4)), _mm256_set1_epi32(32));
+    const __m256i h = _mm256_and_si256(
+        _mm256_srlv_epi32(_mm256_set1_epi32(b->scales_h << 4), twice), _mm256_set1_epi32(0x30));
+    return _mm256_sub_epi32(_mm256_or_si256(l, h), _mm256_set1_epi32(32));
 }
 
 /* d of 8 blocks of IQ4_NL. */
@@ -435,16 +435,43 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t 
     UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm512_add_ps(acc[c][0], acc[c][1]));
 }
 
-/* Nibbles of blocks 4 h .. of the 8 at w, a block in each 16 bytes. */
-INLINE __m512i four_blocks(enum sheaf_type type, const char *w, int h) {
-    if (type == SHEAF_TYPE_IQ4_XS)
-        return load512(((const struct sheaf__block_iq4_xs *)(const void *)w)->qs + 64 * h);
-    const size_t block = size_256(type) / 8;
-    const char *p = w + (size_t)(4 * h + 1) * block - 16;
-    __m512i x = _mm512_castsi128_si512(load128(p));
-    x = _mm512_mask_broadcast_i32x4(x, 0x00f0, load128(p + block));
-    x = _mm512_mask_broadcast_i32x4(x, 0x0f00, load128(p + 2 * block));
-    return _mm512_mask_broadcast_i32x4(x, 0xf000, load128(p + 3 * block));
+/* Of 4 blocks of MXFP4, 17 bytes each, the nibbles of two begin at an even byte of the 64 from 1 on, and
+ * those of the others at one of the last 64: words below 32, and from 32 on. The word with the scale of each
+ * lane's block is one of the former, or the first of all; and the shift that takes it to bit 23. */
+static const struct quad_mxfp4 {
+    _Alignas(64) int16_t nibbles[32];
+    int16_t scales[32];
+    int32_t left[16];
+} quad_mxfp4 = {{NIBBLES(0), NIBBLES(39), NIBBLES(17), NIBBLES(56)},
+                {FOUR(32), FOUR(32), FOUR(8), FOUR(8), FOUR(16), FOUR(16), FOUR(25), FOUR(25)},
+                {FOUR(23), FOUR(23), FOUR(15), FOUR(23)}};
+
+/* Nibbles of 4 blocks of MXFP4 at w, a block in each 16 bytes, and their scales, 2^(e - 128), four lanes for
+ * each. With x = e << 23 these are the bits x - 2^23, which from e = 2 on are no less than 2^21 + x / 4, the
+ * subnormal ones of 0 and 1. */
+INLINE __m512i unpack_quad_mxfp4(const char *w, __m512 *scales) {
+    int32_t first;
+    memcpy(&first, w, sizeof first);
+    __m512i a = load512(w + 1);
+    __asm__("" : "+v"(a)); /* not to be loaded twice */
+    __m512i x = _mm512_permutex2var_epi16(a, load512(quad_mxfp4.scales), _mm512_set1_epi32(first));
+    x = _mm512_sllv_epi32(x, load512(quad_mxfp4.left));
+    x = _mm512_and_si512(x, _mm512_set1_epi32(0xff << 23));
+    *scales = _mm512_castsi512_ps(
+        _mm512_max_epi32(_mm512_sub_epi32(x, _mm512_set1_epi32(1 << 23)),
+                         _mm512_add_epi32(_mm512_srli_epi32(x, 2), _mm512_set1_epi32(1 << 21))));
+    return _mm512_permutex2var_epi16(a, load512(quad_mxfp4.nibbles), load512(w + 4));
+}
+
+/* The same of 4 blocks of IQ4_NL, which lie as those of Q4_0 do. */
+INLINE __m512i unpack_quad_iq4_nl(const char *w, __m512 *scales) {
+    const size_t block = sizeof(struct sheaf__block_iq4_nl);
+    __m512i a = load512(w);
+    __asm__("" : "+v"(a));
+    *scales = _mm512_cvtph_ps(
+        _mm512_castsi512_si256(_mm512_permutexvar_epi16(load512(quad_q4_0.scales), a)));
+    a = _mm512_permutexvar_epi16(load512(quad_q4_0.nibbles), a);
+    return _mm512_mask_broadcast_i32x4(a, 0xf000, load128(w + 4 * block - 16));
 }
 
 /* Number at[i] of n, a multiple of 64, in a table. */
@@ -497,14 +524,6 @@ INLINE void quad_of_points(enum sheaf_type type, const char *w, int h, const uin
                                off, *hi);
 }
 
-/* The same of types of 16 levels. */
-INLINE void quad_of_levels(enum sheaf_type type, const char *w, int h, __m512i levels, __m512i *lo,
-                           __m512i *hi) {
-    const __m512i x = four_blocks(type, w, h);
-    *lo = _mm512_shuffle_epi8(levels, and15_512(x));
-    *hi = _mm512_shuffle_epi8(levels, and15_512(_mm512_srli_epi16(x, 4)));
-}
-
 /* IQ4, IQ3, MXFP4: as digits_quad of int24.h. */
 INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
                          const struct sheaf__act_digits *const *act, int C, float *sum) {
@@ -524,18 +543,33 @@ INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, size_t 
     for (int64_t i = 0; i < k; i += SHEAF__QK_K, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
         const char *p = whole_256(type, w, k - i, rest);
-        const __m512 s = _mm512_castps256_ps512(scales_32(type, p));
+        const bool by_quads = type == SHEAF_TYPE_MXFP4 || type == SHEAF_TYPE_IQ4_NL;
+        __m512 s = _mm512_setzero_ps();
+        if (!by_quads) s = _mm512_castps256_ps512(scales_32(type, p));
         uint32_t signs[8];
         if (signs_are_packed(type)) signs_256(type, p, signs);
         if (C == 1) prefetch(w + ahead, size_256(type));
         UNROLL for (int h = 0; h < 2; h++) {
-            __m512i lo, hi;
-            if (points)
-                quad_of_points(type, p, h, signs, offset, &lo, &hi);
+            const __m512i pick = _mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * h));
+            const char *quad = p + (size_t)h * size_256(type) / 2;
+            __m512i x, lo, hi;
+            __m512 d;
+            if (type == SHEAF_TYPE_MXFP4)
+                x = unpack_quad_mxfp4(quad, &d);
+            else if (type == SHEAF_TYPE_IQ4_NL)
+                x = unpack_quad_iq4_nl(quad, &d);
             else
-                quad_of_levels(type, p, h, levels, &lo, &hi);
-            const __m512 d =
-                _mm512_permutexvar_ps(_mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * h)), s);
+                d = _mm512_permutexvar_ps(pick, s);
+            if (type == SHEAF_TYPE_IQ4_XS) {
+                x = load512(((const struct sheaf__block_iq4_xs *)(const void *)p)->qs + 64 * h);
+                __asm__("" : "+v"(x)); /* not to be loaded twice */
+            }
+            if (points) {
+                quad_of_points(type, p, h, signs, offset, &lo, &hi);
+            } else {
+                lo = _mm512_shuffle_epi8(levels, and15_512(x));
+                hi = _mm512_shuffle_epi8(levels, and15_512(_mm512_srli_epi16(x, 4)));
+            }
             UNROLL for (int c = 0; c < C; c++) {
                 const struct sheaf__act_digits *y = &act[c][i / SHEAF__QK_K];
                 const __m512 dot = dot_digits_twice(lo, hi, &y->digit[2 * h]);

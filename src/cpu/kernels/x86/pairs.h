@@ -2,14 +2,15 @@
  *
  * 32 weights are a vector as they lie. Shifted left by 16 bits, its dwords are the floats of the even
  * ones; without the low 16 bits, those of the odd ones. The column is parted likewise, once for all
- * rows, and PAIR_ROWS rows share each load of it. Widening 16 weights at a time takes two instructions of
+ * rows. Widening 16 weights at a time takes two instructions of
  * the two pipes that move and shift, four cycles for 32 weights on a Zen 4 (58 GB/s of weights from the
- * third cache); here it is two (77 GB/s; F32, with nothing to convert, 81).
+ * third cache); here it is two (77 GB/s; F32, with nothing to convert, 81). Row by row: two rows, which share
+ * loads of the column, a Zen 5 read from memory at 28 GB/s instead of 36.
  *
  * Invariant: a lane sums the elements that a lane of row_plain sums, in the same order, and the lanes
  * take its places at the end: the same bits. */
 
-enum { PAIR_ROWS = 2, PAIR_MOST = 8192 /* elements of a parted column */ };
+enum { PAIR_MOST = 8192 /* elements of a parted column */ };
 
 /* Lanes of the even elements of 32, and of the odd ones, of two vectors; and back. */
 #define EVEN_LANES _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
@@ -29,43 +30,32 @@ INLINE void part_column(int64_t k, const float *x, float *parted) {
     }
 }
 
-/* R rows; one round is 64 elements, whose even and odd halves have sums 2 h and 2 h + 1. */
-INLINE void row_pairs(int R, int64_t k, const char *w, size_t w_stride, size_t ahead,
-                      const float *act, const float *parted, float *const *out, int64_t r0) {
+/* One round is 64 elements, whose even and odd halves have sums 2 h and 2 h + 1. */
+INLINE void row_pairs(int64_t k, const char *w, size_t ahead, const float *act, const float *parted,
+                      float *const *out, int64_t r) {
     const __m512i odd_bits = _mm512_set1_epi32((int)0xffff0000u);
-    v_f acc[PAIR_ROWS][ACCS];
-    UNROLL for (int r = 0; r < R; r++) {
-        UNROLL for (int j = 0; j < ACCS; j++) acc[r][j] = v_set1(0.0f);
-    }
+    v_f acc[ACCS], sums[1][ACCS];
+    UNROLL for (int j = 0; j < ACCS; j++) acc[j] = v_set1(0.0f);
     int64_t i = 0;
     for (; i + ACCS * VW <= k; i += ACCS * VW) {
         UNROLL for (int h = 0; h < 2; h++) {
             const int64_t at = i + 32 * h;
-            v_f even = v_load(parted + at), odd = v_load(parted + at + VW);
-            LOADED_ONCE(even);
-            LOADED_ONCE(odd);
-            UNROLL for (int r = 0; r < R; r++) {
-                const char *p = w + (size_t)r * w_stride + (size_t)at * sizeof(uint16_t);
-                __m512i x = _mm512_loadu_si512(p);
-                LOADED_ONCE(x);
-                prefetch(p + ahead, 64);
-                acc[r][2 * h] =
-                    v_fma(_mm512_castsi512_ps(_mm512_slli_epi32(x, 16)), even, acc[r][2 * h]);
-                acc[r][2 * h + 1] = v_fma(_mm512_castsi512_ps(_mm512_and_si512(x, odd_bits)), odd,
-                                          acc[r][2 * h + 1]);
-            }
+            const char *p = w + (size_t)at * sizeof(uint16_t);
+            __m512i x = _mm512_loadu_si512(p);
+            LOADED_ONCE(x);
+            prefetch(p + ahead, 64);
+            acc[2 * h] = v_fma(_mm512_castsi512_ps(_mm512_slli_epi32(x, 16)), v_load(parted + at),
+                               acc[2 * h]);
+            acc[2 * h + 1] = v_fma(_mm512_castsi512_ps(_mm512_and_si512(x, odd_bits)),
+                                   v_load(parted + at + VW), acc[2 * h + 1]);
         }
     }
-    UNROLL for (int r = 0; r < R; r++) {
-        v_f sums[1][ACCS];
-        UNROLL for (int h = 0; h < 2; h++) {
-            const v_f even = acc[r][2 * h], odd = acc[r][2 * h + 1];
-            sums[0][2 * h] = _mm512_permutex2var_ps(even, FIRST_HALF, odd);
-            sums[0][2 * h + 1] = _mm512_permutex2var_ps(even, LAST_HALF, odd);
-        }
-        row_plain_end(SHEAF_TYPE_BF16, k, i, w + (size_t)r * w_stride, &act, 1, sums, NULL, out,
-                      r0 + r);
+    UNROLL for (int h = 0; h < 2; h++) {
+        const v_f even = acc[2 * h], odd = acc[2 * h + 1];
+        sums[0][2 * h] = _mm512_permutex2var_ps(even, FIRST_HALF, odd);
+        sums[0][2 * h + 1] = _mm512_permutex2var_ps(even, LAST_HALF, odd);
     }
+    row_plain_end(SHEAF_TYPE_BF16, k, i, w, &act, 1, sums, NULL, out, r);
 }
 
 static void rows_dot_pairs(int64_t k, const void *w, size_t w_stride, int64_t nr,
@@ -73,15 +63,12 @@ static void rows_dot_pairs(int64_t k, const void *w, size_t w_stride, int64_t nr
     const size_t ahead = prefetch_ahead((size_t)k * sizeof(uint16_t), w_stride);
     const char *row = w;
     _Alignas(64) float parted[PAIR_MOST];
-    int64_t r = 0;
-    if (nc != 1 || k > PAIR_MOST || nr < PAIR_ROWS) {
+    if (nc != 1 || k > PAIR_MOST || nr < 2) {
         rows_dot_bf16(k, w, w_stride, nr, act, nc, out);
         return;
     }
     part_column(k, act[0], parted);
-    for (; r + PAIR_ROWS <= nr; r += PAIR_ROWS, row += PAIR_ROWS * w_stride)
-        row_pairs(PAIR_ROWS, k, row, w_stride, ahead, act[0], parted, out, r);
-    for (; r < nr; r++, row += w_stride)
-        row_pairs(1, k, row, w_stride, ahead, act[0], parted, out, r);
+    for (int64_t r = 0; r < nr; r++, row += w_stride)
+        row_pairs(k, row, ahead, act[0], parted, out, r);
 }
 #define ROWS_DOT_BF16 rows_dot_pairs
