@@ -4,7 +4,8 @@
  * chunks of weight rows. A chunk is unpacked, to floats or to integers, PASS elements of k at a
  * time; those, and the sums of the chunk, stay in the second cache, while the piece of one panel
  * that they meet stays in the first. If there is one panel only, a tile's rows are unpacked at a time,
- * and stay in the first as well. Sums are kept as the tiles leave them and written to dst at the end.
+ * and stay in the first as well; then a chunk has more rows, so that the pieces of the panel, which
+ * come from the second cache, do so less often. Sums are kept as the tiles leave them and written to dst at the end.
  *
  * Invariant: a sum runs over k in order (see the tiles), so threads, chunks and blocks of columns
  * do not show in its bits. */
@@ -18,8 +19,9 @@ enum {
     /* From so many columns on, at the earliest; sheaf__mul_mat_by_panels */
     MIN_COLUMNS = 8,
     PASS = SHEAF__SEGMENT, /* elements of k; 32 columns of them are 32 KiB */
-    CHUNK = 48,  /* rows at most, whole tiles of every table: 48 KiB as floats of a pass */
-    BLOCK = 512, /* columns: sums of a chunk are 96 KiB */
+    CHUNK = 48,      /* rows at most, whole tiles of every table: 48 KiB as floats of a pass */
+    CHUNK_ONE = 192, /* with one panel: half of its sums, for 16 columns, are 12 KiB */
+    BLOCK = 512,     /* columns: sums of a chunk are 96 KiB */
     CHUNKS_PER_THREAD = 4, /* at least, where there are as many tiles */
     MAX_PANEL_COLS = 32,
 };
@@ -34,6 +36,7 @@ struct product {
     const struct sheaf__cpu_panels *kind;
     int64_t rows;      /* of a tile */
     int64_t cols;      /* of a panel */
+    int64_t most;      /* rows of a chunk */
     int64_t chunk;     /* rows */
     size_t stride;     /* bytes from one row of a pass to the next */
     size_t panel_size; /* bytes */
@@ -84,8 +87,9 @@ bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struc
     return columns > SHEAF__TILE_COLS * passes_by_rows(kern, dst->src[0]->type);
 }
 
+/* columns: at most so many meet one matrix */
 static struct product product_of(const struct sheaf__cpu_kernels *kern,
-                                 const struct sheaf_tensor *dst, int nth) {
+                                 const struct sheaf_tensor *dst, int64_t columns, int nth) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
     struct product p = {.kern = kern, .a = a, .b = b, .dst = dst};
     p.k = a->ne[0];
@@ -97,7 +101,8 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.stride = row_bytes(p.kind, PASS);
     p.panel_size = panel_bytes(p.kind, p.k);
     const int64_t share = p.m * p.batches / ((int64_t)nth * CHUNKS_PER_THREAD);
-    p.chunk = min_i64(round_up(share > 0 ? share : 1, p.rows), CHUNK);
+    p.most = columns <= p.cols ? CHUNK_ONE : CHUNK;
+    p.chunk = min_i64(round_up(share > 0 ? share : 1, p.rows), p.most);
     return p;
 }
 
@@ -137,7 +142,7 @@ static char *panel(const struct product *p, const struct matrix *m, int64_t q, i
 static size_t pass_size(const struct product *p) { return sheaf__align_up(CHUNK * p->stride, 64); }
 static size_t scratch_size(const struct product *p, int64_t columns) {
     const int64_t block = min_i64(panels_of(p, columns) * p->cols, BLOCK);
-    return pass_size(p) + sheaf__align_up((size_t)(CHUNK * block) * sizeof(float), 64);
+    return pass_size(p) + sheaf__align_up((size_t)(p->most * block) * sizeof(float), 64);
 }
 
 static size_t packed_size(const struct product *p, int64_t panels) {
@@ -146,8 +151,8 @@ static size_t packed_size(const struct product *p, int64_t panels) {
 
 size_t sheaf__mul_mat_panels_size(const struct sheaf__cpu_kernels *kern,
                                   const struct sheaf_tensor *dst, int nth) {
-    const struct product p = product_of(kern, dst, nth);
-    const int64_t n = sheaf__mul_mat_columns(p.a, p.b);
+    const int64_t n = sheaf__mul_mat_columns(dst->src[0], dst->src[1]);
+    const struct product p = product_of(kern, dst, n, nth);
     return packed_size(&p, p.batches * panels_of(&p, n)) + (size_t)nth * scratch_size(&p, n);
 }
 
@@ -279,8 +284,9 @@ static bool packed_alike(const struct product *p, const struct sheaf_tensor *oth
 enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
                                         const struct sheaf_tensor *dst, int ith, int nth,
                                         void *work, struct sheaf__cpu_sync *sync) {
-    const struct product p = product_of(kern, dst, nth);
-    const int64_t n = sheaf__mul_mat_columns(p.a, p.b), panels = panels_of(&p, n);
+    const int64_t n = sheaf__mul_mat_columns(dst->src[0], dst->src[1]);
+    const struct product p = product_of(kern, dst, n, nth);
+    const int64_t panels = panels_of(&p, n);
     const int64_t segments = (p.k + SHEAF__SEGMENT - 1) / SHEAF__SEGMENT;
     const int64_t pieces = p.batches * panels * segments;
     char *pass =
@@ -313,7 +319,7 @@ static int64_t most_panels(const struct product *p) {
 
 size_t sheaf__mul_mat_id_panels_size(const struct sheaf__cpu_kernels *kern,
                                      const struct sheaf_tensor *dst, int nth) {
-    const struct product p = product_of(kern, dst, nth);
+    const struct product p = product_of(kern, dst, dst->ne[1] * dst->ne[2], nth);
     return packed_size(&p, most_panels(&p)) +
            (size_t)nth * scratch_size(&p, p.dst->ne[1] * p.dst->ne[2]);
 }
@@ -330,7 +336,7 @@ static struct matrix expert_of(const struct product *p, const struct sheaf__mul_
 void sheaf__mul_mat_id_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
                               const struct sheaf__mul_mat_group *groups, int64_t n_groups, int ith,
                               int nth, void *work, struct sheaf__cpu_sync *sync) {
-    const struct product p = product_of(kern, dst, nth);
+    const struct product p = product_of(kern, dst, dst->ne[1] * dst->ne[2], nth);
     const int64_t segments = (p.k + SHEAF__SEGMENT - 1) / SHEAF__SEGMENT;
     const int64_t chunks = (p.m + p.chunk - 1) / p.chunk;
     char *pass = (char *)work + packed_size(&p, most_panels(&p)) +
