@@ -147,7 +147,7 @@ struct sheaf__cpu_panels {
 };
 enum sheaf__panels_kind {
     SHEAF__PANELS_FLOATS,
-    /* Weights of few bits, activations of 16 bits with a scale for each 32, in integers */
+    /* Weights of fewer than 8 bits, activations of 16 bits with a scale for each 32, in integers */
     SHEAF__PANELS_16,
     /* BF16 weights, activations as sums of two BF16: 16 bits */
     SHEAF__PANELS_BF16_TWICE,

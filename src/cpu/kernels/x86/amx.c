@@ -48,38 +48,45 @@ static void end_tiles(void) { _tile_release(); }
 
 /* digits[d] = digit d of 32 elements of 16 columns, [2][8] lines of so many bytes from x on, . the blocks
  * of 16 rows */
-INLINE void multiply_digits(const struct panel_block *w, size_t stride, const uint8_t *x,
-                            size_t line, int32_t (*digits)[AMX_ROWS][16]) {
+INLINE void multiply_digits(const uint8_t *w, size_t stride, const uint8_t *x, size_t line,
+                            int32_t (*digits)[AMX_ROWS][16]) {
     _tile_zero(0);
     _tile_zero(1);
-    _tile_loadd(4, w->q, stride);
+    _tile_loadd(4, w, stride);
     _tile_loadd(5, x, line);
-    _tile_dpbsud(0, 4, 5);
+    _tile_dpbusd(0, 4, 5);
     _tile_loadd(6, x + 8 * line, line);
-    _tile_dpbsud(1, 4, 6);
+    _tile_dpbusd(1, 4, 6);
     _tile_stored(0, digits[0], sizeof digits[0][0]);
     _tile_stored(1, digits[1], sizeof digits[1][0]);
 }
 
 /* Columns first to first + 15 of a panel, or half a panel, of cols. */
-INLINE void panel_16_amx(bool mins, int64_t k, const struct panel_block *w, size_t stride,
+INLINE void panel_16_amx(bool mins, int64_t k, const struct panel_row *w, size_t stride,
                          const uint8_t *panel, int cols, int first, float *c, bool add) {
     _Alignas(64) int32_t digits[2][AMX_ROWS][16];
     const size_t line = (size_t)cols * 4,
                  size = (size_t)cols * sizeof(struct panel16) / PANEL16_COLS;
+    const __m512i offset = _mm512_set1_epi32(-w->of[0].offset);
     __m512 sum[AMX_ROWS];
     UNROLL_16 for (int r = 0; r < AMX_ROWS; r++) sum[r] =
         add ? v_load(c + r * PANEL16_COLS) : v_set1(0.0f);
-    for (int64_t b = 0; b < k / PANEL16_UNIT; b++, panel += size, w++) {
+    for (int64_t b = 0; b < k / 32; b++, panel += size) {
+        const struct panel_row *at = &w[b / PANEL_ROW_BLOCKS];
         const float *scales = (const float *)(const void *)(panel + 16 * line) + first;
-        const __m512 d = v_load(scales), sums = v_load(scales + cols);
-        multiply_digits(w, stride, panel + 4 * first, line, digits);
+        const __m512 d = v_load(scales);
+        const __m512i x = _mm512_add_epi32(load512(scales + cols), load512(scales + 2 * cols));
+        const __m512i start = _mm512_mullo_epi32(x, offset);
+        const __m512 sums = v_mul(d, _mm512_cvtepi32_ps(x));
+        multiply_digits(at->q[b % PANEL_ROW_BLOCKS], stride, panel + 4 * first, line, digits);
         UNROLL_16 for (int r = 0; r < AMX_ROWS; r++) {
-            const struct panel_block *row = (const void *)((const char *)w + (size_t)r * stride);
-            __m512i q = _mm512_add_epi32(_mm512_set1_epi32(row->start[0]), load512(digits[0][r]));
-            q = _mm512_add_epi32(_mm512_slli_epi32(q, 8), load512(digits[1][r]));
-            sum[r] = v_fma(_mm512_cvtepi32_ps(q), v_mul(v_set1(row->d[0]), d), sum[r]);
-            if (mins) sum[r] = v_fma(v_set1(row->m[0]), sums, sum[r]);
+            const struct panel_row *row = (const void *)((const char *)at + (size_t)r * stride);
+            const struct panel_scales *of = &row->of[b % PANEL_ROW_BLOCKS];
+            __m512i q = _mm512_slli_epi32(load512(digits[0][r]), 8);
+            q = _mm512_add_epi32(q, load512(digits[1][r]));
+            if (!mins) q = _mm512_add_epi32(q, start);
+            sum[r] = v_fma(_mm512_cvtepi32_ps(q), v_mul(v_set1(of->d[0]), d), sum[r]);
+            if (mins) sum[r] = v_fma(v_set1(of->m[0]), sums, sum[r]);
         }
     }
     UNROLL_16 for (int r = 0; r < AMX_ROWS; r++) v_store(c + r * PANEL16_COLS, sum[r]);
@@ -90,10 +97,10 @@ static_assert(offsetof(struct panel16, d) == 64 * PANEL16_COLS &&
 
 static void tile_16_amx(int64_t k, const void *row, size_t stride, const void *panel, int used,
                         float *c, bool add) {
-    const struct panel_block *w = row;
+    const struct panel_row *w = row;
     const int cols = used > PANEL16_HALF ? PANEL16_COLS : PANEL16_HALF;
     for (int first = 0; first < used; first += 16) {
-        if (w->has_min) {
+        if (w->of[0].has_min) {
             panel_16_amx(true, k, w, stride, panel, cols, first, c + first, add);
         } else {
             panel_16_amx(false, k, w, stride, panel, cols, first, c + first, add);
@@ -150,12 +157,18 @@ static void tile_bf16_twice(int64_t k, const void *row, size_t stride, const voi
     panel_bf16_amx(2, k, row, stride, panel, used, c, add);
 }
 
+/* Types with a scale for 16: a product of two tiles would be half a block. They stay floats. */
+static const enum sheaf_type by_16[] = {SHEAF_TYPE_Q6_K,  SHEAF_TYPE_Q2_K,  SHEAF_TYPE_Q3_K,
+                                        SHEAF_TYPE_NVFP4, SHEAF_TYPE_IQ2_S, SHEAF_TYPE_IQ2_XS,
+                                        SHEAF_TYPE_IQ1_M};
+
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     struct sheaf__cpu_panels *p16 = &table->panels[SHEAF__PANELS_16];
     p16->rows = AMX_ROWS;
     p16->tile = tile_16_amx;
     p16->begin = begin_16;
     p16->end = end_tiles;
+    for (size_t i = 0; i < sizeof by_16 / sizeof *by_16; i++) p16->unpack[by_16[i]] = NULL;
     /* AMX multiplies two bytes of an activation faster than VNNI one: no panels of 8 bits for the
      * types that have those of 16. */
     for (int t = 0; t < SHEAF_TYPE_COUNT; t++)

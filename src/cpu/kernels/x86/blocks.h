@@ -1,8 +1,8 @@
 /* A part of kernels.h, in the same terms: rows of quantized weights as bytes with scales, which the
  * tiles of panels16.h, panels8.h and amx.h multiply.
  *
- * Bytes are signed where a table has VNNI, whose other operand is unsigned. Without VNNI it is the
- * weights that are unsigned, by an offset that a min takes off again.
+ * Bytes of weights are unsigned by an offset. With VNNI the integers of the activations take it off, without
+ * it is a part of the min.
  *
  * Invariant: d * q + m is the value of quant/quants.c to rounding. */
 
@@ -89,17 +89,12 @@ INLINE int panel_bits(enum sheaf_type type) {
         return 8;
     }
 }
-/* Added to signed weights where they are to be unsigned. */
+/* Added to signed weights, which makes them unsigned. */
 INLINE int panel_offset(enum sheaf_type type) {
-#if defined(KERNELS_VNNI_512)
-    (void)type;
-    return 0;
-#else
     const bool none = type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_1 ||
                       type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K || type == SHEAF_TYPE_Q2_K;
     if (none) return 0;
     return type == SHEAF_TYPE_MXFP4 || type == SHEAF_TYPE_NVFP4 ? 12 : 1 << (panel_bits(type) - 1);
-#endif
 }
 
 /* The sums of 16 bytes each. */
@@ -111,52 +106,66 @@ INLINE void sums_16(__m256i q, int32_t *sums) {
     sums[1] = _mm256_extract_epi32(s, 4);
 }
 
-/* q: as bytes_32 and unpack32 have them; d and m of 16 each; m is NULL if the type has none. */
+#if defined(KERNELS_VNNI_512)
+/* What struct panel_scales has in lane 3 of each block's eight. */
+INLINE __m512 panel_flags(enum sheaf_type type, bool min) {
+    const struct panel_scales like = {
+        .by_16 = panel_by_16(type), .has_min = min, .offset = (uint8_t)panel_offset(type)};
+    int32_t flags;
+    memcpy(&flags, &like.by_16, sizeof flags);
+    return _mm512_castsi512_ps(_mm512_set1_epi32(flags));
+}
+#endif
+
+/* Block b of a row. q: as bytes_32 and unpack32 have them; d and m of 16 each; m is NULL if the type has
+ * none. */
 INLINE void panel_block(enum sheaf_type type, __m256i q, const float *d, const float *m,
-                        struct panel_block *to) {
-    const bool by_16 = panel_by_16(type);
+                        struct panel_row *row, int64_t b) {
     const int offset = panel_offset(type);
     if (offset) q = _mm256_add_epi8(q, _mm256_set1_epi8((char)offset));
-#if !defined(KERNELS_VNNI_512)
+#if defined(KERNELS_VNNI_512)
+    struct panel_row *at = row + b / PANEL_ROW_BLOCKS;
+    struct panel_scales *to = &at->of[b % PANEL_ROW_BLOCKS];
+    _mm256_storeu_si256((__m256i *)at->q[b % PANEL_ROW_BLOCKS], q);
+    *to = (struct panel_scales){
+        .by_16 = panel_by_16(type), .has_min = m != NULL, .offset = (uint8_t)offset};
+    UNROLL for (int h = 0; h < 2; h++) {
+        to->d[h] = d[h];
+        to->m[h] = m ? m[h] : 0.0f;
+    }
+#else
+    struct panel_row *to = row + b;
     if (panel_bits(type) == 8) {
         _mm256_storeu_si256((__m256i *)to->high, high15(q));
         q = and15(q);
     }
-#endif
     _mm256_storeu_si256((__m256i *)to->q, q);
     UNROLL for (int h = 0; h < 2; h++) {
         to->d[h] = d[h];
         to->m[h] = (m ? m[h] : 0.0f) - (float)offset * d[h];
     }
-    to->by_16 = by_16;
+    to->by_16 = panel_by_16(type);
     to->has_min = m || offset;
     to->bits = (uint8_t)panel_bits(type);
-#if defined(KERNELS_VNNI_512)
-    if (by_16) {
-        int32_t sums[2];
-        sums_16(q, sums);
-        to->start[0] = -128 * sums[0];
-        to->start[1] = -128 * sums[1];
-    } else {
-        to->start[0] = -128 * hsum8_i32(sum_4(q));
-    }
 #endif
 }
 
-INLINE void blocks_32(enum sheaf_type type, const void *src, struct panel_block *to, int64_t n) {
+/* n weights at src, to block `first` of a row and those after it. */
+INLINE void blocks_32(enum sheaf_type type, const void *src, struct panel_row *to, int64_t first,
+                      int64_t n) {
     const char *w = src;
-    for (int64_t b = 0; b < n / 32; b++, w += block_size_32(type), to++) {
+    for (int64_t b = 0; b < n / 32; b++, w += block_size_32(type)) {
         float d[2], m[2] = {0, 0};
         const __m256i q = unpack32(type, w, &d[0], &m[0]);
         d[1] = d[0];
         m[1] = m[0];
-        panel_block(type, q, d, has_min(type) ? m : NULL, to);
+        panel_block(type, q, d, has_min(type) ? m : NULL, to, first + b);
     }
 }
 
 #if !defined(KERNELS_VNNI_512)
 /* Q4_K and Q5_K. */
-INLINE void blocks_k(enum sheaf_type type, const void *src, struct panel_block *to, int64_t n) {
+INLINE void blocks_k(enum sheaf_type type, const void *src, struct panel_row *to, int64_t n) {
     const bool five = type == SHEAF_TYPE_Q5_K;
     const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
     const char *w = src;
@@ -170,45 +179,48 @@ INLINE void blocks_k(enum sheaf_type type, const void *src, struct panel_block *
         UNROLL_12 for (int j = 0; j < 8; j++) {
             const float scale = d * (float)s[j], min = dmin * (float)s[8 + j];
             const float ds[2] = {scale, scale}, ms[2] = {min, min};
-            panel_block(type, unpack32_k(five, w, high, j), ds, ms, to + j);
+            panel_block(type, unpack32_k(five, w, high, j), ds, ms, to, j);
+        }
+    }
+}
+
+static void blocks_q6_k(const void *src, void *dst, int64_t n) {
+    const struct sheaf__block_q6_k *b = src;
+    struct panel_row *to = dst;
+    for (; n > 0; n -= SHEAF__QK_K, b++, to += 8) {
+        const float d = f16(b->d);
+        UNROLL_12 for (int j = 0; j < 8; j++) {
+            const float ds[2] = {d * (float)b->scales[2 * j], d * (float)b->scales[2 * j + 1]};
+            panel_block(SHEAF_TYPE_Q6_K, unpack32_q6_k(b, j), ds, NULL, to, j);
         }
     }
 }
 #endif
 
-static void blocks_q6_k(const void *src, void *dst, int64_t n) {
-    const struct sheaf__block_q6_k *b = src;
-    struct panel_block *to = dst;
-    for (; n > 0; n -= SHEAF__QK_K, b++, to += 8) {
-        const float d = f16(b->d);
-        UNROLL_12 for (int j = 0; j < 8; j++) {
-            const float ds[2] = {d * (float)b->scales[2 * j], d * (float)b->scales[2 * j + 1]};
-            panel_block(SHEAF_TYPE_Q6_K, unpack32_q6_k(b, j), ds, NULL, to + j);
-        }
-    }
-}
-
 #define BLOCKS(NAME, BLOCKS_OF, TYPE)                                                              \
     static void NAME(const void *src, void *to, int64_t n) { BLOCKS_OF(TYPE, src, to, n); }
-BLOCKS(blocks_q8_0, blocks_32, SHEAF_TYPE_Q8_0)
-#if !defined(KERNELS_VNNI_512) /* panels16.h has these for four blocks at a time */
-BLOCKS(blocks_q4_0, blocks_32, SHEAF_TYPE_Q4_0)
-BLOCKS(blocks_q4_1, blocks_32, SHEAF_TYPE_Q4_1)
-BLOCKS(blocks_q5_0, blocks_32, SHEAF_TYPE_Q5_0)
-BLOCKS(blocks_q5_1, blocks_32, SHEAF_TYPE_Q5_1)
+#if !defined(KERNELS_VNNI_512) /* panels16.h has these for several blocks at a time */
+INLINE void all_blocks_32(enum sheaf_type type, const void *src, struct panel_row *to, int64_t n) {
+    blocks_32(type, src, to, 0, n);
+}
+BLOCKS(blocks_q8_0, all_blocks_32, SHEAF_TYPE_Q8_0)
+BLOCKS(blocks_q4_0, all_blocks_32, SHEAF_TYPE_Q4_0)
+BLOCKS(blocks_q4_1, all_blocks_32, SHEAF_TYPE_Q4_1)
+BLOCKS(blocks_q5_0, all_blocks_32, SHEAF_TYPE_Q5_0)
+BLOCKS(blocks_q5_1, all_blocks_32, SHEAF_TYPE_Q5_1)
 BLOCKS(blocks_q4_k, blocks_k, SHEAF_TYPE_Q4_K)
 BLOCKS(blocks_q5_k, blocks_k, SHEAF_TYPE_Q5_K)
 #endif
 
 /* Four bytes in all lanes. */
 #if defined(KERNELS_VNNI_512)
-INLINE __m512i four_bytes(const int8_t *p) {
+INLINE __m512i four_bytes(const void *p) {
     int32_t x;
     memcpy(&x, p, sizeof x);
     return _mm512_set1_epi32(x);
 }
 #else
-INLINE __m256i four_bytes(const int8_t *p) {
+INLINE __m256i four_bytes(const void *p) {
     int32_t x;
     memcpy(&x, p, sizeof x);
     return _mm256_set1_epi32(x);

@@ -684,7 +684,7 @@ INLINE void floats_bytes(enum sheaf_type type, const void *src, float *y, int64_
     }
 }
 
-INLINE void blocks_bytes(enum sheaf_type type, const void *src, struct panel_block *to, int64_t n) {
+INLINE void blocks_bytes(enum sheaf_type type, const void *src, struct panel_row *to, int64_t n) {
     const char *w = src;
     for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
@@ -700,10 +700,10 @@ INLINE void blocks_bytes(enum sheaf_type type, const void *src, struct panel_blo
         _mm256_storeu_ps(min, _mm256_sub_ps(zero, m.lo));
         _mm256_storeu_ps(min + 8, _mm256_sub_ps(zero, m.hi));
         if (signs_are_packed(type)) signs_256(type, p, signs);
-        UNROLL_12 for (int j = 0; j < 8; j++, to++) {
+        UNROLL_12 for (int j = 0; j < 8; j++) {
             if (i + 32 * j >= n) break;
             panel_block(type, bytes_32(type, p, j, signs), scale + 2 * j, mins ? min + 2 * j : NULL,
-                        to);
+                        to + i / PANEL_ROW_UNIT, j);
         }
     }
 }

@@ -287,11 +287,12 @@ ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K, 256, struct sheaf__blo
 #include "cpu/kernels/x86/attention.h"
 #include "cpu/kernels/x86/attention_few.h"
 
-/* Types of few bits with one scale for 32. */
-#define ENTRIES_FEW_BITS                                                                           \
+/* Quantized types of fewer than 8 bits. */
+#define ENTRIES_BLOCKS                                                                             \
     [SHEAF_TYPE_Q4_0] = blocks_q4_0, [SHEAF_TYPE_Q4_1] = blocks_q4_1,                              \
     [SHEAF_TYPE_Q5_0] = blocks_q5_0, [SHEAF_TYPE_Q5_1] = blocks_q5_1,                              \
-    [SHEAF_TYPE_Q4_K] = blocks_q4_k, [SHEAF_TYPE_Q5_K] = blocks_q5_k, ENTRIES_BY_32(blocks_bytes)
+    [SHEAF_TYPE_Q4_K] = blocks_q4_k, [SHEAF_TYPE_Q5_K] = blocks_q5_k,                              \
+    [SHEAF_TYPE_Q6_K] = blocks_q6_k, ENTRIES_BY_32(blocks_bytes), ENTRIES_BY_16(blocks_bytes)
 
 const struct sheaf__cpu_kernels KERNELS_TABLE = {
     .name = KERNELS_NAME,
@@ -328,30 +329,24 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                 {
                     .rows = PANEL16_ROWS,
                     .cols = PANEL16_COLS,
-                    .unit = PANEL16_UNIT,
-                    .panel_bytes = sizeof(struct panel16),
-                    .row_bytes = sizeof(struct panel_block),
+                    .unit = PANEL_ROW_UNIT,
+                    .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel16),
+                    .row_bytes = sizeof(struct panel_row),
                     .pack = pack_16,
                     .tile = tile_16,
-                    .unpack = {ENTRIES_FEW_BITS},
+                    .unpack = {ENTRIES_BLOCKS},
                 },
 #endif
             [SHEAF__PANELS_8] =
                 {
                     .rows = PANEL8_ROWS,
                     .cols = PANEL8_COLS,
-                    .unit = PANEL8_UNIT,
-                    .panel_bytes = sizeof(struct panel8),
-                    .row_bytes = sizeof(struct panel_block),
+                    .unit = PANEL_ROW_UNIT,
+                    .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel8),
+                    .row_bytes = sizeof(struct panel_row),
                     .pack = pack_8,
                     .tile = tile_8,
-                    .unpack =
-                        {
-                            [SHEAF_TYPE_Q8_0] = blocks_q8_0,
-                            [SHEAF_TYPE_Q6_K] = blocks_q6_k,
-                            ENTRIES_BY_16(blocks_bytes),
-                            ENTRIES_FEW_BITS,
-                        },
+                    .unpack = {[SHEAF_TYPE_Q8_0] = blocks_q8_0, ENTRIES_BLOCKS},
                 },
         },
     .rows_dot =

@@ -4,21 +4,24 @@
  * same model other tokens.
  *
  * Products of bytes are summed exactly in 32 bits, of a block of 32, or of 16 where weights have a
- * scale for 16; then one conversion joins them to the sums. With VNNI bytes of activations are
- * unsigned, their 128 comes off through what accumulators start from. Without VNNI the weights are
- * unsigned: sums of pairs have 16 bits, which hold those of 8 products of weights of 4 bits
- * (8 * 2 * 15 * 127 < 2^15), 4 of 5 bits, 2 of 6 bits, before they are widened; weights of 8 bits
- * are two nibbles.
+ * scale for 16; then one conversion joins them to the sums. With VNNI accumulators start from what takes
+ * off the offset of the weights. Without VNNI sums of pairs have 16 bits, which hold those of 8 products
+ * of weights of 4 bits (8 * 2 * 15 * 127 < 2^15), 4 of 5 bits, 2 of 6 bits, before they are widened;
+ * weights of 8 bits are two nibbles.
  *
  * Invariant: as in panels.h. */
 
-enum { PANEL8_ROWS = VW == 16 ? 6 : 4, PANEL8_COLS = 2 * VW, PANEL8_UNIT = 32 };
+enum { PANEL8_ROWS = VW == 16 ? 6 : 4, PANEL8_COLS = 2 * VW };
 
 /* 32 elements of all columns */
 struct panel8 {
-    int8_t x[8][PANEL8_COLS][4]; /* with VNNI unsigned, plus 128 */
+    int8_t x[8][PANEL8_COLS][4];
     float d[PANEL8_COLS];
-    float sums[2][PANEL8_COLS]; /* of 16 each */
+#if defined(KERNELS_VNNI_512)
+    int32_t sums[2][PANEL8_COLS]; /* of 16 each, and times d without VNNI */
+#else
+    float sums[2][PANEL8_COLS];
+#endif
 };
 static_assert(sizeof(struct panel8) % 64 == 0, "no padding");
 
@@ -32,15 +35,17 @@ static void pack_8(const float *const *x, int64_t n, int used, void *panel) {
             UNROLL for (int j = 0; j < 4; j++) bits =
                 max_abs_bits(bits, _mm256_loadu_ps(from + 8 * j));
             const float max = hmax_bits(bits), d = max < tiny ? 0.0f : max / 127.0f;
-            __m256i q = round_32(from, max < tiny ? 0.0f : 127.0f / max);
+            const __m256i q = round_32(from, max < tiny ? 0.0f : 127.0f / max);
             int32_t sums[2];
             int8_t bytes[32];
             sums_16(q, sums);
             to->d[c] = d;
+#if defined(KERNELS_VNNI_512)
+            to->sums[0][c] = sums[0];
+            to->sums[1][c] = sums[1];
+#else
             to->sums[0][c] = d * (float)sums[0];
             to->sums[1][c] = d * (float)sums[1];
-#if defined(KERNELS_VNNI_512)
-            q = _mm256_xor_si256(q, _mm256_set1_epi8((char)0x80));
 #endif
             _mm256_storeu_si256((__m256i *)bytes, q);
             for (int j = 0; j < 8; j++) memcpy(to->x[j][c], bytes + 4 * j, 4);
@@ -50,49 +55,51 @@ static void pack_8(const float *const *x, int64_t n, int used, void *panel) {
 
 #if defined(KERNELS_VNNI_512)
 /* acc += elements 4 j .. of the columns . those of the rows, for n of them from j on */
-INLINE void add_bytes(int vectors, const struct panel8 *panel, int j, int n,
-                      const struct panel_block *w, size_t w_stride, __m512i (*acc)[2]) {
+INLINE void add_bytes(int vectors, const struct panel8 *panel, int j, int n, const char *const *row,
+                      __m512i (*acc)[2]) {
     UNROLL_12 for (int i = j; i < j + n; i++) {
         __m512i xs[2];
         UNROLL for (int v = 0; v < vectors; v++) xs[v] = load512(panel->x[i][16 * v]);
         UNROLL_12 for (int r = 0; r < PANEL8_ROWS; r++) {
-            const __m512i q = four_bytes(w[(size_t)r * w_stride].q + 4 * i);
+            const __m512i q = four_bytes(row[r] + 4 * i);
             UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
-                _mm512_dpbusd_epi32(acc[r][v], xs[v], q);
+                _mm512_dpbusd_epi32(acc[r][v], q, xs[v]);
         }
         __asm__ volatile("" ::: "memory"); /* as in panels16.h */
     }
 }
 
 /* The columns of so many vectors. */
-INLINE void panel_8(int vectors, bool by_16, bool mins, int64_t k, const struct panel_block *w,
-                    size_t w_stride, const struct panel8 *panel, float *c, bool add) {
-    const int parts = by_16 ? 2 : 1;
+INLINE void panel_8(int vectors, bool by_16, bool mins, int64_t k, const char *w, size_t stride,
+                    const struct panel8 *panel, float *c, bool add) {
+    const int parts = BLOCK_PARTS(by_16);
+    const __m512i offset = _mm512_set1_epi32(-scales_at(w)->offset);
     __m512 sum[PANEL8_ROWS][2];
     UNROLL_12 for (int r = 0; r < PANEL8_ROWS; r++) {
         UNROLL for (int v = 0; v < vectors; v++) sum[r][v] =
             add ? v_load(c + r * PANEL8_COLS + 16 * v) : v_set1(0.0f);
     }
-    for (int64_t b = 0; b < k / 32; b++, panel++, w++) {
+    for (int64_t b = 0; b < k / 32; b++, panel++) {
+        const char *row[PANEL8_ROWS];
+        UNROLL_12 for (int r = 0; r < PANEL8_ROWS; r++) row[r] = row_at(block_at(w, b), stride, r);
         UNROLL for (int h = 0; h < parts; h++) {
             __m512i acc[PANEL8_ROWS][2];
             __m512 d[2], sums[2];
-            UNROLL_12 for (int r = 0; r < PANEL8_ROWS; r++) {
-                UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
-                    _mm512_set1_epi32(w[(size_t)r * w_stride].start[h]);
-            }
-            add_bytes(vectors, panel, 8 / parts * h, 8 / parts, w, w_stride, acc);
             UNROLL for (int v = 0; v < vectors; v++) {
+                __m512i x = load512(panel->sums[h] + 16 * v);
+                if (!by_16) x = _mm512_add_epi32(x, load512(panel->sums[1] + 16 * v));
                 d[v] = v_load(panel->d + 16 * v);
-                sums[v] = v_load(panel->sums[h] + 16 * v);
-                if (!by_16) sums[v] = v_add(sums[v], v_load(panel->sums[1] + 16 * v));
+                sums[v] = v_mul(d[v], _mm512_cvtepi32_ps(x));
+                x = mins ? _mm512_setzero_si512() : _mm512_mullo_epi32(x, offset);
+                UNROLL_12 for (int r = 0; r < PANEL8_ROWS; r++) acc[r][v] = x;
             }
+            add_bytes(vectors, panel, 8 / parts * h, 8 / parts, row, acc);
             UNROLL_12 for (int r = 0; r < PANEL8_ROWS; r++) {
-                const struct panel_block *row = &w[(size_t)r * w_stride];
+                const struct panel_scales *of = scales_at(row[r]);
                 UNROLL for (int v = 0; v < vectors; v++) {
-                    const __m512 scale = v_mul(v_set1(row->d[h]), d[v]);
+                    const __m512 scale = v_mul(v_set1(of->d[h]), d[v]);
                     sum[r][v] = v_fma(_mm512_cvtepi32_ps(acc[r][v]), scale, sum[r][v]);
-                    if (mins) sum[r][v] = v_fma(v_set1(row->m[h]), sums[v], sum[r][v]);
+                    if (mins) sum[r][v] = v_fma(v_set1(of->m[h]), sums[v], sum[r][v]);
                 }
             }
         }
@@ -103,19 +110,19 @@ INLINE void panel_8(int vectors, bool by_16, bool mins, int64_t k, const struct 
 }
 
 #define TILE_8(VECTORS)                                                                            \
-    if (w->by_16 && w->has_min)                                                                    \
-        panel_8(VECTORS, true, true, k, w, stride, panel, c, add);                                 \
-    else if (w->by_16)                                                                             \
-        panel_8(VECTORS, true, false, k, w, stride, panel, c, add);                                \
-    else if (w->has_min)                                                                           \
-        panel_8(VECTORS, false, true, k, w, stride, panel, c, add);                                \
+    if (like->by_16 && like->has_min)                                                              \
+        panel_8(VECTORS, true, true, k, row, stride, panel, c, add);                               \
+    else if (like->by_16)                                                                          \
+        panel_8(VECTORS, true, false, k, row, stride, panel, c, add);                              \
+    else if (like->has_min)                                                                        \
+        panel_8(VECTORS, false, true, k, row, stride, panel, c, add);                              \
     else                                                                                           \
-        panel_8(VECTORS, false, false, k, w, stride, panel, c, add)
+        panel_8(VECTORS, false, false, k, row, stride, panel, c, add)
 #else
 /* acc = elements of the columns . those of the rows, n times 4 of them from 4 j on; in 16 bits if
  * they hold all sums, else in 32. */
 INLINE void sum_bytes(bool narrow, int vectors, const struct panel8 *panel, int j, int n,
-                      const struct panel_block *w, size_t w_stride, __m256i (*acc)[2]) {
+                      const struct panel_row *w, size_t w_stride, __m256i (*acc)[2]) {
     const int step = narrow ? 1 : 2; /* those of 6 bits */
     const __m256i one = _mm256_set1_epi16(1);
     UNROLL_12 for (int i = j; i < j + n; i += step) {
@@ -140,13 +147,13 @@ INLINE void sum_bytes(bool narrow, int vectors, const struct panel8 *panel, int 
 
 /* The same of 8 bits, by nibbles, in 32 bits. */
 INLINE void sum_nibbles(int vectors, const struct panel8 *panel, int j, int n,
-                        const struct panel_block *w, size_t w_stride, __m256i (*acc)[2]) {
+                        const struct panel_row *w, size_t w_stride, __m256i (*acc)[2]) {
     const __m256i one = _mm256_set1_epi16(1), by_16 = _mm256_set1_epi16(16);
     UNROLL for (int r = 0; r < PANEL8_ROWS; r += 2) {
         __m256i sum[2][2][2]; /* low, high */
         UNROLL_12 for (int i = j; i < j + n; i++) {
             UNROLL for (int t = 0; t < 2; t++) {
-                const struct panel_block *row = &w[(size_t)(r + t) * w_stride];
+                const struct panel_row *row = &w[(size_t)(r + t) * w_stride];
                 UNROLL for (int v = 0; v < vectors; v++) {
                     const __m256i x = load256(panel->x[i][8 * v]);
                     __m256i lo = _mm256_maddubs_epi16(four_bytes(row->q + 4 * i), x);
@@ -170,7 +177,7 @@ INLINE void sum_nibbles(int vectors, const struct panel8 *panel, int j, int n,
 }
 
 /* The columns of so many vectors. Sums stay in memory: registers are for the integers. */
-INLINE void panel_8(int vectors, int bits, bool by_16, int64_t k, const struct panel_block *w,
+INLINE void panel_8(int vectors, int bits, bool by_16, int64_t k, const struct panel_row *w,
                     size_t w_stride, const struct panel8 *panel, float *c, bool add) {
     const bool narrow = bits <= 5;
     const int n = by_16 || bits == 5 ? 4 : 8; /* of a part, in fours */
@@ -192,7 +199,7 @@ INLINE void panel_8(int vectors, int bits, bool by_16, int64_t k, const struct p
                 if (!by_16) sums[v] = v_add(sums[v], v_load(panel->sums[1] + VW * v));
             }
             UNROLL for (int r = 0; r < PANEL8_ROWS; r++) {
-                const struct panel_block *row = &w[(size_t)r * w_stride];
+                const struct panel_row *row = &w[(size_t)r * w_stride];
                 UNROLL for (int v = 0; v < vectors; v++) {
                     float *to = c + r * PANEL8_COLS + VW * v;
                     const __m256i q = narrow ? _mm256_madd_epi16(acc[r][v], one) : acc[r][v];
@@ -225,8 +232,12 @@ INLINE void panel_8(int vectors, int bits, bool by_16, int64_t k, const struct p
 
 static void tile_8(int64_t k, const void *row, size_t stride, const void *panel, int used, float *c,
                    bool add) {
-    const struct panel_block *w = row;
+#if defined(KERNELS_VNNI_512)
+    const struct panel_scales *like = scales_at(row);
+#else
+    const struct panel_row *w = row;
     stride /= sizeof *w;
+#endif
     if (used > VW) {
         TILE_8(2);
     } else {

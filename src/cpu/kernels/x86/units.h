@@ -3,31 +3,45 @@
 #include <assert.h>
 #include <stdint.h>
 
-/* 32 weights, a line of the cache. With one scale for all, d[1] and m[1] are those of the first. */
-struct panel_block {
 #if defined(KERNELS_VNNI_512)
-    int8_t q[32];
+/* 128 weights as unsigned bytes, in four blocks of 32, and the scales and mins of 16 each. With one scale
+ * for 32, d[1] and m[1] are those of the first. `offset` is to be taken off the bytes. */
+struct panel_row {
+    uint8_t q[4][32];
+    struct panel_scales {
+        float d[2], unused;
+        /* the same for all blocks of a type; bytes have no offset if there are mins */
+        uint8_t by_16, has_min, offset, unused_too;
+        float m[4]; /* the last two are not used, nor is any without has_min */
+    } of[4];
+};
+static_assert(sizeof(struct panel_row) == 256 && sizeof(struct panel_scales) == 32,
+              "block b is 32 b bytes from the first, and so are its scales");
+enum { PANEL_ROW_UNIT = 128, PANEL_ROW_BLOCKS = PANEL_ROW_UNIT / 32 };
 #else
+/* 32 weights, a line and a half of the cache. With one scale for all, d[1] and m[1] are those of the
+ * first. */
+struct panel_row {
     int8_t q[32], high[32]; /* of 8 bits: the low nibbles, and the high ones */
-#endif
-    float d[2], m[2]; /* of 16 each */
-    int32_t start[2]; /* with VNNI: -128 * sum of q, of 16 each or, with one scale, of all in [0] */
+    float d[2], m[2];       /* of 16 each */
     /* the same for all blocks of a type */
     uint8_t by_16;   /* two scales */
     uint8_t has_min; /* m is 0 without */
-    uint8_t bits;    /* without VNNI: 4, 5, 6 or 8 */
-    uint8_t unused[5];
+    uint8_t bits;    /* 4, 5, 6 or 8 */
+    uint8_t unused[13];
 };
-static_assert(sizeof(struct panel_block) % 32 == 0, "no padding");
+static_assert(sizeof(struct panel_row) % 32 == 0, "no padding");
+enum { PANEL_ROW_UNIT = 32, PANEL_ROW_BLOCKS = 1 };
+#endif
 
 #if defined(KERNELS_VNNI_512)
-enum { PANEL16_ROWS = 6, PANEL16_COLS = 32, PANEL16_UNIT = 32 };
+enum { PANEL16_ROWS = 6, PANEL16_COLS = 32 };
 
 /* 32 elements of 32 columns */
 struct panel16 {
-    uint8_t x[2][8][PANEL16_COLS][4]; /* h, l */
+    int8_t x[2][8][PANEL16_COLS][4]; /* h, l */
     float d[PANEL16_COLS];
-    float sums[PANEL16_COLS];
+    int32_t sums[2][PANEL16_COLS]; /* of 16 each */
 };
 static_assert(sizeof(struct panel16) % 64 == 0, "no padding");
 
@@ -35,9 +49,9 @@ static_assert(sizeof(struct panel16) % 64 == 0, "no padding");
  * its sets. */
 enum { PANEL16_HALF = PANEL16_COLS / 2 };
 struct panel16_half {
-    uint8_t x[2][8][PANEL16_HALF][4];
+    int8_t x[2][8][PANEL16_HALF][4];
     float d[PANEL16_HALF];
-    float sums[PANEL16_HALF];
+    int32_t sums[2][PANEL16_HALF];
 };
 static_assert(2 * sizeof(struct panel16_half) == sizeof(struct panel16), "no padding");
 #endif
