@@ -2,7 +2,8 @@
  * weights read from memory, beside a plain loop over the same memory, and from the cache; tiles of
  * products by panels, in GFLOP/s. Prints the tables of docs/performance.md.
  *
- *   bench-kernels [ISA ...]    all that run here, or those named */
+ *   bench-kernels [ISA ...]    all that run here, or those named
+ *   taskset -c 1 bench-kernels ISA >/dev/null & taskset -c 0 bench-kernels ISA    while another core reads */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,9 +27,10 @@ enum {
 };
 
 static const enum sheaf_type types[] = {
-    SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16, SHEAF_TYPE_Q8_0,
-    SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1, SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1,
-    SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q5_K, SHEAF_TYPE_Q6_K,
+    SHEAF_TYPE_F32,  SHEAF_TYPE_F16,    SHEAF_TYPE_BF16,   SHEAF_TYPE_Q8_0,
+    SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1,   SHEAF_TYPE_Q5_0,   SHEAF_TYPE_Q5_1,
+    SHEAF_TYPE_Q2_K, SHEAF_TYPE_Q3_K,   SHEAF_TYPE_Q4_K,   SHEAF_TYPE_Q5_K,
+    SHEAF_TYPE_Q6_K, SHEAF_TYPE_IQ4_NL, SHEAF_TYPE_IQ4_XS, SHEAF_TYPE_MXFP4,
 };
 
 static void *memory(size_t size) {

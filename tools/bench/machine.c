@@ -13,9 +13,9 @@
 /* A pass reads its part several times: long beside the time by which ranks start apart. The part of a thread is larger
  * than its share of L3. Under a sanitizer the speed says nothing, and reading so much takes seconds. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { PASSES = 3, PART_MIB = 4 };
+enum { PASSES = 4, PART_MIB = 4 };
 #else
-enum { PASSES = 9, PART_MIB = 128 };
+enum { PASSES = 12, PART_MIB = 128 };
 #endif
 enum { REPEATS = 2, MAX_THREADS = 1024 };
 static const size_t part_bytes = (size_t)PART_MIB << 20;
@@ -44,7 +44,7 @@ struct reader {
 struct loop {
     size_t streams, ahead;
 };
-static const struct loop loops[] = {{1, 0}, {2, 0}, {1, 4096}};
+static const struct loop loops[] = {{1, 0}, {2, 0}, {1, 4096}, {1, 8192}};
 
 enum { WORDS = 32 }; /* that are summed apart: 4 vectors of 64 bytes */
 
