@@ -18,13 +18,13 @@ static inline enum sheaf_status sheaf__sized_read(const void *caller, size_t own
     return SHEAF_STATUS_SUCCESS;
 }
 
-/* *own [own_size]: the caller's struct, with 0 for the members that its version lacks. */
+/* The caller's struct over *own [own_size], which holds what members have that the caller's version
+ * lacks: 0, or their defaults. */
 static inline enum sheaf_status sheaf__sized_take(const void *caller, void *own, size_t own_size,
                                                   const char *what) {
     size_t size;
     const enum sheaf_status st = sheaf__sized_read(caller, own_size, what, &size);
     if (st) return st;
-    memset(own, 0, own_size);
     memcpy(own, caller, size);
     memcpy(own, &own_size, sizeof own_size);
     return SHEAF_STATUS_SUCCESS;

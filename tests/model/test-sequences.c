@@ -1,6 +1,7 @@
 /* Several sequences in one K/V cache: the bookkeeping of its cells, and models whose sequences must
  * not see each other, on one device and on three members. */
 #include <criterion/criterion.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -231,6 +232,24 @@ Test(sequences, structs_may_be_shorter) {
     cr_assert_eq(info.n_vocab, VOCAB);
     cr_assert_eq(info.n_ctx, 0x5555555555555555);
     sheaf_model_free(model);
+}
+
+/* A caller of an earlier version, whose struct ends earlier, gets the defaults of what it lacks. */
+Test(sequences, params_may_be_shorter) {
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
+    struct sheaf_model_params mp = sheaf_model_default_params();
+    struct sheaf_model_info info = {.size = sizeof info};
+    struct sheaf_model *model;
+    cr_assert_eq(sheaf__random_model_write(&p, in_dir("short.gguf")), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_world_init(NULL), 0, "%s", sheaf_last_error());
+    mp.path = in_dir("short.gguf");
+    mp.size = offsetof(struct sheaf_model_params, kv_type);
+    mp.kv_type = SHEAF_TYPE_Q8_0;
+    cr_assert_eq(sheaf_model_open(&mp, &model), 0, "%s", sheaf_last_error());
+    cr_assert_eq(sheaf_model_get_info(model, &info), 0, "%s", sheaf_last_error());
+    cr_expect_eq(info.kv_type, SHEAF_TYPE_F16);
+    sheaf_model_free(model);
+    sheaf_world_finalize();
 }
 
 /* A model with states: the same logits in one batch, token by token, and again after it forgot; other

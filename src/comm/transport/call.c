@@ -30,6 +30,7 @@ enum sheaf_status sheaf__comm_check(const struct sheaf_comm *comm,
                                     struct sheaf_comm_call *room, size_t *bytes) {
     *bytes = 0;
     if (*given && (*given)->size != sizeof *room) {
+        *room = (struct sheaf_comm_call){0};
         const enum sheaf_status st =
             sheaf__sized_take(*given, room, sizeof *room, "sheaf_comm_call");
         if (st) return st;

@@ -53,7 +53,7 @@ static double next_uniform(uint64_t s[4]) { return (double)(next_u64(s) >> 11) *
 
 enum sheaf_status sheaf_sampler_new(const struct sheaf_sampler_params *params, int32_t n_vocab,
                                     struct sheaf_sampler **out) {
-    struct sheaf_sampler_params p;
+    struct sheaf_sampler_params p = {.size = sizeof p};
     *out = NULL;
     const enum sheaf_status st = sheaf__sized_take(params, &p, sizeof p, "sheaf_sampler_params");
     if (st) return st;
