@@ -157,18 +157,15 @@ static void tile_bf16_twice(int64_t k, const void *row, size_t stride, const voi
     panel_bf16_amx(2, k, row, stride, panel, used, c, add);
 }
 
-/* Types with a scale for 16: a product of two tiles would be half a block. They stay floats. */
-static const enum sheaf_type by_16[] = {SHEAF_TYPE_Q6_K,  SHEAF_TYPE_Q2_K,  SHEAF_TYPE_Q3_K,
-                                        SHEAF_TYPE_NVFP4, SHEAF_TYPE_IQ2_S, SHEAF_TYPE_IQ2_XS,
-                                        SHEAF_TYPE_IQ1_M};
-
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     struct sheaf__cpu_panels *p16 = &table->panels[SHEAF__PANELS_16];
     p16->rows = AMX_ROWS;
     p16->tile = tile_16_amx;
     p16->begin = begin_16;
     p16->end = end_tiles;
-    for (size_t i = 0; i < sizeof by_16 / sizeof *by_16; i++) p16->unpack[by_16[i]] = NULL;
+    /* A scale for 16: a product of two tiles would be half a block. These types stay floats. */
+    for (int t = 0; t < SHEAF_TYPE_COUNT; t++)
+        if (panel_by_16((enum sheaf_type)t)) p16->unpack[t] = NULL;
     /* AMX multiplies two bytes of an activation faster than VNNI one: no panels of 8 bits for the
      * types that have those of 16. */
     for (int t = 0; t < SHEAF_TYPE_COUNT; t++)

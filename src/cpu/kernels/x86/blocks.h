@@ -59,12 +59,6 @@ INLINE __m256i unpack32_q6_k(const struct sheaf__block_q6_k *b, int j) {
     return _mm256_sub_epi8(q, _mm256_set1_epi8(32));
 }
 
-INLINE bool panel_by_16(enum sheaf_type type) {
-    return type == SHEAF_TYPE_Q6_K || type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K ||
-           type == SHEAF_TYPE_NVFP4 || type == SHEAF_TYPE_IQ2_XS || type == SHEAF_TYPE_IQ2_S ||
-           type == SHEAF_TYPE_IQ1_M;
-}
-
 INLINE int panel_bits(enum sheaf_type type) {
     switch ((int)type) {
     case SHEAF_TYPE_Q4_0:

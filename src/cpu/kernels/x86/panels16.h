@@ -216,7 +216,7 @@ INLINE const char *row_at(const char *block, size_t stride, int r) {
     return row;
 }
 
-/* What a tile is made for: mins, or an offset; a scale for 16, so that parts of a block are two. */
+/* A block has two parts if its type has a scale for 16 weights. */
 #define BLOCK_PARTS(BY_16) ((BY_16) ? 2 : 1)
 
 /* acc += fours `first` .. of a digit of 32 elements of the columns . those of the rows */

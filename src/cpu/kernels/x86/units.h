@@ -3,6 +3,13 @@
 #include <assert.h>
 #include <stdint.h>
 
+/* Has the type a scale for 16 weights? The others have one for 32. */
+static inline bool panel_by_16(enum sheaf_type type) {
+    return type == SHEAF_TYPE_Q6_K || type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K ||
+           type == SHEAF_TYPE_NVFP4 || type == SHEAF_TYPE_IQ2_XS || type == SHEAF_TYPE_IQ2_S ||
+           type == SHEAF_TYPE_IQ1_M;
+}
+
 #if defined(KERNELS_VNNI_512)
 /* 128 weights as unsigned bytes, in four blocks of 32, and the scales and mins of 16 each. With one scale
  * for 32, d[1] and m[1] are those of the first. `offset` is to be taken off the bytes. */
