@@ -175,15 +175,18 @@ Test(ggml_member, a_failure_on_another_rank_ends_the_job) {
     shows("rank 1");
     cr_expect(!strstr(out, "right\n"), "%s", out);
 }
+static void refuses(const char *library) {
+    cr_expect_neq(run(library, "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
+}
 Test(ggml_member, a_library_that_is_not_there) {
-    cr_expect_neq(run("no-such", "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
+    refuses("no-such");
     shows("SHEAF_DEVICES names a device of ggml: ");
     shows("libno-such.so: cannot open shared object file");
 }
 Test(ggml_member, a_library_without_a_function) {
-    cr_expect_neq(run("fake-ggml-lacks", "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
+    refuses("fake-ggml-lacks");
     shows("has no function ggml_scale");
-    cr_expect_neq(run("fake-ggml-3", "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
+    refuses("fake-ggml-3");
     shows("ggml 0.27.0, ");
     shows("it has no function ggml_backend_dev_count");
 }
@@ -198,16 +201,16 @@ Test(ggml_member, the_library_of_the_program) {
     shows("ggml:FAKE0: a fake, ggml 0.21.0\n");
 }
 Test(ggml_member, a_library_that_is_too_new) {
-    cr_expect_neq(run("fake-device-new", "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
+    refuses("fake-device-new");
     shows("its backends have interface version 9; this build of sheaf knows 2");
 }
 Test(ggml_member, a_library_that_is_too_old) {
-    cr_expect_neq(run("fake-device-old", "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
+    refuses("fake-device-old");
     shows("SHEAF_DEVICES names a device of ggml: ggml 0.9.4, ");
     shows("libfake-device-old.so: ggml before 0.9.5 lacks names that are looked for");
 }
 Test(ggml_member, a_library_with_another_layout) {
-    cr_expect_neq(run("fake-device-shifted", "ggml:FAKE0", "bin/sheaf-info"), 0, "%s", out);
+    refuses("fake-device-shifted");
     shows("ggml 0.27.0, ");
     shows("libfake-device-shifted.so: op_params of struct ggml_tensor have moved");
 }
