@@ -5,9 +5,9 @@
  * of it, so that at most one run of a device is under way.
  *
  * ggml calls from any of its threads; a call that needs the job waits for the one before it and works
- * on its own thread. A thread of the plugin's, the driver thread, starts the world and ends it,
- * and takes the calls if MPI allows one thread only. The first failure stays: ggml's functions that move data return nothing, so the
- * next graph reports it. */
+ * on its own thread. A thread of the plugin's, the driver thread, starts the world and ends it, and
+ * takes the calls if MPI allows one thread only. The first failure stays: ggml's functions that move
+ * data return nothing, so the next graph reports it. */
 #ifndef SHEAF_GGML_DRIVER_H
 #define SHEAF_GGML_DRIVER_H
 

@@ -529,7 +529,7 @@ static enum sheaf_status compute(struct sheaf_tensor *dst, int nth, bool referen
 
 /* NMSE that rounding activations may cost: to 8 bits a step is 1/127 of a block's largest, uniform
  * data have a mean square of 1/3, so 1/127^2/12 * 3 = 1.6e-5 on average; to 16 bits, which products
- * of quantized weights do by panels, and those of few-bit weights by two digits, 2.3e-10. To BF16 a
+ * of weights of fewer than 8 bits do by panels, or by two digits, 2.3e-10. To BF16 a
  * step is 2^-7 of the power of two below, which is 2^-14/12 * 3/7 = 2.2e-6; the square of that,
  * 4.8e-12, to two of them. One result alone may be some deviations off, and activations that few
  * results share, more. (The kernels are held to 1e-13 above.) */

@@ -30,7 +30,8 @@ static void *write_all(void *arg) {
 
 void sheaf__dumps_write(const struct sheaf__dump *list, int n) {
     pthread_t thread;
-    if (!sheaf__setting_text(SHEAF__SET_FLIGHT_DIR)) return; /* a new thread may wait for dlopen */
+    /* In a crash a new thread may wait for a lock of the loader, so none is started for nothing. */
+    if (!sheaf__setting_text(SHEAF__SET_FLIGHT_DIR)) return;
     struct request *r = malloc(sizeof *r + (size_t)n * sizeof *list);
     if (!r) return;
     r->n = n;

@@ -5,7 +5,8 @@
  * time; those, and the sums of the chunk, stay in the second cache, while the piece of one panel
  * that they meet stays in the first. If there is one panel only, a tile's rows are unpacked at a time,
  * and stay in the first as well; then a chunk has more rows, so that the pieces of the panel, which
- * come from the second cache, do so less often. Sums are kept as the tiles leave them and written to dst at the end.
+ * come from the second cache, do so less often. Sums are kept as the tiles leave them and written to
+ * dst at the end.
  *
  * Invariant: a sum runs over k in order (see the tiles), so threads, chunks and blocks of columns
  * do not show in its bits. */
