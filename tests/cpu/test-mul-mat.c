@@ -546,7 +546,8 @@ static double tolerance(const struct sheaf_tensor *dst) {
     if (kern->panels[SHEAF__PANELS_16].unpack[type] && sheaf__mul_mat_by_panels(kern, dst, columns))
         return 3e-10 * spread;
     if (kern->to_digits && sheaf__digits_used(kern->digits_order[type]) == 2) return 3e-10 * spread;
-    if (sheaf__rounding() && kern->panels[SHEAF__PANELS_BF16].unpack[type]) return 6e-6 * spread;
+    if (sheaf__rounding() && kern->panels[SHEAF__PANELS_BF16].unpack[type])
+        return (type == SHEAF_TYPE_F16 ? 1.2e-5 : 6e-6) * spread; /* F16 weights are rounded, too */
     return kern->panels[SHEAF__PANELS_BF16_TWICE].unpack[type] ? 1.4e-11 * spread : 1e-12 * spread;
 }
 
@@ -802,13 +803,15 @@ Test(mul_mat, ops_avx2_q8) { check_ops("avx2", "q8"); }
 Test(mul_mat, ops_avx512) { check_ops("avx512", ""); }
 Test(mul_mat, ops_avx512_q8) { check_ops("avx512", "q8"); }
 
-static void check_bf16(const char *isa, const char *activations) {
-    only = SHEAF_TYPE_BF16;
+static void check_bf16(enum sheaf_type weights, const char *isa, const char *activations) {
+    only = weights;
     check_ops(isa, activations);
 }
-Test(mul_mat, ops_avx2_bf16) { check_bf16("avx2", "bf16"); } /* has no such products: as floats */
-Test(mul_mat, ops_avx512bf16) { check_bf16("avx512bf16", NULL); }
-Test(mul_mat, ops_avx512bf16_bf16) { check_bf16("avx512bf16", "bf16"); }
+/* has no such products: as floats */
+Test(mul_mat, ops_avx2_bf16) { check_bf16(SHEAF_TYPE_BF16, "avx2", "bf16"); }
+Test(mul_mat, ops_avx512bf16) { check_bf16(SHEAF_TYPE_BF16, "avx512bf16", NULL); }
+Test(mul_mat, ops_avx512bf16_bf16) { check_bf16(SHEAF_TYPE_BF16, "avx512bf16", "bf16"); }
+Test(mul_mat, ops_avx512bf16_bf16_halves) { check_bf16(SHEAF_TYPE_F16, "avx512bf16", "bf16"); }
 
 /* ---- AMX, on tests/emulators/amx where there is none ---- */
 
@@ -822,7 +825,11 @@ Test(mul_mat, ops_amx) {
 }
 Test(mul_mat, ops_amx_bf16) {
     emulate_amx();
-    check_bf16("amx", "bf16");
+    check_bf16(SHEAF_TYPE_BF16, "amx", "bf16");
+}
+Test(mul_mat, ops_amx_bf16_halves) {
+    emulate_amx();
+    check_bf16(SHEAF_TYPE_F16, "amx", "bf16");
 }
 
 /* A product by the panels of one table, on this thread. */

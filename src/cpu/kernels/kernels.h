@@ -151,7 +151,7 @@ enum sheaf__panels_kind {
     SHEAF__PANELS_16,
     /* BF16 weights, activations as sums of two BF16: 16 bits */
     SHEAF__PANELS_BF16_TWICE,
-    /* The same with one: 8 bits. Only with SHEAF__ROUND_BF16 and SHEAF__ROUND_Q8 */
+    /* BF16 and F16 weights and activations as one BF16: 8 bits. Only with SHEAF__ROUND_BF16 and SHEAF__ROUND_Q8 */
     SHEAF__PANELS_BF16,
     /* Quantized weights, activations of 8 bits with a scale for each 32. Only with SHEAF__ROUND_Q8 */
     SHEAF__PANELS_8,

@@ -1,9 +1,11 @@
-/* Panels of BF16 for the tables that multiply BF16: BF16 weights with many columns.
+/* Panels of BF16 for the tables that multiply BF16: BF16 and F16 weights with many columns.
  *
- * Weights are multiplied as they are. Activations are rounded to BF16, one term of 8 bits, or are
- * the sum of two terms, the second what rounding to the first left: 16 bits. A product of two BF16
- * is exact in the float that it is added to. In units of 32 elements, so that a unit of a row is a
- * line of the cache and one row of a tile of AMX.
+ * BF16 weights are multiplied as they are. Activations are rounded to BF16, one term of 8 bits, or
+ * are the sum of two terms, the second what rounding to the first left: 16 bits. A product of two
+ * BF16 is exact in the float that it is added to. F16 weights have 11 bits and would need two terms
+ * as well, which is no faster than floats: they are here only where activations have one term, and
+ * are rounded like them. In units of 32 elements, so that a unit of a row is a line of the cache and
+ * one row of a tile of AMX.
  *
  * Invariant: as in panels.h. */
 
@@ -67,6 +69,16 @@ static void unpack_bf16(const void *w, void *row, int64_t n) {
     memset((char *)row + (size_t)n * sizeof(uint16_t), 0, (size_t)tail * sizeof(uint16_t));
 }
 
+static void unpack_f16(const void *w, void *row, int64_t n) {
+    uint16_t *to = row, last[BF16_UNIT] = {0};
+    for (int64_t i = 0; i < n; i += BF16_UNIT, to += BF16_UNIT) {
+        const uint16_t *from = (const uint16_t *)w + i;
+        if (n - i < BF16_UNIT) from = memcpy(last, from, (size_t)(n - i) * sizeof *last);
+        const __m512bh rounded = _mm512_cvtne2ps_pbh(v_load_f16(from + VW), v_load_f16(from));
+        memcpy(to, &rounded, sizeof rounded);
+    }
+}
+
 typedef void (*tile_fn)(int64_t k, const void *row, size_t stride, const void *panel, int used,
                         float *c, bool add);
 
@@ -80,13 +92,14 @@ static void use_panels_bf16(struct sheaf__cpu_kernels *table, int rows, tile_fn 
         .panel_bytes = sizeof(struct panel_bf16),
         .row_bytes = BF16_UNIT * sizeof(uint16_t),
         .pack = pack_bf16,
-        .unpack = {[SHEAF_TYPE_BF16] = unpack_bf16},
+        .unpack = {[SHEAF_TYPE_BF16] = unpack_bf16, [SHEAF_TYPE_F16] = unpack_f16},
         .tile = one,
         .begin = begin,
         .end = end,
     };
     table->panels[SHEAF__PANELS_BF16] = p;
     p.panel_bytes *= 2;
+    p.unpack[SHEAF_TYPE_F16] = NULL;
     p.pack = pack_bf16_twice;
     p.tile = two;
     table->panels[SHEAF__PANELS_BF16_TWICE] = p;
