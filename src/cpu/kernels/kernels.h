@@ -321,6 +321,10 @@ const struct sheaf__cpu_kernels *sheaf__cpu_kernels_at(int i);
 /* The reference, which runs anywhere; part of the library. */
 extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
 
+/* Of each module of x86: whether weights that meet one column are fetched to the first cache; set before its
+ * table is handed out. */
+extern bool sheaf__cpu_fetch_first;
+
 /* ---- modules ----
  *
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and

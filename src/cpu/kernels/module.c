@@ -22,6 +22,17 @@ static bool baseline(void) {
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
 }
 
+/* AMD from Zen 5 on (family 1Ah): by one column a Zen 5 reads BF16 at 40 GB/s with it and at 35 without.
+ * A Zen 4 has too few requests of its first cache under way and read F16 at 12 to 19 GB/s instead of 23. */
+static bool fetches_to_first(void) {
+    unsigned a, b, c, d;
+    if (!__get_cpuid(0, &a, &b, &c, &d) || b != signature_AMD_ebx || c != signature_AMD_ecx)
+        return false;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return false;
+    const unsigned base = a >> 8 & 15, more = a >> 20 & 255;
+    return base == 15 && base + more >= 0x1a;
+}
+
 /* AMX with bytes and with BF16. Its registers are so large that Linux hands them out to processes
  * that ask: for all threads, and for good. It refuses if a thread has an alternate signal stack
  * that could not hold them. */
@@ -39,19 +50,25 @@ __attribute__((unused)) static bool tiles_granted(void) {
 #endif
 
 extern const struct sheaf__cpu_kernels KERNELS_TABLE;
+bool sheaf__cpu_fetch_first;
 
 #if defined(KERNELS_EXTENDS)
 static struct sheaf__cpu_kernels extended;
 #define TABLE extended
-static void extend(void) {
+#else
+#define TABLE KERNELS_TABLE
+#endif
+
+static void prepare(void) {
+#if defined(KERNELS_EXTENDS)
     extended = KERNELS_TABLE;
     extended.name = KERNELS_NAME;
     sheaf__cpu_kernels_extend(&extended);
-}
-#else
-#define TABLE KERNELS_TABLE
-static void extend(void) {}
 #endif
+#if defined(__x86_64__)
+    sheaf__cpu_fetch_first = fetches_to_first();
+#endif
+}
 
 #pragma GCC visibility push(default)
 int sheaf_cpu_kernels_score(void) { return baseline() && KERNELS_NEEDS ? KERNELS_SCORE : 0; }
@@ -63,7 +80,7 @@ const struct sheaf__cpu_kernels_module *sheaf_cpu_kernels_init(void) {
         .kernels = &TABLE,
     };
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, extend);
+    pthread_once(&once, prepare);
     return &module;
 }
 #pragma GCC visibility pop

@@ -23,6 +23,7 @@ INLINE size_t size_256(enum sheaf_type type) {
            : type == SHEAF_TYPE_IQ4_XS  ? sizeof(struct sheaf__block_iq4_xs)
            : type == SHEAF_TYPE_Q2_K    ? sizeof(struct sheaf__block_q2_k)
            : type == SHEAF_TYPE_Q3_K    ? sizeof(struct sheaf__block_q3_k)
+           : type == SHEAF_TYPE_Q6_K    ? sizeof(struct sheaf__block_q6_k)
            : type == SHEAF_TYPE_IQ2_XXS ? sizeof(struct sheaf__block_iq2_xxs)
            : type == SHEAF_TYPE_IQ2_XS  ? sizeof(struct sheaf__block_iq2_xs)
            : type == SHEAF_TYPE_IQ2_S   ? sizeof(struct sheaf__block_iq2_s)
@@ -395,7 +396,7 @@ INLINE __m512 joined(struct scales s) {
     return _mm512_insertf32x8(_mm512_castps256_ps512(s.lo), s.hi, 1);
 }
 
-INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                          const struct sheaf__act_digits *const *act, int C, float *sum) {
     const int bits = bits_of_bytes(type);
     const int offset = 1 << (bits - 1);
@@ -411,7 +412,7 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t 
         uint32_t signs[8];
         __m512 t[SHEAF__TILE_COLS];
         if (signs_are_packed(type)) signs_256(type, p, signs);
-        if (C == 1) prefetch(w + ahead, size_256(type));
+        if (C == 1) fetch_weights(fetch, w, size_256(type));
         UNROLL for (int c = 0; c < C; c++) {
             const struct sheaf__act_digits *y = &act[c][i / SHEAF__QK_K];
             const __m512 dx = _mm512_castps256_ps512(_mm256_load_ps(y->d));
@@ -525,7 +526,7 @@ INLINE void quad_of_points(enum sheaf_type type, const char *w, int h, const uin
 }
 
 /* IQ4, IQ3, MXFP4: as digits_quad of int24.h. */
-INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                          const struct sheaf__act_digits *const *act, int C, float *sum) {
     const bool points = type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S;
     const int offset = type == SHEAF_TYPE_MXFP4     ? 12
@@ -548,7 +549,7 @@ INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, size_t 
         if (!by_quads) s = _mm512_castps256_ps512(scales_32(type, p));
         uint32_t signs[8];
         if (signs_are_packed(type)) signs_256(type, p, signs);
-        if (C == 1) prefetch(w + ahead, size_256(type));
+        if (C == 1) fetch_weights(fetch, w, size_256(type));
         UNROLL for (int h = 0; h < 2; h++) {
             const __m512i pick = _mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * h));
             const char *quad = p + (size_t)h * size_256(type) / 2;
@@ -589,7 +590,7 @@ INLINE bool by_32(enum sheaf_type type) {
            type == SHEAF_TYPE_Q1_0 || type == SHEAF_TYPE_Q2_0;
 }
 
-INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                          const struct sheaf__act_digits *const *act, int C, float *sum) {
     __m256 acc[SHEAF__TILE_COLS][2];
     UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = _mm256_setzero_ps();
@@ -600,7 +601,7 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t 
         float t[SHEAF__TILE_COLS][16];
         uint32_t signs[8];
         if (signs_are_packed(type)) signs_256(type, p, signs);
-        if (C == 1) prefetch(w + ahead, size_256(type));
+        if (C == 1) fetch_weights(fetch, w, size_256(type));
         UNROLL for (int c = 0; c < C; c++) {
             const struct sheaf__act_digits *y = &act[c][i / SHEAF__QK_K];
             const struct scales dx = each_twice(_mm256_load_ps(y->d));
@@ -630,28 +631,32 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, size_t 
     UNROLL for (int c = 0; c < C; c++) sum[c] = hsum8(_mm256_add_ps(acc[c][0], acc[c][1]));
 }
 
-INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                          const struct sheaf__act_digits *const *act, int C, float *sum) {
     if (type == SHEAF_TYPE_MXFP4)
-        digits_32(type, k, w, ahead, act, C, NULL, NULL, sum);
+        digits_32(type, k, w, fetch, act, C, NULL, NULL, sum);
     else
-        digits_bytes(type, k, w, ahead, act, C, sum);
+        digits_bytes(type, k, w, fetch, act, C, sum);
 }
 
 #include "cpu/kernels/x86/halves.h"
 #endif
 
-INLINE void digits_any(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+INLINE void digits_any(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                        const struct sheaf__act_digits *const *act, int C, float *sum) {
     if (type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS || type == SHEAF_TYPE_MXFP4 ||
         type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S)
-        digits_quads(type, k, w, ahead, act, C, sum);
-#if !defined(KERNELS_VNNI_512)
+        digits_quads(type, k, w, fetch, act, C, sum);
+#if defined(KERNELS_VNNI_512)
+    else if (type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q6_K ||
+             type == SHEAF_TYPE_TQ1_0 || type == SHEAF_TYPE_TQ2_0)
+        digits_pieces(type, k, w, fetch, act, C, sum);
+#else
     else if (BY_HALVES(type))
-        digits_halves(type, k, w, ahead, act, C, sum);
+        digits_halves(type, k, w, fetch, act, C, sum);
 #endif
     else
-        digits_bytes(type, k, w, ahead, act, C, sum);
+        digits_bytes(type, k, w, fetch, act, C, sum);
 }
 
 /* ---- panels ---- */
@@ -740,33 +745,22 @@ BYTES_BY_16(FLOATS_BYTES)
 BYTES_BY_32(BLOCKS_BYTES)
 BYTES_BY_16(BLOCKS_BYTES)
 
-#if defined(KERNELS_VNNI_512)
-INLINE bool by_pieces(enum sheaf_type type) {
-    return type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_TQ1_0 ||
-           type == SHEAF_TYPE_TQ2_0;
-}
-#endif
-
 /* One column, or four, of which some may be the first again: these functions are many. */
 INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
                        const void *const *act, int nc, float *const *out) {
-    const size_t row = (size_t)k * size_256(type) / SHEAF__QK_K;
-    const size_t ahead = prefetch_ahead(row, w_stride);
+    const size_t ahead = prefetch_ahead((size_t)k * size_256(type) / SHEAF__QK_K, w_stride);
     const struct sheaf__act_digits *col[SHEAF__TILE_COLS];
     float sum[SHEAF__TILE_COLS];
+    const char *row = w;
     for (int c = 0; c < SHEAF__TILE_COLS; c++) col[c] = act[c < nc ? c : 0];
-#if defined(KERNELS_VNNI_512)
-    if (by_pieces(type)) {
-        rows_pieces(type, k, w, w_stride, nr, col, nc, ahead, out);
+    if (nc == 1) {
+        BY_FETCH(ahead, for (int64_t r = 0; r < nr; r++, row += w_stride)
+                            digits_any(type, k, row, fetch, col, 1, out[0] + r));
         return;
     }
-#endif
-    for (int64_t r = 0; r < nr; r++) {
-        const char *p = (const char *)w + (size_t)r * w_stride;
-        if (nc == 1)
-            digits_any(type, k, p, ahead, col, 1, sum);
-        else
-            digits_any(type, k, p, ahead, col, SHEAF__TILE_COLS, sum);
+    const struct fetch fetch = {ahead, false};
+    for (int64_t r = 0; r < nr; r++, row += w_stride) {
+        digits_any(type, k, row, fetch, col, SHEAF__TILE_COLS, sum);
         for (int c = 0; c < nc; c++) out[c][r] = sum[c];
     }
 }

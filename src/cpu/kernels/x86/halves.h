@@ -87,7 +87,7 @@ INLINE __m256 dot_half(const __m256i *q, const struct sheaf__act_digits *y, int 
     return _mm256_cvtepi32_ps(_mm256_add_epi32(high, _mm256_madd_epi16(s[1], one)));
 }
 
-INLINE void digits_halves(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+INLINE void digits_halves(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                           const struct sheaf__act_digits *const *act, int C, float *sum) {
     const __m256 offset = _mm256_set1_ps(type == SHEAF_TYPE_Q3_K ? 4.0f : 1.0f);
     __m256 acc[SHEAF__TILE_COLS][2], mins[SHEAF__TILE_COLS];
@@ -95,7 +95,7 @@ INLINE void digits_halves(enum sheaf_type type, int64_t k, const char *w, size_t
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += size_256(type)) {
         const struct scales s = scales_256(type, w);
         const struct scales m = type == SHEAF_TYPE_Q2_K ? mins_256(w) : s;
-        if (C == 1) prefetch(w + ahead, size_256(type));
+        if (C == 1) fetch_weights(fetch, w, size_256(type));
         UNROLL for (int half = 0; half < 2; half++) {
             __m256i q[4];
             unpack_half(type, w, half, q);

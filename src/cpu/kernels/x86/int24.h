@@ -79,7 +79,7 @@ INLINE __m256 gather_halves(const char *p, size_t block, int n) {
 }
 
 /* n <= 8 blocks of Q8_0 at w and of the next rows, by number g of the columns. */
-INLINE void digits_group(const char *w, size_t stride, int R, int64_t g, int n, size_t ahead,
+INLINE void digits_group(const char *w, size_t stride, int R, int64_t g, int n, struct fetch fetch,
                          const struct sheaf__act_digits *const *act, int C,
                          __m512 (*acc)[SHEAF__TILE_COLS][2], __m256 (*mins)[SHEAF__TILE_COLS]) {
     const size_t block = sizeof(struct sheaf__block_q8_0);
@@ -97,7 +97,7 @@ INLINE void digits_group(const char *w, size_t stride, int R, int64_t g, int n, 
         if (2 * j >= n) break;
         UNROLL for (int r = 0; r < R; r++) {
             const char *p = w + (size_t)r * stride;
-            prefetch(p + ahead, 2 * block);
+            fetch_weights(fetch, p, 2 * block);
             /* the scale of a block that is not there is 0 */
             q[r] = pair_8(p, 2 * j + 1 < n ? p + block : p);
         }
@@ -111,7 +111,8 @@ INLINE void digits_group(const char *w, size_t stride, int R, int64_t g, int n, 
 }
 
 INLINE void digits_8(enum sheaf_type type, int64_t k, const char *w, size_t stride, int R,
-                     size_t ahead, const struct sheaf__act_digits *const *act, int C, float *sum) {
+                     struct fetch fetch, const struct sheaf__act_digits *const *act, int C,
+                     float *sum) {
     const size_t block = sizeof(struct sheaf__block_q8_0);
     const int64_t blocks = k / SHEAF__QK;
     __m512 acc[DIGITS_ROWS][SHEAF__TILE_COLS][2];
@@ -125,8 +126,8 @@ INLINE void digits_8(enum sheaf_type type, int64_t k, const char *w, size_t stri
     }
     int64_t b = 0;
     for (; b + 8 <= blocks; b += 8, w += 8 * block)
-        digits_group(w, stride, R, b / 8, 8, ahead, act, C, acc, mins);
-    if (b < blocks) digits_group(w, stride, R, b / 8, (int)(blocks - b), ahead, act, C, acc, mins);
+        digits_group(w, stride, R, b / 8, 8, fetch, act, C, acc, mins);
+    if (b < blocks) digits_group(w, stride, R, b / 8, (int)(blocks - b), fetch, act, C, acc, mins);
     UNROLL for (int r = 0; r < R; r++) {
         UNROLL for (int c = 0; c < C; c++) sum[r * C + c] =
             v_sum(_mm512_add_ps(acc[r][c][0], acc[r][c][1])) + hsum8(mins[r][c]);
@@ -244,8 +245,9 @@ INLINE void unpack_quad_5(enum sheaf_type type, const char *w, int n, __m512i *l
 
 /* n <= 4 blocks at w and of the next rows, by half h of number g of the columns. */
 INLINE void digits_quad(enum sheaf_type type, const char *w, size_t stride, int R, int n,
-                        size_t ahead, const struct sheaf__act_digits *const *act, int C, int64_t g,
-                        int h, __m512 (*acc)[SHEAF__TILE_COLS], __m512 (*mins)[SHEAF__TILE_COLS]) {
+                        struct fetch fetch, const struct sheaf__act_digits *const *act, int C,
+                        int64_t g, int h, __m512 (*acc)[SHEAF__TILE_COLS],
+                        __m512 (*mins)[SHEAF__TILE_COLS]) {
     const bool five = type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1;
     const float *dx[SHEAF__TILE_COLS];
     __m512i lo[DIGITS_ROWS], hi[DIGITS_ROWS], s;
@@ -254,7 +256,7 @@ INLINE void digits_quad(enum sheaf_type type, const char *w, size_t stride, int 
     const __m512 all_d = by_columns(dx, C);
     UNROLL for (int r = 0; r < R; r++) {
         const char *p = w + (size_t)r * stride;
-        prefetch(p + ahead, 4 * block_size_32(type));
+        fetch_weights(fetch, p, 4 * block_size_32(type));
         if (five)
             unpack_quad_5(type, p, n, &lo[r], &hi[r], &s);
         else
@@ -276,7 +278,8 @@ INLINE void digits_quad(enum sheaf_type type, const char *w, size_t stride, int 
 
 /* Types of 32 of few bits. */
 INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t stride, int R,
-                      size_t ahead, const struct sheaf__act_digits *const *act, int C, float *sum) {
+                      struct fetch fetch, const struct sheaf__act_digits *const *act, int C,
+                      float *sum) {
     const size_t quad = 4 * block_size_32(type);
     const int64_t blocks = k / SHEAF__QK;
     const __m512 offset = v_set1(has_min(type) ? 1.0f : type == SHEAF_TYPE_Q4_0 ? -8.0f : -16.0f);
@@ -286,15 +289,15 @@ INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t str
     }
     int64_t b = 0;
     for (; b + 8 <= blocks; b += 8, w += 2 * quad) {
-        digits_quad(type, w, stride, R, 4, ahead, act, C, b / 8, 0, acc, mins);
-        digits_quad(type, w + quad, stride, R, 4, ahead, act, C, b / 8, 1, acc, mins);
+        digits_quad(type, w, stride, R, 4, fetch, act, C, b / 8, 0, acc, mins);
+        digits_quad(type, w + quad, stride, R, 4, fetch, act, C, b / 8, 1, acc, mins);
     }
     if (b + 4 <= blocks) {
-        digits_quad(type, w, stride, R, 4, ahead, act, C, b / 8, 0, acc, mins);
+        digits_quad(type, w, stride, R, 4, fetch, act, C, b / 8, 0, acc, mins);
         b += 4, w += quad;
     }
     if (b < blocks)
-        digits_quad(type, w, stride, R, (int)(blocks - b), ahead, act, C, b / 8, (int)(b % 8 / 4),
+        digits_quad(type, w, stride, R, (int)(blocks - b), fetch, act, C, b / 8, (int)(b % 8 / 4),
                     acc, mins);
     UNROLL for (int r = 0; r < R; r++) {
         UNROLL for (int c = 0; c < C; c++) sum[r * C + c] =
@@ -338,7 +341,8 @@ INLINE void unpack_k(enum sheaf_type type, const char *w, __m512i (*lo)[DIGITS_R
 
 /* Q4_K and Q5_K. */
 INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t stride, int R,
-                     size_t ahead, const struct sheaf__act_digits *const *act, int C, float *sum) {
+                     struct fetch fetch, const struct sheaf__act_digits *const *act, int C,
+                     float *sum) {
     const size_t block = type == SHEAF_TYPE_Q5_K ? sizeof(struct sheaf__block_q5_k)
                                                  : sizeof(struct sheaf__block_q4_k);
     const __m512i even = _mm512_cvtepi8_epi32(_mm_setr_epi8(FOUR(0), FOUR(2), FOUR(4), FOUR(6)));
@@ -353,7 +357,7 @@ INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t stri
         __m512i lo[2][DIGITS_ROWS], hi[2][DIGITS_ROWS];
         UNROLL for (int r = 0; r < R; r++) {
             const char *p = w + (size_t)r * stride;
-            prefetch(p + ahead, block);
+            fetch_weights(fetch, p, block);
             s[r] = k_scales(p);
             unpack_k(type, p, lo, hi, r);
         }
@@ -386,7 +390,7 @@ INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t stri
 #define DIGITS_TILE(ROW_FN, TYPE, R, C)                                                            \
     for (; r + (R) <= nr; r += (R)) {                                                              \
         float sum[(R) * (C)];                                                                      \
-        ROW_FN(TYPE, k, (const char *)w + (size_t)r * w_stride, w_stride, R, ahead, col, C, sum);  \
+        ROW_FN(TYPE, k, (const char *)w + (size_t)r * w_stride, w_stride, R, fetch, col, C, sum);  \
         UNROLL for (int i = 0; i < (R); i++) {                                                     \
             UNROLL for (int c = 0; c < (C); c++) out[c][r + i] = sum[i * (C) + c];                 \
         }                                                                                          \
@@ -402,8 +406,11 @@ INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t stri
         int64_t r = 0;                                                                             \
         for (int c = 0; c < nc; c++) col[c] = act[c];                                              \
         if (nc == 1) {                                                                             \
-            DIGITS_TILE(ROW_FN, TYPE, 1, 1)                                                        \
-        } else if (nc == 2) {                                                                      \
+            BY_FETCH(ahead, DIGITS_TILE(ROW_FN, TYPE, 1, 1));                                      \
+            return;                                                                                \
+        }                                                                                          \
+        const struct fetch fetch = {ahead, false};                                                 \
+        if (nc == 2) {                                                                             \
             DIGITS_TILES(ROW_FN, TYPE, 2)                                                          \
         } else if (nc == 3) {                                                                      \
             DIGITS_TILES(ROW_FN, TYPE, 3)                                                          \

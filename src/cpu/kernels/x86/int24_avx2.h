@@ -111,14 +111,14 @@ INLINE void scales_8(enum sheaf_type type, const char *w, __m256 *d, __m256 *m) 
 }
 
 /* 8 blocks at w by number g of the columns. q[0..3] are the low nibbles, q[4..7] the high ones. */
-INLINE void digits_oct(enum sheaf_type type, const char *w, size_t ahead,
+INLINE void digits_oct(enum sheaf_type type, const char *w, struct fetch fetch,
                        const struct sheaf__act_digits *const *act, int C, int64_t g, __m256 *acc,
                        __m256 *mins) {
     const bool five = type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1;
     const int bits = five || type == SHEAF_TYPE_MXFP4 ? 5 : 4;
     const size_t block = block_size_32(type), at = block - 16;
     __m256i x[4], y[4], q[8];
-    prefetch(w + ahead, 8 * block);
+    fetch_weights(fetch, w, 8 * block);
     UNROLL for (size_t i = 0; i < 4; i++) x[i] = _mm256_inserti128_si256(
         _mm256_castsi128_si256(load128(w + i * block + at)), load128(w + (i + 4) * block + at), 1);
     UNROLL for (int i = 0; i < 2; i++) {
@@ -163,13 +163,14 @@ INLINE void digits_oct(enum sheaf_type type, const char *w, size_t ahead,
 }
 
 /* Q8_0: 8 blocks at w by number g of the columns. */
-INLINE void digits_words(const char *w, size_t ahead, const struct sheaf__act_digits *const *act,
-                         int C, int64_t g, __m256 *acc, __m256 *high) {
+INLINE void digits_words(const char *w, struct fetch fetch,
+                         const struct sheaf__act_digits *const *act, int C, int64_t g, __m256 *acc,
+                         __m256 *high) {
     enum { BLOCK = sizeof(struct sheaf__block_q8_0) };
     const __m256 d = halves_8(w, BLOCK);
     __m256 t[SHEAF__TILE_COLS];
     UNROLL for (int c = 0; c < C; c++) t[c] = _mm256_mul_ps(d, _mm256_load_ps(act[c][g].d));
-    prefetch(w + ahead, 8 * BLOCK);
+    fetch_weights(fetch, w, 8 * BLOCK);
     UNROLL_12 for (int i = 0; i < 8; i++, w += BLOCK) {
         const __m256i q0 = _mm256_cvtepi8_epi16(load128(w + 2));
         const __m256i q1 = _mm256_cvtepi8_epi16(load128(w + 18));
@@ -185,7 +186,7 @@ INLINE void digits_words(const char *w, size_t ahead, const struct sheaf__act_di
 }
 
 /* Types of 32. The rest of a row is copied, with zeros after it: d of a column is 0 there. */
-INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                       const struct sheaf__act_digits *const *act, int C, const v_f *from, v_f *to,
                       float *sum) {
     const size_t block = block_size_32(type);
@@ -201,26 +202,27 @@ INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t ahe
     int64_t b = 0;
     for (; b + 8 <= blocks; b += 8, w += 8 * block) {
         if (words)
-            digits_words(w, ahead, act, C, b / 8, acc, other);
+            digits_words(w, fetch, act, C, b / 8, acc, other);
         else
-            digits_oct(type, w, ahead, act, C, b / 8, acc, other);
+            digits_oct(type, w, fetch, act, C, b / 8, acc, other);
     }
     if (b < blocks) {
         char rest[8 * sizeof(struct sheaf__block_q8_0)] = {0};
+        const struct fetch none = {0, false};
         memcpy(rest, w, (size_t)(blocks - b) * block);
         if (words)
-            digits_words(rest, 0, act, C, b / 8, acc, other);
+            digits_words(rest, none, act, C, b / 8, acc, other);
         else
-            digits_oct(type, rest, 0, act, C, b / 8, acc, other);
+            digits_oct(type, rest, none, act, C, b / 8, acc, other);
     }
     if (keep_sums(to, C, acc, other)) return;
     UNROLL for (int c = 0; c < C; c++) sum[c] =
         hsum8(_mm256_fmadd_ps(other[c], _mm256_set1_ps(factor), acc[c]));
 }
-INLINE void digits_8(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+INLINE void digits_8(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                      const struct sheaf__act_digits *const *act, int C, const v_f *from, v_f *to,
                      float *sum) {
-    digits_32(type, k, w, ahead, act, C, from, to, sum);
+    digits_32(type, k, w, fetch, act, C, from, to, sum);
 }
 
 /* ---- blocks of 256 ---- */
@@ -238,7 +240,7 @@ INLINE void k_scales(const char *w, __m256 *scales, __m256 *mins) {
 }
 
 /* Q4_K and Q5_K: 8 bytes of each pair of blocks are a vector. */
-INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                      const struct sheaf__act_digits *const *act, int C, const v_f *from, v_f *to,
                      float *sum) {
     const bool five = type == SHEAF_TYPE_Q5_K;
@@ -250,7 +252,7 @@ INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t ahea
         const char *qs = w + block - SHEAF__QK_K / 2;
         __m256i x[4], lo[4], hi[4];
         __m256 scales, ms;
-        prefetch(w + ahead, block);
+        fetch_weights(fetch, w, block);
         UNROLL for (int i = 0; i < 2; i++) {
             const char *p = qs + 16 * i;
             const __m256i even =
@@ -286,7 +288,7 @@ INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t ahea
 }
 
 /* Q6_K: 6-bit integers unsigned, their offset of 32 as a min. */
-INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                       const struct sheaf__act_digits *const *act, int C, const v_f *from, v_f *to,
                       float *sum) {
     const __m256i up = _mm256_setr_epi64x(4, 2, 4, 2), down = _mm256_setr_epi64x(0, 2, 0, 2);
@@ -300,7 +302,7 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, size_t ahe
         const struct sheaf__block_q6_k *x = (const void *)w;
         const __m128i sc = _mm_shuffle_epi8(load128(x->scales), order);
         const __m256 d = _mm256_set1_ps(f16(x->d));
-        prefetch(w + ahead, sizeof *x);
+        fetch_weights(fetch, w, sizeof *x);
         UNROLL for (int n = 0; n < 2; n++) {
             const __m256i l0 = load256(x->ql + 64 * n), l1 = load256(x->ql + 64 * n + 32);
             const __m256i h = load256(x->qh + 32 * n);
@@ -347,7 +349,7 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, size_t ahe
                 (const struct sheaf__act_digits *)act[c] + i / 256;                                \
             for (int64_t r = 0; r < rows; r++, p += w_stride) {                                    \
                 float sum[C] = {0};                                                                \
-                ROW_FN(TYPE, last ? k - i : part, p, ahead, col, C, i ? sums[r] : NULL,            \
+                ROW_FN(TYPE, last ? k - i : part, p, fetch, col, C, i ? sums[r] : NULL,            \
                        last ? NULL : sums[r], sum);                                                \
                 UNROLL for (int c = 0; c < (C) && last; c++) out[c][r0 + r] = sum[c];              \
             }                                                                                      \
@@ -360,8 +362,11 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, size_t ahe
         const int64_t part = part_of(k, nc);                                                       \
         const size_t ahead = prefetch_ahead((size_t)(part / (PER)) * sizeof(BLOCK), w_stride);     \
         if (nc == 1) {                                                                             \
-            DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, 1)                                              \
-        } else if (nc == 2) {                                                                      \
+            BY_FETCH(ahead, DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, 1));                            \
+            return;                                                                                \
+        }                                                                                          \
+        const struct fetch fetch = {ahead, false};                                                 \
+        if (nc == 2) {                                                                             \
             DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, 2)                                              \
         } else if (nc == 3) {                                                                      \
             DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, 3)                                              \

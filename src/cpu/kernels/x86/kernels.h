@@ -54,9 +54,8 @@ INLINE float f16(uint16_t h) { return _cvtsh_ss(h); }
 /* How far ahead of what is read now weights are fetched, for rows of `row` bytes that are read.
  * Rows mostly lie one after the other, and the hardware does not look across pages: without it a
  * core read Q4_0 at 28 GB/s from memory, with 4 KiB at 31, with 8 KiB at 34, and Q8_0 at 37 and 40
- * with 4 and 8 KiB (AMD EPYC, Zen 5, November 2026). They are fetched to the second cache: to the
- * first a core has too few requests under way, and a Zen 4 read F16 at 12 to 19 GB/s instead of 23.
- * If parts of longer rows are read, what comes next are the same parts of the next rows. */
+ * with 4 and 8 KiB (AMD EPYC, Zen 5, November 2026). If parts of longer rows are read, what comes
+ * next are the same parts of the next rows. */
 enum { PREFETCH_AHEAD = 8192 };
 INLINE size_t prefetch_ahead(size_t row, size_t w_stride) {
     const size_t bytes = PREFETCH_AHEAD;
@@ -66,6 +65,31 @@ INLINE size_t prefetch_ahead(size_t row, size_t w_stride) {
 INLINE void prefetch(const char *p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
 }
+
+/* How weights that meet one column are fetched: so far ahead, to the first cache or to the second. `first`
+ * is a constant after inlining. */
+struct fetch {
+    size_t ahead;
+    bool first;
+};
+INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
+    if (!f.first) {
+        prefetch(p + f.ahead, bytes);
+        return;
+    }
+    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + f.ahead + i, _MM_HINT_T0);
+}
+/* CALL with such a `fetch`, as this CPU wants it. */
+#define BY_FETCH(AHEAD, CALL)                                                                      \
+    do {                                                                                           \
+        if (sheaf__cpu_fetch_first) {                                                              \
+            const struct fetch fetch = {AHEAD, true};                                              \
+            CALL;                                                                                  \
+        } else {                                                                                   \
+            const struct fetch fetch = {AHEAD, false};                                             \
+            CALL;                                                                                  \
+        }                                                                                          \
+    } while (0)
 
 INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 INLINE __m128i load128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
@@ -135,11 +159,10 @@ INLINE void row_plain_end(enum sheaf_type type, int64_t k, int64_t i, const char
 }
 
 /* out[c][r], or the sums so far to `to`. k of all parts except the last is whole rounds. */
-INLINE void row_plain(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+INLINE void row_plain(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                       const float *const *act, int C, const v_f *from, v_f *to, float *const *out,
                       int64_t r) {
     const size_t size = type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
-    const char *fetch = w + ahead;
     v_f acc[PLAIN_COLS][ACCS];
     UNROLL for (int c = 0; c < C; c++) {
         UNROLL for (int j = 0; j < ACCS; j++) acc[c][j] = carried(from, c * ACCS + j);
@@ -148,7 +171,7 @@ INLINE void row_plain(enum sheaf_type type, int64_t k, const char *w, size_t ahe
     for (; i + ACCS * VW <= k; i += ACCS * VW) {
         UNROLL for (int j = 0; j < ACCS; j++) {
             if ((size_t)(j * VW) * size % 64 == 0)
-                prefetch(fetch + (size_t)(i + j * VW) * size, 64);
+                fetch_weights(fetch, w + (size_t)(i + j * VW) * size, 64);
             const v_f x = load_plain(type, w, i + j * VW);
             UNROLL for (int c = 0; c < C; c++) acc[c][j] =
                 v_fma(x, v_load(act[c] + i + j * VW), acc[c][j]);
@@ -203,16 +226,15 @@ INLINE __m256i k_scales_mins(const uint8_t *packed) {
 
 /* One row at a time reads memory in order (15 GB/s of Q4_K; two rows at a time 13). */
 INLINE void rows_plain(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int64_t nr,
-                       const void *const *act, int C, float *const *out) {
+                       struct fetch fetch, const void *const *act, int C, float *const *out) {
     const size_t size = type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
     const int64_t part = part_of(k, C);
-    const size_t ahead = prefetch_ahead((size_t)part * size, w_stride);
     v_f sums[PART_ROWS][PLAIN_COLS * ACCS];
     if (part == k) {
         const float *at[PLAIN_COLS];
         UNROLL for (int c = 0; c < C; c++) at[c] = act[c];
         for (int64_t r = 0; r < nr; r++, w += w_stride)
-            row_plain(type, k, w, ahead, at, C, NULL, NULL, out, r);
+            row_plain(type, k, w, fetch, at, C, NULL, NULL, out, r);
         return;
     }
     for (int64_t r0 = 0; r0 < nr; r0 += PART_ROWS) {
@@ -224,21 +246,32 @@ INLINE void rows_plain(enum sheaf_type type, int64_t k, const char *w, size_t w_
             UNROLL for (int c = 0; c < C; c++) at[c] = (const float *)act[c] + i;
             for (int64_t r = 0; r < rows; r++) {
                 const char *p = w + (size_t)(r0 + r) * w_stride + (size_t)i * size;
-                row_plain(type, last ? k - i : part, p, ahead, at, C, i ? sums[r] : NULL,
+                row_plain(type, last ? k - i : part, p, fetch, at, C, i ? sums[r] : NULL,
                           last ? NULL : sums[r], out, r0 + r);
             }
             i += part;
         } while (i < k);
     }
 }
+INLINE void rows_plain_few(enum sheaf_type type, int64_t k, const char *w, size_t w_stride,
+                           int64_t nr, const void *const *act, int C, float *const *out) {
+    const size_t size = type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const size_t ahead = prefetch_ahead((size_t)part_of(k, C) * size, w_stride);
+    if (C == 1) {
+        BY_FETCH(ahead, rows_plain(type, k, w, w_stride, nr, fetch, act, 1, out));
+    } else {
+        const struct fetch fetch = {ahead, false};
+        rows_plain(type, k, w, w_stride, nr, fetch, act, C, out);
+    }
+}
 #define ROWS_DOT(NAME, TYPE)                                                                       \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
         for (; nc >= PLAIN_COLS; nc -= PLAIN_COLS, act += PLAIN_COLS, out += PLAIN_COLS)           \
-            rows_plain(TYPE, k, w, w_stride, nr, act, PLAIN_COLS, out);                            \
-        if (nc == 3) rows_plain(TYPE, k, w, w_stride, nr, act, PLAIN_COLS - 1, out);               \
-        if (nc == 2) rows_plain(TYPE, k, w, w_stride, nr, act, 2, out);                            \
-        if (nc == 1) rows_plain(TYPE, k, w, w_stride, nr, act, 1, out);                            \
+            rows_plain_few(TYPE, k, w, w_stride, nr, act, PLAIN_COLS, out);                        \
+        if (nc == 3) rows_plain_few(TYPE, k, w, w_stride, nr, act, PLAIN_COLS - 1, out);           \
+        if (nc == 2) rows_plain_few(TYPE, k, w, w_stride, nr, act, 2, out);                        \
+        if (nc == 1) rows_plain_few(TYPE, k, w, w_stride, nr, act, 1, out);                        \
     }
 ROWS_DOT(rows_dot_f32, SHEAF_TYPE_F32)
 ROWS_DOT(rows_dot_f16, SHEAF_TYPE_F16)
@@ -275,10 +308,7 @@ ROWS_DIGITS(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K, 256, struct sheaf__bloc
 #if defined(KERNELS_VNNI_512)
 static void rows_digits_q6_k(int64_t k, const void *w, size_t w_stride, int64_t nr,
                              const void *const *act, int nc, float *const *out) {
-    const size_t row = (size_t)k / SHEAF__QK_K * sizeof(struct sheaf__block_q6_k);
-    const struct sheaf__act_digits *col[SHEAF__TILE_COLS];
-    for (int c = 0; c < SHEAF__TILE_COLS; c++) col[c] = act[c < nc ? c : 0];
-    rows_pieces(SHEAF_TYPE_Q6_K, k, w, w_stride, nr, col, nc, prefetch_ahead(row, w_stride), out);
+    rows_bytes(SHEAF_TYPE_Q6_K, k, w, w_stride, nr, act, nc, out);
 }
 #else
 ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K, 256, struct sheaf__block_q6_k)

@@ -31,8 +31,8 @@ INLINE void part_column(int64_t k, const float *x, float *parted) {
 }
 
 /* One round is 64 elements, whose even and odd halves have sums 2 h and 2 h + 1. */
-INLINE void row_pairs(int64_t k, const char *w, size_t ahead, const float *act, const float *parted,
-                      float *const *out, int64_t r) {
+INLINE void row_pairs(int64_t k, const char *w, struct fetch fetch, const float *act,
+                      const float *parted, float *const *out, int64_t r) {
     const __m512i odd_bits = _mm512_set1_epi32((int)0xffff0000u);
     v_f acc[ACCS], sums[1][ACCS];
     UNROLL for (int j = 0; j < ACCS; j++) acc[j] = v_set1(0.0f);
@@ -43,7 +43,7 @@ INLINE void row_pairs(int64_t k, const char *w, size_t ahead, const float *act, 
             const char *p = w + (size_t)at * sizeof(uint16_t);
             __m512i x = _mm512_loadu_si512(p);
             LOADED_ONCE(x);
-            prefetch(p + ahead, 64);
+            fetch_weights(fetch, p, 64);
             acc[2 * h] = v_fma(_mm512_castsi512_ps(_mm512_slli_epi32(x, 16)), v_load(parted + at),
                                acc[2 * h]);
             acc[2 * h + 1] = v_fma(_mm512_castsi512_ps(_mm512_and_si512(x, odd_bits)),
@@ -58,17 +58,20 @@ INLINE void row_pairs(int64_t k, const char *w, size_t ahead, const float *act, 
     row_plain_end(SHEAF_TYPE_BF16, k, i, w, &act, 1, sums, NULL, out, r);
 }
 
+INLINE void rows_pairs(int64_t k, const char *w, size_t w_stride, int64_t nr, struct fetch fetch,
+                       const float *act, const float *parted, float *const *out) {
+    for (int64_t r = 0; r < nr; r++, w += w_stride) row_pairs(k, w, fetch, act, parted, out, r);
+}
+
 static void rows_dot_pairs(int64_t k, const void *w, size_t w_stride, int64_t nr,
                            const void *const *act, int nc, float *const *out) {
     const size_t ahead = prefetch_ahead((size_t)k * sizeof(uint16_t), w_stride);
-    const char *row = w;
     _Alignas(64) float parted[PAIR_MOST];
     if (nc != 1 || k > PAIR_MOST || nr < 2) {
         rows_dot_bf16(k, w, w_stride, nr, act, nc, out);
         return;
     }
     part_column(k, act[0], parted);
-    for (int64_t r = 0; r < nr; r++, row += w_stride)
-        row_pairs(k, row, ahead, act[0], parted, out, r);
+    BY_FETCH(ahead, rows_pairs(k, w, w_stride, nr, fetch, act[0], parted, out));
 }
 #define ROWS_DOT_BF16 rows_dot_pairs

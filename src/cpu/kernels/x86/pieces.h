@@ -128,16 +128,15 @@ INLINE __m512i dot_pieces(const __m512i *q, const struct sheaf__act_digits *y, i
 
 /* Row by row: two rows share loads of digits, but are not read in order, and a Zen 5 read Q6_K at 32 GB/s from
  * memory instead of 40. */
-INLINE void digits_pieces(enum sheaf_type type, int64_t k, const char *w, size_t ahead,
+INLINE void digits_pieces(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                           const struct sheaf__act_digits *const *act, int C, float *sum) {
-    const size_t block =
-        type == SHEAF_TYPE_Q6_K ? sizeof(struct sheaf__block_q6_k) : size_256(type);
+    const size_t block = size_256(type);
     __m512 acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
     UNROLL for (int c = 0; c < C; c++) acc[c] = mins[c] = _mm512_setzero_ps();
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += block) {
         __m512i q[4];
         __m512 s, m;
-        if (C == 1) prefetch(w + ahead, block);
+        if (C == 1) fetch_weights(fetch, w, block);
         unpack_pieces(type, w, q, &s, &m);
         UNROLL for (int c = 0; c < C; c++) {
             const struct sheaf__act_digits *y = &act[c][b];
@@ -150,18 +149,4 @@ INLINE void digits_pieces(enum sheaf_type type, int64_t k, const char *w, size_t
         }
     }
     UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm512_sub_ps(acc[c], mins[c]));
-}
-
-INLINE void rows_pieces(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
-                        const struct sheaf__act_digits *const *act, int nc, size_t ahead,
-                        float *const *out) {
-    float sum[SHEAF__TILE_COLS];
-    for (int64_t r = 0; r < nr; r++) {
-        const char *row = (const char *)w + (size_t)r * w_stride;
-        if (nc == 1)
-            digits_pieces(type, k, row, ahead, act, 1, sum);
-        else
-            digits_pieces(type, k, row, ahead, act, SHEAF__TILE_COLS, sum);
-        for (int c = 0; c < nc; c++) out[c][r] = sum[c];
-    }
 }
