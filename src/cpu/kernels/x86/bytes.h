@@ -229,16 +229,18 @@ INLINE __m128i q3_k_scales(const uint8_t *scales) {
     return _mm_sub_epi8(_mm_or_si128(l, h), _mm_set1_epi8(32));
 }
 
-/* The 8 scales of IQ4_XS, before d. */
+/* The 8 scales of IQ4_XS, before d: of scale i bits 4 i of scales_l, and above them bits 2 i of scales_h, which
+ * lies behind the 16 bits of d. */
 INLINE __m256i iq4_xs_scales(const struct sheaf__block_iq4_xs *b) {
-    uint32_t low;
+    int32_t low, first;
     memcpy(&low, b->scales_l, sizeof low);
+    memcpy(&first, b, sizeof first);
     const __m256i at = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
-    const __m256i twice = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+    const __m256i to_bit4 = _mm256_setr_epi32(12, 14, 16, 18, 20, 22, 24, 26);
     const __m256i l =
-        _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32((int)low), at), _mm256_set1_epi32(15));
-    const __m256i h = _mm256_and_si256(
-        _mm256_srlv_epi32(_mm256_set1_epi32(b->scales_h << 4), twice), _mm256_set1_epi32(0x30));
+        _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(low), at), _mm256_set1_epi32(15));
+    const __m256i h = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(first), to_bit4),
+                                       _mm256_set1_epi32(0x30));
     return _mm256_sub_epi32(_mm256_or_si256(l, h), _mm256_set1_epi32(32));
 }
 
