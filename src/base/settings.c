@@ -124,6 +124,13 @@ static const struct setting settings[] = {
                                 .help = "0: weights stay as the file has them on ggml's devices, "
                                         "also where a layout of the device is faster."},
 
+    [SHEAF__SET_SPLIT_SUMS] = {"SHEAF_SPLIT_SUMS", CHOICE("partial|whole"),
+                               .default_value = "partial",
+                               .help = "partial: members add their parts of a product's sums; "
+                                       "whole: they gather what the product reads, so that results "
+                                       "have the same bits on any number of members, for twice "
+                                       "the collectives."},
+
     [SHEAF__SET_GGML_SPLIT] = {"SHEAF_GGML_SPLIT", TEXT, .default_value = "auto",
                                .help = "How the plugin for ggml cuts weights and caches: auto, "
                                        "mirror, random:SEED or file:PATH."},

@@ -3,6 +3,7 @@
 #define SHEAF_BASE_SETTINGS_H
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "sheaf/settings.h"
 
@@ -38,6 +39,8 @@ enum sheaf__setting {
     SHEAF__SET_GGML_LIB,
     SHEAF__SET_GGML_BACKENDS,
     SHEAF__SET_GGML_REPACK,
+    /* plans */
+    SHEAF__SET_SPLIT_SUMS,
     /* programs of ggml: read by the plugin */
     SHEAF__SET_GGML_SPLIT,
     SHEAF__SET_SPLIT,
@@ -67,5 +70,12 @@ bool sheaf__setting_on(enum sheaf__setting setting);
 /* The same for one integer of any name: the parser behind sheaf__setting_int. */
 enum sheaf_status sheaf__setting_parse_int(const char *name, const char *text, long min, long max,
                                            long *out);
+
+/* SHEAF_SPLIT_SUMS. A value that is no choice, which making a meta device refuses, counts as partial.
+ * By the public function, for libsheaf-model and the plugin, too. */
+static inline bool sheaf__whole_sums(void) {
+    const char *text = sheaf_setting_value("SHEAF_SPLIT_SUMS");
+    return text && !strcmp(text, "whole");
+}
 
 #endif

@@ -2,13 +2,14 @@
  * for people and tools that want to know what a split will cost before they load a model.
  *
  * Invariant: what is described is what a meta device of as many members would run if their devices
- * took every slice, because both take their plan from sheaf__split_plan_new, and their local graphs
- * from sheaf__meta_build_part. */
+ * took every slice, because both take their plan from sheaf__split_plan_new_with, as SHEAF_SPLIT_SUMS
+ * says, and their local graphs from sheaf__meta_build_part. */
 #include <assert.h>
 #include <stdlib.h>
 
 #include "alloc/gallocr.h"
 #include "base/hash.h"
+#include "base/settings.h"
 #include "meta/builder.h"
 
 static const char *const kind_names[] = {
@@ -112,6 +113,12 @@ static enum sheaf_status find_leaves(struct leaves *l, int n_members,
     return st;
 }
 
+static enum sheaf_status plan_of(struct leaves *leaves, int n_members,
+                                 struct sheaf__split_plan **out) {
+    return sheaf__split_plan_new_with(leaves->graph, n_members, leaf_state, leaves, NULL,
+                                      sheaf__whole_sums(), out);
+}
+
 enum sheaf_status
 sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members,
                                  sheaf_backend_meta_get_split_state_fn get_split_state,
@@ -125,7 +132,7 @@ sheaf_backend_meta_describe_plan(const struct sheaf_cgraph *graph, int n_members
     struct leaves leaves = {.graph = graph};
     struct sheaf__split_plan *plan = NULL;
     enum sheaf_status st = find_leaves(&leaves, n_members, get_split_state, user);
-    if (!st) st = sheaf__split_plan_new(graph, n_members, leaf_state, &leaves, &plan);
+    if (!st) st = plan_of(&leaves, n_members, &plan);
     if (!st) visit_steps(plan, graph, visit, visit_user);
     sheaf__split_plan_free(plan);
     free_leaves(&leaves);
@@ -142,7 +149,9 @@ sheaf_backend_meta_explain_node(const struct sheaf_cgraph *graph, int n_members,
                                "member, and a function that gives split states");
     struct leaves leaves = {.graph = graph};
     enum sheaf_status st = find_leaves(&leaves, n_members, get_split_state, user);
-    if (!st) st = sheaf__split_considered(graph, n_members, leaf_state, &leaves, node, buf, n);
+    if (!st)
+        st = sheaf__split_considered(graph, n_members, leaf_state, &leaves, sheaf__whole_sums(),
+                                     node, buf, n);
     free_leaves(&leaves);
     return st;
 }
@@ -273,7 +282,7 @@ sheaf_backend_meta_measure_graph(const struct sheaf_cgraph *graph, int n_members
     sheaf_gallocr_t galloc = sheaf_gallocr_new(&buft);
     enum sheaf_status st =
         galloc ? find_leaves(&leaves, n_members, get_split_state, user) : SHEAF_STATUS_ALLOC_FAILED;
-    if (!st) st = sheaf__split_plan_new(graph, n_members, leaf_state, &leaves, &plan);
+    if (!st) st = plan_of(&leaves, n_members, &plan);
     if (!st) st = sheaf__meta_find_uses(plan, &uses);
     if (!st) st = measure_parts(plan, graph, &uses, n_members, galloc, bytes);
     sheaf__meta_free_uses(&uses);

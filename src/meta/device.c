@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "backend/registry.h"
+#include "base/settings.h"
 #include "base/sized.h"
 #include "meta/meta_impl.h"
 
@@ -121,16 +122,33 @@ static enum sheaf_status take_params(const struct sheaf_backend_meta_params *par
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* Plans are made on every rank, so the setting must be the same there. */
+static enum sheaf_status agree_on_sums(bool *whole_sums) {
+    int choice = 0;
+    enum sheaf_status st = sheaf__setting_choice(SHEAF__SET_SPLIT_SUMS, &choice);
+    st = sheaf_world_agree(st, "meta device");
+    bool first = *whole_sums = sheaf__whole_sums();
+    if (!st) st = sheaf_world_broadcast(&first, sizeof first, 0, "SHEAF_SPLIT_SUMS");
+    if (!st && first != *whole_sums)
+        st = sheaf_set_error(SHEAF_STATUS_INVALID,
+                             "setting SHEAF_SPLIT_SUMS is '%s' on rank 0 and '%s' here; hand it to "
+                             "all ranks (mpirun -x SHEAF_SPLIT_SUMS)",
+                             first ? "whole" : "partial", *whole_sums ? "whole" : "partial");
+    return sheaf_world_agree(st, "meta device");
+}
+
 enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, size_t n_devs,
                                             sheaf_backend_meta_get_split_state_fn get_split_state,
                                             const void *user,
                                             const struct sheaf_backend_meta_params *params,
                                             sheaf_backend_dev_t *out) {
     struct sheaf_backend_meta_params p = {0};
+    bool whole_sums = false;
     *out = NULL;
     enum sheaf_status st = check_members(devs, n_devs, get_split_state);
     if (!st) st = take_params(params, &p);
     st = sheaf_world_agree(st, "meta device");
+    if (!st) st = agree_on_sums(&whole_sums);
     if (st) return st;
     struct meta_device *m = calloc(1, sizeof *m);
     if (m) {
@@ -171,6 +189,7 @@ enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, siz
         .iface = &sheaf__meta_buft_iface, .device = &m->base, .context = m};
     snprintf(m->name, sizeof m->name, "META%d", m->n_members);
     m->overlap = p.overlap;
+    m->whole_sums = whole_sums;
     const struct sheaf_comm_params cp = {.size = sizeof cp, .wire_type = p.wire_type};
     st = sheaf_comm_new(m->member_rank, m->n_members, &cp, &m->comm);
     if (st) goto fail;

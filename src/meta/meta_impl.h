@@ -53,6 +53,7 @@ struct meta_device {
     sheaf_backend_meta_get_split_state_fn get_split_state;
     const void *user;
     enum sheaf_backend_meta_overlap overlap;
+    bool whole_sums;     /* SHEAF_SPLIT_SUMS */
     size_t static_bytes; /* of this rank, over all buffers */
     size_t input_bytes;  /* the same, of inputs in compute buffers */
     uint64_t n_records;  /* meta tensors made so far; numbers them alike on all ranks */

@@ -190,7 +190,8 @@ enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct 
     if (!p) return sheaf__meta_no_memory();
     const size_t n_local = (size_t)dev->n_local;
     p->n_nodes = graph->n_nodes;
-    st = sheaf__split_plan_new_with(graph, dev->n_members, leaf_state, dev, whole, &p->plan);
+    st = sheaf__split_plan_new_with(graph, dev->n_members, leaf_state, dev, whole, dev->whole_sums,
+                                    &p->plan);
     if (st) goto out;
     sheaf__meta_hoist(dev, p->plan, graph);
 

@@ -114,7 +114,9 @@ static void put_account(struct sheaf__text *t, const struct account *a) {
         else
             sheaf__put(t, " %20s", "-");
         sheaf__put(t, " %4" PRId64 " %%", work(c, a->n_members));
-        if (c->gathers)
+        if (c->weight)
+            sheaf__put(t, "  left out: gathers a weight, and another row gathers none");
+        else if (c->gathers)
             sheaf__put(t, "  left out: gathers, and another row takes what is cut as it lies");
         else if (c->doubled)
             sheaf__put(t, "  left out: another row leaves the same behind and costs no more");
@@ -148,8 +150,8 @@ static enum sheaf_status find_totals(struct planner *p, struct account *a) {
 }
 
 enum sheaf_status sheaf__split_considered(const struct sheaf_cgraph *graph, int n_members,
-                                          sheaf__leaf_state_fn leaf_state, void *user, int node,
-                                          char *buf, size_t n) {
+                                          sheaf__leaf_state_fn leaf_state, void *user,
+                                          bool whole_sums, int node, char *buf, size_t n) {
     struct sheaf__pool pool;
     struct sheaf__text t = {buf, n, 0};
     struct account a = {
@@ -161,6 +163,7 @@ enum sheaf_status sheaf__split_considered(const struct sheaf_cgraph *graph, int 
                         .n_members = n_members,
                         .leaf_state = leaf_state,
                         .user = user,
+                        .whole_sums = whole_sums,
                         .pool = &pool,
                         .of = {.watch = &a.watch}};
     st = sheaf__plan_prepare(&p);

@@ -58,6 +58,7 @@ static bool consider(void *user, const struct sheaf__row *row) {
     struct choice *c = user;
     int64_t cost = 0;
     if (c->asked->whole && sheaf__row_cuts(row)) return true;
+    if (c->asked->whole_sums && row->adds) return true;
     for (int i = 0; i < row->n_operands; i++) {
         const struct sheaf__at_hand *o = &c->operand[i];
         if (i + 1 == c->asked->written) { /* written where it is, never converted */

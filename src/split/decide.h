@@ -23,8 +23,9 @@ struct sheaf__at_hand { /* an operand: the states that it has */
 struct sheaf__asked { /* a node */
     const struct sheaf_tensor *node;
     const struct sheaf__rule *rule;
-    int written; /* it is written over operand `written` - 1; 0: over none */
-    bool whole;  /* only a row in which nothing is cut */
+    int written;     /* it is written over operand `written` - 1; 0: over none */
+    bool whole;      /* only a row in which nothing is cut */
+    bool whole_sums; /* no row that adds */
 };
 /* The row of a node: that of the search, if there is one and the operands are available as it needs
  * them, else the cheapest for this node alone. false: there is none (a write in place that no row

@@ -130,6 +130,11 @@ static void put_reason(struct sheaf__text *t, const struct sheaf__plan_impl *imp
                            e->letter[f]);
                 return;
             }
+            if (e->kind[f] == SHEAF__SUM && impl->whole_sums) {
+                sheaf__put(t, "  src%d is cut along %c, and sums are whole (SHEAF_SPLIT_SUMS)\n", i,
+                           e->letter[f]);
+                return;
+            }
             if (e->kind[f] == SHEAF__SUM && !st.cut->partition) {
                 sheaf__put(t, "  row %c is a sum, so its slices must not overlap\n", e->letter[f]);
                 return;
@@ -215,7 +220,7 @@ bool sheaf__split_explain(const struct sheaf__split_plan *plan, const struct she
                sheaf__name_of(plan->values[gather->in[0]].tensor));
     sheaf__put_bytes(&t, gather->bytes);
     sheaf__put(&t, " a compute\n");
-    if (gathered < 0) return true;
+    if (gathered < 0 || impl->whole_sums) return true; /* whole sums want gathers */
     const struct sheaf_tensor *mine = source_of(impl, o.value[gathered]);
     for (int q = 0; q < o.n; q++) {
         if (q == gathered || o.st[q].kind != SHEAF__S) continue;

@@ -177,6 +177,7 @@ static bool offer_factors(const struct matcher *m, const struct sheaf__cut *cons
             row.out = st;
         } else if (kind == SHEAF__SUM || kind == SHEAF__INDEX) {
             row.out = sheaf__st_p();
+            row.adds = kind == SHEAF__SUM;
             if (kind == SHEAF__INDEX && m->rule->mask) {
                 for (int f = 0; f < e->n_factors; f++) {
                     if (set >> f & 1)
@@ -457,7 +458,7 @@ static bool visit_partial(const struct matcher *m) {
             if (!(m->rule->add_once >> once & 1)) continue;
             struct sheaf__row row = row_of(m, "add once");
             row.need[1 - once].st = row.out = sheaf__st_p();
-            row.add_once = true;
+            row.adds = row.add_once = true;
             row.once = once;
             row.addend = 1 - once;
             /* the other members' result is their addend as it lies: it must have the result's shape
@@ -470,6 +471,7 @@ static bool visit_partial(const struct matcher *m) {
     for (int l = 0; l < SHEAF__MAX_LINEAR && m->rule->linear[l]; l++) {
         struct sheaf__row row = row_of(m, "linear");
         row.out = sheaf__st_p();
+        row.adds = true;
         int n = 0;
         for (int i = 0; i < m->n; i++) {
             if (m->rule->linear[l] >> i & 1) {

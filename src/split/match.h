@@ -22,6 +22,7 @@ struct sheaf__row {
     int n_operands;
     struct sheaf__need need[SHEAF__MAX_OPERANDS];
     struct sheaf__st out;
+    bool adds; /* of an element of `out` several members may have an addend other than 0 */
     bool add_once;
     int once;
     int addend; /* the only PARTIAL operand of a linear row, the rest MIRRORED; -1 */

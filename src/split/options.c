@@ -42,6 +42,7 @@ struct sheaf__options {
     bool failed;
     struct sheaf__option option[MAX_ROWS];
     bool is_free[MAX_ROWS];
+    bool takes_weight[MAX_ROWS]; /* gathers a leaf that the graph only reads */
 };
 
 /* Is the state there for the node at no cost? */
@@ -71,11 +72,18 @@ static void acquire(const struct sheaf__options *w, int i, struct sheaf__set *x,
     }
 }
 
+/* A leaf or a view of one, which no node of the graph writes to. */
+static bool is_weight(const struct sheaf__options *w, int i) {
+    const struct sheaf__entry *owner = &w->of->entry[w->of->entry[w->operand[i]].owner];
+    return owner->node < 0 && !owner->written;
+}
+
 static bool note(void *user, const struct sheaf__row *row) {
     struct sheaf__options *w = user;
     if (w->whole && sheaf__row_cuts(row)) return true;
+    if (w->of->whole_sums && row->adds) return true;
     struct sheaf__option o = {.row = *row};
-    bool is_free = true, cut = false, native = true;
+    bool is_free = true, cut = false, native = true, takes_weight = false;
     struct sheaf__set after[SHEAF__MAX_OPERANDS];
     for (int i = 0; i < w->n; i++) after[i] = w->set[i];
     for (int i = 0; i < w->n; i++) {
@@ -97,7 +105,9 @@ static bool note(void *user, const struct sheaf__row *row) {
                 continue;
             }
         }
+        const int before = o.collectives;
         acquire(w, i, &after[w->same[i]], need, &o);
+        takes_weight = takes_weight || (o.collectives > before && is_weight(w, i));
     }
     o.out = sheaf__set_of_one(w->sets, sheaf__lasting(w->of, w->index, row->out), native);
     for (int i = 0; i < w->n; i++) {
@@ -107,6 +117,7 @@ static bool note(void *user, const struct sheaf__row *row) {
     w->failed = w->failed || o.out == SHEAF__NO_SET;
     w->fits = w->fits || (is_free && cut);
     w->is_free[w->n_options] = is_free;
+    w->takes_weight[w->n_options] = takes_weight;
     w->option[w->n_options++] = o;
     return w->n_options < MAX_ROWS && !w->failed;
 }
@@ -140,15 +151,21 @@ static void find_options(struct sheaf__options *w) {
         w->failed = w->failed || o->out == SHEAF__NO_SET;
         return;
     }
+    bool weights_stay = false; /* in one row at least */
+    for (int a = 0; a < w->n_options; a++) weights_stay = weights_stay || !w->takes_weight[a];
     for (int a = 0; a < w->n_options; a++) {
-        if (w->fits && !w->is_free[a]) w->option[a].left_out = SHEAF__GATHERS;
+        if (w->fits && !w->is_free[a])
+            w->option[a].left_out = SHEAF__GATHERS;
+        else if (w->of->whole_sums && weights_stay && w->takes_weight[a])
+            w->option[a].left_out = SHEAF__GATHERS_WEIGHT;
     }
     for (int a = 0; a < w->n_options; a++) {
         struct sheaf__option *x = &w->option[a];
         for (int b = 0; b < w->n_options && !x->left_out; b++) {
             const struct sheaf__option *y = &w->option[b];
-            if (a == b || y->left_out == SHEAF__GATHERS || x->out != y->out || x->mirror ||
-                y->mirror || memcmp(x->set, y->set, (size_t)w->n * sizeof *x->set) != 0)
+            if (a == b || (y->left_out && y->left_out != SHEAF__DOMINATED) || x->out != y->out ||
+                x->mirror || y->mirror ||
+                memcmp(x->set, y->set, (size_t)w->n * sizeof *x->set) != 0)
                 continue;
             if (y->cost < x->cost || (y->cost == x->cost && b < a)) x->left_out = SHEAF__DOMINATED;
         }
@@ -187,7 +204,7 @@ static int shape_of(struct sheaf__options *work) {
             .mask;
     *w++ = (uint64_t)lasts | (uint64_t)work->whole << 1 | (uint64_t)work->written << 2;
     for (int i = 0; i < work->n; i++) {
-        *w++ = (uint64_t)work->same[i];
+        *w++ = (uint64_t)work->same[i] | (uint64_t)is_weight(work, i) << 8;
         w = put_tensor(w, operand_of(work, i));
     }
     const int n = (int)(w - word);

@@ -10,8 +10,9 @@
 
 enum sheaf__left_out {
     SHEAF__KEPT,
-    SHEAF__GATHERS,   /* needs a collective, and another row takes what is cut as it lies */
-    SHEAF__DOMINATED, /* an earlier or cheaper row leaves the same behind */
+    SHEAF__GATHERS,        /* needs a collective, and another row takes what is cut as it lies */
+    SHEAF__GATHERS_WEIGHT, /* with whole sums: gathers a weight, and another row gathers none */
+    SHEAF__DOMINATED,      /* an earlier or cheaper row leaves the same behind */
 };
 
 struct sheaf__option {

@@ -11,6 +11,7 @@ struct sheaf__plan_impl {
     struct sheaf__split_plan plan; /* first: the handle */
     struct sheaf__pool pool;
     struct sheaf__st *st; /* [n_values] */
+    bool whole_sums;
 };
 
 static inline const struct sheaf__plan_impl *sheaf__plan_impl(const struct sheaf__split_plan *p) {

@@ -161,7 +161,7 @@ static enum sheaf_status plan_node(struct planner *p, int node) {
             o->n, o->st, o->native == NONE ? NULL : &p->value[o->native].st, o->bytes};
     }
     struct sheaf__row row;
-    const struct sheaf__asked asked = {t, rule, written, p->whole && p->whole[node]};
+    const struct sheaf__asked asked = {t, rule, written, p->whole && p->whole[node], p->whole_sums};
     const bool back = /* only an in-place write can be without a row */
         !sheaf__decide_row(p->pool, &asked, sheaf__search_row(p->search, node), at_hand, &row);
     if (p->pool->failed) return sheaf__plan_no_memory();
@@ -254,6 +254,7 @@ enum sheaf_status sheaf__plan_prepare(struct planner *p) {
                                       .self = p->self,
                                       .operand = p->operand,
                                       .whole = p->whole,
+                                      .whole_sums = p->whole_sums,
                                       .watch = p->of.watch};
     return sheaf__search_new(&p->of, &p->search);
 }
@@ -334,6 +335,7 @@ static enum sheaf_status publish(struct planner *p, struct sheaf__plan_impl *imp
     plan->node_value = sheaf__pool_alloc(pool, (n_nodes + 1) * sizeof(int));
     plan->node_final = sheaf__pool_alloc(pool, (n_nodes + 1) * sizeof(int));
     if (pool->failed) return sheaf__plan_no_memory();
+    impl->whole_sums = p->whole_sums;
     plan->n_members = p->n_members;
     plan->n_values = p->n_values;
     plan->n_steps = p->n_steps;
@@ -355,7 +357,8 @@ static enum sheaf_status publish(struct planner *p, struct sheaf__plan_impl *imp
 
 enum sheaf_status sheaf__split_plan_new_with(const struct sheaf_cgraph *graph, int n_members,
                                              sheaf__leaf_state_fn leaf_state, void *user,
-                                             const uint8_t *whole, struct sheaf__split_plan **out) {
+                                             const uint8_t *whole, bool whole_sums,
+                                             struct sheaf__split_plan **out) {
     *out = NULL;
     if (n_members < 1)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
@@ -372,6 +375,7 @@ enum sheaf_status sheaf__split_plan_new_with(const struct sheaf_cgraph *graph, i
                         .leaf_state = leaf_state,
                         .user = user,
                         .whole = whole,
+                        .whole_sums = whole_sums,
                         .pool = &impl->pool};
     status = sheaf__plan_prepare(&p);
     for (int i = 0; i < graph->n_nodes && status == SHEAF_STATUS_SUCCESS; i++)
@@ -390,7 +394,7 @@ enum sheaf_status sheaf__split_plan_new_with(const struct sheaf_cgraph *graph, i
 enum sheaf_status sheaf__split_plan_new(const struct sheaf_cgraph *graph, int n_members,
                                         sheaf__leaf_state_fn leaf_state, void *user,
                                         struct sheaf__split_plan **out) {
-    return sheaf__split_plan_new_with(graph, n_members, leaf_state, user, NULL, out);
+    return sheaf__split_plan_new_with(graph, n_members, leaf_state, user, NULL, false, out);
 }
 
 void sheaf__split_plan_free(struct sheaf__split_plan *plan) {

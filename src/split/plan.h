@@ -60,10 +60,15 @@ enum sheaf_status sheaf__split_plan_new(const struct sheaf_cgraph *graph, int n_
                                         struct sheaf__split_plan **out);
 /* whole [nodes], or NULL: nodes that are not 0 there are computed whole by every member, because a
  * member's device does not take a slice of them. What they write over is gathered first, unless
- * every member has it whole, and each member takes its slice of the result back. */
+ * every member has it whole, and each member takes its slice of the result back.
+ *
+ * whole_sums: no sum is made of members' parts, each is computed by one member (or by all alike);
+ * PARTIAL is only what is 0 on all members but one. So results do not depend on how many members
+ * there are, if those of the ops do not depend on how many rows or heads they are asked for. */
 enum sheaf_status sheaf__split_plan_new_with(const struct sheaf_cgraph *graph, int n_members,
                                              sheaf__leaf_state_fn leaf_state, void *user,
-                                             const uint8_t *whole, struct sheaf__split_plan **out);
+                                             const uint8_t *whole, bool whole_sums,
+                                             struct sheaf__split_plan **out);
 void sheaf__split_plan_free(struct sheaf__split_plan *plan);
 /* 64-bit hash of everything that must agree between ranks: ops, parameters, shapes, types, states,
  * steps. */
@@ -95,8 +100,8 @@ bool sheaf__split_contributes_zero(const struct sheaf__split_plan *plan,
  * and for the whole graph if the node takes it, the work of a member, and why the taken one won. At
  * most n bytes, always terminated. */
 enum sheaf_status sheaf__split_considered(const struct sheaf_cgraph *graph, int n_members,
-                                          sheaf__leaf_state_fn leaf_state, void *user, int node,
-                                          char *buf, size_t n);
+                                          sheaf__leaf_state_fn leaf_state, void *user,
+                                          bool whole_sums, int node, char *buf, size_t n);
 
 /* Says why the operands of a node had to be gathered: the node, its rule, every operand's state and
  * where it comes from, the row that came closest, what was done, and a suggestion. Writes at most n

@@ -43,6 +43,7 @@ struct planner {
     sheaf__leaf_state_fn leaf_state;
     void *user;
     const uint8_t *whole; /* see struct sheaf__search_of */
+    bool whole_sums;
     struct sheaf__pool *pool;
     struct sheaf__entry *entry;
     int n_entries;

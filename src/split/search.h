@@ -6,7 +6,8 @@
  * reach the same states are merged, so with cuts that fit there are one or two, and the choice is
  * exact as long as there are no more than the pass keeps. Rows that gather are left out where a row
  * takes what is cut as it lies: gathering in order to mirror what follows can save bytes, but every
- * member would do all the work.
+ * member would do all the work. For the same reason, with whole sums, rows that gather a weight are left
+ * out where a row gathers none, though the weight may be less than what many tokens read it with.
  *
  * Pure, and the same on every rank. */
 #ifndef SHEAF_SPLIT_SEARCH_H
@@ -40,6 +41,7 @@ struct sheaf__search_of {
     const int *self;      /* [nodes] entries */
     const int *operand;   /* [nodes][SHEAF__MAX_OPERANDS] entries */
     const uint8_t *whole; /* [nodes] 1: only the row in which nothing is cut; NULL: none is so */
+    bool whole_sums;      /* no row that adds */
     struct sheaf__watch *watch; /* NULL: none */
 };
 
@@ -47,9 +49,9 @@ struct sheaf__search_of {
 enum { SHEAF__MAX_CONSIDERED = 64 };
 struct sheaf__considered {
     struct sheaf__row row;
-    bool none;             /* no row: an in-place write that goes through a copy */
-    bool gathers, doubled; /* left out, see enum sheaf__left_out */
-    int64_t cost;          /* of the conversions for this node, times members */
+    bool none;                     /* no row: an in-place write that goes through a copy */
+    bool gathers, weight, doubled; /* left out, see enum sheaf__left_out */
+    int64_t cost;                  /* of the conversions for this node, times members */
     int collectives;
 };
 struct sheaf__watch {

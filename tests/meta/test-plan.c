@@ -312,6 +312,26 @@ Test(plan_info, the_explanation_counts_what_the_plan_moves) {
     cr_expect(strstr(out, "9 all-reduce of 9216 bytes together"), "%s", out);
 }
 
+/* A gather before each of the four products of a layer, and none of a weight in a long prompt. */
+Test(plan_info, whole_sums) {
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(info(i ? "-m " MODEL " --plan --members 2 --split-sums whole --tokens 250"
+                            : "-m " MODEL " --plan --members 2 --split-sums whole"),
+                     0, "%s", out);
+        cr_expect(strstr(out, i ? "1 all-reduce of 256000 bytes together, 16 all-gather of "
+                                  "4614144 bytes together"
+                                : "1 all-reduce of 1024 bytes together, 16 all-gather of 24576 "
+                                  "bytes together"),
+                  "%s", out);
+    }
+    cr_expect(strstr(out, "src1 is cut along k, and sums are whole (SHEAF_SPLIT_SUMS)"), "%s", out);
+    cr_expect_null(strstr(out, "\n  try: "), "%s", out);
+    cr_assert_eq(info("-m " MODEL " --plan --members 2 --split-sums whole --tokens 250 --explain "
+                      "ffn_out-1"),
+                 0, "%s", out);
+    cr_expect(strstr(out, "left out: gathers a weight, and another row gathers none"), "%s", out);
+}
+
 Test(plan_info, explains_only_what_is_computed) {
     static const struct {
         const char *tensor, *want;

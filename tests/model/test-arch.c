@@ -10,6 +10,7 @@
 
 #include "sheaf/meta.h"
 #include "sheaf/model.h"
+#include "sheaf/settings.h"
 #include "sheaf/world.h"
 
 #include "model/arch/arch.h"
@@ -178,6 +179,48 @@ Test(arch, logits_are_those_of_an_independent_evaluation) {
                 compare(&m, members, cuts[cut], got, want);
             }
     }
+    sheaf_world_finalize();
+}
+
+/* With whole sums logits are those of one device bit by bit: in batches of 7 tokens, and on three
+ * members also token by token, which makes other products. */
+Test(arch, whole_sums_have_the_same_bits) {
+    static const char *const cuts[] = {"auto", "rows", "whole"};
+    static const char *const uneven[] = {NULL, NULL, "3,1", "1,0,2", "1,4,1,2", "2,1,3,0,1"};
+    static float got[VOCAB], alone[VOCAB];
+    struct model m;
+    start_world();
+    cr_assert_eq(sheaf_setting_set("SHEAF_SPLIT_SUMS", "whole"), 0, "%s", sheaf_last_error());
+    for (size_t i = 0; get_model(i, &m); i++) {
+        const char *path = write_model(&m);
+        evaluate(path, &m, 0, NULL, NULL, 7, alone);
+        for (int members = 1; members <= MAX_MEMBERS; members++) {
+            const char *split = (i + (size_t)members) % 2 ? uneven[members] : NULL;
+            const char *cut = m.mixture ? cuts[(i + (size_t)members) % 3] : "auto";
+            if (SANITIZED && (i + (size_t)members) % 3) continue;
+            evaluate(path, &m, members, split, cut, 7, got);
+            cr_assert_eq(memcmp(got, alone, sizeof got), 0, "%s on %d members, %s, %s", m.name,
+                         members, split ? split : "even", cut);
+        }
+        evaluate(path, &m, 0, NULL, NULL, 1, alone);
+        evaluate(path, &m, 3, NULL, NULL, 1, got);
+        cr_assert_eq(memcmp(got, alone, sizeof got), 0, "%s, token by token", m.name);
+    }
+    sheaf_world_finalize();
+}
+
+/* Columns of experts are parts of sums. */
+Test(arch, whole_sums_refuse_columns_of_experts) {
+    struct sheaf_model_params p = sheaf_model_default_params();
+    struct sheaf_model *model;
+    struct model m;
+    start_world();
+    cr_assert_eq(sheaf_setting_set("SHEAF_SPLIT_SUMS", "whole"), 0, "%s", sheaf_last_error());
+    for (size_t i = 0; get_model(i, &m) && !m.mixture;) i++;
+    p.path = write_model(&m);
+    p.experts = "columns";
+    cr_assert_eq(sheaf_model_open(&p, &model), SHEAF_STATUS_INVALID);
+    cr_expect(strstr(sheaf_last_error(), "--experts columns"), "%s", sheaf_last_error());
     sheaf_world_finalize();
 }
 

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "sheaf/settings.h"
+
 #include "model/arch/tag.h"
 #include "model/place/policy.h"
 #include "model/random_model.h"
@@ -198,8 +200,7 @@ static void check_model(const struct sheaf__weights *model, const double *shares
     sheaf__policy_free(policy);
 }
 
-static void check_all(struct sheaf__random_model_params p) {
-    struct sheaf__weights *model = open_random(p);
+static void check_shares(const struct sheaf__weights *model) {
     check_model(model, (double[]){1}, 1);
     check_model(model, (double[]){1, 1}, 2);
     check_model(model, (double[]){3, 1}, 2);
@@ -207,6 +208,18 @@ static void check_all(struct sheaf__random_model_params p) {
     check_model(model, (double[]){1, 0, 1}, 3);
     check_model(model, (double[]){1, 1, 1, 1}, 4);
     check_model(model, (double[]){0, 0, 1, 0}, 4);
+}
+
+static void set_sums(const char *sums) {
+    cr_assert_eq(sheaf_setting_set("SHEAF_SPLIT_SUMS", sums), 0, "%s", sheaf_last_error());
+}
+
+static void check_all(struct sheaf__random_model_params p) {
+    struct sheaf__weights *model = open_random(p);
+    check_shares(model);
+    set_sums("whole");
+    check_shares(model);
+    set_sums(NULL);
     sheaf__weights_free(model);
 }
 
@@ -302,6 +315,32 @@ Test(policy, blocks_that_straddle_heads_turn_the_cut) {
     s = weight_state(policy, model, "blk.0.attn_output.weight");
     cr_assert_eq(s->axis, SHEAF_SPLIT_AXIS_1, "6 and 2 heads are not");
     sheaf_split_state_free(s);
+    sheaf__policy_free(policy);
+    sheaf__weights_free(model);
+}
+
+/* With whole sums rows are cut, in groups, and blocks of columns do not matter. */
+Test(policy, whole_sums_cut_rows) {
+    static const char *const rows[] = {"blk.0.attn_output.weight", "blk.0.ffn_down.weight"};
+    struct sheaf__random_model_params p = shape(8, 8);
+    struct sheaf__policy *policy;
+    p.type = SHEAF_TYPE_Q4_K;
+    p.n_embd = 256;
+    p.head_dim = 64;
+    p.n_ff = 768;
+    struct sheaf__weights *model = open_random(p);
+    set_sums("whole");
+    cr_assert_eq(sheaf__policy_new(model, (double[]){1, 1}, 2, &policy), 0);
+    for (int i = 0; i < 2; i++) {
+        struct sheaf_split_state *s = weight_state(policy, model, rows[i]);
+        cr_expect_eq(s->axis, SHEAF_SPLIT_AXIS_1, "%s", rows[i]);
+        cr_expect_eq(s->segments[0].inner % SHEAF__ROW_GROUP, 0, "%s", rows[i]);
+        cr_expect_eq(sheaf_split_state_extent(s, 0, 256), 128, "%s", rows[i]);
+        sheaf_split_state_free(s);
+    }
+    struct sheaf_split_state *up = weight_state(policy, model, "blk.0.ffn_up.weight");
+    cr_expect_eq(sheaf_split_state_extent(up, 0, 768), 384, "half, where blocks of down are 512");
+    sheaf_split_state_free(up);
     sheaf__policy_free(policy);
     sheaf__weights_free(model);
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "mpirun.h"
 #include "sanitizer.h"
@@ -63,6 +64,21 @@ Test(smollm2, same_tokens_on_any_number_of_ranks) {
                              worlds[w].split);
         }
     }
+}
+
+/* With whole sums the logits of all worlds have the bits of one rank's without. */
+Test(smollm2, same_bits_with_whole_sums) {
+    char args[512], line[4096], files[2][64], cmd[256];
+    for (int i = 0; i < 2; i++)
+        snprintf(files[i], sizeof *files, "/tmp/sheaf-test-%d-%d.bin", (int)getpid(), i);
+    snprintf(cmd, sizeof cmd, "cmp %s %s", files[0], files[1]);
+    for (int w = 0; w < WORLDS; w += STEP) {
+        snprintf(args, sizeof args, "--chat -p '%s' -n %d --temp 0 --ids --logits %s %s",
+                 prompts[2], TOKENS / 2, files[w > 0], w ? "--split-sums whole" : "");
+        run_line(w, args, "\nids: ", line, sizeof line);
+        if (w) cr_expect_eq(system(cmd), 0, "%d ranks, split %s", worlds[w].np, worlds[w].split);
+    }
+    for (int i = 0; i < 2; i++) unlink(files[i]);
 }
 
 Test(smollm2, answers_a_question) {

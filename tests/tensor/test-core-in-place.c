@@ -191,8 +191,9 @@ Test(in_place, a_plan_passes_over_operands_that_are_null) {
     cr_expect_eq(node->in[1], -1);
     cr_expect_geq(node->in[2], 0);
     char text[2048];
-    cr_expect_eq(sheaf__split_considered(m.graph, 2, split_model_state, &m, 0, text, sizeof text),
-                 SHEAF_STATUS_SUCCESS);
+    cr_expect_eq(
+        sheaf__split_considered(m.graph, 2, split_model_state, &m, false, 0, text, sizeof text),
+        SHEAF_STATUS_SUCCESS);
     cr_expect(strstr(text, "src2 y") && !strstr(text, "src1"), "%s", text);
     cr_expect(sheaf__split_explain(plan, m.graph, 0, text, sizeof text));
     sheaf__split_plan_free(plan);

@@ -144,6 +144,35 @@ static void odd_model(struct sheaf__random_model_params p) {
     same_everywhere(path, some_worlds, sizeof some_worlds / sizeof *some_worlds);
 }
 
+/* Are the logits of a run, of a prompt and 15 tokens, the bytes of want.bin? As want.bin itself with
+ * `first`. */
+static bool same_bits(const char *model, const char *more, struct world w, bool first) {
+    char args[1024], env[64];
+    snprintf(args, sizeof args,
+             "-m %s -p 'the old man and the sea, and the multitude' -n 16 --temp 0 --ignore-eos "
+             "--split %s %s --logits %s/%s.bin 2>%s/err",
+             model, w.split, more, dir, first ? "want" : "got", dir);
+    snprintf(env, sizeof env, "SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=%d", w.devices);
+    cr_assert_eq(sheaf_run(w.np, env, args), 0, "%s", out);
+    if (first) return true;
+    snprintf(args, sizeof args, "cmp -s %s/want.bin %s/got.bin", dir, dir);
+    return system(args) == 0;
+}
+
+/* Whole sums: the bits of the logits do not depend on ranks, devices and shares. Parts of sums show
+ * that they could. */
+Test(run, whole_sums_have_the_same_bits) {
+    static const char *const models[] = {F32, Q8_0, Q8_0 " --fast"};
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        same_bits(models[m], "", all_worlds[0], true);
+        for (size_t i = 1; i < sizeof all_worlds / sizeof *all_worlds; i += WORLD_STEP)
+            cr_expect(same_bits(models[m], "--split-sums whole", all_worlds[i], false),
+                      "%s on %d ranks x %d, split %s", models[m], all_worlds[i].np,
+                      all_worlds[i].devices, all_worlds[i].split);
+        cr_expect(!same_bits(models[m], "", (struct world){2, 1, "even"}, false), "%s", models[m]);
+    }
+}
+
 Test(run, three_kv_heads) {
     struct sheaf__random_model_params p = sheaf__random_model_default_params();
     p.n_head = 9;
@@ -411,6 +440,8 @@ Test(run, bad_command_lines) {
     fails(2, "-m " F32 " -p x --devices CPU0@0,CPU0", "names CPU0@0 twice");
     fails(2, "-m " F32 " -p x --devices CPU0@1,CPU0@0", "lower ranks first");
     fails(2, "-m " F32 " -p x --single", "one rank only");
+    fails(np, "-m " F32 " -p x --split-sums all", "--split-sums is partial or whole");
+    fails(2, "-m " F32 " -p x --split-sums whole --experts columns", "--experts columns makes");
 }
 
 /* --fast is the setting, rounds prompts, and is near what it rounds. */
@@ -437,7 +468,8 @@ Test(run, fast) {
 /* A setting that leaves no device ends every rank with its own text. */
 Test(run, bad_settings) {
     const char *settings[] = {"SHEAF_CPU_ISA=mmx", "SHEAF_CPU_ACTIVATIONS=f8",
-                              "SHEAF_CPU_DEVICES=0", "SHEAF_CPU_THREADS=none"};
+                              "SHEAF_CPU_DEVICES=0", "SHEAF_CPU_THREADS=none",
+                              "SHEAF_SPLIT_SUMS=half"};
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         for (int np = 0; np <= 2; np += 2) {
             char name[64];
@@ -508,6 +540,13 @@ Test(run, a_file_missing_on_one_rank) {
 Test(run, different_files_on_two_ranks) {
     cr_assert_gt(on_ranks(2, "M=" F32 "; [ $R = 1 ] && M=" Q8_0 "; exec $RUN -m $M -p x"), 0);
     cr_assert(strstr(out, "different models"), "%s", out);
+    cr_assert_eq(count("sheaf-run: "), 1, "%s", out);
+}
+
+Test(run, different_sums_on_two_ranks) {
+    cr_assert_gt(
+        on_ranks(2, "[ $R = 1 ] && export SHEAF_SPLIT_SUMS=whole; exec $RUN -m " F32 " -p x"), 0);
+    cr_assert(strstr(out, "SHEAF_SPLIT_SUMS is 'partial' on rank 0 and 'whole' here"), "%s", out);
     cr_assert_eq(count("sheaf-run: "), 1, "%s", out);
 }
 

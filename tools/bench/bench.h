@@ -27,7 +27,7 @@ enum bench_format { BENCH_MD, BENCH_CSV, BENCH_JSON };
 struct bench_options {
     const char *models[OPTION_MAX_LIST]; /* exactly one */
     int n_models;
-    const char *split, *devices, *overlap, *output;
+    const char *split, *split_sums, *devices, *overlap, *output;
     int64_t n_prompt[OPTION_MAX_LIST], n_gen[OPTION_MAX_LIST], depth[OPTION_MAX_LIST];
     int64_t sequences[OPTION_MAX_LIST];
     int n_prompts, n_gens, n_depths, n_sequences; /* entries of the lists */

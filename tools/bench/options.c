@@ -44,6 +44,10 @@ static const struct option options[] = {
     {"--output", "-o", OPTION_TEXT, AT(output), 0, 0, 0, "FORMAT", "md, csv or json (md)", NULL},
     {"--split", "-ts --tensor-split", OPTION_TEXT, AT(split), 0, 0, 0, "S",
      "even, auto, or shares: 3,1 (even)", NULL},
+    {"--split-sums", NULL, OPTION_CHOICE, AT(split_sums), 0, 0, 0, "S",
+     "partial, whole: whole sums are not added from members' parts, so that results have the same "
+     "bits on any number of members, for twice the collectives (SHEAF_SPLIT_SUMS, or partial)",
+     "partial|whole"},
     {"--devices", "-dev --device", OPTION_TEXT, AT(devices), 0, 0, 0, "LIST",
      "as sheaf-info prints them: CPU0@0,CPU0@1 (all)", NULL},
     {"--overlap", NULL, OPTION_TEXT, AT(overlap), 0, 0, 0, "O",
@@ -93,9 +97,9 @@ static enum sheaf_status check(const struct bench_options *o) {
     for (int i = 0; i < o->n_gens; i++) any = any || o->n_gen[i];
     if (!any)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "nothing to measure: -p and -n are both 0");
-    if (o->single && (o->devices || o->split || o->overlap))
-        return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "--single has no members: leave out --split, --devices, --overlap");
+    if (o->single && (o->devices || o->split || o->split_sums || o->overlap))
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "--single has no members: leave out --split, "
+                                                     "--split-sums, --devices, --overlap");
     return SHEAF_STATUS_SUCCESS;
 }
 
@@ -115,5 +119,6 @@ enum sheaf_status bench_options_parse(int argc, char **argv, struct bench_option
     if (status || out->help || out->version) return status;
     status = set_format(out);
     if (!status) status = check(out);
+    if (!status) status = tool_set_sums(out->split_sums);
     return status ? status : tool_set_cpus(out->threads, out->fast);
 }

@@ -54,6 +54,10 @@ enum sheaf_status tool_set_cpus(int64_t threads, bool fast) {
     return sheaf_setting_set("SHEAF_CPU_THREADS", number);
 }
 
+enum sheaf_status tool_set_sums(const char *sums) {
+    return sums ? sheaf_setting_set("SHEAF_SPLIT_SUMS", sums) : SHEAF_STATUS_SUCCESS;
+}
+
 int tool_start(const struct tool *tool, enum sheaf_status parsed) {
     char *wrong = parsed ? strdup(sheaf_last_error()) : NULL;
     const struct sheaf_world_params params = {.size = sizeof params, .may_exit = true};

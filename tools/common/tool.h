@@ -20,6 +20,8 @@ int tool_refuse(const struct tool *tool);
 
 /* Settings of the CPU devices by --threads (0: not given) and --fast. Before tool_start. */
 enum sheaf_status tool_set_cpus(int64_t threads, bool fast);
+/* SHEAF_SPLIT_SUMS by --split-sums (NULL: not given). Before tool_start. */
+enum sheaf_status tool_set_sums(const char *sums);
 
 /* Starts the world and loads the modules of devices, after the command line was parsed with status
  * `parsed`, whose text is in sheaf_last_error. Returns 0 or the exit code of a tool that cannot go

@@ -16,6 +16,10 @@ static const struct option option_table[] = {
     {"--model", "-m", OPTION_TEXT, AT(params.path), 0, 0, 0, "FILE", "GGUF model", NULL},
     {"--split", "-ts --tensor-split", OPTION_TEXT, AT(params.split), 0, 0, 0, "S",
      "even, auto, or shares: 3,1 (even)", NULL},
+    {"--split-sums", NULL, OPTION_CHOICE, AT(split_sums), 0, 0, 0, "S",
+     "partial, whole: whole sums are not added from members' parts, so that results have the same "
+     "bits on any number of members, for twice the collectives (SHEAF_SPLIT_SUMS, or partial)",
+     "partial|whole"},
     {"--devices", "-dev --device", OPTION_TEXT, AT(params.devices), 0, 0, 0, "LIST",
      "all, or names as printed here: CPU0@0,CPU0@1; CPU0 is that of every rank (all)", NULL},
     {"--preset", NULL, OPTION_TEXT, AT(preset), 0, 0, 0, "NAME",
@@ -85,10 +89,11 @@ static enum sheaf_status check_model(const struct options *o) {
     const bool model = o->params.path || o->preset;
     if (!o->params.path && o->params.devices)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--devices wants a model (-m)");
-    if (!model && (o->params.split || o->n_members || o->tensors || o->json || o->n_ctx))
+    if (!model &&
+        (o->params.split || o->split_sums || o->n_members || o->tensors || o->json || o->n_ctx))
         return sheaf_set_error(SHEAF_STATUS_INVALID,
-                               "--split, --members, --tensors, --json and --ctx want a model (-m) "
-                               "or --preset");
+                               "--split, --split-sums, --members, --tensors, --json and --ctx want "
+                               "a model (-m) or --preset");
     if (o->params.path && o->preset)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "give one of -m and --preset");
     if (o->n_members > 1 && (o->plan || o->plan_options.dot || o->tensors))
@@ -147,7 +152,7 @@ enum sheaf_status info_options_parse(int argc, char **argv, struct options *o) {
     o->params.n_ctx = o->n_ctx;
     if (o->preset && !o->n_members)
         for (int64_t n = 1; n <= 1024; n *= 2) o->members[o->n_members++] = n;
-    const enum sheaf_status checked = check_model(o);
-    if (checked) return checked;
-    return check_plan(o);
+    enum sheaf_status checked = check_model(o);
+    if (!checked) checked = check_plan(o);
+    return checked ? checked : tool_set_sums(o->split_sums);
 }

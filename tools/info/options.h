@@ -9,6 +9,7 @@ enum { MAX_MEMBERS = 4096 }; /* that are imagined */
 
 struct options {
     struct sheaf_model_params params;
+    const char *split_sums;
     struct plan_options plan_options;
     int64_t members[OPTION_MAX_LIST]; /* numbers of imagined members */
     int n_members;                    /* 0: the job's devices */

@@ -56,6 +56,10 @@ static const struct option options[] = {
     HEAD("devices"),
     {"--split", "-ts --tensor-split", OPTION_TEXT, AT(split), 0, 0, 0, "S",
      "even, auto (by measured speed), or shares: 3,1 (even)", NULL},
+    {"--split-sums", NULL, OPTION_CHOICE, AT(split_sums), 0, 0, 0, "S",
+     "partial, whole: whole sums are not added from members' parts, so that results have the same "
+     "bits on any number of members, for twice the collectives (SHEAF_SPLIT_SUMS, or partial)",
+     "partial|whole"},
     {"--devices", "-dev --device", OPTION_TEXT, AT(devices), 0, 0, 0, "LIST",
      "all, or names as --list-devices prints them: CPU0@0,CPU0@1; CPU0 is that of every rank (all)",
      NULL},
@@ -161,9 +165,9 @@ static enum sheaf_status check(const struct run_options *o) {
     if (o->v_type != SHEAF_TYPE_COUNT && o->v_type != o->kv_type)
         return sheaf_set_error(SHEAF_STATUS_INVALID,
                                "-ctk and -ctv: keys and values have one type here");
-    if (o->single && (o->devices || o->split || o->check || o->overlap))
+    if (o->single && (o->devices || o->split || o->split_sums || o->check || o->overlap))
         return sheaf_set_error(SHEAF_STATUS_INVALID, "--single has no members: leave out --split, "
-                                                     "--devices, --check, --overlap");
+                                                     "--split-sums, --devices, --check, --overlap");
     for (int i = 0; i < o->n_stop; i++)
         if (!*o->stop[i])
             return sheaf_set_error(SHEAF_STATUS_INVALID, "--stop wants a text that is not empty");
@@ -181,5 +185,6 @@ enum sheaf_status run_options_parse(int argc, char **argv, struct run_options *o
     if (status || out->help || out->version) return status;
     if (!out->list_devices) status = check_text(out);
     if (!status) status = check(out);
+    if (!status) status = tool_set_sums(out->split_sums);
     return status ? status : tool_set_cpus(out->threads, out->fast);
 }

@@ -12,7 +12,7 @@ enum { RUN_CTX_DEFAULT = -1 };
 
 struct run_options {
     const char *model, *prompt, *file;
-    const char *split, *devices, *overlap, *experts, *wire;
+    const char *split, *split_sums, *devices, *overlap, *experts, *wire;
     const char *logits, *perplexity, *trace;
     const char *pooling;               /* with embedding; NULL: the file's */
     const char *system;                /* with chat; "" : the model's own */

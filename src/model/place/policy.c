@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/arith.h"
+#include "base/settings.h"
 #include "model/arch/tag.h"
 
 /* How the matrices of experts are cut: see sheaf__policy_cut_experts. */
@@ -17,6 +18,7 @@ enum experts { EXPERTS_AUTO, EXPERTS_COLUMNS, EXPERTS_ROWS, EXPERTS_WHOLE, EXPER
 struct sheaf__policy {
     const struct sheaf__weights *model;
     enum experts experts;
+    bool whole_sums; /* SHEAF_SPLIT_SUMS */
     int n;
     double *shares;
     int64_t *q_first, *q_count;         /* query heads */
@@ -130,16 +132,24 @@ static int64_t soft_unit(int64_t n, int64_t block, int n_members) {
 
 static int64_t block_of(const struct sheaf_tensor *t) { return t ? sheaf_blck_size(t->type) : 1; }
 
-/* n_ff of layer il in units that are whole blocks of its ffn_down, which is cut on axis 0; of the
- * experts that every token uses, likewise. */
+/* Of n rows of a matrix. With whole sums a slice has the rows in groups as the whole matrix has. */
+static int64_t row_unit(const struct sheaf__policy *p, int64_t n) {
+    return soft_unit(n, p->whole_sums ? sheaf__gcd(n, SHEAF__ROW_GROUP) : 1, p->n);
+}
+
+/* Of n results that the matrix `down` adds up: whole blocks of it where it is cut on axis 0. */
+static int64_t inner_unit(const struct sheaf__policy *p, int64_t n,
+                          const struct sheaf_tensor *down) {
+    return p->whole_sums ? row_unit(p, n) : soft_unit(n, block_of(down), p->n);
+}
+
+/* Of n_ff of layer il; of that of the experts that every token uses, likewise. */
 static int64_t ffn_unit(const struct sheaf__policy *p, int64_t il) {
-    const struct sheaf_tensor *down = p->model->layers[il].w[SHEAF__W_DOWN];
-    return soft_unit(p->model->hp.n_ff, block_of(down), p->n);
+    return inner_unit(p, p->model->hp.n_ff, p->model->layers[il].w[SHEAF__W_DOWN]);
 }
 
 static int64_t shared_unit(const struct sheaf__policy *p, int64_t il) {
-    const struct sheaf_tensor *down = p->model->layers[il].w[SHEAF__W_DOWN_SHARED];
-    return soft_unit(p->model->hp.n_ff_shared, block_of(down), p->n);
+    return inner_unit(p, p->model->hp.n_ff_shared, p->model->layers[il].w[SHEAF__W_DOWN_SHARED]);
 }
 
 /* ---- layers with a state ---- */
@@ -201,18 +211,20 @@ static enum sheaf_status cut_ssm_groups(const struct sheaf__policy *p, int axis,
 /* Elements of n_ff of an expert that stay together; 0 if its blocks do not divide it. */
 static int64_t expert_unit(const struct sheaf__policy *p, enum experts how, int64_t il) {
     const struct sheaf_tensor *down = p->model->layers[il].w[SHEAF__W_DOWN_EXPERTS];
-    const int64_t block = how == EXPERTS_COLUMNS ? block_of(down) : 1;
     const int64_t n = p->model->hp.n_ff_expert;
-    return n % block ? 0 : soft_unit(n, block, p->n);
+    if (how != EXPERTS_COLUMNS) return row_unit(p, n);
+    return n % block_of(down) ? 0 : soft_unit(n, block_of(down), p->n);
 }
 
 /* Of layer il. Columns keep all members busy with every token; where their blocks do not suffice
- * for all members, whole experts; where there are too few of those, rows. */
+ * for all members, whole experts; where there are too few of those, rows. Columns add what members
+ * have, and whole experts would have the results of all of a token's added. */
 static enum experts experts_of(const struct sheaf__policy *p, int64_t il) {
     const struct sheaf__hparams *hp = &p->model->hp;
     const int64_t unit = expert_unit(p, EXPERTS_COLUMNS, il);
     int64_t wanted = 0;
     if (p->experts != EXPERTS_AUTO) return p->experts;
+    if (p->whole_sums) return EXPERTS_ROWS;
     for (int j = 0; j < p->n; j++) wanted += p->shares[j] > 0;
     if (unit && hp->n_ff_expert / unit >= wanted) return EXPERTS_COLUMNS;
     return hp->n_expert >= wanted ? EXPERTS_WHOLE : EXPERTS_ROWS;
@@ -236,7 +248,7 @@ static enum sheaf_status cut_experts(const struct sheaf__policy *p, const struct
     if (how == EXPERTS_WHOLE)
         return cut_units(p, (enum sheaf_split_axis)experts, hp->n_expert, 1, out);
     if (how == EXPERTS_ROWS && w == SHEAF__W_DOWN_EXPERTS)
-        return cut_units(p, SHEAF_SPLIT_AXIS_1, t->ne[1], soft_unit(t->ne[1], 1, p->n), out);
+        return cut_units(p, SHEAF_SPLIT_AXIS_1, t->ne[1], row_unit(p, t->ne[1]), out);
     const int64_t unit = expert_unit(p, how, il);
     if (!unit || ff < 0) return SHEAF_STATUS_SUCCESS;
     return cut_units(p, (enum sheaf_split_axis)ff, hp->n_ff_expert, unit, out);
@@ -251,6 +263,11 @@ enum sheaf_status sheaf__policy_cut_experts(struct sheaf__policy *policy, const 
     };
     for (int i = 0; i < EXPERTS_COUNT; i++) {
         if (strcmp(how, names[i]) != 0) continue;
+        if (i == EXPERTS_COLUMNS && policy->whole_sums)
+            return sheaf_set_error(SHEAF_STATUS_INVALID,
+                                   "--experts columns makes members add parts of sums, which "
+                                   "--split-sums whole (SHEAF_SPLIT_SUMS) forbids: take rows or "
+                                   "whole");
         policy->experts = (enum experts)i;
         return SHEAF_STATUS_SUCCESS;
     }
@@ -299,7 +316,7 @@ static enum sheaf_status cut_dim(const struct sheaf__policy *p, const struct she
     case SHEAF__DIM_FF_SHARED:
         return cut_units(p, a, hp->n_ff_shared, shared_unit(p, il), out);
     case SHEAF__DIM_VOCAB:
-        return cut_units(p, a, hp->n_vocab, soft_unit(hp->n_vocab, 1, p->n), out);
+        return cut_units(p, a, hp->n_vocab, row_unit(p, hp->n_vocab), out);
     default:
         return SHEAF_STATUS_SUCCESS;
     }
@@ -310,15 +327,15 @@ static enum sheaf_status state_of_weight(const struct sheaf__policy *p,
                                          int64_t il, struct sheaf_split_state **out) {
     const struct sheaf__weight_info *info = &sheaf__weight_infos[w];
     enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    /* a product that adds up heads or n_ff */
+    const bool rows = p->whole_sums && info->dims[1] == SHEAF__DIM_EMBD;
     if (sheaf__weight_is_of_experts(w)) status = cut_experts(p, t, w, il, out);
-    for (int axis = 0; axis < SHEAF__MAX_WEIGHT_DIMS && !*out && !status; axis++)
+    for (int axis = 0; axis < SHEAF__MAX_WEIGHT_DIMS && !rows && !*out && !status; axis++)
         status = cut_dim(p, t, axis, info->dims[axis], il, out);
     if (status) return status;
-    if (!*out && info->dims[0] == SHEAF__DIM_O) {
-        /* blocks straddle heads: rows are cut instead, and the planner gathers the heads */
-        int64_t n = p->model->hp.n_embd;
-        return cut_units(p, SHEAF_SPLIT_AXIS_1, n, soft_unit(n, 1, p->n), out);
-    }
+    /* with whole sums, or where blocks straddle heads: the planner gathers what the rows read */
+    if (!*out && (rows || info->dims[0] == SHEAF__DIM_O))
+        return cut_units(p, SHEAF_SPLIT_AXIS_1, t->ne[1], row_unit(p, t->ne[1]), out);
     if (!*out) *out = sheaf_split_state_mirrored(p->n);
     return *out ? SHEAF_STATUS_SUCCESS : no_memory();
 }
@@ -381,17 +398,17 @@ enum sheaf_status sheaf__policy_weight_bytes(const struct sheaf__policy *policy,
 
 /* ---- life ---- */
 
-/* Query heads that stay together: whole blocks of every output projection. 0: members have whole
- * groups, because all heads read one latent cache, or because a norm over all K/V heads is a sum, which
- * K/V heads on two members would enter twice. */
-static int64_t unit_of_heads(const struct sheaf__weights *model) {
+/* Query heads that stay together: whole blocks of every output projection that is cut by heads. 0:
+ * members have whole groups, because all heads read one latent cache, or because a norm over all K/V
+ * heads is a sum, which K/V heads on two members would enter twice. */
+static int64_t unit_of_heads(const struct sheaf__weights *model, bool whole_sums) {
     const struct sheaf__hparams *hp = &model->hp;
     int64_t unit = 1;
     if (hp->n_lora_kv) return 0;
     for (int64_t il = 0; il < hp->n_layer; il++) {
         struct sheaf_tensor *const *w = model->layers[il].w;
         if (w[SHEAF__W_K_NORM_WHOLE]) return 0;
-        if (!w[SHEAF__W_O] || hp->head_v < 1) continue;
+        if (!w[SHEAF__W_O] || hp->head_v < 1 || whole_sums) continue;
         const int64_t block = block_of(w[SHEAF__W_O]), own = block / sheaf__gcd(block, hp->head_v);
         unit *= own / sheaf__gcd(unit, own);
     }
@@ -400,7 +417,8 @@ static int64_t unit_of_heads(const struct sheaf__weights *model) {
 
 static enum sheaf_status divide_heads(struct sheaf__policy *p) {
     const struct sheaf__hparams *hp = &p->model->hp;
-    const int64_t g = hp->n_head_kv, r = hp->n_head / g, unit = unit_of_heads(p->model);
+    const int64_t g = hp->n_head_kv, r = hp->n_head / g,
+                  unit = unit_of_heads(p->model, p->whole_sums);
     return sheaf__split_heads_in_runs(g, r, unit ? unit : r, p->shares, p->n, p->q_first,
                                       p->q_count, p->kv_first, p->kv_count);
 }
@@ -446,6 +464,7 @@ enum sheaf_status sheaf__policy_new(const struct sheaf__weights *model, const do
     p->ssm_count = p->numbers + 5 * n;
     p->group_first = p->numbers + 6 * n;
     p->group_count = p->numbers + 7 * n;
+    p->whole_sums = sheaf__whole_sums();
     enum sheaf_status status = divide_heads(p);
     if (!status && model->hp.n_ssm_head)
         status = sheaf__split_heads(model->hp.n_ssm_group,
@@ -493,8 +512,8 @@ char *sheaf__policy_print(const struct sheaf__policy *policy, char *buf, size_t 
     const struct sheaf__hparams *hp = &policy->model->hp;
     at += print_counts(buf, n, "q heads ", policy->q_count, policy->n);
     at += print_counts(buf + at, n - at, ", k/v heads ", policy->kv_count, policy->n);
-    const struct printed dims[] = {
-        print_ffn(policy), {", vocabulary ", hp->n_vocab, soft_unit(hp->n_vocab, 1, policy->n)}};
+    const struct printed dims[] = {print_ffn(policy),
+                                   {", vocabulary ", hp->n_vocab, row_unit(policy, hp->n_vocab)}};
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
         sheaf__split_units(dims[i].n / dims[i].unit, policy->shares, policy->n, counts);
         for (int j = 0; j < policy->n; j++) counts[j] *= dims[i].unit;

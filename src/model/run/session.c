@@ -11,6 +11,7 @@
 #include "sheaf/settings.h"
 #include "sheaf/world.h"
 
+#include "base/settings.h"
 #include "model/arch/tag.h"
 #include "model/place/memory.h"
 #include "model/place/overlap.h"
@@ -306,6 +307,8 @@ static enum sheaf_status make_backend(struct sheaf__session *s,
     }
     struct sheaf_backend_meta_params mp = {.size = sizeof mp};
     enum sheaf_status status = sheaf__overlap_parse(p->overlap, &mp.overlap);
+    if (sheaf__whole_sums() && mp.overlap == SHEAF_BACKEND_META_OVERLAP_CHEAPER)
+        mp.overlap = SHEAF_BACKEND_META_OVERLAP_NEVER; /* one host computes a prompt in one chunk */
     if (!status)
         status = sheaf_backend_meta_device(s->members, (size_t)s->n_members,
                                            sheaf__policy_get_state, s->policy, &mp, &s->meta);
