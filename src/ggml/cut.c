@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/settings.h"
 #include "model/place/policy.h"
 
 static enum sheaf_status no_memory(void) {
@@ -198,7 +199,7 @@ enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, const struct gg_eng
                                  size_t device, struct sheaf_split_state **states) {
     const int n = (int)sheaf_backend_meta_dev_n_members(gg_engine_device(engine, device));
     const char *how = sheaf_setting_value("SHEAF_GGML_SPLIT");
-    struct gg_cutter c = {e, n, calloc((size_t)n, sizeof(double))};
+    struct gg_cutter c = {e, n, calloc((size_t)n, sizeof(double)), sheaf__whole_sums()};
     const char **why = calloc(e->n_unbound + 1, sizeof *why);
     enum sheaf_status st = c.shares && why ? read_shares(&c, engine, device) : no_memory();
     if (!st) st = choose(&c, states, why);

@@ -17,7 +17,8 @@ enum sheaf_status gg_choose_cuts(const struct gg_encoder *e, const struct gg_eng
 struct gg_cutter {
     const struct gg_encoder *e;
     int n_members;
-    double *shares; /* [n_members] */
+    double *shares;  /* [n_members] */
+    bool whole_sums; /* SHEAF_SPLIT_SUMS */
 };
 /* By names and graph; NULL in states[i]: on every member, because of why[i]. */
 enum sheaf_status gg_cut_by_names(const struct gg_cutter *c, struct sheaf_split_state **states,

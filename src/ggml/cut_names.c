@@ -1,12 +1,14 @@
 /* Cuts by names. A layer is all weights whose names share what comes before the last part but one:
  * "blk.7.". Attention is cut by heads, alike in q, k, v, output and the caches; feed-forward by its
- * inner dimension; the output matrix by its vocabulary.
+ * inner dimension; the output matrix by its vocabulary. With whole sums (SHEAF_SPLIT_SUMS) the last
+ * matrix of attention and of feed-forward is cut by rows.
  *
  * The names are those of GGUF files (gguf-py/gguf/constants.py) and of llama.cpp's caches. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arith.h"
 #include "ggml/cut.h"
 #include "model/place/policy.h"
 
@@ -16,12 +18,12 @@ enum role {
     ROLE_K,         /* rows are key heads */
     ROLE_V,         /* rows are value heads */
     ROLE_QKV,       /* all three */
-    ROLE_O,         /* columns are query heads */
+    ROLE_O,         /* columns are query heads; rows are cut with whole sums */
     ROLE_SINKS,     /* an element a query head */
     ROLE_CACHE_K,   /* elements of a row are key heads */
     ROLE_CACHE_V,   /* elements of a row are value heads */
     ROLE_FFN_IN,    /* rows are the inner dimension, once or twice */
-    ROLE_FFN_OUT,   /* columns are it */
+    ROLE_FFN_OUT,   /* columns are it; likewise */
     ROLE_VOCABULARY /* rows are tokens */
 };
 
@@ -219,6 +221,12 @@ static struct sheaf_split_state *by_fused_heads(const struct gg_cutter *c, int a
     return s;
 }
 
+/* n rows of a matrix, or elements of its bias. */
+static struct sheaf_split_state *by_rows(const struct gg_cutter *c, int axis, int64_t n) {
+    const int64_t unit = c->whole_sums ? sheaf__gcd(n, SHEAF__ROW_GROUP) : 1;
+    return gg_cut_axis(c, axis, n / unit, unit);
+}
+
 /* n elements, once or twice (gate and up in one matrix). */
 static struct sheaf_split_state *by_inner(const struct gg_cutter *c, int axis, int64_t n,
                                           int64_t inner, int times) {
@@ -264,7 +272,9 @@ static struct sheaf_split_state *attention_state(const struct gg_cutter *c, cons
     case ROLE_QKV:
         return by_fused_heads(c, rows, h);
     case ROLE_O: /* its bias is added once */
-        return l->bias ? NULL : by_heads(c, 0, h->q, h->size_v, h->q_first, h->q_count);
+        if (l->bias) return NULL;
+        return c->whole_sums ? by_rows(c, 1, r->ne[1])
+                             : by_heads(c, 0, h->q, h->size_v, h->q_first, h->q_count);
     case ROLE_SINKS:
         return by_heads(c, 0, h->q, 1, h->q_first, h->q_count);
     case ROLE_CACHE_K:
@@ -327,8 +337,13 @@ static struct sheaf_split_state *feed_forward_state(const struct gg_cutter *c,
         *why = "its feed-forward has no ffn_down";
         return NULL;
     }
-    const int64_t n = down->ne[0], inner = sheaf_blck_size(down->type);
-    if (l->role == ROLE_FFN_OUT) return l->bias ? NULL : by_inner(c, 0, n, inner, 1);
+    const int64_t n = down->ne[0];
+    const int64_t inner =
+        c->whole_sums ? sheaf__gcd(n, SHEAF__ROW_GROUP) : sheaf_blck_size(down->type);
+    if (l->role == ROLE_FFN_OUT) {
+        if (l->bias) return NULL;
+        return c->whole_sums ? by_rows(c, 1, r->ne[1]) : by_inner(c, 0, n, inner, 1);
+    }
     if (r->ne[rows] == n) return by_inner(c, rows, n, inner, 1);
     if (r->ne[rows] == 2 * n) return by_inner(c, rows, n, inner, 2);
     *why = "its rows are not the columns of ffn_down";
@@ -354,7 +369,7 @@ enum sheaf_status gg_cut_by_names(const struct gg_cutter *c, struct sheaf_split_
         else if (l->role == ROLE_FFN_IN || l->role == ROLE_FFN_OUT)
             states[i] = feed_forward_state(c, &leaves, i, &why[i]);
         else if (l->role == ROLE_VOCABULARY)
-            states[i] = gg_cut_axis(c, l->bias ? 0 : 1, r->ne[l->bias ? 0 : 1], 1);
+            states[i] = by_rows(c, l->bias ? 0 : 1, r->ne[l->bias ? 0 : 1]);
     }
     free(leaves.all);
     free(leaves.unbound);

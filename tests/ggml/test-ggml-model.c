@@ -1,7 +1,7 @@
 /* Models on ggml's CPU device, where scripts/ggml-tree has put Debian's: their text and their perplexity
  * do not depend on the number of ranks, nor on whether weights lie in the device's own layout. The
  * device rounds activations to 8 bits in blocks; cuts by heads and by blocks of the feed-forward keep
- * the blocks whole, so sums differ in their order only. */
+ * the blocks whole, so sums differ in their order only. With whole sums nothing differs. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,6 +70,39 @@ static void same_perplexity(const char *model, const char *more, double share, i
     }
 }
 
+/* Logits of one rank's, and of ranks with whole sums; uneven shares, too. */
+static void same_bits(const char *model, const char *prompt) {
+    static const struct {
+        int np;
+        const char *more;
+    } ways[] = {{1, ""},
+                {2, "--split-sums whole"},
+                {3, "--split-sums whole"},
+                {2, "--split-sums whole --split 3,1"}};
+    char args[1024], cmd[512];
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        snprintf(args, sizeof args, "-m '%s' %s --temp 0 --ignore-eos %s --logits '%s/%d.bin' 2>&1",
+                 model, prompt, ways[w].more, dir, w > 0);
+        cr_assert_eq(run("", ways[w].np, "bin/sheaf-run", args), 0, "%s", out);
+        snprintf(cmd, sizeof cmd, "cmp '%s/0.bin' '%s/1.bin'", dir, dir);
+        if (w) cr_expect_eq(system(cmd), 0, "%d ranks %s", ways[w].np, ways[w].more);
+    }
+}
+
+/* The same of llama-results, a program of llama.cpp, with the plugin. */
+static void same_bits_by_plugin(const char *model) {
+    char args[1024], cmd[512];
+    for (int np = 1; np <= 3; np++) {
+        snprintf(args, sizeof args,
+                 "-- llama-results -m '%s' -p 'the old man and the sea' -o '%s/%d.gguf' -c 128 "
+                 "-dev SHEAF -ngl 99 -t 1 -fa on 2>&1",
+                 model, dir, np > 1);
+        cr_assert_eq(run("SHEAF_SPLIT_SUMS=whole", np, "bin/sheaf-worker", args), 0, "%s", out);
+        snprintf(cmd, sizeof cmd, "cmp '%s/0.gguf' '%s/1.gguf'", dir, dir);
+        if (np > 1) cr_expect_eq(system(cmd), 0, "%d ranks", np);
+    }
+}
+
 TestSuite(ggml_model, .init = setup, .fini = teardown, .timeout = 600);
 
 /* In a type whose rows the device interleaves. */
@@ -84,6 +117,8 @@ Test(ggml_model, bundled) {
     cr_assert_eq(run_command(cmd, TIMEOUT, out, OUT), 0, "%s", out);
     same_text(model, "-p 'the old man and the sea' -n 24", ALL);
     same_perplexity(model, "--ppl-lines --ppl-tokens 512", 3e-3, ALL);
+    same_bits(model, "-p 'the old man and the sea' -n 24");
+    same_bits_by_plugin(model);
 }
 
 /* Q4_1 has no other layout. */
@@ -93,4 +128,5 @@ Test(ggml_model, smollm2) {
     need_tree();
     same_text(path, "--chat -p 'Explain why the sky is blue.' -n 32", TWO);
     same_perplexity(path, "--ppl-tokens 258 -c 129", 1e-2, TWO);
+    same_bits(path, "--chat -p 'Explain why the sky is blue.' -n 32");
 }
