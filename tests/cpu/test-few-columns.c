@@ -1,11 +1,13 @@
 /* Kernels for few columns and few queries have the bits of those for many: tiles of panels that
- * leave out columns, products of up to 12 columns, products of one panel, and
- * attention by rows of a cache as they lie. */
+ * leave out columns, products of up to 12 columns, products of one panel, and attention by rows of a
+ * cache as they lie. Attention over Q8_0 in integers is near that in floats. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cpu/kernels/kernels.h"
+#include "quant/blocks.h"
 #include "sheaf/sheaf.h"
 
 enum { PASS = 256, MAX_TILE = 16, MAX_COLS = 32 };
@@ -117,6 +119,82 @@ Test(few_columns, attention_by_rows_of_a_cache_has_the_same_bits) {
     }
     if (!tables) printf("not run: attention by rows, no table that runs here has it\n");
     cr_assert_geq(compared, 4000 * tables);
+}
+
+enum { LONG = 2 * KEYS };
+static struct sheaf__block_q8_0 q8_cache[LONG][WIDEST / 32 + 1];
+static float q8_queries[QUERIES * WIDEST];
+static void fill_q8(int64_t k) {
+    static float x[WIDEST];
+    for (int r = 0; r < LONG; r++) {
+        fill(x, k);
+        cr_assert_eq(sheaf_from_float(SHEAF_TYPE_Q8_0, x, q8_cache[r], k), SHEAF_STATUS_SUCCESS);
+    }
+    fill(q8_queries, QUERIES * WIDEST);
+}
+
+/* Products and sums of rows of Q8_0 in integers are near those of floats, and have the bits that each
+ * query has alone. Where weights are 0 rows are not read. */
+static void compare_integers(const struct sheaf__cpu_kernels *kern, int64_t k, int64_t rows,
+                             int n_q) {
+    static struct sheaf__query_digits digits[QUERIES][WIDEST / 32];
+    static float floats[LONG * WIDEST], y[3][QUERIES * WIDEST];
+    static float want[QUERIES * LONG], got[QUERIES * LONG], one[LONG];
+    const size_t stride = sizeof *q8_cache;
+    const struct sheaf__query_digits *at[QUERIES];
+    const float *q[QUERIES];
+    for (int c = 0; c < QUERIES; c++) {
+        q[c] = q8_queries + c * k;
+        at[c] = digits[c];
+        kern->attention_q8.query(k, q[c], digits[c]);
+    }
+    for (int i = 0; i < QUERIES * LONG; i++) want[i] = got[i] = 77;
+    kern->load_rows[SHEAF_TYPE_Q8_0](q8_cache, stride, rows, k, floats, k);
+    kern->dots(k, floats, k, rows, q, n_q, want, LONG);
+    kern->attention_q8.dots(k, q8_cache, stride, rows, at, n_q, got, LONG);
+    for (int i = 0; i < QUERIES * LONG; i++)
+        cr_assert_float_eq(got[i], want[i], 1e-3, "%s, %d of %d keys of %d", kern->name, i % LONG,
+                           (int)rows, (int)k);
+    kern->attention_q8.dots(k, q8_cache, stride, rows, at + n_q - 1, 1, one, LONG);
+    cr_assert_arr_eq(one, got + (n_q - 1) * LONG, (size_t)rows * sizeof *one);
+
+    for (int i = 0; i < QUERIES * LONG; i++)
+        want[i] = i % LONG == rows / 2 || i % 3 == 0 ? 0 : fabsf(want[i]);
+    fill(y[0], QUERIES * WIDEST);
+    for (int i = 1; i < 3; i++) memcpy(y[i], y[0], sizeof *y);
+    kern->mix(rows, floats, k, k, want, LONG, n_q, y[0], k);
+    memset(q8_cache[rows / 2], 0xff, stride);
+    kern->attention_q8.mix(rows, q8_cache, stride, k, want, LONG, n_q, y[1], k);
+    for (int i = 0; i < QUERIES * WIDEST; i++)
+        cr_assert_float_eq(y[0][i], y[1][i], 1e-2, "%s, %d values of %d by %d rows", kern->name,
+                           (int)rows, (int)k, n_q);
+    const int64_t last = n_q - 1;
+    kern->attention_q8.mix(rows, q8_cache, stride, k, want + last * LONG, LONG, 1, y[2] + last * k,
+                           k);
+    cr_assert_arr_eq(y[1] + last * k, y[2] + last * k, (size_t)k * sizeof **y);
+    want[rows / 2] = 1e-30f; /* is read now */
+    kern->attention_q8.mix(rows, q8_cache, stride, k, want, LONG, 1, y[2], k);
+    for (int i = 0; i < k; i++) cr_assert(!isfinite(y[2][i]), "%s", kern->name);
+    memset(q8_cache[rows / 2], 0, stride);
+}
+
+Test(few_columns, attention_over_q8_0_in_integers) {
+    static const int64_t widths[] = {32, 64, 96, 128, 256}, rows[] = {1, 2, 7, 16, 31, 33, 64, 74};
+    const struct sheaf__cpu_kernels *kern;
+    int compared = 0, tables = 0;
+    for (int i = 0; (kern = sheaf__cpu_kernels_at(i)); i++) {
+        if (!kern->attention_q8.query) continue;
+        tables++;
+        for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+            fill_q8(widths[w]);
+            for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+                for (int n_q = 1; n_q <= QUERIES; n_q++, compared++)
+                    compare_integers(kern, widths[w], rows[r], n_q);
+            }
+        }
+    }
+    if (!tables) printf("not run: attention in integers, no table that runs here has it\n");
+    cr_assert_eq(compared, 5 * 8 * QUERIES * tables);
 }
 
 /* A product of a random matrix by the first n of the columns x, to y. */

@@ -19,6 +19,15 @@
 enum {
     SHEAF__TILE_COLS = 4,      /* most activation columns in one call of rows_dot */
     SHEAF__DIRECT_WIDTH = 256, /* widest head of dots_of and mix_of */
+    SHEAF__VALUES_TOGETHER = 64,
+};
+
+/* 32 elements of a query in two digits: x = d * (high * 256 + low), where d is the largest magnitude
+ * over 127 * 256; not finite if an element is not. */
+struct sheaf__query_digits {
+    int8_t high[32], low[32];
+    float d;
+    int32_t offset; /* -128 times the sum of the integers: for keys that are bytes plus 128 */
 };
 
 /* What the activations of a product with few columns are turned into. */
@@ -181,6 +190,26 @@ struct sheaf__cpu_attention {
     void (*scale)(int64_t n, int lanes, const float *by, float *c); /* c[r] *= by, n rows */
 };
 
+/* y[r] += sum of w[r][j] * row j of x: n_y rows of n floats y_stride apart, from `rows` rows `stride`
+ * bytes apart; weights w_stride apart */
+typedef void (*sheaf__mix_rows_fn)(int64_t rows, const void *x, size_t stride, int64_t n,
+                                   const float *w, int64_t w_stride, int64_t n_y, float *y,
+                                   int64_t y_stride);
+
+/* Attention of few queries over rows of Q8_0 as they lie in a cache, `stride` bytes apart, in integers;
+ * k and n as for dots_of. */
+struct sheaf__cpu_attention_q8 {
+    void (*query)(int64_t k, const float *x,
+                  struct sheaf__query_digits *y); /* NULL: none of this */
+    /* out[c][j] = row j of x . q[c] */
+    void (*dots)(int64_t k, const void *x, size_t stride, int64_t rows,
+                 const struct sheaf__query_digits *const *q, int n_q, float *out,
+                 int64_t out_stride);
+    /* Weights of 16 bits for each SHEAF__VALUES_TOGETHER rows from the first. What row r does not read, with a weight of 0, may be anything; it is not finite if
+     * something that it reads is not. */
+    sheaf__mix_rows_fn mix;
+};
+
 /* A step of a state whose rows each meet one value: to[r] = from[r] * w[r] + v[r] * k
  * + (from[r] . a) * b, y[r] = to[r] . q, element by element; no a: without the last addend. */
 struct sheaf__state_rows {
@@ -239,6 +268,7 @@ struct sheaf__cpu_kernels {
                       enum sheaf__digits_order order);
 
     struct sheaf__cpu_attention attention;
+    struct sheaf__cpu_attention_q8 attention_q8;
     /* Rows of n elements, `stride` bytes apart, as floats, y_stride apart: a K/V cache's types F32
      * F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL; NULL for others. True if all are finite. */
     bool (*load_rows[SHEAF_TYPE_COUNT])(const void *x, size_t stride, int64_t rows, int64_t n,
@@ -252,13 +282,11 @@ struct sheaf__cpu_kernels {
                 int64_t w_stride, int64_t n_y, float *y, int64_t y_stride);
     /* dots and mix by rows as they lie in a cache, `stride` bytes apart, k and n a multiple of 16,
      * with Q8_0 of 32, and at most SHEAF__DIRECT_WIDTH: the bits of load_rows and them. F32 F16
-     * BF16 Q8_0 or NULL */
+     * BF16, and Q8_0 unless attention_q8 has it, or NULL */
     void (*dots_of[SHEAF_TYPE_COUNT])(int64_t k, const void *x, size_t stride, int64_t rows,
                                       const float *const *q, int n_q, float *out,
                                       int64_t out_stride);
-    void (*mix_of[SHEAF_TYPE_COUNT])(int64_t rows, const void *x, size_t stride, int64_t n,
-                                     const float *w, int64_t w_stride, int64_t n_y, float *y,
-                                     int64_t y_stride);
+    sheaf__mix_rows_fn mix_of[SHEAF_TYPE_COUNT];
     /* y = cap * tanh(x / cap), relative error below 1e-6; y may be x; cap is not 0 */
     void (*softcap_f32)(int64_t n, float cap, const float *x, float *y);
     /* The conversions of sheaf_to_float and sheaf_from_float, the same bits, NULL for types that have

@@ -16,14 +16,15 @@
 
 enum {
     BLOCK = SHEAF__ATTN_BLOCK,
-    PART = 256,     /* keys */
-    MAX_ROWS = 16,  /* of a K/V head, that are computed together */
-    ITEM_ROWS = 64, /* of all heads that take turns: their scores stay in a second cache */
+    PART = 256,       /* keys */
+    QUERY_BLOCK = 32, /* of struct sheaf__query_digits */
+    MAX_ROWS = 16,    /* of a K/V head, that are computed together */
+    ITEM_ROWS = 64,   /* of all heads that take turns: their scores stay in a second cache */
     /* Keys and values of a head, then those of the next one. One core of a Zen 4 reads 8 heads of 128
      * in F16 at 15 GB/s, where it goes over 256 keys of each at 10 (26 of plain memory; 2026-11-23).
      * Sums of values are stored after each turn. */
-    TURN = 16,
-    VALUE_TURN = 64,
+    TURN = 32,
+    VALUE_TURN = SHEAF__VALUES_TOGETHER,
     BLOCK_FLOATS = 4096, /* of keys or values that are read several times: half of a first cache */
     ITEMS_PER_THREAD =
         2,              /* at least, if need be by reading keys and values for fewer rows at once */
@@ -141,11 +142,12 @@ static float *state_of(const struct states *s, int64_t head, int64_t row) {
 static int64_t state_size(const struct sheaf__attn *at) { return round_up(at->e + 2, 16); }
 
 struct scratch {
-    float *block;     /* [BLOCK][max(d, e)] */
-    float *q;         /* [rows][d], where q is not dense */
-    float *scores;    /* [rows][PART] */
-    float *mask;      /* [rows][PART] */
-    float *part, *of; /* [rows][state_size] */
+    float *block;                       /* [BLOCK][max(d, e)] */
+    float *q;                           /* [rows][d], where q is not dense */
+    struct sheaf__query_digits *digits; /* [rows][d / 32], of keys in Q8_0 */
+    float *scores;                      /* [rows][PART] */
+    float *mask;                        /* [rows][PART] */
+    float *part, *of;                   /* [rows][state_size] */
 };
 
 /* Keys that are floats at a time, whole vectors; the bits do not depend on it. */
@@ -165,6 +167,10 @@ static size_t scratch_at(const struct sheaf__attn *at, int64_t rows, float *base
     size_t n = 0;
     n = take(&w->block, base, n, BLOCK * (at->d > at->e ? at->d : at->e));
     n = take(&w->q, base, n, rows * at->d);
+    float *digits;
+    n = take(&digits, base, n,
+             rows * (at->d / QUERY_BLOCK) * (int64_t)(sizeof *w->digits / sizeof *digits));
+    w->digits = (void *)digits;
     n = take(&w->scores, base, n, rows * PART);
     n = take(&w->mask, base, n, rows * PART);
     n = take(&w->part, base, n, rows * state_size(at));
@@ -220,8 +226,8 @@ static struct sheaf__attn_row row_of(const struct sheaf__attn *at, const struct 
 }
 
 /* Loads the masks of the rows: mask[i] is that of row i, NULL if it is zeros. Shortens the part
- * [*t0, *t0 + *n) to the keys that some row sees; it still begins at a whole vector, since the
- * place of a key decides which sums it enters. */
+ * [*t0, *t0 + *n) to the keys that some row sees; it still begins at a whole turn of values, since
+ * the place of a key decides which sums it enters. */
 static void load_masks(const struct sheaf__attn *at, const struct item *item, int64_t *t0,
                        int64_t *n, const struct scratch *w, const float **mask) {
     int64_t first = at->mask ? *n : 0, last = at->mask ? 0 : *n;
@@ -245,7 +251,7 @@ static void load_masks(const struct sheaf__attn *at, const struct item *item, in
         int64_t from = 0, to = *n;
         while (buf[from] == -INFINITY) from++;
         while (buf[to - 1] == -INFINITY) to--;
-        first = min_i64(first, from / 16 * 16);
+        first = min_i64(first, from / VALUE_TURN * VALUE_TURN);
         last = last > to ? last : to;
     }
     for (int64_t i = 0; i < rows_of(item); i++) mask[i] = mask[i] ? mask[i] + first : NULL;
@@ -276,10 +282,13 @@ static bool direct(const struct sheaf_tensor *x, bool there) {
     return there && x->ne[0] > 0 && x->ne[0] % of == 0 && x->ne[0] <= SHEAF__DIRECT_WIDTH;
 }
 
-/* Keys of a head before it is the next one's turn: all n of one head alone, and where rows become
- * floats in memory. */
-static int64_t turn(const struct sheaf_tensor *x, bool there, int64_t heads, int64_t n) {
-    return direct(x, there) && heads > 1 ? TURN : n;
+/* True if keys, or values, meet the queries as integers. */
+static bool as_integers(const struct sheaf__attn *at, const struct sheaf_tensor *x) {
+    return x->type == SHEAF_TYPE_Q8_0 && direct(x, at->kern->attention_q8.query != NULL);
+}
+
+static bool as_they_lie(const struct sheaf__attn *at, const struct sheaf_tensor *x) {
+    return as_integers(at, x) || direct(x, at->kern->dots_of[x->type] != NULL);
 }
 
 /* Dot products of keys [t0, t0 + n) of a head with the queries of its rows. */
@@ -288,7 +297,15 @@ static void score_keys(const struct sheaf__attn *at, const struct item *item, in
                        float *scores) {
     const struct sheaf__cpu_kernels *kern = at->kern;
     const int rows = (int)item->rows;
-    if (direct(at->k, kern->dots_of[at->k->type] != NULL)) {
+    if (as_integers(at, at->k)) {
+        const struct sheaf__query_digits *digits[MAX_ROWS];
+        for (int i = 0; i < rows; i++)
+            digits[i] = w->digits + ((hk - item->hk) * rows + i) * (at->d / QUERY_BLOCK);
+        kern->attention_q8.dots(at->d, cache_row(at->k, item->s, hk, t0), at->k->nb[1], n, digits,
+                                rows, scores, PART);
+        return;
+    }
+    if (as_they_lie(at, at->k)) {
         kern->dots_of[at->k->type](at->d, cache_row(at->k, item->s, hk, t0), at->k->nb[1], n, q,
                                    rows, scores, PART);
         return;
@@ -302,7 +319,8 @@ static void score_keys(const struct sheaf__attn *at, const struct item *item, in
 
 static void score_heads(const struct sheaf__attn *at, const struct item *item,
                         const struct scratch *w, int64_t t0, int64_t n, const float *const *q) {
-    const int64_t some = turn(at->k, at->kern->dots_of[at->k->type] != NULL, item->heads, n);
+    /* all keys of one head alone, and where rows become floats in memory */
+    const int64_t some = as_they_lie(at, at->k) && item->heads > 1 ? TURN : n;
     for (int64_t j = 0; j < n; j += some) {
         for (int64_t h = 0; h < item->heads; h++)
             score_keys(at, item, item->hk + h, w, t0 + j, min_i64(some, n - j), q + h * item->rows,
@@ -310,53 +328,54 @@ static void score_heads(const struct sheaf__attn *at, const struct item *item,
     }
 }
 
-static bool finite_rows(const float *y, int64_t stride, int64_t n, int64_t rows) {
+static bool all_finite(const float *y, int64_t n) {
     const uint32_t exponent = 0x7f800000;
     uint32_t bad = 0;
-    for (int64_t r = 0; r < rows; r++, y += stride) {
-        for (int64_t i = 0; i < n; i++) {
-            uint32_t bits;
-            memcpy(&bits, &y[i], sizeof bits);
-            bad |= (bits & exponent) == exponent;
-        }
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &y[i], sizeof bits);
+        bad |= (bits & exponent) == exponent;
     }
     return !bad;
 }
 
-/* The same through floats in memory, without values of weight 0 if some are not finite. */
-static void mix_floats(const struct sheaf__attn *at, const struct item *item, int64_t hk,
-                       const struct scratch *w, int64_t t0, int64_t n, const float *weights,
-                       float *y, int64_t y_stride) {
+/* y += weights of rows . values, through floats in memory, without values of weight 0 if some are not
+ * finite. */
+static void mix_floats(const struct sheaf__attn *at, int64_t s, int64_t hk, const struct scratch *w,
+                       int64_t t0, int64_t n, const float *weights, int64_t rows, float *y,
+                       int64_t y_stride) {
     for (int64_t j = 0; j < n; j += keys_of(at->e)) {
         const int64_t len = min_i64(keys_of(at->e), n - j);
-        if (sheaf__attn_load(at, at->v, item->s, hk, t0 + j, len, w->block, at->e)) {
-            at->kern->mix(len, w->block, at->e, at->e, weights + j, PART, item->rows, y, y_stride);
+        if (sheaf__attn_load(at, at->v, s, hk, t0 + j, len, w->block, at->e)) {
+            at->kern->mix(len, w->block, at->e, at->e, weights + j, PART, rows, y, y_stride);
         } else {
-            sheaf__attn_mix_carefully(at, w->block, at->e, len, weights + j, PART, item->rows, y,
+            sheaf__attn_mix_carefully(at, w->block, at->e, len, weights + j, PART, rows, y,
                                       y_stride);
         }
     }
 }
 
-/* Values of the states, zeros, += weights of rows . values [t0, t0 + n). A value that is not finite
- * shows in every sum that it enters, with a weight of 0 too: then a head's are done again. */
+/* Values of the states, zeros, += weights of rows . values [t0, t0 + n). As they lie, a value that is not
+ * finite may show in every sum that it enters, with a weight of 0 too: then the row is done again. */
 static void mix_heads(const struct sheaf__attn *at, const struct item *item,
                       const struct scratch *w, int64_t t0, int64_t n, const struct states *to) {
-    const enum sheaf_type type = at->v->type;
-    const bool there = at->kern->mix_of[type] != NULL, as_they_lie = direct(at->v, there);
-    for (int64_t j = 0; as_they_lie && j < n; j += VALUE_TURN) {
+    const struct sheaf__cpu_kernels *kern = at->kern;
+    const bool direct = as_they_lie(at, at->v);
+    sheaf__mix_rows_fn mix =
+        as_integers(at, at->v) ? kern->attention_q8.mix : kern->mix_of[at->v->type];
+    for (int64_t j = 0; direct && j < n; j += VALUE_TURN) {
         for (int64_t h = 0; h < item->heads; h++)
-            at->kern->mix_of[type](min_i64(VALUE_TURN, n - j),
-                                   cache_row(at->v, item->s, item->hk + h, t0 + j), at->v->nb[1],
-                                   at->e, w->scores + h * item->rows * PART + j, PART, item->rows,
-                                   state_of(to, h, 0), to->row);
+            mix(min_i64(VALUE_TURN, n - j), cache_row(at->v, item->s, item->hk + h, t0 + j),
+                at->v->nb[1], at->e, w->scores + h * item->rows * PART + j, PART, item->rows,
+                state_of(to, h, 0), to->row);
     }
-    for (int64_t h = 0; h < item->heads; h++) {
-        float *y = state_of(to, h, 0);
-        if (as_they_lie && finite_rows(y, to->row, at->e, item->rows)) continue;
-        for (int64_t i = 0; as_they_lie && i < item->rows; i++)
-            memset(y + i * to->row, 0, (size_t)at->e * sizeof *y);
-        mix_floats(at, item, item->hk + h, w, t0, n, w->scores + h * item->rows * PART, y, to->row);
+    const int64_t rows = direct ? 1 : item->rows;
+    for (int64_t i = 0; i < rows_of(item); i += rows) {
+        float *y = state_of(to, i / item->rows, i % item->rows);
+        if (direct && all_finite(y, at->e)) continue;
+        memset(y, 0, (size_t)(direct ? at->e : 0) * sizeof *y);
+        mix_floats(at, item->s, item->hk + i / item->rows, w, t0, n, w->scores + i * PART, rows, y,
+                   to->row);
     }
 }
 
@@ -374,6 +393,8 @@ static void run_part(const struct sheaf__attn *at, const struct item *item, cons
         state[at->e] = -INFINITY;
     }
     if (n == 0) return;
+    for (int64_t i = 0; i < rows_of(item) && as_integers(at, at->k); i++)
+        kern->attention_q8.query(at->d, q[i], w->digits + i * (at->d / QUERY_BLOCK));
     score_heads(at, item, w, t0, n, q);
     for (int64_t i = 0; i < rows_of(item); i++) {
         float *scores = w->scores + i * PART;

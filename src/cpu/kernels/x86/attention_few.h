@@ -303,4 +303,6 @@ static void mix(int64_t rows, const float *x, int64_t stride, int64_t n, const f
 DIRECT(SHEAF_TYPE_F32, f32)
 DIRECT(SHEAF_TYPE_F16, f16)
 DIRECT(SHEAF_TYPE_BF16, bf16)
+#if !defined(KERNELS_VNNI_512)
 DIRECT(SHEAF_TYPE_Q8_0, q8_0)
+#endif

@@ -316,6 +316,9 @@ ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K, 256, struct sheaf__blo
 
 #include "cpu/kernels/x86/attention.h"
 #include "cpu/kernels/x86/attention_few.h"
+#if defined(KERNELS_VNNI_512)
+#include "cpu/kernels/x86/attention_q8.h"
+#endif
 
 /* Quantized types of fewer than 8 bits. */
 #define ENTRIES_BLOCKS                                                                             \
@@ -431,6 +434,9 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_Q5_1] = load_rows_q5_1,
             [SHEAF_TYPE_IQ4_NL] = load_rows_iq4_nl,
         },
+#if defined(KERNELS_VNNI_512)
+    .attention_q8 = {.query = query_digits, .dots = dots_digits, .mix = mix_integers},
+#endif
     .dots = dots,
     .mix = mix,
     .dots_of =
@@ -438,14 +444,18 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_F32] = dots_f32,
             [SHEAF_TYPE_F16] = dots_f16,
             [SHEAF_TYPE_BF16] = dots_bf16,
+#if !defined(KERNELS_VNNI_512)
             [SHEAF_TYPE_Q8_0] = dots_q8_0,
+#endif
         },
     .mix_of =
         {
             [SHEAF_TYPE_F32] = mix_f32,
             [SHEAF_TYPE_F16] = mix_f16,
             [SHEAF_TYPE_BF16] = mix_bf16,
+#if !defined(KERNELS_VNNI_512)
             [SHEAF_TYPE_Q8_0] = mix_q8_0,
+#endif
         },
     .softcap_f32 = softcap_f32,
     .to_float =

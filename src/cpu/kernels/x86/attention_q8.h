@@ -1,0 +1,309 @@
+/* A part of kernels.h, of the AVX-512 table: attention of few queries over a cache of Q8_0, in integers.
+ *
+ * Queries become two digits of a byte, weights of values one integer of 16 bits, and VNNI multiplies them
+ * with the bytes of the cache exactly. Scales of blocks meet sums of 32 products, or weights, not each
+ * element: floats took 22 cycles of a Zen 5 for the values of a key of 64 by eight queries, 12 of 44
+ * instructions to convert and scale.
+ *
+ * Keys are turned so that a lane is a key: 40 instructions for 32 elements of 16 keys, which all queries
+ * share, and no sum across lanes is left.
+ *
+ * Invariant: a score depends on its key and query alone. A sum of values depends on its own row's weights
+ * in each VALUES from the first; a value of weight 0 is never read into it. */
+
+enum {
+    KEY_VECTORS = 2,    /* of 16 keys, that share a load of digits */
+    DIGIT_QUERIES = 16, /* whose sums are kept together */
+    VALUES = SHEAF__VALUES_TOGETHER,
+    VALUE_ROWS = 8,
+    Q8_BLOCKS = SHEAF__DIRECT_WIDTH / SHEAF__QK,
+};
+
+/* GCC 12 would copy each sum twice. */
+INLINE void add_word_products(__m512i *acc, __m512i a, __m512i b) {
+    *acc = _mm512_dpwssd_epi32(*acc, a, b);
+    __asm__("" : "+v"(*acc));
+}
+
+INLINE __m512i magnitudes(v_f x) {
+    return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+}
+/* The largest of magnitudes. Their bits are in their order, with infinity and NaN at the end. */
+INLINE float largest(__m512i x) {
+    const uint32_t bits = _mm512_reduce_max_epu32(x);
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* ---- products ---- */
+
+static void query_digits(int64_t k, const float *x, struct sheaf__query_digits *y) {
+    for (int64_t b = 0; b < k / SHEAF__QK; b++, x += SHEAF__QK, y++) {
+        const v_f v[2] = {v_load(x), v_load(x + VW)};
+        const float top = largest(_mm512_max_epu32(magnitudes(v[0]), magnitudes(v[1])));
+        const float d = top / (127.0f * 256.0f);
+        const v_f by = v_set1(d >= 0x1p-126f ? 1.0f / d : 0.0f);
+        __m512i sum = _mm512_setzero_si512();
+        UNROLL for (int j = 0; j < 2; j++) {
+            const __m512i q = _mm512_cvtps_epi32(v_mul(v[j], by));
+            const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(128)), 8);
+            const __m512i low = _mm512_sub_epi32(q, _mm512_slli_epi32(high, 8));
+            _mm_storeu_si128((__m128i *)(y->high + j * VW), _mm512_cvtepi32_epi8(high));
+            _mm_storeu_si128((__m128i *)(y->low + j * VW), _mm512_cvtepi32_epi8(low));
+            sum = _mm512_add_epi32(sum, q);
+        }
+        y->d = d;
+        y->offset = -128 * _mm512_reduce_add_epi32(sum);
+    }
+}
+
+INLINE __m512i two256(const char *a, const char *b) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(load256(a)), load256(b), 1);
+}
+
+/* Eight rows of 32 bytes plus 128; t[i]: bytes 4 i .. 4 i + 3 and 16 + 4 i .. of rows 0 to 3, then 4 to 7. */
+INLINE void turn_rows(const char *x, size_t stride, __m512i *t) {
+    __m512i a[4];
+    UNROLL for (int i = 0; i < 4; i++) a[i] = _mm512_xor_si512(
+        two256(x + (size_t)i * stride, x + (size_t)(i + 4) * stride), _mm512_set1_epi8(-128));
+    const __m512i p = _mm512_unpacklo_epi32(a[0], a[1]), q = _mm512_unpackhi_epi32(a[0], a[1]);
+    const __m512i r = _mm512_unpacklo_epi32(a[2], a[3]), s = _mm512_unpackhi_epi32(a[2], a[3]);
+    t[0] = _mm512_unpacklo_epi64(p, r);
+    t[1] = _mm512_unpackhi_epi64(p, r);
+    t[2] = _mm512_unpacklo_epi64(q, s);
+    t[3] = _mm512_unpackhi_epi64(q, s);
+}
+
+/* t[i]: bytes 4 i .. 4 i + 3 of 16 rows, a row a lane. */
+INLINE void turn_keys(const char *x, size_t stride, __m512i *t) {
+    __m512i a[4], b[4];
+    turn_rows(x, stride, a);
+    turn_rows(x + 8 * stride, stride, b);
+    UNROLL for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_i32x4(a[i], b[i], 0x88);
+        t[i + 4] = _mm512_shuffle_i32x4(a[i], b[i], 0xdd);
+    }
+}
+
+INLINE __m512i four_digits(const int8_t *p) {
+    int32_t x;
+    memcpy(&x, p, sizeof x);
+    return _mm512_set1_epi32(x);
+}
+
+/* The halves at p, p + stride .. of 8 rows. (As in gather_halves gcc would use twice the instructions.) */
+INLINE __m128i eight_halves(const char *p, size_t stride) {
+    uint16_t h[8];
+    UNROLL_8 for (int i = 0; i < 8; i++) memcpy(&h[i], p + (size_t)i * stride, sizeof h[i]);
+    __m128i x = _mm_cvtsi32_si128(h[0]);
+    x = _mm_insert_epi16(x, h[1], 1);
+    x = _mm_insert_epi16(x, h[2], 2);
+    x = _mm_insert_epi16(x, h[3], 3);
+    x = _mm_insert_epi16(x, h[4], 4);
+    x = _mm_insert_epi16(x, h[5], 5);
+    x = _mm_insert_epi16(x, h[6], 6);
+    return _mm_insert_epi16(x, h[7], 7);
+}
+
+/* sum[c][v] = the 16 keys of vector v at x . q[c]. `ahead` as in dots_keys. */
+INLINE void digit_keys(int64_t k, const char *x, size_t stride, int V,
+                       const struct sheaf__query_digits *const *q, int n_q, size_t ahead,
+                       v_f (*sum)[KEY_VECTORS]) {
+    for (int c = 0; c < n_q; c++) {
+        UNROLL for (int v = 0; v < V; v++) sum[c][v] = v_set1(0.0f);
+    }
+    for (int64_t b = 0; b < k / SHEAF__QK; b++, x += sizeof(struct sheaf__block_q8_0)) {
+        __m512i t[KEY_VECTORS][8];
+        v_f d[KEY_VECTORS];
+        for (size_t r = 0; r < (size_t)(V * VW) && ahead; r++) prefetch(x + ahead + r * stride, 1);
+        UNROLL for (int v = 0; v < V; v++) {
+            const char *p = x + (size_t)(v * VW) * stride;
+            turn_keys(p + offsetof(struct sheaf__block_q8_0, qs), stride, t[v]);
+            d[v] = _mm512_cvtph_ps(
+                _mm256_set_m128i(eight_halves(p + 8 * stride, stride), eight_halves(p, stride)));
+        }
+        for (int c = 0; c < n_q; c++) {
+            const struct sheaf__query_digits *y = &q[c][b];
+            __m512i high[KEY_VECTORS], low[KEY_VECTORS];
+            UNROLL for (int v = 0; v < V; v++) {
+                high[v] = _mm512_setzero_si512();
+                low[v] = _mm512_set1_epi32(y->offset);
+            }
+            UNROLL_8 for (int i = 0; i < 8; i++) {
+                __m512i by = four_digits(y->high + 4 * i);
+                UNROLL for (int v = 0; v < V; v++) high[v] =
+                    _mm512_dpbusd_epi32(high[v], t[v][i], by);
+                by = four_digits(y->low + 4 * i);
+                UNROLL for (int v = 0; v < V; v++) low[v] =
+                    _mm512_dpbusd_epi32(low[v], t[v][i], by);
+            }
+            UNROLL for (int v = 0; v < V; v++) {
+                const __m512i dot = _mm512_add_epi32(_mm512_slli_epi32(high[v], 8), low[v]);
+                sum[c][v] = v_fma(_mm512_cvtepi32_ps(dot), v_mul(d[v], v_set1(y->d)), sum[c][v]);
+            }
+        }
+    }
+}
+
+/* The first n of V vectors of keys. */
+INLINE void digit_scores(int64_t k, const char *x, size_t stride, int V, int64_t n,
+                         const struct sheaf__query_digits *const *q, int n_q, size_t ahead,
+                         float *out, int64_t out_stride) {
+    for (; n_q > 0; n_q -= DIGIT_QUERIES, q += DIGIT_QUERIES, out += DIGIT_QUERIES * out_stride) {
+        const int some = n_q < DIGIT_QUERIES ? n_q : DIGIT_QUERIES;
+        v_f sum[DIGIT_QUERIES][KEY_VECTORS];
+        digit_keys(k, x, stride, V, q, some, ahead, sum);
+        for (int c = 0; c < some; c++) {
+            UNROLL for (int v = 0; v < V; v++) {
+                float *to = out + c * out_stride + v * VW;
+                if (n >= V * VW)
+                    v_store(to, sum[c][v]);
+                else
+                    v_store_n(to, sum[c][v], n);
+            }
+        }
+        ahead = 0;
+    }
+}
+
+static void dots_digits(int64_t k, const void *px, size_t stride, int64_t rows,
+                        const struct sheaf__query_digits *const *q, int n_q, float *out,
+                        int64_t out_stride) {
+    const size_t row = (size_t)(k / SHEAF__QK) * sizeof(struct sheaf__block_q8_0);
+    const size_t ahead = ROWS_AHEAD * stride;
+    enum { BOTH = KEY_VECTORS * VW };
+    const char *x = px;
+    for (; rows >= BOTH; rows -= BOTH, x += BOTH * stride, out += BOTH)
+        digit_scores(k, x, stride, KEY_VECTORS, BOTH, q, n_q, ahead, out, out_stride);
+    for (; rows >= VW; rows -= VW, x += VW * stride, out += VW)
+        digit_scores(k, x, stride, 1, VW, q, n_q, ahead, out, out_stride);
+    if (rows > 0) {
+        char last[VW * Q8_BLOCKS * sizeof(struct sheaf__block_q8_0)];
+        memset(last, 0, VW * row);
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(last + (size_t)r * row, x + (size_t)r * stride, row);
+        digit_scores(k, last, row, 1, rows, q, n_q, 0, out, out_stride);
+    }
+}
+
+/* ---- sums of values ---- */
+
+/* The scales of n <= VALUES rows, zeros after them, and the largest magnitude of each row. */
+struct value_scales {
+    float d[Q8_BLOCKS][VALUES], most[VALUES];
+};
+INLINE void scales_of_values(const char *x, size_t stride, int64_t n, int64_t blocks,
+                             struct value_scales *s) {
+    for (int64_t j = 0; j < VALUES; j += 8) {
+        const int64_t left = n - j;
+        __m256i most = _mm256_setzero_si256();
+        for (int64_t b = 0; b < blocks; b++) {
+            const char *p = x + (size_t)j * stride + (size_t)b * sizeof(struct sheaf__block_q8_0);
+            const __m256 d = left >= 8  ? _mm256_cvtph_ps(eight_halves(p, stride))
+                             : left > 0 ? gather_halves(p, stride, (int)left)
+                                        : _mm256_setzero_ps();
+            _mm256_storeu_ps(s->d[b] + j, d);
+            most = _mm256_max_epu32(
+                most, _mm256_and_si256(_mm256_castps_si256(d), _mm256_set1_epi32(0x7fffffff)));
+        }
+        _mm256_storeu_si256((__m256i *)(s->most + j), most);
+    }
+}
+
+/* n weights times the scales of their values, as integers of 16 bits times the result. */
+INLINE float weights_of_values(const struct value_scales *s, int64_t n, int64_t blocks,
+                               const float *w, int16_t (*to)[VALUE_ROWS][VALUES], int r) {
+    v_f v[VALUES / VW];
+    __mmask16 open[VALUES / VW];
+    __m512i most = _mm512_setzero_si512();
+    UNROLL for (int j = 0; j < VALUES / VW; j++) {
+        const int64_t left = n - j * VW;
+        const __mmask16 there = left >= VW ? 0xffff : left > 0 ? (__mmask16)((1 << left) - 1) : 0;
+        v[j] = _mm512_maskz_loadu_ps(there, w + j * VW);
+        /* times 0, what is not finite would be NaN */
+        open[j] = _mm512_cmp_ps_mask(v[j], v_set1(0.0f), _CMP_NEQ_UQ);
+        most = _mm512_max_epu32(
+            most, magnitudes(_mm512_maskz_mul_ps(open[j], v[j], v_load(s->most + j * VW))));
+    }
+    const float top = largest(most);
+    const v_f by = v_set1(top >= 0x1p-100f ? 32767.0f / top : 0.0f);
+    UNROLL for (int j = 0; j < VALUES / VW; j++) v[j] = v_mul(v[j], by);
+    for (int64_t b = 0; b < blocks; b++) {
+        UNROLL for (int j = 0; j < VALUES / VW; j++) {
+            const v_f x = _mm512_maskz_mul_ps(open[j], v[j], v_load(s->d[b] + j * VW));
+            _mm256_storeu_si256((__m256i *)(to[b][r] + j * VW),
+                                _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x)));
+        }
+    }
+    return top / 32767.0f;
+}
+
+INLINE __m512i words_of(const char *block) {
+    const struct sheaf__block_q8_0 *b = (const void *)block;
+    return _mm512_cvtepi8_epi16(load256(b->qs));
+}
+
+/* 32 elements of R rows of y += weights . n rows of bytes, times scale. */
+INLINE void mix_block(const char *x, size_t stride, int64_t n, int16_t (*w)[VALUES],
+                      const float *scale, int R, size_t ahead, float *y, int64_t y_stride) {
+    __m512i acc[VALUE_ROWS][2];
+    UNROLL_8 for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = _mm512_setzero_si512();
+    for (int64_t j = 0; j < n; j += 2, x += 2 * stride) {
+        if (ahead) prefetch(x + ahead, 1);
+        if (ahead) prefetch(x + ahead + stride, 1);
+        /* the weight of a row that is not there is 0 */
+        const __m512i a = words_of(x), b = words_of(x + (j + 1 < n ? stride : 0));
+        const __m512i low = _mm512_unpacklo_epi16(a, b), high = _mm512_unpackhi_epi16(a, b);
+        UNROLL_8 for (int r = 0; r < R; r++) {
+            int32_t two;
+            memcpy(&two, &w[r][j], sizeof two);
+            const __m512i by = _mm512_set1_epi32(two);
+            add_word_products(&acc[r][0], low, by);
+            add_word_products(&acc[r][1], high, by);
+        }
+    }
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    UNROLL_8 for (int r = 0; r < R; r++) {
+        float *p = y + r * y_stride;
+        const v_f low = _mm512_cvtepi32_ps(acc[r][0]), high = _mm512_cvtepi32_ps(acc[r][1]);
+        const v_f by = v_set1(scale[r]);
+        v_store(p, v_fma(_mm512_permutex2var_ps(low, first, high), by, v_load(p)));
+        v_store(p + VW, v_fma(_mm512_permutex2var_ps(low, second, high), by, v_load(p + VW)));
+    }
+}
+
+INLINE void mix_values(const char *x, size_t stride, int64_t n, const struct value_scales *s,
+                       int64_t blocks, const float *w, int64_t w_stride, int R, size_t ahead,
+                       float *y, int64_t y_stride) {
+    int16_t by[Q8_BLOCKS][VALUE_ROWS][VALUES];
+    float scale[VALUE_ROWS];
+    for (int r = 0; r < R; r++) scale[r] = weights_of_values(s, n, blocks, w + r * w_stride, by, r);
+    for (int64_t b = 0; b < blocks; b++)
+        mix_block(x + (size_t)b * sizeof(struct sheaf__block_q8_0), stride, n, by[b], scale, R,
+                  ahead, y + b * SHEAF__QK, y_stride);
+}
+
+static void mix_integers(int64_t rows, const void *px, size_t stride, int64_t n, const float *w,
+                         int64_t w_stride, int64_t n_y, float *y, int64_t y_stride) {
+    const int64_t blocks = n / SHEAF__QK;
+    const char *x = px;
+    for (; rows > 0; rows -= VALUES, x += VALUES * stride, w += VALUES) {
+        const int64_t some = rows < VALUES ? rows : VALUES;
+        size_t ahead = ROWS_AHEAD * stride;
+        struct value_scales s;
+        scales_of_values(x, stride, some, blocks, &s);
+        int64_t r = 0;
+#define MIX(R)                                                                                     \
+    for (; n_y - r >= (R); r += (R), ahead = 0)                                                    \
+    mix_values(x, stride, some, &s, blocks, w + r * w_stride, w_stride, R, ahead,                  \
+               y + r * y_stride, y_stride)
+        MIX(VALUE_ROWS);
+        MIX(4);
+        MIX(3);
+        MIX(2);
+        MIX(1);
+#undef MIX
+    }
+}
