@@ -538,8 +538,9 @@ static double tolerance(const struct sheaf_tensor *dst) {
     const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
     const int64_t n = sheaf_nelements(dst);
     const double spread = 1 + 25 / (double)n;
-    if (sheaf__rounding() == SHEAF__ROUND_Q8 && kern->panels[SHEAF__PANELS_8].unpack[type])
-        return 2e-5 * spread;
+    const bool q8 = sheaf__rounding() == SHEAF__ROUND_Q8;
+    if (q8 && kern->panels[SHEAF__PANELS_8].unpack[type]) return 2e-5 * spread;
+    if (q8 && kern->panels[SHEAF__PANELS_16_BYTES].unpack[type]) return 3e-10 * spread;
     const int64_t columns = dst->op == SHEAF_OP_MUL_MAT_ID
                                 ? dst->ne[1] * dst->ne[2] /* all to one expert */
                                 : sheaf__mul_mat_columns(dst->src[0], dst->src[1]);

@@ -252,7 +252,8 @@ static void check_divided_groups(int members, const char *cut) {
             cr_assert(strstr(text, cut), "%s", text);
             last_logits(s, ids, 60, got);
             sheaf__session_free(s);
-            cr_assert_leq(nmse(got, want, 512), 1e-9, "batches of %d: %g", batch,
+            /* small batches go by rows, whose activations have 16 bits: 4e-9 with AVX2 */
+            cr_assert_leq(nmse(got, want, 512), 1e-8, "batches of %d: %g", batch,
                           nmse(got, want, 512));
         }
     }

@@ -162,6 +162,8 @@ enum sheaf__panels_kind {
     SHEAF__PANELS_BF16_TWICE,
     /* BF16 and F16 weights and activations as one BF16: 8 bits. Only with SHEAF__ROUND_BF16 and SHEAF__ROUND_Q8 */
     SHEAF__PANELS_BF16,
+    /* Weights of 8 bits, activations as those of PANELS_16. Only with SHEAF__ROUND_Q8 */
+    SHEAF__PANELS_16_BYTES,
     /* Quantized weights, activations of 8 bits with a scale for each 32. Only with SHEAF__ROUND_Q8 */
     SHEAF__PANELS_8,
     SHEAF__PANELS_KINDS,

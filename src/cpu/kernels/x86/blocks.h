@@ -129,10 +129,6 @@ INLINE void panel_block(enum sheaf_type type, __m256i q, const float *d, const f
     }
 #else
     struct panel_row *to = row + b;
-    if (panel_bits(type) == 8) {
-        _mm256_storeu_si256((__m256i *)to->high, high15(q));
-        q = and15(q);
-    }
     _mm256_storeu_si256((__m256i *)to->q, q);
     UNROLL for (int h = 0; h < 2; h++) {
         to->d[h] = d[h];

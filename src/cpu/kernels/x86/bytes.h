@@ -717,21 +717,23 @@ INLINE void blocks_bytes(enum sheaf_type type, const void *src, struct panel_row
 
 /* ---- the functions of the table ---- */
 
-/* Types with one scale for 32 weights, and for 16: X for each, and their entries in a table. */
+/* Types with one scale for 32 weights, and for 16: X for each; and entries of a table, of types whose
+ * integers have at most 5 bits, and 8 (panel_bits). */
 #define BYTES_BY_32(X)                                                                             \
     X(IQ4_NL)                                                                                      \
     X(IQ4_XS) X(MXFP4) X(IQ2_XXS) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(TQ1_0) X(TQ2_0) X(Q1_0) X(Q2_0)
 #define BYTES_BY_16(X) X(Q2_K) X(Q3_K) X(NVFP4) X(IQ2_XS) X(IQ2_S) X(IQ1_M)
-#define ENTRIES_BY_32(FN)                                                                          \
-    [SHEAF_TYPE_IQ4_NL] = FN##_IQ4_NL, [SHEAF_TYPE_IQ4_XS] = FN##_IQ4_XS,                          \
-    [SHEAF_TYPE_MXFP4] = FN##_MXFP4, [SHEAF_TYPE_IQ2_XXS] = FN##_IQ2_XXS,                          \
-    [SHEAF_TYPE_IQ3_XXS] = FN##_IQ3_XXS, [SHEAF_TYPE_IQ3_S] = FN##_IQ3_S,                          \
-    [SHEAF_TYPE_IQ1_S] = FN##_IQ1_S, [SHEAF_TYPE_TQ1_0] = FN##_TQ1_0,                              \
+#define ENTRIES_OF_5_BITS(FN)                                                                      \
+    [SHEAF_TYPE_MXFP4] = FN##_MXFP4, [SHEAF_TYPE_NVFP4] = FN##_NVFP4,                              \
+    [SHEAF_TYPE_Q2_K] = FN##_Q2_K, [SHEAF_TYPE_Q3_K] = FN##_Q3_K, [SHEAF_TYPE_TQ1_0] = FN##_TQ1_0, \
     [SHEAF_TYPE_TQ2_0] = FN##_TQ2_0, [SHEAF_TYPE_Q1_0] = FN##_Q1_0, [SHEAF_TYPE_Q2_0] = FN##_Q2_0
-#define ENTRIES_BY_16(FN)                                                                          \
-    [SHEAF_TYPE_Q2_K] = FN##_Q2_K, [SHEAF_TYPE_Q3_K] = FN##_Q3_K, [SHEAF_TYPE_NVFP4] = FN##_NVFP4, \
+#define ENTRIES_OF_8_BITS(FN)                                                                      \
+    [SHEAF_TYPE_IQ4_NL] = FN##_IQ4_NL, [SHEAF_TYPE_IQ4_XS] = FN##_IQ4_XS,                          \
+    [SHEAF_TYPE_IQ2_XXS] = FN##_IQ2_XXS, [SHEAF_TYPE_IQ3_XXS] = FN##_IQ3_XXS,                      \
+    [SHEAF_TYPE_IQ3_S] = FN##_IQ3_S, [SHEAF_TYPE_IQ1_S] = FN##_IQ1_S,                              \
     [SHEAF_TYPE_IQ2_XS] = FN##_IQ2_XS, [SHEAF_TYPE_IQ2_S] = FN##_IQ2_S,                            \
     [SHEAF_TYPE_IQ1_M] = FN##_IQ1_M
+#define ENTRIES_BYTES(FN) ENTRIES_OF_5_BITS(FN), ENTRIES_OF_8_BITS(FN)
 
 #define FLOATS_BYTES(TYPE)                                                                         \
     static void floats_bytes_##TYPE(const void *src, void *y, int64_t n) {                         \

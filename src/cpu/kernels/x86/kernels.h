@@ -18,9 +18,9 @@
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
  * The parts below (pairs.h, f32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
- * panels16.h, bytes.h, convert.h, panels8.h, attention.h, attention_few.h) use these and each other in the order in
- * which they are included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32
- * bytes when unpacked.
+ * panels16.h, bytes.h, convert.h, panels8.h, panels16_avx2.h, attention.h, attention_few.h) use these and
+ * each other in the order in which they are included. Bytes of blocks are unpacked in 256 bits by all,
+ * since a block is 32 bytes when unpacked.
  *
  * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may
  * change freely without changing a bit of the result. */
@@ -297,6 +297,9 @@ ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
 #include "cpu/kernels/x86/bytes.h"
 #include "cpu/kernels/x86/convert.h"
 #include "cpu/kernels/x86/panels8.h"
+#if !defined(KERNELS_VNNI_512)
+#include "cpu/kernels/x86/panels16_avx2.h"
+#endif
 
 ROWS_DIGITS(rows_digits_q8_0, digits_8, SHEAF_TYPE_Q8_0, 32, struct sheaf__block_q8_0)
 ROWS_DIGITS(rows_digits_q4_0, digits_32, SHEAF_TYPE_Q4_0, 32, struct sheaf__block_q4_0)
@@ -320,12 +323,25 @@ ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K, 256, struct sheaf__blo
 #include "cpu/kernels/x86/attention_q8.h"
 #endif
 
-/* Quantized types of fewer than 8 bits. */
-#define ENTRIES_BLOCKS                                                                             \
-    [SHEAF_TYPE_Q4_0] = blocks_q4_0, [SHEAF_TYPE_Q4_1] = blocks_q4_1,                              \
-    [SHEAF_TYPE_Q5_0] = blocks_q5_0, [SHEAF_TYPE_Q5_1] = blocks_q5_1,                              \
-    [SHEAF_TYPE_Q4_K] = blocks_q4_k, [SHEAF_TYPE_Q5_K] = blocks_q5_k,                              \
-    [SHEAF_TYPE_Q6_K] = blocks_q6_k, ENTRIES_BY_32(blocks_bytes), ENTRIES_BY_16(blocks_bytes)
+/* Quantized types whose weights have fewer than 8 bits, integers of at most 6 bits and of 8. */
+#define ENTRIES_OF_6_BITS(FN)                                                                      \
+    [SHEAF_TYPE_Q4_0] = FN##_q4_0, [SHEAF_TYPE_Q4_1] = FN##_q4_1, [SHEAF_TYPE_Q5_0] = FN##_q5_0,   \
+    [SHEAF_TYPE_Q5_1] = FN##_q5_1, [SHEAF_TYPE_Q4_K] = FN##_q4_k, [SHEAF_TYPE_Q5_K] = FN##_q5_k,   \
+    [SHEAF_TYPE_Q6_K] = FN##_q6_k, ENTRIES_OF_5_BITS(FN##_bytes)
+#define ENTRIES_OF_ALL(FN) ENTRIES_OF_6_BITS(FN), ENTRIES_OF_8_BITS(FN##_bytes)
+
+#if defined(KERNELS_VNNI_512)
+#define ENTRIES_16 ENTRIES_OF_ALL(blocks)
+#define ENTRIES_8  [SHEAF_TYPE_Q8_0] = blocks_q8_0, ENTRIES_OF_ALL(blocks)
+#else
+#define ENTRIES_16 ENTRIES_OF_ALL(words)
+#define ENTRIES_8  ENTRIES_OF_6_BITS(blocks)
+#endif
+
+#define PANELS_16                                                                                  \
+    .rows = PANEL16_ROWS, .cols = PANEL16_COLS, .unit = PANEL_ROW_UNIT,                            \
+    .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel16),                                      \
+    .row_bytes = sizeof(struct panel_row), .pack = pack_16, .tile = tile_16
 
 const struct sheaf__cpu_kernels KERNELS_TABLE = {
     .name = KERNELS_NAME,
@@ -353,22 +369,12 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                             [SHEAF_TYPE_Q4_K] = floats_q4_k,
                             [SHEAF_TYPE_Q5_K] = floats_q5_k,
                             [SHEAF_TYPE_Q6_K] = floats_q6_k,
-                            ENTRIES_BY_32(floats_bytes),
-                            ENTRIES_BY_16(floats_bytes),
+                            ENTRIES_BYTES(floats_bytes),
                         },
                 },
-#if defined(KERNELS_VNNI_512)
-            [SHEAF__PANELS_16] =
-                {
-                    .rows = PANEL16_ROWS,
-                    .cols = PANEL16_COLS,
-                    .unit = PANEL_ROW_UNIT,
-                    .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel16),
-                    .row_bytes = sizeof(struct panel_row),
-                    .pack = pack_16,
-                    .tile = tile_16,
-                    .unpack = {ENTRIES_BLOCKS},
-                },
+            [SHEAF__PANELS_16] = {PANELS_16, .unpack = {ENTRIES_16}},
+#if !defined(KERNELS_VNNI_512)
+            [SHEAF__PANELS_16_BYTES] = {PANELS_16, .unpack = {[SHEAF_TYPE_Q8_0] = words_q8_0}},
 #endif
             [SHEAF__PANELS_8] =
                 {
@@ -379,7 +385,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                     .row_bytes = sizeof(struct panel_row),
                     .pack = pack_8,
                     .tile = tile_8,
-                    .unpack = {[SHEAF_TYPE_Q8_0] = blocks_q8_0, ENTRIES_BLOCKS},
+                    .unpack = {ENTRIES_8},
                 },
         },
     .rows_dot =
@@ -406,8 +412,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_Q4_K] = rows_digits_q4_k,
             [SHEAF_TYPE_Q5_K] = rows_digits_q5_k,
             [SHEAF_TYPE_Q6_K] = rows_digits_q6_k,
-            ENTRIES_BY_32(rows_bytes),
-            ENTRIES_BY_16(rows_bytes),
+            ENTRIES_BYTES(rows_bytes),
         },
     .digits_order = DIGITS_ORDER,
     .to_digits = to_digits,
@@ -470,8 +475,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_Q4_K] = exact_q4_k,
             [SHEAF_TYPE_Q5_K] = exact_q5_k,
             [SHEAF_TYPE_Q6_K] = exact_q6_k,
-            ENTRIES_BY_32(exact_bytes),
-            ENTRIES_BY_16(exact_bytes),
+            ENTRIES_BYTES(exact_bytes),
         },
     .from_float =
         {

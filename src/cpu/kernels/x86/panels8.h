@@ -6,8 +6,8 @@
  * Products of bytes are summed exactly in 32 bits, of a block of 32, or of 16 where weights have a
  * scale for 16; then one conversion joins them to the sums. With VNNI accumulators start from what takes
  * off the offset of the weights. Without VNNI sums of pairs have 16 bits, which hold those of 8 products
- * of weights of 4 bits (8 * 2 * 15 * 127 < 2^15), 4 of 5 bits, 2 of 6 bits, before they are widened;
- * weights of 8 bits are two nibbles.
+ * of weights of 4 bits (8 * 2 * 15 * 127 < 2^15), 4 of 5 bits, 2 of 6 bits, before they are widened, and
+ * not one of 8 bits: panels16_avx2.h multiplies those.
  *
  * Invariant: as in panels.h. */
 
@@ -127,7 +127,7 @@ INLINE void sum_bytes(bool narrow, int vectors, const struct panel8 *panel, int 
     const __m256i one = _mm256_set1_epi16(1);
     UNROLL_12 for (int i = j; i < j + n; i += step) {
         UNROLL for (int r = 0; r < PANEL8_ROWS; r++) {
-            const int8_t *q = w[(size_t)r * w_stride].q + 4 * i;
+            const uint8_t *q = w[(size_t)r * w_stride].q + 4 * i;
             UNROLL for (int v = 0; v < vectors; v++) {
                 __m256i p = _mm256_maddubs_epi16(four_bytes(q), load256(panel->x[i][8 * v]));
                 if (step == 2) {
@@ -145,37 +145,6 @@ INLINE void sum_bytes(bool narrow, int vectors, const struct panel8 *panel, int 
     }
 }
 
-/* The same of 8 bits, by nibbles, in 32 bits. */
-INLINE void sum_nibbles(int vectors, const struct panel8 *panel, int j, int n,
-                        const struct panel_row *w, size_t w_stride, __m256i (*acc)[2]) {
-    const __m256i one = _mm256_set1_epi16(1), by_16 = _mm256_set1_epi16(16);
-    UNROLL for (int r = 0; r < PANEL8_ROWS; r += 2) {
-        __m256i sum[2][2][2]; /* low, high */
-        UNROLL_12 for (int i = j; i < j + n; i++) {
-            UNROLL for (int t = 0; t < 2; t++) {
-                const struct panel_row *row = &w[(size_t)(r + t) * w_stride];
-                UNROLL for (int v = 0; v < vectors; v++) {
-                    const __m256i x = load256(panel->x[i][8 * v]);
-                    __m256i lo = _mm256_maddubs_epi16(four_bytes(row->q + 4 * i), x);
-                    __m256i hi = _mm256_maddubs_epi16(four_bytes(row->high + 4 * i), x);
-                    if (i > j) {
-                        lo = _mm256_add_epi16(sum[0][t][v], lo);
-                        hi = _mm256_add_epi16(sum[1][t][v], hi);
-                    }
-                    sum[0][t][v] = lo;
-                    sum[1][t][v] = hi;
-                    __asm__("" : "+x"(sum[0][t][v]), "+x"(sum[1][t][v]));
-                }
-            }
-            __asm__ volatile("" ::: "memory");
-        }
-        UNROLL for (int t = 0; t < 2; t++) {
-            UNROLL for (int v = 0; v < vectors; v++) acc[r + t][v] =
-                madd_acc(_mm256_madd_epi16(sum[0][t][v], one), sum[1][t][v], by_16);
-        }
-    }
-}
-
 /* The columns of so many vectors. Sums stay in memory: registers are for the integers. */
 INLINE void panel_8(int vectors, int bits, bool by_16, int64_t k, const struct panel_row *w,
                     size_t w_stride, const struct panel8 *panel, float *c, bool add) {
@@ -190,10 +159,7 @@ INLINE void panel_8(int vectors, int bits, bool by_16, int64_t k, const struct p
             const int h = by_16 ? part : 0;
             __m256i acc[PANEL8_ROWS][2];
             __m256 sums[2];
-            if (bits == 8)
-                sum_nibbles(vectors, panel, part * n, n, w, w_stride, acc);
-            else
-                sum_bytes(narrow, vectors, panel, part * n, n, w, w_stride, acc);
+            sum_bytes(narrow, vectors, panel, part * n, n, w, w_stride, acc);
             UNROLL for (int v = 0; v < vectors; v++) {
                 sums[v] = v_load(panel->sums[h] + VW * v);
                 if (!by_16) sums[v] = v_add(sums[v], v_load(panel->sums[1] + VW * v));
@@ -222,12 +188,8 @@ INLINE void panel_8(int vectors, int bits, bool by_16, int64_t k, const struct p
         panel_8(VECTORS, 5, false, k, w, stride, panel, c, add);                                   \
     else if (w->bits == 5)                                                                         \
         panel_8(VECTORS, 5, true, k, w, stride, panel, c, add);                                    \
-    else if (w->bits == 6)                                                                         \
-        panel_8(VECTORS, 6, true, k, w, stride, panel, c, add);                                    \
-    else if (!w->by_16)                                                                            \
-        panel_8(VECTORS, 8, false, k, w, stride, panel, c, add);                                   \
     else                                                                                           \
-        panel_8(VECTORS, 8, true, k, w, stride, panel, c, add)
+        panel_8(VECTORS, 6, true, k, w, stride, panel, c, add)
 #endif
 
 static void tile_8(int64_t k, const void *row, size_t stride, const void *panel, int used, float *c,

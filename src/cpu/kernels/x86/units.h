@@ -26,11 +26,14 @@ static_assert(sizeof(struct panel_row) == 256 && sizeof(struct panel_scales) == 
               "block b is 32 b bytes from the first, and so are its scales");
 enum { PANEL_ROW_UNIT = 128, PANEL_ROW_BLOCKS = PANEL_ROW_UNIT / 32 };
 #else
-/* 32 weights, a line and a half of the cache. With one scale for all, d[1] and m[1] are those of the
- * first. */
+/* 32 weights, a line and a half of the cache, as bytes or as words. With one scale for all, d[1] and m[1]
+ * are those of the first. */
 struct panel_row {
-    int8_t q[32], high[32]; /* of 8 bits: the low nibbles, and the high ones */
-    float d[2], m[2];       /* of 16 each */
+    union {
+        uint8_t q[32]; /* unsigned; the offset is a part of m */
+        int16_t words[32];
+    };
+    float d[2], m[2]; /* of 16 each */
     /* the same for all blocks of a type */
     uint8_t by_16;   /* two scales */
     uint8_t has_min; /* m is 0 without */

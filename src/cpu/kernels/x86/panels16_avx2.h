@@ -1,0 +1,151 @@
+/* A part of kernels.h, of the AVX2 table: products of quantized weights with many columns, by
+ * integers of 16 bits.
+ *
+ * Activations are the integers of panels16.h, which digits of products by rows are made of, too, but not
+ * taken apart into bytes; weights are widened to 16 bits, without an offset. VPMADDWD multiplies 16 pairs
+ * exactly where a multiply-add of floats takes 8, and its sums, of at most 32 * 128 * 32512, are added on
+ * pipes that do not multiply. One conversion for 32 weights, or for 16 where they have a scale for 16,
+ * joins them to the sums.
+ *
+ * Invariant: as in panels.h. */
+
+enum { PANEL16_ROWS = 4, PANEL16_COLS = 2 * VW };
+
+/* 32 elements of all columns */
+struct panel16 {
+    int16_t x[16][PANEL16_COLS][2];
+    float d[PANEL16_COLS];
+    float sums[2][PANEL16_COLS]; /* of 16 each, times d */
+};
+static_assert(sizeof(struct panel16) % 64 == 0, "no padding");
+
+/* 32 elements times id, rounded, and the sums of 16 each. */
+INLINE void round_words(const float *x, float id, int16_t *to, int32_t *sums) {
+    UNROLL for (int h = 0; h < 2; h++) {
+        __m256i q[2];
+        UNROLL for (int j = 0; j < 2; j++) q[j] =
+            _mm256_cvtps_epi32(v_mul(v_load(x + 16 * h + 8 * j), v_set1(id)));
+        const __m256i words =
+            _mm256_permute4x64_epi64(_mm256_packs_epi32(q[0], q[1]), 0xd8); /* back in order */
+        __m256i sum = _mm256_add_epi32(q[0], q[1]);
+        sum = _mm256_hadd_epi32(sum, sum);
+        sum = _mm256_hadd_epi32(sum, sum);
+        sums[h] = _mm256_extract_epi32(sum, 0) + _mm256_extract_epi32(sum, 4);
+        _mm256_storeu_si256((__m256i *)(to + 16 * h), words);
+    }
+}
+
+static void pack_16(const float *const *x, int64_t n, int used, void *panel) {
+    struct panel16 *to = panel;
+    (void)used;
+    for (int64_t b = 0; b < n / 32; b++, to++) {
+        for (int c = 0; c < PANEL16_COLS; c++) {
+            const float *from = x[c] + 32 * b;
+            __m256i bits = _mm256_setzero_si256();
+            UNROLL for (int j = 0; j < 4; j++) bits = max_abs_bits(bits, v_load(from + 8 * j));
+            const float max = hmax_bits(bits), top = 127.0f * 256.0f;
+            const bool zero = max < 0x1p-100f; /* top / max would overflow */
+            int16_t words[32];
+            int32_t sums[2];
+            round_words(from, zero ? 0.0f : top / max, words, sums);
+            to->d[c] = zero ? 0.0f : max / top;
+            UNROLL for (int h = 0; h < 2; h++) to->sums[h][c] = to->d[c] * (float)sums[h];
+            for (int j = 0; j < 16; j++) memcpy(to->x[j][c], words + 2 * j, 4);
+        }
+    }
+}
+
+/* n weights of a row of bytes, widened; their offset, which is a part of the min there, comes off. */
+INLINE void widen_row(enum sheaf_type type, struct panel_row *row, int64_t n) {
+    const __m256i offset = _mm256_set1_epi16((int16_t)panel_offset(type));
+    for (int64_t b = 0; b < n / 32; b++, row++) {
+        const __m256i q = load256(row->q);
+        const __m128i half[2] = {_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1)};
+        UNROLL for (int h = 0; h < 2; h++) {
+            const __m256i wide = _mm256_cvtepu8_epi16(half[h]);
+            _mm256_storeu_si256((__m256i *)(row->words + 16 * h), _mm256_sub_epi16(wide, offset));
+        }
+        if (panel_offset(type)) row->has_min = 0;
+    }
+}
+
+/* The columns of so many vectors. Sums stay in memory: registers are for the integers. */
+INLINE void panel_16(int vectors, bool by_16, bool mins, int64_t k, const struct panel_row *w,
+                     size_t w_stride, const struct panel16 *panel, float *c, bool add) {
+    const int parts = by_16 ? 2 : 1, pairs = 16 / parts;
+    for (int r = 0; r < PANEL16_ROWS && !add; r++) {
+        for (int v = 0; v < vectors; v++) v_store(c + r * PANEL16_COLS + VW * v, v_set1(0.0f));
+    }
+    for (int64_t b = 0; b < k / 32; b++, panel++, w++) {
+        UNROLL for (int h = 0; h < parts; h++) {
+            __m256i acc[PANEL16_ROWS][2];
+            UNROLL_16 for (int i = pairs * h; i < pairs * (h + 1); i++) {
+                __m256i x[2];
+                UNROLL for (int v = 0; v < vectors; v++) x[v] = load256(panel->x[i][VW * v]);
+                UNROLL for (int r = 0; r < PANEL16_ROWS; r++) {
+                    const __m256i q = four_bytes(w[(size_t)r * w_stride].words + 2 * i);
+                    UNROLL for (int v = 0; v < vectors; v++) {
+                        const __m256i p = _mm256_madd_epi16(q, x[v]);
+                        acc[r][v] = i > pairs * h ? _mm256_add_epi32(acc[r][v], p) : p;
+                        __asm__("" : "+x"(acc[r][v])); /* gcc would multiply all first, and spill */
+                    }
+                }
+                __asm__ volatile("" ::: "memory");
+            }
+            v_f sums[2];
+            UNROLL for (int v = 0; v < vectors; v++) {
+                sums[v] = v_load(panel->sums[h] + VW * v);
+                if (!by_16) sums[v] = v_add(sums[v], v_load(panel->sums[1] + VW * v));
+            }
+            UNROLL for (int r = 0; r < PANEL16_ROWS; r++) {
+                const struct panel_row *row = &w[(size_t)r * w_stride];
+                UNROLL for (int v = 0; v < vectors; v++) {
+                    float *to = c + r * PANEL16_COLS + VW * v;
+                    const v_f scale = v_mul(v_set1(row->d[h]), v_load(panel->d + VW * v));
+                    v_f sum = v_fma(_mm256_cvtepi32_ps(acc[r][v]), scale, v_load(to));
+                    if (mins) sum = v_fma(v_set1(row->m[h]), sums[v], sum);
+                    v_store(to, sum);
+                }
+            }
+        }
+    }
+}
+
+INLINE void panel_16_of(int vectors, int64_t k, const struct panel_row *w, size_t w_stride,
+                        const struct panel16 *panel, float *c, bool add) {
+    if (w->by_16 && w->has_min)
+        panel_16(vectors, true, true, k, w, w_stride, panel, c, add);
+    else if (w->by_16)
+        panel_16(vectors, true, false, k, w, w_stride, panel, c, add);
+    else if (w->has_min)
+        panel_16(vectors, false, true, k, w, w_stride, panel, c, add);
+    else
+        panel_16(vectors, false, false, k, w, w_stride, panel, c, add);
+}
+
+static void tile_16(int64_t k, const void *row, size_t stride, const void *panel, int used,
+                    float *c, bool add) {
+    const size_t w_stride = stride / sizeof(struct panel_row);
+    if (used > VW)
+        panel_16_of(2, k, row, w_stride, panel, c, add);
+    else
+        panel_16_of(1, k, row, w_stride, panel, c, add);
+}
+
+/* The functions of the table: a row of bytes, then of words. */
+#define WORDS(NAME, BLOCKS, TYPE)                                                                  \
+    static void NAME(const void *src, void *to, int64_t n) {                                       \
+        BLOCKS(src, to, n);                                                                        \
+        widen_row(TYPE, to, n);                                                                    \
+    }
+WORDS(words_q8_0, blocks_q8_0, SHEAF_TYPE_Q8_0)
+WORDS(words_q4_0, blocks_q4_0, SHEAF_TYPE_Q4_0)
+WORDS(words_q4_1, blocks_q4_1, SHEAF_TYPE_Q4_1)
+WORDS(words_q5_0, blocks_q5_0, SHEAF_TYPE_Q5_0)
+WORDS(words_q5_1, blocks_q5_1, SHEAF_TYPE_Q5_1)
+WORDS(words_q4_k, blocks_q4_k, SHEAF_TYPE_Q4_K)
+WORDS(words_q5_k, blocks_q5_k, SHEAF_TYPE_Q5_K)
+WORDS(words_q6_k, blocks_q6_k, SHEAF_TYPE_Q6_K)
+#define WORDS_BYTES(TYPE) WORDS(words_bytes_##TYPE, blocks_bytes_##TYPE, SHEAF_TYPE_##TYPE)
+BYTES_BY_32(WORDS_BYTES)
+BYTES_BY_16(WORDS_BYTES)
