@@ -218,18 +218,18 @@ static void multiply(sheaf_backend_t backend, enum sheaf_type type, int64_t k, i
     sheaf_free(ctx);
 }
 
-enum { MOST_K = 1325, MOST_M = 43, MOST_N = 70 };
+enum { MOST_K = 2336, MOST_M = 43, MOST_N = 70 };
 
-/* Two parts of k, an odd number of rows, ends of rows that are no whole vectors. */
+/* Several parts of k, an odd number of rows, ends of rows that are no whole vectors. */
 Test(few_columns, up_to_12_have_the_bits_of_one) {
     enum { MOST = 12 };
     static const struct {
         enum sheaf_type type;
         int64_t k;
-    } cases[] = {{SHEAF_TYPE_F32, 1325},  {SHEAF_TYPE_F16, 1325},  {SHEAF_TYPE_BF16, 1325},
-                 {SHEAF_TYPE_Q4_0, 1312}, {SHEAF_TYPE_Q8_0, 1312}, {SHEAF_TYPE_Q5_1, 1312},
-                 {SHEAF_TYPE_Q4_K, 1280}, {SHEAF_TYPE_Q6_K, 512},  {SHEAF_TYPE_Q2_K, 512},
-                 {SHEAF_TYPE_IQ4_NL, 512}};
+    } cases[] = {{SHEAF_TYPE_F32, 1325},    {SHEAF_TYPE_F16, 1325},   {SHEAF_TYPE_BF16, 1325},
+                 {SHEAF_TYPE_Q4_0, 2336},   {SHEAF_TYPE_Q8_0, 1312},  {SHEAF_TYPE_Q5_1, 2080},
+                 {SHEAF_TYPE_Q4_K, 2304},   {SHEAF_TYPE_Q6_K, 1280},  {SHEAF_TYPE_Q2_K, 1280},
+                 {SHEAF_TYPE_IQ4_NL, 2080}, {SHEAF_TYPE_IQ2_XS, 1280}};
     static float x[MOST_N * MOST_K], alone[MOST_N * MOST_M], all[MOST_N * MOST_M];
     sheaf_backend_t backend = NULL;
     cr_assert_eq(sheaf_backend_init_by_name("CPU0", NULL, &backend), SHEAF_STATUS_SUCCESS);

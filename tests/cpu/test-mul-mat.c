@@ -93,13 +93,16 @@ static void random_row(enum sheaf_type type, void *dst, int64_t n) {
     }
 }
 
+enum { MAX_K = 2304, MAX_ROWS_HERE = 13, PAD = 48 };
+
 /* A column in an activation format, and the floats that it stands for. */
+static float given[MAX_K]; /* the column as it was */
 static void make_column(const struct sheaf__cpu_kernels *kern, enum sheaf__act format,
-                        enum sheaf_type type, int64_t k, void *act, float *meant) {
+                        enum sheaf__digits_order order, int64_t k, void *act, float *meant) {
     fill(meant, k);
+    memcpy(given, meant, (size_t)k * sizeof *meant);
     switch (format) {
     case SHEAF__ACT_DIGITS: {
-        const enum sheaf__digits_order order = kern->digits_order[type];
         struct sheaf__act_digits *y = act;
         kern->to_digits(meant, y, k, order);
         for (int64_t i = 0; i < k; i++) {
@@ -116,6 +119,18 @@ static void make_column(const struct sheaf__cpu_kernels *kern, enum sheaf__act f
         }
         break;
     }
+    case SHEAF__ACT_WORDS: {
+        struct sheaf__act_words *y = act;
+        kern->to_words(meant, y, k, order);
+        for (int64_t i = 0; i < k; i++) {
+            const struct sheaf__act_words *x = &y[i / 256];
+            const float d = x->d[i % 256 / 32];
+            const float back = d * x->x[sheaf__digits_place(order, (int)(i % 256))];
+            cr_assert_float_eq(back, meant[i], 3.0f * d);
+            meant[i] = back;
+        }
+        break;
+    }
     case SHEAF__ACT_F32_SUMS:
         sheaf__act_sums(meant, (float *)act + k, k);
         memcpy(act, meant, (size_t)k * sizeof(float));
@@ -125,36 +140,45 @@ static void make_column(const struct sheaf__cpu_kernels *kern, enum sheaf__act f
     }
 }
 
-enum { MAX_K = 1536, MAX_ROWS_HERE = 13, PAD = 48 };
-
-/* The families of rows_dot: by floats, by floats as digits. */
-enum way { BY_FLOATS, BY_DIGITS };
+/* The families of rows_dot: by floats, by floats as digits, and by several of these. */
+enum way { BY_FLOATS, BY_DIGITS, BY_FEW };
 
 static sheaf__rows_dot_fn dot_of(const struct sheaf__cpu_kernels *kern, enum way way,
                                  enum sheaf_type type) {
-    return way == BY_FLOATS ? kern->rows_dot[type] : kern->rows_dot_digits[type];
+    return way == BY_FLOATS   ? kern->rows_dot[type]
+           : way == BY_DIGITS ? kern->rows_dot_digits[type]
+                              : kern->rows_dot_few[type];
 }
 
 /* The product of quantized weights with activations is a plain sum of exact terms, so only float
  * rounding is left between a kernel and it. Each result is also computed alone, one row and one
- * column, and must have the same bits. Returns the tiles compared. */
+ * column (with BY_FEW by the kernel of BY_DIGITS), and must have the same bits. Returns the tiles
+ * compared. */
 static int check_kernels(enum way way) {
     static char w[MAX_ROWS_HERE * (MAX_K * 4 + PAD)];
-    static _Alignas(64) char act[SHEAF__TILE_COLS][MAX_K * 5];
-    static float row[MAX_K], meant[SHEAF__TILE_COLS][MAX_K], out[SHEAF__TILE_COLS][64];
+    static _Alignas(64) char act[SHEAF__TILE_COLS][MAX_K * 5], single[MAX_K * 5];
+    static float row[MAX_K], exact[SHEAF__TILE_COLS][MAX_K];
+    static float meant[SHEAF__TILE_COLS][MAX_K], out[SHEAF__TILE_COLS][64];
     static struct {
         double sum, scale;
         float alone;
     } want[SHEAF__TILE_COLS][MAX_ROWS_HERE];
-    static const int64_t ks[] = {0, 1, 7, 8, 15, 16, 17, 32, 33, 64, 96, 256, 288, 512, 576, 1536};
+    static const int64_t ks[] = {0,  1,  7,   8,   15,  16,  17,   32,   33,
+                                 64, 96, 256, 288, 512, 576, 1536, 2080, 2304};
     int compared = 0;
     FOR_EACH_TABLE(kern) {
         for (int t = 0; t < N_TYPES; t++) {
-            const enum sheaf__act format =
-                way == BY_DIGITS ? SHEAF__ACT_DIGITS : sheaf__act_of(types[t]);
+            const enum sheaf__act format = way == BY_FLOATS   ? sheaf__act_of(types[t])
+                                           : way == BY_DIGITS ? SHEAF__ACT_DIGITS
+                                                              : SHEAF__ACT_WORDS;
             const sheaf__rows_dot_fn dot = dot_of(kern, way, types[t]);
+            const sheaf__rows_dot_fn dot_one =
+                way == BY_FEW ? kern->rows_dot_digits[types[t]] : dot;
+            const enum sheaf__digits_order order =
+                way == BY_FEW ? kern->few_order[types[t]] : kern->digits_order[types[t]];
+            cr_assert(kern->tile_cols >= 1 && kern->tile_cols <= SHEAF__TILE_COLS);
             if (way == BY_DIGITS && !kern->to_digits) continue;
-            if (t >= N_EVERYWHERE && !dot) continue;
+            if ((t >= N_EVERYWHERE || way == BY_FEW) && !dot) continue;
             if (way != BY_FLOATS && !sheaf_is_quantized(types[t])) {
                 cr_assert_null(dot);
                 continue;
@@ -168,7 +192,8 @@ static int check_kernels(enum way way) {
                 const void *cols[SHEAF__TILE_COLS];
                 float *outs[SHEAF__TILE_COLS];
                 for (int c = 0; c < SHEAF__TILE_COLS; c++) {
-                    make_column(kern, format, types[t], k, act[c], meant[c]);
+                    make_column(kern, format, order, k, act[c], meant[c]);
+                    memcpy(exact[c], given, (size_t)k * sizeof *given);
                     cols[c] = act[c];
                     outs[c] = out[c];
                 }
@@ -185,11 +210,17 @@ static int check_kernels(enum way way) {
                         want[c][r].sum = sum;
                         want[c][r].scale = scale;
                         float *one = &want[c][r].alone;
-                        dot(k, row_data, stride, 1, &cols[c], 1, &one);
+                        const void *col = cols[c];
+                        if (way == BY_FEW) {
+                            kern->to_digits(exact[c], (void *)single, k,
+                                            kern->digits_order[types[t]]);
+                            col = single;
+                        }
+                        dot_one(k, row_data, stride, 1, &col, 1, &one);
                     }
                 }
                 for (int nr = 1; nr <= MAX_ROWS_HERE; nr += nr < 6 ? 1 : 7) {
-                    for (int nc = 1; nc <= SHEAF__TILE_COLS; nc++) {
+                    for (int nc = 1; nc <= kern->tile_cols; nc++) {
                         for (int c = 0; c < SHEAF__TILE_COLS; c++)
                             for (int r = 0; r < 64; r++) out[c][r] = 77;
                         dot(k, w, stride, nr, cols, nc, outs);
@@ -229,6 +260,17 @@ Test(mul_mat, kernels_against_exact_sums_digits) {
     if (!digits) printf("not run: products by digits, no table that runs here has them\n");
     const int compared = check_kernels(BY_DIGITS);
     cr_assert_geq(compared, digits ? 3500 : 0, "%d", compared);
+}
+Test(mul_mat, kernels_against_exact_sums_few) {
+    const struct sheaf__cpu_kernels *kern;
+    int types_of_few = 0;
+    for (int i = 0; (kern = sheaf__cpu_kernels_at(i)); i++) {
+        for (int t = 0; t < SHEAF_TYPE_COUNT; t++) types_of_few += kern->rows_dot_few[t] != NULL;
+    }
+    if (!types_of_few)
+        printf("not run: products of several columns, no table has kernels for them\n");
+    const int compared = check_kernels(BY_FEW);
+    cr_assert_geq(compared, 100 * types_of_few, "%d", compared);
 }
 
 /* A table with vectors leaves no type to the portable one. */

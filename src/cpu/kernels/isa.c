@@ -174,6 +174,8 @@ size_t sheaf__act_row_size(enum sheaf__act act, int64_t k) {
         return (size_t)(k + k / 16) * sizeof(float);
     case SHEAF__ACT_DIGITS:
         return (size_t)((k + 255) / 256) * sizeof(struct sheaf__act_digits);
+    case SHEAF__ACT_WORDS:
+        return (size_t)((k + 255) / 256) * sizeof(struct sheaf__act_words);
     default:
         return (size_t)k * sizeof(float);
     }

@@ -17,7 +17,7 @@
 #include "sheaf/type.h"
 
 enum {
-    SHEAF__TILE_COLS = 4,      /* most activation columns in one call of rows_dot */
+    SHEAF__TILE_COLS = 8,      /* most activation columns in one call of rows_dot of any table */
     SHEAF__DIRECT_WIDTH = 256, /* widest head of dots_of and mix_of */
     SHEAF__VALUES_TOGETHER = 64,
 };
@@ -35,6 +35,7 @@ enum sheaf__act {
     SHEAF__ACT_F32,      /* plain floats */
     SHEAF__ACT_F32_SUMS, /* the same, then the sums of each 16: for Q4_K, Q5_K, Q6_K weights */
     SHEAF__ACT_DIGITS,   /* integers of 24 or 16 bits; in place of floats where a table has them */
+    SHEAF__ACT_WORDS,    /* integers of 16 bits, for several columns */
     SHEAF__ACT_COUNT,
 };
 
@@ -60,6 +61,14 @@ struct sheaf__act_digits {
     float sums16[16];
 };
 static_assert(sizeof(struct sheaf__act_digits) % 64 == 0, "no padding");
+
+/* The same 256 activations as integers h * 256 + m, and what else several columns need. */
+struct sheaf__act_words {
+    int16_t x[256];
+    float d[8], sums32[8];  /* of 32 elements each */
+    float lane_sums[2][16]; /* SHEAF__DIGITS_QUAD_WORDS: as those of QUADS */
+};
+static_assert(sizeof(struct sheaf__act_words) % 64 == 0, "no padding");
 
 /* Where elements lie, 4 of them together at least, so that they meet the weights as these are
  * read. */
@@ -88,6 +97,10 @@ enum sheaf__digits_order {
     SHEAF__DIGITS_HALVES,
     SHEAF__DIGITS_WORDS,  /* two integers of 16 bits: Q8_0 */
     SHEAF__DIGITS_SHORTS, /* one: other types that become bytes */
+    /* Orders of sheaf__act_words: as QUADS and as K, whose types they serve, but the even elements of what
+     * is a vector there, then the odd ones. */
+    SHEAF__DIGITS_QUAD_WORDS,
+    SHEAF__DIGITS_K_WORDS,
 };
 /* Digits of an element: h and m, or all. */
 static inline int sheaf__digits_used(enum sheaf__digits_order order) {
@@ -99,7 +112,7 @@ static inline int sheaf__digits_used(enum sheaf__digits_order order) {
 static inline float sheaf__digits_top(enum sheaf__digits_order order) {
     return sheaf__digits_used(order) == 3 ? 127.0f * 256.0f * 256.0f : 127.0f * 256.0f;
 }
-/* The place of element i of 256, unless they are words, which are not moved. */
+/* The place of element i of 256; words and shorts are not moved. */
 static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
     const int b = i / 32, e = i % 32;
     switch (order) {
@@ -116,19 +129,28 @@ static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
         return e / 4 * 32 + b * 4 + e % 4;
     case SHEAF__DIGITS_PAIRS:
         return (b % 2 * 4 + e / 8) * 32 + b / 2 * 8 + e % 8;
+    case SHEAF__DIGITS_QUAD_WORDS:
+        return ((b / 4 * 2 + e / 16) * 2 + e % 2) * 32 + b % 4 * 8 + e % 16 / 2;
+    case SHEAF__DIGITS_K_WORDS:
+        return ((b % 2 * 2 + e / 16) * 2 + e % 2) * 32 + b / 2 * 8 + e % 16 / 2;
     case SHEAF__DIGITS_6K: /* quarter b % 4 of a half */
         return (b / 2 * 2 + e / 8 % 2) * 32 + (e / 16 * 2 + b % 2) * 8 + e % 8;
     default:
         return i;
     }
 }
+/* SHEAF__DIGITS_QUADS: for each 4 bytes of half h, the sum of the integers of both vectors, 16 of them. They
+ * lie where a third digit would. */
+static inline const int32_t *sheaf__digits_lane_sums(const struct sheaf__act_digits *y, int h) {
+    return (const int32_t *)(const void *)y->digit[2 * h][2];
+}
 /* SHEAF__DIGITS_6K: where in lane_d and sums16 piece `half` of block b has its floats. */
 static inline int sheaf__digits_6k_lane(int b, int half) {
     return b / 4 * 8 + half * 4 + b % 2 * 2 + b % 4 / 2;
 }
 
-/* out[c][r] = row r of w . column c, for nr rows, w_stride bytes apart, and nc (1..TILE_COLS)
- * columns of k elements in the activation format of the function. */
+/* out[c][r] = row r of w . column c, for nr rows, w_stride bytes apart, and nc (1..tile_cols of the
+ * table) columns of k elements in the activation format of the function. */
 typedef void (*sheaf__rows_dot_fn)(int64_t k, const void *w, size_t w_stride, int64_t nr,
                                    const void *const *act, int nc, float *const *out);
 
@@ -261,10 +283,17 @@ struct sheaf__cpu_kernels {
     /* By sheaf__act_of(type). F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; the
      * portable table has all types, and stands in where another has NULL */
     sheaf__rows_dot_fn rows_dot[SHEAF_TYPE_COUNT];
+    int tile_cols; /* most columns in one call of rows_dot and the like; at most SHEAF__TILE_COLS */
     /* By columns in digits, in the order of the type. A table has all of these for quantized types
-     * or none; where it has them they are used for plain floats. */
+     * or none; where it has them they are used for plain floats. Types that have rows_dot_few take one
+     * column after the other here. */
     sheaf__rows_dot_fn rows_dot_digits[SHEAF_TYPE_COUNT];
     enum sheaf__digits_order digits_order[SHEAF_TYPE_COUNT];
+    /* The same bits for any number of columns in words; NULL where rows_dot_digits serves for all. */
+    sheaf__rows_dot_fn rows_dot_few[SHEAF_TYPE_COUNT];
+    enum sheaf__digits_order few_order[SHEAF_TYPE_COUNT];
+    void (*to_words)(const float *x, struct sheaf__act_words *y, int64_t n,
+                     enum sheaf__digits_order order);
     /* n % 32 == 0. d is not finite if an element is not. */
     void (*to_digits)(const float *x, struct sheaf__act_digits *y, int64_t n,
                       enum sheaf__digits_order order);
@@ -360,7 +389,7 @@ extern bool sheaf__cpu_fetch_first;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 15 };
+enum { SHEAF__CPU_KERNELS_VERSION = 16 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

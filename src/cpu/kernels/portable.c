@@ -241,6 +241,7 @@ static void swiglu_f32(int64_t n, const float *a, const float *b, float *y) {
 
 const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable = {
     .name = "portable",
+    .tile_cols = 4,
     .rows_dot =
         {
             [SHEAF_TYPE_F32] = rows_dot_f32,         [SHEAF_TYPE_F16] = rows_dot_f16,

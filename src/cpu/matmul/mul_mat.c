@@ -3,7 +3,7 @@
  * Two phases with a barrier between them. First the columns of src1 are turned into the activation
  * format in use, once, in the work buffer (plain floats that are dense already are used where they
  * lie). Then chunks of weight rows are taken from a shared counter; a chunk is
- * multiplied with all columns, TILE_COLS at a time, while its rows are in cache.
+ * multiplied with all columns, tile_cols of the kernels at a time, while its rows are in cache.
  *
  * Invariant: what a thread writes is decided by the chunk alone, so neither the number of threads
  * nor the order in which chunks are taken is visible in the result. */
@@ -18,9 +18,8 @@ enum {
     CHUNKS_PER_THREAD = 8,   /* so that a late thread costs an eighth of its share at most */
     MIN_CHUNK = 16,          /* rows; 16 floats of dst are a cache line */
     MAX_CHUNK = 64,          /* rows; 64 rows of 4-bit weights of k = 4096 fit half of a small L2 */
-    CHUNK_BYTES = 256 << 10, /* of weights that are read again for the next TILE_COLS columns */
-    /* rows that are read once only, for up to TILE_COLS columns: what counts then is that each
-     * thread reads on in memory. Two threads read F16 at 49 GB/s in chunks of 64 rows, at 54 in
+    CHUNK_BYTES = 256 << 10, /* of weights that are read again for the next columns */
+    /* rows that are read once only: what counts then is that each thread reads on in memory. Two threads read F16 at 49 GB/s in chunks of 64 rows, at 54 in
      * these (AMD EPYC, Zen 5, November 2026). */
     MAX_CHUNK_ONCE = 512,
     /* Columns longer than this are multiplied in parts, for GROUP rows each: a column of 14336 does
@@ -47,14 +46,20 @@ struct columns {
     sheaf__rows_dot_fn rows_dot; /* that goes with act; takes columns in that format */
     bool direct;                 /* src1's own memory is the activation format */
     int64_t k, n;                /* elements of a column; columns */
+    int tile;                    /* columns that rows_dot takes at once */
     size_t row_size;             /* bytes of a converted column */
     char *data;
 };
 
+/* some: several columns may meet one row */
 static struct columns describe_columns(const struct sheaf__cpu_kernels *kern,
                                        const struct sheaf_tensor *a, const struct sheaf_tensor *b,
-                                       void *work) {
-    struct columns c = {.b = b, .act = sheaf__act_of(a->type), .k = b->ne[0], .data = work};
+                                       bool some, void *work) {
+    struct columns c = {.b = b,
+                        .tile = kern->tile_cols,
+                        .act = sheaf__act_of(a->type),
+                        .k = b->ne[0],
+                        .data = work};
     c.rows_dot = kern->rows_dot[a->type];
     if (!c.rows_dot) c.rows_dot = sheaf__cpu_kernels_portable.rows_dot[a->type];
     if (kern->rows_dot_digits[a->type]) {
@@ -64,6 +69,11 @@ static struct columns describe_columns(const struct sheaf__cpu_kernels *kern,
     c.direct = c.act == SHEAF__ACT_F32 && b->type == SHEAF_TYPE_F32 && dense_rows(b);
     c.n = b->ne[1] * b->ne[2] * b->ne[3];
     c.order = kern->digits_order[a->type];
+    if (some && kern->rows_dot_few[a->type]) {
+        c.act = SHEAF__ACT_WORDS;
+        c.rows_dot = kern->rows_dot_few[a->type];
+        c.order = kern->few_order[a->type];
+    }
     c.row_size = sheaf__align_up(sheaf__act_row_size(c.act, c.k), 64);
     return c;
 }
@@ -118,8 +128,11 @@ static void convert_columns(const struct sheaf__cpu_kernels *kern, const struct 
         for (int64_t s = first_segment; s < segments; s += step) {
             int64_t i = s * SHEAF__SEGMENT, n = min_i64(SHEAF__SEGMENT, c->k - i);
             const float *x = sheaf__mul_mat_gather(kern, b, src, i, n, tmp);
+            void *at = dst + sheaf__act_row_size(c->act, i);
             if (c->act == SHEAF__ACT_DIGITS) {
-                kern->to_digits(x, (void *)(dst + sheaf__act_row_size(c->act, i)), n, c->order);
+                kern->to_digits(x, at, n, c->order);
+            } else if (c->act == SHEAF__ACT_WORDS) {
+                kern->to_words(x, at, n, c->order);
             } else {
                 float *to = (float *)(void *)dst;
                 memcpy(to + i, x, (size_t)n * sizeof *x);
@@ -162,12 +175,10 @@ static void multiply(const struct columns *c, const struct sheaf_tensor *a, cons
 
 static int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static int64_t chunk_rows(int64_t rows, int64_t batches, int64_t columns, size_t row_size,
-                          int nth) {
+/* once: rows are read once only. */
+static int64_t chunk_rows(int64_t rows, int64_t batches, bool once, size_t row_size, int nth) {
     const int64_t fit = max_i64(CHUNK_BYTES / ((int64_t)row_size + 1), MIN_CHUNK);
-    const int64_t most = columns <= SHEAF__TILE_COLS
-                             ? MAX_CHUNK_ONCE
-                             : min_i64(fit / MIN_CHUNK * MIN_CHUNK, MAX_CHUNK);
+    const int64_t most = once ? MAX_CHUNK_ONCE : min_i64(fit / MIN_CHUNK * MIN_CHUNK, MAX_CHUNK);
     int64_t share = rows * batches / ((int64_t)nth * CHUNKS_PER_THREAD);
     share = (share + MIN_CHUNK - 1) / MIN_CHUNK * MIN_CHUNK;
     return share < MIN_CHUNK ? MIN_CHUNK : min_i64(share, most);
@@ -196,14 +207,15 @@ enum sheaf_status sheaf__mul_mat(const struct sheaf_tensor *dst, int ith, int nt
     if (sheaf_is_empty(dst)) return SHEAF_STATUS_SUCCESS;
     if (sheaf__mul_mat_by_panels(kern, dst, sheaf__mul_mat_columns(a, b)))
         return sheaf__mul_mat_panels(kern, dst, ith, nth, work, sync);
-    const struct columns cols = describe_columns(kern, a, b, work);
+    const int64_t n = sheaf__mul_mat_columns(a, b);
+    const struct columns cols = describe_columns(kern, a, b, n > 1, work);
     if (ith == 0) sync->packed = NULL;
     if (!cols.direct) convert_columns(kern, &cols, ith, nth);
     sheaf__mul_mat_start(sync, ith, nth);
 
-    int64_t m = a->ne[1], batches = a->ne[2] * a->ne[3], n = sheaf__mul_mat_columns(a, b);
-    const bool once = batches == 1 && n <= SHEAF__TILE_COLS;
-    int64_t chunk = chunk_rows(m, batches, n, sheaf_row_size(a->type, cols.k), nth),
+    int64_t m = a->ne[1], batches = a->ne[2] * a->ne[3];
+    const bool once = batches == 1 && n <= cols.tile;
+    int64_t chunk = chunk_rows(m, batches, n <= cols.tile, sheaf_row_size(a->type, cols.k), nth),
             chunks = (m + chunk - 1) / chunk;
     for (;;) {
         const int64_t t = sheaf__mul_mat_take(sync), batch = once ? 0 : t / chunks;
@@ -213,10 +225,10 @@ enum sheaf_status sheaf__mul_mat(const struct sheaf_tensor *dst, int ith, int nt
         const int64_t a2 = batch % a->ne[2], a3 = batch / a->ne[2];
         const char *w = (const char *)a->data + (size_t)first * a->nb[1] + (size_t)a2 * a->nb[2] +
                         (size_t)a3 * a->nb[3];
-        for (int64_t j0 = 0; j0 < n; j0 += SHEAF__TILE_COLS) {
+        for (int64_t j0 = 0; j0 < n; j0 += cols.tile) {
             const void *act[SHEAF__TILE_COLS];
             float *out[SHEAF__TILE_COLS];
-            int nc = (int)min_i64(SHEAF__TILE_COLS, n - j0);
+            int nc = (int)min_i64(cols.tile, n - j0);
             for (int c = 0; c < nc; c++) {
                 struct sheaf__mul_mat_at at = sheaf__mul_mat_at(a, b, a2, a3, j0 + c);
                 act[c] = column(&cols, at.i1, at.i2, at.i3);
@@ -321,7 +333,7 @@ enum sheaf_status sheaf__mul_mat_id(const struct sheaf_tensor *dst, int ith, int
 
     if (!kern) return SHEAF_STATUS_INVALID;
     if (sheaf_is_empty(dst)) return SHEAF_STATUS_SUCCESS;
-    const struct columns cols = describe_columns(kern, a, b, work);
+    const struct columns cols = describe_columns(kern, a, b, dst->ne[2] > 1, work);
     struct routing *route = (void *)((char *)work + columns_size(&cols));
     if (ith == 0) sync->packed = NULL;
     if (ith == 0) make_routing(kern, dst, route);
@@ -346,17 +358,18 @@ enum sheaf_status sheaf__mul_mat_id(const struct sheaf_tensor *dst, int ith, int
         int64_t p = route->pairs[i];
         memset(dst_row(dst, p % n_u, p / n_u), 0, (size_t)m * sizeof(float));
     }
-    int64_t chunk = chunk_rows(m, route->n_few, cols.n, sheaf_row_size(a->type, cols.k), nth),
+    int64_t chunk = chunk_rows(m, route->n_few, cols.n <= cols.tile,
+                               sheaf_row_size(a->type, cols.k), nth),
             chunks = (m + chunk - 1) / chunk;
     for (int64_t t = sheaf__mul_mat_take(sync); t < chunks * route->n_few;
          t = sheaf__mul_mat_take(sync)) {
         int64_t e = route->groups[route->n_many + t / chunks].expert;
         int64_t first = t % chunks * chunk, rows = min_i64(chunk, m - first);
         const char *w = (const char *)a->data + (size_t)first * a->nb[1] + (size_t)e * a->nb[2];
-        for (int64_t j0 = route->start[e]; j0 < route->start[e + 1]; j0 += SHEAF__TILE_COLS) {
+        for (int64_t j0 = route->start[e]; j0 < route->start[e + 1]; j0 += cols.tile) {
             const void *act[SHEAF__TILE_COLS];
             float *out[SHEAF__TILE_COLS];
-            int nc = (int)min_i64(SHEAF__TILE_COLS, route->start[e + 1] - j0);
+            int nc = (int)min_i64(cols.tile, route->start[e + 1] - j0);
             for (int c = 0; c < nc; c++) {
                 int64_t u = route->pairs[j0 + c] % n_u, n = route->pairs[j0 + c] / n_u;
                 act[c] = column(&cols, u % b->ne[1], n, 0);
@@ -449,7 +462,8 @@ size_t sheaf__mul_mat_work_size(const struct sheaf_tensor *dst, int nth) {
         id ? dst->ne[1] * dst->ne[2] : sheaf__mul_mat_columns(dst->src[0], dst->src[1]);
     const bool panels = kern && sheaf__mul_mat_by_panels(kern, dst, n);
     if (kern && (id || !panels)) {
-        const struct columns cols = describe_columns(kern, dst->src[0], dst->src[1], NULL);
+        const struct columns cols =
+            describe_columns(kern, dst->src[0], dst->src[1], id ? dst->ne[2] > 1 : n > 1, NULL);
         size = columns_size(&cols);
     }
     if (panels && !id) size = sheaf__mul_mat_panels_size(kern, dst, nth);

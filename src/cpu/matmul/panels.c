@@ -71,13 +71,13 @@ static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *
     return &kern->panels[kind];
 }
 
-/* rows_dot goes over the weights once for each SHEAF__TILE_COLS columns; panels unpack them, and cost the same
- * for 9 columns as for 16. So many passes are faster than panels: four where activations have two digits
+/* rows_dot goes over the weights once for each tile_cols columns; panels unpack them, and cost the same
+ * for 9 columns as for 16. Up to so many columns rows are faster: 16 where activations have two digits
  * and panels are of floats. */
-static int passes_by_rows(const struct sheaf__cpu_kernels *kern, enum sheaf_type type) {
+static int most_by_rows(const struct sheaf__cpu_kernels *kern, enum sheaf_type type) {
     const bool few_bits =
         kern->rows_dot_digits[type] && sheaf__digits_used(kern->digits_order[type]) == 2;
-    return few_bits && kind_of(kern, type) == &kern->panels[SHEAF__PANELS_FLOATS] ? 4 : 3;
+    return few_bits && kind_of(kern, type) == &kern->panels[SHEAF__PANELS_FLOATS] ? 16 : 12;
 }
 
 /* Where activations are to be rounded, panels do it. */
@@ -85,7 +85,7 @@ bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struc
                               int64_t columns) {
     if (kern->panels[SHEAF__PANELS_FLOATS].rows == 0 || dst->src[0]->ne[0] == 0) return false;
     if (sheaf__rounding() != SHEAF__ROUND_NONE) return columns >= MIN_COLUMNS;
-    return columns > SHEAF__TILE_COLS * passes_by_rows(kern, dst->src[0]->type);
+    return columns > most_by_rows(kern, dst->src[0]->type);
 }
 
 /* columns: at most so many meet one matrix */

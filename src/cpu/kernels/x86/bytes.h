@@ -5,9 +5,9 @@
  * the 16 scales of 256 weights two (scales_256). Types of fewer than 256 are taken 256 weights at a
  * time; the rest of a row is copied, with zeros after it, whose scales meet activations of 0.
  *
- * With VNNI bytes meet three digits as int24.h has them, an offset making them unsigned; where 32
- * weights have one scale in nibbles or points of 4, four blocks are a vector (digits_quads) and meet two,
- * which is twice as fast, and so are Q2_K, Q3_K, TQ1_0 and TQ2_0, of which a lane is a piece (pieces.h).
+ * With VNNI bytes meet three digits as int24.h has them (few.h), an offset making them unsigned; where
+ * 32 weights have one scale in nibbles or points of 4, four blocks are a vector (digits_quads) and meet
+ * two, which is twice as fast, and so are Q2_K, Q3_K, TQ1_0 and TQ2_0, of which a lane is a piece (pieces.h).
  * Without VNNI these have lanes for pieces as well (halves.h), MXFP4 goes with Q5_0, and the others meet
  * integers of 16 bits.
  *
@@ -398,46 +398,6 @@ INLINE __m512 joined(struct scales s) {
     return _mm512_insertf32x8(_mm512_castps256_ps512(s.lo), s.hi, 1);
 }
 
-INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                         const struct sheaf__act_digits *const *act, int C, float *sum) {
-    const int bits = bits_of_bytes(type);
-    const int offset = 1 << (bits - 1);
-    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    const __m512i each_4_times = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    __m512 acc[SHEAF__TILE_COLS][2];
-    UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = _mm512_setzero_ps();
-    for (int64_t i = 0; i < k; i += SHEAF__QK_K, w += size_256(type)) {
-        _Alignas(8) char rest[MOST_256];
-        const char *p = whole_256(type, w, k - i, rest);
-        const __m512 s = joined(scales_256(type, p));
-        const __m512 m = _mm512_mul_ps(s, _mm512_set1_ps((float)-offset));
-        uint32_t signs[8];
-        __m512 t[SHEAF__TILE_COLS];
-        if (signs_are_packed(type)) signs_256(type, p, signs);
-        if (C == 1) fetch_weights(fetch, w, size_256(type));
-        UNROLL for (int c = 0; c < C; c++) {
-            const struct sheaf__act_digits *y = &act[c][i / SHEAF__QK_K];
-            const __m512 dx = _mm512_castps256_ps512(_mm256_load_ps(y->d));
-            t[c] = _mm512_mul_ps(s, _mm512_permutexvar_ps(twice, dx));
-            acc[c][1] = _mm512_fmadd_ps(m, v_load(y->sums16), acc[c][1]);
-        }
-        UNROLL for (int j = 0; j < 4; j++) {
-            __m512i q = _mm512_castsi256_si512(bytes_32(type, p, 2 * j, signs));
-            q = _mm512_inserti64x4(q, bytes_32(type, p, 2 * j + 1, signs), 1);
-            q = _mm512_add_epi8(q, _mm512_set1_epi8((char)offset));
-            const __m512i pick = _mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * j));
-            UNROLL for (int c = 0; c < C; c++) {
-                const struct sheaf__act_digits *y = &act[c][i / SHEAF__QK_K];
-                __m512 dot;
-                dot_digits(bits, 1, &q, y->digit[j], &dot);
-                acc[c][j % 2] =
-                    _mm512_fmadd_ps(dot, _mm512_permutexvar_ps(pick, t[c]), acc[c][j % 2]);
-            }
-        }
-    }
-    UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm512_add_ps(acc[c][0], acc[c][1]));
-}
-
 /* Of 4 blocks of MXFP4, 17 bytes each, the nibbles of two begin at an even byte of the 64 from 1 on, and
  * those of the others at one of the last 64: words below 32, and from 32 on. The word with the scale of each
  * lane's block is one of the former, or the first of all; and the shift that takes it to bit 23. */
@@ -527,63 +487,76 @@ INLINE void quad_of_points(enum sheaf_type type, const char *w, int h, const uin
                                off, *hi);
 }
 
-/* IQ4, IQ3, MXFP4: as digits_quad of int24.h. */
-INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                         const struct sheaf__act_digits *const *act, int C, float *sum) {
-    const bool points = type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S;
-    const int offset = type == SHEAF_TYPE_MXFP4     ? 12
-                       : type == SHEAF_TYPE_IQ3_S   ? 16
-                       : type == SHEAF_TYPE_IQ3_XXS ? 64
-                                                    : 128;
+/* What 256 weights of IQ4, IQ3, MXFP4 have for both halves of them. */
+struct both_halves {
+    __m512 scales;
+    uint32_t signs[8];
+};
+INLINE struct both_halves both_halves(enum sheaf_type type, const char *w) {
+    struct both_halves x = {.scales = _mm512_setzero_ps()};
+    if (type != SHEAF_TYPE_MXFP4 && type != SHEAF_TYPE_IQ4_NL)
+        x.scales = _mm512_castps256_ps512(scales_32(type, w));
+    if (signs_are_packed(type)) signs_256(type, w, x.signs);
+    return x;
+}
+INLINE int offset_levels(enum sheaf_type type) {
+    return type == SHEAF_TYPE_IQ3_XXS                               ? 64
+           : type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS ? 128
+                                                                    : 16;
+}
+/* Half h of the 256 weights at w: first halves of blocks of 32 and second ones, unsigned by an offset, and
+ * scales, four lanes for each block. */
+INLINE void half_of_levels(enum sheaf_type type, const char *w, const struct both_halves *both,
+                           int h, __m512i *lo, __m512i *hi, __m512 *d) {
+    const int offset = offset_levels(type);
     const __m256i plain =
         levels_of(type, _mm256_broadcastsi128_si256(
                             _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)));
     const __m512i levels =
         _mm512_add_epi8(_mm512_broadcast_i64x4(plain), _mm512_set1_epi8((char)offset));
     const __m512i each_4_times = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    __m512 acc[SHEAF__TILE_COLS][2], mins[SHEAF__TILE_COLS];
-    UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = mins[c] = _mm512_setzero_ps();
-    for (int64_t i = 0; i < k; i += SHEAF__QK_K, w += size_256(type)) {
+    const __m512i pick = _mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * h));
+    const char *quad = w + (size_t)h * size_256(type) / 2;
+    __m512i x;
+    if (type == SHEAF_TYPE_MXFP4)
+        x = unpack_quad_mxfp4(quad, d);
+    else if (type == SHEAF_TYPE_IQ4_NL)
+        x = unpack_quad_iq4_nl(quad, d);
+    else
+        *d = _mm512_permutexvar_ps(pick, both->scales);
+    if (type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S) {
+        quad_of_points(type, w, h, both->signs, offset, lo, hi);
+        return;
+    }
+    if (type == SHEAF_TYPE_IQ4_XS) {
+        x = load512(((const struct sheaf__block_iq4_xs *)(const void *)w)->qs + 64 * h);
+        __asm__("" : "+v"(x)); /* not to be loaded twice */
+    }
+    *lo = _mm512_shuffle_epi8(levels, and15_512(x));
+    *hi = _mm512_shuffle_epi8(levels, and15_512(_mm512_srli_epi16(x, 4)));
+}
+
+/* IQ4, IQ3, MXFP4 by one column: as digits_quad of int24.h. */
+INLINE float digits_quads(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                          const struct sheaf__act_digits *y) {
+    __m512 acc[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (int64_t i = 0; i < k; i += SHEAF__QK_K, w += size_256(type), y++) {
         _Alignas(8) char rest[MOST_256];
         const char *p = whole_256(type, w, k - i, rest);
-        const bool by_quads = type == SHEAF_TYPE_MXFP4 || type == SHEAF_TYPE_IQ4_NL;
-        __m512 s = _mm512_setzero_ps();
-        if (!by_quads) s = _mm512_castps256_ps512(scales_32(type, p));
-        uint32_t signs[8];
-        if (signs_are_packed(type)) signs_256(type, p, signs);
-        if (C == 1) fetch_weights(fetch, w, size_256(type));
+        const struct both_halves both = both_halves(type, p);
+        fetch_weights(fetch, w, size_256(type));
         UNROLL for (int h = 0; h < 2; h++) {
-            const __m512i pick = _mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * h));
-            const char *quad = p + (size_t)h * size_256(type) / 2;
-            __m512i x, lo, hi;
+            __m512i lo, hi;
             __m512 d;
-            if (type == SHEAF_TYPE_MXFP4)
-                x = unpack_quad_mxfp4(quad, &d);
-            else if (type == SHEAF_TYPE_IQ4_NL)
-                x = unpack_quad_iq4_nl(quad, &d);
-            else
-                d = _mm512_permutexvar_ps(pick, s);
-            if (type == SHEAF_TYPE_IQ4_XS) {
-                x = load512(((const struct sheaf__block_iq4_xs *)(const void *)p)->qs + 64 * h);
-                __asm__("" : "+v"(x)); /* not to be loaded twice */
-            }
-            if (points) {
-                quad_of_points(type, p, h, signs, offset, &lo, &hi);
-            } else {
-                lo = _mm512_shuffle_epi8(levels, and15_512(x));
-                hi = _mm512_shuffle_epi8(levels, and15_512(_mm512_srli_epi16(x, 4)));
-            }
-            UNROLL for (int c = 0; c < C; c++) {
-                const struct sheaf__act_digits *y = &act[c][i / SHEAF__QK_K];
-                const __m512 dot = dot_digits_twice(lo, hi, &y->digit[2 * h]);
-                acc[c][h] = _mm512_fmadd_ps(dot, _mm512_mul_ps(d, v_load(y->lane_d[h])), acc[c][h]);
-                mins[c] = _mm512_fmadd_ps(d, v_load(y->lane_sums[h]), mins[c]);
-            }
+            half_of_levels(type, p, &both, h, &lo, &hi, &d);
+            acc[h] = _mm512_fmadd_ps(dot_digits_twice(lo, hi, offset_levels(type), y, h),
+                                     _mm512_mul_ps(d, v_load(y->lane_d[h])), acc[h]);
         }
     }
-    UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm512_fnmadd_ps(
-        _mm512_set1_ps((float)offset), mins[c], _mm512_add_ps(acc[c][0], acc[c][1])));
+    return v_sum(_mm512_add_ps(acc[0], acc[1]));
 }
+
+#include "cpu/kernels/x86/few.h"
 #else
 /* One scale for all 32 weights. */
 INLINE bool by_32(enum sheaf_type type) {
@@ -594,13 +567,13 @@ INLINE bool by_32(enum sheaf_type type) {
 
 INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                          const struct sheaf__act_digits *const *act, int C, float *sum) {
-    __m256 acc[SHEAF__TILE_COLS][2];
+    __m256 acc[TILE][2];
     UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = _mm256_setzero_ps();
     for (int64_t i = 0; i < k; i += SHEAF__QK_K, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
         const char *p = whole_256(type, w, k - i, rest);
         const struct scales s = scales_256(type, p);
-        float t[SHEAF__TILE_COLS][16];
+        float t[TILE][16];
         uint32_t signs[8];
         if (signs_are_packed(type)) signs_256(type, p, signs);
         if (C == 1) fetch_weights(fetch, w, size_256(type));
@@ -642,24 +615,18 @@ INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, struct 
 }
 
 #include "cpu/kernels/x86/halves.h"
-#endif
 
 INLINE void digits_any(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                        const struct sheaf__act_digits *const *act, int C, float *sum) {
     if (type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS || type == SHEAF_TYPE_MXFP4 ||
         type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S)
         digits_quads(type, k, w, fetch, act, C, sum);
-#if defined(KERNELS_VNNI_512)
-    else if (type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q6_K ||
-             type == SHEAF_TYPE_TQ1_0 || type == SHEAF_TYPE_TQ2_0)
-        digits_pieces(type, k, w, fetch, act, C, sum);
-#else
     else if (BY_HALVES(type))
         digits_halves(type, k, w, fetch, act, C, sum);
-#endif
     else
         digits_bytes(type, k, w, fetch, act, C, sum);
 }
+#endif
 
 /* ---- panels ---- */
 
@@ -749,14 +716,36 @@ BYTES_BY_16(FLOATS_BYTES)
 BYTES_BY_32(BLOCKS_BYTES)
 BYTES_BY_16(BLOCKS_BYTES)
 
+#if defined(KERNELS_VNNI_512)
+INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
+                       const void *const *act, int nc, float *const *out) {
+    if (!by_levels(type)) {
+        rows_by_few(type, k, w, w_stride, nr, act, nc, out);
+        return;
+    }
+    const size_t ahead = prefetch_ahead(ROW_BYTES(type), w_stride);
+    for (int c = 0; c < nc; c++) {
+        const char *row = w;
+        BY_FETCH(ahead, for (int64_t r = 0; r < nr; r++, row += w_stride) out[c][r] =
+                            digits_quads(type, k, row, fetch, act[c]));
+    }
+}
+#define FEW_BYTES(TYPE)                                                                            \
+    static void few_bytes_##TYPE(int64_t k, const void *w, size_t w_stride, int64_t nr,            \
+                                 const void *const *act, int nc, float *const *out) {              \
+        rows_by_few(SHEAF_TYPE_##TYPE, k, w, w_stride, nr, act, nc, out);                          \
+    }
+#define LEVELS(X) X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(IQ3_XXS) X(IQ3_S)
+LEVELS(FEW_BYTES)
+#else
 /* One column, or four, of which some may be the first again: these functions are many. */
 INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
                        const void *const *act, int nc, float *const *out) {
     const size_t ahead = prefetch_ahead((size_t)k * size_256(type) / SHEAF__QK_K, w_stride);
-    const struct sheaf__act_digits *col[SHEAF__TILE_COLS];
-    float sum[SHEAF__TILE_COLS];
     const char *row = w;
-    for (int c = 0; c < SHEAF__TILE_COLS; c++) col[c] = act[c < nc ? c : 0];
+    const struct sheaf__act_digits *col[TILE];
+    float sum[TILE];
+    for (int c = 0; c < TILE; c++) col[c] = act[c < nc ? c : 0];
     if (nc == 1) {
         BY_FETCH(ahead, for (int64_t r = 0; r < nr; r++, row += w_stride)
                             digits_any(type, k, row, fetch, col, 1, out[0] + r));
@@ -764,10 +753,11 @@ INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_
     }
     const struct fetch fetch = {ahead, false};
     for (int64_t r = 0; r < nr; r++, row += w_stride) {
-        digits_any(type, k, row, fetch, col, SHEAF__TILE_COLS, sum);
+        digits_any(type, k, row, fetch, col, TILE, sum);
         for (int c = 0; c < nc; c++) out[c][r] = sum[c];
     }
 }
+#endif
 #define ROWS_BYTES(TYPE)                                                                           \
     static void rows_bytes_##TYPE(int64_t k, const void *w, size_t w_stride, int64_t nr,           \
                                   const void *const *act, int nc, float *const *out) {             \

@@ -212,6 +212,10 @@ INLINE void row_6k(enum sheaf_type type, int64_t k, const char *w, const void *c
 #define ROWS_F32(NAME, ROW_FN, TYPE)                                                               \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
+        if (nc > 4) {                                                                              \
+            NAME(k, w, w_stride, nr, act + 4, nc - 4, out + 4);                                    \
+            nc = 4;                                                                                \
+        }                                                                                          \
         for (int64_t r = 0; r < nr; r++) {                                                         \
             const char *row = (const char *)w + (size_t)r * w_stride;                              \
             if (nc == 1)                                                                           \

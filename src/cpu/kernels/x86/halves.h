@@ -90,7 +90,7 @@ INLINE __m256 dot_half(const __m256i *q, const struct sheaf__act_digits *y, int 
 INLINE void digits_halves(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                           const struct sheaf__act_digits *const *act, int C, float *sum) {
     const __m256 offset = _mm256_set1_ps(type == SHEAF_TYPE_Q3_K ? 4.0f : 1.0f);
-    __m256 acc[SHEAF__TILE_COLS][2], mins[SHEAF__TILE_COLS];
+    __m256 acc[TILE][2], mins[TILE];
     UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = mins[c] = _mm256_setzero_ps();
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += size_256(type)) {
         const struct scales s = scales_256(type, w);

@@ -14,6 +14,9 @@
  * These loops spend their time on scales and unpacking, not on products, so activations lie in the
  * order in which weights of few bits come out of wide loads (enum sheaf__digits_order).
  *
+ * One column here, row by row, as memory is read in order then: a Zen 5 reads Q4_0 at 37 GB/s, by two
+ * rows at 28 to 33, and at 24 instead of 20 while the other core reads too. Several columns: few.h.
+ *
  * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
 
 INLINE __m512i twice256(const void *p) { return _mm512_broadcast_i64x4(load256(p)); }
@@ -24,30 +27,15 @@ INLINE __m512i halves(int a, int b) {
     return _mm512_inserti64x4(_mm512_set1_epi32(a), _mm256_set1_epi32(b), 1);
 }
 
-/* Rows together: a load of digits, which may come from the second cache, serves both. One column, and several
- * that fit the first cache, go row by row, as memory is read in order then: a Zen 5 reads Q4_0 at 37 GB/s, by
- * two rows at 28 to 33, and at 24 instead of 20 while the other core reads too. */
-enum { DIGITS_ROWS = 2 };
-
-/* Lanes of 4 products of 64 weights of up to `bits` bits of R rows with the three digits of a
- * column. */
-INLINE void dot_digits(int bits, int R, const __m512i *q, const int8_t (*x)[64], __m512 *dot) {
+/* Lanes of 4 products of 64 weights of up to `bits` bits with the three digits of a column. */
+INLINE __m512 dot_digits(int bits, __m512i q, const int8_t (*x)[64]) {
     const __m512i zero = _mm512_setzero_si512();
-    __m512i a[DIGITS_ROWS], digit = load512(x[0]);
-    UNROLL for (int r = 0; r < R; r++) a[r] = _mm512_dpbusd_epi32(zero, q[r], digit);
-    digit = load512(x[1]);
-    UNROLL for (int r = 0; r < R; r++) a[r] =
-        _mm512_dpbusd_epi32(_mm512_slli_epi32(a[r], 8), q[r], digit);
-    digit = load512(x[2]);
-    UNROLL for (int r = 0; r < R; r++) {
-        if (bits <= 6) {
-            a[r] = _mm512_dpbusd_epi32(_mm512_slli_epi32(a[r], 8), q[r], digit);
-            dot[r] = _mm512_cvtepi32_ps(a[r]);
-            continue;
-        }
-        const __m512 low = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(zero, q[r], digit));
-        dot[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a[r]), _mm512_set1_ps(256.0f), low);
-    }
+    __m512i a = _mm512_dpbusd_epi32(zero, q, load512(x[0]));
+    a = _mm512_dpbusd_epi32(_mm512_slli_epi32(a, 8), q, load512(x[1]));
+    if (bits <= 6)
+        return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_slli_epi32(a, 8), q, load512(x[2])));
+    const __m512 low = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(zero, q, load512(x[2])));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), _mm512_set1_ps(256.0f), low);
 }
 
 /* ---- blocks of 32 ---- */
@@ -78,94 +66,53 @@ INLINE __m256 gather_halves(const char *p, size_t block, int n) {
     return _mm256_cvtph_ps(_mm_set_epi64x((int64_t)h[1], (int64_t)h[0]));
 }
 
-/* n <= 8 blocks of Q8_0 at w and of the next rows, by number g of the columns. */
-INLINE void digits_group(const char *w, size_t stride, int R, int64_t g, int n, struct fetch fetch,
-                         const struct sheaf__act_digits *const *act, int C,
-                         __m512 (*acc)[SHEAF__TILE_COLS][2], __m256 (*mins)[SHEAF__TILE_COLS]) {
+/* n <= 8 blocks of Q8_0 at w by number g of the column. */
+INLINE void digits_group(const char *w, int n, struct fetch fetch,
+                         const struct sheaf__act_digits *y, __m512 *acc, __m256 *mins) {
     const size_t block = sizeof(struct sheaf__block_q8_0);
-    __m256 scale[DIGITS_ROWS][SHEAF__TILE_COLS];
-    UNROLL for (int r = 0; r < R; r++) {
-        const __m256 d = gather_halves(w + (size_t)r * stride, block, n);
-        const __m256 m = _mm256_mul_ps(d, _mm256_set1_ps(-128.0f));
-        UNROLL for (int c = 0; c < C; c++) {
-            scale[r][c] = _mm256_mul_ps(d, _mm256_load_ps(act[c][g].d));
-            mins[r][c] = _mm256_fmadd_ps(m, _mm256_load_ps(act[c][g].sums32), mins[r][c]);
-        }
-    }
+    const __m256 d = gather_halves(w, block, n);
+    const __m256 m = _mm256_mul_ps(d, _mm256_set1_ps(-128.0f));
+    const __m256 scale = _mm256_mul_ps(d, _mm256_load_ps(y->d));
+    *mins = _mm256_fmadd_ps(m, _mm256_load_ps(y->sums32), *mins);
     UNROLL for (int j = 0; j < 4; j++, w += 2 * block) {
-        __m512i q[DIGITS_ROWS];
         if (2 * j >= n) break;
-        UNROLL for (int r = 0; r < R; r++) {
-            const char *p = w + (size_t)r * stride;
-            fetch_weights(fetch, p, 2 * block);
-            /* the scale of a block that is not there is 0 */
-            q[r] = pair_8(p, 2 * j + 1 < n ? p + block : p);
-        }
-        UNROLL for (int c = 0; c < C; c++) {
-            __m512 dot[DIGITS_ROWS];
-            dot_digits(8, R, q, act[c][g].digit[j], dot);
-            UNROLL for (int r = 0; r < R; r++) acc[r][c][j % 2] =
-                _mm512_fmadd_ps(dot[r], spread_8(scale[r][c], j), acc[r][c][j % 2]);
-        }
+        fetch_weights(fetch, w, 2 * block);
+        /* the scale of a block that is not there is 0 */
+        const __m512i q = pair_8(w, 2 * j + 1 < n ? w + block : w);
+        acc[j % 2] = _mm512_fmadd_ps(dot_digits(8, q, y->digit[j]), spread_8(scale, j), acc[j % 2]);
     }
 }
 
-INLINE void digits_8(enum sheaf_type type, int64_t k, const char *w, size_t stride, int R,
-                     struct fetch fetch, const struct sheaf__act_digits *const *act, int C,
-                     float *sum) {
+INLINE float digits_8(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                      const struct sheaf__act_digits *y) {
     const size_t block = sizeof(struct sheaf__block_q8_0);
-    const int64_t blocks = k / SHEAF__QK;
-    __m512 acc[DIGITS_ROWS][SHEAF__TILE_COLS][2];
-    __m256 mins[DIGITS_ROWS][SHEAF__TILE_COLS];
+    int64_t blocks = k / SHEAF__QK;
+    __m512 acc[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    __m256 mins = _mm256_setzero_ps();
     (void)type;
-    UNROLL for (int r = 0; r < R; r++) {
-        UNROLL for (int c = 0; c < C; c++) {
-            acc[r][c][0] = acc[r][c][1] = _mm512_setzero_ps();
-            mins[r][c] = _mm256_setzero_ps();
-        }
-    }
-    int64_t b = 0;
-    for (; b + 8 <= blocks; b += 8, w += 8 * block)
-        digits_group(w, stride, R, b / 8, 8, fetch, act, C, acc, mins);
-    if (b < blocks) digits_group(w, stride, R, b / 8, (int)(blocks - b), fetch, act, C, acc, mins);
-    UNROLL for (int r = 0; r < R; r++) {
-        UNROLL for (int c = 0; c < C; c++) sum[r * C + c] =
-            v_sum(_mm512_add_ps(acc[r][c][0], acc[r][c][1])) + hsum8(mins[r][c]);
-    }
+    for (; blocks >= 8; blocks -= 8, w += 8 * block, y++) digits_group(w, 8, fetch, y, acc, &mins);
+    if (blocks > 0) digits_group(w, (int)blocks, fetch, y, acc, &mins);
+    return v_sum(_mm512_add_ps(acc[0], acc[1])) + hsum8(mins);
 }
 
 /* ---- four blocks of 32 at a time ---- */
 
-/* Lanes of 8 products of 128 weights of R rows with the two digits of two vectors of a column. */
-INLINE void dot_rows_twice(int R, const __m512i *q0, const __m512i *q1, const int8_t (*x)[3][64],
-                           __m512 *dot) {
-    __m512i a[DIGITS_ROWS];
+/* Lanes of 8 products of 128 unsigned weights, less `offset` (a power of two, or 0) each, with the two
+ * digits of half h of number y of a column. */
+INLINE __m512 dot_digits_twice(__m512i q0, __m512i q1, int offset,
+                               const struct sheaf__act_digits *y, int h) {
+    const int8_t(*x)[3][64] = &y->digit[2 * h];
+    __m512i a = _mm512_setzero_si512();
     UNROLL for (int j = 0; j < 2; j++) {
-        const __m512i first = load512(x[0][j]), second = load512(x[1][j]);
-        UNROLL for (int r = 0; r < R; r++) {
-            a[r] = j ? _mm512_slli_epi32(a[r], 8) : _mm512_setzero_si512();
-            a[r] = _mm512_dpbusd_epi32(a[r], q0[r], first);
-            a[r] = _mm512_dpbusd_epi32(a[r], q1[r], second);
-        }
+        if (j) a = _mm512_slli_epi32(a, 8);
+        a = _mm512_dpbusd_epi32(a, q0, load512(x[0][j]));
+        a = _mm512_dpbusd_epi32(a, q1, load512(x[1][j]));
     }
-    UNROLL for (int r = 0; r < R; r++) dot[r] = _mm512_cvtepi32_ps(a[r]);
-}
-INLINE __m512 dot_digits_twice(__m512i q0, __m512i q1, const int8_t (*x)[3][64]) {
-    __m512 dot;
-    dot_rows_twice(1, &q0, &q1, x, &dot);
-    return dot;
-}
-
-/* Scales, which each column has four times for each of 4 blocks, those of column c in lanes 4 i + c:
- * what is done with them is done once for all columns. of_column: those of column c as they were. */
-INLINE __m512 by_columns(const float *const *x, int C) {
-    __m512 all = v_load(x[0]);
-    UNROLL for (int c = 1; c < C; c++) all =
-        _mm512_mask_loadu_ps(all, (__mmask16)(0x1111 << c), x[c]);
-    return all;
-}
-INLINE __m512 of_column(__m512 all, int c, int C) {
-    return C == 1 ? all : _mm512_permutevar_ps(all, _mm512_set1_epi32(c));
+    if (offset) {
+        const __m512i sums = load512(sheaf__digits_lane_sums(y, h));
+        a = _mm512_sub_epi32(a, _mm512_slli_epi32(sums, (unsigned)__builtin_ctz((unsigned)offset)));
+    }
+    return _mm512_cvtepi32_ps(a);
 }
 
 /* Where the first 64 bytes of 4 blocks have the nibbles of three (of Q4_0, half of the fourth's),
@@ -243,66 +190,47 @@ INLINE void unpack_quad_5(enum sheaf_type type, const char *w, int n, __m512i *l
                                bit4);
 }
 
-/* n <= 4 blocks at w and of the next rows, by half h of number g of the columns. */
-INLINE void digits_quad(enum sheaf_type type, const char *w, size_t stride, int R, int n,
-                        struct fetch fetch, const struct sheaf__act_digits *const *act, int C,
-                        int64_t g, int h, __m512 (*acc)[SHEAF__TILE_COLS],
-                        __m512 (*mins)[SHEAF__TILE_COLS]) {
-    const bool five = type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1;
-    const float *dx[SHEAF__TILE_COLS];
-    __m512i lo[DIGITS_ROWS], hi[DIGITS_ROWS], s;
-    __m512 scale[DIGITS_ROWS], m[DIGITS_ROWS];
-    UNROLL for (int c = 0; c < C; c++) dx[c] = act[c][g].lane_d[h];
-    const __m512 all_d = by_columns(dx, C);
-    UNROLL for (int r = 0; r < R; r++) {
-        const char *p = w + (size_t)r * stride;
-        fetch_weights(fetch, p, 4 * block_size_32(type));
-        if (five)
-            unpack_quad_5(type, p, n, &lo[r], &hi[r], &s);
-        else
-            unpack_quad_4(type, p, n, &lo[r], &hi[r], &s);
-        const __m512 d = _mm512_cvtph_ps(_mm512_castsi512_si256(s));
-        m[r] = has_min(type) ? _mm512_cvtph_ps(_mm512_extracti64x4_epi64(s, 1)) : d;
-        scale[r] = _mm512_mul_ps(d, all_d);
-    }
-    UNROLL for (int c = 0; c < C; c++) {
-        const __m512 sums = v_load(act[c][g].lane_sums[h]);
-        __m512 dot[DIGITS_ROWS];
-        dot_rows_twice(R, lo, hi, &act[c][g].digit[2 * h], dot);
-        UNROLL for (int r = 0; r < R; r++) {
-            acc[r][c] = _mm512_fmadd_ps(dot[r], of_column(scale[r], c, C), acc[r][c]);
-            mins[r][c] = _mm512_fmadd_ps(m[r], sums, mins[r][c]);
-        }
-    }
+/* The offset of unsigned weights of types of 32. */
+INLINE int offset_32(enum sheaf_type type) {
+    return type == SHEAF_TYPE_Q4_0 ? 8 : type == SHEAF_TYPE_Q5_0 ? 16 : 0;
+}
+/* n <= 4 blocks of a type of 32 of few bits. */
+INLINE void unpack_quad(enum sheaf_type type, const char *w, int n, __m512i *lo, __m512i *hi,
+                        __m512i *s) {
+    if (type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1)
+        unpack_quad_5(type, w, n, lo, hi, s);
+    else
+        unpack_quad_4(type, w, n, lo, hi, s);
+}
+/* The scales, and the mins, of s, four lanes for each block. */
+INLINE __m512 quad_scales(__m512i s) { return _mm512_cvtph_ps(_mm512_castsi512_si256(s)); }
+INLINE __m512 quad_mins(__m512i s) { return _mm512_cvtph_ps(_mm512_extracti64x4_epi64(s, 1)); }
+
+/* n <= 4 blocks at w by half h of y. */
+INLINE void digits_quad(enum sheaf_type type, const char *w, int n, struct fetch fetch,
+                        const struct sheaf__act_digits *y, int h, __m512 *acc, __m512 *mins) {
+    __m512i lo, hi, s;
+    fetch_weights(fetch, w, 4 * block_size_32(type));
+    unpack_quad(type, w, n, &lo, &hi, &s);
+    const __m512 scale = _mm512_mul_ps(quad_scales(s), v_load(y->lane_d[h]));
+    *acc = _mm512_fmadd_ps(dot_digits_twice(lo, hi, offset_32(type), y, h), scale, *acc);
+    if (has_min(type)) *mins = _mm512_fmadd_ps(quad_mins(s), v_load(y->lane_sums[h]), *mins);
 }
 
 /* Types of 32 of few bits. */
-INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, size_t stride, int R,
-                      struct fetch fetch, const struct sheaf__act_digits *const *act, int C,
-                      float *sum) {
+INLINE float digits_32(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                       const struct sheaf__act_digits *y) {
     const size_t quad = 4 * block_size_32(type);
-    const int64_t blocks = k / SHEAF__QK;
-    const __m512 offset = v_set1(has_min(type) ? 1.0f : type == SHEAF_TYPE_Q4_0 ? -8.0f : -16.0f);
-    __m512 acc[DIGITS_ROWS][SHEAF__TILE_COLS], mins[DIGITS_ROWS][SHEAF__TILE_COLS];
-    UNROLL for (int r = 0; r < R; r++) {
-        UNROLL for (int c = 0; c < C; c++) acc[r][c] = mins[r][c] = _mm512_setzero_ps();
+    int64_t blocks = k / SHEAF__QK;
+    __m512 acc = _mm512_setzero_ps(), mins = _mm512_setzero_ps();
+    for (; blocks >= 8; blocks -= 8, w += 2 * quad, y++) {
+        digits_quad(type, w, 4, fetch, y, 0, &acc, &mins);
+        digits_quad(type, w + quad, 4, fetch, y, 1, &acc, &mins);
     }
-    int64_t b = 0;
-    for (; b + 8 <= blocks; b += 8, w += 2 * quad) {
-        digits_quad(type, w, stride, R, 4, fetch, act, C, b / 8, 0, acc, mins);
-        digits_quad(type, w + quad, stride, R, 4, fetch, act, C, b / 8, 1, acc, mins);
-    }
-    if (b + 4 <= blocks) {
-        digits_quad(type, w, stride, R, 4, fetch, act, C, b / 8, 0, acc, mins);
-        b += 4, w += quad;
-    }
-    if (b < blocks)
-        digits_quad(type, w, stride, R, (int)(blocks - b), fetch, act, C, b / 8, (int)(b % 8 / 4),
-                    acc, mins);
-    UNROLL for (int r = 0; r < R; r++) {
-        UNROLL for (int c = 0; c < C; c++) sum[r * C + c] =
-            v_sum(_mm512_fmadd_ps(offset, mins[r][c], acc[r][c]));
-    }
+    const int rest = (int)blocks;
+    if (rest > 0) digits_quad(type, w, rest < 4 ? rest : 4, fetch, y, 0, &acc, &mins);
+    if (rest > 4) digits_quad(type, w + quad, rest - 4, fetch, y, 1, &acc, &mins);
+    return v_sum(has_min(type) ? _mm512_add_ps(mins, acc) : acc);
 }
 
 /* ---- blocks of 256 ---- */
@@ -318,8 +246,7 @@ INLINE __m512 k_scales(const char *w) {
 
 /* The 256 integers of a block of Q4_K or Q5_K: low and high nibbles, the first and the second 16
  * bytes of each 32. */
-INLINE void unpack_k(enum sheaf_type type, const char *w, __m512i (*lo)[DIGITS_ROWS],
-                     __m512i (*hi)[DIGITS_ROWS], int r) {
+INLINE void unpack_k(enum sheaf_type type, const char *w, __m512i *lo, __m512i *hi) {
     const bool five = type == SHEAF_TYPE_Q5_K;
     const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
     const __m512i bit4 = _mm512_set1_epi8(16);
@@ -328,96 +255,59 @@ INLINE void unpack_k(enum sheaf_type type, const char *w, __m512i (*lo)[DIGITS_R
     const __m512i x0 = load512(qs), x1 = load512(qs + 64);
     const __m512i q[2] = {_mm512_shuffle_i64x2(x0, x1, 0x88), _mm512_shuffle_i64x2(x0, x1, 0xdd)};
     UNROLL for (int i = 0; i < 2; i++) {
-        lo[i][r] = and15_512(q[i]);
-        hi[i][r] = and15_512(_mm512_srli_epi16(q[i], 4));
+        lo[i] = and15_512(q[i]);
+        hi[i] = and15_512(_mm512_srli_epi16(q[i], 4));
         if (!five) continue;
         const struct sheaf__block_q5_k *b5 = (const void *)w;
         __m512i h = _mm512_broadcast_i32x4(load128(b5->qh + 16 * i));
         h = _mm512_rolv_epi64(h, to_bit4);
-        lo[i][r] = _mm512_ternarylogic_epi64(lo[i][r], h, bit4, 0xf8); /* lo | h & 16 */
-        hi[i][r] = _mm512_ternarylogic_epi64(hi[i][r], _mm512_srli_epi16(h, 1), bit4, 0xf8);
+        lo[i] = _mm512_ternarylogic_epi64(lo[i], h, bit4, 0xf8); /* lo | h & 16 */
+        hi[i] = _mm512_ternarylogic_epi64(hi[i], _mm512_srli_epi16(h, 1), bit4, 0xf8);
     }
 }
 
+/* Numbers 0, 2, 4, 6 and 1, 3, 5, 7, four times each. */
+INLINE __m512i even_lanes(void) {
+    return _mm512_cvtepi8_epi32(_mm_setr_epi8(FOUR(0), FOUR(2), FOUR(4), FOUR(6)));
+}
+INLINE __m512i odd_lanes(void) {
+    return _mm512_cvtepi8_epi32(_mm_setr_epi8(FOUR(1), FOUR(3), FOUR(5), FOUR(7)));
+}
+
 /* Q4_K and Q5_K. */
-INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, size_t stride, int R,
-                     struct fetch fetch, const struct sheaf__act_digits *const *act, int C,
-                     float *sum) {
+INLINE float digits_k(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                      const struct sheaf__act_digits *y) {
     const size_t block = type == SHEAF_TYPE_Q5_K ? sizeof(struct sheaf__block_q5_k)
                                                  : sizeof(struct sheaf__block_q4_k);
-    const __m512i even = _mm512_cvtepi8_epi32(_mm_setr_epi8(FOUR(0), FOUR(2), FOUR(4), FOUR(6)));
-    const __m512i odd = _mm512_cvtepi8_epi32(_mm_setr_epi8(FOUR(1), FOUR(3), FOUR(5), FOUR(7)));
-    __m512 acc[DIGITS_ROWS][SHEAF__TILE_COLS][2], mins[DIGITS_ROWS][SHEAF__TILE_COLS];
-    UNROLL for (int r = 0; r < R; r++) {
-        UNROLL for (int c = 0; c < C; c++) acc[r][c][0] = acc[r][c][1] = mins[r][c] =
-            _mm512_setzero_ps();
+    __m512 acc[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()}, mins = _mm512_setzero_ps();
+    for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += block, y++) {
+        __m512i lo[2], hi[2];
+        fetch_weights(fetch, w, block);
+        unpack_k(type, w, lo, hi);
+        const __m512 t = _mm512_mul_ps(k_scales(w), v_load(y->d)); /* sums32 follow d */
+        mins = _mm512_add_ps(mins, t);                             /* its upper half */
+        acc[0] = _mm512_fmadd_ps(dot_digits_twice(lo[0], lo[1], 0, y, 0),
+                                 _mm512_permutexvar_ps(even_lanes(), t), acc[0]);
+        acc[1] = _mm512_fmadd_ps(dot_digits_twice(hi[0], hi[1], 0, y, 1),
+                                 _mm512_permutexvar_ps(odd_lanes(), t), acc[1]);
     }
-    for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += block) {
-        __m512 s[DIGITS_ROWS];
-        __m512i lo[2][DIGITS_ROWS], hi[2][DIGITS_ROWS];
-        UNROLL for (int r = 0; r < R; r++) {
-            const char *p = w + (size_t)r * stride;
-            fetch_weights(fetch, p, block);
-            s[r] = k_scales(p);
-            unpack_k(type, p, lo, hi, r);
-        }
-        UNROLL for (int c = 0; c < C; c++) {
-            const struct sheaf__act_digits *y = &act[c][b];
-            const __m512 d = v_load(y->d); /* sums32 follow d */
-            __m512 t[DIGITS_ROWS], dot[DIGITS_ROWS];
-            UNROLL for (int r = 0; r < R; r++) {
-                t[r] = _mm512_mul_ps(s[r], d);
-                mins[r][c] = _mm512_add_ps(mins[r][c], t[r]); /* its upper half */
-            }
-            dot_rows_twice(R, lo[0], lo[1], &y->digit[0], dot);
-            UNROLL for (int r = 0; r < R; r++) acc[r][c][0] =
-                _mm512_fmadd_ps(dot[r], _mm512_permutexvar_ps(even, t[r]), acc[r][c][0]);
-            dot_rows_twice(R, hi[0], hi[1], &y->digit[2], dot);
-            UNROLL for (int r = 0; r < R; r++) acc[r][c][1] =
-                _mm512_fmadd_ps(dot[r], _mm512_permutexvar_ps(odd, t[r]), acc[r][c][1]);
-        }
-    }
-    UNROLL for (int r = 0; r < R; r++) {
-        UNROLL for (int c = 0; c < C; c++) sum[r * C + c] =
-            v_sum(_mm512_add_ps(acc[r][c][0], acc[r][c][1])) -
-            hsum8(_mm512_extractf32x8_ps(mins[r][c], 1));
-    }
+    return v_sum(_mm512_add_ps(acc[0], acc[1])) - hsum8(_mm512_extractf32x8_ps(mins, 1));
 }
 
 /* ---- rows ---- */
 
-/* R rows together by C columns: what R is does not show in the bits. */
-#define DIGITS_TILE(ROW_FN, TYPE, R, C)                                                            \
-    for (; r + (R) <= nr; r += (R)) {                                                              \
-        float sum[(R) * (C)];                                                                      \
-        ROW_FN(TYPE, k, (const char *)w + (size_t)r * w_stride, w_stride, R, fetch, col, C, sum);  \
-        UNROLL for (int i = 0; i < (R); i++) {                                                     \
-            UNROLL for (int c = 0; c < (C); c++) out[c][r + i] = sum[i * (C) + c];                 \
-        }                                                                                          \
-    }
-#define DIGITS_TILES(ROW_FN, TYPE, C)                                                              \
-    if ((C)*k > MOST_WHOLE) DIGITS_TILE(ROW_FN, TYPE, DIGITS_ROWS, C)                              \
-    DIGITS_TILE(ROW_FN, TYPE, 1, C)
-#define ROWS_DIGITS(NAME, ROW_FN, TYPE, PER, BLOCK)                                                \
+/* Rows by one column after the other. */
+#define ROWS_ONE(NAME, ROW_FN, TYPE)                                                               \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
-        const size_t ahead = prefetch_ahead((size_t)(k / (PER)) * sizeof(BLOCK), w_stride);        \
-        const struct sheaf__act_digits *col[SHEAF__TILE_COLS];                                     \
-        int64_t r = 0;                                                                             \
-        for (int c = 0; c < nc; c++) col[c] = act[c];                                              \
-        if (nc == 1) {                                                                             \
-            BY_FETCH(ahead, DIGITS_TILE(ROW_FN, TYPE, 1, 1));                                      \
-            return;                                                                                \
-        }                                                                                          \
-        const struct fetch fetch = {ahead, false};                                                 \
-        if (nc == 2) {                                                                             \
-            DIGITS_TILES(ROW_FN, TYPE, 2)                                                          \
-        } else if (nc == 3) {                                                                      \
-            DIGITS_TILES(ROW_FN, TYPE, 3)                                                          \
-        } else {                                                                                   \
-            DIGITS_TILES(ROW_FN, TYPE, 4)                                                          \
+        const size_t ahead = prefetch_ahead(ROW_BYTES(TYPE), w_stride);                            \
+        for (int c = 0; c < nc; c++) {                                                             \
+            const char *row = w;                                                                   \
+            BY_FETCH(ahead, for (int64_t r = 0; r < nr; r++, row += w_stride) out[c][r] =          \
+                                ROW_FN(TYPE, k, row, fetch, act[c]));                              \
         }                                                                                          \
     }
+#define ROW_BYTES(TYPE) ((size_t)k * few_size(TYPE) / SHEAF__QK_K)
 
 /* ---- activations ---- */
 
@@ -427,6 +317,20 @@ INLINE __m128i sums_of_4(__m512i v) {
     v = _mm512_add_epi32(v, _mm512_shuffle_epi32(v, _MM_PERM_CDAB));
     return _mm512_castsi512_si128(_mm512_permutexvar_epi32(
         _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12), v));
+}
+
+/* 32 activations as integers of magnitudes up to `top`; returns what times them the activations are. */
+INLINE float integers_of_32(const float *x, float top, __m512i *q) {
+    const __m512 v[2] = {v_load(x), v_load(x + 16)};
+    /* by their bits, which puts NaN above infinity */
+    __m512i a = _mm512_castps_si512(_mm512_abs_ps(v[0]));
+    a = _mm512_max_epi32(a, _mm512_castps_si512(_mm512_abs_ps(v[1])));
+    const float max =
+        _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(a))));
+    const bool zero = max < 0x1p-100f; /* top / max would overflow */
+    const __m512 id = _mm512_set1_ps(zero ? 0.0f : top / max);
+    UNROLL for (int h = 0; h < 2; h++) q[h] = _mm512_cvtps_epi32(_mm512_mul_ps(v[h], id));
+    return zero ? 0.0f : max / top;
 }
 
 static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
@@ -439,18 +343,9 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
     for (int64_t i = 0; i < n / 32; i++, x += 32) {
         struct sheaf__act_digits *to = &y[i / 8];
         const int b = (int)(i % 8);
-        const __m512 v[2] = {v_load(x), v_load(x + 16)};
-        /* by their bits, which puts NaN above infinity */
-        __m512i a = _mm512_castps_si512(_mm512_abs_ps(v[0]));
-        a = _mm512_max_epi32(a, _mm512_castps_si512(_mm512_abs_ps(v[1])));
-        const float max =
-            _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(a))));
-        const bool zero = max < 0x1p-100f; /* top / max would overflow */
-        const __m512 id = _mm512_set1_ps(zero ? 0.0f : top / max);
-        const float d = zero ? 0.0f : max / top;
         __m512i q[2];
+        const float d = integers_of_32(x, top, q);
         for (int h = 0; h < 2; h++) {
-            q[h] = _mm512_cvtps_epi32(_mm512_mul_ps(v[h], id));
             const int at = sheaf__digits_place(order, 32 * b + 16 * h);
             __m512i rest = q[h];
             for (int j = used - 1; j >= 0; j--) { /* the least digit first */
@@ -469,9 +364,11 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
         }
         to->d[b] = d;
         if (order == SHEAF__DIGITS_QUADS) {
-            const __m128 sums = _mm_cvtepi32_ps(sums_of_4(_mm512_add_epi32(q[0], q[1])));
+            const __m128i sums = sums_of_4(_mm512_add_epi32(q[0], q[1]));
             _mm_storeu_ps(to->lane_d[b / 4] + b % 4 * 4, _mm_set1_ps(d));
-            _mm_storeu_ps(to->lane_sums[b / 4] + b % 4 * 4, _mm_mul_ps(sums, _mm_set1_ps(d)));
+            _mm_storeu_ps(to->lane_sums[b / 4] + b % 4 * 4,
+                          _mm_mul_ps(_mm_cvtepi32_ps(sums), _mm_set1_ps(d)));
+            _mm_storeu_si128((__m128i *)(void *)(to->digit[b / 4 * 2][2] + b % 4 * 16), sums);
             continue;
         }
         to->lane_d[0][2 * b] = to->lane_d[0][2 * b + 1] = d;
@@ -479,6 +376,32 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
         to->sums16[2 * b] = d * (float)sums[0];
         to->sums16[2 * b + 1] = d * (float)sums[1];
         to->sums32[b] = d * (float)(sums[0] + sums[1]);
+    }
+}
+
+static void to_words(const float *x, struct sheaf__act_words *y, int64_t n,
+                     enum sheaf__digits_order order) {
+    const __m512i evens_first =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    if (n % 256) memset(&y[n / 256], 0, sizeof *y);
+    for (int64_t i = 0; i < n / 32; i++, x += 32) {
+        struct sheaf__act_words *to = &y[i / 8];
+        const int b = (int)(i % 8);
+        __m512i q[2];
+        const float d = integers_of_32(x, sheaf__digits_top(order), q);
+        for (int h = 0; h < 2; h++) {
+            const int even = sheaf__digits_place(order, 32 * b + 16 * h);
+            const int odd = sheaf__digits_place(order, 32 * b + 16 * h + 1);
+            const __m256i words =
+                _mm512_cvtepi32_epi16(_mm512_permutexvar_epi32(evens_first, q[h]));
+            _mm_storeu_si128((__m128i *)(void *)(to->x + even), _mm256_castsi256_si128(words));
+            _mm_storeu_si128((__m128i *)(void *)(to->x + odd), _mm256_extracti128_si256(words, 1));
+        }
+        const __m512i both = _mm512_add_epi32(q[0], q[1]);
+        to->d[b] = d;
+        to->sums32[b] = d * (float)_mm512_reduce_add_epi32(both);
+        _mm_storeu_ps(to->lane_sums[b / 4] + b % 4 * 4,
+                      _mm_mul_ps(_mm_cvtepi32_ps(sums_of_4(both)), _mm_set1_ps(d)));
     }
 }
 
@@ -492,4 +415,16 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
         [SHEAF_TYPE_MXFP4] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_Q2_K] = SHEAF__DIGITS_PIECES,        \
         [SHEAF_TYPE_Q3_K] = SHEAF__DIGITS_PIECES, [SHEAF_TYPE_Q6_K] = SHEAF__DIGITS_PIECES_24,     \
         [SHEAF_TYPE_TQ1_0] = SHEAF__DIGITS_PIECES, [SHEAF_TYPE_TQ2_0] = SHEAF__DIGITS_PIECES,      \
+    }
+#define FEW_ORDER                                                                                  \
+    {                                                                                              \
+        [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_QUAD_WORDS,                                              \
+        [SHEAF_TYPE_Q4_1] = SHEAF__DIGITS_QUAD_WORDS,                                              \
+        [SHEAF_TYPE_Q5_0] = SHEAF__DIGITS_QUAD_WORDS,                                              \
+        [SHEAF_TYPE_Q5_1] = SHEAF__DIGITS_QUAD_WORDS, [SHEAF_TYPE_Q4_K] = SHEAF__DIGITS_K_WORDS,   \
+        [SHEAF_TYPE_Q5_K] = SHEAF__DIGITS_K_WORDS, [SHEAF_TYPE_IQ4_NL] = SHEAF__DIGITS_QUAD_WORDS, \
+        [SHEAF_TYPE_IQ4_XS] = SHEAF__DIGITS_QUAD_WORDS,                                            \
+        [SHEAF_TYPE_IQ3_XXS] = SHEAF__DIGITS_QUAD_WORDS,                                           \
+        [SHEAF_TYPE_IQ3_S] = SHEAF__DIGITS_QUAD_WORDS,                                             \
+        [SHEAF_TYPE_MXFP4] = SHEAF__DIGITS_QUAD_WORDS,                                             \
     }

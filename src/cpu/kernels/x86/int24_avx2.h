@@ -168,7 +168,7 @@ INLINE void digits_words(const char *w, struct fetch fetch,
                          __m256 *high) {
     enum { BLOCK = sizeof(struct sheaf__block_q8_0) };
     const __m256 d = halves_8(w, BLOCK);
-    __m256 t[SHEAF__TILE_COLS];
+    __m256 t[TILE];
     UNROLL for (int c = 0; c < C; c++) t[c] = _mm256_mul_ps(d, _mm256_load_ps(act[c][g].d));
     fetch_weights(fetch, w, 8 * BLOCK);
     UNROLL_12 for (int i = 0; i < 8; i++, w += BLOCK) {
@@ -197,7 +197,7 @@ INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, struct fet
                          : type == SHEAF_TYPE_Q4_0  ? -8.0f
                          : type == SHEAF_TYPE_MXFP4 ? -12.0f
                                                     : -16.0f;
-    __m256 acc[SHEAF__TILE_COLS], other[SHEAF__TILE_COLS];
+    __m256 acc[TILE], other[TILE];
     take_sums(from, C, acc, other);
     int64_t b = 0;
     for (; b + 8 <= blocks; b += 8, w += 8 * block) {
@@ -246,7 +246,7 @@ INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, struct fetc
     const bool five = type == SHEAF_TYPE_Q5_K;
     const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
     const __m256i bit4 = _mm256_set1_epi8(16), pair = _mm256_setr_epi64x(0, 2, 4, 6);
-    __m256 acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
+    __m256 acc[TILE], mins[TILE];
     take_sums(from, C, acc, mins);
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += block) {
         const char *qs = w + block - SHEAF__QK_K / 2;
@@ -295,7 +295,7 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, struct fet
     const __m256i bits45 = _mm256_set1_epi8(0x30);
     const __m128i order = /* as sheaf__digits_6k_lane has it */
         _mm_setr_epi8(0, 4, 2, 6, 1, 5, 3, 7, 8, 12, 10, 14, 9, 13, 11, 15);
-    __m256 acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
+    __m256 acc[TILE], mins[TILE];
     (void)type;
     take_sums(from, C, acc, mins);
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += sizeof(struct sheaf__block_q6_k)) {

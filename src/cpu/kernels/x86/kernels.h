@@ -18,9 +18,9 @@
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
  * The parts below (pairs.h, f32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
- * panels16.h, bytes.h, convert.h, panels8.h, panels16_avx2.h, attention.h, attention_few.h) use these and
- * each other in the order in which they are included. Bytes of blocks are unpacked in 256 bits by all,
- * since a block is 32 bytes when unpacked.
+ * panels16.h, bytes.h with few.h, convert.h, panels8.h, panels16_avx2.h, attention.h, attention_few.h) use
+ * these and each other in the order in which they are included. Bytes of blocks are unpacked in 256 bits by
+ * all, since a block is 32 bytes when unpacked.
  *
  * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may
  * change freely without changing a bit of the result. */
@@ -132,7 +132,7 @@ INLINE v_f carried(const v_f *from, int i) { return from ? from[i] : v_set1(0.0f
 /* Vector number j of k goes to accumulator j mod ACCS: a row alone, which reads memory in order,
  * would wait for one. (Four rows at a time read F16 at 25 GB/s where one reads it at 36: rows of 4
  * KiB meet in the same sets of the cache. AMD EPYC, Zen 5, November 2026.) */
-enum { ACCS = 4, PLAIN_COLS = VW == 16 ? 4 : 2 };
+enum { ACCS = 4, PLAIN_COLS = VW == 16 ? 4 : 2, TILE = VW == 16 ? SHEAF__TILE_COLS : 4 };
 
 /* Elements of a row from i on, less than a round, and what becomes of the sums. */
 INLINE void row_plain_end(enum sheaf_type type, int64_t k, int64_t i, const char *w,
@@ -264,9 +264,20 @@ INLINE void rows_plain_few(enum sheaf_type type, int64_t k, const char *w, size_
         rows_plain(type, k, w, w_stride, nr, fetch, act, C, out);
     }
 }
+/* More than four columns go by fours, GROUP rows at a time, which stay in the second cache meanwhile. */
+enum { GROUP = 32 };
 #define ROWS_DOT(NAME, TYPE)                                                                       \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
+        for (int64_t r = 0; r < nr && nc > 4; r += GROUP) {                                        \
+            const char *rows = (const char *)w + (size_t)r * w_stride;                             \
+            const int64_t n = nr - r < GROUP ? nr - r : GROUP;                                     \
+            float *to[TILE];                                                                       \
+            for (int c = 0; c < nc; c++) to[c] = out[c] + r;                                       \
+            NAME(k, rows, w_stride, n, act, 4, to);                                                \
+            NAME(k, rows, w_stride, n, act + 4, nc - 4, to + 4);                                   \
+        }                                                                                          \
+        if (nc > 4) return;                                                                        \
         for (; nc >= PLAIN_COLS; nc -= PLAIN_COLS, act += PLAIN_COLS, out += PLAIN_COLS)           \
             rows_plain_few(TYPE, k, w, w_stride, nr, act, PLAIN_COLS, out);                        \
         if (nc == 3) rows_plain_few(TYPE, k, w, w_stride, nr, act, PLAIN_COLS - 1, out);           \
@@ -301,6 +312,14 @@ ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
 #include "cpu/kernels/x86/panels16_avx2.h"
 #endif
 
+#if defined(KERNELS_VNNI_512)
+ROWS_ONE(rows_digits_q4_0, digits_32, SHEAF_TYPE_Q4_0)
+ROWS_ONE(rows_digits_q4_1, digits_32, SHEAF_TYPE_Q4_1)
+ROWS_ONE(rows_digits_q5_0, digits_32, SHEAF_TYPE_Q5_0)
+ROWS_ONE(rows_digits_q5_1, digits_32, SHEAF_TYPE_Q5_1)
+ROWS_ONE(rows_digits_q4_k, digits_k, SHEAF_TYPE_Q4_K)
+ROWS_ONE(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K)
+#else
 ROWS_DIGITS(rows_digits_q8_0, digits_8, SHEAF_TYPE_Q8_0, 32, struct sheaf__block_q8_0)
 ROWS_DIGITS(rows_digits_q4_0, digits_32, SHEAF_TYPE_Q4_0, 32, struct sheaf__block_q4_0)
 ROWS_DIGITS(rows_digits_q4_1, digits_32, SHEAF_TYPE_Q4_1, 32, struct sheaf__block_q4_1)
@@ -308,12 +327,6 @@ ROWS_DIGITS(rows_digits_q5_0, digits_32, SHEAF_TYPE_Q5_0, 32, struct sheaf__bloc
 ROWS_DIGITS(rows_digits_q5_1, digits_32, SHEAF_TYPE_Q5_1, 32, struct sheaf__block_q5_1)
 ROWS_DIGITS(rows_digits_q4_k, digits_k, SHEAF_TYPE_Q4_K, 256, struct sheaf__block_q4_k)
 ROWS_DIGITS(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K, 256, struct sheaf__block_q5_k)
-#if defined(KERNELS_VNNI_512)
-static void rows_digits_q6_k(int64_t k, const void *w, size_t w_stride, int64_t nr,
-                             const void *const *act, int nc, float *const *out) {
-    rows_bytes(SHEAF_TYPE_Q6_K, k, w, w_stride, nr, act, nc, out);
-}
-#else
 ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K, 256, struct sheaf__block_q6_k)
 #endif
 
@@ -415,6 +428,25 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             ENTRIES_BYTES(rows_bytes),
         },
     .digits_order = DIGITS_ORDER,
+    .tile_cols = TILE,
+#if defined(KERNELS_VNNI_512)
+    .rows_dot_few =
+        {
+            [SHEAF_TYPE_Q4_0] = few_q4_0,
+            [SHEAF_TYPE_Q4_1] = few_q4_1,
+            [SHEAF_TYPE_Q5_0] = few_q5_0,
+            [SHEAF_TYPE_Q5_1] = few_q5_1,
+            [SHEAF_TYPE_Q4_K] = few_q4_k,
+            [SHEAF_TYPE_Q5_K] = few_q5_k,
+            [SHEAF_TYPE_IQ4_NL] = few_bytes_IQ4_NL,
+            [SHEAF_TYPE_IQ4_XS] = few_bytes_IQ4_XS,
+            [SHEAF_TYPE_MXFP4] = few_bytes_MXFP4,
+            [SHEAF_TYPE_IQ3_XXS] = few_bytes_IQ3_XXS,
+            [SHEAF_TYPE_IQ3_S] = few_bytes_IQ3_S,
+        },
+    .few_order = FEW_ORDER,
+    .to_words = to_words,
+#endif
     .to_digits = to_digits,
     .attention =
         {

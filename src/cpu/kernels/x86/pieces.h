@@ -125,28 +125,3 @@ INLINE __m512i dot_pieces(const __m512i *q, const struct sheaf__act_digits *y, i
         _mm512_dpbusd_epi32(sum, q[v], load512(y->digit[v][j]));
     return sum;
 }
-
-/* Row by row: two rows share loads of digits, but are not read in order, and a Zen 5 read Q6_K at 32 GB/s from
- * memory instead of 40. */
-INLINE void digits_pieces(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                          const struct sheaf__act_digits *const *act, int C, float *sum) {
-    const size_t block = size_256(type);
-    __m512 acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
-    UNROLL for (int c = 0; c < C; c++) acc[c] = mins[c] = _mm512_setzero_ps();
-    for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += block) {
-        __m512i q[4];
-        __m512 s, m;
-        if (C == 1) fetch_weights(fetch, w, block);
-        unpack_pieces(type, w, q, &s, &m);
-        UNROLL for (int c = 0; c < C; c++) {
-            const struct sheaf__act_digits *y = &act[c][b];
-            const __m512i high = dot_pieces(q, y, 0), mid = dot_pieces(q, y, 1);
-            __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), mid));
-            if (type == SHEAF_TYPE_Q6_K)
-                dot = _mm512_fmadd_ps(dot, v_set1(256.0f), _mm512_cvtepi32_ps(dot_pieces(q, y, 2)));
-            acc[c] = _mm512_fmadd_ps(dot, _mm512_mul_ps(s, v_load(y->lane_d[0])), acc[c]);
-            mins[c] = _mm512_fmadd_ps(m, v_load(y->sums16), mins[c]);
-        }
-    }
-    UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm512_sub_ps(acc[c], mins[c]));
-}

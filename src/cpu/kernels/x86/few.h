@@ -1,0 +1,445 @@
+/* A part of kernels.h, of the AVX-512 table: quantized weights by several columns, 2, 4 or 8 at once, of
+ * which some may be the first again.
+ *
+ * A row's weights are unpacked once for all columns. Then what bounds is the two pipes that multiply: a
+ * Zen 5 does two products of 64 bytes a cycle. So weights of fewer than 6 bits meet activations as
+ * integers of 16 bits (VPDPWSSD), as many products as two digits of 8, with no shift between the digits
+ * and signed weights, so that no offset is left: 128 weights and a column are 4 products, one conversion,
+ * one permutation of scales, one multiply-add. Q8_0 and Q6_K keep three digits.
+ *
+ * Columns are multiplied in parts that stay in the first cache, for FEW_ROWS rows each, whose sums wait
+ * in memory, in the lanes that they have.
+ *
+ * Invariant: a lane sums what a lane of the kernels of one column sums, and the lanes are added in that
+ * order: the same bits. */
+
+enum {
+    FEW_ROWS = 32,
+    /* Elements of all columns that stay in the first cache, as words and as three digits, and of a part */
+    FEW_WORDS = 16384,
+    FEW_DIGITS = 8192,
+    FEW_PART = 8192,
+    FEW_SUMS = 3, /* vectors of sums that a column has at most */
+    FEW_SCALES = 3 * FEW_WORDS / 2 / SHEAF__QK_K,
+};
+
+/* A part of the columns, and what few_scales puts together of it. */
+struct few {
+    const struct sheaf__act_digits *y[SHEAF__TILE_COLS];
+    const struct sheaf__act_words *words[SHEAF__TILE_COLS]; /* by_words: these */
+    v_f scales[FEW_SCALES];
+};
+
+INLINE bool is_k(enum sheaf_type type) {
+    return type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K;
+}
+INLINE bool by_levels(enum sheaf_type type) {
+    return type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS || type == SHEAF_TYPE_MXFP4 ||
+           type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S;
+}
+/* Types of 32 of few bits: digits_32. */
+INLINE bool by_quads(enum sheaf_type type) {
+    return type == SHEAF_TYPE_Q4_0 || type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_0 ||
+           type == SHEAF_TYPE_Q5_1;
+}
+INLINE bool by_words(enum sheaf_type type) {
+    return by_quads(type) || is_k(type) || by_levels(type);
+}
+INLINE bool by_pieces(enum sheaf_type type) {
+    return type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q6_K ||
+           type == SHEAF_TYPE_TQ1_0 || type == SHEAF_TYPE_TQ2_0;
+}
+/* Bytes of 256 weights of any type. */
+INLINE size_t few_size(enum sheaf_type type) {
+    return by_quads(type) || type == SHEAF_TYPE_Q8_0 ? 8 * block_size_32(type)
+           : type == SHEAF_TYPE_Q4_K                 ? sizeof(struct sheaf__block_q4_k)
+           : type == SHEAF_TYPE_Q5_K                 ? sizeof(struct sheaf__block_q5_k)
+           : type == SHEAF_TYPE_Q6_K                 ? sizeof(struct sheaf__block_q6_k)
+                                                     : size_256(type);
+}
+
+enum { FEW_MOST_256 = 8 * sizeof(struct sheaf__block_q8_0) }; /* of the types of less than 256 */
+
+/* The 256 weights at w, of which `left` are there. */
+INLINE const char *few_256(enum sheaf_type type, const char *w, int64_t left, char *rest) {
+    if (left >= SHEAF__QK_K) return w;
+    memset(rest, 0, FEW_MOST_256);
+    memcpy(rest, w, few_size(type) * (size_t)left / SHEAF__QK_K);
+    return rest;
+}
+
+/* ---- scales of columns ---- */
+
+/* Columns go by fours, and by pairs where they have eight numbers each. */
+INLINE int fours_of(int C) { return (C + 3) / 4; }
+INLINE int pairs_of_columns(int C) { return (C + 1) / 2; }
+/* Vectors of scales of 256 elements of C columns. */
+INLINE int scales_of_few(enum sheaf_type type, int C) {
+    if (by_words(type)) return 2 * fours_of(C) + (is_k(type) ? pairs_of_columns(C) : 0);
+    return type == SHEAF_TYPE_Q8_0 ? 2 * pairs_of_columns(C) : 0;
+}
+
+/* Eight numbers of a column, then those of the next one, or again of the first if there is none. */
+INLINE __m512 two_eights(const float *a, const float *b) {
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_load_ps(a)), _mm256_load_ps(b), 1);
+}
+
+/* For 256 elements, as the rows below take them: by words for both halves d of four blocks, lane 4 i + c
+ * that of block i and column c % 4, four columns a vector; of K the sums too, and of Q8_0 d, then the
+ * sums, of two columns a vector. */
+INLINE void few_scales(enum sheaf_type type, int64_t k, int C, struct few *f) {
+    v_f *to = f->scales;
+    for (int64_t b = 0; b < (k + SHEAF__QK_K - 1) / SHEAF__QK_K; b++) {
+        for (int h = 0; h < 2 && by_words(type); h++) {
+            UNROLL for (int g = 0; g < fours_of(C); g++) {
+                __m128 d[4];
+                UNROLL for (int j = 0; j < 4; j++) {
+                    const float *x = f->words[4 * g + j < C ? 4 * g + j : 0][b].d;
+                    const __m128 lo = _mm_load_ps(x), hi = _mm_load_ps(x + 4);
+                    d[j] = !is_k(type) ? (h ? hi : lo)
+                           : h         ? _mm_shuffle_ps(lo, hi, 0xdd)
+                                       : _mm_shuffle_ps(lo, hi, 0x88);
+                }
+                _MM_TRANSPOSE4_PS(d[0], d[1], d[2], d[3]);
+                UNROLL for (int i = 0; i < 4; i++) _mm_store_ps((float *)to + 4 * i, d[i]);
+                to++;
+            }
+        }
+        for (int p = 0; p < pairs_of_columns(C) && is_k(type); p++)
+            *to++ = two_eights(f->words[2 * p][b].sums32,
+                               f->words[2 * p + 1 < C ? 2 * p + 1 : 0][b].sums32);
+        if (type != SHEAF_TYPE_Q8_0) continue;
+        for (int p = 0; p < pairs_of_columns(C); p++) {
+            const struct sheaf__act_digits *one = f->y[2 * p];
+            const struct sheaf__act_digits *other = f->y[2 * p + 1 < C ? 2 * p + 1 : 0];
+            to[p] = two_eights(one[b].d, other[b].d);
+            to[pairs_of_columns(C) + p] = two_eights(one[b].sums32, other[b].sums32);
+        }
+        to += 2 * pairs_of_columns(C);
+    }
+}
+
+/* ---- a row, from its sums so far to those with this part; the first part begins with zeros ---- */
+
+INLINE v_f few_sum(bool first, const v_f *sum) { return first ? v_set1(0.0f) : *sum; }
+
+/* Four vectors of words of 64 bytes each of lo and hi, less an offset: their even bytes, then the odd ones. */
+INLINE void words_of_bytes(__m512i lo, __m512i hi, int offset, __m512i *q) {
+    const __m512i low = _mm512_set1_epi16(255), off = _mm512_set1_epi16((int16_t)offset);
+    q[0] = _mm512_and_si512(lo, low);
+    q[1] = _mm512_srli_epi16(lo, 8);
+    q[2] = _mm512_and_si512(hi, low);
+    q[3] = _mm512_srli_epi16(hi, 8);
+    if (offset == 0) return;
+    UNROLL for (int i = 0; i < 4; i++) q[i] = _mm512_sub_epi16(q[i], off);
+}
+
+/* Vectors of sums: those of blocks, one a column or one for each half; then of mins one a column, or of K
+ * one for two. */
+INLINE int block_sums(enum sheaf_type type, int C) { return by_quads(type) ? C : 2 * C; }
+INLINE int min_sums(enum sheaf_type type, int C) {
+    return is_k(type) ? pairs_of_columns(C) : by_quads(type) && has_min(type) ? C : 0;
+}
+INLINE void row_words(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                      const struct few *f, int C, bool first, v_f *sums) {
+    const int n_acc = block_sums(type, C), n_mins = min_sums(type, C), fours = fours_of(C);
+    const bool min = by_quads(type) && has_min(type);
+    const int offset = by_quads(type) ? offset_32(type) : is_k(type) ? 0 : offset_levels(type);
+    v_f acc[2 * SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
+    const v_f *scales = f->scales;
+    UNROLL_16 for (int i = 0; i < n_acc; i++) acc[i] = few_sum(first, sums + i);
+    UNROLL_8 for (int i = 0; i < n_mins; i++) mins[i] = few_sum(first, sums + n_acc + i);
+    for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += few_size(type)) {
+        _Alignas(8) char rest[FEW_MOST_256];
+        const char *p = is_k(type) ? w : few_256(type, w, k - i, rest);
+        struct both_halves both;
+        __m512i lo[2], hi[2];
+        __m512 s = v_set1(0.0f);
+        fetch_weights(fetch, w, few_size(type));
+        if (by_levels(type)) both = both_halves(type, p);
+        if (is_k(type)) {
+            s = k_scales(p);
+            unpack_k(type, p, lo, hi);
+        }
+        UNROLL for (int h = 0; h < 2; h++) {
+            __m512i q[4];
+            __m512 d, m = s, t[2];
+            if (is_k(type)) {
+                d = _mm512_permutexvar_ps(h ? odd_lanes() : even_lanes(), s);
+                words_of_bytes(h ? hi[0] : lo[0], h ? hi[1] : lo[1], 0, q);
+            } else if (by_levels(type)) {
+                half_of_levels(type, p, &both, h, &lo[0], &hi[0], &d);
+                words_of_bytes(lo[0], hi[0], offset, q);
+            } else {
+                __m512i halves_of_scales;
+                if (k - i <= 128 * h) break;
+                unpack_quad(type, p + (size_t)h * few_size(type) / 2, 4, &lo[0], &hi[0],
+                            &halves_of_scales);
+                words_of_bytes(lo[0], hi[0], offset, q);
+                d = quad_scales(halves_of_scales);
+                if (min) m = quad_mins(halves_of_scales);
+            }
+            UNROLL for (int g = 0; g < fours; g++) t[g] = v_mul(d, scales[h * fours + g]);
+            UNROLL_8 for (int c = 0; c < C; c++) {
+                const struct sheaf__act_words *y = &f->words[c][b];
+                v_f *to = &acc[n_acc > C ? h * C + c : c];
+                __m512i a = _mm512_setzero_si512();
+                UNROLL for (int v = 0; v < 4; v++) a =
+                    _mm512_dpwssd_epi32(a, q[v], load512(y->x + 128 * h + 32 * v));
+                *to = v_fma(_mm512_cvtepi32_ps(a),
+                            _mm512_permutevar_ps(t[c / 4], _mm512_set1_epi32(c % 4)), *to);
+                if (min) mins[c] = v_fma(m, v_load(y->lane_sums[h]), mins[c]);
+            }
+        }
+        if (is_k(type)) {
+            s = _mm512_shuffle_f32x4(s, s, 0xee); /* the mins twice */
+            UNROLL for (int j = 0; j < n_mins; j++) mins[j] =
+                v_add(mins[j], v_mul(s, scales[2 * fours + j]));
+        }
+        scales += scales_of_few(type, C);
+    }
+    UNROLL_16 for (int i = 0; i < n_acc; i++) sums[i] = acc[i];
+    UNROLL_8 for (int i = 0; i < n_mins; i++) sums[n_acc + i] = mins[i];
+}
+
+/* Q8_0. Sums: two a column, then of mins one for two. */
+INLINE void row_8(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                  const struct few *f, int C, bool first, v_f *sums) {
+    const size_t block = sizeof(struct sheaf__block_q8_0);
+    const int pairs = pairs_of_columns(C);
+    v_f acc[2 * SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS / 2];
+    const v_f *scales = f->scales;
+    UNROLL_16 for (int i = 0; i < 2 * C; i++) acc[i] = few_sum(first, sums + i);
+    UNROLL for (int p = 0; p < pairs; p++) mins[p] = few_sum(first, sums + 2 * C + p);
+    for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += 8 * block) {
+        _Alignas(8) char rest[FEW_MOST_256];
+        const char *at = few_256(type, w, k - i, rest);
+        const __m256 halves_of = gather_halves(at, block, 8);
+        const __m512 d = _mm512_insertf32x8(_mm512_castps256_ps512(halves_of), halves_of, 1);
+        const __m512 m = v_mul(d, v_set1(-128.0f));
+        v_f t[SHEAF__TILE_COLS / 2];
+        UNROLL for (int p = 0; p < pairs; p++) {
+            t[p] = v_mul(d, scales[p]);
+            mins[p] = v_fma(m, scales[pairs + p], mins[p]);
+        }
+        UNROLL for (int j = 0; j < 4; j++, at += 2 * block) {
+            fetch_weights(fetch, w + (size_t)(2 * j) * block, 2 * block);
+            const __m512i q = pair_8(at, at + block);
+            UNROLL_8 for (int c = 0; c < C; c++) {
+                const __m512i pick = halves(2 * j + c % 2 * 8, 2 * j + 1 + c % 2 * 8);
+                v_f *to = &acc[j % 2 * C + c];
+                *to = v_fma(dot_digits(8, q, f->y[c][b].digit[j]),
+                            _mm512_permutexvar_ps(pick, t[c / 2]), *to);
+            }
+        }
+        scales += 2 * pairs;
+    }
+    UNROLL_16 for (int i = 0; i < 2 * C; i++) sums[i] = acc[i];
+    UNROLL for (int p = 0; p < pairs; p++) sums[2 * C + p] = mins[p];
+}
+
+/* Types of which a lane is a piece. Sums: one a column, then its mins. */
+INLINE void row_pieces(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                       const struct few *f, int C, bool first, v_f *sums) {
+    v_f acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
+    UNROLL_8 for (int c = 0; c < C; c++) {
+        acc[c] = few_sum(first, sums + c);
+        mins[c] = few_sum(first, sums + C + c);
+    }
+    for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += few_size(type)) {
+        __m512i q[4];
+        __m512 s, m;
+        fetch_weights(fetch, w, few_size(type));
+        unpack_pieces(type, w, q, &s, &m);
+        UNROLL_8 for (int c = 0; c < C; c++) {
+            const struct sheaf__act_digits *y = &f->y[c][b];
+            const __m512i high = dot_pieces(q, y, 0), mid = dot_pieces(q, y, 1);
+            __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), mid));
+            if (type == SHEAF_TYPE_Q6_K)
+                dot = v_fma(dot, v_set1(256.0f), _mm512_cvtepi32_ps(dot_pieces(q, y, 2)));
+            acc[c] = v_fma(dot, v_mul(s, v_load(y->lane_d[0])), acc[c]);
+            mins[c] = v_fma(m, v_load(y->sums16), mins[c]);
+        }
+    }
+    UNROLL_8 for (int c = 0; c < C; c++) {
+        sums[c] = acc[c];
+        sums[C + c] = mins[c];
+    }
+}
+
+/* Types that become bytes. Sums: two a column. */
+INLINE void row_bytes(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                      const struct few *f, int C, bool first, v_f *sums) {
+    const int bits = bits_of_bytes(type);
+    const int offset = 1 << (bits - 1);
+    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    const __m512i each_4_times = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    v_f acc[2 * SHEAF__TILE_COLS];
+    UNROLL_16 for (int i = 0; i < 2 * C; i++) acc[i] = few_sum(first, sums + i);
+    for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
+        _Alignas(8) char rest[MOST_256];
+        const char *p = whole_256(type, w, k - i, rest);
+        const __m512 s = joined(scales_256(type, p));
+        const __m512 m = _mm512_mul_ps(s, _mm512_set1_ps((float)-offset));
+        uint32_t signs[8];
+        v_f t[SHEAF__TILE_COLS];
+        if (signs_are_packed(type)) signs_256(type, p, signs);
+        fetch_weights(fetch, w, size_256(type));
+        UNROLL_8 for (int c = 0; c < C; c++) {
+            const struct sheaf__act_digits *y = &f->y[c][b];
+            const __m512 dx = _mm512_castps256_ps512(_mm256_load_ps(y->d));
+            t[c] = v_mul(s, _mm512_permutexvar_ps(twice, dx));
+            acc[C + c] = v_fma(m, v_load(y->sums16), acc[C + c]);
+        }
+        UNROLL for (int j = 0; j < 4; j++) {
+            __m512i q = _mm512_castsi256_si512(bytes_32(type, p, 2 * j, signs));
+            q = _mm512_inserti64x4(q, bytes_32(type, p, 2 * j + 1, signs), 1);
+            q = _mm512_add_epi8(q, _mm512_set1_epi8((char)offset));
+            const __m512i pick = _mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * j));
+            UNROLL_8 for (int c = 0; c < C; c++) {
+                v_f *to = &acc[j % 2 * C + c];
+                *to = v_fma(dot_digits(bits, q, f->y[c][b].digit[j]),
+                            _mm512_permutexvar_ps(pick, t[c]), *to);
+            }
+        }
+    }
+    UNROLL_16 for (int i = 0; i < 2 * C; i++) sums[i] = acc[i];
+}
+
+INLINE void row_few(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                    const struct few *f, int C, bool first, v_f *sums) {
+    if (by_words(type))
+        row_words(type, k, w, fetch, f, C, first, sums);
+    else if (type == SHEAF_TYPE_Q8_0)
+        row_8(type, k, w, fetch, f, C, first, sums);
+    else if (by_pieces(type))
+        row_pieces(type, k, w, fetch, f, C, first, sums);
+    else
+        row_bytes(type, k, w, fetch, f, C, first, sums);
+}
+
+/* ---- sums across vectors, as v_sum and hsum8 have them ---- */
+
+/* Halves of a and of b added: eight numbers of each. */
+INLINE __m512 eight_of_two(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+}
+/* x: of two columns each. */
+INLINE void sums_of_eights(const v_f *x, int C, float *to) {
+    const int last = pairs_of_columns(C) - 1;
+    __m512 q[2];
+    UNROLL for (int i = 0; i < 2; i++) {
+        const __m512 a = x[2 * i < last ? 2 * i : last], b = x[2 * i + 1 < last ? 2 * i + 1 : last];
+        q[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    }
+    __m512 s =
+        _mm512_add_ps(_mm512_shuffle_ps(q[0], q[1], 0x44), _mm512_shuffle_ps(q[0], q[1], 0xee));
+    s = _mm512_add_ps(_mm512_permute_ps(s, 0xa0), _mm512_permute_ps(s, 0xf5));
+    float all[16];
+    v_store(all, s);
+    UNROLL_8 for (int c = 0; c < C; c++) to[c] = all[c % 4 * 4 + c / 4 * 2];
+}
+INLINE void sums_of_all(const v_f *x, int C, float *to) {
+    v_f eights[SHEAF__TILE_COLS / 2];
+    UNROLL for (int p = 0; p < pairs_of_columns(C); p++) eights[p] =
+        eight_of_two(x[2 * p], x[2 * p + 1 < C ? 2 * p + 1 : 2 * p]);
+    sums_of_eights(eights, C, to);
+}
+
+/* The results of a row of which all parts are summed. */
+INLINE void end_few(enum sheaf_type type, int C, const v_f *sums, float *to) {
+    const int A = by_quads(type) || by_pieces(type) ? 1 : 2;
+    const bool of_two = is_k(type) || type == SHEAF_TYPE_Q8_0; /* mins */
+    v_f x[SHEAF__TILE_COLS];
+    float mins[SHEAF__TILE_COLS];
+    UNROLL_8 for (int c = 0; c < C; c++) {
+        x[c] = A == 2 ? v_add(sums[c], sums[C + c]) : sums[c];
+        if (by_quads(type) && has_min(type)) x[c] = v_add(sums[C + c], x[c]);
+        if (by_pieces(type)) x[c] = v_sub(x[c], sums[C + c]);
+    }
+    sums_of_all(x, C, to);
+    if (of_two) sums_of_eights(sums + 2 * C, C, mins);
+    for (int c = 0; c < C && of_two; c++) to[c] += is_k(type) ? -mins[c] : mins[c];
+}
+
+/* ---- rows ---- */
+
+INLINE int64_t few_part(enum sheaf_type type, int64_t k, int C) {
+    const int n = C > 1 ? C : 2; /* one column needs no parts; scales have room for these */
+    const int64_t fit = (by_words(type) ? FEW_WORDS : FEW_DIGITS) / n;
+    return k <= fit || (C == 1 && !by_words(type)) ? k : FEW_PART / n;
+}
+
+INLINE void rows_few(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int64_t nr,
+                     struct fetch fetch, const void *const *act, int nc, int C, float *const *out) {
+    const int64_t part = few_part(type, k, C);
+    const size_t size = few_size(type);
+    struct few f;
+    v_f sums[FEW_ROWS][SHEAF__TILE_COLS * FEW_SUMS];
+    for (int64_t r0 = 0; r0 < nr; r0 += FEW_ROWS, w += FEW_ROWS * w_stride) {
+        const int64_t rows = nr - r0 < FEW_ROWS ? nr - r0 : FEW_ROWS;
+        int64_t i = 0;
+        do {
+            const int64_t left = k - i < part ? k - i : part;
+            const char *at = w + (size_t)(i / SHEAF__QK_K) * size;
+            for (int c = 0; c < C; c++) {
+                const void *y = act[c < nc ? c : 0];
+                f.y[c] = (const struct sheaf__act_digits *)y + i / SHEAF__QK_K;
+                f.words[c] = (const struct sheaf__act_words *)y + i / SHEAF__QK_K;
+            }
+            if (r0 == 0 || part < k) few_scales(type, left, C, &f);
+            for (int64_t r = 0; r < rows; r++, at += w_stride)
+                row_few(type, left, at, fetch, &f, C, i == 0, sums[r]);
+            i += part;
+        } while (i < k);
+        for (int64_t r = 0; r < rows; r++) {
+            float to[SHEAF__TILE_COLS];
+            end_few(type, C, sums[r], to);
+            for (int c = 0; c < nc; c++) out[c][r0 + r] = to[c];
+        }
+    }
+}
+
+INLINE void rows_by(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
+                    const void *const *act, int nc, int C, float *const *out) {
+    const size_t ahead =
+        prefetch_ahead((size_t)few_part(type, k, C) * few_size(type) / SHEAF__QK_K, w_stride);
+    if (C == 1) {
+        BY_FETCH(ahead, rows_few(type, k, w, w_stride, nr, fetch, act, nc, 1, out));
+    } else {
+        const struct fetch fetch = {ahead, false};
+        rows_few(type, k, w, w_stride, nr, fetch, act, nc, C, out);
+    }
+}
+INLINE void rows_by_few(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
+                        const void *const *act, int nc, float *const *out) {
+    if (nc == 1)
+        rows_by(type, k, w, w_stride, nr, act, nc, 1, out);
+    else if (nc == 2)
+        rows_by(type, k, w, w_stride, nr, act, nc, 2, out);
+    else if (nc <= 4)
+        rows_by(type, k, w, w_stride, nr, act, nc, 4, out);
+    else
+        rows_by(type, k, w, w_stride, nr, act, nc, SHEAF__TILE_COLS, out);
+}
+#define ROWS_FEW(NAME, TYPE)                                                                       \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        rows_by_few(TYPE, k, w, w_stride, nr, act, nc, out);                                       \
+    }
+ROWS_FEW(few_q4_0, SHEAF_TYPE_Q4_0)
+ROWS_FEW(few_q4_1, SHEAF_TYPE_Q4_1)
+ROWS_FEW(few_q5_0, SHEAF_TYPE_Q5_0)
+ROWS_FEW(few_q5_1, SHEAF_TYPE_Q5_1)
+ROWS_FEW(few_q4_k, SHEAF_TYPE_Q4_K)
+ROWS_FEW(few_q5_k, SHEAF_TYPE_Q5_K)
+ROWS_FEW(rows_digits_q6_k, SHEAF_TYPE_Q6_K)
+ROWS_FEW(few_q8_0, SHEAF_TYPE_Q8_0)
+ROWS_ONE(one_q8_0, digits_8, SHEAF_TYPE_Q8_0)
+static void rows_digits_q8_0(int64_t k, const void *w, size_t w_stride, int64_t nr,
+                             const void *const *act, int nc, float *const *out) {
+    if (nc == 1)
+        one_q8_0(k, w, w_stride, nr, act, nc, out);
+    else
+        few_q8_0(k, w, w_stride, nr, act, nc, out);
+}
