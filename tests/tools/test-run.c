@@ -223,6 +223,25 @@ Test(run, perplexity_q8_0) {
     if (!SANITIZED) perplexity(Q8_0, 3, "even", 24.116918, 1e-4);
 }
 
+/* Two windows of one text, each of a bos and seven times the same word. */
+Test(run, perplexity_of_windows_that_begin_with_bos) {
+    double nll[2];
+    for (int windows = 1; windows <= 2; windows++) {
+        char args[1024], head[64];
+        snprintf(args, sizeof args, "%s/words", dir);
+        FILE *f = fopen(args, "w");
+        cr_assert(f);
+        for (int i = 0; i < 8 * windows - 1; i++) fputs(i ? " the" : "the", f);
+        cr_assert_eq(fclose(f), 0);
+        snprintf(args, sizeof args, "-m " F32 " --perplexity %s/words --ctx 8 2>%s/err", dir, dir);
+        cr_assert_eq(sheaf_run(0, "SHEAF_CPU_THREADS=1", args), 0, "%s", out);
+        snprintf(head, sizeof head, "perplexity_tokens %d ", 7 * windows);
+        cr_assert_eq(sscanf(line_of(head), "perplexity_tokens %*d nll %lf", &nll[windows - 1]), 1,
+                     "%s", out);
+    }
+    cr_assert_eq(nll[0], nll[1], "%.9f and %.9f", nll[0], nll[1]);
+}
+
 Test(run, sampling_is_the_same_on_any_number_of_ranks) {
     const char *args = "-m " F32 " -p 'And the LORD' -n 40 --temp 0.9 --seed 7 --ids 2>/dev/null";
     cr_assert_eq(sheaf_run(0, NULL, args), 0, "%s", out);

@@ -1,5 +1,7 @@
 /* Perplexity of a text: windows of n_ctx tokens, each evaluated on its own; positions 1 .. n_ctx-1
- * of a window are predicted. A rest that fills no window is left out, unless it is the only one. */
+ * of a window are predicted. A rest that fills no window is left out, unless it is the only one. Where the
+ * model wants a bos before a text, each window has it in place of its first token, as llama-perplexity
+ * does, but not with --ppl-lines, where the lines bring theirs. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,12 +87,18 @@ static enum sheaf_status window(const struct work *w, const int32_t *ids, int64_
     return SHEAF_STATUS_SUCCESS;
 }
 
+static size_t width_of(size_t n, int64_t n_ctx) { return n < (size_t)n_ctx ? n : (size_t)n_ctx; }
+
 static enum sheaf_status read_text(const struct run_options *o, struct sheaf_model *model,
-                                   int32_t **ids, size_t *n) {
+                                   int64_t n_ctx, int32_t **ids, size_t *n) {
     const struct sheaf_tokenizer *tok;
     if (sheaf_world_rank()) return SHEAF_STATUS_SUCCESS;
-    const enum sheaf_status status = sheaf_model_tokenizer(model, &tok);
-    return status ? status : encode(o, tok, ids, n);
+    enum sheaf_status status = sheaf_model_tokenizer(model, &tok);
+    if (!status) status = encode(o, tok, ids, n);
+    if (status || o->ppl_lines || !sheaf_tokenizer_add_bos(tok)) return status;
+    const size_t width = width_of(*n, n_ctx);
+    for (size_t at = width; at + width <= *n; at += width) (*ids)[at] = sheaf_tokenizer_bos(tok);
+    return SHEAF_STATUS_SUCCESS;
 }
 
 enum sheaf_status run_perplexity(const struct run_options *o, struct sheaf_model *model,
@@ -105,13 +113,13 @@ enum sheaf_status run_perplexity(const struct run_options *o, struct sheaf_model
                      .step = info.n_batch < MAX_ROWS ? info.n_batch : MAX_ROWS};
     w.rows = malloc(MAX_ROWS * (size_t)info.n_vocab * sizeof *w.rows);
     w.wanted = malloc(MAX_ROWS * sizeof *w.wanted);
-    if (!status) status = read_text(o, model, &ids, &n);
+    if (!status) status = read_text(o, model, info.n_ctx, &ids, &n);
     if ((!w.rows || !w.wanted) && !status)
         status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for logits");
     status = sheaf_world_agree(status, "reading the text");
     if (!status) status = run_share_ids(&ids, &n);
     for (int i = 0; !status && i < MAX_ROWS; i++) w.wanted[i] = true;
-    size_t width = n < (size_t)info.n_ctx ? n : (size_t)info.n_ctx;
+    const size_t width = width_of(n, info.n_ctx);
     for (size_t at = 0; !status && width > 1 && at + width <= n; at += width) {
         status = window(&w, ids + at, (int64_t)width, &nll);
         r->ppl_tokens += width - 1;
