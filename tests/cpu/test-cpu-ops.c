@@ -379,7 +379,7 @@ static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
     K(attn, 1e-6, sheaf_flash_attn_ext(c, X(F32, 32, 5, 4, 2), X(F32, 32, 70, 4, 2), X(F32, 32, 70, 4, 2), NULL, 0.2f, 0, 0))\
     K(attn_gqa, 1e-6, sheaf_flash_attn_ext(c, SWAPPED(F32, 32, 5, 9, 1), X(F16, 32, 130, 3, 1), X(F16, 16, 130, 3, 1), L(F16, "mask", 130, 5, 1, 1), 0.2f, 0, 0))\
     K(attn_mqa_bf16, 1e-6, sheaf_flash_attn_ext(c, TURNED(F32, 32, 15, 9, 1), X(BF16, 32, 200, 1, 1), X(BF16, 48, 200, 1, 1), L(F32, "mask", 200, 16, 1, 1), 0.2f, 0, 0))\
-    K(attn_q8, 1e-6, sheaf_flash_attn_ext(c, X(F32, 64, 5, 4, 2), X(Q8, 64, 70, 2, 2), X(Q8, 64, 70, 2, 2), L(F16, "mask", 70, 8, 1, 2), 0.2f, 0, 0))\
+    K(attn_q8, 5e-5, sheaf_flash_attn_ext(c, X(F32, 64, 5, 4, 2), X(Q8, 64, 70, 2, 2), X(Q8, 64, 70, 2, 2), L(F16, "mask", 70, 8, 1, 2), 0.2f, 0, 0))\
     K(attn_q4_k_view, 1e-6, sheaf_flash_attn_ext(c, X(F32, 64, 2, 4, 1), SWAPPED(Q4, 64, 70, 2, 1), SWAPPED(F16, 64, 70, 2, 1), NULL, 0.2f, 0, 0))\
     K(attn_head_mask, 1e-6, sheaf_flash_attn_ext(c, X(F32, 32, 5, 4, 2), X(F32, 32, 70, 2, 2), X(F32, 32, 70, 2, 2), L(F16, "mask", 70, 5, 4, 1), 1.0f, 0, 0))\
     K(attn_softcap, 2e-6, sheaf_flash_attn_ext(c, L(F32, "wide", 32, 5, 4, 1), X(F16, 32, 70, 2, 1), X(F16, 32, 70, 2, 1), L(F16, "mask", 70, 5, 1, 1), 0.3f, 0, 20.0f))\
