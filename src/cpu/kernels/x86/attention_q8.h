@@ -219,7 +219,7 @@ INLINE float weights_of_values(const struct value_scales *s, int64_t n, int64_t 
     __m512i most = _mm512_setzero_si512();
     UNROLL for (int j = 0; j < VALUES / VW; j++) {
         const int64_t left = n - j * VW;
-        const __mmask16 there = left >= VW ? 0xffff : left > 0 ? (__mmask16)((1 << left) - 1) : 0;
+        const __mmask16 there = (__mmask16)(left >= VW ? 0xffff : left > 0 ? (1 << left) - 1 : 0);
         v[j] = _mm512_maskz_loadu_ps(there, w + j * VW);
         /* times 0, what is not finite would be NaN */
         open[j] = _mm512_cmp_ps_mask(v[j], v_set1(0.0f), _CMP_NEQ_UQ);
