@@ -16,28 +16,19 @@
 
 /* Bytes h of 4 elements of a column, [8][cols][4] at x, then bytes l, its d, and its sums of 16. */
 INLINE void pack_block(const float *from, int cols, int8_t (*x)[4], float *d, int32_t *sums) {
-    const __m512 v[2] = {v_load(from), v_load(from + 16)};
-    /* by their bits, which puts NaN above infinity */
-    __m512i a = _mm512_castps_si512(_mm512_abs_ps(v[0]));
-    a = _mm512_max_epi32(a, _mm512_castps_si512(_mm512_abs_ps(v[1])));
-    const float max =
-        _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(a))));
-    const float top = 127.0f * 256.0f;
-    const bool zero = max < 0x1p-100f; /* top / max would overflow */
-    const __m512 id = _mm512_set1_ps(zero ? 0.0f : top / max);
+    __m512i q[2];
     int8_t byte[2][32];
+    *d = integers_of_32(from, 127.0f * 256.0f, q);
     for (int g = 0; g < 2; g++) {
-        const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(v[g], id));
-        const __m512i h = _mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(128)), 8);
-        sums[g * cols] = _mm512_reduce_add_epi32(q);
+        const __m512i h = _mm512_srai_epi32(_mm512_add_epi32(q[g], _mm512_set1_epi32(128)), 8);
+        sums[g * cols] = _mm512_reduce_add_epi32(q[g]);
         _mm_storeu_si128((__m128i *)(byte[0] + 16 * g), _mm512_cvtepi32_epi8(h));
-        _mm_storeu_si128((__m128i *)(byte[1] + 16 * g), _mm512_cvtepi32_epi8(q));
+        _mm_storeu_si128((__m128i *)(byte[1] + 16 * g), _mm512_cvtepi32_epi8(q[g]));
     }
     for (int j = 0; j < 8; j++) {
         memcpy(x[j * cols], byte[0] + 4 * j, 4);
         memcpy(x[(8 + j) * cols], byte[1] + 4 * j, 4);
     }
-    *d = zero ? 0.0f : max / top;
 }
 
 static void pack_16(const float *const *x, int64_t n, int used, void *panel) {
