@@ -386,6 +386,22 @@ INLINE __m256i bytes_of(const __m256i *q) {
 
 INLINE void store256(void *p, __m256i x) { _mm256_storeu_si256((__m256i *)p, x); }
 
+/* Words of 16 integers, in their order. */
+INLINE __m256i pack_words(__m256i a, __m256i b) {
+    return _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
+}
+
+/* 32 activations as integers of magnitudes up to `top`; returns what times them the activations are. */
+INLINE float integers_of_32(const float *x, float top, __m256i *q) {
+    __m256i max_bits = _mm256_setzero_si256();
+    UNROLL for (int j = 0; j < 4; j++) max_bits = max_abs_bits(max_bits, v_load(x + 8 * j));
+    const float max = hmax_bits(max_bits);
+    const bool zero = max < 0x1p-100f; /* top / max would overflow */
+    const v_f id = v_set1(zero ? 0.0f : top / max);
+    UNROLL for (int j = 0; j < 4; j++) q[j] = _mm256_cvtps_epi32(v_mul(v_load(x + 8 * j), id));
+    return zero ? 0.0f : max / top;
+}
+
 static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
                       enum sheaf__digits_order order) {
     const int used = sheaf__digits_used(order);
@@ -394,22 +410,14 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
     for (int64_t i = 0; i < n / 32; i++, x += 32) {
         struct sheaf__act_digits *to = &y[i / 8];
         const int b = (int)(i % 8);
-        __m256i max_bits = _mm256_setzero_si256(), q[4];
-        UNROLL for (int j = 0; j < 4; j++) max_bits =
-            max_abs_bits(max_bits, _mm256_loadu_ps(x + 8 * j));
-        const float max = hmax_bits(max_bits);
-        const bool zero = max < 0x1p-100f; /* top / max would overflow */
-        const __m256 id = _mm256_set1_ps(zero ? 0.0f : top / max);
-        const float d = zero ? 0.0f : max / top;
-        UNROLL for (int j = 0; j < 4; j++) q[j] =
-            _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * j), id));
+        __m256i q[4];
+        const float d = integers_of_32(x, top, q);
         const __m256i first = _mm256_add_epi32(q[0], q[1]), second = _mm256_add_epi32(q[2], q[3]);
         to->d[b] = d;
         to->sums32[b] = d * (float)hsum8_i32(_mm256_add_epi32(first, second));
         if (order == SHEAF__DIGITS_SHORTS) {
-            const __m256i lo = _mm256_packs_epi32(q[0], q[1]), hi = _mm256_packs_epi32(q[2], q[3]);
-            store256(to->word[0] + 32 * b, _mm256_permute4x64_epi64(lo, 0xd8));
-            store256(to->word[0] + 32 * b + 16, _mm256_permute4x64_epi64(hi, 0xd8));
+            store256(to->word[0] + 32 * b, pack_words(q[0], q[1]));
+            store256(to->word[0] + 32 * b + 16, pack_words(q[2], q[3]));
             continue;
         }
         if (order == SHEAF__DIGITS_WORDS) {
@@ -422,10 +430,8 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
                 const __m256i l0 = _mm256_sub_epi32(p[0], _mm256_slli_epi32(h0, 16));
                 const __m256i l1 = _mm256_sub_epi32(p[1], _mm256_slli_epi32(h1, 16));
                 const int at = 32 * b + 16 * j;
-                store256(to->word[0] + at,
-                         _mm256_permute4x64_epi64(_mm256_packs_epi32(h0, h1), 0xd8));
-                store256(to->word[1] + at,
-                         _mm256_permute4x64_epi64(_mm256_packs_epi32(l0, l1), 0xd8));
+                store256(to->word[0] + at, pack_words(h0, h1));
+                store256(to->word[1] + at, pack_words(l0, l1));
             }
             continue;
         }

@@ -19,37 +19,19 @@ struct panel16 {
 };
 static_assert(sizeof(struct panel16) % 64 == 0, "no padding");
 
-/* 32 elements times id, rounded, and the sums of 16 each. */
-INLINE void round_words(const float *x, float id, int16_t *to, int32_t *sums) {
-    UNROLL for (int h = 0; h < 2; h++) {
-        __m256i q[2];
-        UNROLL for (int j = 0; j < 2; j++) q[j] =
-            _mm256_cvtps_epi32(v_mul(v_load(x + 16 * h + 8 * j), v_set1(id)));
-        const __m256i words =
-            _mm256_permute4x64_epi64(_mm256_packs_epi32(q[0], q[1]), 0xd8); /* back in order */
-        __m256i sum = _mm256_add_epi32(q[0], q[1]);
-        sum = _mm256_hadd_epi32(sum, sum);
-        sum = _mm256_hadd_epi32(sum, sum);
-        sums[h] = _mm256_extract_epi32(sum, 0) + _mm256_extract_epi32(sum, 4);
-        _mm256_storeu_si256((__m256i *)(to + 16 * h), words);
-    }
-}
-
 static void pack_16(const float *const *x, int64_t n, int used, void *panel) {
     struct panel16 *to = panel;
     (void)used;
     for (int64_t b = 0; b < n / 32; b++, to++) {
         for (int c = 0; c < PANEL16_COLS; c++) {
-            const float *from = x[c] + 32 * b;
-            __m256i bits = _mm256_setzero_si256();
-            UNROLL for (int j = 0; j < 4; j++) bits = max_abs_bits(bits, v_load(from + 8 * j));
-            const float max = hmax_bits(bits), top = 127.0f * 256.0f;
-            const bool zero = max < 0x1p-100f; /* top / max would overflow */
+            __m256i q[4];
             int16_t words[32];
-            int32_t sums[2];
-            round_words(from, zero ? 0.0f : top / max, words, sums);
-            to->d[c] = zero ? 0.0f : max / top;
-            UNROLL for (int h = 0; h < 2; h++) to->sums[h][c] = to->d[c] * (float)sums[h];
+            to->d[c] = integers_of_32(x[c] + 32 * b, 127.0f * 256.0f, q);
+            UNROLL for (int h = 0; h < 2; h++) {
+                const __m256i first = q[2 * h], second = q[2 * h + 1];
+                store256(words + 16 * h, pack_words(first, second));
+                to->sums[h][c] = to->d[c] * (float)hsum8_i32(_mm256_add_epi32(first, second));
+            }
             for (int j = 0; j < 16; j++) memcpy(to->x[j][c], words + 2 * j, 4);
         }
     }
