@@ -58,10 +58,6 @@ static void query_digits(int64_t k, const float *x, struct sheaf__query_digits *
     }
 }
 
-INLINE __m512i two256(const char *a, const char *b) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(load256(a)), load256(b), 1);
-}
-
 /* Eight rows of 32 bytes plus 128; t[i]: bytes 4 i .. 4 i + 3 and 16 + 4 i .. of rows 0 to 3, then 4 to 7. */
 INLINE void turn_rows(const char *x, size_t stride, __m512i *t) {
     __m512i a[4];
@@ -84,12 +80,6 @@ INLINE void turn_keys(const char *x, size_t stride, __m512i *t) {
         t[i] = _mm512_shuffle_i32x4(a[i], b[i], 0x88);
         t[i + 4] = _mm512_shuffle_i32x4(a[i], b[i], 0xdd);
     }
-}
-
-INLINE __m512i four_digits(const int8_t *p) {
-    int32_t x;
-    memcpy(&x, p, sizeof x);
-    return _mm512_set1_epi32(x);
 }
 
 /* The halves at p, p + stride .. of 8 rows. (As in gather_halves gcc would use twice the instructions.) */
@@ -131,10 +121,10 @@ INLINE void digit_keys(int64_t k, const char *x, size_t stride, int V,
                 low[v] = _mm512_set1_epi32(y->offset);
             }
             UNROLL_8 for (int i = 0; i < 8; i++) {
-                __m512i by = four_digits(y->high + 4 * i);
+                __m512i by = four_bytes(y->high + 4 * i);
                 UNROLL for (int v = 0; v < V; v++) high[v] =
                     _mm512_dpbusd_epi32(high[v], t[v][i], by);
-                by = four_digits(y->low + 4 * i);
+                by = four_bytes(y->low + 4 * i);
                 UNROLL for (int v = 0; v < V; v++) low[v] =
                     _mm512_dpbusd_epi32(low[v], t[v][i], by);
             }
@@ -256,9 +246,7 @@ INLINE void mix_block(const char *x, size_t stride, int64_t n, int16_t (*w)[VALU
         const __m512i a = words_of(x), b = words_of(x + (j + 1 < n ? stride : 0));
         const __m512i low = _mm512_unpacklo_epi16(a, b), high = _mm512_unpackhi_epi16(a, b);
         UNROLL_8 for (int r = 0; r < R; r++) {
-            int32_t two;
-            memcpy(&two, &w[r][j], sizeof two);
-            const __m512i by = _mm512_set1_epi32(two);
+            const __m512i by = four_bytes(&w[r][j]);
             add_word_products(&acc[r][0], low, by);
             add_word_products(&acc[r][1], high, by);
         }

@@ -20,6 +20,9 @@
  * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
 
 INLINE __m512i twice256(const void *p) { return _mm512_broadcast_i64x4(load256(p)); }
+INLINE __m512i two256(const void *a, const void *b) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(load256(a)), load256(b), 1);
+}
 INLINE __m512i and15_512(__m512i q) { return _mm512_and_si512(q, _mm512_set1_epi8(15)); }
 
 /* a in the lower half, b in the upper half of the bits. */
@@ -43,8 +46,7 @@ INLINE __m512 dot_digits(int bits, __m512i q, const int8_t (*x)[64]) {
 /* The 64 integers of two blocks of Q8_0, unsigned. */
 INLINE __m512i pair_8(const char *p0, const char *p1) {
     const struct sheaf__block_q8_0 *a = (const void *)p0, *b = (const void *)p1;
-    __m512i q = _mm512_inserti64x4(_mm512_castsi256_si512(load256(a->qs)), load256(b->qs), 1);
-    return _mm512_xor_si512(q, _mm512_set1_epi8(-128));
+    return _mm512_xor_si512(two256(a->qs, b->qs), _mm512_set1_epi8(-128));
 }
 
 /* Lanes 8j.. of the result: number 2j and 2j + 1 of the first 8 of x, 8 times each. */
