@@ -15,14 +15,19 @@
 
 /* ---- weights ---- */
 
-/* Bytes of 256 weights. */
+/* Bytes of 256 weights of any quantized type. */
 INLINE size_t size_256(enum sheaf_type type) {
-    return type == SHEAF_TYPE_IQ4_NL    ? 8 * sizeof(struct sheaf__block_iq4_nl)
-           : type == SHEAF_TYPE_MXFP4   ? 8 * sizeof(struct sheaf__block_mxfp4)
+    const bool of_32 = type == SHEAF_TYPE_Q8_0 || type == SHEAF_TYPE_Q4_0 ||
+                       type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_0 ||
+                       type == SHEAF_TYPE_Q5_1 || type == SHEAF_TYPE_MXFP4;
+    return of_32                        ? 8 * block_size_32(type)
+           : type == SHEAF_TYPE_IQ4_NL  ? 8 * sizeof(struct sheaf__block_iq4_nl)
            : type == SHEAF_TYPE_NVFP4   ? 4 * sizeof(struct sheaf__block_nvfp4)
            : type == SHEAF_TYPE_IQ4_XS  ? sizeof(struct sheaf__block_iq4_xs)
            : type == SHEAF_TYPE_Q2_K    ? sizeof(struct sheaf__block_q2_k)
            : type == SHEAF_TYPE_Q3_K    ? sizeof(struct sheaf__block_q3_k)
+           : type == SHEAF_TYPE_Q4_K    ? sizeof(struct sheaf__block_q4_k)
+           : type == SHEAF_TYPE_Q5_K    ? sizeof(struct sheaf__block_q5_k)
            : type == SHEAF_TYPE_Q6_K    ? sizeof(struct sheaf__block_q6_k)
            : type == SHEAF_TYPE_IQ2_XXS ? sizeof(struct sheaf__block_iq2_xxs)
            : type == SHEAF_TYPE_IQ2_XS  ? sizeof(struct sheaf__block_iq2_xs)
@@ -364,7 +369,7 @@ INLINE bool signs_are_packed(enum sheaf_type type) {
     return type == SHEAF_TYPE_IQ2_XXS || type == SHEAF_TYPE_IQ2_XS || type == SHEAF_TYPE_IQ3_XXS;
 }
 
-enum { MOST_256 = 8 * sizeof(struct sheaf__block_iq4_nl) }; /* of the types of less than 256 */
+enum { MOST_256 = 8 * sizeof(struct sheaf__block_q8_0) }; /* of the types of less than 256 */
 
 /* The 256 weights at w, of which `left` are there. */
 INLINE const char *whole_256(enum sheaf_type type, const char *w, int64_t left, char *rest) {

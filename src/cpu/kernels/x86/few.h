@@ -49,24 +49,6 @@ INLINE bool by_pieces(enum sheaf_type type) {
     return type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q6_K ||
            type == SHEAF_TYPE_TQ1_0 || type == SHEAF_TYPE_TQ2_0;
 }
-/* Bytes of 256 weights of any type. */
-INLINE size_t few_size(enum sheaf_type type) {
-    return by_quads(type) || type == SHEAF_TYPE_Q8_0 ? 8 * block_size_32(type)
-           : type == SHEAF_TYPE_Q4_K                 ? sizeof(struct sheaf__block_q4_k)
-           : type == SHEAF_TYPE_Q5_K                 ? sizeof(struct sheaf__block_q5_k)
-           : type == SHEAF_TYPE_Q6_K                 ? sizeof(struct sheaf__block_q6_k)
-                                                     : size_256(type);
-}
-
-enum { FEW_MOST_256 = 8 * sizeof(struct sheaf__block_q8_0) }; /* of the types of less than 256 */
-
-/* The 256 weights at w, of which `left` are there. */
-INLINE const char *few_256(enum sheaf_type type, const char *w, int64_t left, char *rest) {
-    if (left >= SHEAF__QK_K) return w;
-    memset(rest, 0, FEW_MOST_256);
-    memcpy(rest, w, few_size(type) * (size_t)left / SHEAF__QK_K);
-    return rest;
-}
 
 /* ---- scales of columns ---- */
 
@@ -149,13 +131,13 @@ INLINE void row_words(enum sheaf_type type, int64_t k, const char *w, struct fet
     const v_f *scales = f->scales;
     UNROLL_16 for (int i = 0; i < n_acc; i++) acc[i] = few_sum(first, sums + i);
     UNROLL_8 for (int i = 0; i < n_mins; i++) mins[i] = few_sum(first, sums + n_acc + i);
-    for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += few_size(type)) {
-        _Alignas(8) char rest[FEW_MOST_256];
-        const char *p = is_k(type) ? w : few_256(type, w, k - i, rest);
+    for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
+        _Alignas(8) char rest[MOST_256];
+        const char *p = is_k(type) ? w : whole_256(type, w, k - i, rest);
         struct both_halves both;
         __m512i lo[2], hi[2];
         __m512 s = v_set1(0.0f);
-        fetch_weights(fetch, w, few_size(type));
+        fetch_weights(fetch, w, size_256(type));
         if (by_levels(type)) both = both_halves(type, p);
         if (is_k(type)) {
             s = k_scales(p);
@@ -173,7 +155,7 @@ INLINE void row_words(enum sheaf_type type, int64_t k, const char *w, struct fet
             } else {
                 __m512i halves_of_scales;
                 if (k - i <= 128 * h) break;
-                unpack_quad(type, p + (size_t)h * few_size(type) / 2, 4, &lo[0], &hi[0],
+                unpack_quad(type, p + (size_t)h * size_256(type) / 2, 4, &lo[0], &hi[0],
                             &halves_of_scales);
                 words_of_bytes(lo[0], hi[0], offset, q);
                 d = quad_scales(halves_of_scales);
@@ -212,8 +194,8 @@ INLINE void row_8(enum sheaf_type type, int64_t k, const char *w, struct fetch f
     UNROLL_16 for (int i = 0; i < 2 * C; i++) acc[i] = few_sum(first, sums + i);
     UNROLL for (int p = 0; p < pairs; p++) mins[p] = few_sum(first, sums + 2 * C + p);
     for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += 8 * block) {
-        _Alignas(8) char rest[FEW_MOST_256];
-        const char *at = few_256(type, w, k - i, rest);
+        _Alignas(8) char rest[MOST_256];
+        const char *at = whole_256(type, w, k - i, rest);
         const __m256 halves_of = gather_halves(at, block, 8);
         const __m512 d = _mm512_insertf32x8(_mm512_castps256_ps512(halves_of), halves_of, 1);
         const __m512 m = v_mul(d, v_set1(-128.0f));
@@ -246,10 +228,10 @@ INLINE void row_pieces(enum sheaf_type type, int64_t k, const char *w, struct fe
         acc[c] = few_sum(first, sums + c);
         mins[c] = few_sum(first, sums + C + c);
     }
-    for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += few_size(type)) {
+    for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += size_256(type)) {
         __m512i q[4];
         __m512 s, m;
-        fetch_weights(fetch, w, few_size(type));
+        fetch_weights(fetch, w, size_256(type));
         unpack_pieces(type, w, q, &s, &m);
         UNROLL_8 for (int c = 0; c < C; c++) {
             const struct sheaf__act_digits *y = &f->y[c][b];
@@ -373,7 +355,7 @@ INLINE int64_t few_part(enum sheaf_type type, int64_t k, int C) {
 INLINE void rows_few(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int64_t nr,
                      struct fetch fetch, const void *const *act, int nc, int C, float *const *out) {
     const int64_t part = few_part(type, k, C);
-    const size_t size = few_size(type);
+    const size_t size = size_256(type);
     struct few f;
     v_f sums[FEW_ROWS][SHEAF__TILE_COLS * FEW_SUMS];
     for (int64_t r0 = 0; r0 < nr; r0 += FEW_ROWS, w += FEW_ROWS * w_stride) {
@@ -403,7 +385,7 @@ INLINE void rows_few(enum sheaf_type type, int64_t k, const char *w, size_t w_st
 INLINE void rows_by(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
                     const void *const *act, int nc, int C, float *const *out) {
     const size_t ahead =
-        prefetch_ahead((size_t)few_part(type, k, C) * few_size(type) / SHEAF__QK_K, w_stride);
+        prefetch_ahead((size_t)few_part(type, k, C) * size_256(type) / SHEAF__QK_K, w_stride);
     if (C == 1) {
         BY_FETCH(ahead, rows_few(type, k, w, w_stride, nr, fetch, act, nc, 1, out));
     } else {

@@ -309,7 +309,7 @@ INLINE float digits_k(enum sheaf_type type, int64_t k, const char *w, struct fet
                                 ROW_FN(TYPE, k, row, fetch, act[c]));                              \
         }                                                                                          \
     }
-#define ROW_BYTES(TYPE) ((size_t)k * few_size(TYPE) / SHEAF__QK_K)
+#define ROW_BYTES(TYPE) ((size_t)k * size_256(TYPE) / SHEAF__QK_K)
 
 /* ---- activations ---- */
 
