@@ -202,6 +202,9 @@ BLOCKS(blocks_q4_k, blocks_k, SHEAF_TYPE_Q4_K)
 BLOCKS(blocks_q5_k, blocks_k, SHEAF_TYPE_Q5_K)
 #endif
 
+/* A tile of integers. */
+enum { TILE_ROWS = VW == 16 ? 6 : 4, TILE_COLS = 2 * VW };
+
 /* Four bytes in all lanes. */
 #if defined(KERNELS_VNNI_512)
 INLINE __m512i four_bytes(const void *p) {
@@ -214,5 +217,27 @@ INLINE __m256i four_bytes(const void *p) {
     int32_t x;
     memcpy(&x, p, sizeof x);
     return _mm256_set1_epi32(x);
+}
+
+/* c += the integers acc of part h of a block, times the scales of the rows w and those of the columns, d, of
+ * which so many vectors are used; with `mins` also the rows' mins times the columns' sums. */
+INLINE void add_block(int vectors, bool by_16, bool mins, int h, __m256i (*acc)[2],
+                      const struct panel_row *w, size_t w_stride, const float *d,
+                      const float (*sums)[TILE_COLS], float *c) {
+    v_f sum[2];
+    UNROLL for (int v = 0; v < vectors; v++) {
+        sum[v] = v_load(sums[h] + VW * v);
+        if (!by_16) sum[v] = v_add(sum[v], v_load(sums[1] + VW * v));
+    }
+    UNROLL for (int r = 0; r < TILE_ROWS; r++) {
+        const struct panel_row *row = &w[(size_t)r * w_stride];
+        UNROLL for (int v = 0; v < vectors; v++) {
+            float *to = c + r * TILE_COLS + VW * v;
+            const v_f scale = v_mul(v_set1(row->d[h]), v_load(d + VW * v));
+            v_f x = v_fma(_mm256_cvtepi32_ps(acc[r][v]), scale, v_load(to));
+            if (mins) x = v_fma(v_set1(row->m[h]), sum[v], x);
+            v_store(to, x);
+        }
+    }
 }
 #endif

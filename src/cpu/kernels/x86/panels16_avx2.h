@@ -9,7 +9,7 @@
  *
  * Invariant: as in panels.h. */
 
-enum { PANEL16_ROWS = 4, PANEL16_COLS = 2 * VW };
+enum { PANEL16_ROWS = TILE_ROWS, PANEL16_COLS = TILE_COLS };
 
 /* 32 elements of all columns */
 struct panel16 {
@@ -74,21 +74,7 @@ INLINE void panel_16(int vectors, bool by_16, bool mins, int64_t k, const struct
                 }
                 __asm__ volatile("" ::: "memory");
             }
-            v_f sums[2];
-            UNROLL for (int v = 0; v < vectors; v++) {
-                sums[v] = v_load(panel->sums[h] + VW * v);
-                if (!by_16) sums[v] = v_add(sums[v], v_load(panel->sums[1] + VW * v));
-            }
-            UNROLL for (int r = 0; r < PANEL16_ROWS; r++) {
-                const struct panel_row *row = &w[(size_t)r * w_stride];
-                UNROLL for (int v = 0; v < vectors; v++) {
-                    float *to = c + r * PANEL16_COLS + VW * v;
-                    const v_f scale = v_mul(v_set1(row->d[h]), v_load(panel->d + VW * v));
-                    v_f sum = v_fma(_mm256_cvtepi32_ps(acc[r][v]), scale, v_load(to));
-                    if (mins) sum = v_fma(v_set1(row->m[h]), sums[v], sum);
-                    v_store(to, sum);
-                }
-            }
+            add_block(vectors, by_16, mins, h, acc, w, w_stride, panel->d, panel->sums, c);
         }
     }
 }

@@ -11,7 +11,7 @@
  *
  * Invariant: as in panels.h. */
 
-enum { PANEL8_ROWS = VW == 16 ? 6 : 4, PANEL8_COLS = 2 * VW };
+enum { PANEL8_ROWS = TILE_ROWS, PANEL8_COLS = TILE_COLS };
 
 /* 32 elements of all columns */
 struct panel8 {
@@ -119,7 +119,7 @@ INLINE void panel_8(int vectors, bool by_16, bool mins, int64_t k, const char *w
     else                                                                                           \
         panel_8(VECTORS, false, false, k, row, stride, panel, c, add)
 #else
-/* acc = elements of the columns . those of the rows, n times 4 of them from 4 j on; in 16 bits if
+/* acc = elements of the columns . those of the rows, n times 4 of them from 4 j on; summed in 16 bits if
  * they hold all sums, else in 32. */
 INLINE void sum_bytes(bool narrow, int vectors, const struct panel8 *panel, int j, int n,
                       const struct panel_row *w, size_t w_stride, __m256i (*acc)[2]) {
@@ -143,6 +143,9 @@ INLINE void sum_bytes(bool narrow, int vectors, const struct panel8 *panel, int 
         }
         __asm__ volatile("" ::: "memory");
     }
+    UNROLL for (int r = 0; r < PANEL8_ROWS && narrow; r++) {
+        UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = _mm256_madd_epi16(acc[r][v], one);
+    }
 }
 
 /* The columns of so many vectors. Sums stay in memory: registers are for the integers. */
@@ -150,31 +153,15 @@ INLINE void panel_8(int vectors, int bits, bool by_16, int64_t k, const struct p
                     size_t w_stride, const struct panel8 *panel, float *c, bool add) {
     const bool narrow = bits <= 5;
     const int n = by_16 || bits == 5 ? 4 : 8; /* of a part, in fours */
-    const __m256i one = _mm256_set1_epi16(1);
     for (int r = 0; r < PANEL8_ROWS && !add; r++) {
         for (int v = 0; v < vectors; v++) v_store(c + r * PANEL8_COLS + VW * v, v_set1(0.0f));
     }
     for (int64_t b = 0; b < k / 32; b++, panel++, w++) {
         for (int part = 0; part < 8 / n; part++) {
-            const int h = by_16 ? part : 0;
             __m256i acc[PANEL8_ROWS][2];
-            __m256 sums[2];
             sum_bytes(narrow, vectors, panel, part * n, n, w, w_stride, acc);
-            UNROLL for (int v = 0; v < vectors; v++) {
-                sums[v] = v_load(panel->sums[h] + VW * v);
-                if (!by_16) sums[v] = v_add(sums[v], v_load(panel->sums[1] + VW * v));
-            }
-            UNROLL for (int r = 0; r < PANEL8_ROWS; r++) {
-                const struct panel_row *row = &w[(size_t)r * w_stride];
-                UNROLL for (int v = 0; v < vectors; v++) {
-                    float *to = c + r * PANEL8_COLS + VW * v;
-                    const __m256i q = narrow ? _mm256_madd_epi16(acc[r][v], one) : acc[r][v];
-                    const __m256 scale = v_mul(v_set1(row->d[h]), v_load(panel->d + VW * v));
-                    __m256 sum = v_fma(_mm256_cvtepi32_ps(q), scale, v_load(to));
-                    if (by_16 || part == 0) sum = v_fma(v_set1(row->m[h]), sums[v], sum);
-                    v_store(to, sum);
-                }
-            }
+            add_block(vectors, by_16, by_16 || part == 0, by_16 ? part : 0, acc, w, w_stride,
+                      panel->d, panel->sums, c);
         }
     }
 }
