@@ -373,7 +373,7 @@ static void mix_heads(const struct sheaf__attn *at, const struct item *item,
     for (int64_t i = 0; i < rows_of(item); i += rows) {
         float *y = state_of(to, i / item->rows, i % item->rows);
         if (direct && all_finite(y, at->e)) continue;
-        memset(y, 0, (size_t)(direct ? at->e : 0) * sizeof *y);
+        if (direct) memset(y, 0, (size_t)at->e * sizeof *y);
         mix_floats(at, item->s, item->hk + i / item->rows, w, t0, n, w->scores + i * PART, rows, y,
                    to->row);
     }
