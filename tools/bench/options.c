@@ -44,10 +44,7 @@ static const struct option options[] = {
     {"--output", "-o", OPTION_TEXT, AT(output), 0, 0, 0, "FORMAT", "md, csv or json (md)", NULL},
     {"--split", "-ts --tensor-split", OPTION_TEXT, AT(split), 0, 0, 0, "S",
      "even, auto, or shares: 3,1 (even)", NULL},
-    {"--split-sums", NULL, OPTION_CHOICE, AT(split_sums), 0, 0, 0, "S",
-     "partial, whole: whole sums are not added from members' parts, so that results have the same "
-     "bits on any number of members, for twice the collectives (SHEAF_SPLIT_SUMS, or partial)",
-     "partial|whole"},
+    TOOL_SPLIT_SUMS(AT(split_sums)),
     {"--devices", "-dev --device", OPTION_TEXT, AT(devices), 0, 0, 0, "LIST",
      "as sheaf-info prints them: CPU0@0,CPU0@1 (all)", NULL},
     {"--overlap", NULL, OPTION_TEXT, AT(overlap), 0, 0, 0, "O",

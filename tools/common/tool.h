@@ -22,6 +22,15 @@ int tool_refuse(const struct tool *tool);
 enum sheaf_status tool_set_cpus(int64_t threads, bool fast);
 /* SHEAF_SPLIT_SUMS by --split-sums (NULL: not given). Before tool_start. */
 enum sheaf_status tool_set_sums(const char *sums);
+/* The row of that option in a tool's table, for the field at `offset`. */
+#define TOOL_SPLIT_SUMS(offset)                                                                    \
+    {                                                                                              \
+        "--split-sums", NULL, OPTION_CHOICE, offset, 0, 0, 0, "S",                                 \
+            "partial, whole: whole sums are not added from members' parts, so that results have "  \
+            "the same bits on any number of members, for twice the collectives "                   \
+            "(SHEAF_SPLIT_SUMS, or partial)",                                                      \
+            "partial|whole"                                                                        \
+    }
 
 /* Starts the world and loads the modules of devices, after the command line was parsed with status
  * `parsed`, whose text is in sheaf_last_error. Returns 0 or the exit code of a tool that cannot go

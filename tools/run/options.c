@@ -56,10 +56,7 @@ static const struct option options[] = {
     HEAD("devices"),
     {"--split", "-ts --tensor-split", OPTION_TEXT, AT(split), 0, 0, 0, "S",
      "even, auto (by measured speed), or shares: 3,1 (even)", NULL},
-    {"--split-sums", NULL, OPTION_CHOICE, AT(split_sums), 0, 0, 0, "S",
-     "partial, whole: whole sums are not added from members' parts, so that results have the same "
-     "bits on any number of members, for twice the collectives (SHEAF_SPLIT_SUMS, or partial)",
-     "partial|whole"},
+    TOOL_SPLIT_SUMS(AT(split_sums)),
     {"--devices", "-dev --device", OPTION_TEXT, AT(devices), 0, 0, 0, "LIST",
      "all, or names as --list-devices prints them: CPU0@0,CPU0@1; CPU0 is that of every rank (all)",
      NULL},
