@@ -170,8 +170,8 @@ void sheaf_model_cache_clear(struct sheaf_model *model);
 enum sheaf_status sheaf_model_cache_remove(struct sheaf_model *model, int seq, int64_t from,
                                            int64_t to);
 /* A model with states (mamba2) has sequence 0 only, which is forgotten whole and never copied:
- * UNSUPPORTED otherwise. Sequence `to_seq` gets positions [from, to) of sequence `seq`, in the same cells. to -1: to the
- * end. INVALID if it has one of them already. */
+ * UNSUPPORTED otherwise. Sequence `to_seq` gets positions [from, to) of sequence `seq`, in the same cells.
+ * to -1: to the end. INVALID if it has one of them already. */
 enum sheaf_status sheaf_model_cache_copy(struct sheaf_model *model, int seq, int to_seq,
                                          int64_t from, int64_t to);
 /* The position behind the last one of a sequence: 0 if it is empty; -1 if there is no such one. */

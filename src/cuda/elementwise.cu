@@ -1,5 +1,6 @@
 /* ADD SUB MUL DIV, UNARY, GLU and the ops that map an element by a function of functions.cuh: one
- * result element from one element of each operand, computed in F32. dst may be the memory of an operand of the same layout: a thread reads what it writes.
+ * result element from one element of each operand, computed in F32. dst may be the memory of an operand of
+ * the same layout: a thread reads what it writes.
  *
  * A block takes a piece of a row; tensors that are dense throughout count as one row. */
 #include "cuda/functions.cuh"

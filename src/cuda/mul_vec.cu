@@ -397,7 +397,8 @@ static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N))
 
 /* ---- plain types ---- */
 
-/* TYPE: COUNT is any type, an element at a time. wide: rows of a and b begin at multiples of 16 bytes and have whole groups of 8 elements */
+/* TYPE: COUNT is any type, an element at a time. wide: rows of a and b begin at multiples of 16 bytes and
+ * have whole groups of 8 elements */
 template <int TYPE, int N>
 static __global__ void mul_vec_plain_kernel(Product p, int64_t n_y, int64_t n_z, bool wide) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -1,5 +1,5 @@
-/* ROPE and ROPE_BACK: pairs of a row turned by an angle that grows with the position, or back; also together with the norm
- * of the heads before it and the write into the K cache behind it.
+/* ROPE and ROPE_BACK: pairs of a row turned by an angle that grows with the position, or back; also
+ * together with the norm of the heads before it and the write into the K cache behind it.
  *
  * As on the CPU the angle is kept in double until it is reduced. A thread turns the same pair of
  * HEADS heads, so that sine and cosine are taken once for all of them. dst may be a's memory: a

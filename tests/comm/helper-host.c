@@ -187,8 +187,8 @@ static void threads(void) {
     sheaf_world_finalize();
 }
 
-/* Opens the world; no rank goes on while another is in it. Without the barrier of MPI a rank that breaks the job at once
- * would fail the start of a slower one. */
+/* Opens the world; no rank goes on while another is in it. Without the barrier of MPI a rank that
+ * breaks the job at once would fail the start of a slower one. */
 static void init_together(void) {
     struct sheaf_world_params p = params();
     if (sheaf_world_init(&p)) wrong("init");

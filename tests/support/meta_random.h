@@ -113,8 +113,8 @@ static inline bool meta_random_can(sheaf_backend_dev_t meta, const struct sheaf_
     return can;
 }
 
-/* Graphs `first` .. `first + n - 1`; at least a fifth must be computed. *n_started (may be NULL): how many collectives ran
- * beside spans. */
+/* Graphs `first` .. `first + n - 1`; at least a fifth must be computed. *n_started (may be NULL):
+ * how many collectives ran beside spans. */
 static inline bool run_meta_random_with(const sheaf_backend_dev_t *members, size_t n_members,
                                         uint64_t first, uint64_t n,
                                         enum sheaf_backend_meta_overlap overlap,

@@ -40,8 +40,8 @@ struct reader {
 
 /* Loops over a part: `streams` places at once, `ahead` bytes fetched before they are read. Which is
  * fastest depends on the core and on its neighbours (Zen 4 on large pages: one stream 23.5 GB/s,
- * two 25.8, with 4 KiB fetched ahead 14 to 24; Zen 5: 8 KiB ahead before 4 KiB; with fetching ahead quantized rows are read faster),
- * so passes take turns and the best one counts. */
+ * two 25.8, with 4 KiB fetched ahead 14 to 24; Zen 5: 8 KiB ahead before 4 KiB; with fetching ahead
+ * quantized rows are read faster), so passes take turns and the best one counts. */
 struct loop {
     size_t streams, ahead;
 };

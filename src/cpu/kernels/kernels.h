@@ -182,7 +182,8 @@ enum sheaf__panels_kind {
     SHEAF__PANELS_16,
     /* BF16 weights, activations as sums of two BF16: 16 bits */
     SHEAF__PANELS_BF16_TWICE,
-    /* BF16 and F16 weights and activations as one BF16: 8 bits. Only with SHEAF__ROUND_BF16 and SHEAF__ROUND_Q8 */
+    /* BF16 and F16 weights and activations as one BF16: 8 bits. Only with SHEAF__ROUND_BF16 and
+     * SHEAF__ROUND_Q8 */
     SHEAF__PANELS_BF16,
     /* Weights of 8 bits, activations as those of PANELS_16. Only with SHEAF__ROUND_Q8 */
     SHEAF__PANELS_16_BYTES,
@@ -229,8 +230,8 @@ struct sheaf__cpu_attention_q8 {
     void (*dots)(int64_t k, const void *x, size_t stride, int64_t rows,
                  const struct sheaf__query_digits *const *q, int n_q, float *out,
                  int64_t out_stride);
-    /* Weights of 16 bits for each SHEAF__VALUES_TOGETHER rows from the first. What row r does not read, with a weight of 0, may be anything; it is not finite if
-     * something that it reads is not. */
+    /* Weights of 16 bits for each SHEAF__VALUES_TOGETHER rows from the first. What row r does not read,
+     * with a weight of 0, may be anything; it is not finite if something that it reads is not. */
     sheaf__mix_rows_fn mix;
 };
 

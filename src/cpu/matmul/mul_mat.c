@@ -19,8 +19,8 @@ enum {
     MIN_CHUNK = 16,          /* rows; 16 floats of dst are a cache line */
     MAX_CHUNK = 64,          /* rows; 64 rows of 4-bit weights of k = 4096 fit half of a small L2 */
     CHUNK_BYTES = 256 << 10, /* of weights that are read again for the next columns */
-    /* rows that are read once only: what counts then is that each thread reads on in memory. Two threads read F16 at 49 GB/s in chunks of 64 rows, at 54 in
-     * these (AMD EPYC, Zen 5, November 2026). */
+    /* rows that are read once only: what counts then is that each thread reads on in memory. Two threads
+     * read F16 at 49 GB/s in chunks of 64 rows, at 54 in these (AMD EPYC, Zen 5, November 2026). */
     MAX_CHUNK_ONCE = 512,
     /* Columns longer than this are multiplied in parts, for GROUP rows each: a column of 14336 does
      * not stay in the first cache beside the weights, and one thread then read Q4_0 at 8 GB/s and
