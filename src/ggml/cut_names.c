@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arith.h"
 #include "ggml/cut.h"
 #include "model/place/policy.h"
 
@@ -223,7 +222,7 @@ static struct sheaf_split_state *by_fused_heads(const struct gg_cutter *c, int a
 
 /* n rows of a matrix, or elements of its bias. */
 static struct sheaf_split_state *by_rows(const struct gg_cutter *c, int axis, int64_t n) {
-    const int64_t unit = c->whole_sums ? sheaf__gcd(n, SHEAF__ROW_GROUP) : 1;
+    const int64_t unit = c->whole_sums ? sheaf__row_group(n) : 1;
     return gg_cut_axis(c, axis, n / unit, unit);
 }
 
@@ -338,8 +337,7 @@ static struct sheaf_split_state *feed_forward_state(const struct gg_cutter *c,
         return NULL;
     }
     const int64_t n = down->ne[0];
-    const int64_t inner =
-        c->whole_sums ? sheaf__gcd(n, SHEAF__ROW_GROUP) : sheaf_blck_size(down->type);
+    const int64_t inner = c->whole_sums ? sheaf__row_group(n) : sheaf_blck_size(down->type);
     if (l->role == ROLE_FFN_OUT) {
         if (l->bias) return NULL;
         return c->whole_sums ? by_rows(c, 1, r->ne[1]) : by_inner(c, 0, n, inner, 1);

@@ -134,7 +134,7 @@ static int64_t block_of(const struct sheaf_tensor *t) { return t ? sheaf_blck_si
 
 /* Of n rows of a matrix. With whole sums a slice has the rows in groups as the whole matrix has. */
 static int64_t row_unit(const struct sheaf__policy *p, int64_t n) {
-    return soft_unit(n, p->whole_sums ? sheaf__gcd(n, SHEAF__ROW_GROUP) : 1, p->n);
+    return soft_unit(n, p->whole_sums ? sheaf__row_group(n) : 1, p->n);
 }
 
 /* Of n results that the matrix `down` adds up: whole blocks of it where it is cut on axis 0. */

@@ -10,6 +10,7 @@
 
 #include "sheaf/split.h"
 
+#include "base/arith.h"
 #include "model/file/weights.h"
 #include "model/place/heads.h"
 
@@ -18,6 +19,8 @@ struct sheaf__policy;
 /* With whole sums, slices of matrices have whole groups of so many rows where the matrix has: devices that
  * lay rows out in groups then compute the rows of a slice as they do those of the whole. */
 enum { SHEAF__ROW_GROUP = 16 };
+/* The rows that slices of n rows are cut by. */
+static inline int64_t sheaf__row_group(int64_t n) { return sheaf__gcd(n, SHEAF__ROW_GROUP); }
 
 /* shares [n_members]: proportions, >= 0, not all 0; a member of share 0 gets nothing. The model
  * must outlive the policy. */
