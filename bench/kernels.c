@@ -117,7 +117,7 @@ static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
     }
     printf("\n");
     for (int kind = 0; kind < SHEAF__PANELS_KINDS; kind++) {
-        static const char *const names[] = {"floats", "16 bits",        "two BF16",
+        static const char *const names[] = {"floats", "16 bits",        "two BF16 each", "two BF16",
                                             "BF16",   "16 bits, bytes", "8 bits"};
         static_assert(sizeof names / sizeof *names == SHEAF__PANELS_KINDS, "a name for each");
         const struct sheaf__cpu_panels *p = &kern->panels[kind];

@@ -17,51 +17,6 @@ struct config {
     }
 static const struct config good = GOOD;
 
-static int8_t bytes_a[2][8], bytes_b[2][12]; /* b: byte i of column n is [i / 4][4 * n + i % 4] */
-
-static void load_bytes(void) {
-    for (int i = 0; i < 16; i++) bytes_a[i / 8][i % 8] = (int8_t)(i * 37 - 128);
-    for (int i = 0; i < 24; i++) bytes_b[i / 12][i % 12] = (int8_t)(127 - i * 53);
-    _tile_loadconfig(&good);
-    _tile_zero(0);
-    _tile_loadd(1, bytes_a, sizeof bytes_a[0]);
-    _tile_loadd(2, bytes_b, sizeof bytes_b[0]);
-}
-
-static int as(int8_t x, bool is_signed) { return is_signed ? x : (uint8_t)x; }
-
-static void check_bytes(bool a_signed, bool b_signed, int times) {
-    int32_t c[3][4]; /* more than the tile */
-    memset(c, 0x55, sizeof c);
-    _tile_stored(0, c, sizeof c[0]);
-    for (int m = 0; m < 3; m++) {
-        for (int n = 0; n < 4; n++) {
-            int want = 0;
-            for (int i = 0; i < 8 && m < 2 && n < 3; i++)
-                want += times * as(bytes_a[m][i], a_signed) *
-                        as(bytes_b[i / 4][4 * n + i % 4], b_signed);
-            cr_assert_eq(c[m][n], m < 2 && n < 3 ? want : 0x55555555, "%d %d", m, n);
-        }
-    }
-    _tile_release();
-}
-
-Test(amx_emu, products_of_bytes) {
-    load_bytes();
-    _tile_dpbssd(0, 1, 2);
-    check_bytes(true, true, 1);
-    load_bytes();
-    _tile_dpbsud(0, 1, 2);
-    _tile_dpbsud(0, 1, 2); /* adds */
-    check_bytes(true, false, 2);
-    load_bytes();
-    _tile_dpbusd(0, 1, 2);
-    check_bytes(false, true, 1);
-    load_bytes();
-    _tile_dpbuud(0, 1, 2);
-    check_bytes(false, false, 1);
-}
-
 static uint16_t bf16(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -107,8 +62,8 @@ Test(amx_emu, products_of_bf16) {
 static void load(struct config c) { _tile_loadconfig(&c); }
 static void ready(void) { load(good); }
 
-REFUSES(a_product_without_tiles, _tile_dpbssd(0, 1, 2))
-REFUSES(a_load_without_tiles, _tile_loadd(0, bytes_a, 8))
+REFUSES(a_product_without_tiles, _tile_dpbf16ps(0, 1, 2))
+REFUSES(a_load_without_tiles, _tile_loadd(0, &good, 8))
 REFUSES(use_after_release, ready(); _tile_release(); _tile_zero(0))
 REFUSES(a_tile_that_has_no_shape, ready(); _tile_zero(3))
 REFUSES(a_second_configuration, ready(); ready())
@@ -119,7 +74,7 @@ REFUSES(17_rows, struct config c = GOOD; c.rows[1] = 17; load(c))
 REFUSES(65_bytes, struct config c = GOOD; c.bytes[1] = 65; load(c))
 REFUSES(rows_without_bytes, struct config c = GOOD; c.rows[5] = 1; load(c))
 REFUSES(a_ninth_tile, struct config c = GOOD; c.bytes[8] = 4; c.rows[8] = 1; load(c))
-REFUSES(a_tile_by_itself, ready(); _tile_dpbssd(0, 1, 1))
-REFUSES(rows_that_differ, struct config c = GOOD; c.rows[1] = 1; load(c); _tile_dpbssd(0, 1, 2))
-REFUSES(columns_that_differ, struct config c = GOOD; c.bytes[2] = 8; load(c); _tile_dpbssd(0, 1, 2))
+REFUSES(a_tile_by_itself, ready(); _tile_dpbf16ps(0, 1, 1))
+REFUSES(rows_that_differ, struct config c = GOOD; c.rows[1] = 1; load(c); _tile_dpbf16ps(0, 1, 2))
+REFUSES(columns_that_differ, struct config c = GOOD; c.bytes[2] = 8; load(c); _tile_dpbf16ps(0, 1, 2))
 REFUSES(another_k, struct config c = GOOD; c.bytes[1] = 4; load(c); _tile_dpbf16ps(0, 1, 2))

@@ -160,6 +160,7 @@ typedef void (*sheaf__rows_dot_fn)(int64_t k, const void *w, size_t w_stride, in
 struct sheaf__cpu_panels {
     int rows, cols;                /* of a tile; 0: the table has no panels of this kind */
     int unit;                      /* a divisor of 256 */
+    int chunk; /* rows at most that are unpacked together, whole tiles; 0: for a second cache of 512 KiB */
     size_t panel_bytes, row_bytes; /* of a unit of a panel, and of a row */
     /* Element i of column c is x[c][i], i < n. The first `used` columns are packed at least; a kind may
      * leave out the upper half if they are of the lower one, and use the first half of the bytes. */
@@ -167,6 +168,8 @@ struct sheaf__cpu_panels {
     /* n weights, whole blocks. NULL for types that go by another kind; floats have all types that
      * rows_dot has */
     void (*unpack[SHEAF_TYPE_COUNT])(const void *w, void *row, int64_t n);
+    /* The same of n weights as floats, for all types that unpack lacks, but F32; or NULL */
+    void (*from_floats)(const float *w, void *row, int64_t n);
     /* c [rows][cols] = rows of k elements, `stride` bytes apart, . the first `used` columns at
      * least, or added to what c holds. The panel was packed with this `used`, in one call that began
      * with its first element. */
@@ -180,7 +183,9 @@ enum sheaf__panels_kind {
     SHEAF__PANELS_FLOATS,
     /* Weights of fewer than 8 bits, activations of 16 bits with a scale for each 32, in integers */
     SHEAF__PANELS_16,
-    /* BF16 weights, activations as sums of two BF16: 16 bits */
+    /* Weights and activations as sums of two BF16: 16 bits */
+    SHEAF__PANELS_BF16_BOTH,
+    /* BF16 weights, activations as sums of two BF16 */
     SHEAF__PANELS_BF16_TWICE,
     /* BF16 and F16 weights and activations as one BF16: 8 bits. Only with SHEAF__ROUND_BF16 and
      * SHEAF__ROUND_Q8 */
@@ -390,7 +395,7 @@ extern bool sheaf__cpu_fetch_first;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 16 };
+enum { SHEAF__CPU_KERNELS_VERSION = 17 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

@@ -60,15 +60,22 @@ static size_t row_bytes(const struct sheaf__cpu_panels *kind, int64_t k) {
     return (size_t)(round_up(k, kind->unit) / kind->unit) * kind->row_bytes;
 }
 
+/* Rows at most that meet several panels: whole tiles. */
+static int64_t chunk_of(const struct sheaf__cpu_panels *kind) {
+    return kind->chunk ? kind->chunk : round_up(CHUNK, kind->rows);
+}
+
 /* Floats are for all types that have nothing better. */
 static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *kern,
                                                enum sheaf_type type) {
     static const int best[] = {[SHEAF__ROUND_NONE] = SHEAF__PANELS_BF16_TWICE,
                                [SHEAF__ROUND_BF16] = SHEAF__PANELS_BF16,
                                [SHEAF__ROUND_Q8] = SHEAF__PANELS_8};
-    int kind = best[sheaf__rounding()];
-    while (kind > SHEAF__PANELS_FLOATS && !kern->panels[kind].unpack[type]) kind--;
-    return &kern->panels[kind];
+    const struct sheaf__cpu_panels *kind = &kern->panels[best[sheaf__rounding()]];
+    while (kind > &kern->panels[SHEAF__PANELS_FLOATS] && !kind->unpack[type] &&
+           (!kind->from_floats || type == SHEAF_TYPE_F32))
+        kind--;
+    return kind;
 }
 
 /* rows_dot goes over the weights once for each tile_cols columns; panels unpack them, and cost the same
@@ -102,7 +109,7 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.stride = row_bytes(p.kind, PASS);
     p.panel_size = panel_bytes(p.kind, p.k);
     const int64_t share = p.m * p.batches / ((int64_t)nth * CHUNKS_PER_THREAD);
-    p.most = columns <= p.cols ? CHUNK_ONE : CHUNK;
+    p.most = columns <= p.cols ? CHUNK_ONE : chunk_of(p.kind);
     p.chunk = min_i64(round_up(share > 0 ? share : 1, p.rows), p.most);
     return p;
 }
@@ -140,7 +147,7 @@ static char *panel(const struct product *p, const struct matrix *m, int64_t q, i
 
 /* What a thread has of its own: a pass of a chunk, and the sums of a chunk for a block of columns
  * as [panels of the block][chunk][cols]. */
-static size_t pass_size(const struct product *p) { return sheaf__align_up(CHUNK * p->stride, 64); }
+static size_t pass_size(const struct product *p) { return sheaf__align_up((size_t)chunk_of(p->kind) * p->stride, 64); }
 static size_t scratch_size(const struct product *p, int64_t columns) {
     const int64_t block = min_i64(panels_of(p, columns) * p->cols, BLOCK);
     return pass_size(p) + sheaf__align_up((size_t)(p->most * block) * sizeof(float), 64);
@@ -184,15 +191,27 @@ struct next {
     size_t bytes; /* of a row */
 };
 
+static const float *floats_of(const struct product *p, const char *w, int64_t n, float *to) {
+    const struct sheaf__cpu_panels *floats = &p->kern->panels[SHEAF__PANELS_FLOATS];
+    if (floats->unpack[p->a->type])
+        floats->unpack[p->a->type](w, to, n);
+    else
+        sheaf_to_float(p->a->type, w, to, n);
+    return to;
+}
+
 /* n weights of `rows` rows at w, unpacked; zeros up to whole tiles. */
 static void unpack(const struct product *p, const char *w, int64_t rows, int64_t n,
                    struct next next, char *pass) {
     const enum sheaf_type type = p->a->type;
     const size_t stride = p->a->nb[1];
+    float floats[PASS];
     for (int64_t r = 0; r < rows; r++, w += stride, next.w += stride, pass += p->stride) {
         for (size_t i = 0; i < next.bytes; i += 64) __builtin_prefetch(next.w + i, 0, 2);
         if (p->kind->unpack[type]) {
             p->kind->unpack[type](w, pass, n);
+        } else if (p->kind->from_floats) {
+            p->kind->from_floats(floats_of(p, w, n, floats), pass, n);
         } else {
             sheaf_to_float(type, w, (float *)(void *)pass, n);
         }

@@ -78,7 +78,7 @@ EMU void emu_stored(int t, void *to, size_t stride) {
         memcpy((char *)to + (size_t)r * stride, emu.tile[t].data[r], (size_t)emu.tile[t].bytes);
 }
 
-/* c [m][n] += a [m][4k] . b [k][4n], four bytes at a time: what all products ask of their tiles. */
+/* c [m][n] += a [m][4k] . b [k][4n], in bytes: what a product asks of its tiles. */
 EMU void emu_shapes(int c, int a, int b) {
     emu_in_use(c);
     emu_in_use(a);
@@ -88,23 +88,6 @@ EMU void emu_shapes(int c, int a, int b) {
     EMU_CHECK(emu.tile[c].bytes == emu.tile[b].bytes, "sums and columns of b differ in number");
     EMU_CHECK(emu.tile[a].bytes == 4 * emu.tile[b].rows, "a row of a is not a column of b");
     EMU_CHECK(emu.tile[c].bytes % 4 == 0, "elements have 4 bytes");
-}
-
-EMU void emu_dp_bytes(int c, int a, int b, int a_signed, int b_signed) {
-    emu_shapes(c, a, b);
-    for (int m = 0; m < emu.tile[c].rows; m++) {
-        uint32_t sum[EMU_BYTES / 4]; /* wraps */
-        memcpy(sum, emu.tile[c].data[m], sizeof sum);
-        for (int k = 0; k < emu.tile[a].bytes; k++) {
-            const uint8_t ua = emu.tile[a].data[m][k];
-            const int32_t x = a_signed ? (int8_t)ua : ua;
-            for (int n = 0; n < emu.tile[c].bytes / 4; n++) {
-                const uint8_t ub = emu.tile[b].data[k / 4][4 * n + k % 4];
-                sum[n] += (uint32_t)(x * (b_signed ? (int8_t)ub : ub));
-            }
-        }
-        memcpy(emu.tile[c].data[m], sum, (size_t)emu.tile[c].bytes);
-    }
 }
 
 /* The float of a BF16; subnormal ones count as zero, as do results (DAZ, FTZ). */
@@ -141,20 +124,12 @@ EMU void emu_dpbf16ps(int c, int a, int b) {
 #undef _tile_zero
 #undef _tile_loadd
 #undef _tile_stored
-#undef _tile_dpbssd
-#undef _tile_dpbsud
-#undef _tile_dpbusd
-#undef _tile_dpbuud
 #undef _tile_dpbf16ps
 #define _tile_loadconfig(from)       emu_loadconfig(from)
 #define _tile_release()              emu_release()
 #define _tile_zero(t)                emu_zero(t)
 #define _tile_loadd(t, from, stride) emu_loadd(t, from, stride)
 #define _tile_stored(t, to, stride)  emu_stored(t, to, stride)
-#define _tile_dpbssd(c, a, b)        emu_dp_bytes(c, a, b, 1, 1)
-#define _tile_dpbsud(c, a, b)        emu_dp_bytes(c, a, b, 1, 0)
-#define _tile_dpbusd(c, a, b)        emu_dp_bytes(c, a, b, 0, 1)
-#define _tile_dpbuud(c, a, b)        emu_dp_bytes(c, a, b, 0, 0)
 #define _tile_dpbf16ps(c, a, b)      emu_dpbf16ps(c, a, b)
 
 #endif

@@ -1,21 +1,25 @@
-/* The AVX-512 table with products by AMX tiles, of bytes and of BF16: what it changes of that of
- * avx512.c.
+/* The AVX-512 table with products by AMX tiles: what it changes of that of avx512.c.
  *
- * Panels and unpacked rows are those of the VNNI and of the BF16 products, which lie as AMX wants
- * them: a unit of 16 rows is one tile, a unit of 16 columns, four bytes (two BF16) of a column side
- * by side, another. Integer products are exact, so their results have the bits of the VNNI tile.
+ * All weights but F32 are multiplied as BF16, the products that AMX adds to floats. In the exact mode
+ * weights are the sum of two BF16, and so are activations (see bf16.h): of the four products of terms
+ * the one of both second terms is left out, at 2^-16 of the whole at most. BF16 weights have one term.
+ * In the fast mode all have one. Integers would need their scales after each 32 elements, which takes
+ * as many cycles of vectors as tiles save.
+ *
+ * Panels and unpacked rows lie as AMX wants them: a unit of 16 rows is one tile, a unit of 16 columns,
+ * two BF16 of a column side by side, another. 32 rows by 32 columns are four tiles of sums, and need a
+ * load of a tile for each product or less.
  *
  * The shapes of tiles are a state of the thread: set before a chunk's first tile, released after
  * its last (begin, end). Compilers know of tile loads that they happen in order, not that
  * they read memory: each function that loads tiles is called through a pointer.
  *
- * Only ever run by an emulation (tests/emulators/amx); speeds are those of Intel's tables: a product of
- * two tiles takes 16 cycles, and the next may add to the same tile after 52. */
+ * A product of two tiles takes 16 cycles, and a load of one from the first two caches 9 beside it
+ * (measured on a Xeon of 2024, Granite Rapids). */
 #include "cpu/kernels/x86/avx512.h"
 #include "cpu/kernels/x86/bf16.h"
-#include "cpu/kernels/x86/units.h"
 
-enum { AMX_ROWS = 16 };
+enum { AMX_TILE = 16, AMX_ROWS = 2 * AMX_TILE, AMX_CHUNK = 256 };
 
 /* What LDTILECFG reads. */
 struct tile_shapes {
@@ -25,150 +29,114 @@ struct tile_shapes {
 };
 static_assert(sizeof(struct tile_shapes) == 64, "as LDTILECFG has it");
 
-/* Sums in tiles 0 to 3, 16 x 16; rows of weights in 4; columns in 5 and 6. */
-static void begin_16(void) {
+/* Sums of 32 x 32 in tiles 0 to 3; rows of weights in 4 and 5; columns in 6 and 7. */
+static void begin_tiles(void) {
     static const struct tile_shapes shapes = {
         .palette = 1,
-        .bytes = {64, 64, 64, 64, 32, 64, 64},
-        .rows = {16, 16, 16, 16, 16, 8, 8},
-    };
-    _tile_loadconfig(&shapes);
-}
-static void begin_bf16(void) {
-    static const struct tile_shapes shapes = {
-        .palette = 1,
-        .bytes = {64, 64, 64, 64, 64, 64, 64},
-        .rows = {16, 16, 16, 16, 16, 16, 16},
+        .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+        .rows = {16, 16, 16, 16, 16, 16, 16, 16},
     };
     _tile_loadconfig(&shapes);
 }
 static void end_tiles(void) { _tile_release(); }
 
-/* ---- integers ---- */
+enum { SUMS_LINE = BF16_COLS * sizeof(float), COLS_LINE = sizeof(uint16_t[BF16_COLS][2]) };
 
-/* digits[d] = digit d of 32 elements of 16 columns, [2][8] lines of so many bytes from x on, . the blocks
- * of 16 rows */
-INLINE void multiply_digits(const uint8_t *w, size_t stride, const uint8_t *x, size_t line,
-                            int32_t (*digits)[AMX_ROWS][16]) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_loadd(4, w, stride);
-    _tile_loadd(5, x, line);
-    _tile_dpbusd(0, 4, 5);
-    _tile_loadd(6, x + 8 * line, line);
-    _tile_dpbusd(1, 4, 6);
-    _tile_stored(0, digits[0], sizeof digits[0][0]);
-    _tile_stored(1, digits[1], sizeof digits[1][0]);
-}
-
-/* Columns first to first + 15 of a panel, or half a panel, of cols. */
-INLINE void panel_16_amx(bool mins, int64_t k, const struct panel_row *w, size_t stride,
-                         const uint8_t *panel, int cols, int first, float *c, bool add) {
-    _Alignas(64) int32_t digits[2][AMX_ROWS][16];
-    const size_t line = (size_t)cols * 4,
-                 size = (size_t)cols * sizeof(struct panel16) / PANEL16_COLS;
-    const __m512i offset = _mm512_set1_epi32(-w->of[0].offset);
-    __m512 sum[AMX_ROWS];
-    UNROLL_16 for (int r = 0; r < AMX_ROWS; r++) sum[r] =
-        add ? v_load(c + r * PANEL16_COLS) : v_set1(0.0f);
-    for (int64_t b = 0; b < k / 32; b++, panel += size) {
-        const struct panel_row *at = &w[b / PANEL_ROW_BLOCKS];
-        const float *scales = (const float *)(const void *)(panel + 16 * line) + first;
-        const __m512 d = v_load(scales);
-        const __m512i x = _mm512_add_epi32(load512(scales + cols), load512(scales + 2 * cols));
-        const __m512i start = _mm512_mullo_epi32(x, offset);
-        const __m512 sums = v_mul(d, _mm512_cvtepi32_ps(x));
-        multiply_digits(at->q[b % PANEL_ROW_BLOCKS], stride, panel + 4 * first, line, digits);
-        UNROLL_16 for (int r = 0; r < AMX_ROWS; r++) {
-            const struct panel_row *row = (const void *)((const char *)at + (size_t)r * stride);
-            const struct panel_scales *of = &row->of[b % PANEL_ROW_BLOCKS];
-            __m512i q = _mm512_slli_epi32(load512(digits[0][r]), 8);
-            q = _mm512_add_epi32(q, load512(digits[1][r]));
-            if (!mins) q = _mm512_add_epi32(q, start);
-            sum[r] = v_fma(_mm512_cvtepi32_ps(q), v_mul(v_set1(of->d[0]), d), sum[r]);
-            if (mins) sum[r] = v_fma(v_set1(of->m[0]), sums, sum[r]);
-        }
+/* Adds the products of rows and columns; NULL: of those that are loaded. A product waits for the tiles
+ * that it needs, not for all. both: tiles of columns, not only the first. */
+INLINE void multiply(const char *row, size_t stride, const struct panel_bf16 *panel, bool both) {
+    if (panel) _tile_loadd(6, panel->x[0][0], COLS_LINE);
+    if (row) _tile_loadd(4, row, stride);
+    _tile_dpbf16ps(0, 4, 6);
+    if (both) {
+        if (panel) _tile_loadd(7, panel->x[0][AMX_TILE], COLS_LINE);
+        _tile_dpbf16ps(1, 4, 7);
     }
-    UNROLL_16 for (int r = 0; r < AMX_ROWS; r++) v_store(c + r * PANEL16_COLS, sum[r]);
+    if (row) _tile_loadd(5, row + AMX_TILE * stride, stride);
+    _tile_dpbf16ps(2, 5, 6);
+    if (both) _tile_dpbf16ps(3, 5, 7);
 }
-static_assert(offsetof(struct panel16, d) == 64 * PANEL16_COLS &&
-                  offsetof(struct panel16_half, d) == 64 * PANEL16_HALF,
-              "scales after the digits");
-
-static void tile_16_amx(int64_t k, const void *row, size_t stride, const void *panel, int used,
-                        float *c, bool add) {
-    const struct panel_row *w = row;
-    const int cols = used > PANEL16_HALF ? PANEL16_COLS : PANEL16_HALF;
-    for (int first = 0; first < used; first += 16) {
-        if (w->of[0].has_min) {
-            panel_16_amx(true, k, w, stride, panel, cols, first, c + first, add);
-        } else {
-            panel_16_amx(false, k, w, stride, panel, cols, first, c + first, add);
-        }
-    }
-}
-
-/* ---- BF16 ---- */
-
-/* Sums of the terms of even and of odd number lie in tiles of their own: one chain of sums would
- * wait for itself. */
-INLINE void panel_bf16_amx(int terms, int64_t k, const char *row, size_t stride,
-                           const struct panel_bf16 *panel, int used, float *c, bool add) {
-    enum { LINE = BF16_COLS * sizeof(float) };
-    const bool both = used > 16; /* tiles of columns */
-    _Alignas(64) float odd[AMX_ROWS][BF16_COLS];
-    const int64_t n = (k + BF16_UNIT - 1) / BF16_UNIT * terms;
-    if (add) {
-        _tile_loadd(0, c, LINE);
-        _tile_loadd(1, c + 16, LINE);
-    } else {
+INLINE void begin_sums(const float *c, bool both, bool add) {
+    const float *below = c + AMX_TILE * BF16_COLS;
+    if (!add) {
         _tile_zero(0);
         _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        return;
     }
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int64_t i = 0; i < n; i++, panel++) {
-        _tile_loadd(4, row + (size_t)(i / terms) * BF16_UNIT * sizeof(uint16_t), stride);
-        _tile_loadd(5, panel->x[0][0], sizeof panel->x[0]);
-        if (both) _tile_loadd(6, panel->x[0][16], sizeof panel->x[0]);
-        if (i % 2 == 0) {
-            _tile_dpbf16ps(0, 4, 5);
-            if (both) _tile_dpbf16ps(1, 4, 6);
-        } else {
-            _tile_dpbf16ps(2, 4, 5);
-            if (both) _tile_dpbf16ps(3, 4, 6);
-        }
-    }
-    _tile_stored(0, c, LINE);
-    _tile_stored(1, c + 16, LINE);
-    _tile_stored(2, odd[0], LINE);
-    _tile_stored(3, odd[0] + 16, LINE);
-    for (int r = 0; r < AMX_ROWS; r++, c += BF16_COLS) {
-        v_store(c, v_add(v_load(c), v_load(odd[r])));
-        v_store(c + VW, v_add(v_load(c + VW), v_load(odd[r] + VW)));
-    }
+    _tile_loadd(0, c, SUMS_LINE);
+    _tile_loadd(2, below, SUMS_LINE);
+    if (!both) return;
+    _tile_loadd(1, c + AMX_TILE, SUMS_LINE);
+    _tile_loadd(3, below + AMX_TILE, SUMS_LINE);
 }
-static void tile_bf16(int64_t k, const void *row, size_t stride, const void *panel, int used,
-                      float *c, bool add) {
-    panel_bf16_amx(1, k, row, stride, panel, used, c, add);
-}
-static void tile_bf16_twice(int64_t k, const void *row, size_t stride, const void *panel, int used,
-                            float *c, bool add) {
-    panel_bf16_amx(2, k, row, stride, panel, used, c, add);
+INLINE void store_sums(float *c, bool both) {
+    float *below = c + AMX_TILE * BF16_COLS;
+    _tile_stored(0, c, SUMS_LINE);
+    _tile_stored(2, below, SUMS_LINE);
+    if (!both) return;
+    _tile_stored(1, c + AMX_TILE, SUMS_LINE);
+    _tile_stored(3, below + AMX_TILE, SUMS_LINE);
 }
 
+/* Terms of weights and of activations. The first terms' product comes second, so that rows and columns
+ * are loaded once each. */
+INLINE void panel_amx(int of_w, int of_x, int64_t k, const char *row, size_t stride,
+                      const struct panel_bf16 *panel, bool both, float *c, bool add) {
+    begin_sums(c, both, add);
+    for (int64_t i = 0; i < k; i += BF16_UNIT, row += of_w * ROW_BF16, panel += of_x) {
+        if (of_w == 2) multiply(row + ROW_BF16, stride, panel, both);
+        multiply(row, stride, of_w == 2 ? NULL : panel, both);
+        if (of_x == 2) multiply(NULL, 0, panel + 1, both);
+    }
+    store_sums(c, both);
+}
+#define TILE_AMX(NAME, OF_W, OF_X)                                                                 \
+    static void NAME(int64_t k, const void *row, size_t stride, const void *panel, int used,       \
+                     float *c, bool add) {                                                         \
+        if (used > AMX_TILE) {                                                                     \
+            panel_amx(OF_W, OF_X, k, row, stride, panel, true, c, add);                            \
+        } else {                                                                                   \
+            panel_amx(OF_W, OF_X, k, row, stride, panel, false, c, add);                           \
+        }                                                                                          \
+    }
+TILE_AMX(tile_bf16, 1, 1)
+TILE_AMX(tile_bf16_twice, 1, 2)
+TILE_AMX(tile_bf16_both, 2, 2)
+
+/* ---- weights ---- */
+
+INLINE void terms_of_floats(int terms, const float *x, int64_t n, char *row) {
+    for (int64_t i = 0; i < n; i += BF16_UNIT, row += terms * ROW_BF16) {
+        const v_f v[2] = {n - i < VW ? v_load_n(x + i, n - i) : v_load(x + i),
+                          n - i <= VW         ? v_set1(0.0f)
+                          : n - i < BF16_UNIT ? v_load_n(x + i + VW, n - i - VW)
+                                              : v_load(x + i + VW)};
+        const __m512bh first = _mm512_cvtne2ps_pbh(v[1], v[0]);
+        memcpy(row, &first, sizeof first);
+        if (terms == 1) continue;
+        const __m512i bits = (__m512i)first;
+        const v_f low = second_term(v[0], (__m256bh)_mm512_castsi512_si256(bits));
+        const v_f high = second_term(v[1], (__m256bh)_mm512_extracti64x4_epi64(bits, 1));
+        const __m512bh second = _mm512_cvtne2ps_pbh(high, low);
+        memcpy(row + ROW_BF16, &second, sizeof second);
+    }
+}
+static void one_term(const float *x, void *row, int64_t n) { terms_of_floats(1, x, n, row); }
+static void two_terms(const float *x, void *row, int64_t n) { terms_of_floats(2, x, n, row); }
+
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
-    struct sheaf__cpu_panels *p16 = &table->panels[SHEAF__PANELS_16];
-    p16->rows = AMX_ROWS;
-    p16->tile = tile_16_amx;
-    p16->begin = begin_16;
-    p16->end = end_tiles;
-    /* A scale for 16: a product of two tiles would be half a block. These types stay floats. */
-    for (int t = 0; t < SHEAF_TYPE_COUNT; t++)
-        if (panel_by_16((enum sheaf_type)t)) p16->unpack[t] = NULL;
-    /* AMX multiplies two bytes of an activation faster than VNNI one: no panels of 8 bits for the
-     * types that have those of 16. */
-    for (int t = 0; t < SHEAF_TYPE_COUNT; t++)
-        if (p16->unpack[t]) table->panels[SHEAF__PANELS_8].unpack[t] = NULL;
-    use_panels_bf16(table, AMX_ROWS, tile_bf16, tile_bf16_twice, begin_bf16, end_tiles);
+    use_panels_bf16(table, AMX_ROWS, tile_bf16, tile_bf16_twice, begin_tiles, end_tiles);
+    table->panels[SHEAF__PANELS_BF16].chunk = table->panels[SHEAF__PANELS_BF16_TWICE].chunk = AMX_CHUNK;
+    struct sheaf__cpu_panels *both = &table->panels[SHEAF__PANELS_BF16_BOTH];
+    *both = table->panels[SHEAF__PANELS_BF16_TWICE];
+    memset(both->unpack, 0, sizeof both->unpack);
+    both->row_bytes = 2 * ROW_BF16;
+    both->from_floats = two_terms;
+    both->tile = tile_bf16_both;
+    table->panels[SHEAF__PANELS_BF16].from_floats = one_term;
+    /* They would come first. */
+    table->panels[SHEAF__PANELS_8] = (struct sheaf__cpu_panels){0};
+    table->panels[SHEAF__PANELS_16] = (struct sheaf__cpu_panels){0};
 }

@@ -13,7 +13,7 @@
 
 #include "cpu/kernels/x86/vector.h"
 
-enum { BF16_COLS = 32, BF16_UNIT = 32 };
+enum { BF16_COLS = 32, BF16_UNIT = 32, ROW_BF16 = BF16_UNIT * sizeof(uint16_t) };
 
 /* A term of 32 elements of 32 columns: two elements of a column side by side. */
 struct panel_bf16 {
@@ -90,7 +90,7 @@ static void use_panels_bf16(struct sheaf__cpu_kernels *table, int rows, tile_fn 
         .cols = BF16_COLS,
         .unit = BF16_UNIT,
         .panel_bytes = sizeof(struct panel_bf16),
-        .row_bytes = BF16_UNIT * sizeof(uint16_t),
+        .row_bytes = ROW_BF16,
         .pack = pack_bf16,
         .unpack = {[SHEAF_TYPE_BF16] = unpack_bf16, [SHEAF_TYPE_F16] = unpack_f16},
         .tile = one,
