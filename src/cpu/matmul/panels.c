@@ -106,7 +106,7 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.kind = kind_of(kern, a->type);
     p.rows = p.kind->rows;
     p.cols = p.kind->cols;
-    p.stride = row_bytes(p.kind, PASS);
+    p.stride = row_bytes(p.kind, PASS) + (p.kind->chunk ? 64 : 0);
     p.panel_size = panel_bytes(p.kind, p.k);
     const int64_t share = p.m * p.batches / ((int64_t)nth * CHUNKS_PER_THREAD);
     p.most = columns <= p.cols ? CHUNK_ONE : chunk_of(p.kind);

@@ -18,6 +18,7 @@
  * (measured on a Xeon of 2024, Granite Rapids). */
 #include "cpu/kernels/x86/avx512.h"
 #include "cpu/kernels/x86/bf16.h"
+#include "quant/quants.h"
 
 enum { AMX_TILE = 16, AMX_ROWS = 2 * AMX_TILE, AMX_CHUNK = 256 };
 
@@ -105,7 +106,7 @@ TILE_AMX(tile_bf16, 1, 1)
 TILE_AMX(tile_bf16_twice, 1, 2)
 TILE_AMX(tile_bf16_both, 2, 2)
 
-/* ---- weights ---- */
+/* ---- weights of any type, by way of floats ---- */
 
 INLINE void terms_of_floats(int terms, const float *x, int64_t n, char *row) {
     for (int64_t i = 0; i < n; i += BF16_UNIT, row += terms * ROW_BF16) {
@@ -126,6 +127,99 @@ INLINE void terms_of_floats(int terms, const float *x, int64_t n, char *row) {
 static void one_term(const float *x, void *row, int64_t n) { terms_of_floats(1, x, n, row); }
 static void two_terms(const float *x, void *row, int64_t n) { terms_of_floats(2, x, n, row); }
 
+/* ---- weights of 4 bits: the 16 levels of a block are rounded, and looked up ---- */
+
+struct levels {
+    __m512i first, second; /* terms; every 16 words the same */
+};
+INLINE struct levels levels_of(int terms, v_f x) {
+    struct levels l;
+    const __m256bh first = _mm512_cvtneps_pbh(x);
+    l.first = _mm512_broadcast_i64x4((__m256i)first);
+    if (terms == 2)
+        l.second = _mm512_broadcast_i64x4((__m256i)_mm512_cvtneps_pbh(second_term(x, first)));
+    return l;
+}
+/* A unit of a row; at: the number of an element's level in the low 4 bits of a word. */
+INLINE void look_up(int terms, struct levels l, __m512i at, char *row) {
+    _mm512_storeu_si512(row, _mm512_permutexvar_epi16(at, l.first));
+    if (terms == 2) _mm512_storeu_si512(row + ROW_BF16, _mm512_permutexvar_epi16(at, l.second));
+}
+/* 16 bytes: 16 elements in the low nibbles, then 16 in the high ones. */
+INLINE __m512i low_then_high(const uint8_t *q) {
+    const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)q));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(words), _mm256_srli_epi16(words, 4), 1);
+}
+INLINE v_f levels_8(const int8_t *levels) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)levels)));
+}
+
+INLINE void nibbles_q4_0(int terms, const char *w, char *row) {
+    static const int8_t levels[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+    const struct sheaf__block_q4_0 *b = (const void *)w;
+    const v_f d = v_set1(_cvtsh_ss(b->d));
+    look_up(terms, levels_of(terms, v_mul(levels_8(levels), d)), low_then_high(b->qs), row);
+}
+INLINE void nibbles_q4_1(int terms, const char *w, char *row) {
+    static const int8_t levels[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const struct sheaf__block_q4_1 *b = (const void *)w;
+    const v_f d = v_set1(_cvtsh_ss(b->d)), m = v_set1(_cvtsh_ss(b->m));
+    look_up(terms, levels_of(terms, v_fma(levels_8(levels), d, m)), low_then_high(b->qs), row);
+}
+INLINE void nibbles_iq4_nl(int terms, const char *w, char *row) {
+    static const int8_t levels[16] = SHEAF__IQ4_LEVELS;
+    const struct sheaf__block_iq4_nl *b = (const void *)w;
+    const v_f d = v_set1(_cvtsh_ss(b->d));
+    look_up(terms, levels_of(terms, v_mul(levels_8(levels), d)), low_then_high(b->qs), row);
+}
+INLINE void nibbles_mxfp4(int terms, const char *w, char *row) {
+    static const int8_t levels[16] = SHEAF__FP4_LEVELS;
+    const struct sheaf__block_mxfp4 *b = (const void *)w;
+    const v_f d = v_set1(sheaf__mxfp4_scale(b->e));
+    look_up(terms, levels_of(terms, v_mul(levels_8(levels), d)), low_then_high(b->qs), row);
+}
+INLINE void nibbles_iq4_xs(int terms, const char *w, char *row) {
+    static const int8_t levels[16] = SHEAF__IQ4_LEVELS;
+    const struct sheaf__block_iq4_xs *b = (const void *)w;
+    const float d = _cvtsh_ss(b->d);
+    for (int s = 0; s < 8; s++, row += terms * ROW_BF16) {
+        const int low = b->scales_l[s / 2] >> s % 2 * 4 & 15, high = b->scales_h >> 2 * s & 3;
+        const v_f by = v_set1(d * (float)((low | high << 4) - 32));
+        look_up(terms, levels_of(terms, v_mul(levels_8(levels), by)), low_then_high(b->qs + 16 * s),
+                row);
+    }
+}
+/* 32 bytes: a block of 32 in the low nibbles, the next in the high ones. */
+INLINE void nibbles_q4_k(int terms, const char *w, char *row) {
+    static const int8_t levels[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const struct sheaf__block_q4_k *b = (const void *)w;
+    const float d = _cvtsh_ss(b->d), dmin = _cvtsh_ss(b->dmin);
+    for (int s = 0; s < 8; s++, row += terms * ROW_BF16) {
+        uint8_t scale, min;
+        sheaf__k_scale_min(b->scales, s, &scale, &min);
+        const v_f x = v_fma(levels_8(levels), v_set1(d * scale), v_set1(-dmin * min));
+        const __m256i q = _mm256_loadu_si256((const __m256i *)(b->qs + s / 2 * 32));
+        const __m512i at = _mm512_cvtepu8_epi16(q);
+        look_up(terms, levels_of(terms, x), s % 2 ? _mm512_srli_epi16(at, 4) : at, row);
+    }
+}
+
+#define UNPACK_NIBBLES(NAME, TERMS, TYPE, BLOCK)                                                   \
+    static void NAME(const void *w, void *row, int64_t n) {                                        \
+        const char *from = w;                                                                      \
+        char *to = row;                                                                            \
+        for (; n > 0; n -= BLOCK, from += sizeof(struct sheaf__block_##TYPE))                      \
+            nibbles_##TYPE(TERMS, from, to), to += BLOCK / BF16_UNIT * TERMS * ROW_BF16;           \
+    }
+#define UNPACK_BY_TERMS(TYPE, BLOCK)                                                               \
+    UNPACK_NIBBLES(one_##TYPE, 1, TYPE, BLOCK) UNPACK_NIBBLES(two_##TYPE, 2, TYPE, BLOCK)
+UNPACK_BY_TERMS(q4_0, SHEAF__QK)
+UNPACK_BY_TERMS(q4_1, SHEAF__QK)
+UNPACK_BY_TERMS(iq4_nl, SHEAF__QK)
+UNPACK_BY_TERMS(mxfp4, SHEAF__QK)
+UNPACK_BY_TERMS(iq4_xs, SHEAF__QK_K)
+UNPACK_BY_TERMS(q4_k, SHEAF__QK_K)
+
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     use_panels_bf16(table, AMX_ROWS, tile_bf16, tile_bf16_twice, begin_tiles, end_tiles);
     table->panels[SHEAF__PANELS_BF16].chunk = table->panels[SHEAF__PANELS_BF16_TWICE].chunk = AMX_CHUNK;
@@ -134,6 +228,15 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     memset(both->unpack, 0, sizeof both->unpack);
     both->row_bytes = 2 * ROW_BF16;
     both->from_floats = two_terms;
+#define USE_NIBBLES(TYPE, NAME)                                                                    \
+    both->unpack[SHEAF_TYPE_##TYPE] = two_##NAME;                                                  \
+    table->panels[SHEAF__PANELS_BF16].unpack[SHEAF_TYPE_##TYPE] = one_##NAME
+    USE_NIBBLES(Q4_0, q4_0);
+    USE_NIBBLES(Q4_1, q4_1);
+    USE_NIBBLES(IQ4_NL, iq4_nl);
+    USE_NIBBLES(MXFP4, mxfp4);
+    USE_NIBBLES(IQ4_XS, iq4_xs);
+    USE_NIBBLES(Q4_K, q4_k);
     both->tile = tile_bf16_both;
     table->panels[SHEAF__PANELS_BF16].from_floats = one_term;
     /* They would come first. */
