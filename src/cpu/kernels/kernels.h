@@ -187,8 +187,8 @@ enum sheaf__panels_kind {
     SHEAF__PANELS_BF16_BOTH,
     /* BF16 weights, activations as sums of two BF16 */
     SHEAF__PANELS_BF16_TWICE,
-    /* BF16 and F16 weights and activations as one BF16: 8 bits. Only with SHEAF__ROUND_BF16 and
-     * SHEAF__ROUND_Q8 */
+    /* Weights (BF16 and F16, with AMX all but F32) and activations as one BF16: 8 bits. Only with
+     * SHEAF__ROUND_BF16 and SHEAF__ROUND_Q8 */
     SHEAF__PANELS_BF16,
     /* Weights of 8 bits, activations as those of PANELS_16. Only with SHEAF__ROUND_Q8 */
     SHEAF__PANELS_16_BYTES,

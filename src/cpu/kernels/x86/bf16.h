@@ -1,9 +1,10 @@
-/* Panels of BF16 for the tables that multiply BF16: BF16 and F16 weights with many columns.
+/* Panels of BF16 for the tables that multiply BF16: BF16 and F16 weights with many columns, with AMX
+ * (amx.c) all but F32.
  *
  * BF16 weights are multiplied as they are. Activations are rounded to BF16, one term of 8 bits, or
  * are the sum of two terms, the second what rounding to the first left: 16 bits. A product of two
  * BF16 is exact in the float that it is added to. F16 weights have 11 bits and would need two terms
- * as well, which is no faster than floats: they are here only where activations have one term, and
+ * as well, which without AMX is no faster than floats: they are here only where activations have one term, and
  * are rounded like them. In units of 32 elements, so that a unit of a row is a line of the cache and
  * one row of a tile of AMX.
  *

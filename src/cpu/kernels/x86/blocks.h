@@ -1,5 +1,5 @@
 /* A part of kernels.h, in the same terms: rows of quantized weights as bytes with scales, which the
- * tiles of panels16.h, panels8.h and amx.h multiply.
+ * tiles of panels16.h and panels8.h multiply.
  *
  * Bytes of weights are unsigned by an offset. With VNNI the integers of the activations take it off, without
  * it is a part of the min.

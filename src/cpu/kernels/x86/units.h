@@ -1,5 +1,4 @@
-/* The units of panels: what a table packs and unpacks, and what tiles multiply, those of a table that
- * extends it (amx.c) too. */
+/* The units of panels of integers: what a table packs and unpacks, and what its tiles multiply. */
 #include <assert.h>
 #include <stdint.h>
 
