@@ -14,7 +14,7 @@
  * its last (begin, end). Compilers know of tile loads that they happen in order, not that
  * they read memory: each function that loads tiles is called through a pointer.
  *
- * A product of two tiles takes 16 cycles, and a load of one from the first two caches 9 beside it
+ * A product of two tiles takes 16 cycles, and a load of one from the first two caches 9 to 20 beside it
  * (measured on a Xeon of 2024, Granite Rapids). */
 #include "cpu/kernels/x86/avx512.h"
 #include "cpu/kernels/x86/bf16.h"
