@@ -278,3 +278,41 @@ Test(few_columns, by_panels_have_the_bits_of_many) {
     }
     sheaf_backend_free(backend);
 }
+
+/* Products that share columns but not how these are packed. */
+Test(few_columns, products_of_the_same_columns) {
+    static const enum sheaf_type types[] = {SHEAF_TYPE_F16, SHEAF_TYPE_Q8_0, SHEAF_TYPE_BF16,
+                                            SHEAF_TYPE_F16, SHEAF_TYPE_F32};
+    enum { K = 1312, N = 16, TYPES = sizeof types / sizeof *types };
+    static float x[N * K], alone[N * MOST_M];
+    struct sheaf_tensor *w[TYPES], *product[TYPES];
+    sheaf_backend_t backend = NULL;
+    sheaf_backend_buffer_t buffer = NULL;
+    const struct sheaf_init_params params = {.mem_size = 1 << 20, .no_alloc = true};
+    struct sheaf_context *ctx = sheaf_init(params);
+    struct sheaf_cgraph *graph = sheaf_new_graph(ctx);
+    struct sheaf_tensor *b = sheaf_new_tensor_2d(ctx, SHEAF_TYPE_F32, K, N);
+    cr_assert_eq(sheaf_backend_init_by_name("CPU0", NULL, &backend), SHEAF_STATUS_SUCCESS);
+    seed = 5;
+    fill(x, N * K);
+    for (int t = 0; t < TYPES; t++) {
+        w[t] = sheaf_new_tensor_2d(ctx, types[t], K, MOST_M);
+        product[t] = sheaf_mul_mat(ctx, w[t], b);
+        cr_assert_eq(sheaf_build_forward_expand(graph, product[t]), SHEAF_STATUS_SUCCESS);
+    }
+    cr_assert_eq(sheaf_backend_alloc_ctx_tensors(ctx, backend, &buffer), SHEAF_STATUS_SUCCESS);
+    for (int t = 0; t < TYPES; t++) {
+        seed = 11;
+        fill_rows(w[t]->data, sheaf_nbytes(w[t]));
+    }
+    memcpy(b->data, x, sizeof x);
+    cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+    for (int t = 0; t < TYPES; t++) {
+        multiply(backend, types[t], K, MOST_M, N, x, alone);
+        cr_assert_arr_eq(product[t]->data, alone, sizeof alone, "%s, number %d",
+                         sheaf_type_name(types[t]), t);
+    }
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(ctx);
+    sheaf_backend_free(backend);
+}

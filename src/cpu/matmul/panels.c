@@ -5,8 +5,9 @@
  * time; those, and the sums of the chunk, stay in the second cache, while the piece of one panel
  * that they meet stays in the first. If there is one panel only, a tile's rows are unpacked at a time,
  * and stay in the first as well; then a chunk has more rows, so that the pieces of the panel, which
- * come from the second cache, do so less often. Sums are kept as the tiles leave them and written to
- * dst at the end.
+ * come from the second cache, do so less often. Weights that are not quantized are many bytes for one
+ * panel, so reading them counts: each tile takes all of k, in passes so short that weights are fetched
+ * while others are multiplied. Sums are kept as the tiles leave them and written to dst at the end.
  *
  * Invariant: a sum runs over k in order (see the tiles), so threads, chunks and blocks of columns
  * do not show in its bits. */
@@ -20,6 +21,9 @@ enum {
     /* From so many columns on, at the earliest; sheaf__mul_mat_by_panels */
     MIN_COLUMNS = 8,
     PASS = SHEAF__SEGMENT, /* elements of k; 32 columns of them are 32 KiB */
+    /* The same by tiles. F16 by 16 columns, us a MiB: 196 with passes of 256 over a chunk, 160 so, 160 and
+     * 185 with 64 and 32 elements (k = 2048, Xeon with AMX, November 2026). */
+    TILE_PASS = 128,
     CHUNK = 48,      /* rows at most, whole tiles of every table: 48 KiB as floats of a pass */
     CHUNK_ONE = 192, /* with one panel: half of its sums, for 16 columns, are 12 KiB */
     BLOCK = 512,     /* columns: sums of a chunk are 96 KiB */
@@ -37,6 +41,8 @@ struct product {
     const struct sheaf__cpu_panels *kind;
     int64_t rows;      /* of a tile */
     int64_t cols;      /* of a panel */
+    bool by_tiles;     /* one panel: a tile takes all of k before the next does */
+    int64_t pass;      /* elements of k */
     int64_t most;      /* rows of a chunk */
     int64_t chunk;     /* rows */
     size_t stride;     /* bytes from one row of a pass to the next */
@@ -95,6 +101,10 @@ bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struc
     return columns > most_by_rows(kern, dst->src[0]->type);
 }
 
+static bool by_tiles(const struct sheaf__cpu_panels *kind, enum sheaf_type type, int64_t columns) {
+    return columns <= kind->cols && !sheaf_is_quantized(type) && kind->unit <= TILE_PASS;
+}
+
 /* columns: at most so many meet one matrix */
 static struct product product_of(const struct sheaf__cpu_kernels *kern,
                                  const struct sheaf_tensor *dst, int64_t columns, int nth) {
@@ -106,10 +116,12 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.kind = kind_of(kern, a->type);
     p.rows = p.kind->rows;
     p.cols = p.kind->cols;
-    p.stride = row_bytes(p.kind, PASS) + (p.kind->chunk ? 64 : 0);
+    p.by_tiles = by_tiles(p.kind, a->type, columns);
+    p.pass = p.by_tiles ? TILE_PASS : PASS;
+    p.stride = row_bytes(p.kind, p.pass) + (p.kind->chunk ? 64 : 0);
     p.panel_size = panel_bytes(p.kind, p.k);
     const int64_t share = p.m * p.batches / ((int64_t)nth * CHUNKS_PER_THREAD);
-    p.most = columns <= p.cols ? CHUNK_ONE : chunk_of(p.kind);
+    p.most = columns <= p.cols && !p.by_tiles ? CHUNK_ONE : chunk_of(p.kind);
     p.chunk = min_i64(round_up(share > 0 ? share : 1, p.rows), p.most);
     return p;
 }
@@ -169,12 +181,12 @@ static int used_of(const struct product *p, const struct matrix *m, int64_t q) {
     return (int)min_i64(p->cols, m->n - q * p->cols);
 }
 
-/* Segment s of k of panel q. */
+/* Pass s of k of panel q. */
 static void pack(const struct product *p, const struct matrix *m, int64_t q, int64_t s) {
     static const float zeros[SHEAF__SEGMENT];
     float tmp[MAX_PANEL_COLS][SHEAF__SEGMENT];
     const float *x[MAX_PANEL_COLS];
-    const int64_t i = s * SHEAF__SEGMENT, n = min_i64(SHEAF__SEGMENT, p->k - i);
+    const int64_t i = s * p->pass, n = min_i64(p->pass, p->k - i);
     const int used = used_of(p, m, q);
     for (int c = 0; c < p->cols; c++) {
         x[c] = zeros;
@@ -247,7 +259,7 @@ static void store(const struct product *p, const struct matrix *m, const float *
 static void multiply_pass(const struct product *p, const struct matrix *m, const char *w,
                           int64_t rows, int64_t i, struct next next, int64_t q0, int64_t nq,
                           char *pass, float *sums) {
-    const int64_t n = min_i64(PASS, p->k - i);
+    const int64_t n = min_i64(p->pass, p->k - i);
     if (nq > 1) unpack(p, w, rows, n, next, pass);
     for (int64_t q = 0; q < nq; q++) {
         const char *columns = panel(p, m, q0 + q, i), *unpacked = pass;
@@ -265,28 +277,44 @@ static void multiply_pass(const struct product *p, const struct matrix *m, const
     }
 }
 
+/* All passes of `rows` rows at w by nq panels from q0 on. The last one fetches the first pass of the
+ * rows `ahead` after them, if not 0. */
+static void multiply_rows(const struct product *p, const struct matrix *m, const char *w,
+                          int64_t rows, int64_t ahead, int64_t q0, int64_t nq, char *pass,
+                          float *sums) {
+    const enum sheaf_type type = p->a->type;
+    for (int64_t i = 0; i < p->k; i += p->pass) {
+        const int64_t left = p->k - i - p->pass;
+        struct next next = {w, 0};
+        if (left > 0) {
+            next.w = w + sheaf_row_size(type, i + p->pass);
+            next.bytes = sheaf_row_size(type, min_i64(p->pass, left));
+        } else if (ahead > 0) {
+            next.w = w + (size_t)ahead * p->a->nb[1];
+            next.bytes = sheaf_row_size(type, min_i64(p->pass, p->k));
+        }
+        multiply_pass(p, m, w + sheaf_row_size(type, i), rows, i, next, q0, nq, pass, sums);
+    }
+}
+
 /* A chunk from row `first` on; `ahead` rows after it begins the one that this thread probably takes
  * next. */
 static void multiply(const struct product *p, const struct matrix *m, int64_t first, int64_t ahead,
                      char *pass) {
-    const enum sheaf_type type = p->a->type;
     float *sums = (float *)(void *)(pass + pass_size(p));
     const int64_t rows = min_i64(p->chunk, p->m - first), per_block = BLOCK / p->cols;
+    const int64_t step = p->by_tiles ? p->rows : rows;
     const char *w = m->w + (size_t)first * p->a->nb[1];
+    if (first + ahead >= p->m) ahead = 0;
     if (p->kind->begin) p->kind->begin();
     for (int64_t q0 = 0; q0 < m->panels; q0 += per_block) {
         const int64_t nq = min_i64(per_block, m->panels - q0);
-        for (int64_t i = 0; i < p->k; i += PASS) {
-            const int64_t left = p->k - i - PASS;
-            struct next next = {w, 0};
-            if (left > 0) {
-                next.w = w + sheaf_row_size(type, i + PASS);
-                next.bytes = sheaf_row_size(type, min_i64(PASS, left));
-            } else if (q0 + nq == m->panels && first + ahead < p->m) {
-                next.w = w + (size_t)ahead * p->a->nb[1];
-                next.bytes = sheaf_row_size(type, min_i64(PASS, p->k));
-            }
-            multiply_pass(p, m, w + sheaf_row_size(type, i), rows, i, next, q0, nq, pass, sums);
+        for (int64_t r = 0; r < rows; r += step) {
+            int64_t next = r + step < rows                     ? step
+                           : q0 + nq == m->panels && ahead > 0 ? ahead - r
+                                                               : 0;
+            multiply_rows(p, m, w + (size_t)r * p->a->nb[1], min_i64(step, rows - r), next, q0, nq,
+                          pass, sums + r * p->cols);
         }
         store(p, m, sums, first, rows, q0 * p->cols, min_i64(nq * p->cols, m->n - q0 * p->cols));
     }
@@ -298,7 +326,8 @@ static bool packed_alike(const struct product *p, const struct sheaf_tensor *oth
     if (!other || other->src[1] != p->b) return false;
     const struct sheaf_tensor *a = other->src[0];
     return kind_of(p->kern, a->type) == p->kind && a->ne[2] == p->a->ne[2] &&
-           a->ne[3] == p->a->ne[3];
+           a->ne[3] == p->a->ne[3] &&
+           by_tiles(p->kind, a->type, sheaf__mul_mat_columns(a, p->b)) == p->by_tiles;
 }
 
 enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
@@ -307,14 +336,14 @@ enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
     const int64_t n = sheaf__mul_mat_columns(dst->src[0], dst->src[1]);
     const struct product p = product_of(kern, dst, n, nth);
     const int64_t panels = panels_of(&p, n);
-    const int64_t segments = (p.k + SHEAF__SEGMENT - 1) / SHEAF__SEGMENT;
-    const int64_t pieces = p.batches * panels * segments;
+    const int64_t passes = (p.k + p.pass - 1) / p.pass;
+    const int64_t pieces = p.batches * panels * passes;
     char *pass =
         (char *)work + packed_size(&p, p.batches * panels) + scratch_size(&p, n) * (size_t)ith;
     const bool again = packed_alike(&p, sync->packed);
     for (int64_t t = pieces * ith / nth; t < pieces * (ith + 1) / nth && !again; t++) {
-        const struct matrix m = matrix_of(&p, t / segments / panels, work);
-        pack(&p, &m, t / segments % panels, t % segments);
+        const struct matrix m = matrix_of(&p, t / passes / panels, work);
+        pack(&p, &m, t / passes % panels, t % passes);
     }
     sheaf__mul_mat_start(sync, ith, nth);
     if (ith == 0) sync->packed = dst;
@@ -357,15 +386,15 @@ void sheaf__mul_mat_id_panels(const struct sheaf__cpu_kernels *kern, const struc
                               const struct sheaf__mul_mat_group *groups, int64_t n_groups, int ith,
                               int nth, void *work, struct sheaf__cpu_sync *sync) {
     const struct product p = product_of(kern, dst, dst->ne[1] * dst->ne[2], nth);
-    const int64_t segments = (p.k + SHEAF__SEGMENT - 1) / SHEAF__SEGMENT;
+    const int64_t passes = (p.k + p.pass - 1) / p.pass;
     const int64_t chunks = (p.m + p.chunk - 1) / p.chunk;
     char *pass = (char *)work + packed_size(&p, most_panels(&p)) +
                  scratch_size(&p, dst->ne[1] * dst->ne[2]) * (size_t)ith;
     int64_t at = 0, piece = 0;
     for (int64_t g = 0; g < n_groups; g++) {
         const struct matrix m = expert_of(&p, &groups[g], at, work);
-        for (int64_t i = 0; i < m.panels * segments; i++, piece++) {
-            if (piece % nth == ith) pack(&p, &m, i / segments, i % segments);
+        for (int64_t i = 0; i < m.panels * passes; i++, piece++) {
+            if (piece % nth == ith) pack(&p, &m, i / passes, i % passes);
         }
         at += m.panels;
     }
