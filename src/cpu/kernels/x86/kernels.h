@@ -18,7 +18,7 @@
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
  * The parts below (pairs.h, f32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
- * panels16.h, bytes.h with few.h, convert.h, panels8.h, panels16_avx2.h, attention.h, attention_few.h) use
+ * panels16.h, bytes.h with few.h, plain_few.h, convert.h, panels8.h, panels16_avx2.h, attention.h, attention_few.h) use
  * these and each other in the order in which they are included. Bytes of blocks are unpacked in 256 bits by
  * all, since a block is 32 bytes when unpacked.
  *
@@ -264,20 +264,9 @@ INLINE void rows_plain_few(enum sheaf_type type, int64_t k, const char *w, size_
         rows_plain(type, k, w, w_stride, nr, fetch, act, C, out);
     }
 }
-/* More than four columns go by fours, GROUP rows at a time, which stay in the second cache meanwhile. */
-enum { GROUP = 32 };
 #define ROWS_DOT(NAME, TYPE)                                                                       \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
-        for (int64_t r = 0; r < nr && nc > 4; r += GROUP) {                                        \
-            const char *rows = (const char *)w + (size_t)r * w_stride;                             \
-            const int64_t n = nr - r < GROUP ? nr - r : GROUP;                                     \
-            float *to[TILE];                                                                       \
-            for (int c = 0; c < nc; c++) to[c] = out[c] + r;                                       \
-            NAME(k, rows, w_stride, n, act, 4, to);                                                \
-            NAME(k, rows, w_stride, n, act + 4, nc - 4, to + 4);                                   \
-        }                                                                                          \
-        if (nc > 4) return;                                                                        \
         for (; nc >= PLAIN_COLS; nc -= PLAIN_COLS, act += PLAIN_COLS, out += PLAIN_COLS)           \
             rows_plain_few(TYPE, k, w, w_stride, nr, act, PLAIN_COLS, out);                        \
         if (nc == 3) rows_plain_few(TYPE, k, w, w_stride, nr, act, PLAIN_COLS - 1, out);           \
@@ -289,8 +278,6 @@ ROWS_DOT(rows_dot_f16, SHEAF_TYPE_F16)
 ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
 #if defined(KERNELS_VNNI_512)
 #include "cpu/kernels/x86/pairs.h"
-#else
-#define ROWS_DOT_BF16 rows_dot_bf16
 #endif
 
 #include "cpu/kernels/x86/f32.h"
@@ -306,6 +293,9 @@ ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
 #include "cpu/kernels/x86/int24_avx2.h"
 #endif
 #include "cpu/kernels/x86/bytes.h"
+#if defined(KERNELS_VNNI_512)
+#include "cpu/kernels/x86/plain_few.h"
+#endif
 #include "cpu/kernels/x86/convert.h"
 #include "cpu/kernels/x86/panels8.h"
 #if !defined(KERNELS_VNNI_512)
@@ -403,9 +393,15 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
         },
     .rows_dot =
         {
+#if defined(KERNELS_VNNI_512)
+            [SHEAF_TYPE_F32] = eight_f32,
+            [SHEAF_TYPE_F16] = eight_f16,
+            [SHEAF_TYPE_BF16] = eight_bf16,
+#else
             [SHEAF_TYPE_F32] = rows_dot_f32,
             [SHEAF_TYPE_F16] = rows_dot_f16,
-            [SHEAF_TYPE_BF16] = ROWS_DOT_BF16,
+            [SHEAF_TYPE_BF16] = rows_dot_bf16,
+#endif
             [SHEAF_TYPE_Q8_0] = rows_dot_q8_0,
             [SHEAF_TYPE_Q4_0] = rows_dot_q4_0,
             [SHEAF_TYPE_Q4_1] = rows_dot_q4_1,

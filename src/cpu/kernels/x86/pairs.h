@@ -74,4 +74,3 @@ static void rows_dot_pairs(int64_t k, const void *w, size_t w_stride, int64_t nr
     part_column(k, act[0], parted);
     BY_FETCH(ahead, rows_pairs(k, w, w_stride, nr, fetch, act[0], parted, out));
 }
-#define ROWS_DOT_BF16 rows_dot_pairs
