@@ -118,7 +118,8 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.cols = p.kind->cols;
     p.by_tiles = by_tiles(p.kind, a->type, columns);
     p.pass = p.by_tiles ? TILE_PASS : PASS;
-    p.stride = row_bytes(p.kind, p.pass) + (p.kind->chunk ? 64 : 0);
+    p.stride = row_bytes(p.kind, p.pass);
+    if (p.rows > 16) p.stride += 64; /* a power of two would put 32 rows in few sets of the first cache */
     p.panel_size = panel_bytes(p.kind, p.k);
     const int64_t share = p.m * p.batches / ((int64_t)nth * CHUNKS_PER_THREAD);
     p.most = columns <= p.cols && !p.by_tiles ? CHUNK_ONE : chunk_of(p.kind);
@@ -203,6 +204,7 @@ struct next {
     size_t bytes; /* of a row */
 };
 
+/* n weights at w as floats, in `to`. */
 static const float *floats_of(const struct product *p, const char *w, int64_t n, float *to) {
     const struct sheaf__cpu_panels *floats = &p->kern->panels[SHEAF__PANELS_FLOATS];
     if (floats->unpack[p->a->type])

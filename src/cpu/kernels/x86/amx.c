@@ -20,7 +20,11 @@
 #include "cpu/kernels/x86/bf16.h"
 #include "quant/quants.h"
 
-enum { AMX_TILE = 16, AMX_ROWS = 2 * AMX_TILE, AMX_CHUNK = 256 };
+enum {
+    AMX_TILE = 16,
+    AMX_ROWS = 2 * AMX_TILE,
+    AMX_CHUNK = 256, /* columns come from the third cache, 120 cycles a tile, once for so many rows */
+};
 
 /* What LDTILECFG reads. */
 struct tile_shapes {
@@ -81,8 +85,8 @@ INLINE void store_sums(float *c, bool both) {
     _tile_stored(3, below + AMX_TILE, SUMS_LINE);
 }
 
-/* Terms of weights and of activations. The first terms' product comes second, so that rows and columns
- * are loaded once each. */
+/* of_w, of_x: terms of weights and of activations. Each is loaded once: weights' second by activations'
+ * first, then first by first, then first by second. */
 INLINE void panel_amx(int of_w, int of_x, int64_t k, const char *row, size_t stride,
                       const struct panel_bf16 *panel, bool both, float *c, bool add) {
     begin_sums(c, both, add);
@@ -150,33 +154,34 @@ INLINE __m512i low_then_high(const uint8_t *q) {
     const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)q));
     return _mm512_inserti64x4(_mm512_castsi256_si512(words), _mm256_srli_epi16(words, 4), 1);
 }
-INLINE v_f levels_8(const int8_t *levels) {
+INLINE v_f to_floats(const int8_t *levels) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)levels)));
 }
+
+static const int8_t from_0[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 INLINE void nibbles_q4_0(int terms, const char *w, char *row) {
     static const int8_t levels[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
     const struct sheaf__block_q4_0 *b = (const void *)w;
     const v_f d = v_set1(_cvtsh_ss(b->d));
-    look_up(terms, levels_of(terms, v_mul(levels_8(levels), d)), low_then_high(b->qs), row);
+    look_up(terms, levels_of(terms, v_mul(to_floats(levels), d)), low_then_high(b->qs), row);
 }
 INLINE void nibbles_q4_1(int terms, const char *w, char *row) {
-    static const int8_t levels[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const struct sheaf__block_q4_1 *b = (const void *)w;
     const v_f d = v_set1(_cvtsh_ss(b->d)), m = v_set1(_cvtsh_ss(b->m));
-    look_up(terms, levels_of(terms, v_fma(levels_8(levels), d, m)), low_then_high(b->qs), row);
+    look_up(terms, levels_of(terms, v_fma(to_floats(from_0), d, m)), low_then_high(b->qs), row);
 }
 INLINE void nibbles_iq4_nl(int terms, const char *w, char *row) {
     static const int8_t levels[16] = SHEAF__IQ4_LEVELS;
     const struct sheaf__block_iq4_nl *b = (const void *)w;
     const v_f d = v_set1(_cvtsh_ss(b->d));
-    look_up(terms, levels_of(terms, v_mul(levels_8(levels), d)), low_then_high(b->qs), row);
+    look_up(terms, levels_of(terms, v_mul(to_floats(levels), d)), low_then_high(b->qs), row);
 }
 INLINE void nibbles_mxfp4(int terms, const char *w, char *row) {
     static const int8_t levels[16] = SHEAF__FP4_LEVELS;
     const struct sheaf__block_mxfp4 *b = (const void *)w;
     const v_f d = v_set1(sheaf__mxfp4_scale(b->e));
-    look_up(terms, levels_of(terms, v_mul(levels_8(levels), d)), low_then_high(b->qs), row);
+    look_up(terms, levels_of(terms, v_mul(to_floats(levels), d)), low_then_high(b->qs), row);
 }
 INLINE void nibbles_iq4_xs(int terms, const char *w, char *row) {
     static const int8_t levels[16] = SHEAF__IQ4_LEVELS;
@@ -185,19 +190,18 @@ INLINE void nibbles_iq4_xs(int terms, const char *w, char *row) {
     for (int s = 0; s < 8; s++, row += terms * ROW_BF16) {
         const int low = b->scales_l[s / 2] >> s % 2 * 4 & 15, high = b->scales_h >> 2 * s & 3;
         const v_f by = v_set1(d * (float)((low | high << 4) - 32));
-        look_up(terms, levels_of(terms, v_mul(levels_8(levels), by)), low_then_high(b->qs + 16 * s),
+        look_up(terms, levels_of(terms, v_mul(to_floats(levels), by)), low_then_high(b->qs + 16 * s),
                 row);
     }
 }
 /* 32 bytes: a block of 32 in the low nibbles, the next in the high ones. */
 INLINE void nibbles_q4_k(int terms, const char *w, char *row) {
-    static const int8_t levels[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const struct sheaf__block_q4_k *b = (const void *)w;
     const float d = _cvtsh_ss(b->d), dmin = _cvtsh_ss(b->dmin);
     for (int s = 0; s < 8; s++, row += terms * ROW_BF16) {
         uint8_t scale, min;
         sheaf__k_scale_min(b->scales, s, &scale, &min);
-        const v_f x = v_fma(levels_8(levels), v_set1(d * scale), v_set1(-dmin * min));
+        const v_f x = v_fma(to_floats(from_0), v_set1(d * scale), v_set1(-dmin * min));
         const __m256i q = _mm256_loadu_si256((const __m256i *)(b->qs + s / 2 * 32));
         const __m512i at = _mm512_cvtepu8_epi16(q);
         look_up(terms, levels_of(terms, x), s % 2 ? _mm512_srli_epi16(at, 4) : at, row);
@@ -222,24 +226,25 @@ UNPACK_BY_TERMS(q4_k, SHEAF__QK_K)
 
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     use_panels_bf16(table, AMX_ROWS, tile_bf16, tile_bf16_twice, begin_tiles, end_tiles);
-    table->panels[SHEAF__PANELS_BF16].chunk = table->panels[SHEAF__PANELS_BF16_TWICE].chunk = AMX_CHUNK;
+    struct sheaf__cpu_panels *one = &table->panels[SHEAF__PANELS_BF16];
     struct sheaf__cpu_panels *both = &table->panels[SHEAF__PANELS_BF16_BOTH];
+    table->panels[SHEAF__PANELS_BF16_TWICE].chunk = one->chunk = AMX_CHUNK;
+    one->from_floats = one_term;
     *both = table->panels[SHEAF__PANELS_BF16_TWICE];
     memset(both->unpack, 0, sizeof both->unpack);
     both->row_bytes = 2 * ROW_BF16;
+    both->tile = tile_bf16_both;
     both->from_floats = two_terms;
 #define USE_NIBBLES(TYPE, NAME)                                                                    \
     both->unpack[SHEAF_TYPE_##TYPE] = two_##NAME;                                                  \
-    table->panels[SHEAF__PANELS_BF16].unpack[SHEAF_TYPE_##TYPE] = one_##NAME
+    one->unpack[SHEAF_TYPE_##TYPE] = one_##NAME
     USE_NIBBLES(Q4_0, q4_0);
     USE_NIBBLES(Q4_1, q4_1);
     USE_NIBBLES(IQ4_NL, iq4_nl);
     USE_NIBBLES(MXFP4, mxfp4);
     USE_NIBBLES(IQ4_XS, iq4_xs);
     USE_NIBBLES(Q4_K, q4_k);
-    both->tile = tile_bf16_both;
-    table->panels[SHEAF__PANELS_BF16].from_floats = one_term;
-    /* They would come first. */
+    /* Panels of 8 bits would be taken before those of BF16; those of 16 never are. */
     table->panels[SHEAF__PANELS_8] = (struct sheaf__cpu_panels){0};
     table->panels[SHEAF__PANELS_16] = (struct sheaf__cpu_panels){0};
 }
