@@ -23,7 +23,7 @@ static bool baseline(void) {
 }
 
 static bool by_amd(void) {
-    unsigned a, b, c, d;
+    unsigned a = 0, b = 0, c = 0, d = 0;
     return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx && c == signature_AMD_ecx;
 }
 
