@@ -82,9 +82,14 @@ static double decode(const struct sheaf__cpu_kernels *kern, enum sheaf_type type
     return (double)(times * rows) * (double)row / (sheaf__seconds() - start) / 1e9;
 }
 
+/* As products have them: src/cpu/matmul/panels.c. */
+static size_t stride_of(const struct sheaf__cpu_panels *p) {
+    return PASS / (size_t)p->unit * p->row_bytes + (p->rows > 16 ? 64 : 0);
+}
+
 static double tiles(const struct sheaf__cpu_panels *p, const char *rows, const char *panels,
                     float *c) {
-    const size_t stride = PASS / (size_t)p->unit * p->row_bytes + (p->rows > 16 ? 64 : 0);
+    const size_t stride = stride_of(p);
     const size_t panel = PASS / (size_t)p->unit * p->panel_bytes;
     const double start = sheaf__seconds();
     for (int64_t q = 0; q < COLUMNS / p->cols; q++) {
@@ -122,7 +127,7 @@ static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
         static_assert(sizeof names / sizeof *names == SHEAF__PANELS_KINDS, "a name for each");
         const struct sheaf__cpu_panels *p = &kern->panels[kind];
         for (size_t t = 0; t < sizeof types / sizeof *types && p->rows > 0; t++) {
-            const size_t stride = PASS / (size_t)p->unit * p->row_bytes + (p->rows > 16 ? 64 : 0);
+            const size_t stride = stride_of(p);
             double speed = 0;
             if (!p->unpack[types[t]] || (kind == SHEAF__PANELS_FLOATS && t > 0)) continue;
             for (int r = 0; r < TILE; r++) p->unpack[types[t]](w, rows + (size_t)r * stride, PASS);

@@ -27,8 +27,8 @@ static bool by_amd(void) {
     return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx && c == signature_AMD_ecx;
 }
 
-/* The score of a table whose gain is VDPBF16PS: as fast as a multiply-add on AMD, but not on Intel, where prompts
- * of BF16 weights went at 74 tokens/s with it and at 199 without (Granite Rapids). */
+/* The score of a table whose gain is VDPBF16PS: as fast as a multiply-add on AMD, but not on Intel, where
+ * prompts of BF16 weights went at 74 tokens/s with it and at 199 without (Granite Rapids). */
 __attribute__((unused)) static int score_of_bf16(int score, int slow) {
     return by_amd() ? score : slow;
 }

@@ -160,7 +160,9 @@ static char *panel(const struct product *p, const struct matrix *m, int64_t q, i
 
 /* What a thread has of its own: a pass of a chunk, and the sums of a chunk for a block of columns
  * as [panels of the block][chunk][cols]. */
-static size_t pass_size(const struct product *p) { return sheaf__align_up((size_t)chunk_of(p->kind) * p->stride, 64); }
+static size_t pass_size(const struct product *p) {
+    return sheaf__align_up((size_t)chunk_of(p->kind) * p->stride, 64);
+}
 static size_t scratch_size(const struct product *p, int64_t columns) {
     const int64_t block = min_i64(panels_of(p, columns) * p->cols, BLOCK);
     return pass_size(p) + sheaf__align_up((size_t)(p->most * block) * sizeof(float), 64);
@@ -204,14 +206,12 @@ struct next {
     size_t bytes; /* of a row */
 };
 
-/* n weights at w as floats, in `to`. */
-static const float *floats_of(const struct product *p, const char *w, int64_t n, float *to) {
+static void to_floats(const struct product *p, const char *w, int64_t n, float *to) {
     const struct sheaf__cpu_panels *floats = &p->kern->panels[SHEAF__PANELS_FLOATS];
     if (floats->unpack[p->a->type])
         floats->unpack[p->a->type](w, to, n);
     else
         sheaf_to_float(p->a->type, w, to, n);
-    return to;
 }
 
 /* n weights of `rows` rows at w, unpacked; zeros up to whole tiles. */
@@ -225,9 +225,10 @@ static void unpack(const struct product *p, const char *w, int64_t rows, int64_t
         if (p->kind->unpack[type]) {
             p->kind->unpack[type](w, pass, n);
         } else if (p->kind->from_floats) {
-            p->kind->from_floats(floats_of(p, w, n, floats), pass, n);
+            to_floats(p, w, n, floats);
+            p->kind->from_floats(floats, pass, n);
         } else {
-            sheaf_to_float(type, w, (float *)(void *)pass, n);
+            to_floats(p, w, n, (float *)(void *)pass);
         }
     }
     for (int64_t r = rows; r < round_up(rows, p->rows); r++, pass += p->stride)
