@@ -47,11 +47,10 @@ struct sheaf__act_digits {
     union {
         struct {
             int8_t digit[4][3][64]; /* h, m, l of 64 elements each, see sheaf__digits_place */
-            /* SHEAF__DIGITS_QUADS, of 128 elements each: for each 4 bytes of 64, d of their block,
-             * and the sum of their elements in both vectors; SHEAF__DIGITS_6K: d in the order of
-             * sheaf__digits_6k_lane, of 128 elements each; SHEAF__DIGITS_PIECES, _PIECES_24, _HALVES: d
-             * of each 16 in lane_d[0] */
-            float lane_d[2][16], lane_sums[2][16];
+            /* SHEAF__DIGITS_EIGHTS: for each 4 bytes of 64, d of their block, and the sum of their
+             * elements in all vectors; SHEAF__DIGITS_PIECES, _PIECES_24, _HALVES: d of each 16;
+             * SHEAF__DIGITS_6K: the same in the order of sheaf__digits_6k_lane */
+            float lane_d[16], lane_sums[16];
         };
         /* SHEAF__DIGITS_WORDS: h, and m and l as one number; SHEAF__DIGITS_SHORTS: h and m as one */
         int16_t word[2][256];
@@ -65,8 +64,8 @@ static_assert(sizeof(struct sheaf__act_digits) % 64 == 0, "no padding");
 /* The same 256 activations as integers h * 256 + m, and what else several columns need. */
 struct sheaf__act_words {
     int16_t x[256];
-    float d[8], sums32[8];  /* of 32 elements each */
-    float lane_sums[2][16]; /* SHEAF__DIGITS_QUAD_WORDS: as those of QUADS */
+    float d[8], sums32[8]; /* of 32 elements each */
+    float lane_sums[16];   /* SHEAF__DIGITS_EIGHT_WORDS: as those of EIGHTS */
 };
 static_assert(sizeof(struct sheaf__act_words) % 64 == 0, "no padding");
 
@@ -74,9 +73,10 @@ static_assert(sizeof(struct sheaf__act_words) % 64 == 0, "no padding");
  * read. */
 enum sheaf__digits_order {
     SHEAF__DIGITS_PLAIN, /* three digits */
-    /* A vector has the first (the second) pieces of 4 blocks of 32 in a row: Q4_0, Q4_1, Q5_0,
-     * Q5_1, whose low nibbles are the first halves of blocks; types of levels in nibbles */
-    SHEAF__DIGITS_QUADS,
+    /* Vector v has 8 elements of each of 8 blocks of 32, of blocks i and i + 4 in a row: from element
+     * 0, 16, 8, 24 on, as low nibbles are the first halves of blocks. Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL,
+     * IQ4_XS, MXFP4, IQ3_XXS, IQ3_S */
+    SHEAF__DIGITS_EIGHTS,
     /* The first (the second) pieces of the even blocks of 256, then of the odd ones: Q4_K, Q5_K,
      * whose low nibbles are even blocks */
     SHEAF__DIGITS_K,
@@ -97,9 +97,9 @@ enum sheaf__digits_order {
     SHEAF__DIGITS_HALVES,
     SHEAF__DIGITS_WORDS,  /* two integers of 16 bits: Q8_0 */
     SHEAF__DIGITS_SHORTS, /* one: other types that become bytes */
-    /* Orders of sheaf__act_words: as QUADS and as K, whose types they serve, but the even elements of what
+    /* Orders of sheaf__act_words: as EIGHTS and as K, whose types they serve, but the even elements of what
      * is a vector there, then the odd ones. */
-    SHEAF__DIGITS_QUAD_WORDS,
+    SHEAF__DIGITS_EIGHT_WORDS,
     SHEAF__DIGITS_K_WORDS,
 };
 /* Digits of an element: h and m, or all. */
@@ -116,8 +116,8 @@ static inline float sheaf__digits_top(enum sheaf__digits_order order) {
 static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
     const int b = i / 32, e = i % 32;
     switch (order) {
-    case SHEAF__DIGITS_QUADS:
-        return ((b / 4 * 2 + e / 16) * 4 + b % 4) * 16 + e % 16;
+    case SHEAF__DIGITS_EIGHTS:
+        return (e / 8 % 2 * 2 + e / 16) * 64 + b % 4 * 16 + b / 4 * 8 + e % 8;
     case SHEAF__DIGITS_K:
         return ((b % 2 * 2 + e / 16) * 4 + b / 2) * 16 + e % 16;
     case SHEAF__DIGITS_PIECES:
@@ -129,8 +129,8 @@ static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
         return e / 4 * 32 + b * 4 + e % 4;
     case SHEAF__DIGITS_PAIRS:
         return (b % 2 * 4 + e / 8) * 32 + b / 2 * 8 + e % 8;
-    case SHEAF__DIGITS_QUAD_WORDS:
-        return ((b / 4 * 2 + e / 16) * 2 + e % 2) * 32 + b % 4 * 8 + e % 16 / 2;
+    case SHEAF__DIGITS_EIGHT_WORDS:
+        return ((e / 8 % 2 * 2 + e / 16) * 2 + e % 2) * 32 + b % 4 * 8 + b / 4 * 4 + e % 8 / 2;
     case SHEAF__DIGITS_K_WORDS:
         return ((b % 2 * 2 + e / 16) * 2 + e % 2) * 32 + b / 2 * 8 + e % 16 / 2;
     case SHEAF__DIGITS_6K: /* quarter b % 4 of a half */
@@ -139,10 +139,10 @@ static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
         return i;
     }
 }
-/* SHEAF__DIGITS_QUADS: for each 4 bytes of half h, the sum of the integers of both vectors, 16 of them. They
- * lie where a third digit would. */
-static inline const int32_t *sheaf__digits_lane_sums(const struct sheaf__act_digits *y, int h) {
-    return (const int32_t *)(const void *)y->digit[2 * h][2];
+/* SHEAF__DIGITS_EIGHTS: for each 4 bytes of 64, the sum of the integers of all vectors, 16 of them. They lie
+ * where a third digit would. */
+static inline const int32_t *sheaf__digits_lane_sums(const struct sheaf__act_digits *y) {
+    return (const int32_t *)(const void *)y->digit[0][2];
 }
 /* SHEAF__DIGITS_6K: where in lane_d and sums16 piece `half` of block b has its floats. */
 static inline int sheaf__digits_6k_lane(int b, int half) {
@@ -158,8 +158,8 @@ typedef void (*sheaf__rows_dot_fn)(int64_t k, const void *w, size_t w_stride, in
  * together, and rows of weights are unpacked to what the tiles multiply. Both lie in units of so
  * many elements, the last one filled up with zeros. */
 struct sheaf__cpu_panels {
-    int rows, cols;                /* of a tile; 0: the table has no panels of this kind */
-    int unit;                      /* a divisor of 256 */
+    int rows, cols; /* of a tile; 0: the table has no panels of this kind */
+    int unit;       /* a divisor of 256 */
     int chunk; /* rows at most that are unpacked together, whole tiles; 0: for a second cache of 512 KiB */
     size_t panel_bytes, row_bytes; /* of a unit of a panel, and of a row */
     /* Element i of column c is x[c][i], i < n. The first `used` columns are packed at least; a kind may

@@ -33,18 +33,7 @@ struct few {
 INLINE bool is_k(enum sheaf_type type) {
     return type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K;
 }
-INLINE bool by_levels(enum sheaf_type type) {
-    return type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS || type == SHEAF_TYPE_MXFP4 ||
-           type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S;
-}
-/* Types of 32 of few bits: digits_32. */
-INLINE bool by_quads(enum sheaf_type type) {
-    return type == SHEAF_TYPE_Q4_0 || type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_0 ||
-           type == SHEAF_TYPE_Q5_1;
-}
-INLINE bool by_words(enum sheaf_type type) {
-    return by_quads(type) || is_k(type) || by_levels(type);
-}
+INLINE bool by_words(enum sheaf_type type) { return by_eights(type) || is_k(type); }
 INLINE bool by_pieces(enum sheaf_type type) {
     return type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q6_K ||
            type == SHEAF_TYPE_TQ1_0 || type == SHEAF_TYPE_TQ2_0;
@@ -52,40 +41,52 @@ INLINE bool by_pieces(enum sheaf_type type) {
 
 /* ---- scales of columns ---- */
 
-/* Columns go by fours, and by pairs where they have eight numbers each. */
+/* Columns of K go by fours, and by pairs where they have eight numbers each. */
 INLINE int fours_of(int C) { return (C + 3) / 4; }
 INLINE int pairs_of_columns(int C) { return (C + 1) / 2; }
 /* Vectors of scales of 256 elements of C columns. */
 INLINE int scales_of_few(enum sheaf_type type, int C) {
-    if (by_words(type)) return 2 * fours_of(C) + (is_k(type) ? pairs_of_columns(C) : 0);
+    if (is_k(type)) return 2 * fours_of(C) + pairs_of_columns(C);
+    if (by_eights(type)) return pairs_of_columns(C);
     return type == SHEAF_TYPE_Q8_0 ? 2 * pairs_of_columns(C) : 0;
 }
 
+/* Lane 4 i + j: number i of d[j]. */
+INLINE v_f turned(__m128 *d) {
+    float all[VW];
+    _MM_TRANSPOSE4_PS(d[0], d[1], d[2], d[3]);
+    UNROLL for (int i = 0; i < 4; i++) _mm_storeu_ps(all + 4 * i, d[i]);
+    return v_load(all);
+}
 /* Eight numbers of a column, then those of the next one, or again of the first if there is none. */
 INLINE __m512 two_eights(const float *a, const float *b) {
     return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_load_ps(a)), _mm256_load_ps(b), 1);
 }
 
-/* For 256 elements, as the rows below take them: by words for both halves d of four blocks, lane 4 i + c
- * that of block i and column c % 4, four columns a vector; of K the sums too, and of Q8_0 d, then the
- * sums, of two columns a vector. */
+/* For 256 elements, as the rows below take them. By eights d of two columns a vector: lane 4 i + 2 h + c that
+ * of block i + 4 h and column c. Of K d of the even blocks, then of the odd ones, lane 4 i + c that of block i
+ * of these and column c, four columns a vector, then the sums of two columns a vector; of Q8_0 d, then the
+ * sums, so. */
 INLINE void few_scales(enum sheaf_type type, int64_t k, int C, struct few *f) {
     v_f *to = f->scales;
     for (int64_t b = 0; b < (k + SHEAF__QK_K - 1) / SHEAF__QK_K; b++) {
-        for (int h = 0; h < 2 && by_words(type); h++) {
+        for (int h = 0; h < 2 && is_k(type); h++) {
             UNROLL for (int g = 0; g < fours_of(C); g++) {
                 __m128 d[4];
                 UNROLL for (int j = 0; j < 4; j++) {
                     const float *x = f->words[4 * g + j < C ? 4 * g + j : 0][b].d;
                     const __m128 lo = _mm_load_ps(x), hi = _mm_load_ps(x + 4);
-                    d[j] = !is_k(type) ? (h ? hi : lo)
-                           : h         ? _mm_shuffle_ps(lo, hi, 0xdd)
-                                       : _mm_shuffle_ps(lo, hi, 0x88);
+                    d[j] = h ? _mm_shuffle_ps(lo, hi, 0xdd) : _mm_shuffle_ps(lo, hi, 0x88);
                 }
-                _MM_TRANSPOSE4_PS(d[0], d[1], d[2], d[3]);
-                UNROLL for (int i = 0; i < 4; i++) _mm_store_ps((float *)to + 4 * i, d[i]);
-                to++;
+                *to++ = turned(d);
             }
+        }
+        for (int p = 0; p < pairs_of_columns(C) && by_eights(type); p++) {
+            const float *one = f->words[2 * p][b].d;
+            const float *other = f->words[2 * p + 1 < C ? 2 * p + 1 : 0][b].d;
+            __m128 d[4] = {_mm_load_ps(one), _mm_load_ps(other), _mm_load_ps(one + 4),
+                           _mm_load_ps(other + 4)};
+            *to++ = turned(d);
         }
         for (int p = 0; p < pairs_of_columns(C) && is_k(type); p++)
             *to++ = two_eights(f->words[2 * p][b].sums32,
@@ -105,83 +106,88 @@ INLINE void few_scales(enum sheaf_type type, int64_t k, int C, struct few *f) {
 
 INLINE v_f few_sum(bool first, const v_f *sum) { return first ? v_set1(0.0f) : *sum; }
 
-/* Four vectors of words of 64 bytes each of lo and hi, less an offset: their even bytes, then the odd ones. */
-INLINE void words_of_bytes(__m512i lo, __m512i hi, int offset, __m512i *q) {
-    const __m512i low = _mm512_set1_epi16(255), off = _mm512_set1_epi16((int16_t)offset);
-    q[0] = _mm512_and_si512(lo, low);
-    q[1] = _mm512_srli_epi16(lo, 8);
-    q[2] = _mm512_and_si512(hi, low);
-    q[3] = _mm512_srli_epi16(hi, 8);
+/* Two vectors of words of 64 bytes, less an offset: the even ones, then the odd ones. */
+INLINE void words_of_bytes(__m512i x, int offset, __m512i *q) {
+    const __m512i off = _mm512_set1_epi16((int16_t)offset);
+    q[0] = _mm512_and_si512(x, _mm512_set1_epi16(255));
+    q[1] = _mm512_srli_epi16(x, 8);
     if (offset == 0) return;
-    UNROLL for (int i = 0; i < 4; i++) q[i] = _mm512_sub_epi16(q[i], off);
+    UNROLL for (int i = 0; i < 2; i++) q[i] = _mm512_sub_epi16(q[i], off);
 }
 
-/* Vectors of sums: those of blocks, one a column or one for each half; then of mins one a column, or of K
- * one for two. */
-INLINE int block_sums(enum sheaf_type type, int C) { return by_quads(type) ? C : 2 * C; }
-INLINE int min_sums(enum sheaf_type type, int C) {
-    return is_k(type) ? pairs_of_columns(C) : by_quads(type) && has_min(type) ? C : 0;
-}
-INLINE void row_words(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                      const struct few *f, int C, bool first, v_f *sums) {
-    const int n_acc = block_sums(type, C), n_mins = min_sums(type, C), fours = fours_of(C);
-    const bool min = by_quads(type) && has_min(type);
-    const int offset = by_quads(type) ? offset_32(type) : is_k(type) ? 0 : offset_levels(type);
-    v_f acc[2 * SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
+/* K. Sums: two a column, of the even blocks and of the odd ones, then of mins one for two. */
+INLINE void row_of_k(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                  const struct few *f, int C, bool first, v_f *sums) {
+    const int fours = fours_of(C), pairs = pairs_of_columns(C);
+    v_f acc[2 * SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS / 2];
     const v_f *scales = f->scales;
-    UNROLL_16 for (int i = 0; i < n_acc; i++) acc[i] = few_sum(first, sums + i);
-    UNROLL_8 for (int i = 0; i < n_mins; i++) mins[i] = few_sum(first, sums + n_acc + i);
-    for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
-        _Alignas(8) char rest[MOST_256];
-        const char *p = is_k(type) ? w : whole_256(type, w, k - i, rest);
-        struct both_halves both;
+    UNROLL_16 for (int i = 0; i < 2 * C; i++) acc[i] = few_sum(first, sums + i);
+    UNROLL for (int p = 0; p < pairs; p++) mins[p] = few_sum(first, sums + 2 * C + p);
+    for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += size_256(type)) {
         __m512i lo[2], hi[2];
-        __m512 s = v_set1(0.0f);
         fetch_weights(fetch, w, size_256(type));
-        if (by_levels(type)) both = both_halves(type, p);
-        if (is_k(type)) {
-            s = k_scales(p);
-            unpack_k(type, p, lo, hi);
-        }
+        const __m512 s = k_scales(w), m = _mm512_shuffle_f32x4(s, s, 0xee); /* the mins twice */
+        unpack_k(type, w, lo, hi);
         UNROLL for (int h = 0; h < 2; h++) {
+            const __m512 d = _mm512_permutexvar_ps(h ? odd_lanes() : even_lanes(), s);
             __m512i q[4];
-            __m512 d, m = s, t[2];
-            if (is_k(type)) {
-                d = _mm512_permutexvar_ps(h ? odd_lanes() : even_lanes(), s);
-                words_of_bytes(h ? hi[0] : lo[0], h ? hi[1] : lo[1], 0, q);
-            } else if (by_levels(type)) {
-                half_of_levels(type, p, &both, h, &lo[0], &hi[0], &d);
-                words_of_bytes(lo[0], hi[0], offset, q);
-            } else {
-                __m512i halves_of_scales;
-                if (k - i <= 128 * h) break;
-                unpack_quad(type, p + (size_t)h * size_256(type) / 2, 4, &lo[0], &hi[0],
-                            &halves_of_scales);
-                words_of_bytes(lo[0], hi[0], offset, q);
-                d = quad_scales(halves_of_scales);
-                if (min) m = quad_mins(halves_of_scales);
-            }
+            __m512 t[2];
+            words_of_bytes(h ? hi[0] : lo[0], 0, q);
+            words_of_bytes(h ? hi[1] : lo[1], 0, q + 2);
             UNROLL for (int g = 0; g < fours; g++) t[g] = v_mul(d, scales[h * fours + g]);
             UNROLL_8 for (int c = 0; c < C; c++) {
-                const struct sheaf__act_words *y = &f->words[c][b];
-                v_f *to = &acc[n_acc > C ? h * C + c : c];
+                const int16_t *y = f->words[c][b].x + 128 * h;
                 __m512i a = _mm512_setzero_si512();
                 UNROLL for (int v = 0; v < 4; v++) a =
-                    _mm512_dpwssd_epi32(a, q[v], load512(y->x + 128 * h + 32 * v));
-                *to = v_fma(_mm512_cvtepi32_ps(a),
-                            _mm512_permutevar_ps(t[c / 4], _mm512_set1_epi32(c % 4)), *to);
-                if (min) mins[c] = v_fma(m, v_load(y->lane_sums[h]), mins[c]);
+                    _mm512_dpwssd_epi32(a, q[v], load512(y + 32 * v));
+                acc[h * C + c] =
+                    v_fma(_mm512_cvtepi32_ps(a),
+                          _mm512_permutevar_ps(t[c / 4], _mm512_set1_epi32(c % 4)), acc[h * C + c]);
             }
         }
-        if (is_k(type)) {
-            s = _mm512_shuffle_f32x4(s, s, 0xee); /* the mins twice */
-            UNROLL for (int j = 0; j < n_mins; j++) mins[j] =
-                v_add(mins[j], v_mul(s, scales[2 * fours + j]));
+        UNROLL for (int p = 0; p < pairs; p++) mins[p] =
+            v_add(mins[p], v_mul(m, scales[2 * fours + p]));
+        scales += scales_of_few(type, C);
+    }
+    UNROLL_16 for (int i = 0; i < 2 * C; i++) sums[i] = acc[i];
+    UNROLL for (int p = 0; p < pairs; p++) sums[2 * C + p] = mins[p];
+}
+
+/* Types by eights. Sums: one a column, then one of its mins. */
+INLINE void row_eights(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                       const struct few *f, int C, bool first, v_f *sums) {
+    const bool min = has_min(type);
+    v_f acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
+    const v_f *scales = f->scales;
+    UNROLL_8 for (int c = 0; c < C; c++) {
+        acc[c] = few_sum(first, sums + c);
+        if (min) mins[c] = few_sum(first, sums + C + c);
+    }
+    for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
+        const int n = k - i < SHEAF__QK_K ? (int)(k - i) / SHEAF__QK : 8;
+        struct eight x;
+        __m512i q[8];
+        v_f t[SHEAF__TILE_COLS / 2];
+        fetch_weights(fetch, w, size_256(type));
+        unpack_eight(type, w, n, &x);
+        UNROLL for (int v = 0; v < 4; v++) words_of_bytes(x.q[v], offset_eight(type), q + 2 * v);
+        UNROLL for (int p = 0; p < pairs_of_columns(C); p++) t[p] = v_mul(x.d, scales[p]);
+        UNROLL_8 for (int c = 0; c < C; c++) {
+            const struct sheaf__act_words *y = &f->words[c][b];
+            __m512i a = _mm512_setzero_si512();
+            UNROLL_8 for (int v = 0; v < 8; v++) a =
+                _mm512_dpwssd_epi32(a, q[v], load512(y->x + 32 * v));
+            const v_f d =
+                c % 2 ? _mm512_permute_ps(t[c / 2], 0xf5) : _mm512_permute_ps(t[c / 2], 0xa0);
+            acc[c] = v_fma(_mm512_cvtepi32_ps(a), d, acc[c]);
+            if (min) mins[c] = v_fma(x.m, v_load(y->lane_sums), mins[c]);
         }
         scales += scales_of_few(type, C);
     }
-    UNROLL_16 for (int i = 0; i < n_acc; i++) sums[i] = acc[i];
-    UNROLL_8 for (int i = 0; i < n_mins; i++) sums[n_acc + i] = mins[i];
+    UNROLL_8 for (int c = 0; c < C; c++) {
+        sums[c] = acc[c];
+        if (min) sums[C + c] = mins[c];
+    }
 }
 
 /* Q8_0. Sums: two a column, then of mins one for two. */
@@ -239,7 +245,7 @@ INLINE void row_pieces(enum sheaf_type type, int64_t k, const char *w, struct fe
             __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), mid));
             if (type == SHEAF_TYPE_Q6_K)
                 dot = v_fma(dot, v_set1(256.0f), _mm512_cvtepi32_ps(dot_pieces(q, y, 2)));
-            acc[c] = v_fma(dot, v_mul(s, v_load(y->lane_d[0])), acc[c]);
+            acc[c] = v_fma(dot, v_mul(s, v_load(y->lane_d)), acc[c]);
             mins[c] = v_fma(m, v_load(y->sums16), mins[c]);
         }
     }
@@ -290,8 +296,10 @@ INLINE void row_bytes(enum sheaf_type type, int64_t k, const char *w, struct fet
 
 INLINE void row_few(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                     const struct few *f, int C, bool first, v_f *sums) {
-    if (by_words(type))
-        row_words(type, k, w, fetch, f, C, first, sums);
+    if (is_k(type))
+        row_of_k(type, k, w, fetch, f, C, first, sums);
+    else if (by_eights(type))
+        row_eights(type, k, w, fetch, f, C, first, sums);
     else if (type == SHEAF_TYPE_Q8_0)
         row_8(type, k, w, fetch, f, C, first, sums);
     else if (by_pieces(type))
@@ -330,13 +338,13 @@ INLINE void sums_of_all(const v_f *x, int C, float *to) {
 
 /* The results of a row of which all parts are summed. */
 INLINE void end_few(enum sheaf_type type, int C, const v_f *sums, float *to) {
-    const int A = by_quads(type) || by_pieces(type) ? 1 : 2;
+    const int A = by_eights(type) || by_pieces(type) ? 1 : 2;
     const bool of_two = is_k(type) || type == SHEAF_TYPE_Q8_0; /* mins */
     v_f x[SHEAF__TILE_COLS];
     float mins[SHEAF__TILE_COLS];
     UNROLL_8 for (int c = 0; c < C; c++) {
         x[c] = A == 2 ? v_add(sums[c], sums[C + c]) : sums[c];
-        if (by_quads(type) && has_min(type)) x[c] = v_add(sums[C + c], x[c]);
+        if (by_eights(type) && has_min(type)) x[c] = v_add(sums[C + c], x[c]);
         if (by_pieces(type)) x[c] = v_sub(x[c], sums[C + c]);
     }
     sums_of_all(x, C, to);

@@ -101,7 +101,7 @@ INLINE void digits_halves(enum sheaf_type type, int64_t k, const char *w, struct
             unpack_half(type, w, half, q);
             UNROLL for (int c = 0; c < C; c++) {
                 const struct sheaf__act_digits *y = &act[c][b];
-                const __m256 dx = _mm256_load_ps(y->lane_d[0] + 8 * half);
+                const __m256 dx = _mm256_load_ps(y->lane_d + 8 * half);
                 const __m256 t = _mm256_mul_ps(half ? s.hi : s.lo, dx);
                 acc[c][half] = _mm256_fmadd_ps(dot_half(q, y, half), t, acc[c][half]);
                 mins[c] = _mm256_fmadd_ps(half ? m.hi : m.lo, _mm256_load_ps(y->sums16 + 8 * half),

@@ -30,6 +30,10 @@ INLINE __m512i halves(int a, int b) {
     return _mm512_inserti64x4(_mm512_set1_epi32(a), _mm256_set1_epi32(b), 1);
 }
 
+/* For tables of words and lanes: one four times, and the eight from one on. */
+#define FOUR(AT)    AT, AT, AT, AT
+#define NIBBLES(AT) AT, AT + 1, AT + 2, AT + 3, AT + 4, AT + 5, AT + 6, AT + 7
+
 /* Lanes of 4 products of 64 weights of up to `bits` bits with the three digits of a column. */
 INLINE __m512 dot_digits(int bits, __m512i q, const int8_t (*x)[64]) {
     const __m512i zero = _mm512_setzero_si512();
@@ -97,144 +101,6 @@ INLINE float digits_8(enum sheaf_type type, int64_t k, const char *w, struct fet
     return v_sum(_mm512_add_ps(acc[0], acc[1])) + hsum8(mins);
 }
 
-/* ---- four blocks of 32 at a time ---- */
-
-/* Lanes of 8 products of 128 unsigned weights, less `offset` (a power of two, or 0) each, with the two
- * digits of half h of number y of a column. */
-INLINE __m512 dot_digits_twice(__m512i q0, __m512i q1, int offset,
-                               const struct sheaf__act_digits *y, int h) {
-    const int8_t(*x)[3][64] = &y->digit[2 * h];
-    __m512i a = _mm512_setzero_si512();
-    UNROLL for (int j = 0; j < 2; j++) {
-        if (j) a = _mm512_slli_epi32(a, 8);
-        a = _mm512_dpbusd_epi32(a, q0, load512(x[0][j]));
-        a = _mm512_dpbusd_epi32(a, q1, load512(x[1][j]));
-    }
-    if (offset) {
-        const __m512i sums = load512(sheaf__digits_lane_sums(y, h));
-        a = _mm512_sub_epi32(a, _mm512_slli_epi32(sums, (unsigned)__builtin_ctz((unsigned)offset)));
-    }
-    return _mm512_cvtepi32_ps(a);
-}
-
-/* Where the first 64 bytes of 4 blocks have the nibbles of three (of Q4_0, half of the fourth's),
- * and the scale, then the min, of each lane's block; in words. */
-#define NIBBLES(AT) AT, AT + 1, AT + 2, AT + 3, AT + 4, AT + 5, AT + 6, AT + 7
-#define FOUR(AT)    AT, AT, AT, AT
-static const struct quad {
-    _Alignas(64) int16_t nibbles[32];
-    int16_t scales[32];
-} quad_q4_0 = {{NIBBLES(1), NIBBLES(10), NIBBLES(19), NIBBLES(28)},
-               {FOUR(0), FOUR(9), FOUR(18), FOUR(27)}},
-  quad_q4_1 = {{NIBBLES(2), NIBBLES(12), NIBBLES(22), NIBBLES(22)},
-               {FOUR(0), FOUR(10), FOUR(20), FOUR(30), FOUR(1), FOUR(11), FOUR(21), FOUR(31)}};
-
-/* The same for blocks of 5 bits, 4 of which are 88 or 96 bytes: numbers below 32 are words of the
- * first 64 of these, the others of the last 64. `fifths` are the top bits of each lane's block:
- * those of the first half of it in the low 8 bytes, then those of the second. */
-#define W0(AT) (int16_t)((AT) < 32 ? (AT) : (AT) + 20) /* the last 64 bytes begin at word 12 */
-#define W1(AT) (int16_t)((AT) < 32 ? (AT) : (AT) + 16) /* .. 16 */
-#define EIGHT_5(W, AT)                                                                             \
-    W(AT), W(AT + 1), W(AT + 2), W(AT + 3), W(AT + 4), W(AT + 5), W(AT + 6), W(AT + 7)
-#define FOUR_5(W, AT) W(AT), W(AT), W(AT), W(AT)
-#define TOPS_5(W, AT) FOUR_5(W, AT), FOUR_5(W, (AT) + 1)
-static const struct quad_5 {
-    _Alignas(64) int16_t nibbles[32];
-    int16_t scales[32], fifths[32];
-} quad_q5_0 = {{EIGHT_5(W0, 3), EIGHT_5(W0, 14), EIGHT_5(W0, 25), EIGHT_5(W0, 36)},
-               {FOUR_5(W0, 0), FOUR_5(W0, 11), FOUR_5(W0, 22), FOUR_5(W0, 33)},
-               {TOPS_5(W0, 1), TOPS_5(W0, 12), TOPS_5(W0, 23), TOPS_5(W0, 34)}},
-  quad_q5_1 = {{EIGHT_5(W1, 4), EIGHT_5(W1, 16), EIGHT_5(W1, 28), EIGHT_5(W1, 40)},
-               {FOUR_5(W1, 0), FOUR_5(W1, 12), FOUR_5(W1, 24), FOUR_5(W1, 36), FOUR_5(W1, 1),
-                FOUR_5(W1, 13), FOUR_5(W1, 25), FOUR_5(W1, 37)},
-               {TOPS_5(W1, 2), TOPS_5(W1, 14), TOPS_5(W1, 26), TOPS_5(W1, 38)}};
-
-/* The first n <= 64 bytes at p; none for n <= 0. */
-INLINE __m512i load_n(const char *p, int n) {
-    if (n >= 64) return load512(p);
-    return n <= 0 ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi8(((uint64_t)1 << n) - 1, p);
-}
-
-/* n <= 4 blocks of 4 bits at w: first halves to lo, second to hi, scales and mins to s. */
-INLINE void unpack_quad_4(enum sheaf_type type, const char *w, int n, __m512i *lo, __m512i *hi,
-                          __m512i *s) {
-    const struct quad *at = has_min(type) ? &quad_q4_1 : &quad_q4_0;
-    const int size = (int)block_size_32(type);
-    __m512i x = load_n(w, n * size);
-    __asm__("" : "+v"(x)); /* not to be loaded twice: it crosses lines of the cache */
-    *s = _mm512_permutexvar_epi16(load512(at->scales), x);
-    __m512i q = _mm512_permutexvar_epi16(load512(at->nibbles), x);
-    if (n == 4) q = _mm512_mask_broadcast_i32x4(q, 0xf000, load128(w + 4 * size - 16));
-    *lo = and15_512(q);
-    *hi = and15_512(_mm512_srli_epi16(q, 4));
-}
-
-/* The same of 5 bits. */
-INLINE void unpack_quad_5(enum sheaf_type type, const char *w, int n, __m512i *lo, __m512i *hi,
-                          __m512i *s) {
-    const struct quad_5 *at = has_min(type) ? &quad_q5_1 : &quad_q5_0;
-    const int size = (int)block_size_32(type), last = 4 * size - 64;
-    const __m512i bit = _mm512_set1_epi64((int64_t)0x8040201008040201u);
-    const __m512i first =
-        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1));
-    const __m512i second = _mm512_add_epi8(first, _mm512_set1_epi8(8));
-    __m512i x = load_n(w, n * size), y = load_n(w + last, n * size - last);
-    __asm__("" : "+v"(x), "+v"(y));
-    *s = _mm512_permutex2var_epi16(x, load512(at->scales), y);
-    const __m512i q = _mm512_permutex2var_epi16(x, load512(at->nibbles), y);
-    const __m512i h = _mm512_permutex2var_epi16(x, load512(at->fifths), y);
-    const __m512i bit4 = _mm512_set1_epi8(16);
-    *lo = and15_512(q);
-    *hi = and15_512(_mm512_srli_epi16(q, 4));
-    *lo = _mm512_mask_add_epi8(*lo, _mm512_test_epi8_mask(_mm512_shuffle_epi8(h, first), bit), *lo,
-                               bit4);
-    *hi = _mm512_mask_add_epi8(*hi, _mm512_test_epi8_mask(_mm512_shuffle_epi8(h, second), bit), *hi,
-                               bit4);
-}
-
-/* The offset of unsigned weights of types of 32. */
-INLINE int offset_32(enum sheaf_type type) {
-    return type == SHEAF_TYPE_Q4_0 ? 8 : type == SHEAF_TYPE_Q5_0 ? 16 : 0;
-}
-/* n <= 4 blocks of a type of 32 of few bits. */
-INLINE void unpack_quad(enum sheaf_type type, const char *w, int n, __m512i *lo, __m512i *hi,
-                        __m512i *s) {
-    if (type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1)
-        unpack_quad_5(type, w, n, lo, hi, s);
-    else
-        unpack_quad_4(type, w, n, lo, hi, s);
-}
-/* The scales, and the mins, of s, four lanes for each block. */
-INLINE __m512 quad_scales(__m512i s) { return _mm512_cvtph_ps(_mm512_castsi512_si256(s)); }
-INLINE __m512 quad_mins(__m512i s) { return _mm512_cvtph_ps(_mm512_extracti64x4_epi64(s, 1)); }
-
-/* n <= 4 blocks at w by half h of y. */
-INLINE void digits_quad(enum sheaf_type type, const char *w, int n, struct fetch fetch,
-                        const struct sheaf__act_digits *y, int h, __m512 *acc, __m512 *mins) {
-    __m512i lo, hi, s;
-    fetch_weights(fetch, w, 4 * block_size_32(type));
-    unpack_quad(type, w, n, &lo, &hi, &s);
-    const __m512 scale = _mm512_mul_ps(quad_scales(s), v_load(y->lane_d[h]));
-    *acc = _mm512_fmadd_ps(dot_digits_twice(lo, hi, offset_32(type), y, h), scale, *acc);
-    if (has_min(type)) *mins = _mm512_fmadd_ps(quad_mins(s), v_load(y->lane_sums[h]), *mins);
-}
-
-/* Types of 32 of few bits. */
-INLINE float digits_32(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                       const struct sheaf__act_digits *y) {
-    const size_t quad = 4 * block_size_32(type);
-    int64_t blocks = k / SHEAF__QK;
-    __m512 acc = _mm512_setzero_ps(), mins = _mm512_setzero_ps();
-    for (; blocks >= 8; blocks -= 8, w += 2 * quad, y++) {
-        digits_quad(type, w, 4, fetch, y, 0, &acc, &mins);
-        digits_quad(type, w + quad, 4, fetch, y, 1, &acc, &mins);
-    }
-    const int rest = (int)blocks;
-    if (rest > 0) digits_quad(type, w, rest < 4 ? rest : 4, fetch, y, 0, &acc, &mins);
-    if (rest > 4) digits_quad(type, w + quad, rest - 4, fetch, y, 1, &acc, &mins);
-    return v_sum(has_min(type) ? _mm512_add_ps(mins, acc) : acc);
-}
-
 /* ---- blocks of 256 ---- */
 
 /* The 8 scales, then the 8 mins, of Q4_K and Q5_K at w, times d and dmin: k_scales_mins without
@@ -268,6 +134,18 @@ INLINE void unpack_k(enum sheaf_type type, const char *w, __m512i *lo, __m512i *
     }
 }
 
+/* Lanes of 8 products of 128 weights with the two digits of half h of number y of a column. */
+INLINE __m512 dot_digits_twice(__m512i q0, __m512i q1, const struct sheaf__act_digits *y, int h) {
+    const int8_t(*x)[3][64] = &y->digit[2 * h];
+    __m512i a = _mm512_setzero_si512();
+    UNROLL for (int j = 0; j < 2; j++) {
+        if (j) a = _mm512_slli_epi32(a, 8);
+        a = _mm512_dpbusd_epi32(a, q0, load512(x[0][j]));
+        a = _mm512_dpbusd_epi32(a, q1, load512(x[1][j]));
+    }
+    return _mm512_cvtepi32_ps(a);
+}
+
 /* Numbers 0, 2, 4, 6 and 1, 3, 5, 7, four times each. */
 INLINE __m512i even_lanes(void) {
     return _mm512_cvtepi8_epi32(_mm_setr_epi8(FOUR(0), FOUR(2), FOUR(4), FOUR(6)));
@@ -288,9 +166,9 @@ INLINE float digits_k(enum sheaf_type type, int64_t k, const char *w, struct fet
         unpack_k(type, w, lo, hi);
         const __m512 t = _mm512_mul_ps(k_scales(w), v_load(y->d)); /* sums32 follow d */
         mins = _mm512_add_ps(mins, t);                             /* its upper half */
-        acc[0] = _mm512_fmadd_ps(dot_digits_twice(lo[0], lo[1], 0, y, 0),
+        acc[0] = _mm512_fmadd_ps(dot_digits_twice(lo[0], lo[1], y, 0),
                                  _mm512_permutexvar_ps(even_lanes(), t), acc[0]);
-        acc[1] = _mm512_fmadd_ps(dot_digits_twice(hi[0], hi[1], 0, y, 1),
+        acc[1] = _mm512_fmadd_ps(dot_digits_twice(hi[0], hi[1], y, 1),
                                  _mm512_permutexvar_ps(odd_lanes(), t), acc[1]);
     }
     return v_sum(_mm512_add_ps(acc[0], acc[1])) - hsum8(_mm512_extractf32x8_ps(mins, 1));
@@ -313,12 +191,18 @@ INLINE float digits_k(enum sheaf_type type, int64_t k, const char *w, struct fet
 
 /* ---- activations ---- */
 
-/* Sums of each 4 lanes, in the first. */
-INLINE __m128i sums_of_4(__m512i v) {
-    v = _mm512_add_epi32(v, _mm512_shuffle_epi32(v, _MM_PERM_BADC));
-    v = _mm512_add_epi32(v, _mm512_shuffle_epi32(v, _MM_PERM_CDAB));
-    return _mm512_castsi512_si128(_mm512_permutexvar_epi32(
-        _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12), v));
+/* Sums of lanes 0 to 3 and 8 to 11, and of the others, in the first two. */
+INLINE __m128i sums_of_lanes(__m512i v) {
+    const __m256i x = _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
+    const __m128i lo = _mm256_castsi256_si128(x), hi = _mm256_extracti128_si256(x, 1);
+    const __m128i s = _mm_add_epi32(_mm_unpacklo_epi32(lo, hi), _mm_unpackhi_epi32(lo, hi));
+    return _mm_add_epi32(s, _mm_unpackhi_epi64(s, s));
+}
+INLINE int lane_of_block(int b) { return b % 4 * 4 + b / 4 * 2; }
+/* The same as floats, times d, to the lanes of block b. */
+INLINE void set_lane_sums(float *lane_sums, int b, __m128i sums, float d) {
+    _mm_storel_pi((__m64 *)(void *)(lane_sums + lane_of_block(b)),
+                  _mm_mul_ps(_mm_cvtepi32_ps(sums), _mm_set1_ps(d)));
 }
 
 /* 32 activations as integers of magnitudes up to `top`; returns what times them the activations are. */
@@ -349,6 +233,7 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
         const float d = integers_of_32(x, top, q);
         for (int h = 0; h < 2; h++) {
             const int at = sheaf__digits_place(order, 32 * b + 16 * h);
+            const int second = sheaf__digits_place(order, 32 * b + 16 * h + 8);
             __m512i rest = q[h];
             for (int j = used - 1; j >= 0; j--) { /* the least digit first */
                 const __m512i more = _mm512_srai_epi32(_mm512_add_epi32(rest, half), 8);
@@ -356,7 +241,9 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
                 const __m128i bytes = _mm512_cvtepi32_epi8(digit);
                 rest = more;
                 if (!pieces) {
-                    _mm_storeu_si128((__m128i *)(to->digit[at / 64][j] + at % 64), bytes);
+                    _mm_storel_epi64((__m128i *)(to->digit[at / 64][j] + at % 64), bytes);
+                    _mm_storel_epi64((__m128i *)(to->digit[second / 64][j] + second % 64),
+                                     _mm_unpackhi_epi64(bytes, bytes));
                     continue;
                 }
                 int32_t four[4]; /* to the four vectors */
@@ -365,15 +252,15 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             }
         }
         to->d[b] = d;
-        if (order == SHEAF__DIGITS_QUADS) {
-            const __m128i sums = sums_of_4(_mm512_add_epi32(q[0], q[1]));
-            _mm_storeu_ps(to->lane_d[b / 4] + b % 4 * 4, _mm_set1_ps(d));
-            _mm_storeu_ps(to->lane_sums[b / 4] + b % 4 * 4,
-                          _mm_mul_ps(_mm_cvtepi32_ps(sums), _mm_set1_ps(d)));
-            _mm_storeu_si128((__m128i *)(void *)(to->digit[b / 4 * 2][2] + b % 4 * 16), sums);
+        if (order == SHEAF__DIGITS_EIGHTS) {
+            const __m128i sums = sums_of_lanes(_mm512_add_epi32(q[0], q[1]));
+            const int lane = lane_of_block(b);
+            to->lane_d[lane] = to->lane_d[lane + 1] = d;
+            set_lane_sums(to->lane_sums, b, sums, d);
+            _mm_storel_epi64((__m128i *)(void *)(to->digit[0][2] + 4 * lane), sums);
             continue;
         }
-        to->lane_d[0][2 * b] = to->lane_d[0][2 * b + 1] = d;
+        to->lane_d[2 * b] = to->lane_d[2 * b + 1] = d;
         const int sums[2] = {_mm512_reduce_add_epi32(q[0]), _mm512_reduce_add_epi32(q[1])};
         to->sums16[2 * b] = d * (float)sums[0];
         to->sums16[2 * b + 1] = d * (float)sums[1];
@@ -392,41 +279,42 @@ static void to_words(const float *x, struct sheaf__act_words *y, int64_t n,
         __m512i q[2];
         const float d = integers_of_32(x, sheaf__digits_top(order), q);
         for (int h = 0; h < 2; h++) {
-            const int even = sheaf__digits_place(order, 32 * b + 16 * h);
-            const int odd = sheaf__digits_place(order, 32 * b + 16 * h + 1);
-            const __m256i words =
-                _mm512_cvtepi32_epi16(_mm512_permutexvar_epi32(evens_first, q[h]));
-            _mm_storeu_si128((__m128i *)(void *)(to->x + even), _mm256_castsi256_si128(words));
-            _mm_storeu_si128((__m128i *)(void *)(to->x + odd), _mm256_extracti128_si256(words, 1));
+            int64_t words[4]; /* even ones of the first 8 elements, of the last, odd ones */
+            _mm256_storeu_si256((__m256i *)words,
+                                _mm512_cvtepi32_epi16(_mm512_permutexvar_epi32(evens_first, q[h])));
+            for (int j = 0; j < 4; j++) {
+                const int first = 32 * b + 16 * h + j % 2 * 8 + j / 2;
+                memcpy(to->x + sheaf__digits_place(order, first), &words[j], sizeof *words);
+            }
         }
         const __m512i both = _mm512_add_epi32(q[0], q[1]);
         to->d[b] = d;
         to->sums32[b] = d * (float)_mm512_reduce_add_epi32(both);
-        _mm_storeu_ps(to->lane_sums[b / 4] + b % 4 * 4,
-                      _mm_mul_ps(_mm_cvtepi32_ps(sums_of_4(both)), _mm_set1_ps(d)));
+        set_lane_sums(to->lane_sums, b, sums_of_lanes(both), d);
     }
 }
 
 #define DIGITS_ORDER                                                                               \
     {                                                                                              \
-        [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_Q4_1] = SHEAF__DIGITS_QUADS,          \
-        [SHEAF_TYPE_Q5_0] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_Q5_1] = SHEAF__DIGITS_QUADS,          \
+        [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_Q4_1] = SHEAF__DIGITS_EIGHTS,        \
+        [SHEAF_TYPE_Q5_0] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_Q5_1] = SHEAF__DIGITS_EIGHTS,        \
         [SHEAF_TYPE_Q4_K] = SHEAF__DIGITS_K, [SHEAF_TYPE_Q5_K] = SHEAF__DIGITS_K,                  \
-        [SHEAF_TYPE_IQ4_NL] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_IQ4_XS] = SHEAF__DIGITS_QUADS,      \
-        [SHEAF_TYPE_IQ3_XXS] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_IQ3_S] = SHEAF__DIGITS_QUADS,      \
-        [SHEAF_TYPE_MXFP4] = SHEAF__DIGITS_QUADS, [SHEAF_TYPE_Q2_K] = SHEAF__DIGITS_PIECES,        \
+        [SHEAF_TYPE_IQ4_NL] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_IQ4_XS] = SHEAF__DIGITS_EIGHTS,    \
+        [SHEAF_TYPE_IQ3_XXS] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_IQ3_S] = SHEAF__DIGITS_EIGHTS,    \
+        [SHEAF_TYPE_MXFP4] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_Q2_K] = SHEAF__DIGITS_PIECES,       \
         [SHEAF_TYPE_Q3_K] = SHEAF__DIGITS_PIECES, [SHEAF_TYPE_Q6_K] = SHEAF__DIGITS_PIECES_24,     \
         [SHEAF_TYPE_TQ1_0] = SHEAF__DIGITS_PIECES, [SHEAF_TYPE_TQ2_0] = SHEAF__DIGITS_PIECES,      \
     }
 #define FEW_ORDER                                                                                  \
     {                                                                                              \
-        [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_QUAD_WORDS,                                              \
-        [SHEAF_TYPE_Q4_1] = SHEAF__DIGITS_QUAD_WORDS,                                              \
-        [SHEAF_TYPE_Q5_0] = SHEAF__DIGITS_QUAD_WORDS,                                              \
-        [SHEAF_TYPE_Q5_1] = SHEAF__DIGITS_QUAD_WORDS, [SHEAF_TYPE_Q4_K] = SHEAF__DIGITS_K_WORDS,   \
-        [SHEAF_TYPE_Q5_K] = SHEAF__DIGITS_K_WORDS, [SHEAF_TYPE_IQ4_NL] = SHEAF__DIGITS_QUAD_WORDS, \
-        [SHEAF_TYPE_IQ4_XS] = SHEAF__DIGITS_QUAD_WORDS,                                            \
-        [SHEAF_TYPE_IQ3_XXS] = SHEAF__DIGITS_QUAD_WORDS,                                           \
-        [SHEAF_TYPE_IQ3_S] = SHEAF__DIGITS_QUAD_WORDS,                                             \
-        [SHEAF_TYPE_MXFP4] = SHEAF__DIGITS_QUAD_WORDS,                                             \
+        [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_EIGHT_WORDS,                                             \
+        [SHEAF_TYPE_Q4_1] = SHEAF__DIGITS_EIGHT_WORDS,                                             \
+        [SHEAF_TYPE_Q5_0] = SHEAF__DIGITS_EIGHT_WORDS,                                             \
+        [SHEAF_TYPE_Q5_1] = SHEAF__DIGITS_EIGHT_WORDS, [SHEAF_TYPE_Q4_K] = SHEAF__DIGITS_K_WORDS,  \
+        [SHEAF_TYPE_Q5_K] = SHEAF__DIGITS_K_WORDS,                                                 \
+        [SHEAF_TYPE_IQ4_NL] = SHEAF__DIGITS_EIGHT_WORDS,                                           \
+        [SHEAF_TYPE_IQ4_XS] = SHEAF__DIGITS_EIGHT_WORDS,                                           \
+        [SHEAF_TYPE_IQ3_XXS] = SHEAF__DIGITS_EIGHT_WORDS,                                          \
+        [SHEAF_TYPE_IQ3_S] = SHEAF__DIGITS_EIGHT_WORDS,                                            \
+        [SHEAF_TYPE_MXFP4] = SHEAF__DIGITS_EIGHT_WORDS,                                            \
     }

@@ -319,7 +319,7 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, struct fet
             const __m256 s = _mm256_mul_ps(_mm256_cvtepi32_ps(s8), d);
             UNROLL for (int c = 0; c < C; c++) {
                 const struct sheaf__act_digits *y = &act[c][b];
-                const __m256 t = _mm256_mul_ps(s, _mm256_load_ps(y->lane_d[0] + 8 * n));
+                const __m256 t = _mm256_mul_ps(s, _mm256_load_ps(y->lane_d + 8 * n));
                 mins[c] = _mm256_fmadd_ps(s, _mm256_load_ps(y->sums16 + 8 * n), mins[c]);
                 acc[c] =
                     _mm256_fmadd_ps(dot_lanes(6, 2, lo, y, 4 * n), _mm256_moveldup_ps(t), acc[c]);
@@ -436,13 +436,13 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             continue;
         }
         if (order == SHEAF__DIGITS_HALVES) {
-            to->lane_d[0][2 * b] = to->lane_d[0][2 * b + 1] = d;
+            to->lane_d[2 * b] = to->lane_d[2 * b + 1] = d;
             to->sums16[2 * b] = d * (float)hsum8_i32(first);
             to->sums16[2 * b + 1] = d * (float)hsum8_i32(second);
         }
         if (order == SHEAF__DIGITS_6K) {
             const int p[2] = {sheaf__digits_6k_lane(b, 0), sheaf__digits_6k_lane(b, 1)};
-            to->lane_d[0][p[0]] = to->lane_d[0][p[1]] = d;
+            to->lane_d[p[0]] = to->lane_d[p[1]] = d;
             to->sums16[p[0]] = d * (float)hsum8_i32(first);
             to->sums16[p[1]] = d * (float)hsum8_i32(second);
         }

@@ -303,10 +303,10 @@ ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
 #endif
 
 #if defined(KERNELS_VNNI_512)
-ROWS_ONE(rows_digits_q4_0, digits_32, SHEAF_TYPE_Q4_0)
-ROWS_ONE(rows_digits_q4_1, digits_32, SHEAF_TYPE_Q4_1)
-ROWS_ONE(rows_digits_q5_0, digits_32, SHEAF_TYPE_Q5_0)
-ROWS_ONE(rows_digits_q5_1, digits_32, SHEAF_TYPE_Q5_1)
+ROWS_ONE(rows_digits_q4_0, digits_eights, SHEAF_TYPE_Q4_0)
+ROWS_ONE(rows_digits_q4_1, digits_eights, SHEAF_TYPE_Q4_1)
+ROWS_ONE(rows_digits_q5_0, digits_eights, SHEAF_TYPE_Q5_0)
+ROWS_ONE(rows_digits_q5_1, digits_eights, SHEAF_TYPE_Q5_1)
 ROWS_ONE(rows_digits_q4_k, digits_k, SHEAF_TYPE_Q4_K)
 ROWS_ONE(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K)
 #else

@@ -1,0 +1,314 @@
+/* A part of kernels.h, of the AVX-512 table: weights of few bits with one scale for 32, eight blocks at a
+ * time, by one column: Q4_0, Q4_1, Q5_0, Q5_1 and the types of levels IQ4_NL, IQ4_XS, MXFP4, IQ3_XXS,
+ * IQ3_S. Several columns: few.h.
+ *
+ * 256 weights are four vectors of bytes. A lane of 4 bytes is of the same block in all of them, and a block
+ * has two lanes, so that 16 products are added in a lane before they meet a scale: one conversion, one
+ * multiplication of scales and one multiply-add serve 256 weights. What these loops spend their time on are
+ * such instructions and the unpacking, on a CPU that works on 512 bits in two halves (Zen 4) even from
+ * memory.
+ *
+ * Vectors 0 and 1 (2 and 3) are the low and the high nibbles of the first (the last) 8 of the 16 bytes that
+ * a block's nibbles take. 16 bytes of a vector are 8 of block i < 4 and 8 of block i + 4: two quads of blocks
+ * in a row, which are unpacked apart, come together by unpacking quadwords. Activations lie in the same
+ * order (SHEAF__DIGITS_EIGHTS).
+ *
+ * Invariant: as in int24.h. */
+
+struct eight {
+    __m512i q[4]; /* unsigned by an offset */
+    __m512 d, m;  /* scales, and mins of Q4_1 and Q5_1, of each lane's block */
+};
+
+/* Types of 32 whose nibbles are weights. */
+INLINE bool by_nibbles(enum sheaf_type type) {
+    return type == SHEAF_TYPE_Q4_0 || type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_0 ||
+           type == SHEAF_TYPE_Q5_1;
+}
+INLINE bool by_levels(enum sheaf_type type) {
+    return type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS || type == SHEAF_TYPE_MXFP4 ||
+           type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S;
+}
+INLINE bool by_eights(enum sheaf_type type) { return by_nibbles(type) || by_levels(type); }
+/* A power of two, or 0. */
+INLINE int offset_eight(enum sheaf_type type) {
+    return type == SHEAF_TYPE_Q4_0                                  ? 8
+           : type == SHEAF_TYPE_Q5_0                                ? 16
+           : type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_1     ? 0
+           : type == SHEAF_TYPE_IQ3_XXS                             ? 64
+           : type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS ? 128
+                                                                    : 16;
+}
+
+/* ---- where a block's words lie ---- */
+
+/* The first n <= 64 bytes at p; none for n <= 0. */
+INLINE __m512i load_n(const char *p, int n) {
+    if (n >= 64) return load512(p);
+    return n <= 0 ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi8(((uint64_t)1 << n) - 1, p);
+}
+
+/* Of 4 bits: four blocks are 72 or 80 bytes. Words below 32 are of the first 64 bytes of the first four
+ * blocks, the others of those of the last four. What the first 64 bytes lack of nibbles of the fourth block
+ * is read by itself. Scales, then mins, are there for each lane. */
+#define FOUR_WORDS(AT) AT, AT + 1, AT + 2, AT + 3
+#define TWO_BLOCKS(AT) FOUR_WORDS(AT), FOUR_WORDS((AT) + 32)
+#define TWO_SCALES(AT) AT, AT, (AT) + 32, (AT) + 32
+static const struct eight_4 {
+    _Alignas(64) int16_t first[32], last[32], scales[32];
+} eight_q4_0 = {{TWO_BLOCKS(1), TWO_BLOCKS(10), TWO_BLOCKS(19), TWO_BLOCKS(28)},
+                {TWO_BLOCKS(5), TWO_BLOCKS(14), TWO_BLOCKS(23), TWO_BLOCKS(24)},
+                {TWO_SCALES(0), TWO_SCALES(9), TWO_SCALES(18), TWO_SCALES(27)}},
+  eight_q4_1 = {{TWO_BLOCKS(2), TWO_BLOCKS(12), TWO_BLOCKS(22), TWO_BLOCKS(22)},
+                {TWO_BLOCKS(6), TWO_BLOCKS(16), TWO_BLOCKS(26), TWO_BLOCKS(26)},
+                {TWO_SCALES(0), TWO_SCALES(10), TWO_SCALES(20), TWO_SCALES(30), TWO_SCALES(1),
+                 TWO_SCALES(11), TWO_SCALES(21), TWO_SCALES(31)}};
+
+/* Of 5 bits: four blocks are 88 or 96 bytes. Words below 32 are of the first 64 bytes of these, the others of
+ * the last 64. `fifths` are the top bits of each 16 bytes' block; of scales and mins each is there four times. */
+#define W0(AT)           (int16_t)((AT) < 32 ? (AT) : (AT) + 20) /* the last 64 bytes begin at word 12 */
+#define W1(AT)           (int16_t)((AT) < 32 ? (AT) : (AT) + 16) /* .. 16 */
+#define FOUR_5(W, AT)    W(AT), W((AT) + 1), W((AT) + 2), W((AT) + 3)
+#define NIBBLES_5(W, AT) FOUR_5(W, AT), FOUR_5(W, (AT) + 4)
+#define FIFTH_5(W, AT)   W(AT), W((AT) + 1)
+#define FIFTHS_5(W, AT)  FIFTH_5(W, AT), FIFTH_5(W, AT), FIFTH_5(W, AT), FIFTH_5(W, AT)
+#define SCALES_5(W, AT)  FOUR(W(AT))
+static const struct quad_5 {
+    _Alignas(64) int16_t nibbles[32];
+    int16_t fifths[32], scales[32];
+} quad_q5_0 = {{NIBBLES_5(W0, 3), NIBBLES_5(W0, 14), NIBBLES_5(W0, 25), NIBBLES_5(W0, 36)},
+               {FIFTHS_5(W0, 1), FIFTHS_5(W0, 12), FIFTHS_5(W0, 23), FIFTHS_5(W0, 34)},
+               {SCALES_5(W0, 0), SCALES_5(W0, 11), SCALES_5(W0, 22), SCALES_5(W0, 33)}},
+  quad_q5_1 = {{NIBBLES_5(W1, 4), NIBBLES_5(W1, 16), NIBBLES_5(W1, 28), NIBBLES_5(W1, 40)},
+               {FIFTHS_5(W1, 2), FIFTHS_5(W1, 14), FIFTHS_5(W1, 26), FIFTHS_5(W1, 38)},
+               {SCALES_5(W1, 0), SCALES_5(W1, 12), SCALES_5(W1, 24), SCALES_5(W1, 36),
+                SCALES_5(W1, 1), SCALES_5(W1, 13), SCALES_5(W1, 25), SCALES_5(W1, 37)}};
+
+/* Of 4 blocks of MXFP4, 17 bytes each, the nibbles of two begin at an even byte of the 64 from 1 on, and
+ * those of the others at one of the last 64: words below 32, and from 32 on. */
+static const _Alignas(64) int16_t quad_mxfp4[32] = {NIBBLES(0), NIBBLES(39), NIBBLES(17),
+                                                    NIBBLES(56)};
+
+/* ---- unpacking ---- */
+
+/* Bytes 0 .. 7 and 8 .. 15 of eight blocks of 16, four in each of a and b. */
+INLINE void eight_of_quads(__m512i a, __m512i b, __m512i *x) {
+    x[0] = _mm512_unpacklo_epi64(a, b);
+    x[1] = _mm512_unpackhi_epi64(a, b);
+}
+/* Eight numbers, one for each block, to the lanes of each. */
+INLINE __m512 lanes_of_blocks(__m256 x) {
+    const __m512i at = _mm512_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7);
+    return _mm512_permutexvar_ps(at, _mm512_castps256_ps512(x));
+}
+INLINE void low_and_high(const __m512i *nibbles, __m512i *q) {
+    UNROLL for (int i = 0; i < 2; i++) {
+        q[2 * i] = and15_512(nibbles[i]);
+        q[2 * i + 1] = and15_512(_mm512_srli_epi16(nibbles[i], 4));
+    }
+}
+/* Halves, four lanes for each, to floats. */
+INLINE __m512 low_halves(__m512i s) { return _mm512_cvtph_ps(_mm512_castsi512_si256(s)); }
+INLINE __m512 high_halves(__m512i s) { return _mm512_cvtph_ps(_mm512_extracti64x4_epi64(s, 1)); }
+
+INLINE __m512i with_qword(__m512i x, int number, const char *p) {
+    int64_t q;
+    memcpy(&q, p, sizeof q);
+    return _mm512_mask_set1_epi64(x, (__mmask8)(1 << number), q);
+}
+
+/* Nibbles, scales and mins of the first n <= 8 blocks of 4 bits at w; zeros after them. */
+INLINE void eight_of_4(enum sheaf_type type, const char *w, int n, __m512i *nibbles,
+                       struct eight *x) {
+    const struct eight_4 *at = has_min(type) ? &eight_q4_1 : &eight_q4_0;
+    const int quad = 4 * (int)(has_min(type) ? sizeof(struct sheaf__block_q4_1)
+                                             : sizeof(struct sheaf__block_q4_0));
+    __m512i a = load_n(w, n * quad / 4);
+    __m512i b = load_n(w + quad, n * quad / 4 - quad);
+    __asm__("" : "+v"(a), "+v"(b)); /* not to be loaded twice: they cross lines of the cache */
+    const __m512i s = _mm512_permutex2var_epi16(a, load512(at->scales), b);
+    __m512i first = _mm512_permutex2var_epi16(a, load512(at->first), b);
+    __m512i last = _mm512_permutex2var_epi16(a, load512(at->last), b);
+    UNROLL for (int i = 0; i < 2; i++) {
+        const char *end = w + (i + 1) * quad;
+        if (n < 4 * (i + 1)) break;
+        if (has_min(type)) first = with_qword(first, 6 + i, end - 16);
+        last = with_qword(last, 6 + i, end - 8);
+    }
+    nibbles[0] = first;
+    nibbles[1] = last;
+    x->d = low_halves(s);
+    if (has_min(type)) x->m = high_halves(s);
+}
+
+/* The same of 5 bits. */
+INLINE void eight_of_5(enum sheaf_type type, const char *w, int n, struct eight *x) {
+    const struct quad_5 *at = has_min(type) ? &quad_q5_1 : &quad_q5_0;
+    const int quad = 4 * (int)block_size_32(type), last = quad - 64;
+    const __m512i bit = _mm512_set1_epi64((int64_t)0x8040201008040201u);
+    const __m512i each_8 =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8));
+    __m512i of_quads[2], fifths[2], s[2], nibbles[2];
+    UNROLL for (int i = 0; i < 2; i++) {
+        const int there = n * quad / 4 - i * quad;
+        __m512i a = load_n(w + i * quad, there), b = load_n(w + i * quad + last, there - last);
+        __asm__("" : "+v"(a), "+v"(b));
+        of_quads[i] = _mm512_permutex2var_epi16(a, load512(at->nibbles), b);
+        fifths[i] = _mm512_permutex2var_epi16(a, load512(at->fifths), b);
+        s[i] = _mm512_permutex2var_epi16(a, load512(at->scales), b);
+    }
+    const __m512i tops = _mm512_unpacklo_epi64(fifths[0], fifths[1]);
+    const __m512i halves_of = _mm512_mask_blend_epi32(0xaaaa, s[0], s[1]);
+    eight_of_quads(of_quads[0], of_quads[1], nibbles);
+    low_and_high(nibbles, x->q);
+    UNROLL for (int v = 0; v < 4; v++) { /* bytes 0, 2, 1, 3 of the top bits */
+        const __m512i byte = _mm512_add_epi8(each_8, _mm512_set1_epi8((char)(v % 2 * 2 + v / 2)));
+        const __mmask64 set = _mm512_test_epi8_mask(_mm512_shuffle_epi8(tops, byte), bit);
+        x->q[v] = _mm512_mask_add_epi8(x->q[v], set, x->q[v], _mm512_set1_epi8(16));
+    }
+    x->d = low_halves(halves_of);
+    if (has_min(type)) x->m = high_halves(halves_of);
+}
+
+/* Number at[i] of n, a multiple of 64, in a table. */
+INLINE __m512i words_at(const uint16_t *table, int n, __m512i at) {
+    __m512i x[8];
+    UNROLL_12 for (int i = 0; i < n / 64; i++) x[i] =
+        _mm512_permutex2var_epi16(load512(table + 64 * i), at, load512(table + 64 * i + 32));
+    for (int bit = 64; bit < n; bit *= 2) {
+        const __mmask32 upper = _mm512_test_epi16_mask(at, _mm512_set1_epi16((int16_t)bit));
+        const int pairs = n / bit / 2;
+        UNROLL_12 for (int i = 0; i < pairs; i++) x[i] =
+            _mm512_mask_blend_epi16(upper, x[2 * i], x[2 * i + 1]);
+    }
+    return x[0];
+}
+
+/* 128 weights of IQ3 from number 128 h on: first halves of blocks of 32, and second ones. */
+INLINE void quad_of_points(enum sheaf_type type, const char *w, int h, const uint32_t *signs,
+                           int offset, __m512i *lo, __m512i *hi) {
+    static const _Alignas(64) uint16_t of_xxs[] = {SHEAF__IQ3_XXS_GRID(SHEAF__IQ_POINTS)};
+    static const _Alignas(64) uint16_t of_s[] = {SHEAF__IQ3_S_GRID(SHEAF__IQ_POINTS)};
+    const struct sheaf__block_iq3_xxs *xxs = (const void *)w;
+    const struct sheaf__block_iq3_s *s = (const void *)w;
+    const __m128i words = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m512i off = _mm512_set1_epi8((char)offset), three_bits = _mm512_set1_epi8(7);
+    __m512i x, levels;
+    __m128i minus;
+    if (type == SHEAF_TYPE_IQ3_XXS) {
+        x = words_at(of_xxs, 256, _mm512_cvtepu8_epi16(load256(xxs->qs + 32 * h)));
+        levels = _mm512_set1_epi64(0x3e342c241c140c04);
+        minus = load128(signs + 4 * h);
+    } else {
+        __mmask32 high;
+        memcpy(&high, s->qh + 4 * h, sizeof high);
+        x = _mm512_cvtepu8_epi16(load256(s->qs + 32 * h));
+        x = words_at(of_s, 512, _mm512_mask_add_epi16(x, high, x, _mm512_set1_epi16(256)));
+        levels = _mm512_set1_epi64(0x0f0d0b0907050301);
+        minus = load128(s->signs + 16 * h);
+    }
+    const __m512i even = _mm512_shuffle_epi8(levels, _mm512_and_si512(x, three_bits));
+    const __m512i odd =
+        _mm512_shuffle_epi8(levels, _mm512_and_si512(_mm512_srli_epi16(x, 4), three_bits));
+    minus = _mm_shuffle_epi8(minus, words);
+    *lo = _mm512_unpacklo_epi8(even, odd);
+    *hi = _mm512_unpackhi_epi8(even, odd);
+    *lo = _mm512_mask_sub_epi8(_mm512_add_epi8(*lo, off), (__mmask64)_mm_cvtsi128_si64(minus), off,
+                               *lo);
+    *hi = _mm512_mask_sub_epi8(_mm512_add_epi8(*hi, off), (__mmask64)_mm_extract_epi64(minus, 1),
+                               off, *hi);
+}
+
+/* 256 weights of IQ3. */
+INLINE void eight_of_points(enum sheaf_type type, const char *w, __m512i *q) {
+    const int offset = offset_eight(type);
+    __m512i lo[2], hi[2], x[2];
+    uint32_t signs[8];
+    if (signs_are_packed(type)) signs_256(type, w, signs);
+    UNROLL for (int h = 0; h < 2; h++) quad_of_points(type, w, h, signs, offset, &lo[h], &hi[h]);
+    eight_of_quads(lo[0], lo[1], x);
+    q[0] = x[0];
+    q[2] = x[1];
+    eight_of_quads(hi[0], hi[1], x);
+    q[1] = x[0];
+    q[3] = x[1];
+}
+
+/* The levels of a type, unsigned. */
+INLINE __m512i unsigned_levels(enum sheaf_type type) {
+    const __m256i numbers = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    return _mm512_add_epi8(_mm512_broadcast_i64x4(levels_of(type, numbers)),
+                           _mm512_set1_epi8((char)offset_eight(type)));
+}
+
+/* The first n <= 8 blocks of 32 at w; zeros after them. */
+INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eight *x) {
+    __m512i nibbles[2];
+    if (type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1) {
+        eight_of_5(type, w, n, x);
+        return;
+    }
+    if (by_nibbles(type)) {
+        eight_of_4(type, w, n, nibbles, x);
+        low_and_high(nibbles, x->q);
+        return;
+    }
+    _Alignas(8) char rest[MOST_256];
+    if (type == SHEAF_TYPE_IQ4_NL) {
+        eight_of_4(SHEAF_TYPE_Q4_0, w, n, nibbles, x);
+    } else {
+        w = whole_256(type, w, 32 * n, rest);
+        x->d = lanes_of_blocks(scales_32(type, w));
+    }
+    if (type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S) {
+        eight_of_points(type, w, x->q);
+        return;
+    }
+    if (type == SHEAF_TYPE_MXFP4) {
+        const __m512i at = load512(quad_mxfp4);
+        const char *second = w + size_256(type) / 2;
+        eight_of_quads(_mm512_permutex2var_epi16(load512(w + 1), at, load512(w + 4)),
+                       _mm512_permutex2var_epi16(load512(second + 1), at, load512(second + 4)),
+                       nibbles);
+    } else if (type == SHEAF_TYPE_IQ4_XS) {
+        const struct sheaf__block_iq4_xs *b = (const void *)w;
+        eight_of_quads(load512(b->qs), load512(b->qs + 64), nibbles);
+    }
+    low_and_high(nibbles, x->q);
+    const __m512i levels = unsigned_levels(type);
+    UNROLL for (int v = 0; v < 4; v++) x->q[v] = _mm512_shuffle_epi8(levels, x->q[v]);
+}
+
+/* ---- rows of one column ---- */
+
+/* The first n <= 8 blocks at w by y. */
+INLINE void digits_eight(enum sheaf_type type, const char *w, int n, struct fetch fetch,
+                         const struct sheaf__act_digits *y, __m512 *acc, __m512 *mins) {
+    const int offset = offset_eight(type);
+    struct eight x;
+    fetch_weights(fetch, w, size_256(type));
+    unpack_eight(type, w, n, &x);
+    __m512i a = _mm512_setzero_si512();
+    UNROLL for (int j = 0; j < 2; j++) {
+        if (j) a = _mm512_slli_epi32(a, 8);
+        UNROLL for (int v = 0; v < 4; v++) a =
+            _mm512_dpbusd_epi32(a, x.q[v], load512(y->digit[v][j]));
+    }
+    if (offset) {
+        const __m512i sums = load512(sheaf__digits_lane_sums(y));
+        a = _mm512_sub_epi32(a, _mm512_slli_epi32(sums, (unsigned)__builtin_ctz((unsigned)offset)));
+    }
+    *acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), _mm512_mul_ps(x.d, v_load(y->lane_d)), *acc);
+    if (has_min(type)) *mins = _mm512_fmadd_ps(x.m, v_load(y->lane_sums), *mins);
+}
+
+INLINE float digits_eights(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                           const struct sheaf__act_digits *y) {
+    __m512 acc = _mm512_setzero_ps(), mins = _mm512_setzero_ps();
+    int64_t blocks = k / SHEAF__QK;
+    for (; blocks >= 8; blocks -= 8, w += size_256(type), y++)
+        digits_eight(type, w, 8, fetch, y, &acc, &mins);
+    if (blocks > 0) digits_eight(type, w, (int)blocks, fetch, y, &acc, &mins);
+    return v_sum(has_min(type) ? _mm512_add_ps(mins, acc) : acc);
+}
