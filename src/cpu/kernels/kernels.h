@@ -139,9 +139,9 @@ static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
         return i;
     }
 }
-/* SHEAF__DIGITS_EIGHTS: for each 4 bytes of 64, the sum of the integers of all vectors, 16 of them. They lie
- * where a third digit would. */
-static inline const int32_t *sheaf__digits_lane_sums(const struct sheaf__act_digits *y) {
+/* SHEAF__DIGITS_EIGHTS: for each 4 bytes of 64, minus the sum of the integers of all vectors, 16 of them. They
+ * lie where a third digit would. */
+static inline const int32_t *sheaf__digits_minus_sums(const struct sheaf__act_digits *y) {
     return (const int32_t *)(const void *)y->digit[0][2];
 }
 /* SHEAF__DIGITS_6K: where in lane_d and sums16 piece `half` of block b has its floats. */

@@ -289,17 +289,16 @@ INLINE void digits_eight(enum sheaf_type type, const char *w, int n, struct fetc
     struct eight x;
     fetch_weights(fetch, w, size_256(type));
     unpack_eight(type, w, n, &x);
-    __m512i a = _mm512_setzero_si512();
-    UNROLL for (int j = 0; j < 2; j++) {
-        if (j) a = _mm512_slli_epi32(a, 8);
-        UNROLL for (int v = 0; v < 4; v++) a =
-            _mm512_dpbusd_epi32(a, x.q[v], load512(y->digit[v][j]));
+    __m512i high = _mm512_setzero_si512(), low = high;
+    if (offset)
+        low = _mm512_slli_epi32(load512(sheaf__digits_minus_sums(y)),
+                                (unsigned)__builtin_ctz((unsigned)offset));
+    UNROLL for (int v = 0; v < 4; v++) { /* two chains, as each product waits for the one before */
+        high = _mm512_dpbusd_epi32(high, x.q[v], load512(y->digit[v][0]));
+        low = _mm512_dpbusd_epi32(low, x.q[v], load512(y->digit[v][1]));
     }
-    if (offset) {
-        const __m512i sums = load512(sheaf__digits_lane_sums(y));
-        a = _mm512_sub_epi32(a, _mm512_slli_epi32(sums, (unsigned)__builtin_ctz((unsigned)offset)));
-    }
-    *acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), _mm512_mul_ps(x.d, v_load(y->lane_d)), *acc);
+    const __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
+    *acc = _mm512_fmadd_ps(dot, _mm512_mul_ps(x.d, v_load(y->lane_d)), *acc);
     if (has_min(type)) *mins = _mm512_fmadd_ps(x.m, v_load(y->lane_sums), *mins);
 }
 

@@ -257,7 +257,8 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             const int lane = lane_of_block(b);
             to->lane_d[lane] = to->lane_d[lane + 1] = d;
             set_lane_sums(to->lane_sums, b, sums, d);
-            _mm_storel_epi64((__m128i *)(void *)(to->digit[0][2] + 4 * lane), sums);
+            _mm_storel_epi64((__m128i *)(void *)(to->digit[0][2] + 4 * lane),
+                             _mm_sub_epi32(_mm_setzero_si128(), sums));
             continue;
         }
         to->lane_d[2 * b] = to->lane_d[2 * b + 1] = d;
