@@ -51,6 +51,9 @@ struct sheaf__act_digits {
              * elements in all vectors; SHEAF__DIGITS_PIECES, _PIECES_24, _HALVES: d of each 16;
              * SHEAF__DIGITS_6K: the same in the order of sheaf__digits_6k_lane */
             float lane_d[16], lane_sums[16];
+            /* SHEAF__DIGITS_EIGHTS, _24: of the same, minus the sums of the integers h * 256 + m, and
+             * of l */
+            int32_t minus_sums[2][16];
         };
         /* SHEAF__DIGITS_WORDS: h, and m and l as one number; SHEAF__DIGITS_SHORTS: h and m as one */
         int16_t word[2][256];
@@ -77,6 +80,7 @@ enum sheaf__digits_order {
      * 0, 16, 8, 24 on, as low nibbles are the first halves of blocks. Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL,
      * IQ4_XS, MXFP4, IQ3_XXS, IQ3_S */
     SHEAF__DIGITS_EIGHTS,
+    SHEAF__DIGITS_EIGHTS_24, /* the same in three digits: Q8_0 */
     /* The first (the second) pieces of the even blocks of 256, then of the odd ones: Q4_K, Q5_K,
      * whose low nibbles are even blocks */
     SHEAF__DIGITS_K,
@@ -104,8 +108,9 @@ enum sheaf__digits_order {
 };
 /* Digits of an element: h and m, or all. */
 static inline int sheaf__digits_used(enum sheaf__digits_order order) {
-    return order == SHEAF__DIGITS_PLAIN || order == SHEAF__DIGITS_PIECES_24 ||
-                   order == SHEAF__DIGITS_6K || order == SHEAF__DIGITS_WORDS
+    return order == SHEAF__DIGITS_PLAIN || order == SHEAF__DIGITS_EIGHTS_24 ||
+                   order == SHEAF__DIGITS_PIECES_24 || order == SHEAF__DIGITS_6K ||
+                   order == SHEAF__DIGITS_WORDS
                ? 3
                : 2;
 }
@@ -117,6 +122,7 @@ static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
     const int b = i / 32, e = i % 32;
     switch (order) {
     case SHEAF__DIGITS_EIGHTS:
+    case SHEAF__DIGITS_EIGHTS_24:
         return (e / 8 % 2 * 2 + e / 16) * 64 + b % 4 * 16 + b / 4 * 8 + e % 8;
     case SHEAF__DIGITS_K:
         return ((b % 2 * 2 + e / 16) * 4 + b / 2) * 16 + e % 16;
@@ -138,11 +144,6 @@ static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
     default:
         return i;
     }
-}
-/* SHEAF__DIGITS_EIGHTS: for each 4 bytes of 64, minus the sum of the integers of all vectors, 16 of them. They
- * lie where a third digit would. */
-static inline const int32_t *sheaf__digits_minus_sums(const struct sheaf__act_digits *y) {
-    return (const int32_t *)(const void *)y->digit[0][2];
 }
 /* SHEAF__DIGITS_6K: where in lane_d and sums16 piece `half` of block b has its floats. */
 static inline int sheaf__digits_6k_lane(int b, int half) {

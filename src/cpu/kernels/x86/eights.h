@@ -1,6 +1,6 @@
-/* A part of kernels.h, of the AVX-512 table: weights of few bits with one scale for 32, eight blocks at a
- * time, by one column: Q4_0, Q4_1, Q5_0, Q5_1 and the types of levels IQ4_NL, IQ4_XS, MXFP4, IQ3_XXS,
- * IQ3_S. Several columns: few.h.
+/* A part of kernels.h, of the AVX-512 table: weights with one scale for 32, eight blocks at a time, by one
+ * column: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and the types of levels IQ4_NL, IQ4_XS, MXFP4, IQ3_XXS, IQ3_S.
+ * Several columns: few.h.
  *
  * 256 weights are four vectors of bytes. A lane of 4 bytes is of the same block in all of them, and a block
  * has two lanes, so that 16 products are added in a lane before they meet a scale: one conversion, one
@@ -29,15 +29,17 @@ INLINE bool by_levels(enum sheaf_type type) {
     return type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS || type == SHEAF_TYPE_MXFP4 ||
            type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S;
 }
-INLINE bool by_eights(enum sheaf_type type) { return by_nibbles(type) || by_levels(type); }
+INLINE bool by_eights(enum sheaf_type type) {
+    return by_nibbles(type) || by_levels(type) || type == SHEAF_TYPE_Q8_0;
+}
 /* A power of two, or 0. */
 INLINE int offset_eight(enum sheaf_type type) {
-    return type == SHEAF_TYPE_Q4_0                                  ? 8
-           : type == SHEAF_TYPE_Q5_0                                ? 16
-           : type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_1     ? 0
-           : type == SHEAF_TYPE_IQ3_XXS                             ? 64
-           : type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS ? 128
-                                                                    : 16;
+    return type == SHEAF_TYPE_Q4_0                                                             ? 8
+           : type == SHEAF_TYPE_Q5_0                                                           ? 16
+           : type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_1                                ? 0
+           : type == SHEAF_TYPE_IQ3_XXS                                                        ? 64
+           : type == SHEAF_TYPE_Q8_0 || type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS ? 128
+                                                                                               : 16;
 }
 
 /* ---- where a block's words lie ---- */
@@ -234,6 +236,20 @@ INLINE void eight_of_points(enum sheaf_type type, const char *w, __m512i *q) {
     q[3] = x[1];
 }
 
+INLINE void eight_of_8(const char *w, __m512i *q) {
+    const size_t block = sizeof(struct sheaf__block_q8_0);
+    __m512i even[2], odd[2]; /* pieces of blocks 0, 4, 1, 5, and of the others */
+    UNROLL for (int i = 0; i < 2; i++, w += 2 * block) {
+        const __m512i a = pair_8(w, w + block), b = pair_8(w + 4 * block, w + 5 * block);
+        even[i] = _mm512_unpacklo_epi64(a, b);
+        odd[i] = _mm512_unpackhi_epi64(a, b);
+    }
+    q[0] = _mm512_shuffle_i64x2(even[0], even[1], 0x88);
+    q[1] = _mm512_shuffle_i64x2(even[0], even[1], 0xdd);
+    q[2] = _mm512_shuffle_i64x2(odd[0], odd[1], 0x88);
+    q[3] = _mm512_shuffle_i64x2(odd[0], odd[1], 0xdd);
+}
+
 /* The levels of a type, unsigned. */
 INLINE __m512i unsigned_levels(enum sheaf_type type) {
     const __m256i numbers = _mm256_broadcastsi128_si256(
@@ -259,7 +275,13 @@ INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eigh
         eight_of_4(SHEAF_TYPE_Q4_0, w, n, nibbles, x);
     } else {
         w = whole_256(type, w, 32 * n, rest);
-        x->d = lanes_of_blocks(scales_32(type, w));
+        x->d = lanes_of_blocks(type == SHEAF_TYPE_Q8_0
+                                   ? gather_halves(w, sizeof(struct sheaf__block_q8_0), 8)
+                                   : scales_32(type, w));
+    }
+    if (type == SHEAF_TYPE_Q8_0) {
+        eight_of_8(w, x->q);
+        return;
     }
     if (type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S) {
         eight_of_points(type, w, x->q);
@@ -282,24 +304,33 @@ INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eigh
 
 /* ---- rows of one column ---- */
 
+/* Lanes of 16 products with the digits of y. */
+INLINE __m512 dot_eight(enum sheaf_type type, const __m512i *q, const struct sheaf__act_digits *y) {
+    const bool three = type == SHEAF_TYPE_Q8_0;
+    __m512i sum[3]; /* chains of their own, as each product waits for the one before */
+    UNROLL for (int j = 0; j < 3; j++) sum[j] = _mm512_setzero_si512();
+    if (offset_eight(type)) {
+        const unsigned bits = (unsigned)__builtin_ctz((unsigned)offset_eight(type));
+        sum[1] = _mm512_slli_epi32(load512(y->minus_sums[0]), bits);
+        if (three) sum[2] = _mm512_slli_epi32(load512(y->minus_sums[1]), bits);
+    }
+    UNROLL for (int v = 0; v < 4; v++) {
+        sum[0] = _mm512_dpbusd_epi32(sum[0], q[v], load512(y->digit[v][0]));
+        sum[1] = _mm512_dpbusd_epi32(sum[1], q[v], load512(y->digit[v][1]));
+        if (three) sum[2] = _mm512_dpbusd_epi32(sum[2], q[v], load512(y->digit[v][2]));
+    }
+    const __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(sum[0], 8), sum[1]));
+    return three ? v_fma(dot, v_set1(256.0f), _mm512_cvtepi32_ps(sum[2])) : dot;
+}
+
 /* The first n <= 8 blocks at w by y. */
 INLINE void digits_eight(enum sheaf_type type, const char *w, int n, struct fetch fetch,
                          const struct sheaf__act_digits *y, __m512 *acc, __m512 *mins) {
-    const int offset = offset_eight(type);
     struct eight x;
     fetch_weights(fetch, w, size_256(type));
     unpack_eight(type, w, n, &x);
-    __m512i high = _mm512_setzero_si512(), low = high;
-    if (offset)
-        low = _mm512_slli_epi32(load512(sheaf__digits_minus_sums(y)),
-                                (unsigned)__builtin_ctz((unsigned)offset));
-    UNROLL for (int v = 0; v < 4; v++) { /* two chains, as each product waits for the one before */
-        high = _mm512_dpbusd_epi32(high, x.q[v], load512(y->digit[v][0]));
-        low = _mm512_dpbusd_epi32(low, x.q[v], load512(y->digit[v][1]));
-    }
-    const __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
-    *acc = _mm512_fmadd_ps(dot, _mm512_mul_ps(x.d, v_load(y->lane_d)), *acc);
-    if (has_min(type)) *mins = _mm512_fmadd_ps(x.m, v_load(y->lane_sums), *mins);
+    *acc = v_fma(dot_eight(type, x.q, y), v_mul(x.d, v_load(y->lane_d)), *acc);
+    if (has_min(type)) *mins = v_fma(x.m, v_load(y->lane_sums), *mins);
 }
 
 INLINE float digits_eights(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,

@@ -33,7 +33,9 @@ struct few {
 INLINE bool is_k(enum sheaf_type type) {
     return type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K;
 }
-INLINE bool by_words(enum sheaf_type type) { return by_eights(type) || is_k(type); }
+INLINE bool by_words(enum sheaf_type type) {
+    return (by_eights(type) && type != SHEAF_TYPE_Q8_0) || is_k(type);
+}
 INLINE bool by_pieces(enum sheaf_type type) {
     return type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q6_K ||
            type == SHEAF_TYPE_TQ1_0 || type == SHEAF_TYPE_TQ2_0;
@@ -47,8 +49,7 @@ INLINE int pairs_of_columns(int C) { return (C + 1) / 2; }
 /* Vectors of scales of 256 elements of C columns. */
 INLINE int scales_of_few(enum sheaf_type type, int C) {
     if (is_k(type)) return 2 * fours_of(C) + pairs_of_columns(C);
-    if (by_eights(type)) return pairs_of_columns(C);
-    return type == SHEAF_TYPE_Q8_0 ? 2 * pairs_of_columns(C) : 0;
+    return by_eights(type) ? pairs_of_columns(C) : 0;
 }
 
 /* Lane 4 i + j: number i of d[j]. */
@@ -65,8 +66,7 @@ INLINE __m512 two_eights(const float *a, const float *b) {
 
 /* For 256 elements, as the rows below take them. By eights d of two columns a vector: lane 4 i + 2 h + c that
  * of block i + 4 h and column c. Of K d of the even blocks, then of the odd ones, lane 4 i + c that of block i
- * of these and column c, four columns a vector, then the sums of two columns a vector; of Q8_0 d, then the
- * sums, so. */
+ * of these and column c, four columns a vector, then the sums of two columns a vector. */
 INLINE void few_scales(enum sheaf_type type, int64_t k, int C, struct few *f) {
     v_f *to = f->scales;
     for (int64_t b = 0; b < (k + SHEAF__QK_K - 1) / SHEAF__QK_K; b++) {
@@ -82,8 +82,9 @@ INLINE void few_scales(enum sheaf_type type, int64_t k, int C, struct few *f) {
             }
         }
         for (int p = 0; p < pairs_of_columns(C) && by_eights(type); p++) {
-            const float *one = f->words[2 * p][b].d;
-            const float *other = f->words[2 * p + 1 < C ? 2 * p + 1 : 0][b].d;
+            const int c[2] = {2 * p, 2 * p + 1 < C ? 2 * p + 1 : 0};
+            const float *one = by_words(type) ? f->words[c[0]][b].d : f->y[c[0]][b].d;
+            const float *other = by_words(type) ? f->words[c[1]][b].d : f->y[c[1]][b].d;
             __m128 d[4] = {_mm_load_ps(one), _mm_load_ps(other), _mm_load_ps(one + 4),
                            _mm_load_ps(other + 4)};
             *to++ = turned(d);
@@ -91,14 +92,6 @@ INLINE void few_scales(enum sheaf_type type, int64_t k, int C, struct few *f) {
         for (int p = 0; p < pairs_of_columns(C) && is_k(type); p++)
             *to++ = two_eights(f->words[2 * p][b].sums32,
                                f->words[2 * p + 1 < C ? 2 * p + 1 : 0][b].sums32);
-        if (type != SHEAF_TYPE_Q8_0) continue;
-        for (int p = 0; p < pairs_of_columns(C); p++) {
-            const struct sheaf__act_digits *one = f->y[2 * p];
-            const struct sheaf__act_digits *other = f->y[2 * p + 1 < C ? 2 * p + 1 : 0];
-            to[p] = two_eights(one[b].d, other[b].d);
-            to[pairs_of_columns(C) + p] = two_eights(one[b].sums32, other[b].sums32);
-        }
-        to += 2 * pairs_of_columns(C);
     }
 }
 
@@ -117,7 +110,7 @@ INLINE void words_of_bytes(__m512i x, int offset, __m512i *q) {
 
 /* K. Sums: two a column, of the even blocks and of the odd ones, then of mins one for two. */
 INLINE void row_of_k(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                  const struct few *f, int C, bool first, v_f *sums) {
+                     const struct few *f, int C, bool first, v_f *sums) {
     const int fours = fours_of(C), pairs = pairs_of_columns(C);
     v_f acc[2 * SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS / 2];
     const v_f *scales = f->scales;
@@ -153,6 +146,14 @@ INLINE void row_of_k(enum sheaf_type type, int64_t k, const char *w, struct fetc
     UNROLL for (int p = 0; p < pairs; p++) sums[2 * C + p] = mins[p];
 }
 
+/* Lanes of 16 products of eight vectors of words. */
+INLINE __m512 dot_words(const __m512i *q, const struct sheaf__act_words *y) {
+    __m512i sum = _mm512_setzero_si512();
+    UNROLL_8 for (int v = 0; v < 8; v++) sum =
+        _mm512_dpwssd_epi32(sum, q[v], load512(y->x + 32 * v));
+    return _mm512_cvtepi32_ps(sum);
+}
+
 /* Types by eights. Sums: one a column, then one of its mins. */
 INLINE void row_eights(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                        const struct few *f, int C, bool first, v_f *sums) {
@@ -170,17 +171,18 @@ INLINE void row_eights(enum sheaf_type type, int64_t k, const char *w, struct fe
         v_f t[SHEAF__TILE_COLS / 2];
         fetch_weights(fetch, w, size_256(type));
         unpack_eight(type, w, n, &x);
-        UNROLL for (int v = 0; v < 4; v++) words_of_bytes(x.q[v], offset_eight(type), q + 2 * v);
+        if (by_words(type)) {
+            UNROLL for (int v = 0; v < 4; v++)
+                words_of_bytes(x.q[v], offset_eight(type), q + 2 * v);
+        }
         UNROLL for (int p = 0; p < pairs_of_columns(C); p++) t[p] = v_mul(x.d, scales[p]);
         UNROLL_8 for (int c = 0; c < C; c++) {
-            const struct sheaf__act_words *y = &f->words[c][b];
-            __m512i a = _mm512_setzero_si512();
-            UNROLL_8 for (int v = 0; v < 8; v++) a =
-                _mm512_dpwssd_epi32(a, q[v], load512(y->x + 32 * v));
             const v_f d =
                 c % 2 ? _mm512_permute_ps(t[c / 2], 0xf5) : _mm512_permute_ps(t[c / 2], 0xa0);
-            acc[c] = v_fma(_mm512_cvtepi32_ps(a), d, acc[c]);
-            if (min) mins[c] = v_fma(x.m, v_load(y->lane_sums), mins[c]);
+            const v_f dot =
+                by_words(type) ? dot_words(q, &f->words[c][b]) : dot_eight(type, x.q, &f->y[c][b]);
+            acc[c] = v_fma(dot, d, acc[c]);
+            if (min) mins[c] = v_fma(x.m, v_load(f->words[c][b].lane_sums), mins[c]);
         }
         scales += scales_of_few(type, C);
     }
@@ -188,42 +190,6 @@ INLINE void row_eights(enum sheaf_type type, int64_t k, const char *w, struct fe
         sums[c] = acc[c];
         if (min) sums[C + c] = mins[c];
     }
-}
-
-/* Q8_0. Sums: two a column, then of mins one for two. */
-INLINE void row_8(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                  const struct few *f, int C, bool first, v_f *sums) {
-    const size_t block = sizeof(struct sheaf__block_q8_0);
-    const int pairs = pairs_of_columns(C);
-    v_f acc[2 * SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS / 2];
-    const v_f *scales = f->scales;
-    UNROLL_16 for (int i = 0; i < 2 * C; i++) acc[i] = few_sum(first, sums + i);
-    UNROLL for (int p = 0; p < pairs; p++) mins[p] = few_sum(first, sums + 2 * C + p);
-    for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += 8 * block) {
-        _Alignas(8) char rest[MOST_256];
-        const char *at = whole_256(type, w, k - i, rest);
-        const __m256 halves_of = gather_halves(at, block, 8);
-        const __m512 d = _mm512_insertf32x8(_mm512_castps256_ps512(halves_of), halves_of, 1);
-        const __m512 m = v_mul(d, v_set1(-128.0f));
-        v_f t[SHEAF__TILE_COLS / 2];
-        UNROLL for (int p = 0; p < pairs; p++) {
-            t[p] = v_mul(d, scales[p]);
-            mins[p] = v_fma(m, scales[pairs + p], mins[p]);
-        }
-        UNROLL for (int j = 0; j < 4; j++, at += 2 * block) {
-            fetch_weights(fetch, w + (size_t)(2 * j) * block, 2 * block);
-            const __m512i q = pair_8(at, at + block);
-            UNROLL_8 for (int c = 0; c < C; c++) {
-                const __m512i pick = halves(2 * j + c % 2 * 8, 2 * j + 1 + c % 2 * 8);
-                v_f *to = &acc[j % 2 * C + c];
-                *to = v_fma(dot_digits(8, q, f->y[c][b].digit[j]),
-                            _mm512_permutexvar_ps(pick, t[c / 2]), *to);
-            }
-        }
-        scales += 2 * pairs;
-    }
-    UNROLL_16 for (int i = 0; i < 2 * C; i++) sums[i] = acc[i];
-    UNROLL for (int p = 0; p < pairs; p++) sums[2 * C + p] = mins[p];
 }
 
 /* Types of which a lane is a piece. Sums: one a column, then its mins. */
@@ -300,8 +266,6 @@ INLINE void row_few(enum sheaf_type type, int64_t k, const char *w, struct fetch
         row_of_k(type, k, w, fetch, f, C, first, sums);
     else if (by_eights(type))
         row_eights(type, k, w, fetch, f, C, first, sums);
-    else if (type == SHEAF_TYPE_Q8_0)
-        row_8(type, k, w, fetch, f, C, first, sums);
     else if (by_pieces(type))
         row_pieces(type, k, w, fetch, f, C, first, sums);
     else
@@ -339,7 +303,6 @@ INLINE void sums_of_all(const v_f *x, int C, float *to) {
 /* The results of a row of which all parts are summed. */
 INLINE void end_few(enum sheaf_type type, int C, const v_f *sums, float *to) {
     const int A = by_eights(type) || by_pieces(type) ? 1 : 2;
-    const bool of_two = is_k(type) || type == SHEAF_TYPE_Q8_0; /* mins */
     v_f x[SHEAF__TILE_COLS];
     float mins[SHEAF__TILE_COLS];
     UNROLL_8 for (int c = 0; c < C; c++) {
@@ -348,8 +311,9 @@ INLINE void end_few(enum sheaf_type type, int C, const v_f *sums, float *to) {
         if (by_pieces(type)) x[c] = v_sub(x[c], sums[C + c]);
     }
     sums_of_all(x, C, to);
-    if (of_two) sums_of_eights(sums + 2 * C, C, mins);
-    for (int c = 0; c < C && of_two; c++) to[c] += is_k(type) ? -mins[c] : mins[c];
+    if (!is_k(type)) return;
+    sums_of_eights(sums + 2 * C, C, mins);
+    for (int c = 0; c < C; c++) to[c] -= mins[c];
 }
 
 /* ---- rows ---- */
@@ -425,7 +389,7 @@ ROWS_FEW(few_q4_k, SHEAF_TYPE_Q4_K)
 ROWS_FEW(few_q5_k, SHEAF_TYPE_Q5_K)
 ROWS_FEW(rows_digits_q6_k, SHEAF_TYPE_Q6_K)
 ROWS_FEW(few_q8_0, SHEAF_TYPE_Q8_0)
-ROWS_ONE(one_q8_0, digits_8, SHEAF_TYPE_Q8_0)
+ROWS_ONE(one_q8_0, digits_eights, SHEAF_TYPE_Q8_0)
 static void rows_digits_q8_0(int64_t k, const void *w, size_t w_stride, int64_t nr,
                              const void *const *act, int nc, float *const *out) {
     if (nc == 1)

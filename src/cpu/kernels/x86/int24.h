@@ -53,11 +53,6 @@ INLINE __m512i pair_8(const char *p0, const char *p1) {
     return _mm512_xor_si512(two256(a->qs, b->qs), _mm512_set1_epi8(-128));
 }
 
-/* Lanes 8j.. of the result: number 2j and 2j + 1 of the first 8 of x, 8 times each. */
-INLINE __m512 spread_8(__m256 x, int j) {
-    return _mm512_permutexvar_ps(halves(2 * j, 2 * j + 1), _mm512_castps256_ps512(x));
-}
-
 /* The halves at p, p + block .. of n <= 8 blocks, zeros after them. They are put together in
  * general registers: shuffles are what these loops have too many of, and memory would be waited
  * for. */
@@ -69,36 +64,9 @@ INLINE __m256 gather_halves(const char *p, size_t block, int n) {
         memcpy(&one, p + (size_t)i * block, sizeof one);
         h[i / 4] |= (uint64_t)one << (i % 4 * 16);
     }
+    __asm__(""
+            : "+r"(h[0]), "+r"(h[1])); /* gcc would do it with twice the instructions, in vectors */
     return _mm256_cvtph_ps(_mm_set_epi64x((int64_t)h[1], (int64_t)h[0]));
-}
-
-/* n <= 8 blocks of Q8_0 at w by number g of the column. */
-INLINE void digits_group(const char *w, int n, struct fetch fetch,
-                         const struct sheaf__act_digits *y, __m512 *acc, __m256 *mins) {
-    const size_t block = sizeof(struct sheaf__block_q8_0);
-    const __m256 d = gather_halves(w, block, n);
-    const __m256 m = _mm256_mul_ps(d, _mm256_set1_ps(-128.0f));
-    const __m256 scale = _mm256_mul_ps(d, _mm256_load_ps(y->d));
-    *mins = _mm256_fmadd_ps(m, _mm256_load_ps(y->sums32), *mins);
-    UNROLL for (int j = 0; j < 4; j++, w += 2 * block) {
-        if (2 * j >= n) break;
-        fetch_weights(fetch, w, 2 * block);
-        /* the scale of a block that is not there is 0 */
-        const __m512i q = pair_8(w, 2 * j + 1 < n ? w + block : w);
-        acc[j % 2] = _mm512_fmadd_ps(dot_digits(8, q, y->digit[j]), spread_8(scale, j), acc[j % 2]);
-    }
-}
-
-INLINE float digits_8(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                      const struct sheaf__act_digits *y) {
-    const size_t block = sizeof(struct sheaf__block_q8_0);
-    int64_t blocks = k / SHEAF__QK;
-    __m512 acc[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-    __m256 mins = _mm256_setzero_ps();
-    (void)type;
-    for (; blocks >= 8; blocks -= 8, w += 8 * block, y++) digits_group(w, 8, fetch, y, acc, &mins);
-    if (blocks > 0) digits_group(w, (int)blocks, fetch, y, acc, &mins);
-    return v_sum(_mm512_add_ps(acc[0], acc[1])) + hsum8(mins);
 }
 
 /* ---- blocks of 256 ---- */
@@ -252,13 +220,21 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             }
         }
         to->d[b] = d;
-        if (order == SHEAF__DIGITS_EIGHTS) {
+        if (order == SHEAF__DIGITS_EIGHTS || order == SHEAF__DIGITS_EIGHTS_24) {
             const __m128i sums = sums_of_lanes(_mm512_add_epi32(q[0], q[1]));
             const int lane = lane_of_block(b);
+            __m128i high = sums, low = _mm_setzero_si128();
+            if (used == 3) {
+                UNROLL for (int h = 0; h < 2; h++) q[h] =
+                    _mm512_srai_epi32(_mm512_add_epi32(q[h], half), 8);
+                high = sums_of_lanes(_mm512_add_epi32(q[0], q[1]));
+                low = _mm_sub_epi32(_mm_slli_epi32(high, 8), sums);
+            }
             to->lane_d[lane] = to->lane_d[lane + 1] = d;
             set_lane_sums(to->lane_sums, b, sums, d);
-            _mm_storel_epi64((__m128i *)(void *)(to->digit[0][2] + 4 * lane),
-                             _mm_sub_epi32(_mm_setzero_si128(), sums));
+            _mm_storel_epi64((__m128i *)(void *)&to->minus_sums[0][lane],
+                             _mm_sub_epi32(_mm_setzero_si128(), high));
+            _mm_storel_epi64((__m128i *)(void *)&to->minus_sums[1][lane], low);
             continue;
         }
         to->lane_d[2 * b] = to->lane_d[2 * b + 1] = d;
@@ -297,14 +273,15 @@ static void to_words(const float *x, struct sheaf__act_words *y, int64_t n,
 
 #define DIGITS_ORDER                                                                               \
     {                                                                                              \
-        [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_Q4_1] = SHEAF__DIGITS_EIGHTS,        \
-        [SHEAF_TYPE_Q5_0] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_Q5_1] = SHEAF__DIGITS_EIGHTS,        \
-        [SHEAF_TYPE_Q4_K] = SHEAF__DIGITS_K, [SHEAF_TYPE_Q5_K] = SHEAF__DIGITS_K,                  \
-        [SHEAF_TYPE_IQ4_NL] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_IQ4_XS] = SHEAF__DIGITS_EIGHTS,    \
-        [SHEAF_TYPE_IQ3_XXS] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_IQ3_S] = SHEAF__DIGITS_EIGHTS,    \
-        [SHEAF_TYPE_MXFP4] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_Q2_K] = SHEAF__DIGITS_PIECES,       \
-        [SHEAF_TYPE_Q3_K] = SHEAF__DIGITS_PIECES, [SHEAF_TYPE_Q6_K] = SHEAF__DIGITS_PIECES_24,     \
-        [SHEAF_TYPE_TQ1_0] = SHEAF__DIGITS_PIECES, [SHEAF_TYPE_TQ2_0] = SHEAF__DIGITS_PIECES,      \
+        [SHEAF_TYPE_Q8_0] = SHEAF__DIGITS_EIGHTS_24, [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_EIGHTS,     \
+        [SHEAF_TYPE_Q4_1] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_Q5_0] = SHEAF__DIGITS_EIGHTS,        \
+        [SHEAF_TYPE_Q5_1] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_Q4_K] = SHEAF__DIGITS_K,             \
+        [SHEAF_TYPE_Q5_K] = SHEAF__DIGITS_K, [SHEAF_TYPE_IQ4_NL] = SHEAF__DIGITS_EIGHTS,           \
+        [SHEAF_TYPE_IQ4_XS] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_IQ3_XXS] = SHEAF__DIGITS_EIGHTS,   \
+        [SHEAF_TYPE_IQ3_S] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_MXFP4] = SHEAF__DIGITS_EIGHTS,      \
+        [SHEAF_TYPE_Q2_K] = SHEAF__DIGITS_PIECES, [SHEAF_TYPE_Q3_K] = SHEAF__DIGITS_PIECES,        \
+        [SHEAF_TYPE_Q6_K] = SHEAF__DIGITS_PIECES_24, [SHEAF_TYPE_TQ1_0] = SHEAF__DIGITS_PIECES,    \
+        [SHEAF_TYPE_TQ2_0] = SHEAF__DIGITS_PIECES,                                                 \
     }
 #define FEW_ORDER                                                                                  \
     {                                                                                              \
