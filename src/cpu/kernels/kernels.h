@@ -396,7 +396,7 @@ extern bool sheaf__cpu_fetch_first;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 17 };
+enum { SHEAF__CPU_KERNELS_VERSION = 18 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

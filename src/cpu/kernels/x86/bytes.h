@@ -5,9 +5,9 @@
  * the 16 scales of 256 weights two (scales_256). Types of fewer than 256 are taken 256 weights at a
  * time; the rest of a row is copied, with zeros after it, whose scales meet activations of 0.
  *
- * With VNNI bytes meet three digits as int24.h has them (few.h), an offset making them unsigned; where
- * 32 weights have one scale in nibbles or points of 4, four blocks are a vector (digits_quads) and meet
- * two, which is twice as fast, and so are Q2_K, Q3_K, TQ1_0 and TQ2_0, of which a lane is a piece (pieces.h).
+ * With VNNI bytes meet three digits as int24.h has them (few.h), an offset making them unsigned. Where 32
+ * weights have one scale in nibbles or points of 4 they meet two, which is twice as fast (eights.h), and so
+ * do Q2_K, Q3_K, TQ1_0 and TQ2_0, of which a lane is a piece (pieces.h).
  * Without VNNI these have lanes for pieces as well (halves.h), MXFP4 goes with Q5_0, and the others meet
  * integers of 16 bits.
  *

@@ -4,8 +4,8 @@
  * A row's weights are unpacked once for all columns. Then what bounds is the two pipes that multiply: a
  * Zen 5 does two products of 64 bytes a cycle. So weights of fewer than 6 bits meet activations as
  * integers of 16 bits (VPDPWSSD), as many products as two digits of 8, with no shift between the digits
- * and signed weights, so that no offset is left: 128 weights and a column are 4 products, one conversion,
- * one permutation of scales, one multiply-add. Q8_0 and Q6_K keep three digits.
+ * and signed weights, so that no offset is left: 256 weights and a column are 8 products, one conversion,
+ * one permutation of scales, one multiply-add (of K two of these). Q8_0 and Q6_K keep three digits.
  *
  * Columns are multiplied in parts that stay in the first cache, for FEW_ROWS rows each, whose sums wait
  * in memory, in the lanes that they have.
@@ -15,10 +15,10 @@
 
 enum {
     FEW_ROWS = 32,
-    /* Elements of all columns that stay in the first cache, as words and as three digits, and of a part */
-    FEW_WORDS = 16384,
-    FEW_DIGITS = 8192,
-    FEW_PART = 8192,
+    /* Elements of a part of all columns, which stays in a first cache of 32 KiB beside the weights: as words
+     * and as digits */
+    FEW_WORDS = 8192,
+    FEW_DIGITS = 4096,
     FEW_SUMS = 3, /* vectors of sums that a column has at most */
     FEW_SCALES = 3 * FEW_WORDS / 2 / SHEAF__QK_K,
 };
@@ -321,7 +321,7 @@ INLINE void end_few(enum sheaf_type type, int C, const v_f *sums, float *to) {
 INLINE int64_t few_part(enum sheaf_type type, int64_t k, int C) {
     const int n = C > 1 ? C : 2; /* one column needs no parts; scales have room for these */
     const int64_t fit = (by_words(type) ? FEW_WORDS : FEW_DIGITS) / n;
-    return k <= fit || (C == 1 && !by_words(type)) ? k : FEW_PART / n;
+    return k <= fit || (C == 1 && !by_words(type)) ? k : fit;
 }
 
 INLINE void rows_few(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int64_t nr,

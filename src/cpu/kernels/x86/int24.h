@@ -8,8 +8,11 @@
  *
  * 64 weights are a vector of bytes, 4 of them a lane. With weights of up to 6 bits a lane's sum
  * by three digits stays below 2^31: 4 * 63 * (127 * 2^16 + 128 * 2^8 + 128); by two digits so does that
- * of two vectors of whole bytes, 8 * 255 * 127 * 257. It becomes a float and is scaled by the product of
+ * of four vectors of whole bytes, 16 * 255 * 127 * 257. It becomes a float and is scaled by the product of
  * both scales; offsets and mins of weights meet the sums of activations.
+ *
+ * Here are what all share and the blocks of 256, Q4_K and Q5_K; types with a scale for 32: eights.h; for
+ * 16: pieces.h.
  *
  * These loops spend their time on scales and unpacking, not on products, so activations lie in the
  * order in which weights of few bits come out of wide loads (enum sheaf__digits_order).

@@ -18,9 +18,9 @@
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
  * The parts below (pairs.h, f32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
- * panels16.h, bytes.h with few.h, plain_few.h, convert.h, panels8.h, panels16_avx2.h, attention.h,
- * attention_few.h) use these and each other in the order in which they are included. Bytes of blocks are
- * unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
+ * panels16.h, bytes.h with pieces.h, eights.h and few.h or with halves.h, plain_few.h, convert.h, panels8.h,
+ * panels16_avx2.h, attention.h, attention_few.h) use these and each other in the order in which they are
+ * included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
  *
  * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may
  * change freely without changing a bit of the result. */
