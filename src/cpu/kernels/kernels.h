@@ -387,9 +387,10 @@ const struct sheaf__cpu_kernels *sheaf__cpu_kernels_at(int i);
 /* The reference, which runs anywhere; part of the library. */
 extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
 
-/* Of each module of x86: whether weights that meet one column are fetched to the first cache; set before its
- * table is handed out. */
-extern bool sheaf__cpu_fetch_first;
+/* Of each module of x86: how weights that meet one column are fetched, to the first cache, to the second, or
+ * to the second and those of plain floats more than once; set before its table is handed out. */
+enum sheaf__cpu_fetch { SHEAF__FETCH_SECOND, SHEAF__FETCH_FIRST, SHEAF__FETCH_OFTEN };
+extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
 
 /* ---- modules ----
  *

@@ -33,13 +33,16 @@ __attribute__((unused)) static int score_of_bf16(int score, int slow) {
     return by_amd() ? score : slow;
 }
 
-/* AMD from Zen 5 on (family 1Ah): by one column a Zen 5 reads BF16 at 40 GB/s with it and at 35 without.
- * A Zen 4 has too few requests of its first cache under way and read F16 at 12 to 19 GB/s instead of 23. */
-static bool fetches_to_first(void) {
+/* AMD from Zen 5 on (family 1Ah) to the first cache: by one column a Zen 5 reads BF16 at 40 GB/s so and at
+ * 35 otherwise. A Zen 4 (19h, as Zen 3) has too few requests of its first cache under way, read F16 at 12 to
+ * 19 GB/s instead of 23, and drops requests of the second that come too fast. */
+static enum sheaf__cpu_fetch way_to_fetch(void) {
     unsigned a, b, c, d;
-    if (!by_amd() || !__get_cpuid(1, &a, &b, &c, &d)) return false;
-    const unsigned base = a >> 8 & 15, more = a >> 20 & 255;
-    return base == 15 && base + more >= 0x1a;
+    if (!by_amd() || !__get_cpuid(1, &a, &b, &c, &d)) return SHEAF__FETCH_SECOND;
+    const unsigned base = a >> 8 & 15, family = base == 15 ? base + (a >> 20 & 255) : base;
+    return family >= 0x1a   ? SHEAF__FETCH_FIRST
+           : family == 0x19 ? SHEAF__FETCH_OFTEN
+                            : SHEAF__FETCH_SECOND;
 }
 
 /* AMX with bytes and with BF16. Its registers are so large that Linux hands them out to processes
@@ -59,7 +62,7 @@ __attribute__((unused)) static bool tiles_granted(void) {
 #endif
 
 extern const struct sheaf__cpu_kernels KERNELS_TABLE;
-bool sheaf__cpu_fetch_first;
+enum sheaf__cpu_fetch sheaf__cpu_fetch;
 
 #if defined(KERNELS_EXTENDS)
 static struct sheaf__cpu_kernels extended;
@@ -75,7 +78,7 @@ static void prepare(void) {
     sheaf__cpu_kernels_extend(&extended);
 #endif
 #if defined(__x86_64__)
-    sheaf__cpu_fetch_first = fetches_to_first();
+    sheaf__cpu_fetch = way_to_fetch();
 #endif
 }
 

@@ -361,7 +361,7 @@ INLINE void rows_by(enum sheaf_type type, int64_t k, const void *w, size_t w_str
     if (C == 1) {
         BY_FETCH(ahead, rows_few(type, k, w, w_stride, nr, fetch, act, nc, 1, out));
     } else {
-        const struct fetch fetch = {ahead, false};
+        const struct fetch fetch = {{ahead}, SHEAF__FETCH_SECOND};
         rows_few(type, k, w, w_stride, nr, fetch, act, nc, C, out);
     }
 }

@@ -57,36 +57,50 @@ INLINE float f16(uint16_t h) { return _cvtsh_ss(h); }
  * with 4 and 8 KiB (AMD EPYC, Zen 5, November 2026). If parts of longer rows are read, what comes
  * next are the same parts of the next rows. */
 enum { PREFETCH_AHEAD = 8192 };
-INLINE size_t prefetch_ahead(size_t row, size_t w_stride) {
-    const size_t bytes = PREFETCH_AHEAD;
+INLINE size_t ahead_by(size_t bytes, size_t row, size_t w_stride) {
     if (row == 0 || w_stride < 2 * row) return bytes;
     return (bytes + row - 1) / row * w_stride;
+}
+INLINE size_t prefetch_ahead(size_t row, size_t w_stride) {
+    return ahead_by(PREFETCH_AHEAD, row, w_stride);
 }
 INLINE void prefetch(const char *p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
 }
 
-/* How weights that meet one column are fetched: so far ahead, to the first cache or to the second. `first`
- * is a constant after inlining. */
+/* How weights that meet one column are fetched: so far ahead, and to which cache. `how` is a
+ * constant after inlining. SHEAF__FETCH_OFTEN asks for each line FETCH_TIMES, FETCH_STEP apart: a
+ * Zen 4 seems to drop requests, the more the faster a loop is (F16, AVX-512, k = 2048 and 5632:
+ * asked once 24 and 20 GB/s, twice 29 and 25, three times 31 and 30; it streams at 33; November
+ * 2026). From its caches the kernels are slower so, F16 at 49 GB/s instead of 58. */
+enum { FETCH_TIMES = 3, FETCH_STEP = 4096 };
 struct fetch {
-    size_t ahead;
-    bool first;
+    size_t ahead[FETCH_TIMES]; /* only the first unless `how` is SHEAF__FETCH_OFTEN */
+    enum sheaf__cpu_fetch how;
 };
+INLINE struct fetch fetch_often(size_t row, size_t w_stride) {
+    struct fetch f = {.how = SHEAF__FETCH_OFTEN};
+    for (size_t t = 0; t < FETCH_TIMES; t++)
+        f.ahead[t] = ahead_by((FETCH_TIMES - t) * FETCH_STEP, row, w_stride);
+    return f;
+}
 INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
-    if (!f.first) {
-        prefetch(p + f.ahead, bytes);
+    if (f.how == SHEAF__FETCH_FIRST) {
+        for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + f.ahead[0] + i, _MM_HINT_T0);
         return;
     }
-    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + f.ahead + i, _MM_HINT_T0);
+    prefetch(p + f.ahead[0], bytes);
+    for (int t = 1; t < FETCH_TIMES && f.how == SHEAF__FETCH_OFTEN; t++)
+        prefetch(p + f.ahead[t], bytes);
 }
 /* CALL with such a `fetch`, as this CPU wants it. */
 #define BY_FETCH(AHEAD, CALL)                                                                      \
     do {                                                                                           \
-        if (sheaf__cpu_fetch_first) {                                                              \
-            const struct fetch fetch = {AHEAD, true};                                              \
+        if (sheaf__cpu_fetch == SHEAF__FETCH_FIRST) {                                              \
+            const struct fetch fetch = {{AHEAD}, SHEAF__FETCH_FIRST};                              \
             CALL;                                                                                  \
         } else {                                                                                   \
-            const struct fetch fetch = {AHEAD, false};                                             \
+            const struct fetch fetch = {{AHEAD}, SHEAF__FETCH_SECOND};                             \
             CALL;                                                                                  \
         }                                                                                          \
     } while (0)
@@ -122,7 +136,9 @@ INLINE v_f load_plain_n(enum sheaf_type type, const void *p, int64_t i, int64_t 
 
 /* Several columns that do not stay in the first cache beside the weights are multiplied in parts, for
  * PART_ROWS rows each: sums wait in memory meanwhile, in the lanes that they have, so that parts do
- * not show in the bits. Four columns of 5632 came from the second cache at half the speed. */
+ * not show in the bits. Four columns of 5632 came from the second cache at half the speed. One column
+ * is whole unless its weights are fetched often (rows_plain_few): a Zen 4 reads F16 by one of 14336
+ * at 22 GB/s then, in parts at 30. */
 enum { PART = 1024, PART_ROWS = 8, MOST_WHOLE = 4096 /* elements of all columns */ };
 INLINE int64_t part_of(int64_t k, int nc) { return nc == 1 || nc * k <= MOST_WHOLE ? k : PART; }
 
@@ -225,10 +241,10 @@ INLINE __m256i k_scales_mins(const uint8_t *packed) {
 }
 
 /* One row at a time reads memory in order (15 GB/s of Q4_K; two rows at a time 13). */
-INLINE void rows_plain(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int64_t nr,
-                       struct fetch fetch, const void *const *act, int C, float *const *out) {
+INLINE void rows_plain(enum sheaf_type type, int64_t k, int64_t part, const char *w,
+                       size_t w_stride, int64_t nr, struct fetch fetch, const void *const *act,
+                       int C, float *const *out) {
     const size_t size = type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
-    const int64_t part = part_of(k, C);
     v_f sums[PART_ROWS][PLAIN_COLS * ACCS];
     if (part == k) {
         const float *at[PLAIN_COLS];
@@ -256,12 +272,17 @@ INLINE void rows_plain(enum sheaf_type type, int64_t k, const char *w, size_t w_
 INLINE void rows_plain_few(enum sheaf_type type, int64_t k, const char *w, size_t w_stride,
                            int64_t nr, const void *const *act, int C, float *const *out) {
     const size_t size = type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
-    const size_t ahead = prefetch_ahead((size_t)part_of(k, C) * size, w_stride);
-    if (C == 1) {
-        BY_FETCH(ahead, rows_plain(type, k, w, w_stride, nr, fetch, act, 1, out));
+    const bool often = C == 1 && sheaf__cpu_fetch == SHEAF__FETCH_OFTEN;
+    const int64_t part = often && k > MOST_WHOLE ? PART : part_of(k, C);
+    const size_t ahead = prefetch_ahead((size_t)part * size, w_stride);
+    if (often) {
+        const struct fetch fetch = fetch_often((size_t)part * size, w_stride);
+        rows_plain(type, k, part, w, w_stride, nr, fetch, act, 1, out);
+    } else if (C == 1) {
+        BY_FETCH(ahead, rows_plain(type, k, k, w, w_stride, nr, fetch, act, 1, out));
     } else {
-        const struct fetch fetch = {ahead, false};
-        rows_plain(type, k, w, w_stride, nr, fetch, act, C, out);
+        const struct fetch fetch = {{ahead}, SHEAF__FETCH_SECOND};
+        rows_plain(type, k, part, w, w_stride, nr, fetch, act, C, out);
     }
 }
 #define ROWS_DOT(NAME, TYPE)                                                                       \
