@@ -567,16 +567,10 @@ BYTES_BY_16(BLOCKS_BYTES)
 #if defined(KERNELS_VNNI_512)
 INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
                        const void *const *act, int nc, float *const *out) {
-    if (!by_levels(type)) {
+    if (by_levels(type))
+        rows_by_eights(type, k, w, w_stride, nr, act, nc, out);
+    else
         rows_by_few(type, k, w, w_stride, nr, act, nc, out);
-        return;
-    }
-    const size_t ahead = prefetch_ahead(ROW_BYTES(type), w_stride);
-    for (int c = 0; c < nc; c++) {
-        const char *row = w;
-        BY_FETCH(ahead, for (int64_t r = 0; r < nr; r++, row += w_stride) out[c][r] =
-                            digits_eights(type, k, row, fetch, act[c]));
-    }
 }
 #define FEW_BYTES(TYPE)                                                                            \
     static void few_bytes_##TYPE(int64_t k, const void *w, size_t w_stride, int64_t nr,            \
@@ -599,7 +593,7 @@ INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_
                             digits_any(type, k, row, fetch, col, 1, out[0] + r));
         return;
     }
-    const struct fetch fetch = {{ahead}, SHEAF__FETCH_SECOND};
+    const struct fetch fetch = {{ahead}, SHEAF__FETCH_SECOND, 1};
     for (int64_t r = 0; r < nr; r++, row += w_stride) {
         digits_any(type, k, row, fetch, col, TILE, sum);
         for (int c = 0; c < nc; c++) out[c][r] = sum[c];

@@ -15,6 +15,8 @@
  *
  * Invariant: as in int24.h. */
 
+enum { EIGHTS_ROWS = 2 }; /* most at once by one column */
+
 struct eight {
     __m512i q[4]; /* unsigned by an offset */
     __m512 d, m;  /* scales, and mins of Q4_1 and Q5_1, of each lane's block */
@@ -304,41 +306,100 @@ INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eigh
 
 /* ---- rows of one column ---- */
 
-/* Lanes of 16 products with the digits of y. */
-INLINE __m512 dot_eight(enum sheaf_type type, const __m512i *q, const struct sheaf__act_digits *y) {
+/* Lanes of 16 products of R rows with the digits of y. */
+INLINE void dot_eight(enum sheaf_type type, int R, const struct eight *x,
+                      const struct sheaf__act_digits *y, v_f *dot) {
     const bool three = type == SHEAF_TYPE_Q8_0;
-    __m512i sum[3]; /* chains of their own, as each product waits for the one before */
-    UNROLL for (int j = 0; j < 3; j++) sum[j] = _mm512_setzero_si512();
+    /* chains of their own, as each product waits for the one before */
+    __m512i high[EIGHTS_ROWS], mid[EIGHTS_ROWS], low[EIGHTS_ROWS];
+    __m512i minus[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     if (offset_eight(type)) {
         const unsigned bits = (unsigned)__builtin_ctz((unsigned)offset_eight(type));
-        sum[1] = _mm512_slli_epi32(load512(y->minus_sums[0]), bits);
-        if (three) sum[2] = _mm512_slli_epi32(load512(y->minus_sums[1]), bits);
+        minus[0] = _mm512_slli_epi32(load512(y->minus_sums[0]), bits);
+        if (three) minus[1] = _mm512_slli_epi32(load512(y->minus_sums[1]), bits);
+    }
+    UNROLL for (int r = 0; r < R; r++) {
+        high[r] = _mm512_setzero_si512();
+        mid[r] = minus[0];
+        low[r] = minus[1];
     }
     UNROLL for (int v = 0; v < 4; v++) {
-        sum[0] = _mm512_dpbusd_epi32(sum[0], q[v], load512(y->digit[v][0]));
-        sum[1] = _mm512_dpbusd_epi32(sum[1], q[v], load512(y->digit[v][1]));
-        if (three) sum[2] = _mm512_dpbusd_epi32(sum[2], q[v], load512(y->digit[v][2]));
+        __m512i h = load512(y->digit[v][0]), m = load512(y->digit[v][1]);
+        __m512i l = three ? load512(y->digit[v][2]) : h;
+        if (R > 1) {
+            LOADED_ONCE(h);
+            LOADED_ONCE(m);
+            LOADED_ONCE(l);
+        }
+        UNROLL for (int r = 0; r < R; r++) {
+            high[r] = _mm512_dpbusd_epi32(high[r], x[r].q[v], h);
+            mid[r] = _mm512_dpbusd_epi32(mid[r], x[r].q[v], m);
+            if (three) low[r] = _mm512_dpbusd_epi32(low[r], x[r].q[v], l);
+        }
     }
-    const __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(sum[0], 8), sum[1]));
-    return three ? v_fma(dot, v_set1(256.0f), _mm512_cvtepi32_ps(sum[2])) : dot;
+    UNROLL for (int r = 0; r < R; r++) {
+        dot[r] = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high[r], 8), mid[r]));
+        if (three) dot[r] = v_fma(dot[r], v_set1(256.0f), _mm512_cvtepi32_ps(low[r]));
+    }
 }
 
-/* The first n <= 8 blocks at w by y. */
-INLINE void digits_eight(enum sheaf_type type, const char *w, int n, struct fetch fetch,
-                         const struct sheaf__act_digits *y, __m512 *acc, __m512 *mins) {
-    struct eight x;
-    fetch_weights(fetch, w, size_256(type));
-    unpack_eight(type, w, n, &x);
-    *acc = v_fma(dot_eight(type, x.q, y), v_mul(x.d, v_load(y->lane_d)), *acc);
-    if (has_min(type)) *mins = v_fma(x.m, v_load(y->lane_sums), *mins);
+/* The first n <= 8 blocks of R rows at w by y. */
+INLINE void digits_eight(enum sheaf_type type, int R, const char *w, size_t w_stride, int n,
+                         struct fetch fetch, const struct sheaf__act_digits *y, v_f *acc,
+                         v_f *mins) {
+    struct eight x[EIGHTS_ROWS];
+    v_f dot[EIGHTS_ROWS], d = v_load(y->lane_d);
+    UNROLL for (int r = 0; r < R; r++) {
+        fetch_weights(fetch, w + (size_t)r * w_stride, size_256(type));
+        unpack_eight(type, w + (size_t)r * w_stride, n, &x[r]);
+    }
+    dot_eight(type, R, x, y, dot);
+    UNROLL for (int r = 0; r < R; r++) {
+        acc[r] = v_fma(dot[r], v_mul(x[r].d, d), acc[r]);
+        if (has_min(type)) mins[r] = v_fma(x[r].m, v_load(y->lane_sums), mins[r]);
+    }
 }
 
-INLINE float digits_eights(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                           const struct sheaf__act_digits *y) {
-    __m512 acc = _mm512_setzero_ps(), mins = _mm512_setzero_ps();
+/* out[0] to out[R - 1]: R rows by y. */
+INLINE void digits_eights(enum sheaf_type type, int R, int64_t k, const char *w, size_t w_stride,
+                          struct fetch fetch, const struct sheaf__act_digits *y, float *out) {
+    v_f acc[EIGHTS_ROWS], mins[EIGHTS_ROWS];
     int64_t blocks = k / SHEAF__QK;
+    UNROLL for (int r = 0; r < R; r++) acc[r] = mins[r] = v_set1(0.0f);
     for (; blocks >= 8; blocks -= 8, w += size_256(type), y++)
-        digits_eight(type, w, 8, fetch, y, &acc, &mins);
-    if (blocks > 0) digits_eight(type, w, (int)blocks, fetch, y, &acc, &mins);
-    return v_sum(has_min(type) ? _mm512_add_ps(mins, acc) : acc);
+        digits_eight(type, R, w, w_stride, 8, fetch, y, acc, mins);
+    if (blocks > 0) digits_eight(type, R, w, w_stride, (int)blocks, fetch, y, acc, mins);
+    UNROLL for (int r = 0; r < R; r++) out[r] =
+        v_sum(has_min(type) ? v_add(mins[r], acc[r]) : acc[r]);
 }
+
+/* One column after the other, R rows at once. */
+INLINE void rows_eights(enum sheaf_type type, int R, int64_t k, const char *w, size_t w_stride,
+                        int64_t nr, struct fetch fetch, const void *const *act, int nc,
+                        float *const *out) {
+    for (int c = 0; c < nc; c++) {
+        const char *row = w;
+        int64_t r = 0;
+        for (; r + R <= nr; r += R, row += (size_t)R * w_stride)
+            digits_eights(type, R, k, row, w_stride, fetch, act[c], out[c] + r);
+        for (; r < nr; r++, row += w_stride)
+            digits_eights(type, 1, k, row, w_stride, fetch, act[c], out[c] + r);
+    }
+}
+/* A CPU that loads 64 bytes once a cycle (Zen 4) multiplies two rows at once, which share the loads of the
+ * column. They are read at two places, so they are fetched from farther away. */
+INLINE void rows_by_eights(enum sheaf_type type, int64_t k, const void *w, size_t w_stride,
+                           int64_t nr, const void *const *act, int nc, float *const *out) {
+    const size_t bytes = ROW_BYTES(type), ahead = prefetch_ahead(bytes, w_stride);
+    if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN) {
+        const struct fetch fetch = fetch_often(2, PREFETCH_AHEAD, bytes, w_stride);
+        rows_eights(type, EIGHTS_ROWS, k, w, w_stride, nr, fetch, act, nc, out);
+    } else {
+        BY_FETCH(ahead, rows_eights(type, 1, k, w, w_stride, nr, fetch, act, nc, out));
+    }
+}
+#define ROWS_EIGHTS(NAME, TYPE)                                                                    \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        rows_by_eights(TYPE, k, w, w_stride, nr, act, nc, out);                                    \
+    }

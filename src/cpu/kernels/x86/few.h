@@ -179,8 +179,11 @@ INLINE void row_eights(enum sheaf_type type, int64_t k, const char *w, struct fe
         UNROLL_8 for (int c = 0; c < C; c++) {
             const v_f d =
                 c % 2 ? _mm512_permute_ps(t[c / 2], 0xf5) : _mm512_permute_ps(t[c / 2], 0xa0);
-            const v_f dot =
-                by_words(type) ? dot_words(q, &f->words[c][b]) : dot_eight(type, x.q, &f->y[c][b]);
+            v_f dot;
+            if (by_words(type))
+                dot = dot_words(q, &f->words[c][b]);
+            else
+                dot_eight(type, 1, &x, &f->y[c][b], &dot);
             acc[c] = v_fma(dot, d, acc[c]);
             if (min) mins[c] = v_fma(x.m, v_load(f->words[c][b].lane_sums), mins[c]);
         }
@@ -361,7 +364,7 @@ INLINE void rows_by(enum sheaf_type type, int64_t k, const void *w, size_t w_str
     if (C == 1) {
         BY_FETCH(ahead, rows_few(type, k, w, w_stride, nr, fetch, act, nc, 1, out));
     } else {
-        const struct fetch fetch = {{ahead}, SHEAF__FETCH_SECOND};
+        const struct fetch fetch = {{ahead}, SHEAF__FETCH_SECOND, 1};
         rows_few(type, k, w, w_stride, nr, fetch, act, nc, C, out);
     }
 }
@@ -389,7 +392,7 @@ ROWS_FEW(few_q4_k, SHEAF_TYPE_Q4_K)
 ROWS_FEW(few_q5_k, SHEAF_TYPE_Q5_K)
 ROWS_FEW(rows_digits_q6_k, SHEAF_TYPE_Q6_K)
 ROWS_FEW(few_q8_0, SHEAF_TYPE_Q8_0)
-ROWS_ONE(one_q8_0, digits_eights, SHEAF_TYPE_Q8_0)
+ROWS_EIGHTS(one_q8_0, SHEAF_TYPE_Q8_0)
 static void rows_digits_q8_0(int64_t k, const void *w, size_t w_stride, int64_t nr,
                              const void *const *act, int nc, float *const *out) {
     if (nc == 1)

@@ -73,15 +73,16 @@ INLINE void prefetch(const char *p, size_t bytes) {
  * Zen 4 seems to drop requests, the more the faster a loop is (F16, AVX-512, k = 2048 and 5632:
  * asked once 24 and 20 GB/s, twice 29 and 25, three times 31 and 30; it streams at 33; November
  * 2026). From its caches the kernels are slower so, F16 at 49 GB/s instead of 58. */
-enum { FETCH_TIMES = 3, FETCH_STEP = 4096 };
+enum { FETCH_MOST = 3, FETCH_STEP = 4096 };
 struct fetch {
-    size_t ahead[FETCH_TIMES]; /* only the first unless `how` is SHEAF__FETCH_OFTEN */
+    size_t ahead[FETCH_MOST]; /* only the first unless `how` is SHEAF__FETCH_OFTEN */
     enum sheaf__cpu_fetch how;
+    int times; /* of SHEAF__FETCH_OFTEN, a constant as well */
 };
-INLINE struct fetch fetch_often(size_t row, size_t w_stride) {
-    struct fetch f = {.how = SHEAF__FETCH_OFTEN};
-    for (size_t t = 0; t < FETCH_TIMES; t++)
-        f.ahead[t] = ahead_by((FETCH_TIMES - t) * FETCH_STEP, row, w_stride);
+INLINE struct fetch fetch_often(int times, size_t step, size_t row, size_t w_stride) {
+    struct fetch f = {.how = SHEAF__FETCH_OFTEN, .times = times};
+    UNROLL for (int t = 0; t < times; t++) f.ahead[t] =
+        ahead_by((size_t)(times - t) * step, row, w_stride);
     return f;
 }
 INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
@@ -90,17 +91,17 @@ INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
         return;
     }
     prefetch(p + f.ahead[0], bytes);
-    for (int t = 1; t < FETCH_TIMES && f.how == SHEAF__FETCH_OFTEN; t++)
-        prefetch(p + f.ahead[t], bytes);
+    if (f.how != SHEAF__FETCH_OFTEN) return;
+    UNROLL for (int t = 1; t < f.times; t++) prefetch(p + f.ahead[t], bytes);
 }
 /* CALL with such a `fetch`, as this CPU wants it. */
 #define BY_FETCH(AHEAD, CALL)                                                                      \
     do {                                                                                           \
         if (sheaf__cpu_fetch == SHEAF__FETCH_FIRST) {                                              \
-            const struct fetch fetch = {{AHEAD}, SHEAF__FETCH_FIRST};                              \
+            const struct fetch fetch = {{AHEAD}, SHEAF__FETCH_FIRST, 1};                           \
             CALL;                                                                                  \
         } else {                                                                                   \
-            const struct fetch fetch = {{AHEAD}, SHEAF__FETCH_SECOND};                             \
+            const struct fetch fetch = {{AHEAD}, SHEAF__FETCH_SECOND, 1};                          \
             CALL;                                                                                  \
         }                                                                                          \
     } while (0)
@@ -276,12 +277,13 @@ INLINE void rows_plain_few(enum sheaf_type type, int64_t k, const char *w, size_
     const int64_t part = often && k > MOST_WHOLE ? PART : part_of(k, C);
     const size_t ahead = prefetch_ahead((size_t)part * size, w_stride);
     if (often) {
-        const struct fetch fetch = fetch_often((size_t)part * size, w_stride);
+        const struct fetch fetch =
+            fetch_often(FETCH_MOST, FETCH_STEP, (size_t)part * size, w_stride);
         rows_plain(type, k, part, w, w_stride, nr, fetch, act, 1, out);
     } else if (C == 1) {
         BY_FETCH(ahead, rows_plain(type, k, k, w, w_stride, nr, fetch, act, 1, out));
     } else {
-        const struct fetch fetch = {{ahead}, SHEAF__FETCH_SECOND};
+        const struct fetch fetch = {{ahead}, SHEAF__FETCH_SECOND, 1};
         rows_plain(type, k, part, w, w_stride, nr, fetch, act, C, out);
     }
 }
@@ -324,10 +326,10 @@ ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
 #endif
 
 #if defined(KERNELS_VNNI_512)
-ROWS_ONE(rows_digits_q4_0, digits_eights, SHEAF_TYPE_Q4_0)
-ROWS_ONE(rows_digits_q4_1, digits_eights, SHEAF_TYPE_Q4_1)
-ROWS_ONE(rows_digits_q5_0, digits_eights, SHEAF_TYPE_Q5_0)
-ROWS_ONE(rows_digits_q5_1, digits_eights, SHEAF_TYPE_Q5_1)
+ROWS_EIGHTS(rows_digits_q4_0, SHEAF_TYPE_Q4_0)
+ROWS_EIGHTS(rows_digits_q4_1, SHEAF_TYPE_Q4_1)
+ROWS_EIGHTS(rows_digits_q5_0, SHEAF_TYPE_Q5_0)
+ROWS_EIGHTS(rows_digits_q5_1, SHEAF_TYPE_Q5_1)
 ROWS_ONE(rows_digits_q4_k, digits_k, SHEAF_TYPE_Q4_K)
 ROWS_ONE(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K)
 #else

@@ -74,7 +74,8 @@ static void rows_dot_pairs(int64_t k, const void *w, size_t w_stride, int64_t nr
     }
     part_column(k, act[0], parted);
     if (often)
-        rows_pairs(k, w, w_stride, nr, fetch_often(row, w_stride), act[0], parted, out);
+        rows_pairs(k, w, w_stride, nr, fetch_often(FETCH_MOST, FETCH_STEP, row, w_stride), act[0],
+                   parted, out);
     else
         BY_FETCH(ahead, rows_pairs(k, w, w_stride, nr, fetch, act[0], parted, out));
 }
