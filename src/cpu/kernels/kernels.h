@@ -48,8 +48,8 @@ struct sheaf__act_digits {
         struct {
             int8_t digit[4][3][64]; /* h, m, l of 64 elements each, see sheaf__digits_place */
             /* SHEAF__DIGITS_EIGHTS: for each 4 bytes of 64, d of their block, and the sum of their
-             * elements in all vectors; SHEAF__DIGITS_PIECES, _PIECES_24, _HALVES: d of each 16;
-             * SHEAF__DIGITS_6K: the same in the order of sheaf__digits_6k_lane */
+             * elements in all vectors; SHEAF__DIGITS_HALVES: d of each 16; _PIECES: the same in the order
+             * of sheaf__digits_piece_lane, _6K: of sheaf__digits_6k_lane */
             float lane_d[16], lane_sums[16];
             /* SHEAF__DIGITS_EIGHTS, _24: of the same, minus the sums of the integers h * 256 + m, and
              * of l */
@@ -59,7 +59,7 @@ struct sheaf__act_digits {
         int16_t word[2][256];
     };
     float d[8], sums32[8]; /* of 32 elements each */
-    /* SHEAF__DIGITS_PLAIN, _WORDS, _PIECES, _PIECES_24, _HALVES: of 16; _6K: the same, as lane_d */
+    /* SHEAF__DIGITS_PLAIN, _WORDS, _HALVES: of 16; _PIECES, _6K: the same, as lane_d */
     float sums16[16];
 };
 static_assert(sizeof(struct sheaf__act_digits) % 64 == 0, "no padding");
@@ -84,10 +84,9 @@ enum sheaf__digits_order {
     /* The first (the second) pieces of the even blocks of 256, then of the odd ones: Q4_K, Q5_K,
      * whose low nibbles are even blocks */
     SHEAF__DIGITS_K,
-    /* Vector v has elements 4 v .. 4 v + 3 of the 16 pieces of 16, a piece a lane of 4 bytes: Q2_K,
-     * Q3_K, TQ1_0, TQ2_0; with three digits Q6_K */
+    /* Vector v has elements 4 v .. 4 v + 3 of the 16 pieces of 16, a piece a lane of 4 bytes
+     * (sheaf__digits_piece_lane): Q2_K, Q3_K, Q6_K, TQ1_0, TQ2_0 */
     SHEAF__DIGITS_PIECES,
-    SHEAF__DIGITS_PIECES_24,
     /* Orders for vectors of 32. Each lane of 4 bytes has a block of 32 of its own: Q4_0, Q4_1, Q5_0,
      * Q5_1, MXFP4 */
     SHEAF__DIGITS_OCTS,
@@ -109,14 +108,15 @@ enum sheaf__digits_order {
 /* Digits of an element: h and m, or all. */
 static inline int sheaf__digits_used(enum sheaf__digits_order order) {
     return order == SHEAF__DIGITS_PLAIN || order == SHEAF__DIGITS_EIGHTS_24 ||
-                   order == SHEAF__DIGITS_PIECES_24 || order == SHEAF__DIGITS_6K ||
-                   order == SHEAF__DIGITS_WORDS
+                   order == SHEAF__DIGITS_6K || order == SHEAF__DIGITS_WORDS
                ? 3
                : 2;
 }
 static inline float sheaf__digits_top(enum sheaf__digits_order order) {
     return sheaf__digits_used(order) == 3 ? 127.0f * 256.0f * 256.0f : 127.0f * 256.0f;
 }
+/* SHEAF__DIGITS_PIECES: the lane of a piece of 16, as transposing 4 x 4 dwords leaves it. */
+static inline int sheaf__digits_piece_lane(int piece) { return piece % 4 * 4 + piece / 4; }
 /* The place of element i of 256; words and shorts are not moved. */
 static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
     const int b = i / 32, e = i % 32;
@@ -127,8 +127,7 @@ static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
     case SHEAF__DIGITS_K:
         return ((b % 2 * 2 + e / 16) * 4 + b / 2) * 16 + e % 16;
     case SHEAF__DIGITS_PIECES:
-    case SHEAF__DIGITS_PIECES_24:
-        return e % 16 / 4 * 64 + i / 16 * 4 + e % 4;
+        return e % 16 / 4 * 64 + sheaf__digits_piece_lane(i / 16) * 4 + e % 4;
     case SHEAF__DIGITS_HALVES:
         return i / 128 * 128 + e % 16 / 4 * 32 + i / 16 % 8 * 4 + e % 4;
     case SHEAF__DIGITS_OCTS:

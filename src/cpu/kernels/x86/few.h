@@ -5,7 +5,7 @@
  * Zen 5 does two products of 64 bytes a cycle. So weights of fewer than 6 bits meet activations as
  * integers of 16 bits (VPDPWSSD), as many products as two digits of 8, with no shift between the digits
  * and signed weights, so that no offset is left: 256 weights and a column are 8 products, one conversion,
- * one permutation of scales, one multiply-add (of K two of these). Q8_0 and Q6_K keep three digits.
+ * one permutation of scales, one multiply-add (of K two of these). Q8_0 keeps three digits.
  *
  * Columns are multiplied in parts that stay in the first cache, for FEW_ROWS rows each, whose sums wait
  * in memory, in the lanes that they have.
@@ -195,32 +195,29 @@ INLINE void row_eights(enum sheaf_type type, int64_t k, const char *w, struct fe
     }
 }
 
-/* Types of which a lane is a piece. Sums: one a column, then its mins. */
+/* Types of which a lane is a piece. Sums: one a column, then of Q2_K its mins. */
 INLINE void row_pieces(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                        const struct few *f, int C, bool first, v_f *sums) {
+    const bool min = type == SHEAF_TYPE_Q2_K;
     v_f acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
     UNROLL_8 for (int c = 0; c < C; c++) {
         acc[c] = few_sum(first, sums + c);
-        mins[c] = few_sum(first, sums + C + c);
+        if (min) mins[c] = few_sum(first, sums + C + c);
     }
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += size_256(type)) {
         __m512i q[4];
-        __m512 s, m;
+        __m512 s, m = v_set1(0.0f);
         fetch_weights(fetch, w, size_256(type));
         unpack_pieces(type, w, q, &s, &m);
         UNROLL_8 for (int c = 0; c < C; c++) {
             const struct sheaf__act_digits *y = &f->y[c][b];
-            const __m512i high = dot_pieces(q, y, 0), mid = dot_pieces(q, y, 1);
-            __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), mid));
-            if (type == SHEAF_TYPE_Q6_K)
-                dot = v_fma(dot, v_set1(256.0f), _mm512_cvtepi32_ps(dot_pieces(q, y, 2)));
-            acc[c] = v_fma(dot, v_mul(s, v_load(y->lane_d)), acc[c]);
-            mins[c] = v_fma(m, v_load(y->sums16), mins[c]);
+            acc[c] = v_fma(dot_pieces(type, q, y), v_mul(s, v_load(y->lane_d)), acc[c]);
+            if (min) mins[c] = v_fma(m, v_load(y->sums16), mins[c]);
         }
     }
     UNROLL_8 for (int c = 0; c < C; c++) {
         sums[c] = acc[c];
-        sums[C + c] = mins[c];
+        if (min) sums[C + c] = mins[c];
     }
 }
 
@@ -311,7 +308,8 @@ INLINE void end_few(enum sheaf_type type, int C, const v_f *sums, float *to) {
     UNROLL_8 for (int c = 0; c < C; c++) {
         x[c] = A == 2 ? v_add(sums[c], sums[C + c]) : sums[c];
         if (by_eights(type) && has_min(type)) x[c] = v_add(sums[C + c], x[c]);
-        if (by_pieces(type)) x[c] = v_sub(x[c], sums[C + c]);
+        if (by_pieces(type)) x[c] = parts_of_pieces(type, x[c]);
+        if (type == SHEAF_TYPE_Q2_K) x[c] = v_sub(x[c], sums[C + c]);
     }
     sums_of_all(x, C, to);
     if (!is_k(type)) return;

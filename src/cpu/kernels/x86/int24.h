@@ -190,11 +190,28 @@ INLINE float integers_of_32(const float *x, float top, __m512i *q) {
     return zero ? 0.0f : max / top;
 }
 
+/* SHEAF__DIGITS_PIECES: what sums of products of a lane begin with because of the offset of a type, which
+ * is this times the sum of the lane's integers, by the field of its piece. They lie where third digits
+ * would. */
+enum { LESS_Q6_K, LESS_Q3_K, LESS_TQ2_0, LESS_TQ1_0 };
+static const int32_t pieces_less[4][4] = {
+    [LESS_Q6_K] = {-32, -32, -32, -32},
+    [LESS_Q3_K] = {-4, -16, -16, -64},
+    [LESS_TQ2_0] = {-1, -4, -16, -64},
+    [LESS_TQ1_0] = {-1, -1, -1, -1},
+};
+INLINE int pieces_less_of(enum sheaf_type type) {
+    return type == SHEAF_TYPE_Q6_K    ? LESS_Q6_K
+           : type == SHEAF_TYPE_Q3_K  ? LESS_Q3_K
+           : type == SHEAF_TYPE_TQ2_0 ? LESS_TQ2_0
+                                      : LESS_TQ1_0;
+}
+
 static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
                       enum sheaf__digits_order order) {
     const float top = sheaf__digits_top(order);
     const int used = sheaf__digits_used(order);
-    const bool pieces = order == SHEAF__DIGITS_PIECES || order == SHEAF__DIGITS_PIECES_24;
+    const bool pieces = order == SHEAF__DIGITS_PIECES;
     const __m512i half = _mm512_set1_epi32(128);
     if (n % 256) memset(&y[n / 256], 0, sizeof *y);
     for (int64_t i = 0; i < n / 32; i++, x += 32) {
@@ -240,10 +257,16 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             _mm_storel_epi64((__m128i *)(void *)&to->minus_sums[1][lane], low);
             continue;
         }
-        to->lane_d[2 * b] = to->lane_d[2 * b + 1] = d;
         const int sums[2] = {_mm512_reduce_add_epi32(q[0]), _mm512_reduce_add_epi32(q[1])};
-        to->sums16[2 * b] = d * (float)sums[0];
-        to->sums16[2 * b + 1] = d * (float)sums[1];
+        for (int h = 0; h < 2; h++) {
+            const int lane = pieces ? sheaf__digits_piece_lane(2 * b + h) : 2 * b + h;
+            to->lane_d[lane] = d;
+            to->sums16[lane] = d * (float)sums[h];
+            for (int v = 0; v < 4 && pieces; v++) {
+                const int32_t less = pieces_less[v][b % 4] * sums[h];
+                memcpy(to->digit[v][2] + 4 * lane, &less, sizeof less);
+            }
+        }
         to->sums32[b] = d * (float)(sums[0] + sums[1]);
     }
 }
@@ -283,7 +306,7 @@ static void to_words(const float *x, struct sheaf__act_words *y, int64_t n,
         [SHEAF_TYPE_IQ4_XS] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_IQ3_XXS] = SHEAF__DIGITS_EIGHTS,   \
         [SHEAF_TYPE_IQ3_S] = SHEAF__DIGITS_EIGHTS, [SHEAF_TYPE_MXFP4] = SHEAF__DIGITS_EIGHTS,      \
         [SHEAF_TYPE_Q2_K] = SHEAF__DIGITS_PIECES, [SHEAF_TYPE_Q3_K] = SHEAF__DIGITS_PIECES,        \
-        [SHEAF_TYPE_Q6_K] = SHEAF__DIGITS_PIECES_24, [SHEAF_TYPE_TQ1_0] = SHEAF__DIGITS_PIECES,    \
+        [SHEAF_TYPE_Q6_K] = SHEAF__DIGITS_PIECES, [SHEAF_TYPE_TQ1_0] = SHEAF__DIGITS_PIECES,       \
         [SHEAF_TYPE_TQ2_0] = SHEAF__DIGITS_PIECES,                                                 \
     }
 #define FEW_ORDER                                                                                  \

@@ -1,58 +1,83 @@
 /* A part of kernels.h, of the AVX-512 table: weights with a scale for 16, of few bits that lie apart in
- * a block of 256, by activations in digits: Q2_K, Q3_K, Q6_K, TQ1_0, TQ2_0.
+ * a block of 256, by activations in two digits: Q2_K, Q3_K, Q6_K, TQ1_0, TQ2_0.
  *
- * A lane is a piece of 16 weights: vector v has elements 4 v .. 4 v + 3 of each of the 16 pieces
- * (SHEAF__DIGITS_PIECES). So the scales of a block are one vector as they are, one conversion and one
- * fma serve 256 weights, and unpacking is to fetch a dword for each lane and to shift it. A lane sums 16
- * products by two digits, below 2^31 also of 6 bits; the third digit, which Q6_K alone has, has a sum of
- * its own.
+ * A lane is a piece of 16 weights: vector v has elements 4 v .. 4 v + 3 of each of the 16 pieces, lane
+ * 4 g + c those of piece 4 c + g (SHEAF__DIGITS_PIECES), as a transposition of dwords within 128 bits
+ * leaves them. So the scales of a block are one vector, and one conversion and one fma serve 256 weights.
+ * A lane sums 16 products by two digits, below 2^31 also of bytes. What the offset of signed weights makes
+ * of them is where the sum begins (pieces_less).
+ *
+ * Where a lane's two bits lie differs, by the field of its piece, B % 8 / 2: the types of few bits are
+ * multiplied where they lie, and sums of lanes get their power of two at the end of the row.
  *
  * Invariant: as in int24.h. */
 
-/* f(B) for the 16 pieces. */
-#define PIECES(F)                                                                                  \
-    _mm512_setr_epi32(F(0), F(1), F(2), F(3), F(4), F(5), F(6), F(7), F(8), F(9), F(10), F(11),    \
-                      F(12), F(13), F(14), F(15))
-#define EACH_4(q) UNROLL for (int v = 0; v < 4; v++) q[v]
+/* f(B) for the 16 pieces, in the order of lanes. */
+#define PIECES_OF(SETR, F)                                                                         \
+    SETR(F(0), F(4), F(8), F(12), F(1), F(5), F(9), F(13), F(2), F(6), F(10), F(14), F(3), F(7),   \
+         F(11), F(15))
+#define PIECES(F)  PIECES_OF(_mm512_setr_epi32, F)
+#define BYTES_4(X) ((int)((X)*0x01010101u))
+#define FIELD(B)   ((B) % 8 / 2)
+#define EACH_4(q)  UNROLL for (int v = 0; v < 4; v++) q[v]
 
-INLINE __m512i dwords_at(__m512i at, int v, __m512i x) {
-    return _mm512_permutexvar_epi32(_mm512_add_epi32(at, _mm512_set1_epi32(v)), x);
+INLINE __m512i plus(__m512i at, int v) { return _mm512_add_epi32(at, _mm512_set1_epi32(v)); }
+/* x where bits of `where` are set, else y. */
+INLINE __m512i bits_of(__m512i where, __m512i x, __m512i y) {
+    return _mm512_ternarylogic_epi64(where, x, y, 0xca);
 }
 
 /* Pieces 2 s and 2 s + 1 of each half are bits 2 s of its 32 bytes: Q2_K, Q3_K, TQ2_0. */
-#define DWORD_2(B)  ((B) / 8 * 8 + (B) % 2 * 4)
-#define SHIFT_2(B)  ((B) % 8 / 2 * 2)
-#define DWORD_H3(B) ((B) % 2 * 4)
-#define RIGHT_H3(B) (((B) / 2 + 30) % 32) /* bit B / 2 to bit 2, turning dwords */
+#define DWORD_2(B) ((B) / 8 * 8 + (B) % 2 * 4)
+#define BITS_2(B)  BYTES_4(3 << 2 * FIELD(B))
+#define PART_2(B)  (1.0f / (float)(1 << 2 * FIELD(B)))
 INLINE void pieces_of_2(const uint8_t *qs, __m512i *q) {
-    const __m512i x = load512(qs), three = _mm512_set1_epi8(3);
-    EACH_4(q) = _mm512_and_si512(
-        _mm512_srlv_epi32(dwords_at(PIECES(DWORD_2), v, x), PIECES(SHIFT_2)), three);
-}
-INLINE void pieces_of_3(const struct sheaf__block_q3_k *b, __m512i *q) {
-    const __m512i high = _mm512_castsi256_si512(load256(b->hmask)), bit2 = _mm512_set1_epi8(4);
-    pieces_of_2(b->qs, q);
-    EACH_4(q) = _mm512_ternarylogic_epi64(/* q | high & 4 */
-                                          q[v],
-                                          _mm512_rorv_epi32(dwords_at(PIECES(DWORD_H3), v, high),
-                                                            PIECES(RIGHT_H3)),
-                                          bit2, 0xf8);
+    const __m512i x = load512(qs);
+    EACH_4(q) =
+        _mm512_and_si512(_mm512_permutexvar_epi32(plus(PIECES(DWORD_2), v), x), PIECES(BITS_2));
 }
 
-/* Piece 2 t + p of a half: low nibbles for t < 2, else high ones, of ql, and bits 2 t of qh. */
-#define DWORD_L6(B) ((B) / 8 * 16 + (B) / 2 % 2 * 8 + (B) % 2 * 4)
-#define SHIFT_L6(B) ((B) % 8 / 4 * 4)
-#define DWORD_H6(B) ((B) / 8 * 8 + (B) % 2 * 4)
-#define RIGHT_H6(B) (((B) % 8 / 2 * 2 + 28) % 32) /* to bits 4 and 5 */
-INLINE void pieces_of_6(const struct sheaf__block_q6_k *b, __m512i *q) {
-    const __m512i l0 = load512(b->ql), l1 = load512(b->ql + 64), high = load512(b->qh);
-    const __m512i two = _mm512_set1_epi8(0x30);
+/* Three bits end below the eighth where the last two fields are shifted down by two: they begin at bits 0,
+ * 2, 2, 4. Then the third bit has to go up by two for even fields and by three for odd ones, from where
+ * it lies in a half, which is its field. */
+#define PLACE_3(B)  ((FIELD(B) + 1) / 2 * 2)
+#define DWORD_L3(B) (FIELD(B) / 2 * 16 + DWORD_2(B))
+#define DWORD_H3(B) (FIELD(B) % 2 * 16 + DWORD_2(B))
+#define BITS_L3(B)  BYTES_4(3 << PLACE_3(B))
+#define BITS_3(B)   BYTES_4(7 << PLACE_3(B))
+#define PART_3(B)   (1.0f / (float)(1 << PLACE_3(B)))
+INLINE void pieces_of_3(const struct sheaf__block_q3_k *b, __m512i *q) {
+    const __m512i x0 = load512(b->qs), x1 = _mm512_srli_epi16(x0, 2), h = twice256(b->hmask);
+    const __m512i h0 = _mm512_rolv_epi32(h, halves(2, 30)),
+                  h1 = _mm512_rolv_epi32(h, halves(3, 31));
     UNROLL for (int v = 0; v < 4; v++) {
-        const __m512i at = _mm512_add_epi32(PIECES(DWORD_L6), _mm512_set1_epi32(v));
-        const __m512i l = _mm512_permutex2var_epi32(l0, at, l1);
-        const __m512i h = _mm512_rorv_epi32(dwords_at(PIECES(DWORD_H6), v, high), PIECES(RIGHT_H6));
-        q[v] = _mm512_ternarylogic_epi64(and15_512(_mm512_srlv_epi32(l, PIECES(SHIFT_L6))), h, two,
-                                         0xf8);
+        const __m512i low = _mm512_permutex2var_epi32(x0, plus(PIECES(DWORD_L3), v), x1);
+        const __m512i high = _mm512_permutex2var_epi32(h0, plus(PIECES(DWORD_H3), v), h1);
+        q[v] = _mm512_and_si512(bits_of(PIECES(BITS_L3), low, high), PIECES(BITS_3));
+    }
+}
+
+/* Of a half, low nibbles are pieces 0 .. 3, whose bits 4 and 5 are bits 0 of the 32 bytes of qh and bits 2
+ * of these; high nibbles are pieces 4 .. 7, with bits 4 and 6. Turned to the left by 4 and by 2, dwords
+ * of qh have the bits of low nibbles above these, and those of high nibbles below the high nibble of the
+ * byte before, which turning back by 4 puts above it. */
+INLINE void pieces_of_6(const struct sheaf__block_q6_k *b, __m512i *q) {
+    const __m512i low = _mm512_set1_epi8(15), two = _mm512_set1_epi8(0x33);
+    __m512i x[4], y[4];
+    UNROLL for (int h = 0; h < 2; h++) {
+        const __m512i l = load512(b->ql + 64 * h);
+        const __m512i tops = _mm512_rolv_epi32(twice256(b->qh + 32 * h), halves(4, 2));
+        const __m512i top = _mm512_and_si512(tops, two);
+        x[2 * h] = bits_of(low, l, top);
+        x[2 * h + 1] = _mm512_ror_epi32(bits_of(low, top, l), 4);
+    }
+    UNROLL for (int h = 0; h < 2; h++) {
+        y[h] = _mm512_unpacklo_epi32(x[2 * h], x[2 * h + 1]);
+        y[2 + h] = _mm512_unpackhi_epi32(x[2 * h], x[2 * h + 1]);
+    }
+    UNROLL for (int h = 0; h < 2; h++) {
+        q[2 * h] = _mm512_unpacklo_epi64(y[2 * h], y[2 * h + 1]);
+        q[2 * h + 1] = _mm512_unpackhi_epi64(y[2 * h], y[2 * h + 1]);
     }
 }
 
@@ -68,8 +93,7 @@ INLINE void pieces_of_ternary(const struct sheaf__block_tq1_0 *b, __m512i *q) {
     const __m512i x = _mm512_maskz_loadu_epi32(0x1fff, b->qs), three = _mm512_set1_epi16(3);
     UNROLL for (int v = 0; v < 4; v++) {
         const __m512i at =
-            _mm512_mask_mov_epi32(_mm512_add_epi32(PIECES(DWORD_T1), _mm512_set1_epi32(v)), 0x8000,
-                                  _mm512_set1_epi32(12));
+            _mm512_mask_mov_epi32(plus(PIECES(DWORD_T1), v), 0x8000, _mm512_set1_epi32(12));
         const __m512i by =
             _mm512_mask_mov_epi32(PIECES(POWER_T1), 0x8000, _mm512_set1_epi32(WORDS(v)));
         const __m512i y = _mm512_permutexvar_epi32(at, x);
@@ -81,47 +105,56 @@ INLINE void pieces_of_ternary(const struct sheaf__block_tq1_0 *b, __m512i *q) {
     }
 }
 
-/* Scales of the pieces, and what times the sum of a piece's activations is taken off. */
-INLINE __m512 scales_of_pieces(__m128i bytes, float d) {
-    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), v_set1(d));
+INLINE __m512 pieces_half(uint16_t d) { return _mm512_cvtph_ps(_mm256_set1_epi16((int16_t)d)); }
+INLINE __m512 scales_of_pieces(__m128i lanes, uint16_t d) {
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(lanes)), pieces_half(d));
 }
+#define SAME(B) (B)
+INLINE __m128i lanes_of_pieces(__m128i bytes) {
+    return _mm_shuffle_epi8(bytes, PIECES_OF(_mm_setr_epi8, SAME));
+}
+/* Integers and scales, and of Q2_K what times the sum of a piece's activations is taken off. */
 INLINE void unpack_pieces(enum sheaf_type type, const char *w, __m512i *q, __m512 *s, __m512 *m) {
-    const __m128i low = _mm_set1_epi8(15);
     if (type == SHEAF_TYPE_Q2_K) {
         const struct sheaf__block_q2_k *b = (const void *)w;
-        const __m128i x = load128(b->scales);
+        const __m128i x = lanes_of_pieces(load128(b->scales)), low = _mm_set1_epi8(15);
         pieces_of_2(b->qs, q);
-        *s = scales_of_pieces(_mm_and_si128(x, low), f16(b->d));
-        *m = scales_of_pieces(_mm_and_si128(_mm_srli_epi16(x, 4), low), f16(b->dmin));
-        return;
-    }
-    int offset = 1;
-    if (type == SHEAF_TYPE_Q3_K) {
+        *s = scales_of_pieces(_mm_and_si128(x, low), b->d);
+        *m = scales_of_pieces(_mm_and_si128(_mm_srli_epi16(x, 4), low), b->dmin);
+    } else if (type == SHEAF_TYPE_Q3_K) {
         const struct sheaf__block_q3_k *b = (const void *)w;
         pieces_of_3(b, q);
-        *s = scales_of_pieces(q3_k_scales(b->scales), f16(b->d));
-        offset = 4;
+        *s = scales_of_pieces(lanes_of_pieces(q3_k_scales(b->scales)), b->d);
     } else if (type == SHEAF_TYPE_Q6_K) {
         const struct sheaf__block_q6_k *b = (const void *)w;
         pieces_of_6(b, q);
-        *s = scales_of_pieces(load128(b->scales), f16(b->d));
-        offset = 32;
+        *s = scales_of_pieces(lanes_of_pieces(load128(b->scales)), b->d);
     } else if (type == SHEAF_TYPE_TQ1_0) {
         const struct sheaf__block_tq1_0 *b = (const void *)w;
         pieces_of_ternary(b, q);
-        *s = v_set1(f16(b->d));
+        *s = pieces_half(b->d);
     } else {
         const struct sheaf__block_tq2_0 *b = (const void *)w;
         pieces_of_2(b->qs, q);
-        *s = v_set1(f16(b->d));
+        *s = pieces_half(b->d);
     }
-    *m = offset == 1 ? *s : _mm512_mul_ps(*s, v_set1((float)offset));
 }
 
-/* Lanes of 16 products of four vectors of weights with digit j of a column. */
-INLINE __m512i dot_pieces(const __m512i *q, const struct sheaf__act_digits *y, int j) {
-    __m512i sum = _mm512_setzero_si512();
-    UNROLL for (int v = 0; v < 4; v++) sum =
-        _mm512_dpbusd_epi32(sum, q[v], load512(y->digit[v][j]));
-    return sum;
+/* What a sum of integers of lanes is to be multiplied with. */
+INLINE __m512 parts_of_pieces(enum sheaf_type type, __m512 sums) {
+    if (type == SHEAF_TYPE_Q6_K || type == SHEAF_TYPE_TQ1_0) return sums;
+    return v_mul(sums, type == SHEAF_TYPE_Q3_K ? PIECES_OF(_mm512_setr_ps, PART_3)
+                                               : PIECES_OF(_mm512_setr_ps, PART_2));
+}
+
+/* Lanes of 16 products of four vectors of weights with a column. */
+INLINE __m512 dot_pieces(enum sheaf_type type, const __m512i *q,
+                         const struct sheaf__act_digits *y) {
+    __m512i high = _mm512_setzero_si512(), mid = high;
+    if (type != SHEAF_TYPE_Q2_K) mid = load512(y->digit[pieces_less_of(type)][2]);
+    UNROLL for (int v = 0; v < 4; v++) {
+        high = _mm512_dpbusd_epi32(high, q[v], load512(y->digit[v][0]));
+        mid = _mm512_dpbusd_epi32(mid, q[v], load512(y->digit[v][1]));
+    }
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), mid));
 }
