@@ -40,7 +40,7 @@ enum sheaf__act {
 };
 
 /* 256 activations in digits: x = d * ((h * 256 + m) * 256 + l), where d is the largest magnitude of
- * a block of 32 over 127 * 2^16, which rounds as floats do; or, for weights of fewer than 6 bits, x =
+ * a block of 32 over 127 * 2^16, which rounds as floats do; or, for weights of few bits, x =
  * d * (h * 256 + m), and d that magnitude over 127 * 2^8. Products of digits are exact integers. A
  * column of k is as many of these as it takes, 64-byte aligned, zeros beyond k. */
 struct sheaf__act_digits {
@@ -49,7 +49,8 @@ struct sheaf__act_digits {
             int8_t digit[4][3][64]; /* h, m, l of 64 elements each, see sheaf__digits_place */
             /* SHEAF__DIGITS_EIGHTS: for each 4 bytes of 64, d of their block, and the sum of their
              * elements in all vectors; SHEAF__DIGITS_HALVES: d of each 16; _PIECES: the same in the order
-             * of sheaf__digits_piece_lane, _6K: of sheaf__digits_6k_lane */
+             * of sheaf__digits_piece_lane, _6K: of sheaf__digits_6k_lane; _K: of two blocks of 32 d, then
+             * the sums, four times */
             float lane_d[16], lane_sums[16];
             /* SHEAF__DIGITS_EIGHTS, _24: of the same, minus the sums of the integers h * 256 + m, and
              * of l */

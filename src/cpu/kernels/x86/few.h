@@ -119,10 +119,10 @@ INLINE void row_of_k(enum sheaf_type type, int64_t k, const char *w, struct fetc
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += size_256(type)) {
         __m512i lo[2], hi[2];
         fetch_weights(fetch, w, size_256(type));
-        const __m512 s = k_scales(w), m = _mm512_shuffle_f32x4(s, s, 0xee); /* the mins twice */
+        const __m512 s = k_scales(w), m = k_mins(s);
         unpack_k(type, w, lo, hi);
         UNROLL for (int h = 0; h < 2; h++) {
-            const __m512 d = _mm512_permutexvar_ps(h ? odd_lanes() : even_lanes(), s);
+            const __m512 d = h ? k_odd(s) : k_even(s);
             __m512i q[4];
             __m512 t[2];
             words_of_bytes(h ? hi[0] : lo[0], 0, q);
@@ -306,7 +306,7 @@ INLINE void end_few(enum sheaf_type type, int C, const v_f *sums, float *to) {
     v_f x[SHEAF__TILE_COLS];
     float mins[SHEAF__TILE_COLS];
     UNROLL_8 for (int c = 0; c < C; c++) {
-        x[c] = A == 2 ? v_add(sums[c], sums[C + c]) : sums[c];
+        x[c] = A == 2 ? k_both(type, sums[c], sums[C + c]) : sums[c];
         if (by_eights(type) && has_min(type)) x[c] = v_add(sums[C + c], x[c]);
         if (by_pieces(type)) x[c] = parts_of_pieces(type, x[c]);
         if (type == SHEAF_TYPE_Q2_K) x[c] = v_sub(x[c], sums[C + c]);

@@ -1,7 +1,7 @@
 /* A part of kernels.h, of the AVX-512 table: blocks of weights by activations in digits.
  *
  * An activation is an integer of 24 or 16 bits times the scale of its block of 32, kept as three or
- * two signed bytes: q = (h * 256 + m) * 256 + l, or h * 256 + m for weights of fewer than 6 bits. VNNI
+ * two signed bytes: q = (h * 256 + m) * 256 + l, or h * 256 + m for weights of up to 6 bits. VNNI
  * multiplies each digit with the unsigned integers of the weights exactly: 64 weights cost an
  * instruction for each digit, where floats take four and the unpacking to 32 bits besides. With 24
  * bits what rounding is left is that of floats.
@@ -74,17 +74,40 @@ INLINE __m256 gather_halves(const char *p, size_t block, int n) {
 
 /* ---- blocks of 256 ---- */
 
-/* The 8 scales, then the 8 mins, of Q4_K and Q5_K at w, times d and dmin: k_scales_mins without
- * general registers. */
+/* Of Q4_K and Q5_K at w the scales of blocks 2 g and 2 g + 1, then their mins, times d and dmin, in 128
+ * bits g: spreading them is a shuffle within 128 bits, of which a Zen 4 has more than of others. The bytes
+ * behind the two halves are a[4], b[4], c[4] (sheaf__k_scale_min). */
 INLINE __m512 k_scales(const char *w) {
     const __m128i x = load128(w);
-    const __m128i all = k_scale_bytes(x);
-    const __m512 d = _mm512_permutexvar_ps(halves(0, 1), _mm512_castps128_ps512(_mm_cvtph_ps(x)));
+    const __m128i lows = _mm_setr_epi8(4, 5, 8, 9, 6, 7, 10, 11, 12, 13, 12, 13, 14, 15, 14, 15);
+    const __m128i tops = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, 4, 5, 8, 9, 6, 7, 10, 11);
+    const __m128i take = _mm_setr_epi32(0x3f3f3f3f, 0x3f3f3f3f, 0x0f0f0f0f, 0x0f0f0f0f);
+    const __m128i low =
+        _mm_srlv_epi16(_mm_shuffle_epi8(x, lows), _mm_setr_epi16(0, 0, 0, 0, 0, 4, 0, 4));
+    const __m128i top = _mm_srli_epi16(_mm_shuffle_epi8(x, tops), 2);
+    /* low & take | top & 0x30 */
+    const __m128i all =
+        _mm_ternarylogic_epi32(_mm_and_si128(low, take), top, _mm_set1_epi8(0x30), 0xf8);
+    const __m512i first_or_second = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0, 1, 1));
+    const __m512 d =
+        _mm512_permutexvar_ps(first_or_second, _mm512_castps128_ps512(_mm_cvtph_ps(x)));
     return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(all)), d);
+}
+/* The scales of even or of odd blocks, four times each; the mins, twice. */
+INLINE __m512 k_even(__m512 s) { return _mm512_permute_ps(s, 0x00); }
+INLINE __m512 k_odd(__m512 s) { return _mm512_permute_ps(s, 0x55); }
+INLINE __m512 k_mins(__m512 s) {
+    return _mm512_permutexvar_ps(
+        _mm512_setr_epi32(2, 3, 6, 7, 10, 11, 14, 15, 2, 3, 6, 7, 10, 11, 14, 15), s);
+}
+/* The sums of even and of odd blocks together. */
+INLINE __m512 k_both(enum sheaf_type type, __m512 even, __m512 odd) {
+    if (type != SHEAF_TYPE_Q4_K) return _mm512_add_ps(even, odd);
+    return _mm512_fmadd_ps(odd, _mm512_set1_ps(1.0f / 16.0f), even);
 }
 
 /* The 256 integers of a block of Q4_K or Q5_K: low and high nibbles, the first and the second 16
- * bytes of each 32. */
+ * bytes of each 32. The high ones of Q4_K stay where they are, 16 times themselves (k_both). */
 INLINE void unpack_k(enum sheaf_type type, const char *w, __m512i *lo, __m512i *hi) {
     const bool five = type == SHEAF_TYPE_Q5_K;
     const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
@@ -95,7 +118,8 @@ INLINE void unpack_k(enum sheaf_type type, const char *w, __m512i *lo, __m512i *
     const __m512i q[2] = {_mm512_shuffle_i64x2(x0, x1, 0x88), _mm512_shuffle_i64x2(x0, x1, 0xdd)};
     UNROLL for (int i = 0; i < 2; i++) {
         lo[i] = and15_512(q[i]);
-        hi[i] = and15_512(_mm512_srli_epi16(q[i], 4));
+        hi[i] = five ? and15_512(_mm512_srli_epi16(q[i], 4))
+                     : _mm512_andnot_si512(_mm512_set1_epi8(15), q[i]);
         if (!five) continue;
         const struct sheaf__block_q5_k *b5 = (const void *)w;
         __m512i h = _mm512_broadcast_i32x4(load128(b5->qh + 16 * i));
@@ -117,14 +141,6 @@ INLINE __m512 dot_digits_twice(__m512i q0, __m512i q1, const struct sheaf__act_d
     return _mm512_cvtepi32_ps(a);
 }
 
-/* Numbers 0, 2, 4, 6 and 1, 3, 5, 7, four times each. */
-INLINE __m512i even_lanes(void) {
-    return _mm512_cvtepi8_epi32(_mm_setr_epi8(FOUR(0), FOUR(2), FOUR(4), FOUR(6)));
-}
-INLINE __m512i odd_lanes(void) {
-    return _mm512_cvtepi8_epi32(_mm_setr_epi8(FOUR(1), FOUR(3), FOUR(5), FOUR(7)));
-}
-
 /* Q4_K and Q5_K. */
 INLINE float digits_k(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                       const struct sheaf__act_digits *y) {
@@ -135,14 +151,12 @@ INLINE float digits_k(enum sheaf_type type, int64_t k, const char *w, struct fet
         __m512i lo[2], hi[2];
         fetch_weights(fetch, w, block);
         unpack_k(type, w, lo, hi);
-        const __m512 t = _mm512_mul_ps(k_scales(w), v_load(y->d)); /* sums32 follow d */
-        mins = _mm512_add_ps(mins, t);                             /* its upper half */
-        acc[0] = _mm512_fmadd_ps(dot_digits_twice(lo[0], lo[1], y, 0),
-                                 _mm512_permutexvar_ps(even_lanes(), t), acc[0]);
-        acc[1] = _mm512_fmadd_ps(dot_digits_twice(hi[0], hi[1], y, 1),
-                                 _mm512_permutexvar_ps(odd_lanes(), t), acc[1]);
+        const __m512 t = _mm512_mul_ps(k_scales(w), v_load(y->lane_d));
+        mins = _mm512_add_ps(mins, t); /* those of its lanes that are mins */
+        acc[0] = _mm512_fmadd_ps(dot_digits_twice(lo[0], lo[1], y, 0), k_even(t), acc[0]);
+        acc[1] = _mm512_fmadd_ps(dot_digits_twice(hi[0], hi[1], y, 1), k_odd(t), acc[1]);
     }
-    return v_sum(_mm512_add_ps(acc[0], acc[1])) - hsum8(_mm512_extractf32x8_ps(mins, 1));
+    return v_sum(k_both(type, acc[0], acc[1])) - hsum8(_mm512_castps512_ps256(k_mins(mins)));
 }
 
 /* ---- rows ---- */
@@ -258,6 +272,13 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             continue;
         }
         const int sums[2] = {_mm512_reduce_add_epi32(q[0]), _mm512_reduce_add_epi32(q[1])};
+        to->sums32[b] = d * (float)(sums[0] + sums[1]);
+        if (order == SHEAF__DIGITS_K) {
+            float *four = to->lane_d + b / 2 * 4;
+            four[b % 2] = d;
+            four[2 + b % 2] = to->sums32[b];
+            continue;
+        }
         for (int h = 0; h < 2; h++) {
             const int lane = pieces ? sheaf__digits_piece_lane(2 * b + h) : 2 * b + h;
             to->lane_d[lane] = d;
@@ -267,7 +288,6 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
                 memcpy(to->digit[v][2] + 4 * lane, &less, sizeof less);
             }
         }
-        to->sums32[b] = d * (float)(sums[0] + sums[1]);
     }
 }
 
