@@ -70,31 +70,30 @@ static void same_perplexity(const char *model, const char *more, double share, i
     }
 }
 
-#define UNEVEN "--split-sums whole --split 3,1"
+#define WHOLE  "--split-sums whole"
+#define UNEVEN WHOLE " --split 3,1"
+
+static const struct way {
+    int np; /* 1: what the next ones are compared with */
+    const char *env, *more;
+} any_cpu[] = {{1, "", ""},
+               {2, "", WHOLE},
+               {3, "", WHOLE},
+               {1, "SHEAF_GGML_REPACK=0", ""},
+               {2, "SHEAF_GGML_REPACK=0", UNEVEN}},
+  no_amx[] = {{1, "", ""}, {2, "", UNEVEN}};
+enum { ANY_CPU = sizeof any_cpu / sizeof *any_cpu, NO_AMX = sizeof no_amx / sizeof *no_amx };
 
 /* On a CPU with AMX ggml chooses the layout of weights by the rows of a slice. */
-static bool layouts_by_rows(void) {
-    return run_command("grep -qw amx_int8 /proc/cpuinfo", TIMEOUT, out, OUT) == 0;
+static void need_one_layout(void) {
+    if (run_command("grep -qw amx_int8 /proc/cpuinfo", TIMEOUT, out, OUT) == 0)
+        cr_skip("uneven shares with ggml's layouts differ on this CPU, which has AMX");
 }
 
-/* Logits of one rank's, and of ranks with whole sums; uneven shares, too, without ggml's layouts, and with
- * them where they are the same on all members. */
-static void same_bits(const char *model, const char *prompt) {
-    static const struct {
-        int np;
-        const char *env, *more;
-    } ways[] = {{1, "", ""},
-                {2, "", "--split-sums whole"},
-                {3, "", "--split-sums whole"},
-                {2, "", UNEVEN},
-                {1, "SHEAF_GGML_REPACK=0", ""},
-                {2, "SHEAF_GGML_REPACK=0", UNEVEN}};
+/* Logits of one rank's, and of ranks with whole sums. */
+static void same_bits(const char *model, const char *prompt, const struct way *ways, int n) {
     char args[1024], cmd[512];
-    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-        if (!*ways[w].env && strcmp(ways[w].more, UNEVEN) == 0 && layouts_by_rows()) {
-            printf("not run: uneven shares with ggml's layouts, this CPU has AMX\n");
-            continue;
-        }
+    for (int w = 0; w < n; w++) {
         snprintf(args, sizeof args, "-m '%s' %s --temp 0 --ignore-eos %s --logits '%s/%d.bin' 2>&1",
                  model, prompt, ways[w].more, dir, ways[w].np > 1);
         cr_assert_eq(run(ways[w].env, ways[w].np, "bin/sheaf-run", args), 0, "%s", out);
@@ -120,9 +119,10 @@ static void same_bits_by_plugin(const char *model) {
 
 TestSuite(ggml_model, .init = setup, .fini = teardown, .timeout = 600);
 
-/* In a type whose rows the device interleaves. */
-Test(ggml_model, bundled) {
-    char model[128], cmd[512];
+/* The bundled model, in a type whose rows the device interleaves. */
+static const char *bundled(void) {
+    static char model[128];
+    char cmd[512];
     need_tree();
     snprintf(model, sizeof model, "%s", in_dir("q4_0.gguf"));
     snprintf(cmd, sizeof cmd,
@@ -130,18 +130,38 @@ Test(ggml_model, bundled) {
              "/models/kjv-f32.gguf' '%s' Q4_0",
              model);
     cr_assert_eq(run_command(cmd, TIMEOUT, out, OUT), 0, "%s", out);
-    same_text(model, "-p 'the old man and the sea' -n 24", ALL);
+    return model;
+}
+#define OF_BUNDLED "-p 'the old man and the sea' -n 24"
+
+Test(ggml_model, bundled) {
+    const char *model = bundled();
+    same_text(model, OF_BUNDLED, ALL);
     same_perplexity(model, "--ppl-lines --ppl-tokens 512", 3e-3, ALL);
-    same_bits(model, "-p 'the old man and the sea' -n 24");
+    same_bits(model, OF_BUNDLED, any_cpu, ANY_CPU);
     same_bits_by_plugin(model);
 }
+Test(ggml_model, bundled_uneven) {
+    need_one_layout();
+    same_bits(bundled(), OF_BUNDLED, no_amx, NO_AMX);
+}
 
-/* Q4_1 has no other layout. */
-Test(ggml_model, smollm2) {
+/* In Q4_1, which has no other layout without AMX. */
+static const char *smollm2(void) {
     const char *path = getenv("SHEAF_TEST_SMOLLM2");
     if (!path) cr_skip("SHEAF_TEST_SMOLLM2 does not name the file of SmolLM2-135M-Instruct");
     need_tree();
-    same_text(path, "--chat -p 'Explain why the sky is blue.' -n 32", TWO);
-    same_perplexity(path, "--ppl-tokens 258 -c 129", 1e-2, TWO);
-    same_bits(path, "--chat -p 'Explain why the sky is blue.' -n 32");
+    return path;
+}
+#define OF_SMOLLM2 "--chat -p 'Explain why the sky is blue.' -n 32"
+
+Test(ggml_model, smollm2) {
+    const char *model = smollm2();
+    same_text(model, OF_SMOLLM2, TWO);
+    same_perplexity(model, "--ppl-tokens 258 -c 129", 1e-2, TWO);
+    same_bits(model, OF_SMOLLM2, any_cpu, ANY_CPU);
+}
+Test(ggml_model, smollm2_uneven) {
+    need_one_layout();
+    same_bits(smollm2(), OF_SMOLLM2, no_amx, NO_AMX);
 }

@@ -419,14 +419,19 @@ Test(plan_info, models_need_no_more_than_they_did, .timeout = 300) {
     cr_assert_eq(*a, 0, "not in the file: %s", a);
 }
 
-/* dot reads what is written, if there is a dot; the text is checked in any case. */
-Test(plan_info, draws_a_layer) {
-    char file[] = "/tmp/sheaf-test-plan-XXXXXX", cmd[256];
+/* A drawing of a layer, in a temporary file whose name it completes. */
+static void draw_layer(int members, char *file) {
+    char cmd[256];
     const int fd = mkstemp(file);
     cr_assert_geq(fd, 0);
     close(fd);
-    snprintf(cmd, sizeof cmd, "-m " MODEL " --members 4 --layer 1 --plan-dot %s", file);
+    snprintf(cmd, sizeof cmd, "-m " MODEL " --members %d --layer 1 --plan-dot %s", members, file);
     cr_assert_eq(info(cmd), 0, "%s", out);
+}
+
+Test(plan_info, draws_a_layer) {
+    char file[] = "/tmp/sheaf-test-plan-XXXXXX", cmd[256];
+    draw_layer(4, file);
     snprintf(cmd, sizeof cmd, "cat %s", file);
     cr_assert_eq(run_command(cmd, 9, out, OUT), 0);
     cr_expect_eq(count("digraph plan {"), 1);
@@ -437,20 +442,27 @@ Test(plan_info, draws_a_layer) {
     int open = 0;
     for (const char *p = out; *p; p++) open += (*p == '{') - (*p == '}');
     cr_expect_eq(open, 0, "braces");
-    if (run_command("command -v dot", 9, NULL, 0) == 0) {
-        snprintf(cmd, sizeof cmd, "dot -Tsvg %s | grep -c '<g id=\"node'", file);
-        cr_expect_eq(run_command(cmd, 30, out, OUT), 0, "%s", out);
-        cr_expect_gt(atoi(out), 40, "%s", out);
-    } else {
-        printf("no dot here (package graphviz): its reading of the file was not tried\n");
-    }
-    /* heads that two members hold show as such, and not as a partition */
-    snprintf(cmd, sizeof cmd, "-m " MODEL " --members 8 --layer 1 --plan-dot %s", file);
-    cr_assert_eq(info(cmd), 0, "%s", out);
+    unlink(file);
+}
+
+/* Heads that two members hold show as such, and not as a partition. */
+Test(plan_info, draws_shared_heads) {
+    char file[] = "/tmp/sheaf-test-plan-XXXXXX", cmd[256];
+    draw_layer(8, file);
     snprintf(cmd, sizeof cmd,
              "grep -F 'attn_k.weight\\n[256 128] S1 {0:1,0:1,1:1,1:1,2:1,2:1,3:1,3:1}x32' %s",
              file);
     cr_expect_eq(run_command(cmd, 9, out, OUT), 0, "%s", out);
+    unlink(file);
+}
+
+Test(plan_info, dot_reads_the_drawing) {
+    char file[] = "/tmp/sheaf-test-plan-XXXXXX", cmd[256];
+    if (run_command("command -v dot", 9, NULL, 0)) cr_skip("no dot here (package graphviz)");
+    draw_layer(4, file);
+    snprintf(cmd, sizeof cmd, "dot -Tsvg %s | grep -c '<g id=\"node'", file);
+    cr_expect_eq(run_command(cmd, 30, out, OUT), 0, "%s", out);
+    cr_expect_gt(atoi(out), 40, "%s", out);
     unlink(file);
 }
 
