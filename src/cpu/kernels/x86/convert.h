@@ -132,9 +132,7 @@ INLINE __m256i floors_32(struct block32 b, float min, float id, float add, int h
         x = _mm256_max_ps(x, _mm256_setzero_ps()); /* 0 for NaN */
         q[j] = _mm256_cvttps_epi32(_mm256_min_ps(x, _mm256_set1_ps((float)hi)));
     }
-    const __m256i p =
-        _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-    return _mm256_permutevar8x32_epi32(p, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    return pack_bytes(q);
 }
 INLINE void store_nibbles(__m256i q, uint8_t *to) {
     q = and15(q);

@@ -377,19 +377,7 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, struct fet
 
 /* ---- activations ---- */
 
-/* Bytes of 32 integers, in their order. */
-INLINE __m256i bytes_of(const __m256i *q) {
-    const __m256i p =
-        _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-    return _mm256_permutevar8x32_epi32(p, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-}
-
 INLINE void store256(void *p, __m256i x) { _mm256_storeu_si256((__m256i *)p, x); }
-
-/* Words of 16 integers, in their order. */
-INLINE __m256i pack_words(__m256i a, __m256i b) {
-    return _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
-}
 
 /* 32 activations as integers of magnitudes up to `top`; returns what times them the activations are. */
 INLINE float integers_of_32(const float *x, float top, __m256i *q) {
@@ -455,7 +443,7 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
                 digits[v] = j ? _mm256_sub_epi32(q[v], _mm256_slli_epi32(rest, 8)) : q[v];
                 q[v] = rest;
             }
-            _mm256_storeu_si256((__m256i *)bytes, bytes_of(digits));
+            _mm256_storeu_si256((__m256i *)bytes, pack_bytes(digits));
             for (int e = 0; e < 32; e += 4) {
                 const int at = sheaf__digits_place(order, 32 * b + e);
                 memcpy(to->digit[at / 64][j] + at % 64, bytes + e, 4);

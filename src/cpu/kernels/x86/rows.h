@@ -17,14 +17,11 @@ INLINE float hmax_bits(__m256i v) {
 
 /* 32 floats times id, to nearest even, as bytes. */
 INLINE __m256i round_32(const float *x, float id) {
-    __m256 f = _mm256_set1_ps(id);
-    __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), f));
-    __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), f));
-    __m256i c = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16), f));
-    __m256i d = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 24), f));
-    __m256i q = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
-    /* packing works in halves of 128 bits: the order is a0 b0 c0 d0 a1 b1 c1 d1 */
-    return _mm256_permutevar8x32_epi32(q, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    const __m256 f = _mm256_set1_ps(id);
+    __m256i q[4];
+    UNROLL for (int j = 0; j < 4; j++) q[j] =
+        _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * j), f));
+    return pack_bytes(q);
 }
 
 /* 8 i32, each the sum of 4 bytes. */

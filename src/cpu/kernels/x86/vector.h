@@ -1,5 +1,5 @@
 /* What all files of x86 kernels write their loops with, after the primitives of kernels.h: INLINE,
- * UNROLL, loads of a few elements, and columns turned into panels. */
+ * UNROLL, loads of a few elements, integers packed to bytes, and columns turned into panels. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -31,6 +31,17 @@ INLINE void v_store_n(float *p, v_f v, int64_t n) {
 #if defined(KERNELS_VNNI_512)
 INLINE __m512i load512(const void *p) { return _mm512_loadu_si512(p); }
 #endif
+
+/* Bytes of 32 integers q[0..3], or words of 16, in their order; those out of range are the nearest.
+ * Packing works in halves of 128 bits: the order of dwords after it is 0 2 4 6 1 3 5 7. */
+INLINE __m256i pack_bytes(const __m256i *q) {
+    const __m256i p =
+        _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    return _mm256_permutevar8x32_epi32(p, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+INLINE __m256i pack_words(__m256i a, __m256i b) {
+    return _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
+}
 
 /* panel[i][c] = x[c][i], i < n, c < cols */
 INLINE void pack_columns(const float *const *x, int64_t n, int cols, float *panel) {
