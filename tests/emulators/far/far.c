@@ -6,6 +6,7 @@
 #include "far.h"
 #include "backend/optional.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,7 +16,8 @@
 
 static struct far_device devices[FAR_MAX_DEVICES];
 static size_t n_devices;
-static double slowdown;
+static double slowdown, late;
+static const double LATEST = 3; /* seconds */
 
 static bool is_refused(const struct sheaf_tensor *op) {
     const char *refused = getenv("SHEAF_TEST_FAR_REFUSES");
@@ -34,6 +36,7 @@ struct stream {
     struct far_device *device;
     sheaf_backend_t cpu;
     struct mapped *under_way;
+    double ended; /* the last compute; 0: none has */
 };
 
 static struct stream *stream_of(sheaf_backend_t backend) { return backend->context; }
@@ -137,6 +140,10 @@ static double now(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+static void rest(double seconds) {
+    const struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&t, NULL);
+}
 
 static enum sheaf_status check_slices(const struct stream *s, const struct sheaf_cgraph *graph) {
     for (int i = 0; i < sheaf_graph_n_nodes(graph) && far_takes_some(); i++) {
@@ -157,13 +164,13 @@ static enum sheaf_status graph_compute_async(sheaf_backend_t backend, struct she
     if (st) return st;
     atomic_fetch_add(&far_counts[FAR_COMPUTES], 1);
     atomic_fetch_add(&far_counts[FAR_NODES], sheaf_graph_n_nodes(copy));
-    if (slowdown <= 1) return sheaf_backend_graph_compute_async(s->cpu, copy);
+    if (slowdown <= 1 && late <= 0) return sheaf_backend_graph_compute_async(s->cpu, copy);
     st = sheaf_backend_synchronize(s->cpu);
+    if (s->ended > 0) rest(fmin(late * (now() - s->ended), LATEST));
     const double begin = now();
     if (!st) st = sheaf_backend_graph_compute(s->cpu, copy);
-    const double more = (now() - begin) * (slowdown - 1);
-    const struct timespec t = {(time_t)more, (long)((more - (double)(time_t)more) * 1e9)};
-    nanosleep(&t, NULL);
+    rest((now() - begin) * (slowdown - 1));
+    s->ended = now();
     return st;
 }
 
@@ -320,9 +327,11 @@ static struct sheaf_backend_reg entry = {SHEAF_BACKEND_API_VERSION, &reg_i, NULL
 
 sheaf_backend_reg_t sheaf_backend_init(void) {
     const char *count = getenv("SHEAF_TEST_FAR_DEVICES"), *slow = getenv("SHEAF_TEST_FAR_SLOWDOWN");
+    const char *rests = getenv("SHEAF_TEST_FAR_LATE");
     n_devices = count ? (size_t)atoi(count) : 2;
     if (n_devices > FAR_MAX_DEVICES) n_devices = FAR_MAX_DEVICES;
-    slowdown = slow ? atof(slow) : 1;
+    slowdown = slow ? fmax(atof(slow), 1) : 1;
+    late = rests ? atof(rests) : 0;
     for (size_t i = 0; i < n_devices; i++) {
         struct far_device *d = &devices[i];
         snprintf(d->name, sizeof d->name, "Far%zu", i);

@@ -4,10 +4,11 @@
  * collectives on its memory (only with SHEAF_TEST_FAR_COMM, so that groups go through host memory
  * otherwise), slices.c nodes that it refuses. It computes with the CPU's kernels, on tensors mapped
  * to where their bytes really are. SHEAF_TEST_FAR_DEVICES (2) devices; SHEAF_TEST_FAR_SLOWDOWN=f
- * makes each compute take f times as long; SHEAF_TEST_FAR_KIND=accel lists them as accelerators
- * instead of GPUs; SHEAF_TEST_FAR_REFUSES=OP: it lacks that op; SHEAF_TEST_FAR_SLICES=n: it takes
- * nodes like those that it was asked about whole, and of others, slices and copies, some that n
- * chooses. Computing any other node fails. */
+ * makes each compute take f times as long; SHEAF_TEST_FAR_LATE=f: before each it sleeps f times as
+ * long as it had none, so the others wait for it, however long they are kept from the cores;
+ * SHEAF_TEST_FAR_KIND=accel lists them as accelerators instead of GPUs; SHEAF_TEST_FAR_REFUSES=OP: it
+ * lacks that op; SHEAF_TEST_FAR_SLICES=n: it takes nodes like those that it was asked about whole, and
+ * of others, slices and copies, some that n chooses. Computing any other node fails. */
 #ifndef SHEAF_TESTS_FAR_H
 #define SHEAF_TESTS_FAR_H
 
