@@ -35,7 +35,7 @@ __attribute__((unused)) static int score_of_bf16(int score, int slow) {
 
 /* AMD from Zen 5 on (family 1Ah) to the first cache: by one column a Zen 5 reads BF16 at 40 GB/s so and at
  * 35 otherwise. A Zen 4 (19h, as Zen 3) has too few requests of its first cache under way, read F16 at 12 to
- * 19 GB/s instead of 23, and drops requests of the second that come too fast. */
+ * 19 GB/s instead of 23, and seems to drop requests of the second that come too fast. */
 static enum sheaf__cpu_fetch way_to_fetch(void) {
     unsigned a, b, c, d;
     if (!by_amd() || !__get_cpuid(1, &a, &b, &c, &d)) return SHEAF__FETCH_SECOND;

@@ -24,8 +24,10 @@ enum {
     MAX_CHUNK_ONCE = 512,
     /* Columns longer than this are multiplied in parts, for GROUP rows each: a column of 14336 does
      * not stay in the first cache beside the weights, and one thread then read Q4_0 at 8 GB/s and
-     * Q8_0 at 15 instead of 30 and 32 (the same machine). Parts are whole units of every format. */
+     * Q8_0 at 15 instead of 30 and 32 (the same machine). In three digits one of 8192 does not stay in 32
+     * KiB: a Zen 4 read Q8_0 at 20 GB/s, in parts at 31. Parts are whole units of every format. */
     MAX_WHOLE = 8192,
+    MAX_WHOLE_OF_3 = 6144,
     MAX_PART = 4096,
     PART_UNIT = SHEAF__SEGMENT,
     GROUP = 32,
@@ -148,7 +150,9 @@ static void convert_columns(const struct sheaf__cpu_kernels *kern, const struct 
 static void multiply(const struct columns *c, const struct sheaf_tensor *a, const char *w,
                      int64_t rows, const void *const *act, int nc, float *const *out) {
     const size_t stride = a->nb[1];
-    if (c->k <= MAX_WHOLE || c->act == SHEAF__ACT_F32_SUMS /* its sums lie apart */) {
+    const bool three = c->act == SHEAF__ACT_DIGITS && sheaf__digits_used(c->order) == 3;
+    if (c->k <= (three ? MAX_WHOLE_OF_3 : MAX_WHOLE) ||
+        c->act == SHEAF__ACT_F32_SUMS /* its sums lie apart */) {
         c->rows_dot(c->k, w, stride, rows, act, nc, out);
         return;
     }

@@ -569,6 +569,8 @@ INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_
                        const void *const *act, int nc, float *const *out) {
     if (by_levels(type))
         rows_by_eights(type, k, w, w_stride, nr, act, nc, out);
+    else if (by_pieces(type) && nc == 1)
+        rows_by_pieces(type, k, w, w_stride, nr, act, nc, out);
     else
         rows_by_few(type, k, w, w_stride, nr, act, nc, out);
 }

@@ -209,11 +209,8 @@ INLINE void row_pieces(enum sheaf_type type, int64_t k, const char *w, struct fe
         __m512 s, m = v_set1(0.0f);
         fetch_weights(fetch, w, size_256(type));
         unpack_pieces(type, w, q, &s, &m);
-        UNROLL_8 for (int c = 0; c < C; c++) {
-            const struct sheaf__act_digits *y = &f->y[c][b];
-            acc[c] = v_fma(dot_pieces(type, q, y), v_mul(s, v_load(y->lane_d)), acc[c]);
-            if (min) mins[c] = v_fma(m, v_load(y->sums16), mins[c]);
-        }
+        UNROLL_8 for (int c = 0; c < C; c++)
+            add_pieces(type, q, s, m, &f->y[c][b], &acc[c], &mins[c]);
     }
     UNROLL_8 for (int c = 0; c < C; c++) {
         sums[c] = acc[c];
@@ -308,8 +305,8 @@ INLINE void end_few(enum sheaf_type type, int C, const v_f *sums, float *to) {
     UNROLL_8 for (int c = 0; c < C; c++) {
         x[c] = A == 2 ? k_both(type, sums[c], sums[C + c]) : sums[c];
         if (by_eights(type) && has_min(type)) x[c] = v_add(sums[C + c], x[c]);
-        if (by_pieces(type)) x[c] = parts_of_pieces(type, x[c]);
-        if (type == SHEAF_TYPE_Q2_K) x[c] = v_sub(x[c], sums[C + c]);
+        if (by_pieces(type))
+            x[c] = end_of_pieces(type, x[c], sums[type == SHEAF_TYPE_Q2_K ? C + c : c]);
     }
     sums_of_all(x, C, to);
     if (!is_k(type)) return;
@@ -388,13 +385,13 @@ ROWS_FEW(few_q5_0, SHEAF_TYPE_Q5_0)
 ROWS_FEW(few_q5_1, SHEAF_TYPE_Q5_1)
 ROWS_FEW(few_q4_k, SHEAF_TYPE_Q4_K)
 ROWS_FEW(few_q5_k, SHEAF_TYPE_Q5_K)
-ROWS_FEW(rows_digits_q6_k, SHEAF_TYPE_Q6_K)
-ROWS_FEW(few_q8_0, SHEAF_TYPE_Q8_0)
-ROWS_EIGHTS(one_q8_0, SHEAF_TYPE_Q8_0)
-static void rows_digits_q8_0(int64_t k, const void *w, size_t w_stride, int64_t nr,
-                             const void *const *act, int nc, float *const *out) {
-    if (nc == 1)
-        one_q8_0(k, w, w_stride, nr, act, nc, out);
-    else
-        few_q8_0(k, w, w_stride, nr, act, nc, out);
-}
+#define ROWS_ONE_OR_FEW(NAME, ONE, TYPE)                                                           \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        if (nc == 1)                                                                               \
+            ONE(TYPE, k, w, w_stride, nr, act, nc, out);                                           \
+        else                                                                                       \
+            rows_by_few(TYPE, k, w, w_stride, nr, act, nc, out);                                   \
+    }
+ROWS_ONE_OR_FEW(rows_digits_q6_k, rows_by_pieces, SHEAF_TYPE_Q6_K)
+ROWS_ONE_OR_FEW(rows_digits_q8_0, rows_by_eights, SHEAF_TYPE_Q8_0)

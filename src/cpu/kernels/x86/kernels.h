@@ -69,11 +69,11 @@ INLINE void prefetch(const char *p, size_t bytes) {
 }
 
 /* How weights that meet one column are fetched: so far ahead, and to which cache. `how` is a
- * constant after inlining. SHEAF__FETCH_OFTEN asks for each line FETCH_TIMES, FETCH_STEP apart: a
+ * constant after inlining. SHEAF__FETCH_OFTEN asks for each line `times` times, `step` apart: a
  * Zen 4 seems to drop requests, the more the faster a loop is (F16, AVX-512, k = 2048 and 5632:
  * asked once 24 and 20 GB/s, twice 29 and 25, three times 31 and 30; it streams at 33; November
- * 2026). From its caches the kernels are slower so, F16 at 49 GB/s instead of 58. */
-enum { FETCH_MOST = 3, FETCH_STEP = 4096 };
+ * 2026). From its caches the kernels are slower so, F16 at 44 to 49 GB/s instead of 58. */
+enum { FETCH_MOST = 3, FETCH_STEP = 4096 /* of plain floats */ };
 struct fetch {
     size_t ahead[FETCH_MOST]; /* only the first unless `how` is SHEAF__FETCH_OFTEN */
     enum sheaf__cpu_fetch how;

@@ -140,11 +140,12 @@ INLINE void unpack_pieces(enum sheaf_type type, const char *w, __m512i *q, __m51
     }
 }
 
-/* What a sum of integers of lanes is to be multiplied with. */
-INLINE __m512 parts_of_pieces(enum sheaf_type type, __m512 sums) {
+/* The lanes of a row, of their sums and of Q2_K those of its mins. */
+INLINE __m512 end_of_pieces(enum sheaf_type type, __m512 sums, __m512 mins) {
     if (type == SHEAF_TYPE_Q6_K || type == SHEAF_TYPE_TQ1_0) return sums;
-    return v_mul(sums, type == SHEAF_TYPE_Q3_K ? PIECES_OF(_mm512_setr_ps, PART_3)
+    sums = v_mul(sums, type == SHEAF_TYPE_Q3_K ? PIECES_OF(_mm512_setr_ps, PART_3)
                                                : PIECES_OF(_mm512_setr_ps, PART_2));
+    return type == SHEAF_TYPE_Q2_K ? v_sub(sums, mins) : sums;
 }
 
 /* Lanes of 16 products of four vectors of weights with a column. */
@@ -157,4 +158,45 @@ INLINE __m512 dot_pieces(enum sheaf_type type, const __m512i *q,
         mid = _mm512_dpbusd_epi32(mid, q[v], load512(y->digit[v][1]));
     }
     return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), mid));
+}
+
+INLINE void add_pieces(enum sheaf_type type, const __m512i *q, __m512 s, __m512 m,
+                       const struct sheaf__act_digits *y, __m512 *acc, __m512 *mins) {
+    *acc = v_fma(dot_pieces(type, q, y), v_mul(s, v_load(y->lane_d)), *acc);
+    if (type == SHEAF_TYPE_Q2_K) *mins = v_fma(m, v_load(y->sums16), *mins);
+}
+
+/* One column. A block is unpacked while the one before it is multiplied: so fewer instructions wait for
+ * others, of which a Zen 4 holds those of two blocks. */
+INLINE float digits_pieces(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                           const struct sheaf__act_digits *y) {
+    const size_t block = size_256(type);
+    __m512 acc = v_set1(0.0f), mins = acc, s = acc, m = acc;
+    __m512i q[4];
+    if (k == 0) return 0.0f;
+    fetch_weights(fetch, w, block);
+    unpack_pieces(type, w, q, &s, &m);
+    for (int64_t left = k / SHEAF__QK_K - 1; left > 0; left--, y++) {
+        __m512i next[4];
+        __m512 next_s, next_m = m;
+        w += block;
+        fetch_weights(fetch, w, block);
+        unpack_pieces(type, w, next, &next_s, &next_m);
+        add_pieces(type, q, s, m, y, &acc, &mins);
+        EACH_4(q) = next[v];
+        s = next_s;
+        m = next_m;
+    }
+    add_pieces(type, q, s, m, y, &acc, &mins);
+    return v_sum(end_of_pieces(type, acc, mins));
+}
+
+INLINE void rows_by_pieces(enum sheaf_type type, int64_t k, const void *w, size_t w_stride,
+                           int64_t nr, const void *const *act, int nc, float *const *out) {
+    const size_t ahead = prefetch_ahead(ROW_BYTES(type), w_stride);
+    for (int c = 0; c < nc; c++) {
+        const char *row = w;
+        BY_FETCH(ahead, for (int64_t r = 0; r < nr; r++, row += w_stride) out[c][r] =
+                            digits_pieces(type, k, row, fetch, act[c]));
+    }
 }
