@@ -17,6 +17,7 @@
 
 enum { EIGHTS_ROWS = 2 }; /* most at once by one column */
 
+/* Eight blocks of 32. */
 struct eight {
     __m512i q[4]; /* unsigned by an offset */
     __m512 d, m;  /* scales, and mins of Q4_1 and Q5_1, of each lane's block */
@@ -105,6 +106,7 @@ INLINE __m512 lanes_of_blocks(__m256 x) {
     const __m512i at = _mm512_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7);
     return _mm512_permutexvar_ps(at, _mm512_castps256_ps512(x));
 }
+/* The low, then the high nibbles of two vectors. */
 INLINE void low_and_high(const __m512i *nibbles, __m512i *q) {
     UNROLL for (int i = 0; i < 2; i++) {
         q[2 * i] = and15_512(nibbles[i]);
@@ -115,6 +117,7 @@ INLINE void low_and_high(const __m512i *nibbles, __m512i *q) {
 INLINE __m512 low_halves(__m512i s) { return _mm512_cvtph_ps(_mm512_castsi512_si256(s)); }
 INLINE __m512 high_halves(__m512i s) { return _mm512_cvtph_ps(_mm512_extracti64x4_epi64(s, 1)); }
 
+/* x with the 8 bytes at p as its quadword `number`. */
 INLINE __m512i with_qword(__m512i x, int number, const char *p) {
     int64_t q;
     memcpy(&q, p, sizeof q);
@@ -145,7 +148,7 @@ INLINE void eight_of_4(enum sheaf_type type, const char *w, int n, __m512i *nibb
     if (has_min(type)) x->m = high_halves(s);
 }
 
-/* The same of 5 bits. */
+/* The first n <= 8 blocks of 5 bits at w; zeros after them. */
 INLINE void eight_of_5(enum sheaf_type type, const char *w, int n, struct eight *x) {
     const struct quad_5 *at = has_min(type) ? &quad_q5_1 : &quad_q5_0;
     const int quad = 4 * (int)block_size_32(type), last = quad - 64;
@@ -238,6 +241,7 @@ INLINE void eight_of_points(enum sheaf_type type, const char *w, __m512i *q) {
     q[3] = x[1];
 }
 
+/* 256 weights of Q8_0. */
 INLINE void eight_of_8(const char *w, __m512i *q) {
     const size_t block = sizeof(struct sheaf__block_q8_0);
     __m512i even[2], odd[2]; /* pieces of blocks 0, 4, 1, 5, and of the others */
