@@ -100,7 +100,7 @@ Test(mixed_run, auto_gives_the_slow_one_less, .timeout = 300) {
 
 /* A rank whose device is late is the one that the others wait for: also the second of its host, and one
  * whose first device has as little to do as those of the others. */
-Test(mixed_run, names_the_rank_of_a_late_device, .timeout = 600) {
+Test(mixed_run, names_the_rank_of_a_late_device, .timeout = 300) {
     static const struct {
         int np, late;
         const char *hosts, *devices;

@@ -159,8 +159,8 @@ typedef void (*sheaf__rows_dot_fn)(int64_t k, const void *w, size_t w_stride, in
  * together, and rows of weights are unpacked to what the tiles multiply. Both lie in units of so
  * many elements, the last one filled up with zeros. */
 struct sheaf__cpu_panels {
-    int rows, cols; /* of a tile; 0: the table has no panels of this kind */
-    int unit;       /* a divisor of 256 */
+    int rows, cols;                /* of a tile; 0: the table has no panels of this kind */
+    int unit;                      /* a divisor of 256 */
     int chunk; /* rows at most that are unpacked together, whole tiles; 0: for a second cache of 512 KiB */
     size_t panel_bytes, row_bytes; /* of a unit of a panel, and of a row */
     /* Element i of column c is x[c][i], i < n. The first `used` columns are packed at least; a kind may
@@ -387,8 +387,9 @@ const struct sheaf__cpu_kernels *sheaf__cpu_kernels_at(int i);
 /* The reference, which runs anywhere; part of the library. */
 extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
 
-/* Of each module of x86: how weights that meet one column are fetched, to the first cache, to the second, or
- * to the second and those of plain floats more than once; set before its table is handed out. */
+/* Of each module of x86: how weights that meet one column are fetched: to the first cache, to the second, or
+ * to the second more than once, plain floats and types with a scale for 32. Set before the module's table is
+ * handed out. */
 enum sheaf__cpu_fetch { SHEAF__FETCH_SECOND, SHEAF__FETCH_FIRST, SHEAF__FETCH_OFTEN };
 extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
 

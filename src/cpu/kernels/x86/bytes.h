@@ -595,7 +595,7 @@ INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_
                             digits_any(type, k, row, fetch, col, 1, out[0] + r));
         return;
     }
-    const struct fetch fetch = {{ahead}, SHEAF__FETCH_SECOND, 1};
+    const struct fetch fetch = fetch_once(ahead);
     for (int64_t r = 0; r < nr; r++, row += w_stride) {
         digits_any(type, k, row, fetch, col, TILE, sum);
         for (int c = 0; c < nc; c++) out[c][r] = sum[c];

@@ -4,8 +4,8 @@
  *
  * 256 weights are four vectors of bytes. A lane of 4 bytes is of the same block in all of them, and a block
  * has two lanes, so that 16 products are added in a lane before they meet a scale: one conversion, one
- * multiplication of scales and one multiply-add serve 256 weights. What these loops spend their time on are
- * such instructions and the unpacking, on a CPU that works on 512 bits in two halves (Zen 4) even from
+ * multiplication of scales and one multiply-add serve 256 weights. Such instructions and the unpacking take
+ * most of the time here; on a Zen 4, which works on 512 bits in two halves, even where weights come from
  * memory.
  *
  * Vectors 0 and 1 (2 and 3) are the low and the high nibbles of the first (the last) 8 of the 16 bytes that
@@ -128,8 +128,7 @@ INLINE __m512i with_qword(__m512i x, int number, const char *p) {
 INLINE void eight_of_4(enum sheaf_type type, const char *w, int n, __m512i *nibbles,
                        struct eight *x) {
     const struct eight_4 *at = has_min(type) ? &eight_q4_1 : &eight_q4_0;
-    const int quad = 4 * (int)(has_min(type) ? sizeof(struct sheaf__block_q4_1)
-                                             : sizeof(struct sheaf__block_q4_0));
+    const int quad = 4 * (int)block_size_32(type);
     __m512i a = load_n(w, n * quad / 4);
     __m512i b = load_n(w + quad, n * quad / 4 - quad);
     __asm__("" : "+v"(a), "+v"(b)); /* not to be loaded twice: they cross lines of the cache */
@@ -394,12 +393,13 @@ INLINE void rows_eights(enum sheaf_type type, int R, int64_t k, const char *w, s
  * column. They are read at two places, so they are fetched from farther away. */
 INLINE void rows_by_eights(enum sheaf_type type, int64_t k, const void *w, size_t w_stride,
                            int64_t nr, const void *const *act, int nc, float *const *out) {
-    const size_t bytes = ROW_BYTES(type), ahead = prefetch_ahead(bytes, w_stride);
+    const size_t bytes = ROW_BYTES(type);
     if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN) {
         const struct fetch fetch = fetch_often(2, PREFETCH_AHEAD, bytes, w_stride);
         rows_eights(type, EIGHTS_ROWS, k, w, w_stride, nr, fetch, act, nc, out);
     } else {
-        BY_FETCH(ahead, rows_eights(type, 1, k, w, w_stride, nr, fetch, act, nc, out));
+        BY_FETCH(prefetch_ahead(bytes, w_stride),
+                 rows_eights(type, 1, k, w, w_stride, nr, fetch, act, nc, out));
     }
 }
 #define ROWS_EIGHTS(NAME, TYPE)                                                                    \

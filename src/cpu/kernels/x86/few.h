@@ -20,7 +20,8 @@ enum {
     FEW_WORDS = 8192,
     FEW_DIGITS = 4096,
     FEW_SUMS = 3, /* vectors of sums that a column has at most */
-    FEW_SCALES = 3 * FEW_WORDS / 2 / SHEAF__QK_K,
+    FEW_SCALES =
+        3 * FEW_WORDS / 2 / SHEAF__QK_K, /* two columns of K have three vectors for 256 elements */
 };
 
 /* A part of the columns, and what few_scales puts together of it. */
@@ -359,7 +360,7 @@ INLINE void rows_by(enum sheaf_type type, int64_t k, const void *w, size_t w_str
     if (C == 1) {
         BY_FETCH(ahead, rows_few(type, k, w, w_stride, nr, fetch, act, nc, 1, out));
     } else {
-        const struct fetch fetch = {{ahead}, SHEAF__FETCH_SECOND, 1};
+        const struct fetch fetch = fetch_once(ahead);
         rows_few(type, k, w, w_stride, nr, fetch, act, nc, C, out);
     }
 }

@@ -67,8 +67,8 @@ INLINE __m256 gather_halves(const char *p, size_t block, int n) {
         memcpy(&one, p + (size_t)i * block, sizeof one);
         h[i / 4] |= (uint64_t)one << (i % 4 * 16);
     }
-    __asm__(""
-            : "+r"(h[0]), "+r"(h[1])); /* gcc would do it with twice the instructions, in vectors */
+    /* gcc would do it in vectors, with twice the instructions */
+    __asm__("" : "+r"(h[0]), "+r"(h[1]));
     return _mm256_cvtph_ps(_mm_set_epi64x((int64_t)h[1], (int64_t)h[0]));
 }
 
@@ -162,15 +162,17 @@ INLINE float digits_k(enum sheaf_type type, int64_t k, const char *w, struct fet
 /* ---- rows ---- */
 
 /* Rows by one column after the other. */
+#define BY_ONE(ROW_FN, TYPE)                                                                       \
+    for (int c = 0; c < nc; c++) {                                                                 \
+        const char *row = w;                                                                       \
+        BY_FETCH(prefetch_ahead(ROW_BYTES(TYPE), w_stride),                                        \
+                 for (int64_t r = 0; r < nr; r++, row += w_stride) out[c][r] =                     \
+                     ROW_FN(TYPE, k, row, fetch, act[c]));                                         \
+    }
 #define ROWS_ONE(NAME, ROW_FN, TYPE)                                                               \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
-        const size_t ahead = prefetch_ahead(ROW_BYTES(TYPE), w_stride);                            \
-        for (int c = 0; c < nc; c++) {                                                             \
-            const char *row = w;                                                                   \
-            BY_FETCH(ahead, for (int64_t r = 0; r < nr; r++, row += w_stride) out[c][r] =          \
-                                ROW_FN(TYPE, k, row, fetch, act[c]));                              \
-        }                                                                                          \
+        BY_ONE(ROW_FN, TYPE)                                                                       \
     }
 #define ROW_BYTES(TYPE) ((size_t)k * size_256(TYPE) / SHEAF__QK_K)
 
@@ -284,7 +286,8 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             to->lane_d[lane] = d;
             to->sums16[lane] = d * (float)sums[h];
             for (int v = 0; v < 4 && pieces; v++) {
-                const int32_t less = pieces_less[v][b % 4] * sums[h];
+                /* wraps where an activation is not finite: d is not either */
+                const uint32_t less = (uint32_t)pieces_less[v][b % 4] * (uint32_t)sums[h];
                 memcpy(to->digit[v][2] + 4 * lane, &less, sizeof less);
             }
         }

@@ -208,7 +208,7 @@ INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, struct fet
     }
     if (b < blocks) {
         char rest[8 * sizeof(struct sheaf__block_q8_0)] = {0};
-        const struct fetch none = {{0}, SHEAF__FETCH_SECOND, 1};
+        const struct fetch none = fetch_once(0);
         memcpy(rest, w, (size_t)(blocks - b) * block);
         if (words)
             digits_words(rest, none, act, C, b / 8, acc, other);
@@ -365,7 +365,7 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, struct fet
             BY_FETCH(ahead, DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, 1));                            \
             return;                                                                                \
         }                                                                                          \
-        const struct fetch fetch = {{ahead}, SHEAF__FETCH_SECOND, 1};                              \
+        const struct fetch fetch = fetch_once(ahead);                                              \
         if (nc == 2) {                                                                             \
             DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, 2)                                              \
         } else if (nc == 3) {                                                                      \

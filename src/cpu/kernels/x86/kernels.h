@@ -68,41 +68,52 @@ INLINE void prefetch(const char *p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
 }
 
-/* How weights that meet one column are fetched: so far ahead, and to which cache. `how` is a
- * constant after inlining. SHEAF__FETCH_OFTEN asks for each line `times` times, `step` apart: a
- * Zen 4 seems to drop requests, the more the faster a loop is (F16, AVX-512, k = 2048 and 5632:
- * asked once 24 and 20 GB/s, twice 29 and 25, three times 31 and 30; it streams at 33; November
- * 2026). From its caches the kernels are slower so, F16 at 44 to 49 GB/s instead of 58. */
+/* How weights that meet one column are fetched: to the first cache, or to the second, each line `times` times,
+ * so far ahead each. `first` and `times` are constants after inlining. A Zen 4 seems to drop requests, the
+ * more the faster a loop is (F16, AVX-512, k = 2048 and 5632: asked once 24 and 20 GB/s, twice 29 and 25,
+ * three times 31 and 30; it streams at 33; November 2026). From its caches the kernels are slower so, F16 at
+ * 44 to 49 GB/s instead of 58. */
 enum { FETCH_MOST = 3, FETCH_STEP = 4096 /* of plain floats */ };
 struct fetch {
-    size_t ahead[FETCH_MOST]; /* only the first unless `how` is SHEAF__FETCH_OFTEN */
-    enum sheaf__cpu_fetch how;
-    int times; /* of SHEAF__FETCH_OFTEN, a constant as well */
+    size_t ahead[FETCH_MOST];
+    int times;
+    bool first;
 };
+INLINE struct fetch fetch_once(size_t ahead) {
+    return (struct fetch){.ahead = {ahead}, .times = 1};
+}
 INLINE struct fetch fetch_often(int times, size_t step, size_t row, size_t w_stride) {
-    struct fetch f = {.how = SHEAF__FETCH_OFTEN, .times = times};
+    struct fetch f = {.times = times};
     UNROLL for (int t = 0; t < times; t++) f.ahead[t] =
         ahead_by((size_t)(times - t) * step, row, w_stride);
     return f;
 }
 INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
-    if (f.how == SHEAF__FETCH_FIRST) {
+    if (f.first) {
         for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + f.ahead[0] + i, _MM_HINT_T0);
         return;
     }
-    prefetch(p + f.ahead[0], bytes);
-    if (f.how != SHEAF__FETCH_OFTEN) return;
-    UNROLL for (int t = 1; t < f.times; t++) prefetch(p + f.ahead[t], bytes);
+    UNROLL for (int t = 0; t < f.times; t++) prefetch(p + f.ahead[t], bytes);
 }
 /* CALL with such a `fetch`, as this CPU wants it. */
 #define BY_FETCH(AHEAD, CALL)                                                                      \
     do {                                                                                           \
         if (sheaf__cpu_fetch == SHEAF__FETCH_FIRST) {                                              \
-            const struct fetch fetch = {{AHEAD}, SHEAF__FETCH_FIRST, 1};                           \
+            const struct fetch fetch = {{AHEAD}, 1, true};                                         \
             CALL;                                                                                  \
         } else {                                                                                   \
-            const struct fetch fetch = {{AHEAD}, SHEAF__FETCH_SECOND, 1};                          \
+            const struct fetch fetch = fetch_once(AHEAD);                                          \
             CALL;                                                                                  \
+        }                                                                                          \
+    } while (0)
+/* The same of plain floats, in rows of so many bytes. */
+#define BY_FETCH_PLAIN(ROW, W_STRIDE, CALL)                                                        \
+    do {                                                                                           \
+        if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN) {                                              \
+            const struct fetch fetch = fetch_often(FETCH_MOST, FETCH_STEP, ROW, W_STRIDE);         \
+            CALL;                                                                                  \
+        } else {                                                                                   \
+            BY_FETCH(prefetch_ahead(ROW, W_STRIDE), CALL);                                         \
         }                                                                                          \
     } while (0)
 
@@ -275,15 +286,12 @@ INLINE void rows_plain_few(enum sheaf_type type, int64_t k, const char *w, size_
     const size_t size = type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
     const bool often = C == 1 && sheaf__cpu_fetch == SHEAF__FETCH_OFTEN;
     const int64_t part = often && k > MOST_WHOLE ? PART : part_of(k, C);
-    const size_t ahead = prefetch_ahead((size_t)part * size, w_stride);
-    if (often) {
-        const struct fetch fetch =
-            fetch_often(FETCH_MOST, FETCH_STEP, (size_t)part * size, w_stride);
-        rows_plain(type, k, part, w, w_stride, nr, fetch, act, 1, out);
-    } else if (C == 1) {
-        BY_FETCH(ahead, rows_plain(type, k, k, w, w_stride, nr, fetch, act, 1, out));
+    const size_t row = (size_t)part * size;
+    if (C == 1) {
+        BY_FETCH_PLAIN(row, w_stride,
+                       rows_plain(type, k, part, w, w_stride, nr, fetch, act, 1, out));
     } else {
-        const struct fetch fetch = {{ahead}, SHEAF__FETCH_SECOND, 1};
+        const struct fetch fetch = fetch_once(prefetch_ahead(row, w_stride));
         rows_plain(type, k, part, w, w_stride, nr, fetch, act, C, out);
     }
 }

@@ -65,7 +65,7 @@ INLINE void rows_pairs(int64_t k, const char *w, size_t w_stride, int64_t nr, st
 
 static void rows_dot_pairs(int64_t k, const void *w, size_t w_stride, int64_t nr,
                            const void *const *act, int nc, float *const *out) {
-    const size_t row = (size_t)k * sizeof(uint16_t), ahead = prefetch_ahead(row, w_stride);
+    const size_t row = (size_t)k * sizeof(uint16_t);
     const bool often = sheaf__cpu_fetch == SHEAF__FETCH_OFTEN;
     _Alignas(64) float parted[PAIR_MOST];
     if (nc != 1 || k > (often ? MOST_WHOLE : PAIR_MOST) || nr < 2) {
@@ -73,9 +73,5 @@ static void rows_dot_pairs(int64_t k, const void *w, size_t w_stride, int64_t nr
         return;
     }
     part_column(k, act[0], parted);
-    if (often)
-        rows_pairs(k, w, w_stride, nr, fetch_often(FETCH_MOST, FETCH_STEP, row, w_stride), act[0],
-                   parted, out);
-    else
-        BY_FETCH(ahead, rows_pairs(k, w, w_stride, nr, fetch, act[0], parted, out));
+    BY_FETCH_PLAIN(row, w_stride, rows_pairs(k, w, w_stride, nr, fetch, act[0], parted, out));
 }

@@ -7,8 +7,9 @@
  * A lane sums 16 products by two digits, below 2^31 also of bytes. What the offset of signed weights makes
  * of them is where the sum begins (pieces_less).
  *
- * Where a lane's two bits lie differs, by the field of its piece, B % 8 / 2: the types of few bits are
- * multiplied where they lie, and sums of lanes get their power of two at the end of the row.
+ * The two bits of piece B lie at one of four places of a byte, number B % 8 / 2 (its field). Q2_K, Q3_K and
+ * TQ2_0 are not shifted but multiplied where they lie, and a lane's sum is divided by its power of two at the
+ * end of the row.
  *
  * Invariant: as in int24.h. */
 
@@ -166,8 +167,8 @@ INLINE void add_pieces(enum sheaf_type type, const __m512i *q, __m512 s, __m512 
     if (type == SHEAF_TYPE_Q2_K) *mins = v_fma(m, v_load(y->sums16), *mins);
 }
 
-/* One column. A block is unpacked while the one before it is multiplied: so fewer instructions wait for
- * others, of which a Zen 4 holds those of two blocks. */
+/* One column. A block is unpacked while the one before it is multiplied, since a CPU looks only so far ahead
+ * for instructions that need not wait (a Zen 4 some two blocks). */
 INLINE float digits_pieces(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                            const struct sheaf__act_digits *y) {
     const size_t block = size_256(type);
@@ -193,10 +194,5 @@ INLINE float digits_pieces(enum sheaf_type type, int64_t k, const char *w, struc
 
 INLINE void rows_by_pieces(enum sheaf_type type, int64_t k, const void *w, size_t w_stride,
                            int64_t nr, const void *const *act, int nc, float *const *out) {
-    const size_t ahead = prefetch_ahead(ROW_BYTES(type), w_stride);
-    for (int c = 0; c < nc; c++) {
-        const char *row = w;
-        BY_FETCH(ahead, for (int64_t r = 0; r < nr; r++, row += w_stride) out[c][r] =
-                            digits_pieces(type, k, row, fetch, act[c]));
-    }
+    BY_ONE(digits_pieces, type)
 }
