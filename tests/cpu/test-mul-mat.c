@@ -590,7 +590,8 @@ static double tolerance(const struct sheaf_tensor *dst) {
         return 3e-10 * spread;
     if (kern->to_digits && sheaf__digits_used(kern->digits_order[type]) == 2) return 3e-10 * spread;
     if (sheaf__rounding() && (bf16 || kern->panels[SHEAF__PANELS_BF16].unpack[type]))
-        return (type == SHEAF_TYPE_BF16 ? 6e-6 : 1.2e-5) * spread; /* other weights are rounded, too */
+        return (type == SHEAF_TYPE_BF16 ? 6e-6 : 1.2e-5) *
+               spread; /* other weights are rounded, too */
     if (kern->panels[SHEAF__PANELS_BF16_TWICE].unpack[type]) return 1.4e-11 * spread;
     return (bf16 ? 3e-11 : 1e-12) * spread; /* both are rounded twice */
 }
@@ -700,6 +701,46 @@ static void need_isa(const char *name) {
     }
     need_table(name);
     cr_assert_str_eq(sheaf_cpu_isa_name(), name);
+}
+
+/* Weights of any bytes, so with every exponent, by one column and by three. */
+Test(mul_mat, rows_with_vbmi_have_the_same_bits) {
+    enum { K = 768, ROWS = 64, COLS = 3 };
+    static const enum sheaf_type of_levels[] = {SHEAF_TYPE_MXFP4, SHEAF_TYPE_IQ4_NL,
+                                                SHEAF_TYPE_IQ4_XS};
+    static char w[ROWS * K];
+    static float x[K], out[2][COLS + 1][ROWS];
+    static _Alignas(64) char digits[K * 5], words[COLS][K * 5];
+    const struct sheaf__cpu_kernels *with = need_table("avx512vbmi");
+    const struct sheaf__cpu_kernels *kern[2] = {need_table("avx512"), with};
+    for (int t = 0; t < 3; t++) {
+        const enum sheaf_type type = of_levels[t];
+        cr_assert_neq(kern[0]->rows_dot_digits[type], with->rows_dot_digits[type]);
+        for (int64_t k = sheaf_blck_size(type); k <= K; k += sheaf_blck_size(type)) {
+            const size_t row = sheaf_row_size(type, k);
+            for (size_t i = 0; i < sizeof w; i++) w[i] = (char)random_u32();
+            for (int r = 0; r < 256; r++) { /* each exponent of MXFP4, at each place */
+                if (type == SHEAF_TYPE_MXFP4) w[(size_t)r * 17 % (ROWS * row)] = (char)r;
+            }
+            const void *one = digits, *cols[COLS] = {words[0], words[1], words[2]};
+            for (int c = 0; c < COLS; c++) {
+                fill(x, k);
+                with->to_words(x, (void *)words[c], k, with->few_order[type]);
+            }
+            with->to_digits(x, (void *)digits, k, with->digits_order[type]);
+            for (int i = 0; i < 2; i++) {
+                float *to[COLS + 1] = {out[i][0], out[i][1], out[i][2], out[i][3]};
+                kern[i]->rows_dot_few[type](k, w, row, ROWS, cols, COLS, to);
+                kern[i]->rows_dot_digits[type](k, w, row, ROWS, &one, 1, to + COLS);
+            }
+            for (int j = 0; j < (COLS + 1) * ROWS; j++) {
+                const float a = out[0][j / ROWS][j % ROWS], b = out[1][j / ROWS][j % ROWS];
+                cr_assert(memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b)),
+                          "%s, k %d: %d is %a, not %a", sheaf_type_name(type), (int)k, j, (double)b,
+                          (double)a);
+            }
+        }
+    }
 }
 
 /* Types of weights that the ops are checked with: one, or with COUNT all. */
@@ -854,6 +895,10 @@ Test(mul_mat, ops_avx2) { check_ops("avx2", "f32"); }
 Test(mul_mat, ops_avx2_q8) { check_ops("avx2", "q8"); }
 Test(mul_mat, ops_avx512) { check_ops("avx512", ""); }
 Test(mul_mat, ops_avx512_q8) { check_ops("avx512", "q8"); }
+Test(mul_mat, ops_avx512vbmi) {
+    only = SHEAF_TYPE_MXFP4;
+    check_ops("avx512vbmi", NULL);
+}
 
 static void check_bf16(enum sheaf_type weights, const char *isa, const char *activations) {
     only = weights;

@@ -408,6 +408,9 @@ struct sheaf__cpu_kernels_module {
 const struct sheaf__cpu_kernels_module *sheaf_cpu_kernels_init(void);
 /* Of a table that is another one with changes: makes them in a copy of that one. Called once. */
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table);
+
+/* What all tables that extend that of AVX-512 change of it: the rows of x86/vbmi.c. */
+void sheaf__cpu_kernels_use_vbmi(struct sheaf__cpu_kernels *table);
 /* 0 if this CPU lacks what the table was compiled for, else the better the more. Runs anywhere. */
 int sheaf_cpu_kernels_score(void);
 

@@ -89,10 +89,23 @@ static const struct quad_5 {
                {SCALES_5(W1, 0), SCALES_5(W1, 12), SCALES_5(W1, 24), SCALES_5(W1, 36),
                 SCALES_5(W1, 1), SCALES_5(W1, 13), SCALES_5(W1, 25), SCALES_5(W1, 37)}};
 
+#if defined(KERNELS_VBMI)
+/* Of 8 blocks of MXFP4, 17 bytes each: the first and the last 8 bytes of the nibbles, and exponents in the lanes
+ * of their blocks. Bytes below 64 are of the first 64, the others of the second; the last 8 are behind both. */
+#define PAIR_17(F, AT) F((AT)), F((AT) + 4 * 17)
+#define ALL_17(F, AT)                                                                              \
+    { PAIR_17(F, AT), PAIR_17(F, (AT) + 17), PAIR_17(F, (AT) + 34), PAIR_17(F, (AT) + 51) }
+#define BYTES_17(AT)     NIBBLES(AT)
+#define EXPONENTS_17(AT) FOUR(AT), FOUR(AT)
+static const _Alignas(64) uint8_t mxfp4_first[64] = ALL_17(BYTES_17, 1),
+                                  mxfp4_last[64] = ALL_17(BYTES_17, 9),
+                                  mxfp4_exponents[64] = ALL_17(EXPONENTS_17, 0);
+#else
 /* Of 4 blocks of MXFP4, 17 bytes each, the nibbles of two begin at an even byte of the 64 from 1 on, and
  * those of the others at one of the last 64: words below 32, and from 32 on. */
 static const _Alignas(64) int16_t quad_mxfp4[32] = {NIBBLES(0), NIBBLES(39), NIBBLES(17),
                                                     NIBBLES(56)};
+#endif
 
 /* ---- unpacking ---- */
 
@@ -255,12 +268,45 @@ INLINE void eight_of_8(const char *w, __m512i *q) {
     q[3] = _mm512_shuffle_i64x2(odd[0], odd[1], 0xdd);
 }
 
-/* The levels of a type, unsigned. */
-INLINE __m512i unsigned_levels(enum sheaf_type type) {
+/* 256 weights of MXFP4: nibbles and scales. */
+INLINE void eight_of_mxfp4(const char *w, __m512i *nibbles, struct eight *x) {
+#if defined(KERNELS_VBMI)
+    __m512i a = load512(w), b = load512(w + 64);
+    __asm__("" : "+v"(a), "+v"(b)); /* not to be loaded again for each permutation */
+    const __m512i last = _mm512_permutex2var_epi8(a, load512(mxfp4_last), b);
+    const __m512i e =
+        _mm512_maskz_permutex2var_epi8(0x1111111111111111, a, load512(mxfp4_exponents), b);
+    nibbles[0] = _mm512_permutex2var_epi8(a, load512(mxfp4_first), b);
+    nibbles[1] = with_qword(last, 7, w + 128);
+    /* 2^(e - 128), also where it is subnormal */
+    x->d = _mm512_scalef_ps(v_set1(1.0f),
+                            _mm512_cvtepi32_ps(_mm512_sub_epi32(e, _mm512_set1_epi32(128))));
+#else
+    const __m512i at = load512(quad_mxfp4);
+    const char *second = w + size_256(SHEAF_TYPE_MXFP4) / 2;
+    eight_of_quads(_mm512_permutex2var_epi16(load512(w + 1), at, load512(w + 4)),
+                   _mm512_permutex2var_epi16(load512(second + 1), at, load512(second + 4)),
+                   nibbles);
+    x->d = lanes_of_blocks(scales_32(SHEAF_TYPE_MXFP4, w));
+#endif
+}
+
+/* The low, then the high nibbles of two vectors as levels of a type, unsigned. */
+INLINE void low_and_high_levels(enum sheaf_type type, const __m512i *nibbles, __m512i *q) {
     const __m256i numbers = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-    return _mm512_add_epi8(_mm512_broadcast_i64x4(levels_of(type, numbers)),
-                           _mm512_set1_epi8((char)offset_eight(type)));
+    const __m512i levels = _mm512_add_epi8(_mm512_broadcast_i64x4(levels_of(type, numbers)),
+                                           _mm512_set1_epi8((char)offset_eight(type)));
+#if defined(KERNELS_VBMI)
+    /* by six bits, of which the upper two choose one of four times the same 16 */
+    UNROLL for (int i = 0; i < 2; i++) {
+        q[2 * i] = _mm512_permutexvar_epi8(nibbles[i], levels);
+        q[2 * i + 1] = _mm512_permutexvar_epi8(_mm512_srli_epi16(nibbles[i], 4), levels);
+    }
+#else
+    low_and_high(nibbles, q);
+    UNROLL for (int v = 0; v < 4; v++) q[v] = _mm512_shuffle_epi8(levels, q[v]);
+#endif
 }
 
 /* The first n <= 8 blocks of 32 at w; zeros after them. */
@@ -275,36 +321,28 @@ INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eigh
         low_and_high(nibbles, x->q);
         return;
     }
-    _Alignas(8) char rest[MOST_256];
     if (type == SHEAF_TYPE_IQ4_NL) {
         eight_of_4(SHEAF_TYPE_Q4_0, w, n, nibbles, x);
-    } else {
-        w = whole_256(type, w, 32 * n, rest);
-        x->d = lanes_of_blocks(type == SHEAF_TYPE_Q8_0
-                                   ? gather_halves(w, sizeof(struct sheaf__block_q8_0), 8)
-                                   : scales_32(type, w));
+        low_and_high_levels(type, nibbles, x->q);
+        return;
     }
+    _Alignas(8) char rest[MOST_256];
+    w = whole_256(type, w, 32 * n, rest);
     if (type == SHEAF_TYPE_Q8_0) {
+        x->d = lanes_of_blocks(gather_halves(w, sizeof(struct sheaf__block_q8_0), 8));
         eight_of_8(w, x->q);
-        return;
-    }
-    if (type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S) {
-        eight_of_points(type, w, x->q);
-        return;
-    }
-    if (type == SHEAF_TYPE_MXFP4) {
-        const __m512i at = load512(quad_mxfp4);
-        const char *second = w + size_256(type) / 2;
-        eight_of_quads(_mm512_permutex2var_epi16(load512(w + 1), at, load512(w + 4)),
-                       _mm512_permutex2var_epi16(load512(second + 1), at, load512(second + 4)),
-                       nibbles);
+    } else if (type == SHEAF_TYPE_MXFP4) {
+        eight_of_mxfp4(w, nibbles, x);
+        low_and_high_levels(type, nibbles, x->q);
     } else if (type == SHEAF_TYPE_IQ4_XS) {
         const struct sheaf__block_iq4_xs *b = (const void *)w;
+        x->d = lanes_of_blocks(scales_32(type, w));
         eight_of_quads(load512(b->qs), load512(b->qs + 64), nibbles);
+        low_and_high_levels(type, nibbles, x->q);
+    } else {
+        x->d = lanes_of_blocks(scales_32(type, w));
+        eight_of_points(type, w, x->q);
     }
-    low_and_high(nibbles, x->q);
-    const __m512i levels = unsigned_levels(type);
-    UNROLL for (int v = 0; v < 4; v++) x->q[v] = _mm512_shuffle_epi8(levels, x->q[v]);
 }
 
 /* ---- rows of one column ---- */

@@ -1,5 +1,6 @@
 /* The body of the x86 kernel tables: a template by inclusion. avx2.c and avx512.c define what is
- * listed here and then include this file; avx512bf16.c and amx.c extend the table of avx512.c.
+ * listed here and then include this file; vbmi.c takes the parts without a table, and avx512vbmi.c,
+ * avx512bf16.c and amx.c extend the table of avx512.c.
  *
  * Defined by the build (src/cpu/CMakeLists.txt) for each table:
  *   KERNELS_NAME       the name of the instruction set, a string
@@ -7,6 +8,8 @@
  * Defined by the including file, where the instruction set has it:
  *   KERNELS_VNNI_512   products of bytes in 512 bits (VNNI): int24.h and panels16.h; without it
  *                      int24_avx2.h
+ *   KERNELS_VBMI       permutations of bytes in 512 bits (VBMI)
+ *   KERNELS_NO_TABLE   the parts only
  * Primitives that the including file gives as static inline functions:
  *   v_f, VW            a vector of VW floats; v_load v_store v_set1 v_add v_sub v_mul v_div v_fma
  *                      v_fnma v_min v_max v_round v_ldexp v_sum v_if_equal v_swap v_turn v_twice
@@ -377,6 +380,7 @@ ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K, 256, struct sheaf__blo
     .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel16),                                      \
     .row_bytes = sizeof(struct panel_row), .pack = pack_16, .tile = tile_16
 
+#if !defined(KERNELS_NO_TABLE)
 const struct sheaf__cpu_kernels KERNELS_TABLE = {
     .name = KERNELS_NAME,
     .panels =
@@ -561,3 +565,4 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
     .exp_products = exp_products,
     .conv_rows = conv_few,
 };
+#endif

@@ -1,0 +1,19 @@
+/* Rows of the types of levels with permutations of bytes in 512 bits (AVX-512 VBMI): MXFP4 and IQ4, by one column
+ * and by few. A part of the modules that extend the table of avx512.c for CPUs that have it: these entries
+ * compute the same bits as those of that table. */
+#pragma GCC diagnostic ignored "-Wunused-function" /* of the parts not all are needed */
+#pragma GCC diagnostic ignored "-Wunused-const-variable"
+#define KERNELS_VBMI
+#define KERNELS_NO_TABLE
+#include "cpu/kernels/x86/avx512.h"
+
+#include "cpu/kernels/x86/kernels.h"
+
+void sheaf__cpu_kernels_use_vbmi(struct sheaf__cpu_kernels *table) {
+#define USE_VBMI(TYPE)                                                                             \
+    table->rows_dot_digits[SHEAF_TYPE_##TYPE] = rows_bytes_##TYPE;                                 \
+    table->rows_dot_few[SHEAF_TYPE_##TYPE] = few_bytes_##TYPE;
+    USE_VBMI(IQ4_NL)
+    USE_VBMI(IQ4_XS)
+    USE_VBMI(MXFP4)
+}
