@@ -1,6 +1,6 @@
 /* The speed of attention: a new token against a filled K/V cache, in GB/s of the cache beside what
  * a plain loop reads, and a prompt, in GFLOP/s of what its queries see. Prints the tables of
- * docs/performance.md.
+ * docs/performance-kernels.md.
  *
  *   bench-attention [THREADS]    1 and 2 threads, or as many as given
  *   bench-attention types        one thread: each type of a K/V cache, and sinks, slopes, soft cap,

@@ -1,6 +1,6 @@
 /* The speed of each instruction set's kernels on one thread: products of one column, in GB/s of
  * weights read from memory, beside a plain loop over the same memory, and from the cache; tiles of
- * products by panels, in GFLOP/s. Prints the tables of docs/performance.md.
+ * products by panels, in GFLOP/s. Prints tables of docs/performance-kernels.md.
  *
  *   bench-kernels [ISA ...]    all that run here, or those named
  *   taskset -c 1 bench-kernels ISA >/dev/null & taskset -c 0 bench-kernels ISA    while another core reads */

@@ -1,6 +1,6 @@
 /* The speed of a graph's products where their shape matters: of one column and long rows, in GB/s
  * of weights, beside the same rows in one go of the kernel (mul_mat.c cuts them in parts); and of
- * experts, a token and a prompt. Prints the figures of docs/performance.md.
+ * experts, a token and a prompt. Prints figures of docs/performance-kernels.md.
  *
  *   bench-products [THREADS]         1 thread, or as many as given
  *   bench-products 1 types           one matrix of each type: a token and a prompt, in CPU time

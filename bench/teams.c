@@ -1,6 +1,6 @@
 /* The cost of thread teams: a barrier, waking and joining; and whether two teams of one process
  * slow one another, on cores of their own and on the same cores. Prints figures of
- * docs/performance.md.
+ * docs/performance-kernels.md.
  *
  *   bench-teams */
 #include <pthread.h>
