@@ -93,8 +93,7 @@ enum sheaf__digits_order {
     SHEAF__DIGITS_OCTS,
     /* Each 8 bytes are of one even (odd) block of 256: Q4_K, Q5_K */
     SHEAF__DIGITS_PAIRS,
-    /* Each 8 bytes are of 16 elements, those that come out of the low (the high) nibbles, of three
-     * digits: Q6_K */
+    /* Each 8 bytes are of 16 elements, those that come out of the low (the high) nibbles: Q6_K */
     SHEAF__DIGITS_6K,
     /* Vectors 4 h + v have elements 4 v .. 4 v + 3 of the 8 pieces of 16 in half h, a piece a lane:
      * Q2_K, Q3_K, TQ1_0, TQ2_0 */
@@ -109,7 +108,7 @@ enum sheaf__digits_order {
 /* Digits of an element: h and m, or all. */
 static inline int sheaf__digits_used(enum sheaf__digits_order order) {
     return order == SHEAF__DIGITS_PLAIN || order == SHEAF__DIGITS_EIGHTS_24 ||
-                   order == SHEAF__DIGITS_6K || order == SHEAF__DIGITS_WORDS
+                   order == SHEAF__DIGITS_WORDS
                ? 3
                : 2;
 }
@@ -398,7 +397,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 18 };
+enum { SHEAF__CPU_KERNELS_VERSION = 19 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

@@ -7,9 +7,8 @@
  * their scale first: of types of 32, dword j of eight blocks is a vector, lane b block b; then one
  * vector of scales and one conversion serve 256 weights.
  *
- * Weights of fewer than 6 bits meet two digits, h and m, as they do in panels (panels16.h); those of 6
- * bits three. Weights that need all of a byte are multiplied as 16 bits: Q8_0 by h, and by m and l as
- * one number, types of levels by h and m as one (bytes.h).
+ * Weights of up to 6 bits meet two digits, h and m. Weights that need all of a byte are multiplied as 16
+ * bits: Q8_0 by h, and by m and l as one number, types of levels by h and m as one (bytes.h).
  *
  * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
 
@@ -17,32 +16,26 @@ INLINE __m256i madd_acc(__m256i acc, __m256i a, __m256i b) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
 }
 
-INLINE int digits_for(int bits) { return bits <= 5 ? 2 : 3; }
-
 /* The products of n vectors with those of a column from vector v on, summed in each lane, of
  * weights of up to `bits` bits. */
 INLINE __m256 dot_lanes(int bits, int n, const __m256i *q, const struct sheaf__act_digits *y,
                         int v) {
     const int most = bits <= 4 ? 8 : bits == 5 ? 4 : 2;
     const __m256i one = _mm256_set1_epi16(1), by_256 = _mm256_set1_epi16(256);
-    __m256i high = _mm256_setzero_si256(), low = high, s[3];
+    __m256i sum = _mm256_setzero_si256(), s[2];
     UNROLL_12 for (int i = 0; i < n; i++) {
-        UNROLL for (int j = 0; j < digits_for(bits); j++) {
+        UNROLL for (int j = 0; j < 2; j++) {
             const int8_t *x = y->digit[(v + i) / 2][j] + (v + i) % 2 * 32;
             const __m256i p = _mm256_maddubs_epi16(q[i], load256(x));
             s[j] = i % most == 0 ? p : _mm256_add_epi16(s[j], p);
             __asm__("" : "+x"(s[j])); /* gcc would multiply all first, and spill the products */
         }
         if (i % most != most - 1 && i != n - 1) continue;
-        const __m256i h = _mm256_madd_epi16(s[0], by_256), m = _mm256_madd_epi16(s[1], one);
-        high = i < most ? _mm256_add_epi32(h, m) : _mm256_add_epi32(high, _mm256_add_epi32(h, m));
-        if (digits_for(bits) == 2) continue;
-        const __m256i l = _mm256_madd_epi16(s[2], one);
-        low = i < most ? l : _mm256_add_epi32(low, l);
+        const __m256i hm =
+            _mm256_add_epi32(_mm256_madd_epi16(s[0], by_256), _mm256_madd_epi16(s[1], one));
+        sum = i < most ? hm : _mm256_add_epi32(sum, hm);
     }
-    const __m256 sum = _mm256_cvtepi32_ps(high);
-    if (digits_for(bits) == 2) return sum;
-    return _mm256_fmadd_ps(sum, _mm256_set1_ps(256.0f), _mm256_cvtepi32_ps(low));
+    return _mm256_cvtepi32_ps(sum);
 }
 
 /* ---- a row by parts of k: sums as they are carried in memory ---- */
