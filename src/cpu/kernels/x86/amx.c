@@ -23,7 +23,8 @@
 enum {
     AMX_TILE = 16,
     AMX_ROWS = 2 * AMX_TILE,
-    AMX_CHUNK = 256, /* columns come from the third cache, 120 cycles a tile, once for so many rows */
+    AMX_CHUNK =
+        256, /* columns come from the third cache, 120 cycles a tile, once for so many rows */
 };
 
 /* What LDTILECFG reads. */
@@ -160,38 +161,37 @@ INLINE v_f to_floats(const int8_t *levels) {
 
 static const int8_t from_0[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
+/* 32 weights, each d times the level that its nibble names. */
+INLINE void nibbles_by_levels(int terms, const int8_t *levels, float d, const uint8_t *qs,
+                              char *row) {
+    look_up(terms, levels_of(terms, v_mul(to_floats(levels), v_set1(d))), low_then_high(qs), row);
+}
 INLINE void nibbles_q4_0(int terms, const char *w, char *row) {
     static const int8_t levels[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
     const struct sheaf__block_q4_0 *b = (const void *)w;
-    const v_f d = v_set1(_cvtsh_ss(b->d));
-    look_up(terms, levels_of(terms, v_mul(to_floats(levels), d)), low_then_high(b->qs), row);
+    nibbles_by_levels(terms, levels, _cvtsh_ss(b->d), b->qs, row);
 }
 INLINE void nibbles_q4_1(int terms, const char *w, char *row) {
     const struct sheaf__block_q4_1 *b = (const void *)w;
     const v_f d = v_set1(_cvtsh_ss(b->d)), m = v_set1(_cvtsh_ss(b->m));
     look_up(terms, levels_of(terms, v_fma(to_floats(from_0), d, m)), low_then_high(b->qs), row);
 }
+static const int8_t iq4_levels[16] = SHEAF__IQ4_LEVELS, fp4_levels[16] = SHEAF__FP4_LEVELS;
 INLINE void nibbles_iq4_nl(int terms, const char *w, char *row) {
-    static const int8_t levels[16] = SHEAF__IQ4_LEVELS;
     const struct sheaf__block_iq4_nl *b = (const void *)w;
-    const v_f d = v_set1(_cvtsh_ss(b->d));
-    look_up(terms, levels_of(terms, v_mul(to_floats(levels), d)), low_then_high(b->qs), row);
+    nibbles_by_levels(terms, iq4_levels, _cvtsh_ss(b->d), b->qs, row);
 }
 INLINE void nibbles_mxfp4(int terms, const char *w, char *row) {
-    static const int8_t levels[16] = SHEAF__FP4_LEVELS;
     const struct sheaf__block_mxfp4 *b = (const void *)w;
-    const v_f d = v_set1(sheaf__mxfp4_scale(b->e));
-    look_up(terms, levels_of(terms, v_mul(to_floats(levels), d)), low_then_high(b->qs), row);
+    nibbles_by_levels(terms, fp4_levels, sheaf__mxfp4_scale(b->e), b->qs, row);
 }
 INLINE void nibbles_iq4_xs(int terms, const char *w, char *row) {
-    static const int8_t levels[16] = SHEAF__IQ4_LEVELS;
     const struct sheaf__block_iq4_xs *b = (const void *)w;
     const float d = _cvtsh_ss(b->d);
     for (int s = 0; s < 8; s++, row += terms * ROW_BF16) {
         const int low = b->scales_l[s / 2] >> s % 2 * 4 & 15, high = b->scales_h >> 2 * s & 3;
-        const v_f by = v_set1(d * (float)((low | high << 4) - 32));
-        look_up(terms, levels_of(terms, v_mul(to_floats(levels), by)), low_then_high(b->qs + 16 * s),
-                row);
+        nibbles_by_levels(terms, iq4_levels, d * (float)((low | high << 4) - 32), b->qs + 16 * s,
+                          row);
     }
 }
 /* 32 bytes: a block of 32 in the low nibbles, the next in the high ones. */

@@ -15,7 +15,7 @@ INLINE v_f finite_so_far(v_f acc, v_f x) { return v_fma(x, v_set1(0.0f), acc); }
 INLINE bool load_rows(enum sheaf_type type, const void *px, size_t stride, int64_t rows, int64_t n,
                       float *y, int64_t y_stride) {
     const char *x = px;
-    const size_t size = type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const size_t size = plain_size(type);
     v_f acc[4] = {v_set1(0.0f), v_set1(0.0f), v_set1(0.0f), v_set1(0.0f)};
     for (int64_t r = 0; r < rows; r++, x += stride, y += y_stride) {
         int64_t i = 0;

@@ -12,7 +12,7 @@
 /* Bytes of n elements: whole blocks, also for half of one (Q8_0). */
 INLINE size_t bytes_of_elements(enum sheaf_type type, int64_t n) {
     if (type == SHEAF_TYPE_Q8_0) return (size_t)(n + 31) / 32 * sizeof(struct sheaf__block_q8_0);
-    return (size_t)n * (type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t));
+    return (size_t)n * plain_size(type);
 }
 
 /* ---- products ---- */

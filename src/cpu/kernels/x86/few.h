@@ -96,9 +96,16 @@ INLINE void few_scales(enum sheaf_type type, int64_t k, int C, struct few *f) {
     }
 }
 
-/* ---- a row, from its sums so far to those with this part; the first part begins with zeros ---- */
+/* ---- a row: adds a part of it to its sums acc ---- */
 
-INLINE v_f few_sum(bool first, const v_f *sum) { return first ? v_set1(0.0f) : *sum; }
+/* Of C columns. K: two a column, of the even blocks and of the odd ones, then of mins one for two. Types that
+ * become bytes: two a column. Others: one a column, then one of its mins where the type has them. */
+INLINE int sums_of_few(enum sheaf_type type, int C) {
+    if (is_k(type)) return 2 * C + pairs_of_columns(C);
+    if (by_eights(type)) return has_min(type) ? 2 * C : C;
+    if (by_pieces(type)) return type == SHEAF_TYPE_Q2_K ? 2 * C : C;
+    return 2 * C;
+}
 
 /* Two vectors of words of 64 bytes, less an offset: the even ones, then the odd ones. */
 INLINE void words_of_bytes(__m512i x, int offset, __m512i *q) {
@@ -109,14 +116,11 @@ INLINE void words_of_bytes(__m512i x, int offset, __m512i *q) {
     UNROLL for (int i = 0; i < 2; i++) q[i] = _mm512_sub_epi16(q[i], off);
 }
 
-/* K. Sums: two a column, of the even blocks and of the odd ones, then of mins one for two. */
 INLINE void row_of_k(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                     const struct few *f, int C, bool first, v_f *sums) {
+                     const struct few *f, int C, v_f *acc) {
     const int fours = fours_of(C), pairs = pairs_of_columns(C);
-    v_f acc[2 * SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS / 2];
     const v_f *scales = f->scales;
-    UNROLL_16 for (int i = 0; i < 2 * C; i++) acc[i] = few_sum(first, sums + i);
-    UNROLL for (int p = 0; p < pairs; p++) mins[p] = few_sum(first, sums + 2 * C + p);
+    v_f *mins = acc + 2 * C;
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += size_256(type)) {
         __m512i lo[2], hi[2];
         fetch_weights(fetch, w, size_256(type));
@@ -143,8 +147,6 @@ INLINE void row_of_k(enum sheaf_type type, int64_t k, const char *w, struct fetc
             v_add(mins[p], v_mul(m, scales[2 * fours + p]));
         scales += scales_of_few(type, C);
     }
-    UNROLL_16 for (int i = 0; i < 2 * C; i++) sums[i] = acc[i];
-    UNROLL for (int p = 0; p < pairs; p++) sums[2 * C + p] = mins[p];
 }
 
 /* Lanes of 16 products of eight vectors of words. */
@@ -155,16 +157,9 @@ INLINE __m512 dot_words(const __m512i *q, const struct sheaf__act_words *y) {
     return _mm512_cvtepi32_ps(sum);
 }
 
-/* Types by eights. Sums: one a column, then one of its mins. */
 INLINE void row_eights(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                       const struct few *f, int C, bool first, v_f *sums) {
-    const bool min = has_min(type);
-    v_f acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
+                       const struct few *f, int C, v_f *acc) {
     const v_f *scales = f->scales;
-    UNROLL_8 for (int c = 0; c < C; c++) {
-        acc[c] = few_sum(first, sums + c);
-        if (min) mins[c] = few_sum(first, sums + C + c);
-    }
     for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
         const int n = k - i < SHEAF__QK_K ? (int)(k - i) / SHEAF__QK : 8;
         struct eight x;
@@ -186,48 +181,33 @@ INLINE void row_eights(enum sheaf_type type, int64_t k, const char *w, struct fe
             else
                 dot_eight(type, 1, &x, &f->y[c][b], &dot);
             acc[c] = v_fma(dot, d, acc[c]);
-            if (min) mins[c] = v_fma(x.m, v_load(f->words[c][b].lane_sums), mins[c]);
+            if (has_min(type))
+                acc[C + c] = v_fma(x.m, v_load(f->words[c][b].lane_sums), acc[C + c]);
         }
         scales += scales_of_few(type, C);
     }
-    UNROLL_8 for (int c = 0; c < C; c++) {
-        sums[c] = acc[c];
-        if (min) sums[C + c] = mins[c];
-    }
 }
 
-/* Types of which a lane is a piece. Sums: one a column, then of Q2_K its mins. */
+/* Types of which a lane is a piece. */
 INLINE void row_pieces(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                       const struct few *f, int C, bool first, v_f *sums) {
-    const bool min = type == SHEAF_TYPE_Q2_K;
-    v_f acc[SHEAF__TILE_COLS], mins[SHEAF__TILE_COLS];
-    UNROLL_8 for (int c = 0; c < C; c++) {
-        acc[c] = few_sum(first, sums + c);
-        if (min) mins[c] = few_sum(first, sums + C + c);
-    }
+                       const struct few *f, int C, v_f *acc) {
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += size_256(type)) {
         __m512i q[4];
         __m512 s, m = v_set1(0.0f);
         fetch_weights(fetch, w, size_256(type));
         unpack_pieces(type, w, q, &s, &m);
         UNROLL_8 for (int c = 0; c < C; c++)
-            add_pieces(type, q, s, m, &f->y[c][b], &acc[c], &mins[c]);
-    }
-    UNROLL_8 for (int c = 0; c < C; c++) {
-        sums[c] = acc[c];
-        if (min) sums[C + c] = mins[c];
+            add_pieces(type, q, s, m, &f->y[c][b], &acc[c], &acc[C + c]);
     }
 }
 
-/* Types that become bytes. Sums: two a column. */
+/* Types that become bytes. */
 INLINE void row_bytes(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                      const struct few *f, int C, bool first, v_f *sums) {
+                      const struct few *f, int C, v_f *acc) {
     const int bits = bits_of_bytes(type);
     const int offset = 1 << (bits - 1);
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     const __m512i each_4_times = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    v_f acc[2 * SHEAF__TILE_COLS];
-    UNROLL_16 for (int i = 0; i < 2 * C; i++) acc[i] = few_sum(first, sums + i);
     for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
         const char *p = whole_256(type, w, k - i, rest);
@@ -255,19 +235,23 @@ INLINE void row_bytes(enum sheaf_type type, int64_t k, const char *w, struct fet
             }
         }
     }
-    UNROLL_16 for (int i = 0; i < 2 * C; i++) sums[i] = acc[i];
 }
 
-INLINE void row_few(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+/* A part of a row, from its sums so far, zeros at first, to those with this part. */
+INLINE void few_row(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                     const struct few *f, int C, bool first, v_f *sums) {
+    v_f acc[SHEAF__TILE_COLS * FEW_SUMS];
+    UNROLL_24 for (int i = 0; i < sums_of_few(type, C); i++) acc[i] =
+        first ? v_set1(0.0f) : sums[i];
     if (is_k(type))
-        row_of_k(type, k, w, fetch, f, C, first, sums);
+        row_of_k(type, k, w, fetch, f, C, acc);
     else if (by_eights(type))
-        row_eights(type, k, w, fetch, f, C, first, sums);
+        row_eights(type, k, w, fetch, f, C, acc);
     else if (by_pieces(type))
-        row_pieces(type, k, w, fetch, f, C, first, sums);
+        row_pieces(type, k, w, fetch, f, C, acc);
     else
-        row_bytes(type, k, w, fetch, f, C, first, sums);
+        row_bytes(type, k, w, fetch, f, C, acc);
+    UNROLL_24 for (int i = 0; i < sums_of_few(type, C); i++) sums[i] = acc[i];
 }
 
 /* ---- sums across vectors, as v_sum and hsum8 have them ---- */
@@ -323,7 +307,8 @@ INLINE int64_t few_part(enum sheaf_type type, int64_t k, int C) {
     return k <= fit || (C == 1 && !by_words(type)) ? k : fit;
 }
 
-INLINE void rows_few(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int64_t nr,
+/* Rows by C columns, of which those beyond nc are the first again. */
+INLINE void few_rows(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int64_t nr,
                      struct fetch fetch, const void *const *act, int nc, int C, float *const *out) {
     const int64_t part = few_part(type, k, C);
     const size_t size = size_256(type);
@@ -342,7 +327,7 @@ INLINE void rows_few(enum sheaf_type type, int64_t k, const char *w, size_t w_st
             }
             if (r0 == 0 || part < k) few_scales(type, left, C, &f);
             for (int64_t r = 0; r < rows; r++, at += w_stride)
-                row_few(type, left, at, fetch, &f, C, i == 0, sums[r]);
+                few_row(type, left, at, fetch, &f, C, i == 0, sums[r]);
             i += part;
         } while (i < k);
         for (int64_t r = 0; r < rows; r++) {
@@ -353,27 +338,28 @@ INLINE void rows_few(enum sheaf_type type, int64_t k, const char *w, size_t w_st
     }
 }
 
-INLINE void rows_by(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
-                    const void *const *act, int nc, int C, float *const *out) {
+/* The same, fetched ahead. */
+INLINE void few_columns(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
+                        const void *const *act, int nc, int C, float *const *out) {
     const size_t ahead =
         prefetch_ahead((size_t)few_part(type, k, C) * size_256(type) / SHEAF__QK_K, w_stride);
     if (C == 1) {
-        BY_FETCH(ahead, rows_few(type, k, w, w_stride, nr, fetch, act, nc, 1, out));
+        BY_FETCH(ahead, few_rows(type, k, w, w_stride, nr, fetch, act, nc, 1, out));
     } else {
         const struct fetch fetch = fetch_once(ahead);
-        rows_few(type, k, w, w_stride, nr, fetch, act, nc, C, out);
+        few_rows(type, k, w, w_stride, nr, fetch, act, nc, C, out);
     }
 }
 INLINE void rows_by_few(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
                         const void *const *act, int nc, float *const *out) {
     if (nc == 1)
-        rows_by(type, k, w, w_stride, nr, act, nc, 1, out);
+        few_columns(type, k, w, w_stride, nr, act, nc, 1, out);
     else if (nc == 2)
-        rows_by(type, k, w, w_stride, nr, act, nc, 2, out);
+        few_columns(type, k, w, w_stride, nr, act, nc, 2, out);
     else if (nc <= 4)
-        rows_by(type, k, w, w_stride, nr, act, nc, 4, out);
+        few_columns(type, k, w, w_stride, nr, act, nc, 4, out);
     else
-        rows_by(type, k, w, w_stride, nr, act, nc, SHEAF__TILE_COLS, out);
+        few_columns(type, k, w, w_stride, nr, act, nc, SHEAF__TILE_COLS, out);
 }
 #define ROWS_FEW(NAME, TYPE)                                                                       \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \

@@ -135,6 +135,10 @@ INLINE __m128i k_scale_bytes(__m128i x) {
     return _mm_or_si128(_mm_and_si128(low, take), _mm_and_si128(top, add));
 }
 
+/* Bytes of an element of F32, F16, BF16. */
+INLINE size_t plain_size(enum sheaf_type type) {
+    return type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+}
 INLINE v_f load_plain(enum sheaf_type type, const void *p, int64_t i) {
     if (type == SHEAF_TYPE_F32) return v_load((const float *)p + i);
     if (type == SHEAF_TYPE_F16) return v_load_f16((const uint16_t *)p + i);
@@ -193,7 +197,7 @@ INLINE void row_plain_end(enum sheaf_type type, int64_t k, int64_t i, const char
 INLINE void row_plain(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                       const float *const *act, int C, const v_f *from, v_f *to, float *const *out,
                       int64_t r) {
-    const size_t size = type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const size_t size = plain_size(type);
     v_f acc[PLAIN_COLS][ACCS];
     UNROLL for (int c = 0; c < C; c++) {
         UNROLL for (int j = 0; j < ACCS; j++) acc[c][j] = carried(from, c * ACCS + j);
@@ -259,7 +263,7 @@ INLINE __m256i k_scales_mins(const uint8_t *packed) {
 INLINE void rows_plain(enum sheaf_type type, int64_t k, int64_t part, const char *w,
                        size_t w_stride, int64_t nr, struct fetch fetch, const void *const *act,
                        int C, float *const *out) {
-    const size_t size = type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const size_t size = plain_size(type);
     v_f sums[PART_ROWS][PLAIN_COLS * ACCS];
     if (part == k) {
         const float *at[PLAIN_COLS];
@@ -286,7 +290,7 @@ INLINE void rows_plain(enum sheaf_type type, int64_t k, int64_t part, const char
 }
 INLINE void rows_plain_few(enum sheaf_type type, int64_t k, const char *w, size_t w_stride,
                            int64_t nr, const void *const *act, int C, float *const *out) {
-    const size_t size = type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const size_t size = plain_size(type);
     const bool often = C == 1 && sheaf__cpu_fetch == SHEAF__FETCH_OFTEN;
     const int64_t part = often && k > MOST_WHOLE ? PART : part_of(k, C);
     const size_t row = (size_t)part * size;

@@ -16,7 +16,7 @@ static_assert(EIGHT_PART % (ACCS * VW) == 0, "whole rounds");
 INLINE void tile_eight(enum sheaf_type type, int64_t n, const char *const *row, size_t ahead,
                        const float *const *act, int j, bool first,
                        v_f (*sums)[ACCS][SHEAF__TILE_COLS]) {
-    const size_t size = type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const size_t size = plain_size(type);
     v_f acc[EIGHT_ROWS][SHEAF__TILE_COLS];
     UNROLL for (int r = 0; r < EIGHT_ROWS; r++) {
         UNROLL_8 for (int c = 0; c < SHEAF__TILE_COLS; c++) acc[r][c] =
@@ -65,7 +65,7 @@ INLINE void end_eight(enum sheaf_type type, int64_t k, int64_t i, const char *w,
 /* Columns beyond nc are the first again, rows beyond nr the last. */
 INLINE void rows_eight(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int64_t nr,
                        const void *const *columns, int nc, float *const *out) {
-    const size_t size = type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const size_t size = plain_size(type);
     const int64_t whole = k / (ACCS * VW) * (ACCS * VW);
     const float *act[SHEAF__TILE_COLS];
     v_f sums[EIGHT_GROUP][ACCS][SHEAF__TILE_COLS];
