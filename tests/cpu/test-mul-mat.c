@@ -131,6 +131,18 @@ static void make_column(const struct sheaf__cpu_kernels *kern, enum sheaf__act f
         }
         break;
     }
+    case SHEAF__ACT_BYTES: {
+        struct sheaf__act_bytes *y = act;
+        kern->to_bytes(meant, y, k, order);
+        for (int64_t i = 0; i < k; i++) {
+            const struct sheaf__act_bytes *x = &y[i / 256];
+            const float d = x->d[i % 256 / 32];
+            const float back = d * x->x[sheaf__digits_place(order, (int)(i % 256))];
+            cr_assert_float_eq(back, meant[i], 0.51f * d);
+            meant[i] = back;
+        }
+        break;
+    }
     case SHEAF__ACT_F32_SUMS:
         sheaf__act_sums(meant, (float *)act + k, k);
         memcpy(act, meant, (size_t)k * sizeof(float));
@@ -140,14 +152,15 @@ static void make_column(const struct sheaf__cpu_kernels *kern, enum sheaf__act f
     }
 }
 
-/* The families of rows_dot: by floats, by floats as digits, and by several of these. */
-enum way { BY_FLOATS, BY_DIGITS, BY_FEW };
+/* The families of rows_dot: by floats, by floats as digits, by several of these, and by rounded ones. */
+enum way { BY_FLOATS, BY_DIGITS, BY_FEW, BY_BYTES };
 
 static sheaf__rows_dot_fn dot_of(const struct sheaf__cpu_kernels *kern, enum way way,
                                  enum sheaf_type type) {
     return way == BY_FLOATS   ? kern->rows_dot[type]
            : way == BY_DIGITS ? kern->rows_dot_digits[type]
-                              : kern->rows_dot_few[type];
+           : way == BY_FEW    ? kern->rows_dot_few[type]
+                              : kern->rows_dot_bytes[type];
 }
 
 /* The product of quantized weights with activations is a plain sum of exact terms, so only float
@@ -170,7 +183,8 @@ static int check_kernels(enum way way) {
         for (int t = 0; t < N_TYPES; t++) {
             const enum sheaf__act format = way == BY_FLOATS   ? sheaf__act_of(types[t])
                                            : way == BY_DIGITS ? SHEAF__ACT_DIGITS
-                                                              : SHEAF__ACT_WORDS;
+                                           : way == BY_FEW    ? SHEAF__ACT_WORDS
+                                                              : SHEAF__ACT_BYTES;
             const sheaf__rows_dot_fn dot = dot_of(kern, way, types[t]);
             const sheaf__rows_dot_fn dot_one =
                 way == BY_FEW ? kern->rows_dot_digits[types[t]] : dot;
@@ -178,7 +192,7 @@ static int check_kernels(enum way way) {
                 way == BY_FEW ? kern->few_order[types[t]] : kern->digits_order[types[t]];
             cr_assert(kern->tile_cols >= 1 && kern->tile_cols <= SHEAF__TILE_COLS);
             if (way == BY_DIGITS && !kern->to_digits) continue;
-            if ((t >= N_EVERYWHERE || way == BY_FEW) && !dot) continue;
+            if ((t >= N_EVERYWHERE || way == BY_FEW || way == BY_BYTES) && !dot) continue;
             if (way != BY_FLOATS && !sheaf_is_quantized(types[t])) {
                 cr_assert_null(dot);
                 continue;
@@ -270,6 +284,17 @@ Test(mul_mat, kernels_against_exact_sums_few) {
     if (!types_of_few) cr_skip("no table that runs here has products of several columns");
     const int compared = check_kernels(BY_FEW);
     cr_assert_geq(compared, 100 * types_of_few, "%d", compared);
+}
+
+Test(mul_mat, kernels_against_exact_sums_bytes) {
+    const struct sheaf__cpu_kernels *kern;
+    int types_of_bytes = 0;
+    for (int i = 0; (kern = sheaf__cpu_kernels_at(i)); i++) {
+        for (int t = 0; t < SHEAF_TYPE_COUNT; t++) types_of_bytes += kern->rows_dot_bytes[t] != NULL;
+    }
+    if (!types_of_bytes) cr_skip("no table that runs here has products of rounded columns");
+    const int compared = check_kernels(BY_BYTES);
+    cr_assert_geq(compared, 100 * types_of_bytes, "%d", compared);
 }
 
 /* A table with vectors leaves no type to the portable one. */

@@ -36,6 +36,7 @@ enum sheaf__act {
     SHEAF__ACT_F32_SUMS, /* the same, then the sums of each 16: for Q4_K, Q5_K, Q6_K weights */
     SHEAF__ACT_DIGITS,   /* integers of 24 or 16 bits; in place of floats where a table has them */
     SHEAF__ACT_WORDS,    /* integers of 16 bits, for several columns */
+    SHEAF__ACT_BYTES,    /* integers of 8 bits, likewise. Only with SHEAF__ROUND_Q8 */
     SHEAF__ACT_COUNT,
 };
 
@@ -72,6 +73,17 @@ struct sheaf__act_words {
     float lane_sums[16];   /* SHEAF__DIGITS_EIGHT_WORDS: as those of EIGHTS */
 };
 static_assert(sizeof(struct sheaf__act_words) % 64 == 0, "no padding");
+
+/* The same as integers of 8 bits, of magnitudes up to 127, in the places of digits. */
+struct sheaf__act_bytes {
+    int8_t x[256];
+    float d[8], sums32[8]; /* of 32 elements each */
+    /* SHEAF__DIGITS_EIGHTS, _24 and _PIECES: for each lane of 4 bytes d and the sum of the elements that it has
+     * in all vectors, and minus the sum of these as integers */
+    float lane_d[16], lane_sums[16];
+    int32_t minus_sums[16];
+};
+static_assert(sizeof(struct sheaf__act_bytes) % 64 == 0, "no padding");
 
 /* Where elements lie, 4 of them together at least, so that they meet the weights as these are
  * read. */
@@ -158,8 +170,8 @@ typedef void (*sheaf__rows_dot_fn)(int64_t k, const void *w, size_t w_stride, in
  * together, and rows of weights are unpacked to what the tiles multiply. Both lie in units of so
  * many elements, the last one filled up with zeros. */
 struct sheaf__cpu_panels {
-    int rows, cols;                /* of a tile; 0: the table has no panels of this kind */
-    int unit;                      /* a divisor of 256 */
+    int rows, cols; /* of a tile; 0: the table has no panels of this kind */
+    int unit;       /* a divisor of 256 */
     int chunk; /* rows at most that are unpacked together, whole tiles; 0: for a second cache of 512 KiB */
     size_t panel_bytes, row_bytes; /* of a unit of a panel, and of a row */
     /* Element i of column c is x[c][i], i < n. The first `used` columns are packed at least; a kind may
@@ -298,6 +310,10 @@ struct sheaf__cpu_kernels {
     /* The same bits for any number of columns in words; NULL where rows_dot_digits serves for all. */
     sheaf__rows_dot_fn rows_dot_few[SHEAF_TYPE_COUNT];
     enum sheaf__digits_order few_order[SHEAF_TYPE_COUNT];
+    /* By several columns in bytes; NULL where panels serve. */
+    sheaf__rows_dot_fn rows_dot_bytes[SHEAF_TYPE_COUNT];
+    void (*to_bytes)(const float *x, struct sheaf__act_bytes *y, int64_t n,
+                     enum sheaf__digits_order order);
     void (*to_words)(const float *x, struct sheaf__act_words *y, int64_t n,
                      enum sheaf__digits_order order);
     /* n % 32 == 0. d is not finite if an element is not. */
@@ -397,7 +413,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 19 };
+enum { SHEAF__CPU_KERNELS_VERSION = 20 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

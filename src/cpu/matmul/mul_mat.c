@@ -53,10 +53,10 @@ struct columns {
     char *data;
 };
 
-/* some: several columns may meet one row */
+/* Of a product in which at most so many columns meet one row. */
 static struct columns describe_columns(const struct sheaf__cpu_kernels *kern,
-                                       const struct sheaf_tensor *a, const struct sheaf_tensor *b,
-                                       bool some, void *work) {
+                                       const struct sheaf_tensor *dst, int64_t most, void *work) {
+    const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
     struct columns c = {.b = b,
                         .tile = kern->tile_cols,
                         .act = sheaf__act_of(a->type),
@@ -71,7 +71,10 @@ static struct columns describe_columns(const struct sheaf__cpu_kernels *kern,
     c.direct = c.act == SHEAF__ACT_F32 && b->type == SHEAF_TYPE_F32 && dense_rows(b);
     c.n = b->ne[1] * b->ne[2] * b->ne[3];
     c.order = kern->digits_order[a->type];
-    if (some && kern->rows_dot_few[a->type]) {
+    if (sheaf__mul_mat_by_bytes(kern, dst, most)) {
+        c.act = SHEAF__ACT_BYTES;
+        c.rows_dot = kern->rows_dot_bytes[a->type];
+    } else if (most > 1 && kern->rows_dot_few[a->type]) {
         c.act = SHEAF__ACT_WORDS;
         c.rows_dot = kern->rows_dot_few[a->type];
         c.order = kern->few_order[a->type];
@@ -135,6 +138,8 @@ static void convert_columns(const struct sheaf__cpu_kernels *kern, const struct 
                 kern->to_digits(x, at, n, c->order);
             } else if (c->act == SHEAF__ACT_WORDS) {
                 kern->to_words(x, at, n, c->order);
+            } else if (c->act == SHEAF__ACT_BYTES) {
+                kern->to_bytes(x, at, n, c->order);
             } else {
                 float *to = (float *)(void *)dst;
                 memcpy(to + i, x, (size_t)n * sizeof *x);
@@ -212,7 +217,7 @@ enum sheaf_status sheaf__mul_mat(const struct sheaf_tensor *dst, int ith, int nt
     if (sheaf__mul_mat_by_panels(kern, dst, sheaf__mul_mat_columns(a, b)))
         return sheaf__mul_mat_panels(kern, dst, ith, nth, work, sync);
     const int64_t n = sheaf__mul_mat_columns(a, b);
-    const struct columns cols = describe_columns(kern, a, b, n > 1, work);
+    const struct columns cols = describe_columns(kern, dst, n, work);
     if (ith == 0) sync->packed = NULL;
     if (!cols.direct) convert_columns(kern, &cols, ith, nth);
     sheaf__mul_mat_start(sync, ith, nth);
@@ -337,7 +342,7 @@ enum sheaf_status sheaf__mul_mat_id(const struct sheaf_tensor *dst, int ith, int
 
     if (!kern) return SHEAF_STATUS_INVALID;
     if (sheaf_is_empty(dst)) return SHEAF_STATUS_SUCCESS;
-    const struct columns cols = describe_columns(kern, a, b, dst->ne[2] > 1, work);
+    const struct columns cols = describe_columns(kern, dst, dst->ne[2], work);
     struct routing *route = (void *)((char *)work + columns_size(&cols));
     if (ith == 0) sync->packed = NULL;
     if (ith == 0) make_routing(kern, dst, route);
@@ -466,8 +471,7 @@ size_t sheaf__mul_mat_work_size(const struct sheaf_tensor *dst, int nth) {
         id ? dst->ne[1] * dst->ne[2] : sheaf__mul_mat_columns(dst->src[0], dst->src[1]);
     const bool panels = kern && sheaf__mul_mat_by_panels(kern, dst, n);
     if (kern && (id || !panels)) {
-        const struct columns cols =
-            describe_columns(kern, dst->src[0], dst->src[1], id ? dst->ne[2] > 1 : n > 1, NULL);
+        const struct columns cols = describe_columns(kern, dst, id ? dst->ne[2] : n, NULL);
         size = columns_size(&cols);
     }
     if (panels && !id) size = sheaf__mul_mat_panels_size(kern, dst, nth);

@@ -20,6 +20,10 @@
 enum {
     /* From so many columns on, at the earliest; sheaf__mul_mat_by_panels */
     MIN_COLUMNS = 8,
+    /* Rounded columns that rows meet as bytes: more would be multiplied in two goes, and fewer cost little beside
+     * the reading of weights. */
+    MIN_BYTES = 4,
+    MOST_BYTES = SHEAF__TILE_COLS,
     PASS = SHEAF__SEGMENT, /* elements of k; 32 columns of them are 32 KiB */
     /* The same by tiles. F16 by 16 columns, us a MiB: 196 with passes of 256 over a chunk, 160 so, 160 and
      * 185 with 64 and 32 elements (k = 2048, Xeon with AMX, November 2026). */
@@ -93,10 +97,18 @@ static int most_by_rows(const struct sheaf__cpu_kernels *kern, enum sheaf_type t
     return few_bits && kind_of(kern, type) == &kern->panels[SHEAF__PANELS_FLOATS] ? 16 : 12;
 }
 
-/* Where activations are to be rounded, panels do it. */
+/* Experts have their columns converted once for all, whatever number of them each gets. */
+bool sheaf__mul_mat_by_bytes(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
+                             int64_t columns) {
+    return sheaf__rounding() == SHEAF__ROUND_Q8 && dst->op == SHEAF_OP_MUL_MAT &&
+           kern->rows_dot_bytes[dst->src[0]->type] && columns >= MIN_BYTES && columns <= MOST_BYTES;
+}
+
+/* Where activations are to be rounded, panels do it, or rows by bytes. */
 bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
                               int64_t columns) {
     if (kern->panels[SHEAF__PANELS_FLOATS].rows == 0 || dst->src[0]->ne[0] == 0) return false;
+    if (sheaf__mul_mat_by_bytes(kern, dst, columns)) return false;
     if (sheaf__rounding() != SHEAF__ROUND_NONE) return columns >= MIN_COLUMNS;
     return columns > most_by_rows(kern, dst->src[0]->type);
 }
@@ -119,7 +131,8 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.by_tiles = by_tiles(p.kind, a->type, columns);
     p.pass = p.by_tiles ? TILE_PASS : PASS;
     p.stride = row_bytes(p.kind, p.pass);
-    if (p.rows > 16) p.stride += 64; /* a power of two would put 32 rows in few sets of the first cache */
+    if (p.rows > 16)
+        p.stride += 64; /* a power of two would put 32 rows in few sets of the first cache */
     p.panel_size = panel_bytes(p.kind, p.k);
     const int64_t share = p.m * p.batches / ((int64_t)nth * CHUNKS_PER_THREAD);
     p.most = columns <= p.cols && !p.by_tiles ? CHUNK_ONE : chunk_of(p.kind);

@@ -24,18 +24,21 @@ enum {
         3 * FEW_WORDS / 2 / SHEAF__QK_K, /* two columns of K have three vectors for 256 elements */
 };
 
-/* A part of the columns, and what few_scales puts together of it. */
+/* A part of the columns, in the format of which there are some, and what few_scales puts together of it. */
 struct few {
-    const struct sheaf__act_digits *y[SHEAF__TILE_COLS];
-    const struct sheaf__act_words *words[SHEAF__TILE_COLS]; /* by_words: these */
+    const struct sheaf__act_digits *digits[SHEAF__TILE_COLS];
+    const struct sheaf__act_words *words[SHEAF__TILE_COLS];
+    const struct sheaf__act_bytes *bytes[SHEAF__TILE_COLS];
     v_f scales[FEW_SCALES];
 };
 
 INLINE bool is_k(enum sheaf_type type) {
     return type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K;
 }
-INLINE bool by_words(enum sheaf_type type) {
-    return (by_eights(type) && type != SHEAF_TYPE_Q8_0) || is_k(type);
+/* The format of columns that are not rounded. */
+INLINE enum sheaf__act few_act(enum sheaf_type type) {
+    return (by_eights(type) && type != SHEAF_TYPE_Q8_0) || is_k(type) ? SHEAF__ACT_WORDS
+                                                                      : SHEAF__ACT_DIGITS;
 }
 INLINE bool by_pieces(enum sheaf_type type) {
     return type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q6_K ||
@@ -43,6 +46,16 @@ INLINE bool by_pieces(enum sheaf_type type) {
 }
 
 /* ---- scales of columns ---- */
+
+/* Of the 8 blocks of number b of column c: scales, and sums. */
+INLINE const float *few_d(enum sheaf__act act, const struct few *f, int c, int64_t b) {
+    return act == SHEAF__ACT_WORDS   ? f->words[c][b].d
+           : act == SHEAF__ACT_BYTES ? f->bytes[c][b].d
+                                     : f->digits[c][b].d;
+}
+INLINE const float *few_sums32(enum sheaf__act act, const struct few *f, int c, int64_t b) {
+    return act == SHEAF__ACT_BYTES ? f->bytes[c][b].sums32 : f->words[c][b].sums32;
+}
 
 /* Columns of K go by fours, and by pairs where they have eight numbers each. */
 INLINE int fours_of(int C) { return (C + 3) / 4; }
@@ -68,14 +81,14 @@ INLINE __m512 two_eights(const float *a, const float *b) {
 /* For 256 elements, as the rows below take them. By eights d of two columns a vector: lane 4 i + 2 h + c that
  * of block i + 4 h and column c. Of K d of the even blocks, then of the odd ones, lane 4 i + c that of block i
  * of these and column c, four columns a vector, then the sums of two columns a vector. */
-INLINE void few_scales(enum sheaf_type type, int64_t k, int C, struct few *f) {
+INLINE void few_scales(enum sheaf_type type, enum sheaf__act act, int64_t k, int C, struct few *f) {
     v_f *to = f->scales;
     for (int64_t b = 0; b < (k + SHEAF__QK_K - 1) / SHEAF__QK_K; b++) {
         for (int h = 0; h < 2 && is_k(type); h++) {
             UNROLL for (int g = 0; g < fours_of(C); g++) {
                 __m128 d[4];
                 UNROLL for (int j = 0; j < 4; j++) {
-                    const float *x = f->words[4 * g + j < C ? 4 * g + j : 0][b].d;
+                    const float *x = few_d(act, f, 4 * g + j < C ? 4 * g + j : 0, b);
                     const __m128 lo = _mm_load_ps(x), hi = _mm_load_ps(x + 4);
                     d[j] = h ? _mm_shuffle_ps(lo, hi, 0xdd) : _mm_shuffle_ps(lo, hi, 0x88);
                 }
@@ -83,16 +96,15 @@ INLINE void few_scales(enum sheaf_type type, int64_t k, int C, struct few *f) {
             }
         }
         for (int p = 0; p < pairs_of_columns(C) && by_eights(type); p++) {
-            const int c[2] = {2 * p, 2 * p + 1 < C ? 2 * p + 1 : 0};
-            const float *one = by_words(type) ? f->words[c[0]][b].d : f->y[c[0]][b].d;
-            const float *other = by_words(type) ? f->words[c[1]][b].d : f->y[c[1]][b].d;
+            const float *one = few_d(act, f, 2 * p, b);
+            const float *other = few_d(act, f, 2 * p + 1 < C ? 2 * p + 1 : 0, b);
             __m128 d[4] = {_mm_load_ps(one), _mm_load_ps(other), _mm_load_ps(one + 4),
                            _mm_load_ps(other + 4)};
             *to++ = turned(d);
         }
         for (int p = 0; p < pairs_of_columns(C) && is_k(type); p++)
-            *to++ = two_eights(f->words[2 * p][b].sums32,
-                               f->words[2 * p + 1 < C ? 2 * p + 1 : 0][b].sums32);
+            *to++ = two_eights(few_sums32(act, f, 2 * p, b),
+                               few_sums32(act, f, 2 * p + 1 < C ? 2 * p + 1 : 0, b));
     }
 }
 
@@ -116,8 +128,27 @@ INLINE void words_of_bytes(__m512i x, int offset, __m512i *q) {
     UNROLL for (int i = 0; i < 2; i++) q[i] = _mm512_sub_epi16(q[i], off);
 }
 
-INLINE void row_of_k(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                     const struct few *f, int C, v_f *acc) {
+/* Lanes of the products of n vectors of words. */
+INLINE __m512 dot_words(int n, const __m512i *q, const int16_t *x) {
+    __m512i sum = _mm512_setzero_si512();
+    UNROLL_8 for (int v = 0; v < n; v++) sum = _mm512_dpwssd_epi32(sum, q[v], load512(x + 32 * v));
+    return _mm512_cvtepi32_ps(sum);
+}
+/* The same of bytes, added to sum. */
+INLINE __m512 dot_bytes(int n, const __m512i *q, const int8_t *x, __m512i sum) {
+    UNROLL for (int v = 0; v < n; v++) sum = _mm512_dpbusd_epi32(sum, q[v], load512(x + 64 * v));
+    return _mm512_cvtepi32_ps(sum);
+}
+/* The same of four vectors with an offset, a power of two, or 0. */
+INLINE __m512 dot_rounded(int offset, const __m512i *q, const struct sheaf__act_bytes *y) {
+    __m512i sum = _mm512_setzero_si512();
+    if (offset)
+        sum = _mm512_slli_epi32(load512(y->minus_sums), (unsigned)__builtin_ctz((unsigned)offset));
+    return dot_bytes(4, q, y->x, sum);
+}
+
+INLINE void row_of_k(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
+                     struct fetch fetch, const struct few *f, int C, v_f *acc) {
     const int fours = fours_of(C), pairs = pairs_of_columns(C);
     const v_f *scales = f->scales;
     v_f *mins = acc + 2 * C;
@@ -128,19 +159,19 @@ INLINE void row_of_k(enum sheaf_type type, int64_t k, const char *w, struct fetc
         unpack_k(type, w, lo, hi);
         UNROLL for (int h = 0; h < 2; h++) {
             const __m512 d = h ? k_odd(s) : k_even(s);
+            const __m512i *bytes = h ? hi : lo;
             __m512i q[4];
             __m512 t[2];
-            words_of_bytes(h ? hi[0] : lo[0], 0, q);
-            words_of_bytes(h ? hi[1] : lo[1], 0, q + 2);
+            if (act == SHEAF__ACT_WORDS) words_of_bytes(bytes[0], 0, q);
+            if (act == SHEAF__ACT_WORDS) words_of_bytes(bytes[1], 0, q + 2);
             UNROLL for (int g = 0; g < fours; g++) t[g] = v_mul(d, scales[h * fours + g]);
             UNROLL_8 for (int c = 0; c < C; c++) {
-                const int16_t *y = f->words[c][b].x + 128 * h;
-                __m512i a = _mm512_setzero_si512();
-                UNROLL for (int v = 0; v < 4; v++) a =
-                    _mm512_dpwssd_epi32(a, q[v], load512(y + 32 * v));
-                acc[h * C + c] =
-                    v_fma(_mm512_cvtepi32_ps(a),
-                          _mm512_permutevar_ps(t[c / 4], _mm512_set1_epi32(c % 4)), acc[h * C + c]);
+                const __m512 dot =
+                    act == SHEAF__ACT_WORDS
+                        ? dot_words(4, q, f->words[c][b].x + 128 * h)
+                        : dot_bytes(2, bytes, f->bytes[c][b].x + 128 * h, _mm512_setzero_si512());
+                acc[h * C + c] = v_fma(
+                    dot, _mm512_permutevar_ps(t[c / 4], _mm512_set1_epi32(c % 4)), acc[h * C + c]);
             }
         }
         UNROLL for (int p = 0; p < pairs; p++) mins[p] =
@@ -149,16 +180,8 @@ INLINE void row_of_k(enum sheaf_type type, int64_t k, const char *w, struct fetc
     }
 }
 
-/* Lanes of 16 products of eight vectors of words. */
-INLINE __m512 dot_words(const __m512i *q, const struct sheaf__act_words *y) {
-    __m512i sum = _mm512_setzero_si512();
-    UNROLL_8 for (int v = 0; v < 8; v++) sum =
-        _mm512_dpwssd_epi32(sum, q[v], load512(y->x + 32 * v));
-    return _mm512_cvtepi32_ps(sum);
-}
-
-INLINE void row_eights(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                       const struct few *f, int C, v_f *acc) {
+INLINE void row_eights(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
+                       struct fetch fetch, const struct few *f, int C, v_f *acc) {
     const v_f *scales = f->scales;
     for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
         const int n = k - i < SHEAF__QK_K ? (int)(k - i) / SHEAF__QK : 8;
@@ -167,37 +190,44 @@ INLINE void row_eights(enum sheaf_type type, int64_t k, const char *w, struct fe
         v_f t[SHEAF__TILE_COLS / 2];
         fetch_weights(fetch, w, size_256(type));
         unpack_eight(type, w, n, &x);
-        if (by_words(type)) {
-            UNROLL for (int v = 0; v < 4; v++)
-                words_of_bytes(x.q[v], offset_eight(type), q + 2 * v);
-        }
+        UNROLL for (int v = 0; v < 4 && act == SHEAF__ACT_WORDS; v++)
+            words_of_bytes(x.q[v], offset_eight(type), q + 2 * v);
         UNROLL for (int p = 0; p < pairs_of_columns(C); p++) t[p] = v_mul(x.d, scales[p]);
         UNROLL_8 for (int c = 0; c < C; c++) {
             const v_f d =
                 c % 2 ? _mm512_permute_ps(t[c / 2], 0xf5) : _mm512_permute_ps(t[c / 2], 0xa0);
             v_f dot;
-            if (by_words(type))
-                dot = dot_words(q, &f->words[c][b]);
+            if (act == SHEAF__ACT_WORDS)
+                dot = dot_words(8, q, f->words[c][b].x);
+            else if (act == SHEAF__ACT_BYTES)
+                dot = dot_rounded(offset_eight(type), x.q, &f->bytes[c][b]);
             else
-                dot_eight(type, 1, &x, &f->y[c][b], &dot);
+                dot_eight(type, 1, &x, &f->digits[c][b], &dot);
             acc[c] = v_fma(dot, d, acc[c]);
-            if (has_min(type))
-                acc[C + c] = v_fma(x.m, v_load(f->words[c][b].lane_sums), acc[C + c]);
+            if (!has_min(type)) continue;
+            const float *sums =
+                act == SHEAF__ACT_BYTES ? f->bytes[c][b].lane_sums : f->words[c][b].lane_sums;
+            acc[C + c] = v_fma(x.m, v_load(sums), acc[C + c]);
         }
         scales += scales_of_few(type, C);
     }
 }
 
 /* Types of which a lane is a piece. */
-INLINE void row_pieces(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                       const struct few *f, int C, v_f *acc) {
+INLINE void row_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
+                       struct fetch fetch, const struct few *f, int C, v_f *acc) {
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += size_256(type)) {
         __m512i q[4];
         __m512 s, m = v_set1(0.0f);
         fetch_weights(fetch, w, size_256(type));
         unpack_pieces(type, w, q, &s, &m);
-        UNROLL_8 for (int c = 0; c < C; c++)
-            add_pieces(type, q, s, m, &f->y[c][b], &acc[c], &acc[C + c]);
+        UNROLL_8 for (int c = 0; c < C; c++) {
+            if (act == SHEAF__ACT_BYTES) /* of Q6_K alone */
+                acc[c] = v_fma(dot_rounded(32, q, &f->bytes[c][b]),
+                               v_mul(s, v_load(f->bytes[c][b].lane_d)), acc[c]);
+            else
+                add_pieces(type, q, s, m, &f->digits[c][b], &acc[c], &acc[C + c]);
+        }
     }
 }
 
@@ -218,7 +248,7 @@ INLINE void row_bytes(enum sheaf_type type, int64_t k, const char *w, struct fet
         if (signs_are_packed(type)) signs_256(type, p, signs);
         fetch_weights(fetch, w, size_256(type));
         UNROLL_8 for (int c = 0; c < C; c++) {
-            const struct sheaf__act_digits *y = &f->y[c][b];
+            const struct sheaf__act_digits *y = &f->digits[c][b];
             const __m512 dx = _mm512_castps256_ps512(_mm256_load_ps(y->d));
             t[c] = v_mul(s, _mm512_permutexvar_ps(twice, dx));
             acc[C + c] = v_fma(m, v_load(y->sums16), acc[C + c]);
@@ -230,7 +260,7 @@ INLINE void row_bytes(enum sheaf_type type, int64_t k, const char *w, struct fet
             const __m512i pick = _mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * j));
             UNROLL_8 for (int c = 0; c < C; c++) {
                 v_f *to = &acc[j % 2 * C + c];
-                *to = v_fma(dot_digits(bits, q, f->y[c][b].digit[j]),
+                *to = v_fma(dot_digits(bits, q, f->digits[c][b].digit[j]),
                             _mm512_permutexvar_ps(pick, t[c]), *to);
             }
         }
@@ -238,17 +268,17 @@ INLINE void row_bytes(enum sheaf_type type, int64_t k, const char *w, struct fet
 }
 
 /* A part of a row, from its sums so far, zeros at first, to those with this part. */
-INLINE void few_row(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                    const struct few *f, int C, bool first, v_f *sums) {
+INLINE void few_row(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
+                    struct fetch fetch, const struct few *f, int C, bool first, v_f *sums) {
     v_f acc[SHEAF__TILE_COLS * FEW_SUMS];
     UNROLL_24 for (int i = 0; i < sums_of_few(type, C); i++) acc[i] =
         first ? v_set1(0.0f) : sums[i];
     if (is_k(type))
-        row_of_k(type, k, w, fetch, f, C, acc);
+        row_of_k(type, act, k, w, fetch, f, C, acc);
     else if (by_eights(type))
-        row_eights(type, k, w, fetch, f, C, acc);
+        row_eights(type, act, k, w, fetch, f, C, acc);
     else if (by_pieces(type))
-        row_pieces(type, k, w, fetch, f, C, acc);
+        row_pieces(type, act, k, w, fetch, f, C, acc);
     else
         row_bytes(type, k, w, fetch, f, C, acc);
     UNROLL_24 for (int i = 0; i < sums_of_few(type, C); i++) sums[i] = acc[i];
@@ -301,16 +331,17 @@ INLINE void end_few(enum sheaf_type type, int C, const v_f *sums, float *to) {
 
 /* ---- rows ---- */
 
-INLINE int64_t few_part(enum sheaf_type type, int64_t k, int C) {
+INLINE int64_t few_part(enum sheaf__act act, int64_t k, int C) {
     const int n = C > 1 ? C : 2; /* one column needs no parts; scales have room for these */
-    const int64_t fit = (by_words(type) ? FEW_WORDS : FEW_DIGITS) / n;
-    return k <= fit || (C == 1 && !by_words(type)) ? k : fit;
+    const int64_t fit = (act == SHEAF__ACT_DIGITS ? FEW_DIGITS : FEW_WORDS) / n;
+    return k <= fit || (C == 1 && act == SHEAF__ACT_DIGITS) ? k : fit;
 }
 
 /* Rows by C columns, of which those beyond nc are the first again. */
-INLINE void few_rows(enum sheaf_type type, int64_t k, const char *w, size_t w_stride, int64_t nr,
-                     struct fetch fetch, const void *const *act, int nc, int C, float *const *out) {
-    const int64_t part = few_part(type, k, C);
+INLINE void few_rows(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
+                     size_t w_stride, int64_t nr, struct fetch fetch, const void *const *columns,
+                     int nc, int C, float *const *out) {
+    const int64_t part = few_part(act, k, C);
     const size_t size = size_256(type);
     struct few f;
     v_f sums[FEW_ROWS][SHEAF__TILE_COLS * FEW_SUMS];
@@ -318,16 +349,17 @@ INLINE void few_rows(enum sheaf_type type, int64_t k, const char *w, size_t w_st
         const int64_t rows = nr - r0 < FEW_ROWS ? nr - r0 : FEW_ROWS;
         int64_t i = 0;
         do {
-            const int64_t left = k - i < part ? k - i : part;
-            const char *at = w + (size_t)(i / SHEAF__QK_K) * size;
+            const int64_t left = k - i < part ? k - i : part, b = i / SHEAF__QK_K;
+            const char *at = w + (size_t)b * size;
             for (int c = 0; c < C; c++) {
-                const void *y = act[c < nc ? c : 0];
-                f.y[c] = (const struct sheaf__act_digits *)y + i / SHEAF__QK_K;
-                f.words[c] = (const struct sheaf__act_words *)y + i / SHEAF__QK_K;
+                const void *y = columns[c < nc ? c : 0];
+                f.digits[c] = (const struct sheaf__act_digits *)y + b;
+                f.words[c] = (const struct sheaf__act_words *)y + b;
+                f.bytes[c] = (const struct sheaf__act_bytes *)y + b;
             }
-            if (r0 == 0 || part < k) few_scales(type, left, C, &f);
+            if (r0 == 0 || part < k) few_scales(type, act, left, C, &f);
             for (int64_t r = 0; r < rows; r++, at += w_stride)
-                few_row(type, left, at, fetch, &f, C, i == 0, sums[r]);
+                few_row(type, act, left, at, fetch, &f, C, i == 0, sums[r]);
             i += part;
         } while (i < k);
         for (int64_t r = 0; r < rows; r++) {
@@ -339,27 +371,28 @@ INLINE void few_rows(enum sheaf_type type, int64_t k, const char *w, size_t w_st
 }
 
 /* The same, fetched ahead. */
-INLINE void few_columns(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
-                        const void *const *act, int nc, int C, float *const *out) {
+INLINE void few_columns(enum sheaf_type type, enum sheaf__act act, int64_t k, const void *w,
+                        size_t w_stride, int64_t nr, const void *const *columns, int nc, int C,
+                        float *const *out) {
     const size_t ahead =
-        prefetch_ahead((size_t)few_part(type, k, C) * size_256(type) / SHEAF__QK_K, w_stride);
+        prefetch_ahead((size_t)few_part(act, k, C) * size_256(type) / SHEAF__QK_K, w_stride);
     if (C == 1) {
-        BY_FETCH(ahead, few_rows(type, k, w, w_stride, nr, fetch, act, nc, 1, out));
+        BY_FETCH(ahead, few_rows(type, act, k, w, w_stride, nr, fetch, columns, nc, 1, out));
     } else {
         const struct fetch fetch = fetch_once(ahead);
-        few_rows(type, k, w, w_stride, nr, fetch, act, nc, C, out);
+        few_rows(type, act, k, w, w_stride, nr, fetch, columns, nc, C, out);
     }
 }
 INLINE void rows_by_few(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
                         const void *const *act, int nc, float *const *out) {
     if (nc == 1)
-        few_columns(type, k, w, w_stride, nr, act, nc, 1, out);
+        few_columns(type, few_act(type), k, w, w_stride, nr, act, nc, 1, out);
     else if (nc == 2)
-        few_columns(type, k, w, w_stride, nr, act, nc, 2, out);
+        few_columns(type, few_act(type), k, w, w_stride, nr, act, nc, 2, out);
     else if (nc <= 4)
-        few_columns(type, k, w, w_stride, nr, act, nc, 4, out);
+        few_columns(type, few_act(type), k, w, w_stride, nr, act, nc, 4, out);
     else
-        few_columns(type, k, w, w_stride, nr, act, nc, SHEAF__TILE_COLS, out);
+        few_columns(type, few_act(type), k, w, w_stride, nr, act, nc, SHEAF__TILE_COLS, out);
 }
 #define ROWS_FEW(NAME, TYPE)                                                                       \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
@@ -382,3 +415,20 @@ ROWS_FEW(few_q5_k, SHEAF_TYPE_Q5_K)
     }
 ROWS_ONE_OR_FEW(rows_digits_q6_k, rows_by_pieces, SHEAF_TYPE_Q6_K)
 ROWS_ONE_OR_FEW(rows_digits_q8_0, rows_by_eights, SHEAF_TYPE_Q8_0)
+
+/* Rounded columns: all at once, or half of them. */
+#define ROWS_ROUNDED(NAME, TYPE)                                                                   \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        if (nc <= SHEAF__TILE_COLS / 2)                                                            \
+            few_columns(TYPE, SHEAF__ACT_BYTES, k, w, w_stride, nr, act, nc, SHEAF__TILE_COLS / 2, \
+                        out);                                                                      \
+        else                                                                                       \
+            few_columns(TYPE, SHEAF__ACT_BYTES, k, w, w_stride, nr, act, nc, SHEAF__TILE_COLS,     \
+                        out);                                                                      \
+    }
+#define ROUNDED(X)                                                                                 \
+    X(Q4_0)                                                                                        \
+    X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4)
+#define ROUNDED_ROWS(TYPE) ROWS_ROUNDED(rounded_##TYPE, SHEAF_TYPE_##TYPE)
+ROUNDED(ROUNDED_ROWS)

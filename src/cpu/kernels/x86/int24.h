@@ -320,6 +320,37 @@ static void to_words(const float *x, struct sheaf__act_words *y, int64_t n,
     }
 }
 
+/* SHEAF__DIGITS_EIGHTS and _24, _K, _PIECES */
+static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n,
+                     enum sheaf__digits_order order) {
+    const bool pieces = order == SHEAF__DIGITS_PIECES;
+    if (n % 256) memset(&y[n / 256], 0, sizeof *y);
+    for (int64_t i = 0; i < n / 32; i++, x += 32) {
+        struct sheaf__act_bytes *to = &y[i / 8];
+        const int b = (int)(i % 8);
+        __m512i q[2];
+        int8_t bytes[32];
+        const float d = integers_of_32(x, 127.0f, q);
+        for (int h = 0; h < 2; h++)
+            _mm_storeu_si128((__m128i *)(void *)(bytes + 16 * h), _mm512_cvtepi32_epi8(q[h]));
+        for (int e = 0; e < 32; e += 4)
+            memcpy(to->x + sheaf__digits_place(order, 32 * b + e), bytes + e, 4);
+        const int sums[2] = {_mm512_reduce_add_epi32(q[0]), _mm512_reduce_add_epi32(q[1])};
+        int32_t of_lanes[4] = {sums[0], sums[1]};
+        if (!pieces)
+            _mm_storeu_si128((__m128i *)(void *)of_lanes,
+                             sums_of_lanes(_mm512_add_epi32(q[0], q[1])));
+        to->d[b] = d;
+        to->sums32[b] = d * (float)(sums[0] + sums[1]);
+        for (int h = 0; h < 2; h++) {
+            const int lane = pieces ? sheaf__digits_piece_lane(2 * b + h) : lane_of_block(b) + h;
+            to->lane_d[lane] = d;
+            to->lane_sums[lane] = d * (float)of_lanes[h];
+            to->minus_sums[lane] = -of_lanes[h];
+        }
+    }
+}
+
 #define DIGITS_ORDER                                                                               \
     {                                                                                              \
         [SHEAF_TYPE_Q8_0] = SHEAF__DIGITS_EIGHTS_24, [SHEAF_TYPE_Q4_0] = SHEAF__DIGITS_EIGHTS,     \

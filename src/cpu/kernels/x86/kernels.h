@@ -379,6 +379,8 @@ ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K, 256, struct sheaf__blo
 #define ENTRIES_8  ENTRIES_OF_6_BITS(blocks)
 #endif
 
+#define ROUNDED_ENTRY(TYPE) [SHEAF_TYPE_##TYPE] = rounded_##TYPE,
+
 #define PANELS_16                                                                                  \
     .rows = PANEL16_ROWS, .cols = PANEL16_COLS, .unit = PANEL_ROW_UNIT,                            \
     .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel16),                                      \
@@ -480,6 +482,8 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_IQ3_S] = few_bytes_IQ3_S,
         },
     .few_order = FEW_ORDER,
+    .rows_dot_bytes = {ROUNDED(ROUNDED_ENTRY)},
+    .to_bytes = to_bytes,
     .to_words = to_words,
 #endif
     .to_digits = to_digits,
