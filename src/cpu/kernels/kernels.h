@@ -48,12 +48,11 @@ struct sheaf__act_digits {
     union {
         struct {
             int8_t digit[4][3][64]; /* h, m, l of 64 elements each, see sheaf__digits_place */
-            /* SHEAF__DIGITS_EIGHTS: for each 4 bytes of 64, d of their block, and the sum of their
-             * elements in all vectors; SHEAF__DIGITS_HALVES: d of each 16; _PIECES: the same in the order
-             * of sheaf__digits_piece_lane, _6K: of sheaf__digits_6k_lane; _K: of two blocks of 32 d, then
-             * the sums, four times */
+            /* SHEAF__DIGITS_EIGHTS, _24, _K: for each 4 bytes of 64, d of their block, and the sum of their
+             * elements in all vectors (sheaf__digits_block_lane); SHEAF__DIGITS_HALVES: d of each 16;
+             * _PIECES: the same in the order of sheaf__digits_piece_lane, _6K: of sheaf__digits_6k_lane */
             float lane_d[16], lane_sums[16];
-            /* SHEAF__DIGITS_EIGHTS, _24: of the same, minus the sums of the integers h * 256 + m, and
+            /* SHEAF__DIGITS_EIGHTS, _24, _K: of the same, minus the sums of the integers h * 256 + m, and
              * of l */
             int32_t minus_sums[2][16];
         };
@@ -70,7 +69,7 @@ static_assert(sizeof(struct sheaf__act_digits) % 64 == 0, "no padding");
 struct sheaf__act_words {
     int16_t x[256];
     float d[8], sums32[8]; /* of 32 elements each */
-    float lane_sums[16];   /* SHEAF__DIGITS_EIGHT_WORDS: as those of EIGHTS */
+    float lane_sums[16];   /* as those of digits */
 };
 static_assert(sizeof(struct sheaf__act_words) % 64 == 0, "no padding");
 
@@ -78,7 +77,7 @@ static_assert(sizeof(struct sheaf__act_words) % 64 == 0, "no padding");
 struct sheaf__act_bytes {
     int8_t x[256];
     float d[8], sums32[8]; /* of 32 elements each */
-    /* SHEAF__DIGITS_EIGHTS, _24 and _PIECES: for each lane of 4 bytes d and the sum of the elements that it has
+    /* SHEAF__DIGITS_EIGHTS, _24, _K and _PIECES: for each lane of 4 bytes d and the sum of the elements that it has
      * in all vectors, and minus the sum of these as integers */
     float lane_d[16], lane_sums[16];
     int32_t minus_sums[16];
@@ -94,8 +93,7 @@ enum sheaf__digits_order {
      * IQ4_XS, MXFP4, IQ3_XXS, IQ3_S */
     SHEAF__DIGITS_EIGHTS,
     SHEAF__DIGITS_EIGHTS_24, /* the same in three digits: Q8_0 */
-    /* The first (the second) pieces of the even blocks of 256, then of the odd ones: Q4_K, Q5_K,
-     * whose low nibbles are even blocks */
+    /* Vector v has elements 8 v .. 8 v + 7 of each of 8 blocks of 32: Q4_K, Q5_K */
     SHEAF__DIGITS_K,
     /* Vector v has elements 4 v .. 4 v + 3 of the 16 pieces of 16, a piece a lane of 4 bytes
      * (sheaf__digits_piece_lane): Q2_K, Q3_K, Q6_K, TQ1_0, TQ2_0 */
@@ -129,15 +127,20 @@ static inline float sheaf__digits_top(enum sheaf__digits_order order) {
 }
 /* SHEAF__DIGITS_PIECES: the lane of a piece of 16, as transposing 4 x 4 dwords leaves it. */
 static inline int sheaf__digits_piece_lane(int piece) { return piece % 4 * 4 + piece / 4; }
+/* Orders of 8 elements of each of 8 blocks: the first of the two lanes of block b. */
+static inline int sheaf__digits_block_lane(enum sheaf__digits_order order, int b) {
+    return order == SHEAF__DIGITS_K || order == SHEAF__DIGITS_K_WORDS ? 2 * b
+                                                                      : b % 4 * 4 + b / 4 * 2;
+}
 /* The place of element i of 256; words and shorts are not moved. */
 static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
-    const int b = i / 32, e = i % 32;
+    const int b = i / 32, e = i % 32, lane = sheaf__digits_block_lane(order, b);
     switch (order) {
     case SHEAF__DIGITS_EIGHTS:
     case SHEAF__DIGITS_EIGHTS_24:
-        return (e / 8 % 2 * 2 + e / 16) * 64 + b % 4 * 16 + b / 4 * 8 + e % 8;
+        return (e / 8 % 2 * 2 + e / 16) * 64 + lane * 4 + e % 8;
     case SHEAF__DIGITS_K:
-        return ((b % 2 * 2 + e / 16) * 4 + b / 2) * 16 + e % 16;
+        return e / 8 * 64 + lane * 4 + e % 8;
     case SHEAF__DIGITS_PIECES:
         return e % 16 / 4 * 64 + sheaf__digits_piece_lane(i / 16) * 4 + e % 4;
     case SHEAF__DIGITS_HALVES:
@@ -147,9 +150,9 @@ static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
     case SHEAF__DIGITS_PAIRS:
         return (b % 2 * 4 + e / 8) * 32 + b / 2 * 8 + e % 8;
     case SHEAF__DIGITS_EIGHT_WORDS:
-        return ((e / 8 % 2 * 2 + e / 16) * 2 + e % 2) * 32 + b % 4 * 8 + b / 4 * 4 + e % 8 / 2;
+        return ((e / 8 % 2 * 2 + e / 16) * 2 + e % 2) * 32 + lane * 2 + e % 8 / 2;
     case SHEAF__DIGITS_K_WORDS:
-        return ((b % 2 * 2 + e / 16) * 2 + e % 2) * 32 + b / 2 * 8 + e % 16 / 2;
+        return (e / 8 * 2 + e % 2) * 32 + lane * 2 + e % 8 / 2;
     case SHEAF__DIGITS_6K: /* quarter b % 4 of a half */
         return (b / 2 * 2 + e / 8 % 2) * 32 + (e / 16 * 2 + b % 2) * 8 + e % 8;
     default:

@@ -1,6 +1,6 @@
 /* A part of kernels.h, of the AVX-512 table: weights with one scale for 32, eight blocks at a time, by one
- * column: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and the types of levels IQ4_NL, IQ4_XS, MXFP4, IQ3_XXS, IQ3_S.
- * Several columns: few.h.
+ * column: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and the types of levels IQ4_NL, IQ4_XS, MXFP4, IQ3_XXS,
+ * IQ3_S. Several columns: few.h.
  *
  * 256 weights are four vectors of bytes. A lane of 4 bytes is of the same block in all of them, and a block
  * has two lanes, so that 16 products are added in a lane before they meet a scale: one conversion, one
@@ -11,7 +11,8 @@
  * Vectors 0 and 1 (2 and 3) are the low and the high nibbles of the first (the last) 8 of the 16 bytes that
  * a block's nibbles take. 16 bytes of a vector are 8 of block i < 4 and 8 of block i + 4: two quads of blocks
  * in a row, which are unpacked apart, come together by unpacking quadwords. Activations lie in the same
- * order (SHEAF__DIGITS_EIGHTS).
+ * order (SHEAF__DIGITS_EIGHTS). Low nibbles of K are the even blocks, and high ones the odd blocks: they come
+ * together so, and 16 bytes are 8 of block 2 g and 8 of block 2 g + 1 (SHEAF__DIGITS_K).
  *
  * Invariant: as in int24.h. */
 
@@ -20,7 +21,7 @@ enum { EIGHTS_ROWS = 2 }; /* most at once by one column */
 /* Eight blocks of 32. */
 struct eight {
     __m512i q[4]; /* unsigned by an offset */
-    __m512 d, m;  /* scales, and mins of Q4_1 and Q5_1, of each lane's block */
+    __m512 d, m;  /* scales, and mins of Q4_1, Q5_1 and K, of each lane's block */
 };
 
 /* Types of 32 whose nibbles are weights. */
@@ -32,14 +33,18 @@ INLINE bool by_levels(enum sheaf_type type) {
     return type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS || type == SHEAF_TYPE_MXFP4 ||
            type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S;
 }
-INLINE bool by_eights(enum sheaf_type type) {
-    return by_nibbles(type) || by_levels(type) || type == SHEAF_TYPE_Q8_0;
+INLINE bool is_k(enum sheaf_type type) {
+    return type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K;
 }
+INLINE bool by_eights(enum sheaf_type type) {
+    return by_nibbles(type) || by_levels(type) || is_k(type) || type == SHEAF_TYPE_Q8_0;
+}
+INLINE bool eights_have_mins(enum sheaf_type type) { return has_min(type) || is_k(type); }
 /* A power of two, or 0. */
 INLINE int offset_eight(enum sheaf_type type) {
     return type == SHEAF_TYPE_Q4_0                                                             ? 8
            : type == SHEAF_TYPE_Q5_0                                                           ? 16
-           : type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_1                                ? 0
+           : eights_have_mins(type)                                                            ? 0
            : type == SHEAF_TYPE_IQ3_XXS                                                        ? 64
            : type == SHEAF_TYPE_Q8_0 || type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS ? 128
                                                                                                : 16;
@@ -309,9 +314,37 @@ INLINE void low_and_high_levels(enum sheaf_type type, const __m512i *nibbles, __
 #endif
 }
 
+/* A block of Q4_K or Q5_K. The high nibbles of Q4_K stay where they are, 16 times themselves (end_eights). */
+INLINE void eight_of_k(enum sheaf_type type, const char *w, struct eight *x) {
+    const bool five = type == SHEAF_TYPE_Q5_K;
+    const __m512i low = _mm512_set1_epi8(15), bit4 = _mm512_set1_epi8(16);
+    const __m512i to_bit4 = _mm512_setr_epi64(4, 4, 2, 2, 0, 0, 62, 62); /* from 0, 2, 4, 6 */
+    const char *qs = w + size_256(type) - SHEAF__QK_K / 2;
+    const __m512i x0 = load512(qs), x1 = load512(qs + 64), s = (__m512i)k_scales(w);
+    const __m512i q[2] = {_mm512_shuffle_i64x2(x0, x1, 0x88), _mm512_shuffle_i64x2(x0, x1, 0xdd)};
+    UNROLL for (int i = 0; i < 2; i++) { /* 16 bytes of each 32 */
+        __m512i even = _mm512_and_si512(q[i], low);
+        __m512i odd = five ? and15_512(_mm512_srli_epi16(q[i], 4)) : _mm512_andnot_si512(low, q[i]);
+        if (five) {
+            const struct sheaf__block_q5_k *b = (const void *)w;
+            const __m512i h =
+                _mm512_rolv_epi64(_mm512_broadcast_i32x4(load128(b->qh + 16 * i)), to_bit4);
+            even = _mm512_ternarylogic_epi64(even, h, bit4, 0xf8); /* even | h & 16 */
+            odd = _mm512_ternarylogic_epi64(odd, _mm512_srli_epi16(h, 1), bit4, 0xf8);
+        }
+        eight_of_quads(even, odd, x->q + 2 * i);
+    }
+    x->d = _mm512_castsi512_ps(_mm512_shuffle_epi32(s, _MM_PERM_BBAA));
+    x->m = _mm512_castsi512_ps(_mm512_shuffle_epi32(s, _MM_PERM_DDCC));
+}
+
 /* The first n <= 8 blocks of 32 at w; zeros after them. */
 INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eight *x) {
     __m512i nibbles[2];
+    if (is_k(type)) {
+        eight_of_k(type, w, x);
+        return;
+    }
     if (type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1) {
         eight_of_5(type, w, n, x);
         return;
@@ -384,6 +417,18 @@ INLINE void dot_eight(enum sheaf_type type, int R, const struct eight *x,
     }
 }
 
+/* mins + of the first 8 blocks times the sums of their activations; K takes its mins off. */
+INLINE v_f mins_of_eight(enum sheaf_type type, v_f m, const float *lane_sums, v_f mins) {
+    return is_k(type) ? v_fnma(m, v_load(lane_sums), mins) : v_fma(m, v_load(lane_sums), mins);
+}
+/* The lanes of a row from the sums of its products and of its mins. */
+INLINE v_f end_eights(enum sheaf_type type, v_f acc, v_f mins) {
+    if (!eights_have_mins(type)) return acc;
+    if (type != SHEAF_TYPE_Q4_K) return v_add(mins, acc);
+    const v_f part = _mm512_broadcast_f32x4(_mm_setr_ps(1.0f, 1.0f, 1.0f / 16, 1.0f / 16));
+    return v_fma(acc, part, mins);
+}
+
 /* The first n <= 8 blocks of R rows at w by y. */
 INLINE void digits_eight(enum sheaf_type type, int R, const char *w, size_t w_stride, int n,
                          struct fetch fetch, const struct sheaf__act_digits *y, v_f *acc,
@@ -397,7 +442,7 @@ INLINE void digits_eight(enum sheaf_type type, int R, const char *w, size_t w_st
     dot_eight(type, R, x, y, dot);
     UNROLL for (int r = 0; r < R; r++) {
         acc[r] = v_fma(dot[r], v_mul(x[r].d, d), acc[r]);
-        if (has_min(type)) mins[r] = v_fma(x[r].m, v_load(y->lane_sums), mins[r]);
+        if (eights_have_mins(type)) mins[r] = mins_of_eight(type, x[r].m, y->lane_sums, mins[r]);
     }
 }
 
@@ -410,8 +455,7 @@ INLINE void digits_eights(enum sheaf_type type, int R, int64_t k, const char *w,
     for (; blocks >= 8; blocks -= 8, w += size_256(type), y++)
         digits_eight(type, R, w, w_stride, 8, fetch, y, acc, mins);
     if (blocks > 0) digits_eight(type, R, w, w_stride, (int)blocks, fetch, y, acc, mins);
-    UNROLL for (int r = 0; r < R; r++) out[r] =
-        v_sum(has_min(type) ? v_add(mins[r], acc[r]) : acc[r]);
+    UNROLL for (int r = 0; r < R; r++) out[r] = v_sum(end_eights(type, acc[r], mins[r]));
 }
 
 /* One column after the other, R rows at once. */

@@ -19,9 +19,8 @@ enum {
      * and as digits */
     FEW_WORDS = 8192,
     FEW_DIGITS = 4096,
-    FEW_SUMS = 3, /* vectors of sums that a column has at most */
-    FEW_SCALES =
-        3 * FEW_WORDS / 2 / SHEAF__QK_K, /* two columns of K have three vectors for 256 elements */
+    FEW_SUMS = 2,                             /* vectors of sums that a column has at most */
+    FEW_SCALES = FEW_WORDS / 2 / SHEAF__QK_K, /* two columns have a vector for 256 elements */
 };
 
 /* A part of the columns, in the format of which there are some, and what few_scales puts together of it. */
@@ -32,13 +31,9 @@ struct few {
     v_f scales[FEW_SCALES];
 };
 
-INLINE bool is_k(enum sheaf_type type) {
-    return type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K;
-}
 /* The format of columns that are not rounded. */
 INLINE enum sheaf__act few_act(enum sheaf_type type) {
-    return (by_eights(type) && type != SHEAF_TYPE_Q8_0) || is_k(type) ? SHEAF__ACT_WORDS
-                                                                      : SHEAF__ACT_DIGITS;
+    return by_eights(type) && type != SHEAF_TYPE_Q8_0 ? SHEAF__ACT_WORDS : SHEAF__ACT_DIGITS;
 }
 INLINE bool by_pieces(enum sheaf_type type) {
     return type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q6_K ||
@@ -47,76 +42,44 @@ INLINE bool by_pieces(enum sheaf_type type) {
 
 /* ---- scales of columns ---- */
 
-/* Of the 8 blocks of number b of column c: scales, and sums. */
+/* Of the 8 blocks of number b of column c. */
 INLINE const float *few_d(enum sheaf__act act, const struct few *f, int c, int64_t b) {
     return act == SHEAF__ACT_WORDS   ? f->words[c][b].d
            : act == SHEAF__ACT_BYTES ? f->bytes[c][b].d
                                      : f->digits[c][b].d;
 }
-INLINE const float *few_sums32(enum sheaf__act act, const struct few *f, int c, int64_t b) {
-    return act == SHEAF__ACT_BYTES ? f->bytes[c][b].sums32 : f->words[c][b].sums32;
-}
-
-/* Columns of K go by fours, and by pairs where they have eight numbers each. */
-INLINE int fours_of(int C) { return (C + 3) / 4; }
+/* Columns go by pairs. */
 INLINE int pairs_of_columns(int C) { return (C + 1) / 2; }
-/* Vectors of scales of 256 elements of C columns. */
-INLINE int scales_of_few(enum sheaf_type type, int C) {
-    if (is_k(type)) return 2 * fours_of(C) + pairs_of_columns(C);
-    return by_eights(type) ? pairs_of_columns(C) : 0;
-}
 
-/* Lane 4 i + j: number i of d[j]. */
-INLINE v_f turned(__m128 *d) {
-    float all[VW];
-    _MM_TRANSPOSE4_PS(d[0], d[1], d[2], d[3]);
-    UNROLL for (int i = 0; i < 4; i++) _mm_storeu_ps(all + 4 * i, d[i]);
-    return v_load(all);
-}
-/* Eight numbers of a column, then those of the next one, or again of the first if there is none. */
-INLINE __m512 two_eights(const float *a, const float *b) {
-    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_load_ps(a)), _mm256_load_ps(b), 1);
-}
-
-/* For 256 elements, as the rows below take them. By eights d of two columns a vector: lane 4 i + 2 h + c that
- * of block i + 4 h and column c. Of K d of the even blocks, then of the odd ones, lane 4 i + c that of block i
- * of these and column c, four columns a vector, then the sums of two columns a vector. */
+/* Of types by eights, d of two columns a vector for 256 elements: lane 4 i + 2 h + c that of column c and of
+ * the block that has half h of 128 bits number i. */
 INLINE void few_scales(enum sheaf_type type, enum sheaf__act act, int64_t k, int C, struct few *f) {
     v_f *to = f->scales;
-    for (int64_t b = 0; b < (k + SHEAF__QK_K - 1) / SHEAF__QK_K; b++) {
-        for (int h = 0; h < 2 && is_k(type); h++) {
-            UNROLL for (int g = 0; g < fours_of(C); g++) {
-                __m128 d[4];
-                UNROLL for (int j = 0; j < 4; j++) {
-                    const float *x = few_d(act, f, 4 * g + j < C ? 4 * g + j : 0, b);
-                    const __m128 lo = _mm_load_ps(x), hi = _mm_load_ps(x + 4);
-                    d[j] = h ? _mm_shuffle_ps(lo, hi, 0xdd) : _mm_shuffle_ps(lo, hi, 0x88);
-                }
-                *to++ = turned(d);
+    for (int64_t b = 0; b < (k + SHEAF__QK_K - 1) / SHEAF__QK_K && by_eights(type); b++) {
+        for (int p = 0; p < pairs_of_columns(C); p++) {
+            __m128 d[4];
+            UNROLL for (int c = 0; c < 2; c++) {
+                const float *x = few_d(act, f, 2 * p + c < C ? 2 * p + c : 0, b);
+                const __m128 lo = _mm_load_ps(x), hi = _mm_load_ps(x + 4);
+                d[c] = is_k(type) ? _mm_shuffle_ps(lo, hi, 0x88) : lo;
+                d[2 + c] = is_k(type) ? _mm_shuffle_ps(lo, hi, 0xdd) : hi;
             }
+            float all[VW];
+            _MM_TRANSPOSE4_PS(d[0], d[1], d[2], d[3]);
+            UNROLL for (int i = 0; i < 4; i++) _mm_storeu_ps(all + 4 * i, d[i]);
+            *to++ = v_load(all);
         }
-        for (int p = 0; p < pairs_of_columns(C) && by_eights(type); p++) {
-            const float *one = few_d(act, f, 2 * p, b);
-            const float *other = few_d(act, f, 2 * p + 1 < C ? 2 * p + 1 : 0, b);
-            __m128 d[4] = {_mm_load_ps(one), _mm_load_ps(other), _mm_load_ps(one + 4),
-                           _mm_load_ps(other + 4)};
-            *to++ = turned(d);
-        }
-        for (int p = 0; p < pairs_of_columns(C) && is_k(type); p++)
-            *to++ = two_eights(few_sums32(act, f, 2 * p, b),
-                               few_sums32(act, f, 2 * p + 1 < C ? 2 * p + 1 : 0, b));
     }
 }
 
 /* ---- a row: adds a part of it to its sums acc ---- */
 
-/* Of C columns. K: two a column, of the even blocks and of the odd ones, then of mins one for two. Types that
- * become bytes: two a column. Others: one a column, then one of its mins where the type has them. */
+/* Of C columns: one a column, then one of its mins where the type has them; two of types that become bytes. */
 INLINE int sums_of_few(enum sheaf_type type, int C) {
-    if (is_k(type)) return 2 * C + pairs_of_columns(C);
-    if (by_eights(type)) return has_min(type) ? 2 * C : C;
-    if (by_pieces(type)) return type == SHEAF_TYPE_Q2_K ? 2 * C : C;
-    return 2 * C;
+    const bool one = by_eights(type)   ? !eights_have_mins(type)
+                     : by_pieces(type) ? type != SHEAF_TYPE_Q2_K
+                                       : false;
+    return one ? C : 2 * C;
 }
 
 /* Two vectors of words of 64 bytes, less an offset: the even ones, then the odd ones. */
@@ -128,58 +91,23 @@ INLINE void words_of_bytes(__m512i x, int offset, __m512i *q) {
     UNROLL for (int i = 0; i < 2; i++) q[i] = _mm512_sub_epi16(q[i], off);
 }
 
-/* Lanes of the products of n vectors of words. */
-INLINE __m512 dot_words(int n, const __m512i *q, const int16_t *x) {
+/* Lanes of 16 products of eight vectors of words. */
+INLINE __m512 dot_words(const __m512i *q, const struct sheaf__act_words *y) {
     __m512i sum = _mm512_setzero_si512();
-    UNROLL_8 for (int v = 0; v < n; v++) sum = _mm512_dpwssd_epi32(sum, q[v], load512(x + 32 * v));
+    UNROLL_8 for (int v = 0; v < 8; v++) sum =
+        _mm512_dpwssd_epi32(sum, q[v], load512(y->x + 32 * v));
     return _mm512_cvtepi32_ps(sum);
 }
-/* The same of bytes, added to sum. */
-INLINE __m512 dot_bytes(int n, const __m512i *q, const int8_t *x, __m512i sum) {
-    UNROLL for (int v = 0; v < n; v++) sum = _mm512_dpbusd_epi32(sum, q[v], load512(x + 64 * v));
-    return _mm512_cvtepi32_ps(sum);
-}
-/* The same of four vectors with an offset, a power of two, or 0. */
-INLINE __m512 dot_rounded(int offset, const __m512i *q, const struct sheaf__act_bytes *y) {
+/* The same of four vectors of bytes with an offset, a power of two, or 0. */
+INLINE __m512 dot_bytes(int offset, const __m512i *q, const struct sheaf__act_bytes *y) {
     __m512i sum = _mm512_setzero_si512();
     if (offset)
         sum = _mm512_slli_epi32(load512(y->minus_sums), (unsigned)__builtin_ctz((unsigned)offset));
-    return dot_bytes(4, q, y->x, sum);
+    UNROLL for (int v = 0; v < 4; v++) sum = _mm512_dpbusd_epi32(sum, q[v], load512(y->x + 64 * v));
+    return _mm512_cvtepi32_ps(sum);
 }
 
-INLINE void row_of_k(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
-                     struct fetch fetch, const struct few *f, int C, v_f *acc) {
-    const int fours = fours_of(C), pairs = pairs_of_columns(C);
-    const v_f *scales = f->scales;
-    v_f *mins = acc + 2 * C;
-    for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += size_256(type)) {
-        __m512i lo[2], hi[2];
-        fetch_weights(fetch, w, size_256(type));
-        const __m512 s = k_scales(w), m = k_mins(s);
-        unpack_k(type, w, lo, hi);
-        UNROLL for (int h = 0; h < 2; h++) {
-            const __m512 d = h ? k_odd(s) : k_even(s);
-            const __m512i *bytes = h ? hi : lo;
-            __m512i q[4];
-            __m512 t[2];
-            if (act == SHEAF__ACT_WORDS) words_of_bytes(bytes[0], 0, q);
-            if (act == SHEAF__ACT_WORDS) words_of_bytes(bytes[1], 0, q + 2);
-            UNROLL for (int g = 0; g < fours; g++) t[g] = v_mul(d, scales[h * fours + g]);
-            UNROLL_8 for (int c = 0; c < C; c++) {
-                const __m512 dot =
-                    act == SHEAF__ACT_WORDS
-                        ? dot_words(4, q, f->words[c][b].x + 128 * h)
-                        : dot_bytes(2, bytes, f->bytes[c][b].x + 128 * h, _mm512_setzero_si512());
-                acc[h * C + c] = v_fma(
-                    dot, _mm512_permutevar_ps(t[c / 4], _mm512_set1_epi32(c % 4)), acc[h * C + c]);
-            }
-        }
-        UNROLL for (int p = 0; p < pairs; p++) mins[p] =
-            v_add(mins[p], v_mul(m, scales[2 * fours + p]));
-        scales += scales_of_few(type, C);
-    }
-}
-
+/* Types by eights. */
 INLINE void row_eights(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
                        struct fetch fetch, const struct few *f, int C, v_f *acc) {
     const v_f *scales = f->scales;
@@ -198,18 +126,18 @@ INLINE void row_eights(enum sheaf_type type, enum sheaf__act act, int64_t k, con
                 c % 2 ? _mm512_permute_ps(t[c / 2], 0xf5) : _mm512_permute_ps(t[c / 2], 0xa0);
             v_f dot;
             if (act == SHEAF__ACT_WORDS)
-                dot = dot_words(8, q, f->words[c][b].x);
+                dot = dot_words(q, &f->words[c][b]);
             else if (act == SHEAF__ACT_BYTES)
-                dot = dot_rounded(offset_eight(type), x.q, &f->bytes[c][b]);
+                dot = dot_bytes(offset_eight(type), x.q, &f->bytes[c][b]);
             else
                 dot_eight(type, 1, &x, &f->digits[c][b], &dot);
             acc[c] = v_fma(dot, d, acc[c]);
-            if (!has_min(type)) continue;
+            if (!eights_have_mins(type)) continue;
             const float *sums =
                 act == SHEAF__ACT_BYTES ? f->bytes[c][b].lane_sums : f->words[c][b].lane_sums;
-            acc[C + c] = v_fma(x.m, v_load(sums), acc[C + c]);
+            acc[C + c] = mins_of_eight(type, x.m, sums, acc[C + c]);
         }
-        scales += scales_of_few(type, C);
+        scales += pairs_of_columns(C);
     }
 }
 
@@ -223,7 +151,7 @@ INLINE void row_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k, con
         unpack_pieces(type, w, q, &s, &m);
         UNROLL_8 for (int c = 0; c < C; c++) {
             if (act == SHEAF__ACT_BYTES) /* of Q6_K alone */
-                acc[c] = v_fma(dot_rounded(32, q, &f->bytes[c][b]),
+                acc[c] = v_fma(dot_bytes(32, q, &f->bytes[c][b]),
                                v_mul(s, v_load(f->bytes[c][b].lane_d)), acc[c]);
             else
                 add_pieces(type, q, s, m, &f->digits[c][b], &acc[c], &acc[C + c]);
@@ -271,31 +199,32 @@ INLINE void row_bytes(enum sheaf_type type, int64_t k, const char *w, struct fet
 INLINE void few_row(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
                     struct fetch fetch, const struct few *f, int C, bool first, v_f *sums) {
     v_f acc[SHEAF__TILE_COLS * FEW_SUMS];
-    UNROLL_24 for (int i = 0; i < sums_of_few(type, C); i++) acc[i] =
+    UNROLL_16 for (int i = 0; i < sums_of_few(type, C); i++) acc[i] =
         first ? v_set1(0.0f) : sums[i];
-    if (is_k(type))
-        row_of_k(type, act, k, w, fetch, f, C, acc);
-    else if (by_eights(type))
+    if (by_eights(type))
         row_eights(type, act, k, w, fetch, f, C, acc);
     else if (by_pieces(type))
         row_pieces(type, act, k, w, fetch, f, C, acc);
     else
         row_bytes(type, k, w, fetch, f, C, acc);
-    UNROLL_24 for (int i = 0; i < sums_of_few(type, C); i++) sums[i] = acc[i];
+    UNROLL_16 for (int i = 0; i < sums_of_few(type, C); i++) sums[i] = acc[i];
 }
 
-/* ---- sums across vectors, as v_sum and hsum8 have them ---- */
+/* ---- sums across vectors, as v_sum has them ---- */
 
 /* Halves of a and of b added: eight numbers of each. */
 INLINE __m512 eight_of_two(__m512 a, __m512 b) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
 }
-/* x: of two columns each. */
-INLINE void sums_of_eights(const v_f *x, int C, float *to) {
+INLINE void sums_of_all(const v_f *x, int C, float *to) {
     const int last = pairs_of_columns(C) - 1;
+    v_f eights[SHEAF__TILE_COLS / 2];
     __m512 q[2];
+    UNROLL for (int p = 0; p <= last; p++) eights[p] =
+        eight_of_two(x[2 * p], x[2 * p + 1 < C ? 2 * p + 1 : 2 * p]);
     UNROLL for (int i = 0; i < 2; i++) {
-        const __m512 a = x[2 * i < last ? 2 * i : last], b = x[2 * i + 1 < last ? 2 * i + 1 : last];
+        const __m512 a = eights[2 * i < last ? 2 * i : last];
+        const __m512 b = eights[2 * i + 1 < last ? 2 * i + 1 : last];
         q[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
     }
     __m512 s =
@@ -305,28 +234,17 @@ INLINE void sums_of_eights(const v_f *x, int C, float *to) {
     v_store(all, s);
     UNROLL_8 for (int c = 0; c < C; c++) to[c] = all[c % 4 * 4 + c / 4 * 2];
 }
-INLINE void sums_of_all(const v_f *x, int C, float *to) {
-    v_f eights[SHEAF__TILE_COLS / 2];
-    UNROLL for (int p = 0; p < pairs_of_columns(C); p++) eights[p] =
-        eight_of_two(x[2 * p], x[2 * p + 1 < C ? 2 * p + 1 : 2 * p]);
-    sums_of_eights(eights, C, to);
-}
 
 /* The results of a row of which all parts are summed. */
 INLINE void end_few(enum sheaf_type type, int C, const v_f *sums, float *to) {
-    const int A = by_eights(type) || by_pieces(type) ? 1 : 2;
     v_f x[SHEAF__TILE_COLS];
-    float mins[SHEAF__TILE_COLS];
     UNROLL_8 for (int c = 0; c < C; c++) {
-        x[c] = A == 2 ? k_both(type, sums[c], sums[C + c]) : sums[c];
-        if (by_eights(type) && has_min(type)) x[c] = v_add(sums[C + c], x[c]);
-        if (by_pieces(type))
-            x[c] = end_of_pieces(type, x[c], sums[type == SHEAF_TYPE_Q2_K ? C + c : c]);
+        const v_f second = sums_of_few(type, C) > C ? sums[C + c] : sums[c];
+        x[c] = by_eights(type)   ? end_eights(type, sums[c], second)
+               : by_pieces(type) ? end_of_pieces(type, sums[c], second)
+                                 : v_add(sums[c], second);
     }
     sums_of_all(x, C, to);
-    if (!is_k(type)) return;
-    sums_of_eights(sums + 2 * C, C, mins);
-    for (int c = 0; c < C; c++) to[c] -= mins[c];
 }
 
 /* ---- rows ---- */

@@ -11,8 +11,7 @@
  * of four vectors of whole bytes, 16 * 255 * 127 * 257. It becomes a float and is scaled by the product of
  * both scales; offsets and mins of weights meet the sums of activations.
  *
- * Here are what all share and the blocks of 256, Q4_K and Q5_K; types with a scale for 32: eights.h; for
- * 16: pieces.h.
+ * Here is what all share; types with a scale for 32: eights.h; for 16: pieces.h.
  *
  * These loops spend their time on scales and unpacking, not on products, so activations lie in the
  * order in which weights of few bits come out of wide loads (enum sheaf__digits_order).
@@ -93,87 +92,8 @@ INLINE __m512 k_scales(const char *w) {
         _mm512_permutexvar_ps(first_or_second, _mm512_castps128_ps512(_mm_cvtph_ps(x)));
     return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(all)), d);
 }
-/* The scales of even or of odd blocks, four times each; the mins, twice. */
-INLINE __m512 k_even(__m512 s) { return _mm512_permute_ps(s, 0x00); }
-INLINE __m512 k_odd(__m512 s) { return _mm512_permute_ps(s, 0x55); }
-INLINE __m512 k_mins(__m512 s) {
-    return _mm512_permutexvar_ps(
-        _mm512_setr_epi32(2, 3, 6, 7, 10, 11, 14, 15, 2, 3, 6, 7, 10, 11, 14, 15), s);
-}
-/* The sums of even and of odd blocks together. */
-INLINE __m512 k_both(enum sheaf_type type, __m512 even, __m512 odd) {
-    if (type != SHEAF_TYPE_Q4_K) return _mm512_add_ps(even, odd);
-    return _mm512_fmadd_ps(odd, _mm512_set1_ps(1.0f / 16.0f), even);
-}
-
-/* The 256 integers of a block of Q4_K or Q5_K: low and high nibbles, the first and the second 16
- * bytes of each 32. The high ones of Q4_K stay where they are, 16 times themselves (k_both). */
-INLINE void unpack_k(enum sheaf_type type, const char *w, __m512i *lo, __m512i *hi) {
-    const bool five = type == SHEAF_TYPE_Q5_K;
-    const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
-    const __m512i bit4 = _mm512_set1_epi8(16);
-    const __m512i to_bit4 = _mm512_setr_epi64(4, 4, 2, 2, 0, 0, 62, 62); /* from 0, 2, 4, 6 */
-    const char *qs = w + block - SHEAF__QK_K / 2;
-    const __m512i x0 = load512(qs), x1 = load512(qs + 64);
-    const __m512i q[2] = {_mm512_shuffle_i64x2(x0, x1, 0x88), _mm512_shuffle_i64x2(x0, x1, 0xdd)};
-    UNROLL for (int i = 0; i < 2; i++) {
-        lo[i] = and15_512(q[i]);
-        hi[i] = five ? and15_512(_mm512_srli_epi16(q[i], 4))
-                     : _mm512_andnot_si512(_mm512_set1_epi8(15), q[i]);
-        if (!five) continue;
-        const struct sheaf__block_q5_k *b5 = (const void *)w;
-        __m512i h = _mm512_broadcast_i32x4(load128(b5->qh + 16 * i));
-        h = _mm512_rolv_epi64(h, to_bit4);
-        lo[i] = _mm512_ternarylogic_epi64(lo[i], h, bit4, 0xf8); /* lo | h & 16 */
-        hi[i] = _mm512_ternarylogic_epi64(hi[i], _mm512_srli_epi16(h, 1), bit4, 0xf8);
-    }
-}
-
-/* Lanes of 8 products of 128 weights with the two digits of half h of number y of a column. */
-INLINE __m512 dot_digits_twice(__m512i q0, __m512i q1, const struct sheaf__act_digits *y, int h) {
-    const int8_t(*x)[3][64] = &y->digit[2 * h];
-    __m512i a = _mm512_setzero_si512();
-    UNROLL for (int j = 0; j < 2; j++) {
-        if (j) a = _mm512_slli_epi32(a, 8);
-        a = _mm512_dpbusd_epi32(a, q0, load512(x[0][j]));
-        a = _mm512_dpbusd_epi32(a, q1, load512(x[1][j]));
-    }
-    return _mm512_cvtepi32_ps(a);
-}
-
-/* Q4_K and Q5_K. */
-INLINE float digits_k(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                      const struct sheaf__act_digits *y) {
-    const size_t block = type == SHEAF_TYPE_Q5_K ? sizeof(struct sheaf__block_q5_k)
-                                                 : sizeof(struct sheaf__block_q4_k);
-    __m512 acc[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()}, mins = _mm512_setzero_ps();
-    for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += block, y++) {
-        __m512i lo[2], hi[2];
-        fetch_weights(fetch, w, block);
-        unpack_k(type, w, lo, hi);
-        const __m512 t = _mm512_mul_ps(k_scales(w), v_load(y->lane_d));
-        mins = _mm512_add_ps(mins, t); /* those of its lanes that are mins */
-        acc[0] = _mm512_fmadd_ps(dot_digits_twice(lo[0], lo[1], y, 0), k_even(t), acc[0]);
-        acc[1] = _mm512_fmadd_ps(dot_digits_twice(hi[0], hi[1], y, 1), k_odd(t), acc[1]);
-    }
-    return v_sum(k_both(type, acc[0], acc[1])) - hsum8(_mm512_castps512_ps256(k_mins(mins)));
-}
-
 /* ---- rows ---- */
 
-/* Rows by one column after the other. */
-#define BY_ONE(ROW_FN, TYPE)                                                                       \
-    for (int c = 0; c < nc; c++) {                                                                 \
-        const char *row = w;                                                                       \
-        BY_FETCH(prefetch_ahead(ROW_BYTES(TYPE), w_stride),                                        \
-                 for (int64_t r = 0; r < nr; r++, row += w_stride) out[c][r] =                     \
-                     ROW_FN(TYPE, k, row, fetch, act[c]));                                         \
-    }
-#define ROWS_ONE(NAME, ROW_FN, TYPE)                                                               \
-    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
-                     const void *const *act, int nc, float *const *out) {                          \
-        BY_ONE(ROW_FN, TYPE)                                                                       \
-    }
 #define ROW_BYTES(TYPE) ((size_t)k * size_256(TYPE) / SHEAF__QK_K)
 
 /* ---- activations ---- */
@@ -185,11 +105,9 @@ INLINE __m128i sums_of_lanes(__m512i v) {
     const __m128i s = _mm_add_epi32(_mm_unpacklo_epi32(lo, hi), _mm_unpackhi_epi32(lo, hi));
     return _mm_add_epi32(s, _mm_unpackhi_epi64(s, s));
 }
-INLINE int lane_of_block(int b) { return b % 4 * 4 + b / 4 * 2; }
-/* The same as floats, times d, to the lanes of block b. */
-INLINE void set_lane_sums(float *lane_sums, int b, __m128i sums, float d) {
-    _mm_storel_pi((__m64 *)(void *)(lane_sums + lane_of_block(b)),
-                  _mm_mul_ps(_mm_cvtepi32_ps(sums), _mm_set1_ps(d)));
+/* The same as floats, times d, to the lanes of a block. */
+INLINE void set_lane_sums(float *of_block, __m128i sums, float d) {
+    _mm_storel_pi((__m64 *)(void *)of_block, _mm_mul_ps(_mm_cvtepi32_ps(sums), _mm_set1_ps(d)));
 }
 
 /* 32 activations as integers of magnitudes up to `top`; returns what times them the activations are. */
@@ -256,9 +174,10 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             }
         }
         to->d[b] = d;
-        if (order == SHEAF__DIGITS_EIGHTS || order == SHEAF__DIGITS_EIGHTS_24) {
+        if (order == SHEAF__DIGITS_EIGHTS || order == SHEAF__DIGITS_EIGHTS_24 ||
+            order == SHEAF__DIGITS_K) {
             const __m128i sums = sums_of_lanes(_mm512_add_epi32(q[0], q[1]));
-            const int lane = lane_of_block(b);
+            const int lane = sheaf__digits_block_lane(order, b);
             __m128i high = sums, low = _mm_setzero_si128();
             if (used == 3) {
                 UNROLL for (int h = 0; h < 2; h++) q[h] =
@@ -267,7 +186,7 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
                 low = _mm_sub_epi32(_mm_slli_epi32(high, 8), sums);
             }
             to->lane_d[lane] = to->lane_d[lane + 1] = d;
-            set_lane_sums(to->lane_sums, b, sums, d);
+            set_lane_sums(to->lane_sums + lane, sums, d);
             _mm_storel_epi64((__m128i *)(void *)&to->minus_sums[0][lane],
                              _mm_sub_epi32(_mm_setzero_si128(), high));
             _mm_storel_epi64((__m128i *)(void *)&to->minus_sums[1][lane], low);
@@ -275,12 +194,6 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
         }
         const int sums[2] = {_mm512_reduce_add_epi32(q[0]), _mm512_reduce_add_epi32(q[1])};
         to->sums32[b] = d * (float)(sums[0] + sums[1]);
-        if (order == SHEAF__DIGITS_K) {
-            float *four = to->lane_d + b / 2 * 4;
-            four[b % 2] = d;
-            four[2 + b % 2] = to->sums32[b];
-            continue;
-        }
         for (int h = 0; h < 2; h++) {
             const int lane = pieces ? sheaf__digits_piece_lane(2 * b + h) : 2 * b + h;
             to->lane_d[lane] = d;
@@ -316,7 +229,7 @@ static void to_words(const float *x, struct sheaf__act_words *y, int64_t n,
         const __m512i both = _mm512_add_epi32(q[0], q[1]);
         to->d[b] = d;
         to->sums32[b] = d * (float)_mm512_reduce_add_epi32(both);
-        set_lane_sums(to->lane_sums, b, sums_of_lanes(both), d);
+        set_lane_sums(to->lane_sums + sheaf__digits_block_lane(order, b), sums_of_lanes(both), d);
     }
 }
 
@@ -343,7 +256,8 @@ static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n,
         to->d[b] = d;
         to->sums32[b] = d * (float)(sums[0] + sums[1]);
         for (int h = 0; h < 2; h++) {
-            const int lane = pieces ? sheaf__digits_piece_lane(2 * b + h) : lane_of_block(b) + h;
+            const int lane = pieces ? sheaf__digits_piece_lane(2 * b + h)
+                                    : sheaf__digits_block_lane(order, b) + h;
             to->lane_d[lane] = d;
             to->lane_sums[lane] = d * (float)of_lanes[h];
             to->minus_sums[lane] = -of_lanes[h];

@@ -194,5 +194,10 @@ INLINE float digits_pieces(enum sheaf_type type, int64_t k, const char *w, struc
 
 INLINE void rows_by_pieces(enum sheaf_type type, int64_t k, const void *w, size_t w_stride,
                            int64_t nr, const void *const *act, int nc, float *const *out) {
-    BY_ONE(digits_pieces, type)
+    for (int c = 0; c < nc; c++) {
+        const char *row = w;
+        BY_FETCH(prefetch_ahead(ROW_BYTES(type), w_stride),
+                 for (int64_t r = 0; r < nr; r++, row += w_stride) out[c][r] =
+                     digits_pieces(type, k, row, fetch, act[c]));
+    }
 }

@@ -9,13 +9,11 @@
 #define UNROLL_8  UNROLL
 #define UNROLL_12 UNROLL
 #define UNROLL_16 UNROLL
-#define UNROLL_24 UNROLL
 #else
 #define UNROLL    _Pragma("GCC unroll 4")
 #define UNROLL_8  _Pragma("GCC unroll 8")
 #define UNROLL_12 _Pragma("GCC unroll 12")
 #define UNROLL_16 _Pragma("GCC unroll 16")
-#define UNROLL_24 _Pragma("GCC unroll 24")
 #endif
 
 /* The first n < VW elements, zeros after them. */
