@@ -112,7 +112,8 @@ static void make_column(const struct sheaf__cpu_kernels *kern, enum sheaf__act f
             int q = digit[0][at % 64] * 256 + digit[1][at % 64];
             if (sheaf__digits_used(order) == 3) q = q * 256 + digit[2][at % 64];
             if (order == SHEAF__DIGITS_WORDS) q = x->word[0][at] * 65536 + x->word[1][at];
-            if (order == SHEAF__DIGITS_SHORTS) q = x->word[0][at];
+            if (order == SHEAF__DIGITS_SHORTS || order == SHEAF__DIGITS_OCT_SHORTS)
+                q = x->word[0][at];
             float back = x->d[b] * (float)q;
             cr_assert_float_eq(back, meant[i], 3.0f * x->d[b]);
             meant[i] = back;
@@ -290,7 +291,8 @@ Test(mul_mat, kernels_against_exact_sums_bytes) {
     const struct sheaf__cpu_kernels *kern;
     int types_of_bytes = 0;
     for (int i = 0; (kern = sheaf__cpu_kernels_at(i)); i++) {
-        for (int t = 0; t < SHEAF_TYPE_COUNT; t++) types_of_bytes += kern->rows_dot_bytes[t] != NULL;
+        for (int t = 0; t < SHEAF_TYPE_COUNT; t++)
+            types_of_bytes += kern->rows_dot_bytes[t] != NULL;
     }
     if (!types_of_bytes) cr_skip("no table that runs here has products of rounded columns");
     const int compared = check_kernels(BY_BYTES);

@@ -56,7 +56,7 @@ struct sheaf__act_digits {
              * of l */
             int32_t minus_sums[2][16];
         };
-        /* SHEAF__DIGITS_WORDS: h, and m and l as one number; SHEAF__DIGITS_SHORTS: h and m as one */
+        /* SHEAF__DIGITS_WORDS: h, and m and l as one number; _SHORTS, _OCT_SHORTS: h and m as one */
         int16_t word[2][256];
     };
     float d[8], sums32[8]; /* of 32 elements each */
@@ -110,6 +110,9 @@ enum sheaf__digits_order {
     SHEAF__DIGITS_HALVES,
     SHEAF__DIGITS_WORDS,  /* two integers of 16 bits: Q8_0 */
     SHEAF__DIGITS_SHORTS, /* one: other types that become bytes */
+    /* The same where each lane of two has a block of 32 of its own, as OCTS: elements 4 v and 4 v + 2 in vector
+     * 2 v of 16, the two others in the next: IQ4_NL, IQ4_XS */
+    SHEAF__DIGITS_OCT_SHORTS,
     /* Orders of sheaf__act_words: as EIGHTS and as K, whose types they serve, but the even elements of what
      * is a vector there, then the odd ones. */
     SHEAF__DIGITS_EIGHT_WORDS,
@@ -147,6 +150,8 @@ static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
         return i / 128 * 128 + e % 16 / 4 * 32 + i / 16 % 8 * 4 + e % 4;
     case SHEAF__DIGITS_OCTS:
         return e / 4 * 32 + b * 4 + e % 4;
+    case SHEAF__DIGITS_OCT_SHORTS:
+        return (e / 4 * 2 + e % 2) * 16 + b * 2 + e % 4 / 2;
     case SHEAF__DIGITS_PAIRS:
         return (b % 2 * 4 + e / 8) * 32 + b / 2 * 8 + e % 8;
     case SHEAF__DIGITS_EIGHT_WORDS:
@@ -416,7 +421,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 20 };
+enum { SHEAF__CPU_KERNELS_VERSION = 21 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

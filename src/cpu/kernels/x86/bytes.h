@@ -9,7 +9,7 @@
  * weights have one scale in nibbles or points of 4 they meet two, which is twice as fast (eights.h), and so
  * do Q2_K, Q3_K, TQ1_0 and TQ2_0, of which a lane is a piece (pieces.h).
  * Without VNNI these have lanes for pieces as well (halves.h), MXFP4 goes with Q5_0, and the others meet
- * integers of 16 bits.
+ * integers of 16 bits, IQ4 eight blocks at a time (digits_iq4).
  *
  * Invariant: as in int24.h. */
 
@@ -408,9 +408,8 @@ INLINE __m512 joined(struct scales s) {
 #else
 /* One scale for all 32 weights. */
 INLINE bool by_32(enum sheaf_type type) {
-    return type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS || type == SHEAF_TYPE_IQ2_XXS ||
-           type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S || type == SHEAF_TYPE_IQ1_S ||
-           type == SHEAF_TYPE_Q1_0 || type == SHEAF_TYPE_Q2_0;
+    return type == SHEAF_TYPE_IQ2_XXS || type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S ||
+           type == SHEAF_TYPE_IQ1_S || type == SHEAF_TYPE_Q1_0 || type == SHEAF_TYPE_Q2_0;
 }
 
 INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
@@ -454,21 +453,47 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, struct 
     UNROLL for (int c = 0; c < C; c++) sum[c] = hsum8(_mm256_add_ps(acc[c][0], acc[c][1]));
 }
 
-INLINE void digits_quads(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                         const struct sheaf__act_digits *const *act, int C, float *sum) {
-    if (type == SHEAF_TYPE_MXFP4)
-        digits_32(type, k, w, fetch, act, C, NULL, NULL, sum);
-    else
-        digits_bytes(type, k, w, fetch, act, C, sum);
+/* IQ4_NL and IQ4_XS: eight blocks, a lane each, by integers of 16 bits. */
+INLINE void digits_iq4(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                       const struct sheaf__act_digits *const *act, int C, float *sum) {
+    static const int8_t iq4[16] = SHEAF__IQ4_LEVELS;
+    const bool xs = type == SHEAF_TYPE_IQ4_XS;
+    const size_t block = xs ? SHEAF__QK / 2 : sizeof(struct sheaf__block_iq4_nl);
+    const size_t qs =
+        xs ? offsetof(struct sheaf__block_iq4_xs, qs) : offsetof(struct sheaf__block_iq4_nl, qs);
+    __m256 acc[TILE];
+    UNROLL for (int c = 0; c < C; c++) acc[c] = _mm256_setzero_ps();
+    for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
+        _Alignas(8) char rest[MOST_256];
+        const char *p = whole_256(type, w, k - i, rest);
+        const __m256 d = xs ? scales_32(type, p) : halves_8(p, block);
+        __m256i q[8], dot[TILE];
+        if (C == 1) fetch_weights(fetch, w, size_256(type));
+        nibbles_oct(p + qs, block, q);
+        UNROLL for (int c = 0; c < C; c++) dot[c] = _mm256_setzero_si256();
+        UNROLL_8 for (int v = 0; v < 8; v++) {
+            const __m256i x = _mm256_shuffle_epi8(twice128(iq4), q[v]);
+            const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8);
+            const __m256i odd = _mm256_srai_epi16(x, 8);
+            UNROLL for (int c = 0; c < C; c++) {
+                const int16_t *y = act[c][b].word[0] + 32 * v;
+                dot[c] = madd_acc(madd_acc(dot[c], even, load256(y)), odd, load256(y + 16));
+            }
+        }
+        UNROLL for (int c = 0; c < C; c++) acc[c] = _mm256_fmadd_ps(
+            _mm256_cvtepi32_ps(dot[c]), _mm256_mul_ps(d, _mm256_load_ps(act[c][b].d)), acc[c]);
+    }
+    UNROLL for (int c = 0; c < C; c++) sum[c] = hsum8(acc[c]);
 }
 
 #include "cpu/kernels/x86/halves.h"
 
 INLINE void digits_any(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                        const struct sheaf__act_digits *const *act, int C, float *sum) {
-    if (type == SHEAF_TYPE_IQ4_NL || type == SHEAF_TYPE_IQ4_XS || type == SHEAF_TYPE_MXFP4 ||
-        type == SHEAF_TYPE_IQ3_XXS || type == SHEAF_TYPE_IQ3_S)
-        digits_quads(type, k, w, fetch, act, C, sum);
+    if (type == SHEAF_TYPE_MXFP4)
+        digits_32(type, k, w, fetch, act, C, NULL, NULL, sum);
+    else if (BY_IQ4(type))
+        digits_iq4(type, k, w, fetch, act, C, sum);
     else if (BY_HALVES(type))
         digits_halves(type, k, w, fetch, act, C, sum);
     else

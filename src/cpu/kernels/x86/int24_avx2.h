@@ -103,17 +103,11 @@ INLINE void scales_8(enum sheaf_type type, const char *w, __m256 *d, __m256 *m) 
     *m = _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1));
 }
 
-/* 8 blocks at w by number g of the columns. q[0..3] are the low nibbles, q[4..7] the high ones. */
-INLINE void digits_oct(enum sheaf_type type, const char *w, struct fetch fetch,
-                       const struct sheaf__act_digits *const *act, int C, int64_t g, __m256 *acc,
-                       __m256 *mins) {
-    const bool five = type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1;
-    const int bits = five || type == SHEAF_TYPE_MXFP4 ? 5 : 4;
-    const size_t block = block_size_32(type), at = block - 16;
-    __m256i x[4], y[4], q[8];
-    fetch_weights(fetch, w, 8 * block);
+/* The nibbles of 8 blocks of 32 from p on, a block a lane: q[0..3] the low ones, q[4..7] the high ones. */
+INLINE void nibbles_oct(const char *p, size_t block, __m256i *q) {
+    __m256i x[4], y[4];
     UNROLL for (size_t i = 0; i < 4; i++) x[i] = _mm256_inserti128_si256(
-        _mm256_castsi128_si256(load128(w + i * block + at)), load128(w + (i + 4) * block + at), 1);
+        _mm256_castsi128_si256(load128(p + i * block)), load128(p + (i + 4) * block), 1);
     UNROLL for (int i = 0; i < 2; i++) {
         y[i] = _mm256_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
         y[2 + i] = _mm256_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
@@ -126,6 +120,18 @@ INLINE void digits_oct(enum sheaf_type type, const char *w, struct fetch fetch,
         q[i] = and15(x[i]);
         q[4 + i] = high15(x[i]);
     }
+}
+
+/* 8 blocks at w by number g of the columns. */
+INLINE void digits_oct(enum sheaf_type type, const char *w, struct fetch fetch,
+                       const struct sheaf__act_digits *const *act, int C, int64_t g, __m256 *acc,
+                       __m256 *mins) {
+    const bool five = type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1;
+    const int bits = five || type == SHEAF_TYPE_MXFP4 ? 5 : 4;
+    const size_t block = block_size_32(type), at = block - 16;
+    __m256i q[8];
+    fetch_weights(fetch, w, 8 * block);
+    nibbles_oct(w + at, block, q);
     if (type == SHEAF_TYPE_MXFP4) { /* its levels, and 12 */
         static const int8_t fp4[16] = SHEAF__FP4_LEVELS;
         const __m256i levels = _mm256_add_epi8(twice128(fp4), _mm256_set1_epi8(12));
@@ -401,6 +407,15 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             store256(to->word[0] + 32 * b + 16, pack_words(q[2], q[3]));
             continue;
         }
+        if (order == SHEAF__DIGITS_OCT_SHORTS) {
+            const __m256i even_first = _mm256_broadcastsi128_si256(
+                _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+            int32_t twos[16];
+            UNROLL for (int v = 0; v < 2; v++) store256(
+                twos + 8 * v, _mm256_shuffle_epi8(pack_words(q[2 * v], q[2 * v + 1]), even_first));
+            for (int j = 0; j < 16; j++) memcpy(to->word[0] + 16 * j + 2 * b, &twos[j], 4);
+            continue;
+        }
         if (order == SHEAF__DIGITS_WORDS) {
             to->sums16[2 * b] = d * (float)hsum8_i32(first);
             to->sums16[2 * b + 1] = d * (float)hsum8_i32(second);
@@ -448,9 +463,11 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
 #define BY_HALVES(TYPE)                                                                            \
     ((TYPE) == SHEAF_TYPE_Q2_K || (TYPE) == SHEAF_TYPE_Q3_K || (TYPE) == SHEAF_TYPE_TQ1_0 ||       \
      (TYPE) == SHEAF_TYPE_TQ2_0)
+#define BY_IQ4(TYPE) ((TYPE) == SHEAF_TYPE_IQ4_NL || (TYPE) == SHEAF_TYPE_IQ4_XS)
 #define IN_WORDS(TYPE)                                                                             \
     [SHEAF_TYPE_##TYPE] = SHEAF_TYPE_##TYPE == SHEAF_TYPE_MXFP4 ? SHEAF__DIGITS_OCTS               \
                           : BY_HALVES(SHEAF_TYPE_##TYPE)        ? SHEAF__DIGITS_HALVES             \
+                          : BY_IQ4(SHEAF_TYPE_##TYPE)           ? SHEAF__DIGITS_OCT_SHORTS         \
                                                                 : SHEAF__DIGITS_SHORTS,
 #define DIGITS_ORDER                                                                               \
     {                                                                                              \
