@@ -5,7 +5,8 @@
  * Zen 5 does two products of 64 bytes a cycle. So weights of fewer than 6 bits meet activations as
  * integers of 16 bits (VPDPWSSD), as many products as two digits of 8, with no shift between the digits
  * and signed weights, so that no offset is left: 256 weights and a column are 8 products, one conversion,
- * one permutation of scales, one multiply-add (of K two of these). Q8_0 keeps three digits.
+ * one permutation of scales, one multiply-add. Q8_0 keeps three digits, Q6_K and types of fewer bits two.
+ * Columns that are to be rounded are bytes, with half the products of words (ROUNDED: types that have such rows).
  *
  * Columns are multiplied in parts that stay in the first cache, for FEW_ROWS rows each, whose sums wait
  * in memory, in the lanes that they have.
