@@ -144,6 +144,10 @@ static void make_column(const struct sheaf__cpu_kernels *kern, enum sheaf__act f
         }
         break;
     }
+    case SHEAF__ACT_BF16:
+        kern->from_float[SHEAF_TYPE_BF16](meant, act, k);
+        sheaf_to_float(SHEAF_TYPE_BF16, act, meant, k);
+        break;
     case SHEAF__ACT_F32_SUMS:
         sheaf__act_sums(meant, (float *)act + k, k);
         memcpy(act, meant, (size_t)k * sizeof(float));
@@ -154,14 +158,14 @@ static void make_column(const struct sheaf__cpu_kernels *kern, enum sheaf__act f
 }
 
 /* The families of rows_dot: by floats, by floats as digits, by several of these, and by rounded ones. */
-enum way { BY_FLOATS, BY_DIGITS, BY_FEW, BY_BYTES };
+enum way { BY_FLOATS, BY_DIGITS, BY_FEW, BY_ROUNDED };
 
 static sheaf__rows_dot_fn dot_of(const struct sheaf__cpu_kernels *kern, enum way way,
                                  enum sheaf_type type) {
     return way == BY_FLOATS   ? kern->rows_dot[type]
            : way == BY_DIGITS ? kern->rows_dot_digits[type]
            : way == BY_FEW    ? kern->rows_dot_few[type]
-                              : kern->rows_dot_bytes[type];
+                              : kern->rows_dot_rounded[type];
 }
 
 /* The product of quantized weights with activations is a plain sum of exact terms, so only float
@@ -171,6 +175,7 @@ static sheaf__rows_dot_fn dot_of(const struct sheaf__cpu_kernels *kern, enum way
 static int check_kernels(enum way way) {
     static char w[MAX_ROWS_HERE * (MAX_K * 4 + PAD)];
     static _Alignas(64) char act[SHEAF__TILE_COLS][MAX_K * 5], single[MAX_K * 5];
+    static uint16_t halves[MAX_K];
     static float row[MAX_K], exact[SHEAF__TILE_COLS][MAX_K];
     static float meant[SHEAF__TILE_COLS][MAX_K], out[SHEAF__TILE_COLS][64];
     static struct {
@@ -182,10 +187,11 @@ static int check_kernels(enum way way) {
     int compared = 0;
     FOR_EACH_TABLE(kern) {
         for (int t = 0; t < N_TYPES; t++) {
-            const enum sheaf__act format = way == BY_FLOATS   ? sheaf__act_of(types[t])
-                                           : way == BY_DIGITS ? SHEAF__ACT_DIGITS
-                                           : way == BY_FEW    ? SHEAF__ACT_WORDS
-                                                              : SHEAF__ACT_BYTES;
+            const enum sheaf__act format = way == BY_FLOATS               ? sheaf__act_of(types[t])
+                                           : way == BY_DIGITS             ? SHEAF__ACT_DIGITS
+                                           : way == BY_FEW                ? SHEAF__ACT_WORDS
+                                           : sheaf_is_quantized(types[t]) ? SHEAF__ACT_BYTES
+                                                                          : SHEAF__ACT_BF16;
             const sheaf__rows_dot_fn dot = dot_of(kern, way, types[t]);
             const sheaf__rows_dot_fn dot_one =
                 way == BY_FEW ? kern->rows_dot_digits[types[t]] : dot;
@@ -193,8 +199,8 @@ static int check_kernels(enum way way) {
                 way == BY_FEW ? kern->few_order[types[t]] : kern->digits_order[types[t]];
             cr_assert(kern->tile_cols >= 1 && kern->tile_cols <= SHEAF__TILE_COLS);
             if (way == BY_DIGITS && !kern->to_digits) continue;
-            if ((t >= N_EVERYWHERE || way == BY_FEW || way == BY_BYTES) && !dot) continue;
-            if (way != BY_FLOATS && !sheaf_is_quantized(types[t])) {
+            if ((t >= N_EVERYWHERE || way == BY_FEW || way == BY_ROUNDED) && !dot) continue;
+            if ((way == BY_DIGITS || way == BY_FEW) && !sheaf_is_quantized(types[t])) {
                 cr_assert_null(dot);
                 continue;
             }
@@ -215,6 +221,10 @@ static int check_kernels(enum way way) {
                 for (int r = 0; r < MAX_ROWS_HERE; r++) {
                     const char *row_data = w + (size_t)r * stride;
                     sheaf_to_float(types[t], row_data, row, k);
+                    if (format == SHEAF__ACT_BF16) { /* F16 weights are rounded, too */
+                        sheaf_from_float(SHEAF_TYPE_BF16, row, halves, k);
+                        sheaf_to_float(SHEAF_TYPE_BF16, halves, row, k);
+                    }
                     for (int c = 0; c < SHEAF__TILE_COLS; c++) {
                         double sum = 0, scale = 0;
                         for (int64_t i = 0; i < k; i++) {
@@ -287,16 +297,16 @@ Test(mul_mat, kernels_against_exact_sums_few) {
     cr_assert_geq(compared, 100 * types_of_few, "%d", compared);
 }
 
-Test(mul_mat, kernels_against_exact_sums_bytes) {
+Test(mul_mat, kernels_against_exact_sums_rounded) {
     const struct sheaf__cpu_kernels *kern;
-    int types_of_bytes = 0;
+    int rounded_types = 0;
     for (int i = 0; (kern = sheaf__cpu_kernels_at(i)); i++) {
         for (int t = 0; t < SHEAF_TYPE_COUNT; t++)
-            types_of_bytes += kern->rows_dot_bytes[t] != NULL;
+            rounded_types += kern->rows_dot_rounded[t] != NULL;
     }
-    if (!types_of_bytes) cr_skip("no table that runs here has products of rounded columns");
-    const int compared = check_kernels(BY_BYTES);
-    cr_assert_geq(compared, 100 * types_of_bytes, "%d", compared);
+    if (!rounded_types) cr_skip("no table that runs here has products of rounded columns");
+    const int compared = check_kernels(BY_ROUNDED);
+    cr_assert_geq(compared, 100 * rounded_types, "%d", compared);
 }
 
 /* A table with vectors leaves no type to the portable one. */

@@ -176,6 +176,8 @@ size_t sheaf__act_row_size(enum sheaf__act act, int64_t k) {
         return (size_t)((k + 255) / 256) * sizeof(struct sheaf__act_digits);
     case SHEAF__ACT_WORDS:
         return (size_t)((k + 255) / 256) * sizeof(struct sheaf__act_words);
+    case SHEAF__ACT_BF16:
+        return (size_t)k * sizeof(uint16_t);
     case SHEAF__ACT_BYTES:
         return (size_t)((k + 255) / 256) * sizeof(struct sheaf__act_bytes);
     default:

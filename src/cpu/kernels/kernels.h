@@ -36,7 +36,10 @@ enum sheaf__act {
     SHEAF__ACT_F32_SUMS, /* the same, then the sums of each 16: for Q4_K, Q5_K, Q6_K weights */
     SHEAF__ACT_DIGITS,   /* integers of 24 or 16 bits; in place of floats where a table has them */
     SHEAF__ACT_WORDS,    /* integers of 16 bits, for several columns */
-    SHEAF__ACT_BYTES,    /* integers of 8 bits, likewise. Only with SHEAF__ROUND_Q8 */
+    /* Only where activations are to be rounded, for several columns: integers of 8 bits, for quantized
+     * weights; BF16, for plain ones */
+    SHEAF__ACT_BYTES,
+    SHEAF__ACT_BF16,
     SHEAF__ACT_COUNT,
 };
 
@@ -318,8 +321,9 @@ struct sheaf__cpu_kernels {
     /* The same bits for any number of columns in words; NULL where rows_dot_digits serves for all. */
     sheaf__rows_dot_fn rows_dot_few[SHEAF_TYPE_COUNT];
     enum sheaf__digits_order few_order[SHEAF_TYPE_COUNT];
-    /* By several columns in bytes; NULL where panels serve. */
-    sheaf__rows_dot_fn rows_dot_bytes[SHEAF_TYPE_COUNT];
+    /* By several rounded columns, of quantized types in bytes, of F16 and BF16 in BF16; NULL where panels
+     * serve. */
+    sheaf__rows_dot_fn rows_dot_rounded[SHEAF_TYPE_COUNT];
     void (*to_bytes)(const float *x, struct sheaf__act_bytes *y, int64_t n,
                      enum sheaf__digits_order order);
     void (*to_words)(const float *x, struct sheaf__act_words *y, int64_t n,
@@ -421,7 +425,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 21 };
+enum { SHEAF__CPU_KERNELS_VERSION = 22 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

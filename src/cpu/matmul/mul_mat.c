@@ -68,17 +68,17 @@ static struct columns describe_columns(const struct sheaf__cpu_kernels *kern,
         c.act = SHEAF__ACT_DIGITS;
         c.rows_dot = kern->rows_dot_digits[a->type];
     }
-    c.direct = c.act == SHEAF__ACT_F32 && b->type == SHEAF_TYPE_F32 && dense_rows(b);
     c.n = b->ne[1] * b->ne[2] * b->ne[3];
     c.order = kern->digits_order[a->type];
-    if (sheaf__mul_mat_by_bytes(kern, dst, most)) {
-        c.act = SHEAF__ACT_BYTES;
-        c.rows_dot = kern->rows_dot_bytes[a->type];
+    if (sheaf__mul_mat_by_rounded_rows(kern, dst, most)) {
+        c.act = sheaf_is_quantized(a->type) ? SHEAF__ACT_BYTES : SHEAF__ACT_BF16;
+        c.rows_dot = kern->rows_dot_rounded[a->type];
     } else if (most > 1 && kern->rows_dot_few[a->type]) {
         c.act = SHEAF__ACT_WORDS;
         c.rows_dot = kern->rows_dot_few[a->type];
         c.order = kern->few_order[a->type];
     }
+    c.direct = c.act == SHEAF__ACT_F32 && b->type == SHEAF_TYPE_F32 && dense_rows(b);
     c.row_size = sheaf__align_up(sheaf__act_row_size(c.act, c.k), 64);
     return c;
 }
@@ -140,6 +140,8 @@ static void convert_columns(const struct sheaf__cpu_kernels *kern, const struct 
                 kern->to_words(x, at, n, c->order);
             } else if (c->act == SHEAF__ACT_BYTES) {
                 kern->to_bytes(x, at, n, c->order);
+            } else if (c->act == SHEAF__ACT_BF16) {
+                kern->from_float[SHEAF_TYPE_BF16](x, at, n);
             } else {
                 float *to = (float *)(void *)dst;
                 memcpy(to + i, x, (size_t)n * sizeof *x);

@@ -94,9 +94,9 @@ static inline int64_t sheaf__mul_mat_take(struct sheaf__cpu_sync *sync) {
 /* True if a matrix of this product is multiplied by panels: the number of its columns decides. */
 bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
                               int64_t columns);
-/* True if its columns are rounded to 8 bits and meet rows, not panels. */
-bool sheaf__mul_mat_by_bytes(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
-                             int64_t columns);
+/* True if its columns are rounded and meet rows, not panels. */
+bool sheaf__mul_mat_by_rounded_rows(const struct sheaf__cpu_kernels *kern,
+                                    const struct sheaf_tensor *dst, int64_t columns);
 /* Bytes of work, and the product, as sheaf__mul_mat has them. dst is not empty. */
 size_t sheaf__mul_mat_panels_size(const struct sheaf__cpu_kernels *kern,
                                   const struct sheaf_tensor *dst, int nth);

@@ -20,10 +20,10 @@
 enum {
     /* From so many columns on, at the earliest; sheaf__mul_mat_by_panels */
     MIN_COLUMNS = 8,
-    /* Rounded columns that rows meet as bytes: more would be multiplied in two goes, and fewer cost little beside
+    /* Rounded columns that meet rows: more would be multiplied in two goes, and fewer cost little beside
      * the reading of weights. */
-    MIN_BYTES = 4,
-    MOST_BYTES = SHEAF__TILE_COLS,
+    MIN_ROUNDED = 4,
+    MOST_ROUNDED = SHEAF__TILE_COLS,
     PASS = SHEAF__SEGMENT, /* elements of k; 32 columns of them are 32 KiB */
     /* The same by tiles. F16 by 16 columns, us a MiB: 196 with passes of 256 over a chunk, 160 so, 160 and
      * 185 with 64 and 32 elements (k = 2048, Xeon with AMX, November 2026). */
@@ -98,17 +98,20 @@ static int most_by_rows(const struct sheaf__cpu_kernels *kern, enum sheaf_type t
 }
 
 /* Experts have their columns converted once for all, whatever number of them each gets. */
-bool sheaf__mul_mat_by_bytes(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
-                             int64_t columns) {
-    return sheaf__rounding() == SHEAF__ROUND_Q8 && dst->op == SHEAF_OP_MUL_MAT &&
-           kern->rows_dot_bytes[dst->src[0]->type] && columns >= MIN_BYTES && columns <= MOST_BYTES;
+bool sheaf__mul_mat_by_rounded_rows(const struct sheaf__cpu_kernels *kern,
+                                    const struct sheaf_tensor *dst, int64_t columns) {
+    const enum sheaf_type type = dst->src[0]->type;
+    const bool rounded = sheaf__rounding() == SHEAF__ROUND_Q8 ||
+                         (sheaf__rounding() == SHEAF__ROUND_BF16 && !sheaf_is_quantized(type));
+    return rounded && dst->op == SHEAF_OP_MUL_MAT && kern->rows_dot_rounded[type] &&
+           columns >= MIN_ROUNDED && columns <= MOST_ROUNDED;
 }
 
-/* Where activations are to be rounded, panels do it, or rows by bytes. */
+/* Where activations are to be rounded, panels do it, or rows of few columns. */
 bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
                               int64_t columns) {
     if (kern->panels[SHEAF__PANELS_FLOATS].rows == 0 || dst->src[0]->ne[0] == 0) return false;
-    if (sheaf__mul_mat_by_bytes(kern, dst, columns)) return false;
+    if (sheaf__mul_mat_by_rounded_rows(kern, dst, columns)) return false;
     if (sheaf__rounding() != SHEAF__ROUND_NONE) return columns >= MIN_COLUMNS;
     return columns > most_by_rows(kern, dst->src[0]->type);
 }

@@ -482,7 +482,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_IQ3_S] = few_bytes_IQ3_S,
         },
     .few_order = FEW_ORDER,
-    .rows_dot_bytes = {ROUNDED(ROUNDED_ENTRY)},
+    .rows_dot_rounded = {ROUNDED(ROUNDED_ENTRY)},
     .to_bytes = to_bytes,
     .to_words = to_words,
 #endif
