@@ -13,16 +13,16 @@
  * ones, which are part of the library, if there is none.
  *
  * With SHEAF_CPU_ACTIVATIONS=f32, the default, products take activations with 16 bits or more.
- * q8 (--fast of sheaf-run and sheaf-bench) rounds those of products with 8 columns or more, and
- * with AVX-512 and common quantized weights of 4 or more, which is what prompts and several
- * sequences at once are, to 8 bits: faster, but the logits of different splits then differ by a
- * few percent instead of in the last digits, and so may their tokens. Products with fewer
- * columns wait for weights, not for instructions, and stay exact; so do products of F32
- * weights. bf16 rounds to BF16 (8 bits of mantissa), as q8 does too, but only for products of
- * BF16 and F16 weights with 8 columns or more, and only where the CPU multiplies BF16
- * (avx512bf16, amx); F16 weights of such a product are rounded, too: twice as fast there, with
- * logits off by some thousandths. With amx q8 and bf16 are one mode, in which activations and
- * weights of all types but F32 are rounded to BF16. The portable kernels never round.
+ * q8 (--fast of sheaf-run and sheaf-bench) rounds those of products with 8 columns or more,
+ * with AVX-512 of 4 or more, which is what prompts and several sequences at once are: to 8 bits
+ * with quantized weights, to BF16 (8 bits of mantissa) with BF16 and F16 weights where the CPU
+ * multiplies BF16 (avx512bf16, amx), and F16 weights are rounded, too. That is faster, but the
+ * logits of different splits then differ by a few percent instead of in the last digits, and so
+ * may their tokens. Products with fewer columns wait for weights, not for instructions, and
+ * stay exact; so do products of F32 weights. bf16 rounds what q8 rounds to BF16 and nothing
+ * else: twice as fast there, with logits off by some thousandths. With amx, products of more
+ * than 8 columns have one BF16 of activations and weights of all types but F32 in both modes.
+ * The portable kernels never round.
  *
  * The first use of amx asks Linux for the tile registers, for the whole process and for good; Linux
  * refuses, and the next best kernels serve, if a thread has an alternate signal stack too small for

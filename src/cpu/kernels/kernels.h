@@ -62,8 +62,8 @@ struct sheaf__act_digits {
         /* SHEAF__DIGITS_WORDS: h, and m and l as one number; _SHORTS, _OCT_SHORTS: h and m as one */
         int16_t word[2][256];
     };
-    float d[8], sums32[8]; /* of 32 elements each */
-    /* SHEAF__DIGITS_PLAIN, _WORDS, _HALVES: of 16; _PIECES, _6K: the same, as lane_d */
+    float d[8], sums32[8]; /* of 32 elements each; sums only with vectors of 32 bytes */
+    /* SHEAF__DIGITS_PLAIN, _HALVES: of 16; _PIECES, _6K: the same, as lane_d */
     float sums16[16];
 };
 static_assert(sizeof(struct sheaf__act_digits) % 64 == 0, "no padding");
@@ -71,7 +71,7 @@ static_assert(sizeof(struct sheaf__act_digits) % 64 == 0, "no padding");
 /* The same 256 activations as integers h * 256 + m, and what else several columns need. */
 struct sheaf__act_words {
     int16_t x[256];
-    float d[8], sums32[8]; /* of 32 elements each */
+    float d[8], unused[8]; /* d of 32 elements each */
     float lane_sums[16];   /* as those of digits */
 };
 static_assert(sizeof(struct sheaf__act_words) % 64 == 0, "no padding");
@@ -79,16 +79,16 @@ static_assert(sizeof(struct sheaf__act_words) % 64 == 0, "no padding");
 /* The same as integers of 8 bits, of magnitudes up to 127, in the places of digits. */
 struct sheaf__act_bytes {
     int8_t x[256];
-    float d[8], sums32[8]; /* of 32 elements each */
-    /* SHEAF__DIGITS_EIGHTS, _24, _K and _PIECES: for each lane of 4 bytes d and the sum of the elements that it has
-     * in all vectors, and minus the sum of these as integers */
+    float d[8], unused[8]; /* d of 32 elements each */
+    /* For each lane of 4 bytes d (SHEAF__DIGITS_PIECES), the sum of the elements that it has in all vectors
+     * (_EIGHTS, _24, _K), and minus the sum of these as integers */
     float lane_d[16], lane_sums[16];
     int32_t minus_sums[16];
 };
 static_assert(sizeof(struct sheaf__act_bytes) % 64 == 0, "no padding");
 
-/* Where elements lie, 4 of them together at least, so that they meet the weights as these are
- * read. */
+/* Where elements lie, so that they meet the weights as these are read: 4 of them together at least, words in
+ * pairs. */
 enum sheaf__digits_order {
     SHEAF__DIGITS_PLAIN, /* three digits */
     /* Vector v has 8 elements of each of 8 blocks of 32, of blocks i and i + 4 in a row: from element
@@ -138,7 +138,7 @@ static inline int sheaf__digits_block_lane(enum sheaf__digits_order order, int b
     return order == SHEAF__DIGITS_K || order == SHEAF__DIGITS_K_WORDS ? 2 * b
                                                                       : b % 4 * 4 + b / 4 * 2;
 }
-/* The place of element i of 256; words and shorts are not moved. */
+/* The place of element i of 256; PLAIN, WORDS and SHORTS are not moved. */
 static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
     const int b = i / 32, e = i % 32, lane = sheaf__digits_block_lane(order, b);
     switch (order) {
@@ -392,7 +392,7 @@ struct sheaf__cpu_kernels {
 
 /* The form of floats that rows_dot of a type wants. */
 enum sheaf__act sheaf__act_of(enum sheaf_type weights);
-/* How products with many columns may round activations: SHEAF_CPU_ACTIVATIONS. Fixed when
+/* How products with several columns may round activations: SHEAF_CPU_ACTIVATIONS. Fixed when
  * sheaf__cpu_kernels is. */
 enum sheaf__rounding { SHEAF__ROUND_NONE, SHEAF__ROUND_BF16, SHEAF__ROUND_Q8 };
 enum sheaf__rounding sheaf__rounding(void);
@@ -425,7 +425,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 22 };
+enum { SHEAF__CPU_KERNELS_VERSION = 23 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

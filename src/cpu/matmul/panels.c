@@ -97,14 +97,15 @@ static int most_by_rows(const struct sheaf__cpu_kernels *kern, enum sheaf_type t
     return few_bits && kind_of(kern, type) == &kern->panels[SHEAF__PANELS_FLOATS] ? 16 : 12;
 }
 
-/* Experts have their columns converted once for all, whatever number of them each gets. */
+/* Not heads of one token that meet the same K/V head; nor experts, whose columns are converted once for all,
+ * whatever number of them each gets. */
 bool sheaf__mul_mat_by_rounded_rows(const struct sheaf__cpu_kernels *kern,
                                     const struct sheaf_tensor *dst, int64_t columns) {
     const enum sheaf_type type = dst->src[0]->type;
     const bool rounded = sheaf__rounding() == SHEAF__ROUND_Q8 ||
                          (sheaf__rounding() == SHEAF__ROUND_BF16 && !sheaf_is_quantized(type));
     return rounded && dst->op == SHEAF_OP_MUL_MAT && kern->rows_dot_rounded[type] &&
-           columns >= MIN_ROUNDED && columns <= MOST_ROUNDED;
+           dst->src[1]->ne[1] >= MIN_ROUNDED && columns <= MOST_ROUNDED;
 }
 
 /* Where activations are to be rounded, panels do it, or rows of few columns. */

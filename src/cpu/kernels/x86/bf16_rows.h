@@ -68,9 +68,7 @@ INLINE void add_part_bf16(enum sheaf_type type, int C, int64_t n, const uint16_t
 INLINE void rows_bf16(enum sheaf_type type, int C, int64_t k, const char *w, size_t w_stride,
                       int64_t nr, const void *const *columns, int nc, float *const *out) {
     const int64_t part = C * k <= BF16_MOST ? k : BF16_MOST / C;
-    const int64_t fetched = (int64_t)sizeof(uint16_t) * part;
-    const size_t ahead =
-        part == k ? BF16_AHEAD : (size_t)((BF16_AHEAD + fetched - 1) / fetched) * w_stride;
+    const size_t ahead = ahead_by(BF16_AHEAD, (size_t)part * sizeof(uint16_t), w_stride);
     __m512 sums[BF16_GROUP / 2][2][SHEAF__TILE_COLS];
     for (int64_t r0 = 0; r0 < nr; r0 += BF16_GROUP, w += BF16_GROUP * w_stride) {
         const int64_t rows = nr - r0 < BF16_GROUP ? nr - r0 : BF16_GROUP;

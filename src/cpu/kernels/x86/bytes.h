@@ -450,13 +450,12 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, struct 
             }
         }
     }
-    UNROLL for (int c = 0; c < C; c++) sum[c] = hsum8(_mm256_add_ps(acc[c][0], acc[c][1]));
+    UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm256_add_ps(acc[c][0], acc[c][1]));
 }
 
 /* IQ4_NL and IQ4_XS: eight blocks, a lane each, by integers of 16 bits. */
 INLINE void digits_iq4(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                        const struct sheaf__act_digits *const *act, int C, float *sum) {
-    static const int8_t iq4[16] = SHEAF__IQ4_LEVELS;
     const bool xs = type == SHEAF_TYPE_IQ4_XS;
     const size_t block = xs ? SHEAF__QK / 2 : sizeof(struct sheaf__block_iq4_nl);
     const size_t qs =
@@ -472,7 +471,7 @@ INLINE void digits_iq4(enum sheaf_type type, int64_t k, const char *w, struct fe
         nibbles_oct(p + qs, block, q);
         UNROLL for (int c = 0; c < C; c++) dot[c] = _mm256_setzero_si256();
         UNROLL_8 for (int v = 0; v < 8; v++) {
-            const __m256i x = _mm256_shuffle_epi8(twice128(iq4), q[v]);
+            const __m256i x = levels_of(type, q[v]);
             const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8);
             const __m256i odd = _mm256_srai_epi16(x, 8);
             UNROLL for (int c = 0; c < C; c++) {
@@ -483,7 +482,7 @@ INLINE void digits_iq4(enum sheaf_type type, int64_t k, const char *w, struct fe
         UNROLL for (int c = 0; c < C; c++) acc[c] = _mm256_fmadd_ps(
             _mm256_cvtepi32_ps(dot[c]), _mm256_mul_ps(d, _mm256_load_ps(act[c][b].d)), acc[c]);
     }
-    UNROLL for (int c = 0; c < C; c++) sum[c] = hsum8(acc[c]);
+    UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(acc[c]);
 }
 
 #include "cpu/kernels/x86/halves.h"

@@ -417,7 +417,7 @@ INLINE void dot_eight(enum sheaf_type type, int R, const struct eight *x,
     }
 }
 
-/* mins + of the first 8 blocks times the sums of their activations; K takes its mins off. */
+/* mins plus those of eight blocks times the sums of their activations; K takes its mins off. */
 INLINE v_f mins_of_eight(enum sheaf_type type, v_f m, const float *lane_sums, v_f mins) {
     return is_k(type) ? v_fnma(m, v_load(lane_sums), mins) : v_fma(m, v_load(lane_sums), mins);
 }

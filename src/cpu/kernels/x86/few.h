@@ -5,7 +5,7 @@
  * Zen 5 does two products of 64 bytes a cycle. So weights of fewer than 6 bits meet activations as
  * integers of 16 bits (VPDPWSSD), as many products as two digits of 8, with no shift between the digits
  * and signed weights, so that no offset is left: 256 weights and a column are 8 products, one conversion,
- * one permutation of scales, one multiply-add. Q8_0 keeps three digits, Q6_K and types of fewer bits two.
+ * one permutation of scales, one multiply-add. Q8_0 and the types that become bytes keep three digits, those of pieces two.
  * Columns that are to be rounded are bytes, with half the products of words (ROUNDED: types that have such rows).
  *
  * Columns are multiplied in parts that stay in the first cache, for FEW_ROWS rows each, whose sums wait
@@ -24,7 +24,8 @@ enum {
     FEW_SCALES = FEW_WORDS / 2 / SHEAF__QK_K, /* two columns have a vector for 256 elements */
 };
 
-/* A part of the columns, in the format of which there are some, and what few_scales puts together of it. */
+/* A part of the columns, of which only the pointers of the format in use mean anything, and what few_scales puts
+ * together of it. */
 struct few {
     const struct sheaf__act_digits *digits[SHEAF__TILE_COLS];
     const struct sheaf__act_words *words[SHEAF__TILE_COLS];

@@ -110,5 +110,5 @@ INLINE void digits_halves(enum sheaf_type type, int64_t k, const char *w, struct
         }
     }
     UNROLL for (int c = 0; c < C; c++) sum[c] =
-        hsum8(_mm256_fnmadd_ps(offset, mins[c], _mm256_add_ps(acc[c][0], acc[c][1])));
+        v_sum(_mm256_fnmadd_ps(offset, mins[c], _mm256_add_ps(acc[c][0], acc[c][1])));
 }

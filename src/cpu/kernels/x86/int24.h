@@ -92,8 +92,6 @@ INLINE __m512 k_scales(const char *w) {
         _mm512_permutexvar_ps(first_or_second, _mm512_castps128_ps512(_mm_cvtph_ps(x)));
     return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(all)), d);
 }
-/* ---- rows ---- */
-
 #define ROW_BYTES(TYPE) ((size_t)k * size_256(TYPE) / SHEAF__QK_K)
 
 /* ---- activations ---- */
@@ -193,7 +191,6 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             continue;
         }
         const int sums[2] = {_mm512_reduce_add_epi32(q[0]), _mm512_reduce_add_epi32(q[1])};
-        to->sums32[b] = d * (float)(sums[0] + sums[1]);
         for (int h = 0; h < 2; h++) {
             const int lane = pieces ? sheaf__digits_piece_lane(2 * b + h) : 2 * b + h;
             to->lane_d[lane] = d;
@@ -228,7 +225,6 @@ static void to_words(const float *x, struct sheaf__act_words *y, int64_t n,
         }
         const __m512i both = _mm512_add_epi32(q[0], q[1]);
         to->d[b] = d;
-        to->sums32[b] = d * (float)_mm512_reduce_add_epi32(both);
         set_lane_sums(to->lane_sums + sheaf__digits_block_lane(order, b), sums_of_lanes(both), d);
     }
 }
@@ -248,20 +244,19 @@ static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n,
             _mm_storeu_si128((__m128i *)(void *)(bytes + 16 * h), _mm512_cvtepi32_epi8(q[h]));
         for (int e = 0; e < 32; e += 4)
             memcpy(to->x + sheaf__digits_place(order, 32 * b + e), bytes + e, 4);
-        const int sums[2] = {_mm512_reduce_add_epi32(q[0]), _mm512_reduce_add_epi32(q[1])};
-        int32_t of_lanes[4] = {sums[0], sums[1]};
-        if (!pieces)
-            _mm_storeu_si128((__m128i *)(void *)of_lanes,
-                             sums_of_lanes(_mm512_add_epi32(q[0], q[1])));
         to->d[b] = d;
-        to->sums32[b] = d * (float)(sums[0] + sums[1]);
-        for (int h = 0; h < 2; h++) {
-            const int lane = pieces ? sheaf__digits_piece_lane(2 * b + h)
-                                    : sheaf__digits_block_lane(order, b) + h;
+        for (int h = 0; h < 2 && pieces; h++) {
+            const int lane = sheaf__digits_piece_lane(2 * b + h);
             to->lane_d[lane] = d;
-            to->lane_sums[lane] = d * (float)of_lanes[h];
-            to->minus_sums[lane] = -of_lanes[h];
+            to->minus_sums[lane] =
+                _mm512_reduce_add_epi32(_mm512_sub_epi32(_mm512_setzero_si512(), q[h]));
         }
+        if (pieces) continue;
+        const __m128i sums = sums_of_lanes(_mm512_add_epi32(q[0], q[1]));
+        const int lane = sheaf__digits_block_lane(order, b);
+        set_lane_sums(to->lane_sums + lane, sums, d);
+        _mm_storel_epi64((__m128i *)(void *)&to->minus_sums[lane],
+                         _mm_sub_epi32(_mm_setzero_si128(), sums));
     }
 }
 

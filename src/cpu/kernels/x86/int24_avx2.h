@@ -12,6 +12,12 @@
  *
  * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
 
+INLINE int hsum8_i32(__m256i v) {
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    s = _mm_add_epi32(s, _mm_unpackhi_epi64(s, s));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 1)));
+}
+
 INLINE __m256i madd_acc(__m256i acc, __m256i a, __m256i b) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
 }
@@ -216,7 +222,7 @@ INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, struct fet
     }
     if (keep_sums(to, C, acc, other)) return;
     UNROLL for (int c = 0; c < C; c++) sum[c] =
-        hsum8(_mm256_fmadd_ps(other[c], _mm256_set1_ps(factor), acc[c]));
+        v_sum(_mm256_fmadd_ps(other[c], _mm256_set1_ps(factor), acc[c]));
 }
 INLINE void digits_8(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                      const struct sheaf__act_digits *const *act, int C, const v_f *from, v_f *to,
@@ -283,7 +289,7 @@ INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, struct fetc
         }
     }
     if (keep_sums(to, C, acc, mins)) return;
-    UNROLL for (int c = 0; c < C; c++) sum[c] = hsum8(_mm256_sub_ps(acc[c], mins[c]));
+    UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm256_sub_ps(acc[c], mins[c]));
 }
 
 /* Q6_K: 6-bit integers unsigned, their offset of 32 as a min. */
@@ -329,7 +335,7 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, struct fet
     }
     if (keep_sums(to, C, acc, mins)) return;
     UNROLL for (int c = 0; c < C; c++) sum[c] =
-        hsum8(_mm256_fmadd_ps(mins[c], _mm256_set1_ps(-32.0f), acc[c]));
+        v_sum(_mm256_fmadd_ps(mins[c], _mm256_set1_ps(-32.0f), acc[c]));
 }
 
 /* ---- rows ---- */
@@ -417,8 +423,6 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             continue;
         }
         if (order == SHEAF__DIGITS_WORDS) {
-            to->sums16[2 * b] = d * (float)hsum8_i32(first);
-            to->sums16[2 * b + 1] = d * (float)hsum8_i32(second);
             UNROLL for (int j = 0; j < 2; j++) {
                 const __m256i *p = &q[2 * j], half = _mm256_set1_epi32(32768);
                 const __m256i h0 = _mm256_srai_epi32(_mm256_add_epi32(p[0], half), 16);

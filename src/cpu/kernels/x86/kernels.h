@@ -40,30 +40,13 @@
 
 /* ---- small vectors ---- */
 
-INLINE float hsum8(__m256 v) {
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
-
-INLINE int hsum8_i32(__m256i v) {
-    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    s = _mm_add_epi32(s, _mm_unpackhi_epi64(s, s));
-    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 1)));
-}
-
 INLINE float f16(uint16_t h) { return _cvtsh_ss(h); }
 
 /* How far ahead of what is read now weights are fetched, for rows of `row` bytes that are read.
  * Rows mostly lie one after the other, and the hardware does not look across pages: without it a
  * core read Q4_0 at 28 GB/s from memory, with 4 KiB at 31, with 8 KiB at 34, and Q8_0 at 37 and 40
- * with 4 and 8 KiB (AMD EPYC, Zen 5, November 2026). If parts of longer rows are read, what comes
- * next are the same parts of the next rows. */
+ * with 4 and 8 KiB (AMD EPYC, Zen 5, November 2026). */
 enum { PREFETCH_AHEAD = 8192 };
-INLINE size_t ahead_by(size_t bytes, size_t row, size_t w_stride) {
-    if (row == 0 || w_stride < 2 * row) return bytes;
-    return (bytes + row - 1) / row * w_stride;
-}
 INLINE size_t prefetch_ahead(size_t row, size_t w_stride) {
     return ahead_by(PREFETCH_AHEAD, row, w_stride);
 }

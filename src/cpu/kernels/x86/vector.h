@@ -16,6 +16,12 @@
 #define UNROLL_16 _Pragma("GCC unroll 16")
 #endif
 
+/* How far ahead weights lie that are read so many bytes later, in rows of `row` bytes that are read. If these
+ * are parts of longer rows, what comes next are the same parts of the next rows. */
+INLINE size_t ahead_by(size_t bytes, size_t row, size_t w_stride) {
+    if (row == 0 || w_stride < 2 * row) return bytes;
+    return (bytes + row - 1) / row * w_stride;
+}
 /* The first n < VW elements, zeros after them. */
 INLINE v_f v_load_n(const float *p, int64_t n) {
     float t[VW] = {0};
