@@ -54,7 +54,8 @@ static void query_digits(int64_t k, const float *x, struct sheaf__query_digits *
             sum = _mm512_add_epi32(sum, q);
         }
         y->d = d;
-        y->offset = -128 * _mm512_reduce_add_epi32(sum);
+        y->offset =
+            sum_of_lanes(_mm512_slli_epi32(_mm512_sub_epi32(_mm512_setzero_si512(), sum), 7));
     }
 }
 

@@ -96,6 +96,13 @@ INLINE __m512 k_scales(const char *w) {
 
 /* ---- activations ---- */
 
+/* The sum of all lanes; wraps, as it may where an activation is not finite. */
+INLINE int32_t sum_of_lanes(__m512i v) {
+    const __m256i x = _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    s = _mm_add_epi32(s, _mm_unpackhi_epi64(s, s));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 1)));
+}
 /* Sums of lanes 0 to 3 and 8 to 11, and of the others, in the first two. */
 INLINE __m128i sums_of_lanes(__m512i v) {
     const __m256i x = _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
@@ -190,7 +197,7 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
             _mm_storel_epi64((__m128i *)(void *)&to->minus_sums[1][lane], low);
             continue;
         }
-        const int sums[2] = {_mm512_reduce_add_epi32(q[0]), _mm512_reduce_add_epi32(q[1])};
+        const int sums[2] = {sum_of_lanes(q[0]), sum_of_lanes(q[1])};
         for (int h = 0; h < 2; h++) {
             const int lane = pieces ? sheaf__digits_piece_lane(2 * b + h) : 2 * b + h;
             to->lane_d[lane] = d;
@@ -248,8 +255,7 @@ static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n,
         for (int h = 0; h < 2 && pieces; h++) {
             const int lane = sheaf__digits_piece_lane(2 * b + h);
             to->lane_d[lane] = d;
-            to->minus_sums[lane] =
-                _mm512_reduce_add_epi32(_mm512_sub_epi32(_mm512_setzero_si512(), q[h]));
+            to->minus_sums[lane] = sum_of_lanes(_mm512_sub_epi32(_mm512_setzero_si512(), q[h]));
         }
         if (pieces) continue;
         const __m128i sums = sums_of_lanes(_mm512_add_epi32(q[0], q[1]));
