@@ -21,7 +21,7 @@ INLINE void pack_block(const float *from, int cols, int8_t (*x)[4], float *d, in
     *d = integers_of_32(from, 127.0f * 256.0f, q);
     for (int g = 0; g < 2; g++) {
         const __m512i h = _mm512_srai_epi32(_mm512_add_epi32(q[g], _mm512_set1_epi32(128)), 8);
-        sums[g * cols] = _mm512_reduce_add_epi32(q[g]);
+        sums[g * cols] = sum_of_lanes(q[g]);
         _mm_storeu_si128((__m128i *)(byte[0] + 16 * g), _mm512_cvtepi32_epi8(h));
         _mm_storeu_si128((__m128i *)(byte[1] + 16 * g), _mm512_cvtepi32_epi8(q[g]));
     }
