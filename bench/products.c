@@ -64,7 +64,8 @@ static struct product make(sheaf_backend_t backend, enum sheaf_type type, int64_
     struct product p = {.ctx = must(sheaf_init(params))};
     p.graph = must(sheaf_new_graph(p.ctx));
     p.w = sheaf_new_tensor_3d(p.ctx, type, k, m, experts ? experts : 1);
-    p.x = sheaf_new_tensor_3d(p.ctx, SHEAF_TYPE_F32, k, 1, tokens);
+    p.x = experts ? sheaf_new_tensor_3d(p.ctx, SHEAF_TYPE_F32, k, 1, tokens)
+                  : sheaf_new_tensor_2d(p.ctx, SHEAF_TYPE_F32, k, tokens);
     p.ids = experts ? sheaf_new_tensor_2d(p.ctx, SHEAF_TYPE_I32, USED, tokens) : NULL;
     check(sheaf_build_forward_expand(p.graph, experts ? sheaf_mul_mat_id(p.ctx, p.w, p.x, p.ids)
                                                       : sheaf_mul_mat(p.ctx, p.w, p.x)));
