@@ -77,6 +77,10 @@ static inline v_d v_add_sq_8(v_d acc, const float *p) {
 }
 static inline void v_lanes(double *lanes, v_d acc) { _mm512_storeu_pd(lanes, acc); }
 
+/* Halves of a and of b added: eight numbers of each. */
+static inline v_f v_halves(v_f a, v_f b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+}
 static inline float v_sum(v_f v) {
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));

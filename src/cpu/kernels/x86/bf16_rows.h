@@ -37,8 +37,7 @@ INLINE void add_bf16(enum sheaf_type type, int C, const uint16_t *const *row,
 INLINE v_f sums_bf16(int C, __m512 (*acc)[SHEAF__TILE_COLS]) {
     v_f v[SHEAF__TILE_COLS];
     UNROLL_8 for (int c = 0; c < SHEAF__TILE_COLS; c++) { /* halves: row 0, then row 1 */
-        const __m512 a = acc[0][c % C], b = acc[1][c % C];
-        v[c] = v_add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+        v[c] = v_halves(acc[0][c % C], acc[1][c % C]);
     }
     return v_sum_eights(v_sum_fours(v_sum_twos(v[0], v[1]), v_sum_twos(v[2], v[3])),
                         v_sum_fours(v_sum_twos(v[4], v[5]), v_sum_twos(v[6], v[7])));

@@ -214,16 +214,12 @@ INLINE void few_row(enum sheaf_type type, enum sheaf__act act, int64_t k, const 
 
 /* ---- sums across vectors, as v_sum has them ---- */
 
-/* Halves of a and of b added: eight numbers of each. */
-INLINE __m512 eight_of_two(__m512 a, __m512 b) {
-    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-}
 INLINE void sums_of_all(const v_f *x, int C, float *to) {
     const int last = pairs_of_columns(C) - 1;
     v_f eights[SHEAF__TILE_COLS / 2];
     __m512 q[2];
     UNROLL for (int p = 0; p <= last; p++) eights[p] =
-        eight_of_two(x[2 * p], x[2 * p + 1 < C ? 2 * p + 1 : 2 * p]);
+        v_halves(x[2 * p], x[2 * p + 1 < C ? 2 * p + 1 : 2 * p]);
     UNROLL for (int i = 0; i < 2; i++) {
         const __m512 a = eights[2 * i < last ? 2 * i : last];
         const __m512 b = eights[2 * i + 1 < last ? 2 * i + 1 : last];

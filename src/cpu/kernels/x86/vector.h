@@ -22,6 +22,7 @@ INLINE size_t ahead_by(size_t bytes, size_t row, size_t w_stride) {
     if (row == 0 || w_stride < 2 * row) return bytes;
     return (bytes + row - 1) / row * w_stride;
 }
+
 /* The first n < VW elements, zeros after them. */
 INLINE v_f v_load_n(const float *p, int64_t n) {
     float t[VW] = {0};
