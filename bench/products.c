@@ -34,6 +34,9 @@ static const enum sheaf_type all[] = {
     SHEAF_TYPE_Q2_K,    SHEAF_TYPE_Q3_K,  SHEAF_TYPE_IQ2_XXS, SHEAF_TYPE_IQ2_XS, SHEAF_TYPE_IQ2_S,
     SHEAF_TYPE_IQ3_XXS, SHEAF_TYPE_IQ3_S, SHEAF_TYPE_IQ1_S,   SHEAF_TYPE_IQ1_M,  SHEAF_TYPE_TQ1_0,
     SHEAF_TYPE_TQ2_0,   SHEAF_TYPE_Q1_0,  SHEAF_TYPE_Q2_0};
+static const enum sheaf_type of_columns[] = {SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q8_0,
+                                             SHEAF_TYPE_Q6_K, SHEAF_TYPE_F16,  SHEAF_TYPE_BF16};
+enum { OF_COLUMNS = sizeof of_columns / sizeof *of_columns };
 enum { ALL = sizeof all / sizeof *all, ALL_K = 4096, ALL_M = 2048, PROMPT = 128 };
 
 /* Any blocks will do, but points of grids are to lie anywhere. */
@@ -226,27 +229,25 @@ static void each_type(sheaf_backend_t backend) {
     }
 }
 
-/* Microseconds for a MiB of weights, medians of runs in turns. */
-static void few_columns(sheaf_backend_t backend, int64_t k, const char *only) {
+/* Microseconds for a MiB of weights of n types, medians of runs in turns. */
+static void few_columns(sheaf_backend_t backend, int64_t k, const enum sheaf_type *of,
+                        size_t n_of) {
     static const int64_t counts[] = {1, 4, 8, 12, 16, 24, 32};
     enum { COUNTS = sizeof counts / sizeof *counts, FEW_BYTES = 64 << 20 };
-    static const enum sheaf_type some[] = {SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_K, SHEAF_TYPE_Q8_0,
-                                           SHEAF_TYPE_Q6_K, SHEAF_TYPE_F16,  SHEAF_TYPE_BF16};
     printf("\nus a MiB, k = %d\n\n| type |", (int)k);
     for (int n = 0; n < COUNTS; n++) printf(" %d |", (int)counts[n]);
     printf("\n|---|");
     for (int n = 0; n < COUNTS; n++) printf("---:|");
-    for (size_t t = 0; t < sizeof some / sizeof *some; t++) {
-        if (only && strcmp(only, sheaf_type_name(some[t])) != 0) continue;
+    for (size_t t = 0; t < n_of; t++) {
         struct product p[COUNTS];
         double took[COUNTS][ROUNDS];
         for (int n = 0; n < COUNTS; n++)
-            p[n] = make(backend, some[t], k, FEW_BYTES / (int64_t)sheaf_row_size(some[t], k), 0,
+            p[n] = make(backend, of[t], k, FEW_BYTES / (int64_t)sheaf_row_size(of[t], k), 0,
                         counts[n]);
         for (int i = 0; i < ROUNDS; i++) {
             for (int n = 0; n < COUNTS; n++) took[n][i] = seconds_of(backend, &p[n]);
         }
-        printf("\n| %s |", sheaf_type_name(some[t]));
+        printf("\n| %s |", sheaf_type_name(of[t]));
         for (int n = 0; n < COUNTS; n++) {
             const double us = 1e6 * median_of(took[n]);
             printf(" %.0f |", us * (1 << 20) / (double)sheaf_nbytes(p[n].w));
@@ -269,8 +270,14 @@ int main(int argc, char **argv) {
     if (types_only) {
         each_type(backend);
     } else if (columns_only) {
-        few_columns(backend, 2048, argc > 3 ? argv[3] : NULL);
-        few_columns(backend, 5632, argc > 3 ? argv[3] : NULL);
+        const enum sheaf_type one = argc > 3 ? sheaf_type_from_name(argv[3]) : SHEAF_TYPE_COUNT;
+        if (argc > 3 && one == SHEAF_TYPE_COUNT) {
+            fprintf(stderr, "bench-products: no type is named '%s'; names are as in q4_0, f16\n",
+                    argv[3]);
+            return 1;
+        }
+        for (int64_t k = 2048; k <= 5632; k += 3584)
+            few_columns(backend, k, argc > 3 ? &one : of_columns, argc > 3 ? 1 : OF_COLUMNS);
     } else {
         long_rows(backend, threads == 1);
         experts(backend);

@@ -174,14 +174,14 @@ static sheaf__rows_dot_fn dot_of(const struct sheaf__cpu_kernels *kern, enum way
  * compared. */
 static int check_kernels(enum way way) {
     static char w[MAX_ROWS_HERE * (MAX_K * 4 + PAD)];
-    static _Alignas(64) char act[SHEAF__TILE_COLS][MAX_K * 5], single[MAX_K * 5];
+    static _Alignas(64) char act[SHEAF__BF16_COLS][MAX_K * 5], single[MAX_K * 5];
     static uint16_t halves[MAX_K];
-    static float row[MAX_K], exact[SHEAF__TILE_COLS][MAX_K];
-    static float meant[SHEAF__TILE_COLS][MAX_K], out[SHEAF__TILE_COLS][64];
+    static float row[MAX_K], exact[SHEAF__BF16_COLS][MAX_K];
+    static float meant[SHEAF__BF16_COLS][MAX_K], out[SHEAF__BF16_COLS][64];
     static struct {
         double sum, scale;
         float alone;
-    } want[SHEAF__TILE_COLS][MAX_ROWS_HERE];
+    } want[SHEAF__BF16_COLS][MAX_ROWS_HERE];
     static const int64_t ks[] = {0,  1,  7,   8,   15,  16,  17,   32,   33,
                                  64, 96, 256, 288, 512, 576, 1536, 2080, 2304};
     int compared = 0;
@@ -198,6 +198,7 @@ static int check_kernels(enum way way) {
             const enum sheaf__digits_order order =
                 way == BY_FEW ? kern->few_order[types[t]] : kern->digits_order[types[t]];
             cr_assert(kern->tile_cols >= 1 && kern->tile_cols <= SHEAF__TILE_COLS);
+            const int most = format == SHEAF__ACT_BF16 ? kern->bf16_cols : kern->tile_cols;
             if (way == BY_DIGITS && !kern->to_digits) continue;
             if ((t >= N_EVERYWHERE || way == BY_FEW || way == BY_ROUNDED) && !dot) continue;
             if ((way == BY_DIGITS || way == BY_FEW) && !sheaf_is_quantized(types[t])) {
@@ -210,9 +211,9 @@ static int check_kernels(enum way way) {
                 size_t stride = sheaf_row_size(types[t], k) + PAD;
                 for (int r = 0; r < MAX_ROWS_HERE; r++)
                     random_row(types[t], w + (size_t)r * stride, k);
-                const void *cols[SHEAF__TILE_COLS];
-                float *outs[SHEAF__TILE_COLS];
-                for (int c = 0; c < SHEAF__TILE_COLS; c++) {
+                const void *cols[SHEAF__BF16_COLS];
+                float *outs[SHEAF__BF16_COLS];
+                for (int c = 0; c < SHEAF__BF16_COLS; c++) {
                     make_column(kern, format, order, k, act[c], meant[c]);
                     memcpy(exact[c], given, (size_t)k * sizeof *given);
                     cols[c] = act[c];
@@ -225,7 +226,7 @@ static int check_kernels(enum way way) {
                         sheaf_from_float(SHEAF_TYPE_BF16, row, halves, k);
                         sheaf_to_float(SHEAF_TYPE_BF16, halves, row, k);
                     }
-                    for (int c = 0; c < SHEAF__TILE_COLS; c++) {
+                    for (int c = 0; c < SHEAF__BF16_COLS; c++) {
                         double sum = 0, scale = 0;
                         for (int64_t i = 0; i < k; i++) {
                             const double term = (double)row[i] * (double)meant[c][i];
@@ -245,8 +246,8 @@ static int check_kernels(enum way way) {
                     }
                 }
                 for (int nr = 1; nr <= MAX_ROWS_HERE; nr += nr < 6 ? 1 : 7) {
-                    for (int nc = 1; nc <= kern->tile_cols; nc++) {
-                        for (int c = 0; c < SHEAF__TILE_COLS; c++)
+                    for (int nc = 1; nc <= most; nc++) {
+                        for (int c = 0; c < SHEAF__BF16_COLS; c++)
                             for (int r = 0; r < 64; r++) out[c][r] = 77;
                         dot(k, w, stride, nr, cols, nc, outs);
                         double error = 0, power = 0;
@@ -263,7 +264,7 @@ static int check_kernels(enum way way) {
                             }
                             cr_assert_eq(out[c][nr], 77.0f, "wrote past the rows");
                         }
-                        for (int c = nc; c < SHEAF__TILE_COLS; c++)
+                        for (int c = nc; c < SHEAF__BF16_COLS; c++)
                             cr_assert_eq(out[c][0], 77.0f, "wrote past the columns");
                         cr_assert(error <= 1e-13 * power, "%s %s k %d, %d x %d: error %g of %g",
                                   kern->name, sheaf_type_name(types[t]), (int)k, nr, nc, error,
@@ -609,13 +610,13 @@ static enum sheaf_status compute(struct sheaf_tensor *dst, int nth, bool referen
  * data have a mean square of 1/3, so 1/127^2/12 * 3 = 1.6e-5 on average; to 16 bits, which products
  * of weights of fewer than 8 bits do by panels, or by two digits, 2.3e-10. To BF16 a
  * step is 2^-7 of the power of two below, which is 2^-14/12 * 3/7 = 2.2e-6; the square of that,
- * 4.8e-12, to two of them. One result alone may be some deviations off, and activations that few
- * results share, more. (The kernels are held to 1e-13 above.) */
+ * 4.8e-12, to two of them. One result alone may be some deviations off, more so as the scales of random rows
+ * differ, which makes few results count, and activations that few results share, more. (The kernels are held to 1e-13 above.) */
 static double tolerance(const struct sheaf_tensor *dst) {
     const enum sheaf_type type = dst->src[0]->type;
     const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
     const int64_t n = sheaf_nelements(dst);
-    const double spread = 1 + 25 / (double)n;
+    const double spread = 1 + 50 / (double)n;
     const bool q8 = sheaf__rounding() == SHEAF__ROUND_Q8;
     const bool bf16 = type != SHEAF_TYPE_F32 && kern->panels[SHEAF__PANELS_BF16_BOTH].from_floats;
     if (q8 && sheaf_is_quantized(type) &&
@@ -657,8 +658,8 @@ static void check(struct sheaf_tensor *dst, const char *what) {
         power += pow((double)want[i], 2);
     }
     power = fmax(power, (double)n * (double)dst->src[0]->ne[0] / 9);
-    cr_assert(n == 0 || error <= tolerance(dst) * power, "%s %s: NMSE %g", what,
-              sheaf_type_name(dst->src[0]->type), error / power);
+    cr_assert(n == 0 || error <= tolerance(dst) * power, "%s %s: NMSE %g of %d results, limit %g",
+              what, sheaf_type_name(dst->src[0]->type), error / power, (int)n, tolerance(dst));
     free(want);
     free(first);
 }
@@ -886,7 +887,9 @@ static void check_mul_mat(void) {
               "many columns");
         /* columns so long that they are multiplied in parts, rows in more than one group */
         struct sheaf_tensor *l = new_random(ctx, type, 8192 + 3 * 256, 37, 1, 1);
-        for (int64_t n = 3; n <= 5; n += 2) /* 5 are rounded where 3 are not */
+        const bool plain = !sheaf_is_quantized(type);
+        const int64_t most = plain && sheaf__cpu_kernels()->rows_dot_rounded[type] ? 13 : 5;
+        for (int64_t n = 3; n <= most; n += 2) /* 3 are not rounded, more may be */
             check(sheaf_mul_mat(ctx, l, new_random(ctx, SHEAF_TYPE_F32, l->ne[0], n, 1, 1)),
                   "long");
         /* rows enough for several rounds of chunks */

@@ -18,6 +18,7 @@
 
 enum {
     SHEAF__TILE_COLS = 8,      /* most activation columns in one call of rows_dot of any table */
+    SHEAF__BF16_COLS = 16,     /* the same by columns of BF16 */
     SHEAF__DIRECT_WIDTH = 256, /* widest head of dots_of and mix_of */
     SHEAF__VALUES_TOGETHER = 64,
 };
@@ -324,6 +325,7 @@ struct sheaf__cpu_kernels {
     /* By several rounded columns, of quantized types in bytes, of F16 and BF16 in BF16; NULL where panels
      * serve. */
     sheaf__rows_dot_fn rows_dot_rounded[SHEAF_TYPE_COUNT];
+    int bf16_cols; /* most columns of BF16 in one call of it; at most SHEAF__BF16_COLS */
     void (*to_bytes)(const float *x, struct sheaf__act_bytes *y, int64_t n,
                      enum sheaf__digits_order order);
     void (*to_words)(const float *x, struct sheaf__act_words *y, int64_t n,
@@ -425,7 +427,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 23 };
+enum { SHEAF__CPU_KERNELS_VERSION = 24 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

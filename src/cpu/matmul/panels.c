@@ -20,10 +20,7 @@
 enum {
     /* From so many columns on, at the earliest; sheaf__mul_mat_by_panels */
     MIN_COLUMNS = 8,
-    /* Rounded columns that meet rows: more would be multiplied in two goes, and fewer cost little beside
-     * the reading of weights. */
-    MIN_ROUNDED = 4,
-    MOST_ROUNDED = SHEAF__TILE_COLS,
+    MIN_ROUNDED = 4,       /* columns: fewer cost little beside the reading of weights */
     PASS = SHEAF__SEGMENT, /* elements of k; 32 columns of them are 32 KiB */
     /* The same by tiles. F16 by 16 columns, us a MiB: 196 with passes of 256 over a chunk, 160 so, 160 and
      * 185 with 64 and 32 elements (k = 2048, Xeon with AMX, November 2026). */
@@ -97,15 +94,15 @@ static int most_by_rows(const struct sheaf__cpu_kernels *kern, enum sheaf_type t
     return few_bits && kind_of(kern, type) == &kern->panels[SHEAF__PANELS_FLOATS] ? 16 : 12;
 }
 
-/* Not heads of one token that meet the same K/V head; nor experts, whose columns are converted once for all,
- * whatever number of them each gets. */
+/* Columns that one call multiplies: in two they would cost more than panels. Not heads of one token that meet
+ * the same K/V head; nor experts, whose columns are converted once for all, whatever number of them each gets. */
 bool sheaf__mul_mat_by_rounded_rows(const struct sheaf__cpu_kernels *kern,
                                     const struct sheaf_tensor *dst, int64_t columns) {
     const enum sheaf_type type = dst->src[0]->type;
     const bool rounded = sheaf__rounding() == SHEAF__ROUND_Q8 ||
                          (sheaf__rounding() == SHEAF__ROUND_BF16 && !sheaf_is_quantized(type));
     return rounded && dst->op == SHEAF_OP_MUL_MAT && kern->rows_dot_rounded[type] &&
-           dst->src[1]->ne[1] >= MIN_ROUNDED && columns <= MOST_ROUNDED;
+           dst->src[1]->ne[1] >= MIN_ROUNDED && columns <= sheaf__rounded_cols(kern, type);
 }
 
 /* Where activations are to be rounded, panels do it, or rows of few columns. */

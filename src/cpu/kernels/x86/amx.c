@@ -227,7 +227,7 @@ UNPACK_BY_TERMS(q4_k, SHEAF__QK_K)
 
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     sheaf__cpu_kernels_use_vbmi(table);
-    use_rows_bf16(table);
+    use_rows_bf16(table, SHEAF__TILE_COLS); /* tiles multiply more */
     use_panels_bf16(table, AMX_ROWS, tile_bf16, tile_bf16_twice, begin_tiles, end_tiles);
     struct sheaf__cpu_panels *one = &table->panels[SHEAF__PANELS_BF16];
     struct sheaf__cpu_panels *both = &table->panels[SHEAF__PANELS_BF16_BOTH];

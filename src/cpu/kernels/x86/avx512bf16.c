@@ -57,6 +57,6 @@ TILE_BF16(tile_bf16_twice, 2)
 
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     sheaf__cpu_kernels_use_vbmi(table);
-    use_rows_bf16(table);
+    use_rows_bf16(table, SHEAF__BF16_COLS);
     use_panels_bf16(table, BF16_ROWS, tile_bf16, tile_bf16_twice, NULL, NULL);
 }

@@ -1,9 +1,10 @@
-/* Rows of BF16 and F16 weights by 4 or 8 columns that are rounded to BF16, F16 weights rounded, too: for the
- * modules that multiply BF16.
+/* Rows of BF16 and F16 weights by 4, 8 or twice 8 columns that are rounded to BF16, F16 weights rounded, too: for
+ * the modules that multiply BF16.
  *
- * Two rows meet all columns in registers, so that a load of a column serves both; a weight is read once. What
- * bounds is reading: a product of 32 elements takes half a cycle of a Zen 5, eight columns of 64 bytes of
- * weights four.
+ * Two rows meet a group of columns in registers, so that a load of a column serves both; a weight is read once.
+ * The second group meets the same part of the two rows right after the first, from the first cache, where F16
+ * weights lie as BF16 then. What bounds is reading: a product of 32 elements takes half a cycle of a Zen 5, eight
+ * columns of 64 bytes of weights four.
  *
  * Invariant: lane j of a sum is elements 2 j and 2 j + 1 of each 32, in their order, whatever is computed beside
  * it. */
@@ -11,8 +12,9 @@
 enum {
     BF16_STEP = 32,
     BF16_AHEAD = 8192, /* bytes */
-    BF16_GROUP = 16,   /* rows */
+    BF16_GROUP = 32,   /* rows; F16 by 16, k = 2048: 59 us a MiB with 16, 54 with 32, 51 with 64 */
     BF16_MOST = 8192,  /* elements of all columns: half of a first cache of 32 KiB */
+    BF16_KEPT = BF16_MOST / SHEAF__BF16_COLS, /* elements of a part, where there are two groups */
 };
 static_assert(BF16_MOST / SHEAF__TILE_COLS % BF16_STEP == 0, "parts are whole steps");
 
@@ -21,10 +23,13 @@ INLINE __m512bh bf16_weights(enum sheaf_type type, const uint16_t *w) {
     return _mm512_cvtne2ps_pbh(v_load_f16(w + VW), v_load_f16(w));
 }
 
-/* acc += products of BF16_STEP elements of two rows with C columns. */
+/* acc += products of BF16_STEP elements of two rows with C columns. `kept`, if not NULL, gets the weights as
+ * BF16. */
 INLINE void add_bf16(enum sheaf_type type, int C, const uint16_t *const *row,
-                     const uint16_t *const *y, int64_t i, __m512 (*acc)[SHEAF__TILE_COLS]) {
+                     const uint16_t *const *y, int64_t i, uint16_t (*kept)[BF16_KEPT],
+                     __m512 (*acc)[SHEAF__TILE_COLS]) {
     const __m512bh x[2] = {bf16_weights(type, row[0] + i), bf16_weights(type, row[1] + i)};
+    UNROLL for (int r = 0; r < 2 && kept; r++) memcpy(kept[r] + i, &x[r], sizeof x[r]);
     UNROLL_8 for (int c = 0; c < C; c++) {
         __m512i b = _mm512_loadu_si512(y[c] + i);
         __asm__("" : "+v"(b)); /* one load for both rows */
@@ -43,74 +48,101 @@ INLINE v_f sums_bf16(int C, __m512 (*acc)[SHEAF__TILE_COLS]) {
                         v_sum_fours(v_sum_twos(v[4], v[5]), v_sum_twos(v[6], v[7])));
 }
 
-/* acc += products of n elements of two rows with C columns, zeros after the last. */
+/* acc += products of n elements of two rows with C columns, zeros after the last; fetches ahead, if not 0. */
 INLINE void add_part_bf16(enum sheaf_type type, int C, int64_t n, const uint16_t *const *row,
-                          const uint16_t *const *y, size_t ahead, __m512 (*acc)[SHEAF__TILE_COLS]) {
+                          const uint16_t *const *y, size_t ahead, uint16_t (*kept)[BF16_KEPT],
+                          __m512 (*acc)[SHEAF__TILE_COLS]) {
     const size_t rest = (size_t)(n % BF16_STEP) * sizeof(uint16_t);
     const int64_t whole = n - n % BF16_STEP;
     for (int64_t i = 0; i < whole; i += BF16_STEP) {
-        UNROLL for (int r = 0; r < 2; r++)
+        UNROLL for (int r = 0; r < 2 && ahead; r++)
             _mm_prefetch((const char *)(row[r] + i) + ahead, _MM_HINT_T1);
-        add_bf16(type, C, row, y, i, acc);
+        add_bf16(type, C, row, y, i, kept, acc);
     }
     if (rest) {
         uint16_t ends[2 + SHEAF__TILE_COLS][BF16_STEP] = {{0}};
         const uint16_t *end[2 + SHEAF__TILE_COLS];
         for (int j = 0; j < 2 + C; j++)
             end[j] = memcpy(ends[j], (j < 2 ? row[j] : y[j - 2]) + whole, rest);
-        add_bf16(type, C, end, end + 2, 0, acc);
+        uint16_t last[2][BF16_KEPT];
+        add_bf16(type, C, end, end + 2, 0, kept ? last : NULL, acc);
+        UNROLL for (int r = 0; r < 2 && kept; r++) memcpy(kept[r] + whole, last[r], rest);
     }
 }
 
-/* Columns beyond nc are the first again, and the row behind the last is the last. Columns that do not stay in
- * the first cache are multiplied in parts, for BF16_GROUP rows each, whose sums wait in memory. */
-INLINE void rows_bf16(enum sheaf_type type, int C, int64_t k, const char *w, size_t w_stride,
-                      int64_t nr, const void *const *columns, int nc, float *const *out) {
-    const int64_t part = C * k <= BF16_MOST ? k : BF16_MOST / C;
+/* Two rows by a group of C columns, with their sums. */
+INLINE void add_group_bf16(enum sheaf_type type, int C, int64_t n, const uint16_t *const *row,
+                           const uint16_t *const *y, size_t ahead, uint16_t (*kept)[BF16_KEPT],
+                           bool first, __m512 (*sums)[SHEAF__TILE_COLS]) {
+    __m512 acc[2][SHEAF__TILE_COLS];
+    UNROLL for (int j = 0; j < 2; j++) {
+        UNROLL_8 for (int c = 0; c < C; c++) acc[j][c] = first ? v_set1(0.0f) : sums[j][c];
+    }
+    add_part_bf16(type, C, n, row, y, ahead, kept, acc);
+    UNROLL for (int j = 0; j < 2; j++) {
+        UNROLL_8 for (int c = 0; c < C; c++) sums[j][c] = acc[j][c];
+    }
+}
+
+/* One group of C columns or two; those beyond nc are the first again, and the row behind the last is the last.
+ * Columns that do not stay in the first cache are multiplied in parts, for BF16_GROUP rows each, whose sums wait
+ * in memory. */
+INLINE void rows_bf16(enum sheaf_type type, int C, int groups, int64_t k, const char *w,
+                      size_t w_stride, int64_t nr, const void *const *columns, int nc,
+                      float *const *out) {
+    const int64_t fit = BF16_MOST / (C * groups), part = k <= fit ? k : fit;
     const size_t ahead = ahead_by(BF16_AHEAD, (size_t)part * sizeof(uint16_t), w_stride);
-    __m512 sums[BF16_GROUP / 2][2][SHEAF__TILE_COLS];
+    __m512 sums[BF16_GROUP / 2][2][2][SHEAF__TILE_COLS]; /* pair of rows, group, row, column */
+    uint16_t kept[2][BF16_KEPT];
     for (int64_t r0 = 0; r0 < nr; r0 += BF16_GROUP, w += BF16_GROUP * w_stride) {
         const int64_t rows = nr - r0 < BF16_GROUP ? nr - r0 : BF16_GROUP;
         int64_t i = 0;
         do {
-            const uint16_t *y[SHEAF__TILE_COLS];
-            for (int c = 0; c < C; c++) y[c] = (const uint16_t *)columns[c < nc ? c : 0] + i;
+            const int64_t n = k - i < part ? k - i : part;
+            const uint16_t *y[SHEAF__BF16_COLS];
+            for (int c = 0; c < C * groups; c++)
+                y[c] = (const uint16_t *)columns[c < nc ? c : 0] + i;
+            const uint16_t *again[2] = {kept[0], kept[1]};
+            const bool keep = groups > 1 && type == SHEAF_TYPE_F16;
             for (int64_t r = 0; r < rows; r += 2) {
                 const char *first = w + (size_t)r * w_stride;
                 const char *second = r + 1 < rows ? first + w_stride : first;
                 const uint16_t *row[2] = {(const uint16_t *)(const void *)first + i,
                                           (const uint16_t *)(const void *)second + i};
-                __m512 acc[2][SHEAF__TILE_COLS];
-                UNROLL for (int j = 0; j < 2; j++) {
-                    UNROLL_8 for (int c = 0; c < C; c++) acc[j][c] =
-                        i ? sums[r / 2][j][c] : v_set1(0.0f);
-                }
-                add_part_bf16(type, C, k - i < part ? k - i : part, row, y, ahead, acc);
-                UNROLL for (int j = 0; j < 2; j++) {
-                    UNROLL_8 for (int c = 0; c < C; c++) sums[r / 2][j][c] = acc[j][c];
-                }
+                add_group_bf16(type, C, n, row, y, ahead, keep ? kept : NULL, i == 0,
+                               sums[r / 2][0]);
+                if (groups > 1)
+                    add_group_bf16(SHEAF_TYPE_BF16, C, n, keep ? again : row, y + C, 0, NULL,
+                                   i == 0, sums[r / 2][1]);
             }
             i += part;
         } while (i < k);
-        float to[VW];
-        for (int64_t r = 0; r < rows; r++) {
-            if (r % 2 == 0) v_store(to, sums_bf16(C, sums[r / 2]));
-            for (int c = 0; c < nc; c++) out[c][r0 + r] = to[c % 4 + 4 * (r % 2) + c / 4 * 8];
+        for (int g = 0; g < groups; g++) {
+            float to[VW];
+            for (int64_t r = 0; r < rows; r++) {
+                if (r % 2 == 0) v_store(to, sums_bf16(C, sums[r / 2][g]));
+                for (int c = 0; c < C && g * C + c < nc; c++)
+                    out[g * C + c][r0 + r] = to[c % 4 + 4 * (r % 2) + c / 4 * 8];
+            }
         }
     }
 }
 #define ROWS_BF16(NAME, TYPE)                                                                      \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *columns, int nc, float *const *out) {                      \
-        if (nc <= SHEAF__TILE_COLS / 2)                                                            \
-            rows_bf16(TYPE, SHEAF__TILE_COLS / 2, k, w, w_stride, nr, columns, nc, out);           \
+        if (nc <= 4)                                                                               \
+            rows_bf16(TYPE, 4, 1, k, w, w_stride, nr, columns, nc, out);                           \
+        else if (nc <= 8)                                                                          \
+            rows_bf16(TYPE, 8, 1, k, w, w_stride, nr, columns, nc, out);                           \
         else                                                                                       \
-            rows_bf16(TYPE, SHEAF__TILE_COLS, k, w, w_stride, nr, columns, nc, out);               \
+            rows_bf16(TYPE, 8, 2, k, w, w_stride, nr, columns, nc, out);                           \
     }
 ROWS_BF16(rounded_f16, SHEAF_TYPE_F16)
 ROWS_BF16(rounded_bf16, SHEAF_TYPE_BF16)
 
-static void use_rows_bf16(struct sheaf__cpu_kernels *table) {
+/* Adds these rows to a table, for so many columns at most. */
+static void use_rows_bf16(struct sheaf__cpu_kernels *table, int most) {
+    table->bf16_cols = most;
     table->rows_dot_rounded[SHEAF_TYPE_F16] = rounded_f16;
     table->rows_dot_rounded[SHEAF_TYPE_BF16] = rounded_bf16;
 }
