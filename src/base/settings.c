@@ -93,8 +93,8 @@ static const struct setting settings[] = {
                                 .default_value = "one a core",
                                 .help = "Threads of each CPU device."},
     [SHEAF__SET_CPU_ISA] = {"SHEAF_CPU_ISA", TEXT, .default_value = "the best",
-                            .help = "CPU kernels to use: portable, avx2, avx512, avx512vbmi, "
-                                    "avx512bf16, amx."},
+                            .help = "CPU kernels to use: portable, avx2, avxvnni, avx512, "
+                                    "avx512vbmi, avx512bf16, amx."},
     [SHEAF__SET_CPU_ACTIVATIONS] = {"SHEAF_CPU_ACTIVATIONS", CHOICE("f32|bf16|q8"),
                                     .default_value = "f32",
                                     .help = "What CPU products of prompts round activations to; "

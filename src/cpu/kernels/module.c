@@ -45,6 +45,13 @@ static enum sheaf__cpu_fetch way_to_fetch(void) {
                             : SHEAF__FETCH_SECOND;
 }
 
+/* CPUID leaf 7.1; clang 14 does not know the name "avxvnni". */
+__attribute__((unused)) static bool avx_vnni(void) {
+    enum { AVX_VNNI = 1 << 4 };
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVX_VNNI);
+}
+
 /* AMX with bytes and with BF16. Its registers are so large that Linux hands them out to processes
  * that ask: for all threads, and for good. It refuses if a thread has an alternate signal stack
  * that could not hold them. */

@@ -136,7 +136,11 @@ INLINE void panel_block(enum sheaf_type type, __m256i q, const float *d, const f
     }
     to->by_16 = panel_by_16(type);
     to->has_min = m || offset;
+#if defined(KERNELS_VNNI_256)
+    to->bits = 4;
+#else
     to->bits = (uint8_t)panel_bits(type);
+#endif
 #endif
 }
 

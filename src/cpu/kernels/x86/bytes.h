@@ -453,36 +453,56 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, struct 
     UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm256_add_ps(acc[c][0], acc[c][1]));
 }
 
-/* IQ4_NL and IQ4_XS: eight blocks, a lane each, by integers of 16 bits. */
+#if !defined(KERNELS_VNNI_256)
+/* Lanes of the products of eight vectors of signed bytes with the words of block b of each column. */
+INLINE void dot_shorts(const __m256i *q, int64_t b, const struct sheaf__act_digits *const *act,
+                       int C, __m256 *to) {
+    __m256i dot[TILE];
+    UNROLL for (int c = 0; c < C; c++) dot[c] = _mm256_setzero_si256();
+    UNROLL_8 for (int v = 0; v < 8; v++) {
+        const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(q[v], 8), 8);
+        const __m256i odd = _mm256_srai_epi16(q[v], 8);
+        UNROLL for (int c = 0; c < C; c++) {
+            const int16_t *y = act[c][b].word[0] + 32 * v;
+            dot[c] = madd_acc(madd_acc(dot[c], even, load256(y)), odd, load256(y + 16));
+        }
+    }
+    UNROLL for (int c = 0; c < C; c++) to[c] = _mm256_cvtepi32_ps(dot[c]);
+}
+#endif
+
+/* IQ4_NL and IQ4_XS: eight blocks, a lane each, by integers of 16 bits; with VNNI levels plus 128 by two digits. */
 INLINE void digits_iq4(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                        const struct sheaf__act_digits *const *act, int C, float *sum) {
     const bool xs = type == SHEAF_TYPE_IQ4_XS;
     const size_t block = xs ? SHEAF__QK / 2 : sizeof(struct sheaf__block_iq4_nl);
     const size_t qs =
         xs ? offsetof(struct sheaf__block_iq4_xs, qs) : offsetof(struct sheaf__block_iq4_nl, qs);
-    __m256 acc[TILE];
-    UNROLL for (int c = 0; c < C; c++) acc[c] = _mm256_setzero_ps();
+    __m256 acc[TILE], sums[TILE];
+    UNROLL for (int c = 0; c < C; c++) acc[c] = sums[c] = _mm256_setzero_ps();
     for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
         const char *p = whole_256(type, w, k - i, rest);
         const __m256 d = xs ? scales_32(type, p) : halves_8(p, block);
-        __m256i q[8], dot[TILE];
+        __m256i q[8];
+        __m256 dot[TILE];
         if (C == 1) fetch_weights(fetch, w, size_256(type));
         nibbles_oct(p + qs, block, q);
-        UNROLL for (int c = 0; c < C; c++) dot[c] = _mm256_setzero_si256();
-        UNROLL_8 for (int v = 0; v < 8; v++) {
-            const __m256i x = levels_of(type, q[v]);
-            const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8);
-            const __m256i odd = _mm256_srai_epi16(x, 8);
-            UNROLL for (int c = 0; c < C; c++) {
-                const int16_t *y = act[c][b].word[0] + 32 * v;
-                dot[c] = madd_acc(madd_acc(dot[c], even, load256(y)), odd, load256(y + 16));
-            }
+        UNROLL_8 for (int v = 0; v < 8; v++) q[v] = levels_of(type, q[v]);
+#if defined(KERNELS_VNNI_256)
+        UNROLL_8 for (int v = 0; v < 8; v++) q[v] = _mm256_xor_si256(q[v], _mm256_set1_epi8(-128));
+        UNROLL for (int c = 0; c < C; c++) {
+            dot[c] = dot_lanes(8, 8, q, &act[c][b], 0);
+            sums[c] = _mm256_fmadd_ps(d, _mm256_load_ps(act[c][b].sums32), sums[c]);
         }
-        UNROLL for (int c = 0; c < C; c++) acc[c] = _mm256_fmadd_ps(
-            _mm256_cvtepi32_ps(dot[c]), _mm256_mul_ps(d, _mm256_load_ps(act[c][b].d)), acc[c]);
+#else
+        dot_shorts(q, b, act, C, dot);
+#endif
+        UNROLL for (int c = 0; c < C; c++) acc[c] =
+            _mm256_fmadd_ps(dot[c], _mm256_mul_ps(d, _mm256_load_ps(act[c][b].d)), acc[c]);
     }
-    UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(acc[c]);
+    UNROLL for (int c = 0; c < C; c++) sum[c] =
+        v_sum(_mm256_fmadd_ps(sums[c], _mm256_set1_ps(-128.0f), acc[c]));
 }
 
 #include "cpu/kernels/x86/halves.h"

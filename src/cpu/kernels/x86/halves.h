@@ -74,6 +74,9 @@ INLINE void unpack_half(enum sheaf_type type, const char *w, int half, __m256i *
 
 /* Lanes of 16 products with the two digits of a column. */
 INLINE __m256 dot_half(const __m256i *q, const struct sheaf__act_digits *y, int half) {
+#if defined(KERNELS_VNNI_256)
+    return dot_lanes(3, 4, q, y, 4 * half);
+#else
     const __m256i one = _mm256_set1_epi16(1);
     __m256i s[2];
     UNROLL for (int j = 0; j < 2; j++) {
@@ -85,6 +88,7 @@ INLINE __m256 dot_half(const __m256i *q, const struct sheaf__act_digits *y, int 
     }
     const __m256i high = _mm256_madd_epi16(s[0], _mm256_set1_epi16(256));
     return _mm256_cvtepi32_ps(_mm256_add_epi32(high, _mm256_madd_epi16(s[1], one)));
+#endif
 }
 
 INLINE void digits_halves(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,

@@ -18,14 +18,30 @@ INLINE int hsum8_i32(__m256i v) {
     return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 1)));
 }
 
+/* acc += the products of words, two a lane. */
 INLINE __m256i madd_acc(__m256i acc, __m256i a, __m256i b) {
+#if defined(KERNELS_VNNI_256)
+    return _mm256_dpwssd_avx_epi32(acc, a, b);
+#else
     return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
+#endif
 }
 
 /* The products of n vectors with those of a column from vector v on, summed in each lane, of
  * weights of up to `bits` bits. */
 INLINE __m256 dot_lanes(int bits, int n, const __m256i *q, const struct sheaf__act_digits *y,
                         int v) {
+#if defined(KERNELS_VNNI_256)
+    __m256i s[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    (void)bits;
+    UNROLL_12 for (int i = 0; i < n; i++) {
+        UNROLL for (int j = 0; j < 2; j++) {
+            const int8_t *x = y->digit[(v + i) / 2][j] + (v + i) % 2 * 32;
+            s[j] = _mm256_dpbusd_avx_epi32(s[j], q[i], load256(x));
+        }
+    }
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_slli_epi32(s[0], 8), s[1]));
+#else
     const int most = bits <= 4 ? 8 : bits == 5 ? 4 : 2;
     const __m256i one = _mm256_set1_epi16(1), by_256 = _mm256_set1_epi16(256);
     __m256i sum = _mm256_setzero_si256(), s[2];
@@ -42,6 +58,7 @@ INLINE __m256 dot_lanes(int bits, int n, const __m256i *q, const struct sheaf__a
         sum = i < most ? hm : _mm256_add_epi32(sum, hm);
     }
     return _mm256_cvtepi32_ps(sum);
+#endif
 }
 
 /* ---- a row by parts of k: sums as they are carried in memory ---- */
@@ -468,10 +485,15 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
     ((TYPE) == SHEAF_TYPE_Q2_K || (TYPE) == SHEAF_TYPE_Q3_K || (TYPE) == SHEAF_TYPE_TQ1_0 ||       \
      (TYPE) == SHEAF_TYPE_TQ2_0)
 #define BY_IQ4(TYPE) ((TYPE) == SHEAF_TYPE_IQ4_NL || (TYPE) == SHEAF_TYPE_IQ4_XS)
+#if defined(KERNELS_VNNI_256)
+#define IQ4_ORDER SHEAF__DIGITS_OCTS
+#else
+#define IQ4_ORDER SHEAF__DIGITS_OCT_SHORTS
+#endif
 #define IN_WORDS(TYPE)                                                                             \
     [SHEAF_TYPE_##TYPE] = SHEAF_TYPE_##TYPE == SHEAF_TYPE_MXFP4 ? SHEAF__DIGITS_OCTS               \
                           : BY_HALVES(SHEAF_TYPE_##TYPE)        ? SHEAF__DIGITS_HALVES             \
-                          : BY_IQ4(SHEAF_TYPE_##TYPE)           ? SHEAF__DIGITS_OCT_SHORTS         \
+                          : BY_IQ4(SHEAF_TYPE_##TYPE)           ? IQ4_ORDER                        \
                                                                 : SHEAF__DIGITS_SHORTS,
 #define DIGITS_ORDER                                                                               \
     {                                                                                              \

@@ -1,4 +1,4 @@
-/* The body of the x86 kernel tables: a template by inclusion. avx2.c and avx512.c define what is
+/* The body of the x86 kernel tables: a template by inclusion. avx2.c, avxvnni.c and avx512.c define what is
  * listed here and then include this file; vbmi.c takes the parts without a table, and avx512vbmi.c,
  * avx512bf16.c and amx.c extend the table of avx512.c.
  *
@@ -8,6 +8,7 @@
  * Defined by the including file, where the instruction set has it:
  *   KERNELS_VNNI_512   products of bytes in 512 bits (VNNI): int24.h and panels16.h; without it
  *                      int24_avx2.h
+ *   KERNELS_VNNI_256   the same in 256 bits (AVX-VNNI), for int24_avx2.h, panels16_avx2.h and panels8.h
  *   KERNELS_VBMI       permutations of bytes in 512 bits (VBMI)
  *   KERNELS_NO_TABLE   the parts only
  * Primitives that the including file gives as static inline functions:
@@ -356,10 +357,13 @@ ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K, 256, struct sheaf__blo
 
 #if defined(KERNELS_VNNI_512)
 #define ENTRIES_16 ENTRIES_OF_ALL(blocks)
-#define ENTRIES_8  [SHEAF_TYPE_Q8_0] = blocks_q8_0, ENTRIES_OF_ALL(blocks)
 #else
 #define ENTRIES_16 ENTRIES_OF_ALL(words)
-#define ENTRIES_8  ENTRIES_OF_6_BITS(blocks)
+#endif
+#if defined(KERNELS_VNNI_512) || defined(KERNELS_VNNI_256)
+#define ENTRIES_8 [SHEAF_TYPE_Q8_0] = blocks_q8_0, ENTRIES_OF_ALL(blocks)
+#else
+#define ENTRIES_8 ENTRIES_OF_6_BITS(blocks)
 #endif
 
 #define ROUNDED_ENTRY(TYPE) [SHEAF_TYPE_##TYPE] = rounded_##TYPE,

@@ -67,8 +67,8 @@ INLINE void panel_16(int vectors, bool by_16, bool mins, int64_t k, const struct
                 UNROLL for (int r = 0; r < PANEL16_ROWS; r++) {
                     const __m256i q = four_bytes(w[(size_t)r * w_stride].words + 2 * i);
                     UNROLL for (int v = 0; v < vectors; v++) {
-                        const __m256i p = _mm256_madd_epi16(q, x[v]);
-                        acc[r][v] = i > pairs * h ? _mm256_add_epi32(acc[r][v], p) : p;
+                        acc[r][v] = i > pairs * h ? madd_acc(acc[r][v], q, x[v])
+                                                  : _mm256_madd_epi16(q, x[v]);
                         __asm__("" : "+x"(acc[r][v])); /* gcc would multiply all first, and spill */
                     }
                 }

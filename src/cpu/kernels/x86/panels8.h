@@ -7,7 +7,7 @@
  * scale for 16; then one conversion joins them to the sums. With VNNI accumulators start from what takes
  * off the offset of the weights. Without VNNI sums of pairs have 16 bits, which hold those of 8 products
  * of weights of 4 bits (8 * 2 * 15 * 127 < 2^15), 4 of 5 bits, 2 of 6 bits, before they are widened, and
- * not one of 8 bits: panels16_avx2.h multiplies those.
+ * not one of 8 bits: panels16_avx2.h multiplies those. With VNNI of 32 bytes all are as those of 4 bits.
  *
  * Invariant: as in panels.h. */
 
@@ -119,6 +119,25 @@ INLINE void panel_8(int vectors, bool by_16, bool mins, int64_t k, const char *w
     else                                                                                           \
         panel_8(VECTORS, false, false, k, row, stride, panel, c, add)
 #else
+#if defined(KERNELS_VNNI_256)
+/* acc = elements of the columns . those of the rows, n times 4 of them from 4 j on. */
+INLINE void sum_bytes(bool narrow, int vectors, const struct panel8 *panel, int j, int n,
+                      const struct panel_row *w, size_t w_stride, __m256i (*acc)[2]) {
+    (void)narrow;
+    UNROLL_12 for (int i = j; i < j + n; i++) {
+        __m256i x[2];
+        UNROLL for (int v = 0; v < vectors; v++) x[v] = load256(panel->x[i][8 * v]);
+        UNROLL for (int r = 0; r < PANEL8_ROWS; r++) {
+            const __m256i q = four_bytes(w[(size_t)r * w_stride].q + 4 * i);
+            UNROLL for (int v = 0; v < vectors; v++) {
+                if (i == j) acc[r][v] = _mm256_setzero_si256();
+                acc[r][v] = _mm256_dpbusd_avx_epi32(acc[r][v], q, x[v]);
+            }
+        }
+        __asm__ volatile("" ::: "memory"); /* as in panels16.h */
+    }
+}
+#else
 /* acc = elements of the columns . those of the rows, n times 4 of them from 4 j on; summed in 16 bits if
  * they hold all sums, else in 32. */
 INLINE void sum_bytes(bool narrow, int vectors, const struct panel8 *panel, int j, int n,
@@ -147,6 +166,7 @@ INLINE void sum_bytes(bool narrow, int vectors, const struct panel8 *panel, int 
         UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = _mm256_madd_epi16(acc[r][v], one);
     }
 }
+#endif
 
 /* The columns of so many vectors. Sums stay in memory: registers are for the integers. */
 INLINE void panel_8(int vectors, int bits, bool by_16, int64_t k, const struct panel_row *w,

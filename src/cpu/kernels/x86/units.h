@@ -36,7 +36,8 @@ struct panel_row {
     /* the same for all blocks of a type */
     uint8_t by_16;   /* two scales */
     uint8_t has_min; /* m is 0 without */
-    uint8_t bits;    /* 4, 5, 6 or 8 */
+    uint8_t
+        bits; /* 4, 5, 6 or 8: how many products 16 bits hold; with VNNI all are as those of 4 */
     uint8_t unused[13];
 };
 static_assert(sizeof(struct panel_row) % 32 == 0, "no padding");

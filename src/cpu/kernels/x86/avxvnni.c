@@ -1,0 +1,6 @@
+/* The table of avx2.c with the VNNI products of 32 bytes (AVX-VNNI): Intel's CPUs of 2021 and later that have no
+ * AVX-512. Most bits are those of avx2.c: the same integers in fewer instructions. */
+#define KERNELS_VNNI_256
+#include "cpu/kernels/x86/avx2.h"
+
+#include "cpu/kernels/x86/kernels.h"
