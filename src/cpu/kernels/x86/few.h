@@ -274,15 +274,16 @@ INLINE void few_rows(enum sheaf_type type, enum sheaf__act act, int64_t k, const
                 f.bytes[c] = (const struct sheaf__act_bytes *)y + b;
             }
             if (r0 == 0 || part < k) few_scales(type, act, left, C, &f);
-            for (int64_t r = 0; r < rows; r++, at += w_stride)
-                few_row(type, act, left, at, fetch, &f, C, i == 0, sums[r]);
+            for (int64_t r = 0; r < rows; r++, at += w_stride) {
+                v_f *of = sums[part < k ? r : 0];
+                few_row(type, act, left, at, fetch, &f, C, i == 0, of);
+                if (i + left < k) continue;
+                float to[SHEAF__TILE_COLS]; /* now, while the next row comes from memory */
+                end_few(type, C, of, to);
+                for (int c = 0; c < nc; c++) out[c][r0 + r] = to[c];
+            }
             i += part;
         } while (i < k);
-        for (int64_t r = 0; r < rows; r++) {
-            float to[SHEAF__TILE_COLS];
-            end_few(type, C, sums[r], to);
-            for (int c = 0; c < nc; c++) out[c][r0 + r] = to[c];
-        }
     }
 }
 
