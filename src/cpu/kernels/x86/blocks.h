@@ -128,19 +128,21 @@ INLINE void panel_block(enum sheaf_type type, __m256i q, const float *d, const f
         to->m[h] = m ? m[h] : 0.0f;
     }
 #else
+#if defined(KERNELS_VNNI_256)
+    const int in_min = 0;
+#else
+    const int in_min = offset;
+#endif
     struct panel_row *to = row + b;
     _mm256_storeu_si256((__m256i *)to->q, q);
     UNROLL for (int h = 0; h < 2; h++) {
         to->d[h] = d[h];
-        to->m[h] = (m ? m[h] : 0.0f) - (float)offset * d[h];
+        to->m[h] = (m ? m[h] : 0.0f) - (float)in_min * d[h];
     }
     to->by_16 = panel_by_16(type);
-    to->has_min = m || offset;
-#if defined(KERNELS_VNNI_256)
-    to->bits = 4;
-#else
+    to->has_min = m || in_min;
     to->bits = (uint8_t)panel_bits(type);
-#endif
+    to->offset = (uint8_t)offset;
 #endif
 }
 

@@ -7,7 +7,7 @@
  * scale for 16; then one conversion joins them to the sums. With VNNI accumulators start from what takes
  * off the offset of the weights. Without VNNI sums of pairs have 16 bits, which hold those of 8 products
  * of weights of 4 bits (8 * 2 * 15 * 127 < 2^15), 4 of 5 bits, 2 of 6 bits, before they are widened, and
- * not one of 8 bits: panels16_avx2.h multiplies those. With VNNI of 32 bytes all are as those of 4 bits.
+ * not one of 8 bits: panels16_avx2.h multiplies those.
  *
  * Invariant: as in panels.h. */
 
@@ -18,9 +18,12 @@ struct panel8 {
     int8_t x[8][PANEL8_COLS][4];
     float d[PANEL8_COLS];
 #if defined(KERNELS_VNNI_512)
-    int32_t sums[2][PANEL8_COLS]; /* of 16 each, and times d without VNNI */
+    int32_t sums[2][PANEL8_COLS]; /* of 16 each */
 #else
-    float sums[2][PANEL8_COLS];
+    float sums[2][PANEL8_COLS]; /* the same times d */
+#endif
+#if defined(KERNELS_VNNI_256)
+    int32_t integers[2][PANEL8_COLS]; /* what was multiplied by d */
 #endif
 };
 static_assert(sizeof(struct panel8) % 64 == 0, "no padding");
@@ -46,6 +49,10 @@ static void pack_8(const float *const *x, int64_t n, int used, void *panel) {
 #else
             to->sums[0][c] = d * (float)sums[0];
             to->sums[1][c] = d * (float)sums[1];
+#endif
+#if defined(KERNELS_VNNI_256)
+            to->integers[0][c] = sums[0];
+            to->integers[1][c] = sums[1];
 #endif
             _mm256_storeu_si256((__m256i *)bytes, q);
             for (int j = 0; j < 8; j++) memcpy(to->x[j][c], bytes + 4 * j, 4);
@@ -118,25 +125,54 @@ INLINE void panel_8(int vectors, bool by_16, bool mins, int64_t k, const char *w
         panel_8(VECTORS, false, true, k, row, stride, panel, c, add);                              \
     else                                                                                           \
         panel_8(VECTORS, false, false, k, row, stride, panel, c, add)
-#else
-#if defined(KERNELS_VNNI_256)
-/* acc = elements of the columns . those of the rows, n times 4 of them from 4 j on. */
-INLINE void sum_bytes(bool narrow, int vectors, const struct panel8 *panel, int j, int n,
-                      const struct panel_row *w, size_t w_stride, __m256i (*acc)[2]) {
-    (void)narrow;
+#elif defined(KERNELS_VNNI_256)
+/* acc = `first` + elements of the columns . those of the rows, n times 4 of them from 4 j on. */
+INLINE void sum_bytes(int vectors, const struct panel8 *panel, int j, int n,
+                      const struct panel_row *w, size_t w_stride, const __m256i *first,
+                      __m256i (*acc)[2]) {
     UNROLL_12 for (int i = j; i < j + n; i++) {
         __m256i x[2];
         UNROLL for (int v = 0; v < vectors; v++) x[v] = load256(panel->x[i][8 * v]);
         UNROLL for (int r = 0; r < PANEL8_ROWS; r++) {
             const __m256i q = four_bytes(w[(size_t)r * w_stride].q + 4 * i);
-            UNROLL for (int v = 0; v < vectors; v++) {
-                if (i == j) acc[r][v] = _mm256_setzero_si256();
-                acc[r][v] = _mm256_dpbusd_avx_epi32(acc[r][v], q, x[v]);
-            }
+            UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
+                _mm256_dpbusd_avx_epi32(i == j ? first[v] : acc[r][v], q, x[v]);
         }
         __asm__ volatile("" ::: "memory"); /* as in panels16.h */
     }
 }
+
+/* The columns of so many vectors. Sums stay in memory: registers are for the integers. */
+INLINE void panel_8(int vectors, bool by_16, bool mins, int64_t k, const struct panel_row *w,
+                    size_t w_stride, const struct panel8 *panel, float *c, bool add) {
+    const int parts = BLOCK_PARTS(by_16);
+    const __m256i offset = _mm256_set1_epi32(-w->offset);
+    for (int r = 0; r < PANEL8_ROWS && !add; r++) {
+        for (int v = 0; v < vectors; v++) v_store(c + r * PANEL8_COLS + VW * v, v_set1(0.0f));
+    }
+    for (int64_t b = 0; b < k / 32; b++, panel++, w++) {
+        UNROLL for (int h = 0; h < parts; h++) {
+            __m256i acc[PANEL8_ROWS][2], first[2];
+            UNROLL for (int v = 0; v < vectors; v++) {
+                __m256i x = load256(panel->integers[h] + VW * v);
+                if (!by_16) x = _mm256_add_epi32(x, load256(panel->integers[1] + VW * v));
+                first[v] = mins ? _mm256_setzero_si256() : _mm256_mullo_epi32(x, offset);
+            }
+            sum_bytes(vectors, panel, 8 / parts * h, 8 / parts, w, w_stride, first, acc);
+            add_block(vectors, by_16, mins, h, acc, w, w_stride, panel->d, panel->sums, c);
+        }
+    }
+}
+
+#define TILE_8(VECTORS)                                                                            \
+    if (w->by_16 && w->has_min)                                                                    \
+        panel_8(VECTORS, true, true, k, w, stride, panel, c, add);                                 \
+    else if (w->by_16)                                                                             \
+        panel_8(VECTORS, true, false, k, w, stride, panel, c, add);                                \
+    else if (w->has_min)                                                                           \
+        panel_8(VECTORS, false, true, k, w, stride, panel, c, add);                                \
+    else                                                                                           \
+        panel_8(VECTORS, false, false, k, w, stride, panel, c, add)
 #else
 /* acc = elements of the columns . those of the rows, n times 4 of them from 4 j on; summed in 16 bits if
  * they hold all sums, else in 32. */
@@ -166,7 +202,6 @@ INLINE void sum_bytes(bool narrow, int vectors, const struct panel8 *panel, int 
         UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = _mm256_madd_epi16(acc[r][v], one);
     }
 }
-#endif
 
 /* The columns of so many vectors. Sums stay in memory: registers are for the integers. */
 INLINE void panel_8(int vectors, int bits, bool by_16, int64_t k, const struct panel_row *w,

@@ -2,6 +2,8 @@
 #include <assert.h>
 #include <stdint.h>
 
+#define BLOCK_PARTS(BY_16) ((BY_16) ? 2 : 1)
+
 /* Has the type a scale for 16 weights? The others have one for 32. */
 static inline bool panel_by_16(enum sheaf_type type) {
     return type == SHEAF_TYPE_Q6_K || type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_Q3_K ||
@@ -29,16 +31,16 @@ enum { PANEL_ROW_UNIT = 128, PANEL_ROW_BLOCKS = PANEL_ROW_UNIT / 32 };
  * are those of the first. */
 struct panel_row {
     union {
-        uint8_t q[32]; /* unsigned; the offset is a part of m */
+        uint8_t q[32]; /* unsigned */
         int16_t words[32];
     };
     float d[2], m[2]; /* of 16 each */
     /* the same for all blocks of a type */
     uint8_t by_16;   /* two scales */
     uint8_t has_min; /* m is 0 without */
-    uint8_t
-        bits; /* 4, 5, 6 or 8: how many products 16 bits hold; with VNNI all are as those of 4 */
-    uint8_t unused[13];
+    uint8_t bits;    /* 4, 5, 6 or 8 */
+    uint8_t offset;  /* to be taken off the bytes, with VNNI; without, it is a part of m */
+    uint8_t unused[12];
 };
 static_assert(sizeof(struct panel_row) % 32 == 0, "no padding");
 enum { PANEL_ROW_UNIT = 32, PANEL_ROW_BLOCKS = 1 };
