@@ -276,8 +276,9 @@ int main(int argc, char **argv) {
                     argv[3]);
             return 1;
         }
-        for (int64_t k = 2048; k <= 5632; k += 3584)
-            few_columns(backend, k, argc > 3 ? &one : of_columns, argc > 3 ? 1 : OF_COLUMNS);
+        static const int64_t ks[] = {2048, 5632};
+        for (int i = 0; i < 2; i++)
+            few_columns(backend, ks[i], argc > 3 ? &one : of_columns, argc > 3 ? 1 : OF_COLUMNS);
     } else {
         long_rows(backend, threads == 1);
         experts(backend);
