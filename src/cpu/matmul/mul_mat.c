@@ -31,7 +31,7 @@ enum {
     MAX_PART = 4096,
     PART_UNIT = SHEAF__SEGMENT,
     GROUP = 32,
-    /* Converted columns that begin whole pages apart share few sets of the first cache: F16 by 16 took 120 us a
+    /* Converted columns that begin whole KiB apart share few sets of the first cache: F16 by 16 took 120 us a
      * MiB instead of 54 (k = 2048, Zen 5). */
     ALIAS = 1024, /* bytes */
     APART = 320,  /* added then */

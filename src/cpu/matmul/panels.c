@@ -98,8 +98,9 @@ static int most_by_rows(const struct sheaf__cpu_kernels *kern, enum sheaf_type t
     return few_bits && kind_of(kern, type) == &kern->panels[SHEAF__PANELS_FLOATS] ? 16 : 12;
 }
 
-/* Columns that one call multiplies: in two they would cost more than panels. Not heads of one token that meet
- * the same K/V head; nor experts, whose columns are converted once for all, whatever number of them each gets. */
+/* As many columns as one call multiplies: in two calls they would cost more than panels. Not heads of one token
+ * that meet the same K/V head; nor experts, whose columns are converted once for all, whatever number of them each
+ * gets. */
 bool sheaf__mul_mat_by_rounded_rows(const struct sheaf__cpu_kernels *kern,
                                     const struct sheaf_tensor *dst, int64_t columns) {
     const enum sheaf_type type = dst->src[0]->type;

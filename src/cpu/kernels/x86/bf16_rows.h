@@ -16,7 +16,7 @@ enum {
     BF16_MOST = 8192,  /* elements of all columns: half of a first cache of 32 KiB */
     BF16_KEPT = BF16_MOST / SHEAF__BF16_COLS, /* elements of a part, where there are two groups */
 };
-static_assert(BF16_MOST / SHEAF__TILE_COLS % BF16_STEP == 0, "parts are whole steps");
+static_assert(BF16_KEPT % BF16_STEP == 0, "parts are whole steps");
 
 INLINE __m512bh bf16_weights(enum sheaf_type type, const uint16_t *w) {
     if (type == SHEAF_TYPE_BF16) return (__m512bh)_mm512_loadu_si512(w);

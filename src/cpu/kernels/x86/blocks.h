@@ -225,6 +225,13 @@ INLINE __m256i four_bytes(const void *p) {
     return _mm256_set1_epi32(x);
 }
 
+/* c = 0, of so many vectors of columns. */
+INLINE void clear_tile(int vectors, float *c) {
+    for (int r = 0; r < TILE_ROWS; r++) {
+        for (int v = 0; v < vectors; v++) v_store(c + r * TILE_COLS + VW * v, v_set1(0.0f));
+    }
+}
+
 /* c += the integers acc of part h of a block, times the scales of the rows w and those of the columns, d, of
  * which so many vectors are used; with `mins` also the rows' mins times the columns' sums. */
 INLINE void add_block(int vectors, bool by_16, bool mins, int h, __m256i (*acc)[2],

@@ -209,8 +209,6 @@ INLINE const char *row_at(const char *block, size_t stride, int r) {
     return row;
 }
 
-/* A block has two parts if its type has a scale for 16 weights. */
-
 /* acc += fours `first` .. of a digit of 32 elements of the columns . those of the rows */
 INLINE void add_digit(const int8_t (*x)[PANEL16_COLS][4], int first, int fours,
                       const char *const *row, __m512i (*acc)[2]) {

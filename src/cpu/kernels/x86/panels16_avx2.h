@@ -55,9 +55,7 @@ INLINE void widen_row(enum sheaf_type type, struct panel_row *row, int64_t n) {
 INLINE void panel_16(int vectors, bool by_16, bool mins, int64_t k, const struct panel_row *w,
                      size_t w_stride, const struct panel16 *panel, float *c, bool add) {
     const int parts = by_16 ? 2 : 1, pairs = 16 / parts;
-    for (int r = 0; r < PANEL16_ROWS && !add; r++) {
-        for (int v = 0; v < vectors; v++) v_store(c + r * PANEL16_COLS + VW * v, v_set1(0.0f));
-    }
+    if (!add) clear_tile(vectors, c);
     for (int64_t b = 0; b < k / 32; b++, panel++, w++) {
         UNROLL for (int h = 0; h < parts; h++) {
             __m256i acc[PANEL16_ROWS][2];

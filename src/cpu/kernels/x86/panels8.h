@@ -115,16 +115,6 @@ INLINE void panel_8(int vectors, bool by_16, bool mins, int64_t k, const char *w
         UNROLL for (int v = 0; v < vectors; v++) v_store(c + r * PANEL8_COLS + 16 * v, sum[r][v]);
     }
 }
-
-#define TILE_8(VECTORS)                                                                            \
-    if (like->by_16 && like->has_min)                                                              \
-        panel_8(VECTORS, true, true, k, row, stride, panel, c, add);                               \
-    else if (like->by_16)                                                                          \
-        panel_8(VECTORS, true, false, k, row, stride, panel, c, add);                              \
-    else if (like->has_min)                                                                        \
-        panel_8(VECTORS, false, true, k, row, stride, panel, c, add);                              \
-    else                                                                                           \
-        panel_8(VECTORS, false, false, k, row, stride, panel, c, add)
 #elif defined(KERNELS_VNNI_256)
 /* acc = `first` + elements of the columns . those of the rows, n times 4 of them from 4 j on. */
 INLINE void sum_bytes(int vectors, const struct panel8 *panel, int j, int n,
@@ -147,9 +137,7 @@ INLINE void panel_8(int vectors, bool by_16, bool mins, int64_t k, const struct 
                     size_t w_stride, const struct panel8 *panel, float *c, bool add) {
     const int parts = BLOCK_PARTS(by_16);
     const __m256i offset = _mm256_set1_epi32(-w->offset);
-    for (int r = 0; r < PANEL8_ROWS && !add; r++) {
-        for (int v = 0; v < vectors; v++) v_store(c + r * PANEL8_COLS + VW * v, v_set1(0.0f));
-    }
+    if (!add) clear_tile(vectors, c);
     for (int64_t b = 0; b < k / 32; b++, panel++, w++) {
         UNROLL for (int h = 0; h < parts; h++) {
             __m256i acc[PANEL8_ROWS][2], first[2];
@@ -164,15 +152,6 @@ INLINE void panel_8(int vectors, bool by_16, bool mins, int64_t k, const struct 
     }
 }
 
-#define TILE_8(VECTORS)                                                                            \
-    if (w->by_16 && w->has_min)                                                                    \
-        panel_8(VECTORS, true, true, k, w, stride, panel, c, add);                                 \
-    else if (w->by_16)                                                                             \
-        panel_8(VECTORS, true, false, k, w, stride, panel, c, add);                                \
-    else if (w->has_min)                                                                           \
-        panel_8(VECTORS, false, true, k, w, stride, panel, c, add);                                \
-    else                                                                                           \
-        panel_8(VECTORS, false, false, k, w, stride, panel, c, add)
 #else
 /* acc = elements of the columns . those of the rows, n times 4 of them from 4 j on; summed in 16 bits if
  * they hold all sums, else in 32. */
@@ -208,9 +187,7 @@ INLINE void panel_8(int vectors, int bits, bool by_16, int64_t k, const struct p
                     size_t w_stride, const struct panel8 *panel, float *c, bool add) {
     const bool narrow = bits <= 5;
     const int n = by_16 || bits == 5 ? 4 : 8; /* of a part, in fours */
-    for (int r = 0; r < PANEL8_ROWS && !add; r++) {
-        for (int v = 0; v < vectors; v++) v_store(c + r * PANEL8_COLS + VW * v, v_set1(0.0f));
-    }
+    if (!add) clear_tile(vectors, c);
     for (int64_t b = 0; b < k / 32; b++, panel++, w++) {
         for (int part = 0; part < 8 / n; part++) {
             __m256i acc[PANEL8_ROWS][2];
@@ -222,24 +199,37 @@ INLINE void panel_8(int vectors, int bits, bool by_16, int64_t k, const struct p
 }
 
 #define TILE_8(VECTORS)                                                                            \
-    if (w->bits == 4 && !w->by_16)                                                                 \
+    if (like->bits == 4 && !like->by_16)                                                           \
         panel_8(VECTORS, 4, false, k, w, stride, panel, c, add);                                   \
-    else if (w->bits == 4)                                                                         \
+    else if (like->bits == 4)                                                                      \
         panel_8(VECTORS, 4, true, k, w, stride, panel, c, add);                                    \
-    else if (w->bits == 5 && !w->by_16)                                                            \
+    else if (like->bits == 5 && !like->by_16)                                                      \
         panel_8(VECTORS, 5, false, k, w, stride, panel, c, add);                                   \
-    else if (w->bits == 5)                                                                         \
+    else if (like->bits == 5)                                                                      \
         panel_8(VECTORS, 5, true, k, w, stride, panel, c, add);                                    \
     else                                                                                           \
         panel_8(VECTORS, 6, true, k, w, stride, panel, c, add)
 #endif
 
+#if defined(KERNELS_VNNI_512) || defined(KERNELS_VNNI_256)
+#define TILE_8(VECTORS)                                                                            \
+    if (like->by_16 && like->has_min)                                                              \
+        panel_8(VECTORS, true, true, k, w, stride, panel, c, add);                                 \
+    else if (like->by_16)                                                                          \
+        panel_8(VECTORS, true, false, k, w, stride, panel, c, add);                                \
+    else if (like->has_min)                                                                        \
+        panel_8(VECTORS, false, true, k, w, stride, panel, c, add);                                \
+    else                                                                                           \
+        panel_8(VECTORS, false, false, k, w, stride, panel, c, add)
+#endif
+
 static void tile_8(int64_t k, const void *row, size_t stride, const void *panel, int used, float *c,
                    bool add) {
 #if defined(KERNELS_VNNI_512)
-    const struct panel_scales *like = scales_at(row);
+    const char *w = row;
+    const struct panel_scales *like = scales_at(w);
 #else
-    const struct panel_row *w = row;
+    const struct panel_row *w = row, *like = w;
     stride /= sizeof *w;
 #endif
     if (used > VW) {

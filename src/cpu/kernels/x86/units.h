@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <stdint.h>
 
+/* A block has two parts if its type has a scale for 16 weights. */
 #define BLOCK_PARTS(BY_16) ((BY_16) ? 2 : 1)
 
 /* Has the type a scale for 16 weights? The others have one for 32. */
