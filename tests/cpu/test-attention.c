@@ -16,7 +16,7 @@
 typedef struct sheaf_tensor T;
 typedef struct sheaf_context C;
 
-enum { MAX_KEYS = 700 };
+enum { MAX_KEYS = 1300 };
 
 static const enum sheaf_type cache_types[] = {SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16,
                                               SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1,
@@ -516,6 +516,40 @@ Test(attention, windows_that_differ) {
         }
         sheaf_free(c);
     }
+}
+
+/* Many queries, whose blocks of keys are closed, open or mixed: tiles go over the keys together, and a
+ * query has the bits that it has among few. What no query sees may hold anything. */
+Test(attention, tiles_that_go_together) {
+    enum { D = 16, N = 90, FEW = 9, KEYS = 1300, WINDOW = 1150, UNSEEN = 60 };
+    C *c = context();
+    T *q = sheaf_new_tensor_3d(c, SHEAF_TYPE_F32, D, N, 2);
+    T *k = sheaf_new_tensor_2d(c, SHEAF_TYPE_F16, D, KEYS);
+    T *mask = sheaf_new_tensor_2d(c, SHEAF_TYPE_F16, KEYS, N);
+    fill(q, 2);
+    fill(k, 1);
+    for (int j = 0; j < KEYS * N; j++) {
+        const int last = KEYS - N + j / KEYS, key = j % KEYS;
+        ((uint16_t *)mask->data)[j] = key <= last && key > last - WINDOW ? 0 : 0xfc00;
+    }
+    expected = (struct expected){.mask = mask, .tolerance = tolerance_of(k, k)};
+    T *all = sheaf_flash_attn_ext(c, q, k, k, mask, 0.25f, 0, 0);
+    compute(c, all, check_attention, "together");
+    memset(k->data, 0xff, UNSEEN * k->nb[1]);
+    for (int64_t n = 0; n < N; n += FEW) {
+        T *open = sheaf_view_2d(c, mask, KEYS, FEW, mask->nb[1], (size_t)n * mask->nb[1]);
+        T *some = sheaf_view_3d(c, q, D, FEW, 2, q->nb[1], q->nb[2], (size_t)n * q->nb[1]);
+        T *few = sheaf_flash_attn_ext(c, some, k, k, open, 0.25f, 0, 0);
+        struct sheaf_cgraph *graph = sheaf_new_graph(c);
+        cr_assert_eq(sheaf_build_forward_expand(graph, all), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_build_forward_expand(graph, few), SHEAF_STATUS_SUCCESS);
+        sheaf_backend_t backend = backend_of(2, false);
+        cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+        cr_assert_arr_eq((char *)all->data + (size_t)n * all->nb[2], few->data,
+                         FEW * 2 * D * sizeof(float), "queries from %d on", (int)n);
+        sheaf_backend_free(backend);
+    }
+    sheaf_free(c);
 }
 
 /* MLA: one K/V head of 576, of which the first 512 are V. */

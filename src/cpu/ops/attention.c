@@ -95,19 +95,30 @@ static bool all_are(const char *p, size_t size, int64_t n, uint32_t bits) {
     return (differ | (word ^ want)) == 0;
 }
 
-enum sheaf__attn_mask sheaf__attn_mask(const struct sheaf__attn *at, struct sheaf__attn_row r,
-                                       int64_t t0, int64_t n, float *buf) {
+static const char *mask_row(const struct sheaf__attn *at, struct sheaf__attn_row r, int64_t t0) {
     const struct sheaf_tensor *mask = at->mask;
     const struct sheaf__cpu_row from = {r.query, r.head % mask->ne[2], r.s % mask->ne[3]};
-    const char *p = sheaf__cpu_row_data(mask, from) + (size_t)t0 * mask->nb[0];
+    return sheaf__cpu_row_data(mask, from) + (size_t)t0 * mask->nb[0];
+}
+
+enum sheaf__attn_mask sheaf__attn_mask_kind(const struct sheaf__attn *at, struct sheaf__attn_row r,
+                                            int64_t t0, int64_t n) {
+    const struct sheaf_tensor *mask = at->mask;
     const uint32_t closed = mask->type == SHEAF_TYPE_F16    ? 0xfc00
                             : mask->type == SHEAF_TYPE_BF16 ? 0xff80
                                                             : 0xff800000;
     const size_t size = sheaf_type_size(mask->type);
-    if (sheaf__cpu_is_dense(mask)) {
-        if (all_are(p, size, n, 0)) return SHEAF__ATTN_PLAIN;
-        if (all_are(p, size, n, closed)) return SHEAF__ATTN_CLOSED;
-    }
+    if (!sheaf__cpu_is_dense(mask)) return SHEAF__ATTN_MIXED;
+    if (all_are(mask_row(at, r, t0), size, n, 0)) return SHEAF__ATTN_PLAIN;
+    return all_are(mask_row(at, r, t0), size, n, closed) ? SHEAF__ATTN_CLOSED : SHEAF__ATTN_MIXED;
+}
+
+enum sheaf__attn_mask sheaf__attn_mask(const struct sheaf__attn *at, struct sheaf__attn_row r,
+                                       int64_t t0, int64_t n, float *buf) {
+    const struct sheaf_tensor *mask = at->mask;
+    const char *p = mask_row(at, r, t0);
+    const enum sheaf__attn_mask kind = sheaf__attn_mask_kind(at, r, t0, n);
+    if (kind != SHEAF__ATTN_MIXED) return kind;
     if (sheaf__cpu_is_dense(mask) && at->kern->to_float[mask->type]) {
         at->kern->to_float[mask->type](p, buf, n);
     } else {

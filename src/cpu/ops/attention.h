@@ -59,7 +59,10 @@ enum sheaf__attn_mask {
     SHEAF__ATTN_CLOSED /* -inf */,
     SHEAF__ATTN_MIXED
 };
-/* The mask of a row for keys [t0, t0 + n); at buf as floats if it is mixed. */
+/* The mask of a row for keys [t0, t0 + n), from its bits alone: one that is mixed may turn out closed. */
+enum sheaf__attn_mask sheaf__attn_mask_kind(const struct sheaf__attn *at, struct sheaf__attn_row r,
+                                            int64_t t0, int64_t n);
+/* The same, at buf as floats if it is mixed. */
 enum sheaf__attn_mask sheaf__attn_mask(const struct sheaf__attn *at, struct sheaf__attn_row r,
                                        int64_t t0, int64_t n, float *buf);
 
