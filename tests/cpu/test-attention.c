@@ -2,7 +2,8 @@
  * types of a K/V cache, V unlike K; SOFT_MAX with sinks; rows written into caches.
  *
  * A case runs with 1 and 3 threads and as its reference, element by element against the formulas
- * below; with other threads it must have the same bits. */
+ * below; with other threads it must have the same bits. Suite `rounded` is the same in the fast mode, where the
+ * kernels may round queries, keys, weights and values to BF16. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -148,15 +149,40 @@ static double mask_at(const T *t, int64_t j, int64_t n, int64_t h, int64_t s, in
     return m ? slope(t, h, heads) * value(m, j, n, h % m->ne[2], s % m->ne[3]) : 0;
 }
 
+static bool rounded;    /* in the fast mode */
+static double farthest; /* from what was expected, as a share of what was tolerated */
+
+static void round_activations(void) {
+    setenv("SHEAF_CPU_ACTIVATIONS", "q8", 1);
+    rounded = true;
+}
+static void check_rounding(void) {
+    const bool kernels_round = sheaf__cpu_kernels()->attention_rounded.lanes > 0;
+    const bool compared = farthest > 0; /* with formulas; others compare bits */
+    cr_assert(!kernels_round || !compared || farthest > 0.1, "nothing was rounded: %g", farthest);
+}
+
+/* A test of both suites. */
+#define TEST_BOTH(NAME)                                                                            \
+    static void check_##NAME(void);                                                                \
+    Test(attention, NAME) { check_##NAME(); }                                                      \
+    Test(rounded, NAME, .init = round_activations) {                                               \
+        check_##NAME();                                                                            \
+        check_rounding();                                                                          \
+    }                                                                                              \
+    static void check_##NAME(void)
+
 static void close_to(const char *what, double got, double want, int64_t i, int64_t j, int64_t h,
                      int64_t s) {
-    cr_assert(fabs(got - want) <= expected.tolerance * fmax(1, fabs(want)),
-              "%s [%d %d %d %d]: %.9g, expected %.9g", what, (int)i, (int)j, (int)h, (int)s, got,
-              want);
+    const double allowed = expected.tolerance * fmax(1, fabs(want));
+    farthest = fmax(farthest, fabs(got - want) / allowed);
+    cr_assert(fabs(got - want) <= allowed, "%s [%d %d %d %d]: %.9g, expected %.9g", what, (int)i,
+              (int)j, (int)h, (int)s, got, want);
 }
 
 /* Tables may multiply Q8_0 by queries and weights of 16 bits. */
 static double tolerance_of(const T *k, const T *v) {
+    if (rounded) return 2e-3;
     return k->type == SHEAF_TYPE_Q8_0 || v->type == SHEAF_TYPE_Q8_0 ? 5e-5 : 2e-6;
 }
 
@@ -250,7 +276,7 @@ static void attend(const struct attention *a) {
 
 enum { F32 = SHEAF_TYPE_F32, F16 = SHEAF_TYPE_F16, Q4 = SHEAF_TYPE_Q4_0, Q8 = SHEAF_TYPE_Q8_0 };
 
-Test(attention, sinks) {
+TEST_BOTH(sinks) {
     /* one query and few: by parts of the keys; many: by lanes */
     static const int64_t n[] = {1, 3, 20};
     for (int i = 0; i < 3; i++) {
@@ -317,7 +343,7 @@ Test(attention, sinks) {
 }
 
 /* Heads 0 to 4 and 5 to 8 of nine on three K/V heads, whose middle one both slices have, and others. */
-Test(attention, divided_groups) {
+TEST_BOTH(divided_groups) {
     static const int64_t n[] = {1, 3, 20};
     for (int i = 0; i < 3; i++) {
         const int64_t m = n[i];
@@ -385,7 +411,7 @@ Test(attention, extreme_sinks) {
     }
 }
 
-Test(attention, masks_repeat) {
+TEST_BOTH(masks_repeat) {
     const struct attention cases[] = {
         {"masks of some heads", 16, 16, 70, 3, 6, 2, 4, F32, F32, {3, 3, 2}, .sinks = false},
         {"masks of some heads, many queries",
@@ -405,7 +431,7 @@ Test(attention, masks_repeat) {
     for (size_t j = 0; j < sizeof cases / sizeof *cases; j++) attend(&cases[j]);
 }
 
-Test(attention, every_cache_type) {
+TEST_BOTH(every_cache_type) {
     for (int i = 0; i < N_TYPES; i++) {
         for (int64_t n = 1; n <= 9; n += 8) {
             if (SANITIZED && (i + n / 8) % 2) continue; /* one query or nine */
@@ -445,7 +471,7 @@ Test(attention, heads_that_share) {
 }
 
 /* A head has the bits that it has alone: heads of one K/V head may be split over devices. */
-Test(attention, heads_that_share_have_the_bits_of_one) {
+TEST_BOTH(heads_that_share_have_the_bits_of_one) {
     enum { D = 64, HEADS = 11, KEYS = 300 };
     for (int i = 0; i < N_TYPES; i++) {
         for (int64_t n = 1; n <= 9; n += 4) {
@@ -520,7 +546,7 @@ Test(attention, windows_that_differ) {
 
 /* Many queries, whose blocks of keys are closed, open or mixed: tiles go over the keys together, and a
  * query has the bits that it has among few. What no query sees may hold anything. */
-Test(attention, tiles_that_go_together) {
+TEST_BOTH(tiles_that_go_together) {
     enum { D = 16, N = 90, FEW = 9, KEYS = 1300, WINDOW = 1150, UNSEEN = 60 };
     C *c = context();
     T *q = sheaf_new_tensor_3d(c, SHEAF_TYPE_F32, D, N, 2);
@@ -553,7 +579,7 @@ Test(attention, tiles_that_go_together) {
 }
 
 /* MLA: one K/V head of 576, of which the first 512 are V. */
-Test(attention, v_is_a_part_of_k) {
+TEST_BOTH(v_is_a_part_of_k) {
     for (int64_t n = 1; n <= 10; n += 9) {
         const struct attention mla = {"MLA", 576, 512, 65,  n,         4,
                                       1,     1,   F16, F16, {n, 1, 1}, .v_in_k = true};
@@ -564,7 +590,7 @@ Test(attention, v_is_a_part_of_k) {
     }
 }
 
-Test(attention, heads_of_any_size) {
+TEST_BOTH(heads_of_any_size) {
     static const int64_t sizes[][2] = {{1, 1}, {3, 7}, {40, 40}, {65, 67}, {72, 80}, {320, 256}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         for (int64_t n = 2; n <= 11; n += 9) {
@@ -576,7 +602,7 @@ Test(attention, heads_of_any_size) {
 }
 
 /* Keys and values behind a mask are never read into a result, whatever the type of the cache. */
-Test(attention, masked_blocks_may_hold_anything) {
+TEST_BOTH(masked_blocks_may_hold_anything) {
     for (int i = 3; i < N_TYPES; i++) {
         for (int64_t n = 1; n <= 9; n += 8) {
             C *c = context();

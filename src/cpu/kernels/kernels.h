@@ -222,13 +222,21 @@ enum sheaf__panels_kind {
 };
 
 /* Attention of many queries, a lane each: in memory [..][lanes]. Functions that take a number of
- * lanes in use may compute those beyond it too. */
+ * lanes in use may compute those beyond it too. Products are of words of 32 bits: a float, or two
+ * elements that were rounded, side by side; k and strides count words. */
 struct sheaf__cpu_attention {
     int lanes, rows; /* of a tile; 0: the table has none of this */
+    int pair;        /* elements of a word: 1 or 2 */
     /* panel [n][lanes], panel[i][c] = x[c][i]; `lanes` pointers */
     void (*pack)(const float *const *x, int64_t n, float *panel);
+    /* The same of queries as words; n is a multiple of `pair` */
+    void (*pack_queries)(const float *const *x, int64_t n, float *panel);
     /* y[c][i] = panel[i][c] * by[c] for cols lanes */
     void (*unpack)(const float *panel, int64_t n, const float *by, int cols, float *const *y);
+    /* Floats become words, in place; NULL: they stay floats. Of keys, n elements that lie one after the
+     * other; of values, `rows` rows of n elements, an even number, of which two neighbours become one */
+    void (*round_keys)(int64_t n, float *x);
+    void (*round_values)(int64_t rows, int64_t n, float *x);
     /* c[r] = sum over i < k of a[r * stride + i] * panel[i]; whole tiles of rows */
     void (*scores)(int64_t k, const float *a, int64_t stride, int64_t rows, const float *panel,
                    int lanes, float *c);
@@ -237,8 +245,8 @@ struct sheaf__cpu_attention {
                    int lanes, float *c);
     /* A block of n keys joins a softmax. x = scale * score + slope[lane] * mask (-inf where the
      * mask is, whatever the score; no mask: NULL); max becomes the largest so far; scores become
-     * exp(x - max); shrink is exp(old max - max), what was summed before is to be multiplied by it;
-     * sum is carried on. */
+     * exp(x - max), in words; shrink is exp(old max - max), what was summed before is to be
+     * multiplied by it; sum is carried on. */
     void (*soften)(int64_t n, int lanes, float scale, const float *mask, const float *slope,
                    float *scores, float *max, float *sum, float *shrink);
     void (*scale)(int64_t n, int lanes, const float *by, float *c); /* c[r] *= by, n rows */
@@ -335,6 +343,7 @@ struct sheaf__cpu_kernels {
                       enum sheaf__digits_order order);
 
     struct sheaf__cpu_attention attention;
+    struct sheaf__cpu_attention attention_rounded; /* only where activations may be rounded */
     struct sheaf__cpu_attention_q8 attention_q8;
     /* Rows of n elements, `stride` bytes apart, as floats, y_stride apart: a K/V cache's types F32
      * F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL; NULL for others. True if all are finite. */
@@ -427,7 +436,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 24 };
+enum { SHEAF__CPU_KERNELS_VERSION = 25 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

@@ -85,7 +85,9 @@ int64_t sheaf__attn_mask_id(const struct sheaf__attn *at, struct sheaf__attn_row
 static bool all_are(const char *p, size_t size, int64_t n, uint32_t bits) {
     const uint64_t want = bits * (size == 2 ? 0x0001000100010001u : 0x0000000100000001u);
     size_t bytes = (size_t)n * size;
-    uint64_t differ = 0, word;
+    uint64_t differ = 0, word = want;
+    memcpy(&word, p, size);
+    if (word != want) return false; /* most that differ do so from the first on */
     for (; bytes >= 8; bytes -= 8, p += 8) {
         memcpy(&word, p, 8);
         differ |= word ^ want;
@@ -507,12 +509,21 @@ static void by_parts(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync,
 
 /* ---- the op ---- */
 
+/* Rounded, where the user asks for it; elements that lie in pairs are of an even number. */
+static const struct sheaf__cpu_attention *by_lanes(const struct sheaf__cpu_kernels *kern,
+                                                   int64_t d) {
+    const struct sheaf__cpu_attention *rounded = &kern->attention_rounded;
+    const bool round = sheaf__rounding() != SHEAF__ROUND_NONE && rounded->lanes > 0;
+    return round && d % rounded->pair == 0 ? rounded : &kern->attention;
+}
+
 static struct sheaf__attn attn_of(const struct sheaf__cpu_kernels *kern,
                                   const struct sheaf_tensor *node) {
     const struct sheaf_tensor *q = node->src[0], *k = node->src[1], *v = node->src[2];
     const int64_t extent = node->op_params[SHEAF_OP_PARAM_EXTENT];
     struct sheaf__attn at = {
         .kern = kern,
+        .by_lanes = by_lanes(kern, q->ne[0]),
         .q = q,
         .k = k,
         .v = v,

@@ -12,6 +12,7 @@ enum { SHEAF__ATTN_BLOCK = 64 }; /* keys that are floats at a time */
  * [e, g.r, n, s]; sinks F32 [g.r] or NULL */
 struct sheaf__attn {
     const struct sheaf__cpu_kernels *kern;
+    const struct sheaf__cpu_attention *by_lanes; /* of many queries */
     const struct sheaf_tensor *q, *k, *v, *mask, *sinks;
     const struct sheaf_tensor *dst;
     int64_t d, e, t, n, heads_kv, n_s;

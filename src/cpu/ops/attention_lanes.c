@@ -22,11 +22,11 @@ enum {
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 bool sheaf__attn_by_lanes(const struct sheaf__attn *at) {
-    return at->kern->attention.lanes > 0 && at->n >= QUERIES_FROM && at->d > 0 && at->e > 0;
+    return at->by_lanes->lanes > 0 && at->n >= QUERIES_FROM && at->d > 0 && at->e > 0;
 }
 
 struct tile {
-    float *q;   /* [d][lanes] */
+    float *q;   /* [words of d][lanes] */
     float *acc; /* [wide][lanes] */
     struct sheaf__attn_row rows[MAX_LANES];
     int n_rows;
@@ -49,19 +49,21 @@ static int64_t longest(const struct sheaf__attn *at) {
     return n > BLOCK ? n : BLOCK;
 }
 
-static int64_t wide_of(const struct sheaf__attn *at) {
-    return round_up(at->e, at->kern->attention.rows);
+static int64_t words(const struct sheaf__attn *at, int64_t elements) {
+    return round_up(elements, at->by_lanes->pair) / at->by_lanes->pair;
 }
 
+static int64_t wide_of(const struct sheaf__attn *at) { return round_up(at->e, at->by_lanes->rows); }
+
 static int64_t tiles_of_head(const struct sheaf__attn *at) {
-    const int64_t lanes = at->kern->attention.lanes;
+    const int64_t lanes = at->by_lanes->lanes;
     return (at->rows + lanes - 1) / lanes;
 }
 
 /* Tiles that go over the keys together, at most. */
 static int64_t tiles_together(const struct sheaf__attn *at) {
-    const int64_t lanes = at->kern->attention.lanes;
-    const int64_t each = (at->d + wide_of(at)) * lanes * (int64_t)sizeof(float);
+    const int64_t lanes = at->by_lanes->lanes;
+    const int64_t each = (words(at, at->d) + wide_of(at)) * lanes * (int64_t)sizeof(float);
     int64_t n = TOGETHER_BYTES / each;
     n = n < MAX_TOGETHER ? n : MAX_TOGETHER;
     n = n < tiles_of_head(at) ? n : tiles_of_head(at);
@@ -74,7 +76,7 @@ static size_t take(float **p, float *base, size_t at, int64_t n) {
 }
 
 static size_t scratch_at(const struct sheaf__attn *at, float *base, struct scratch *w) {
-    const int64_t lanes = at->kern->attention.lanes, together = tiles_together(at);
+    const int64_t lanes = at->by_lanes->lanes, together = tiles_together(at);
     float *tiles;
     size_t n = 0;
     w->wide = wide_of(at);
@@ -82,7 +84,7 @@ static size_t scratch_at(const struct sheaf__attn *at, float *base, struct scrat
     w->tiles = (void *)tiles;
     for (int64_t i = 0; i < together; i++) {
         float *q, *acc;
-        n = take(&q, base, n, at->d * lanes);
+        n = take(&q, base, n, words(at, at->d) * lanes);
         n = take(&acc, base, n, w->wide * lanes);
         if (base) w->tiles[i].q = q;
         if (base) w->tiles[i].acc = acc;
@@ -142,8 +144,8 @@ static bool load_masks(const struct sheaf__attn *at, const struct tile *t, int64
         x[i] = row;
     }
     if (!any) return false;
-    for (int i = t->n_rows; i < at->kern->attention.lanes; i++) x[i] = x[0];
-    at->kern->attention.pack(x, n, w->mask);
+    for (int i = t->n_rows; i < at->by_lanes->lanes; i++) x[i] = x[0];
+    at->by_lanes->pack(x, n, w->mask);
     *mask = w->mask;
     return true;
 }
@@ -156,24 +158,43 @@ struct block {
 };
 
 static void load_block(const struct sheaf__attn *at, struct block *b, const struct scratch *w) {
-    const int64_t whole = round_up(b->n, at->kern->attention.rows);
+    const struct sheaf__cpu_attention *kern = at->by_lanes;
+    const int64_t whole = round_up(b->n, kern->rows);
     sheaf__attn_load(at, at->k, b->s, b->hk, b->t0, b->n, w->k, at->d);
     memset(w->k + b->n * at->d, 0, (size_t)((whole - b->n) * at->d) * sizeof *w->k);
+    if (kern->round_keys) kern->round_keys(whole * at->d, w->k);
     b->finite = sheaf__attn_load(at, at->v, b->s, b->hk, b->t0, b->n, w->v, w->wide);
+    if (kern->round_values && b->finite) {
+        const int64_t rows = round_up(b->n, kern->pair);
+        memset(w->v + b->n * w->wide, 0, (size_t)((rows - b->n) * w->wide) * sizeof *w->v);
+        kern->round_values(rows, w->wide, w->v);
+    }
     b->loaded = true;
+}
+
+/* The weight of key j for a lane, as soften left it. */
+static float weight_of(const struct sheaf__attn *at, const float *scores, int64_t j, int lane) {
+    const int64_t pair = at->by_lanes->pair;
+    const float *word = scores + j / pair * at->by_lanes->lanes + lane;
+    uint16_t half[2];
+    float weight;
+    if (pair == 1) return *word;
+    memcpy(half, word, sizeof half);
+    sheaf_to_float(SHEAF_TYPE_BF16, half + j % pair, &weight, 1);
+    return weight;
 }
 
 static void add_values(const struct sheaf__attn *at, const struct tile *t, const struct block *b,
                        const struct scratch *w) {
-    const struct sheaf__cpu_attention *kern = &at->kern->attention;
+    const struct sheaf__cpu_attention *kern = at->by_lanes;
     const int64_t lanes = kern->lanes;
     if (b->finite) {
-        kern->values(b->n, w->v, w->wide, w->wide, w->scores, t->n_rows, t->acc);
+        kern->values(words(at, b->n), w->v, w->wide, w->wide, w->scores, t->n_rows, t->acc);
         return;
     }
     float weights[BLOCK];
     for (int l = 0; l < t->n_rows; l++) {
-        for (int64_t j = 0; j < b->n; j++) weights[j] = w->scores[j * lanes + l];
+        for (int64_t j = 0; j < b->n; j++) weights[j] = weight_of(at, w->scores, j, l);
         for (int64_t i = 0; i < at->e; i++) w->rows[i] = t->acc[i * lanes + l];
         sheaf__attn_mix_carefully(at, w->v, w->wide, b->n, weights, 0, 1, w->rows, 0);
         for (int64_t i = 0; i < at->e; i++) t->acc[i * lanes + l] = w->rows[i];
@@ -182,13 +203,14 @@ static void add_values(const struct sheaf__attn *at, const struct tile *t, const
 
 static void add_block(const struct sheaf__attn *at, struct tile *t, struct block *b,
                       const struct scratch *w) {
-    const struct sheaf__cpu_attention *kern = &at->kern->attention;
+    const struct sheaf__cpu_attention *kern = at->by_lanes;
     const int64_t lanes = kern->lanes, n = b->n;
     const float *mask;
     float scale = at->scale;
     if (!load_masks(at, t, b->t0, n, w, &mask)) return;
     if (!b->loaded) load_block(at, b, w);
-    kern->scores(at->d, w->k, at->d, round_up(n, kern->rows), t->q, t->n_rows, w->scores);
+    kern->scores(words(at, at->d), w->k, words(at, at->d), round_up(n, kern->rows), t->q, t->n_rows,
+                 w->scores);
     if (at->softcap != 0.0f) {
         at->kern->scale_f32(n * lanes, scale, w->scores, w->scores);
         at->kern->softcap_f32(n * lanes, at->softcap, w->scores, w->scores);
@@ -204,7 +226,7 @@ static void add_block(const struct sheaf__attn *at, struct tile *t, struct block
 /* Rows [first, first + lanes) of a head, as far as there are. */
 static void start_tile(const struct sheaf__attn *at, struct tile *t, int64_t s, int64_t hk,
                        int64_t first, const struct scratch *w) {
-    const struct sheaf__cpu_attention *kern = &at->kern->attention;
+    const struct sheaf__cpu_attention *kern = at->by_lanes;
     const int64_t left = sheaf__attn_rows(at, hk) - first;
     const float *q[MAX_LANES];
     t->n_rows = (int)(left < kern->lanes ? left : kern->lanes);
@@ -219,7 +241,7 @@ static void start_tile(const struct sheaf__attn *at, struct tile *t, int64_t s, 
             q[l] = q[0]; /* not used */
         }
     }
-    kern->pack(q, at->d, t->q);
+    kern->pack_queries(q, at->d, t->q);
     memset(t->acc, 0, (size_t)(w->wide * kern->lanes) * sizeof *t->acc);
 }
 
@@ -230,13 +252,13 @@ static void finish_tile(const struct sheaf__attn *at, const struct tile *t) {
         by[l] = sheaf__attn_factor(at, t->rows[l], t->max[l], t->sum[l]);
         y[l] = sheaf__attn_dst(at, t->rows[l]);
     }
-    at->kern->attention.unpack(t->acc, at->e, by, t->n_rows, y);
+    at->by_lanes->unpack(t->acc, at->e, by, t->n_rows, y);
 }
 
 /* Tiles of a head, from row `first` on. */
 static void run_tiles(const struct sheaf__attn *at, int64_t s, int64_t hk, int64_t first,
                       int64_t together, const struct scratch *w) {
-    const int64_t lanes = at->kern->attention.lanes, left = sheaf__attn_rows(at, hk) - first;
+    const int64_t lanes = at->by_lanes->lanes, left = sheaf__attn_rows(at, hk) - first;
     if (left < 1) return;
     const int64_t there = (left + lanes - 1) / lanes, tiles = there < together ? there : together;
     for (int64_t i = 0; i < tiles; i++) start_tile(at, w->tiles + i, s, hk, first + i * lanes, w);
@@ -261,7 +283,7 @@ static int64_t tiles_of_item(const struct sheaf__attn *at, int nth) {
 void sheaf__attn_lanes(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync, int ith, int nth,
                        void *work) {
     const int64_t together = tiles_of_item(at, nth);
-    const int64_t rows = together * at->kern->attention.lanes;
+    const int64_t rows = together * at->by_lanes->lanes;
     const int64_t items = (at->rows + rows - 1) / rows, of = at->heads_kv * at->n_s; /* of a head */
     struct scratch w;
     scratch_at(at, (float *)work + (size_t)ith * sheaf__attn_lanes_size(at) / sizeof(float), &w);

@@ -127,8 +127,6 @@ LOAD_ROWS_32(load_rows_iq4_nl, SHEAF_TYPE_IQ4_NL)
 
 /* ---- many queries: a lane each ---- */
 
-enum { LANE_VECTORS = 3, LANES = LANE_VECTORS * VW, LANE_ROWS = VW == 16 ? 8 : 4 };
-
 static void pack_lanes(const float *const *x, int64_t n, float *panel) {
     pack_columns(x, n, LANES, panel);
 }
@@ -157,70 +155,33 @@ static void unpack_lanes(const float *panel, int64_t n, const float *by, int col
     }
 }
 
-/* c[r] = or += sum over i of a[r * by_row + i * by_i] * panel[i], for LANE_ROWS rows r */
-INLINE void lanes_tile(int64_t k, const float *a, int64_t by_row, int64_t by_i, const float *panel,
-                       int vectors, float *c, bool add) {
-    v_f acc[LANE_ROWS][LANE_VECTORS], b[LANE_VECTORS];
-    UNROLL_8 for (int r = 0; r < LANE_ROWS; r++) {
-        UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
-            add ? v_load(c + r * LANES + v * VW) : v_set1(0.0f);
+LANES_TILES(lanes_scores, lanes_values, false)
+
+INLINE void soften(int vectors, int64_t n, float scale, const float *mask, const float *slope,
+                   float *scores, float *max, float *sum, float *shrink) {
+    v_f m[LANE_VECTORS], from[LANE_VECTORS], total[LANE_VECTORS];
+    UNROLL for (int v = 0; v < vectors; v++) m[v] = v_load(max + v * VW);
+    lanes_max(vectors, n, scale, mask, slope, scores, m);
+    UNROLL for (int v = 0; v < vectors; v++) {
+        from[v] = v_if_equal(m[v], v_set1(-INFINITY), v_set1(0.0f), m[v]);
+        const v_f less = v_exp(v_sub(v_load(max + v * VW), from[v]));
+        total[v] = v_mul(v_load(sum + v * VW), less);
+        v_store(max + v * VW, m[v]);
+        v_store(shrink + v * VW, less);
     }
-    for (int64_t i = 0; i < k; i++, panel += LANES) {
-        UNROLL for (int v = 0; v < vectors; v++) b[v] = v_load(panel + v * VW);
-        UNROLL_8 for (int r = 0; r < LANE_ROWS; r++) {
-            v_f x = v_set1(a[r * by_row + i * by_i]);
-            UNROLL for (int v = 0; v < vectors; v++) acc[r][v] = v_fma(x, b[v], acc[r][v]);
+    for (int64_t j = 0; j < n; j++, scores += LANES) {
+        UNROLL for (int v = 0; v < vectors; v++) {
+            const v_f e = v_exp(v_sub(v_load(scores + v * VW), from[v]));
+            v_store(scores + v * VW, e);
+            total[v] = v_add(total[v], e);
         }
     }
-    UNROLL_8 for (int r = 0; r < LANE_ROWS; r++) {
-        UNROLL for (int v = 0; v < vectors; v++) v_store(c + r * LANES + v * VW, acc[r][v]);
-    }
+    UNROLL for (int v = 0; v < vectors; v++) v_store(sum + v * VW, total[v]);
 }
-
-#define LANES_TILES(BY_ROW, BY_I, A, ADD)                                                          \
-    const int vectors = (lanes + VW - 1) / VW;                                                     \
-    for (int64_t r = 0; r < rows; r += LANE_ROWS, c += LANE_ROWS * LANES) {                        \
-        if (vectors == 1) lanes_tile(k, A, BY_ROW, BY_I, panel, 1, c, ADD);                        \
-        if (vectors == 2) lanes_tile(k, A, BY_ROW, BY_I, panel, 2, c, ADD);                        \
-        if (vectors == 3) lanes_tile(k, A, BY_ROW, BY_I, panel, 3, c, ADD);                        \
-    }
-
-static void lanes_scores(int64_t k, const float *a, int64_t stride, int64_t rows,
-                         const float *panel, int lanes, float *c) {
-    LANES_TILES(stride, 1, a + r * stride, false)
-}
-static void lanes_values(int64_t k, const float *a, int64_t stride, int64_t rows,
-                         const float *panel, int lanes, float *c) {
-    LANES_TILES(1, stride, a + r, true)
-}
-
 /* See `soften` of kernels.h. */
 static void lanes_soften(int64_t n, int lanes, float scale, const float *mask, const float *slope,
                          float *scores, float *max, float *sum, float *shrink) {
-    for (int l = 0; l < lanes; l += VW) {
-        v_f m = v_load(max + l), s = v_set1(scale), before = m, closed = v_set1(-INFINITY);
-        float *at = scores + l;
-        for (int64_t j = 0; j < n; j++, at += LANES) {
-            v_f x = v_mul(v_load(at), s);
-            if (mask) {
-                v_f y = v_load(mask + j * LANES + l);
-                x = v_if_equal(y, closed, closed, v_fma(v_load(slope + l), y, x));
-            }
-            v_store(at, x);
-            m = v_max(x, m);
-        }
-        v_f from = v_if_equal(m, closed, v_set1(0.0f), m);
-        v_f less = v_exp(v_sub(before, from)), total = v_mul(v_load(sum + l), less);
-        at = scores + l;
-        for (int64_t j = 0; j < n; j++, at += LANES) {
-            v_f e = v_exp(v_sub(v_load(at), from));
-            v_store(at, e);
-            total = v_add(total, e);
-        }
-        v_store(max + l, m);
-        v_store(sum + l, total);
-        v_store(shrink + l, less);
-    }
+    LANES_BY_VECTORS(lanes, soften, n, scale, mask, slope, scores, max, sum, shrink);
 }
 
 /* exp(x) - 1 for |x| <= 30, as v_exp, without its loss near 0. */

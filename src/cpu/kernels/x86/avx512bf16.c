@@ -1,6 +1,8 @@
 /* The AVX-512 table with products of BF16 (VDPBF16PS): what it adds to that of avx512.c. */
 #include "cpu/kernels/x86/avx512.h"
 #include "cpu/kernels/x86/bf16.h"
+
+#include "cpu/kernels/x86/attention_bf16.h"
 #include "cpu/kernels/x86/bf16_rows.h"
 
 enum { BF16_ROWS = 12 };
@@ -58,5 +60,6 @@ TILE_BF16(tile_bf16_twice, 2)
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     sheaf__cpu_kernels_use_vbmi(table);
     use_rows_bf16(table, SHEAF__BF16_COLS);
+    use_attention_bf16(table);
     use_panels_bf16(table, BF16_ROWS, tile_bf16, tile_bf16_twice, NULL, NULL);
 }

@@ -23,7 +23,7 @@
  *                      every table, so that sums have the same bits
  * The parts below (pairs.h, f32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
  * panels16.h, bytes.h with pieces.h, eights.h and few.h or with halves.h, plain_few.h, convert.h, panels8.h,
- * panels16_avx2.h, attention.h, attention_few.h) use these and each other in the order in which they are
+ * panels16_avx2.h, lanes.h, attention.h, attention_few.h) use these and each other in the order in which they are
  * included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
  *
  * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may
@@ -342,6 +342,8 @@ ROWS_DIGITS(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K, 256, struct sheaf__bloc
 ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K, 256, struct sheaf__block_q6_k)
 #endif
 
+#include "cpu/kernels/x86/lanes.h"
+
 #include "cpu/kernels/x86/attention.h"
 #include "cpu/kernels/x86/attention_few.h"
 #if defined(KERNELS_VNNI_512)
@@ -478,7 +480,9 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
         {
             .lanes = LANES,
             .rows = LANE_ROWS,
+            .pair = 1,
             .pack = pack_lanes,
+            .pack_queries = pack_lanes,
             .unpack = unpack_lanes,
             .scores = lanes_scores,
             .values = lanes_values,
