@@ -1,6 +1,6 @@
 /* The speed of attention: a new token against a filled K/V cache, in GB/s of the cache beside what
- * a plain loop reads, and a prompt, in GFLOP/s of what its queries see. Prints the tables of
- * docs/performance-kernels.md.
+ * a plain loop reads, a new token of each of some sequences, and a prompt, in GFLOP/s of what its queries
+ * see. Prints the tables of docs/performance-kernels.md.
  *
  *   bench-attention [THREADS]    1 and 2 threads, or as many as given
  *   bench-attention types        one thread: each type of a K/V cache, and sinks, slopes, soft cap,
@@ -36,18 +36,21 @@ static void fill(struct sheaf_tensor *t) {
     }
 }
 
-/* Query i of n sees keys up to t - n + i. */
-static void fill_mask(struct sheaf_tensor *mask, int64_t t, int64_t n) {
+/* Query i of n sees keys up to t - n + i, or, as a sequence of its own, the i-th t / n of them. */
+static void fill_mask(struct sheaf_tensor *mask, int64_t t, int64_t n, bool sequences) {
     for (int64_t i = 0; i < n; i++) {
         uint16_t *row = (uint16_t *)(void *)((char *)mask->data + (size_t)i * mask->nb[1]);
-        for (int64_t j = 0; j < t; j++) row[j] = j <= t - n + i ? 0 : 0xfc00;
+        for (int64_t j = 0; j < t; j++) {
+            const bool open = sequences ? j / (t / n) == i : j <= t - n + i;
+            row[j] = open ? 0 : 0xfc00;
+        }
     }
 }
 
 /* Nodes of one kind, which together read more than the caches hold. */
 struct job {
     enum sheaf_type type;
-    bool sinks;
+    bool sinks, sequences;
     float max_bias, softcap;
     int nodes;
     double bytes; /* of K and V, of a node */
@@ -60,7 +63,9 @@ static void open_job(struct job *job, sheaf_backend_t backend, const struct shap
                      int64_t t) {
     const size_t row = sheaf_row_size(job->type, s->d) + sheaf_row_size(job->type, s->e);
     const size_t bytes = (size_t)(t * s->heads_kv) * row;
-    const int nodes = n > 1 ? 1 : CACHE / bytes >= MAX_NODES ? MAX_NODES : (int)(CACHE / bytes) + 1;
+    const int nodes = n > 1 && !job->sequences     ? 1
+                      : CACHE / bytes >= MAX_NODES ? MAX_NODES
+                                                   : (int)(CACHE / bytes) + 1;
     const struct sheaf_init_params params = {.mem_size = 1 << 20, .no_alloc = true};
     struct sheaf_context *c = must(sheaf_init(params));
     struct sheaf_tensor *kv[2 * MAX_NODES];
@@ -79,7 +84,7 @@ static void open_job(struct job *job, sheaf_backend_t backend, const struct shap
     check(sheaf_backend_alloc_ctx_tensors(c, backend, &job->buffer));
     fill(q);
     if (sinks) fill(sinks);
-    fill_mask(mask, t, n);
+    fill_mask(mask, t, n, job->sequences);
     for (int i = 0; i < 2 * nodes; i++) fill(kv[i]);
     job->c = c;
     job->nodes = nodes;
@@ -107,8 +112,8 @@ static double time_job(const struct job *job, sheaf_backend_t backend, double (*
 
 /* Seconds of one attention of n queries over t positions, the best of some rounds. */
 static double run(sheaf_backend_t backend, const struct shape *s, enum sheaf_type type, int64_t n,
-                  int64_t t) {
-    struct job job = {.type = type};
+                  int64_t t, bool sequences) {
+    struct job job = {.type = type, .sequences = sequences};
     open_job(&job, backend, s, n, t);
     double best = 1e9;
     for (int i = 0; i < ROUNDS; i++) {
@@ -119,8 +124,10 @@ static double run(sheaf_backend_t backend, const struct shape *s, enum sheaf_typ
     return best;
 }
 
-static void decode(sheaf_backend_t backend) {
+/* Queries of one sequence each, over so many positions of its own. */
+static void decode(sheaf_backend_t backend, int64_t sequences) {
     static const int64_t positions[] = {128, 1024, 4096};
+    if (sequences > 1) printf("\n%lld sequences\n", (long long)sequences);
     printf("\n| shape | K/V | 128 positions us | GB/s | 1024 us | GB/s | 4096 us | GB/s |\n"
            "|---|---|---:|---:|---:|---:|---:|---:|\n");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -128,8 +135,9 @@ static void decode(sheaf_backend_t backend) {
             const enum sheaf_type type = q8 ? SHEAF_TYPE_Q8_0 : SHEAF_TYPE_F16;
             printf("| %s | %s |", shapes[i].name, sheaf_type_name(type));
             for (size_t j = 0; j < sizeof positions / sizeof *positions; j++) {
-                const double took = run(backend, &shapes[i], type, 1, positions[j]);
-                const double bytes = 2.0 * (double)(positions[j] * shapes[i].heads_kv) *
+                const int64_t t = positions[j] * sequences;
+                const double took = run(backend, &shapes[i], type, sequences, t, sequences > 1);
+                const double bytes = 2.0 * (double)(t * shapes[i].heads_kv) *
                                      (double)sheaf_row_size(type, shapes[i].d);
                 printf(" %.1f | %.1f |", 1e6 * took, 1e-9 * bytes / took);
             }
@@ -139,11 +147,19 @@ static void decode(sheaf_backend_t backend) {
 }
 
 static void prompt(sheaf_backend_t backend) {
-    printf("\n| shape | K/V | 512 tokens ms | GFLOP/s |\n|---|---|---:|---:|\n");
+    enum { N = 512 };
+    static const int64_t behind[] = {0, 3584};
+    printf("\n| shape | K/V | 512 tokens ms | GFLOP/s | behind 3584 ms | GFLOP/s |\n"
+           "|---|---|---:|---:|---:|---:|\n");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        const double took = run(backend, &shapes[i], SHEAF_TYPE_F16, 512, 512);
-        const double flop = 4.0 * (double)(shapes[i].heads * shapes[i].d) * 512 * 513 / 2;
-        printf("| %s | f16 | %.2f | %.0f |\n", shapes[i].name, 1e3 * took, 1e-9 * flop / took);
+        printf("| %s | f16 |", shapes[i].name);
+        for (size_t j = 0; j < sizeof behind / sizeof *behind; j++) {
+            const double took = run(backend, &shapes[i], SHEAF_TYPE_F16, N, behind[j] + N, false);
+            const double seen = (double)N * (double)behind[j] + N * (N + 1) / 2;
+            const double flop = 4.0 * (double)(shapes[i].heads * shapes[i].d) * seen;
+            printf(" %.2f | %.0f |", 1e3 * took, 1e-9 * flop / took);
+        }
+        printf("\n");
     }
 }
 
@@ -224,7 +240,8 @@ int main(int argc, char **argv) {
         sheaf_backend_t backend;
         check(sheaf_backend_init_by_name("CPU0", params, &backend));
         printf("\n%d thread%s, %s\n", threads, threads > 1 ? "s" : "", sheaf_cpu_isa_name());
-        decode(backend);
+        decode(backend, 1);
+        decode(backend, 16);
         prompt(backend);
         sheaf_backend_free(backend);
     }

@@ -578,6 +578,46 @@ TEST_BOTH(tiles_that_go_together) {
     sheaf_free(c);
 }
 
+/* Queries of sequences of their own, in one cache: each has the bits that it has alone, also where rows of
+ * two queries are one item, and a mask a head, which is not looked at so. */
+TEST_BOTH(sequences_in_one_cache) {
+    enum { D = 32, KEYS = 1280 };
+    static const int64_t queries[] = {3, 10}, heads[][2] = {{6, 2}, {20, 1}};
+    for (int i = 0; i < 8; i++) {
+        const int64_t n = queries[i % 2], h = heads[i / 2 % 2][0], of_masks = i < 4 ? 1 : h;
+        C *c = context();
+        T *q = sheaf_new_tensor_3d(c, SHEAF_TYPE_F32, D, n, h);
+        T *k = sheaf_new_tensor_3d(c, SHEAF_TYPE_F16, D, KEYS, heads[i / 2 % 2][1]);
+        T *mask = sheaf_new_tensor_3d(c, SHEAF_TYPE_F16, KEYS, n, of_masks);
+        fill(q, 2);
+        fill(k, 1);
+        for (int64_t j = 0; j < KEYS * n * of_masks; j++) {
+            const int64_t first = j / KEYS % n * (KEYS / n), key = j % KEYS;
+            ((uint16_t *)mask->data)[j] = key >= first && key < first + 100 ? 0 : 0xfc00;
+        }
+        expected = (struct expected){.mask = mask, .tolerance = tolerance_of(k, k)};
+        T *all = sheaf_flash_attn_ext(c, q, k, k, mask, 0.25f, 0, 0);
+        compute(c, all, check_attention, "sequences");
+        for (int64_t m = 0; m < n; m++) {
+            T *open = sheaf_view_3d(c, mask, KEYS, 1, of_masks, mask->nb[1], mask->nb[2],
+                                    (size_t)m * mask->nb[1]);
+            T *one = sheaf_view_3d(c, q, D, 1, h, q->nb[1], q->nb[2], (size_t)m * q->nb[1]);
+            T *alone = sheaf_flash_attn_ext(c, one, k, k, open, 0.25f, 0, 0);
+            struct sheaf_cgraph *graph = sheaf_new_graph(c);
+            cr_assert_eq(sheaf_build_forward_expand(graph, all), SHEAF_STATUS_SUCCESS);
+            cr_assert_eq(sheaf_build_forward_expand(graph, alone), SHEAF_STATUS_SUCCESS);
+            sheaf_backend_t backend = backend_of(2, false);
+            cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+            if (of_masks == 1 || n < 8) /* else by lanes */
+                cr_assert_arr_eq((char *)all->data + (size_t)m * all->nb[2], alone->data,
+                                 (size_t)(h * D) * sizeof(float), "sequence %d of %d", (int)m,
+                                 (int)n);
+            sheaf_backend_free(backend);
+        }
+        sheaf_free(c);
+    }
+}
+
 /* MLA: one K/V head of 576, of which the first 512 are V. */
 TEST_BOTH(v_is_a_part_of_k) {
     for (int64_t n = 1; n <= 10; n += 9) {

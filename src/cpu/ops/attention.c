@@ -28,6 +28,7 @@ enum {
     BLOCK_FLOATS = 4096, /* of keys or values that are read several times: half of a first cache */
     ITEMS_PER_THREAD =
         2,              /* at least, if need be by reading keys and values for fewer rows at once */
+    MAX_APART = 64,     /* queries that may be apart: more are prompts */
     MAX_KEPT = 4 << 20, /* floats of states that are folded later */
 };
 
@@ -199,10 +200,14 @@ struct shares {
     bool apart;             /* parts are items of their own, kept in memory until all are done */
 };
 
+static int64_t parts_of(const struct sheaf__attn *at) { return (at->t + PART - 1) / PART; }
+
 static int64_t all_rows(const struct sheaf__attn *at) { return at->rows * at->heads_kv * at->n_s; }
 
 static struct shares shares_of(const struct sheaf__attn *at, int nth) {
-    struct shares s = {.parts = (at->t + PART - 1) / PART, .group = min_i64(at->rows, MAX_ROWS)};
+    /* rows of one query at most where queries see different keys: what none of an item sees is left out */
+    const int64_t rows = at->sees ? at->rows / at->n : at->rows;
+    struct shares s = {.parts = parts_of(at), .group = min_i64(rows, MAX_ROWS)};
     const int64_t wanted = (int64_t)nth * ITEMS_PER_THREAD;
     s.apart = s.parts > 1 && all_rows(at) * s.parts <= MAX_KEPT / state_size(at);
     if (s.group < 1) s.group = 1;
@@ -236,6 +241,17 @@ static int64_t rows_of(const struct item *item) { return item->heads * item->row
 static struct sheaf__attn_row row_of(const struct sheaf__attn *at, const struct item *item,
                                      int64_t i) {
     return sheaf__attn_row(at, item->s, item->hk + i / item->rows, item->first + i % item->rows);
+}
+
+static bool sees(const struct sheaf__attn *at, int64_t query, int64_t part) {
+    return !at->sees || at->sees[query * parts_of(at) + part];
+}
+static bool some_row_sees(const struct sheaf__attn *at, const struct item *item) {
+    const int64_t last = row_of(at, item, item->rows - 1).query;
+    for (int64_t query = row_of(at, item, 0).query; query <= last; query++) {
+        if (sees(at, query, item->part)) return true;
+    }
+    return false;
 }
 
 /* Loads the masks of the rows: mask[i] is that of row i, NULL if it is zeros. Shortens the part
@@ -401,9 +417,11 @@ static void run_part(const struct sheaf__attn *at, const struct item *item, cons
     load_masks(at, item, &t0, &n, w, mask);
     for (int64_t i = 0; i < rows_of(item); i++) {
         float *state = state_of(to, i / item->rows, i % item->rows);
-        q[i] = sheaf__attn_q(at, row_of(at, item, i), w->q + i * at->d);
-        memset(state, 0, (size_t)(at->e + 2) * sizeof *state);
         state[at->e] = -INFINITY;
+        state[at->e + 1] = 0.0f;
+        if (n == 0) continue; /* its values are not read */
+        q[i] = sheaf__attn_q(at, row_of(at, item, i), w->q + i * at->d);
+        memset(state, 0, (size_t)at->e * sizeof *state);
     }
     if (n == 0) return;
     for (int64_t i = 0; i < rows_of(item) && as_integers(at, at->k); i++)
@@ -461,6 +479,7 @@ static void run_parts(const struct sheaf__attn *at, const struct shares *s, int6
     const struct states to = {w->part, item.rows * size, size};
     for (int64_t r = 0; r < rows_of(&item); r++) empty(at, w->of + r * size);
     for (; item.part < s->parts; item.part++) {
+        if (!some_row_sees(at, &item)) continue;
         run_part(at, &item, w, &to);
         for (int64_t r = 0; r < rows_of(&item); r++) fold(at, w->part + r * size, w->of + r * size);
     }
@@ -484,7 +503,7 @@ static void by_parts(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync,
             const int64_t turn = i / s.all, part = turn % nth * each_part + turn / nth;
             if (part >= s.parts) continue;
             const struct item item = item_of(at, &s, i % s.all, part);
-            if (item.rows < 1) continue;
+            if (item.rows < 1 || !some_row_sees(at, &item)) continue;
             const int64_t row = (item.s * at->heads_kv + item.hk) * at->rows + item.first;
             const struct states to = {kept + row * stride + item.part * size, at->rows * stride,
                                       stride};
@@ -500,10 +519,13 @@ static void by_parts(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync,
     for (int64_t row = first; row < last; row++) {
         const int64_t head = row / at->rows, hk = head % at->heads_kv;
         if (row % at->rows >= sheaf__attn_rows(at, hk)) continue;
+        const struct sheaf__attn_row r =
+            sheaf__attn_row(at, head / at->heads_kv, hk, row % at->rows);
         empty(at, w.of);
-        for (int64_t part = 0; part < s.parts; part++)
-            fold(at, kept + row * stride + part * size, w.of);
-        finish(at, sheaf__attn_row(at, head / at->heads_kv, hk, row % at->rows), w.of);
+        for (int64_t part = 0; part < s.parts; part++) {
+            if (sees(at, r.query, part)) fold(at, kept + row * stride + part * size, w.of);
+        }
+        finish(at, r, w.of);
     }
 }
 
@@ -547,14 +569,55 @@ static struct sheaf__attn attn_of(const struct sheaf__cpu_kernels *kern,
     return at;
 }
 
+/* ---- queries that see different keys ---- */
+
+static bool may_be_apart(const struct sheaf__attn *at) {
+    return at->mask && at->mask->ne[2] * at->mask->ne[3] == 1 && at->n > 1 && at->n <= MAX_APART;
+}
+static size_t sees_size(const struct sheaf__attn *at) {
+    return may_be_apart(at) ? (size_t)round_up(at->n * parts_of(at), 64) : 0;
+}
+
+/* Notes the parts that each query sees. True if the queries see few of those that some query sees: less than a
+ * third where tiles of many queries would compute mostly what is masked, less than three quarters where the
+ * rows of several queries would share what is read. */
+static bool are_apart(const struct sheaf__attn *at, bool *to) {
+    const int64_t parts = parts_of(at);
+    int64_t open = 0, seen = 0;
+    for (int64_t query = 0; query < at->n; query++) {
+        const struct sheaf__attn_row r = {.query = query};
+        for (int64_t p = 0; p < parts; p++) {
+            const int64_t n = min_i64(PART, at->t - p * PART);
+            const bool is = sheaf__attn_mask_kind(at, r, p * PART, n) != SHEAF__ATTN_CLOSED;
+            to[query * parts + p] = is;
+            open += is;
+        }
+    }
+    for (int64_t p = 0; p < parts; p++) {
+        bool any = false;
+        for (int64_t query = 0; query < at->n; query++) any = any || to[query * parts + p];
+        seen += any;
+    }
+    return sheaf__attn_by_lanes(at) ? open * 3 < seen * at->n : open * 4 < seen * at->n * 3;
+}
+
+static size_t by_parts_size(const struct sheaf__attn *at, int nth) {
+    const struct shares s = shares_of(at, nth);
+    struct scratch w;
+    const size_t each = scratch_at(at, s.heads * s.group, NULL, &w);
+    return (kept_floats(at, &s) + each * (size_t)nth) * sizeof(float);
+}
+
 static size_t work_size(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
                         int nth) {
-    const struct sheaf__attn at = attn_of(kern, dst);
-    struct scratch w;
-    if (sheaf__attn_by_lanes(&at)) return sheaf__attn_lanes_size(&at) * (size_t)nth;
-    const struct shares s = shares_of(&at, nth);
-    const size_t each = scratch_at(&at, s.heads * s.group, NULL, &w);
-    return (kept_floats(&at, &s) + each * (size_t)nth) * sizeof(float);
+    struct sheaf__attn at = attn_of(kern, dst);
+    const size_t together = sheaf__attn_by_lanes(&at) ? sheaf__attn_lanes_size(&at) * (size_t)nth
+                                                      : by_parts_size(&at, nth);
+    if (!may_be_apart(&at)) return together;
+    const bool any = true; /* what queries see is not known before the mask is */
+    at.sees = &any;
+    const size_t apart = by_parts_size(&at, nth);
+    return sees_size(&at) * (size_t)nth + (together > apart ? together : apart);
 }
 
 static size_t flash_attn_work(const struct sheaf_tensor *dst, int nth) {
@@ -565,7 +628,11 @@ static size_t flash_attn_work(const struct sheaf_tensor *dst, int nth) {
 
 static void attention(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
                       struct sheaf__cpu_sync *sync, int ith, int nth, void *work) {
-    const struct sheaf__attn at = attn_of(kern, dst);
+    struct sheaf__attn at = attn_of(kern, dst);
+    const size_t each = sees_size(&at);
+    bool *noted = (bool *)work + (size_t)ith * each;
+    if (each && are_apart(&at, noted)) at.sees = noted;
+    work = (char *)work + (size_t)nth * each;
     if (sheaf__attn_by_lanes(&at)) {
         sheaf__attn_lanes(&at, sync, ith, nth, work);
     } else {

@@ -18,6 +18,9 @@ struct sheaf__attn {
     int64_t d, e, t, n, heads_kv, n_s;
     struct sheaf__head_groups groups; /* query heads of one K/V head */
     int64_t rows;                     /* most that a K/V head has, see sheaf__attn_rows */
+    /* Queries see different keys, as sequences that generate together do: parts of the keys that each sees
+     * [n][parts]; else NULL (attention.c) */
+    const bool *sees;
     float scale, softcap, max_bias;
     int64_t base, n_head;
 };
@@ -73,8 +76,8 @@ void sheaf__attn_mix_carefully(const struct sheaf__attn *at, const float *v, int
                                int64_t n, const float *w, int64_t w_stride, int64_t n_rows,
                                float *y, int64_t y_stride);
 
-/* By lanes: true if the node is done so. The number of queries decides, so it is the same for any
- * team and split. */
+/* By lanes: true if the node is done so. The number of queries and the keys that they see decide, so it is the
+ * same for any team and split. */
 bool sheaf__attn_by_lanes(const struct sheaf__attn *at);
 size_t sheaf__attn_lanes_size(const struct sheaf__attn *at); /* bytes of work of one thread */
 void sheaf__attn_lanes(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync, int ith, int nth,

@@ -22,7 +22,7 @@ enum {
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 bool sheaf__attn_by_lanes(const struct sheaf__attn *at) {
-    return at->by_lanes->lanes > 0 && at->n >= QUERIES_FROM && at->d > 0 && at->e > 0;
+    return at->by_lanes->lanes > 0 && at->n >= QUERIES_FROM && !at->sees && at->d > 0 && at->e > 0;
 }
 
 struct tile {
