@@ -17,7 +17,7 @@
  * with AVX-512 of 4 or more, which is what prompts and several sequences at once are: to 8 bits
  * with quantized weights, to BF16 (8 bits of mantissa) with BF16 and F16 weights where the CPU
  * multiplies BF16 (avx512bf16, amx), and F16 weights are rounded, too. Attention of 8 queries and more
- * rounds queries, keys, values and its weights to BF16 (avx512bf16). That is faster, but the
+ * rounds queries, keys, values and its weights to BF16 (avx512bf16, amx). That is faster, but the
  * logits of different splits then differ by a few percent instead of in the last digits, and so
  * may their tokens. Products with fewer columns wait for weights, not for instructions, and
  * stay exact; so do products of F32 weights. bf16 rounds what q8 rounds to BF16 and nothing

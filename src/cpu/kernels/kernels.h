@@ -222,34 +222,44 @@ enum sheaf__panels_kind {
 };
 
 /* Attention of many queries, a lane each: in memory [..][lanes]. Functions that take a number of
- * lanes in use may compute those beyond it too. Products are of words of 32 bits: a float, or two
- * elements that were rounded, side by side; k and strides count words. */
+ * lanes in use may compute those beyond it too. The four that are to be multiplied, queries, keys, weights
+ * and values, lie as a kind's tiles take them, in the space of floats at most. */
+enum { SHEAF__ATTN_BLOCK = 64 }; /* keys that meet the queries at a time */
+
 struct sheaf__cpu_attention {
-    int lanes, rows; /* of a tile; 0: the table has none of this */
-    int pair;        /* elements of a word: 1 or 2 */
+    int lanes, rows; /* of a tile; 0: the table has none of this kind */
+    int unit;        /* a divisor of the size of a head; 1 for floats */
     /* panel [n][lanes], panel[i][c] = x[c][i]; `lanes` pointers */
     void (*pack)(const float *const *x, int64_t n, float *panel);
-    /* The same of queries as words; n is a multiple of `pair` */
-    void (*pack_queries)(const float *const *x, int64_t n, float *panel);
     /* y[c][i] = panel[i][c] * by[c] for cols lanes */
     void (*unpack)(const float *panel, int64_t n, const float *by, int cols, float *const *y);
-    /* Floats become words, in place; NULL: they stay floats. Of keys, n elements that lie one after the
-     * other; of values, `rows` rows of n elements, an even number, of which two neighbours become one */
-    void (*round_keys)(int64_t n, float *x);
-    void (*round_values)(int64_t rows, int64_t n, float *x);
-    /* c[r] = sum over i < k of a[r * stride + i] * panel[i]; whole tiles of rows */
-    void (*scores)(int64_t k, const float *a, int64_t stride, int64_t rows, const float *panel,
-                   int lanes, float *c);
-    /* c[r] += sum over i < k of a[i * stride + r] * panel[i]; whole tiles of rows */
-    void (*values)(int64_t k, const float *a, int64_t stride, int64_t rows, const float *panel,
-                   int lanes, float *c);
+    /* Queries of k elements, `lanes` pointers */
+    void (*pack_queries)(const float *const *x, int64_t k, float *y);
+    /* Whole tiles of rows [rows][k] of keys, and a block [SHEAF__ATTN_BLOCK][wide] of values; NULL: they
+     * stay as they are */
+    void (*pack_keys)(int64_t k, int64_t rows, const float *x, float *y);
+    void (*pack_values)(int64_t wide, const float *x, float *y);
+    /* c [rows][lanes] = keys . queries */
+    void (*scores)(int64_t k, const float *keys, int64_t rows, const float *queries, int lanes,
+                   float *c);
     /* A block of n keys joins a softmax. x = scale * score + slope[lane] * mask (-inf where the
-     * mask is, whatever the score; no mask: NULL); max becomes the largest so far; scores become
-     * exp(x - max), in words; shrink is exp(old max - max), what was summed before is to be
-     * multiplied by it; sum is carried on. */
+     * mask is, whatever the score; no mask: NULL); max becomes the largest so far; weights become
+     * exp(x - max), and may be the scores if values are floats; shrink is exp(old max - max), what was summed
+     * before is to be multiplied by it; sum is carried on. */
     void (*soften)(int64_t n, int lanes, float scale, const float *mask, const float *slope,
-                   float *scores, float *max, float *sum, float *shrink);
+                   float *scores, float *weights, float *max, float *sum, float *shrink);
+    /* c [wide][lanes] += values of n keys . weights; whole tiles of rows */
+    void (*values)(int64_t n, const float *values, int64_t wide, const float *weights, int lanes,
+                   float *c);
     void (*scale)(int64_t n, int lanes, const float *by, float *c); /* c[r] *= by, n rows */
+    /* As those of struct sheaf__cpu_panels */
+    void (*begin)(void), (*end)(void);
+};
+enum sheaf__attention_kind {
+    SHEAF__ATTENTION_FLOATS,
+    SHEAF__ATTENTION_BF16_BOTH, /* sums of two BF16: 16 bits */
+    SHEAF__ATTENTION_BF16,      /* rounded to BF16: 8 bits. Not with SHEAF__ROUND_NONE */
+    SHEAF__ATTENTION_KINDS,
 };
 
 /* y[r] += sum of w[r][j] * row j of x: n_y rows of n floats y_stride apart, from `rows` rows `stride`
@@ -342,8 +352,7 @@ struct sheaf__cpu_kernels {
     void (*to_digits)(const float *x, struct sheaf__act_digits *y, int64_t n,
                       enum sheaf__digits_order order);
 
-    struct sheaf__cpu_attention attention;
-    struct sheaf__cpu_attention attention_rounded; /* only where activations may be rounded */
+    struct sheaf__cpu_attention attention[SHEAF__ATTENTION_KINDS];
     struct sheaf__cpu_attention_q8 attention_q8;
     /* Rows of n elements, `stride` bytes apart, as floats, y_stride apart: a K/V cache's types F32
      * F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL; NULL for others. True if all are finite. */
@@ -436,7 +445,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 25 };
+enum { SHEAF__CPU_KERNELS_VERSION = 26 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

@@ -531,12 +531,16 @@ static void by_parts(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync,
 
 /* ---- the op ---- */
 
-/* Rounded, where the user asks for it; elements that lie in pairs are of an even number. */
+/* Floats are for heads of any size. */
 static const struct sheaf__cpu_attention *by_lanes(const struct sheaf__cpu_kernels *kern,
                                                    int64_t d) {
-    const struct sheaf__cpu_attention *rounded = &kern->attention_rounded;
-    const bool round = sheaf__rounding() != SHEAF__ROUND_NONE && rounded->lanes > 0;
-    return round && d % rounded->pair == 0 ? rounded : &kern->attention;
+    const bool exact = sheaf__rounding() == SHEAF__ROUND_NONE;
+    const struct sheaf__cpu_attention *kind =
+        &kern->attention[exact ? SHEAF__ATTENTION_BF16_BOTH : SHEAF__ATTENTION_BF16];
+    while (kind > &kern->attention[SHEAF__ATTENTION_FLOATS] &&
+           (kind->lanes == 0 || d % kind->unit != 0))
+        kind--;
+    return kind;
 }
 
 static struct sheaf__attn attn_of(const struct sheaf__cpu_kernels *kern,

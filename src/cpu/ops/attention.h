@@ -6,8 +6,6 @@
 #include "cpu/kernels/kernels.h"
 #include "cpu/ops/ops.h"
 
-enum { SHEAF__ATTN_BLOCK = 64 }; /* keys that are floats at a time */
-
 /* q F32 [d, n, g.r, s], k [d, t, g, s], v [e, t, g, s], mask [t, >=n, 1|g.r, 1|s] -> dst F32
  * [e, g.r, n, s]; sinks F32 [g.r] or NULL */
 struct sheaf__attn {

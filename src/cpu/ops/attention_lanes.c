@@ -26,7 +26,7 @@ bool sheaf__attn_by_lanes(const struct sheaf__attn *at) {
 }
 
 struct tile {
-    float *q;   /* [words of d][lanes] */
+    float *q;   /* [d][lanes], see pack_queries */
     float *acc; /* [wide][lanes] */
     struct sheaf__attn_row rows[MAX_LANES];
     int n_rows;
@@ -39,6 +39,8 @@ struct scratch {
     float *k;           /* [BLOCK][d] */
     float *v;           /* [BLOCK][wide] */
     float *scores;      /* [BLOCK][lanes] */
+    /* As the tiles take them; the above if they take floats */
+    float *keys, *values, *weights;
     float *mask;        /* [BLOCK][lanes] */
     float *rows;        /* [lanes][longest]: of q, of masks, of values that are not finite */
     int64_t wide;       /* e in whole tiles */
@@ -47,10 +49,6 @@ struct scratch {
 static int64_t longest(const struct sheaf__attn *at) {
     const int64_t n = at->d > at->e ? at->d : at->e;
     return n > BLOCK ? n : BLOCK;
-}
-
-static int64_t words(const struct sheaf__attn *at, int64_t elements) {
-    return round_up(elements, at->by_lanes->pair) / at->by_lanes->pair;
 }
 
 static int64_t wide_of(const struct sheaf__attn *at) { return round_up(at->e, at->by_lanes->rows); }
@@ -63,7 +61,7 @@ static int64_t tiles_of_head(const struct sheaf__attn *at) {
 /* Tiles that go over the keys together, at most. */
 static int64_t tiles_together(const struct sheaf__attn *at) {
     const int64_t lanes = at->by_lanes->lanes;
-    const int64_t each = (words(at, at->d) + wide_of(at)) * lanes * (int64_t)sizeof(float);
+    const int64_t each = (at->d + wide_of(at)) * lanes * (int64_t)sizeof(float);
     int64_t n = TOGETHER_BYTES / each;
     n = n < MAX_TOGETHER ? n : MAX_TOGETHER;
     n = n < tiles_of_head(at) ? n : tiles_of_head(at);
@@ -84,7 +82,7 @@ static size_t scratch_at(const struct sheaf__attn *at, float *base, struct scrat
     w->tiles = (void *)tiles;
     for (int64_t i = 0; i < together; i++) {
         float *q, *acc;
-        n = take(&q, base, n, words(at, at->d) * lanes);
+        n = take(&q, base, n, at->d * lanes);
         n = take(&acc, base, n, w->wide * lanes);
         if (base) w->tiles[i].q = q;
         if (base) w->tiles[i].acc = acc;
@@ -92,6 +90,14 @@ static size_t scratch_at(const struct sheaf__attn *at, float *base, struct scrat
     n = take(&w->k, base, n, BLOCK * at->d);
     n = take(&w->v, base, n, BLOCK * w->wide);
     n = take(&w->scores, base, n, BLOCK * lanes);
+    w->keys = w->k;
+    w->values = w->v;
+    w->weights = w->scores;
+    if (at->by_lanes->pack_keys) {
+        n = take(&w->keys, base, n, BLOCK * at->d);
+        n = take(&w->values, base, n, BLOCK * w->wide);
+        n = take(&w->weights, base, n, BLOCK * lanes);
+    }
     n = take(&w->mask, base, n, BLOCK * lanes);
     return take(&w->rows, base, n, lanes * longest(at));
 }
@@ -162,39 +168,21 @@ static void load_block(const struct sheaf__attn *at, struct block *b, const stru
     const int64_t whole = round_up(b->n, kern->rows);
     sheaf__attn_load(at, at->k, b->s, b->hk, b->t0, b->n, w->k, at->d);
     memset(w->k + b->n * at->d, 0, (size_t)((whole - b->n) * at->d) * sizeof *w->k);
-    if (kern->round_keys) kern->round_keys(whole * at->d, w->k);
+    if (kern->pack_keys) kern->pack_keys(at->d, whole, w->k, w->keys);
     b->finite = sheaf__attn_load(at, at->v, b->s, b->hk, b->t0, b->n, w->v, w->wide);
-    if (kern->round_values && b->finite) {
-        const int64_t rows = round_up(b->n, kern->pair);
-        memset(w->v + b->n * w->wide, 0, (size_t)((rows - b->n) * w->wide) * sizeof *w->v);
-        kern->round_values(rows, w->wide, w->v);
+    if (kern->pack_values && b->finite) {
+        memset(w->v + b->n * w->wide, 0, (size_t)((BLOCK - b->n) * w->wide) * sizeof *w->v);
+        kern->pack_values(w->wide, w->v, w->values);
     }
     b->loaded = true;
 }
 
-/* The weight of key j for a lane, as soften left it. */
-static float weight_of(const struct sheaf__attn *at, const float *scores, int64_t j, int lane) {
-    const int64_t pair = at->by_lanes->pair;
-    const float *word = scores + j / pair * at->by_lanes->lanes + lane;
-    uint16_t half[2];
-    float weight;
-    if (pair == 1) return *word;
-    memcpy(half, word, sizeof half);
-    sheaf_to_float(SHEAF_TYPE_BF16, half + j % pair, &weight, 1);
-    return weight;
-}
-
-static void add_values(const struct sheaf__attn *at, const struct tile *t, const struct block *b,
-                       const struct scratch *w) {
-    const struct sheaf__cpu_attention *kern = at->by_lanes;
-    const int64_t lanes = kern->lanes;
-    if (b->finite) {
-        kern->values(words(at, b->n), w->v, w->wide, w->wide, w->scores, t->n_rows, t->acc);
-        return;
-    }
+static void add_values_carefully(const struct sheaf__attn *at, const struct tile *t,
+                                 const struct block *b, const struct scratch *w) {
+    const int64_t lanes = at->by_lanes->lanes;
     float weights[BLOCK];
     for (int l = 0; l < t->n_rows; l++) {
-        for (int64_t j = 0; j < b->n; j++) weights[j] = weight_of(at, w->scores, j, l);
+        for (int64_t j = 0; j < b->n; j++) weights[j] = w->scores[j * lanes + l];
         for (int64_t i = 0; i < at->e; i++) w->rows[i] = t->acc[i * lanes + l];
         sheaf__attn_mix_carefully(at, w->v, w->wide, b->n, weights, 0, 1, w->rows, 0);
         for (int64_t i = 0; i < at->e; i++) t->acc[i * lanes + l] = w->rows[i];
@@ -209,18 +197,24 @@ static void add_block(const struct sheaf__attn *at, struct tile *t, struct block
     float scale = at->scale;
     if (!load_masks(at, t, b->t0, n, w, &mask)) return;
     if (!b->loaded) load_block(at, b, w);
-    kern->scores(words(at, at->d), w->k, words(at, at->d), round_up(n, kern->rows), t->q, t->n_rows,
-                 w->scores);
+    kern->scores(at->d, w->keys, round_up(n, kern->rows), t->q, t->n_rows, w->scores);
     if (at->softcap != 0.0f) {
         at->kern->scale_f32(n * lanes, scale, w->scores, w->scores);
         at->kern->softcap_f32(n * lanes, at->softcap, w->scores, w->scores);
         scale = 1.0f;
     }
-    kern->soften(n, t->n_rows, scale, mask, t->slope, w->scores, t->max, t->sum, t->shrink);
+    const struct sheaf__cpu_attention *floats = &at->kern->attention[SHEAF__ATTENTION_FLOATS];
+    (b->finite ? kern : floats)
+        ->soften(n, t->n_rows, scale, mask, t->slope, w->scores, b->finite ? w->weights : w->scores,
+                 t->max, t->sum, t->shrink);
     bool shrinks = false;
     for (int l = 0; l < t->n_rows; l++) shrinks = shrinks || t->shrink[l] != 1.0f;
     if (shrinks) kern->scale(at->e, t->n_rows, t->shrink, t->acc);
-    add_values(at, t, b, w);
+    if (b->finite) {
+        kern->values(n, w->values, w->wide, w->weights, t->n_rows, t->acc);
+    } else {
+        add_values_carefully(at, t, b, w);
+    }
 }
 
 /* Rows [first, first + lanes) of a head, as far as there are. */
@@ -287,10 +281,12 @@ void sheaf__attn_lanes(const struct sheaf__attn *at, struct sheaf__cpu_sync *syn
     const int64_t items = (at->rows + rows - 1) / rows, of = at->heads_kv * at->n_s; /* of a head */
     struct scratch w;
     scratch_at(at, (float *)work + (size_t)ith * sheaf__attn_lanes_size(at) / sizeof(float), &w);
+    if (at->by_lanes->begin) at->by_lanes->begin();
     sheaf__mul_mat_start(sync, ith, nth);
     for (int64_t i = sheaf__mul_mat_take(sync); i < items * of; i = sheaf__mul_mat_take(sync)) {
         /* the last queries, which see most, first: what is left at the end is small */
         run_tiles(at, i % of / at->heads_kv, i % at->heads_kv, (items - 1 - i / of) * rows,
                   together, &w);
     }
+    if (at->by_lanes->end) at->by_lanes->end();
 }

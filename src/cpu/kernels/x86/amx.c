@@ -1,4 +1,5 @@
-/* The AVX-512 table with products by AMX tiles: what it changes of that of avx512.c.
+/* The AVX-512 table with products by AMX tiles: what it changes of that of avx512.c. Attention of many queries is
+ * attention_amx.h.
  *
  * All weights but F32 are multiplied as BF16, the products that AMX adds to floats. In the exact mode
  * weights are the sum of two BF16, and so are activations (see bf16.h): of the four products of terms
@@ -225,8 +226,11 @@ UNPACK_BY_TERMS(mxfp4, SHEAF__QK)
 UNPACK_BY_TERMS(iq4_xs, SHEAF__QK_K)
 UNPACK_BY_TERMS(q4_k, SHEAF__QK_K)
 
+#include "cpu/kernels/x86/attention_amx.h"
+
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     sheaf__cpu_kernels_use_vbmi(table);
+    use_attention_amx(table);
     use_rows_bf16(table, SHEAF__TILE_COLS); /* tiles multiply more */
     use_panels_bf16(table, AMX_ROWS, tile_bf16, tile_bf16_twice, begin_tiles, end_tiles);
     struct sheaf__cpu_panels *one = &table->panels[SHEAF__PANELS_BF16];

@@ -155,10 +155,17 @@ static void unpack_lanes(const float *panel, int64_t n, const float *by, int col
     }
 }
 
-LANES_TILES(lanes_scores, lanes_values, false)
+static void lanes_scores(int64_t k, const float *keys, int64_t rows, const float *queries,
+                         int lanes, float *c) {
+    lanes_tiles(false, k, keys, k, 1, rows, queries, lanes, c, false);
+}
+static void lanes_values(int64_t n, const float *values, int64_t wide, const float *weights,
+                         int lanes, float *c) {
+    lanes_tiles(false, n, values, 1, wide, wide, weights, lanes, c, true);
+}
 
 INLINE void soften(int vectors, int64_t n, float scale, const float *mask, const float *slope,
-                   float *scores, float *max, float *sum, float *shrink) {
+                   float *scores, float *weights, float *max, float *sum, float *shrink) {
     v_f m[LANE_VECTORS], from[LANE_VECTORS], total[LANE_VECTORS];
     UNROLL for (int v = 0; v < vectors; v++) m[v] = v_load(max + v * VW);
     lanes_max(vectors, n, scale, mask, slope, scores, m);
@@ -169,10 +176,10 @@ INLINE void soften(int vectors, int64_t n, float scale, const float *mask, const
         v_store(max + v * VW, m[v]);
         v_store(shrink + v * VW, less);
     }
-    for (int64_t j = 0; j < n; j++, scores += LANES) {
+    for (int64_t j = 0; j < n; j++, scores += LANES, weights += LANES) {
         UNROLL for (int v = 0; v < vectors; v++) {
             const v_f e = v_exp(v_sub(v_load(scores + v * VW), from[v]));
-            v_store(scores + v * VW, e);
+            v_store(weights + v * VW, e);
             total[v] = v_add(total[v], e);
         }
     }
@@ -180,8 +187,8 @@ INLINE void soften(int vectors, int64_t n, float scale, const float *mask, const
 }
 /* See `soften` of kernels.h. */
 static void lanes_soften(int64_t n, int lanes, float scale, const float *mask, const float *slope,
-                         float *scores, float *max, float *sum, float *shrink) {
-    LANES_BY_VECTORS(lanes, soften, n, scale, mask, slope, scores, max, sum, shrink);
+                         float *scores, float *weights, float *max, float *sum, float *shrink) {
+    LANES_BY_VECTORS(lanes, soften, n, scale, mask, slope, scores, weights, max, sum, shrink);
 }
 
 /* exp(x) - 1 for |x| <= 30, as v_exp, without its loss near 0. */

@@ -57,6 +57,68 @@ INLINE void panel_bf16(int vectors, int terms, int64_t k, const char *row, size_
 TILE_BF16(tile_bf16, 1)
 TILE_BF16(tile_bf16_twice, 2)
 
+/* ---- attention of many queries: two elements of a query and of a key, or two keys of weights and of values,
+ * side by side ---- */
+
+/* n floats to BF16, in their order. */
+INLINE void round_bf16(int64_t n, const float *x, void *y) {
+    uint16_t *to = y;
+    for (; n >= 2 * VW; n -= 2 * VW, x += 2 * VW, to += 2 * VW)
+        _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(v_load(x + VW), v_load(x)));
+    for (; n > 0; n -= VW, x += VW, to += VW) {
+        const __m256bh last = _mm512_cvtneps_pbh(n < VW ? v_load_n(x, n) : v_load(x));
+        memcpy(to, &last, (size_t)(n < VW ? n : VW) * sizeof *to);
+    }
+}
+
+static void pack_queries_bf16(const float *const *x, int64_t n, float *panel) {
+    enum { PART = 64 };
+    uint16_t rounded[LANES][PART];
+    const float *pairs[LANES]; /* moved as floats, whatever they are */
+    for (int c = 0; c < LANES; c++) pairs[c] = (const float *)(const void *)rounded[c];
+    for (int64_t i = 0; i < n; i += PART, panel += PART / 2 * LANES) {
+        const int64_t len = n - i < PART ? n - i : PART;
+        for (int c = 0; c < LANES; c++) round_bf16(len, x[c] + i, rounded[c]);
+        pack_columns(pairs, len / 2, LANES, panel);
+    }
+}
+
+static void pack_keys_bf16(int64_t k, int64_t rows, const float *x, float *y) {
+    round_bf16(k * rows, x, y);
+}
+
+static void pack_values_bf16(int64_t wide, const float *x, float *y) {
+    for (int64_t j = 0; j < SHEAF__ATTN_BLOCK; j += 2, x += 2 * wide, y += wide) {
+        for (int64_t i = 0; i < wide; i += VW) {
+            const __mmask16 there = (__mmask16)(wide - i < VW ? (1u << (wide - i)) - 1 : 0xffff);
+            const __m512i both = side_by_side(_mm512_maskz_loadu_ps(there, x + i),
+                                              _mm512_maskz_loadu_ps(there, x + wide + i));
+            _mm512_mask_storeu_epi32(y + i, there, both);
+        }
+    }
+}
+
+static void scores_bf16(int64_t k, const float *keys, int64_t rows, const float *queries, int lanes,
+                        float *c) {
+    lanes_tiles(true, k / 2, keys, k / 2, 1, rows, queries, lanes, c, false);
+}
+static void values_bf16(int64_t n, const float *values, int64_t wide, const float *weights,
+                        int lanes, float *c) {
+    lanes_tiles(true, (n + 1) / 2, values, 1, wide, wide, weights, lanes, c, true);
+}
+
+static void use_attention_bf16(struct sheaf__cpu_kernels *table) {
+    struct sheaf__cpu_attention *a = &table->attention[SHEAF__ATTENTION_BF16];
+    *a = table->attention[SHEAF__ATTENTION_FLOATS];
+    a->unit = 2;
+    a->pack_queries = pack_queries_bf16;
+    a->pack_keys = pack_keys_bf16;
+    a->pack_values = pack_values_bf16;
+    a->scores = scores_bf16;
+    a->soften = lanes_soften_bf16;
+    a->values = values_bf16;
+}
+
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     sheaf__cpu_kernels_use_vbmi(table);
     use_rows_bf16(table, SHEAF__BF16_COLS);

@@ -476,17 +476,17 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
     .to_words = to_words,
 #endif
     .to_digits = to_digits,
-    .attention =
+    .attention[SHEAF__ATTENTION_FLOATS] =
         {
             .lanes = LANES,
             .rows = LANE_ROWS,
-            .pair = 1,
+            .unit = 1,
             .pack = pack_lanes,
-            .pack_queries = pack_lanes,
             .unpack = unpack_lanes,
+            .pack_queries = pack_lanes,
             .scores = lanes_scores,
-            .values = lanes_values,
             .soften = lanes_soften,
+            .values = lanes_values,
             .scale = lanes_scale,
         },
     .load_rows =

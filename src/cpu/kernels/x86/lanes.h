@@ -1,7 +1,5 @@
-/* What attention of many queries is made of, in floats (attention.h) and in BF16 (attention_bf16.h): tiles of
- * some rows by all lanes, and the first half of a softmax.
- *
- * A word is 32 bits: a float, or two BF16. */
+/* What attention of many queries is made of, in floats (attention.h) and in pairs of BF16 (attention_bf16.h):
+ * tiles of some rows by all lanes, and the first half of a softmax. */
 #include <math.h>
 
 enum { LANE_VECTORS = 3, LANES = LANE_VECTORS * VW, LANE_ROWS = VW == 16 ? 8 : 4 };
@@ -50,17 +48,12 @@ INLINE void lanes_tile(int vectors, bool pairs, int64_t k, const float *a, int64
     }
 }
 
-/* `scores` and `values` of struct sheaf__cpu_attention */
-#define LANES_TILE(NAME, PAIRS, BY_ROW, BY_I, A, ADD)                                              \
-    static void NAME(int64_t k, const float *a, int64_t stride, int64_t rows, const float *panel,  \
-                     int lanes, float *c) {                                                        \
-        for (int64_t r = 0; r < rows; r += LANE_ROWS, c += LANE_ROWS * LANES)                      \
-            LANES_BY_VECTORS(lanes, lanes_tile, PAIRS, k, A, BY_ROW, BY_I, panel, c, ADD);         \
-    }
-#define LANES_TILES(SCORES, VALUES, PAIRS)                                                         \
-    LANES_TILE(SCORES, PAIRS, stride, 1, a + r * stride, false)                                    \
-    LANES_TILE(VALUES, PAIRS, 1, stride, a + r, true)
-
+/* c [rows][LANES] = or += sum over i < k of a[r * by_row + i * by_i] * panel[i] */
+INLINE void lanes_tiles(bool pairs, int64_t k, const float *a, int64_t by_row, int64_t by_i,
+                        int64_t rows, const float *panel, int lanes, float *c, bool add) {
+    for (; rows > 0; rows -= LANE_ROWS, a += LANE_ROWS * by_row, c += LANE_ROWS * LANES)
+        LANES_BY_VECTORS(lanes, lanes_tile, pairs, k, a, by_row, by_i, panel, c, add);
+}
 /* Scores of n keys become scale * score + slope * mask; m[v] becomes the largest of them and of itself. All
  * vectors at once: one waits for itself. */
 INLINE void lanes_max(int vectors, int64_t n, float scale, const float *mask, const float *slope,
