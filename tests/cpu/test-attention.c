@@ -607,25 +607,27 @@ TEST_ALL(tiles_that_go_together) {
 /* Queries of sequences of their own, in one cache: each has the bits that it has alone, also where rows of
  * two queries are one item, and a mask a head, which is not looked at so. */
 TEST_BOTH(sequences_in_one_cache) {
-    enum { D = 32, KEYS = 1280 };
+    enum { D = 32 };
     static const int64_t queries[] = {3, 10}, heads[][2] = {{6, 2}, {20, 1}};
     for (int i = 0; i < 8; i++) {
         const int64_t n = queries[i % 2], h = heads[i / 2 % 2][0], of_masks = i < 4 ? 1 : h;
+        const int64_t all_keys = i % 3 ? 1280 : 120; /* of all: in several parts, or in one */
         C *c = context();
         T *q = sheaf_new_tensor_3d(c, SHEAF_TYPE_F32, D, n, h);
-        T *k = sheaf_new_tensor_3d(c, SHEAF_TYPE_F16, D, KEYS, heads[i / 2 % 2][1]);
-        T *mask = sheaf_new_tensor_3d(c, SHEAF_TYPE_F16, KEYS, n, of_masks);
+        T *k = sheaf_new_tensor_3d(c, SHEAF_TYPE_F16, D, all_keys, heads[i / 2 % 2][1]);
+        T *mask = sheaf_new_tensor_3d(c, SHEAF_TYPE_F16, all_keys, n, of_masks);
         fill(q, 2);
         fill(k, 1);
-        for (int64_t j = 0; j < KEYS * n * of_masks; j++) {
-            const int64_t first = j / KEYS % n * (KEYS / n), key = j % KEYS;
-            ((uint16_t *)mask->data)[j] = key >= first && key < first + 100 ? 0 : 0xfc00;
+        for (int64_t j = 0; j < all_keys * n * of_masks; j++) {
+            const int64_t first = j / all_keys % n * (all_keys / n), key = j % all_keys;
+            ((uint16_t *)mask->data)[j] =
+                key >= first && key < first + all_keys / n - 1 ? 0 : 0xfc00;
         }
         expected = (struct expected){.mask = mask, .tolerance = tolerance_of(k, k)};
         T *all = sheaf_flash_attn_ext(c, q, k, k, mask, 0.25f, 0, 0);
         compute(c, all, check_attention, "sequences");
         for (int64_t m = 0; m < n; m++) {
-            T *open = sheaf_view_3d(c, mask, KEYS, 1, of_masks, mask->nb[1], mask->nb[2],
+            T *open = sheaf_view_3d(c, mask, all_keys, 1, of_masks, mask->nb[1], mask->nb[2],
                                     (size_t)m * mask->nb[1]);
             T *one = sheaf_view_3d(c, q, D, 1, h, q->nb[1], q->nb[2], (size_t)m * q->nb[1]);
             T *alone = sheaf_flash_attn_ext(c, one, k, k, open, 0.25f, 0, 0);

@@ -104,12 +104,15 @@ static const char *mask_row(const struct sheaf__attn *at, struct sheaf__attn_row
     return sheaf__cpu_row_data(mask, from) + (size_t)t0 * mask->nb[0];
 }
 
+/* -inf */
+static uint32_t closed_bits(enum sheaf_type type) {
+    return type == SHEAF_TYPE_F16 ? 0xfc00 : type == SHEAF_TYPE_BF16 ? 0xff80 : 0xff800000;
+}
+
 enum sheaf__attn_mask sheaf__attn_mask_kind(const struct sheaf__attn *at, struct sheaf__attn_row r,
                                             int64_t t0, int64_t n) {
     const struct sheaf_tensor *mask = at->mask;
-    const uint32_t closed = mask->type == SHEAF_TYPE_F16    ? 0xfc00
-                            : mask->type == SHEAF_TYPE_BF16 ? 0xff80
-                                                            : 0xff800000;
+    const uint32_t closed = closed_bits(mask->type);
     const size_t size = sheaf_type_size(mask->type);
     if (!sheaf__cpu_is_dense(mask)) return SHEAF__ATTN_MIXED;
     if (all_are(mask_row(at, r, t0), size, n, 0)) return SHEAF__ATTN_PLAIN;
@@ -582,27 +585,59 @@ static size_t sees_size(const struct sheaf__attn *at) {
     return may_be_apart(at) ? (size_t)round_up(at->n * parts_of(at), 64) : 0;
 }
 
-/* Notes the parts that each query sees. True if the queries see few of those that some query sees: less than a
- * third where tiles of many queries would compute mostly what is masked, less than three quarters where the
- * rows of several queries would share what is read. */
+/* How many of n < 65536 elements of 2 bytes have these bits. */
+static int64_t halves_like(const char *p, int64_t n, uint32_t bits) {
+    uint16_t like = 0; /* as wide as an element: compilers vectorise it */
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t x;
+        memcpy(&x, p + 2 * i, sizeof x);
+        like = (uint16_t)(like + (x == bits));
+    }
+    return like;
+}
+
+/* Keys of [t0, t0 + n) that a query sees. Most parts are seen by all or by none. */
+static int64_t keys_seen(const struct sheaf__attn *at, int64_t query, int64_t t0, int64_t n) {
+    const struct sheaf_tensor *mask = at->mask;
+    const struct sheaf__attn_row r = {.query = query};
+    const uint32_t closed = closed_bits(mask->type);
+    const size_t size = sheaf_type_size(mask->type);
+    int64_t open = 0;
+    switch (sheaf__attn_mask_kind(at, r, t0, n)) {
+    case SHEAF__ATTN_PLAIN:
+        return n;
+    case SHEAF__ATTN_CLOSED:
+        return 0;
+    case SHEAF__ATTN_MIXED:
+        break;
+    }
+    if (size == 2 && sheaf__cpu_is_dense(mask))
+        return n - halves_like(mask_row(at, r, t0), n, closed);
+    for (int64_t i = 0; i < n; i++) open += !all_are(mask_row(at, r, t0 + i), size, 1, closed);
+    return open;
+}
+
+/* Notes the parts that each query sees. True if the queries have little in common: if they see less than a third
+ * of the keys that some query sees, where tiles of many queries would compute mostly what is masked; less than
+ * three quarters of the parts, where the rows of several queries would share what is read. */
 static bool are_apart(const struct sheaf__attn *at, bool *to) {
-    const int64_t parts = parts_of(at);
-    int64_t open = 0, seen = 0;
-    for (int64_t query = 0; query < at->n; query++) {
-        const struct sheaf__attn_row r = {.query = query};
-        for (int64_t p = 0; p < parts; p++) {
-            const int64_t n = min_i64(PART, at->t - p * PART);
-            const bool is = sheaf__attn_mask_kind(at, r, p * PART, n) != SHEAF__ATTN_CLOSED;
-            to[query * parts + p] = is;
-            open += is;
-        }
-    }
+    const int64_t parts = parts_of(at), n = at->n;
+    int64_t keys = 0, of_all = 0, open = 0, seen = 0; /* of each query, of some: keys, and parts */
     for (int64_t p = 0; p < parts; p++) {
-        bool any = false;
-        for (int64_t query = 0; query < at->n; query++) any = any || to[query * parts + p];
-        seen += any;
+        const int64_t len = min_i64(PART, at->t - p * PART);
+        int64_t sum = 0, queries = 0;
+        for (int64_t query = 0; query < n; query++) {
+            const int64_t its = keys_seen(at, query, p * PART, len);
+            to[query * parts + p] = its > 0;
+            queries += its > 0;
+            sum += its;
+        }
+        keys += sum;
+        of_all += min_i64(len, sum); /* if no two queries see the same */
+        open += queries;
+        seen += queries > 0;
     }
-    return sheaf__attn_by_lanes(at) ? open * 3 < seen * at->n : open * 4 < seen * at->n * 3;
+    return sheaf__attn_by_lanes(at) ? keys * 3 < of_all * n : open * 4 < seen * n * 3;
 }
 
 static size_t by_parts_size(const struct sheaf__attn *at, int nth) {
