@@ -585,59 +585,62 @@ static size_t sees_size(const struct sheaf__attn *at) {
     return may_be_apart(at) ? (size_t)round_up(at->n * parts_of(at), 64) : 0;
 }
 
-/* How many of n < 65536 elements of 2 bytes have these bits. */
-static int64_t halves_like(const char *p, int64_t n, uint32_t bits) {
-    uint16_t like = 0; /* as wide as an element: compilers vectorise it */
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t x;
-        memcpy(&x, p + 2 * i, sizeof x);
-        like = (uint16_t)(like + (x == bits));
-    }
-    return like;
-}
-
-/* Keys of [t0, t0 + n) that a query sees. Most parts are seen by all or by none. */
-static int64_t keys_seen(const struct sheaf__attn *at, int64_t query, int64_t t0, int64_t n) {
+/* Keys of a part that a query sees; those of a mixed mask become 1 in `any`. Most parts are seen by all of
+ * the queries or by none. */
+static int64_t keys_seen(const struct sheaf__attn *at, int64_t query, int64_t t0, int64_t n,
+                         enum sheaf__attn_mask kind, uint16_t *any) {
     const struct sheaf_tensor *mask = at->mask;
     const struct sheaf__attn_row r = {.query = query};
     const uint32_t closed = closed_bits(mask->type);
     const size_t size = sheaf_type_size(mask->type);
-    int64_t open = 0;
-    switch (sheaf__attn_mask_kind(at, r, t0, n)) {
-    case SHEAF__ATTN_PLAIN:
-        return n;
-    case SHEAF__ATTN_CLOSED:
-        return 0;
-    case SHEAF__ATTN_MIXED:
-        break;
+    const char *p = mask_row(at, r, t0);
+    uint16_t open = 0; /* all as wide as an element of F16: compilers vectorise it */
+    if (kind != SHEAF__ATTN_MIXED) return kind == SHEAF__ATTN_PLAIN ? n : 0;
+    if (size == 2 && sheaf__cpu_is_dense(mask)) {
+        for (int64_t i = 0; i < n; i++) {
+            uint16_t bits;
+            memcpy(&bits, p + 2 * i, sizeof bits);
+            const uint16_t is = bits != closed;
+            any[i] |= is;
+            open = (uint16_t)(open + is);
+        }
+        return open;
     }
-    if (size == 2 && sheaf__cpu_is_dense(mask))
-        return n - halves_like(mask_row(at, r, t0), n, closed);
-    for (int64_t i = 0; i < n; i++) open += !all_are(mask_row(at, r, t0 + i), size, 1, closed);
+    for (int64_t i = 0; i < n; i++) {
+        const uint16_t is = !all_are(mask_row(at, r, t0 + i), size, 1, closed);
+        any[i] |= is;
+        open = (uint16_t)(open + is);
+    }
     return open;
 }
 
-/* Notes the parts that each query sees. True if the queries have little in common: if they see less than a third
- * of the keys that some query sees, where tiles of many queries would compute mostly what is masked; less than
- * three quarters of the parts, where the rows of several queries would share what is read. */
+/* Notes the parts that each query sees. True if the queries have little in common: if they see less than a
+ * quarter of the keys that some query sees, where tiles of many queries would compute mostly what is masked
+ * (queries of one prompt see half of them at least); less than three quarters of the parts, where the rows of
+ * several queries would share what is read. */
 static bool are_apart(const struct sheaf__attn *at, bool *to) {
     const int64_t parts = parts_of(at), n = at->n;
-    int64_t keys = 0, of_all = 0, open = 0, seen = 0; /* of each query, of some: keys, and parts */
+    int64_t keys = 0, of_some = 0, open = 0,
+            seen = 0; /* keys that each and some query sees; parts */
     for (int64_t p = 0; p < parts; p++) {
-        const int64_t len = min_i64(PART, at->t - p * PART);
-        int64_t sum = 0, queries = 0;
+        const int64_t t0 = p * PART, len = min_i64(PART, at->t - t0);
+        uint16_t any[PART] = {0};
+        int64_t queries = 0, most = 0, mixed = 0;
         for (int64_t query = 0; query < n; query++) {
-            const int64_t its = keys_seen(at, query, p * PART, len);
+            const struct sheaf__attn_row r = {.query = query};
+            const enum sheaf__attn_mask kind = sheaf__attn_mask_kind(at, r, t0, len);
+            const int64_t its = keys_seen(at, query, t0, len, kind, any);
             to[query * parts + p] = its > 0;
             queries += its > 0;
-            sum += its;
+            keys += its;
+            most = its > most ? its : most;
         }
-        keys += sum;
-        of_all += min_i64(len, sum); /* if no two queries see the same */
+        for (int64_t i = 0; i < len; i++) mixed += any[i];
+        of_some += most == len ? len : mixed;
         open += queries;
         seen += queries > 0;
     }
-    return sheaf__attn_by_lanes(at) ? keys * 3 < of_all * n : open * 4 < seen * n * 3;
+    return sheaf__attn_by_lanes(at) ? keys * 4 < of_some * n : open * 4 < seen * n * 3;
 }
 
 static size_t by_parts_size(const struct sheaf__attn *at, int nth) {

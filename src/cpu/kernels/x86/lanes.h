@@ -54,6 +54,7 @@ INLINE void lanes_tiles(bool pairs, int64_t k, const float *a, int64_t by_row, i
     for (; rows > 0; rows -= LANE_ROWS, a += LANE_ROWS * by_row, c += LANE_ROWS * LANES)
         LANES_BY_VECTORS(lanes, lanes_tile, pairs, k, a, by_row, by_i, panel, c, add);
 }
+
 /* Scores of n keys become scale * score + slope * mask; m[v] becomes the largest of them and of itself. All
  * vectors at once: one waits for itself. */
 INLINE void lanes_max(int vectors, int64_t n, float scale, const float *mask, const float *slope,
