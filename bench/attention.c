@@ -152,14 +152,17 @@ static void prompt(sheaf_backend_t backend) {
     printf("\n| shape | K/V | 512 tokens ms | GFLOP/s | behind 3584 ms | GFLOP/s |\n"
            "|---|---|---:|---:|---:|---:|\n");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        printf("| %s | f16 |", shapes[i].name);
-        for (size_t j = 0; j < sizeof behind / sizeof *behind; j++) {
-            const double took = run(backend, &shapes[i], SHEAF_TYPE_F16, N, behind[j] + N, false);
-            const double seen = (double)N * (double)behind[j] + N * (N + 1) / 2;
-            const double flop = 4.0 * (double)(shapes[i].heads * shapes[i].d) * seen;
-            printf(" %.2f | %.0f |", 1e3 * took, 1e-9 * flop / took);
+        for (int q8 = 0; q8 < 2; q8++) {
+            const enum sheaf_type type = q8 ? SHEAF_TYPE_Q8_0 : SHEAF_TYPE_F16;
+            printf("| %s | %s |", shapes[i].name, sheaf_type_name(type));
+            for (size_t j = 0; j < sizeof behind / sizeof *behind; j++) {
+                const double took = run(backend, &shapes[i], type, N, behind[j] + N, false);
+                const double seen = (double)N * (double)behind[j] + N * (N + 1) / 2;
+                const double flop = 4.0 * (double)(shapes[i].heads * shapes[i].d) * seen;
+                printf(" %.2f | %.0f |", 1e3 * took, 1e-9 * flop / took);
+            }
+            printf("\n");
         }
-        printf("\n");
     }
 }
 

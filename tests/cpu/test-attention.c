@@ -100,6 +100,16 @@ static void compute(C *c, T *node, void (*check)(const T *, const char *), const
     free(first);
 }
 
+/* Computes n nodes in one graph, for a look at their bits. */
+static void compute_nodes(C *c, T *const *nodes, int n) {
+    struct sheaf_cgraph *graph = sheaf_new_graph(c);
+    sheaf_backend_t backend = backend_of(2, false);
+    for (int i = 0; i < n; i++)
+        cr_assert_eq(sheaf_build_forward_expand(graph, nodes[i]), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+    sheaf_backend_free(backend);
+}
+
 static C *context(void) {
     C *c = sheaf_init((struct sheaf_init_params){.mem_size = 16 << 20});
     cr_assert_not_null(c);
@@ -420,19 +430,14 @@ Test(attention, extreme_sinks) {
         fill(k, 1);
         ((float *)sinks->data)[0] = -INFINITY;
         ((float *)sinks->data)[1] = 1000;
-        sheaf_backend_t backend = backend_of(1, false);
-        struct sheaf_cgraph *graph = sheaf_new_graph(c);
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 2; i++)
             y[i] = sheaf_flash_attn_sinks(c, q, k, k, NULL, i ? sinks : NULL, 1, 0, 0);
-            cr_assert_eq(sheaf_build_forward_expand(graph, y[i]), SHEAF_STATUS_SUCCESS);
-        }
-        cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+        compute_nodes(c, y, 2);
         const float *without = y[0]->data, *with = y[1]->data;
         for (int i = 0; i < 32 * n; i++) { /* heads of a query lie together */
             if (i / 16 % 2) cr_assert_float_eq(with[i], 0.0f, 1e-30f);
             if (i / 16 % 2 == 0) cr_assert_eq(with[i], without[i]);
         }
-        sheaf_backend_free(backend);
         sheaf_free(c);
     }
 }
@@ -506,7 +511,6 @@ TEST_ALL(heads_that_share_have_the_bits_of_one) {
             T *k = sheaf_new_tensor_3d(c, cache_types[i], D, KEYS, 1);
             T *v = sheaf_new_tensor_3d(c, cache_types[i], D, KEYS, 1);
             T *mask = sheaf_new_tensor_2d(c, SHEAF_TYPE_F16, KEYS, n);
-            struct sheaf_cgraph *graph = sheaf_new_graph(c);
             fill(q, 2);
             fill(k, 1);
             fill(v, 1);
@@ -516,16 +520,13 @@ TEST_ALL(heads_that_share_have_the_bits_of_one) {
                                      : sheaf_view_3d(c, q, D, n, 1, q->nb[1], q->nb[2],
                                                      (size_t)h * q->nb[2]);
                 y[h] = sheaf_flash_attn_ext(c, some, k, v, mask, 0.125f, 0, 0);
-                cr_assert_eq(sheaf_build_forward_expand(graph, y[h]), SHEAF_STATUS_SUCCESS);
             }
-            sheaf_backend_t backend = backend_of(2, false);
-            cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+            compute_nodes(c, y, HEADS + 1);
             const float *all = y[HEADS]->data;
             for (int64_t r = 0; r < n * HEADS; r++) /* heads of a query lie together */
                 cr_assert_arr_eq(all + r * D, (float *)y[r % HEADS]->data + r / HEADS * D,
                                  D * sizeof *all, "%s: head %d of query %d",
                                  sheaf_type_name(k->type), (int)(r % HEADS), (int)(r / HEADS));
-            sheaf_backend_free(backend);
             sheaf_free(c);
         }
     }
@@ -555,53 +556,50 @@ Test(attention, windows_that_differ) {
         for (int64_t n = 0; n < N; n++) { /* alone */
             T *y[2], *one = sheaf_view_3d(c, q, D, 1, 6, q->nb[1], q->nb[2], (size_t)n * q->nb[1]);
             T *open = sheaf_view_2d(c, mask, KEYS, 1, mask->nb[1], (size_t)n * mask->nb[1]);
-            struct sheaf_cgraph *graph = sheaf_new_graph(c);
             y[0] = sheaf_flash_attn_ext(c, q, k, k, mask, 0.125f, 0, 0);
             y[1] = sheaf_flash_attn_ext(c, one, k, k, open, 0.125f, 0, 0);
-            cr_assert_eq(sheaf_build_forward_expand(graph, y[0]), SHEAF_STATUS_SUCCESS);
-            cr_assert_eq(sheaf_build_forward_expand(graph, y[1]), SHEAF_STATUS_SUCCESS);
-            sheaf_backend_t backend = backend_of(1, false);
-            cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+            compute_nodes(c, y, 2);
             cr_assert_arr_eq((char *)y[0]->data + (size_t)n * y[0]->nb[2], y[1]->data,
                              6 * D * sizeof(float), "query %d", (int)n);
-            sheaf_backend_free(backend);
         }
         sheaf_free(c);
     }
 }
 
 /* Many queries, whose blocks of keys are closed, open or mixed: tiles go over the keys together, and a
- * query has the bits that it has among few. What no query sees may hold anything. */
+ * query has the bits that it has among few. What no query sees may hold anything: no bit changes. */
 TEST_ALL(tiles_that_go_together) {
-    enum { D = 32, N = 90, FEW = 9, KEYS = 1300, WINDOW = 1150, UNSEEN = 60 };
-    C *c = context();
-    T *q = sheaf_new_tensor_3d(c, SHEAF_TYPE_F32, D, N, 2);
-    T *k = sheaf_new_tensor_2d(c, SHEAF_TYPE_F16, D, KEYS);
-    T *mask = sheaf_new_tensor_2d(c, SHEAF_TYPE_F16, KEYS, N);
-    fill(q, 2);
-    fill(k, 1);
-    for (int j = 0; j < KEYS * N; j++) {
-        const int last = KEYS - N + j / KEYS, key = j % KEYS;
-        ((uint16_t *)mask->data)[j] = key <= last && key > last - WINDOW ? 0 : 0xfc00;
+    enum { D = 32, N = 90, FEW = 9, KEYS = 1300, WINDOW = 1150, UNSEEN = 60, ALL = N * 2 * D };
+    static const enum sheaf_type types[] = {SHEAF_TYPE_F16, SHEAF_TYPE_Q8_0};
+    for (int i = 0; i < 2; i++) {
+        C *c = context();
+        T *q = sheaf_new_tensor_3d(c, SHEAF_TYPE_F32, D, N, 2);
+        T *k = sheaf_new_tensor_2d(c, types[i], D, KEYS);
+        T *mask = sheaf_new_tensor_2d(c, SHEAF_TYPE_F16, KEYS, N);
+        float before[ALL];
+        fill(q, 2);
+        fill(k, 1);
+        for (int j = 0; j < KEYS * N; j++) {
+            const int last = KEYS - N + j / KEYS, key = j % KEYS;
+            ((uint16_t *)mask->data)[j] = key <= last && key > last - WINDOW ? 0 : 0xfc00;
+        }
+        expected = (struct expected){.mask = mask, .tolerance = tolerance_of(k, k)};
+        T *y[2] = {sheaf_flash_attn_ext(c, q, k, k, mask, 0.25f, 0, 0), NULL};
+        compute(c, y[0], check_attention, "together");
+        compute_nodes(c, y, 1);
+        memcpy(before, y[0]->data, sizeof before);
+        memset(k->data, 0xff, UNSEEN * k->nb[1]);
+        for (int64_t n = 0; n < N; n += FEW) {
+            T *open = sheaf_view_2d(c, mask, KEYS, FEW, mask->nb[1], (size_t)n * mask->nb[1]);
+            T *some = sheaf_view_3d(c, q, D, FEW, 2, q->nb[1], q->nb[2], (size_t)n * q->nb[1]);
+            y[1] = sheaf_flash_attn_ext(c, some, k, k, open, 0.25f, 0, 0);
+            compute_nodes(c, y, 2);
+            cr_assert_arr_eq((char *)y[0]->data + (size_t)n * y[0]->nb[2], y[1]->data,
+                             FEW * 2 * D * sizeof(float), "queries from %d on", (int)n);
+        }
+        cr_assert_arr_eq(y[0]->data, before, sizeof before, "what no query sees shows");
+        sheaf_free(c);
     }
-    expected = (struct expected){.mask = mask, .tolerance = tolerance_of(k, k)};
-    T *all = sheaf_flash_attn_ext(c, q, k, k, mask, 0.25f, 0, 0);
-    compute(c, all, check_attention, "together");
-    memset(k->data, 0xff, UNSEEN * k->nb[1]);
-    for (int64_t n = 0; n < N; n += FEW) {
-        T *open = sheaf_view_2d(c, mask, KEYS, FEW, mask->nb[1], (size_t)n * mask->nb[1]);
-        T *some = sheaf_view_3d(c, q, D, FEW, 2, q->nb[1], q->nb[2], (size_t)n * q->nb[1]);
-        T *few = sheaf_flash_attn_ext(c, some, k, k, open, 0.25f, 0, 0);
-        struct sheaf_cgraph *graph = sheaf_new_graph(c);
-        cr_assert_eq(sheaf_build_forward_expand(graph, all), SHEAF_STATUS_SUCCESS);
-        cr_assert_eq(sheaf_build_forward_expand(graph, few), SHEAF_STATUS_SUCCESS);
-        sheaf_backend_t backend = backend_of(2, false);
-        cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
-        cr_assert_arr_eq((char *)all->data + (size_t)n * all->nb[2], few->data,
-                         FEW * 2 * D * sizeof(float), "queries from %d on", (int)n);
-        sheaf_backend_free(backend);
-    }
-    sheaf_free(c);
 }
 
 /* Queries of sequences of their own, in one cache: each has the bits that it has alone, also where rows of
@@ -630,17 +628,12 @@ TEST_BOTH(sequences_in_one_cache) {
             T *open = sheaf_view_3d(c, mask, all_keys, 1, of_masks, mask->nb[1], mask->nb[2],
                                     (size_t)m * mask->nb[1]);
             T *one = sheaf_view_3d(c, q, D, 1, h, q->nb[1], q->nb[2], (size_t)m * q->nb[1]);
-            T *alone = sheaf_flash_attn_ext(c, one, k, k, open, 0.25f, 0, 0);
-            struct sheaf_cgraph *graph = sheaf_new_graph(c);
-            cr_assert_eq(sheaf_build_forward_expand(graph, all), SHEAF_STATUS_SUCCESS);
-            cr_assert_eq(sheaf_build_forward_expand(graph, alone), SHEAF_STATUS_SUCCESS);
-            sheaf_backend_t backend = backend_of(2, false);
-            cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+            T *const y[2] = {all, sheaf_flash_attn_ext(c, one, k, k, open, 0.25f, 0, 0)};
+            compute_nodes(c, y, 2);
             if (of_masks == 1 || n < 8) /* else by lanes */
-                cr_assert_arr_eq((char *)all->data + (size_t)m * all->nb[2], alone->data,
+                cr_assert_arr_eq((char *)all->data + (size_t)m * all->nb[2], y[1]->data,
                                  (size_t)(h * D) * sizeof(float), "sequence %d of %d", (int)m,
                                  (int)n);
-            sheaf_backend_free(backend);
         }
         sheaf_free(c);
     }
@@ -684,16 +677,12 @@ TEST_ALL(masked_blocks_may_hold_anything) {
             for (int j = 0; j < 70; j += 3) /* scales of NaN */
                 memset((char *)k->data + (size_t)j * k->nb[1], 0xff, 4);
             T *y = sheaf_flash_attn_ext(c, q, k, k, mask, 0.2f, 0, 0);
-            struct sheaf_cgraph *graph = sheaf_new_graph(c);
-            cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
-            sheaf_backend_t backend = backend_of(1, false);
-            cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+            compute_nodes(c, &y, 1);
             for (int64_t j = 0; j < 64 * n; j++)
                 cr_assert(isfinite(((float *)y->data)[j]), "%s", sheaf_type_name(k->type));
             ((float *)mask->data)[0] = 0.0f; /* an open one shows */
-            cr_assert_eq(sheaf_backend_graph_compute(backend, graph), SHEAF_STATUS_SUCCESS);
+            compute_nodes(c, &y, 1);
             cr_assert(!isfinite(((float *)y->data)[0]), "%s", sheaf_type_name(k->type));
-            sheaf_backend_free(backend);
             sheaf_free(c);
         }
     }

@@ -239,6 +239,12 @@ struct sheaf__cpu_attention {
      * stay as they are */
     void (*pack_keys)(int64_t k, int64_t rows, const float *x, float *y);
     void (*pack_values)(int64_t wide, const float *x, float *y);
+    /* In place of both, of a cache of this type: n rows as they lie, `stride` bytes apart, and zeros behind them
+     * to the end of the tile, or of the block, as in place of values that are not finite, of which there are some
+     * if the result is false. Else SHEAF_TYPE_F32 and NULL */
+    enum sheaf_type of;
+    void (*take_keys)(int64_t k, int64_t n, const void *x, size_t stride, float *y);
+    bool (*take_values)(int64_t wide, int64_t n, const void *x, size_t stride, float *y);
     /* c [rows][lanes] = keys . queries */
     void (*scores)(int64_t k, const float *keys, int64_t rows, const float *queries, int lanes,
                    float *c);
@@ -257,6 +263,7 @@ struct sheaf__cpu_attention {
 };
 enum sheaf__attention_kind {
     SHEAF__ATTENTION_FLOATS,
+    SHEAF__ATTENTION_Q8,        /* a cache of Q8_0 as it is, queries and weights of 16 bits */
     SHEAF__ATTENTION_BF16_BOTH, /* sums of two BF16: 16 bits */
     SHEAF__ATTENTION_BF16,      /* rounded to BF16: 8 bits. Not with SHEAF__ROUND_NONE */
     SHEAF__ATTENTION_KINDS,
@@ -445,7 +452,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 26 };
+enum { SHEAF__CPU_KERNELS_VERSION = 27 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

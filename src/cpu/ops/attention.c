@@ -69,8 +69,7 @@ float sheaf__attn_factor(const struct sheaf__attn *at, struct sheaf__attn_row r,
 bool sheaf__attn_load(const struct sheaf__attn *at, const struct sheaf_tensor *x, int64_t s,
                       int64_t hk, int64_t t0, int64_t n, float *buf, int64_t stride) {
     const int64_t width = x->ne[0];
-    const char *p = (const char *)x->data + (size_t)t0 * x->nb[1] + (size_t)hk * x->nb[2] +
-                    (size_t)s * x->nb[3];
+    const char *p = sheaf__attn_cache(x, s, hk, t0);
     if (at->kern->load_rows[x->type])
         return at->kern->load_rows[x->type](p, x->nb[1], n, width, buf, stride);
     for (int64_t j = 0; j < n; j++)
@@ -134,16 +133,6 @@ enum sheaf__attn_mask sheaf__attn_mask(const struct sheaf__attn *at, struct shea
     bool open = false;
     for (int64_t j = 0; j < n; j++) open |= buf[j] != -INFINITY;
     return open ? SHEAF__ATTN_MIXED : SHEAF__ATTN_CLOSED;
-}
-
-void sheaf__attn_mix_carefully(const struct sheaf__attn *at, const float *v, int64_t stride,
-                               int64_t n, const float *w, int64_t w_stride, int64_t n_rows,
-                               float *y, int64_t y_stride) {
-    for (int64_t r = 0; r < n_rows; r++, w += w_stride, y += y_stride) {
-        for (int64_t j = 0; j < n; j++) {
-            if (w[j] != 0.0f) at->kern->mix(1, v + j * stride, stride, at->e, w + j, 0, 1, y, 0);
-        }
-    }
 }
 
 /* ---- by parts ---- */
@@ -303,11 +292,6 @@ static void finish_scores(const struct sheaf__attn *at, float slope, const float
     }
 }
 
-static const char *cache_row(const struct sheaf_tensor *x, int64_t s, int64_t hk, int64_t t) {
-    return (const char *)x->data + (size_t)t * x->nb[1] + (size_t)hk * x->nb[2] +
-           (size_t)s * x->nb[3];
-}
-
 /* True if the kernel, which is there or not, takes rows as they lie. */
 static bool direct(const struct sheaf_tensor *x, bool there) {
     const int64_t of = sheaf_is_quantized(x->type) ? 32 : 16;
@@ -333,13 +317,13 @@ static void score_keys(const struct sheaf__attn *at, const struct item *item, in
         const struct sheaf__query_digits *digits[MAX_ROWS];
         for (int i = 0; i < rows; i++)
             digits[i] = w->digits + ((hk - item->hk) * rows + i) * (at->d / QUERY_BLOCK);
-        kern->attention_q8.dots(at->d, cache_row(at->k, item->s, hk, t0), at->k->nb[1], n, digits,
-                                rows, scores, PART);
+        kern->attention_q8.dots(at->d, sheaf__attn_cache(at->k, item->s, hk, t0), at->k->nb[1], n,
+                                digits, rows, scores, PART);
         return;
     }
     if (as_they_lie(at, at->k)) {
-        kern->dots_of[at->k->type](at->d, cache_row(at->k, item->s, hk, t0), at->k->nb[1], n, q,
-                                   rows, scores, PART);
+        kern->dots_of[at->k->type](at->d, sheaf__attn_cache(at->k, item->s, hk, t0), at->k->nb[1],
+                                   n, q, rows, scores, PART);
         return;
     }
     for (int64_t j = 0; j < n; j += keys_of(at->d)) {
@@ -371,6 +355,18 @@ static bool all_finite(const float *y, int64_t n) {
     return !bad;
 }
 
+/* Weights by values of which some are not finite, key by key: y[r] += w[r][j] * v[j] where the
+ * weight is not 0. A masked key is never read into a result. */
+static void mix_carefully(const struct sheaf__attn *at, const float *v, int64_t stride, int64_t n,
+                          const float *w, int64_t w_stride, int64_t n_rows, float *y,
+                          int64_t y_stride) {
+    for (int64_t r = 0; r < n_rows; r++, w += w_stride, y += y_stride) {
+        for (int64_t j = 0; j < n; j++) {
+            if (w[j] != 0.0f) at->kern->mix(1, v + j * stride, stride, at->e, w + j, 0, 1, y, 0);
+        }
+    }
+}
+
 /* y += weights of rows . values, through floats in memory, without values of weight 0 if some are not
  * finite. */
 static void mix_floats(const struct sheaf__attn *at, int64_t s, int64_t hk, const struct scratch *w,
@@ -381,8 +377,7 @@ static void mix_floats(const struct sheaf__attn *at, int64_t s, int64_t hk, cons
         if (sheaf__attn_load(at, at->v, s, hk, t0 + j, len, w->block, at->e)) {
             at->kern->mix(len, w->block, at->e, at->e, weights + j, PART, rows, y, y_stride);
         } else {
-            sheaf__attn_mix_carefully(at, w->block, at->e, len, weights + j, PART, rows, y,
-                                      y_stride);
+            mix_carefully(at, w->block, at->e, len, weights + j, PART, rows, y, y_stride);
         }
     }
 }
@@ -397,7 +392,7 @@ static void mix_heads(const struct sheaf__attn *at, const struct item *item,
         as_integers(at, at->v) ? kern->attention_q8.mix : kern->mix_of[at->v->type];
     for (int64_t j = 0; direct && j < n; j += VALUE_TURN) {
         for (int64_t h = 0; h < item->heads; h++)
-            mix(min_i64(VALUE_TURN, n - j), cache_row(at->v, item->s, item->hk + h, t0 + j),
+            mix(min_i64(VALUE_TURN, n - j), sheaf__attn_cache(at->v, item->s, item->hk + h, t0 + j),
                 at->v->nb[1], at->e, w->scores + h * item->rows * PART + j, PART, item->rows,
                 state_of(to, h, 0), to->row);
     }
@@ -534,15 +529,19 @@ static void by_parts(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync,
 
 /* ---- the op ---- */
 
-/* Floats are for heads of any size. */
+static bool serves(const struct sheaf__cpu_attention *kind, const struct sheaf_tensor *k,
+                   const struct sheaf_tensor *v) {
+    const bool of = kind->of == SHEAF_TYPE_F32 || (k->type == kind->of && v->type == kind->of);
+    return kind->lanes > 0 && of && k->ne[0] % kind->unit == 0;
+}
+/* Floats are for all caches, and heads of any size. */
 static const struct sheaf__cpu_attention *by_lanes(const struct sheaf__cpu_kernels *kern,
-                                                   int64_t d) {
+                                                   const struct sheaf_tensor *k,
+                                                   const struct sheaf_tensor *v) {
     const bool exact = sheaf__rounding() == SHEAF__ROUND_NONE;
     const struct sheaf__cpu_attention *kind =
         &kern->attention[exact ? SHEAF__ATTENTION_BF16_BOTH : SHEAF__ATTENTION_BF16];
-    while (kind > &kern->attention[SHEAF__ATTENTION_FLOATS] &&
-           (kind->lanes == 0 || d % kind->unit != 0))
-        kind--;
+    while (kind > &kern->attention[SHEAF__ATTENTION_FLOATS] && !serves(kind, k, v)) kind--;
     return kind;
 }
 
@@ -552,7 +551,7 @@ static struct sheaf__attn attn_of(const struct sheaf__cpu_kernels *kern,
     const int64_t extent = node->op_params[SHEAF_OP_PARAM_EXTENT];
     struct sheaf__attn at = {
         .kern = kern,
-        .by_lanes = by_lanes(kern, q->ne[0]),
+        .by_lanes = by_lanes(kern, k, v),
         .q = q,
         .k = k,
         .v = v,

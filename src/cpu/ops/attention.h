@@ -50,6 +50,12 @@ float sheaf__attn_slope(const struct sheaf__attn *at, struct sheaf__attn_row r);
 float sheaf__attn_factor(const struct sheaf__attn *at, struct sheaf__attn_row r, float max,
                          float sum);
 
+/* Row t0 of head hk of K or V; the next one lies nb[1] behind it. */
+static inline const char *sheaf__attn_cache(const struct sheaf_tensor *x, int64_t s, int64_t hk,
+                                            int64_t t0) {
+    return (const char *)x->data + (size_t)t0 * x->nb[1] + (size_t)hk * x->nb[2] +
+           (size_t)s * x->nb[3];
+}
 /* Rows [t0, t0 + n) of head hk of K or V as floats, `stride` apart. True if all are finite. */
 bool sheaf__attn_load(const struct sheaf__attn *at, const struct sheaf_tensor *x, int64_t s,
                       int64_t hk, int64_t t0, int64_t n, float *buf, int64_t stride);
@@ -67,12 +73,6 @@ enum sheaf__attn_mask sheaf__attn_mask_kind(const struct sheaf__attn *at, struct
 /* The same, at buf as floats if it is mixed. */
 enum sheaf__attn_mask sheaf__attn_mask(const struct sheaf__attn *at, struct sheaf__attn_row r,
                                        int64_t t0, int64_t n, float *buf);
-
-/* Weights by values of which some are not finite, key by key: y[r] += w[r][j] * v[j] where the
- * weight is not 0. A masked key is never read into a result. */
-void sheaf__attn_mix_carefully(const struct sheaf__attn *at, const float *v, int64_t stride,
-                               int64_t n, const float *w, int64_t w_stride, int64_t n_rows,
-                               float *y, int64_t y_stride);
 
 /* By lanes: true if the node is done so. The number of queries and the keys that they see decide, so it is the
  * same for any team and split. */

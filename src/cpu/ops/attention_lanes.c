@@ -42,7 +42,7 @@ struct scratch {
     /* As the tiles take them; the above if they take floats */
     float *keys, *values, *weights;
     float *mask;        /* [BLOCK][lanes] */
-    float *rows;        /* [lanes][longest]: of q, of masks, of values that are not finite */
+    float *rows;        /* [lanes][longest]: of q, of masks, a row of values */
     int64_t wide;       /* e in whole tiles */
 };
 
@@ -93,7 +93,7 @@ static size_t scratch_at(const struct sheaf__attn *at, float *base, struct scrat
     w->keys = w->k;
     w->values = w->v;
     w->weights = w->scores;
-    if (at->by_lanes->pack_keys) {
+    if (at->by_lanes->pack_keys || at->by_lanes->take_keys) {
         n = take(&w->keys, base, n, BLOCK * at->d);
         n = take(&w->values, base, n, BLOCK * w->wide);
         n = take(&w->weights, base, n, BLOCK * lanes);
@@ -160,32 +160,52 @@ static bool load_masks(const struct sheaf__attn *at, const struct tile *t, int64
 struct block {
     int64_t s, hk, t0, n;
     bool loaded;
-    bool finite; /* all values are */
+    uint64_t odd; /* keys, by bits, of which some values are not finite */
 };
+static_assert(BLOCK == 64, "bits of `odd`");
+
+/* A row that does not see them must not meet values that are not finite: they are zeros for all, and add_odd
+ * adds them to the rows that do. */
+static void clear_odd(struct block *b, const struct scratch *w) {
+    for (int64_t i = 0; i < b->n * w->wide; i++) {
+        if (isfinite(w->v[i])) continue;
+        b->odd |= (uint64_t)1 << i / w->wide;
+        w->v[i] = 0.0f;
+    }
+}
+static void add_odd(const struct sheaf__attn *at, const struct tile *t, const struct block *b,
+                    const float *mask, const struct scratch *w) {
+    const int64_t lanes = at->by_lanes->lanes;
+    for (int64_t j = 0; j < b->n; j++) {
+        if (!(b->odd >> j & 1)) continue;
+        sheaf__attn_load(at, at->v, b->s, b->hk, b->t0 + j, 1, w->rows, w->wide);
+        for (int l = 0; l < t->n_rows; l++) {
+            if (mask && mask[j * lanes + l] == -INFINITY) continue;
+            for (int64_t i = 0; i < at->e; i++)
+                if (!isfinite(w->rows[i])) t->acc[i * lanes + l] += w->rows[i];
+        }
+    }
+}
 
 static void load_block(const struct sheaf__attn *at, struct block *b, const struct scratch *w) {
     const struct sheaf__cpu_attention *kern = at->by_lanes;
-    const int64_t whole = round_up(b->n, kern->rows);
-    sheaf__attn_load(at, at->k, b->s, b->hk, b->t0, b->n, w->k, at->d);
-    memset(w->k + b->n * at->d, 0, (size_t)((whole - b->n) * at->d) * sizeof *w->k);
-    if (kern->pack_keys) kern->pack_keys(at->d, whole, w->k, w->keys);
-    b->finite = sheaf__attn_load(at, at->v, b->s, b->hk, b->t0, b->n, w->v, w->wide);
-    if (kern->pack_values && b->finite) {
+    const struct sheaf_tensor *k = at->k, *v = at->v;
+    b->loaded = true;
+    if (kern->take_keys) {
+        kern->take_keys(at->d, b->n, sheaf__attn_cache(k, b->s, b->hk, b->t0), k->nb[1], w->keys);
+        if (kern->take_values(w->wide, b->n, sheaf__attn_cache(v, b->s, b->hk, b->t0), v->nb[1],
+                              w->values))
+            return;
+    } else {
+        const int64_t whole = round_up(b->n, kern->rows);
+        sheaf__attn_load(at, k, b->s, b->hk, b->t0, b->n, w->k, at->d);
+        memset(w->k + b->n * at->d, 0, (size_t)((whole - b->n) * at->d) * sizeof *w->k);
+        if (kern->pack_keys) kern->pack_keys(at->d, whole, w->k, w->keys);
+    }
+    if (!sheaf__attn_load(at, v, b->s, b->hk, b->t0, b->n, w->v, w->wide)) clear_odd(b, w);
+    if (kern->pack_values) {
         memset(w->v + b->n * w->wide, 0, (size_t)((BLOCK - b->n) * w->wide) * sizeof *w->v);
         kern->pack_values(w->wide, w->v, w->values);
-    }
-    b->loaded = true;
-}
-
-static void add_values_carefully(const struct sheaf__attn *at, const struct tile *t,
-                                 const struct block *b, const struct scratch *w) {
-    const int64_t lanes = at->by_lanes->lanes;
-    float weights[BLOCK];
-    for (int l = 0; l < t->n_rows; l++) {
-        for (int64_t j = 0; j < b->n; j++) weights[j] = w->scores[j * lanes + l];
-        for (int64_t i = 0; i < at->e; i++) w->rows[i] = t->acc[i * lanes + l];
-        sheaf__attn_mix_carefully(at, w->v, w->wide, b->n, weights, 0, 1, w->rows, 0);
-        for (int64_t i = 0; i < at->e; i++) t->acc[i * lanes + l] = w->rows[i];
     }
 }
 
@@ -203,18 +223,13 @@ static void add_block(const struct sheaf__attn *at, struct tile *t, struct block
         at->kern->softcap_f32(n * lanes, at->softcap, w->scores, w->scores);
         scale = 1.0f;
     }
-    const struct sheaf__cpu_attention *floats = &at->kern->attention[SHEAF__ATTENTION_FLOATS];
-    (b->finite ? kern : floats)
-        ->soften(n, t->n_rows, scale, mask, t->slope, w->scores, b->finite ? w->weights : w->scores,
-                 t->max, t->sum, t->shrink);
+    kern->soften(n, t->n_rows, scale, mask, t->slope, w->scores, w->weights, t->max, t->sum,
+                 t->shrink);
     bool shrinks = false;
     for (int l = 0; l < t->n_rows; l++) shrinks = shrinks || t->shrink[l] != 1.0f;
     if (shrinks) kern->scale(at->e, t->n_rows, t->shrink, t->acc);
-    if (b->finite) {
-        kern->values(n, w->values, w->wide, w->weights, t->n_rows, t->acc);
-    } else {
-        add_values_carefully(at, t, b, w);
-    }
+    kern->values(n, w->values, w->wide, w->weights, t->n_rows, t->acc);
+    if (b->odd) add_odd(at, t, b, mask, w);
 }
 
 /* Rows [first, first + lanes) of a head, as far as there are. */

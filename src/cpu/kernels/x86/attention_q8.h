@@ -230,9 +230,8 @@ INLINE float weights_of_values(const struct value_scales *s, int64_t n, int64_t 
     return top / 32767.0f;
 }
 
-INLINE __m512i words_of(const char *block) {
-    const struct sheaf__block_q8_0 *b = (const void *)block;
-    return _mm512_cvtepi8_epi16(load256(b->qs));
+INLINE __m512i words_of(const void *block) {
+    return _mm512_cvtepi8_epi16(load256(((const struct sheaf__block_q8_0 *)block)->qs));
 }
 
 /* 32 elements of R rows of y += weights . n rows of bytes, times scale. */

@@ -348,6 +348,7 @@ ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K, 256, struct sheaf__blo
 #include "cpu/kernels/x86/attention_few.h"
 #if defined(KERNELS_VNNI_512)
 #include "cpu/kernels/x86/attention_q8.h"
+#include "cpu/kernels/x86/attention_q8_lanes.h"
 #endif
 
 /* Quantized types whose weights have fewer than 8 bits, integers of at most 6 bits and of 8. */
@@ -502,6 +503,22 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_IQ4_NL] = load_rows_iq4_nl,
         },
 #if defined(KERNELS_VNNI_512)
+    .attention[SHEAF__ATTENTION_Q8] =
+        {
+            .lanes = LANES,
+            .rows = LANE_ROWS,
+            .unit = SHEAF__QK,
+            .pack = pack_lanes,
+            .unpack = unpack_lanes,
+            .pack_queries = pack_lanes_digits,
+            .of = SHEAF_TYPE_Q8_0,
+            .take_keys = take_keys_q8,
+            .take_values = take_values_q8,
+            .scores = scores_q8,
+            .soften = lanes_soften,
+            .values = values_q8,
+            .scale = lanes_scale,
+        },
     .attention_q8 = {.query = query_digits, .dots = dots_digits, .mix = mix_integers},
 #endif
     .dots = dots,
