@@ -201,14 +201,19 @@ static int64_t chunk_rows(int64_t rows, int64_t batches, bool once, size_t row_s
     return share < MIN_CHUNK ? MIN_CHUNK : min_i64(share, most);
 }
 
+/* A thread's chunk of a round. */
+static int64_t round_share(int64_t rows, int nth) {
+    return rows * 3 / (4 * (int64_t)nth) / MIN_CHUNK * MIN_CHUNK;
+}
+
 /* Chunk number t of `rows` rows that are read once: each round of a chunk for every thread takes
- * half of what is left, so that threads read on in memory for long and yet end together. Returns
- * the rows of the chunk from *first on, 0 beyond the last. */
+ * three quarters of what is left, so that threads read on in memory for long and yet end together:
+ * reading is slow where a chunk begins. Returns the rows of the chunk from *first on, 0 beyond the last. */
 static int64_t shrinking_chunk(int64_t rows, int nth, int64_t t, int64_t *first) {
-    int64_t at = 0, chunk = nth > 1 ? rows / (2 * nth) / MIN_CHUNK * MIN_CHUNK : rows;
+    int64_t at = 0, chunk = nth > 1 ? round_share(rows, nth) : rows;
     for (; t >= nth && chunk > MIN_CHUNK; t -= nth) {
         at += nth * chunk;
-        chunk = (rows - at) / (2 * nth) / MIN_CHUNK * MIN_CHUNK;
+        chunk = round_share(rows - at, nth);
     }
     if (chunk < MIN_CHUNK) chunk = MIN_CHUNK;
     *first = at + t * chunk;
