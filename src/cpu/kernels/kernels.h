@@ -223,7 +223,7 @@ enum sheaf__panels_kind {
 
 /* Attention of many queries, a lane each: in memory [..][lanes]. Functions that take a number of
  * lanes in use may compute those beyond it too. The four that are to be multiplied, queries, keys, weights
- * and values, lie as a kind's tiles take them, in the space of floats at most. */
+ * and values, lie as the tiles of a kind take them, in no more space than floats. */
 enum { SHEAF__ATTN_BLOCK = 64 }; /* keys that meet the queries at a time */
 
 struct sheaf__cpu_attention {
@@ -239,9 +239,8 @@ struct sheaf__cpu_attention {
      * stay as they are */
     void (*pack_keys)(int64_t k, int64_t rows, const float *x, float *y);
     void (*pack_values)(int64_t wide, const float *x, float *y);
-    /* In place of both, of a cache of this type: n rows as they lie, `stride` bytes apart, and zeros behind them
-     * to the end of the tile, or of the block, as in place of values that are not finite, of which there are some
-     * if the result is false. Else SHEAF_TYPE_F32 and NULL */
+    /* In place of both, of a cache of this type (else SHEAF_TYPE_F32 and NULL): n rows as they lie, `stride`
+     * bytes apart. Values that are not finite are taken as zeros; true if there are none. */
     enum sheaf_type of;
     void (*take_keys)(int64_t k, int64_t n, const void *x, size_t stride, float *y);
     bool (*take_values)(int64_t wide, int64_t n, const void *x, size_t stride, float *y);

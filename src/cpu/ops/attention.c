@@ -588,14 +588,13 @@ static size_t sees_size(const struct sheaf__attn *at) {
  * the queries or by none. */
 static int64_t keys_seen(const struct sheaf__attn *at, int64_t query, int64_t t0, int64_t n,
                          enum sheaf__attn_mask kind, uint16_t *any) {
-    const struct sheaf_tensor *mask = at->mask;
     const struct sheaf__attn_row r = {.query = query};
-    const uint32_t closed = closed_bits(mask->type);
-    const size_t size = sheaf_type_size(mask->type);
-    const char *p = mask_row(at, r, t0);
+    const uint32_t closed = closed_bits(at->mask->type);
+    const size_t size = sheaf_type_size(at->mask->type);
     uint16_t open = 0; /* all as wide as an element of F16: compilers vectorise it */
     if (kind != SHEAF__ATTN_MIXED) return kind == SHEAF__ATTN_PLAIN ? n : 0;
-    if (size == 2 && sheaf__cpu_is_dense(mask)) {
+    if (size == 2 && sheaf__cpu_is_dense(at->mask)) {
+        const char *p = mask_row(at, r, t0);
         for (int64_t i = 0; i < n; i++) {
             uint16_t bits;
             memcpy(&bits, p + 2 * i, sizeof bits);
@@ -619,8 +618,8 @@ static int64_t keys_seen(const struct sheaf__attn *at, int64_t query, int64_t t0
  * several queries would share what is read. */
 static bool are_apart(const struct sheaf__attn *at, bool *to) {
     const int64_t parts = parts_of(at), n = at->n;
-    int64_t keys = 0, of_some = 0, open = 0,
-            seen = 0; /* keys that each and some query sees; parts */
+    int64_t keys = 0, keys_of_some = 0;  /* seen by each query, summed, and by some query */
+    int64_t seen = 0, parts_of_some = 0; /* the same of parts */
     for (int64_t p = 0; p < parts; p++) {
         const int64_t t0 = p * PART, len = min_i64(PART, at->t - t0);
         uint16_t any[PART] = {0};
@@ -635,11 +634,12 @@ static bool are_apart(const struct sheaf__attn *at, bool *to) {
             most = its > most ? its : most;
         }
         for (int64_t i = 0; i < len; i++) mixed += any[i];
-        of_some += most == len ? len : mixed;
-        open += queries;
-        seen += queries > 0;
+        keys_of_some += most == len ? len : mixed;
+        seen += queries;
+        parts_of_some += queries > 0;
     }
-    return sheaf__attn_by_lanes(at) ? keys * 4 < of_some * n : open * 4 < seen * n * 3;
+    return sheaf__attn_by_lanes(at) ? keys * 4 < keys_of_some * n
+                                    : seen * 4 < parts_of_some * n * 3;
 }
 
 static size_t by_parts_size(const struct sheaf__attn *at, int nth) {

@@ -72,32 +72,32 @@ INLINE void store_halves(__m512i x, void *a, void *b) {
 }
 
 static bool take_values_q8(int64_t wide, int64_t n, const void *px, size_t stride, float *y) {
-    const struct sheaf__block_q8_0 none = {0};
     const int64_t blocks = wide / SHEAF__QK;
+    const __m512i order = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i after = _mm512_add_epi64(order, _mm512_set1_epi64(4));
     struct lanes_values *to = (void *)y;
     float *most = (void *)(to + blocks);
     bool finite = true;
-    memset(most, 0, sizeof(lanes_scales));
-    for (int64_t j = 0; j < SHEAF__ATTN_BLOCK; j++) {
+    for (int64_t j = 0; j < n; j++) {
         const char *x = (const char *)px + (size_t)j * stride;
-        if (j < n) prefetch(x + ROWS_AHEAD * stride, (size_t)blocks * sizeof none);
+        const struct sheaf__block_q8_0 *from = (const void *)x;
+        most[j] = 0.0f;
+        prefetch(x + ROWS_AHEAD * stride, (size_t)blocks * sizeof *from);
         for (int64_t b = 0; b < blocks; b++) {
-            const struct sheaf__block_q8_0 *from = j < n ? (const void *)x : &none;
-            float d = f16(j < n ? from[b].d : 0);
+            const float d = f16(from[b].d);
             finite = finite && isfinite(d);
-            d = isfinite(d) ? d : 0.0f;
-            to[b].d[j] = d;
-            most[j] = fmaxf(fabsf(d), most[j]);
+            to[b].d[j] = isfinite(d) ? d : 0.0f;
+            most[j] = fmaxf(fabsf(to[b].d[j]), most[j]);
         }
-        if (j % 2 == 0) continue;
+    }
+    for (int64_t j = 0; j < n; j += 2) {
+        const char *x = (const char *)px + (size_t)j * stride;
+        const struct sheaf__block_q8_0 *first = (const void *)x;
+        /* the weight of a key that is not there is 0 */
+        const struct sheaf__block_q8_0 *second = (const void *)(x + (j + 1 < n ? stride : 0));
         for (int64_t b = 0; b < blocks; b++) {
-            const struct sheaf__block_q8_0 *first = (const void *)(x - stride);
-            const struct sheaf__block_q8_0 *second = (const void *)x;
-            const __m512i p = words_of(j - 1 < n ? &first[b] : &none);
-            const __m512i q = words_of(j < n ? &second[b] : &none);
+            const __m512i p = words_of(&first[b]), q = words_of(&second[b]);
             const __m512i low = _mm512_unpacklo_epi16(p, q), high = _mm512_unpackhi_epi16(p, q);
-            const __m512i order = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
-            const __m512i after = _mm512_add_epi64(order, _mm512_set1_epi64(4));
             store_halves(_mm512_permutex2var_epi64(low, order, high), to[b].x[0][j / 2],
                          to[b].x[1][j / 2]);
             store_halves(_mm512_permutex2var_epi64(low, after, high), to[b].x[2][j / 2],
