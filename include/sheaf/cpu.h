@@ -12,7 +12,7 @@
  * No call is needed: the first use of a CPU device takes the best that the CPU runs, portable
  * ones, which are part of the library, if there is none.
  *
- * With SHEAF_CPU_ACTIVATIONS=f32, the default, products take activations with 16 bits or more.
+ * With SHEAF_CPU_ACTIVATIONS=f32, the default, products take activations with 15 bits or more.
  * q8 (--fast of sheaf-run and sheaf-bench) rounds those of products with 8 columns or more,
  * with AVX-512 of 4 or more, which is what prompts and several sequences at once are: to 8 bits
  * with quantized weights, to BF16 (8 bits of mantissa) with BF16 and F16 weights where the CPU

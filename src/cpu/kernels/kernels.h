@@ -205,7 +205,8 @@ struct sheaf__cpu_panels {
 };
 enum sheaf__panels_kind {
     SHEAF__PANELS_FLOATS,
-    /* Weights of fewer than 8 bits, activations of 16 bits with a scale for each 32, in integers */
+    /* Weights of fewer than 8 bits, activations of 16 bits with a scale for each 32, with AVX-512 a power of two,
+     * in integers */
     SHEAF__PANELS_16,
     /* Weights and activations as sums of two BF16: 16 bits */
     SHEAF__PANELS_BF16_BOTH,
@@ -451,7 +452,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 27 };
+enum { SHEAF__CPU_KERNELS_VERSION = 28 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

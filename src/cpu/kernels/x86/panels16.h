@@ -1,12 +1,14 @@
 /* A part of kernels.h, of the AVX-512 table: products of quantized weights with many columns, by
  * integers.
  *
- * Activations are those of int24.h with two digits: integers of 16 bits times the scale of their block
- * of 32, as two signed bytes, q = h * 256 + l. VNNI multiplies the bytes with the unsigned integers of
- * the weights exactly, at half the instructions of floats. The offset of the weights comes off through
- * the sum of a block's activations, which is the same for all rows.
+ * Activations are integers of 16 bits times a power of two for each block of 32, as two signed bytes,
+ * q = h * 256 + l. VNNI multiplies the bytes with the unsigned integers of the weights exactly, at half the
+ * instructions of floats. The offset of the weights comes off through the sum of a block's activations, which
+ * is the same for all rows. A sum of integers becomes a float in the unit of its column, a power of two that
+ * is the largest of its blocks, by a subtraction from the exponent, where a product with the scale would take a
+ * place of the two pipes that multiply; the scale of the weights is all that is multiplied with it.
  *
- * Rounding to 2^-16 of a block's largest is a 16th of what a K/V cache of F16 does, and less than a
+ * Rounding to 2^-15 of a block's largest, or less, is a 16th of what a K/V cache of F16 does, and less than a
  * hundredth of what any of these types does to weights.
  *
  * What a row of weights is unpacked to (struct panel_row) is made of it with a few instructions for 64
@@ -14,11 +16,32 @@
  *
  * Invariant: as in panels.h. */
 
-/* Bytes h of 4 elements of a column, [8][cols][4] at x, then bytes l, its d, and its sums of 16. */
-INLINE void pack_block(const float *from, int cols, int8_t (*x)[4], float *d, int32_t *sums) {
+enum { NO_EXPONENT = -1000, NOT_FINITE = 1000 }; /* of zeros; beside those of floats */
+
+/* 32 activations as integers of magnitudes up to 127 * 256 times a power of two, whose exponent is returned. */
+INLINE int integers_by_power(const float *x, __m512i *q) {
+    const __m512 v[2] = {v_load(x), v_load(x + 16)};
+    const float max = largest_of_32(v);
+    uint32_t bits;
+    if (max < 0x1p-100f || !isfinite(max)) {
+        q[0] = q[1] = _mm512_setzero_si512();
+        return isfinite(max) ? NO_EXPONENT : NOT_FINITE;
+    }
+    const float d = max / (127.0f * 256.0f);
+    memcpy(&bits, &d, sizeof bits);
+    const uint32_t exponent = (bits + 0x7fffff) >> 23; /* of the next power, if it is none */
+    const uint32_t by = (254 - exponent) << 23;
+    float back;
+    memcpy(&back, &by, sizeof back);
+    round_to_integers(v, back, q);
+    return (int)exponent - 127;
+}
+
+/* Bytes h of 4 elements of a column, [8][cols][4] at x, then bytes l, and its sums of 16; returns its exponent. */
+INLINE int pack_block(const float *from, int cols, int8_t (*x)[4], int32_t *sums) {
     __m512i q[2];
     int8_t byte[2][32];
-    *d = integers_of_32(from, 127.0f * 256.0f, q);
+    const int exponent = integers_by_power(from, q);
     for (int g = 0; g < 2; g++) {
         const __m512i h = _mm512_srai_epi32(_mm512_add_epi32(q[g], _mm512_set1_epi32(128)), 8);
         sums[g * cols] = sum_of_lanes(q[g]);
@@ -29,19 +52,45 @@ INLINE void pack_block(const float *from, int cols, int8_t (*x)[4], float *d, in
         memcpy(x[j * cols], byte[0] + 4 * j, 4);
         memcpy(x[(8 + j) * cols], byte[1] + 4 * j, 4);
     }
+    return exponent;
+}
+
+/* Of 16 columns, exponents of blocks so many bytes apart become what they are less than the largest. 126 leave
+ * any integer a float, and nothing of it in a sum. */
+INLINE void units_of_columns(int64_t blocks, size_t stride, char *less, char *unit) {
+    __m512i most = _mm512_set1_epi32(NO_EXPONENT);
+    for (int64_t b = 0; b < blocks; b++)
+        most = _mm512_max_epi32(most, load512(less + (size_t)b * stride));
+    const __mmask16 odd = _mm512_cmpeq_epi32_mask(most, _mm512_set1_epi32(NOT_FINITE));
+    const __m512 as_float = _mm512_mask_mov_ps(_mm512_cvtepi32_ps(most), odd, _mm512_set1_ps(NAN));
+    for (int64_t b = 0; b < blocks; b++, less += stride, unit += stride) {
+        const __m512i by =
+            _mm512_min_epi32(_mm512_sub_epi32(most, load512(less)), _mm512_set1_epi32(126));
+        _mm512_storeu_si512(less, _mm512_slli_epi32(by, 23));
+        _mm512_storeu_ps(unit, as_float);
+    }
 }
 
 static void pack_16(const float *const *x, int64_t n, int used, void *panel) {
+    const int64_t blocks = n / 32;
     struct panel16 *to = panel;
     struct panel16_half *half = panel;
-    for (int64_t b = 0; b < n / 32; b++) {
-        for (int c = 0; used <= PANEL16_HALF && c < PANEL16_HALF; c++)
-            pack_block(x[c] + 32 * b, PANEL16_HALF, &half[b].x[0][0][c], &half[b].d[c],
-                       &half[b].sums[0][c]);
-        for (int c = 0; used > PANEL16_HALF && c < PANEL16_COLS; c++)
-            pack_block(x[c] + 32 * b, PANEL16_COLS, &to[b].x[0][0][c], &to[b].d[c],
-                       &to[b].sums[0][c]);
+    if (used <= PANEL16_HALF) {
+        for (int64_t b = 0; b < blocks; b++) {
+            for (int c = 0; c < PANEL16_HALF; c++)
+                half[b].less[c] = pack_block(x[c] + 32 * b, PANEL16_HALF, &half[b].x[0][0][c],
+                                             &half[b].sums[0][c]);
+        }
+        units_of_columns(blocks, sizeof *half, (char *)half->less, (char *)half->unit);
+        return;
     }
+    for (int64_t b = 0; b < blocks; b++) {
+        for (int c = 0; c < PANEL16_COLS; c++)
+            to[b].less[c] =
+                pack_block(x[c] + 32 * b, PANEL16_COLS, &to[b].x[0][0][c], &to[b].sums[0][c]);
+    }
+    for (int c = 0; c < PANEL16_COLS; c += 16)
+        units_of_columns(blocks, sizeof *to, (char *)(to->less + c), (char *)(to->unit + c));
 }
 
 /* ---- weights ---- */
@@ -223,6 +272,16 @@ INLINE void add_digit(const int8_t (*x)[PANEL16_COLS][4], int first, int fours,
     }
 }
 
+/* Integers as floats in the unit of their column: `less` is taken off their exponents, and zeros stay zeros. */
+INLINE __m512 in_units_16(__m512i q, __m512i less) {
+    const __m512i bits = _mm512_castps_si512(_mm512_cvtepi32_ps(q));
+    return _mm512_castsi512_ps(_mm512_subs_epu16(bits, less));
+}
+INLINE __m256 in_units_8(__m256i q, __m256i less) {
+    const __m256i bits = _mm256_castps_si256(_mm256_cvtepi32_ps(q));
+    return _mm256_castsi256_ps(_mm256_subs_epu16(bits, less));
+}
+
 /* All columns. */
 INLINE void panel_16(bool mins, bool by_16, int64_t k, const char *w, size_t stride,
                      const struct panel16 *panel, float *c, bool add) {
@@ -230,8 +289,7 @@ INLINE void panel_16(bool mins, bool by_16, int64_t k, const char *w, size_t str
     const __m512i offset = _mm512_set1_epi32(-scales_at(w)->offset);
     __m512 sum[PANEL16_ROWS][2];
     UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-        UNROLL for (int v = 0; v < 2; v++) sum[r][v] =
-            add ? v_load(c + r * PANEL16_COLS + 16 * v) : v_set1(0.0f);
+        UNROLL for (int v = 0; v < 2; v++) sum[r][v] = v_set1(0.0f);
     }
     for (int64_t b = 0; b < k / 32; b++, panel++) {
         const char *row[PANEL16_ROWS];
@@ -255,46 +313,49 @@ INLINE void panel_16(bool mins, bool by_16, int64_t k, const char *w, size_t str
             }
             add_digit(panel->x[1], fours * h, fours, row, acc);
             UNROLL for (int v = 0; v < 2; v++) {
-                const __m512 d = v_load(panel->d + 16 * v);
-                __m512 all = d;
+                const __m512i less = load512(panel->less + 16 * v);
+                __m512 all = v_set1(0.0f);
                 if (mins) {
                     __m512i s = load512(panel->sums[h] + 16 * v);
                     if (!by_16) s = _mm512_add_epi32(s, load512(panel->sums[1] + 16 * v));
-                    all = v_mul(d, _mm512_cvtepi32_ps(s));
+                    all = in_units_16(s, less);
                 }
                 UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
                     const struct panel_scales *of = scales_at(row[r]);
-                    sum[r][v] =
-                        v_fma(_mm512_cvtepi32_ps(acc[r][v]), v_mul(v_set1(of->d[h]), d), sum[r][v]);
+                    sum[r][v] = v_fma(in_units_16(acc[r][v], less), v_set1(of->d[h]), sum[r][v]);
                     if (mins) sum[r][v] = v_fma(v_set1(of->m[h]), all, sum[r][v]);
                 }
             }
         }
     }
+    panel--;
     UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-        UNROLL for (int v = 0; v < 2; v++) v_store(c + r * PANEL16_COLS + 16 * v, sum[r][v]);
+        UNROLL for (int v = 0; v < 2; v++) {
+            float *to = c + r * PANEL16_COLS + 16 * v;
+            const v_f x = v_ldexp(sum[r][v], v_load(panel->unit + 16 * v));
+            v_store(to, add ? v_add(v_load(to), x) : x);
+        }
     }
 }
 
 /* Up to 16 columns of a panel of so many, or 8 in half a vector. Sums of both digits are apart, so that
  * a block of weights is loaded once for both. */
-#define COLUMNS(NAME, PANEL, V, I, PS, SI, LOAD)                                                   \
+#define COLUMNS(NAME, PANEL, V, I, PS, SI, LOAD, UNITS)                                            \
     INLINE void NAME(bool mins, bool by_16, int64_t k, const char *w, size_t stride,               \
                      const struct PANEL *panel, int from, float *c, bool add) {                    \
         const int parts = BLOCK_PARTS(by_16), fours = 8 / parts;                                   \
         const I offset = PS(set1_epi32)(-scales_at(w)->offset);                                    \
         V sum[PANEL16_ROWS];                                                                       \
-        UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) sum[r] =                                  \
-            add ? PS(loadu_ps)(c + r * PANEL16_COLS + from) : PS(setzero_ps)();                    \
+        UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) sum[r] = PS(setzero_ps)();                \
         for (int64_t b = 0; b < k / 32; b++, panel++) {                                            \
             const char *row[PANEL16_ROWS];                                                         \
             UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) row[r] =                              \
                 row_at(block_at(w, b), stride, r);                                                 \
-            const V d = PS(loadu_ps)(panel->d + from);                                             \
+            const I less = LOAD(panel->less + from);                                               \
             UNROLL for (int p = 0; p < parts; p++) {                                               \
                 I h[PANEL16_ROWS], l[PANEL16_ROWS], start = LOAD(panel->sums[p] + from);           \
                 if (!by_16) start = PS(add_epi32)(start, LOAD(panel->sums[1] + from));             \
-                const V all = PS(mul_ps)(d, PS(cvtepi32_ps)(start));                               \
+                const V all = UNITS(start, less);                                                  \
                 UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {                                 \
                     h[r] = PS(SI)();                                                               \
                     l[r] = mins ? PS(SI)() : PS(mullo_epi32)(start, offset);                       \
@@ -311,22 +372,25 @@ INLINE void panel_16(bool mins, bool by_16, int64_t k, const char *w, size_t str
                 }                                                                                  \
                 UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {                                 \
                     const struct panel_scales *of = scales_at(row[r]);                             \
-                    const V s = PS(mul_ps)(PS(set1_ps)(of->d[p]), d);                              \
                     const I q = PS(add_epi32)(PS(slli_epi32)(h[r], 8), l[r]);                      \
-                    sum[r] = PS(fmadd_ps)(PS(cvtepi32_ps)(q), s, sum[r]);                          \
+                    sum[r] = PS(fmadd_ps)(UNITS(q, less), PS(set1_ps)(of->d[p]), sum[r]);          \
                     if (mins) sum[r] = PS(fmadd_ps)(PS(set1_ps)(of->m[p]), all, sum[r]);           \
                 }                                                                                  \
             }                                                                                      \
         }                                                                                          \
-        UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++)                                           \
-            PS(storeu_ps)(c + r * PANEL16_COLS + from, sum[r]);                                    \
+        panel--;                                                                                   \
+        UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {                                         \
+            float *to = c + r * PANEL16_COLS + from;                                               \
+            const V x = PS(scalef_ps)(sum[r], PS(loadu_ps)(panel->unit + from));                   \
+            PS(storeu_ps)(to, add ? PS(add_ps)(PS(loadu_ps)(to), x) : x);                          \
+        }                                                                                          \
     }
 #define IN_512(FN) _mm512_##FN
 #define IN_256(FN) _mm256_##FN
-COLUMNS(columns_16, panel16_half, __m512, __m512i, IN_512, setzero_si512, load512)
-COLUMNS(columns_8, panel16_half, __m256, __m256i, IN_256, setzero_si256, load256)
-COLUMNS(first_16, panel16, __m512, __m512i, IN_512, setzero_si512, load512)
-COLUMNS(next_8, panel16, __m256, __m256i, IN_256, setzero_si256, load256)
+COLUMNS(columns_16, panel16_half, __m512, __m512i, IN_512, setzero_si512, load512, in_units_16)
+COLUMNS(columns_8, panel16_half, __m256, __m256i, IN_256, setzero_si256, load256, in_units_8)
+COLUMNS(first_16, panel16, __m512, __m512i, IN_512, setzero_si512, load512, in_units_16)
+COLUMNS(next_8, panel16, __m256, __m256i, IN_256, setzero_si256, load256, in_units_8)
 
 INLINE void any_columns(bool mins, bool by_16, int64_t k, const char *w, size_t stride,
                         const void *panel, int used, float *c, bool add) {

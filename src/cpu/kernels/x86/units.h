@@ -50,11 +50,12 @@ enum { PANEL_ROW_UNIT = 32, PANEL_ROW_BLOCKS = 1 };
 #if defined(KERNELS_VNNI_512)
 enum { PANEL16_ROWS = 6, PANEL16_COLS = 32 };
 
-/* 32 elements of 32 columns */
+/* 32 elements of 32 columns: integers h * 256 + l, times 2^(unit - less) */
 struct panel16 {
     int8_t x[2][8][PANEL16_COLS][4]; /* h, l */
-    float d[PANEL16_COLS];
-    int32_t sums[2][PANEL16_COLS]; /* of 16 each */
+    int32_t sums[2][PANEL16_COLS];   /* of 16 each */
+    int32_t less[PANEL16_COLS];      /* as bits of the exponent of a float */
+    float unit[PANEL16_COLS]; /* the same of all blocks of a pass; NaN if something is not finite */
 };
 static_assert(sizeof(struct panel16) % 64 == 0, "no padding");
 
@@ -63,8 +64,9 @@ static_assert(sizeof(struct panel16) % 64 == 0, "no padding");
 enum { PANEL16_HALF = PANEL16_COLS / 2 };
 struct panel16_half {
     int8_t x[2][8][PANEL16_HALF][4];
-    float d[PANEL16_HALF];
     int32_t sums[2][PANEL16_HALF];
+    int32_t less[PANEL16_HALF];
+    float unit[PANEL16_HALF];
 };
 static_assert(2 * sizeof(struct panel16_half) == sizeof(struct panel16), "no padding");
 #endif
