@@ -233,14 +233,23 @@ static void to_floats(const struct product *p, const char *w, int64_t n, float *
         sheaf_to_float(p->a->type, w, to, n);
 }
 
-/* n weights of `rows` rows at w, unpacked; zeros up to whole tiles. */
+/* Part q of nq of what `rows` rows meet next. */
+static void fetch(const struct product *p, struct next next, int64_t rows, int64_t q, int64_t nq) {
+    const int64_t lines = (int64_t)(next.bytes + 63) / 64;
+    for (int64_t r = 0; r < rows; r++, next.w += p->a->nb[1]) {
+        for (int64_t i = lines * q / nq; i < lines * (q + 1) / nq; i++)
+            __builtin_prefetch(next.w + 64 * i, 0, 2);
+    }
+}
+
+/* n weights of `rows` rows at w, unpacked, while the next ones are fetched; zeros up to whole tiles. */
 static void unpack(const struct product *p, const char *w, int64_t rows, int64_t n,
                    struct next next, char *pass) {
     const enum sheaf_type type = p->a->type;
     const size_t stride = p->a->nb[1];
     float floats[PASS];
     for (int64_t r = 0; r < rows; r++, w += stride, next.w += stride, pass += p->stride) {
-        for (size_t i = 0; i < next.bytes; i += 64) __builtin_prefetch(next.w + i, 0, 2);
+        fetch(p, next, 1, 0, 1);
         if (p->kind->unpack[type]) {
             p->kind->unpack[type](w, pass, n);
         } else if (p->kind->from_floats) {
@@ -277,22 +286,26 @@ static void store(const struct product *p, const struct matrix *m, const float *
 }
 
 /* n weights of `rows` rows at w, from element i on, by nq panels from q0 on: for several they are
- * unpacked once, for one a tile at a time, which stays in the first cache. */
+ * unpacked once, and the next ones fetched bit by bit, since unpacking would wait for them; for one a tile at a
+ * time, which stays in the first cache. */
 static void multiply_pass(const struct product *p, const struct matrix *m, const char *w,
                           int64_t rows, int64_t i, struct next next, int64_t q0, int64_t nq,
                           char *pass, float *sums) {
     const int64_t n = min_i64(p->pass, p->k - i);
-    if (nq > 1) unpack(p, w, rows, n, next, pass);
+    if (nq > 1) unpack(p, w, rows, n, (struct next){w, 0}, pass);
     for (int64_t q = 0; q < nq; q++) {
         const char *columns = panel(p, m, q0 + q, i), *unpacked = pass;
         const int used = used_of(p, m, q0 + q);
         for (int64_t r = 0; r < rows; r += p->rows) {
             const size_t at = (size_t)r * p->a->nb[1];
-            if (nq > 1)
+            const int64_t some = min_i64(rows - r, p->rows);
+            const struct next their = {next.w + at, next.bytes};
+            if (nq > 1) {
                 unpacked = pass + (size_t)r * p->stride;
-            else
-                unpack(p, w + at, min_i64(rows - r, p->rows), n,
-                       (struct next){next.w + at, next.bytes}, pass);
+                fetch(p, their, some, q, nq);
+            } else {
+                unpack(p, w + at, some, n, their, pass);
+            }
             p->kind->tile(n, unpacked, p->stride, columns, used,
                           sums + (q * p->chunk + r) * p->cols, i > 0);
         }
