@@ -389,7 +389,7 @@ static T *to_f16(C *c, T *a) { /* an F16 node over F16 operands */
     K(attn_many, 1e-6, sheaf_flash_attn_ext(c, X(F32, 16, 70, 3, 1), X(F16, 16, 70, 1, 1), X(F16, 16, 70, 1, 1), L(F16, "mask", 70, 70, 1, 1), 0.25f, 0, 0))\
     K(attn_lanes_gqa, 1e-6, sheaf_flash_attn_ext(c, SWAPPED(F32, 20, 11, 6, 1), SWAPPED(F16, 20, 90, 2, 1), SWAPPED(F16, 13, 90, 2, 1), L(F16, "mask", 90, 11, 1, 1), 0.2f, 0, 0))\
     K(attn_lanes_softcap, 2e-6, sheaf_flash_attn_ext(c, L(F32, "wide", 16, 40, 1, 1), X(F16, 16, 70, 1, 1), X(BF16, 8, 70, 1, 1), L(F32, "mask", 70, 40, 1, 1), 0.3f, 0, 20.0f))\
-    K(attn_lanes_alibi, 1e-6, sheaf_flash_attn_ext(c, X(F32, 32, 9, 10, 1), X(Q8, 32, 70, 2, 1), X(Q8, 32, 70, 2, 1), L(F16, "mask", 70, 9, 1, 1), 0.3f, 8.0f, 0))\
+    K(attn_lanes_alibi, 5e-5, sheaf_flash_attn_ext(c, X(F32, 32, 9, 10, 1), X(Q8, 32, 70, 2, 1), X(Q8, 32, 70, 2, 1), L(F16, "mask", 70, 9, 1, 1), 0.3f, 8.0f, 0))\
     K(attn_lanes_head_mask, 1e-6, sheaf_flash_attn_ext(c, X(F32, 8, 50, 2, 2), X(F32, 8, 70, 1, 2), X(Q4, 32, 70, 1, 2), L(F16, "mask", 70, 50, 2, 1), 1.0f, 0, 0))\
     K(attn_parts, 1e-6, sheaf_flash_attn_ext(c, X(F32, 16, 2, 9, 1), SWAPPED(F16, 16, 500, 1, 1), SWAPPED(F32, 8, 500, 1, 1), L(F16, "mask", 500, 2, 1, 1), 0.125f, 0, 0))\
     K(attn_parts_alibi, 1e-6, sheaf_flash_attn_ext(c, X(F32, 12, 3, 4, 2), X(BF16, 12, 300, 2, 2), X(F32, 5, 300, 2, 2), L(F32, "mask", 300, 3, 4, 1), 0.3f, 8.0f, 0))\
