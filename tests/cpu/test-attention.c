@@ -100,7 +100,7 @@ static void compute(C *c, T *node, void (*check)(const T *, const char *), const
     free(first);
 }
 
-/* Computes n nodes in one graph, for a look at their bits. */
+/* Computes n nodes in one graph with two threads. */
 static void compute_nodes(C *c, T *const *nodes, int n) {
     struct sheaf_cgraph *graph = sheaf_new_graph(c);
     sheaf_backend_t backend = backend_of(2, false);

@@ -123,8 +123,8 @@ Test(mixed_run, names_the_rank_of_a_late_device, .timeout = 300) {
                  models[1], cases[k].devices, tools[tool][1]);
         snprintf(want, sizeof want, "rank %d (", cases[k].late);
         bool named = false;
-        for (int tries = 0; tries < 3 && !named;
-             tries++) { /* others use the cores, and hold up a rank */
+        /* other jobs use the cores and may hold up another rank */
+        for (int tries = 0; tries < 3 && !named; tries++) {
             cr_assert_eq(run_command(cmd, 120, out, sizeof out), 0, "%s\n%s", cmd, out);
             const char *line = strstr(out, "straggler ");
             named = line && strstr(line, want);

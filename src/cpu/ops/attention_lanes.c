@@ -160,24 +160,24 @@ static bool load_masks(const struct sheaf__attn *at, const struct tile *t, int64
 struct block {
     int64_t s, hk, t0, n;
     bool loaded;
-    uint64_t odd; /* keys, by bits, of which some values are not finite */
+    uint64_t not_finite; /* keys, by bits, of which some values are not finite */
 };
-static_assert(BLOCK == 64, "bits of `odd`");
+static_assert(BLOCK == 64, "bits of `not_finite`");
 
-/* A row that does not see them must not meet values that are not finite: they are zeros for all, and add_odd
- * adds them to the rows that do. */
-static void clear_odd(struct block *b, const struct scratch *w) {
+/* A row that does not see them must not meet values that are not finite: they are zeros for all, and
+ * add_not_finite adds them to the rows that do. */
+static void clear_not_finite(struct block *b, const struct scratch *w) {
     for (int64_t i = 0; i < b->n * w->wide; i++) {
         if (isfinite(w->v[i])) continue;
-        b->odd |= (uint64_t)1 << i / w->wide;
+        b->not_finite |= (uint64_t)1 << (i / w->wide);
         w->v[i] = 0.0f;
     }
 }
-static void add_odd(const struct sheaf__attn *at, const struct tile *t, const struct block *b,
-                    const float *mask, const struct scratch *w) {
+static void add_not_finite(const struct sheaf__attn *at, const struct tile *t,
+                           const struct block *b, const float *mask, const struct scratch *w) {
     const int64_t lanes = at->by_lanes->lanes;
     for (int64_t j = 0; j < b->n; j++) {
-        if (!(b->odd >> j & 1)) continue;
+        if (!(b->not_finite >> j & 1)) continue;
         sheaf__attn_load(at, at->v, b->s, b->hk, b->t0 + j, 1, w->rows, w->wide);
         for (int l = 0; l < t->n_rows; l++) {
             if (mask && mask[j * lanes + l] == -INFINITY) continue;
@@ -202,7 +202,7 @@ static void load_block(const struct sheaf__attn *at, struct block *b, const stru
         memset(w->k + b->n * at->d, 0, (size_t)((whole - b->n) * at->d) * sizeof *w->k);
         if (kern->pack_keys) kern->pack_keys(at->d, whole, w->k, w->keys);
     }
-    if (!sheaf__attn_load(at, v, b->s, b->hk, b->t0, b->n, w->v, w->wide)) clear_odd(b, w);
+    if (!sheaf__attn_load(at, v, b->s, b->hk, b->t0, b->n, w->v, w->wide)) clear_not_finite(b, w);
     if (kern->pack_values) {
         memset(w->v + b->n * w->wide, 0, (size_t)((BLOCK - b->n) * w->wide) * sizeof *w->v);
         kern->pack_values(w->wide, w->v, w->values);
@@ -229,7 +229,7 @@ static void add_block(const struct sheaf__attn *at, struct tile *t, struct block
     for (int l = 0; l < t->n_rows; l++) shrinks = shrinks || t->shrink[l] != 1.0f;
     if (shrinks) kern->scale(at->e, t->n_rows, t->shrink, t->acc);
     kern->values(n, w->values, w->wide, w->weights, t->n_rows, t->acc);
-    if (b->odd) add_odd(at, t, b, mask, w);
+    if (b->not_finite) add_not_finite(at, t, b, mask, w);
 }
 
 /* Rows [first, first + lanes) of a head, as far as there are. */

@@ -23,7 +23,7 @@
  *                      every table, so that sums have the same bits
  * The parts below (pairs.h, f32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
  * panels16.h, bytes.h with pieces.h, eights.h and few.h or with halves.h, plain_few.h, convert.h, panels8.h,
- * panels16_avx2.h, lanes.h, attention.h, attention_few.h) use these and each other in the order in which they are
+ * panels16_avx2.h, lanes.h, attention.h, attention_few.h, attention_q8.h with attention_q8_lanes.h) use these and each other in the order in which they are
  * included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
  *
  * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may

@@ -30,10 +30,10 @@ INLINE int integers_by_power(const float *x, __m512i *q) {
     const float d = max / (127.0f * 256.0f);
     memcpy(&bits, &d, sizeof bits);
     const uint32_t exponent = (bits + 0x7fffff) >> 23; /* of the next power, if it is none */
-    const uint32_t by = (254 - exponent) << 23;
-    float back;
-    memcpy(&back, &by, sizeof back);
-    round_to_integers(v, back, q);
+    const uint32_t inverse_bits = (254 - exponent) << 23;
+    float inverse;
+    memcpy(&inverse, &inverse_bits, sizeof inverse);
+    round_to_integers(v, inverse, q);
     return (int)exponent - 127;
 }
 
@@ -61,8 +61,9 @@ INLINE void units_of_columns(int64_t blocks, size_t stride, char *less, char *un
     __m512i most = _mm512_set1_epi32(NO_EXPONENT);
     for (int64_t b = 0; b < blocks; b++)
         most = _mm512_max_epi32(most, load512(less + (size_t)b * stride));
-    const __mmask16 odd = _mm512_cmpeq_epi32_mask(most, _mm512_set1_epi32(NOT_FINITE));
-    const __m512 as_float = _mm512_mask_mov_ps(_mm512_cvtepi32_ps(most), odd, _mm512_set1_ps(NAN));
+    const __mmask16 not_finite = _mm512_cmpeq_epi32_mask(most, _mm512_set1_epi32(NOT_FINITE));
+    const __m512 as_float =
+        _mm512_mask_mov_ps(_mm512_cvtepi32_ps(most), not_finite, _mm512_set1_ps(NAN));
     for (int64_t b = 0; b < blocks; b++, less += stride, unit += stride) {
         const __m512i by =
             _mm512_min_epi32(_mm512_sub_epi32(most, load512(less)), _mm512_set1_epi32(126));
