@@ -396,6 +396,7 @@ struct sheaf__cpu_kernels {
     void (*rotate)(int64_t n, bool side_by_side, const float *x, const float *cos, const float *sin,
                    float *y);
     float (*max_f32)(int64_t n, const float *x);                     /* -inf for n = 0 */
+    bool (*finite_f32)(int64_t n, const float *x);                   /* all are finite */
     void (*scale_f32)(int64_t n, float a, const float *x, float *y); /* y = a * x; y may be x */
     /* y = exp(x - max), returns the sum of y; y may be x. Relative error below 2e-7 where the
      * result is normal; where it is not, it may be 0. */
@@ -452,7 +453,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 28 };
+enum { SHEAF__CPU_KERNELS_VERSION = 29 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

@@ -216,6 +216,13 @@ static float max_f32(int64_t n, const float *x) {
     return max;
 }
 
+static bool finite_f32(int64_t n, const float *x) {
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(x[i])) return false;
+    }
+    return true;
+}
+
 static void scale_f32(int64_t n, float a, const float *x, float *y) {
     for (int64_t i = 0; i < n; i++) y[i] = a * x[i];
 }
@@ -290,6 +297,7 @@ const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable = {
     .sum_sq = sheaf__sum_squares,
     .rotate = rotate,
     .max_f32 = max_f32,
+    .finite_f32 = finite_f32,
     .scale_f32 = scale_f32,
     .exp_f32 = exp_f32,
     .silu_f32 = silu_f32,

@@ -147,6 +147,26 @@ static float *state_of(const struct states *s, int64_t head, int64_t row) {
 }
 static int64_t state_size(const struct sheaf__attn *at) { return round_up(at->e + 2, 16); }
 
+/* Rows [first, first + rows) of K/V heads [hk, hk + heads), and a part of their keys. Row i of them
+ * all is that of head i / rows. */
+struct item {
+    int64_t s, hk, first, part, heads, rows;
+};
+static int64_t rows_of(const struct item *item) { return item->heads * item->rows; }
+static struct sheaf__attn_row row_of(const struct sheaf__attn *at, const struct item *item,
+                                     int64_t i) {
+    return sheaf__attn_row(at, item->s, item->hk + i / item->rows, item->first + i % item->rows);
+}
+
+/* An item's rows. All parts of the keys share them, so consecutive parts take them once. */
+struct rows {
+    int64_t s, hk, first; /* of the item; hk: -1 before any */
+    const float *q[ITEM_ROWS];
+    float slope[ITEM_ROWS];
+    struct sheaf__attn_row of[ITEM_ROWS];
+    bool same_mask[ITEM_ROWS]; /* as the row before */
+};
+
 struct scratch {
     float *block;                       /* [BLOCK][max(d, e)] */
     float *q;                           /* [rows][d], where q is not dense */
@@ -154,6 +174,7 @@ struct scratch {
     float *scores;                      /* [rows][PART] */
     float *mask;                        /* [rows][PART] */
     float *part, *of;                   /* [rows][state_size] */
+    struct rows rows;
 };
 
 /* Keys that are floats at a time, whole vectors; the bits do not depend on it. */
@@ -224,17 +245,6 @@ static size_t kept_floats(const struct sheaf__attn *at, const struct shares *s) 
     return s->apart ? (size_t)(all_rows(at) * s->parts * state_size(at)) : 0;
 }
 
-/* Rows [first, first + rows) of K/V heads [hk, hk + heads), and a part of their keys. Row i of them
- * all is that of head i / rows. */
-struct item {
-    int64_t s, hk, first, part, heads, rows;
-};
-static int64_t rows_of(const struct item *item) { return item->heads * item->rows; }
-static struct sheaf__attn_row row_of(const struct sheaf__attn *at, const struct item *item,
-                                     int64_t i) {
-    return sheaf__attn_row(at, item->s, item->hk + i / item->rows, item->first + i % item->rows);
-}
-
 static bool sees(const struct sheaf__attn *at, int64_t query, int64_t part) {
     return !at->sees || at->sees[query * parts_of(at) + part];
 }
@@ -246,24 +256,54 @@ static bool some_row_sees(const struct sheaf__attn *at, const struct item *item)
     return false;
 }
 
+/* True if the kernel, which is there or not, takes rows as they lie. */
+static bool direct(const struct sheaf_tensor *x, bool there) {
+    const int64_t of = sheaf_is_quantized(x->type) ? 32 : 16;
+    return there && x->ne[0] > 0 && x->ne[0] % of == 0 && x->ne[0] <= SHEAF__DIRECT_WIDTH;
+}
+
+/* True if keys, or values, meet the queries as integers. */
+static bool as_integers(const struct sheaf__attn *at, const struct sheaf_tensor *x) {
+    return x->type == SHEAF_TYPE_Q8_0 && direct(x, at->kern->attention_q8.query != NULL);
+}
+
+static bool as_they_lie(const struct sheaf__attn *at, const struct sheaf_tensor *x) {
+    return as_integers(at, x) || direct(x, at->kern->dots_of[x->type] != NULL);
+}
+
+static void take_rows(const struct sheaf__attn *at, const struct item *item, struct scratch *w) {
+    struct rows *rows = &w->rows;
+    if (rows->s == item->s && rows->hk == item->hk && rows->first == item->first) return;
+    rows->s = item->s;
+    rows->hk = item->hk;
+    rows->first = item->first;
+    for (int64_t i = 0; i < rows_of(item); i++) {
+        const struct sheaf__attn_row r = row_of(at, item, i);
+        rows->of[i] = r;
+        rows->q[i] = sheaf__attn_q(at, r, w->q + i * at->d);
+        rows->slope[i] = sheaf__attn_slope(at, r);
+        rows->same_mask[i] = at->mask && i > 0 &&
+                             sheaf__attn_mask_id(at, r) == sheaf__attn_mask_id(at, rows->of[i - 1]);
+        if (as_integers(at, at->k))
+            at->kern->attention_q8.query(at->d, rows->q[i], w->digits + i * (at->d / QUERY_BLOCK));
+    }
+}
+
 /* Loads the masks of the rows: mask[i] is that of row i, NULL if it is zeros. Shortens the part
  * [*t0, *t0 + *n) to the keys that some row sees; it still begins at a whole turn of values, since
  * the place of a key decides which sums it enters. */
 static void load_masks(const struct sheaf__attn *at, const struct item *item, int64_t *t0,
                        int64_t *n, const struct scratch *w, const float **mask) {
     int64_t first = at->mask ? *n : 0, last = at->mask ? 0 : *n;
-    int64_t id = -1;
     for (int64_t i = 0; i < rows_of(item); i++) {
-        const struct sheaf__attn_row r = row_of(at, item, i);
         mask[i] = NULL;
         if (!at->mask) continue;
-        if (sheaf__attn_mask_id(at, r) == id) {
+        if (w->rows.same_mask[i]) {
             mask[i] = mask[i - 1];
             continue;
         }
         float *buf = w->mask + i * PART;
-        const enum sheaf__attn_mask kind = sheaf__attn_mask(at, r, *t0, *n, buf);
-        id = sheaf__attn_mask_id(at, r);
+        const enum sheaf__attn_mask kind = sheaf__attn_mask(at, w->rows.of[i], *t0, *n, buf);
         if (kind == SHEAF__ATTN_PLAIN) first = 0, last = *n;
         if (kind == SHEAF__ATTN_PLAIN) continue;
         mask[i] = buf;
@@ -290,21 +330,6 @@ static void finish_scores(const struct sheaf__attn *at, float slope, const float
         const float x = scores[j] + slope * mask[j];
         scores[j] = mask[j] == -INFINITY ? -INFINITY : x;
     }
-}
-
-/* True if the kernel, which is there or not, takes rows as they lie. */
-static bool direct(const struct sheaf_tensor *x, bool there) {
-    const int64_t of = sheaf_is_quantized(x->type) ? 32 : 16;
-    return there && x->ne[0] > 0 && x->ne[0] % of == 0 && x->ne[0] <= SHEAF__DIRECT_WIDTH;
-}
-
-/* True if keys, or values, meet the queries as integers. */
-static bool as_integers(const struct sheaf__attn *at, const struct sheaf_tensor *x) {
-    return x->type == SHEAF_TYPE_Q8_0 && direct(x, at->kern->attention_q8.query != NULL);
-}
-
-static bool as_they_lie(const struct sheaf__attn *at, const struct sheaf_tensor *x) {
-    return as_integers(at, x) || direct(x, at->kern->dots_of[x->type] != NULL);
 }
 
 /* Dot products of keys [t0, t0 + n) of a head with the queries of its rows. */
@@ -334,25 +359,14 @@ static void score_keys(const struct sheaf__attn *at, const struct item *item, in
 }
 
 static void score_heads(const struct sheaf__attn *at, const struct item *item,
-                        const struct scratch *w, int64_t t0, int64_t n, const float *const *q) {
+                        const struct scratch *w, int64_t t0, int64_t n) {
     /* all keys of one head alone, and where rows become floats in memory */
     const int64_t some = as_they_lie(at, at->k) && item->heads > 1 ? TURN : n;
     for (int64_t j = 0; j < n; j += some) {
         for (int64_t h = 0; h < item->heads; h++)
-            score_keys(at, item, item->hk + h, w, t0 + j, min_i64(some, n - j), q + h * item->rows,
-                       w->scores + h * item->rows * PART + j);
+            score_keys(at, item, item->hk + h, w, t0 + j, min_i64(some, n - j),
+                       w->rows.q + h * item->rows, w->scores + h * item->rows * PART + j);
     }
-}
-
-static bool all_finite(const float *y, int64_t n) {
-    const uint32_t exponent = 0x7f800000;
-    uint32_t bad = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &y[i], sizeof bits);
-        bad |= (bits & exponent) == exponent;
-    }
-    return !bad;
 }
 
 /* Weights by values of which some are not finite, key by key: y[r] += w[r][j] * v[j] where the
@@ -399,7 +413,7 @@ static void mix_heads(const struct sheaf__attn *at, const struct item *item,
     const int64_t rows = direct ? 1 : item->rows;
     for (int64_t i = 0; i < rows_of(item); i += rows) {
         float *y = state_of(to, i / item->rows, i % item->rows);
-        if (direct && all_finite(y, at->e)) continue;
+        if (direct && kern->finite_f32(at->e, y)) continue;
         if (direct) memset(y, 0, (size_t)at->e * sizeof *y);
         mix_floats(at, item->s, item->hk + i / item->rows, w, t0, n, w->scores + i * PART, rows, y,
                    to->row);
@@ -407,28 +421,25 @@ static void mix_heads(const struct sheaf__attn *at, const struct item *item,
 }
 
 /* The rows' states after this part of the keys alone. */
-static void run_part(const struct sheaf__attn *at, const struct item *item, const struct scratch *w,
+static void run_part(const struct sheaf__attn *at, const struct item *item, struct scratch *w,
                      const struct states *to) {
     const struct sheaf__cpu_kernels *kern = at->kern;
-    const float *mask[ITEM_ROWS], *q[ITEM_ROWS];
+    const float *mask[ITEM_ROWS];
     int64_t t0 = item->part * PART, n = min_i64(PART, at->t - t0);
+    take_rows(at, item, w);
     load_masks(at, item, &t0, &n, w, mask);
     for (int64_t i = 0; i < rows_of(item); i++) {
         float *state = state_of(to, i / item->rows, i % item->rows);
         state[at->e] = -INFINITY;
         state[at->e + 1] = 0.0f;
-        if (n == 0) continue; /* its values are not read */
-        q[i] = sheaf__attn_q(at, row_of(at, item, i), w->q + i * at->d);
-        memset(state, 0, (size_t)at->e * sizeof *state);
+        if (n > 0) memset(state, 0, (size_t)at->e * sizeof *state); /* else it is not read */
     }
     if (n == 0) return;
-    for (int64_t i = 0; i < rows_of(item) && as_integers(at, at->k); i++)
-        kern->attention_q8.query(at->d, q[i], w->digits + i * (at->d / QUERY_BLOCK));
-    score_heads(at, item, w, t0, n, q);
+    score_heads(at, item, w, t0, n);
     for (int64_t i = 0; i < rows_of(item); i++) {
         float *scores = w->scores + i * PART;
         float *state = state_of(to, i / item->rows, i % item->rows) + at->e;
-        finish_scores(at, sheaf__attn_slope(at, row_of(at, item, i)), mask[i], n, scores);
+        finish_scores(at, w->rows.slope[i], mask[i], n, scores);
         state[0] = kern->max_f32(n, scores);
         /* all -inf: exp(-inf - 0) is 0, and a NaN stays one */
         state[1] = kern->exp_f32(n, scores, state[0] == -INFINITY ? 0.0f : state[0], scores);
@@ -470,7 +481,7 @@ static void finish(const struct sheaf__attn *at, struct sheaf__attn_row r, const
 
 /* All parts of an item's rows, one after the other. */
 static void run_parts(const struct sheaf__attn *at, const struct shares *s, int64_t i,
-                      const struct scratch *w) {
+                      struct scratch *w) {
     const int64_t size = state_size(at);
     struct item item = item_of(at, s, i, 0);
     if (item.rows < 1) return;
@@ -492,6 +503,7 @@ static void by_parts(const struct sheaf__attn *at, struct sheaf__cpu_sync *sync,
     struct scratch w;
     const size_t each = scratch_at(at, s.heads * s.group, NULL, &w);
     scratch_at(at, s.heads * s.group, work + kept_floats(at, &s) + (size_t)ith * each, &w);
+    w.rows.hk = -1;
     sheaf__mul_mat_start(sync, ith, nth);
     const int64_t each_part = s.apart ? (s.parts + nth - 1) / nth : 0;
     const int64_t n = s.all * (s.apart ? each_part * nth : 1);

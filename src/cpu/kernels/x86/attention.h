@@ -9,9 +9,6 @@
 
 enum { ROWS_AHEAD = 48 }; /* rows: the next ones lie a whole position apart */
 
-/* Takes a vector to what shows whether all of them were finite: 0 times what is not is NaN. */
-INLINE v_f finite_so_far(v_f acc, v_f x) { return v_fma(x, v_set1(0.0f), acc); }
-
 INLINE bool load_rows(enum sheaf_type type, const void *px, size_t stride, int64_t rows, int64_t n,
                       float *y, int64_t y_stride) {
     const char *x = px;

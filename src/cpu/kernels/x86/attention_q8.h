@@ -97,6 +97,37 @@ INLINE __m128i eight_halves(const char *p, size_t stride) {
     return _mm_insert_epi16(x, h[7], 7);
 }
 
+/* sum[c][v] += block b of query q[c] . that of the 16 keys t[v], with the scales d[v]; Q is 1, or 2 whose sums
+ * do not wait for each other. */
+INLINE void digit_products(__m512i (*t)[8], const v_f *d, int V,
+                           const struct sheaf__query_digits *const *q, int Q, int64_t b,
+                           v_f (*sum)[KEY_VECTORS]) {
+    __m512i high[2][KEY_VECTORS], low[2][KEY_VECTORS];
+    UNROLL for (int c = 0; c < Q; c++) {
+        UNROLL for (int v = 0; v < V; v++) {
+            high[c][v] = _mm512_setzero_si512();
+            low[c][v] = _mm512_set1_epi32(q[c][b].offset);
+        }
+    }
+    UNROLL_8 for (int i = 0; i < 8; i++) {
+        UNROLL for (int c = 0; c < Q; c++) {
+            const struct sheaf__query_digits *y = &q[c][b];
+            __m512i by = four_bytes(y->high + 4 * i);
+            UNROLL for (int v = 0; v < V; v++) high[c][v] =
+                _mm512_dpbusd_epi32(high[c][v], t[v][i], by);
+            by = four_bytes(y->low + 4 * i);
+            UNROLL for (int v = 0; v < V; v++) low[c][v] =
+                _mm512_dpbusd_epi32(low[c][v], t[v][i], by);
+        }
+    }
+    UNROLL for (int c = 0; c < Q; c++) {
+        UNROLL for (int v = 0; v < V; v++) {
+            const __m512i dot = _mm512_add_epi32(_mm512_slli_epi32(high[c][v], 8), low[c][v]);
+            sum[c][v] = v_fma(_mm512_cvtepi32_ps(dot), v_mul(d[v], v_set1(q[c][b].d)), sum[c][v]);
+        }
+    }
+}
+
 /* sum[c][v] = the 16 keys of vector v at x . q[c]. `ahead` as in dots_keys. */
 INLINE void digit_keys(int64_t k, const char *x, size_t stride, int V,
                        const struct sheaf__query_digits *const *q, int n_q, size_t ahead,
@@ -114,26 +145,9 @@ INLINE void digit_keys(int64_t k, const char *x, size_t stride, int V,
             d[v] = _mm512_cvtph_ps(
                 _mm256_set_m128i(eight_halves(p + 8 * stride, stride), eight_halves(p, stride)));
         }
-        for (int c = 0; c < n_q; c++) {
-            const struct sheaf__query_digits *y = &q[c][b];
-            __m512i high[KEY_VECTORS], low[KEY_VECTORS];
-            UNROLL for (int v = 0; v < V; v++) {
-                high[v] = _mm512_setzero_si512();
-                low[v] = _mm512_set1_epi32(y->offset);
-            }
-            UNROLL_8 for (int i = 0; i < 8; i++) {
-                __m512i by = four_bytes(y->high + 4 * i);
-                UNROLL for (int v = 0; v < V; v++) high[v] =
-                    _mm512_dpbusd_epi32(high[v], t[v][i], by);
-                by = four_bytes(y->low + 4 * i);
-                UNROLL for (int v = 0; v < V; v++) low[v] =
-                    _mm512_dpbusd_epi32(low[v], t[v][i], by);
-            }
-            UNROLL for (int v = 0; v < V; v++) {
-                const __m512i dot = _mm512_add_epi32(_mm512_slli_epi32(high[v], 8), low[v]);
-                sum[c][v] = v_fma(_mm512_cvtepi32_ps(dot), v_mul(d[v], v_set1(y->d)), sum[c][v]);
-            }
-        }
+        int c = 0;
+        for (; c + 2 <= n_q; c += 2) digit_products(t, d, V, q + c, 2, b, sum + c);
+        if (c < n_q) digit_products(t, d, V, q + c, 1, b, sum + c);
     }
 }
 
@@ -202,32 +216,43 @@ INLINE void scales_of_values(const char *x, size_t stride, int64_t n, int64_t bl
     }
 }
 
-/* n weights times the scales of their values, as integers of 16 bits times the result. */
-INLINE float weights_of_values(const struct value_scales *s, int64_t n, int64_t blocks,
-                               const float *w, int16_t (*to)[VALUE_ROWS][VALUES], int r) {
-    v_f v[VALUES / VW];
-    __mmask16 open[VALUES / VW];
-    __m512i most = _mm512_setzero_si512();
-    UNROLL for (int j = 0; j < VALUES / VW; j++) {
-        const int64_t left = n - j * VW;
-        const __mmask16 there = (__mmask16)(left >= VW ? 0xffff : left > 0 ? (1 << left) - 1 : 0);
-        v[j] = _mm512_maskz_loadu_ps(there, w + j * VW);
-        /* times 0, what is not finite would be NaN */
-        open[j] = _mm512_cmp_ps_mask(v[j], v_set1(0.0f), _CMP_NEQ_UQ);
-        most = _mm512_max_epu32(
-            most, magnitudes(_mm512_maskz_mul_ps(open[j], v[j], v_load(s->most + j * VW))));
-    }
-    const float top = largest(most);
-    const v_f by = v_set1(top >= 0x1p-100f ? 32767.0f / top : 0.0f);
-    UNROLL for (int j = 0; j < VALUES / VW; j++) v[j] = v_mul(v[j], by);
-    for (int64_t b = 0; b < blocks; b++) {
+/* Vector j of n weights, zeros behind them, and those that are not 0: 0 times a scale that is not finite
+ * would be NaN. */
+INLINE __mmask16 weights_at(const float *w, int64_t n, int j, v_f *v) {
+    const int64_t left = n - j * VW;
+    const __mmask16 there = (__mmask16)(left >= VW ? 0xffff : left > 0 ? (1 << left) - 1 : 0);
+    *v = _mm512_maskz_loadu_ps(there, w + j * VW);
+    return _mm512_cmp_ps_mask(*v, v_set1(0.0f), _CMP_NEQ_UQ);
+}
+
+/* n weights of R rows times the scales of their values, as integers of 16 bits times scale[r]. A largest
+ * product takes a chain of instructions, so those of all rows come first, where the chains overlap. */
+INLINE void weights_of_values(const struct value_scales *s, int64_t n, int64_t blocks,
+                              const float *w, int64_t w_stride, int R,
+                              int16_t (*to)[VALUE_ROWS][VALUES], float *scale) {
+    for (int r = 0; r < R; r++) {
+        __m512i most = _mm512_setzero_si512();
         UNROLL for (int j = 0; j < VALUES / VW; j++) {
-            const v_f x = _mm512_maskz_mul_ps(open[j], v[j], v_load(s->d[b] + j * VW));
-            _mm256_storeu_si256((__m256i *)(to[b][r] + j * VW),
-                                _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x)));
+            v_f v;
+            const __mmask16 open = weights_at(w + r * w_stride, n, j, &v);
+            most = _mm512_max_epu32(
+                most, magnitudes(_mm512_maskz_mul_ps(open, v, v_load(s->most + j * VW))));
+        }
+        scale[r] = largest(most) * (1.0f / 32767.0f);
+    }
+    for (int r = 0; r < R; r++) {
+        const v_f by = v_set1(scale[r] >= 0x1p-115f ? 1.0f / scale[r] : 0.0f);
+        UNROLL for (int j = 0; j < VALUES / VW; j++) {
+            v_f v;
+            const __mmask16 open = weights_at(w + r * w_stride, n, j, &v);
+            v = v_mul(v, by);
+            for (int64_t b = 0; b < blocks; b++) {
+                const v_f x = _mm512_maskz_mul_ps(open, v, v_load(s->d[b] + j * VW));
+                _mm256_storeu_si256((__m256i *)(to[b][r] + j * VW),
+                                    _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x)));
+            }
         }
     }
-    return top / 32767.0f;
 }
 
 INLINE __m512i words_of(const void *block) {
@@ -267,7 +292,7 @@ INLINE void mix_values(const char *x, size_t stride, int64_t n, const struct val
                        float *y, int64_t y_stride) {
     int16_t by[Q8_BLOCKS][VALUE_ROWS][VALUES];
     float scale[VALUE_ROWS];
-    for (int r = 0; r < R; r++) scale[r] = weights_of_values(s, n, blocks, w + r * w_stride, by, r);
+    weights_of_values(s, n, blocks, w, w_stride, R, by, scale);
     for (int64_t b = 0; b < blocks; b++)
         mix_block(x + (size_t)b * sizeof(struct sheaf__block_q8_0), stride, n, by[b], scale, R,
                   ahead, y + b * SHEAF__QK, y_stride);

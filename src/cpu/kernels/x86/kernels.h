@@ -570,6 +570,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
     .sum_sq = sum_sq,
     .rotate = rotate,
     .max_f32 = max_f32,
+    .finite_f32 = finite_f32,
     .scale_f32 = scale_f32,
     .exp_f32 = exp_f32,
     .silu_f32 = silu_f32,

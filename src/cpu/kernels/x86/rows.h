@@ -139,6 +139,17 @@ static float max_f32(int64_t n, const float *x) {
     return m;
 }
 
+/* Takes a vector to what shows whether all of them were finite: 0 times what is not is NaN. */
+INLINE v_f finite_so_far(v_f acc, v_f x) { return v_fma(x, v_set1(0.0f), acc); }
+
+static bool finite_f32(int64_t n, const float *x) {
+    v_f acc = v_set1(0.0f);
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) acc = finite_so_far(acc, v_load(x + i));
+    if (i < n) acc = finite_so_far(acc, v_load_n(x + i, n - i));
+    return v_sum(acc) == 0.0f;
+}
+
 static void scale_f32(int64_t n, float a, const float *x, float *y) {
     v_f va = v_set1(a);
     int64_t i = 0;
