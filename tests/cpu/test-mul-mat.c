@@ -1162,56 +1162,63 @@ Test(mul_mat, panels_of_8_bits_against_exact_sums) {
     cr_assert_geq(compared, 7 * tables);
 }
 
-/* Activations of 16 bits, whatever the exponents of a column's blocks are: no result is farther off than a step
- * of its blocks' integers, half of twice 1 / 32512 of the largest of 32, zeros give 0, and what is not finite
- * stays in its column. For all widths of panels. */
-Test(mul_mat, panels_of_16_bits_for_all_exponents) {
+/* Activations of 16 and of 24 bits, whatever the exponents of a column's blocks are: no result is farther off than
+ * a step of its blocks' integers, half of twice 1 / top of the largest of 32, zeros give 0, and what is not
+ * finite stays in its column. */
+static void check_exponents(const struct sheaf__cpu_kernels *kern, enum sheaf_type type, int64_t n,
+                            double top) {
     enum { M = 13, ZEROS = 2, NOT_FINITE = 5 /* and the next */ };
-    static const int64_t widths[] = {37, 45, 52, 60};
     static float row[LONGEST];
+    struct sheaf_context *ctx = new_context();
+    struct sheaf_tensor *dst = random_product(ctx, type, M, n), *a = dst->src[0];
+    const int64_t k = a->ne[0];
+    float *x = dst->src[1]->data;
+    for (int64_t i = 0; i < n * k; i++) x[i] = ldexpf(x[i], (int)(i / 32 * 37 % 151) - 90);
+    memset(x + ZEROS * k, 0, (size_t)k * sizeof *x);
+    x[NOT_FINITE * k + 40] = NAN;
+    x[(NOT_FINITE + 1) * k + 70] = -INFINITY;
+    by_panels(kern, dst);
+    for (int64_t i = 0; i < M * n; i++) {
+        const double got = (double)((float *)dst->data)[i];
+        const float *column = x + i / M * k;
+        double want = 0, allowed = 0;
+        cr_assert_eq(i / M != NOT_FINITE && i / M != NOT_FINITE + 1, isfinite(got) != 0, "%s %s %d",
+                     kern->name, sheaf_type_name(type), (int)i);
+        if (!isfinite(got)) continue;
+        sheaf_to_float(type, (char *)a->data + (size_t)(i % M) * a->nb[1], row, k);
+        for (int64_t j = 0; j < k; j += 32) {
+            double most = 0, weights = 0;
+            for (int64_t l = j; l < j + 32; l++) {
+                most = fmax(most, fabs((double)column[l]));
+                weights += fabs((double)row[l]);
+                want += (double)row[l] * (double)column[l];
+            }
+            allowed += most * weights;
+        }
+        allowed *= 1.0 / top + 1e-6; /* sums are floats */
+        cr_assert(fabs(got - want) <= allowed, "%s %s: %g, not %g", kern->name,
+                  sheaf_type_name(type), got, want);
+    }
+    sheaf_free(ctx);
+}
+/* For all widths of panels. */
+static void check_kind(enum sheaf__panels_kind kind, double top, int types_of_it) {
+    static const int64_t widths[] = {37, 45, 52, 60};
     int compared = 0, tables = 0;
     FOR_EACH_TABLE(kern) {
-        tables += kern->panels[SHEAF__PANELS_16].rows > 0;
-        for (int t = 0; t < N_TYPES && kern->panels[SHEAF__PANELS_16].rows > 0; t++) {
-            const enum sheaf_type type = types[t];
-            if (!kern->panels[SHEAF__PANELS_16].unpack[type]) continue;
-            struct sheaf_context *ctx = new_context();
-            const int64_t n = widths[compared % 4];
-            struct sheaf_tensor *dst = random_product(ctx, type, M, n), *a = dst->src[0];
-            const int64_t k = a->ne[0];
-            float *x = dst->src[1]->data;
-            for (int64_t i = 0; i < n * k; i++) x[i] = ldexpf(x[i], (int)(i / 32 * 37 % 151) - 90);
-            memset(x + ZEROS * k, 0, (size_t)k * sizeof *x);
-            x[NOT_FINITE * k + 40] = NAN;
-            x[(NOT_FINITE + 1) * k + 70] = -INFINITY;
-            by_panels(kern, dst);
-            for (int64_t i = 0; i < M * n; i++) {
-                const double got = (double)((float *)dst->data)[i];
-                const float *column = x + i / M * k;
-                double want = 0, allowed = 0;
-                cr_assert_eq(i / M != NOT_FINITE && i / M != NOT_FINITE + 1, isfinite(got) != 0,
-                             "%s %s %d", kern->name, sheaf_type_name(type), (int)i);
-                if (!isfinite(got)) continue;
-                sheaf_to_float(type, (char *)a->data + (size_t)(i % M) * a->nb[1], row, k);
-                for (int64_t j = 0; j < k; j += 32) {
-                    double most = 0, weights = 0;
-                    for (int64_t l = j; l < j + 32; l++) {
-                        most = fmax(most, fabs((double)column[l]));
-                        weights += fabs((double)row[l]);
-                        want += (double)row[l] * (double)column[l];
-                    }
-                    allowed += most * weights;
-                }
-                allowed *= 1.0 / 32512 + 1e-6; /* sums are floats */
-                cr_assert(fabs(got - want) <= allowed, "%s %s: %g, not %g", kern->name,
-                          sheaf_type_name(type), got, want);
-            }
-            sheaf_free(ctx);
+        tables += kern->panels[kind].rows > 0;
+        for (int t = 0; t < N_TYPES && kern->panels[kind].rows > 0; t++) {
+            if (!kern->panels[kind].unpack[types[t]]) continue;
+            for (int i = 0; i < 4; i++) check_exponents(kern, types[t], widths[i], top);
             compared++;
         }
     }
-    if (!tables) cr_skip("no table that runs here has panels of 16 bits");
-    cr_assert_geq(compared, 7 * tables);
+    if (!tables) cr_skip("no table that runs here has panels of this kind");
+    cr_assert_geq(compared, types_of_it * tables);
+}
+Test(mul_mat, panels_of_16_bits_for_all_exponents) { check_kind(SHEAF__PANELS_16, 127.0 * 256, 7); }
+Test(mul_mat, panels_of_24_bits_for_all_exponents) {
+    check_kind(SHEAF__PANELS_24, 127.0 * 65536, 1);
 }
 
 /* Two BF16 hold what one cannot; infinities and NaN stay what they are in their own column. */

@@ -208,6 +208,8 @@ enum sheaf__panels_kind {
     /* Weights of fewer than 8 bits, activations of 16 bits with a scale for each 32, with AVX-512 a power of two,
      * in integers */
     SHEAF__PANELS_16,
+    /* Weights of 8 bits, activations of 24 bits with a power of two for each 32, in integers */
+    SHEAF__PANELS_24,
     /* Weights and activations as sums of two BF16: 16 bits */
     SHEAF__PANELS_BF16_BOTH,
     /* BF16 weights, activations as sums of two BF16 */

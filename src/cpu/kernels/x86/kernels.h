@@ -6,8 +6,8 @@
  *   KERNELS_NAME       the name of the instruction set, a string
  *   KERNELS_TABLE      the name of the table that this file defines (struct sheaf__cpu_kernels)
  * Defined by the including file, where the instruction set has it:
- *   KERNELS_VNNI_512   products of bytes in 512 bits (VNNI): int24.h and panels16.h; without it
- *                      int24_avx2.h
+ *   KERNELS_VNNI_512   products of bytes in 512 bits (VNNI): int24.h, panels16.h and panels24.h;
+ *                      without it int24_avx2.h
  *   KERNELS_VNNI_256   the same in 256 bits (AVX-VNNI), for int24_avx2.h, panels16_avx2.h and panels8.h
  *   KERNELS_VBMI       permutations of bytes in 512 bits (VBMI)
  *   KERNELS_NO_TABLE   the parts only
@@ -22,9 +22,9 @@
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
  * The parts below (pairs.h, f32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
- * panels16.h, bytes.h with pieces.h, eights.h and few.h or with halves.h, plain_few.h, convert.h, panels8.h,
- * panels16_avx2.h, lanes.h, attention.h, attention_few.h, attention_q8.h with attention_q8_lanes.h) use these and each other in the order in which they are
- * included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
+ * panels16.h, panels24.h, bytes.h with pieces.h, eights.h and few.h or with halves.h, plain_few.h, convert.h,
+ * panels8.h, panels16_avx2.h, lanes.h, attention.h, attention_few.h, attention_q8.h with attention_q8_lanes.h) use
+ * these and each other in the order in which they are included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
  *
  * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may
  * change freely without changing a bit of the result. */
@@ -311,6 +311,7 @@ ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
 #if defined(KERNELS_VNNI_512)
 #include "cpu/kernels/x86/int24.h"
 #include "cpu/kernels/x86/panels16.h"
+#include "cpu/kernels/x86/panels24.h"
 #else
 #include "cpu/kernels/x86/int24_avx2.h"
 #endif
@@ -407,6 +408,19 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                         },
                 },
             [SHEAF__PANELS_16] = {PANELS_16, .unpack = {ENTRIES_16}},
+#if defined(KERNELS_VNNI_512)
+            [SHEAF__PANELS_24] =
+                {
+                    .rows = PANEL16_ROWS,
+                    .cols = PANEL16_COLS,
+                    .unit = PANEL_ROW_UNIT,
+                    .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel24),
+                    .row_bytes = sizeof(struct panel_row),
+                    .pack = pack_24,
+                    .tile = tile_24,
+                    .unpack = {[SHEAF_TYPE_Q8_0] = blocks_q8_0},
+                },
+#endif
 #if !defined(KERNELS_VNNI_512)
             [SHEAF__PANELS_16_BYTES] = {PANELS_16, .unpack = {[SHEAF_TYPE_Q8_0] = words_q8_0}},
 #endif

@@ -18,8 +18,9 @@
 
 enum { NO_EXPONENT = -1000, NOT_FINITE = 1000 }; /* of zeros; beside those of floats */
 
-/* 32 activations as integers of magnitudes up to 127 * 256 times a power of two, whose exponent is returned. */
-INLINE int integers_by_power(const float *x, __m512i *q) {
+/* 32 activations as integers of so many digits, of magnitudes up to 127 * 256 or 127 * 65536, times a power of
+ * two, whose exponent is returned. */
+INLINE int integers_by_power(const float *x, int digits, __m512i *q) {
     const __m512 v[2] = {v_load(x), v_load(x + 16)};
     const float max = largest_of_32(v);
     uint32_t bits;
@@ -27,7 +28,7 @@ INLINE int integers_by_power(const float *x, __m512i *q) {
         q[0] = q[1] = _mm512_setzero_si512();
         return isfinite(max) ? NO_EXPONENT : NOT_FINITE;
     }
-    const float d = max / (127.0f * 256.0f);
+    const float d = max / (digits == 3 ? 127.0f * 65536.0f : 127.0f * 256.0f);
     memcpy(&bits, &d, sizeof bits);
     const uint32_t exponent = (bits + 0x7fffff) >> 23; /* of the next power, if it is none */
     const uint32_t inverse_bits = (254 - exponent) << 23;
@@ -37,20 +38,21 @@ INLINE int integers_by_power(const float *x, __m512i *q) {
     return (int)exponent - 127;
 }
 
-/* Bytes h of 4 elements of a column, [8][cols][4] at x, then bytes l, and its sums of 16; returns its exponent. */
-INLINE int pack_block(const float *from, int cols, int8_t (*x)[4], int32_t *sums) {
+/* Digits of 4 elements of a column, the highest first, [digits][8][cols][4] at x, and its sums of 16; returns
+ * its exponent. */
+INLINE int pack_block(const float *from, int digits, int cols, int8_t (*x)[4], int32_t *sums) {
     __m512i q[2];
-    int8_t byte[2][32];
-    const int exponent = integers_by_power(from, q);
+    int8_t byte[3][32];
+    const int exponent = integers_by_power(from, digits, q);
     for (int g = 0; g < 2; g++) {
-        const __m512i h = _mm512_srai_epi32(_mm512_add_epi32(q[g], _mm512_set1_epi32(128)), 8);
         sums[g * cols] = sum_of_lanes(q[g]);
-        _mm_storeu_si128((__m128i *)(byte[0] + 16 * g), _mm512_cvtepi32_epi8(h));
-        _mm_storeu_si128((__m128i *)(byte[1] + 16 * g), _mm512_cvtepi32_epi8(q[g]));
+        for (int i = digits - 1; i >= 0; i--) {
+            _mm_storeu_si128((__m128i *)(byte[i] + 16 * g), _mm512_cvtepi32_epi8(q[g]));
+            q[g] = _mm512_srai_epi32(_mm512_add_epi32(q[g], _mm512_set1_epi32(128)), 8);
+        }
     }
-    for (int j = 0; j < 8; j++) {
-        memcpy(x[j * cols], byte[0] + 4 * j, 4);
-        memcpy(x[(8 + j) * cols], byte[1] + 4 * j, 4);
+    for (int i = 0; i < digits; i++) {
+        for (int j = 0; j < 8; j++) memcpy(x[(8 * i + j) * cols], byte[i] + 4 * j, 4);
     }
     return exponent;
 }
@@ -72,26 +74,28 @@ INLINE void units_of_columns(int64_t blocks, size_t stride, char *less, char *un
     }
 }
 
+/* Panels of so many columns, as struct panel16 has them: digits, sums, exponents and units. */
+INLINE void pack_digits(const float *const *x, int64_t n, int digits, int cols, char *panel) {
+    const size_t sums_at = sizeof(int8_t[8][4]) * (size_t)(digits * cols);
+    const size_t size = sums_at + sizeof(int32_t[4]) * (size_t)cols;
+    const size_t less_at = sums_at + sizeof(int32_t[2]) * (size_t)cols;
+    const size_t unit_at = size - sizeof(float) * (size_t)cols;
+    for (int64_t b = 0; b < n / 32; b++) {
+        char *to = panel + (size_t)b * size;
+        int8_t(*first)[4] = (void *)to;
+        int32_t *sums = (void *)(to + sums_at), *less = (void *)(to + less_at);
+        for (int c = 0; c < cols; c++)
+            less[c] = pack_block(x[c] + 32 * b, digits, cols, first + c, sums + c);
+    }
+    for (size_t at = 0; at < sizeof(int32_t) * (size_t)cols; at += 64)
+        units_of_columns(n / 32, size, panel + less_at + at, panel + unit_at + at);
+}
+
 static void pack_16(const float *const *x, int64_t n, int used, void *panel) {
-    const int64_t blocks = n / 32;
-    struct panel16 *to = panel;
-    struct panel16_half *half = panel;
-    if (used <= PANEL16_HALF) {
-        for (int64_t b = 0; b < blocks; b++) {
-            for (int c = 0; c < PANEL16_HALF; c++)
-                half[b].less[c] = pack_block(x[c] + 32 * b, PANEL16_HALF, &half[b].x[0][0][c],
-                                             &half[b].sums[0][c]);
-        }
-        units_of_columns(blocks, sizeof *half, (char *)half->less, (char *)half->unit);
-        return;
-    }
-    for (int64_t b = 0; b < blocks; b++) {
-        for (int c = 0; c < PANEL16_COLS; c++)
-            to[b].less[c] =
-                pack_block(x[c] + 32 * b, PANEL16_COLS, &to[b].x[0][0][c], &to[b].sums[0][c]);
-    }
-    for (int c = 0; c < PANEL16_COLS; c += 16)
-        units_of_columns(blocks, sizeof *to, (char *)(to->less + c), (char *)(to->unit + c));
+    if (used <= PANEL16_HALF)
+        pack_digits(x, n, 2, PANEL16_HALF, panel);
+    else
+        pack_digits(x, n, 2, PANEL16_COLS, panel);
 }
 
 /* ---- weights ---- */
@@ -259,15 +263,15 @@ INLINE const char *row_at(const char *block, size_t stride, int r) {
     return row;
 }
 
-/* acc += fours `first` .. of a digit of 32 elements of the columns . those of the rows */
-INLINE void add_digit(const int8_t (*x)[PANEL16_COLS][4], int first, int fours,
-                      const char *const *row, __m512i (*acc)[2]) {
+/* acc += fours `first` .. of a digit of 32 elements of V vectors of columns . those of the rows */
+INLINE void add_digit(const void *x, int V, int first, int fours, const char *const *row,
+                      __m512i (*acc)[2]) {
     UNROLL_12 for (int j = first; j < first + fours; j++) {
         __m512i xs[2];
-        UNROLL for (int v = 0; v < 2; v++) xs[v] = load512(x[j][16 * v]);
+        UNROLL for (int v = 0; v < V; v++) xs[v] = load512((const char *)x + 64 * (V * j + v));
         UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
             const __m512i q = four_bytes(row[r] + 4 * j);
-            UNROLL for (int v = 0; v < 2; v++) acc[r][v] = _mm512_dpbusd_epi32(acc[r][v], q, xs[v]);
+            UNROLL for (int v = 0; v < V; v++) acc[r][v] = _mm512_dpbusd_epi32(acc[r][v], q, xs[v]);
         }
         __asm__ volatile("" ::: "memory"); /* a value loaded twice is not worth a register */
     }
@@ -300,7 +304,7 @@ INLINE void panel_16(bool mins, bool by_16, int64_t k, const char *w, size_t str
             UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
                 UNROLL for (int v = 0; v < 2; v++) acc[r][v] = _mm512_setzero_si512();
             }
-            add_digit(panel->x[0], fours * h, fours, row, acc);
+            add_digit(panel->x[0], 2, fours * h, fours, row, acc);
             UNROLL for (int v = 0; v < 2; v++) {
                 x[v] = load512(panel->sums[h] + 16 * v);
                 if (!by_16) x[v] = _mm512_add_epi32(x[v], load512(panel->sums[1] + 16 * v));
@@ -312,7 +316,7 @@ INLINE void panel_16(bool mins, bool by_16, int64_t k, const char *w, size_t str
                     if (!mins) acc[r][v] = _mm512_add_epi32(acc[r][v], x[v]);
                 }
             }
-            add_digit(panel->x[1], fours * h, fours, row, acc);
+            add_digit(panel->x[1], 2, fours * h, fours, row, acc);
             UNROLL for (int v = 0; v < 2; v++) {
                 const __m512i less = load512(panel->less + 16 * v);
                 __m512 all = v_set1(0.0f);
