@@ -29,9 +29,9 @@ enum {
      * answers. TinyLlama's shape in F16 generated for 16 sequences at 144 tokens/s with one pass ahead, at 188 with
      * two, at 181 with four (Zen 5, November 2026). */
     TILE_AHEAD = 2 * TILE_PASS,
-    CHUNK = 48,      /* rows at most, whole tiles of every table: 48 KiB as floats of a pass */
+    CHUNK = 96,      /* rows at most, whole tiles of every table: 96 KiB as floats of a pass */
     CHUNK_ONE = 192, /* with one panel: half of its sums, for 16 columns, are 12 KiB */
-    BLOCK = 512,     /* columns: sums of a chunk are 96 KiB */
+    BLOCK = 512,     /* columns: sums of a chunk are 192 KiB */
     CHUNKS_PER_THREAD = 4, /* at least, where there are as many tiles */
     MAX_PANEL_COLS = 32,
 };

@@ -118,7 +118,7 @@ INLINE void add_digits(int vectors, int8_t (*x)[LANES][4], const struct lanes_ke
             UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
                 _mm512_dpbusd_epi32(acc[r][v], q, xs[v]);
         }
-        __asm__ volatile("" ::: "memory"); /* as in panels16.h */
+        __asm__ volatile("" ::: "memory"); /* as in panels8.h */
     }
 }
 

@@ -263,20 +263,6 @@ INLINE const char *row_at(const char *block, size_t stride, int r) {
     return row;
 }
 
-/* acc += fours `first` .. of a digit of 32 elements of V vectors of columns . those of the rows */
-INLINE void add_digit(const void *x, int V, int first, int fours, const char *const *row,
-                      __m512i (*acc)[2]) {
-    UNROLL_12 for (int j = first; j < first + fours; j++) {
-        __m512i xs[2];
-        UNROLL for (int v = 0; v < V; v++) xs[v] = load512((const char *)x + 64 * (V * j + v));
-        UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-            const __m512i q = four_bytes(row[r] + 4 * j);
-            UNROLL for (int v = 0; v < V; v++) acc[r][v] = _mm512_dpbusd_epi32(acc[r][v], q, xs[v]);
-        }
-        __asm__ volatile("" ::: "memory"); /* a value loaded twice is not worth a register */
-    }
-}
-
 /* Integers as floats in the unit of their column: `less` is taken off their exponents, and zeros stay zeros. */
 INLINE __m512 in_units_16(__m512i q, __m512i less) {
     const __m512i bits = _mm512_castps_si512(_mm512_cvtepi32_ps(q));
@@ -287,64 +273,8 @@ INLINE __m256 in_units_8(__m256i q, __m256i less) {
     return _mm256_castsi256_ps(_mm256_subs_epu16(bits, less));
 }
 
-/* All columns. */
-INLINE void panel_16(bool mins, bool by_16, int64_t k, const char *w, size_t stride,
-                     const struct panel16 *panel, float *c, bool add) {
-    const int parts = BLOCK_PARTS(by_16), fours = 8 / parts;
-    const __m512i offset = _mm512_set1_epi32(-scales_at(w)->offset);
-    __m512 sum[PANEL16_ROWS][2];
-    UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-        UNROLL for (int v = 0; v < 2; v++) sum[r][v] = v_set1(0.0f);
-    }
-    for (int64_t b = 0; b < k / 32; b++, panel++) {
-        const char *row[PANEL16_ROWS];
-        UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) row[r] = row_at(block_at(w, b), stride, r);
-        UNROLL for (int h = 0; h < parts; h++) {
-            __m512i acc[PANEL16_ROWS][2], x[2];
-            UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-                UNROLL for (int v = 0; v < 2; v++) acc[r][v] = _mm512_setzero_si512();
-            }
-            add_digit(panel->x[0], 2, fours * h, fours, row, acc);
-            UNROLL for (int v = 0; v < 2; v++) {
-                x[v] = load512(panel->sums[h] + 16 * v);
-                if (!by_16) x[v] = _mm512_add_epi32(x[v], load512(panel->sums[1] + 16 * v));
-                if (!mins) x[v] = _mm512_mullo_epi32(x[v], offset);
-            }
-            UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-                UNROLL for (int v = 0; v < 2; v++) {
-                    acc[r][v] = _mm512_slli_epi32(acc[r][v], 8);
-                    if (!mins) acc[r][v] = _mm512_add_epi32(acc[r][v], x[v]);
-                }
-            }
-            add_digit(panel->x[1], 2, fours * h, fours, row, acc);
-            UNROLL for (int v = 0; v < 2; v++) {
-                const __m512i less = load512(panel->less + 16 * v);
-                __m512 all = v_set1(0.0f);
-                if (mins) {
-                    __m512i s = load512(panel->sums[h] + 16 * v);
-                    if (!by_16) s = _mm512_add_epi32(s, load512(panel->sums[1] + 16 * v));
-                    all = in_units_16(s, less);
-                }
-                UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-                    const struct panel_scales *of = scales_at(row[r]);
-                    sum[r][v] = v_fma(in_units_16(acc[r][v], less), v_set1(of->d[h]), sum[r][v]);
-                    if (mins) sum[r][v] = v_fma(v_set1(of->m[h]), all, sum[r][v]);
-                }
-            }
-        }
-    }
-    panel--;
-    UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {
-        UNROLL for (int v = 0; v < 2; v++) {
-            float *to = c + r * PANEL16_COLS + 16 * v;
-            const v_f x = v_ldexp(sum[r][v], v_load(panel->unit + 16 * v));
-            v_store(to, add ? v_add(v_load(to), x) : x);
-        }
-    }
-}
-
-/* Up to 16 columns of a panel of so many, or 8 in half a vector. Sums of both digits are apart, so that
- * a block of weights is loaded once for both. */
+/* 16 columns of a panel, or 8 in half a vector, from `from` on. Sums of both digits are apart, so that a block of
+ * weights is loaded once for both, and fewer products wait for each other. */
 #define COLUMNS(NAME, PANEL, V, I, PS, SI, LOAD, UNITS)                                            \
     INLINE void NAME(bool mins, bool by_16, int64_t k, const char *w, size_t stride,               \
                      const struct PANEL *panel, int from, float *c, bool add) {                    \
@@ -392,22 +322,23 @@ INLINE void panel_16(bool mins, bool by_16, int64_t k, const char *w, size_t str
     }
 #define IN_512(FN) _mm512_##FN
 #define IN_256(FN) _mm256_##FN
-COLUMNS(columns_16, panel16_half, __m512, __m512i, IN_512, setzero_si512, load512, in_units_16)
-COLUMNS(columns_8, panel16_half, __m256, __m256i, IN_256, setzero_si256, load256, in_units_8)
-COLUMNS(first_16, panel16, __m512, __m512i, IN_512, setzero_si512, load512, in_units_16)
-COLUMNS(next_8, panel16, __m256, __m256i, IN_256, setzero_si256, load256, in_units_8)
+COLUMNS(sixteen, panel16, __m512, __m512i, IN_512, setzero_si512, load512, in_units_16)
+COLUMNS(eight, panel16, __m256, __m256i, IN_256, setzero_si256, load256, in_units_8)
+COLUMNS(sixteen_of_half, panel16_half, __m512, __m512i, IN_512, setzero_si512, load512, in_units_16)
+COLUMNS(eight_of_half, panel16_half, __m256, __m256i, IN_256, setzero_si256, load256, in_units_8)
 
 INLINE void any_columns(bool mins, bool by_16, int64_t k, const char *w, size_t stride,
                         const void *panel, int used, float *c, bool add) {
-    if (used > 24) {
-        panel_16(mins, by_16, k, w, stride, panel, c, add);
-    } else if (used > PANEL16_HALF) {
-        first_16(mins, by_16, k, w, stride, panel, 0, c, add);
-        next_8(mins, by_16, k, w, stride, panel, 16, c, add);
-    } else if (used > 8) {
-        columns_16(mins, by_16, k, w, stride, panel, 0, c, add);
+    if (used <= 8) {
+        eight_of_half(mins, by_16, k, w, stride, panel, 0, c, add);
+    } else if (used <= PANEL16_HALF) {
+        sixteen_of_half(mins, by_16, k, w, stride, panel, 0, c, add);
     } else {
-        columns_8(mins, by_16, k, w, stride, panel, 0, c, add);
+        sixteen(mins, by_16, k, w, stride, panel, 0, c, add);
+        if (used <= 24)
+            eight(mins, by_16, k, w, stride, panel, 16, c, add);
+        else
+            sixteen(mins, by_16, k, w, stride, panel, 16, c, add);
     }
 }
 

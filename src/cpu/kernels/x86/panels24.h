@@ -45,7 +45,6 @@ static void pack_24(const float *const *x, int64_t n, int used, void *panel) {
                     UNROLL for (int i = 0; i < 3; i++) acc[r][i] =                                 \
                         _mm512_dpbusd_epi32(acc[r][i], q, x[i]);                                   \
                 }                                                                                  \
-                __asm__ volatile("" ::: "memory"); /* as in add_digit */                           \
             }                                                                                      \
             const __m512i less = load512(panel->less + from);                                      \
             UNROLL_12 for (int r = 0; r < PANEL16_ROWS; r++) {                                     \

@@ -72,7 +72,7 @@ INLINE void add_bytes(int vectors, const struct panel8 *panel, int j, int n, con
             UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
                 _mm512_dpbusd_epi32(acc[r][v], q, xs[v]);
         }
-        __asm__ volatile("" ::: "memory"); /* as in panels16.h */
+        __asm__ volatile("" ::: "memory"); /* a value loaded twice is not worth a register */
     }
 }
 
@@ -128,7 +128,7 @@ INLINE void sum_bytes(int vectors, const struct panel8 *panel, int j, int n,
             UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
                 _mm256_dpbusd_avx_epi32(i == j ? first[v] : acc[r][v], q, x[v]);
         }
-        __asm__ volatile("" ::: "memory"); /* as in panels16.h */
+        __asm__ volatile("" ::: "memory"); /* a value loaded twice is not worth a register */
     }
 }
 
