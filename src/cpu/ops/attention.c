@@ -271,11 +271,12 @@ static bool as_they_lie(const struct sheaf__attn *at, const struct sheaf_tensor 
     return as_integers(at, x) || direct(x, at->kern->dots_of[x->type] != NULL);
 }
 
+/* Looks up the rows of an item, unless those of the part before are the same. */
 static void take_rows(const struct sheaf__attn *at, const struct item *item, struct scratch *w) {
     struct rows *rows = &w->rows;
-    if (rows->s == item->s && rows->hk == item->hk && rows->first == item->first) return;
-    rows->s = item->s;
+    if (rows->hk == item->hk && rows->s == item->s && rows->first == item->first) return;
     rows->hk = item->hk;
+    rows->s = item->s;
     rows->first = item->first;
     for (int64_t i = 0; i < rows_of(item); i++) {
         const struct sheaf__attn_row r = row_of(at, item, i);
