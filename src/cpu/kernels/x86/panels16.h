@@ -74,7 +74,11 @@ INLINE void units_of_columns(int64_t blocks, size_t stride, char *less, char *un
     }
 }
 
-/* Panels of so many columns, as struct panel16 has them: digits, sums, exponents and units. */
+static_assert(offsetof(struct panel16, sums) == sizeof(int8_t[2][8][PANEL16_COLS][4]) &&
+                  offsetof(struct panel24, sums) == sizeof(int8_t[3][8][PANEL16_COLS][4]),
+              "they differ in the number of digits only");
+/* So many columns as struct panel16 and struct panel24, or their halves, have them: digits, sums, exponents and
+ * units. */
 INLINE void pack_digits(const float *const *x, int64_t n, int digits, int cols, char *panel) {
     const size_t sums_at = sizeof(int8_t[8][4]) * (size_t)(digits * cols);
     const size_t size = sums_at + sizeof(int32_t[4]) * (size_t)cols;
@@ -91,11 +95,16 @@ INLINE void pack_digits(const float *const *x, int64_t n, int digits, int cols, 
         units_of_columns(n / 32, size, panel + less_at + at, panel + unit_at + at);
 }
 
-static void pack_16(const float *const *x, int64_t n, int used, void *panel) {
+/* A panel, or half of one where that is all that is used. */
+INLINE void pack_panel(const float *const *x, int64_t n, int digits, int used, void *panel) {
     if (used <= PANEL16_HALF)
-        pack_digits(x, n, 2, PANEL16_HALF, panel);
+        pack_digits(x, n, digits, PANEL16_HALF, panel);
     else
-        pack_digits(x, n, 2, PANEL16_COLS, panel);
+        pack_digits(x, n, digits, PANEL16_COLS, panel);
+}
+
+static void pack_16(const float *const *x, int64_t n, int used, void *panel) {
+    pack_panel(x, n, 2, used, panel);
 }
 
 /* ---- weights ---- */

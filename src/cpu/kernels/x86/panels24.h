@@ -8,10 +8,7 @@
  * Invariant: as in panels.h. */
 
 static void pack_24(const float *const *x, int64_t n, int used, void *panel) {
-    if (used <= PANEL16_HALF)
-        pack_digits(x, n, 3, PANEL16_HALF, panel);
-    else
-        pack_digits(x, n, 3, PANEL16_COLS, panel);
+    pack_panel(x, n, 3, used, panel);
 }
 
 /* 16 columns. Weights are bytes plus 128, so 128 times the sum of the activations comes off: half of it in units of
