@@ -81,6 +81,12 @@ void *emu_dynamic_shared(void);
 uint32_t emu_shuffle(uint32_t value, int from_lane);
 void emu_syncthreads(void);
 void emu_syncwarp(void);
+/* Lanes of a warp meet; what each has shown, until they meet again. */
+const void *const *emu_show(const void *mine);
+/* Tensor cores, as src/cuda/tensor_cores.cuh describes them. */
+void emu_multiply_16x8x16(float *d, const uint32_t *a, const uint32_t *b,
+                          float (*number)(uint16_t));
+void emu_load_matrices(uint32_t *r, const void *row, bool transposed);
 void emu_copy_ahead(void *to, const void *from, size_t size);
 void emu_copies_begun(void);
 void emu_copies_done(int running);

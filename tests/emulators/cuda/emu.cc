@@ -47,6 +47,7 @@ struct fiber {
 
 struct machine { /* of one OS thread */
     fiber fibers[MAX_THREADS];
+    const void *shown[MAX_THREADS];
     char *stacks;
     ucontext_t main, start;
     jmp_buf back;
@@ -109,6 +110,47 @@ uint32_t emu_shuffle(uint32_t value, int from) {
     wait_as(AT_WARP);
     return m->fibers[first + from].slot[turn];
 }
+const void *const *emu_show(const void *mine) {
+    m->shown[m->current] = mine;
+    wait_as(AT_WARP);
+    return m->shown + m->current / 32 * 32;
+}
+
+void emu_multiply_16x8x16(float *d, const uint32_t *a, const uint32_t *b,
+                          float (*number)(uint16_t)) {
+    struct operands {
+        uint32_t a[4], b[2];
+    } mine;
+    memcpy(mine.a, a, sizeof mine.a);
+    memcpy(mine.b, b, sizeof mine.b);
+    const void *const *shown = emu_show(&mine);
+    const int lane = m->current % 32, row = lane / 4, column = lane % 4 * 2;
+    for (int i = 0; i < 4; i++) {
+        for (int k = 0; k < 16; k++) {
+            const operands *x = (const operands *)shown[row * 4 + k % 8 / 2];
+            const operands *y = (const operands *)shown[(column + i % 2) * 4 + k % 8 / 2];
+            const float left = number((uint16_t)(x->a[i / 2 + k / 8 * 2] >> k % 2 * 16));
+            d[i] += left * number((uint16_t)(y->b[k / 8] >> k % 2 * 16));
+        }
+    }
+    wait_as(AT_WARP); /* all have read */
+}
+
+void emu_load_matrices(uint32_t *r, const void *row, bool transposed) {
+    if ((uintptr_t)row % 16) die("a row of a matrix is not aligned");
+    const void *const *shown = emu_show(row);
+    const int lane = m->current % 32, g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 4; i++) {
+        uint32_t word = 0;
+        for (int j = 0; j < 2; j++) {
+            const int of = transposed ? 2 * t + j : g, at = transposed ? g : 2 * t + j;
+            word |= (uint32_t)((const uint16_t *)shown[8 * i + of])[at] << 16 * j;
+        }
+        r[i] = word;
+    }
+    wait_as(AT_WARP); /* all have read */
+}
+
 /* The bytes come when the copy is begun or as late as they may, by chance; without it late. */
 void emu_copy_ahead(void *to, const void *from, size_t size) {
     fiber *f = &m->fibers[m->current];
