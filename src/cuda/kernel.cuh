@@ -93,20 +93,31 @@ static __device__ __forceinline__ void prefetch(const void *p, unsigned bytes) {
 
 /* ---- copies to shared memory that run on ---- */
 
+/* An address in shared memory, to which bytes may be added: on the device 32 bits. */
+#ifdef SHEAF_CUDA_EMULATED
+typedef char *SharedAt;
+HD SharedAt shared_at(void *p) { return (SharedAt)p; }
+#else
+typedef unsigned SharedAt;
+static __device__ __forceinline__ SharedAt shared_at(void *p) {
+    return (SharedAt)__cvta_generic_to_shared(p);
+}
+#endif
+
 /* BYTES (4, 8 or 16), both addresses multiples of them. */
 template <int BYTES>
-static __device__ __forceinline__ void copy_ahead(void *shared, const void *global) {
+static __device__ __forceinline__ void copy_ahead(SharedAt to, const void *global) {
 #ifdef SHEAF_CUDA_EMULATED
-    emu_copy_ahead(shared, global, BYTES);
+    emu_copy_ahead(to, global, BYTES);
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800 /* no copies that run on: at once */
+    char *shared = (char *)__cvta_shared_to_generic(to);
     if (BYTES == 16) {
         *(uint4 *)shared = *(const uint4 *)global;
     } else {
         for (int i = 0; i < BYTES; i += 4)
-            *(uint32_t *)((char *)shared + i) = *(const uint32_t *)((const char *)global + i);
+            *(uint32_t *)(shared + i) = *(const uint32_t *)((const char *)global + i);
     }
 #else
-    const unsigned to = (unsigned)__cvta_generic_to_shared(shared);
     if (BYTES == 16) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
     } else {
@@ -114,6 +125,10 @@ static __device__ __forceinline__ void copy_ahead(void *shared, const void *glob
                      : "memory");
     }
 #endif
+}
+template <int BYTES>
+static __device__ __forceinline__ void copy_ahead(void *shared, const void *global) {
+    copy_ahead<BYTES>(shared_at(shared), global);
 }
 /* The thread's copies since the last call are a group, which may be empty. */
 static __device__ __forceinline__ void copies_begun() {
@@ -149,7 +164,8 @@ struct Row {
     int64_t i1, i2, i3;
 };
 HD Row row_at(const int64_t *ne, int64_t row) {
-    Row r;
+    Row r = {row, 0, 0};
+    if (row < ne[1]) return r; /* a division of 64 bits takes a hundred cycles */
     r.i1 = row % ne[1];
     r.i2 = row / ne[1] % ne[2];
     r.i3 = row / ne[1] / ne[2];
@@ -197,15 +213,29 @@ HD void store_plain(int type, float f, void *p) {
 
 /* ---- blocks as words, which lie in shared memory as they did in a row ---- */
 
-/* The word at an even byte offset of an array of words. */
-HD uint32_t word_at(const uint32_t *w, int offset) {
-    const uint32_t lo = w[offset / 4];
-    if (offset % 4 == 0) return lo;
-    return lo >> 16 | w[offset / 4 + 1] << 16;
+/* The four bytes of high:low that begin `shift` bits (0, 8, 16, 24) from the low end. */
+HD uint32_t word_between(uint32_t low, uint32_t high, uint32_t shift) {
+#ifdef __CUDA_ARCH__
+    return __funnelshift_r(low, high, shift);
+#else
+    return (uint32_t)(((uint64_t)high << 32 | low) >> shift);
+#endif
 }
-/* The half at such an offset. */
+/* Words at any byte offset of an array of words, whose lanes take the same path; the last one looks at one word
+ * more. */
+struct Words {
+    const uint32_t *w;
+    uint32_t shift;
+};
+HD Words words_at(const uint32_t *w, int offset) {
+    const Words x = {w + ((unsigned)offset >> 2), ((unsigned)offset & 3u) * 8u};
+    return x;
+}
+HD uint32_t word_of(const Words &x, int i) { return word_between(x.w[i], x.w[i + 1], x.shift); }
+HD uint32_t word_at(const uint32_t *w, int offset) { return word_of(words_at(w, offset), 0); }
+/* The half at an even offset. */
 HD float half_at(const uint32_t *w, int offset) {
-    return f16_to_f32((uint16_t)(w[offset / 4] >> (offset % 4 * 8)));
+    return f16_to_f32((uint16_t)(w[(unsigned)offset >> 2] >> ((unsigned)offset & 3u) * 8u));
 }
 
 /* ---- blocks: element j of a block, as src/quant/quants.c computes it ---- */

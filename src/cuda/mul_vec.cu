@@ -1,6 +1,7 @@
 /* Products with few columns, where reading the weights is all the time.
  *
- * Block types: the columns are rounded to 8-bit integers once. A warp takes ROWS rows of weights
+ * Block types: the columns are rounded to 8-bit integers once. A warp takes ROWS rows of weights, two or, of
+ * small matrices, one, so that there are enough warps; a row's result has the same bits with either. It goes
  * and goes along them in chunks of 32 sub-blocks of 32 elements, one a lane: the bytes of a chunk
  * come from memory as they lie, in whole 16-byte pieces, into shared memory, those of the next
  * chunks being on their way meanwhile; a lane takes its sub-block apart there and multiplies it
@@ -14,7 +15,7 @@
  */
 #include "cuda/product.h"
 
-enum { WARPS = 4, THREADS = 32 * WARPS, ROWS = 2, COLUMNS = SHEAF__CUDA_VEC_COLUMNS };
+enum { WARPS = 4, THREADS = 32 * WARPS, COLUMNS = SHEAF__CUDA_VEC_COLUMNS };
 
 /* ---- columns as integers ---- */
 
@@ -54,51 +55,43 @@ void sheaf__cuda_quantize_columns(struct sheaf__cuda_queue *q, const struct Prod
 
 /* ---- sub-blocks of 32 elements ---- */
 
-HD uint32_t word_at_any(const uint32_t *w, int offset) { /* also an odd one */
-    const uint64_t two = (uint64_t)w[offset / 4 + 1] << 32 | w[offset / 4];
-    return (uint32_t)(two >> (offset % 4 * 8));
-}
-/* Byte j of three words, which so stay in registers. */
-HD int byte_of(const uint32_t *w, int j) {
-    const uint32_t word = j < 4 ? w[0] : j < 8 ? w[1] : w[2];
-    return (int)(word >> (j % 4 * 8) & 255u);
-}
-
 /* Bits 0..3 of h to bit 4 of each byte. */
 HD uint32_t spread(uint32_t h) {
     return (h & 1) << 4 | (h & 2) << 11 | (h & 4) << 18 | (h & 8) << 25;
 }
 
-/* Elements as d0 * q - m, q four a word in order. Elements 16..31 have a scale d1 of their own
- * where scales is 2, and also a min m1 where mins is. */
+/* Elements as d0 * (q - MINUS) - m, q four a word in order. m is there where mins is not 0; elements 16..31 have
+ * a scale d1 of their own where scales is 2, and also a min m1 where mins is. */
 struct Sub {
     uint32_t q[8];
     float d0, d1, m, m1;
 };
 
 template <int TYPE> struct Format;
-#define FORMAT(TYPE, name, block_elements, n_scales, n_mins)                                       \
+#define FORMAT(TYPE, name, block_elements, n_scales, n_mins, minus)                                \
     template <> struct Format<TYPE> {                                                              \
         enum { BYTES = sizeof(struct sheaf__block_##name), SUBS = block_elements / 32 };           \
+        enum { MINUS = minus };                                                                    \
         static constexpr int scales = n_scales, mins = n_mins;                                     \
     }
-FORMAT(SHEAF_TYPE_Q4_0, q4_0, SHEAF__QK, 1, 1);
-FORMAT(SHEAF_TYPE_Q4_1, q4_1, SHEAF__QK, 1, 1);
-FORMAT(SHEAF_TYPE_Q5_0, q5_0, SHEAF__QK, 1, 1);
-FORMAT(SHEAF_TYPE_Q5_1, q5_1, SHEAF__QK, 1, 1);
-FORMAT(SHEAF_TYPE_Q8_0, q8_0, SHEAF__QK, 1, 1);
-FORMAT(SHEAF_TYPE_Q4_K, q4_k, SHEAF__QK_K, 1, 1);
-FORMAT(SHEAF_TYPE_Q5_K, q5_k, SHEAF__QK_K, 1, 1);
-FORMAT(SHEAF_TYPE_Q6_K, q6_k, SHEAF__QK_K, 2, 1);
-FORMAT(SHEAF_TYPE_Q2_K, q2_k, SHEAF__QK_K, 2, 2);
-FORMAT(SHEAF_TYPE_Q3_K, q3_k, SHEAF__QK_K, 2, 1);
-FORMAT(SHEAF_TYPE_IQ4_NL, iq4_nl, SHEAF__QK, 1, 1);
-FORMAT(SHEAF_TYPE_IQ4_XS, iq4_xs, SHEAF__QK_K, 1, 1);
-FORMAT(SHEAF_TYPE_MXFP4, mxfp4, SHEAF__QK, 1, 1);
+FORMAT(SHEAF_TYPE_Q4_0, q4_0, SHEAF__QK, 1, 0, 8);
+FORMAT(SHEAF_TYPE_Q4_1, q4_1, SHEAF__QK, 1, 1, 0);
+FORMAT(SHEAF_TYPE_Q5_0, q5_0, SHEAF__QK, 1, 0, 16);
+FORMAT(SHEAF_TYPE_Q5_1, q5_1, SHEAF__QK, 1, 1, 0);
+FORMAT(SHEAF_TYPE_Q8_0, q8_0, SHEAF__QK, 1, 0, 0);
+FORMAT(SHEAF_TYPE_Q4_K, q4_k, SHEAF__QK_K, 1, 1, 0);
+FORMAT(SHEAF_TYPE_Q5_K, q5_k, SHEAF__QK_K, 1, 1, 0);
+FORMAT(SHEAF_TYPE_Q6_K, q6_k, SHEAF__QK_K, 2, 0, 32);
+FORMAT(SHEAF_TYPE_Q2_K, q2_k, SHEAF__QK_K, 2, 2, 0);
+FORMAT(SHEAF_TYPE_Q3_K, q3_k, SHEAF__QK_K, 2, 0, 4);
+FORMAT(SHEAF_TYPE_IQ4_NL, iq4_nl, SHEAF__QK, 1, 0, 0);
+FORMAT(SHEAF_TYPE_IQ4_XS, iq4_xs, SHEAF__QK_K, 1, 0, 0);
+FORMAT(SHEAF_TYPE_MXFP4, mxfp4, SHEAF__QK, 1, 0, 0);
 
 HD void nibbles(const uint32_t *w, int at, uint32_t *q) {
+    const Words x = words_at(w, at);
     for (int i = 0; i < 4; i++) {
-        const uint32_t v = word_at(w, at + 4 * i);
+        const uint32_t v = word_of(x, i);
         q[i] = v & 0x0f0f0f0fu;
         q[i + 4] = v >> 4 & 0x0f0f0f0fu;
     }
@@ -119,26 +112,37 @@ static __device__ __forceinline__ void look_up(const Levels &l, uint32_t v, uint
     *low = __byte_perm(pair[0], pair[1], 0x6420u);
     *high = __byte_perm(pair[0], pair[1], 0x7531u);
 }
-/* Scale and min of sub-block s of a K block at `at`. */
-HD void k_scales(const uint32_t *w, int at, int s, Sub *x) {
-    uint32_t packed[3];
-    int scale, min;
-    for (int i = 0; i < 3; i++) packed[i] = word_at(w, at + 4 + 4 * i);
-    if (s < 4) {
-        scale = byte_of(packed, s) & 63;
-        min = byte_of(packed, s + 4) & 63;
+/* N words, a multiple of four, at a byte offset that is a multiple of 16 in most rows of most types. */
+template <int N> HD void words_of(const uint32_t *w, int offset, uint32_t *to) {
+    if (offset % 16 == 0) {
+        for (int i = 0; i < N; i += 4) {
+            const uint4 v = *(const uint4 *)(const void *)(w + offset / 4 + i);
+            to[i] = v.x;
+            to[i + 1] = v.y;
+            to[i + 2] = v.z;
+            to[i + 3] = v.w;
+        }
     } else {
-        scale = (byte_of(packed, s + 4) & 15) | (byte_of(packed, s - 4) >> 6) << 4;
-        min = byte_of(packed, s + 4) >> 4 | (byte_of(packed, s) >> 6) << 4;
+        const Words x = words_at(w, offset);
+        for (int i = 0; i < N; i++) to[i] = word_of(x, i);
     }
-    x->d0 = x->d1 = half_at(w, at) * (float)scale;
-    x->m = half_at(w, at + 2) * (float)min;
+}
+/* Scale and min of sub-block s of a K block, whose first four words are its head: six bits each, of which those of
+ * sub-blocks 4 to 7 are divided. */
+HD void k_scales(const uint32_t *head, int s, Sub *x) {
+    const int shift = s % 4 * 8;
+    const uint32_t a = head[1] >> shift, b = head[2] >> shift, c = head[3] >> shift;
+    const uint32_t scale = s < 4 ? a & 63 : (c & 15) | (a >> 2 & 48);
+    const uint32_t min = s < 4 ? b & 63 : (c >> 4 & 15) | (b >> 2 & 48);
+    x->d0 = f16_to_f32((uint16_t)head[0]) * (float)scale;
+    x->m = f16_to_f32((uint16_t)(head[0] >> 16)) * (float)min;
 }
 
 /* Scale i of a block of Q3_K, packed as sheaf__q3_k_scale has it. */
 HD int q3_scale(const uint32_t *packed, int i) {
-    const int low = byte_of(packed, i % 8) >> (i / 8 * 4) & 15;
-    return (low | (byte_of(packed, 8 + i % 4) >> (i / 4 * 2) & 3) << 4) - 32;
+    const uint32_t word = i % 8 < 4 ? packed[0] : packed[1];
+    const uint32_t low = word >> (i % 4 * 8 + i / 8 * 4) & 15;
+    return (int)(low | (packed[2] >> (i % 4 * 8 + i / 4 * 2) & 3) << 4) - 32;
 }
 
 /* Sub-block s of the block at byte offset `at` (even except for MXFP4) of w. */
@@ -147,55 +151,59 @@ static __device__ __forceinline__ Sub take_apart(const uint32_t *w, int at, int 
     Sub x;
     if (TYPE == SHEAF_TYPE_Q4_0) {
         nibbles(w, at + 2, x.q);
-        x.d0 = x.d1 = half_at(w, at);
-        x.m = 8.0f * x.d0;
+        x.d0 = half_at(w, at);
     } else if (TYPE == SHEAF_TYPE_Q4_1) {
         nibbles(w, at + 4, x.q);
-        x.d0 = x.d1 = half_at(w, at);
+        x.d0 = half_at(w, at);
         x.m = -half_at(w, at + 2);
     } else if (TYPE == SHEAF_TYPE_Q5_0) {
         nibbles(w, at + 6, x.q);
         fifths(word_at(w, at + 2), x.q);
-        x.d0 = x.d1 = half_at(w, at);
-        x.m = 16.0f * x.d0;
+        x.d0 = half_at(w, at);
     } else if (TYPE == SHEAF_TYPE_Q5_1) {
         nibbles(w, at + 8, x.q);
         fifths(word_at(w, at + 4), x.q);
-        x.d0 = x.d1 = half_at(w, at);
+        x.d0 = half_at(w, at);
         x.m = -half_at(w, at + 2);
     } else if (TYPE == SHEAF_TYPE_Q8_0) {
-        for (int i = 0; i < 8; i++) x.q[i] = word_at(w, at + 2 + 4 * i);
-        x.d0 = x.d1 = half_at(w, at);
-        x.m = 0.0f;
+        const Words q = words_at(w, at + 2);
+        for (int i = 0; i < 8; i++) x.q[i] = word_of(q, i);
+        x.d0 = half_at(w, at);
     } else if (TYPE == SHEAF_TYPE_Q4_K) {
-        for (int i = 0; i < 8; i++)
-            x.q[i] = word_at(w, at + 16 + s / 2 * 32 + 4 * i) >> (s % 2 * 4) & 0x0f0f0f0fu;
-        k_scales(w, at, s, &x);
+        uint32_t head[4];
+        words_of<4>(w, at, head);
+        words_of<8>(w, at + 16 + s / 2 * 32, x.q);
+        for (int i = 0; i < 8; i++) x.q[i] = x.q[i] >> (s % 2 * 4) & 0x0f0f0f0fu;
+        k_scales(head, s, &x);
     } else if (TYPE == SHEAF_TYPE_Q5_K) {
+        uint32_t head[4], high[8];
+        words_of<4>(w, at, head);
+        words_of<8>(w, at + 16, high);
+        words_of<8>(w, at + 48 + s / 2 * 32, x.q);
         for (int i = 0; i < 8; i++) {
-            x.q[i] = word_at(w, at + 48 + s / 2 * 32 + 4 * i) >> (s % 2 * 4) & 0x0f0f0f0fu;
-            x.q[i] |= (word_at(w, at + 16 + 4 * i) >> s & 0x01010101u) << 4;
+            x.q[i] = x.q[i] >> (s % 2 * 4) & 0x0f0f0f0fu;
+            x.q[i] |= (high[i] >> s & 0x01010101u) << 4;
         }
-        k_scales(w, at, s, &x);
+        k_scales(head, s, &x);
     } else if (TYPE == SHEAF_TYPE_Q6_K) {
         const int lo = s % 4 / 2 * 4, hi = s % 4 * 2;
+        const Words ql = words_at(w, at + s / 4 * 64 + s % 2 * 32);
+        const Words qh = words_at(w, at + 128 + s / 4 * 32);
         for (int i = 0; i < 8; i++) {
-            const uint32_t l = word_at(w, at + s / 4 * 64 + s % 2 * 32 + 4 * i) >> lo & 0x0f0f0f0fu;
-            const uint32_t h = word_at(w, at + 128 + s / 4 * 32 + 4 * i) >> hi & 0x03030303u;
-            /* q - 32 as signed bytes: q + 96 never carries, and its top bit turns */
-            x.q[i] = ((l | h << 4) + 0x60606060u) ^ 0x80808080u;
+            const uint32_t l = word_of(ql, i) >> lo & 0x0f0f0f0fu;
+            const uint32_t h = word_of(qh, i) >> hi & 0x03030303u;
+            x.q[i] = l | h << 4;
         }
         const uint32_t scales = word_at(w, at + 192 + s / 2 * 4); /* of sub-blocks s & ~1, s | 1 */
         const int shift = s % 2 * 16;
         const float d = half_at(w, at + 208);
         x.d0 = d * (float)(int8_t)(scales >> shift & 255u);
         x.d1 = d * (float)(int8_t)(scales >> (shift + 8) & 255u);
-        x.m = 0.0f;
     } else if (TYPE == SHEAF_TYPE_Q2_K) {
         const uint32_t scales = word_at(w, at + s / 2 * 4) >> (s % 2 * 16);
         const float d = half_at(w, at + 80), dmin = half_at(w, at + 82);
-        for (int i = 0; i < 8; i++)
-            x.q[i] = word_at(w, at + 16 + s / 4 * 32 + 4 * i) >> (s % 4 * 2) & 0x03030303u;
+        const Words q = words_at(w, at + 16 + s / 4 * 32);
+        for (int i = 0; i < 8; i++) x.q[i] = word_of(q, i) >> (s % 4 * 2) & 0x03030303u;
         x.d0 = d * (float)(scales & 15);
         x.d1 = d * (float)(scales >> 8 & 15);
         x.m = dmin * (float)(scales >> 4 & 15);
@@ -204,59 +212,69 @@ static __device__ __forceinline__ Sub take_apart(const uint32_t *w, int at, int 
         uint32_t packed[3];
         for (int i = 0; i < 3; i++) packed[i] = word_at(w, at + 96 + 4 * i);
         const float d = half_at(w, at + 108);
+        const Words low = words_at(w, at + 32 + s / 4 * 32), high = words_at(w, at);
         for (int i = 0; i < 8; i++) {
-            const uint32_t l = word_at(w, at + 32 + s / 4 * 32 + 4 * i) >> (s % 4 * 2);
-            const uint32_t h = word_at(w, at + 4 * i) >> s & 0x01010101u;
-            /* q - 4 as signed bytes, as in Q6_K */
-            x.q[i] = (((l & 0x03030303u) | h << 2) + 0x7c7c7c7cu) ^ 0x80808080u;
+            const uint32_t l = word_of(low, i) >> (s % 4 * 2);
+            const uint32_t h = word_of(high, i) >> s & 0x01010101u;
+            x.q[i] = (l & 0x03030303u) | h << 2;
         }
         x.d0 = d * (float)q3_scale(packed, 2 * s);
         x.d1 = d * (float)q3_scale(packed, 2 * s + 1);
-        x.m = 0.0f;
     } else if (TYPE == SHEAF_TYPE_MXFP4) {
-        for (int i = 0; i < 4; i++)
-            look_up(levels_of(true), word_at_any(w, at + 1 + 4 * i), &x.q[i], &x.q[i + 4]);
-        x.d0 = x.d1 = sheaf__mxfp4_scale((uint8_t)word_at_any(w, at));
-        x.m = 0.0f;
+        const Words q = words_at(w, at + 1);
+        for (int i = 0; i < 4; i++) look_up(levels_of(true), word_of(q, i), &x.q[i], &x.q[i + 4]);
+        x.d0 = sheaf__mxfp4_scale((uint8_t)word_at(w, at));
     } else { /* IQ4_NL, IQ4_XS */
         const bool nl = TYPE == SHEAF_TYPE_IQ4_NL;
-        for (int i = 0; i < 4; i++)
-            look_up(levels_of(false), word_at(w, at + (nl ? 2 : 8 + 16 * s) + 4 * i), &x.q[i],
-                    &x.q[i + 4]);
+        const Words q = words_at(w, at + (nl ? 2 : 8 + 16 * s));
+        for (int i = 0; i < 4; i++) look_up(levels_of(false), word_of(q, i), &x.q[i], &x.q[i + 4]);
         x.d0 = half_at(w, at);
         if (!nl) {
             const uint32_t high = word_at(w, at + 2) >> 2 * s; /* scales_h, in the low half */
             const uint32_t low = word_at(w, at + 4) >> 4 * s;  /* scales_l: nibble s */
             x.d0 *= (float)((int)((low & 15) | (high & 3) << 4) - 32);
         }
-        x.d1 = x.d0;
-        x.m = 0.0f;
     }
     return x;
 }
 
-/* Sub-block of weights times block of a column: halves as two words of four quads each. */
+/* A block of a column: halves as two words of four quads each, its scale, and the scale times the sum. */
+struct Column {
+    uint4 lo, hi;
+    float2 ds;
+    int sum_lo, sum_hi; /* of the integers; made for types with two scales */
+};
+
+static __device__ __forceinline__ int four_products(const uint32_t *q, const uint4 &y, int sum) {
+    sum = __dp4a((int)q[0], (int)y.x, sum);
+    sum = __dp4a((int)q[1], (int)y.y, sum);
+    sum = __dp4a((int)q[2], (int)y.z, sum);
+    return __dp4a((int)q[3], (int)y.w, sum);
+}
+
+template <int TYPE> static __device__ __forceinline__ void sum_halves(Column *y) {
+    const uint32_t ones[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
+    if (Format<TYPE>::scales != 2) return;
+    y->sum_lo = four_products(ones, y->lo, 0);
+    y->sum_hi = four_products(ones, y->hi, 0);
+}
+
+/* sum and a sub-block of weights times a block of a column */
 template <int TYPE>
-static __device__ __forceinline__ float dot(const Sub &x, const uint4 &lo, const uint4 &hi,
-                                            float2 ds) {
-    int first = __dp4a((int)x.q[0], (int)lo.x, 0);
-    first = __dp4a((int)x.q[1], (int)lo.y, first);
-    first = __dp4a((int)x.q[2], (int)lo.z, first);
-    first = __dp4a((int)x.q[3], (int)lo.w, first);
-    int second = __dp4a((int)x.q[4], (int)hi.x, Format<TYPE>::scales == 2 ? 0 : first);
-    second = __dp4a((int)x.q[5], (int)hi.y, second);
-    second = __dp4a((int)x.q[6], (int)hi.z, second);
-    second = __dp4a((int)x.q[7], (int)hi.w, second);
-    float sum = x.d1 * (float)second;
-    if (Format<TYPE>::scales == 2) sum = fmaf(x.d0, (float)first, sum);
-    if (Format<TYPE>::mins == 2) { /* ds.y is of both halves */
-        const int ones = 0x01010101;
-        int s0 = __dp4a(ones, (int)lo.x, 0), s1 = __dp4a(ones, (int)hi.x, 0);
-        s0 = __dp4a(ones, (int)lo.w, __dp4a(ones, (int)lo.z, __dp4a(ones, (int)lo.y, s0)));
-        s1 = __dp4a(ones, (int)hi.w, __dp4a(ones, (int)hi.z, __dp4a(ones, (int)hi.y, s1)));
-        return ds.x * (sum - fmaf(x.m, (float)s0, x.m1 * (float)s1));
+static __device__ __forceinline__ float add_product(const Sub &x, const Column &y, float sum) {
+    typedef Format<TYPE> F;
+    const int minus = F::MINUS;
+    if (F::scales == 2) {
+        const int first = four_products(x.q, y.lo, -minus * y.sum_lo);
+        const int second = four_products(x.q + 4, y.hi, -minus * y.sum_hi);
+        float t = fmaf(x.d0, (float)first, x.d1 * (float)second);
+        if (F::mins == 2) t -= fmaf(x.m, (float)y.sum_lo, x.m1 * (float)y.sum_hi);
+        return fmaf(y.ds.x, t, sum);
     }
-    return fmaf(ds.x, sum, -x.m * ds.y);
+    const float all = (float)four_products(x.q + 4, y.hi, four_products(x.q, y.lo, 0));
+    if (F::mins) return fmaf(-x.m, y.ds.y, fmaf(y.ds.x, x.d0 * all, sum));
+    if (!minus) return fmaf(y.ds.x, x.d0 * all, sum);
+    return fmaf(x.d0, fmaf(y.ds.x, all, -(float)minus * y.ds.y), sum);
 }
 
 /* ---- block types ---- */
@@ -268,6 +286,7 @@ struct Which {
     int64_t m, block;
     char *dst;
 };
+template <int ROWS>
 static __device__ __forceinline__ Which which_of(const Product &p, int64_t block) {
     Which w = {NULL, p.a.nb[1], 0, p.a.ne[1], block, NULL};
     for (int k = 0; k < p.n_more; k++) {
@@ -292,16 +311,19 @@ static __device__ __forceinline__ Task task_of(const Product &p, const Which &wh
     return t;
 }
 
-/* Blocks that an SM shall hold; those whose scales take more registers would spill with eight. */
+/* Blocks that an SM shall hold: eight, or as many as have registers without a spill. */
 constexpr int blocks_of(int type, int n) {
-    return n > 1                                                                           ? 1
-           : type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K ? 6
-           : type == SHEAF_TYPE_Q6_K                                                       ? 7
-                                                                                           : 8;
+    return n > 1                                                                             ? 1
+           : type == SHEAF_TYPE_Q5_K                                                         ? 5
+           : type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_IQ4_XS ? 6
+           : type == SHEAF_TYPE_Q6_K || type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_IQ4_NL ||
+                   type == SHEAF_TYPE_MXFP4
+               ? 7
+               : 8;
 }
 
 /* grid: x groups of WARPS * ROWS rows, y groups of N columns or pairs, z matrices */
-template <int TYPE, int N>
+template <int TYPE, int N, int ROWS>
 static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N))
     mul_vec_blocks_kernel(Product p, int64_t n_y, int64_t n_z) {
     typedef Format<TYPE> F;
@@ -316,10 +338,11 @@ static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N))
         SLOTS = CHUNK < 800 ? 4 : 3,
     };
     __shared__ __align__(16) uint32_t staged[WARPS][SLOTS][ROWS][WORDS];
+    enum { ROW_BYTES = WORDS * 4, SLOT_BYTES = ROWS * ROW_BYTES };
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (!p.early) previous_done();
     next_may_start();
-    const Which which = which_of(p, blockIdx.x);
+    const Which which = which_of<ROWS>(p, blockIdx.x);
     const int subs = (int)(p.a.ne[0] / 32);
     const int64_t m = which.m, row = (which.block * WARPS + warp) * ROWS;
     if (row >= m) return;
@@ -327,61 +350,92 @@ static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N))
         for (int64_t y = blockIdx.y; y < n_y; y += gridDim.y) {
             const Task t = task_of(p, which, y, z, N);
             float sum[ROWS][N];
-            const char *w[ROWS];
+            const char *next[ROWS]; /* this lane's first piece of the chunk to fetch */
+            int skew[ROWS], at[ROWS], pieces[ROWS];
+#pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                w[r] = t.a + (size_t)(row + r < m ? row + r : row) * which.nb1;
+                const char *w = t.a + (size_t)(row + r < m ? row + r : row) * which.nb1;
+                skew[r] = (int)((uintptr_t)w & 15); /* of a chunk, behind a multiple of 16 */
+                next[r] = w - skew[r] + lane * 16;
+                pieces[r] = (skew[r] + CHUNK + 15) / 16;
+                at[r] = skew[r] + lane / F::SUBS * F::BYTES;
+#pragma unroll
                 for (int c = 0; c < N; c++) sum[r][c] = 0.0f;
             }
-/* the pieces of the chunk that begins with sub-block `first`, to a slot; nothing behind the last */
-#define FETCH(slot, first)                                                                         \
-    for (int r = 0; r < ROWS; r++) {                                                               \
-        const int left = subs - (first) < 32 ? subs - (first) : 32;                                \
-        const char *from = w[r] + (size_t)((first) / F::SUBS) * F::BYTES;                          \
-        const int skew = (int)((uintptr_t)from & 15);                                              \
-        const int pieces = (skew + left / F::SUBS * F::BYTES + 15) / 16;                           \
-        const uint4 *piece = (const uint4 *)(const void *)(from - skew);                           \
-        _Pragma("unroll") for (int i = 0; i < PER_LANE;                                            \
-                               i++) if (left > 0 && lane + 32 * i < pieces)                        \
-            copy_ahead<16>(&staged[warp][slot][r][(lane + 32 * i) * 4], piece + lane + 32 * i);    \
+            const SharedAt begin = shared_at(&staged[warp][0][0][lane * 4]);
+            int left = t.zero ? 0 : subs, fill = 0; /* sub-blocks to fetch, and to which slot */
+/* The pieces of the next chunk; nothing behind the last. Most chunks are whole, and begin as the first of
+ * the row did. */
+#define FETCH()                                                                                    \
+    _Pragma("unroll") for (int r = 0; r < ROWS; r++) {                                             \
+        const SharedAt to = begin + fill + r * ROW_BYTES;                                          \
+        int n = pieces[r];                                                                         \
+        if (CHUNK % 16) n = (skew[r] + CHUNK + 15) / 16;                                           \
+        if (left < 32) n = left > 0 ? (skew[r] + left / F::SUBS * F::BYTES + 15) / 16 : 0;         \
+        _Pragma("unroll") for (int i = 0; i < PER_LANE; i++) if (lane + 32 * i < n)                \
+            copy_ahead<16>(to + 512 * i, next[r] + 512 * i);                                       \
+        if (CHUNK % 16) {                                                                          \
+            next[r] += (skew[r] + CHUNK) / 16 * 16;                                                \
+            skew[r] = (skew[r] + CHUNK) % 16;                                                      \
+        } else {                                                                                   \
+            next[r] += CHUNK;                                                                      \
+        }                                                                                          \
     }                                                                                              \
+    left -= 32;                                                                                    \
+    fill = fill + SLOT_BYTES < SLOTS * SLOT_BYTES ? fill + SLOT_BYTES : 0;                         \
     copies_begun();
-            for (int d = 0; d < SLOTS - 1 && !t.zero; d++) { /* a may be empty */
-                FETCH(d, 32 * d)
+#pragma unroll
+            for (int d = 0; d < SLOTS - 1; d++) {
+                FETCH()
             }
             if (p.early) previous_done();
             const int8_t *columns = p.q + column_half(p.chunks, t.column, lane, 0);
             const float2 *scales = p.ds + t.column * p.chunks * 32 + lane;
-            int slot = 0, free = SLOTS - 1;
-            for (int first = 0; first < subs && !t.zero; first += 32) {
-                FETCH(free, first + 32 * (SLOTS - 1))
+            const size_t chunks = (size_t)p.chunks;
+            const char *slot = (const char *)staged[warp];
+            for (int n = t.zero ? 0 : subs; n > 0; n -= 32) {
+                FETCH()
+                Column column[N]; /* columns have whole chunks */
+#pragma unroll
+                for (int c = 0; c < N; c++) {
+                    if (N > 1 && c >= t.n) break;
+                    const int8_t *q = columns + (size_t)c * chunks * 1024;
+                    column[c].lo = *(const uint4 *)(const void *)q;
+                    column[c].hi = *(const uint4 *)(const void *)(q + 32 * 16);
+                    column[c].ds = scales[(size_t)c * chunks * 32];
+                }
+                columns += 1024;
+                scales += 32;
                 copies_done<SLOTS - 1>();
                 __syncwarp(); /* the chunk is there */
-                if (first + lane < subs) {
-                    uint4 lo[N], hi[N];
-                    float2 ds[N];
+                if (lane < n) {
 #pragma unroll
                     for (int c = 0; c < N; c++) {
-                        if (c >= t.n) break;
-                        const int8_t *q =
-                            columns + (size_t)c * (size_t)p.chunks * 1024 + first * 32;
-                        lo[c] = *(const uint4 *)(const void *)q;
-                        hi[c] = *(const uint4 *)(const void *)(q + 32 * 16);
-                        ds[c] = scales[(size_t)c * (size_t)p.chunks * 32 + (size_t)first];
+                        if (N == 1 || c < t.n) sum_halves<TYPE>(&column[c]);
                     }
 #pragma unroll
                     for (int r = 0; r < ROWS; r++) {
-                        const char *from = w[r] + (size_t)(first / F::SUBS) * F::BYTES;
-                        const int at = (int)((uintptr_t)from & 15) + lane / F::SUBS * F::BYTES;
-                        const Sub x = take_apart<TYPE>(staged[warp][slot][r], at, lane % F::SUBS);
+                        const Sub x =
+                            take_apart<TYPE>((const uint32_t *)(const void *)(slot + r * ROW_BYTES),
+                                             at[r], lane % F::SUBS);
 #pragma unroll
                         for (int c = 0; c < N; c++) {
-                            if (c < t.n) sum[r][c] += dot<TYPE>(x, lo[c], hi[c], ds[c]);
+                            if (N == 1 || c < t.n)
+                                sum[r][c] = add_product<TYPE>(x, column[c], sum[r][c]);
                         }
                     }
                 }
+                if (CHUNK % 16) {
+#pragma unroll
+                    for (int r = 0; r < ROWS; r++) {
+                        const int before = lane / F::SUBS * F::BYTES;
+                        at[r] = before + (at[r] - before + CHUNK) % 16;
+                    }
+                }
                 __syncwarp(); /* the slot is the next to be filled */
-                free = slot;
-                slot = slot + 1 < SLOTS ? slot + 1 : 0;
+                slot += SLOT_BYTES;
+                if (slot == (const char *)staged[warp] + SLOTS * SLOT_BYTES)
+                    slot = (const char *)staged[warp];
             }
 #undef FETCH
             for (int r = 0; r < ROWS; r++) {
@@ -399,12 +453,12 @@ static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N))
 
 /* TYPE: COUNT is any type, an element at a time. wide: rows of a and b begin at multiples of 16 bytes and
  * have whole groups of 8 elements */
-template <int TYPE, int N>
+template <int TYPE, int N, int ROWS>
 static __global__ void mul_vec_plain_kernel(Product p, int64_t n_y, int64_t n_z, bool wide) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (!p.early) previous_done();
     next_may_start();
-    const Which which = which_of(p, blockIdx.x);
+    const Which which = which_of<ROWS>(p, blockIdx.x);
     const int64_t k = p.a.ne[0], m = which.m;
     const int64_t row = (which.block * WARPS + warp) * ROWS;
     enum { WIDTH = TYPE == SHEAF_TYPE_F32 ? 4 : 8 }; /* elements of 16 bytes */
@@ -492,36 +546,42 @@ static bool in_sixteens(const View &v) {
     return bits % 16 == 0;
 }
 
-template <int TYPE, int N>
-static void launch_blocks(struct sheaf__cuda_queue *q, const struct Product *p, dim3 grid,
-                          int64_t n_y, int64_t n_z) {
-    CUDA_LAUNCH_AHEAD(q->ahead, (mul_vec_blocks_kernel<TYPE, N>), grid, THREADS, 0, q->stream, *p,
-                      n_y, n_z);
+/* How a launch divides the work. */
+struct Grid {
+    dim3 blocks;
+    int64_t n_y, n_z;
+};
+
+template <int TYPE, int N, int ROWS>
+static void launch_blocks(struct sheaf__cuda_queue *q, const struct Product *p, const Grid &g) {
+    CUDA_LAUNCH_AHEAD(q->ahead, (mul_vec_blocks_kernel<TYPE, N, ROWS>), g.blocks, THREADS, 0,
+                      q->stream, *p, g.n_y, g.n_z);
 }
-template <int TYPE, int N>
-static void launch_plain(struct sheaf__cuda_queue *q, const struct Product *p, dim3 grid,
-                         int64_t n_y, int64_t n_z) {
+template <int TYPE, int N, int ROWS>
+static void launch_plain(struct sheaf__cuda_queue *q, const struct Product *p, const Grid &g) {
     const bool wide =
         TYPE != SHEAF_TYPE_COUNT && p->a.ne[0] % 8 == 0 && in_sixteens(p->a) && in_sixteens(p->b);
-    CUDA_LAUNCH_AHEAD(q->ahead, (mul_vec_plain_kernel<TYPE, N>), grid, THREADS, 0, q->stream, *p,
-                      n_y, n_z, wide);
+    CUDA_LAUNCH_AHEAD(q->ahead, (mul_vec_plain_kernel<TYPE, N, ROWS>), g.blocks, THREADS, 0,
+                      q->stream, *p, g.n_y, g.n_z, wide);
 }
 
-template <int N> static void launch(struct sheaf__cuda_queue *q, const struct Product *p) {
+template <int N, int ROWS>
+static void launch(struct sheaf__cuda_queue *q, const struct Product *p) {
     const bool pairs = p->ids.data != NULL;
-    const int64_t n_y = pairs ? p->dst.ne[1] * p->dst.ne[2] : (p->dst.ne[1] + N - 1) / N;
-    const int64_t n_z = pairs ? 1 : p->dst.ne[2] * p->dst.ne[3];
+    Grid g;
+    g.n_y = pairs ? p->dst.ne[1] * p->dst.ne[2] : (p->dst.ne[1] + N - 1) / N;
+    g.n_z = pairs ? 1 : p->dst.ne[2] * p->dst.ne[3];
     unsigned blocks = sheaf__cuda_blocks(p->a.ne[1], WARPS * ROWS);
     for (int k = 0; k < p->n_more; k++) blocks += sheaf__cuda_blocks(p->more[k].m, WARPS * ROWS);
-    const dim3 grid(blocks, sheaf__cuda_blocks_y(n_y), sheaf__cuda_blocks_y(n_z));
+    g.blocks = dim3(blocks, sheaf__cuda_blocks_y(g.n_y), sheaf__cuda_blocks_y(g.n_z));
     switch (p->a.type) {
 #define BLOCKS(type)                                                                               \
     case SHEAF_TYPE_##type:                                                                        \
-        launch_blocks<SHEAF_TYPE_##type, N>(q, p, grid, n_y, n_z);                                 \
+        launch_blocks<SHEAF_TYPE_##type, N, ROWS>(q, p, g);                                        \
         break
 #define PLAIN(type)                                                                                \
     case SHEAF_TYPE_##type:                                                                        \
-        launch_plain<SHEAF_TYPE_##type, N>(q, p, grid, n_y, n_z);                                  \
+        launch_plain<SHEAF_TYPE_##type, N, ROWS>(q, p, g);                                         \
         break
         BLOCKS(Q4_0);
         BLOCKS(Q4_1);
@@ -542,15 +602,24 @@ template <int N> static void launch(struct sheaf__cuda_queue *q, const struct Pr
 #undef BLOCKS
 #undef PLAIN
     default: /* of the plain form */
-        launch_plain<SHEAF_TYPE_COUNT, N>(q, p, grid, n_y, n_z);
+        launch_plain<SHEAF_TYPE_COUNT, N, ROWS>(q, p, g);
         break;
     }
 }
 
+/* Rows of small matrices that a device shall have under way for each SM: with fewer, each has a warp of its own. */
+#ifndef ROWS_OF_AN_SM
+#define ROWS_OF_AN_SM 32
+#endif
+
 void sheaf__cuda_mul_vec(struct sheaf__cuda_queue *q, const struct Product *p) {
-    if (p->ids.data || p->dst.ne[1] == 1) {
-        launch<1>(q, p);
+    int64_t rows = p->a.ne[1];
+    for (int k = 0; k < p->n_more; k++) rows += p->more[k].m;
+    if (!p->ids.data && p->dst.ne[1] > 1) {
+        launch<COLUMNS, 2>(q, p);
+    } else if (rows <= (int64_t)q->device->n_sm * ROWS_OF_AN_SM) {
+        launch<1, 1>(q, p);
     } else {
-        launch<COLUMNS>(q, p);
+        launch<1, 2>(q, p);
     }
 }

@@ -112,10 +112,15 @@ static __device__ __forceinline__ Task task_at(const Product &p, int64_t y, int6
         t.out = (float *)(void *)(p.dst.data + (size_t)u * p.dst.nb[1] + (size_t)n * p.dst.nb[2]);
         t.b = p.b.data + (size_t)b1 * p.b.nb[1] + (size_t)n * p.b.nb[2];
     } else {
-        const int64_t i1 = y * width, i2 = z % p.dst.ne[2], i3 = z / p.dst.ne[2];
-        const int64_t r2 = p.dst.ne[2] / p.a.ne[2], r3 = p.dst.ne[3] / p.a.ne[3];
-        const Row at = {i1, i2, i3};
-        t.a = p.a.data + (size_t)(i2 / r2) * p.a.nb[2] + (size_t)(i3 / r3) * p.a.nb[3];
+        const int64_t i1 = y * width;
+        Row at = {i1, 0, 0};
+        t.a = p.a.data;
+        if (z) { /* of several: the divisions take longer than a short row */
+            at.i2 = z % p.dst.ne[2];
+            at.i3 = z / p.dst.ne[2];
+            t.a += (size_t)(at.i2 / (p.dst.ne[2] / p.a.ne[2])) * p.a.nb[2] +
+                   (size_t)(at.i3 / (p.dst.ne[3] / p.a.ne[3])) * p.a.nb[3];
+        }
         t.column = z * p.dst.ne[1] + i1;
         t.n = (int)(p.dst.ne[1] - i1 < width ? p.dst.ne[1] - i1 : width);
         t.out = (float *)(void *)row_data(p.dst, at);

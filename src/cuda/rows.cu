@@ -116,38 +116,63 @@ struct Chain {      /* all F32 of one shape, dense rows; data NULL: not there */
     int64_t chunks;
 };
 
+static __device__ __forceinline__ void chain_result(const Chain &c, int64_t row, int i, float v,
+                                                    float w, float *norm, float *out) {
+    norm[i] = v;
+    if (!out) return;
+    out[i] = v * w;
+    if (c.q) quantize_lane(c.q, c.ds, c.chunks, row, i / 32, v * w);
+}
+
 static __global__ void __launch_bounds__(1024) chain_kernel(Chain c) {
+    /* A thread keeps elements between the sum of squares and the norm, so that a row of up to 4096 is read once, by
+     * loads that do not wait for one another. What a longer row has more goes through memory. */
+    enum { KEPT = 4 };
     __shared__ float scratch[32];
     previous_done();
     next_may_start();
+    const int n = (int)c.a.ne[0], most = KEPT * (int)blockDim.x, kept = n < most ? n : most;
     for (int64_t row = blockIdx.x; row < n_rows(c.a); row += gridDim.x) {
         const Row at = row_at(c.a.ne, row);
         float *a = (float *)(void *)row_data(c.a, at), *b = NULL;
         float *sum_row = NULL, *norm = (float *)(void *)row_data(c.norm, at), *out = NULL,
-              sum = 0.0f;
+              sum = 0.0f, v[KEPT], w[KEPT];
         if (c.b.data) {
             b = (float *)(void *)row_data(c.b, at);
             sum_row = (float *)(void *)row_data(c.sum, at);
         }
         if (c.out.data) out = (float *)(void *)row_data(c.out, at);
-        for (int64_t i = threadIdx.x; i < c.a.ne[0]; i += blockDim.x) {
-            if (c.blocks.n_blocks)
-                (c.to_b ? b : a)[i] = sum_at(c.blocks, (size_t)(row * c.a.ne[0] + i));
-            const float v = b ? a[i] + b[i] : a[i];
-            if (b) sum_row[i] = v; /* which may be a or b */
-            sum = fmaf(v, v, sum);
+        for (int i = (int)threadIdx.x; c.blocks.n_blocks && i < n; i += (int)blockDim.x)
+            (c.to_b ? b : a)[i] = sum_at(c.blocks, (size_t)row * (size_t)n + (size_t)i);
+#pragma unroll
+        for (int k = 0; k < KEPT; k++) {
+            const int i = (int)(threadIdx.x + k * blockDim.x);
+            v[k] = i >= kept ? 0.0f : b ? a[i] + b[i] : a[i];
+            w[k] = out && i < kept ? c.w[i] : 0.0f;
+        }
+#pragma unroll
+        for (int k = 0; k < KEPT; k++) {
+            const int i = (int)(threadIdx.x + k * blockDim.x);
+            if (b && i < kept) sum_row[i] = v[k]; /* which may be a or b */
+            sum = fmaf(v[k], v[k], sum);
+        }
+        for (int i = kept + (int)threadIdx.x; i < n; i += (int)blockDim.x) {
+            const float x = b ? a[i] + b[i] : a[i];
+            if (b) sum_row[i] = x;
+            sum = fmaf(x, x, sum);
         }
         sum = block_sum(sum, scratch);
-        const float scale = 1.0f / sqrtf(sum / (float)c.a.ne[0] + c.eps);
-        for (int64_t i = threadIdx.x; i < c.a.ne[0]; i += blockDim.x) {
-            const float v = (b ? sum_row[i] : a[i]) * scale;
-            norm[i] = v;
-            if (!out) continue;
-            out[i] = v * c.w[i];
-            if (c.q) quantize_lane(c.q, c.ds, c.chunks, row, i / 32, out[i]);
+        const float scale = 1.0f / sqrtf(sum / (float)n + c.eps);
+#pragma unroll
+        for (int k = 0; k < KEPT; k++) {
+            const int i = (int)(threadIdx.x + k * blockDim.x);
+            if (i < kept) chain_result(c, row, i, v[k] * scale, w[k], norm, out);
         }
+        for (int i = kept + (int)threadIdx.x; i < n; i += (int)blockDim.x)
+            chain_result(c, row, i, (b ? sum_row[i] : a[i]) * scale, out ? c.w[i] : 0.0f, norm,
+                         out);
         if (!c.q) continue;
-        for (int64_t i = c.a.ne[0] + threadIdx.x; i < c.chunks * 1024; i += blockDim.x)
+        for (int i = n + (int)threadIdx.x; i < (int)c.chunks * 1024; i += (int)blockDim.x)
             quantize_lane(c.q, c.ds, c.chunks, row, i / 32, 0.0f);
     }
 }
@@ -161,7 +186,8 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
     const struct sheaf_tensor *add = next[0]->op == SHEAF_OP_ADD ? next[0] : NULL;
     const int first = add ? 1 : 0;
     const struct sheaf_tensor *norm = first < n ? next[first] : NULL, *mul = NULL;
-    if (!norm || norm->op != SHEAF_OP_RMS_NORM || !sheaf__cuda_plain_rows(norm, norm->src[0]))
+    if (!norm || norm->op != SHEAF_OP_RMS_NORM || !sheaf__cuda_plain_rows(norm, norm->src[0]) ||
+        norm->ne[0] > 1 << 30)
         return 0;
     if (add &&
         (norm->src[0] != add || !sheaf__cuda_plain_rows(add, norm) ||
