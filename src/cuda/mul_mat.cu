@@ -26,45 +26,6 @@ static __global__ void gather_kernel(View b, float *out, int64_t n) {
     }
 }
 
-/* What F16 cannot hold is its largest number: an infinity would spoil the whole row of the result.
- */
-HD uint64_t to_half(int type, float f) {
-    if (type == SHEAF_TYPE_BF16) return sheaf__f32_to_bf16(f);
-    return f32_to_f16(f > 65504.0f ? 65504.0f : f < -65504.0f ? -65504.0f : f);
-}
-
-/* Rows of a matrix, nb1 bytes apart, to F16 or BF16 [k, n], dense; k a multiple of 4. wide: F32
- * rows at multiples of 16 bytes. grid: x pieces of a row, y rows */
-static __global__ void to_half_kernel(const char *x, size_t nb1, int from, int to, uint16_t *out,
-                                      int64_t k, int64_t n, bool wide) {
-    for (int64_t row = blockIdx.y; row < n; row += gridDim.y) {
-        const char *in = x + (size_t)row * nb1;
-        for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 4; i < k;
-             i += (int64_t)gridDim.x * THREADS * 4) {
-            float4 v;
-            if (wide) {
-                v = *(const float4 *)(const void *)(in + (size_t)i * sizeof(float));
-            } else {
-                v.x = load_dense(from, in, i);
-                v.y = load_dense(from, in, i + 1);
-                v.z = load_dense(from, in, i + 2);
-                v.w = load_dense(from, in, i + 3);
-            }
-            *(uint64_t *)(void *)(out + row * k + i) = to_half(to, v.x) | to_half(to, v.y) << 16 |
-                                                       to_half(to, v.z) << 32 |
-                                                       to_half(to, v.w) << 48;
-        }
-    }
-}
-
-static void to_halves(struct sheaf__cuda_queue *q, const char *x, size_t nb1, int from, int to,
-                      char *out, int64_t k, int64_t n) {
-    const bool wide = from == SHEAF_TYPE_F32 && ((uintptr_t)x | nb1) % 16 == 0;
-    const dim3 grid(sheaf__cuda_blocks(k, 4 * THREADS), sheaf__cuda_blocks_y(n));
-    CUDA_LAUNCH_PLAIN(to_half_kernel, grid, THREADS, 0, q->stream, x, nb1, from, to,
-                      (uint16_t *)(void *)out, k, n, wide);
-}
-
 /* ---- choice ---- */
 
 static bool dense_rows(const struct sheaf_tensor *t) {
@@ -150,11 +111,13 @@ static bool through_blas(struct sheaf__cuda_queue *q, const struct sheaf_tensor 
             (const char *)a->data + (size_t)(i2 / r2) * a->nb[2] + (size_t)(i3 / r3) * a->nb[3];
         const char *y = p->b.data + (size_t)i2 * p->b.nb[2] + (size_t)i3 * p->b.nb[3];
         char *out = (char *)dst->data + (size_t)i2 * dst->nb[2] + (size_t)i3 * dst->nb[3];
-        if (!converted) to_halves(q, y, p->b.nb[1], SHEAF_TYPE_F32, half, columns, k, n);
+        if (!converted)
+            sheaf__cuda_to_halves(q, y, p->b.nb[1], SHEAF_TYPE_F32, half, columns, k, n);
         for (int64_t row = 0; row < m; row += direct ? m : chunk) {
             const int64_t rows = direct ? m : m - row < chunk ? m - row : chunk;
             if (!direct)
-                to_halves(q, x + (size_t)row * a->nb[1], a->nb[1], a->type, half, weights, k, rows);
+                sheaf__cuda_to_halves(q, x + (size_t)row * a->nb[1], a->nb[1], a->type, half,
+                                      weights, k, rows);
             if (!sheaf__cuda_blas_product(
                     q->blas, q->stream, half, rows, n, k, direct ? x : weights,
                     direct ? (int64_t)(a->nb[1] / 2) : k, columns, (float *)(void *)out + row,

@@ -54,6 +54,10 @@ size_t sheaf__cuda_columns_size(int64_t k, int64_t n_columns);
 void sheaf__cuda_place_columns(struct Product *p, char *work);
 void sheaf__cuda_quantize_columns(struct sheaf__cuda_queue *q, const struct Product *p);
 
+/* n rows of k elements (a multiple of 4), nb1 bytes apart, of any type to F16 or BF16, dense; block types to BF16. */
+void sheaf__cuda_to_halves(struct sheaf__cuda_queue *q, const char *x, size_t nb1, int from, int to,
+                           char *out, int64_t k, int64_t n);
+
 /* Any type; block types need the quantized columns. n: columns (MUL_MAT), else one a pair. */
 void sheaf__cuda_mul_vec(struct sheaf__cuda_queue *q, const struct Product *p);
 /* Any type, MUL_MAT only. */
