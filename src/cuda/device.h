@@ -119,8 +119,9 @@ bool sheaf__cuda_state_fits(const struct sheaf_tensor *op);
  *   chain: ADD, RMS_NORM, MUL by a row of weights, or two of them with the norm
  *   products: two or three MUL_MAT of few columns, all of one x
  *   glu: a GLU that a product of block types comes after
- *   turn:  RMS_NORM and MUL by a row of weights, or not; ROPE; SET_ROWS into a cache, or not */
-enum { SHEAF__CUDA_TOGETHER = 5 };
+ *   turn:  RMS_NORM and MUL by a row of weights, or not; ROPE; SET_ROWS into a cache, or not; also
+ *          those of q and of k together, and the SET_ROWS of V into its cache */
+enum { SHEAF__CUDA_TOGETHER = 8 };
 int sheaf__cuda_launch_products(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
                                 int n, enum sheaf_status *st);
 int sheaf__cuda_launch_glu_rounded(struct sheaf__cuda_queue *q,
@@ -193,6 +194,17 @@ static inline bool sheaf__cuda_is_weighted(const struct sheaf_tensor *mul,
     return sheaf__cuda_plain_rows(mul, norm) && w->type == SHEAF_TYPE_F32 &&
            sheaf__cuda_is_dense(w) && w->ne[0] == norm->ne[0] && sheaf_nrows(w) == 1;
 }
+/* Have they no byte in common? */
+static inline bool sheaf__cuda_disjoint(const struct sheaf_tensor *s,
+                                        const struct sheaf_tensor *t) {
+    const char *x = (const char *)s->data, *y = (const char *)t->data;
+    return x + sheaf_nbytes(s) <= y || y + sheaf_nbytes(t) <= x;
+}
+/* In a buffer of weights, which graphs read only. */
+static inline bool sheaf__cuda_is_weight(const struct sheaf_tensor *t) {
+    return t->op == SHEAF_OP_NONE && !t->view_src && t->buffer &&
+           t->buffer->usage == SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS;
+}
 /* May `out` be written while other rows of `in` are still to be read? If they are the same memory
  * in the same layout, or have none in common. The allocator gives the memory of an operand to
  * others once the node that it was for is done; in one kernel they all are at once. */
@@ -200,7 +212,7 @@ static inline bool sheaf__cuda_apart(const struct sheaf_tensor *out,
                                      const struct sheaf_tensor *in) {
     const char *x = (const char *)out->data, *y = (const char *)in->data;
     if (x == y && !memcmp(out->nb, in->nb, sizeof out->nb)) return true;
-    return x + sheaf_nbytes(out) <= y || y + sheaf_nbytes(in) <= x;
+    return sheaf__cuda_disjoint(out, in);
 }
 /* Blocks for n items; kernels stride over what is left. */
 static inline unsigned sheaf__cuda_blocks(int64_t n, int64_t per_block) {

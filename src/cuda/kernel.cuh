@@ -160,15 +160,26 @@ HD bool is_dense(const View &v) {
     return v.ne[0] <= 1 || v.nb[0] == (v.type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(short));
 }
 
+/* n, not negative, by a divisor. What is below it needs no division, which takes long: decode has rows,
+ * columns and matrices of which there is one. */
+struct Divided {
+    int64_t quotient, rest;
+};
+HD Divided divided(int64_t n, int64_t by) {
+    Divided d = {0, n};
+    if (n >= by) {
+        d.quotient = n / by;
+        d.rest = n - d.quotient * by;
+    }
+    return d;
+}
+
 struct Row {
     int64_t i1, i2, i3;
 };
 HD Row row_at(const int64_t *ne, int64_t row) {
-    Row r = {row, 0, 0};
-    if (row < ne[1]) return r; /* a division of 64 bits takes a hundred cycles */
-    r.i1 = row % ne[1];
-    r.i2 = row / ne[1] % ne[2];
-    r.i3 = row / ne[1] / ne[2];
+    const Divided matrix = divided(row, ne[1]), s = divided(matrix.quotient, ne[2]);
+    const Row r = {matrix.rest, s.rest, s.quotient};
     return r;
 }
 HD char *row_data(const View &v, const Row &r) {
@@ -176,8 +187,9 @@ HD char *row_data(const View &v, const Row &r) {
 }
 /* The row of v that repeats onto row r of a larger tensor. */
 HD char *row_repeat(const View &v, const Row &r) {
-    return v.data + (size_t)(r.i1 % v.ne[1]) * v.nb[1] + (size_t)(r.i2 % v.ne[2]) * v.nb[2] +
-           (size_t)(r.i3 % v.ne[3]) * v.nb[3];
+    const Row at = {divided(r.i1, v.ne[1]).rest, divided(r.i2, v.ne[2]).rest,
+                    divided(r.i3, v.ne[3]).rest};
+    return row_data(v, at);
 }
 HD int64_t n_rows(const View &v) { return v.ne[1] * v.ne[2] * v.ne[3]; }
 

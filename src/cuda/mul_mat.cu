@@ -128,12 +128,6 @@ static bool through_blas(struct sheaf__cuda_queue *q, const struct sheaf_tensor 
     return true;
 }
 
-/* In a buffer of weights, which graphs read only. */
-static bool is_weight(const struct sheaf_tensor *t) {
-    return t->op == SHEAF_OP_NONE && !t->view_src && t->buffer &&
-           t->buffer->usage == SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS;
-}
-
 /* One node, or several that join the first. */
 static enum sheaf_status launch_nodes(struct sheaf__cuda_queue *q,
                                       const struct sheaf_tensor *const *nodes, int n) {
@@ -154,10 +148,10 @@ static enum sheaf_status launch_nodes(struct sheaf__cuda_queue *q,
         p.node = (uint64_t)(uintptr_t)dst;
         p.fault = q->fault;
     }
-    p.early = is_weight(a) && dst->op == SHEAF_OP_MUL_MAT;
+    p.early = sheaf__cuda_is_weight(a) && dst->op == SHEAF_OP_MUL_MAT;
     for (p.n_more = 0; p.n_more < n - 1; p.n_more++) {
         const struct sheaf_tensor *other = nodes[p.n_more + 1], *w = other->src[0];
-        p.early = p.early && is_weight(w);
+        p.early = p.early && sheaf__cuda_is_weight(w);
         p.more[p.n_more].a = (const char *)w->data;
         p.more[p.n_more].nb1 = w->nb[1];
         p.more[p.n_more].m = w->ne[1];

@@ -1,13 +1,21 @@
 /* ROPE and ROPE_BACK: pairs of a row turned by an angle that grows with the position, or back; also
- * together with the norm of the heads before it and the write into the K cache behind it.
+ * the heads of q and of k together, with the norm of the heads before it and the writes into the K
+ * and the V cache behind it.
  *
- * As on the CPU the angle is kept in double until it is reduced. A thread turns the same pair of
- * HEADS heads, so that sine and cosine are taken once for all of them. dst may be a's memory: a
+ * As on the CPU the angle is kept in double until it is reduced. The host computes the powers of the
+ * frequencies, since a power in double takes longer than all else here. A thread turns the same pair
+ * of HEADS heads, so that sine and cosine are taken once for all of them. dst may be a's memory: a
  * thread reads a pair before it writes it. YaRN: Peng et al., arXiv 2309.00071. */
 #include "cuda/device.h"
 #include "tensor/rope.h"
 
-enum { THREADS = 128, HEADS = 4 };
+enum {
+    THREADS = 128,
+    HEADS = 4,
+    POWERS = 128, /* from the host */
+    AT_ONCE = 4,  /* pairs or values that a thread loads before it uses the first */
+    PIECE = THREADS * AT_ONCE,
+};
 static_assert(THREADS == 32 * HEADS, "turn_kernel has a warp for each head");
 
 struct Rope {
@@ -15,37 +23,41 @@ struct Rope {
     double log2_step; /* power of a pair: 2^(exponent * log2_step) */
     double freq_scale, ext_factor, low, high;
     float magnitude, sign; /* of the angle */
+    bool early;            /* the factors are weights, which no kernel writes, or there are none */
+    double power[POWERS];  /* of the first pairs */
 };
 
-/* Angle of pair i per position. */
-HD double frequency(const Rope &r, int64_t i, int64_t exponent, float factor) {
-    const double extrapolated = exp2((double)exponent * r.log2_step) / (double)factor;
-    const double interpolated = r.freq_scale * extrapolated;
-    if (r.ext_factor == 0.0) return interpolated;
+/* How pair i turns: its angle per position, and where its position is in pos. */
+struct Wave {
+    double frequency;
+    int64_t at; /* of token 0 */
+};
+
+/* factors: F32 [pairs], or data NULL */
+HD Wave wave_of(const Rope &r, const View &factors, int64_t i, int64_t n) {
+    int64_t exponent;
+    Wave w;
+    w.at = sheaf__rope_position(&r.shape, i, &exponent) * n;
+    double extrapolated = i < POWERS ? r.power[i] : exp2((double)exponent * r.log2_step);
+    if (factors.data)
+        extrapolated /= (double)*(const float *)(void *)(factors.data + (size_t)i * factors.nb[0]);
+    w.frequency = r.freq_scale * extrapolated;
+    if (r.ext_factor == 0.0) return w;
     const double ramp = ((double)i - r.low) / fmax(0.001, r.high - r.low);
     const double mix = (1.0 - fmin(1.0, fmax(0.0, ramp))) * r.ext_factor;
-    return interpolated * (1.0 - mix) + extrapolated * mix;
+    w.frequency = w.frequency * (1.0 - mix) + extrapolated * mix;
+    return w;
 }
 
-/* sine and cosine of an angle that was reduced in double */
-HD void sine_cosine(double t, float *s, float *c) {
-    const double turns = rint(t * 0.15915494309189533577);
-    const float r = (float)((t - turns * 6.28318530717958623200) - turns * 2.4492935982947064e-16);
-    *s = sinf(r);
-    *c = cosf(r);
+HD int position_at(const View &pos, const Wave &w, int64_t i2) {
+    return *(const int *)(void *)(pos.data + (size_t)(w.at + i2) * pos.nb[0]);
 }
 
-HD float factor_at(const View &factors, int64_t i) {
-    return factors.data ? *(const float *)(void *)(factors.data + (size_t)i * factors.nb[0]) : 1.0f;
-}
-
-/* Sine and cosine of pair i at token i2 of n. */
-HD void turn_of(const Rope &r, const View &pos, const View &factors, int64_t i, int64_t i2,
-                int64_t n, float *s, float *c) {
-    int64_t exponent;
-    const int64_t at = i2 + sheaf__rope_position(&r.shape, i, &exponent) * n;
-    const int p = *(const int *)(void *)(pos.data + (size_t)at * pos.nb[0]);
-    sine_cosine((double)p * frequency(r, i, exponent, factor_at(factors, i)), s, c);
+/* Sine and cosine of an angle, which is reduced in double. */
+HD void turn_of(const Rope &r, const Wave &w, int position, float *s, float *c) {
+    const double t = (double)position * w.frequency, turns = rint(t * 0.15915494309189533577);
+    const float x = (float)((t - turns * 6.28318530717958623200) - turns * 2.4492935982947064e-16);
+    sincosf(x, s, c);
     *s *= r.sign * r.magnitude;
     *c *= r.magnitude;
 }
@@ -53,17 +65,21 @@ HD void turn_of(const Rope &r, const View &pos, const View &factors, int64_t i, 
 /* dst, a [d, h, n, s], pos I32 [n] or [4 n], factors F32 [pairs] or data NULL. grid: x pairs and what is
  * not turned, y groups of heads, z positions and sequences */
 static __global__ void rope_kernel(View dst, View a, View pos, View factors, Rope r) {
-    previous_done();
+    if (!r.early) previous_done();
     next_may_start();
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= dst.ne[0] - r.shape.n_pairs) return;
     const bool turn = i < r.shape.n_pairs;
+    Wave wave = {0.0, 0};
+    if (turn) wave = wave_of(r, factors, i, dst.ne[2]);
+    if (r.early) previous_done();
+    if (i >= dst.ne[0] - r.shape.n_pairs) return;
     const struct sheaf__rope_pair e = sheaf__rope_pair(&r.shape, i);
     const int64_t e0 = e.e0, e1 = e.e1;
     for (int64_t z = blockIdx.z; z < dst.ne[2] * dst.ne[3]; z += gridDim.z) {
-        const int64_t i2 = z % dst.ne[2], i3 = z / dst.ne[2];
+        const Divided place = divided(z, dst.ne[2]);
+        const int64_t i2 = place.rest, i3 = place.quotient;
         float s = 0.0f, c = 0.0f;
-        if (turn) turn_of(r, pos, factors, i, i2, dst.ne[2], &s, &c);
+        if (turn) turn_of(r, wave, position_at(pos, wave, i2), &s, &c);
         for (int64_t h0 = (int64_t)blockIdx.y * HEADS; h0 < dst.ne[1];
              h0 += (int64_t)gridDim.y * HEADS) {
             for (int64_t h = h0; h < h0 + HEADS && h < dst.ne[1]; h++) {
@@ -103,6 +119,12 @@ static Rope rope_of(const struct sheaf_tensor *dst) {
         magnitude *= 1.0 + 0.1 * log(1.0 / r.freq_scale);
     }
     r.magnitude = (float)magnitude;
+    r.early = !dst->src[2] || sheaf__cuda_is_weight(dst->src[2]);
+    for (int64_t i = 0; i < POWERS && i < r.shape.n_pairs; i++) {
+        int64_t exponent;
+        sheaf__rope_position(&r.shape, i, &exponent);
+        r.power[i] = exp2((double)exponent * r.log2_step);
+    }
     return r;
 }
 
@@ -119,19 +141,47 @@ static enum sheaf_status launch_rope(struct sheaf__cuda_queue *q, const struct s
     return sheaf__cuda_launched(q, dst);
 }
 
-/* ---- norm, rotation and cache in one ---- */
+/* ---- q and k: norm and rotation; K and V: into the cache; in one ---- */
 
-struct Turn {
-    View a;         /* F32 [d, h, n], dense rows, as are norm, mul and dst */
-    View norm, mul; /* data NULL: a is turned as it is */
+/* Rows [d, h, n] of F32, each dense. */
+struct Heads {
+    char *data;
+    size_t nb1, nb2;
+};
+HD float *head_at(const Heads &heads, int64_t h, int64_t i2) {
+    return (float *)(void *)(heads.data + (size_t)h * heads.nb1 + (size_t)i2 * heads.nb2);
+}
+
+/* Rows of a plain type, each of which has all that a position keeps. */
+struct Cache {
+    char *data; /* NULL: none */
+    size_t nb0, nb1;
+    int type;
+};
+
+/* The heads of q, or of k. */
+struct Turned {
+    int64_t h;
+    Heads a, norm, mul, dst; /* norm without data: a is turned as it is */
     const float *w;
     float eps;
     unsigned norm_threads; /* of the kernel of RMS_NORM alone */
-    View dst, pos, factors;
-    Rope rope;
-    View cache, ids; /* data NULL: only dst */
-    uint64_t node;   /* the SET_ROWS */
+    Cache cache;
+};
+
+struct Turn {
+    int64_t d, n;                 /* elements of a head; positions */
+    unsigned part1_at, values_at; /* where their blocks begin in y of the grid */
+    Turned part[2];
+    Heads values; /* F32 [n_values, 1, n] */
+    int64_t n_values;
+    Cache cache; /* of the values */
+    View ids;
+    int64_t n_rows; /* of both caches */
+    uint64_t node;  /* the SET_ROWS of k */
     Fault *fault;
+    View pos, factors;
+    Rope rope;
 };
 
 /* The sum of squares of a row by one warp, in the order of rms_norm_kernel: warps of that take
@@ -149,68 +199,132 @@ static __device__ __forceinline__ float sum_of_squares(const float *x, int64_t n
     return warp_sum(of_warp);
 }
 
-/* grid: x positions, y groups of heads; shared: sine and cosine of the pairs */
+/* The row of the caches that position i2 is for, -1 if the id is bad. *superseded: a later position
+ * is for the same row, and is written. */
+static __device__ __forceinline__ int64_t cache_row(const Turn &t, int64_t i2, int64_t id,
+                                                    int *superseded) {
+    if (id < 0 || id >= t.n_rows) {
+        if (threadIdx.x == 0) report(t.fault, t.node, id);
+        return -1;
+    }
+    for (int64_t j = i2 + 1 + threadIdx.x; j < t.n; j += THREADS)
+        if (load_id(t.ids, j, 0, 0) == id) *superseded = 1;
+    return id;
+}
+
+/* A piece of the values of position i2 into their cache, by a block. */
+static __device__ __forceinline__ void write_values(const Turn &t, int64_t piece, int64_t i2,
+                                                    int *superseded) {
+    const float *from = head_at(t.values, 0, i2);
+    const int64_t first = piece * PIECE + threadIdx.x;
+    const int64_t id = load_id(t.ids, i2, 0, 0);
+    float x[AT_ONCE];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++)
+        x[k] = first + k * THREADS < t.n_values ? from[first + k * THREADS] : 0.0f;
+    const int64_t row = cache_row(t, i2, id, superseded);
+    __syncthreads(); /* later positions were seen, of the values */
+    if (row < 0 || *superseded) return;
+    char *to = t.cache.data + (size_t)row * t.cache.nb1;
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) {
+        const int64_t i = first + k * THREADS;
+        if (i < t.n_values) store_plain(t.cache.type, x[k], to + (size_t)i * t.cache.nb0);
+    }
+}
+
+/* Pairs i, i + 32, ... of a head; from n_pairs to `end` elements that are copied. */
+struct Pairs {
+    float x0[AT_ONCE], x1[AT_ONCE];
+};
+static __device__ __forceinline__ Pairs load_pairs(const Rope &r, const float *x, int64_t i,
+                                                   int64_t end) {
+    Pairs p;
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++, i += 32) {
+        const struct sheaf__rope_pair e = sheaf__rope_pair(&r.shape, i);
+        p.x0[k] = i < end ? x[e.e0] : 0.0f;
+        p.x1[k] = i < end ? x[e.e1] : 0.0f;
+    }
+    return p;
+}
+
+/* grid: x positions, y groups of heads of both parts, then pieces of the values; shared: sine and
+ * cosine of the pairs */
 static __global__ void turn_kernel(Turn t) {
     CUDA_DYNAMIC_SHARED(float2, angle);
     __shared__ int superseded;
-    previous_done();
-    next_may_start();
     const Rope &r = t.rope;
-    const int64_t lane = threadIdx.x % 32, d = t.a.ne[0], n = t.a.ne[2], i2 = blockIdx.x;
-    int64_t id = -1;
-    for (int64_t i = threadIdx.x; i < r.shape.n_pairs; i += THREADS) {
-        float2 x;
-        turn_of(r, t.pos, t.factors, i, i2, n, &x.x, &x.y);
-        angle[i] = x;
+    const int64_t i2 = blockIdx.x, n_pairs = r.shape.n_pairs, end = t.d - n_pairs;
+    const Turned &p = t.part[blockIdx.y >= t.part1_at];
+    const int64_t group = blockIdx.y - (blockIdx.y >= t.part1_at ? t.part1_at : 0);
+    Wave wave = {0.0, 0};
+    if (!r.early) previous_done();
+    next_may_start();
+    if (threadIdx.x == 0) superseded = 0;
+    if (threadIdx.x < n_pairs) wave = wave_of(r, t.factors, threadIdx.x, t.n);
+    __syncthreads(); /* `superseded` is set */
+    if (r.early) previous_done();
+    if (blockIdx.y >= t.values_at) {
+        write_values(t, blockIdx.y - t.values_at, i2, &superseded);
+        return;
     }
-    if (t.cache.data) { /* of two rows with the same number the later is written */
-        id = load_id(t.ids, i2, 0, 0);
-        const bool bad = id < 0 || id >= t.cache.ne[1];
-        if (threadIdx.x == 0) {
-            superseded = bad;
-            if (bad) report(t.fault, t.node, id);
-        }
-        __syncthreads(); /* `superseded` is set */
-        for (int64_t j = i2 + 1 + threadIdx.x; j < n; j += THREADS) {
-            if (load_id(t.ids, j, 0, 0) == id) superseded = 1;
-        }
+    const int64_t h = group * HEADS + threadIdx.x / 32;
+    const int64_t own = h < p.h ? threadIdx.x % 32 : end; /* the first pair of the lane */
+    const float *x = head_at(p.a, h, i2);
+    /* all that is read is under way before the first of it is used */
+    Pairs pairs = load_pairs(r, x, own, end);
+    const int position = threadIdx.x < n_pairs ? position_at(t.pos, wave, i2) : 0;
+    int64_t id = p.cache.data ? load_id(t.ids, i2, 0, 0) : -1;
+    float scale = 0.0f;
+    if (p.norm.data && h < p.h)
+        scale = 1.0f / sqrtf(sum_of_squares(x, t.d, p.norm_threads) / (float)t.d + p.eps);
+    for (int64_t i = threadIdx.x; i < n_pairs; i += THREADS) {
+        float2 turn;
+        if (i >= THREADS) wave = wave_of(r, t.factors, i, t.n);
+        turn_of(r, wave, i < THREADS ? position : position_at(t.pos, wave, i2), &turn.x, &turn.y);
+        angle[i] = turn;
     }
-    __syncthreads(); /* the angles are there, and later rows were seen */
-    const bool keep = t.cache.data && !superseded;
-    const int64_t h = (int64_t)blockIdx.y * HEADS + threadIdx.x / 32;
-    if (h >= t.a.ne[1]) return;
-    const Row at = {h, i2, 0};
-    const float *x = (const float *)(const void *)row_data(t.a, at);
-    float *y = (float *)(void *)row_data(t.dst, at), *norm = NULL, *mul = NULL, scale = 0.0f;
+    if (p.cache.data) id = cache_row(t, i2, id, &superseded);
+    __syncthreads(); /* the angles are there, and later positions were seen */
+    const bool keep = id >= 0 && !superseded;
+    float *y = head_at(p.dst, h, i2), *norm = head_at(p.norm, h, i2), *mul = head_at(p.mul, h, i2);
     char *row =
-        keep ? t.cache.data + (size_t)id * t.cache.nb[1] + (size_t)(h * d) * t.cache.nb[0] : NULL;
-    if (t.norm.data) {
-        norm = (float *)(void *)row_data(t.norm, at);
-        mul = (float *)(void *)row_data(t.mul, at);
-        scale = 1.0f / sqrtf(sum_of_squares(x, d, t.norm_threads) / (float)d + t.eps);
-    }
-    for (int64_t i = lane; i < d - r.shape.n_pairs; i += 32) {
-        const bool turn = i < r.shape.n_pairs;
-        const struct sheaf__rope_pair e = sheaf__rope_pair(&r.shape, i);
-        float x0 = x[e.e0], x1 = x[e.e1];
-        if (norm) {
-            x0 *= scale;
-            x1 *= scale;
-            norm[e.e0] = x0;
-            if (turn) norm[e.e1] = x1;
-            x0 *= t.w[e.e0];
-            x1 *= t.w[e.e1];
-            mul[e.e0] = x0;
-            if (turn) mul[e.e1] = x1;
+        keep ? p.cache.data + (size_t)id * p.cache.nb1 + (size_t)(h * t.d) * p.cache.nb0 : NULL;
+    for (int64_t first = own; first < end; first += 32 * AT_ONCE) {
+        if (first != own) pairs = load_pairs(r, x, first, end);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            const int64_t i = first + 32 * k;
+            if (i >= end) break;
+            const bool turn = i < n_pairs;
+            const struct sheaf__rope_pair e = sheaf__rope_pair(&r.shape, i);
+            float x0 = pairs.x0[k], x1 = pairs.x1[k];
+            if (p.norm.data) {
+                x0 *= scale;
+                x1 *= scale;
+                norm[e.e0] = x0;
+                if (turn) norm[e.e1] = x1;
+                x0 *= p.w[e.e0];
+                x1 *= p.w[e.e1];
+                mul[e.e0] = x0;
+                if (turn) mul[e.e1] = x1;
+            }
+            const float s = turn ? angle[i].x : 0.0f, c = turn ? angle[i].y : 0.0f;
+            const float y0 = turn ? x0 * c - x1 * s : x0, y1 = x0 * s + x1 * c;
+            y[e.e0] = y0;
+            if (turn) y[e.e1] = y1;
+            if (keep) store_plain(p.cache.type, y0, row + (size_t)e.e0 * p.cache.nb0);
+            if (keep && turn) store_plain(p.cache.type, y1, row + (size_t)e.e1 * p.cache.nb0);
         }
-        const float s = turn ? angle[i].x : 0.0f, c = turn ? angle[i].y : 0.0f;
-        const float y0 = turn ? x0 * c - x1 * s : x0, y1 = x0 * s + x1 * c;
-        y[e.e0] = y0;
-        if (turn) y[e.e1] = y1;
-        if (keep) store_plain(t.cache.type, y0, row + (size_t)e.e0 * t.cache.nb[0]);
-        if (keep && turn) store_plain(t.cache.type, y1, row + (size_t)e.e1 * t.cache.nb[0]);
     }
 }
+
+/* Nodes of q, or of k, that follow one another. */
+struct Nodes {
+    const struct sheaf_tensor *norm, *mul, *rope, *set; /* only rope is always there */
+    int n;
+};
 
 /* The SET_ROWS that writes all heads of a position as one row. */
 static bool caches(const struct sheaf_tensor *set, const struct sheaf_tensor *rope) {
@@ -222,57 +336,171 @@ static bool caches(const struct sheaf_tensor *set, const struct sheaf_tensor *ro
            b->ne[3] == 1;
 }
 
+static const struct sheaf_tensor *input_of(const Nodes &p) {
+    return (p.norm ? p.norm : p.rope)->src[0];
+}
+
+enum { INPUTS = 5, OUTPUTS = 4 };
+/* What the nodes read and write; NULL: nothing. */
+static void memory_of(const Nodes &p, const struct sheaf_tensor *in[INPUTS],
+                      const struct sheaf_tensor *out[OUTPUTS]) {
+    in[0] = input_of(p);
+    in[1] = p.rope->src[1];
+    in[2] = p.rope->src[2];
+    in[3] = p.mul ? p.mul->src[1] : NULL;
+    in[4] = p.set ? p.set->src[2] : NULL;
+    out[0] = p.norm;
+    out[1] = p.mul;
+    out[2] = p.rope;
+    out[3] = p.set;
+}
+
+/* false: they do not begin with nodes of one head after another, or their memory overlaps. */
+static bool take_nodes(const struct sheaf_tensor *const *next, int n, Nodes *p) {
+    const struct sheaf_tensor *in[INPUTS], *out[OUTPUTS];
+    memset(p, 0, sizeof *p);
+    if (n > 2 && next[0]->op == SHEAF_OP_RMS_NORM && sheaf__cuda_is_weighted(next[1], next[0]) &&
+        next[2]->src[0] == next[1]) {
+        p->norm = next[p->n++];
+        p->mul = next[p->n++];
+    }
+    if (p->n >= n || next[p->n]->op != SHEAF_OP_ROPE) return false;
+    p->rope = next[p->n++];
+    if (p->n < n && caches(next[p->n], p->rope)) p->set = next[p->n++];
+    const struct sheaf_tensor *rope = p->rope, *a = input_of(*p);
+    if (!sheaf__cuda_plain_rows(rope, a) || !sheaf__cuda_plain_rows(a, a) || rope->ne[3] != 1 ||
+        rope->ne[2] > 0x7fffffff || rope->ne[1] > 30000 * HEADS)
+        return false;
+    if (p->norm && !sheaf__cuda_plain_rows(p->norm, a)) return false;
+    if (sheaf__rope_shape(rope).n_pairs * (int64_t)sizeof(float2) > 32 * 1024) return false;
+    memory_of(*p, in, out);
+    for (int j = 0; j < OUTPUTS; j++) {
+        for (int i = 0; i < INPUTS && out[j]; i++)
+            if (in[i] && !sheaf__cuda_apart(out[j], in[i])) return false;
+        for (int i = 0; i < j && out[j]; i++)
+            if (out[i] && !sheaf__cuda_apart(out[j], out[i])) return false;
+    }
+    return true;
+}
+
+/* Is there no byte that `out` has and the others have, too? */
+static bool is_free(const struct sheaf_tensor *out, const struct sheaf_tensor *const *others,
+                    int n) {
+    for (int i = 0; i < n && out; i++)
+        if (others[i] && !sheaf__cuda_disjoint(out, others[i])) return false;
+    return true;
+}
+
+/* May the nodes of k run together with those of q, before them? They turn alike, and their blocks write
+ * nothing that blocks of the others read or write. */
+static bool go_together(const Nodes &q, const Nodes &k) {
+    const struct sheaf_tensor *in[2][INPUTS], *out[2][OUTPUTS];
+    if (q.set || q.rope->src[1] != k.rope->src[1] || q.rope->src[2] != k.rope->src[2] ||
+        q.rope->ne[0] != k.rope->ne[0] || q.rope->ne[2] != k.rope->ne[2] ||
+        memcmp(q.rope->op_params, k.rope->op_params, sizeof q.rope->op_params))
+        return false;
+    memory_of(q, in[0], out[0]);
+    memory_of(k, in[1], out[1]);
+    for (int j = 0; j < OUTPUTS; j++) {
+        if (!is_free(out[0][j], in[1], INPUTS) || !is_free(out[0][j], out[1], OUTPUTS) ||
+            !is_free(out[1][j], in[0], INPUTS))
+            return false;
+    }
+    return true;
+}
+
+/* May the SET_ROWS `v` run together with all of them? It writes the same rows of another cache. */
+static bool joins_as_values(const struct sheaf_tensor *v, const Nodes *part, int n_parts) {
+    const struct sheaf_tensor *set = part[n_parts - 1].set;
+    if (!set || v->op != SHEAF_OP_SET_ROWS || !sheaf__cuda_is_plain(v)) return false;
+    const struct sheaf_tensor *b = v->src[1];
+    if (v->src[2] != set->src[2] || v->ne[1] != set->ne[1] || b->type != SHEAF_TYPE_F32 ||
+        !sheaf__cuda_is_dense(b) || b->ne[1] != set->src[1]->ne[1] || b->ne[2] != 1 ||
+        b->ne[3] != 1 || b->ne[0] > 4096 * PIECE || !sheaf__cuda_disjoint(v, b) ||
+        !sheaf__cuda_disjoint(v, v->src[2]))
+        return false;
+    for (int i = 0; i < n_parts; i++) {
+        const struct sheaf_tensor *in[INPUTS], *out[OUTPUTS];
+        memory_of(part[i], in, out);
+        if (!is_free(v, in, INPUTS) || !is_free(v, out, OUTPUTS) || !is_free(b, out, OUTPUTS))
+            return false;
+    }
+    return true;
+}
+
+static Heads heads_of(const struct sheaf_tensor *t) {
+    const Heads heads = {t ? (char *)t->data : NULL, t ? t->nb[1] : 0, t ? t->nb[2] : 0};
+    return heads;
+}
+
+static Cache cache_of(const struct sheaf_tensor *set) {
+    const Cache cache = {(char *)set->data, set->nb[0], set->nb[1], set->type};
+    return cache;
+}
+
+static Turned turned_of(const Nodes &nodes) {
+    Turned p;
+    memset(&p, 0, sizeof p);
+    p.a = heads_of(input_of(nodes));
+    p.dst = heads_of(nodes.rope);
+    p.h = nodes.rope->ne[1];
+    if (nodes.set) p.cache = cache_of(nodes.set);
+    if (!nodes.norm) return p;
+    p.norm = heads_of(nodes.norm);
+    p.mul = heads_of(nodes.mul);
+    p.w = (const float *)nodes.mul->src[1]->data;
+    p.eps = sheaf__param_f32(nodes.norm, 0);
+    p.norm_threads = sheaf__cuda_row_threads(nodes.norm->ne[0]);
+    return p;
+}
+
 int sheaf__cuda_launch_turn(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
                             int n, enum sheaf_status *st) {
-    const bool normed = n > 2 && next[0]->op == SHEAF_OP_RMS_NORM &&
-                        sheaf__cuda_is_weighted(next[1], next[0]) && next[2]->src[0] == next[1];
-    const int first = normed ? 2 : 0;
-    const struct sheaf_tensor *rope = next[first];
-    if (rope->op != SHEAF_OP_ROPE) return 0;
-    const struct sheaf_tensor *a = (normed ? next[0] : rope)->src[0], *factors = rope->src[2];
-    const struct sheaf_tensor *set =
-        first + 1 < n && caches(next[first + 1], rope) ? next[first + 1] : NULL;
-    if (!normed && !set) return 0;
-    if (!sheaf__cuda_plain_rows(rope, a) || !sheaf__cuda_plain_rows(a, a) || rope->ne[3] != 1 ||
-        rope->ne[2] > 0x7fffffff || rope->ne[1] > 65535 * HEADS)
-        return 0;
-    if (normed && !sheaf__cuda_plain_rows(next[0], a)) return 0;
-    const struct sheaf_tensor *in[] = {a, rope->src[1], factors, normed ? next[1]->src[1] : NULL,
-                                       set ? set->src[2] : NULL};
-    const struct sheaf_tensor *out[] = {normed ? next[0] : NULL, normed ? next[1] : NULL, rope,
-                                        set};
-    for (int j = 0; j < 4; j++) {
-        for (int i = 0; i < 5 && out[j]; i++)
-            if (in[i] && !sheaf__cuda_apart(out[j], in[i])) return 0;
-        for (int i = 0; i < j && out[j]; i++)
-            if (out[i] && !sheaf__cuda_apart(out[j], out[i])) return 0;
+    Nodes part[2];
+    const struct sheaf_tensor *v = NULL;
+    int n_parts = 1;
+    if (!take_nodes(next, n, &part[0])) return 0;
+    int used = part[0].n;
+    if (take_nodes(next + used, n - used, &part[1]) && go_together(part[0], part[1])) {
+        used += part[1].n;
+        n_parts = 2;
     }
+    if (used < n && joins_as_values(next[used], part, n_parts)) v = next[used++];
+    if (used == 1) return 0;
+    const struct sheaf_tensor *rope = part[0].rope, *set = part[n_parts - 1].set;
     Turn t;
     memset(&t, 0, sizeof t);
     t.rope = rope_of(rope);
-    if (t.rope.shape.n_pairs * (int64_t)sizeof(float2) > 32 * 1024) return 0;
-    t.a = sheaf__cuda_view(a);
-    if (normed) {
-        t.norm = sheaf__cuda_view(next[0]);
-        t.mul = sheaf__cuda_view(next[1]);
-        t.w = (const float *)next[1]->src[1]->data;
-        t.eps = sheaf__param_f32(next[0], 0);
-        t.norm_threads = sheaf__cuda_row_threads(a->ne[0]);
+    t.d = rope->ne[0];
+    t.n = rope->ne[2];
+    unsigned blocks = 0;
+    for (int i = 0; i < n_parts; i++) {
+        t.part[i] = turned_of(part[i]);
+        if (i == 1) t.part1_at = blocks;
+        blocks += (unsigned)((t.part[i].h + HEADS - 1) / HEADS);
     }
-    t.dst = sheaf__cuda_view(rope);
+    t.values_at = blocks;
+    if (n_parts == 1) t.part1_at = blocks;
     t.pos = sheaf__cuda_view(rope->src[1]);
-    if (factors) t.factors = sheaf__cuda_view(factors);
+    if (rope->src[2]) t.factors = sheaf__cuda_view(rope->src[2]);
     if (set) {
-        t.cache = sheaf__cuda_view(set);
         t.ids = sheaf__cuda_view(set->src[2]);
+        t.n_rows = set->ne[1];
         t.node = (uint64_t)(uintptr_t)set;
         t.fault = q->fault;
     }
-    const dim3 grid((unsigned)rope->ne[2], (unsigned)((rope->ne[1] + HEADS - 1) / HEADS));
+    if (v) {
+        t.cache = cache_of(v);
+        t.values = heads_of(v->src[1]);
+        t.values.nb2 = t.values.nb1; /* a position has one row */
+        t.n_values = v->src[1]->ne[0];
+        blocks += sheaf__cuda_blocks(t.n_values, PIECE);
+    }
+    const dim3 grid((unsigned)t.n, blocks);
     CUDA_LAUNCH_AHEAD(q->ahead, turn_kernel, grid, THREADS,
                       (size_t)t.rope.shape.n_pairs * sizeof(float2), q->stream, t);
     *st = sheaf__cuda_launched(q, rope);
-    return first + 1 + (set ? 1 : 0);
+    return used;
 }
 
 SHEAF__CUDA_OP(ROPE) = {launch_rope, NULL};

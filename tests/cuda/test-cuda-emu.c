@@ -358,6 +358,11 @@ Test(cuda_emu, a_graph_is_found_by_what_it_holds) {
     fclose(trace);
 }
 
+static void fails_with(enum sheaf_status got, enum sheaf_status want, const char *text) {
+    cr_assert_eq(got, want, "%d: %s", got, sheaf_last_error());
+    cr_assert(strstr(sheaf_last_error(), text), "'%s' is not in '%s'", text, sheaf_last_error());
+}
+
 /* Nodes in one kernel give the bits of nodes one by one, their intermediate results too. */
 struct fused {
     bool add, norm, rope, set;
@@ -444,6 +449,143 @@ Test(cuda_emu, fused_nodes_are_the_nodes) {
                   "case %zu: other bits", i);
         free(all[0]);
         free(all[1]);
+    }
+    fclose(trace);
+}
+
+/* Heads of q and k turned, k and v written into their caches: one launch, unless memory overlaps. */
+enum overlap { APART, IN_PLACE, K_OVER_Q, K_OVER_V, NORM_OVER_NORM, IDS_OF_ITS_OWN };
+struct heads {
+    bool norm, factors;
+    int64_t d, h, g, n;
+    int n_dims;
+    enum sheaf_rope_mode mode;
+    enum sheaf_type k, v;
+    enum overlap overlap;
+    int launches;
+};
+
+/* ROPE of x, in memory of its own or, if `in_place`, in that of x; *norm: its norm. */
+static struct sheaf_tensor *turned(struct rig *r, const struct heads *f, struct sheaf_tensor *x,
+                                   struct sheaf_tensor *w, struct sheaf_tensor *pos,
+                                   struct sheaf_tensor *factors, struct sheaf_tensor **norm) {
+    *norm = NULL;
+    if (f->norm) {
+        *norm = sheaf_rms_norm(r->ctx, x, 1e-5f);
+        x = sheaf_mul(r->ctx, *norm, w);
+    }
+    x = sheaf_rope_ext(r->ctx, x, pos, factors, f->n_dims, (int)f->mode, 4096, 1e4f, 0.25f, 1, 1,
+                       32, 1);
+    cr_assert_eq(sheaf_build_forward_expand(r->graph, x), SHEAF_STATUS_SUCCESS);
+    return x;
+}
+
+/* All results of the nodes after three computes; bad: an id that is out of range, or -1. */
+static char *heads_of(const struct heads *f, const char *params, int64_t bad, size_t *size) {
+    struct rig r = rig_up("", params);
+    struct sheaf_tensor *q = sheaf_new_tensor_3d(r.ctx, SHEAF_TYPE_F32, f->d, f->h, f->n);
+    struct sheaf_tensor *k = sheaf_new_tensor_3d(r.ctx, SHEAF_TYPE_F32, f->d, f->g, f->n);
+    struct sheaf_tensor *v = sheaf_dup_tensor(r.ctx, k), *norm[2], *turn[2];
+    struct sheaf_tensor *w = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_F32, f->d);
+    struct sheaf_tensor *factors = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_F32, f->n_dims / 2);
+    struct sheaf_tensor *pos = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_I32, f->n);
+    struct sheaf_tensor *ids = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_I64, f->n), *ids_v = ids;
+    struct sheaf_tensor *cache[] = {
+        sheaf_new_tensor_2d(r.ctx, f->k, f->d * f->g, f->n + 3),
+        sheaf_new_tensor_2d(r.ctx, f->v, f->d * f->g, f->n + 3),
+    };
+    if (f->overlap == IDS_OF_ITS_OWN) ids_v = sheaf_dup_tensor(r.ctx, ids);
+    turn[0] = turned(&r, f, q, w, pos, f->factors ? factors : NULL, &norm[0]);
+    turn[1] = turned(&r, f, k, w, pos, f->factors ? factors : NULL, &norm[1]);
+    struct sheaf_tensor *const rows[] = {turn[1], v};
+    for (int i = 0; i < 2; i++) {
+        struct sheaf_tensor *b = sheaf_reshape_2d(r.ctx, rows[i], f->d * f->g, f->n);
+        b = sheaf_set_rows(r.ctx, cache[i], b, i ? ids_v : ids);
+        sheaf_format_name(b, "cache %d", i);
+        cr_assert_eq(sheaf_build_forward_expand(r.graph, b), SHEAF_STATUS_SUCCESS);
+    }
+    rig_alloc(&r);
+    if (f->overlap == IN_PLACE) {
+        turn[0]->data = q->data;
+        turn[1]->data = k->data;
+    }
+    if (f->overlap == K_OVER_Q) turn[1]->data = q->data;
+    if (f->overlap == K_OVER_V) turn[1]->data = v->data;
+    if (f->overlap == NORM_OVER_NORM) norm[1]->data = norm[0]->data;
+    for (int i = 0; i < sheaf_graph_n_nodes(r.graph); i++) { /* views of what has moved */
+        struct sheaf_tensor *t = sheaf_graph_node(r.graph, i);
+        if (t->view_src == turn[1]) t->data = turn[1]->data;
+    }
+    int32_t at[64];
+    int64_t id[64];
+    for (int i = 0; i < f->n; i++) {
+        at[i] = 3 * i + 1;
+        id[i] = i == 1 ? f->n : (i + 2) % (f->n + 3); /* i == 1 may be written over */
+    }
+    if (bad >= 0) id[f->n - 1] = bad;
+    fill(w, 3);
+    fill(factors, 4);
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(sheaf_backend_tensor_memset(cache[i], 0, 0, sheaf_nbytes(cache[i])),
+                     SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_set(pos, at, 0, sheaf_nbytes(pos)), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_set(ids, id, 0, sheaf_nbytes(ids)), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_tensor_set(ids_v, id, 0, sheaf_nbytes(ids)), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < 3; i++) { /* as it is, captured and replayed: twice */
+        fill(q, 1);
+        fill(k, 2);
+        fill(v, 5);
+        const enum sheaf_status st = sheaf_backend_graph_compute(r.backend, r.graph);
+        if (bad >= 0)
+            fails_with(st, SHEAF_STATUS_INVALID, "SET_ROWS 'cache 0': row");
+        else
+            cr_assert_eq(st, SHEAF_STATUS_SUCCESS, "%s", sheaf_last_error());
+    }
+    return rig_results(&r, size);
+}
+
+Test(cuda_emu, heads_in_one_launch) {
+    static const struct heads cases[] = {
+        {false, false, 64, 4, 2, 1, 64, SHEAF_ROPE_TYPE_NORMAL, SHEAF_TYPE_F16, SHEAF_TYPE_F16,
+         APART, 1},
+        {false, true, 32, 7, 3, 5, 32, SHEAF_ROPE_TYPE_NORMAL, SHEAF_TYPE_F32, SHEAF_TYPE_F32,
+         IN_PLACE, 1},
+        {true, false, 64, 4, 2, 1, 64, SHEAF_ROPE_TYPE_NEOX, SHEAF_TYPE_F16, SHEAF_TYPE_F16, APART,
+         1},
+        {true, true, 40, 5, 5, 3, 20, SHEAF_ROPE_TYPE_NEOX, SHEAF_TYPE_BF16, SHEAF_TYPE_F32,
+         IN_PLACE, 1},
+        {false, false, 300, 2, 2, 2, 280, SHEAF_ROPE_TYPE_NEOX, SHEAF_TYPE_F16, SHEAF_TYPE_F16,
+         APART, 1},
+        {false, false, 64, 2, 2, 3, 64, SHEAF_ROPE_TYPE_NEOX, SHEAF_TYPE_F16, SHEAF_TYPE_Q8_0,
+         APART, 2},
+        {false, false, 64, 2, 2, 3, 64, SHEAF_ROPE_TYPE_NEOX, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q8_0,
+         APART, 3},
+        {false, false, 32, 3, 3, 2, 32, SHEAF_ROPE_TYPE_NORMAL, SHEAF_TYPE_F16, SHEAF_TYPE_F16,
+         K_OVER_Q, 2},
+        {true, false, 32, 3, 3, 2, 32, SHEAF_ROPE_TYPE_NORMAL, SHEAF_TYPE_F16, SHEAF_TYPE_F16,
+         K_OVER_Q, 2},
+        {false, false, 32, 3, 3, 2, 32, SHEAF_ROPE_TYPE_NORMAL, SHEAF_TYPE_F16, SHEAF_TYPE_F16,
+         K_OVER_V, 2},
+        {true, false, 32, 3, 3, 2, 32, SHEAF_ROPE_TYPE_NORMAL, SHEAF_TYPE_F16, SHEAF_TYPE_F16,
+         NORM_OVER_NORM, 2},
+        {false, false, 32, 3, 3, 2, 32, SHEAF_ROPE_TYPE_NORMAL, SHEAF_TYPE_F16, SHEAF_TYPE_F16,
+         IDS_OF_ITS_OWN, 2},
+    };
+    FILE *trace = rig_trace();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct heads *f = &cases[i];
+        size_t size[2];
+        char *all[2];
+        for (int on = 0; on < 2; on++) {
+            rig_trace_clear(trace);
+            all[on] = heads_of(f, on ? "" : "fuse=0", -1, &size[on]);
+            cr_assert_eq(replays_of(trace, on ? f->launches : f->norm ? 8 : 4), 2, "case %zu", i);
+        }
+        cr_assert(size[0] == size[1] && size[0] > 1000 && !memcmp(all[0], all[1], size[0]),
+                  "case %zu: other bits", i);
+        free(all[0]);
+        free(all[1]);
+        free(heads_of(f, "", f->n + 3, &size[0]));
     }
     fclose(trace);
 }
@@ -859,11 +1001,6 @@ Test(cuda_emu, models, .timeout = DEADLINE) {
 }
 
 /* ---- what is refused, and how ---- */
-
-static void fails_with(enum sheaf_status got, enum sheaf_status want, const char *text) {
-    cr_assert_eq(got, want, "%d: %s", got, sheaf_last_error());
-    cr_assert(strstr(sheaf_last_error(), text), "'%s' is not in '%s'", text, sheaf_last_error());
-}
 
 Test(cuda_emu, ids_out_of_range) {
     static const int32_t bad[] = {-1, 7, 1 << 30};
