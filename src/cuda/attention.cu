@@ -5,9 +5,11 @@
  *   any types and shapes                       attention_kernel, here
  *
  * Here a block takes one query of one head and, when there are few of these, a part of the keys; its
- * warps take keys in turn. A second kernel puts the results of the parts together, in their order.
+ * warps take keys in turn. A second kernel puts the results of the parts together, in their order, and
+ * makes them integers, too, if a product of block types comes next (product.h).
  * A masked key (-inf) is never read into a result: the cells behind it may hold anything. */
 #include "cuda/attention.h"
+#include "cuda/product.h"
 
 enum { WARPS = 4, THREADS = 32 * WARPS };
 
@@ -98,9 +100,32 @@ static __global__ void __launch_bounds__(THREADS, 8)
     }
 }
 
+/* Where all heads of a query are a column of integers; q NULL: nowhere. */
+struct Columns {
+    int8_t *q;
+    float2 *ds;
+    int64_t chunks;
+};
+
+/* Element i of row `to`, which is v; heads have whole blocks of 32, a warp has one of them. */
+static __device__ __forceinline__ void round_lane(const Columns &c, const Attention &at,
+                                                  const Row &to, int64_t i, float v) {
+    if (c.q)
+        quantize_lane(c.q, c.ds, c.chunks, to.i3 * at.q.ne[1] + to.i2,
+                      (to.i1 * at.v.ne[0] + i) / 32, v);
+}
+/* The blocks behind the last head are zeros. */
+static __device__ __forceinline__ void round_rest(const Columns &c, const Attention &at,
+                                                  const Row &to) {
+    if (!c.q || to.i1 + 1 < at.q.ne[2]) return;
+    for (int64_t i = at.v.ne[0] + threadIdx.x; to.i1 * at.v.ne[0] + i < c.chunks * 1024;
+         i += blockDim.x)
+        round_lane(c, at, to, i, 0.0f);
+}
+
 /* The parts of one row. */
 static __device__ __forceinline__ void join_row(const Attention &at, const float *p, int parts,
-                                                const Row &to) {
+                                                const Row &to, const Columns &columns) {
     const int64_t e = at.v.ne[0];
     float *out = (float *)(void *)row_data(at.dst, to);
     float best = -INFINITY, total = 0.0f;
@@ -117,21 +142,23 @@ static __device__ __forceinline__ void join_row(const Attention &at, const float
             if (w != 0.0f) y = fmaf(w, p[j * (e + 2) + i], y);
         }
         out[i] = y * scale;
+        round_lane(columns, at, to, i, y * scale);
     }
+    round_rest(columns, at, to);
 }
 
 /* partial [e + 2, parts, rows] -> dst. grid: heads, queries, sequences, the last two from `first` on */
 static __global__ void __launch_bounds__(THREADS, 4)
-    join_kernel(Attention at, const float *partial, int parts, Row first) {
+    join_kernel(Attention at, const float *partial, int parts, Row first, Columns columns) {
     previous_done();
     next_may_start();
     const Row to = {blockIdx.x, first.i2 + blockIdx.y, first.i3 + blockIdx.z};
     const int64_t row = (to.i3 * at.q.ne[1] + to.i2) * at.q.ne[2] + to.i1;
-    join_row(at, partial + row * parts * (at.v.ne[0] + 2), parts, to);
+    join_row(at, partial + row * parts * (at.v.ne[0] + 2), parts, to, columns);
 }
 
 static void launch_join(struct sheaf__cuda_queue *q, const Attention &at, const float *partial,
-                        int parts) {
+                        int parts, const Columns &columns) {
     const int64_t n = at.q.ne[1], n_s = at.q.ne[3];
     for (int64_t s = 0; s < n_s; s += sheaf__cuda_blocks_y(n_s)) {
         for (int64_t i = 0; i < n; i += sheaf__cuda_blocks_y(n)) {
@@ -139,7 +166,7 @@ static void launch_join(struct sheaf__cuda_queue *q, const Attention &at, const 
             const dim3 grid((unsigned)at.q.ne[2], sheaf__cuda_blocks_y(n - i),
                             sheaf__cuda_blocks_y(n_s - s));
             CUDA_LAUNCH_AHEAD(q->ahead, join_kernel, grid, THREADS, 0, q->stream, at, partial,
-                              parts, first);
+                              parts, first, columns);
         }
     }
 }
@@ -154,11 +181,19 @@ static int64_t parts_of(const struct sheaf__cuda_queue *q, const struct sheaf_te
     return parts < 1 ? 1 : parts > 256 ? 256 : parts;
 }
 
+/* Of the result as columns of integers: they come first in the scratch, where products look for them,
+ * and the parts behind them. */
+static size_t columns_size(const struct sheaf_tensor *dst) {
+    return sheaf__align_up(
+        sheaf__cuda_columns_size(dst->ne[0] * dst->ne[1], dst->ne[2] * dst->ne[3]), 256);
+}
+
 static size_t work_flash_attn(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
     const int64_t split = sheaf__cuda_attention_split_parts(q, dst), any = parts_of(q, dst);
     const int64_t parts = split > any ? split : any; /* a plan may come before the addresses */
-    return parts == 1 ? 0 : (size_t)(rows * parts * (dst->ne[0] + 2)) * sizeof(float);
+    if (parts == 1) return 0;
+    return columns_size(dst) + (size_t)(rows * parts * (dst->ne[0] + 2)) * sizeof(float);
 }
 
 static Attention attention_of(const struct sheaf_tensor *dst) {
@@ -182,12 +217,30 @@ static Attention attention_of(const struct sheaf_tensor *dst) {
     return at;
 }
 
-static enum sheaf_status launch_flash_attn(struct sheaf__cuda_queue *q,
-                                           const struct sheaf_tensor *dst) {
+/* The columns that `user`, the node to come, has of all heads together; q NULL: it has none. */
+static Columns columns_of(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst,
+                          const struct sheaf_tensor *user) {
+    Columns c = {NULL, NULL, 0};
+    struct Product p;
+    const struct sheaf_tensor *x = user ? user->src[1] : NULL;
+    if (!x || (x != dst && x->view_src != dst) || x->data != dst->data || dst->ne[0] % 32 ||
+        !sheaf_is_contiguous(dst) || !sheaf_is_contiguous(x) ||
+        x->ne[0] != dst->ne[0] * dst->ne[1] || sheaf_nrows(x) != dst->ne[2] * dst->ne[3] ||
+        !sheaf__cuda_rounds(q, x, user, &p))
+        return c;
+    c.q = p.q;
+    c.ds = p.ds;
+    c.chunks = p.chunks;
+    return c;
+}
+
+static enum sheaf_status launch_attention(struct sheaf__cuda_queue *q,
+                                          const struct sheaf_tensor *dst,
+                                          const struct sheaf_tensor *user) {
     const Attention at = attention_of(dst);
     const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
     int64_t parts = sheaf__cuda_attention_split_parts(q, dst);
-    float *work = (float *)(void *)q->work;
+    float *work = q->work ? (float *)(void *)(q->work + columns_size(dst)) : NULL;
     if (sheaf__cuda_attention_tiles(q, &at)) return sheaf__cuda_launched(q, dst);
     if (!sheaf__cuda_attention_split(q, &at, work)) {
         parts = parts_of(q, dst);
@@ -196,8 +249,25 @@ static enum sheaf_status launch_flash_attn(struct sheaf__cuda_queue *q,
                           shared_bytes(at.q.ne[0], at.v.ne[0]), q->stream, at,
                           parts > 1 ? work : NULL);
     }
-    if (parts > 1) launch_join(q, at, work, (int)parts);
+    if (parts > 1) {
+        const Columns columns = columns_of(q, dst, user);
+        launch_join(q, at, work, (int)parts, columns);
+        if (columns.q) q->rounds = user->src[1];
+    }
     return sheaf__cuda_launched(q, dst);
+}
+
+static enum sheaf_status launch_flash_attn(struct sheaf__cuda_queue *q,
+                                           const struct sheaf_tensor *dst) {
+    return launch_attention(q, dst, NULL);
+}
+
+int sheaf__cuda_launch_attention(struct sheaf__cuda_queue *q,
+                                 const struct sheaf_tensor *const *next, int n,
+                                 enum sheaf_status *st) {
+    if (next[0]->op != SHEAF_OP_FLASH_ATTN_EXT) return 0;
+    *st = launch_attention(q, next[0], n > 1 ? next[1] : NULL);
+    return 1;
 }
 
 /* Heads of some 2400 elements do not. */

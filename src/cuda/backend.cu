@@ -251,6 +251,7 @@ static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
         }
         if (n && !together) together = sheaf__cuda_launch_products(&b->q, next, n, &st);
         if (n && !together) together = sheaf__cuda_launch_glu_rounded(&b->q, next, n, &st);
+        if (n && !together) together = sheaf__cuda_launch_attention(&b->q, next, n, &st);
         if (n && !together) together = sheaf__cuda_launch_turn(&b->q, next, n, &st);
         if (n && !together) together = sheaf__cuda_launch_chain(&b->q, next, n, &st);
         if (!together) st = sheaf__cuda_op(nodes.node[i]->op)->launch(&b->q, nodes.node[i]);

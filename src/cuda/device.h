@@ -119,6 +119,7 @@ bool sheaf__cuda_state_fits(const struct sheaf_tensor *op);
  *   chain: ADD, RMS_NORM, MUL by a row of weights, or two of them with the norm
  *   products: two or three MUL_MAT of few columns, all of one x
  *   glu: a GLU that a product of block types comes after
+ *   attention: FLASH_ATTN_EXT, likewise
  *   turn:  RMS_NORM and MUL by a row of weights, or not; ROPE; SET_ROWS into a cache, or not; also
  *          those of q and of k together, and the SET_ROWS of V into its cache */
 enum { SHEAF__CUDA_TOGETHER = 8 };
@@ -127,6 +128,9 @@ int sheaf__cuda_launch_products(struct sheaf__cuda_queue *q, const struct sheaf_
 int sheaf__cuda_launch_glu_rounded(struct sheaf__cuda_queue *q,
                                    const struct sheaf_tensor *const *next, int n,
                                    enum sheaf_status *st);
+int sheaf__cuda_launch_attention(struct sheaf__cuda_queue *q,
+                                 const struct sheaf_tensor *const *next, int n,
+                                 enum sheaf_status *st);
 int sheaf__cuda_launch_turn(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
                             int n, enum sheaf_status *st);
 int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,

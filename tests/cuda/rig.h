@@ -122,7 +122,7 @@ static inline int replays_of(FILE *file, int n_launches) {
     rewind(file);
     while (fgets(line, sizeof line, file)) {
         if (sscanf(line, "cuda-emu: replays a graph of %d", &n) == 1) {
-            cr_assert_eq(n, n_launches);
+            cr_assert_eq(n, n_launches, "%d launches, not %d", n, n_launches);
             count++;
         }
     }

@@ -650,6 +650,71 @@ Test(cuda_emu, launches_of_a_layer) {
     fclose(trace);
 }
 
+/* A product of what attention gives takes its columns as integers from the kernel that joins the parts
+ * of the keys, if heads are whole blocks of them. */
+struct seen {
+    int d, h, n, t;
+    enum sheaf_type type;
+    int launches[2];
+};
+
+static char *seen_of(const struct seen *f, const char *params, size_t *size) {
+    struct rig r = rig_up("", params);
+    struct sheaf_tensor *q = sheaf_new_tensor_3d(r.ctx, SHEAF_TYPE_F32, f->d, f->n, f->h);
+    struct sheaf_tensor *k = sheaf_new_tensor_3d(r.ctx, SHEAF_TYPE_F16, f->d, f->t, 1);
+    struct sheaf_tensor *v = sheaf_dup_tensor(r.ctx, k);
+    struct sheaf_tensor *w[2], *y = sheaf_flash_attn_ext(r.ctx, q, k, v, NULL, 0.125f, 0, 0);
+    y = sheaf_reshape_2d(r.ctx, y, f->d * f->h, f->n);
+    for (int i = 0; i < 2; i++) {
+        w[i] = sheaf_new_tensor_2d(r.ctx, f->type, f->d * f->h, 5);
+        struct sheaf_tensor *z = sheaf_scale(r.ctx, sheaf_mul_mat(r.ctx, w[i], y), 2);
+        cr_assert_eq(sheaf_build_forward_expand(r.graph, z), SHEAF_STATUS_SUCCESS);
+    }
+    rig_alloc(&r);
+    fill(q, 1);
+    struct sheaf_tensor *const filled[] = {k, v, w[0], w[1]};
+    for (int i = 0; i < 4; i++) {
+        static float x[1 << 16];
+        static uint8_t bytes[1 << 18];
+        const int64_t n = sheaf_nelements(filled[i]);
+        cr_assert_leq(n, 1 << 16);
+        for (int64_t j = 0; j < n; j++) x[j] = (float)((j * 37 + i) % 101 - 50) / 25;
+        cr_assert_eq(sheaf_from_float(filled[i]->type, x, bytes, n), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_tensor_set(filled[i], bytes, 0, sheaf_nbytes(filled[i])),
+                     SHEAF_STATUS_SUCCESS);
+    }
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+    return rig_results(&r, size);
+}
+
+Test(cuda_emu, attention_makes_columns_integers) {
+    /* attention, joined, its columns, and twice a product with a scale; with fuse=0 the columns are
+     * made for each product */
+    static const struct seen cases[] = {
+        {64, 3, 1, 400, SHEAF_TYPE_Q4_0, {8, 6}},  {128, 8, 2, 400, SHEAF_TYPE_Q8_0, {8, 6}},
+        {32, 33, 1, 400, SHEAF_TYPE_Q4_0, {8, 6}},
+        {96, 5, 3, 400, SHEAF_TYPE_Q4_0, {8, 6}}, {48, 2, 1, 400, SHEAF_TYPE_Q4_0, {8, 7}},
+        {64, 3, 1, 400, SHEAF_TYPE_F16, {6, 6}},   {64, 3, 1, 30, SHEAF_TYPE_Q4_0, {7, 6}},
+    };
+    FILE *trace = rig_trace();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t size[2];
+        char *all[2];
+        for (int on = 0; on < 2; on++) {
+            rig_trace_clear(trace);
+            all[on] = seen_of(&cases[i], on ? "" : "fuse=0", &size[on]);
+            cr_assert_eq(replays_of(trace, cases[i].launches[on]), 2, "case %zu", i);
+        }
+        cr_assert(size[0] == size[1] && !memcmp(all[0], all[1], size[0]), "case %zu: other bits",
+                  i);
+        free(all[0]);
+        free(all[1]);
+    }
+    fclose(trace);
+}
+
 /* A sum of blocks is kept for the nodes that come next, and is in one kernel with a residual and a
  * norm; whatever else comes next, it is there before. Five blocks on two hosts. */
 enum { SUM_K = 260, SUM_ROWS = 3, SUM_N = SUM_K * SUM_ROWS, SUM_BLOCKS = 5 };
