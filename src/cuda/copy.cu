@@ -21,13 +21,13 @@ static Unit unit_of(const struct sheaf_tensor *t) {
 
 /* The block (element) that element number e lies in. nb0: bytes between blocks. */
 HD char *locate(const View &v, int64_t e, int64_t block, size_t nb0) {
-    const int64_t i0 = e % v.ne[0];
-    return row_data(v, row_at(v.ne, e / v.ne[0])) + (size_t)(i0 / block) * nb0;
+    const Divided at = divided(e, v.ne[0]);
+    return row_data(v, row_at(v.ne, at.quotient)) + (size_t)(at.rest / block) * nb0;
 }
 
 static __device__ __forceinline__ float load_number(const View &v, int64_t e) {
-    const int64_t i0 = e % v.ne[0];
-    return load_any(v.type, row_data(v, row_at(v.ne, e / v.ne[0])), v.nb[0], i0);
+    const Divided at = divided(e, v.ne[0]);
+    return load_any(v.type, row_data(v, row_at(v.ne, at.quotient)), v.nb[0], at.rest);
 }
 
 /* x: one block of 32 floats to p, as the host does it. Functions of their own, because nvcc needs 10 s
@@ -91,6 +91,8 @@ HD bool is_int_type(int type) { return type == SHEAF_TYPE_I32 || type == SHEAF_T
 
 /* Blocks of the same type: n of them, moved as they are. */
 static __global__ void move_kernel(View dst, View src, Unit unit, int64_t n) {
+    previous_done();
+    next_may_start();
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * THREADS) {
         char *d = locate(dst, i * unit.elements, unit.elements, dst.nb[0]);
@@ -114,6 +116,8 @@ static __global__ void __launch_bounds__(threads_of(ELEMENTS))
     convert_kernel(View dst, View src, int64_t n) {
     CUDA_DYNAMIC_SHARED(float, shared);
     float one, *x = own_block<ELEMENTS>(shared, &one);
+    previous_done();
+    next_may_start();
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * blockDim.x) {
         const int64_t first = i * ELEMENTS;
@@ -162,11 +166,13 @@ static void launch_convert(struct sheaf__cuda_queue *q, int64_t elements, const 
     const unsigned threads = threads_of(elements), blocks = sheaf__cuda_blocks(n, threads);
     const size_t shared = shared_of(elements);
     if (elements == 1) {
-        CUDA_LAUNCH(convert_kernel<1>, blocks, threads, shared, q->stream, d, s, n);
+        CUDA_LAUNCH_AHEAD(q->ahead, convert_kernel<1>, blocks, threads, shared, q->stream, d, s, n);
     } else if (elements == SHEAF__QK) {
-        CUDA_LAUNCH(convert_kernel<SHEAF__QK>, blocks, threads, shared, q->stream, d, s, n);
+        CUDA_LAUNCH_AHEAD(q->ahead, convert_kernel<SHEAF__QK>, blocks, threads, shared, q->stream,
+                          d, s, n);
     } else {
-        CUDA_LAUNCH(convert_kernel<SHEAF__QK_K>, blocks, threads, shared, q->stream, d, s, n);
+        CUDA_LAUNCH_AHEAD(q->ahead, convert_kernel<SHEAF__QK_K>, blocks, threads, shared, q->stream,
+                          d, s, n);
     }
 }
 
@@ -183,7 +189,8 @@ static enum sheaf_status launch_copy(struct sheaf__cuda_queue *q, const struct s
             return e ? sheaf__cuda_error(q->device->name, e, "copying '%s'", dst->name)
                      : SHEAF_STATUS_SUCCESS;
         }
-        CUDA_LAUNCH_PLAIN(move_kernel, blocks, THREADS, 0, q->stream, d, s, unit, n);
+        CUDA_LAUNCH_AHEAD_PLAIN(q->ahead, move_kernel, blocks, THREADS, 0, q->stream, d, s, unit,
+                                n);
     } else if (is_int_type(dst->type) || is_int_type(src->type)) {
         CUDA_LAUNCH_PLAIN(integer_kernel, blocks, THREADS, 0, q->stream, d, s, n);
     } else {
@@ -207,8 +214,8 @@ static enum sheaf_status launch_concat(struct sheaf__cuda_queue *q,
         offset += src->ne[dim];
         if (sheaf_is_empty(src)) continue;
         const int64_t n = sheaf_nelements(src) / unit.elements;
-        CUDA_LAUNCH_PLAIN(move_kernel, sheaf__cuda_blocks(n, THREADS), THREADS, 0, q->stream, d,
-                          stepped(src), unit, n);
+        CUDA_LAUNCH_AHEAD_PLAIN(q->ahead, move_kernel, sheaf__cuda_blocks(n, THREADS), THREADS, 0,
+                                q->stream, d, stepped(src), unit, n);
     }
     return sheaf__cuda_launched(q, dst);
 }
@@ -223,6 +230,8 @@ struct Rows {
 /* a [e, v, h, s], ids [n, h, s] -> dst F32, or I32 if a is, [e, n, h, s]; rows that others hold are zeros. grid: x
  * rows of dst, y pieces of a row */
 static __global__ void get_rows_kernel(View dst, View a, View ids, Rows rows, Fault *fault) {
+    previous_done();
+    next_may_start();
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
         int64_t id = load_id(ids, at.i1, at.i2, at.i3);
@@ -251,14 +260,17 @@ static enum sheaf_status launch_get_rows(struct sheaf__cuda_queue *q,
     const Rows rows = {dst->op_params[SHEAF_OP_PARAM_BASE], extent ? extent : a->ne[1],
                        (uint64_t)(uintptr_t)dst};
     const dim3 grid(sheaf__cuda_blocks(sheaf_nrows(dst), 1),
-                    sheaf__cuda_blocks_y((dst->ne[0] + 4 * THREADS - 1) / (4 * THREADS)));
-    CUDA_LAUNCH_PLAIN(get_rows_kernel, grid, THREADS, 0, q->stream, sheaf__cuda_view(dst),
-                      sheaf__cuda_view(a), sheaf__cuda_view(dst->src[1]), rows, q->fault);
+                    sheaf__cuda_blocks_y((dst->ne[0] + THREADS - 1) / THREADS));
+    CUDA_LAUNCH_AHEAD_PLAIN(q->ahead, get_rows_kernel, grid, THREADS, 0, q->stream,
+                            sheaf__cuda_view(dst), sheaf__cuda_view(a),
+                            sheaf__cuda_view(dst->src[1]), rows, q->fault);
     return sheaf__cuda_launched(q, dst);
 }
 
 /* a F32 [m, u, n], b F32 [m, x], ids [u, n] -> dst F32 [m, u, n]; 0 where the row is another's */
 static __global__ void add_id_kernel(View dst, View a, View b, View ids, Rows rows, Fault *fault) {
+    previous_done();
+    next_may_start();
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
         int64_t id = load_id(ids, at.i1, at.i2, 0);
@@ -280,9 +292,10 @@ static enum sheaf_status launch_add_id(struct sheaf__cuda_queue *q,
     const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
     const Rows rows = {dst->op_params[SHEAF_OP_PARAM_BASE], extent ? extent : b->ne[1],
                        (uint64_t)(uintptr_t)dst};
-    CUDA_LAUNCH_PLAIN(add_id_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1), THREADS, 0, q->stream,
-                      sheaf__cuda_view(dst), sheaf__cuda_view(dst->src[0]), sheaf__cuda_view(b),
-                      sheaf__cuda_view(dst->src[2]), rows, q->fault);
+    CUDA_LAUNCH_AHEAD_PLAIN(q->ahead, add_id_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
+                            THREADS, 0, q->stream, sheaf__cuda_view(dst),
+                            sheaf__cuda_view(dst->src[0]), sheaf__cuda_view(b),
+                            sheaf__cuda_view(dst->src[2]), rows, q->fault);
     return sheaf__cuda_launched(q, dst);
 }
 

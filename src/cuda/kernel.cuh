@@ -54,6 +54,7 @@
         auto fn_ = kernel;                                                                         \
         cudaLaunchKernelEx(&config_, fn_, __VA_ARGS__);                                            \
     } while (0)
+#define CUDA_LAUNCH_AHEAD_PLAIN CUDA_LAUNCH_AHEAD
 #define CUDA_DYNAMIC_SHARED(type, name)                                                            \
     extern __shared__ __align__(128) unsigned char dynamic_shared_[];                              \
     type *name = (type *)dynamic_shared_

@@ -19,10 +19,13 @@ enum Method { METHOD_VEC, METHOD_BLAS, METHOD_TILE };
 
 /* b, any strides, to out F32 [its shape], dense */
 static __global__ void gather_kernel(View b, float *out, int64_t n) {
+    previous_done();
+    next_may_start();
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * THREADS) {
-        const char *row = row_data(b, row_at(b.ne, i / b.ne[0]));
-        out[i] = load_plain(b.type, row + (size_t)(i % b.ne[0]) * b.nb[0]);
+        const Divided at = divided(i, b.ne[0]);
+        const char *row = row_data(b, row_at(b.ne, at.quotient));
+        out[i] = load_plain(b.type, row + (size_t)at.rest * b.nb[0]);
     }
 }
 
@@ -167,9 +170,9 @@ static enum sheaf_status launch_nodes(struct sheaf__cuda_queue *q,
     }
     if (needs_gather(b) && !sheaf_is_empty(b)) {
         if (!rounded)
-            CUDA_LAUNCH_PLAIN(gather_kernel, sheaf__cuda_blocks(sheaf_nelements(b), THREADS),
-                              THREADS, 0, q->stream, p.b, (float *)(void *)q->work,
-                              sheaf_nelements(b));
+            CUDA_LAUNCH_AHEAD_PLAIN(q->ahead, gather_kernel,
+                                    sheaf__cuda_blocks(sheaf_nelements(b), THREADS), THREADS, 0,
+                                    q->stream, p.b, (float *)(void *)q->work, sheaf_nelements(b));
         p.b.data = q->work;
         p.b.type = SHEAF_TYPE_F32;
         p.b.nb[0] = sizeof(float);

@@ -7,8 +7,10 @@
 /* ---- norm and sum ---- */
 
 /* dst F32, a [i, j, h, s] */
-static __global__ void __launch_bounds__(1024) rms_norm_kernel(View dst, View a, float eps) {
+static __global__ void __launch_bounds__(1024, 1) rms_norm_kernel(View dst, View a, float eps) {
     __shared__ float scratch[32];
+    previous_done();
+    next_may_start();
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
         const char *x = row_data(a, at);
@@ -26,16 +28,18 @@ static __global__ void __launch_bounds__(1024) rms_norm_kernel(View dst, View a,
 
 static enum sheaf_status launch_rms_norm(struct sheaf__cuda_queue *q,
                                          const struct sheaf_tensor *dst) {
-    CUDA_LAUNCH(rms_norm_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
-                sheaf__cuda_row_threads(dst->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
-                sheaf__cuda_view(dst->src[0]), sheaf__param_f32(dst, 0));
+    CUDA_LAUNCH_AHEAD(q->ahead, rms_norm_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
+                      sheaf__cuda_row_threads(dst->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
+                      sheaf__cuda_view(dst->src[0]), sheaf__param_f32(dst, 0));
     return sheaf__cuda_launched(q, dst);
 }
 
 /* The same; `center`: NORM, else L2_NORM */
-static __global__ void __launch_bounds__(1024)
+static __global__ void __launch_bounds__(1024, 1)
     norm_kernel(View dst, View a, float eps, bool center) {
     __shared__ float scratch[32];
+    previous_done();
+    next_may_start();
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
         const char *x = row_data(a, at);
@@ -58,9 +62,10 @@ static __global__ void __launch_bounds__(1024)
 }
 
 static enum sheaf_status launch_norm(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
-    CUDA_LAUNCH(norm_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
-                sheaf__cuda_row_threads(dst->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
-                sheaf__cuda_view(dst->src[0]), sheaf__param_f32(dst, 0), dst->op == SHEAF_OP_NORM);
+    CUDA_LAUNCH_AHEAD(q->ahead, norm_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
+                      sheaf__cuda_row_threads(dst->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
+                      sheaf__cuda_view(dst->src[0]), sheaf__param_f32(dst, 0),
+                      dst->op == SHEAF_OP_NORM);
     return sheaf__cuda_launched(q, dst);
 }
 
@@ -240,6 +245,8 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
 /* a [i, j, h, s] -> dst F32 [1, j, h, s], divided by count */
 static __global__ void __launch_bounds__(1024) sum_rows_kernel(View dst, View a, float count) {
     __shared__ float scratch[32];
+    previous_done();
+    next_may_start();
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
         const char *x = row_data(a, at);
@@ -256,9 +263,9 @@ static enum sheaf_status launch_sum_rows(struct sheaf__cuda_queue *q,
     const struct sheaf_tensor *a = dst->src[0];
     const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
     const float count = dst->op != SHEAF_OP_MEAN ? 1.0f : (float)(extent ? extent : a->ne[0]);
-    CUDA_LAUNCH(sum_rows_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
-                sheaf__cuda_row_threads(a->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
-                sheaf__cuda_view(a), count);
+    CUDA_LAUNCH_AHEAD(q->ahead, sum_rows_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
+                      sheaf__cuda_row_threads(a->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
+                      sheaf__cuda_view(a), count);
     return sheaf__cuda_launched(q, dst);
 }
 
@@ -293,6 +300,8 @@ static __global__ void __launch_bounds__(1024)
     soft_max_kernel(View dst, View a, View mask, View sinks, float scale, float max_bias,
                     Heads heads) {
     __shared__ float scratch[32];
+    previous_done();
+    next_may_start();
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
         const char *x = row_data(a, at), *m = NULL;
@@ -332,10 +341,10 @@ static enum sheaf_status launch_soft_max(struct sheaf__cuda_queue *q,
     View mask = sheaf__cuda_view(m ? m : a), sinks = sheaf__cuda_view(s ? s : a);
     if (!m) mask.data = NULL;
     if (!s) sinks.data = NULL;
-    CUDA_LAUNCH(soft_max_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
-                sheaf__cuda_row_threads(dst->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
-                sheaf__cuda_view(a), mask, sinks, sheaf__param_f32(dst, 0),
-                sheaf__param_f32(dst, 1), heads);
+    CUDA_LAUNCH_AHEAD(q->ahead, soft_max_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
+                      sheaf__cuda_row_threads(dst->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
+                      sheaf__cuda_view(a), mask, sinks, sheaf__param_f32(dst, 0),
+                      sheaf__param_f32(dst, 1), heads);
     return sheaf__cuda_launched(q, dst);
 }
 

@@ -77,8 +77,11 @@ static __device__ __forceinline__ void write_key(const Level &l, int64_t item, i
 
 static __global__ void __launch_bounds__(512) best_kernel(Level l) {
     __shared__ uint64_t keys[PART];
+    previous_done();
+    next_may_start();
     for (int64_t item = blockIdx.x; item < l.n_rows * l.n_parts; item += gridDim.x) {
-        const int64_t row = item / l.n_parts, first = item % l.n_parts * PART;
+        const Divided part = divided(item, l.n_parts);
+        const int64_t row = part.quotient, first = part.rest * PART;
         for (int i = (int)threadIdx.x; i < l.size; i += (int)blockDim.x)
             keys[i] = key_at(l, row, first + i);
         __syncthreads(); /* the part's keys are there */
@@ -128,8 +131,8 @@ static enum sheaf_status launch_levels(struct sheaf__cuda_queue *q,
         l.out = l.n_parts > 1 ? work[level % 2] : NULL;
         for (l.size = 2; l.size < PART && l.size < l.n;) l.size *= 2;
         const unsigned threads = l.size < 64 ? 32 : (unsigned)l.size / 2;
-        CUDA_LAUNCH(best_kernel, sheaf__cuda_blocks(l.n_rows * l.n_parts, 1), threads, 0, q->stream,
-                    l);
+        CUDA_LAUNCH_AHEAD(q->ahead, best_kernel, sheaf__cuda_blocks(l.n_rows * l.n_parts, 1),
+                          threads, 0, q->stream, l);
         if (!l.out) break;
         l.in = l.out;
         l.n = l.n_parts * l.k;

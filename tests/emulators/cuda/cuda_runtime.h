@@ -108,6 +108,11 @@ void emu_copies_done(int running);
         (void)(ahead);                                                                             \
         CUDA_LAUNCH(__VA_ARGS__);                                                                  \
     } while (0)
+#define CUDA_LAUNCH_AHEAD_PLAIN(ahead, ...)                                                        \
+    do {                                                                                           \
+        (void)(ahead);                                                                             \
+        CUDA_LAUNCH_PLAIN(__VA_ARGS__);                                                            \
+    } while (0)
 #define CUDA_DYNAMIC_SHARED(type, name) type *name = (type *)emu_dynamic_shared()
 
 static inline void __syncthreads(void) { emu_syncthreads(); }
