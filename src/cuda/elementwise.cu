@@ -26,32 +26,74 @@ struct Pieces { /* of the rows of dst */
     int64_t per_row, n;
 };
 
+/* Where a piece lies: its row, and the first element that a thread has of it. */
+struct Place {
+    Row row;
+    int64_t first;
+};
+static __device__ __forceinline__ Place place_of(const View &dst, const Pieces &pieces,
+                                                 int64_t piece) {
+    const Divided at = divided(piece, pieces.per_row);
+    const Place p = {row_at(dst.ne, at.quotient), at.rest * PIECE + threadIdx.x};
+    return p;
+}
+
+/* A thread's elements of row p, `first` and more THREADS apart; those behind the n-th are 0. All are
+ * under way before one is used. */
+struct Loaded {
+    float v[PER_THREAD];
+};
+static __device__ __forceinline__ Loaded load_piece(const View &a, const char *p, int64_t first,
+                                                    int64_t n) {
+    Loaded x;
+#pragma unroll
+    for (int k = 0; k < PER_THREAD; k++) {
+        const int64_t i = first + k * THREADS;
+        x.v[k] = i < n ? load_plain(a.type, p + (size_t)i * a.nb[0]) : 0.0f;
+    }
+    return x;
+}
+static __device__ __forceinline__ void store_piece(const View &dst, char *p, int64_t first,
+                                                   const Loaded &x) {
+#pragma unroll
+    for (int k = 0; k < PER_THREAD; k++) {
+        const int64_t i = first + k * THREADS;
+        if (i < dst.ne[0]) store_plain(dst.type, x.v[k], p + (size_t)i * dst.nb[0]);
+    }
+}
+
 /* dst, a [i, j, h, s], b repeated to it */
 static __global__ void binary_kernel(View dst, View a, View b, int op, Pieces pieces) {
+    previous_done();
+    next_may_start();
     for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
-        const Row at = row_at(dst.ne, piece / pieces.per_row);
-        char *d = row_data(dst, at);
-        const char *x = row_data(a, at), *y = row_repeat(b, at);
-        const int64_t first = piece % pieces.per_row * PIECE;
-        for (int k = 0; k < PER_THREAD; k++) {
-            const int64_t i = first + k * THREADS + threadIdx.x;
-            if (i >= dst.ne[0]) break;
-            const int64_t j = b.ne[0] == dst.ne[0] ? i : i % b.ne[0];
-            const float v = binary_of(op, load_plain(a.type, x + (size_t)i * a.nb[0]),
-                                      load_plain(b.type, y + (size_t)j * b.nb[0]));
-            store_plain(dst.type, v, d + (size_t)i * dst.nb[0]);
+        const Place at = place_of(dst, pieces, piece);
+        const char *q = row_repeat(b, at.row);
+        Loaded x = load_piece(a, row_data(a, at.row), at.first, dst.ne[0]), y;
+        if (b.ne[0] == dst.ne[0]) {
+            y = load_piece(b, q, at.first, dst.ne[0]);
+        } else {
+#pragma unroll
+            for (int k = 0; k < PER_THREAD; k++) {
+                const int64_t j = divided(at.first + k * THREADS, b.ne[0]).rest;
+                y.v[k] = load_plain(b.type, q + (size_t)j * b.nb[0]);
+            }
         }
+#pragma unroll
+        for (int k = 0; k < PER_THREAD; k++) x.v[k] = binary_of(op, x.v[k], y.v[k]);
+        store_piece(dst, row_data(dst, at.row), at.first, x);
     }
 }
 
 static __global__ void unary_kernel(View dst, View a, Function f, Pieces pieces) {
+    previous_done();
+    next_may_start();
     for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
-        const Row at = row_at(dst.ne, piece / pieces.per_row);
-        char *d = row_data(dst, at);
-        const char *x = row_data(a, at);
-        const int64_t first = piece % pieces.per_row * PIECE;
-        for (int k = 0; k < PER_THREAD; k++) {
-            const int64_t i = first + k * THREADS + threadIdx.x;
+        const Place at = place_of(dst, pieces, piece);
+        const char *x = row_data(a, at.row);
+        char *d = row_data(dst, at.row);
+        for (int k = 0; k < PER_THREAD; k++) { /* not at once: the functions are long */
+            const int64_t i = at.first + k * THREADS;
             if (i >= dst.ne[0]) break;
             const float v = map_of(f, load_plain(a.type, x + (size_t)i * a.nb[0]));
             store_plain(dst.type, v, d + (size_t)i * dst.nb[0]);
@@ -64,17 +106,12 @@ static __global__ void glu_kernel(View dst, View a, View b, Function f, Pieces p
     previous_done();
     next_may_start();
     for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
-        const Row at = row_at(dst.ne, piece / pieces.per_row);
-        char *d = row_data(dst, at);
-        const char *x = row_data(a, at), *y = row_data(b, at);
-        const int64_t first = piece % pieces.per_row * PIECE;
-        for (int k = 0; k < PER_THREAD; k++) {
-            const int64_t i = first + k * THREADS + threadIdx.x;
-            if (i >= dst.ne[0]) break;
-            const float v = glu_of(f, load_plain(a.type, x + (size_t)i * a.nb[0]),
-                                   load_plain(b.type, y + (size_t)i * b.nb[0]));
-            store_plain(dst.type, v, d + (size_t)i * dst.nb[0]);
-        }
+        const Place at = place_of(dst, pieces, piece);
+        Loaded x = load_piece(a, row_data(a, at.row), at.first, dst.ne[0]);
+        const Loaded y = load_piece(b, row_data(b, at.row), at.first, dst.ne[0]);
+#pragma unroll
+        for (int k = 0; k < PER_THREAD; k++) x.v[k] = glu_of(f, x.v[k], y.v[k]);
+        store_piece(dst, row_data(dst, at.row), at.first, x);
     }
 }
 
@@ -87,7 +124,8 @@ static __global__ void glu_rounded_kernel(View dst, View a, View b, Function f, 
     const int lane = threadIdx.x % 32;
     for (int64_t block = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32; block < n;
          block += (int64_t)gridDim.x * THREADS / 32) {
-        const int64_t column = block / per_row, i = block % per_row * 32 + lane;
+        const Divided in = divided(block, per_row);
+        const int64_t column = in.quotient, i = in.rest * 32 + lane;
         const Row at = row_at(dst.ne, column);
         float v = 0.0f;
         if (i < dst.ne[0]) {
@@ -95,7 +133,7 @@ static __global__ void glu_rounded_kernel(View dst, View a, View b, Function f, 
                        ((const float *)(const void *)row_data(b, at))[i]);
             ((float *)(void *)row_data(dst, at))[i] = v;
         }
-        quantize_lane(p.q, p.ds, p.chunks, column, block % per_row, v);
+        quantize_lane(p.q, p.ds, p.chunks, column, in.rest, v);
     }
 }
 
@@ -125,8 +163,8 @@ static enum sheaf_status launch_binary(struct sheaf__cuda_queue *q,
         flatten(&y, n);
     }
     const Pieces p = pieces_of(d);
-    CUDA_LAUNCH_PLAIN(binary_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream, d, x, y,
-                      (int)dst->op, p);
+    CUDA_LAUNCH_AHEAD_PLAIN(q->ahead, binary_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0,
+                            q->stream, d, x, y, (int)dst->op, p);
     return sheaf__cuda_launched(q, dst);
 }
 
@@ -138,8 +176,8 @@ static enum sheaf_status launch_unary(struct sheaf__cuda_queue *q, const struct 
         flatten(&x, sheaf_nelements(dst));
     }
     const Pieces p = pieces_of(d);
-    CUDA_LAUNCH_PLAIN(unary_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream, d, x,
-                      function_of(dst), p);
+    CUDA_LAUNCH_AHEAD_PLAIN(q->ahead, unary_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0,
+                            q->stream, d, x, function_of(dst), p);
     return sheaf__cuda_launched(q, dst);
 }
 
@@ -157,8 +195,8 @@ static enum sheaf_status launch_glu(struct sheaf__cuda_queue *q, const struct sh
         flatten(&y, sheaf_nelements(dst));
     }
     const Pieces p = pieces_of(d);
-    CUDA_LAUNCH_AHEAD(q->ahead, glu_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream, d, x,
-                      y, function_of(dst), p);
+    CUDA_LAUNCH_AHEAD_PLAIN(q->ahead, glu_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream,
+                            d, x, y, function_of(dst), p);
     return sheaf__cuda_launched(q, dst);
 }
 
