@@ -694,9 +694,9 @@ Test(cuda_emu, attention_makes_columns_integers) {
      * made for each product */
     static const struct seen cases[] = {
         {64, 3, 1, 400, SHEAF_TYPE_Q4_0, {8, 6}},  {128, 8, 2, 400, SHEAF_TYPE_Q8_0, {8, 6}},
-        {32, 33, 1, 400, SHEAF_TYPE_Q4_0, {8, 6}},
-        {96, 5, 3, 400, SHEAF_TYPE_Q4_0, {8, 6}}, {48, 2, 1, 400, SHEAF_TYPE_Q4_0, {8, 7}},
-        {64, 3, 1, 400, SHEAF_TYPE_F16, {6, 6}},   {64, 3, 1, 30, SHEAF_TYPE_Q4_0, {7, 6}},
+        {32, 33, 1, 400, SHEAF_TYPE_Q4_0, {8, 6}}, {96, 5, 3, 400, SHEAF_TYPE_Q4_0, {8, 6}},
+        {48, 2, 1, 400, SHEAF_TYPE_Q4_0, {8, 7}},  {64, 3, 1, 400, SHEAF_TYPE_F16, {6, 6}},
+        {64, 3, 1, 30, SHEAF_TYPE_Q4_0, {7, 6}},
     };
     FILE *trace = rig_trace();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -1016,15 +1016,18 @@ Test(cuda_emu, set_rows_keeps_the_last) {
     rig_down(&r);
 }
 
-/* Whole models: fused nodes, memory that the graph allocator gives out again, replayed graphs. */
+/* Whole models: fused nodes, which give the bits of separate ones, memory that the graph allocator gives
+ * out again, replayed graphs. */
 Test(cuda_emu, models, .timeout = DEADLINE) {
     static const struct {
         const char *options;
-        double error; /* mean square, against that of the logits */
+        double error;      /* mean square, against that of the logits */
+        const char *cache; /* its type */
     } cases[] = {
-        {"--arch llama --type f32 --embd 128 --head-dim 64 --heads 4 --kv-heads 2", 1e-5},
-        {"--arch qwen2 --type q8_0 --embd 128 --ff 256 --heads 8", 1e-3},
-        {"--arch gemma3 --type q4_K --embd 256 --ff 256 --head-dim 64", 5e-3},
+        {"--arch llama --type f32 --embd 128 --head-dim 64 --heads 4 --kv-heads 2", 1e-5, "f32"},
+        {"--arch qwen2 --type q8_0 --embd 128 --ff 256 --heads 8", 1e-3, "f16"},
+        {"--arch gemma3 --type q4_K --embd 256 --ff 256 --head-dim 64", 5e-3, "f16"},
+        {"--arch qwen3 --type q4_0 --embd 128 --ff 256 --head-dim 64", 5e-3, "q8_0"},
     };
     static char out[CAP];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -1033,11 +1036,13 @@ Test(cuda_emu, models, .timeout = DEADLINE) {
         snprintf(
             cmd, sizeof cmd,
             "cd %s && B='" SHEAF_BUILD_DIR "/bin' && $B/sheaf-make-model -o m.gguf %s >&2 && "
-            "export SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=1 " ENV " && for d in CPU0@0 CUDA0@0; do "
-            "$B/sheaf-run -m m.gguf --devices $d --logits $d.bin --temp 0 -n 6 --ignore-eos -p "
+            "export SHEAF_CPU_THREADS=1 SHEAF_CPU_DEVICES=1 " ENV " && for d in CPU0@0 CUDA0@0 "
+            "fuse=0; do p=; [ $d != fuse=0 ] || p=$d d=CUDA0@0; SHEAF_CUDA_PARAMS=$p "
+            "$B/sheaf-run -m m.gguf --devices $d --logits $d$p.bin --temp 0 -n 6 -ctk %s "
+            "--ignore-eos -p "
             "'aaaa bbbb cccc dddd eeee ffff gggg hhhh iiii jjjj kkkk llll mmmm nnnn' || exit 1; "
-            "done",
-            dir, cases[i].options);
+            "done; cmp CUDA0@0.bin CUDA0@0fuse=0.bin",
+            dir, cases[i].options, cases[i].cache);
         cr_assert_eq(run_command(cmd, DEADLINE, out, CAP), 0, "%s: %s", cases[i].options, out);
         float *x[2];
         size_t n[2];
