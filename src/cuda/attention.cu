@@ -1,6 +1,7 @@
 /* FLASH_ATTN_EXT: softmax(q.k) v with the softmax taken online, and which kernel computes it.
  *
  *   many queries, F16 keys and values          attention_tile.cu
+ *   F16, BF16, heads up to 256                 attention_few.cu
  *   F16, BF16, Q8_0, Q4_0, heads up to 576     attention_split.cu
  *   any types and shapes                       attention_kernel, here
  *
@@ -156,8 +157,11 @@ static int64_t parts_of(const struct sheaf__cuda_queue *q, const struct sheaf_te
 
 static size_t work_flash_attn(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
-    const int64_t split = sheaf__cuda_attention_split_parts(q, dst), any = parts_of(q, dst);
-    const int64_t parts = split > any ? split : any; /* a plan may come before the addresses */
+    const int64_t few = sheaf__cuda_attention_few_parts(q, dst),
+                  split = sheaf__cuda_attention_split_parts(q, dst), any = parts_of(q, dst);
+    /* a plan may come before the addresses, which decide between them */
+    int64_t parts = split > any ? split : any;
+    if (few > parts) parts = few;
     return parts == 1 ? 0 : (size_t)(rows * parts * (dst->ne[0] + 2)) * sizeof(float);
 }
 
@@ -186,10 +190,11 @@ static enum sheaf_status launch_flash_attn(struct sheaf__cuda_queue *q,
                                            const struct sheaf_tensor *dst) {
     const Attention at = attention_of(dst);
     const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
-    int64_t parts = sheaf__cuda_attention_split_parts(q, dst);
     float *work = (float *)(void *)q->work;
     if (sheaf__cuda_attention_tiles(q, &at)) return sheaf__cuda_launched(q, dst);
-    if (!sheaf__cuda_attention_split(q, &at, work)) {
+    int64_t parts = sheaf__cuda_attention_few(q, &at, work);
+    if (!parts) parts = sheaf__cuda_attention_split(q, &at, work);
+    if (!parts) {
         parts = parts_of(q, dst);
         const dim3 grid(sheaf__cuda_blocks(rows, 1), (unsigned)parts);
         CUDA_LAUNCH_AHEAD(q->ahead, attention_kernel, grid, THREADS,
