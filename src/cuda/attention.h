@@ -14,6 +14,8 @@ struct Attention {
     int64_t group; /* most query heads that a K/V head has */
 };
 
+static const int64_t MOST_PARTS = 256; /* of the keys of a node */
+
 /* The first query head that reads K/V head hk; up to that of hk + 1 they are its group. */
 HD int64_t first_head(const Attention &at, int64_t hk) {
     const int64_t head = hk * at.groups.each - at.groups.skip;

@@ -24,7 +24,7 @@
 enum { KEYS = 16, MOST_WARPS = 8, WARPS = 4, MOST_STAGES = 4, LEAST_STAGES = 2 };
 /* Keys that one part has if there are no more: the second kernel takes longer than they do. */
 static const int64_t ALONE = 256;
-static const int64_t LEAST_PART = 64, MOST_PARTS = 256;
+static const int64_t LEAST_PART = 64;
 static const size_t MOST_SHARED = 113 << 10;       /* two blocks of WARPS in 227 KiB */
 static const size_t MOST_SHARED_ALONE = 226 << 10; /* one block of MOST_WARPS */
 
@@ -40,6 +40,10 @@ struct Few {
 template <int D, int E> struct Tile {
     enum { LD_K = 2 * D + 16, LD_V = 2 * E + 16, BYTES = KEYS * (LD_K + LD_V) }; /* bytes */
 };
+/* q of the block in shared memory, as a lane has it, for heads whose q is too much for the registers. */
+template <int D, int ROWS> struct Operand {
+    enum { R = ROWS / 8, STEPS = D / 16, SHARED = D > 192, BYTES = SHARED ? STEPS * R * 512 : 0 };
+};
 /* What a warp found: its rows of sums of values, then a maximum and a sum for each row. */
 template <int E, int ROWS> struct Found {
     enum { LD = E + 8, MAX = ROWS * LD, SUM = MAX + ROWS }; /* floats */
@@ -47,27 +51,33 @@ template <int E, int ROWS> struct Found {
 
 /* ---- tiles ---- */
 
-/* `rows` of up to KEYS rows of `width` halves, by the warp. */
+/* `rows` of up to KEYS rows of `width` halves, by the warp: a lane has one unit of every so many rows. */
 template <int WIDTH>
-static __device__ __forceinline__ void copy_rows(char *to, const char *from, unsigned step, int rows,
-                                                 int width) {
-    enum { UNITS = WIDTH / 8, LD = 2 * WIDTH + 16 };
-    const int lane = threadIdx.x % 32;
+static __device__ __forceinline__ void copy_rows(char *to, const char *from, unsigned step,
+                                                 int rows, int width) {
+    enum { UNITS = WIDTH / 8, LANES = UNITS > 16 ? 32 : UNITS > 8 ? 16 : 8, LD = 2 * WIDTH + 16 };
+    const int row = threadIdx.x % 32 / LANES, unit = threadIdx.x % LANES;
+    if (unit * 8 >= width) return;
+    const char *x = from + (size_t)row * step + unit * 16;
+    char *y = to + row * LD + unit * 16;
 #pragma unroll
-    for (int i = 0; i < KEYS * UNITS; i += 32) {
-        const int row = (i + lane) / UNITS, unit = (i + lane) % UNITS;
-        if (row < rows && unit * 8 < width)
-            copy_ahead<16>(to + row * LD + unit * 16, from + (size_t)row * step + unit * 16);
+    for (int i = 0; i < KEYS; i += 32 / LANES) {
+        if (i + row < rows) copy_ahead<16>(y + i * LD, x);
+        x += 32 / LANES * step;
     }
 }
+/* The same to the L2 cache. */
 template <int WIDTH>
 static __device__ __forceinline__ void prefetch_rows(const char *from, unsigned step, int rows,
                                                      int width) {
-    enum { CHUNK = 128, CHUNKS = (2 * WIDTH + CHUNK - 1) / CHUNK };
-    for (int i = threadIdx.x % 32; i < KEYS * CHUNKS; i += 32) {
-        const int row = i / CHUNKS, at = i % CHUNKS * CHUNK, left = 2 * width - at;
-        if (row < rows && left > 0)
-            prefetch(from + (size_t)row * step + at, (unsigned)(left < CHUNK ? left : CHUNK));
+    enum { SECTORS = WIDTH / 16, LANES = SECTORS > 8 ? 16 : SECTORS > 4 ? 8 : 4 };
+    const int row = threadIdx.x % 32 / LANES, sector = threadIdx.x % LANES;
+    if (sector * 16 >= width) return;
+    const char *x = from + (size_t)row * step + sector * 32;
+#pragma unroll
+    for (int i = 0; i < KEYS; i += 32 / LANES) {
+        if (i + row < rows) prefetch_sector(x);
+        x += 32 / LANES * step;
     }
 }
 
@@ -94,22 +104,22 @@ static __device__ __forceinline__ uint32_t warp_or(uint32_t x) {
 }
 
 /* The half nearest to f, and what is then left of f. */
-template <int TYPE> HD uint16_t take_half(float &f) {
-    if (TYPE == SHEAF_TYPE_F16) {
-        const uint16_t h = f32_to_f16(f > 65504.0f ? 65504.0f : f < -65504.0f ? -65504.0f : f);
-        f -= f16_to_f32(h);
-        return h;
-    }
-    const uint16_t h = sheaf__f32_to_bf16(f);
-    f -= sheaf__bf16_to_f32(h);
+template <int TYPE> HD uint32_t take_half(float &f) {
+    const uint16_t h = TYPE == SHEAF_TYPE_F16 ? f32_to_f16(f) : sheaf__f32_to_bf16(f);
+    f -= TYPE == SHEAF_TYPE_F16 ? f16_to_f32(h) : sheaf__bf16_to_f32(h);
     return h;
+}
+/* Inside the range of a half, if TYPE is F16. */
+template <int TYPE> HD float clamped(float f) {
+    const float inside = fmaxf(fminf(f, 65504.0f), -65504.0f);
+    return TYPE == SHEAF_TYPE_F16 && f == f ? inside : f;
 }
 /* Two floats as the sum of two pairs of halves. */
 template <int TYPE> HD void high_and_low(float x, float y, uint32_t &high, uint32_t &low) {
     high = take_half<TYPE>(x);
-    high |= (uint32_t)take_half<TYPE>(y) << 16;
+    high |= take_half<TYPE>(y) << 16;
     low = take_half<TYPE>(x);
-    low |= (uint32_t)take_half<TYPE>(y) << 16;
+    low |= take_half<TYPE>(y) << 16;
 }
 
 /* A left operand of 16 columns, ROWS rows of floats: the lane has x[r][0 to 3], of its row g + 8 r,
@@ -158,19 +168,22 @@ static __device__ __forceinline__ Row query_of(const Place &p, int r) {
 }
 
 /* The row's bias of keys first, first + 1, first + 8 and first + 9, as it lies; closed: that of a key
- * which is masked, also of one behind the last. */
+ * which is masked, also of one from `last` on. */
 static __device__ __forceinline__ void load_biases(uint32_t (&bias)[4], const Attention &at,
-                                                   const char *mask, bool mine, uint32_t closed,
-                                                   int first, int last) {
+                                                   const char *mask, uint32_t closed, int first,
+                                                   int last) {
+    const char *from = mask + (size_t)first * at.mask.nb[0];
+    const size_t step = at.mask.nb[0];
+    const bool there[4] = {first < last, first + 1 < last, first + 8 < last, first + 9 < last};
+    const bool half = at.mask.type == SHEAF_TYPE_F16;
+#pragma unroll
+    for (int i = 0; i < 4; i++) bias[i] = mask || !there[i] ? closed : 0;
+    if (!mask) return;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const int key = first + i / 2 * 8 + i % 2;
-        bias[i] = closed;
-        if (!mine || key >= last) continue;
-        const char *from = mask + (size_t)key * at.mask.nb[0];
-        bias[i] = !mask                            ? 0
-                  : at.mask.type == SHEAF_TYPE_F16 ? *(const uint16_t *)(const void *)from
-                                                   : *(const uint32_t *)(const void *)from;
+        const char *p = from + (size_t)(i / 2 * 8 + i % 2) * step;
+        if (there[i] && half) bias[i] = *(const uint16_t *)(const void *)p;
+        if (there[i] && !half) bias[i] = *(const uint32_t *)(const void *)p;
     }
 }
 static __device__ __forceinline__ float float_of(uint32_t bits) {
@@ -222,24 +235,26 @@ static __device__ __forceinline__ void write_rows(const Few &few, const Place &p
     }
 }
 
-/* grid: x groups of rows, y parts of the keys, z K/V heads and sequences. Shared: a ring of `stages`
- * tiles for each warp, at the end what the warp found in its place. Lane: g = lane / 4, t = lane % 4 */
+/* grid: x groups of rows, y parts of the keys, z K/V heads and sequences. Shared: q, if it is there; a
+ * ring of `stages` tiles for each warp, at the end what the warp found in its place. Lane: g = lane / 4,
+ * t = lane % 4 */
 template <int TYPE, int D, int E, int ROWS>
 static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
     typedef Tile<D, E> T;
     typedef Found<E, ROWS> F;
-    enum { R = ROWS / 8, STEPS = D / 16 };
+    typedef Operand<D, ROWS> Q;
+    enum { R = Q::R, STEPS = Q::STEPS };
     CUDA_DYNAMIC_SHARED(char, shared);
     const Attention &at = few.at;
     const int d = (int)at.q.ne[0], e = (int)at.v.ne[0], stages = few.stages;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const int step = blockDim.x / 32 * KEYS; /* between tiles of a warp */
+    const int n_warps = blockDim.x / 32, step = n_warps * KEYS; /* between tiles of a warp */
     const Place place = place_of(few, ROWS);
     const int first = place.first + warp * KEYS, last = place.last;
     const Row kv = {0, place.hk, place.s};
     const char *k_head = row_data(at.k, kv), *v_head = row_data(at.v, kv);
     const unsigned k_step = (unsigned)at.k.nb[1], v_step = (unsigned)at.v.nb[1];
-    char *ring = shared + warp * stages * T::BYTES;
+    char *rings = shared + Q::BYTES, *ring = rings + warp * stages * T::BYTES;
 
     /* The caches were written by earlier kernels, but the last key; L2 is kept right by its writer. */
     if (few.ahead && place.n_rows > 0) {
@@ -268,53 +283,63 @@ static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
         copy_rows<E>(to_ + KEYS * T::LD_K, v_head + (size_t)(key)*v_step, v_step, last - (key),    \
                      e);                                                                           \
     }
-    int next = first; /* key of the next tile to be copied */
-    for (int i = 0; i < stages - 1; i++, next += step) {
-        if (next < last) FETCH(i, next)
-        copies_begun();
-    }
-
+    /* what the registers need is asked for first, then the copies run on */
     const bool half_mask = at.mask.data && at.mask.type == SHEAF_TYPE_F16;
     const uint32_t closed = half_mask ? 0xfc00u : 0xff800000u; /* -inf */
     float max[R], sum[R], slope[R];
     const char *mask[R];
     uint32_t loaded[R][4]; /* biases of the tile that comes next */
-    bool mine[R];
-    const float *q_row[R];
+    int last_of[R];        /* last, or 0 where the lane has no row */
+    float2 q_row[STEPS][R][2];
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        mine[r] = g + 8 * r < place.n_rows;
-        const Row from = query_of(place, mine[r] ? g + 8 * r : 0);
-        q_row[r] = (const float *)(const void *)row_data(at.q, from);
+        const bool mine = g + 8 * r < place.n_rows;
+        const Row from = query_of(place, mine ? g + 8 * r : 0);
+        const float *x = (const float *)(const void *)row_data(at.q, from) + 2 * t;
         mask[r] = NULL;
         if (at.mask.data) {
             const Row of = {from.i1, (unsigned)from.i2 % (unsigned)at.mask.ne[2],
                             (unsigned)place.s % (unsigned)at.mask.ne[3]};
             mask[r] = row_data(at.mask, of);
         }
-        load_biases(loaded[r], at, mask[r], mine[r], closed, first + 2 * t, last);
+        last_of[r] = mine ? last : 0;
+        load_biases(loaded[r], at, mask[r], closed, first + 2 * t, last_of[r]);
+#pragma unroll
+        for (int i = 0; i < 2 * STEPS; i++)
+            q_row[i / 2][r][i % 2] = *(const float2 *)(const void *)(x + (8 * i < d ? 8 * i : 0));
         slope[r] = alibi_slope(at.max_bias, at.base + from.i2, at.n_head);
         max[r] = -INFINITY;
         sum[r] = 0.0f;
     }
-    uint32_t q[STEPS][R][4];
+    int next = first; /* key of the next tile to be copied */
+    for (int i = 0; i < stages - 1; i++, next += step) {
+        if (next < last) FETCH(i, next)
+        copies_begun();
+    }
+    uint4 *q_shared = (uint4 *)(void *)shared + lane;
+    uint32_t q[Q::SHARED ? 1 : STEPS][R][4];
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
+        uint32_t(&to)[R][4] = q[Q::SHARED ? 0 : i];
         float x[R][4];
+        if (Q::SHARED && i % n_warps != warp) continue;
 #pragma unroll
         for (int r = 0; r < R; r++) {
 #pragma unroll
             for (int c = 0; c < 2; c++) {
-                const int column = 16 * i + 8 * c + 2 * t;
-                float2 two = {0.0f, 0.0f};
-                if (mine[r] && column < d)
-                    two = *(const float2 *)(const void *)(q_row[r] + column);
-                x[r][2 * c] = two.x;
-                x[r][2 * c + 1] = two.y;
+                const bool there = g + 8 * r < place.n_rows && 16 * i + 8 * c < d;
+                x[r][2 * c] = there ? clamped<TYPE>(q_row[i][r][c].x) : 0.0f;
+                x[r][2 * c + 1] = there ? clamped<TYPE>(q_row[i][r][c].y) : 0.0f;
             }
         }
-        left_of<TYPE, ROWS>(x, q[i]);
+        left_of<TYPE, ROWS>(x, to);
+#pragma unroll
+        for (int r = 0; r < R && Q::SHARED; r++) {
+            const uint4 a = {to[r][0], to[r][1], to[r][2], to[r][3]};
+            q_shared[(i * R + r) * 32] = a;
+        }
     }
+    if (Q::SHARED) __syncthreads(); /* q is there */
     float acc[E / 8][4];
 #pragma unroll
     for (int i = 0; i < E / 8; i++) {
@@ -345,7 +370,7 @@ static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
         copies_begun();
 #pragma unroll
         for (int r = 0; r < R; r++)
-            load_biases(loaded[r], at, mask[r], mine[r], closed, key + step + 2 * t, last);
+            load_biases(loaded[r], at, mask[r], closed, key + step + 2 * t, last_of[r]);
         char *tile = ring + slot * T::BYTES;
         slot = slot + 1 < stages ? slot + 1 : 0;
         if (!seen) continue; /* the same for all lanes */
@@ -365,26 +390,41 @@ static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             uint32_t k[4];
+            uint32_t(&left)[R][4] = q[Q::SHARED ? 0 : i];
             load_matrices(k, tile + k_row + 32 * i);
             const uint32_t low[2] = {k[0], k[1]}, high[2] = {k[2], k[3]};
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                multiply_16x8x16<TYPE>(scores[0], q[i][r], low);
-                multiply_16x8x16<TYPE>(scores[1], q[i][r], high);
+                if (Q::SHARED) {
+                    const uint4 a = q_shared[(i * R + r) * 32];
+                    left[r][0] = a.x;
+                    left[r][1] = a.y;
+                    left[r][2] = a.z;
+                    left[r][3] = a.w;
+                }
+                multiply_16x8x16<TYPE>(scores[0], left[r], low);
+                multiply_16x8x16<TYPE>(scores[1], left[r], high);
             }
         }
 
         float p[R][4], shrink[R];
 #pragma unroll
+        for (int i = 0; i < 4 * R; i++) {
+            float x = scores[i % 4 / 2][i / 4 * 2 + i % 2];
+            if (ROWS == 8) x += scores[i % 4 / 2][2 + i % 2];
+            p[i / 4][i % 4] = x * at.scale;
+        }
+        if (at.softcap != 0.0f) {
+#pragma unroll
+            for (int i = 0; i < 4 * R; i++)
+                p[i / 4][i % 4] = at.softcap * tanhf(p[i / 4][i % 4] / at.softcap);
+        }
+#pragma unroll
         for (int r = 0; r < R; r++) {
             float best = max[r];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                float x = scores[i / 2][2 * r + i % 2];
-                if (ROWS == 8) x += scores[i / 2][2 + i % 2];
-                x *= at.scale;
-                if (at.softcap != 0.0f) x = at.softcap * tanhf(x / at.softcap);
-                if (at.mask.data) x += slope[r] * bias[r][i];
+                const float x = p[r][i] + slope[r] * bias[r][i]; /* without a mask the bias is 0 */
                 p[r][i] = bias[r][i] == -INFINITY ? -INFINITY : x;
                 best = fmaxf(best, p[r][i]);
             }
@@ -445,7 +485,7 @@ static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
         }
     }
     __syncthreads(); /* what all warps found is there */
-    write_rows<E, ROWS>(few, place, (const float *)(const void *)shared,
+    write_rows<E, ROWS>(few, place, (const float *)(const void *)rings,
                         stages * T::BYTES / (int)sizeof(float));
 }
 
@@ -491,10 +531,11 @@ template <int TYPE, int D, int E, int ROWS>
 static bool launch(struct sheaf__cuda_queue *q, Few few, const Shape &s) {
     const dim3 grid((unsigned)s.row_groups, (unsigned)s.parts,
                     (unsigned)(few.at.k.ne[2] * few.at.q.ne[3]));
+    const size_t most = s.parts == 1 ? MOST_SHARED_ALONE : MOST_SHARED;
     for (int warps = s.parts == 1 ? MOST_WARPS : WARPS; warps; warps /= 2) {
-        const size_t most = warps > WARPS ? MOST_SHARED_ALONE : MOST_SHARED;
         for (few.stages = MOST_STAGES; few.stages >= LEAST_STAGES; few.stages--) {
-            const size_t bytes = (size_t)(warps * few.stages) * Tile<D, E>::BYTES;
+            const size_t bytes =
+                Operand<D, ROWS>::BYTES + (size_t)(warps * few.stages) * Tile<D, E>::BYTES;
             if (bytes > most) continue;
             if (cudaFuncSetAttribute(few_kernel<TYPE, D, E, ROWS>,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes)) {

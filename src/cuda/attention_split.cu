@@ -19,7 +19,7 @@
 #include "cuda/attention.h"
 
 enum { WARPS = 4, THREADS = 32 * WARPS, KEYS = 32 };
-static const int64_t LEAST_PART = 64, MOST_PARTS = 256;
+static const int64_t LEAST_PART = 64;
 static const size_t MOST_SHARED = 96 << 10; /* two blocks in 227 KiB, one in 99 KiB */
 
 struct Side {          /* K or V */
