@@ -16,8 +16,9 @@
  * both halves of a row share one product of 16 rows: row g holds the high ones, row g + 8 the low ones,
  * and a lane has both results. With ROWS = 16 there are two products.
  *
- * A masked key (-inf) is never read into a result, nor is one behind the last. A score of such a key is
- * replaced. Where no row sees a key, its values in shared memory become 0, as they may be NaN. */
+ * A masked key (-inf) is never read into a result, nor is one behind the last. The score of such a key is
+ * replaced. Where no row sees a key, its values in shared memory become 0, as they may be NaN. A tile in
+ * which no row sees a key is left out; it is not copied either, unless it is one of the warp's first. */
 #include "cuda/attention.h"
 #include "cuda/tensor_cores.cuh"
 
@@ -243,6 +244,7 @@ static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
     typedef Tile<D, E> T;
     typedef Found<E, ROWS> F;
     typedef Operand<D, ROWS> Q;
+    enum : uint32_t { OPEN_NEXT = 1u << KEYS }; /* some row sees a key of the tile copied next */
     enum { R = Q::R, STEPS = Q::STEPS };
     CUDA_DYNAMIC_SHARED(char, shared);
     const Attention &at = few.at;
@@ -316,6 +318,9 @@ static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
         if (next < last) FETCH(i, next)
         copies_begun();
     }
+    uint32_t peek[R][4]; /* biases of the tile that is copied next: where none is open, it is not */
+#pragma unroll
+    for (int r = 0; r < R; r++) load_biases(peek[r], at, mask[r], closed, next + 2 * t, last_of[r]);
     uint4 *q_shared = (uint4 *)(void *)shared + lane;
     uint32_t q[Q::SHARED ? 1 : STEPS][R][4];
 #pragma unroll
@@ -353,7 +358,7 @@ static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
     int slot = 0;
     for (int key = first; key < last; key += step, next += step) {
         float bias[R][4];
-        uint32_t seen = 0;
+        uint32_t seen = 0; /* keys of the tile that some row sees, and OPEN_NEXT */
 #pragma unroll
         for (int r = 0; r < R; r++) {
 #pragma unroll
@@ -361,20 +366,24 @@ static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
                 bias[r][i] =
                     half_mask ? f16_to_f32((uint16_t)loaded[r][i]) : float_of(loaded[r][i]);
                 if (bias[r][i] != -INFINITY) seen |= 1u << (i / 2 * 8 + 2 * t + i % 2);
+                if (peek[r][i] != closed) seen |= OPEN_NEXT;
             }
         }
         seen = warp_or(seen);
         wait_for_copies(stages - 2);
         __syncwarp(); /* the tile is there, and the one before it has been used */
-        if (next < last) FETCH(slot ? slot - 1 : stages - 1, next)
+        if (seen & OPEN_NEXT) FETCH(slot ? slot - 1 : stages - 1, next)
         copies_begun();
+        seen &= OPEN_NEXT - 1;
 #pragma unroll
-        for (int r = 0; r < R; r++)
+        for (int r = 0; r < R; r++) {
             load_biases(loaded[r], at, mask[r], closed, key + step + 2 * t, last_of[r]);
+            load_biases(peek[r], at, mask[r], closed, next + step + 2 * t, last_of[r]);
+        }
         char *tile = ring + slot * T::BYTES;
         slot = slot + 1 < stages ? slot + 1 : 0;
         if (!seen) continue; /* the same for all lanes */
-        if (seen != 0xffffu) {
+        if (seen != OPEN_NEXT - 1) {
             for (int i = lane; i < KEYS * (E / 8); i += 32) {
                 const uint4 zero = {0, 0, 0, 0};
                 if (!(seen >> i / (E / 8) & 1))
@@ -564,7 +573,7 @@ template <int TYPE> static bool launch_type(struct sheaf__cuda_queue *q, Few &fe
 
 /* Copies of 16 bytes, and steps between rows that 32 bits hold. */
 static bool can_copy(const View &v) {
-    return ((uintptr_t)v.data | v.nb[1] | v.nb[2] | v.nb[3]) % 16 == 0 && v.nb[1] < 1u << 31;
+    return ((uintptr_t)v.data | v.nb[1] | v.nb[2] | v.nb[3]) % 16 == 0 && v.nb[1] < 1u << 29;
 }
 
 int64_t sheaf__cuda_attention_few(struct sheaf__cuda_queue *q, const struct Attention *at,
