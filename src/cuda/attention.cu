@@ -1,6 +1,7 @@
 /* FLASH_ATTN_EXT: softmax(q.k) v with the softmax taken online, and which kernel computes it.
  *
  *   many queries, F16 keys and values          attention_tile.cu
+ *   F16, BF16, heads up to 256                 attention_few.cu
  *   F16, BF16, Q8_0, Q4_0, heads up to 576     attention_split.cu
  *   any types and shapes                       attention_kernel, here
  *
@@ -11,7 +12,7 @@
 #include "cuda/attention.h"
 #include "cuda/product.h"
 
-enum { WARPS = 4, THREADS = 32 * WARPS };
+enum { WARPS = 4, THREADS = 32 * WARPS, JOIN_THREADS = 512, JOIN_BATCH = 12 };
 
 static size_t shared_bytes(int64_t d, int64_t e) {
     return (size_t)(d + WARPS * e + 2 * WARPS) * sizeof(float);
@@ -123,38 +124,74 @@ static __device__ __forceinline__ void round_rest(const Columns &c, const Attent
         round_lane(c, at, to, i, 0.0f);
 }
 
-/* The parts of one row. */
-static __device__ __forceinline__ void join_row(const Attention &at, const float *p, int parts,
-                                                const Row &to, const Columns &columns) {
-    const int64_t e = at.v.ne[0];
-    float *out = (float *)(void *)row_data(at.dst, to);
-    float best = -INFINITY, total = 0.0f;
-    for (int j = 0; j < parts; j++) best = fmaxf(best, p[j * (e + 2) + e]);
-    const bool none = best == -INFINITY;
-    if (none) best = 0.0f;
-    for (int j = 0; j < parts; j++)
-        total += expf(p[j * (e + 2) + e] - best) * p[j * (e + 2) + e + 1];
-    const float scale = attention_factor(at, to.i1, none ? -INFINITY : best, total);
-    for (int64_t i = threadIdx.x; i < e; i += THREADS) {
-        float y = 0.0f;
-        for (int j = 0; j < parts; j++) {
-            const float w = expf(p[j * (e + 2) + e] - best);
-            if (w != 0.0f) y = fmaf(w, p[j * (e + 2) + i], y);
-        }
-        out[i] = y * scale;
-        round_lane(columns, at, to, i, y * scale);
-    }
-    round_rest(columns, at, to);
+/* An element of parts j, j + ways and so on, all loads at once. */
+static __device__ __forceinline__ void load_batch(float (&x)[JOIN_BATCH], const float *p, int step,
+                                                  int j, int ways, int parts, int i) {
+#pragma unroll
+    for (int k = 0; k < JOIN_BATCH; k++)
+        x[k] = j + k * ways < parts ? p[(j + k * ways) * step + i] : 0.0f;
 }
 
-/* partial [e + 2, parts, rows] -> dst. grid: heads, queries, sequences, the last two from `first` on */
-static __global__ void __launch_bounds__(THREADS, 4)
+/* partial [e + 2, parts, rows] -> dst. grid: heads, queries, sequences, the last two from `first` on.
+ * A warp finds the weights of all parts for itself. A thread has an element of every ways-th part, and
+ * loads several at once. */
+static __global__ void __launch_bounds__(JOIN_THREADS)
     join_kernel(Attention at, const float *partial, int parts, Row first, Columns columns) {
+    __shared__ float weights[JOIN_THREADS / 32][MOST_PARTS], found[JOIN_THREADS];
     previous_done();
     next_may_start();
     const Row to = {blockIdx.x, first.i2 + blockIdx.y, first.i3 + blockIdx.z};
     const int64_t row = (to.i3 * at.q.ne[1] + to.i2) * at.q.ne[2] + to.i1;
-    join_row(at, partial + row * parts * (at.v.ne[0] + 2), parts, to, columns);
+    const int e = (int)at.v.ne[0], lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const float *p = partial + row * parts * (e + 2);
+    float *out = (float *)(void *)row_data(at.dst, to), *weight = weights[warp];
+
+    const int width = e < JOIN_THREADS ? e : JOIN_THREADS, ways = JOIN_THREADS / width;
+    const int way = (int)threadIdx.x / width, column = (int)threadIdx.x % width;
+    float values[JOIN_BATCH];
+    load_batch(values, p, e + 2, way < ways ? way : parts, ways, parts, column);
+
+    float max[MOST_PARTS / 32], sum[MOST_PARTS / 32], best = -INFINITY, total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < MOST_PARTS / 32; i++) {
+        const int j = i * 32 + lane;
+        max[i] = j < parts ? p[j * (e + 2) + e] : -INFINITY;
+        sum[i] = j < parts ? p[j * (e + 2) + e + 1] : 0.0f;
+        best = fmaxf(best, max[i]);
+    }
+    best = warp_max(best);
+    const float from = best == -INFINITY ? 0.0f : best;
+#pragma unroll
+    for (int i = 0; i < MOST_PARTS / 32; i++) {
+        if (i * 32 >= parts) break;
+        const float w = expf(max[i] - from);
+        weight[i * 32 + lane] = w;
+        total += w * sum[i];
+    }
+    total = warp_sum(total);
+    __syncwarp(); /* the weights are there */
+    const float scale = attention_factor(at, to.i1, best, total);
+
+    for (int i = column; i - column < e; i += width) {
+        float y = 0.0f;
+        for (int j = way < ways ? way : parts; j < parts; j += JOIN_BATCH * ways) {
+            if (j != way || i != column)
+                load_batch(values, p, e + 2, j, ways, parts, i < e ? i : 0);
+#pragma unroll
+            for (int k = 0; k < JOIN_BATCH; k++) {
+                const float w = j + k * ways < parts ? weight[j + k * ways] : 0.0f;
+                if (w != 0.0f) y = fmaf(w, values[k], y);
+            }
+        }
+        if (i != column) __syncthreads(); /* the sums before have been used */
+        found[threadIdx.x] = y;
+        __syncthreads(); /* the sums of all ways are there */
+        if (way != 0 || i >= e) continue;
+        for (int w = 1; w < ways; w++) y += found[w * width + column];
+        out[i] = y * scale;
+        round_lane(columns, at, to, i, y * scale); /* of whole warps: e is a multiple of 32 then */
+    }
+    round_rest(columns, at, to);
 }
 
 static void launch_join(struct sheaf__cuda_queue *q, const Attention &at, const float *partial,
@@ -165,7 +202,7 @@ static void launch_join(struct sheaf__cuda_queue *q, const Attention &at, const 
             const Row first = {0, i, s};
             const dim3 grid((unsigned)at.q.ne[2], sheaf__cuda_blocks_y(n - i),
                             sheaf__cuda_blocks_y(n_s - s));
-            CUDA_LAUNCH_AHEAD(q->ahead, join_kernel, grid, THREADS, 0, q->stream, at, partial,
+            CUDA_LAUNCH_AHEAD(q->ahead, join_kernel, grid, JOIN_THREADS, 0, q->stream, at, partial,
                               parts, first, columns);
         }
     }
@@ -178,7 +215,7 @@ static int64_t parts_of(const struct sheaf__cuda_queue *q, const struct sheaf_te
     const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3], t = dst->src[1]->ne[1];
     const int64_t wanted = rows > 0 ? (int64_t)q->device->n_sm * 4 / rows : 1, most = (t + 63) / 64;
     const int64_t parts = wanted < most ? wanted : most;
-    return parts < 1 ? 1 : parts > 256 ? 256 : parts;
+    return parts < 1 ? 1 : parts > MOST_PARTS ? MOST_PARTS : parts;
 }
 
 /* Of the result as columns of integers: they come first in the scratch, where products look for them,
@@ -190,8 +227,11 @@ static size_t columns_size(const struct sheaf_tensor *dst) {
 
 static size_t work_flash_attn(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
     const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
-    const int64_t split = sheaf__cuda_attention_split_parts(q, dst), any = parts_of(q, dst);
-    const int64_t parts = split > any ? split : any; /* a plan may come before the addresses */
+    const int64_t few = sheaf__cuda_attention_few_parts(q, dst),
+                  split = sheaf__cuda_attention_split_parts(q, dst), any = parts_of(q, dst);
+    /* a plan may come before the addresses, which decide between them */
+    int64_t parts = split > any ? split : any;
+    if (few > parts) parts = few;
     if (parts == 1) return 0;
     return columns_size(dst) + (size_t)(rows * parts * (dst->ne[0] + 2)) * sizeof(float);
 }
@@ -239,10 +279,11 @@ static enum sheaf_status launch_attention(struct sheaf__cuda_queue *q,
                                           const struct sheaf_tensor *user) {
     const Attention at = attention_of(dst);
     const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
-    int64_t parts = sheaf__cuda_attention_split_parts(q, dst);
     float *work = q->work ? (float *)(void *)(q->work + columns_size(dst)) : NULL;
     if (sheaf__cuda_attention_tiles(q, &at)) return sheaf__cuda_launched(q, dst);
-    if (!sheaf__cuda_attention_split(q, &at, work)) {
+    int64_t parts = sheaf__cuda_attention_few(q, &at, work);
+    if (!parts) parts = sheaf__cuda_attention_split(q, &at, work);
+    if (!parts) {
         parts = parts_of(q, dst);
         const dim3 grid(sheaf__cuda_blocks(rows, 1), (unsigned)parts);
         CUDA_LAUNCH_AHEAD(q->ahead, attention_kernel, grid, THREADS,

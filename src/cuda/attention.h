@@ -14,6 +14,8 @@ struct Attention {
     int64_t group; /* most query heads that a K/V head has */
 };
 
+static const int64_t MOST_PARTS = 256; /* of the keys of a node */
+
 /* The first query head that reads K/V head hk; up to that of hk + 1 they are its group. */
 HD int64_t first_head(const Attention &at, int64_t hk) {
     const int64_t head = hk * at.groups.each - at.groups.skip;
@@ -40,10 +42,18 @@ static __device__ __forceinline__ float attention_factor(const Attention &at, in
 /* With tensor cores, for many queries of F16 keys and values; false: not for this one. */
 bool sheaf__cuda_attention_tiles(struct sheaf__cuda_queue *q, const struct Attention *at);
 
-/* For few queries, the keys in parts: false: not for this one. With more than one part it leaves F32
- * [e + 2, parts, rows] in partial, for join_kernel (attention.cu). */
-bool sheaf__cuda_attention_split(struct sheaf__cuda_queue *q, const struct Attention *at,
-                                 float *partial);
+/* For few queries, the keys in parts. How many parts there are, 0: not for this one. With more than one
+ * part it leaves F32 [e + 2, parts, rows] in partial, for join_kernel (attention.cu). The functions of a
+ * node give the parts by its types and shapes, if it is for this kernel.
+ *
+ * By tensor cores, F16 or BF16 keys and values. */
+int64_t sheaf__cuda_attention_few(struct sheaf__cuda_queue *q, const struct Attention *at,
+                                  float *partial);
+int64_t sheaf__cuda_attention_few_parts(const struct sheaf__cuda_queue *q,
+                                        const struct sheaf_tensor *dst);
+/* Without, also block types. */
+int64_t sheaf__cuda_attention_split(struct sheaf__cuda_queue *q, const struct Attention *at,
+                                    float *partial);
 int64_t sheaf__cuda_attention_split_parts(const struct sheaf__cuda_queue *q,
                                           const struct sheaf_tensor *dst);
 

@@ -1,4 +1,5 @@
-/* FLASH_ATTN_EXT for few queries over many keys: split-K, or flash decoding (Dao et al. 2023).
+/* FLASH_ATTN_EXT for few queries over many keys, of types and heads that attention_few.cu does not have:
+ * split-K, or flash decoding (Dao et al. 2023).
  *
  * The keys are divided into parts. A block takes a part of one K/V head for several rows, where row m
  * is head m % group of the K/V head's group, of query m / group: so K and V are read once for the heads
@@ -18,7 +19,7 @@
 #include "cuda/attention.h"
 
 enum { WARPS = 4, THREADS = 32 * WARPS, KEYS = 32 };
-static const int64_t LEAST_PART = 64, MOST_PARTS = 256;
+static const int64_t LEAST_PART = 64;
 static const size_t MOST_SHARED = 96 << 10; /* two blocks in 227 KiB, one in 99 KiB */
 
 struct Side {          /* K or V */
@@ -501,21 +502,22 @@ template <int RT> static bool launch_rows(struct sheaf__cuda_queue *q, Split &sp
                       : launch<RT, 9>(q, sp, s);
 }
 
-bool sheaf__cuda_attention_split(struct sheaf__cuda_queue *q, const struct Attention *at,
-                                 float *partial) {
+int64_t sheaf__cuda_attention_split(struct sheaf__cuda_queue *q, const struct Attention *at,
+                                    float *partial) {
     const Shape s = shape_of(q, at->q.ne, at->k.ne, at->group);
     Split sp;
     memset(&sp, 0, sizeof sp);
     if (!side_of(at->k, &sp.k) || !side_of(at->v, &sp.v) || at->k.ne[0] % 8 || at->v.ne[0] % 2)
-        return false;
-    if (at->k.ne[2] * at->q.ne[3] > 65535 || s.row_groups > 0x7fffffff) return false;
+        return 0;
+    if (at->k.ne[2] * at->q.ne[3] > 65535 || s.row_groups > 0x7fffffff) return 0;
     sp.at = *at;
     sp.same = at->k.data == at->v.data && at->k.type == at->v.type && at->v.ne[0] <= at->k.ne[0] &&
               !memcmp(at->k.nb, at->v.nb, sizeof at->k.nb);
     sp.row_warps = s.row_warps;
     sp.per_part = s.per_part;
     sp.partial = s.parts > 1 ? partial : NULL;
-    return s.rt == 4   ? launch_rows<4>(q, sp, s)
-           : s.rt == 2 ? launch_rows<2>(q, sp, s)
-                       : launch_rows<1>(q, sp, s);
+    const bool launched = s.rt == 4   ? launch_rows<4>(q, sp, s)
+                          : s.rt == 2 ? launch_rows<2>(q, sp, s)
+                                      : launch_rows<1>(q, sp, s);
+    return launched ? s.parts : 0;
 }

@@ -92,6 +92,16 @@ static __device__ __forceinline__ void prefetch(const void *p, unsigned bytes) {
 #endif
 }
 
+/* The 32 bytes at p, a multiple of 32, to the L2 cache: a request of each lane, where a warp's requests
+ * by `prefetch` go one after another. What is written there later is seen by reads that follow. */
+static __device__ __forceinline__ void prefetch_sector(const void *p) {
+#ifdef SHEAF_CUDA_EMULATED
+    prefetch(p, 1); /* a row may end before its sector */
+#else
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#endif
+}
+
 /* ---- copies to shared memory that run on ---- */
 
 /* An address in shared memory, to which bytes may be added: on the device 32 bits. */

@@ -37,6 +37,18 @@ static const struct attention {
     {64, 64, 130, 3, 4, 2, 1, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q8_0, 0, 0, CAUSAL | SINKS, 5, 3},
     {64, 64, 352, 40, 4, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, TILES | HIDDEN_NAN, 5, 3},
     {64, 64, 100, 5, 7, 3, 2, SHEAF_TYPE_F32, SHEAF_TYPE_F32, 0, 0, CAUSAL, 2, 4},
+    /* few queries by tensor cores: up to 8 rows, up to 16, several groups of rows; one part and several */
+    {128, 128, 250, 1, 4, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, HIDDEN_NAN, 0, 0},
+    {128, 128, 1000, 1, 12, 1, 2, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, HIDDEN_NAN | SINKS, 0, 0},
+    {128, 128, 270, 7, 6, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, CAUSAL | HIDDEN_NAN, 0, 0},
+    {128, 128, 391, 1, 8, 1, 1, SHEAF_TYPE_BF16, SHEAF_TYPE_BF16, 0, 0, HIDDEN_NAN, 0, 0},
+    {64, 64, 1025, 4, 8, 2, 1, SHEAF_TYPE_BF16, SHEAF_TYPE_BF16, 8, 0, CAUSAL | SINKS, 0, 0},
+    {64, 64, 270, 4, 7, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, TILES | HIDDEN_NAN, 0, 0},
+    {192, 128, 301, 1, 3, 3, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 25, HIDDEN_NAN, 0, 0},
+    {256, 256, 420, 3, 8, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, CAUSAL | HIDDEN_NAN, 0, 0},
+    {256, 256, 100, 1, 8, 1, 1, SHEAF_TYPE_BF16, SHEAF_TYPE_BF16, 0, 0, 0, 0, 0},
+    {80, 112, 333, 1, 9, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, HIDDEN_NAN, 0, 0},
+    {64, 64, 600, 3, 7, 3, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, CAUSAL | SINKS, 2, 4},
 };
 
 struct made {
@@ -195,4 +207,5 @@ Test(cuda_attention, in_any_order) {
 /* A device with less shared memory has smaller tiles, and another kernel where even these do not fit. */
 Test(cuda_attention, with_less_shared_memory) {
     for (size_t i = 10; i < 14; i++) check(i, "cc=86");
+    for (size_t i = 22; i < sizeof cases / sizeof *cases; i++) check(i, "cc=86");
 }
