@@ -154,13 +154,6 @@ static int64_t parts_of(const struct sheaf__cuda_queue *q, const struct sheaf_te
     return parts < 1 ? 1 : parts > 256 ? 256 : parts;
 }
 
-static size_t work_flash_attn(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
-    const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
-    const int64_t split = sheaf__cuda_attention_split_parts(q, dst), any = parts_of(q, dst);
-    const int64_t parts = split > any ? split : any; /* a plan may come before the addresses */
-    return parts == 1 ? 0 : (size_t)(rows * parts * (dst->ne[0] + 2)) * sizeof(float);
-}
-
 static Attention attention_of(const struct sheaf_tensor *dst) {
     const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
     const struct sheaf_tensor *mask = dst->src[3], *sinks = dst->src[4];
@@ -180,6 +173,17 @@ static Attention attention_of(const struct sheaf_tensor *dst) {
     at.groups = sheaf__head_groups(dst);
     at.group = at.groups.each < at.q.ne[2] ? at.groups.each : at.q.ne[2];
     return at;
+}
+
+static size_t work_flash_attn(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
+    const Attention at = attention_of(dst);
+    const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
+    const int64_t split = sheaf__cuda_attention_split_parts(q, dst), any = parts_of(q, dst);
+    const int64_t parts = split > any ? split : any; /* a plan may come before the addresses */
+    const size_t joined =
+        parts == 1 ? 0 : (size_t)(rows * parts * (dst->ne[0] + 2)) * sizeof(float);
+    const size_t tiles = sheaf__cuda_attention_tiles_work(&at);
+    return tiles > joined ? tiles : joined;
 }
 
 static enum sheaf_status launch_flash_attn(struct sheaf__cuda_queue *q,
