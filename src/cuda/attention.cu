@@ -225,17 +225,6 @@ static size_t columns_size(const struct sheaf_tensor *dst) {
         sheaf__cuda_columns_size(dst->ne[0] * dst->ne[1], dst->ne[2] * dst->ne[3]), 256);
 }
 
-static size_t work_flash_attn(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
-    const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
-    const int64_t few = sheaf__cuda_attention_few_parts(q, dst),
-                  split = sheaf__cuda_attention_split_parts(q, dst), any = parts_of(q, dst);
-    /* a plan may come before the addresses, which decide between them */
-    int64_t parts = split > any ? split : any;
-    if (few > parts) parts = few;
-    if (parts == 1) return 0;
-    return columns_size(dst) + (size_t)(rows * parts * (dst->ne[0] + 2)) * sizeof(float);
-}
-
 static Attention attention_of(const struct sheaf_tensor *dst) {
     const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
     const struct sheaf_tensor *mask = dst->src[3], *sinks = dst->src[4];
@@ -255,6 +244,21 @@ static Attention attention_of(const struct sheaf_tensor *dst) {
     at.groups = sheaf__head_groups(dst);
     at.group = at.groups.each < at.q.ne[2] ? at.groups.each : at.q.ne[2];
     return at;
+}
+
+static size_t work_flash_attn(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
+    const Attention at = attention_of(dst);
+    const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
+    const int64_t few = sheaf__cuda_attention_few_parts(q, dst),
+                  split = sheaf__cuda_attention_split_parts(q, dst), any = parts_of(q, dst);
+    /* a plan may come before the addresses, which decide between them */
+    int64_t parts = split > any ? split : any;
+    if (few > parts) parts = few;
+    const size_t joined =
+        parts == 1 ? 0
+                   : columns_size(dst) + (size_t)(rows * parts * (dst->ne[0] + 2)) * sizeof(float);
+    const size_t tiles = sheaf__cuda_attention_tiles_work(&at);
+    return tiles > joined ? tiles : joined;
 }
 
 /* The columns that `user`, the node to come, has of all heads together; q NULL: it has none. */

@@ -41,6 +41,8 @@ static __device__ __forceinline__ float attention_factor(const Attention &at, in
 
 /* With tensor cores, for many queries of F16 keys and values; false: not for this one. */
 bool sheaf__cuda_attention_tiles(struct sheaf__cuda_queue *q, const struct Attention *at);
+/* Scratch bytes that it may need; the addresses need not be known yet. */
+size_t sheaf__cuda_attention_tiles_work(const struct Attention *at);
 
 /* For few queries, the keys in parts. How many parts there are, 0: not for this one. With more than one
  * part it leaves F32 [e + 2, parts, rows] in partial, for join_kernel (attention.cu). The functions of a

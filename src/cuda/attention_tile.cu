@@ -1,198 +1,569 @@
 /* FLASH_ATTN_EXT with tensor cores: F16 keys and values, heads of 64 or 128, many queries.
  *
  * A block takes ROWS rows of one K/V head: row m is head m % group of its group, query m / group,
- * so that the heads of a group share what is loaded. It meets the keys in tiles of KEYS. Each of
- * its warps has 16 rows: scores = q k^T by tensor cores into shared memory, two lanes a row turn
- * them into probabilities, and these times v are added up in fragments. The fragments are scaled
- * down, through shared memory, only when a row has met a larger score.
+ * so that the heads of a group share what is loaded. It goes through the keys in tiles of KEYS.
+ * While it computes with one tile, the next one is copied to shared memory. A warp has 16 or 32
+ * rows; it keeps their scores, probabilities and sums of values in registers, in the layouts of
+ * tensor_cores.cuh: scores that have become probabilities are the left operand of the product with
+ * the values as they are. With PARTS of 2, one half of the block's warps takes the first half of
+ * each tile's keys, the other the second; the halves do not wait for each other, so that one's
+ * softmax runs beside the other's products, and at the end the two results of a row are joined.
  *
- * Tiles in which no key is seen by any row are skipped. A key that no row of the block sees has its
- * value set to zero: the cell behind it may hold anything, also NaN. */
-#include <mma.h>
-
+ * The softmax is computed while keys come (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv
+ * 2307.08691), with powers of two: scores are multiplied by log2(e). A row's sums are scaled down
+ * only when a score exceeds the row's reference by more than SLACK: probabilities are then at most
+ * 2^SLACK, which halves hold with the same relative precision.
+ *
+ * Before, seen_kernel reads the mask once and writes, for each block of rows and each tile, which
+ * keys are seen by any row, and whether the mask is zero in the whole tile. Tiles of which nothing
+ * is seen are skipped; in tiles whose mask is zero no mask is read. A key that no row of the block
+ * sees has its key and value set to zero: the cell behind it may hold anything, also NaN. */
 #include "cuda/attention.h"
+#include "cuda/tensor_cores.cuh"
 
-using namespace nvcuda;
+enum { KEYS = 64, SLACK = 8, LEAST_ROWS = 32, MANY_QUERIES = 16, SEEN_WARPS = 4 };
+#define LOG2_E 1.44269504088896341f
+#define LN_2   0.69314718055994531f
 
-enum { WARPS = 4, THREADS = 32 * WARPS, ROWS = 16 * WARPS, KEYS = 32, LEAST_ROWS = 32 };
-enum { MANY_QUERIES = 16 };
+/* The rows of the block and how its warps share the work: ROW_WARPS times PARTS warps, each with M
+ * times 16 rows. */
+template <int D_, int ROW_WARPS_, int M_, int PARTS_> struct Shape {
+    enum {
+        D = D_,
+        ROW_WARPS = ROW_WARPS_,
+        M = M_,
+        PARTS = PARTS_,
+        THREADS = 32 * ROW_WARPS * PARTS,
+        ROWS = 16 * M * ROW_WARPS,
+        PIECES = D / 8,          /* of 16 bytes, in a row of shared memory */
+        MINE = KEYS / PARTS,     /* keys of a tile that a warp takes */
+        Q_STAYS = M > 1,         /* in shared memory; else in registers */
+        JOINED = M * (D / 2 + 4) /* floats of a thread that are joined with another's */
+    };
+};
 
-/* Shared memory; every part begins at a multiple of 32 bytes, as do the tiles in it, and rows are
- * a little longer than they need be, so that lanes meet in fewer banks. */
-template <int D> struct Shared {
-    enum { LD = D + 8, LD_S = KEYS + 4, LD_P = KEYS + 8, LD_O = D + 4 };
-    uint16_t q[ROWS * LD], k[KEYS * LD], v[KEYS * LD], p[ROWS * LD_P];
-    float s[ROWS * LD_S], o[ROWS * LD_O], inv[ROWS];
-    int open[WARPS][KEYS];
+/* Shared memory: keys and values of the tile of each stage, and q if it stays; at the end, results of
+ * the second half of the warps. */
+template <class S> union Shared {
+    struct {
+        uint16_t k[KEYS * S::D], v[KEYS * S::D];
+    } stage[2];
+    uint16_t with_q[4 * KEYS * S::D + (S::Q_STAYS ? S::ROWS * S::D : 0)];
+    float joined[S::PARTS > 1 ? S::JOINED * 32 * S::ROW_WARPS : 1];
+};
+
+/* Where piece `piece` of 16 bytes of row `row` lies: the eight rows that tensor cores read together
+ * have it in different banks. */
+template <class S> HD int place(int row, int piece) { return row * S::D + (piece ^ row % 8) * 8; }
+
+/* Piece 2 i + p of a row of `from`, where `at` is the byte offset of its piece p, 0 or 1: place() combines
+ * numbers of pieces by XOR, and so does this. */
+static __device__ __forceinline__ const char *further(const uint16_t *from, int at, int i) {
+    return (const char *)from + (at ^ 32 * i);
+}
+
+/* What the rows of a block see of a tile. */
+struct Seen {
+    uint64_t keys; /* bit j: key j is there and seen by some row */
+    bool plain;    /* every key is there and every row's mask is zero */
+};
+/* In memory: x and y are the bits of the keys, z is 1 if plain. Heads and sequences with one mask
+ * have a step of 0. */
+struct Table {
+    uint4 *at; /* [tiles, blocks of rows, 1|K/V heads, 1|sequences], NULL without a mask */
+    int tiles;
+    int64_t head_step, seq_step;
 };
 
 HD uint16_t clamped_half(float f) {
     return f32_to_f16(f > 65504.0f ? 65504.0f : f < -65504.0f ? -65504.0f : f);
 }
-
-static __device__ __forceinline__ const half *halves(const uint16_t *p) {
-    return (const half *)(const void *)p;
+/* 2^x; x of -INFINITY gives 0. */
+static __device__ __forceinline__ float power_of_two(float x) {
+#ifdef SHEAF_CUDA_EMULATED
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
 }
 
-/* Which keys of the tile some of the warp's rows see. Lane: key. */
-static __device__ __forceinline__ bool sees(const Attention &at, int64_t m0, int64_t n_rows,
-                                            int64_t first, int64_t group, int64_t s, int64_t key) {
-    if (key >= at.k.ne[1]) return false;
-    if (!at.mask.data) return m0 < n_rows;
-    for (int64_t m = m0; m < m0 + 16 && m < n_rows; m++) {
-        const Row from = {m / group, (first + m % group) % at.mask.ne[2], s % at.mask.ne[3]};
-        const char *p = row_data(at.mask, from) + (size_t)key * at.mask.nb[0];
-        if (load_plain(at.mask.type, p) != -INFINITY) return true;
+/* Barrier of the threads that take the same keys of a tile. */
+template <class S> static __device__ __forceinline__ void sync_part(int part) {
+    if (S::PARTS == 1) {
+        __syncthreads();
+        return;
     }
-    return false;
+#ifdef SHEAF_CUDA_EMULATED
+    emu_sync_part(1 + part, S::THREADS / S::PARTS);
+#else
+    if (part == 0) {
+        asm volatile("bar.sync 1, %0;" ::"n"(S::THREADS / S::PARTS) : "memory");
+    } else {
+        asm volatile("bar.sync 2, %0;" ::"n"(S::THREADS / S::PARTS) : "memory");
+    }
+#endif
 }
 
-/* grid: x tiles of rows, y K/V heads, z sequences */
-template <int D> static __global__ void attention_tile_kernel(Attention at) {
-    typedef Shared<D> S;
-    CUDA_DYNAMIC_SHARED(S, sh);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int64_t hk = blockIdx.y, s = blockIdx.z, t = at.k.ne[1];
-    const int64_t first = first_head(at, hk), group = first_head(at, hk + 1) - first;
-    const int64_t n_rows_all = at.q.ne[1] * group, m0 = (int64_t)blockIdx.x * ROWS,
-                  mw = m0 + warp * 16;
+/* The row of the mask for row m of a K/V head. */
+static __device__ __forceinline__ const char *mask_row(const Attention &at, int first, int group,
+                                                       int s, int m) {
+    const Row from = {m / group, (first + m % group) % (int)at.mask.ne[2], s % (int)at.mask.ne[3]};
+    return row_data(at.mask, from);
+}
+/* Element `key` of such a row; TYPE: F16 or F32. */
+template <int TYPE> HD float mask_at(const char *mask, int key) {
+    return load_plain(TYPE, mask + (size_t)key * (TYPE == SHEAF_TYPE_F32 ? 4 : 2));
+}
+
+/* grid: x tiles in groups of SEEN_WARPS, y blocks of `rows` rows, z heads times sequences of the
+ * table. A warp takes a tile; its lane has keys `lane` and `lane + 32`. TYPE: of the mask. */
+template <int TYPE>
+static __global__ void seen_kernel(Attention at, Table table, int rows, int heads) {
+    previous_done();
+    next_may_start();
+    const int lane = threadIdx.x % 32, tile = blockIdx.x * SEEN_WARPS + threadIdx.x / 32;
+    const int hk = blockIdx.z % heads, s = blockIdx.z / heads, t = (int)at.k.ne[1];
+    const int first = (int)first_head(at, hk), group = (int)first_head(at, hk + 1) - first;
+    const int n_rows = (int)at.q.ne[1] * group, m0 = blockIdx.y * rows;
+    if (tile >= table.tiles || m0 >= n_rows) return;
+    const int end = m0 + rows < n_rows ? m0 + rows : n_rows;
+    /* rows of one query have the same mask unless heads differ in it */
+    const bool by_query = at.mask.ne[2] == 1;
+    const int n = by_query ? (end - 1) / group - m0 / group + 1 : end - m0;
+    const char *first_mask = mask_row(at, first, group, s, m0);
+    bool seen[2] = {false, false}, plain = true;
+#pragma unroll 8
+    for (int r = 0; r < n; r++) {
+        const char *mask = by_query ? first_mask + (size_t)r * at.mask.nb[1]
+                                    : mask_row(at, first, group, s, m0 + r);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int key = tile * KEYS + lane + 32 * i;
+            const float x = key < t ? mask_at<TYPE>(mask, key) : -INFINITY;
+            seen[i] = seen[i] || x != -INFINITY;
+            plain = plain && x == 0.0f;
+        }
+    }
+    const uint32_t low = __ballot_sync(FULL_WARP, seen[0]);
+    const uint32_t high = __ballot_sync(FULL_WARP, seen[1]);
+    const uint32_t all_plain = __ballot_sync(FULL_WARP, plain);
+    if (lane == 0) {
+        const uint4 x = {low, high, all_plain == FULL_WARP, 0};
+        table.at[((int64_t)blockIdx.z * gridDim.y + blockIdx.y) * table.tiles + tile] = x;
+    }
+}
+
+/* The tiles that a block takes, one after another. A warp looks up 32 at once. */
+struct Tiles {
+    int number; /* the tile; from `n` on there is none */
+    Seen seen;
+    int n;
+    int window;      /* tiles 32 window to 32 window + 31 are known: */
+    uint32_t wanted; /* bit i: of tile i some key is seen */
+    uint4 mine;      /* of tile `lane` */
+};
+
+/* Of tile `tile` of t keys, without a mask. */
+static __device__ __forceinline__ uint4 all_seen(int tile, int64_t t) {
+    const int64_t there = t - (int64_t)tile * KEYS;
+    const uint64_t keys = there >= KEYS ? ~0ull : there > 0 ? (1ull << there) - 1 : 0;
+    const uint4 x = {(uint32_t)keys, (uint32_t)(keys >> 32), there >= KEYS, 0};
+    return x;
+}
+
+/* Moves x to the first tile from x.number on of which a key is seen. All lanes of a warp call it. */
+static __device__ __forceinline__ void find_tile(Tiles &x, const uint4 *table, int64_t t,
+                                                 int lane) {
+    for (; x.number < x.n; x.number = x.number / 32 * 32 + 32) {
+        if (x.window != x.number / 32) {
+            x.window = x.number / 32;
+            const int tile = x.window * 32 + lane;
+            x.mine = table && tile < x.n ? table[tile] : all_seen(tile, table ? 0 : t);
+            x.wanted = __ballot_sync(FULL_WARP, (x.mine.x | x.mine.y) != 0);
+        }
+        const uint32_t rest = x.wanted >> x.number % 32;
+        if (!rest) continue;
+        x.number += __ffs((int)rest) - 1;
+        const int of = x.number % 32;
+        const uint32_t low = __shfl_sync(FULL_WARP, x.mine.x, of);
+        x.seen.keys = (uint64_t)__shfl_sync(FULL_WARP, x.mine.y, of) << 32 | low;
+        x.seen.plain = __shfl_sync(FULL_WARP, x.mine.z, of) != 0;
+        return;
+    }
+}
+
+/* Begins to copy the keys of a tile that the thread's part takes, and their values; those that no row
+ * sees become zero. k, v: of the first key of the head. */
+template <class S>
+static __device__ __forceinline__ void copy_tile(Shared<S> *sh, int stage, const Attention &at,
+                                                 const char *k, const char *v, const Tiles &which) {
+    enum { THREADS = S::THREADS / S::PARTS, STEP = THREADS / S::PIECES, N = S::MINE / STEP };
+    const int thread = threadIdx.x % THREADS, part = threadIdx.x / THREADS;
+    const int row = part * S::MINE + thread / S::PIECES, piece = thread % S::PIECES;
+    const int begin = which.number * KEYS + row;
+    const char *k_from = k + (size_t)begin * at.k.nb[1] + piece * 16;
+    const char *v_from = v + (size_t)begin * at.v.nb[1] + piece * 16;
+    const int to = place<S>(row, piece); /* STEP is a multiple of 8: rows STEP on lie alike */
+    uint16_t *k_to = sh->stage[stage].k + to, *v_to = sh->stage[stage].v + to;
+    const bool all = which.seen.keys == ~0ull;
+    const uint4 zero = {0, 0, 0, 0};
+    if (all) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            copy_ahead<16>(k_to + i * STEP * S::D, k_from + (size_t)(i * STEP) * at.k.nb[1]);
+            copy_ahead<16>(v_to + i * STEP * S::D, v_from + (size_t)(i * STEP) * at.v.nb[1]);
+        }
+        return;
+    }
+    for (int i = 0; i < N; i++) {
+        if (which.seen.keys >> (row + i * STEP) & 1) {
+            copy_ahead<16>(k_to + i * STEP * S::D, k_from + (size_t)(i * STEP) * at.k.nb[1]);
+            copy_ahead<16>(v_to + i * STEP * S::D, v_from + (size_t)(i * STEP) * at.v.nb[1]);
+        } else {
+            *(uint4 *)(void *)(k_to + i * STEP * S::D) = zero;
+            *(uint4 *)(void *)(v_to + i * STEP * S::D) = zero;
+        }
+    }
+}
+
+/* The block's rows of q as halves; rows that are not there become zero. */
+template <class S>
+static __device__ __forceinline__ void load_q(uint16_t *q, const Attention &at, int first,
+                                              int group, int64_t s, int m0, int n_rows) {
+    const bool whole =
+        at.q.nb[0] == 4 &&
+        ((uintptr_t)at.q.data | at.q.nb[1] | at.q.nb[2] | at.q.nb[3]) % sizeof(float4) == 0;
+    for (int i = threadIdx.x; i < S::ROWS * S::PIECES; i += S::THREADS) {
+        const int row = i / S::PIECES, piece = i % S::PIECES, m = m0 + row;
+        float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        if (m < n_rows) {
+            const Row from = {m / group, first + m % group, s};
+            const char *p = row_data(at.q, from) + (size_t)(piece * 8) * at.q.nb[0];
+            if (whole) {
+                const float4 a = ((const float4 *)(const void *)p)[0];
+                const float4 b = ((const float4 *)(const void *)p)[1];
+                x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+                x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+            } else {
+                for (int j = 0; j < 8; j++)
+                    x[j] = *(const float *)(const void *)(p + (size_t)j * at.q.nb[0]);
+            }
+        }
+        uint32_t w[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            w[j] = (uint32_t)clamped_half(x[2 * j]) | (uint32_t)clamped_half(x[2 * j + 1]) << 16;
+        const uint4 y = {w[0], w[1], w[2], w[3]};
+        *(uint4 *)(void *)(q + place<S>(row, piece)) = y;
+    }
+}
+
+/* d += a times two right operands side by side, as load_matrices gives them. */
+static __device__ __forceinline__ void
+multiply_two(float (&d0)[4], float (&d1)[4], const uint32_t (&a)[4], const uint32_t (&b)[4]) {
+    const uint32_t b0[2] = {b[0], b[1]}, b1[2] = {b[2], b[3]};
+    multiply_16x8x16<SHEAF_TYPE_F16>(d0, a, b0);
+    multiply_16x8x16<SHEAF_TYPE_F16>(d1, a, b1);
+}
+
+/* What a lane has of its warp's rows. Its row h of 16-row part i is row 16 i + 8 h + lane / 4; the
+ * four lanes of a row have other columns. */
+template <class S> struct Rows {
+    float out[S::M][S::D / 8][4]; /* sums of values */
+    float max[S::M][2];           /* the reference, in powers of two: the same in all four */
+    float sum[S::M][2];           /* of the lane's probabilities */
+};
+
+/* Of keys from `key` on, the mask of a row in the places of the lane's scores; keys from t on are
+ * not seen. TYPE: F16 or F32. */
+template <int TYPE, int N>
+static __device__ __forceinline__ void load_mask(float (&b)[N][2], const char *mask, int key,
+                                                 int t) {
+#pragma unroll
+    for (int j = 0; j < N * 2; j++) {
+        const int of = key + j / 2 * 8 + j % 2;
+        const float x = mask_at<TYPE>(mask, of < t ? of : t - 1);
+        b[j / 2][j % 2] = of < t ? x : -INFINITY;
+    }
+}
+
+/* Scores of keys from `key` on become powers of two, as scale, softcap and mask make them; m0: row of
+ * the lane, of the K/V head. */
+template <class S>
+static __device__ __forceinline__ void
+finish_scores(float (&x)[S::M][S::MINE / 8][4], const Attention &at, bool plain, int first,
+              int group, int s, int m0, int n_rows, int key) {
+    enum { N = S::MINE / 8 };
+    const float unit = (at.softcap == 0.0f ? at.scale : at.softcap) * LOG2_E;
+    if (at.softcap != 0.0f) {
+        const float part = at.scale / at.softcap;
+#pragma unroll
+        for (int i = 0; i < S::M * N * 4; i++)
+            x[i / (4 * N)][i / 4 % N][i % 4] = tanhf(x[i / (4 * N)][i / 4 % N][i % 4] * part);
+    }
+#pragma unroll
+    for (int i = 0; i < S::M * N * 4; i++) x[i / (4 * N)][i / 4 % N][i % 4] *= unit;
+    if (plain) return;
+    const int t = (int)at.k.ne[1];
+#pragma unroll
+    for (int i = 0; i < S::M * 2; i++) {
+        const int m = m0 + 8 * i;
+        float b[N][2], slope = LOG2_E;
+        if (m < n_rows && at.mask.data) {
+            const char *mask = mask_row(at, first, group, s, m);
+            if (at.mask.type == SHEAF_TYPE_F16) {
+                load_mask<SHEAF_TYPE_F16>(b, mask, key, t);
+            } else {
+                load_mask<SHEAF_TYPE_F32>(b, mask, key, t);
+            }
+            if (at.max_bias > 0.0f)
+                slope *= alibi_slope(at.max_bias, at.base + first + m % group, at.n_head);
+        } else {
+            const int end = m < n_rows ? t : 0;
+#pragma unroll
+            for (int j = 0; j < N * 2; j++)
+                b[j / 2][j % 2] = key + j / 2 * 8 + j % 2 < end ? 0.0f : -INFINITY;
+        }
+#pragma unroll
+        for (int j = 0; j < N * 2; j++) {
+            float &v = x[i / 2][j / 2][i % 2 * 2 + j % 2];
+            v = b[j / 2][j % 2] == -INFINITY ? -INFINITY : fmaf(slope, b[j / 2][j % 2], v);
+        }
+    }
+}
+
+/* Scores become probabilities; unit: what one of the scores is in powers of two. */
+template <class S>
+static __device__ __forceinline__ void softmax(float (&x)[S::M][S::MINE / 8][4], Rows<S> &rows,
+                                               float unit) {
+    float best[S::M][2];
+    bool grows = false;
+#pragma unroll
+    for (int i = 0; i < S::M * 2; i++) {
+        const int h = i % 2;
+        float y = fmaxf(x[i / 2][0][2 * h], x[i / 2][0][2 * h + 1]);
+#pragma unroll
+        for (int j = 1; j < S::MINE / 8; j++)
+            y = fmaxf(y, fmaxf(x[i / 2][j][2 * h], x[i / 2][j][2 * h + 1]));
+        y = fmaxf(y, __shfl_xor_sync(FULL_WARP, y, 1));
+        best[i / 2][h] = fmaxf(y, __shfl_xor_sync(FULL_WARP, y, 2)) * unit;
+        grows = grows || best[i / 2][h] > rows.max[i / 2][h] + SLACK;
+    }
+    if (grows) {
+#pragma unroll
+        for (int i = 0; i < S::M; i++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                if (!(best[i][h] > rows.max[i][h] + SLACK)) continue;
+                const float shrink = power_of_two(rows.max[i][h] - best[i][h]); /* 0 at first */
+                rows.max[i][h] = best[i][h];
+                rows.sum[i][h] *= shrink;
+#pragma unroll
+                for (int j = 0; j < S::D / 8; j++) {
+                    rows.out[i][j][2 * h] *= shrink;
+                    rows.out[i][j][2 * h + 1] *= shrink;
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < S::M * 2; i++) {
+        const int h = i % 2;
+        const float max = rows.max[i / 2][h], from = max == -INFINITY ? 0.0f : max;
+        float add = 0.0f;
+#pragma unroll
+        for (int j = 0; j < S::MINE / 8; j++) {
+#pragma unroll
+            for (int c = 2 * h; c < 2 * h + 2; c++) {
+                const float e = power_of_two(fmaf(x[i / 2][j][c], unit, -from));
+                add += e;
+                x[i / 2][j][c] = e;
+            }
+        }
+        rows.sum[i / 2][h] += add;
+    }
+}
+
+/* The second half of the warps gives its results to the first, which joins them with its own. */
+template <class S>
+static __device__ __forceinline__ void join_parts(Rows<S> &rows, float *scratch, int part,
+                                                  int thread) {
+    enum { N = 32 * S::ROW_WARPS };
+    __syncthreads(); /* the last tile has been used */
+    float *to = scratch + thread;
+#pragma unroll
+    for (int i = 0; i < S::M; i++) {
+        float *o = to + i * (S::D / 2) * N, *stats = to + (S::M * (S::D / 2) + i * 4) * N;
+        if (part == 0) continue;
+#pragma unroll
+        for (int j = 0; j < S::D / 2; j++) o[j * N] = rows.out[i][j / 4][j % 4];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            stats[h * N] = rows.max[i][h];
+            stats[(2 + h) * N] = rows.sum[i][h];
+        }
+    }
+    __syncthreads(); /* the results of the second half are there */
+    if (part != 0) return;
+#pragma unroll
+    for (int i = 0; i < S::M; i++) {
+        const float *o = to + i * (S::D / 2) * N, *stats = to + (S::M * (S::D / 2) + i * 4) * N;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float a = rows.max[i][h], b = stats[h * N], most = fmaxf(a, b);
+            const float mine = a == -INFINITY ? 0.0f : power_of_two(a - most);
+            const float its = b == -INFINITY ? 0.0f : power_of_two(b - most);
+            rows.max[i][h] = most;
+            rows.sum[i][h] = fmaf(stats[(2 + h) * N], its, rows.sum[i][h] * mine);
+#pragma unroll
+            for (int j = 0; j < S::D / 8; j++) {
+#pragma unroll
+                for (int c = 2 * h; c < 2 * h + 2; c++)
+                    rows.out[i][j][c] = fmaf(o[(4 * j + c) * N], its, rows.out[i][j][c] * mine);
+            }
+        }
+    }
+}
+
+/* grid: x K/V heads, y blocks of rows, the last first, as these see the most keys under a causal
+ * mask; z sequences. AT_ONCE: blocks that a multiprocessor has registers for. */
+template <int D, int ROW_WARPS, int M, int PARTS, int AT_ONCE>
+static __global__ void __launch_bounds__(32 * ROW_WARPS * PARTS, AT_ONCE)
+    attention_tile_kernel(Attention at, Table table) {
+    typedef Shape<D, ROW_WARPS, M, PARTS> S;
+    static_assert(S::Q_STAYS || S::ROWS <= 2 * KEYS, "q fits into a stage");
+    previous_done();
+    next_may_start();
+    CUDA_DYNAMIC_SHARED(Shared<S>, sh);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp / ROW_WARPS;
+    const int64_t hk = blockIdx.x, s = blockIdx.z;
+    const int first = (int)first_head(at, hk), group = (int)first_head(at, hk + 1) - first;
+    const int block = gridDim.y - 1 - blockIdx.y, n_rows = (int)at.q.ne[1] * group;
+    const int m0 = block * S::ROWS, row0 = warp % ROW_WARPS * 16 * M;
+    if (m0 >= n_rows) return; /* the group has fewer heads than another */
     const Row kv = {0, hk, s};
     const char *k_head = row_data(at.k, kv), *v_head = row_data(at.v, kv);
-    uint16_t *q_mine = sh->q + warp * 16 * S::LD, *p_mine = sh->p + warp * 16 * S::LD_P;
-    float *s_mine = sh->s + warp * 16 * S::LD_S, *o_mine = sh->o + warp * 16 * S::LD_O;
+    const uint4 *seen = table.at;
+    if (seen) seen += hk * table.head_step + s * table.seq_step + (int64_t)block * table.tiles;
 
-    for (int r = 0; r < 16; r++) {
-        const int64_t m = mw + r;
-        const Row from = {m / group, first + m % group, s};
-        const char *x = row_data(at.q, from);
-        for (int i = lane; i < D; i += 32)
-            q_mine[r * S::LD + i] =
-                m < n_rows_all
-                    ? clamped_half(load_plain(SHEAF_TYPE_F32, x + (size_t)i * at.q.nb[0]))
-                    : 0;
-    }
+    Tiles now = {0, {0, false}, table.tiles, -1, 0, {0, 0, 0, 0}};
+    find_tile(now, seen, at.k.ne[1], lane);
+    if (now.number < now.n) copy_tile<S>(sh, 0, at, k_head, v_head, now);
+    copies_begun();
 
-    /* the row of this lane (with its neighbour) */
-    const int r = lane / 2, side = lane % 2 * (KEYS / 2);
-    const int64_t m = mw + r, head = first + m % group, query = m / group;
-    const float slope = alibi_slope(at.max_bias, at.base + head, at.n_head);
-    const char *mask = NULL;
-    if (at.mask.data && m < n_rows_all) {
-        const Row from = {query, head % at.mask.ne[2], s % at.mask.ne[3]};
-        mask = row_data(at.mask, from);
-    }
-    float max = -INFINITY, sum = 0.0f;
-    wmma::fragment<wmma::accumulator, 16, 16, 16, float> out[D / 16];
+    /* q stays in shared memory, or it lies in the second stage until it is in registers */
+    uint16_t *q = S::Q_STAYS ? sh->with_q + 4 * KEYS * D : sh->stage[1].k;
+    load_q<S>(q, at, first, group, s, m0, n_rows);
+    __syncthreads(); /* q is there */
+    const int q_at = 2 * place<S>(row0 + lane % 16, lane / 16);
+    uint32_t a[S::Q_STAYS ? 1 : D / 16][M][4];
+    if (!S::Q_STAYS) {
 #pragma unroll
-    for (int i = 0; i < D / 16; i++) wmma::fill_fragment(out[i], 0.0f);
+        for (int i = 0; i < D / 16; i++)
+            load_matrices(a[S::Q_STAYS ? 0 : i][0], further(q, q_at, i));
+        if (PARTS > 1) __syncthreads(); /* q has been read, for the other half */
+    }
 
-    for (int64_t t0 = 0; t0 < t; t0 += KEYS) {
-        __syncthreads(); /* the tile before has been used */
-        sh->open[warp][lane] = sees(at, mw, n_rows_all, first, group, s, t0 + lane);
-        __syncthreads(); /* it is known which keys are seen */
-        bool open = false;
-        for (int w = 0; w < WARPS; w++) open = open || sh->open[w][lane];
-        if (warp_max(open ? 1.0f : 0.0f) == 0.0f) continue; /* the same for every warp */
-        for (int i = threadIdx.x; i < KEYS * (D / 8); i += THREADS) {
-            const int row = i / (D / 8), piece = i % (D / 8);
-            uint4 x = {0, 0, 0, 0}, y = {0, 0, 0, 0};
-            bool wanted = false;
-            for (int w = 0; w < WARPS; w++) wanted = wanted || sh->open[w][row];
-            if (wanted) { /* then it is a key of the head */
-                x = ((const uint4 *)(const void *)(k_head +
-                                                   (size_t)(t0 + row) * at.k.nb[1]))[piece];
-                y = ((const uint4 *)(const void *)(v_head +
-                                                   (size_t)(t0 + row) * at.v.nb[1]))[piece];
-            }
-            *(uint4 *)(void *)(sh->k + row * S::LD + piece * 8) = x;
-            *(uint4 *)(void *)(sh->v + row * S::LD + piece * 8) = y;
+    Rows<S> rows;
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        for (int h = 0; h < 2; h++) rows.max[i][h] = -INFINITY, rows.sum[i][h] = 0.0f;
+#pragma unroll
+        for (int j = 0; j < D / 8 * 4; j++) rows.out[i][j / 4][j % 4] = 0.0f;
+    }
+    const int k_at = 2 * place<S>(part * S::MINE + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    const int v_at = 2 * place<S>(part * S::MINE + lane % 16, lane / 16);
+    enum { SIXTEEN_ROWS = 16 * D * 2 }; /* bytes */
+
+    for (int stage = 0; now.number < now.n; stage ^= 1) {
+        copies_done<0>();
+        sync_part<S>(part); /* the tile is there, and the one before has been used */
+        Tiles next = now;
+        next.number++;
+        find_tile(next, seen, at.k.ne[1], lane);
+        if (next.number < next.n) copy_tile<S>(sh, stage ^ 1, at, k_head, v_head, next);
+        copies_begun();
+        const uint16_t *k = sh->stage[stage].k, *v = sh->stage[stage].v;
+
+        float x[M][S::MINE / 8][4];
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+#pragma unroll
+            for (int j = 0; j < S::MINE / 8 * 4; j++) x[i][j / 4][j % 4] = 0.0f;
         }
-        __syncthreads(); /* the tile is there */
-
-        wmma::fragment<wmma::accumulator, 16, 16, 16, float> scores[KEYS / 16];
-#pragma unroll
-        for (int j = 0; j < KEYS / 16; j++) wmma::fill_fragment(scores[j], 0.0f);
 #pragma unroll
         for (int i = 0; i < D / 16; i++) {
-            wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> a;
-            wmma::load_matrix_sync(a, halves(q_mine + i * 16), S::LD);
+            const int of = S::Q_STAYS ? 0 : i;
+            if (S::Q_STAYS) {
 #pragma unroll
-            for (int j = 0; j < KEYS / 16; j++) {
-                wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> b;
-                wmma::load_matrix_sync(b, halves(sh->k + j * 16 * S::LD + i * 16), S::LD);
-                wmma::mma_sync(scores[j], a, b, scores[j]);
+                for (int r = 0; r < M; r++)
+                    load_matrices(a[of][r], further(q, q_at, i) + r * SIXTEEN_ROWS);
+            }
+#pragma unroll
+            for (int j = 0; j < S::MINE / 16; j++) {
+                uint32_t b[4];
+                load_matrices(b, further(k, k_at, i) + j * SIXTEEN_ROWS);
+#pragma unroll
+                for (int r = 0; r < M; r++) multiply_two(x[r][2 * j], x[r][2 * j + 1], a[of][r], b);
             }
         }
-#pragma unroll
-        for (int j = 0; j < KEYS / 16; j++)
-            wmma::store_matrix_sync(s_mine + j * 16, scores[j], S::LD_S, wmma::mem_row_major);
-        __syncwarp(); /* the scores are there */
 
-        float x[KEYS / 2], best = -INFINITY;
+        float unit = at.scale * LOG2_E;
+        if (!now.seen.plain || at.softcap != 0.0f || at.scale < 0.0f) {
+            const int key = now.number * KEYS + part * S::MINE + lane % 4 * 2;
+            finish_scores<S>(x, at, now.seen.plain, first, group, (int)s, m0 + row0 + lane / 4,
+                             n_rows, key);
+            unit = 1.0f;
+        }
+        softmax<S>(x, rows, unit);
+
 #pragma unroll
-        for (int j = 0; j < KEYS / 2; j++) {
-            const int64_t key = t0 + side + j;
-            float v = s_mine[r * S::LD_S + side + j] * at.scale;
-            if (at.softcap != 0.0f) v = at.softcap * tanhf(v / at.softcap);
-            if (key >= t || m >= n_rows_all) {
-                v = -INFINITY;
-            } else if (mask) {
-                const float b = load_plain(at.mask.type, mask + (size_t)key * at.mask.nb[0]);
-                v = b == -INFINITY ? -INFINITY : v + slope * b;
+        for (int j = 0; j < S::MINE / 16; j++) {
+            uint32_t p[M][4];
+#pragma unroll
+            for (int r = 0; r < M; r++) {
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    p[r][c] = two_halves(x[r][2 * j + c / 2][c % 2 * 2],
+                                         x[r][2 * j + c / 2][c % 2 * 2 + 1]);
             }
-            x[j] = v;
-            best = fmaxf(best, v);
-        }
-        best = fmaxf(best, __shfl_xor_sync(FULL_WARP, best, 1));
-        float shrink = 1.0f, add = 0.0f;
-        if (best > max) {
-            shrink = expf(max - best); /* 0 at first */
-            max = best;
-        }
-        const float from = max == -INFINITY ? 0.0f : max;
-#pragma unroll
-        for (int j = 0; j < KEYS / 2; j++) {
-            const float e = expf(x[j] - from);
-            add += e;
-            p_mine[r * S::LD_P + side + j] = f32_to_f16(e);
-        }
-        sum = fmaf(sum, shrink, add + __shfl_xor_sync(FULL_WARP, add, 1));
-
-        if (warp_max(shrink != 1.0f ? 1.0f : 0.0f) != 0.0f) {
-#pragma unroll
-            for (int i = 0; i < D / 16; i++)
-                wmma::store_matrix_sync(o_mine + i * 16, out[i], S::LD_O, wmma::mem_row_major);
-            __syncwarp();
-            for (int i = lane % 2; i < D; i += 2) o_mine[r * S::LD_O + i] *= shrink;
-            __syncwarp();
-#pragma unroll
-            for (int i = 0; i < D / 16; i++)
-                wmma::load_matrix_sync(out[i], o_mine + i * 16, S::LD_O, wmma::mem_row_major);
-        }
-        __syncwarp(); /* p is whole */
-#pragma unroll
-        for (int j = 0; j < KEYS / 16; j++) {
-            wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> a;
-            wmma::load_matrix_sync(a, halves(p_mine + j * 16), S::LD_P);
 #pragma unroll
             for (int i = 0; i < D / 16; i++) {
-                wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major> b;
-                wmma::load_matrix_sync(b, halves(sh->v + j * 16 * S::LD + i * 16), S::LD);
-                wmma::mma_sync(out[i], a, b, out[i]);
+                uint32_t b[4];
+                load_transposed(b, further(v, v_at, i) + j * SIXTEEN_ROWS);
+#pragma unroll
+                for (int r = 0; r < M; r++)
+                    multiply_two(rows.out[r][2 * i], rows.out[r][2 * i + 1], p[r], b);
             }
         }
+        now = next;
     }
 
+    if (PARTS > 1) {
+        join_parts<S>(rows, sh->joined, part, threadIdx.x % (32 * ROW_WARPS));
+        if (part != 0) return;
+    }
 #pragma unroll
-    for (int i = 0; i < D / 16; i++)
-        wmma::store_matrix_sync(o_mine + i * 16, out[i], S::LD_O, wmma::mem_row_major);
-    if (lane % 2 == 0 && m < n_rows_all)
-        sh->inv[warp * 16 + r] = attention_factor(at, head, max, sum);
-    __syncwarp();
-    for (int i = 0; i < 16 && mw + i < n_rows_all; i++) {
-        const Row to = {first + (mw + i) % group, (mw + i) / group, s};
-        float *y = (float *)(void *)row_data(at.dst, to);
-        for (int j = lane; j < D; j += 32) y[j] = o_mine[i * S::LD_O + j] * sh->inv[warp * 16 + i];
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum = rows.sum[i][h];
+            sum += __shfl_xor_sync(FULL_WARP, sum, 1);
+            sum += __shfl_xor_sync(FULL_WARP, sum, 2);
+            const int m = m0 + row0 + 16 * i + 8 * h + lane / 4;
+            if (m >= n_rows) continue;
+            const Row to = {first + m % group, m / group, s};
+            const float factor = attention_factor(at, to.i1, rows.max[i][h] * LN_2, sum);
+            float2 *y = (float2 *)(void *)row_data(at.dst, to);
+#pragma unroll
+            for (int j = 0; j < D / 8; j++) {
+                const float2 two = {rows.out[i][j][2 * h] * factor,
+                                    rows.out[i][j][2 * h + 1] * factor};
+                y[4 * j + lane % 4] = two;
+            }
+        }
     }
 }
 
@@ -201,29 +572,87 @@ template <int D> static __global__ void attention_tile_kernel(Attention at) {
 static bool in_sixteens(const View &v) {
     return ((uintptr_t)v.data | v.nb[1] | v.nb[2] | v.nb[3]) % 16 == 0;
 }
+static int64_t over(int64_t n, int64_t part) { return (n + part - 1) / part; }
 
-template <int D> static bool launch(struct sheaf__cuda_queue *q, const struct Attention *at) {
-    const int64_t rows = at->q.ne[1] * at->group;
-    const dim3 grid(sheaf__cuda_blocks(rows, ROWS), (unsigned)at->k.ne[2], (unsigned)at->q.ne[3]);
-    /* more than the 48 KiB that need no asking; every device from 8.0 on has 99 */
-    if (cudaFuncSetAttribute(attention_tile_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)sizeof(Shared<D>))) {
+/* Do K/V heads see the same keys in rows of the same number? */
+static bool one_mask(const View &q, const View &k, const View &mask,
+                     const struct sheaf__head_groups &groups) {
+    return mask.ne[2] == 1 && groups.skip == 0 && groups.each * k.ne[2] == q.ne[2];
+}
+
+template <int D, int ROW_WARPS, int M, int PARTS, int AT_ONCE>
+static bool launch(struct sheaf__cuda_queue *q, const struct Attention *at) {
+    typedef Shape<D, ROW_WARPS, M, PARTS> S;
+    auto kernel = attention_tile_kernel<D, ROW_WARPS, M, PARTS, AT_ONCE>;
+    const int64_t blocks = over(at->q.ne[1] * at->group, S::ROWS), kv = at->k.ne[2],
+                  seqs = at->q.ne[3];
+    if (blocks > 65535) return false;
+    /* more than the 48 KiB that need no asking; 7.5 has 64, every device from 8.0 on 99 */
+    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             (int)sizeof(Shared<S>))) {
         cudaGetLastError();
         return false;
     }
-    CUDA_LAUNCH((attention_tile_kernel<D>), grid, THREADS, sizeof(Shared<D>), q->stream, *at);
+    Table table = {NULL, (int)over(at->k.ne[1], KEYS), 0, 0};
+    if (at->mask.data) {
+        const int64_t heads = one_mask(at->q, at->k, at->mask, at->groups) ? 1 : kv;
+        const int64_t masks = at->mask.ne[3] == 1 ? 1 : seqs;
+        if (heads * masks > 65535) return false;
+        table.at = (uint4 *)(void *)q->work;
+        table.head_step = heads == 1 ? 0 : blocks * table.tiles;
+        table.seq_step = masks == 1 ? 0 : heads * blocks * table.tiles;
+        const dim3 grid(sheaf__cuda_blocks(table.tiles, SEEN_WARPS), (unsigned)blocks,
+                        (unsigned)(heads * masks));
+        if (at->mask.type == SHEAF_TYPE_F16) {
+            CUDA_LAUNCH_AHEAD(q->ahead, seen_kernel<SHEAF_TYPE_F16>, grid, 32 * SEEN_WARPS, 0,
+                              q->stream, *at, table, (int)S::ROWS, (int)heads);
+        } else {
+            CUDA_LAUNCH_AHEAD(q->ahead, seen_kernel<SHEAF_TYPE_F32>, grid, 32 * SEEN_WARPS, 0,
+                              q->stream, *at, table, (int)S::ROWS, (int)heads);
+        }
+    }
+    const dim3 grid((unsigned)kv, (unsigned)blocks, (unsigned)seqs);
+    CUDA_LAUNCH_AHEAD(q->ahead, (attention_tile_kernel<D, ROW_WARPS, M, PARTS, AT_ONCE>), grid,
+                      S::THREADS, sizeof(Shared<S>), q->stream, *at, table);
     return true;
 }
 
+/* Blocks of 128 rows read keys and values half as often as those of 64, and warps of 32 rows read
+ * shared memory half as often as those of 16. Blocks of 64 rows are for devices of which the others
+ * would leave a part idle, and for those with less shared memory. */
+template <int D> static bool launch_one(struct sheaf__cuda_queue *q, const struct Attention *at) {
+    const int64_t blocks = over(at->q.ne[1] * at->group, 128) * at->k.ne[2] * at->q.ne[3];
+    const int64_t n_sm = q->device->n_sm;
+    /* with a causal mask, the keys that blocks see differ by as many as there are queries */
+    const bool even = at->k.ne[1] >= 4 * at->q.ne[1];
+    const bool large = blocks >= 2 * n_sm || (even && blocks * 4 >= n_sm * 3);
+    return (large && launch<D, 4, 2, 2, 1>(q, at)) || launch<D, 4, 1, 1, 2>(q, at);
+}
+
+/* Shapes that the kernel takes, as far as they are known before the addresses. */
+static bool takes_shape(const View &q, const View &k, const View &v, int64_t group) {
+    return k.type == SHEAF_TYPE_F16 && v.type == SHEAF_TYPE_F16 && k.ne[0] == v.ne[0] &&
+           (k.ne[0] == 64 || k.ne[0] == 128) && k.ne[2] >= 1 && k.ne[1] < 1 << 30 &&
+           q.ne[3] <= 65535 && q.ne[1] < 1 << 30 && q.ne[1] * group >= LEAST_ROWS &&
+           q.ne[1] * group < 1 << 30;
+}
+
+size_t sheaf__cuda_attention_tiles_work(const struct Attention *at) {
+    if (at->mask.ne[0] == 0 || !takes_shape(at->q, at->k, at->v, at->group)) return 0;
+    const int64_t heads = one_mask(at->q, at->k, at->mask, at->groups) ? 1 : at->k.ne[2];
+    const int64_t masks = at->mask.ne[3] == 1 ? 1 : at->q.ne[3];
+    return (size_t)(over(at->k.ne[1], KEYS) * over(at->q.ne[1] * at->group, 64) * heads * masks) *
+           sizeof(uint4);
+}
+
 bool sheaf__cuda_attention_tiles(struct sheaf__cuda_queue *q, const struct Attention *at) {
-    const View &k = at->k, &v = at->v;
-    if (k.type != SHEAF_TYPE_F16 || v.type != SHEAF_TYPE_F16 || k.ne[0] != v.ne[0]) return false;
-    if (k.ne[2] < 1 || k.ne[2] > 65535 || at->q.ne[3] > 65535) return false;
-    const int64_t rows = at->q.ne[1] * at->group;
-    const int64_t blocks = (rows + ROWS - 1) / ROWS * k.ne[2] * at->q.ne[3];
-    if (rows < LEAST_ROWS) return false;
+    const View &k = at->k, &v = at->v, &dst = at->dst;
+    if (!takes_shape(at->q, k, v, at->group)) return false;
+    const int64_t blocks = over(at->q.ne[1] * at->group, 64) * k.ne[2] * at->q.ne[3];
     /* a block has all keys: with fewer blocks than the device wants, parts of the keys are faster */
     if (at->q.ne[1] < MANY_QUERIES && blocks * 2 < q->device->n_sm) return false;
     if (!in_sixteens(k) || !in_sixteens(v)) return false;
-    return k.ne[0] == 64 ? launch<64>(q, at) : k.ne[0] == 128 ? launch<128>(q, at) : false;
+    if (at->mask.data && !is_dense(at->mask)) return false;
+    if (((uintptr_t)dst.data | dst.nb[1] | dst.nb[2] | dst.nb[3]) % sizeof(float2)) return false;
+    return k.ne[0] == 64 ? launch_one<64>(q, at) : launch_one<128>(q, at);
 }

@@ -6,7 +6,17 @@
 #include "attention_part.h"
 #include "rig.h"
 
-enum { HIDDEN_NAN = 1, SINKS = 2, CAUSAL = 4, SAME = 8, NO_MASK = 16, TILES = 32 };
+enum {
+    HIDDEN_NAN = 1,
+    SINKS = 2,
+    CAUSAL = 4,
+    SAME = 8,
+    NO_MASK = 16,
+    TILES = 32,
+    GAP = 64,
+    LARGE = 128, /* scores, so that the largest of a row grows again and again */
+    PAST = 256   /* causal without a window: tiles seen whole, by part of the rows, by none */
+};
 
 static const struct attention {
     int64_t d, e, t, n, heads, kv, seqs;
@@ -49,6 +59,13 @@ static const struct attention {
     {256, 256, 100, 1, 8, 1, 1, SHEAF_TYPE_BF16, SHEAF_TYPE_BF16, 0, 0, 0, 0, 0},
     {80, 112, 333, 1, 9, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, HIDDEN_NAN, 0, 0},
     {64, 64, 600, 3, 7, 3, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, CAUSAL | SINKS, 2, 4},
+    {128, 128, 237, 70, 4, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, PAST | HIDDEN_NAN, 0, 0},
+    {64, 64, 700, 33, 8, 2, 2, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, PAST | SINKS | LARGE, 0, 0},
+    {128, 128, 333, 40, 3, 3, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 20, PAST | LARGE, 0, 0},
+    {64, 64, 2300, 35, 2, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 8, 0, GAP | HIDDEN_NAN, 0, 0},
+    {128, 128, 200, 50, 7, 3, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, PAST | SINKS, 5, 3},
+    {64, 64, 70, 33, 2, 1, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, HIDDEN_NAN, 0, 0},
+    {64, 64, 130, 64, 2, 2, 1, SHEAF_TYPE_F16, SHEAF_TYPE_F16, 0, 0, NO_MASK, 0, 0},
 };
 
 struct made {
@@ -59,7 +76,9 @@ struct made {
 
 static bool sees(const struct attention *a, int64_t i, int64_t j) {
     if (a->flags & CAUSAL) return j <= a->t - a->n + i && j + 150 > a->t - a->n + i; /* a window */
-    if (a->flags & TILES) return j / 32 % 2; /* every other tile is left out */
+    if (a->flags & PAST) return j <= a->t - a->n - 7 + i; /* nothing sees the last seven */
+    if (a->flags & TILES) return j / 64 % 2;              /* every other tile is left out */
+    if (a->flags & GAP) return j < 70 || j > 2150;
     return j % 7 != 3;
 }
 
@@ -114,7 +133,9 @@ static void make(const struct attention *a, const char *machine, struct made *m)
         hidden[j] = true;
         for (int64_t i = 0; i < a->n; i++) hidden[j] = hidden[j] && !sees(a, i, j);
     }
-    m->fq = floats(sheaf_nelements(m->q), 1, 2);
+    m->fq = floats(sheaf_nelements(m->q), 1, a->flags & LARGE ? 16 : 2);
+    for (int64_t i = 0; (a->flags & LARGE) && i < sheaf_nelements(m->q); i++)
+        m->fq[i] = roundf(m->fq[i] * 32) / 32; /* halves hold them */
     m->fk = floats(sheaf_nelements(m->k), 2, 2);
     m->fv = floats(sheaf_nelements(m->v), 3, 1);
     m->fs = m->sinks ? floats(a->heads, 4, 1) : NULL;

@@ -81,6 +81,8 @@ void *emu_dynamic_shared(void);
 uint32_t emu_shuffle(uint32_t value, int from_lane);
 void emu_syncthreads(void);
 void emu_syncwarp(void);
+/* Barrier `number`, 1 to 15, of so many threads of the block. */
+void emu_sync_part(int number, int threads);
 /* Lanes of a warp meet; what each has shown, until they meet again. */
 const void *const *emu_show(const void *mine);
 /* Tensor cores, as src/cuda/tensor_cores.cuh describes them. */
@@ -128,6 +130,21 @@ static inline float __shfl_xor_sync(unsigned, float v, int d) {
     memcpy(&v, &u, sizeof v);
     return v;
 }
+template <class T> static inline T __shfl_sync(unsigned, T v, int from) {
+    static_assert(sizeof v == 4, "32 bits");
+    uint32_t u;
+    memcpy(&u, &v, sizeof u);
+    u = emu_shuffle(u, from % 32);
+    memcpy(&v, &u, sizeof v);
+    return v;
+}
+/* Bit i: lane i has given something other than 0. */
+static inline unsigned __ballot_sync(unsigned, int given) {
+    unsigned bits = (given ? 1u : 0u) << emu_lane();
+    for (int d = 16; d > 0; d /= 2) bits |= emu_shuffle(bits, emu_lane() ^ d);
+    return bits;
+}
+static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __dp4a(int a, int b, int c) {
     for (int i = 0; i < 4; i++) c += (int)(int8_t)(a >> 8 * i) * (int)(int8_t)(b >> 8 * i);
     return c;
