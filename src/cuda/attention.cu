@@ -25,8 +25,8 @@ static size_t shared_bytes(int64_t d, int64_t e) {
 static __global__ void __launch_bounds__(THREADS, 8)
     attention_kernel(Attention at, float *partial) {
     CUDA_DYNAMIC_SHARED(float, shared);
-    previous_done();
     next_may_start();
+    previous_done();
     const int64_t d = at.q.ne[0], e = at.v.ne[0], t = at.k.ne[1], n = at.q.ne[1], h = at.q.ne[2];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float *q = shared, *acc = q + d + warp * e, *max_of = q + d + WARPS * e,
@@ -138,8 +138,8 @@ static __device__ __forceinline__ void load_batch(float (&x)[JOIN_BATCH], const 
 static __global__ void __launch_bounds__(JOIN_THREADS)
     join_kernel(Attention at, const float *partial, int parts, Row first, Columns columns) {
     __shared__ float weights[JOIN_THREADS / 32][MOST_PARTS], found[JOIN_THREADS];
-    previous_done();
     next_may_start();
+    previous_done();
     const Row to = {blockIdx.x, first.i2 + blockIdx.y, first.i3 + blockIdx.z};
     const int64_t row = (to.i3 * at.q.ne[1] + to.i2) * at.q.ne[2] + to.i1;
     const int e = (int)at.v.ne[0], lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -274,8 +274,8 @@ static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
                                    unit * 16) = zero;
         }
     }
-    previous_done();
     next_may_start();
+    previous_done();
     if (place.n_rows <= 0) return; /* the K/V head's group is smaller than others */
 
 #define FETCH(slot, key)                                                                           \

@@ -271,8 +271,8 @@ static __device__ __forceinline__ void write_rows(const Split &sp, const Place &
 template <int RT, int NC>
 static __global__ void __launch_bounds__(THREADS, RT > 2 || NC > 4 ? 2 : 4) split_kernel(Split sp) {
     CUDA_DYNAMIC_SHARED(char, shared);
-    previous_done();
     next_may_start();
+    previous_done();
     const Attention &at = sp.at;
     const int d = (int)at.q.ne[0], e = (int)at.v.ne[0], rows = RT * sp.row_warps;
     const int lane = threadIdx.x % 32, n_warps = blockDim.x / 32;

@@ -121,8 +121,8 @@ template <int TYPE> HD float mask_at(const char *mask, int key) {
  * table. A warp takes a tile; its lane has keys `lane` and `lane + 32`. TYPE: of the mask. */
 template <int TYPE>
 static __global__ void seen_kernel(Attention at, Table table, int rows, int heads) {
-    previous_done();
     next_may_start();
+    previous_done();
     const int lane = threadIdx.x % 32, tile = blockIdx.x * SEEN_WARPS + threadIdx.x / 32;
     const int hk = blockIdx.z % heads, s = blockIdx.z / heads, t = (int)at.k.ne[1];
     const int first = (int)first_head(at, hk), group = (int)first_head(at, hk + 1) - first;
@@ -434,8 +434,8 @@ static __global__ void __launch_bounds__(32 * ROW_WARPS * PARTS, AT_ONCE)
     attention_tile_kernel(Attention at, Table table) {
     typedef Shape<D, ROW_WARPS, M, PARTS> S;
     static_assert(S::Q_STAYS || S::ROWS <= 2 * KEYS, "q fits into a stage");
-    previous_done();
     next_may_start();
+    previous_done();
     CUDA_DYNAMIC_SHARED(Shared<S>, sh);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp / ROW_WARPS;
     const int64_t hk = blockIdx.x, s = blockIdx.z;

@@ -91,8 +91,8 @@ HD bool is_int_type(int type) { return type == SHEAF_TYPE_I32 || type == SHEAF_T
 
 /* Blocks of the same type: n of them, moved as they are. */
 static __global__ void move_kernel(View dst, View src, Unit unit, int64_t n) {
-    previous_done();
     next_may_start();
+    previous_done();
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * THREADS) {
         char *d = locate(dst, i * unit.elements, unit.elements, dst.nb[0]);
@@ -116,8 +116,8 @@ static __global__ void __launch_bounds__(threads_of(ELEMENTS))
     convert_kernel(View dst, View src, int64_t n) {
     CUDA_DYNAMIC_SHARED(float, shared);
     float one, *x = own_block<ELEMENTS>(shared, &one);
-    previous_done();
     next_may_start();
+    previous_done();
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * blockDim.x) {
         const int64_t first = i * ELEMENTS;
@@ -230,8 +230,8 @@ struct Rows {
 /* a [e, v, h, s], ids [n, h, s] -> dst F32, or I32 if a is, [e, n, h, s]; rows that others hold are zeros. grid: x
  * rows of dst, y pieces of a row */
 static __global__ void get_rows_kernel(View dst, View a, View ids, Rows rows, Fault *fault) {
-    previous_done();
     next_may_start();
+    previous_done();
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
         int64_t id = load_id(ids, at.i1, at.i2, at.i3);
@@ -269,8 +269,8 @@ static enum sheaf_status launch_get_rows(struct sheaf__cuda_queue *q,
 
 /* a F32 [m, u, n], b F32 [m, x], ids [u, n] -> dst F32 [m, u, n]; 0 where the row is another's */
 static __global__ void add_id_kernel(View dst, View a, View b, View ids, Rows rows, Fault *fault) {
-    previous_done();
     next_may_start();
+    previous_done();
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
         int64_t id = load_id(ids, at.i1, at.i2, 0);
@@ -308,8 +308,8 @@ static __global__ void __launch_bounds__(threads_of(ELEMENTS), 1)
     CUDA_DYNAMIC_SHARED(float, shared);
     __shared__ int superseded;
     float one, *x = own_block<ELEMENTS>(shared, &one);
-    previous_done();
     next_may_start();
+    previous_done();
     const Row at = {blockIdx.x, first.i2 + blockIdx.y, first.i3 + blockIdx.z};
     const int64_t c1 = (uint32_t)at.i2 % (uint32_t)ids.ne[1];
     const int64_t c2 = (uint32_t)at.i3 % (uint32_t)ids.ne[2];

@@ -64,8 +64,8 @@ static __device__ __forceinline__ void store_piece(const View &dst, char *p, int
 
 /* dst, a [i, j, h, s], b repeated to it */
 static __global__ void binary_kernel(View dst, View a, View b, int op, Pieces pieces) {
-    previous_done();
     next_may_start();
+    previous_done();
     for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
         const Place at = place_of(dst, pieces, piece);
         const char *q = row_repeat(b, at.row);
@@ -86,8 +86,8 @@ static __global__ void binary_kernel(View dst, View a, View b, int op, Pieces pi
 }
 
 static __global__ void unary_kernel(View dst, View a, Function f, Pieces pieces) {
-    previous_done();
     next_may_start();
+    previous_done();
     for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
         const Place at = place_of(dst, pieces, piece);
         const char *x = row_data(a, at.row);
@@ -103,8 +103,8 @@ static __global__ void unary_kernel(View dst, View a, Function f, Pieces pieces)
 
 /* a, b: the gate and the value, both of dst's shape */
 static __global__ void glu_kernel(View dst, View a, View b, Function f, Pieces pieces) {
-    previous_done();
     next_may_start();
+    previous_done();
     for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
         const Place at = place_of(dst, pieces, piece);
         Loaded x = load_piece(a, row_data(a, at.row), at.first, dst.ne[0]);
@@ -118,8 +118,8 @@ static __global__ void glu_kernel(View dst, View a, View b, Function f, Pieces p
 /* The same for dense F32 rows, with the result as columns of integers, too. A warp makes a block of
  * 32, those behind the last are zeros. */
 static __global__ void glu_rounded_kernel(View dst, View a, View b, Function f, Product p) {
-    previous_done();
     next_may_start();
+    previous_done();
     const int64_t per_row = p.chunks * 32, n = n_rows(dst) * per_row;
     const int lane = threadIdx.x % 32;
     for (int64_t block = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32; block < n;

@@ -65,7 +65,11 @@
  * A kernel launched ahead waits in previous_done until the one before it is done with all its
  * memory; every block that touches memory which kernels write calls it. As that one waited
  * likewise, or was launched as usual, all before it are done, too. Before the call, weights may be
- * read. */
+ * read.
+ *
+ * A kernel lets the next one start before it waits itself: the next one's blocks start only when all of
+ * this one's have, so none is kept out, and its wait ends only when this one, hence all before it, are
+ * done. So several kernels stand ready, and the next product fetches its weights while they run. */
 
 static __device__ __forceinline__ void previous_done() {
 #if !defined(SHEAF_CUDA_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -19,8 +19,8 @@ enum Method { METHOD_VEC, METHOD_BLAS, METHOD_TILE };
 
 /* b, any strides, to out F32 [its shape], dense */
 static __global__ void gather_kernel(View b, float *out, int64_t n) {
-    previous_done();
     next_may_start();
+    previous_done();
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * THREADS) {
         const Divided at = divided(i, b.ne[0]);

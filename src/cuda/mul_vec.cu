@@ -23,8 +23,8 @@ enum { WARPS = 4, THREADS = 32 * WARPS, COLUMNS = SHEAF__CUDA_VEC_COLUMNS };
 /* A warp makes a block; blocks behind the last are zeros. */
 static __global__ void quantize_columns_kernel(View b, int8_t *q, float2 *ds, int64_t chunks) {
     const int lane = threadIdx.x % 32;
-    previous_done();
     next_may_start();
+    previous_done();
     const int64_t n = n_rows(b) * chunks * 32;
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < n;
          i += (int64_t)gridDim.x * blockDim.x / 32) {
@@ -158,8 +158,8 @@ static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N))
     __shared__ __align__(16) uint32_t staged[WARPS][SLOTS][ROWS][WORDS];
     enum { ROW_BYTES = WORDS * 4, SLOT_BYTES = ROWS * ROW_BYTES };
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (!p.early) previous_done();
     next_may_start();
+    if (!p.early) previous_done();
     const Which which = which_of<ROWS>(p, blockIdx.x);
     const int subs = (int)(p.a.ne[0] / 32);
     const int64_t m = which.m, row = (which.block * WARPS + warp) * ROWS;
@@ -274,8 +274,8 @@ static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N))
 template <int TYPE, int N, int ROWS>
 static __global__ void mul_vec_plain_kernel(Product p, int64_t n_y, int64_t n_z, bool wide) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (!p.early) previous_done();
     next_may_start();
+    if (!p.early) previous_done();
     const Which which = which_of<ROWS>(p, blockIdx.x);
     const int64_t k = p.a.ne[0], m = which.m;
     const int64_t row = (which.block * WARPS + warp) * ROWS;

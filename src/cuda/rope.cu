@@ -65,8 +65,8 @@ HD void turn_of(const Rope &r, const Wave &w, int position, float *s, float *c) 
 /* dst, a [d, h, n, s], pos I32 [n] or [4 n], factors F32 [pairs] or data NULL. grid: x pairs and what is
  * not turned, y groups of heads, z positions and sequences */
 static __global__ void rope_kernel(View dst, View a, View pos, View factors, Rope r) {
-    if (!r.early) previous_done();
     next_may_start();
+    if (!r.early) previous_done();
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     const bool turn = i < r.shape.n_pairs;
     Wave wave = {0.0, 0};
@@ -259,8 +259,8 @@ static __global__ void turn_kernel(Turn t) {
     const Turned &p = t.part[blockIdx.y >= t.part1_at];
     const int64_t group = blockIdx.y - (blockIdx.y >= t.part1_at ? t.part1_at : 0);
     Wave wave = {0.0, 0};
-    if (!r.early) previous_done();
     next_may_start();
+    if (!r.early) previous_done();
     if (threadIdx.x == 0) superseded = 0;
     if (threadIdx.x < n_pairs) wave = wave_of(r, t.factors, threadIdx.x, t.n);
     __syncthreads(); /* `superseded` is set */

@@ -9,8 +9,8 @@
 /* dst F32, a [i, j, h, s] */
 static __global__ void __launch_bounds__(1024, 1) rms_norm_kernel(View dst, View a, float eps) {
     __shared__ float scratch[32];
-    previous_done();
     next_may_start();
+    previous_done();
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
         const char *x = row_data(a, at);
@@ -38,8 +38,8 @@ static enum sheaf_status launch_rms_norm(struct sheaf__cuda_queue *q,
 static __global__ void __launch_bounds__(1024, 1)
     norm_kernel(View dst, View a, float eps, bool center) {
     __shared__ float scratch[32];
-    previous_done();
     next_may_start();
+    previous_done();
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
         const char *x = row_data(a, at);
@@ -134,8 +134,8 @@ static __global__ void __launch_bounds__(1024) chain_kernel(Chain c) {
      * loads that do not wait for one another. What a longer row has more goes through memory. */
     enum { KEPT = 4 };
     __shared__ float scratch[32];
-    previous_done();
     next_may_start();
+    previous_done();
     const int n = (int)c.a.ne[0], most = KEPT * (int)blockDim.x, kept = n < most ? n : most;
     for (int64_t row = blockIdx.x; row < n_rows(c.a); row += gridDim.x) {
         const Row at = row_at(c.a.ne, row);
@@ -245,8 +245,8 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
 /* a [i, j, h, s] -> dst F32 [1, j, h, s], divided by count */
 static __global__ void __launch_bounds__(1024) sum_rows_kernel(View dst, View a, float count) {
     __shared__ float scratch[32];
-    previous_done();
     next_may_start();
+    previous_done();
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
         const char *x = row_data(a, at);
@@ -300,8 +300,8 @@ static __global__ void __launch_bounds__(1024)
     soft_max_kernel(View dst, View a, View mask, View sinks, float scale, float max_bias,
                     Heads heads) {
     __shared__ float scratch[32];
-    previous_done();
     next_may_start();
+    previous_done();
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
         const char *x = row_data(a, at), *m = NULL;

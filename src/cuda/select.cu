@@ -77,8 +77,8 @@ static __device__ __forceinline__ void write_key(const Level &l, int64_t item, i
 
 static __global__ void __launch_bounds__(512) best_kernel(Level l) {
     __shared__ uint64_t keys[PART];
-    previous_done();
     next_may_start();
+    previous_done();
     for (int64_t item = blockIdx.x; item < l.n_rows * l.n_parts; item += gridDim.x) {
         const Divided part = divided(item, l.n_parts);
         const int64_t row = part.quotient, first = part.rest * PART;
