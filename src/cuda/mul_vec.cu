@@ -292,10 +292,12 @@ static __global__ void mul_vec_plain_kernel(Product p, int64_t n_y, int64_t n_z,
             }
             if (p.early && TYPE == SHEAF_TYPE_COUNT) {
                 previous_done();
-            } else if (p.early) { /* the first 4 KiB of each row */
+            } else if (p.early) {
+                /* The first KiB of each row: all that stand ready ask for some 16 MB, which the L2 cache keeps
+                 * while a product before them streams through it. */
                 const int64_t bytes = k * (int64_t)(WIDTH == 4 ? sizeof(float) : sizeof(short));
                 const int64_t left = bytes - (int64_t)lane * 128;
-                for (int r = 0; r < ROWS && wide && left > 0; r++)
+                for (int r = 0; r < ROWS && wide && left > 0 && lane < 8; r++)
                     prefetch(w[r] + (size_t)lane * 128, left < 128 ? (unsigned)left : 128u);
                 previous_done();
             }

@@ -73,10 +73,16 @@ bool sheaf__cuda_is_plain_form(enum sheaf_type type) {
     }
 }
 
+/* Blocks that are moved as they are. */
+static bool is_move(const struct sheaf_tensor *op) {
+    return (op->op == SHEAF_OP_DUP || op->op == SHEAF_OP_CONT || op->op == SHEAF_OP_CPY) &&
+           op->src[0]->type == op->type;
+}
+
 bool sheaf__cuda_supports_op(const struct sheaf_tensor *op) {
     if (!sheaf_backend_op_is_valid(op)) return false;
     if (!table[op->op]->launch) return sheaf_op_get_cost(op->op) == SHEAF_OP_COST_FREE;
-    if (sheaf__cuda_is_plain_form(op->type)) return false;
+    if (sheaf__cuda_is_plain_form(op->type) && !is_move(op)) return false; /* none is written */
     if (op->op == SHEAF_OP_ARGSORT) return sheaf__cuda_sort_fits(op);
     return (op->op != SHEAF_OP_FLASH_ATTN_EXT || sheaf__cuda_attention_fits(op)) &&
            sheaf__cuda_state_fits(op);

@@ -60,12 +60,14 @@ Test(cuda_emu, spoiled_results_fail, .timeout = DEADLINE) {
     cr_assert(strstr(out, "wrong: error"), "%s", out);
 }
 
-/* A CPU and two GPUs in one meta device. */
+/* A CPU and two GPUs in one meta device. Blocks of types that the GPU takes in the plain form are moved, where a
+ * split makes a part of a matrix contiguous. */
 Test(cuda_emu, mixed_group, .timeout = DEADLINE) {
     static char out[CAP];
     static const char *const args[] = {"test -b META3 -r 1 -o RMS_NORM",
-                                       "test -b META3 -r 1 -o SOFT_MAX"};
-    for (int i = 0; i < 2; i++) {
+                                       "test -b META3 -r 1 -o SOFT_MAX",
+                                       "test -b META3 -r 1 -o MUL_MAT -t nvfp4"};
+    for (int i = 0; i < 3; i++) {
         cr_assert_eq(ops(ENV "SHEAF_CPU_DEVICES=1 SHEAF_CUDA_DEVICES=2", args[i], out), 0, "%s",
                      out);
         cr_assert(strstr(out, "META3") && strstr(out, " 0 wrong, 0 refused, 0 unsupported"), "%s",

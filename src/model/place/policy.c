@@ -437,9 +437,9 @@ enum sheaf_status sheaf__policy_new(const struct sheaf__weights *model, const do
     *out = NULL;
     for (int j = 0; j < n_members; j++) {
         if (!(shares[j] >= 0 && shares[j] <= 1e12))
-            return sheaf_set_error(SHEAF_STATUS_INVALID,
-                                   "the share of member %d is %g; shares are numbers >= 0", j,
-                                   shares[j]);
+            return sheaf_set_error(
+                SHEAF_STATUS_INVALID,
+                "the share of member %d is %g; shares are numbers from 0 to 1e12", j, shares[j]);
     }
     if (n_members < 1 || sheaf__sum_of_shares(shares, n_members) <= 0)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "a split needs a member with a share above 0");

@@ -26,7 +26,7 @@ static enum sheaf_status time_graph(sheaf_backend_t backend, struct sheaf_cgraph
         end = now();
         n++;
     }
-    *speed = end > start ? bytes * n / (end - start) : 0;
+    *speed = end > start ? 1e-9 * bytes * n / (end - start) : 0;
     return status;
 }
 

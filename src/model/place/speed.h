@@ -8,7 +8,7 @@
 #include "model/file/weights.h"
 
 /* Times products of one token with a matrix of the model's own type and width on each local device
- * and exchanges the results: speeds [n] in matrix bytes a second, the same on every rank.
+ * and exchanges the results: speeds [n] in 10^9 matrix bytes a second, the same on every rank.
  * Collective. */
 enum sheaf_status sheaf__speed_measure(const struct sheaf__weights *model,
                                        const sheaf_backend_dev_t *members, int n, double *speeds);

@@ -82,3 +82,17 @@ enum sheaf_status sheaf__cells_copy(struct sheaf__cells *c, int a, int b, int32_
     count(c);
     return SHEAF_STATUS_SUCCESS;
 }
+
+void sheaf__cells_positions(const struct sheaf__cells *c, int seq, int32_t *positions, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        positions[i] = c->owners[i] >> (unsigned)seq & 1 ? c->pos[i] : INT32_MAX;
+}
+
+/* A prompt behind a long context has millions of elements: no branch and nothing wider than 32 bits, so that
+ * the compiler takes many at a time. */
+void sheaf__cells_mask(const int32_t *positions, int64_t n, int32_t pos, int64_t window,
+                       uint16_t *row) {
+    const int32_t hidden = window > 0 && window <= pos ? pos - (int32_t)window : -1;
+    for (int64_t i = 0; i < n; i++)
+        row[i] = (uint16_t)((positions[i] <= hidden) | (positions[i] > pos) ? 0xfc00 : 0);
+}

@@ -6,7 +6,6 @@
 #ifndef SHEAF_MODEL_CELLS_H
 #define SHEAF_MODEL_CELLS_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "sheaf/status.h"
@@ -34,11 +33,12 @@ void sheaf__cells_remove(struct sheaf__cells *cells, int seq, int32_t from, int3
  * INVALID if it has. */
 enum sheaf_status sheaf__cells_copy(struct sheaf__cells *cells, int a, int b, int32_t from,
                                     int32_t to);
-/* Does a token of the sequence at `pos` see the cell? window 0: none. */
-static inline bool sheaf__cells_sees(const struct sheaf__cells *cells, int64_t cell, int seq,
-                                     int64_t pos, int64_t window) {
-    return (cells->owners[cell] >> (unsigned)seq & 1) && cells->pos[cell] <= pos &&
-           (window == 0 || pos - cells->pos[cell] < window);
-}
+/* Positions of the first n cells, to `positions`; INT32_MAX: the cell is none of the sequence's. */
+void sheaf__cells_positions(const struct sheaf__cells *cells, int seq, int32_t *positions,
+                            int64_t n);
+/* Which of n cells with these positions a token at `pos` sees, as a row of a mask, F16: 0, else -infinity.
+ * window 0: all up to its own; else the last `window` of them. */
+void sheaf__cells_mask(const int32_t *positions, int64_t n, int32_t pos, int64_t window,
+                       uint16_t *row);
 
 #endif

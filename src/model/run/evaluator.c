@@ -33,6 +33,7 @@ struct sheaf__evaluator {
     int64_t n_ctx, n_batch;
     int64_t min_chunked; /* tokens of an evaluation in two chunks; 0: none is */
     uint16_t *masks;     /* [n_batch * n_ctx], twice with windows */
+    int32_t *positions;  /* [n_ctx] of the cells of a sequence, while its masks are made */
     int32_t last[SHEAF__MAX_CHUNKS];
     /* of the batch that is evaluated, [n_batch] each */
     int32_t *pos, *seq, *rows, *wanted; /* rows: cells; wanted: [n_wanted] tokens with logits */
@@ -47,6 +48,7 @@ void sheaf__evaluator_free(struct sheaf__evaluator *ctx) {
     sheaf__cells_free(&ctx->cells);
     free(ctx->pos);
     free(ctx->masks);
+    free(ctx->positions);
     free(ctx);
 }
 
@@ -81,7 +83,8 @@ enum sheaf_status sheaf__evaluator_new(const struct sheaf__weights *model, sheaf
     ctx->pos = calloc(4 * (size_t)ctx->n_batch, sizeof *ctx->pos);
     const size_t mask_sets = model->hp.swa_window > 0 ? 2 : 1;
     ctx->masks = calloc(mask_sets * (size_t)ctx->n_batch * (size_t)ctx->n_ctx, sizeof *ctx->masks);
-    if (!ctx->arena || !ctx->galloc || !ctx->pos || !ctx->masks) goto no_memory;
+    ctx->positions = malloc((size_t)ctx->n_ctx * sizeof *ctx->positions);
+    if (!ctx->arena || !ctx->galloc || !ctx->pos || !ctx->masks || !ctx->positions) goto no_memory;
     ctx->seq = ctx->pos + ctx->n_batch;
     ctx->rows = ctx->seq + ctx->n_batch;
     ctx->wanted = ctx->rows + ctx->n_batch;
@@ -191,14 +194,14 @@ static void add_input(struct inputs *in, struct sheaf_tensor *t, const void *val
 static void add_mask(struct sheaf__evaluator *ctx, struct inputs *in, struct sheaf_tensor *t,
                      int64_t first, int64_t window) {
     if (!t || !t->buffer) return;
-    const uint16_t minus_inf = 0xfc00; /* F16 */
     const int64_t n_kv = t->ne[0];
+    int of = -1; /* the sequence whose positions are there */
     add_input(in, t, in->masks);
     for (int64_t i = 0; i < t->ne[1]; i++, in->masks += n_kv) {
-        const int64_t pos = ctx->pos[first + i];
         const int seq = ctx->seq[first + i];
-        for (int64_t j = 0; j < n_kv; j++)
-            in->masks[j] = sheaf__cells_sees(&ctx->cells, j, seq, pos, window) ? 0 : minus_inf;
+        if (seq != of) sheaf__cells_positions(&ctx->cells, seq, ctx->positions, n_kv);
+        of = seq;
+        sheaf__cells_mask(ctx->positions, n_kv, ctx->pos[first + i], window, in->masks);
     }
 }
 

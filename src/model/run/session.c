@@ -133,8 +133,8 @@ enum sheaf_status sheaf__session_parse_shares(const char *text, int n, double *s
     if (sum > 0) return SHEAF_STATUS_SUCCESS;
 bad:
     return sheaf_set_error(SHEAF_STATUS_INVALID,
-                           "--split %.60s: give even, auto, or %d numbers >= 0, not all 0, with "
-                           "commas between them",
+                           "--split %.60s: give even, auto, or %d numbers from 0 to 1e12, not all "
+                           "0, with commas between them",
                            text, n);
 }
 
