@@ -97,7 +97,7 @@ static __device__ __forceinline__ void prefetch(const void *p, unsigned bytes) {
 }
 
 /* The 32 bytes at p, a multiple of 32, to the L2 cache: a request of each lane, where a warp's requests
- * by `prefetch` go one after another. What is written there later is seen by reads that follow. */
+ * by `prefetch` go one after another. Reads that follow see a value that is written there later. */
 static __device__ __forceinline__ void prefetch_sector(const void *p) {
 #ifdef SHEAF_CUDA_EMULATED
     prefetch(p, 1); /* a row may end before its sector */
@@ -175,7 +175,7 @@ HD bool is_dense(const View &v) {
     return v.ne[0] <= 1 || v.nb[0] == (v.type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(short));
 }
 
-/* n, not negative, by a divisor. What is below it needs no division, which takes long: decode has rows,
+/* n, not negative, by a divisor. A number below it needs no division, which takes long: decode has rows,
  * columns and matrices of which there is one. */
 struct Divided {
     int64_t quotient, rest;
