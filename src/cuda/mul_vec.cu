@@ -129,15 +129,22 @@ static __device__ __forceinline__ Task task_of(const Product &p, const Which &wh
     return t;
 }
 
-/* Blocks that an SM shall hold: eight, or as many as have registers without a spill. */
+/* Blocks that an SM shall hold: eight, or as many as have registers without a spill, of which code before 9.0 takes
+ * a few more. */
 constexpr int blocks_of(int type, int n) {
-    return n > 1                                                                             ? 1
-           : type == SHEAF_TYPE_Q5_K                                                         ? 5
-           : type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_IQ4_XS ? 6
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+    const int eight = 7;
+#else
+    const int eight = 8;
+#endif
+    return n > 1                     ? 1
+           : type == SHEAF_TYPE_Q5_K ? eight - 3
+           : type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_IQ4_XS
+               ? eight - 2
            : type == SHEAF_TYPE_Q6_K || type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_IQ4_NL ||
                    type == SHEAF_TYPE_MXFP4
-               ? 7
-               : 8;
+               ? eight - 1
+               : eight;
 }
 
 /* grid: x groups of WARPS * ROWS rows, y groups of N columns or pairs, z matrices */

@@ -130,9 +130,13 @@ static __device__ __forceinline__ void chain_result(const Chain &c, int64_t row,
 }
 
 static __global__ void __launch_bounds__(1024) chain_kernel(Chain c) {
-    /* A thread keeps elements between the sum of squares and the norm, so that a row of up to 4096 is read once, by
-     * loads that do not wait for one another. What a longer row has more goes through memory. */
+    /* A thread keeps elements between the sum of squares and the norm, so that a row of 1024 for each of these is read once, by
+     * loads that do not wait for one another. The rest of a longer row goes through memory. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+    enum { KEPT = 2 }; /* four would spill */
+#else
     enum { KEPT = 4 };
+#endif
     __shared__ float scratch[32];
     next_may_start();
     previous_done();
