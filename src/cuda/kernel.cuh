@@ -484,6 +484,29 @@ static __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
+/* Of integers, in one instruction from 8.0 on. */
+static __device__ __forceinline__ int warp_sum_of(int x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    return __reduce_add_sync(FULL_WARP, x);
+#else
+    for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(FULL_WARP, x, d);
+    return x;
+#endif
+}
+/* The largest of numbers that are not negative, by their bits, which have the same order; NaN is above all. */
+static __device__ __forceinline__ float warp_max_of_sizes(float x) {
+    uint32_t bits = sheaf__f32_bits(x);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    bits = __reduce_max_sync(FULL_WARP, bits);
+#else
+    for (int d = 16; d > 0; d /= 2) {
+        const uint32_t other = (uint32_t)__shfl_xor_sync(FULL_WARP, (int)bits, d);
+        bits = other > bits ? other : bits;
+    }
+#endif
+    return sheaf__bits_f32(bits);
+}
+
 /* Over all threads of the block (a multiple of 32), the same for each; scratch [32] shared. The
  * order is fixed by the size of the block. */
 static __device__ __forceinline__ float block_sum(float x, float *scratch) {

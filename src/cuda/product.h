@@ -72,16 +72,17 @@ HD size_t column_half(int64_t chunks, int64_t column, int64_t block, int half) {
 /* A warp makes a block, each lane of it having an element. */
 static __device__ __forceinline__ void quantize_lane(int8_t *q, float2 *ds, int64_t chunks,
                                                      int64_t column, int64_t block, float v) {
-    const int lane = threadIdx.x % 32;
-    const float d = warp_max(fabsf(v)) / 127.0f;
-    const int r = d > 0.0f ? (int)rintf(v / d) : 0;
-    const float sum = warp_sum((float)r);
-    q[column_half(chunks, column, block, lane / 16) + lane % 16] = (int8_t)r;
+    const unsigned lane = threadIdx.x % 32, n = (unsigned)block;
+    const float most = warp_max_of_sizes(fabsf(v));
+    const int r = most > 0.0f ? (int)rintf(v * (127.0f / most)) : 0;
+    const int sum = warp_sum_of(r);
+    q += column_half(chunks, column, 0, 0);
+    q[((n / 32 * 2 + lane / 16) * 32 + n % 32) * 16 + lane % 16] = (int8_t)r;
     if (lane == 0) {
         float2 pair;
-        pair.x = d;
-        pair.y = d * sum;
-        ds[column * chunks * 32 + block] = pair;
+        pair.x = most * (1.0f / 127.0f);
+        pair.y = pair.x * (float)sum;
+        ds[column * chunks * 32 + n] = pair;
     }
 }
 

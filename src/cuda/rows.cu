@@ -121,16 +121,8 @@ struct Chain {      /* all F32 of one shape, dense rows; data NULL: not there */
     int64_t chunks;
 };
 
-static __device__ __forceinline__ void chain_result(const Chain &c, int64_t row, int i, float v,
-                                                    float w, float *norm, float *out) {
-    norm[i] = v;
-    if (!out) return;
-    out[i] = v * w;
-    if (c.q) quantize_lane(c.q, c.ds, c.chunks, row, i / 32, v * w);
-}
-
 static __global__ void __launch_bounds__(1024) chain_kernel(Chain c) {
-    /* A thread keeps elements between the sum of squares and the norm, so that a row of 1024 for each of these is read once, by
+    /* A thread keeps elements between the sum of squares and the norm, so that a row of 1024 for each is read once, by
      * loads that do not wait for one another. The rest of a longer row goes through memory. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
     enum { KEPT = 2 }; /* four would spill */
@@ -175,12 +167,23 @@ static __global__ void __launch_bounds__(1024) chain_kernel(Chain c) {
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
             const int i = (int)(threadIdx.x + k * blockDim.x);
-            if (i < kept) chain_result(c, row, i, v[k] * scale, w[k], norm, out);
+            v[k] *= scale;
+            if (i < kept) norm[i] = v[k];
+            v[k] *= w[k];
+            if (out && i < kept) out[i] = v[k];
         }
-        for (int i = kept + (int)threadIdx.x; i < n; i += (int)blockDim.x)
-            chain_result(c, row, i, (b ? sum_row[i] : a[i]) * scale, out ? c.w[i] : 0.0f, norm,
-                         out);
+        for (int i = kept + (int)threadIdx.x; i < n; i += (int)blockDim.x) {
+            const float x = (b ? sum_row[i] : a[i]) * scale;
+            norm[i] = x;
+            if (out) out[i] = x * c.w[i];
+            if (c.q) quantize_lane(c.q, c.ds, c.chunks, row, i / 32, x * c.w[i]);
+        }
         if (!c.q) continue;
+#pragma unroll
+        for (int k = 0; k < KEPT; k++) { /* whole warps: rows have whole blocks */
+            const int i = (int)(threadIdx.x + k * blockDim.x);
+            if (i < kept) quantize_lane(c.q, c.ds, c.chunks, row, i / 32, v[k]);
+        }
         for (int i = n + (int)threadIdx.x; i < (int)c.chunks * 1024; i += (int)blockDim.x)
             quantize_lane(c.q, c.ds, c.chunks, row, i / 32, 0.0f);
     }
