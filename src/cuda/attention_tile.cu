@@ -2,12 +2,11 @@
  *
  * A block takes ROWS rows of one K/V head: row m is head m % group of its group, query m / group,
  * so that the heads of a group share what is loaded. It goes through the keys in tiles of KEYS.
- * While it computes with one tile, the next one is copied to shared memory. A warp has 16 or 32
- * rows; it keeps their scores, probabilities and sums of values in registers, in the layouts of
+ * While it computes with one tile, the next one is copied to shared memory. A warp has 16 rows; it
+ * keeps them, their scores, probabilities and sums of values in registers, in the layouts of
  * tensor_cores.cuh: scores that have become probabilities are the left operand of the product with
- * the values as they are. With PARTS of 2, one half of the block's warps takes the first half of
- * each tile's keys, the other the second; the halves do not wait for each other, so that one's
- * softmax runs beside the other's products, and at the end the two results of a row are joined.
+ * the values as they are. A multiprocessor has registers for two blocks: one's softmax runs beside
+ * the other's products.
  *
  * The softmax is computed while keys come (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv
  * 2307.08691), with powers of two: scores are multiplied by log2(e). A row's sums are scaled down
@@ -17,44 +16,34 @@
  * Before, seen_kernel reads the mask once and writes, for each block of rows and each tile, which
  * keys are seen by any row, and whether the mask is zero in the whole tile. Tiles of which nothing
  * is seen are skipped; in tiles whose mask is zero no mask is read. A key that no row of the block
- * sees has its key and value set to zero: the cell behind it may hold anything, also NaN. */
+ * sees has its key and value set to zero: the cell behind it may hold anything, also NaN.
+ *
+ * A block has THREADS threads, so that what is called `none` below, threadIdx.x / THREADS, is 0. The
+ * compiler does not know that and computes it. It stays, as the machine code with it is the one that was
+ * checked and measured on a GPU (docs/cuda.md); without it all registers are others. */
 #include "cuda/attention.h"
 #include "cuda/tensor_cores.cuh"
 
-enum { KEYS = 64, SLACK = 8, LEAST_ROWS = 32, MANY_QUERIES = 16, SEEN_WARPS = 4 };
+enum {
+    WARPS = 4,
+    THREADS = 32 * WARPS,
+    ROWS = 16 * WARPS,
+    AT_ONCE = 2, /* blocks that a multiprocessor has registers for */
+    KEYS = 64,
+    SLACK = 8,
+    LEAST_ROWS = 32,
+    MANY_QUERIES = 16,
+    SEEN_WARPS = 4
+};
 #define LOG2_E 1.44269504088896341f
 #define LN_2   0.69314718055994531f
 
-/* The rows of the block and how its warps share the work: ROW_WARPS times PARTS warps, each with M
- * times 16 rows. */
-template <int D_, int ROW_WARPS_, int M_, int PARTS_> struct Shape {
-    enum {
-        D = D_,
-        ROW_WARPS = ROW_WARPS_,
-        M = M_,
-        PARTS = PARTS_,
-        THREADS = 32 * ROW_WARPS * PARTS,
-        ROWS = 16 * M * ROW_WARPS,
-        PIECES = D / 8,          /* of 16 bytes, in a row of shared memory */
-        MINE = KEYS / PARTS,     /* keys of a tile that a warp takes */
-        Q_STAYS = M > 1,         /* in shared memory; else in registers */
-        JOINED = M * (D / 2 + 4) /* floats of a thread that are joined with another's */
-    };
-};
-
-/* Shared memory: keys and values of the tile of each stage, and q if it stays; at the end, results of
- * the second half of the warps. */
-template <class S> union Shared {
-    struct {
-        uint16_t k[KEYS * S::D], v[KEYS * S::D];
-    } stage[2];
-    uint16_t with_q[4 * KEYS * S::D + (S::Q_STAYS ? S::ROWS * S::D : 0)];
-    float joined[S::PARTS > 1 ? S::JOINED * 32 * S::ROW_WARPS : 1];
-};
+/* In shared memory: keys and values of a tile. There are two, and q lies in the second at first. */
+template <int D> struct Stage { uint16_t k[KEYS * D], v[KEYS * D]; };
 
 /* Where piece `piece` of 16 bytes of row `row` lies: the eight rows that tensor cores read together
  * have it in different banks. */
-template <class S> HD int place(int row, int piece) { return row * S::D + (piece ^ row % 8) * 8; }
+template <int D> HD int place(int row, int piece) { return row * D + (piece ^ row % 8) * 8; }
 
 /* Piece 2 i + p of a row of `from`, where `at` is the byte offset of its piece p, 0 or 1: place() combines
  * numbers of pieces by XOR, and so does this. */
@@ -86,23 +75,6 @@ static __device__ __forceinline__ float power_of_two(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
-#endif
-}
-
-/* Barrier of the threads that take the same keys of a tile. */
-template <class S> static __device__ __forceinline__ void sync_part(int part) {
-    if (S::PARTS == 1) {
-        __syncthreads();
-        return;
-    }
-#ifdef SHEAF_CUDA_EMULATED
-    emu_sync_part(1 + part, S::THREADS / S::PARTS);
-#else
-    if (part == 0) {
-        asm volatile("bar.sync 1, %0;" ::"n"(S::THREADS / S::PARTS) : "memory");
-    } else {
-        asm volatile("bar.sync 2, %0;" ::"n"(S::THREADS / S::PARTS) : "memory");
-    }
 #endif
 }
 
@@ -194,49 +166,51 @@ static __device__ __forceinline__ void find_tile(Tiles &x, const uint4 *table, i
     }
 }
 
-/* Begins to copy the keys of a tile that the thread's part takes, and their values; those that no row
- * sees become zero. k, v: of the first key of the head. */
-template <class S>
-static __device__ __forceinline__ void copy_tile(Shared<S> *sh, int stage, const Attention &at,
+/* Begins to copy keys and values of a tile; those that no row sees become zero. k, v: of the first key
+ * of the head. */
+template <int D>
+static __device__ __forceinline__ void copy_tile(Stage<D> &stage, const Attention &at,
                                                  const char *k, const char *v, const Tiles &which) {
-    enum { THREADS = S::THREADS / S::PARTS, STEP = THREADS / S::PIECES, N = S::MINE / STEP };
-    const int thread = threadIdx.x % THREADS, part = threadIdx.x / THREADS;
-    const int row = part * S::MINE + thread / S::PIECES, piece = thread % S::PIECES;
+    enum { PIECES = D / 8, STEP = THREADS / PIECES, N = KEYS / STEP };
+    const int thread = threadIdx.x % THREADS, none = threadIdx.x / THREADS;
+    const int row = none * KEYS + thread / PIECES, piece = thread % PIECES;
     const int begin = which.number * KEYS + row;
     const char *k_from = k + (size_t)begin * at.k.nb[1] + piece * 16;
     const char *v_from = v + (size_t)begin * at.v.nb[1] + piece * 16;
-    const int to = place<S>(row, piece); /* STEP is a multiple of 8: rows STEP on lie alike */
-    uint16_t *k_to = sh->stage[stage].k + to, *v_to = sh->stage[stage].v + to;
+    static_assert(STEP % 8 == 0, "rows STEP on have their pieces in the same places");
+    const int to = place<D>(row, piece);
+    uint16_t *k_to = stage.k + to, *v_to = stage.v + to;
     const bool all = which.seen.keys == ~0ull;
     const uint4 zero = {0, 0, 0, 0};
     if (all) {
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            copy_ahead<16>(k_to + i * STEP * S::D, k_from + (size_t)(i * STEP) * at.k.nb[1]);
-            copy_ahead<16>(v_to + i * STEP * S::D, v_from + (size_t)(i * STEP) * at.v.nb[1]);
+            copy_ahead<16>(k_to + i * STEP * D, k_from + (size_t)(i * STEP) * at.k.nb[1]);
+            copy_ahead<16>(v_to + i * STEP * D, v_from + (size_t)(i * STEP) * at.v.nb[1]);
         }
         return;
     }
     for (int i = 0; i < N; i++) {
         if (which.seen.keys >> (row + i * STEP) & 1) {
-            copy_ahead<16>(k_to + i * STEP * S::D, k_from + (size_t)(i * STEP) * at.k.nb[1]);
-            copy_ahead<16>(v_to + i * STEP * S::D, v_from + (size_t)(i * STEP) * at.v.nb[1]);
+            copy_ahead<16>(k_to + i * STEP * D, k_from + (size_t)(i * STEP) * at.k.nb[1]);
+            copy_ahead<16>(v_to + i * STEP * D, v_from + (size_t)(i * STEP) * at.v.nb[1]);
         } else {
-            *(uint4 *)(void *)(k_to + i * STEP * S::D) = zero;
-            *(uint4 *)(void *)(v_to + i * STEP * S::D) = zero;
+            *(uint4 *)(void *)(k_to + i * STEP * D) = zero;
+            *(uint4 *)(void *)(v_to + i * STEP * D) = zero;
         }
     }
 }
 
 /* The block's rows of q as halves; rows that are not there become zero. */
-template <class S>
+template <int D>
 static __device__ __forceinline__ void load_q(uint16_t *q, const Attention &at, int first,
                                               int group, int64_t s, int m0, int n_rows) {
+    enum { PIECES = D / 8 };
     const bool whole =
         at.q.nb[0] == 4 &&
         ((uintptr_t)at.q.data | at.q.nb[1] | at.q.nb[2] | at.q.nb[3]) % sizeof(float4) == 0;
-    for (int i = threadIdx.x; i < S::ROWS * S::PIECES; i += S::THREADS) {
-        const int row = i / S::PIECES, piece = i % S::PIECES, m = m0 + row;
+    for (int i = threadIdx.x; i < ROWS * PIECES; i += THREADS) {
+        const int row = i / PIECES, piece = i % PIECES, m = m0 + row;
         float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (m < n_rows) {
             const Row from = {m / group, first + m % group, s};
@@ -256,7 +230,7 @@ static __device__ __forceinline__ void load_q(uint16_t *q, const Attention &at, 
         for (int j = 0; j < 4; j++)
             w[j] = (uint32_t)clamped_half(x[2 * j]) | (uint32_t)clamped_half(x[2 * j + 1]) << 16;
         const uint4 y = {w[0], w[1], w[2], w[3]};
-        *(uint4 *)(void *)(q + place<S>(row, piece)) = y;
+        *(uint4 *)(void *)(q + place<D>(row, piece)) = y;
     }
 }
 
@@ -268,21 +242,21 @@ multiply_two(float (&d0)[4], float (&d1)[4], const uint32_t (&a)[4], const uint3
     multiply_16x8x16<SHEAF_TYPE_F16>(d1, a, b1);
 }
 
-/* What a lane has of its warp's rows. Its row h of 16-row part i is row 16 i + 8 h + lane / 4; the
- * four lanes of a row have other columns. */
-template <class S> struct Rows {
-    float out[S::M][S::D / 8][4]; /* sums of values */
-    float max[S::M][2];           /* the reference, in powers of two: the same in all four */
-    float sum[S::M][2];           /* of the lane's probabilities */
+/* What a lane has of its warp's rows. Its row h is row 8 h + lane / 4; the four lanes of a row have other
+ * columns. */
+template <int D> struct Rows {
+    float out[D / 8][4]; /* sums of values */
+    float max[2];        /* the reference, in powers of two: the same in all four */
+    float sum[2];        /* of the lane's probabilities */
 };
 
 /* Of keys from `key` on, the mask of a row in the places of the lane's scores; keys from t on are
  * not seen. TYPE: F16 or F32. */
-template <int TYPE, int N>
-static __device__ __forceinline__ void load_mask(float (&b)[N][2], const char *mask, int key,
+template <int TYPE>
+static __device__ __forceinline__ void load_mask(float (&b)[KEYS / 8][2], const char *mask, int key,
                                                  int t) {
 #pragma unroll
-    for (int j = 0; j < N * 2; j++) {
+    for (int j = 0; j < KEYS / 4; j++) {
         const int of = key + j / 2 * 8 + j % 2;
         const float x = mask_at<TYPE>(mask, of < t ? of : t - 1);
         b[j / 2][j % 2] = of < t ? x : -INFINITY;
@@ -291,26 +265,23 @@ static __device__ __forceinline__ void load_mask(float (&b)[N][2], const char *m
 
 /* Scores of keys from `key` on become powers of two, as scale, softcap and mask make them; m0: row of
  * the lane, of the K/V head. */
-template <class S>
-static __device__ __forceinline__ void
-finish_scores(float (&x)[S::M][S::MINE / 8][4], const Attention &at, bool plain, int first,
-              int group, int s, int m0, int n_rows, int key) {
-    enum { N = S::MINE / 8 };
+static __device__ __forceinline__ void finish_scores(float (&x)[KEYS / 8][4], const Attention &at,
+                                                     bool plain, int first, int group, int s,
+                                                     int m0, int n_rows, int key) {
     const float unit = (at.softcap == 0.0f ? at.scale : at.softcap) * LOG2_E;
     if (at.softcap != 0.0f) {
         const float part = at.scale / at.softcap;
 #pragma unroll
-        for (int i = 0; i < S::M * N * 4; i++)
-            x[i / (4 * N)][i / 4 % N][i % 4] = tanhf(x[i / (4 * N)][i / 4 % N][i % 4] * part);
+        for (int i = 0; i < KEYS / 2; i++) x[i / 4][i % 4] = tanhf(x[i / 4][i % 4] * part);
     }
 #pragma unroll
-    for (int i = 0; i < S::M * N * 4; i++) x[i / (4 * N)][i / 4 % N][i % 4] *= unit;
+    for (int i = 0; i < KEYS / 2; i++) x[i / 4][i % 4] *= unit;
     if (plain) return;
     const int t = (int)at.k.ne[1];
 #pragma unroll
-    for (int i = 0; i < S::M * 2; i++) {
-        const int m = m0 + 8 * i;
-        float b[N][2], slope = LOG2_E;
+    for (int h = 0; h < 2; h++) {
+        const int m = m0 + 8 * h;
+        float b[KEYS / 8][2], slope = LOG2_E;
         if (m < n_rows && at.mask.data) {
             const char *mask = mask_row(at, first, group, s, m);
             if (at.mask.type == SHEAF_TYPE_F16) {
@@ -323,125 +294,76 @@ finish_scores(float (&x)[S::M][S::MINE / 8][4], const Attention &at, bool plain,
         } else {
             const int end = m < n_rows ? t : 0;
 #pragma unroll
-            for (int j = 0; j < N * 2; j++)
+            for (int j = 0; j < KEYS / 4; j++)
                 b[j / 2][j % 2] = key + j / 2 * 8 + j % 2 < end ? 0.0f : -INFINITY;
         }
 #pragma unroll
-        for (int j = 0; j < N * 2; j++) {
-            float &v = x[i / 2][j / 2][i % 2 * 2 + j % 2];
+        for (int j = 0; j < KEYS / 4; j++) {
+            float &v = x[j / 2][h * 2 + j % 2];
             v = b[j / 2][j % 2] == -INFINITY ? -INFINITY : fmaf(slope, b[j / 2][j % 2], v);
         }
     }
 }
 
 /* Scores become probabilities; unit: what one of the scores is in powers of two. */
-template <class S>
-static __device__ __forceinline__ void softmax(float (&x)[S::M][S::MINE / 8][4], Rows<S> &rows,
-                                               float unit) {
-    float best[S::M][2];
+template <int D>
+static __device__ __forceinline__ void softmax(float (&x)[KEYS / 8][4], Rows<D> &rows, float unit) {
+    float best[2];
     bool grows = false;
 #pragma unroll
-    for (int i = 0; i < S::M * 2; i++) {
-        const int h = i % 2;
-        float y = fmaxf(x[i / 2][0][2 * h], x[i / 2][0][2 * h + 1]);
+    for (int h = 0; h < 2; h++) {
+        float y = fmaxf(x[0][2 * h], x[0][2 * h + 1]);
 #pragma unroll
-        for (int j = 1; j < S::MINE / 8; j++)
-            y = fmaxf(y, fmaxf(x[i / 2][j][2 * h], x[i / 2][j][2 * h + 1]));
+        for (int j = 1; j < KEYS / 8; j++) y = fmaxf(y, fmaxf(x[j][2 * h], x[j][2 * h + 1]));
         y = fmaxf(y, __shfl_xor_sync(FULL_WARP, y, 1));
-        best[i / 2][h] = fmaxf(y, __shfl_xor_sync(FULL_WARP, y, 2)) * unit;
-        grows = grows || best[i / 2][h] > rows.max[i / 2][h] + SLACK;
+        best[h] = fmaxf(y, __shfl_xor_sync(FULL_WARP, y, 2)) * unit;
+        grows = grows || best[h] > rows.max[h] + SLACK;
     }
     if (grows) {
 #pragma unroll
-        for (int i = 0; i < S::M; i++) {
+        for (int h = 0; h < 2; h++) {
+            if (!(best[h] > rows.max[h] + SLACK)) continue;
+            const float shrink = power_of_two(rows.max[h] - best[h]); /* 0 at first */
+            rows.max[h] = best[h];
+            rows.sum[h] *= shrink;
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                if (!(best[i][h] > rows.max[i][h] + SLACK)) continue;
-                const float shrink = power_of_two(rows.max[i][h] - best[i][h]); /* 0 at first */
-                rows.max[i][h] = best[i][h];
-                rows.sum[i][h] *= shrink;
-#pragma unroll
-                for (int j = 0; j < S::D / 8; j++) {
-                    rows.out[i][j][2 * h] *= shrink;
-                    rows.out[i][j][2 * h + 1] *= shrink;
-                }
+            for (int j = 0; j < D / 8; j++) {
+                rows.out[j][2 * h] *= shrink;
+                rows.out[j][2 * h + 1] *= shrink;
             }
         }
     }
 #pragma unroll
-    for (int i = 0; i < S::M * 2; i++) {
-        const int h = i % 2;
-        const float max = rows.max[i / 2][h], from = max == -INFINITY ? 0.0f : max;
+    for (int h = 0; h < 2; h++) {
+        const float max = rows.max[h], from = max == -INFINITY ? 0.0f : max;
         float add = 0.0f;
 #pragma unroll
-        for (int j = 0; j < S::MINE / 8; j++) {
+        for (int j = 0; j < KEYS / 8; j++) {
 #pragma unroll
             for (int c = 2 * h; c < 2 * h + 2; c++) {
-                const float e = power_of_two(fmaf(x[i / 2][j][c], unit, -from));
+                const float e = power_of_two(fmaf(x[j][c], unit, -from));
                 add += e;
-                x[i / 2][j][c] = e;
+                x[j][c] = e;
             }
         }
-        rows.sum[i / 2][h] += add;
-    }
-}
-
-/* The second half of the warps gives its results to the first, which joins them with its own. */
-template <class S>
-static __device__ __forceinline__ void join_parts(Rows<S> &rows, float *scratch, int part,
-                                                  int thread) {
-    enum { N = 32 * S::ROW_WARPS };
-    __syncthreads(); /* the last tile has been used */
-    float *to = scratch + thread;
-#pragma unroll
-    for (int i = 0; i < S::M; i++) {
-        float *o = to + i * (S::D / 2) * N, *stats = to + (S::M * (S::D / 2) + i * 4) * N;
-        if (part == 0) continue;
-#pragma unroll
-        for (int j = 0; j < S::D / 2; j++) o[j * N] = rows.out[i][j / 4][j % 4];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            stats[h * N] = rows.max[i][h];
-            stats[(2 + h) * N] = rows.sum[i][h];
-        }
-    }
-    __syncthreads(); /* the results of the second half are there */
-    if (part != 0) return;
-#pragma unroll
-    for (int i = 0; i < S::M; i++) {
-        const float *o = to + i * (S::D / 2) * N, *stats = to + (S::M * (S::D / 2) + i * 4) * N;
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const float a = rows.max[i][h], b = stats[h * N], most = fmaxf(a, b);
-            const float mine = a == -INFINITY ? 0.0f : power_of_two(a - most);
-            const float its = b == -INFINITY ? 0.0f : power_of_two(b - most);
-            rows.max[i][h] = most;
-            rows.sum[i][h] = fmaf(stats[(2 + h) * N], its, rows.sum[i][h] * mine);
-#pragma unroll
-            for (int j = 0; j < S::D / 8; j++) {
-#pragma unroll
-                for (int c = 2 * h; c < 2 * h + 2; c++)
-                    rows.out[i][j][c] = fmaf(o[(4 * j + c) * N], its, rows.out[i][j][c] * mine);
-            }
-        }
+        rows.sum[h] += add;
     }
 }
 
 /* grid: x K/V heads, y blocks of rows, the last first, as these see the most keys under a causal
- * mask; z sequences. AT_ONCE: blocks that a multiprocessor has registers for. */
-template <int D, int ROW_WARPS, int M, int PARTS, int AT_ONCE>
-static __global__ void __launch_bounds__(32 * ROW_WARPS * PARTS, AT_ONCE)
+ * mask; z sequences. */
+template <int D>
+static __global__ void __launch_bounds__(THREADS, AT_ONCE)
     attention_tile_kernel(Attention at, Table table) {
-    typedef Shape<D, ROW_WARPS, M, PARTS> S;
-    static_assert(S::Q_STAYS || S::ROWS <= 2 * KEYS, "q fits into a stage");
+    static_assert(ROWS <= 2 * KEYS, "q fits into a stage");
     next_may_start();
     previous_done();
-    CUDA_DYNAMIC_SHARED(Shared<S>, sh);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp / ROW_WARPS;
+    CUDA_DYNAMIC_SHARED(Stage<D>, stages);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, none = warp / WARPS;
     const int64_t hk = blockIdx.x, s = blockIdx.z;
     const int first = (int)first_head(at, hk), group = (int)first_head(at, hk + 1) - first;
     const int block = gridDim.y - 1 - blockIdx.y, n_rows = (int)at.q.ne[1] * group;
-    const int m0 = block * S::ROWS, row0 = warp % ROW_WARPS * 16 * M;
+    const int m0 = block * ROWS, row0 = warp % WARPS * 16;
     if (m0 >= n_rows) return; /* the group has fewer heads than another */
     const Row kv = {0, hk, s};
     const char *k_head = row_data(at.k, kv), *v_head = row_data(at.v, kv);
@@ -450,119 +372,87 @@ static __global__ void __launch_bounds__(32 * ROW_WARPS * PARTS, AT_ONCE)
 
     Tiles now = {0, {0, false}, table.tiles, -1, 0, {0, 0, 0, 0}};
     find_tile(now, seen, at.k.ne[1], lane);
-    if (now.number < now.n) copy_tile<S>(sh, 0, at, k_head, v_head, now);
+    if (now.number < now.n) copy_tile<D>(stages[0], at, k_head, v_head, now);
     copies_begun();
 
-    /* q stays in shared memory, or it lies in the second stage until it is in registers */
-    uint16_t *q = S::Q_STAYS ? sh->with_q + 4 * KEYS * D : sh->stage[1].k;
-    load_q<S>(q, at, first, group, s, m0, n_rows);
+    uint16_t *q = stages[1].k; /* until it is in registers */
+    load_q<D>(q, at, first, group, s, m0, n_rows);
     __syncthreads(); /* q is there */
-    const int q_at = 2 * place<S>(row0 + lane % 16, lane / 16);
-    uint32_t a[S::Q_STAYS ? 1 : D / 16][M][4];
-    if (!S::Q_STAYS) {
+    const int q_at = 2 * place<D>(row0 + lane % 16, lane / 16);
+    uint32_t a[D / 16][4];
 #pragma unroll
-        for (int i = 0; i < D / 16; i++)
-            load_matrices(a[S::Q_STAYS ? 0 : i][0], further(q, q_at, i));
-        if (PARTS > 1) __syncthreads(); /* q has been read, for the other half */
-    }
+    for (int i = 0; i < D / 16; i++) load_matrices(a[i], further(q, q_at, i));
 
-    Rows<S> rows;
+    Rows<D> rows;
+    for (int h = 0; h < 2; h++) rows.max[h] = -INFINITY, rows.sum[h] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < M; i++) {
-        for (int h = 0; h < 2; h++) rows.max[i][h] = -INFINITY, rows.sum[i][h] = 0.0f;
-#pragma unroll
-        for (int j = 0; j < D / 8 * 4; j++) rows.out[i][j / 4][j % 4] = 0.0f;
-    }
-    const int k_at = 2 * place<S>(part * S::MINE + lane / 16 * 8 + lane % 8, lane / 8 % 2);
-    const int v_at = 2 * place<S>(part * S::MINE + lane % 16, lane / 16);
+    for (int j = 0; j < D / 8 * 4; j++) rows.out[j / 4][j % 4] = 0.0f;
+    const int k_at = 2 * place<D>(none * KEYS + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    const int v_at = 2 * place<D>(none * KEYS + lane % 16, lane / 16);
     enum { SIXTEEN_ROWS = 16 * D * 2 }; /* bytes */
 
     for (int stage = 0; now.number < now.n; stage ^= 1) {
         copies_done<0>();
-        sync_part<S>(part); /* the tile is there, and the one before has been used */
+        __syncthreads(); /* the tile is there, and the one before has been used */
         Tiles next = now;
         next.number++;
         find_tile(next, seen, at.k.ne[1], lane);
-        if (next.number < next.n) copy_tile<S>(sh, stage ^ 1, at, k_head, v_head, next);
+        if (next.number < next.n) copy_tile<D>(stages[stage ^ 1], at, k_head, v_head, next);
         copies_begun();
-        const uint16_t *k = sh->stage[stage].k, *v = sh->stage[stage].v;
+        const uint16_t *k = stages[stage].k, *v = stages[stage].v;
 
-        float x[M][S::MINE / 8][4];
+        float x[KEYS / 8][4];
 #pragma unroll
-        for (int i = 0; i < M; i++) {
-#pragma unroll
-            for (int j = 0; j < S::MINE / 8 * 4; j++) x[i][j / 4][j % 4] = 0.0f;
-        }
+        for (int j = 0; j < KEYS / 2; j++) x[j / 4][j % 4] = 0.0f;
 #pragma unroll
         for (int i = 0; i < D / 16; i++) {
-            const int of = S::Q_STAYS ? 0 : i;
-            if (S::Q_STAYS) {
 #pragma unroll
-                for (int r = 0; r < M; r++)
-                    load_matrices(a[of][r], further(q, q_at, i) + r * SIXTEEN_ROWS);
-            }
-#pragma unroll
-            for (int j = 0; j < S::MINE / 16; j++) {
+            for (int j = 0; j < KEYS / 16; j++) {
                 uint32_t b[4];
                 load_matrices(b, further(k, k_at, i) + j * SIXTEEN_ROWS);
-#pragma unroll
-                for (int r = 0; r < M; r++) multiply_two(x[r][2 * j], x[r][2 * j + 1], a[of][r], b);
+                multiply_two(x[2 * j], x[2 * j + 1], a[i], b);
             }
         }
 
         float unit = at.scale * LOG2_E;
         if (!now.seen.plain || at.softcap != 0.0f || at.scale < 0.0f) {
-            const int key = now.number * KEYS + part * S::MINE + lane % 4 * 2;
-            finish_scores<S>(x, at, now.seen.plain, first, group, (int)s, m0 + row0 + lane / 4,
-                             n_rows, key);
+            const int key = now.number * KEYS + none * KEYS + lane % 4 * 2;
+            finish_scores(x, at, now.seen.plain, first, group, (int)s, m0 + row0 + lane / 4, n_rows,
+                          key);
             unit = 1.0f;
         }
-        softmax<S>(x, rows, unit);
+        softmax<D>(x, rows, unit);
 
 #pragma unroll
-        for (int j = 0; j < S::MINE / 16; j++) {
-            uint32_t p[M][4];
+        for (int j = 0; j < KEYS / 16; j++) {
+            uint32_t p[4];
 #pragma unroll
-            for (int r = 0; r < M; r++) {
-#pragma unroll
-                for (int c = 0; c < 4; c++)
-                    p[r][c] = two_halves(x[r][2 * j + c / 2][c % 2 * 2],
-                                         x[r][2 * j + c / 2][c % 2 * 2 + 1]);
-            }
+            for (int c = 0; c < 4; c++)
+                p[c] = two_halves(x[2 * j + c / 2][c % 2 * 2], x[2 * j + c / 2][c % 2 * 2 + 1]);
 #pragma unroll
             for (int i = 0; i < D / 16; i++) {
                 uint32_t b[4];
                 load_transposed(b, further(v, v_at, i) + j * SIXTEEN_ROWS);
-#pragma unroll
-                for (int r = 0; r < M; r++)
-                    multiply_two(rows.out[r][2 * i], rows.out[r][2 * i + 1], p[r], b);
+                multiply_two(rows.out[2 * i], rows.out[2 * i + 1], p, b);
             }
         }
         now = next;
     }
 
-    if (PARTS > 1) {
-        join_parts<S>(rows, sh->joined, part, threadIdx.x % (32 * ROW_WARPS));
-        if (part != 0) return;
-    }
 #pragma unroll
-    for (int i = 0; i < M; i++) {
+    for (int h = 0; h < 2; h++) {
+        float sum = rows.sum[h];
+        sum += __shfl_xor_sync(FULL_WARP, sum, 1);
+        sum += __shfl_xor_sync(FULL_WARP, sum, 2);
+        const int m = m0 + row0 + 8 * h + lane / 4;
+        if (m >= n_rows) continue;
+        const Row to = {first + m % group, m / group, s};
+        const float factor = attention_factor(at, to.i1, rows.max[h] * LN_2, sum);
+        float2 *y = (float2 *)(void *)row_data(at.dst, to);
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float sum = rows.sum[i][h];
-            sum += __shfl_xor_sync(FULL_WARP, sum, 1);
-            sum += __shfl_xor_sync(FULL_WARP, sum, 2);
-            const int m = m0 + row0 + 16 * i + 8 * h + lane / 4;
-            if (m >= n_rows) continue;
-            const Row to = {first + m % group, m / group, s};
-            const float factor = attention_factor(at, to.i1, rows.max[i][h] * LN_2, sum);
-            float2 *y = (float2 *)(void *)row_data(at.dst, to);
-#pragma unroll
-            for (int j = 0; j < D / 8; j++) {
-                const float2 two = {rows.out[i][j][2 * h] * factor,
-                                    rows.out[i][j][2 * h + 1] * factor};
-                y[4 * j + lane % 4] = two;
-            }
+        for (int j = 0; j < D / 8; j++) {
+            const float2 two = {rows.out[j][2 * h] * factor, rows.out[j][2 * h + 1] * factor};
+            y[4 * j + lane % 4] = two;
         }
     }
 }
@@ -580,16 +470,14 @@ static bool one_mask(const View &q, const View &k, const View &mask,
     return mask.ne[2] == 1 && groups.skip == 0 && groups.each * k.ne[2] == q.ne[2];
 }
 
-template <int D, int ROW_WARPS, int M, int PARTS, int AT_ONCE>
-static bool launch(struct sheaf__cuda_queue *q, const struct Attention *at) {
-    typedef Shape<D, ROW_WARPS, M, PARTS> S;
-    auto kernel = attention_tile_kernel<D, ROW_WARPS, M, PARTS, AT_ONCE>;
-    const int64_t blocks = over(at->q.ne[1] * at->group, S::ROWS), kv = at->k.ne[2],
+template <int D> static bool launch(struct sheaf__cuda_queue *q, const struct Attention *at) {
+    const int64_t blocks = over(at->q.ne[1] * at->group, ROWS), kv = at->k.ne[2],
                   seqs = at->q.ne[3];
+    const size_t bytes = 2 * sizeof(Stage<D>);
     if (blocks > 65535) return false;
-    /* more than the 48 KiB that need no asking; 7.5 has 64, every device from 8.0 on 99 */
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)sizeof(Shared<S>))) {
+    /* heads of 128: 64 KiB, more than the 48 that need no asking */
+    if (cudaFuncSetAttribute(attention_tile_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             (int)bytes)) {
         cudaGetLastError();
         return false;
     }
@@ -605,28 +493,16 @@ static bool launch(struct sheaf__cuda_queue *q, const struct Attention *at) {
                         (unsigned)(heads * masks));
         if (at->mask.type == SHEAF_TYPE_F16) {
             CUDA_LAUNCH_AHEAD(q->ahead, seen_kernel<SHEAF_TYPE_F16>, grid, 32 * SEEN_WARPS, 0,
-                              q->stream, *at, table, (int)S::ROWS, (int)heads);
+                              q->stream, *at, table, (int)ROWS, (int)heads);
         } else {
             CUDA_LAUNCH_AHEAD(q->ahead, seen_kernel<SHEAF_TYPE_F32>, grid, 32 * SEEN_WARPS, 0,
-                              q->stream, *at, table, (int)S::ROWS, (int)heads);
+                              q->stream, *at, table, (int)ROWS, (int)heads);
         }
     }
     const dim3 grid((unsigned)kv, (unsigned)blocks, (unsigned)seqs);
-    CUDA_LAUNCH_AHEAD(q->ahead, (attention_tile_kernel<D, ROW_WARPS, M, PARTS, AT_ONCE>), grid,
-                      S::THREADS, sizeof(Shared<S>), q->stream, *at, table);
+    CUDA_LAUNCH_AHEAD(q->ahead, attention_tile_kernel<D>, grid, THREADS, bytes, q->stream, *at,
+                      table);
     return true;
-}
-
-/* Blocks of 128 rows read keys and values half as often as those of 64, and warps of 32 rows read
- * shared memory half as often as those of 16. Blocks of 64 rows are for devices of which the others
- * would leave a part idle, and for those with less shared memory. */
-template <int D> static bool launch_one(struct sheaf__cuda_queue *q, const struct Attention *at) {
-    const int64_t blocks = over(at->q.ne[1] * at->group, 128) * at->k.ne[2] * at->q.ne[3];
-    const int64_t n_sm = q->device->n_sm;
-    /* with a causal mask, the keys that blocks see differ by as many as there are queries */
-    const bool even = at->k.ne[1] >= 4 * at->q.ne[1];
-    const bool large = blocks >= 2 * n_sm || (even && blocks * 4 >= n_sm * 3);
-    return (large && launch<D, 4, 2, 2, 1>(q, at)) || launch<D, 4, 1, 1, 2>(q, at);
 }
 
 /* Shapes that the kernel takes, as far as they are known before the addresses. */
@@ -641,18 +517,18 @@ size_t sheaf__cuda_attention_tiles_work(const struct Attention *at) {
     if (at->mask.ne[0] == 0 || !takes_shape(at->q, at->k, at->v, at->group)) return 0;
     const int64_t heads = one_mask(at->q, at->k, at->mask, at->groups) ? 1 : at->k.ne[2];
     const int64_t masks = at->mask.ne[3] == 1 ? 1 : at->q.ne[3];
-    return (size_t)(over(at->k.ne[1], KEYS) * over(at->q.ne[1] * at->group, 64) * heads * masks) *
+    return (size_t)(over(at->k.ne[1], KEYS) * over(at->q.ne[1] * at->group, ROWS) * heads * masks) *
            sizeof(uint4);
 }
 
 bool sheaf__cuda_attention_tiles(struct sheaf__cuda_queue *q, const struct Attention *at) {
     const View &k = at->k, &v = at->v, &dst = at->dst;
     if (!takes_shape(at->q, k, v, at->group)) return false;
-    const int64_t blocks = over(at->q.ne[1] * at->group, 64) * k.ne[2] * at->q.ne[3];
+    const int64_t blocks = over(at->q.ne[1] * at->group, ROWS) * k.ne[2] * at->q.ne[3];
     /* a block has all keys: with fewer blocks than the device wants, parts of the keys are faster */
     if (at->q.ne[1] < MANY_QUERIES && blocks * 2 < q->device->n_sm) return false;
     if (!in_sixteens(k) || !in_sixteens(v)) return false;
     if (at->mask.data && !is_dense(at->mask)) return false;
     if (((uintptr_t)dst.data | dst.nb[1] | dst.nb[2] | dst.nb[3]) % sizeof(float2)) return false;
-    return k.ne[0] == 64 ? launch_one<64>(q, at) : launch_one<128>(q, at);
+    return k.ne[0] == 64 ? launch<64>(q, at) : launch<128>(q, at);
 }

@@ -81,8 +81,6 @@ void *emu_dynamic_shared(void);
 uint32_t emu_shuffle(uint32_t value, int from_lane);
 void emu_syncthreads(void);
 void emu_syncwarp(void);
-/* Barrier `number`, 1 to 15, of so many threads of the block. */
-void emu_sync_part(int number, int threads);
 /* Lanes of a warp meet; what each has shown, until they meet again. */
 const void *const *emu_show(const void *mine);
 /* Tensor cores, as src/cuda/tensor_cores.cuh describes them. */

@@ -25,7 +25,7 @@ static void die(const char *what) {
 /* ---- fibers ---- */
 
 enum { MAX_THREADS = 1024, STACK = 256 << 10 };
-enum state { READY, AT_WARP, AT_PART, AT_BLOCK, DONE };
+enum state { READY, AT_WARP, AT_BLOCK, DONE };
 
 /* A copy to shared memory that runs on: until its group is waited for, its bytes may not be there. */
 struct copy {
@@ -40,7 +40,6 @@ struct fiber {
     enum state state;
     uint32_t slot[2]; /* what its shuffles give, by turns */
     int turn;
-    int part, part_size; /* the barrier of a part of the block where it waits, and its threads */
     bool made;
     int group; /* of its copies: the one that is open */
     std::vector<copy> copies;
@@ -102,14 +101,6 @@ static thread_local bool cooperative_now;
 void emu_syncthreads(void) {
     if (!m || !cooperative_now) die("a barrier in a kernel that was launched as plain");
     wait_as(AT_BLOCK);
-}
-void emu_sync_part(int number, int threads) {
-    fiber *f = &m->fibers[m->current];
-    if (!m || !cooperative_now) die("a barrier in a kernel that was launched as plain");
-    if (number < 1 || number > 15 || threads % 32) die("no such barrier");
-    f->part = number;
-    f->part_size = threads;
-    wait_as(AT_PART);
 }
 void emu_syncwarp(void) { wait_as(AT_WARP); }
 uint32_t emu_shuffle(uint32_t value, int from) {
@@ -202,29 +193,6 @@ static bool step_warp(int w, int end, int n, int n_x) {
     return true;
 }
 
-/* Lets the threads go on that wait at barriers of parts of the block where all have come; by chance
- * those of one barrier only. false: there is no such barrier. */
-static bool release_parts(int n) {
-    bool released = false;
-    for (int number = 1; number < 16; number++) {
-        int waiting = 0, size = 0;
-        for (int i = 0; i < n; i++) {
-            const fiber *f = &m->fibers[i];
-            if (f->state != AT_PART || f->part != number) continue;
-            waiting++;
-            size = f->part_size;
-        }
-        if (!waiting || waiting < size) continue;
-        for (int i = 0; i < n; i++) {
-            fiber *f = &m->fibers[i];
-            if (f->state == AT_PART && f->part == number) f->state = READY;
-        }
-        released = true;
-        if (any_of(2)) break;
-    }
-    return released;
-}
-
 /* Runs the fibers of one block to their ends: warp by warp from barrier to barrier, or, by chance, a
  * step of any warp, or all steps of a warp while the others have not begun. */
 static void run_block(int n, int n_x) {
@@ -250,7 +218,6 @@ static void run_block(int n, int n_x) {
                 warps[k] = warps[--n_warps];
             }
         }
-        if (release_parts(n)) continue;
         for (int i = 0; i < n; i++) {
             at_block += m->fibers[i].state == AT_BLOCK;
             done += m->fibers[i].state == DONE;
