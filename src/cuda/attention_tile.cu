@@ -16,11 +16,7 @@
  * Before, seen_kernel reads the mask once and writes, for each block of rows and each tile, which
  * keys are seen by any row, and whether the mask is zero in the whole tile. Tiles of which nothing
  * is seen are skipped; in tiles whose mask is zero no mask is read. A key that no row of the block
- * sees has its key and value set to zero: the cell behind it may hold anything, also NaN.
- *
- * A block has THREADS threads, so that what is called `none` below, threadIdx.x / THREADS, is 0. The
- * compiler does not know that and computes it. It stays, as the machine code with it is the one that was
- * checked and measured on a GPU (docs/cuda.md); without it all registers are others. */
+ * sees has its key and value set to zero: the cell behind it may hold anything, also NaN. */
 #include "cuda/attention.h"
 #include "cuda/tensor_cores.cuh"
 
@@ -172,8 +168,8 @@ template <int D>
 static __device__ __forceinline__ void copy_tile(Stage<D> &stage, const Attention &at,
                                                  const char *k, const char *v, const Tiles &which) {
     enum { PIECES = D / 8, STEP = THREADS / PIECES, N = KEYS / STEP };
-    const int thread = threadIdx.x % THREADS, none = threadIdx.x / THREADS;
-    const int row = none * KEYS + thread / PIECES, piece = thread % PIECES;
+    const int thread = (int)threadIdx.x;
+    const int row = thread / PIECES, piece = thread % PIECES;
     const int begin = which.number * KEYS + row;
     const char *k_from = k + (size_t)begin * at.k.nb[1] + piece * 16;
     const char *v_from = v + (size_t)begin * at.v.nb[1] + piece * 16;
@@ -359,11 +355,11 @@ static __global__ void __launch_bounds__(THREADS, AT_ONCE)
     next_may_start();
     previous_done();
     CUDA_DYNAMIC_SHARED(Stage<D>, stages);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, none = warp / WARPS;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int64_t hk = blockIdx.x, s = blockIdx.z;
     const int first = (int)first_head(at, hk), group = (int)first_head(at, hk + 1) - first;
     const int block = gridDim.y - 1 - blockIdx.y, n_rows = (int)at.q.ne[1] * group;
-    const int m0 = block * ROWS, row0 = warp % WARPS * 16;
+    const int m0 = block * ROWS, row0 = warp * 16;
     if (m0 >= n_rows) return; /* the group has fewer heads than another */
     const Row kv = {0, hk, s};
     const char *k_head = row_data(at.k, kv), *v_head = row_data(at.v, kv);
@@ -387,8 +383,8 @@ static __global__ void __launch_bounds__(THREADS, AT_ONCE)
     for (int h = 0; h < 2; h++) rows.max[h] = -INFINITY, rows.sum[h] = 0.0f;
 #pragma unroll
     for (int j = 0; j < D / 8 * 4; j++) rows.out[j / 4][j % 4] = 0.0f;
-    const int k_at = 2 * place<D>(none * KEYS + lane / 16 * 8 + lane % 8, lane / 8 % 2);
-    const int v_at = 2 * place<D>(none * KEYS + lane % 16, lane / 16);
+    const int k_at = 2 * place<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    const int v_at = 2 * place<D>(lane % 16, lane / 16);
     enum { SIXTEEN_ROWS = 16 * D * 2 }; /* bytes */
 
     for (int stage = 0; now.number < now.n; stage ^= 1) {
@@ -416,7 +412,7 @@ static __global__ void __launch_bounds__(THREADS, AT_ONCE)
 
         float unit = at.scale * LOG2_E;
         if (!now.seen.plain || at.softcap != 0.0f || at.scale < 0.0f) {
-            const int key = now.number * KEYS + none * KEYS + lane % 4 * 2;
+            const int key = now.number * KEYS + lane % 4 * 2;
             finish_scores(x, at, now.seen.plain, first, group, (int)s, m0 + row0 + lane / 4, n_rows,
                           key);
             unit = 1.0f;
