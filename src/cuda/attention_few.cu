@@ -95,15 +95,6 @@ static __device__ __forceinline__ void wait_for_copies(int running) {
 
 /* ---- numbers ---- */
 
-static __device__ __forceinline__ uint32_t warp_or(uint32_t x) {
-#if !defined(SHEAF_CUDA_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    return __reduce_or_sync(FULL_WARP, x);
-#else
-    for (int d = 16; d > 0; d /= 2) x |= (uint32_t)__shfl_xor_sync(FULL_WARP, (int)x, d);
-    return x;
-#endif
-}
-
 /* The half nearest to f, and what is then left of f. */
 template <int TYPE> HD uint32_t take_half(float &f) {
     const uint16_t h = TYPE == SHEAF_TYPE_F16 ? f32_to_f16(f) : sheaf__f32_to_bf16(f);

@@ -131,20 +131,8 @@ void sheaf__cuda_to_halves(struct sheaf__cuda_queue *q, const char *x, size_t nb
     switch (from) {
 #define BLOCKS(type)                                                                               \
     case SHEAF_TYPE_##type:                                                                        \
-        return blocks_to_halves<SHEAF_TYPE_##type>(q, x, nb1, (uint16_t *)(void *)out, k, n)
-        BLOCKS(Q4_0);
-        BLOCKS(Q4_1);
-        BLOCKS(Q5_0);
-        BLOCKS(Q5_1);
-        BLOCKS(Q8_0);
-        BLOCKS(Q4_K);
-        BLOCKS(Q5_K);
-        BLOCKS(Q6_K);
-        BLOCKS(Q2_K);
-        BLOCKS(Q3_K);
-        BLOCKS(IQ4_NL);
-        BLOCKS(IQ4_XS);
-        BLOCKS(MXFP4);
+        return blocks_to_halves<SHEAF_TYPE_##type>(q, x, nb1, (uint16_t *)(void *)out, k, n);
+        SUB_BLOCK_TYPES(BLOCKS)
 #undef BLOCKS
     default:
         break;

@@ -484,7 +484,15 @@ static __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-/* Of integers, in one instruction from 8.0 on. */
+/* Of integers, each in one instruction from 8.0 on. */
+static __device__ __forceinline__ uint32_t warp_or(uint32_t x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    return __reduce_or_sync(FULL_WARP, x);
+#else
+    for (int d = 16; d > 0; d /= 2) x |= (uint32_t)__shfl_xor_sync(FULL_WARP, (int)x, d);
+    return x;
+#endif
+}
 static __device__ __forceinline__ int warp_sum_of(int x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     return __reduce_add_sync(FULL_WARP, x);

@@ -2,7 +2,7 @@
  *
  * Block types: the columns are rounded to 8-bit integers once. A warp takes ROWS rows of weights, two or, of
  * small matrices, one, so that there are enough warps; a row's result has the same bits with either. It goes
- * and goes along them in chunks of 32 sub-blocks of 32 elements, one a lane: the bytes of a chunk
+ * along them in chunks of 32 sub-blocks of 32 elements, one a lane: the bytes of a chunk
  * come from memory as they lie, in whole 16-byte pieces, into shared memory, those of the next
  * chunks being on their way meanwhile; a lane takes its sub-block apart there and multiplies it
  * with four-way integer products. The bytes of a block may start at any even address, MXFP4's at
@@ -405,24 +405,12 @@ static void launch(struct sheaf__cuda_queue *q, const struct Product *p) {
 #define BLOCKS(type)                                                                               \
     case SHEAF_TYPE_##type:                                                                        \
         launch_blocks<SHEAF_TYPE_##type, N, ROWS>(q, p, g);                                        \
-        break
+        break;
 #define PLAIN(type)                                                                                \
     case SHEAF_TYPE_##type:                                                                        \
         launch_plain<SHEAF_TYPE_##type, N, ROWS>(q, p, g);                                         \
         break
-        BLOCKS(Q4_0);
-        BLOCKS(Q4_1);
-        BLOCKS(Q5_0);
-        BLOCKS(Q5_1);
-        BLOCKS(Q8_0);
-        BLOCKS(Q4_K);
-        BLOCKS(Q5_K);
-        BLOCKS(Q6_K);
-        BLOCKS(Q2_K);
-        BLOCKS(Q3_K);
-        BLOCKS(IQ4_NL);
-        BLOCKS(IQ4_XS);
-        BLOCKS(MXFP4);
+        SUB_BLOCK_TYPES(BLOCKS)
         PLAIN(F32);
         PLAIN(F16);
         PLAIN(BF16);
@@ -434,17 +422,15 @@ static void launch(struct sheaf__cuda_queue *q, const struct Product *p) {
     }
 }
 
-/* Rows of small matrices that a device shall have under way for each SM: with fewer, each has a warp of its own. */
-#ifndef ROWS_OF_AN_SM
-#define ROWS_OF_AN_SM 32
-#endif
+/* Up to so many rows for each SM have a warp of their own, or there are too few warps. */
+enum { SMALL = 32 };
 
 void sheaf__cuda_mul_vec(struct sheaf__cuda_queue *q, const struct Product *p) {
     int64_t rows = p->a.ne[1];
     for (int k = 0; k < p->n_more; k++) rows += p->more[k].m;
     if (!p->ids.data && p->dst.ne[1] > 1) {
         launch<COLUMNS, 2>(q, p);
-    } else if (rows <= (int64_t)q->device->n_sm * ROWS_OF_AN_SM) {
+    } else if (rows <= (int64_t)q->device->n_sm * SMALL) {
         launch<1, 1>(q, p);
     } else {
         launch<1, 2>(q, p);

@@ -10,6 +10,22 @@ HD uint32_t spread(uint32_t h) {
     return (h & 1) << 4 | (h & 2) << 11 | (h & 4) << 18 | (h & 8) << 25;
 }
 
+/* The types that have them. */
+#define SUB_BLOCK_TYPES(X)                                                                         \
+    X(Q4_0)                                                                                        \
+    X(Q4_1)                                                                                        \
+    X(Q5_0)                                                                                        \
+    X(Q5_1)                                                                                        \
+    X(Q8_0)                                                                                        \
+    X(Q4_K)                                                                                        \
+    X(Q5_K)                                                                                        \
+    X(Q6_K)                                                                                        \
+    X(Q2_K)                                                                                        \
+    X(Q3_K)                                                                                        \
+    X(IQ4_NL)                                                                                      \
+    X(IQ4_XS)                                                                                      \
+    X(MXFP4)
+
 /* Elements as d0 * (q - MINUS) - m, q four a word in order. m is there where mins is not 0; elements 16..31 have
  * a scale d1 of their own where scales is 2, and also a min m1 where mins is. */
 struct Sub {

@@ -70,11 +70,11 @@ static inline void rig_trace_clear(FILE *trace) {
 
 /* What all nodes hold, one after another, *size bytes for the caller to free; the rig goes. */
 static inline char *rig_results(struct rig *r, size_t *size) {
-    char *all = malloc(1 << 16);
+    char *all = malloc(1 << 19);
     *size = 0;
     for (int i = 0; i < sheaf_graph_n_nodes(r->graph); i++) {
         const struct sheaf_tensor *t = sheaf_graph_node(r->graph, i);
-        cr_assert_leq(*size + sheaf_nbytes(t), (size_t)1 << 16);
+        cr_assert_leq(*size + sheaf_nbytes(t), (size_t)1 << 19);
         cr_assert_eq(sheaf_backend_tensor_get(t, all + *size, 0, sheaf_nbytes(t)),
                      SHEAF_STATUS_SUCCESS);
         *size += sheaf_nbytes(t);
