@@ -510,7 +510,7 @@ older() {
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -dc 0-9)
     [ "${capability:-0}" -ge 90 ] || { echo "the GPU is not newer than the code"; exit 77; }
     if [ -n "$made" ]; then
-        [ -e "$made/older/lib/libsheaf-cuda.so" ] || { echo "--build $made holds no older module"; exit 77; }
+        [ -e "$made/older/lib/libsheaf-cuda.so" ] || { echo "--build $made holds no older module"; exit 78; }
         export SHEAF_BACKEND_PATH=$made/older/lib
     else
         build_older && export SHEAF_BACKEND_PATH=$work/older/lib || exit 1
