@@ -48,12 +48,12 @@ size_t sheaf__cuda_attention_tiles_work(const struct Attention *at);
  * part it leaves F32 [e + 2, parts, rows] in partial, for join_kernel (attention.cu). The functions of a
  * node give the parts by its types and shapes, if it is for this kernel.
  *
- * By tensor cores, F16 or BF16 keys and values. */
+ * This one, with tensor cores: F16 or BF16 keys and values. */
 int64_t sheaf__cuda_attention_few(struct sheaf__cuda_queue *q, const struct Attention *at,
                                   float *partial);
 int64_t sheaf__cuda_attention_few_parts(const struct sheaf__cuda_queue *q,
                                         const struct sheaf_tensor *dst);
-/* Without, also block types. */
+/* Without tensor cores: also block types. */
 int64_t sheaf__cuda_attention_split(struct sheaf__cuda_queue *q, const struct Attention *at,
                                     float *partial);
 int64_t sheaf__cuda_attention_split_parts(const struct sheaf__cuda_queue *q,

@@ -178,11 +178,6 @@ static __device__ __forceinline__ void load_biases(uint32_t (&bias)[4], const At
         if (there[i] && !half) bias[i] = *(const uint32_t *)(const void *)p;
     }
 }
-static __device__ __forceinline__ float float_of(uint32_t bits) {
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
 
 /* ---- the kernel ---- */
 
@@ -249,7 +244,8 @@ static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
     const unsigned k_step = (unsigned)at.k.nb[1], v_step = (unsigned)at.v.nb[1];
     char *rings = shared + Q::BYTES, *ring = rings + warp * stages * T::BYTES;
 
-    /* The caches were written by earlier kernels, but the last key; L2 is kept right by its writer. */
+    /* All keys but the last were written by kernels that have ended. The last may be written behind this
+     * request: the write goes through the L2 cache, so reads that follow see it. */
     if (few.ahead && place.n_rows > 0) {
         for (int i = 0, key = first; i < stages - 1 && key < last; i++, key += step) {
             prefetch_rows<D>(k_head + (size_t)key * k_step, k_step, last - key, d);
@@ -355,7 +351,7 @@ static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 bias[r][i] =
-                    half_mask ? f16_to_f32((uint16_t)loaded[r][i]) : float_of(loaded[r][i]);
+                    half_mask ? f16_to_f32((uint16_t)loaded[r][i]) : sheaf__bits_f32(loaded[r][i]);
                 if (bias[r][i] != -INFINITY) seen |= 1u << (i / 2 * 8 + 2 * t + i % 2);
                 if (peek[r][i] != closed) seen |= OPEN_NEXT;
             }

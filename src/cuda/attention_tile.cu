@@ -60,9 +60,6 @@ struct Table {
     int64_t head_step, seq_step;
 };
 
-HD uint16_t clamped_half(float f) {
-    return f32_to_f16(f > 65504.0f ? 65504.0f : f < -65504.0f ? -65504.0f : f);
-}
 /* 2^x; x of -INFINITY gives 0. */
 static __device__ __forceinline__ float power_of_two(float x) {
 #ifdef SHEAF_CUDA_EMULATED

@@ -95,11 +95,8 @@ static void blocks_to_halves(struct sheaf__cuda_queue *q, const char *x, size_t 
 
 /* ---- any type ---- */
 
-/* What F16 cannot hold is its largest number: an infinity would spoil the whole row of the result.
- */
 HD uint64_t to_half(int type, float f) {
-    if (type == SHEAF_TYPE_BF16) return sheaf__f32_to_bf16(f);
-    return f32_to_f16(f > 65504.0f ? 65504.0f : f < -65504.0f ? -65504.0f : f);
+    return type == SHEAF_TYPE_BF16 ? sheaf__f32_to_bf16(f) : clamped_half(f);
 }
 
 /* Rows of a matrix, nb1 bytes apart, to F16 or BF16 [k, n], dense; k a multiple of 4. wide: F32
@@ -129,7 +126,7 @@ static __global__ void to_half_kernel(const char *x, size_t nb1, int from, int t
 void sheaf__cuda_to_halves(struct sheaf__cuda_queue *q, const char *x, size_t nb1, int from, int to,
                            char *out, int64_t k, int64_t n) {
     switch (from) {
-#define BLOCKS(type)                                                                               \
+#define BLOCKS(type, ...)                                                                          \
     case SHEAF_TYPE_##type:                                                                        \
         return blocks_to_halves<SHEAF_TYPE_##type>(q, x, nb1, (uint16_t *)(void *)out, k, n);
         SUB_BLOCK_TYPES(BLOCKS)

@@ -224,6 +224,10 @@ HD uint16_t f32_to_f16(float f) {
     return __half_as_ushort(__float2half_rn(f));
 #endif
 }
+/* Where F16 cannot hold f, its largest number: an infinity would spoil a whole row of a result. */
+HD uint16_t clamped_half(float f) {
+    return f32_to_f16(f > 65504.0f ? 65504.0f : f < -65504.0f ? -65504.0f : f);
+}
 /* F32, F16 or BF16 at p. */
 HD float load_plain(int type, const void *p) {
     if (type == SHEAF_TYPE_F32) return *(const float *)p;

@@ -402,7 +402,7 @@ static void launch(struct sheaf__cuda_queue *q, const struct Product *p) {
     for (int k = 0; k < p->n_more; k++) blocks += sheaf__cuda_blocks(p->more[k].m, WARPS * ROWS);
     g.blocks = dim3(blocks, sheaf__cuda_blocks_y(g.n_y), sheaf__cuda_blocks_y(g.n_z));
     switch (p->a.type) {
-#define BLOCKS(type)                                                                               \
+#define BLOCKS(type, ...)                                                                          \
     case SHEAF_TYPE_##type:                                                                        \
         launch_blocks<SHEAF_TYPE_##type, N, ROWS>(q, p, g);                                        \
         break;

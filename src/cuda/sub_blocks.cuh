@@ -10,22 +10,6 @@ HD uint32_t spread(uint32_t h) {
     return (h & 1) << 4 | (h & 2) << 11 | (h & 4) << 18 | (h & 8) << 25;
 }
 
-/* The types that have them. */
-#define SUB_BLOCK_TYPES(X)                                                                         \
-    X(Q4_0)                                                                                        \
-    X(Q4_1)                                                                                        \
-    X(Q5_0)                                                                                        \
-    X(Q5_1)                                                                                        \
-    X(Q8_0)                                                                                        \
-    X(Q4_K)                                                                                        \
-    X(Q5_K)                                                                                        \
-    X(Q6_K)                                                                                        \
-    X(Q2_K)                                                                                        \
-    X(Q3_K)                                                                                        \
-    X(IQ4_NL)                                                                                      \
-    X(IQ4_XS)                                                                                      \
-    X(MXFP4)
-
 /* Elements as d0 * (q - MINUS) - m, q four a word in order. m is there where mins is not 0; elements 16..31 have
  * a scale d1 of their own where scales is 2, and also a min m1 where mins is. */
 struct Sub {
@@ -34,25 +18,29 @@ struct Sub {
 };
 
 template <int TYPE> struct Format;
-#define FORMAT(TYPE, name, block_elements, n_scales, n_mins, minus)                                \
-    template <> struct Format<TYPE> {                                                              \
+/* The types that have them: type, name of the block, its elements, scales, mins, MINUS. */
+#define SUB_BLOCK_TYPES(X)                                                                         \
+    X(Q4_0, q4_0, SHEAF__QK, 1, 0, 8)                                                              \
+    X(Q4_1, q4_1, SHEAF__QK, 1, 1, 0)                                                              \
+    X(Q5_0, q5_0, SHEAF__QK, 1, 0, 16)                                                             \
+    X(Q5_1, q5_1, SHEAF__QK, 1, 1, 0)                                                              \
+    X(Q8_0, q8_0, SHEAF__QK, 1, 0, 0)                                                              \
+    X(Q4_K, q4_k, SHEAF__QK_K, 1, 1, 0)                                                            \
+    X(Q5_K, q5_k, SHEAF__QK_K, 1, 1, 0)                                                            \
+    X(Q6_K, q6_k, SHEAF__QK_K, 2, 0, 32)                                                           \
+    X(Q2_K, q2_k, SHEAF__QK_K, 2, 2, 0)                                                            \
+    X(Q3_K, q3_k, SHEAF__QK_K, 2, 0, 4)                                                            \
+    X(IQ4_NL, iq4_nl, SHEAF__QK, 1, 0, 0)                                                          \
+    X(IQ4_XS, iq4_xs, SHEAF__QK_K, 1, 0, 0)                                                        \
+    X(MXFP4, mxfp4, SHEAF__QK, 1, 0, 0)
+#define FORMAT(type, name, block_elements, n_scales, n_mins, minus)                                \
+    template <> struct Format<SHEAF_TYPE_##type> {                                                 \
         enum { BYTES = sizeof(struct sheaf__block_##name), SUBS = block_elements / 32 };           \
         enum { MINUS = minus };                                                                    \
         static constexpr int scales = n_scales, mins = n_mins;                                     \
-    }
-FORMAT(SHEAF_TYPE_Q4_0, q4_0, SHEAF__QK, 1, 0, 8);
-FORMAT(SHEAF_TYPE_Q4_1, q4_1, SHEAF__QK, 1, 1, 0);
-FORMAT(SHEAF_TYPE_Q5_0, q5_0, SHEAF__QK, 1, 0, 16);
-FORMAT(SHEAF_TYPE_Q5_1, q5_1, SHEAF__QK, 1, 1, 0);
-FORMAT(SHEAF_TYPE_Q8_0, q8_0, SHEAF__QK, 1, 0, 0);
-FORMAT(SHEAF_TYPE_Q4_K, q4_k, SHEAF__QK_K, 1, 1, 0);
-FORMAT(SHEAF_TYPE_Q5_K, q5_k, SHEAF__QK_K, 1, 1, 0);
-FORMAT(SHEAF_TYPE_Q6_K, q6_k, SHEAF__QK_K, 2, 0, 32);
-FORMAT(SHEAF_TYPE_Q2_K, q2_k, SHEAF__QK_K, 2, 2, 0);
-FORMAT(SHEAF_TYPE_Q3_K, q3_k, SHEAF__QK_K, 2, 0, 4);
-FORMAT(SHEAF_TYPE_IQ4_NL, iq4_nl, SHEAF__QK, 1, 0, 0);
-FORMAT(SHEAF_TYPE_IQ4_XS, iq4_xs, SHEAF__QK_K, 1, 0, 0);
-FORMAT(SHEAF_TYPE_MXFP4, mxfp4, SHEAF__QK, 1, 0, 0);
+    };
+SUB_BLOCK_TYPES(FORMAT)
+#undef FORMAT
 
 HD void nibbles(const uint32_t *w, int at, uint32_t *q) {
     const Words x = words_at(w, at);
