@@ -119,7 +119,7 @@ Test(bench, ranks_count_collectives_and_generate_the_same) {
 
 static int uneven(const char *split, const char *more) {
     char args[256];
-    snprintf(args, sizeof args, "-m " MODEL " -p 256 -n 0 -r %d --bandwidth 10 --split %s %s",
+    snprintf(args, sizeof args, "-m " MODEL " -p 2048 -n 0 -r %d --bandwidth 10 --split %s %s",
              SANITIZED ? 1 : 3, split, more);
     return bench(2, "SHEAF_CPU_THREADS=1", args);
 }
@@ -130,7 +130,7 @@ Test(bench, names_the_straggler) {
     json_holds("d[\"tests\"][0][\"straggler\"][\"rank\"] == 1 and "
                "0.2 < d[\"tests\"][0][\"straggler\"][\"share\"] < 1");
     cr_assert_eq(uneven("7,1", ""), 0);
-    cr_assert(strstr(out, "straggler of pp256: rank 0 ("), "%s", out);
+    cr_assert(strstr(out, "straggler of pp2048: rank 0 ("), "%s", out);
     cr_assert_eq(bench(0, NULL, "-m " MODEL " -p 64 -n 0 -r 1 -o json 2>/dev/null"), 0, "%s", out);
     json_holds("d[\"tests\"][0][\"straggler\"] is None");
 }
