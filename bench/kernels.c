@@ -59,15 +59,18 @@ static double stream(const char *p) {
     return BYTES / (sheaf__seconds() - start) / 1e9;
 }
 
-/* BYTES of weights, those of `size` bytes at w again and again. */
-static double decode(const struct sheaf__cpu_kernels *kern, enum sheaf_type type, const char *w,
-                     int64_t size, void *column, float *out) {
+/* BYTES of weights, those of `size` bytes at w again and again, by one column, exact or rounded. */
+static double decode(const struct sheaf__cpu_kernels *kern, enum sheaf_type type, bool rounded,
+                     const char *w, int64_t size, void *column, float *out) {
     const size_t row = sheaf_row_size(type, K);
     const int64_t rows = size / (int64_t)row, times = BYTES / size;
     sheaf__rows_dot_fn dot = kern->rows_dot[type];
-    if (kern->rows_dot_digits[type]) {
-        float ones[K];
-        for (int i = 0; i < K; i++) ones[i] = 1.0f;
+    float ones[K];
+    for (int i = 0; i < K; i++) ones[i] = 1.0f;
+    if (rounded) {
+        kern->to_bytes(ones, column, K, sheaf__bytes_order(kern->digits_order[type]));
+        dot = kern->rows_dot_rounded[type];
+    } else if (kern->rows_dot_digits[type]) {
         kern->to_digits(ones, column, K, kern->digits_order[type]);
         dot = kern->rows_dot_digits[type];
     }
@@ -106,19 +109,27 @@ static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
     float *c = memory(4096 * sizeof(float));
     double read = 0, best;
     for (int i = 0; i < ROUNDS; i++) read = (best = stream(w)) > read ? best : read;
-    printf("\n%s: reads %.1f GB/s\n\n| type | GB/s | of reading | from cache "
-           "|\n|---|---:|---:|---:|\n",
-           kern->name, read);
+    printf(
+        "\n%s: reads %.1f GB/s\n\n| type | GB/s | of reading | from cache | rounded | of reading | "
+        "from cache |\n|---|---:|---:|---:|---:|---:|---:|\n",
+        kern->name, read);
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
-        double speed = 0, cached = 0;
-        for (int i = 0; i < ROUNDS; i++) {
-            best = decode(kern, types[t], w, BYTES, column, c);
-            speed = best > speed ? best : speed;
-            best = decode(kern, types[t], w, CACHED, column, c);
-            cached = best > cached ? best : cached;
+        printf("| %s |", sheaf_type_name(types[t]));
+        for (int rounded = 0; rounded < 2; rounded++) {
+            double speed = 0, cached = 0;
+            if (rounded && !(sheaf_is_quantized(types[t]) && kern->rows_dot_rounded[types[t]])) {
+                printf(" | | |");
+                continue;
+            }
+            for (int i = 0; i < ROUNDS; i++) {
+                best = decode(kern, types[t], rounded, w, BYTES, column, c);
+                speed = best > speed ? best : speed;
+                best = decode(kern, types[t], rounded, w, CACHED, column, c);
+                cached = best > cached ? best : cached;
+            }
+            printf(" %.1f | %.0f %% | %.1f |", speed, 100 * speed / read, cached);
         }
-        printf("| %s | %.1f | %.0f %% | %.1f |\n", sheaf_type_name(types[t]), speed,
-               100 * speed / read, cached);
+        printf("\n");
     }
     printf("\n");
     for (int kind = 0; kind < SHEAF__PANELS_KINDS; kind++) {

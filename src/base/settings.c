@@ -97,9 +97,9 @@ static const struct setting settings[] = {
                                     "avx512vbmi, avx512bf16, amx."},
     [SHEAF__SET_CPU_ACTIVATIONS] = {"SHEAF_CPU_ACTIVATIONS", CHOICE("f32|bf16|q8"),
                                     .default_value = "f32",
-                                    .help = "What CPU products of prompts round activations to; "
-                                            "bf16 (BF16 and F16 weights; with AMX all) and q8 "
-                                            "(--fast) are faster and lose precision."},
+                                    .help = "What CPU products round activations to; bf16 (BF16 "
+                                            "and F16 weights; with AMX all) and q8 (--fast) are "
+                                            "faster and lose precision."},
     [SHEAF__SET_CUDA_DEVICES] = {"SHEAF_CUDA_DEVICES", INTEGER(1, 16),
                                  .default_value = "one a GPU of this rank",
                                  .help = "Lists so many CUDA devices, GPUs more than once if there "

@@ -77,7 +77,7 @@ static const struct option options[] = {
     {"--single", NULL, OPTION_FLAG, AT(single), 0, 0, 0, NULL,
      "the first device alone, without the meta device (one rank)", NULL},
     {"--fast", NULL, OPTION_FLAG, AT(fast), 0, 0, 0, NULL,
-     "prompts on CPUs with activations of 8 bits: faster, but results differ a little, and from "
+     "products on CPUs with activations of 8 bits: faster, but results differ a little, and from "
      "split to split (SHEAF_CPU_ACTIVATIONS=q8)",
      NULL},
     HEAD("memory"),

@@ -37,8 +37,8 @@ enum sheaf__act {
     SHEAF__ACT_F32_SUMS, /* the same, then the sums of each 16: for Q4_K, Q5_K, Q6_K weights */
     SHEAF__ACT_DIGITS,   /* integers of 24 or 16 bits; in place of floats where a table has them */
     SHEAF__ACT_WORDS,    /* integers of 16 bits, for several columns */
-    /* Only where activations are to be rounded, for several columns: integers of 8 bits, for quantized
-     * weights; BF16, for plain ones */
+    /* Only where activations are to be rounded: integers of 8 bits, for quantized weights; BF16, for plain
+     * ones, by several columns */
     SHEAF__ACT_BYTES,
     SHEAF__ACT_BF16,
     SHEAF__ACT_COUNT,
@@ -80,9 +80,9 @@ static_assert(sizeof(struct sheaf__act_words) % 64 == 0, "no padding");
 /* The same as integers of 8 bits, of magnitudes up to 127, in the places of digits. */
 struct sheaf__act_bytes {
     int8_t x[256];
-    float d[8], unused[8]; /* d of 32 elements each */
-    /* For each lane of 4 bytes d (SHEAF__DIGITS_PIECES), the sum of the elements that it has in all vectors
-     * (_EIGHTS, _24, _K), and minus the sum of these as integers */
+    float d[8], sums32[8]; /* of 32 elements each; sums only with vectors of 32 bytes */
+    /* With vectors of 64 bytes, for each lane of 4 d, the sum of the elements that it has in all vectors
+     * (_EIGHTS, _24, _K), and minus the sum of these as integers; _6K: d and sums of 16 */
     float lane_d[16], lane_sums[16];
     int32_t minus_sums[16];
 };
@@ -167,6 +167,10 @@ static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
     default:
         return i;
     }
+}
+/* The order of rounded columns, which meet bytes where others meet words. */
+static inline enum sheaf__digits_order sheaf__bytes_order(enum sheaf__digits_order order) {
+    return order == SHEAF__DIGITS_OCT_SHORTS ? SHEAF__DIGITS_OCTS : order;
 }
 /* SHEAF__DIGITS_6K: where in lane_d and sums16 piece `half` of block b has its floats. */
 static inline int sheaf__digits_6k_lane(int b, int half) {
@@ -349,10 +353,12 @@ struct sheaf__cpu_kernels {
     /* The same bits for any number of columns in words; NULL where rows_dot_digits serves for all. */
     sheaf__rows_dot_fn rows_dot_few[SHEAF_TYPE_COUNT];
     enum sheaf__digits_order few_order[SHEAF_TYPE_COUNT];
-    /* By several rounded columns, of quantized types in bytes, of F16 and BF16 in BF16; NULL where panels
-     * serve. */
+    /* By rounded columns, of quantized types in bytes, of F16 and BF16, from 4 columns on, in BF16; NULL for
+     * types whose few columns are not rounded. */
     sheaf__rows_dot_fn rows_dot_rounded[SHEAF_TYPE_COUNT];
-    int bf16_cols; /* most columns of BF16 in one call of it; at most SHEAF__BF16_COLS */
+    int rounded_cols; /* most columns in bytes that cost less so, tile_cols in a call, than by panels */
+    int bf16_cols; /* the same of BF16, which one call takes; at most SHEAF__BF16_COLS */
+    /* order: sheaf__bytes_order of that of the type */
     void (*to_bytes)(const float *x, struct sheaf__act_bytes *y, int64_t n,
                      enum sheaf__digits_order order);
     void (*to_words)(const float *x, struct sheaf__act_words *y, int64_t n,
@@ -422,7 +428,7 @@ struct sheaf__cpu_kernels {
 
 /* The form of floats that rows_dot of a type wants. */
 enum sheaf__act sheaf__act_of(enum sheaf_type weights);
-/* How products with several columns may round activations: SHEAF_CPU_ACTIVATIONS. Fixed when
+/* How products may round activations: SHEAF_CPU_ACTIVATIONS. Fixed when
  * sheaf__cpu_kernels is. */
 enum sheaf__rounding { SHEAF__ROUND_NONE, SHEAF__ROUND_BF16, SHEAF__ROUND_Q8 };
 enum sheaf__rounding sheaf__rounding(void);
@@ -455,7 +461,7 @@ extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
  * The table ISA lies in a file of its own, libsheaf-cpu-ISA.so, that needs nothing of libsheaf and
  * exports two functions (src/cpu/kernels/module.c). Any change to a struct or to a contract of this
  * header raises the version. */
-enum { SHEAF__CPU_KERNELS_VERSION = 29 };
+enum { SHEAF__CPU_KERNELS_VERSION = 30 };
 
 struct sheaf__cpu_kernels_module {
     int version;       /* nothing else is read if it is another */

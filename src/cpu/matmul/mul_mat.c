@@ -74,10 +74,11 @@ static struct columns describe_columns(const struct sheaf__cpu_kernels *kern,
     }
     c.n = b->ne[1] * b->ne[2] * b->ne[3];
     c.order = kern->digits_order[a->type];
-    if (sheaf__mul_mat_by_rounded_rows(kern, dst, most)) {
-        c.act = sheaf_is_quantized(a->type) ? SHEAF__ACT_BYTES : SHEAF__ACT_BF16;
+    if (sheaf__mul_mat_rounds_rows(kern, dst)) {
         c.rows_dot = kern->rows_dot_rounded[a->type];
-        c.tile = sheaf__rounded_cols(kern, a->type);
+        c.act = sheaf_is_quantized(a->type) ? SHEAF__ACT_BYTES : SHEAF__ACT_BF16;
+        c.order = sheaf__bytes_order(c.order);
+        if (c.act == SHEAF__ACT_BF16) c.tile = kern->bf16_cols;
     } else if (most > 1 && kern->rows_dot_few[a->type]) {
         c.act = SHEAF__ACT_WORDS;
         c.rows_dot = kern->rows_dot_few[a->type];

@@ -94,13 +94,9 @@ static inline int64_t sheaf__mul_mat_take(struct sheaf__cpu_sync *sync) {
 /* True if a matrix of this product is multiplied by panels: the number of its columns decides. */
 bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
                               int64_t columns);
-/* Most columns in one call of rows_dot_rounded. */
-static inline int sheaf__rounded_cols(const struct sheaf__cpu_kernels *kern, enum sheaf_type type) {
-    return sheaf_is_quantized(type) ? kern->tile_cols : kern->bf16_cols;
-}
-/* True if its columns are rounded and meet rows, not panels. */
-bool sheaf__mul_mat_by_rounded_rows(const struct sheaf__cpu_kernels *kern,
-                                    const struct sheaf_tensor *dst, int64_t columns);
+/* True if columns that meet rows, not panels, are rounded. */
+bool sheaf__mul_mat_rounds_rows(const struct sheaf__cpu_kernels *kern,
+                                const struct sheaf_tensor *dst);
 /* Bytes of work, and the product, as sheaf__mul_mat has them. dst is not empty. */
 size_t sheaf__mul_mat_panels_size(const struct sheaf__cpu_kernels *kern,
                                   const struct sheaf_tensor *dst, int nth);

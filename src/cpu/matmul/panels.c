@@ -20,7 +20,8 @@
 enum {
     /* From so many columns on, at the earliest; sheaf__mul_mat_by_panels */
     MIN_COLUMNS = 8,
-    MIN_ROUNDED = 4,       /* columns: fewer cost little beside the reading of weights */
+    LAST_EXACT = SHEAF__PANELS_BF16_TWICE, /* kinds behind it round */
+    MIN_ROUNDED_PLAIN = 4, /* columns: fewer cost little beside the reading of weights */
     PASS = SHEAF__SEGMENT, /* elements of k; 32 columns of them are 32 KiB */
     /* The same by tiles. F16 by 16 columns, us a MiB: 196 with passes of 256 over a chunk, 160 so, 160 and
      * 185 with 64 and 32 elements (k = 2048, Xeon with AMX, November 2026). */
@@ -79,7 +80,7 @@ static int64_t chunk_of(const struct sheaf__cpu_panels *kind) {
 /* Floats are for all types that have nothing better. */
 static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *kern,
                                                enum sheaf_type type) {
-    static const int best[] = {[SHEAF__ROUND_NONE] = SHEAF__PANELS_BF16_TWICE,
+    static const int best[] = {[SHEAF__ROUND_NONE] = LAST_EXACT,
                                [SHEAF__ROUND_BF16] = SHEAF__PANELS_BF16,
                                [SHEAF__ROUND_Q8] = SHEAF__PANELS_8};
     const struct sheaf__cpu_panels *kind = &kern->panels[best[sheaf__rounding()]];
@@ -98,25 +99,27 @@ static int most_by_rows(const struct sheaf__cpu_kernels *kern, enum sheaf_type t
     return few_bits && kind_of(kern, type) == &kern->panels[SHEAF__PANELS_FLOATS] ? 16 : 12;
 }
 
-/* As many columns as one call multiplies: in two calls they would cost more than panels. Not heads of one token
- * that meet the same K/V head; nor experts, whose columns are converted once for all, whatever number of them each
- * gets. */
-bool sheaf__mul_mat_by_rounded_rows(const struct sheaf__cpu_kernels *kern,
-                                    const struct sheaf_tensor *dst, int64_t columns) {
+/* Plain weights from so many columns on, not heads of one token that meet the same K/V head; not plain experts, which
+ * few rows meet. */
+bool sheaf__mul_mat_rounds_rows(const struct sheaf__cpu_kernels *kern,
+                                const struct sheaf_tensor *dst) {
     const enum sheaf_type type = dst->src[0]->type;
-    const bool rounded = sheaf__rounding() == SHEAF__ROUND_Q8 ||
-                         (sheaf__rounding() == SHEAF__ROUND_BF16 && !sheaf_is_quantized(type));
-    return rounded && dst->op == SHEAF_OP_MUL_MAT && kern->rows_dot_rounded[type] &&
-           dst->src[1]->ne[1] >= MIN_ROUNDED && columns <= sheaf__rounded_cols(kern, type);
+    if (!kern->rows_dot_rounded[type]) return false;
+    if (sheaf_is_quantized(type)) return sheaf__rounding() == SHEAF__ROUND_Q8;
+    return sheaf__rounding() != SHEAF__ROUND_NONE && dst->op == SHEAF_OP_MUL_MAT &&
+           dst->src[1]->ne[1] >= MIN_ROUNDED_PLAIN;
 }
 
-/* Where activations are to be rounded, panels do it, or rows of few columns. */
+/* Where rows round, the table says how many columns go by rows. Not of experts, whose columns are converted once
+ * for all, whatever number of them each gets. */
 bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struct sheaf_tensor *dst,
                               int64_t columns) {
+    const enum sheaf_type type = dst->src[0]->type;
     if (kern->panels[SHEAF__PANELS_FLOATS].rows == 0 || dst->src[0]->ne[0] == 0) return false;
-    if (sheaf__mul_mat_by_rounded_rows(kern, dst, columns)) return false;
-    if (sheaf__rounding() != SHEAF__ROUND_NONE) return columns >= MIN_COLUMNS;
-    return columns > most_by_rows(kern, dst->src[0]->type);
+    if (dst->op == SHEAF_OP_MUL_MAT && sheaf__mul_mat_rounds_rows(kern, dst))
+        return columns > (sheaf_is_quantized(type) ? kern->rounded_cols : kern->bf16_cols);
+    if (kind_of(kern, type) <= &kern->panels[LAST_EXACT]) return columns > most_by_rows(kern, type);
+    return columns >= MIN_COLUMNS;
 }
 
 static bool by_tiles(const struct sheaf__cpu_panels *kind, enum sheaf_type type, int64_t columns) {

@@ -453,67 +453,127 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, struct 
     UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm256_add_ps(acc[c][0], acc[c][1]));
 }
 
-#if !defined(KERNELS_VNNI_256)
-/* Lanes of the products of eight vectors of signed bytes with the words of block b of each column. */
-INLINE void dot_shorts(const __m256i *q, int64_t b, const struct sheaf__act_digits *const *act,
-                       int C, __m256 *to) {
+/* Lanes of the products of eight vectors of signed bytes, with their offset, with block b of each column. */
+INLINE void dots_iq4(const __m256i *q, enum sheaf__act act, const void *const *cols, int C,
+                     int64_t b, __m256 *to) {
+#if defined(KERNELS_VNNI_256)
+    UNROLL for (int c = 0; c < C; c++) to[c] =
+        dot_lanes(8, 8, q, act, part_of_column(act, cols[c], b), 0);
+#else
     __m256i dot[TILE];
     UNROLL for (int c = 0; c < C; c++) dot[c] = _mm256_setzero_si256();
     UNROLL_8 for (int v = 0; v < 8; v++) {
         const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(q[v], 8), 8);
         const __m256i odd = _mm256_srai_epi16(q[v], 8);
         UNROLL for (int c = 0; c < C; c++) {
-            const int16_t *y = act[c][b].word[0] + 32 * v;
-            dot[c] = madd_acc(madd_acc(dot[c], even, load256(y)), odd, load256(y + 16));
+            const void *y = part_of_column(act, cols[c], b);
+            if (act == SHEAF__ACT_BYTES) {
+                dot[c] = dot_signed(dot[c], q[v], digit_of(act, y, v, 0));
+                continue;
+            }
+            const int16_t *x = ((const struct sheaf__act_digits *)y)->word[0] + 32 * v;
+            dot[c] = madd_acc(madd_acc(dot[c], even, load256(x)), odd, load256(x + 16));
         }
     }
     UNROLL for (int c = 0; c < C; c++) to[c] = _mm256_cvtepi32_ps(dot[c]);
-}
 #endif
+}
 
-/* IQ4_NL and IQ4_XS: eight blocks, a lane each, by integers of 16 bits; with VNNI levels plus 128 by two digits. */
-INLINE void digits_iq4(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                       const struct sheaf__act_digits *const *act, int C, float *sum) {
+/* IQ4_NL and IQ4_XS: eight blocks, a lane each, by integers of 16 bits, with VNNI by two digits, or rounded. */
+INLINE void digits_iq4(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
+                       struct fetch fetch, const void *const *cols, int C, const v_f *from, v_f *to,
+                       float *sum) {
+    static const int8_t iq4[16] = SHEAF__IQ4_LEVELS;
     const bool xs = type == SHEAF_TYPE_IQ4_XS;
     const size_t block = xs ? SHEAF__QK / 2 : sizeof(struct sheaf__block_iq4_nl);
     const size_t qs =
         xs ? offsetof(struct sheaf__block_iq4_xs, qs) : offsetof(struct sheaf__block_iq4_nl, qs);
+    const __m256i levels = _mm256_add_epi8(twice128(iq4), _mm256_set1_epi8((char)SIGNED_OFFSET));
     __m256 acc[TILE], sums[TILE];
-    UNROLL for (int c = 0; c < C; c++) acc[c] = sums[c] = _mm256_setzero_ps();
+    take_sums(from, C, acc, sums);
     for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
         const char *p = whole_256(type, w, k - i, rest);
         const __m256 d = xs ? scales_32(type, p) : halves_8(p, block);
         __m256i q[8];
         __m256 dot[TILE];
-        if (C == 1) fetch_weights(fetch, w, size_256(type));
+        fetch_weights(fetch, w, size_256(type));
         nibbles_oct(p + qs, block, q);
-        UNROLL_8 for (int v = 0; v < 8; v++) q[v] = levels_of(type, q[v]);
-#if defined(KERNELS_VNNI_256)
-        UNROLL_8 for (int v = 0; v < 8; v++) q[v] = _mm256_xor_si256(q[v], _mm256_set1_epi8(-128));
+        UNROLL_8 for (int v = 0; v < 8; v++) q[v] = _mm256_shuffle_epi8(levels, q[v]);
+        dots_iq4(q, act, cols, C, b, dot);
         UNROLL for (int c = 0; c < C; c++) {
-            dot[c] = dot_lanes(8, 8, q, &act[c][b], 0);
-            sums[c] = _mm256_fmadd_ps(d, _mm256_load_ps(act[c][b].sums32), sums[c]);
+            const void *y = part_of_column(act, cols[c], b);
+            acc[c] = _mm256_fmadd_ps(dot[c], _mm256_mul_ps(d, d_of(act, y)), acc[c]);
+            sums[c] = _mm256_fmadd_ps(d, sums32_of(act, y), sums[c]);
         }
-#else
-        dot_shorts(q, b, act, C, dot);
-#endif
-        UNROLL for (int c = 0; c < C; c++) acc[c] =
-            _mm256_fmadd_ps(dot[c], _mm256_mul_ps(d, _mm256_load_ps(act[c][b].d)), acc[c]);
     }
+    if (keep_sums(to, C, acc, sums)) return;
     UNROLL for (int c = 0; c < C; c++) sum[c] =
-        v_sum(_mm256_fmadd_ps(sums[c], _mm256_set1_ps(-128.0f), acc[c]));
+        v_sum(_mm256_fmadd_ps(sums[c], _mm256_set1_ps(-(float)SIGNED_OFFSET), acc[c]));
 }
+
+/* ---- rows of types of which a lane has blocks of its own ---- */
+
+/* A part of a row by C columns: its sums, or those so far to `to`. */
+INLINE void digits_row(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
+                       struct fetch fetch, const void *const *cols, int C, const v_f *from, v_f *to,
+                       float *sum) {
+    if (type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K)
+        digits_k(type, act, k, w, fetch, cols, C, from, to, sum);
+    else if (type == SHEAF_TYPE_Q6_K)
+        digits_6k(act, k, w, fetch, cols, C, from, to, sum);
+    else if (BY_IQ4(type))
+        digits_iq4(type, act, k, w, fetch, cols, C, from, to, sum);
+    else
+        digits_32(type, act, k, w, fetch, cols, C, from, to, sum);
+}
+
+#define DIGITS_PARTS(TYPE, ACT, C)                                                                 \
+    for (int64_t r0 = 0; r0 < nr; r0 += PART_ROWS) {                                               \
+        const int64_t rows = nr - r0 < PART_ROWS ? nr - r0 : PART_ROWS;                            \
+        v_f sums[PART_ROWS][2 * (C)];                                                              \
+        int64_t i = 0;                                                                             \
+        do {                                                                                       \
+            const bool last = i + part >= k;                                                       \
+            const char *p = (const char *)w + (size_t)r0 * w_stride;                               \
+            const void *cols[C];                                                                   \
+            p += (size_t)(i / SHEAF__QK_K) * size_256(TYPE);                                       \
+            UNROLL for (int c = 0; c < (C); c++) cols[c] =                                         \
+                part_of_column(ACT, act[c < nc ? c : 0], i / SHEAF__QK_K);                         \
+            for (int64_t r = 0; r < rows; r++, p += w_stride) {                                    \
+                float sum[C] = {0};                                                                \
+                digits_row(TYPE, ACT, last ? k - i : part, p, fetch, cols, C, i ? sums[r] : NULL,  \
+                           last ? NULL : sums[r], sum);                                            \
+                for (int c = 0; c < nc && last; c++) out[c][r0 + r] = sum[c];                      \
+            }                                                                                      \
+            i += part;                                                                             \
+        } while (i < k);                                                                           \
+    }
+#define ROWS_OF_ACT(NAME, TYPE, ACT)                                                               \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        const int64_t part = part_of(k, nc);                                                       \
+        const size_t ahead =                                                                       \
+            prefetch_ahead((size_t)part * size_256(TYPE) / SHEAF__QK_K, w_stride);                 \
+        if (nc == 1) {                                                                             \
+            BY_FETCH(ahead, DIGITS_PARTS(TYPE, ACT, 1));                                           \
+            return;                                                                                \
+        }                                                                                          \
+        const struct fetch fetch = fetch_once(ahead);                                              \
+        if (nc == 2) {                                                                             \
+            DIGITS_PARTS(TYPE, ACT, 2)                                                             \
+        } else if (nc == 3) {                                                                      \
+            DIGITS_PARTS(TYPE, ACT, 3)                                                             \
+        } else {                                                                                   \
+            DIGITS_PARTS(TYPE, ACT, 4)                                                             \
+        }                                                                                          \
+    }
 
 #include "cpu/kernels/x86/halves.h"
 
 INLINE void digits_any(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                        const struct sheaf__act_digits *const *act, int C, float *sum) {
-    if (type == SHEAF_TYPE_MXFP4)
-        digits_32(type, k, w, fetch, act, C, NULL, NULL, sum);
-    else if (BY_IQ4(type))
-        digits_iq4(type, k, w, fetch, act, C, sum);
-    else if (BY_HALVES(type))
+    if (BY_HALVES(type))
         digits_halves(type, k, w, fetch, act, C, sum);
     else
         digits_bytes(type, k, w, fetch, act, C, sum);
@@ -576,11 +636,17 @@ INLINE void blocks_bytes(enum sheaf_type type, const void *src, struct panel_row
 
 /* ---- the functions of the table ---- */
 
+/* Types whose few columns may be rounded. */
+#define ROUNDED(X)                                                                                 \
+    X(Q4_0)                                                                                        \
+    X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4)
+
 /* Types with one scale for 32 weights, and for 16: X for each; and entries of a table, of types whose
  * integers have at most 5 bits, and 8 (panel_bits). */
-#define BYTES_BY_32(X)                                                                             \
-    X(IQ4_NL)                                                                                      \
-    X(IQ4_XS) X(MXFP4) X(IQ2_XXS) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(TQ1_0) X(TQ2_0) X(Q1_0) X(Q2_0)
+#define BYTES_OF_4_BITS(X) X(IQ4_NL) X(IQ4_XS) X(MXFP4)
+#define BYTES_BY_32_REST(X)                                                                        \
+    X(IQ2_XXS) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(TQ1_0) X(TQ2_0) X(Q1_0) X(Q2_0)
+#define BYTES_BY_32(X) BYTES_OF_4_BITS(X) BYTES_BY_32_REST(X)
 #define BYTES_BY_16(X) X(Q2_K) X(Q3_K) X(NVFP4) X(IQ2_XS) X(IQ2_S) X(IQ1_M)
 #define ENTRIES_OF_5_BITS(FN)                                                                      \
     [SHEAF_TYPE_MXFP4] = FN##_MXFP4, [SHEAF_TYPE_NVFP4] = FN##_NVFP4,                              \
@@ -612,9 +678,9 @@ BYTES_BY_16(BLOCKS_BYTES)
 INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
                        const void *const *act, int nc, float *const *out) {
     if (by_levels(type))
-        rows_by_eights(type, k, w, w_stride, nr, act, nc, out);
+        rows_by_eights(type, SHEAF__ACT_DIGITS, k, w, w_stride, nr, act, nc, out);
     else if (by_pieces(type) && nc == 1)
-        rows_by_pieces(type, k, w, w_stride, nr, act, nc, out);
+        rows_by_pieces(type, SHEAF__ACT_DIGITS, k, w, w_stride, nr, act, nc, out);
     else
         rows_by_few(type, k, w, w_stride, nr, act, nc, out);
 }
@@ -651,5 +717,13 @@ INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_
                                   const void *const *act, int nc, float *const *out) {             \
         rows_bytes(SHEAF_TYPE_##TYPE, k, w, w_stride, nr, act, nc, out);                           \
     }
-BYTES_BY_32(ROWS_BYTES)
+BYTES_BY_32_REST(ROWS_BYTES)
 BYTES_BY_16(ROWS_BYTES)
+#if defined(KERNELS_VNNI_512)
+BYTES_OF_4_BITS(ROWS_BYTES)
+#else
+#define ROWS_OF_4_BITS(TYPE) ROWS_OF_ACT(rows_bytes_##TYPE, SHEAF_TYPE_##TYPE, SHEAF__ACT_DIGITS)
+BYTES_OF_4_BITS(ROWS_OF_4_BITS)
+#define ROUNDED_ROWS(TYPE)   ROWS_OF_ACT(rounded_##TYPE, SHEAF_TYPE_##TYPE, SHEAF__ACT_BYTES)
+#endif
+ROUNDED(ROUNDED_ROWS)

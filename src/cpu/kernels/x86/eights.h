@@ -430,62 +430,70 @@ INLINE v_f end_eights(enum sheaf_type type, v_f acc, v_f mins) {
 }
 
 /* The first n <= 8 blocks of R rows at w by y. */
-INLINE void digits_eight(enum sheaf_type type, int R, const char *w, size_t w_stride, int n,
-                         struct fetch fetch, const struct sheaf__act_digits *y, v_f *acc,
+INLINE void digits_eight(enum sheaf_type type, enum sheaf__act act, int R, const char *w,
+                         size_t w_stride, int n, struct fetch fetch, const void *y, v_f *acc,
                          v_f *mins) {
+    const struct sheaf__act_digits *digits = y;
+    const struct sheaf__act_bytes *bytes = y;
+    const bool rounded = act == SHEAF__ACT_BYTES;
+    const float *sums = rounded ? bytes->lane_sums : digits->lane_sums;
     struct eight x[EIGHTS_ROWS];
-    v_f dot[EIGHTS_ROWS], d = v_load(y->lane_d);
+    v_f dot[EIGHTS_ROWS], d = v_load(rounded ? bytes->lane_d : digits->lane_d);
     UNROLL for (int r = 0; r < R; r++) {
         fetch_weights(fetch, w + (size_t)r * w_stride, size_256(type));
         unpack_eight(type, w + (size_t)r * w_stride, n, &x[r]);
     }
-    dot_eight(type, R, x, y, dot);
+    UNROLL for (int r = 0; r < R && rounded; r++) dot[r] =
+        dot_bytes(offset_eight(type), x[r].q, bytes);
+    if (!rounded) dot_eight(type, R, x, digits, dot);
     UNROLL for (int r = 0; r < R; r++) {
         acc[r] = v_fma(dot[r], v_mul(x[r].d, d), acc[r]);
-        if (eights_have_mins(type)) mins[r] = mins_of_eight(type, x[r].m, y->lane_sums, mins[r]);
+        if (eights_have_mins(type)) mins[r] = mins_of_eight(type, x[r].m, sums, mins[r]);
     }
 }
 
 /* out[0] to out[R - 1]: R rows by y. */
-INLINE void digits_eights(enum sheaf_type type, int R, int64_t k, const char *w, size_t w_stride,
-                          struct fetch fetch, const struct sheaf__act_digits *y, float *out) {
+INLINE void digits_eights(enum sheaf_type type, enum sheaf__act act, int R, int64_t k,
+                          const char *w, size_t w_stride, struct fetch fetch, const char *y,
+                          float *out) {
     v_f acc[EIGHTS_ROWS], mins[EIGHTS_ROWS];
     int64_t blocks = k / SHEAF__QK;
     UNROLL for (int r = 0; r < R; r++) acc[r] = mins[r] = v_set1(0.0f);
-    for (; blocks >= 8; blocks -= 8, w += size_256(type), y++)
-        digits_eight(type, R, w, w_stride, 8, fetch, y, acc, mins);
-    if (blocks > 0) digits_eight(type, R, w, w_stride, (int)blocks, fetch, y, acc, mins);
+    for (; blocks >= 8; blocks -= 8, w += size_256(type), y += act_size_256(act))
+        digits_eight(type, act, R, w, w_stride, 8, fetch, y, acc, mins);
+    if (blocks > 0) digits_eight(type, act, R, w, w_stride, (int)blocks, fetch, y, acc, mins);
     UNROLL for (int r = 0; r < R; r++) out[r] = v_sum(end_eights(type, acc[r], mins[r]));
 }
 
 /* One column after the other, R rows at once. */
-INLINE void rows_eights(enum sheaf_type type, int R, int64_t k, const char *w, size_t w_stride,
-                        int64_t nr, struct fetch fetch, const void *const *act, int nc,
-                        float *const *out) {
+INLINE void rows_eights(enum sheaf_type type, enum sheaf__act act, int R, int64_t k, const char *w,
+                        size_t w_stride, int64_t nr, struct fetch fetch, const void *const *cols,
+                        int nc, float *const *out) {
     for (int c = 0; c < nc; c++) {
         const char *row = w;
         int64_t r = 0;
         for (; r + R <= nr; r += R, row += (size_t)R * w_stride)
-            digits_eights(type, R, k, row, w_stride, fetch, act[c], out[c] + r);
+            digits_eights(type, act, R, k, row, w_stride, fetch, cols[c], out[c] + r);
         for (; r < nr; r++, row += w_stride)
-            digits_eights(type, 1, k, row, w_stride, fetch, act[c], out[c] + r);
+            digits_eights(type, act, 1, k, row, w_stride, fetch, cols[c], out[c] + r);
     }
 }
 /* A CPU that loads 64 bytes once a cycle (Zen 4) multiplies two rows at once, which share the loads of the
  * column. They are read at two places, so they are fetched from farther away. */
-INLINE void rows_by_eights(enum sheaf_type type, int64_t k, const void *w, size_t w_stride,
-                           int64_t nr, const void *const *act, int nc, float *const *out) {
+INLINE void rows_by_eights(enum sheaf_type type, enum sheaf__act act, int64_t k, const void *w,
+                           size_t w_stride, int64_t nr, const void *const *cols, int nc,
+                           float *const *out) {
     const size_t bytes = ROW_BYTES(type);
     if (sheaf__cpu_fetch == SHEAF__FETCH_OFTEN) {
         const struct fetch fetch = fetch_often(2, PREFETCH_AHEAD, bytes, w_stride);
-        rows_eights(type, EIGHTS_ROWS, k, w, w_stride, nr, fetch, act, nc, out);
+        rows_eights(type, act, EIGHTS_ROWS, k, w, w_stride, nr, fetch, cols, nc, out);
     } else {
         BY_FETCH(prefetch_ahead(bytes, w_stride),
-                 rows_eights(type, 1, k, w, w_stride, nr, fetch, act, nc, out));
+                 rows_eights(type, act, 1, k, w, w_stride, nr, fetch, cols, nc, out));
     }
 }
 #define ROWS_EIGHTS(NAME, TYPE)                                                                    \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
-        rows_by_eights(TYPE, k, w, w_stride, nr, act, nc, out);                                    \
+        rows_by_eights(TYPE, SHEAF__ACT_DIGITS, k, w, w_stride, nr, act, nc, out);                 \
     }

@@ -100,15 +100,6 @@ INLINE __m512 dot_words(const __m512i *q, const struct sheaf__act_words *y) {
         _mm512_dpwssd_epi32(sum, q[v], load512(y->x + 32 * v));
     return _mm512_cvtepi32_ps(sum);
 }
-/* The same of four vectors of bytes with an offset, a power of two, or 0. */
-INLINE __m512 dot_bytes(int offset, const __m512i *q, const struct sheaf__act_bytes *y) {
-    __m512i sum = _mm512_setzero_si512();
-    if (offset)
-        sum = _mm512_slli_epi32(load512(y->minus_sums), (unsigned)__builtin_ctz((unsigned)offset));
-    UNROLL for (int v = 0; v < 4; v++) sum = _mm512_dpbusd_epi32(sum, q[v], load512(y->x + 64 * v));
-    return _mm512_cvtepi32_ps(sum);
-}
-
 /* Types by eights. */
 INLINE void row_eights(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
                        struct fetch fetch, const struct few *f, int C, v_f *acc) {
@@ -152,11 +143,9 @@ INLINE void row_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k, con
         fetch_weights(fetch, w, size_256(type));
         unpack_pieces(type, w, q, &s, &m);
         UNROLL_8 for (int c = 0; c < C; c++) {
-            if (act == SHEAF__ACT_BYTES) /* of Q6_K alone */
-                acc[c] = v_fma(dot_bytes(32, q, &f->bytes[c][b]),
-                               v_mul(s, v_load(f->bytes[c][b].lane_d)), acc[c]);
-            else
-                add_pieces(type, q, s, m, &f->digits[c][b], &acc[c], &acc[C + c]);
+            const void *y = act == SHEAF__ACT_BYTES ? (const void *)&f->bytes[c][b]
+                                                    : (const void *)&f->digits[c][b];
+            add_pieces(type, act, q, s, m, y, &acc[c], &acc[C + c]);
         }
     }
 }
@@ -326,26 +315,31 @@ ROWS_FEW(few_q5_k, SHEAF_TYPE_Q5_K)
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
         if (nc == 1)                                                                               \
-            ONE(TYPE, k, w, w_stride, nr, act, nc, out);                                           \
+            ONE(TYPE, SHEAF__ACT_DIGITS, k, w, w_stride, nr, act, nc, out);                        \
         else                                                                                       \
             rows_by_few(TYPE, k, w, w_stride, nr, act, nc, out);                                   \
     }
 ROWS_ONE_OR_FEW(rows_digits_q6_k, rows_by_pieces, SHEAF_TYPE_Q6_K)
 ROWS_ONE_OR_FEW(rows_digits_q8_0, rows_by_eights, SHEAF_TYPE_Q8_0)
 
-/* Rounded columns: all at once, or half of them. */
+/* Rounded columns: one, 2, 4, or 8 at once. */
+INLINE void rows_by_rounded(enum sheaf_type type, int64_t k, const void *w, size_t w_stride,
+                            int64_t nr, const void *const *act, int nc, float *const *out) {
+    const enum sheaf__act bytes = SHEAF__ACT_BYTES;
+    if (nc == 1 && by_pieces(type))
+        rows_by_pieces(type, bytes, k, w, w_stride, nr, act, nc, out);
+    else if (nc == 1)
+        rows_by_eights(type, bytes, k, w, w_stride, nr, act, nc, out);
+    else if (nc == 2)
+        few_columns(type, bytes, k, w, w_stride, nr, act, nc, 2, out);
+    else if (nc <= SHEAF__TILE_COLS / 2)
+        few_columns(type, bytes, k, w, w_stride, nr, act, nc, SHEAF__TILE_COLS / 2, out);
+    else
+        few_columns(type, bytes, k, w, w_stride, nr, act, nc, SHEAF__TILE_COLS, out);
+}
 #define ROWS_ROUNDED(NAME, TYPE)                                                                   \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
-        if (nc <= SHEAF__TILE_COLS / 2)                                                            \
-            few_columns(TYPE, SHEAF__ACT_BYTES, k, w, w_stride, nr, act, nc, SHEAF__TILE_COLS / 2, \
-                        out);                                                                      \
-        else                                                                                       \
-            few_columns(TYPE, SHEAF__ACT_BYTES, k, w, w_stride, nr, act, nc, SHEAF__TILE_COLS,     \
-                        out);                                                                      \
+        rows_by_rounded(TYPE, k, w, w_stride, nr, act, nc, out);                                   \
     }
-#define ROUNDED(X)                                                                                 \
-    X(Q4_0)                                                                                        \
-    X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4)
 #define ROUNDED_ROWS(TYPE) ROWS_ROUNDED(rounded_##TYPE, SHEAF_TYPE_##TYPE)
-ROUNDED(ROUNDED_ROWS)

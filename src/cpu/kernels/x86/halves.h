@@ -1,8 +1,7 @@
 /* A part of kernels.h, of tables with vectors of 32 bytes: what pieces.h is with AVX-512, for Q2_K, Q3_K,
  * TQ1_0, TQ2_0.
  *
- * A lane is a piece of 16 weights of one half of a block of 256 (SHEAF__DIGITS_HALVES). With weights of
- * up to 3 bits the sums of four vectors by one digit stay below 2^15, 4 * 2 * 7 * 128.
+ * A lane is a piece of 16 weights of one half of a block of 256 (SHEAF__DIGITS_HALVES).
  *
  * Invariant: as in int24_avx2.h. */
 
@@ -72,25 +71,6 @@ INLINE void unpack_half(enum sheaf_type type, const char *w, int half, __m256i *
         half_of_2(((const struct sheaf__block_q2_k *)(const void *)w)->qs + 32 * half, q);
 }
 
-/* Lanes of 16 products with the two digits of a column. */
-INLINE __m256 dot_half(const __m256i *q, const struct sheaf__act_digits *y, int half) {
-#if defined(KERNELS_VNNI_256)
-    return dot_lanes(3, 4, q, y, 4 * half);
-#else
-    const __m256i one = _mm256_set1_epi16(1);
-    __m256i s[2];
-    UNROLL for (int j = 0; j < 2; j++) {
-        UNROLL for (int v = 0; v < 4; v++) {
-            const int8_t *x = y->digit[2 * half + v / 2][j] + v % 2 * 32;
-            const __m256i p = _mm256_maddubs_epi16(q[v], load256(x));
-            s[j] = v == 0 ? p : _mm256_add_epi16(s[j], p);
-        }
-    }
-    const __m256i high = _mm256_madd_epi16(s[0], _mm256_set1_epi16(256));
-    return _mm256_cvtepi32_ps(_mm256_add_epi32(high, _mm256_madd_epi16(s[1], one)));
-#endif
-}
-
 INLINE void digits_halves(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                           const struct sheaf__act_digits *const *act, int C, float *sum) {
     const __m256 offset = _mm256_set1_ps(type == SHEAF_TYPE_Q3_K ? 4.0f : 1.0f);
@@ -107,7 +87,8 @@ INLINE void digits_halves(enum sheaf_type type, int64_t k, const char *w, struct
                 const struct sheaf__act_digits *y = &act[c][b];
                 const __m256 dx = _mm256_load_ps(y->lane_d + 8 * half);
                 const __m256 t = _mm256_mul_ps(half ? s.hi : s.lo, dx);
-                acc[c][half] = _mm256_fmadd_ps(dot_half(q, y, half), t, acc[c][half]);
+                const __m256 dot = dot_lanes(3, 4, q, SHEAF__ACT_DIGITS, y, 4 * half);
+                acc[c][half] = _mm256_fmadd_ps(dot, t, acc[c][half]);
                 mins[c] = _mm256_fmadd_ps(half ? m.hi : m.lo, _mm256_load_ps(y->sums16 + 8 * half),
                                           mins[c]);
             }

@@ -257,18 +257,28 @@ static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n,
         for (int e = 0; e < 32; e += 4)
             memcpy(to->x + sheaf__digits_place(order, 32 * b + e), bytes + e, 4);
         to->d[b] = d;
-        for (int h = 0; h < 2 && pieces; h++) {
-            const int lane = sheaf__digits_piece_lane(2 * b + h);
+        const int of_block = sheaf__digits_block_lane(order, b);
+        for (int h = 0; h < 2; h++) {
+            const int lane = pieces ? sheaf__digits_piece_lane(2 * b + h) : of_block + h;
             to->lane_d[lane] = d;
-            to->minus_sums[lane] = sum_of_lanes(_mm512_sub_epi32(_mm512_setzero_si512(), q[h]));
+            if (pieces)
+                to->minus_sums[lane] = sum_of_lanes(_mm512_sub_epi32(_mm512_setzero_si512(), q[h]));
         }
         if (pieces) continue;
         const __m128i sums = sums_of_lanes(_mm512_add_epi32(q[0], q[1]));
-        const int lane = sheaf__digits_block_lane(order, b);
-        set_lane_sums(to->lane_sums + lane, sums, d);
-        _mm_storel_epi64((__m128i *)(void *)&to->minus_sums[lane],
+        set_lane_sums(to->lane_sums + of_block, sums, d);
+        _mm_storel_epi64((__m128i *)(void *)&to->minus_sums[of_block],
                          _mm_sub_epi32(_mm_setzero_si128(), sums));
     }
+}
+
+/* Lanes of 16 products of four vectors of bytes with an offset, a power of two, or 0. */
+INLINE __m512 dot_bytes(int offset, const __m512i *q, const struct sheaf__act_bytes *y) {
+    __m512i sum = _mm512_setzero_si512();
+    if (offset)
+        sum = _mm512_slli_epi32(load512(y->minus_sums), (unsigned)__builtin_ctz((unsigned)offset));
+    UNROLL for (int v = 0; v < 4; v++) sum = _mm512_dpbusd_epi32(sum, q[v], load512(y->x + 64 * v));
+    return _mm512_cvtepi32_ps(sum);
 }
 
 #define DIGITS_ORDER                                                                               \

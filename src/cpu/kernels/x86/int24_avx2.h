@@ -1,5 +1,5 @@
 /* A part of kernels.h, of tables with vectors of 32 bytes: blocks of weights by activations in
- * digits, as int24.h has them. With VNNI (KERNELS_VNNI_256) sums have 32 bits at once.
+ * digits, as int24.h has them, or rounded, in bytes. With VNNI (KERNELS_VNNI_256) sums have 32 bits at once.
  *
  * Without VNNI a product of bytes gives sums of two in 16 bits, and a second instruction sums these
  * in 32. Weights of up to 6 bits leave room in 16 bits: of 4 bits eight vectors are added there,
@@ -8,7 +8,8 @@
  * vector of scales and one conversion serve 256 weights.
  *
  * Weights of up to 6 bits meet two digits, h and m. Weights that need all of a byte are multiplied as 16
- * bits: Q8_0 by h, and by m and l as one number, types of levels by h and m as one (bytes.h).
+ * bits: Q8_0 by h, and by m and l as one number, types of levels by h and m as one (bytes.h). Rounded
+ * activations are one digit for all types.
  *
  * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
 
@@ -27,37 +28,84 @@ INLINE __m256i madd_acc(__m256i acc, __m256i a, __m256i b) {
 #endif
 }
 
+/* ---- 256 activations of a column, in digits or in bytes ---- */
+
+INLINE const void *part_of_column(enum sheaf__act act, const void *column, int64_t b) {
+    return (const char *)column + (size_t)b * act_size_256(act);
+}
+INLINE __m256 d_of(enum sheaf__act act, const void *y) {
+    return _mm256_load_ps(act == SHEAF__ACT_BYTES ? ((const struct sheaf__act_bytes *)y)->d
+                                                  : ((const struct sheaf__act_digits *)y)->d);
+}
+INLINE __m256 sums32_of(enum sheaf__act act, const void *y) {
+    return _mm256_load_ps(act == SHEAF__ACT_BYTES ? ((const struct sheaf__act_bytes *)y)->sums32
+                                                  : ((const struct sheaf__act_digits *)y)->sums32);
+}
+/* SHEAF__DIGITS_6K: of the 8 pieces of 16 in half n. */
+INLINE __m256 d16_of(enum sheaf__act act, const void *y, int n) {
+    return _mm256_load_ps(8 * n + (act == SHEAF__ACT_BYTES
+                                       ? ((const struct sheaf__act_bytes *)y)->lane_d
+                                       : ((const struct sheaf__act_digits *)y)->lane_d));
+}
+INLINE __m256 sums16_of(enum sheaf__act act, const void *y, int n) {
+    return _mm256_load_ps(8 * n + (act == SHEAF__ACT_BYTES
+                                       ? ((const struct sheaf__act_bytes *)y)->lane_sums
+                                       : ((const struct sheaf__act_digits *)y)->sums16));
+}
+INLINE int digits_in(enum sheaf__act act) { return act == SHEAF__ACT_BYTES ? 1 : 2; }
+/* Digit j of vector v. */
+INLINE __m256i digit_of(enum sheaf__act act, const void *y, int v, int j) {
+    return load256(act == SHEAF__ACT_BYTES
+                       ? ((const struct sheaf__act_bytes *)y)->x + 32 * v
+                       : ((const struct sheaf__act_digits *)y)->digit[v / 2][j] + v % 2 * 32);
+}
+
 /* The products of n vectors with those of a column from vector v on, summed in each lane, of
  * weights of up to `bits` bits. */
-INLINE __m256 dot_lanes(int bits, int n, const __m256i *q, const struct sheaf__act_digits *y,
+INLINE __m256 dot_lanes(int bits, int n, const __m256i *q, enum sheaf__act act, const void *y,
                         int v) {
+    const int digits = digits_in(act);
 #if defined(KERNELS_VNNI_256)
     __m256i s[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     (void)bits;
     UNROLL_12 for (int i = 0; i < n; i++) {
-        UNROLL for (int j = 0; j < 2; j++) {
-            const int8_t *x = y->digit[(v + i) / 2][j] + (v + i) % 2 * 32;
-            s[j] = _mm256_dpbusd_avx_epi32(s[j], q[i], load256(x));
-        }
+        UNROLL for (int j = 0; j < digits; j++) s[j] =
+            _mm256_dpbusd_avx_epi32(s[j], q[i], digit_of(act, y, v + i, j));
     }
+    if (digits == 1) return _mm256_cvtepi32_ps(s[0]);
     return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_slli_epi32(s[0], 8), s[1]));
 #else
     const int most = bits <= 4 ? 8 : bits == 5 ? 4 : 2;
     const __m256i one = _mm256_set1_epi16(1), by_256 = _mm256_set1_epi16(256);
     __m256i sum = _mm256_setzero_si256(), s[2];
     UNROLL_12 for (int i = 0; i < n; i++) {
-        UNROLL for (int j = 0; j < 2; j++) {
-            const int8_t *x = y->digit[(v + i) / 2][j] + (v + i) % 2 * 32;
-            const __m256i p = _mm256_maddubs_epi16(q[i], load256(x));
+        UNROLL for (int j = 0; j < digits; j++) {
+            const __m256i p = _mm256_maddubs_epi16(q[i], digit_of(act, y, v + i, j));
             s[j] = i % most == 0 ? p : _mm256_add_epi16(s[j], p);
             __asm__("" : "+x"(s[j])); /* gcc would multiply all first, and spill the products */
         }
         if (i % most != most - 1 && i != n - 1) continue;
-        const __m256i hm =
-            _mm256_add_epi32(_mm256_madd_epi16(s[0], by_256), _mm256_madd_epi16(s[1], one));
-        sum = i < most ? hm : _mm256_add_epi32(sum, hm);
+        __m256i all = _mm256_madd_epi16(s[0], digits == 1 ? one : by_256);
+        if (digits > 1) all = _mm256_add_epi32(all, _mm256_madd_epi16(s[1], one));
+        sum = i < most ? all : _mm256_add_epi32(sum, all);
     }
     return _mm256_cvtepi32_ps(sum);
+#endif
+}
+
+/* Signed bytes meet one digit by their size, with their sign on the activation; with VNNI unsigned, as so much more. */
+#if defined(KERNELS_VNNI_256)
+enum { SIGNED_OFFSET = 128 };
+#else
+enum { SIGNED_OFFSET = 0 };
+#endif
+/* sum plus the products of signed bytes with their offset, four a lane; x is from -127 to 127. */
+INLINE __m256i dot_signed(__m256i sum, __m256i q, __m256i x) {
+#if defined(KERNELS_VNNI_256)
+    return _mm256_dpbusd_avx_epi32(sum, q, x);
+#else
+    const __m256i p = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(x, q));
+    return madd_acc(sum, p, _mm256_set1_epi16(1));
 #endif
 }
 
@@ -146,9 +194,8 @@ INLINE void nibbles_oct(const char *p, size_t block, __m256i *q) {
 }
 
 /* 8 blocks at w by number g of the columns. */
-INLINE void digits_oct(enum sheaf_type type, const char *w, struct fetch fetch,
-                       const struct sheaf__act_digits *const *act, int C, int64_t g, __m256 *acc,
-                       __m256 *mins) {
+INLINE void digits_oct(enum sheaf_type type, enum sheaf__act act, const char *w, struct fetch fetch,
+                       const void *const *cols, int C, int64_t g, __m256 *acc, __m256 *mins) {
     const bool five = type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1;
     const int bits = five || type == SHEAF_TYPE_MXFP4 ? 5 : 4;
     const size_t block = block_size_32(type), at = block - 16;
@@ -177,27 +224,30 @@ INLINE void digits_oct(enum sheaf_type type, const char *w, struct fetch fetch,
     __m256 d, m;
     scales_8(type, w, &d, &m);
     UNROLL for (int c = 0; c < C; c++) {
-        const struct sheaf__act_digits *a = &act[c][g];
-        const __m256 t = _mm256_mul_ps(d, _mm256_load_ps(a->d));
-        acc[c] = _mm256_fmadd_ps(dot_lanes(bits, 8, q, a, 0), t, acc[c]);
-        mins[c] = _mm256_fmadd_ps(m, _mm256_load_ps(a->sums32), mins[c]);
+        const void *y = part_of_column(act, cols[c], g);
+        const __m256 t = _mm256_mul_ps(d, d_of(act, y));
+        acc[c] = _mm256_fmadd_ps(dot_lanes(bits, 8, q, act, y, 0), t, acc[c]);
+        mins[c] = _mm256_fmadd_ps(m, sums32_of(act, y), mins[c]);
     }
 }
 
 /* Q8_0: 8 blocks at w by number g of the columns. */
-INLINE void digits_words(const char *w, struct fetch fetch,
-                         const struct sheaf__act_digits *const *act, int C, int64_t g, __m256 *acc,
-                         __m256 *high) {
+INLINE void digits_words(const char *w, struct fetch fetch, const void *const *cols, int C,
+                         int64_t g, __m256 *acc, __m256 *high) {
     enum { BLOCK = sizeof(struct sheaf__block_q8_0) };
     const __m256 d = halves_8(w, BLOCK);
+    const struct sheaf__act_digits *act[TILE];
     __m256 t[TILE];
-    UNROLL for (int c = 0; c < C; c++) t[c] = _mm256_mul_ps(d, _mm256_load_ps(act[c][g].d));
+    UNROLL for (int c = 0; c < C; c++) {
+        act[c] = (const struct sheaf__act_digits *)cols[c] + g;
+        t[c] = _mm256_mul_ps(d, _mm256_load_ps(act[c]->d));
+    }
     fetch_weights(fetch, w, 8 * BLOCK);
     UNROLL_12 for (int i = 0; i < 8; i++, w += BLOCK) {
         const __m256i q0 = _mm256_cvtepi8_epi16(load128(w + 2));
         const __m256i q1 = _mm256_cvtepi8_epi16(load128(w + 18));
         UNROLL for (int c = 0; c < C; c++) {
-            const int16_t *h = act[c][g].word[0] + 32 * i, *l = act[c][g].word[1] + 32 * i;
+            const int16_t *h = act[c]->word[0] + 32 * i, *l = act[c]->word[1] + 32 * i;
             const __m256i lo = madd_acc(_mm256_madd_epi16(q0, load256(l)), q1, load256(l + 16));
             const __m256i hi = madd_acc(_mm256_madd_epi16(q0, load256(h)), q1, load256(h + 16));
             const __m256 s = _mm256_permutevar8x32_ps(t[c], _mm256_set1_epi32(i));
@@ -207,14 +257,47 @@ INLINE void digits_words(const char *w, struct fetch fetch,
     }
 }
 
+/* The same by rounded columns. */
+INLINE void rounded_bytes(const char *w, struct fetch fetch, const void *const *cols, int C,
+                          int64_t g, __m256 *acc, __m256 *sums) {
+    enum { BLOCK = sizeof(struct sheaf__block_q8_0) };
+    const __m256 d = halves_8(w, BLOCK);
+    const struct sheaf__act_bytes *act[TILE];
+    float t[TILE][8];
+    UNROLL for (int c = 0; c < C; c++) {
+        act[c] = (const struct sheaf__act_bytes *)cols[c] + g;
+        _mm256_storeu_ps(t[c], _mm256_mul_ps(d, _mm256_load_ps(act[c]->d)));
+        sums[c] = _mm256_fmadd_ps(d, _mm256_load_ps(act[c]->sums32), sums[c]);
+    }
+    fetch_weights(fetch, w, 8 * BLOCK);
+    UNROLL_12 for (int i = 0; i < 8; i++, w += BLOCK) {
+        const __m256i q = _mm256_xor_si256(load256(w + 2), _mm256_set1_epi8((char)SIGNED_OFFSET));
+        UNROLL for (int c = 0; c < C; c++) {
+            const __m256i dot = dot_signed(_mm256_setzero_si256(), q, load256(act[c]->x + 32 * i));
+            acc[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_set1_ps(t[c][i]), acc[c]);
+        }
+    }
+}
+
+/* 8 blocks of a type of 32. */
+INLINE void digits_256(enum sheaf_type type, enum sheaf__act act, const char *w, struct fetch fetch,
+                       const void *const *cols, int C, int64_t g, __m256 *acc, __m256 *other) {
+    if (type != SHEAF_TYPE_Q8_0)
+        digits_oct(type, act, w, fetch, cols, C, g, acc, other);
+    else if (act == SHEAF__ACT_BYTES)
+        rounded_bytes(w, fetch, cols, C, g, acc, other);
+    else
+        digits_words(w, fetch, cols, C, g, acc, other);
+}
+
 /* Types of 32. The rest of a row is copied, with zeros after it: d of a column is 0 there. */
-INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                      const struct sheaf__act_digits *const *act, int C, const v_f *from, v_f *to,
+INLINE void digits_32(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
+                      struct fetch fetch, const void *const *cols, int C, const v_f *from, v_f *to,
                       float *sum) {
     const size_t block = block_size_32(type);
     const int64_t blocks = k / SHEAF__QK;
-    const bool words = type == SHEAF_TYPE_Q8_0;
-    const float factor = words                      ? 65536.0f
+    const float factor = type == SHEAF_TYPE_Q8_0
+                             ? act == SHEAF__ACT_BYTES ? -(float)SIGNED_OFFSET : 65536.0f
                          : has_min(type)            ? 1.0f
                          : type == SHEAF_TYPE_Q4_0  ? -8.0f
                          : type == SHEAF_TYPE_MXFP4 ? -12.0f
@@ -222,29 +305,16 @@ INLINE void digits_32(enum sheaf_type type, int64_t k, const char *w, struct fet
     __m256 acc[TILE], other[TILE];
     take_sums(from, C, acc, other);
     int64_t b = 0;
-    for (; b + 8 <= blocks; b += 8, w += 8 * block) {
-        if (words)
-            digits_words(w, fetch, act, C, b / 8, acc, other);
-        else
-            digits_oct(type, w, fetch, act, C, b / 8, acc, other);
-    }
+    for (; b + 8 <= blocks; b += 8, w += 8 * block)
+        digits_256(type, act, w, fetch, cols, C, b / 8, acc, other);
     if (b < blocks) {
         char rest[8 * sizeof(struct sheaf__block_q8_0)] = {0};
-        const struct fetch none = fetch_once(0);
         memcpy(rest, w, (size_t)(blocks - b) * block);
-        if (words)
-            digits_words(rest, none, act, C, b / 8, acc, other);
-        else
-            digits_oct(type, rest, none, act, C, b / 8, acc, other);
+        digits_256(type, act, rest, fetch_once(0), cols, C, b / 8, acc, other);
     }
     if (keep_sums(to, C, acc, other)) return;
     UNROLL for (int c = 0; c < C; c++) sum[c] =
         v_sum(_mm256_fmadd_ps(other[c], _mm256_set1_ps(factor), acc[c]));
-}
-INLINE void digits_8(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                     const struct sheaf__act_digits *const *act, int C, const v_f *from, v_f *to,
-                     float *sum) {
-    digits_32(type, k, w, fetch, act, C, from, to, sum);
 }
 
 /* ---- blocks of 256 ---- */
@@ -262,10 +332,11 @@ INLINE void k_scales(const char *w, __m256 *scales, __m256 *mins) {
 }
 
 /* Q4_K and Q5_K: 8 bytes of each pair of blocks are a vector. */
-INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                     const struct sheaf__act_digits *const *act, int C, const v_f *from, v_f *to,
+INLINE void digits_k(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
+                     struct fetch fetch, const void *const *cols, int C, const v_f *from, v_f *to,
                      float *sum) {
     const bool five = type == SHEAF_TYPE_Q5_K;
+    const int bits = five ? 5 : 4;
     const size_t block = five ? sizeof(struct sheaf__block_q5_k) : sizeof(struct sheaf__block_q4_k);
     const __m256i bit4 = _mm256_set1_epi8(16), pair = _mm256_setr_epi64x(0, 2, 4, 6);
     __m256 acc[TILE], mins[TILE];
@@ -288,21 +359,21 @@ INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, struct fetc
             lo[i] = and15(x[i]);
             hi[i] = high15(x[i]);
             if (!five) continue;
-            int64_t bits;
-            memcpy(&bits, ((const struct sheaf__block_q5_k *)(const void *)w)->qh + 8 * i, 8);
-            const __m256i h = _mm256_srlv_epi64(_mm256_set1_epi64x(bits), pair);
+            int64_t qh;
+            memcpy(&qh, ((const struct sheaf__block_q5_k *)(const void *)w)->qh + 8 * i, 8);
+            const __m256i h = _mm256_srlv_epi64(_mm256_set1_epi64x(qh), pair);
             lo[i] = _mm256_or_si256(lo[i], _mm256_and_si256(_mm256_slli_epi16(h, 4), bit4));
             hi[i] = _mm256_or_si256(hi[i], _mm256_and_si256(_mm256_slli_epi16(h, 3), bit4));
         }
         k_scales(w, &scales, &ms);
         UNROLL for (int c = 0; c < C; c++) {
-            const struct sheaf__act_digits *y = &act[c][b];
-            const __m256 t = _mm256_mul_ps(scales, _mm256_load_ps(y->d));
-            mins[c] = _mm256_fmadd_ps(ms, _mm256_load_ps(y->sums32), mins[c]);
-            acc[c] = _mm256_fmadd_ps(dot_lanes(five ? 5 : 4, 4, lo, y, 0), _mm256_moveldup_ps(t),
-                                     acc[c]);
-            acc[c] = _mm256_fmadd_ps(dot_lanes(five ? 5 : 4, 4, hi, y, 4), _mm256_movehdup_ps(t),
-                                     acc[c]);
+            const void *y = part_of_column(act, cols[c], b);
+            const __m256 t = _mm256_mul_ps(scales, d_of(act, y));
+            mins[c] = _mm256_fmadd_ps(ms, sums32_of(act, y), mins[c]);
+            acc[c] =
+                _mm256_fmadd_ps(dot_lanes(bits, 4, lo, act, y, 0), _mm256_moveldup_ps(t), acc[c]);
+            acc[c] =
+                _mm256_fmadd_ps(dot_lanes(bits, 4, hi, act, y, 4), _mm256_movehdup_ps(t), acc[c]);
         }
     }
     if (keep_sums(to, C, acc, mins)) return;
@@ -310,15 +381,13 @@ INLINE void digits_k(enum sheaf_type type, int64_t k, const char *w, struct fetc
 }
 
 /* Q6_K: 6-bit integers unsigned, their offset of 32 as a min. */
-INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                      const struct sheaf__act_digits *const *act, int C, const v_f *from, v_f *to,
-                      float *sum) {
+INLINE void digits_6k(enum sheaf__act act, int64_t k, const char *w, struct fetch fetch,
+                      const void *const *cols, int C, const v_f *from, v_f *to, float *sum) {
     const __m256i up = _mm256_setr_epi64x(4, 2, 4, 2), down = _mm256_setr_epi64x(0, 2, 0, 2);
     const __m256i bits45 = _mm256_set1_epi8(0x30);
     const __m128i order = /* as sheaf__digits_6k_lane has it */
         _mm_setr_epi8(0, 4, 2, 6, 1, 5, 3, 7, 8, 12, 10, 14, 9, 13, 11, 15);
     __m256 acc[TILE], mins[TILE];
-    (void)type;
     take_sums(from, C, acc, mins);
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += sizeof(struct sheaf__block_q6_k)) {
         const struct sheaf__block_q6_k *x = (const void *)w;
@@ -340,13 +409,13 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, struct fet
             const __m256i s8 = _mm256_cvtepi8_epi32(n ? _mm_unpackhi_epi64(sc, sc) : sc);
             const __m256 s = _mm256_mul_ps(_mm256_cvtepi32_ps(s8), d);
             UNROLL for (int c = 0; c < C; c++) {
-                const struct sheaf__act_digits *y = &act[c][b];
-                const __m256 t = _mm256_mul_ps(s, _mm256_load_ps(y->lane_d + 8 * n));
-                mins[c] = _mm256_fmadd_ps(s, _mm256_load_ps(y->sums16 + 8 * n), mins[c]);
-                acc[c] =
-                    _mm256_fmadd_ps(dot_lanes(6, 2, lo, y, 4 * n), _mm256_moveldup_ps(t), acc[c]);
-                acc[c] = _mm256_fmadd_ps(dot_lanes(6, 2, hi, y, 4 * n + 2), _mm256_movehdup_ps(t),
+                const void *y = part_of_column(act, cols[c], b);
+                const __m256 t = _mm256_mul_ps(s, d16_of(act, y, n));
+                mins[c] = _mm256_fmadd_ps(s, sums16_of(act, y, n), mins[c]);
+                acc[c] = _mm256_fmadd_ps(dot_lanes(6, 2, lo, act, y, 4 * n), _mm256_moveldup_ps(t),
                                          acc[c]);
+                acc[c] = _mm256_fmadd_ps(dot_lanes(6, 2, hi, act, y, 4 * n + 2),
+                                         _mm256_movehdup_ps(t), acc[c]);
             }
         }
     }
@@ -354,48 +423,6 @@ INLINE void digits_6k(enum sheaf_type type, int64_t k, const char *w, struct fet
     UNROLL for (int c = 0; c < C; c++) sum[c] =
         v_sum(_mm256_fmadd_ps(mins[c], _mm256_set1_ps(-32.0f), acc[c]));
 }
-
-/* ---- rows ---- */
-
-#define DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, C)                                                  \
-    for (int64_t r0 = 0; r0 < nr; r0 += PART_ROWS) {                                               \
-        const int64_t rows = nr - r0 < PART_ROWS ? nr - r0 : PART_ROWS;                            \
-        v_f sums[PART_ROWS][2 * (C)];                                                              \
-        int64_t i = 0;                                                                             \
-        do {                                                                                       \
-            const bool last = i + part >= k;                                                       \
-            const char *p = (const char *)w + (size_t)r0 * w_stride;                               \
-            const struct sheaf__act_digits *col[C];                                                \
-            p += (size_t)(i / (PER)) * sizeof(BLOCK);                                              \
-            UNROLL for (int c = 0; c < (C); c++) col[c] =                                          \
-                (const struct sheaf__act_digits *)act[c] + i / 256;                                \
-            for (int64_t r = 0; r < rows; r++, p += w_stride) {                                    \
-                float sum[C] = {0};                                                                \
-                ROW_FN(TYPE, last ? k - i : part, p, fetch, col, C, i ? sums[r] : NULL,            \
-                       last ? NULL : sums[r], sum);                                                \
-                UNROLL for (int c = 0; c < (C) && last; c++) out[c][r0 + r] = sum[c];              \
-            }                                                                                      \
-            i += part;                                                                             \
-        } while (i < k);                                                                           \
-    }
-#define ROWS_DIGITS(NAME, ROW_FN, TYPE, PER, BLOCK)                                                \
-    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
-                     const void *const *act, int nc, float *const *out) {                          \
-        const int64_t part = part_of(k, nc);                                                       \
-        const size_t ahead = prefetch_ahead((size_t)(part / (PER)) * sizeof(BLOCK), w_stride);     \
-        if (nc == 1) {                                                                             \
-            BY_FETCH(ahead, DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, 1));                            \
-            return;                                                                                \
-        }                                                                                          \
-        const struct fetch fetch = fetch_once(ahead);                                              \
-        if (nc == 2) {                                                                             \
-            DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, 2)                                              \
-        } else if (nc == 3) {                                                                      \
-            DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, 3)                                              \
-        } else {                                                                                   \
-            DIGITS_PARTS(ROW_FN, TYPE, PER, BLOCK, 4)                                              \
-        }                                                                                          \
-    }
 
 /* ---- activations ---- */
 
@@ -478,6 +505,29 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
                 memcpy(to->digit[at / 64][j] + at % 64, bytes + e, 4);
             }
         }
+    }
+}
+
+static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n,
+                     enum sheaf__digits_order order) {
+    if (n % 256) memset(&y[n / 256], 0, sizeof *y);
+    for (int64_t i = 0; i < n / 32; i++, x += 32) {
+        struct sheaf__act_bytes *to = &y[i / 8];
+        const int b = (int)(i % 8);
+        __m256i q[4];
+        int8_t bytes[32];
+        const float d = integers_of_32(x, 127.0f, q);
+        const __m256i sums[2] = {_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3])};
+        to->d[b] = d;
+        to->sums32[b] = d * (float)hsum8_i32(_mm256_add_epi32(sums[0], sums[1]));
+        for (int h = 0; h < 2 && order == SHEAF__DIGITS_6K; h++) {
+            const int lane = sheaf__digits_6k_lane(b, h);
+            to->lane_d[lane] = d;
+            to->lane_sums[lane] = d * (float)hsum8_i32(sums[h]);
+        }
+        store256(bytes, pack_bytes(q));
+        for (int e = 0; e < 32; e += 4)
+            memcpy(to->x + sheaf__digits_place(order, 32 * b + e), bytes + e, 4);
     }
 }
 

@@ -104,6 +104,12 @@ INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
         }                                                                                          \
     } while (0)
 
+/* Bytes of 256 activations in digits or in bytes. */
+INLINE size_t act_size_256(enum sheaf__act act) {
+    return act == SHEAF__ACT_BYTES ? sizeof(struct sheaf__act_bytes)
+                                   : sizeof(struct sheaf__act_digits);
+}
+
 INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 INLINE __m128i load128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
 
@@ -333,14 +339,14 @@ ROWS_EIGHTS(rows_digits_q5_1, SHEAF_TYPE_Q5_1)
 ROWS_EIGHTS(rows_digits_q4_k, SHEAF_TYPE_Q4_K)
 ROWS_EIGHTS(rows_digits_q5_k, SHEAF_TYPE_Q5_K)
 #else
-ROWS_DIGITS(rows_digits_q8_0, digits_8, SHEAF_TYPE_Q8_0, 32, struct sheaf__block_q8_0)
-ROWS_DIGITS(rows_digits_q4_0, digits_32, SHEAF_TYPE_Q4_0, 32, struct sheaf__block_q4_0)
-ROWS_DIGITS(rows_digits_q4_1, digits_32, SHEAF_TYPE_Q4_1, 32, struct sheaf__block_q4_1)
-ROWS_DIGITS(rows_digits_q5_0, digits_32, SHEAF_TYPE_Q5_0, 32, struct sheaf__block_q5_0)
-ROWS_DIGITS(rows_digits_q5_1, digits_32, SHEAF_TYPE_Q5_1, 32, struct sheaf__block_q5_1)
-ROWS_DIGITS(rows_digits_q4_k, digits_k, SHEAF_TYPE_Q4_K, 256, struct sheaf__block_q4_k)
-ROWS_DIGITS(rows_digits_q5_k, digits_k, SHEAF_TYPE_Q5_K, 256, struct sheaf__block_q5_k)
-ROWS_DIGITS(rows_digits_q6_k, digits_6k, SHEAF_TYPE_Q6_K, 256, struct sheaf__block_q6_k)
+ROWS_OF_ACT(rows_digits_q8_0, SHEAF_TYPE_Q8_0, SHEAF__ACT_DIGITS)
+ROWS_OF_ACT(rows_digits_q4_0, SHEAF_TYPE_Q4_0, SHEAF__ACT_DIGITS)
+ROWS_OF_ACT(rows_digits_q4_1, SHEAF_TYPE_Q4_1, SHEAF__ACT_DIGITS)
+ROWS_OF_ACT(rows_digits_q5_0, SHEAF_TYPE_Q5_0, SHEAF__ACT_DIGITS)
+ROWS_OF_ACT(rows_digits_q5_1, SHEAF_TYPE_Q5_1, SHEAF__ACT_DIGITS)
+ROWS_OF_ACT(rows_digits_q4_k, SHEAF_TYPE_Q4_K, SHEAF__ACT_DIGITS)
+ROWS_OF_ACT(rows_digits_q5_k, SHEAF_TYPE_Q5_K, SHEAF__ACT_DIGITS)
+ROWS_OF_ACT(rows_digits_q6_k, SHEAF_TYPE_Q6_K, SHEAF__ACT_DIGITS)
 #endif
 
 #include "cpu/kernels/x86/lanes.h"
@@ -486,10 +492,11 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_IQ3_S] = few_bytes_IQ3_S,
         },
     .few_order = FEW_ORDER,
-    .rows_dot_rounded = {ROUNDED(ROUNDED_ENTRY)},
-    .to_bytes = to_bytes,
     .to_words = to_words,
 #endif
+    .rows_dot_rounded = {ROUNDED(ROUNDED_ENTRY)},
+    .rounded_cols = 8,
+    .to_bytes = to_bytes,
     .to_digits = to_digits,
     .attention[SHEAF__ATTENTION_FLOATS] =
         {

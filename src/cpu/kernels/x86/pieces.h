@@ -161,43 +161,51 @@ INLINE __m512 dot_pieces(enum sheaf_type type, const __m512i *q,
     return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), mid));
 }
 
-INLINE void add_pieces(enum sheaf_type type, const __m512i *q, __m512 s, __m512 m,
-                       const struct sheaf__act_digits *y, __m512 *acc, __m512 *mins) {
-    *acc = v_fma(dot_pieces(type, q, y), v_mul(s, v_load(y->lane_d)), *acc);
-    if (type == SHEAF_TYPE_Q2_K) *mins = v_fma(m, v_load(y->sums16), *mins);
+/* y: of digits, or of Q6_K of bytes. */
+INLINE void add_pieces(enum sheaf_type type, enum sheaf__act act, const __m512i *q, __m512 s,
+                       __m512 m, const void *y, __m512 *acc, __m512 *mins) {
+    const struct sheaf__act_digits *digits = y;
+    const struct sheaf__act_bytes *bytes = y;
+    if (act == SHEAF__ACT_BYTES) {
+        *acc = v_fma(dot_bytes(32, q, bytes), v_mul(s, v_load(bytes->lane_d)), *acc);
+        return;
+    }
+    *acc = v_fma(dot_pieces(type, q, digits), v_mul(s, v_load(digits->lane_d)), *acc);
+    if (type == SHEAF_TYPE_Q2_K) *mins = v_fma(m, v_load(digits->sums16), *mins);
 }
 
 /* One column. A block is unpacked while the one before it is multiplied, since a CPU looks only so far ahead
  * for instructions that need not wait (a Zen 4 some two blocks). */
-INLINE float digits_pieces(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                           const struct sheaf__act_digits *y) {
-    const size_t block = size_256(type);
+INLINE float digits_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
+                           struct fetch fetch, const char *y) {
+    const size_t block = size_256(type), part = act_size_256(act);
     __m512 acc = v_set1(0.0f), mins = acc, s = acc, m = acc;
     __m512i q[4];
     if (k == 0) return 0.0f;
     fetch_weights(fetch, w, block);
     unpack_pieces(type, w, q, &s, &m);
-    for (int64_t left = k / SHEAF__QK_K - 1; left > 0; left--, y++) {
+    for (int64_t left = k / SHEAF__QK_K - 1; left > 0; left--, y += part) {
         __m512i next[4];
         __m512 next_s, next_m = m;
         w += block;
         fetch_weights(fetch, w, block);
         unpack_pieces(type, w, next, &next_s, &next_m);
-        add_pieces(type, q, s, m, y, &acc, &mins);
+        add_pieces(type, act, q, s, m, y, &acc, &mins);
         EACH_4(q) = next[v];
         s = next_s;
         m = next_m;
     }
-    add_pieces(type, q, s, m, y, &acc, &mins);
+    add_pieces(type, act, q, s, m, y, &acc, &mins);
     return v_sum(end_of_pieces(type, acc, mins));
 }
 
-INLINE void rows_by_pieces(enum sheaf_type type, int64_t k, const void *w, size_t w_stride,
-                           int64_t nr, const void *const *act, int nc, float *const *out) {
+INLINE void rows_by_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k, const void *w,
+                           size_t w_stride, int64_t nr, const void *const *cols, int nc,
+                           float *const *out) {
     for (int c = 0; c < nc; c++) {
         const char *row = w;
         BY_FETCH(prefetch_ahead(ROW_BYTES(type), w_stride),
                  for (int64_t r = 0; r < nr; r++, row += w_stride) out[c][r] =
-                     digits_pieces(type, k, row, fetch, act[c]));
+                     digits_pieces(type, act, k, row, fetch, cols[c]));
     }
 }
