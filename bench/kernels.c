@@ -1,6 +1,7 @@
-/* The speed of each instruction set's kernels on one thread: products of one column, in GB/s of
- * weights read from memory, beside a plain loop over the same memory, and from the cache; tiles of
- * products by panels, in GFLOP/s. Prints tables of docs/performance-kernels.md.
+/* The speed of each instruction set's kernels on one thread: products of one column, exact and rounded, in GB/s
+ * of weights read from memory, beside a plain loop over the same memory, and from the cache; tiles of
+ * products by panels, in GFLOP/s; attention of one query from the cache. Prints tables of
+ * docs/performance-kernels.md.
  *
  *   bench-kernels [ISA ...]    all that run here, or those named
  *   taskset -c 1 bench-kernels ISA >/dev/null & taskset -c 0 bench-kernels ISA    while another core reads */
@@ -85,6 +86,66 @@ static double decode(const struct sheaf__cpu_kernels *kern, enum sheaf_type type
     return (double)(times * rows) * (double)row / (sheaf__seconds() - start) / 1e9;
 }
 
+/* One query of `queries` heads on one K/V head, by KEYS keys and values that lie in the second cache as a cache of
+ * 8 heads has them; ns for a key and for its value. */
+enum { HEADS = 8, KEYS = 256, MOST_QUERIES = 8 };
+static void one_query(const struct sheaf__cpu_kernels *kern, enum sheaf_type type, int64_t d,
+                      int queries, char *cache, double *key, double *value) {
+    static _Alignas(64) float q[MOST_QUERIES][SHEAF__DIRECT_WIDTH];
+    static _Alignas(64) float weights[MOST_QUERIES][KEYS], y[MOST_QUERIES][SHEAF__DIRECT_WIDTH];
+    static struct sheaf__query_digits digits[MOST_QUERIES][SHEAF__DIRECT_WIDTH / 32];
+    const bool integers = type == SHEAF_TYPE_Q8_0 && kern->attention_q8.query;
+    const size_t stride = HEADS * sheaf_row_size(type, d);
+    const float *rows[MOST_QUERIES];
+    const struct sheaf__query_digits *of[MOST_QUERIES];
+    float x[SHEAF__DIRECT_WIDTH];
+    for (int64_t i = 0; i < d; i++) x[i] = (float)(i % 7) - 3.0f;
+    for (int j = 0; j < KEYS * HEADS; j++)
+        sheaf_from_float(type, x, cache + (size_t)j * sheaf_row_size(type, d), d);
+    for (int c = 0; c < queries; c++) {
+        for (int64_t i = 0; i < d; i++) q[c][i] = (float)((i + c) % 5) - 2.0f;
+        for (int j = 0; j < KEYS; j++) weights[c][j] = 1.0f / (float)(1 + j);
+        rows[c] = q[c];
+        of[c] = digits[c];
+        if (integers) kern->attention_q8.query(d, q[c], digits[c]);
+    }
+    *key = *value = 1e9;
+    for (int i = 0; i < 200 * ROUNDS; i++) {
+        static float scores[MOST_QUERIES * KEYS];
+        const double start = sheaf__seconds();
+        if (integers)
+            kern->attention_q8.dots(d, cache, stride, KEYS, of, queries, scores, KEYS);
+        else
+            kern->dots_of[type](d, cache, stride, KEYS, rows, queries, scores, KEYS);
+        const double between = sheaf__seconds();
+        (integers ? kern->attention_q8.mix : kern->mix_of[type])(
+            KEYS, cache, stride, d, weights[0], KEYS, queries, y[0], SHEAF__DIRECT_WIDTH);
+        const double end = sheaf__seconds();
+        if (between - start < *key) *key = between - start;
+        if (end - between < *value) *value = end - between;
+    }
+    *key *= 1e9 / KEYS;
+    *value *= 1e9 / KEYS;
+}
+
+static void queries(const struct sheaf__cpu_kernels *kern, char *cache) {
+    static const struct {
+        const char *name;
+        int64_t d;
+        int queries;
+    } shapes[] = {{"TinyLlama", 64, 8}, {"Llama 8B", 128, 4}, {"SmolLM2", 64, 3}};
+    static const enum sheaf_type of[] = {SHEAF_TYPE_F16, SHEAF_TYPE_Q8_0};
+    printf("\n| one query | K/V | ns a key | ns a value |\n|---|---|---:|---:|\n");
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (size_t t = 0; t < sizeof of / sizeof *of; t++) {
+            double key, value;
+            one_query(kern, of[t], shapes[s].d, shapes[s].queries, cache, &key, &value);
+            printf("| %s | %s | %.2f | %.2f |\n", shapes[s].name, sheaf_type_name(of[t]), key,
+                   value);
+        }
+    }
+}
+
 /* As products have them: src/cpu/matmul/panels.c. */
 static size_t stride_of(const struct sheaf__cpu_panels *p) {
     return PASS / (size_t)p->unit * p->row_bytes + (p->rows > 16 ? 64 : 0);
@@ -151,6 +212,9 @@ static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
                    speed);
         }
     }
+    char *cache = memory(KEYS * HEADS * SHEAF__DIRECT_WIDTH * sizeof(uint16_t));
+    queries(kern, cache);
+    free(cache);
     free(column);
     free(panels);
     free(rows);
