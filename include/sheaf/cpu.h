@@ -15,8 +15,8 @@
  * With SHEAF_CPU_ACTIVATIONS=f32, the default, products take activations with 15 bits or more.
  * q8 (--fast of sheaf-run and sheaf-bench) rounds those of products with quantized weights, of the common
  * types by any number of columns, of others by 8 or more, to 8 bits. With BF16 and F16 weights and 4 columns or
- * more, 8 without rows of such columns, it rounds to BF16 (8 bits of mantissa) where the CPU multiplies BF16
- * (avx512bf16, amx), and F16 weights are rounded, too. Attention of 8 queries and more rounds queries, keys,
+ * more it rounds to BF16 (8 bits of mantissa) where the CPU multiplies BF16 (avx512bf16, amx), and F16 weights
+ * are rounded, too. Attention of 8 queries and more rounds queries, keys,
  * values and its weights to BF16 (avx512bf16, amx). That is faster, but the logits of different splits then
  * differ by a few percent instead of in the last digits, and so may their tokens. Products of F32 weights stay
  * exact. bf16 rounds what q8 rounds to BF16 and nothing else (attention, too): twice as fast there, with logits

@@ -81,8 +81,8 @@ static_assert(sizeof(struct sheaf__act_words) % 64 == 0, "no padding");
 struct sheaf__act_bytes {
     int8_t x[256];
     float d[8], sums32[8]; /* of 32 elements each; sums only with vectors of 32 bytes */
-    /* With vectors of 64 bytes, for each lane of 4 d, the sum of the elements that it has in all vectors
-     * (_EIGHTS, _24, _K), and minus the sum of these as integers; _6K: d and sums of 16 */
+    /* With vectors of 64 bytes, for each lane of 4 d, the sum of the elements that it has in all vectors,
+     * and minus the sum of these as integers; _6K, _HALVES: d and sums of 16 */
     float lane_d[16], lane_sums[16];
     int32_t minus_sums[16];
 };

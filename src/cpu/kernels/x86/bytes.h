@@ -512,7 +512,9 @@ INLINE void digits_iq4(enum sheaf_type type, enum sheaf__act act, int64_t k, con
         v_sum(_mm256_fmadd_ps(sums[c], _mm256_set1_ps(-(float)SIGNED_OFFSET), acc[c]));
 }
 
-/* ---- rows of types of which a lane has blocks of its own ---- */
+#include "cpu/kernels/x86/halves.h"
+
+/* ---- rows of types of which a lane has blocks or pieces of its own ---- */
 
 /* A part of a row by C columns: its sums, or those so far to `to`. */
 INLINE void digits_row(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
@@ -524,6 +526,8 @@ INLINE void digits_row(enum sheaf_type type, enum sheaf__act act, int64_t k, con
         digits_6k(act, k, w, fetch, cols, C, from, to, sum);
     else if (BY_IQ4(type))
         digits_iq4(type, act, k, w, fetch, cols, C, from, to, sum);
+    else if (BY_HALVES(type))
+        digits_halves(type, act, k, w, fetch, cols, C, from, to, sum);
     else
         digits_32(type, act, k, w, fetch, cols, C, from, to, sum);
 }
@@ -569,15 +573,6 @@ INLINE void digits_row(enum sheaf_type type, enum sheaf__act act, int64_t k, con
         }                                                                                          \
     }
 
-#include "cpu/kernels/x86/halves.h"
-
-INLINE void digits_any(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                       const struct sheaf__act_digits *const *act, int C, float *sum) {
-    if (BY_HALVES(type))
-        digits_halves(type, k, w, fetch, act, C, sum);
-    else
-        digits_bytes(type, k, w, fetch, act, C, sum);
-}
 #endif
 
 /* ---- panels ---- */
@@ -637,17 +632,26 @@ INLINE void blocks_bytes(enum sheaf_type type, const void *src, struct panel_row
 /* ---- the functions of the table ---- */
 
 /* Types whose few columns may be rounded. */
-#define ROUNDED(X)                                                                                 \
+#define ROUNDED_COMMON(X)                                                                          \
     X(Q4_0)                                                                                        \
-    X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4)
+    X(Q4_1)                                                                                        \
+    X(Q5_0) X(Q5_1) X(Q8_0) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4)   \
+        X(TQ1_0) X(TQ2_0)
+#if defined(KERNELS_VNNI_512)
+#define ROUNDED(X) ROUNDED_COMMON(X) X(IQ3_XXS) X(IQ3_S)
+#else
+#define ROUNDED(X) ROUNDED_COMMON(X)
+#endif
 
 /* Types with one scale for 32 weights, and for 16: X for each; and entries of a table, of types whose
  * integers have at most 5 bits, and 8 (panel_bits). */
-#define BYTES_OF_4_BITS(X) X(IQ4_NL) X(IQ4_XS) X(MXFP4)
-#define BYTES_BY_32_REST(X)                                                                        \
-    X(IQ2_XXS) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(TQ1_0) X(TQ2_0) X(Q1_0) X(Q2_0)
-#define BYTES_BY_32(X) BYTES_OF_4_BITS(X) BYTES_BY_32_REST(X)
-#define BYTES_BY_16(X) X(Q2_K) X(Q3_K) X(NVFP4) X(IQ2_XS) X(IQ2_S) X(IQ1_M)
+#define BYTES_BY_32(X) BYTES_IN_LANES_BY_32(X) BYTES_IN_ORDER_BY_32(X)
+#define BYTES_BY_16(X) BYTES_IN_LANES_BY_16(X) BYTES_IN_ORDER_BY_16(X)
+/* Those that tables of 32 bytes unpack to lanes of their own (digits_row), and in their order (digits_bytes) */
+#define BYTES_IN_LANES_BY_32(X) X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(TQ1_0) X(TQ2_0)
+#define BYTES_IN_LANES_BY_16(X) X(Q2_K) X(Q3_K)
+#define BYTES_IN_ORDER_BY_32(X) X(IQ2_XXS) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(Q1_0) X(Q2_0)
+#define BYTES_IN_ORDER_BY_16(X) X(NVFP4) X(IQ2_XS) X(IQ2_S) X(IQ1_M)
 #define ENTRIES_OF_5_BITS(FN)                                                                      \
     [SHEAF_TYPE_MXFP4] = FN##_MXFP4, [SHEAF_TYPE_NVFP4] = FN##_NVFP4,                              \
     [SHEAF_TYPE_Q2_K] = FN##_Q2_K, [SHEAF_TYPE_Q3_K] = FN##_Q3_K, [SHEAF_TYPE_TQ1_0] = FN##_TQ1_0, \
@@ -702,12 +706,12 @@ INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_
     for (int c = 0; c < TILE; c++) col[c] = act[c < nc ? c : 0];
     if (nc == 1) {
         BY_FETCH(ahead, for (int64_t r = 0; r < nr; r++, row += w_stride)
-                            digits_any(type, k, row, fetch, col, 1, out[0] + r));
+                            digits_bytes(type, k, row, fetch, col, 1, out[0] + r));
         return;
     }
     const struct fetch fetch = fetch_once(ahead);
     for (int64_t r = 0; r < nr; r++, row += w_stride) {
-        digits_any(type, k, row, fetch, col, TILE, sum);
+        digits_bytes(type, k, row, fetch, col, TILE, sum);
         for (int c = 0; c < nc; c++) out[c][r] = sum[c];
     }
 }
@@ -717,13 +721,13 @@ INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_
                                   const void *const *act, int nc, float *const *out) {             \
         rows_bytes(SHEAF_TYPE_##TYPE, k, w, w_stride, nr, act, nc, out);                           \
     }
-BYTES_BY_32_REST(ROWS_BYTES)
-BYTES_BY_16(ROWS_BYTES)
-#if defined(KERNELS_VNNI_512)
-BYTES_OF_4_BITS(ROWS_BYTES)
-#else
-#define ROWS_OF_4_BITS(TYPE) ROWS_OF_ACT(rows_bytes_##TYPE, SHEAF_TYPE_##TYPE, SHEAF__ACT_DIGITS)
-BYTES_OF_4_BITS(ROWS_OF_4_BITS)
-#define ROUNDED_ROWS(TYPE)   ROWS_OF_ACT(rounded_##TYPE, SHEAF_TYPE_##TYPE, SHEAF__ACT_BYTES)
+BYTES_IN_ORDER_BY_32(ROWS_BYTES)
+BYTES_IN_ORDER_BY_16(ROWS_BYTES)
+#if !defined(KERNELS_VNNI_512)
+#undef ROWS_BYTES
+#define ROWS_BYTES(TYPE)   ROWS_OF_ACT(rows_bytes_##TYPE, SHEAF_TYPE_##TYPE, SHEAF__ACT_DIGITS)
+#define ROUNDED_ROWS(TYPE) ROWS_OF_ACT(rounded_##TYPE, SHEAF_TYPE_##TYPE, SHEAF__ACT_BYTES)
 #endif
+BYTES_IN_LANES_BY_32(ROWS_BYTES)
+BYTES_IN_LANES_BY_16(ROWS_BYTES)
 ROUNDED(ROUNDED_ROWS)

@@ -429,6 +429,13 @@ INLINE v_f end_eights(enum sheaf_type type, v_f acc, v_f mins) {
     return v_fma(acc, part, mins);
 }
 
+/* What sums of rounded products begin with because of the offset. */
+INLINE __m512i less_of_eight(enum sheaf_type type, const struct sheaf__act_bytes *y) {
+    if (!offset_eight(type)) return _mm512_setzero_si512();
+    const unsigned bits = (unsigned)__builtin_ctz((unsigned)offset_eight(type));
+    return _mm512_slli_epi32(load512(y->minus_sums), bits);
+}
+
 /* The first n <= 8 blocks of R rows at w by y. */
 INLINE void digits_eight(enum sheaf_type type, enum sheaf__act act, int R, const char *w,
                          size_t w_stride, int n, struct fetch fetch, const void *y, v_f *acc,
@@ -444,7 +451,7 @@ INLINE void digits_eight(enum sheaf_type type, enum sheaf__act act, int R, const
         unpack_eight(type, w + (size_t)r * w_stride, n, &x[r]);
     }
     UNROLL for (int r = 0; r < R && rounded; r++) dot[r] =
-        dot_bytes(offset_eight(type), x[r].q, bytes);
+        dot_bytes(less_of_eight(type, bytes), x[r].q, bytes);
     if (!rounded) dot_eight(type, R, x, digits, dot);
     UNROLL for (int r = 0; r < R; r++) {
         acc[r] = v_fma(dot[r], v_mul(x[r].d, d), acc[r]);

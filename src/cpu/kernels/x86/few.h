@@ -121,7 +121,7 @@ INLINE void row_eights(enum sheaf_type type, enum sheaf__act act, int64_t k, con
             if (act == SHEAF__ACT_WORDS)
                 dot = dot_words(q, &f->words[c][b]);
             else if (act == SHEAF__ACT_BYTES)
-                dot = dot_bytes(offset_eight(type), x.q, &f->bytes[c][b]);
+                dot = dot_bytes(less_of_eight(type, &f->bytes[c][b]), x.q, &f->bytes[c][b]);
             else
                 dot_eight(type, 1, &x, &f->digits[c][b], &dot);
             acc[c] = v_fma(dot, d, acc[c]);

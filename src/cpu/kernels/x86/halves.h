@@ -71,29 +71,27 @@ INLINE void unpack_half(enum sheaf_type type, const char *w, int half, __m256i *
         half_of_2(((const struct sheaf__block_q2_k *)(const void *)w)->qs + 32 * half, q);
 }
 
-INLINE void digits_halves(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                          const struct sheaf__act_digits *const *act, int C, float *sum) {
+INLINE void digits_halves(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
+                          struct fetch fetch, const void *const *cols, int C, const v_f *from,
+                          v_f *to, float *sum) {
     const __m256 offset = _mm256_set1_ps(type == SHEAF_TYPE_Q3_K ? 4.0f : 1.0f);
-    __m256 acc[TILE][2], mins[TILE];
-    UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = mins[c] = _mm256_setzero_ps();
+    __m256 acc[TILE], mins[TILE];
+    take_sums(from, C, acc, mins);
     for (int64_t b = 0; b < k / SHEAF__QK_K; b++, w += size_256(type)) {
         const struct scales s = scales_256(type, w);
         const struct scales m = type == SHEAF_TYPE_Q2_K ? mins_256(w) : s;
-        if (C == 1) fetch_weights(fetch, w, size_256(type));
+        fetch_weights(fetch, w, size_256(type));
         UNROLL for (int half = 0; half < 2; half++) {
             __m256i q[4];
             unpack_half(type, w, half, q);
             UNROLL for (int c = 0; c < C; c++) {
-                const struct sheaf__act_digits *y = &act[c][b];
-                const __m256 dx = _mm256_load_ps(y->lane_d + 8 * half);
-                const __m256 t = _mm256_mul_ps(half ? s.hi : s.lo, dx);
-                const __m256 dot = dot_lanes(3, 4, q, SHEAF__ACT_DIGITS, y, 4 * half);
-                acc[c][half] = _mm256_fmadd_ps(dot, t, acc[c][half]);
-                mins[c] = _mm256_fmadd_ps(half ? m.hi : m.lo, _mm256_load_ps(y->sums16 + 8 * half),
-                                          mins[c]);
+                const void *y = part_of_column(act, cols[c], b);
+                const __m256 t = _mm256_mul_ps(half ? s.hi : s.lo, d16_of(act, y, half));
+                acc[c] = _mm256_fmadd_ps(dot_lanes(3, 4, q, act, y, 4 * half), t, acc[c]);
+                mins[c] = _mm256_fmadd_ps(half ? m.hi : m.lo, sums16_of(act, y, half), mins[c]);
             }
         }
     }
-    UNROLL for (int c = 0; c < C; c++) sum[c] =
-        v_sum(_mm256_fnmadd_ps(offset, mins[c], _mm256_add_ps(acc[c][0], acc[c][1])));
+    if (keep_sums(to, C, acc, mins)) return;
+    UNROLL for (int c = 0; c < C; c++) sum[c] = v_sum(_mm256_fnmadd_ps(offset, mins[c], acc[c]));
 }

@@ -261,8 +261,9 @@ static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n,
         for (int h = 0; h < 2; h++) {
             const int lane = pieces ? sheaf__digits_piece_lane(2 * b + h) : of_block + h;
             to->lane_d[lane] = d;
-            if (pieces)
-                to->minus_sums[lane] = sum_of_lanes(_mm512_sub_epi32(_mm512_setzero_si512(), q[h]));
+            if (!pieces) continue;
+            to->minus_sums[lane] = sum_of_lanes(_mm512_sub_epi32(_mm512_setzero_si512(), q[h]));
+            to->lane_sums[lane] = -d * (float)to->minus_sums[lane];
         }
         if (pieces) continue;
         const __m128i sums = sums_of_lanes(_mm512_add_epi32(q[0], q[1]));
@@ -272,11 +273,8 @@ static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n,
     }
 }
 
-/* Lanes of 16 products of four vectors of bytes with an offset, a power of two, or 0. */
-INLINE __m512 dot_bytes(int offset, const __m512i *q, const struct sheaf__act_bytes *y) {
-    __m512i sum = _mm512_setzero_si512();
-    if (offset)
-        sum = _mm512_slli_epi32(load512(y->minus_sums), (unsigned)__builtin_ctz((unsigned)offset));
+/* sum, and lanes of 16 products of four vectors of bytes. */
+INLINE __m512 dot_bytes(__m512i sum, const __m512i *q, const struct sheaf__act_bytes *y) {
     UNROLL for (int v = 0; v < 4; v++) sum = _mm512_dpbusd_epi32(sum, q[v], load512(y->x + 64 * v));
     return _mm512_cvtepi32_ps(sum);
 }

@@ -41,7 +41,7 @@ INLINE __m256 sums32_of(enum sheaf__act act, const void *y) {
     return _mm256_load_ps(act == SHEAF__ACT_BYTES ? ((const struct sheaf__act_bytes *)y)->sums32
                                                   : ((const struct sheaf__act_digits *)y)->sums32);
 }
-/* SHEAF__DIGITS_6K: of the 8 pieces of 16 in half n. */
+/* SHEAF__DIGITS_6K, _HALVES: of the 8 pieces of 16 in half n. */
 INLINE __m256 d16_of(enum sheaf__act act, const void *y, int n) {
     return _mm256_load_ps(8 * n + (act == SHEAF__ACT_BYTES
                                        ? ((const struct sheaf__act_bytes *)y)->lane_d
@@ -520,8 +520,9 @@ static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n,
         const __m256i sums[2] = {_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3])};
         to->d[b] = d;
         to->sums32[b] = d * (float)hsum8_i32(_mm256_add_epi32(sums[0], sums[1]));
-        for (int h = 0; h < 2 && order == SHEAF__DIGITS_6K; h++) {
-            const int lane = sheaf__digits_6k_lane(b, h);
+        const bool halves = order == SHEAF__DIGITS_HALVES;
+        for (int h = 0; h < 2 && (halves || order == SHEAF__DIGITS_6K); h++) {
+            const int lane = halves ? 2 * b + h : sheaf__digits_6k_lane(b, h);
             to->lane_d[lane] = d;
             to->lane_sums[lane] = d * (float)hsum8_i32(sums[h]);
         }

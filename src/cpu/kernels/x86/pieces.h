@@ -161,17 +161,29 @@ INLINE __m512 dot_pieces(enum sheaf_type type, const __m512i *q,
     return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), mid));
 }
 
-/* y: of digits, or of Q6_K of bytes. */
+/* What sums of rounded products begin with because of the offset, as pieces_less has it. */
+#define LESS_2(B) (2 * FIELD(B))
+#define LESS_3(B) (PLACE_3(B) + 2)
+INLINE __m512i less_of_pieces(enum sheaf_type type, const struct sheaf__act_bytes *y) {
+    if (type == SHEAF_TYPE_Q2_K) return _mm512_setzero_si512();
+    const __m512i minus = load512(y->minus_sums);
+    return type == SHEAF_TYPE_Q6_K    ? _mm512_slli_epi32(minus, 5)
+           : type == SHEAF_TYPE_Q3_K  ? _mm512_sllv_epi32(minus, PIECES(LESS_3))
+           : type == SHEAF_TYPE_TQ2_0 ? _mm512_sllv_epi32(minus, PIECES(LESS_2))
+                                      : minus;
+}
+
+/* y: of digits or of bytes. */
 INLINE void add_pieces(enum sheaf_type type, enum sheaf__act act, const __m512i *q, __m512 s,
                        __m512 m, const void *y, __m512 *acc, __m512 *mins) {
     const struct sheaf__act_digits *digits = y;
     const struct sheaf__act_bytes *bytes = y;
-    if (act == SHEAF__ACT_BYTES) {
-        *acc = v_fma(dot_bytes(32, q, bytes), v_mul(s, v_load(bytes->lane_d)), *acc);
-        return;
-    }
-    *acc = v_fma(dot_pieces(type, q, digits), v_mul(s, v_load(digits->lane_d)), *acc);
-    if (type == SHEAF_TYPE_Q2_K) *mins = v_fma(m, v_load(digits->sums16), *mins);
+    const bool rounded = act == SHEAF__ACT_BYTES;
+    const v_f dot =
+        rounded ? dot_bytes(less_of_pieces(type, bytes), q, bytes) : dot_pieces(type, q, digits);
+    *acc = v_fma(dot, v_mul(s, v_load(rounded ? bytes->lane_d : digits->lane_d)), *acc);
+    if (type == SHEAF_TYPE_Q2_K)
+        *mins = v_fma(m, v_load(rounded ? bytes->lane_sums : digits->sums16), *mins);
 }
 
 /* One column. A block is unpacked while the one before it is multiplied, since a CPU looks only so far ahead
