@@ -309,7 +309,9 @@ static enum sheaf_status cut_attention(const struct gg_cutter *c, const struct l
         const struct leaf *l = &leaves->unbound[i];
         if (!is_attention(l->role) || strcmp(l->layer, layer)) continue;
         if (known) states[i] = attention_state(c, l, c->e->unbound[i], &h);
-        if (!states[i]) why[i] = "the graph does not say how many heads it has";
+        if (!states[i])
+            why[i] = known ? "its dimensions are not those of the layer's heads"
+                           : "the graph does not say how many heads it has";
         if (states[i] &&
             sheaf_split_state_check(
                 states[i],

@@ -60,11 +60,11 @@ static enum sheaf_status take_states(struct gg_reader *r, int n_members, uint64_
 
 static enum sheaf_status note_objects(struct gg_engine *e, const struct gg_command *c, uint64_t n,
                                       const uint64_t *numbers, struct gg_binding *binding) {
+    size_t want = e->n_objects;
+    for (uint64_t i = 0; i < n; i++) want = numbers[i] < want ? want : (size_t)numbers[i] + 1;
+    if (!sheaf__grow(&e->objects, &e->cap_objects, want, sizeof *e->objects)) return no_memory();
+    while (e->n_objects < want) e->objects[e->n_objects++] = (struct gg_object){0};
     for (uint64_t i = 0; i < n; i++) {
-        const size_t want = (size_t)numbers[i] + 1;
-        if (!sheaf__grow(&e->objects, &e->cap_objects, want, sizeof *e->objects))
-            return no_memory();
-        while (e->n_objects < want) e->objects[e->n_objects++] = (struct gg_object){0};
         e->objects[numbers[i]] = (struct gg_object){
             (struct sheaf_tensor *)(uintptr_t)binding[i].tensor, c->a, (size_t)c->b};
     }
@@ -103,7 +103,7 @@ enum sheaf_status gg_execute_bind(struct gg_engine *e, const struct gg_command *
                     sheaf__grow(&e->groups, &e->cap_groups, e->n_groups + 1, sizeof *e->groups);
     enum sheaf_status st = sheaf_world_agree(ok ? SHEAF_STATUS_SUCCESS : no_memory(), "objects");
     if (!st) st = bind(e, &e->devices[c->b], &r, &group, binding, numbers, n);
-    if (!st) st = note_objects(e, c, n, numbers, binding);
+    if (!st) st = gg_or_end(note_objects(e, c, n, numbers, binding));
     for (uint64_t i = 0; binding && i < n; i++) sheaf_split_state_free(binding[i].state);
     free(binding);
     free(numbers);
@@ -187,7 +187,7 @@ static enum sheaf_status load_all(struct gg_engine *e, int fd, struct gg_reader 
 static enum sheaf_status meet_about(const struct gg_ranks *on, int fd, const char *path) {
     const uint8_t mine = fd >= 0;
     uint8_t *all = calloc((size_t)sheaf_world_size(), 1);
-    if (!all) return no_memory();
+    if (!all) return gg_or_end(no_memory());
     enum sheaf_status st = sheaf_world_all_gather(&mine, 1, all, "which ranks have the file");
     for (int i = 0; i < sheaf_world_size() && !st; i++)
         if (!all[i] && on->part[i])

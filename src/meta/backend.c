@@ -14,12 +14,6 @@ static int number_of_node(const struct sheaf_cgraph *graph, const struct sheaf_t
     return i;
 }
 
-/* This rank alone has failed, and the others go on to their collectives. */
-static enum sheaf_status end_apart(enum sheaf_status st) {
-    if (sheaf_world_size() > 1) sheaf_world_abort(sheaf_last_error());
-    return st;
-}
-
 /* dry: everything but the numbers. */
 static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *graph, bool dry) {
     struct meta_program *p = NULL;
@@ -27,7 +21,7 @@ static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *
     enum sheaf_status st = sheaf__meta_find_program(b, graph, &p);
     if (st) return st;
     st = sheaf__meta_prepare(b, p, graph);
-    if (st) return dry ? st : end_apart(st);
+    if (st) return dry ? st : sheaf__meta_end_apart(st);
     p->uid = graph->uid;
     p->last_use = ++b->clock;
     b->follow.node = b->follow.fn && !b->check ? number_of_node(graph, b->follow.tensor) : -1;
@@ -47,7 +41,7 @@ static enum sheaf_status run_graph(struct meta_backend *b, struct sheaf_cgraph *
         if (graph->nodes[i]->flags & SHEAF_BACKEND_TENSOR_CARRIED)
             st = sheaf__meta_carry(b, p, graph->nodes[i], &p->node_record[i], dry);
     }
-    if (st) return st;
+    if (st) return dry ? st : sheaf__meta_end_apart(st);
     for (int i = 0; i < graph->n_nodes; i++) { /* read through the owner, which outlives this */
         struct sheaf_tensor *t = graph->nodes[i];
         if (sheaf__meta_is_carried(t->view_src)) t->extra = NULL;
@@ -151,7 +145,10 @@ const char *sheaf_backend_meta_transport(sheaf_backend_t backend) {
 
 enum sheaf_status sheaf__meta_backend_new(struct meta_device *dev, sheaf_backend_t *out) {
     struct meta_backend *b = calloc(1, sizeof *b);
-    if (!b) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta backend: out of memory");
+    if (!b)
+        return sheaf_world_agree(
+            sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "meta backend: out of memory"),
+            "meta backend");
     b->base = (struct sheaf_backend){.iface = &backend_iface, .device = &dev->base, .context = b};
     b->dev = dev;
     b->generation = 1;

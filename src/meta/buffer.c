@@ -179,6 +179,13 @@ struct meta_tensor *sheaf__meta_leaf(const struct meta_device *dev,
                         leaf->name, dev->name);
         return NULL;
     }
+    if (!sheaf__meta_is_buffer(leaf->buffer)) {
+        sheaf_set_error(SHEAF_STATUS_INVALID,
+                        "graph: the graph allocator of '%s' has moved to a larger buffer since; "
+                        "allocate this graph again",
+                        leaf->name);
+        return NULL;
+    }
     if (leaf->op != SHEAF_OP_NONE) { /* an earlier result, in the graph of a scheduler split */
         struct meta_tensor *record = leaf->extra;
         if (record->carried) return record;

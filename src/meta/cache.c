@@ -168,10 +168,18 @@ static enum sheaf_status make_room(struct meta_backend *b, int n_nodes) {
     }
 }
 
+/* Where inputs lie is checked for each graph: with the key, or here. */
+static bool leaves_are_there(const struct meta_backend *b, const struct sheaf_cgraph *graph) {
+    for (int i = 0; i < graph->n_leafs; i++)
+        if (!sheaf__meta_leaf(b->dev, graph->leafs[i])) return false;
+    return true;
+}
+
 enum sheaf_status sheaf__meta_find_program(struct meta_backend *b, const struct sheaf_cgraph *graph,
                                            struct meta_program **out) {
     for (int i = 0; i < b->n_programs; i++) {
-        if (b->programs[i]->uid == graph->uid && sheaf__meta_can_move(b->programs[i], graph)) {
+        if (b->programs[i]->uid == graph->uid && sheaf__meta_can_move(b->programs[i], graph) &&
+            leaves_are_there(b, graph)) {
             *out = b->programs[i];
             return SHEAF_STATUS_SUCCESS;
         }

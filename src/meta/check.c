@@ -51,6 +51,7 @@ enum sheaf_status sheaf__meta_compare_hashes(struct meta_backend *b, const struc
     uint64_t *all = malloc((n * (size_t)dev->n_members + 1) * sizeof *all);
     uint64_t *mine = malloc((n * (size_t)dev->n_local + 1) * sizeof *mine);
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
+    bool apart = true; /* the others may be in the gathering below */
     if (!sizes || !all || !mine) {
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "check: out of memory");
         goto out;
@@ -66,6 +67,7 @@ enum sheaf_status sheaf__meta_compare_hashes(struct meta_backend *b, const struc
         }
         for (size_t i = 0; i < n; i++) mine[(size_t)m * n + i] = b->members[m].hashes[i].hash;
     }
+    apart = false;
     st = sheaf_world_all_gather_v(mine, all, sizes, "check of mirrored tensors");
     for (int j = 1; j < dev->n_members && !st; j++) {
         int like =
@@ -81,6 +83,7 @@ enum sheaf_status sheaf__meta_compare_hashes(struct meta_backend *b, const struc
         }
     }
 out:
+    if (apart) st = sheaf__meta_end_apart(st);
     free(sizes);
     free(all);
     free(mine);

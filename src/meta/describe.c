@@ -184,7 +184,7 @@ static enum sheaf_status imagine_leaves(const struct sheaf__split_plan *plan, co
         if (!t) return SHEAF_STATUS_ALLOC_FAILED;
         sheaf_split_state_local_ne(plan->values[v].state, leaf->ne, member, t->ne);
         sheaf__set_dense_strides(t);
-        t->flags = leaf->flags;
+        t->flags = leaf->flags & ~SHEAF_BACKEND_TENSOR_FACTOR; /* which would be read (steps.c) */
         t->data = &elsewhere;
         part->value[v] = t;
     }

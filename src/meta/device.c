@@ -6,6 +6,7 @@
 #include "backend/registry.h"
 #include "base/settings.h"
 #include "base/sized.h"
+#include "comm/world/same_setting.h"
 #include "meta/meta_impl.h"
 
 static const char *get_name(sheaf_backend_dev_t dev) {
@@ -127,14 +128,8 @@ static enum sheaf_status agree_on_sums(bool *whole_sums) {
     int choice = 0;
     enum sheaf_status st = sheaf__setting_choice(SHEAF__SET_SPLIT_SUMS, &choice);
     st = sheaf_world_agree(st, "meta device");
-    bool first = *whole_sums = sheaf__whole_sums();
-    if (!st) st = sheaf_world_broadcast(&first, sizeof first, 0, "SHEAF_SPLIT_SUMS");
-    if (!st && first != *whole_sums)
-        st = sheaf_set_error(SHEAF_STATUS_INVALID,
-                             "setting SHEAF_SPLIT_SUMS is '%s' on rank 0 and '%s' here; hand it to "
-                             "all ranks (mpirun -x SHEAF_SPLIT_SUMS)",
-                             first ? "whole" : "partial", *whole_sums ? "whole" : "partial");
-    return sheaf_world_agree(st, "meta device");
+    *whole_sums = sheaf__whole_sums();
+    return st ? st : sheaf__same_setting("SHEAF_SPLIT_SUMS", *whole_sums ? "whole" : "partial");
 }
 
 enum sheaf_status sheaf_backend_meta_device(const sheaf_backend_dev_t *devs, size_t n_devs,

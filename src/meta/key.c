@@ -29,11 +29,12 @@ static uint64_t mix_state(uint64_t h, const struct sheaf_split_state *s) {
     return h;
 }
 
-/* Parameters, and where in its operand a node lies that shows its memory. Of a view that moves, the
- * first two words are its place. */
+/* Parameters, which operand a node writes over, and where in its operand one lies that shows its memory. Of a view
+ * that moves, the first two words are its place. */
 static uint64_t mix_params(uint64_t h, const struct sheaf_tensor *t) {
     const bool moves = sheaf__meta_is_moving(t);
     const struct sheaf_tensor *of = t->view_src ? sheaf__op_target(t) : NULL;
+    h = sheaf__mix(h, (uint64_t)sheaf__op_written(t));
     if (!moves) h = sheaf__mix(h, t->view_offs - (of ? of->view_offs : 0));
     for (int j = moves ? 2 : 0; j < SHEAF_MAX_OP_PARAMS; j += 2)
         h = sheaf__mix(h,

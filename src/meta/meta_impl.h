@@ -73,6 +73,10 @@ enum { META_FLAG_CHECK_NODE = 1 << 16, META_FLAG_CHECK_COLLECTIVE = 1 << 17 };
 /* Local descriptors that show what a moving view shows. */
 enum { META_FLAG_MOVES = 1 << 22 };
 
+/* This rank alone has failed where others wait for it, or go on to their collectives: ends the job if there are
+ * others. Returns st, which is not SUCCESS. */
+enum sheaf_status sheaf__meta_end_apart(enum sheaf_status st);
+
 extern const struct sheaf_backend_buffer_type_i sheaf__meta_buft_iface;
 bool sheaf__meta_is_buffer(sheaf_backend_buffer_t buffer);
 /* The record of a leaf of a graph: weights, caches and inputs in buffers of this device. NULL and

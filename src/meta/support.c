@@ -128,15 +128,16 @@ static bool ask_own(const struct meta_support *s, const struct sheaf_tensor *op)
 }
 
 static uint64_t mix_layout(uint64_t h, const struct sheaf_tensor *t) {
-    h = sheaf__mix(h, (uint64_t)t->type + 1);
+    h = sheaf__mix(sheaf__mix(h, (uint64_t)t->type + 1), t->view_offs);
     for (int i = 0; i < SHEAF_MAX_DIMS; i++)
         h = sheaf__mix(sheaf__mix(h, (uint64_t)t->ne[i]), t->nb[i]);
     return h;
 }
 
-/* Equal for ops that no device tells apart. */
+/* Equal for ops that no device tells apart: some ask for flags, and where a view begins. */
 static uint64_t key_of(const struct sheaf_tensor *op) {
     uint64_t h = mix_layout(sheaf__mix(0, (uint64_t)op->op), op);
+    h = sheaf__mix(h, (uint32_t)op->flags);
     for (int i = 0; i < SHEAF_MAX_OP_PARAMS; i++) h = sheaf__mix(h, (uint32_t)op->op_params[i]);
     for (int i = 0; i < SHEAF_MAX_SRC; i++)
         h = op->src[i] ? mix_layout(h, op->src[i]) : sheaf__mix(h, 0);

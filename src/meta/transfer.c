@@ -277,6 +277,11 @@ static void give_room_back(struct meta_device *dev) {
         if (all[i]->size > KEPT) sheaf__meta_staging_free(all[i]);
 }
 
+enum sheaf_status sheaf__meta_end_apart(enum sheaf_status st) {
+    if (sheaf_world_size() > 1) sheaf_world_abort(sheaf_last_error());
+    return st;
+}
+
 /* Every rank's slices, in member order, on every rank (root -1) or on one; NULL on the others.
  * *blocks is there until the next call. */
 static enum sheaf_status gather_slices(struct meta_device *dev, const struct target *at, int root,
@@ -297,11 +302,10 @@ static enum sheaf_status gather_slices(struct meta_device *dev, const struct tar
         st = pack_slice(at->record->slices[i], own + packed);
         packed += slice_bytes(at, dev->local[i]);
     }
-    if (!st)
-        st = root < 0 ? sheaf_world_all_gather_v(own, all, sizes, name)
-                      : sheaf_world_gather_v(own, all, sizes, root, name);
     *blocks = all;
-    return st;
+    if (st) return sheaf__meta_end_apart(st);
+    return root < 0 ? sheaf_world_all_gather_v(own, all, sizes, name)
+                    : sheaf_world_gather_v(own, all, sizes, root, name);
 }
 
 /* On a rank that drives a member. */
@@ -321,8 +325,9 @@ static enum sheaf_status get_mirrored(struct meta_device *dev, const struct targ
                                       const char *name, void *data, size_t offset, size_t size) {
     enum sheaf_status st =
         dev->n_local ? read_mirrored(dev, at, name, data, offset, size) : SHEAF_STATUS_SUCCESS;
-    if (!st && !dev->everywhere) st = sheaf_world_broadcast(data, size, dev->member_rank[0], name);
-    return st;
+    if (dev->everywhere) return st; /* no other rank waits for this one */
+    return st ? sheaf__meta_end_apart(st)
+              : sheaf_world_broadcast(data, size, dev->member_rank[0], name);
 }
 
 static bool drives_a_member(const struct meta_device *dev, int rank) {
@@ -340,7 +345,7 @@ static enum sheaf_status send_mirrored(struct meta_device *dev, const struct tar
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     if (me == from) st = make_room(&dev->reading.own, size, name, &own);
     if (!st && me == from) st = read_mirrored(dev, at, name, own, offset, size);
-    if (st) return st;
+    if (st) return sheaf__meta_end_apart(st);
     memset(sizes, 0, (size_t)sheaf_world_size() * sizeof *sizes);
     sizes[from] = size;
     return sheaf_world_gather_v(own, data, sizes, root, name);
@@ -383,7 +388,7 @@ static enum sheaf_status get_cut(struct meta_device *dev, const struct target *a
     char *blocks = NULL, *whole = data;
     enum sheaf_status st =
         straight ? SHEAF_STATUS_SUCCESS : make_room(&dev->reading.whole, n_bytes, name, &whole);
-    if (st) return st;
+    if (st) return sheaf__meta_end_apart(st);
     st = gather_slices(dev, at, root, name, &blocks);
     if (!st) st = join(dev, at, whole, n_bytes, blocks);
     if (!st && !straight) memcpy(data, whole + offset, size);

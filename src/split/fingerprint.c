@@ -14,7 +14,7 @@ static uint64_t mix_tensor(uint64_t h, const struct sheaf_tensor *t) {
     for (int i = 0; i < SHEAF_MAX_OP_PARAMS; i += 2)
         h = sheaf__mix(h,
                        (uint32_t)t->op_params[i] | (uint64_t)(uint32_t)t->op_params[i + 1] << 32);
-    return sheaf__mix(h, t->view_offs);
+    return sheaf__mix(sheaf__mix(h, t->view_offs), (uint64_t)sheaf__op_written(t));
 }
 
 uint64_t sheaf__split_plan_fingerprint(const struct sheaf__split_plan *plan,

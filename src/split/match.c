@@ -83,6 +83,16 @@ static bool offer(const struct matcher *m, const struct sheaf__row *row) {
 
 /* ---- factor rows ---- */
 
+/* Sizes of what lies left and right of factors [at, at + n) of a term. */
+static void around(const struct sheaf__expr *e, const struct sheaf__term *t, int at, int n,
+                   int64_t *left, int64_t *right) {
+    *left = *right = 1;
+    for (int k = 0; k < t->n; k++) {
+        if (k < at) *left *= e->size[t->factor[k]];
+        if (k >= at + n) *right *= e->size[t->factor[k]];
+    }
+}
+
 /* Cut of a dimension when the factors with a cut (cuts[f] != NULL) are split. *split says whether
  * any is in it. NULL with *split: the dimension cannot be cut this way. */
 static const struct sheaf__cut *dim_cut(const struct matcher *m, const struct sheaf__dim *d,
@@ -103,11 +113,8 @@ static const struct sheaf__cut *dim_cut(const struct matcher *m, const struct sh
         if (found == 0) continue;
         *split = true;
         if (found > 1 || n_cut != i) return NULL;
-        int64_t left = 1, right = 1;
-        for (int k = 0; k < t->n; k++) {
-            if (k < at) left *= e->size[t->factor[k]];
-            if (k > at) right *= e->size[t->factor[k]];
-        }
+        int64_t left, right;
+        around(e, t, at, 1, &left, &right);
         const struct sheaf__cut *c = sheaf__cut_embed(m->pool, cuts[t->factor[at]], left, right);
         if (c && all) c = sheaf__cut_concat(m->pool, all, c);
         if (!c) return NULL;
@@ -132,11 +139,8 @@ static bool factor_cuts(const struct matcher *m, const struct sheaf__dim *d,
         }
         if (at < 0) return false;
         const int f = t->factor[at];
-        int64_t left = 1, right = 1;
-        for (int k = 0; k < t->n; k++) {
-            if (k < at) left *= e->size[t->factor[k]];
-            if (k > at) right *= e->size[t->factor[k]];
-        }
+        int64_t left, right;
+        around(e, t, at, 1, &left, &right);
         const struct sheaf__cut *c = sheaf__cut_sub(m->pool, cut, base, size);
         if (c) c = sheaf__cut_extract(m->pool, c, left, e->size[f], right);
         if (!c || (cuts[f] && cuts[f] != c)) return false;
@@ -243,16 +247,6 @@ static int piece_of(const struct sheaf__term *t, const struct pair *p, int *at) 
         if (t->factor[*at] == p->group) return 1;
     }
     return 0;
-}
-
-/* Sizes of what lies left and right of factors [at, at + n) of a term. */
-static void around(const struct sheaf__expr *e, const struct sheaf__term *t, int at, int n,
-                   int64_t *left, int64_t *right) {
-    *left = *right = 1;
-    for (int k = 0; k < t->n; k++) {
-        if (k < at) *left *= e->size[t->factor[k]];
-        if (k >= at + n) *right *= e->size[t->factor[k]];
-    }
 }
 
 /* The cut of the product that a cut of the dimension means; NULL: none. */

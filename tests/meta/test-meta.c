@@ -229,6 +229,86 @@ Test(meta_errors, an_input_whose_memory_went_to_another_graph) {
     rig_down(&r);
 }
 
+/* The other way round the allocator lets go of the first buffer. */
+Test(meta_errors, an_input_whose_memory_the_allocator_has_left) {
+    struct rig r;
+    rig_up(&r, 2);
+    struct scenario_graph a, b;
+    struct scenario_result result;
+    cr_assert(scenario_graph(&a, &r.model, 1) && scenario_graph(&b, &r.model, N_TOKENS));
+    cr_assert(scenario_compute(&a, r.backend, r.galloc, 1, &result));
+    cr_assert_eq(sheaf_gallocr_alloc_graph(r.galloc, b.graph), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_backend_graph_compute(r.backend, a.graph), SHEAF_STATUS_INVALID);
+    cr_assert(strstr(sheaf_last_error(), "allocate this graph again"), "%s", sheaf_last_error());
+    cr_assert(!sheaf_world_failed());
+    cr_assert(scenario_compute(&b, r.backend, r.galloc, 1, &result));
+    sheaf_free(a.ctx);
+    sheaf_free(b.ctx);
+    rig_down(&r);
+}
+
+/* A graph that writes over its operand and one that does not have programs of their own, whichever comes first. */
+static void in_place_or_not(bool in_place_first) {
+    struct rig r;
+    sheaf_backend_buffer_t buffer = NULL;
+    rig_up(&r, 2);
+    struct sheaf_context *leaves =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 12, .no_alloc = true});
+    struct sheaf_tensor *x = sheaf_new_tensor_1d(leaves, SHEAF_TYPE_F32, 8);
+    cr_assert_eq(sheaf_backend_alloc_ctx_tensors(leaves, r.backend, &buffer), SHEAF_STATUS_SUCCESS);
+    for (int i = 0; i < 4; i++) {
+        const bool in_place = (i % 2 == 0) == in_place_first;
+        const float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+        float got[8], left[8];
+        struct sheaf_context *ctx =
+            sheaf_init((struct sheaf_init_params){.mem_size = 1 << 16, .no_alloc = true});
+        struct sheaf_tensor *y = sheaf_scale(ctx, x, 4.0f);
+        if (in_place) cr_assert_not_null(sheaf_in_place(y, 0));
+        struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+        cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_gallocr_alloc_graph(r.galloc, graph), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_tensor_set(x, ones, 0, sizeof ones), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_graph_compute(r.backend, graph), SHEAF_STATUS_SUCCESS, "%s",
+                     sheaf_last_error());
+        cr_assert_eq(sheaf_backend_tensor_get(y, got, 0, sizeof got), SHEAF_STATUS_SUCCESS);
+        cr_assert_eq(sheaf_backend_tensor_get(x, left, 0, sizeof left), SHEAF_STATUS_SUCCESS);
+        cr_expect_eq(got[7], 4.0f, "%d: %g", i, (double)got[7]);
+        cr_expect_eq(left[7], in_place ? 4.0f : 1.0f, "%d: %g", i, (double)left[7]);
+        sheaf_free(ctx);
+    }
+    sheaf_backend_buffer_free(buffer);
+    sheaf_free(leaves);
+    rig_down(&r);
+}
+Test(meta, results_in_place_behind_others) { in_place_or_not(false); }
+Test(meta, results_behind_those_in_place) { in_place_or_not(true); }
+
+/* No other member waits for a single one, so its failure ends nothing. */
+Test(meta_errors, a_single_member_that_fails_goes_on) {
+    struct rig r;
+    rig_up(&r, 1);
+    struct sheaf_context *ctx =
+        sheaf_init((struct sheaf_init_params){.mem_size = 1 << 16, .no_alloc = true});
+    struct sheaf_tensor *ids = sheaf_new_tensor_1d(ctx, SHEAF_TYPE_I32, 1);
+    sheaf_set_input(ids);
+    struct sheaf_tensor *y = sheaf_get_rows(ctx, r.model.out, ids);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx, 8);
+    cr_assert_eq(sheaf_build_forward_expand(graph, y), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf_gallocr_alloc_graph(r.galloc, graph), SHEAF_STATUS_SUCCESS);
+    const int32_t outside = N_VOCAB;
+    cr_assert_eq(sheaf_backend_tensor_set(ids, &outside, 0, sizeof outside), SHEAF_STATUS_SUCCESS);
+    cr_assert_neq(sheaf_backend_graph_compute(r.backend, graph), SHEAF_STATUS_SUCCESS);
+    cr_assert(strstr(sheaf_last_error(), "is outside [0,"), "%s", sheaf_last_error());
+    cr_assert(!sheaf_world_failed());
+    struct scenario_graph g;
+    struct scenario_result result;
+    cr_assert(scenario_graph(&g, &r.model, N_TOKENS));
+    cr_assert(scenario_compute(&g, r.backend, r.galloc, 1, &result));
+    sheaf_free(g.ctx);
+    sheaf_free(ctx);
+    rig_down(&r);
+}
+
 static int n_waits;
 static enum sheaf_status count_wait(sheaf_backend_t backend) {
     (void)backend;

@@ -71,6 +71,8 @@ Test(info, presets, .timeout = 600) {
     cr_expect(strstr(out, "there is no preset 'nothing': give one of ") &&
                   strstr(out, "deepseek-v3"),
               "%s", out);
+    /* weights that a product gathers */
+    cr_expect_eq(info("--preset phi3-mini --mix Q4_K_M --members 3,8 --link 10gbe"), 0, "%s", out);
     /* more members than heads */
     cr_expect_eq(info("--preset llama-8b --members 3,300 --link 10gbe --bandwidth 200"), 0);
     cr_expect(strstr(out, "\n     300 "), "%s", out);

@@ -14,6 +14,7 @@
 #include "backend/registry.h"
 #include "comm/diag/recorder.h"
 #include "comm/transport/call.h"
+#include "comm/world/same_setting.h"
 
 enum { BALLOT_BYTES = sizeof(struct sheaf__devcomm_ballot), SPINS = 20000, ROUNDS = 2 };
 static const char WHAT[] = "collectives on the devices";
@@ -145,6 +146,12 @@ static enum sheaf_status read_mode(enum mode *mode, const char **only) {
                            text);
 }
 
+static enum sheaf_status same_setting(enum sheaf__setting setting, const char *name,
+                                      const char *unset) {
+    const char *text = sheaf__setting_text(setting);
+    return sheaf__same_setting(name, text && *text ? text : unset);
+}
+
 /* Every member's ballot, in member order; *i: the module of this rank. */
 static enum sheaf_status exchange_ballots(const struct sheaf_comm *comm,
                                           const sheaf_backend_dev_t *members, const char *only,
@@ -224,6 +231,8 @@ enum sheaf_status sheaf__devcomm_new(struct sheaf_comm *comm, const sheaf_backen
     struct sheaf__devcomm *dc = NULL;
     *out = NULL;
     enum sheaf_status st = sheaf_world_agree(read_mode(&mode, &only), WHAT);
+    if (!st) st = same_setting(SHEAF__SET_COMM_DEVICE, "SHEAF_COMM_DEVICE", "auto");
+    if (!st) st = same_setting(SHEAF__SET_NCCL_SUMS, "SHEAF_NCCL_SUMS", "ordered");
     if (st) return st;
     if (mode == MODE_OFF) snprintf(why, sizeof why, "SHEAF_COMM_DEVICE=off");
     for (int m = 0; m < comm->n && !why[0]; m++) { /* seen by every rank alike */
@@ -305,7 +314,8 @@ static void begin(struct sheaf__devcomm *dc, int local, enum sheaf_comm_kind kin
     atomic_fetch_add_explicit(&self->stats[kind].bytes, bytes, memory_order_relaxed);
 }
 
-/* A failed submission or wait ends the job, unless it has ended already. */
+/* A failed submission or wait ends the job, unless it has ended already. A wait behind a span has no collective under
+ * way, and the name of the last one may be gone. */
 static enum sheaf_status ended(struct sheaf__devcomm *dc, int local, enum sheaf_status st) {
     if (!st) {
         sheaf__leave();
@@ -316,6 +326,9 @@ static enum sheaf_status ended(struct sheaf__devcomm *dc, int local, enum sheaf_
     snprintf(why, sizeof why, "%s", sheaf_last_error());
     dc->i->abort(dc->made);
     if (sheaf__has_failed(sheaf__world())) return sheaf__report_failure();
+    if (!l->open)
+        return sheaf__fail(st, "%s: a wait for the device of member %d, %s: %s", dc->i->name,
+                           dc->group.local[local], sheaf__rank_text(sheaf_world_rank()), why);
     return sheaf__fail(st, "%s: %s '%s' (node %u) of member %d, %s: %s", dc->i->name,
                        sheaf_comm_kind_name(l->kind), l->what.tensor, l->what.node,
                        dc->group.local[local], sheaf__rank_text(sheaf_world_rank()), why);

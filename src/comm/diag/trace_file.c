@@ -51,8 +51,9 @@ enum sheaf_status sheaf_trace_start(size_t max_events) {
     else if (!sheaf__events_start(max_events))
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: no memory for %zu events", WHAT,
                              max_events);
+    const bool started = !st;
     if ((st = sheaf_world_agree(st, WHAT)) || (st = compare_clocks())) {
-        sheaf__events_stop();
+        if (started) sheaf__events_stop();
         return st;
     }
     sheaf__events_record(true);

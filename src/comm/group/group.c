@@ -269,7 +269,7 @@ enum sheaf_status sheaf_comm_new(const int *member_rank, int n_members,
                                             : w->limit_ns[SHEAF_PHASE_COLLECTIVE];
         st = place_members(comm, member_rank);
         if (!st) st = check_threads(comm);
-        choose_chunks(comm);
+        if (!st) choose_chunks(comm);
         if (!st) st = make_members(comm);
     }
     if ((st = sheaf_world_agree(st, WHAT))) goto fail;

@@ -1,8 +1,8 @@
 /* The world as the other files of this folder see it: ranks, hosts, the failure record, and the
  * only ways to wait for MPI.
  *
- * Invariants. MPI is called under sheaf__mpi_lock() only, and never in a blocking form between
- * start and end: every wait is a loop of tests with a deadline. Once the failure record is set, MPI
+ * Invariants. Calls of MPI that may communicate are made under sheaf__mpi_lock() only, and between start and end
+ * never in a blocking form: every wait is a loop of tests with a deadline. Once the failure record is set, MPI
  * is not called again; buffers of unfinished messages may then be freed. */
 #ifndef SHEAF_COMM_WORLD_H
 #define SHEAF_COMM_WORLD_H
