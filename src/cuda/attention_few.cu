@@ -560,7 +560,7 @@ template <int TYPE> static bool launch_type(struct sheaf__cuda_queue *q, Few &fe
 
 /* Copies of 16 bytes, and steps between rows that 32 bits hold. */
 static bool can_copy(const View &v) {
-    return ((uintptr_t)v.data | v.nb[1] | v.nb[2] | v.nb[3]) % 16 == 0 && v.nb[1] < 1u << 29;
+    return in_sixteens(v) && v.nb[1] < 1u << 29;
 }
 
 int64_t sheaf__cuda_attention_few(struct sheaf__cuda_queue *q, const struct Attention *at,

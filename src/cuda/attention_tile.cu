@@ -452,9 +452,6 @@ static __global__ void __launch_bounds__(THREADS, AT_ONCE)
 
 /* ---- launch ---- */
 
-static bool in_sixteens(const View &v) {
-    return ((uintptr_t)v.data | v.nb[1] | v.nb[2] | v.nb[3]) % 16 == 0;
-}
 static int64_t over(int64_t n, int64_t part) { return (n + part - 1) / part; }
 
 /* Do K/V heads see the same keys in rows of the same number? */
@@ -522,6 +519,8 @@ bool sheaf__cuda_attention_tiles(struct sheaf__cuda_queue *q, const struct Atten
     if (at->q.ne[1] < MANY_QUERIES && blocks * 2 < q->device->n_sm) return false;
     if (!in_sixteens(k) || !in_sixteens(v)) return false;
     if (at->mask.data && !is_dense(at->mask)) return false;
+    if (at->mask.data && at->mask.type != SHEAF_TYPE_F16 && at->mask.type != SHEAF_TYPE_F32)
+        return false;
     if (((uintptr_t)dst.data | dst.nb[1] | dst.nb[2] | dst.nb[3]) % sizeof(float2)) return false;
     return k.ne[0] == 64 ? launch<64>(q, at) : launch<128>(q, at);
 }

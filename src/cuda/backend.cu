@@ -227,16 +227,14 @@ static void keep_rounded(struct backend *b, const struct sheaf_tensor *node) {
     const struct sheaf_tensor *x = b->q.rounded;
     if (!x) return;
     const struct sheaf__cuda_op *op = sheaf__cuda_op(node->op);
-    const char *from = (const char *)x->data, *to = (const char *)node->data;
-    const bool apart = to + sheaf_nbytes(node) <= from || from + sheaf_nbytes(x) <= to;
     const bool scratch = op->work_size && op->launch != sheaf__cuda_op_MUL_MAT.launch &&
                          op->work_size(&b->q, node) > 0;
-    if (!b->fuse || !apart || scratch) b->q.rounded = NULL;
+    if (!b->fuse || !sheaf__cuda_disjoint(node, x) || scratch) b->q.rounded = NULL;
 }
 
 static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    b->q.rounded = NULL;
+    b->q.rounded = b->q.rounds = NULL;
     for (int i = 0; i < nodes.n && !st; i++) {
         const struct sheaf_tensor *next[SHEAF__CUDA_TOGETHER];
         if (!computes(nodes.node[i])) continue;
@@ -482,14 +480,30 @@ static enum sheaf_status take_fault(struct backend *b) {
     b->fault->id = 0;
     const struct sheaf_tensor *t = (const struct sheaf_tensor *)(uintptr_t)f.node;
     const int64_t extent = t->op_params[SHEAF_OP_PARAM_EXTENT];
-    const bool expert = t->op == SHEAF_OP_MUL_MAT_ID;
-    const int64_t own = expert                       ? t->src[0]->ne[2]
-                        : t->op == SHEAF_OP_SET_ROWS ? t->ne[1]
-                                                     : t->src[0]->ne[1];
+    const char *what = "row";
+    int64_t n = t->src[0]->ne[1];
+    switch (t->op) {
+    case SHEAF_OP_MUL_MAT_ID:
+        what = "expert";
+        n = extent ? extent : t->src[0]->ne[2];
+        break;
+    case SHEAF_OP_ADD_ID:
+        what = "expert";
+        n = extent ? extent : t->src[1]->ne[1];
+        break;
+    case SHEAF_OP_SSM_SCAN:
+        what = "state";
+        n = t->src[0]->ne[3];
+        break;
+    case SHEAF_OP_SET_ROWS:
+        n = t->ne[1];
+        break;
+    default:
+        if (extent) n = extent;
+    }
     return sheaf_set_error(SHEAF_STATUS_INVALID, "%s: %s '%s': %s %lld is outside [0, %lld)",
-                           b->device->name, sheaf_op_name(t->op), t->name,
-                           expert ? "expert" : "row", f.id,
-                           (long long)(extent && t->op != SHEAF_OP_SET_ROWS ? extent : own));
+                           b->device->name, sheaf_op_name(t->op), t->name, what, f.id,
+                           (long long)n);
 }
 
 static enum sheaf_status synchronize(sheaf_backend_t base) {

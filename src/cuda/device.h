@@ -190,19 +190,20 @@ static inline bool sheaf__cuda_plain_rows(const struct sheaf_tensor *t,
                                           const struct sheaf_tensor *shape) {
     return t->type == SHEAF_TYPE_F32 && sheaf__cuda_is_dense(t) && sheaf_are_same_shape(t, shape);
 }
+/* Have they no byte in common? */
+static inline bool sheaf__cuda_disjoint(const struct sheaf_tensor *s,
+                                        const struct sheaf_tensor *t) {
+    const char *x = (const char *)s->data, *y = (const char *)t->data;
+    return x + sheaf_nbytes(s) <= y || y + sheaf_nbytes(t) <= x;
+}
 /* The MUL of norm by one row of F32 weights, all rows dense. */
 static inline bool sheaf__cuda_is_weighted(const struct sheaf_tensor *mul,
                                            const struct sheaf_tensor *norm) {
     if (mul->op != SHEAF_OP_MUL || mul->src[0] != norm) return false;
     const struct sheaf_tensor *w = mul->src[1];
     return sheaf__cuda_plain_rows(mul, norm) && w->type == SHEAF_TYPE_F32 &&
-           sheaf__cuda_is_dense(w) && w->ne[0] == norm->ne[0] && sheaf_nrows(w) == 1;
-}
-/* Have they no byte in common? */
-static inline bool sheaf__cuda_disjoint(const struct sheaf_tensor *s,
-                                        const struct sheaf_tensor *t) {
-    const char *x = (const char *)s->data, *y = (const char *)t->data;
-    return x + sheaf_nbytes(s) <= y || y + sheaf_nbytes(t) <= x;
+           sheaf__cuda_is_dense(w) && w->ne[0] == norm->ne[0] && sheaf_nrows(w) == 1 &&
+           sheaf__cuda_disjoint(w, norm) && sheaf__cuda_disjoint(w, mul);
 }
 /* In a buffer of weights, which graphs read only. */
 static inline bool sheaf__cuda_is_weight(const struct sheaf_tensor *t) {

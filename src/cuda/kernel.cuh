@@ -5,7 +5,7 @@
  * CUDA_LAUNCH, CUDA_DYNAMIC_SHARED and the handful of intrinsics that the emulation has.
  *
  * Everything is compiled without contraction of products (-fmad=false): a conversion gives the bits
- * that src/core gives. Where a fused product is wanted it is written, fmaf. */
+ * that the library gives on the host. Where a fused product is wanted it is written, fmaf. */
 #ifndef SHEAF_CUDA_KERNEL_CUH
 #define SHEAF_CUDA_KERNEL_CUH
 
@@ -173,6 +173,11 @@ struct View {
 
 HD bool is_dense(const View &v) {
     return v.ne[0] <= 1 || v.nb[0] == (v.type == SHEAF_TYPE_F32 ? sizeof(float) : sizeof(short));
+}
+
+/* Do all rows begin at a multiple of 16 bytes? */
+HD bool in_sixteens(const View &v) {
+    return ((uintptr_t)v.data | v.nb[1] | v.nb[2] | v.nb[3]) % 16 == 0;
 }
 
 /* n, not negative, by a divisor. A number below it needs no division, which takes long: decode has rows,

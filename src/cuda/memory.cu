@@ -1,7 +1,7 @@
 /* Memory of the devices, and pinned host memory that transfers do best with.
  *
- * Sizes, offsets and layouts were checked by src/core. Synchronous calls run in the calling
- * thread's own stream and is waited for: backends have streams that do not wait for others. */
+ * The library has checked sizes, offsets and layouts. A synchronous call runs in the calling thread's own stream
+ * and is waited for: backends have streams that do not wait for others. */
 #include <stdlib.h>
 
 #include "cuda/device.h"

@@ -203,9 +203,15 @@ static enum sheaf_status launch_nodes(struct sheaf__cuda_queue *q,
     return sheaf__cuda_launched(q, dst);
 }
 
-/* Alike as far as a launch of the vector kernels goes: type, columns, one matrix, 16-byte pieces.
- */
-bool sheaf__cuda_joins(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *first,
+/* Do blocks of one product write nothing that those of another read or write? */
+static bool independent(const struct sheaf_tensor *a, const struct sheaf_tensor *b) {
+    return sheaf__cuda_disjoint(a, b) && sheaf__cuda_disjoint(a->src[0], b) &&
+           sheaf__cuda_disjoint(b->src[0], a) && sheaf__cuda_disjoint(a->src[1], b) &&
+           sheaf__cuda_disjoint(b->src[1], a);
+}
+
+/* May they be one launch of the vector kernels? Alike are type, columns, one matrix, 16-byte pieces. */
+static bool joins(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *first,
                        const struct sheaf_tensor *other) {
     const struct sheaf_tensor *const both[] = {first, other};
     for (int i = 0; i < 2; i++) {
@@ -216,8 +222,7 @@ bool sheaf__cuda_joins(const struct sheaf__cuda_queue *q, const struct sheaf_ten
             return false;
     }
     return first->src[1] == other->src[1] && first->src[0]->type == other->src[0]->type &&
-           sheaf__cuda_apart(other, first) && sheaf__cuda_apart(other, other->src[1]) &&
-           sheaf__cuda_apart(first, other->src[1]);
+           independent(first, other);
 }
 
 bool sheaf__cuda_rounds(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
@@ -235,8 +240,8 @@ int sheaf__cuda_launch_products(struct sheaf__cuda_queue *q, const struct sheaf_
                                 int n, enum sheaf_status *st) {
     int together = 1;
     if (next[0]->op != SHEAF_OP_MUL_MAT) return 0;
-    while (together < n && together < 3 && sheaf__cuda_joins(q, next[0], next[together]) &&
-           (together < 2 || sheaf__cuda_apart(next[2], next[1])))
+    while (together < n && together < 3 && joins(q, next[0], next[together]) &&
+           (together < 2 || independent(next[1], next[2])))
         together++;
     if (together > 1) *st = launch_nodes(q, next, together);
     return together > 1 ? together : 0;

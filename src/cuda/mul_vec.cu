@@ -368,11 +368,6 @@ static __global__ void mul_vec_plain_kernel(Product p, int64_t n_y, int64_t n_z,
 
 /* ---- launch ---- */
 
-static bool in_sixteens(const View &v) {
-    uintptr_t bits = (uintptr_t)v.data | v.nb[1] | v.nb[2] | v.nb[3];
-    return bits % 16 == 0;
-}
-
 /* How a launch divides the work. */
 struct Grid {
     dim3 blocks;

@@ -39,10 +39,6 @@ static inline bool sheaf__cuda_by_integers(enum sheaf_type type) {
     return sheaf_is_quantized(type) && !sheaf__cuda_is_plain_form(type);
 }
 
-/* May `other` be one of `first`'s launch? */
-bool sheaf__cuda_joins(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *first,
-                       const struct sheaf_tensor *other);
-
 /* Does `user`, a node to come, want the columns of x as integers? Then the kernel that makes x
  * writes them to p->q and p->ds, all p->chunks of a column, and sets q->rounds to x. */
 bool sheaf__cuda_rounds(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
@@ -58,7 +54,7 @@ void sheaf__cuda_quantize_columns(struct sheaf__cuda_queue *q, const struct Prod
 void sheaf__cuda_to_halves(struct sheaf__cuda_queue *q, const char *x, size_t nb1, int from, int to,
                            char *out, int64_t k, int64_t n);
 
-/* Any type; block types need the quantized columns. n: columns (MUL_MAT), else one a pair. */
+/* Any type; block types need the quantized columns. */
 void sheaf__cuda_mul_vec(struct sheaf__cuda_queue *q, const struct Product *p);
 /* Any type, MUL_MAT only. */
 void sheaf__cuda_mul_tile(struct sheaf__cuda_queue *q, const struct Product *p);

@@ -207,7 +207,7 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
         return 0;
     if (!add && !sheaf__cuda_plain_rows(norm->src[0], norm)) return 0;
     if (first + 1 < n && sheaf__cuda_is_weighted(next[first + 1], norm) &&
-        sheaf__cuda_apart(next[first + 1], next[first + 1]->src[1]))
+        (!add || sheaf__cuda_disjoint(next[first + 1]->src[1], add)))
         mul = next[first + 1];
     const struct sheaf_tensor *in[] = {add ? add->src[0] : norm->src[0], add ? add->src[1] : NULL,
                                        add};
@@ -277,7 +277,7 @@ static enum sheaf_status launch_sum_rows(struct sheaf__cuda_queue *q,
 }
 
 /* a -> dst F32 [1]: one block has all rows */
-static __global__ void __launch_bounds__(1024) sum_kernel(View dst, View a) {
+static __global__ void __launch_bounds__(1024) sum_all_kernel(View dst, View a) {
     __shared__ float scratch[32];
     float sum = 0.0f;
     for (int64_t row = 0; row < n_rows(a); row++) {
@@ -290,7 +290,7 @@ static __global__ void __launch_bounds__(1024) sum_kernel(View dst, View a) {
 }
 
 static enum sheaf_status launch_sum(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst) {
-    CUDA_LAUNCH(sum_kernel, 1, 1024, 0, q->stream, sheaf__cuda_view(dst),
+    CUDA_LAUNCH(sum_all_kernel, 1, 1024, 0, q->stream, sheaf__cuda_view(dst),
                 sheaf__cuda_view(dst->src[0]));
     return sheaf__cuda_launched(q, dst);
 }

@@ -2,7 +2,7 @@
  * GATED_LINEAR_ATTN. A warp takes a row (of RWKV 6 and linear attention, a column) of the state of
  * one head and sequence into registers, goes through the tokens, and writes what they read and the
  * state that they leave. Sums are over the lanes of a warp. */
-#include "cuda/product.h"
+#include "cuda/device.h"
 
 enum { STATE_MOST = 8, WARPS = 4 }; /* elements of a row that a lane has; warps of a block */
 enum StateKind { STATE_SCAN, STATE_DELTA, STATE_WKV6, STATE_WKV7, STATE_GLA };

@@ -25,6 +25,7 @@ struct sheaf__cuda_times *sheaf__cuda_times_new(void) {
     struct sheaf__cuda_times *t = (struct sheaf__cuda_times *)calloc(1, sizeof *t);
     if (t && !cudaEventCreateWithFlags(&t->before, 0) && !cudaEventCreateWithFlags(&t->behind, 0))
         return t;
+    if (t && t->before) cudaEventDestroy(t->before);
     free(t);
     return NULL;
 }

@@ -1,4 +1,4 @@
-/* Arena allocation for the rest of src/core. */
+/* The arena of a context, for the rest of src/tensor. */
 #ifndef SHEAF_TENSOR_CONTEXT_H
 #define SHEAF_TENSOR_CONTEXT_H
 

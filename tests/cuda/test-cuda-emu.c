@@ -850,6 +850,46 @@ Test(cuda_emu, columns_are_rounded_once) {
     fclose(trace);
 }
 
+/* Nodes that could be one launch by their shapes, if the second did not read what the first writes: a product whose
+ * matrix is a product of the same x, a norm that is its own weights, a sum that is them. */
+Test(cuda_emu, nodes_that_depend_are_launches_of_their_own) {
+    enum { K = 64, N = 2 };
+    float got[2][N * N + 4 * K];
+    for (int seed = 1; seed <= 6; seed++) {
+        char machine[16];
+        snprintf(machine, sizeof machine, "order=%d", seed);
+        for (int on = 0; on < 2; on++) {
+            struct rig r = rig_up(machine, on ? "" : "fuse=0");
+            struct sheaf_tensor *a = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, K, K);
+            struct sheaf_tensor *x = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, K, N);
+            struct sheaf_tensor *h = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_F32, K);
+            struct sheaf_tensor *y = sheaf_mul_mat(r.ctx, a, x), *z = sheaf_mul_mat(r.ctx, y, x);
+            struct sheaf_tensor *n = sheaf_rms_norm(r.ctx, h, 1e-5f), *m = sheaf_mul(r.ctx, n, n);
+            struct sheaf_tensor *sum = sheaf_add(r.ctx, h, m);
+            struct sheaf_tensor *norm = sheaf_rms_norm(r.ctx, sum, 1e-5f);
+            struct sheaf_tensor *out = sheaf_mul(r.ctx, norm, sum);
+            const struct sheaf_tensor *const results[] = {z, m, norm, out};
+            cr_assert_eq(sheaf_build_forward_expand(r.graph, z), SHEAF_STATUS_SUCCESS);
+            cr_assert_eq(sheaf_build_forward_expand(r.graph, out), SHEAF_STATUS_SUCCESS);
+            rig_alloc(&r);
+            fill(a, 1);
+            fill(x, 2);
+            fill(h, 3);
+            cr_assert_eq(sheaf_backend_graph_compute(r.backend, r.graph), SHEAF_STATUS_SUCCESS,
+                         "%s", sheaf_last_error());
+            size_t at = 0;
+            for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
+                const size_t size = sheaf_nbytes(results[i]);
+                cr_assert_eq(sheaf_backend_tensor_get(results[i], got[on] + at, 0, size),
+                             SHEAF_STATUS_SUCCESS);
+                at += size / sizeof(float);
+            }
+            rig_down(&r);
+        }
+        cr_expect(!memcmp(got[0], got[1], (N * N + 3 * K) * sizeof(float)), "%s", machine);
+    }
+}
+
 /* Without an algorithm tiles take over, also where the columns are there from the product before.
  */
 Test(cuda_emu, products_without_an_algorithm) {
