@@ -100,14 +100,14 @@ static void drop(struct product *p) {
     sheaf_free(p->ctx);
 }
 
-/* The kernel alone, rows in one go; F32_SUMS columns are for tables without digits. */
+/* The kernel alone, rows in one go. */
 static double whole(enum sheaf_type type, int64_t k, const char *w, int64_t m) {
     const struct sheaf__cpu_kernels *kern = sheaf__cpu_kernels();
     if (!kern) must(NULL);
     const size_t row = sheaf_row_size(type, k);
     const bool digits = kern->rows_dot_digits[type] != NULL;
     const sheaf__rows_dot_fn dot = digits ? kern->rows_dot_digits[type] : kern->rows_dot[type];
-    float *zeros = must(calloc((size_t)(k + k / 16), sizeof *zeros)), out[CHUNK], *to = out;
+    float *zeros = must(calloc((size_t)k, sizeof *zeros)), out[CHUNK], *to = out;
     void *column = must(aligned_alloc(64, (size_t)(k + 256) * 8));
     if (digits) kern->to_digits(zeros, column, k, kern->digits_order[type]);
     const void *act = digits ? column : zeros;
@@ -192,14 +192,9 @@ static double seconds_portable(const struct product *p) {
     const enum sheaf_type type = p->w->type;
     const void *x = p->x->data;
     const size_t row = sheaf_row_size(type, ALL_K);
-    float *sums = must(calloc(ALL_K + ALL_K / 16, sizeof *sums));
-    memcpy(sums, x, ALL_K * sizeof *sums);
-    if (sheaf__act_of(type) == SHEAF__ACT_F32_SUMS) sheaf__act_sums(sums, sums + ALL_K, ALL_K);
-    x = sums;
     const double start = cpu_seconds();
     sheaf__cpu_kernels_portable.rows_dot[type](ALL_K, p->w->data, row, ALL_M / 8, &x, 1, &to);
     const double took = cpu_seconds() - start;
-    free(sums);
     return 8 * took;
 }
 

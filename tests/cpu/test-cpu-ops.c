@@ -415,6 +415,31 @@ static const struct cpu_case cases[] = {
 
 Test(cpu_ops, every_case) { run_cpu_cases(cases, sizeof cases / sizeof *cases, expect); }
 
+/* Rows that move down within their tensor are all there afterwards, on any number of threads. */
+Test(cpu_ops, rows_move_down) {
+    enum { N = 512, ROWS = 200, BY = 3 };
+    for (int threads = 1; threads <= 3; threads++) {
+        sheaf_backend_t backend = new_backend(threads);
+        C *c = sheaf_init((struct sheaf_init_params){.mem_size = 4 << 20});
+        T *x = sheaf_new_tensor_2d(c, SHEAF_TYPE_F32, N, ROWS);
+        T *from = sheaf_view_2d(c, x, N, ROWS - BY, x->nb[1], BY * x->nb[1]);
+        struct sheaf_cgraph *g = sheaf_new_graph(c);
+        cr_assert_eq(sheaf_build_forward_expand(
+                         g, sheaf_cpy(c, from, sheaf_view_2d(c, x, N, ROWS - BY, x->nb[1], 0))),
+                     SHEAF_STATUS_SUCCESS);
+        for (int turn = 0; turn < 50; turn++) {
+            float *f = x->data;
+            for (int i = 0; i < N * ROWS; i++) f[i] = (float)i;
+            cr_assert_eq(sheaf_backend_graph_compute(backend, g), SHEAF_STATUS_SUCCESS);
+            for (int i = 0; i < N * (ROWS - BY); i++)
+                cr_assert_eq(f[i], (float)(i + BY * N), "%d threads, turn %d: element %d", threads,
+                             turn, i);
+        }
+        sheaf_free(c);
+        sheaf_backend_free(backend);
+    }
+}
+
 /* Products of one src1 pack it once, but never take what was packed before it changed. */
 Test(cpu_ops, products_of_the_same_columns) {
     enum { K = 64, N = 40, M = 30 };

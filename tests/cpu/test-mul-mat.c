@@ -24,7 +24,7 @@ static const enum sheaf_type types[] = {
     SHEAF_TYPE_IQ3_S, SHEAF_TYPE_IQ1_S,   SHEAF_TYPE_IQ1_M,
 };
 /* The first so many have rows by floats in every table, and by 8 bits if they are quantized. */
-enum { N_TYPES = sizeof types / sizeof types[0], N_EVERYWHERE = 11 };
+enum { N_TYPES = sizeof types / sizeof types[0] };
 static const enum sheaf_type cache_types[] = {SHEAF_TYPE_F32,  SHEAF_TYPE_F16,  SHEAF_TYPE_BF16,
                                               SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_1,
                                               SHEAF_TYPE_Q5_0, SHEAF_TYPE_Q5_1, SHEAF_TYPE_IQ4_NL};
@@ -148,10 +148,6 @@ static void make_column(const struct sheaf__cpu_kernels *kern, enum sheaf__act f
         kern->from_float[SHEAF_TYPE_BF16](meant, act, k);
         sheaf_to_float(SHEAF_TYPE_BF16, act, meant, k);
         break;
-    case SHEAF__ACT_F32_SUMS:
-        sheaf__act_sums(meant, (float *)act + k, k);
-        memcpy(act, meant, (size_t)k * sizeof(float));
-        break;
     default:
         memcpy(act, meant, (size_t)k * sizeof(float));
     }
@@ -187,7 +183,7 @@ static int check_kernels(enum way way) {
     int compared = 0;
     FOR_EACH_TABLE(kern) {
         for (int t = 0; t < N_TYPES; t++) {
-            const enum sheaf__act format = way == BY_FLOATS               ? sheaf__act_of(types[t])
+            const enum sheaf__act format = way == BY_FLOATS               ? SHEAF__ACT_F32
                                            : way == BY_DIGITS             ? SHEAF__ACT_DIGITS
                                            : way == BY_FEW                ? SHEAF__ACT_WORDS
                                            : sheaf_is_quantized(types[t]) ? SHEAF__ACT_BYTES
@@ -202,7 +198,8 @@ static int check_kernels(enum way way) {
             cr_assert(kern->tile_cols >= 1 && kern->tile_cols <= SHEAF__TILE_COLS);
             const int most = format == SHEAF__ACT_BF16 ? kern->bf16_cols : kern->tile_cols;
             if (way == BY_DIGITS && !kern->to_digits) continue;
-            if ((t >= N_EVERYWHERE || way == BY_FEW || way == BY_ROUNDED) && !dot) continue;
+            if ((sheaf_is_quantized(types[t]) || way == BY_FEW || way == BY_ROUNDED) && !dot)
+                continue;
             if ((way == BY_DIGITS || way == BY_FEW) && !sheaf_is_quantized(types[t])) {
                 cr_assert_null(dot);
                 continue;

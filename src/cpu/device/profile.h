@@ -12,7 +12,7 @@ struct sheaf__cpu_profile;
 
 /* NULL if SHEAF_CPU_PROFILE is unset, empty or 0, or if there is no memory for it. */
 struct sheaf__cpu_profile *sheaf__cpu_profile_new(const char *device);
-/* Prints the table to standard error, in one piece, if anything was computed. Accepts NULL. */
+/* Logs the table, in one piece, if anything was computed. Accepts NULL. */
 void sheaf__cpu_profile_free(struct sheaf__cpu_profile *profile);
 
 void sheaf__cpu_profile_start(struct sheaf__cpu_profile *profile);

@@ -157,12 +157,6 @@ const char *sheaf_cpu_isa_name(void) {
     return k ? k->name : "?";
 }
 
-enum sheaf__act sheaf__act_of(enum sheaf_type weights) {
-    const bool sums =
-        weights == SHEAF_TYPE_Q4_K || weights == SHEAF_TYPE_Q5_K || weights == SHEAF_TYPE_Q6_K;
-    return sums ? SHEAF__ACT_F32_SUMS : SHEAF__ACT_F32;
-}
-
 enum sheaf__rounding sheaf__rounding(void) {
     pthread_once(&once, choose);
     return rounding;
@@ -170,8 +164,6 @@ enum sheaf__rounding sheaf__rounding(void) {
 
 size_t sheaf__act_row_size(enum sheaf__act act, int64_t k) {
     switch (act) {
-    case SHEAF__ACT_F32_SUMS:
-        return (size_t)(k + k / 16) * sizeof(float);
     case SHEAF__ACT_DIGITS:
         return (size_t)((k + 255) / 256) * sizeof(struct sheaf__act_digits);
     case SHEAF__ACT_WORDS:
@@ -182,13 +174,5 @@ size_t sheaf__act_row_size(enum sheaf__act act, int64_t k) {
         return (size_t)((k + 255) / 256) * sizeof(struct sheaf__act_bytes);
     default:
         return (size_t)k * sizeof(float);
-    }
-}
-
-void sheaf__act_sums(const float *x, float *sums, int64_t n) {
-    for (int64_t g = 0; g < n / 16; g++, x += 16) {
-        float lane[4];
-        for (int l = 0; l < 4; l++) lane[l] = (x[l] + x[l + 4]) + (x[l + 8] + x[l + 12]);
-        sums[g] = (lane[0] + lane[2]) + (lane[1] + lane[3]);
     }
 }

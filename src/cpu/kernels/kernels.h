@@ -33,10 +33,9 @@ struct sheaf__query_digits {
 
 /* What the activations of a product with few columns are turned into. */
 enum sheaf__act {
-    SHEAF__ACT_F32,      /* plain floats */
-    SHEAF__ACT_F32_SUMS, /* the same, then the sums of each 16: for Q4_K, Q5_K, Q6_K weights */
-    SHEAF__ACT_DIGITS,   /* integers of 24 or 16 bits; in place of floats where a table has them */
-    SHEAF__ACT_WORDS,    /* integers of 16 bits, for several columns */
+    SHEAF__ACT_F32,    /* plain floats */
+    SHEAF__ACT_DIGITS, /* integers of 24 or 16 bits; in place of floats where a table has them */
+    SHEAF__ACT_WORDS,  /* integers of 16 bits, for several columns */
     /* Only where activations are to be rounded: integers of 8 bits, for quantized weights; BF16, for plain
      * ones, by several columns */
     SHEAF__ACT_BYTES,
@@ -82,7 +81,7 @@ struct sheaf__act_bytes {
     int8_t x[256];
     float d[8], sums32[8]; /* of 32 elements each; sums only with vectors of 32 bytes */
     /* With vectors of 64 bytes, for each lane of 4 d, the sum of the elements that it has in all vectors,
-     * and minus the sum of these as integers; _6K, _HALVES: d and sums of 16 */
+     * and minus the sum of these as integers. With vectors of 32, _6K and _HALVES: d and sums of 16 */
     float lane_d[16], lane_sums[16];
     int32_t minus_sums[16];
 };
@@ -341,13 +340,12 @@ struct sheaf__cpu_kernels {
     const char *name;
     struct sheaf__cpu_panels panels[SHEAF__PANELS_KINDS];
 
-    /* By sheaf__act_of(type). F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K; the
-     * portable table has all types, and stands in where another has NULL */
+    /* By plain floats: F32 F16 BF16. The portable table has all types, and stands in where another has neither
+     * this nor rows_dot_digits. */
     sheaf__rows_dot_fn rows_dot[SHEAF_TYPE_COUNT];
     int tile_cols; /* most columns in one call of rows_dot and the like; at most SHEAF__TILE_COLS */
-    /* By columns in digits, in the order of the type. A table has all of these for quantized types
-     * or none; where it has them they are used for plain floats. Types that have rows_dot_few take one
-     * column after the other here. */
+    /* By columns in digits, in the order of the type. A table has all of these for quantized types or none. Types
+     * that have rows_dot_few take one column after the other here. */
     sheaf__rows_dot_fn rows_dot_digits[SHEAF_TYPE_COUNT];
     enum sheaf__digits_order digits_order[SHEAF_TYPE_COUNT];
     /* The same bits for any number of columns in words; NULL where rows_dot_digits serves for all. */
@@ -426,14 +424,10 @@ struct sheaf__cpu_kernels {
                       const float *w, int64_t w_stride, float *y, int64_t y_stride);
 };
 
-/* The form of floats that rows_dot of a type wants. */
-enum sheaf__act sheaf__act_of(enum sheaf_type weights);
 /* How products may round activations: SHEAF_CPU_ACTIVATIONS. Fixed when
  * sheaf__cpu_kernels is. */
 enum sheaf__rounding { SHEAF__ROUND_NONE, SHEAF__ROUND_BF16, SHEAF__ROUND_Q8 };
 enum sheaf__rounding sheaf__rounding(void);
-/* The sums of n / 16 groups of floats; n % 16 == 0. */
-void sheaf__act_sums(const float *x, float *sums, int64_t n);
 /* Bytes of k activations. */
 size_t sheaf__act_row_size(enum sheaf__act act, int64_t k);
 

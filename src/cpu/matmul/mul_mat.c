@@ -61,11 +61,8 @@ struct columns {
 static struct columns describe_columns(const struct sheaf__cpu_kernels *kern,
                                        const struct sheaf_tensor *dst, int64_t most, void *work) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
-    struct columns c = {.b = b,
-                        .tile = kern->tile_cols,
-                        .act = sheaf__act_of(a->type),
-                        .k = b->ne[0],
-                        .data = work};
+    struct columns c = {
+        .b = b, .tile = kern->tile_cols, .act = SHEAF__ACT_F32, .k = b->ne[0], .data = work};
     c.rows_dot = kern->rows_dot[a->type];
     if (!c.rows_dot) c.rows_dot = sheaf__cpu_kernels_portable.rows_dot[a->type];
     if (kern->rows_dot_digits[a->type]) {
@@ -150,9 +147,7 @@ static void convert_columns(const struct sheaf__cpu_kernels *kern, const struct 
             } else if (c->act == SHEAF__ACT_BF16) {
                 kern->from_float[SHEAF_TYPE_BF16](x, at, n);
             } else {
-                float *to = (float *)(void *)dst;
-                memcpy(to + i, x, (size_t)n * sizeof *x);
-                if (c->act == SHEAF__ACT_F32_SUMS) sheaf__act_sums(x, to + c->k + i / 16, n);
+                memcpy(at, x, (size_t)n * sizeof *x);
             }
         }
     }
@@ -165,8 +160,7 @@ static void multiply(const struct columns *c, const struct sheaf_tensor *a, cons
                      int64_t rows, const void *const *act, int nc, float *const *out) {
     const size_t stride = a->nb[1];
     const bool three = c->act == SHEAF__ACT_DIGITS && sheaf__digits_used(c->order) == 3;
-    if (c->k <= (three ? MAX_WHOLE_OF_3 : MAX_WHOLE) ||
-        c->act == SHEAF__ACT_F32_SUMS /* its sums lie apart */) {
+    if (c->k <= (three ? MAX_WHOLE_OF_3 : MAX_WHOLE)) {
         c->rows_dot(c->k, w, stride, rows, act, nc, out);
         return;
     }

@@ -35,7 +35,7 @@ struct sheaf__cpu_sync {
 size_t sheaf__mul_mat_work_size(const struct sheaf_tensor *dst, int nth);
 
 /* dst F32 [m, n, g.r, s.t] = src0 [k, m, g, s] . src1 [k, n, g.r, s.t]; src1 F32 or F16 of any
- * strides. Always SUCCESS today. */
+ * strides. INVALID if there are no kernels. */
 enum sheaf_status sheaf__mul_mat(const struct sheaf_tensor *dst, int ith, int nth, void *work,
                                  struct sheaf__cpu_sync *sync);
 

@@ -21,6 +21,9 @@ enum {
     /* From so many columns on, at the earliest; sheaf__mul_mat_by_panels */
     MIN_COLUMNS = 8,
     LAST_EXACT = SHEAF__PANELS_BF16_TWICE, /* kinds behind it round */
+    /* rows_dot goes over the weights once for each tile_cols columns; panels unpack them, and cost the same for 9
+     * columns as for 16. Up to so many columns rows are faster. */
+    MOST_BY_ROWS = 12,
     MIN_ROUNDED_PLAIN = 4, /* columns: fewer cost little beside the reading of weights */
     PASS = SHEAF__SEGMENT, /* elements of k; 32 columns of them are 32 KiB */
     /* The same by tiles. F16 by 16 columns, us a MiB: 196 with passes of 256 over a chunk, 160 so, 160 and
@@ -90,15 +93,6 @@ static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *
     return kind;
 }
 
-/* rows_dot goes over the weights once for each tile_cols columns; panels unpack them, and cost the same
- * for 9 columns as for 16. Up to so many columns rows are faster: 16 where activations have two digits
- * and panels are of floats. */
-static int most_by_rows(const struct sheaf__cpu_kernels *kern, enum sheaf_type type) {
-    const bool few_bits =
-        kern->rows_dot_digits[type] && sheaf__digits_used(kern->digits_order[type]) == 2;
-    return few_bits && kind_of(kern, type) == &kern->panels[SHEAF__PANELS_FLOATS] ? 16 : 12;
-}
-
 /* Plain weights from so many columns on, not heads of one token that meet the same K/V head; not plain experts, which
  * few rows meet. */
 bool sheaf__mul_mat_rounds_rows(const struct sheaf__cpu_kernels *kern,
@@ -118,7 +112,7 @@ bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struc
     if (kern->panels[SHEAF__PANELS_FLOATS].rows == 0 || dst->src[0]->ne[0] == 0) return false;
     if (dst->op == SHEAF_OP_MUL_MAT && sheaf__mul_mat_rounds_rows(kern, dst))
         return columns > (sheaf_is_quantized(type) ? kern->rounded_cols : kern->bf16_cols);
-    if (kind_of(kern, type) <= &kern->panels[LAST_EXACT]) return columns > most_by_rows(kern, type);
+    if (kind_of(kern, type) <= &kern->panels[LAST_EXACT]) return columns > MOST_BY_ROWS;
     return columns >= MIN_COLUMNS;
 }
 

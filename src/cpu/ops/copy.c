@@ -79,8 +79,7 @@ static void copy_same(const struct sheaf_tensor *dst, const struct sheaf_tensor 
     const int64_t block = sheaf_blck_size(dst->type);
     if (is_one_run(dst) && is_one_run(src)) {
         const size_t at = (size_t)(first / block) * size, end = (size_t)(last / block) * size;
-        memmove((char *)dst->data + at, (const char *)src->data + at,
-                end - at); /* rows may move down */
+        memmove((char *)dst->data + at, (const char *)src->data + at, end - at);
         return;
     }
     struct cursor d = cursor_at(dst, first), s = cursor_at(src, first);
@@ -186,7 +185,10 @@ static enum sheaf_status op_copy(struct sheaf_tensor *dst, int ith, int nth,
     int64_t first, last;
     (void)sync;
     (void)work;
-    sheaf__cpu_share((n + PIECE - 1) / PIECE, ith, nth, &first, &last);
+    /* rows that move within their tensor are moved by one thread: another would write what is still to be read */
+    const bool moves = sheaf__overlaps(dst, src);
+    if (moves && ith > 0) return SHEAF_STATUS_SUCCESS;
+    sheaf__cpu_share((n + PIECE - 1) / PIECE, ith, moves ? 1 : nth, &first, &last);
     first *= PIECE;
     last = last * PIECE < n ? last * PIECE : n;
     if (first >= last) return SHEAF_STATUS_SUCCESS;

@@ -117,8 +117,8 @@ static struct scan scan_of(const struct sheaf_tensor *dst) {
     return p;
 }
 
-static int64_t scan_work(const struct scan *p) { /* decays, x dt, dt, states */
-    return (p->scalar ? 1 : BLOCK) * p->k + 2 * BLOCK + (p->kept > 1 ? BLOCK * p->k : 0);
+static int64_t scan_work(const struct scan *p) { /* decays, x dt, states */
+    return (p->scalar ? 1 : BLOCK) * p->k + BLOCK + (p->kept > 1 ? BLOCK * p->k : 0);
 }
 static size_t ssm_scan_work(const struct sheaf_tensor *dst, int nth) {
     const struct scan p = scan_of(dst);

@@ -3,7 +3,7 @@
  * Vectors lie along a head, eight elements of each of ROWS_IN rows. A product of two rows is eight
  * partial sums, and those of VW keys are added up together, by halves: 21 instructions for VW
  * products (45 where a vector of 16 lanes is one row). Rows become floats in registers, once for
- * all queries that share them, while the float units multiply.
+ * each DOT_QUERIES queries that share them, while the float units multiply.
  *
  * Invariant: element i of a product enters partial sum i mod 8, and a value is added key by key,
  * whatever is computed beside them. So the bits depend neither on the number of keys and queries

@@ -423,7 +423,7 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, struct 
         float t[TILE][16];
         uint32_t signs[8];
         if (signs_are_packed(type)) signs_256(type, p, signs);
-        if (C == 1) fetch_weights(fetch, w, size_256(type));
+        fetch_weights(fetch, w, size_256(type));
         UNROLL for (int c = 0; c < C; c++) {
             const struct sheaf__act_digits *y = &act[c][i / SHEAF__QK_K];
             const struct scales dx = each_twice(_mm256_load_ps(y->d));
@@ -514,65 +514,7 @@ INLINE void digits_iq4(enum sheaf_type type, enum sheaf__act act, int64_t k, con
 
 #include "cpu/kernels/x86/halves.h"
 
-/* ---- rows of types of which a lane has blocks or pieces of its own ---- */
-
-/* A part of a row by C columns: its sums, or those so far to `to`. */
-INLINE void digits_row(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
-                       struct fetch fetch, const void *const *cols, int C, const v_f *from, v_f *to,
-                       float *sum) {
-    if (type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K)
-        digits_k(type, act, k, w, fetch, cols, C, from, to, sum);
-    else if (type == SHEAF_TYPE_Q6_K)
-        digits_6k(act, k, w, fetch, cols, C, from, to, sum);
-    else if (BY_IQ4(type))
-        digits_iq4(type, act, k, w, fetch, cols, C, from, to, sum);
-    else if (BY_HALVES(type))
-        digits_halves(type, act, k, w, fetch, cols, C, from, to, sum);
-    else
-        digits_32(type, act, k, w, fetch, cols, C, from, to, sum);
-}
-
-#define DIGITS_PARTS(TYPE, ACT, C)                                                                 \
-    for (int64_t r0 = 0; r0 < nr; r0 += PART_ROWS) {                                               \
-        const int64_t rows = nr - r0 < PART_ROWS ? nr - r0 : PART_ROWS;                            \
-        v_f sums[PART_ROWS][2 * (C)];                                                              \
-        int64_t i = 0;                                                                             \
-        do {                                                                                       \
-            const bool last = i + part >= k;                                                       \
-            const char *p = (const char *)w + (size_t)r0 * w_stride;                               \
-            const void *cols[C];                                                                   \
-            p += (size_t)(i / SHEAF__QK_K) * size_256(TYPE);                                       \
-            UNROLL for (int c = 0; c < (C); c++) cols[c] =                                         \
-                part_of_column(ACT, act[c < nc ? c : 0], i / SHEAF__QK_K);                         \
-            for (int64_t r = 0; r < rows; r++, p += w_stride) {                                    \
-                float sum[C] = {0};                                                                \
-                digits_row(TYPE, ACT, last ? k - i : part, p, fetch, cols, C, i ? sums[r] : NULL,  \
-                           last ? NULL : sums[r], sum);                                            \
-                for (int c = 0; c < nc && last; c++) out[c][r0 + r] = sum[c];                      \
-            }                                                                                      \
-            i += part;                                                                             \
-        } while (i < k);                                                                           \
-    }
-#define ROWS_OF_ACT(NAME, TYPE, ACT)                                                               \
-    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
-                     const void *const *act, int nc, float *const *out) {                          \
-        const int64_t part = part_of(k, nc);                                                       \
-        const size_t ahead =                                                                       \
-            prefetch_ahead((size_t)part * size_256(TYPE) / SHEAF__QK_K, w_stride);                 \
-        if (nc == 1) {                                                                             \
-            BY_FETCH(ahead, DIGITS_PARTS(TYPE, ACT, 1));                                           \
-            return;                                                                                \
-        }                                                                                          \
-        const struct fetch fetch = fetch_once(ahead);                                              \
-        if (nc == 2) {                                                                             \
-            DIGITS_PARTS(TYPE, ACT, 2)                                                             \
-        } else if (nc == 3) {                                                                      \
-            DIGITS_PARTS(TYPE, ACT, 3)                                                             \
-        } else {                                                                                   \
-            DIGITS_PARTS(TYPE, ACT, 4)                                                             \
-        }                                                                                          \
-    }
-
+#include "cpu/kernels/x86/rows_of_lanes.h"
 #endif
 
 /* ---- panels ---- */
@@ -631,18 +573,6 @@ INLINE void blocks_bytes(enum sheaf_type type, const void *src, struct panel_row
 
 /* ---- the functions of the table ---- */
 
-/* Types whose few columns may be rounded. */
-#define ROUNDED_COMMON(X)                                                                          \
-    X(Q4_0)                                                                                        \
-    X(Q4_1)                                                                                        \
-    X(Q5_0) X(Q5_1) X(Q8_0) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4)   \
-        X(TQ1_0) X(TQ2_0)
-#if defined(KERNELS_VNNI_512)
-#define ROUNDED(X) ROUNDED_COMMON(X) X(IQ3_XXS) X(IQ3_S)
-#else
-#define ROUNDED(X) ROUNDED_COMMON(X)
-#endif
-
 /* Types with one scale for 32 weights, and for 16: X for each; and entries of a table, of types whose
  * integers have at most 5 bits, and 8 (panel_bits). */
 #define BYTES_BY_32(X) BYTES_IN_LANES_BY_32(X) BYTES_IN_ORDER_BY_32(X)
@@ -686,12 +616,12 @@ INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_
     else if (by_pieces(type) && nc == 1)
         rows_by_pieces(type, SHEAF__ACT_DIGITS, k, w, w_stride, nr, act, nc, out);
     else
-        rows_by_few(type, k, w, w_stride, nr, act, nc, out);
+        rows_by_few(type, few_act(type), k, w, w_stride, nr, act, nc, out);
 }
 #define FEW_BYTES(TYPE)                                                                            \
     static void few_bytes_##TYPE(int64_t k, const void *w, size_t w_stride, int64_t nr,            \
                                  const void *const *act, int nc, float *const *out) {              \
-        rows_by_few(SHEAF_TYPE_##TYPE, k, w, w_stride, nr, act, nc, out);                          \
+        rows_by_few(SHEAF_TYPE_##TYPE, SHEAF__ACT_WORDS, k, w, w_stride, nr, act, nc, out);        \
     }
 #define LEVELS(X) X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(IQ3_XXS) X(IQ3_S)
 LEVELS(FEW_BYTES)

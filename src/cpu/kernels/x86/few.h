@@ -289,21 +289,32 @@ INLINE void few_columns(enum sheaf_type type, enum sheaf__act act, int64_t k, co
         few_rows(type, act, k, w, w_stride, nr, fetch, columns, nc, C, out);
     }
 }
-INLINE void rows_by_few(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
-                        const void *const *act, int nc, float *const *out) {
-    if (nc == 1)
-        few_columns(type, few_act(type), k, w, w_stride, nr, act, nc, 1, out);
-    else if (nc == 2)
-        few_columns(type, few_act(type), k, w, w_stride, nr, act, nc, 2, out);
+/* Columns 1, 2, 4 or 8 at once; one rounded column has other kernels (rows_by_one). */
+INLINE void rows_by_few(enum sheaf_type type, enum sheaf__act act, int64_t k, const void *w,
+                        size_t w_stride, int64_t nr, const void *const *columns, int nc,
+                        float *const *out) {
+    if (nc == 1 && act != SHEAF__ACT_BYTES)
+        few_columns(type, act, k, w, w_stride, nr, columns, nc, 1, out);
+    else if (nc <= 2)
+        few_columns(type, act, k, w, w_stride, nr, columns, nc, 2, out);
     else if (nc <= 4)
-        few_columns(type, few_act(type), k, w, w_stride, nr, act, nc, 4, out);
+        few_columns(type, act, k, w, w_stride, nr, columns, nc, 4, out);
     else
-        few_columns(type, few_act(type), k, w, w_stride, nr, act, nc, SHEAF__TILE_COLS, out);
+        few_columns(type, act, k, w, w_stride, nr, columns, nc, SHEAF__TILE_COLS, out);
 }
+INLINE void rows_by_one(enum sheaf_type type, enum sheaf__act act, int64_t k, const void *w,
+                        size_t w_stride, int64_t nr, const void *const *columns, int nc,
+                        float *const *out) {
+    if (by_pieces(type))
+        rows_by_pieces(type, act, k, w, w_stride, nr, columns, nc, out);
+    else
+        rows_by_eights(type, act, k, w, w_stride, nr, columns, nc, out);
+}
+
 #define ROWS_FEW(NAME, TYPE)                                                                       \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
-        rows_by_few(TYPE, k, w, w_stride, nr, act, nc, out);                                       \
+        rows_by_few(TYPE, SHEAF__ACT_WORDS, k, w, w_stride, nr, act, nc, out);                     \
     }
 ROWS_FEW(few_q4_0, SHEAF_TYPE_Q4_0)
 ROWS_FEW(few_q4_1, SHEAF_TYPE_Q4_1)
@@ -311,35 +322,14 @@ ROWS_FEW(few_q5_0, SHEAF_TYPE_Q5_0)
 ROWS_FEW(few_q5_1, SHEAF_TYPE_Q5_1)
 ROWS_FEW(few_q4_k, SHEAF_TYPE_Q4_K)
 ROWS_FEW(few_q5_k, SHEAF_TYPE_Q5_K)
-#define ROWS_ONE_OR_FEW(NAME, ONE, TYPE)                                                           \
+#define ROWS_ONE_OR_FEW(NAME, TYPE, ACT)                                                           \
     static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
                      const void *const *act, int nc, float *const *out) {                          \
         if (nc == 1)                                                                               \
-            ONE(TYPE, SHEAF__ACT_DIGITS, k, w, w_stride, nr, act, nc, out);                        \
+            rows_by_one(TYPE, ACT, k, w, w_stride, nr, act, nc, out);                              \
         else                                                                                       \
-            rows_by_few(TYPE, k, w, w_stride, nr, act, nc, out);                                   \
+            rows_by_few(TYPE, ACT, k, w, w_stride, nr, act, nc, out);                              \
     }
-ROWS_ONE_OR_FEW(rows_digits_q6_k, rows_by_pieces, SHEAF_TYPE_Q6_K)
-ROWS_ONE_OR_FEW(rows_digits_q8_0, rows_by_eights, SHEAF_TYPE_Q8_0)
-
-/* Rounded columns: one, 2, 4, or 8 at once. */
-INLINE void rows_by_rounded(enum sheaf_type type, int64_t k, const void *w, size_t w_stride,
-                            int64_t nr, const void *const *act, int nc, float *const *out) {
-    const enum sheaf__act bytes = SHEAF__ACT_BYTES;
-    if (nc == 1 && by_pieces(type))
-        rows_by_pieces(type, bytes, k, w, w_stride, nr, act, nc, out);
-    else if (nc == 1)
-        rows_by_eights(type, bytes, k, w, w_stride, nr, act, nc, out);
-    else if (nc == 2)
-        few_columns(type, bytes, k, w, w_stride, nr, act, nc, 2, out);
-    else if (nc <= SHEAF__TILE_COLS / 2)
-        few_columns(type, bytes, k, w, w_stride, nr, act, nc, SHEAF__TILE_COLS / 2, out);
-    else
-        few_columns(type, bytes, k, w, w_stride, nr, act, nc, SHEAF__TILE_COLS, out);
-}
-#define ROWS_ROUNDED(NAME, TYPE)                                                                   \
-    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
-                     const void *const *act, int nc, float *const *out) {                          \
-        rows_by_rounded(TYPE, k, w, w_stride, nr, act, nc, out);                                   \
-    }
-#define ROUNDED_ROWS(TYPE) ROWS_ROUNDED(rounded_##TYPE, SHEAF_TYPE_##TYPE)
+ROWS_ONE_OR_FEW(rows_digits_q6_k, SHEAF_TYPE_Q6_K, SHEAF__ACT_DIGITS)
+ROWS_ONE_OR_FEW(rows_digits_q8_0, SHEAF_TYPE_Q8_0, SHEAF__ACT_DIGITS)
+#define ROUNDED_ROWS(TYPE) ROWS_ONE_OR_FEW(rounded_##TYPE, SHEAF_TYPE_##TYPE, SHEAF__ACT_BYTES)

@@ -1,4 +1,4 @@
-/* A part of kernels.h, of the AVX-512 table: blocks of weights by activations in digits.
+/* A part of kernels.h, of the AVX-512 table: blocks of weights by activations in digits, or rounded, in bytes.
  *
  * An activation is an integer of 24 or 16 bits times the scale of its block of 32, kept as three or
  * two signed bytes: q = (h * 256 + m) * 256 + l, or h * 256 + m for weights of up to 6 bits. VNNI
@@ -16,7 +16,7 @@
  * These loops spend their time on scales and unpacking, not on products, so activations lie in the
  * order in which weights of few bits come out of wide loads (enum sheaf__digits_order).
  *
- * One column here, row by row, as memory is read in order then: a Zen 5 reads Q4_0 at 37 GB/s, by two
+ * One column meets row by row, as memory is read in order then: a Zen 5 reads Q4_0 at 37 GB/s, by two
  * rows at 28 to 33, and at 24 instead of 20 while the other core reads too. Several columns: few.h.
  *
  * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */

@@ -21,8 +21,8 @@
  *   v_sum_twos v_sum_fours v_sum_eights   sums across eight vectors of such rows
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
- * The parts below (pairs.h, f32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
- * panels16.h, panels24.h, bytes.h with pieces.h, eights.h and few.h or with halves.h, plain_few.h, convert.h,
+ * The parts below (pairs.h, weights32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
+ * panels16.h, panels24.h, bytes.h with pieces.h, eights.h and few.h or with halves.h and rows_of_lanes.h, plain_few.h, convert.h,
  * panels8.h, panels16_avx2.h, lanes.h, attention.h, attention_few.h, attention_q8.h with attention_q8_lanes.h) use
  * these and each other in the order in which they are included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
  *
@@ -308,8 +308,21 @@ ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
 #include "cpu/kernels/x86/pairs.h"
 #endif
 
-#include "cpu/kernels/x86/f32.h"
+/* Types whose few columns may be rounded. */
+#define ROUNDED_COMMON(X)                                                                          \
+    X(Q4_0)                                                                                        \
+    X(Q4_1)                                                                                        \
+    X(Q5_0)                                                                                        \
+    X(Q5_1)                                                                                        \
+    X(Q8_0) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(TQ1_0) X(TQ2_0)
+#if defined(KERNELS_VNNI_512)
+#define ROUNDED(X) ROUNDED_COMMON(X) X(IQ3_XXS) X(IQ3_S)
+#else
+#define ROUNDED(X) ROUNDED_COMMON(X)
+#endif
+
 #include "cpu/kernels/x86/rows.h"
+#include "cpu/kernels/x86/weights32.h"
 
 #include "cpu/kernels/x86/blocks.h"
 #include "cpu/kernels/x86/panels.h"
@@ -427,7 +440,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                     .unpack = {[SHEAF_TYPE_Q8_0] = blocks_q8_0},
                 },
 #endif
-#if !defined(KERNELS_VNNI_512)
+#if !defined(KERNELS_VNNI_512) && !defined(KERNELS_VNNI_256)
             [SHEAF__PANELS_16_BYTES] = {PANELS_16, .unpack = {[SHEAF_TYPE_Q8_0] = words_q8_0}},
 #endif
             [SHEAF__PANELS_8] =
@@ -453,14 +466,6 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_F16] = rows_dot_f16,
             [SHEAF_TYPE_BF16] = rows_dot_bf16,
 #endif
-            [SHEAF_TYPE_Q8_0] = rows_dot_q8_0,
-            [SHEAF_TYPE_Q4_0] = rows_dot_q4_0,
-            [SHEAF_TYPE_Q4_1] = rows_dot_q4_1,
-            [SHEAF_TYPE_Q5_0] = rows_dot_q5_0,
-            [SHEAF_TYPE_Q5_1] = rows_dot_q5_1,
-            [SHEAF_TYPE_Q4_K] = rows_dot_q4_k,
-            [SHEAF_TYPE_Q5_K] = rows_dot_q5_k,
-            [SHEAF_TYPE_Q6_K] = rows_dot_q6_k,
         },
     .rows_dot_digits =
         {

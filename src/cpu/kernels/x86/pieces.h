@@ -1,5 +1,5 @@
 /* A part of kernels.h, of the AVX-512 table: weights with a scale for 16, of few bits that lie apart in
- * a block of 256, by activations in two digits: Q2_K, Q3_K, Q6_K, TQ1_0, TQ2_0.
+ * a block of 256, by activations in two digits or rounded: Q2_K, Q3_K, Q6_K, TQ1_0, TQ2_0.
  *
  * A lane is a piece of 16 weights: vector v has elements 4 v .. 4 v + 3 of each of the 16 pieces, lane
  * 4 g + c those of piece 4 c + g (SHEAF__DIGITS_PIECES), as a transposition of dwords within 128 bits

@@ -1,5 +1,5 @@
-/* The second half of kernels.h, in the same terms: activations, conversions, and the row
- * helpers of attention, norms and activation functions. */
+/* A part of kernels.h, in the same terms: rows of floats, element by element (activations, conversions, what
+ * attention, norms and activation functions do with a row). */
 
 /* ---- activations ---- */
 

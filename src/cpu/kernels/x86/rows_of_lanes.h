@@ -1,0 +1,60 @@
+/* A part of kernels.h, of tables with vectors of 32 bytes: rows of all types that are unpacked to lanes of blocks or
+ * pieces (int24_avx2.h, bytes.h, halves.h), by one to four columns, in digits or rounded. A new type gets a line in
+ * digits_row. */
+
+/* A part of a row by C columns: its sums, or those so far to `to`. */
+INLINE void digits_row(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
+                       struct fetch fetch, const void *const *cols, int C, const v_f *from, v_f *to,
+                       float *sum) {
+    if (type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_Q5_K)
+        digits_k(type, act, k, w, fetch, cols, C, from, to, sum);
+    else if (type == SHEAF_TYPE_Q6_K)
+        digits_6k(act, k, w, fetch, cols, C, from, to, sum);
+    else if (BY_IQ4(type))
+        digits_iq4(type, act, k, w, fetch, cols, C, from, to, sum);
+    else if (BY_HALVES(type))
+        digits_halves(type, act, k, w, fetch, cols, C, from, to, sum);
+    else
+        digits_32(type, act, k, w, fetch, cols, C, from, to, sum);
+}
+
+#define DIGITS_PARTS(TYPE, ACT, C)                                                                 \
+    for (int64_t r0 = 0; r0 < nr; r0 += PART_ROWS) {                                               \
+        const int64_t rows = nr - r0 < PART_ROWS ? nr - r0 : PART_ROWS;                            \
+        v_f sums[PART_ROWS][2 * (C)];                                                              \
+        int64_t i = 0;                                                                             \
+        do {                                                                                       \
+            const bool last = i + part >= k;                                                       \
+            const char *p = (const char *)w + (size_t)r0 * w_stride;                               \
+            const void *cols[C];                                                                   \
+            p += (size_t)(i / SHEAF__QK_K) * size_256(TYPE);                                       \
+            UNROLL for (int c = 0; c < (C); c++) cols[c] =                                         \
+                part_of_column(ACT, act[c < nc ? c : 0], i / SHEAF__QK_K);                         \
+            for (int64_t r = 0; r < rows; r++, p += w_stride) {                                    \
+                float sum[C] = {0};                                                                \
+                digits_row(TYPE, ACT, last ? k - i : part, p, fetch, cols, C, i ? sums[r] : NULL,  \
+                           last ? NULL : sums[r], sum);                                            \
+                for (int c = 0; c < nc && last; c++) out[c][r0 + r] = sum[c];                      \
+            }                                                                                      \
+            i += part;                                                                             \
+        } while (i < k);                                                                           \
+    }
+#define ROWS_OF_ACT(NAME, TYPE, ACT)                                                               \
+    static void NAME(int64_t k, const void *w, size_t w_stride, int64_t nr,                        \
+                     const void *const *act, int nc, float *const *out) {                          \
+        const int64_t part = part_of(k, nc);                                                       \
+        const size_t ahead =                                                                       \
+            prefetch_ahead((size_t)part * size_256(TYPE) / SHEAF__QK_K, w_stride);                 \
+        if (nc == 1) {                                                                             \
+            BY_FETCH(ahead, DIGITS_PARTS(TYPE, ACT, 1));                                           \
+            return;                                                                                \
+        }                                                                                          \
+        const struct fetch fetch = fetch_once(ahead);                                              \
+        if (nc == 2) {                                                                             \
+            DIGITS_PARTS(TYPE, ACT, 2)                                                             \
+        } else if (nc == 3) {                                                                      \
+            DIGITS_PARTS(TYPE, ACT, 3)                                                             \
+        } else {                                                                                   \
+            DIGITS_PARTS(TYPE, ACT, 4)                                                             \
+        }                                                                                          \
+    }
