@@ -38,5 +38,5 @@ int main(int argc, char **argv) {
     }
     sheaf_model_free(model);
     sheaf_world_finalize();
-    return status ? EXIT_FAILURE : EXIT_SUCCESS;
+    return status || sheaf_world_failed() ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -105,5 +105,5 @@ int main(void) {
     sheaf_backend_free(backend);
     sheaf_backend_meta_device_free(meta);
     sheaf_world_finalize();
-    return status ? EXIT_FAILURE : EXIT_SUCCESS;
+    return status || sheaf_world_failed() ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -29,6 +29,7 @@ class Event(c.Structure):  # struct sheaf_model_event
 
 lib.sheaf_sampler_default_params.restype = SamplerParams
 lib.sheaf_model_generate.argtypes = [c.c_void_p, c.c_char_p, c.c_void_p, c.c_void_p, c.c_void_p, c.c_void_p]
+lib.sheaf_world_failed.restype = lib.sheaf_world_reports_error.restype = c.c_bool
 lib.sheaf_model_free.argtypes = [c.c_void_p]
 
 
@@ -56,3 +57,4 @@ if lib.sheaf_world_rank() == 0:
     print(flush=True)
 lib.sheaf_model_free(model)
 lib.sheaf_world_finalize()
+sys.exit(bool(lib.sheaf_world_failed()))

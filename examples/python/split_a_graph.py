@@ -17,7 +17,8 @@ class InitParams(c.Structure):  # struct sheaf_init_params
 SplitState = c.CFUNCTYPE(S, P, P, c.POINTER(P))
 for name, (result, *arguments) in {
     "last_error": (c.c_char_p,), "world_init": (S, P), "world_rank": (S,), "world_size": (S,),
-    "world_finalize": (None,), "world_devices": (S, c.POINTER(c.POINTER(P)), c.POINTER(SIZE)),
+    "world_finalize": (None,), "world_abort": (None, c.c_char_p), "world_failed": (c.c_bool,),
+    "world_reports_error": (c.c_bool,), "world_devices": (S, c.POINTER(c.POINTER(P)), c.POINTER(SIZE)),
     "init": (P, InitParams), "free": (None, P), "tensor_overhead": (SIZE,), "graph_overhead": (SIZE,),
     "new_tensor_2d": (P, P, S, I64, I64), "set_name": (P, P, c.c_char_p), "get_name": (c.c_char_p, P),
     "set_input": (None, P), "set_output": (None, P), "mul_mat": (P, P, P, P), "relu": (P, P, P),
@@ -36,7 +37,8 @@ for name, (result, *arguments) in {
 
 def check(status):
     if status:
-        sys.exit(last_error().decode())
+        world_abort(last_error())
+        sys.exit(last_error().decode() if world_reports_error() else 1)
 
 
 def out(function, *arguments):
@@ -104,4 +106,4 @@ free(weights)
 backend_free(backend)
 backend_meta_device_free(meta)
 world_finalize()
-sys.exit(not worst < 1e-4)
+sys.exit(world_failed() or not worst < 1e-4)

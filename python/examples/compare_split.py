@@ -46,8 +46,7 @@ def main():
         if sheaf.rank() == 0:
             print("token %3d %6d  distance %.2e  best %6d %s" % (i, tokens[i], distance(a, b), best(a),
                                                                  "the same" if same else "not %d" % best(b)))
-    sheaf.finalize()
-    return 1 if wrong else 0
+    return 0 if sheaf.finalize() and not wrong else 1
 
 
 if __name__ == "__main__":

@@ -54,8 +54,10 @@ def init(timeout_ms=0, may_exit=True):
 
 
 def finalize():
+    """Ends the job. False if it has failed, also at its end: the script is to exit with another status than 0 then."""
     _lib.sheaf_world_finalize()
     _sys.excepthook = _before
+    return not _lib.sheaf_world_failed()
 
 
 def rank():
@@ -109,25 +111,30 @@ class Model:
         progress: called with bytes that are loaded and all bytes, returns False to give up."""
         def text(s):
             return s.encode() if s else None
-        self._model = _c.c_void_p()
+        self._handle, self._tokenizer = _c.c_void_p(), None
         self._progress = _s.Progress(lambda _user, done, total: progress(done, total) is not False) if progress \
             else _s.Progress(0)
         params = _s.ModelParams(
             size=_c.sizeof(_s.ModelParams), path=text(str(path)), devices=text(devices), split=text(split),
             overlap=text(overlap), wire=text(wire), experts=text(experts), n_ctx=n_ctx, n_batch=n_batch,
             kv_type=_TYPES[kv_type], single=single, check=check, progress=self._progress)
-        _check(_lib.sheaf_model_open(_c.byref(params), _c.byref(self._model)))
+        _check(_lib.sheaf_model_open(_c.byref(params), _c.byref(self._handle)))
         info = _s.ModelInfo(_c.sizeof(_s.ModelInfo))
         _check(_lib.sheaf_model_get_info(self._model, _c.byref(info)))
         self.path, self.arch = info.path.decode(), info.arch.decode()
         for name in ("n_vocab", "n_embd", "n_layer", "n_ctx_train", "n_ctx", "n_batch", "n_members", "total_bytes",
                      "weight_bytes", "bytes_read"):
             setattr(self, name, getattr(info, name))
-        self._tokenizer = None
 
     def close(self):
-        _lib.sheaf_model_free(self._model)
-        self._model = _c.c_void_p()
+        _lib.sheaf_model_free(self._handle)
+        self._handle, self._tokenizer = _c.c_void_p(), None
+
+    @property
+    def _model(self):
+        if not self._handle:
+            raise ValueError("the model is closed")
+        return self._handle
 
     def __enter__(self):
         return self
@@ -157,8 +164,9 @@ class Model:
 
     def _tok(self):
         if not self._tokenizer:
-            self._tokenizer = _c.c_void_p()
-            _check(_lib.sheaf_model_tokenizer(self._model, _c.byref(self._tokenizer)))
+            found = _c.c_void_p()
+            _check(_lib.sheaf_model_tokenizer(self._model, _c.byref(found)))
+            self._tokenizer = found
         return self._tokenizer
 
     def encode(self, text, special=True, parse_special=False):
@@ -236,10 +244,11 @@ class Model:
                 return _ABORTED
             return 0
         sampler = _s.SamplerParams(_c.sizeof(_s.SamplerParams), seed, temperature, top_p, min_p, top_k)
-        how = _s.GenerateParams(_c.sizeof(_s.GenerateParams), n, sampler, system.encode() if system else None, 0, seq,
-                                chat, ignore_eos)
+        data = None if prompt is None else prompt.encode()
+        how = _s.GenerateParams(_c.sizeof(_s.GenerateParams), n, sampler, system.encode() if system else None,
+                                len(data or b""), seq, chat, ignore_eos)
         callback = _s.EventFunction(take)
-        status = _lib.sheaf_model_generate(self._model, prompt and prompt.encode(), _c.byref(how), callback, None, None)
+        status = _lib.sheaf_model_generate(self._model, data, _c.byref(how), callback, None, None)
         if failed:
             raise failed[0]
         _check(status)

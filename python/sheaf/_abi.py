@@ -8,8 +8,9 @@ P, S, I64, SIZE, TEXT = c.c_void_p, c.c_int, c.c_int64, c.c_size_t, c.c_char_p
 
 
 def _load():
-    """LIBSHEAF_MODEL, or what the system's loader finds."""
-    names = [os.environ.get("LIBSHEAF_MODEL"), "libsheaf-model.so.0", ctypes.util.find_library("sheaf-model")]
+    """LIBSHEAF_MODEL and no other if it is set, or what the system's loader finds."""
+    named = os.environ.get("LIBSHEAF_MODEL")
+    names = [named] if named else ["libsheaf-model.so.0", ctypes.util.find_library("sheaf-model")]
     tried = []
     for name in names:
         if not name:
@@ -18,6 +19,8 @@ def _load():
             return c.CDLL(name)
         except OSError as e:
             tried.append(str(e))
+    if named:
+        raise ImportError("LIBSHEAF_MODEL=%s cannot be loaded: %s" % (named, tried[0]))
     raise ImportError("libsheaf-model.so.0 was not found (%s); install it, or name it by LIBSHEAF_MODEL" %
                       "; ".join(tried))
 

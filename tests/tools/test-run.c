@@ -567,6 +567,17 @@ Test(run, different_files_on_two_ranks) {
     cr_assert_eq(count("sheaf-run: "), 1, "%s", out);
 }
 
+/* The other ranks wait for a prompt that comes late longer than for one another. */
+Test(run, a_prompt_that_comes_late) {
+    char cmd[700];
+    snprintf(cmd, sizeof cmd,
+             "(sleep 4; echo In the beginning) | SHEAF_TIMEOUT_MS=2000 SHEAF_CPU_THREADS=1 mpirun "
+             "--allow-run-as-root --oversubscribe -np 2 '" SHEAF_BUILD_DIR "/bin/sheaf-run' -m " F32
+             " -f - -n 4 --temp 0 2>&1");
+    cr_assert_eq(run_command(cmd, 60, out, sizeof out), 0, "%s", out);
+    cr_assert(strstr(out, "of the world") || strstr(out, "generation  4 tokens"), "%s", out);
+}
+
 /* mpirun hands an environment to the ranks of its own host only. */
 Test(run, different_settings_on_two_ranks) {
     static const char *const cases[][2] = {

@@ -20,6 +20,7 @@
 #include "backend_ops.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/launcher.h"
 #include "common/tool.h"
 
 enum { MAX_SHOWN = 20, MAX_MEMBERS = 64, MAX_TARGETS = 16 };
@@ -407,10 +408,16 @@ static bool add_meta(struct target *targets, int *n, const sheaf_backend_dev_t *
                      const struct options *o) {
     sheaf_backend_dev_t meta;
     struct placement *p = &targets[*n].placement;
+    if (n_devs > MAX_MEMBERS) {
+        sheaf_set_error(
+            SHEAF_STATUS_INVALID,
+            "the meta device of all %zu devices: at most %d are cut here; name fewer (-m LIST)",
+            n_devs, MAX_MEMBERS);
+        return false;
+    }
     p->n_members = (int)n_devs;
     p->n_random = o->n_random;
-    return n_devs <= MAX_MEMBERS &&
-           sheaf_backend_meta_device(devs, n_devs, place, p, NULL, &meta) == SHEAF_STATUS_SUCCESS &&
+    return sheaf_backend_meta_device(devs, n_devs, place, p, NULL, &meta) == SHEAF_STATUS_SUCCESS &&
            add_target(targets, n, meta, (int)n_devs, o);
 }
 
@@ -495,8 +502,7 @@ static enum sheaf_status parse(int argc, char **argv, struct options *o) {
 
 /* Devices of four parts, unless the user or a launcher divides the machine. */
 static enum sheaf_status divide(void) {
-    if (getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") ||
-        sheaf_setting_value("SHEAF_CPU_DEVICES"))
+    if (sheaf__launcher_mpi_rank() || sheaf_setting_value("SHEAF_CPU_DEVICES"))
         return SHEAF_STATUS_SUCCESS;
     return sheaf_setting_set("SHEAF_CPU_DEVICES", "4");
 }

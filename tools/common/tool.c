@@ -78,6 +78,13 @@ int tool_start(const struct tool *tool, enum sheaf_status parsed) {
     return 0;
 }
 
+enum sheaf_status tool_await_input(enum sheaf_status st, const char *what) {
+    unsigned char read = 1;
+    if (sheaf_world_size() == 1) return st;
+    const enum sheaf_status waited = sheaf_world_call(&read, sizeof read, 0, what);
+    return waited ? waited : st;
+}
+
 int tool_end(int code) {
     fflush(stdout); /* a launcher that ends the job may leave no time for it later */
     sheaf_world_finalize();

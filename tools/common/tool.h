@@ -37,6 +37,10 @@ enum sheaf_status tool_set_sums(const char *sums);
  * on: the command line was bad, or the ranks did not meet; it has been said. */
 int tool_start(const struct tool *tool, enum sheaf_status parsed);
 
+/* Behind what rank 0 alone reads, maybe from a user or a pipe: the other ranks wait for it without a limit. Collective;
+ * returns st, or the failure of the wait. */
+enum sheaf_status tool_await_input(enum sheaf_status st, const char *what);
+
 /* The error of this rank: ends the waits of the other ranks, and is printed once a job. */
 void tool_complain(const struct tool *tool);
 

@@ -114,6 +114,7 @@ enum sheaf_status run_perplexity(const struct run_options *o, struct sheaf_model
     w.rows = malloc(MAX_ROWS * (size_t)info.n_vocab * sizeof *w.rows);
     w.wanted = malloc(MAX_ROWS * sizeof *w.wanted);
     if (!status) status = read_text(o, model, info.n_ctx, &ids, &n);
+    status = tool_await_input(status, "the text");
     if ((!w.rows || !w.wanted) && !status)
         status = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for logits");
     status = sheaf_world_agree(status, "reading the text");

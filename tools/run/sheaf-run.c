@@ -45,6 +45,7 @@ static enum sheaf_status prepare(struct run *r) {
     o->asked_conversation = o->conversation;
     enum sheaf_status status = check_trace(o);
     if (!status) status = run_read_prompt(o, &r->text, &r->text_len, &o->conversation);
+    status = tool_await_input(status, "the prompt");
     if (o->any_seed && getrandom(&o->sampler.seed, sizeof o->sampler.seed, 0) < 0 && !status)
         status = sheaf_set_error(SHEAF_STATUS_FAILED, "no random seed: %s", strerror(errno));
     status = sheaf_world_agree(status, "preparing the prompt");
