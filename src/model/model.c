@@ -152,7 +152,12 @@ static enum sheaf_status make_scratch(struct sheaf_model *model, size_t k) {
     model->n_candidates = k;
     enum sheaf_status status =
         sheaf__logits_new(model->session->model->hp.n_vocab, k, &model->logits);
-    return sheaf_world_agree(status, "preparing a selection of tokens");
+    status = sheaf_world_agree(status, "preparing a selection of tokens");
+    if (status) { /* on all ranks, or the next call would agree on some only */
+        sheaf__logits_free(model->logits);
+        model->logits = NULL;
+    }
+    return status;
 }
 
 enum sheaf_status sheaf_model_get_candidates(struct sheaf_model *model, int64_t row, size_t k,

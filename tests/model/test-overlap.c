@@ -83,6 +83,22 @@ Test(overlap, gemma3_two_members_beyond_its_window) {
     check_chunks(p, 2);
 }
 
+/* The graph with the most nodes a layer. */
+Test(overlap, latent_attention_and_experts) {
+    static float want[2][VOCAB], got[2][VOCAB];
+    struct sheaf__random_model_params p = sheaf__random_model_default_params();
+    const char *path = in_dir("random.gguf");
+    cpu_members(2);
+    p.arch = "deepseek2";
+    p.n_layer = 12;
+    p.n_expert = 8;
+    p.n_expert_used = 3;
+    cr_assert_eq(sheaf__random_model_write(&p, path), 0, "%s", sheaf_last_error());
+    logits(path, "off", CHUNK, false, want);
+    logits(path, "on", N, false, got);
+    cr_assert_eq(memcmp(want, got, sizeof want), 0, "two chunks change bits");
+}
+
 /* ---- ranks ---- */
 
 static char out[1 << 16];

@@ -32,6 +32,13 @@ struct sheaf__builder {
 };
 
 enum { SHEAF__MAX_CHUNKS = 2 };
+/* Tensors of the graph of a model in so many chunks, at most: of a layer 83 with latent attention and experts, and two
+ * for each expert that a token uses, whose results are added. */
+static inline size_t sheaf__builder_max_nodes(const struct sheaf__hparams *hp, int n_chunks) {
+    enum { PER_LAYER = 128, OUTSIDE = 64 };
+    const size_t layer = PER_LAYER + 2 * (size_t)hp->n_expert_used;
+    return (size_t)n_chunks * ((size_t)hp->n_layer * layer + OUTSIDE);
+}
 
 struct sheaf__rope {
     enum sheaf_rope_mode mode;

@@ -192,11 +192,17 @@ static enum sheaf_status check_complete(const struct sheaf__weights *model) {
         uint64_t needs = sheaf__arch_layer_needs(&model->hp, il);
         struct sheaf_tensor *const *t = model->layers[il].w;
         if (t[SHEAF__W_QKV]) {
+            if (needs & qkv_bias) needs |= SHEAF__W_BIT(QKV_BIAS);
             needs &= ~(qkv | qkv_bias);
-            if (t[SHEAF__W_Q] || t[SHEAF__W_K] || t[SHEAF__W_V])
-                return sheaf_set_error(SHEAF_STATUS_INVALID,
-                                       "%s: layer %" PRId64 " has fused and separate q, k, v",
-                                       sheaf_gguf_path(model->gguf), il);
+        }
+        for (int w = 0; w < SHEAF__W_LAYER_COUNT; w++) {
+            const bool separate = bit(qkv | qkv_bias, w), fused = w == SHEAF__W_QKV_BIAS;
+            if (t[w] && (t[SHEAF__W_QKV] ? separate : fused))
+                return sheaf_set_error(
+                    SHEAF_STATUS_INVALID,
+                    "%s: layer %" PRId64
+                    " has fused and separate q, k, v, or biases of the other form",
+                    sheaf_gguf_path(model->gguf), il);
         }
         for (int w = 0; w < SHEAF__W_LAYER_COUNT; w++) {
             if (bit(needs, w) && !t[w]) return missing(model, il, w);

@@ -11,8 +11,6 @@
 #include "model/arch/builder.h"
 #include "model/arch/tag.h"
 
-enum { NODES_PER_LAYER = 256, NODES_OUTSIDE = 64 }; /* generous: nothing is allocated for them */
-
 void sheaf__outline_free(struct sheaf__outline *o) {
     if (!o) return;
     sheaf__kv_cache_free(o->cache);
@@ -65,8 +63,7 @@ static void assign_layers(struct sheaf__outline *o) {
 }
 
 static enum sheaf_status build(struct sheaf__outline *o, const struct sheaf__weights *model) {
-    const size_t layer = NODES_PER_LAYER + 2 * (size_t)model->hp.n_expert_used;
-    const size_t nodes = (size_t)o->n_layer * layer + NODES_OUTSIDE;
+    const size_t nodes = sheaf__builder_max_nodes(&model->hp, 1);
     o->ctx = sheaf_init((struct sheaf_init_params){.mem_size = nodes * sheaf_tensor_overhead() +
                                                                sheaf_graph_overhead_custom(nodes),
                                                    .no_alloc = true});

@@ -13,8 +13,6 @@
 
 enum {
     KV_STEP = 256,
-    NODES_PER_LAYER = 64, /* an upper bound; the builders use less than half */
-    NODES_OUTSIDE = 64,
     CHUNK_STEP = 32, /* tokens; columns that products take together */
 };
 
@@ -37,6 +35,7 @@ struct sheaf__evaluator {
     int32_t last[SHEAF__MAX_CHUNKS];
     /* of the batch that is evaluated, [n_batch] each */
     int32_t *pos, *seq, *rows, *wanted; /* rows: cells; wanted: [n_wanted] tokens with logits */
+    int32_t *prompt_seq;                /* the sequence of each token of a prompt's batch */
     int64_t n_wanted;
 };
 
@@ -53,9 +52,7 @@ void sheaf__evaluator_free(struct sheaf__evaluator *ctx) {
 }
 
 static size_t max_nodes(const struct sheaf__evaluator *ctx) {
-    const struct sheaf__hparams *hp = &ctx->model->hp;
-    const size_t layer = NODES_PER_LAYER + 2 * (size_t)hp->n_expert_used; /* results to be added */
-    return SHEAF__MAX_CHUNKS * ((size_t)hp->n_layer * layer + NODES_OUTSIDE);
+    return sheaf__builder_max_nodes(&ctx->model->hp, SHEAF__MAX_CHUNKS);
 }
 
 enum sheaf_status sheaf__evaluator_new(const struct sheaf__weights *model, sheaf_backend_t backend,
@@ -80,7 +77,7 @@ enum sheaf_status sheaf__evaluator_new(const struct sheaf__weights *model, sheaf
         .no_alloc = true});
     sheaf_backend_buffer_type_t buft = sheaf_backend_get_default_buffer_type(backend);
     ctx->galloc = sheaf_gallocr_new(buft);
-    ctx->pos = calloc(4 * (size_t)ctx->n_batch, sizeof *ctx->pos);
+    ctx->pos = calloc(5 * (size_t)ctx->n_batch, sizeof *ctx->pos);
     const size_t mask_sets = model->hp.swa_window > 0 ? 2 : 1;
     ctx->masks = calloc(mask_sets * (size_t)ctx->n_batch * (size_t)ctx->n_ctx, sizeof *ctx->masks);
     ctx->positions = malloc((size_t)ctx->n_ctx * sizeof *ctx->positions);
@@ -88,6 +85,7 @@ enum sheaf_status sheaf__evaluator_new(const struct sheaf__weights *model, sheaf
     ctx->seq = ctx->pos + ctx->n_batch;
     ctx->rows = ctx->seq + ctx->n_batch;
     ctx->wanted = ctx->rows + ctx->n_batch;
+    ctx->prompt_seq = ctx->wanted + ctx->n_batch;
     enum sheaf_status status = sheaf__cells_init(&ctx->cells, ctx->n_ctx);
     if (!status)
         status = sheaf__kv_cache_new(&model->hp, ctx->n_ctx, params->type, buft, &ctx->cache);
@@ -302,14 +300,20 @@ static enum sheaf_status place(struct sheaf__evaluator *ctx,
 enum sheaf_status sheaf__evaluator_eval_batch(struct sheaf__evaluator *ctx,
                                               const struct sheaf_model_batch *batch) {
     const int64_t end = ctx->cells.end;
+    const bool begins = ctx->cells.n_used == 0, has_state = ctx->model->hp.arch->scans;
     enum sheaf_status status = check(ctx, batch);
     if (!status) status = place(ctx, batch);
     if (status) return status;
     status = build(ctx, batch->n_tokens, end);
     if (!status) status = set_inputs(ctx, batch->token);
-    if (!status && ctx->model->hp.arch->scans && ctx->pos[0] == 0)
-        status = sheaf__kv_cache_restart(ctx->cache);
-    if (!status) status = sheaf_backend_graph_compute(ctx->backend, ctx->graph);
+    if (!status && has_state && begins) status = sheaf__kv_cache_restart(ctx->cache);
+    if (!status) {
+        status = sheaf_backend_graph_compute(ctx->backend, ctx->graph);
+        if (status && has_state) { /* the state may be that of some of its tokens */
+            sheaf__cells_clear(&ctx->cells);
+            return status;
+        }
+    }
     if (status) release(ctx, batch->n_tokens);
     if (status) return status;
     ctx->have_logits = true;
@@ -373,7 +377,9 @@ enum sheaf_status sheaf__evaluator_embed(struct sheaf__evaluator *ctx, const int
 
 enum sheaf_status sheaf__evaluator_eval(struct sheaf__evaluator *ctx, const int32_t *ids, int64_t n,
                                         bool all) {
-    bool *wanted = all && n > 0 && n <= ctx->n_batch ? malloc((size_t)n) : NULL;
+    const bool mark = all && n > 0 && n <= ctx->n_batch;
+    bool *wanted = mark ? malloc((size_t)n) : NULL;
+    if (mark && !wanted) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a batch");
     if (wanted) memset(wanted, 1, (size_t)n);
     const struct sheaf_model_batch batch = {
         .size = sizeof batch, .n_tokens = n, .token = ids, .logits = wanted};
@@ -391,20 +397,16 @@ enum sheaf_status sheaf__evaluator_prompt(struct sheaf__evaluator *ctx, int seq,
                                "the prompt has %" PRId64 " tokens, but the context of %" PRId64
                                " has room for %" PRId64 ": give a larger --ctx",
                                n, ctx->n_ctx, room);
-    int32_t *seqs = malloc((size_t)ctx->n_batch * sizeof *seqs);
-    enum sheaf_status status =
-        seqs ? SHEAF_STATUS_SUCCESS
-             : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a prompt");
-    for (int64_t i = 0; !status && i < ctx->n_batch; i++) seqs[i] = seq;
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    for (int64_t i = 0; i < ctx->n_batch; i++) ctx->prompt_seq[i] = seq;
     for (int64_t at = 0; !status && at < n; at += ctx->n_batch) {
         const struct sheaf_model_batch batch = {.size = sizeof batch,
                                                 .n_tokens =
                                                     n - at < ctx->n_batch ? n - at : ctx->n_batch,
                                                 .token = ids + at,
-                                                .seq = seqs};
+                                                .seq = ctx->prompt_seq};
         if (before) status = before(user);
         if (!status) status = sheaf__evaluator_eval_batch(ctx, &batch);
     }
-    free(seqs);
     return status;
 }

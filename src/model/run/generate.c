@@ -2,7 +2,9 @@
  * and the sampler, chooses, and tells the others.
  *
  * Invariant: all ranks leave the loop at the same token. What one rank wants or fails to do travels
- * with the candidates or with the choice, so no rank waits for another that has left. */
+ * with the candidates or with the choice, so no rank waits for another that has left. A failure of one rank's text or
+ * callback is kept, stops the generation as a wish does, and is agreed on at the end. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +28,9 @@ struct generation {
     size_t n_candidates;
     struct sheaf__stop texts; /* rank 0 only */
     uint64_t start_ns;
-    bool stop; /* this rank's callback has asked for an end */
+    bool stop; /* this rank's callback has asked for an end, or this rank has failed */
+    enum sheaf_status failed;
+    char failure[512];
     struct sheaf_model_result result;
 };
 
@@ -51,28 +55,38 @@ static double seconds_since(uint64_t ns) { return 1e-9 * (double)(sheaf__time_ns
 
 /* ---- events ---- */
 
-/* What the callback says; its wish to stop is success, and noted. */
-static enum sheaf_status tell(struct generation *g, enum sheaf_model_event_kind kind,
-                              const int32_t *ids, size_t n, const char *text, size_t len) {
+/* A failure of this rank alone. */
+static void keep(struct generation *g, enum sheaf_status status) {
+    if (!status || g->failed) return;
+    g->failed = status;
+    g->stop = true;
+    snprintf(g->failure, sizeof g->failure, "%s", sheaf_last_error());
+}
+
+/* The callback's wish to stop, or its failure, is noted. */
+static void tell(struct generation *g, enum sheaf_model_event_kind kind, const int32_t *ids,
+                 size_t n, const char *text, size_t len) {
     const struct sheaf_model_event event = {.size = sizeof event,
                                             .kind = kind,
                                             .ids = ids,
                                             .n = n,
                                             .text = len ? text : "",
                                             .len = len};
-    if (!g->callback) return SHEAF_STATUS_SUCCESS;
-    const enum sheaf_status status = g->callback(g->user, &event);
-    if (status != SHEAF_STATUS_ABORTED) return status;
-    g->stop = true;
-    return SHEAF_STATUS_SUCCESS;
+    const enum sheaf_status status =
+        g->callback ? g->callback(g->user, &event) : SHEAF_STATUS_SUCCESS;
+    if (status == SHEAF_STATUS_ABORTED)
+        g->stop = true;
+    else
+        keep(g, status);
 }
 
 /* Before a batch of the prompt: does rank 0 want to stop? */
 static enum sheaf_status before_batch(void *user) {
     struct generation *g = user;
-    enum sheaf_status status = tell(g, SHEAF_MODEL_EVENT_BATCH, NULL, 0, NULL, 0);
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    tell(g, SHEAF_MODEL_EVENT_BATCH, NULL, 0, NULL, 0);
     unsigned char stop = g->stop;
-    if (!status && sheaf_world_size() > 1)
+    if (sheaf_world_size() > 1)
         status = sheaf_world_broadcast(&stop, sizeof stop, 0, "interrupt flag");
     if (!status && stop) {
         g->result.stop = SHEAF_MODEL_STOP_INTERRUPTED;
@@ -212,14 +226,15 @@ static enum sheaf_status choose(struct generation *g, struct choice *c) {
     return mine ? mine : status;
 }
 
-static enum sheaf_status accept(struct generation *g, int32_t id) {
+static void accept(struct generation *g, int32_t id) {
     const char *text = NULL;
     size_t len = 0;
     enum sheaf_status status =
         is_root() ? sheaf_detokenizer_push(g->detok, id, &text, &len) : SHEAF_STATUS_SUCCESS;
     if (!g->result.n_ids++) g->result.first_token_s = seconds_since(g->start_ns);
     if (!status && g->texts.n) status = sheaf__stop_push(&g->texts, text, len, &text, &len);
-    return status ? status : tell(g, SHEAF_MODEL_EVENT_TOKEN, &id, 1, text, len);
+    keep(g, status);
+    if (!g->failed) tell(g, SHEAF_MODEL_EVENT_TOKEN, &id, 1, text, len);
 }
 
 static enum sheaf_status evaluate(struct generation *g, int32_t id) {
@@ -230,17 +245,19 @@ static enum sheaf_status evaluate(struct generation *g, int32_t id) {
     enum sheaf_status status = sheaf_model_eval(g->model, &batch);
     g->result.generate_s += seconds_since(start);
     g->result.n_evals++;
-    return status ? status : tell(g, SHEAF_MODEL_EVENT_EVALUATED, NULL, 0, NULL, 0);
+    if (!status) tell(g, SHEAF_MODEL_EVENT_EVALUATED, NULL, 0, NULL, 0);
+    return status;
 }
 
 static enum sheaf_status evaluate_prompt(struct generation *g) {
     const size_t n = g->result.n_prompt;
-    enum sheaf_status status = tell(g, SHEAF_MODEL_EVENT_PROMPT, g->prompt, n, NULL, 0);
+    tell(g, SHEAF_MODEL_EVENT_PROMPT, g->prompt, n, NULL, 0);
     const uint64_t start = g->start_ns = sheaf__time_ns();
-    if (!status)
-        status = sheaf_model_prompt(g->model, g->p.seq, g->prompt, (int64_t)n, before_batch, g);
+    const enum sheaf_status status =
+        sheaf_model_prompt(g->model, g->p.seq, g->prompt, (int64_t)n, before_batch, g);
     g->result.prompt_s = seconds_since(start);
-    return status ? status : tell(g, SHEAF_MODEL_EVENT_EVALUATED, NULL, 0, NULL, 0);
+    if (!status) tell(g, SHEAF_MODEL_EVENT_EVALUATED, NULL, 0, NULL, 0);
+    return status;
 }
 
 static enum sheaf_status generate(struct generation *g) {
@@ -252,8 +269,8 @@ static enum sheaf_status generate(struct generation *g) {
         status = choose(g, &c);
         if (!status && c.stop) r->stop = (enum sheaf_model_stop)c.stop;
         if (status || c.stop) break;
-        status = accept(g, c.id);
-        if (status || r->n_ids == wanted) break;
+        accept(g, c.id);
+        if (r->n_ids == wanted) break;
         if (sheaf_model_cache_room(g->model) == 0) {
             r->stop = SHEAF_MODEL_STOP_CONTEXT;
             break;
@@ -268,11 +285,12 @@ static enum sheaf_status generate(struct generation *g) {
 static enum sheaf_status end(struct generation *g) {
     const char *rest = NULL;
     size_t len = 0;
-    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     if (is_root()) sheaf_detokenizer_flush(g->detok, &rest, &len);
-    if (g->texts.n) status = sheaf__stop_end(&g->texts, rest, len, &rest, &len);
-    if (!status) status = tell(g, SHEAF_MODEL_EVENT_END, NULL, 0, rest, len);
-    return sheaf_world_agree(status, "writing results");
+    if (g->texts.n) keep(g, sheaf__stop_end(&g->texts, rest, len, &rest, &len));
+    if (!g->failed) tell(g, SHEAF_MODEL_EVENT_END, NULL, 0, rest, len);
+    return sheaf_world_agree(g->failed ? sheaf_set_error(g->failed, "%s", g->failure)
+                                       : SHEAF_STATUS_SUCCESS,
+                             "writing results");
 }
 
 enum sheaf_status sheaf_model_generate(struct sheaf_model *model, const char *prompt,

@@ -152,9 +152,10 @@ static enum sheaf_status compare_fingerprints(const struct sheaf__weights *model
     int n = sheaf_world_size();
     if (n == 1) return SHEAF_STATUS_SUCCESS;
     uint64_t mine = sheaf__weights_fingerprint(model), *all = calloc((size_t)n, sizeof *all);
-    if (!all) return no_memory();
     enum sheaf_status status =
-        sheaf_world_all_gather(&mine, sizeof mine, all, "the model's fingerprint");
+        sheaf_world_agree(all ? SHEAF_STATUS_SUCCESS : no_memory(), "the model's fingerprint");
+    if (!status)
+        status = sheaf_world_all_gather(&mine, sizeof mine, all, "the model's fingerprint");
     for (int r = 1; !status && r < n; r++) {
         if (all[r] != all[0])
             status = sheaf_set_error(SHEAF_STATUS_INVALID,

@@ -183,21 +183,23 @@ static enum sheaf_status load_tokens(struct sheaf_tokenizer *t, const struct she
     return SHEAF_STATUS_SUCCESS;
 }
 
+/* Of a vocabulary that has all three (harmony, gpt-oss) the first ends a message, behind which others follow. */
+enum { NAME_END = 3, NAME_RETURN = 10, NAME_CALL = 11 };
 /* Tokens that end a generation by their name, best end of turn first. Files often leave the keys
  * out, or give the tokens an ordinary type; their names are unmistakable. */
 static const char *const eog_names[] = {
     "<|eot_id|>",
     "<|im_end|>",
     "<end_of_turn>",
-    "<|end|>",
+    [NAME_END] = "<|end|>",
     "<end_of_utterance>",
     "<|endoftext|>",
     "<EOT>",
     "_<EOT>",
     "<|end_of_text|>",
     "<|eom_id|>",
-    "<|return|>",
-    "<|call|>",
+    [NAME_RETURN] = "<|return|>",
+    [NAME_CALL] = "<|call|>",
     ("<\xEF\xBD\x9C"
      "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"),
 };
@@ -286,6 +288,10 @@ static enum sheaf_status load_ids(struct sheaf_tokenizer *t, const struct sheaf_
     const int32_t ends[] = {t->eos, t->eot, t->eom};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (ends[i] >= 0) t->eog[ends[i]] = true;
+    if (named[NAME_END] >= 0 && named[NAME_RETURN] >= 0 && named[NAME_CALL] >= 0) {
+        t->eog[named[NAME_END]] = false;
+        if (t->eot == named[NAME_END]) t->eot = named[NAME_RETURN];
+    }
     for (int32_t id = 0; id < t->n_vocab && t->unk < 0; id++)
         if (t->type[id] == SHEAF__TOKEN_UNKNOWN) t->unk = id;
     return SHEAF_STATUS_SUCCESS;
