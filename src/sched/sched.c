@@ -247,6 +247,8 @@ static enum sheaf_status split(struct sheaf_backend_sched *s, struct sheaf_cgrap
     struct sched_slot *slot = &s->slots[s->current];
     s->is_split = s->is_alloc = false;
     enum sheaf_status st = clear_slot(s, s->current);
+    for (int c = 0; c < s->n_copies && !st; c++) /* its nodes have the copies of that slot */
+        if (s->slots[c].graph == graph) st = clear_slot(s, c);
     if (st) return st;
     if (graph->overflowed)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "scheduler: the graph is not whole; it was "
@@ -326,11 +328,14 @@ enum sheaf_status sheaf_backend_sched_reserve(sheaf_backend_sched_t s, struct sh
     return sheaf_backend_sched_reset(s);
 }
 
-static uint64_t layout_of(const struct sheaf_cgraph *g) {
+static uint64_t layout_of(const struct sched_slot *slot, const struct sheaf_cgraph *g) {
     uint64_t h = (uint64_t)g->n_nodes;
     for (int i = 0; i < g->n_leafs + g->n_nodes; i++) {
-        const struct sheaf_tensor *t = i < g->n_leafs ? g->leafs[i] : g->nodes[i - g->n_leafs];
+        const bool leaf = i < g->n_leafs;
+        const struct sheaf_tensor *t = leaf ? g->leafs[i] : g->nodes[i - g->n_leafs];
+        const int backend = leaf ? slot->leaf_ids.at[i] : slot->node_ids.at[i - g->n_leafs];
         h = sheaf__mix(sheaf__mix(h, (uint64_t)(uintptr_t)t->data), sheaf_nbytes(t));
+        h = sheaf__mix(h, (uint64_t)backend);
     }
     return h;
 }
@@ -348,7 +353,7 @@ enum sheaf_status sheaf_backend_sched_alloc_graph(sheaf_backend_sched_t s,
         st = sheaf__gallocr_fits(s->galloc, &g, slot->node_ids.at, slot->leaf_ids.at, &fits);
     if (!st && !fits) st = sheaf_backend_sched_synchronize(s);
     if (!st) st = sheaf_gallocr_alloc_graph_n(s->galloc, &g, slot->node_ids.at, slot->leaf_ids.at);
-    const uint64_t layout = st ? 0 : layout_of(&g);
+    const uint64_t layout = st ? 0 : layout_of(slot, &g);
     end_allocation(s, slot);
     /* graphs in flight keep clear of each other only if they lie alike */
     if (!st && layout != s->layout) st = sheaf_backend_sched_synchronize(s);
@@ -386,13 +391,16 @@ enum sheaf_status sheaf_backend_sched_graph_compute_async(sheaf_backend_sched_t 
         slot = &s->slots[s->current];
     }
     if (!st) st = clear_slot(s, s->current);
-    if (!st && (s->n_copies == 1 || slot->direct || s->callback))
-        st = sheaf_backend_sched_synchronize(s);
+    bool alone = s->n_copies == 1 || slot->direct || s->callback;
+    for (int c = 0; c < s->n_copies; c++)
+        alone = alone || (s->slots[c].in_flight && s->slots[c].direct);
+    if (!st && alone) st = sheaf_backend_sched_synchronize(s);
     if (st) return st;
     const int n_patches = slot->patches.n;
     sheaf__sched_patch(slot);
     slot->in_flight = true;
     st = sheaf__sched_run(s, slot);
+    if (!st && s->callback) st = sheaf_backend_sched_synchronize(s); /* copies may be under way */
     bool waiting = false;
     for (int b = 0; b < s->n_backends; b++) waiting = waiting || s->dirty[b];
     if (st && waiting) { /* the first error is the one to tell */

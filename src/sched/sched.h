@@ -30,6 +30,7 @@ struct sched_info { /* of a tensor of the graph, or read by it */
     int last_read; /* owners of memory: execution position of the last reader of a kept result */
     int position;  /* where it is computed, SCHED_NONE: not by this graph */
     int copies;    /* head of a list in slot->copies, SCHED_NONE: empty */
+    bool written;  /* owners of memory: a node that was split already writes into it */
 };
 
 struct sched_map { /* open-addressed: tensor -> number */
@@ -67,7 +68,7 @@ struct sched_patch { /* of the user's tensors */
     struct sheaf_tensor *from, *to;
     int src;       /* operand, or SCHED_NONE: flags */
     int32_t flags; /* to set */
-    int32_t saved;
+    int32_t added; /* of the flags: those that the tensor did not have */
 };
 
 struct sched_piece { /* nodes [first, last) of the execution order, as a graph */
@@ -108,7 +109,8 @@ struct sched_slot {
     SCHED_LIST(int) leaf_ids;
     SCHED_LIST(struct sheaf_tensor *) blocks; /* SCHED_BLOCK descriptors each: copies, stand-ins */
     int n_tensors;
-    bool direct; /* a split reads another backend's memory where it lies */
+    bool
+        direct; /* a split reads or writes another backend's memory where it lies, or writes an input */
     bool patched, in_flight;
     uint64_t n_pieces; /* ever built */
 };

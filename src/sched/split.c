@@ -21,7 +21,7 @@ static struct sched_info *get(struct sched_slot *slot, const struct sheaf_tensor
 
 static void apply(struct sched_patch *p) {
     if (p->src == SCHED_NONE) {
-        p->saved = p->tensor->flags;
+        p->added = p->flags & ~p->tensor->flags;
         p->tensor->flags |= p->flags;
     } else {
         p->tensor->src[p->src] = p->to;
@@ -39,7 +39,7 @@ void sheaf__sched_unpatch(struct sched_slot *slot) {
     for (int i = slot->patches.n - 1; i >= 0; i--) {
         const struct sched_patch *p = &slot->patches.at[i];
         if (p->src == SCHED_NONE) {
-            p->tensor->flags = p->saved;
+            p->tensor->flags &= ~p->added;
         } else {
             p->tensor->src[p->src] = p->from;
         }
@@ -101,10 +101,15 @@ static bool is_user_input(const struct sheaf_tensor *t) {
            sheaf__sched_owner(t)->op == SHEAF_OP_NONE;
 }
 
+/* Does it have what the user has set? No node before has written into it. */
+static bool is_as_set(struct sched_slot *slot, const struct sheaf_tensor *t) {
+    return is_user_input(t) && !get(slot, sheaf__sched_owner(t))->written;
+}
+
 static bool wants_copy(struct sheaf_backend_sched *s, struct sched_slot *slot, int backend,
                        struct sheaf_tensor *t) {
     if (!sheaf__sched_can_use(s, slot, backend, t)) return true;
-    return s->n_copies > 1 && is_user_input(t); /* the user sets the next one early */
+    return s->n_copies > 1 && is_as_set(slot, t); /* the user sets the next one early */
 }
 
 static enum sheaf_status add_copy(struct sheaf_backend_sched *s, struct sched_slot *slot,
@@ -119,7 +124,7 @@ static enum sheaf_status add_copy(struct sheaf_backend_sched *s, struct sched_sl
                                 .backend = backend,
                                 .split = slot->splits.n - 1,
                                 .next = shared ? info->copies : SCHED_NONE,
-                                .from_user = is_user_input(src),
+                                .from_user = is_as_set(slot, src),
                                 .shared = shared};
     for (int c = 0; c < s->n_copies; c++) {
         struct sheaf_tensor *t = copy->copy[c] = new_tensor(slot);
@@ -194,6 +199,16 @@ static int n_new_copies(struct sheaf_backend_sched *s, struct sched_slot *slot,
     return n;
 }
 
+/* A node writes into memory that is not its own: copies of it are of what it was. */
+static void note_written(struct sched_slot *slot, const struct sheaf_tensor *t, int backend) {
+    const struct sheaf_tensor *owner = sheaf__sched_owner(t);
+    if (get(slot, owner)->backend != backend || is_user_input(t)) slot->direct = true;
+    for (int i = 0; i < slot->info.n; i++) {
+        struct sched_info *info = &slot->info.at[i];
+        if (sheaf__sched_owner(info->tensor) == owner) info->copies = SCHED_NONE;
+    }
+}
+
 static enum sheaf_status begin_split(struct sched_slot *slot, int backend) {
     enum sheaf_status st = SCHED_ROOM(slot->splits, slot->splits.n + 1);
     if (st) return st;
@@ -210,6 +225,8 @@ static enum sheaf_status add_node(struct sheaf_backend_sched *s, struct sched_sl
     const int backend = get(slot, t)->backend;
     const struct sched_split *last = slot->splits.n ? &slot->splits.at[slot->splits.n - 1] : NULL;
     bool moves_weight = false;
+    if (t->view_src) /* the node takes what it writes over as it lies */
+        get(slot, sheaf__sched_owner(t))->written = true;
     const int more = n_new_copies(s, slot, t, backend, &moves_weight);
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     /* weights moved for one split have their memory used again by those of the next */
@@ -242,6 +259,7 @@ static enum sheaf_status add_node(struct sheaf_backend_sched *s, struct sched_sl
             st = patch_src(slot, t, j, copy->copy[s->current]);
         }
     }
+    if (!st && t->view_src) note_written(slot, t, backend);
     get(slot, t)->position = slot->exec.n++;
     slot->splits.at[slot->splits.n - 1].last = slot->exec.n;
     return st;

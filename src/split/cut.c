@@ -210,7 +210,7 @@ const struct sheaf__cut *sheaf__cut_from_state(struct sheaf__pool *pool,
         for (int s = 0; s < state->n_segments; s++) {
             const struct sheaf_split_segment *seg = &state->segments[s];
             const int64_t run = seg->units * seg->inner;
-            for (int64_t o = 0; o < seg->outer && !pool->build_refused; o++) {
+            for (int64_t o = 0; o < seg->outer && seg->count[j] > 0 && !pool->build_refused; o++) {
                 const int64_t lo = base + o * run + seg->first[j] * seg->inner;
                 sheaf__cut_add(pool, lo, lo + seg->count[j] * seg->inner);
             }

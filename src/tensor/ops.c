@@ -416,6 +416,8 @@ struct sheaf_tensor *sheaf_permute(struct sheaf_context *ctx, struct sheaf_tenso
         if (axes[i] >= 0 && axes[i] < SHEAF_MAX_DIMS) seen |= 1u << axes[i];
     }
     if (seen != 0xF) return refuse("PERMUTE", a, NULL, "the axes must be 0, 1, 2, 3 in some order");
+    if (axis0 != 0 && sheaf_blck_size(a->type) > 1)
+        return refuse("PERMUTE", a, NULL, "the rows of a block type stay whole: axis 0 must be 0");
     struct sheaf_tensor *t = make_view(ctx, SHEAF_OP_PERMUTE, a, 0);
     if (!t) return NULL;
     for (int i = 0; i < SHEAF_MAX_DIMS; i++) {

@@ -34,7 +34,7 @@ enum { ARENA_ALIGN = 16, DATA_ALIGN = 64 };
 static_assert(sizeof(struct object) % 8 == 0, "objects keep their payload aligned");
 
 struct sheaf_context *sheaf_init(struct sheaf_init_params params) {
-    struct sheaf_context *ctx = calloc(1, sizeof *ctx);
+    struct sheaf_context *ctx = params.mem_size > PTRDIFF_MAX ? NULL : calloc(1, sizeof *ctx);
     if (!ctx) goto fail;
     ctx->mem_size = sheaf__align_up(params.mem_size ? params.mem_size : ARENA_ALIGN, ARENA_ALIGN);
     if (params.mem_buffer) {
@@ -138,7 +138,7 @@ struct sheaf_tensor *sheaf_new_tensor(struct sheaf_context *ctx, enum sheaf_type
         nb[i] = bytes;
         const size_t n = (size_t)(i == 0 ? full[0] / block : full[i]);
         bytes *= n; /* at most extent */
-        if (!sheaf__mul_size(extent, n ? n : 1, &extent) || extent > PTRDIFF_MAX) {
+        if (!sheaf__mul_size(extent, n ? n : 1, &extent) || extent > PTRDIFF_MAX / (size_t)block) {
             sheaf_set_error(SHEAF_STATUS_INVALID,
                             "new tensor: [%lld %lld %lld %lld] of %s is too large",
                             (long long)full[0], (long long)full[1], (long long)full[2],
@@ -253,7 +253,7 @@ int sheaf_n_dims(const struct sheaf_tensor *t) {
     return 1;
 }
 
-/* Dense from dimension `from` on, given dense rows; a dimension of 1 may have any stride. */
+/* Dense in the first `to` dimensions; one of 1 may have any stride. */
 static bool is_dense(const struct sheaf_tensor *t, int to) {
     size_t next = sheaf_type_size(t->type);
     for (int i = 0; i < to; i++) {

@@ -464,6 +464,48 @@ static void measured(bool parallel) {
 Test(sched, no_allocation_after_reserve) { measured(false); }
 Test(sched, no_allocation_after_reserve_parallel) { measured(true); }
 
+/* ---- memory that a graph reads, writes and reads again ---- */
+
+/* x: an input, written in place by one node; before: read by another backend before that, too. */
+static void written_between(bool parallel, bool before) {
+    enum { N = 8 };
+    sheaf_backend_sched_t s = make(parallel, false);
+    struct sheaf_context *c = sheaf_init((struct sheaf_init_params){
+        .mem_size = 16 * sheaf_tensor_overhead() + sheaf_graph_overhead(), .no_alloc = true});
+    struct sheaf_tensor *x = sheaf_new_tensor_1d(c, SHEAF_TYPE_F32, N);
+    sheaf_set_input(x);
+    struct sheaf_tensor *first = before ? sheaf_sqr(c, x) : NULL;
+    struct sheaf_tensor *y = sheaf_in_place(sheaf_scale(c, x, 2.0f), 0);
+    struct sheaf_tensor *last = sheaf_sqr(c, y);
+    struct sheaf_cgraph *g = sheaf_new_graph(c);
+    struct sheaf_tensor *const order[] = {first, y, last};
+    for (int i = 0; i < 3; i++) {
+        if (!order[i]) continue;
+        if (i != 1) sheaf_set_output(order[i]);
+        cr_assert(!sheaf_build_forward_expand(g, order[i]));
+        cr_assert(!sheaf_backend_sched_set_tensor_backend(s, order[i],
+                                                          before && i != 1 ? &a.backend : cpu));
+    }
+    for (int turn = 0; turn < 3; turn++) {
+        const float set[N] = {3, 3, 3, 3, 3, 3, 3, 3};
+        float got[N];
+        cr_assert(!sheaf_backend_sched_alloc_graph(s, g), "%s", sheaf_last_error());
+        cr_assert(!sheaf_backend_tensor_set(x, set, 0, sizeof set));
+        cr_assert(!sheaf_backend_sched_graph_compute(s, g), "%s", sheaf_last_error());
+        cr_assert(!sheaf_backend_tensor_get(last, got, 0, sizeof got));
+        cr_expect_eq(got[N - 1], 36.0f, "turn %d: %g", turn, (double)got[N - 1]);
+        if (!first) continue;
+        cr_assert(!sheaf_backend_tensor_get(first, got, 0, sizeof got));
+        cr_expect_eq(got[N - 1], 9.0f, "turn %d: %g", turn, (double)got[N - 1]);
+    }
+    sheaf_backend_sched_free(s);
+    sheaf_free(c);
+}
+Test(sched, an_input_that_is_written) { written_between(false, false); }
+Test(sched, an_input_that_is_written_parallel) { written_between(true, false); }
+Test(sched, copies_of_what_is_written_between) { written_between(false, true); }
+Test(sched, copies_of_what_is_written_between_parallel) { written_between(true, true); }
+
 /* ---- several CPU backends with queues, several graphs in flight ---- */
 
 Test(sched, graphs_in_flight) {
