@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__(THREADS, 8)
         float best = -INFINITY, total = 0.0f, weight[WARPS];
         for (int w = 0; w < WARPS; w++) best = fmaxf(best, max_of[w]);
         for (int w = 0; w < WARPS; w++) {
-            weight[w] = max_of[w] == -INFINITY ? (sum_of[w] != 0.0f) : expf(max_of[w] - best);
+            weight[w] = part_weight(max_of[w], sum_of[w], best);
             total += weight[w] * sum_of[w];
         }
         const Row to = {head, query, s};

@@ -22,6 +22,12 @@ HD int64_t first_head(const Attention &at, int64_t hk) {
     return head < 0 ? 0 : head < at.q.ne[2] ? head : at.q.ne[2];
 }
 
+/* The weight of a part with the largest score `max` and this sum of weights, where `best` is the largest of all parts:
+ * 0 of one that saw no key, but not if its sum is not a number. */
+static __device__ __forceinline__ float part_weight(float max, float sum, float best) {
+    return max == -INFINITY ? (sum != 0.0f) : expf(max - best);
+}
+
 /* What a row's sum of values is multiplied by: the softmax's largest score and sum, and the sink of
  * the head, which has no value. */
 static __device__ __forceinline__ float attention_factor(const Attention &at, int64_t head,

@@ -200,7 +200,7 @@ static __device__ __forceinline__ void write_rows(const Few &few, const Place &p
         }
 #pragma unroll
         for (int w = 0; w < MOST_WARPS; w++) {
-            weight[w] = weight[w] == -INFINITY ? (add[w] != 0.0f) : expf(weight[w] - best);
+            weight[w] = part_weight(weight[w], add[w], best);
             total = fmaf(weight[w], add[w], total);
         }
         const int64_t row = (p.s * at.q.ne[1] + from.i1) * at.q.ne[2] + from.i2;

@@ -242,7 +242,7 @@ static __device__ __forceinline__ void write_rows(const Split &sp, const Place &
         for (int w = 0; w < WARPS; w++) {
             if (w >= sp.key_warps) break;
             const float max = x[w * (e + 2) + e], sum = x[w * (e + 2) + e + 1];
-            weight[w] = max == -INFINITY ? (sum != 0.0f) : expf(max - best);
+            weight[w] = part_weight(max, sum, best);
             total += weight[w] * sum;
         }
         const int64_t row = (p.s * sp.at.q.ne[1] + from.i1) * sp.at.q.ne[2] + from.i2;

@@ -234,12 +234,10 @@ static __global__ void get_rows_kernel(View dst, View a, View ids, Rows rows, Fa
     previous_done();
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
-        int64_t id = load_id(ids, at.i1, at.i2, at.i3);
-        const bool bad = id < 0 || id >= rows.limit;
-        if (bad && threadIdx.x == 0) report(fault, rows.node, id);
-        id -= rows.base;
-        const bool zero = bad || id < 0 || id >= a.ne[1];
-        const Row from = {zero ? 0 : id, at.i2, at.i3};
+        const int64_t of = held_row(load_id(ids, at.i1, at.i2, at.i3), rows.limit, rows.base,
+                                    a.ne[1], fault, rows.node);
+        const bool zero = of < 0;
+        const Row from = {zero ? 0 : of, at.i2, at.i3};
         const char *x = row_data(a, from);
         float *d = (float *)(void *)row_data(dst, at);
         for (int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x; i < dst.ne[0];
@@ -273,12 +271,10 @@ static __global__ void add_id_kernel(View dst, View a, View b, View ids, Rows ro
     previous_done();
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
         const Row at = row_at(dst.ne, row);
-        int64_t id = load_id(ids, at.i1, at.i2, 0);
-        const bool bad = id < 0 || id >= rows.limit;
-        if (bad && threadIdx.x == 0) report(fault, rows.node, id);
-        id -= rows.base;
-        const bool zero = bad || id < 0 || id >= b.ne[1];
-        const Row from = {zero ? 0 : id, 0, 0};
+        const int64_t of = held_row(load_id(ids, at.i1, at.i2, 0), rows.limit, rows.base, b.ne[1],
+                                    fault, rows.node);
+        const bool zero = of < 0;
+        const Row from = {zero ? 0 : of, 0, 0};
         const float *x = (const float *)(const void *)row_data(a, at);
         const float *y = (const float *)(const void *)row_data(b, from);
         float *d = (float *)(void *)row_data(dst, at);

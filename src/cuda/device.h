@@ -93,8 +93,8 @@ struct sheaf__cuda_op {
 };
 /* NULL for views and leaves, which compute nothing. */
 const struct sheaf__cuda_op *sheaf__cuda_op(enum sheaf_op op);
-/* Types that kernels read, in the plain form only, and do not write. */
-bool sheaf__cuda_is_plain_form(enum sheaf_type type);
+/* Types that kernels read an element at a time (iq.cuh), and do not write. */
+bool sheaf__cuda_by_elements(enum sheaf_type type);
 bool sheaf__cuda_supports_op(const struct sheaf_tensor *op);
 
 /* Defines the entry of one op in its family's file: SHEAF__CUDA_OP(ADD) = {launch_binary, NULL}; an

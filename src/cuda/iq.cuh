@@ -1,4 +1,4 @@
-/* Elements of the types that kernels take in the plain form, one element at a time: the IQ formats of 1 to
+/* Elements of the types that kernels take by elements, one at a time: the IQ formats of 1 to
  * 3 bits, and those of two to four levels. As src/quant/iq.c and tables.c compute them; the grids, 9 KiB,
  * lie in global memory of the device, once for each .cu file that reads them. */
 #ifndef SHEAF_CUDA_IQ_CUH

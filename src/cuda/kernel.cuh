@@ -376,7 +376,7 @@ static __attribute__((noinline)) float
 #else
 static __device__ __noinline__ float
 #endif
-load_plain_form(int type, const char *row, int64_t i) {
+load_by_elements(int type, const char *row, int64_t i) {
     switch (type) {
     case SHEAF_TYPE_NVFP4:
         return BLOCKS_OF(SHEAF__QK_NVFP4, nvfp4);
@@ -443,7 +443,7 @@ static __device__ __forceinline__ float load_dense(int type, const char *row, in
     case SHEAF_TYPE_MXFP4:
         return BLOCKS(mxfp4);
     default:
-        return load_plain_form(type, row, i);
+        return load_by_elements(type, row, i);
     }
 #undef BLOCKS
 #undef BLOCKS_K
@@ -470,6 +470,15 @@ struct Fault {
 static __device__ __forceinline__ void report(Fault *fault, uint64_t node, int64_t id) {
     if (atomicCAS(&fault->node, 0ull, (unsigned long long)node) == 0ull)
         *(volatile long long *)&fault->id = id;
+}
+/* The row that an id names, of the `held` from `base` on of `limit`: -1 if it is not held here. Thread 0 reports an id
+ * that names none. */
+static __device__ __forceinline__ int64_t held_row(int64_t id, int64_t limit, int64_t base,
+                                                   int64_t held, Fault *fault, uint64_t node) {
+    const bool bad = id < 0 || id >= limit;
+    if (bad && threadIdx.x == 0) report(fault, node, id);
+    id -= base;
+    return bad || id < 0 || id >= held ? -1 : id;
 }
 
 static __device__ __forceinline__ int64_t load_id(const View &ids, int64_t i0, int64_t i1,

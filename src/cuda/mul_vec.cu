@@ -411,7 +411,7 @@ static void launch(struct sheaf__cuda_queue *q, const struct Product *p) {
         PLAIN(BF16);
 #undef BLOCKS
 #undef PLAIN
-    default: /* of the plain form */
+    default: /* by elements */
         launch_plain<SHEAF_TYPE_COUNT, N, ROWS>(q, p, g);
         break;
     }

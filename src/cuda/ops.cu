@@ -53,7 +53,7 @@ const struct sheaf__cuda_op *sheaf__cuda_op(enum sheaf_op op) {
     return (unsigned)op < SHEAF_OP_COUNT && table[op]->launch ? table[op] : NULL;
 }
 
-bool sheaf__cuda_is_plain_form(enum sheaf_type type) {
+bool sheaf__cuda_by_elements(enum sheaf_type type) {
     switch (type) {
     case SHEAF_TYPE_IQ2_XXS:
     case SHEAF_TYPE_IQ2_XS:
@@ -82,7 +82,7 @@ static bool is_move(const struct sheaf_tensor *op) {
 bool sheaf__cuda_supports_op(const struct sheaf_tensor *op) {
     if (!sheaf_backend_op_is_valid(op)) return false;
     if (!table[op->op]->launch) return sheaf_op_get_cost(op->op) == SHEAF_OP_COST_FREE;
-    if (sheaf__cuda_is_plain_form(op->type) && !is_move(op)) return false; /* none is written */
+    if (sheaf__cuda_by_elements(op->type) && !is_move(op)) return false; /* none is written */
     if (op->op == SHEAF_OP_ARGSORT) return sheaf__cuda_sort_fits(op);
     return (op->op != SHEAF_OP_FLASH_ATTN_EXT || sheaf__cuda_attention_fits(op)) &&
            sheaf__cuda_state_fits(op);

@@ -34,9 +34,9 @@ struct Product {
 enum { SHEAF__CUDA_VEC_COLUMNS = 4, SHEAF__CUDA_VEC_MAX = 8 };
 
 /* Do the vector kernels multiply blocks of the type with columns of integers? The types that are taken
- * in the plain form (iq.cuh) are multiplied with floats, an element at a time. */
+ * by elements (iq.cuh) are multiplied with floats, an element at a time. */
 static inline bool sheaf__cuda_by_integers(enum sheaf_type type) {
-    return sheaf_is_quantized(type) && !sheaf__cuda_is_plain_form(type);
+    return sheaf_is_quantized(type) && !sheaf__cuda_by_elements(type);
 }
 
 /* Does `user`, a node to come, want the columns of x as integers? Then the kernel that makes x
@@ -100,14 +100,10 @@ static __device__ __forceinline__ Task task_at(const Product &p, int64_t y, int6
     t.zero = false;
     if (p.ids.data) {
         const int64_t u = y % p.dst.ne[1], n = y / p.dst.ne[1], b1 = u % p.b.ne[1];
-        int64_t id = load_id(p.ids, u, n, 0);
-        if (id < 0 || id >= p.limit) {
-            t.zero = true;
-            if (threadIdx.x == 0) report(p.fault, p.node, id);
-        }
-        id -= p.base;
-        t.zero = t.zero || id < 0 || id >= p.held;
-        t.a = p.a.data + (t.zero ? 0 : (size_t)id * p.a.nb[2]);
+        const int64_t expert =
+            held_row(load_id(p.ids, u, n, 0), p.limit, p.base, p.held, p.fault, p.node);
+        t.zero = expert < 0;
+        t.a = p.a.data + (t.zero ? 0 : (size_t)expert * p.a.nb[2]);
         t.column = n * p.b.ne[1] + b1;
         t.n = 1;
         t.out = (float *)(void *)(p.dst.data + (size_t)u * p.dst.nb[1] + (size_t)n * p.dst.nb[2]);

@@ -60,7 +60,7 @@ Test(cuda_emu, spoiled_results_fail, .timeout = DEADLINE) {
     cr_assert(strstr(out, "wrong: error"), "%s", out);
 }
 
-/* A CPU and two GPUs in one meta device. Blocks of types that the GPU takes in the plain form are moved, where a
+/* A CPU and two GPUs in one meta device. Blocks of types that the GPU takes by elements are moved, where a
  * split makes a part of a matrix contiguous. */
 Test(cuda_emu, mixed_group, .timeout = DEADLINE) {
     static char out[CAP];
