@@ -9,7 +9,7 @@
 #include "mpirun.h"
 #include "sanitizer.h"
 
-enum { CAP = 1 << 16, DEADLINE = 300 };
+enum { CAP = 1 << 16, DEADLINE = 900 };
 
 static inline int ops(const char *env, const char *args, char *out) {
     char cmd[1024];
