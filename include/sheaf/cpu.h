@@ -13,16 +13,16 @@
  * ones, which are part of the library, if there is none.
  *
  * With SHEAF_CPU_ACTIVATIONS=f32, the default, products take activations with 15 bits or more.
- * q8 (--fast of sheaf-run and sheaf-bench) rounds those of products with quantized weights, of the common
- * types by any number of columns, of others by 8 or more, to 8 bits (with avx2 IQ4 and Q8_0 by more than 8 columns
- * to 16 bits, IQ1, IQ2 and IQ3 never to 8). With BF16 and F16 weights and 4 columns or
- * more it rounds to BF16 (8 bits of mantissa) where the CPU multiplies BF16 (avx512bf16, amx), and F16 weights
- * are rounded, too. Attention of 8 queries and more rounds queries, keys,
- * values and its weights to BF16 (avx512bf16, amx). That is faster, but the logits of different splits then
- * differ by a few percent instead of in the last digits, and so may their tokens. Products of F32 weights stay
- * exact. bf16 rounds what q8 rounds to BF16 and nothing else (attention, too): twice as fast there, with logits
- * off by some thousandths. With amx, products of more than 8 columns have one BF16 of activations and weights
- * of all types but F32 in both modes.
+ * q8 (--fast of sheaf-run and sheaf-bench) rounds those of products with quantized weights, of the
+ * common types by any number of columns, of others by 8 or more, to 8 bits (with avx2 IQ4 and Q8_0
+ * by more than 8 columns to 16 bits, IQ1, IQ2 and IQ3 never to 8). With BF16 and F16 weights and 4
+ * columns or more it rounds to BF16 (8 bits of mantissa) where the CPU multiplies BF16 (avx512bf16,
+ * amx), and F16 weights are rounded, too. Attention of 8 queries and more rounds queries, keys,
+ * values and its weights to BF16 (avx512bf16, amx). That is faster, but the logits of different
+ * splits then differ by a few percent instead of in the last digits, and so may their tokens.
+ * Products of F32 weights stay exact. bf16 rounds what q8 rounds to BF16 and nothing else
+ * (attention, too): twice as fast there, with logits off by some thousandths. With amx, products of
+ * more than 8 columns have one BF16 of activations and weights of all types but F32 in both modes.
  * The portable kernels never round.
  *
  * The first use of amx asks Linux for the tile registers, for the whole process and for good; Linux
