@@ -109,8 +109,8 @@ struct sched_slot {
     SCHED_LIST(int) leaf_ids;
     SCHED_LIST(struct sheaf_tensor *) blocks; /* SCHED_BLOCK descriptors each: copies, stand-ins */
     int n_tensors;
-    bool
-        direct; /* a split reads or writes another backend's memory where it lies, or writes an input */
+    /* a split reads or writes another backend's memory where it lies, or writes an input */
+    bool direct;
     bool patched, in_flight;
     uint64_t n_pieces; /* ever built */
 };

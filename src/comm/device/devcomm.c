@@ -146,10 +146,9 @@ static enum sheaf_status read_mode(enum mode *mode, const char **only) {
                            text);
 }
 
-static enum sheaf_status same_setting(enum sheaf__setting setting, const char *name,
-                                      const char *unset) {
+static enum sheaf_status same_setting(enum sheaf__setting setting, const char *unset) {
     const char *text = sheaf__setting_text(setting);
-    return sheaf__same_setting(name, text && *text ? text : unset);
+    return sheaf__same_setting(sheaf__setting_name(setting), text && *text ? text : unset);
 }
 
 /* Every member's ballot, in member order; *i: the module of this rank. */
@@ -231,8 +230,8 @@ enum sheaf_status sheaf__devcomm_new(struct sheaf_comm *comm, const sheaf_backen
     struct sheaf__devcomm *dc = NULL;
     *out = NULL;
     enum sheaf_status st = sheaf_world_agree(read_mode(&mode, &only), WHAT);
-    if (!st) st = same_setting(SHEAF__SET_COMM_DEVICE, "SHEAF_COMM_DEVICE", "auto");
-    if (!st) st = same_setting(SHEAF__SET_NCCL_SUMS, "SHEAF_NCCL_SUMS", "ordered");
+    if (!st) st = same_setting(SHEAF__SET_COMM_DEVICE, "auto");
+    if (!st) st = same_setting(SHEAF__SET_NCCL_SUMS, "ordered");
     if (st) return st;
     if (mode == MODE_OFF) snprintf(why, sizeof why, "SHEAF_COMM_DEVICE=off");
     for (int m = 0; m < comm->n && !why[0]; m++) { /* seen by every rank alike */
