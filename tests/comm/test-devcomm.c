@@ -14,7 +14,10 @@
 
 #define FAR   "SHEAF_CPU_THREADS=1 SHEAF_BACKEND_PATH=" SHEAF_BUILD_DIR "/lib/modules/far "
 #define MODEL SHEAF_SOURCE_DIR "/models/kjv-f32.gguf"
-#define TEXT  "-m " MODEL " -p 'the old man' -n 24 --temp 0 --ignore-eos --ids --kv-type f32 -v "
+#define TEXT  "-m " MODEL " -p 'the old man' -n 8 --temp 0 --ignore-eos --ids --kv-type f32 -v "
+
+/* Seconds for one job: fifteen times what the slowest takes beside other suites on a slow machine. */
+enum { DEADLINE = 300 };
 
 static char out[1 << 16];
 
@@ -79,15 +82,15 @@ Test(devcomm, vote) {
 
 static int run(int np, const char *env, const char *args) {
     char cmd[4096];
-    if (np) return run_mpirun(np, env, 120, out, sizeof out, "sheaf-run %s", args);
+    if (np) return run_mpirun(np, env, DEADLINE, out, sizeof out, "sheaf-run %s", args);
     snprintf(cmd, sizeof cmd, "exec env %s '%s'/bin/sheaf-run %s 2>&1", env, SHEAF_BUILD_DIR, args);
-    return run_command(cmd, 120, out, sizeof out);
+    return run_command(cmd, DEADLINE, out, sizeof out);
 }
 
 #define DEVICES "--devices Far0,Far1,Far2 "
 #define RANKS   "--devices Far0@0,Far0@1 "
 
-Test(devcomm, choice, .timeout = 200) {
+Test(devcomm, choice, .timeout = 600) {
     static const struct {
         int np;
         const char *env, *args;
@@ -128,7 +131,7 @@ Test(devcomm, choice, .timeout = 200) {
 }
 
 /* The bits are those of the path through host memory: one order of addition. */
-Test(devcomm, the_same_bits, .timeout = 200) {
+Test(devcomm, the_same_bits, .timeout = 600) {
     static const struct {
         int np;
         const char *env, *args;
@@ -156,17 +159,17 @@ Test(devcomm, the_same_bits, .timeout = 200) {
     cr_assert_eq(run_command(cmd, 10, out, sizeof out), 0, "%s", out);
 }
 
-Test(devcomm, scenarios, .timeout = 200) {
-    cr_assert_eq(run_mpirun(2, FAR "SHEAF_TEST_FAR_COMM=1 SHEAF_COMM_DEVICE=require", 120, out,
+Test(devcomm, scenarios, .timeout = 600) {
+    cr_assert_eq(run_mpirun(2, FAR "SHEAF_TEST_FAR_COMM=1 SHEAF_COMM_DEVICE=require", DEADLINE, out,
                             sizeof out, "helper-mixed -m Far"),
                  0, "%s", out);
     cr_assert(strstr(out, "ok 4 members on 2 ranks"), "%s", out);
 }
 
-Test(devcomm, every_size, .timeout = 200) {
+Test(devcomm, every_size, .timeout = 600) {
     cr_assert_eq(
-        run_mpirun(2, FAR "SHEAF_TEST_FAR_COMM=1", 120, out, sizeof out, "helper-devcomm Far"), 0,
-        "%s", out);
+        run_mpirun(2, FAR "SHEAF_TEST_FAR_COMM=1", DEADLINE, out, sizeof out, "helper-devcomm Far"),
+        0, "%s", out);
     cr_assert(strstr(out, "ok 4 members through far"), "%s", out);
 }
 
@@ -215,7 +218,7 @@ static void need_emulation(void) {
         cr_skip_test("the emulated CUDA module is not built (sanitizers)");
 }
 
-Test(shared_gpu, every_size, .timeout = 200) {
+Test(shared_gpu, every_size, .timeout = 600) {
     static const struct {
         int np;
         const char *env, *want;
@@ -225,14 +228,14 @@ Test(shared_gpu, every_size, .timeout = 200) {
     need_emulation();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int status =
-            run_mpirun(cases[i].np, cases[i].env, 120, out, sizeof out, "helper-devcomm CUDA");
+            run_mpirun(cases[i].np, cases[i].env, DEADLINE, out, sizeof out, "helper-devcomm CUDA");
         cr_assert_eq(status, 0, "case %zu: status %d\n%s", i, status, out);
         cr_assert(strstr(out, cases[i].want), "case %zu: %s", i, out);
     }
 }
 
 /* The same bits as through host memory, though sums are in one kernel with what follows. */
-Test(shared_gpu, the_same_bits, .timeout = 200) {
+Test(shared_gpu, the_same_bits, .timeout = 600) {
     static const struct {
         const char *mode, *devices, *want;
     } cases[] = {
@@ -255,7 +258,7 @@ Test(shared_gpu, the_same_bits, .timeout = 200) {
 }
 
 /* Devices that cannot be shared, two GPUs, and calls that fail or never end. */
-Test(shared_gpu, failures, .timeout = 200) {
+Test(shared_gpu, failures, .timeout = 600) {
     const struct {
         const char *env;
         int status;
@@ -286,7 +289,7 @@ Test(shared_gpu, failures, .timeout = 200) {
         cr_assert(status >= 0 && (status != 0) == cases[i].status, "case %zu: status %d\n%s", i,
                   status, out);
         cr_assert(strstr(out, cases[i].want), "case %zu: no '%s' in\n%s", i, cases[i].want, out);
-        cr_assert_lt(run_seconds() - begin, 60, "case %zu", i);
+        cr_assert_lt(run_seconds() - begin, DEADLINE / 2, "case %zu", i);
     }
     cr_assert_eq(run_command("ls /dev/shm | grep ^sheaf", 10, out, sizeof out), 1, "%s", out);
 }
