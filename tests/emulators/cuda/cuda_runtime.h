@@ -43,7 +43,7 @@
 
 struct dim3 {
     unsigned x, y, z;
-    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+    constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
 struct uint4 {
     uint32_t x, y, z, w;
@@ -60,7 +60,9 @@ struct float4 {
 struct emu_thread {
     dim3 thread, block, block_dim, grid_dim;
 };
-extern thread_local emu_thread emu_now;
+#define EMU_NEAR __attribute__((visibility("default"), tls_model("initial-exec"))) /* near.cc */
+extern EMU_NEAR __thread emu_thread emu_now;
+extern EMU_NEAR __thread struct emu_machine *emu_here;
 #define threadIdx (emu_now.thread)
 #define blockIdx  (emu_now.block)
 #define blockDim  (emu_now.block_dim)

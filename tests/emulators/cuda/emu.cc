@@ -2,7 +2,6 @@
 #include "cuda_runtime.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -14,8 +13,6 @@
 #include <mutex>
 #include <vector>
 
-thread_local emu_thread emu_now;
-
 static void die(const char *what) {
     fprintf(stderr, "cuda-emu: %s (block %u %u %u, thread %u)\n", what, blockIdx.x, blockIdx.y,
             blockIdx.z, threadIdx.x);
@@ -23,6 +20,22 @@ static void die(const char *what) {
 }
 
 /* ---- fibers ---- */
+
+/* A function in which a fiber stops and goes on: its callers must not look into which registers it
+ * leaves alone. */
+#ifdef __clang__
+#define APART __attribute__((noinline))
+#else
+#define APART __attribute__((noipa))
+#endif
+
+/* __builtin_setjmp keeps three words where setjmp keeps all registers and the C library asks for
+ * clean-ups; the compiler saves what else is in use. Fibers change at every shuffle. */
+struct place {
+    void *words[5];
+};
+#define COMES_BACK_TO(p) __builtin_setjmp((p).words)
+[[noreturn]] static void APART go_to(place *p) { __builtin_longjmp(p->words, 1); }
 
 enum { MAX_THREADS = 1024, STACK = 256 << 10 };
 enum state { READY, AT_WARP, AT_BLOCK, DONE };
@@ -36,7 +49,7 @@ struct copy {
 };
 
 struct fiber {
-    jmp_buf at;
+    place at;
     enum state state;
     uint32_t slot[2]; /* what its shuffles give, by turns */
     int turn;
@@ -45,92 +58,90 @@ struct fiber {
     std::vector<copy> copies;
 };
 
-struct machine { /* of one OS thread */
+struct emu_machine { /* of one OS thread */
     fiber fibers[MAX_THREADS];
     const void *shown[MAX_THREADS];
     char *stacks;
     ucontext_t main, start;
-    jmp_buf back;
+    place back;
     int current;
     const std::function<void()> *kernel;
     std::vector<char> shared;
     const char *name;
     uint64_t seed; /* 0: blocks, warps and lanes in a fixed order */
 };
-static thread_local machine *m;
 
 /* One of n, by chance; with a fixed order the first. */
 static unsigned any_of(unsigned n) {
-    if (!m->seed) return 0;
-    m->seed = m->seed * 6364136223846793005u + 1442695040888963407u;
-    return (unsigned)((m->seed >> 33) % n);
+    if (!emu_here->seed) return 0;
+    emu_here->seed = emu_here->seed * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)((emu_here->seed >> 33) % n);
 }
 
 static void fiber_main(void) {
     for (;;) {
-        (*m->kernel)();
-        m->fibers[m->current].state = DONE;
-        if (!_setjmp(m->fibers[m->current].at)) _longjmp(m->back, 1);
+        (*emu_here->kernel)();
+        emu_here->fibers[emu_here->current].state = DONE;
+        if (!COMES_BACK_TO(emu_here->fibers[emu_here->current].at)) go_to(&emu_here->back);
     }
 }
 
-static void resume(int i, int n_threads_x) {
-    fiber *f = &m->fibers[i];
-    m->current = i;
+static void APART resume(int i, int n_threads_x) {
+    fiber *f = &emu_here->fibers[i];
+    emu_here->current = i;
     emu_now.thread = dim3((unsigned)(i % n_threads_x), (unsigned)(i / n_threads_x), 0);
-    if (_setjmp(m->back)) return;
-    if (f->made) _longjmp(f->at, 1);
+    if (COMES_BACK_TO(emu_here->back)) return;
+    if (f->made) go_to(&f->at);
     f->made = true;
-    getcontext(&m->start);
-    m->start.uc_stack.ss_sp = m->stacks + (size_t)i * STACK;
-    m->start.uc_stack.ss_size = STACK;
-    m->start.uc_link = NULL;
-    makecontext(&m->start, fiber_main, 0);
-    setcontext(&m->start);
+    getcontext(&emu_here->start);
+    emu_here->start.uc_stack.ss_sp = emu_here->stacks + (size_t)i * STACK;
+    emu_here->start.uc_stack.ss_size = STACK;
+    emu_here->start.uc_link = NULL;
+    makecontext(&emu_here->start, fiber_main, 0);
+    setcontext(&emu_here->start);
 }
 
-static void wait_as(enum state s) {
-    fiber *f = &m->fibers[m->current];
-    const emu_thread here = emu_now;
+static void APART wait_as(enum state s) {
+    fiber *f = &emu_here->fibers[emu_here->current];
     f->state = s;
-    if (!_setjmp(f->at)) _longjmp(m->back, 1);
-    emu_now = here;
+    if (!COMES_BACK_TO(f->at)) go_to(&emu_here->back);
 }
 
 static thread_local bool cooperative_now;
 void emu_syncthreads(void) {
-    if (!m || !cooperative_now) die("a barrier in a kernel that was launched as plain");
+    if (!emu_here || !cooperative_now) die("a barrier in a kernel that was launched as plain");
     wait_as(AT_BLOCK);
 }
 void emu_syncwarp(void) { wait_as(AT_WARP); }
 uint32_t emu_shuffle(uint32_t value, int from) {
-    fiber *f = &m->fibers[m->current];
-    const int turn = f->turn ^= 1, first = m->current / 32 * 32;
+    fiber *f = &emu_here->fibers[emu_here->current];
+    const int turn = f->turn ^= 1, first = emu_here->current / 32 * 32;
     f->slot[turn] = value;
     wait_as(AT_WARP);
-    return m->fibers[first + from].slot[turn];
+    return emu_here->fibers[first + from].slot[turn];
 }
 const void *const *emu_show(const void *mine) {
-    m->shown[m->current] = mine;
+    emu_here->shown[emu_here->current] = mine;
     wait_as(AT_WARP);
-    return m->shown + m->current / 32 * 32;
+    return emu_here->shown + emu_here->current / 32 * 32;
 }
 
 void emu_multiply_16x8x16(float *d, const uint32_t *a, const uint32_t *b,
                           float (*number)(uint16_t)) {
     struct operands {
-        uint32_t a[4], b[2];
+        float a[4][2], b[2][2];
     } mine;
-    memcpy(mine.a, a, sizeof mine.a);
-    memcpy(mine.b, b, sizeof mine.b);
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 2; j++) mine.a[i][j] = number((uint16_t)(a[i] >> j * 16));
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++) mine.b[i][j] = number((uint16_t)(b[i] >> j * 16));
     const void *const *shown = emu_show(&mine);
-    const int lane = m->current % 32, row = lane / 4, column = lane % 4 * 2;
-    for (int i = 0; i < 4; i++) {
-        for (int k = 0; k < 16; k++) {
-            const operands *x = (const operands *)shown[row * 4 + k % 8 / 2];
+    const int lane = emu_here->current % 32, row = lane / 4, column = lane % 4 * 2;
+    for (int k = 0; k < 16; k++) {
+        const operands *x = (const operands *)shown[row * 4 + k % 8 / 2];
+        for (int i = 0; i < 4; i++) {
             const operands *y = (const operands *)shown[(column + i % 2) * 4 + k % 8 / 2];
-            const float left = number((uint16_t)(x->a[i / 2 + k / 8 * 2] >> k % 2 * 16));
-            d[i] += left * number((uint16_t)(y->b[k / 8] >> k % 2 * 16));
+            d[i] += x->a[i / 2 + k / 8 * 2][k % 2] * y->b[k / 8][k % 2];
         }
     }
     wait_as(AT_WARP); /* all have read */
@@ -139,7 +150,7 @@ void emu_multiply_16x8x16(float *d, const uint32_t *a, const uint32_t *b,
 void emu_load_matrices(uint32_t *r, const void *row, bool transposed) {
     if ((uintptr_t)row % 16) die("a row of a matrix is not aligned");
     const void *const *shown = emu_show(row);
-    const int lane = m->current % 32, g = lane / 4, t = lane % 4;
+    const int lane = emu_here->current % 32, g = lane / 4, t = lane % 4;
     for (int i = 0; i < 4; i++) {
         uint32_t word = 0;
         for (int j = 0; j < 2; j++) {
@@ -153,18 +164,18 @@ void emu_load_matrices(uint32_t *r, const void *row, bool transposed) {
 
 /* The bytes come when the copy is begun or as late as they may, by chance; without it late. */
 void emu_copy_ahead(void *to, const void *from, size_t size) {
-    fiber *f = &m->fibers[m->current];
+    fiber *f = &emu_here->fibers[emu_here->current];
     if ((uintptr_t)to % size || (uintptr_t)from % size)
         die("a copy to shared memory is not aligned");
-    if (m->seed && any_of(2)) {
+    if (emu_here->seed && any_of(2)) {
         memcpy(to, from, size);
     } else {
         f->copies.push_back(copy{to, from, size, f->group});
     }
 }
-void emu_copies_begun(void) { m->fibers[m->current].group++; }
+void emu_copies_begun(void) { emu_here->fibers[emu_here->current].group++; }
 void emu_copies_done(int running) {
-    fiber *f = &m->fibers[m->current];
+    fiber *f = &emu_here->fibers[emu_here->current];
     size_t kept = 0;
     for (const copy &c : f->copies) {
         if (c.group >= f->group - running) {
@@ -175,7 +186,9 @@ void emu_copies_done(int running) {
     }
     f->copies.resize(kept);
 }
-void *emu_dynamic_shared(void) { return (void *)(((uintptr_t)m->shared.data() + 127) / 128 * 128); }
+void *emu_dynamic_shared(void) {
+    return (void *)(((uintptr_t)emu_here->shared.data() + 127) / 128 * 128);
+}
 
 /* Lanes of a warp from w to end that are ready run until they wait, then the warp's shuffle is done;
  * false: it goes no further until the block's barrier. */
@@ -184,12 +197,12 @@ static bool step_warp(int w, int end, int n, int n_x) {
     const int first = (int)any_of((unsigned)(end - w));
     for (int k = 0; k < end - w; k++) {
         const int i = w + (first + k) % (end - w);
-        if (m->fibers[i].state == READY) resume(i, n_x);
+        if (emu_here->fibers[i].state == READY) resume(i, n_x);
     }
-    for (int i = w; i < end; i++) waiting += m->fibers[i].state == AT_WARP;
+    for (int i = w; i < end; i++) waiting += emu_here->fibers[i].state == AT_WARP;
     if (!waiting) return false;
     if (waiting != end - w || n % 32) die("lanes of a warp miss its shuffle");
-    for (int i = w; i < end; i++) m->fibers[i].state = READY;
+    for (int i = w; i < end; i++) emu_here->fibers[i].state = READY;
     return true;
 }
 
@@ -197,10 +210,10 @@ static bool step_warp(int w, int end, int n, int n_x) {
  * step of any warp, or all steps of a warp while the others have not begun. */
 static void run_block(int n, int n_x) {
     for (int i = 0; i < n; i++) {
-        m->fibers[i].state = READY;
-        m->fibers[i].turn = 0;
-        m->fibers[i].group = 0;
-        m->fibers[i].copies.clear();
+        emu_here->fibers[i].state = READY;
+        emu_here->fibers[i].turn = 0;
+        emu_here->fibers[i].group = 0;
+        emu_here->fibers[i].copies.clear();
     }
     for (;;) {
         int warps[MAX_THREADS / 32], n_warps = 0, at_block = 0, done = 0;
@@ -212,19 +225,19 @@ static void run_block(int n, int n_x) {
             do more = step_warp(w, w + 32 < n ? w + 32 : n, n, n_x);
             while (more && goes_on);
             if (more) continue;
-            if (!m->seed) {
+            if (!emu_here->seed) {
                 memmove(warps, warps + 1, (size_t)--n_warps * sizeof *warps);
             } else {
                 warps[k] = warps[--n_warps];
             }
         }
         for (int i = 0; i < n; i++) {
-            at_block += m->fibers[i].state == AT_BLOCK;
-            done += m->fibers[i].state == DONE;
+            at_block += emu_here->fibers[i].state == AT_BLOCK;
+            done += emu_here->fibers[i].state == DONE;
         }
         if (done == n) return;
         if (at_block != n) die("not all threads reach a barrier");
-        for (int i = 0; i < n; i++) m->fibers[i].state = READY;
+        for (int i = 0; i < n; i++) emu_here->fibers[i].state = READY;
     }
 }
 
@@ -232,24 +245,24 @@ static long setting(const char *name, long otherwise);
 
 /* Block number i of a grid of n, the last first; or, by chance, all in an order of their own. */
 static uint64_t block_number(uint64_t i, uint64_t n, uint64_t start, uint64_t stride) {
-    return m->seed ? (start + i * stride) % n : n - 1 - i;
+    return emu_here->seed ? (start + i * stride) % n : n - 1 - i;
 }
 static uint64_t common_divisor(uint64_t a, uint64_t b) { return b ? common_divisor(b, a % b) : a; }
 
 static void run_grid(dim3 grid, dim3 block, size_t shared, bool cooperative, const char *name,
                      const std::function<void()> &kernel) {
     const int n = (int)(block.x * block.y * block.z);
-    if (!m) {
-        m = new machine();
-        m->stacks = (char *)mmap(NULL, (size_t)MAX_THREADS * STACK, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (m->stacks == MAP_FAILED) abort();
+    if (!emu_here) {
+        emu_here = new emu_machine();
+        emu_here->stacks = (char *)mmap(NULL, (size_t)MAX_THREADS * STACK, PROT_READ | PROT_WRITE,
+                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (emu_here->stacks == MAP_FAILED) abort();
     }
-    m->kernel = &kernel;
-    m->name = name;
+    emu_here->kernel = &kernel;
+    emu_here->name = name;
     emu_now.block_dim = block;
     emu_now.grid_dim = grid;
-    if (!m->seed) m->seed = (uint64_t)setting("order", 0);
+    if (!emu_here->seed) emu_here->seed = (uint64_t)setting("order", 0);
     const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
     uint64_t start = any_of(1u << 30), stride = 1 + any_of(1u << 30);
     while (common_divisor(stride, blocks) != 1) stride++;
@@ -258,7 +271,7 @@ static void run_grid(dim3 grid, dim3 block, size_t shared, bool cooperative, con
         emu_now.block = dim3((unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y),
                              (unsigned)(b / grid.x / grid.y));
         if (cooperative) {
-            m->shared.assign(shared + 256, (char)0xee);
+            emu_here->shared.assign(shared + 256, (char)0xee);
             run_block(n, (int)block.x);
             continue;
         }
