@@ -371,6 +371,36 @@ Test(graph_copy, runs_elsewhere_and_leaves_the_original_alone) {
     unbuild(&m);
 }
 
+/* What lies before the part, views among it, is a leaf. */
+Test(graph_copy, of_a_part_of_a_graph) {
+    struct model m;
+    build(&m);
+    sheaf_backend_buffer_t buffer;
+    OK(sheaf_backend_alloc_ctx_tensors_from_buft(m.ctx, sheaf_backend_cpu_buffer_type(), &buffer));
+    sheaf_backend_t backend;
+    OK(sheaf_backend_dev_init(cpu(), NULL, &backend));
+    OK(sheaf_backend_graph_compute(backend, m.graph));
+    const int n = sheaf_graph_n_nodes(m.graph);
+    for (int first = 0; first < n; first++) {
+        struct sheaf_cgraph *part = sheaf_graph_view(m.ctx, m.graph, first, n);
+        struct sheaf_backend_graph_copy copy;
+        OK(sheaf_backend_graph_copy(backend, part, &copy));
+        cr_assert_eq(sheaf_graph_n_nodes(copy.graph), n - first, "from node %d", first);
+        for (int i = 0; i < n - first; i++)
+            cr_assert_eq(sheaf_graph_node(copy.graph, i)->op, sheaf_graph_node(part, i)->op,
+                         "from node %d: node %d", first, i);
+        OK(sheaf_backend_graph_compute(backend, copy.graph));
+        float want[18], got[18];
+        OK(sheaf_backend_tensor_get(m.y, want, 0, sizeof want));
+        OK(sheaf_backend_tensor_get(sheaf_graph_node(copy.graph, -1), got, 0, sizeof got));
+        cr_assert(!memcmp(want, got, sizeof want), "from node %d", first);
+        sheaf_backend_graph_copy_free(&copy);
+    }
+    sheaf_backend_free(backend);
+    sheaf_backend_buffer_free(buffer);
+    unbuild(&m);
+}
+
 struct seen {
     int n, stop_at;
     double worst;
