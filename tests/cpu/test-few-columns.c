@@ -79,6 +79,62 @@ Test(few_columns, tiles_of_any_number_have_the_same_bits) {
     cr_assert_geq(compared, 20 * tables);
 }
 
+/* Words have the bits of two digits. */
+static void compare_words(const struct sheaf__cpu_kernels *kern, enum sheaf_type type) {
+    static _Alignas(64) char rows[MAX_TILE * PASS * 8], panel[PASS * MAX_COLS * 8];
+    static _Alignas(64) float c[2][MAX_TILE * MAX_COLS];
+    static char w[MAX_TILE * PASS * 4];
+    static float x[MAX_COLS][PASS];
+    const float *cols[MAX_COLS];
+    const size_t size = sheaf_row_size(type, PASS);
+    for (int i = 0; i < MAX_COLS; i++) {
+        fill(x[i], PASS);
+        for (int j = 0; j < PASS; j++) x[i][j] = ldexpf(x[i][j], j / 32 * 5 % 17);
+        cols[i] = x[i];
+    }
+    fill_rows(w, sizeof w);
+    for (int64_t k = 32; k <= PASS; k += PASS - 32) {
+        if (k % sheaf_blck_size(type)) continue;
+        for (int used = 7; used <= MAX_COLS; used += 25) {
+            for (int i = 0; i < 2; i++) {
+                const struct sheaf__cpu_panels *p =
+                    &kern->panels[i ? SHEAF__PANELS_16_WORDS : SHEAF__PANELS_16];
+                const size_t stride = PASS / (size_t)p->unit * p->row_bytes;
+                p->pack(cols, k, used, panel);
+                for (int first = 0; first < 12; first += p->rows) {
+                    for (int r = 0; r < p->rows; r++)
+                        p->unpack[type](w + (size_t)(first + r) * size, rows + (size_t)r * stride,
+                                        k);
+                    for (int pass = 0; pass < 2; pass++)
+                        p->tile(k, rows, stride, panel, used, c[i] + first * p->cols, pass > 0);
+                }
+            }
+            for (int r = 0; r < 12; r++)
+                cr_assert_arr_eq(c[0] + r * MAX_COLS, c[1] + r * MAX_COLS,
+                                 (size_t)used * sizeof **c, "%s %s: row %d of %d columns",
+                                 kern->name, sheaf_type_name(type), r, used);
+        }
+    }
+}
+
+Test(few_columns, words_have_the_bits_of_digits) {
+    const struct sheaf__cpu_kernels *kern;
+    int compared = 0, tables = 0;
+    for (int i = 0; (kern = sheaf__cpu_kernels_at(i)); i++) {
+        const struct sheaf__cpu_panels *p = &kern->panels[SHEAF__PANELS_16_WORDS];
+        if (p->rows == 0) continue;
+        tables++;
+        for (int t = 0; t < SHEAF_TYPE_COUNT; t++) {
+            cr_assert_eq(!p->unpack[t], !kern->panels[SHEAF__PANELS_16].unpack[t]);
+            if (!p->unpack[t]) continue;
+            compare_words(kern, (enum sheaf_type)t);
+            compared++;
+        }
+    }
+    if (!tables) cr_skip("no table that runs here has panels of words");
+    cr_assert_geq(compared, 20 * tables);
+}
+
 enum { WIDEST = SHEAF__DIRECT_WIDTH, KEYS = 37, QUERIES = 12 };
 
 static void compare_direct(const struct sheaf__cpu_kernels *kern, enum sheaf_type type, int64_t k,

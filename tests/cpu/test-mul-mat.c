@@ -1229,6 +1229,9 @@ static void check_kind(enum sheaf__panels_kind kind, double top, int types_of_it
     cr_assert_geq(compared, types_of_it * tables);
 }
 Test(mul_mat, panels_of_16_bits_for_all_exponents) { check_kind(SHEAF__PANELS_16, 127.0 * 256, 7); }
+Test(mul_mat, panels_of_words_for_all_exponents) {
+    check_kind(SHEAF__PANELS_16_WORDS, 127.0 * 256, 7);
+}
 Test(mul_mat, panels_of_24_bits_for_all_exponents) {
     check_kind(SHEAF__PANELS_24, 127.0 * 65536, 1);
 }

@@ -187,12 +187,13 @@ typedef void (*sheaf__rows_dot_fn)(int64_t k, const void *w, size_t w_stride, in
 struct sheaf__cpu_panels {
     int rows, cols; /* of a tile; 0: the table has no panels of this kind */
     int unit;       /* a divisor of 256 */
+    int above;      /* columns: so many and fewer are for the kind before this one */
     int chunk; /* rows at most that are unpacked together, whole tiles; 0: for a second cache of 512 KiB */
     size_t panel_bytes, row_bytes; /* of a unit of a panel, and of a row */
     /* Element i of column c is x[c][i], i < n. The first `used` columns are packed at least; a kind may
      * leave out the upper half if they are of the lower one, and use the first half of the bytes. */
     void (*pack)(const float *const *x, int64_t n, int used, void *panel);
-    /* n weights, whole blocks. NULL for types that go by another kind; floats have all types that
+    /* n weights, whole blocks, at most 256. NULL for types that go by another kind; floats have all types that
      * rows_dot has */
     void (*unpack[SHEAF_TYPE_COUNT])(const void *w, void *row, int64_t n);
     /* The same of n weights as floats, for all types that unpack lacks, but F32; or NULL */
@@ -211,6 +212,8 @@ enum sheaf__panels_kind {
     /* Weights of fewer than 8 bits, activations of 16 bits with a scale for each 32, with AVX-512 a power of two,
      * in integers */
     SHEAF__PANELS_16,
+    /* The same for many columns, where words are multiplied in less time than two digits: the same bits */
+    SHEAF__PANELS_16_WORDS,
     /* Weights of 8 bits, activations of 24 bits with a power of two for each 32, in integers */
     SHEAF__PANELS_24,
     /* Weights and activations as sums of two BF16: 16 bits */

@@ -47,6 +47,7 @@ struct product {
     const struct sheaf__cpu_kernels *kern;
     const struct sheaf_tensor *a, *b, *dst;
     int64_t k, m, batches;
+    int64_t columns; /* at most so many meet one matrix */
     const struct sheaf__cpu_panels *kind;
     int64_t rows;      /* of a tile */
     int64_t cols;      /* of a panel */
@@ -80,16 +81,19 @@ static int64_t chunk_of(const struct sheaf__cpu_panels *kind) {
     return kind->chunk ? kind->chunk : round_up(CHUNK, kind->rows);
 }
 
+static bool lacks(const struct sheaf__cpu_panels *kind, enum sheaf_type type, int64_t columns) {
+    const bool has = kind->unpack[type] || (kind->from_floats && type != SHEAF_TYPE_F32);
+    return !has || columns <= kind->above;
+}
+
 /* Floats are for all types that have nothing better. */
 static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *kern,
-                                               enum sheaf_type type) {
+                                               enum sheaf_type type, int64_t columns) {
     static const int best[] = {[SHEAF__ROUND_NONE] = LAST_EXACT,
                                [SHEAF__ROUND_BF16] = SHEAF__PANELS_BF16,
                                [SHEAF__ROUND_Q8] = SHEAF__PANELS_8};
     const struct sheaf__cpu_panels *kind = &kern->panels[best[sheaf__rounding()]];
-    while (kind > &kern->panels[SHEAF__PANELS_FLOATS] && !kind->unpack[type] &&
-           (!kind->from_floats || type == SHEAF_TYPE_F32))
-        kind--;
+    while (kind > &kern->panels[SHEAF__PANELS_FLOATS] && lacks(kind, type, columns)) kind--;
     return kind;
 }
 
@@ -112,7 +116,7 @@ bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struc
     if (kern->panels[SHEAF__PANELS_FLOATS].rows == 0 || dst->src[0]->ne[0] == 0) return false;
     if (dst->op == SHEAF_OP_MUL_MAT && sheaf__mul_mat_rounds_rows(kern, dst))
         return columns > (sheaf_is_quantized(type) ? kern->rounded_cols : kern->bf16_cols);
-    if (kind_of(kern, type) <= &kern->panels[LAST_EXACT]) return columns > MOST_BY_ROWS;
+    if (kind_of(kern, type, columns) <= &kern->panels[LAST_EXACT]) return columns > MOST_BY_ROWS;
     return columns >= MIN_COLUMNS;
 }
 
@@ -120,7 +124,6 @@ static bool by_tiles(const struct sheaf__cpu_panels *kind, enum sheaf_type type,
     return columns <= kind->cols && !sheaf_is_quantized(type) && kind->unit <= TILE_PASS;
 }
 
-/* columns: at most so many meet one matrix */
 static struct product product_of(const struct sheaf__cpu_kernels *kern,
                                  const struct sheaf_tensor *dst, int64_t columns, int nth) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
@@ -128,7 +131,8 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.k = a->ne[0];
     p.m = a->ne[1];
     p.batches = a->ne[2] * a->ne[3];
-    p.kind = kind_of(kern, a->type);
+    p.columns = columns;
+    p.kind = kind_of(kern, a->type, columns);
     p.rows = p.kind->rows;
     p.cols = p.kind->cols;
     p.by_tiles = by_tiles(p.kind, a->type, columns);
@@ -358,7 +362,7 @@ static void multiply(const struct product *p, const struct matrix *m, int64_t fi
 static bool packed_alike(const struct product *p, const struct sheaf_tensor *other) {
     if (!other || other->src[1] != p->b) return false;
     const struct sheaf_tensor *a = other->src[0];
-    return kind_of(p->kern, a->type) == p->kind && a->ne[2] == p->a->ne[2] &&
+    return kind_of(p->kern, a->type, p->columns) == p->kind && a->ne[2] == p->a->ne[2] &&
            a->ne[3] == p->a->ne[3] &&
            by_tiles(p->kind, a->type, sheaf__mul_mat_columns(a, p->b)) == p->by_tiles;
 }
