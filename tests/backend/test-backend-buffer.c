@@ -371,7 +371,7 @@ Test(graph_copy, runs_elsewhere_and_leaves_the_original_alone) {
     unbuild(&m);
 }
 
-/* What lies before the part, views among it, is a leaf. */
+/* Nodes before the part are leaves of the copy, views among them. */
 Test(graph_copy, of_a_part_of_a_graph) {
     struct model m;
     build(&m);
