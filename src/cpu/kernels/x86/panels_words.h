@@ -1,11 +1,10 @@
 /* A part of AVX-512 tables, in the terms of kernels.h, which comes before it: the products of panels16.h by words,
  * for cores with two ports for all that works on 512 bits (Intel's).
  *
- * There whatever is not a product takes the place of one: of 66 cycles for a block of 32, six rows and 32 columns
- * by two digits 18 join, shift and place sums. Words of weights multiply whole activations (VPDPWSSD), as many a
- * cycle, and leave one sum to place. Twelve rows by two vectors of columns are summed at a time, so that no
- * product waits for another; sums of a pass are in memory, which other ports load and store. (Tiles of 8 bits gained
- * 7 % by twelve rows where nothing is added for mins or halves, and lost as much elsewhere.)
+ * There an instruction that is no product takes the place of one: of 64 cycles for a block of 32, six rows and 16
+ * columns by two digits 16 join, shift and place sums. Words of weights multiply whole activations (VPDPWSSD), as many
+ * a cycle, and leave one sum to place: 39 of 231 cycles for twelve rows and 32 columns, which are summed at a time, so
+ * that no product waits for another. Sums of a pass are in memory, which other ports load and store.
  *
  * Invariant: the bits are those of panels16.h, whose integers these are. */
 
@@ -139,8 +138,8 @@ INLINE void columns_words(int vectors, bool mins, bool by_16, int64_t k, const c
                     UNROLL for (int v = 0; v < vectors; v++) acc[r][v] =
                         _mm512_dpwssd_epi32(acc[r][v], two, x[v]);
                 }
-                __asm__ volatile("" ::
-                                     : "memory"); /* a value loaded twice is not worth a register */
+                /* a value loaded twice is not worth a register */
+                __asm__ volatile("" ::: "memory");
             }
             UNROLL_12 for (int r = 0; r < WORDS_ROWS; r++) {
                 const struct panel_scales *s = (const void *)row_of(of, r);
