@@ -62,7 +62,7 @@ struct emu_machine { /* of one OS thread */
     fiber fibers[MAX_THREADS];
     const void *shown[MAX_THREADS];
     char *stacks;
-    ucontext_t main, start;
+    ucontext_t start;
     place back;
     int current;
     const std::function<void()> *kernel;

@@ -1,6 +1,7 @@
-/* The variables that the emulator's threads read at every turn, in a library of their own: only a
- * library with little memory of this kind may have it in the place that needs no call to be found,
- * and the kernels' shared memory is of this kind, too. */
+/* The variables of a thread that kernels and fibers read all the time, as static thread-local memory
+ * (initial-exec), whose address needs no call. A library that is loaded at run time may have only
+ * little of it. The emulated module has much thread-local memory, the kernels' shared memory, so these
+ * two are a library of their own. */
 #include "cuda_runtime.h"
 
 EMU_NEAR __thread emu_thread emu_now;

@@ -190,7 +190,7 @@ static void use_panels_words(struct sheaf__cpu_kernels *table) {
         .rows = WORDS_ROWS,
         .cols = PANEL16_COLS,
         .unit = PANEL_ROW_UNIT,
-        .above = PANEL16_COLS, /* a panel alone: unpacking counts, and words take more of it */
+        .above = PANEL16_COLS, /* for one panel words take longer to unpack than they save */
         .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel16),
         .row_bytes = sizeof(struct words_row),
         .pack = pack_words_panel,
