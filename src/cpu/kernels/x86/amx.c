@@ -254,4 +254,5 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     /* Panels of 8 bits would be taken before those of BF16; those of 16 never are. */
     table->panels[SHEAF__PANELS_8] = (struct sheaf__cpu_panels){0};
     table->panels[SHEAF__PANELS_16] = (struct sheaf__cpu_panels){0};
+    table->panels[SHEAF__PANELS_16_WORDS] = (struct sheaf__cpu_panels){0};
 }

@@ -337,6 +337,9 @@ ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
 #include "cpu/kernels/x86/bytes.h"
 #if defined(KERNELS_VNNI_512)
 #include "cpu/kernels/x86/plain_few.h"
+#if !defined(KERNELS_NO_TABLE)
+#include "cpu/kernels/x86/panels_words.h"
+#endif
 #endif
 #include "cpu/kernels/x86/convert.h"
 #include "cpu/kernels/x86/panels8.h"
@@ -428,6 +431,18 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                 },
             [SHEAF__PANELS_16] = {PANELS_16, .unpack = {ENTRIES_16}},
 #if defined(KERNELS_VNNI_512)
+            [SHEAF__PANELS_16_WORDS] =
+                {
+                    .rows = WORDS_ROWS,
+                    .cols = PANEL16_COLS,
+                    .unit = PANEL_ROW_UNIT,
+                    .above = PANEL16_COLS, /* words take longer to unpack than one panel saves */
+                    .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel16),
+                    .row_bytes = sizeof(struct words_row),
+                    .pack = pack_words_panel,
+                    .tile = tile_words,
+                    .unpack = {ENTRIES_OF_ALL(wide_blocks)},
+                },
             [SHEAF__PANELS_24] =
                 {
                     .rows = PANEL16_ROWS,

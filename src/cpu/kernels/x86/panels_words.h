@@ -184,17 +184,3 @@ static void tile_words(int64_t k, const void *row, size_t stride, const void *pa
         BY_VECTORS(false, false)
     }
 }
-
-static void use_panels_words(struct sheaf__cpu_kernels *table) {
-    table->panels[SHEAF__PANELS_16_WORDS] = (struct sheaf__cpu_panels){
-        .rows = WORDS_ROWS,
-        .cols = PANEL16_COLS,
-        .unit = PANEL_ROW_UNIT,
-        .above = PANEL16_COLS, /* for one panel words take longer to unpack than they save */
-        .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel16),
-        .row_bytes = sizeof(struct words_row),
-        .pack = pack_words_panel,
-        .tile = tile_words,
-        .unpack = {ENTRIES_OF_ALL(wide_blocks)},
-    };
-}
