@@ -111,7 +111,7 @@ INLINE __m512 panel_flags(enum sheaf_type type, bool min) {
 }
 #endif
 
-/* Block b of a row. q: as bytes_32 and unpack32 have them; d and m of 16 each; m is NULL if the type has
+/* Block b of a row. q: as signed_32 and unpack32 have them; d and m of 16 each; m is NULL if the type has
  * none. */
 INLINE void panel_block(enum sheaf_type type, __m256i q, const float *d, const float *m,
                         struct panel_row *row, int64_t b) {

@@ -69,12 +69,12 @@ EXACT(exact_q5_0, exact_of_32, SHEAF_TYPE_Q5_0)
 EXACT(exact_q5_1, exact_of_32, SHEAF_TYPE_Q5_1)
 EXACT(exact_q4_k, exact_k, SHEAF_TYPE_Q4_K)
 EXACT(exact_q5_k, exact_k, SHEAF_TYPE_Q5_K)
-#define EXACT_BYTES(TYPE)                                                                          \
-    static void exact_bytes_##TYPE(const void *src, float *y, int64_t n) {                         \
-        floats_bytes_##TYPE(src, y, n);                                                            \
+#define EXACT_SIGNED(TYPE)                                                                         \
+    static void exact_signed_##TYPE(const void *src, float *y, int64_t n) {                        \
+        floats_signed_##TYPE(src, y, n);                                                           \
     }
-BYTES_BY_32(EXACT_BYTES)
-BYTES_BY_16(EXACT_BYTES)
+SIGNED_BY_32(EXACT_SIGNED)
+SIGNED_BY_16(EXACT_SIGNED)
 
 /* ---- from floats ---- */
 

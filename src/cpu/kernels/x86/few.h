@@ -153,7 +153,7 @@ INLINE void row_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k, con
 /* Types that become bytes. */
 INLINE void row_bytes(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
                       const struct few *f, int C, v_f *acc) {
-    const int bits = bits_of_bytes(type);
+    const int bits = bits_of_signed(type);
     const int offset = 1 << (bits - 1);
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     const __m512i each_4_times = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
@@ -173,8 +173,8 @@ INLINE void row_bytes(enum sheaf_type type, int64_t k, const char *w, struct fet
             acc[C + c] = v_fma(m, v_load(y->sums16), acc[C + c]);
         }
         UNROLL for (int j = 0; j < 4; j++) {
-            __m512i q = _mm512_castsi256_si512(bytes_32(type, p, 2 * j, signs));
-            q = _mm512_inserti64x4(q, bytes_32(type, p, 2 * j + 1, signs), 1);
+            __m512i q = _mm512_castsi256_si512(signed_32(type, p, 2 * j, signs));
+            q = _mm512_inserti64x4(q, signed_32(type, p, 2 * j + 1, signs), 1);
             q = _mm512_add_epi8(q, _mm512_set1_epi8((char)offset));
             const __m512i pick = _mm512_add_epi32(each_4_times, _mm512_set1_epi32(4 * j));
             UNROLL_8 for (int c = 0; c < C; c++) {

@@ -8,7 +8,7 @@
  * vector of scales and one conversion serve 256 weights.
  *
  * Weights of up to 6 bits meet two digits, h and m. Weights that need all of a byte are multiplied as 16
- * bits: Q8_0 by h, and by m and l as one number, types of levels by h and m as one (bytes.h). Rounded
+ * bits: Q8_0 by h, and by m and l as one number, types of levels by h and m as one (signed.h). Rounded
  * activations are one digit for all types.
  *
  * Invariant: as there, one order of accumulation per (row, column) whatever the tile. */
@@ -552,5 +552,5 @@ static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n,
         [SHEAF_TYPE_Q4_1] = SHEAF__DIGITS_OCTS, [SHEAF_TYPE_Q5_0] = SHEAF__DIGITS_OCTS,            \
         [SHEAF_TYPE_Q5_1] = SHEAF__DIGITS_OCTS, [SHEAF_TYPE_Q4_K] = SHEAF__DIGITS_PAIRS,           \
         [SHEAF_TYPE_Q5_K] = SHEAF__DIGITS_PAIRS, [SHEAF_TYPE_Q6_K] = SHEAF__DIGITS_6K,             \
-        BYTES_BY_32(IN_WORDS) BYTES_BY_16(IN_WORDS)                                                \
+        SIGNED_BY_32(IN_WORDS) SIGNED_BY_16(IN_WORDS)                                              \
     }

@@ -22,7 +22,7 @@
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
  * The parts below (pairs.h, weights32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
- * panels16.h, panels24.h, bytes.h with pieces.h, eights.h and few.h or with halves.h and rows_of_lanes.h, plain_few.h, convert.h,
+ * panels16.h, panels24.h, signed.h with pieces.h, eights.h and few.h or with halves.h and rows_of_lanes.h, plain_few.h, convert.h,
  * panels8.h, panels16_avx2.h, lanes.h, attention.h, attention_few.h, attention_q8.h with attention_q8_lanes.h) use
  * these and each other in the order in which they are included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
  *
@@ -334,7 +334,7 @@ ROWS_DOT(rows_dot_bf16, SHEAF_TYPE_BF16)
 #else
 #include "cpu/kernels/x86/int24_avx2.h"
 #endif
-#include "cpu/kernels/x86/bytes.h"
+#include "cpu/kernels/x86/signed.h"
 #if defined(KERNELS_VNNI_512)
 #include "cpu/kernels/x86/plain_few.h"
 #if !defined(KERNELS_NO_TABLE)
@@ -378,8 +378,8 @@ ROWS_OF_ACT(rows_digits_q6_k, SHEAF_TYPE_Q6_K, SHEAF__ACT_DIGITS)
 #define ENTRIES_OF_6_BITS(FN)                                                                      \
     [SHEAF_TYPE_Q4_0] = FN##_q4_0, [SHEAF_TYPE_Q4_1] = FN##_q4_1, [SHEAF_TYPE_Q5_0] = FN##_q5_0,   \
     [SHEAF_TYPE_Q5_1] = FN##_q5_1, [SHEAF_TYPE_Q4_K] = FN##_q4_k, [SHEAF_TYPE_Q5_K] = FN##_q5_k,   \
-    [SHEAF_TYPE_Q6_K] = FN##_q6_k, ENTRIES_OF_5_BITS(FN##_bytes)
-#define ENTRIES_OF_ALL(FN) ENTRIES_OF_6_BITS(FN), ENTRIES_OF_8_BITS(FN##_bytes)
+    [SHEAF_TYPE_Q6_K] = FN##_q6_k, ENTRIES_OF_5_BITS(FN##_signed)
+#define ENTRIES_OF_ALL(FN) ENTRIES_OF_6_BITS(FN), ENTRIES_OF_8_BITS(FN##_signed)
 
 #if defined(KERNELS_VNNI_512)
 #define ENTRIES_16 ENTRIES_OF_ALL(blocks)
@@ -426,7 +426,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                             [SHEAF_TYPE_Q4_K] = floats_q4_k,
                             [SHEAF_TYPE_Q5_K] = floats_q5_k,
                             [SHEAF_TYPE_Q6_K] = floats_q6_k,
-                            ENTRIES_BYTES(floats_bytes),
+                            ENTRIES_SIGNED(floats_signed),
                         },
                 },
             [SHEAF__PANELS_16] = {PANELS_16, .unpack = {ENTRIES_16}},
@@ -492,7 +492,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_Q4_K] = rows_digits_q4_k,
             [SHEAF_TYPE_Q5_K] = rows_digits_q5_k,
             [SHEAF_TYPE_Q6_K] = rows_digits_q6_k,
-            ENTRIES_BYTES(rows_bytes),
+            ENTRIES_SIGNED(rows_signed),
         },
     .digits_order = DIGITS_ORDER,
     .tile_cols = TILE,
@@ -505,11 +505,11 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_Q5_1] = few_q5_1,
             [SHEAF_TYPE_Q4_K] = few_q4_k,
             [SHEAF_TYPE_Q5_K] = few_q5_k,
-            [SHEAF_TYPE_IQ4_NL] = few_bytes_IQ4_NL,
-            [SHEAF_TYPE_IQ4_XS] = few_bytes_IQ4_XS,
-            [SHEAF_TYPE_MXFP4] = few_bytes_MXFP4,
-            [SHEAF_TYPE_IQ3_XXS] = few_bytes_IQ3_XXS,
-            [SHEAF_TYPE_IQ3_S] = few_bytes_IQ3_S,
+            [SHEAF_TYPE_IQ4_NL] = few_signed_IQ4_NL,
+            [SHEAF_TYPE_IQ4_XS] = few_signed_IQ4_XS,
+            [SHEAF_TYPE_MXFP4] = few_signed_MXFP4,
+            [SHEAF_TYPE_IQ3_XXS] = few_signed_IQ3_XXS,
+            [SHEAF_TYPE_IQ3_S] = few_signed_IQ3_S,
         },
     .few_order = FEW_ORDER,
     .to_words = to_words,
@@ -595,7 +595,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_Q4_K] = exact_q4_k,
             [SHEAF_TYPE_Q5_K] = exact_q5_k,
             [SHEAF_TYPE_Q6_K] = exact_q6_k,
-            ENTRIES_BYTES(exact_bytes),
+            ENTRIES_SIGNED(exact_signed),
         },
     .from_float =
         {

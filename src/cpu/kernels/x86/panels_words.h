@@ -89,7 +89,7 @@ INLINE void widen_row(const struct panel_row *from, int64_t n, struct words_row 
         BLOCKS_OF(src, row, n);                                                                    \
         widen_row(row, n, to);                                                                     \
     }
-#define WIDE_BYTES(TYPE) WIDE(blocks_bytes_##TYPE)
+#define WIDE_SIGNED(TYPE) WIDE(blocks_signed_##TYPE)
 WIDE(blocks_q4_0)
 WIDE(blocks_q4_1)
 WIDE(blocks_q5_0)
@@ -97,8 +97,8 @@ WIDE(blocks_q5_1)
 WIDE(blocks_q4_k)
 WIDE(blocks_q5_k)
 WIDE(blocks_q6_k)
-BYTES_BY_32(WIDE_BYTES)
-BYTES_BY_16(WIDE_BYTES)
+SIGNED_BY_32(WIDE_SIGNED)
+SIGNED_BY_16(WIDE_SIGNED)
 
 /* The columns of so many vectors. */
 INLINE void columns_words(int vectors, bool mins, bool by_16, int64_t k, const char *w,

@@ -1,5 +1,5 @@
 /* A part of kernels.h, of tables with vectors of 32 bytes: rows of all types that are unpacked to lanes of blocks or
- * pieces (int24_avx2.h, bytes.h, halves.h), by one to four columns, in digits or rounded. A new type gets a line in
+ * pieces (int24_avx2.h, signed.h, halves.h), by one to four columns, in digits or rounded. A new type gets a line in
  * digits_row. */
 
 /* A part of a row by C columns: its sums, or those so far to `to`. */

@@ -11,8 +11,8 @@
 
 void sheaf__cpu_kernels_use_vbmi(struct sheaf__cpu_kernels *table) {
 #define USE_VBMI(TYPE)                                                                             \
-    table->rows_dot_digits[SHEAF_TYPE_##TYPE] = rows_bytes_##TYPE;                                 \
-    table->rows_dot_few[SHEAF_TYPE_##TYPE] = few_bytes_##TYPE;                                     \
+    table->rows_dot_digits[SHEAF_TYPE_##TYPE] = rows_signed_##TYPE;                                \
+    table->rows_dot_few[SHEAF_TYPE_##TYPE] = few_signed_##TYPE;                                    \
     table->rows_dot_rounded[SHEAF_TYPE_##TYPE] = rounded_##TYPE;
     USE_VBMI(IQ4_NL)
     USE_VBMI(IQ4_XS)

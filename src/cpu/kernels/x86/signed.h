@@ -1,7 +1,7 @@
 /* A part of kernels.h: types whose weights are looked up, or have three bits or fewer. They become
  * signed bytes with a scale for each 16, and are multiplied by activations in digits as these.
  *
- * One form for all keeps the formats short: 32 weights in their own order are a vector (bytes_32),
+ * One form for all keeps the formats short: 32 weights in their own order are a vector (signed_32),
  * the 16 scales of 256 weights two (scales_256). Types of fewer than 256 are taken 256 weights at a
  * time; the rest of a row is copied, with zeros after it, whose scales meet activations of 0.
  *
@@ -49,7 +49,7 @@ INLINE __m256i levels_of(enum sheaf_type type, __m256i q) {
     return _mm256_shuffle_epi8(twice128(of_fp4 ? fp4 : iq4), q);
 }
 
-/* Digit n (constant) of 32 bytes of TQ1_0, less 1: the upper part of 3 times what is left of it. */
+/* Ternary digit n (constant) of 32 bytes of TQ1_0, less 1: the upper part of 3 times what is left of it. */
 INLINE __m256i ternary(__m256i x, int n) {
     const __m256i by = _mm256_set1_epi16(n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81);
     const __m256i even = _mm256_mullo_epi16(x, by);
@@ -89,7 +89,7 @@ INLINE __m256i quarters_of(const uint8_t *p) {
 }
 
 /* Weights 32 s .. of the 256 at w; signs: of signs_256, for types of which they are packed. */
-INLINE __m256i bytes_32(enum sheaf_type type, const char *w, int s, const uint32_t *signs) {
+INLINE __m256i signed_32(enum sheaf_type type, const char *w, int s, const uint32_t *signs) {
     switch ((int)type) {
     case SHEAF_TYPE_IQ4_NL:
         return levels_of(type,
@@ -385,7 +385,7 @@ INLINE const char *whole_256(enum sheaf_type type, const char *w, int64_t left, 
 #include "cpu/kernels/x86/pieces.h"
 
 /* Bits of a weight with its offset; the offset. */
-INLINE int bits_of_bytes(enum sheaf_type type) {
+INLINE int bits_of_signed(enum sheaf_type type) {
     switch ((int)type) {
     case SHEAF_TYPE_Q1_0:
     case SHEAF_TYPE_Q2_0:
@@ -412,8 +412,8 @@ INLINE bool by_32(enum sheaf_type type) {
            type == SHEAF_TYPE_IQ1_S || type == SHEAF_TYPE_Q1_0 || type == SHEAF_TYPE_Q2_0;
 }
 
-INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                         const struct sheaf__act_digits *const *act, int C, float *sum) {
+INLINE void digits_signed(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                          const struct sheaf__act_digits *const *act, int C, float *sum) {
     __m256 acc[TILE][2];
     UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = _mm256_setzero_ps();
     for (int64_t i = 0; i < k; i += SHEAF__QK_K, w += size_256(type)) {
@@ -431,7 +431,7 @@ INLINE void digits_bytes(enum sheaf_type type, int64_t k, const char *w, struct 
             _mm256_storeu_ps(t[c] + 8, _mm256_mul_ps(s.hi, dx.hi));
         }
         UNROLL_12 for (int j = 0; j < 8; j++) {
-            const __m256i q = bytes_32(type, p, j, signs);
+            const __m256i q = signed_32(type, p, j, signs);
             const __m256i q0 = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q));
             const __m256i q1 = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(q, 1));
             UNROLL for (int c = 0; c < C; c++) {
@@ -519,7 +519,7 @@ INLINE void digits_iq4(enum sheaf_type type, enum sheaf__act act, int64_t k, con
 
 /* ---- panels ---- */
 
-INLINE void floats_bytes(enum sheaf_type type, const void *src, float *y, int64_t n) {
+INLINE void floats_signed(enum sheaf_type type, const void *src, float *y, int64_t n) {
     const char *w = src;
     for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
@@ -536,7 +536,7 @@ INLINE void floats_bytes(enum sheaf_type type, const void *src, float *y, int64_
         if (signs_are_packed(type)) signs_256(type, p, signs);
         UNROLL_12 for (int j = 0; j < 8; j++) {
             if (i + 32 * j >= n) break;
-            _mm256_storeu_si256((__m256i *)q, bytes_32(type, p, j, signs));
+            _mm256_storeu_si256((__m256i *)q, signed_32(type, p, j, signs));
             UNROLL for (int v = 0; v < PER_32; v++) {
                 const int at = 2 * j + v * VW / 16;
                 v_f x = v_mul(v_load_i8(q + v * VW), v_set1(scale[at]));
@@ -547,7 +547,7 @@ INLINE void floats_bytes(enum sheaf_type type, const void *src, float *y, int64_
     }
 }
 
-INLINE void blocks_bytes(enum sheaf_type type, const void *src, struct panel_row *to, int64_t n) {
+INLINE void blocks_signed(enum sheaf_type type, const void *src, struct panel_row *to, int64_t n) {
     const char *w = src;
     for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
@@ -565,8 +565,8 @@ INLINE void blocks_bytes(enum sheaf_type type, const void *src, struct panel_row
         if (signs_are_packed(type)) signs_256(type, p, signs);
         UNROLL_12 for (int j = 0; j < 8; j++) {
             if (i + 32 * j >= n) break;
-            panel_block(type, bytes_32(type, p, j, signs), scale + 2 * j, mins ? min + 2 * j : NULL,
-                        to + i / PANEL_ROW_UNIT, j);
+            panel_block(type, signed_32(type, p, j, signs), scale + 2 * j,
+                        mins ? min + 2 * j : NULL, to + i / PANEL_ROW_UNIT, j);
         }
     }
 }
@@ -575,13 +575,13 @@ INLINE void blocks_bytes(enum sheaf_type type, const void *src, struct panel_row
 
 /* Types with one scale for 32 weights, and for 16: X for each; and entries of a table, of types whose
  * integers have at most 5 bits, and 8 (panel_bits). */
-#define BYTES_BY_32(X) BYTES_IN_LANES_BY_32(X) BYTES_IN_ORDER_BY_32(X)
-#define BYTES_BY_16(X) BYTES_IN_LANES_BY_16(X) BYTES_IN_ORDER_BY_16(X)
-/* Those that tables of 32 bytes unpack to lanes of their own (digits_row), and in their order (digits_bytes) */
-#define BYTES_IN_LANES_BY_32(X) X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(TQ1_0) X(TQ2_0)
-#define BYTES_IN_LANES_BY_16(X) X(Q2_K) X(Q3_K)
-#define BYTES_IN_ORDER_BY_32(X) X(IQ2_XXS) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(Q1_0) X(Q2_0)
-#define BYTES_IN_ORDER_BY_16(X) X(NVFP4) X(IQ2_XS) X(IQ2_S) X(IQ1_M)
+#define SIGNED_BY_32(X) SIGNED_IN_LANES_BY_32(X) SIGNED_IN_ORDER_BY_32(X)
+#define SIGNED_BY_16(X) SIGNED_IN_LANES_BY_16(X) SIGNED_IN_ORDER_BY_16(X)
+/* Those that tables of 32 bytes unpack to lanes of their own (digits_row), and in their order (digits_signed) */
+#define SIGNED_IN_LANES_BY_32(X) X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(TQ1_0) X(TQ2_0)
+#define SIGNED_IN_LANES_BY_16(X) X(Q2_K) X(Q3_K)
+#define SIGNED_IN_ORDER_BY_32(X) X(IQ2_XXS) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(Q1_0) X(Q2_0)
+#define SIGNED_IN_ORDER_BY_16(X) X(NVFP4) X(IQ2_XS) X(IQ2_S) X(IQ1_M)
 #define ENTRIES_OF_5_BITS(FN)                                                                      \
     [SHEAF_TYPE_MXFP4] = FN##_MXFP4, [SHEAF_TYPE_NVFP4] = FN##_NVFP4,                              \
     [SHEAF_TYPE_Q2_K] = FN##_Q2_K, [SHEAF_TYPE_Q3_K] = FN##_Q3_K, [SHEAF_TYPE_TQ1_0] = FN##_TQ1_0, \
@@ -592,25 +592,25 @@ INLINE void blocks_bytes(enum sheaf_type type, const void *src, struct panel_row
     [SHEAF_TYPE_IQ3_S] = FN##_IQ3_S, [SHEAF_TYPE_IQ1_S] = FN##_IQ1_S,                              \
     [SHEAF_TYPE_IQ2_XS] = FN##_IQ2_XS, [SHEAF_TYPE_IQ2_S] = FN##_IQ2_S,                            \
     [SHEAF_TYPE_IQ1_M] = FN##_IQ1_M
-#define ENTRIES_BYTES(FN) ENTRIES_OF_5_BITS(FN), ENTRIES_OF_8_BITS(FN)
+#define ENTRIES_SIGNED(FN) ENTRIES_OF_5_BITS(FN), ENTRIES_OF_8_BITS(FN)
 
-#define FLOATS_BYTES(TYPE)                                                                         \
-    static void floats_bytes_##TYPE(const void *src, void *y, int64_t n) {                         \
-        floats_bytes(SHEAF_TYPE_##TYPE, src, y, n);                                                \
+#define FLOATS_SIGNED(TYPE)                                                                        \
+    static void floats_signed_##TYPE(const void *src, void *y, int64_t n) {                        \
+        floats_signed(SHEAF_TYPE_##TYPE, src, y, n);                                               \
     }
-BYTES_BY_32(FLOATS_BYTES)
-BYTES_BY_16(FLOATS_BYTES)
+SIGNED_BY_32(FLOATS_SIGNED)
+SIGNED_BY_16(FLOATS_SIGNED)
 
-#define BLOCKS_BYTES(TYPE)                                                                         \
-    static void blocks_bytes_##TYPE(const void *src, void *to, int64_t n) {                        \
-        blocks_bytes(SHEAF_TYPE_##TYPE, src, to, n);                                               \
+#define BLOCKS_SIGNED(TYPE)                                                                        \
+    static void blocks_signed_##TYPE(const void *src, void *to, int64_t n) {                       \
+        blocks_signed(SHEAF_TYPE_##TYPE, src, to, n);                                              \
     }
-BYTES_BY_32(BLOCKS_BYTES)
-BYTES_BY_16(BLOCKS_BYTES)
+SIGNED_BY_32(BLOCKS_SIGNED)
+SIGNED_BY_16(BLOCKS_SIGNED)
 
 #if defined(KERNELS_VNNI_512)
-INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
-                       const void *const *act, int nc, float *const *out) {
+INLINE void rows_signed(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
+                        const void *const *act, int nc, float *const *out) {
     if (by_levels(type))
         rows_by_eights(type, SHEAF__ACT_DIGITS, k, w, w_stride, nr, act, nc, out);
     else if (by_pieces(type) && nc == 1)
@@ -618,17 +618,17 @@ INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_
     else
         rows_by_few(type, few_act(type), k, w, w_stride, nr, act, nc, out);
 }
-#define FEW_BYTES(TYPE)                                                                            \
-    static void few_bytes_##TYPE(int64_t k, const void *w, size_t w_stride, int64_t nr,            \
-                                 const void *const *act, int nc, float *const *out) {              \
+#define FEW_SIGNED(TYPE)                                                                           \
+    static void few_signed_##TYPE(int64_t k, const void *w, size_t w_stride, int64_t nr,           \
+                                  const void *const *act, int nc, float *const *out) {             \
         rows_by_few(SHEAF_TYPE_##TYPE, SHEAF__ACT_WORDS, k, w, w_stride, nr, act, nc, out);        \
     }
 #define LEVELS(X) X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(IQ3_XXS) X(IQ3_S)
-LEVELS(FEW_BYTES)
+LEVELS(FEW_SIGNED)
 #else
 /* One column, or four, of which some may be the first again: these functions are many. */
-INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
-                       const void *const *act, int nc, float *const *out) {
+INLINE void rows_signed(enum sheaf_type type, int64_t k, const void *w, size_t w_stride, int64_t nr,
+                        const void *const *act, int nc, float *const *out) {
     const size_t ahead = prefetch_ahead((size_t)k * size_256(type) / SHEAF__QK_K, w_stride);
     const char *row = w;
     const struct sheaf__act_digits *col[TILE];
@@ -636,28 +636,28 @@ INLINE void rows_bytes(enum sheaf_type type, int64_t k, const void *w, size_t w_
     for (int c = 0; c < TILE; c++) col[c] = act[c < nc ? c : 0];
     if (nc == 1) {
         BY_FETCH(ahead, for (int64_t r = 0; r < nr; r++, row += w_stride)
-                            digits_bytes(type, k, row, fetch, col, 1, out[0] + r));
+                            digits_signed(type, k, row, fetch, col, 1, out[0] + r));
         return;
     }
     const struct fetch fetch = fetch_once(ahead);
     for (int64_t r = 0; r < nr; r++, row += w_stride) {
-        digits_bytes(type, k, row, fetch, col, TILE, sum);
+        digits_signed(type, k, row, fetch, col, TILE, sum);
         for (int c = 0; c < nc; c++) out[c][r] = sum[c];
     }
 }
 #endif
-#define ROWS_BYTES(TYPE)                                                                           \
-    static void rows_bytes_##TYPE(int64_t k, const void *w, size_t w_stride, int64_t nr,           \
-                                  const void *const *act, int nc, float *const *out) {             \
-        rows_bytes(SHEAF_TYPE_##TYPE, k, w, w_stride, nr, act, nc, out);                           \
+#define ROWS_SIGNED(TYPE)                                                                          \
+    static void rows_signed_##TYPE(int64_t k, const void *w, size_t w_stride, int64_t nr,          \
+                                   const void *const *act, int nc, float *const *out) {            \
+        rows_signed(SHEAF_TYPE_##TYPE, k, w, w_stride, nr, act, nc, out);                          \
     }
-BYTES_IN_ORDER_BY_32(ROWS_BYTES)
-BYTES_IN_ORDER_BY_16(ROWS_BYTES)
+SIGNED_IN_ORDER_BY_32(ROWS_SIGNED)
+SIGNED_IN_ORDER_BY_16(ROWS_SIGNED)
 #if !defined(KERNELS_VNNI_512)
-#undef ROWS_BYTES
-#define ROWS_BYTES(TYPE)   ROWS_OF_ACT(rows_bytes_##TYPE, SHEAF_TYPE_##TYPE, SHEAF__ACT_DIGITS)
+#undef ROWS_SIGNED
+#define ROWS_SIGNED(TYPE)  ROWS_OF_ACT(rows_signed_##TYPE, SHEAF_TYPE_##TYPE, SHEAF__ACT_DIGITS)
 #define ROUNDED_ROWS(TYPE) ROWS_OF_ACT(rounded_##TYPE, SHEAF_TYPE_##TYPE, SHEAF__ACT_BYTES)
 #endif
-BYTES_IN_LANES_BY_32(ROWS_BYTES)
-BYTES_IN_LANES_BY_16(ROWS_BYTES)
+SIGNED_IN_LANES_BY_32(ROWS_SIGNED)
+SIGNED_IN_LANES_BY_16(ROWS_SIGNED)
 ROUNDED(ROUNDED_ROWS)
