@@ -2,7 +2,7 @@
  * emulation.
  *
  *   helper-gpus copies A B [MIB]     copies of MIB (256) from A to B and back: right, and how many GB/s
- *   helper-gpus pipeline A B [N]     N (200) graphs whose layers lie on A and B by turns, four of them in flight,
+ *   helper-gpus pipeline A B [N]     N (200) inputs of graphs whose layers lie on A and B by turns, four in flight,
  *                                    against the CPU, which computes one after another
  *
  * The last line says what was found; the status is 0 if it is right. */
@@ -80,14 +80,15 @@ static int copies(const sheaf_backend_t on[2], int mib) {
 
 /* ---- pipeline ---- */
 
-enum { LAYERS = 6, WIDTH = 256, COLUMNS = 4 };
+enum { LAYERS = 6, WIDTH = 256, COLUMNS = 4, GRAPHS = SHEAF_SCHED_MAX_COPIES };
 
-/* sum += scale (tanh (W x)) over all layers; layer i and what it computes lie on device i % 2. */
+/* sum += scale (tanh (W x)) over all layers; layer i and what it computes lie on device i % 2. One graph each for
+ * what is in flight. */
 struct pipeline {
     struct sheaf_context *weights[2], *ctx;
     sheaf_backend_buffer_t buffer[2];
-    struct sheaf_tensor *w[LAYERS], *sum, *x;
-    struct sheaf_cgraph *graph;
+    struct sheaf_tensor *w[LAYERS], *sum, *x[GRAPHS];
+    struct sheaf_cgraph *graph[GRAPHS];
 };
 
 static enum sheaf_status set_random(struct sheaf_tensor *t, uint64_t seed, float scale) {
@@ -116,17 +117,19 @@ static enum sheaf_status pipeline_new(struct pipeline *p, const sheaf_backend_t 
     }
     for (int i = 0; i < LAYERS && !st; i++) st = set_random(p->w[i], (uint64_t)i + 1, 0.25f);
     p->ctx = sheaf_init((struct sheaf_init_params){
-        .mem_size = (4 * LAYERS + 8) * sheaf_tensor_overhead() + sheaf_graph_overhead(),
+        .mem_size = GRAPHS * ((4 * LAYERS + 8) * sheaf_tensor_overhead() + sheaf_graph_overhead()),
         .no_alloc = true});
-    p->x = sheaf_new_tensor_2d(p->ctx, SHEAF_TYPE_F32, WIDTH, COLUMNS);
-    sheaf_set_input(p->x);
-    struct sheaf_tensor *y = p->x;
-    for (int i = 0; i < LAYERS; i++)
-        y = sheaf_scale(p->ctx, sheaf_tanh(p->ctx, sheaf_mul_mat(p->ctx, p->w[i], y)), 0.5f);
-    p->graph = sheaf_new_graph(p->ctx);
-    return st ? st
-              : sheaf_build_forward_expand(p->graph,
-                                           sheaf_cpy(p->ctx, sheaf_add(p->ctx, p->sum, y), p->sum));
+    for (int g = 0; g < GRAPHS && !st; g++) {
+        struct sheaf_tensor *y = p->x[g] =
+            sheaf_new_tensor_2d(p->ctx, SHEAF_TYPE_F32, WIDTH, COLUMNS);
+        sheaf_set_input(y);
+        for (int i = 0; i < LAYERS; i++)
+            y = sheaf_scale(p->ctx, sheaf_tanh(p->ctx, sheaf_mul_mat(p->ctx, p->w[i], y)), 0.5f);
+        p->graph[g] = sheaf_new_graph(p->ctx);
+        st = sheaf_build_forward_expand(p->graph[g],
+                                        sheaf_cpy(p->ctx, sheaf_add(p->ctx, p->sum, y), p->sum));
+    }
+    return st;
 }
 
 static void pipeline_free(struct pipeline *p) {
@@ -137,7 +140,7 @@ static void pipeline_free(struct pipeline *p) {
     sheaf_free(p->ctx);
 }
 
-/* The sum over n graphs; *n_copies: how many were in flight. The devices are waited for at the end alone. */
+/* The sum over n inputs; *n_copies: how many graphs may be in flight. The devices are waited for at the end alone. */
 static enum sheaf_status run_pipeline(const sheaf_backend_t on[2], sheaf_backend_t cpu, int n,
                                       float *sum, int *n_copies) {
     const sheaf_backend_t list[] = {on[0], on[1], cpu};
@@ -146,13 +149,14 @@ static enum sheaf_status run_pipeline(const sheaf_backend_t on[2], sheaf_backend
     sheaf_backend_sched_t sched =
         sheaf_backend_sched_new(own ? list : list + 2, NULL, own ? 3 : 1, 64, true, false);
     enum sheaf_status st = sched ? pipeline_new(&p, on) : SHEAF_STATUS_FAILED;
-    if (!st) st = sheaf_backend_sched_alloc_graph(sched, p.graph);
-    if (!st && own && sheaf_backend_sched_get_n_splits(sched) < LAYERS)
-        st = sheaf_set_error(SHEAF_STATUS_FAILED, "the layers are in %d splits",
-                             sheaf_backend_sched_get_n_splits(sched));
     for (int i = 0; i < n && !st; i++) {
-        st = set_random(p.x, 1000 + (uint64_t)i, 1);
-        if (!st) st = sheaf_backend_sched_graph_compute_async(sched, p.graph);
+        const int g = i % GRAPHS;
+        st = sheaf_backend_sched_alloc_graph(sched, p.graph[g]);
+        if (!st && own && sheaf_backend_sched_get_n_splits(sched) < LAYERS)
+            st = sheaf_set_error(SHEAF_STATUS_FAILED, "the layers are in %d splits",
+                                 sheaf_backend_sched_get_n_splits(sched));
+        if (!st) st = set_random(p.x[g], 1000 + (uint64_t)i, 1);
+        if (!st) st = sheaf_backend_sched_graph_compute_async(sched, p.graph[g]);
     }
     if (!st) st = sheaf_backend_sched_synchronize(sched);
     if (!st) st = sheaf_backend_tensor_get(p.sum, sum, 0, sheaf_nbytes(p.sum));
@@ -180,7 +184,7 @@ static int pipeline(const sheaf_backend_t on[2], int n) {
     }
     sheaf_backend_free(cpu);
     if (st) return 1;
-    printf("%d graphs of %d layers, %d in flight, %.1f us each, error %.2g\n", n, LAYERS, n_copies,
+    printf("%d inputs of %d layers, %d in flight, %.1f us each, error %.2g\n", n, LAYERS, n_copies,
            us / n, difference / size);
     return !(size > 0 && difference / size < 1e-8 && n_copies > 1);
 }
