@@ -295,6 +295,22 @@ Test(spm, what_is_not_in_the_vocabulary) {
 
 enum { S = BPE_FIRST_SPECIAL };
 
+static void count_warnings(enum sheaf_log_level level, const char *text, void *user) {
+    cr_expect_eq(level, SHEAF_LOG_WARN);
+    cr_expect(strstr(text, "(tokenizer.ggml.pre): \"default\" is taken"), "%s", text);
+    ++*(int *)user;
+}
+
+Test(bpe, a_file_that_does_not_say_how_text_is_divided_is_warned_of) {
+    int n_warnings = 0;
+    sheaf_log_set(count_warnings, &n_warnings);
+    sheaf_tokenizer_free(make(bpe_gguf("default")));
+    cr_expect_eq(n_warnings, 0);
+    sheaf_tokenizer_free(make(bpe_gguf(NULL)));
+    cr_expect_eq(n_warnings, 1);
+    sheaf_log_set(NULL, NULL);
+}
+
 Test(bpe, ranks_and_words) {
     struct sheaf_tokenizer *gpt2 = make(bpe_gguf(NULL)), *smollm = make(bpe_gguf("smollm"));
     struct sheaf_tokenizer *llama = make(bpe_gguf("llama-bpe")), *qwen2 = make(bpe_gguf("qwen2"));

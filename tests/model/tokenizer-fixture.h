@@ -10,6 +10,7 @@
 #include "model/text/tokenizer_impl.h"
 #include "model/text/unicode.h"
 #include "sheaf/gguf.h"
+#include "sheaf/log.h"
 #include "sheaf/tokenizer.h"
 
 #define N_OF(array) (sizeof(array) / sizeof *(array))

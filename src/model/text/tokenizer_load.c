@@ -10,6 +10,7 @@
 #include "base/array.h"
 #include "model/text/tokenizer_impl.h"
 #include "model/text/unicode.h"
+#include "sheaf/log.h"
 
 #define KEY(name) "tokenizer.ggml." name
 
@@ -126,6 +127,12 @@ static enum sheaf_status load_family(struct sheaf_tokenizer *t, const struct she
     if (sheaf_gguf_find_key(g, KEY("pre")) >= 0) {
         st = sheaf_gguf_get_str(g, KEY("pre"), &pre);
         if (st) return st;
+    } else {
+        sheaf_log(SHEAF_LOG_WARN,
+                  "%s does not say how its model divides text (" KEY(
+                      "pre") "): \"%s\" is taken, and answers may be worse for it; a file "
+                             "converted anew says it",
+                  sheaf_gguf_path(g), pre);
     }
     t->pre = sheaf__pre_find(pre);
     if (!t->pre)
