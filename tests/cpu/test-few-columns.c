@@ -79,8 +79,9 @@ Test(few_columns, tiles_of_any_number_have_the_same_bits) {
     cr_assert_geq(compared, 20 * tables);
 }
 
-/* Words have the bits of two digits. */
-static void compare_words(const struct sheaf__cpu_kernels *kern, enum sheaf_type type) {
+/* Words have the bits of two digits. A kind of panels and the one before it. */
+static void compare_words(const struct sheaf__cpu_kernels *kern, enum sheaf__panels_kind words,
+                          enum sheaf_type type) {
     static _Alignas(64) char rows[MAX_TILE * PASS * 8], panel[PASS * MAX_COLS * 8];
     static _Alignas(64) float c[2][MAX_TILE * MAX_COLS];
     static char w[MAX_TILE * PASS * 4];
@@ -97,8 +98,7 @@ static void compare_words(const struct sheaf__cpu_kernels *kern, enum sheaf_type
         if (k % sheaf_blck_size(type)) continue;
         for (int used = 7; used <= MAX_COLS; used += 25) {
             for (int i = 0; i < 2; i++) {
-                const struct sheaf__cpu_panels *p =
-                    &kern->panels[i ? SHEAF__PANELS_16_WORDS : SHEAF__PANELS_16];
+                const struct sheaf__cpu_panels *p = &kern->panels[i ? words : words - 1];
                 const size_t stride = PASS / (size_t)p->unit * p->row_bytes;
                 p->pack(cols, k, used, panel);
                 for (int first = 0; first < 12; first += p->rows) {
@@ -117,22 +117,28 @@ static void compare_words(const struct sheaf__cpu_kernels *kern, enum sheaf_type
     }
 }
 
-Test(few_columns, words_have_the_bits_of_digits) {
+static void compare_words_of_all(enum sheaf__panels_kind words, int types) {
     const struct sheaf__cpu_kernels *kern;
     int compared = 0, tables = 0;
     for (int i = 0; (kern = sheaf__cpu_kernels_at(i)); i++) {
-        const struct sheaf__cpu_panels *p = &kern->panels[SHEAF__PANELS_16_WORDS];
+        const struct sheaf__cpu_panels *p = &kern->panels[words];
         if (p->rows == 0) continue;
         tables++;
         for (int t = 0; t < SHEAF_TYPE_COUNT; t++) {
-            cr_assert_eq(!p->unpack[t], !kern->panels[SHEAF__PANELS_16].unpack[t]);
+            cr_assert_eq(!p->unpack[t], !p[-1].unpack[t]);
             if (!p->unpack[t]) continue;
-            compare_words(kern, (enum sheaf_type)t);
+            compare_words(kern, words, (enum sheaf_type)t);
             compared++;
         }
     }
     if (!tables) cr_skip("no table that runs here has panels of words");
-    cr_assert_geq(compared, 20 * tables);
+    cr_assert_geq(compared, types * tables);
+}
+Test(few_columns, words_have_the_bits_of_digits) {
+    compare_words_of_all(SHEAF__PANELS_16_WORDS, 20);
+}
+Test(few_columns, words_and_bytes_have_the_bits_of_digits) {
+    compare_words_of_all(SHEAF__PANELS_24_WORDS, 1);
 }
 
 enum { WIDEST = SHEAF__DIRECT_WIDTH, KEYS = 37, QUERIES = 12 };

@@ -1235,6 +1235,9 @@ Test(mul_mat, panels_of_words_for_all_exponents) {
 Test(mul_mat, panels_of_24_bits_for_all_exponents) {
     check_kind(SHEAF__PANELS_24, 127.0 * 65536, 1);
 }
+Test(mul_mat, panels_of_words_and_bytes_for_all_exponents) {
+    check_kind(SHEAF__PANELS_24_WORDS, 127.0 * 65536, 1);
+}
 
 /* Two BF16 hold what one cannot; infinities and NaN stay what they are in their own column. */
 static void check_what_bf16_keeps(const char *isa) {

@@ -216,6 +216,8 @@ enum sheaf__panels_kind {
     SHEAF__PANELS_16_WORDS,
     /* Weights of 8 bits, activations of 24 bits with a power of two for each 32, in integers */
     SHEAF__PANELS_24,
+    /* The same for many columns, where the two high digits are a word: the same bits */
+    SHEAF__PANELS_24_WORDS,
     /* Weights and activations as sums of two BF16: 16 bits */
     SHEAF__PANELS_BF16_BOTH,
     /* BF16 weights, activations as sums of two BF16 */

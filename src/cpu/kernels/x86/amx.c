@@ -255,4 +255,5 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     table->panels[SHEAF__PANELS_8] = (struct sheaf__cpu_panels){0};
     table->panels[SHEAF__PANELS_16] = (struct sheaf__cpu_panels){0};
     table->panels[SHEAF__PANELS_16_WORDS] = (struct sheaf__cpu_panels){0};
+    table->panels[SHEAF__PANELS_24_WORDS] = (struct sheaf__cpu_panels){0};
 }

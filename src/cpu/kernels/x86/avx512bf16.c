@@ -126,4 +126,5 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     use_panels_bf16(table, BF16_ROWS, tile_bf16, tile_bf16_twice, NULL, NULL);
     /* AMD's cores join digits beside products. */
     table->panels[SHEAF__PANELS_16_WORDS] = (struct sheaf__cpu_panels){0};
+    table->panels[SHEAF__PANELS_24_WORDS] = (struct sheaf__cpu_panels){0};
 }

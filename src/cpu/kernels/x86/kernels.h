@@ -439,7 +439,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                     .above = PANEL16_COLS, /* words take longer to unpack than one panel saves */
                     .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel16),
                     .row_bytes = sizeof(struct words_row),
-                    .pack = pack_words_panel,
+                    .pack = pack_words_16,
                     .tile = tile_words,
                     .unpack = {ENTRIES_OF_ALL(wide_blocks)},
                 },
@@ -453,6 +453,18 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                     .pack = pack_24,
                     .tile = tile_24,
                     .unpack = {[SHEAF_TYPE_Q8_0] = blocks_q8_0},
+                },
+            [SHEAF__PANELS_24_WORDS] =
+                {
+                    .rows = WORDS_ROWS,
+                    .cols = PANEL16_COLS,
+                    .unit = PANEL_ROW_UNIT,
+                    .above = PANEL16_COLS,
+                    .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel24),
+                    .row_bytes = sizeof(struct words_row_24),
+                    .pack = pack_words_24,
+                    .tile = tile_words_24,
+                    .unpack = {[SHEAF_TYPE_Q8_0] = wide_24_q8_0},
                 },
 #endif
 #if !defined(KERNELS_VNNI_512) && !defined(KERNELS_VNNI_256)
