@@ -6,8 +6,8 @@
  *   KERNELS_NAME       the name of the instruction set, a string
  *   KERNELS_TABLE      the name of the table that this file defines (struct sheaf__cpu_kernels)
  * Defined by the including file, where the instruction set has it:
- *   KERNELS_VNNI_512   products of bytes in 512 bits (VNNI): int24.h, panels16.h and panels24.h;
- *                      without it int24_avx2.h
+ *   KERNELS_VNNI_512   products of bytes in 512 bits (VNNI): int24.h, panels16.h, panels24.h and
+ *                      panels_words.h; without it int24_avx2.h
  *   KERNELS_VNNI_256   the same in 256 bits (AVX-VNNI), for int24_avx2.h, panels16_avx2.h and panels8.h
  *   KERNELS_VBMI       permutations of bytes in 512 bits (VBMI)
  *   KERNELS_NO_TABLE   the parts only
@@ -22,9 +22,10 @@
  *   v_d                eight sums in double: v_zeros v_add_8 v_add_sq_8 v_lanes, the same lanes in
  *                      every table, so that sums have the same bits
  * The parts below (pairs.h, weights32.h, rows.h, panels.h, blocks.h, points.h, int24.h or int24_avx2.h,
- * panels16.h, panels24.h, signed.h with pieces.h, eights.h and few.h or with halves.h and rows_of_lanes.h, plain_few.h, convert.h,
- * panels8.h, panels16_avx2.h, lanes.h, attention.h, attention_few.h, attention_q8.h with attention_q8_lanes.h) use
- * these and each other in the order in which they are included. Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
+ * panels16.h, panels24.h, signed.h with pieces.h, eights.h and few.h or with halves.h and rows_of_lanes.h,
+ * plain_few.h, panels_words.h, convert.h, panels8.h, panels16_avx2.h, lanes.h, attention.h, attention_few.h,
+ * attention_q8.h with attention_q8_lanes.h) use these and each other in the order in which they are included.
+ * Bytes of blocks are unpacked in 256 bits by all, since a block is 32 bytes when unpacked.
  *
  * Invariant: one accumulator per (row, column), fed in the order of k, so that tile shapes may
  * change freely without changing a bit of the result. */
