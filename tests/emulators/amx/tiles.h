@@ -90,9 +90,15 @@ EMU void emu_shapes(int c, int a, int b) {
     EMU_CHECK(emu.tile[c].bytes % 4 == 0, "elements have 4 bytes");
 }
 
+/* For sums, of which a sanitizer has nothing to look at: emu_shapes has looked at the sizes of tiles, which lie nowhere
+ * else. With its checks suites of these kernels took several times as long. */
+#define EMU_SUMS __attribute__((no_sanitize("address", "undefined")))
+
 /* The float of a BF16; subnormal ones count as zero, as do results (DAZ, FTZ). */
-static inline float emu_flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
-static inline float emu_bf16(const uint8_t *p) {
+EMU_SUMS static inline float emu_flush(float x) {
+    return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
+}
+EMU_SUMS static inline float emu_bf16(const uint8_t *p) {
     const uint32_t bits = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 24;
     float x;
     memcpy(&x, &bits, sizeof x);
@@ -101,7 +107,7 @@ static inline float emu_bf16(const uint8_t *p) {
 
 /* The elements of even and of odd number are summed apart, in order, by fused products rounded to
  * nearest even; then the two sums, then what was there. */
-EMU void emu_dpbf16ps(int c, int a, int b) {
+EMU_SUMS EMU void emu_dpbf16ps(int c, int a, int b) {
     emu_shapes(c, a, b);
     for (int m = 0; m < emu.tile[c].rows; m++) {
         float sum[EMU_BYTES / 4][2] = {0}, was;
