@@ -129,10 +129,9 @@ static enum sheaf_status load_family(struct sheaf_tokenizer *t, const struct she
         if (st) return st;
     } else {
         sheaf_log(SHEAF_LOG_WARN,
-                  "%s does not say how its model divides text (" KEY(
-                      "pre") "): \"%s\" is taken, and answers may be worse for it; a file "
-                             "converted anew says it",
-                  sheaf_gguf_path(g), pre);
+                  "%s does not say how its model divides text (%s): \"%s\" is taken, and answers "
+                  "may be worse for it; a file converted anew says it",
+                  sheaf_gguf_path(g), KEY("pre"), pre);
     }
     t->pre = sheaf__pre_find(pre);
     if (!t->pre)

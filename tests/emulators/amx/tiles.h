@@ -90,8 +90,8 @@ EMU void emu_shapes(int c, int a, int b) {
     EMU_CHECK(emu.tile[c].bytes % 4 == 0, "elements have 4 bytes");
 }
 
-/* For sums, of which a sanitizer has nothing to look at: emu_shapes has looked at the sizes of tiles, which lie nowhere
- * else. With its checks suites of these kernels took several times as long. */
+/* Sums read and write tiles only, whose sizes emu_shapes has checked. A sanitizer's checks made suites of these
+ * kernels take three times as long. */
 #define EMU_SUMS __attribute__((no_sanitize("address", "undefined")))
 
 /* The float of a BF16; subnormal ones count as zero, as do results (DAZ, FTZ). */

@@ -251,7 +251,7 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     USE_NIBBLES(MXFP4, mxfp4);
     USE_NIBBLES(IQ4_XS, iq4_xs);
     USE_NIBBLES(Q4_K, q4_k);
-    /* Panels of 8 bits would be taken before those of BF16; those of 16 never are. */
+    /* Panels of 8 bits would be taken before those of BF16; the other integers never are. */
     table->panels[SHEAF__PANELS_8] = (struct sheaf__cpu_panels){0};
     table->panels[SHEAF__PANELS_16] = (struct sheaf__cpu_panels){0};
     table->panels[SHEAF__PANELS_16_WORDS] = (struct sheaf__cpu_panels){0};

@@ -124,7 +124,7 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     use_rows_bf16(table, SHEAF__BF16_COLS);
     use_attention_bf16(table);
     use_panels_bf16(table, BF16_ROWS, tile_bf16, tile_bf16_twice, NULL, NULL);
-    /* AMD's cores join digits beside products. */
+    /* AMD's cores shift and add in other pipes than those that multiply: joining digits costs no products. */
     table->panels[SHEAF__PANELS_16_WORDS] = (struct sheaf__cpu_panels){0};
     table->panels[SHEAF__PANELS_24_WORDS] = (struct sheaf__cpu_panels){0};
 }

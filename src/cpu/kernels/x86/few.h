@@ -151,8 +151,8 @@ INLINE void row_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k, con
 }
 
 /* Types that become bytes. */
-INLINE void row_bytes(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                      const struct few *f, int C, v_f *acc) {
+INLINE void row_signed(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
+                       const struct few *f, int C, v_f *acc) {
     const int bits = bits_of_signed(type);
     const int offset = 1 << (bits - 1);
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
@@ -197,7 +197,7 @@ INLINE void few_row(enum sheaf_type type, enum sheaf__act act, int64_t k, const 
     else if (by_pieces(type))
         row_pieces(type, act, k, w, fetch, f, C, acc);
     else
-        row_bytes(type, k, w, fetch, f, C, acc);
+        row_signed(type, k, w, fetch, f, C, acc);
     UNROLL_16 for (int i = 0; i < sums_of_few(type, C); i++) sums[i] = acc[i];
 }
 

@@ -395,10 +395,19 @@ ROWS_OF_ACT(rows_digits_q6_k, SHEAF_TYPE_Q6_K, SHEAF__ACT_DIGITS)
 
 #define ROUNDED_ENTRY(TYPE) [SHEAF_TYPE_##TYPE] = rounded_##TYPE,
 
-#define PANELS_16                                                                                  \
-    .rows = PANEL16_ROWS, .cols = PANEL16_COLS, .unit = PANEL_ROW_UNIT,                            \
-    .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel16),                                      \
-    .row_bytes = sizeof(struct panel_row), .pack = pack_16, .tile = tile_16
+/* Of integers: panels and rows lie in units of PANEL_ROW_BLOCKS blocks. */
+#define PANELS(ROWS, COLS, PANEL, ROW, PACK, TILE_OF)                                              \
+    .rows = ROWS, .cols = COLS, .unit = PANEL_ROW_UNIT,                                            \
+    .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct PANEL), .row_bytes = sizeof(struct ROW),       \
+    .pack = PACK, .tile = TILE_OF
+/* Words take longer to unpack than one panel saves. */
+#define PANELS_WORDS(PANEL, ROW, PACK, TILE_OF)                                                    \
+    PANELS(WORDS_ROWS, PANEL16_COLS, PANEL, ROW, PACK, TILE_OF), .above = PANEL16_COLS
+#define PANELS_16 PANELS(PANEL16_ROWS, PANEL16_COLS, panel16, panel_row, pack_16, tile_16)
+#define PANELS_24 PANELS(PANEL16_ROWS, PANEL16_COLS, panel24, panel_row, pack_24, tile_24)
+#define PANELS_8  PANELS(PANEL8_ROWS, PANEL8_COLS, panel8, panel_row, pack_8, tile_8)
+#define WORDS_16  PANELS_WORDS(panel16, words_row, pack_words_16, tile_words_16)
+#define WORDS_24  PANELS_WORDS(panel24, words_row_24, pack_words_24, tile_words_24)
 
 #if !defined(KERNELS_NO_TABLE)
 const struct sheaf__cpu_kernels KERNELS_TABLE = {
@@ -432,56 +441,14 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
                 },
             [SHEAF__PANELS_16] = {PANELS_16, .unpack = {ENTRIES_16}},
 #if defined(KERNELS_VNNI_512)
-            [SHEAF__PANELS_16_WORDS] =
-                {
-                    .rows = WORDS_ROWS,
-                    .cols = PANEL16_COLS,
-                    .unit = PANEL_ROW_UNIT,
-                    .above = PANEL16_COLS, /* words take longer to unpack than one panel saves */
-                    .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel16),
-                    .row_bytes = sizeof(struct words_row),
-                    .pack = pack_words_16,
-                    .tile = tile_words,
-                    .unpack = {ENTRIES_OF_ALL(wide_blocks)},
-                },
-            [SHEAF__PANELS_24] =
-                {
-                    .rows = PANEL16_ROWS,
-                    .cols = PANEL16_COLS,
-                    .unit = PANEL_ROW_UNIT,
-                    .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel24),
-                    .row_bytes = sizeof(struct panel_row),
-                    .pack = pack_24,
-                    .tile = tile_24,
-                    .unpack = {[SHEAF_TYPE_Q8_0] = blocks_q8_0},
-                },
-            [SHEAF__PANELS_24_WORDS] =
-                {
-                    .rows = WORDS_ROWS,
-                    .cols = PANEL16_COLS,
-                    .unit = PANEL_ROW_UNIT,
-                    .above = PANEL16_COLS,
-                    .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel24),
-                    .row_bytes = sizeof(struct words_row_24),
-                    .pack = pack_words_24,
-                    .tile = tile_words_24,
-                    .unpack = {[SHEAF_TYPE_Q8_0] = wide_24_q8_0},
-                },
+            [SHEAF__PANELS_16_WORDS] = {WORDS_16, .unpack = {ENTRIES_OF_ALL(wide_blocks)}},
+            [SHEAF__PANELS_24] = {PANELS_24, .unpack = {[SHEAF_TYPE_Q8_0] = blocks_q8_0}},
+            [SHEAF__PANELS_24_WORDS] = {WORDS_24, .unpack = {[SHEAF_TYPE_Q8_0] = wide_24_q8_0}},
 #endif
 #if !defined(KERNELS_VNNI_512) && !defined(KERNELS_VNNI_256)
             [SHEAF__PANELS_16_BYTES] = {PANELS_16, .unpack = {[SHEAF_TYPE_Q8_0] = words_q8_0}},
 #endif
-            [SHEAF__PANELS_8] =
-                {
-                    .rows = PANEL8_ROWS,
-                    .cols = PANEL8_COLS,
-                    .unit = PANEL_ROW_UNIT,
-                    .panel_bytes = PANEL_ROW_BLOCKS * sizeof(struct panel8),
-                    .row_bytes = sizeof(struct panel_row),
-                    .pack = pack_8,
-                    .tile = tile_8,
-                    .unpack = {ENTRIES_8},
-                },
+            [SHEAF__PANELS_8] = {PANELS_8, .unpack = {ENTRIES_8}},
         },
     .rows_dot =
         {

@@ -59,9 +59,10 @@ INLINE void pack_words_of(int digits, int cols, const float *const *x, int64_t n
                 if (digits == 3) {
                     _mm_storeu_si128((__m128i *)(low + 16 * g), _mm512_cvtepi32_epi8(q[g]));
                     q[g] = _mm512_srai_epi32(q[g], 8);
+                } else {
+                    const int32_t sum = sum_of_lanes(q[g]);
+                    memcpy(to + at_row(cols, WORDS_SUMS + g), &sum, sizeof sum);
                 }
-                const int32_t sum = sum_of_lanes(q[g]);
-                memcpy(to + at_row(cols, WORDS_SUMS + g), &sum, sizeof sum);
                 _mm256_storeu_si256((__m256i *)(words + 16 * g), _mm512_cvtepi32_epi16(q[g]));
             }
             for (int j = 0; j < 16; j++) memcpy(to + at_row(cols, j), words + 2 * j, 4);
@@ -229,32 +230,27 @@ INLINE void columns_words(int vectors, bool of_24, bool mins, bool by_16, int64_
     }
 }
 
-static void tile_words(int64_t k, const void *row, size_t stride, const void *panel, int used,
-                       float *c, bool add) {
+#define BY_VECTORS(OF_24, MINS, BY_16)                                                             \
+    if (used <= VW) {                                                                              \
+        columns_words(1, OF_24, MINS, BY_16, k, row, stride, panel, c, add);                       \
+    } else {                                                                                       \
+        columns_words(2, OF_24, MINS, BY_16, k, row, stride, panel, c, add);                       \
+    }
+static void tile_words_16(int64_t k, const void *row, size_t stride, const void *panel, int used,
+                          float *c, bool add) {
     const struct panel_scales *like =
         (const void *)((const char *)row + offsetof(struct words_row, of));
-#define BY_VECTORS(MINS, BY_16)                                                                    \
-    if (used <= VW) {                                                                              \
-        columns_words(1, false, MINS, BY_16, k, row, stride, panel, c, add);                       \
-    } else {                                                                                       \
-        columns_words(2, false, MINS, BY_16, k, row, stride, panel, c, add);                       \
-    }
     if (like->by_16 && like->has_min) {
-        BY_VECTORS(true, true)
+        BY_VECTORS(false, true, true)
     } else if (like->by_16) {
-        BY_VECTORS(false, true)
+        BY_VECTORS(false, false, true)
     } else if (like->has_min) {
-        BY_VECTORS(true, false)
+        BY_VECTORS(false, true, false)
     } else {
-        BY_VECTORS(false, false)
+        BY_VECTORS(false, false, false)
     }
 }
-
 static void tile_words_24(int64_t k, const void *row, size_t stride, const void *panel, int used,
                           float *c, bool add) {
-    if (used <= VW) {
-        columns_words(1, true, false, false, k, row, stride, panel, c, add);
-    } else {
-        columns_words(2, true, false, false, k, row, stride, panel, c, add);
-    }
+    BY_VECTORS(true, false, false)
 }
