@@ -84,6 +84,11 @@ static inline float v_sum(v_f v) {
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
+static inline float v_largest(v_f v) {
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
 
 static inline v_f v_if_equal(v_f a, v_f b, v_f x, v_f otherwise) {
     return _mm256_blendv_ps(otherwise, x, _mm256_cmp_ps(a, b, _CMP_EQ_OQ));

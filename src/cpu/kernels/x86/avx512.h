@@ -87,6 +87,7 @@ static inline float v_sum(v_f v) {
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
+static inline float v_largest(v_f v) { return _mm512_reduce_max_ps(v); }
 
 static inline v_f v_if_equal(v_f a, v_f b, v_f x, v_f otherwise) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ), otherwise, x);

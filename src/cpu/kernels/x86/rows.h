@@ -129,12 +129,15 @@ static void rotate(int64_t n, bool side_by_side, const float *x, const float *co
 }
 
 static float max_f32(int64_t n, const float *x) {
-    v_f max = v_set1(-INFINITY);
+    enum { CHAINS = 4 }; /* of maxima, each of which waits for the one before */
+    v_f max[CHAINS];
+    UNROLL for (int c = 0; c < CHAINS; c++) max[c] = v_set1(-INFINITY);
     int64_t i = 0;
-    for (; i + VW <= n; i += VW) max = v_max(v_load(x + i), max);
-    float lane[VW], m = -INFINITY;
-    v_store(lane, max);
-    for (int l = 0; l < VW; l++) m = lane[l] > m ? lane[l] : m;
+    for (; i + CHAINS * VW <= n; i += CHAINS * VW) {
+        UNROLL for (int c = 0; c < CHAINS; c++) max[c] = v_max(v_load(x + i + c * VW), max[c]);
+    }
+    for (; i + VW <= n; i += VW) max[0] = v_max(v_load(x + i), max[0]);
+    float m = v_largest(v_max(v_max(max[0], max[1]), v_max(max[2], max[3])));
     for (; i < n; i++) m = x[i] > m ? x[i] : m;
     return m;
 }
