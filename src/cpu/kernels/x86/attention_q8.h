@@ -176,7 +176,7 @@ static void dots_digits(int64_t k, const void *px, size_t stride, int64_t rows,
                         const struct sheaf__query_digits *const *q, int n_q, float *out,
                         int64_t out_stride) {
     const size_t row = (size_t)(k / SHEAF__QK) * sizeof(struct sheaf__block_q8_0);
-    const size_t ahead = ROWS_AHEAD * stride;
+    const size_t ahead = bytes_ahead_q8(stride);
     enum { BOTH = KEY_VECTORS * VW };
     const char *x = px;
     for (; rows >= BOTH; rows -= BOTH, x += BOTH * stride, out += BOTH)
@@ -304,7 +304,7 @@ static void mix_integers(int64_t rows, const void *px, size_t stride, int64_t n,
     const char *x = px;
     for (; rows > 0; rows -= VALUES, x += VALUES * stride, w += VALUES) {
         const int64_t some = rows < VALUES ? rows : VALUES;
-        size_t ahead = ROWS_AHEAD * stride;
+        size_t ahead = bytes_ahead_q8(stride);
         struct value_scales s;
         scales_of_values(x, stride, some, blocks, &s);
         int64_t r = 0;
