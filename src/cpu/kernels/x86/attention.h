@@ -9,14 +9,6 @@
 
 enum { ROWS_AHEAD = 48 }; /* rows: the next ones lie a whole position apart */
 
-/* Bytes from a row of Q8_0 to the one that few queries fetch with it: twice the rows, which are half as long as
- * those of F16, as far as that stays a part of a second cache. A Xeon (Emerald Rapids) reads one query's 4096
- * positions at 6.3 GB/s instead of 5.1 so (TinyLlama's shape; November 2026). */
-INLINE size_t bytes_ahead_q8(size_t stride) {
-    const size_t most = 256 << 10, once = ROWS_AHEAD * stride;
-    return 2 * once < most ? 2 * once : once;
-}
-
 INLINE bool load_rows(enum sheaf_type type, const void *px, size_t stride, int64_t rows, int64_t n,
                       float *y, int64_t y_stride) {
     const char *x = px;
