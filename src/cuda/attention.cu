@@ -6,11 +6,11 @@
  *   any types and shapes                       attention_kernel, here
  *
  * Here a block takes one query of one head and, when there are few of these, a part of the keys; its
- * warps take keys in turn. A second kernel puts the results of the parts together, in their order, and
- * makes them integers, too, if a product of block types comes next (product.h).
+ * warps take keys in turn. A second kernel puts the results of the parts together, in their order. If a
+ * product of block types comes next (product.h), it makes them integers, too; where the keys are one part,
+ * the kernels for few queries do.
  * A masked key (-inf) is never read into a result: the cells behind it may hold anything. */
 #include "cuda/attention.h"
-#include "cuda/product.h"
 
 enum { WARPS = 4, THREADS = 32 * WARPS, JOIN_THREADS = 512, JOIN_BATCH = 12 };
 
@@ -101,29 +101,6 @@ static __global__ void __launch_bounds__(THREADS, 8)
     }
 }
 
-/* Where all heads of a query are a column of integers; q NULL: nowhere. */
-struct Columns {
-    int8_t *q;
-    float2 *ds;
-    int64_t chunks;
-};
-
-/* Element i of row `to`, which is v; heads have whole blocks of 32, a warp has one of them. */
-static __device__ __forceinline__ void round_lane(const Columns &c, const Attention &at,
-                                                  const Row &to, int64_t i, float v) {
-    if (c.q)
-        quantize_lane(c.q, c.ds, c.chunks, to.i3 * at.q.ne[1] + to.i2,
-                      (to.i1 * at.v.ne[0] + i) / 32, v);
-}
-/* The blocks behind the last head are zeros. */
-static __device__ __forceinline__ void round_rest(const Columns &c, const Attention &at,
-                                                  const Row &to) {
-    if (!c.q || to.i1 + 1 < at.q.ne[2]) return;
-    for (int64_t i = at.v.ne[0] + threadIdx.x; to.i1 * at.v.ne[0] + i < c.chunks * 1024;
-         i += blockDim.x)
-        round_lane(c, at, to, i, 0.0f);
-}
-
 /* An element of parts j, j + ways and so on, all loads at once. */
 static __device__ __forceinline__ void load_batch(float (&x)[JOIN_BATCH], const float *p, int step,
                                                   int j, int ways, int parts, int i) {
@@ -136,7 +113,7 @@ static __device__ __forceinline__ void load_batch(float (&x)[JOIN_BATCH], const 
  * A warp finds the weights of all parts for itself. A thread has an element of every ways-th part, and
  * loads several at once. */
 static __global__ void __launch_bounds__(JOIN_THREADS)
-    join_kernel(Attention at, const float *partial, int parts, Row first, Columns columns) {
+    join_kernel(Attention at, const float *partial, int parts, Row first) {
     __shared__ float weights[JOIN_THREADS / 32][MOST_PARTS], found[JOIN_THREADS];
     next_may_start();
     previous_done();
@@ -189,13 +166,13 @@ static __global__ void __launch_bounds__(JOIN_THREADS)
         if (way != 0 || i >= e) continue;
         for (int w = 1; w < ways; w++) y += found[w * width + column];
         out[i] = y * scale;
-        round_lane(columns, at, to, i, y * scale); /* of whole warps: e is a multiple of 32 then */
+        round_lane(at, to, i, y * scale); /* of whole warps: e is a multiple of 32 then */
     }
-    round_rest(columns, at, to);
+    round_rest(at, to, (int)threadIdx.x, JOIN_THREADS);
 }
 
 static void launch_join(struct sheaf__cuda_queue *q, const Attention &at, const float *partial,
-                        int parts, const Columns &columns) {
+                        int parts) {
     const int64_t n = at.q.ne[1], n_s = at.q.ne[3];
     for (int64_t s = 0; s < n_s; s += sheaf__cuda_blocks_y(n_s)) {
         for (int64_t i = 0; i < n; i += sheaf__cuda_blocks_y(n)) {
@@ -203,7 +180,7 @@ static void launch_join(struct sheaf__cuda_queue *q, const Attention &at, const 
             const dim3 grid((unsigned)at.q.ne[2], sheaf__cuda_blocks_y(n - i),
                             sheaf__cuda_blocks_y(n_s - s));
             CUDA_LAUNCH_AHEAD(q->ahead, join_kernel, grid, JOIN_THREADS, 0, q->stream, at, partial,
-                              parts, first, columns);
+                              parts, first);
         }
     }
 }
@@ -254,11 +231,10 @@ static size_t work_flash_attn(const struct sheaf__cuda_queue *q, const struct sh
     /* a plan may come before the addresses, which decide between them */
     int64_t parts = split > any ? split : any;
     if (few > parts) parts = few;
-    const size_t joined =
-        parts == 1 ? 0
-                   : columns_size(dst) + (size_t)(rows * parts * (dst->ne[0] + 2)) * sizeof(float);
+    const size_t partial = parts == 1 ? 0 : (size_t)(rows * parts * (dst->ne[0] + 2)) * sizeof(float);
+    const size_t others = columns_size(dst) + partial;
     const size_t tiles = sheaf__cuda_attention_tiles_work(&at);
-    return tiles > joined ? tiles : joined;
+    return tiles > others ? tiles : others;
 }
 
 /* The columns that `user`, the node to come, has of all heads together; q NULL: it has none. */
@@ -281,10 +257,11 @@ static Columns columns_of(struct sheaf__cuda_queue *q, const struct sheaf_tensor
 static enum sheaf_status launch_attention(struct sheaf__cuda_queue *q,
                                           const struct sheaf_tensor *dst,
                                           const struct sheaf_tensor *user) {
-    const Attention at = attention_of(dst);
+    Attention at = attention_of(dst);
     const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
     float *work = q->work ? (float *)(void *)(q->work + columns_size(dst)) : NULL;
     if (sheaf__cuda_attention_tiles(q, &at)) return sheaf__cuda_launched(q, dst);
+    at.columns = columns_of(q, dst, user);
     int64_t parts = sheaf__cuda_attention_few(q, &at, work);
     if (!parts) parts = sheaf__cuda_attention_split(q, &at, work);
     if (!parts) {
@@ -293,12 +270,10 @@ static enum sheaf_status launch_attention(struct sheaf__cuda_queue *q,
         CUDA_LAUNCH_AHEAD(q->ahead, attention_kernel, grid, THREADS,
                           shared_bytes(at.q.ne[0], at.v.ne[0]), q->stream, at,
                           parts > 1 ? work : NULL);
+        if (parts == 1) at.columns.q = NULL; /* attention_kernel makes none */
     }
-    if (parts > 1) {
-        const Columns columns = columns_of(q, dst, user);
-        launch_join(q, at, work, (int)parts, columns);
-        if (columns.q) q->rounds = user->src[1];
-    }
+    if (parts > 1) launch_join(q, at, work, (int)parts);
+    if (at.columns.q) q->rounds = user->src[1];
     return sheaf__cuda_launched(q, dst);
 }
 

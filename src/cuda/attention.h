@@ -2,7 +2,14 @@
 #ifndef SHEAF_CUDA_ATTENTION_H
 #define SHEAF_CUDA_ATTENTION_H
 
-#include "cuda/device.h"
+#include "cuda/product.h"
+
+/* Where all heads of a query are a column of integers; q NULL: nowhere. */
+struct Columns {
+    int8_t *q;
+    float2 *ds;
+    int64_t chunks;
+};
 
 /* q F32 [d, n, g.r, s], k [d, t, g, s], v [e, t, g, s], mask [t, >=n, 1|g.r, 1|s] or data NULL ->
  * dst F32 [e, g.r, n, s]; sinks F32 [g.r] or data NULL */
@@ -12,6 +19,8 @@ struct Attention {
     int64_t base, n_head; /* head h of the slice is head base + h of n_head (ALiBi) */
     struct sheaf__head_groups groups;
     int64_t group; /* most query heads that a K/V head has */
+    /* of dst: made by join_kernel, or with one part by the kernels for few queries */
+    struct Columns columns;
 };
 
 static const int64_t MOST_PARTS = 256; /* of the keys of a node */
@@ -45,14 +54,34 @@ static __device__ __forceinline__ float attention_factor(const Attention &at, in
     return sum == 0.0f ? 0.0f : keep / sum;
 }
 
+/* Element i of row `to` of dst, which is v, as an integer. A warp has a block of them: heads are whole
+ * blocks where there are columns. */
+static __device__ __forceinline__ void round_lane(const Attention &at, const Row &to, int64_t i,
+                                                  float v) {
+    const Columns &c = at.columns;
+    if (c.q)
+        quantize_lane(c.q, c.ds, c.chunks, to.i3 * at.q.ne[1] + to.i2,
+                      (to.i1 * at.v.ne[0] + i) / 32, v);
+}
+/* The blocks behind the last head are zeros: row `to`, if it is of that head, makes them, in steps of
+ * `threads` elements of which the thread has number `thread`. */
+static __device__ __forceinline__ void round_rest(const Attention &at, const Row &to, int thread,
+                                                  int threads) {
+    if (!at.columns.q || to.i1 + 1 < at.q.ne[2]) return;
+    for (int64_t i = at.v.ne[0] + thread; to.i1 * at.v.ne[0] + i < at.columns.chunks * 1024;
+         i += threads)
+        round_lane(at, to, i, 0.0f);
+}
+
 /* With tensor cores, for many queries of F16 keys and values; false: not for this one. */
 bool sheaf__cuda_attention_tiles(struct sheaf__cuda_queue *q, const struct Attention *at);
 /* Scratch bytes that it may need; the addresses need not be known yet. */
 size_t sheaf__cuda_attention_tiles_work(const struct Attention *at);
 
 /* For few queries, the keys in parts. How many parts there are, 0: not for this one. With more than one
- * part it leaves F32 [e + 2, parts, rows] in partial, for join_kernel (attention.cu). The functions of a
- * node give the parts by its types and shapes, if it is for this kernel.
+ * part it leaves F32 [e + 2, parts, rows] in partial, for join_kernel (attention.cu); with one it writes
+ * dst and the columns. The functions of a node give the parts by its types and shapes, if it is for this
+ * kernel.
  *
  * This one, with tensor cores: F16 or BF16 keys and values. */
 int64_t sheaf__cuda_attention_few(struct sheaf__cuda_queue *q, const struct Attention *at,

@@ -214,8 +214,11 @@ static __device__ __forceinline__ void write_rows(const Few &few, const Place &p
             for (int w = 0; w < MOST_WARPS; w++)
                 if (weight[w] != 0.0f) y = fmaf(weight[w], found[w * step + r * F::LD + i], y);
             out[i] = y * scale;
+            if (!few.partial) round_lane(at, to, i, y * scale);
         }
-        if (few.partial && lane == 0) {
+        if (!few.partial) {
+            round_rest(at, to, lane, 32);
+        } else if (lane == 0) {
             out[e] = best;
             out[e + 1] = total;
         }

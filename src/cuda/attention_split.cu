@@ -258,8 +258,11 @@ static __device__ __forceinline__ void write_rows(const Split &sp, const Place &
                 if (weight[w] != 0.0f) y = fmaf(weight[w], x[w * (e + 2) + i], y);
             }
             out[i] = y * scale;
+            if (!sp.partial) round_lane(sp.at, to, i, y * scale);
         }
-        if (sp.partial && lane == 0) {
+        if (!sp.partial) {
+            round_rest(sp.at, to, lane, 32);
+        } else if (lane == 0) {
             out[e] = best;
             out[e + 1] = total;
         }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "attention_part.h"
 #include "backend-ops.h"
 #include "backend/sum.h"
 #include "rig.h"
@@ -658,20 +659,24 @@ Test(cuda_emu, launches_of_a_layer) {
 }
 
 /* A product of what attention gives takes its columns as integers from the kernel that joins the parts
- * of the keys, if heads are whole blocks of them. */
+ * of the keys, or the one that has them all, if heads are whole blocks of them. */
 struct seen {
-    int d, h, n, t;
-    enum sheaf_type type;
+    int d, h, kv, n, seqs, t;
+    enum sheaf_type cache, type; /* of the keys and values, of the weights */
     int launches[2];
+    int base, group; /* of heads that divide a group; 0: groups of one size */
 };
 
 static char *seen_of(const struct seen *f, const char *params, size_t *size) {
     struct rig r = rig_up("", params);
-    struct sheaf_tensor *q = sheaf_new_tensor_3d(r.ctx, SHEAF_TYPE_F32, f->d, f->n, f->h);
-    struct sheaf_tensor *k = sheaf_new_tensor_3d(r.ctx, SHEAF_TYPE_F16, f->d, f->t, 1);
-    struct sheaf_tensor *v = sheaf_dup_tensor(r.ctx, k);
-    struct sheaf_tensor *w[2], *y = sheaf_flash_attn_ext(r.ctx, q, k, v, NULL, 0.125f, 0, 0);
-    y = sheaf_reshape_2d(r.ctx, y, f->d * f->h, f->n);
+    struct sheaf_tensor *q = sheaf_new_tensor_4d(r.ctx, SHEAF_TYPE_F32, f->d, f->n, f->h, f->seqs);
+    struct sheaf_tensor *k = sheaf_new_tensor_4d(r.ctx, f->cache, f->d, f->t, f->kv, f->seqs);
+    struct sheaf_tensor *v = sheaf_dup_tensor(r.ctx, k), *w[2], *y;
+    struct sheaf_tensor *const src[5] = {q, k, v};
+    const float scale_alone[3] = {0.125f};
+    y = f->group ? attention_part(r.ctx, src, scale_alone, f->base, 2 * f->h, f->group)
+                 : sheaf_flash_attn_ext(r.ctx, q, k, v, NULL, 0.125f, 0, 0);
+    y = sheaf_reshape_2d(r.ctx, y, f->d * f->h, f->n * f->seqs);
     for (int i = 0; i < 2; i++) {
         w[i] = sheaf_new_tensor_2d(r.ctx, f->type, f->d * f->h, 5);
         struct sheaf_tensor *z = sheaf_scale(r.ctx, sheaf_mul_mat(r.ctx, w[i], y), 2);
@@ -700,10 +705,27 @@ Test(cuda_emu, attention_makes_columns_integers) {
     /* attention, joined, its columns, and twice a product with a scale; with fuse=0 the columns are
      * made for each product */
     static const struct seen cases[] = {
-        {64, 3, 1, 400, SHEAF_TYPE_Q4_0, {8, 6}},  {128, 8, 2, 400, SHEAF_TYPE_Q8_0, {8, 6}},
-        {32, 33, 1, 400, SHEAF_TYPE_Q4_0, {8, 6}}, {96, 5, 3, 400, SHEAF_TYPE_Q4_0, {8, 6}},
-        {48, 2, 1, 400, SHEAF_TYPE_Q4_0, {8, 7}},  {64, 3, 1, 400, SHEAF_TYPE_F16, {6, 6}},
-        {64, 3, 1, 30, SHEAF_TYPE_Q4_0, {7, 6}},
+        {64, 3, 1, 1, 1, 400, SHEAF_TYPE_F16, SHEAF_TYPE_Q4_0, {8, 6}, 0, 0},
+        {128, 8, 1, 2, 1, 400, SHEAF_TYPE_F16, SHEAF_TYPE_Q8_0, {8, 6}, 0, 0},
+        {32, 33, 1, 1, 1, 400, SHEAF_TYPE_F16, SHEAF_TYPE_Q4_0, {8, 6}, 0, 0},
+        {96, 5, 1, 3, 1, 400, SHEAF_TYPE_F16, SHEAF_TYPE_Q4_0, {8, 6}, 0, 0},
+        {48, 2, 1, 1, 1, 400, SHEAF_TYPE_F16, SHEAF_TYPE_Q4_0, {8, 7}, 0, 0},
+        {64, 3, 1, 1, 1, 400, SHEAF_TYPE_F16, SHEAF_TYPE_F16, {6, 6}, 0, 0},
+        /* one part: rows of one block, of two, groups of several sizes, the last the smallest */
+        {64, 3, 1, 1, 1, 30, SHEAF_TYPE_F16, SHEAF_TYPE_Q4_0, {7, 5}, 0, 0},
+        {128, 8, 1, 2, 1, 256, SHEAF_TYPE_F16, SHEAF_TYPE_Q8_0, {7, 5}, 0, 0},
+        {32, 33, 11, 1, 1, 90, SHEAF_TYPE_BF16, SHEAF_TYPE_Q4_0, {7, 5}, 0, 0},
+        {256, 5, 2, 3, 1, 40, SHEAF_TYPE_F16, SHEAF_TYPE_Q4_0, {7, 5}, 0, 3},
+        {256, 7, 3, 3, 1, 40, SHEAF_TYPE_BF16, SHEAF_TYPE_Q8_0, {7, 5}, 2, 4},
+        {64, 7, 3, 3, 2, 100, SHEAF_TYPE_F16, SHEAF_TYPE_Q4_0, {7, 5}, 2, 4},
+        {48, 2, 1, 1, 1, 30, SHEAF_TYPE_F16, SHEAF_TYPE_Q4_0, {7, 6}, 0, 0},
+        {64, 3, 1, 1, 1, 30, SHEAF_TYPE_F16, SHEAF_TYPE_F16, {5, 5}, 0, 0},
+        /* a cache of blocks, heads that only attention_split.cu has; any type, where no kernel rounds */
+        {64, 2, 2, 1, 1, 50, SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_0, {7, 5}, 0, 0},
+        {128, 12, 2, 2, 1, 60, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q8_0, {7, 5}, 0, 0},
+        {64, 7, 3, 5, 1, 64, SHEAF_TYPE_Q8_0, SHEAF_TYPE_Q4_0, {7, 5}, 2, 4},
+        {512, 3, 1, 1, 1, 33, SHEAF_TYPE_F16, SHEAF_TYPE_Q4_0, {7, 5}, 0, 0},
+        {64, 3, 1, 1, 1, 30, SHEAF_TYPE_F32, SHEAF_TYPE_Q4_0, {7, 6}, 0, 0},
     };
     FILE *trace = rig_trace();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
