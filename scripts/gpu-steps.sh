@@ -359,7 +359,7 @@ counts() {
     awk -v ahead="${ahead:-90}" '{
         for (i = 2; i <= NF; i++) v[$i] = $(i - 1)
         for (i = 1; i <= NF; i++) if ($i == "few") few = $(i - 2); else if ($i == "weights") early = $(i - 2)
-            else if ($i == "by" && $(i + 1) ~ /^cuBLASLt/) blas = $(i - 1); else if ($i == "tiles") tiles = $(i - 2)
+            else if ($i == "by" && $(i + 1) ~ /^cuBLASLt/) blas = $(i - 1); else if ($i == "tiles,") tiles = $(i - 2)
         refused = v["refused,"]; captured = v["captured,"]; replayed = v["replayed,"]
         if (refused) why = why "; captures were refused"
         if (!captured || replayed < captured) why = why "; graphs are not replayed"

@@ -130,14 +130,16 @@ static __device__ __forceinline__ Task task_of(const Product &p, const Which &wh
 }
 
 /* Blocks that an SM shall hold: eight, or as many as have registers without a spill, of which code before 9.0 takes
- * a few more. */
-constexpr int blocks_of(int type, int n) {
+ * a few more. With a row a warp all blocks of a small matrix are held at once by eight, which on 9.0 costs some types a
+ * spill of 4 bytes before the loop. */
+constexpr int blocks_of(int type, int n, int rows) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
     const int eight = 7;
 #else
     const int eight = 8;
 #endif
     return n > 1                     ? 1
+           : rows == 1 && eight == 8 ? eight
            : type == SHEAF_TYPE_Q5_K ? eight - 3
            : type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_IQ4_XS
                ? eight - 2
@@ -149,7 +151,7 @@ constexpr int blocks_of(int type, int n) {
 
 /* grid: x groups of WARPS * ROWS rows, y groups of N columns or pairs, z matrices */
 template <int TYPE, int N, int ROWS>
-static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N))
+static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N, ROWS))
     mul_vec_blocks_kernel(Product p, int64_t n_y, int64_t n_z) {
     typedef Format<TYPE> F;
     enum {
@@ -419,6 +421,10 @@ static void launch(struct sheaf__cuda_queue *q, const struct Product *p) {
 
 /* Up to so many rows for each SM have a warp of their own, or there are too few warps. */
 enum { SMALL = 32 };
+
+int64_t sheaf__cuda_rows_at_once(const struct sheaf__cuda_queue *q) {
+    return (int64_t)q->device->n_sm * 8 * WARPS * 2;
+}
 
 void sheaf__cuda_mul_vec(struct sheaf__cuda_queue *q, const struct Product *p) {
     int64_t rows = p->a.ne[1];

@@ -211,7 +211,7 @@ struct cudaDeviceProp {
     char name[256];
     cudaUUID_t uuid;
     size_t totalGlobalMem;
-    int major, minor, multiProcessorCount;
+    int major, minor, multiProcessorCount, l2CacheSize;
 };
 #define cudaStreamPerThread ((cudaStream_t)0x2)
 
