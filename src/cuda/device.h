@@ -205,6 +205,13 @@ static inline bool sheaf__cuda_plain_rows(const struct sheaf_tensor *t,
                                           const struct sheaf_tensor *shape) {
     return t->type == SHEAF_TYPE_F32 && sheaf__cuda_is_dense(t) && sheaf_are_same_shape(t, shape);
 }
+/* Rows of F32 that are taken four elements at a time, wide (kernel.cuh), one step of less than 4 GB apart. */
+static inline bool sheaf__cuda_in_fours(const struct sheaf_tensor *t) {
+    return sheaf__cuda_plain_rows(t, t) && t->ne[0] % 4 == 0 && t->ne[0] <= 1 << 30 &&
+           in_sixteens(sheaf__cuda_view(t)) && t->nb[1] <= UINT32_MAX &&
+           (t->ne[2] == 1 || t->nb[2] == t->nb[1] * (size_t)t->ne[1]) &&
+           (t->ne[3] == 1 || t->nb[3] == t->nb[2] * (size_t)t->ne[2]);
+}
 /* Have they no byte in common? */
 static inline bool sheaf__cuda_disjoint(const struct sheaf_tensor *s,
                                         const struct sheaf_tensor *t) {
@@ -239,7 +246,8 @@ static inline unsigned sheaf__cuda_blocks(int64_t n, int64_t per_block) {
     int64_t blocks = (n + per_block - 1) / per_block;
     return (unsigned)(blocks < 1 ? 1 : blocks > 0x3fffffff ? 0x3fffffff : blocks);
 }
-/* Threads of a block that has a row to sum: a power of two from 32 on, about four elements each. */
+/* Threads of a block that has a row to sum: a power of two from 32 on, about four elements each, which the norms take
+ * at a time. */
 static inline unsigned sheaf__cuda_row_threads(int64_t n) {
     unsigned t = 32;
     while (t < 1024 && (int64_t)t * 4 < n) t *= 2;

@@ -7,6 +7,7 @@
 #include "cuda/product.h"
 
 enum { THREADS = 256, PER_THREAD = 4, PIECE = THREADS * PER_THREAD };
+enum { ROUND_THREADS = 128 }; /* with four elements each: a row of one token is some blocks */
 
 HD float binary_of(int op, float a, float b) {
     switch (op) {
@@ -115,25 +116,33 @@ static __global__ void glu_kernel(View dst, View a, View b, Function f, Pieces p
     }
 }
 
-/* The same for dense F32 rows, with the result as columns of integers, too. A warp makes a block of
- * 32, those behind the last are zeros. */
-static __global__ void glu_rounded_kernel(View dst, View a, View b, Function f, Product p) {
+HD Four glu_of(const Function &f, const Four &a, const Four &b) {
+    Four y;
+    if (f.number == SHEAF_GLU_OP_SWIGLU) { /* chosen once, not for each */
+        for (int j = 0; j < 4; j++) y.v[j] = silu_of(a.v[j]) * b.v[j];
+    } else {
+        for (int j = 0; j < 4; j++) y.v[j] = glu_of(f, a.v[j], b.v[j]);
+    }
+    return y;
+}
+
+/* The same for dense F32 rows, with the result as columns of integers, too. A thread has four elements; those behind
+ * the last are zeros. grid: x pieces of a row, y rows */
+template <bool WIDE>
+static __global__ void __launch_bounds__(ROUND_THREADS)
+    glu_rounded_kernel(View dst, View a, View b, Function f, Rounded rounded) {
     next_may_start();
     previous_done();
-    const int64_t per_row = p.chunks * 32, n = n_rows(dst) * per_row;
-    const int lane = threadIdx.x % 32;
-    for (int64_t block = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32; block < n;
-         block += (int64_t)gridDim.x * THREADS / 32) {
-        const Divided in = divided(block, per_row);
-        const int64_t column = in.quotient, i = in.rest * 32 + lane;
-        const Row at = row_at(dst.ne, column);
-        float v = 0.0f;
-        if (i < dst.ne[0]) {
-            v = glu_of(f, ((const float *)(const void *)row_data(a, at))[i],
-                       ((const float *)(const void *)row_data(b, at))[i]);
-            ((float *)(void *)row_data(dst, at))[i] = v;
+    const int n = (int)dst.ne[0], i = 4 * (int)(blockIdx.x * ROUND_THREADS + threadIdx.x);
+    const int rows = (int)n_rows(dst);
+    for (int row = (int)blockIdx.y; row < rows; row += (int)gridDim.y) {
+        Four y = {{0.0f, 0.0f, 0.0f, 0.0f}};
+        if (i < n) {
+            const Four gate = load_four(row_of<WIDE>(a, row), i, n, WIDE);
+            y = glu_of(f, gate, load_four(row_of<WIDE>(b, row), i, n, WIDE));
+            store_four(row_of<WIDE>(dst, row), i, n, WIDE, y);
         }
-        quantize_lane(p.q, p.ds, p.chunks, column, in.rest, v);
+        quantize_four(rounded, (unsigned)row, i, y);
     }
 }
 
@@ -207,12 +216,16 @@ int sheaf__cuda_launch_glu_rounded(struct sheaf__cuda_queue *q,
     struct Product p;
     if (dst->op != SHEAF_OP_GLU || !b || !sheaf__cuda_plain_rows(dst, dst) ||
         !sheaf__cuda_plain_rows(a, dst) || !sheaf__cuda_plain_rows(b, dst) ||
+        dst->ne[0] > 1 << 30 || sheaf_nrows(dst) > 1 << 30 ||
         !sheaf__cuda_rounds(q, dst, n > 1 ? next[1] : NULL, &p))
         return 0;
-    const int64_t blocks = sheaf_nrows(dst) * p.chunks * 32;
-    CUDA_LAUNCH_AHEAD(q->ahead, glu_rounded_kernel, sheaf__cuda_blocks(blocks, THREADS / 32),
-                      THREADS, 0, q->stream, sheaf__cuda_view(dst), sheaf__cuda_view(a),
-                      sheaf__cuda_view(b), function_of(dst), p);
+    const bool wide =
+        sheaf__cuda_in_fours(dst) && sheaf__cuda_in_fours(a) && sheaf__cuda_in_fours(b);
+    const dim3 grid(sheaf__cuda_blocks(p.chunks * 1024, 4 * ROUND_THREADS),
+                    sheaf__cuda_blocks_y(sheaf_nrows(dst)));
+    CUDA_LAUNCH_AHEAD(q->ahead, wide ? glu_rounded_kernel<true> : glu_rounded_kernel<false>, grid,
+                      ROUND_THREADS, 0, q->stream, sheaf__cuda_view(dst), sheaf__cuda_view(a),
+                      sheaf__cuda_view(b), function_of(dst), sheaf__cuda_rounded(p));
     q->rounds = dst;
     *st = sheaf__cuda_launched(q, dst);
     return 1;

@@ -552,6 +552,53 @@ static __device__ __forceinline__ float block_max(float x, float *scratch) {
     return warp_max(max);
 }
 
+/* ---- four elements of a row of floats at a time ---- */
+
+struct Four {
+    float v[4];
+};
+
+/* Elements i to i + 3 of a row of n; those behind the last are 0, and are not stored. wide: the row begins at a
+ * multiple of 16 bytes and has a multiple of four elements. */
+HD Four load_four(const float *x, int i, int n, bool wide) {
+    Four f = {{0.0f, 0.0f, 0.0f, 0.0f}};
+    if (wide && i < n) {
+        const float4 v = *(const float4 *)(const void *)(x + i);
+        f.v[0] = v.x;
+        f.v[1] = v.y;
+        f.v[2] = v.z;
+        f.v[3] = v.w;
+    }
+    for (int j = 0; !wide && j < 4; j++)
+        if (i + j < n) f.v[j] = x[i + j];
+    return f;
+}
+HD void store_four(float *x, int i, int n, bool wide, const Four &f) {
+    if (wide && i < n) {
+        float4 v;
+        v.x = f.v[0];
+        v.y = f.v[1];
+        v.z = f.v[2];
+        v.w = f.v[3];
+        *(float4 *)(void *)(x + i) = v;
+    }
+    for (int j = 0; !wide && j < 4; j++)
+        if (i + j < n) x[i + j] = f.v[j];
+}
+
+/* A row of floats; WIDE: rows lie one step of less than 4 GB apart, which takes one multiplication. */
+template <bool WIDE> HD float *row_of(const View &v, int64_t row) {
+    if (WIDE) return (float *)(void *)(v.data + (size_t)(uint32_t)row * (size_t)(uint32_t)v.nb[1]);
+    return (float *)(void *)row_data(v, row_at(v.ne, row));
+}
+
+/* The order in which every kernel adds the squares of a row: of T threads, thread t takes elements 4 t to 4 t + 3 by
+ * add_squares, then the four that begin 4 T behind, and so on; block_sum adds what the threads have. */
+HD float add_squares(float sum, const Four &f) {
+    for (int j = 0; j < 4; j++) sum = fmaf(f.v[j], f.v[j], sum);
+    return sum;
+}
+
 /* Element i of a sum of blocks. */
 static __device__ __forceinline__ float sum_at(const sheaf__sum &s, size_t i) {
     float total = 0.0f, host = 0.0f;

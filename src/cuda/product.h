@@ -68,12 +68,16 @@ HD size_t column_half(int64_t chunks, int64_t column, int64_t block, int half) {
     return (size_t)(((column * chunks + block / 32) * 2 + half) * 32 + block % 32) * 16;
 }
 
+/* The low byte is v * scale as rintf rounds it, if that is less than 2^22 in size: in its sum with 1.5 * 2^23 the last
+ * bit counts one. */
+HD uint32_t rounded_bits(float v, float scale) { return sheaf__f32_bits(v * scale + 12582912.0f); }
+
 /* A warp makes a block, each lane of it having an element. */
 static __device__ __forceinline__ void quantize_lane(int8_t *q, float2 *ds, int64_t chunks,
                                                      int64_t column, int64_t block, float v) {
     const unsigned lane = threadIdx.x % 32, n = (unsigned)block;
     const float most = warp_max_of_sizes(fabsf(v));
-    const int r = most > 0.0f ? (int)rintf(v * (127.0f / most)) : 0;
+    const int r = (int8_t)rounded_bits(v, most > 0.0f ? 127.0f / most : 0.0f);
     const int sum = warp_sum_of(r);
     q += column_half(chunks, column, 0, 0);
     q[((n / 32 * 2 + lane / 16) * 32 + n % 32) * 16 + lane % 16] = (int8_t)r;
@@ -82,6 +86,52 @@ static __device__ __forceinline__ void quantize_lane(int8_t *q, float2 *ds, int6
         pair.x = most * (1.0f / 127.0f);
         pair.y = pair.x * (float)sum;
         ds[column * chunks * 32 + n] = pair;
+    }
+}
+
+/* Columns of integers that a kernel writes beside its result; q NULL: none. They have less than 2^32 chunks. */
+struct Rounded {
+    int8_t *q;
+    float2 *ds;
+    int chunks; /* of a column */
+};
+static inline Rounded sheaf__cuda_rounded(const struct Product &p) {
+    const Rounded r = {p.q, p.ds, (int)p.chunks};
+    return r;
+}
+
+/* Elements i to i + 3 of a column: quantize_lane by eight lanes a block, with the same bits. All lanes of the warp
+ * take part, each with its own i, multiples of four that follow one another. */
+static __device__ __forceinline__ void quantize_four(const Rounded &c, unsigned column, int i,
+                                                     const Four &f) {
+    const uint32_t size = 0x7fffffffu, at = (uint32_t)i, chunk = column * (uint32_t)c.chunks;
+    uint32_t bits = 0, r[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const uint32_t own = sheaf__f32_bits(f.v[j]) & size;
+        bits = own > bits ? own : bits;
+    }
+#pragma unroll
+    for (int d = 4; d > 0; d /= 2) {
+        const uint32_t other = (uint32_t)__shfl_xor_sync(FULL_WARP, (int)bits, d);
+        bits = other > bits ? other : bits;
+    }
+    const float most = sheaf__bits_f32(bits), scale = most > 0.0f ? 127.0f / most : 0.0f;
+#pragma unroll
+    for (int j = 0; j < 4; j++) r[j] = rounded_bits(f.v[j], scale);
+    const uint32_t four =
+        __byte_perm(__byte_perm(r[0], r[1], 0x0040), __byte_perm(r[2], r[3], 0x0040), 0x5410);
+    int sum = __dp4a((int)four, 0x01010101, 0);
+#pragma unroll
+    for (int d = 4; d > 0; d /= 2) sum += __shfl_xor_sync(FULL_WARP, sum, d);
+    char *q = (char *)c.q + (size_t)chunk * 1024;
+    *(uint32_t *)(void *)(q + ((at & ~1023u) | (at & 16u) << 5 | (at >> 5 & 31u) << 4 |
+                               (at & 15u))) = four;
+    if (at % 32 == 0) {
+        float2 pair;
+        pair.x = most * (1.0f / 127.0f);
+        pair.y = pair.x * (float)sum;
+        (c.ds + (size_t)chunk * 32)[at / 32] = pair;
     }
 }
 

@@ -186,15 +186,16 @@ struct Turn {
     struct sheaf__cuda_soon soon;
 };
 
-/* The sum of squares of a row by one warp, in the order of rms_norm_kernel: warps of that take
- * elements 32 apart, and their sums are added in a tree. */
-static __device__ __forceinline__ float sum_of_squares(const float *x, int64_t n,
-                                                       unsigned threads) {
+/* The sum of squares of a row by one warp, in the order of rms_norm_kernel with `threads`: one warp of that after
+ * another, then the tree of their sums. */
+static __device__ __forceinline__ float sum_of_squares(const float *x, int n, unsigned threads) {
     const unsigned lane = threadIdx.x % 32;
+    const bool wide = ((uintptr_t)x / sizeof(float) | (unsigned)n) % 4 == 0;
     float of_warp = 0.0f;
     for (unsigned w = 0; w < threads / 32; w++) {
         float sum = 0.0f;
-        for (int64_t i = w * 32 + lane; i < n; i += threads) sum = fmaf(x[i], x[i], sum);
+        for (int i = 4 * (int)(w * 32 + lane); i < n; i += 4 * (int)threads)
+            sum = add_squares(sum, load_four(x, i, n, wide));
         sum = warp_sum(sum);
         if (lane == w) of_warp = sum;
     }
@@ -302,7 +303,7 @@ static __global__ void turn_kernel(Turn t) {
     int64_t id = p.cache.data ? load_id(t.ids, i2, 0, 0) : -1;
     float scale = 0.0f;
     if (p.norm.data && h < p.h)
-        scale = 1.0f / sqrtf(sum_of_squares(x, t.d, p.norm_threads) / (float)t.d + p.eps);
+        scale = 1.0f / sqrtf(sum_of_squares(x, (int)t.d, p.norm_threads) / (float)t.d + p.eps);
     for (int64_t i = threadIdx.x; i < n_pairs; i += THREADS) {
         float2 turn = guessed;
         if (i >= THREADS) wave = wave_of(r, t.factors, i, t.n);
@@ -395,7 +396,7 @@ static bool take_nodes(const struct sheaf_tensor *const *next, int n, Nodes *p) 
     if (p->n < n && caches(next[p->n], p->rope)) p->set = next[p->n++];
     const struct sheaf_tensor *rope = p->rope, *a = input_of(*p);
     if (!sheaf__cuda_plain_rows(rope, a) || !sheaf__cuda_plain_rows(a, a) || rope->ne[3] != 1 ||
-        rope->ne[2] > 0x7fffffff || rope->ne[1] > 30000 * HEADS)
+        rope->ne[0] > 1 << 30 || rope->ne[2] > 0x7fffffff || rope->ne[1] > 30000 * HEADS)
         return false;
     if (p->norm && !sheaf__cuda_plain_rows(p->norm, a)) return false;
     if (sheaf__rope_shape(rope).n_pairs * (int64_t)sizeof(float2) > 32 * 1024) return false;

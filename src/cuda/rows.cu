@@ -6,31 +6,48 @@
 
 /* ---- norm and sum ---- */
 
-/* dst F32, a [i, j, h, s] */
+/* Elements i to i + 3 of a row of a; WIDE: the rows are in fours. */
+template <bool WIDE>
+static __device__ __forceinline__ Four load_of(const View &a, const char *x, int64_t i) {
+    if (WIDE) return load_four((const float *)(const void *)x, (int)i, (int)a.ne[0], true);
+    Four f = {{0.0f, 0.0f, 0.0f, 0.0f}};
+    for (int j = 0; j < 4; j++)
+        if (i + j < a.ne[0]) f.v[j] = load_plain(a.type, x + (size_t)(i + j) * a.nb[0]);
+    return f;
+}
+
+/* dst F32, a [i, j, h, s]. A thread keeps its first four elements. */
+template <bool WIDE>
 static __global__ void __launch_bounds__(1024, 1) rms_norm_kernel(View dst, View a, float eps) {
     __shared__ float scratch[32];
     next_may_start();
     previous_done();
+    const int64_t n = dst.ne[0], step = 4 * (int64_t)blockDim.x;
     for (int64_t row = blockIdx.x; row < n_rows(dst); row += gridDim.x) {
-        const Row at = row_at(dst.ne, row);
-        const char *x = row_data(a, at);
-        float *d = (float *)(void *)row_data(dst, at), sum = 0.0f;
-        for (int64_t i = threadIdx.x; i < dst.ne[0]; i += blockDim.x) {
-            const float v = load_plain(a.type, x + (size_t)i * a.nb[0]);
-            sum = fmaf(v, v, sum);
-        }
+        const char *x = (const char *)row_of<WIDE>(a, row);
+        float *d = row_of<WIDE>(dst, row), sum = 0.0f;
+        int64_t i = 4 * threadIdx.x;
+        const Four first = load_of<WIDE>(a, x, i);
+        sum = add_squares(sum, first);
+        for (i += step; i < n; i += step) sum = add_squares(sum, load_of<WIDE>(a, x, i));
         sum = block_sum(sum, scratch);
-        const float scale = 1.0f / sqrtf(sum / (float)dst.ne[0] + eps);
-        for (int64_t i = threadIdx.x; i < dst.ne[0]; i += blockDim.x)
-            d[i] = load_plain(a.type, x + (size_t)i * a.nb[0]) * scale;
+        const float scale = 1.0f / sqrtf(sum / (float)n + eps);
+        for (i = 4 * threadIdx.x; i < n; i += step) {
+            Four v = first;
+            if (i >= step) v = load_of<WIDE>(a, x, i);
+            for (int j = 0; j < 4; j++) v.v[j] *= scale;
+            store_four(d + i, 0, n - i < 4 ? (int)(n - i) : 4, WIDE, v);
+        }
     }
 }
 
 static enum sheaf_status launch_rms_norm(struct sheaf__cuda_queue *q,
                                          const struct sheaf_tensor *dst) {
-    CUDA_LAUNCH_AHEAD(q->ahead, rms_norm_kernel, sheaf__cuda_blocks(sheaf_nrows(dst), 1),
-                      sheaf__cuda_row_threads(dst->ne[0]), 0, q->stream, sheaf__cuda_view(dst),
-                      sheaf__cuda_view(dst->src[0]), sheaf__param_f32(dst, 0));
+    const bool wide = sheaf__cuda_in_fours(dst) && sheaf__cuda_in_fours(dst->src[0]);
+    CUDA_LAUNCH_AHEAD(q->ahead, wide ? rms_norm_kernel<true> : rms_norm_kernel<false>,
+                      sheaf__cuda_blocks(sheaf_nrows(dst), 1), sheaf__cuda_row_threads(dst->ne[0]),
+                      0, q->stream, sheaf__cuda_view(dst), sheaf__cuda_view(dst->src[0]),
+                      sheaf__param_f32(dst, 0));
     return sheaf__cuda_launched(q, dst);
 }
 
@@ -112,80 +129,89 @@ static enum sheaf_status launch_group_norm(struct sheaf__cuda_queue *q,
 struct Chain {      /* all F32 of one shape, dense rows; data NULL: not there */
     View a, b, sum; /* without b: the norm of a */
     View norm, out;
+    int n_rows;
     const float *w;
+    bool early; /* w is a weight, which no kernel writes, or not there */
     float eps;
     sheaf__sum blocks; /* n_blocks 0: no; else they are added first, to a or, if `to_b`, to b */
     bool to_b;
-    int8_t *q; /* NULL: no; else the columns of out as integers, too (product.h) */
-    float2 *ds;
-    int64_t chunks;
+    Rounded rounded; /* the columns of out as integers, too (product.h) */
 };
 
-static __global__ void __launch_bounds__(1024) chain_kernel(Chain c) {
-    /* A thread keeps elements between the sum of squares and the norm, so that a row of 1024 for each is read once, by
-     * loads that do not wait for one another. The rest of a longer row goes through memory. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-    enum { KEPT = 2 }; /* four would spill */
-#else
-    enum { KEPT = 4 };
-#endif
+/* A thread takes four elements at a time, in the order of add_squares. Those of the first KEPT times it keeps between
+ * the sum of squares and the norm, so that a row of 4096 for each is read once, by loads that do not wait for one
+ * another. The rest of a longer row goes through memory. */
+template <bool WIDE, int KEPT>
+static __global__ void __launch_bounds__(1024, 1) chain_kernel(Chain c) {
     __shared__ float scratch[32];
+    const int n = (int)c.a.ne[0], own = 4 * (int)threadIdx.x, step = 4 * (int)blockDim.x;
+    const int padded = c.rounded.q ? c.rounded.chunks * 1024 : 0, end = padded > n ? padded : n;
+    Four w[KEPT];
     next_may_start();
-    previous_done();
-    const int n = (int)c.a.ne[0], most = KEPT * (int)blockDim.x, kept = n < most ? n : most;
-    for (int64_t row = blockIdx.x; row < n_rows(c.a); row += gridDim.x) {
-        const Row at = row_at(c.a.ne, row);
-        float *a = (float *)(void *)row_data(c.a, at), *b = NULL;
-        float *sum_row = NULL, *norm = (float *)(void *)row_data(c.norm, at), *out = NULL,
-              sum = 0.0f, v[KEPT], w[KEPT];
-        if (c.b.data) {
-            b = (float *)(void *)row_data(c.b, at);
-            sum_row = (float *)(void *)row_data(c.sum, at);
+    if (!c.early) previous_done();
+#pragma unroll
+    for (int k = 0; k < KEPT; k++) w[k] = load_four(c.w, own + k * step, c.w ? n : 0, WIDE);
+    if (c.early) previous_done();
+    for (int row = (int)blockIdx.x; row < c.n_rows; row += (int)gridDim.x) {
+        float *const a = row_of<WIDE>(c.a, row), *const norm = row_of<WIDE>(c.norm, row);
+        float *const b = c.b.data ? row_of<WIDE>(c.b, row) : NULL;
+        float *const sum_row = c.b.data ? row_of<WIDE>(c.sum, row) : NULL;
+        float *const out = c.out.data ? row_of<WIDE>(c.out, row) : NULL;
+        float sum = 0.0f;
+#pragma unroll 1
+        for (int i = own; c.blocks.n_blocks && i < n; i += step)
+            for (int j = i; j < i + 4 && j < n; j++)
+                (c.to_b ? b : a)[j] = sum_at(c.blocks, (size_t)row * (size_t)n + (size_t)j);
+        Four v[KEPT];
+#pragma unroll
+        for (int k = 0; k < KEPT; k++) v[k] = load_four(a, own + k * step, n, WIDE);
+#pragma unroll
+        for (int k = 0; k < KEPT && b; k++) {
+            const Four y = load_four(b, own + k * step, n, WIDE);
+            for (int j = 0; j < 4; j++) v[k].v[j] += y.v[j];
         }
-        if (c.out.data) out = (float *)(void *)row_data(c.out, at);
-        for (int i = (int)threadIdx.x; c.blocks.n_blocks && i < n; i += (int)blockDim.x)
-            (c.to_b ? b : a)[i] = sum_at(c.blocks, (size_t)row * (size_t)n + (size_t)i);
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
-            const int i = (int)(threadIdx.x + k * blockDim.x);
-            v[k] = i >= kept ? 0.0f : b ? a[i] + b[i] : a[i];
-            w[k] = out && i < kept ? c.w[i] : 0.0f;
+            if (b) store_four(sum_row, own + k * step, n, WIDE, v[k]); /* which may be a or b */
+            sum = add_squares(sum, v[k]);
         }
-#pragma unroll
-        for (int k = 0; k < KEPT; k++) {
-            const int i = (int)(threadIdx.x + k * blockDim.x);
-            if (b && i < kept) sum_row[i] = v[k]; /* which may be a or b */
-            sum = fmaf(v[k], v[k], sum);
-        }
-        for (int i = kept + (int)threadIdx.x; i < n; i += (int)blockDim.x) {
-            const float x = b ? a[i] + b[i] : a[i];
-            if (b) sum_row[i] = x;
-            sum = fmaf(x, x, sum);
+#pragma unroll 1
+        for (int i = own + KEPT * step; i < n; i += step) {
+            Four x = load_four(a, i, n, WIDE);
+            if (b) {
+                const Four y = load_four(b, i, n, WIDE);
+                for (int j = 0; j < 4; j++) x.v[j] += y.v[j];
+                store_four(sum_row, i, n, WIDE, x);
+            }
+            sum = add_squares(sum, x);
         }
         sum = block_sum(sum, scratch);
         const float scale = 1.0f / sqrtf(sum / (float)n + c.eps);
 #pragma unroll
         for (int k = 0; k < KEPT; k++) {
-            const int i = (int)(threadIdx.x + k * blockDim.x);
-            v[k] *= scale;
-            if (i < kept) norm[i] = v[k];
-            v[k] *= w[k];
-            if (out && i < kept) out[i] = v[k];
+            const int i = own + k * step;
+            if (i < n) {
+                for (int j = 0; j < 4; j++) v[k].v[j] *= scale;
+                store_four(norm, i, n, WIDE, v[k]);
+                for (int j = 0; j < 4; j++) v[k].v[j] *= w[k].v[j];
+                if (out) store_four(out, i, n, WIDE, v[k]);
+            }
+            if (i < padded) quantize_four(c.rounded, (unsigned)row, i, v[k]); /* whole warps */
         }
-        for (int i = kept + (int)threadIdx.x; i < n; i += (int)blockDim.x) {
-            const float x = (b ? sum_row[i] : a[i]) * scale;
-            norm[i] = x;
-            if (out) out[i] = x * c.w[i];
-            if (c.q) quantize_lane(c.q, c.ds, c.chunks, row, i / 32, x * c.w[i]);
+#pragma unroll 1
+        for (int i = own + KEPT * step; i < end; i += step) {
+            Four x = load_four(b ? sum_row : a, i, n, WIDE);
+            if (i < n) {
+                for (int j = 0; j < 4; j++) x.v[j] *= scale;
+                store_four(norm, i, n, WIDE, x);
+            }
+            if (i < n && out) {
+                const Four y = load_four(c.w, i, n, WIDE);
+                for (int j = 0; j < 4; j++) x.v[j] *= y.v[j];
+                store_four(out, i, n, WIDE, x);
+            }
+            if (i < padded) quantize_four(c.rounded, (unsigned)row, i, x);
         }
-        if (!c.q) continue;
-#pragma unroll
-        for (int k = 0; k < KEPT; k++) { /* whole warps: rows have whole blocks */
-            const int i = (int)(threadIdx.x + k * blockDim.x);
-            if (i < kept) quantize_lane(c.q, c.ds, c.chunks, row, i / 32, v[k]);
-        }
-        for (int i = n + (int)threadIdx.x; i < (int)c.chunks * 1024; i += (int)blockDim.x)
-            quantize_lane(c.q, c.ds, c.chunks, row, i / 32, 0.0f);
     }
 }
 
@@ -199,7 +225,7 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
     const int first = add ? 1 : 0;
     const struct sheaf_tensor *norm = first < n ? next[first] : NULL, *mul = NULL;
     if (!norm || norm->op != SHEAF_OP_RMS_NORM || !sheaf__cuda_plain_rows(norm, norm->src[0]) ||
-        norm->ne[0] > 1 << 30)
+        norm->ne[0] > 1 << 30 || sheaf_nrows(norm) > 1 << 30)
         return 0;
     if (add &&
         (norm->src[0] != add || !sheaf__cuda_plain_rows(add, norm) ||
@@ -221,6 +247,9 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
         }
     }
     if (mul && !sheaf__cuda_apart(mul, norm)) return 0;
+    for (int i = 0; i < 2 && mul && q->sum.n_blocks;
+         i++) /* the weights are read before the sum is written */
+        if (in[i] && !sheaf__cuda_disjoint(mul->src[1], in[i])) mul = out[2] = NULL;
     const bool to_a = is_sum(in[0], &q->sum), to_b = is_sum(in[1], &q->sum);
     if (q->sum.n_blocks ? to_a == to_b : !add && !mul) return 0;
     Chain c;
@@ -230,7 +259,9 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
     if (add) c.sum = sheaf__cuda_view(add);
     c.norm = sheaf__cuda_view(norm);
     if (mul) c.out = sheaf__cuda_view(mul);
+    c.n_rows = (int)sheaf_nrows(norm);
     if (mul) c.w = (const float *)mul->src[1]->data;
+    c.early = !mul || sheaf__cuda_is_weight(mul->src[1]);
     c.eps = sheaf__param_f32(norm, 0);
     c.blocks = q->sum;
     c.to_b = to_b;
@@ -238,12 +269,17 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
     const int nodes = first + 1 + (mul ? 1 : 0);
     struct Product p;
     if (mul && sheaf__cuda_rounds(q, mul, nodes < n ? next[nodes] : NULL, &p)) {
-        c.q = p.q;
-        c.ds = p.ds;
-        c.chunks = p.chunks;
+        c.rounded = sheaf__cuda_rounded(p);
         q->rounds = mul;
     }
-    CUDA_LAUNCH_AHEAD(q->ahead, chain_kernel, sheaf__cuda_blocks(sheaf_nrows(norm), 1),
+    bool wide = !mul || sheaf__cuda_in_fours(mul->src[1]);
+    for (int i = 0; i < 3; i++)
+        wide = wide && (!in[i] || sheaf__cuda_in_fours(in[i])) &&
+               (!out[i] || sheaf__cuda_in_fours(out[i]));
+    auto kernel = !wide                 ? chain_kernel<false, 1>
+                  : norm->ne[0] <= 4096 ? chain_kernel<true, 1>
+                                        : chain_kernel<true, 2>;
+    CUDA_LAUNCH_AHEAD(q->ahead, kernel, sheaf__cuda_blocks(sheaf_nrows(norm), 1),
                       sheaf__cuda_row_threads(norm->ne[0]), 0, q->stream, c);
     *st = sheaf__cuda_launched(q, norm);
     return nodes;

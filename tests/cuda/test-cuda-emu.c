@@ -428,6 +428,9 @@ static char *results_of(const struct fused *f, const char *params, size_t *size)
 Test(cuda_emu, fused_nodes_are_the_nodes) {
     static const struct fused cases[] = {
         {true, true, false, false, 300, 3, 5, 0, 0, 0, 1},
+        {true, true, false, false, 301, 3, 2, 0, 0, 0, 1},
+        {true, true, false, false, 5006, 1, 2, 0, 0, 0, 1},
+        {true, true, false, false, 8260, 1, 3, 0, 0, 0, 1},
         {false, true, false, false, 64, 3, 5, 0, 0, 0, 1},
         {false, true, true, false, 64, 6, 5, 64, SHEAF_ROPE_TYPE_NEOX, SHEAF_TYPE_F16, 1},
         {false, true, true, true, 256, 1, 3, 256, SHEAF_ROPE_TYPE_NEOX, SHEAF_TYPE_F16, 1},
@@ -595,12 +598,13 @@ Test(cuda_emu, heads_in_one_launch) {
 
 /* The products of a layer: those of one x in one launch, their columns made integers by the
  * kernel that makes x, with the bits of the separate nodes. */
-static char *layer_of(enum sheaf_type type, int k, int n_columns, const char *params,
+static char *layer_of(enum sheaf_type type, int k, int n_columns, bool askew, const char *params,
                       size_t *size) {
-    enum { MOST = 4480, F = 64 };
+    enum { MOST = 8224, F = 64 };
     const int rows[] = {24, 8, 7, F, F, k};
     struct rig r = rig_up("", params);
     struct sheaf_tensor *x = sheaf_new_tensor_2d(r.ctx, SHEAF_TYPE_F32, k, n_columns), *y, *z[6];
+    sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_F32, 1); /* room behind x */
     struct sheaf_tensor *b = sheaf_dup_tensor(r.ctx, x), *w[6];
     struct sheaf_tensor *scale = sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_F32, k);
     y = sheaf_mul(r.ctx, sheaf_rms_norm(r.ctx, sheaf_add(r.ctx, x, b), 1e-5f), scale);
@@ -608,9 +612,14 @@ static char *layer_of(enum sheaf_type type, int k, int n_columns, const char *pa
         w[i] = sheaf_new_tensor_2d(r.ctx, type, i < 5 ? k : F, rows[i]);
         if (i == 5) y = sheaf_glu_split(r.ctx, z[3], z[4], SHEAF_GLU_OP_SWIGLU);
         z[i] = sheaf_mul_mat(r.ctx, w[i], y);
+        sheaf_new_tensor_1d(r.ctx, SHEAF_TYPE_F32, 1); /* room behind it */
         cr_assert_eq(sheaf_build_forward_expand(r.graph, z[i]), SHEAF_STATUS_SUCCESS);
     }
     rig_alloc(&r);
+    if (askew) {
+        x->data = (char *)x->data + 4;
+        z[4]->data = (char *)z[4]->data + 4;
+    }
     fill(x, 1);
     fill(b, 2);
     fill(scale, 3);
@@ -630,24 +639,28 @@ static char *layer_of(enum sheaf_type type, int k, int n_columns, const char *pa
     return rig_results(&r, size);
 }
 
-/* Rows of 4480 are more than the threads of a norm keep in registers. */
+/* The threads of a norm keep rows of 4096 or 8192 in registers. askew: x and a half of the GLU do not lie at multiples
+ * of 16 bytes, as the results of the separate nodes do. */
 Test(cuda_emu, launches_of_a_layer) {
     static const struct {
         enum sheaf_type type;
-        int k, n, launches[2];
-    } cases[] = {{SHEAF_TYPE_Q4_0, 96, 1, {16, 5}},
-                 {SHEAF_TYPE_Q8_0, 96, 7, {16, 5}},
-                 {SHEAF_TYPE_Q8_0, 4480, 2, {16, 5}},
-                 {SHEAF_TYPE_F16, 96, 3, {10, 5}},
-                 {SHEAF_TYPE_BF16, 96, 1, {10, 5}}};
+        int k, n;
+        bool askew;
+        int launches[2];
+    } cases[] = {
+        {SHEAF_TYPE_Q4_0, 96, 1, false, {16, 5}},   {SHEAF_TYPE_Q8_0, 96, 7, false, {16, 5}},
+        {SHEAF_TYPE_Q8_0, 1024, 1, false, {16, 5}}, {SHEAF_TYPE_Q8_0, 4480, 2, false, {16, 5}},
+        {SHEAF_TYPE_Q8_0, 8224, 1, false, {16, 5}}, {SHEAF_TYPE_Q8_0, 4480, 2, true, {16, 5}},
+        {SHEAF_TYPE_Q8_0, 96, 3, true, {16, 5}},    {SHEAF_TYPE_F16, 96, 3, false, {10, 5}},
+        {SHEAF_TYPE_BF16, 96, 1, false, {10, 5}}};
     FILE *trace = rig_trace();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t size[2];
         char *all[2];
         for (int on = 0; on < 2; on++) {
             rig_trace_clear(trace);
-            all[on] =
-                layer_of(cases[i].type, cases[i].k, cases[i].n, on ? "" : "fuse=0", &size[on]);
+            all[on] = layer_of(cases[i].type, cases[i].k, cases[i].n, cases[i].askew,
+                               on ? "" : "fuse=0", &size[on]);
             cr_assert_eq(replays_of(trace, cases[i].launches[on]), 2, "case %zu", i);
         }
         cr_assert(size[0] == size[1] && !memcmp(all[0], all[1], size[0]), "case %zu: other bits",
@@ -747,7 +760,15 @@ Test(cuda_emu, attention_makes_columns_integers) {
 /* A sum of blocks is kept for the nodes that come next, and is in one kernel with a residual and a
  * norm; whatever else comes next, it is there before. Five blocks on two hosts. */
 enum { SUM_K = 260, SUM_ROWS = 3, SUM_N = SUM_K * SUM_ROWS, SUM_BLOCKS = 5 };
-enum next { SUM_THEN_ADD, SUM_THEN_ADD_RIGHT, SUM_THEN_NORM, SUM_THEN_SCALE, SUM_THEN_GET, NEXT };
+enum next {
+    SUM_THEN_ADD,
+    SUM_THEN_ADD_RIGHT,
+    SUM_THEN_NORM,
+    SUM_IS_WEIGHTS,
+    SUM_THEN_SCALE,
+    SUM_THEN_GET,
+    NEXT
+};
 
 static const float *block_at(const void *user, int member) {
     return (const float *)user + member * SUM_N;
@@ -763,13 +784,14 @@ static char *sums_of(enum next next, const char *params, size_t *size) {
     if (next == SUM_THEN_ADD) y = sheaf_add(r.ctx, x, rest);
     if (next == SUM_THEN_ADD_RIGHT) y = sheaf_add(r.ctx, rest, x);
     if (next == SUM_THEN_SCALE) y = sheaf_scale(r.ctx, x, 3);
+    if (next == SUM_IS_WEIGHTS) w = sheaf_view_1d(r.ctx, x, SUM_K, 0);
     y = sheaf_mul(r.ctx, sheaf_rms_norm(r.ctx, y, 1e-5f), w);
     y = sheaf_scale(r.ctx, sheaf_scale(r.ctx, y, 2), 2);
     cr_assert_eq(sheaf_build_forward_expand(r.graph, y), SHEAF_STATUS_SUCCESS);
     rig_alloc(&r);
     fill(blocks, 1);
     fill(rest, 2);
-    fill(w, 3);
+    if (next != SUM_IS_WEIGHTS) fill(w, 3);
     sheaf__sum_fn *add;
     void *p = sheaf_backend_reg_get_proc_address(r.reg, SHEAF__SUM_PROC);
     memcpy(&add, &p, sizeof add);
@@ -802,11 +824,9 @@ static char *sums_of(enum next next, const char *params, size_t *size) {
 
 Test(cuda_emu, sums_go_with_what_follows) {
     /* launches of a replay: the nodes one by one, and fused; the sum is one, or part of one */
-    static const int launches[NEXT][2] = {[SUM_THEN_ADD] = {6, 3},
-                                          [SUM_THEN_ADD_RIGHT] = {6, 3},
-                                          [SUM_THEN_NORM] = {5, 3},
-                                          [SUM_THEN_SCALE] = {6, 5},
-                                          [SUM_THEN_GET] = {4, 3}};
+    static const int launches[NEXT][2] = {
+        [SUM_THEN_ADD] = {6, 3},   [SUM_THEN_ADD_RIGHT] = {6, 3}, [SUM_THEN_NORM] = {5, 3},
+        [SUM_IS_WEIGHTS] = {5, 4}, [SUM_THEN_SCALE] = {6, 5},     [SUM_THEN_GET] = {4, 3}};
     FILE *trace = rig_trace();
     for (int next = 0; next < NEXT; next++) {
         size_t size[2];
