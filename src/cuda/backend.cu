@@ -243,6 +243,7 @@ static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
         int together = 0;
         b->q.to_come = nodes.node + i + 1;
         b->q.n_to_come = nodes.n - i - 1;
+        b->q.rounds_type = SHEAF_TYPE_Q8_0;
         if (b->times) sheaf__cuda_times_begin(b->times, b->q.stream);
         if (b->q.sum.n_blocks) {
             together = n ? sheaf__cuda_launch_chain(&b->q, next, n, &st) : 0;
@@ -265,7 +266,7 @@ static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
             sheaf__cuda_times_end(b->times, b->q.stream, nodes.node + first, i - first + 1);
         if (!b->q.rounds) continue;
         b->q.rounded = b->q.rounds;
-        b->q.rounded_type = SHEAF_TYPE_Q8_0;
+        b->q.rounded_type = b->q.rounds_type;
         b->q.rounds = NULL;
     }
     return st;

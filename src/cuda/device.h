@@ -90,7 +90,8 @@ struct sheaf__cuda_queue {
      * products of one x by several matrices convert it once; NULL: none. */
     const struct sheaf_tensor *rounded;
     enum sheaf_type rounded_type;
-    const struct sheaf_tensor *rounds; /* what the kernels of a launch wrote as integers, too */
+    const struct sheaf_tensor *rounds; /* what the kernels of a launch wrote in that form, too */
+    enum sheaf_type rounds_type;       /* Q8_0, integers, unless they say otherwise */
     struct sheaf_tensor *const *to_come; /* the nodes behind the one that is launched */
     int n_to_come;
     struct sheaf__sum sum;             /* kept for the nodes that come next (backend/sum.h) */
@@ -126,11 +127,11 @@ bool sheaf__cuda_state_fits(const struct sheaf_tensor *op);
 /* Nodes that one kernel computes together, with the bits of one after another; all results are
  * written. next [n]: nodes to come, views left out. How many were submitted; 0: not such nodes, or
  * their memory does not allow it. Where a product of block types comes next, its columns become
- * integers in the same kernel (product.h).
+ * integers in the same kernel (product.h); those of cuBLASLt halves, after a chain or a GLU.
  *   chain: ADD, RMS_NORM, MUL by a row of weights, or two of them with the norm
  *   products: two or three MUL_MAT of few columns, all of one x
- *   glu: a GLU that a product of block types comes after
- *   attention: FLASH_ATTN_EXT, likewise
+ *   glu: a GLU that such a product comes after
+ *   attention: FLASH_ATTN_EXT that a product of block types comes after
  *   turn:  RMS_NORM and MUL by a row of weights, or not; ROPE; SET_ROWS into a cache, or not; also
  *          those of q and of k together, and the SET_ROWS of V into its cache */
 enum { SHEAF__CUDA_TOGETHER = 8 };

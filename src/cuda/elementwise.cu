@@ -126,8 +126,8 @@ HD Four glu_of(const Function &f, const Four &a, const Four &b) {
     return y;
 }
 
-/* The same for dense F32 rows, with the result as columns of integers, too. A thread has four elements; those behind
- * the last are zeros. grid: x pieces of a row, y rows */
+/* The same for dense F32 rows, with what products of the result want beside it. A thread has four elements; those
+ * behind the last are zeros. grid: x pieces of a row, y rows */
 template <bool WIDE>
 static __global__ void __launch_bounds__(ROUND_THREADS)
     glu_rounded_kernel(View dst, View a, View b, Function f, Rounded rounded) {
@@ -142,7 +142,7 @@ static __global__ void __launch_bounds__(ROUND_THREADS)
             y = glu_of(f, gate, load_four(row_of<WIDE>(b, row), i, n, WIDE));
             store_four(row_of<WIDE>(dst, row), i, n, WIDE, y);
         }
-        quantize_four(rounded, (unsigned)row, i, y);
+        round_four(rounded, (unsigned)row, i, n, y);
     }
 }
 
@@ -213,20 +213,20 @@ int sheaf__cuda_launch_glu_rounded(struct sheaf__cuda_queue *q,
                                    const struct sheaf_tensor *const *next, int n,
                                    enum sheaf_status *st) {
     const struct sheaf_tensor *dst = next[0], *a = dst->src[0], *b = dst->src[1];
-    struct Product p;
+    Rounded rounded;
     if (dst->op != SHEAF_OP_GLU || !b || !sheaf__cuda_plain_rows(dst, dst) ||
         !sheaf__cuda_plain_rows(a, dst) || !sheaf__cuda_plain_rows(b, dst) ||
         dst->ne[0] > 1 << 30 || sheaf_nrows(dst) > 1 << 30 ||
-        !sheaf__cuda_rounds(q, dst, n > 1 ? next[1] : NULL, &p))
+        !sheaf__cuda_rounds_to(q, dst, n > 1 ? next[1] : NULL, &rounded))
         return 0;
     const bool wide =
         sheaf__cuda_in_fours(dst) && sheaf__cuda_in_fours(a) && sheaf__cuda_in_fours(b);
-    const dim3 grid(sheaf__cuda_blocks(p.chunks * 1024, 4 * ROUND_THREADS),
+    const int64_t per_row = rounded.q ? (int64_t)rounded.chunks * 1024 : dst->ne[0];
+    const dim3 grid(sheaf__cuda_blocks(per_row, 4 * ROUND_THREADS),
                     sheaf__cuda_blocks_y(sheaf_nrows(dst)));
     CUDA_LAUNCH_AHEAD(q->ahead, wide ? glu_rounded_kernel<true> : glu_rounded_kernel<false>, grid,
                       ROUND_THREADS, 0, q->stream, sheaf__cuda_view(dst), sheaf__cuda_view(a),
-                      sheaf__cuda_view(b), function_of(dst), sheaf__cuda_rounded(p));
-    q->rounds = dst;
+                      sheaf__cuda_view(b), function_of(dst), rounded);
     *st = sheaf__cuda_launched(q, dst);
     return 1;
 }

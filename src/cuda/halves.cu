@@ -95,10 +95,6 @@ static void blocks_to_halves(struct sheaf__cuda_queue *q, const char *x, size_t 
 
 /* ---- any type ---- */
 
-HD uint64_t to_half(int type, float f) {
-    return type == SHEAF_TYPE_BF16 ? sheaf__f32_to_bf16(f) : clamped_half(f);
-}
-
 /* Rows of a matrix, nb1 bytes apart, to F16 or BF16 [k, n], dense; k a multiple of 4. wide: F32
  * rows at multiples of 16 bytes. grid: x pieces of a row, y rows */
 static __global__ void to_half_kernel(const char *x, size_t nb1, int from, int to, uint16_t *out,
@@ -107,18 +103,13 @@ static __global__ void to_half_kernel(const char *x, size_t nb1, int from, int t
         const char *in = x + (size_t)row * nb1;
         for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 4; i < k;
              i += (int64_t)gridDim.x * THREADS * 4) {
-            float4 v;
+            Four f;
             if (wide) {
-                v = *(const float4 *)(const void *)(in + (size_t)i * sizeof(float));
+                f = load_four((const float *)(const void *)in + i, 0, 4, true);
             } else {
-                v.x = load_dense(from, in, i);
-                v.y = load_dense(from, in, i + 1);
-                v.z = load_dense(from, in, i + 2);
-                v.w = load_dense(from, in, i + 3);
+                for (int j = 0; j < 4; j++) f.v[j] = load_dense(from, in, i + j);
             }
-            *(uint64_t *)(void *)(out + row * k + i) = to_half(to, v.x) | to_half(to, v.y) << 16 |
-                                                       to_half(to, v.z) << 32 |
-                                                       to_half(to, v.w) << 48;
+            *(uint64_t *)(void *)(out + row * k + i) = four_halves(to, f);
         }
     }
 }

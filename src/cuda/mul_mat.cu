@@ -236,6 +236,28 @@ bool sheaf__cuda_rounds(const struct sheaf__cuda_queue *q, const struct sheaf_te
     return true;
 }
 
+bool sheaf__cuda_rounds_to(struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
+                           const struct sheaf_tensor *user, struct Rounded *r) {
+    Product p;
+    memset(r, 0, sizeof *r);
+    if (sheaf__cuda_rounds(q, x, user, &p)) {
+        r->q = p.q;
+        r->ds = p.ds;
+        r->chunks = (int)p.chunks;
+        q->rounds_type = SHEAF_TYPE_Q8_0;
+    } else if (user && user->op == SHEAF_OP_MUL_MAT && user->src[1] == x && !needs_gather(x) &&
+               method_of(q, user) == METHOD_BLAS &&
+               rounded_type(user, METHOD_BLAS) != SHEAF_TYPE_COUNT) {
+        r->halves = (uint16_t *)(void *)q->work; /* nothing is gathered before them */
+        q->rounds_type = rounded_type(user, METHOD_BLAS);
+        r->half = q->rounds_type;
+    } else {
+        return false;
+    }
+    q->rounds = x;
+    return true;
+}
+
 int sheaf__cuda_launch_products(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
                                 int n, enum sheaf_status *st) {
     int together = 1;

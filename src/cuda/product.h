@@ -44,6 +44,12 @@ static inline bool sheaf__cuda_by_integers(enum sheaf_type type) {
 bool sheaf__cuda_rounds(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
                         const struct sheaf_tensor *user, struct Product *p);
 
+/* The same for a kernel that writes what *r says by round_four: integers, or the halves of a product by cuBLASLt. true:
+ * the queue has noted it. */
+struct Rounded;
+bool sheaf__cuda_rounds_to(struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
+                           const struct sheaf_tensor *user, struct Rounded *r);
+
 /* Bytes of the quantized columns (q and ds), where p finds them, and how they are made from rows of
  * b. */
 size_t sheaf__cuda_columns_size(int64_t k, int64_t n_columns);
@@ -89,16 +95,15 @@ static __device__ __forceinline__ void quantize_lane(int8_t *q, float2 *ds, int6
     }
 }
 
-/* Columns of integers that a kernel writes beside its result; q NULL: none. They have less than 2^32 chunks. */
+/* What a kernel writes beside its result, for products of it: nothing, if both are NULL; its columns as integers, of
+ * which there are less than 2^32 chunks; or its rows as halves, dense, of a multiple of four elements. */
 struct Rounded {
     int8_t *q;
     float2 *ds;
     int chunks; /* of a column */
+    uint16_t *halves;
+    int half; /* their type */
 };
-static inline Rounded sheaf__cuda_rounded(const struct Product &p) {
-    const Rounded r = {p.q, p.ds, (int)p.chunks};
-    return r;
-}
 
 /* Elements i to i + 3 of a column: quantize_lane by eight lanes a block, with the same bits. All lanes of the warp
  * take part, each with its own i, multiples of four that follow one another. */
@@ -133,6 +138,24 @@ static __device__ __forceinline__ void quantize_four(const Rounded &c, unsigned 
         pair.y = pair.x * (float)sum;
         (c.ds + (size_t)chunk * 32)[at / 32] = pair;
     }
+}
+
+/* Four floats as F16, inside its range, or BF16. */
+HD uint64_t to_half(int type, float f) {
+    return type == SHEAF_TYPE_BF16 ? sheaf__f32_to_bf16(f) : clamped_half(f);
+}
+HD uint64_t four_halves(int type, const Four &f) {
+    return to_half(type, f.v[0]) | to_half(type, f.v[1]) << 16 | to_half(type, f.v[2]) << 32 |
+           to_half(type, f.v[3]) << 48;
+}
+
+/* Elements i to i + 3 of row `row`, of n, in the form that is asked for; 0 behind the last. Of integers all lanes of a
+ * warp take part, up to the end of the last chunk. */
+static __device__ __forceinline__ void round_four(const Rounded &c, unsigned row, int i, int n,
+                                                  const Four &f) {
+    if (c.halves && i < n)
+        *(uint64_t *)(void *)(c.halves + (size_t)row * (size_t)n + i) = four_halves(c.half, f);
+    if (c.q && i < c.chunks * 1024) quantize_four(c, row, i, f);
 }
 
 /* What a thread block works on: a matrix of a, columns of b, where the result goes. */

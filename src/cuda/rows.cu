@@ -135,7 +135,7 @@ struct Chain {      /* all F32 of one shape, dense rows; data NULL: not there */
     float eps;
     sheaf__sum blocks; /* n_blocks 0: no; else they are added first, to a or, if `to_b`, to b */
     bool to_b;
-    Rounded rounded; /* the columns of out as integers, too (product.h) */
+    Rounded rounded; /* of out */
 };
 
 /* A thread takes four elements at a time, in the order of add_squares. Those of the first KEPT times it keeps between
@@ -196,7 +196,7 @@ static __global__ void __launch_bounds__(1024, 1) chain_kernel(Chain c) {
                 for (int j = 0; j < 4; j++) v[k].v[j] *= w[k].v[j];
                 if (out) store_four(out, i, n, WIDE, v[k]);
             }
-            if (i < padded) quantize_four(c.rounded, (unsigned)row, i, v[k]); /* whole warps */
+            round_four(c.rounded, (unsigned)row, i, n, v[k]);
         }
 #pragma unroll 1
         for (int i = own + KEPT * step; i < end; i += step) {
@@ -210,7 +210,7 @@ static __global__ void __launch_bounds__(1024, 1) chain_kernel(Chain c) {
                 for (int j = 0; j < 4; j++) x.v[j] *= y.v[j];
                 store_four(out, i, n, WIDE, x);
             }
-            if (i < padded) quantize_four(c.rounded, (unsigned)row, i, x);
+            round_four(c.rounded, (unsigned)row, i, n, x);
         }
     }
 }
@@ -267,11 +267,7 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
     c.to_b = to_b;
     memset(&q->sum, 0, sizeof q->sum);
     const int nodes = first + 1 + (mul ? 1 : 0);
-    struct Product p;
-    if (mul && sheaf__cuda_rounds(q, mul, nodes < n ? next[nodes] : NULL, &p)) {
-        c.rounded = sheaf__cuda_rounded(p);
-        q->rounds = mul;
-    }
+    if (mul) sheaf__cuda_rounds_to(q, mul, nodes < n ? next[nodes] : NULL, &c.rounded);
     bool wide = !mul || sheaf__cuda_in_fours(mul->src[1]);
     for (int i = 0; i < 3; i++)
         wide = wide && (!in[i] || sheaf__cuda_in_fours(in[i])) &&

@@ -70,11 +70,11 @@ static inline void rig_trace_clear(FILE *trace) {
 
 /* What all nodes hold, one after another, *size bytes for the caller to free; the rig goes. */
 static inline char *rig_results(struct rig *r, size_t *size) {
-    char *all = malloc(1 << 19);
+    char *all = malloc(1 << 20);
     *size = 0;
     for (int i = 0; i < sheaf_graph_n_nodes(r->graph); i++) {
         const struct sheaf_tensor *t = sheaf_graph_node(r->graph, i);
-        cr_assert_leq(*size + sheaf_nbytes(t), (size_t)1 << 19);
+        cr_assert_leq(*size + sheaf_nbytes(t), (size_t)1 << 20);
         cr_assert_eq(sheaf_backend_tensor_get(t, all + *size, 0, sheaf_nbytes(t)),
                      SHEAF_STATUS_SUCCESS);
         *size += sheaf_nbytes(t);
@@ -106,8 +106,8 @@ static inline struct sheaf_tensor *five_nodes(struct rig *r, struct sheaf_tensor
 }
 
 static inline void fill(struct sheaf_tensor *t, uint64_t seed) {
-    static float x[1 << 15];
-    cr_assert_leq(sheaf_nelements(t), 1 << 15);
+    static float x[1 << 16];
+    cr_assert_leq(sheaf_nelements(t), 1 << 16);
     for (int64_t i = 0; i < sheaf_nelements(t); i++) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         x[i] = (float)(seed >> 40) / (float)(1 << 23) - 1;

@@ -596,7 +596,7 @@ Test(cuda_emu, heads_in_one_launch) {
     fclose(trace);
 }
 
-/* The products of a layer: those of one x in one launch, their columns made integers by the
+/* The products of a layer: those of one x in one launch, or by cuBLASLt; their columns made integers or halves by the
  * kernel that makes x, with the bits of the separate nodes. */
 static char *layer_of(enum sheaf_type type, int k, int n_columns, bool askew, const char *params,
                       size_t *size) {
@@ -652,7 +652,10 @@ Test(cuda_emu, launches_of_a_layer) {
         {SHEAF_TYPE_Q8_0, 1024, 1, false, {16, 5}}, {SHEAF_TYPE_Q8_0, 4480, 2, false, {16, 5}},
         {SHEAF_TYPE_Q8_0, 8224, 1, false, {16, 5}}, {SHEAF_TYPE_Q8_0, 4480, 2, true, {16, 5}},
         {SHEAF_TYPE_Q8_0, 96, 3, true, {16, 5}},    {SHEAF_TYPE_F16, 96, 3, false, {10, 5}},
-        {SHEAF_TYPE_BF16, 96, 1, false, {10, 5}}};
+        {SHEAF_TYPE_BF16, 96, 1, false, {10, 5}},   {SHEAF_TYPE_F16, 96, 12, false, {16, 8}},
+        {SHEAF_TYPE_BF16, 104, 9, true, {16, 8}},   {SHEAF_TYPE_Q8_0, 96, 12, false, {22, 14}},
+        {SHEAF_TYPE_F16, 4480, 9, false, {16, 8}},  {SHEAF_TYPE_F16, 4480, 9, true, {16, 8}},
+        {SHEAF_TYPE_F32, 96, 9, false, {10, 8}}};
     FILE *trace = rig_trace();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t size[2];
