@@ -265,6 +265,12 @@ static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
         }
     }
     next_may_start();
+    if (threadIdx.x == 0 && place.n_rows > 0) {
+        const Row from = query_of(place, 0), to = {from.i2, from.i1, from.i3};
+        look_up(row_data(at.q, from));
+        look_up(row_data(at.dst, to));
+        if (at.mask.data) look_up(at.mask.data);
+    }
     previous_done();
     if (place.n_rows <= 0) return; /* the K/V head's group is smaller than others */
 

@@ -241,8 +241,6 @@ static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
         const int n = b->fuse ? look_ahead(nodes, i, next, SHEAF__CUDA_TOGETHER) : 0;
         const int first = i;
         int together = 0;
-        b->q.to_come = nodes.node + i + 1;
-        b->q.n_to_come = nodes.n - i - 1;
         b->q.rounds_type = SHEAF_TYPE_Q8_0;
         if (b->times) sheaf__cuda_times_begin(b->times, b->q.stream);
         if (b->q.sum.n_blocks) {
@@ -738,12 +736,11 @@ static void say_counts(const struct backend *b) {
     sheaf_log(
         SHEAF_LOG_DEBUG,
         "%s: graphs: %llu captured, %llu replayed, %llu refused, %llu node by node; products as "
-        "launched: %llu of few columns, %llu with weights ahead, %llu by cuBLASLt, %llu in tiles, "
-        "%llu with weights in the L2 cache",
+        "launched: %llu of few columns, %llu with weights ahead, %llu by cuBLASLt, %llu in tiles",
         b->device->name, (unsigned long long)c->captured, (unsigned long long)c->replayed,
         (unsigned long long)c->refused, (unsigned long long)c->node_by_node,
         (unsigned long long)c->few, (unsigned long long)c->early, (unsigned long long)c->blas,
-        (unsigned long long)c->tiles, (unsigned long long)c->soon);
+        (unsigned long long)c->tiles);
 }
 
 static void backend_free(sheaf_backend_t base) {

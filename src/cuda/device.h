@@ -22,7 +22,6 @@ struct sheaf__cuda_device {
     struct sheaf_backend_device base;
     int ordinal;
     int n_sm;
-    size_t l2_bytes; /* of the L2 cache */
     size_t total_memory;
     int capability; /* 90 for 9.0 */
     int code;       /* architecture that the kernels which it runs were compiled for */
@@ -67,14 +66,6 @@ struct sheaf__cuda_counts {
     uint64_t node_by_node; /* runs of graphs */
     uint64_t few, early;   /* products of few columns, and those that fetch weights ahead */
     uint64_t blas, tiles;  /* products of more columns */
-    uint64_t soon;         /* launches that bring weights of a later product to the L2 cache */
-};
-
-/* Weights of a product to come, for a kernel that leaves the memory idle to bring to the L2 cache. */
-enum { SHEAF__CUDA_SOON = 2 };
-struct sheaf__cuda_soon {
-    const char *at[SHEAF__CUDA_SOON]; /* multiples of 16 */
-    size_t bytes[SHEAF__CUDA_SOON];   /* the same; 0: none */
 };
 
 /* Where the nodes of a graph run. */
@@ -92,8 +83,6 @@ struct sheaf__cuda_queue {
     enum sheaf_type rounded_type;
     const struct sheaf_tensor *rounds; /* what the kernels of a launch wrote in that form, too */
     enum sheaf_type rounds_type;       /* Q8_0, integers, unless they say otherwise */
-    struct sheaf_tensor *const *to_come; /* the nodes behind the one that is launched */
-    int n_to_come;
     struct sheaf__sum sum;             /* kept for the nodes that come next (backend/sum.h) */
     struct sheaf__cuda_counts counts;
 };
@@ -147,10 +136,6 @@ int sheaf__cuda_launch_turn(struct sheaf__cuda_queue *q, const struct sheaf_tens
                             int n, enum sheaf_status *st);
 int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_tensor *const *next,
                              int n, enum sheaf_status *st);
-
-/* Weights that the second product to come reads, if it has few columns: the first is fetched by its own blocks while
- * they wait. Not behind an attention whose cache would push them out. */
-struct sheaf__cuda_soon sheaf__cuda_weights_soon(const struct sheaf__cuda_queue *q);
 
 /* Submits the sum that was kept. A chain that begins with its result takes it along; while there is
  * one, launch_chain submits no other. */

@@ -106,6 +106,9 @@ static __device__ __forceinline__ void prefetch_sector(const void *p) {
 #endif
 }
 
+/* Before previous_done, memory that is read or written behind it: its address is translated by then. */
+static __device__ __forceinline__ void look_up(const void *p) { prefetch_sector(p); }
+
 /* ---- copies to shared memory that run on ---- */
 
 /* An address in shared memory, to which bytes may be added: on the device 32 bits. */
@@ -144,6 +147,17 @@ static __device__ __forceinline__ void copy_ahead(SharedAt to, const void *globa
 template <int BYTES>
 static __device__ __forceinline__ void copy_ahead(void *shared, const void *global) {
     copy_ahead<BYTES>(shared_at(shared), global);
+}
+/* 16 bytes, if they are there: without a branch, around which the compiler would make addresses anew. */
+static __device__ __forceinline__ void copy_ahead_if(bool there, SharedAt to, const void *global) {
+#if !defined(SHEAF_CUDA_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\n"
+                 "@there cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(to),
+                 "l"(global), "r"((int)there)
+                 : "memory");
+#else
+    if (there) copy_ahead<16>(to, global);
+#endif
 }
 /* The thread's copies since the last call are a group, which may be empty. */
 static __device__ __forceinline__ void copies_begun() {

@@ -269,54 +269,6 @@ int sheaf__cuda_launch_products(struct sheaf__cuda_queue *q, const struct sheaf_
     return together > 1 ? together : 0;
 }
 
-/* `bytes` of the matrix from `skip` on, as far as both go. */
-static void add_soon(struct sheaf__cuda_soon *soon, int i, const struct sheaf_tensor *a,
-                     size_t *skip, size_t *bytes) {
-    const uintptr_t begin = (uintptr_t)a->data, end = begin + sheaf_nbytes(a);
-    if (*skip >= end - begin) {
-        *skip -= end - begin;
-        return;
-    }
-    const uintptr_t from = sheaf__align_up(begin + *skip, 16);
-    if (from + 16 > end) return;
-    size_t n = (end - from) / 16 * 16;
-    if (n > *bytes) n = *bytes / 16 * 16;
-    soon->at[i] = (const char *)from;
-    soon->bytes[i] = n;
-    *skip = 0;
-    *bytes -= n;
-}
-
-struct sheaf__cuda_soon sheaf__cuda_weights_soon(const struct sheaf__cuda_queue *q) {
-    enum { FAR = 32 }; /* nodes, views among them */
-    struct sheaf__cuda_soon soon;
-    memset(&soon, 0, sizeof soon);
-    size_t bytes = q->device->l2_bytes / 3, skip = 0;
-    const struct sheaf_tensor *x = NULL; /* of the product before */
-    int products = 0, found = 0;
-    for (int i = 0; q->ahead && i < q->n_to_come && i < FAR; i++) {
-        const struct sheaf_tensor *t = q->to_come[i], *a = t->src[0];
-        if (t->op == SHEAF_OP_MUL_MAT_ID) break;
-        if (t->op == SHEAF_OP_FLASH_ATTN_EXT &&
-            sheaf_nbytes(t->src[1]) + sheaf_nbytes(t->src[2]) > q->device->l2_bytes / 4)
-            break;
-        if (t->op != SHEAF_OP_MUL_MAT) {
-            if (found && sheaf_op_get_cost(t->op) != SHEAF_OP_COST_FREE) break;
-            continue;
-        }
-        if (t->src[1] != x) products++;
-        x = t->src[1];
-        if (products > 2 || found == SHEAF__CUDA_SOON || method_of(q, t) != METHOD_VEC ||
-            !sheaf__cuda_is_weight(a))
-            break;
-        if (products < 2) continue;
-        if (!found && sheaf__cuda_by_integers(a->type))
-            skip = (size_t)sheaf__cuda_rows_at_once(q) * a->nb[1];
-        add_soon(&soon, found++, a, &skip, &bytes);
-    }
-    return soon;
-}
-
 static enum sheaf_status launch_mul_mat(struct sheaf__cuda_queue *q,
                                         const struct sheaf_tensor *dst) {
     return launch_nodes(q, &dst, 1);

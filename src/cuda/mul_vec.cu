@@ -6,7 +6,8 @@
  * come from memory as they lie, in whole 16-byte pieces, into shared memory, those of the next
  * chunks being on their way meanwhile; a lane takes its sub-block apart there and multiplies it
  * with four-way integer products. The bytes of a block may start at any even address, MXFP4's at
- * any.
+ * any; one column of rows that are whole chunks at multiples of 16 bytes, the usual case of decode, has a loop of
+ * its own.
  *
  * Plain types: 16 bytes of a row a lane, times floats.
  *
@@ -104,13 +105,11 @@ struct Which {
     int64_t m, block;
     char *dst;
 };
-template <int ROWS>
-static __device__ __forceinline__ Which which_of(const Product &p, int64_t block) {
+static __device__ __forceinline__ Which which_of(const Product &p, unsigned block) {
     Which w = {NULL, p.a.nb[1], 0, p.a.ne[1], block, NULL};
     for (int k = 0; k < p.n_more; k++) {
-        const int64_t blocks = (w.m + WARPS * ROWS - 1) / (WARPS * ROWS);
-        if (w.block < blocks) break;
-        w.block -= blocks;
+        if (block < p.more[k].first) break;
+        w.block = block - p.more[k].first;
         w.a = p.more[k].a;
         w.nb1 = p.more[k].nb1;
         w.m = p.more[k].m;
@@ -130,76 +129,84 @@ static __device__ __forceinline__ Task task_of(const Product &p, const Which &wh
 }
 
 /* Blocks that an SM shall hold: eight, or as many as have registers without a spill, of which code before 9.0 takes
- * a few more. With a row a warp all blocks of a small matrix are held at once by eight, which on 9.0 costs some types a
- * spill of 4 bytes before the loop. */
-constexpr int blocks_of(int type, int n, int rows) {
+ * a few more. */
+constexpr int blocks_of(int type, int n, int rows, bool whole) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
     const int eight = 7;
 #else
     const int eight = 8;
 #endif
     return n > 1                     ? 1
-           : rows == 1 && eight == 8 ? eight
+           : whole                   ? eight - (type == SHEAF_TYPE_Q3_K && rows > 1)
            : type == SHEAF_TYPE_Q5_K ? eight - 3
            : type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_IQ4_XS
                ? eight - 2
            : type == SHEAF_TYPE_Q6_K || type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_IQ4_NL ||
-                   type == SHEAF_TYPE_MXFP4
+                   type == SHEAF_TYPE_MXFP4 || type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1
                ? eight - 1
                : eight;
 }
 
-/* grid: x groups of WARPS * ROWS rows, y groups of N columns or pairs, z matrices */
-template <int TYPE, int N, int ROWS>
-static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N, ROWS))
-    mul_vec_blocks_kernel(Product p, int64_t n_y, int64_t n_z) {
+/* The shared memory of a warp. WHOLE: rows are whole chunks, and begin at multiples of 16 bytes; a chunk is SPAN times
+ * 32 sub-blocks, so that each begins at such a multiple. */
+template <int TYPE, int ROWS, bool WHOLE> struct Stage {
     typedef Format<TYPE> F;
     enum {
-        CHUNK = 32 / F::SUBS * F::BYTES, /* bytes */
-        PIECES = (CHUNK + 15 + 15) / 16, /* of 16 bytes, wherever the chunk starts */
+        PART = 32 / F::SUBS * F::BYTES, /* bytes of 32 sub-blocks */
+        SPAN = WHOLE && PART % 16 ? 2 : 1,
+        CHUNK = SPAN * PART,
+        PIECES = (CHUNK + (WHOLE ? 0 : 15) + 15) / 16, /* of 16 bytes, wherever the chunk starts */
         PER_LANE = (PIECES + 31) / 32,
         WORDS = PIECES * 4 + 4, /* word_at looks at one more */
+        ROW_BYTES = WORDS * 4,
+        SLOT_BYTES = ROWS * ROW_BYTES,
         /* Chunks on their way at once, and the one that is computed with. An SM of an H200 wants
          * 25 KiB under way (36 GB/s of 4.8 TB/s for 700 ns); of a matrix of 4096 rows it has 31,
          * whose chunks have 576 bytes (Q4_0). */
-        SLOTS = CHUNK < 800 ? 4 : 3,
+        SLOTS = CHUNK < 800 ? 4 : CHUNK < 1200 ? 3 : 2,
+        BYTES = SLOTS * SLOT_BYTES,
     };
-    __shared__ __align__(16) uint32_t staged[WARPS][SLOTS][ROWS][WORDS];
-    enum { ROW_BYTES = WORDS * 4, SLOT_BYTES = ROWS * ROW_BYTES };
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    next_may_start();
-    if (!p.early) previous_done();
-    const Which which = which_of<ROWS>(p, blockIdx.x);
-    const int subs = (int)(p.a.ne[0] / 32);
-    const int64_t m = which.m, row = (which.block * WARPS + warp) * ROWS;
-    if (row >= m) return;
-    for (int64_t z = blockIdx.z; z < n_z; z += gridDim.z) {
-        for (int64_t y = blockIdx.y; y < n_y; y += gridDim.y) {
-            const Task t = task_of(p, which, y, z, N);
-            float sum[ROWS][N];
-            const char *next[ROWS]; /* this lane's first piece of the chunk to fetch */
-            int skew[ROWS], at[ROWS], pieces[ROWS];
+    static_assert(!WHOLE || CHUNK % 16 == 0, "a chunk is whole pieces");
+};
+
+/* What lane 0 writes of one row and column, the sum of what all lanes have. */
+static __device__ __forceinline__ void write_sum(float sum, bool there, float *out) {
+    const float total = warp_sum(sum);
+    if (threadIdx.x % 32 == 0 && there) *out = total;
+}
+
+/* The first n_rows of ROWS rows from t.a on times the columns of t, by a warp. */
+template <int TYPE, int N, int ROWS>
+static __device__ __forceinline__ void multiply_rows(const Product &p, const Task &t, size_t nb1,
+                                                     int n_rows, char *stage) {
+    typedef Format<TYPE> F;
+    typedef Stage<TYPE, ROWS, false> S;
+    enum { CHUNK = S::CHUNK };
+    const int lane = threadIdx.x % 32, subs = (int)(p.a.ne[0] / 32);
+    float sum[ROWS][N];
+    const char *next[ROWS]; /* this lane's first piece of the chunk to fetch */
+    int skew[ROWS], at[ROWS], pieces[ROWS];
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const char *w = t.a + (size_t)(row + r < m ? row + r : row) * which.nb1;
-                skew[r] = (int)((uintptr_t)w & 15); /* of a chunk, behind a multiple of 16 */
-                next[r] = w - skew[r] + lane * 16;
-                pieces[r] = (skew[r] + CHUNK + 15) / 16;
-                at[r] = skew[r] + lane / F::SUBS * F::BYTES;
+    for (int r = 0; r < ROWS; r++) {
+        const char *w = t.a + (r < n_rows ? r * nb1 : 0);
+        skew[r] = (int)((uintptr_t)w & 15); /* of a chunk, behind a multiple of 16 */
+        next[r] = w - skew[r] + lane * 16;
+        pieces[r] = (skew[r] + CHUNK + 15) / 16;
+        at[r] = skew[r] + lane / F::SUBS * F::BYTES;
 #pragma unroll
-                for (int c = 0; c < N; c++) sum[r][c] = 0.0f;
-            }
-            const SharedAt begin = shared_at(&staged[warp][0][0][lane * 4]);
-            int left = t.zero ? 0 : subs, fill = 0; /* sub-blocks to fetch, and to which slot */
+        for (int c = 0; c < N; c++) sum[r][c] = 0.0f;
+    }
+    const SharedAt begin = shared_at(stage + lane * 16);
+    int left = t.zero ? 0 : subs, fill = 0; /* sub-blocks to fetch, and to which slot */
 /* The pieces of the next chunk; nothing behind the last. Most chunks are whole, and begin as the first of
  * the row did. */
 #define FETCH()                                                                                    \
     _Pragma("unroll") for (int r = 0; r < ROWS; r++) {                                             \
-        const SharedAt to = begin + fill + r * ROW_BYTES;                                          \
+        const SharedAt to = begin + fill + r * S::ROW_BYTES;                                       \
         int n = pieces[r];                                                                         \
         if (CHUNK % 16) n = (skew[r] + CHUNK + 15) / 16;                                           \
         if (left < 32) n = left > 0 ? (skew[r] + left / F::SUBS * F::BYTES + 15) / 16 : 0;         \
-        _Pragma("unroll") for (int i = 0; i < PER_LANE; i++) if (lane + 32 * i < n)                \
+        _Pragma("unroll") for (int i = 0; i < S::PER_LANE; i++) if (lane + 32 * i < n)             \
             copy_ahead<16>(to + 512 * i, next[r] + 512 * i);                                       \
         if (CHUNK % 16) {                                                                          \
             next[r] += (skew[r] + CHUNK) / 16 * 16;                                                \
@@ -209,68 +216,166 @@ static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N, ROWS))
         }                                                                                          \
     }                                                                                              \
     left -= 32;                                                                                    \
-    fill = fill + SLOT_BYTES < SLOTS * SLOT_BYTES ? fill + SLOT_BYTES : 0;                         \
+    fill = fill + S::SLOT_BYTES < S::BYTES ? fill + S::SLOT_BYTES : 0;                             \
     copies_begun();
 #pragma unroll
-            for (int d = 0; d < SLOTS - 1; d++) {
-                FETCH()
+    for (int d = 0; d < S::SLOTS - 1; d++) {
+        FETCH()
+    }
+    if (p.early) previous_done();
+    const int8_t *columns = p.q + column_half(p.chunks, t.column, lane, 0);
+    const float2 *scales = p.ds + t.column * p.chunks * 32 + lane;
+    const size_t chunks = (size_t)p.chunks;
+    const char *slot = stage;
+    for (int n = t.zero ? 0 : subs; n > 0; n -= 32) {
+        FETCH()
+        Column column[N]; /* columns have whole chunks */
+#pragma unroll
+        for (int c = 0; c < N; c++) {
+            if (N > 1 && c >= t.n) break;
+            const int8_t *q = columns + (size_t)c * chunks * 1024;
+            column[c].lo = *(const uint4 *)(const void *)q;
+            column[c].hi = *(const uint4 *)(const void *)(q + 32 * 16);
+            column[c].ds = scales[(size_t)c * chunks * 32];
+        }
+        columns += 1024;
+        scales += 32;
+        copies_done<S::SLOTS - 1>();
+        __syncwarp(); /* the chunk is there */
+        if (lane < n) {
+#pragma unroll
+            for (int c = 0; c < N; c++) {
+                if (N == 1 || c < t.n) sum_halves<TYPE>(&column[c]);
             }
-            if (p.early) previous_done();
-            const int8_t *columns = p.q + column_half(p.chunks, t.column, lane, 0);
-            const float2 *scales = p.ds + t.column * p.chunks * 32 + lane;
-            const size_t chunks = (size_t)p.chunks;
-            const char *slot = (const char *)staged[warp];
-            for (int n = t.zero ? 0 : subs; n > 0; n -= 32) {
-                FETCH()
-                Column column[N]; /* columns have whole chunks */
 #pragma unroll
-                for (int c = 0; c < N; c++) {
-                    if (N > 1 && c >= t.n) break;
-                    const int8_t *q = columns + (size_t)c * chunks * 1024;
-                    column[c].lo = *(const uint4 *)(const void *)q;
-                    column[c].hi = *(const uint4 *)(const void *)(q + 32 * 16);
-                    column[c].ds = scales[(size_t)c * chunks * 32];
-                }
-                columns += 1024;
-                scales += 32;
-                copies_done<SLOTS - 1>();
-                __syncwarp(); /* the chunk is there */
-                if (lane < n) {
-#pragma unroll
-                    for (int c = 0; c < N; c++) {
-                        if (N == 1 || c < t.n) sum_halves<TYPE>(&column[c]);
-                    }
-#pragma unroll
-                    for (int r = 0; r < ROWS; r++) {
-                        const Sub x =
-                            take_apart<TYPE>((const uint32_t *)(const void *)(slot + r * ROW_BYTES),
-                                             at[r], lane % F::SUBS);
-#pragma unroll
-                        for (int c = 0; c < N; c++) {
-                            if (N == 1 || c < t.n)
-                                sum[r][c] = add_product<TYPE>(x, column[c], sum[r][c]);
-                        }
-                    }
-                }
-                if (CHUNK % 16) {
-#pragma unroll
-                    for (int r = 0; r < ROWS; r++) {
-                        const int before = lane / F::SUBS * F::BYTES;
-                        at[r] = before + (at[r] - before + CHUNK) % 16;
-                    }
-                }
-                __syncwarp(); /* the slot is the next to be filled */
-                slot += SLOT_BYTES;
-                if (slot == (const char *)staged[warp] + SLOTS * SLOT_BYTES)
-                    slot = (const char *)staged[warp];
-            }
-#undef FETCH
             for (int r = 0; r < ROWS; r++) {
+                const Sub x =
+                    take_apart<TYPE>((const uint32_t *)(const void *)(slot + r * S::ROW_BYTES),
+                                     at[r], lane % F::SUBS);
+#pragma unroll
                 for (int c = 0; c < N; c++) {
-                    const float total = warp_sum(sum[r][c]);
-                    if (lane == 0 && c < t.n && row + r < m)
-                        *(float *)(void *)((char *)(t.out + row + r) + (size_t)c * t.step) = total;
+                    if (N == 1 || c < t.n) sum[r][c] = add_product<TYPE>(x, column[c], sum[r][c]);
                 }
+            }
+        }
+        if (CHUNK % 16) {
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const int before = lane / F::SUBS * F::BYTES;
+                at[r] = before + (at[r] - before + CHUNK) % 16;
+            }
+        }
+        __syncwarp(); /* the slot is the next to be filled */
+        slot += S::SLOT_BYTES;
+        if (slot == stage + S::BYTES) slot = stage;
+    }
+#undef FETCH
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        for (int c = 0; c < N; c++)
+            write_sum(sum[r][c], c < t.n && r < n_rows,
+                      (float *)(void *)((char *)(t.out + r) + (size_t)c * t.step));
+    }
+}
+
+/* The same for one column of whole rows, with the same bits in half of the instructions: nothing is skewed, and the
+ * slots are known in the code, which has a round of them in its loop. */
+template <int TYPE, int ROWS>
+static __device__ __forceinline__ void multiply_whole(const Product &p, const char *a, size_t nb1,
+                                                      int n_rows, char *stage, float *out) {
+    typedef Format<TYPE> F;
+    typedef Stage<TYPE, ROWS, true> S;
+    enum { AHEAD = S::SLOTS - 1 }; /* chunks on their way */
+    const int lane = threadIdx.x % 32, chunks = (int)p.chunks / S::SPAN;
+    const int at = lane / F::SUBS * F::BYTES;
+    const bool last = lane + 32 * (S::PER_LANE - 1) < S::PIECES; /* the lane has as many pieces as any */
+    const SharedAt to = shared_at(stage + lane * 16);
+    float sum[ROWS];
+    const char *next[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        next[r] = a + (r < n_rows ? r * nb1 : 0) + lane * 16;
+        sum[r] = 0.0f;
+    }
+/* The chunk that is `ahead` of next, to a slot. */
+#define FETCH(slot, ahead, there)                                                                  \
+    _Pragma("unroll") for (int r = 0; r < ROWS; r++) {                                             \
+        _Pragma("unroll") for (int i = 0; i < S::PER_LANE; i++)                                    \
+            copy_ahead_if((there) && (i + 1 < S::PER_LANE || last),                                \
+                          to + (slot)*S::SLOT_BYTES + r * S::ROW_BYTES + 512 * i,                  \
+                          next[r] + (ahead)*S::CHUNK + 512 * i);                                   \
+    }                                                                                              \
+    copies_begun();
+#pragma unroll
+    for (int d = 0; d < AHEAD; d++) {
+        FETCH(d, d, d < chunks)
+    }
+    if (p.early) previous_done();
+    const int8_t *q = p.q + lane * 16;
+    const float2 *ds = p.ds + lane;
+    for (int c = 0; c < chunks; c += S::SLOTS) {
+#pragma unroll
+        for (int j = 0; j < S::SLOTS; j++) {
+            if (c + j >= chunks) break;
+            FETCH((j + AHEAD) % S::SLOTS, j + AHEAD, c + j + AHEAD < chunks)
+            Column column[S::SPAN];
+#pragma unroll
+            for (int k = 0; k < S::SPAN; k++) {
+                const int8_t *of = q + (j * S::SPAN + k) * 1024;
+                column[k].lo = *(const uint4 *)(const void *)of;
+                column[k].hi = *(const uint4 *)(const void *)(of + 512);
+                column[k].ds = ds[(j * S::SPAN + k) * 32];
+            }
+            copies_done<AHEAD>();
+            __syncwarp(); /* the whole chunk is there */
+#pragma unroll
+            for (int k = 0; k < S::SPAN; k++) {
+                sum_halves<TYPE>(&column[k]);
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) {
+                    const char *chunk = stage + j * S::SLOT_BYTES + r * S::ROW_BYTES;
+                    const Sub x = take_apart<TYPE>((const uint32_t *)(const void *)chunk,
+                                                   at + k * S::PART, lane % F::SUBS);
+                    sum[r] = add_product<TYPE>(x, column[k], sum[r]);
+                }
+            }
+            __syncwarp(); /* the next whole chunk takes its place */
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) next[r] += S::SLOTS * S::CHUNK;
+        q += S::SLOTS * S::SPAN * 1024;
+        ds += S::SLOTS * S::SPAN * 32;
+    }
+#undef FETCH
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) write_sum(sum[r], r < n_rows, out + r);
+}
+
+/* WHOLE: one column, and rows as multiply_whole wants them. grid: x groups of WARPS * ROWS rows, y groups of N columns
+ * or pairs, z matrices */
+template <int TYPE, int N, int ROWS, bool WHOLE>
+static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N, ROWS, WHOLE))
+    mul_vec_blocks_kernel(Product p, int64_t n_y, int64_t n_z) {
+    __shared__ __align__(16) char staged[WARPS][Stage<TYPE, ROWS, WHOLE>::BYTES];
+    char *stage = staged[threadIdx.x / 32];
+    next_may_start();
+    if (!p.early) previous_done();
+    const Which which = which_of(p, blockIdx.x);
+    const unsigned row = ((unsigned)which.block * WARPS + threadIdx.x / 32) * ROWS;
+    if (row >= which.m) return;
+    const int n_rows = which.m - row < ROWS ? (int)(which.m - row) : (int)ROWS;
+    if constexpr (WHOLE) {
+        const char *a = which.a ? which.a : p.a.data;
+        float *out = (float *)(void *)(which.a ? which.dst : p.dst.data);
+        multiply_whole<TYPE, ROWS>(p, a + (uint64_t)row * (uint32_t)which.nb1, which.nb1, n_rows,
+                                   stage, out + row);
+    } else {
+        for (int64_t z = blockIdx.z; z < n_z; z += gridDim.z) {
+            for (int64_t y = blockIdx.y; y < n_y; y += gridDim.y) {
+                Task t = task_of(p, which, y, z, N);
+                t.a += (size_t)row * which.nb1;
+                t.out += row;
+                multiply_rows<TYPE, N, ROWS>(p, t, which.nb1, n_rows, stage);
             }
         }
     }
@@ -285,7 +390,7 @@ static __global__ void mul_vec_plain_kernel(Product p, int64_t n_y, int64_t n_z,
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     next_may_start();
     if (!p.early) previous_done();
-    const Which which = which_of<ROWS>(p, blockIdx.x);
+    const Which which = which_of(p, blockIdx.x);
     const int64_t k = p.a.ne[0], m = which.m;
     const int64_t row = (which.block * WARPS + warp) * ROWS;
     enum { WIDTH = TYPE == SHEAF_TYPE_F32 ? 4 : 8 }; /* elements of 16 bytes */
@@ -376,10 +481,24 @@ struct Grid {
     int64_t n_y, n_z;
 };
 
+/* One column of rows that are whole chunks, each of `span` times 32 sub-blocks? */
+static bool is_whole(const struct Product *p, const Grid &g, int span) {
+    uintptr_t bits = (uintptr_t)p->a.data | p->a.nb[1];
+    size_t most = p->a.nb[1];
+    for (int k = 0; k < p->n_more; k++) {
+        bits |= (uintptr_t)p->more[k].a | p->more[k].nb1;
+        if (p->more[k].nb1 > most) most = p->more[k].nb1;
+    }
+    return !p->ids.data && g.n_y * g.n_z == 1 && p->a.ne[0] % (1024 * span) == 0 && bits % 16 == 0 &&
+           most <= UINT32_MAX;
+}
+
 template <int TYPE, int N, int ROWS>
 static void launch_blocks(struct sheaf__cuda_queue *q, const struct Product *p, const Grid &g) {
-    CUDA_LAUNCH_AHEAD(q->ahead, (mul_vec_blocks_kernel<TYPE, N, ROWS>), g.blocks, THREADS, 0,
-                      q->stream, *p, g.n_y, g.n_z);
+    auto kernel = mul_vec_blocks_kernel<TYPE, N, ROWS, false>;
+    if (N == 1 && is_whole(p, g, Stage<TYPE, ROWS, true>::SPAN))
+        kernel = mul_vec_blocks_kernel<TYPE, N, ROWS, N == 1>;
+    CUDA_LAUNCH_AHEAD(q->ahead, kernel, g.blocks, THREADS, 0, q->stream, *p, g.n_y, g.n_z);
 }
 template <int TYPE, int N, int ROWS>
 static void launch_plain(struct sheaf__cuda_queue *q, const struct Product *p, const Grid &g) {
@@ -390,13 +509,17 @@ static void launch_plain(struct sheaf__cuda_queue *q, const struct Product *p, c
 }
 
 template <int N, int ROWS>
-static void launch(struct sheaf__cuda_queue *q, const struct Product *p) {
+static void launch(struct sheaf__cuda_queue *q, const struct Product *product) {
+    Product own = *product, *const p = &own;
     const bool pairs = p->ids.data != NULL;
     Grid g;
     g.n_y = pairs ? p->dst.ne[1] * p->dst.ne[2] : (p->dst.ne[1] + N - 1) / N;
     g.n_z = pairs ? 1 : p->dst.ne[2] * p->dst.ne[3];
     unsigned blocks = sheaf__cuda_blocks(p->a.ne[1], WARPS * ROWS);
-    for (int k = 0; k < p->n_more; k++) blocks += sheaf__cuda_blocks(p->more[k].m, WARPS * ROWS);
+    for (int k = 0; k < p->n_more; k++) {
+        p->more[k].first = blocks;
+        blocks += sheaf__cuda_blocks(p->more[k].m, WARPS * ROWS);
+    }
     g.blocks = dim3(blocks, sheaf__cuda_blocks_y(g.n_y), sheaf__cuda_blocks_y(g.n_z));
     switch (p->a.type) {
 #define BLOCKS(type, ...)                                                                          \
@@ -421,10 +544,6 @@ static void launch(struct sheaf__cuda_queue *q, const struct Product *p) {
 
 /* Up to so many rows for each SM have a warp of their own, or there are too few warps. */
 enum { SMALL = 32 };
-
-int64_t sheaf__cuda_rows_at_once(const struct sheaf__cuda_queue *q) {
-    return (int64_t)q->device->n_sm * 8 * WARPS * 2;
-}
 
 void sheaf__cuda_mul_vec(struct sheaf__cuda_queue *q, const struct Product *p) {
     int64_t rows = p->a.ne[1];

@@ -24,7 +24,8 @@ struct Product {
         size_t nb1;
         int64_t m;
         char *dst;
-        size_t step; /* bytes between columns of dst */
+        size_t step;    /* bytes between columns of dst */
+        unsigned first; /* block of the grid; mul_vec.cu finds it */
     } more[2];
     int n_more;
     bool early; /* all matrices are weights, which no kernel writes */
@@ -60,9 +61,6 @@ void sheaf__cuda_quantize_columns(struct sheaf__cuda_queue *q, const struct Prod
 void sheaf__cuda_to_halves(struct sheaf__cuda_queue *q, const char *x, size_t nb1, int from, int to,
                            char *out, int64_t k, int64_t n);
 
-/* Rows of weights of block types of which the blocks of one column fetch chunks while they wait: those of the blocks
- * that the device holds at once. */
-int64_t sheaf__cuda_rows_at_once(const struct sheaf__cuda_queue *q);
 /* Any type; block types need the quantized columns. */
 void sheaf__cuda_mul_vec(struct sheaf__cuda_queue *q, const struct Product *p);
 /* Any type, MUL_MAT only. */

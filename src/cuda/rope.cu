@@ -15,7 +15,6 @@ enum {
     POWERS = 128, /* from the host */
     AT_ONCE = 4,  /* pairs or values that a thread loads before it uses the first */
     PIECE = THREADS * AT_ONCE,
-    SOON = 1024, /* bytes that a thread asks for at once */
 };
 static_assert(THREADS == 32 * HEADS, "turn_kernel has a warp for each head");
 
@@ -172,7 +171,7 @@ struct Turned {
 
 struct Turn {
     int64_t d, n;                 /* elements of a head; positions */
-    unsigned part1_at, values_at, soon_at; /* where their blocks begin in y of the grid */
+    unsigned part1_at, values_at; /* where their blocks begin in y of the grid */
     Turned part[2];
     Heads values; /* F32 [n_values, 1, n] */
     int64_t n_values;
@@ -183,7 +182,6 @@ struct Turn {
     Fault *fault;
     View pos, factors;
     Rope rope;
-    struct sheaf__cuda_soon soon;
 };
 
 /* The sum of squares of a row by one warp, in the order of rms_norm_kernel with `threads`: one warp of that after
@@ -236,18 +234,6 @@ static __device__ __forceinline__ void write_values(const Turn &t, int64_t piece
     }
 }
 
-/* Block `block` of `blocks` has its part of the weights of a later product brought to the L2 cache: reading
- * memory is all that the product does, and memory is idle now. */
-static __device__ __forceinline__ void fetch_soon(const struct sheaf__cuda_soon &soon,
-                                                  unsigned block, unsigned blocks) {
-    for (int r = 0; r < SHEAF__CUDA_SOON; r++) {
-        const size_t n = soon.bytes[r];
-        for (size_t at = ((size_t)block * THREADS + threadIdx.x) * SOON; at < n;
-             at += (size_t)blocks * THREADS * SOON)
-            prefetch(soon.at[r] + at, n - at < SOON ? (unsigned)(n - at) : (unsigned)SOON);
-    }
-}
-
 /* Pairs i, i + 32, ... of a head; from n_pairs to `end` elements that are copied. */
 struct Pairs {
     float x0[AT_ONCE], x1[AT_ONCE];
@@ -264,8 +250,8 @@ static __device__ __forceinline__ Pairs load_pairs(const Rope &r, const float *x
     return p;
 }
 
-/* grid: x positions, y groups of heads of both parts, then pieces of the values, then blocks for the weights of a
- * later product; shared: sine and cosine of the pairs */
+/* grid: x positions, y groups of heads of both parts, then pieces of the values; shared: sine and
+ * cosine of the pairs */
 static __global__ void turn_kernel(Turn t) {
     CUDA_DYNAMIC_SHARED(float2, angle);
     __shared__ int superseded;
@@ -275,11 +261,6 @@ static __global__ void turn_kernel(Turn t) {
     const int64_t group = blockIdx.y - (blockIdx.y >= t.part1_at ? t.part1_at : 0);
     Wave wave = {0.0, 0};
     next_may_start();
-    if (blockIdx.y >= t.soon_at) {
-        previous_done(); /* which has read the memory for itself */
-        if (i2 == 0) fetch_soon(t.soon, blockIdx.y - t.soon_at, gridDim.y - t.soon_at);
-        return;
-    }
     if (!r.early) previous_done();
     if (threadIdx.x == 0) superseded = 0;
     if (threadIdx.x < n_pairs) wave = wave_of(r, t.factors, threadIdx.x, t.n);
@@ -288,6 +269,15 @@ static __global__ void turn_kernel(Turn t) {
     const int guess = guesses ? position_at(t.pos, wave, i2) : 0;
     float2 guessed = {0.0f, 0.0f};
     if (guesses) turn_of(r, wave, guess, &guessed.x, &guessed.y);
+    if (threadIdx.x == 0) {
+        if (t.ids.data) look_up(t.ids.data);
+        if (blockIdx.y < t.values_at) {
+            look_up(head_at(p.a, 0, i2));
+            look_up(head_at(p.dst, 0, i2));
+        } else {
+            look_up(head_at(t.values, 0, i2));
+        }
+    }
     __syncthreads(); /* `superseded` is set */
     if (r.early) previous_done();
     if (blockIdx.y >= t.values_at) {
@@ -522,12 +512,6 @@ int sheaf__cuda_launch_turn(struct sheaf__cuda_queue *q, const struct sheaf_tens
         t.values.nb2 = t.values.nb1; /* a position has one row */
         t.n_values = v->src[1]->ne[0];
         blocks += sheaf__cuda_blocks(t.n_values, PIECE);
-    }
-    t.soon_at = blocks;
-    t.soon = sheaf__cuda_weights_soon(q);
-    if (t.soon.bytes[0] + t.soon.bytes[1]) {
-        blocks += (unsigned)q->device->n_sm;
-        q->counts.soon++;
     }
     const dim3 grid((unsigned)t.n, blocks);
     CUDA_LAUNCH_AHEAD(q->ahead, turn_kernel, grid, THREADS,

@@ -151,6 +151,12 @@ static __global__ void __launch_bounds__(1024, 1) chain_kernel(Chain c) {
     if (!c.early) previous_done();
 #pragma unroll
     for (int k = 0; k < KEPT; k++) w[k] = load_four(c.w, own + k * step, c.w ? n : 0, WIDE);
+    if (threadIdx.x == 0 && c.early) {
+        look_up(row_of<WIDE>(c.a, blockIdx.x));
+        look_up(row_of<WIDE>(c.norm, blockIdx.x));
+        if (c.b.data) look_up(row_of<WIDE>(c.b, blockIdx.x));
+        if (c.out.data) look_up(row_of<WIDE>(c.out, blockIdx.x));
+    }
     if (c.early) previous_done();
     for (int row = (int)blockIdx.x; row < c.n_rows; row += (int)gridDim.x) {
         float *const a = row_of<WIDE>(c.a, row), *const norm = row_of<WIDE>(c.norm, row);

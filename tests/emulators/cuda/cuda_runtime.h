@@ -211,7 +211,7 @@ struct cudaDeviceProp {
     char name[256];
     cudaUUID_t uuid;
     size_t totalGlobalMem;
-    int major, minor, multiProcessorCount, l2CacheSize;
+    int major, minor, multiProcessorCount;
 };
 #define cudaStreamPerThread ((cudaStream_t)0x2)
 

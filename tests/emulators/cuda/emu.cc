@@ -480,7 +480,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
     p->major = (int)cc / 10;
     p->minor = (int)cc % 10;
     p->multiProcessorCount = 4;
-    p->l2CacheSize = 1 << 20;
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
