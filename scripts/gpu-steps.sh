@@ -247,9 +247,13 @@ ggml_rates() {
     exit "${PIPESTATUS[1]}"
 }
 
-# sanitize TOOL: compute-sanitizer on every op, several processes at a time.
+# findings LOG: what compute-sanitizer found, a line for each kernel and kind of finding, with how often.
+findings() { sed -n 's/^=* *\(Error\|Warning\|Invalid\|Uninitialized\|Barrier\|Program hit\)/\1/p' "$1" | sed 's/+0x[0-9a-f]*//g' | sort | uniq -c | head -n 8; }
+
+# sanitize TOOL: compute-sanitizer on every op, several processes at a time, and on models, for launches that no
+# single op makes. Racecheck leaves cuBLASLt out, whose kernels are not ours.
 sanitize() {
-    local tool=$1 sanitizer
+    local tool=$1 sanitizer blas='' name found=0
     sanitizer=$(command -v compute-sanitizer)
     [ -x "$sanitizer" ] || {
         echo "compute-sanitizer is not installed"
@@ -259,25 +263,38 @@ sanitize() {
     [ -s "$work/ops" ] || exit 1
     # those with the most cases first, or the last one runs alone
     { grep -x -e CPY -e MUL_MAT "$work/ops"; grep -vx -e CPY -e MUL_MAT "$work/ops"; } >"$work/ops.$tool"
-    [ "$tool" != racecheck ] || printf '%s\n' FLASH_ATTN_EXT MUL_MAT MUL_MAT_ID SET_ROWS RMS_NORM SOFT_MAX TOP_K ARGMAX NORM \
-        L2_NORM GROUP_NORM SUM SUM_ROWS MEAN ROPE SSM_SCAN GATED_DELTA_NET >"$work/ops.$tool" # with barriers or shuffles
-    [ -z "$small" ] || printf '%s\n' SET_ROWS ROPE >"$work/ops.$tool"
+    if [ "$tool" = racecheck ]; then
+        blas=,blas=0
+        printf '%s\n' FLASH_ATTN_EXT MUL_MAT MUL_MAT_ID SET_ROWS RMS_NORM SOFT_MAX TOP_K ARGMAX NORM L2_NORM GROUP_NORM SUM \
+            SUM_ROWS MEAN ROPE SSM_SCAN GATED_DELTA_NET >"$work/ops.$tool" # with barriers or shuffles
+    fi
+    local files=("$root/models/kjv-f32.gguf")
+    if [ -n "$small" ]; then
+        printf '%s\n' SET_ROWS ROPE >"$work/ops.$tool"
+    else # rows of whole chunks, products by integers and halves
+        files+=("$models/$tool.gguf")
+        "$bin/sheaf-make-model" -o "$models/$tool.gguf" --mix Q4_K_M --layers 2 --embd 2048 --ff 4096 --heads 16 --kv-heads 8 \
+            --head-dim 128 --vocab 512 --ctx 512 >&2 || exit 1
+    fi
+    export CUDA_MODULE_LOADING=LAZY # or every process instruments all kernels before the first runs
     # shellcheck disable=SC2016  # expanded by the inner shell
-    xargs -P "$beside" -I{} bash -c '"$1" --tool "$2" --error-exitcode 9 --log-file "$4/logs/$2-{}.log" \
-        "$3/sheaf-backend-ops" test -b "$5" -o {} >"$4/logs/$2-{}.out" 2>&1 || { echo "{}: status $?"; exit 255; }' \
-        _ "$sanitizer" "$tool" "$bin" "$work" "${kind}0" <"$work/ops.$tool" || {
-        tail -n 5 "$work"/logs/"$tool"-*.log
-        exit 1
-    }
-    # and one fused layer, which no single op makes
-    local params=graphs=0
-    SHEAF_CUDA_PARAMS=$params timeout 120 "$sanitizer" --tool "$tool" --error-exitcode 9 --log-file "$work/logs/$tool-layer.log" \
-        "$bin/sheaf-run" -m "$root/models/kjv-f32.gguf" -p 'and the' -n 4 --temp 0 --ignore-eos --devices "${kind}0" \
-        >"$work/logs/$tool-layer.out" 2>&1 || {
-        tail -n 5 "$work/logs/$tool-layer.log"
-        exit 1
-    }
-    echo "$tool: $(wc -l <"$work/ops.$tool") ops and a model, no finding"
+    SHEAF_CUDA_PARAMS=fuse=1$blas xargs -P "$beside" -I{} bash -c '"$1" --tool "$2" --error-exitcode 9 --log-file "$4/logs/$2-{}.log" \
+        "$3/sheaf-backend-ops" test -b "$5" -o {} >"$4/logs/$2-{}.out" 2>&1 || echo {}' \
+        _ "$sanitizer" "$tool" "$bin" "$work" "${kind}0" <"$work/ops.$tool" >"$work/found.$tool"
+    for file in "${files[@]}"; do
+        name=$(basename "$file" .gguf)
+        SHEAF_CUDA_PARAMS=graphs=0$blas timeout 120 "$sanitizer" --tool "$tool" --error-exitcode 9 --log-file "$work/logs/$tool-$name.log" \
+            "$bin/sheaf-run" -m "$file" -p 'aaaa bbbb cccc dddd eeee' -n 4 --temp 0 --ignore-eos --devices "${kind}0" \
+            >"$work/logs/$tool-$name.out" 2>&1 || echo "$name" >>"$work/found.$tool"
+    done
+    while read -r name; do
+        echo "$tool, $name:"
+        findings "$work/logs/$tool-$name.log"
+        tail -n 2 "$work/logs/$tool-$name.log"
+        found=$((found + 1))
+    done <"$work/found.$tool"
+    echo "$tool: $(wc -l <"$work/ops.$tool") ops and ${#files[@]} models, $found with findings"
+    [ $found -eq 0 ]
 }
 
 # ---- models of real shapes: two layers, or --layers ----
@@ -359,7 +376,7 @@ counts() {
     awk -v ahead="${ahead:-90}" '{
         for (i = 2; i <= NF; i++) v[$i] = $(i - 1)
         for (i = 1; i <= NF; i++) if ($i == "few") few = $(i - 2); else if ($i == "weights") early = $(i - 2)
-            else if ($i == "by" && $(i + 1) ~ /^cuBLASLt/) blas = $(i - 1); else if ($i == "tiles,") tiles = $(i - 2)
+            else if ($i == "by" && $(i + 1) ~ /^cuBLASLt/) blas = $(i - 1); else if ($i == "tiles") tiles = $(i - 2)
         refused = v["refused,"]; captured = v["captured,"]; replayed = v["replayed,"]
         if (refused) why = why "; captures were refused"
         if (!captured || replayed < captured) why = why "; graphs are not replayed"
@@ -664,6 +681,6 @@ sums() {
     exit "$status"
 }
 
-functions=(machine needs unpack build_all probe devices ranks on_one ops scenario same_text same_perplexity ggml_ops sanitize
+functions=(machine needs unpack build_all probe devices ranks on_one ops scenario same_text same_perplexity ggml_ops sanitize findings
     generate bench nccl sums model_of same_logits switches csv_of times slope depth batches memory small killed older build_older type_option
     two_gpus nccl_two two_rates cublas clocks file_of counts gpu_processes gpus has_ggml ggml_text ggml_rates)
