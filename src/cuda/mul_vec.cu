@@ -361,14 +361,14 @@ static __global__ void __launch_bounds__(THREADS, blocks_of(TYPE, N, ROWS, WHOLE
     next_may_start();
     if (!p.early) previous_done();
     const Which which = which_of(p, blockIdx.x);
-    const unsigned row = ((unsigned)which.block * WARPS + threadIdx.x / 32) * ROWS;
+    const int64_t row = (which.block * WARPS + threadIdx.x / 32) * ROWS;
     if (row >= which.m) return;
     const int n_rows = which.m - row < ROWS ? (int)(which.m - row) : (int)ROWS;
     if constexpr (WHOLE) {
         const char *a = which.a ? which.a : p.a.data;
         float *out = (float *)(void *)(which.a ? which.dst : p.dst.data);
-        multiply_whole<TYPE, ROWS>(p, a + (uint64_t)row * (uint32_t)which.nb1, which.nb1, n_rows,
-                                   stage, out + row);
+        multiply_whole<TYPE, ROWS>(p, a + (size_t)row * which.nb1, which.nb1, n_rows, stage,
+                                   out + row);
     } else {
         for (int64_t z = blockIdx.z; z < n_z; z += gridDim.z) {
             for (int64_t y = blockIdx.y; y < n_y; y += gridDim.y) {
@@ -484,13 +484,8 @@ struct Grid {
 /* One column of rows that are whole chunks, each of `span` times 32 sub-blocks? */
 static bool is_whole(const struct Product *p, const Grid &g, int span) {
     uintptr_t bits = (uintptr_t)p->a.data | p->a.nb[1];
-    size_t most = p->a.nb[1];
-    for (int k = 0; k < p->n_more; k++) {
-        bits |= (uintptr_t)p->more[k].a | p->more[k].nb1;
-        if (p->more[k].nb1 > most) most = p->more[k].nb1;
-    }
-    return !p->ids.data && g.n_y * g.n_z == 1 && p->a.ne[0] % (1024 * span) == 0 && bits % 16 == 0 &&
-           most <= UINT32_MAX;
+    for (int k = 0; k < p->n_more; k++) bits |= (uintptr_t)p->more[k].a | p->more[k].nb1;
+    return !p->ids.data && g.n_y * g.n_z == 1 && p->a.ne[0] % (1024 * span) == 0 && bits % 16 == 0;
 }
 
 template <int TYPE, int N, int ROWS>
