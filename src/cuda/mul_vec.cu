@@ -136,15 +136,27 @@ constexpr int blocks_of(int type, int n, int rows, bool whole) {
 #else
     const int eight = 8;
 #endif
-    return n > 1                     ? 1
-           : whole                   ? eight - (type == SHEAF_TYPE_Q3_K && rows > 1)
-           : type == SHEAF_TYPE_Q5_K ? eight - 3
-           : type == SHEAF_TYPE_Q3_K || type == SHEAF_TYPE_Q4_K || type == SHEAF_TYPE_IQ4_XS
-               ? eight - 2
-           : type == SHEAF_TYPE_Q6_K || type == SHEAF_TYPE_Q2_K || type == SHEAF_TYPE_IQ4_NL ||
-                   type == SHEAF_TYPE_MXFP4 || type == SHEAF_TYPE_Q5_0 || type == SHEAF_TYPE_Q5_1
-               ? eight - 1
-               : eight;
+    if (n > 1) return 1;
+    const bool two = rows > 1;
+    switch (type) {
+    case SHEAF_TYPE_Q5_K:
+        return whole ? eight : eight - 3;
+    case SHEAF_TYPE_Q3_K:
+        return whole && !two ? eight : eight - 2;
+    case SHEAF_TYPE_Q4_K:
+    case SHEAF_TYPE_IQ4_XS:
+        return whole ? eight : eight - 2;
+    case SHEAF_TYPE_Q6_K:
+        return whole && !two ? eight : eight - 1;
+    case SHEAF_TYPE_Q2_K:
+    case SHEAF_TYPE_IQ4_NL:
+    case SHEAF_TYPE_MXFP4:
+    case SHEAF_TYPE_Q5_0:
+    case SHEAF_TYPE_Q5_1:
+        return whole ? eight : eight - 1;
+    default:
+        return eight;
+    }
 }
 
 /* The shared memory of a warp. WHOLE: rows are whole chunks, and begin at multiples of 16 bytes; a chunk is SPAN times
