@@ -237,20 +237,17 @@ static size_t work_flash_attn(const struct sheaf__cuda_queue *q, const struct sh
     return tiles > others ? tiles : others;
 }
 
-/* The columns that `user`, the node to come, has of all heads together; q NULL: it has none. */
-static Columns columns_of(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst,
+/* The columns that `user`, the node to come, has of all heads together, as integers, if it wants them. */
+static Rounded columns_of(struct sheaf__cuda_queue *q, const struct sheaf_tensor *dst,
                           const struct sheaf_tensor *user) {
-    Columns c = {NULL, NULL, 0};
-    struct Product p;
+    Rounded c;
+    memset(&c, 0, sizeof c);
     const struct sheaf_tensor *x = user ? user->src[1] : NULL;
     if (!x || (x != dst && x->view_src != dst) || x->data != dst->data || dst->ne[0] % 32 ||
         !sheaf_is_contiguous(dst) || !sheaf_is_contiguous(x) ||
-        x->ne[0] != dst->ne[0] * dst->ne[1] || sheaf_nrows(x) != dst->ne[2] * dst->ne[3] ||
-        !sheaf__cuda_rounds(q, x, user, &p))
+        x->ne[0] != dst->ne[0] * dst->ne[1] || sheaf_nrows(x) != dst->ne[2] * dst->ne[3])
         return c;
-    c.q = p.q;
-    c.ds = p.ds;
-    c.chunks = p.chunks;
+    sheaf__cuda_rounds(q, x, user, false, &c);
     return c;
 }
 
@@ -270,10 +267,9 @@ static enum sheaf_status launch_attention(struct sheaf__cuda_queue *q,
         CUDA_LAUNCH_AHEAD(q->ahead, attention_kernel, grid, THREADS,
                           shared_bytes(at.q.ne[0], at.v.ne[0]), q->stream, at,
                           parts > 1 ? work : NULL);
-        if (parts == 1) at.columns.q = NULL; /* attention_kernel makes none */
+        if (parts == 1) q->rounds = NULL; /* attention_kernel makes no columns */
     }
     if (parts > 1) launch_join(q, at, work, (int)parts);
-    if (at.columns.q) q->rounds = user->src[1];
     return sheaf__cuda_launched(q, dst);
 }
 

@@ -4,13 +4,6 @@
 
 #include "cuda/product.h"
 
-/* Where all heads of a query are a column of integers; q NULL: nowhere. */
-struct Columns {
-    int8_t *q;
-    float2 *ds;
-    int64_t chunks;
-};
-
 /* q F32 [d, n, g.r, s], k [d, t, g, s], v [e, t, g, s], mask [t, >=n, 1|g.r, 1|s] or data NULL ->
  * dst F32 [e, g.r, n, s]; sinks F32 [g.r] or data NULL */
 struct Attention {
@@ -19,8 +12,9 @@ struct Attention {
     int64_t base, n_head; /* head h of the slice is head base + h of n_head (ALiBi) */
     struct sheaf__head_groups groups;
     int64_t group; /* most query heads that a K/V head has */
-    /* of dst: made by join_kernel, or with one part by the kernels for few queries */
-    struct Columns columns;
+    /* where all heads of a query are a column of integers, if anywhere: made by join_kernel, or with one part by the
+     * kernels for few queries */
+    struct Rounded columns;
 };
 
 static const int64_t MOST_PARTS = 256; /* of the keys of a node */
@@ -58,7 +52,7 @@ static __device__ __forceinline__ float attention_factor(const Attention &at, in
  * blocks where there are columns. */
 static __device__ __forceinline__ void round_lane(const Attention &at, const Row &to, int64_t i,
                                                   float v) {
-    const Columns &c = at.columns;
+    const Rounded &c = at.columns;
     if (c.q)
         quantize_lane(c.q, c.ds, c.chunks, to.i3 * at.q.ne[1] + to.i2,
                       (to.i1 * at.v.ne[0] + i) / 32, v);

@@ -241,7 +241,6 @@ static enum sheaf_status launch_all(struct backend *b, struct nodes nodes) {
         const int n = b->fuse ? look_ahead(nodes, i, next, SHEAF__CUDA_TOGETHER) : 0;
         const int first = i;
         int together = 0;
-        b->q.rounds_type = SHEAF_TYPE_Q8_0;
         if (b->times) sheaf__cuda_times_begin(b->times, b->q.stream);
         if (b->q.sum.n_blocks) {
             together = n ? sheaf__cuda_launch_chain(&b->q, next, n, &st) : 0;

@@ -82,7 +82,7 @@ struct sheaf__cuda_queue {
     const struct sheaf_tensor *rounded;
     enum sheaf_type rounded_type;
     const struct sheaf_tensor *rounds; /* what the kernels of a launch wrote in that form, too */
-    enum sheaf_type rounds_type;       /* Q8_0, integers, unless they say otherwise */
+    enum sheaf_type rounds_type;
     struct sheaf__sum sum;             /* kept for the nodes that come next (backend/sum.h) */
     struct sheaf__cuda_counts counts;
 };

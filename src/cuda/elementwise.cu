@@ -217,7 +217,7 @@ int sheaf__cuda_launch_glu_rounded(struct sheaf__cuda_queue *q,
     if (dst->op != SHEAF_OP_GLU || !b || !sheaf__cuda_plain_rows(dst, dst) ||
         !sheaf__cuda_plain_rows(a, dst) || !sheaf__cuda_plain_rows(b, dst) ||
         dst->ne[0] > 1 << 30 || sheaf_nrows(dst) > 1 << 30 ||
-        !sheaf__cuda_rounds_to(q, dst, n > 1 ? next[1] : NULL, &rounded))
+        !sheaf__cuda_rounds(q, dst, n > 1 ? next[1] : NULL, true, &rounded))
         return 0;
     const bool wide =
         sheaf__cuda_in_fours(dst) && sheaf__cuda_in_fours(a) && sheaf__cuda_in_fours(b);

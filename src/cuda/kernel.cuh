@@ -82,8 +82,8 @@ static __device__ __forceinline__ void next_may_start() {
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
-/* Bytes that a kernel is about to read, to the L2 cache; p and bytes multiples of 16. On 9.0 a single
- * request brings all of them; before, one may bring a sector of 32 bytes. */
+/* Bytes that a kernel is about to read, to the L2 cache; p and bytes multiples of 16, at most 128. On
+ * 9.0 a single request brings all of them; before, one may bring a sector of 32 bytes. */
 static __device__ __forceinline__ void prefetch(const void *p, unsigned bytes) {
 #if defined(SHEAF_CUDA_EMULATED)
     volatile char at = ((const char *)p)[bytes - 1]; /* it must be memory */

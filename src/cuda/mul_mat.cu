@@ -225,36 +225,28 @@ static bool joins(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *
            independent(first, other);
 }
 
-bool sheaf__cuda_rounds(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
-                        const struct sheaf_tensor *user, struct Product *p) {
-    if (!user || user->op != SHEAF_OP_MUL_MAT || user->src[1] != x || needs_gather(x) ||
-        method_of(q, user) != METHOD_VEC || !sheaf__cuda_by_integers(user->src[0]->type))
-        return false;
-    memset(p, 0, sizeof *p);
-    p->b = sheaf__cuda_view(x);
-    sheaf__cuda_place_columns(p, q->work);
-    return true;
-}
-
-bool sheaf__cuda_rounds_to(struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
-                           const struct sheaf_tensor *user, struct Rounded *r) {
-    Product p;
+bool sheaf__cuda_rounds(struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
+                        const struct sheaf_tensor *user, bool halves, struct Rounded *r) {
     memset(r, 0, sizeof *r);
-    if (sheaf__cuda_rounds(q, x, user, &p)) {
+    if (!user || user->op != SHEAF_OP_MUL_MAT || user->src[1] != x || needs_gather(x)) return false;
+    const enum Method method = method_of(q, user);
+    const enum sheaf_type as = rounded_type(user, method);
+    if (method == METHOD_VEC && as == SHEAF_TYPE_Q8_0) {
+        Product p;
+        memset(&p, 0, sizeof p);
+        p.b = sheaf__cuda_view(x);
+        sheaf__cuda_place_columns(&p, q->work);
         r->q = p.q;
         r->ds = p.ds;
         r->chunks = (int)p.chunks;
-        q->rounds_type = SHEAF_TYPE_Q8_0;
-    } else if (user && user->op == SHEAF_OP_MUL_MAT && user->src[1] == x && !needs_gather(x) &&
-               method_of(q, user) == METHOD_BLAS &&
-               rounded_type(user, METHOD_BLAS) != SHEAF_TYPE_COUNT) {
+    } else if (method == METHOD_BLAS && as != SHEAF_TYPE_COUNT && halves) {
         r->halves = (uint16_t *)(void *)q->work; /* nothing is gathered before them */
-        q->rounds_type = rounded_type(user, METHOD_BLAS);
-        r->half = q->rounds_type;
+        r->half = as;
     } else {
         return false;
     }
     q->rounds = x;
+    q->rounds_type = as;
     return true;
 }
 

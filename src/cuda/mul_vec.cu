@@ -71,6 +71,15 @@ static __device__ __forceinline__ int four_products(const uint32_t *q, const uin
     return __dp4a((int)q[3], (int)y.w, sum);
 }
 
+/* Block `lane` of a chunk of a column, whose first half q points to. */
+static __device__ __forceinline__ Column load_column(const int8_t *q, const float2 *ds) {
+    Column y;
+    y.lo = *(const uint4 *)(const void *)q;
+    y.hi = *(const uint4 *)(const void *)(q + 32 * 16);
+    y.ds = *ds;
+    return y;
+}
+
 template <int TYPE> static __device__ __forceinline__ void sum_halves(Column *y) {
     const uint32_t ones[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
     if (Format<TYPE>::scales != 2) return;
@@ -245,10 +254,8 @@ static __device__ __forceinline__ void multiply_rows(const Product &p, const Tas
 #pragma unroll
         for (int c = 0; c < N; c++) {
             if (N > 1 && c >= t.n) break;
-            const int8_t *q = columns + (size_t)c * chunks * 1024;
-            column[c].lo = *(const uint4 *)(const void *)q;
-            column[c].hi = *(const uint4 *)(const void *)(q + 32 * 16);
-            column[c].ds = scales[(size_t)c * chunks * 32];
+            column[c] = load_column(columns + (size_t)c * chunks * 1024,
+                                    scales + (size_t)c * chunks * 32);
         }
         columns += 1024;
         scales += 32;
@@ -332,12 +339,9 @@ static __device__ __forceinline__ void multiply_whole(const Product &p, const ch
             FETCH((j + AHEAD) % S::SLOTS, j + AHEAD, c + j + AHEAD < chunks)
             Column column[S::SPAN];
 #pragma unroll
-            for (int k = 0; k < S::SPAN; k++) {
-                const int8_t *of = q + (j * S::SPAN + k) * 1024;
-                column[k].lo = *(const uint4 *)(const void *)of;
-                column[k].hi = *(const uint4 *)(const void *)(of + 512);
-                column[k].ds = ds[(j * S::SPAN + k) * 32];
-            }
+            for (int k = 0; k < S::SPAN; k++)
+                column[k] =
+                    load_column(q + (j * S::SPAN + k) * 1024, ds + (j * S::SPAN + k) * 32);
             copies_done<AHEAD>();
             __syncwarp(); /* the whole chunk is there */
 #pragma unroll
@@ -516,8 +520,7 @@ static void launch_plain(struct sheaf__cuda_queue *q, const struct Product *p, c
 }
 
 template <int N, int ROWS>
-static void launch(struct sheaf__cuda_queue *q, const struct Product *product) {
-    Product own = *product, *const p = &own;
+static void launch(struct sheaf__cuda_queue *q, struct Product *p) {
     const bool pairs = p->ids.data != NULL;
     Grid g;
     g.n_y = pairs ? p->dst.ne[1] * p->dst.ne[2] : (p->dst.ne[1] + N - 1) / N;
@@ -552,7 +555,7 @@ static void launch(struct sheaf__cuda_queue *q, const struct Product *product) {
 /* Up to so many rows for each SM have a warp of their own, or there are too few warps. */
 enum { SMALL = 32 };
 
-void sheaf__cuda_mul_vec(struct sheaf__cuda_queue *q, const struct Product *p) {
+void sheaf__cuda_mul_vec(struct sheaf__cuda_queue *q, struct Product *p) {
     int64_t rows = p->a.ne[1];
     for (int k = 0; k < p->n_more; k++) rows += p->more[k].m;
     if (!p->ids.data && p->dst.ne[1] > 1) {

@@ -25,7 +25,7 @@ struct Product {
         int64_t m;
         char *dst;
         size_t step;    /* bytes between columns of dst */
-        unsigned first; /* block of the grid; mul_vec.cu finds it */
+        unsigned first; /* block of the grid; sheaf__cuda_mul_vec finds it */
     } more[2];
     int n_more;
     bool early; /* all matrices are weights, which no kernel writes */
@@ -40,16 +40,20 @@ static inline bool sheaf__cuda_by_integers(enum sheaf_type type) {
     return sheaf_is_quantized(type) && !sheaf__cuda_by_elements(type);
 }
 
-/* Does `user`, a node to come, want the columns of x as integers? Then the kernel that makes x
- * writes them to p->q and p->ds, all p->chunks of a column, and sets q->rounds to x. */
-bool sheaf__cuda_rounds(const struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
-                        const struct sheaf_tensor *user, struct Product *p);
+/* What a kernel writes beside its result, for products of it: nothing, if both are NULL; its columns as integers, of
+ * which there are less than 2^32 chunks; or its rows as halves, dense, of a multiple of four elements. */
+struct Rounded {
+    int8_t *q;
+    float2 *ds;
+    int chunks; /* of a column */
+    uint16_t *halves;
+    int half; /* their type */
+};
 
-/* The same for a kernel that writes what *r says by round_four: integers, or the halves of a product by cuBLASLt. true:
- * the queue has noted it. */
-struct Rounded;
-bool sheaf__cuda_rounds_to(struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
-                           const struct sheaf_tensor *user, struct Rounded *r);
+/* Does `user`, a node to come, want the columns of x as integers or, if the kernel that makes x can write them, as the
+ * halves of a product by cuBLASLt? Then that kernel writes all that *r says, and the queue has noted it (`rounds`). */
+bool sheaf__cuda_rounds(struct sheaf__cuda_queue *q, const struct sheaf_tensor *x,
+                        const struct sheaf_tensor *user, bool halves, struct Rounded *r);
 
 /* Bytes of the quantized columns (q and ds), where p finds them, and how they are made from rows of
  * b. */
@@ -62,7 +66,7 @@ void sheaf__cuda_to_halves(struct sheaf__cuda_queue *q, const char *x, size_t nb
                            char *out, int64_t k, int64_t n);
 
 /* Any type; block types need the quantized columns. */
-void sheaf__cuda_mul_vec(struct sheaf__cuda_queue *q, const struct Product *p);
+void sheaf__cuda_mul_vec(struct sheaf__cuda_queue *q, struct Product *p);
 /* Any type, MUL_MAT only. */
 void sheaf__cuda_mul_tile(struct sheaf__cuda_queue *q, const struct Product *p);
 
@@ -76,32 +80,27 @@ HD size_t column_half(int64_t chunks, int64_t column, int64_t block, int half) {
  * bit counts one. */
 HD uint32_t rounded_bits(float v, float scale) { return sheaf__f32_bits(v * scale + 12582912.0f); }
 
+/* What the elements of a block are multiplied by, of which `most` is the largest in size; what it keeps, with the sum of
+ * its integers. */
+HD float block_scale(float most) { return most > 0.0f ? 127.0f / most : 0.0f; }
+HD float2 block_pair(float most, int sum) {
+    float2 pair;
+    pair.x = most * (1.0f / 127.0f);
+    pair.y = pair.x * (float)sum;
+    return pair;
+}
+
 /* A warp makes a block, each lane of it having an element. */
 static __device__ __forceinline__ void quantize_lane(int8_t *q, float2 *ds, int64_t chunks,
                                                      int64_t column, int64_t block, float v) {
     const unsigned lane = threadIdx.x % 32, n = (unsigned)block;
     const float most = warp_max_of_sizes(fabsf(v));
-    const int r = (int8_t)rounded_bits(v, most > 0.0f ? 127.0f / most : 0.0f);
+    const int r = (int8_t)rounded_bits(v, block_scale(most));
     const int sum = warp_sum_of(r);
     q += column_half(chunks, column, 0, 0);
     q[((n / 32 * 2 + lane / 16) * 32 + n % 32) * 16 + lane % 16] = (int8_t)r;
-    if (lane == 0) {
-        float2 pair;
-        pair.x = most * (1.0f / 127.0f);
-        pair.y = pair.x * (float)sum;
-        ds[column * chunks * 32 + n] = pair;
-    }
+    if (lane == 0) ds[column * chunks * 32 + n] = block_pair(most, sum);
 }
-
-/* What a kernel writes beside its result, for products of it: nothing, if both are NULL; its columns as integers, of
- * which there are less than 2^32 chunks; or its rows as halves, dense, of a multiple of four elements. */
-struct Rounded {
-    int8_t *q;
-    float2 *ds;
-    int chunks; /* of a column */
-    uint16_t *halves;
-    int half; /* their type */
-};
 
 /* Elements i to i + 3 of a column: quantize_lane by eight lanes a block, with the same bits. All lanes of the warp
  * take part, each with its own i, multiples of four that follow one another. */
@@ -119,7 +118,7 @@ static __device__ __forceinline__ void quantize_four(const Rounded &c, unsigned 
         const uint32_t other = (uint32_t)__shfl_xor_sync(FULL_WARP, (int)bits, d);
         bits = other > bits ? other : bits;
     }
-    const float most = sheaf__bits_f32(bits), scale = most > 0.0f ? 127.0f / most : 0.0f;
+    const float most = sheaf__bits_f32(bits), scale = block_scale(most);
 #pragma unroll
     for (int j = 0; j < 4; j++) r[j] = rounded_bits(f.v[j], scale);
     const uint32_t four =
@@ -130,12 +129,7 @@ static __device__ __forceinline__ void quantize_four(const Rounded &c, unsigned 
     char *q = (char *)c.q + (size_t)chunk * 1024;
     *(uint32_t *)(void *)(q + ((at & ~1023u) | (at & 16u) << 5 | (at >> 5 & 31u) << 4 |
                                (at & 15u))) = four;
-    if (at % 32 == 0) {
-        float2 pair;
-        pair.x = most * (1.0f / 127.0f);
-        pair.y = pair.x * (float)sum;
-        (c.ds + (size_t)chunk * 32)[at / 32] = pair;
-    }
+    if (at % 32 == 0) (c.ds + (size_t)chunk * 32)[at / 32] = block_pair(most, sum);
 }
 
 /* Four floats as F16, inside its range, or BF16. */

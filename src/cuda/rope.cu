@@ -49,6 +49,7 @@ HD Wave wave_of(const Rope &r, const View &factors, int64_t i, int64_t n) {
     return w;
 }
 
+/* volatile: turn_kernel reads it before and behind its wait. */
 HD int position_at(const View &pos, const Wave &w, int64_t i2) {
     return *(const volatile int *)(void *)(pos.data + (size_t)(w.at + i2) * pos.nb[0]);
 }

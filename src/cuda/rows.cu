@@ -253,8 +253,8 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
         }
     }
     if (mul && !sheaf__cuda_apart(mul, norm)) return 0;
-    for (int i = 0; i < 2 && mul && q->sum.n_blocks;
-         i++) /* the weights are read before the sum is written */
+    /* the weights are read before the sum is written */
+    for (int i = 0; i < 2 && mul && q->sum.n_blocks; i++)
         if (in[i] && !sheaf__cuda_disjoint(mul->src[1], in[i])) mul = out[2] = NULL;
     const bool to_a = is_sum(in[0], &q->sum), to_b = is_sum(in[1], &q->sum);
     if (q->sum.n_blocks ? to_a == to_b : !add && !mul) return 0;
@@ -273,7 +273,7 @@ int sheaf__cuda_launch_chain(struct sheaf__cuda_queue *q, const struct sheaf_ten
     c.to_b = to_b;
     memset(&q->sum, 0, sizeof q->sum);
     const int nodes = first + 1 + (mul ? 1 : 0);
-    if (mul) sheaf__cuda_rounds_to(q, mul, nodes < n ? next[nodes] : NULL, &c.rounded);
+    if (mul) sheaf__cuda_rounds(q, mul, nodes < n ? next[nodes] : NULL, true, &c.rounded);
     bool wide = !mul || sheaf__cuda_in_fours(mul->src[1]);
     for (int i = 0; i < 3; i++)
         wide = wide && (!in[i] || sheaf__cuda_in_fours(in[i])) &&

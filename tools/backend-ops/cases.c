@@ -206,10 +206,8 @@ static void gen_mul_mat(struct op_list *l, const struct op_family *f) {
             product(l, f, shape(ta, 256, 0, 1, 1), shape(tb, 256, 4, 1, 1));
             product(l, f, shape(ta, 0, 3, 1, 1), shape(tb, 0, 4, 1, 1));
         }
-        for (int long_rows = 0; long_rows < 2; long_rows++) { /* of whole chunks, for one column */
-            const int64_t k = long_rows ? 6144 : 2048;
+        for (int64_t k = 2048; k <= 6144; k += 4096) /* rows of whole chunks, one column */
             product(l, f, shape(ta, k, 9, 1, 1), shape(SHEAF_TYPE_F32, k, 1, 1, 1));
-        }
         for (int large = 0; large < 2 && t < COPIED_ACROSS; large++) {
             product(l, f, shape(ta, 2048, 1024, 1, 1),
                     shape(SHEAF_TYPE_F32, 2048, large ? 32 : 1, 1, 1));
