@@ -264,7 +264,7 @@ sanitize() {
     # those with the most cases first, or the last one runs alone
     { grep -x -e CPY -e MUL_MAT "$work/ops"; grep -vx -e CPY -e MUL_MAT "$work/ops"; } >"$work/ops.$tool"
     if [ "$tool" = racecheck ]; then
-        blas=,blas=0
+        blas=blas=0
         printf '%s\n' FLASH_ATTN_EXT MUL_MAT MUL_MAT_ID SET_ROWS RMS_NORM SOFT_MAX TOP_K ARGMAX NORM L2_NORM GROUP_NORM SUM \
             SUM_ROWS MEAN ROPE SSM_SCAN GATED_DELTA_NET >"$work/ops.$tool" # with barriers or shuffles
     fi
@@ -278,12 +278,12 @@ sanitize() {
     fi
     export CUDA_MODULE_LOADING=LAZY # or every process instruments all kernels before the first runs
     # shellcheck disable=SC2016  # expanded by the inner shell
-    SHEAF_CUDA_PARAMS=fuse=1$blas xargs -P "$beside" -I{} bash -c '"$1" --tool "$2" --error-exitcode 9 --log-file "$4/logs/$2-{}.log" \
+    SHEAF_CUDA_PARAMS=$blas xargs -P "$beside" -I{} bash -c '"$1" --tool "$2" --error-exitcode 9 --log-file "$4/logs/$2-{}.log" \
         "$3/sheaf-backend-ops" test -b "$5" -o {} >"$4/logs/$2-{}.out" 2>&1 || echo {}' \
         _ "$sanitizer" "$tool" "$bin" "$work" "${kind}0" <"$work/ops.$tool" >"$work/found.$tool"
     for file in "${files[@]}"; do
         name=$(basename "$file" .gguf)
-        SHEAF_CUDA_PARAMS=graphs=0$blas timeout 120 "$sanitizer" --tool "$tool" --error-exitcode 9 --log-file "$work/logs/$tool-$name.log" \
+        SHEAF_CUDA_PARAMS=graphs=0${blas:+,$blas} timeout 120 "$sanitizer" --tool "$tool" --error-exitcode 9 --log-file "$work/logs/$tool-$name.log" \
             "$bin/sheaf-run" -m "$file" -p 'aaaa bbbb cccc dddd eeee' -n 4 --temp 0 --ignore-eos --devices "${kind}0" \
             >"$work/logs/$tool-$name.out" 2>&1 || echo "$name" >>"$work/found.$tool"
     done
