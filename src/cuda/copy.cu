@@ -302,7 +302,6 @@ template <int ELEMENTS>
 static __global__ void __launch_bounds__(threads_of(ELEMENTS), 1)
     set_rows_kernel(View dst, View b, View ids, Rows rows, Row first, Fault *fault) {
     CUDA_DYNAMIC_SHARED(float, shared);
-    __shared__ int superseded;
     float one, *x = own_block<ELEMENTS>(shared, &one);
     next_may_start();
     previous_done();
@@ -310,17 +309,12 @@ static __global__ void __launch_bounds__(threads_of(ELEMENTS), 1)
     const int64_t c1 = (uint32_t)at.i2 % (uint32_t)ids.ne[1];
     const int64_t c2 = (uint32_t)at.i3 % (uint32_t)ids.ne[2];
     const int64_t id = load_id(ids, at.i1, c1, c2);
-    const bool bad = id < 0 || id >= rows.limit;
-    if (threadIdx.x == 0) {
-        superseded = bad;
-        if (bad) report(fault, rows.node, id);
-    }
-    __syncthreads(); /* it is set */
+    bool superseded = id < 0 || id >= rows.limit;
+    if (superseded && threadIdx.x == 0) report(fault, rows.node, id);
     for (int64_t j = at.i1 + 1 + threadIdx.x; j < b.ne[1]; j += blockDim.x) {
-        if (load_id(ids, j, c1, c2) == id) superseded = 1;
+        if (load_id(ids, j, c1, c2) == id) superseded = true;
     }
-    __syncthreads(); /* later rows were seen */
-    if (superseded) return;
+    if (__syncthreads_or(superseded)) return; /* later rows were seen */
     const Row to = {id, at.i2, at.i3};
     const char *from = row_data(b, at) + (size_t)threadIdx.x * ELEMENTS * b.nb[0];
     char *d = row_data(dst, to) + (size_t)threadIdx.x * dst.nb[0];

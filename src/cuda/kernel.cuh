@@ -72,7 +72,9 @@
  * done. So several kernels stand ready, and the next product fetches its weights while they run. */
 
 static __device__ __forceinline__ void previous_done() {
-#if !defined(SHEAF_CUDA_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#ifdef SHEAF_CUDA_EMULATED
+    emu_previous_done();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -86,8 +88,7 @@ static __device__ __forceinline__ void next_may_start() {
  * 9.0 a single request brings all of them; before, one may bring a sector of 32 bytes. */
 static __device__ __forceinline__ void prefetch(const void *p, unsigned bytes) {
 #if defined(SHEAF_CUDA_EMULATED)
-    volatile char at = ((const char *)p)[bytes - 1]; /* it must be memory */
-    (void)at;
+    emu_prefetch(p, bytes);
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
 #else
@@ -108,6 +109,15 @@ static __device__ __forceinline__ void prefetch_sector(const void *p) {
 
 /* Before previous_done, memory that is read or written behind it: its address is translated by then. */
 static __device__ __forceinline__ void look_up(const void *p) { prefetch_sector(p); }
+
+/* Before previous_done, a word that a kernel before this one may write: it is read again behind that call. */
+static __device__ __forceinline__ int guess_of(const int *p) {
+#ifdef SHEAF_CUDA_EMULATED
+    return emu_guess(p);
+#else
+    return *(const volatile int *)p; /* the later read is one of its own */
+#endif
+}
 
 /* ---- copies to shared memory that run on ---- */
 

@@ -49,9 +49,8 @@ HD Wave wave_of(const Rope &r, const View &factors, int64_t i, int64_t n) {
     return w;
 }
 
-/* volatile: turn_kernel reads it before and behind its wait. */
-HD int position_at(const View &pos, const Wave &w, int64_t i2) {
-    return *(const volatile int *)(void *)(pos.data + (size_t)(w.at + i2) * pos.nb[0]);
+static __device__ __forceinline__ const int *position_at(const View &pos, const Wave &w, int64_t i2) {
+    return (const int *)(const void *)(pos.data + (size_t)(w.at + i2) * pos.nb[0]);
 }
 
 /* Sine and cosine of an angle, which is reduced in double. */
@@ -80,7 +79,7 @@ static __global__ void rope_kernel(View dst, View a, View pos, View factors, Rop
         const Divided place = divided(z, dst.ne[2]);
         const int64_t i2 = place.rest, i3 = place.quotient;
         float s = 0.0f, c = 0.0f;
-        if (turn) turn_of(r, wave, position_at(pos, wave, i2), &s, &c);
+        if (turn) turn_of(r, wave, *position_at(pos, wave, i2), &s, &c);
         for (int64_t h0 = (int64_t)blockIdx.y * HEADS; h0 < dst.ne[1];
              h0 += (int64_t)gridDim.y * HEADS) {
             for (int64_t h = h0; h < h0 + HEADS && h < dst.ne[1]; h++) {
@@ -201,22 +200,18 @@ static __device__ __forceinline__ float sum_of_squares(const float *x, int n, un
     return warp_sum(of_warp);
 }
 
-/* The row of the caches that position i2 is for, -1 if the id is bad. *superseded: a later position
- * is for the same row, and is written. */
-static __device__ __forceinline__ int64_t cache_row(const Turn &t, int64_t i2, int64_t id,
-                                                    int *superseded) {
-    if (id < 0 || id >= t.n_rows) {
-        if (threadIdx.x == 0) report(t.fault, t.node, id);
-        return -1;
-    }
+/* Is row `id` of the caches not for position i2? It is bad, or for a later position, of which each thread of the block
+ * looks at some: all of them together know it. */
+static __device__ __forceinline__ bool not_for(const Turn &t, int64_t i2, int64_t id) {
+    bool other = id < 0 || id >= t.n_rows;
+    if (other && threadIdx.x == 0) report(t.fault, t.node, id);
     for (int64_t j = i2 + 1 + threadIdx.x; j < t.n; j += THREADS)
-        if (load_id(t.ids, j, 0, 0) == id) *superseded = 1;
-    return id;
+        if (load_id(t.ids, j, 0, 0) == id) other = true;
+    return other;
 }
 
 /* A piece of the values of position i2 into their cache, by a block. */
-static __device__ __forceinline__ void write_values(const Turn &t, int64_t piece, int64_t i2,
-                                                    int *superseded) {
+static __device__ __forceinline__ void write_values(const Turn &t, int64_t piece, int64_t i2) {
     const float *from = head_at(t.values, 0, i2);
     const int64_t first = piece * PIECE + threadIdx.x;
     const int64_t id = load_id(t.ids, i2, 0, 0);
@@ -224,10 +219,8 @@ static __device__ __forceinline__ void write_values(const Turn &t, int64_t piece
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++)
         x[k] = first + k * THREADS < t.n_values ? from[first + k * THREADS] : 0.0f;
-    const int64_t row = cache_row(t, i2, id, superseded);
-    __syncthreads(); /* later positions were seen, of the values */
-    if (row < 0 || *superseded) return;
-    char *to = t.cache.data + (size_t)row * t.cache.nb1;
+    if (__syncthreads_or(not_for(t, i2, id))) return; /* later positions were seen, of the values */
+    char *to = t.cache.data + (size_t)id * t.cache.nb1;
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
         const int64_t i = first + k * THREADS;
@@ -255,7 +248,6 @@ static __device__ __forceinline__ Pairs load_pairs(const Rope &r, const float *x
  * cosine of the pairs */
 static __global__ void turn_kernel(Turn t) {
     CUDA_DYNAMIC_SHARED(float2, angle);
-    __shared__ int superseded;
     const Rope &r = t.rope;
     const int64_t i2 = blockIdx.x, n_pairs = r.shape.n_pairs, end = t.d - n_pairs;
     const Turned &p = t.part[blockIdx.y >= t.part1_at];
@@ -263,11 +255,10 @@ static __global__ void turn_kernel(Turn t) {
     Wave wave = {0.0, 0};
     next_may_start();
     if (!r.early) previous_done();
-    if (threadIdx.x == 0) superseded = 0;
     if (threadIdx.x < n_pairs) wave = wave_of(r, t.factors, threadIdx.x, t.n);
     /* The positions mostly are there long before: the angle is taken early, and again if another is read later. */
     const bool guesses = r.early && threadIdx.x < n_pairs;
-    const int guess = guesses ? position_at(t.pos, wave, i2) : 0;
+    const int guess = guesses ? guess_of(position_at(t.pos, wave, i2)) : 0;
     float2 guessed = {0.0f, 0.0f};
     if (guesses) turn_of(r, wave, guess, &guessed.x, &guessed.y);
     if (threadIdx.x == 0) {
@@ -279,10 +270,9 @@ static __global__ void turn_kernel(Turn t) {
             look_up(head_at(t.values, 0, i2));
         }
     }
-    __syncthreads(); /* `superseded` is set */
     if (r.early) previous_done();
     if (blockIdx.y >= t.values_at) {
-        write_values(t, blockIdx.y - t.values_at, i2, &superseded);
+        write_values(t, blockIdx.y - t.values_at, i2);
         return;
     }
     const int64_t h = group * HEADS + threadIdx.x / 32;
@@ -290,8 +280,8 @@ static __global__ void turn_kernel(Turn t) {
     const float *x = head_at(p.a, h, i2);
     /* all that is read is under way before the first of it is used */
     Pairs pairs = load_pairs(r, x, own, end);
-    const int position = threadIdx.x < n_pairs ? position_at(t.pos, wave, i2) : 0;
-    int64_t id = p.cache.data ? load_id(t.ids, i2, 0, 0) : -1;
+    const int position = threadIdx.x < n_pairs ? *position_at(t.pos, wave, i2) : 0;
+    const int64_t id = p.cache.data ? load_id(t.ids, i2, 0, 0) : -1;
     float scale = 0.0f;
     if (p.norm.data && h < p.h)
         scale = 1.0f / sqrtf(sum_of_squares(x, (int)t.d, p.norm_threads) / (float)t.d + p.eps);
@@ -299,13 +289,12 @@ static __global__ void turn_kernel(Turn t) {
         float2 turn = guessed;
         if (i >= THREADS) wave = wave_of(r, t.factors, i, t.n);
         if (!guesses || i >= THREADS || position != guess)
-            turn_of(r, wave, i < THREADS ? position : position_at(t.pos, wave, i2), &turn.x,
+            turn_of(r, wave, i < THREADS ? position : *position_at(t.pos, wave, i2), &turn.x,
                     &turn.y);
         angle[i] = turn;
     }
-    if (p.cache.data) id = cache_row(t, i2, id, &superseded);
-    __syncthreads(); /* the angles are there, and later positions were seen */
-    const bool keep = id >= 0 && !superseded;
+    const bool elsewhere = !p.cache.data || not_for(t, i2, id);
+    const bool keep = !__syncthreads_or(elsewhere); /* the angles are there, and later positions were seen */
     float *y = head_at(p.dst, h, i2), *norm = head_at(p.norm, h, i2), *mul = head_at(p.mul, h, i2);
     char *row =
         keep ? p.cache.data + (size_t)id * p.cache.nb1 + (size_t)(h * t.d) * p.cache.nb0 : NULL;

@@ -1,5 +1,6 @@
 /* What the suites of the CUDA backend on the CPU share: the module of tests/emulators/cuda, tensors on a
- * device of it, and the graphs that it replays. */
+ * device of it, and the graphs that it replays. What a suite loads itself looks for races, too; programs
+ * that it starts with ENV do not, which is faster. */
 #ifndef SHEAF_TESTS_CUDA_RIG_H
 #define SHEAF_TESTS_CUDA_RIG_H
 
@@ -12,7 +13,7 @@
 #include "sheaf/sheaf.h"
 
 #define PLACE  SHEAF_BUILD_DIR "/lib/cuda-emu"
-#define MODULE PLACE "/libsheaf-cuda.so"
+#define MODULE SHEAF_BUILD_DIR "/lib/cuda-races/libsheaf-cuda.so"
 #define ENV    "SHEAF_BACKEND_PATH='" PLACE "' "
 
 static inline sheaf_backend_reg_t load(const char *machine) {

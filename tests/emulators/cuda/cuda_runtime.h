@@ -10,8 +10,8 @@
  *
  * What this shows: index arithmetic, shapes, strides, barriers, supports_op, the host's logic; with
  * "order=SEED", which takes blocks in any order, warps in any order from shuffle to shuffle, and
- * bytes of copies early or late, also barriers that are missing. What it cannot show: the memory
- * model, speed, and anything of the real driver.
+ * bytes of copies early or late, also barriers that are missing; built with races.cc, races. What it
+ * cannot show: speed, and anything of the real driver.
  *
  * SHEAF_TEST_CUDA_EMU sets up the machine: "devices=2,cc=90,memory=N,fail=NAME:COUNT" (the COUNTth call
  * of the runtime function NAME fails; never=N: from the Nth cudaStreamQuery on, nothing is done;
@@ -76,12 +76,24 @@ struct emu_stream {
     emu_graph *capture; /* NULL: things run at once */
 };
 typedef struct emu_stream *cudaStream_t;
-void emu_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, bool cooperative,
-                const char *name, const void *function, const std::function<void()> &kernel);
+struct emu_kernel {
+    const char *name;
+    const void *function;
+    bool cooperative; /* it has barriers, shuffles or shared memory */
+    bool ahead;       /* it may start while those before it run */
+    std::function<void()> call;
+};
+void emu_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                const emu_kernel &kernel);
+/* The kernels before this one are done, for the calling thread. */
+void emu_previous_done(void);
+/* Reads of memory that a kernel before this one may write. */
+void emu_prefetch(const void *p, unsigned bytes);
+int emu_guess(const int *p);
 void *emu_dynamic_shared(void);
 /* Lanes of a warp meet and exchange 32 bits. */
 uint32_t emu_shuffle(uint32_t value, int from_lane);
-void emu_syncthreads(void);
+int emu_syncthreads(int vote); /* what all threads of the block give, joined by or */
 void emu_syncwarp(void);
 /* Lanes of a warp meet; what each has shown, until they meet again. */
 const void *const *emu_show(const void *mine);
@@ -93,31 +105,21 @@ void emu_copy_ahead(void *to, const void *from, size_t size);
 void emu_copies_begun(void);
 void emu_copies_done(int running);
 
-#define CUDA_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
+#define EMU_LAUNCH(cooperative, ahead, kernel, grid, block, shared, stream, ...)                   \
     do {                                                                                           \
         auto fn_ = kernel;                                                                         \
-        emu_launch(grid, block, shared, stream, true, #kernel, (const void *)fn_,                  \
-                   std::bind(fn_, __VA_ARGS__));                                                   \
+        emu_launch(grid, block, shared, stream,                                                    \
+                   emu_kernel{#kernel, (const void *)fn_, cooperative, ahead,                      \
+                              std::bind(fn_, __VA_ARGS__)});                                       \
     } while (0)
-#define CUDA_LAUNCH_PLAIN(kernel, grid, block, shared, stream, ...)                                \
-    do {                                                                                           \
-        auto fn_ = kernel;                                                                         \
-        emu_launch(grid, block, shared, stream, false, #kernel, (const void *)fn_,                 \
-                   std::bind(fn_, __VA_ARGS__));                                                   \
-    } while (0)
-#define CUDA_LAUNCH_AHEAD(ahead, ...)                                                              \
-    do {                                                                                           \
-        (void)(ahead);                                                                             \
-        CUDA_LAUNCH(__VA_ARGS__);                                                                  \
-    } while (0)
-#define CUDA_LAUNCH_AHEAD_PLAIN(ahead, ...)                                                        \
-    do {                                                                                           \
-        (void)(ahead);                                                                             \
-        CUDA_LAUNCH_PLAIN(__VA_ARGS__);                                                            \
-    } while (0)
+#define CUDA_LAUNCH(...)                    EMU_LAUNCH(true, false, __VA_ARGS__)
+#define CUDA_LAUNCH_PLAIN(...)              EMU_LAUNCH(false, false, __VA_ARGS__)
+#define CUDA_LAUNCH_AHEAD(ahead, ...)       EMU_LAUNCH(true, ahead, __VA_ARGS__)
+#define CUDA_LAUNCH_AHEAD_PLAIN(ahead, ...) EMU_LAUNCH(false, ahead, __VA_ARGS__)
 #define CUDA_DYNAMIC_SHARED(type, name) type *name = (type *)emu_dynamic_shared()
 
-static inline void __syncthreads(void) { emu_syncthreads(); }
+static inline void __syncthreads(void) { (void)emu_syncthreads(0); }
+static inline int __syncthreads_or(int given) { return emu_syncthreads(given); }
 static inline void __syncwarp(unsigned = 0xffffffffu) { emu_syncwarp(); }
 static inline int emu_lane(void) { return (int)(threadIdx.x % 32); }
 static inline int __shfl_xor_sync(unsigned, int v, int d) {
@@ -157,12 +159,8 @@ static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     for (int i = 0; i < 4; i++) r |= (unsigned)(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
     return r;
 }
-static inline unsigned long long atomicCAS(unsigned long long *p, unsigned long long compare,
-                                           unsigned long long value) {
-    const unsigned long long old = *p;
-    if (old == compare) *p = value;
-    return old;
-}
+unsigned long long atomicCAS(unsigned long long *p, unsigned long long compare,
+                             unsigned long long value);
 
 /* ---- runtime ---- */
 

@@ -13,6 +13,8 @@
 #include <mutex>
 #include <vector>
 
+#include "races.h"
+
 static void die(const char *what) {
     fprintf(stderr, "cuda-emu: %s (block %u %u %u, thread %u)\n", what, blockIdx.x, blockIdx.y,
             blockIdx.z, threadIdx.x);
@@ -38,6 +40,7 @@ struct place {
 [[noreturn]] static void APART go_to(place *p) { __builtin_longjmp(p->words, 1); }
 
 enum { MAX_THREADS = 1024, STACK = 256 << 10 };
+enum { BARRIERS, SYNCWARPS, WAITS, PASSED }; /* what a thread has passed, counted */
 enum state { READY, AT_WARP, AT_BLOCK, DONE };
 
 /* A copy to shared memory that runs on: until its group is waited for, its bytes may not be there. */
@@ -46,6 +49,7 @@ struct copy {
     const void *from;
     size_t size;
     int group;
+    bool there;
 };
 
 struct fiber {
@@ -54,6 +58,8 @@ struct fiber {
     uint32_t slot[2]; /* what its shuffles give, by turns */
     int turn;
     bool made;
+    int vote; /* what it brings to a barrier */
+    unsigned passed[PASSED];
     int group; /* of its copies: the one that is open */
     std::vector<copy> copies;
 };
@@ -65,6 +71,8 @@ struct emu_machine { /* of one OS thread */
     ucontext_t start;
     place back;
     int current;
+    unsigned *passed; /* of the thread that runs */
+    int vote;         /* of the last barrier: all of its threads' */
     const std::function<void()> *kernel;
     std::vector<char> shared;
     const char *name;
@@ -90,6 +98,7 @@ static void APART resume(int i, int n_threads_x) {
     fiber *f = &emu_here->fibers[i];
     emu_here->current = i;
     emu_now.thread = dim3((unsigned)(i % n_threads_x), (unsigned)(i / n_threads_x), 0);
+    races_run(i, emu_here->passed = f->passed);
     if (COMES_BACK_TO(emu_here->back)) return;
     if (f->made) go_to(&f->at);
     f->made = true;
@@ -108,11 +117,17 @@ static void APART wait_as(enum state s) {
 }
 
 static thread_local bool cooperative_now;
-void emu_syncthreads(void) {
+int emu_syncthreads(int vote) {
     if (!emu_here || !cooperative_now) die("a barrier in a kernel that was launched as plain");
+    emu_here->fibers[emu_here->current].vote = vote;
     wait_as(AT_BLOCK);
+    emu_here->fibers[emu_here->current].passed[BARRIERS]++;
+    return emu_here->vote;
 }
-void emu_syncwarp(void) { wait_as(AT_WARP); }
+void emu_syncwarp(void) {
+    wait_as(AT_WARP);
+    emu_here->fibers[emu_here->current].passed[SYNCWARPS]++;
+}
 uint32_t emu_shuffle(uint32_t value, int from) {
     fiber *f = &emu_here->fibers[emu_here->current];
     const int turn = f->turn ^= 1, first = emu_here->current / 32 * 32;
@@ -149,6 +164,7 @@ void emu_multiply_16x8x16(float *d, const uint32_t *a, const uint32_t *b,
 
 void emu_load_matrices(uint32_t *r, const void *row, bool transposed) {
     if ((uintptr_t)row % 16) die("a row of a matrix is not aligned");
+    races_read_by_warp(row, 16);
     const void *const *shown = emu_show(row);
     const int lane = emu_here->current % 32, g = lane / 4, t = lane % 4;
     for (int i = 0; i < 4; i++) {
@@ -162,16 +178,28 @@ void emu_load_matrices(uint32_t *r, const void *row, bool transposed) {
     wait_as(AT_WARP); /* all have read */
 }
 
+void emu_previous_done(void) { emu_here->passed[WAITS]++; }
+void emu_prefetch(const void *p, unsigned bytes) {
+    volatile char at = ((const char *)p)[bytes - 1];
+    (void)at;
+}
+int emu_guess(const int *p) { return *p; }
+unsigned long long atomicCAS(unsigned long long *p, unsigned long long compare,
+                             unsigned long long value) {
+    const unsigned long long old = *p;
+    if (old == compare) *p = value;
+    return old;
+}
+
 /* The bytes come when the copy is begun or as late as they may, by chance; without it late. */
 void emu_copy_ahead(void *to, const void *from, size_t size) {
     fiber *f = &emu_here->fibers[emu_here->current];
     if ((uintptr_t)to % size || (uintptr_t)from % size)
         die("a copy to shared memory is not aligned");
-    if (emu_here->seed && any_of(2)) {
-        memcpy(to, from, size);
-    } else {
-        f->copies.push_back(copy{to, from, size, f->group});
-    }
+    races_copy_begins(to, size);
+    const bool there = emu_here->seed && any_of(2);
+    if (there) memcpy(to, from, size);
+    f->copies.push_back(copy{to, from, size, f->group, there});
 }
 void emu_copies_begun(void) { emu_here->fibers[emu_here->current].group++; }
 void emu_copies_done(int running) {
@@ -181,7 +209,8 @@ void emu_copies_done(int running) {
         if (c.group >= f->group - running) {
             f->copies[kept++] = c;
         } else {
-            memcpy(c.to, c.from, c.size);
+            if (!c.there) memcpy(c.to, c.from, c.size);
+            races_copy_arrives(c.to, c.size);
         }
     }
     f->copies.resize(kept);
@@ -213,6 +242,7 @@ static void run_block(int n, int n_x) {
         emu_here->fibers[i].state = READY;
         emu_here->fibers[i].turn = 0;
         emu_here->fibers[i].group = 0;
+        memset(emu_here->fibers[i].passed, 0, sizeof emu_here->fibers[i].passed);
         emu_here->fibers[i].copies.clear();
     }
     for (;;) {
@@ -237,7 +267,11 @@ static void run_block(int n, int n_x) {
         }
         if (done == n) return;
         if (at_block != n) die("not all threads reach a barrier");
-        for (int i = 0; i < n; i++) emu_here->fibers[i].state = READY;
+        emu_here->vote = 0;
+        for (int i = 0; i < n; i++) {
+            emu_here->fibers[i].state = READY;
+            emu_here->vote |= emu_here->fibers[i].vote;
+        }
     }
 }
 
@@ -249,8 +283,7 @@ static uint64_t block_number(uint64_t i, uint64_t n, uint64_t start, uint64_t st
 }
 static uint64_t common_divisor(uint64_t a, uint64_t b) { return b ? common_divisor(b, a % b) : a; }
 
-static void run_grid(dim3 grid, dim3 block, size_t shared, bool cooperative, const char *name,
-                     const std::function<void()> &kernel) {
+static void run_grid(dim3 grid, dim3 block, size_t shared, const emu_kernel &kernel) {
     const int n = (int)(block.x * block.y * block.z);
     if (!emu_here) {
         emu_here = new emu_machine();
@@ -258,28 +291,39 @@ static void run_grid(dim3 grid, dim3 block, size_t shared, bool cooperative, con
                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (emu_here->stacks == MAP_FAILED) abort();
     }
-    emu_here->kernel = &kernel;
-    emu_here->name = name;
+    emu_here->kernel = &kernel.call;
+    emu_here->name = kernel.name;
     emu_now.block_dim = block;
     emu_now.grid_dim = grid;
     if (!emu_here->seed) emu_here->seed = (uint64_t)setting("order", 0);
     const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
     uint64_t start = any_of(1u << 30), stride = 1 + any_of(1u << 30);
     while (common_divisor(stride, blocks) != 1) stride++;
+    if (kernel.cooperative) {
+        races_begin_launch(kernel, emu_here->stacks,
+                           emu_here->stacks + (size_t)MAX_THREADS * STACK);
+    } else {
+        races_begin_launch(kernel, NULL, (char *)__builtin_frame_address(0));
+    }
     for (uint64_t i = 0; i < blocks; i++) { /* no order is promised */
         const uint64_t b = block_number(i, blocks, start % blocks, stride);
         emu_now.block = dim3((unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y),
                              (unsigned)(b / grid.x / grid.y));
-        if (cooperative) {
+        if (kernel.cooperative) {
             emu_here->shared.assign(shared + 256, (char)0xee);
+            races_begin_block((unsigned)b, emu_here->shared.data(), shared + 256);
             run_block(n, (int)block.x);
             continue;
         }
+        races_begin_block((unsigned)b, NULL, 0);
         for (int t = 0; t < n; t++) {
+            unsigned passed[PASSED] = {0};
             emu_now.thread = dim3((unsigned)t, 0, 0);
-            kernel();
+            races_run(t, emu_here->passed = passed);
+            kernel.call();
         }
     }
+    races_end_launch();
 }
 
 /* ---- the machine's settings and failures ---- */
@@ -346,11 +390,11 @@ cudaError_t emu_give_shared(const void *function, int bytes) {
     return cudaSuccess;
 }
 
-void emu_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, bool cooperative,
-                const char *name, const void *function, const std::function<void()> &kernel) {
+void emu_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                const emu_kernel &kernel) {
     const uint64_t threads = (uint64_t)block.x * block.y * block.z;
     if (!threads || threads > MAX_THREADS || !grid.x || !grid.y || !grid.z || grid.y > 65535 ||
-        grid.z > 65535 || grid.x > 0x7fffffff || shared > shared_allowed(function)) {
+        grid.z > 65535 || grid.x > 0x7fffffff || shared > shared_allowed(kernel.function)) {
         give(cudaErrorInvalidValue);
         return;
     }
@@ -359,8 +403,8 @@ void emu_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, bool 
         return;
     }
     submit(stream, [=] {
-        cooperative_now = cooperative;
-        run_grid(grid, block, shared, cooperative, name, kernel);
+        cooperative_now = kernel.cooperative;
+        run_grid(grid, block, shared, kernel);
     });
 }
 
