@@ -422,6 +422,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     MAY_FAIL("cudaStreamSynchronize", cudaErrorIllegalAddress);
     if (s != cudaStreamPerThread && s && s->capture) return give(cudaErrorStreamCaptureUnsupported);
     n_waits++;
+    races_all_done();
     return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
@@ -668,7 +669,10 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyK
     if (kind != cudaMemcpyDeviceToDevice && getenv("SHEAF_TEST_CUDA_EMU_TRACE"))
         fprintf(stderr, "cuda-emu: copies %zu bytes to the %s\n", size,
                 kind == cudaMemcpyDeviceToHost ? "host" : "device");
-    return submit(s, [=] { memmove(to, from, size); });
+    return submit(s, [=] {
+        races_all_done();
+        memmove(to, from, size);
+    });
 }
 /* Between two GPUs only. With "peers=1" it wants them to reach each other: the real one would go
  * through host memory in silence. */
@@ -690,7 +694,10 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_step, const void *from, size_t
 }
 cudaError_t cudaMemsetAsync(void *p, int value, size_t size, cudaStream_t s) {
     if (!on_device(p, size)) return give(cudaErrorInvalidValue);
-    return submit(s, [=] { memset(p, value, size); });
+    return submit(s, [=] {
+        races_all_done();
+        memset(p, value, size);
+    });
 }
 
 /* ---- errors ---- */

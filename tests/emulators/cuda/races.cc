@@ -41,6 +41,7 @@ struct looking { /* of one OS thread */
     const char *fixed, *fixed_end;     /* that of kernels' variables: thread-local here */
     access now;
     uint32_t last_whole; /* the last launch that began when all before it had ended */
+    bool all_done;
     const unsigned *passed;
     uintptr_t last_number;
     page *last;
@@ -94,9 +95,13 @@ void races_begin_launch(const emu_kernel &kernel, const char *stacks, const char
     here->stacks = stacks;
     here->stacks_end = end;
     here->now.launch++;
-    if (!kernel.ahead) here->last_whole = here->now.launch;
+    if (!kernel.ahead || here->all_done) here->last_whole = here->now.launch;
+    here->all_done = false;
 }
 void races_end_launch(void) { here->on = false; }
+void races_all_done(void) {
+    if (here) here->all_done = true;
+}
 void races_begin_block(unsigned block, const void *p, size_t size) {
     here->now.block = block;
     here->dynamic = (const char *)p;

@@ -25,6 +25,8 @@
 /* Threads have their stacks in [stacks, end); NULL: all have the caller's, whose frame begins at `end`. */
 void races_begin_launch(const emu_kernel &kernel, const char *stacks, const char *end);
 void races_end_launch(void);
+/* The host has waited for all launches, or a copy does: the next one starts behind them. */
+void races_all_done(void);
 /* A block of the launch, whose dynamic shared memory is at p. */
 void races_begin_block(unsigned block, const void *p, size_t size);
 /* The thread that runs from now on; it has passed so many barriers, calls of __syncwarp and of previous_done. */
@@ -37,6 +39,7 @@ void races_read_by_warp(const void *p, size_t size);
 #else
 static inline void races_begin_launch(const emu_kernel &, const char *, const char *) {}
 static inline void races_end_launch(void) {}
+static inline void races_all_done(void) {}
 static inline void races_begin_block(unsigned, const void *, size_t) {}
 static inline void races_run(int, const unsigned *) {}
 static inline void races_copy_begins(void *, size_t) {}
