@@ -67,6 +67,46 @@ static __device__ __forceinline__ void round_rest(const Attention &at, const Row
         round_lane(at, to, i, 0.0f);
 }
 
+/* A warp writes a row of a block, the query and the head of `from`, of what n_warps <= MOST warps found in keys of their
+ * own: to dst and its columns, or, as a part of the keys, to F32 [e + 2, parts, rows] for join_kernel. Found has, of warp
+ * w, the largest score most(w), the sum(w) of weights, and value(w, i), the sum of elements i. */
+template <int MOST, class Found>
+static __device__ __forceinline__ void write_row(const Attention &at, const Row &from,
+                                                 const Found &found, int n_warps, float *partial) {
+    const int e = (int)at.v.ne[0], lane = threadIdx.x % 32;
+    float best = -INFINITY, total = 0.0f, weight[MOST], sum[MOST];
+#pragma unroll
+    for (int w = 0; w < MOST; w++) {
+        weight[w] = w < n_warps ? found.most(w) : -INFINITY;
+        sum[w] = w < n_warps ? found.sum(w) : 0.0f;
+        best = fmaxf(best, weight[w]);
+    }
+#pragma unroll
+    for (int w = 0; w < MOST; w++) {
+        weight[w] = part_weight(weight[w], sum[w], best);
+        total = fmaf(weight[w], sum[w], total);
+    }
+    const int64_t row = (from.i3 * at.q.ne[1] + from.i1) * at.q.ne[2] + from.i2;
+    const Row to = {from.i2, from.i1, from.i3};
+    float *out = partial ? partial + (row * gridDim.y + blockIdx.y) * (e + 2)
+                         : (float *)(void *)row_data(at.dst, to);
+    const float scale = partial ? 1.0f : attention_factor(at, from.i2, best, total);
+    for (int i = lane; i < e; i += 32) {
+        float y = 0.0f;
+#pragma unroll
+        for (int w = 0; w < MOST; w++)
+            if (weight[w] != 0.0f) y = fmaf(weight[w], found.value(w, i), y);
+        out[i] = y * scale;
+        if (!partial) round_lane(at, to, i, y * scale);
+    }
+    if (!partial) {
+        round_rest(at, to, lane, 32);
+    } else if (lane == 0) {
+        out[e] = best;
+        out[e + 1] = total;
+    }
+}
+
 /* With tensor cores, for many queries of F16 keys and values; false: not for this one. */
 bool sheaf__cuda_attention_tiles(struct sheaf__cuda_queue *q, const struct Attention *at);
 /* Scratch bytes that it may need; the addresses need not be known yet. */

@@ -181,49 +181,14 @@ static __device__ __forceinline__ void load_biases(uint32_t (&bias)[4], const At
 
 /* ---- the kernel ---- */
 
-/* What the warps found, each at `found` + its number times `step` floats, put together for each row of
- * the block. */
-template <int E, int ROWS>
-static __device__ __forceinline__ void write_rows(const Few &few, const Place &p,
-                                                  const float *found, int step) {
-    typedef Found<E, ROWS> F;
-    const Attention &at = few.at;
-    const int e = (int)at.v.ne[0], lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
-    for (int r = threadIdx.x / 32; r < ROWS && r < p.n_rows; r += n_warps) {
-        const Row from = query_of(p, r);
-        float best = -INFINITY, total = 0.0f, weight[MOST_WARPS], add[MOST_WARPS];
-#pragma unroll
-        for (int w = 0; w < MOST_WARPS; w++) {
-            weight[w] = w < n_warps ? found[w * step + F::MAX + r] : -INFINITY;
-            add[w] = w < n_warps ? found[w * step + F::SUM + r] : 0.0f;
-            best = fmaxf(best, weight[w]);
-        }
-#pragma unroll
-        for (int w = 0; w < MOST_WARPS; w++) {
-            weight[w] = part_weight(weight[w], add[w], best);
-            total = fmaf(weight[w], add[w], total);
-        }
-        const int64_t row = (p.s * at.q.ne[1] + from.i1) * at.q.ne[2] + from.i2;
-        const Row to = {from.i2, from.i1, p.s};
-        float *out = few.partial ? few.partial + (row * gridDim.y + blockIdx.y) * (e + 2)
-                                 : (float *)(void *)row_data(at.dst, to);
-        const float scale = few.partial ? 1.0f : attention_factor(at, from.i2, best, total);
-        for (int i = lane; i < e; i += 32) {
-            float y = 0.0f;
-#pragma unroll
-            for (int w = 0; w < MOST_WARPS; w++)
-                if (weight[w] != 0.0f) y = fmaf(weight[w], found[w * step + r * F::LD + i], y);
-            out[i] = y * scale;
-            if (!few.partial) round_lane(at, to, i, y * scale);
-        }
-        if (!few.partial) {
-            round_rest(at, to, lane, 32);
-        } else if (lane == 0) {
-            out[e] = best;
-            out[e + 1] = total;
-        }
-    }
-}
+/* What the warps found of row r of the block, each at x + its number times `step` floats. */
+template <class F> struct OfRow {
+    const float *x;
+    int step, r;
+    __device__ float most(int w) const { return x[w * step + F::MAX + r]; }
+    __device__ float sum(int w) const { return x[w * step + F::SUM + r]; }
+    __device__ float value(int w, int i) const { return x[w * step + r * F::LD + i]; }
+};
 
 /* grid: x groups of rows, y parts of the keys, z K/V heads and sequences. Shared: q, if it is there; a
  * ring of `stages` tiles for each warp, at the end what the warp found in its place. Lane: g = lane / 4,
@@ -490,8 +455,11 @@ static __global__ void __launch_bounds__(32 * MOST_WARPS) few_kernel(Few few) {
         }
     }
     __syncthreads(); /* what all warps found is there */
-    write_rows<E, ROWS>(few, place, (const float *)(const void *)rings,
-                        stages * T::BYTES / (int)sizeof(float));
+    const int ring_floats = stages * T::BYTES / (int)sizeof(float);
+    for (int r = threadIdx.x / 32; r < ROWS && r < place.n_rows; r += n_warps) {
+        const OfRow<F> of_row = {(const float *)(const void *)rings, ring_floats, r};
+        write_row<MOST_WARPS>(at, query_of(place, r), of_row, n_warps, few.partial);
+    }
 }
 
 /* ---- launch ---- */

@@ -227,47 +227,14 @@ static __device__ __forceinline__ Row query_of(const Place &p, int64_t m) {
 
 /* ---- the kernel ---- */
 
-/* found [rows][key_warps][e + 2]: what the warps have, put together for each row of the block */
-static __device__ __forceinline__ void write_rows(const Split &sp, const Place &p,
-                                                  const float *found, int rows) {
-    const int e = (int)sp.at.v.ne[0], lane = threadIdx.x % 32;
-    for (int r = threadIdx.x / 32; r < rows; r += blockDim.x / 32) {
-        const int64_t m = p.m0 + r;
-        if (m >= p.n_rows) break;
-        const Row from = query_of(p, m);
-        const float *x = found + r * sp.key_warps * (e + 2);
-        float best = -INFINITY, total = 0.0f, weight[WARPS];
-        for (int w = 0; w < sp.key_warps; w++) best = fmaxf(best, x[w * (e + 2) + e]);
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) {
-            if (w >= sp.key_warps) break;
-            const float max = x[w * (e + 2) + e], sum = x[w * (e + 2) + e + 1];
-            weight[w] = part_weight(max, sum, best);
-            total += weight[w] * sum;
-        }
-        const int64_t row = (p.s * sp.at.q.ne[1] + from.i1) * sp.at.q.ne[2] + from.i2;
-        const Row to = {from.i2, from.i1, p.s};
-        float *out = sp.partial ? sp.partial + (row * gridDim.y + blockIdx.y) * (e + 2)
-                                : (float *)(void *)row_data(sp.at.dst, to);
-        const float scale = sp.partial ? 1.0f : attention_factor(sp.at, from.i2, best, total);
-        for (int i = lane; i < e; i += 32) {
-            float y = 0.0f;
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) {
-                if (w >= sp.key_warps) break;
-                if (weight[w] != 0.0f) y = fmaf(weight[w], x[w * (e + 2) + i], y);
-            }
-            out[i] = y * scale;
-            if (!sp.partial) round_lane(sp.at, to, i, y * scale);
-        }
-        if (!sp.partial) {
-            round_rest(sp.at, to, lane, 32);
-        } else if (lane == 0) {
-            out[e] = best;
-            out[e + 1] = total;
-        }
-    }
-}
+/* What the warps found of a row: [key_warps][e + 2]. */
+struct OfRow {
+    const float *x;
+    int e;
+    __device__ float most(int w) const { return x[w * (e + 2) + e]; }
+    __device__ float sum(int w) const { return x[w * (e + 2) + e + 1]; }
+    __device__ float value(int w, int i) const { return x[w * (e + 2) + i]; }
+};
 
 /* grid: x groups of rows, y parts of the keys, z K/V heads and sequences. Shared: q F32 [rows][d],
  * probabilities [rows][key_warps][KEYS], the tiles; at the end, in their place, what was found */
@@ -409,7 +376,10 @@ static __global__ void __launch_bounds__(THREADS, RT > 2 || NC > 4 ? 2 : 4) spli
         }
     }
     __syncthreads(); /* what all warps found is there */
-    write_rows(sp, place, found, rows);
+    for (int r = threadIdx.x / 32; r < rows && place.m0 + r < place.n_rows; r += blockDim.x / 32) {
+        const OfRow of_row = {found + r * sp.key_warps * (e + 2), e};
+        write_row<WARPS>(at, query_of(place, place.m0 + r), of_row, sp.key_warps, sp.partial);
+    }
 }
 
 /* ---- launch ---- */

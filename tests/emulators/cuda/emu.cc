@@ -40,7 +40,6 @@ struct place {
 [[noreturn]] static void APART go_to(place *p) { __builtin_longjmp(p->words, 1); }
 
 enum { MAX_THREADS = 1024, STACK = 256 << 10 };
-enum { BARRIERS, SYNCWARPS, WAITS, PASSED }; /* what a thread has passed, counted */
 enum state { READY, AT_WARP, AT_BLOCK, DONE };
 
 /* A copy to shared memory that runs on: until its group is waited for, its bytes may not be there. */

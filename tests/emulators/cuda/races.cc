@@ -163,9 +163,9 @@ static bool is_shared(const char *p) {
 }
 
 static void note_now(const void *pc) {
-    here->now.barriers = here->passed[0];
-    here->now.syncs = here->passed[1];
-    here->now.waited = here->passed[2] > 0;
+    here->now.barriers = here->passed[BARRIERS];
+    here->now.syncs = here->passed[SYNCWARPS];
+    here->now.waited = here->passed[WAITS] > 0;
     here->now.pc = pc;
 }
 

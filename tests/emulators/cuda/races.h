@@ -21,6 +21,9 @@
 
 #include "cuda_runtime.h"
 
+/* What a thread has passed, counted: barriers, calls of __syncwarp and of previous_done. */
+enum { BARRIERS, SYNCWARPS, WAITS, PASSED };
+
 #ifdef SHEAF_CUDA_EMU_RACES
 /* Threads have their stacks in [stacks, end); NULL: all have the caller's, whose frame begins at `end`. */
 void races_begin_launch(const emu_kernel &kernel, const char *stacks, const char *end);
@@ -29,7 +32,7 @@ void races_end_launch(void);
 void races_all_done(void);
 /* A block of the launch, whose dynamic shared memory is at p. */
 void races_begin_block(unsigned block, const void *p, size_t size);
-/* The thread that runs from now on; it has passed so many barriers, calls of __syncwarp and of previous_done. */
+/* The thread that runs from now on. */
 void races_run(int thread, const unsigned *passed);
 /* A copy to shared memory begins, has arrived. */
 void races_copy_begins(void *to, size_t size);
