@@ -68,17 +68,17 @@ static __device__ __forceinline__ void round_rest(const Attention &at, const Row
 }
 
 /* A warp writes a row of a block, the query and the head of `from`, of what n_warps <= MOST warps found in keys of their
- * own: to dst and its columns, or, as a part of the keys, to F32 [e + 2, parts, rows] for join_kernel. Found has, of warp
- * w, the largest score most(w), the sum(w) of weights, and value(w, i), the sum of elements i. */
-template <int MOST, class Found>
+ * own: to dst and its columns, or, as a part of the keys, to F32 [e + 2, parts, rows] for join_kernel. of_row gives
+ * of warp w the largest score most(w), the sum(w) of the weights, and value(w, i), the weighted sum of elements i. */
+template <int MOST, class OfRow>
 static __device__ __forceinline__ void write_row(const Attention &at, const Row &from,
-                                                 const Found &found, int n_warps, float *partial) {
+                                                 const OfRow &of_row, int n_warps, float *partial) {
     const int e = (int)at.v.ne[0], lane = threadIdx.x % 32;
     float best = -INFINITY, total = 0.0f, weight[MOST], sum[MOST];
 #pragma unroll
     for (int w = 0; w < MOST; w++) {
-        weight[w] = w < n_warps ? found.most(w) : -INFINITY;
-        sum[w] = w < n_warps ? found.sum(w) : 0.0f;
+        weight[w] = w < n_warps ? of_row.most(w) : -INFINITY;
+        sum[w] = w < n_warps ? of_row.sum(w) : 0.0f;
         best = fmaxf(best, weight[w]);
     }
 #pragma unroll
@@ -95,7 +95,7 @@ static __device__ __forceinline__ void write_row(const Attention &at, const Row 
         float y = 0.0f;
 #pragma unroll
         for (int w = 0; w < MOST; w++)
-            if (weight[w] != 0.0f) y = fmaf(weight[w], found.value(w, i), y);
+            if (weight[w] != 0.0f) y = fmaf(weight[w], of_row.value(w, i), y);
         out[i] = y * scale;
         if (!partial) round_lane(at, to, i, y * scale);
     }

@@ -306,15 +306,10 @@ static __global__ void __launch_bounds__(threads_of(ELEMENTS), 1)
     next_may_start();
     previous_done();
     const Row at = {blockIdx.x, first.i2 + blockIdx.y, first.i3 + blockIdx.z};
-    const int64_t c1 = (uint32_t)at.i2 % (uint32_t)ids.ne[1];
-    const int64_t c2 = (uint32_t)at.i3 % (uint32_t)ids.ne[2];
-    const int64_t id = load_id(ids, at.i1, c1, c2);
-    bool superseded = id < 0 || id >= rows.limit;
-    if (superseded && threadIdx.x == 0) report(fault, rows.node, id);
-    for (int64_t j = at.i1 + 1 + threadIdx.x; j < b.ne[1]; j += blockDim.x) {
-        if (load_id(ids, j, c1, c2) == id) superseded = true;
-    }
-    if (__syncthreads_or(superseded)) return; /* later rows were seen */
+    const Row of = {at.i1, (uint32_t)at.i2 % (uint32_t)ids.ne[1], (uint32_t)at.i3 % (uint32_t)ids.ne[2]};
+    const int64_t id = load_id(ids, of.i1, of.i2, of.i3);
+    const bool given_up = is_given_up(ids, of, b.ne[1], id, rows.limit, fault, rows.node);
+    if (__syncthreads_or(given_up)) return; /* later rows were seen */
     const Row to = {id, at.i2, at.i3};
     const char *from = row_data(b, at) + (size_t)threadIdx.x * ELEMENTS * b.nb[0];
     char *d = row_data(dst, to) + (size_t)threadIdx.x * dst.nb[0];

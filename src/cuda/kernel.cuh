@@ -513,6 +513,18 @@ static __device__ __forceinline__ int64_t load_id(const View &ids, int64_t i0, i
                                       : *(const int32_t *)(const void *)p;
 }
 
+/* Of rows with the same id the last is written. Is the row of id `at`, of n, given up, because a later id is the same
+ * or because the id names none of `limit` rows (which thread 0 reports)? Each thread of the block looks at some of the
+ * later ids, so the block joins the answers by __syncthreads_or. */
+static __device__ __forceinline__ bool is_given_up(const View &ids, const Row &at, int64_t n, int64_t id, int64_t limit,
+                                                   Fault *fault, uint64_t node) {
+    bool given_up = id < 0 || id >= limit;
+    if (given_up && threadIdx.x == 0) report(fault, node, id);
+    for (int64_t j = at.i1 + 1 + threadIdx.x; j < n; j += blockDim.x)
+        if (load_id(ids, j, at.i2, at.i3) == id) given_up = true;
+    return given_up;
+}
+
 /* ---- sums over a warp and a block ---- */
 
 #define FULL_WARP 0xffffffffu

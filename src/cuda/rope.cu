@@ -200,14 +200,10 @@ static __device__ __forceinline__ float sum_of_squares(const float *x, int n, un
     return warp_sum(of_warp);
 }
 
-/* Is row `id` of the caches not for position i2? It is bad, or for a later position, of which each thread of the block
- * looks at some: all of them together know it. */
-static __device__ __forceinline__ bool not_for(const Turn &t, int64_t i2, int64_t id) {
-    bool other = id < 0 || id >= t.n_rows;
-    if (other && threadIdx.x == 0) report(t.fault, t.node, id);
-    for (int64_t j = i2 + 1 + threadIdx.x; j < t.n; j += THREADS)
-        if (load_id(t.ids, j, 0, 0) == id) other = true;
-    return other;
+/* Row `id` of the caches, for position i2. */
+static __device__ __forceinline__ bool is_given_up(const Turn &t, int64_t i2, int64_t id) {
+    const Row at = {i2, 0, 0};
+    return is_given_up(t.ids, at, t.n, id, t.n_rows, t.fault, t.node);
 }
 
 /* A piece of the values of position i2 into their cache, by a block. */
@@ -219,7 +215,7 @@ static __device__ __forceinline__ void write_values(const Turn &t, int64_t piece
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++)
         x[k] = first + k * THREADS < t.n_values ? from[first + k * THREADS] : 0.0f;
-    if (__syncthreads_or(not_for(t, i2, id))) return; /* later positions were seen, of the values */
+    if (__syncthreads_or(is_given_up(t, i2, id))) return; /* later positions were seen, of the values */
     char *to = t.cache.data + (size_t)id * t.cache.nb1;
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
@@ -293,7 +289,7 @@ static __global__ void turn_kernel(Turn t) {
                     &turn.y);
         angle[i] = turn;
     }
-    const bool elsewhere = !p.cache.data || not_for(t, i2, id);
+    const bool elsewhere = !p.cache.data || is_given_up(t, i2, id);
     const bool keep = !__syncthreads_or(elsewhere); /* the angles are there, and later positions were seen */
     float *y = head_at(p.dst, h, i2), *norm = head_at(p.norm, h, i2), *mul = head_at(p.mul, h, i2);
     char *row =

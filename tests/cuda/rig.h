@@ -13,7 +13,8 @@
 #include "sheaf/sheaf.h"
 
 #define PLACE  SHEAF_BUILD_DIR "/lib/cuda-emu"
-#define MODULE SHEAF_BUILD_DIR "/lib/cuda-races/libsheaf-cuda.so"
+#define RACES  SHEAF_BUILD_DIR "/lib/cuda-races"
+#define MODULE RACES "/libsheaf-cuda.so"
 #define ENV    "SHEAF_BACKEND_PATH='" PLACE "' "
 
 static inline sheaf_backend_reg_t load(const char *machine) {

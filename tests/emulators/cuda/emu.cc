@@ -74,7 +74,6 @@ struct emu_machine { /* of one OS thread */
     int vote;         /* of the last barrier: all of its threads' */
     const std::function<void()> *kernel;
     std::vector<char> shared;
-    const char *name;
     uint64_t seed; /* 0: blocks, warps and lanes in a fixed order */
 };
 
@@ -291,7 +290,6 @@ static void run_grid(dim3 grid, dim3 block, size_t shared, const emu_kernel &ker
         if (emu_here->stacks == MAP_FAILED) abort();
     }
     emu_here->kernel = &kernel.call;
-    emu_here->name = kernel.name;
     emu_now.block_dim = block;
     emu_now.grid_dim = grid;
     if (!emu_here->seed) emu_here->seed = (uint64_t)setting("order", 0);

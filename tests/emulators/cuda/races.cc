@@ -11,7 +11,6 @@
 #include <set>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 /* ---- what is known of a byte ---- */
 
@@ -40,8 +39,7 @@ struct looking { /* of one OS thread */
     const char *dynamic, *dynamic_end; /* shared memory */
     const char *fixed, *fixed_end;     /* that of kernels' variables: thread-local here */
     access now;
-    uint32_t last_whole; /* the last launch that began when all before it had ended */
-    bool all_done;
+    uint32_t last_whole = 1; /* the last launch that began, or will, when all before it had ended */
     const unsigned *passed;
     uintptr_t last_number;
     page *last;
@@ -95,12 +93,11 @@ void races_begin_launch(const emu_kernel &kernel, const char *stacks, const char
     here->stacks = stacks;
     here->stacks_end = end;
     here->now.launch++;
-    if (!kernel.ahead || here->all_done) here->last_whole = here->now.launch;
-    here->all_done = false;
+    if (!kernel.ahead) here->last_whole = here->now.launch;
 }
 void races_end_launch(void) { here->on = false; }
 void races_all_done(void) {
-    if (here) here->all_done = true;
+    if (here) here->last_whole = here->now.launch + 1;
 }
 void races_begin_block(unsigned block, const void *p, size_t size) {
     here->now.block = block;
@@ -140,9 +137,7 @@ static void tell(const char *text, const char *first, const access &a, const cha
 /* Does nothing order a before the access that is made now? */
 static bool beside(const access &a, bool shared) {
     const access &b = here->now;
-    if (a.launch != b.launch)
-        return !shared && a.launch >= here->last_whole && a.launch && !b.waited &&
-               here->last_whole != b.launch;
+    if (a.launch != b.launch) return !shared && !b.waited && a.launch >= here->last_whole;
     if (a.block != b.block) return !shared;
     if (a.barriers != b.barriers) return false;
     if (a.warp != b.warp) return true;

@@ -10,8 +10,8 @@
  * Shuffles, votes, tensor cores and loads of matrices order nothing. A copy that runs on writes at any time
  * until the thread that began it has waited for it.
  *
- * Shared memory is looked at within a block, device memory within all launches. It need not run in any
- * particular order: what is compared is the order that is promised, not the one that was. The process ends
+ * Shared memory is looked at within a block, device memory within all launches. Blocks and warps may run in
+ * any order: what is compared is the order that is promised, not the one that was. The process ends
  * at the first race, with its two places (addr2line -Cfie FILE ADDRESS); with "races=all" in
  * SHEAF_TEST_CUDA_EMU it goes on, and says each pair of places once.
  *
