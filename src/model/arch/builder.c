@@ -4,6 +4,40 @@
 
 #include "model/arch/arch.h"
 
+static struct sheaf_tensor *halves(struct sheaf__builder *b, const char *name, int64_t ne0,
+                                   int64_t ne1) {
+    struct sheaf_tensor *t =
+        sheaf_set_name(sheaf_new_tensor_2d(b->ctx, SHEAF_TYPE_F16, ne0, ne1), name);
+    if (t) sheaf_set_input(t);
+    return t;
+}
+
+uint16_t sheaf__mask_number(int64_t position) {
+    if (position < -1) position = -1;
+    if (position > SHEAF__MASK_REACH + 1) position = SHEAF__MASK_REACH + 1;
+    return sheaf_fp32_to_fp16((float)(2 * position));
+}
+
+/* Where x [t] or [1, n] is less than y, the difference, else 0: [t, n]. */
+static struct sheaf_tensor *below(struct sheaf__builder *b, struct sheaf_tensor *x,
+                                  struct sheaf_tensor *y) {
+    x = sheaf_repeat_4d(b->ctx, x, b->n_kv, b->n_tokens, 1, 1);
+    return sheaf_clamp(b->ctx, sheaf_sub(b->ctx, x, y), -SHEAF__MASK_FAR, 0);
+}
+
+static void make_masks(struct sheaf__builder *b, bool windows) {
+    b->mask_tokens = halves(b, "inp_mask_tokens", 1, b->n_tokens);
+    b->mask_cells = halves(b, "inp_mask_cells", b->n_kv, 1);
+    b->mask_far = halves(b, "inp_mask_far", 1, 1);
+    struct sheaf_tensor *later = below(b, b->mask_tokens, b->mask_cells);
+    b->mask = sheaf_set_name(sheaf_mul(b->ctx, later, b->mask_far), "mask");
+    if (!windows) return;
+    b->mask_until = halves(b, "inp_mask_until", b->n_kv, 1);
+    struct sheaf_tensor *outside =
+        sheaf_add(b->ctx, below(b, b->mask_until, b->mask_tokens), later);
+    b->mask_swa = sheaf_set_name(sheaf_mul(b->ctx, outside, b->mask_far), "mask_swa");
+}
+
 void sheaf__build_inputs(struct sheaf__builder *b) {
     struct {
         struct sheaf_tensor **t;
@@ -24,16 +58,15 @@ void sheaf__build_inputs(struct sheaf__builder *b) {
         *ids[i].t = sheaf_set_name(sheaf_new_tensor_1d(b->ctx, SHEAF_TYPE_I32, n), ids[i].name);
         if (*ids[i].t) sheaf_set_input(*ids[i].t);
     }
-    b->mask = b->mask_swa = NULL;
+    b->mask = b->mask_swa = b->mask_tokens = b->mask_cells = b->mask_until = b->mask_far = NULL;
     if (b->hp->arch->encoder) return;
-    b->mask = sheaf_new_tensor_2d(b->ctx, SHEAF_TYPE_F16, b->n_kv, b->n_tokens);
-    sheaf_set_name(b->mask, "inp_mask");
-    if (b->mask) sheaf_set_input(b->mask);
-    if (b->hp->swa_window > 0) {
-        b->mask_swa = sheaf_new_tensor_2d(b->ctx, SHEAF_TYPE_F16, b->n_kv, b->n_tokens);
-        sheaf_set_name(b->mask_swa, "inp_mask_swa");
-        if (b->mask_swa) sheaf_set_input(b->mask_swa);
+    const bool windows = b->hp->swa_window > 0;
+    if (b->makes_masks) {
+        make_masks(b, windows);
+        return;
     }
+    b->mask = halves(b, "inp_mask", b->n_kv, b->n_tokens);
+    if (windows) b->mask_swa = halves(b, "inp_mask_swa", b->n_kv, b->n_tokens);
 }
 
 static bool differs_from_1(float scale) { return scale < 1 || scale > 1; }

@@ -25,6 +25,8 @@ struct sheaf__builder {
     struct sheaf_tensor *rows;       /* I32 [n] rows of the cache to write */
     struct sheaf_tensor *mask;       /* F16 [t, n]: 0 or -inf */
     struct sheaf_tensor *mask_swa;   /* the same for sliding windows; NULL if there are none */
+    bool makes_masks;                /* the device makes them, of these inputs (sheaf__mask_number) */
+    struct sheaf_tensor *mask_tokens, *mask_cells, *mask_until, *mask_far;
     struct sheaf_tensor *out_ids;    /* I32 [n_wanted]: those tokens; NULL: all */
     struct sheaf__builder *before;   /* of the chunk before; NULL: this is the first */
     struct sheaf_tensor *written[2]; /* K and V caches of the layer, with this chunk's rows */
@@ -48,6 +50,13 @@ struct sheaf__rope {
 struct sheaf__rope sheaf__rope_of(const struct sheaf__hparams *hp, enum sheaf_rope_mode mode);
 
 void sheaf__build_inputs(struct sheaf__builder *b);
+
+/* The F16 number of a position in masks that the device makes: twice what it is behind the first token of the chunk,
+ * which F16 holds exactly; -1 and REACH + 1 stand for all beyond. mask_tokens [1, n] has those of the tokens,
+ * mask_cells [t] of the cells, mask_until [t], with windows, of the last position that sees a cell. A difference of -2
+ * or less, times mask_far [1], is -infinity. */
+enum { SHEAF__MASK_REACH = 1023, SHEAF__MASK_FAR = 65504 };
+uint16_t sheaf__mask_number(int64_t position);
 /* Embeddings of the tokens, scaled: [e, n]. */
 struct sheaf_tensor *sheaf__build_embedding(struct sheaf__builder *b);
 /* rms_norm(x) * weight */

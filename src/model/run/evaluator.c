@@ -13,7 +13,8 @@
 
 enum {
     KV_STEP = 256,
-    CHUNK_STEP = 32, /* tokens; columns that products take together */
+    CHUNK_STEP = 32,  /* tokens; columns that products take together */
+    MASK_TOKENS = 32, /* from which on a device makes masks; smaller ones are uploaded as fast */
 };
 
 struct sheaf__evaluator {
@@ -30,6 +31,7 @@ struct sheaf__evaluator {
     bool have_logits;
     int64_t n_ctx, n_batch;
     int64_t min_chunked; /* tokens of an evaluation in two chunks; 0: none is */
+    bool device_masks;
     uint16_t *masks;     /* [n_batch * n_ctx], twice with windows */
     int32_t *positions;  /* [n_ctx] of the cells of a sequence, while its masks are made */
     int32_t last[SHEAF__MAX_CHUNKS];
@@ -55,6 +57,28 @@ static size_t max_nodes(const struct sheaf__evaluator *ctx) {
     return sheaf__builder_max_nodes(&ctx->model->hp, SHEAF__MAX_CHUNKS);
 }
 
+/* Has the device the ops that make masks? */
+static enum sheaf_status ask_for_masks(struct sheaf__evaluator *ctx) {
+    struct sheaf__builder b = {.model = ctx->model,
+                               .hp = &ctx->model->hp,
+                               .ctx = ctx->arena,
+                               .n_tokens = MASK_TOKENS,
+                               .n_kv = MASK_TOKENS,
+                               .n_wanted = 1,
+                               .makes_masks = true};
+    sheaf_reset(ctx->arena);
+    struct sheaf_cgraph *graph = sheaf_new_graph_custom(ctx->arena, max_nodes(ctx));
+    if (!graph) return SHEAF_STATUS_ALLOC_FAILED;
+    sheaf__build_inputs(&b);
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (b.mask) status = sheaf_build_forward_expand(graph, b.mask);
+    if (!status && b.mask_swa) status = sheaf_build_forward_expand(graph, b.mask_swa);
+    for (int i = 0; !status && i < sheaf_graph_n_nodes(graph); i++)
+        if (!sheaf_backend_supports_op(ctx->backend, sheaf_graph_node(graph, i)))
+            ctx->device_masks = false;
+    return status;
+}
+
 enum sheaf_status sheaf__evaluator_new(const struct sheaf__weights *model, sheaf_backend_t backend,
                                        const struct sheaf__evaluator_params *params,
                                        struct sheaf__evaluator **out) {
@@ -70,6 +94,8 @@ enum sheaf_status sheaf__evaluator_new(const struct sheaf__weights *model, sheaf
     ctx->backend = backend;
     ctx->n_ctx = params->n_ctx;
     ctx->min_chunked = params->min_chunked;
+    ctx->device_masks =
+        params->device_masks && params->n_batch >= MASK_TOKENS && params->n_ctx >= MASK_TOKENS;
     ctx->n_batch = params->n_batch < params->n_ctx ? params->n_batch : params->n_ctx;
     size_t nodes = max_nodes(ctx);
     ctx->arena = sheaf_init((struct sheaf_init_params){
@@ -89,6 +115,7 @@ enum sheaf_status sheaf__evaluator_new(const struct sheaf__weights *model, sheaf
     enum sheaf_status status = sheaf__cells_init(&ctx->cells, ctx->n_ctx);
     if (!status)
         status = sheaf__kv_cache_new(&model->hp, ctx->n_ctx, params->type, buft, &ctx->cache);
+    if (!status && ctx->device_masks) status = ask_for_masks(ctx);
     if (status)
         sheaf__evaluator_free(ctx);
     else
@@ -108,6 +135,12 @@ struct sheaf__cells *sheaf__evaluator_cells(struct sheaf__evaluator *ctx) {
 
 const struct sheaf_tensor *sheaf__evaluator_logits(const struct sheaf__evaluator *ctx) {
     return ctx->have_logits ? ctx->logits : NULL;
+}
+
+bool sheaf__evaluator_made_masks(const struct sheaf__evaluator *ctx) {
+    bool made = ctx->n_chunks > 0;
+    for (int c = 0; c < ctx->n_chunks; c++) made = made && ctx->chunks[c].makes_masks;
+    return made;
 }
 
 enum sheaf_status sheaf__evaluator_get_logits(struct sheaf__evaluator *ctx, float *dst) {
@@ -135,12 +168,30 @@ static int cut(const struct sheaf__evaluator *ctx, int64_t n, int64_t end, int64
     return two ? 2 : 1;
 }
 
+/* The least position of n tokens of the batch, from `first` on. */
+static int32_t first_position(const struct sheaf__evaluator *ctx, int64_t first, int64_t n) {
+    int32_t least = ctx->pos[first];
+    for (int64_t i = first + 1; i < first + n; i++)
+        if (ctx->pos[i] < least) least = ctx->pos[i];
+    return least;
+}
+
+/* Does the device make the masks of these tokens? They are of one sequence, and in reach of the first. */
+static bool makes_masks(const struct sheaf__evaluator *ctx, int64_t first, int64_t n) {
+    if (!ctx->device_masks || n < MASK_TOKENS) return false;
+    const int64_t least = first_position(ctx, first, n);
+    for (int64_t i = first; i < first + n; i++)
+        if (ctx->seq[i] != ctx->seq[first] || ctx->pos[i] > least + SHEAF__MASK_REACH) return false;
+    return true;
+}
+
 static bool is_built(const struct sheaf__evaluator *ctx, int n_chunks, const int64_t *tokens,
                      const int64_t *n_kv) {
     bool same = n_chunks == ctx->n_chunks;
-    for (int c = 0; c < n_chunks && same; c++) {
+    for (int64_t c = 0, first = 0; c < n_chunks && same; first += tokens[c++]) {
         const struct sheaf__builder *b = &ctx->chunks[c];
-        same = b->n_tokens == tokens[c] && b->n_kv == n_kv[c] && b->n_wanted == ctx->n_wanted;
+        same = b->n_tokens == tokens[c] && b->n_kv == n_kv[c] && b->n_wanted == ctx->n_wanted &&
+               b->makes_masks == makes_masks(ctx, first, tokens[c]);
     }
     return same;
 }
@@ -154,7 +205,7 @@ static enum sheaf_status build(struct sheaf__evaluator *ctx, int64_t n, int64_t 
     sheaf_reset(ctx->arena);
     ctx->graph = sheaf_new_graph_custom(ctx->arena, max_nodes(ctx));
     if (!ctx->graph) return SHEAF_STATUS_ALLOC_FAILED;
-    for (int c = 0; c < n_chunks; c++) {
+    for (int64_t c = 0, first = 0; c < n_chunks; first += tokens[c++]) {
         ctx->chunks[c] = (struct sheaf__builder){.model = ctx->model,
                                                  .hp = &ctx->model->hp,
                                                  .cache = ctx->cache,
@@ -162,6 +213,7 @@ static enum sheaf_status build(struct sheaf__evaluator *ctx, int64_t n, int64_t 
                                                  .n_tokens = tokens[c],
                                                  .n_kv = n_kv[c],
                                                  .n_wanted = ctx->n_wanted,
+                                                 .makes_masks = makes_masks(ctx, first, tokens[c]),
                                                  .before = c ? &ctx->chunks[c - 1] : NULL,
                                                  .graph = ctx->graph,
                                                  .order = ctx->graph};
@@ -179,9 +231,9 @@ static enum sheaf_status build(struct sheaf__evaluator *ctx, int64_t n, int64_t 
 
 /* Those of a graph, which a device takes in one upload. */
 struct inputs {
-    struct sheaf_tensor_write write[SHEAF__MAX_CHUNKS * 7];
+    struct sheaf_tensor_write write[SHEAF__MAX_CHUNKS * 9];
     size_t n;
-    uint16_t *masks; /* where the next one begins */
+    uint16_t *masks; /* where the next one begins, or what it is made of */
 };
 
 static void add_input(struct inputs *in, struct sheaf_tensor *t, const void *values) {
@@ -203,6 +255,28 @@ static void add_mask(struct sheaf__evaluator *ctx, struct inputs *in, struct she
     }
 }
 
+/* What the device makes the masks of chunk b of, whose tokens begin with `first` of the batch. */
+static void add_mask_numbers(struct sheaf__evaluator *ctx, struct inputs *in,
+                             const struct sheaf__builder *b, int64_t first) {
+    const int64_t from = first_position(ctx, first, b->n_tokens),
+                  window = ctx->model->hp.swa_window;
+    uint16_t *tokens = in->masks, *cells = tokens + b->n_tokens, *until = cells + b->n_kv,
+             *far = until + b->n_kv;
+    sheaf__cells_positions(&ctx->cells, ctx->seq[first], ctx->positions, b->n_kv);
+    for (int64_t i = 0; i < b->n_tokens; i++)
+        tokens[i] = sheaf__mask_number(ctx->pos[first + i] - from);
+    for (int64_t i = 0; i < b->n_kv; i++) {
+        cells[i] = sheaf__mask_number(ctx->positions[i] - from);
+        if (b->mask_until) until[i] = sheaf__mask_number(ctx->positions[i] + window - 1 - from);
+    }
+    *far = sheaf_fp32_to_fp16(SHEAF__MASK_FAR);
+    add_input(in, b->mask_tokens, tokens);
+    add_input(in, b->mask_cells, cells);
+    add_input(in, b->mask_until, until);
+    add_input(in, b->mask_far, far);
+    in->masks = far + 1;
+}
+
 /* Inputs of chunk c, which begins with token `first` of the batch. Two chunks want the last token
  * alone, which is the last of either. */
 static void add_inputs(struct sheaf__evaluator *ctx, struct inputs *in, int c, const int32_t *ids,
@@ -215,6 +289,10 @@ static void add_inputs(struct sheaf__evaluator *ctx, struct inputs *in, int c, c
     add_input(in, b->slot, &zero);
     add_input(in, b->rows, ctx->rows + first);
     add_input(in, b->out_ids, ctx->n_chunks > 1 ? &ctx->last[c] : ctx->wanted);
+    if (b->makes_masks) {
+        add_mask_numbers(ctx, in, b, first);
+        return;
+    }
     add_mask(ctx, in, b->mask, first, 0);
     add_mask(ctx, in, b->mask_swa, first, ctx->model->hp.swa_window);
 }

@@ -21,6 +21,9 @@ struct sheaf__evaluator_params {
     /* Evaluations of so many tokens, with the logits of the last alone, go as two chunks in one
      * graph (builder.h): the same bits as one after the other. 0: none */
     int64_t min_chunked;
+    /* Masks of prompts are made by the device, of a number for each cell and token, if it has the ops. For devices
+     * whose memory is not the host's: behind a long context a mask has millions of elements. */
+    bool device_masks;
 };
 
 /* The model must be loaded on a buffer type of the backend; both outlive the context. */
@@ -53,6 +56,8 @@ enum sheaf_status sheaf__evaluator_prompt(struct sheaf__evaluator *ctx, int seq,
  * longer than the model's context or n_batch. Collective on a meta device. */
 enum sheaf_status sheaf__evaluator_embed(struct sheaf__evaluator *ctx, const int32_t *ids,
                                          int64_t n, enum sheaf__pooling pooling, float *dst);
+/* Did the device make the masks of the last evaluation, of all its chunks? */
+bool sheaf__evaluator_made_masks(const struct sheaf__evaluator *ctx);
 /* The result of the last evaluation: [n_vocab, n_rows], F32; NULL before. A row is a token whose
  * logits were asked for, in the order of the batch. Valid until the next evaluation. */
 const struct sheaf_tensor *sheaf__evaluator_logits(const struct sheaf__evaluator *ctx);

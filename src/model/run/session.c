@@ -332,12 +332,17 @@ static enum sheaf_status load(struct sheaf__session *s, const struct sheaf_model
                                  p->progress, p->user);
     status = sheaf_world_agree(status, "loading the weights");
     if (status) return status;
+    bool device_masks = true;
+    for (int i = 0; i < s->n_members; i++)
+        device_masks =
+            device_masks && sheaf_backend_dev_type(s->members[i]) == SHEAF_BACKEND_DEVICE_TYPE_GPU;
     const struct sheaf__evaluator_params cp = {.size = sizeof cp,
                                                .n_ctx = s->n_ctx,
                                                .n_batch = s->n_batch,
                                                .type = p->kv_type,
                                                .min_chunked =
-                                                   s->model->hp.arch->scans ? 0 : s->min_chunked};
+                                                   s->model->hp.arch->scans ? 0 : s->min_chunked,
+                                               .device_masks = device_masks};
     status = sheaf__evaluator_new(s->model, s->backend, &cp, &s->context);
     return sheaf_world_agree(status, "making the K/V cache");
 }
