@@ -261,8 +261,7 @@ sanitize() {
     }
     "$bin/sheaf-backend-ops" support -b "${kind}0" | awk -F'|' '/^\| [A-Z]/ { gsub(/ /, "", $2); print $2 }' >"$work/ops"
     [ -s "$work/ops" ] || exit 1
-    # those with the most cases first, or the last one runs alone
-    { grep -x -e CPY -e MUL_MAT "$work/ops"; grep -vx -e CPY -e MUL_MAT "$work/ops"; } >"$work/ops.$tool"
+    cp "$work/ops" "$work/ops.$tool"
     if [ "$tool" = racecheck ]; then
         blas=blas=0
         printf '%s\n' FLASH_ATTN_EXT MUL_MAT MUL_MAT_ID SET_ROWS RMS_NORM SOFT_MAX TOP_K ARGMAX NORM L2_NORM GROUP_NORM SUM \
@@ -277,10 +276,18 @@ sanitize() {
             --head-dim 128 --vocab 512 --ctx 512 >&2 || exit 1
     fi
     export CUDA_MODULE_LOADING=LAZY # or every process instruments all kernels before the first runs
+    # a line for each process: an op, or of those with the most cases, which come first, an op and a type
+    "$bin/sheaf-backend-ops" support -b "${kind}0" | awk -F'|' -v ops="$work/ops.$tool" '
+        BEGIN { while ((getline op < ops) > 0) wanted[order[++n] = op] = 1 }
+        { gsub(/ /, "") }
+        $2 == "op" { for (i = 3; i < NF; i++) type[i] = $i }
+        $2 in wanted && ($2 == "MUL_MAT" || $2 == "CPY") { for (i = 3; i < NF; i++) if ($i != "" && $i != "no") print $2, type[i] }
+        END { for (i = 1; i <= n; i++) if (order[i] != "MUL_MAT" && order[i] != "CPY") print order[i] }' >"$work/parts.$tool"
     # shellcheck disable=SC2016  # expanded by the inner shell
-    SHEAF_CUDA_PARAMS=$blas xargs -P "$beside" -I{} bash -c '"$1" --tool "$2" --error-exitcode 9 --log-file "$4/logs/$2-{}.log" \
-        "$3/sheaf-backend-ops" test -b "$5" -o {} >"$4/logs/$2-{}.out" 2>&1 || echo {}' \
-        _ "$sanitizer" "$tool" "$bin" "$work" "${kind}0" <"$work/ops.$tool" >"$work/found.$tool"
+    SHEAF_CUDA_PARAMS=$blas xargs -P "$beside" -I{} bash -c 'set -- "$@" {}; name=$6${7:+-$7}
+        "$1" --tool "$2" --error-exitcode 9 --log-file "$4/logs/$2-$name.log" \
+            "$3/sheaf-backend-ops" test -b "$5" -o "$6" ${7:+-t "$7"} >"$4/logs/$2-$name.out" 2>&1 || echo "$name"' \
+        _ "$sanitizer" "$tool" "$bin" "$work" "${kind}0" <"$work/parts.$tool" >"$work/found.$tool"
     for file in "${files[@]}"; do
         name=$(basename "$file" .gguf)
         SHEAF_CUDA_PARAMS=graphs=0${blas:+,$blas} timeout 120 "$sanitizer" --tool "$tool" --error-exitcode 9 --log-file "$work/logs/$tool-$name.log" \
