@@ -204,15 +204,15 @@ HD bool in_sixteens(const View &v) {
     return ((uintptr_t)v.data | v.nb[1] | v.nb[2] | v.nb[3]) % 16 == 0;
 }
 
-/* n, not negative, by a divisor. A number below it needs no division, which takes long: decode has rows,
- * columns and matrices of which there is one. */
+/* n, not negative, by a divisor. A number below it needs no division, which takes long, and neither does one by 1:
+ * decode has rows, columns and matrices of which there is one, and what is repeated often is one element. */
 struct Divided {
     int64_t quotient, rest;
 };
 HD Divided divided(int64_t n, int64_t by) {
     Divided d = {0, n};
     if (n >= by) {
-        d.quotient = n / by;
+        d.quotient = by == 1 ? n : n / by;
         d.rest = n - d.quotient * by;
     }
     return d;
