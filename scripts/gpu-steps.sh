@@ -250,8 +250,9 @@ ggml_rates() {
 # findings LOG: what compute-sanitizer found, a line for each kernel and kind of finding, with how often.
 findings() { sed -n 's/^=* *\(Error\|Warning\|Invalid\|Uninitialized\|Barrier\|Program hit\)/\1/p' "$1" | sed 's/+0x[0-9a-f]*//g' | sort | uniq -c | head -n 8; }
 
-# sanitize TOOL: compute-sanitizer on every op, several processes at a time, and on models, for launches that no
-# single op makes. Racecheck leaves cuBLASLt out, whose kernels are not ours.
+# sanitize TOOL: compute-sanitizer on ops, several processes at a time, and on models, for launches that no single op
+# makes: memcheck on every op, the others on those with barriers or shuffles. Racecheck leaves cuBLASLt out, whose
+# kernels are not ours.
 sanitize() {
     local tool=$1 sanitizer blas='' name found=0
     sanitizer=$(command -v compute-sanitizer)
@@ -262,10 +263,10 @@ sanitize() {
     "$bin/sheaf-backend-ops" support -b "${kind}0" | awk -F'|' '/^\| [A-Z]/ { gsub(/ /, "", $2); print $2 }' >"$work/ops"
     [ -s "$work/ops" ] || exit 1
     cp "$work/ops" "$work/ops.$tool"
-    if [ "$tool" = racecheck ]; then
-        blas=blas=0
+    [ "$tool" != racecheck ] || blas=blas=0
+    if [ "$tool" != memcheck ]; then
         printf '%s\n' FLASH_ATTN_EXT MUL_MAT MUL_MAT_ID SET_ROWS RMS_NORM SOFT_MAX TOP_K ARGMAX NORM L2_NORM GROUP_NORM SUM \
-            SUM_ROWS MEAN ROPE SSM_SCAN GATED_DELTA_NET >"$work/ops.$tool" # with barriers or shuffles
+            SUM_ROWS MEAN ROPE SSM_SCAN GATED_DELTA_NET >"$work/ops.$tool"
     fi
     local files=("$root/models/kjv-f32.gguf")
     if [ -n "$small" ]; then
@@ -276,6 +277,13 @@ sanitize() {
             --head-dim 128 --vocab 512 --ctx 512 >&2 || exit 1
     fi
     export CUDA_MODULE_LOADING=LAZY # or every process instruments all kernels before the first runs
+    for file in "${files[@]}"; do # beside the ops, which take longer
+        name=$(basename "$file" .gguf)
+        rm -f "$work/found.$tool.$name"
+        (SHEAF_CUDA_PARAMS=graphs=0${blas:+,$blas} timeout 160 "$sanitizer" --tool "$tool" --error-exitcode 9 --log-file "$work/logs/$tool-$name.log" \
+            "$bin/sheaf-run" -m "$file" -p "$(head -c 200 "$root/tests/golden/heldout.txt" | tr '\n' ' ')" -n 4 --temp 0 --ignore-eos --devices "${kind}0" \
+            >"$work/logs/$tool-$name.out" 2>&1 || echo "$name" >"$work/found.$tool.$name") &
+    done
     # a line for each process: an op, or of those with the most cases, which come first, an op and a type
     "$bin/sheaf-backend-ops" support -b "${kind}0" | awk -F'|' -v ops="$work/ops.$tool" '
         BEGIN { while ((getline op < ops) > 0) wanted[order[++n] = op] = 1 }
@@ -288,11 +296,10 @@ sanitize() {
         "$1" --tool "$2" --error-exitcode 9 --log-file "$4/logs/$2-$name.log" \
             "$3/sheaf-backend-ops" test -b "$5" -o "$6" ${7:+-t "$7"} >"$4/logs/$2-$name.out" 2>&1 || echo "$name"' \
         _ "$sanitizer" "$tool" "$bin" "$work" "${kind}0" <"$work/parts.$tool" >"$work/found.$tool"
+    wait
     for file in "${files[@]}"; do
         name=$(basename "$file" .gguf)
-        SHEAF_CUDA_PARAMS=graphs=0${blas:+,$blas} timeout 120 "$sanitizer" --tool "$tool" --error-exitcode 9 --log-file "$work/logs/$tool-$name.log" \
-            "$bin/sheaf-run" -m "$file" -p 'aaaa bbbb cccc dddd eeee' -n 4 --temp 0 --ignore-eos --devices "${kind}0" \
-            >"$work/logs/$tool-$name.out" 2>&1 || echo "$name" >>"$work/found.$tool"
+        [ ! -e "$work/found.$tool.$name" ] || cat "$work/found.$tool.$name" >>"$work/found.$tool"
     done
     while read -r name; do
         echo "$tool, $name:"
