@@ -93,7 +93,7 @@ static void compute(C *c, T *node, void (*check)(const T *, const char *), const
             cr_assert_arr_eq(first, node->data, bytes, "%s: other bits with 3 threads", what);
         } else {
             memcpy(first, node->data, bytes);
-            check(node, what);
+            if (!SANITIZED || !ways[i].reference) check(node, what); /* which takes longer there */
         }
         sheaf_backend_free(backend);
     }
