@@ -13,8 +13,8 @@ static struct sheaf_tensor *halves(struct sheaf__builder *b, const char *name, i
 }
 
 uint16_t sheaf__mask_number(int64_t position) {
-    if (position < -1) position = -1;
-    if (position > SHEAF__MASK_REACH + 1) position = SHEAF__MASK_REACH + 1;
+    if (position < 0) return 0xc000;                 /* -2: of most cells, without a conversion */
+    if (position > SHEAF__MASK_REACH) return 0x6800; /* 2048 */
     return sheaf_fp32_to_fp16((float)(2 * position));
 }
 
