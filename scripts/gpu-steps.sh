@@ -260,9 +260,9 @@ sanitize() {
         echo "compute-sanitizer is not installed"
         exit 78
     }
-    "$bin/sheaf-backend-ops" support -b "${kind}0" | awk -F'|' '/^\| [A-Z]/ { gsub(/ /, "", $2); print $2 }' >"$work/ops"
-    [ -s "$work/ops" ] || exit 1
-    cp "$work/ops" "$work/ops.$tool"
+    "$bin/sheaf-backend-ops" support -b "${kind}0" >"$work/support.$tool"
+    awk -F'|' '/^\| [A-Z]/ { gsub(/ /, "", $2); if (!seen[$2]++) print $2 }' "$work/support.$tool" >"$work/ops.$tool"
+    [ -s "$work/ops.$tool" ] || exit 1
     [ "$tool" != racecheck ] || blas=blas=0
     if [ "$tool" != memcheck ]; then
         printf '%s\n' FLASH_ATTN_EXT MUL_MAT MUL_MAT_ID SET_ROWS RMS_NORM SOFT_MAX TOP_K ARGMAX NORM L2_NORM GROUP_NORM SUM \
@@ -285,12 +285,13 @@ sanitize() {
             >"$work/logs/$tool-$name.out" 2>&1 || echo "$name" >"$work/found.$tool.$name") &
     done
     # a line for each process: an op, or of those with the most cases, which come first, an op and a type
-    "$bin/sheaf-backend-ops" support -b "${kind}0" | awk -F'|' -v ops="$work/ops.$tool" '
+    awk -F'|' -v ops="$work/ops.$tool" '
         BEGIN { while ((getline op < ops) > 0) wanted[order[++n] = op] = 1 }
         { gsub(/ /, "") }
         $2 == "op" { for (i = 3; i < NF; i++) type[i] = $i }
         $2 in wanted && ($2 == "MUL_MAT" || $2 == "CPY") { for (i = 3; i < NF; i++) if ($i != "" && $i != "no") print $2, type[i] }
-        END { for (i = 1; i <= n; i++) if (order[i] != "MUL_MAT" && order[i] != "CPY") print order[i] }' >"$work/parts.$tool"
+        END { for (i = 1; i <= n; i++) if (order[i] != "MUL_MAT" && order[i] != "CPY") print order[i] }' \
+        "$work/support.$tool" >"$work/parts.$tool"
     # shellcheck disable=SC2016  # expanded by the inner shell
     SHEAF_CUDA_PARAMS=$blas xargs -P "$beside" -I{} bash -c 'set -- "$@" {}; name=$6${7:+-$7}
         "$1" --tool "$2" --error-exitcode 9 --log-file "$4/logs/$2-$name.log" \
