@@ -147,36 +147,66 @@ struct coded {
     bool minus[SHEAF__IQ_GROUPS]; /* the offset */
 };
 
-/* What the coordinates in one byte of a packed point add to the square of its distance from t. */
-static void byte_costs(const struct grid *g, const float *t, float *costs) {
-    const int n = 8 / g->bits, mask = (1 << g->bits) - 1;
-    float each[4][16] = {{0}};
-    for (int j = 0; j < n; j++)
+/* What the coordinates in one byte of a packed point add to the square of its distance from t, for the bytes of which
+ * points are made. Returns the least of it. */
+static float byte_costs(const struct grid *g, const float *t, float *costs) {
+    float least = 0;
+    costs[0] = 0;
+    for (int j = 0; j < 8 / g->bits; j++) {
+        const int bytes = 1 << g->bits * j; /* of the coordinates before this one */
+        float add[16], least_added = INFINITY;
         for (int v = 0; v < g->n_levels; v++) {
             const float off = t[j] - (float)g->levels[v];
-            each[j][v] = off * off;
+            add[v] = off * off;
+            least_added = add[v] < least_added ? add[v] : least_added;
         }
-    for (int byte = 0; byte < 256; byte++) {
-        costs[byte] = 0;
-        for (int j = 0; j < n; j++) costs[byte] += each[j][byte >> g->bits * j & mask];
+        least += least_added;
+        for (int v = g->n_levels; v-- > 0;) /* the sums for 0 take the place of those before */
+            for (int i = 0; i < bytes; i++) costs[v * bytes + i] = costs[i] + add[v];
     }
+    return least;
 }
 
-/* The point nearest to t [dims], and the square of its distance. */
-static int nearest_point(const struct grid *g, const float *t, float *distance) {
-    float low[256], high[256];
-    int best = 0;
-    byte_costs(g, t, low);
+/* Where the high byte of a grid's points changes: run i is the points from first[i] to first[i + 1]. Points with one
+ * high byte lie together in all grids. */
+struct runs {
+    int n;
+    uint16_t first[257];
+};
+static struct runs runs_of(const struct grid *g) {
+    struct runs runs = {.n = 0};
+    for (int p = 0; p < g->n; p++)
+        if (p == 0 || g->points[p] >> 8 != g->points[p - 1] >> 8)
+            runs.first[runs.n++] = (uint16_t)p;
+    runs.first[runs.n] = (uint16_t)g->n;
+    return runs;
+}
+
+/* The point nearest to t [dims], the first of several, and the square of its distance. The cheapest run
+ * comes first; those whose high byte alone costs more than the best point are passed over. */
+static int nearest_point(const struct grid *g, const struct runs *runs, const float *t,
+                         float *distance) {
+    float low[256], high[256], at[256];
+    const float least = byte_costs(g, t, low);
+    int best = g->n, cheapest = 0;
     byte_costs(g, t + g->dims / 2, high);
+    for (int i = 0; i < runs->n; i++) {
+        at[i] = high[g->points[runs->first[i]] >> 8];
+        if (at[i] < at[cheapest]) cheapest = i;
+    }
     *distance = INFINITY;
-    for (int p = 0; p < g->n; p++) {
-        const float cost = low[g->points[p] & 255] + high[g->points[p] >> 8];
-        if (cost < *distance) {
-            *distance = cost;
-            best = p;
+    for (int k = -1; k < runs->n; k++) {
+        const int i = k < 0 ? cheapest : k;
+        if (least + at[i] > *distance || k == cheapest) continue;
+        for (int p = runs->first[i]; p < runs->first[i + 1]; p++) {
+            const float cost = low[g->points[p] & 255] + at[i];
+            if (cost < *distance || (cost == *distance && p < best)) {
+                *distance = cost;
+                best = p;
+            }
         }
     }
-    return best;
+    return best < g->n ? best : 0;
 }
 
 /* Takes the signs off t; of an odd number of them, where it must be even, the one that costs least
@@ -195,8 +225,8 @@ static uint8_t take_signs(const struct grid *g, float *t) {
 }
 
 /* Group i of x, times id, with an offset in IQ1; returns the square of the distance. */
-static float code_group(const struct grid *g, const float *x, float id, int i, bool minus,
-                        struct coded *c) {
+static float code_group(const struct grid *g, const struct runs *runs, const float *x, float id,
+                        int i, bool minus, struct coded *c) {
     float t[SHEAF__IQ_GROUP], sum = 0;
     for (int j = 0; j < SHEAF__IQ_GROUP; j++)
         t[j] = x[8 * i + j] * id - (float)(g->offsets ? minus ? -1 : 1 : 0);
@@ -205,23 +235,26 @@ static float code_group(const struct grid *g, const float *x, float id, int i, b
     for (int p = 0; p < SHEAF__IQ_GROUP / g->dims; p++) {
         float distance;
         c->point[SHEAF__IQ_GROUP / g->dims * i + p] =
-            (uint16_t)nearest_point(g, t + p * g->dims, &distance);
+            (uint16_t)nearest_point(g, runs, t + p * g->dims, &distance);
         sum += distance;
     }
     return sum;
 }
 
-/* n groups from group i on, which have one offset. */
-static void code_groups(const struct grid *g, const float *x, float id, int i, int n,
-                        struct coded *c) {
+/* n groups from group i on, which have one offset: the better one. */
+static void code_groups(const struct grid *g, const struct runs *runs, const float *x, float id,
+                        int i, int n, struct coded *c) {
+    struct coded other = *c;
     float cost[2] = {0, 0};
-    for (int minus = g->offsets; minus >= 0; minus--)
-        for (int k = i; k < i + n; k++) cost[minus] += code_group(g, x, id, k, minus, c);
-    if (!g->offsets || !(cost[1] < cost[0])) return;
-    for (int k = i; k < i + n; k++) code_group(g, x, id, k, true, c);
+    for (int k = i; k < i + n; k++) {
+        cost[0] += code_group(g, runs, x, id, k, false, c);
+        if (g->offsets) cost[1] += code_group(g, runs, x, id, k, true, &other);
+    }
+    if (g->offsets && cost[1] < cost[0]) *c = other;
 }
 
-static struct coded code_block(const struct grid *g, const float *x, int together) {
+static struct coded code_block(const struct grid *g, const struct runs *runs, const float *x,
+                               int together) {
     struct coded c = {0};
     float want[16], most = 0;
     const int n = SHEAF__QK_K / g->per;
@@ -234,7 +267,7 @@ static struct coded code_block(const struct grid *g, const float *x, int togethe
     for (int s = 0; s < n; s++)
         c.scale[s] = (uint8_t)sheaf__round_to((want[s] * sheaf__inverse(unit) - 1) / 2, 0, g->max);
     for (int i = 0; i < SHEAF__IQ_GROUPS; i += together)
-        code_groups(g, x, sheaf__inverse(unit * (float)(2 * c.scale[8 * i / g->per] + 1)), i,
+        code_groups(g, runs, x, sheaf__inverse(unit * (float)(2 * c.scale[8 * i / g->per] + 1)), i,
                     together, &c);
     return c;
 }
@@ -320,8 +353,9 @@ static void pack_iq1_m(const struct coded *c, struct sheaf__block_iq1_m *b) {
 #define QUANTIZE(type, together)                                                                   \
     void sheaf__quantize_##type(const float *src, void *dst, int64_t n) {                          \
         struct sheaf__block_##type *b = dst;                                                       \
+        const struct runs runs = runs_of(&type);                                                   \
         for (int64_t i = 0; i < n / SHEAF__QK_K; i++) {                                            \
-            const struct coded c = code_block(&type, src + i * SHEAF__QK_K, together);             \
+            const struct coded c = code_block(&type, &runs, src + i * SHEAF__QK_K, together);      \
             pack_##type(&c, &b[i]);                                                                \
         }                                                                                          \
     }
