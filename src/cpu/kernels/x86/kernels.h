@@ -1,6 +1,6 @@
-/* The body of the x86 kernel tables: a template by inclusion. avx2.c, avxvnni.c and avx512.c define what is
- * listed here and then include this file; vbmi.c takes the parts without a table, and avx512vbmi.c,
- * avx512bf16.c and amx.c extend the table of avx512.c.
+/* The body of the x86 kernel tables: a template by inclusion. avx2.c and avx512.c define what is listed
+ * here and then include this file; avxvnni.c and vbmi.c take the parts without a table, avxvnni.c extends
+ * the table of avx2.c, and avx512vbmi.c, avx512bf16.c and amx.c that of avx512.c.
  *
  * Defined by the build (src/cpu/CMakeLists.txt) for each table:
  *   KERNELS_NAME       the name of the instruction set, a string
@@ -393,6 +393,13 @@ ROWS_OF_ACT(rows_digits_q6_k, SHEAF_TYPE_Q6_K, SHEAF__ACT_DIGITS)
 #define ENTRIES_8 ENTRIES_OF_6_BITS(blocks)
 #endif
 
+#define ENTRIES_DIGITS                                                                             \
+    [SHEAF_TYPE_Q8_0] = rows_digits_q8_0, [SHEAF_TYPE_Q4_0] = rows_digits_q4_0,                    \
+    [SHEAF_TYPE_Q4_1] = rows_digits_q4_1, [SHEAF_TYPE_Q5_0] = rows_digits_q5_0,                    \
+    [SHEAF_TYPE_Q5_1] = rows_digits_q5_1, [SHEAF_TYPE_Q4_K] = rows_digits_q4_k,                    \
+    [SHEAF_TYPE_Q5_K] = rows_digits_q5_k, [SHEAF_TYPE_Q6_K] = rows_digits_q6_k,                    \
+    ENTRIES_SIGNED(rows_signed)
+
 #define ROUNDED_ENTRY(TYPE) [SHEAF_TYPE_##TYPE] = rounded_##TYPE,
 
 /* Of integers: panels and rows lie in units of PANEL_ROW_BLOCKS blocks. */
@@ -462,18 +469,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF_TYPE_BF16] = rows_dot_bf16,
 #endif
         },
-    .rows_dot_digits =
-        {
-            [SHEAF_TYPE_Q8_0] = rows_digits_q8_0,
-            [SHEAF_TYPE_Q4_0] = rows_digits_q4_0,
-            [SHEAF_TYPE_Q4_1] = rows_digits_q4_1,
-            [SHEAF_TYPE_Q5_0] = rows_digits_q5_0,
-            [SHEAF_TYPE_Q5_1] = rows_digits_q5_1,
-            [SHEAF_TYPE_Q4_K] = rows_digits_q4_k,
-            [SHEAF_TYPE_Q5_K] = rows_digits_q5_k,
-            [SHEAF_TYPE_Q6_K] = rows_digits_q6_k,
-            ENTRIES_SIGNED(rows_signed),
-        },
+    .rows_dot_digits = {ENTRIES_DIGITS},
     .digits_order = DIGITS_ORDER,
     .tile_cols = TILE,
 #if defined(KERNELS_VNNI_512)
