@@ -54,6 +54,15 @@ static void fill_mask(T *t, int64_t closed) {
     free(x);
 }
 
+/* A row of t, to whole blocks. */
+enum { MAX_ROW = 1024 };
+static void row_of(const T *t, int64_t i1, int64_t i2, int64_t i3, float *x) {
+    const int64_t block = sheaf_blck_size(t->type), n = (t->ne[0] + block - 1) / block * block;
+    const char *p = (const char *)t->data + (size_t)i1 * t->nb[1] + (size_t)i2 * t->nb[2] +
+                    (size_t)i3 * t->nb[3];
+    cr_assert(n <= MAX_ROW && t->nb[0] == sheaf_type_size(t->type));
+    cr_assert_eq(sheaf_to_float(t->type, p, x, n), SHEAF_STATUS_SUCCESS);
+}
 static double value(const T *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
     const int64_t block = sheaf_blck_size(t->type);
     float x[256];
@@ -229,21 +238,24 @@ static void check_attention(const T *t, const char *what) {
         const int64_t h = row % heads, n = row / heads % q->ne[1], s = row / heads / q->ne[1];
         const int64_t hk = expected.group ? (expected.base % expected.group + h) / expected.group
                                           : h / (heads / k->ne[2]);
-        double w[MAX_KEYS];
+        double w[MAX_KEYS], want[MAX_ROW] = {0};
+        float x[MAX_ROW], y[MAX_ROW];
+        row_of(q, n, h, s, x);
         for (int64_t j = 0; j < k->ne[1]; j++) {
             double dot = 0;
-            for (int64_t i = 0; i < q->ne[0]; i++)
-                dot += value(q, i, n, h, s) * value(k, i, j, hk, s);
+            row_of(k, j, hk, s, y);
+            for (int64_t i = 0; i < q->ne[0]; i++) dot += (double)x[i] * (double)y[i];
             w[j] = dot * param(t, 0);
             if (param(t, 2) != 0) w[j] = param(t, 2) * tanh(w[j] / param(t, 2));
             w[j] += mask_at(t, j, n, h, s, heads);
         }
         soften(k->ne[1], w, expected.sinks, h);
-        for (int64_t i = 0; i < v->ne[0]; i++) {
-            double want = 0;
-            for (int64_t j = 0; j < k->ne[1]; j++) want += w[j] * value(v, i, j, hk, s);
-            close_to(what, value(t, i, h, n, s), want, i, h, n, s);
+        for (int64_t j = 0; j < k->ne[1]; j++) {
+            row_of(v, j, hk, s, y);
+            for (int64_t i = 0; i < v->ne[0]; i++) want[i] += w[j] * (double)y[i];
         }
+        row_of(t, h, n, s, x);
+        for (int64_t i = 0; i < v->ne[0]; i++) close_to(what, (double)x[i], want[i], i, h, n, s);
     }
 }
 
