@@ -452,7 +452,7 @@ const struct sheaf__cpu_kernels KERNELS_TABLE = {
             [SHEAF__PANELS_24] = {PANELS_24, .unpack = {[SHEAF_TYPE_Q8_0] = blocks_q8_0}},
             [SHEAF__PANELS_24_WORDS] = {WORDS_24, .unpack = {[SHEAF_TYPE_Q8_0] = wide_24_q8_0}},
 #endif
-#if !defined(KERNELS_VNNI_512) && !defined(KERNELS_VNNI_256)
+#if !defined(KERNELS_VNNI_512)
             [SHEAF__PANELS_16_BYTES] = {PANELS_16, .unpack = {[SHEAF_TYPE_Q8_0] = words_q8_0}},
 #endif
             [SHEAF__PANELS_8] = {PANELS_8, .unpack = {ENTRIES_8}},
