@@ -46,7 +46,7 @@ struct looking { /* of one OS thread */
     std::unordered_map<uintptr_t, page *> pages;
     std::set<std::pair<const void *, const void *>> told;
 };
-static thread_local looking *here;
+#define here races_here
 
 static page *page_of(uintptr_t number) {
     if (number == here->last_number) return here->last;

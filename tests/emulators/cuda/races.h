@@ -21,6 +21,9 @@
 
 #include "cuda_runtime.h"
 
+/* What races.cc knows, of one OS thread. */
+extern EMU_NEAR __thread struct looking *races_here;
+
 /* What a thread has passed, counted: barriers, calls of __syncwarp and of previous_done. */
 enum { BARRIERS, SYNCWARPS, WAITS, PASSED };
 
