@@ -23,22 +23,6 @@ HD float binary_of(int op, float a, float b) {
 }
 /* ---- kernels ---- */
 
-struct Pieces { /* of the rows of dst */
-    int64_t per_row, n;
-};
-
-/* Where a piece lies: its row, and the first element that a thread has of it. */
-struct Place {
-    Row row;
-    int64_t first;
-};
-static __device__ __forceinline__ Place place_of(const View &dst, const Pieces &pieces,
-                                                 int64_t piece) {
-    const Divided at = divided(piece, pieces.per_row);
-    const Place p = {row_at(dst.ne, at.quotient), at.rest * PIECE + threadIdx.x};
-    return p;
-}
-
 /* A thread's elements of row p, `first` and more THREADS apart; those behind the n-th are 0. All are
  * under way before one is used. */
 struct Loaded {
@@ -68,7 +52,7 @@ static __global__ void binary_kernel(View dst, View a, View b, int op, Pieces pi
     next_may_start();
     previous_done();
     for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
-        const Place at = place_of(dst, pieces, piece);
+        const Piece at = piece_at(dst, pieces, PIECE, piece);
         const char *q = row_repeat(b, at.row);
         Loaded x = load_piece(a, row_data(a, at.row), at.first, dst.ne[0]), y;
         if (b.ne[0] == dst.ne[0]) {
@@ -90,7 +74,7 @@ static __global__ void unary_kernel(View dst, View a, Function f, Pieces pieces)
     next_may_start();
     previous_done();
     for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
-        const Place at = place_of(dst, pieces, piece);
+        const Piece at = piece_at(dst, pieces, PIECE, piece);
         const char *x = row_data(a, at.row);
         char *d = row_data(dst, at.row);
         for (int k = 0; k < PER_THREAD; k++) { /* not at once: the functions are long */
@@ -107,7 +91,7 @@ static __global__ void glu_kernel(View dst, View a, View b, Function f, Pieces p
     next_may_start();
     previous_done();
     for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
-        const Place at = place_of(dst, pieces, piece);
+        const Piece at = piece_at(dst, pieces, PIECE, piece);
         Loaded x = load_piece(a, row_data(a, at.row), at.first, dst.ne[0]);
         const Loaded y = load_piece(b, row_data(b, at.row), at.first, dst.ne[0]);
 #pragma unroll
@@ -153,13 +137,6 @@ static void flatten(View *v, int64_t n) {
     v->ne[1] = v->ne[2] = v->ne[3] = 1;
 }
 
-static Pieces pieces_of(const View &dst) {
-    Pieces p;
-    p.per_row = (dst.ne[0] + PIECE - 1) / PIECE;
-    p.n = p.per_row * n_rows(dst);
-    return p;
-}
-
 static enum sheaf_status launch_binary(struct sheaf__cuda_queue *q,
                                        const struct sheaf_tensor *dst) {
     const struct sheaf_tensor *a = dst->src[0], *b = dst->src[1];
@@ -171,7 +148,7 @@ static enum sheaf_status launch_binary(struct sheaf__cuda_queue *q,
         flatten(&x, n);
         flatten(&y, n);
     }
-    const Pieces p = pieces_of(d);
+    const Pieces p = pieces_of(d, PIECE);
     CUDA_LAUNCH_AHEAD_PLAIN(q->ahead, binary_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0,
                             q->stream, d, x, y, (int)dst->op, p);
     return sheaf__cuda_launched(q, dst);
@@ -184,7 +161,7 @@ static enum sheaf_status launch_unary(struct sheaf__cuda_queue *q, const struct 
         flatten(&d, sheaf_nelements(dst));
         flatten(&x, sheaf_nelements(dst));
     }
-    const Pieces p = pieces_of(d);
+    const Pieces p = pieces_of(d, PIECE);
     CUDA_LAUNCH_AHEAD_PLAIN(q->ahead, unary_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0,
                             q->stream, d, x, function_of(dst), p);
     return sheaf__cuda_launched(q, dst);
@@ -203,7 +180,7 @@ static enum sheaf_status launch_glu(struct sheaf__cuda_queue *q, const struct sh
         flatten(&x, sheaf_nelements(dst));
         flatten(&y, sheaf_nelements(dst));
     }
-    const Pieces p = pieces_of(d);
+    const Pieces p = pieces_of(d, PIECE);
     CUDA_LAUNCH_AHEAD_PLAIN(q->ahead, glu_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream,
                             d, x, y, function_of(dst), p);
     return sheaf__cuda_launched(q, dst);

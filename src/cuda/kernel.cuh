@@ -237,6 +237,28 @@ HD char *row_repeat(const View &v, const Row &r) {
 }
 HD int64_t n_rows(const View &v) { return v.ne[1] * v.ne[2] * v.ne[3]; }
 
+/* The rows of a tensor in pieces of `size` elements, of which a block takes one after the other. */
+struct Pieces {
+    int64_t per_row, n;
+};
+static inline Pieces pieces_of(const View &v, int size) {
+    Pieces p;
+    p.per_row = (v.ne[0] + size - 1) / size;
+    p.n = p.per_row * n_rows(v);
+    return p;
+}
+/* Where piece i lies: its row, and the thread's first element of it. */
+struct Piece {
+    Row row;
+    int64_t first;
+};
+static __device__ __forceinline__ Piece piece_at(const View &v, const Pieces &pieces, int size,
+                                                 int64_t i) {
+    const Divided at = divided(i, pieces.per_row);
+    const Piece p = {row_at(v.ne, at.quotient), at.rest * size + threadIdx.x};
+    return p;
+}
+
 /* ---- one value ---- */
 
 HD float f16_to_f32(uint16_t h) {

@@ -1,7 +1,7 @@
 /* Ops that only place elements: FILL, REPEAT, PAD. */
 #include "cuda/device.h"
 
-enum { THREADS = 256, PIECE = 4 * THREADS };
+enum { THREADS = 256, PER_THREAD = 4, PIECE = THREADS * PER_THREAD };
 
 /* Element number i of v, dimension 0 first. */
 HD char *element_at(const View &v, int64_t i, int64_t at[4]) {
@@ -29,15 +29,15 @@ static enum sheaf_status launch_fill(struct sheaf__cuda_queue *q, const struct s
     return sheaf__cuda_launched(q, dst);
 }
 
-/* a -> dst of multiples of its dimensions, elements of `size` bytes: 2, 4 or 8. A block takes a piece of a row. */
-static __global__ void repeat_kernel(View dst, View a, int size, int64_t per_row, int64_t n) {
-    for (int64_t piece = blockIdx.x; piece < n; piece += gridDim.x) {
-        const Divided at = divided(piece, per_row);
-        const Row row = row_at(dst.ne, at.quotient);
-        char *to = row_data(dst, row);
-        const char *from = row_repeat(a, row);
-        const int64_t first = at.rest * PIECE, end = first + PIECE;
-        for (int64_t i = first + threadIdx.x; i < end && i < dst.ne[0]; i += THREADS) {
+/* a -> dst of multiples of its dimensions, elements of `size` bytes: 2, 4 or 8 */
+static __global__ void repeat_kernel(View dst, View a, int size, Pieces pieces) {
+    for (int64_t piece = blockIdx.x; piece < pieces.n; piece += gridDim.x) {
+        const Piece at = piece_at(dst, pieces, PIECE, piece);
+        char *to = row_data(dst, at.row);
+        const char *from = row_repeat(a, at.row);
+        for (int k = 0; k < PER_THREAD; k++) {
+            const int64_t i = at.first + k * THREADS;
+            if (i >= dst.ne[0]) break;
             void *y = to + (size_t)i * dst.nb[0];
             const void *x = from + (size_t)divided(i, a.ne[0]).rest * a.nb[0];
             if (size == 2) {
@@ -53,10 +53,10 @@ static __global__ void repeat_kernel(View dst, View a, int size, int64_t per_row
 
 static enum sheaf_status launch_repeat(struct sheaf__cuda_queue *q,
                                        const struct sheaf_tensor *dst) {
-    const int64_t per_row = (dst->ne[0] + PIECE - 1) / PIECE, n = per_row * sheaf_nrows(dst);
-    CUDA_LAUNCH_PLAIN(repeat_kernel, sheaf__cuda_blocks(n, 1), THREADS, 0, q->stream,
-                      sheaf__cuda_view(dst), sheaf__cuda_view(dst->src[0]),
-                      (int)sheaf_type_size(dst->type), per_row, n);
+    const View d = sheaf__cuda_view(dst);
+    const Pieces p = pieces_of(d, PIECE);
+    CUDA_LAUNCH_PLAIN(repeat_kernel, sheaf__cuda_blocks(p.n, 1), THREADS, 0, q->stream, d,
+                      sheaf__cuda_view(dst->src[0]), (int)sheaf_type_size(dst->type), p);
     return sheaf__cuda_launched(q, dst);
 }
 
