@@ -15,8 +15,9 @@ static int in_folder(const char *cmd, int seconds) {
     return run_command(line, seconds, out, sizeof out);
 }
 
+static void make_folder(void) { cr_assert_not_null(mkdtemp(dir)); }
 static void make_packages(void) {
-    cr_assert_not_null(mkdtemp(dir));
+    make_folder();
     cr_assert_eq(in_folder("cpack -G DEB --config $B/CPackConfig.cmake -B $D/made > log 2>&1 || { "
                            "cat log; exit 1; }; mv made/*.deb .; rm -r made",
                            300),
@@ -102,7 +103,7 @@ Test(package, an_installation_runs_and_leaves_nothing) {
 }
 
 /* Of an installation by hand: scripts/uninstall. */
-Test(package, uninstall_leaves_nothing) {
+Test(uninstall, leaves_nothing, .init = make_folder, .fini = remove_folder, .timeout = 600) {
     cr_assert_eq(
         in_folder("cmake --install $B --prefix $D/prefix > log 2>&1 || { cat log; exit 1; }\n"
                   "mkdir b; cp $B/install_manifest.txt b\n"
