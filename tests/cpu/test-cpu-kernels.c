@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "cpu/kernels/kernels.h"
 #include "random_numbers.h"
@@ -210,3 +212,38 @@ Test(cpu_kernels, from_floats_as_the_core) {
         }
     }
 }
+
+/* ---- AddressSanitizer's checks of vectors (tests/sanitizers/asan_vectors.c) ---- */
+
+#if defined(__SANITIZE_ADDRESS__)
+/* A row of floats times a column, in a process of its own; so many bytes of the row are not there. */
+static int status_of_row(const struct sheaf__cpu_kernels *kern, size_t missing) {
+    enum { K = 64 };
+    int status = 0;
+    const pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (child == 0) {
+        const size_t bytes = K * sizeof(float);
+        const char *row = calloc(1, bytes - missing);
+        const void *column = calloc(1, bytes);
+        float sum[1], *out = sum;
+        if (missing) close(STDERR_FILENO); /* what is found is long */
+        kern->rows_dot[SHEAF_TYPE_F32](K, row, bytes, 1, &column, 1, &out);
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    return status;
+}
+
+/* By vectors of 32 bytes, and of 64. */
+Test(cpu_kernels, a_vector_beyond_its_memory_is_found) {
+    static const size_t missing[] = {1, 20, 64};
+    FOR_EACH_TABLE(kern) {
+        if (strcmp(kern->name, "avx2") && strcmp(kern->name, "avx512")) continue;
+        cr_assert_eq(status_of_row(kern, 0), 0, "%s", kern->name);
+        for (size_t i = 0; i < sizeof missing / sizeof *missing; i++)
+            cr_assert_neq(status_of_row(kern, missing[i]), 0, "%s: a read of %zu bytes too many",
+                          kern->name, missing[i]);
+    }
+}
+#endif
