@@ -183,7 +183,7 @@ static struct runs runs_of(const struct grid *g) {
 }
 
 /* The point nearest to t [dims], the first of several, and the square of its distance. The cheapest run
- * comes first; those whose high byte alone costs more than the best point are passed over. */
+ * comes first; those that cost more than the best point with any low byte are passed over. */
 static int nearest_point(const struct grid *g, const struct runs *runs, const float *t,
                          float *distance) {
     float low[256], high[256], at[256];

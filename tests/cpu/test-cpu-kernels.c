@@ -236,7 +236,7 @@ static int status_of_row(const struct sheaf__cpu_kernels *kern, size_t missing) 
 }
 
 /* By vectors of 32 bytes, and of 64. */
-Test(cpu_kernels, a_vector_beyond_its_memory_is_found) {
+Test(cpu_kernels, a_vector_beyond_its_memory_is_found, .timeout = 120) {
     static const size_t missing[] = {1, 20, 64};
     FOR_EACH_TABLE(kern) {
         if (strcmp(kern->name, "avx2") && strcmp(kern->name, "avx512")) continue;
