@@ -252,8 +252,10 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     USE_NIBBLES(IQ4_XS, iq4_xs);
     USE_NIBBLES(Q4_K, q4_k);
     /* Panels of 8 bits would be taken before those of BF16; the other integers never are. */
-    table->panels[SHEAF__PANELS_8] = (struct sheaf__cpu_panels){0};
-    table->panels[SHEAF__PANELS_16] = (struct sheaf__cpu_panels){0};
-    table->panels[SHEAF__PANELS_16_WORDS] = (struct sheaf__cpu_panels){0};
-    table->panels[SHEAF__PANELS_24_WORDS] = (struct sheaf__cpu_panels){0};
+    static const enum sheaf__panels_kind integers[] = {
+        SHEAF__PANELS_16,       SHEAF__PANELS_16_WORDS, SHEAF__PANELS_24,
+        SHEAF__PANELS_24_WORDS, SHEAF__PANELS_8,
+    };
+    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++)
+        table->panels[integers[i]] = (struct sheaf__cpu_panels){0};
 }
