@@ -1,6 +1,6 @@
 /* The speed of each instruction set's kernels on one thread: products of one column, exact and rounded, in GB/s
  * of weights read from memory, beside a plain loop over the same memory, and from the cache; tiles of
- * products by panels, in GFLOP/s; attention of one query from the cache. Prints tables of
+ * products by panels, in GFLOP/s; attention of one query from the cache and from memory. Prints tables of
  * docs/performance-kernels.md.
  *
  *   bench-kernels [ISA ...]    all that run here, or those named
@@ -86,64 +86,96 @@ static double decode(const struct sheaf__cpu_kernels *kern, enum sheaf_type type
     return (double)(times * rows) * (double)row / (sheaf__seconds() - start) / 1e9;
 }
 
-/* One query of `queries` heads on one K/V head, by KEYS keys and values that lie in the second cache as a cache of
- * 8 heads has them; ns for a key and for its value. */
-enum { HEADS = 8, KEYS = 256, MOST_QUERIES = 8 };
-static void one_query(const struct sheaf__cpu_kernels *kern, enum sheaf_type type, int64_t d,
-                      int queries, char *cache, double *key, double *value) {
-    static _Alignas(64) float q[MOST_QUERIES][SHEAF__DIRECT_WIDTH];
-    static _Alignas(64) float weights[MOST_QUERIES][KEYS], y[MOST_QUERIES][SHEAF__DIRECT_WIDTH];
+/* One query, by the keys and values of a cache: nanoseconds for a key of one K/V head and for its value. */
+enum {
+    KEYS = 256,
+    MOST_QUERIES = 8,
+    MOST_HEADS = 8,
+    TURN = 32,
+    VALUE_TURN = SHEAF__VALUES_TOGETHER
+};
+struct shape {
+    const char *name;
+    int64_t d;
+    int heads, queries; /* K/V heads; query heads of each */
+};
+struct times {
+    double key, value;
+};
+
+/* Heads take turns, as in attention. */
+static struct times one_query(const struct sheaf__cpu_kernels *kern, enum sheaf_type type,
+                              const struct shape *s, int64_t keys, const char *cache) {
+    static _Alignas(64) float q[MOST_QUERIES][SHEAF__DIRECT_WIDTH], weights[MOST_QUERIES][KEYS];
+    static _Alignas(64) float y[MOST_HEADS][MOST_QUERIES][SHEAF__DIRECT_WIDTH];
     static struct sheaf__query_digits digits[MOST_QUERIES][SHEAF__DIRECT_WIDTH / 32];
+    static float scores[MOST_QUERIES * KEYS];
     const bool integers = type == SHEAF_TYPE_Q8_0 && kern->attention_q8.query;
-    const size_t stride = HEADS * sheaf_row_size(type, d);
-    const float *rows[MOST_QUERIES];
+    const size_t row = sheaf_row_size(type, s->d), stride = (size_t)s->heads * row;
+    sheaf__mix_rows_fn mix = integers ? kern->attention_q8.mix : kern->mix_of[type];
     const struct sheaf__query_digits *of[MOST_QUERIES];
-    float x[SHEAF__DIRECT_WIDTH];
-    for (int64_t i = 0; i < d; i++) x[i] = (float)(i % 7) - 3.0f;
-    for (int j = 0; j < KEYS * HEADS; j++)
-        sheaf_from_float(type, x, cache + (size_t)j * sheaf_row_size(type, d), d);
-    for (int c = 0; c < queries; c++) {
-        for (int64_t i = 0; i < d; i++) q[c][i] = (float)((i + c) % 5) - 2.0f;
+    const float *rows[MOST_QUERIES];
+    struct times best = {1e9, 1e9};
+    for (int c = 0; c < s->queries; c++) {
+        for (int64_t i = 0; i < s->d; i++) q[c][i] = (float)((i + c) % 5) - 2.0f;
         for (int j = 0; j < KEYS; j++) weights[c][j] = 1.0f / (float)(1 + j);
         rows[c] = q[c];
         of[c] = digits[c];
-        if (integers) kern->attention_q8.query(d, q[c], digits[c]);
+        if (integers) kern->attention_q8.query(s->d, q[c], digits[c]);
     }
-    *key = *value = 1e9;
-    for (int i = 0; i < 200 * ROUNDS; i++) {
-        static float scores[MOST_QUERIES * KEYS];
+    for (int i = 0; i < (keys > KEYS ? ROUNDS : 200 * ROUNDS); i++) {
         const double start = sheaf__seconds();
-        if (integers)
-            kern->attention_q8.dots(d, cache, stride, KEYS, of, queries, scores, KEYS);
-        else
-            kern->dots_of[type](d, cache, stride, KEYS, rows, queries, scores, KEYS);
+        for (int64_t t = 0; t < keys; t += TURN) {
+            for (int h = 0; h < s->heads; h++) {
+                const char *x = cache + (size_t)t * stride + (size_t)h * row;
+                if (integers)
+                    kern->attention_q8.dots(s->d, x, stride, TURN, of, s->queries, scores, KEYS);
+                else
+                    kern->dots_of[type](s->d, x, stride, TURN, rows, s->queries, scores, KEYS);
+            }
+        }
         const double between = sheaf__seconds();
-        (integers ? kern->attention_q8.mix : kern->mix_of[type])(
-            KEYS, cache, stride, d, weights[0], KEYS, queries, y[0], SHEAF__DIRECT_WIDTH);
+        for (int64_t t = 0; t < keys; t += VALUE_TURN) {
+            for (int h = 0; h < s->heads; h++)
+                mix(VALUE_TURN, cache + (size_t)t * stride + (size_t)h * row, stride, s->d,
+                    weights[0], KEYS, s->queries, y[h][0], SHEAF__DIRECT_WIDTH);
+        }
         const double end = sheaf__seconds();
-        if (between - start < *key) *key = between - start;
-        if (end - between < *value) *value = end - between;
+        if (between - start < best.key) best.key = between - start;
+        if (end - between < best.value) best.value = end - between;
     }
-    *key *= 1e9 / KEYS;
-    *value *= 1e9 / KEYS;
+    const double each = 1e9 / (double)(keys * s->heads);
+    return (struct times){best.key * each, best.value * each};
 }
 
-static void queries(const struct sheaf__cpu_kernels *kern, char *cache) {
-    static const struct {
-        const char *name;
-        int64_t d;
-        int queries;
-    } shapes[] = {{"TinyLlama", 64, 8}, {"Llama 8B", 128, 4}, {"SmolLM2", 64, 3}};
+/* KEYS positions lie in the second cache; then as many as BYTES hold are read from memory. */
+static void queries(const struct sheaf__cpu_kernels *kern) {
+    static const struct shape shapes[] = {{"TinyLlama", 64, 4, 8},
+                                          {"Llama 8B", 128, 8, 4},
+                                          {"Llama 70B", 128, 8, 8},
+                                          {"SmolLM2", 64, 3, 3}};
     static const enum sheaf_type of[] = {SHEAF_TYPE_F16, SHEAF_TYPE_Q8_0};
-    printf("\n| one query | K/V | ns a key | ns a value |\n|---|---|---:|---:|\n");
-    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        for (size_t t = 0; t < sizeof of / sizeof *of; t++) {
-            double key, value;
-            one_query(kern, of[t], shapes[s].d, shapes[s].queries, cache, &key, &value);
-            printf("| %s | %s | %.2f | %.2f |\n", shapes[s].name, sheaf_type_name(of[t]), key,
-                   value);
+    char *cache = memory(BYTES);
+    float x[SHEAF__DIRECT_WIDTH];
+    for (int i = 0; i < SHEAF__DIRECT_WIDTH; i++) x[i] = (float)(i % 7) - 3.0f;
+    printf("\n| one query | K/V | ns a key | ns a value | a key from memory | GB/s | a value | "
+           "GB/s |\n"
+           "|---|---|---:|---:|---:|---:|---:|---:|\n");
+    for (size_t t = 0; t < sizeof of / sizeof *of; t++) {
+        const size_t size = sheaf_row_size(of[t], SHEAF__DIRECT_WIDTH);
+        for (size_t i = 0; i < BYTES / size; i++)
+            sheaf_from_float(of[t], x, cache + i * size, SHEAF__DIRECT_WIDTH);
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            const size_t row = sheaf_row_size(of[t], shapes[i].d);
+            const int64_t all = (int64_t)(BYTES / row) / shapes[i].heads / VALUE_TURN * VALUE_TURN;
+            const struct times near = one_query(kern, of[t], &shapes[i], KEYS, cache);
+            const struct times far = one_query(kern, of[t], &shapes[i], all, cache);
+            printf("| %s | %s | %.2f | %.2f | %.2f | %.1f | %.2f | %.1f |\n", shapes[i].name,
+                   sheaf_type_name(of[t]), near.key, near.value, far.key, (double)row / far.key,
+                   far.value, (double)row / far.value);
         }
     }
+    free(cache);
 }
 
 /* As products have them: src/cpu/matmul/panels.c. */
@@ -155,13 +187,16 @@ static double tiles(const struct sheaf__cpu_panels *p, const char *rows, const c
                     float *c) {
     const size_t stride = stride_of(p);
     const size_t panel = PASS / (size_t)p->unit * p->panel_bytes;
+    if (p->begin) p->begin();
     const double start = sheaf__seconds();
     for (int64_t q = 0; q < COLUMNS / p->cols; q++) {
         for (int64_t r = 0; r < TILE; r += p->rows)
             p->tile(PASS, rows + (size_t)r * stride, stride, panels + (size_t)q * panel, p->cols, c,
                     false);
     }
-    return 2.0 * TILE * COLUMNS * PASS / (sheaf__seconds() - start) / 1e9;
+    const double took = sheaf__seconds() - start;
+    if (p->end) p->end();
+    return 2.0 * TILE * COLUMNS * PASS / took / 1e9;
 }
 
 static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
@@ -212,9 +247,7 @@ static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
                    speed);
         }
     }
-    char *cache = memory(KEYS * HEADS * SHEAF__DIRECT_WIDTH * sizeof(uint16_t));
-    queries(kern, cache);
-    free(cache);
+    queries(kern);
     free(column);
     free(panels);
     free(rows);
