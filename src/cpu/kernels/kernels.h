@@ -187,7 +187,8 @@ typedef void (*sheaf__rows_dot_fn)(int64_t k, const void *w, size_t w_stride, in
 struct sheaf__cpu_panels {
     int rows, cols; /* of a tile; 0: the table has no panels of this kind */
     int unit;       /* a divisor of 256 */
-    int above;      /* columns: so many and fewer are for the kind before this one */
+    int above; /* columns of quantized types: so many and fewer are for the kinds before this one */
+    int most;  /* columns: more are for the kinds before this one; 0: none */
     int chunk; /* rows at most that are unpacked together, whole tiles; 0: for a second cache of 512 KiB */
     size_t panel_bytes, row_bytes; /* of a unit of a panel, and of a row */
     /* Element i of column c is x[c][i], i < n. The first `used` columns are packed at least; a kind may

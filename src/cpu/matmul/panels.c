@@ -83,7 +83,8 @@ static int64_t chunk_of(const struct sheaf__cpu_panels *kind) {
 
 static bool lacks(const struct sheaf__cpu_panels *kind, enum sheaf_type type, int64_t columns) {
     const bool has = kind->unpack[type] || (kind->from_floats && type != SHEAF_TYPE_F32);
-    return !has || columns <= kind->above;
+    return !has || (sheaf_is_quantized(type) && columns <= kind->above) ||
+           (kind->most > 0 && columns > kind->most);
 }
 
 /* Floats are for all types that have nothing better. */
