@@ -1123,7 +1123,7 @@ static struct sheaf_tensor *random_product(struct sheaf_context *ctx, enum sheaf
 
 /* Rounding is all that panels of 8 bits lose: products of rounded activations, whose bits are
  * computed here, are sums of exact terms. Weights have codes that no quantizer makes. */
-Test(mul_mat, panels_of_8_bits_against_exact_sums) {
+static void check_8_bits(void) {
     enum { M = 13, N = 37 };
     static float row[LONGEST], meant[N][LONGEST];
     int compared = 0, tables = 0;
@@ -1174,6 +1174,11 @@ Test(mul_mat, panels_of_8_bits_against_exact_sums) {
     }
     if (!tables) cr_skip("no table that runs here has panels of 8 bits");
     cr_assert_geq(compared, 7 * tables);
+}
+Test(mul_mat, panels_of_8_bits_against_exact_sums) { check_8_bits(); }
+Test(mul_mat, panels_of_8_bits_by_tiles) {
+    emulate_amx();
+    check_8_bits();
 }
 
 /* Activations of 16 and of 24 bits, whatever the exponents of a column's blocks are: no result is farther off than

@@ -227,6 +227,7 @@ UNPACK_BY_TERMS(iq4_xs, SHEAF__QK_K)
 UNPACK_BY_TERMS(q4_k, SHEAF__QK_K)
 
 #include "cpu/kernels/x86/attention_amx.h"
+#include "cpu/kernels/x86/panels8_amx.h"
 
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     sheaf__cpu_kernels_use_vbmi(table);
@@ -254,7 +255,8 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     /* Up to 16 columns tiles would do less than unpacking costs: integers in both modes. Words never. One core of a Xeon
      * of 2024, prompts of 16 and 24 tokens of Q4_0, tokens/s by integers and by tiles: 234 and 174, 219 and 216, with
      * --fast 295 and 262, 315 and 365. */
-    both->above = table->panels[SHEAF__PANELS_8].most = AMX_TILE;
+    both->above = AMX_TILE;
+    use_bytes_amx(&table->panels[SHEAF__PANELS_8]);
     table->panels[SHEAF__PANELS_16_WORDS] = (struct sheaf__cpu_panels){0};
     table->panels[SHEAF__PANELS_24_WORDS] = (struct sheaf__cpu_panels){0};
 }

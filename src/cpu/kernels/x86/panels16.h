@@ -255,15 +255,6 @@ BLOCKS(blocks_q5_k, blocks_k, SHEAF_TYPE_Q5_K)
 
 /* ---- tiles ---- */
 
-/* Block b of a row, and its scales. */
-INLINE const char *block_at(const char *row, int64_t b) {
-    return row + b / PANEL_ROW_BLOCKS * (int64_t)sizeof(struct panel_row) +
-           b % PANEL_ROW_BLOCKS * 32;
-}
-INLINE const struct panel_scales *scales_at(const char *block) {
-    return (const void *)(block + offsetof(struct panel_row, of));
-}
-
 /* Row r of a tile's, whose address the compiler is not to take apart: gcc kept one for each four bytes, and
  * had not enough registers for them. */
 INLINE const char *row_at(const char *block, size_t stride, int r) {

@@ -11,22 +11,7 @@
  *
  * Invariant: as in panels.h. */
 
-enum { PANEL8_ROWS = TILE_ROWS, PANEL8_COLS = TILE_COLS };
-
-/* 32 elements of all columns */
-struct panel8 {
-    int8_t x[8][PANEL8_COLS][4];
-    float d[PANEL8_COLS];
-#if defined(KERNELS_VNNI_512)
-    int32_t sums[2][PANEL8_COLS]; /* of 16 each */
-#else
-    float sums[2][PANEL8_COLS]; /* the same times d */
-#endif
-#if defined(KERNELS_VNNI_256)
-    int32_t integers[2][PANEL8_COLS]; /* what was multiplied by d */
-#endif
-};
-static_assert(sizeof(struct panel8) % 64 == 0, "no padding");
+enum { PANEL8_ROWS = TILE_ROWS };
 
 static void pack_8(const float *const *x, int64_t n, int used, void *panel) {
     struct panel8 *to = panel;

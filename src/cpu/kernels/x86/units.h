@@ -48,6 +48,15 @@ enum { PANEL_ROW_UNIT = 32, PANEL_ROW_BLOCKS = 1 };
 #endif
 
 #if defined(KERNELS_VNNI_512)
+/* Block b of an unpacked row, and its scales. */
+static inline const char *block_at(const char *row, int64_t b) {
+    return row + b / PANEL_ROW_BLOCKS * (int64_t)sizeof(struct panel_row) +
+           b % PANEL_ROW_BLOCKS * 32;
+}
+static inline const struct panel_scales *scales_at(const char *block) {
+    return (const void *)(block + offsetof(struct panel_row, of));
+}
+
 enum { PANEL16_ROWS = 6, PANEL16_COLS = 32 };
 
 /* 32 elements of 32 columns: integers h * 256 + l, times 2^(unit - less) */
@@ -86,3 +95,19 @@ struct panel24_half {
 static_assert(sizeof(struct panel24) % 64 == 0, "no padding");
 static_assert(2 * sizeof(struct panel24_half) == sizeof(struct panel24), "no padding");
 #endif
+
+enum { PANEL8_COLS = 2 * VW };
+/* 32 elements of all columns in bytes */
+struct panel8 {
+    int8_t x[8][PANEL8_COLS][4];
+    float d[PANEL8_COLS];
+#if defined(KERNELS_VNNI_512)
+    int32_t sums[2][PANEL8_COLS]; /* of 16 each */
+#else
+    float sums[2][PANEL8_COLS]; /* the same times d */
+#endif
+#if defined(KERNELS_VNNI_256)
+    int32_t integers[2][PANEL8_COLS]; /* what was multiplied by d */
+#endif
+};
+static_assert(sizeof(struct panel8) % 64 == 0, "no padding");
