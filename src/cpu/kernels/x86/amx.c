@@ -1,5 +1,5 @@
 /* The AVX-512 table with products by AMX tiles: what it changes of that of avx512.c. Attention of many queries is
- * attention_amx.h.
+ * attention_amx.h, few columns of the fast mode are panels8_amx.h.
  *
  * All weights but F32 are multiplied as BF16, the products that AMX adds to floats. In the exact mode
  * weights are the sum of two BF16, and so are activations (see bf16.h): of the four products of terms
@@ -252,9 +252,9 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     USE_NIBBLES(MXFP4, mxfp4);
     USE_NIBBLES(IQ4_XS, iq4_xs);
     USE_NIBBLES(Q4_K, q4_k);
-    /* Up to 16 columns tiles would do less than unpacking costs: integers in both modes. Words never. One core of a Xeon
-     * of 2024, prompts of 16 and 24 tokens of Q4_0, tokens/s by integers and by tiles: 234 and 174, 219 and 216, with
-     * --fast 295 and 262, 315 and 365. */
+    /* Up to 16 columns of quantized weights are integers in both modes: unpacking to BF16 takes longer than tiles save.
+     * Prompts of 16 and 24 tokens of Q4_0, tokens/s as integers of AVX-512 and as BF16: 234 and 174, 219 and 216, with
+     * --fast 295 and 262, 315 and 365 (the same Xeon). Words are for more columns, and never taken. */
     both->above = AMX_TILE;
     use_bytes_amx(&table->panels[SHEAF__PANELS_8]);
     table->panels[SHEAF__PANELS_16_WORDS] = (struct sheaf__cpu_panels){0};
