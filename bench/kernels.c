@@ -187,16 +187,18 @@ static double tiles(const struct sheaf__cpu_panels *p, const char *rows, const c
                     float *c) {
     const size_t stride = stride_of(p);
     const size_t panel = PASS / (size_t)p->unit * p->panel_bytes;
+    const int64_t all = COLUMNS / p->cols; /* panels */
+    const int used = p->most > 0 && p->most < p->cols ? p->most : p->cols;
     if (p->begin) p->begin();
     const double start = sheaf__seconds();
-    for (int64_t q = 0; q < COLUMNS / p->cols; q++) {
+    for (int64_t q = 0; q < all; q++) {
         for (int64_t r = 0; r < TILE; r += p->rows)
-            p->tile(PASS, rows + (size_t)r * stride, stride, panels + (size_t)q * panel, p->cols, c,
+            p->tile(PASS, rows + (size_t)r * stride, stride, panels + (size_t)q * panel, used, c,
                     false);
     }
     const double took = sheaf__seconds() - start;
     if (p->end) p->end();
-    return 2.0 * TILE * COLUMNS * PASS / took / 1e9;
+    return 2.0 * TILE * (double)(all * used) * PASS / took / 1e9;
 }
 
 static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
