@@ -1,5 +1,5 @@
 /* A part of amx.c: products of few columns that are rounded to 8 bits, by tiles of bytes. Rows and panels are those of
- * panels8.h, whose tiles take 93 cycles for 16 rows by 16 columns of a block of 32 where these take some 60: a load of
+ * panels8.h, whose tiles take 93 cycles for 16 rows by 16 columns of a block of 32 where these take 70: a load of
  * each operand, a product, a store of the sums, and three instructions for a row that join them to their scales. Where
  * weights have a scale for 16 there are two of each.
  *
