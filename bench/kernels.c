@@ -202,7 +202,7 @@ static double tiles(const struct sheaf__cpu_panels *p, const char *rows, const c
 }
 
 static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
-    char *column = memory(K * 8), *panels = memory(COLUMNS * PASS * sizeof(float));
+    char *column = memory(K * 8), *panels = memory(2 * COLUMNS * PASS * sizeof(float));
     char *rows = memory(TILE * (PASS * sizeof(float) + 64));
     float *c = memory(4096 * sizeof(float));
     double read = 0, best;
@@ -231,9 +231,10 @@ static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
     }
     printf("\n");
     for (int kind = 0; kind < SHEAF__PANELS_KINDS; kind++) {
-        static const char *const names[] = {
-            "floats",        "16 bits",  "16 bits, words", "24 bits",        "24 bits, words",
-            "two BF16 each", "two BF16", "BF16",           "16 bits, bytes", "8 bits"};
+        static const char *const names[] = {"floats",         "16 bits",        "16 bits, words",
+                                            "24 bits",        "24 bits, words", "scaled BF16",
+                                            "two BF16 each",  "two BF16",       "BF16",
+                                            "16 bits, bytes", "8 bits"};
         static_assert(sizeof names / sizeof *names == SHEAF__PANELS_KINDS, "a name for each");
         const struct sheaf__cpu_panels *p = &kern->panels[kind];
         for (size_t t = 0; t < sizeof types / sizeof *types && p->rows > 0; t++) {

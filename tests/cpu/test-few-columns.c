@@ -288,6 +288,15 @@ static void multiply(sheaf_backend_t backend, enum sheaf_type type, int64_t k, i
 
 enum { MOST_K = 2336, MOST_M = 43, MOST_N = 70 };
 
+/* The fewest and the most columns that go by panels of scaled BF16: of quantized weights with AMX. 0: none. */
+static int first_scaled(enum sheaf_type type) {
+    return sheaf__cpu_kernels()->panels[SHEAF__PANELS_BF16_SCALED].from[type];
+}
+static int most_scaled(enum sheaf_type type) {
+    return sheaf_is_quantized(type) ? sheaf__cpu_kernels()->panels[SHEAF__PANELS_BF16_BOTH].above
+                                    : 0;
+}
+
 /* Several parts of k, an odd number of rows, ends of rows that are no whole vectors. */
 Test(few_columns, up_to_12_have_the_bits_of_one) {
     enum { MOST = 12 };
@@ -308,7 +317,8 @@ Test(few_columns, up_to_12_have_the_bits_of_one) {
         fill(x, MOST * k);
         for (int64_t c = 0; c < MOST; c++)
             multiply(backend, type, k, m, 1, x + c * k, alone + c * m);
-        for (int64_t n = 2; n <= MOST; n += 5) {
+        const int64_t most = first_scaled(type) > 0 ? first_scaled(type) - 1 : MOST;
+        for (int64_t n = 2; n <= most; n += most < MOST ? 2 : 5) {
             multiply(backend, type, k, m, n, x, all);
             cr_assert_arr_eq(all, alone, (size_t)(n * m) * sizeof *all, "%s, %d columns",
                              sheaf_type_name(type), (int)n);
@@ -321,19 +331,19 @@ Test(few_columns, up_to_12_have_the_bits_of_one) {
 Test(few_columns, by_panels_have_the_bits_of_many) {
     static const enum sheaf_type types[] = {SHEAF_TYPE_F32, SHEAF_TYPE_F16, SHEAF_TYPE_Q4_0,
                                             SHEAF_TYPE_Q5_1, SHEAF_TYPE_Q8_0};
-    static const int64_t some[] = {13, 16, 17, 20, 24, 32, 45};
+    static const int64_t some[] = {5, 9, 13, 16, 17, 20, 24, 32, 45};
     enum { K = 1312 };
-    const int border = sheaf__cpu_kernels()->panels[SHEAF__PANELS_BF16_BOTH].above; /* with AMX */
     static float x[MOST_N * MOST_K], few[MOST_N * MOST_M], all[MOST_N * MOST_M];
     sheaf_backend_t backend = NULL;
     cr_assert_eq(sheaf_backend_init_by_name("CPU0", NULL, &backend), SHEAF_STATUS_SUCCESS);
     seed = 5;
     fill(x, MOST_N * K);
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
-        multiply(backend, types[t], K, MOST_M, MOST_N, x, all);
+        const int64_t most = most_scaled(types[t]), from = first_scaled(types[t]);
+        multiply(backend, types[t], K, MOST_M, most ? most : MOST_N, x, all);
         for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
-            if (some[i] <= 16 && types[t] != SHEAF_TYPE_Q8_0) continue; /* others may go by rows */
-            if (some[i] <= border && sheaf_is_quantized(types[t])) continue;
+            /* without AMX 13 to 16 of Q8_0 go by panels, of others perhaps by rows */
+            if (some[i] < (from ? from : types[t] == SHEAF_TYPE_Q8_0 ? 13 : 17)) continue;
             multiply(backend, types[t], K, MOST_M, some[i], x, few);
             cr_assert_arr_eq(all, few, (size_t)(some[i] * MOST_M) * sizeof *all, "%s, %d columns",
                              sheaf_type_name(types[t]), (int)some[i]);

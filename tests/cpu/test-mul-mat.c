@@ -932,6 +932,9 @@ static void check_mul_mat(void) {
         check(sheaf_mul_mat(ctx, new_random(ctx, type, more, 50, 1, 1),
                             new_random(ctx, SHEAF_TYPE_F32, more, 70, 1, 1)),
               "many columns");
+        check(sheaf_mul_mat(ctx, new_random(ctx, type, more, 37, 1, 1),
+                            new_random(ctx, SHEAF_TYPE_F32, more, 27, 1, 1)),
+              "two panels");
         /* columns so long that they are multiplied in parts, rows in more than one group */
         struct sheaf_tensor *l = new_random(ctx, type, 8192 + 3 * 256, 37, 1, 1);
         const bool plain = !sheaf_is_quantized(type);
@@ -968,7 +971,7 @@ static void check_mul_mat_id(void) {
     for (int t = 0; t < N_TYPES; t++) {
         if (skipped(types[t])) continue;
         int64_t k = 2 * (sheaf_blck_size(types[t]) == 1 ? 33 : sheaf_blck_size(types[t]));
-        for (int64_t n = 1; n <= 23; n += 11) {
+        for (int64_t n = 1; n <= 67; n += n < 23 ? 11 : 44) { /* the last: 40 pairs an expert */
             for (int64_t shared = 0; shared < 2; shared++) {
                 struct sheaf_context *ctx = new_context();
                 struct sheaf_tensor *a = new_random(ctx, types[t], k, 21, 5, 1);
@@ -1220,16 +1223,18 @@ static void check_exponents(const struct sheaf__cpu_kernels *kern, enum sheaf_ty
     }
     sheaf_free(ctx);
 }
-/* For all widths of panels; with AMX only one of 16 columns is of integers. */
+/* For all widths of panels. */
 static void check_kind(enum sheaf__panels_kind kind, double top, int types_of_it) {
-    static const int64_t all[] = {37, 45, 52, 60}, one[] = {13, 14, 15, 16};
+    static const int64_t widths[] = {37, 45, 52, 60, 10};
     int compared = 0, tables = 0;
     FOR_EACH_TABLE(kern) {
-        const int64_t *widths = kern->panels[SHEAF__PANELS_BF16_BOTH].rows > 0 ? one : all;
-        tables += kern->panels[kind].rows > 0;
-        for (int t = 0; t < N_TYPES && kern->panels[kind].rows > 0; t++) {
-            if (!kern->panels[kind].unpack[types[t]]) continue;
-            for (int i = 0; i < 4; i++) check_exponents(kern, types[t], widths[i], top);
+        const struct sheaf__cpu_panels *p = &kern->panels[kind];
+        const int n = kind == SHEAF__PANELS_BF16_SCALED ? 5 : 4;
+        tables += p->rows > 0;
+        for (int t = 0; t < N_TYPES && p->rows > 0; t++) {
+            const bool by_bytes = p->from_bytes && kern->panels[SHEAF__PANELS_8].unpack[types[t]];
+            if (!p->unpack[types[t]] && !by_bytes) continue;
+            for (int i = 0; i < n; i++) check_exponents(kern, types[t], widths[i], top);
             compared++;
         }
     }
@@ -1245,6 +1250,12 @@ Test(mul_mat, panels_of_24_bits_for_all_exponents) {
 }
 Test(mul_mat, panels_of_words_and_bytes_for_all_exponents) {
     check_kind(SHEAF__PANELS_24_WORDS, 127.0 * 65536, 1);
+}
+/* An activation is off by 2^-17 of itself, so the bound of 16 bits is a wide one; integers beside scales must not
+ * overflow where their products do not. */
+Test(mul_mat, panels_of_scaled_bf16_for_all_exponents) {
+    emulate_amx();
+    check_kind(SHEAF__PANELS_BF16_SCALED, 127.0 * 256, 20);
 }
 
 /* Two BF16 hold what one cannot; infinities and NaN stay what they are in their own column. */

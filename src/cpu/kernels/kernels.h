@@ -189,6 +189,8 @@ struct sheaf__cpu_panels {
     int unit;       /* a divisor of 256 */
     int above; /* columns of quantized types: so many and fewer are for the kinds before this one */
     int most;  /* columns: more are for the kinds before this one; 0: none */
+    /* Quantized columns that rows_dot takes longer for; 0: as many as for all kinds (matmul/panels.c) */
+    uint8_t from[SHEAF_TYPE_COUNT];
     int chunk; /* rows at most that are unpacked together, whole tiles; 0: for a second cache of 512 KiB */
     size_t panel_bytes, row_bytes; /* of a unit of a panel, and of a row */
     /* Element i of column c is x[c][i], i < n. The first `used` columns are packed at least; a kind may
@@ -199,6 +201,8 @@ struct sheaf__cpu_panels {
     void (*unpack[SHEAF_TYPE_COUNT])(const void *w, void *row, int64_t n);
     /* The same of n weights as floats, for all types that unpack lacks, but F32; or NULL */
     void (*from_floats)(const float *w, void *row, int64_t n);
+    /* The same of n weights as PANELS_8 unpacks them, for the types that it has and unpack lacks; or NULL */
+    void (*from_bytes)(const void *w, void *row, int64_t n);
     /* c [rows][cols] = rows of k elements, `stride` bytes apart, . the first `used` columns at
      * least, or added to what c holds. The panel was packed with this `used`, in one call that began
      * with its first element. */
@@ -219,6 +223,8 @@ enum sheaf__panels_kind {
     SHEAF__PANELS_24,
     /* The same for many columns, where the two high digits are a word: the same bits */
     SHEAF__PANELS_24_WORDS,
+    /* Quantized weights as integers that are BF16, with their scales apart, activations as sums of two BF16: 16 bits */
+    SHEAF__PANELS_BF16_SCALED,
     /* Weights and activations as sums of two BF16: 16 bits */
     SHEAF__PANELS_BF16_BOTH,
     /* BF16 weights, activations as sums of two BF16 */
@@ -474,6 +480,8 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table);
 
 /* What all tables that extend that of AVX-512 change of it: the rows of x86/vbmi.c. */
 void sheaf__cpu_kernels_use_vbmi(struct sheaf__cpu_kernels *table);
+/* Rows of SHEAF__PANELS_BF16_SCALED: their units, and what unpacks them. */
+void sheaf__cpu_kernels_scaled_rows(struct sheaf__cpu_panels *panels);
 /* 0 if this CPU lacks what the table was compiled for, else the better the more. Runs anywhere. */
 int sheaf_cpu_kernels_score(void);
 

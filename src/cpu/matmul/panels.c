@@ -18,7 +18,7 @@
 #include "sheaf/graph.h"
 
 enum {
-    /* From so many columns on, at the earliest; sheaf__mul_mat_by_panels */
+    /* Of kinds that round, where rows do not: from so many columns on */
     MIN_COLUMNS = 8,
     LAST_EXACT = SHEAF__PANELS_BF16_TWICE, /* kinds behind it round */
     /* rows_dot goes over the weights once for each tile_cols columns; panels unpack them, and cost the same for 9
@@ -81,21 +81,45 @@ static int64_t chunk_of(const struct sheaf__cpu_panels *kind) {
     return kind->chunk ? kind->chunk : round_up(CHUNK, kind->rows);
 }
 
-static bool lacks(const struct sheaf__cpu_panels *kind, enum sheaf_type type, int64_t columns) {
-    const bool has = kind->unpack[type] || (kind->from_floats && type != SHEAF_TYPE_F32);
-    return !has || (sheaf_is_quantized(type) && columns <= kind->above) ||
-           (kind->most > 0 && columns > kind->most);
+/* Columns that meet one matrix: of experts, whose panels are all of one kind, in the mean and at most. On a member that
+ * has some of the experts both are those of all, so that it computes the same bits. */
+struct columns {
+    int64_t mean, most;
+};
+static struct columns columns_of(const struct sheaf_tensor *dst, int64_t columns) {
+    if (dst->op != SHEAF_OP_MUL_MAT_ID) return (struct columns){columns, columns};
+    const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
+    const int64_t pairs = dst->ne[1] * dst->ne[2];
+    const int64_t experts = extent != 0 ? extent : dst->src[0]->ne[2];
+    return (struct columns){experts > 0 ? (pairs + experts - 1) / experts : 0, pairs};
+}
+
+static bool lacks(const struct sheaf__cpu_kernels *kern, const struct sheaf__cpu_panels *kind,
+                  enum sheaf_type type, struct columns n) {
+    const bool has = kind->unpack[type] || (kind->from_floats && type != SHEAF_TYPE_F32) ||
+                     (kind->from_bytes && kern->panels[SHEAF__PANELS_8].unpack[type]);
+    return !has || (sheaf_is_quantized(type) && n.mean <= kind->above) ||
+           (kind->most > 0 && n.most > kind->most);
 }
 
 /* Floats are for all types that have nothing better. */
 static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *kern,
-                                               enum sheaf_type type, int64_t columns) {
+                                               const struct sheaf_tensor *dst, int64_t columns) {
     static const int best[] = {[SHEAF__ROUND_NONE] = LAST_EXACT,
                                [SHEAF__ROUND_BF16] = SHEAF__PANELS_BF16,
                                [SHEAF__ROUND_Q8] = SHEAF__PANELS_8};
+    const enum sheaf_type type = dst->src[0]->type;
+    const struct columns n = columns_of(dst, columns);
     const struct sheaf__cpu_panels *kind = &kern->panels[best[sheaf__rounding()]];
-    while (kind > &kern->panels[SHEAF__PANELS_FLOATS] && lacks(kind, type, columns)) kind--;
+    while (kind > &kern->panels[SHEAF__PANELS_FLOATS] && lacks(kern, kind, type, n)) kind--;
     return kind;
+}
+
+/* Columns that rows_dot takes longer for than panels of this kind. */
+static int64_t fewest(const struct sheaf__cpu_kernels *kern, const struct sheaf__cpu_panels *kind,
+                      enum sheaf_type type) {
+    if (kind->from[type] > 0) return kind->from[type];
+    return kind <= &kern->panels[LAST_EXACT] ? MOST_BY_ROWS + 1 : MIN_COLUMNS;
 }
 
 /* Plain weights from so many columns on, not heads of one token that meet the same K/V head; not plain experts, which
@@ -117,8 +141,7 @@ bool sheaf__mul_mat_by_panels(const struct sheaf__cpu_kernels *kern, const struc
     if (kern->panels[SHEAF__PANELS_FLOATS].rows == 0 || dst->src[0]->ne[0] == 0) return false;
     if (dst->op == SHEAF_OP_MUL_MAT && sheaf__mul_mat_rounds_rows(kern, dst))
         return columns > (sheaf_is_quantized(type) ? kern->rounded_cols : kern->bf16_cols);
-    if (kind_of(kern, type, columns) <= &kern->panels[LAST_EXACT]) return columns > MOST_BY_ROWS;
-    return columns >= MIN_COLUMNS;
+    return columns >= fewest(kern, kind_of(kern, dst, columns), type);
 }
 
 static bool by_tiles(const struct sheaf__cpu_panels *kind, enum sheaf_type type, int64_t columns) {
@@ -133,7 +156,7 @@ static struct product product_of(const struct sheaf__cpu_kernels *kern,
     p.m = a->ne[1];
     p.batches = a->ne[2] * a->ne[3];
     p.columns = columns;
-    p.kind = kind_of(kern, a->type, columns);
+    p.kind = kind_of(kern, dst, columns);
     p.rows = p.kind->rows;
     p.cols = p.kind->cols;
     p.by_tiles = by_tiles(p.kind, a->type, columns);
@@ -249,11 +272,14 @@ static void unpack(const struct product *p, const char *w, int64_t rows, int64_t
                    struct next next, char *pass) {
     const enum sheaf_type type = p->a->type;
     const size_t stride = p->a->nb[1];
-    float floats[PASS];
+    float floats[PASS]; /* or bytes */
     for (int64_t r = 0; r < rows; r++, w += stride, next.w += stride, pass += p->stride) {
         fetch(p, next, 1, 0, 1);
         if (p->kind->unpack[type]) {
             p->kind->unpack[type](w, pass, n);
+        } else if (p->kind->from_bytes) {
+            p->kern->panels[SHEAF__PANELS_8].unpack[type](w, floats, n);
+            p->kind->from_bytes(floats, pass, n);
         } else if (p->kind->from_floats) {
             to_floats(p, w, n, floats);
             p->kind->from_floats(floats, pass, n);
@@ -366,7 +392,7 @@ static void multiply(const struct product *p, const struct matrix *m, int64_t fi
 static bool packed_alike(const struct product *p, const struct sheaf_tensor *other) {
     if (!other || other->src[1] != p->b) return false;
     const struct sheaf_tensor *a = other->src[0];
-    return kind_of(p->kern, a->type, p->columns) == p->kind && a->ne[2] == p->a->ne[2] &&
+    return kind_of(p->kern, other, p->columns) == p->kind && a->ne[2] == p->a->ne[2] &&
            a->ne[3] == p->a->ne[3] &&
            by_tiles(p->kind, a->type, sheaf__mul_mat_columns(a, p->b)) == p->by_tiles;
 }
@@ -399,12 +425,10 @@ enum sheaf_status sheaf__mul_mat_panels(const struct sheaf__cpu_kernels *kern,
 
 /* ---- experts ---- */
 
-/* Panels of u n pairs, however they lie over the experts: only those of MIN_COLUMNS pairs have
- * some.
- */
+/* Panels of u n pairs, however they lie over the experts: only those that have enough pairs have some. */
 static int64_t most_panels(const struct product *p) {
     const int64_t pairs = p->dst->ne[1] * p->dst->ne[2];
-    return pairs / p->cols + min_i64(p->a->ne[2], pairs / MIN_COLUMNS);
+    return pairs / p->cols + min_i64(p->a->ne[2], pairs / fewest(p->kern, p->kind, p->a->type));
 }
 
 size_t sheaf__mul_mat_id_panels_size(const struct sheaf__cpu_kernels *kern,

@@ -1,11 +1,11 @@
 /* The AVX-512 table with products by AMX tiles: what it changes of that of avx512.c. Attention of many queries is
- * attention_amx.h, few columns of the fast mode are panels8_amx.h.
+ * attention_amx.h, few columns of quantized weights panels_scaled_amx.h, and in the fast mode panels8_amx.h.
  *
  * All weights but F32 are multiplied as BF16, the products that AMX adds to floats. In the exact mode
  * weights are the sum of two BF16, and so are activations (see bf16.h): of the four products of terms
  * the one of both second terms is left out, at 2^-16 of the whole at most. BF16 weights have one term.
- * In the fast mode all have one. Integers would need their scales after each 32 elements, which takes
- * as many cycles of vectors as tiles save. Few columns of quantized weights keep the integers of avx512.c.
+ * In the fast mode all have one. With few columns, unpacking weights counts more than multiplying them: they stay
+ * integers, whose sums meet their scales after each 32 elements.
  *
  * Panels and unpacked rows lie as AMX wants them: a unit of 16 rows is one tile, a unit of 16 columns,
  * two BF16 of a column side by side, another. 32 rows by 32 columns are four tiles of sums, and need a
@@ -20,6 +20,7 @@
 #include "cpu/kernels/x86/avx512.h"
 #include "cpu/kernels/x86/bf16.h"
 #include "cpu/kernels/x86/bf16_rows.h"
+#include "cpu/kernels/x86/units.h"
 #include "quant/quants.h"
 
 enum {
@@ -227,7 +228,9 @@ UNPACK_BY_TERMS(iq4_xs, SHEAF__QK_K)
 UNPACK_BY_TERMS(q4_k, SHEAF__QK_K)
 
 #include "cpu/kernels/x86/attention_amx.h"
+#include "cpu/kernels/x86/blocks_amx.h"
 #include "cpu/kernels/x86/panels8_amx.h"
+#include "cpu/kernels/x86/panels_scaled_amx.h"
 
 void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     sheaf__cpu_kernels_use_vbmi(table);
@@ -252,11 +255,14 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
     USE_NIBBLES(MXFP4, mxfp4);
     USE_NIBBLES(IQ4_XS, iq4_xs);
     USE_NIBBLES(Q4_K, q4_k);
-    /* Up to 16 columns of quantized weights are integers in both modes: unpacking to BF16 takes longer than tiles save.
-     * Prompts of 16 and 24 tokens of Q4_0, tokens/s as integers of AVX-512 and as BF16: 234 and 174, 219 and 216, with
-     * --fast 295 and 262, 315 and 365 (the same Xeon). Words are for more columns, and never taken. */
-    both->above = AMX_TILE;
+    /* Up to so many columns of quantized weights are for PANELS_BF16_SCALED. Prompts of 64 tokens, tokens/s so and as
+     * two BF16: Q4_0 484 and 417, Q4_K_M 441 and 392, Q6_K 379 and 334, Q8_0 422 and 347; of 96: 529 and 488, 443 and
+     * 446, 346 and 409, 467 and 406 (Granite Rapids, November 2026). */
+    both->above = 64;
+    use_scaled_amx(&table->panels[SHEAF__PANELS_BF16_SCALED]);
     use_bytes_amx(&table->panels[SHEAF__PANELS_8]);
-    table->panels[SHEAF__PANELS_16_WORDS] = (struct sheaf__cpu_panels){0};
-    table->panels[SHEAF__PANELS_24_WORDS] = (struct sheaf__cpu_panels){0};
+    static const int replaced[] = {SHEAF__PANELS_16, SHEAF__PANELS_16_WORDS, SHEAF__PANELS_24,
+                                   SHEAF__PANELS_24_WORDS};
+    for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++)
+        table->panels[replaced[i]] = (struct sheaf__cpu_panels){0};
 }

@@ -29,11 +29,12 @@ INLINE v_f second_term(v_f x, __m256bh first) {
     return _mm512_maskz_sub_ps(finite, x, f);
 }
 
-/* 32 elements of all columns, `terms` of each; elements from n on are zeros. */
-INLINE void pack_unit(int terms, const float *const *x, int64_t i, int64_t n,
-                      struct panel_bf16 *to) {
+/* 32 elements of `cols` columns, at most BF16_COLS, as struct panel_bf16 has a term of them, `terms` of each; elements
+ * from n on are zeros. */
+INLINE void pack_unit(int terms, int cols, const float *const *x, int64_t i, int64_t n,
+                      uint16_t *to) {
     uint16_t rounded[2][BF16_COLS][BF16_UNIT];
-    for (int c = 0; c < BF16_COLS; c++) {
+    for (int c = 0; c < cols; c++) {
         for (int half = 0; half < 2; half++) {
             const int64_t at = i + half * VW, left = n - at;
             v_f v = left >= VW  ? v_load(x[c] + at)
@@ -46,22 +47,23 @@ INLINE void pack_unit(int terms, const float *const *x, int64_t i, int64_t n,
             memcpy(rounded[1][c] + half * VW, &second, sizeof second);
         }
     }
-    for (int t = 0; t < terms; t++) {
+    for (int t = 0; t < terms; t++, to += cols * BF16_UNIT) {
         const float *pairs[BF16_COLS]; /* moved as floats, whatever they are */
-        for (int c = 0; c < BF16_COLS; c++) pairs[c] = (const float *)(const void *)rounded[t][c];
-        pack_columns(pairs, BF16_UNIT / 2, BF16_COLS, (float *)(void *)to[t].x);
+        for (int c = 0; c < cols; c++) pairs[c] = (const float *)(const void *)rounded[t][c];
+        pack_columns(pairs, BF16_UNIT / 2, cols, (float *)(void *)to);
     }
 }
 
 static void pack_bf16(const float *const *x, int64_t n, int used, void *panel) {
     struct panel_bf16 *to = panel;
     (void)used;
-    for (int64_t i = 0; i < n; i += BF16_UNIT, to++) pack_unit(1, x, i, n, to);
+    for (int64_t i = 0; i < n; i += BF16_UNIT, to++) pack_unit(1, BF16_COLS, x, i, n, to->x[0][0]);
 }
 static void pack_bf16_twice(const float *const *x, int64_t n, int used, void *panel) {
     struct panel_bf16 *to = panel;
     (void)used;
-    for (int64_t i = 0; i < n; i += BF16_UNIT, to += 2) pack_unit(2, x, i, n, to);
+    for (int64_t i = 0; i < n; i += BF16_UNIT, to += 2)
+        pack_unit(2, BF16_COLS, x, i, n, to->x[0][0]);
 }
 
 static void unpack_bf16(const void *w, void *row, int64_t n) {

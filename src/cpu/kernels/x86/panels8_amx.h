@@ -3,11 +3,7 @@
  * each operand, a product, a store of the sums, and three instructions for a row that join them to their scales. Where
  * weights have a scale for 16 there are two of each.
  *
- * A block's sums are stored a step after its product, and joined another step later, since a core forwards neither to
- * tiles nor from them.
- *
  * Invariant: as in panels.h. */
-#include "cpu/kernels/x86/units.h"
 
 /* Tiles 0 and 1 are sums; 2 and 3 rows and columns of 32 elements, 4 and 5 of 16. */
 static void begin_bytes(void) {
@@ -16,14 +12,21 @@ static void begin_bytes(void) {
     _tile_loadconfig(&shapes);
 }
 
-/* Part h of a block. */
-#define BYTES_TIMES_BYTES(SUM, ROWS, COLUMNS)                                                      \
+/* Part h of block b. */
+#define MULTIPLY_PART(SUM, ROWS, COLUMNS)                                                          \
     do {                                                                                           \
         _tile_loadd(ROWS, block_at(w, b) + 16 * h, stride);                                        \
         _tile_loadd(COLUMNS, panel[b].x[4 * h], sizeof panel->x[0]);                               \
         _tile_zero(SUM);                                                                           \
         _tile_dpbusd(SUM, ROWS, COLUMNS);                                                          \
     } while (0)
+#define MULTIPLY_BYTES(SUM, S)                                                                     \
+    const int64_t b = (S) / parts;                                                                 \
+    const int h = (int)((S) % parts);                                                              \
+    if (by_16)                                                                                     \
+        MULTIPLY_PART(SUM, 4, 5);                                                                  \
+    else                                                                                           \
+        MULTIPLY_PART(SUM, 2, 3)
 
 /* sum[r] += what the sums of a part are worth: of weights that are bytes less an offset, or times d plus m. */
 INLINE void join_bytes(bool by_16, bool mins, const char *block, size_t stride, int h,
@@ -43,38 +46,19 @@ INLINE void join_bytes(bool by_16, bool mins, const char *block, size_t stride, 
     }
 }
 
+#define JOIN_BYTES(S, FROM)                                                                        \
+    join_bytes(by_16, mins, block_at(w, (S) / parts), stride, (int)((S) % parts),                  \
+               panel + (S) / parts, FROM, sum)
+
 /* 16 rows by the first 16 columns. */
 INLINE void panel_8_amx(bool by_16, bool mins, int64_t k, const char *w, size_t stride,
                         const struct panel8 *panel, float *c, bool add) {
     _Alignas(64) int32_t sums[2][AMX_TILE][AMX_TILE];
     const int parts = BLOCK_PARTS(by_16);
-    const int64_t steps = k / 32 * parts;
     v_f sum[AMX_TILE];
     UNROLL_16 for (int r = 0; r < AMX_TILE; r++) sum[r] =
         add ? v_load(c + r * PANEL8_COLS) : v_set1(0.0f);
-    for (int64_t s = 0; s < steps + 2; s++) {
-        const int64_t b = s / parts, joined = (s - 2) / parts;
-        const int h = (int)(s % parts);
-        if (s < steps && s % 2) {
-            if (by_16)
-                BYTES_TIMES_BYTES(1, 4, 5);
-            else
-                BYTES_TIMES_BYTES(1, 2, 3);
-        } else if (s < steps) {
-            if (by_16)
-                BYTES_TIMES_BYTES(0, 4, 5);
-            else
-                BYTES_TIMES_BYTES(0, 2, 3);
-        }
-        if (s > 1)
-            join_bytes(by_16, mins, block_at(w, joined), stride, h, panel + joined, sums[s % 2],
-                       sum);
-        if (s > steps) break;
-        if (s % 2)
-            _tile_stored(0, sums[0], sizeof sums[0][0]);
-        else if (s > 0)
-            _tile_stored(1, sums[1], sizeof sums[1][0]);
-    }
+    BLOCK_BY_BLOCK(k / 32 * parts, sums, MULTIPLY_BYTES, JOIN_BYTES)
     UNROLL_16 for (int r = 0; r < AMX_TILE; r++) v_store(c + r * PANEL8_COLS, sum[r]);
 }
 
@@ -82,14 +66,7 @@ static void tile_8_amx(int64_t k, const void *row, size_t stride, const void *pa
                        float *c, bool add) {
     const struct panel_scales *like = scales_at(row);
     (void)used;
-    if (like->by_16 && like->has_min)
-        panel_8_amx(true, true, k, row, stride, panel, c, add);
-    else if (like->by_16)
-        panel_8_amx(true, false, k, row, stride, panel, c, add);
-    else if (like->has_min)
-        panel_8_amx(false, true, k, row, stride, panel, c, add);
-    else
-        panel_8_amx(false, false, k, row, stride, panel, c, add);
+    BY_KIND_OF_ROW(like, panel_8_amx, k, row, stride, panel, c, add)
 }
 
 static void use_bytes_amx(struct sheaf__cpu_panels *bytes) {

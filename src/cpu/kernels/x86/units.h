@@ -57,6 +57,16 @@ static inline const struct panel_scales *scales_at(const char *block) {
     return (const void *)(block + offsetof(struct panel_row, of));
 }
 
+/* 256 weights as integers that are BF16, in blocks of 32, and their scales: of 16 each by number 2 b + h, else of
+ * block b. Weights have no offset, mins are added. An odd number of lines. */
+struct scaled_row {
+    uint16_t q[8][32];
+    float d[16], m[16];
+    uint8_t by_16, has_min, unused[62];
+};
+static_assert(sizeof(struct scaled_row) == 704, "no padding");
+enum { SCALED_MINS = 16 }; /* m[i] is d[i + 16] */
+
 enum { PANEL16_ROWS = 6, PANEL16_COLS = 32 };
 
 /* 32 elements of 32 columns: integers h * 256 + l, times 2^(unit - less) */

@@ -1,6 +1,6 @@
-/* Rows of the types of levels with permutations of bytes in 512 bits (AVX-512 VBMI): MXFP4 and IQ4, by one column
- * and by few. A part of the modules that extend the table of avx512.c for CPUs that have it: these entries
- * compute the same bits as those of that table. */
+/* A part of the modules that extend the table of avx512.c for CPUs that permute bytes in 512 bits (AVX-512 VBMI): rows
+ * of the types of levels, MXFP4 and IQ4, by one column and by few, which compute the same bits as those of that table;
+ * and quantized weights unpacked for the tiles of AMX. */
 #pragma GCC diagnostic ignored "-Wunused-function" /* of the parts not all are needed */
 #pragma GCC diagnostic ignored "-Wunused-const-variable"
 #define KERNELS_VBMI
@@ -8,6 +8,7 @@
 #include "cpu/kernels/x86/avx512.h"
 
 #include "cpu/kernels/x86/kernels.h"
+#include "cpu/kernels/x86/scaled_rows.h"
 
 void sheaf__cpu_kernels_use_vbmi(struct sheaf__cpu_kernels *table) {
 #define USE_VBMI(TYPE)                                                                             \

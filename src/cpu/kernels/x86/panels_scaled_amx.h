@@ -1,0 +1,104 @@
+/* A part of amx.c: products of quantized weights with few columns whose activations keep 16 bits.
+ *
+ * The integers of a block are BF16, exactly, and its scales lie beside them (scaled_rows.h). Activations are the sum of
+ * two BF16 (bf16.h), whose products both add to one tile. Its sums are floats, and take one multiply-add each to be
+ * joined to their scale. So a weight is unpacked by a look-up or a conversion, where the two BF16 of panels that serve
+ * many columns need its scale before they are rounded, which takes longer than to multiply it by 16 columns.
+ * 16 rows by 16 columns by 32 elements take 18 to 20 ns, 13 of them the instructions of tiles and 6 joining (Granite
+ * Rapids, November 2026).
+ *
+ * Invariant: as in panels.h. */
+
+/* 32 elements of 16 columns: both terms, two elements of a column side by side; sums of 16 each. */
+struct panel_scaled {
+    uint16_t x[2][BF16_UNIT / 2][AMX_TILE][2];
+    float sums[2][AMX_TILE];
+};
+static_assert(sizeof(struct panel_scaled) % 64 == 0, "no padding");
+
+static void pack_scaled(const float *const *x, int64_t n, int used, void *panel) {
+    struct panel_scaled *to = panel;
+    (void)used;
+    for (int64_t i = 0; i < n; i += BF16_UNIT, to++) {
+        pack_unit(2, AMX_TILE, x, i, n, to->x[0][0][0]);
+        for (int h = 0; h < 2; h++) {
+            for (int c = 0; c < AMX_TILE; c++) to->sums[h][c] = v_sum(v_load(x[c] + i + h * VW));
+        }
+    }
+}
+
+/* Tiles 0 and 1 are sums; 2, 3 and 4 rows and the terms of columns of 32 elements, 5, 6 and 7 of 16. */
+static void begin_scaled(void) {
+    static const struct tile_shapes shapes = {.palette = 1,
+                                              .bytes = {64, 64, 64, 64, 64, 32, 64, 64},
+                                              .rows = {16, 16, 16, 16, 16, 16, 8, 8}};
+    _tile_loadconfig(&shapes);
+}
+
+/* Both terms of part h of block b. */
+#define MULTIPLY_TERMS(SUM, ROWS, FIRST, SECOND)                                                   \
+    do {                                                                                           \
+        _tile_loadd(ROWS, w[b / 8].q[b % 8] + 16 * h, stride);                                     \
+        _tile_loadd(FIRST, panel[b].x[0][8 * h], sizeof panel->x[0][0]);                           \
+        _tile_zero(SUM);                                                                           \
+        _tile_dpbf16ps(SUM, ROWS, FIRST);                                                          \
+        _tile_loadd(SECOND, panel[b].x[1][8 * h], sizeof panel->x[0][0]);                          \
+        _tile_dpbf16ps(SUM, ROWS, SECOND);                                                         \
+    } while (0)
+#define MULTIPLY_SCALED(SUM, S)                                                                    \
+    const int64_t b = (S) / parts;                                                                 \
+    const int h = (int)((S) % parts);                                                              \
+    if (by_16)                                                                                     \
+        MULTIPLY_TERMS(SUM, 5, 6, 7);                                                              \
+    else                                                                                           \
+        MULTIPLY_TERMS(SUM, 2, 3, 4)
+
+/* sum[r] += what the sums of part h of a block are worth; d: of the first row. */
+INLINE void join_scaled(bool by_16, bool mins, const float *d, size_t stride, int h,
+                        const struct panel_scaled *panel, float (*from)[AMX_TILE], v_f *sum) {
+    v_f x = v_load(panel->sums[h]);
+    if (!by_16) x = v_add(x, v_load(panel->sums[1]));
+    UNROLL_16 for (int r = 0; r < AMX_TILE; r++) {
+        const float *its = (const void *)((const char *)d + (size_t)r * stride);
+        sum[r] = v_fma(v_load(from[r]), v_set1(its[0]), sum[r]);
+        if (mins) sum[r] = v_fma(v_set1(its[SCALED_MINS]), x, sum[r]);
+    }
+}
+#define JOIN_SCALED(S, FROM)                                                                       \
+    join_scaled(by_16, mins, w[(S) / parts / 8].d + (S) % (8 * parts), stride, (int)((S) % parts), \
+                panel + (S) / parts, FROM, sum)
+
+INLINE void panel_scaled(bool by_16, bool mins, int64_t k, const struct scaled_row *w,
+                         size_t stride, const struct panel_scaled *panel, float *c, bool add) {
+    _Alignas(64) float sums[2][AMX_TILE][AMX_TILE];
+    const int parts = BLOCK_PARTS(by_16);
+    v_f sum[AMX_TILE];
+    UNROLL_16 for (int r = 0; r < AMX_TILE; r++) sum[r] =
+        add ? v_load(c + r * AMX_TILE) : v_set1(0.0f);
+    BLOCK_BY_BLOCK(k / 32 * parts, sums, MULTIPLY_SCALED, JOIN_SCALED)
+    UNROLL_16 for (int r = 0; r < AMX_TILE; r++) v_store(c + r * AMX_TILE, sum[r]);
+}
+
+static void tile_scaled(int64_t k, const void *row, size_t stride, const void *panel, int used,
+                        float *c, bool add) {
+    const struct scaled_row *like = row;
+    (void)used;
+    BY_KIND_OF_ROW(like, panel_scaled, k, row, stride, panel, c, add)
+}
+
+static void use_scaled_amx(struct sheaf__cpu_panels *scaled) {
+    *scaled = (struct sheaf__cpu_panels){
+        .rows = AMX_TILE,
+        .cols = AMX_TILE,
+        .panel_bytes = SHEAF__QK_K / BF16_UNIT * sizeof(struct panel_scaled),
+        .pack = pack_scaled,
+        .tile = tile_scaled,
+        .begin = begin_scaled,
+        .end = end_tiles,
+    };
+    sheaf__cpu_kernels_scaled_rows(scaled);
+    for (int type = 0; type < SHEAF_TYPE_COUNT; type++) {
+        if (sheaf_is_quantized(type)) scaled->from[type] = SHEAF__TILE_COLS + 1;
+    }
+    scaled->from[SHEAF_TYPE_Q8_0] = 5; /* whose rows take three digits */
+}

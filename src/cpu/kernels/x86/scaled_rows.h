@@ -1,0 +1,191 @@
+/* A part of vbmi.c: rows of quantized weights as integers that are BF16, with their scales apart, which the tiles of
+ * panels_scaled_amx.h multiply. A new type needs no line here: what has no function of its own comes by way of bytes
+ * (blocks.h). */
+
+/* Integers that are BF16, 16 and 16. */
+INLINE __m512i bf16_integers(__m512i x, __m512i y) {
+    const __m512i lo = _mm512_castps_si512(_mm512_cvtepi32_ps(x));
+    const __m512i hi = _mm512_castps_si512(_mm512_cvtepi32_ps(y));
+    const __m256i a = _mm512_cvtepi32_epi16(_mm512_srli_epi32(lo, 16));
+    const __m256i b = _mm512_cvtepi32_epi16(_mm512_srli_epi32(hi, 16));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+}
+/* 16 levels, twice, since words are looked up by their low 5 bits. */
+INLINE __m512i bf16_levels(const int8_t *levels) {
+    const __m512i x = _mm512_cvtepi8_epi32(load128(levels));
+    return bf16_integers(x, x);
+}
+/* 32 numbers from `first` on. */
+INLINE __m512i bf16_from(int first) {
+    const __m512i x =
+        _mm512_add_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                         _mm512_set1_epi32(first));
+    return bf16_integers(x, _mm512_add_epi32(x, _mm512_set1_epi32(16)));
+}
+
+/* Words of 16 bytes whose low 4 bits are the bytes' low nibbles, then their high ones. */
+INLINE __m512i low_and_high_words(const void *qs) {
+    const __m512i twice = _mm512_broadcast_i64x4(
+        _mm256_cvtepu8_epi16(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)));
+    const __m512i shift = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(4), 1);
+    const __m512i x = _mm512_permutexvar_epi8(twice, _mm512_castsi128_si512(load128(qs)));
+    return _mm512_srlv_epi16(x, shift);
+}
+
+/* 32 signed bytes as BF16. Even ones, then odd ones become the high bytes of integers, 2^24 times themselves, which
+ * comes off the exponents of all but zeros. */
+INLINE __m512i bf16_of_bytes(const void *bytes) {
+    const __m512i even = _mm512_slli_epi32(
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), 24);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1 << 24));
+    const __mmask64 high = 0x8888888888888888;
+    const __m512i q = _mm512_castsi256_si512(load256(bytes));
+    const __m512i x =
+        _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_maskz_permutexvar_epi8(high, even, q)));
+    const __m512i y =
+        _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_maskz_permutexvar_epi8(high, odd, q)));
+    const __m512i both = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(x, 16), y);
+    return _mm512_subs_epu16(both, _mm512_set1_epi16(24 << 7));
+}
+
+INLINE void store_integers(struct scaled_row *row, int b, __m512i words) {
+    _mm512_storeu_si512(row->q[b], words);
+}
+INLINE void store_kind(struct scaled_row *row, bool by_16, bool has_min) {
+    row->by_16 = by_16;
+    row->has_min = has_min;
+}
+
+/* 256 weights of each type. */
+INLINE void scaled_nibbles(enum sheaf_type type, const char *w, struct scaled_row *row) {
+    static const int8_t q4[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+    static const int8_t iq4[16] = SHEAF__IQ4_LEVELS, fp4[16] = SHEAF__FP4_LEVELS;
+    const bool xs = type == SHEAF_TYPE_IQ4_XS;
+    const size_t block = xs ? SHEAF__QK / 2 : size_256(type) / 8;
+    const size_t qs = xs                         ? offsetof(struct sheaf__block_iq4_xs, qs)
+                      : type == SHEAF_TYPE_MXFP4 ? offsetof(struct sheaf__block_mxfp4, qs)
+                                                 : offsetof(struct sheaf__block_q4_0, qs);
+    const __m512i levels = bf16_levels(type == SHEAF_TYPE_Q4_0    ? q4
+                                       : type == SHEAF_TYPE_MXFP4 ? fp4
+                                                                  : iq4);
+    UNROLL_8 for (int b = 0; b < 8; b++) {
+        const __m512i at = low_and_high_words(w + qs + (size_t)b * block);
+        store_integers(row, b, _mm512_permutexvar_epi16(at, levels));
+    }
+    _mm256_storeu_ps(row->d,
+                     type == SHEAF_TYPE_Q4_0 ? gather_halves(w, block, 8) : scales_32(type, w));
+    store_kind(row, false, false);
+}
+
+INLINE void scaled_q8_0(const char *w, struct scaled_row *row) {
+    const size_t block = sizeof(struct sheaf__block_q8_0);
+    UNROLL_8 for (int b = 0; b < 8; b++) store_integers(
+        row, b, bf16_of_bytes(w + (size_t)b * block + offsetof(struct sheaf__block_q8_0, qs)));
+    _mm256_storeu_ps(row->d, gather_halves(w, block, 8));
+    store_kind(row, false, false);
+}
+
+INLINE void scaled_k(enum sheaf_type type, const char *w, struct scaled_row *row) {
+    const bool five = type == SHEAF_TYPE_Q5_K;
+    const char *qs = w + size_256(type) - SHEAF__QK_K / 2;
+    const __m512i numbers = bf16_from(0), low = _mm512_set1_epi16(15);
+    const __m512i table = five ? numbers : _mm512_broadcast_i64x4(_mm512_castsi512_si256(numbers));
+    const __m512i d_then_m =
+        _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m512 s = _mm512_permutexvar_ps(d_then_m, k_scales(w));
+    __m512i fifth = _mm512_setzero_si512();
+    if (five)
+        fifth = _mm512_slli_epi16(
+            _mm512_cvtepu8_epi16(load256(((const struct sheaf__block_q5_k *)(const void *)w)->qh)),
+            4);
+    UNROLL for (int p = 0; p < 4; p++) {
+        const __m512i x = _mm512_cvtepu8_epi16(load256(qs + 32 * p));
+        __m512i q[2] = {x, _mm512_srli_epi16(x, 4)};
+        UNROLL for (int h = 0; h < 2; h++) {
+            if (five) /* the low 4 bits of q, the others of the fifth bits */
+                q[h] = _mm512_ternarylogic_epi64(
+                    low, q[h], _mm512_srlv_epi16(fifth, _mm512_set1_epi16((int16_t)(2 * p + h))),
+                    0xca);
+            store_integers(row, 2 * p + h, _mm512_permutexvar_epi16(q[h], table));
+        }
+    }
+    _mm256_storeu_ps(row->d, _mm512_castps512_ps256(s));
+    _mm256_storeu_ps(row->m, _mm256_sub_ps(_mm256_setzero_ps(), _mm512_extractf32x8_ps(s, 1)));
+    store_kind(row, false, true);
+}
+
+INLINE void scaled_q6_k(const char *w, struct scaled_row *row) {
+    const struct sheaf__block_q6_k *b = (const void *)w;
+    const __m512i first = bf16_from(-32), second = bf16_from(0), low = _mm512_set1_epi16(15);
+    UNROLL for (int g = 0; g < 2; g++) {
+        const __m512i high = _mm512_cvtepu8_epi16(load256(b->qh + 32 * g));
+        const __m512i two[4] = {_mm512_slli_epi16(high, 4), _mm512_slli_epi16(high, 2), high,
+                                _mm512_srli_epi16(high, 2)};
+        UNROLL for (int t = 0; t < 4; t++) {
+            __m512i q = _mm512_cvtepu8_epi16(load256(b->ql + 64 * g + t % 2 * 32));
+            if (t >= 2) q = _mm512_srli_epi16(q, 4);
+            q = _mm512_ternarylogic_epi64(low, q, two[t], 0xca);
+            store_integers(row, 4 * g + t, _mm512_permutex2var_epi16(first, q, second));
+        }
+    }
+    v_store(row->d, v_mul(v_set1(f16(b->d)), v_load_i8(b->scales)));
+    store_kind(row, true, false);
+}
+
+#define SCALED(NAME, TYPE, ...)                                                                    \
+    static void NAME(const void *src, void *dst, int64_t n) {                                      \
+        const enum sheaf_type type = TYPE;                                                         \
+        struct scaled_row *row = dst;                                                              \
+        const char *w = src;                                                                       \
+        for (; n > 0; n -= SHEAF__QK_K, w += size_256(type), row++) {                              \
+            _Alignas(8) char rest[MOST_256];                                                       \
+            const char *p = whole_256(type, w, n, rest);                                           \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    }
+SCALED(scaled_rows_q4_0, SHEAF_TYPE_Q4_0, scaled_nibbles(type, p, row))
+SCALED(scaled_rows_iq4_nl, SHEAF_TYPE_IQ4_NL, scaled_nibbles(type, p, row))
+SCALED(scaled_rows_iq4_xs, SHEAF_TYPE_IQ4_XS, scaled_nibbles(type, p, row))
+SCALED(scaled_rows_mxfp4, SHEAF_TYPE_MXFP4, scaled_nibbles(type, p, row))
+SCALED(scaled_rows_q8_0, SHEAF_TYPE_Q8_0, scaled_q8_0(p, row))
+SCALED(scaled_rows_q4_k, SHEAF_TYPE_Q4_K, scaled_k(type, p, row))
+SCALED(scaled_rows_q5_k, SHEAF_TYPE_Q5_K, scaled_k(type, p, row))
+SCALED(scaled_rows_q6_k, SHEAF_TYPE_Q6_K, scaled_q6_k(p, row))
+
+/* n weights as blocks.h has them. */
+static void scaled_from_bytes(const void *bytes, void *dst, int64_t n) {
+    struct scaled_row *row = dst;
+    const struct panel_row *from = bytes;
+    const struct panel_scales *like = from->of;
+    const __m256i offset = _mm256_set1_epi8((char)like->offset);
+    for (int64_t i = 0; i < n; i += 32) {
+        const int64_t at = i / 32;
+        const struct panel_row *w = from + at / PANEL_ROW_BLOCKS;
+        const struct panel_scales *of = &w->of[at % PANEL_ROW_BLOCKS];
+        const int b = (int)(at % 8);
+        int8_t q[32];
+        row = (struct scaled_row *)dst + at / 8;
+        _mm256_storeu_si256((__m256i *)q,
+                            _mm256_sub_epi8(load256(w->q[at % PANEL_ROW_BLOCKS]), offset));
+        store_integers(row, b, bf16_of_bytes(q));
+        for (int h = 0; h <= like->by_16; h++) {
+            row->d[like->by_16 ? 2 * b + h : b] = of->d[h];
+            row->m[like->by_16 ? 2 * b + h : b] = of->m[h];
+        }
+        store_kind(row, like->by_16, like->has_min);
+    }
+}
+
+void sheaf__cpu_kernels_scaled_rows(struct sheaf__cpu_panels *panels) {
+    panels->unit = SHEAF__QK_K;
+    panels->row_bytes = sizeof(struct scaled_row);
+    panels->unpack[SHEAF_TYPE_Q4_0] = scaled_rows_q4_0;
+    panels->unpack[SHEAF_TYPE_IQ4_NL] = scaled_rows_iq4_nl;
+    panels->unpack[SHEAF_TYPE_IQ4_XS] = scaled_rows_iq4_xs;
+    panels->unpack[SHEAF_TYPE_MXFP4] = scaled_rows_mxfp4;
+    panels->unpack[SHEAF_TYPE_Q8_0] = scaled_rows_q8_0;
+    panels->unpack[SHEAF_TYPE_Q4_K] = scaled_rows_q4_k;
+    panels->unpack[SHEAF_TYPE_Q5_K] = scaled_rows_q5_k;
+    panels->unpack[SHEAF_TYPE_Q6_K] = scaled_rows_q6_k;
+    panels->from_bytes = scaled_from_bytes;
+}
