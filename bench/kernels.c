@@ -188,17 +188,16 @@ static double tiles(const struct sheaf__cpu_panels *p, const char *rows, const c
     const size_t stride = stride_of(p);
     const size_t panel = PASS / (size_t)p->unit * p->panel_bytes;
     const int64_t all = COLUMNS / p->cols; /* panels */
-    const int used = p->most > 0 && p->most < p->cols ? p->most : p->cols;
     if (p->begin) p->begin();
     const double start = sheaf__seconds();
     for (int64_t q = 0; q < all; q++) {
         for (int64_t r = 0; r < TILE; r += p->rows)
-            p->tile(PASS, rows + (size_t)r * stride, stride, panels + (size_t)q * panel, used, c,
+            p->tile(PASS, rows + (size_t)r * stride, stride, panels + (size_t)q * panel, p->cols, c,
                     false);
     }
     const double took = sheaf__seconds() - start;
     if (p->end) p->end();
-    return 2.0 * TILE * (double)(all * used) * PASS / took / 1e9;
+    return 2.0 * TILE * (double)(all * p->cols) * PASS / took / 1e9;
 }
 
 static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
@@ -231,10 +230,10 @@ static void one_table(const struct sheaf__cpu_kernels *kern, const char *w) {
     }
     printf("\n");
     for (int kind = 0; kind < SHEAF__PANELS_KINDS; kind++) {
-        static const char *const names[] = {"floats",         "16 bits",        "16 bits, words",
-                                            "24 bits",        "24 bits, words", "scaled BF16",
-                                            "two BF16 each",  "two BF16",       "BF16",
-                                            "16 bits, bytes", "8 bits"};
+        static const char *const names[] = {"floats",        "16 bits",        "16 bits, words",
+                                            "24 bits",       "24 bits, words", "scaled BF16",
+                                            "two BF16 each", "two BF16",       "scaled BF16, once",
+                                            "BF16",          "16 bits, bytes", "8 bits"};
         static_assert(sizeof names / sizeof *names == SHEAF__PANELS_KINDS, "a name for each");
         const struct sheaf__cpu_panels *p = &kern->panels[kind];
         for (size_t t = 0; t < sizeof types / sizeof *types && p->rows > 0; t++) {

@@ -57,22 +57,6 @@ Test(amx_emu, products_of_bf16) {
     cr_assert_eq(dot_bf16((const float[4]){0x1p-63f}, (const float[4]){0x1p-63f}, 0), 0x1p-126f);
 }
 
-/* Bytes of the first operand are unsigned, those of the second signed. */
-Test(amx_emu, products_of_bytes) {
-    const struct config shapes = {.palette = 1, .bytes = {4, 4, 4}, .rows = {1, 1, 1}};
-    const uint8_t a[4] = {255, 128, 1, 0};
-    const int8_t b[4] = {-128, 127, -1, 5};
-    int32_t c = 7;
-    _tile_loadconfig(&shapes);
-    _tile_loadd(0, &c, sizeof c);
-    _tile_loadd(1, a, sizeof a);
-    _tile_loadd(2, b, sizeof b);
-    _tile_dpbusd(0, 1, 2);
-    _tile_stored(0, &c, sizeof c);
-    _tile_release();
-    cr_assert_eq(c, 7 - 255 * 128 + 128 * 127 - 1);
-}
-
 #define REFUSES(NAME, ...)                                                                         \
     Test(amx_emu, refuses_##NAME, .signal = SIGABRT) { __VA_ARGS__; }
 static void load(struct config c) { _tile_loadconfig(&c); }

@@ -188,7 +188,6 @@ struct sheaf__cpu_panels {
     int rows, cols; /* of a tile; 0: the table has no panels of this kind */
     int unit;       /* a divisor of 256 */
     int above; /* columns of quantized types: so many and fewer are for the kinds before this one */
-    int most;  /* columns: more are for the kinds before this one; 0: none */
     /* Quantized columns that rows_dot takes longer for; 0: as many as for all kinds (matmul/panels.c) */
     uint8_t from[SHEAF_TYPE_COUNT];
     int chunk; /* rows at most that are unpacked together, whole tiles; 0: for a second cache of 512 KiB */
@@ -201,8 +200,6 @@ struct sheaf__cpu_panels {
     void (*unpack[SHEAF_TYPE_COUNT])(const void *w, void *row, int64_t n);
     /* The same of n weights as floats, for all types that unpack lacks, but F32; or NULL */
     void (*from_floats)(const float *w, void *row, int64_t n);
-    /* The same of n weights as PANELS_8 unpacks them, for the types that it has and unpack lacks; or NULL */
-    void (*from_bytes)(const void *w, void *row, int64_t n);
     /* c [rows][cols] = rows of k elements, `stride` bytes apart, . the first `used` columns at
      * least, or added to what c holds. The panel was packed with this `used`, in one call that began
      * with its first element. */
@@ -229,6 +226,8 @@ enum sheaf__panels_kind {
     SHEAF__PANELS_BF16_BOTH,
     /* BF16 weights, activations as sums of two BF16 */
     SHEAF__PANELS_BF16_TWICE,
+    /* As PANELS_BF16_SCALED, activations as one BF16. Only with SHEAF__ROUND_BF16 and SHEAF__ROUND_Q8 */
+    SHEAF__PANELS_BF16_SCALED_ONCE,
     /* Weights (BF16 and F16, with AMX all but F32) and activations as one BF16: 8 bits. Only with
      * SHEAF__ROUND_BF16 and SHEAF__ROUND_Q8 */
     SHEAF__PANELS_BF16,

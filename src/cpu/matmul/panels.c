@@ -81,25 +81,19 @@ static int64_t chunk_of(const struct sheaf__cpu_panels *kind) {
     return kind->chunk ? kind->chunk : round_up(CHUNK, kind->rows);
 }
 
-/* Columns that meet one matrix: of experts, whose panels are all of one kind, in the mean and at most. On a member that
- * has some of the experts both are those of all, so that it computes the same bits. */
-struct columns {
-    int64_t mean, most;
-};
-static struct columns columns_of(const struct sheaf_tensor *dst, int64_t columns) {
-    if (dst->op != SHEAF_OP_MUL_MAT_ID) return (struct columns){columns, columns};
+/* Columns that meet one matrix. Panels of all experts are of one kind, which is that of the mean of an expert; of all
+ * experts, on a member that has some of them, too, so that it computes the same bits. */
+static int64_t columns_of(const struct sheaf_tensor *dst, int64_t columns) {
+    if (dst->op != SHEAF_OP_MUL_MAT_ID) return columns;
     const int64_t extent = dst->op_params[SHEAF_OP_PARAM_EXTENT];
     const int64_t pairs = dst->ne[1] * dst->ne[2];
     const int64_t experts = extent != 0 ? extent : dst->src[0]->ne[2];
-    return (struct columns){experts > 0 ? (pairs + experts - 1) / experts : 0, pairs};
+    return experts > 0 ? (pairs + experts - 1) / experts : 0;
 }
 
-static bool lacks(const struct sheaf__cpu_kernels *kern, const struct sheaf__cpu_panels *kind,
-                  enum sheaf_type type, struct columns n) {
-    const bool has = kind->unpack[type] || (kind->from_floats && type != SHEAF_TYPE_F32) ||
-                     (kind->from_bytes && kern->panels[SHEAF__PANELS_8].unpack[type]);
-    return !has || (sheaf_is_quantized(type) && n.mean <= kind->above) ||
-           (kind->most > 0 && n.most > kind->most);
+static bool lacks(const struct sheaf__cpu_panels *kind, enum sheaf_type type, int64_t columns) {
+    const bool has = kind->unpack[type] || (kind->from_floats && type != SHEAF_TYPE_F32);
+    return !has || (sheaf_is_quantized(type) && columns <= kind->above);
 }
 
 /* Floats are for all types that have nothing better. */
@@ -109,9 +103,9 @@ static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *
                                [SHEAF__ROUND_BF16] = SHEAF__PANELS_BF16,
                                [SHEAF__ROUND_Q8] = SHEAF__PANELS_8};
     const enum sheaf_type type = dst->src[0]->type;
-    const struct columns n = columns_of(dst, columns);
+    const int64_t n = columns_of(dst, columns);
     const struct sheaf__cpu_panels *kind = &kern->panels[best[sheaf__rounding()]];
-    while (kind > &kern->panels[SHEAF__PANELS_FLOATS] && lacks(kern, kind, type, n)) kind--;
+    while (kind > &kern->panels[SHEAF__PANELS_FLOATS] && lacks(kind, type, n)) kind--;
     return kind;
 }
 
@@ -272,14 +266,11 @@ static void unpack(const struct product *p, const char *w, int64_t rows, int64_t
                    struct next next, char *pass) {
     const enum sheaf_type type = p->a->type;
     const size_t stride = p->a->nb[1];
-    float floats[PASS]; /* or bytes */
+    float floats[PASS];
     for (int64_t r = 0; r < rows; r++, w += stride, next.w += stride, pass += p->stride) {
         fetch(p, next, 1, 0, 1);
         if (p->kind->unpack[type]) {
             p->kind->unpack[type](w, pass, n);
-        } else if (p->kind->from_bytes) {
-            p->kern->panels[SHEAF__PANELS_8].unpack[type](w, floats, n);
-            p->kind->from_bytes(floats, pass, n);
         } else if (p->kind->from_floats) {
             to_floats(p, w, n, floats);
             p->kind->from_floats(floats, pass, n);

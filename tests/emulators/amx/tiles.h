@@ -127,34 +127,15 @@ EMU_SUMS EMU void emu_dpbf16ps(int c, int a, int b) {
     }
 }
 
-/* Unsigned bytes of a by signed ones of b; the sums wrap around. */
-EMU_SUMS EMU void emu_dpbusd(int c, int a, int b) {
-    emu_shapes(c, a, b);
-    for (int m = 0; m < emu.tile[c].rows; m++) {
-        for (int n = 0; n < emu.tile[c].bytes / 4; n++) {
-            uint32_t sum;
-            memcpy(&sum, &emu.tile[c].data[m][4 * n], sizeof sum);
-            for (int k = 0; k < emu.tile[b].rows; k++) {
-                for (int i = 0; i < 4; i++)
-                    sum += (uint32_t)(emu.tile[a].data[m][4 * k + i] *
-                                      (int8_t)emu.tile[b].data[k][4 * n + i]);
-            }
-            memcpy(&emu.tile[c].data[m][4 * n], &sum, sizeof sum);
-        }
-    }
-}
-
 #undef _tile_zero
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
-#undef _tile_dpbusd
 #define _tile_loadconfig(from)       emu_loadconfig(from)
 #define _tile_release()              emu_release()
 #define _tile_zero(t)                emu_zero(t)
 #define _tile_loadd(t, from, stride) emu_loadd(t, from, stride)
 #define _tile_stored(t, to, stride)  emu_stored(t, to, stride)
 #define _tile_dpbf16ps(c, a, b)      emu_dpbf16ps(c, a, b)
-#define _tile_dpbusd(c, a, b)        emu_dpbusd(c, a, b)
 
 #endif

@@ -1,7 +1,7 @@
-/* A part of amx.c: products of quantized weights with few columns whose activations keep 16 bits.
+/* A part of amx.c: products of quantized weights with few columns.
  *
  * The integers of a block are BF16, exactly, and its scales lie beside them (scaled_rows.h). Activations are the sum of
- * two BF16 (bf16.h), whose products both add to one tile. Its sums are floats, and take one multiply-add each to be
+ * two BF16 (bf16.h), or with --fast one, whose products add to one tile. Its sums are floats, and take one multiply-add each to be
  * joined to their scale. So a weight is unpacked by a look-up or a conversion, where the two BF16 of panels that serve
  * many columns need its scale before they are rounded, which takes longer than to multiply it by 16 columns.
  * 16 rows by 16 columns by 32 elements take 18 to 20 ns, 13 of them the instructions of tiles and 6 joining (Granite
@@ -35,23 +35,17 @@ static void begin_scaled(void) {
     _tile_loadconfig(&shapes);
 }
 
-/* Both terms of part h of block b. */
+/* Part h of block b by one term or both. */
 #define MULTIPLY_TERMS(SUM, ROWS, FIRST, SECOND)                                                   \
     do {                                                                                           \
         _tile_loadd(ROWS, w[b / 8].q[b % 8] + 16 * h, stride);                                     \
         _tile_loadd(FIRST, panel[b].x[0][8 * h], sizeof panel->x[0][0]);                           \
         _tile_zero(SUM);                                                                           \
         _tile_dpbf16ps(SUM, ROWS, FIRST);                                                          \
+        if (terms == 1) break;                                                                     \
         _tile_loadd(SECOND, panel[b].x[1][8 * h], sizeof panel->x[0][0]);                          \
         _tile_dpbf16ps(SUM, ROWS, SECOND);                                                         \
     } while (0)
-#define MULTIPLY_SCALED(SUM, S)                                                                    \
-    const int64_t b = (S) / parts;                                                                 \
-    const int h = (int)((S) % parts);                                                              \
-    if (by_16)                                                                                     \
-        MULTIPLY_TERMS(SUM, 5, 6, 7);                                                              \
-    else                                                                                           \
-        MULTIPLY_TERMS(SUM, 2, 3, 4)
 
 /* sum[r] += what the sums of part h of a block are worth; d: of the first row. */
 INLINE void join_scaled(bool by_16, bool mins, const float *d, size_t stride, int h,
@@ -64,29 +58,63 @@ INLINE void join_scaled(bool by_16, bool mins, const float *d, size_t stride, in
         if (mins) sum[r] = v_fma(v_set1(its[SCALED_MINS]), x, sum[r]);
     }
 }
-#define JOIN_SCALED(S, FROM)                                                                       \
-    join_scaled(by_16, mins, w[(S) / parts / 8].d + (S) % (8 * parts), stride, (int)((S) % parts), \
-                panel + (S) / parts, FROM, sum)
 
-INLINE void panel_scaled(bool by_16, bool mins, int64_t k, const struct scaled_row *w,
+/* A part's sums are stored a step after its products, and joined another step later, since a core forwards neither to
+ * tiles nor from them. */
+INLINE void panel_scaled(int terms, bool by_16, bool mins, int64_t k, const struct scaled_row *w,
                          size_t stride, const struct panel_scaled *panel, float *c, bool add) {
     _Alignas(64) float sums[2][AMX_TILE][AMX_TILE];
     const int parts = BLOCK_PARTS(by_16);
+    const int64_t steps = k / 32 * parts;
     v_f sum[AMX_TILE];
     UNROLL_16 for (int r = 0; r < AMX_TILE; r++) sum[r] =
         add ? v_load(c + r * AMX_TILE) : v_set1(0.0f);
-    BLOCK_BY_BLOCK(k / 32 * parts, sums, MULTIPLY_SCALED, JOIN_SCALED)
+    for (int64_t s = 0; s < steps + 2; s++) {
+        const int64_t b = s / parts, j = s - 2;
+        const int h = (int)(s % parts);
+        if (s < steps && s % 2) {
+            if (by_16)
+                MULTIPLY_TERMS(1, 5, 6, 7);
+            else
+                MULTIPLY_TERMS(1, 2, 3, 4);
+        } else if (s < steps) {
+            if (by_16)
+                MULTIPLY_TERMS(0, 5, 6, 7);
+            else
+                MULTIPLY_TERMS(0, 2, 3, 4);
+        }
+        if (j >= 0)
+            join_scaled(by_16, mins, w[j / parts / 8].d + j % (8 * parts), stride, (int)(j % parts),
+                        panel + j / parts, sums[s % 2], sum);
+        if (s > steps) break;
+        if (s % 2)
+            _tile_stored(0, sums[0], sizeof sums[0][0]);
+        else if (s > 0)
+            _tile_stored(1, sums[1], sizeof sums[1][0]);
+    }
     UNROLL_16 for (int r = 0; r < AMX_TILE; r++) v_store(c + r * AMX_TILE, sum[r]);
 }
 
-static void tile_scaled(int64_t k, const void *row, size_t stride, const void *panel, int used,
-                        float *c, bool add) {
-    const struct scaled_row *like = row;
-    (void)used;
-    BY_KIND_OF_ROW(like, panel_scaled, k, row, stride, panel, c, add)
-}
+#define TILE_SCALED(NAME, TERMS)                                                                   \
+    static void NAME(int64_t k, const void *row, size_t stride, const void *panel, int used,       \
+                     float *c, bool add) {                                                         \
+        const struct scaled_row *like = row;                                                       \
+        (void)used;                                                                                \
+        if (like->by_16 && like->has_min)                                                          \
+            panel_scaled(TERMS, true, true, k, row, stride, panel, c, add);                        \
+        else if (like->by_16)                                                                      \
+            panel_scaled(TERMS, true, false, k, row, stride, panel, c, add);                       \
+        else if (like->has_min)                                                                    \
+            panel_scaled(TERMS, false, true, k, row, stride, panel, c, add);                       \
+        else                                                                                       \
+            panel_scaled(TERMS, false, false, k, row, stride, panel, c, add);                      \
+    }
+TILE_SCALED(tile_scaled, 2)
+TILE_SCALED(tile_scaled_once, 1)
 
-static void use_scaled_amx(struct sheaf__cpu_panels *scaled) {
+static void use_scaled_amx(struct sheaf__cpu_kernels *table) {
+    struct sheaf__cpu_panels *scaled = &table->panels[SHEAF__PANELS_BF16_SCALED];
+    struct sheaf__cpu_panels *once = &table->panels[SHEAF__PANELS_BF16_SCALED_ONCE];
     *scaled = (struct sheaf__cpu_panels){
         .rows = AMX_TILE,
         .cols = AMX_TILE,
@@ -101,4 +129,6 @@ static void use_scaled_amx(struct sheaf__cpu_panels *scaled) {
         if (sheaf_is_quantized(type)) scaled->from[type] = SHEAF__TILE_COLS + 1;
     }
     scaled->from[SHEAF_TYPE_Q8_0] = 5; /* whose rows take three digits */
+    *once = *scaled;
+    once->tile = tile_scaled_once;
 }

@@ -1,6 +1,5 @@
 /* A part of vbmi.c: rows of quantized weights as integers that are BF16, with their scales apart, which the tiles of
- * panels_scaled_amx.h multiply. A new type needs no line here: what has no function of its own comes by way of bytes
- * (blocks.h). */
+ * amx.c multiply (panels_scaled_amx.h). A new type comes by way of bytes (SCALED_BYTES), until it gets a function of its own. */
 
 /* Integers that are BF16, 16 and 16. */
 INLINE __m512i bf16_integers(__m512i x, __m512i y) {
@@ -152,33 +151,47 @@ SCALED(scaled_rows_q4_k, SHEAF_TYPE_Q4_K, scaled_k(type, p, row))
 SCALED(scaled_rows_q5_k, SHEAF_TYPE_Q5_K, scaled_k(type, p, row))
 SCALED(scaled_rows_q6_k, SHEAF_TYPE_Q6_K, scaled_q6_k(p, row))
 
-/* n weights as blocks.h has them. */
-static void scaled_from_bytes(const void *bytes, void *dst, int64_t n) {
-    struct scaled_row *row = dst;
-    const struct panel_row *from = bytes;
-    const struct panel_scales *like = from->of;
+/* The other types come by way of bytes. */
+static void scaled_from_bytes(const struct panel_row *w, struct scaled_row *row, int64_t n) {
+    const struct panel_scales *like = w->of;
     const __m256i offset = _mm256_set1_epi8((char)like->offset);
-    for (int64_t i = 0; i < n; i += 32) {
-        const int64_t at = i / 32;
-        const struct panel_row *w = from + at / PANEL_ROW_BLOCKS;
-        const struct panel_scales *of = &w->of[at % PANEL_ROW_BLOCKS];
-        const int b = (int)(at % 8);
-        int8_t q[32];
-        row = (struct scaled_row *)dst + at / 8;
+    store_kind(row, like->by_16, like->has_min);
+    for (int b = 0; b < n / SHEAF__QK; b++) {
+        const struct panel_row *from = w + b / PANEL_ROW_BLOCKS;
+        const struct panel_scales *of = &from->of[b % PANEL_ROW_BLOCKS];
+        int8_t q[SHEAF__QK];
         _mm256_storeu_si256((__m256i *)q,
-                            _mm256_sub_epi8(load256(w->q[at % PANEL_ROW_BLOCKS]), offset));
+                            _mm256_sub_epi8(load256(from->q[b % PANEL_ROW_BLOCKS]), offset));
         store_integers(row, b, bf16_of_bytes(q));
         for (int h = 0; h <= like->by_16; h++) {
-            row->d[like->by_16 ? 2 * b + h : b] = of->d[h];
-            row->m[like->by_16 ? 2 * b + h : b] = of->m[h];
+            const int at = like->by_16 ? 2 * b + h : b;
+            row->d[at] = of->d[h];
+            row->m[at] = of->m[h];
         }
-        store_kind(row, like->by_16, like->has_min);
     }
 }
+#define SCALED_BYTES(BLOCKS_OF)                                                                    \
+    static void scaled_##BLOCKS_OF(const void *src, void *dst, int64_t n) {                        \
+        struct panel_row bytes[SHEAF__QK_K / PANEL_ROW_UNIT];                                      \
+        BLOCKS_OF(src, bytes, n);                                                                  \
+        scaled_from_bytes(bytes, dst, n);                                                          \
+    }
+#define SCALED_SIGNED(TYPE) SCALED_BYTES(blocks_signed_##TYPE)
+SCALED_BYTES(blocks_q4_1)
+SCALED_BYTES(blocks_q5_0)
+SCALED_BYTES(blocks_q5_1)
+SIGNED_BY_32(SCALED_SIGNED)
+SIGNED_BY_16(SCALED_SIGNED)
 
 void sheaf__cpu_kernels_scaled_rows(struct sheaf__cpu_panels *panels) {
+#define USE_SIGNED(TYPE) panels->unpack[SHEAF_TYPE_##TYPE] = scaled_blocks_signed_##TYPE;
     panels->unit = SHEAF__QK_K;
     panels->row_bytes = sizeof(struct scaled_row);
+    SIGNED_BY_32(USE_SIGNED)
+    SIGNED_BY_16(USE_SIGNED)
+    panels->unpack[SHEAF_TYPE_Q4_1] = scaled_blocks_q4_1;
+    panels->unpack[SHEAF_TYPE_Q5_0] = scaled_blocks_q5_0;
+    panels->unpack[SHEAF_TYPE_Q5_1] = scaled_blocks_q5_1;
     panels->unpack[SHEAF_TYPE_Q4_0] = scaled_rows_q4_0;
     panels->unpack[SHEAF_TYPE_IQ4_NL] = scaled_rows_iq4_nl;
     panels->unpack[SHEAF_TYPE_IQ4_XS] = scaled_rows_iq4_xs;
@@ -187,5 +200,4 @@ void sheaf__cpu_kernels_scaled_rows(struct sheaf__cpu_panels *panels) {
     panels->unpack[SHEAF_TYPE_Q4_K] = scaled_rows_q4_k;
     panels->unpack[SHEAF_TYPE_Q5_K] = scaled_rows_q5_k;
     panels->unpack[SHEAF_TYPE_Q6_K] = scaled_rows_q6_k;
-    panels->from_bytes = scaled_from_bytes;
 }
