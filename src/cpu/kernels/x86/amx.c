@@ -257,7 +257,7 @@ void sheaf__cpu_kernels_extend(struct sheaf__cpu_kernels *table) {
      * two BF16: Q4_0 484 and 417, Q4_K_M 441 and 392, Q6_K 379 and 334, Q8_0 422 and 347; of 96: 529 and 488, 443 and
      * 446, 346 and 409, 467 and 406 (Granite Rapids, November 2026). */
     both->above = 64;
-    /* With --fast of 17 tokens one BF16 of each weight is faster: 268 and 241, 248 and 213, 176 and 172, 204 and 195. */
+    /* With --fast from 17 tokens on one BF16 of each weight is: 268 and 241, 248 and 213, 176 and 172, 204 and 195. */
     one->above = AMX_TILE;
     use_scaled_amx(table);
     static const int replaced[] = {SHEAF__PANELS_16, SHEAF__PANELS_16_WORDS, SHEAF__PANELS_24,

@@ -1,11 +1,11 @@
 /* A part of amx.c: products of quantized weights with few columns.
  *
- * The integers of a block are BF16, exactly, and its scales lie beside them (scaled_rows.h). Activations are the sum of
- * two BF16 (bf16.h), or with --fast one, whose products add to one tile. Its sums are floats, and take one multiply-add each to be
- * joined to their scale. So a weight is unpacked by a look-up or a conversion, where the two BF16 of panels that serve
- * many columns need its scale before they are rounded, which takes longer than to multiply it by 16 columns.
- * 16 rows by 16 columns by 32 elements take 18 to 20 ns, 13 of them the instructions of tiles and 6 joining (Granite
- * Rapids, November 2026).
+ * The integers of a block are BF16, exactly, and its scales lie beside them (scaled_rows.h). Activations are the sum
+ * of two BF16 (bf16.h), or with --fast one, whose products add to one tile. Its sums are floats, and take one
+ * multiply-add each to be joined to their scale. So a weight is unpacked by a look-up or a conversion, where the two
+ * BF16 of panels that serve many columns need its scale before they are rounded, which takes longer than to multiply it
+ * by 16 columns. 16 rows by 16 columns by 32 elements take 18 to 20 ns, 13 of them the instructions of tiles and 6
+ * joining (Granite Rapids, November 2026).
  *
  * Invariant: as in panels.h. */
 
@@ -126,7 +126,7 @@ static void use_scaled_amx(struct sheaf__cpu_kernels *table) {
     };
     sheaf__cpu_kernels_scaled_rows(scaled);
     for (int type = 0; type < SHEAF_TYPE_COUNT; type++) {
-        if (sheaf_is_quantized(type)) scaled->from[type] = SHEAF__TILE_COLS + 1;
+        if (scaled->unpack[type]) scaled->from[type] = SHEAF__TILE_COLS + 1;
     }
     scaled->from[SHEAF_TYPE_Q8_0] = 5; /* whose rows take three digits */
     *once = *scaled;

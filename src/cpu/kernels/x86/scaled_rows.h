@@ -1,5 +1,6 @@
-/* A part of vbmi.c: rows of quantized weights as integers that are BF16, with their scales apart, which the tiles of
- * amx.c multiply (panels_scaled_amx.h). A new type comes by way of bytes (SCALED_BYTES), until it gets a function of its own. */
+/* A part of vbmi.c: rows of quantized weights as integers that are BF16, with their scales apart, which tiles of AMX
+ * multiply (panels_scaled_amx.h). A new type comes by way of bytes (SCALED_BYTES), until it gets a function of its own.
+ */
 
 /* Integers that are BF16, 16 and 16. */
 INLINE __m512i bf16_integers(__m512i x, __m512i y) {
