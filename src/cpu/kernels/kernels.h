@@ -455,10 +455,13 @@ const struct sheaf__cpu_kernels *sheaf__cpu_kernels_at(int i);
 /* The reference, which runs anywhere; part of the library. */
 extern const struct sheaf__cpu_kernels sheaf__cpu_kernels_portable;
 
-/* Of each module of x86: how weights that meet one column are fetched: to the first cache, to the second, or
- * to the second more than once, plain floats and types with a scale for 32. Set before the module's table is
- * handed out. */
-enum sheaf__cpu_fetch { SHEAF__FETCH_SECOND, SHEAF__FETCH_FIRST, SHEAF__FETCH_OFTEN };
+/* Of each module of x86: how weights that meet one column are fetched. Set before the module's table is handed out. */
+enum sheaf__cpu_fetch {
+    SHEAF__FETCH_SECOND, /* to the second cache */
+    SHEAF__FETCH_FIRST,  /* to the first */
+    SHEAF__FETCH_NEAR, /* Q8_0 and Q5_K to the first, a little ahead, by few columns, too; others as SECOND */
+    SHEAF__FETCH_OFTEN, /* plain floats and types with a scale for 32 to the second more than once */
+};
 extern enum sheaf__cpu_fetch sheaf__cpu_fetch;
 
 /* ---- modules ----

@@ -48,7 +48,7 @@ INLINE float f16(uint16_t h) { return _cvtsh_ss(h); }
  * Rows mostly lie one after the other, and the hardware does not look across pages: without it a
  * core read Q4_0 at 28 GB/s from memory, with 4 KiB at 31, with 8 KiB at 34, and Q8_0 at 37 and 40
  * with 4 and 8 KiB (AMD EPYC, Zen 5, November 2026). */
-enum { PREFETCH_AHEAD = 8192 };
+enum { PREFETCH_AHEAD = 8192, PREFETCH_NEAR = 2048 };
 INLINE size_t prefetch_ahead(size_t row, size_t w_stride) {
     return ahead_by(PREFETCH_AHEAD, row, w_stride);
 }
@@ -83,10 +83,23 @@ INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
     }
     UNROLL for (int t = 0; t < f.times; t++) prefetch(p + f.ahead[t], bytes);
 }
-/* CALL with such a `fetch`, as this CPU wants it. */
-#define BY_FETCH(AHEAD, CALL)                                                                      \
+/* Types that a CPU of SHEAF__FETCH_NEAR fetches so: of the others two threads lose what one gains (D149). */
+INLINE bool fetched_near(enum sheaf_type type) {
+    const bool near = type == SHEAF_TYPE_Q8_0 || type == SHEAF_TYPE_Q5_K;
+    return near && sheaf__cpu_fetch == SHEAF__FETCH_NEAR;
+}
+/* Weights of a quantized type, in rows of so many bytes, lie so far ahead. */
+INLINE size_t quantized_ahead(enum sheaf_type type, size_t row, size_t w_stride) {
+    return ahead_by(fetched_near(type) ? PREFETCH_NEAR : PREFETCH_AHEAD, row, w_stride);
+}
+/* How those that meet a few columns are fetched. */
+INLINE struct fetch fetch_few(enum sheaf_type type, size_t ahead) {
+    return (struct fetch){{ahead}, 1, fetched_near(type)};
+}
+/* CALL with a `fetch` of one column, to the first cache or not. */
+#define BY_FETCH_TO(FIRST, AHEAD, CALL)                                                            \
     do {                                                                                           \
-        if (sheaf__cpu_fetch == SHEAF__FETCH_FIRST) {                                              \
+        if (FIRST) {                                                                               \
             const struct fetch fetch = {{AHEAD}, 1, true};                                         \
             CALL;                                                                                  \
         } else {                                                                                   \
@@ -94,6 +107,8 @@ INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
             CALL;                                                                                  \
         }                                                                                          \
     } while (0)
+#define BY_FETCH(TYPE, AHEAD, CALL)                                                                \
+    BY_FETCH_TO(sheaf__cpu_fetch == SHEAF__FETCH_FIRST || fetched_near(TYPE), AHEAD, CALL)
 /* The same of plain floats, in rows of so many bytes. */
 #define BY_FETCH_PLAIN(ROW, W_STRIDE, CALL)                                                        \
     do {                                                                                           \
@@ -101,7 +116,8 @@ INLINE void fetch_weights(struct fetch f, const char *p, size_t bytes) {
             const struct fetch fetch = fetch_often(FETCH_MOST, FETCH_STEP, ROW, W_STRIDE);         \
             CALL;                                                                                  \
         } else {                                                                                   \
-            BY_FETCH(prefetch_ahead(ROW, W_STRIDE), CALL);                                         \
+            BY_FETCH_TO(sheaf__cpu_fetch == SHEAF__FETCH_FIRST, prefetch_ahead(ROW, W_STRIDE),     \
+                        CALL);                                                                     \
         }                                                                                          \
     } while (0)
 

@@ -44,12 +44,12 @@ INLINE void digits_row(enum sheaf_type type, enum sheaf__act act, int64_t k, con
                      const void *const *act, int nc, float *const *out) {                          \
         const int64_t part = part_of(k, nc);                                                       \
         const size_t ahead =                                                                       \
-            prefetch_ahead((size_t)part * size_256(TYPE) / SHEAF__QK_K, w_stride);                 \
+            quantized_ahead(TYPE, (size_t)part * size_256(TYPE) / SHEAF__QK_K, w_stride);          \
         if (nc == 1) {                                                                             \
-            BY_FETCH(ahead, DIGITS_PARTS(TYPE, ACT, 1));                                           \
+            BY_FETCH(TYPE, ahead, DIGITS_PARTS(TYPE, ACT, 1));                                     \
             return;                                                                                \
         }                                                                                          \
-        const struct fetch fetch = fetch_once(ahead);                                              \
+        const struct fetch fetch = fetch_few(TYPE, ahead);                                         \
         if (nc == 2) {                                                                             \
             DIGITS_PARTS(TYPE, ACT, 2)                                                             \
         } else if (nc == 3) {                                                                      \

@@ -635,8 +635,9 @@ INLINE void rows_signed(enum sheaf_type type, int64_t k, const void *w, size_t w
     float sum[TILE];
     for (int c = 0; c < TILE; c++) col[c] = act[c < nc ? c : 0];
     if (nc == 1) {
-        BY_FETCH(ahead, for (int64_t r = 0; r < nr; r++, row += w_stride)
-                            digits_signed(type, k, row, fetch, col, 1, out[0] + r));
+        BY_FETCH(type, ahead,
+                 for (int64_t r = 0; r < nr; r++, row += w_stride)
+                     digits_signed(type, k, row, fetch, col, 1, out[0] + r));
         return;
     }
     const struct fetch fetch = fetch_once(ahead);
