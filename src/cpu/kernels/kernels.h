@@ -188,7 +188,8 @@ struct sheaf__cpu_panels {
     int rows, cols; /* of a tile; 0: the table has no panels of this kind */
     int unit;       /* a divisor of 256 */
     int above; /* columns of quantized types: so many and fewer are for the kinds before this one */
-    /* Quantized columns that rows_dot takes longer for; 0: as many as for all kinds (matmul/panels.c) */
+    /* Of a quantized type so many columns and more are faster by panels than by rows; 0: as of all kinds (fewest in
+     * matmul/panels.c) */
     uint8_t from[SHEAF_TYPE_COUNT];
     int chunk; /* rows at most that are unpacked together, whole tiles; 0: for a second cache of 512 KiB */
     size_t panel_bytes, row_bytes; /* of a unit of a panel, and of a row */

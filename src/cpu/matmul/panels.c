@@ -109,7 +109,7 @@ static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *
     return kind;
 }
 
-/* Columns that rows_dot takes longer for than panels of this kind. */
+/* So many columns and more are faster by panels of this kind than by rows. */
 static int64_t fewest(const struct sheaf__cpu_kernels *kern, const struct sheaf__cpu_panels *kind,
                       enum sheaf_type type) {
     if (kind->from[type] > 0) return kind->from[type];

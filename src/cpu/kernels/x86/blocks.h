@@ -193,6 +193,15 @@ static void blocks_q6_k(const void *src, void *dst, int64_t n) {
 }
 #endif
 
+#if defined(KERNELS_VNNI_512)
+/* A pass of rows of another form, which FROM_ROW makes of the bytes that BLOCKS_OF unpacks. */
+#define BY_WAY_OF_BYTES(NAME, BLOCKS_OF, FROM_ROW)                                                 \
+    static void NAME(const void *src, void *to, int64_t n) {                                       \
+        struct panel_row row[SHEAF__QK_K / PANEL_ROW_UNIT];                                        \
+        BLOCKS_OF(src, row, n);                                                                    \
+        FROM_ROW(row, n, to);                                                                      \
+    }
+#endif
 #define BLOCKS(NAME, BLOCKS_OF, TYPE)                                                              \
     static void NAME(const void *src, void *to, int64_t n) { BLOCKS_OF(TYPE, src, to, n); }
 #if !defined(KERNELS_VNNI_512) /* panels16.h has these for several blocks at a time */

@@ -105,12 +105,7 @@ INLINE void widen_row(const struct panel_row *from, int64_t n, struct words_row 
     }
 }
 
-#define WIDE(BLOCKS_OF)                                                                            \
-    static void wide_##BLOCKS_OF(const void *src, void *to, int64_t n) {                           \
-        struct panel_row row[2]; /* a pass */                                                      \
-        BLOCKS_OF(src, row, n);                                                                    \
-        widen_row(row, n, to);                                                                     \
-    }
+#define WIDE(BLOCKS_OF)   BY_WAY_OF_BYTES(wide_##BLOCKS_OF, BLOCKS_OF, widen_row)
 #define WIDE_SIGNED(TYPE) WIDE(blocks_signed_##TYPE)
 WIDE(blocks_q4_0)
 WIDE(blocks_q4_1)

@@ -153,7 +153,7 @@ SCALED(scaled_rows_q5_k, SHEAF_TYPE_Q5_K, scaled_k(type, p, row))
 SCALED(scaled_rows_q6_k, SHEAF_TYPE_Q6_K, scaled_q6_k(p, row))
 
 /* The other types come by way of bytes. */
-static void scaled_from_bytes(const struct panel_row *w, struct scaled_row *row, int64_t n) {
+INLINE void scaled_from_bytes(const struct panel_row *w, int64_t n, struct scaled_row *row) {
     const struct panel_scales *like = w->of;
     const __m256i offset = _mm256_set1_epi8((char)like->offset);
     store_kind(row, like->by_16, like->has_min);
@@ -171,12 +171,7 @@ static void scaled_from_bytes(const struct panel_row *w, struct scaled_row *row,
         }
     }
 }
-#define SCALED_BYTES(BLOCKS_OF)                                                                    \
-    static void scaled_##BLOCKS_OF(const void *src, void *dst, int64_t n) {                        \
-        struct panel_row bytes[SHEAF__QK_K / PANEL_ROW_UNIT];                                      \
-        BLOCKS_OF(src, bytes, n);                                                                  \
-        scaled_from_bytes(bytes, dst, n);                                                          \
-    }
+#define SCALED_BYTES(BLOCKS_OF) BY_WAY_OF_BYTES(scaled_##BLOCKS_OF, BLOCKS_OF, scaled_from_bytes)
 #define SCALED_SIGNED(TYPE) SCALED_BYTES(blocks_signed_##TYPE)
 SCALED_BYTES(blocks_q4_1)
 SCALED_BYTES(blocks_q5_0)
