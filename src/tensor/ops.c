@@ -361,13 +361,12 @@ static struct sheaf_tensor *view(struct sheaf_context *ctx, struct sheaf_tensor 
     }
     /* the end of the last element, with every product checked */
     size_t end = a->view_offs;
-    bool fits = sheaf__add_size(end, offset, &end), empty = false;
-    for (int i = 0; i < SHEAF_MAX_DIMS; i++) {
+    bool fits = sheaf__add_size(end, offset, &end);
+    const bool empty = ne[0] == 0 || ne[1] == 0 || ne[2] == 0 || ne[3] == 0;
+    for (int i = 0; i < SHEAF_MAX_DIMS && !empty; i++) {
         const size_t n = (size_t)(i == 0 ? ne[0] / block : ne[i]);
         size_t span = 0;
-        if (n == 0) empty = true;
-        if (n > 0)
-            fits = fits && sheaf__mul_size(n - 1, nb[i], &span) && sheaf__add_size(end, span, &end);
+        fits = fits && sheaf__mul_size(n - 1, nb[i], &span) && sheaf__add_size(end, span, &end);
     }
     const struct sheaf_tensor *owner = a->view_src ? a->view_src : a;
     if (!empty) fits = fits && sheaf__add_size(end, nb[0], &end);

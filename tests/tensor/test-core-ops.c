@@ -497,6 +497,7 @@ static const struct test_case {
     {"view_2d", "f32 4 3", {2, 2, -16, 0}, "!too large"},
     {"view_3d", "f32 4 3 2", {4, 1, 2, 16, 48}, "f32 4 1 2 1"},
     {"view_3d", "f32 4 3 2", {4, 1, 3, 16, 48}, "!ends outside"},
+    {"view_3d", "f32 4 0 2", {4, 0, 2, 16, 48}, "f32 4 0 2 1"},
     /* gather and scatter */
     {"get_rows", "q4_K 256 9; i32 5", {0}, "f32 256 5 1 1"},
     {"get_rows", "f16 4 9 2 3; i32 5 2 3", {0}, "f32 4 5 2 3"},

@@ -138,6 +138,13 @@ static inline int sheaf__digits_block_lane(enum sheaf__digits_order order, int b
     return order == SHEAF__DIGITS_K || order == SHEAF__DIGITS_K_WORDS ? 2 * b
                                                                       : b % 4 * 4 + b / 4 * 2;
 }
+/* The place among 8 of block i of 32, of n elements of a column. The blocks after the last whole 256 lie at the end
+ * of theirs, behind zeros, if the column is of 256 elements and more (at_end): kernels then read the last 256
+ * weights of a row as they lie, of which the first have met their activations before. */
+static inline int sheaf__digits_block(int64_t i, int64_t n, bool at_end) {
+    const int64_t blocks = n / 32;
+    return (int)(i % 8) + (at_end && i / 8 == blocks / 8 ? 8 - (int)(blocks % 8) : 0);
+}
 /* The place of element i of 256; PLAIN, WORDS and SHORTS are not moved. */
 static inline int sheaf__digits_place(enum sheaf__digits_order order, int i) {
     const int b = i / 32, e = i % 32, lane = sheaf__digits_block_lane(order, b);
@@ -369,12 +376,12 @@ struct sheaf__cpu_kernels {
     int rounded_cols; /* most columns in bytes that cost less so, tile_cols in a call, than by panels */
     int bf16_cols; /* the same of BF16, which one call takes; at most SHEAF__BF16_COLS */
     /* order: sheaf__bytes_order of that of the type */
-    void (*to_bytes)(const float *x, struct sheaf__act_bytes *y, int64_t n,
+    void (*to_bytes)(const float *x, struct sheaf__act_bytes *y, int64_t n, bool at_end,
                      enum sheaf__digits_order order);
-    void (*to_words)(const float *x, struct sheaf__act_words *y, int64_t n,
+    void (*to_words)(const float *x, struct sheaf__act_words *y, int64_t n, bool at_end,
                      enum sheaf__digits_order order);
-    /* n % 32 == 0. d is not finite if an element is not. */
-    void (*to_digits)(const float *x, struct sheaf__act_digits *y, int64_t n,
+    /* n % 32 == 0; at_end: of sheaf__digits_block. d is not finite if an element is not. */
+    void (*to_digits)(const float *x, struct sheaf__act_digits *y, int64_t n, bool at_end,
                       enum sheaf__digits_order order);
 
     struct sheaf__cpu_attention attention[SHEAF__ATTENTION_KINDS];

@@ -130,6 +130,7 @@ static void convert_columns(const struct sheaf__cpu_kernels *kern, const struct 
     float tmp[SHEAF__SEGMENT];
     int64_t segments = (c->k + SHEAF__SEGMENT - 1) / SHEAF__SEGMENT, step = c->n < nth ? nth : 1;
     int64_t first_segment = c->n < nth ? ith : 0;
+    const bool at_end = c->k >= 256;
     for (int64_t j = c->n < nth ? 0 : ith; j < c->n; j += c->n < nth ? 1 : nth) {
         int64_t i1 = j % b->ne[1], i2 = j / b->ne[1] % b->ne[2], i3 = j / b->ne[1] / b->ne[2];
         const char *src = column_source(b, i1, i2, i3);
@@ -139,11 +140,11 @@ static void convert_columns(const struct sheaf__cpu_kernels *kern, const struct 
             const float *x = sheaf__mul_mat_gather(kern, b, src, i, n, tmp);
             void *at = dst + sheaf__act_row_size(c->act, i);
             if (c->act == SHEAF__ACT_DIGITS) {
-                kern->to_digits(x, at, n, c->order);
+                kern->to_digits(x, at, n, at_end, c->order);
             } else if (c->act == SHEAF__ACT_WORDS) {
-                kern->to_words(x, at, n, c->order);
+                kern->to_words(x, at, n, at_end, c->order);
             } else if (c->act == SHEAF__ACT_BYTES) {
-                kern->to_bytes(x, at, n, c->order);
+                kern->to_bytes(x, at, n, at_end, c->order);
             } else if (c->act == SHEAF__ACT_BF16) {
                 kern->from_float[SHEAF_TYPE_BF16](x, at, n);
             } else {
@@ -169,15 +170,16 @@ static void multiply(const struct columns *c, const struct sheaf_tensor *a, cons
     for (int64_t r0 = 0; r0 < rows; r0 += GROUP, w += GROUP * stride) {
         const int64_t n = min_i64(GROUP, rows - r0);
         float sums[SHEAF__BF16_COLS][GROUP];
-        for (int64_t i = 0; i < c->k; i += part) {
+        for (int64_t i = 0, now; i < c->k; i += now) {
             const void *at[SHEAF__BF16_COLS];
+            /* less than a unit goes with the part before it: kernels look back from the end of a row */
+            now = c->k - i < part + PART_UNIT ? c->k - i : part;
             float *to[SHEAF__BF16_COLS];
             for (int j = 0; j < nc; j++) {
                 at[j] = (const char *)act[j] + sheaf__act_row_size(c->act, i);
                 to[j] = i == 0 ? out[j] + r0 : sums[j];
             }
-            c->rows_dot(min_i64(part, c->k - i), w + sheaf_row_size(a->type, i), stride, n, at, nc,
-                        to);
+            c->rows_dot(now, w + sheaf_row_size(a->type, i), stride, n, at, nc, to);
             for (int j = 0; i > 0 && j < nc; j++) {
                 for (int64_t r = 0; r < n; r++) out[j][r0 + r] += sums[j][r];
             }

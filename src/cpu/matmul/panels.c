@@ -96,26 +96,6 @@ static bool lacks(const struct sheaf__cpu_panels *kind, enum sheaf_type type, in
     return !has || (sheaf_is_quantized(type) && columns <= kind->above);
 }
 
-/* Floats are for all types that have nothing better. */
-static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *kern,
-                                               const struct sheaf_tensor *dst, int64_t columns) {
-    static const int best[] = {[SHEAF__ROUND_NONE] = LAST_EXACT,
-                               [SHEAF__ROUND_BF16] = SHEAF__PANELS_BF16,
-                               [SHEAF__ROUND_Q8] = SHEAF__PANELS_8};
-    const enum sheaf_type type = dst->src[0]->type;
-    const int64_t n = columns_of(dst, columns);
-    const struct sheaf__cpu_panels *kind = &kern->panels[best[sheaf__rounding()]];
-    while (kind > &kern->panels[SHEAF__PANELS_FLOATS] && lacks(kind, type, n)) kind--;
-    return kind;
-}
-
-/* So many columns and more are faster by panels of this kind than by rows. */
-static int64_t fewest(const struct sheaf__cpu_kernels *kern, const struct sheaf__cpu_panels *kind,
-                      enum sheaf_type type) {
-    if (kind->from[type] > 0) return kind->from[type];
-    return kind <= &kern->panels[LAST_EXACT] ? MOST_BY_ROWS + 1 : MIN_COLUMNS;
-}
-
 /* Plain weights from so many columns on, not heads of one token that meet the same K/V head; not plain experts, which
  * few rows meet. */
 bool sheaf__mul_mat_rounds_rows(const struct sheaf__cpu_kernels *kern,
@@ -125,6 +105,31 @@ bool sheaf__mul_mat_rounds_rows(const struct sheaf__cpu_kernels *kern,
     if (sheaf_is_quantized(type)) return sheaf__rounding() == SHEAF__ROUND_Q8;
     return sheaf__rounding() != SHEAF__ROUND_NONE && dst->op == SHEAF_OP_MUL_MAT &&
            dst->src[1]->ne[1] >= MIN_ROUNDED_PLAIN;
+}
+
+/* Floats are for all types that have nothing better. Fewer columns than a kind that rounds is for are rounded by rows,
+ * or not at all. */
+static const struct sheaf__cpu_panels *kind_of(const struct sheaf__cpu_kernels *kern,
+                                               const struct sheaf_tensor *dst, int64_t columns) {
+    static const int best[] = {[SHEAF__ROUND_NONE] = LAST_EXACT,
+                               [SHEAF__ROUND_BF16] = SHEAF__PANELS_BF16,
+                               [SHEAF__ROUND_Q8] = SHEAF__PANELS_8};
+    const enum sheaf_type type = dst->src[0]->type;
+    const int64_t n = columns_of(dst, columns);
+    const struct sheaf__cpu_panels *kind = &kern->panels[best[sheaf__rounding()]];
+    const bool by_rows = sheaf__mul_mat_rounds_rows(kern, dst);
+    while (kind > &kern->panels[LAST_EXACT] &&
+           (lacks(kind, type, n) || (!by_rows && n < kind->from[type])))
+        kind--;
+    while (kind > &kern->panels[SHEAF__PANELS_FLOATS] && lacks(kind, type, n)) kind--;
+    return kind;
+}
+
+/* So many columns and more are faster by panels of this kind than by rows. */
+static int64_t fewest(const struct sheaf__cpu_kernels *kern, const struct sheaf__cpu_panels *kind,
+                      enum sheaf_type type) {
+    if (kind->from[type] > 0) return kind->from[type];
+    return kind <= &kern->panels[LAST_EXACT] ? MOST_BY_ROWS + 1 : MIN_COLUMNS;
 }
 
 /* Where rows round, the table says how many columns go by rows. Not of experts, whose columns are converted once

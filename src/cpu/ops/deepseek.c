@@ -30,7 +30,7 @@ static float score(const struct sheaf__cpu_kernels *kern, const struct sheaf_ten
                (int64_t)(q->nb[1] / sizeof(float)), q->ne[1], &k, 1, dot, q->ne[1]);
     double sum = 0.0;
     for (int64_t h = 0; h < q->ne[1]; h++)
-        sum += (double)(dot[h] > 0.0f ? dot[h] : dot[h] * 0.0f) * (double)at(wp, w->nb[0], h);
+        sum += (double)(dot[h] <= 0.0f ? 0.0f : dot[h]) * (double)at(wp, w->nb[0], h);
     return (float)sum;
 }
 

@@ -360,7 +360,7 @@ INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eigh
         return;
     }
     _Alignas(8) char rest[MOST_256];
-    w = whole_256(type, w, 32 * n, rest);
+    w = whole_256(type, w, 32 * n, false, rest);
     if (type == SHEAF_TYPE_Q8_0) {
         x->d = lanes_of_blocks(gather_halves(w, sizeof(struct sheaf__block_q8_0), 8));
         eight_of_8(w, x->q);
@@ -376,6 +376,13 @@ INLINE void unpack_eight(enum sheaf_type type, const char *w, int n, struct eigh
         x->d = lanes_of_blocks(scales_32(type, w));
         eight_of_points(type, w, x->q);
     }
+}
+
+/* The last n < 8 blocks of a row, from *w on: as whole_256 has them, eight that end with a long row, or these. */
+INLINE int blocks_of_rest(enum sheaf_type type, bool long_row, int n, const char **w) {
+    if (!long_row) return n;
+    *w -= size_256(type) / 8 * (size_t)(8 - n);
+    return 8;
 }
 
 /* ---- rows of one column ---- */
@@ -468,7 +475,10 @@ INLINE void digits_eights(enum sheaf_type type, enum sheaf__act act, int R, int6
     UNROLL for (int r = 0; r < R; r++) acc[r] = mins[r] = v_set1(0.0f);
     for (; blocks >= 8; blocks -= 8, w += size_256(type), y += act_size_256(act))
         digits_eight(type, act, R, w, w_stride, 8, fetch, y, acc, mins);
-    if (blocks > 0) digits_eight(type, act, R, w, w_stride, (int)blocks, fetch, y, acc, mins);
+    if (blocks > 0) {
+        const int n = blocks_of_rest(type, k >= SHEAF__QK_K, (int)blocks, &w);
+        digits_eight(type, act, R, w, w_stride, n, fetch, y, acc, mins);
+    }
     UNROLL for (int r = 0; r < R; r++) out[r] = v_sum(end_eights(type, acc[r], mins[r]));
 }
 

@@ -102,10 +102,11 @@ INLINE __m512 dot_words(const __m512i *q, const struct sheaf__act_words *y) {
 }
 /* Types by eights. */
 INLINE void row_eights(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
-                       struct fetch fetch, const struct few *f, int C, v_f *acc) {
+                       bool long_row, struct fetch fetch, const struct few *f, int C, v_f *acc) {
     const v_f *scales = f->scales;
     for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
-        const int n = k - i < SHEAF__QK_K ? (int)(k - i) / SHEAF__QK : 8;
+        int n = 8;
+        if (k - i < SHEAF__QK_K) n = blocks_of_rest(type, long_row, (int)(k - i) / SHEAF__QK, &w);
         struct eight x;
         __m512i q[8];
         v_f t[SHEAF__TILE_COLS / 2];
@@ -151,15 +152,15 @@ INLINE void row_pieces(enum sheaf_type type, enum sheaf__act act, int64_t k, con
 }
 
 /* Types that become bytes. */
-INLINE void row_signed(enum sheaf_type type, int64_t k, const char *w, struct fetch fetch,
-                       const struct few *f, int C, v_f *acc) {
+INLINE void row_signed(enum sheaf_type type, int64_t k, const char *w, bool long_row,
+                       struct fetch fetch, const struct few *f, int C, v_f *acc) {
     const int bits = bits_of_signed(type);
     const int offset = 1 << (bits - 1);
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     const __m512i each_4_times = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
-        const char *p = whole_256(type, w, k - i, rest);
+        const char *p = whole_256(type, w, k - i, long_row, rest);
         const __m512 s = joined(scales_256(type, p));
         const __m512 m = _mm512_mul_ps(s, _mm512_set1_ps((float)-offset));
         uint32_t signs[8];
@@ -189,15 +190,16 @@ INLINE void row_signed(enum sheaf_type type, int64_t k, const char *w, struct fe
 /* A part of a row, from its sums so far, zeros at first, to those with this part. */
 INLINE void few_row(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
                     struct fetch fetch, const struct few *f, int C, bool first, v_f *sums) {
+    const bool long_row = !first || k >= SHEAF__QK_K;
     v_f acc[SHEAF__TILE_COLS * FEW_SUMS];
     UNROLL_16 for (int i = 0; i < sums_of_few(type, C); i++) acc[i] =
         first ? v_set1(0.0f) : sums[i];
     if (by_eights(type))
-        row_eights(type, act, k, w, fetch, f, C, acc);
+        row_eights(type, act, k, w, long_row, fetch, f, C, acc);
     else if (by_pieces(type))
         row_pieces(type, act, k, w, fetch, f, C, acc);
     else
-        row_signed(type, k, w, fetch, f, C, acc);
+        row_signed(type, k, w, long_row, fetch, f, C, acc);
     UNROLL_16 for (int i = 0; i < sums_of_few(type, C); i++) sums[i] = acc[i];
 }
 

@@ -151,7 +151,7 @@ INLINE int pieces_less_of(enum sheaf_type type) {
                                       : LESS_TQ1_0;
 }
 
-static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
+static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n, bool at_end,
                       enum sheaf__digits_order order) {
     const float top = sheaf__digits_top(order);
     const int used = sheaf__digits_used(order);
@@ -160,7 +160,7 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
     if (n % 256) memset(&y[n / 256], 0, sizeof *y);
     for (int64_t i = 0; i < n / 32; i++, x += 32) {
         struct sheaf__act_digits *to = &y[i / 8];
-        const int b = (int)(i % 8);
+        const int b = sheaf__digits_block(i, n, at_end);
         __m512i q[2];
         const float d = integers_of_32(x, top, q);
         for (int h = 0; h < 2; h++) {
@@ -216,14 +216,14 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
     }
 }
 
-static void to_words(const float *x, struct sheaf__act_words *y, int64_t n,
+static void to_words(const float *x, struct sheaf__act_words *y, int64_t n, bool at_end,
                      enum sheaf__digits_order order) {
     const __m512i evens_first =
         _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
     if (n % 256) memset(&y[n / 256], 0, sizeof *y);
     for (int64_t i = 0; i < n / 32; i++, x += 32) {
         struct sheaf__act_words *to = &y[i / 8];
-        const int b = (int)(i % 8);
+        const int b = sheaf__digits_block(i, n, at_end);
         __m512i q[2];
         const float d = integers_of_32(x, sheaf__digits_top(order), q);
         for (int h = 0; h < 2; h++) {
@@ -242,13 +242,13 @@ static void to_words(const float *x, struct sheaf__act_words *y, int64_t n,
 }
 
 /* SHEAF__DIGITS_EIGHTS and _24, _K, _PIECES */
-static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n,
+static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n, bool at_end,
                      enum sheaf__digits_order order) {
     const bool pieces = order == SHEAF__DIGITS_PIECES;
     if (n % 256) memset(&y[n / 256], 0, sizeof *y);
     for (int64_t i = 0; i < n / 32; i++, x += 32) {
         struct sheaf__act_bytes *to = &y[i / 8];
-        const int b = (int)(i % 8);
+        const int b = sheaf__digits_block(i, n, at_end);
         __m512i q[2];
         int8_t bytes[32];
         const float d = integers_of_32(x, 127.0f, q);

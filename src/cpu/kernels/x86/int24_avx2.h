@@ -290,7 +290,7 @@ INLINE void digits_256(enum sheaf_type type, enum sheaf__act act, const char *w,
         digits_words(w, fetch, cols, C, g, acc, other);
 }
 
-/* Types of 32. The rest of a row is copied, with zeros after it: d of a column is 0 there. */
+/* Types of 32. */
 INLINE void digits_32(enum sheaf_type type, enum sheaf__act act, int64_t k, const char *w,
                       struct fetch fetch, const void *const *cols, int C, const v_f *from, v_f *to,
                       float *sum) {
@@ -304,13 +304,10 @@ INLINE void digits_32(enum sheaf_type type, enum sheaf__act act, int64_t k, cons
                                                     : -16.0f;
     __m256 acc[TILE], other[TILE];
     take_sums(from, C, acc, other);
-    int64_t b = 0;
-    for (; b + 8 <= blocks; b += 8, w += 8 * block)
-        digits_256(type, act, w, fetch, cols, C, b / 8, acc, other);
-    if (b < blocks) {
-        char rest[8 * sizeof(struct sheaf__block_q8_0)] = {0};
-        memcpy(rest, w, (size_t)(blocks - b) * block);
-        digits_256(type, act, rest, fetch_once(0), cols, C, b / 8, acc, other);
+    for (int64_t b = 0; b < blocks; b += 8, w += 8 * block) {
+        _Alignas(8) char rest[MOST_256];
+        const char *p = whole_256(type, w, k - b * SHEAF__QK, from || k >= SHEAF__QK_K, rest);
+        digits_256(type, act, p, fetch, cols, C, b / 8, acc, other);
     }
     if (keep_sums(to, C, acc, other)) return;
     UNROLL for (int c = 0; c < C; c++) sum[c] =
@@ -439,14 +436,14 @@ INLINE float integers_of_32(const float *x, float top, __m256i *q) {
     return zero ? 0.0f : max / top;
 }
 
-static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
+static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n, bool at_end,
                       enum sheaf__digits_order order) {
     const int used = sheaf__digits_used(order);
     const float top = sheaf__digits_top(order);
     if (n % 256) memset(&y[n / 256], 0, sizeof *y);
     for (int64_t i = 0; i < n / 32; i++, x += 32) {
         struct sheaf__act_digits *to = &y[i / 8];
-        const int b = (int)(i % 8);
+        const int b = sheaf__digits_block(i, n, at_end);
         __m256i q[4];
         const float d = integers_of_32(x, top, q);
         const __m256i first = _mm256_add_epi32(q[0], q[1]), second = _mm256_add_epi32(q[2], q[3]);
@@ -508,12 +505,12 @@ static void to_digits(const float *x, struct sheaf__act_digits *y, int64_t n,
     }
 }
 
-static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n,
+static void to_bytes(const float *x, struct sheaf__act_bytes *y, int64_t n, bool at_end,
                      enum sheaf__digits_order order) {
     if (n % 256) memset(&y[n / 256], 0, sizeof *y);
     for (int64_t i = 0; i < n / 32; i++, x += 32) {
         struct sheaf__act_bytes *to = &y[i / 8];
-        const int b = (int)(i % 8);
+        const int b = sheaf__digits_block(i, n, at_end);
         __m256i q[4];
         int8_t bytes[32];
         const float d = integers_of_32(x, 127.0f, q);

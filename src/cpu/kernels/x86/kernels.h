@@ -251,6 +251,46 @@ INLINE size_t block_size_32(enum sheaf_type type) {
                                      : sizeof(struct sheaf__block_mxfp4);
 }
 
+/* Bytes of 256 weights of any quantized type. */
+INLINE size_t size_256(enum sheaf_type type) {
+    const bool of_32 = type == SHEAF_TYPE_Q8_0 || type == SHEAF_TYPE_Q4_0 ||
+                       type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_0 ||
+                       type == SHEAF_TYPE_Q5_1 || type == SHEAF_TYPE_MXFP4;
+    return of_32                        ? 8 * block_size_32(type)
+           : type == SHEAF_TYPE_IQ4_NL  ? 8 * sizeof(struct sheaf__block_iq4_nl)
+           : type == SHEAF_TYPE_NVFP4   ? 4 * sizeof(struct sheaf__block_nvfp4)
+           : type == SHEAF_TYPE_IQ4_XS  ? sizeof(struct sheaf__block_iq4_xs)
+           : type == SHEAF_TYPE_Q2_K    ? sizeof(struct sheaf__block_q2_k)
+           : type == SHEAF_TYPE_Q3_K    ? sizeof(struct sheaf__block_q3_k)
+           : type == SHEAF_TYPE_Q4_K    ? sizeof(struct sheaf__block_q4_k)
+           : type == SHEAF_TYPE_Q5_K    ? sizeof(struct sheaf__block_q5_k)
+           : type == SHEAF_TYPE_Q6_K    ? sizeof(struct sheaf__block_q6_k)
+           : type == SHEAF_TYPE_IQ2_XXS ? sizeof(struct sheaf__block_iq2_xxs)
+           : type == SHEAF_TYPE_IQ2_XS  ? sizeof(struct sheaf__block_iq2_xs)
+           : type == SHEAF_TYPE_IQ2_S   ? sizeof(struct sheaf__block_iq2_s)
+           : type == SHEAF_TYPE_IQ3_XXS ? sizeof(struct sheaf__block_iq3_xxs)
+           : type == SHEAF_TYPE_IQ3_S   ? sizeof(struct sheaf__block_iq3_s)
+           : type == SHEAF_TYPE_IQ1_S   ? sizeof(struct sheaf__block_iq1_s)
+           : type == SHEAF_TYPE_IQ1_M   ? sizeof(struct sheaf__block_iq1_m)
+           : type == SHEAF_TYPE_TQ1_0   ? sizeof(struct sheaf__block_tq1_0)
+           : type == SHEAF_TYPE_TQ2_0   ? sizeof(struct sheaf__block_tq2_0)
+           : type == SHEAF_TYPE_Q1_0    ? 2 * sizeof(struct sheaf__block_q1_0)
+                                        : 4 * sizeof(struct sheaf__block_q2_0);
+}
+
+enum { MOST_256 = 8 * sizeof(struct sheaf__block_q8_0) }; /* of the types of less than 256 */
+
+/* The 256 weights at w; of the last `left` of a row, those that end with it if there are as many (long_row), as
+ * activations lie (sheaf__digits_block), or these with zeros after them. */
+INLINE const char *whole_256(enum sheaf_type type, const char *w, int64_t left, bool long_row,
+                             char *rest) {
+    if (left >= SHEAF__QK_K) return w;
+    if (long_row) return w - size_256(type) * (size_t)(SHEAF__QK_K - left) / SHEAF__QK_K;
+    memset(rest, 0, MOST_256);
+    memcpy(rest, w, size_256(type) * (size_t)left / SHEAF__QK_K);
+    return rest;
+}
+
 INLINE bool has_min(enum sheaf_type t) { return t == SHEAF_TYPE_Q4_1 || t == SHEAF_TYPE_Q5_1; }
 
 /* The 8 scales (low half) and the 8 mins (high half) of Q4_K and Q5_K as i16; see

@@ -131,5 +131,6 @@ static void use_scaled_amx(struct sheaf__cpu_kernels *table) {
     scaled->from[SHEAF_TYPE_Q8_0] = 5; /* whose rows take three digits */
     /* Its columns have a second term that is not read: packing is 1 % of 16 columns. */
     *once = *scaled;
+    once->from[SHEAF_TYPE_Q8_0] = SHEAF__TILE_COLS + 1;
     once->tile = tile_scaled_once;
 }

@@ -139,7 +139,7 @@ INLINE void scaled_q6_k(const char *w, struct scaled_row *row) {
         const char *w = src;                                                                       \
         for (; n > 0; n -= SHEAF__QK_K, w += size_256(type), row++) {                              \
             _Alignas(8) char rest[MOST_256];                                                       \
-            const char *p = whole_256(type, w, n, rest);                                           \
+            const char *p = whole_256(type, w, n, false, rest);                                    \
             __VA_ARGS__;                                                                           \
         }                                                                                          \
     }

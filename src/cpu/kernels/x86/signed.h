@@ -15,33 +15,6 @@
 
 /* ---- weights ---- */
 
-/* Bytes of 256 weights of any quantized type. */
-INLINE size_t size_256(enum sheaf_type type) {
-    const bool of_32 = type == SHEAF_TYPE_Q8_0 || type == SHEAF_TYPE_Q4_0 ||
-                       type == SHEAF_TYPE_Q4_1 || type == SHEAF_TYPE_Q5_0 ||
-                       type == SHEAF_TYPE_Q5_1 || type == SHEAF_TYPE_MXFP4;
-    return of_32                        ? 8 * block_size_32(type)
-           : type == SHEAF_TYPE_IQ4_NL  ? 8 * sizeof(struct sheaf__block_iq4_nl)
-           : type == SHEAF_TYPE_NVFP4   ? 4 * sizeof(struct sheaf__block_nvfp4)
-           : type == SHEAF_TYPE_IQ4_XS  ? sizeof(struct sheaf__block_iq4_xs)
-           : type == SHEAF_TYPE_Q2_K    ? sizeof(struct sheaf__block_q2_k)
-           : type == SHEAF_TYPE_Q3_K    ? sizeof(struct sheaf__block_q3_k)
-           : type == SHEAF_TYPE_Q4_K    ? sizeof(struct sheaf__block_q4_k)
-           : type == SHEAF_TYPE_Q5_K    ? sizeof(struct sheaf__block_q5_k)
-           : type == SHEAF_TYPE_Q6_K    ? sizeof(struct sheaf__block_q6_k)
-           : type == SHEAF_TYPE_IQ2_XXS ? sizeof(struct sheaf__block_iq2_xxs)
-           : type == SHEAF_TYPE_IQ2_XS  ? sizeof(struct sheaf__block_iq2_xs)
-           : type == SHEAF_TYPE_IQ2_S   ? sizeof(struct sheaf__block_iq2_s)
-           : type == SHEAF_TYPE_IQ3_XXS ? sizeof(struct sheaf__block_iq3_xxs)
-           : type == SHEAF_TYPE_IQ3_S   ? sizeof(struct sheaf__block_iq3_s)
-           : type == SHEAF_TYPE_IQ1_S   ? sizeof(struct sheaf__block_iq1_s)
-           : type == SHEAF_TYPE_IQ1_M   ? sizeof(struct sheaf__block_iq1_m)
-           : type == SHEAF_TYPE_TQ1_0   ? sizeof(struct sheaf__block_tq1_0)
-           : type == SHEAF_TYPE_TQ2_0   ? sizeof(struct sheaf__block_tq2_0)
-           : type == SHEAF_TYPE_Q1_0    ? 2 * sizeof(struct sheaf__block_q1_0)
-                                        : 4 * sizeof(struct sheaf__block_q2_0);
-}
-
 /* 32 numbers of levels to these. */
 INLINE __m256i levels_of(enum sheaf_type type, __m256i q) {
     static const int8_t iq4[16] = SHEAF__IQ4_LEVELS, fp4[16] = SHEAF__FP4_LEVELS;
@@ -369,16 +342,6 @@ INLINE bool signs_are_packed(enum sheaf_type type) {
     return type == SHEAF_TYPE_IQ2_XXS || type == SHEAF_TYPE_IQ2_XS || type == SHEAF_TYPE_IQ3_XXS;
 }
 
-enum { MOST_256 = 8 * sizeof(struct sheaf__block_q8_0) }; /* of the types of less than 256 */
-
-/* The 256 weights at w, of which `left` are there. */
-INLINE const char *whole_256(enum sheaf_type type, const char *w, int64_t left, char *rest) {
-    if (left >= SHEAF__QK_K) return w;
-    memset(rest, 0, MOST_256);
-    memcpy(rest, w, size_256(type) * (size_t)left / SHEAF__QK_K);
-    return rest;
-}
-
 /* ---- rows ---- */
 
 #if defined(KERNELS_VNNI_512)
@@ -418,7 +381,7 @@ INLINE void digits_signed(enum sheaf_type type, int64_t k, const char *w, struct
     UNROLL for (int c = 0; c < C; c++) acc[c][0] = acc[c][1] = _mm256_setzero_ps();
     for (int64_t i = 0; i < k; i += SHEAF__QK_K, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
-        const char *p = whole_256(type, w, k - i, rest);
+        const char *p = whole_256(type, w, k - i, k >= SHEAF__QK_K, rest);
         const struct scales s = scales_256(type, p);
         float t[TILE][16];
         uint32_t signs[8];
@@ -493,7 +456,7 @@ INLINE void digits_iq4(enum sheaf_type type, enum sheaf__act act, int64_t k, con
     take_sums(from, C, acc, sums);
     for (int64_t i = 0, b = 0; i < k; i += SHEAF__QK_K, b++, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
-        const char *p = whole_256(type, w, k - i, rest);
+        const char *p = whole_256(type, w, k - i, from || k >= SHEAF__QK_K, rest);
         const __m256 d = xs ? scales_32(type, p) : halves_8(p, block);
         __m256i q[8];
         __m256 dot[TILE];
@@ -523,7 +486,7 @@ INLINE void floats_signed(enum sheaf_type type, const void *src, float *y, int64
     const char *w = src;
     for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
-        const char *p = whole_256(type, w, n - i, rest);
+        const char *p = whole_256(type, w, n - i, false, rest);
         const struct scales s = scales_256(type, p);
         const struct scales m = type == SHEAF_TYPE_Q2_K ? mins_256(p) : s;
         float scale[16], min[16];
@@ -551,7 +514,7 @@ INLINE void blocks_signed(enum sheaf_type type, const void *src, struct panel_ro
     const char *w = src;
     for (int64_t i = 0; i < n; i += SHEAF__QK_K, w += size_256(type)) {
         _Alignas(8) char rest[MOST_256];
-        const char *p = whole_256(type, w, n - i, rest);
+        const char *p = whole_256(type, w, n - i, false, rest);
         const struct scales s = scales_256(type, p);
         const bool mins = type == SHEAF_TYPE_Q2_K;
         const struct scales m = mins ? mins_256(p) : s;
