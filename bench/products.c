@@ -39,7 +39,8 @@ static const enum sheaf_type of_columns[] = {SHEAF_TYPE_Q4_0, SHEAF_TYPE_Q4_K, S
 enum { OF_COLUMNS = sizeof of_columns / sizeof *of_columns };
 enum { ALL = sizeof all / sizeof *all, ALL_K = 4096, ALL_M = 2048, PROMPT = 128 };
 
-/* Any blocks will do, but points of grids are to lie anywhere. */
+/* Any blocks will do, but points of grids are to lie anywhere, and exponents of MXFP4 near 0: products of the smallest
+ * are subnormal numbers, which take a CPU many times as long. */
 static void fill(struct sheaf_tensor *w) {
     uint8_t *p = w->data;
     uint32_t x = 1;
@@ -50,6 +51,8 @@ static void fill(struct sheaf_tensor *w) {
     for (size_t i = 0; i < sheaf_nbytes(w); i++) {
         x = x * 1664525 + 1013904223;
         p[i] = (uint8_t)(x >> 24);
+        if (w->type == SHEAF_TYPE_MXFP4 && i % sheaf_type_size(w->type) == 0)
+            p[i] = (uint8_t)(124 + p[i] % 8);
     }
 }
 
