@@ -67,11 +67,15 @@ struct meta_tensor {
     bool carried;    /* a result that the backend keeps for later graphs */
 };
 
-/* Local descriptors whose value every member must have alike: check mode compares it when the
- * device has computed the node, or when a collective has written it. */
-enum { META_FLAG_CHECK_NODE = 1 << 16, META_FLAG_CHECK_COLLECTIVE = 1 << 17 };
-/* Local descriptors that show what a moving view shows. */
-enum { META_FLAG_MOVES = 1 << 22 };
+/* Bits of tensor->flags of local descriptors; sheaf/backend-impl.h says which bits are taken. */
+enum {
+    /* Every member must have the value alike: check mode compares it when the device has computed the
+     * node, or when a collective has written it. */
+    META_FLAG_CHECK_NODE = 1 << 16,
+    META_FLAG_CHECK_COLLECTIVE = 1 << 17,
+    META_FLAG_MOVES = 1 << 22,   /* it shows what a moving view shows */
+    META_FLAG_IN_SPAN = 1 << 24, /* a node of the span whose marks are made (program.c) */
+};
 
 /* This rank alone has failed where others wait for it, or go on to their collectives: ends the job if there are
  * others. Returns st, which is not SUCCESS. */

@@ -2,6 +2,7 @@
  *
  * A program holds, per local member, a graph of its slices and a list of instructions: spans of
  * that graph, with collectives, zero fills and copies between them (steps.c). */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "backend/optional.h"
@@ -73,19 +74,28 @@ enum sheaf_status sheaf__meta_program_bind(const struct meta_device *dev, struct
     return SHEAF_STATUS_SUCCESS;
 }
 
-enum { IN_THIS_SPAN = 1 << 20 }; /* while marks are made */
+enum {
+    OWN_FLAGS =
+        META_FLAG_CHECK_NODE | META_FLAG_CHECK_COLLECTIVE | META_FLAG_MOVES | META_FLAG_IN_SPAN,
+    OTHER_FLAGS = SHEAF_TENSOR_FLAG_INPUT | SHEAF_TENSOR_FLAG_OUTPUT |
+                  SHEAF_BACKEND_TENSOR_CARRIED | SHEAF_BACKEND_TENSOR_TIES_BY_INDEX |
+                  SHEAF_BACKEND_TENSOR_FACTOR | SHEAF__TENSOR_INTERNAL |
+                  SHEAF_BACKEND_META_TENSOR_MOVES,
+};
+static_assert(!((int)OWN_FLAGS & (int)OTHER_FLAGS), "a bit of tensor->flags has one meaning");
 
 static void unmark(struct sheaf_tensor *t) {
     if (!t) return;
-    if (!(t->flags & IN_THIS_SPAN)) t->flags &= ~SHEAF__TENSOR_INTERNAL;
+    if (!(t->flags & META_FLAG_IN_SPAN)) t->flags &= ~SHEAF__TENSOR_INTERNAL;
     if (t->view_src) unmark(t->view_src);
 }
 
 static void mark_span(const struct sheaf_cgraph *g, int first, int last) {
-    for (int i = first; i < last; i++) g->nodes[i]->flags |= SHEAF__TENSOR_INTERNAL | IN_THIS_SPAN;
+    for (int i = first; i < last; i++)
+        g->nodes[i]->flags |= SHEAF__TENSOR_INTERNAL | META_FLAG_IN_SPAN;
     for (int i = first; i < last; i++)
         for (int k = 0; k < SHEAF_MAX_SRC; k++) unmark(g->nodes[i]->src[k]);
-    for (int i = first; i < last; i++) g->nodes[i]->flags &= ~IN_THIS_SPAN;
+    for (int i = first; i < last; i++) g->nodes[i]->flags &= ~META_FLAG_IN_SPAN;
     for (int i = first; i < last; i++) { /* what is read after the program, or lies elsewhere */
         struct sheaf_tensor *t = g->nodes[i];
         const int read = SHEAF_TENSOR_FLAG_OUTPUT | SHEAF_BACKEND_TENSOR_CARRIED;
