@@ -113,7 +113,7 @@ void sheaf__module_tell(const char *fmt, ...) {
 void sheaf__module_failed(struct sheaf__module_search *s, enum sheaf_status st) {
     const size_t used = strlen(s->text);
     if (!s->status) s->status = st;
-    snprintf(s->text + used, sizeof s->text - used, "%s%s", used ? "\n" : "", sheaf_last_error());
+    snprintf(s->text + used, sizeof s->text - used, "%s%s", used ? "; " : "", sheaf_last_error());
     sheaf__module_tell("%s", sheaf_last_error());
 }
 

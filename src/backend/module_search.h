@@ -36,7 +36,7 @@ struct sheaf__module_search {
     size_t n, cap;
     size_t n_unfit;           /* files with score 0 */
     enum sheaf_status status; /* the first failure */
-    char text[1800];          /* all of them, a line each */
+    char text[1800];          /* all of them, joined by "; " */
 };
 
 /* Opens one file. On success the caller closes *m; score 0 is a success. */

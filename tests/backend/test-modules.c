@@ -208,6 +208,8 @@ Test(modules, load_all_goes_on_after_failures) {
                                         "libsheaf-gamma-absent.so", "libsheaf-hollow.so"};
     for (size_t i = 0; i < sizeof named / sizeof *named; i++)
         cr_expect(strstr(sheaf_last_error(), named[i]), "%s: %s", named[i], sheaf_last_error());
+    cr_expect(strstr(sheaf_last_error(), "; load ") && !strchr(sheaf_last_error(), '?'), "%s",
+              sheaf_last_error());
     cr_assert_eq(sheaf_backend_reg_count(), n + 1);
     cr_assert_str_eq(variant(sheaf_backend_reg_by_name("Gamma")), "plain");
     unload("Gamma");
