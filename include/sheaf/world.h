@@ -116,6 +116,10 @@ const char *sheaf_world_mpi_lacks(size_t i);
 enum sheaf_status sheaf_world_devices(const sheaf_backend_dev_t **devices, size_t *n);
 /* The rank that drives a device. */
 int sheaf_world_device_rank(sheaf_backend_dev_t dev);
+/* Does the entry [n] of a list of devices (SHEAF_DEVICES, --devices) mean this one? "CPU0" is that of
+ * every rank, "CPU0@1" that of rank 1; a star at the end of a name stands for any rest of it
+ * ("ggml:*"). Case does not matter. */
+bool sheaf_world_device_matches(const char *entry, size_t n, sheaf_backend_dev_t dev);
 
 /* ---- control messages (small; not for tensors). `what` names the step in error messages. ---- */
 enum sheaf_status sheaf_world_barrier(const char *what);

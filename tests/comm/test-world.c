@@ -47,6 +47,21 @@ Test(world, of_one_has_the_devices_of_the_registry) {
     }
 }
 
+Test(world, matches_devices_with_entries_of_lists) {
+    static const struct {
+        const char *entry;
+        bool matches;
+    } cases[] = {{"CPU0", true},    {"cpu0", true},   {"CPU0@0", true},  {"CPU*", true},
+                 {"*", true},       {"c*@0", true},   {"CPU0,x", true},  {"CPU0@1", false},
+                 {"CPU0@", false},  {"CPU", false},   {"CPU00", false},  {"CPU0@0x", false},
+                 {"ggml:*", false}, {"CPU1*", false}, {"CPU0@*", false}, {"", false}};
+    sheaf_backend_dev_t dev = sheaf_backend_dev_by_name("CPU0");
+    cr_assert_not_null(dev);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        cr_expect_eq(sheaf_world_device_matches(cases[i].entry, strcspn(cases[i].entry, ","), dev),
+                     cases[i].matches, "%s", cases[i].entry);
+}
+
 Test(world, abort_ends_everything) {
     cr_assert_not(sheaf_world_failed());
     sheaf_world_abort("enough");

@@ -462,6 +462,7 @@ Test(run, bad_command_lines) {
     fails(2, "-m " F32 " -p x --split fast", "--split fast");
     fails(2, "-m " F32 " -p x --devices CPU9", "no device 'CPU9'");
     fails(2, "-m " F32 " -p x --devices CPU0@0,CPU0", "names CPU0@0 twice");
+    fails(2, "-m " F32 " -p x --devices 'CPU0@0,cpu*'", "names CPU0@0 twice");
     fails(2, "-m " F32 " -p x --devices CPU0@1,CPU0@0", "lower ranks first");
     fails(2, "-m " F32 " -p x --single", "one rank only");
     fails(np, "-m " F32 " -p x --split-sums all", "--split-sums is partial or whole");

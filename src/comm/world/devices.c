@@ -38,7 +38,6 @@ struct remote_device {
 
 static struct {
     sheaf_backend_dev_t *devices;
-    int *ranks;
     struct remote_device *remote;
     size_t n;
 } list;
@@ -149,10 +148,9 @@ static void unpack(const uint8_t *in, int rank, struct remote_device *d) {
 
 /* ---- SHEAF_DEVICES ---- */
 
-/* Does the entry [n] of a list mean device `name` of `rank`? "CPU0" is that of every rank, "CPU0@1"
- * that of rank 1; a star at the end stands for any rest of a name. */
-static bool entry_means(const char *entry, size_t n, const char *name, int rank) {
-    const char *at = memchr(entry, '@', n);
+bool sheaf_world_device_matches(const char *entry, size_t n, sheaf_backend_dev_t dev) {
+    const char *name = sheaf_backend_dev_name(dev), *at = memchr(entry, '@', n);
+    const int rank = sheaf_world_device_rank(dev);
     const size_t len = strcspn(name, "@");
     size_t own = at ? (size_t)(at - entry) : n;
     char *end = NULL;
@@ -164,9 +162,9 @@ static bool entry_means(const char *entry, size_t n, const char *name, int rank)
     return (any ? own <= len : own == len) && !strncasecmp(entry, name, own);
 }
 
-static bool is_listed(const char *names, const char *name, int rank) {
+static bool is_listed(const char *names, sheaf_backend_dev_t dev) {
     for (const char *p = names; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
-        if (entry_means(p, strcspn(p, ","), name, rank)) return true;
+        if (sheaf_world_device_matches(p, strcspn(p, ","), dev)) return true;
     return false;
 }
 
@@ -180,8 +178,7 @@ static size_t choose_own(const char *names, size_t n, sheaf_backend_dev_t *own) 
     size_t used = 0;
     for (size_t i = 0; i < n; i++) {
         sheaf_backend_dev_t dev = sheaf_backend_dev_get(i);
-        if (!names || is_listed(names, sheaf_backend_dev_name(dev), sheaf_world_rank()))
-            own[used++] = dev;
+        if (!names || is_listed(names, dev)) own[used++] = dev;
     }
     return used;
 }
@@ -192,7 +189,7 @@ static enum sheaf_status check_entries(const char *names) {
         const size_t n = strcspn(p, ",");
         bool found = false;
         for (size_t i = 0; i < list.n && !found; i++)
-            found = entry_means(p, n, sheaf_backend_dev_name(list.devices[i]), list.ranks[i]);
+            found = sheaf_world_device_matches(p, n, list.devices[i]);
         if (!found)
             return sheaf_set_error(SHEAF_STATUS_INVALID,
                                    "SHEAF_DEVICES: no rank has a device '%.*s' (sheaf-info lists "
@@ -233,16 +230,14 @@ static enum sheaf_status build(void) {
     own = calloc(n_own + 1, DEVICE_BYTES);
     all = calloc(total + 1, DEVICE_BYTES);
     list.devices = calloc(total + 1, sizeof(sheaf_backend_dev_t));
-    list.ranks = calloc(total + 1, sizeof *list.ranks);
     list.remote = calloc(total + 1, sizeof *list.remote);
-    if (!own || !all || !list.devices || !list.ranks || !list.remote)
+    if (!own || !all || !list.devices || !list.remote)
         st = sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "list devices: out of memory");
     if ((st = sheaf_world_agree(st, "list devices"))) goto out;
     for (size_t i = 0; i < n_own; i++) pack(chosen[i], own + i * DEVICE_BYTES);
     if ((st = sheaf_world_all_gather_v(own, all, sizes, "list devices"))) goto out;
     for (int r = 0; r < size; r++)
         for (size_t i = 0; i < sizes[r] / DEVICE_BYTES; i++, at++) {
-            list.ranks[at] = r;
             if (r != me) unpack(all + at * DEVICE_BYTES, r, &list.remote[at]);
             list.devices[at] = r == me ? chosen[i] : &list.remote[at].base;
             if (r == me) sheaf__registry_retain(list.devices[at]->reg);
@@ -262,7 +257,6 @@ out:
 void sheaf__devices_free(void) {
     for (size_t i = 0; i < list.n; i++) sheaf__registry_release(list.devices[i]->reg);
     free(list.devices);
-    free(list.ranks);
     free(list.remote);
     memset(&list, 0, sizeof list);
 }

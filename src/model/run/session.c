@@ -52,18 +52,11 @@ const char *sheaf__session_device_name(sheaf_backend_dev_t dev) {
     return name;
 }
 
-/* Does the list entry [n] mean this device? "CPU0@1" one device, "CPU0" that of every rank. */
-static bool entry_matches(const char *entry, size_t n, sheaf_backend_dev_t dev) {
-    const char *name = sheaf__session_device_name(dev);
-    size_t len = memchr(entry, '@', n) ? strlen(name) : strcspn(name, "@");
-    return len == n && strncmp(entry, name, n) == 0;
-}
-
 static enum sheaf_status add_entry(struct sheaf__session *s, const char *entry, size_t n,
                                    const sheaf_backend_dev_t *devices, size_t n_devices) {
     bool found = false;
     for (size_t i = 0; i < n_devices; i++) {
-        if (!entry_matches(entry, n, devices[i])) continue;
+        if (!sheaf_world_device_matches(entry, n, devices[i])) continue;
         found = true;
         for (int j = 0; j < s->n_members; j++) {
             if (s->members[j] == devices[i])
