@@ -79,12 +79,9 @@ enum sheaf_status sheaf__session_name_devices(const char *list) {
                : SHEAF_STATUS_SUCCESS;
 }
 
-static enum sheaf_status choose_devices(struct sheaf__session *s, const char *list) {
-    const sheaf_backend_dev_t *devices = NULL;
-    size_t n = 0;
-    enum sheaf_status status = sheaf__session_name_devices(list);
-    if (!status) status = sheaf_world_devices(&devices, &n);
-    if (status) return status;
+static enum sheaf_status choose_members(struct sheaf__session *s, const char *list,
+                                        const sheaf_backend_dev_t *devices, size_t n) {
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
     if (n == 0) return sheaf_set_error(SHEAF_STATUS_FAILED, "the job has no devices");
     s->members = calloc(n, sizeof(*s->members));
     s->shares = calloc(n, sizeof *s->shares);
@@ -102,6 +99,14 @@ static enum sheaf_status choose_devices(struct sheaf__session *s, const char *li
                                                            "lower ranks first");
     }
     return status;
+}
+
+static enum sheaf_status choose_devices(struct sheaf__session *s, const char *list) {
+    const sheaf_backend_dev_t *devices = NULL;
+    size_t n = 0;
+    const enum sheaf_status status = sheaf_world_devices(&devices, &n);
+    return status ? status
+                  : sheaf_world_agree(choose_members(s, list, devices, n), "choosing the devices");
 }
 
 /* ---- shares ---- */
@@ -273,12 +278,15 @@ static int64_t choose_ctx(const struct sheaf__hparams *hp, int64_t wanted) {
     return wanted < 0 || trained < DEFAULT_CTX ? trained : DEFAULT_CTX;
 }
 
+/* s: NULL if this rank has no memory for it. */
 static enum sheaf_status plan(struct sheaf__session *s, const struct sheaf_model_params *p) {
+    const char *devices = p->single ? NULL : p->devices;
     sheaf_world_enter(SHEAF_PHASE_LOAD, "model file");
-    enum sheaf_status status = sheaf__weights_open(p->path, &s->model);
+    enum sheaf_status status = s ? sheaf__weights_open(p->path, &s->model) : no_memory();
+    if (!status) status = sheaf__session_name_devices(devices);
     status = sheaf_world_agree(status, "opening the model");
     if (!status) status = compare_fingerprints(s->model);
-    if (!status) status = choose_devices(s, p->single ? NULL : p->devices);
+    if (!status) status = choose_devices(s, devices);
     if (!status && p->single && sheaf_world_size() > 1)
         status = sheaf_set_error(SHEAF_STATUS_INVALID, "--single works with one rank only");
     if (status) return status;
@@ -286,10 +294,11 @@ static enum sheaf_status plan(struct sheaf__session *s, const struct sheaf_model
     s->n_ctx = choose_ctx(&s->model->hp, p->n_ctx);
     s->n_batch = p->n_batch ? p->n_batch : DEFAULT_BATCH;
     status = choose_shares(s, p->single ? NULL : p->split);
-    if (!status) status = sheaf__policy_new(s->model, s->shares, s->n_members, &s->policy);
+    if (status) return status;
+    status = sheaf__policy_new(s->model, s->shares, s->n_members, &s->policy);
     if (!status && p->experts) status = sheaf__policy_cut_experts(s->policy, p->experts);
     if (!status) status = count_bytes(s);
-    return status;
+    return sheaf_world_agree(status, "planning the session");
 }
 
 static enum sheaf_status make_backend(struct sheaf__session *s,
@@ -344,7 +353,6 @@ static enum sheaf_status set_up(const struct sheaf_model_params *params, bool wh
                                 struct sheaf__session **out) {
     *out = NULL;
     struct sheaf__session *s = calloc(1, sizeof *s);
-    if (!s) return no_memory();
     enum sheaf_status status = plan(s, params);
     if (!status && whole) {
         status = sheaf_world_agree(check_memory(s, params->kv_type), "checking the memory");
