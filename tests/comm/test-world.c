@@ -268,6 +268,26 @@ Test(world_ranks, agree_on_the_lowest_failure, .timeout = 120) {
     cr_assert_eq(count("error: "), 1, "%s", out);
 }
 
+/* A neighbour has died only if the kernel says so. */
+Test(world_ranks, start_without_descriptors_of_processes, .timeout = 120) {
+    static const struct {
+        int error, status;
+        const char *want;
+    } cases[] = {
+        {ESRCH, 1, "has died"},
+        {EMFILE, 1, "no descriptor to watch rank"},
+        {EPERM, 0, "ok rank 1"}, /* as older containers forbid it */
+        {ENOSYS, 0, "ok rank 1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char env[64];
+        snprintf(env, sizeof env, "SHEAF_TEST_ERROR=%d", cases[i].error);
+        const int rc = run_mpirun(2, env, 60, out, sizeof out, "helper-pidfd");
+        cr_expect(run_returns(rc, cases[i].status) && strstr(out, cases[i].want), "%s: %d\n%s",
+                  strerror(cases[i].error), rc, out);
+    }
+}
+
 Test(world_ranks, that_disagree_end_with_one_message, .timeout = 300) {
     static const struct {
         const char *mode, *a, *b;

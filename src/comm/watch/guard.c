@@ -367,6 +367,23 @@ static enum sheaf_status start_thread(void) {
                                         strerror(code));
 }
 
+/* The kernel gives no descriptor of the process of `rank`. Success where it has none, or a container
+ * forbids the call: a death then shows as silence. */
+static enum sheaf_status without_pidfd(int error, int rank, int64_t pid) {
+    switch (error) {
+    case ESRCH:
+        return sheaf_set_error(SHEAF_STATUS_PEER, "start: %s (process %lld) has died",
+                               sheaf__rank_text(rank), (long long)pid);
+    case EMFILE:
+    case ENFILE:
+        return sheaf_set_error(SHEAF_STATUS_FAILED,
+                               "start: no descriptor to watch %s: %s; raise the limit (ulimit -n)",
+                               sheaf__rank_text(rank), strerror(error));
+    default:
+        return SHEAF_STATUS_SUCCESS;
+    }
+}
+
 static enum sheaf_status watch_neighbours(void) {
     const struct sheaf__world *w = sheaf__world();
     const int64_t pid = getpid();
@@ -380,11 +397,8 @@ static enum sheaf_status watch_neighbours(void) {
     if ((st = sheaf_world_all_gather(&pid, sizeof pid, pids, "process numbers"))) goto out;
     for (int r = 0; r < w->size; r++) {
         if (r == w->rank || w->share_of[r] != w->share_of[w->rank]) continue;
-        /* an old kernel has no pidfd: deaths then show as silence */
         const int fd = (int)syscall(SYS_pidfd_open, (pid_t)pids[r], 0);
-        if (fd < 0 && errno != ENOSYS)
-            st = sheaf_set_error(SHEAF_STATUS_PEER, "start: %s (process %lld) has died",
-                                 sheaf__rank_text(r), (long long)pids[r]);
+        if (fd < 0 && !st) st = without_pidfd(errno, r, pids[r]);
         guard.ranks[guard.n_pidfds] = r;
         guard.pidfds[guard.n_pidfds++] = fd;
     }
