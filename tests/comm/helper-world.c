@@ -218,14 +218,15 @@ static void fake_memory(sheaf_backend_dev_t dev, size_t *avail, size_t *total) {
     *avail = 1000 + (size_t)sheaf_world_rank();
     *total = 2000;
 }
+static enum sheaf_backend_dev_type type_of_fakes = SHEAF_BACKEND_DEVICE_TYPE_ACCEL;
 static enum sheaf_backend_dev_type fake_type(sheaf_backend_dev_t dev) {
     (void)dev;
-    return SHEAF_BACKEND_DEVICE_TYPE_ACCEL;
+    return type_of_fakes;
 }
 static void fake_props(sheaf_backend_dev_t dev, struct sheaf_backend_dev_props *p) {
     *p = (struct sheaf_backend_dev_props){.name = dev->context,
                                           .description = "a fake",
-                                          .type = SHEAF_BACKEND_DEVICE_TYPE_ACCEL,
+                                          .type = type_of_fakes,
                                           .caps = {.async = true, .events = true}};
     fake_memory(dev, &p->memory_free, &p->memory_total);
 }
@@ -296,6 +297,15 @@ static bool devices(void) {
     return true;
 }
 
+/* Rank 1 has a device of a type that this version does not have. */
+static bool unknown_type(void) {
+    const sheaf_backend_dev_t *list;
+    size_t n;
+    if (sheaf_world_rank() == 1) type_of_fakes = (enum sheaf_backend_dev_type)99;
+    if (sheaf_backend_register(&fake_reg)) return wrong("register");
+    return !sheaf_world_devices(&list, &n);
+}
+
 /* A start that is refused leaves no MPI behind that the process would have to end. */
 static int refused(void) {
     int initialized = 0, finalized = 0;
@@ -316,6 +326,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "control")) return quit(control());
     if (!strcmp(argv[1], "agree")) return quit(agree());
     if (!strcmp(argv[1], "devices")) return quit(devices());
+    if (!strcmp(argv[1], "unknown-type")) return quit(unknown_type());
     const bool ok = differ(argv[1]);
     if (ok) printf("ok rank %d\n", sheaf_world_rank());
     return quit(ok);

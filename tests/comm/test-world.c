@@ -253,6 +253,11 @@ Test(world_ranks, exchange_control_messages, .timeout = 120) {
 Test(world_ranks, see_all_devices, .timeout = 120) {
     for (int np = 1; np <= 4; np += RANKS_STEP) expect_ok(NULL, np, "devices");
 }
+Test(world_ranks, refuse_devices_of_unknown_types, .timeout = 60) {
+    const int rc = run_mpirun(2, NULL, 60, out, sizeof out, "helper-world unknown-type");
+    cr_assert(run_returns(rc, 1), "status %d\n%s", rc, out);
+    cr_assert_not_null(strstr(out, "has a device FAKE0@1 of type 99"), "%s", out);
+}
 Test(world_ranks, wait_for_a_slow_one, .timeout = 120) {
     expect_ok("SHEAF_TIMEOUT_MS=3000", 3, "slow");
 }

@@ -124,7 +124,8 @@ static void pack(sheaf_backend_dev_t dev, uint8_t *out) {
     snprintf((char *)out + D_TEXT, TEXT_BYTES, "%s", p.description ? p.description : "");
 }
 
-static void unpack(const uint8_t *in, int rank, struct remote_device *d) {
+static enum sheaf_status unpack(const uint8_t *in, int rank, struct remote_device *d) {
+    const uint64_t type = sheaf__get_le(in + D_TYPE, 4);
     const unsigned caps = (unsigned)sheaf__get_le(in + D_CAPS, 4);
     snprintf(d->name, sizeof d->name, "%.*s@%d", NAME_BYTES - 1, (const char *)in + D_NAME, rank);
     snprintf(d->description, sizeof d->description, "%.*s", TEXT_BYTES - 1,
@@ -134,7 +135,7 @@ static void unpack(const uint8_t *in, int rank, struct remote_device *d) {
         .description = d->description,
         .memory_free = (size_t)sheaf__get_le(in + D_FREE, 8),
         .memory_total = (size_t)sheaf__get_le(in + D_TOTAL, 8),
-        .type = (enum sheaf_backend_dev_type)sheaf__get_le(in + D_TYPE, 4),
+        .type = (enum sheaf_backend_dev_type)type,
         .remote = true,
         .rank = rank,
         .caps = {.async = caps & 1,
@@ -143,7 +144,11 @@ static void unpack(const uint8_t *in, int rank, struct remote_device *d) {
                  .events = caps >> 3 & 1},
     };
     d->base = (struct sheaf_backend_device){&remote_iface, &remote_reg, d};
+    if (type > SHEAF_BACKEND_DEVICE_TYPE_META)
+        return sheaf_set_error(SHEAF_STATUS_PEER, "list devices: %s has a device %s of type %llu",
+                               sheaf__rank_text(rank), d->name, (unsigned long long)type);
     d->model = sheaf_backend_dev_by_type(d->props.type);
+    return SHEAF_STATUS_SUCCESS;
 }
 
 /* ---- SHEAF_DEVICES ---- */
@@ -238,12 +243,12 @@ static enum sheaf_status build(void) {
     if ((st = sheaf_world_all_gather_v(own, all, sizes, "list devices"))) goto out;
     for (int r = 0; r < size; r++)
         for (size_t i = 0; i < sizes[r] / DEVICE_BYTES; i++, at++) {
-            if (r != me) unpack(all + at * DEVICE_BYTES, r, &list.remote[at]);
+            if (r != me && !st) st = unpack(all + at * DEVICE_BYTES, r, &list.remote[at]);
             list.devices[at] = r == me ? chosen[i] : &list.remote[at].base;
             if (r == me) sheaf__registry_retain(list.devices[at]->reg);
         }
     list.n = total;
-    st = sheaf_world_agree(check_entries(wanted), "list devices");
+    st = sheaf_world_agree(st ? st : check_entries(wanted), "list devices");
 out:
     if (st) sheaf__devices_free();
     free(chosen);
