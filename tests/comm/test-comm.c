@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "comm-check.h"
+#include "comm/transport/transport.h"
 #include "mpirun.h"
 #include "sanitizer.h"
 
@@ -258,6 +259,21 @@ Test(comm, counts_and_waits) {
     sheaf_comm_get_stats(comm, 0, SHEAF_COMM_ALL_REDUCE, &s);
     cr_assert_eq(s.count, 3);
     cr_assert_eq(s.bytes, 1200);
+    sheaf_comm_free(comm);
+}
+
+/* Cells are memory that other processes write. */
+Test(comm, cells_name_no_region_that_there_is_not) {
+    struct sheaf_comm *comm;
+    struct sheaf__call c;
+    float x[4] = {0};
+    const struct sheaf_comm_call sum = {
+        .size = sizeof sum, .kind = SHEAF_COMM_ALL_REDUCE, .recv = x, .n = 4};
+    cr_assert_eq(sheaf_comm_new((int[]){0, 0}, 2, NULL, &comm), SHEAF_STATUS_SUCCESS);
+    cr_assert_eq(sheaf__begin_call(&c, comm, 0, &sum, sizeof x), SHEAF_STATUS_SUCCESS);
+    comm->cells[1].line[0].region = SHEAF__REGIONS + 1;
+    cr_assert_null(sheaf__data_of(&c, 1, 0));
+    cr_assert(strstr(sheaf_last_error(), "names region 17 of 16"), "%s", sheaf_last_error());
     sheaf_comm_free(comm);
 }
 

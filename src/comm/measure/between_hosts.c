@@ -338,6 +338,11 @@ enum sheaf_status sheaf__measure_hosts(struct sheaf_comm *comm) {
     }
     if ((st = sheaf_world_broadcast(told, sizeof told, 0, WHAT))) goto out;
     get_all(told, results, RESULTS);
+    if (results[STREAM] >= STREAMS) {
+        st = sheaf__fail(SHEAF_STATUS_PEER, "%s: %s chose way %llu of %d to stream", WHAT,
+                         sheaf__rank_text(0), (unsigned long long)results[STREAM], STREAMS);
+        goto out;
+    }
     level->link.latency_ns = (int64_t)results[A];
     level->link.byte_ps = (int64_t)results[B];
     level->one_shot_bytes = (size_t)results[ONE_SHOT];

@@ -142,10 +142,23 @@ static __attribute__((noinline)) bool map_view(struct sheaf__call *c, int place,
     return false;
 }
 
+/* The member at `place` names memory that there is not. */
+static __attribute__((noinline)) uint8_t *refuse(const struct sheaf__call *c, int place,
+                                                 const char *what, uint64_t named, size_t n) {
+    const struct sheaf_comm *comm = c->comm;
+    char doing[256];
+    sheaf__describe_call(c, doing, sizeof doing);
+    sheaf__fail(SHEAF_STATUS_PEER, "%s: %s names %s %llu of %zu as its registered memory", doing,
+                sheaf__rank_text(comm->rank_of[comm->order[comm->hosts[comm->here].first + place]]),
+                what, (unsigned long long)named, n);
+    return NULL;
+}
+
 uint8_t *sheaf__data_of(struct sheaf__call *c, int place, uint64_t step) {
     const struct sheaf_comm *comm = c->comm;
     const uint64_t region = comm->cells[place].line[step & 1].region;
     if (!region) return sheaf__slot(comm, place, step);
+    if (region > SHEAF__REGIONS) return refuse(c, place, "region", region, SHEAF__REGIONS);
     const uint64_t offset = comm->cells[place].line[step & 1].offset;
     if (place == c->place) return c->self->own[region - 1].base + offset;
     const struct sheaf__region *r = entry(comm, place, region - 1);
@@ -153,10 +166,5 @@ uint8_t *sheaf__data_of(struct sheaf__call *c, int place, uint64_t step) {
     struct sheaf__view *v = &c->self->views[(size_t)place * SHEAF__REGIONS + region - 1];
     if (v->serial != serial && !map_view(c, place, r, serial, v)) return NULL;
     if (offset <= v->bytes) return v->base + offset; /* the end: of an empty vector */
-    char doing[256];
-    sheaf__describe_call(c, doing, sizeof doing);
-    sheaf__fail(SHEAF_STATUS_PEER, "%s: %s names byte %llu of a region of %zu", doing,
-                sheaf__rank_text(comm->rank_of[comm->order[comm->hosts[comm->here].first + place]]),
-                (unsigned long long)offset, v->bytes);
-    return NULL;
+    return refuse(c, place, "byte", offset, v->bytes);
 }
