@@ -24,27 +24,22 @@ const char *sheaf_split_axis_name(enum sheaf_split_axis axis) {
 
 static bool is_cut(const struct sheaf_split_state *s) { return (unsigned)s->axis < SHEAF_MAX_DIMS; }
 
-struct sheaf_split_state *sheaf_split_state_new(enum sheaf_split_axis axis, int n_members,
-                                                int n_segments) {
-    if (n_members < 1 || n_segments < 0) {
-        sheaf_set_error(SHEAF_STATUS_INVALID, "split state: %d members and %d segments", n_members,
-                        n_segments);
-        return NULL;
-    }
+static enum sheaf_status make_state(enum sheaf_split_axis axis, int n_members, int n_segments,
+                                    struct sheaf_split_state **out) {
+    *out = NULL;
+    if (n_members < 1 || n_segments < 0)
+        return sheaf_set_error(SHEAF_STATUS_INVALID, "split state: %d members and %d segments",
+                               n_members, n_segments);
     const size_t d = (size_t)n_members, n = (size_t)n_segments;
     size_t numbers = 0, bytes = 0;
     if (__builtin_mul_overflow(2 * n, d, &numbers) ||
-        __builtin_mul_overflow(numbers, sizeof(int64_t), &bytes) || bytes > SIZE_MAX / 2) {
-        sheaf_set_error(SHEAF_STATUS_INVALID, "split state: %d members times %d segments overflow",
-                        n_members, n_segments);
-        return NULL;
-    }
+        __builtin_mul_overflow(numbers, sizeof(int64_t), &bytes) || bytes > SIZE_MAX / 2)
+        return sheaf_set_error(SHEAF_STATUS_INVALID,
+                               "split state: %d members times %d segments overflow", n_members,
+                               n_segments);
     struct sheaf_split_state *s =
         calloc(1, sizeof *s + n * sizeof(struct sheaf_split_segment) + bytes);
-    if (!s) {
-        sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split state: out of memory");
-        return NULL;
-    }
+    if (!s) return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "split state: out of memory");
     s->axis = axis;
     s->n_members = n_members;
     s->n_segments = n_segments;
@@ -55,6 +50,14 @@ struct sheaf_split_state *sheaf_split_state_new(enum sheaf_split_axis axis, int 
         s->segments[i].first = p + 2 * i * d;
         s->segments[i].count = p + (2 * i + 1) * d;
     }
+    *out = s;
+    return SHEAF_STATUS_SUCCESS;
+}
+
+struct sheaf_split_state *sheaf_split_state_new(enum sheaf_split_axis axis, int n_members,
+                                                int n_segments) {
+    struct sheaf_split_state *s;
+    make_state(axis, n_members, n_segments, &s);
     return s;
 }
 
@@ -108,8 +111,9 @@ enum sheaf_status sheaf_split_state_from_ne(enum sheaf_split_axis axis, int n_me
         return sheaf_set_error(SHEAF_STATUS_INVALID, "split state: axis %d is unknown", (int)axis);
     if (cut && n_segments < 1)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "split state: a cut needs a segment");
-    struct sheaf_split_state *s = sheaf_split_state_new(axis, n_members, cut ? n_segments : 0);
-    if (!s) return SHEAF_STATUS_ALLOC_FAILED;
+    struct sheaf_split_state *s;
+    const enum sheaf_status st = make_state(axis, n_members, cut ? n_segments : 0, &s);
+    if (st) return st;
     for (int i = 0; i < s->n_segments; i++) {
         struct sheaf_split_segment *seg = &s->segments[i];
         const int64_t *row = ne + (size_t)i * (size_t)n_members;

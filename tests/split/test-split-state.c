@@ -132,6 +132,10 @@ Test(state, ggml_form_round_trips) {
     cr_expect_eq(sheaf_split_state_from_ne((enum sheaf_split_axis)7, 2, 1, ne, nr, &s),
                  SHEAF_STATUS_INVALID);
     cr_expect_null(s);
+    cr_expect_eq(sheaf_split_state_from_ne(SHEAF_SPLIT_AXIS_0, 0, 1, ne, nr, &s),
+                 SHEAF_STATUS_INVALID);
+    cr_expect_eq(sheaf_split_state_from_ne(SHEAF_SPLIT_AXIS_0, INT32_MAX, INT32_MAX, ne, nr, &s),
+                 SHEAF_STATUS_INVALID);
 }
 
 struct misfit {
