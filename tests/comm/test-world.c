@@ -72,6 +72,12 @@ Test(world, abort_ends_everything) {
     cr_assert_neq(sheaf_world_agree(SHEAF_STATUS_SUCCESS, "x"), SHEAF_STATUS_SUCCESS);
 }
 
+/* Alarms of other hosts pass here, too. */
+Test(world, a_failure_does_not_command_the_terminal) {
+    sheaf_world_abort("enough\033[2J");
+    cr_assert_str_eq(sheaf__failure_record()->text, "enough?[2J");
+}
+
 static void count_failure(int rank, const char *text, void *user) {
     int *n = user;
     cr_expect_eq(rank, 0);

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/text.h"
 #include "comm/world/world.h"
 
 static void (*_Atomic spread)(void);
@@ -19,6 +20,7 @@ static bool write_record(int from, int to, int origin, const char *text) {
     if (!atomic_compare_exchange_strong(&f->state, &from, to)) return false;
     f->origin = origin;
     snprintf(f->text, sizeof f->text, "%s", text);
+    sheaf__make_plain(f->text); /* every rank may print it, and a peer may have sent it */
     atomic_store_explicit(&f->state, SHEAF__FAILED, memory_order_release);
     return true;
 }
