@@ -43,7 +43,7 @@ struct sched_map { /* open-addressed: tensor -> number */
 
 struct sched_copy { /* of `src` in memory of `backend` */
     struct sheaf_tensor *src;
-    int backend, split;
+    int backend;
     int next;
     bool from_user;                                    /* src is an input that the user sets */
     bool shared;                                       /* false: a stand-in's, brought back */

@@ -122,7 +122,6 @@ static enum sheaf_status add_copy(struct sheaf_backend_sched *s, struct sched_sl
     struct sched_copy *copy = &slot->copies.at[i];
     *copy = (struct sched_copy){.src = src,
                                 .backend = backend,
-                                .split = slot->splits.n - 1,
                                 .next = shared ? info->copies : SCHED_NONE,
                                 .from_user = is_as_set(slot, src),
                                 .shared = shared};
