@@ -332,7 +332,6 @@ static enum sheaf_status publish(struct planner *p, struct sheaf__plan_impl *imp
     plan->values = sheaf__pool_alloc(pool, (n_values + 1) * sizeof *plan->values);
     impl->st = sheaf__pool_alloc(pool, (n_values + 1) * sizeof *impl->st);
     plan->steps = sheaf__pool_alloc(pool, ((size_t)p->n_steps + 1) * sizeof *plan->steps);
-    plan->node_value = sheaf__pool_alloc(pool, (n_nodes + 1) * sizeof(int));
     plan->node_final = sheaf__pool_alloc(pool, (n_nodes + 1) * sizeof(int));
     if (pool->failed) return sheaf__plan_no_memory();
     impl->whole_sums = p->whole_sums;
@@ -348,10 +347,8 @@ static enum sheaf_status publish(struct planner *p, struct sheaf__plan_impl *imp
     }
     for (int s = p->first_step, i = 0; s != NONE; s = p->step[s].next)
         plan->steps[i++] = p->step[s].s;
-    for (int i = 0; i < p->graph->n_nodes; i++) {
-        plan->node_value[i] = p->node_value[i];
+    for (int i = 0; i < p->graph->n_nodes; i++)
         plan->node_final[i] = final_value(p, p->node_value[i]);
-    }
     return SHEAF_STATUS_SUCCESS;
 }
 

@@ -43,9 +43,8 @@ struct sheaf__split_plan {
     int n_values, n_steps;
     struct sheaf__split_value *values;
     struct sheaf__split_step *steps;
-    int *node_value; /* [graph nodes] the value that a node's own step makes */
     int *node_final; /* [graph nodes] the value to read after the compute: MIRRORED or S if one
-                        exists, else as made */
+                        exists, else as the node's own step makes it */
 };
 
 /* State of a leaf (a tensor of the graph with op NONE that is not a view of another), borrowed. */
