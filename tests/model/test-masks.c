@@ -77,8 +77,7 @@ static void same_bits(const char *arch, int64_t min_chunked) {
     cr_assert_eq(sheaf_backend_init_by_name("CPU0", NULL, &backend), 0, "%s", sheaf_last_error());
     struct sheaf__weights *model = open_weights(arch, backend);
     for (int i = 0; i < 2; i++) {
-        const struct sheaf__evaluator_params p = {.size = sizeof p,
-                                                  .n_ctx = N_CTX,
+        const struct sheaf__evaluator_params p = {.n_ctx = N_CTX,
                                                   .n_batch = N_BATCH,
                                                   .type = SHEAF_TYPE_F16,
                                                   .min_chunked = min_chunked,

@@ -14,7 +14,6 @@
 struct sheaf__evaluator;
 
 struct sheaf__evaluator_params {
-    size_t size;          /* sizeof */
     int64_t n_ctx;        /* tokens that the cache holds, >= 1 */
     int64_t n_batch;      /* tokens evaluated at once, >= 1 */
     enum sheaf_type type; /* of the K/V cache: F32, F16, Q8_0 */

@@ -338,8 +338,7 @@ static enum sheaf_status load(struct sheaf__session *s, const struct sheaf_model
     for (int i = 0; i < s->n_members; i++)
         device_masks =
             device_masks && sheaf_backend_dev_type(s->members[i]) == SHEAF_BACKEND_DEVICE_TYPE_GPU;
-    const struct sheaf__evaluator_params cp = {.size = sizeof cp,
-                                               .n_ctx = s->n_ctx,
+    const struct sheaf__evaluator_params cp = {.n_ctx = s->n_ctx,
                                                .n_batch = s->n_batch,
                                                .type = p->kv_type,
                                                .min_chunked =
