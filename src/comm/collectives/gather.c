@@ -75,7 +75,7 @@ static enum sheaf_status gather_direct(const struct gather *g) {
                 sheaf__wire_send(comm, lane, h, own + from,
                                  piece(g->bytes[c->member], k, g->chunk));
             }
-            sheaf__wire_end(comm, lane);
+            sheaf__wire_end();
         }
         if (k == comm->ahead) {
             st = sheaf__wire_frames_wait(c);
@@ -136,7 +136,7 @@ static enum sheaf_status exchange_step(const struct gather *g, uint64_t k, bool 
         sheaf__wire_recv(comm, lane, h, result + lo, len);
         sheaf__wire_send(comm, lane, h, result + my_lo, my_len);
     }
-    sheaf__wire_end(comm, lane);
+    sheaf__wire_end();
     return sheaf__wire_wait(c, lane);
 }
 
@@ -230,7 +230,7 @@ enum sheaf_status sheaf__broadcast(struct sheaf__call *c, uint8_t *data, size_t 
                 if (!source) sheaf__wire_recv(comm, lane, root_host, here, len);
                 for (int i = 1; i < comm->n_hosts && source; i++)
                     sheaf__wire_send(comm, lane, (comm->here + i) % comm->n_hosts, here, len);
-                sheaf__wire_end(comm, lane);
+                sheaf__wire_end();
                 if ((st = sheaf__wire_wait(c, lane))) return st;
             }
             sheaf__publish_result(c, step);

@@ -244,7 +244,7 @@ static void start_scatter(const struct sheaf__job *j, uint64_t k) {
         const uint8_t *part = addends_for(j, k, h, &bytes);
         if (!rides(k, bytes)) sheaf__wire_send(comm, lane, h, part, bytes);
     }
-    sheaf__wire_end(comm, lane);
+    sheaf__wire_end();
 }
 
 /* Passes the own part's sum around, for the parts of the others. */
@@ -266,7 +266,7 @@ static void start_gather(const struct sheaf__job *j, uint64_t k) {
                          sheaf__wire_bytes(type, len));
         sheaf__wire_send(comm, lane, h, mine, sheaf__wire_bytes(type, my_len));
     }
-    sheaf__wire_end(comm, lane);
+    sheaf__wire_end();
 }
 
 /* Waits for the addends of the others for the own part, and sums it. */

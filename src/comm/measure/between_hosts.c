@@ -86,7 +86,7 @@ static void post_part(struct probe *p, uint64_t k, size_t bytes) {
                          bytes);
     for (int i = 1; i < comm->n_hosts; i++)
         sheaf__wire_send(comm, lane, (comm->here + i) % comm->n_hosts, from, bytes);
-    sheaf__wire_end(comm, lane);
+    sheaf__wire_end();
 }
 
 /* Every host sends `parts` messages of `bytes` to every other, `ahead` before it waits for one. */

@@ -55,7 +55,7 @@ enum sheaf_status sheaf__wire_from_owners(struct sheaf__call *c, int n);
 void sheaf__wire_begin(struct sheaf_comm *comm, int lane);
 void sheaf__wire_recv(struct sheaf_comm *comm, int lane, int host, void *data, size_t bytes);
 void sheaf__wire_send(struct sheaf_comm *comm, int lane, int host, const void *data, size_t bytes);
-void sheaf__wire_end(struct sheaf_comm *comm, int lane);
+void sheaf__wire_end(void);
 enum sheaf_status sheaf__wire_wait(struct sheaf__call *c, int lane);
 
 /* ---- registered memory (region.c) ---- */

@@ -88,11 +88,7 @@ void sheaf__wire_begin(struct sheaf_comm *comm, int lane) {
     comm->lane[lane].posted = comm->delay_ns ? sheaf__time_ns() : 0;
     sheaf__mpi_lock();
 }
-void sheaf__wire_end(struct sheaf_comm *comm, int lane) {
-    (void)comm;
-    (void)lane;
-    sheaf__mpi_unlock();
-}
+void sheaf__wire_end(void) { sheaf__mpi_unlock(); }
 
 static void post(struct sheaf_comm *comm, int lane, int host, void *in, const void *out,
                  size_t bytes, int tag_) {
@@ -216,7 +212,7 @@ static void post_frames(struct sheaf__call *c, int from, size_t bytes) {
         const int h = (comm->here + i) % comm->n_hosts;
         send_frame(comm, lane, h, from < 0 ? h : from, from < 0 ? comm->give[h] : bytes);
     }
-    sheaf__wire_end(comm, lane);
+    sheaf__wire_end();
 }
 
 void sheaf__wire_frames_post(struct sheaf__call *c, size_t bytes) {
@@ -269,7 +265,7 @@ static enum sheaf_status through_owners(struct sheaf__call *c, int n, bool back)
         write_header(c, from);
         send_frame(comm, lane, h, from, comm->take[from]);
     }
-    sheaf__wire_end(comm, lane);
+    sheaf__wire_end();
     enum sheaf_status st = wait_lane(c, lane, back ? LATER : AT_ONCE);
     for (int h = 0, i = 0; h < comm->n_hosts && !st; h++)
         if (h != here && (back ? owns(comm, n, h) : own))
