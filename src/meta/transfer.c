@@ -14,17 +14,16 @@ struct piece {                  /* `n` bytes repeated `outer` times */
     size_t n, outer;
 };
 
-typedef enum sheaf_status (*piece_fn)(void *user, struct sheaf_tensor *slice,
-                                      const struct piece *piece);
+typedef enum sheaf_status (*piece_fn)(void *user, const struct piece *piece);
 
 /* Calls fn for every piece of member `m`'s slice of a tensor of this type and shape. */
 static enum sheaf_status for_pieces(const struct sheaf_split_state *state, int m,
                                     enum sheaf_type type, const int64_t ne[SHEAF_MAX_DIMS],
-                                    struct sheaf_tensor *slice, piece_fn fn, void *user) {
+                                    piece_fn fn, void *user) {
     const size_t total = sheaf_row_size(type, ne[0]) * (size_t)(ne[1] * ne[2] * ne[3]);
     if (state->axis > SHEAF_SPLIT_AXIS_3) {
         const struct piece all = {.n = total, .outer = 1};
-        return total ? fn(user, slice, &all) : SHEAF_STATUS_SUCCESS;
+        return total ? fn(user, &all) : SHEAF_STATUS_SUCCESS;
     }
     const int a = (int)state->axis;
     size_t unit = sheaf_type_size(type),
@@ -52,7 +51,7 @@ static enum sheaf_status for_pieces(const struct sheaf_split_state *state, int m
         const bool one = run == p.full_stride && run == p.local_stride; /* no gaps, on both sides */
         p.n = one ? run * outer : run;
         p.outer = one ? 1 : outer;
-        if (p.n) st = fn(user, slice, &p);
+        if (p.n) st = fn(user, &p);
         p.local += run;
     }
     free(many);
@@ -95,12 +94,14 @@ struct write {
     uint8_t value;
     sheaf_tensor_read_fn read;
     void *user;
-    size_t begin, end;            /* bytes of the whole tensor */
-    struct meta_staging *staging; /* of the member that is written to */
+    size_t begin, end; /* bytes of the whole tensor */
+    /* of the member that is written to */
+    struct sheaf_tensor *slice;
+    struct meta_staging *staging;
 };
 
-static enum sheaf_status write_run(struct write *w, struct sheaf_tensor *slice, size_t full,
-                                   size_t local, size_t n) {
+static enum sheaf_status write_run(struct write *w, size_t full, size_t local, size_t n) {
+    struct sheaf_tensor *slice = w->slice;
     switch (w->kind) {
     case WRITE_DATA:
         return sheaf_backend_tensor_set(slice, w->data + (full - w->begin), local, n);
@@ -124,8 +125,7 @@ static enum sheaf_status write_run(struct write *w, struct sheaf_tensor *slice, 
 
 /* Short runs for a device that is not host memory: many go over at once, for each transfer costs
  * as much as thousands of bytes. */
-static enum sheaf_status write_short_runs(struct write *w, struct sheaf_tensor *slice,
-                                          const struct piece *p) {
+static enum sheaf_status write_short_runs(struct write *w, const struct piece *p) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     const size_t most = STAGED_BYTES / p->n;
     for (size_t o = 0, rows; o < p->outer && !st; o += rows) {
@@ -136,23 +136,22 @@ static enum sheaf_status write_short_runs(struct write *w, struct sheaf_tensor *
             st = w->read(w->user, p->full + (o + i) * p->full_stride, (char *)block + i * p->n,
                          p->n);
         if (!st)
-            st = sheaf_backend_tensor_set_2d(slice, block, p->local + o * p->local_stride, p->n,
+            st = sheaf_backend_tensor_set_2d(w->slice, block, p->local + o * p->local_stride, p->n,
                                              rows, p->local_stride, p->n);
     }
     return st;
 }
 
-static enum sheaf_status write_piece(void *user, struct sheaf_tensor *slice,
-                                     const struct piece *p) {
+static enum sheaf_status write_piece(void *user, const struct piece *p) {
     struct write *w = user;
     if (w->kind == WRITE_DATA && w->begin == 0 &&
         w->end >= p->full + (p->outer - 1) * p->full_stride + p->n) {
-        return sheaf_backend_tensor_set_2d(slice, w->data + p->full, p->local, p->n, p->outer,
+        return sheaf_backend_tensor_set_2d(w->slice, w->data + p->full, p->local, p->n, p->outer,
                                            p->local_stride, p->full_stride);
     }
     if (w->kind == WRITE_READ && p->outer > 1 && p->n < STAGED_BYTES &&
-        !sheaf_backend_buffer_is_host(slice->buffer))
-        return write_short_runs(w, slice, p); /* a reader gives the whole tensor */
+        !sheaf_backend_buffer_is_host(w->slice->buffer))
+        return write_short_runs(w, p); /* a reader gives the whole tensor */
     /* the first run that can reach `begin` */
     size_t first = 0;
     if (p->full_stride && w->begin > p->full + p->n)
@@ -164,7 +163,7 @@ static enum sheaf_status write_piece(void *user, struct sheaf_tensor *slice,
         const size_t from = at > w->begin ? at : w->begin,
                      to = at + p->n < w->end ? at + p->n : w->end;
         if (from < to)
-            st = write_run(w, slice, from, p->local + o * p->local_stride + (from - at), to - from);
+            st = write_run(w, from, p->local + o * p->local_stride + (from - at), to - from);
     }
     return st;
 }
@@ -178,6 +177,7 @@ static enum sheaf_status write_slices(struct meta_device *dev, const struct shea
     w->end = w->begin + size;
     for (int i = 0; i < dev->n_local && !st; i++) {
         struct sheaf_tensor *slice = at.record->slices[i];
+        w->slice = slice;
         w->staging = &dev->loading[i];
         if (at.record->state->axis == SHEAF_SPLIT_AXIS_PARTIAL && dev->local[i] != 0) {
             /* the value is member 0's addend */
@@ -188,7 +188,7 @@ static enum sheaf_status write_slices(struct meta_device *dev, const struct shea
             st = sheaf_backend_tensor_copy(at.record->slices[0], slice); /* read once a rank */
             continue;
         }
-        st = for_pieces(at.record->state, dev->local[i], at.type, at.ne, slice, write_piece, w);
+        st = for_pieces(at.record->state, dev->local[i], at.type, at.ne, write_piece, w);
     }
     return st;
 }
@@ -218,9 +218,7 @@ struct scatter {
     const char *block; /* the slice's bytes */
 };
 
-static enum sheaf_status scatter_piece(void *user, struct sheaf_tensor *slice,
-                                       const struct piece *p) {
-    (void)slice;
+static enum sheaf_status scatter_piece(void *user, const struct piece *p) {
     const struct scatter *s = user;
     for (size_t o = 0; o < p->outer; o++) {
         memcpy(s->whole + p->full + o * p->full_stride, s->block + p->local + o * p->local_stride,
@@ -370,7 +368,7 @@ static enum sheaf_status join(const struct meta_device *dev, const struct target
             for (size_t i = 0; i < n_bytes / sizeof *sum; i++) sum[i] += addend[i];
         } else {
             struct scatter s = {whole, blocks};
-            st = for_pieces(at->record->state, j, at->type, at->ne, NULL, scatter_piece, &s);
+            st = for_pieces(at->record->state, j, at->type, at->ne, scatter_piece, &s);
         }
         blocks += slice_bytes(at, j);
     }
