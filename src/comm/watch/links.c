@@ -11,9 +11,17 @@
 
 #include "comm/watch/gate.h"
 
+/* a beat: what a rank does, as its line of the board says */
 enum {
-    BEAT_NUMBERS = 48, /* phase 4, kind 4, node 4, left 4, bytes 8, sequence 8, step 8, changes 8 */
-    BEAT_BYTES = BEAT_NUMBERS + SHEAF__NAME_BYTES,
+    B_PHASE = 0,
+    B_KIND = 4,
+    B_NODE = 8,
+    B_BYTES = 16, /* behind four bytes that are 0 */
+    B_SEQUENCE = 24,
+    B_STEP = 32,
+    B_CHANGES = 40,
+    B_NAME = 48,
+    BEAT_BYTES = B_NAME + SHEAF__NAME_BYTES,
 };
 
 static struct sheaf__peer *peers;
@@ -73,19 +81,19 @@ int sheaf__links_fds(struct pollfd *fds) {
 
 static void take_beat(const struct sheaf__peer *p, const uint8_t *d, uint64_t now) {
     struct sheaf__line *l = sheaf__line(p->rank);
-    const uint64_t changes = sheaf__get_le(d + 40, 8);
+    const uint64_t changes = sheaf__get_le(d + B_CHANGES, 8);
     if (!l) return;
-    atomic_store_explicit(&l->phase, (uint32_t)sheaf__get_le(d, 4), memory_order_relaxed);
-    atomic_store_explicit(&l->kind, (uint32_t)sheaf__get_le(d + 4, 4), memory_order_relaxed);
-    atomic_store_explicit(&l->node, (uint32_t)sheaf__get_le(d + 8, 4), memory_order_relaxed);
-    atomic_store_explicit(&l->bytes, sheaf__get_le(d + 16, 8), memory_order_relaxed);
-    atomic_store_explicit(&l->sequence, sheaf__get_le(d + 24, 8), memory_order_relaxed);
-    atomic_store_explicit(&l->step, sheaf__get_le(d + 32, 8), memory_order_relaxed);
+    atomic_store_explicit(&l->phase, (uint32_t)sheaf__get_le(d + B_PHASE, 4), memory_order_relaxed);
+    atomic_store_explicit(&l->kind, (uint32_t)sheaf__get_le(d + B_KIND, 4), memory_order_relaxed);
+    atomic_store_explicit(&l->node, (uint32_t)sheaf__get_le(d + B_NODE, 4), memory_order_relaxed);
+    atomic_store_explicit(&l->bytes, sheaf__get_le(d + B_BYTES, 8), memory_order_relaxed);
+    atomic_store_explicit(&l->sequence, sheaf__get_le(d + B_SEQUENCE, 8), memory_order_relaxed);
+    atomic_store_explicit(&l->step, sheaf__get_le(d + B_STEP, 8), memory_order_relaxed);
     if (atomic_exchange_explicit(&l->changes, changes, memory_order_relaxed) != changes)
         atomic_store_explicit(&l->since_ns, now, memory_order_relaxed);
     for (int i = 0; i < SHEAF__NAME_WORDS; i++) {
         uint64_t word;
-        memcpy(&word, d + BEAT_NUMBERS + 8 * i, sizeof word);
+        memcpy(&word, d + B_NAME + 8 * i, sizeof word);
         atomic_store_explicit(&l->name[i], word, memory_order_relaxed);
     }
     atomic_store_explicit(&l->heard_ns, now, memory_order_relaxed);
@@ -156,14 +164,14 @@ void sheaf__links_beat(void) {
     uint8_t d[BEAT_BYTES] = {0};
     if (!n_peers) return;
     sheaf__read_line(sheaf__world()->rank, &a);
-    sheaf__put_le(d, (uint64_t)a.phase, 4);
-    sheaf__put_le(d + 4, a.kind, 4);
-    sheaf__put_le(d + 8, a.node, 4);
-    sheaf__put_le(d + 16, a.bytes, 8);
-    sheaf__put_le(d + 24, a.sequence, 8);
-    sheaf__put_le(d + 32, a.step, 8);
-    sheaf__put_le(d + 40, a.changes, 8);
-    memcpy(d + BEAT_NUMBERS, a.name, SHEAF__NAME_BYTES);
+    sheaf__put_le(d + B_PHASE, (uint64_t)a.phase, 4);
+    sheaf__put_le(d + B_KIND, a.kind, 4);
+    sheaf__put_le(d + B_NODE, a.node, 4);
+    sheaf__put_le(d + B_BYTES, a.bytes, 8);
+    sheaf__put_le(d + B_SEQUENCE, a.sequence, 8);
+    sheaf__put_le(d + B_STEP, a.step, 8);
+    sheaf__put_le(d + B_CHANGES, a.changes, 8);
+    memcpy(d + B_NAME, a.name, SHEAF__NAME_BYTES);
     for (int i = 0; i < n_peers; i++) sheaf__frame_send(&peers[i], SHEAF__BEAT, d, sizeof d);
 }
 
