@@ -1,6 +1,5 @@
 /* This process's place among the ranks of its host. */
 #include "backend/process.h"
-#include "sheaf/graph.h"
 
 static int local_rank = 0, local_size = 1;
 

@@ -14,8 +14,6 @@
 #include "sheaf/comm.h"
 #include "sheaf/world.h"
 #include "tensor/access.h"
-#include "tensor/graph.h"
-#include "tensor/op_info.h"
 
 enum {
     SHEAF__NAME_WORDS = 5, /* of a tensor or step, in 64-bit words; longer ones are cut */

@@ -3,7 +3,6 @@
  * Synchronous calls run on the caller's thread. The first submission makes a queue whose thread
  * then leads the team; a synchronous call waits for the queue first, so the two never meet. Without
  * submissions none of this costs anything. */
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
