@@ -104,33 +104,12 @@ static enum sheaf_status make_collective(struct meta_member *me, struct meta_ins
     return st ? st : write_back(me, instr->out, out);
 }
 
-static bool can_start(const struct meta_member *me, const struct meta_instr *instr) {
-    return instr->started && !me->backend->check; /* check mode looks at the result at once */
-}
-static bool can_submit(const struct meta_member *me, const struct meta_instr *instr) {
-    (void)instr;
-    return me->backend->devcomm;
-}
-static bool always(const struct meta_member *me, const struct meta_instr *instr) {
-    (void)me, (void)instr;
-    return true;
-}
-
-/* The first that is open takes the collective. */
-static const struct route {
-    bool (*is_open)(const struct meta_member *me, const struct meta_instr *instr);
-    enum sheaf_status (*take)(struct meta_member *me, struct meta_instr *instr);
-} routes[] = {
-    {can_start, start_collective},
-    {can_submit, submit_collective},
-    {always, make_collective},
-};
-
 static enum sheaf_status run_collective(struct meta_member *me, struct meta_instr *instr) {
-    const struct route *route = routes;
     instr->ticket = 0;
-    while (!route->is_open(me, instr)) route++;
-    return route->take(me, instr);
+    if (instr->started && !me->backend->check) /* check mode looks at the result at once */
+        return start_collective(me, instr);
+    if (me->backend->devcomm) return submit_collective(me, instr);
+    return make_collective(me, instr);
 }
 
 static enum sheaf_status run_zero(struct meta_member *me, const struct meta_instr *instr) {
