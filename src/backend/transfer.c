@@ -5,7 +5,6 @@
  * plan is a list of nodes. Events have none: a device without them says so once, when one is made.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "backend/buffer.h"
 #include "backend/registry.h"
@@ -125,29 +124,6 @@ enum sheaf_status sheaf_backend_tensor_copy_async(sheaf_backend_t backend_src,
 }
 
 /* ---- plans ---- */
-
-struct sheaf_cgraph *sheaf__graph_shallow_copy(const struct sheaf_cgraph *graph) {
-    const size_t n_nodes = (size_t)graph->n_nodes, n_leafs = (size_t)graph->n_leafs;
-    struct sheaf_cgraph *copy =
-        malloc(sizeof *copy + (n_nodes + n_leafs) * sizeof(struct sheaf_tensor *));
-    if (!copy) {
-        sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "plan: no memory for %zu nodes", n_nodes);
-        return NULL;
-    }
-    struct sheaf_tensor **list = (struct sheaf_tensor **)(void *)(copy + 1);
-    *copy = (struct sheaf_cgraph){
-        .size = graph->n_nodes > graph->n_leafs ? graph->n_nodes : graph->n_leafs,
-        .n_nodes = graph->n_nodes,
-        .n_leafs = graph->n_leafs,
-        .nodes = list,
-        .leafs = list + n_nodes,
-        .uid = graph->uid,
-        .overflowed = graph->overflowed,
-    };
-    if (n_nodes) memcpy(copy->nodes, graph->nodes, n_nodes * sizeof *list);
-    if (n_leafs) memcpy(copy->leafs, graph->leafs, n_leafs * sizeof *list);
-    return copy;
-}
 
 /* Of backends without plans of their own. */
 struct plain_plan {

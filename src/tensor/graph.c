@@ -2,6 +2,7 @@
 #include "sheaf/graph.h"
 
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
@@ -166,4 +167,27 @@ struct sheaf_cgraph *sheaf_graph_view(struct sheaf_context *ctx, struct sheaf_cg
         .uid = sheaf__graph_next_uid(),
     };
     return v;
+}
+
+struct sheaf_cgraph *sheaf__graph_shallow_copy(const struct sheaf_cgraph *graph) {
+    const size_t n_nodes = (size_t)graph->n_nodes, n_leafs = (size_t)graph->n_leafs;
+    struct sheaf_cgraph *copy =
+        malloc(sizeof *copy + (n_nodes + n_leafs) * sizeof(struct sheaf_tensor *));
+    if (!copy) {
+        sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "plan: no memory for %zu nodes", n_nodes);
+        return NULL;
+    }
+    struct sheaf_tensor **list = (struct sheaf_tensor **)(void *)(copy + 1);
+    *copy = (struct sheaf_cgraph){
+        .size = graph->n_nodes > graph->n_leafs ? graph->n_nodes : graph->n_leafs,
+        .n_nodes = graph->n_nodes,
+        .n_leafs = graph->n_leafs,
+        .nodes = list,
+        .leafs = list + n_nodes,
+        .uid = graph->uid,
+        .overflowed = graph->overflowed,
+    };
+    if (n_nodes) memcpy(copy->nodes, graph->nodes, n_nodes * sizeof *list);
+    if (n_leafs) memcpy(copy->leafs, graph->leafs, n_leafs * sizeof *list);
+    return copy;
 }
