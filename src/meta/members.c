@@ -36,6 +36,11 @@ static void run_member(struct meta_member *me) {
     sheaf__meta_await_collective(me, me->ticket); /* its memory may go */
 }
 
+enum sheaf_status sheaf__meta_end_apart(enum sheaf_status st) {
+    if (sheaf_world_size() > 1) sheaf_world_abort(sheaf_last_error());
+    return st;
+}
+
 /* The thread is the first of the device's team: its place is on the device's cores. */
 static void bind_to_device(sheaf_backend_dev_t device) {
     sheaf_backend_reg_t reg = sheaf_backend_dev_backend_reg(device);

@@ -275,11 +275,6 @@ static void give_room_back(struct meta_device *dev) {
         if (all[i]->size > KEPT) sheaf__meta_staging_free(all[i]);
 }
 
-enum sheaf_status sheaf__meta_end_apart(enum sheaf_status st) {
-    if (sheaf_world_size() > 1) sheaf_world_abort(sheaf_last_error());
-    return st;
-}
-
 /* Every rank's slices, in member order, on every rank (root -1) or on one; NULL on the others.
  * *blocks is there until the next call. */
 static enum sheaf_status gather_slices(struct meta_device *dev, const struct target *at, int root,
