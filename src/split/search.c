@@ -73,23 +73,24 @@ static void pay_sum(const struct sheaf__search *s, struct path *w, int entry, in
     w->collectives++;
 }
 
-/* Mirrors the tensor that a chain of views begins with. NONE: out of memory. */
-static int pay_mirror(struct sheaf__search *s, struct path *w, int *column, const int *initial,
-                      int entry) {
+/* Mirrors the tensor that a chain of views begins with. False: out of memory. */
+static bool pay_mirror(struct sheaf__search *s, struct path *w, int *column, const int *initial,
+                       int entry) {
     const struct sheaf__search_of *of = s->of;
     while (of->entry[entry].node >= 0 &&
            sheaf__is_view_form(sheaf__rule_of(of->entry[entry].tensor)) &&
            !sheaf_is_contiguous(of->entry[entry].tensor))
         entry = of->operand[of->entry[entry].node * SHEAF__MAX_OPERANDS];
     struct sheaf__set x = s->sets.set[set_at(s, column, initial, entry)];
-    if (x.n == 0 || sheaf__set_holds(&x, SHEAF__M)) return 0;
+    if (x.n == 0 || sheaf__set_holds(&x, SHEAF__M)) return true;
     pay(w, sheaf__convert_cost(x.st[0], sheaf__st_m(), sheaf__dense_bytes(of->entry[entry].tensor),
                                s->n_members));
     w->collectives++;
     sheaf__set_add(&x, sheaf__st_m(), false);
     const int set = sheaf__set_number(&s->sets, &x);
-    if (set != NONE && s->column_of[entry] != NONE) column[s->column_of[entry]] = set;
-    return set;
+    if (set == SHEAF__NO_SET) return false;
+    if (s->column_of[entry] != NONE) column[s->column_of[entry]] = set;
+    return true;
 }
 
 /* After a write, copies of what was written to are out of date. */
@@ -99,7 +100,7 @@ static bool forget_copies(struct sheaf__search *s, int *column, int owner) {
         if (e == NONE || s->of->entry[e].owner != owner || column[k] == SHEAF__EMPTY_SET) continue;
         const struct sheaf__set x = s->sets.set[column[k]];
         column[k] = x.native ? sheaf__set_of_one(&s->sets, x.st[0], true) : SHEAF__EMPTY_SET;
-        if (column[k] == NONE) return false;
+        if (column[k] == SHEAF__NO_SET) return false;
     }
     return true;
 }
@@ -275,8 +276,7 @@ static bool pass(struct sheaf__search *s, int node, int *initial) {
                 if (s->column_of[operand[i]] != NONE)
                     next[s->column_of[operand[i]]] = option->set[i];
             }
-            if (option->mirror && pay_mirror(s, path, next, initial, operand[0]) == NONE)
-                return false;
+            if (option->mirror && !pay_mirror(s, path, next, initial, operand[0])) return false;
             if (mine != NONE) next[mine] = SHEAF__EMPTY_SET;
             if (written && !forget_copies(s, next, of->entry[self].owner)) return false;
             if (mine != NONE) next[mine] = option->out;
@@ -358,7 +358,7 @@ static bool search(struct sheaf__search *s) {
         initial[e] = of->entry[e].node < 0 && of->entry[e].uses > 0
                          ? sheaf__set_of_one(&s->sets, of->entry[e].st, true)
                          : SHEAF__EMPTY_SET;
-        if (initial[e] == NONE) goto out;
+        if (initial[e] == SHEAF__NO_SET) goto out;
     }
     s->now.n = 1;
     s->now.path[0] = (struct path){.record = NONE};
