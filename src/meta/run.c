@@ -16,7 +16,7 @@ enum sheaf_status sheaf__meta_drain(struct meta_member *me) {
     return st ? st : sheaf_backend_synchronize(me->device_backend);
 }
 
-/* As one more span: the queue may hold work that never ends. */
+/* Shown as phase COMPUTE, so that the guard's limit covers a queue that never empties. */
 static enum sheaf_status drain_spans(struct meta_member *me, const char *name) {
     sheaf__enter(SHEAF_PHASE_COMPUTE, name, sheaf__time_ns());
     const enum sheaf_status st = sheaf__meta_drain(me);

@@ -73,8 +73,7 @@ static void copy_intervals(struct builder *b, const struct sheaf_split_state *st
     free(pairs);
 }
 
-/* Scratch for all members' slices in member order, and the view of it that is member j's dense
- * slice. */
+/* Scratch for all members' slices in member order. */
 static struct sheaf_tensor *scratch_in_order(struct builder *b,
                                              const struct sheaf_split_state *state,
                                              const struct sheaf_tensor *whole,
@@ -87,6 +86,7 @@ static struct sheaf_tensor *scratch_in_order(struct builder *b,
     return sheaf__meta_placeholder(b, whole->type, (int64_t[]){total, 1, 1, 1}, after, whole->name);
 }
 
+/* The view of the scratch that is member j's dense slice. */
 static struct sheaf_tensor *block_of(struct builder *b, struct sheaf_tensor *scratch,
                                      const struct sheaf_split_state *state,
                                      const struct sheaf_tensor *whole, int j) {

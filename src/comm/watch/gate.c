@@ -152,7 +152,7 @@ static bool hear_stranger(const struct sheaf__gate *g, struct stranger *s) {
     return open;
 }
 
-/* A place for one more; NULL if all are taken by such as came just now. */
+/* A free place, or that of the oldest connection if it is older than EVICT_NS; NULL: none. */
 static struct stranger *find_place(const struct sheaf__gate *g, uint64_t now) {
     struct stranger *oldest = &g->strangers[0];
     for (int i = 0; i < g->n_strangers; i++) {

@@ -127,8 +127,8 @@ static enum sheaf_status select_row(struct sheaf__logits *l, const struct result
                   : sheaf_candidates_select(l->part, rows, (size_t)t->ne[0], 0, of->with_sum);
 }
 
-/* From a slice's positions, the interval's of which is [2 * i + 1] long, to ids; ascending, so that the
- * order stays. */
+/* Turns positions in a slice into ids: interval i of the slice begins at id pairs[2 * i] and is
+ * pairs[2 * i + 1] long. Ascending, so the order stays. */
 static void name_candidates(struct sheaf_candidates *c, const int64_t *pairs, int64_t n) {
     for (size_t j = 0; j < c->n; j++) {
         int64_t at = c->data[j].id, i = 0;
