@@ -20,7 +20,7 @@ struct sheaf__sum {
     float *out;   /* [n] none of the blocks */
     size_t n;
     /* In the order of summation: blocks of a host from the left, then the hosts' sums from the
-     * left. The bits are those of comm/reduce.c for every size. */
+     * left. The bits are those of comm/collectives for every size. */
     const float *block[SHEAF__SUM_BLOCKS];
     uint8_t ends_host[SHEAF__SUM_BLOCKS];
 };

@@ -1,5 +1,5 @@
-/* The meta backend's state, shared by backend.c, cache.c, members.c, run.c, stats.c, key.c, carry.c
- * and check.c. */
+/* The meta backend's state, shared by backend.c, cache.c, members.c, run.c, copies.c, inputs.c,
+ * stats.c, key.c, carry.c and check.c. */
 #ifndef SHEAF_META_BACKEND_H
 #define SHEAF_META_BACKEND_H
 

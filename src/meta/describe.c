@@ -34,7 +34,7 @@ const char *sheaf_backend_meta_step_name(const struct sheaf_backend_meta_step *s
                : kind_names[step->kind];
 }
 
-/* States of the leaves; they must outlive the plan, which keeps pointers to them. */
+/* States of the leaves, until the plan is made. */
 struct leaves {
     const struct sheaf_cgraph *graph;
     struct sheaf_split_state **state; /* [graph leafs] */

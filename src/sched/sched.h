@@ -59,7 +59,7 @@ struct sched_exec {              /* a node to compute */
 struct sched_split {
     int backend;
     int first, last;          /* of slot->exec */
-    int first_copy, n_copies; /* of slot->inputs */
+    int first_copy, n_copies; /* of slot->copies */
     int piece;                /* of slot->pieces */
 };
 

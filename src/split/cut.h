@@ -133,8 +133,8 @@ bool sheaf__cut_aligned(const struct sheaf__cut *cut, int64_t unit);
 
 /* Public form of a state, owned by the pool. NULL if out of memory. */
 const struct sheaf_split_state *sheaf__st_show(struct sheaf__pool *pool, struct sheaf__st st);
-/* Makes `state` (owned by the caller, outliving the pool) or a copy the public form, if none is
- * known yet: leaves keep the segments given by the caller. */
+/* Makes a copy of `state` the public form, if none is known yet: leaves keep the segments given by
+ * the caller. */
 void sheaf__cut_show_as(struct sheaf__pool *pool, const struct sheaf__cut *cut,
                         const struct sheaf_split_state *state);
 

@@ -38,7 +38,7 @@ static struct {
     int *peers;
 } control;
 
-/* One exchange. send_to / take_from: which other ranks. */
+/* One exchange, as this rank takes part in it. */
 struct exchange {
     enum kind kind;
     const char *what;

@@ -22,7 +22,7 @@ struct sheaf__kv_cache {
 enum sheaf_status sheaf__kv_cache_new(const struct sheaf__hparams *hp, int64_t n_ctx,
                                       enum sheaf_type type, sheaf_backend_buffer_type_t buft,
                                       struct sheaf__kv_cache **out);
-/* Zeroes the states: a sequence begins. */
+/* Zeroes states, keys and values: a sequence begins. */
 enum sheaf_status sheaf__kv_cache_restart(struct sheaf__kv_cache *cache);
 void sheaf__kv_cache_free(struct sheaf__kv_cache *cache); /* accepts NULL */
 
