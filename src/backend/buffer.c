@@ -9,6 +9,7 @@
 #include "backend/registry.h"
 #include "base/arith.h"
 #include "sheaf/backend-impl.h"
+#include "tensor/access.h"
 
 /* ---- buffer types ---- */
 
@@ -283,10 +284,7 @@ enum sheaf_status sheaf_backend_tensor_copy(struct sheaf_tensor *src, struct she
     }
     const int64_t n0 = dense_rows ? 1 : src->ne[0];
     for (int64_t r = 0; r < sheaf_nrows(src) && !st; r++) {
-        const int64_t i1 = r % src->ne[1], i2 = r / src->ne[1] % src->ne[2];
-        const int64_t i3 = r / src->ne[1] / src->ne[2];
-        const size_t at =
-            (size_t)i1 * src->nb[1] + (size_t)i2 * src->nb[2] + (size_t)i3 * src->nb[3];
+        const size_t at = sheaf__row_offset(src, r);
         for (int64_t i0 = 0; i0 < n0 && !st; i0++) {
             st = copy_range(src, dst, at + (size_t)i0 * src->nb[0], piece, from_host, to_host,
                             staging);

@@ -22,9 +22,7 @@ static uint64_t hash_elements(const struct sheaf_tensor *t, const char *value) {
     const int64_t blocks = t->ne[0] / sheaf_blck_size(t->type);
     uint64_t h = (uint64_t)sheaf_nelements(t);
     for (int64_t row = 0; row < sheaf_nrows(t) && blocks; row++) {
-        const char *p = value + (size_t)(row % t->ne[1]) * t->nb[1] +
-                        (size_t)(row / t->ne[1] % t->ne[2]) * t->nb[2] +
-                        (size_t)(row / t->ne[1] / t->ne[2]) * t->nb[3];
+        const char *p = value + sheaf__row_offset(t, row);
         if (dense) h = hash_bytes(h, p, (size_t)blocks * size);
         for (int64_t i = 0; i < blocks && !dense; i++)
             h = hash_bytes(h, p + (size_t)i * t->nb[0], size);

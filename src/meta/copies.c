@@ -5,12 +5,6 @@
  * belongs to others. */
 #include "meta/backend.h"
 
-static size_t row_offset(const struct sheaf_tensor *t, int64_t row) {
-    const int64_t i1 = row % t->ne[1], i2 = row / t->ne[1] % t->ne[2];
-    const int64_t i3 = row / t->ne[1] / t->ne[2];
-    return (size_t)i1 * t->nb[1] + (size_t)i2 * t->nb[2] + (size_t)i3 * t->nb[3];
-}
-
 /* The elements of a row lie in n runs of so many bytes, nb[0] apart. */
 struct runs {
     size_t n, bytes;
@@ -29,8 +23,8 @@ static void copy_on_host(const struct sheaf_tensor *from, const char *in,
                          const struct sheaf_tensor *to, char *out) {
     const struct runs r = runs_of(to, has_dense_rows(from) && has_dense_rows(to));
     for (int64_t row = 0; row < sheaf_nrows(to); row++) {
-        const char *src = in + row_offset(from, row);
-        char *dst = out + row_offset(to, row);
+        const char *src = in + sheaf__row_offset(from, row);
+        char *dst = out + sheaf__row_offset(to, row);
         for (size_t i = 0; i < r.n; i++)
             memcpy(dst + i * to->nb[0], src + i * from->nb[0], r.bytes);
     }
@@ -42,7 +36,7 @@ static enum sheaf_status upload(struct meta_member *me, struct sheaf_tensor *t, 
     if (sheaf_is_contiguous(t))
         return sheaf_backend_tensor_set_async(me->device_backend, t, host, 0, sheaf_nbytes(t));
     for (int64_t row = 0; row < sheaf_nrows(t) && !st; row++) {
-        const size_t at = row_offset(t, row);
+        const size_t at = sheaf__row_offset(t, row);
         st = sheaf_backend_tensor_set_2d_async(me->device_backend, t, host + at, at, r.bytes, r.n,
                                                t->nb[0], t->nb[0]);
     }

@@ -239,20 +239,11 @@ static enum sheaf_status pack_slice(const struct sheaf_tensor *s, char *out) {
     if (sheaf_is_empty(s)) return SHEAF_STATUS_SUCCESS;
     if (sheaf_is_contiguous(s)) return sheaf_backend_tensor_get(s, out, 0, sheaf_nbytes(s));
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    for (int64_t i3 = 0; i3 < s->ne[3]; i3++) {
-        for (int64_t i2 = 0; i2 < s->ne[2]; i2++) {
-            for (int64_t i1 = 0; i1 < s->ne[1] && !st; i1++) {
-                const size_t at =
-                    (size_t)i3 * s->nb[3] + (size_t)i2 * s->nb[2] + (size_t)i1 * s->nb[1];
-                if (sheaf_is_contiguous_rows(s)) {
-                    st = sheaf_backend_tensor_get(s, out, at, row);
-                } else {
-                    const size_t e = sheaf_type_size(s->type);
-                    st = sheaf_backend_tensor_get_2d(s, out, at, e, row / e, s->nb[0], e);
-                }
-                out += row;
-            }
-        }
+    for (int64_t r = 0; r < sheaf_nrows(s) && !st; r++, out += row) {
+        const size_t at = sheaf__row_offset(s, r), e = sheaf_type_size(s->type);
+        st = sheaf_is_contiguous_rows(s)
+                 ? sheaf_backend_tensor_get(s, out, at, row)
+                 : sheaf_backend_tensor_get_2d(s, out, at, e, row / e, s->nb[0], e);
     }
     return st;
 }

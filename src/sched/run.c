@@ -64,19 +64,14 @@ static enum sheaf_status copy_strided(struct sheaf_backend_sched *s, const struc
         st = sheaf_backend_tensor_get(sheaf__sched_owner(src), s->staging, src->view_offs, span);
     if (st) return st;
     char *out = s->staging + span;
-    for (int64_t i3 = 0; i3 < src->ne[3]; i3++) {
-        for (int64_t i2 = 0; i2 < src->ne[2]; i2++) {
-            for (int64_t i1 = 0; i1 < src->ne[1]; i1++, out += row) {
-                const char *in = s->staging + (size_t)i3 * src->nb[3] + (size_t)i2 * src->nb[2] +
-                                 (size_t)i1 * src->nb[1];
-                if (src->nb[0] == element) {
-                    memcpy(out, in, row);
-                    continue;
-                }
-                for (size_t k = 0; k * element < row; k++)
-                    memcpy(out + k * element, in + k * src->nb[0], element);
-            }
+    for (int64_t r = 0; r < sheaf_nrows(src); r++, out += row) {
+        const char *in = s->staging + sheaf__row_offset(src, r);
+        if (src->nb[0] == element) {
+            memcpy(out, in, row);
+            continue;
         }
+        for (size_t k = 0; k * element < row; k++)
+            memcpy(out + k * element, in + k * src->nb[0], element);
     }
     return sheaf_backend_tensor_set(dst, s->staging + span, 0, bytes);
 }

@@ -41,6 +41,13 @@ static inline void sheaf__set_dense_strides(struct sheaf_tensor *t) {
     for (int i = 2; i < SHEAF_MAX_DIMS; i++) t->nb[i] = t->nb[i - 1] * (size_t)t->ne[i - 1];
 }
 
+/* Bytes from the tensor's first element to that of row number `row`, of sheaf_nrows. */
+static inline size_t sheaf__row_offset(const struct sheaf_tensor *t, int64_t row) {
+    const int64_t i1 = row % t->ne[1], i2 = row / t->ne[1] % t->ne[2];
+    const int64_t i3 = row / t->ne[1] / t->ne[2];
+    return (size_t)i1 * t->nb[1] + (size_t)i2 * t->nb[2] + (size_t)i3 * t->nb[3];
+}
+
 /* b is whole times a: a dimension of a repeats to one of b. 0 divides 0 only. */
 static inline bool sheaf__divides(int64_t a, int64_t b) { return a == 0 ? b == 0 : b % a == 0; }
 
