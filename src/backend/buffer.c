@@ -140,7 +140,7 @@ enum sheaf_status sheaf__tensor_locate(const struct sheaf_tensor *t, const char 
                                        size_t offset, size_t size, size_t n_copies, size_t stride,
                                        sheaf_backend_buffer_t *out) {
     *out = NULL;
-    sheaf_backend_buffer_t b = t->view_src ? t->view_src->buffer : t->buffer;
+    sheaf_backend_buffer_t b = sheaf__memory_owner(t)->buffer;
     if (!b || !t->data) {
         return sheaf_set_error(SHEAF_STATUS_INVALID, "%s '%s': the tensor has no memory yet", what,
                                t->name);

@@ -114,7 +114,7 @@ struct sheaf_tensor *sheaf__meta_view_of(struct builder *b, struct sheaf_tensor 
     struct sheaf_tensor *t = sheaf__meta_descriptor(b, of->type, of->name);
     t->op = SHEAF_OP_VIEW;
     t->src[0] = of;
-    t->view_src = of->view_src ? of->view_src : of;
+    t->view_src = sheaf__memory_owner(of);
     t->view_offs = of->view_offs + offset;
     memcpy(t->ne, ne, sizeof t->ne);
     memcpy(t->nb, of->nb, sizeof t->nb);
@@ -147,7 +147,7 @@ void sheaf__meta_copy_node(struct builder *b, struct sheaf_tensor *from, struct 
     t->op = SHEAF_OP_CPY;
     t->src[0] = from;
     t->src[1] = to;
-    t->view_src = to->view_src ? to->view_src : to;
+    t->view_src = sheaf__memory_owner(to);
     t->view_offs = to->view_offs;
     memcpy(t->ne, to->ne, sizeof t->ne);
     memcpy(t->nb, to->nb, sizeof t->nb);

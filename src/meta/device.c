@@ -259,6 +259,6 @@ const struct sheaf_split_state *sheaf_backend_meta_get_state(const struct sheaf_
 struct sheaf_tensor *sheaf_backend_meta_get_slice(const struct sheaf_tensor *tensor, size_t i) {
     const struct meta_tensor *record = record_of(tensor);
     const struct meta_device *m =
-        record ? (tensor->view_src ? tensor->view_src : tensor)->buffer->buft->context : NULL;
+        record ? sheaf__memory_owner(tensor)->buffer->buft->context : NULL;
     return record && i < (size_t)m->n_local ? record->slices[i] : NULL;
 }

@@ -21,10 +21,6 @@ static int64_t least_bytes(const struct meta_device *dev) {
 
 /* ---- plans ---- */
 
-static const struct sheaf_tensor *owner_of(const struct sheaf_tensor *t) {
-    return t->view_src ? t->view_src : t;
-}
-
 /* Does the step write into memory that had a value before? Then the order counts. */
 static bool writes(const struct sheaf__split_plan *plan, const struct sheaf__split_step *step,
                    const struct sheaf_cgraph *graph, const struct sheaf_tensor *owner) {
@@ -34,7 +30,7 @@ static bool writes(const struct sheaf__split_plan *plan, const struct sheaf__spl
         if (!sheaf__op_written(node)) return false;
         target = sheaf__op_target(node);
     }
-    return owner_of(target) == owner;
+    return sheaf__memory_owner(target) == owner;
 }
 
 void sheaf__meta_hoist(const struct meta_device *dev, struct sheaf__split_plan *plan,
@@ -43,7 +39,7 @@ void sheaf__meta_hoist(const struct meta_device *dev, struct sheaf__split_plan *
     for (int s = 0; s < plan->n_steps; s++) {
         const struct sheaf__split_step step = plan->steps[s];
         if (!sheaf__step_is(&step, SHEAF_COMM_ALL_REDUCE) || step.bytes < least) continue;
-        const struct sheaf_tensor *owner = owner_of(plan->values[step.in[0]].tensor);
+        const struct sheaf_tensor *owner = sheaf__memory_owner(plan->values[step.in[0]].tensor);
         int to = s;
         while (to > 0 && plan->steps[to - 1].out != step.in[0] &&
                !writes(plan, &plan->steps[to - 1], graph, owner))
@@ -78,7 +74,7 @@ static bool touches(const struct meta_instr *instr, const struct meta_instr *col
 
 /* Memory of inputs moves from compute to compute. */
 static bool stays(sheaf_gallocr_t galloc, const struct sheaf_tensor *t) {
-    return !t || sheaf__gallocr_owns(galloc, owner_of(t)->buffer);
+    return !t || sheaf__gallocr_owns(galloc, sheaf__memory_owner(t)->buffer);
 }
 
 void sheaf__meta_place_waits(const struct meta_device *dev, struct meta_part *part,

@@ -170,17 +170,13 @@ static void collective(struct builder *b, enum sheaf_comm_kind kind, int step,
 
 /* ---- steps ---- */
 
-static const struct sheaf_tensor *memory_of(const struct sheaf_tensor *t) {
-    return t->view_src ? t->view_src : t;
-}
-
 /* Is the memory of value v read by a later step through a value other than those it makes from now
  * on? */
 static bool read_again(const struct builder *b, int v, int step) {
-    const struct sheaf_tensor *memory = memory_of(b->part->value[v]);
+    const struct sheaf_tensor *memory = sheaf__memory_owner(b->part->value[v]);
     for (int u = 0; u < b->plan->n_values; u++) {
         const struct sheaf_tensor *t = b->part->value[u];
-        if (t && b->last_read[u] > step && memory_of(t) == memory) return true;
+        if (t && b->last_read[u] > step && sheaf__memory_owner(t) == memory) return true;
     }
     return false;
 }
@@ -188,7 +184,8 @@ static bool read_again(const struct builder *b, int v, int step) {
 static struct sheaf_tensor *build_all_reduce(struct builder *b,
                                              const struct sheaf__split_step *step, int index) {
     struct sheaf_tensor *in = b->part->value[step->in[0]], *out;
-    const bool owned = memory_of(in)->data == NULL; /* a leaf's memory is not ours to change */
+    const bool owned =
+        sheaf__memory_owner(in)->data == NULL; /* a leaf's memory is not ours to change */
     if (owned && sheaf_is_contiguous(in) && !read_again(b, step->in[0], index)) {
         out = sheaf__meta_view_of(b, in, in->ne, 0);
     } else {
@@ -316,7 +313,7 @@ static struct sheaf_tensor *build_node(struct builder *b, const struct sheaf__sp
                                                             : NULL;
     if (sheaf__meta_is_moving(node)) t->flags |= META_FLAG_MOVES;
     if (target) {
-        t->view_src = target->view_src ? target->view_src : target;
+        t->view_src = sheaf__memory_owner(target);
         if (!sheaf_op_is_view(node->op)) {
             t->view_offs = target->view_offs;
             memcpy(t->ne, target->ne, sizeof t->ne);

@@ -43,7 +43,7 @@ static void set(struct sched_info *info, int backend, const char *cause,
 
 bool sheaf__sched_can_use(struct sheaf_backend_sched *s, struct sched_slot *slot, int backend,
                           struct sheaf_tensor *t) {
-    const struct sheaf_tensor *owner = sheaf__sched_owner(t);
+    const struct sheaf_tensor *owner = sheaf__memory_owner(t);
     if (sheaf__sched_is_placed(s, t))
         return sheaf_backend_supports_buft(s->backends[backend], owner->buffer->buft);
     const int home = get(slot, owner)->backend;
@@ -55,7 +55,7 @@ bool sheaf__sched_can_use(struct sheaf_backend_sched *s, struct sched_slot *slot
 static int of_memory(const struct sheaf_backend_sched *s, const struct sheaf_tensor *t,
                      const struct sheaf_tensor *op) {
     if (!sheaf__sched_is_placed(s, t)) return SCHED_NONE;
-    const struct sheaf_tensor *owner = sheaf__sched_owner(t);
+    const struct sheaf_tensor *owner = sheaf__memory_owner(t);
     for (int b = 0; b < s->n_backends; b++) {
         if (sheaf_backend_supports_buft(s->backends[b], owner->buffer->buft) && runs(s, b, op))
             return b;
@@ -67,7 +67,7 @@ static int of_memory(const struct sheaf_backend_sched *s, const struct sheaf_ten
  * best backend that can read host memory. */
 static int of_weight(const struct sheaf_backend_sched *s, const struct sheaf_tensor *t,
                      const struct sheaf_tensor *op) {
-    const sheaf_backend_dev_t dev = sheaf__sched_owner(t)->buffer->buft->device;
+    const sheaf_backend_dev_t dev = sheaf__memory_owner(t)->buffer->buft->device;
     for (int b = 0; b < s->n_backends; b++) {
         if (dev && s->backends[b]->device == dev && runs(s, b, op)) return b;
     }
@@ -75,7 +75,7 @@ static int of_weight(const struct sheaf_backend_sched *s, const struct sheaf_ten
 }
 
 static bool is_weight(const struct sheaf_tensor *t) {
-    const struct sheaf_tensor *o = sheaf__sched_owner(t);
+    const struct sheaf_tensor *o = sheaf__memory_owner(t);
     return o->buffer && o->buffer->usage == SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS;
 }
 
@@ -92,7 +92,7 @@ static void fix(struct sheaf_backend_sched *s, struct sched_info *info) {
     const int memory = of_memory(s, t, t);
     if (memory != SCHED_NONE) {
         const bool leaf = t->op == SHEAF_OP_NONE;
-        set(info, leaf ? of_weight(s, t, t) : memory, "where it lies", sheaf__sched_owner(t));
+        set(info, leaf ? of_weight(s, t, t) : memory, "where it lies", sheaf__memory_owner(t));
         return;
     }
     if (t->flags & SHEAF_TENSOR_FLAG_INPUT && t->op == SHEAF_OP_NONE && !t->view_src &&
@@ -107,7 +107,7 @@ static void fix(struct sheaf_backend_sched *s, struct sched_info *info) {
         const int b = of_weight(s, w, t);
         if (b == SCHED_NONE) continue;
         if (s->op_offload && b == s->n_backends - 1 &&
-            sheaf_backend_buffer_is_host(sheaf__sched_owner(w)->buffer)) {
+            sheaf_backend_buffer_is_host(sheaf__memory_owner(w)->buffer)) {
             for (int better = 0; better < b; better++) {
                 if (runs(s, better, t) && sheaf_backend_offload_op(s->backends[better], t)) {
                     set(info, better, "offloaded from its weights", w);
@@ -187,7 +187,7 @@ static void improve(struct sheaf_backend_sched *s, struct sched_slot *slot,
 
 static void from_reader(struct sched_slot *slot, struct sheaf_tensor *t,
                         const struct sched_info *reader) {
-    struct sched_info *owner = get(slot, sheaf__sched_owner(t));
+    struct sched_info *owner = get(slot, sheaf__memory_owner(t));
     if (owner->backend == SCHED_NONE && reader->backend != SCHED_NONE)
         set(owner, reader->backend, "its reader", reader->tensor);
 }
@@ -223,11 +223,11 @@ static enum sheaf_status list_tensors(struct sched_slot *slot) {
     for (int i = 0; i < g->n_leafs && ok; i++) ok = sheaf__sched_info(slot, g->leafs[i]) != NULL;
     for (int i = 0; i < g->n_nodes && ok; i++) {
         struct sheaf_tensor *t = g->nodes[i];
-        ok = sheaf__sched_info(slot, t) && sheaf__sched_info(slot, sheaf__sched_owner(t));
+        ok = sheaf__sched_info(slot, t) && sheaf__sched_info(slot, sheaf__memory_owner(t));
         for (int j = 0; j < SHEAF_MAX_SRC && ok; j++) { /* in a graph view also from outside it */
             struct sheaf_tensor *src = t->src[j];
-            ok = !src ||
-                 (sheaf__sched_info(slot, src) && sheaf__sched_info(slot, sheaf__sched_owner(src)));
+            ok = !src || (sheaf__sched_info(slot, src) &&
+                          sheaf__sched_info(slot, sheaf__memory_owner(src)));
         }
     }
     return ok ? SHEAF_STATUS_SUCCESS : SHEAF_STATUS_ALLOC_FAILED;

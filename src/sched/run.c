@@ -43,7 +43,7 @@ enum sheaf_status sheaf__sched_stage(struct sheaf_backend_sched *s, size_t size)
 /* As sheaf_backend_tensor_copy, with staging memory that is kept. */
 static enum sheaf_status copy_plain(struct sheaf_backend_sched *s, struct sheaf_tensor *src,
                                     struct sheaf_tensor *dst) {
-    const sheaf_backend_buffer_t from = sheaf__sched_owner(src)->buffer, to = dst->buffer;
+    const sheaf_backend_buffer_t from = sheaf__memory_owner(src)->buffer, to = dst->buffer;
     if (!from || sheaf_backend_buffer_is_host(from) || sheaf_backend_buffer_is_host(to) ||
         to->iface->cpy_tensor)
         return sheaf_backend_tensor_copy(src, dst);
@@ -61,7 +61,7 @@ static enum sheaf_status copy_strided(struct sheaf_backend_sched *s, const struc
     const size_t element = sheaf_type_size(src->type), row = dst->nb[1];
     enum sheaf_status st = sheaf__sched_stage(s, span + bytes);
     if (!st)
-        st = sheaf_backend_tensor_get(sheaf__sched_owner(src), s->staging, src->view_offs, span);
+        st = sheaf_backend_tensor_get(sheaf__memory_owner(src), s->staging, src->view_offs, span);
     if (st) return st;
     char *out = s->staging + span;
     for (int64_t r = 0; r < sheaf_nrows(src); r++, out += row) {
@@ -79,7 +79,7 @@ static enum sheaf_status copy_strided(struct sheaf_backend_sched *s, const struc
 static enum sheaf_status fill_copy(struct sheaf_backend_sched *s, struct sched_slot *slot,
                                    const struct sched_copy *copy) {
     struct sheaf_tensor *dst = copy->copy[s->current];
-    const int owner = sheaf__sched_map_get(&slot->map, sheaf__sched_owner(copy->src));
+    const int owner = sheaf__sched_map_get(&slot->map, sheaf__memory_owner(copy->src));
     const int from = owner == SCHED_NONE ? SCHED_NONE : slot->info.at[owner].backend;
     const int to = copy->backend;
     if (sheaf_is_empty(dst)) return SHEAF_STATUS_SUCCESS;
@@ -113,7 +113,7 @@ static enum sheaf_status fill_copy(struct sheaf_backend_sched *s, struct sched_s
  * lie apart, all bytes between them are read and written back. */
 static enum sheaf_status put_strided(const char *dense, char *span,
                                      const struct sheaf_tensor *dst) {
-    struct sheaf_tensor *owner = sheaf__sched_owner(dst);
+    struct sheaf_tensor *owner = sheaf__memory_owner(dst);
     const size_t element = sheaf_type_size(dst->type), row = sheaf_row_size(dst->type, dst->ne[0]);
     const bool whole_rows = dst->nb[0] == element || row == element;
     const size_t size = sheaf_nbytes(dst), offset = dst->view_offs;
@@ -144,7 +144,7 @@ static enum sheaf_status bring_back(struct sheaf_backend_sched *s, struct sched_
     const struct sheaf_tensor *target = exec->target;
     if (!target || sheaf_is_empty(target)) return SHEAF_STATUS_SUCCESS;
     const struct sheaf_tensor *from = exec->run->view_src;
-    const int owner = sheaf__sched_map_get(&slot->map, sheaf__sched_owner(target));
+    const int owner = sheaf__sched_map_get(&slot->map, sheaf__memory_owner(target));
     const size_t size = sheaf_nbytes(from);
     enum sheaf_status st = settle(s, sp->backend);
     if (!st && owner != SCHED_NONE) st = settle(s, slot->info.at[owner].backend);
@@ -153,13 +153,13 @@ static enum sheaf_status bring_back(struct sheaf_backend_sched *s, struct sched_
     if (st) return st;
     if (!sheaf_are_same_layout(from, target))
         return put_strided(s->staging, s->staging + size, target);
-    return sheaf_backend_tensor_set(sheaf__sched_owner(target), s->staging, target->view_offs,
+    return sheaf_backend_tensor_set(sheaf__memory_owner(target), s->staging, target->view_offs,
                                     size);
 }
 
 static bool is_host(const struct sheaf_backend_sched *s, const struct sched_slot *slot,
                     const struct sheaf_tensor *t) {
-    const struct sheaf_tensor *o = sheaf__sched_owner(t);
+    const struct sheaf_tensor *o = sheaf__memory_owner(t);
     if (o->buffer) return sheaf_backend_buffer_is_host(o->buffer);
     const int at = sheaf__sched_map_get(&slot->map, o);
     const int b = at == SCHED_NONE ? SCHED_NONE : slot->info.at[at].backend;

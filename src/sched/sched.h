@@ -148,10 +148,6 @@ int sheaf__sched_map_get(const struct sched_map *map, const struct sheaf_tensor 
 enum sheaf_status sheaf__sched_map_put(struct sched_map *map, const struct sheaf_tensor *t,
                                        int value);
 enum sheaf_status sheaf__sched_map_clear(struct sched_map *map, size_t n_expected);
-/* The tensor that owns the memory. */
-static inline struct sheaf_tensor *sheaf__sched_owner(const struct sheaf_tensor *t) {
-    return t->view_src ? t->view_src : (struct sheaf_tensor *)(uintptr_t)t;
-}
 /* Only looks at memory; computes nothing. */
 static inline bool sheaf__sched_is_view(const struct sheaf_tensor *t) {
     return sheaf_op_is_view(t->op) || t->op == SHEAF_OP_NONE;
@@ -159,7 +155,7 @@ static inline bool sheaf__sched_is_view(const struct sheaf_tensor *t) {
 /* The tensor's memory comes from elsewhere than the scheduler. */
 static inline bool sheaf__sched_is_placed(const struct sheaf_backend_sched *s,
                                           const struct sheaf_tensor *t) {
-    const struct sheaf_tensor *o = sheaf__sched_owner(t);
+    const struct sheaf_tensor *o = sheaf__memory_owner(t);
     return o->buffer && !sheaf__gallocr_owns(s->galloc, o->buffer);
 }
 

@@ -97,13 +97,13 @@ static struct sched_copy *find_copy(struct sched_slot *slot, const struct sheaf_
 }
 
 static bool is_user_input(const struct sheaf_tensor *t) {
-    return (sheaf__sched_owner(t)->flags & SHEAF_TENSOR_FLAG_INPUT) != 0 &&
-           sheaf__sched_owner(t)->op == SHEAF_OP_NONE;
+    return (sheaf__memory_owner(t)->flags & SHEAF_TENSOR_FLAG_INPUT) != 0 &&
+           sheaf__memory_owner(t)->op == SHEAF_OP_NONE;
 }
 
 /* Does it have what the user has set? No node before has written into it. */
 static bool is_as_set(struct sched_slot *slot, const struct sheaf_tensor *t) {
-    return is_user_input(t) && !get(slot, sheaf__sched_owner(t))->written;
+    return is_user_input(t) && !get(slot, sheaf__memory_owner(t))->written;
 }
 
 static bool wants_copy(struct sheaf_backend_sched *s, struct sched_slot *slot, int backend,
@@ -147,7 +147,7 @@ static int written_operand(const struct sheaf_tensor *t) {
     if (!t->view_src || sheaf__sched_is_view(t)) return SCHED_NONE;
     for (int j = SHEAF_MAX_SRC - 1; j >= 0; j--) {
         const struct sheaf_tensor *p = t->src[j];
-        if (p && sheaf__sched_owner(p) == t->view_src && p->view_offs == t->view_offs &&
+        if (p && sheaf__memory_owner(p) == t->view_src && p->view_offs == t->view_offs &&
             sheaf_are_same_layout(p, t))
             return j;
     }
@@ -190,7 +190,7 @@ static int n_new_copies(struct sheaf_backend_sched *s, struct sched_slot *slot,
     for (int j = 0; j < SHEAF_MAX_SRC; j++) {
         struct sheaf_tensor *src = t->src[j];
         if (!src || !wants_copy(s, slot, backend, src) || find_copy(slot, src, backend)) continue;
-        const struct sheaf_tensor *owner = sheaf__sched_owner(src);
+        const struct sheaf_tensor *owner = sheaf__memory_owner(src);
         n++;
         if (owner->buffer && owner->buffer->usage == SHEAF_BACKEND_BUFFER_USAGE_WEIGHTS)
             *moves_weight = true;
@@ -200,11 +200,11 @@ static int n_new_copies(struct sheaf_backend_sched *s, struct sched_slot *slot,
 
 /* A node writes into memory that is not its own: copies of it are of what it was. */
 static void note_written(struct sched_slot *slot, const struct sheaf_tensor *t, int backend) {
-    const struct sheaf_tensor *owner = sheaf__sched_owner(t);
+    const struct sheaf_tensor *owner = sheaf__memory_owner(t);
     if (get(slot, owner)->backend != backend || is_user_input(t)) slot->direct = true;
     for (int i = 0; i < slot->info.n; i++) {
         struct sched_info *info = &slot->info.at[i];
-        if (sheaf__sched_owner(info->tensor) == owner) info->copies = SCHED_NONE;
+        if (sheaf__memory_owner(info->tensor) == owner) info->copies = SCHED_NONE;
     }
 }
 
@@ -225,7 +225,7 @@ static enum sheaf_status add_node(struct sheaf_backend_sched *s, struct sched_sl
     const struct sched_split *last = slot->splits.n ? &slot->splits.at[slot->splits.n - 1] : NULL;
     bool moves_weight = false;
     if (t->view_src) /* the node takes what it writes over as it lies */
-        get(slot, sheaf__sched_owner(t))->written = true;
+        get(slot, sheaf__memory_owner(t))->written = true;
     const int more = n_new_copies(s, slot, t, backend, &moves_weight);
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     /* weights moved for one split have their memory used again by those of the next */
@@ -245,7 +245,7 @@ static enum sheaf_status add_node(struct sheaf_backend_sched *s, struct sched_sl
         struct sheaf_tensor *src = t->src[j];
         if (!src || (exec->target && exec->run->src[j] != src)) continue;
         if (!wants_copy(s, slot, backend, src)) {
-            const struct sched_info *home = get(slot, sheaf__sched_owner(src));
+            const struct sched_info *home = get(slot, sheaf__memory_owner(src));
             if (home->backend != backend && home->position != SCHED_NONE) slot->direct = true;
             continue;
         }
@@ -332,12 +332,12 @@ static void find_last_reads(struct sheaf_backend_sched *s, struct sched_slot *sl
         const struct sched_split *sp = &slot->splits.at[i];
         for (int k = 0; k < sp->n_copies; k++) {
             const struct sheaf_tensor *src = slot->copies.at[sp->first_copy + k].src;
-            get(slot, sheaf__sched_owner(src))->last_read = sp->first;
+            get(slot, sheaf__memory_owner(src))->last_read = sp->first;
         }
         for (int p = sp->first; sheaf__sched_hands_on(s, sp->backend) && p < sp->last; p++) {
             const struct sheaf_tensor *t = slot->exec.at[p].run;
             for (int j = 0; j < SHEAF_MAX_SRC; j++) {
-                const struct sheaf_tensor *o = t->src[j] ? sheaf__sched_owner(t->src[j]) : NULL;
+                const struct sheaf_tensor *o = t->src[j] ? sheaf__memory_owner(t->src[j]) : NULL;
                 const int found = o ? sheaf__sched_map_get(&slot->map, o) : SCHED_NONE;
                 if (found != SCHED_NONE) slot->info.at[found].last_read = p;
             }
@@ -346,7 +346,7 @@ static void find_last_reads(struct sheaf_backend_sched *s, struct sched_slot *sl
     for (int i = 0; i < slot->info.n; i++) {
         const struct sheaf_tensor *t = slot->info.at[i].tensor;
         if (t->flags & SHEAF_TENSOR_FLAG_OUTPUT)
-            get(slot, sheaf__sched_owner(t))->last_read = SCHED_ALWAYS;
+            get(slot, sheaf__memory_owner(t))->last_read = SCHED_ALWAYS;
     }
 }
 

@@ -41,6 +41,11 @@ static inline void sheaf__set_dense_strides(struct sheaf_tensor *t) {
     for (int i = 2; i < SHEAF_MAX_DIMS; i++) t->nb[i] = t->nb[i - 1] * (size_t)t->ne[i - 1];
 }
 
+/* The tensor that has the memory: the one that is viewed, or itself. */
+static inline struct sheaf_tensor *sheaf__memory_owner(const struct sheaf_tensor *t) {
+    return t->view_src ? t->view_src : (struct sheaf_tensor *)(uintptr_t)t;
+}
+
 /* Bytes from the tensor's first element to that of row number `row`, of sheaf_nrows. */
 static inline size_t sheaf__row_offset(const struct sheaf_tensor *t, int64_t row) {
     const int64_t i1 = row % t->ne[1], i2 = row / t->ne[1] % t->ne[2];

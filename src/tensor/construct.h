@@ -53,7 +53,7 @@ static inline struct sheaf_tensor *make_view(struct sheaf_context *ctx, enum she
     t->type = a->type;
     t->op = op;
     t->src[0] = a;
-    t->view_src = a->view_src ? a->view_src : a;
+    t->view_src = sheaf__memory_owner(a);
     t->view_offs = a->view_offs + offset;
     memcpy(t->ne, a->ne, sizeof t->ne);
     memcpy(t->nb, a->nb, sizeof t->nb);

@@ -21,7 +21,7 @@ struct sheaf_tensor *sheaf_in_place(struct sheaf_tensor *node, int operand) {
         return refuse(info->name, node, a,
                       "a result written over an operand has its type and shape, and no memory yet");
     memcpy(node->nb, a->nb, sizeof node->nb);
-    node->view_src = a->view_src ? a->view_src : a;
+    node->view_src = sheaf__memory_owner(a);
     node->view_offs = a->view_offs;
     node->data = a->data;
     if (!sheaf__op_written(node)) /* the same memory as an operand before it */
@@ -368,7 +368,7 @@ static struct sheaf_tensor *view(struct sheaf_context *ctx, struct sheaf_tensor 
         size_t span = 0;
         fits = fits && sheaf__mul_size(n - 1, nb[i], &span) && sheaf__add_size(end, span, &end);
     }
-    const struct sheaf_tensor *owner = a->view_src ? a->view_src : a;
+    const struct sheaf_tensor *owner = sheaf__memory_owner(a);
     if (!empty) fits = fits && sheaf__add_size(end, nb[0], &end);
     if (!fits || end > sheaf_nbytes(owner)) {
         char text[200];

@@ -11,6 +11,7 @@
 #include "base/arith.h"
 #include "cpu/device/device.h"
 #include "sheaf/graph.h"
+#include "tensor/access.h"
 
 enum { ALIGNMENT = 64 };
 static const size_t MAP_FROM = (size_t)1 << 20;
@@ -60,7 +61,7 @@ static enum sheaf_status buffer_get(sheaf_backend_buffer_t buffer, const struct 
 
 static bool buffer_copy(sheaf_backend_buffer_t buffer, const struct sheaf_tensor *src,
                         struct sheaf_tensor *dst) {
-    const struct sheaf_tensor *owner = src->view_src ? src->view_src : src;
+    const struct sheaf_tensor *owner = sheaf__memory_owner(src);
     (void)buffer;
     if (!owner->buffer || !sheaf_backend_buffer_is_host(owner->buffer)) return false;
     if (!sheaf_is_contiguous(src) || !sheaf_is_contiguous(dst)) return false;

@@ -137,8 +137,7 @@ static enum sheaf_status move_async(struct cpu_backend *b, void *to, const void 
 }
 
 static bool in_host_memory(const struct sheaf_tensor *t) {
-    const struct sheaf_tensor *owner = t->view_src ? t->view_src : t;
-    return sheaf_backend_buffer_is_host(owner->buffer);
+    return sheaf_backend_buffer_is_host(sheaf__memory_owner(t)->buffer);
 }
 
 static enum sheaf_status set_tensor_async(sheaf_backend_t base, struct sheaf_tensor *t,
