@@ -81,24 +81,13 @@ enum sheaf_status sheaf__meta_carry(struct meta_backend *b, struct meta_program 
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     for (int m = 0; m < b->dev->n_local && !st; m++) {
         struct sheaf_tensor *s = from->slices[m], *t = &c->tensors[m];
-        sheaf_backend_buffer_type_t buft =
-            sheaf_backend_dev_buffer_type(b->dev->members[b->dev->local[m]]);
         memset(t, 0, sizeof *t);
         t->type = s->type;
         memcpy(t->ne, s->ne, sizeof t->ne);
         memcpy(t->nb, s->nb, sizeof t->nb);
         memcpy(t->name, s->name, sizeof t->name);
-        const size_t need = sheaf_backend_buft_get_alloc_size(buft, t);
-        if (!c->buffers[m] || bytes_of(c, m) < need) {
-            sheaf_backend_buffer_free(c->buffers[m]);
-            c->buffers[m] = NULL;
-            st = sheaf_backend_buft_alloc_buffer(buft, need, &c->buffers[m]);
-            if (!st)
-                sheaf_backend_buffer_set_usage(c->buffers[m], SHEAF_BACKEND_BUFFER_USAGE_COMPUTE);
-        }
-        if (!st)
-            st = sheaf_backend_tensor_alloc(c->buffers[m], t,
-                                            sheaf_backend_buffer_get_base(c->buffers[m]));
+        st = sheaf__meta_place_slice(b->dev, m, SHEAF_BACKEND_BUFFER_USAGE_COMPUTE, &c->buffers[m],
+                                     t);
         if (!st && !dry && !sheaf_is_empty(t)) st = sheaf_backend_tensor_copy(s, t);
         c->record.slices[m] = t;
     }

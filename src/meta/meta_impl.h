@@ -81,6 +81,12 @@ enum {
  * others. Returns st, which is not SUCCESS. */
 enum sheaf_status sheaf__meta_end_apart(enum sheaf_status st);
 
+/* Places the slice of local member `local` in *buffer, which is made anew if it is missing or too small. */
+enum sheaf_status sheaf__meta_place_slice(const struct meta_device *dev, int local,
+                                          enum sheaf_backend_buffer_usage usage,
+                                          sheaf_backend_buffer_t *buffer,
+                                          struct sheaf_tensor *slice);
+
 extern const struct sheaf_backend_buffer_type_i sheaf__meta_buft_iface;
 bool sheaf__meta_is_buffer(sheaf_backend_buffer_t buffer);
 /* The record of a leaf of a graph: weights, caches and inputs in buffers of this device. NULL and

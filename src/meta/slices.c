@@ -60,24 +60,28 @@ sheaf_backend_buffer_type_t sheaf__meta_member_buft(const struct meta_device *de
     return sheaf_backend_dev_buffer_type(dev->members[dev->local[local]]);
 }
 
+enum sheaf_status sheaf__meta_place_slice(const struct meta_device *dev, int local,
+                                          enum sheaf_backend_buffer_usage usage,
+                                          sheaf_backend_buffer_t *buffer,
+                                          struct sheaf_tensor *slice) {
+    sheaf_backend_buffer_type_t buft = sheaf__meta_member_buft(dev, local);
+    const size_t need = sheaf_backend_buft_get_alloc_size(buft, slice);
+    if (!*buffer || sheaf_backend_buffer_get_size(*buffer) < need) {
+        sheaf_backend_buffer_free(*buffer);
+        *buffer = NULL;
+        const enum sheaf_status st = sheaf_backend_buft_alloc_buffer(buft, need, buffer);
+        if (st) return st;
+        sheaf_backend_buffer_set_usage(*buffer, usage);
+    }
+    return sheaf_backend_tensor_alloc(*buffer, slice, sheaf_backend_buffer_get_base(*buffer));
+}
+
 /* A buffer of its own for every slice of the set. */
 static enum sheaf_status alloc_slices(const struct meta_device *dev, struct slice_set *set,
                                       enum sheaf_backend_buffer_usage usage) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    for (int i = 0; i < dev->n_local && !st; i++) {
-        sheaf_backend_buffer_type_t buft = sheaf__meta_member_buft(dev, i);
-        const size_t need = sheaf_backend_buft_get_alloc_size(buft, &set->tensors[i]);
-        if (!set->buffers[i] || sheaf_backend_buffer_get_size(set->buffers[i]) < need) {
-            sheaf_backend_buffer_free(set->buffers[i]);
-            set->buffers[i] = NULL;
-            st = sheaf_backend_buft_alloc_buffer(buft, need, &set->buffers[i]);
-            if (!st) sheaf_backend_buffer_set_usage(set->buffers[i], usage);
-        }
-        if (!st) {
-            st = sheaf_backend_tensor_alloc(set->buffers[i], &set->tensors[i],
-                                            sheaf_backend_buffer_get_base(set->buffers[i]));
-        }
-    }
+    for (int i = 0; i < dev->n_local && !st; i++)
+        st = sheaf__meta_place_slice(dev, i, usage, &set->buffers[i], &set->tensors[i]);
     return st;
 }
 
