@@ -159,6 +159,11 @@ sheaf_backend_dev_t sheaf_backend_reg_dev_get(sheaf_backend_reg_t reg, size_t in
 void *sheaf_backend_reg_get_proc_address(sheaf_backend_reg_t reg, const char *name) {
     return reg->iface->get_proc_address ? reg->iface->get_proc_address(reg, name) : NULL;
 }
+void sheaf__dev_find_proc(sheaf_backend_dev_t dev, const char *name, void *fn) {
+    sheaf_backend_reg_t reg = sheaf_backend_dev_backend_reg(dev);
+    void *found = reg ? sheaf_backend_reg_get_proc_address(reg, name) : NULL;
+    memcpy(fn, &found, sizeof found); /* ISO C has no cast from object to function pointers */
+}
 
 size_t sheaf_backend_dev_count(void) {
     size_t n = 0;

@@ -17,6 +17,10 @@ enum sheaf_status sheaf__registry_remove(sheaf_backend_reg_t reg, void **module)
 void sheaf__registry_retain(sheaf_backend_reg_t reg);
 void sheaf__registry_release(sheaf_backend_reg_t reg);
 
+/* fn points to a pointer to a function: that of this name in the registry entry of the device, or
+ * NULL. */
+void sheaf__dev_find_proc(sheaf_backend_dev_t dev, const char *name, void *fn);
+
 /* fn is called before the lists of devices are walked, with no lock of the registry held: for what
  * must not happen under it, like mapping files. Any number of times, by any thread. One fn. */
 void sheaf__registry_before_walks(void (*fn)(void));

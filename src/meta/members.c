@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "backend/optional.h"
+#include "backend/registry.h"
 #include "meta/backend.h"
 
 enum { SPIN = 2000 };
@@ -43,11 +44,9 @@ enum sheaf_status sheaf__meta_end_apart(enum sheaf_status st) {
 
 /* The thread is the first of the device's team: its place is on the device's cores. */
 static void bind_to_device(sheaf_backend_dev_t device) {
-    sheaf_backend_reg_t reg = sheaf_backend_dev_backend_reg(device);
-    void *found = reg ? sheaf_backend_reg_get_proc_address(reg, SHEAF__BIND_THREAD_PROC) : NULL;
     void (*bind)(sheaf_backend_dev_t);
-    memcpy(&bind, &found, sizeof bind); /* ISO C has no cast from object to function pointers */
-    if (found) bind(device);
+    sheaf__dev_find_proc(device, SHEAF__BIND_THREAD_PROC, &bind);
+    if (bind) bind(device);
 }
 
 void *sheaf__meta_member_thread(void *arg) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "backend/optional.h"
+#include "backend/registry.h"
 #include "meta/builder.h"
 #include "meta/overlap.h"
 #include "sheaf/backend-impl.h"
@@ -183,14 +184,6 @@ void sheaf__meta_free_uses(struct meta_uses *uses) {
     free(uses->last_read);
 }
 
-/* How to ask the device of a member about slices. */
-static void find_takes(struct builder *b) {
-    sheaf_backend_reg_t reg = sheaf_backend_dev_backend_reg(b->dev->members[b->member]);
-    void *found = reg ? sheaf_backend_reg_get_proc_address(reg, SHEAF__TAKES_SLICE_PROC) : NULL;
-    memcpy(&b->takes, &found,
-           sizeof found); /* ISO C has no cast from object to function pointers */
-}
-
 enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct sheaf_cgraph *graph,
                                           const uint8_t *whole, struct meta_program **out) {
     *out = NULL;
@@ -233,7 +226,7 @@ enum sheaf_status sheaf__meta_program_new(struct meta_device *dev, const struct 
                             .local = (int)m,
                             .last_read = uses.last_read,
                             .refused = p->refused};
-        find_takes(&b);
+        sheaf__dev_find_proc(dev->members[b.member], SHEAF__TAKES_SLICE_PROC, &b.takes);
         st = sheaf__meta_build_part(&b);
         p->n_copies += b.n_copies;
     }
