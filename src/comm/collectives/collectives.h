@@ -17,6 +17,18 @@ struct sheaf__job {
     uint64_t steps, base; /* base: self->step at the begin */
 };
 
+/* How much of `size` moves in step k of pieces of `chunk`. */
+static inline size_t sheaf__piece(size_t size, uint64_t k, size_t chunk) {
+    const size_t from = (size_t)k * chunk;
+    return size > from ? sheaf__min_size(size - from, chunk) : 0;
+}
+/* The same of the members order[first .. end) together: their pieces lie packed in that order. */
+static inline size_t sheaf__pieces(const struct sheaf_comm *comm, const size_t *sizes, uint64_t k,
+                                   size_t chunk, int first, int end) {
+    size_t sum = 0;
+    for (int i = first; i < end; i++) sum += sheaf__piece(sizes[comm->order[i]], k, chunk);
+    return sum;
+}
 /* counts: of a reduce_scatter; NULL: all_reduce. */
 struct sheaf__job sheaf__job(struct sheaf__call *c, const float *src, float *dst, size_t n,
                              const size_t *counts);
@@ -30,13 +42,8 @@ static inline void sheaf__even_range(size_t len, int n, int i, size_t *lo, size_
 void sheaf__packed_range(const struct sheaf__job *j, uint64_t k, int first, int n, size_t *lo,
                          size_t *len);
 static inline size_t sheaf__step_floats(const struct sheaf__job *j, uint64_t k) {
-    if (j->counts) {
-        size_t lo, len;
-        sheaf__packed_range(j, k, 0, j->comm->n, &lo, &len);
-        return len;
-    }
-    const size_t from = (size_t)k * j->chunk;
-    return j->n > from ? sheaf__min_size(j->n - from, j->chunk) : 0;
+    return j->counts ? sheaf__pieces(j->comm, j->counts, k, j->chunk, 0, j->comm->n)
+                     : sheaf__piece(j->n, k, j->chunk);
 }
 /* The part that a host sums. */
 void sheaf__host_range(const struct sheaf__job *j, uint64_t k, int host, size_t *lo, size_t *len);

@@ -43,17 +43,10 @@ struct sheaf__job sheaf__job(struct sheaf__call *c, const float *src, float *dst
     return j;
 }
 
-/* Floats of member m's block in step k. */
-static size_t piece(const struct sheaf__job *j, uint64_t k, int m) {
-    const size_t from = (size_t)k * j->chunk;
-    return j->counts[m] > from ? sheaf__min_size(j->counts[m] - from, j->chunk) : 0;
-}
-
 void sheaf__packed_range(const struct sheaf__job *j, uint64_t k, int first, int n, size_t *lo,
                          size_t *len) {
-    *lo = *len = 0;
-    for (int i = 0; i < first; i++) *lo += piece(j, k, j->comm->order[i]);
-    for (int i = first; i < first + n; i++) *len += piece(j, k, j->comm->order[i]);
+    *lo = sheaf__pieces(j->comm, j->counts, k, j->chunk, 0, first);
+    *len = sheaf__pieces(j->comm, j->counts, k, j->chunk, first, first + n);
 }
 
 void sheaf__host_range(const struct sheaf__job *j, uint64_t k, int host, size_t *lo, size_t *len) {
@@ -78,7 +71,7 @@ void sheaf__load(const struct sheaf__job *j, uint64_t k) {
     }
     for (int i = 0; i < j->comm->n; i++) {
         const int m = j->comm->order[i];
-        const size_t len = piece(j, k, m);
+        const size_t len = sheaf__piece(j->counts[m], k, j->chunk);
         const float *block = j->src;
         for (int b = 0; b < m && len; b++) block += j->counts[b];
         if (len) memcpy(slot, block + from, len * sizeof *slot);
