@@ -102,7 +102,7 @@ static enum sheaf_status exchange_step(const struct gather *g, uint64_t k, bool 
     host_range(g, k, comm->here, &my_lo, &my_len);
     uint8_t *to = result + my_lo;
     for (int p = 0; p < comm->n_here; p++) {
-        const int m = comm->order[comm->hosts[comm->here].first + p];
+        const int m = sheaf__member_at(comm, p);
         len = sheaf__piece(g->bytes[m], k, g->chunk);
         if (len) memcpy(to, sheaf__slot(comm, p, step), len);
         to += len;

@@ -174,7 +174,7 @@ static enum sheaf_status map_memory(struct sheaf_comm *comm) {
     const int first = comm->n_local ? comm->hosts[comm->here].leader_rank : -1;
     int n_ranks = 0, last = -1;
     for (int i = 0; i < comm->n_here; i++) {
-        const int rank = comm->rank_of[comm->order[comm->hosts[comm->here].first + i]];
+        const int rank = sheaf__rank_at(comm, i);
         n_ranks += rank != last;
         last = rank;
     }

@@ -156,6 +156,14 @@ static inline uint8_t *sheaf__result(const struct sheaf_comm *comm, uint64_t ste
     return comm->results + (step & 1) * comm->slot_bytes;
 }
 
+/* The member at a place of this host, and the rank that drives it. */
+static inline int sheaf__member_at(const struct sheaf_comm *comm, int place) {
+    return comm->order[comm->hosts[comm->here].first + place];
+}
+static inline int sheaf__rank_at(const struct sheaf_comm *comm, int place) {
+    return comm->rank_of[sheaf__member_at(comm, place)];
+}
+
 /* Largest message that may be exchanged whole between hosts. */
 static inline size_t sheaf__frame_limit(const struct sheaf_comm *comm) {
     return sheaf__min_size(SHEAF__FRAME_PAYLOAD, comm->slot_bytes);

@@ -28,7 +28,7 @@ look_around(struct sheaf__call *c, enum wait_for why, int place, uint64_t spins)
     const uint64_t now = sheaf__time_ns(), waited = now - c->start;
     if (waited >= comm->timeout_ns + comm->timeout_ns / 8 * waits[why].extra_eighths) {
         char doing[256], where[256];
-        const int member = comm->order[comm->hosts[comm->here].first + place];
+        const int member = sheaf__member_at(comm, place);
         sheaf__describe_call(c, doing, sizeof doing);
         sheaf__where(comm->rank_of[member], where, sizeof where);
         return sheaf__fail(SHEAF_STATUS_TIMEOUT,
@@ -97,8 +97,7 @@ enum sheaf_status sheaf__arrive(struct sheaf__call *c) {
     for (int p = 0; p < comm->n_here; p++) {
         const struct sheaf__head *theirs = &comm->cells[p].line[step & 1].head;
         if (!sheaf__same_head(theirs, &c->head))
-            return sheaf__diverged(c, comm->rank_of[comm->order[comm->hosts[comm->here].first + p]],
-                                   theirs);
+            return sheaf__diverged(c, sheaf__rank_at(comm, p), theirs);
     }
     return SHEAF_STATUS_SUCCESS;
 }

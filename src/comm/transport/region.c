@@ -137,8 +137,7 @@ static __attribute__((noinline)) bool map_view(struct sheaf__call *c, int place,
     const struct sheaf_comm *comm = c->comm;
     sheaf__describe_call(c, doing, sizeof doing);
     sheaf__fail(SHEAF_STATUS_IO, "%s: cannot map the registered memory of %s (%s): %s", doing,
-                sheaf__rank_text(comm->rank_of[comm->order[comm->hosts[comm->here].first + place]]),
-                path, strerror(why));
+                sheaf__rank_text(sheaf__rank_at(comm, place)), path, strerror(why));
     return false;
 }
 
@@ -149,8 +148,7 @@ static __attribute__((noinline)) uint8_t *refuse(const struct sheaf__call *c, in
     char doing[256];
     sheaf__describe_call(c, doing, sizeof doing);
     sheaf__fail(SHEAF_STATUS_PEER, "%s: %s names %s %llu of %zu as its registered memory", doing,
-                sheaf__rank_text(comm->rank_of[comm->order[comm->hosts[comm->here].first + place]]),
-                what, (unsigned long long)named, n);
+                sheaf__rank_text(sheaf__rank_at(comm, place)), what, (unsigned long long)named, n);
     return NULL;
 }
 
