@@ -2,6 +2,7 @@
 #ifndef SHEAF_BASE_CLOCK_H
 #define SHEAF_BASE_CLOCK_H
 
+#include <sched.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -19,6 +20,16 @@ static inline double sheaf__seconds(void) { return 1e-9 * (double)sheaf__time_ns
 static inline void sheaf__nap(uint64_t ns) {
     const struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
     nanosleep(&time, NULL);
+}
+
+/* Between two looks of a thread that has waited for so long: the longer, the more it sleeps. */
+static inline void sheaf__back_off(uint64_t waited_ns) {
+    if (waited_ns > 1000000000u)
+        sheaf__nap(500000);
+    else if (waited_ns > 20000000u)
+        sheaf__nap(50000);
+    else
+        sched_yield();
 }
 
 #endif

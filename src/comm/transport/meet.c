@@ -3,7 +3,6 @@
  * Every wait looks for the failure mark and its deadline. The deadlines are staggered: a wait for
  * an arrival ends first, a wait for a leader last, so that the member that knows the culprit
  * reports it. */
-#include <sched.h>
 #include <stdio.h>
 
 #include "comm/transport/pending.h"
@@ -39,11 +38,7 @@ look_around(struct sheaf__call *c, enum wait_for why, int place, uint64_t spins)
     struct sheaf__idle *idle = sheaf__pending_idle(c->async);
     if (idle && idle->nap(idle)) return SHEAF_STATUS_SUCCESS;
     if (spins < comm->spins) return SHEAF_STATUS_SUCCESS;
-    if (waited > 20000000u) {
-        sheaf__nap(waited > 1000000000u ? 500000 : 50000);
-    } else {
-        sched_yield();
-    }
+    sheaf__back_off(waited);
     return SHEAF_STATUS_SUCCESS;
 }
 

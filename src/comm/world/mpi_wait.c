@@ -1,6 +1,5 @@
 /* The only ways to call MPI between start and end: under one lock, and with a deadline. */
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 
 #include "comm/world/world.h"
@@ -116,12 +115,8 @@ enum sheaf_status sheaf__mpi_wait_all(const struct sheaf__mpi_wait *w) {
         /* Idle ranks may wait for an interactive one: the longer the wait, the longer the sleep. */
         if (w->unlimited && now - w->start > 5000000000u)
             sheaf__nap(5000000);
-        else if (now - w->start > 1000000000u)
-            sheaf__nap(500000);
-        else if (now - w->start > 20000000u)
-            sheaf__nap(50000);
         else
-            sched_yield();
+            sheaf__back_off(now - w->start);
     }
     return SHEAF_STATUS_SUCCESS;
 }
