@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "backend/registry.h"
+#include "base/thread.h"
 #include "comm/diag/recorder.h"
 #include "comm/transport/call.h"
 #include "comm/world/same_setting.h"
@@ -381,7 +382,7 @@ enum sheaf_status sheaf__devcomm_wait(struct sheaf__devcomm *dc, int local) {
                                  (double)dc->comm->timeout_ns * 1e-9);
         if (st) return ended(dc, local, st);
         if (spins < SPINS) {
-            sheaf__pause();
+            sheaf__relax();
         } else {
             sheaf__nap(20000);
         }

@@ -32,7 +32,7 @@ struct actor {
 static bool wait_for(const _Atomic uint64_t *flag, uint64_t value) {
     const uint64_t end = sheaf__time_ns() + PATIENCE_NS;
     for (unsigned spins = 1; atomic_load_explicit(flag, memory_order_acquire) < value; spins++) {
-        sheaf__pause();
+        sheaf__relax();
         if (spins % 1024) continue;
         sched_yield();
         if (sheaf__time_ns() > end) return false;

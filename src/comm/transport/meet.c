@@ -5,6 +5,7 @@
  * reports it. */
 #include <stdio.h>
 
+#include "base/thread.h"
 #include "comm/transport/pending.h"
 #include "comm/transport/transport.h"
 
@@ -49,7 +50,7 @@ static inline bool reached(const _Atomic uint64_t *flag, uint64_t value) {
 static inline enum sheaf_status await(struct sheaf__call *c, const _Atomic uint64_t *flag,
                                       uint64_t value, enum wait_for why, int place) {
     for (uint64_t spins = 1; !reached(flag, value); spins++) {
-        sheaf__pause();
+        sheaf__relax();
         if (spins % 256 == 0 || spins > c->comm->spins || c->async) {
             enum sheaf_status st = look_around(c, why, place, spins);
             if (st) return st;

@@ -14,10 +14,6 @@
 #include "comm/transport/pending.h"
 #include "comm/transport/transport.h"
 
-static size_t whole_pages(size_t bytes) {
-    return sheaf__align_up(bytes ? bytes : 1, (size_t)sysconf(_SC_PAGESIZE));
-}
-
 /* Do all members of this host live in this process? */
 static bool single_process(const struct sheaf_comm *comm) { return comm->n_here == comm->n_local; }
 
@@ -49,7 +45,7 @@ enum sheaf_status sheaf_comm_alloc(struct sheaf_comm *comm, int member, size_t b
                                SHEAF__REGIONS);
     if (bytes > SIZE_MAX / 2)
         return sheaf_set_error(SHEAF_STATUS_INVALID, "comm alloc: %zu bytes", bytes);
-    const size_t size = whole_pages(bytes);
+    const size_t size = sheaf__whole_pages(bytes ? bytes : 1);
     int fd = -1;
     if (!single_process(comm)) {
         if ((fd = sheaf__shared_file(size)) < 0) goto fail;

@@ -58,7 +58,7 @@ typedef int publish_fn(const struct pmix_info *info, size_t n);
 typedef int lookup_fn(struct pmix_pdata *data, size_t n, const struct pmix_info *info,
                       size_t n_info);
 
-enum { MAX_HERE = 65536, HOST_NAME_BYTES = 64 }; /* ranks of a host */
+enum { MAX_HERE = 65536 }; /* ranks of a host */
 
 /* Keys; the job's name follows. */
 static const char CLAIM[] = "sheaf.claim", TOLD[] = "sheaf.told";
@@ -204,7 +204,7 @@ void sheaf__launcher_await(uint64_t limit_ns) {
 void sheaf__launcher_remove_names(void) {
     const char *job = getenv("PMIX_NAMESPACE"), *ranks = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     const char *dir = getenv("OMPI_MCA_btl_vader_backing_directory");
-    char *end, host[HOST_NAME_BYTES] = "", path[512];
+    char *end, host[SHEAF__HOST_NAME_BYTES] = "", path[512];
     if (!job || !ranks) return;
     const unsigned long id = strtoul(job, &end, 10), n = strtoul(ranks, NULL, 10);
     if (end == job || *end || id > UINT32_MAX) return; /* another launcher's names */

@@ -17,7 +17,7 @@
 /* offer on the wire: pid 8, descriptor 8, token 8, bytes 8 */
 enum { OFFER_PID = 0, OFFER_FD = 8, OFFER_TOKEN = 16, OFFER_SIZE = 24, OFFER_BYTES = 32 };
 
-static size_t whole_pages(size_t bytes) {
+size_t sheaf__whole_pages(size_t bytes) {
     return sheaf__align_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
 }
 
@@ -48,12 +48,12 @@ int sheaf__shared_open(uint64_t pid, uint64_t number, size_t bytes) {
 }
 
 void sheaf__shared_unmap(void *memory, size_t bytes) {
-    if (memory) munmap(memory, whole_pages(bytes));
+    if (memory) munmap(memory, sheaf__whole_pages(bytes));
 }
 
 static enum sheaf_status map(int fd, size_t bytes, const char *what, void **out) {
     const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-    void *p = mmap(NULL, whole_pages(bytes), PROT_READ | PROT_WRITE, flags, fd, 0);
+    void *p = mmap(NULL, sheaf__whole_pages(bytes), PROT_READ | PROT_WRITE, flags, fd, 0);
     if (p == MAP_FAILED)
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: cannot map %zu bytes: %s", what,
                                bytes, strerror(errno));
@@ -64,7 +64,7 @@ static enum sheaf_status map(int fd, size_t bytes, const char *what, void **out)
 static enum sheaf_status offer(size_t bytes, const char *what, int *fd, void **memory,
                                uint8_t *msg) {
     uint64_t token = 0;
-    if ((*fd = sheaf__shared_file(whole_pages(bytes))) < 0)
+    if ((*fd = sheaf__shared_file(sheaf__whole_pages(bytes))) < 0)
         return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "%s: cannot make %zu bytes to share: %s",
                                what, bytes, strerror(errno));
     enum sheaf_status st = map(*fd, bytes, what, memory);
@@ -89,7 +89,7 @@ static enum sheaf_status take(size_t bytes, const uint8_t *msg, int from, const 
                                what, sheaf__rank_text(from),
                                (unsigned long long)sheaf__get_le(msg + OFFER_SIZE, 8), bytes);
     const int fd = sheaf__shared_open(sheaf__get_le(msg + OFFER_PID, 8),
-                                      sheaf__get_le(msg + OFFER_FD, 8), whole_pages(bytes));
+                                      sheaf__get_le(msg + OFFER_FD, 8), sheaf__whole_pages(bytes));
     if (fd < 0)
         return sheaf_set_error(SHEAF_STATUS_IO,
                                "%s: cannot open the shared memory of %s (%s: %s); run all ranks of "

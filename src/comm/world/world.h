@@ -127,19 +127,12 @@ void sheaf__keep_mpi_components(void);
 enum sheaf_status sheaf__shared_map(size_t bytes, int group_first, int n_parts, const char *what,
                                     void **out);
 void sheaf__shared_unmap(void *memory, size_t bytes);
+size_t sheaf__whole_pages(size_t bytes);
 /* A file without a name of that many bytes, which nothing can make shorter; -1 and errno. */
 int sheaf__shared_file(size_t bytes);
 /* That file of another process. -1 and errno if it cannot be opened or is not such a file: reading
  * memory that is mapped beyond a file's end would be a fault. */
 int sheaf__shared_open(uint64_t pid, uint64_t fd, size_t bytes);
-
-static inline void sheaf__pause(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 /* Little-endian fields of what goes over the wire. */
 static inline void sheaf__put_le(uint8_t *at, uint64_t value, int bytes) {
