@@ -12,6 +12,9 @@
 #include "sheaf/graph.h"
 #include "sheaf/ops.h"
 
+#include "base/arith.h"
+#include "model/run/host_memory.h"
+
 enum { PIECE = 1024, N_TENSORS = 12 };
 
 /* What the graph was built for. */
@@ -33,17 +36,15 @@ struct sheaf__best {
     struct sheaf_cgraph *graph;
     struct sheaf_tensor *positions, *values, *sums, *rest; /* rest: NULL if n is k pieces */
     struct sheaf_tensor *all;                              /* the memory of the results */
-    sheaf_backend_buffer_t results, pinned;                /* pinned NULL: `host` is malloc's */
-    char *host;
+    sheaf_backend_buffer_t results;
+    struct sheaf__host_memory host;
     size_t size; /* of `results` and `host` */
 };
 
 static void free_memory(struct sheaf__best *b) {
-    if (!b->pinned) free(b->host);
-    sheaf_backend_buffer_free(b->pinned);
+    sheaf__host_memory_free(&b->host);
     sheaf_backend_buffer_free(b->results);
-    b->results = b->pinned = NULL;
-    b->host = NULL;
+    b->results = NULL;
     b->size = 0;
 }
 
@@ -58,23 +59,15 @@ void sheaf__best_free(struct sheaf__best *best) {
 static enum sheaf_status reserve(struct sheaf__best *b, size_t size) {
     if (size <= b->size) return SHEAF_STATUS_SUCCESS;
     free_memory(b);
-    const sheaf_backend_buffer_type_t host =
-        sheaf_backend_dev_host_buffer_type(sheaf_backend_get_device(b->backend));
-    const enum sheaf_status status = sheaf_backend_alloc_buffer(b->backend, size, &b->results);
-    if (status) return status;
-    if (host && !sheaf_backend_buft_alloc_buffer(host, size, &b->pinned))
-        b->host = sheaf_backend_buffer_get_base(b->pinned);
-    else
-        b->host = malloc(size);
-    if (!b->host) {
+    enum sheaf_status status = sheaf_backend_alloc_buffer(b->backend, size, &b->results);
+    if (!status)
+        status = sheaf__host_memory_new(sheaf_backend_get_device(b->backend), size, &b->host);
+    if (status)
         free_memory(b);
-        return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for candidates");
-    }
-    b->size = size;
-    return SHEAF_STATUS_SUCCESS;
+    else
+        b->size = size;
+    return status;
 }
-
-static size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 /* The nodes; false if the device has not the ops, or there is no memory. */
 static bool make_nodes(struct sheaf__best *b) {
@@ -117,7 +110,7 @@ static enum sheaf_status place_results(struct sheaf__best *b) {
     size_t at[4], size = 0;
     for (size_t i = 0; i < 4; i++) {
         at[i] = size;
-        if (results[i]) size += align_up(bytes_of(b, results[i]), step);
+        if (results[i]) size += sheaf__align_up(bytes_of(b, results[i]), step);
     }
     b->all = sheaf_new_tensor_1d(b->ctx, SHEAF_TYPE_I32, (int64_t)(size / sizeof(int32_t)));
     if (!b->all) return SHEAF_STATUS_ALLOC_FAILED;
@@ -151,14 +144,15 @@ static void build(struct sheaf__best *b, const struct key *key) {
     if (!b->possible) sheaf_clear_error(); /* the row itself remains */
 }
 
-static size_t offset_of(const struct sheaf__best *b, const struct sheaf_tensor *t) {
-    return (size_t)((const char *)t->data - (const char *)b->all->data);
+/* Where a result has come to in host memory. */
+static const char *on_host(const struct sheaf__best *b, const struct sheaf_tensor *t) {
+    return (const char *)b->host.data + ((const char *)t->data - (const char *)b->all->data);
 }
 
 static bool all_are_numbers(const struct sheaf__best *b, const struct sheaf_tensor *sums) {
     float sum = 0;
     for (int64_t i = 0; sums && i < sheaf_nelements(sums); i++) {
-        memcpy(&sum, b->host + offset_of(b, sums) + (size_t)i * sizeof sum, sizeof sum);
+        memcpy(&sum, on_host(b, sums) + (size_t)i * sizeof sum, sizeof sum);
         if (sum != sum) return false;
     }
     return true;
@@ -173,8 +167,8 @@ static bool take(const struct sheaf__best *b, struct sheaf_candidates *c) {
     sheaf_candidates_clear(c);
     for (size_t i = 0; i < b->key.cap; i++) {
         struct sheaf_candidate *e = &c->data[i];
-        memcpy(&e->id, b->host + offset_of(b, b->positions) + 4 * i, sizeof e->id);
-        memcpy(&e->logit, b->host + offset_of(b, b->values) + 4 * i, sizeof e->logit);
+        memcpy(&e->id, on_host(b, b->positions) + 4 * i, sizeof e->id);
+        memcpy(&e->logit, on_host(b, b->values) + 4 * i, sizeof e->logit);
         if (!(e->logit <= FLT_MAX) || e->id < 0 || e->id >= b->key.n) return false;
         if (i && !is_before(&e[-1], e)) return false;
     }
@@ -187,7 +181,7 @@ static bool take(const struct sheaf__best *b, struct sheaf_candidates *c) {
 static enum sheaf_status submit(struct sheaf__best *b) {
     const enum sheaf_status status = sheaf_backend_graph_compute_async(b->backend, b->graph);
     return status ? status
-                  : sheaf_backend_tensor_get_async(b->backend, b->all, b->host, 0,
+                  : sheaf_backend_tensor_get_async(b->backend, b->all, b->host.data, 0,
                                                    sheaf_nbytes(b->all));
 }
 

@@ -11,11 +11,11 @@
 #include "sheaf/world.h"
 
 #include "model/run/best.h"
+#include "model/run/host_memory.h"
 
 struct sheaf__logits {
     int64_t n_vocab;
-    float *rows; /* [n_vocab] of a device whose memory is not host memory; in `pinned`, or malloc */
-    sheaf_backend_buffer_t pinned; /* memory that the device copies to by itself */
+    struct sheaf__host_memory row; /* floats [n_vocab] of a device whose memory is not the host's */
     int64_t *pairs;                /* [2 * max_pairs] intervals of a member */
     struct sheaf_candidates *part, *mine, *all;
     struct sheaf__best **best; /* [n_best] of this rank's members, for those that are no CPUs */
@@ -36,8 +36,7 @@ void sheaf__logits_free(struct sheaf__logits *l) {
     sheaf_candidates_free(l->part);
     sheaf_candidates_free(l->mine);
     sheaf_candidates_free(l->all);
-    if (!l->pinned) free(l->rows);
-    sheaf_backend_buffer_free(l->pinned);
+    sheaf__host_memory_free(&l->row);
     free(l->pairs);
     free(l->send);
     free(l->recv);
@@ -68,22 +67,6 @@ no_memory:
     return sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for the selection of tokens");
 }
 
-/* Memory for a row, of the kind that the device of the logits reads into fastest. */
-static enum sheaf_status make_rows(struct sheaf__logits *l, const struct sheaf_tensor *t) {
-    const size_t size = (size_t)l->n_vocab * sizeof *l->rows;
-    sheaf_backend_dev_t dev =
-        sheaf_backend_buft_get_device(sheaf_backend_buffer_get_type(t->buffer));
-    sheaf_backend_buffer_type_t host = dev ? sheaf_backend_dev_host_buffer_type(dev) : NULL;
-    if (host && !sheaf_backend_buft_alloc_buffer(host, size, &l->pinned)) {
-        l->rows = sheaf_backend_buffer_get_base(l->pinned);
-        return SHEAF_STATUS_SUCCESS;
-    }
-    l->pinned = NULL;
-    l->rows = malloc(size);
-    return l->rows ? SHEAF_STATUS_SUCCESS
-                   : sheaf_set_error(SHEAF_STATUS_ALLOC_FAILED, "no memory for a row of logits");
-}
-
 /* A row of a tensor that lies on one device, in host memory. */
 static enum sheaf_status on_host(struct sheaf__logits *l, const struct sheaf_tensor *t, int64_t row,
                                  const float **rows) {
@@ -92,9 +75,13 @@ static enum sheaf_status on_host(struct sheaf__logits *l, const struct sheaf_ten
         *rows = (const float *)(const void *)((const char *)t->data + offset);
         return SHEAF_STATUS_SUCCESS;
     }
-    enum sheaf_status status = l->rows ? SHEAF_STATUS_SUCCESS : make_rows(l, t);
-    *rows = l->rows;
-    return status ? status : sheaf_backend_tensor_get(t, l->rows, offset, size);
+    enum sheaf_status status = SHEAF_STATUS_SUCCESS;
+    if (!l->row.data)
+        status = sheaf__host_memory_new(
+            sheaf_backend_buft_get_device(sheaf_backend_buffer_get_type(t->buffer)),
+            (size_t)l->n_vocab * sizeof **rows, &l->row);
+    *rows = l->row.data;
+    return status ? status : sheaf_backend_tensor_get(t, l->row.data, offset, size);
 }
 
 /* The result that is selected from. */
