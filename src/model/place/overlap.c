@@ -55,8 +55,6 @@ double sheaf__overlap_gain(const struct sheaf__overlap_times *whole,
 
 /* ---- measured ---- */
 
-static double now(void) { return 1e-9 * (double)sheaf__time_ns(); }
-
 /* Seconds for each element of a matrix like w, times n columns; the least of some. */
 static enum sheaf_status time_product(sheaf_backend_dev_t dev, const struct sheaf_tensor *w,
                                       int64_t n, double *seconds) {
@@ -80,9 +78,10 @@ static enum sheaf_status time_product(sheaf_backend_dev_t dev, const struct shea
     if (!status) status = sheaf_backend_buffer_clear(buffer, 0);
     if (!status) status = sheaf_backend_graph_compute(backend, graph); /* pages, caches */
     for (int i = 0; i < TIMES && !status; i++) {
-        const double start = now();
+        const double start = sheaf__seconds();
         status = sheaf_backend_graph_compute(backend, graph);
-        const double t = (now() - start) / (double)(w->ne[0] * ROWS) * (double)n / (double)columns;
+        const double t =
+            (sheaf__seconds() - start) / (double)(w->ne[0] * ROWS) * (double)n / (double)columns;
         if (i == 0 || t < *seconds) *seconds = t;
     }
 out:

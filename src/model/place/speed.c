@@ -14,16 +14,14 @@
 
 enum { MIN_MS = 30, ROWS = 2048, PRODUCTS = 8 };
 
-static double now(void) { return 1e-9 * (double)sheaf__time_ns(); }
-
 static enum sheaf_status time_graph(sheaf_backend_t backend, struct sheaf_cgraph *graph,
                                     double bytes, double *speed) {
     enum sheaf_status status = sheaf_backend_graph_compute(backend, graph); /* pages, caches */
-    double start = now(), end = start;
+    double start = sheaf__seconds(), end = start;
     int n = 0;
     while (!status && (end - start < 1e-3 * MIN_MS || n < 3)) {
         status = sheaf_backend_graph_compute(backend, graph);
-        end = now();
+        end = sheaf__seconds();
         n++;
     }
     *speed = end > start ? 1e-9 * bytes * n / (end - start) : 0;
