@@ -116,6 +116,8 @@ const char *sheaf_world_mpi_lacks(size_t i);
 enum sheaf_status sheaf_world_devices(const sheaf_backend_dev_t **devices, size_t *n);
 /* The rank that drives a device. */
 int sheaf_world_device_rank(sheaf_backend_dev_t dev);
+/* "CPU0@1" for CPU0 of rank 1, terminated and cut to `size`. */
+void sheaf_world_device_name(sheaf_backend_dev_t dev, char *name, size_t size);
 /* Does the entry [n] of a list of devices (SHEAF_DEVICES, --devices) mean this one? "CPU0" is that of
  * every rank, "CPU0@1" that of rank 1; a star at the end of a name stands for any rest of it
  * ("ggml:*"). Case does not matter. */

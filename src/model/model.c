@@ -91,7 +91,9 @@ double sheaf_model_share(const struct sheaf_model *model, int i) {
 }
 
 const char *sheaf_model_device_name(sheaf_backend_dev_t dev) {
-    return sheaf__session_device_name(dev);
+    static _Thread_local char name[96];
+    sheaf_world_device_name(dev, name, sizeof name);
+    return name;
 }
 
 sheaf_backend_t sheaf_model_backend(const struct sheaf_model *model) {

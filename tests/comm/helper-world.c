@@ -276,11 +276,12 @@ static bool devices(void) {
         last = rank;
         if (p.remote != (rank != sheaf_world_rank())) return wrong("remote");
         if (!p.remote || p.type != SHEAF_BACKEND_DEVICE_TYPE_ACCEL) continue;
-        char want[32];
+        char want[32], name[96];
         snprintf(want, sizeof want, "@%d", rank);
-        if (!strstr(p.name, want) || p.rank != rank || strcmp(p.description, "a fake") ||
-            p.memory_free != 1000 + (size_t)rank || p.memory_total != 2000 || !p.caps.async ||
-            p.caps.host_buffer || !p.caps.events)
+        sheaf_world_device_name(list[i], name, sizeof name);
+        if (!strstr(p.name, want) || strcmp(name, p.name) || p.rank != rank ||
+            strcmp(p.description, "a fake") || p.memory_free != 1000 + (size_t)rank ||
+            p.memory_total != 2000 || !p.caps.async || p.caps.host_buffer || !p.caps.events)
             return wrong("description");
         if (sheaf_backend_dev_init(list[i], NULL, &backend) != SHEAF_STATUS_UNSUPPORTED ||
             backend || !strstr(sheaf_last_error(), "only that rank"))

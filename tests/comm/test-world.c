@@ -47,7 +47,7 @@ Test(world, of_one_has_the_devices_of_the_registry) {
     }
 }
 
-Test(world, matches_devices_with_entries_of_lists) {
+Test(world, names_devices_as_lists_do) {
     static const struct {
         const char *entry;
         bool matches;
@@ -56,7 +56,12 @@ Test(world, matches_devices_with_entries_of_lists) {
                  {"CPU0@", false},  {"CPU", false},   {"CPU00", false},  {"CPU0@0x", false},
                  {"ggml:*", false}, {"CPU1*", false}, {"CPU0@*", false}, {"", false}};
     sheaf_backend_dev_t dev = sheaf_backend_dev_by_name("CPU0");
+    char name[8];
     cr_assert_not_null(dev);
+    sheaf_world_device_name(dev, name, sizeof name);
+    cr_expect_str_eq(name, "CPU0@0");
+    sheaf_world_device_name(dev, name, 4);
+    cr_expect_str_eq(name, "CPU");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         cr_expect_eq(sheaf_world_device_matches(cases[i].entry, strcspn(cases[i].entry, ","), dev),
                      cases[i].matches, "%s", cases[i].entry);

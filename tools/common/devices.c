@@ -2,7 +2,6 @@
 #include "common/devices.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "sheaf/version.h"
 #include "sheaf/world.h"
@@ -14,15 +13,10 @@ static const char *const type_names[] = {
     [SHEAF_BACKEND_DEVICE_TYPE_META] = "meta",
 };
 
-/* Stand-ins of remote devices carry their rank in the name already. */
-static void print_device(sheaf_backend_dev_t dev, int rank) {
+static void print_device(sheaf_backend_dev_t dev) {
     char name[96];
     size_t free_bytes = 0, total = 0;
-    const char *own = sheaf_backend_dev_name(dev);
-    if (strchr(own, '@'))
-        snprintf(name, sizeof name, "%s", own);
-    else
-        snprintf(name, sizeof name, "%s@%d", own, rank);
+    sheaf_world_device_name(dev, name, sizeof name);
     sheaf_backend_dev_memory(dev, &free_bytes, &total);
     printf("  %-12s %s, %s, %.0f of %.0f MiB free\n", name, type_names[sheaf_backend_dev_type(dev)],
            sheaf_backend_dev_description(dev), (double)free_bytes / (1024.0 * 1024),
@@ -42,7 +36,7 @@ enum sheaf_status devices_print(void) {
     for (int r = 0; r < ranks; r++) {
         printf("rank %d on %s (host %d)\n", r, sheaf_world_host_name(r), sheaf_world_host_index(r));
         for (size_t i = 0; i < n; i++)
-            if (sheaf_world_device_rank(devices[i]) == r) print_device(devices[i], r);
+            if (sheaf_world_device_rank(devices[i]) == r) print_device(devices[i]);
     }
     return SHEAF_STATUS_SUCCESS;
 }

@@ -164,7 +164,7 @@ static void print_members(const struct forecast *f, const sheaf_backend_dev_t *d
     for (int j = 0; j < f->n_members; j++) {
         const struct forecast_member *m = &f->member[j];
         printf("%-8d %-14s %12.2f %12.2f %12.2f %12.2f", j,
-               devices ? sheaf__session_device_name(devices[j]) : "-", m->weights / mib,
+               devices ? sheaf_model_device_name(devices[j]) : "-", m->weights / mib,
                m->cache / mib, m->compute / mib, forecast_member_bytes(m) / mib);
         if (devices) print_free(devices[j], forecast_member_bytes(m));
         putchar('\n');

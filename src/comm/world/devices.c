@@ -279,6 +279,13 @@ enum sheaf_status sheaf_world_devices(const sheaf_backend_dev_t **devices, size_
     return st;
 }
 
+void sheaf_world_device_name(sheaf_backend_dev_t dev, char *name, size_t size) {
+    if (dev->iface == &remote_iface) /* its name has the rank */
+        snprintf(name, size, "%s", remote(dev)->name);
+    else
+        snprintf(name, size, "%s@%d", sheaf_backend_dev_name(dev), sheaf_world_rank());
+}
+
 int sheaf_world_device_rank(sheaf_backend_dev_t dev) {
     return dev && dev->iface == &remote_iface ? remote(dev)->props.rank : sheaf_world_rank();
 }

@@ -2,7 +2,6 @@
 #include "model/place/runnable.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "sheaf/world.h"
 
@@ -24,10 +23,9 @@ static enum sheaf_status refuse(const struct sheaf__weights *model, const struct
     struct sheaf__text text = {devices, sizeof devices, 0};
     const struct sheaf_tensor *operand = operand_of(node);
     for (int j = 0; j < n_members; j++) {
-        const char *name = sheaf_backend_dev_name(members[j]);
+        char name[96];
+        sheaf_world_device_name(members[j], name, sizeof name);
         sheaf__put(&text, "%s%s", j ? ", " : "", name);
-        if (!strchr(name, '@')) /* stand-ins of remote devices have it in the name */
-            sheaf__put(&text, "@%d", sheaf_world_device_rank(members[j]));
     }
     return sheaf_set_error(SHEAF_STATUS_UNSUPPORTED,
                            "%s: %s '%s' with '%s' of type %s is not computed by every device here; "

@@ -2,7 +2,6 @@
 #include "model/run/session.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,17 +40,6 @@ void sheaf__session_free(struct sheaf__session *s) {
 
 /* ---- devices ---- */
 
-const char *sheaf__session_device_name(sheaf_backend_dev_t dev) {
-    static _Thread_local char name[96];
-    const char *own = sheaf_backend_dev_name(dev);
-    /* stand-ins of remote devices carry their rank in the name already */
-    if (strchr(own, '@'))
-        snprintf(name, sizeof name, "%s", own);
-    else
-        snprintf(name, sizeof name, "%s@%d", own, sheaf_world_device_rank(dev));
-    return name;
-}
-
 static enum sheaf_status add_entry(struct sheaf__session *s, const char *entry, size_t n,
                                    const sheaf_backend_dev_t *devices, size_t n_devices) {
     bool found = false;
@@ -61,7 +49,7 @@ static enum sheaf_status add_entry(struct sheaf__session *s, const char *entry, 
         for (int j = 0; j < s->n_members; j++) {
             if (s->members[j] == devices[i])
                 return sheaf_set_error(SHEAF_STATUS_INVALID, "--devices names %s twice",
-                                       sheaf__session_device_name(devices[i]));
+                                       sheaf_model_device_name(devices[i]));
         }
         s->members[s->n_members++] = devices[i];
     }
@@ -229,7 +217,7 @@ static enum sheaf_status check_memory(const struct sheaf__session *s, enum sheaf
                                      "%s: the share of %s needs %.2f GiB, but it has %.2f GiB free:"
                                      " use more devices or give it less with --split",
                                      sheaf_gguf_path(s->model->gguf),
-                                     sheaf__session_device_name(s->members[j]), (double)need / gib,
+                                     sheaf_model_device_name(s->members[j]), (double)need / gib,
                                      (double)free_bytes / gib);
         }
     }

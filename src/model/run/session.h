@@ -40,8 +40,6 @@ void sheaf__session_free(struct sheaf__session *session); /* accepts NULL */
 enum sheaf_status sheaf__session_token_bytes(const struct sheaf__session *session, int j,
                                              enum sheaf_type kv_type, double n_past, double *bytes);
 
-/* "CPU0@1" of any world device; valid until the thread's next call. */
-const char *sheaf__session_device_name(sheaf_backend_dev_t dev);
 /* Has the devices of libraries that the list names (ggml:CPU) listed with the others, which must not
  * have been listed yet. */
 enum sheaf_status sheaf__session_name_devices(const char *list);
