@@ -258,8 +258,7 @@ static enum sheaf_status run_observed(struct sheaf_backend_sched *s, struct sche
     return st;
 }
 
-/* Outputs of the compute before are kept until the next one. */
-static void release_all(struct sheaf_backend_sched *s) {
+void sheaf__sched_release_all(struct sheaf_backend_sched *s) {
     for (int i = 0; i < s->carried.n; i++) {
         const sheaf_backend_t backend = s->backends[s->carried.at[i].backend];
         backend->iface->release_tensor(backend, s->carried.at[i].tensor);
@@ -269,21 +268,21 @@ static void release_all(struct sheaf_backend_sched *s) {
 
 enum sheaf_status sheaf__sched_dry_run(struct sheaf_backend_sched *s, struct sched_slot *slot) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
-    release_all(s);
+    sheaf__sched_release_all(s);
     for (int i = 0; i < slot->splits.n && !st; i++) {
         const struct sched_split *sp = &slot->splits.at[i];
         if (!s->backends[sp->backend]->iface->graph_reserve) continue;
         st = submit(s, slot, sp, &slot->pieces.at[sp->piece], true);
         release(s, sp->last);
     }
-    release_all(s);
+    sheaf__sched_release_all(s);
     return st;
 }
 
 enum sheaf_status sheaf__sched_run(struct sheaf_backend_sched *s, struct sched_slot *slot) {
     enum sheaf_status st = SHEAF_STATUS_SUCCESS;
     int before = SCHED_NONE;
-    release_all(s);
+    sheaf__sched_release_all(s);
     for (int i = 0; i < slot->splits.n && !st; i++) {
         const struct sched_split *sp = &slot->splits.at[i];
         const int b = sp->backend;

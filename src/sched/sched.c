@@ -163,10 +163,7 @@ static void free_slot(struct sched_slot *slot) {
 void sheaf_backend_sched_free(sheaf_backend_sched_t s) {
     if (!s) return;
     if (s->galloc) sheaf_backend_sched_synchronize(s);
-    for (int i = 0; i < s->carried.n; i++) {
-        const sheaf_backend_t backend = s->backends[s->carried.at[i].backend];
-        backend->iface->release_tensor(backend, s->carried.at[i].tensor);
-    }
+    sheaf__sched_release_all(s);
     for (int i = 0; s->events && i < s->n_backends * s->n_copies; i++)
         sheaf_backend_event_free(s->events[i]);
     for (int c = 0; c < SHEAF_SCHED_MAX_COPIES; c++) free_slot(&s->slots[c]);

@@ -187,6 +187,8 @@ enum sheaf_status sheaf__sched_run(struct sheaf_backend_sched *s, struct sched_s
 /* Has backends take the memory that they need besides the tensors'; the graph is placed and
  * patched. */
 enum sheaf_status sheaf__sched_dry_run(struct sheaf_backend_sched *s, struct sched_slot *slot);
+/* Has backends release what they carry: outputs of a compute are kept until the next one. */
+void sheaf__sched_release_all(struct sheaf_backend_sched *s);
 /* Host memory for copies that go through it: what the slot's graph may need, and having it. */
 size_t sheaf__sched_staging(const struct sheaf_backend_sched *s, const struct sched_slot *slot);
 enum sheaf_status sheaf__sched_stage(struct sheaf_backend_sched *s, size_t size);
